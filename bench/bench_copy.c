@@ -43,10 +43,10 @@ static void copy_libc(void *to, const void *from, size_t n_bytes)
 static void copy_plain_streaming(void *to_bytes, const void *from_bytes, size_t n_bytes)
 {
 #if defined(__x86_64__)
-    char       *to   = to_bytes;
+    char *to = to_bytes;
     const char *from = from_bytes;
-    size_t      head = -(uintptr_t)to % 64;
-    head             = head < n_bytes ? head : n_bytes;
+    size_t head = -(uintptr_t)to % 64;
+    head = head < n_bytes ? head : n_bytes;
     memcpy(to, from, head);
     size_t at = head;
     for (; n_bytes - at >= 64; at += 64) {
@@ -81,8 +81,8 @@ static void copy_avx512(void *to, const void *from, size_t n_bytes)
 }
 
 static const struct kernel {
-    const char     *name;
-    fy_isa          needs;
+    const char *name;
+    fy_isa needs;
     fy_copy_kernel *copy;
 } kernels[] = {
     {"libc", FY_ISA_BASELINE, copy_libc}, /* the first: ratios are to it */
@@ -99,20 +99,20 @@ enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
 enum { N_KERNELS = sizeof kernels / sizeof kernels[0] };
 
 typedef struct bench {
-    FILE  *json;
-    bool   is_first;
-    int    n_rounds;
+    FILE *json;
+    bool is_first;
+    int n_rounds;
     size_t most; /* bytes of the largest piece, and of the memory that cold copies walk through */
-    char  *from;
-    char  *to;
-    char  *shared;
+    char *from;
+    char *to;
+    char *shared;
 } bench;
 
 typedef struct place {
     const char *name;
-    char       *to;
+    char *to;
     const char *from;
-    bool        is_hot;
+    bool is_hot;
 } place;
 
 /* Of this thread alone: a copy never sleeps, and what else the machine runs must not count. */
@@ -162,7 +162,7 @@ static double gbytes_per_s(const bench *b, const place *p, fy_copy_kernel *copy,
     }
     fy_copy_fence();
     double seconds = cpu_seconds() - begin;
-    *at_inout      = at;
+    *at_inout = at;
     return (double)(n * count) / seconds * 1e-9;
 }
 
@@ -171,7 +171,7 @@ static void report(bench *b, const place *p, size_t n, double rates[N_KERNELS][M
     double best = 0, ratios[MOST_ROUNDS];
     for (int k = 0; k < N_KERNELS; k++) {
         double rate = kernels[k].needs <= fy_cpu_isa() ? median(rates[k], b->n_rounds) : 0;
-        best        = rate > best ? rate : best;
+        best = rate > best ? rate : best;
     }
     printf("%-8s %10zu", p->name, n);
     for (int k = 0; k < N_KERNELS; k++) {
@@ -201,7 +201,7 @@ static void report(bench *b, const place *p, size_t n, double rates[N_KERNELS][M
 static void run_part(bench *b, const place *p)
 {
     static double rates[N_KERNELS][MOST_ROUNDS];
-    size_t        at = 0; /* one for all: nobody finds in the cache what another one touched */
+    size_t at = 0; /* one for all: nobody finds in the cache what another one touched */
     printf("\n%-8s %10s", "part", "bytes");
     for (int k = 0; k < N_KERNELS; k++) {
         printf(" %16s", kernels[k].name);
@@ -233,9 +233,9 @@ static char *map(size_t bytes, int flags, int descriptor, int value)
 /* A mapping of memory that a child has mapped for itself and touched; the child waits on a pipe. */
 static char *map_with_child(size_t bytes, pid_t *child_out, int *pipe_out)
 {
-    int  ends[2], ready[2];
-    char byte       = 0;
-    int  descriptor = memfd_create("bench_copy", MFD_CLOEXEC);
+    int ends[2], ready[2];
+    char byte = 0;
+    int descriptor = memfd_create("bench_copy", MFD_CLOEXEC);
     if (descriptor < 0 || ftruncate(descriptor, (off_t)bytes) != 0 || pipe(ends) != 0 ||
         pipe(ready) != 0) {
         perror("bench_copy: shared memory");
@@ -254,7 +254,7 @@ static char *map_with_child(size_t bytes, pid_t *child_out, int *pipe_out)
         exit(1);
     }
     close(ready[0]);
-    *pipe_out    = ends[1];
+    *pipe_out = ends[1];
     char *memory = map(bytes, MAP_SHARED, descriptor, 4);
     close(descriptor);
     return memory;
@@ -278,10 +278,10 @@ static void write_head(bench *b)
 int main(int argc, char **argv)
 {
     enum { MARGIN = 1 << 16 };
-    bench       b         = {.is_first = true, .n_rounds = 9, .most = (size_t)1 << 30};
+    bench b = {.is_first = true, .n_rounds = 9, .most = (size_t)1 << 30};
     const char *json_path = NULL, *part = NULL;
-    pid_t       child;
-    int         pipe_end, result = 0;
+    pid_t child;
+    int pipe_end, result = 0;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--json") == 0) {
             json_path = argv[i + 1];
@@ -294,14 +294,14 @@ int main(int argc, char **argv)
         }
     }
     b.n_rounds = b.n_rounds < 1 ? 1 : b.n_rounds > MOST_ROUNDS ? MOST_ROUNDS : b.n_rounds;
-    b.json     = json_path == NULL ? NULL : fopen(json_path, "w");
+    b.json = json_path == NULL ? NULL : fopen(json_path, "w");
     if (json_path != NULL && b.json == NULL) {
         perror(json_path);
         return 1;
     }
-    b.shared             = map_with_child(b.most, &child, &pipe_end);
-    b.from               = map(b.most + MARGIN, MAP_PRIVATE | MAP_ANONYMOUS, -1, 1);
-    b.to                 = map(b.most + MARGIN, MAP_PRIVATE | MAP_ANONYMOUS, -1, 2);
+    b.shared = map_with_child(b.most, &child, &pipe_end);
+    b.from = map(b.most + MARGIN, MAP_PRIVATE | MAP_ANONYMOUS, -1, 1);
+    b.to = map(b.most + MARGIN, MAP_PRIVATE | MAP_ANONYMOUS, -1, 2);
     const place places[] = {{"cold", b.to, b.from, false},
                             {"hot", b.to, b.from, true},
                             {"offset", b.to + 3, b.from + 1000, false},

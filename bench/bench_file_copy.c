@@ -42,34 +42,34 @@ static const char *const method_names[N_METHODS] = {"pread+pwrite", "pread+direc
                                                     "copy_file_range"};
 
 typedef struct way {
-    char   name[64];
+    char name[64];
     method method;
     size_t window;
-    bool   hash, allocate, early;
-    bool   is_refused; /* this file system cannot */
+    bool hash, allocate, early;
+    bool is_refused; /* this file system cannot */
     double seconds[MOST_ROUNDS], copied[MOST_ROUNDS], cpu[MOST_ROUNDS];
 } way;
 
 typedef struct bench {
     const char *folder, *only;
-    FILE       *json;
-    uint64_t    bytes; /* of the source; each result has a fourth */
-    int         n_rounds;
-    bool        by_windows, is_cold;
-    int         source, results[N_FILES];
+    FILE *json;
+    uint64_t bytes; /* of the source; each result has a fourth */
+    int n_rounds;
+    bool by_windows, is_cold;
+    int source, results[N_FILES];
     const char *mapped;
-    way         ways[MOST_WAYS];
-    int         n_ways;
+    way ways[MOST_WAYS];
+    int n_ways;
 } bench;
 
 typedef struct worker {
-    bench                *bench;
-    const way            *way;
+    bench *bench;
+    const way *way;
     atomic_uint_fast64_t *next; /* the next window, for all */
-    int                   number;
-    char                 *buffer;
-    uint64_t              early_begin, hashes;
-    int                   error;
+    int number;
+    char *buffer;
+    uint64_t early_begin, hashes;
+    int error;
 } worker;
 
 static void fail(const char *what)
@@ -129,9 +129,9 @@ static bool copy_range(int from, int to, size_t n, uint64_t from_at, uint64_t to
 
 static bool copy_window(worker *w, int file, size_t n, uint64_t from_at, uint64_t to_at)
 {
-    const bench *b     = w->bench;
-    const char  *bytes = w->way->method >= MAPPED ? b->mapped + from_at : w->buffer;
-    int          to    = b->results[file];
+    const bench *b = w->bench;
+    const char *bytes = w->way->method >= MAPPED ? b->mapped + from_at : w->buffer;
+    int to = b->results[file];
     if (bytes == w->buffer && !read_window(b->source, w->buffer, n, from_at)) {
         return false;
     }
@@ -150,8 +150,8 @@ static bool start_early(worker *w, int file, uint64_t end, bool is_last)
     if (!w->way->early || (end - w->early_begin < EARLY && !is_last)) {
         return true;
     }
-    bool ok        = sync_file_range(w->bench->results[file], (off_t)w->early_begin,
-                                     (off_t)(end - w->early_begin), SYNC_FILE_RANGE_WRITE) == 0;
+    bool ok = sync_file_range(w->bench->results[file], (off_t)w->early_begin,
+                              (off_t)(end - w->early_begin), SYNC_FILE_RANGE_WRITE) == 0;
     w->early_begin = is_last ? 0 : end;
     return ok;
 }
@@ -159,8 +159,8 @@ static bool start_early(worker *w, int file, uint64_t end, bool is_last)
 static bool copy_files(worker *w)
 {
     uint64_t each = w->bench->bytes / N_FILES;
-    size_t   n    = w->way->window;
-    int      own  = N_FILES / N_THREADS;
+    size_t n = w->way->window;
+    int own = N_FILES / N_THREADS;
     for (int file = w->number * own; file < (w->number + 1) * own; file++) {
         for (uint64_t at = 0; at < each; at += n) {
             if (!copy_window(w, file, n, (uint64_t)file * each + at, at) ||
@@ -176,13 +176,13 @@ static bool copy_files(worker *w)
 static bool copy_windows(worker *w)
 {
     uint64_t each = w->bench->bytes / N_FILES;
-    size_t   n    = w->way->window;
+    size_t n = w->way->window;
     for (;;) {
         uint64_t at = atomic_fetch_add(w->next, 1) * n;
         if (at >= w->bench->bytes) {
             return true;
         }
-        int file       = (int)(at / each);
+        int file = (int)(at / each);
         w->early_begin = at % each;
         if (!copy_window(w, file, n, at, at % each) ||
             (w->way->early && !start_early(w, file, at % each + n, true))) {
@@ -193,9 +193,9 @@ static bool copy_windows(worker *w)
 
 static void *work(void *context)
 {
-    worker *w  = context;
-    bool    ok = w->bench->by_windows ? copy_windows(w) : copy_files(w);
-    w->error   = ok ? 0 : errno;
+    worker *w = context;
+    bool ok = w->bench->by_windows ? copy_windows(w) : copy_files(w);
+    w->error = ok ? 0 : errno;
     return NULL;
 }
 
@@ -210,7 +210,7 @@ static int open_results(bench *b, const way *it)
     char path[4096];
     for (int i = 0; i < N_FILES; i++) {
         result_path(b, i, path);
-        int direct    = it->method == DIRECT ? O_DIRECT : 0;
+        int direct = it->method == DIRECT ? O_DIRECT : 0;
         b->results[i] = open(path, O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC | direct, 0666);
         if (b->results[i] < 0) {
             return errno;
@@ -236,7 +236,7 @@ static void sync_folder(const bench *b)
 /* Requests on their way, and discards so far; false where the device does not say. */
 static bool read_counters(const bench *b, unsigned long long counters_out[2])
 {
-    char        path[128], format[] = "%*u %*u %*u %*u %*u %*u %*u %*u %llu %*u %*u %llu";
+    char path[128], format[] = "%*u %*u %*u %*u %*u %*u %*u %*u %llu %*u %*u %llu";
     struct stat about;
     if (stat(b->folder, &about) != 0) {
         return false;
@@ -256,8 +256,8 @@ static bool read_counters(const bench *b, unsigned long long counters_out[2])
 static void wait_for_discards(const bench *b)
 {
     const struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
-    unsigned long long    last[2], now[2] = {1, 0};
-    int                   n_quiet = 0;
+    unsigned long long last[2], now[2] = {1, 0};
+    int n_quiet = 0;
     for (int i = 0; i < 3000 && (n_quiet < 25 || now[0] != 0) && read_counters(b, last); i++) {
         nanosleep(&pause, NULL);
         n_quiet = read_counters(b, now) && now[1] == last[1] ? n_quiet + 1 : 0;
@@ -282,9 +282,9 @@ static void remove_results(bench *b)
 static int run_threads(bench *b, const way *it, char *buffers[N_THREADS])
 {
     atomic_uint_fast64_t next = 0;
-    worker               workers[N_THREADS];
-    pthread_t            threads[N_THREADS];
-    int                  error = 0;
+    worker workers[N_THREADS];
+    pthread_t threads[N_THREADS];
+    int error = 0;
     for (int i = 0; i < N_THREADS; i++) {
         workers[i] =
             (worker){.bench = b, .way = it, .next = &next, .number = i, .buffer = buffers[i]};
@@ -345,7 +345,7 @@ static void run_way(bench *b, way *it, int round, char *buffers[N_THREADS])
     double cpu = now_s(CLOCK_PROCESS_CPUTIME_ID), begin = now_s(CLOCK_MONOTONIC);
     map_source(b);
     int error = open_results(b, it);
-    error     = error == 0 ? run_threads(b, it, buffers) : error;
+    error = error == 0 ? run_threads(b, it, buffers) : error;
     if (error == EINVAL || error == EOPNOTSUPP || error == EXDEV || error == ENOSYS) {
         it->is_refused = true;
     } else if (error != 0) {
@@ -356,7 +356,7 @@ static void run_way(bench *b, way *it, int round, char *buffers[N_THREADS])
     double copied = now_s(CLOCK_MONOTONIC) - begin;
     sync_folder(b);
     double seconds = now_s(CLOCK_MONOTONIC) - begin;
-    cpu            = now_s(CLOCK_PROCESS_CPUTIME_ID) - cpu;
+    cpu = now_s(CLOCK_PROCESS_CPUTIME_ID) - cpu;
     if (round < 0 && !it->is_refused && !is_equal(b, buffers[0])) {
         fprintf(stderr, "bench_file_copy: %s: the results differ from the source\n", it->name);
         exit(1);
@@ -365,8 +365,8 @@ static void run_way(bench *b, way *it, int round, char *buffers[N_THREADS])
     remove_results(b);
     if (round >= 0) {
         it->seconds[round] = seconds;
-        it->copied[round]  = copied;
-        it->cpu[round]     = cpu;
+        it->copied[round] = copied;
+        it->cpu[round] = cpu;
     }
 }
 
@@ -374,14 +374,14 @@ static void run_way(bench *b, way *it, int round, char *buffers[N_THREADS])
 
 static void add_way(bench *b, method kind, size_t window, int extras)
 {
-    way        *it     = &b->ways[b->n_ways];
-    const char *unit   = window >= MIB ? "M" : "K";
-    size_t      number = window >= MIB ? window >> 20 : window >> 10;
-    *it                = (way){.method   = kind,
-                               .window   = window,
-                               .hash     = (extras & 1) != 0,
-                               .allocate = (extras & 2) != 0,
-                               .early    = (extras & 4) != 0};
+    way *it = &b->ways[b->n_ways];
+    const char *unit = window >= MIB ? "M" : "K";
+    size_t number = window >= MIB ? window >> 20 : window >> 10;
+    *it = (way){.method = kind,
+                .window = window,
+                .hash = (extras & 1) != 0,
+                .allocate = (extras & 2) != 0,
+                .early = (extras & 4) != 0};
     snprintf(it->name, sizeof it->name, "%s %zu%s%s%s%s", method_names[kind], number, unit,
              it->hash ? " hash" : "", it->allocate ? " alloc" : "", it->early ? " early" : "");
     if (b->only == NULL || strstr(it->name, b->only) != NULL) {
@@ -420,8 +420,8 @@ static void report(const bench *b)
     printf("%-40s %8s %8s %8s %8s %8s\n", "way", "GB/s", "spread", "copied", "cpu s", "of first");
     for (int i = 0; i < b->n_ways; i++) {
         const way *it = &b->ways[i];
-        int        n  = b->n_rounds;
-        double     ratios[MOST_ROUNDS], bytes = (double)b->bytes * 1e-9;
+        int n = b->n_rounds;
+        double ratios[MOST_ROUNDS], bytes = (double)b->bytes * 1e-9;
         if (it->is_refused) {
             printf("%-40s        -\n", it->name);
             continue;
@@ -470,9 +470,9 @@ static void make_source(bench *b, char *buffer)
 
 static uint64_t parse_bytes(const char *text)
 {
-    char    *end;
-    uint64_t n     = strtoull(text, &end, 10);
-    int      shift = *end == 'G' ? 30 : *end == 'M' ? 20 : *end == 'K' ? 10 : 0;
+    char *end;
+    uint64_t n = strtoull(text, &end, 10);
+    int shift = *end == 'G' ? 30 : *end == 'M' ? 20 : *end == 'K' ? 10 : 0;
     return n << shift;
 }
 
@@ -505,8 +505,8 @@ static void read_arguments(bench *b, int argc, char **argv)
         fprintf(stderr, "bench_file_copy: --folder DIR is needed\n");
         exit(2);
     }
-    b->bytes    = (b->bytes + 16 * MIB - 1) / (16 * MIB) * (16 * MIB);
-    b->bytes    = b->bytes == 0 ? 16 * MIB : b->bytes;
+    b->bytes = (b->bytes + 16 * MIB - 1) / (16 * MIB) * (16 * MIB);
+    b->bytes = b->bytes == 0 ? 16 * MIB : b->bytes;
     b->n_rounds = b->n_rounds < 1 ? 1 : b->n_rounds > MOST_ROUNDS ? MOST_ROUNDS : b->n_rounds;
 }
 
@@ -531,7 +531,7 @@ static void write_head(const bench *b)
 int main(int argc, char **argv)
 {
     static bench b = {.bytes = 1 << 30, .n_rounds = 5, .results = {-1, -1, -1, -1}};
-    char        *buffers[N_THREADS];
+    char *buffers[N_THREADS];
     read_arguments(&b, argc, argv);
     add_ways(&b);
     if (b.n_ways == 0) {

@@ -20,22 +20,22 @@
 enum { MAX_RUNS = 101, SPEC_BYTES = 1 << 14 };
 
 typedef struct measure {
-    double   seconds[MAX_RUNS];
+    double seconds[MAX_RUNS];
     uint64_t moves;
     uint64_t visited;
     uint64_t peers;
     uint64_t classes;
-    long     peak_kib;
-    bool     failed;
+    long peak_kib;
+    bool failed;
 } measure;
 
 typedef struct bench_case {
     const char *name;
     const char *path; /* of a spec file; NULL: the dense model below */
-    uint32_t    n_ranks;
-    bool        all;     /* all moves, not one rank's */
-    bool        summary; /* no moves: bytes of all ranks and the bound */
-    bool        last;    /* plan the last rank of the destination */
+    uint32_t n_ranks;
+    bool all;     /* all moves, not one rank's */
+    bool summary; /* no moves: bytes of all ranks and the bound */
+    bool last;    /* plan the last rank of the destination */
 } bench_case;
 
 static double now(void)
@@ -88,15 +88,15 @@ static ferry_status take(void *context, const ferry_move *move)
 
 static bool run_once(const bench_case *c, const char *text, measure *m)
 {
-    ferry_error            error;
-    ferry_spec            *spec       = NULL;
-    ferry_plan            *plan       = NULL;
-    ferry_plan_totals      totals     = FERRY_PLAN_TOTALS_INIT;
+    ferry_error error;
+    ferry_spec *spec = NULL;
+    ferry_plan *plan = NULL;
+    ferry_plan_totals totals = FERRY_PLAN_TOTALS_INIT;
     ferry_visit_statistics statistics = FERRY_VISIT_STATISTICS_INIT;
-    uint64_t               sum        = 0;
-    ferry_status           status     = c->path == NULL
-                                            ? ferry_spec_parse(text, strlen(text), c->name, &spec, &error)
-                                            : ferry_spec_load(c->path, &spec, &error);
+    uint64_t sum = 0;
+    ferry_status status = c->path == NULL
+                              ? ferry_spec_parse(text, strlen(text), c->name, &spec, &error)
+                              : ferry_spec_load(c->path, &spec, &error);
     if (status == FERRY_OK) {
         status = ferry_plan_create(spec, NULL, &plan, &error);
     }
@@ -111,9 +111,9 @@ static bool run_once(const bench_case *c, const char *text, measure *m)
     if (status != FERRY_OK) {
         fprintf(stderr, "%s: %s\n", c->name, error.message);
     }
-    m->moves   = totals.n_moves;
+    m->moves = totals.n_moves;
     m->visited = statistics.moves_visited;
-    m->peers   = statistics.peers;
+    m->peers = statistics.peers;
     m->classes = statistics.layout_classes;
     ferry_plan_destroy(plan);
     ferry_spec_destroy(spec);
@@ -126,8 +126,8 @@ static void run_child(const bench_case *c, int n_runs, measure *m)
     dense_spec(text, c->n_ranks == 0 ? 512 : c->n_ranks);
     m->failed = !run_once(c, text, m); /* a first round, not counted */
     for (int i = 0; i < n_runs && !m->failed; i++) {
-        double begin  = now();
-        m->failed     = !run_once(c, text, m);
+        double begin = now();
+        m->failed = !run_once(c, text, m);
         m->seconds[i] = now() - begin;
     }
     struct rusage usage;
@@ -185,8 +185,8 @@ static const bench_case cases[] = {
      .path = "kimi-k2-16384.json",
      .last = true},
     {.name = "kimi-k2 16384, summary of all ranks", .path = "kimi-k2-16384.json", .summary = true},
-    {.name    = "kimi-k2 16384 -> 16384 disjoint, summary",
-     .path    = "kimi-k2-16384-disjoint.json",
+    {.name = "kimi-k2 16384 -> 16384 disjoint, summary",
+     .path = "kimi-k2-16384-disjoint.json",
      .summary = true},
 };
 
@@ -199,7 +199,7 @@ static const bench_case spec_cases[] = {
 int main(int argc, char **argv)
 {
     const char *json_path = NULL, *examples = "examples", *spec = NULL;
-    int         n_runs = 11;
+    int n_runs = 11;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--json") == 0) {
             json_path = argv[i + 1];
@@ -211,7 +211,7 @@ int main(int argc, char **argv)
             n_runs = atoi(argv[i + 1]);
         }
     }
-    n_runs     = n_runs < 1 ? 1 : n_runs > MAX_RUNS ? MAX_RUNS : n_runs;
+    n_runs = n_runs < 1 ? 1 : n_runs > MAX_RUNS ? MAX_RUNS : n_runs;
     FILE *json = json_path == NULL ? NULL : fopen(json_path, "w");
     if (json_path != NULL && json == NULL) {
         perror(json_path);
@@ -226,11 +226,11 @@ int main(int argc, char **argv)
     printf("%-46s %10s %10s %10s %9s %10s %8s\n", "case", "median ms", "min ms", "max ms",
            "peak MiB", "visited", "peers");
     const bench_case *list = spec == NULL ? cases : spec_cases;
-    size_t            n_list =
+    size_t n_list =
         spec == NULL ? sizeof cases / sizeof cases[0] : sizeof spec_cases / sizeof spec_cases[0];
     for (size_t i = 0; i < n_list; i++) {
         bench_case c = list[i];
-        char       path[1024];
+        char path[1024];
         if (spec != NULL) {
             c.path = spec;
         } else if (c.path != NULL) {

@@ -21,7 +21,7 @@
 
 typedef struct arguments {
     const char *its, *memory, *series, *engine, *json;
-    int         n_runs, n_threads;
+    int n_runs, n_threads;
 } arguments;
 
 static refit_series all_series[REFIT_MAX_SERIES];
@@ -57,7 +57,7 @@ uint64_t refit_sum(refit_bench *b, uint64_t own)
 {
     ferry_error error;
     const void *all = NULL;
-    uint64_t    sum = 0;
+    uint64_t sum = 0;
     refit_check(b, ferry_world_all_gather(b->world, &own, sizeof own, &all, &error), &error);
     for (int i = 0; i < b->its->n_ranks; i++) {
         sum += ((const uint64_t *)all)[i];
@@ -68,12 +68,12 @@ uint64_t refit_sum(refit_bench *b, uint64_t own)
 double refit_max(refit_bench *b, double own)
 {
     ferry_error error;
-    const void *all  = NULL;
-    double      most = own;
+    const void *all = NULL;
+    double most = own;
     refit_check(b, ferry_world_all_gather(b->world, &own, sizeof own, &all, &error), &error);
     for (int i = 0; i < b->its->n_ranks; i++) {
         double other = ((const double *)all)[i];
-        most         = other > most ? other : most;
+        most = other > most ? other : most;
     }
     return most;
 }
@@ -81,8 +81,8 @@ double refit_max(refit_bench *b, double own)
 double refit_total(refit_bench *b, double own)
 {
     ferry_error error;
-    const void *all   = NULL;
-    double      total = 0;
+    const void *all = NULL;
+    double total = 0;
     refit_check(b, ferry_world_all_gather(b->world, &own, sizeof own, &all, &error), &error);
     for (int i = 0; i < b->its->n_ranks; i++) {
         total += ((const double *)all)[i];
@@ -127,8 +127,8 @@ static double process_time(void)
 static double timed(refit_bench *b, refit_series *s, double *cpu_seconds_out)
 {
     refit_barrier(b);
-    uint64_t n_before   = refit_count_allocations();
-    double   cpu_before = process_time(), begin = refit_now();
+    uint64_t n_before = refit_count_allocations();
+    double cpu_before = process_time(), begin = refit_now();
     s->run(b, s);
     double own = refit_now() - begin, cpu = process_time() - cpu_before;
     s->n_allocations += refit_count_allocations() - n_before;
@@ -265,9 +265,9 @@ static bool report(const refit_bench *b, const arguments *a, int n_series)
 static bool read_arguments(arguments *a, int argc, char **argv)
 {
     struct {
-        const char  *name;
+        const char *name;
         const char **text;
-        int         *number;
+        int *number;
     } known[] = {{"--memory", &a->memory, NULL}, {"--series", &a->series, NULL},
                  {"--engine", &a->engine, NULL}, {"--json", &a->json, NULL},
                  {"--runs", NULL, &a->n_runs},   {"--threads", NULL, &a->n_threads}};
@@ -285,17 +285,17 @@ static bool read_arguments(arguments *a, int argc, char **argv)
             *known[k].number = atoi(argv[i + 1]);
         }
     }
-    a->its    = argc > 1 ? argv[1] : "";
+    a->its = argc > 1 ? argv[1] : "";
     a->n_runs = a->n_runs < 1 ? 1 : a->n_runs > REFIT_MAX_RUNS ? REFIT_MAX_RUNS : a->n_runs;
     return argc > 1 && argc % 2 == 0;
 }
 
 static int prepare_all(refit_bench *b, char *texts)
 {
-    int   n    = 0;
+    int n = 0;
     char *rest = NULL;
     for (char *text = strtok_r(texts, ",", &rest); text != NULL && n < REFIT_MAX_SERIES;
-         text       = strtok_r(NULL, ",", &rest)) {
+         text = strtok_r(NULL, ",", &rest)) {
         if (!prepare(b, &all_series[n++], text)) {
             return -1;
         }
@@ -305,17 +305,17 @@ static int prepare_all(refit_bench *b, char *texts)
 
 static bool run_case(refit_bench *b, const arguments *a)
 {
-    bool  is_ferry = strcmp(a->memory, "malloc") != 0;
-    bool  is_mixed = strcmp(a->memory, "mixed") == 0;
-    char *texts    = strdup(a->series);
+    bool is_ferry = strcmp(a->memory, "malloc") != 0;
+    bool is_mixed = strcmp(a->memory, "mixed") == 0;
+    char *texts = strdup(a->series);
     if (texts == NULL) {
         refit_fail(b, "no memory");
     }
     allocate(b, is_ferry && !is_mixed, b->its->source_bytes[b->rank], &b->source);
     allocate(b, is_ferry, b->its->destination_bytes[b->rank], &b->destination);
     refit_fill(b->its, (int)b->rank, b->source.base);
-    int  n_series = prepare_all(b, texts);
-    bool is_good  = n_series > 0;
+    int n_series = prepare_all(b, texts);
+    bool is_good = n_series > 0;
     if (is_good) {
         measure(b, n_series, a->n_runs);
         finish(b, n_series);
@@ -334,7 +334,7 @@ static bool run_case(refit_bench *b, const arguments *a)
 int main(int argc, char **argv)
 {
     ferry_error error;
-    arguments   a = {.memory = "ferry", .series = "run,copy", .n_runs = 9};
+    arguments a = {.memory = "ferry", .series = "run,copy", .n_runs = 9};
     refit_bench b = {0};
     if (!read_arguments(&a, argc, argv)) {
         fprintf(stderr, "usage: see the top of bench_refit.c\n");
@@ -344,7 +344,7 @@ int main(int argc, char **argv)
     if (its == NULL) {
         return 2;
     }
-    b.its       = its;
+    b.its = its;
     b.n_threads = a.n_threads < 0 ? 0 : (uint64_t)a.n_threads;
     refit_check(&b, ferry_world_create(NULL, &b.world, &error), &error);
     b.rank = ferry_world_rank(b.world);

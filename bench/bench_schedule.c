@@ -60,7 +60,7 @@ void bench_add(bench_row *row, const char *key, double value)
     if (row->n_fields == MAX_FIELDS) {
         abort();
     }
-    row->fields[row->n_fields].key   = key;
+    row->fields[row->n_fields].key = key;
     row->fields[row->n_fields].value = value;
     row->n_fields++;
 }
@@ -153,7 +153,7 @@ enum { N_PARTS = sizeof parts / sizeof parts[0] };
 /* The machine, and how busy it was when the program began. */
 static void write_head(bench *b)
 {
-    double         busy[3] = {0};
+    double busy[3] = {0};
     struct utsname name;
     if (getloadavg(busy, 3) < 0 || uname(&name) < 0) {
         busy[0] = -1;
@@ -175,7 +175,7 @@ static void run_parts(bench *b, const bool *is_wanted, bool all)
     write_head(b);
     for (size_t i = 0; i < N_PARTS; i++) {
         if (all || is_wanted[i]) {
-            b->part       = parts[i].name;
+            b->part = parts[i].name;
             b->has_header = false;
             parts[i].run(b);
         }
@@ -204,13 +204,13 @@ static bool want_part(const char *name, bool *is_wanted)
 
 int main(int argc, char **argv)
 {
-    bench       b                  = {.examples = "examples",
-                                      .is_first = true,
-                                      .seed     = 1,
-                                      .n_seeds  = 3,
-                                      .n_runs   = 3,
-                                      .limit_s  = 120};
-    bool        is_wanted[N_PARTS] = {0}, all = true;
+    bench b = {.examples = "examples",
+               .is_first = true,
+               .seed = 1,
+               .n_seeds = 3,
+               .n_runs = 3,
+               .limit_s = 120};
+    bool is_wanted[N_PARTS] = {0}, all = true;
     const char *json_path = NULL;
     for (int i = 1; i + 1 < argc; i += 2) {
         const char *option = argv[i], *value = argv[i + 1];
@@ -238,8 +238,8 @@ int main(int argc, char **argv)
         }
     }
     b.n_runs = b.n_runs < 1 ? 1 : b.n_runs > MAX_RUNS ? MAX_RUNS : b.n_runs;
-    b.json   = json_path == NULL ? NULL : fopen(json_path, "w");
-    b.row    = mmap(NULL, sizeof *b.row, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    b.json = json_path == NULL ? NULL : fopen(json_path, "w");
+    b.row = mmap(NULL, sizeof *b.row, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if ((json_path != NULL && b.json == NULL) || b.row == MAP_FAILED) {
         perror("bench_schedule");
         return 1;

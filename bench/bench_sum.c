@@ -29,8 +29,8 @@ static const char *const type_names[FY_SUM_N_TYPES] = {
 /* What is timed: memcpy is the first, ratios are to it. */
 static const struct kernel {
     const char *name;
-    bool        copies, streams;
-    fy_isa      isa; /* the machine's best one where it streams */
+    bool copies, streams;
+    fy_isa isa; /* the machine's best one where it streams */
 } kernels[] = {
     {"memcpy", true, false, FY_ISA_BASELINE}, {"baseline", false, false, FY_ISA_BASELINE},
     {"avx2", false, false, FY_ISA_AVX2},      {"avx512", false, false, FY_ISA_AVX512},
@@ -40,19 +40,19 @@ static const struct kernel {
 enum { N_KERNELS = sizeof kernels / sizeof kernels[0], N_SIZES = sizeof sizes / sizeof sizes[0] };
 
 typedef struct bench {
-    FILE       *json;
-    bool        is_first;
-    int         n_rounds;
-    size_t      most;                   /* bytes of a row */
-    const char *type;                   /* NULL: all */
-    size_t      n_sources;              /* 0: 2 and 4 */
-    char       *rows[MOST_SOURCES + 1]; /* the last is the target */
-    char       *copy_from, *copy_to;
+    FILE *json;
+    bool is_first;
+    int n_rounds;
+    size_t most;                  /* bytes of a row */
+    const char *type;             /* NULL: all */
+    size_t n_sources;             /* 0: 2 and 4 */
+    char *rows[MOST_SOURCES + 1]; /* the last is the target */
+    char *copy_from, *copy_to;
 } bench;
 
 typedef struct row {
     fy_sum_type type;
-    size_t      n_sources, bytes;
+    size_t n_sources, bytes;
 } row;
 
 /* Of this thread alone: a sum never sleeps, and what else the machine runs must not count. */
@@ -89,14 +89,14 @@ static bool can_run(const struct kernel *k)
 
 static void run(const bench *b, const row *r, const struct kernel *k, size_t count)
 {
-    const fy_sum sum = {.sources     = (const void *const *)b->rows,
-                        .n_sources   = r->n_sources,
+    const fy_sum sum = {.sources = (const void *const *)b->rows,
+                        .n_sources = r->n_sources,
                         .source_type = r->type,
-                        .targets     = {b->rows[MOST_SOURCES], NULL},
+                        .targets = {b->rows[MOST_SOURCES], NULL},
                         .target_type = r->type,
-                        .n           = r->bytes / fy_sum_type_bytes(r->type),
-                        .stream      = k->streams};
-    fy_sum_fn    f   = k->copies ? NULL : sum_of(k);
+                        .n = r->bytes / fy_sum_type_bytes(r->type),
+                        .stream = k->streams};
+    fy_sum_fn f = k->copies ? NULL : sum_of(k);
     for (size_t i = 0; i < count; i++) {
         if (k->copies) {
             fy_copy_cached(b->copy_to, b->copy_from, r->bytes * (r->n_sources + 1) / 2);
@@ -192,7 +192,7 @@ static void map_rows(bench *b)
         b->rows[i] = map(b->most + MARGIN) + i * 448;
     }
     b->copy_from = map(b->most * (MOST_SOURCES + 1) / 2);
-    b->copy_to   = map(b->most * (MOST_SOURCES + 1) / 2 + MARGIN) + 448;
+    b->copy_to = map(b->most * (MOST_SOURCES + 1) / 2 + MARGIN) + 448;
 }
 
 static void write_head(bench *b)

@@ -47,7 +47,7 @@ double bench_part_of(const double *values, int n, double part)
     }
     memcpy(sorted, values, (size_t)n * sizeof *sorted);
     qsort(sorted, (size_t)n, sizeof *sorted, compare_doubles);
-    int    at    = (int)(part * n);
+    int at = (int)(part * n);
     double value = sorted[at < n ? at : n - 1];
     free(sorted);
     return value;
@@ -129,7 +129,7 @@ enum { N_PARTS = sizeof parts / sizeof parts[0] };
 /* The machine, and how busy it was when the program began. */
 static void write_head(bench *b)
 {
-    double         busy[3] = {-1};
+    double busy[3] = {-1};
     struct utsname name;
     if (getloadavg(busy, 3) < 0 || uname(&name) < 0) {
         strcpy(name.machine, "?");
@@ -216,21 +216,21 @@ static bool read_options(bench *b, int argc, char **argv, bool *is_wanted, bool 
 
 int main(int argc, char **argv)
 {
-    bench b                  = {.is_first = true,
-                                .n_rounds = 15,
-                                .limit_s  = 120,
-                                .memory   = 256 * MIB,
-                                .engine   = "shm",
-                                .bytes    = 8,
-                                .count    = 1000};
-    bool  is_wanted[N_PARTS] = {0}, all = true;
+    bench b = {.is_first = true,
+               .n_rounds = 15,
+               .limit_s = 120,
+               .memory = 256 * MIB,
+               .engine = "shm",
+               .bytes = 8,
+               .count = 1000};
+    bool is_wanted[N_PARTS] = {0}, all = true;
     if (!read_options(&b, argc, argv, is_wanted, &all)) {
         fprintf(stderr, "usage: see the top of bench_transport.c\n");
         return 2;
     }
     b.n_rounds = b.n_rounds < 1 ? 1 : b.n_rounds > MAX_ROUNDS ? MAX_ROUNDS : b.n_rounds;
-    b.memory   = b.memory < 64 * MIB ? 64 * MIB : b.memory / (64 * MIB) * (64 * MIB);
-    b.count    = b.count < 1 ? 1 : b.count;
+    b.memory = b.memory < 64 * MIB ? 64 * MIB : b.memory / (64 * MIB) * (64 * MIB);
+    b.count = b.count < 1 ? 1 : b.count;
     setenv("FERRY_PLUGINS", FERRY_BENCH_PLUGINS, 0);
     write_head(&b);
     for (size_t i = 0; i < N_PARTS; i++) {

@@ -12,21 +12,21 @@ enum { ALIGNMENT = 4096, MAX_CALLS = 100000 };
 enum { LONG_CALL = 3, LONG_BATCHES = 3 };
 
 typedef struct row {
-    bool     is_run, is_left_out;
-    int      n_calls, n_batches;
+    bool is_run, is_left_out;
+    int n_calls, n_batches;
     uint64_t wrong;
-    double   estimate; /* seconds of a call */
-    double   seconds[MIXED_MAX_BATCHES];
+    double estimate; /* seconds of a call */
+    double seconds[MIXED_MAX_BATCHES];
 } row;
 
 typedef struct bench {
     const mixed_arguments *arguments;
-    const mixed_side      *side;
-    int                    n_ways;
-    char                  *in, *out;
-    size_t                 in_bytes, out_bytes; /* at the present size */
-    size_t                 piece;
-    row                    rows[MIXED_MAX_WAYS];
+    const mixed_side *side;
+    int n_ways;
+    char *in, *out;
+    size_t in_bytes, out_bytes; /* at the present size */
+    size_t piece;
+    row rows[MIXED_MAX_WAYS];
 } bench;
 
 /* ---- arguments ---- */
@@ -41,13 +41,13 @@ static bool read_sizes(const char *text, mixed_arguments *out)
 {
     size_t element = mixed_element_bytes(out->its.dtype);
     for (out->n_sizes = 0; *text != '\0' && out->n_sizes < MIXED_MAX_SIZES; out->n_sizes++) {
-        char              *end  = NULL;
+        char *end = NULL;
         unsigned long long size = strtoull(text, &end, 10);
         if (end == text || size == 0 || size % element != 0 || (*end != ',' && *end != '\0')) {
             return false;
         }
         out->sizes[out->n_sizes] = size;
-        text                     = *end == ',' ? end + 1 : end;
+        text = *end == ',' ? end + 1 : end;
     }
     qsort(out->sizes, (size_t)out->n_sizes, sizeof out->sizes[0], compare_sizes);
     return out->n_sizes > 0;
@@ -119,13 +119,13 @@ static char *allocate(size_t bytes)
 /* In place the smaller of both is the larger one's chunk dp_rank. */
 static void allocate_both(bench *b)
 {
-    const mixed_case *its  = &b->arguments->its;
-    size_t            most = b->arguments->sizes[b->arguments->n_sizes - 1];
-    size_t            in = mixed_in_pieces(its) * most, out = mixed_out_pieces(its) * most;
+    const mixed_case *its = &b->arguments->its;
+    size_t most = b->arguments->sizes[b->arguments->n_sizes - 1];
+    size_t in = mixed_in_pieces(its) * most, out = mixed_out_pieces(its) * most;
     if (b->arguments->in_place) {
         b->in = b->out = allocate(in > out ? in : out);
     } else {
-        b->in  = allocate(in);
+        b->in = allocate(in);
         b->out = allocate(out);
     }
 }
@@ -141,12 +141,12 @@ static void release_both(bench *b)
 static void begin_size(bench *b, size_t size, char **in, char **out)
 {
     const mixed_case *its = &b->arguments->its;
-    size_t            at  = b->arguments->in_place ? (size_t)its->dp_rank * size : 0;
-    b->piece              = size / mixed_element_bytes(its->dtype);
-    b->in_bytes           = mixed_in_pieces(its) * size;
-    b->out_bytes          = mixed_out_pieces(its) * size;
-    *in                   = b->in + (b->out_bytes > b->in_bytes ? at : 0);
-    *out                  = b->out + (b->in_bytes > b->out_bytes ? at : 0);
+    size_t at = b->arguments->in_place ? (size_t)its->dp_rank * size : 0;
+    b->piece = size / mixed_element_bytes(its->dtype);
+    b->in_bytes = mixed_in_pieces(its) * size;
+    b->out_bytes = mixed_out_pieces(its) * size;
+    *in = b->in + (b->out_bytes > b->in_bytes ? at : 0);
+    *out = b->out + (b->in_bytes > b->out_bytes ? at : 0);
     b->side->begin_size(b->side->context, *in, *out, b->piece);
 }
 
@@ -181,7 +181,7 @@ static void verify(bench *b, int way, char *in, char *out)
     mixed_fill(&b->arguments->its, b->piece, in);
     side->barrier(side->context);
     side->run(side->context, way);
-    double wrong       = (double)mixed_count_wrong(&b->arguments->its, b->piece, out);
+    double wrong = (double)mixed_count_wrong(&b->arguments->its, b->piece, out);
     b->rows[way].wrong = (uint64_t)side->max(side->context, wrong);
 }
 
@@ -192,7 +192,7 @@ static double run_again(bench *b, int way, int n_calls)
     double least = run_batch(b, way, n_calls);
     for (int i = 1; i < TIMES && least * n_calls < b->arguments->batch_seconds; i++) {
         double other = run_batch(b, way, n_calls);
-        least        = other < least ? other : least;
+        least = other < least ? other : least;
     }
     return least;
 }
@@ -201,7 +201,7 @@ static double run_again(bench *b, int way, int n_calls)
 static void estimate(bench *b, int way)
 {
     double wanted = b->arguments->batch_seconds, each = 0;
-    int    n = 1;
+    int n = 1;
     for (;;) {
         each = run_again(b, way, n);
         if (each * n * 4 >= wanted || n >= MAX_CALLS) {
@@ -209,9 +209,9 @@ static void estimate(bench *b, int way)
         }
         n *= 4;
     }
-    double calls           = wanted / each;
-    b->rows[way].estimate  = each;
-    b->rows[way].n_calls   = calls < 1 ? 1 : calls > MAX_CALLS ? MAX_CALLS : (int)calls;
+    double calls = wanted / each;
+    b->rows[way].estimate = each;
+    b->rows[way].n_calls = calls < 1 ? 1 : calls > MAX_CALLS ? MAX_CALLS : (int)calls;
     b->rows[way].n_batches = b->arguments->n_batches;
     if (each > wanted * LONG_CALL && b->rows[way].n_batches > LONG_BATCHES) {
         b->rows[way].n_batches = LONG_BATCHES;
@@ -222,8 +222,8 @@ static void prepare_rows(bench *b, char *in, char *out)
 {
     double best = 1e9;
     for (int way = 0; way < b->n_ways; way++) {
-        row *r    = &b->rows[way];
-        *r        = (row){0};
+        row *r = &b->rows[way];
+        *r = (row){0};
         r->is_run = mixed_is_wanted(b->arguments->ways, b->side->ways[way]) &&
                     b->side->offers(b->side->context, way);
         if (r->is_run) {
@@ -241,8 +241,8 @@ static void run_rounds(bench *b)
 {
     for (int turn = 0; turn < b->arguments->n_batches; turn++) {
         for (int i = 0; i < b->n_ways; i++) {
-            int  way = (i + turn) % b->n_ways;
-            row *r   = &b->rows[way];
+            int way = (i + turn) % b->n_ways;
+            row *r = &b->rows[way];
             if (r->is_run && !r->is_left_out && turn < r->n_batches) {
                 r->seconds[turn] = run_batch(b, way, r->n_calls);
             }
@@ -254,7 +254,7 @@ static void run_rounds(bench *b)
 
 static void write_row(const bench *b, FILE *file, size_t size, int way)
 {
-    const row  *r    = &b->rows[way];
+    const row *r = &b->rows[way];
     const char *note = b->side->note == NULL ? "" : b->side->note(b->side->context, way);
     fprintf(file, "{\"bytes\": %zu, \"way\": \"%s\", \"calls\": %d, \"wrong\": %llu, ", size,
             b->side->ways[way], r->n_calls, (unsigned long long)r->wrong);
@@ -291,8 +291,8 @@ static int write_rows(const bench *b, FILE *file, size_t size)
 static void warm_up(bench *b)
 {
     const double seconds = 1;
-    char        *in, *out;
-    int          way = 0;
+    char *in, *out;
+    int way = 0;
     begin_size(b, b->arguments->sizes[0], &in, &out);
     while (!mixed_is_wanted(b->arguments->ways, b->side->ways[way]) ||
            !b->side->offers(b->side->context, way)) {
@@ -309,9 +309,9 @@ static void warm_up(bench *b)
 
 int mixed_measure(const mixed_arguments *arguments, const mixed_side *side)
 {
-    bench b      = {.arguments = arguments, .side = side};
-    int   result = 0;
-    FILE *file   = NULL;
+    bench b = {.arguments = arguments, .side = side};
+    int result = 0;
+    FILE *file = NULL;
     if (arguments->its.rank == 0) {
         file = arguments->json == NULL ? stdout : fopen(arguments->json, "w");
     }

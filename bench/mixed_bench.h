@@ -25,13 +25,13 @@
 enum { MIXED_MAX_WAYS = 32, MIXED_MAX_SIZES = 32, MIXED_MAX_BATCHES = 100, MIXED_FAR_BEHIND = 3 };
 
 typedef struct mixed_arguments {
-    mixed_case  its;
-    size_t      sizes[MIXED_MAX_SIZES];
-    int         n_sizes;
+    mixed_case its;
+    size_t sizes[MIXED_MAX_SIZES];
+    int n_sizes;
     const char *ways; /* NULL: all */
-    int         n_batches;
-    double      batch_seconds;
-    bool        in_place;
+    int n_batches;
+    double batch_seconds;
+    bool in_place;
     const char *json;
 } mixed_arguments;
 

@@ -9,9 +9,9 @@
 
 enum { PERIOD = 1009, MAX_BYTES = 4 };
 
-const char *const mixed_op_names[MIXED_N_OPS]       = {"all-reduce", "all-gather", "reduce-scatter",
-                                                       "all-reduce-all-gather",
-                                                       "reduce-scatter-all-reduce"};
+const char *const mixed_op_names[MIXED_N_OPS] = {"all-reduce", "all-gather", "reduce-scatter",
+                                                 "all-reduce-all-gather",
+                                                 "reduce-scatter-all-reduce"};
 const char *const mixed_dtype_names[MIXED_N_DTYPES] = {"fp32", "bf16", "fp16"};
 
 static int find(const char *const *names, int n, const char *name)
@@ -27,18 +27,18 @@ static int find(const char *const *names, int n, const char *name)
 bool mixed_case_make(const char *op, const char *dtype, int tp, int dp, int rank, int n_ranks,
                      mixed_case *out)
 {
-    int op_number    = find(mixed_op_names, MIXED_N_OPS, op);
+    int op_number = find(mixed_op_names, MIXED_N_OPS, op);
     int dtype_number = find(mixed_dtype_names, MIXED_N_DTYPES, dtype);
     if (op_number < 0 || dtype_number < 0 || n_ranks > MIXED_MAX_RANKS || tp < 1 || dp < 1 ||
         tp * dp != n_ranks) {
         return false;
     }
-    *out = (mixed_case){.op      = (enum mixed_op)op_number,
-                        .dtype   = (enum mixed_dtype)dtype_number,
-                        .rank    = rank,
+    *out = (mixed_case){.op = (enum mixed_op)op_number,
+                        .dtype = (enum mixed_dtype)dtype_number,
+                        .rank = rank,
                         .n_ranks = n_ranks,
-                        .tp      = tp,
-                        .dp      = dp,
+                        .tp = tp,
+                        .dp = dp,
                         .tp_rank = rank % tp,
                         .dp_rank = rank / tp};
     return true;
@@ -93,7 +93,7 @@ static uint16_t half_of(int value)
 
 static void encode(enum mixed_dtype dtype, int value, unsigned char *to)
 {
-    float    single = (float)value;
+    float single = (float)value;
     uint32_t bits;
     memcpy(&bits, &single, sizeof bits);
     uint16_t half = dtype == MIXED_F16 ? half_of(value) : (uint16_t)(bits >> 16);
@@ -120,8 +120,8 @@ static void make_period(const mixed_case *c, int first, int last, unsigned char 
 void mixed_fill(const mixed_case *c, size_t piece, void *in)
 {
     unsigned char period[PERIOD * MAX_BYTES], *to = in;
-    size_t        total = piece * mixed_in_pieces(c) * mixed_element_bytes(c->dtype);
-    size_t        whole = PERIOD * mixed_element_bytes(c->dtype);
+    size_t total = piece * mixed_in_pieces(c) * mixed_element_bytes(c->dtype);
+    size_t whole = PERIOD * mixed_element_bytes(c->dtype);
     make_period(c, c->rank, c->rank, period);
     for (size_t at = 0; at < total; at += whole) {
         memcpy(to + at, period, total - at < whole ? total - at : whole);
@@ -135,7 +135,7 @@ static uint64_t compare(const unsigned char *period, size_t begin, size_t n, siz
     uint64_t n_wrong = 0;
     for (size_t at = 0, length; at < n; at += length) {
         size_t phase = (begin + at) % PERIOD;
-        length       = PERIOD - phase < n - at ? PERIOD - phase : n - at;
+        length = PERIOD - phase < n - at ? PERIOD - phase : n - at;
         if (memcmp(got + at * bytes, period + phase * bytes, length * bytes) != 0) {
             for (size_t i = 0; i < length; i++) {
                 n_wrong += memcmp(got + (at + i) * bytes, period + (phase + i) * bytes, bytes) != 0;
@@ -147,10 +147,10 @@ static uint64_t compare(const unsigned char *period, size_t begin, size_t n, siz
 
 uint64_t mixed_count_wrong(const mixed_case *c, size_t piece, const void *out)
 {
-    unsigned char        period[PERIOD * MAX_BYTES];
-    const unsigned char *got   = out;
-    size_t               bytes = mixed_element_bytes(c->dtype);
-    uint64_t             wrong = 0;
+    unsigned char period[PERIOD * MAX_BYTES];
+    const unsigned char *got = out;
+    size_t bytes = mixed_element_bytes(c->dtype);
+    uint64_t wrong = 0;
     if (!is_gather(c)) {
         make_period(c, 0, c->n_ranks - 1, period);
         return compare(period, is_scatter(c) ? piece * (size_t)c->dp_rank : 0, piece, bytes, got);

@@ -28,11 +28,11 @@ enum mixed_dtype { MIXED_F32, MIXED_BF16, MIXED_F16, MIXED_N_DTYPES };
 enum { MIXED_MAX_RANKS = 64 };
 
 typedef struct mixed_case {
-    enum mixed_op    op;
+    enum mixed_op op;
     enum mixed_dtype dtype;
-    int              rank, n_ranks;
-    int              tp, dp;
-    int              tp_rank, dp_rank;
+    int rank, n_ranks;
+    int tp, dp;
+    int tp_rank, dp_rank;
 } mixed_case;
 
 extern const char *const mixed_op_names[MIXED_N_OPS];

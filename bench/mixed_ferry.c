@@ -23,14 +23,14 @@
 
 typedef struct words {
     const char *tune, *save;
-    uint32_t    local_tp, inter_tp;
-    bool        is_unbound; /* as an installation leaves it */
+    uint32_t local_tp, inter_tp;
+    bool is_unbound; /* as an installation leaves it */
 } words;
 
 typedef struct own_side {
-    ferry_world       *world;
-    ferry_mixed_comm  *comm;
-    const mixed_case  *its;
+    ferry_world *world;
+    ferry_mixed_comm *comm;
+    const mixed_case *its;
     ferry_mixed_tensor in, out;
 } own_side;
 
@@ -54,21 +54,21 @@ static void check(ferry_status status, const ferry_error *error)
 
 static void side_barrier(void *context)
 {
-    own_side   *s = context;
+    own_side *s = context;
     ferry_error error;
     check(ferry_world_barrier(s->world, &error), &error);
 }
 
 static double side_max(void *context, double own)
 {
-    own_side   *s = context;
+    own_side *s = context;
     ferry_error error;
-    const void *all  = NULL;
-    double      most = own;
+    const void *all = NULL;
+    double most = own;
     check(ferry_world_all_gather(s->world, &own, sizeof own, &all, &error), &error);
     for (uint32_t i = 0; i < ferry_world_n_ranks(s->world); i++) {
         double other = ((const double *)all)[i];
-        most         = other > most ? other : most;
+        most = other > most ? other : most;
     }
     return most;
 }
@@ -76,10 +76,10 @@ static double side_max(void *context, double own)
 /* The default mode is another name for one of the others. */
 static bool side_offers(void *context, int way)
 {
-    own_side       *s     = context;
+    own_side *s = context;
     const uint32_t *modes = NULL;
-    size_t          n     = 0;
-    ferry_error     error;
+    size_t n = 0;
+    ferry_error error;
     check(ferry_mixed_comm_get_valid_mode_list(s->comm, &modes, &n, &error), &error);
     for (size_t i = 0; i < n; i++) {
         if (modes[i] == (uint32_t)way) {
@@ -98,13 +98,13 @@ static ferry_mixed_tensor tensor(const own_side *s, void *memory, size_t rows, s
 static void side_begin_size(void *context, void *in, void *out, size_t piece)
 {
     own_side *s = context;
-    s->in       = tensor(s, in, mixed_in_pieces(s->its), piece);
-    s->out      = tensor(s, out, mixed_out_pieces(s->its), piece);
+    s->in = tensor(s, in, mixed_in_pieces(s->its), piece);
+    s->out = tensor(s, out, mixed_out_pieces(s->its), piece);
 }
 
 static void side_run(void *context, int way)
 {
-    own_side   *s = context;
+    own_side *s = context;
     ferry_error error;
     check(ferry_mixed_comm_run(s->comm, (uint32_t)s->its->op, &s->in, &s->out, (uint32_t)way, NULL,
                                &error),
@@ -114,8 +114,8 @@ static void side_run(void *context, int way)
 /* What AUTOTUNE takes. */
 static const char *side_note(void *context, int way)
 {
-    own_side   *s    = context;
-    uint32_t    mode = 0;
+    own_side *s = context;
+    uint32_t mode = 0;
     ferry_error error;
     if (way != FERRY_MIXED_AUTOTUNE) {
         return "";
@@ -151,16 +151,16 @@ static int read_words(int argc, char **argv, words *out)
 
 static void create(own_side *s, const words *w, mixed_arguments *arguments)
 {
-    static const uint32_t    dtypes[] = {FERRY_F32, FERRY_BF16, FERRY_F16};
-    ferry_mixed_comm_options options  = FERRY_MIXED_COMM_OPTIONS_INIT;
-    ferry_mixed_comm_info    info     = FERRY_MIXED_COMM_INFO_INIT;
-    ferry_error              error;
-    options.dtype          = dtypes[arguments->its.dtype];
-    options.use_autotune   = w->tune != NULL || w->save != NULL;
-    options.tune_file      = w->tune;
+    static const uint32_t dtypes[] = {FERRY_F32, FERRY_BF16, FERRY_F16};
+    ferry_mixed_comm_options options = FERRY_MIXED_COMM_OPTIONS_INIT;
+    ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
+    ferry_error error;
+    options.dtype = dtypes[arguments->its.dtype];
+    options.use_autotune = w->tune != NULL || w->save != NULL;
+    options.tune_file = w->tune;
     options.autotune_bytes = arguments->sizes[arguments->n_sizes - 1];
-    options.local_tp_size  = w->local_tp;
-    options.inter_tp_size  = w->inter_tp;
+    options.local_tp_size = w->local_tp;
+    options.inter_tp_size = w->inter_tp;
     if (w->local_tp == 0 && ferry_world_n_nodes(s->world) == 1) {
         options.local_tp_size = (uint32_t)arguments->its.tp;
     }
@@ -173,15 +173,15 @@ static void create(own_side *s, const words *w, mixed_arguments *arguments)
     }
     arguments->its.tp_rank = (int)info.tp_rank;
     arguments->its.dp_rank = (int)info.dp_rank;
-    arguments->its.rank    = (int)(info.tp_rank + info.dp_rank * info.tp_size);
+    arguments->its.rank = (int)(info.tp_rank + info.dp_rank * info.tp_size);
 }
 
 static int run(own_side *s, const words *w, mixed_arguments *arguments)
 {
     ferry_error error;
-    mixed_side  side = {s,           side_barrier,    side_max, way_names,
-                        side_offers, side_begin_size, side_run, side_note};
-    s->its           = &arguments->its;
+    mixed_side side = {s,           side_barrier,    side_max, way_names,
+                       side_offers, side_begin_size, side_run, side_note};
+    s->its = &arguments->its;
     create(s, w, arguments);
     int result = 0;
     if (w->save == NULL) {
@@ -197,8 +197,8 @@ static int run(own_side *s, const words *w, mixed_arguments *arguments)
 static void bind_to_core(const ferry_world *world)
 {
     cpu_set_t all, mine;
-    long      n_cores = sysconf(_SC_NPROCESSORS_ONLN);
-    size_t    number  = ferry_world_local_rank(world) % (size_t)n_cores;
+    long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
+    size_t number = ferry_world_local_rank(world) % (size_t)n_cores;
     if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) != n_cores) {
         return;
     }
@@ -213,11 +213,11 @@ static void bind_to_core(const ferry_world *world)
 
 int main(int argc, char **argv)
 {
-    own_side        s = {0};
-    words           w = {0};
+    own_side s = {0};
+    words w = {0};
     mixed_arguments arguments;
-    ferry_error     error;
-    int             first = read_words(argc, argv, &w), result = 2;
+    ferry_error error;
+    int first = read_words(argc, argv, &w), result = 2;
     check(ferry_world_create(NULL, &s.world, &error), &error);
     own_rank = ferry_world_rank(s.world);
     if (!w.is_unbound) {

@@ -19,7 +19,7 @@ __extension__ typedef _Float16 float16;
 static float bf16_to_float(uint16_t half)
 {
     uint32_t bits = (uint32_t)half << 16;
-    float    value;
+    float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
@@ -43,7 +43,7 @@ static float f16_to_float(uint16_t half)
 
 static uint16_t float_to_f16(float value)
 {
-    float16  rounded = (float16)value;
+    float16 rounded = (float16)value;
     uint16_t half;
     memcpy(&half, &rounded, sizeof half);
     return half;
@@ -87,11 +87,11 @@ static inline __m256i to_bf16(__m512 value)
 #ifdef __AVX512BF16__
     return (__m256i)_mm512_cvtneps_pbh(value);
 #else
-    __m512i   bits = _mm512_castps_si512(value);
-    __m512i   odd  = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    __m512i   up   = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-    __mmask16 nan  = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-    up             = _mm512_mask_or_epi32(up, nan, bits, _mm512_set1_epi32(0x400000));
+    __m512i bits = _mm512_castps_si512(value);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+    up = _mm512_mask_or_epi32(up, nan, bits, _mm512_set1_epi32(0x400000));
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16));
 #endif
 }
@@ -111,7 +111,7 @@ static inline size_t add_lanes(enum mixed_dtype dtype, const void *from, void *t
 {
     size_t i = 0;
     for (; i + 2 * LANES <= n; i += 2 * LANES) {
-        __m512 low  = _mm512_add_ps(load(dtype, from, i), load(dtype, to, i));
+        __m512 low = _mm512_add_ps(load(dtype, from, i), load(dtype, to, i));
         __m512 high = _mm512_add_ps(load(dtype, from, i + LANES), load(dtype, to, i + LANES));
         store(dtype, to, i, low);
         store(dtype, to, i + LANES, high);
@@ -124,8 +124,8 @@ static size_t add_f16_lanes(const void *from, void *to, size_t n)
 {
 #ifdef __AVX512FP16__
     const uint16_t *source = from;
-    uint16_t       *sum    = to;
-    size_t          i      = 0;
+    uint16_t *sum = to;
+    size_t i = 0;
     for (; i + 2 * LANES <= n; i += 2 * LANES) {
         _mm512_storeu_ph(sum + i,
                          _mm512_add_ph(_mm512_loadu_ph(source + i), _mm512_loadu_ph(sum + i)));
@@ -169,7 +169,7 @@ static size_t sum_wide(enum mixed_dtype dtype, const void *from, size_t rows, si
 static size_t add_wide(enum mixed_dtype dtype, const void *from, void *to, size_t n)
 {
     const uint16_t *source = from;
-    uint16_t       *sum    = to;
+    uint16_t *sum = to;
     if (dtype == MIXED_BF16) {
         for (size_t i = 0; i < n; i++) {
             sum[i] = float_to_bf16(bf16_to_float(sum[i]) + bf16_to_float(source[i]));

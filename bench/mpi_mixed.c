@@ -20,14 +20,14 @@
 #include <string.h>
 
 typedef struct peer {
-    mixed_case   its;
-    bool         in_place;
+    mixed_case its;
+    bool in_place;
     MPI_Datatype type;
-    MPI_Op       sum;
-    MPI_Comm     tp, dp;
-    size_t       element;
-    char        *in, *out, *scratch;
-    int          piece; /* elements */
+    MPI_Op sum;
+    MPI_Comm tp, dp;
+    size_t element;
+    char *in, *out, *scratch;
+    int piece; /* elements */
 } peer;
 
 static enum mixed_dtype dtype_of_op;
@@ -246,8 +246,8 @@ static void run_alltoallv_sum(peer *p)
     int counts[MIXED_MAX_RANKS], from[MIXED_MAX_RANKS], to[MIXED_MAX_RANKS];
     for (int i = 0; i < p->its.n_ranks; i++) {
         counts[i] = p->piece;
-        from[i]   = i / p->its.tp * p->piece;
-        to[i]     = i * p->piece;
+        from[i] = i / p->its.tp * p->piece;
+        to[i] = i * p->piece;
     }
     MPI_Alltoallv(p->in, counts, from, p->type, p->scratch, counts, to, p->type, MPI_COMM_WORLD);
     sum_rows(p, p->scratch, p->its.n_ranks, p->out);
@@ -264,13 +264,13 @@ static void run_alltoall_sum_ag_tp(peer *p)
 }
 
 enum {
-    OF_AR        = 1 << MIXED_ALL_REDUCE,
-    OF_AG        = 1 << MIXED_ALL_GATHER,
-    OF_RS        = 1 << MIXED_REDUCE_SCATTER,
-    OF_AR_AG     = 1 << MIXED_ALL_REDUCE_ALL_GATHER,
-    OF_RS_AR     = 1 << MIXED_REDUCE_SCATTER_ALL_REDUCE,
-    EVEN_WORLD   = 1 << 8, /* ranks, or those of a TP group, must divide the piece */
-    EVEN_TP      = 1 << 9,
+    OF_AR = 1 << MIXED_ALL_REDUCE,
+    OF_AG = 1 << MIXED_ALL_GATHER,
+    OF_RS = 1 << MIXED_REDUCE_SCATTER,
+    OF_AR_AG = 1 << MIXED_ALL_REDUCE_ALL_GATHER,
+    OF_RS_AR = 1 << MIXED_REDUCE_SCATTER_ALL_REDUCE,
+    EVEN_WORLD = 1 << 8, /* ranks, or those of a TP group, must divide the piece */
+    EVEN_TP = 1 << 9,
     OUT_OF_PLACE = 1 << 10
 };
 
@@ -327,8 +327,8 @@ static double side_max(void *context, double own)
 
 static bool side_offers(void *context, int way)
 {
-    const peer *p     = context;
-    int         flags = all_ways[way].flags;
+    const peer *p = context;
+    int flags = all_ways[way].flags;
     return (flags & 1 << p->its.op) != 0 && !(p->in_place && (flags & OUT_OF_PLACE)) &&
            !((flags & EVEN_WORLD) && p->piece % p->its.n_ranks != 0) &&
            !((flags & EVEN_TP) && p->piece % p->its.tp != 0);
@@ -336,9 +336,9 @@ static bool side_offers(void *context, int way)
 
 static void side_begin_size(void *context, void *in, void *out, size_t piece)
 {
-    peer *p  = context;
-    p->in    = in;
-    p->out   = out;
+    peer *p = context;
+    p->in = in;
+    p->out = out;
     p->piece = (int)piece;
 }
 
@@ -356,10 +356,10 @@ static const char *side_note(void *context, int way)
 static void prepare(peer *p, const mixed_arguments *arguments)
 {
     size_t most = arguments->sizes[arguments->n_sizes - 1];
-    *p          = (peer){.its = arguments->its, .in_place = arguments->in_place};
-    p->element  = mixed_element_bytes(p->its.dtype);
-    p->type     = p->its.dtype == MIXED_F32 ? MPI_FLOAT : MPI_UINT16_T;
-    p->sum      = MPI_SUM;
+    *p = (peer){.its = arguments->its, .in_place = arguments->in_place};
+    p->element = mixed_element_bytes(p->its.dtype);
+    p->type = p->its.dtype == MIXED_F32 ? MPI_FLOAT : MPI_UINT16_T;
+    p->sum = MPI_SUM;
     if (p->its.dtype != MIXED_F32) {
         dtype_of_op = p->its.dtype;
         MPI_Op_create(add, 1, &p->sum);
@@ -367,7 +367,7 @@ static void prepare(peer *p, const mixed_arguments *arguments)
     MPI_Comm_split(MPI_COMM_WORLD, p->its.dp_rank, p->its.tp_rank, &p->tp);
     MPI_Comm_split(MPI_COMM_WORLD, p->its.tp_rank, p->its.dp_rank, &p->dp);
     size_t bytes = most * (size_t)p->its.n_ranks;
-    p->scratch   = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    p->scratch = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
     if (p->scratch == NULL) {
         fprintf(stderr, "mpi_mixed: no memory\n");
         MPI_Abort(MPI_COMM_WORLD, 1);
@@ -378,9 +378,9 @@ static void prepare(peer *p, const mixed_arguments *arguments)
 
 int main(int argc, char **argv)
 {
-    peer            p;
+    peer p;
     mixed_arguments arguments;
-    int             rank, n_ranks, result = 2;
+    int rank, n_ranks, result = 2;
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &n_ranks);
@@ -388,7 +388,7 @@ int main(int argc, char **argv)
         prepare(&p, &arguments);
         mixed_side side = {&p,          side_barrier,    side_max, way_names,
                            side_offers, side_begin_size, side_run, side_note};
-        result          = mixed_measure(&arguments, &side);
+        result = mixed_measure(&arguments, &side);
         free(p.scratch);
         if (p.sum != MPI_SUM) {
             MPI_Op_free(&p.sum);

@@ -32,14 +32,14 @@ typedef struct types {
 
 typedef struct course {
     refit_case *its;
-    int         rank;
-    char       *source, *destination;
-    MPI_Win     source_window, window;
-    size_t      n_own; /* moves that this rank sends: their numbers and types */
-    size_t     *own;
-    types      *own_types;
+    int rank;
+    char *source, *destination;
+    MPI_Win source_window, window;
+    size_t n_own; /* moves that this rank sends: their numbers and types */
+    size_t *own;
+    types *own_types;
     /* For MPI_Alltoallw: of each peer. */
-    int          *send_counts, *receive_counts, *zeros;
+    int *send_counts, *receive_counts, *zeros;
     MPI_Datatype *send_types, *receive_types;
 } course;
 
@@ -56,9 +56,9 @@ static void *get(size_t n, size_t bytes)
 
 static MPI_Datatype subarray(const refit_place *place, const refit_move *move)
 {
-    int shape[2]  = {(int)place->rows, (int)place->columns};
+    int shape[2] = {(int)place->rows, (int)place->columns};
     int length[2] = {(int)move->rows, (int)move->columns};
-    int begin[2]  = {(int)place->row, (int)place->column};
+    int begin[2] = {(int)place->row, (int)place->column};
 
     MPI_Datatype type;
     MPI_Type_create_subarray(2, shape, length, begin, MPI_ORDER_C, MPI_UINT16_T, &type);
@@ -70,14 +70,14 @@ static MPI_Datatype subarray(const refit_place *place, const refit_move *move)
 
 static void prepare_puts(course *c)
 {
-    c->own       = get(c->its->n_moves, sizeof *c->own);
+    c->own = get(c->its->n_moves, sizeof *c->own);
     c->own_types = get(c->its->n_moves, sizeof *c->own_types);
     for (size_t i = 0; i < c->its->n_moves; i++) {
         const refit_move *move = &c->its->moves[i];
         if (move->from == c->rank) {
             c->own_types[c->n_own] = (types){MPI_UINT16_T, MPI_UINT16_T};
             if (move->rows > 1) {
-                c->own_types[c->n_own].source      = subarray(&move->source, move);
+                c->own_types[c->n_own].source = subarray(&move->source, move);
                 c->own_types[c->n_own].destination = subarray(&move->destination, move);
             }
             c->own[c->n_own++] = i;
@@ -120,19 +120,19 @@ static void run_put_flush(course *c)
 /* All boxes of moves between two ranks, in order of moves, as one type of one side's memory. */
 static int type_of_pair(const course *c, int from, int to, MPI_Datatype *out)
 {
-    size_t        n       = c->its->n_moves;
-    int           count   = 0;
-    int          *lengths = get(n, sizeof *lengths);
-    MPI_Aint     *at      = get(n, sizeof *at);
-    MPI_Datatype *parts   = get(n, sizeof *parts);
+    size_t n = c->its->n_moves;
+    int count = 0;
+    int *lengths = get(n, sizeof *lengths);
+    MPI_Aint *at = get(n, sizeof *at);
+    MPI_Datatype *parts = get(n, sizeof *parts);
     for (size_t i = 0; i < n; i++) {
-        const refit_move  *move  = &c->its->moves[i];
+        const refit_move *move = &c->its->moves[i];
         const refit_place *place = from == c->rank ? &move->source : &move->destination;
         if (move->from != from || move->to != to) {
             continue;
         }
-        bool is_plain  = move->rows == 1;
-        at[count]      = (MPI_Aint)(is_plain ? refit_row_at(place, 0) : place->offset);
+        bool is_plain = move->rows == 1;
+        at[count] = (MPI_Aint)(is_plain ? refit_row_at(place, 0) : place->offset);
         lengths[count] = is_plain ? (int)move->columns : 1;
         parts[count++] = is_plain ? MPI_UINT16_T : subarray(place, move);
     }
@@ -152,20 +152,20 @@ static int type_of_pair(const course *c, int from, int to, MPI_Datatype *out)
 static int type_of_receive(course *c, int from, MPI_Datatype *out)
 {
     int rank = c->rank;
-    c->rank  = -1;
-    int has  = type_of_pair(c, from, rank, out);
-    c->rank  = rank;
+    c->rank = -1;
+    int has = type_of_pair(c, from, rank, out);
+    c->rank = rank;
     return has;
 }
 
 static void make_arrays(course *c)
 {
-    size_t n          = (size_t)c->its->n_ranks;
-    c->send_counts    = get(n, sizeof *c->send_counts);
+    size_t n = (size_t)c->its->n_ranks;
+    c->send_counts = get(n, sizeof *c->send_counts);
     c->receive_counts = get(n, sizeof *c->receive_counts);
-    c->zeros          = get(n, sizeof *c->zeros);
-    c->send_types     = get(n, sizeof *c->send_types);
-    c->receive_types  = get(n, sizeof *c->receive_types);
+    c->zeros = get(n, sizeof *c->zeros);
+    c->send_types = get(n, sizeof *c->send_types);
+    c->receive_types = get(n, sizeof *c->receive_types);
     for (size_t i = 0; i < n; i++) {
         c->send_types[i] = c->receive_types[i] = MPI_UINT16_T;
     }
@@ -175,7 +175,7 @@ static void prepare_alltoallw(course *c)
 {
     make_arrays(c);
     for (int i = 0; i < c->its->n_ranks; i++) {
-        c->send_counts[i]    = type_of_pair(c, c->rank, i, &c->send_types[i]);
+        c->send_counts[i] = type_of_pair(c, c->rank, i, &c->send_types[i]);
         c->receive_counts[i] = type_of_receive(c, i, &c->receive_types[i]);
     }
 }
@@ -189,17 +189,17 @@ static void run_alltoallw(course *c)
 /* The k-th call moves the k-th tensor of every rank: moves are dealt to the ranks in turn. */
 static void run_each(course *c)
 {
-    int    n       = c->its->n_ranks;
+    int n = c->its->n_ranks;
     size_t n_calls = c->its->n_moves / (size_t)n;
-    int    to = (c->rank + 1) % n, from = (c->rank + n - 1) % n;
-    int    send_at[64] = {0}, receive_at[64] = {0};
+    int to = (c->rank + 1) % n, from = (c->rank + n - 1) % n;
+    int send_at[64] = {0}, receive_at[64] = {0};
     for (size_t k = 0; k < n_calls; k++) {
-        const refit_move *out   = &c->its->moves[k * (size_t)n + (size_t)c->rank];
-        const refit_move *in    = &c->its->moves[k * (size_t)n + (size_t)from];
-        c->send_counts[to]      = (int)out->columns;
+        const refit_move *out = &c->its->moves[k * (size_t)n + (size_t)c->rank];
+        const refit_move *in = &c->its->moves[k * (size_t)n + (size_t)from];
+        c->send_counts[to] = (int)out->columns;
         c->receive_counts[from] = (int)in->columns;
-        send_at[to]             = (int)out->source.offset;
-        receive_at[from]        = (int)in->destination.offset;
+        send_at[to] = (int)out->source.offset;
+        receive_at[from] = (int)in->destination.offset;
         MPI_Alltoallw(c->source, c->send_counts, send_at, c->send_types, c->destination,
                       c->receive_counts, receive_at, c->receive_types, MPI_COMM_WORLD);
     }
@@ -226,7 +226,7 @@ static char *allocate(uint64_t bytes, bool is_window, MPI_Win *window)
 static void prepare_memory(course *c, bool is_allocated, bool is_put)
 {
     uint64_t bytes = c->its->destination_bytes[c->rank];
-    c->source      = allocate(c->its->source_bytes[c->rank], is_allocated, &c->source_window);
+    c->source = allocate(c->its->source_bytes[c->rank], is_allocated, &c->source_window);
     c->destination = allocate(bytes, is_allocated, &c->window);
     if (is_put && !is_allocated) {
         MPI_Win_create(c->destination, (MPI_Aint)bytes, 1, MPI_INFO_NULL, MPI_COMM_WORLD,
@@ -289,8 +289,8 @@ static uint64_t measure(course *c, const struct way *way, int n_runs, double *se
 static int run_way(course *c, char **words, const struct way *way)
 {
     double seconds[MAX_RUNS];
-    int    n_runs = atoi(words[3]);
-    n_runs        = n_runs < 1 ? 1 : n_runs > MAX_RUNS ? MAX_RUNS : n_runs;
+    int n_runs = atoi(words[3]);
+    n_runs = n_runs < 1 ? 1 : n_runs > MAX_RUNS ? MAX_RUNS : n_runs;
     prepare_memory(c, strcmp(words[1], "allocated") == 0, way->is_put);
     uint64_t wrong = measure(c, way, n_runs, seconds);
     if (c->rank == 0) {
@@ -309,8 +309,8 @@ static int run_way(course *c, char **words, const struct way *way)
 
 int main(int argc, char **argv)
 {
-    course c       = {.source_window = MPI_WIN_NULL, .window = MPI_WIN_NULL};
-    int    n_ranks = 0, result = 2;
+    course c = {.source_window = MPI_WIN_NULL, .window = MPI_WIN_NULL};
+    int n_ranks = 0, result = 2;
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &c.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &n_ranks);

@@ -24,17 +24,17 @@ enum { WINDOW = 8, MIB = 1 << 20 };
 static const size_t pass_bytes = (size_t)128 * MIB;
 
 typedef struct course {
-    int     rank;
-    char   *memory; /* of this rank; of rank 1 also what the window shows */
-    size_t  memory_bytes;
-    size_t  at;
+    int rank;
+    char *memory; /* of this rank; of rank 1 also what the window shows */
+    size_t memory_bytes;
+    size_t at;
     MPI_Win window;
 } course;
 
 static size_t next_place(course *c, size_t bytes)
 {
     size_t at = c->at + bytes > c->memory_bytes ? 0 : c->at;
-    c->at     = at + bytes;
+    c->at = at + bytes;
     return at;
 }
 
@@ -69,7 +69,7 @@ static void move_isend(course *c, size_t bytes, size_t count)
         requests[i] = MPI_REQUEST_NULL;
     }
     for (size_t i = 0; i < count; i++) {
-        char        *at      = c->memory + next_place(c, bytes);
+        char *at = c->memory + next_place(c, bytes);
         MPI_Request *request = &requests[i % WINDOW];
         MPI_Wait(request, MPI_STATUS_IGNORE);
         if (c->rank == 0) {
@@ -149,13 +149,13 @@ static void transfer(int rank, int argc, char **argv)
 {
     static const struct {
         const char *name;
-        move_fn    *move;
-        int         is_put, is_allocated;
+        move_fn *move;
+        int is_put, is_allocated;
     } modes[] = {{"send", move_send, 0, 0},
                  {"isend", move_isend, 0, 0},
                  {"put", move_put, 1, 0},
                  {"put-allocated", move_put, 1, 1}};
-    course c  = {.rank = rank, .window = MPI_WIN_NULL};
+    course c = {.rank = rank, .window = MPI_WIN_NULL};
     for (size_t i = 0; i < sizeof modes / sizeof modes[0] && argc > 3; i++) {
         if (strcmp(argv[1], modes[i].name) == 0) {
             c.memory_bytes = (size_t)strtoull(argv[2], NULL, 10) * MIB;
@@ -199,7 +199,7 @@ static void measure_barriers(int rank, size_t count)
 
 int main(int argc, char **argv)
 {
-    int             rank = 0;
+    int rank = 0;
     struct timespec now;
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);

@@ -17,11 +17,11 @@ enum { REFIT_MAX_RUNS = 1000, REFIT_MAX_SERIES = 24, REFIT_MAX_RANKS = 64 };
 
 typedef struct refit_bench {
     const refit_case *its;
-    ferry_world      *world;
-    ferry_transport  *transport;
-    uint32_t          rank;
-    ferry_buffer      source, destination; /* of this rank */
-    uint64_t          n_threads;           /* that copy, on each rank; 0: the default */
+    ferry_world *world;
+    ferry_transport *transport;
+    uint32_t rank;
+    ferry_buffer source, destination; /* of this rank */
+    uint64_t n_threads;               /* that copy, on each rank; 0: the default */
 } refit_bench;
 
 /*
@@ -30,32 +30,32 @@ typedef struct refit_bench {
  */
 typedef struct refit_series {
     const char *text;
-    bool        is_service;
+    bool is_service;
     void (*run)(refit_bench *b, struct refit_series *s);
     void (*end)(refit_bench *b, struct refit_series *s);
-    void    *own;
-    uint64_t bytes;                       /* that a run moves; 0: those of the case */
-    double   seconds[REFIT_MAX_RUNS];     /* of the slowest rank */
-    double   cpu_seconds[REFIT_MAX_RUNS]; /* that all ranks' threads had cores, together */
-    uint64_t n_allocations;               /* calls of malloc and its kin in runs behind the first */
-    double   staging_pss_bytes;           /* memory that the service took, all ranks together */
-    double   prepare_seconds;             /* to create, register and schedule */
-    double   first_seconds;
+    void *own;
+    uint64_t bytes;                     /* that a run moves; 0: those of the case */
+    double seconds[REFIT_MAX_RUNS];     /* of the slowest rank */
+    double cpu_seconds[REFIT_MAX_RUNS]; /* that all ranks' threads had cores, together */
+    uint64_t n_allocations;             /* calls of malloc and its kin in runs behind the first */
+    double staging_pss_bytes;           /* memory that the service took, all ranks together */
+    double prepare_seconds;             /* to create, register and schedule */
+    double first_seconds;
     uint64_t wrong_rows;
-    bool     stood_still; /* no schedule, allocation or registration behind the first run */
+    bool stood_still; /* no schedule, allocation or registration behind the first run */
     ferry_service_statistics statistics; /* sums over the ranks; seconds are the greatest */
 } refit_series;
 
 /* -- bench_refit.c */
 
 /* Ends all ranks with a sentence on stderr unless status is fine. */
-void     refit_check(const refit_bench *b, ferry_status status, const ferry_error *error);
-void     refit_fail(const refit_bench *b, const char *sentence);
-void     refit_barrier(refit_bench *b);
-double   refit_now(void);
+void refit_check(const refit_bench *b, ferry_status status, const ferry_error *error);
+void refit_fail(const refit_bench *b, const char *sentence);
+void refit_barrier(refit_bench *b);
+double refit_now(void);
 uint64_t refit_sum(refit_bench *b, uint64_t own);
-double   refit_max(refit_bench *b, double own);
-double   refit_total(refit_bench *b, double own);
+double refit_max(refit_bench *b, double own);
+double refit_total(refit_bench *b, double own);
 
 /* -- refit_service.c */
 

@@ -20,8 +20,8 @@ static refit_case *make_empty(int n_ranks)
         free(c);
         return NULL;
     }
-    c->n_ranks           = n_ranks;
-    c->source_bytes      = calloc((size_t)n_ranks, sizeof *c->source_bytes);
+    c->n_ranks = n_ranks;
+    c->source_bytes = calloc((size_t)n_ranks, sizeof *c->source_bytes);
     c->destination_bytes = calloc((size_t)n_ranks, sizeof *c->destination_bytes);
     if (c->source_bytes == NULL || c->destination_bytes == NULL) {
         refit_case_free(c);
@@ -43,7 +43,7 @@ void refit_case_free(refit_case *c)
 static bool add_move(refit_case *c, const refit_move *move)
 {
     if ((c->n_moves & (c->n_moves - 1)) == 0) { /* full at every power of two */
-        size_t      room  = c->n_moves == 0 ? 1 : 2 * c->n_moves;
+        size_t room = c->n_moves == 0 ? 1 : 2 * c->n_moves;
         refit_move *moves = realloc(c->moves, room * sizeof *moves);
         if (moves == NULL) {
             return false;
@@ -59,7 +59,7 @@ static bool add_move(refit_case *c, const refit_move *move)
 static uint64_t take(uint64_t *bytes, uint64_t n_elements)
 {
     uint64_t at = *bytes;
-    *bytes      = at + (n_elements * REFIT_ELEMENT_BYTES + ALIGN - 1) / ALIGN * ALIGN;
+    *bytes = at + (n_elements * REFIT_ELEMENT_BYTES + ALIGN - 1) / ALIGN * ALIGN;
     return at;
 }
 
@@ -67,13 +67,13 @@ static uint64_t take(uint64_t *bytes, uint64_t n_elements)
 
 typedef struct tensor {
     uint64_t shape[2];
-    int      source_cut, destination_cut; /* 2: every rank has all of it */
-    int      layer, n_layers;             /* which of the pipeline's ranks has it */
+    int source_cut, destination_cut; /* 2: every rank has all of it */
+    int layer, n_layers;             /* which of the pipeline's ranks has it */
 } tensor;
 
 /* A shard: where it lies in its rank's memory, and which part of the tensor it is. */
 typedef struct shard {
-    int      rank, part;
+    int rank, part;
     uint64_t offset, begin[2], length[2];
 } shard;
 
@@ -82,12 +82,12 @@ static int place_shards(const tensor *t, const side *s, int cut, uint64_t *bytes
     int n = 0, stage = t->layer * s->pp / t->n_layers;
     for (int i = 0; i < s->dp * s->tp; i++) {
         shard *own = &out[n++];
-        *own       = (shard){.rank   = s->first + stage * s->dp * s->tp + i,
-                             .part   = i % s->tp,
-                             .length = {t->shape[0], t->shape[1]}};
+        *own = (shard){.rank = s->first + stage * s->dp * s->tp + i,
+                       .part = i % s->tp,
+                       .length = {t->shape[0], t->shape[1]}};
         if (cut < 2) {
             own->length[cut] = t->shape[cut] / (uint64_t)s->tp;
-            own->begin[cut]  = own->length[cut] * (uint64_t)own->part;
+            own->begin[cut] = own->length[cut] * (uint64_t)own->part;
         }
         own->offset = take(&bytes[own->rank], own->length[0] * own->length[1]);
     }
@@ -100,18 +100,18 @@ static bool add_overlap(refit_case *c, const shard *from, const shard *to)
     for (int d = 0; d < 2; d++) {
         uint64_t end = from->begin[d] + from->length[d], other = to->begin[d] + to->length[d];
         begin[d] = from->begin[d] > to->begin[d] ? from->begin[d] : to->begin[d];
-        end      = end < other ? end : other;
+        end = end < other ? end : other;
         if (end <= begin[d]) {
             return true;
         }
         length[d] = end - begin[d];
     }
-    refit_move move  = {.from    = from->rank,
-                        .to      = to->rank,
-                        .source  = {from->offset, from->length[0], from->length[1],
-                                    begin[0] - from->begin[0], begin[1] - from->begin[1]},
-                        .rows    = length[0],
-                        .columns = length[1]};
+    refit_move move = {.from = from->rank,
+                       .to = to->rank,
+                       .source = {from->offset, from->length[0], from->length[1],
+                                  begin[0] - from->begin[0], begin[1] - from->begin[1]},
+                       .rows = length[0],
+                       .columns = length[1]};
     move.destination = (refit_place){to->offset, to->length[0], to->length[1],
                                      begin[0] - to->begin[0], begin[1] - to->begin[1]};
     return add_move(c, &move);
@@ -121,8 +121,8 @@ static bool add_overlap(refit_case *c, const shard *from, const shard *to)
 static bool add_tensor(refit_case *c, const tensor *t, const side *from, const side *to)
 {
     shard sources[MAX_RANKS], destinations[MAX_RANKS];
-    int   n_from = place_shards(t, from, t->source_cut, c->source_bytes, sources);
-    int   n_to   = place_shards(t, to, t->destination_cut, c->destination_bytes, destinations);
+    int n_from = place_shards(t, from, t->source_cut, c->source_bytes, sources);
+    int n_to = place_shards(t, to, t->destination_cut, c->destination_bytes, destinations);
     for (int d = 0; d < n_to; d++) {
         for (int s = 0; s < from->tp && s < n_from; s++) {
             bool is_wanted = t->source_cut < 2 || s == destinations[d].part % from->tp;
@@ -147,7 +147,7 @@ static refit_case *make_of_sides(int n_ranks, const tensor *t, const side *from,
 static refit_case *make_send(const char *text)
 {
     unsigned long long rows = 0, columns = 0;
-    const side         from = {0, 1, 1, 1}, to = {1, 1, 1, 1};
+    const side from = {0, 1, 1, 1}, to = {1, 1, 1, 1};
     if (sscanf(text, "send:%llu:%llu", &rows, &columns) != 2 || rows < 1 || columns < 1) {
         return NULL;
     }
@@ -157,21 +157,21 @@ static refit_case *make_send(const char *text)
 
 static refit_case *make_matrix(const char *text)
 {
-    int                from = 0, to = 0;
+    int from = 0, to = 0;
     unsigned long long rows = 16384, columns = 32768;
     if (sscanf(text, "matrix:%d:%d:%llu:%llu", &from, &to, &rows, &columns) < 2 || from < 1 ||
         to < 1 || rows % (unsigned)from != 0 || columns % (unsigned)to != 0) {
         return NULL;
     }
     const side left = {0, from, 1, 1}, right = {0, to, 1, 1};
-    tensor     t = {{rows, columns}, 0, 1, 0, 1};
+    tensor t = {{rows, columns}, 0, 1, 0, 1};
     return make_of_sides(from > to ? from : to, &t, &left, &right);
 }
 
 static bool add_layers(refit_case *c, uint64_t scale, const side *from, const side *to)
 {
-    uint64_t     hidden = 8192 / scale, wide = 28672 / scale, narrow = 1024 / scale;
-    uint64_t     words   = 32000 / scale;
+    uint64_t hidden = 8192 / scale, wide = 28672 / scale, narrow = 1024 / scale;
+    uint64_t words = 32000 / scale;
     const tensor outer[] = {{{words, hidden}, 0, 0, 0, 2}, {{words, hidden}, 0, 0, 1, 2}};
     const tensor layer[] = {
         {{hidden, hidden}, 0, 0, 0, 2}, {{narrow, hidden}, 0, 0, 0, 2},
@@ -184,8 +184,8 @@ static bool add_layers(refit_case *c, uint64_t scale, const side *from, const si
     for (int l = 0; l < 2; l++) {
         for (size_t i = 0; i < sizeof layer / sizeof layer[0] && is_good; i++) {
             tensor t = layer[i];
-            t.layer  = l;
-            is_good  = add_tensor(c, &t, from, to);
+            t.layer = l;
+            is_good = add_tensor(c, &t, from, to);
         }
     }
     return is_good;
@@ -195,13 +195,13 @@ static refit_case *make_layers(const char *text)
 {
     static const struct {
         const char *name;
-        side        from, to;
-    } layouts[]       = {{"tp8-tp4dp2", {0, 8, 1, 1}, {0, 4, 2, 1}},
-                         {"tp4-tp2pp2", {0, 4, 1, 1}, {4, 2, 1, 2}}};
-    char     name[32] = "";
-    unsigned scale    = 1;
-    int      n_read   = sscanf(text, "layers:%31[^:]:%u", name, &scale);
-    bool     is_fit   = scale == 1 || scale == 2 || scale == 4 || scale == 8 || scale == 16;
+        side from, to;
+    } layouts[] = {{"tp8-tp4dp2", {0, 8, 1, 1}, {0, 4, 2, 1}},
+                   {"tp4-tp2pp2", {0, 4, 1, 1}, {4, 2, 1, 2}}};
+    char name[32] = "";
+    unsigned scale = 1;
+    int n_read = sscanf(text, "layers:%31[^:]:%u", name, &scale);
+    bool is_fit = scale == 1 || scale == 2 || scale == 4 || scale == 8 || scale == 16;
     for (size_t i = 0; n_read >= 1 && is_fit && i < sizeof layouts / sizeof layouts[0]; i++) {
         if (strcmp(name, layouts[i].name) == 0) {
             refit_case *c = make_empty(8);
@@ -241,7 +241,7 @@ static void place_in_random_order(refit_case *c)
         order[j] = kept;
     }
     for (size_t i = 0; i < c->n_moves; i++) {
-        refit_move *move         = &c->moves[order[i]];
+        refit_move *move = &c->moves[order[i]];
         move->destination.offset = take(&c->destination_bytes[move->to], move->columns);
     }
     free(order);
@@ -249,21 +249,21 @@ static void place_in_random_order(refit_case *c)
 
 static refit_case *make_small(const char *text)
 {
-    int       n       = 0;
+    int n = 0;
     const int n_ranks = 2;
     if (sscanf(text, "small:%d", &n) != 1 || n < 2) {
         return NULL;
     }
     refit_case *c = make_empty(n_ranks);
     for (int i = 0; c != NULL && i < n; i++) {
-        uint64_t   columns = (1024 + mix((uint64_t)i) % (15 * 1024 + 1)) / 16 * 16 / 2;
-        int        from    = i % n_ranks;
-        refit_move move    = {.from    = from,
-                              .to      = (from + 1) % n_ranks,
-                              .rows    = 1,
-                              .columns = columns,
-                              .source  = {.rows = 1, .columns = columns}};
-        move.destination   = move.source;
+        uint64_t columns = (1024 + mix((uint64_t)i) % (15 * 1024 + 1)) / 16 * 16 / 2;
+        int from = i % n_ranks;
+        refit_move move = {.from = from,
+                           .to = (from + 1) % n_ranks,
+                           .rows = 1,
+                           .columns = columns,
+                           .source = {.rows = 1, .columns = columns}};
+        move.destination = move.source;
         move.source.offset = take(&c->source_bytes[from], columns);
         if (!add_move(c, &move)) {
             refit_case_free(c);

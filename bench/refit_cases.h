@@ -32,23 +32,23 @@ typedef struct refit_place {
 } refit_place;
 
 typedef struct refit_move {
-    int         from, to;
+    int from, to;
     refit_place source, destination;
-    uint64_t    rows, columns; /* of the box */
+    uint64_t rows, columns; /* of the box */
 } refit_move;
 
 typedef struct refit_case {
-    int         n_ranks;
-    uint64_t   *source_bytes; /* of each rank's memory */
-    uint64_t   *destination_bytes;
+    int n_ranks;
+    uint64_t *source_bytes; /* of each rank's memory */
+    uint64_t *destination_bytes;
     refit_move *moves;
-    size_t      n_moves;
-    uint64_t    bytes; /* moved, also from a rank to itself */
+    size_t n_moves;
+    uint64_t bytes; /* moved, also from a rank to itself */
 } refit_case;
 
 /* NULL, with a sentence on stderr, where the text is no case or memory is short. */
 refit_case *refit_case_make(const char *text);
-void        refit_case_free(refit_case *c);
+void refit_case_free(refit_case *c);
 
 /* Where row r of the box begins, in bytes of the rank's memory. */
 static inline uint64_t refit_row_at(const refit_place *place, uint64_t r)

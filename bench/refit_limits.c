@@ -22,17 +22,17 @@ enum { MAX_THREADS = 256 };
 
 typedef struct copier {
     struct copy_course *course;
-    pthread_t           thread;
-    uint32_t            cpu;
-    char               *from, *to;
+    pthread_t thread;
+    uint32_t cpu;
+    char *from, *to;
 } copier;
 
 typedef struct copy_course {
     pthread_barrier_t barrier; /* the threads, and rank 0's own */
-    bool              is_over;
-    uint32_t          n_threads;
-    uint64_t          bytes; /* of each thread */
-    copier            copiers[MAX_THREADS];
+    bool is_over;
+    uint32_t n_threads;
+    uint64_t bytes; /* of each thread */
+    copier copiers[MAX_THREADS];
 } copy_course;
 
 static char *map_private(refit_bench *b, uint64_t bytes)
@@ -47,9 +47,9 @@ static char *map_private(refit_bench *b, uint64_t bytes)
 
 static void *copy_in_turns(void *argument)
 {
-    copier      *own = argument;
-    copy_course *c   = own->course;
-    cpu_set_t    set;
+    copier *own = argument;
+    copy_course *c = own->course;
+    cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(own->cpu, &set);
     pthread_setaffinity_np(pthread_self(), sizeof set, &set);
@@ -92,7 +92,7 @@ static void end_copy(refit_bench *b, refit_series *s)
 
 static void prepare_copy(refit_bench *b, refit_series *s)
 {
-    cpu_set_t    allowed;
+    cpu_set_t allowed;
     copy_course *c = calloc(1, sizeof *c);
     if (c == NULL || sched_getaffinity(0, sizeof allowed, &allowed) != 0) {
         refit_fail(b, "copies cannot be measured");
@@ -100,11 +100,11 @@ static void prepare_copy(refit_bench *b, refit_series *s)
     }
     c->n_threads = (uint32_t)CPU_COUNT(&allowed);
     c->n_threads = c->n_threads > MAX_THREADS ? MAX_THREADS : c->n_threads;
-    c->bytes     = GIB / c->n_threads / 4096 * 4096;
-    s->bytes     = c->bytes * c->n_threads;
-    s->own       = c;
-    s->run       = run_copy;
-    s->end       = end_copy;
+    c->bytes = GIB / c->n_threads / 4096 * 4096;
+    s->bytes = c->bytes * c->n_threads;
+    s->own = c;
+    s->run = run_copy;
+    s->end = end_copy;
     if (b->rank != 0) {
         return;
     }
@@ -112,9 +112,9 @@ static void prepare_copy(refit_bench *b, refit_series *s)
     for (uint32_t i = 0, cpu = 0; i < c->n_threads; cpu++) {
         if (CPU_ISSET(cpu, &allowed)) {
             c->copiers[i] = (copier){.course = c,
-                                     .cpu    = cpu,
-                                     .from   = map_private(b, c->bytes),
-                                     .to     = map_private(b, c->bytes)};
+                                     .cpu = cpu,
+                                     .from = map_private(b, c->bytes),
+                                     .to = map_private(b, c->bytes)};
             if (pthread_create(&c->copiers[i].thread, NULL, copy_in_turns, &c->copiers[i]) != 0) {
                 refit_fail(b, "threads that copy cannot be started");
             }
@@ -142,8 +142,8 @@ typedef uint64_t lane __attribute__((vector_size(64), aligned(8), may_alias));
 static void run_read(refit_bench *b, refit_series *s)
 {
     enum { PAGE = 4096 };
-    const char *at   = b->destination.base;
-    lane        sum0 = {0}, sum1 = {0}, sum2 = {0}, sum3 = {0};
+    const char *at = b->destination.base;
+    lane sum0 = {0}, sum1 = {0}, sum2 = {0}, sum3 = {0};
     for (uint64_t n = b->destination.bytes / (4 * PAGE); n > 0; n--, at += 4 * PAGE) {
         for (int i = 0; i < PAGE; i += (int)sizeof(lane)) {
             sum0 += *(const lane *)(at + i);
@@ -154,7 +154,7 @@ static void run_read(refit_bench *b, refit_series *s)
     }
     sum0 += sum1 + sum2 + sum3;
     *(volatile uint64_t *)&s->wrong_rows = sum0[0] + sum0[7]; /* so that the loads must be done */
-    s->wrong_rows                        = 0;
+    s->wrong_rows = 0;
 }
 
 static void end_nothing(refit_bench *b, refit_series *s)
@@ -167,16 +167,16 @@ static void end_nothing(refit_bench *b, refit_series *s)
 
 /* One system call: pieces [local, local + n_local) here, and those of the peer. */
 typedef struct attach_call {
-    pid_t    pid; /* 0: a copy within this rank, one piece on each side */
-    size_t   local, n_local, remote, n_remote;
+    pid_t pid; /* 0: a copy within this rank, one piece on each side */
+    size_t local, n_local, remote, n_remote;
     uint64_t bytes;
 } attach_call;
 
 typedef struct attach {
-    bool          is_read;
-    attach_call  *calls;
+    bool is_read;
+    attach_call *calls;
     struct iovec *local, *remote;
-    size_t        n_calls, n_local, n_remote;
+    size_t n_calls, n_local, n_remote;
 } attach;
 
 typedef struct whereabouts {
@@ -199,15 +199,15 @@ static void add_piece(struct iovec *pieces, size_t *n, bool may_join, char *at, 
 static void add_row(attach *a, pid_t pid, char *local, char *remote, uint64_t bytes)
 {
     attach_call *call = a->n_calls == 0 ? NULL : &a->calls[a->n_calls - 1];
-    bool is_full      = call == NULL || pid == 0 || call->pid != pid || call->bytes >= call_bytes ||
+    bool is_full = call == NULL || pid == 0 || call->pid != pid || call->bytes >= call_bytes ||
                    a->n_local - call->local == IOV_MAX || a->n_remote - call->remote == IOV_MAX;
     if (is_full) {
-        call  = &a->calls[a->n_calls++];
+        call = &a->calls[a->n_calls++];
         *call = (attach_call){.pid = pid, .local = a->n_local, .remote = a->n_remote};
     }
     add_piece(a->local, &a->n_local, !is_full, local, bytes);
     add_piece(a->remote, &a->n_remote, !is_full, remote, bytes);
-    call->n_local  = a->n_local - call->local;
+    call->n_local = a->n_local - call->local;
     call->n_remote = a->n_remote - call->remote;
     call->bytes += bytes;
 }
@@ -236,7 +236,7 @@ static void list_rows(refit_bench *b, attach *a, const whereabouts *all)
             }
             for (uint64_t r = 0; r < move->rows; r++) {
                 char *from = (char *)(uintptr_t)all[move->from].source;
-                char *to   = (char *)(uintptr_t)all[move->to].destination;
+                char *to = (char *)(uintptr_t)all[move->to].destination;
                 from += refit_row_at(&move->source, r);
                 to += refit_row_at(&move->destination, r);
                 add_row(a, peer == own ? 0 : (pid_t)all[peer].pid, a->is_read ? to : from,
@@ -287,16 +287,16 @@ static void prepare_attach(refit_bench *b, refit_series *s, bool is_read)
     const void *all = NULL;
     whereabouts own = {(uint64_t)getpid(), (uintptr_t)b->source.base,
                        (uintptr_t)b->destination.base};
-    size_t      n   = count_rows(b, is_read) + 1;
-    attach     *a   = calloc(1, sizeof *a);
+    size_t n = count_rows(b, is_read) + 1;
+    attach *a = calloc(1, sizeof *a);
     if (a == NULL) {
         refit_fail(b, "no memory for calls");
         return;
     }
     a->is_read = is_read;
-    a->calls   = calloc(n, sizeof *a->calls);
-    a->local   = calloc(n, sizeof *a->local);
-    a->remote  = calloc(n, sizeof *a->remote);
+    a->calls = calloc(n, sizeof *a->calls);
+    a->local = calloc(n, sizeof *a->local);
+    a->remote = calloc(n, sizeof *a->remote);
     if (a->calls == NULL || a->local == NULL || a->remote == NULL) {
         refit_fail(b, "no memory for calls");
     }
@@ -314,10 +314,10 @@ bool refit_limit_prepare(refit_bench *b, refit_series *s)
         prepare_copy(b, s);
     } else if (strcmp(s->text, "copy-here") == 0) {
         s->bytes = refit_sum(b, here_bytes(b));
-        s->run   = run_copy_here;
+        s->run = run_copy_here;
     } else if (strcmp(s->text, "read") == 0) {
         s->bytes = refit_sum(b, b->destination.bytes);
-        s->run   = run_read;
+        s->run = run_read;
     } else if (strcmp(s->text, "attach-write") == 0 || strcmp(s->text, "attach-read") == 0) {
         prepare_attach(b, s, strcmp(s->text, "attach-read") == 0);
     } else {

@@ -12,14 +12,14 @@ static bool read_word(const char *word, ferry_service_options *options)
 {
     static const struct {
         const char *name;
-        uint32_t    paths, checksum;
-    } words[]                 = {{"run", 0, 0},
-                                 {"mapped", FERRY_PATH_MAPPED, 0},
-                                 {"attach", FERRY_PATH_ATTACH, 0},
-                                 {"remote", FERRY_PATH_REMOTE, 0},
-                                 {"staged", FERRY_PATH_STAGED, 0},
-                                 {"path", 0, FERRY_CHECKSUM_PATH},
-                                 {"end", 0, FERRY_CHECKSUM_END}};
+        uint32_t paths, checksum;
+    } words[] = {{"run", 0, 0},
+                 {"mapped", FERRY_PATH_MAPPED, 0},
+                 {"attach", FERRY_PATH_ATTACH, 0},
+                 {"remote", FERRY_PATH_REMOTE, 0},
+                 {"staged", FERRY_PATH_STAGED, 0},
+                 {"path", 0, FERRY_CHECKSUM_PATH},
+                 {"end", 0, FERRY_CHECKSUM_END}};
     unsigned long long number = 0;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         if (strcmp(word, words[i].name) == 0) {
@@ -59,15 +59,15 @@ static bool read_options(const refit_bench *b, const char *text, ferry_service_o
 static ferry_box box_of(const ferry_buffer *buffer, const refit_place *place,
                         const refit_move *move)
 {
-    ferry_box box     = FERRY_BOX_INIT;
-    box.buffer        = *buffer;
+    ferry_box box = FERRY_BOX_INIT;
+    box.buffer = *buffer;
     box.element_bytes = REFIT_ELEMENT_BYTES;
-    box.offset        = refit_row_at(place, 0);
-    box.n_dims        = 2;
-    box.length[0]     = move->rows;
-    box.length[1]     = move->columns;
-    box.stride[0]     = place->columns * REFIT_ELEMENT_BYTES;
-    box.stride[1]     = REFIT_ELEMENT_BYTES;
+    box.offset = refit_row_at(place, 0);
+    box.n_dims = 2;
+    box.length[0] = move->rows;
+    box.length[1] = move->columns;
+    box.stride[0] = place->columns * REFIT_ELEMENT_BYTES;
+    box.stride[1] = REFIT_ELEMENT_BYTES;
     return box;
 }
 
@@ -75,11 +75,11 @@ static ferry_box box_of(const ferry_buffer *buffer, const refit_place *place,
 static ferry_status register_half(refit_bench *b, ferry_service *service, size_t id, bool is_send,
                                   ferry_error *error)
 {
-    const refit_move   *move   = &b->its->moves[id];
-    const refit_place  *place  = is_send ? &move->source : &move->destination;
+    const refit_move *move = &b->its->moves[id];
+    const refit_place *place = is_send ? &move->source : &move->destination;
     const ferry_buffer *buffer = is_send ? &b->source : &b->destination;
-    uint32_t            peer   = (uint32_t)(is_send ? move->to : move->from);
-    uint64_t            bytes  = move->columns * REFIT_ELEMENT_BYTES;
+    uint32_t peer = (uint32_t)(is_send ? move->to : move->from);
+    uint64_t bytes = move->columns * REFIT_ELEMENT_BYTES;
     if (move->rows == 1) {
         uint64_t at = refit_row_at(place, 0);
         return is_send
@@ -110,9 +110,9 @@ static void register_all(refit_bench *b, ferry_service *service)
 /* This process's share of the memory that it has mapped. */
 static double read_pss(void)
 {
-    char   line[256];
-    double kib  = 0;
-    FILE  *file = fopen("/proc/self/smaps_rollup", "r");
+    char line[256];
+    double kib = 0;
+    FILE *file = fopen("/proc/self/smaps_rollup", "r");
     while (file != NULL && fgets(line, sizeof line, file) != NULL) {
         if (sscanf(line, "Pss: %lf kB", &kib) == 1) {
             break;
@@ -144,8 +144,8 @@ static void end_service(refit_bench *b, refit_series *s)
 
 bool refit_service_prepare(refit_bench *b, refit_series *s)
 {
-    ferry_error           error;
-    ferry_service        *service = NULL;
+    ferry_error error;
+    ferry_service *service = NULL;
     ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
     if (!read_options(b, s->text, &options)) {
         return false;
@@ -158,16 +158,16 @@ bool refit_service_prepare(refit_bench *b, refit_series *s)
     register_all(b, service);
     refit_check(b, ferry_service_schedule(service, &error), &error);
     s->prepare_seconds = refit_max(b, refit_now() - begin);
-    s->is_service      = true;
-    s->own             = service;
-    s->run             = run_service;
-    s->end             = end_service;
+    s->is_service = true;
+    s->own = service;
+    s->run = run_service;
+    s->end = end_service;
     return true;
 }
 
 static ferry_service_statistics own_statistics(refit_bench *b, refit_series *s)
 {
-    ferry_error              error;
+    ferry_error error;
     ferry_service_statistics statistics = FERRY_SERVICE_STATISTICS_INIT;
     refit_check(b, ferry_service_get_statistics(s->own, &statistics, &error), &error);
     return statistics;
@@ -184,8 +184,8 @@ void refit_service_note_last(refit_bench *b, refit_series *s)
     ferry_service_statistics first = s->statistics, own = own_statistics(b, s);
     bool moved = own.n_schedules != first.n_schedules || own.n_allocations != first.n_allocations ||
                  own.n_registrations != first.n_registrations;
-    s->stood_still         = refit_sum(b, moved) == 0;
-    s->n_allocations       = refit_sum(b, s->n_allocations);
+    s->stood_still = refit_sum(b, moved) == 0;
+    s->n_allocations = refit_sum(b, s->n_allocations);
     uint64_t *const sums[] = {&own.bytes_local,    &own.bytes_mapped,  &own.bytes_attach,
                               &own.bytes_remote,   &own.bytes_staged,  &own.bytes_relayed,
                               &own.bytes_received, &own.n_batches_sent};
@@ -198,5 +198,5 @@ void refit_service_note_last(refit_bench *b, refit_series *s)
         *most[i] = refit_max(b, *most[i]);
     }
     own.staging_bytes = (uint64_t)refit_max(b, (double)own.staging_bytes);
-    s->statistics     = own;
+    s->statistics = own;
 }

@@ -19,28 +19,28 @@ enum { MAX_FIELDS = 24, MAX_RUNS = 101, NAME_BYTES = 96 };
 
 typedef struct bench_row {
     size_t n_fields;
-    bool   failed;
-    char   sentence[1024]; /* of a failed row */
+    bool failed;
+    char sentence[1024]; /* of a failed row */
     struct {
         const char *key; /* static text, the same for all rows of a table */
-        double      value;
+        double value;
     } fields[MAX_FIELDS];
 } bench_row;
 
 typedef struct bench {
-    FILE       *json;     /* NULL: none */
+    FILE *json;           /* NULL: none */
     const char *examples; /* folder */
     const char *loads;    /* folder for the loads that another scheduler shall see; NULL: none */
     const char *part;     /* the one at work */
     const char *only;     /* cases whose names contain this; NULL: all */
-    bench_row  *row;      /* shared with the process that measures */
-    bool        is_first; /* nothing is in the JSON yet */
-    bool        has_header;
-    bool        has_failed;
-    uint64_t    seed; /* the first of n_seeds */
-    uint64_t    n_seeds;
-    int         n_runs;
-    unsigned    limit_s; /* of one case */
+    bench_row *row;       /* shared with the process that measures */
+    bool is_first;        /* nothing is in the JSON yet */
+    bool has_header;
+    bool has_failed;
+    uint64_t seed; /* the first of n_seeds */
+    uint64_t n_seeds;
+    int n_runs;
+    unsigned limit_s; /* of one case */
 } bench;
 
 /* Aborts the program when a row is full: a mistake in the program. */
@@ -53,10 +53,10 @@ typedef void bench_measure(const bench *b, const void *argument, bench_row *row)
 /* Measures in a process of its own, prints the row and writes it. */
 void bench_case(bench *b, const char *name, bench_measure *measure, const void *argument);
 
-double   bench_now(void);
-double   bench_median(double *seconds, int n); /* sorts them */
+double bench_now(void);
+double bench_median(double *seconds, int n); /* sorts them */
 uint64_t bench_peak_kib(void);
-void    *bench_alloc(size_t n, size_t bytes); /* exits when there is no memory */
+void *bench_alloc(size_t n, size_t bytes); /* exits when there is no memory */
 
 /* What travels. */
 typedef enum load_kind {
@@ -78,9 +78,9 @@ typedef enum load_sizes {
 } load_sizes;
 
 typedef struct load {
-    char      name[NAME_BYTES];
-    uint32_t  n_ranks;
-    uint64_t  n;
+    char name[NAME_BYTES];
+    uint32_t n_ranks;
+    uint64_t n;
     uint32_t *from;
     uint32_t *to;
     uint32_t *index; /* among those of the pair */

@@ -13,25 +13,25 @@ enum { MAX_PES = 64, MAX_CALLS = 16 };
 
 /* What one call of the exchange hands to everybody. */
 typedef struct gathered {
-    char   *bytes;
+    char *bytes;
     size_t *lengths;
 } gathered;
 
 typedef struct world {
-    const load       *load;
-    uint32_t          rule;
+    const load *load;
+    uint32_t rule;
     pthread_barrier_t barrier;
-    const void       *mine[MAX_PES];
-    size_t            lengths[MAX_PES];
-    gathered          calls[MAX_CALLS];
-    ferry_status      statuses[MAX_PES];
-    ferry_error       errors[MAX_PES];
+    const void *mine[MAX_PES];
+    size_t lengths[MAX_PES];
+    gathered calls[MAX_CALLS];
+    ferry_status statuses[MAX_PES];
+    ferry_error errors[MAX_PES];
 } world;
 
 typedef struct pe {
-    world   *world;
+    world *world;
     uint32_t rank;
-    size_t   n_calls;
+    size_t n_calls;
 } pe;
 
 /* Rank 0 joins everybody's bytes and keeps them. */
@@ -41,9 +41,9 @@ static void join(world *w, gathered *all)
     for (uint32_t rank = 0; rank < w->load->n_ranks; rank++) {
         n += w->lengths[rank];
     }
-    all->bytes   = bench_alloc(n, 1);
+    all->bytes = bench_alloc(n, 1);
     all->lengths = bench_alloc(w->load->n_ranks, sizeof *all->lengths);
-    n            = 0;
+    n = 0;
     for (uint32_t rank = 0; rank < w->load->n_ranks; rank++) {
         if (w->lengths[rank] != 0) {
             memcpy(all->bytes + n, w->mine[rank], w->lengths[rank]);
@@ -60,7 +60,7 @@ static int record(void *context, const void *bytes, size_t n_bytes, const void *
     if (p->n_calls == MAX_CALLS) {
         return 1;
     }
-    p->world->mine[p->rank]    = bytes;
+    p->world->mine[p->rank] = bytes;
     p->world->lengths[p->rank] = n_bytes;
     pthread_barrier_wait(&p->world->barrier); /* everybody's bytes are there */
     gathered *all = &p->world->calls[p->n_calls++];
@@ -68,7 +68,7 @@ static int record(void *context, const void *bytes, size_t n_bytes, const void *
         join(p->world, all);
     }
     pthread_barrier_wait(&p->world->barrier); /* they are joined */
-    *all_out     = all->bytes;
+    *all_out = all->bytes;
     *lengths_out = all->lengths;
     return 0;
 }
@@ -81,16 +81,16 @@ static int replay(void *context, const void *bytes, size_t n_bytes, const void *
         return 1;
     }
     const gathered *all = &p->world->calls[p->n_calls++];
-    *all_out            = all->bytes;
-    *lengths_out        = all->lengths;
+    *all_out = all->bytes;
+    *lengths_out = all->lengths;
     return n_bytes == all->lengths[0] && memcmp(bytes, all->bytes, n_bytes) == 0 ? 0 : 1;
 }
 
 /* One task fills a batch: slots are as large as the tasks. */
 static ferry_status pack(const load *l, uint32_t rank, ferry_workloads **out, ferry_error *error)
 {
-    ferry_workloads *w      = NULL;
-    ferry_status     status = ferry_workloads_create(rank, l->n_ranks, &w, error);
+    ferry_workloads *w = NULL;
+    ferry_status status = ferry_workloads_create(rank, l->n_ranks, &w, error);
     for (uint64_t i = 0; i < l->n && status == FERRY_OK; i++) {
         if (l->from[i] == rank) {
             status = ferry_workloads_add_task(w, i, l->to[i], l->bytes[i], 2, error);
@@ -106,16 +106,16 @@ static ferry_status pack(const load *l, uint32_t rank, ferry_workloads **out, fe
 static ferry_status build(pe *p, const ferry_workloads *workloads, uint32_t rule, bool is_replay,
                           uint32_t *rounds_out, ferry_error *error)
 {
-    ferry_build_schedule_options options   = FERRY_BUILD_SCHEDULE_OPTIONS_INIT;
-    ferry_exchange               exchange  = FERRY_EXCHANGE_INIT;
-    ferry_local_schedule        *schedule  = NULL;
-    ferry_summaries             *summaries = NULL;
-    uint32_t                     n_ranks   = p->world->load->n_ranks;
-    options.rule                           = rule;
-    exchange.context                       = p;
-    exchange.rank                          = p->rank;
-    exchange.n_ranks                       = n_ranks;
-    exchange.all_gather                    = is_replay ? replay : record;
+    ferry_build_schedule_options options = FERRY_BUILD_SCHEDULE_OPTIONS_INIT;
+    ferry_exchange exchange = FERRY_EXCHANGE_INIT;
+    ferry_local_schedule *schedule = NULL;
+    ferry_summaries *summaries = NULL;
+    uint32_t n_ranks = p->world->load->n_ranks;
+    options.rule = rule;
+    exchange.context = p;
+    exchange.rank = p->rank;
+    exchange.n_ranks = n_ranks;
+    exchange.all_gather = is_replay ? replay : record;
     ferry_status status = ferry_build_schedule(workloads, p->rank, n_ranks, &options, &exchange,
                                                &schedule, &summaries, error);
     if (status == FERRY_OK) {
@@ -128,11 +128,11 @@ static ferry_status build(pe *p, const ferry_workloads *workloads, uint32_t rule
 
 static void *run_pe(void *argument)
 {
-    pe              *p         = argument;
+    pe *p = argument;
     ferry_workloads *workloads = NULL;
-    ferry_error     *error     = &p->world->errors[p->rank];
-    uint32_t         rounds;
-    ferry_status     status = pack(p->world->load, p->rank, &workloads, error);
+    ferry_error *error = &p->world->errors[p->rank];
+    uint32_t rounds;
+    ferry_status status = pack(p->world->load, p->rank, &workloads, error);
     if (status == FERRY_OK) {
         status = build(p, workloads, p->world->rule, false, &rounds, error);
     }
@@ -144,7 +144,7 @@ static void *run_pe(void *argument)
 static bool record_world(world *w, bench_row *row)
 {
     pthread_t threads[MAX_PES];
-    pe        pes[MAX_PES];
+    pe pes[MAX_PES];
     pthread_barrier_init(&w->barrier, NULL, w->load->n_ranks);
     for (uint32_t rank = 0; rank < w->load->n_ranks; rank++) {
         pes[rank] = (pe){w, rank, 0};
@@ -166,20 +166,20 @@ static bool record_world(world *w, bench_row *row)
 static bool time_build(const bench *b, const load *l, uint32_t rule, bench_row *row,
                        const char *key)
 {
-    static world     w;
+    static world w;
     ferry_workloads *workloads = NULL;
-    ferry_error      error;
-    double           seconds[MAX_RUNS];
-    uint32_t         rounds = 0;
-    w                       = (world){.load = l, .rule = rule};
+    ferry_error error;
+    double seconds[MAX_RUNS];
+    uint32_t rounds = 0;
+    w = (world){.load = l, .rule = rule};
     if (!record_world(&w, row)) {
         return false;
     }
     ferry_status status = pack(l, 0, &workloads, &error);
     for (int i = -1; i < b->n_runs && status == FERRY_OK; i++) { /* the first does not count */
-        pe     p     = {&w, 0, 0};
+        pe p = {&w, 0, 0};
         double begin = bench_now();
-        status       = build(&p, workloads, rule, true, &rounds, &error);
+        status = build(&p, workloads, rule, true, &rounds, &error);
         if (i >= 0) {
             seconds[i] = bench_now() - begin;
         }
@@ -197,19 +197,19 @@ static bool time_assign(const bench *b, const load *l, uint32_t rule, bench_row 
                         const char *key, const char *rounds_key)
 {
     ferry_scheduled_batches *batches = NULL;
-    ferry_error              error;
-    double                   seconds[MAX_RUNS];
-    uint32_t                 rounds = 0;
-    ferry_status             status = FERRY_OK;
+    ferry_error error;
+    double seconds[MAX_RUNS];
+    uint32_t rounds = 0;
+    ferry_status status = FERRY_OK;
     for (int i = -1; i < b->n_runs && status == FERRY_OK; i++) {
         status = ferry_scheduled_batches_create(l->n_ranks, &batches, &error);
         for (uint64_t k = 0; k < l->n && status == FERRY_OK; k++) {
             ferry_scheduled_batch batch = FERRY_SCHEDULED_BATCH_INIT;
-            batch.source                = l->from[k];
-            batch.destination           = l->to[k];
-            batch.batch_index           = l->index[k];
-            batch.total_bytes           = l->bytes[k];
-            status                      = ferry_scheduled_batches_add(batches, &batch, &error);
+            batch.source = l->from[k];
+            batch.destination = l->to[k];
+            batch.batch_index = l->index[k];
+            batch.total_bytes = l->bytes[k];
+            status = ferry_scheduled_batches_add(batches, &batch, &error);
         }
         double begin = bench_now();
         if (status == FERRY_OK) {
@@ -232,14 +232,14 @@ static bool time_assign(const bench *b, const load *l, uint32_t rule, bench_row 
 /* The median of a whole schedule from a list of tasks: chunks, rounds, order, times. */
 static bool time_create(const bench *b, const load *l, bench_row *row, const char *key)
 {
-    ferry_task_list *tasks    = NULL;
-    ferry_schedule  *schedule = NULL;
-    ferry_error      error;
-    double           seconds[MAX_RUNS];
-    ferry_status     status = load_tasks(l, &tasks, &error);
+    ferry_task_list *tasks = NULL;
+    ferry_schedule *schedule = NULL;
+    ferry_error error;
+    double seconds[MAX_RUNS];
+    ferry_status status = load_tasks(l, &tasks, &error);
     for (int i = -1; i < b->n_runs && status == FERRY_OK; i++) {
         double begin = bench_now();
-        status       = ferry_schedule_create(tasks, NULL, NULL, &schedule, &error);
+        status = ferry_schedule_create(tasks, NULL, NULL, &schedule, &error);
         if (i >= 0) {
             seconds[i] = bench_now() - begin;
         }

@@ -5,23 +5,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const load_kind_names[N_LOAD_KINDS]  = {[LOAD_SPARSE]     = "sparse",
-                                                    [LOAD_DENSE]      = "dense",
-                                                    [LOAD_SKEWED]     = "skewed",
-                                                    [LOAD_HALVES]     = "halves",
-                                                    [LOAD_ALL_TO_ALL] = "all-to-all"};
-const char *const load_sizes_names[N_LOAD_SIZES] = {[SIZES_EQUAL]       = "equal",
-                                                    [SIZES_UNIFORM]     = "uniform",
+const char *const load_kind_names[N_LOAD_KINDS] = {[LOAD_SPARSE] = "sparse",
+                                                   [LOAD_DENSE] = "dense",
+                                                   [LOAD_SKEWED] = "skewed",
+                                                   [LOAD_HALVES] = "halves",
+                                                   [LOAD_ALL_TO_ALL] = "all-to-all"};
+const char *const load_sizes_names[N_LOAD_SIZES] = {[SIZES_EQUAL] = "equal",
+                                                    [SIZES_UNIFORM] = "uniform",
                                                     [SIZES_EXPONENTIAL] = "exponential",
-                                                    [SIZES_HEAVY_TAIL]  = "heavy tail",
-                                                    [SIZES_TINY]        = "tiny"};
+                                                    [SIZES_HEAVY_TAIL] = "heavy tail",
+                                                    [SIZES_TINY] = "tiny"};
 
 /* SplitMix64: the same numbers on every machine. */
 static uint64_t next_random(uint64_t *state)
 {
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z          = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z          = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
 }
 
@@ -45,8 +45,8 @@ static uint32_t pick_skewed(uint64_t *state, uint32_t n_ranks)
 
 static uint64_t pick_bytes(uint64_t *state, load_sizes sizes)
 {
-    const double mib  = 1 << 20;
-    double       part = pick_part(state), bytes = 16 * mib;
+    const double mib = 1 << 20;
+    double part = pick_part(state), bytes = 16 * mib;
     switch (sizes) {
     case SIZES_UNIFORM:
         bytes = 64 * mib * part;
@@ -95,13 +95,13 @@ static void pick_pair(uint64_t *state, load_kind kind, uint32_t n_ranks, uint32_
 void load_init(load *l, uint32_t n_ranks, load_kind kind, load_sizes sizes, uint64_t seed)
 {
     uint32_t senders = kind == LOAD_HALVES ? n_ranks / 2 : n_ranks;
-    uint32_t each    = batches_of_a_rank(n_ranks, kind);
+    uint32_t each = batches_of_a_rank(n_ranks, kind);
     uint64_t state = seed, n = 0;
-    *l             = (load){.n_ranks = n_ranks, .n = (uint64_t)senders * each};
-    l->from        = bench_alloc(l->n, sizeof *l->from);
-    l->to          = bench_alloc(l->n, sizeof *l->to);
-    l->index       = bench_alloc(l->n, sizeof *l->index);
-    l->bytes       = bench_alloc(l->n, sizeof *l->bytes);
+    *l = (load){.n_ranks = n_ranks, .n = (uint64_t)senders * each};
+    l->from = bench_alloc(l->n, sizeof *l->from);
+    l->to = bench_alloc(l->n, sizeof *l->to);
+    l->index = bench_alloc(l->n, sizeof *l->index);
+    l->bytes = bench_alloc(l->n, sizeof *l->bytes);
     uint32_t *used = bench_alloc((size_t)n_ranks * n_ranks, sizeof *used);
     for (uint32_t rank = 0; rank < senders; rank++) {
         for (uint32_t i = 0; i < each; i++, n++) {
@@ -165,20 +165,20 @@ uint32_t load_degree(const load *l, bool half)
 
 ferry_status load_tasks(const load *l, ferry_task_list **tasks_out, ferry_error *error)
 {
-    ferry_task_list *tasks  = NULL;
-    ferry_status     status = ferry_task_list_create(l->n_ranks, &tasks, error);
+    ferry_task_list *tasks = NULL;
+    ferry_status status = ferry_task_list_create(l->n_ranks, &tasks, error);
     for (uint64_t i = 0; i < l->n && status == FERRY_OK; i++) {
-        ferry_task task    = FERRY_TASK_INIT;
-        task.task_id       = i;
-        task.from          = l->from[i];
-        task.to            = l->to[i];
-        task.bytes         = l->bytes[i];
+        ferry_task task = FERRY_TASK_INIT;
+        task.task_id = i;
+        task.from = l->from[i];
+        task.to = l->to[i];
+        task.bytes = l->bytes[i];
         task.element_bytes = 2;
-        status             = ferry_task_list_add(tasks, &task, error);
+        status = ferry_task_list_add(tasks, &task, error);
     }
     if (status == FERRY_OK) {
         *tasks_out = tasks;
-        tasks      = NULL;
+        tasks = NULL;
     }
     ferry_task_list_destroy(tasks);
     return status;
@@ -188,9 +188,9 @@ ferry_status bench_cluster(double node_gbytes_per_s, double latency_s, ferry_clu
                            ferry_error *error)
 {
     ferry_cluster_options options = FERRY_CLUSTER_OPTIONS_INIT;
-    options.ranks_per_node        = 8;
-    options.rank_bytes_per_s      = 50e9;
-    options.node_bytes_per_s      = node_gbytes_per_s * 1e9;
-    options.latency_s             = latency_s;
+    options.ranks_per_node = 8;
+    options.rank_bytes_per_s = 50e9;
+    options.node_bytes_per_s = node_gbytes_per_s * 1e9;
+    options.latency_s = latency_s;
     return ferry_cluster_create(&options, cluster_out, error);
 }

@@ -11,11 +11,11 @@ static ferry_status busiest_receiver(const ferry_schedule *schedule, uint64_t n_
                                      uint64_t *bytes_out, ferry_error *error)
 {
     enum { MAX_RANKS = 1 << 16 };
-    uint64_t    *bytes = bench_alloc(MAX_RANKS, sizeof *bytes), most = 0;
+    uint64_t *bytes = bench_alloc(MAX_RANKS, sizeof *bytes), most = 0;
     ferry_status status = FERRY_OK;
     for (uint64_t i = 0; i < n_batches && status == FERRY_OK; i++) {
         ferry_batch batch = FERRY_BATCH_INIT;
-        status            = ferry_schedule_batch_at(schedule, i, &batch, error);
+        status = ferry_schedule_batch_at(schedule, i, &batch, error);
         bytes[batch.to % MAX_RANKS] += batch.bytes;
         most = bytes[batch.to % MAX_RANKS] > most ? bytes[batch.to % MAX_RANKS] : most;
     }
@@ -28,15 +28,15 @@ static ferry_status busiest_receiver(const ferry_schedule *schedule, uint64_t n_
 static ferry_status describe(const ferry_schedule *schedule, double rate, bench_row *row,
                              ferry_error *error)
 {
-    ferry_schedule_report   report     = FERRY_SCHEDULE_REPORT_INIT;
-    ferry_simulation_report simulated  = FERRY_SIMULATION_REPORT_INIT;
-    ferry_simulation       *simulation = NULL;
-    uint64_t                receives   = 0;
-    ferry_status            status     = ferry_schedule_get_report(schedule, &report, error);
-    double                  begin = bench_now(), end = 0;
+    ferry_schedule_report report = FERRY_SCHEDULE_REPORT_INIT;
+    ferry_simulation_report simulated = FERRY_SIMULATION_REPORT_INIT;
+    ferry_simulation *simulation = NULL;
+    uint64_t receives = 0;
+    ferry_status status = ferry_schedule_get_report(schedule, &report, error);
+    double begin = bench_now(), end = 0;
     if (status == FERRY_OK) {
         status = ferry_simulation_create(schedule, NULL, &simulation, error);
-        end    = bench_now();
+        end = bench_now();
     }
     if (status == FERRY_OK) {
         status = ferry_simulation_get_report(simulation, &simulated, error);
@@ -62,21 +62,21 @@ static ferry_status describe(const ferry_schedule *schedule, double rate, bench_
 typedef struct fan_case {
     uint32_t n_receivers;
     uint64_t bytes;
-    double   latency_s; /* below 0: no cluster */
+    double latency_s; /* below 0: no cluster */
 } fan_case;
 
 static ferry_status fan_tasks(const fan_case *c, ferry_task_list **tasks_out, ferry_error *error)
 {
-    ferry_task_list *tasks  = NULL;
-    ferry_status     status = ferry_task_list_create(c->n_receivers + 1, &tasks, error);
+    ferry_task_list *tasks = NULL;
+    ferry_status status = ferry_task_list_create(c->n_receivers + 1, &tasks, error);
     for (uint32_t to = 1; to <= c->n_receivers && status == FERRY_OK; to++) {
-        ferry_task task    = FERRY_TASK_INIT;
-        task.task_id       = to;
-        task.to            = to;
-        task.bytes         = c->bytes;
+        ferry_task task = FERRY_TASK_INIT;
+        task.task_id = to;
+        task.to = to;
+        task.bytes = c->bytes;
         task.element_bytes = 2;
-        task.has_content   = true;
-        status             = ferry_task_list_add(tasks, &task, error);
+        task.has_content = true;
+        status = ferry_task_list_add(tasks, &task, error);
     }
     *tasks_out = tasks;
     return status;
@@ -98,12 +98,12 @@ static double pipeline_time(const fan_case *c)
 
 static void measure_fan(const bench *b, const void *argument, bench_row *row)
 {
-    const fan_case  *c        = argument;
-    ferry_task_list *tasks    = NULL;
-    ferry_cluster   *cluster  = NULL;
-    ferry_schedule  *schedule = NULL;
-    ferry_error      error;
-    ferry_status     status = fan_tasks(c, &tasks, &error);
+    const fan_case *c = argument;
+    ferry_task_list *tasks = NULL;
+    ferry_cluster *cluster = NULL;
+    ferry_schedule *schedule = NULL;
+    ferry_error error;
+    ferry_status status = fan_tasks(c, &tasks, &error);
     (void)b;
     if (status == FERRY_OK && c->latency_s >= 0) {
         status = bench_cluster(400, c->latency_s, &cluster, &error);
@@ -128,12 +128,12 @@ static void measure_fan(const bench *b, const void *argument, bench_row *row)
 /* A spec in text: planned, scheduled and simulated on its own cluster of 50 GB/s a rank. */
 static void measure_spec(const bench *b, const void *argument, bench_row *row)
 {
-    const char     *text     = argument;
-    ferry_spec     *spec     = NULL;
-    ferry_plan     *plan     = NULL;
+    const char *text = argument;
+    ferry_spec *spec = NULL;
+    ferry_plan *plan = NULL;
     ferry_schedule *schedule = NULL;
-    ferry_error     error;
-    double          times[3] = {bench_now()};
+    ferry_error error;
+    double times[3] = {bench_now()};
     (void)b;
     ferry_status status = ferry_spec_parse(text, strlen(text), "spec", &spec, &error);
     if (status == FERRY_OK) {
@@ -158,7 +158,7 @@ static void measure_spec(const bench *b, const void *argument, bench_row *row)
 typedef struct replica_case {
     const char *name;
     const char *source, *destination; /* meshes */
-    uint32_t    first_rank;           /* of the destination */
+    uint32_t first_rank;              /* of the destination */
 } replica_case;
 
 /* One matrix of 4 GiB, its rows cut over tp on both sides. */
@@ -205,7 +205,7 @@ void bench_fan_out(bench *b)
         for (size_t i = 0; i < sizeof latencies / sizeof latencies[0]; i++) {
             for (uint32_t k = 1; k <= 64; k *= 2) {
                 fan_case c = {k, gib << 30, latencies[i]};
-                char     name[NAME_BYTES];
+                char name[NAME_BYTES];
                 snprintf(name, sizeof name, "%llu GiB to %u, %s", (unsigned long long)gib, k,
                          latencies[i] < 0    ? "no cluster"
                          : latencies[i] == 0 ? "50 GB/s, 0 us"
@@ -221,7 +221,7 @@ void bench_fan_out(bench *b)
 static char *example_text(const bench *b, const char *name, double node_rate, double latency_us)
 {
     enum { TAIL_BYTES = 256 };
-    char  path[1024];
+    char path[1024];
     char *text = NULL;
     snprintf(path, sizeof path, "%s/%s", b->examples, name);
     FILE *file = fopen(path, "r");
@@ -231,10 +231,10 @@ static char *example_text(const bench *b, const char *name, double node_rate, do
     }
     size_t n = (size_t)ftell(file);
     rewind(file);
-    text          = bench_alloc(n + TAIL_BYTES, 1);
+    text = bench_alloc(n + TAIL_BYTES, 1);
     size_t n_read = fread(text, 1, n, file);
     fclose(file);
-    text[n_read]  = '\0';
+    text[n_read] = '\0';
     char *cluster = strstr(text, "\"cluster\""); /* the last member of the examples used here */
     if (cluster == NULL) {
         fprintf(stderr, "%s has no cluster at its end\n", path);

@@ -7,14 +7,14 @@
 static ferry_status collect(const load *l, ferry_scheduled_batches **out, ferry_error *error)
 {
     ferry_scheduled_batches *batches = NULL;
-    ferry_status             status  = ferry_scheduled_batches_create(l->n_ranks, &batches, error);
+    ferry_status status = ferry_scheduled_batches_create(l->n_ranks, &batches, error);
     for (uint64_t i = 0; i < l->n && status == FERRY_OK; i++) {
         ferry_scheduled_batch batch = FERRY_SCHEDULED_BATCH_INIT;
-        batch.source                = l->from[i];
-        batch.destination           = l->to[i];
-        batch.batch_index           = l->index[i];
-        batch.total_bytes           = l->bytes[i];
-        status                      = ferry_scheduled_batches_add(batches, &batch, error);
+        batch.source = l->from[i];
+        batch.destination = l->to[i];
+        batch.batch_index = l->index[i];
+        batch.total_bytes = l->bytes[i];
+        status = ferry_scheduled_batches_add(batches, &batch, error);
     }
     *out = batches;
     return status;
@@ -24,15 +24,15 @@ static void measure_rounds(const bench *b, const void *argument, bench_row *row)
 {
     static const struct {
         const char *rounds, *ratio;
-        uint32_t    rule, duplex;
+        uint32_t rule, duplex;
     } rules[] = {
         {"optimal", "/degree", FERRY_SCHEDULE_OPTIMAL, FERRY_DUPLEX_FULL},
         {"first-fit", "ff/degree", FERRY_SCHEDULE_FIRST_FIT, FERRY_DUPLEX_FULL},
         {"ff-half", "ff-half/degree", FERRY_SCHEDULE_FIRST_FIT_HALF, FERRY_DUPLEX_HALF},
         {"opt-half", "opt-half/half-degree", FERRY_SCHEDULE_OPTIMAL, FERRY_DUPLEX_HALF},
     };
-    const load *l      = argument;
-    uint32_t    degree = load_degree(l, false), half = load_degree(l, true);
+    const load *l = argument;
+    uint32_t degree = load_degree(l, false), half = load_degree(l, true);
     ferry_error error;
     (void)b;
     bench_add(row, "batches", (double)l->n);
@@ -40,8 +40,8 @@ static void measure_rounds(const bench *b, const void *argument, bench_row *row)
     bench_add(row, "half-degree", half);
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
         ferry_scheduled_batches *batches = NULL;
-        uint32_t                 rounds  = 0;
-        ferry_status             status  = collect(l, &batches, &error);
+        uint32_t rounds = 0;
+        ferry_status status = collect(l, &batches, &error);
         if (status == FERRY_OK) {
             status =
                 ferry_assign_iterations(batches, rules[i].rule, rules[i].duplex, &rounds, &error);
@@ -50,8 +50,8 @@ static void measure_rounds(const bench *b, const void *argument, bench_row *row)
         if (!bench_check(row, status, &error)) {
             return;
         }
-        bool   is_half = rules[i].rule == FERRY_SCHEDULE_OPTIMAL && rules[i].duplex;
-        double ratio   = (double)rounds / (is_half ? half : degree);
+        bool is_half = rules[i].rule == FERRY_SCHEDULE_OPTIMAL && rules[i].duplex;
+        double ratio = (double)rounds / (is_half ? half : degree);
         bench_add(row, rules[i].rounds, rounds);
         bench_add(row, rules[i].ratio, ratio);
         if (rules[i].rule == FERRY_SCHEDULE_FIRST_FIT_HALF) {
@@ -79,7 +79,7 @@ void bench_rounds(bench *b)
 
 typedef struct sized_load {
     const load *load;
-    double      latency_s; /* below 0: no cluster */
+    double latency_s; /* below 0: no cluster */
 } sized_load;
 
 /* A rule's schedule of the tasks: what it reports. */
@@ -87,13 +87,13 @@ static bool report_rule(const ferry_task_list *tasks, const ferry_cluster *clust
                         uint32_t duplex, uint64_t slot_bytes, ferry_schedule_report *report,
                         bench_row *row)
 {
-    ferry_schedule_options options  = FERRY_SCHEDULE_OPTIONS_INIT;
-    ferry_schedule        *schedule = NULL;
-    ferry_error            error;
-    options.rule        = rule;
-    options.duplex      = duplex;
-    options.slot_bytes  = slot_bytes;
-    *report             = (ferry_schedule_report)FERRY_SCHEDULE_REPORT_INIT;
+    ferry_schedule_options options = FERRY_SCHEDULE_OPTIONS_INIT;
+    ferry_schedule *schedule = NULL;
+    ferry_error error;
+    options.rule = rule;
+    options.duplex = duplex;
+    options.slot_bytes = slot_bytes;
+    *report = (ferry_schedule_report)FERRY_SCHEDULE_REPORT_INIT;
     ferry_status status = ferry_schedule_create(tasks, cluster, &options, &schedule, &error);
     if (status == FERRY_OK) {
         status = ferry_schedule_get_report(schedule, report, &error);
@@ -108,17 +108,17 @@ static bool report_rule(const ferry_task_list *tasks, const ferry_cluster *clust
  */
 static double slot_bound(const sized_load *s, double rate)
 {
-    const load *l    = s->load;
-    size_t      n    = (size_t)l->n_ranks * l->n_ranks;
-    double      most = 0, latency = s->latency_s < 0 ? 0 : s->latency_s;
-    uint64_t   *pairs = bench_alloc(n, sizeof *pairs);
-    double     *ports = bench_alloc((size_t)l->n_ranks * 2, sizeof *ports);
+    const load *l = s->load;
+    size_t n = (size_t)l->n_ranks * l->n_ranks;
+    double most = 0, latency = s->latency_s < 0 ? 0 : s->latency_s;
+    uint64_t *pairs = bench_alloc(n, sizeof *pairs);
+    double *ports = bench_alloc((size_t)l->n_ranks * 2, sizeof *ports);
     for (uint64_t i = 0; i < l->n; i++) {
         pairs[(size_t)l->from[i] * l->n_ranks + l->to[i]] += l->bytes[i];
     }
     for (size_t i = 0; i < n; i++) {
         uint64_t batches = (pairs[i] + FERRY_SLOT_BYTES - 1) / FERRY_SLOT_BYTES;
-        double   time    = (double)pairs[i] / rate + latency * (double)batches;
+        double time = (double)pairs[i] / rate + latency * (double)batches;
         ports[i / l->n_ranks] += time;
         ports[l->n_ranks + i % l->n_ranks] += time;
     }
@@ -135,7 +135,7 @@ static void report_rules(const sized_load *s, const ferry_task_list *tasks,
 {
     enum { PACKAGE_SLOT = 256 << 20 };
     ferry_schedule_report report;
-    double                begin = bench_now();
+    double begin = bench_now();
     if (!report_rule(tasks, cluster, FERRY_SCHEDULE_OPTIMAL, FERRY_DUPLEX_FULL, 0, &report, row)) {
         return;
     }
@@ -150,8 +150,8 @@ static void report_rules(const sized_load *s, const ferry_task_list *tasks,
               report.makespan / slot_bound(s, cluster == NULL ? 1 : 50e9));
     static const struct {
         const char *key;
-        uint32_t    rule;
-        uint64_t    slot_bytes;
+        uint32_t rule;
+        uint64_t slot_bytes;
     } others[] = {{"optimal-256M/bound", FERRY_SCHEDULE_OPTIMAL, PACKAGE_SLOT},
                   {"ff/bound", FERRY_SCHEDULE_FIRST_FIT, 0},
                   {"ff-256M/bound", FERRY_SCHEDULE_FIRST_FIT, PACKAGE_SLOT},
@@ -172,10 +172,10 @@ static void report_rules(const sized_load *s, const ferry_task_list *tasks,
 
 static void measure_sizes(const bench *b, const void *argument, bench_row *row)
 {
-    const sized_load *s       = argument;
-    ferry_task_list  *tasks   = NULL;
-    ferry_cluster    *cluster = NULL;
-    ferry_error       error;
+    const sized_load *s = argument;
+    ferry_task_list *tasks = NULL;
+    ferry_cluster *cluster = NULL;
+    ferry_error error;
     (void)b;
     ferry_status status = load_tasks(s->load, &tasks, &error);
     if (status == FERRY_OK && s->latency_s >= 0) {
@@ -195,7 +195,7 @@ static void sizes_case(bench *b, uint32_t n_ranks, load_kind kind, load_sizes si
     load_write(b, &l);
     for (int has_cluster = 0; has_cluster < 2; has_cluster++) {
         sized_load s = {&l, has_cluster ? 5e-6 : -1};
-        char       name[NAME_BYTES + 16];
+        char name[NAME_BYTES + 16];
         snprintf(name, sizeof name, "%s%s", l.name, has_cluster ? ", cluster" : "");
         bench_case(b, name, measure_sizes, &s);
     }
@@ -205,7 +205,7 @@ static void sizes_case(bench *b, uint32_t n_ranks, load_kind kind, load_sizes si
 void bench_sizes(bench *b)
 {
     static const struct {
-        uint32_t  n_ranks;
+        uint32_t n_ranks;
         load_kind kind;
     } worlds[] = {{16, LOAD_SPARSE},     {16, LOAD_DENSE},   {64, LOAD_SPARSE},
                   {64, LOAD_DENSE},      {64, LOAD_SKEWED},  {64, LOAD_HALVES},

@@ -28,19 +28,19 @@ typedef enum pinning {
 } pinning;
 
 typedef struct bench {
-    FILE       *json; /* NULL: none */
+    FILE *json;       /* NULL: none */
     const char *part; /* the one at work */
-    bool        is_first;
-    bool        has_failed;
-    int         n_rounds;
-    unsigned    limit_s; /* of one team of ranks */
-    size_t      memory;  /* bytes that copies walk through, on each side */
-    bool        is_busy; /* the machine is: copies by one thread count by its own time */
+    bool is_first;
+    bool has_failed;
+    int n_rounds;
+    unsigned limit_s; /* of one team of ranks */
+    size_t memory;    /* bytes that copies walk through, on each side */
+    bool is_busy;     /* the machine is: copies by one thread count by its own time */
     /* Of the parts that measure one thing next to a peer's program. */
     const char *engine;
-    size_t      bytes;
-    int         count;
-    pinning     pinning;
+    size_t bytes;
+    int count;
+    pinning pinning;
 } bench;
 
 /* Figures of all cases of a team, filled by the ranks. */
@@ -51,22 +51,22 @@ typedef struct results {
 /* Ranks that do one thing together, in processes of their own or as threads of one. */
 typedef struct member member;
 typedef struct team {
-    uint32_t    n_ranks;
-    bool        is_threads;
-    bool        is_bare; /* without a transport */
-    const char *engine;  /* NULL: the best */
-    pinning     pinning;
+    uint32_t n_ranks;
+    bool is_threads;
+    bool is_bare;       /* without a transport */
+    const char *engine; /* NULL: the best */
+    pinning pinning;
     void (*run)(member *m);
     const void *argument;
 } team;
 
 struct member {
-    const bench     *bench;
-    const team      *team;
-    ferry_world     *world;
+    const bench *bench;
+    const team *team;
+    ferry_world *world;
     ferry_transport *transport;
-    uint32_t         rank;
-    results         *results; /* the same for all ranks */
+    uint32_t rank;
+    results *results; /* the same for all ranks */
 };
 
 /* -- transport_team.c */
@@ -83,8 +83,8 @@ ferry_region *member_alloc(member *m, size_t bytes);
 ferry_region *member_register(member *m, void *base, size_t bytes);
 /* Private memory, every page there; huge: of huge pages where the machine gives them. */
 void *member_map(const member *m, size_t bytes, bool huge);
-void  member_put(member *m, uint32_t peer, ferry_region *to, size_t offset, const void *from,
-                 size_t bytes);
+void member_put(member *m, uint32_t peer, ferry_region *to, size_t offset, const void *from,
+                size_t bytes);
 /* A put of bytes with a signal that sets the word at the offset of words. */
 void member_raise(member *m, uint32_t peer, ferry_region *to, const void *from, size_t bytes,
                   ferry_region *words, size_t offset, uint64_t value);

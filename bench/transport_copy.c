@@ -21,14 +21,14 @@ static const size_t pass_bytes = 128 * MIB;
 
 /* One way to move bytes from the common source. */
 typedef struct mover mover;
-typedef void         move_fn(mover *by, size_t offset, size_t bytes);
+typedef void move_fn(mover *by, size_t offset, size_t bytes);
 struct mover {
-    move_fn      *move;
-    member       *member;
-    const char   *from;
-    char         *to;     /* private memory, or an address of the peer's */
+    move_fn *move;
+    member *member;
+    const char *from;
+    char *to;             /* private memory, or an address of the peer's */
     ferry_region *region; /* of the peer */
-    pid_t         pid;
+    pid_t pid;
 };
 
 static void move_put(mover *by, size_t offset, size_t bytes)
@@ -48,7 +48,7 @@ static void move_libc(mover *by, size_t offset, size_t bytes)
 
 static void move_attach(mover *by, size_t offset, size_t bytes)
 {
-    struct iovec here  = {.iov_base = (char *)(uintptr_t)by->from + offset, .iov_len = bytes};
+    struct iovec here = {.iov_base = (char *)(uintptr_t)by->from + offset, .iov_len = bytes};
     struct iovec there = {.iov_base = by->to + offset, .iov_len = bytes};
     if (process_vm_writev(by->pid, &here, 1, &there, 1, 0) != (ssize_t)bytes) {
         perror("bench_transport: process_vm_writev");
@@ -94,11 +94,11 @@ static void move_plain(mover *by, size_t offset, size_t bytes)
  */
 static double gbytes_per_s(mover *by, size_t bytes, size_t *at_inout)
 {
-    const bench *b       = by->member->bench;
-    size_t       at      = *at_inout;
-    size_t       count   = bytes >= pass_bytes ? 1 : pass_bytes / bytes;
-    size_t       n_first = (count + 3) / 4;
-    double       begin   = 0;
+    const bench *b = by->member->bench;
+    size_t at = *at_inout;
+    size_t count = bytes >= pass_bytes ? 1 : pass_bytes / bytes;
+    size_t n_first = (count + 3) / 4;
+    double begin = 0;
     for (size_t i = 0; i < n_first + count; i++) {
         if (i == n_first) {
             begin = b->is_busy ? bench_own_time() : bench_now();
@@ -111,7 +111,7 @@ static double gbytes_per_s(mover *by, size_t bytes, size_t *at_inout)
         member_flush(by->member, 1);
     }
     double end = b->is_busy ? bench_own_time() : bench_now();
-    *at_inout  = at;
+    *at_inout = at;
     return (double)(bytes * count) / (end - begin) * 1e-9;
 }
 
@@ -119,9 +119,9 @@ static double gbytes_per_s(mover *by, size_t bytes, size_t *at_inout)
 static void shuffle(int *order, int n, uint64_t *state)
 {
     for (int i = 0; i < n; i++) {
-        *state      = *state * 6364136223846793005u + 1442695040888963407u;
-        int with    = (int)((*state >> 33) % (uint64_t)(i + 1));
-        order[i]    = order[with];
+        *state = *state * 6364136223846793005u + 1442695040888963407u;
+        int with = (int)((*state >> 33) % (uint64_t)(i + 1));
+        order[i] = order[with];
         order[with] = i;
     }
 }
@@ -129,8 +129,8 @@ static void shuffle(int *order, int n, uint64_t *state)
 /* In turns. The first two rounds do not count. */
 static void compare(member *m, mover *movers, int n_movers, const size_t *sizes, int n_sizes)
 {
-    int      order[MAX_SERIES];
-    size_t   place = 0;
+    int order[MAX_SERIES];
+    size_t place = 0;
     uint64_t state = 1;
     for (int i = 0; i < n_movers; i++) {
         for (size_t at = 0; at < m->bench->memory; at += 64 * MIB) {
@@ -141,7 +141,7 @@ static void compare(member *m, mover *movers, int n_movers, const size_t *sizes,
         for (int round = -2; round < m->bench->n_rounds; round++) {
             shuffle(order, n_movers, &state);
             for (int turn = 0; turn < n_movers; turn++) {
-                int    i    = order[turn];
+                int i = order[turn];
                 double rate = gbytes_per_s(&movers[i], sizes[s], &place);
                 m->results->values[s][i][round < 0 ? 0 : round] = rate;
             }
@@ -171,7 +171,7 @@ static void run_put(member *m)
 {
     ferry_region *region = member_alloc(m, m->bench->memory);
     if (m->rank == 0) {
-        char *from                 = member_map(m, m->bench->memory, false);
+        char *from = member_map(m, m->bench->memory, false);
         mover movers[N_PUT_SERIES] = {
             {.move = move_put, .region = region},
             {.move = move_streaming, .to = member_map(m, m->bench->memory, false)},
@@ -181,7 +181,7 @@ static void run_put(member *m)
         };
         for (int i = 0; i < N_PUT_SERIES; i++) {
             movers[i].member = m;
-            movers[i].from   = from;
+            movers[i].from = from;
         }
         compare(m, movers, N_PUT_SERIES, put_sizes, N_PUT_SIZES);
     }
@@ -190,7 +190,7 @@ static void run_put(member *m)
 
 void bench_put(bench *b)
 {
-    team shm    = {.n_ranks = 2, .engine = "shm", .pinning = PIN_AFTER, .run = run_put};
+    team shm = {.n_ranks = 2, .engine = "shm", .pinning = PIN_AFTER, .run = run_put};
     team inproc = {.n_ranks = 2, .is_threads = true, .pinning = PIN_AFTER, .run = run_put};
     report_sizes(b, "shm", team_run(b, &shm), put_series, N_PUT_SERIES, put_sizes, N_PUT_SIZES);
     report_sizes(b, "inproc", team_run(b, &inproc), put_series, N_PUT_SERIES, put_sizes,
@@ -209,20 +209,20 @@ enum { N_ATTACH_SERIES = sizeof attach_series / sizeof attach_series[0] };
 /* What rank 1 tells rank 0. */
 typedef struct card {
     uint8_t key[FERRY_KEY_BYTES];
-    size_t  key_bytes;
-    char   *base;
-    pid_t   pid;
+    size_t key_bytes;
+    char *base;
+    pid_t pid;
 } card;
 
 static void run_attach(member *m)
 {
     ferry_region *symmetric = member_alloc(m, m->bench->memory);
-    char         *memory    = member_map(m, m->bench->memory, false);
-    ferry_region *own       = member_register(m, memory, m->bench->memory);
-    ferry_region *its       = NULL;
-    card          mine      = {.base = memory, .pid = getpid()}, theirs;
-    const void   *all       = NULL;
-    ferry_error   error;
+    char *memory = member_map(m, m->bench->memory, false);
+    ferry_region *own = member_register(m, memory, m->bench->memory);
+    ferry_region *its = NULL;
+    card mine = {.base = memory, .pid = getpid()}, theirs;
+    const void *all = NULL;
+    ferry_error error;
     member_check(m, ferry_region_export(own, mine.key, &mine.key_bytes, &error), &error);
     member_check(m, ferry_world_all_gather(m->world, &mine, sizeof mine, &all, &error), &error);
     memcpy(&theirs, (const char *)all + sizeof mine, sizeof theirs);
@@ -237,7 +237,7 @@ static void run_attach(member *m)
         };
         for (int i = 0; i < N_ATTACH_SERIES; i++) {
             movers[i].member = m;
-            movers[i].from   = memory;
+            movers[i].from = memory;
         }
         compare(m, movers, N_ATTACH_SERIES, attach_sizes, N_ATTACH_SIZES);
     }
@@ -255,8 +255,8 @@ void bench_attach(bench *b)
 
 enum { N_ALL = 4 };
 
-static const size_t      each_bytes   = 32 * MIB; /* for each peer, in a round */
-static const size_t      all_sizes[]  = {64 << 10, 1 * MIB, 8 * MIB};
+static const size_t each_bytes = 32 * MIB; /* for each peer, in a round */
+static const size_t all_sizes[] = {64 << 10, 1 * MIB, 8 * MIB};
 static const char *const all_series[] = {"put", "streaming"};
 enum { N_ALL_SIZES = sizeof all_sizes / sizeof all_sizes[0] };
 
@@ -285,8 +285,8 @@ static void all_copy(const member *m, char *to, const char *from, size_t bytes)
 static void run_all_to_all(member *m)
 {
     ferry_region *region = member_alloc(m, N_ALL * each_bytes);
-    char         *from   = member_map(m, N_ALL * each_bytes, false);
-    char         *to     = member_map(m, N_ALL * each_bytes, false);
+    char *from = member_map(m, N_ALL * each_bytes, false);
+    char *to = member_map(m, N_ALL * each_bytes, false);
     for (int s = 0; s < N_ALL_SIZES; s++) {
         for (int round = -2; round < m->bench->n_rounds; round++) {
             for (int series = 0; series < 2; series++) {
@@ -334,8 +334,8 @@ static double put_all(member *m, ferry_region *region, const char *from, size_t 
 static double make_file(const member *m, size_t bytes)
 {
     double begin = bench_now();
-    int    fd    = memfd_create("bench_transport", MFD_CLOEXEC);
-    char  *map   = MAP_FAILED;
+    int fd = memfd_create("bench_transport", MFD_CLOEXEC);
+    char *map = MAP_FAILED;
     if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0) {
         map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     }
@@ -354,19 +354,19 @@ static double make_file(const member *m, size_t bytes)
 
 static void run_alloc(member *m)
 {
-    size_t bytes  = m->bench->memory;
-    char  *from   = member_map(m, bytes, false);
+    size_t bytes = m->bench->memory;
+    char *from = member_map(m, bytes, false);
     double gbytes = (double)bytes / (double)(1024 * MIB);
     for (int round = -1; round < m->bench->n_rounds; round++) {
         double seconds[N_ALLOC_SERIES];
         member_barrier(m);
         seconds[1] = make_file(m, bytes);
         member_barrier(m);
-        double        begin  = bench_now();
+        double begin = bench_now();
         ferry_region *region = member_alloc(m, bytes);
-        seconds[0]           = bench_now() - begin;
-        seconds[2]           = put_all(m, region, from, bytes);
-        seconds[3]           = put_all(m, region, from, bytes);
+        seconds[0] = bench_now() - begin;
+        seconds[2] = put_all(m, region, from, bytes);
+        seconds[3] = put_all(m, region, from, bytes);
         member_barrier(m);
         begin = bench_now();
         ferry_region_free(region);
@@ -379,8 +379,8 @@ static void run_alloc(member *m)
 
 void bench_alloc(bench *b)
 {
-    team           shm = {.n_ranks = 2, .engine = "shm", .pinning = PIN_NONE, .run = run_alloc};
-    const results *r   = team_run(b, &shm);
+    team shm = {.n_ranks = 2, .engine = "shm", .pinning = PIN_NONE, .run = run_alloc};
+    const results *r = team_run(b, &shm);
     if (r != NULL) {
         report(b, "shm, 2 ranks at once", r, 0, alloc_series, N_ALLOC_SERIES, b->n_rounds);
     }

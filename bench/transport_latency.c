@@ -17,10 +17,10 @@ enum { N_TURNS = 2000, FIRST_TURNS = 200, LOOKS_PER_YIELD = 100000 };
 typedef struct turns {
     ferry_region *data;
     ferry_region *words;
-    const char   *from;
-    size_t        bytes;
-    uint64_t      turn;
-    double        each[N_TURNS]; /* seconds one way */
+    const char *from;
+    size_t bytes;
+    uint64_t turn;
+    double each[N_TURNS]; /* seconds one way */
 } turns;
 
 static size_t word_of(uint32_t rank)
@@ -49,12 +49,12 @@ static void one_turn(member *m, turns *t)
 /* What two cores need for it: both words are mapped at both ranks. */
 static void one_raw_turn(member *m, turns *t)
 {
-    uint32_t          peer   = 1 - m->rank;
-    char             *own    = ferry_region_base(t->words);
-    char             *its    = ferry_region_pointer(t->words, peer);
-    _Atomic uint64_t *here   = (void *)(own + (m->rank == 0 ? RAW_OF_0 : RAW_OF_1));
-    _Atomic uint64_t *there  = (void *)(its + (m->rank == 0 ? RAW_OF_1 : RAW_OF_0));
-    unsigned          n_look = 0;
+    uint32_t peer = 1 - m->rank;
+    char *own = ferry_region_base(t->words);
+    char *its = ferry_region_pointer(t->words, peer);
+    _Atomic uint64_t *here = (void *)(own + (m->rank == 0 ? RAW_OF_0 : RAW_OF_1));
+    _Atomic uint64_t *there = (void *)(its + (m->rank == 0 ? RAW_OF_1 : RAW_OF_0));
+    unsigned n_look = 0;
     t->turn++;
     if (m->rank == 0) {
         atomic_store(there, t->turn);
@@ -79,17 +79,17 @@ static void measure_turns(member *m, turns *t, void (*turn)(member *m, turns *t)
     for (int i = 0; i < n; i++) {
         turn(m, t);
         double after = bench_now();
-        t->each[i]   = (after - before) / 2;
-        before       = after;
+        t->each[i] = (after - before) / 2;
+        before = after;
     }
 }
 
 static void prepare_turns(member *m, turns *t)
 {
     static const char source[64];
-    *t = (turns){.data  = member_alloc(m, WORDS_BYTES),
+    *t = (turns){.data = member_alloc(m, WORDS_BYTES),
                  .words = member_alloc(m, WORDS_BYTES),
-                 .from  = source,
+                 .from = source,
                  .bytes = m->bench->bytes};
 }
 
@@ -132,7 +132,7 @@ void bench_signal(bench *b)
 {
     static const struct {
         const char *name;
-        team        team;
+        team team;
     } cases[] = {
         {"shm, a core each", {.engine = "shm", .pinning = PIN_AFTER}},
         {"shm, a core each before joining", {.engine = "shm", .pinning = PIN_BEFORE}},
@@ -142,9 +142,9 @@ void bench_signal(bench *b)
         {"inproc, free", {.is_threads = true}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        team plan        = cases[i].team;
-        plan.n_ranks     = 2;
-        plan.run         = run_signal;
+        team plan = cases[i].team;
+        plan.n_ranks = 2;
+        plan.run = run_signal;
         const results *r = team_run(b, &plan);
         if (r != NULL) {
             report(b, cases[i].name, r, 0, signal_series, N_SIGNAL_SERIES, b->n_rounds);
@@ -178,7 +178,7 @@ static void run_rate(member *m)
     prepare_turns(m, &t);
     for (int round = -1; round < m->bench->n_rounds && m->rank == 0; round++) {
         for (int series = 0; series < N_RATE_SERIES; series++) {
-            double rate                                          = small_puts(m, &t, series);
+            double rate = small_puts(m, &t, series);
             m->results->values[0][series][round < 0 ? 0 : round] = rate;
         }
     }
@@ -187,8 +187,8 @@ static void run_rate(member *m)
 
 void bench_rate(bench *b)
 {
-    team shm         = {.n_ranks = 2, .engine = "shm", .pinning = PIN_AFTER, .run = run_rate};
-    team inproc      = {.n_ranks = 2, .is_threads = true, .pinning = PIN_AFTER, .run = run_rate};
+    team shm = {.n_ranks = 2, .engine = "shm", .pinning = PIN_AFTER, .run = run_rate};
+    team inproc = {.n_ranks = 2, .is_threads = true, .pinning = PIN_AFTER, .run = run_rate};
     const results *r = team_run(b, &shm);
     if (r != NULL) {
         report(b, "shm", r, 0, rate_series, N_RATE_SERIES, b->n_rounds);
@@ -212,8 +212,8 @@ static void run_barrier(member *m)
         for (int i = 0; i < N_BARRIERS; i++) {
             member_barrier(m);
             double after = bench_now();
-            each[i]      = after - before;
-            before       = after;
+            each[i] = after - before;
+            before = after;
         }
         double values[N_BARRIER_SERIES] = {bench_median(each, N_BARRIERS),
                                            bench_part_of(each, N_BARRIERS, 0.99),
@@ -229,10 +229,10 @@ void bench_barrier(bench *b)
     static const uint32_t worlds[] = {2, 4, 8, 16, 32, 64};
     for (size_t w = 0; w < 2 * sizeof worlds / sizeof worlds[0]; w++) {
         bool threads = w >= sizeof worlds / sizeof worlds[0];
-        team plan    = {.n_ranks    = worlds[w % (sizeof worlds / sizeof worlds[0])],
-                        .is_threads = threads,
-                        .is_bare    = true,
-                        .run        = run_barrier};
+        team plan = {.n_ranks = worlds[w % (sizeof worlds / sizeof worlds[0])],
+                     .is_threads = threads,
+                     .is_bare = true,
+                     .run = run_barrier};
         char name[64];
         snprintf(name, sizeof name, "%u %s", plan.n_ranks, threads ? "threads" : "processes");
         const results *r = team_run(b, &plan);
@@ -257,7 +257,7 @@ static double last_of(const results *r, uint32_t n_ranks)
     double last = 0;
     for (uint32_t rank = 0; rank < n_ranks; rank++) {
         double t = r->values[rank / MAX_ROUNDS][0][rank % MAX_ROUNDS];
-        last     = t > last ? t : last;
+        last = t > last ? t : last;
     }
     return last;
 }
@@ -266,15 +266,15 @@ void bench_start(bench *b)
 {
     static const uint32_t worlds[] = {8, 16, 64, 128, 256};
     for (size_t w = 0; w < sizeof worlds / sizeof worlds[0]; w++) {
-        team    plan     = {.n_ranks = worlds[w], .is_bare = true, .run = run_start};
-        results r        = {0};
-        int     n_rounds = b->n_rounds < 5 ? b->n_rounds : 5;
-        char    name[64];
-        bool    is_good = true;
+        team plan = {.n_ranks = worlds[w], .is_bare = true, .run = run_start};
+        results r = {0};
+        int n_rounds = b->n_rounds < 5 ? b->n_rounds : 5;
+        char name[64];
+        bool is_good = true;
         for (int round = 0; round < n_rounds && is_good; round++) {
-            double         begin = bench_now();
+            double begin = bench_now();
             const results *times = team_run(b, &plan);
-            is_good              = times != NULL;
+            is_good = times != NULL;
             if (is_good) {
                 r.values[0][0][round] = last_of(times, worlds[w]) - begin;
                 r.values[0][1][round] = bench_now() - begin;
@@ -290,7 +290,7 @@ void bench_start(bench *b)
 /* ---- beside a peer's program: one engine, one size, as that program does it ---- */
 
 static const char *const stream_series[] = {"MiB/s"};
-static const char *const turn_series[]   = {"us", "mean-us", "p99-us"};
+static const char *const turn_series[] = {"us", "mean-us", "p99-us"};
 
 /* The same bytes to the same place again and again, then a flush. */
 static double stream(member *m, ferry_region *region, const char *from, int count)
@@ -307,7 +307,7 @@ static double stream(member *m, ferry_region *region, const char *from, int coun
 static void run_stream(member *m)
 {
     ferry_region *region = member_alloc(m, m->bench->bytes);
-    ferry_region *words  = member_alloc(m, WORDS_BYTES);
+    ferry_region *words = member_alloc(m, WORDS_BYTES);
     if (m->rank == 0) {
         char *from = member_map(m, m->bench->bytes, false);
         stream(m, region, from, m->bench->count / 8 + 2);

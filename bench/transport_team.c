@@ -29,7 +29,7 @@ static void fail(const char *what)
 
 void member_pin(uint32_t rank, pinning how)
 {
-    long      n_cores = sysconf(_SC_NPROCESSORS_ONLN);
+    long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
     cpu_set_t set;
     CPU_ZERO(&set);
     for (long core = 0; core < n_cores; core++) {
@@ -50,7 +50,7 @@ void member_barrier(member *m)
 ferry_region *member_alloc(member *m, size_t bytes)
 {
     ferry_region *region = NULL;
-    ferry_error   error;
+    ferry_error error;
     member_check(m, ferry_region_alloc(m->transport, bytes, &region, &error), &error);
     return region;
 }
@@ -58,8 +58,8 @@ ferry_region *member_alloc(member *m, size_t bytes)
 ferry_region *member_register(member *m, void *base, size_t bytes)
 {
     ferry_region *region = NULL;
-    ferry_error   error;
-    ferry_buffer  buffer = ferry_buffer_of(base, bytes);
+    ferry_error error;
+    ferry_buffer buffer = ferry_buffer_of(base, bytes);
     member_check(m, ferry_region_register(m->transport, &buffer, &region, &error), &error);
     return region;
 }
@@ -78,7 +78,7 @@ void *member_map(const member *m, size_t bytes, bool huge)
 void member_put(member *m, uint32_t peer, ferry_region *to, size_t offset, const void *from,
                 size_t bytes)
 {
-    ferry_error  error;
+    ferry_error error;
     ferry_buffer source = ferry_buffer_of(from, bytes);
     member_check(m, ferry_put(m->transport, peer, to, offset, &source, NULL, &error), &error);
 }
@@ -86,7 +86,7 @@ void member_put(member *m, uint32_t peer, ferry_region *to, size_t offset, const
 void member_raise(member *m, uint32_t peer, ferry_region *to, const void *from, size_t bytes,
                   ferry_region *words, size_t offset, uint64_t value)
 {
-    ferry_error  error;
+    ferry_error error;
     ferry_buffer source = ferry_buffer_of(from, bytes);
     ferry_signal signal = {
         .region = words, .offset = offset, .value = value, .op = FERRY_SIGNAL_SET};
@@ -132,7 +132,7 @@ static void work(member *m)
 
 static void be_rank(member *m, const char *path)
 {
-    ferry_error         error;
+    ferry_error error;
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     alarm(m->bench->limit_s);
@@ -161,7 +161,7 @@ static bool await_ranks(pid_t *ranks, uint32_t n)
 {
     bool is_good = true;
     for (uint32_t left = n; left > 0; left--) {
-        int   status = 0;
+        int status = 0;
         pid_t ended;
         do {
             ended = waitpid(-1, &status, 0);
@@ -182,13 +182,13 @@ static bool await_ranks(pid_t *ranks, uint32_t n)
 
 static bool run_processes(const member *like, const char *path)
 {
-    pid_t    ranks[MAX_RANKS] = {0};
-    uint32_t n                = 0;
+    pid_t ranks[MAX_RANKS] = {0};
+    uint32_t n = 0;
     for (; n < like->team->n_ranks; n++) {
         ranks[n] = fork();
         if (ranks[n] == 0) {
             member own = *like;
-            own.rank   = n;
+            own.rank = n;
             be_rank(&own, path);
         }
         if (ranks[n] < 0) {
@@ -214,19 +214,19 @@ static void *be_thread(void *argument)
 
 static void be_threads(const member *like)
 {
-    static member       members[MAX_RANKS];
+    static member members[MAX_RANKS];
     static ferry_world *worlds[MAX_RANKS];
-    pthread_t           threads[MAX_RANKS];
-    ferry_error         error;
-    uint32_t            n = like->team->n_ranks;
+    pthread_t threads[MAX_RANKS];
+    ferry_error error;
+    uint32_t n = like->team->n_ranks;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     alarm(like->bench->limit_s);
     member_check(like, ferry_world_create_threads(n, NULL, worlds, &error), &error);
     for (uint32_t rank = 0; rank < n; rank++) {
-        members[rank]       = *like;
-        members[rank].rank  = rank;
+        members[rank] = *like;
+        members[rank].rank = rank;
         members[rank].world = worlds[rank];
-        errno               = pthread_create(&threads[rank], NULL, be_thread, &members[rank]);
+        errno = pthread_create(&threads[rank], NULL, be_thread, &members[rank]);
         if (errno != 0) {
             fail("threads");
         }
@@ -249,7 +249,7 @@ static bool run_threads(const member *like)
 const results *team_run(bench *b, const team *plan)
 {
     static results *shared;
-    char            folder[64] = "/tmp/bench_transport.XXXXXX", path[80];
+    char folder[64] = "/tmp/bench_transport.XXXXXX", path[80];
     fflush(NULL);
     if (shared == NULL) {
         void *map =
@@ -262,8 +262,8 @@ const results *team_run(bench *b, const team *plan)
     }
     memset(shared, 0, sizeof *shared);
     snprintf(path, sizeof path, "%s/world", folder);
-    member like    = {.bench = b, .team = plan, .results = shared};
-    bool   is_good = plan->is_threads ? run_threads(&like) : run_processes(&like, path);
+    member like = {.bench = b, .team = plan, .results = shared};
+    bool is_good = plan->is_threads ? run_threads(&like) : run_processes(&like, path);
     unlink(path); /* if rank 0 could not */
     rmdir(folder);
     if (!is_good) {

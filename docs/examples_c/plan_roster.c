@@ -12,34 +12,34 @@ enum { N_RANKS = 3, N_SOURCES = 2, ROWS = 8, COLUMNS = 6 };
 
 /* One side of the model: the ranks 0 .. n_ranks - 1 cut the weight along dim. */
 typedef struct side {
-    uint32_t     n_ranks;
-    uint32_t     dim;
+    uint32_t n_ranks;
+    uint32_t dim;
     ferry_group *group; /* its tensor-parallel group */
 } side;
 
 static ferry_status add_params(ferry_model *model, const side *s, uint32_t rank, ferry_error *error)
 {
     ferry_param_metadata weight = FERRY_PARAM_METADATA_INIT;
-    weight.name                 = "layers.0.weight";
-    weight.owner_rank           = rank;
-    weight.n_dims               = 2;
-    weight.shape[0]             = ROWS;
-    weight.shape[1]             = COLUMNS;
+    weight.name = "layers.0.weight";
+    weight.owner_rank = rank;
+    weight.n_dims = 2;
+    weight.shape[0] = ROWS;
+    weight.shape[1] = COLUMNS;
     weight.shape[s->dim] /= s->n_ranks; /* the shape is that of the local shard */
-    weight.is_tp                       = true;
-    weight.partition_dim               = s->dim;
+    weight.is_tp = true;
+    weight.partition_dim = s->dim;
     weight.tensor_parallel_group_ranks = s->group;
-    ferry_status status                = ferry_dtype_of(FERRY_BF16, &weight.dtype, error);
+    ferry_status status = ferry_dtype_of(FERRY_BF16, &weight.dtype, error);
     if (status == FERRY_OK) {
         status = ferry_model_add(model, &weight, error);
     }
 
     ferry_param_metadata norm = FERRY_PARAM_METADATA_INIT;
-    norm.name                 = "layers.0.norm";
-    norm.owner_rank           = rank;
-    norm.n_dims               = 1;
-    norm.shape[0]             = COLUMNS;
-    norm.dtype                = weight.dtype;
+    norm.name = "layers.0.norm";
+    norm.owner_rank = rank;
+    norm.n_dims = 1;
+    norm.shape[0] = COLUMNS;
+    norm.dtype = weight.dtype;
     return status == FERRY_OK ? ferry_model_add(model, &norm, error) : status;
 }
 
@@ -84,10 +84,10 @@ static ferry_status print_move(void *context, const ferry_move *move)
 
 static ferry_status run(ferry_error *error)
 {
-    side          src    = {.n_ranks = N_SOURCES, .dim = 0};
-    side          dst    = {.n_ranks = N_RANKS, .dim = 1};
+    side src = {.n_ranks = N_SOURCES, .dim = 0};
+    side dst = {.n_ranks = N_RANKS, .dim = 1};
     ferry_roster *roster = NULL;
-    ferry_plan   *plan   = NULL;
+    ferry_plan *plan = NULL;
 
     ferry_status status = ferry_group_create_range(0, 1, src.n_ranks, &src.group, error);
     if (status == FERRY_OK) {
@@ -114,7 +114,7 @@ static ferry_status run(ferry_error *error)
 
 int main(void)
 {
-    ferry_error  error;
+    ferry_error error;
     ferry_status status = run(&error);
     if (status != FERRY_OK) {
         fprintf(stderr, "%s: %s\n", ferry_status_name(status), error.message);

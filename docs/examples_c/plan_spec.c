@@ -20,11 +20,11 @@ static ferry_status print_move(void *context, const ferry_move *move)
 
 static ferry_status plan_and_print(const char *path, uint32_t rank, ferry_error *error)
 {
-    ferry_spec            *spec       = NULL;
-    ferry_plan            *plan       = NULL;
+    ferry_spec *spec = NULL;
+    ferry_plan *plan = NULL;
     ferry_visit_statistics statistics = FERRY_VISIT_STATISTICS_INIT;
-    char                   digest[33];
-    uint64_t               n_bytes = 0;
+    char digest[33];
+    uint64_t n_bytes = 0;
 
     ferry_status status = ferry_spec_load(path, &spec, error);
     if (status == FERRY_OK) {
@@ -50,7 +50,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: plan_spec SPEC RANK\n");
         return 2;
     }
-    uint32_t     rank   = (uint32_t)strtoul(argv[2], NULL, 10);
+    uint32_t rank = (uint32_t)strtoul(argv[2], NULL, 10);
     ferry_status status = plan_and_print(argv[1], rank, &error);
     if (status != FERRY_OK) {
         fprintf(stderr, "%s: %s\n", ferry_status_name(status), error.message);

@@ -17,15 +17,15 @@
 
 typedef struct side {
     ferry_transport *transport; /* of destinations: they lie in memory that peers reach best */
-    ferry_tensors   *tensors;
-    ferry_buffer     buffers[64];
-    uint32_t         n;
-    ferry_error     *error;
+    ferry_tensors *tensors;
+    ferry_buffer buffers[64];
+    uint32_t n;
+    ferry_error *error;
 } side;
 
 static ferry_status add_tensor(void *context, const ferry_shard *shard)
 {
-    side        *all    = context;
+    side *all = context;
     ferry_status status = FERRY_OK;
     if (all->n + 2 > 64 || shard->bytes == 0) {
         return shard->bytes == 0 ? FERRY_OK : FERRY_ERR_LIMIT;
@@ -43,8 +43,8 @@ static ferry_status add_tensor(void *context, const ferry_shard *shard)
 static ferry_status take_side(ferry_transport *transport, const ferry_plan *plan, ferry_side which,
                               uint32_t rank, side *all, ferry_error *error)
 {
-    all->transport      = transport;
-    all->error          = error;
+    all->transport = transport;
+    all->error = error;
     ferry_status status = ferry_tensors_create(&all->tensors, error);
     return status == FERRY_OK ? ferry_plan_visit_shards(plan, which, rank, add_tensor, all, error)
                               : status;
@@ -60,7 +60,7 @@ static void fill(const side *sources, uint64_t version)
 static bool is_right(const ferry_service *service)
 {
     ferry_destination found = FERRY_DESTINATION_INIT;
-    ferry_error       error;
+    ferry_error error;
     for (uint64_t i = 0; i < ferry_service_destination_count(service); i++) {
         if (ferry_service_destination_at(service, i, &found, &error) != FERRY_OK ||
             found.state != FERRY_TENSOR_VALID) {
@@ -79,8 +79,8 @@ static bool is_right(const ferry_service *service)
 static void leave_in_a_run(ferry_service *service)
 {
     ferry_request *request = NULL;
-    ferry_error    error;
-    bool           done;
+    ferry_error error;
+    bool done;
     if (ferry_service_start(service, NULL, &request, &error) == FERRY_OK) {
         ferry_request_test(request, &done, &error);
     }
@@ -88,20 +88,20 @@ static void leave_in_a_run(ferry_service *service)
 }
 
 typedef struct refit {
-    ferry_world   *world;
+    ferry_world *world;
     ferry_service *service;
-    ferry_spec    *spec;
-    side           sources, destinations;
-    uint32_t       rank; /* in the first world */
-    int            victim, victim_run;
+    ferry_spec *spec;
+    side sources, destinations;
+    uint32_t rank; /* in the first world */
+    int victim, victim_run;
 } refit;
 
 static ferry_status make(refit *r, ferry_error *error)
 {
-    ferry_plan           *plan    = NULL;
+    ferry_plan *plan = NULL;
     ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
-    options.commit                = FERRY_COMMIT_SWAP;
-    ferry_status status           = ferry_plan_create(r->spec, NULL, &plan, error);
+    options.commit = FERRY_COMMIT_SWAP;
+    ferry_status status = ferry_plan_create(r->spec, NULL, &plan, error);
     if (status == FERRY_OK) {
         status = ferry_service_create(r->world, &options, &r->service, error);
     }
@@ -129,10 +129,10 @@ static ferry_status make(refit *r, ferry_error *error)
 
 static ferry_status move_versions(refit *r, uint64_t n_versions, ferry_error *error)
 {
-    ferry_recovery_options options  = FERRY_RECOVERY_OPTIONS_INIT;
-    ferry_recovery         recovery = FERRY_RECOVERY_INIT;
-    uint64_t               next     = 1;
-    options.spec                    = r->spec;
+    ferry_recovery_options options = FERRY_RECOVERY_OPTIONS_INIT;
+    ferry_recovery recovery = FERRY_RECOVERY_INIT;
+    uint64_t next = 1;
+    options.spec = r->spec;
     while (next <= n_versions) {
         fill(&r->sources, next);
         if ((int)r->rank == r->victim && (int)next == r->victim_run) {
@@ -172,13 +172,13 @@ static void free_side(side *all)
 int main(int argc, char **argv)
 {
     ferry_error error = {""};
-    refit       r     = {.victim = -1};
+    refit r = {.victim = -1};
     if (argc != 3 && argc != 5) {
         fprintf(stderr, "usage: recover SPEC RUNS [VICTIM RUN]\n");
         return 2;
     }
     if (argc == 5) {
-        r.victim     = atoi(argv[3]);
+        r.victim = atoi(argv[3]);
         r.victim_run = atoi(argv[4]);
     }
     ferry_status status = ferry_spec_load(argv[1], &r.spec, &error);

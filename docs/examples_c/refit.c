@@ -8,10 +8,10 @@
 
 /* The shards of one side on this rank, in one piece of memory. */
 typedef struct side {
-    ferry_buffer   memory;
+    ferry_buffer memory;
     ferry_tensors *tensors;
-    uint64_t       used;
-    ferry_error   *error;
+    uint64_t used;
+    ferry_error *error;
 } side;
 
 enum { ALIGNMENT = 64 };
@@ -30,10 +30,10 @@ static ferry_status count_bytes(void *context, const ferry_shard *shard)
 
 static ferry_status add_tensor(void *context, const ferry_shard *shard)
 {
-    side        *all    = context;
+    side *all = context;
     ferry_buffer tensor = all->memory; /* a part keeps the registration of the whole */
-    tensor.base         = (char *)all->memory.base + all->used;
-    tensor.bytes        = shard->bytes;
+    tensor.base = (char *)all->memory.base + all->used;
+    tensor.bytes = shard->bytes;
     all->used += aligned(shard->bytes);
     return ferry_tensors_add(all->tensors, shard->tensor, &tensor, all->error);
 }
@@ -41,7 +41,7 @@ static ferry_status add_tensor(void *context, const ferry_shard *shard)
 static ferry_status make_side(ferry_transport *transport, const ferry_plan *plan, ferry_side which,
                               uint32_t rank, side *all, ferry_error *error)
 {
-    all->error          = error;
+    all->error = error;
     ferry_status status = ferry_tensors_create(&all->tensors, error);
     if (status == FERRY_OK) {
         status = ferry_plan_visit_shards(plan, which, rank, count_bytes, all, error);
@@ -58,7 +58,7 @@ static ferry_status move_model(ferry_service *service, uint32_t rank, int n_runs
                                ferry_error *error)
 {
     ferry_service_statistics statistics = FERRY_SERVICE_STATISTICS_INIT;
-    ferry_status             status     = ferry_service_schedule(service, error);
+    ferry_status status = ferry_service_schedule(service, error);
     for (int i = 0; status == FERRY_OK && i < n_runs; i++) {
         status = ferry_service_run(service, error); /* here the sources would have changed */
     }
@@ -76,9 +76,9 @@ static ferry_status refit(ferry_world *world, const ferry_plan *plan, int n_runs
                           ferry_error *error)
 {
     ferry_service *service = NULL;
-    side           sources = {.used = 0}, destinations = {.used = 0};
-    uint32_t       rank   = ferry_world_rank(world);
-    ferry_status   status = ferry_service_create(world, NULL, &service, error);
+    side sources = {.used = 0}, destinations = {.used = 0};
+    uint32_t rank = ferry_world_rank(world);
+    ferry_status status = ferry_service_create(world, NULL, &service, error);
     if (status == FERRY_OK) {
         status = ferry_service_init(service, FERRY_LOG_WARN, error);
     }
@@ -105,9 +105,9 @@ static ferry_status refit(ferry_world *world, const ferry_plan *plan, int n_runs
 
 int main(int argc, char **argv)
 {
-    ferry_error  error;
-    ferry_spec  *spec  = NULL;
-    ferry_plan  *plan  = NULL;
+    ferry_error error;
+    ferry_spec *spec = NULL;
+    ferry_plan *plan = NULL;
     ferry_world *world = NULL;
     if (argc != 3) {
         fprintf(stderr, "usage: ferry launch -n RANKS -- refit SPEC RUNS\n");

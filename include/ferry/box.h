@@ -17,14 +17,14 @@ FERRY_BEGIN_DECLS
  * ... bytes. Strides are bytes, positive, and such that no two elements share a byte.
  */
 typedef struct ferry_box {
-    size_t       struct_size;
+    size_t struct_size;
     ferry_buffer buffer;
-    const char  *name; /* for sentences and states; copied; may be NULL */
-    uint64_t     element_bytes;
-    uint64_t     offset;
-    uint32_t     n_dims; /* 0: one element */
-    uint64_t     length[FERRY_MAX_DIMS];
-    uint64_t     stride[FERRY_MAX_DIMS];
+    const char *name; /* for sentences and states; copied; may be NULL */
+    uint64_t element_bytes;
+    uint64_t offset;
+    uint32_t n_dims; /* 0: one element */
+    uint64_t length[FERRY_MAX_DIMS];
+    uint64_t stride[FERRY_MAX_DIMS];
 } ferry_box;
 
 #define FERRY_BOX_INIT                                                                             \

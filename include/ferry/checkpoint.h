@@ -23,14 +23,14 @@ FERRY_BEGIN_DECLS
 
 typedef struct ferry_work_progress {
     const char *phase; /* such as "copying", "syncing", "verifying" */
-    uint64_t    done_bytes;
-    uint64_t    total_bytes;
-    double      seconds; /* since the work began */
+    uint64_t done_bytes;
+    uint64_t total_bytes;
+    double seconds;      /* since the work began */
     const char *anew;    /* why a reshard that may go on where an earlier one ended does not: a
                             phrase that lives for ever; NULL: it does, or nothing was left */
     uint64_t done_files; /* of work that goes file by file; else 0 */
     uint64_t total_files;
-    bool     goes_on; /* a reshard, where an earlier one ended */
+    bool goes_on; /* a reshard, where an earlier one ended */
 } ferry_work_progress;
 
 /*
@@ -52,18 +52,18 @@ typedef struct ferry_checkpoint ferry_checkpoint;
 FERRY_API ferry_status ferry_checkpoint_open(const char *path, ferry_checkpoint **checkpoint_out,
                                              ferry_error *error);
 /* The same, told after each file: thousands of headers take their time. progress may be NULL. */
-FERRY_API ferry_status ferry_checkpoint_open_watched(const char            *path,
+FERRY_API ferry_status ferry_checkpoint_open_watched(const char *path,
                                                      ferry_work_progress_fn progress, void *context,
                                                      ferry_checkpoint **checkpoint_out,
-                                                     ferry_error       *error);
+                                                     ferry_error *error);
 /* NULL is allowed. */
 FERRY_API void ferry_checkpoint_destroy(ferry_checkpoint *checkpoint);
 
 typedef struct ferry_checkpoint_totals {
-    size_t   struct_size;
-    bool     is_sharded;
-    size_t   n_files;
-    size_t   n_tensors;
+    size_t struct_size;
+    bool is_sharded;
+    size_t n_files;
+    size_t n_tensors;
     uint64_t file_bytes;   /* of all its safetensors files */
     uint64_t tensor_bytes; /* of all tensors, each counted once */
 } ferry_checkpoint_totals;
@@ -74,17 +74,17 @@ typedef struct ferry_checkpoint_totals {
     }
 
 /* How many files and tensors, and how many bytes. */
-FERRY_API ferry_status ferry_checkpoint_get_totals(const ferry_checkpoint  *checkpoint,
+FERRY_API ferry_status ferry_checkpoint_get_totals(const ferry_checkpoint *checkpoint,
                                                    ferry_checkpoint_totals *totals_out,
-                                                   ferry_error             *error);
+                                                   ferry_error *error);
 
 /* Texts live as long as the checkpoint. */
 typedef struct ferry_checkpoint_file {
-    size_t      struct_size;
+    size_t struct_size;
     const char *name;
-    uint32_t    rank; /* whose it is, where the checkpoint is sharded */
-    uint64_t    bytes;
-    size_t      n_tensors;
+    uint32_t rank; /* whose it is, where the checkpoint is sharded */
+    uint64_t bytes;
+    size_t n_tensors;
 } ferry_checkpoint_file;
 
 #define FERRY_CHECKPOINT_FILE_INIT                                                                 \
@@ -95,16 +95,16 @@ typedef struct ferry_checkpoint_file {
 /* A safetensors file of the checkpoint, by number, below n_files of the totals. */
 FERRY_API ferry_status ferry_checkpoint_file_at(const ferry_checkpoint *checkpoint, size_t index,
                                                 ferry_checkpoint_file *file_out,
-                                                ferry_error           *error);
+                                                ferry_error *error);
 
 /* A whole tensor, however it is cut. */
 typedef struct ferry_checkpoint_tensor {
-    size_t      struct_size;
+    size_t struct_size;
     const char *name;
     const char *dtype; /* the word of the files, such as BF16 */
-    uint32_t    n_dims;
-    uint64_t    shape[FERRY_MAX_DIMS];
-    uint64_t    bytes;
+    uint32_t n_dims;
+    uint64_t shape[FERRY_MAX_DIMS];
+    uint64_t bytes;
 } ferry_checkpoint_tensor;
 
 #define FERRY_CHECKPOINT_TENSOR_INIT                                                               \
@@ -115,7 +115,7 @@ typedef struct ferry_checkpoint_tensor {
 /* A tensor of the checkpoint, by number, below n_tensors of the totals. */
 FERRY_API ferry_status ferry_checkpoint_tensor_at(const ferry_checkpoint *checkpoint, size_t index,
                                                   ferry_checkpoint_tensor *tensor_out,
-                                                  ferry_error             *error);
+                                                  ferry_error *error);
 
 /* The layout of a sharded checkpoint as JSON: mesh, ranks, stages and rules. "null" of another. */
 FERRY_API ferry_status ferry_checkpoint_write_layout(const ferry_checkpoint *checkpoint,
@@ -133,9 +133,9 @@ FERRY_API ferry_status ferry_checkpoint_metadata_at(const ferry_checkpoint *chec
 
 /* What else lies in its folder, as far as a reshard copies it or says why it does not. */
 typedef struct ferry_checkpoint_other {
-    size_t      struct_size;
+    size_t struct_size;
     const char *name; /* of a folder with a slash behind it */
-    uint64_t    bytes;
+    uint64_t bytes;
     const char *left_out; /* why a reshard leaves it out, a phrase; NULL: it is copied */
 } ferry_checkpoint_other;
 
@@ -149,15 +149,15 @@ FERRY_API size_t ferry_checkpoint_other_count(const ferry_checkpoint *checkpoint
 /* One of them, in order of names; texts live as long as the checkpoint. */
 FERRY_API ferry_status ferry_checkpoint_other_at(const ferry_checkpoint *checkpoint, size_t index,
                                                  ferry_checkpoint_other *other_out,
-                                                 ferry_error            *error);
+                                                 ferry_error *error);
 
 /* A local tensor of a file; index counts those of the file (ferry_checkpoint_file.n_tensors). */
 typedef struct ferry_checkpoint_shard {
-    size_t      struct_size;
+    size_t struct_size;
     const char *tensor;
-    uint64_t    bytes;
-    bool        has_checksum; /* one was recorded: XXH3 (64 bits) of its bytes */
-    uint64_t    checksum;
+    uint64_t bytes;
+    bool has_checksum; /* one was recorded: XXH3 (64 bits) of its bytes */
+    uint64_t checksum;
 } ferry_checkpoint_shard;
 
 #define FERRY_CHECKPOINT_SHARD_INIT                                                                \
@@ -175,13 +175,13 @@ FERRY_API ferry_status ferry_checkpoint_shard_at(const ferry_checkpoint *checkpo
  * numbers (integers and what ferry has no name for are not looked at) has_numbers is false.
  */
 typedef struct ferry_tensor_statistics {
-    size_t   struct_size;
-    bool     has_numbers; /* floating elements */
+    size_t struct_size;
+    bool has_numbers; /* floating elements */
     uint64_t n_elements;
     uint64_t n_nan;
     uint64_t n_infinite;
-    double   least, most; /* of the finite ones; 0 where there are none */
-    double   mean;        /* likewise: their sum in double precision, in order, over their number */
+    double least, most; /* of the finite ones; 0 where there are none */
+    double mean;        /* likewise: their sum in double precision, in order, over their number */
 } ferry_tensor_statistics;
 
 #define FERRY_TENSOR_STATISTICS_INIT                                                               \
@@ -194,13 +194,13 @@ typedef void (*ferry_statistics_visitor)(void *context, size_t tensor,
                                          const ferry_tensor_statistics *statistics);
 
 typedef struct ferry_statistics_options {
-    size_t                   struct_size;
-    uint64_t                 memory_cap_bytes; /* as in ferry_reshard_options */
-    uint32_t                 n_threads;        /* as in ferry_reshard_options */
-    ferry_work_progress_fn   progress;         /* (optional) */
-    ferry_statistics_visitor visitor;          /* (optional) without it data are only checked */
-    void                    *context;
-    const char              *subset; /* only these tensors: as in ferry_plan_options */
+    size_t struct_size;
+    uint64_t memory_cap_bytes;        /* as in ferry_reshard_options */
+    uint32_t n_threads;               /* as in ferry_reshard_options */
+    ferry_work_progress_fn progress;  /* (optional) */
+    ferry_statistics_visitor visitor; /* (optional) without it data are only checked */
+    void *context;
+    const char *subset; /* only these tensors: as in ferry_plan_options */
 } ferry_statistics_options;
 
 #define FERRY_STATISTICS_OPTIONS_INIT                                                              \
@@ -209,20 +209,20 @@ typedef struct ferry_statistics_options {
     }
 
 /* Reads the floating tensors, and compares the checksums that are recorded of them. */
-FERRY_API ferry_status ferry_checkpoint_measure(const ferry_checkpoint         *checkpoint,
+FERRY_API ferry_status ferry_checkpoint_measure(const ferry_checkpoint *checkpoint,
                                                 const ferry_statistics_options *options,
-                                                ferry_error                    *error);
+                                                ferry_error *error);
 
 /* ---- another layout ---- */
 
 /* Zero means the default. */
 typedef struct ferry_reshard_options {
-    size_t      struct_size;
-    const char *subset;           /* only these tensors of the result: as in ferry_plan_options */
-    uint32_t    cast;             /* a ferry_dtype_kind that all floating tensors become; 0: none */
-    uint64_t    part_bytes;       /* of a logical result; default 5 * 10^9 */
-    uint64_t    memory_cap_bytes; /* for buffers; default 256 MiB, at least 1 MiB */
-    uint32_t    n_threads;        /* default: the cores, at most 16; no more than 128 */
+    size_t struct_size;
+    const char *subset;        /* only these tensors of the result: as in ferry_plan_options */
+    uint32_t cast;             /* a ferry_dtype_kind that all floating tensors become; 0: none */
+    uint64_t part_bytes;       /* of a logical result; default 5 * 10^9 */
+    uint64_t memory_cap_bytes; /* for buffers; default 256 MiB, at least 1 MiB */
+    uint32_t n_threads;        /* default: the cores, at most 16; no more than 128 */
 } ferry_reshard_options;
 
 #define FERRY_RESHARD_OPTIONS_INIT                                                                 \
@@ -245,15 +245,15 @@ FERRY_API ferry_status ferry_reshard_create(const ferry_checkpoint *from, const 
 FERRY_API void ferry_reshard_destroy(ferry_reshard *reshard);
 
 typedef struct ferry_reshard_totals {
-    size_t   struct_size;
-    bool     is_sharded; /* the result */
-    size_t   n_files;    /* safetensors files of the result */
-    size_t   n_tensors;
-    uint64_t read_bytes;   /* the bytes that the result is made of, each counted once */
-    uint64_t file_bytes;   /* what is written, headers and replicas included */
-    size_t   n_replicated; /* tensors that no built-in rule knows and every rank of a stage gets */
-    size_t   n_others;     /* of what else lies in the source's folder, copied or not */
-    uint64_t other_bytes;  /* of those that are copied */
+    size_t struct_size;
+    bool is_sharded; /* the result */
+    size_t n_files;  /* safetensors files of the result */
+    size_t n_tensors;
+    uint64_t read_bytes;  /* the bytes that the result is made of, each counted once */
+    uint64_t file_bytes;  /* what is written, headers and replicas included */
+    size_t n_replicated;  /* tensors that no built-in rule knows and every rank of a stage gets */
+    size_t n_others;      /* of what else lies in the source's folder, copied or not */
+    uint64_t other_bytes; /* of those that are copied */
 } ferry_reshard_totals;
 
 #define FERRY_RESHARD_TOTALS_INIT                                                                  \
@@ -262,9 +262,9 @@ typedef struct ferry_reshard_totals {
     }
 
 /* What a run would read and write. */
-FERRY_API ferry_status ferry_reshard_get_totals(const ferry_reshard  *reshard,
+FERRY_API ferry_status ferry_reshard_get_totals(const ferry_reshard *reshard,
                                                 ferry_reshard_totals *totals_out,
-                                                ferry_error          *error);
+                                                ferry_error *error);
 /* A file of the result; texts live as long as the reshard. */
 FERRY_API ferry_status ferry_reshard_file_at(const ferry_reshard *reshard, size_t index,
                                              ferry_checkpoint_file *file_out, ferry_error *error);
@@ -274,9 +274,9 @@ FERRY_API ferry_status ferry_reshard_file_at(const ferry_reshard *reshard, size_
  * changes torch_dtype. Texts live as long as the reshard.
  */
 typedef struct ferry_reshard_other {
-    size_t      struct_size;
+    size_t struct_size;
     const char *name;
-    uint64_t    bytes;
+    uint64_t bytes;
     const char *left_out;    /* why it is not copied, a phrase; NULL: it is */
     const char *torch_dtype; /* what its torch_dtype becomes; NULL: it is copied as it is */
 } ferry_reshard_other;
@@ -307,12 +307,12 @@ FERRY_API ferry_status ferry_reshard_estimate(const ferry_reshard *reshard, cons
 FERRY_API ferry_status ferry_reshard_check_target(const char *path, ferry_error *error);
 
 typedef struct ferry_reshard_run_options {
-    size_t                 struct_size;
-    bool                   resume;   /* go on where an equal run ended; leave what that needs */
+    size_t struct_size;
+    bool resume;                     /* go on where an equal run ended; leave what that needs */
     ferry_work_progress_fn progress; /* (optional) */
-    void                  *context;
-    bool                   restart; /* with resume: begin anew, and leave what the next run needs */
-    uint64_t               bytes_per_s; /* the most that is read and written, together; 0: any */
+    void *context;
+    bool restart;         /* with resume: begin anew, and leave what the next run needs */
+    uint64_t bytes_per_s; /* the most that is read and written, together; 0: any */
 } ferry_reshard_run_options;
 
 #define FERRY_RESHARD_RUN_OPTIONS_INIT                                                             \
@@ -321,12 +321,12 @@ typedef struct ferry_reshard_run_options {
     }
 
 typedef struct ferry_reshard_result {
-    size_t      struct_size;
-    uint64_t    written_bytes;
-    uint64_t    resumed_bytes; /* of those, what an earlier run had written */
-    uint64_t    n_checked;     /* checksums of the source that were compared */
-    double      seconds;       /* all of it, until everything was synced */
-    double      copy_seconds;
+    size_t struct_size;
+    uint64_t written_bytes;
+    uint64_t resumed_bytes; /* of those, what an earlier run had written */
+    uint64_t n_checked;     /* checksums of the source that were compared */
+    double seconds;         /* all of it, until everything was synced */
+    double copy_seconds;
     const char *anew; /* as in ferry_work_progress */
 } ferry_reshard_result;
 
@@ -356,12 +356,12 @@ typedef void (*ferry_verify_visitor)(void *context, const char *tensor, uint64_t
                                      uint64_t digest);
 
 typedef struct ferry_verify_options {
-    size_t                 struct_size;
-    uint64_t               memory_cap_bytes; /* as in ferry_reshard_options */
-    uint32_t               n_threads;        /* as in ferry_reshard_options */
-    ferry_work_progress_fn progress;         /* (optional) */
-    ferry_verify_visitor   visitor;          /* (optional) called when all is done */
-    void                  *context;
+    size_t struct_size;
+    uint64_t memory_cap_bytes;       /* as in ferry_reshard_options */
+    uint32_t n_threads;              /* as in ferry_reshard_options */
+    ferry_work_progress_fn progress; /* (optional) */
+    ferry_verify_visitor visitor;    /* (optional) called when all is done */
+    void *context;
 } ferry_verify_options;
 
 #define FERRY_VERIFY_OPTIONS_INIT                                                                  \
@@ -370,12 +370,12 @@ typedef struct ferry_verify_options {
     }
 
 typedef struct ferry_verify_result {
-    size_t   struct_size;
+    size_t struct_size;
     uint64_t n_tensors;
     uint64_t tensor_bytes;
     uint64_t n_replicas; /* local tensors that were compared in addition, on both sides */
     uint64_t n_checked;  /* checksums that were compared */
-    double   seconds;
+    double seconds;
 } ferry_verify_result;
 
 #define FERRY_VERIFY_RESULT_INIT                                                                   \

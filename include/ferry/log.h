@@ -12,10 +12,10 @@ FERRY_BEGIN_DECLS
 typedef enum ferry_log_level {
     FERRY_LOG_TRACE = 0,
     FERRY_LOG_DEBUG = 1,
-    FERRY_LOG_INFO  = 2,
-    FERRY_LOG_WARN  = 3,
+    FERRY_LOG_INFO = 2,
+    FERRY_LOG_WARN = 3,
     FERRY_LOG_ERROR = 4,
-    FERRY_LOG_OFF   = 5
+    FERRY_LOG_OFF = 5
 } ferry_log_level;
 
 /* Receives one line without a newline. May be called from any thread; calls do not overlap. */

@@ -18,10 +18,10 @@ typedef enum ferry_memory_kind {
 
 /* Data enters ferry as a buffer: who it belongs to does not change by that. */
 typedef struct ferry_buffer {
-    void    *base;
+    void *base;
     uint64_t bytes;
-    uint32_t kind;   /* ferry_memory_kind */
-    int32_t  device; /* of a kind that has several; else 0 */
+    uint32_t kind;  /* ferry_memory_kind */
+    int32_t device; /* of a kind that has several; else 0 */
     /* The ferry_region that the memory lies in, if the caller registered it: else NULL. */
     struct ferry_region *registration;
 } ferry_buffer;
@@ -30,10 +30,10 @@ typedef struct ferry_buffer {
 static inline ferry_buffer ferry_buffer_of(const void *base, uint64_t bytes)
 {
     ferry_buffer buffer;
-    buffer.base         = (void *)(uintptr_t)base;
-    buffer.bytes        = bytes;
-    buffer.kind         = FERRY_MEMORY_HOST;
-    buffer.device       = 0;
+    buffer.base = (void *)(uintptr_t)base;
+    buffer.bytes = bytes;
+    buffer.kind = FERRY_MEMORY_HOST;
+    buffer.device = 0;
     buffer.registration = NULL;
     return buffer;
 }

@@ -20,32 +20,32 @@ FERRY_BEGIN_DECLS
  * live while it is used; ferry_model_add copies them.
  */
 typedef struct ferry_param_metadata {
-    size_t       struct_size;
-    const char  *name;
-    uint32_t     n_dims;
-    uint64_t     shape[FERRY_MAX_DIMS]; /* of the local shard */
-    ferry_dtype  dtype;                 /* its element_bits are the reference's element_size x 8 */
-    bool         is_tp;
-    uint32_t     partition_dim;
-    uint64_t     partition_stride;
-    bool         is_ep;
-    bool         has_num_experts;
-    uint64_t     num_experts; /* in the whole model */
-    uint32_t     owner_rank;
+    size_t struct_size;
+    const char *name;
+    uint32_t n_dims;
+    uint64_t shape[FERRY_MAX_DIMS]; /* of the local shard */
+    ferry_dtype dtype;              /* its element_bits are the reference's element_size x 8 */
+    bool is_tp;
+    uint32_t partition_dim;
+    uint64_t partition_stride;
+    bool is_ep;
+    bool has_num_experts;
+    uint64_t num_experts; /* in the whole model */
+    uint32_t owner_rank;
     ferry_group *tensor_parallel_group_ranks; /* NULL: not known */
     ferry_group *expert_parallel_group_ranks;
     ferry_group *data_parallel_group_ranks;
     ferry_group *pipeline_parallel_group_ranks;
-    const char  *resolved_name; /* NULL: the name */
-    bool         has_global_expert_index;
-    uint64_t     global_expert_index;
+    const char *resolved_name; /* NULL: the name */
+    bool has_global_expert_index;
+    uint64_t global_expert_index;
     /*
      * Packed blocks: the lengths, along partition_dim, of the components that this shard
      * concatenates, each cut by itself over the tensor-parallel ranks. NULL: one component. They
      * sum to the shard's length.
      */
     const uint64_t *partition_sizes;
-    size_t          n_partition_sizes;
+    size_t n_partition_sizes;
 } ferry_param_metadata;
 
 #define FERRY_PARAM_METADATA_INIT                                                                  \
@@ -81,25 +81,25 @@ FERRY_API void ferry_prefix_map_destroy(ferry_prefix_map *map);
  * stored. The name is written to buffer (FERRY_NAME_BYTES), and metadata->resolved_name points
  * there.
  */
-FERRY_API ferry_status ferry_assign_resolved_name(ferry_param_metadata   *metadata,
+FERRY_API ferry_status ferry_assign_resolved_name(ferry_param_metadata *metadata,
                                                   const ferry_prefix_map *map, char *buffer,
                                                   ferry_error *error);
 
 /* A parameter as a framework shows it, for ferry_extract_param_metadata. */
 typedef struct ferry_param_description {
-    size_t      struct_size;
-    uint32_t    n_dims;
-    uint64_t    shape[FERRY_MAX_DIMS];
+    size_t struct_size;
+    uint32_t n_dims;
+    uint64_t shape[FERRY_MAX_DIMS];
     ferry_dtype dtype;
-    bool        tensor_model_parallel;
-    bool        has_partition_dim;
-    uint32_t    partition_dim;
-    bool        has_partition_stride;
-    uint64_t    partition_stride;
+    bool tensor_model_parallel;
+    bool has_partition_dim;
+    uint32_t partition_dim;
+    bool has_partition_stride;
+    uint64_t partition_stride;
     /* False for what is not reduced over data parallel ranks: that marks expert parameters. */
-    bool            allreduce;
+    bool allreduce;
     const uint64_t *partition_sizes;
-    size_t          n_partition_sizes;
+    size_t n_partition_sizes;
 } ferry_param_description;
 
 #define FERRY_PARAM_DESCRIPTION_INIT                                                               \
@@ -109,7 +109,7 @@ typedef struct ferry_param_description {
 
 /* The groups of a rank; NULL for those it has not. */
 typedef struct ferry_process_groups {
-    size_t       struct_size;
+    size_t struct_size;
     ferry_group *tensor_parallel;
     ferry_group *expert_tensor_parallel;
     ferry_group *expert_parallel;
@@ -131,9 +131,9 @@ typedef struct ferry_process_groups {
 FERRY_API ferry_status ferry_extract_param_metadata(const ferry_param_description *param,
                                                     const char *param_name, uint32_t owner_rank,
                                                     const ferry_process_groups *groups,
-                                                    const uint64_t             *num_experts,
-                                                    ferry_param_metadata       *metadata_out,
-                                                    ferry_error                *error);
+                                                    const uint64_t *num_experts,
+                                                    ferry_param_metadata *metadata_out,
+                                                    ferry_error *error);
 
 /*
  * The reference's choice of a source among those that hold the same parameter: sources are bucketed
@@ -142,8 +142,8 @@ FERRY_API ferry_status ferry_extract_param_metadata(const ferry_param_descriptio
  * first entry.
  */
 FERRY_API ferry_status ferry_select_source_balanced(const ferry_param_metadata *const *sources,
-                                                    size_t                             n_sources,
-                                                    const ferry_param_metadata        *destination,
+                                                    size_t n_sources,
+                                                    const ferry_param_metadata *destination,
                                                     uint32_t dst_rank, size_t *chosen_out,
                                                     ferry_error *error);
 

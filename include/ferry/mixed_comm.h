@@ -98,8 +98,8 @@ FERRY_API ferry_status ferry_mixed_mode_parse(const char *text, uint32_t *mode_o
 
 /* Where tensors lie: memory of this rank's process. */
 typedef struct ferry_device {
-    uint32_t kind;  /* ferry_memory_kind; FERRY_MEMORY_CUDA is refused by this version */
-    int32_t  index; /* -1 on hosts; another one is refused by this version */
+    uint32_t kind; /* ferry_memory_kind; FERRY_MEMORY_CUDA is refused by this version */
+    int32_t index; /* -1 on hosts; another one is refused by this version */
 } ferry_device;
 
 /*
@@ -116,30 +116,30 @@ typedef struct ferry_device {
 #define FERRY_MIXED_BLOCK_BYTES 256
 
 typedef struct ferry_mixed_comm_options {
-    size_t       struct_size;
-    uint32_t     world_rank, world_size;
-    uint32_t     local_rank, local_size; /* local_rank = local_tp_rank + local_dp_rank * local_tp */
-    uint32_t     inter_rank, inter_size; /* inter_rank = inter_tp_rank + inter_dp_rank * inter_tp */
-    uint32_t     local_tp_size, local_dp_size;
-    uint32_t     inter_tp_size, inter_dp_size;
-    uint32_t     dtype; /* ferry_dtype_kind: FERRY_F16, FERRY_BF16 or FERRY_F32 */
+    size_t struct_size;
+    uint32_t world_rank, world_size;
+    uint32_t local_rank, local_size; /* local_rank = local_tp_rank + local_dp_rank * local_tp */
+    uint32_t inter_rank, inter_size; /* inter_rank = inter_tp_rank + inter_dp_rank * inter_tp */
+    uint32_t local_tp_size, local_dp_size;
+    uint32_t inter_tp_size, inter_dp_size;
+    uint32_t dtype; /* ferry_dtype_kind: FERRY_F16, FERRY_BF16 or FERRY_F32 */
     ferry_device device;
-    uint32_t     grid_size; /* lanes; 0: the usable cores for each rank of a node, at least 1 */
-    uint32_t     max_block_size;  /* in FERRY_MIXED_BLOCK_BYTES; 0: what fits the staging memory */
-    uint32_t     min_block_size;  /* of a message of several steps */
-    uint32_t     min_num_steps;   /* of a message whose blocks are the largest possible */
-    bool         ib_enable_ibgda; /* GPUs' own network access; hosts have none and ignore it */
+    uint32_t grid_size;       /* lanes; 0: the usable cores for each rank of a node, at least 1 */
+    uint32_t max_block_size;  /* in FERRY_MIXED_BLOCK_BYTES; 0: what fits the staging memory */
+    uint32_t min_block_size;  /* of a message of several steps */
+    uint32_t min_num_steps;   /* of a message whose blocks are the largest possible */
+    bool ib_enable_ibgda;     /* GPUs' own network access; hosts have none and ignore it */
     bool should_init_nvshmem; /* open the engine between nodes; else attach to `transport`, which
                                  the caller has opened */
     bool use_autotune;
     /* Beyond the constructor: */
-    bool             deterministic;  /* one tree of sums in all modes, sizes and runs */
-    bool             only_construct; /* create opens nothing: the caller makes the init calls */
-    ferry_transport *transport;      /* default: the handle's own */
-    const char      *engines;        /* for that one: see ferry_transport_open */
-    const char      *tune_file;      /* a saved table; default FERRY_TUNE_FILE, or none */
-    uint64_t         autotune_bytes; /* the largest piece that autotune measures; 0: 64 MiB */
-    uint64_t         staging_bytes;  /* the most staging memory of a rank; 0: by the topology */
+    bool deterministic;         /* one tree of sums in all modes, sizes and runs */
+    bool only_construct;        /* create opens nothing: the caller makes the init calls */
+    ferry_transport *transport; /* default: the handle's own */
+    const char *engines;        /* for that one: see ferry_transport_open */
+    const char *tune_file;      /* a saved table; default FERRY_TUNE_FILE, or none */
+    uint64_t autotune_bytes;    /* the largest piece that autotune measures; 0: 64 MiB */
+    uint64_t staging_bytes;     /* the most staging memory of a rank; 0: by the topology */
 } ferry_mixed_comm_options;
 
 #define FERRY_MIXED_COMM_OPTIONS_INIT                                                              \
@@ -155,7 +155,7 @@ typedef struct ferry_mixed_comm_options {
  * between ranks, is FERRY_ERR_INVALID_INPUT with the numbers, a dtype or device that this version
  * lacks is FERRY_ERR_UNSUPPORTED; both are found before anything is opened.
  */
-FERRY_API ferry_status ferry_mixed_comm_create(ferry_world                    *world,
+FERRY_API ferry_status ferry_mixed_comm_create(ferry_world *world,
                                                const ferry_mixed_comm_options *options,
                                                ferry_mixed_comm **comm_out, ferry_error *error);
 
@@ -166,7 +166,7 @@ FERRY_API ferry_status ferry_mixed_comm_create(ferry_world                    *w
  * ranks, and ferry_mixed_comm_describe says so. With one node there is nothing to open.
  */
 FERRY_API ferry_status ferry_mixed_comm_init_virtual_memory(ferry_mixed_comm *comm,
-                                                            ferry_error      *error);
+                                                            ferry_error *error);
 /* Opens what carries bytes between nodes: see above. */
 FERRY_API ferry_status ferry_mixed_comm_init_nvshmem(ferry_mixed_comm *comm, ferry_error *error);
 
@@ -196,14 +196,14 @@ FERRY_API ferry_status ferry_mixed_comm_get_valid_op_list(const ferry_mixed_comm
                                                           ferry_error *error);
 /* The modes that this topology offers: see above. */
 FERRY_API ferry_status ferry_mixed_comm_get_valid_mode_list(const ferry_mixed_comm *comm,
-                                                            const uint32_t        **modes_out,
+                                                            const uint32_t **modes_out,
                                                             size_t *n_out, ferry_error *error);
 
 /* `rows` rows of `columns` elements each, side by side, in a buffer of exactly as many bytes. */
 typedef struct ferry_mixed_tensor {
     ferry_buffer buffer;
-    uint64_t     rows;
-    uint64_t     columns;
+    uint64_t rows;
+    uint64_t columns;
 } ferry_mixed_tensor;
 
 /*
@@ -232,8 +232,8 @@ FERRY_API ferry_status ferry_mixed_comm_start(ferry_mixed_comm *comm, uint32_t o
 /* The mode that AUTOTUNE takes for this input; local, nothing runs. */
 FERRY_API ferry_status ferry_mixed_comm_select_autotune_mode(ferry_mixed_comm *comm, uint32_t op,
                                                              const ferry_mixed_tensor *in,
-                                                             uint32_t                 *mode_out,
-                                                             ferry_error              *error);
+                                                             uint32_t *mode_out,
+                                                             ferry_error *error);
 
 /* Writes what autotune has measured to a file, whole or not at all; one rank is enough. */
 FERRY_API ferry_status ferry_mixed_comm_save_tuning(const ferry_mixed_comm *comm, const char *path,
@@ -243,13 +243,13 @@ FERRY_API ferry_status ferry_mixed_comm_save_tuning(const ferry_mixed_comm *comm
  * What was measured, in order of operations, sizes and modes: one entry for each.
  */
 typedef struct ferry_mixed_timing {
-    size_t   struct_size;
+    size_t struct_size;
     uint32_t op;
     uint32_t mode;
     uint64_t bytes;      /* of the local piece: the input; for reduce-scatter input / dp */
     uint32_t block_size; /* in lines of 64 bytes, that it was fastest with; 0: the default's */
-    double   seconds;    /* of the slowest rank, the median; 0: left out, being far behind */
-    bool     chosen;     /* AUTOTUNE takes it for sizes near this one */
+    double seconds;      /* of the slowest rank, the median; 0: left out, being far behind */
+    bool chosen;         /* AUTOTUNE takes it for sizes near this one */
 } ferry_mixed_timing;
 
 #define FERRY_MIXED_TIMING_INIT                                                                    \
@@ -262,12 +262,12 @@ FERRY_API size_t ferry_mixed_comm_timing_count(const ferry_mixed_comm *comm);
 /* A timing, by number. */
 FERRY_API ferry_status ferry_mixed_comm_timing_at(const ferry_mixed_comm *comm, size_t index,
                                                   ferry_mixed_timing *timing_out,
-                                                  ferry_error        *error);
+                                                  ferry_error *error);
 
 /* What this rank has done since it was created, or since the last reset: docs/collectives.md has
  * the formulas. */
 typedef struct ferry_mixed_counts {
-    size_t   struct_size;
+    size_t struct_size;
     uint64_t calls;
     uint64_t steps;                /* blocks, of all lanes */
     uint64_t waits;                /* of the lane that waited most, in its steps */
@@ -283,26 +283,26 @@ typedef struct ferry_mixed_counts {
 
 /* What this rank has done since then. */
 FERRY_API ferry_status ferry_mixed_comm_get_counts(const ferry_mixed_comm *comm,
-                                                   ferry_mixed_counts     *counts_out,
-                                                   ferry_error            *error);
+                                                   ferry_mixed_counts *counts_out,
+                                                   ferry_error *error);
 /* Counts from 0 again. */
 FERRY_API ferry_status ferry_mixed_comm_reset_counts(ferry_mixed_comm *comm, ferry_error *error);
 
 /* The topology and the engines of a handle, with what options left open filled in. */
 typedef struct ferry_mixed_comm_info {
-    size_t      struct_size;
-    uint32_t    world_rank, world_size, local_rank, local_size, inter_rank, inter_size;
-    uint32_t    local_tp_size, local_dp_size, inter_tp_size, inter_dp_size;
-    uint32_t    tp_rank, tp_size, dp_rank, dp_size;
-    uint32_t    dtype;
-    uint32_t    grid_size;
-    uint32_t    max_block_size; /* the largest block that the staging memory has room for */
-    uint64_t    staging_bytes;  /* of this rank */
-    bool        virtual_memory; /* init_virtual_memory is done */
-    bool        multicast;      /* ranks of the node read each other's memory in place */
-    bool        between_nodes;  /* init_nvshmem is done */
-    bool        tuned;
-    bool        deterministic;
+    size_t struct_size;
+    uint32_t world_rank, world_size, local_rank, local_size, inter_rank, inter_size;
+    uint32_t local_tp_size, local_dp_size, inter_tp_size, inter_dp_size;
+    uint32_t tp_rank, tp_size, dp_rank, dp_size;
+    uint32_t dtype;
+    uint32_t grid_size;
+    uint32_t max_block_size; /* the largest block that the staging memory has room for */
+    uint64_t staging_bytes;  /* of this rank */
+    bool virtual_memory;     /* init_virtual_memory is done */
+    bool multicast;          /* ranks of the node read each other's memory in place */
+    bool between_nodes;      /* init_nvshmem is done */
+    bool tuned;
+    bool deterministic;
     const char *inside_engine;  /* "shm"; "" where there is no other rank */
     const char *between_engine; /* "ucx" */
     const char *between_note;   /* such as: UCX stands in for NVSHMEM on hosts */
@@ -316,8 +316,8 @@ typedef struct ferry_mixed_comm_info {
 
 /* What the handle found and chose. */
 FERRY_API ferry_status ferry_mixed_comm_describe(const ferry_mixed_comm *comm,
-                                                 ferry_mixed_comm_info  *info_out,
-                                                 ferry_error            *error);
+                                                 ferry_mixed_comm_info *info_out,
+                                                 ferry_error *error);
 
 FERRY_END_DECLS
 

@@ -32,7 +32,7 @@ static inline ferry_status ferry_mpi_fail(ferry_error *error, ferry_status statu
         snprintf(error->message, sizeof error->message, "%s", sentence);
     } else if (error != NULL) {
         char text[MPI_MAX_ERROR_STRING] = "";
-        int  length                     = 0;
+        int length = 0;
         MPI_Error_string(result, text, &length);
         snprintf(error->message, sizeof error->message, "%s: %s", sentence, text);
     }
@@ -44,14 +44,14 @@ static inline ferry_status ferry_mpi_fail(ferry_error *error, ferry_status statu
  * it. MPI must be initialised, by MPI_THREAD_SINGLE or more; it is used during this call only, on a
  * duplicate of the communicator, and may be finalised before the world is destroyed.
  */
-static inline ferry_status ferry_world_create_from_mpi(MPI_Comm                   communicator,
+static inline ferry_status ferry_world_create_from_mpi(MPI_Comm communicator,
                                                        const ferry_world_options *options,
                                                        ferry_world **world_out, ferry_error *error)
 {
     ferry_bootstrap bootstrap = FERRY_BOOTSTRAP_INIT;
-    MPI_Comm        own       = MPI_COMM_NULL;
-    int             begun = 0, ended = 0, two_groups = 0, rank = 0, n_ranks = 0;
-    ferry_status    status;
+    MPI_Comm own = MPI_COMM_NULL;
+    int begun = 0, ended = 0, two_groups = 0, rank = 0, n_ranks = 0;
+    ferry_status status;
 
     MPI_Initialized(&begun);
     MPI_Finalized(&ended);
@@ -84,9 +84,9 @@ static inline ferry_status ferry_world_create_from_mpi(MPI_Comm                 
         result = MPI_Comm_size(own, &n_ranks);
     }
     if (result == MPI_SUCCESS) {
-        bootstrap.context    = &own;
-        bootstrap.rank       = (uint32_t)rank;
-        bootstrap.n_ranks    = (uint32_t)n_ranks;
+        bootstrap.context = &own;
+        bootstrap.rank = (uint32_t)rank;
+        bootstrap.n_ranks = (uint32_t)n_ranks;
         bootstrap.all_gather = ferry_mpi_all_gather;
         status = ferry_world_create_from_bootstrap(&bootstrap, options, world_out, error);
     } else {

@@ -18,25 +18,25 @@ FERRY_BEGIN_DECLS
  * Fixed size.
  */
 typedef struct ferry_scales {
-    const float *values;     /* NULL: none */
-    uint64_t     n_values;   /* that may be read */
-    uint64_t     block_rows; /* of one block; both 0: one scale for all */
-    uint64_t     block_columns;
-    uint64_t     first_row; /* of the box in the tensor that the blocks are of */
-    uint64_t     first_column;
-    uint64_t     pitch; /* scales from a row of blocks to the next; default: as the box needs */
-    uint64_t     plane; /* and from one matrix to the next */
+    const float *values; /* NULL: none */
+    uint64_t n_values;   /* that may be read */
+    uint64_t block_rows; /* of one block; both 0: one scale for all */
+    uint64_t block_columns;
+    uint64_t first_row; /* of the box in the tensor that the blocks are of */
+    uint64_t first_column;
+    uint64_t pitch; /* scales from a row of blocks to the next; default: as the box needs */
+    uint64_t plane; /* and from one matrix to the next */
 } ferry_scales;
 
 /* Zero means the default. */
 typedef struct ferry_copy_options {
-    size_t       struct_size;
-    uint32_t     n_threads; /* default 1: the caller's. Others are started and ended by the call */
-    uint32_t     from_kind; /* ferry_dtype_kind of both sides, to cast; both 0: bytes as they are */
-    uint32_t     to_kind;
+    size_t struct_size;
+    uint32_t n_threads; /* default 1: the caller's. Others are started and ended by the call */
+    uint32_t from_kind; /* ferry_dtype_kind of both sides, to cast; both 0: bytes as they are */
+    uint32_t to_kind;
     ferry_scales from_scales; /* of an f8 */
     ferry_scales to_scales;   /* of an f8 */
-    uint64_t    *hash_out;    /* (optional) XXH3, 64 bits, of the bytes in row-major order, computed
+    uint64_t *hash_out;       /* (optional) XXH3, 64 bits, of the bytes in row-major order, computed
                                  as they pass: by one thread, and not of a cast */
 } ferry_copy_options;
 

@@ -33,7 +33,7 @@ typedef enum ferry_replica_policy {
 } ferry_replica_policy;
 
 typedef struct ferry_plan_options {
-    size_t   struct_size;
+    size_t struct_size;
     uint32_t replica; /* a ferry_replica_policy */
     /*
      * Only these destination tensors: patterns (* any text, ? one byte) with commas between them. A
@@ -48,7 +48,7 @@ typedef struct ferry_plan_options {
      * plan's last rank, in a world that has more, do not count. NULL: none.
      */
     const uint32_t *lost_ranks;
-    size_t          n_lost_ranks;
+    size_t n_lost_ranks;
 } ferry_plan_options;
 
 #define FERRY_PLAN_OPTIONS_INIT                                                                    \
@@ -65,7 +65,7 @@ typedef struct ferry_subset ferry_subset;
 /* list is copied; NULL: every name is in. */
 FERRY_API ferry_status ferry_subset_create(const char *list, ferry_subset **subset_out,
                                            ferry_error *error);
-FERRY_API void         ferry_subset_destroy(ferry_subset *subset); /* NULL is allowed */
+FERRY_API void ferry_subset_destroy(ferry_subset *subset); /* NULL is allowed */
 /* Whether the subset has this name. Of NULL for either: the name is in, or is not. */
 FERRY_API bool ferry_subset_has(const ferry_subset *subset, const char *name);
 
@@ -80,15 +80,15 @@ FERRY_API ferry_status ferry_subset_check(ferry_subset *subset, size_t n, ferry_
 
 /* One box of one tensor from one rank to another, or to itself. */
 typedef struct ferry_move {
-    uint64_t    task_id;
+    uint64_t task_id;
     const char *tensor;
     const char *source; /* the tensor that it is fed from, where the spec names one; else NULL */
     ferry_dtype dtype;
-    uint32_t    from;
-    uint32_t    to;
-    uint32_t    n_dims;                    /* of the receiver's shard */
-    uint64_t    dst_begin[FERRY_MAX_DIMS]; /* in the receiver's local shard */
-    uint64_t    length[FERRY_MAX_DIMS];
+    uint32_t from;
+    uint32_t to;
+    uint32_t n_dims;                    /* of the receiver's shard */
+    uint64_t dst_begin[FERRY_MAX_DIMS]; /* in the receiver's local shard */
+    uint64_t length[FERRY_MAX_DIMS];
     /*
      * The same for the sender's shard. It differs only where tensors are stacked: the lengths are
      * those of the receiver with leading ones added or taken away.
@@ -100,7 +100,7 @@ typedef struct ferry_move {
 } ferry_move;
 
 typedef struct ferry_plan_totals {
-    size_t   struct_size;
+    size_t struct_size;
     uint64_t n_moves;
     uint64_t moved_bytes; /* between ranks */
     uint64_t local_bytes; /* from a rank to itself */
@@ -112,7 +112,7 @@ typedef struct ferry_plan_totals {
     }
 
 typedef struct ferry_rank_bytes {
-    size_t   struct_size;
+    size_t struct_size;
     uint64_t in;
     uint64_t out;
     uint64_t local;
@@ -126,20 +126,20 @@ typedef struct ferry_rank_bytes {
 
 /* Which limit decides the lower bound of a plan. */
 typedef enum ferry_bound_reason {
-    FERRY_BOUND_NONE         = 0, /* nothing travels */
-    FERRY_BOUND_EGRESS       = 1,
-    FERRY_BOUND_INGRESS      = 2,
-    FERRY_BOUND_NODE_EGRESS  = 3,
+    FERRY_BOUND_NONE = 0, /* nothing travels */
+    FERRY_BOUND_EGRESS = 1,
+    FERRY_BOUND_INGRESS = 2,
+    FERRY_BOUND_NODE_EGRESS = 3,
     FERRY_BOUND_NODE_INGRESS = 4
 } ferry_bound_reason;
 
 /* No plan without relays can be faster on this cluster, whichever replicas it chose. */
 typedef struct ferry_plan_bound {
-    size_t   struct_size;
-    uint32_t reason;      /* a ferry_bound_reason */
-    uint32_t rank;        /* the rank that decides; of a node, its first */
-    bool     has_seconds; /* false without a cluster */
-    double   seconds;
+    size_t struct_size;
+    uint32_t reason;  /* a ferry_bound_reason */
+    uint32_t rank;    /* the rank that decides; of a node, its first */
+    bool has_seconds; /* false without a cluster */
+    double seconds;
     double
         busiest_bytes; /* the least that the busiest sender can send, with any choice of replicas */
 } ferry_plan_bound;
@@ -151,7 +151,7 @@ typedef struct ferry_plan_bound {
 
 /* What planning touched: the cost of a rank's plan is its own moves + layout classes x peers. */
 typedef struct ferry_plan_statistics {
-    size_t   struct_size;
+    size_t struct_size;
     uint64_t n_tensors;      /* destination tensors in the plan */
     uint64_t layout_classes; /* distinct pairs of placements */
     uint64_t replica_sets;   /* distinct sets of ranks that hold the same bytes */
@@ -195,9 +195,9 @@ FERRY_API ferry_status ferry_plan_get_rank_bytes(const ferry_plan *plan, uint32_
 FERRY_API ferry_status ferry_plan_get_bound(const ferry_plan *plan, ferry_plan_bound *bound_out,
                                             ferry_error *error);
 /* What the cost of planning depends on. */
-FERRY_API ferry_status ferry_plan_get_statistics(const ferry_plan      *plan,
+FERRY_API ferry_status ferry_plan_get_statistics(const ferry_plan *plan,
                                                  ferry_plan_statistics *statistics_out,
-                                                 ferry_error           *error);
+                                                 ferry_error *error);
 
 /*
  * Is handed each move; the move and its texts live until the call returns (the texts as long as the
@@ -209,7 +209,7 @@ typedef ferry_status (*ferry_move_visitor)(void *context, const ferry_move *move
 
 /* What a visit touched. peers: other ranks that this rank exchanges moves with. */
 typedef struct ferry_visit_statistics {
-    size_t   struct_size;
+    size_t struct_size;
     uint64_t peers;
     uint64_t layout_classes; /* those that the rank takes part in */
     uint64_t moves_visited;  /* handed over, and looked at on the way to a task id */
@@ -233,9 +233,9 @@ FERRY_API ferry_status ferry_plan_visit(const ferry_plan *plan, uint32_t rank,
 
 /* What to print of a plan. */
 typedef struct ferry_plan_json_options {
-    size_t   struct_size;
-    uint32_t rank;    /* only this rank's moves, or FERRY_ALL_RANKS */
-    bool     summary; /* no moves */
+    size_t struct_size;
+    uint32_t rank; /* only this rank's moves, or FERRY_ALL_RANKS */
+    bool summary;  /* no moves */
 } ferry_plan_json_options;
 
 #define FERRY_PLAN_JSON_OPTIONS_INIT                                                               \
@@ -244,7 +244,7 @@ typedef struct ferry_plan_json_options {
     }
 
 /* Streams ferry.plan/1; options may be NULL. */
-FERRY_API ferry_status ferry_plan_write_json(const ferry_plan              *plan,
+FERRY_API ferry_status ferry_plan_write_json(const ferry_plan *plan,
                                              const ferry_plan_json_options *options,
                                              ferry_write_fn write, void *context,
                                              ferry_error *error);

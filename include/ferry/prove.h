@@ -12,7 +12,7 @@ FERRY_BEGIN_DECLS
 
 /* What was proven. The caller owns it and starts it with FERRY_PROOF_INIT. */
 typedef struct ferry_proof {
-    size_t   struct_size;
+    size_t struct_size;
     uint64_t n_tensors;            /* tensors that the destination wants */
     uint64_t n_moves;              /* moves read, local ones included */
     uint64_t n_destination_shards; /* pairs of rank and tensor with at least one element */

@@ -28,17 +28,17 @@ typedef struct ferry_slice {
 
 /* One half of a move, as one of its two ranks sees it. */
 typedef struct ferry_transfer_op {
-    size_t      struct_size;
+    size_t struct_size;
     const char *param_name; /* lives as long as the plan */
-    uint32_t    peer_rank;
-    bool        is_send;
-    uint32_t    n_dims;
+    uint32_t peer_rank;
+    bool is_send;
+    uint32_t n_dims;
     ferry_slice my_slice[FERRY_MAX_DIMS]; /* in this rank's shard */
-    uint32_t    peer_n_dims;              /* differs from n_dims only where tensors are stacked */
+    uint32_t peer_n_dims;                 /* differs from n_dims only where tensors are stacked */
     ferry_slice peer_slice[FERRY_MAX_DIMS];
-    bool        has_task_id;
-    uint64_t    task_id;
-    uint64_t    bytes;
+    bool has_task_id;
+    uint64_t task_id;
+    uint64_t bytes;
     const char *source_name; /* of the tensor it comes from, where that is another; else NULL */
 } ferry_transfer_op;
 
@@ -49,11 +49,11 @@ typedef struct ferry_transfer_op {
 
 /* How one dimension of a parameter is cut on both sides. The lists are retained groups. */
 typedef struct ferry_sharding_descriptor {
-    size_t             struct_size;
-    const char        *name; /* "tp" */
-    uint32_t           dim;
-    uint64_t           src_stride;
-    uint64_t           dst_stride;
+    size_t struct_size;
+    const char *name; /* "tp" */
+    uint32_t dim;
+    uint64_t src_stride;
+    uint64_t dst_stride;
     const ferry_group *src_dim_ranks; /* borrowed from the metadata */
     const ferry_group *dst_dim_ranks;
 } ferry_sharding_descriptor;
@@ -71,7 +71,7 @@ typedef struct ferry_sharding_descriptor {
  */
 FERRY_API ferry_status ferry_build_descriptors_for_param(const ferry_param_metadata *src,
                                                          const ferry_param_metadata *dst,
-                                                         ferry_sharding_descriptor  *descriptor_out,
+                                                         ferry_sharding_descriptor *descriptor_out,
                                                          size_t *n_out, ferry_error *error);
 
 /* What one rank receives of one parameter: from which rank, and the slices on both sides. */
@@ -127,7 +127,7 @@ FERRY_API ferry_status ferry_roster_set(ferry_roster *roster, uint32_t rank,
 FERRY_API void ferry_roster_destroy(ferry_roster *roster);
 
 /* Plans a roster, as ferry_plan_create does a spec. */
-FERRY_API ferry_status ferry_plan_create_from_roster(const ferry_roster       *roster,
+FERRY_API ferry_status ferry_plan_create_from_roster(const ferry_roster *roster,
                                                      const ferry_plan_options *options,
                                                      ferry_plan **plan_out, ferry_error *error);
 
@@ -137,7 +137,7 @@ typedef struct ferry_reshard_plan ferry_reshard_plan;
 /* One rank's part of a plan; a self move is both a send and a receive. */
 FERRY_API ferry_status ferry_reshard_plan_create(const ferry_plan *plan, uint32_t rank,
                                                  ferry_reshard_plan **reshard_plan_out,
-                                                 ferry_error         *error);
+                                                 ferry_error *error);
 /* How many ops this rank sends. */
 FERRY_API size_t ferry_reshard_plan_send_count(const ferry_reshard_plan *plan);
 /* How many ops this rank receives. */
@@ -169,8 +169,8 @@ FERRY_API void ferry_reshard_plan_destroy(ferry_reshard_plan *plan);
  * both.
  */
 typedef struct ferry_exchange {
-    size_t   struct_size;
-    void    *context;
+    size_t struct_size;
+    void *context;
     uint32_t rank;
     uint32_t n_ranks;
     int (*all_gather)(void *context, const void *bytes, size_t n_bytes, const void **all_out,

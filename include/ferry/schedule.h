@@ -24,11 +24,11 @@ FERRY_BEGIN_DECLS
 typedef struct ferry_cluster ferry_cluster;
 
 typedef struct ferry_cluster_options {
-    size_t   struct_size;
+    size_t struct_size;
     uint32_t ranks_per_node;
-    double   rank_bytes_per_s; /* each way, inside a node and out of it */
-    double   node_bytes_per_s; /* each way, of what crosses the node's border */
-    double   latency_s;        /* of a batch */
+    double rank_bytes_per_s; /* each way, inside a node and out of it */
+    double node_bytes_per_s; /* each way, of what crosses the node's border */
+    double latency_s;        /* of a batch */
 } ferry_cluster_options;
 
 #define FERRY_CLUSTER_OPTIONS_INIT                                                                 \
@@ -48,7 +48,7 @@ FERRY_API void ferry_cluster_destroy(ferry_cluster *cluster);
 
 /* Bytes that must get from one rank to another. */
 typedef struct ferry_task {
-    size_t   struct_size;
+    size_t struct_size;
     uint64_t task_id; /* of any value; distinct among the tasks of one pair of ranks */
     uint32_t from;
     uint32_t to; /* tasks from a rank to itself are not scheduled */
@@ -58,7 +58,7 @@ typedef struct ferry_task {
      * Tasks of one sender with equal content numbers carry the same bytes, so that their receivers
      * may relay to each other; such task ids are distinct in the whole list.
      */
-    bool     has_content;
+    bool has_content;
     uint64_t content;
 } ferry_task;
 
@@ -99,22 +99,22 @@ typedef enum ferry_duplex {
 /* How far a schedule is that takes long to make: the optimal rule tries several ways. */
 typedef struct ferry_schedule_progress {
     const char *doing; /* such as "scheduling relays in trees"; lives for ever */
-    uint32_t    n_tried;
-    double      ratio; /* of the best so far, as in ferry_schedule_report; 0: there is none yet */
+    uint32_t n_tried;
+    double ratio; /* of the best so far, as in ferry_schedule_report; 0: there is none yet */
 } ferry_schedule_progress;
 
 /* Is called on the caller's thread before each step. Returns false to stop: FERRY_ERR_STOPPED. */
 typedef bool (*ferry_schedule_progress_fn)(void *context, const ferry_schedule_progress *progress);
 
 typedef struct ferry_schedule_options {
-    size_t                     struct_size;
-    uint32_t                   rule;       /* a ferry_schedule_rule */
-    uint32_t                   duplex;     /* a ferry_duplex */
-    uint64_t                   slot_bytes; /* the most bytes of a batch; 0: FERRY_SLOT_BYTES */
-    uint32_t                   max_tasks;  /* the most segments of a batch; 0: FERRY_MAX_TASKS */
-    bool                       no_relays;  /* every segment comes from its task's own sender */
-    ferry_schedule_progress_fn progress;   /* (optional) */
-    void                      *context;
+    size_t struct_size;
+    uint32_t rule;                       /* a ferry_schedule_rule */
+    uint32_t duplex;                     /* a ferry_duplex */
+    uint64_t slot_bytes;                 /* the most bytes of a batch; 0: FERRY_SLOT_BYTES */
+    uint32_t max_tasks;                  /* the most segments of a batch; 0: FERRY_MAX_TASKS */
+    bool no_relays;                      /* every segment comes from its task's own sender */
+    ferry_schedule_progress_fn progress; /* (optional) */
+    void *context;
 } ferry_schedule_options;
 
 #define FERRY_SCHEDULE_OPTIONS_INIT                                                                \
@@ -127,16 +127,16 @@ typedef struct ferry_schedule ferry_schedule;
 
 /* cluster NULL: every rank moves one byte per unit of time, without latency. options may be NULL.
  */
-FERRY_API ferry_status ferry_schedule_create(const ferry_task_list        *tasks,
-                                             const ferry_cluster          *cluster,
+FERRY_API ferry_status ferry_schedule_create(const ferry_task_list *tasks,
+                                             const ferry_cluster *cluster,
                                              const ferry_schedule_options *options,
                                              ferry_schedule **schedule_out, ferry_error *error);
 
 /* All moves of a plan between ranks, on the plan's own cluster. */
-FERRY_API ferry_status ferry_schedule_create_for_plan(const ferry_plan             *plan,
+FERRY_API ferry_status ferry_schedule_create_for_plan(const ferry_plan *plan,
                                                       const ferry_schedule_options *options,
-                                                      ferry_schedule              **schedule_out,
-                                                      ferry_error                  *error);
+                                                      ferry_schedule **schedule_out,
+                                                      ferry_error *error);
 
 /* NULL is allowed. */
 FERRY_API void ferry_schedule_destroy(ferry_schedule *schedule);
@@ -149,17 +149,17 @@ FERRY_API void ferry_schedule_destroy(ferry_schedule *schedule);
  * nodes' ports max-min fairly.
  */
 typedef struct ferry_schedule_report {
-    size_t   struct_size;
+    size_t struct_size;
     uint32_t rounds;
     uint32_t degree; /* the most batches that one rank sends, or that one rank receives */
     uint64_t n_batches;
     uint64_t n_segments;
     uint64_t bytes;         /* of all batches */
     uint64_t relayed_bytes; /* thereof by receivers to each other */
-    bool     has_seconds;   /* false without a cluster */
-    double   makespan;
-    double   bound;        /* no schedule of these tasks is faster, with whatever relays */
-    double   ratio;        /* makespan / bound; 1 when nothing travels */
+    bool has_seconds;       /* false without a cluster */
+    double makespan;
+    double bound;          /* no schedule of these tasks is faster, with whatever relays */
+    double ratio;          /* makespan / bound; 1 when nothing travels */
     uint32_t bound_reason; /* a ferry_bound_reason */
     uint32_t bound_rank;   /* the rank that decides; of a node, its first */
 } ferry_schedule_report;
@@ -171,7 +171,7 @@ typedef struct ferry_schedule_report {
 
 /* The batches of a schedule are numbered by (round, from). */
 typedef struct ferry_batch {
-    size_t   struct_size;
+    size_t struct_size;
     uint32_t round;
     uint32_t from;
     uint32_t to;
@@ -187,11 +187,11 @@ typedef struct ferry_batch {
 
 /* Bytes [first_byte, first_byte + bytes) of a task, in row-major order of the move's box. */
 typedef struct ferry_segment {
-    size_t   struct_size;
+    size_t struct_size;
     uint64_t task_id;
     uint64_t first_byte;
     uint64_t bytes;
-    bool     is_relayed; /* the sender of the batch got these bytes under relay_task_id before */
+    bool is_relayed; /* the sender of the batch got these bytes under relay_task_id before */
     uint64_t relay_task_id;
 } ferry_segment;
 
@@ -201,9 +201,9 @@ typedef struct ferry_segment {
     }
 
 /* Rounds, batches, seconds and the bound. */
-FERRY_API ferry_status ferry_schedule_get_report(const ferry_schedule  *schedule,
+FERRY_API ferry_status ferry_schedule_get_report(const ferry_schedule *schedule,
                                                  ferry_schedule_report *report_out,
-                                                 ferry_error           *error);
+                                                 ferry_error *error);
 /* A batch, by number, below n_batches of the report. */
 FERRY_API ferry_status ferry_schedule_batch_at(const ferry_schedule *schedule, uint64_t index,
                                                ferry_batch *batch_out, ferry_error *error);
@@ -232,8 +232,8 @@ FERRY_API ferry_status ferry_schedule_get_idle(const ferry_schedule *schedule, u
 FERRY_API void ferry_schedule_digest(const ferry_schedule *schedule, char digest_out[33]);
 
 /* ferry.plan/1 with its "schedule"; options as for ferry_plan_write_json. */
-FERRY_API ferry_status ferry_schedule_write_json(const ferry_schedule          *schedule,
-                                                 const ferry_plan              *plan,
+FERRY_API ferry_status ferry_schedule_write_json(const ferry_schedule *schedule,
+                                                 const ferry_plan *plan,
                                                  const ferry_plan_json_options *options,
                                                  ferry_write_fn write, void *context,
                                                  ferry_error *error);
@@ -245,10 +245,10 @@ FERRY_API ferry_status ferry_schedule_write_json(const ferry_schedule          *
 typedef struct ferry_simulation ferry_simulation;
 
 typedef struct ferry_simulation_options {
-    size_t   struct_size;
-    uint32_t send_slots;       /* of each rank; 0: as many as needed */
-    uint32_t recv_slots;       /* of each rank; 0: as many as needed */
-    double   pack_bytes_per_s; /* into a slot, and out of one at the receiver; 0: in no time */
+    size_t struct_size;
+    uint32_t send_slots;     /* of each rank; 0: as many as needed */
+    uint32_t recv_slots;     /* of each rank; 0: as many as needed */
+    double pack_bytes_per_s; /* into a slot, and out of one at the receiver; 0: in no time */
 } ferry_simulation_options;
 
 #define FERRY_SIMULATION_OPTIONS_INIT                                                              \
@@ -257,13 +257,13 @@ typedef struct ferry_simulation_options {
     }
 
 typedef struct ferry_simulation_report {
-    size_t   struct_size;
-    double   seconds;         /* until the last byte is in place; without a cluster, bytes */
+    size_t struct_size;
+    double seconds;           /* until the last byte is in place; without a cluster, bytes */
     uint64_t peak_slot_bytes; /* that one rank has in slots at once */
     uint32_t peak_slot_rank;
     uint32_t slowest_from; /* of the link whose batches take longest from start to end, summed */
     uint32_t slowest_to;
-    double   slowest_seconds;
+    double slowest_seconds;
 } ferry_simulation_report;
 
 #define FERRY_SIMULATION_REPORT_INIT                                                               \
@@ -272,10 +272,10 @@ typedef struct ferry_simulation_report {
     }
 
 typedef struct ferry_simulation_rank {
-    size_t   struct_size;
-    double   end;  /* when its last batch was in place */
-    double   busy; /* sending or receiving */
-    double   idle; /* neither, until the end of the simulation */
+    size_t struct_size;
+    double end;  /* when its last batch was in place */
+    double busy; /* sending or receiving */
+    double idle; /* neither, until the end of the simulation */
     uint64_t peak_slot_bytes;
 } ferry_simulation_rank;
 
@@ -285,20 +285,20 @@ typedef struct ferry_simulation_rank {
     }
 
 /* options may be NULL. The simulation holds no reference to the schedule, which must outlive it. */
-FERRY_API ferry_status ferry_simulation_create(const ferry_schedule           *schedule,
+FERRY_API ferry_status ferry_simulation_create(const ferry_schedule *schedule,
                                                const ferry_simulation_options *options,
-                                               ferry_simulation              **simulation_out,
-                                               ferry_error                    *error);
+                                               ferry_simulation **simulation_out,
+                                               ferry_error *error);
 /* NULL is allowed. */
 FERRY_API void ferry_simulation_destroy(ferry_simulation *simulation);
 /* When all is done, and what it took. */
-FERRY_API ferry_status ferry_simulation_get_report(const ferry_simulation  *simulation,
+FERRY_API ferry_status ferry_simulation_get_report(const ferry_simulation *simulation,
                                                    ferry_simulation_report *report_out,
-                                                   ferry_error             *error);
+                                                   ferry_error *error);
 /* The same for one rank. */
 FERRY_API ferry_status ferry_simulation_get_rank(const ferry_simulation *simulation, uint32_t rank,
                                                  ferry_simulation_rank *rank_out,
-                                                 ferry_error           *error);
+                                                 ferry_error *error);
 /* When a batch was on the wire. */
 FERRY_API ferry_status ferry_simulation_batch_time(const ferry_simulation *simulation,
                                                    uint64_t batch, double *start_out,

@@ -45,7 +45,7 @@ FERRY_API ferry_status ferry_segment_range(uint64_t bytes, uint64_t element_byte
  * batch; its number among those of its destination is the batch index. Groups belong to their
  * workloads and live as long.
  */
-typedef struct ferry_workloads      ferry_workloads;
+typedef struct ferry_workloads ferry_workloads;
 typedef struct ferry_workload_group ferry_workload_group;
 
 /* The workloads of one PE, without a task. */
@@ -70,12 +70,12 @@ FERRY_API void ferry_workloads_destroy(ferry_workloads *workloads);
 
 /* 0 for unknown destinations and before packing. */
 FERRY_API uint32_t ferry_workloads_group_count(const ferry_workloads *workloads,
-                                               uint32_t               destination);
+                                               uint32_t destination);
 /* A group for a destination, by number. */
 FERRY_API ferry_status ferry_workloads_group_at(const ferry_workloads *workloads,
                                                 uint32_t destination, uint32_t index,
                                                 const ferry_workload_group **group_out,
-                                                ferry_error                 *error);
+                                                ferry_error *error);
 
 /* The PE that the group goes to. */
 FERRY_API uint32_t ferry_workload_group_destination(const ferry_workload_group *group);
@@ -92,7 +92,7 @@ FERRY_API ferry_status ferry_workload_group_task_at(const ferry_workload_group *
 #define FERRY_NO_ITERATION UINT32_MAX
 
 typedef struct ferry_scheduled_batch {
-    size_t   struct_size;
+    size_t struct_size;
     uint32_t source;
     uint32_t destination;
     uint32_t batch_index; /* among those from source to destination */
@@ -109,13 +109,13 @@ typedef struct ferry_scheduled_batch {
 typedef struct ferry_scheduled_batches ferry_scheduled_batches;
 
 /* An empty list, for batches among n_pes PEs. */
-FERRY_API ferry_status ferry_scheduled_batches_create(uint32_t                  n_pes,
+FERRY_API ferry_status ferry_scheduled_batches_create(uint32_t n_pes,
                                                       ferry_scheduled_batches **batches_out,
-                                                      ferry_error              *error);
+                                                      ferry_error *error);
 /* Batches of a PE to itself are not scheduled: they are refused. */
-FERRY_API ferry_status ferry_scheduled_batches_add(ferry_scheduled_batches     *batches,
+FERRY_API ferry_status ferry_scheduled_batches_add(ferry_scheduled_batches *batches,
                                                    const ferry_scheduled_batch *batch,
-                                                   ferry_error                 *error);
+                                                   ferry_error *error);
 /* How many batches the list has. */
 FERRY_API uint64_t ferry_scheduled_batches_count(const ferry_scheduled_batches *batches);
 /* A batch of the list, by number. */
@@ -148,7 +148,7 @@ FERRY_API ferry_status ferry_has_conflict(const ferry_scheduled_batch *batch, ui
  * What batches carry, by (source, destination, batch index). A summary belongs to its summaries
  * and lives as long. Immutable.
  */
-typedef struct ferry_summaries        ferry_summaries;
+typedef struct ferry_summaries ferry_summaries;
 typedef struct ferry_workload_summary ferry_workload_summary;
 
 /* How many summaries there are: one for each batch. */
@@ -156,7 +156,7 @@ FERRY_API uint64_t ferry_summaries_count(const ferry_summaries *summaries);
 /* In order of keys. */
 FERRY_API ferry_status ferry_summaries_at(const ferry_summaries *summaries, uint64_t index,
                                           const ferry_workload_summary **summary_out,
-                                          ferry_error                   *error);
+                                          ferry_error *error);
 /* NULL where there is none. */
 FERRY_API const ferry_workload_summary *ferry_summaries_find(const ferry_summaries *summaries,
                                                              uint32_t source, uint32_t destination,
@@ -190,20 +190,20 @@ FERRY_API ferry_status ferry_workload_summary_task_at(const ferry_workload_summa
 FERRY_API ferry_status ferry_collect_all_batches(const ferry_workloads *workloads, uint32_t my_pe,
                                                  uint32_t n_pes, const ferry_exchange *exchange,
                                                  ferry_scheduled_batches **batches_out,
-                                                 ferry_error              *error);
+                                                 ferry_error *error);
 
 /* What all batches of the world carry. */
 FERRY_API ferry_status ferry_exchange_workload_summaries(const ferry_workloads *workloads,
                                                          uint32_t my_pe, uint32_t n_pes,
                                                          const ferry_exchange *exchange,
-                                                         ferry_summaries     **summaries_out,
-                                                         ferry_error          *error);
+                                                         ferry_summaries **summaries_out,
+                                                         ferry_error *error);
 
 /* The batches that a PE sends or receives, by iteration. Immutable. */
 typedef struct ferry_local_schedule ferry_local_schedule;
 
 typedef struct ferry_build_schedule_options {
-    size_t   struct_size;
+    size_t struct_size;
     uint32_t rule;   /* a ferry_schedule_rule */
     uint32_t duplex; /* a ferry_duplex */
 } ferry_build_schedule_options;
@@ -220,25 +220,25 @@ typedef struct ferry_build_schedule_options {
  * the first rank that has another one than rank 0.
  */
 FERRY_API ferry_status ferry_build_schedule(const ferry_workloads *workloads, uint32_t my_pe,
-                                            uint32_t                            n_pes,
+                                            uint32_t n_pes,
                                             const ferry_build_schedule_options *options,
-                                            const ferry_exchange               *exchange,
-                                            ferry_local_schedule              **schedule_out,
+                                            const ferry_exchange *exchange,
+                                            ferry_local_schedule **schedule_out,
                                             ferry_summaries **summaries_out, ferry_error *error);
 
 /* Of the whole world; no iteration is empty there, though it may be here. */
 FERRY_API uint32_t ferry_local_schedule_iteration_count(const ferry_local_schedule *schedule);
 /* The batches of this PE in an iteration: at most one that it sends and one that it receives. */
 FERRY_API uint32_t ferry_local_schedule_count(const ferry_local_schedule *schedule,
-                                              uint32_t                    iteration);
+                                              uint32_t iteration);
 /* A batch of this PE in an iteration, by number. */
 FERRY_API ferry_status ferry_local_schedule_at(const ferry_local_schedule *schedule,
                                                uint32_t iteration, uint32_t index,
                                                ferry_scheduled_batch *batch_out,
-                                               ferry_error           *error);
+                                               ferry_error *error);
 /* 32 hex digits and a zero, equal on all ranks. Of no schedule, zeros. */
 FERRY_API void ferry_local_schedule_digest(const ferry_local_schedule *schedule,
-                                           char                        digest_out[33]);
+                                           char digest_out[33]);
 /* NULL is allowed. */
 FERRY_API void ferry_local_schedule_destroy(ferry_local_schedule *schedule);
 
@@ -251,24 +251,24 @@ typedef struct ferry_iter_schedules ferry_iter_schedules;
 
 /* Lists them, from what ferry_build_schedule made. */
 FERRY_API ferry_status ferry_prepare_iter_schedules(const ferry_local_schedule *schedule,
-                                                    const ferry_workloads      *workloads,
-                                                    const ferry_summaries      *summaries,
-                                                    ferry_iter_schedules      **schedules_out,
-                                                    ferry_error                *error);
+                                                    const ferry_workloads *workloads,
+                                                    const ferry_summaries *summaries,
+                                                    ferry_iter_schedules **schedules_out,
+                                                    ferry_error *error);
 /* How many iterations there are in the whole world. */
 FERRY_API uint32_t ferry_iter_schedules_count(const ferry_iter_schedules *schedules);
 /* *group_out is NULL, and the batch is not written, where the PE sends nothing. */
-FERRY_API ferry_status ferry_iter_schedules_send(const ferry_iter_schedules  *schedules,
-                                                 uint32_t                     iteration,
-                                                 ferry_scheduled_batch       *batch_out,
+FERRY_API ferry_status ferry_iter_schedules_send(const ferry_iter_schedules *schedules,
+                                                 uint32_t iteration,
+                                                 ferry_scheduled_batch *batch_out,
                                                  const ferry_workload_group **group_out,
-                                                 ferry_error                 *error);
+                                                 ferry_error *error);
 /* *summary_out is NULL, and the batch is not written, where the PE receives nothing. */
-FERRY_API ferry_status ferry_iter_schedules_recv(const ferry_iter_schedules    *schedules,
-                                                 uint32_t                       iteration,
-                                                 ferry_scheduled_batch         *batch_out,
+FERRY_API ferry_status ferry_iter_schedules_recv(const ferry_iter_schedules *schedules,
+                                                 uint32_t iteration,
+                                                 ferry_scheduled_batch *batch_out,
                                                  const ferry_workload_summary **summary_out,
-                                                 ferry_error                   *error);
+                                                 ferry_error *error);
 /* NULL is allowed. */
 FERRY_API void ferry_iter_schedules_destroy(ferry_iter_schedules *schedules);
 
@@ -288,9 +288,9 @@ FERRY_API void ferry_iter_schedules_destroy(ferry_iter_schedules *schedules);
  * only a rank whose exchange is unusable, fails or damages the last message, and rank 0 where it
  * lacks even the memory to note a length per rank.
  */
-FERRY_API ferry_status ferry_build_plan_schedule(const ferry_plan             *plan,
+FERRY_API ferry_status ferry_build_plan_schedule(const ferry_plan *plan,
                                                  const ferry_schedule_options *options,
-                                                 const ferry_exchange         *exchange,
+                                                 const ferry_exchange *exchange,
                                                  ferry_schedule **schedule_out, ferry_error *error);
 
 FERRY_END_DECLS

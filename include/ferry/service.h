@@ -64,12 +64,12 @@ typedef enum ferry_commit {
 
 /* How bytes get from a source to a destination. As an option: the best one that is allowed. */
 enum {
-    FERRY_PATH_LOCAL  = 1 << 0, /* a copy within a rank */
+    FERRY_PATH_LOCAL = 1 << 0,  /* a copy within a rank */
     FERRY_PATH_MAPPED = 1 << 1, /* the peer's memory is mapped here: a copy from tensor to tensor */
     FERRY_PATH_ATTACH = 1 << 2, /* cross-memory attach: the kernel copies from tensor to tensor */
     FERRY_PATH_REMOTE = 1 << 3, /* puts into the destination, which is registered */
     FERRY_PATH_STAGED = 1 << 4, /* through slots: packed, put, unpacked; always possible */
-    FERRY_PATH_ALL    = (1 << 5) - 1
+    FERRY_PATH_ALL = (1 << 5) - 1
 };
 
 #define FERRY_MEMORY_CAP ((uint64_t)64 << 20)
@@ -79,19 +79,19 @@ enum {
  * transport or none does.
  */
 typedef struct ferry_service_options {
-    size_t           struct_size;
-    ferry_transport *transport;  /* default: one that the service opens in init */
-    const char      *engines;    /* for that one: see ferry_transport_open */
-    uint64_t         memory_cap; /* the most staging memory of a rank; FERRY_MEMORY_CAP */
-    uint64_t         slot_bytes; /* the most bytes of a batch; default FERRY_SLOT_BYTES, or less
-                                    where the cap asks for it */
-    uint32_t max_tasks;          /* the most segments of a batch; FERRY_MAX_TASKS */
-    uint32_t n_threads;          /* that copy, on this rank; default: a fair share of the cores */
-    uint32_t checksum;           /* a ferry_checksum */
-    uint32_t commit;             /* a ferry_commit */
-    uint32_t paths;     /* FERRY_PATH_ flags that may be used; STAGED and LOCAL always may */
-    bool     no_relays; /* of a bound plan: nothing is passed on by receivers */
-    bool     trace;     /* keep the times of batches for ferry_service_span_at */
+    size_t struct_size;
+    ferry_transport *transport; /* default: one that the service opens in init */
+    const char *engines;        /* for that one: see ferry_transport_open */
+    uint64_t memory_cap;        /* the most staging memory of a rank; FERRY_MEMORY_CAP */
+    uint64_t slot_bytes;        /* the most bytes of a batch; default FERRY_SLOT_BYTES, or less
+                                   where the cap asks for it */
+    uint32_t max_tasks;         /* the most segments of a batch; FERRY_MAX_TASKS */
+    uint32_t n_threads;         /* that copy, on this rank; default: a fair share of the cores */
+    uint32_t checksum;          /* a ferry_checksum */
+    uint32_t commit;            /* a ferry_commit */
+    uint32_t paths; /* FERRY_PATH_ flags that may be used; STAGED and LOCAL always may */
+    bool no_relays; /* of a bound plan: nothing is passed on by receivers */
+    bool trace;     /* keep the times of batches for ferry_service_span_at */
     /* The number of the first run, for a service that goes on from another one; default 1. */
     uint64_t first_version;
 } ferry_service_options;
@@ -103,7 +103,7 @@ typedef struct ferry_service_options {
     }
 
 /* Local; nothing is opened yet. options may be NULL. */
-FERRY_API ferry_status ferry_service_create(ferry_world                 *world,
+FERRY_API ferry_status ferry_service_create(ferry_world *world,
                                             const ferry_service_options *options,
                                             ferry_service **service_out, ferry_error *error);
 
@@ -115,9 +115,9 @@ FERRY_API ferry_status ferry_service_init(ferry_service *service, ferry_log_leve
 FERRY_API uint32_t ferry_service_my_pe(const ferry_service *service);
 /* How many ranks that world has. */
 FERRY_API uint32_t ferry_service_n_pes(const ferry_service *service);
-FERRY_API int32_t  ferry_service_device(const ferry_service *service); /* -1: the host */
+FERRY_API int32_t ferry_service_device(const ferry_service *service); /* -1: the host */
 /* Whether init has succeeded and finalize was not called. */
-FERRY_API bool             ferry_service_initialized(const ferry_service *service);
+FERRY_API bool ferry_service_initialized(const ferry_service *service);
 FERRY_API ferry_transport *ferry_service_transport(const ferry_service *service); /* borrowed */
 
 /*
@@ -196,10 +196,10 @@ FERRY_API ferry_status ferry_service_run(ferry_service *service, ferry_error *er
 
 /* The argument of a progress callback: bytes that this rank sends and receives. */
 typedef struct ferry_progress {
-    size_t   struct_size;
+    size_t struct_size;
     uint64_t bytes_done;
     uint64_t bytes_total;
-    double   seconds;
+    double seconds;
 } ferry_progress;
 
 /*
@@ -242,20 +242,20 @@ FERRY_API void ferry_service_destroy(ferry_service *service);
 
 typedef enum ferry_tensor_state {
     FERRY_TENSOR_UNTOUCHED = 0, /* no run has written to it */
-    FERRY_TENSOR_TORN      = 1, /* a run began to write it and did not succeed */
-    FERRY_TENSOR_VALID     = 2  /* every byte is that of one version */
+    FERRY_TENSOR_TORN = 1,      /* a run began to write it and did not succeed */
+    FERRY_TENSOR_VALID = 2      /* every byte is that of one version */
 } ferry_tensor_state;
 
 /* A destination of this rank: a tensor of a bound plan, or all registered receives of one buffer
  * (by its base). */
 typedef struct ferry_destination {
-    size_t       struct_size;
-    const char  *name;    /* "" where none was given; lives until clear */
-    uint32_t     state;   /* a ferry_tensor_state */
-    uint64_t     version; /* of a valid one; of a torn one that of the run that tore it */
-    uint64_t     bytes;   /* that a run writes */
-    uint64_t     missing; /* of the last run, when it failed */
-    ferry_buffer buffer;  /* where the valid version is: swapped by FERRY_COMMIT_SWAP */
+    size_t struct_size;
+    const char *name;    /* "" where none was given; lives until clear */
+    uint32_t state;      /* a ferry_tensor_state */
+    uint64_t version;    /* of a valid one; of a torn one that of the run that tore it */
+    uint64_t bytes;      /* that a run writes */
+    uint64_t missing;    /* of the last run, when it failed */
+    ferry_buffer buffer; /* where the valid version is: swapped by FERRY_COMMIT_SWAP */
 } ferry_destination;
 
 #define FERRY_DESTINATION_INIT                                                                     \
@@ -271,7 +271,7 @@ FERRY_API uint64_t ferry_service_destination_count(const ferry_service *service)
 /* The state of a destination, by number. */
 FERRY_API ferry_status ferry_service_destination_at(const ferry_service *service, uint64_t index,
                                                     ferry_destination *destination_out,
-                                                    ferry_error       *error);
+                                                    ferry_error *error);
 
 /* The newest version that this rank knows to be whole on all ranks; 0: none. */
 FERRY_API uint64_t ferry_service_version(const ferry_service *service);
@@ -298,7 +298,7 @@ typedef struct ferry_ledger ferry_ledger;
 /* Makes a ledger of what is there now. */
 FERRY_API ferry_status ferry_service_take_ledger(const ferry_service *service,
                                                  ferry_ledger **ledger_out, ferry_error *error);
-FERRY_API uint64_t     ferry_ledger_bytes(const ferry_ledger *ledger); /* that are in place */
+FERRY_API uint64_t ferry_ledger_bytes(const ferry_ledger *ledger); /* that are in place */
 /* Gives a service the ledger, before it is scheduled. */
 FERRY_API ferry_status ferry_service_resume(ferry_service *service, const ferry_ledger *ledger,
                                             ferry_error *error);
@@ -311,12 +311,12 @@ typedef ferry_status (*ferry_replan_fn)(void *context, const uint32_t *lost_rank
 
 /* The same on all ranks. */
 typedef struct ferry_recovery_options {
-    size_t                    struct_size;
-    const ferry_spec         *spec;         /* what to plan, or: */
-    ferry_replan_fn           replan;       /* plans itself, such as from a roster */
-    void                     *context;      /* for replan */
+    size_t struct_size;
+    const ferry_spec *spec;                 /* what to plan, or: */
+    ferry_replan_fn replan;                 /* plans itself, such as from a roster */
+    void *context;                          /* for replan */
     const ferry_plan_options *plan_options; /* for spec: lost ranks are filled in; may be NULL */
-    uint32_t                  min_ranks;    /* of a smaller world: see ferry_world_shrink */
+    uint32_t min_ranks;                     /* of a smaller world: see ferry_world_shrink */
 } ferry_recovery_options;
 
 #define FERRY_RECOVERY_OPTIONS_INIT                                                                \
@@ -325,7 +325,7 @@ typedef struct ferry_recovery_options {
     }
 
 typedef struct ferry_recovery {
-    size_t   struct_size;
+    size_t struct_size;
     uint64_t whole;          /* the newest version that every rank still has whole; 0: none */
     uint64_t next;           /* the version that the next run makes: the sources must hold it */
     uint64_t bytes_in_place; /* of it, on this rank: they do not travel again */
@@ -358,8 +358,8 @@ typedef struct ferry_recovery {
  */
 FERRY_API ferry_status ferry_service_recover_onto(ferry_service **service, ferry_world **world,
                                                   const ferry_recovery_options *options,
-                                                  const ferry_tensors          *sources,
-                                                  const ferry_tensors          *destinations,
+                                                  const ferry_tensors *sources,
+                                                  const ferry_tensors *destinations,
                                                   ferry_recovery *recovery_out, ferry_error *error);
 
 /*
@@ -367,7 +367,7 @@ FERRY_API ferry_status ferry_service_recover_onto(ferry_service **service, ferry
  */
 
 typedef struct ferry_service_statistics {
-    size_t   struct_size;
+    size_t struct_size;
     uint64_t n_runs;          /* that ended well */
     uint64_t n_schedules;     /* plannings: these three no longer grow after the first run */
     uint64_t n_allocations;   /* of memory, by the service itself */
@@ -383,12 +383,12 @@ typedef struct ferry_service_statistics {
     uint64_t bytes_received;
     uint64_t n_batches_sent;
     uint64_t n_batches_received;
-    double   seconds;      /* from start to the common outcome */
-    double   seconds_pack; /* copying: into slots, or straight into destinations */
-    double   seconds_wire; /* in the transport's calls */
-    double   seconds_unpack;
-    double   seconds_check; /* reading destinations again */
-    double   seconds_wait;
+    double seconds;      /* from start to the common outcome */
+    double seconds_pack; /* copying: into slots, or straight into destinations */
+    double seconds_wire; /* in the transport's calls */
+    double seconds_unpack;
+    double seconds_check; /* reading destinations again */
+    double seconds_wait;
 } ferry_service_statistics;
 
 #define FERRY_SERVICE_STATISTICS_INIT                                                              \
@@ -398,18 +398,18 @@ typedef struct ferry_service_statistics {
     }
 
 /* What the service has moved and how long it took. */
-FERRY_API ferry_status ferry_service_get_statistics(const ferry_service      *service,
+FERRY_API ferry_status ferry_service_get_statistics(const ferry_service *service,
                                                     ferry_service_statistics *statistics_out,
-                                                    ferry_error              *error);
+                                                    ferry_error *error);
 
 /* A rank that this one sends to or receives from, in order of ranks. */
 typedef struct ferry_service_peer {
-    size_t      struct_size;
-    uint32_t    peer;
-    uint32_t    paths;  /* FERRY_PATH_ flags that bytes to it take */
+    size_t struct_size;
+    uint32_t peer;
+    uint32_t paths;     /* FERRY_PATH_ flags that bytes to it take */
     const char *engine; /* of the transport; "" for this rank itself */
-    uint64_t    bytes_out;
-    uint64_t    bytes_in;
+    uint64_t bytes_out;
+    uint64_t bytes_in;
 } ferry_service_peer;
 
 #define FERRY_SERVICE_PEER_INIT                                                                    \
@@ -431,22 +431,22 @@ FERRY_API const char *ferry_path_name(uint32_t path);
  * seconds from the run's start on this rank.
  */
 typedef enum ferry_span_kind {
-    FERRY_SPAN_PACK   = 0,
-    FERRY_SPAN_WIRE   = 1,
+    FERRY_SPAN_PACK = 0,
+    FERRY_SPAN_WIRE = 1,
     FERRY_SPAN_UNPACK = 2,
-    FERRY_SPAN_COPY   = 3, /* from tensor to tensor */
-    FERRY_SPAN_CHECK  = 4,
-    FERRY_SPAN_WAIT   = 5
+    FERRY_SPAN_COPY = 3, /* from tensor to tensor */
+    FERRY_SPAN_CHECK = 4,
+    FERRY_SPAN_WAIT = 5
 } ferry_span_kind;
 
 typedef struct ferry_span {
-    size_t   struct_size;
+    size_t struct_size;
     uint32_t kind; /* a ferry_span_kind */
     uint32_t peer;
     uint64_t batch; /* this rank's number of it */
     uint64_t bytes;
-    double   begin;
-    double   end;
+    double begin;
+    double end;
 } ferry_span;
 
 #define FERRY_SPAN_INIT                                                                            \

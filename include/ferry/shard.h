@@ -25,13 +25,13 @@ typedef enum ferry_side { FERRY_SIDE_SOURCE = 0, FERRY_SIDE_DESTINATION = 1 } fe
 typedef struct ferry_shard {
     const char *tensor; /* lives as long as the plan */
     ferry_dtype dtype;
-    uint64_t    bytes; /* of the rank's memory */
-    uint32_t    n_dims;
-    uint64_t    global[FERRY_MAX_DIMS];
-    uint64_t    local[FERRY_MAX_DIMS];
-    bool        is_flat;
-    uint64_t    flat_begin; /* 0 and the product of local[] where it is not flat */
-    uint64_t    flat_end;
+    uint64_t bytes; /* of the rank's memory */
+    uint32_t n_dims;
+    uint64_t global[FERRY_MAX_DIMS];
+    uint64_t local[FERRY_MAX_DIMS];
+    bool is_flat;
+    uint64_t flat_begin; /* 0 and the product of local[] where it is not flat */
+    uint64_t flat_end;
     const void *internal; /* for ferry_shard_piece_at and ferry_shard_origin_at */
 } ferry_shard;
 
@@ -63,14 +63,14 @@ FERRY_API ferry_status ferry_shard_piece_at(const ferry_shard *shard, uint32_t d
  * that is fed from itself has one origin, which is all of it.
  */
 typedef struct ferry_origin {
-    size_t      struct_size;
+    size_t struct_size;
     const char *source;
-    uint64_t    at[FERRY_MAX_DIMS];
-    uint64_t    length[FERRY_MAX_DIMS];
-    uint32_t    source_n_dims;
-    uint64_t    begin[FERRY_MAX_DIMS];
-    uint64_t    source_length[FERRY_MAX_DIMS]; /* as length, with ones added or taken away */
-    uint64_t    source_global[FERRY_MAX_DIMS]; /* the source tensor's shape */
+    uint64_t at[FERRY_MAX_DIMS];
+    uint64_t length[FERRY_MAX_DIMS];
+    uint32_t source_n_dims;
+    uint64_t begin[FERRY_MAX_DIMS];
+    uint64_t source_length[FERRY_MAX_DIMS]; /* as length, with ones added or taken away */
+    uint64_t source_global[FERRY_MAX_DIMS]; /* the source tensor's shape */
 } ferry_origin;
 
 #define FERRY_ORIGIN_INIT                                                                          \

@@ -30,13 +30,13 @@ typedef struct ferry_region ferry_region;
 /* What an engine can do for a pair of ranks. Code asks and never assumes. */
 enum {
     FERRY_CAN_REMOTE_USER_MEMORY = 1 << 0, /* puts may go to registered memory of the peer */
-    FERRY_CAN_PEER_POINTER       = 1 << 1, /* symmetric memory of the peer is mapped here */
-    FERRY_CAN_TARGET_PROGRESS    = 1 << 2, /* bytes arrive although the target does nothing */
-    FERRY_CAN_QUEUE_ORDER        = 1 << 3, /* completes in the order of a queue only */
-    FERRY_CAN_DEVICE_INITIATE    = 1 << 4, /* kernels can put */
-    FERRY_CAN_MULTICAST          = 1 << 5, /* one write reaches several ranks */
-    FERRY_CAN_ONE_WORLD          = 1 << 6, /* one world per process */
-    FERRY_CAN_GET                = 1 << 7  /* bytes can be fetched as well */
+    FERRY_CAN_PEER_POINTER = 1 << 1,       /* symmetric memory of the peer is mapped here */
+    FERRY_CAN_TARGET_PROGRESS = 1 << 2,    /* bytes arrive although the target does nothing */
+    FERRY_CAN_QUEUE_ORDER = 1 << 3,        /* completes in the order of a queue only */
+    FERRY_CAN_DEVICE_INITIATE = 1 << 4,    /* kernels can put */
+    FERRY_CAN_MULTICAST = 1 << 5,          /* one write reaches several ranks */
+    FERRY_CAN_ONE_WORLD = 1 << 6,          /* one world per process */
+    FERRY_CAN_GET = 1 << 7                 /* bytes can be fetched as well */
 };
 
 /*
@@ -140,9 +140,9 @@ typedef enum ferry_signal_op { FERRY_SIGNAL_SET = 0, FERRY_SIGNAL_ADD = 1 } ferr
 
 typedef struct ferry_signal {
     ferry_region *region; /* symmetric */
-    uint64_t      offset;
-    uint64_t      value;
-    uint32_t      op; /* ferry_signal_op */
+    uint64_t offset;
+    uint64_t value;
+    uint32_t op; /* ferry_signal_op */
 } ferry_signal;
 
 /*

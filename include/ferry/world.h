@@ -74,7 +74,7 @@ typedef struct ferry_world_options {
     /* How the making of a world, and of smaller ones made from it, is interrupted: by Ctrl-C, say.
      * NULL: not. interrupt_context must live as long as these worlds. */
     ferry_is_interrupted_fn is_interrupted;
-    void                   *interrupt_context;
+    void *interrupt_context;
 } ferry_world_options;
 
 #define FERRY_WORLD_OPTIONS_INIT                                                                   \
@@ -102,7 +102,7 @@ FERRY_API ferry_status ferry_world_create(const ferry_world_options *options,
  * from strangers, for the file holds a key. A path serves one world at a time.
  */
 FERRY_API ferry_status ferry_world_create_from_file(const char *path, uint32_t rank,
-                                                    uint32_t                   n_ranks,
+                                                    uint32_t n_ranks,
                                                     const ferry_world_options *options,
                                                     ferry_world **world_out, ferry_error *error);
 
@@ -113,8 +113,8 @@ FERRY_API ferry_status ferry_world_create_from_file(const char *path, uint32_t r
  * every rank, in order of ranks, to all_out.
  */
 typedef struct ferry_bootstrap {
-    size_t   struct_size;
-    void    *context;
+    size_t struct_size;
+    void *context;
     uint32_t rank;
     uint32_t n_ranks;
     int (*all_gather)(void *context, const void *bytes, size_t n_bytes, void *all_out);
@@ -126,16 +126,16 @@ typedef struct ferry_bootstrap {
     }
 
 /* Meets by the caller's all-gather. */
-FERRY_API ferry_status ferry_world_create_from_bootstrap(const ferry_bootstrap     *bootstrap,
+FERRY_API ferry_status ferry_world_create_from_bootstrap(const ferry_bootstrap *bootstrap,
                                                          const ferry_world_options *options,
-                                                         ferry_world              **world_out,
-                                                         ferry_error               *error);
+                                                         ferry_world **world_out,
+                                                         ferry_error *error);
 
 /*
  * A world of n_ranks threads of this process: worlds_out gets n_ranks handles, number r for the
  * thread that is rank r. Each is destroyed by itself.
  */
-FERRY_API ferry_status ferry_world_create_threads(uint32_t                   n_ranks,
+FERRY_API ferry_status ferry_world_create_threads(uint32_t n_ranks,
                                                   const ferry_world_options *options,
                                                   ferry_world **worlds_out, ferry_error *error);
 

@@ -62,7 +62,7 @@ void *fy_realloc(void *items, size_t count, size_t item_bytes)
 char *fy_strdup(const char *text)
 {
     size_t bytes = strlen(text) + 1;
-    char  *copy  = fy_alloc(bytes, 1);
+    char *copy = fy_alloc(bytes, 1);
     if (copy != NULL) {
         memcpy(copy, text, bytes);
     }
@@ -87,16 +87,16 @@ bool fy_reserve(void **items, size_t *capacity, size_t needed, size_t item_bytes
     if (moved == NULL) {
         return false;
     }
-    *items    = moved;
+    *items = moved;
     *capacity = larger;
     return true;
 }
 
 struct fy_arena_block {
     struct fy_arena_block *next;
-    size_t                 used;
-    size_t                 capacity;
-    max_align_t            bytes[];
+    size_t used;
+    size_t capacity;
+    max_align_t bytes[];
 };
 
 enum { FIRST_BLOCK_BYTES = 4096, LARGEST_BLOCK_BYTES = 1 << 20 };
@@ -117,10 +117,10 @@ static bool add_block(fy_arena *arena, size_t bytes)
     if (block == NULL) {
         return false;
     }
-    block->next     = arena->block;
-    block->used     = 0;
+    block->next = arena->block;
+    block->used = 0;
     block->capacity = capacity;
-    arena->block    = block;
+    arena->block = block;
     return true;
 }
 

@@ -14,7 +14,7 @@ void *fy_alloc(size_t count, size_t item_bytes);
 void *fy_alloc_zeroed(size_t count, size_t item_bytes);
 void *fy_realloc(void *items, size_t count, size_t item_bytes);
 char *fy_strdup(const char *text);
-void  fy_free(void *items);
+void fy_free(void *items);
 
 /*
  * Makes room for needed items in a growing array: capacity at least doubles, so appending costs
@@ -33,6 +33,6 @@ typedef struct fy_arena {
 
 void *fy_arena_alloc(fy_arena *arena, size_t count, size_t item_bytes);
 char *fy_arena_copy(fy_arena *arena, const char *text, size_t length); /* adds a zero */
-void  fy_arena_cleanup(fy_arena *arena);
+void fy_arena_cleanup(fy_arena *arena);
 
 #endif

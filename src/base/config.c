@@ -19,7 +19,7 @@ typedef ferry_status (*parse_fn)(const char *text, int *value_out, ferry_error *
 static ferry_status parse_log(const char *text, int *value_out, ferry_error *error)
 {
     ferry_log_level level;
-    ferry_status    status = ferry_log_level_parse(text, &level, error);
+    ferry_status status = ferry_log_level_parse(text, &level, error);
     if (status == FERRY_OK) {
         *value_out = (int)level;
     }
@@ -50,7 +50,7 @@ static ferry_status parse_text(const char *text, int *value_out, ferry_error *er
 /* Seconds as a decimal number above zero, at most a year. */
 static bool read_seconds(const char *text, double *seconds_out)
 {
-    char  *end;
+    char *end;
     double seconds = fy_read_double(text, &end);
     /* strtod also takes spaces, signs, "inf" and hexadecimal. */
     bool plain = text[strspn(text, "0123456789.eE+-")] == '\0' && text[0] != '+' && text[0] != '-';
@@ -75,7 +75,7 @@ static ferry_status parse_seconds(const char *text, int *value_out, ferry_error 
 static ferry_status parse_number(const char *text, int *value_out, ferry_error *error)
 {
     char *end;
-    long  number = strtol(text, &end, 10);
+    long number = strtol(text, &end, 10);
     if (text[0] < '0' || text[0] > '9' || *end != '\0' || number > 65535) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT, "\"%s\" is not a number from 0 to 65535",
                        text);
@@ -116,7 +116,7 @@ static ferry_status parse_nodes(const char *text, int *value_out, ferry_error *e
 static const struct variable {
     const char *name;
     const char *meaning;
-    parse_fn    parse;
+    parse_fn parse;
 } variables[] = {
     {"FERRY_DEADLINE",
      "seconds that a rank may show no sign of life, or an operation no progress (default: 10)",
@@ -167,7 +167,7 @@ static const struct variable *find(const char *name, size_t length)
 
 static ferry_status check_one(const char *entry, ferry_error *error)
 {
-    size_t                 length   = strcspn(entry, "=");
+    size_t length = strcspn(entry, "=");
     const struct variable *variable = find(entry, length);
     if (variable == NULL) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -175,7 +175,7 @@ static ferry_status check_one(const char *entry, ferry_error *error)
                        "`ferry info` lists those it has",
                        (int)length, entry);
     }
-    int         value;
+    int value;
     ferry_error inner;
     if (variable->parse(entry + length + 1, &value, &inner) != FERRY_OK) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT, "environment variable %s: %s",
@@ -236,8 +236,8 @@ ferry_status ferry_config_at(size_t index, const char **name_out, const char **m
 
 static int value_or(const char *name, int otherwise)
 {
-    const char *text  = getenv(name);
-    int         value = otherwise;
+    const char *text = getenv(name);
+    int value = otherwise;
     if (text != NULL && find(name, strlen(name))->parse(text, &value, NULL) != FERRY_OK) {
         value = otherwise;
     }
@@ -256,15 +256,15 @@ int fy_config_isa(void)
 
 const char *fy_config_text(const char *name)
 {
-    const char *text  = getenv(name);
-    int         value = 0;
+    const char *text = getenv(name);
+    int value = 0;
     return text != NULL && find(name, strlen(name))->parse(text, &value, NULL) == FERRY_OK ? text
                                                                                            : NULL;
 }
 
 double fy_config_seconds(const char *name, double otherwise)
 {
-    const char *text    = getenv(name);
-    double      seconds = otherwise;
+    const char *text = getenv(name);
+    double seconds = otherwise;
     return text != NULL && read_seconds(text, &seconds) ? seconds : otherwise;
 }

@@ -20,6 +20,6 @@ ferry_status fy_config_check_one(const char *name, ferry_error *error);
 
 /* Of variables that the table of config.c lists; unset or wrong is NULL, or otherwise. */
 const char *fy_config_text(const char *name);
-double      fy_config_seconds(const char *name, double otherwise);
+double fy_config_seconds(const char *name, double otherwise);
 
 #endif

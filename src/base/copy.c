@@ -7,8 +7,8 @@ fy_copy_kernel *fy_copy_kernel_of(fy_isa isa)
 {
     static fy_copy_kernel *const kernels[] = {
         [FY_ISA_BASELINE] = fy_copy_stream_baseline,
-        [FY_ISA_AVX2]     = fy_copy_stream_avx2,
-        [FY_ISA_AVX512]   = fy_copy_stream_avx512,
+        [FY_ISA_AVX2] = fy_copy_stream_avx2,
+        [FY_ISA_AVX512] = fy_copy_stream_avx512,
     };
     return kernels[isa];
 }

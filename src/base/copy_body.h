@@ -41,9 +41,9 @@ static ALWAYS_INLINE void stream_pages(char *to, const char *from, size_t n_page
 
 void FY_COPY_STREAM(void *to_bytes, const void *from_bytes, size_t n_bytes)
 {
-    char       *to   = to_bytes;
+    char *to = to_bytes;
     const char *from = from_bytes;
-    size_t      head = -(uintptr_t)to % LINE;
+    size_t head = -(uintptr_t)to % LINE;
     if (n_bytes < head + LINE) {
         memcpy(to, from, n_bytes);
         return;

@@ -21,22 +21,22 @@ enum { MOST_PASSES = 1024, LEAST_PASSES = 3 };
 
 /* What the threads of a measurement share. */
 struct course {
-    pthread_mutex_t   starting; /* held while the threads are started */
-    bool              is_complete;
+    pthread_mutex_t starting; /* held while the threads are started */
+    bool is_complete;
     pthread_barrier_t barrier;
-    char             *memory; /* of each thread in turn: a source, a destination */
-    size_t            bytes;  /* of one of them */
-    double            seconds;
-    bool              is_done; /* the first thread decides, between two barriers */
-    uint32_t          n_passes;
-    double            passes[MOST_PASSES]; /* seconds of each */
+    char *memory; /* of each thread in turn: a source, a destination */
+    size_t bytes; /* of one of them */
+    double seconds;
+    bool is_done; /* the first thread decides, between two barriers */
+    uint32_t n_passes;
+    double passes[MOST_PASSES]; /* seconds of each */
 };
 
 struct copier {
     struct course *course;
-    pthread_t      thread;
-    uint32_t       index;
-    uint32_t       cpu;
+    pthread_t thread;
+    uint32_t index;
+    uint32_t cpu;
 };
 
 static double now(void)
@@ -49,8 +49,8 @@ static double now(void)
 /* A thread that may not move there measures where it is. */
 static void pin(uint32_t cpu)
 {
-    size_t     bytes = CPU_ALLOC_SIZE((size_t)cpu + 1);
-    cpu_set_t *set   = fy_alloc_zeroed(1, bytes);
+    size_t bytes = CPU_ALLOC_SIZE((size_t)cpu + 1);
+    cpu_set_t *set = fy_alloc_zeroed(1, bytes);
     if (set != NULL) {
         CPU_SET_S(cpu, bytes, set);
         pthread_setaffinity_np(pthread_self(), bytes, set);
@@ -71,11 +71,11 @@ static bool may_begin(struct course *c)
 static void *copy_in_turns(void *argument)
 {
     struct copier *copier = argument;
-    struct course *c      = copier->course;
-    char          *from   = c->memory + (size_t)copier->index * 2 * c->bytes;
-    char          *to     = from + c->bytes;
-    bool           leads  = copier->index == 0;
-    double         start = 0, begin = 0;
+    struct course *c = copier->course;
+    char *from = c->memory + (size_t)copier->index * 2 * c->bytes;
+    char *to = from + c->bytes;
+    bool leads = copier->index == 0;
+    double start = 0, begin = 0;
     if (!may_begin(c)) {
         return NULL;
     }
@@ -94,9 +94,9 @@ static void *copy_in_turns(void *argument)
         fy_copy(to, from, c->bytes);
         pthread_barrier_wait(&c->barrier);
         if (leads) {
-            double end               = now();
+            double end = now();
             c->passes[c->n_passes++] = end - begin;
-            c->is_done               = c->n_passes == MOST_PASSES ||
+            c->is_done = c->n_passes == MOST_PASSES ||
                          (c->n_passes >= LEAST_PASSES && end - start >= c->seconds);
         }
     }
@@ -104,9 +104,9 @@ static void *copy_in_turns(void *argument)
 
 static ferry_status run(struct course *c, const uint32_t *cpus, uint32_t n, ferry_error *error)
 {
-    ferry_status   status  = FERRY_OK;
-    uint32_t       started = 0;
-    sigset_t       all, old;
+    ferry_status status = FERRY_OK;
+    uint32_t started = 0;
+    sigset_t all, old;
     struct copier *copiers = fy_alloc_zeroed(n, sizeof *copiers);
     if (copiers == NULL) {
         return fy_fail_no_memory(error, "the threads that measure copies");
@@ -145,7 +145,7 @@ static ferry_status run_in_memory(struct course *c, const uint32_t *cpus, uint32
                                   ferry_error *error)
 {
     size_t bytes = 2 * c->bytes * n_cpus;
-    c->memory    = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    c->memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (c->memory == MAP_FAILED) {
         return fy_fail(error, FERRY_ERR_NO_MEMORY, "%zu bytes to measure copies with: %s", bytes,
                        strerror(errno));
@@ -160,7 +160,7 @@ ferry_status fy_copy_rate(const uint32_t *cpus, uint32_t n_cpus, uint64_t room_b
                           double seconds, double *bytes_per_s_out, ferry_error *error)
 {
     uint64_t wanted = seconds >= 0.5 ? 256 * MIB : seconds >= 0.25 ? 128 * MIB : 64 * MIB;
-    uint64_t bytes  = fy_min(wanted, fy_min(2048 * MIB, room_bytes / 8) / n_cpus);
+    uint64_t bytes = fy_min(wanted, fy_min(2048 * MIB, room_bytes / 8) / n_cpus);
     if (bytes < MIB) {
         return fy_fail(
             error, FERRY_ERR_NO_MEMORY,
@@ -172,7 +172,7 @@ ferry_status fy_copy_rate(const uint32_t *cpus, uint32_t n_cpus, uint64_t room_b
     if (c == NULL) {
         return fy_fail_no_memory(error, "a measurement");
     }
-    c->bytes   = (size_t)(bytes / MIB * MIB);
+    c->bytes = (size_t)(bytes / MIB * MIB);
     c->seconds = seconds;
     pthread_mutex_init(&c->starting, NULL);
     pthread_barrier_init(&c->barrier, NULL, n_cpus);

@@ -29,10 +29,10 @@ static fy_isa probe(void)
 fy_isa fy_cpu_isa(void)
 {
     static _Atomic int known = -1;
-    int                isa   = atomic_load_explicit(&known, memory_order_relaxed);
+    int isa = atomic_load_explicit(&known, memory_order_relaxed);
     if (isa < 0) {
         int allowed = fy_config_isa();
-        isa         = (int)probe();
+        isa = (int)probe();
         if (allowed < isa) {
             isa = allowed;
         }

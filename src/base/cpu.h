@@ -6,8 +6,8 @@
  * it. */
 typedef enum fy_isa {
     FY_ISA_BASELINE = 0,
-    FY_ISA_AVX2     = 1,
-    FY_ISA_AVX512   = 2,
+    FY_ISA_AVX2 = 1,
+    FY_ISA_AVX512 = 2,
 } fy_isa;
 
 /* The best one that this machine has and FERRY_ISA, if set, allows. Asked once, then remembered. */

@@ -54,7 +54,7 @@ ferry_status fy_file_open_at(int folder_fd, const char *name, const char *path, 
 static ferry_status open_regular(int folder_fd, const char *name, const char *path,
                                  int *descriptor_out, uint64_t *bytes_out, ferry_error *error)
 {
-    struct stat  about;
+    struct stat about;
     ferry_status status = fy_file_open_at(folder_fd, name, path, descriptor_out, &about, error);
     if (status == FERRY_OK) {
         *bytes_out = (uint64_t)about.st_size;
@@ -95,8 +95,8 @@ ferry_status fy_file_read(const char *path, uint64_t most_bytes, char **text_out
 ferry_status fy_file_read_in(int folder_fd, const char *name, const char *path, uint64_t most_bytes,
                              char **text_out, size_t *length_out, ferry_error *error)
 {
-    int          descriptor;
-    uint64_t     n_bytes;
+    int descriptor;
+    uint64_t n_bytes;
     ferry_status status = open_regular(folder_fd, name, path, &descriptor, &n_bytes, error);
     if (status != FERRY_OK) {
         return status;
@@ -117,9 +117,9 @@ ferry_status fy_file_read_in(int folder_fd, const char *name, const char *path, 
         goto out;
     }
     text[n_bytes] = '\0';
-    *text_out     = text;
-    *length_out   = (size_t)n_bytes;
-    text          = NULL;
+    *text_out = text;
+    *length_out = (size_t)n_bytes;
+    text = NULL;
 out:
     fy_free(text);
     close(descriptor);
@@ -129,8 +129,8 @@ out:
 ferry_status fy_file_read_at(const char *path, uint64_t offset, uint64_t n_bytes, char *bytes,
                              ferry_error *error)
 {
-    int          descriptor;
-    uint64_t     file_bytes;
+    int descriptor;
+    uint64_t file_bytes;
     ferry_status status = open_regular(AT_FDCWD, path, path, &descriptor, &file_bytes, error);
     if (status == FERRY_OK) {
         status = fy_file_read_exactly(descriptor, path, offset, n_bytes, bytes, error);
@@ -141,7 +141,7 @@ ferry_status fy_file_read_at(const char *path, uint64_t offset, uint64_t n_bytes
 
 ferry_status fy_file_size(const char *path, uint64_t *bytes_out, ferry_error *error)
 {
-    int          descriptor;
+    int descriptor;
     ferry_status status = open_regular(AT_FDCWD, path, path, &descriptor, bytes_out, error);
     if (status == FERRY_OK) {
         close(descriptor);
@@ -206,14 +206,14 @@ static FILE *create_beside(const char *path, char *temporary, size_t n_bytes, fe
 ferry_status fy_file_replace(const char *path, fy_file_fill_fn fill, void *context,
                              ferry_error *error)
 {
-    size_t bytes     = strlen(path) + 32;
-    char  *temporary = fy_alloc(bytes, 1);
+    size_t bytes = strlen(path) + 32;
+    char *temporary = fy_alloc(bytes, 1);
     if (temporary == NULL) {
         return fy_fail_no_memory(error, "a file name");
     }
     snprintf(temporary, bytes, "%s", path);
     ferry_status status;
-    FILE        *stream = create_beside(path, temporary, bytes, error);
+    FILE *stream = create_beside(path, temporary, bytes, error);
     if (stream == NULL) {
         status = FERRY_ERR_IO;
         goto out;
@@ -236,7 +236,7 @@ out:
 uint64_t fy_file_number(const char *path)
 {
     unsigned long long number = 0;
-    FILE              *file   = fopen(path, "re");
+    FILE *file = fopen(path, "re");
     if (file != NULL) {
         if (fscanf(file, "%llu", &number) != 1) {
             number = 0;

@@ -48,29 +48,29 @@ static size_t find_last(const char *piece, size_t length, const char *text, size
 typedef struct side {
     const char *text;
     const char *edge; /* the piece that ends, or begins, at the place */
-    size_t      edge_length;
-    size_t      limit;  /* the edge lies behind it, or before it */
-    bool        floats; /* a star lies between the edge and the limit; else they touch */
+    size_t edge_length;
+    size_t limit; /* the edge lies behind it, or before it */
+    bool floats;  /* a star lies between the edge and the limit; else they touch */
 } side;
 
 /* False where the pattern fits before no place at all. */
 static bool find_before(const char *pattern, size_t pattern_length, const char *text,
                         size_t text_length, side *s)
 {
-    const char *end  = pattern + pattern_length;
+    const char *end = pattern + pattern_length;
     const char *star = memchr(pattern, '*', pattern_length);
-    *s               = (side){.text = text, .edge = pattern, .edge_length = pattern_length};
+    *s = (side){.text = text, .edge = pattern, .edge_length = pattern_length};
     if (star == NULL) {
         return true;
     }
     s->floats = true;
-    s->limit  = (size_t)(star - pattern);
+    s->limit = (size_t)(star - pattern);
     if (s->limit > text_length || !fits_at(pattern, s->limit, text)) {
         return false;
     }
     for (;;) {
-        s->edge        = star + 1;
-        star           = memchr(s->edge, '*', (size_t)(end - s->edge));
+        s->edge = star + 1;
+        star = memchr(s->edge, '*', (size_t)(end - s->edge));
         s->edge_length = (size_t)((star == NULL ? end : star) - s->edge);
         if (star == NULL) {
             return true;
@@ -95,22 +95,22 @@ static bool fits_before(const side *s, size_t place)
 static bool find_behind(const char *pattern, size_t pattern_length, const char *text,
                         size_t text_length, side *s)
 {
-    const char *end  = pattern + pattern_length;
+    const char *end = pattern + pattern_length;
     const char *star = memrchr(pattern, '*', pattern_length);
     *s = (side){.text = text, .edge = pattern, .edge_length = pattern_length, .limit = text_length};
     if (star == NULL) {
         return true;
     }
     size_t tail = (size_t)(end - (star + 1));
-    s->floats   = true;
+    s->floats = true;
     if (tail > text_length || !fits_at(star + 1, tail, text + text_length - tail)) {
         return false;
     }
     s->limit = text_length - tail;
     for (;;) {
-        end            = star;
-        star           = memrchr(pattern, '*', (size_t)(end - pattern));
-        s->edge        = star == NULL ? pattern : star + 1;
+        end = star;
+        star = memrchr(pattern, '*', (size_t)(end - pattern));
+        s->edge = star == NULL ? pattern : star + 1;
         s->edge_length = (size_t)(end - s->edge);
         if (star == NULL) {
             return true;
@@ -171,7 +171,7 @@ bool fy_glob_match_number(const char *pattern, const char *text, size_t text_len
                           uint64_t *number_out)
 {
     const char *hole = strstr(pattern, "{}");
-    side        before, behind;
+    side before, behind;
     if (!find_before(pattern, (size_t)(hole - pattern), text, text_length, &before) ||
         !find_behind(hole + 2, strlen(hole + 2), text, text_length, &behind)) {
         return false;

@@ -142,7 +142,7 @@ fy_hasher *fy_hashers_alloc(size_t n, void **raw_out)
 {
     enum { ALIGNMENT = _Alignof(fy_hasher) };
     void *raw = fy_alloc(n + 1, sizeof(fy_hasher));
-    *raw_out  = raw;
+    *raw_out = raw;
     if (raw == NULL) {
         return NULL;
     }

@@ -18,7 +18,7 @@ typedef struct fy_hash128 {
     uint64_t high;
 } fy_hash128;
 
-uint64_t   fy_hash64(const void *bytes, size_t n_bytes);
+uint64_t fy_hash64(const void *bytes, size_t n_bytes);
 fy_hash128 fy_hash128_of(const void *bytes, size_t n_bytes);
 
 /*
@@ -32,8 +32,8 @@ typedef struct fy_hasher {
 /* n of them on the heap, where alignment takes care: NULL without memory; free what *raw_out is. */
 fy_hasher *fy_hashers_alloc(size_t n, void **raw_out);
 
-void     fy_hasher_begin(fy_hasher *hasher);
-void     fy_hasher_update(fy_hasher *hasher, const void *bytes, size_t n_bytes);
+void fy_hasher_begin(fy_hasher *hasher);
+void fy_hasher_update(fy_hasher *hasher, const void *bytes, size_t n_bytes);
 uint64_t fy_hasher_end(const fy_hasher *hasher);
 
 /*
@@ -61,7 +61,7 @@ static inline uint64_t fy_hash_mix(uint64_t a, uint64_t b)
 static inline fy_hash128 fy_hash128_add(fy_hash128 a, fy_hash128 b)
 {
     fy_hash128 sum = {.low = a.low + b.low};
-    sum.high       = a.high + b.high + (sum.low < a.low);
+    sum.high = a.high + b.high + (sum.low < a.low);
     return sum;
 }
 
@@ -74,9 +74,9 @@ void fy_hash128_format(fy_hash128 hash, char text[33]);
  */
 typedef struct fy_digest {
     unsigned char *bytes;
-    size_t         used;
-    size_t         capacity;
-    int            failed; /* an allocation failed; the digest is void */
+    size_t used;
+    size_t capacity;
+    int failed; /* an allocation failed; the digest is void */
 } fy_digest;
 
 void fy_digest_u64(fy_digest *digest, uint64_t value);
@@ -85,6 +85,6 @@ void fy_digest_text(fy_digest *digest, const char *text);
 void fy_digest_hash(fy_digest *digest, fy_hash128 hash);
 /* Hashes what was put and starts the record anew, keeping its memory. */
 fy_hash128 fy_digest_take(fy_digest *digest);
-void       fy_digest_cleanup(fy_digest *digest);
+void fy_digest_cleanup(fy_digest *digest);
 
 #endif

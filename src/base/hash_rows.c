@@ -20,9 +20,9 @@ void fy_hasher_resume(fy_hasher *hasher, const uint64_t numbers[8], uint64_t n_s
 {
     XXH3_state_t *state = (XXH3_state_t *)(void *)hasher->state;
     memcpy(state->acc, numbers, sizeof state->acc);
-    state->totalLen       = n_stripes * STRIPE;
+    state->totalLen = n_stripes * STRIPE;
     state->nbStripesSoFar = (size_t)(n_stripes % state->nbStripesPerBlock);
-    state->bufferedSize   = 0;
+    state->bufferedSize = 0;
     /* Fewer bytes than a stripe may follow: the last stripe of all then begins in this one. */
     memcpy(state->buffer + sizeof state->buffer - STRIPE, last_stripe, STRIPE);
 }

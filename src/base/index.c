@@ -22,8 +22,8 @@ static void place(fy_index *index, uint64_t hash, uint32_t value)
 static bool grow(fy_index *index)
 {
     fy_index larger = {.capacity = index->capacity == 0 ? 16 : index->capacity * 2,
-                       .used     = index->used};
-    larger.slots    = fy_alloc(larger.capacity, sizeof *larger.slots);
+                       .used = index->used};
+    larger.slots = fy_alloc(larger.capacity, sizeof *larger.slots);
     if (larger.slots == NULL) {
         return false;
     }

@@ -20,19 +20,19 @@
 
 typedef struct fy_index {
     struct fy_index_slot *slots;
-    size_t                capacity; /* a power of two, or 0 */
-    size_t                used;
+    size_t capacity; /* a power of two, or 0 */
+    size_t used;
 } fy_index;
 
 typedef struct fy_index_cursor {
     uint64_t hash;
-    size_t   slot;
+    size_t slot;
     uint32_t value;
 } fy_index_cursor;
 
-bool            fy_index_insert(fy_index *index, uint64_t hash, uint32_t value);
+bool fy_index_insert(fy_index *index, uint64_t hash, uint32_t value);
 fy_index_cursor fy_index_first(const fy_index *index, uint64_t hash);
-void            fy_index_next(const fy_index *index, fy_index_cursor *cursor);
-void            fy_index_cleanup(fy_index *index);
+void fy_index_next(const fy_index *index, fy_index_cursor *cursor);
+void fy_index_cleanup(fy_index *index);
 
 #endif

@@ -26,8 +26,8 @@ void fy_json_place_format(const fy_json_place *place, char *text, size_t text_by
 
 ferry_status fy_json_fail(const fy_json_place *place, ferry_error *error, const char *format, ...)
 {
-    char    where[300];
-    char    what[600];
+    char where[300];
+    char what[600];
     va_list arguments;
     fy_json_place_format(place, where, sizeof where);
     va_start(arguments, format);
@@ -43,15 +43,15 @@ ferry_status fy_json_parse(const char *text, size_t length, const char *name, js
                            ferry_error *error)
 {
     json_error_t reason;
-    json_t      *json = json_loadb(text, length, JSON_REJECT_DUPLICATES, &reason);
+    json_t *json = json_loadb(text, length, JSON_REJECT_DUPLICATES, &reason);
     if (json == NULL) {
         /* Where jansson fails before it reads, it says nothing at all. */
         if (json_error_code(&reason) == json_error_out_of_memory || reason.text[0] == '\0') {
             return fy_fail_no_memory(error, "the JSON tree");
         }
         /* jansson stops behind the token that it refuses: show what stands there. */
-        size_t end   = reason.position < 0 ? 0 : (size_t)reason.position;
-        end          = end > length ? length : end;
+        size_t end = reason.position < 0 ? 0 : (size_t)reason.position;
+        end = end > length ? length : end;
         size_t begin = end > SHOWN_BYTES ? end - SHOWN_BYTES : 0;
         return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: line %d column %d: %s, after \"%.*s\"",
                        name, reason.line, reason.column, reason.text, (int)(end - begin),
@@ -62,10 +62,10 @@ ferry_status fy_json_parse(const char *text, size_t length, const char *name, js
 }
 
 typedef struct dump {
-    char  *text;
+    char *text;
     size_t used;
     size_t capacity;
-    bool   failed; /* jansson goes on after some failed writes */
+    bool failed; /* jansson goes on after some failed writes */
 } dump;
 
 static int append_dump(const char *bytes, size_t n_bytes, void *context)
@@ -127,7 +127,7 @@ static bool is_known(const char *key, const char *const *keys)
 static void join(const char *const *keys, char *text, size_t text_bytes)
 {
     size_t used = 0;
-    text[0]     = '\0';
+    text[0] = '\0';
     for (; *keys != NULL && used + 1 < text_bytes; keys++) {
         snprintf(text + used, text_bytes - used, "%s%s", used == 0 ? "" : ", ", *keys);
         used = strlen(text);
@@ -141,7 +141,7 @@ ferry_status fy_json_expect_object(const json_t *json, const fy_json_place *plac
         return fy_json_fail(place, error, "must be an object, not %s", type_name(json));
     }
     for (void *i = json_object_iter((json_t *)json); i != NULL;
-         i       = json_object_iter_next((json_t *)json, i)) {
+         i = json_object_iter_next((json_t *)json, i)) {
         if (!is_known(json_object_iter_key(i), keys)) {
             char known[300];
             join(keys, known, sizeof known);
@@ -199,8 +199,8 @@ ferry_status fy_json_get_integer(const json_t *json, const fy_json_place *place,
 ferry_status fy_json_get_size(const json_t *json, const fy_json_place *place, uint64_t least,
                               uint64_t most, uint64_t *value_out, ferry_error *error)
 {
-    int64_t      value  = 0;
-    int64_t      limit  = most > INT64_MAX ? INT64_MAX : (int64_t)most;
+    int64_t value = 0;
+    int64_t limit = most > INT64_MAX ? INT64_MAX : (int64_t)most;
     ferry_status status = fy_json_get_integer(json, place, (int64_t)least, limit, &value, error);
     if (status == FERRY_OK) {
         *value_out = (uint64_t)value;

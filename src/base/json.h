@@ -16,8 +16,8 @@
  */
 typedef struct fy_json_place {
     const struct fy_json_place *parent; /* NULL: the document, and key is its name */
-    const char                 *key;    /* NULL: an element of an array */
-    size_t                      index;
+    const char *key;                    /* NULL: an element of an array */
+    size_t index;
 } fy_json_place;
 
 /* "spec: source.rules[3].dim", cut to fit. */

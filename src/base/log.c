@@ -13,11 +13,11 @@
 
 /* The level is read on every call, so it is atomic; everything else is under the lock. */
 enum { LEVEL_UNKNOWN = -1 };
-static _Atomic int     current_level = LEVEL_UNKNOWN;
-static pthread_mutex_t lock          = PTHREAD_MUTEX_INITIALIZER;
-static ferry_log_sink  current_sink;
-static void           *current_context;
-static int64_t         current_rank = -1;
+static _Atomic int current_level = LEVEL_UNKNOWN;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static ferry_log_sink current_sink;
+static void *current_context;
+static int64_t current_rank = -1;
 
 static const char *const level_names[] = {"trace", "debug", "info", "warn", "error", "off"};
 _Static_assert(sizeof level_names / sizeof level_names[0] == FERRY_LOG_OFF + 1,
@@ -26,7 +26,7 @@ _Static_assert(sizeof level_names / sizeof level_names[0] == FERRY_LOG_OFF + 1,
 void ferry_log_configure(ferry_log_level level, ferry_log_sink sink, void *context)
 {
     pthread_mutex_lock(&lock);
-    current_sink    = sink;
+    current_sink = sink;
     current_context = context;
     atomic_store(&current_level, (int)level);
     pthread_mutex_unlock(&lock);
@@ -78,7 +78,7 @@ void fy_log(ferry_log_level level, const char *format, ...)
     if (!fy_log_enabled(level)) {
         return;
     }
-    char    text[1024];
+    char text[1024];
     va_list arguments;
     va_start(arguments, format);
     fy_vprint(text, sizeof text, format, arguments);

@@ -23,13 +23,13 @@
 static ferry_status allowed_cpus(cpu_set_t **set_out, size_t *set_bytes_out, ferry_error *error)
 {
     for (size_t n = 1024; n <= (size_t)1 << 20; n *= 2) {
-        size_t     bytes = CPU_ALLOC_SIZE(n);
-        cpu_set_t *set   = fy_alloc_zeroed(1, bytes);
+        size_t bytes = CPU_ALLOC_SIZE(n);
+        cpu_set_t *set = fy_alloc_zeroed(1, bytes);
         if (set == NULL) {
             return fy_fail_no_memory(error, "the set of CPUs");
         }
         if (sched_getaffinity(0, bytes, set) == 0) {
-            *set_out       = set;
+            *set_out = set;
             *set_bytes_out = bytes;
             return FERRY_OK;
         }
@@ -45,9 +45,9 @@ static ferry_status allowed_cpus(cpu_set_t **set_out, size_t *set_bytes_out, fer
 /* The size that MFD_HUGETLB and MAP_HUGETLB take when none is named, and its pool's free pages. */
 static void look_at_huge_pages(ferry_machine *machine)
 {
-    char               path[128], line[128];
-    unsigned long long kib  = 0;
-    FILE              *file = fopen("/proc/meminfo", "re");
+    char path[128], line[128];
+    unsigned long long kib = 0;
+    FILE *file = fopen("/proc/meminfo", "re");
     while (file != NULL && kib == 0 && fgets(line, sizeof line, file) != NULL) {
         if (sscanf(line, "Hugepagesize: %llu kB", &kib) != 1) {
             kib = 0;
@@ -80,7 +80,7 @@ int __clone(int (*run)(void *), void *stack, int flags, void *argument, ...);
 #endif
 
 struct attach {
-    pid_t    parent;
+    pid_t parent;
     uint64_t value; /* what the child shall read */
 };
 
@@ -89,9 +89,9 @@ __attribute__((no_sanitize("address", "thread", "undefined"))) static int
 read_parent(void *argument)
 {
     struct attach *attach = argument;
-    uint64_t       copy   = 0;
-    struct iovec   here = {&copy, sizeof copy}, there = {&attach->value, sizeof attach->value};
-    long           n = syscall(SYS_process_vm_readv, attach->parent, &here, 1ul, &there, 1ul, 0ul);
+    uint64_t copy = 0;
+    struct iovec here = {&copy, sizeof copy}, there = {&attach->value, sizeof attach->value};
+    long n = syscall(SYS_process_vm_readv, attach->parent, &here, 1ul, &there, 1ul, 0ul);
     return n == (long)sizeof copy && copy == attach->value ? 0 : 1;
 }
 
@@ -107,9 +107,9 @@ read_parent(void *argument)
 static bool try_attach(void)
 {
     _Alignas(64) char stack[16 << 10];
-    struct attach     attach = {getpid(), 0x6665727279u};
-    sigset_t          all, old;
-    int               result = -1;
+    struct attach attach = {getpid(), 0x6665727279u};
+    sigset_t all, old;
+    int result = -1;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     pid_t child = clone(read_parent, stack + sizeof stack, CLONE_VM | CLONE_VFORK, &attach);
@@ -120,13 +120,13 @@ static bool try_attach(void)
 
 static ferry_status list_cpus(uint32_t **cpus_out, uint32_t *n_out, ferry_error *error)
 {
-    cpu_set_t   *set = NULL;
-    size_t       set_bytes;
+    cpu_set_t *set = NULL;
+    size_t set_bytes;
     ferry_status status = allowed_cpus(&set, &set_bytes, error);
     if (status != FERRY_OK) {
         return status;
     }
-    uint32_t  n = 0, n_allowed = (uint32_t)CPU_COUNT_S(set_bytes, set);
+    uint32_t n = 0, n_allowed = (uint32_t)CPU_COUNT_S(set_bytes, set);
     uint32_t *cpus = fy_alloc(n_allowed, sizeof *cpus);
     if (cpus == NULL) {
         status = fy_fail_no_memory(error, "the list of CPUs");
@@ -138,7 +138,7 @@ static ferry_status list_cpus(uint32_t **cpus_out, uint32_t *n_out, ferry_error 
         }
     }
     *cpus_out = cpus;
-    *n_out    = n;
+    *n_out = n;
 out:
     fy_free(set);
     return status;
@@ -147,15 +147,15 @@ out:
 static ferry_status measure(const uint32_t *cpus, double seconds, ferry_machine *machine,
                             ferry_error *error)
 {
-    double       one = 0, all = 0;
-    bool         is_alone = machine->n_cpus == 1;
+    double one = 0, all = 0;
+    bool is_alone = machine->n_cpus == 1;
     ferry_status status =
         fy_copy_rate(cpus, 1, machine->room_bytes, is_alone ? seconds : seconds / 2, &one, error);
     all = one;
     if (status == FERRY_OK && !is_alone) {
         status = fy_copy_rate(cpus, machine->n_cpus, machine->room_bytes, seconds / 2, &all, error);
     }
-    machine->copy_gbytes_per_s     = one * 1e-9;
+    machine->copy_gbytes_per_s = one * 1e-9;
     machine->copy_all_gbytes_per_s = all * 1e-9;
     return status;
 }
@@ -164,7 +164,7 @@ ferry_status ferry_machine_probe(double measure_seconds, ferry_machine *machine_
                                  ferry_error *error)
 {
     ferry_machine machine = FERRY_MACHINE_INIT;
-    uint32_t     *cpus    = NULL;
+    uint32_t *cpus = NULL;
     if (!(measure_seconds >= 0 && measure_seconds <= 3600)) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "a measurement of %g seconds: use 0 for none, 3600 at most",

@@ -20,13 +20,13 @@ _Static_assert(sizeof(fy_plugin_fn) == sizeof(void *), "dlsym returns functions 
 
 typedef struct module {
     struct module *next;
-    char          *name;
-    char          *path;
-    void          *handle;
+    char *name;
+    char *path;
+    void *handle;
 } module;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static module         *loaded;
+static module *loaded;
 
 /* Where plugins may lie, as seen from the folder of the object that holds this code. */
 static const char *const beside[] = {
@@ -52,9 +52,9 @@ static const char *const beside[] = {
 static bool own_folder(char folder[PATH_MAX])
 {
     static const char here = 0;
-    Dl_info           info;
-    void             *extra = NULL;
-    char              path[PATH_MAX];
+    Dl_info info;
+    void *extra = NULL;
+    char path[PATH_MAX];
     if (dladdr1(&here, &info, &extra, RTLD_DL_LINKMAP) == 0 || extra == NULL) {
         return false;
     }
@@ -73,8 +73,8 @@ static bool own_folder(char folder[PATH_MAX])
 /* What was looked at, for the sentence. */
 typedef struct lookup {
     const char *name;
-    char        path[PATH_MAX];
-    char        places[FERRY_ERROR_BYTES - 384];
+    char path[PATH_MAX];
+    char places[FERRY_ERROR_BYTES - 384];
 } lookup;
 
 static bool look_in(lookup *at, const char *folder, const char *below)
@@ -95,7 +95,7 @@ static bool look_in(lookup *at, const char *folder, const char *below)
 
 static bool find_file(lookup *at)
 {
-    char        folder[PATH_MAX];
+    char folder[PATH_MAX];
     const char *only = fy_config_text("FERRY_PLUGINS");
     if (only != NULL) {
         return look_in(at, only, "");
@@ -118,7 +118,7 @@ static bool find_file(lookup *at)
 static ferry_status open_file(const lookup *at, module **module_out, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    module      *fresh  = fy_alloc_zeroed(1, sizeof *fresh);
+    module *fresh = fy_alloc_zeroed(1, sizeof *fresh);
     if (fresh == NULL || (fresh->name = fy_strdup(at->name)) == NULL ||
         (fresh->path = fy_strdup(at->path)) == NULL) {
         status = fy_fail_no_memory(error, "a plugin's entry");
@@ -127,16 +127,16 @@ static ferry_status open_file(const lookup *at, module **module_out, ferry_error
     fresh->handle = dlopen(at->path, RTLD_NOW | RTLD_LOCAL);
     if (fresh->handle == NULL) {
         const char *why = dlerror();
-        status          = fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                                  "plugin \"%s\" is there, but %s does not load: %s", at->name, at->path,
+        status = fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                         "plugin \"%s\" is there, but %s does not load: %s", at->name, at->path,
                          why != NULL ? why : "no reason was given");
         goto out;
     }
     fy_log(FERRY_LOG_DEBUG, "plugin \"%s\" is %s", fresh->name, fresh->path);
     fresh->next = loaded;
-    loaded      = fresh;
+    loaded = fresh;
     *module_out = fresh;
-    fresh       = NULL;
+    fresh = NULL;
 out:
     if (fresh != NULL) {
         fy_free(fresh->name);

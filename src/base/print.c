@@ -14,9 +14,9 @@ static locale_t plain_locale(void)
 
 int fy_vprint(char *text, size_t n_bytes, const char *format, va_list arguments)
 {
-    locale_t plain  = plain_locale();
+    locale_t plain = plain_locale();
     locale_t before = plain == (locale_t)0 ? (locale_t)0 : uselocale(plain); /* of this thread */
-    int      length = vsnprintf(text, n_bytes, format, arguments);
+    int length = vsnprintf(text, n_bytes, format, arguments);
     if (plain != (locale_t)0) {
         uselocale(before);
         freelocale(plain);
@@ -35,9 +35,9 @@ int fy_print(char *text, size_t n_bytes, const char *format, ...)
 
 double fy_read_double(const char *text, char **end_out)
 {
-    locale_t plain  = plain_locale();
+    locale_t plain = plain_locale();
     locale_t before = plain == (locale_t)0 ? (locale_t)0 : uselocale(plain);
-    double   number = strtod(text, end_out);
+    double number = strtod(text, end_out);
     if (plain != (locale_t)0) {
         uselocale(before);
         freelocale(plain);

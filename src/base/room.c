@@ -22,10 +22,10 @@
 static ferry_status read_text(const char *folder, const char *name, char **text_out,
                               ferry_error *error)
 {
-    char         path[PATH_MAX];
+    char path[PATH_MAX];
     ferry_status status = FERRY_OK;
-    char        *text   = NULL;
-    size_t       used = 0, capacity = 0;
+    char *text = NULL;
+    size_t used = 0, capacity = 0;
     *text_out = NULL;
     if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path) {
         return FERRY_OK;
@@ -52,7 +52,7 @@ static ferry_status read_text(const char *folder, const char *name, char **text_
             text[used] = '\0';
             if (now == 0) {
                 *text_out = text;
-                text      = NULL; /* the caller owns it now */
+                text = NULL; /* the caller owns it now */
             }
             goto out;
         }
@@ -68,7 +68,7 @@ out:
 static ferry_status read_number(const char *folder, const char *name, uint64_t *value_inout,
                                 bool *is_there_out, ferry_error *error)
 {
-    char        *text;
+    char *text;
     ferry_status status = read_text(folder, name, &text, error);
     if (is_there_out != NULL) {
         *is_there_out = text != NULL;
@@ -99,24 +99,24 @@ static void consider(fy_room_found *found, uint64_t allowed, uint64_t used, cons
                      const char *name, const char *behind)
 {
     uint64_t free_bytes = allowed > used ? allowed - used : 0;
-    uint64_t reserve    = FY_ROOM_RESERVE_BYTES + free_bytes / FY_ROOM_RESERVE_PART;
-    uint64_t room       = free_bytes > reserve ? free_bytes - reserve : 0;
+    uint64_t reserve = FY_ROOM_RESERVE_BYTES + free_bytes / FY_ROOM_RESERVE_PART;
+    uint64_t room = free_bytes > reserve ? free_bytes - reserve : 0;
     if (found->limit[0] == '\0' || room < found->room_bytes) {
-        found->room_bytes    = room;
+        found->room_bytes = room;
         found->allowed_bytes = allowed;
-        found->used_bytes    = used;
+        found->used_bytes = used;
         snprintf(found->limit, sizeof found->limit, "%s%s%s", before, name, behind);
     }
 }
 
 static ferry_status consider_machine(const char *proc, fy_room_found *found, ferry_error *error)
 {
-    char        *text;
+    char *text;
     ferry_status status = read_text(proc, "meminfo", &text, error);
     if (status != FERRY_OK) {
         return status;
     }
-    uint64_t total     = text == NULL ? 0 : number_of_key(text, "MemTotal:");
+    uint64_t total = text == NULL ? 0 : number_of_key(text, "MemTotal:");
     uint64_t available = text == NULL ? 0 : number_of_key(text, "MemAvailable:");
     fy_free(text);
     if (total == 0 || total > UINT64_MAX / 1024 || available > total) {
@@ -132,7 +132,7 @@ static ferry_status consider_address_space(const char *proc, uint64_t limit, fy_
                                            ferry_error *error)
 {
     uint64_t pages = 0;
-    bool     is_there;
+    bool is_there;
     if (limit == UINT64_MAX) {
         return FERRY_OK;
     }
@@ -165,10 +165,10 @@ static const struct version {
 static ferry_status consider_group(const struct version *v, const char *folder, const char *name,
                                    fy_room_found *found, ferry_error *error)
 {
-    uint64_t     allowed = UINT64_MAX, softer = UINT64_MAX, used = 0;
-    bool         has_usage = false;
-    char        *text      = NULL;
-    ferry_status status    = read_number(folder, v->limits, &allowed, NULL, error);
+    uint64_t allowed = UINT64_MAX, softer = UINT64_MAX, used = 0;
+    bool has_usage = false;
+    char *text = NULL;
+    ferry_status status = read_number(folder, v->limits, &allowed, NULL, error);
     if (status == FERRY_OK && v->softer != NULL) {
         status = read_number(folder, v->softer, &softer, NULL, error);
     }
@@ -245,7 +245,7 @@ static bool parse_mount(char *line, const struct version *v, char **root_out, ch
     }
     unescape(fields[3]);
     unescape(fields[4]);
-    *root_out  = fields[3];
+    *root_out = fields[3];
     *place_out = fields[4];
     return strcmp(type, "cgroup2") == 0 || has_word(super, "memory");
 }
@@ -267,7 +267,7 @@ static const char *below(const char *path, const char *root)
 static ferry_status consider_path(const struct version *v, const char *root, const char *place,
                                   const char *path, fy_room_found *found, ferry_error *error)
 {
-    char        folder[PATH_MAX], name[PATH_MAX];
+    char folder[PATH_MAX], name[PATH_MAX];
     const char *shown = below(path, root);
     if (strncmp(path, "/..", 3) == 0) {
         return FERRY_OK; /* the process is outside of what its namespace shows */
@@ -279,12 +279,12 @@ static ferry_status consider_path(const struct version *v, const char *root, con
     }
     for (;;) {
         ferry_status status = consider_group(v, folder, name[0] == '\0' ? "/" : name, found, error);
-        char        *slash  = strrchr(folder, '/');
+        char *slash = strrchr(folder, '/');
         if (status != FERRY_OK || slash == NULL || slash < folder + strlen(place)) {
             return status;
         }
         *slash = '\0';
-        slash  = strrchr(name, '/');
+        slash = strrchr(name, '/');
         if (slash != NULL) {
             *slash = '\0';
         }
@@ -296,7 +296,7 @@ static ferry_status consider_mounts(const struct version *v, const char *mounts,
                                     fy_room_found *found, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    char        *copy = fy_strdup(mounts), *rest = copy, *line, *root, *place;
+    char *copy = fy_strdup(mounts), *rest = copy, *line, *root, *place;
     if (copy == NULL) {
         return fy_fail_no_memory(error, "the list of mounts");
     }
@@ -312,7 +312,7 @@ static ferry_status consider_mounts(const struct version *v, const char *mounts,
 /* Lines of self/cgroup: "4:memory:/jobs/7" in version 1, "0::/jobs/7" in version 2. */
 static ferry_status consider_groups(const char *proc, fy_room_found *found, ferry_error *error)
 {
-    char        *groups = NULL, *mounts = NULL, *rest, *line;
+    char *groups = NULL, *mounts = NULL, *rest, *line;
     ferry_status status = read_text(proc, "self/cgroup", &groups, error);
     if (status == FERRY_OK) {
         status = read_text(proc, "self/mountinfo", &mounts, error);
@@ -337,8 +337,8 @@ static ferry_status consider_groups(const char *proc, fy_room_found *found, ferr
 ferry_status fy_room_look(const char *proc, uint64_t address_space_bytes, fy_room_found *found_out,
                           ferry_error *error)
 {
-    fy_room_found found  = {0};
-    ferry_status  status = consider_machine(proc, &found, error);
+    fy_room_found found = {0};
+    ferry_status status = consider_machine(proc, &found, error);
     if (status == FERRY_OK) {
         status = consider_groups(proc, &found, error);
     }
@@ -377,7 +377,7 @@ ferry_status fy_room_check_found(const fy_room_found *found, uint64_t bytes, con
 static ferry_status look_here(fy_room_found *found_out, ferry_error *error)
 {
     struct rlimit limit;
-    uint64_t      address_space = UINT64_MAX;
+    uint64_t address_space = UINT64_MAX;
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
         address_space = limit.rlim_cur;
     }
@@ -387,7 +387,7 @@ static ferry_status look_here(fy_room_found *found_out, ferry_error *error)
 ferry_status fy_room(uint64_t *bytes_out, ferry_error *error)
 {
     fy_room_found found;
-    ferry_status  status = look_here(&found, error);
+    ferry_status status = look_here(&found, error);
     if (status == FERRY_OK) {
         *bytes_out = found.room_bytes;
     }
@@ -397,6 +397,6 @@ ferry_status fy_room(uint64_t *bytes_out, ferry_error *error)
 ferry_status fy_room_check(uint64_t bytes, const char *what, ferry_error *error)
 {
     fy_room_found found;
-    ferry_status  status = look_here(&found, error);
+    ferry_status status = look_here(&found, error);
     return status == FERRY_OK ? fy_room_check_found(&found, bytes, what, error) : status;
 }

@@ -29,7 +29,7 @@ typedef struct fy_room_found {
     uint64_t room_bytes; /* free less the reserve */
     uint64_t allowed_bytes;
     uint64_t used_bytes; /* without page cache that can be dropped */
-    char     limit[512]; /* such as: the cgroup /jobs/7 allows */
+    char limit[512];     /* such as: the cgroup /jobs/7 allows */
 } fy_room_found;
 
 /*

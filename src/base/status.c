@@ -111,7 +111,7 @@ ferry_status fy_copy_out(const void *from, size_t from_bytes, void *to, const ch
         return status;
     }
     size_t wanted = *(const size_t *)to;
-    size_t bytes  = wanted < from_bytes ? wanted : from_bytes;
+    size_t bytes = wanted < from_bytes ? wanted : from_bytes;
     memcpy(to, from, bytes);
     *(size_t *)to = wanted;
     return FERRY_OK;

@@ -26,10 +26,10 @@ static bool is_name(const fy_subset_pattern *pattern)
 
 ferry_status fy_subset_create(const char *list, fy_subset *subset_out, ferry_error *error)
 {
-    fy_subset *s        = subset_out;
-    size_t     n        = 1;
-    bool       has_room = true;
-    *s                  = (fy_subset){.patterns = NULL};
+    fy_subset *s = subset_out;
+    size_t n = 1;
+    bool has_room = true;
+    *s = (fy_subset){.patterns = NULL};
     if (list == NULL) {
         return FERRY_OK;
     }
@@ -37,13 +37,13 @@ ferry_status fy_subset_create(const char *list, fy_subset *subset_out, ferry_err
         n++;
     }
     s->patterns = fy_alloc(n, sizeof *s->patterns);
-    s->globs    = fy_alloc(n, sizeof *s->globs);
-    has_room    = n < FY_INDEX_NONE && s->patterns != NULL && s->globs != NULL;
+    s->globs = fy_alloc(n, sizeof *s->globs);
+    has_room = n < FY_INDEX_NONE && s->patterns != NULL && s->globs != NULL;
     for (const char *at = list; at != NULL && has_room;) {
-        uint32_t           number  = (uint32_t)s->n_patterns++;
+        uint32_t number = (uint32_t)s->n_patterns++;
         fy_subset_pattern *pattern = &s->patterns[number];
-        *pattern                   = take_pattern(&at);
-        s->wants_one               = s->wants_one || !pattern->leaves_out;
+        *pattern = take_pattern(&at);
+        s->wants_one = s->wants_one || !pattern->leaves_out;
         if (is_name(pattern)) {
             has_room =
                 fy_index_insert(&s->names, fy_hash64(pattern->text, pattern->length), number);
@@ -69,8 +69,8 @@ static bool is_same(const fy_subset_pattern *pattern, const char *name, size_t l
 
 bool fy_subset_has(const fy_subset *subset, const char *name)
 {
-    size_t length  = strlen(name);
-    bool   has_one = false;
+    size_t length = strlen(name);
+    bool has_one = false;
     if (subset->n_patterns == 0) {
         return true;
     }
@@ -99,11 +99,11 @@ bool fy_subset_has(const fy_subset *subset, const char *name)
 
 static void mark_used(fy_subset *subset, const char *name)
 {
-    size_t          length = strlen(name);
-    fy_index_cursor c      = fy_index_first(&subset->names, fy_hash64(name, length));
+    size_t length = strlen(name);
+    fy_index_cursor c = fy_index_first(&subset->names, fy_hash64(name, length));
     for (; c.value != FY_INDEX_NONE; fy_index_next(&subset->names, &c)) {
         fy_subset_pattern *pattern = &subset->patterns[c.value];
-        pattern->is_used           = pattern->is_used || is_same(pattern, name, length);
+        pattern->is_used = pattern->is_used || is_same(pattern, name, length);
     }
     for (size_t i = 0; i < subset->n_globs; i++) {
         fy_subset_pattern *pattern = &subset->patterns[subset->globs[i]];

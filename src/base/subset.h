@@ -16,25 +16,25 @@
  */
 typedef struct fy_subset_pattern {
     const char *text; /* within the list, not ended by a zero */
-    size_t      length;
-    bool        leaves_out;
-    bool        is_used; /* a name that fy_subset_find_unused was given fits it */
+    size_t length;
+    bool leaves_out;
+    bool is_used; /* a name that fy_subset_find_unused was given fits it */
 } fy_subset_pattern;
 
 /* A list made ready for many names: one of names without stars may be as long as theirs. All zero:
  * every name is in. */
 typedef struct fy_subset {
     fy_subset_pattern *patterns; /* in the order of the list */
-    size_t             n_patterns;
-    fy_index           names; /* the numbers of patterns that are one name */
-    uint32_t          *globs; /* those of the others */
-    size_t             n_globs;
-    bool               wants_one;
+    size_t n_patterns;
+    fy_index names;  /* the numbers of patterns that are one name */
+    uint32_t *globs; /* those of the others */
+    size_t n_globs;
+    bool wants_one;
 } fy_subset;
 
 /* Keeps pointers into the list. NULL: every name is in. To be cleaned up also after a failure. */
 ferry_status fy_subset_create(const char *list, fy_subset *subset_out, ferry_error *error);
-void         fy_subset_cleanup(fy_subset *subset);
+void fy_subset_cleanup(fy_subset *subset);
 
 bool fy_subset_has(const fy_subset *subset, const char *name);
 

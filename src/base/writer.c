@@ -9,10 +9,10 @@
 
 void fy_writer_init(fy_writer *writer, ferry_write_fn write, void *context)
 {
-    writer->write   = write;
+    writer->write = write;
     writer->context = context;
-    writer->used    = 0;
-    writer->failed  = false;
+    writer->used = 0;
+    writer->failed = false;
 }
 
 static void flush(fy_writer *writer)
@@ -27,7 +27,7 @@ void fy_write_bytes(fy_writer *writer, const char *bytes, size_t n_bytes)
 {
     while (n_bytes > 0) {
         size_t room = FY_WRITER_BYTES - writer->used;
-        size_t now  = n_bytes < room ? n_bytes : room;
+        size_t now = n_bytes < room ? n_bytes : room;
         memcpy(writer->bytes + writer->used, bytes, now);
         writer->used += now;
         bytes += now;
@@ -45,7 +45,7 @@ void fy_write_text(fy_writer *writer, const char *text)
 
 void fy_write_u64(fy_writer *writer, uint64_t value)
 {
-    char  digits[20];
+    char digits[20];
     char *first = digits + sizeof digits;
     do {
         *--first = (char)('0' + value % 10);

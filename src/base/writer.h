@@ -18,10 +18,10 @@ enum { FY_WRITER_BYTES = 1 << 16 };
 
 typedef struct fy_writer {
     ferry_write_fn write;
-    void          *context;
-    size_t         used;
-    bool           failed;
-    char           bytes[FY_WRITER_BYTES];
+    void *context;
+    size_t used;
+    bool failed;
+    char bytes[FY_WRITER_BYTES];
 } fy_writer;
 
 void fy_writer_init(fy_writer *writer, ferry_write_fn write, void *context);

@@ -14,7 +14,7 @@ static uint64_t tensor_bytes(const fy_ckpt_tensor *tensor)
     return bits / 8;
 }
 
-ferry_status ferry_checkpoint_get_totals(const ferry_checkpoint  *checkpoint,
+ferry_status ferry_checkpoint_get_totals(const ferry_checkpoint *checkpoint,
                                          ferry_checkpoint_totals *totals_out, ferry_error *error)
 {
     if (checkpoint == NULL || totals_out == NULL) {
@@ -23,8 +23,8 @@ ferry_status ferry_checkpoint_get_totals(const ferry_checkpoint  *checkpoint,
     }
     ferry_checkpoint_totals totals = {
         .is_sharded = checkpoint->is_sharded,
-        .n_files    = checkpoint->n_files,
-        .n_tensors  = checkpoint->n_tensors,
+        .n_files = checkpoint->n_files,
+        .n_tensors = checkpoint->n_tensors,
     };
     for (size_t i = 0; i < checkpoint->n_files; i++) {
         totals.file_bytes += checkpoint->files[i].bytes;
@@ -43,12 +43,12 @@ ferry_status ferry_checkpoint_file_at(const ferry_checkpoint *checkpoint, size_t
             error, FERRY_ERR_MISUSE,
             "ferry_checkpoint_file_at needs a checkpoint, a file of it and a place for the result");
     }
-    const fy_ckpt_file   *file = &checkpoint->files[index];
-    ferry_checkpoint_file out  = {
-         .name      = file->name,
-         .rank      = file->rank,
-         .bytes     = file->bytes,
-         .n_tensors = file->header.n_tensors,
+    const fy_ckpt_file *file = &checkpoint->files[index];
+    ferry_checkpoint_file out = {
+        .name = file->name,
+        .rank = file->rank,
+        .bytes = file->bytes,
+        .n_tensors = file->header.n_tensors,
     };
     return fy_copy_out(&out, sizeof out, file_out, "ferry_checkpoint_file", error);
 }
@@ -75,12 +75,12 @@ ferry_status ferry_checkpoint_tensor_at(const ferry_checkpoint *checkpoint, size
                        "ferry_checkpoint_tensor_at needs a checkpoint, a tensor of it and a place "
                        "for the result");
     }
-    const fy_ckpt_tensor   *tensor = &checkpoint->tensors[index];
-    ferry_checkpoint_tensor out    = {
-           .name   = tensor->name,
-           .dtype  = tensor->dtype_text == NULL ? safetensors_word(tensor->dtype) : tensor->dtype_text,
-           .n_dims = tensor->file_n_dims,
-           .bytes  = tensor_bytes(tensor),
+    const fy_ckpt_tensor *tensor = &checkpoint->tensors[index];
+    ferry_checkpoint_tensor out = {
+        .name = tensor->name,
+        .dtype = tensor->dtype_text == NULL ? safetensors_word(tensor->dtype) : tensor->dtype_text,
+        .n_dims = tensor->file_n_dims,
+        .bytes = tensor_bytes(tensor),
     };
     for (uint32_t d = 0; d < tensor->file_n_dims; d++) {
         out.shape[d] = tensor->file_shape[d];
@@ -103,7 +103,7 @@ ferry_status ferry_checkpoint_metadata_at(const ferry_checkpoint *checkpoint, si
                        "ferry_checkpoint_metadata_at needs a checkpoint, a pair of it and two "
                        "places");
     }
-    *key_out   = checkpoint->metadata[index].key;
+    *key_out = checkpoint->metadata[index].key;
     *value_out = checkpoint->metadata[index].value;
     return FERRY_OK;
 }
@@ -121,9 +121,9 @@ ferry_status ferry_checkpoint_other_at(const ferry_checkpoint *checkpoint, size_
                        "ferry_checkpoint_other_at needs a checkpoint, another file of its folder "
                        "and a place for the result");
     }
-    const fy_ckpt_other   *other = &checkpoint->others[index];
-    ferry_checkpoint_other out   = {
-          .name = other->name, .bytes = other->bytes, .left_out = other->left_out};
+    const fy_ckpt_other *other = &checkpoint->others[index];
+    ferry_checkpoint_other out = {
+        .name = other->name, .bytes = other->bytes, .left_out = other->left_out};
     return fy_copy_out(&out, sizeof out, other_out, "ferry_checkpoint_other", error);
 }
 
@@ -137,11 +137,11 @@ ferry_status ferry_checkpoint_shard_at(const ferry_checkpoint *checkpoint, size_
                        "ferry_checkpoint_shard_at needs a checkpoint, a file of it, a tensor of "
                        "that and a place for the result");
     }
-    const fy_st_tensor    *entry = &checkpoint->files[file].header.tensors[index];
-    ferry_checkpoint_shard out   = {.tensor       = entry->name,
-                                    .bytes        = entry->end - entry->begin,
-                                    .has_checksum = entry->has_checksum,
-                                    .checksum     = entry->has_checksum ? entry->checksum : 0};
+    const fy_st_tensor *entry = &checkpoint->files[file].header.tensors[index];
+    ferry_checkpoint_shard out = {.tensor = entry->name,
+                                  .bytes = entry->end - entry->begin,
+                                  .has_checksum = entry->has_checksum,
+                                  .checksum = entry->has_checksum ? entry->checksum : 0};
     return fy_copy_out(&out, sizeof out, shard_out, "ferry_checkpoint_shard", error);
 }
 

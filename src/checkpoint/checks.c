@@ -11,9 +11,9 @@
 ferry_status fy_checked_create(const ferry_checkpoint *from, fy_checked *checked,
                                ferry_error *error)
 {
-    *checked       = (fy_checked){.from = from};
+    *checked = (fy_checked){.from = from};
     checked->first = fy_alloc(from->n_files + 1, sizeof *checked->first);
-    size_t n       = 0;
+    size_t n = 0;
     for (size_t i = 0; checked->first != NULL && i <= from->n_files; i++) {
         checked->first[i] = n;
         n += i < from->n_files ? from->files[i].header.n_tensors : 0;
@@ -59,11 +59,11 @@ static ferry_status compare(fy_gather *gather, uint32_t file, const fy_st_tensor
 ferry_status fy_gather_check_whole(fy_gather *gather, uint32_t file, const fy_st_tensor *entry,
                                    ferry_error *error)
 {
-    const fy_ckpt_file *f      = &gather->job->from->files[file];
-    uint64_t            at     = f->header.data_begin + entry->begin;
-    uint64_t            end    = f->header.data_begin + entry->end;
-    ferry_status        status = FERRY_OK;
-    fy_hasher           hasher;
+    const fy_ckpt_file *f = &gather->job->from->files[file];
+    uint64_t at = f->header.data_begin + entry->begin;
+    uint64_t end = f->header.data_begin + entry->end;
+    ferry_status status = FERRY_OK;
+    fy_hasher hasher;
     if (!entry->has_checksum || atomic_load(flag_of(gather->checked, file, entry)) != 0) {
         return FERRY_OK;
     }
@@ -71,7 +71,7 @@ ferry_status fy_gather_check_whole(fy_gather *gather, uint32_t file, const fy_st
     gather->span_begin = gather->span_end = 0;
     while (at < end && status == FERRY_OK) {
         uint64_t n = fy_min(end - at, gather->span_bytes);
-        status     = fy_gather_check_stop(gather, error);
+        status = fy_gather_check_stop(gather, error);
         if (status == FERRY_OK) {
             status = fy_files_read(gather->files, file, at, gather->span, n, error);
         }

@@ -36,13 +36,13 @@ static void read_word(const char *path, char word[WORD_BYTES])
  */
 static unsigned long long began_at(long pid)
 {
-    char               path[64], text[1024];
-    unsigned long long ticks     = 0;
-    long               n_threads = 0;
-    char               state;
+    char path[64], text[1024];
+    unsigned long long ticks = 0;
+    long n_threads = 0;
+    char state;
     snprintf(path, sizeof path, "/proc/%ld/stat", pid);
-    FILE  *file = fopen(path, "re");
-    size_t n    = file == NULL ? 0 : fread(text, 1, sizeof text - 1, file);
+    FILE *file = fopen(path, "re");
+    size_t n = file == NULL ? 0 : fread(text, 1, sizeof text - 1, file);
     if (file != NULL) {
         fclose(file);
     }
@@ -63,7 +63,7 @@ static unsigned long long began_at(long pid)
  * boot is not known, nowhere: it begins with UNKNOWN. */
 static void describe_machine(char text[CLAIM_BYTES])
 {
-    char    boot[WORD_BYTES], space[WORD_BYTES];
+    char boot[WORD_BYTES], space[WORD_BYTES];
     ssize_t n = readlink("/proc/self/ns/pid", space, sizeof space - 1);
     read_word("/proc/sys/kernel/random/boot_id", boot);
     strcpy(space + (n < 0 ? 0 : n), n < 0 ? UNKNOWN : "");
@@ -76,7 +76,7 @@ static void describe_self(char text[CLAIM_BYTES])
     if (gethostname(host, sizeof host) != 0) {
         strcpy(host, UNKNOWN);
     }
-    host[sizeof host - 1]      = '\0';
+    host[sizeof host - 1] = '\0';
     host[strcspn(host, " \t")] = '\0';
     if (host[0] == '\0') { /* a word must stand there to be read again */
         strcpy(host, UNKNOWN);
@@ -100,17 +100,17 @@ typedef struct claim {
 static bool read_claim(int folder_fd, const char *name, claim *c)
 {
     unsigned long long began = 0;
-    char               there[CLAIM_BYTES], here[CLAIM_BYTES];
-    ssize_t            n = readlinkat(folder_fd, name, c->text, sizeof c->text - 1);
+    char there[CLAIM_BYTES], here[CLAIM_BYTES];
+    ssize_t n = readlinkat(folder_fd, name, c->text, sizeof c->text - 1);
     if (n < 0 && errno == ENOENT) {
         return false;
     }
     c->text[n < 0 ? 0 : n] = '\0';
-    c->pid                 = 0;
+    c->pid = 0;
     strcpy(c->host, UNKNOWN);
     describe_machine(here);
     bool is_read = sscanf(c->text, "%ld %llu %159s %511s", &c->pid, &began, c->host, there) == 4;
-    c->is_here   = is_read && c->pid > 0 && strcmp(there, here) == 0 && here[0] != UNKNOWN[0];
+    c->is_here = is_read && c->pid > 0 && strcmp(there, here) == 0 && here[0] != UNKNOWN[0];
     c->lives =
         !c->is_here || (kill((pid_t)c->pid, 0) != 0 ? errno == EPERM : began_at(c->pid) == began);
     return true;
@@ -129,7 +129,7 @@ static bool read_claim(int folder_fd, const char *name, claim *c)
 typedef struct chain {
     claim first;
     claim last;
-    char  next[64]; /* the name of the last one's successor */
+    char next[64]; /* the name of the last one's successor */
 } chain;
 
 static void name_successor(const char *text, char *name, size_t size)
@@ -152,7 +152,7 @@ static bool read_chain(int folder_fd, chain *c)
         if (!read_claim(folder_fd, c->next, &next)) {
             break;
         }
-        c->last       = next;
+        c->last = next;
         c->last.lives = next.lives || i == MOST_TRIES; /* a ring, which no run makes */
     }
     return true;
@@ -210,8 +210,8 @@ ferry_status fy_claim_take(int folder_fd, const char *path, ferry_error *error)
     char own[CLAIM_BYTES];
     describe_self(own);
     for (int i = 0; i < MOST_TRIES; i++) {
-        chain        c;
-        bool         taken  = false;
+        chain c;
+        bool taken = false;
         ferry_status status = FERRY_OK;
         if (symlinkat(own, folder_fd, FY_CLAIM_NAME) == 0) {
             return FERRY_OK;
@@ -251,7 +251,7 @@ bool fy_claim_is_name(const char *name)
 /* What dead processes have left in a chain; the claim itself stays. */
 static void remove_successors(int folder_fd)
 {
-    int  fd     = openat(folder_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = openat(folder_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *stream = fd < 0 ? NULL : fdopendir(fd);
     for (const struct dirent *item = NULL; stream != NULL && (item = readdir(stream)) != NULL;) {
         if (fy_claim_is_name(item->d_name) && strcmp(item->d_name, FY_CLAIM_NAME) != 0) {

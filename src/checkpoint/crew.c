@@ -13,19 +13,19 @@ enum { TICK_NS = 100000000, MOST_CORES = 16 };
 
 typedef struct crew {
     const fy_crew_job *job;
-    _Atomic size_t     next;
-    _Atomic bool       stops;
-    pthread_mutex_t    lock;
-    pthread_cond_t     ended;
-    uint32_t           n_running;
-    size_t             failed_part;
-    ferry_status       status;
-    ferry_error        error;
+    _Atomic size_t next;
+    _Atomic bool stops;
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    uint32_t n_running;
+    size_t failed_part;
+    ferry_status status;
+    ferry_error error;
 } crew;
 
 typedef struct worker {
-    crew     *crew;
-    uint32_t  number;
+    crew *crew;
+    uint32_t number;
     pthread_t thread;
 } worker;
 
@@ -33,9 +33,9 @@ static void note_failure(crew *c, size_t part, ferry_status status, const ferry_
 {
     pthread_mutex_lock(&c->lock);
     if (c->status == FERRY_OK || part < c->failed_part) {
-        c->status      = status;
+        c->status = status;
         c->failed_part = part;
-        c->error       = *error;
+        c->error = *error;
     }
     pthread_mutex_unlock(&c->lock);
     atomic_store(&c->stops, true);
@@ -44,13 +44,13 @@ static void note_failure(crew *c, size_t part, ferry_status status, const ferry_
 static void *run_worker(void *argument)
 {
     worker *w = argument;
-    crew   *c = w->crew;
+    crew *c = w->crew;
     while (!atomic_load(&c->stops)) {
         size_t part = atomic_fetch_add(&c->next, 1);
         if (part >= c->job->n_parts) {
             break;
         }
-        ferry_error  error;
+        ferry_error error;
         ferry_status status = c->job->work(c->job->context, w->number, part, &error);
         if (status != FERRY_OK) {
             note_failure(c, part, status, &error);
@@ -67,7 +67,7 @@ static void *run_worker(void *argument)
 static bool look_on(crew *c)
 {
     struct timespec until;
-    bool            goes_on = true;
+    bool goes_on = true;
     clock_gettime(CLOCK_MONOTONIC, &until);
     pthread_mutex_lock(&c->lock);
     do {
@@ -110,9 +110,9 @@ static uint32_t start(crew *c, worker *workers, uint32_t n)
 
 ferry_status fy_crew_run(const fy_crew_job *job, ferry_error *error)
 {
-    crew               c = {.job = job};
-    uint32_t           n = job->n_parts < job->n_workers ? (uint32_t)job->n_parts : job->n_workers;
-    worker            *workers = fy_alloc(n, sizeof *workers);
+    crew c = {.job = job};
+    uint32_t n = job->n_parts < job->n_workers ? (uint32_t)job->n_parts : job->n_workers;
+    worker *workers = fy_alloc(n, sizeof *workers);
     pthread_condattr_t clock;
     if (workers == NULL) {
         return fy_fail_no_memory(error, "threads");
@@ -121,8 +121,8 @@ ferry_status fy_crew_run(const fy_crew_job *job, ferry_error *error)
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_cond_init(&c.ended, &clock);
-    uint32_t     started = start(&c, workers, n);
-    ferry_status status  = FERRY_OK;
+    uint32_t started = start(&c, workers, n);
+    ferry_status status = FERRY_OK;
     if (started == 0 && n > 0) {
         status = fy_fail(error, FERRY_ERR_LIMIT,
                          "no thread could be started; is the limit of threads reached?");

@@ -15,7 +15,7 @@
  */
 typedef struct fy_crew_job {
     uint32_t n_workers; /* no more than parts are started */
-    size_t   n_parts;
+    size_t n_parts;
     /* worker is a number below n_workers, for what each has of its own. */
     ferry_status (*work)(void *context, uint32_t worker, size_t part, ferry_error *error);
     bool (*tick)(void *context); /* false: stop */

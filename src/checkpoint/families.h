@@ -52,16 +52,16 @@ typedef enum fy_zone {
  */
 typedef struct fy_row {
     const char *name; /* NULL ends a table */
-    fy_way      way;
-    fy_zone     zone;
-    bool        raw;
+    fy_way way;
+    fy_zone zone;
+    bool raw;
 } fy_row;
 
 enum { FY_MAX_GROUPS = 8 };
 
 typedef struct fy_family {
-    const char   *words;      /* architectures and model types: lower case, letters and digits */
-    const char   *signatures; /* modules of a layer that only such models have, all of them */
+    const char *words;      /* architectures and model types: lower case, letters and digits */
+    const char *signatures; /* modules of a layer that only such models have, all of them */
     const fy_row *groups[FY_MAX_GROUPS]; /* tables; the first row that fits decides */
 } fy_family;
 
@@ -71,7 +71,7 @@ typedef struct fy_decoder {
     const char *layers; /* "model.layers." */
 } fy_decoder;
 
-extern const fy_family  fy_families[]; /* the last has no words */
+extern const fy_family fy_families[];  /* the last has no words */
 extern const fy_decoder fy_decoders[]; /* the last has no root */
 
 /* The number of the layer that a name belongs to; false if it is no layer's. */

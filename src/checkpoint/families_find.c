@@ -23,9 +23,9 @@ const json_t *fy_config_of_text(const json_t *config)
 
 bool fy_decoder_layer(const fy_decoder *decoder, const char *name, uint64_t *layer_out)
 {
-    size_t   length = strlen(decoder->layers);
-    uint64_t layer  = 0;
-    size_t   n      = 0;
+    size_t length = strlen(decoder->layers);
+    uint64_t layer = 0;
+    size_t n = 0;
     if (strncmp(name, decoder->layers, length) != 0) {
         return false;
     }
@@ -63,12 +63,12 @@ ferry_status fy_decoder_find(const fy_model_tensor *tensors, size_t n_tensors,
 /* "Qwen3MoeForCausalLM" and "qwen3_moe" are both "qwen3moe". */
 static void plain_word(const char *name, char *word)
 {
-    size_t      n   = 0;
+    size_t n = 0;
     const char *end = strstr(name, "For");
     if (end == NULL || end == name) {
         size_t length = strlen(name);
-        bool   model  = length > 5 && strcmp(name + length - 5, "Model") == 0;
-        end           = name + length - (model ? 5 : 0);
+        bool model = length > 5 && strcmp(name + length - 5, "Model") == 0;
+        end = name + length - (model ? 5 : 0);
     }
     for (const char *c = name; c < end && n + 1 < MAX_WORD; c++) {
         bool upper = *c >= 'A' && *c <= 'Z';
@@ -116,7 +116,7 @@ static const fy_family *family_of_object(const json_t *object, const char **seen
     const fy_family *family = NULL;
     for (size_t i = 0; i < sizeof says / sizeof says[0] && family == NULL; i++) {
         if (says[i] != NULL) {
-            *seen  = *seen == NULL ? says[i] : *seen;
+            *seen = *seen == NULL ? says[i] : *seen;
             family = family_of_word(says[i]);
         }
     }
@@ -127,9 +127,9 @@ static const fy_family *family_of_object(const json_t *object, const char **seen
 static bool names_have(const fy_model_tensor *tensors, size_t n_tensors, const fy_decoder *decoder,
                        const char *module)
 {
-    char   pattern[MAX_PATTERN];
-    int    written = snprintf(pattern, sizeof pattern, "%s*.%s.*", decoder->layers, module);
-    size_t length  = written < 0 ? 0 : (size_t)written;
+    char pattern[MAX_PATTERN];
+    int written = snprintf(pattern, sizeof pattern, "%s*.%s.*", decoder->layers, module);
+    size_t length = written < 0 ? 0 : (size_t)written;
     for (size_t i = 0; i < n_tensors; i++) {
         if (strstr(tensors[i].name, module) != NULL && /* cheaper than the pattern */
             fy_glob_match(pattern, length, tensors[i].name, strlen(tensors[i].name))) {
@@ -145,7 +145,7 @@ static const fy_family *family_of_names(const fy_model_tensor *tensors, size_t n
     char module[MAX_WORD];
     for (const fy_family *family = fy_families; family->words != NULL; family++) {
         const char *list = family->signatures;
-        bool        all  = true;
+        bool all = true;
         while (all && next_word(&list, module)) {
             all = names_have(tensors, n_tensors, decoder, module);
         }
@@ -161,7 +161,7 @@ ferry_status fy_family_find(const fy_model_tensor *tensors, size_t n_tensors,
                             const char *source_name, const fy_family **family_out,
                             ferry_error *error)
 {
-    const char      *seen   = NULL;
+    const char *seen = NULL;
     const fy_family *family = family_of_object(config, &seen);
     if (family == NULL) {
         family = family_of_object(fy_config_of_text(config), &seen);

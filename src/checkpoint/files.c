@@ -15,25 +15,25 @@
 #include <unistd.h>
 
 typedef struct slot {
-    char               *path;     /* for sentences */
-    const char         *name;     /* the end of path: of a file of the folder */
+    char *path;                   /* for sentences */
+    const char *name;             /* the end of path: of a file of the folder */
     const fy_ckpt_file *expected; /* of a file that is read */
-    int                 descriptor;
-    int                 lost; /* of a file that is written: why closing it failed, or 0 */
-    uint32_t            users;
-    bool                was_used; /* since the hand last passed */
-    bool                was_read;
+    int descriptor;
+    int lost; /* of a file that is written: why closing it failed, or 0 */
+    uint32_t users;
+    bool was_used; /* since the hand last passed */
+    bool was_read;
 } slot;
 
 struct fy_files {
     pthread_mutex_t lock;
-    int             folder_fd; /* the caller's */
-    slot           *slots;
-    size_t          n;
-    size_t          n_open;
-    size_t          most_open;
-    fy_pace        *pace; /* or NULL */
-    size_t          hand; /* where the search for a file to close goes on */
+    int folder_fd; /* the caller's */
+    slot *slots;
+    size_t n;
+    size_t n_open;
+    size_t most_open;
+    fy_pace *pace; /* or NULL */
+    size_t hand;   /* where the search for a file to close goes on */
 };
 
 /* A share of the descriptors that leaves most to the caller's program. */
@@ -49,7 +49,7 @@ static size_t descriptors_to_use(void)
 static ferry_status create(int folder_fd, size_t n, fy_files **files_out, ferry_error *error)
 {
     fy_files *files = fy_alloc_zeroed(1, sizeof *files);
-    slot     *slots = fy_alloc_zeroed(n, sizeof *slots);
+    slot *slots = fy_alloc_zeroed(n, sizeof *slots);
     if (files == NULL || slots == NULL || pthread_mutex_init(&files->lock, NULL) != 0) {
         fy_free(slots);
         fy_free(files);
@@ -59,10 +59,10 @@ static ferry_status create(int folder_fd, size_t n, fy_files **files_out, ferry_
         slots[i].descriptor = -1;
     }
     files->folder_fd = folder_fd;
-    files->slots     = slots;
-    files->n         = n;
+    files->slots = slots;
+    files->n = n;
     files->most_open = descriptors_to_use();
-    *files_out       = files;
+    *files_out = files;
     return FERRY_OK;
 }
 
@@ -95,7 +95,7 @@ static ferry_status hand_out(fy_files *files, fy_files **files_out, ferry_error 
             fy_files_destroy(files);
             return fy_fail_no_memory(error, "the files of a checkpoint");
         }
-        const char *slash    = strrchr(files->slots[i].path, '/');
+        const char *slash = strrchr(files->slots[i].path, '/');
         files->slots[i].name = slash == NULL ? files->slots[i].path : slash + 1;
     }
     *files_out = files;
@@ -105,10 +105,10 @@ static ferry_status hand_out(fy_files *files, fy_files **files_out, ferry_error 
 ferry_status fy_files_of(const ferry_checkpoint *checkpoint, fy_files **files_out,
                          ferry_error *error)
 {
-    fy_files    *files  = NULL;
+    fy_files *files = NULL;
     ferry_status status = create(checkpoint->folder_fd, checkpoint->n_files, &files, error);
     for (size_t i = 0; i < checkpoint->n_files && status == FERRY_OK; i++) {
-        files->slots[i].path     = fy_strdup(checkpoint->files[i].path);
+        files->slots[i].path = fy_strdup(checkpoint->files[i].path);
         files->slots[i].expected = &checkpoint->files[i];
     }
     return status == FERRY_OK ? hand_out(files, files_out, error) : status;
@@ -117,7 +117,7 @@ ferry_status fy_files_of(const ferry_checkpoint *checkpoint, fy_files **files_ou
 ferry_status fy_files_make(int folder_fd, const char *folder, size_t n, fy_file_name_fn name,
                            const void *context, fy_files **files_out, ferry_error *error)
 {
-    fy_files    *files  = NULL;
+    fy_files *files = NULL;
     ferry_status status = create(folder_fd, n, &files, error);
     for (size_t i = 0; i < n && status == FERRY_OK; i++) {
         files->slots[i].path = fy_ckpt_join(folder, name(context, i));
@@ -187,7 +187,7 @@ static ferry_status open_slot(int folder_fd, slot *s, ferry_error *error)
     if (s->lost != 0) {
         return fy_fail_errno(s->path, "cannot be written", s->lost, error);
     }
-    int flags      = reads ? O_RDONLY : O_RDWR | O_CREAT | O_NOFOLLOW;
+    int flags = reads ? O_RDONLY : O_RDWR | O_CREAT | O_NOFOLLOW;
     int descriptor = openat(folder_fd, s->name, flags | O_CLOEXEC, 0666);
     if (descriptor < 0) {
         return reads ? fy_fail(error, FERRY_ERR_IO, "%s: cannot be opened: %s", s->path,
@@ -203,7 +203,7 @@ static ferry_status open_slot(int folder_fd, slot *s, ferry_error *error)
         posix_fadvise(descriptor, 0, 0, POSIX_FADV_SEQUENTIAL); /* mostly, and a hint at that */
     }
     s->descriptor = descriptor;
-    s->was_read   = reads;
+    s->was_read = reads;
     return FERRY_OK;
 }
 
@@ -211,14 +211,14 @@ static ferry_status open_slot(int folder_fd, slot *s, ferry_error *error)
 static void close_one(fy_files *files)
 {
     for (size_t i = 0; i < 2 * files->n; i++) {
-        slot *s     = &files->slots[files->hand];
+        slot *s = &files->slots[files->hand];
         files->hand = (files->hand + 1) % files->n;
         if (s->descriptor < 0 || s->users > 0) {
             continue;
         }
         if (!s->was_used) {
             /* Network file systems write here, and who opens the file anew is not told. */
-            s->lost       = close(s->descriptor) != 0 && s->expected == NULL ? errno : 0;
+            s->lost = close(s->descriptor) != 0 && s->expected == NULL ? errno : 0;
             s->descriptor = -1;
             files->n_open--;
             return;
@@ -229,7 +229,7 @@ static void close_one(fy_files *files)
 
 ferry_status fy_files_get(fy_files *files, size_t i, int *descriptor_out, ferry_error *error)
 {
-    slot        *s      = &files->slots[i];
+    slot *s = &files->slots[i];
     ferry_status status = FERRY_OK;
     pthread_mutex_lock(&files->lock);
     if (s->descriptor < 0) {
@@ -241,7 +241,7 @@ ferry_status fy_files_get(fy_files *files, size_t i, int *descriptor_out, ferry_
     }
     if (status == FERRY_OK) {
         s->users++;
-        s->was_used     = true;
+        s->was_used = true;
         *descriptor_out = s->descriptor;
     }
     pthread_mutex_unlock(&files->lock);
@@ -258,7 +258,7 @@ void fy_files_put(fy_files *files, size_t i)
 ferry_status fy_files_read(fy_files *files, size_t i, uint64_t offset, void *bytes,
                            uint64_t n_bytes, ferry_error *error)
 {
-    int          descriptor;
+    int descriptor;
     ferry_status status = fy_pace_take(files->pace, n_bytes, error);
     if (status == FERRY_OK) {
         status = fy_files_get(files, i, &descriptor, error);
@@ -288,7 +288,7 @@ static ferry_status write_all(const char *path, int descriptor, uint64_t offset,
 ferry_status fy_files_write(fy_files *files, size_t i, uint64_t offset, const void *bytes,
                             uint64_t n_bytes, ferry_error *error)
 {
-    int          descriptor;
+    int descriptor;
     ferry_status status = fy_pace_take(files->pace, n_bytes, error);
     if (status == FERRY_OK) {
         status = fy_files_get(files, i, &descriptor, error);
@@ -311,7 +311,7 @@ ferry_status fy_files_copy(fy_files *from, size_t i, uint64_t from_offset, fy_fi
                            uint64_t to_offset, uint64_t n_bytes, bool *copied_out,
                            ferry_error *error)
 {
-    int          in, out;
+    int in, out;
     ferry_status status = fy_pace_take(to->pace, n_bytes, error);
     if (status == FERRY_OK) {
         status = fy_pace_take(from->pace, n_bytes, error);
@@ -329,7 +329,7 @@ ferry_status fy_files_copy(fy_files *from, size_t i, uint64_t from_offset, fy_fi
     }
     *copied_out = true;
     for (uint64_t done = 0; done < n_bytes && *copied_out && status == FERRY_OK;) {
-        off_t   in_at = (off_t)(from_offset + done), out_at = (off_t)(to_offset + done);
+        off_t in_at = (off_t)(from_offset + done), out_at = (off_t)(to_offset + done);
         ssize_t now = copy_file_range(in, &in_at, out, &out_at, (size_t)(n_bytes - done), 0);
         if (now == 0 || (now < 0 && is_no_copy(errno))) {
             *copied_out = false; /* or cut short: reading will tell */

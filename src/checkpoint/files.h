@@ -37,7 +37,7 @@ const char *fy_files_path(const fy_files *files, size_t i);
 
 /* A descriptor that stays open until it is put back. */
 ferry_status fy_files_get(fy_files *files, size_t i, int *descriptor_out, ferry_error *error);
-void         fy_files_put(fy_files *files, size_t i);
+void fy_files_put(fy_files *files, size_t i);
 
 /* All n_bytes at offset. A file that ends before them was cut while it was read. */
 ferry_status fy_files_read(fy_files *files, size_t i, uint64_t offset, void *bytes,

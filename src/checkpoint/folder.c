@@ -35,7 +35,7 @@ static const char *name_of(const char *path)
 static char *join(const char *head, size_t head_bytes, const char *middle, const char *tail)
 {
     size_t bytes = head_bytes + strlen(middle) + strlen(tail) + 1;
-    char  *text  = fy_alloc(bytes, 1);
+    char *text = fy_alloc(bytes, 1);
     if (text != NULL) {
         snprintf(text, bytes, "%.*s%s%s", (int)head_bytes, head, middle, tail);
     }
@@ -58,9 +58,9 @@ static ferry_status resolve(const char *path, fy_folder *folder, ferry_error *er
         return fy_fail_no_memory(error, "a file name");
     }
     const char *name = name_of(folder->path);
-    size_t      head = (size_t)(name - folder->path); /* with its slash */
+    size_t head = (size_t)(name - folder->path); /* with its slash */
     folder->parent = head == 0 ? join(".", 1, "", "") : join(path, head > 1 ? head - 1 : 1, "", "");
-    char *hidden   = join(".", 1, name, PARTIAL_SUFFIX);
+    char *hidden = join(".", 1, name, PARTIAL_SUFFIX);
     if (hidden != NULL) {
         folder->partial = join(path, head, hidden, "");
     }
@@ -122,8 +122,8 @@ static ferry_status open_parent(fy_folder *folder, ferry_error *error)
 static void tidy_result(const fy_folder *folder)
 {
     struct stat about;
-    int         fd = openat(folder->parent_fd, name_of(folder->path),
-                            O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = openat(folder->parent_fd, name_of(folder->path),
+                    O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     int lock = fd < 0 ? -1 : openat(fd, FY_LOCK_NAME, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (lock >= 0 && fstat(lock, &about) == 0 && S_ISREG(about.st_mode) &&
         about.st_uid == geteuid() && (flock(lock, LOCK_EX | LOCK_NB) == 0 || has_no_flock(errno)) &&
@@ -170,7 +170,7 @@ static ferry_status visit_entries(const fy_folder *folder, entry_visitor visitor
 {
     ferry_status status = FERRY_OK;
     /* Opened anew: a duplicate would share its place in the list. */
-    int  fd     = openat(folder->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = openat(folder->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *stream = fd < 0 ? NULL : fdopendir(fd);
     if (stream == NULL) {
         status = fy_fail_errno(folder->partial, "cannot be listed", errno, error);
@@ -180,7 +180,7 @@ static ferry_status visit_entries(const fy_folder *folder, entry_visitor visitor
         return status;
     }
     while (status == FERRY_OK) {
-        errno                     = 0;
+        errno = 0;
         const struct dirent *item = readdir(stream);
         if (item == NULL) {
             break;
@@ -199,8 +199,8 @@ static ferry_status visit_entries(const fy_folder *folder, entry_visitor visitor
 static ferry_status fail_entry(const fy_folder *folder, const char *name, const char *what,
                                ferry_error *error)
 {
-    int   reason = errno;
-    char *path   = join(folder->partial, strlen(folder->partial), "/", name);
+    int reason = errno;
+    char *path = join(folder->partial, strlen(folder->partial), "/", name);
     if (path == NULL) {
         return fy_fail_no_memory(error, "a file name");
     }
@@ -229,8 +229,8 @@ static ferry_status refuse_folder(const fy_folder *folder, const char *name, voi
 /* Which files are to go, and whether some went. */
 typedef struct sweep {
     fy_folder_keeps_fn keeps; /* NULL: none */
-    const void        *context;
-    bool               has_removed;
+    const void *context;
+    bool has_removed;
 } sweep;
 
 static ferry_status sweep_entry(const fy_folder *folder, const char *name, void *context,
@@ -256,7 +256,7 @@ ferry_status fy_folder_keep_only(fy_folder *folder, fy_folder_keeps_fn keeps, co
     /* A list that is changed while it is read may leave out some: until there was nothing. */
     for (int pass = 0; pass < MOST_PASSES && status == FERRY_OK; pass++) {
         sweep s = {.keeps = keeps, .context = context};
-        status  = visit_entries(folder, sweep_entry, &s, error);
+        status = visit_entries(folder, sweep_entry, &s, error);
         if (!s.has_removed) {
             break;
         }
@@ -275,7 +275,7 @@ static ferry_status examine_entry(const fy_folder *folder, const char *name, voi
                                   ferry_error *error)
 {
     fy_leftover *left = context;
-    struct stat  about, own;
+    struct stat about, own;
     (void)error;
     if (fstatat(folder->fd, name, &about, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(about.st_mode) ||
         about.st_nlink != 1 || fstat(folder->lock, &own) != 0 || about.st_uid != own.st_uid) {
@@ -299,14 +299,14 @@ static bool is_still(int at, const char *name, int fd)
 /* " (process 17)" if the lock file names one that lives here, else "". */
 static void describe_owner(int lock, char *text, size_t text_bytes)
 {
-    char    digits[24];
+    char digits[24];
     ssize_t n = pread(lock, digits, sizeof digits - 1, 0);
-    text[0]   = '\0';
+    text[0] = '\0';
     if (n <= 0) {
         return;
     }
     digits[n] = '\0';
-    long pid  = strtol(digits, NULL, 10);
+    long pid = strtol(digits, NULL, 10);
     /* Its predecessor's number stands there for a moment. */
     if (pid > 0 && pid <= INT_MAX && (kill((pid_t)pid, 0) == 0 || errno == EPERM)) {
         snprintf(text, text_bytes, " (process %ld)", pid);
@@ -326,10 +326,10 @@ static void write_owner(int lock)
 /* The rights of group and others to write that this process gives away, and so trusts in. */
 static mode_t trusted_writers(void)
 {
-    char     line[128];
-    unsigned mask  = 0;
-    bool     found = false;
-    FILE    *file  = fopen("/proc/self/status", "re");
+    char line[128];
+    unsigned mask = 0;
+    bool found = false;
+    FILE *file = fopen("/proc/self/status", "re");
     while (file != NULL && !found && fgets(line, sizeof line, file) != NULL) {
         found = sscanf(line, "Umask: %o", &mask) == 1;
     }
@@ -364,7 +364,7 @@ static ferry_status check_owner(const fy_folder *folder, ferry_error *error)
 static ferry_status open_partial(fy_folder *folder, bool *retry_out, ferry_error *error)
 {
     const char *name = name_of(folder->partial);
-    folder->is_made  = mkdirat(folder->parent_fd, name, 0777) == 0;
+    folder->is_made = mkdirat(folder->parent_fd, name, 0777) == 0;
     if (!folder->is_made && errno != EEXIST) {
         return fy_fail_errno(folder->partial, "cannot be made", errno, error);
     }
@@ -386,12 +386,12 @@ static ferry_status open_partial(fy_folder *folder, bool *retry_out, ferry_error
 static ferry_status make_lock(fy_folder *folder, int flags, bool *retry_out, ferry_error *error)
 {
     const char *partial = name_of(folder->partial);
-    char       *name    = join(partial, strlen(partial), "/", FY_LOCK_NAME);
+    char *name = join(partial, strlen(partial), "/", FY_LOCK_NAME);
     if (name == NULL) {
         return fy_fail_no_memory(error, "a file name");
     }
     folder->lock = openat(folder->parent_fd, name, flags | O_CREAT | O_EXCL, 0666);
-    int reason   = errno;
+    int reason = errno;
     fy_free(name);
     if (folder->lock >= 0) {
         return FERRY_OK;
@@ -406,7 +406,7 @@ static ferry_status make_lock(fy_folder *folder, int flags, bool *retry_out, fer
 
 static ferry_status open_lock(fy_folder *folder, bool *retry_out, ferry_error *error)
 {
-    const int   flags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    const int flags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
     struct stat about;
     folder->lock = openat(folder->fd, FY_LOCK_NAME, flags);
     if (folder->lock < 0 && errno == ENOENT) {
@@ -430,7 +430,7 @@ static ferry_status lock_file(fy_folder *folder, ferry_error *error)
         }
         if (has_no_flock(errno)) {
             ferry_status status = fy_claim_take(folder->fd, folder->path, error);
-            folder->has_claim   = status == FERRY_OK;
+            folder->has_claim = status == FERRY_OK;
             if (!folder->has_claim && folder->is_made && fy_claim_is_free(folder->fd)) {
                 unlinkat(folder->fd, FY_LOCK_NAME, 0);
             }
@@ -484,7 +484,7 @@ static void drop_claim(fy_folder *folder)
 
 static ferry_status take_once(fy_folder *folder, bool *retry_out, ferry_error *error)
 {
-    *retry_out          = false;
+    *retry_out = false;
     ferry_status status = open_partial(folder, retry_out, error);
     if (status == FERRY_OK && !*retry_out) {
         status = open_lock(folder, retry_out, error);
@@ -506,7 +506,7 @@ static ferry_status take_once(fy_folder *folder, bool *retry_out, ferry_error *e
 static ferry_status take(fy_folder *folder, ferry_error *error)
 {
     for (int i = 0; i < MOST_TRIES; i++) {
-        bool         retry  = false;
+        bool retry = false;
         ferry_status status = take_once(folder, &retry, error);
         if (status != FERRY_OK || !retry) {
             if (status == FERRY_OK) {
@@ -547,7 +547,7 @@ static void forget(fy_folder *folder)
 /* Of a path alone: where it leads, and that nothing is there. */
 static ferry_status find_place(const char *path, fy_folder *folder, ferry_error *error)
 {
-    *folder             = (fy_folder){.parent_fd = -1, .fd = -1, .lock = -1};
+    *folder = (fy_folder){.parent_fd = -1, .fd = -1, .lock = -1};
     ferry_status status = resolve(path, folder, error);
     if (status == FERRY_OK) {
         status = open_parent(folder, error);
@@ -557,7 +557,7 @@ static ferry_status find_place(const char *path, fy_folder *folder, ferry_error 
 
 ferry_status fy_folder_check(const char *path, ferry_error *error)
 {
-    fy_folder    folder;
+    fy_folder folder;
     ferry_status status = find_place(path, &folder, error);
     forget(&folder);
     return status;
@@ -567,10 +567,10 @@ bool fy_folder_has_journal(const char *path)
 {
     struct stat about;
     ferry_error error;
-    fy_folder   folder = {.parent_fd = -1, .fd = -1, .lock = -1};
-    bool        found  = resolve(path, &folder, &error) == FERRY_OK;
+    fy_folder folder = {.parent_fd = -1, .fd = -1, .lock = -1};
+    bool found = resolve(path, &folder, &error) == FERRY_OK;
     char *name = found ? join(folder.partial, strlen(folder.partial), "/", FY_JOURNAL_NAME) : NULL;
-    found      = name != NULL && lstat(name, &about) == 0 && S_ISREG(about.st_mode);
+    found = name != NULL && lstat(name, &about) == 0 && S_ISREG(about.st_mode);
     fy_free(name);
     forget(&folder);
     return found;
@@ -579,8 +579,8 @@ bool fy_folder_has_journal(const char *path)
 ferry_status fy_folder_begin(const char *path, bool keep, fy_folder *folder, fy_leftover *left_out,
                              ferry_error *error)
 {
-    fy_folder    begun;
-    fy_leftover  left   = FY_LEFT_NOTHING;
+    fy_folder begun;
+    fy_leftover left = FY_LEFT_NOTHING;
     ferry_status status = find_place(path, &begun, error);
     if (status == FERRY_OK) {
         status = take(&begun, error);
@@ -589,7 +589,7 @@ ferry_status fy_folder_begin(const char *path, bool keep, fy_folder *folder, fy_
         forget(&begun);
         return status;
     }
-    status        = settle(&begun, keep, &left, error);
+    status = settle(&begun, keep, &left, error);
     bool is_known = status == FERRY_OK; /* until then nothing that may be wanted is removed */
     if (status == FERRY_OK) {
         status = check_absent(&begun, error); /* a run that lived until now may have made it */
@@ -598,7 +598,7 @@ ferry_status fy_folder_begin(const char *path, bool keep, fy_folder *folder, fy_
         fy_folder_end(&begun, keep && (!is_known || left == FY_LEFT_FILES));
         return status;
     }
-    *folder   = begun;
+    *folder = begun;
     *left_out = left;
     return FERRY_OK;
 }
@@ -607,8 +607,8 @@ ferry_status fy_folder_begin(const char *path, bool keep, fy_folder *folder, fy_
 static ferry_status rename_into_place(const fy_folder *folder, ferry_error *error)
 {
     const char *from = name_of(folder->partial), *to = name_of(folder->path);
-    int         at = folder->parent_fd;
-    int         rc = renameat2(at, from, at, to, RENAME_NOREPLACE);
+    int at = folder->parent_fd;
+    int rc = renameat2(at, from, at, to, RENAME_NOREPLACE);
     if (rc != 0 && (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP)) {
         ferry_status status = check_absent(folder, error);
         if (status != FERRY_OK) {
@@ -618,7 +618,7 @@ static ferry_status rename_into_place(const fy_folder *folder, ferry_error *erro
     }
     if (rc != 0 && errno == EEXIST) {
         ferry_status status = check_absent(folder, error);
-        errno               = EEXIST;
+        errno = EEXIST;
         if (status != FERRY_OK) {
             return status;
         }
@@ -654,7 +654,7 @@ ferry_status fy_folder_commit(fy_folder *folder, ferry_error *error)
                                        name_of(folder->partial)) == 0) {
         return status; /* there is nothing at path, as after any error */
     }
-    folder->is_done   = true;
+    folder->is_done = true;
     folder->has_claim = false;
     remove_own(folder->fd);
     return status;

@@ -29,12 +29,12 @@ typedef struct fy_folder {
     char *path;    /* the final name, without slashes at its end; NULL: not begun */
     char *parent;  /* the folder that both lie in */
     char *partial; /* the path of the partial folder */
-    int   parent_fd;
-    int   fd;      /* of the partial folder */
-    int   lock;    /* a file in it, held until the end */
-    bool  is_made; /* the partial folder, by this run */
-    bool  has_claim;
-    bool  is_done; /* committed: nothing of it may be removed any more */
+    int parent_fd;
+    int fd;       /* of the partial folder */
+    int lock;     /* a file in it, held until the end */
+    bool is_made; /* the partial folder, by this run */
+    bool has_claim;
+    bool is_done; /* committed: nothing of it may be removed any more */
 } fy_folder;
 
 typedef enum fy_leftover {

@@ -22,7 +22,7 @@ enum { MOST_SIZES = 32 };
 /* The header's length stands before its text: the same functions count first and write then. */
 typedef struct sink {
     fy_writer *writer; /* NULL: only counts */
-    uint64_t   bytes;
+    uint64_t bytes;
 } sink;
 
 static void put(sink *s, const char *bytes, size_t n_bytes)
@@ -40,7 +40,7 @@ static void put_text(sink *s, const char *text)
 
 static void put_number(sink *s, uint64_t value)
 {
-    char  digits[20];
+    char digits[20];
     char *first = digits + sizeof digits;
     do {
         *--first = (char)('0' + value % 10);
@@ -66,7 +66,7 @@ static const char HEX[] = "0123456789abcdef";
 static void put_escape(sink *s, unsigned char c)
 {
     static const char plain[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
-    const char       *found = strchr(plain, c);
+    const char *found = strchr(plain, c);
     if (found != NULL) {
         put(s, (char[]){'\\', letter[found - plain]}, 2);
     } else {
@@ -147,12 +147,12 @@ static void put_checksums(sink *s, const fy_form *form, bool *is_first)
     memcpy(at, begins, n_groups * sizeof *at);
     for (size_t done = 0; done < form->n_tensors; done++) {
         const fy_form_tensor *least = NULL;
-        size_t                from  = 0;
+        size_t from = 0;
         for (size_t g = 0; g < n_groups; g++) {
             const fy_form_tensor *next = &form->tensors[at[g]];
             if (at[g] < begins[g + 1] && (least == NULL || strcmp(next->name, least->name) < 0)) {
                 least = next;
-                from  = g;
+                from = g;
             }
         }
         at[from]++;
@@ -279,8 +279,8 @@ ferry_status fy_form_arrange(fy_form *form, const char *file_name, ferry_error *
 void fy_form_write_header(const fy_form *form, fy_writer *writer)
 {
     uint64_t length = form->header_bytes - LENGTH_BYTES;
-    char     field[LENGTH_BYTES];
-    sink     s = {.writer = writer};
+    char field[LENGTH_BYTES];
+    sink s = {.writer = writer};
     for (int i = 0; i < LENGTH_BYTES; i++) {
         field[i] = (char)(unsigned char)(length >> (8 * i));
     }
@@ -323,7 +323,7 @@ void fy_form_rank_name(uint32_t rank, char *name, size_t name_bytes)
 
 typedef struct mapped {
     const char *name;
-    uint32_t    part;
+    uint32_t part;
 } mapped;
 
 static int compare_mapped(const void *a, const void *b)
@@ -335,8 +335,8 @@ ferry_status fy_form_write_index(const char *const *names, const uint32_t *part,
                                  uint32_t n_parts, uint64_t total_bytes, fy_writer *writer,
                                  ferry_error *error)
 {
-    char    file[64];
-    sink    s      = {.writer = writer};
+    char file[64];
+    sink s = {.writer = writer};
     mapped *sorted = fy_alloc(n, sizeof *sorted);
     if (sorted == NULL) {
         return fy_fail_no_memory(error, "the index of a checkpoint");

@@ -18,23 +18,23 @@
  * writes.
  */
 typedef struct fy_form_tensor {
-    const char     *name;
-    const char     *dtype_text;
-    uint32_t        element_bits; /* opaque ones: those of the file's type, such as 6 */
-    uint32_t        n_dims;
+    const char *name;
+    const char *dtype_text;
+    uint32_t element_bits; /* opaque ones: those of the file's type, such as 6 */
+    uint32_t n_dims;
     const uint64_t *shape;
-    uint64_t        bytes;
-    uint64_t        begin;    /* set by fy_form_arrange: in the data section */
-    uint64_t        checksum; /* set by the caller before the header is written */
-    uint32_t        tag;      /* the caller's own number for it */
+    uint64_t bytes;
+    uint64_t begin;    /* set by fy_form_arrange: in the data section */
+    uint64_t checksum; /* set by the caller before the header is written */
+    uint32_t tag;      /* the caller's own number for it */
 } fy_form_tensor;
 
 typedef struct fy_form {
-    fy_form_tensor    *tensors; /* the caller's */
-    size_t             n_tensors;
+    fy_form_tensor *tensors; /* the caller's */
+    size_t n_tensors;
     const fy_st_entry *metadata; /* by ascending key; keys that begin with "ferry." are not here */
-    size_t             n_metadata;
-    bool               has_checksums; /* one for each tensor, under FY_CHECKSUM_KEY and its name */
+    size_t n_metadata;
+    bool has_checksums; /* one for each tensor, under FY_CHECKSUM_KEY and its name */
     /* Set by fy_form_arrange. */
     uint64_t header_bytes; /* the length field, the JSON and its padding: where data begin */
     uint64_t data_bytes;

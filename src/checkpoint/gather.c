@@ -8,12 +8,12 @@
 ferry_status fy_gather_init(fy_gather *gather, const fy_job *job, fy_files *files,
                             fy_checked *checked, uint64_t span_bytes, ferry_error *error)
 {
-    *gather = (fy_gather){.job        = job,
-                          .files      = files,
-                          .checked    = checked,
+    *gather = (fy_gather){.job = job,
+                          .files = files,
+                          .checked = checked,
                           .atoms_cell = FY_NONE,
                           .span_bytes = span_bytes,
-                          .span       = fy_alloc(span_bytes, 1)};
+                          .span = fy_alloc(span_bytes, 1)};
     return gather->span == NULL ? fy_fail_no_memory(error, "a buffer to read into") : FERRY_OK;
 }
 
@@ -38,7 +38,7 @@ void fy_gather_cleanup(fy_gather *gather)
 ferry_status fy_gather_begin(fy_gather *gather, uint32_t tensor, ferry_error *error)
 {
     const fy_job *job = gather->job;
-    size_t        n   = job->first_leg[tensor + 1] - job->first_leg[tensor];
+    size_t n = job->first_leg[tensor + 1] - job->first_leg[tensor];
     if (!fy_reserve((void **)&gather->atoms, &gather->atoms_capacity, n, sizeof *gather->atoms) ||
         !fy_reserve((void **)&gather->first_atom, &gather->first_capacity, n,
                     sizeof *gather->first_atom)) {
@@ -49,11 +49,11 @@ ferry_status fy_gather_begin(fy_gather *gather, uint32_t tensor, ferry_error *er
     }
     fy_index_cleanup(&gather->shard_index);
     fy_index_cleanup(&gather->check_index);
-    gather->tensor     = tensor;
+    gather->tensor = tensor;
     gather->atoms_cell = FY_NONE;
-    gather->n_shards   = 0;
+    gather->n_shards = 0;
     gather->last_shard = 0;
-    gather->n_checks   = 0;
+    gather->n_checks = 0;
     gather->span_begin = gather->span_end = 0;
     return FERRY_OK;
 }
@@ -112,11 +112,11 @@ typedef struct box_pair {
 static ferry_status read_box(fy_gather *gather, const fy_window *window, uint32_t leg,
                              const fy_route *route, box_pair *box, char *to, ferry_error *error)
 {
-    const fy_routes       *routes = &gather->job->routes;
-    const fy_source_shard *shard  = NULL;
-    fy_area                from, to_area;
-    uint64_t               shape[FY_MAX_DIMS];
-    ferry_status           status = fy_gather_find_shard(gather, leg, box->cell, &shard, error);
+    const fy_routes *routes = &gather->job->routes;
+    const fy_source_shard *shard = NULL;
+    fy_area from, to_area;
+    uint64_t shape[FY_MAX_DIMS];
+    ferry_status status = fy_gather_find_shard(gather, leg, box->cell, &shard, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -141,8 +141,8 @@ static ferry_status read_box(fy_gather *gather, const fy_window *window, uint32_
     gather->is_one_file =
         gather->n_boxes == 0 || (gather->is_one_file && gather->whole_file == shard->file);
     gather->n_boxes++;
-    gather->is_whole     = from.n_dims == 0 && from.bytes == window->bytes;
-    gather->whole_file   = shard->file;
+    gather->is_whole = from.n_dims == 0 && from.bytes == window->bytes;
+    gather->whole_file = shard->file;
     gather->whole_offset = from.offset;
     return gather->only_locates ? FERRY_OK
                                 : fy_gather_read_area(gather, shard, &from, &to_area, to, error);
@@ -153,14 +153,14 @@ static ferry_status read_box(fy_gather *gather, const fy_window *window, uint32_
 /* The runs of one dimension that a window's box meets. */
 typedef struct runs {
     const fy_run *runs;
-    size_t        n;
-    size_t        at;
+    size_t n;
+    size_t at;
 } runs;
 
 static runs runs_in(const fy_overlap *overlap, uint32_t part, uint64_t begin, uint64_t end)
 {
     const fy_run *all = overlap->runs + overlap->run_begin[part];
-    size_t        n = fy_overlap_n_runs(overlap, part), low = 0, high = n;
+    size_t n = fy_overlap_n_runs(overlap, part), low = 0, high = n;
     while (low < high) { /* the first that ends behind begin */
         size_t middle = low + (high - low) / 2;
         if (all[middle].dst_local + all[middle].length <= begin) {
@@ -178,14 +178,14 @@ static runs runs_in(const fy_overlap *overlap, uint32_t part, uint64_t begin, ui
 
 static void clip_run(const fy_run *run, uint64_t begin, uint64_t end, uint32_t d, box_pair *box)
 {
-    uint64_t from      = fy_max(run->dst_local, begin);
-    uint64_t until     = fy_min(run->dst_local + run->length, end);
-    box->dst_begin[d]  = from;
-    box->length[d]     = until - from;
+    uint64_t from = fy_max(run->dst_local, begin);
+    uint64_t until = fy_min(run->dst_local + run->length, end);
+    box->dst_begin[d] = from;
+    box->length[d] = until - from;
     box->src_global[d] = run->src_global + (from - run->dst_local);
-    box->src_begin[d]  = run->src_local == FY_LOCAL_BY_OWNER
-                             ? FY_LOCAL_BY_OWNER
-                             : run->src_local + (from - run->dst_local);
+    box->src_begin[d] = run->src_local == FY_LOCAL_BY_OWNER
+                            ? FY_LOCAL_BY_OWNER
+                            : run->src_local + (from - run->dst_local);
 }
 
 /* The product of the runs of all dimensions, within one box of the window. */
@@ -193,13 +193,13 @@ static ferry_status read_product(fy_gather *gather, const fy_window *window, con
                                  uint32_t leg, const fy_route *route, char *to, ferry_error *error)
 {
     uint32_t parts[FY_MAX_DIMS + 1];
-    runs     found[FY_MAX_DIMS];
+    runs found[FY_MAX_DIMS];
     fy_route_dst_parts(&gather->job->routes, route, window->cell, parts);
     for (uint32_t d = 0; d < route->n_dims; d++) {
-        bool     own   = d >= route->dst_pad;
+        bool own = d >= route->dst_pad;
         uint64_t begin = own ? inside->begin[d - route->dst_pad] : 0;
-        uint64_t end   = begin + (own ? inside->length[d - route->dst_pad] : 1);
-        found[d]       = runs_in(route->overlap[d], parts[d], begin, end);
+        uint64_t end = begin + (own ? inside->length[d - route->dst_pad] : 1);
+        found[d] = runs_in(route->overlap[d], parts[d], begin, end);
         if (found[d].n == 0) {
             return FERRY_OK;
         }
@@ -207,10 +207,10 @@ static ferry_status read_product(fy_gather *gather, const fy_window *window, con
     for (;;) {
         box_pair box = {.cell = 0};
         for (uint32_t d = 0; d < route->n_dims; d++) {
-            const fy_run *run   = &found[d].runs[found[d].at];
-            bool          own   = d >= route->dst_pad;
-            uint64_t      begin = own ? inside->begin[d - route->dst_pad] : 0;
-            uint64_t      end   = begin + (own ? inside->length[d - route->dst_pad] : 1);
+            const fy_run *run = &found[d].runs[found[d].at];
+            bool own = d >= route->dst_pad;
+            uint64_t begin = own ? inside->begin[d - route->dst_pad] : 0;
+            uint64_t end = begin + (own ? inside->length[d - route->dst_pad] : 1);
             clip_run(run, begin, end, d, &box);
             box.cell += run->src_cell * route->cell_weight[d];
         }
@@ -234,20 +234,20 @@ static bool clip_atom(const fy_route *route, const fy_atom *atom, const fy_box *
 {
     *box = (box_pair){.cell = atom->cell};
     for (uint32_t d = 0; d < route->n_dims; d++) {
-        bool     own   = d >= route->dst_pad;
+        bool own = d >= route->dst_pad;
         uint64_t begin = own ? inside->begin[d - route->dst_pad] : 0;
-        uint64_t end   = begin + (own ? inside->length[d - route->dst_pad] : 1);
-        uint64_t from  = fy_max(atom->dst_begin[d], begin);
+        uint64_t end = begin + (own ? inside->length[d - route->dst_pad] : 1);
+        uint64_t from = fy_max(atom->dst_begin[d], begin);
         uint64_t until = fy_min(atom->dst_begin[d] + atom->length[d], end);
         if (from >= until) {
             return false;
         }
-        box->dst_begin[d]  = from;
-        box->length[d]     = until - from;
+        box->dst_begin[d] = from;
+        box->length[d] = until - from;
         box->src_global[d] = atom->src_global[d] + (from - atom->dst_begin[d]);
-        box->src_begin[d]  = atom->src_begin[d] == FY_LOCAL_BY_OWNER
-                                 ? FY_LOCAL_BY_OWNER
-                                 : atom->src_begin[d] + (from - atom->dst_begin[d]);
+        box->src_begin[d] = atom->src_begin[d] == FY_LOCAL_BY_OWNER
+                                ? FY_LOCAL_BY_OWNER
+                                : atom->src_begin[d] + (from - atom->dst_begin[d]);
     }
     return true;
 }
@@ -259,12 +259,12 @@ static bool clip_atom(const fy_route *route, const fy_atom *atom, const fy_box *
 static ferry_status read_atoms(fy_gather *gather, const fy_window *window, const fy_box *inside,
                                uint32_t leg, const fy_route *route, char *to, ferry_error *error)
 {
-    size_t          number = leg - gather->job->first_leg[gather->tensor];
-    const fy_atoms *atoms  = &gather->atoms[number];
-    size_t         *first  = &gather->first_atom[number];
-    uint32_t        own    = route->dst_pad;
-    bool            ranked = route->n_dims > own; /* a scalar has one box */
-    ferry_status    status = FERRY_OK;
+    size_t number = leg - gather->job->first_leg[gather->tensor];
+    const fy_atoms *atoms = &gather->atoms[number];
+    size_t *first = &gather->first_atom[number];
+    uint32_t own = route->dst_pad;
+    bool ranked = route->n_dims > own; /* a scalar has one box */
+    ferry_status status = FERRY_OK;
     while (ranked && *first < atoms->n_items &&
            atoms->items[*first].dst_begin[own] + atoms->items[*first].length[own] <=
                window->boxes[0].begin[0]) {
@@ -284,11 +284,11 @@ static ferry_status read_atoms(fy_gather *gather, const fy_window *window, const
 
 static ferry_status list_atoms(fy_gather *gather, uint32_t cell, ferry_error *error)
 {
-    const fy_job *job    = gather->job;
-    size_t        first  = job->first_leg[gather->tensor];
-    ferry_status  status = FERRY_OK;
+    const fy_job *job = gather->job;
+    size_t first = job->first_leg[gather->tensor];
+    ferry_status status = FERRY_OK;
     for (size_t l = first; l < job->first_leg[gather->tensor + 1] && status == FERRY_OK; l++) {
-        const fy_route *route         = route_of(gather, l);
+        const fy_route *route = route_of(gather, l);
         gather->first_atom[l - first] = 0;
         if (!route->is_regular) {
             status =
@@ -302,11 +302,11 @@ static ferry_status list_atoms(fy_gather *gather, uint32_t cell, ferry_error *er
 ferry_status fy_gather_read(fy_gather *gather, const fy_window *window, char *to,
                             ferry_error *error)
 {
-    const fy_job *job    = gather->job;
-    size_t        first  = job->first_leg[gather->tensor];
-    ferry_status  status = FERRY_OK;
-    gather->is_whole     = false;
-    gather->n_boxes      = 0;
+    const fy_job *job = gather->job;
+    size_t first = job->first_leg[gather->tensor];
+    ferry_status status = FERRY_OK;
+    gather->is_whole = false;
+    gather->n_boxes = 0;
     if (gather->atoms_cell != window->cell || window->first < gather->last_first) {
         status = list_atoms(gather, window->cell, error);
     }
@@ -326,7 +326,7 @@ ferry_status fy_gather_read(fy_gather *gather, const fy_window *window, char *to
 ferry_status fy_gather_look(fy_gather *gather, const fy_window *window, ferry_error *error)
 {
     gather->only_locates = true;
-    ferry_status status  = fy_gather_read(gather, window, NULL, error);
+    ferry_status status = fy_gather_read(gather, window, NULL, error);
     gather->only_locates = false;
     return status;
 }

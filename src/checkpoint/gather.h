@@ -11,36 +11,36 @@
 
 /* A local tensor of the source, as it takes part in the tensor at work. */
 typedef struct fy_source_shard {
-    uint32_t            leg;
-    uint32_t            cell;
-    uint32_t            file;
+    uint32_t leg;
+    uint32_t cell;
+    uint32_t file;
     const fy_st_tensor *entry;
-    uint64_t            base;                   /* of its data in the file */
-    uint64_t            shape[FY_MAX_DIMS];     /* before flattening, in the route's dimensions */
-    uint32_t            parts[FY_MAX_DIMS + 1]; /* likewise */
-    uint64_t            flat_begin;
-    uint32_t            check; /* into checks, or FY_NONE */
+    uint64_t base;                   /* of its data in the file */
+    uint64_t shape[FY_MAX_DIMS];     /* before flattening, in the route's dimensions */
+    uint32_t parts[FY_MAX_DIMS + 1]; /* likewise */
+    uint64_t flat_begin;
+    uint32_t check; /* into checks, or FY_NONE */
 } fy_source_shard;
 
 typedef struct fy_source_check {
-    uint32_t            file;
+    uint32_t file;
     const fy_st_tensor *entry;
-    uint64_t            next; /* byte of the tensor up to which it was hashed */
-    fy_hasher          *hasher;
-    void               *raw; /* of the hasher; kept for the next tensor */
+    uint64_t next; /* byte of the tensor up to which it was hashed */
+    fy_hasher *hasher;
+    void *raw; /* of the hasher; kept for the next tensor */
 } fy_source_check;
 
 /* Which tensors of the source have been checked, by all threads of a job. */
 typedef struct fy_checked {
     const ferry_checkpoint *from;
-    size_t                 *first; /* [n_files + 1] into the flags */
-    _Atomic unsigned char  *flags;
-    _Atomic uint64_t        n_checked;
+    size_t *first; /* [n_files + 1] into the flags */
+    _Atomic unsigned char *flags;
+    _Atomic uint64_t n_checked;
 } fy_checked;
 
 ferry_status fy_checked_create(const ferry_checkpoint *from, fy_checked *checked,
                                ferry_error *error);
-void         fy_checked_cleanup(fy_checked *checked);
+void fy_checked_cleanup(fy_checked *checked);
 
 /*
  * Reads what windows of destination shards are made of from the files of the source. One for each
@@ -51,40 +51,40 @@ void         fy_checked_cleanup(fy_checked *checked);
  * to end in order is read again for that, once in a job.
  */
 typedef struct fy_gather {
-    const fy_job       *job;
-    fy_files           *files;
-    fy_checked         *checked;
+    const fy_job *job;
+    fy_files *files;
+    fy_checked *checked;
     const _Atomic bool *stops; /* whether the caller wants an end; NULL: never */
-    uint32_t            tensor;
-    uint32_t            atoms_cell; /* whose atoms are listed, or FY_NONE */
-    fy_atoms           *atoms;      /* of each leg that is not regular */
-    uint64_t            last_first; /* element of the last window */
-    size_t *first_atom; /* of each of these legs: those before it lie before the window */
-    size_t  n_atoms, atoms_capacity, first_capacity;
+    uint32_t tensor;
+    uint32_t atoms_cell; /* whose atoms are listed, or FY_NONE */
+    fy_atoms *atoms;     /* of each leg that is not regular */
+    uint64_t last_first; /* element of the last window */
+    size_t *first_atom;  /* of each of these legs: those before it lie before the window */
+    size_t n_atoms, atoms_capacity, first_capacity;
 
     fy_source_shard *shards;
-    size_t           n_shards, shard_capacity, last_shard;
-    fy_index         shard_index;
-    fy_index         check_index;
+    size_t n_shards, shard_capacity, last_shard;
+    fy_index shard_index;
+    fy_index check_index;
     fy_source_check *checks;
-    size_t           n_checks, made_checks, check_capacity;
+    size_t n_checks, made_checks, check_capacity;
 
-    char    *span; /* what was read last: [span_begin, span_end) of span_file */
+    char *span; /* what was read last: [span_begin, span_end) of span_file */
     uint64_t span_bytes;
     uint32_t span_file;
     uint64_t span_begin, span_end;
     /* If the last window came from one place: where. */
-    bool     only_locates;
-    size_t   n_boxes; /* of the last window */
-    bool     is_whole;
-    bool     is_one_file; /* it came from whole_file alone */
+    bool only_locates;
+    size_t n_boxes; /* of the last window */
+    bool is_whole;
+    bool is_one_file; /* it came from whole_file alone */
     uint32_t whole_file;
     uint64_t whole_offset;
 } fy_gather;
 
 ferry_status fy_gather_init(fy_gather *gather, const fy_job *job, fy_files *files,
                             fy_checked *checked, uint64_t span_bytes, ferry_error *error);
-void         fy_gather_cleanup(fy_gather *gather);
+void fy_gather_cleanup(fy_gather *gather);
 
 /* FERRY_ERR_STOPPED once the caller wants an end: for loops that take long. */
 ferry_status fy_gather_check_stop(const fy_gather *gather, ferry_error *error);

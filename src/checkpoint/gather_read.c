@@ -20,8 +20,8 @@ static fy_source_check *next_check(fy_gather *gather)
             return NULL;
         }
         fy_source_check *made = &gather->checks[gather->n_checks];
-        *made                 = (fy_source_check){0};
-        made->hasher          = fy_hashers_alloc(1, &made->raw);
+        *made = (fy_source_check){0};
+        made->hasher = fy_hashers_alloc(1, &made->raw);
         if (made->hasher == NULL) {
             return NULL;
         }
@@ -36,8 +36,8 @@ static ferry_status find_check(fy_gather *gather, fy_source_shard *shard, ferry_
     if (!shard->entry->has_checksum) {
         return FERRY_OK;
     }
-    uint64_t        key = fy_hash_mix(shard->file, shard->entry->begin);
-    fy_index_cursor c   = fy_index_first(&gather->check_index, key);
+    uint64_t key = fy_hash_mix(shard->file, shard->entry->begin);
+    fy_index_cursor c = fy_index_first(&gather->check_index, key);
     while (c.value != FY_INDEX_NONE && gather->checks[c.value].entry != shard->entry) {
         fy_index_next(&gather->check_index, &c);
     }
@@ -49,9 +49,9 @@ static ferry_status find_check(fy_gather *gather, fy_source_shard *shard, ferry_
     if (check == NULL || !fy_index_insert(&gather->check_index, key, (uint32_t)gather->n_checks)) {
         return fy_fail_no_memory(error, "the checksums of a tensor");
     }
-    check->file  = shard->file;
+    check->file = shard->file;
     check->entry = shard->entry;
-    check->next  = 0;
+    check->next = 0;
     fy_hasher_begin(check->hasher);
     shard->check = (uint32_t)gather->n_checks++;
     return FERRY_OK;
@@ -60,13 +60,13 @@ static ferry_status find_check(fy_gather *gather, fy_source_shard *shard, ferry_
 /* Of the ranks that hold the cell, the first: any other would have to be read from another file. */
 static ferry_status open_shard(fy_gather *gather, fy_source_shard *shard, ferry_error *error)
 {
-    const fy_job     *job     = gather->job;
-    const fy_leg     *leg     = &job->routes.legs[shard->leg];
-    const fy_route   *route   = &job->routes.routes[leg->route];
-    const fy_layout  *layout  = &job->problem.placements[route->src].layout;
+    const fy_job *job = gather->job;
+    const fy_leg *leg = &job->routes.legs[shard->leg];
+    const fy_route *route = &job->routes.routes[leg->route];
+    const fy_layout *layout = &job->problem.placements[route->src].layout;
     const fy_holders *holders = route->view->holders;
-    uint32_t          rank    = route->view->rank[route->view->cell_begin[shard->cell]];
-    uint64_t          end;
+    uint32_t rank = route->view->rank[route->view->cell_begin[shard->cell]];
+    uint64_t end;
     ferry_status status = fy_job_locate(job, leg->source, rank, &shard->file, &shard->entry, error);
     if (status != FERRY_OK) {
         return status;
@@ -105,15 +105,15 @@ ferry_status fy_gather_find_shard(fy_gather *gather, uint32_t leg, uint32_t cell
             return fy_fail_no_memory(error, "the shards of a tensor");
         }
         fy_source_shard *shard = &gather->shards[c.value];
-        *shard                 = (fy_source_shard){.leg = leg, .cell = cell};
-        ferry_status status    = open_shard(gather, shard, error);
+        *shard = (fy_source_shard){.leg = leg, .cell = cell};
+        ferry_status status = open_shard(gather, shard, error);
         if (status != FERRY_OK) {
             return status;
         }
         gather->n_shards++;
     }
     gather->last_shard = c.value;
-    *shard_out         = &gather->shards[c.value];
+    *shard_out = &gather->shards[c.value];
     return FERRY_OK;
 }
 
@@ -127,7 +127,7 @@ static void note_read(fy_gather *gather, const fy_source_shard *shard, uint64_t 
         return;
     }
     fy_source_check *check = &gather->checks[shard->check];
-    uint64_t         begin = offset - shard->base, end = begin + n_bytes;
+    uint64_t begin = offset - shard->base, end = begin + n_bytes;
     if (begin <= check->next && end > check->next) {
         fy_hasher_update(check->hasher, bytes + (check->next - begin), (size_t)(end - check->next));
         check->next = end;
@@ -147,9 +147,9 @@ static ferry_status load(fy_gather *gather, const fy_source_shard *shard, uint64
         if (status != FERRY_OK) {
             return status;
         }
-        gather->span_file  = shard->file;
+        gather->span_file = shard->file;
         gather->span_begin = begin;
-        gather->span_end   = end;
+        gather->span_end = end;
         note_read(gather, shard, begin, gather->span, end - begin);
     }
     *bytes_out = gather->span + (begin - gather->span_begin);
@@ -161,7 +161,7 @@ static ferry_status read_run(fy_gather *gather, const fy_source_shard *shard, ui
                              const fy_area *to_area, uint64_t first, uint64_t n_bytes, char *to,
                              ferry_error *error)
 {
-    fy_area_walk walk   = fy_area_walk_of(to_area, first, n_bytes);
+    fy_area_walk walk = fy_area_walk_of(to_area, first, n_bytes);
     ferry_status status = FERRY_OK;
     if (walk.n_here >= n_bytes) { /* and of the destination */
         status = fy_files_read(gather->files, shard->file, offset, to + walk.at, n_bytes, error);
@@ -171,7 +171,7 @@ static ferry_status read_run(fy_gather *gather, const fy_source_shard *shard, ui
         return status;
     }
     for (uint64_t done = 0; done < n_bytes && status == FERRY_OK;) {
-        uint64_t    here = fy_min(n_bytes - done, gather->span_bytes);
+        uint64_t here = fy_min(n_bytes - done, gather->span_bytes);
         const char *bytes;
         status = load(gather, shard, offset + done, offset + done + here, &bytes, error);
         if (status == FERRY_OK) {
@@ -198,9 +198,9 @@ static void widen(const fy_source_shard *shard, const fy_area *area, uint64_t *b
 static ferry_status read_runs(fy_gather *gather, const fy_source_shard *shard, const fy_area *from,
                               const fy_area *to_area, char *to, ferry_error *error)
 {
-    fy_area_walk walk   = fy_area_walk_of(from, 0, from->bytes);
+    fy_area_walk walk = fy_area_walk_of(from, 0, from->bytes);
     ferry_status status = FERRY_OK;
-    uint64_t     at, run, first = 0;
+    uint64_t at, run, first = 0;
     while (status == FERRY_OK && fy_area_next(&walk, &at, &run)) {
         status = read_run(gather, shard, at, to_area, first, run, to, error);
         first += run;
@@ -228,7 +228,7 @@ static uint64_t indices_that_fit(const fy_gather *gather, const fy_source_shard 
     if (end - begin <= gather->span_bytes) {
         return from->length[0];
     }
-    fy_area one   = *from;
+    fy_area one = *from;
     one.length[0] = 1;
     fy_area_hull(&one, &begin, &end);
     uint64_t least = end - begin + 2 * pitch;
@@ -246,10 +246,10 @@ ferry_status fy_gather_read_area(fy_gather *gather, const fy_source_shard *shard
     if (step == 0) {
         return read_runs(gather, shard, from, to_area, to, error);
     }
-    uint64_t     inner  = from->bytes / from->length[0];
+    uint64_t inner = from->bytes / from->length[0];
     ferry_status status = FERRY_OK;
     for (uint64_t i = 0; i < from->length[0] && status == FERRY_OK; i += step) {
-        uint64_t    n = fy_min(step, from->length[0] - i), begin, end;
+        uint64_t n = fy_min(step, from->length[0] - i), begin, end;
         const char *bytes;
         span_of(shard, from, i, n, &begin, &end);
         status = load(gather, shard, begin, end, &bytes, error);

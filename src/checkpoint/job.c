@@ -21,26 +21,26 @@ static ferry_status add_tensors(fy_job *job, ferry_error *error)
 /* ---- the target's own list of tensors ---- */
 
 typedef struct listing {
-    fy_job          *job;
+    fy_job *job;
     const fy_target *target;
-    fy_json_place    place;
-    bool            *is_listed; /* [tensors of the source] */
-    json_t          *own;       /* entries that say what is so */
-    json_t          *fed;       /* entries with a source of their own */
+    fy_json_place place;
+    bool *is_listed; /* [tensors of the source] */
+    json_t *own;     /* entries that say what is so */
+    json_t *fed;     /* entries with a source of their own */
 } listing;
 
 /* An entry without a source names a tensor of the checkpoint, and says of it what is so. */
 static ferry_status check_listed(listing *l, const fy_tensor *listed, ferry_error *error)
 {
-    const ferry_checkpoint *from   = l->job->from;
-    uint32_t                number = fy_ckpt_find(from, listed->name);
+    const ferry_checkpoint *from = l->job->from;
+    uint32_t number = fy_ckpt_find(from, listed->name);
     if (number == FY_INDEX_NONE) {
         return fy_json_fail(&l->place, error,
                             "has \"%s\", which is not a tensor of %s; a new one needs a \"source\"",
                             listed->name, from->path);
     }
     const fy_ckpt_tensor *tensor = &from->tensors[number];
-    char                  has[FERRY_DTYPE_TEXT_BYTES], wanted[FERRY_DTYPE_TEXT_BYTES];
+    char has[FERRY_DTYPE_TEXT_BYTES], wanted[FERRY_DTYPE_TEXT_BYTES];
     ferry_dtype_format(tensor->dtype, has);
     ferry_dtype_format(listed->dtype, wanted);
     if (strcmp(has, wanted) != 0) {
@@ -76,8 +76,8 @@ static ferry_status read_listing(listing *l, ferry_error *error)
 {
     ferry_status status = fy_json_expect_array(l->target->tensors, &l->place, error);
     for (size_t i = 0; i < json_array_size(l->target->tensors) && status == FERRY_OK; i++) {
-        json_t *entry  = json_array_get(l->target->tensors, i);
-        bool    is_fed = json_object_get(entry, "source") != NULL;
+        json_t *entry = json_array_get(l->target->tensors, i);
+        bool is_fed = json_object_get(entry, "source") != NULL;
         if (json_array_append(is_fed ? l->fed : l->own, entry) != 0) {
             status = fy_fail_no_memory(error, "the tensors of a layout");
         }
@@ -95,7 +95,7 @@ static void note_consumed(const listing *l)
     ferry_spec *spec = l->job->spec;
     for (size_t t = l->job->from->n_tensors; t < spec->n_tensors; t++) {
         for (uint32_t f = 0; f < spec->tensors[t].n_feeds; f++) {
-            uint32_t source                      = spec->tensors[t].feeds[f].tensor;
+            uint32_t source = spec->tensors[t].feeds[f].tensor;
             spec->tensors[source].is_source_only = !l->is_listed[source];
         }
     }
@@ -103,16 +103,16 @@ static void note_consumed(const listing *l)
 
 static ferry_status apply_listing(fy_job *job, const fy_target *target, ferry_error *error)
 {
-    fy_json_place root   = {.key = target->name};
-    listing       l      = {.job       = job,
-                            .target    = target,
-                            .place     = {.parent = &root, .key = "tensors"},
-                            .is_listed = fy_alloc_zeroed(job->from->n_tensors, sizeof(bool)),
-                            .own       = json_array(),
-                            .fed       = json_array()};
-    ferry_status  status = l.is_listed == NULL || l.own == NULL || l.fed == NULL
-                               ? fy_fail_no_memory(error, "the tensors of a layout")
-                               : read_listing(&l, error);
+    fy_json_place root = {.key = target->name};
+    listing l = {.job = job,
+                 .target = target,
+                 .place = {.parent = &root, .key = "tensors"},
+                 .is_listed = fy_alloc_zeroed(job->from->n_tensors, sizeof(bool)),
+                 .own = json_array(),
+                 .fed = json_array()};
+    ferry_status status = l.is_listed == NULL || l.own == NULL || l.fed == NULL
+                              ? fy_fail_no_memory(error, "the tensors of a layout")
+                              : read_listing(&l, error);
     if (status == FERRY_OK) {
         note_consumed(&l);
     }
@@ -133,15 +133,15 @@ static ferry_status parse_side(fy_job *job, const json_t *json, const char *name
                                ferry_error *error)
 {
     fy_json_place place = {.key = name};
-    side->name          = name;
+    side->name = name;
     return fy_spec_parse_side(job->spec, json, &place, side, error);
 }
 
 static ferry_status make_sides(fy_job *job, const fy_target *target, const json_t *one,
                                ferry_error *error)
 {
-    const ferry_checkpoint *from   = job->from;
-    ferry_status            status = add_tensors(job, error);
+    const ferry_checkpoint *from = job->from;
+    ferry_status status = add_tensors(job, error);
     if (status == FERRY_OK && target->tensors != NULL) {
         status = apply_listing(job, target, error);
     }
@@ -152,7 +152,7 @@ static ferry_status make_sides(fy_job *job, const fy_target *target, const json_
     }
     if (status == FERRY_OK) {
         const json_t *to = target->side == NULL ? one : target->side;
-        status           = parse_side(job, to, target->name, &job->spec->destination, error);
+        status = parse_side(job, to, target->name, &job->spec->destination, error);
     }
     return status;
 }
@@ -175,7 +175,7 @@ static ferry_status index_places(const fy_side *side, fy_places *places, ferry_e
         return FERRY_OK;
     }
     rank_place *pairs = fy_alloc(side->n_ranks, sizeof *pairs);
-    places->by_rank   = fy_alloc(side->n_ranks, sizeof *places->by_rank);
+    places->by_rank = fy_alloc(side->n_ranks, sizeof *places->by_rank);
     if (pairs == NULL || places->by_rank == NULL) {
         fy_free(pairs);
         return fy_fail_no_memory(error, "the ranks of a layout");
@@ -196,7 +196,7 @@ static ferry_status index_places(const fy_side *side, fy_places *places, ferry_e
 static ferry_status note_wanted(fy_job *job, const fy_target *target, ferry_error *error)
 {
     fy_problem *problem = &job->problem;
-    fy_subset   subset;
+    fy_subset subset;
     job->is_wanted = fy_alloc_zeroed(problem->n_tensors, sizeof *job->is_wanted);
     if (job->is_wanted == NULL) {
         return fy_fail_no_memory(error, "the tensors of a checkpoint");
@@ -212,7 +212,7 @@ static ferry_status note_wanted(fy_job *job, const fy_target *target, ferry_erro
     ferry_status status = fy_subset_create(target->subset, &subset, error);
     for (uint32_t t = 0; t < problem->n_tensors && status == FERRY_OK; t++) {
         const fy_tensor *tensor = &problem->tensors[t];
-        job->is_wanted[t]       = tensor->dst != FY_NONE && fy_subset_has(&subset, tensor->name);
+        job->is_wanted[t] = tensor->dst != FY_NONE && fy_subset_has(&subset, tensor->name);
     }
     fy_subset_cleanup(&subset);
     return status;
@@ -221,7 +221,7 @@ static ferry_status note_wanted(fy_job *job, const fy_target *target, ferry_erro
 static bool is_whole(const fy_problem *problem, uint32_t placement)
 {
     const fy_layout *layout = &problem->placements[placement].layout;
-    bool             whole  = layout->n_flat == 0;
+    bool whole = layout->n_flat == 0;
     for (uint32_t d = 0; d < layout->n_dims; d++) {
         whole = whole && fy_problem_split(problem, layout, d)->n_parts == 1;
     }
@@ -233,8 +233,8 @@ static ferry_status check_opaque(const fy_job *job, ferry_error *error)
 {
     const fy_problem *problem = &job->problem;
     for (uint32_t t = 0; t < problem->n_tensors; t++) {
-        const fy_tensor      *tensor = &problem->tensors[t];
-        const fy_ckpt_tensor *model  = fy_job_model_tensor(job, t);
+        const fy_tensor *tensor = &problem->tensors[t];
+        const fy_ckpt_tensor *model = fy_job_model_tensor(job, t);
         bool is_same = tensor->n_feeds == 0 || (tensor->n_feeds == 1 && tensor->n_dims == 1 &&
                                                 tensor->shape[0] == model->shape[0]);
         if (model->is_opaque && tensor->dst != FY_NONE &&
@@ -269,7 +269,7 @@ static ferry_status check_words(const fy_job *job, ferry_error *error)
 
 static ferry_status list_legs(fy_job *job, ferry_error *error)
 {
-    size_t n       = job->problem.n_tensors;
+    size_t n = job->problem.n_tensors;
     job->first_leg = fy_alloc_zeroed(n + 1, sizeof *job->first_leg);
     if (job->first_leg == NULL) {
         return fy_fail_no_memory(error, "the tensors of a checkpoint");
@@ -287,7 +287,7 @@ static ferry_status list_legs(fy_job *job, ferry_error *error)
 static ferry_status note_longest(fy_job *job, ferry_error *error)
 {
     const fy_problem *problem = &job->problem;
-    job->longest              = fy_alloc_zeroed(problem->n_splits, sizeof *job->longest);
+    job->longest = fy_alloc_zeroed(problem->n_splits, sizeof *job->longest);
     if (job->longest == NULL) {
         return fy_fail_no_memory(error, "the layouts of a checkpoint");
     }
@@ -346,8 +346,8 @@ static ferry_status lower(fy_job *job, const fy_target *target, ferry_error *err
 ferry_status fy_job_create(const ferry_checkpoint *from, const fy_target *target, fy_job *job,
                            ferry_error *error)
 {
-    *job                = (fy_job){.from = from, .spec = fy_spec_new()};
-    json_t      *one    = side_of_one();
+    *job = (fy_job){.from = from, .spec = fy_spec_new()};
+    json_t *one = side_of_one();
     ferry_status status = job->spec == NULL || one == NULL ? fy_fail_no_memory(error, "a reshard")
                                                            : make_sides(job, target, one, error);
     if (status == FERRY_OK) {

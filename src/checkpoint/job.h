@@ -11,7 +11,7 @@
 /* Where each rank of a side stands in its mesh, looked up by halves. */
 typedef struct fy_places {
     const fy_side *side;
-    uint32_t      *by_rank; /* places, by ascending rank; NULL where ranks follow each other */
+    uint32_t *by_rank; /* places, by ascending rank; NULL where ranks follow each other */
 } fy_places;
 
 /*
@@ -22,27 +22,27 @@ typedef struct fy_places {
  */
 typedef struct fy_job {
     const ferry_checkpoint *from;
-    ferry_spec             *spec;
-    fy_problem              problem;
-    fy_routes               routes;
-    fy_places               from_places;
-    fy_places               to_places;
-    size_t                 *first_leg; /* [n_tensors + 1]: the legs of a destination tensor */
-    uint64_t               *longest;   /* [n_splits] of the problem: the longest part */
-    bool                   *is_wanted; /* [n_tensors]: it is in the result */
+    ferry_spec *spec;
+    fy_problem problem;
+    fy_routes routes;
+    fy_places from_places;
+    fy_places to_places;
+    size_t *first_leg; /* [n_tensors + 1]: the legs of a destination tensor */
+    uint64_t *longest; /* [n_splits] of the problem: the longest part */
+    bool *is_wanted;   /* [n_tensors]: it is in the result */
 } fy_job;
 
 /* Where a destination is: a side of a spec, and perhaps its own list of tensors. */
 typedef struct fy_target {
-    const char   *name;    /* for sentences */
+    const char *name;      /* for sentences */
     const json_t *side;    /* NULL: one rank that has everything */
     const json_t *tensors; /* NULL: those of the source */
-    const char   *subset;  /* NULL: all */
+    const char *subset;    /* NULL: all */
 } fy_target;
 
 ferry_status fy_job_create(const ferry_checkpoint *from, const fy_target *target, fy_job *job,
                            ferry_error *error);
-void         fy_job_cleanup(fy_job *job);
+void fy_job_cleanup(fy_job *job);
 
 /* The rank that stands at this place of a side's mesh: files are numbered by places. */
 static inline uint32_t fy_side_rank_at(const fy_side *side, uint32_t place)

@@ -11,7 +11,7 @@
 uint32_t fy_places_find(const fy_places *places, uint32_t rank)
 {
     const fy_side *side = places->side;
-    uint32_t       low = 0, high = side->n_ranks;
+    uint32_t low = 0, high = side->n_ranks;
     if (places->by_rank == NULL) {
         return rank - side->first_rank;
     }
@@ -30,16 +30,16 @@ ferry_status fy_job_locate(const fy_job *job, uint32_t tensor, uint32_t rank, ui
                            const fy_st_tensor **entry_out, ferry_error *error)
 {
     const ferry_checkpoint *from = job->from;
-    const fy_ckpt_tensor   *t    = &from->tensors[tensor];
+    const fy_ckpt_tensor *t = &from->tensors[tensor];
     if (!from->is_sharded) {
-        *file_out  = t->file;
+        *file_out = t->file;
         *entry_out = &from->files[t->file].header.tensors[t->entry];
         return FERRY_OK;
     }
-    uint32_t            place = fy_places_find(&job->from_places, rank);
-    const fy_ckpt_file *file  = &from->files[place];
-    *file_out                 = place;
-    *entry_out                = fy_st_find(&file->header, t->name);
+    uint32_t place = fy_places_find(&job->from_places, rank);
+    const fy_ckpt_file *file = &from->files[place];
+    *file_out = place;
+    *entry_out = fy_st_find(&file->header, t->name);
     if (*entry_out == NULL) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s: lacks \"%s\", which the layout gives to rank %u", file->path, t->name,
@@ -52,16 +52,16 @@ uint64_t fy_placement_shape(const fy_problem *problem, uint32_t placement, uint3
                             uint32_t *n_dims_out, uint64_t shape_out[FY_MAX_DIMS])
 {
     const fy_layout *layout = &problem->placements[placement].layout;
-    uint32_t         parts[FY_MAX_DIMS + 1];
-    uint64_t         begin, end;
+    uint32_t parts[FY_MAX_DIMS + 1];
+    uint64_t begin, end;
     fy_layout_parts(problem, layout, cell, parts);
     uint64_t n_elements = fy_layout_shard(problem, layout, parts, shape_out);
-    *n_dims_out         = layout->n_dims;
+    *n_dims_out = layout->n_dims;
     if (layout->n_flat == 0) {
         return n_elements;
     }
     fy_layout_flat_range(layout, parts[layout->n_dims], n_elements, &begin, &end);
-    *n_dims_out  = 1;
+    *n_dims_out = 1;
     shape_out[0] = end - begin;
     return end - begin;
 }
@@ -86,8 +86,8 @@ void fy_placement_global(const fy_problem *problem, uint32_t placement, uint32_t
                          uint64_t element, uint64_t index_out[FY_MAX_DIMS])
 {
     const fy_layout *layout = &problem->placements[placement].layout;
-    uint32_t         parts[FY_MAX_DIMS + 1];
-    uint64_t         shape[FY_MAX_DIMS], begin, end;
+    uint32_t parts[FY_MAX_DIMS + 1];
+    uint64_t shape[FY_MAX_DIMS], begin, end;
     fy_layout_parts(problem, layout, cell, parts);
     uint64_t n_elements = fy_layout_shard(problem, layout, parts, shape);
     fy_layout_flat_range(layout, parts[layout->n_dims], n_elements, &begin, &end);
@@ -122,9 +122,9 @@ static ferry_status check_entry(const fy_job *job, uint32_t tensor, uint32_t ran
                                 const uint64_t *shape, ferry_error *error)
 {
     const fy_ckpt_tensor *model = &job->from->tensors[tensor];
-    const fy_st_tensor   *entry = NULL;
-    uint32_t              file;
-    ferry_status          status = fy_job_locate(job, tensor, rank, &file, &entry, error);
+    const fy_st_tensor *entry = NULL;
+    uint32_t file;
+    ferry_status status = fy_job_locate(job, tensor, rank, &file, &entry, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -149,9 +149,9 @@ static ferry_status check_entry(const fy_job *job, uint32_t tensor, uint32_t ran
 static ferry_status check_tensor(const fy_job *job, uint32_t tensor, size_t *n_held,
                                  ferry_error *error)
 {
-    uint32_t          placement = job->problem.tensors[tensor].src;
-    const fy_holders *holders   = fy_problem_holders(&job->problem, placement);
-    ferry_status      status    = FERRY_OK;
+    uint32_t placement = job->problem.tensors[tensor].src;
+    const fy_holders *holders = fy_problem_holders(&job->problem, placement);
+    ferry_status status = FERRY_OK;
     for (uint32_t cell = 0; cell < holders->n_cells && status == FERRY_OK; cell++) {
         uint64_t shape[FY_MAX_DIMS];
         uint32_t n_dims;
@@ -170,8 +170,8 @@ static ferry_status fail_extra(const fy_job *job, uint32_t place, ferry_error *e
 {
     const fy_ckpt_file *file = &job->from->files[place];
     for (size_t i = 0; i < file->header.n_tensors; i++) {
-        const char *name   = file->header.tensors[i].name;
-        uint32_t    tensor = fy_ckpt_find(job->from, name);
+        const char *name = file->header.tensors[i].name;
+        uint32_t tensor = fy_ckpt_find(job->from, name);
         if (tensor == FY_INDEX_NONE ||
             fy_holders_find(fy_problem_holders(&job->problem, job->problem.tensors[tensor].src),
                             file->rank) == FY_NO_SLOT) {
@@ -186,9 +186,9 @@ static ferry_status fail_extra(const fy_job *job, uint32_t place, ferry_error *e
 
 static ferry_status check_shards(const fy_job *job, ferry_error *error)
 {
-    const ferry_checkpoint *from   = job->from;
-    size_t                 *n_held = fy_alloc_zeroed(from->n_files, sizeof *n_held);
-    ferry_status            status = FERRY_OK;
+    const ferry_checkpoint *from = job->from;
+    size_t *n_held = fy_alloc_zeroed(from->n_files, sizeof *n_held);
+    ferry_status status = FERRY_OK;
     if (n_held == NULL) {
         return fy_fail_no_memory(error, "the files of a checkpoint");
     }
@@ -206,9 +206,9 @@ static ferry_status check_shards(const fy_job *job, ferry_error *error)
 
 ferry_status fy_ckpt_check_shards(const ferry_checkpoint *checkpoint, ferry_error *error)
 {
-    fy_target    one = {.name = checkpoint->path};
-    fy_job       job;
-    ferry_error  inner;
+    fy_target one = {.name = checkpoint->path};
+    fy_job job;
+    ferry_error inner;
     ferry_status status = fy_job_create(checkpoint, &one, &job, &inner);
     if (status != FERRY_OK &&
         strncmp(inner.message, checkpoint->layout_path, strlen(checkpoint->layout_path)) != 0) {

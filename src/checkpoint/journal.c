@@ -19,9 +19,9 @@
 static const char MAGIC[16] = "ferry.journal/2";
 
 enum {
-    WORD_BYTES   = sizeof(uint64_t),
-    KEY_AT       = 2,
-    HEAD_WORDS   = KEY_AT + 2 * FY_KEY_PARTS + 1,
+    WORD_BYTES = sizeof(uint64_t),
+    KEY_AT = 2,
+    HEAD_WORDS = KEY_AT + 2 * FY_KEY_PARTS + 1,
     RECORD_WORDS = 3
 };
 
@@ -34,7 +34,7 @@ static void make_head(const fy_journal_key *key, uint64_t head[HEAD_WORDS])
 {
     memcpy(head, MAGIC, sizeof MAGIC);
     for (size_t i = 0; i < FY_KEY_PARTS; i++) {
-        head[KEY_AT + 2 * i]     = key->part[i].low;
+        head[KEY_AT + 2 * i] = key->part[i].low;
         head[KEY_AT + 2 * i + 1] = key->part[i].high;
     }
     head[HEAD_WORDS - 1] = fy_hash64(head, (HEAD_WORDS - 1) * WORD_BYTES);
@@ -45,7 +45,7 @@ static void make_head(const fy_journal_key *key, uint64_t head[HEAD_WORDS])
 static ferry_status write_words(int fd, const uint64_t *words, size_t n, ferry_error *error)
 {
     const char *bytes = (const char *)words;
-    size_t      left  = n * WORD_BYTES;
+    size_t left = n * WORD_BYTES;
     while (left > 0) {
         ssize_t now = write(fd, bytes, left);
         if (now < 0 && errno != EINTR) {
@@ -90,7 +90,7 @@ ferry_status fy_journal_append(const fy_journal *journal, uint64_t task, const u
                        "a record of the journal has %zu values, more than the limit of %d",
                        n_values, FY_JOURNAL_MOST_VALUES);
     }
-    size_t    n     = n_values + RECORD_WORDS;
+    size_t n = n_values + RECORD_WORDS;
     uint64_t *words = fy_alloc(n, WORD_BYTES);
     if (words == NULL) {
         return fy_fail_no_memory(error, "a record of the journal");
@@ -100,7 +100,7 @@ ferry_status fy_journal_append(const fy_journal *journal, uint64_t task, const u
     if (n_values > 0) {
         memcpy(words + 2, values, n_values * WORD_BYTES);
     }
-    words[n - 1]        = fy_hash64(words, (n - 1) * WORD_BYTES);
+    words[n - 1] = fy_hash64(words, (n - 1) * WORD_BYTES);
     ferry_status status = write_words(journal->fd, words, n, error);
     fy_free(words);
     return status;
@@ -109,10 +109,10 @@ ferry_status fy_journal_append(const fy_journal *journal, uint64_t task, const u
 /* ---- reading ---- */
 
 typedef struct reader {
-    FILE     *stream;
-    uint64_t  whole_bytes; /* up to the last whole record */
+    FILE *stream;
+    uint64_t whole_bytes; /* up to the last whole record */
     uint64_t *words;
-    size_t    capacity;
+    size_t capacity;
 } reader;
 
 /* false: there are no more so many. */
@@ -125,11 +125,11 @@ static bool read_words(reader *r, uint64_t *words, size_t n)
 static const char *tell_misfit(const uint64_t found[HEAD_WORDS], const uint64_t wanted[HEAD_WORDS])
 {
     static const char *const why[FY_KEY_PARTS] = {
-        [FY_KEY_PROGRAM]       = "it was begun by another version of ferry",
-        [FY_KEY_SOURCE_FILES]  = "files of the source have changed",
+        [FY_KEY_PROGRAM] = "it was begun by another version of ferry",
+        [FY_KEY_SOURCE_FILES] = "files of the source have changed",
         [FY_KEY_SOURCE_LAYOUT] = "the layout of the source has changed",
-        [FY_KEY_TARGET]        = "the target is different",
-        [FY_KEY_OPTIONS]       = "the options are different"};
+        [FY_KEY_TARGET] = "the target is different",
+        [FY_KEY_OPTIONS] = "the options are different"};
     if (found[HEAD_WORDS - 1] != fy_hash64(found, (HEAD_WORDS - 1) * WORD_BYTES) ||
         memcmp(found, MAGIC, sizeof MAGIC) != 0) {
         return "its journal is damaged, or of another version of ferry";
@@ -176,8 +176,8 @@ static ferry_status read_all(reader *r, const fy_journal_key *key, fy_journal_vi
                              void *context, const char **misfit_out, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    size_t       n      = 0;
-    *misfit_out         = read_head(r, key);
+    size_t n = 0;
+    *misfit_out = read_head(r, key);
     while (*misfit_out == NULL) {
         status = read_record(r, &n, error);
         if (status == FERRY_OK && n > 0) {
@@ -213,7 +213,7 @@ static ferry_status open_left(int folder_fd, int *fd_out, ferry_error *error)
 
 static ferry_status open_stream(int fd, FILE **stream_out, ferry_error *error)
 {
-    int   copy   = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     FILE *stream = copy < 0 ? NULL : fdopen(copy, "r");
     if (stream == NULL) {
         ferry_status status = fail_errno("cannot be read", error);
@@ -230,9 +230,9 @@ ferry_status fy_journal_resume(int folder_fd, const fy_journal_key *key, fy_jour
                                void *context, fy_journal *journal, const char **misfit_out,
                                ferry_error *error)
 {
-    reader       r      = {0};
-    const char  *misfit = "it has no journal";
-    int          fd     = -1;
+    reader r = {0};
+    const char *misfit = "it has no journal";
+    int fd = -1;
     ferry_status status = open_left(folder_fd, &fd, error);
     if (status == FERRY_OK && fd >= 0) {
         status = open_stream(fd, &r.stream, error);

@@ -19,8 +19,8 @@ static const char *const LAYOUT_KEYS[] = {"format", "mesh",  "first_rank", "rank
 static ferry_status check_format(const json_t *root, const fy_json_place *place, ferry_error *error)
 {
     const json_t *format = json_object_get(root, "format");
-    const char   *text   = NULL;
-    fy_json_place at     = {.parent = place, .key = "format"};
+    const char *text = NULL;
+    fy_json_place at = {.parent = place, .key = "format"};
     if (format == NULL) {
         return FERRY_OK;
     }
@@ -33,9 +33,9 @@ static ferry_status check_format(const json_t *root, const fy_json_place *place,
 
 static ferry_status check_members(const json_t *root, const char *name, ferry_error *error)
 {
-    fy_json_place place  = {.key = name};
-    fy_json_place at     = {.parent = &place, .key = "tensors"};
-    ferry_status  status = fy_json_expect_object(root, &place, LAYOUT_KEYS, error);
+    fy_json_place place = {.key = name};
+    fy_json_place at = {.parent = &place, .key = "tensors"};
+    ferry_status status = fy_json_expect_object(root, &place, LAYOUT_KEYS, error);
     if (status == FERRY_OK) {
         status = check_format(root, &place, error);
     }
@@ -49,7 +49,7 @@ static ferry_status check_members(const json_t *root, const char *name, ferry_er
 ferry_status fy_layout_parse(const char *text, size_t length, const char *name, json_t **side_out,
                              json_t **tensors_out, ferry_error *error)
 {
-    json_t      *root   = NULL;
+    json_t *root = NULL;
     ferry_status status = fy_json_parse(text, length, name, &root, error);
     if (status == FERRY_OK) {
         status = check_members(root, name, error);
@@ -59,7 +59,7 @@ ferry_status fy_layout_parse(const char *text, size_t length, const char *name, 
         json_object_del(root, "tensors"); /* where there are none, it fails, and that is well */
         json_object_del(root, "format");
         *side_out = root;
-        root      = NULL;
+        root = NULL;
     }
     json_decref(root);
     return status;
@@ -68,8 +68,8 @@ ferry_status fy_layout_parse(const char *text, size_t length, const char *name, 
 ferry_status fy_layout_load(const char *path, json_t **side_out, json_t **tensors_out,
                             ferry_error *error)
 {
-    char        *text   = NULL;
-    size_t       length = 0;
+    char *text = NULL;
+    size_t length = 0;
     ferry_status status = fy_file_read(path, MOST_LAYOUT_BYTES, &text, &length, error);
     if (status == FERRY_OK) {
         status = fy_layout_parse(text, length, path, side_out, tensors_out, error);

@@ -8,23 +8,23 @@
 
 typedef struct worker {
     fy_gather gather;
-    char     *window;
-    float    *room; /* for the elements of a window as f32 */
+    char *window;
+    float *room; /* for the elements of a window as f32 */
 } worker;
 
 typedef struct measurement {
-    const ferry_checkpoint         *checkpoint;
+    const ferry_checkpoint *checkpoint;
     const ferry_statistics_options *options;
-    fy_job                          job; /* to one rank that has everything */
-    fy_files                       *files;
-    fy_checked                      checked;
-    fy_buffers                      buffers;
-    worker                         *workers;
-    fy_tally                       *tallies;
-    _Atomic uint64_t                done_bytes;
-    _Atomic bool                    stops;
-    uint64_t                        total_bytes;
-    double                          began;
+    fy_job job; /* to one rank that has everything */
+    fy_files *files;
+    fy_checked checked;
+    fy_buffers buffers;
+    worker *workers;
+    fy_tally *tallies;
+    _Atomic uint64_t done_bytes;
+    _Atomic bool stops;
+    uint64_t total_bytes;
+    double began;
 } measurement;
 
 static bool has_numbers(const measurement *m, size_t tensor)
@@ -46,9 +46,9 @@ static uint64_t elements_of(const measurement *m, size_t tensor)
 
 static ferry_status measure_part(void *context, uint32_t number, size_t tensor, ferry_error *error)
 {
-    measurement   *m    = context;
-    worker        *w    = &m->workers[number];
-    uint32_t       kind = m->checkpoint->tensors[tensor].dtype.kind;
+    measurement *m = context;
+    worker *w = &m->workers[number];
+    uint32_t kind = m->checkpoint->tensors[tensor].dtype.kind;
     fy_window_walk walk;
     if (!is_looked_at(m, tensor)) {
         return FERRY_OK;
@@ -73,11 +73,11 @@ static ferry_status measure_part(void *context, uint32_t number, size_t tensor, 
 
 static bool tick(void *context)
 {
-    measurement        *m        = context;
-    ferry_work_progress progress = {.phase       = "measuring",
-                                    .done_bytes  = atomic_load(&m->done_bytes),
+    measurement *m = context;
+    ferry_work_progress progress = {.phase = "measuring",
+                                    .done_bytes = atomic_load(&m->done_bytes),
                                     .total_bytes = m->total_bytes,
-                                    .seconds     = fy_seconds_now() - m->began};
+                                    .seconds = fy_seconds_now() - m->began};
     if (m->options->progress == NULL || m->options->progress(m->options->context, &progress)) {
         return true;
     }
@@ -89,7 +89,7 @@ static ferry_status make_worker(measurement *m, worker *w, ferry_error *error)
 {
     /* Of the smallest type two elements are in a byte of a window. */
     w->window = fy_alloc(m->buffers.window_bytes, 1);
-    w->room   = fy_alloc(2 * m->buffers.window_bytes, sizeof *w->room);
+    w->room = fy_alloc(2 * m->buffers.window_bytes, sizeof *w->room);
     if (w->window == NULL || w->room == NULL) {
         return fy_fail_no_memory(error, "a buffer");
     }
@@ -102,8 +102,8 @@ static ferry_status make_worker(measurement *m, worker *w, ferry_error *error)
 static ferry_status prepare(measurement *m, ferry_error *error)
 {
     fy_target whole = {.name = m->checkpoint->path, .subset = m->options->subset};
-    m->tallies      = fy_alloc_zeroed(m->checkpoint->n_tensors, sizeof *m->tallies);
-    m->workers      = fy_alloc_zeroed(m->buffers.n_threads, sizeof *m->workers);
+    m->tallies = fy_alloc_zeroed(m->checkpoint->n_tensors, sizeof *m->tallies);
+    m->workers = fy_alloc_zeroed(m->buffers.n_threads, sizeof *m->workers);
     if (m->tallies == NULL || m->workers == NULL) {
         return fy_fail_no_memory(error, "the tensors of a checkpoint");
     }
@@ -146,25 +146,25 @@ static void visit(const measurement *m)
         if (!m->job.is_wanted[i]) {
             continue;
         }
-        const fy_tally         *t        = &m->tallies[i];
-        uint64_t                n_finite = t->n_elements - t->n_nan - t->n_infinite;
-        ferry_tensor_statistics s        = {.struct_size = sizeof s,
-                                            .has_numbers = has_numbers(m, i),
-                                            .n_elements  = elements_of(m, i),
-                                            .n_nan       = t->n_nan,
-                                            .n_infinite  = t->n_infinite,
-                                            .least       = t->least,
-                                            .most        = t->most};
-        s.mean                           = n_finite > 0 ? t->sum / (double)n_finite : 0;
+        const fy_tally *t = &m->tallies[i];
+        uint64_t n_finite = t->n_elements - t->n_nan - t->n_infinite;
+        ferry_tensor_statistics s = {.struct_size = sizeof s,
+                                     .has_numbers = has_numbers(m, i),
+                                     .n_elements = elements_of(m, i),
+                                     .n_nan = t->n_nan,
+                                     .n_infinite = t->n_infinite,
+                                     .least = t->least,
+                                     .most = t->most};
+        s.mean = n_finite > 0 ? t->sum / (double)n_finite : 0;
         m->options->visitor(m->options->context, i, &s);
     }
 }
 
-ferry_status ferry_checkpoint_measure(const ferry_checkpoint         *checkpoint,
+ferry_status ferry_checkpoint_measure(const ferry_checkpoint *checkpoint,
                                       const ferry_statistics_options *options, ferry_error *error)
 {
     ferry_statistics_options own;
-    ferry_status             status = fy_take_statistics_options(options, &own, error);
+    ferry_status status = fy_take_statistics_options(options, &own, error);
     if (status == FERRY_OK && checkpoint == NULL) {
         status = fy_fail(error, FERRY_ERR_MISUSE, "ferry_checkpoint_measure needs a checkpoint");
     }
@@ -175,17 +175,17 @@ ferry_status ferry_checkpoint_measure(const ferry_checkpoint         *checkpoint
         return status;
     }
     measurement m = {.checkpoint = checkpoint, .options = &own, .began = fy_seconds_now()};
-    m.buffers     = fy_share_memory(own.memory_cap_bytes, own.n_threads);
+    m.buffers = fy_share_memory(own.memory_cap_bytes, own.n_threads);
     /* A window is widened to eight times its bytes at most. */
     m.buffers.window_bytes /= 4;
     status = prepare(&m, error);
     if (status == FERRY_OK) {
         fy_crew_job job = {.n_workers = m.buffers.n_threads,
-                           .n_parts   = checkpoint->n_tensors,
-                           .work      = measure_part,
-                           .tick      = tick,
-                           .context   = &m};
-        status          = fy_crew_run(&job, error);
+                           .n_parts = checkpoint->n_tensors,
+                           .work = measure_part,
+                           .tick = tick,
+                           .context = &m};
+        status = fy_crew_run(&job, error);
     }
     if (status == FERRY_OK) {
         status = fy_files_check_unchanged(m.files, error);

@@ -6,9 +6,9 @@
 /* NULL if memory ran out anywhere: a shape must not lose a dimension. */
 static json_t *describe(const fy_ckpt_tensor *tensor)
 {
-    char    dtype[FERRY_DTYPE_TEXT_BYTES];
+    char dtype[FERRY_DTYPE_TEXT_BYTES];
     json_t *shape = json_array();
-    bool    whole = shape != NULL;
+    bool whole = shape != NULL;
     ferry_dtype_format(tensor->dtype, dtype);
     for (uint32_t d = 0; whole && d < tensor->n_dims; d++) {
         whole = json_array_append_new(shape, json_integer((json_int_t)tensor->shape[d])) == 0;
@@ -22,20 +22,20 @@ static json_t *describe(const fy_ckpt_tensor *tensor)
 
 ferry_status fy_model_read_tensors(const char *path, json_t **tensors_out, ferry_error *error)
 {
-    ferry_checkpoint *model   = NULL;
-    json_t           *tensors = NULL;
-    ferry_status      status  = ferry_checkpoint_open(path, &model, error);
+    ferry_checkpoint *model = NULL;
+    json_t *tensors = NULL;
+    ferry_status status = ferry_checkpoint_open(path, &model, error);
     if (status != FERRY_OK) {
         return status;
     }
-    tensors    = json_array();
+    tensors = json_array();
     bool whole = tensors != NULL;
     for (size_t i = 0; whole && i < model->n_tensors; i++) {
         whole = json_array_append_new(tensors, describe(&model->tensors[i])) == 0;
     }
     if (whole) {
         *tensors_out = tensors;
-        tensors      = NULL;
+        tensors = NULL;
     } else {
         status = fy_fail_no_memory(error, "the tensors of a model");
     }

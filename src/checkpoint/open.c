@@ -62,7 +62,7 @@ uint32_t fy_ckpt_find(const ferry_checkpoint *checkpoint, const char *name)
 char *fy_ckpt_join(const char *folder, const char *file)
 {
     size_t bytes = strlen(folder) + strlen(file) + 2;
-    char  *path  = fy_alloc(bytes, 1);
+    char *path = fy_alloc(bytes, 1);
     if (path != NULL) {
         snprintf(path, bytes, "%s/%s", folder, file);
     }
@@ -71,9 +71,9 @@ char *fy_ckpt_join(const char *folder, const char *file)
 
 ferry_status fy_ckpt_tell(const ferry_checkpoint *checkpoint, const char *phase, ferry_error *error)
 {
-    ferry_work_progress progress = {.phase       = phase,
-                                    .seconds     = fy_seconds_now() - checkpoint->began,
-                                    .done_files  = checkpoint->n_files,
+    ferry_work_progress progress = {.phase = phase,
+                                    .seconds = fy_seconds_now() - checkpoint->began,
+                                    .done_files = checkpoint->n_files,
                                     .total_files = checkpoint->n_expected};
     return checkpoint->progress == NULL ||
                    checkpoint->progress(checkpoint->progress_context, &progress)
@@ -88,8 +88,8 @@ ferry_status fy_ckpt_add_file(ferry_checkpoint *checkpoint, char *path, uint32_t
     if (path == NULL) {
         return fy_fail_no_memory(error, "a file name");
     }
-    const char  *slash = strrchr(path, '/');
-    fy_ckpt_file file  = {.path = path, .name = slash == NULL ? path : slash + 1, .rank = rank};
+    const char *slash = strrchr(path, '/');
+    fy_ckpt_file file = {.path = path, .name = slash == NULL ? path : slash + 1, .rank = rank};
     ferry_status status =
         fy_st_read_at(checkpoint->folder_fd, file.name, path, &file.header, &about, error);
     if (status == FERRY_OK && !fy_reserve((void **)&checkpoint->files, &checkpoint->file_capacity,
@@ -101,12 +101,12 @@ ferry_status fy_ckpt_add_file(ferry_checkpoint *checkpoint, char *path, uint32_t
         fy_free(path);
         return status;
     }
-    file.bytes      = (uint64_t)about.st_size;
-    file.changed_s  = about.st_mtim.tv_sec;
+    file.bytes = (uint64_t)about.st_size;
+    file.changed_s = about.st_mtim.tv_sec;
     file.changed_ns = about.st_mtim.tv_nsec;
-    file.touched_s  = about.st_ctim.tv_sec;
+    file.touched_s = about.st_ctim.tv_sec;
     file.touched_ns = about.st_ctim.tv_nsec;
-    file.inode      = (uint64_t)about.st_ino;
+    file.inode = (uint64_t)about.st_ino;
 
     checkpoint->files[checkpoint->n_files++] = file;
     return fy_ckpt_tell(checkpoint, "opening", error);
@@ -163,8 +163,8 @@ static ferry_status open_folder(ferry_checkpoint *checkpoint, ferry_error *error
         return fy_ckpt_open_all(checkpoint, is_single ? FY_SINGLE_NAME : NULL, error);
     }
     char *path = fy_ckpt_join(checkpoint->folder, FY_INDEX_NAME);
-    status     = path == NULL ? fy_fail_no_memory(error, "a file name")
-                              : fy_ckpt_open_index(checkpoint, path, error);
+    status = path == NULL ? fy_fail_no_memory(error, "a file name")
+                          : fy_ckpt_open_index(checkpoint, path, error);
     fy_free(path);
     return status;
 }
@@ -172,7 +172,7 @@ static ferry_status open_folder(ferry_checkpoint *checkpoint, ferry_error *error
 static ferry_status open_any(ferry_checkpoint *checkpoint, bool is_folder, ferry_error *error)
 {
     ferry_status status;
-    bool         is_index = !is_folder && ends_with(checkpoint->path, ".json");
+    bool is_index = !is_folder && ends_with(checkpoint->path, ".json");
     checkpoint->is_folder = is_folder || is_index;
     if (is_folder) {
         status = open_folder(checkpoint, error);
@@ -195,13 +195,13 @@ static ferry_status open_any(ferry_checkpoint *checkpoint, bool is_folder, ferry
 static ferry_status set_paths(ferry_checkpoint *checkpoint, const char *path, bool is_folder,
                               ferry_error *error)
 {
-    checkpoint->path   = fy_strdup(path);
+    checkpoint->path = fy_strdup(path);
     checkpoint->folder = fy_strdup(path[0] == '\0' ? "." : path);
     if (checkpoint->path == NULL || checkpoint->folder == NULL) {
         return fy_fail_no_memory(error, "a file name");
     }
     for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--) {
-        checkpoint->path[n - 1]   = '\0';
+        checkpoint->path[n - 1] = '\0';
         checkpoint->folder[n - 1] = '\0';
     }
     if (!is_folder) {
@@ -241,12 +241,12 @@ ferry_status ferry_checkpoint_open_watched(const char *path, ferry_work_progress
     if (checkpoint == NULL) {
         return fy_fail_no_memory(error, "a checkpoint");
     }
-    checkpoint->folder_fd        = -1;
-    checkpoint->progress         = progress;
+    checkpoint->folder_fd = -1;
+    checkpoint->progress = progress;
     checkpoint->progress_context = context;
-    checkpoint->began            = fy_seconds_now();
-    bool         is_folder       = S_ISDIR(about.st_mode);
-    ferry_status status          = set_paths(checkpoint, path, is_folder, error);
+    checkpoint->began = fy_seconds_now();
+    bool is_folder = S_ISDIR(about.st_mode);
+    ferry_status status = set_paths(checkpoint, path, is_folder, error);
     if (status == FERRY_OK) {
         status = open_any(checkpoint, is_folder, error);
     }
@@ -258,8 +258,8 @@ ferry_status ferry_checkpoint_open_watched(const char *path, ferry_work_progress
     }
     if (status == FERRY_OK) {
         checkpoint->progress = NULL; /* the caller's, who may be gone */
-        *checkpoint_out      = checkpoint;
-        checkpoint           = NULL;
+        *checkpoint_out = checkpoint;
+        checkpoint = NULL;
     }
     ferry_checkpoint_destroy(checkpoint);
     return status;

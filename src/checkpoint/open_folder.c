@@ -34,7 +34,7 @@ static ferry_status add(ferry_checkpoint *checkpoint, const fy_ckpt_other *other
                         ferry_error *error)
 {
     size_t length = strlen(name);
-    char  *copy   = fy_alloc(length + 2, 1);
+    char *copy = fy_alloc(length + 2, 1);
     if (copy == NULL || !fy_reserve((void **)&checkpoint->others, &checkpoint->other_capacity,
                                     checkpoint->n_others + 1, sizeof *checkpoint->others)) {
         fy_free(copy);
@@ -42,7 +42,7 @@ static ferry_status add(ferry_checkpoint *checkpoint, const fy_ckpt_other *other
     }
     memcpy(copy, name, length);
     strcpy(copy + length, other->is_folder ? "/" : "");
-    checkpoint->others[checkpoint->n_others]        = *other;
+    checkpoint->others[checkpoint->n_others] = *other;
     checkpoint->others[checkpoint->n_others++].name = copy;
     return FERRY_OK;
 }
@@ -50,16 +50,16 @@ static ferry_status add(ferry_checkpoint *checkpoint, const fy_ckpt_other *other
 /* Links are followed. A broken one counts where the file is wanted, so that it is missed. */
 static ferry_status add_entry(ferry_checkpoint *checkpoint, const char *name, ferry_error *error)
 {
-    struct stat   own, about;
+    struct stat own, about;
     fy_ckpt_other other = {0};
-    int           at    = checkpoint->folder_fd;
+    int at = checkpoint->folder_fd;
     if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) {
         return FERRY_OK;
     }
     if (fstatat(at, name, &own, AT_SYMLINK_NOFOLLOW) != 0 || fstatat(at, name, &about, 0) != 0) {
         return is_ours(name) ? add(checkpoint, &other, name, error) : FERRY_OK;
     }
-    other.bytes     = (uint64_t)about.st_size;
+    other.bytes = (uint64_t)about.st_size;
     other.is_folder = S_ISDIR(about.st_mode);
     if (other.is_folder) {
         other.left_out = "a folder";
@@ -80,7 +80,7 @@ static int compare_names(const void *a, const void *b)
 
 static ferry_status list_open(ferry_checkpoint *checkpoint, DIR *folder, ferry_error *error)
 {
-    ferry_status   status = FERRY_OK;
+    ferry_status status = FERRY_OK;
     struct dirent *entry;
     do {
         errno = 0;
@@ -97,7 +97,7 @@ static ferry_status list_open(ferry_checkpoint *checkpoint, DIR *folder, ferry_e
 
 ferry_status fy_ckpt_list(ferry_checkpoint *checkpoint, ferry_error *error)
 {
-    int  fd     = openat(checkpoint->folder_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = openat(checkpoint->folder_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *folder = fd < 0 ? NULL : fdopendir(fd);
     if (folder == NULL) {
         ferry_status status = fy_fail(error, FERRY_ERR_IO, "%s: cannot be listed: %s",
@@ -170,13 +170,13 @@ void fy_ckpt_keep_others(ferry_checkpoint *checkpoint)
 
 typedef struct item {
     fy_st_entry entry;
-    size_t      file;
+    size_t file;
 } item;
 
 static int compare_items(const void *a, const void *b)
 {
     const item *x = a, *y = b;
-    int         order = strcmp(x->entry.key, y->entry.key);
+    int order = strcmp(x->entry.key, y->entry.key);
     return order != 0 ? order : (x->file > y->file) - (x->file < y->file);
 }
 
@@ -206,7 +206,7 @@ static ferry_status merge(ferry_checkpoint *checkpoint, const item *items, size_
                           ferry_error *error)
 {
     for (size_t i = 0; i < n; i++) {
-        const item *it   = &items[i];
+        const item *it = &items[i];
         const item *last = i == 0 ? NULL : &items[i - 1];
         if (last == NULL || strcmp(last->entry.key, it->entry.key) != 0) {
             checkpoint->metadata[checkpoint->n_metadata++] = it->entry;
@@ -223,9 +223,9 @@ static ferry_status merge(ferry_checkpoint *checkpoint, const item *items, size_
 
 ferry_status fy_ckpt_merge_metadata(ferry_checkpoint *checkpoint, ferry_error *error)
 {
-    size_t       n       = gather(checkpoint, NULL);
-    item        *items   = fy_alloc(n, sizeof *items);
-    ferry_status status  = FERRY_OK;
+    size_t n = gather(checkpoint, NULL);
+    item *items = fy_alloc(n, sizeof *items);
+    ferry_status status = FERRY_OK;
     checkpoint->metadata = fy_alloc(n, sizeof *checkpoint->metadata);
     if (items == NULL || checkpoint->metadata == NULL) {
         status = fy_fail_no_memory(error, "the metadata of a checkpoint");

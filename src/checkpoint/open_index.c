@@ -13,25 +13,25 @@ static const uint64_t MOST_INDEX_BYTES = 1u << 30;
 /* A tensor and the number of its part. */
 typedef struct place {
     const char *tensor;
-    uint32_t    part;
+    uint32_t part;
 } place;
 
 typedef struct part {
     const char *name;
     const char *tensor; /* the first that the index places there */
-    uint32_t    number; /* places know it by, however the parts are sorted */
+    uint32_t number;    /* places know it by, however the parts are sorted */
 } part;
 
 typedef struct weight_map {
     const char *path; /* of the index */
-    bool        is_there;
-    fy_arena    arena;
-    place      *places;
-    size_t      n_places, place_capacity;
-    fy_index    tensors;
-    part       *parts;
-    size_t      n_parts, part_capacity;
-    fy_index    part_names;
+    bool is_there;
+    fy_arena arena;
+    place *places;
+    size_t n_places, place_capacity;
+    fy_index tensors;
+    part *parts;
+    size_t n_parts, part_capacity;
+    fy_index part_names;
 } weight_map;
 
 static void cleanup(weight_map *map)
@@ -91,7 +91,7 @@ static ferry_status take_part(weight_map *map, fy_st_cursor *cursor, place *to)
 {
     fy_st_text text;
     fy_st_peek(cursor);
-    size_t       at     = cursor->at;
+    size_t at = cursor->at;
     ferry_status status = fy_st_take_string(cursor, &text);
     if (status != FERRY_OK) {
         return status;
@@ -110,9 +110,9 @@ static ferry_status take_part(weight_map *map, fy_st_cursor *cursor, place *to)
 static ferry_status take_place(weight_map *map, fy_st_cursor *cursor)
 {
     fy_st_text text;
-    place      new_place = {NULL, 0};
+    place new_place = {NULL, 0};
     fy_st_peek(cursor);
-    size_t       at     = cursor->at;
+    size_t at = cursor->at;
     ferry_status status = fy_st_take_key(cursor, &text);
     if (status == FERRY_OK) {
         status = keep_text(map, cursor, text, at, &new_place.tensor);
@@ -135,19 +135,19 @@ static ferry_status take_place(weight_map *map, fy_st_cursor *cursor)
         return fy_fail_no_memory(cursor->error, "the tensors of an index");
     }
     map->places[map->n_places++] = new_place;
-    cursor->key                  = NULL;
+    cursor->key = NULL;
     return FERRY_OK;
 }
 
 static ferry_status take_map(weight_map *map, fy_st_cursor *cursor, size_t at)
 {
-    bool first      = true;
-    bool more       = true;
+    bool first = true;
+    bool more = true;
     cursor->subject = "weight_map";
     if (map->is_there) {
         return fy_st_fail(cursor, at, "is there twice");
     }
-    map->is_there       = true;
+    map->is_there = true;
     ferry_status status = fy_st_take(cursor, '{', "an object from tensors to files");
     while (status == FERRY_OK) {
         status = fy_st_next(cursor, '}', &first, &more);
@@ -165,8 +165,8 @@ static ferry_status take_map(weight_map *map, fy_st_cursor *cursor, size_t at)
 /* All else that an index says is passed over. */
 static ferry_status take_index(weight_map *map, fy_st_cursor *cursor)
 {
-    bool         first  = true;
-    bool         more   = true;
+    bool first = true;
+    bool more = true;
     ferry_status status = fy_st_take(cursor, '{', "an object");
     while (status == FERRY_OK) {
         fy_st_text key;
@@ -176,7 +176,7 @@ static ferry_status take_index(weight_map *map, fy_st_cursor *cursor)
         }
         fy_st_peek(cursor);
         size_t at = cursor->at;
-        status    = fy_st_take_key(cursor, &key);
+        status = fy_st_take_key(cursor, &key);
         if (status == FERRY_OK) {
             status = fy_st_text_is(key, "weight_map") ? take_map(map, cursor, at)
                                                       : fy_st_skip_value(cursor);
@@ -194,8 +194,8 @@ static ferry_status take_index(weight_map *map, fy_st_cursor *cursor)
 
 static ferry_status read_map(weight_map *map, ferry_error *error)
 {
-    char        *text   = NULL;
-    size_t       length = 0;
+    char *text = NULL;
+    size_t length = 0;
     ferry_status status = fy_file_read(map->path, MOST_INDEX_BYTES, &text, &length, error);
     if (status == FERRY_OK) {
         fy_st_cursor cursor = {
@@ -230,8 +230,8 @@ static ferry_status open_part(ferry_checkpoint *checkpoint, const weight_map *ma
     }
     const fy_ckpt_file *file = &checkpoint->files[checkpoint->n_files - 1];
     for (size_t i = 0; i < file->header.n_tensors; i++) {
-        const char  *name = file->header.tensors[i].name;
-        const place *it   = find_place(map, name);
+        const char *name = file->header.tensors[i].name;
+        const place *it = find_place(map, name);
         if (it == NULL || it->part != p->number) {
             return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                            "%s: holds \"%.200s\", which the index %s", file->path, name,
@@ -247,7 +247,7 @@ static ferry_status check_missing(const ferry_checkpoint *checkpoint, weight_map
 {
     for (size_t i = 0; i < map->n_places; i++) {
         const char *tensor = map->places[i].tensor;
-        uint32_t    p      = 0;
+        uint32_t p = 0;
         if (fy_ckpt_find(checkpoint, tensor) != FY_INDEX_NONE) {
             continue;
         }
@@ -263,8 +263,8 @@ static ferry_status check_missing(const ferry_checkpoint *checkpoint, weight_map
 
 ferry_status fy_ckpt_open_index(ferry_checkpoint *checkpoint, const char *path, ferry_error *error)
 {
-    weight_map   map       = {.path = path};
-    ferry_status status    = read_map(&map, error);
+    weight_map map = {.path = path};
+    ferry_status status = read_map(&map, error);
     checkpoint->n_expected = map.n_parts;
     fy_sort(map.parts, map.n_parts, sizeof *map.parts, compare_parts);
     for (size_t i = 0; i < map.n_parts && status == FERRY_OK; i++) {

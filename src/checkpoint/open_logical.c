@@ -6,31 +6,31 @@
 
 static ferry_status add_tensors(ferry_checkpoint *checkpoint, uint32_t number, ferry_error *error)
 {
-    const fy_ckpt_file *file   = &checkpoint->files[number];
-    ferry_status        status = FERRY_OK;
+    const fy_ckpt_file *file = &checkpoint->files[number];
+    ferry_status status = FERRY_OK;
     for (size_t i = 0; i < file->header.n_tensors && status == FERRY_OK; i++) {
-        const fy_st_tensor *entry  = &file->header.tensors[i];
-        uint32_t            twin   = FY_INDEX_NONE;
-        fy_ckpt_tensor      tensor = {
-                 .name        = entry->name,
-                 .dtype_text  = entry->dtype_text,
-                 .dtype       = entry->dtype,
-                 .is_opaque   = entry->is_opaque,
-                 .n_dims      = entry->n_dims,
-                 .shape       = entry->shape,
-                 .file_n_dims = entry->n_dims,
-                 .file_shape  = entry->shape,
-                 .file        = number,
-                 .entry       = (uint32_t)i,
+        const fy_st_tensor *entry = &file->header.tensors[i];
+        uint32_t twin = FY_INDEX_NONE;
+        fy_ckpt_tensor tensor = {
+            .name = entry->name,
+            .dtype_text = entry->dtype_text,
+            .dtype = entry->dtype,
+            .is_opaque = entry->is_opaque,
+            .n_dims = entry->n_dims,
+            .shape = entry->shape,
+            .file_n_dims = entry->n_dims,
+            .file_shape = entry->shape,
+            .file = number,
+            .entry = (uint32_t)i,
         };
         if (entry->is_opaque) { /* as it travels: so many bytes */
             uint64_t *bytes = fy_arena_alloc(&checkpoint->arena, 1, sizeof *bytes);
             if (bytes == NULL) {
                 return fy_fail_no_memory(error, "the tensors of a checkpoint");
             }
-            *bytes        = entry->end - entry->begin;
+            *bytes = entry->end - entry->begin;
             tensor.n_dims = 1;
-            tensor.shape  = bytes;
+            tensor.shape = bytes;
         }
         status = fy_ckpt_add_tensor(checkpoint, &tensor, &twin, error);
         if (status == FERRY_OK && twin != FY_INDEX_NONE) {

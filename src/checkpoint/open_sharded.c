@@ -37,7 +37,7 @@ static ferry_status read_shape(ferry_checkpoint *checkpoint, const json_t *json,
                                ferry_error *error)
 {
     ferry_status status = fy_json_expect_array(json, place, error);
-    size_t       n      = json_array_size(json);
+    size_t n = json_array_size(json);
     if (status == FERRY_OK && n > FERRY_MAX_DIMS) {
         status = fy_json_fail(place, error, "has %zu dimensions, more than the limit of %d", n,
                               FERRY_MAX_DIMS);
@@ -61,8 +61,8 @@ static ferry_status read_shape(ferry_checkpoint *checkpoint, const json_t *json,
 static ferry_status read_dtype(const json_t *json, const fy_json_place *place,
                                fy_ckpt_tensor *tensor, ferry_error *error)
 {
-    const char  *text   = NULL;
-    ferry_error  why    = {""};
+    const char *text = NULL;
+    ferry_error why = {""};
     ferry_status status = fy_json_get_string(json, place, &text, error);
     if (status == FERRY_OK && ferry_dtype_parse(text, &tensor->dtype, &why) != FERRY_OK) {
         status = fy_json_fail(place, error, "is wrong: %s", why.message);
@@ -74,7 +74,7 @@ static ferry_status read_name(ferry_checkpoint *checkpoint, const json_t *json,
                               const fy_json_place *place, fy_ckpt_tensor *tensor,
                               ferry_error *error)
 {
-    const char  *name   = NULL;
+    const char *name = NULL;
     ferry_status status = fy_json_get_string(json, place, &name, error);
     if (status == FERRY_OK && name[0] == '\0') {
         status = fy_json_fail(place, error, "must not be empty");
@@ -90,7 +90,7 @@ static ferry_status read_name(ferry_checkpoint *checkpoint, const json_t *json,
 /* Each tensor is listed by itself, and is what its name says: no short forms, no assembly. */
 static ferry_status check_keys(const json_t *json, const fy_json_place *place, ferry_error *error)
 {
-    static const char *const known[]  = {"name", "shape", "dtype", NULL};
+    static const char *const known[] = {"name", "shape", "dtype", NULL};
     static const char *const barred[] = {"count", "source"};
     for (size_t i = 0; i < sizeof barred / sizeof barred[0]; i++) {
         if (json_object_get(json, barred[i]) != NULL) {
@@ -111,12 +111,12 @@ static ferry_status check_keys(const json_t *json, const fy_json_place *place, f
 static ferry_status read_tensor(ferry_checkpoint *checkpoint, const json_t *json,
                                 const fy_json_place *place, ferry_error *error)
 {
-    fy_ckpt_tensor tensor   = {.dtype_text = NULL};
-    uint32_t       twin     = FY_INDEX_NONE;
-    fy_json_place  name_at  = {.parent = place, .key = "name"};
-    fy_json_place  shape_at = {.parent = place, .key = "shape"};
-    fy_json_place  dtype_at = {.parent = place, .key = "dtype"};
-    ferry_status   status   = check_keys(json, place, error);
+    fy_ckpt_tensor tensor = {.dtype_text = NULL};
+    uint32_t twin = FY_INDEX_NONE;
+    fy_json_place name_at = {.parent = place, .key = "name"};
+    fy_json_place shape_at = {.parent = place, .key = "shape"};
+    fy_json_place dtype_at = {.parent = place, .key = "dtype"};
+    ferry_status status = check_keys(json, place, error);
     if (status == FERRY_OK) {
         status = read_name(checkpoint, json_object_get(json, "name"), &name_at, &tensor, error);
     }
@@ -142,7 +142,7 @@ static ferry_status read_tensors(ferry_checkpoint *checkpoint, const json_t *ten
                                  ferry_error *error)
 {
     fy_json_place place = {.key = checkpoint->layout_path};
-    fy_json_place at    = {.parent = &place, .key = "tensors"};
+    fy_json_place at = {.parent = &place, .key = "tensors"};
     if (tensors == NULL) {
         return fy_json_fail(&place, error, "lacks the key \"tensors\", which a checkpoint's has");
     }
@@ -152,7 +152,7 @@ static ferry_status read_tensors(ferry_checkpoint *checkpoint, const json_t *ten
     }
     for (size_t i = 0; i < json_array_size(tensors) && status == FERRY_OK; i++) {
         fy_json_place item = {.parent = &at, .index = i};
-        status             = read_tensor(checkpoint, json_array_get(tensors, i), &item, error);
+        status = read_tensor(checkpoint, json_array_get(tensors, i), &item, error);
     }
     return status;
 }
@@ -205,7 +205,7 @@ static ferry_status check_entry(ferry_checkpoint *checkpoint, uint32_t number,
                                 const fy_st_tensor *entry, ferry_error *error)
 {
     const fy_ckpt_file *file = &checkpoint->files[checkpoint->n_files - 1];
-    uint32_t            t    = fy_ckpt_find(checkpoint, entry->name);
+    uint32_t t = fy_ckpt_find(checkpoint, entry->name);
     if (t == FY_INDEX_NONE) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s: holds \"%.200s\", which %s does not list", file->path, entry->name,
@@ -217,11 +217,11 @@ static ferry_status check_entry(ferry_checkpoint *checkpoint, uint32_t number,
     }
     if (tensor->dtype_text == NULL) {
         tensor->dtype_text = entry->dtype_text;
-        tensor->file       = number;
-        tensor->is_opaque  = entry->is_opaque;
+        tensor->file = number;
+        tensor->is_opaque = entry->is_opaque;
         if (entry->is_opaque) {
             tensor->file_n_dims = entry->n_dims;
-            tensor->file_shape  = entry->shape;
+            tensor->file_shape = entry->shape;
         }
         return FERRY_OK;
     }
@@ -244,7 +244,7 @@ static ferry_status check_entry(ferry_checkpoint *checkpoint, uint32_t number,
 static bool read_checksum(const char *text, uint64_t *checksum_out)
 {
     uint64_t checksum = 0;
-    size_t   n        = 0;
+    size_t n = 0;
     for (; text[n] != '\0'; n++) {
         char byte = text[n];
         if (n == 16 || !((byte >= '0' && byte <= '9') || (byte >= 'a' && byte <= 'f'))) {
@@ -264,7 +264,7 @@ static bool is_checksum(const fy_st_entry *entry)
 static ferry_status take_checksum(const fy_ckpt_file *file, const fy_st_entry *entry,
                                   ferry_error *error)
 {
-    const char         *name  = entry->key + sizeof FY_CHECKSUM_KEY - 1;
+    const char *name = entry->key + sizeof FY_CHECKSUM_KEY - 1;
     const fy_st_tensor *found = fy_st_find(&file->header, name);
     if (found == NULL) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -285,7 +285,7 @@ static ferry_status take_checksum(const fy_ckpt_file *file, const fy_st_entry *e
 static ferry_status take_checksums(fy_ckpt_file *file, ferry_error *error)
 {
     fy_st_header *header = &file->header;
-    size_t        kept   = 0;
+    size_t kept = 0;
     for (size_t i = 0; i < header->n_metadata; i++) {
         fy_st_entry entry = header->metadata[i];
         if (is_checksum(&entry)) {
@@ -295,7 +295,7 @@ static ferry_status take_checksums(fy_ckpt_file *file, ferry_error *error)
             }
             continue;
         }
-        entry.key   = fy_arena_copy(&header->arena, entry.key, strlen(entry.key));
+        entry.key = fy_arena_copy(&header->arena, entry.key, strlen(entry.key));
         entry.value = fy_arena_copy(&header->arena, entry.value, strlen(entry.value));
         if (entry.key == NULL || entry.value == NULL) {
             return fy_fail_no_memory(error, "the metadata of a file");
@@ -303,10 +303,10 @@ static ferry_status take_checksums(fy_ckpt_file *file, ferry_error *error)
         header->metadata[kept++] = entry;
     }
     fy_arena_cleanup(&header->texts);
-    header->n_metadata    = kept;
+    header->n_metadata = kept;
     fy_st_entry *shrunken = fy_realloc(header->metadata, kept, sizeof *shrunken);
     if (shrunken != NULL) {
-        header->metadata          = shrunken;
+        header->metadata = shrunken;
         header->metadata_capacity = kept;
     }
     return FERRY_OK;
@@ -328,8 +328,8 @@ static ferry_status add_rank(ferry_checkpoint *checkpoint, uint32_t rank, ferry_
     if (status != FERRY_OK) {
         return status;
     }
-    fy_ckpt_file *file   = &checkpoint->files[checkpoint->n_files - 1];
-    uint32_t      number = (uint32_t)checkpoint->n_files - 1;
+    fy_ckpt_file *file = &checkpoint->files[checkpoint->n_files - 1];
+    uint32_t number = (uint32_t)checkpoint->n_files - 1;
     for (size_t i = 0; i < file->header.n_tensors && status == FERRY_OK; i++) {
         status = check_entry(checkpoint, number, &file->header.tensors[i], error);
     }
@@ -345,7 +345,7 @@ static int compare_names(const void *a, const void *b)
 static ferry_status check_strays(const ferry_checkpoint *checkpoint, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    const char **names  = fy_alloc(checkpoint->n_files, sizeof *names);
+    const char **names = fy_alloc(checkpoint->n_files, sizeof *names);
     if (names == NULL) {
         return fy_fail_no_memory(error, "the files of a checkpoint");
     }
@@ -369,16 +369,16 @@ static ferry_status check_strays(const ferry_checkpoint *checkpoint, ferry_error
 static ferry_status open_ranks(ferry_checkpoint *checkpoint, ferry_error *error)
 {
     fy_json_place place = {.key = checkpoint->layout_path};
-    ferry_spec   *spec  = fy_spec_new();
+    ferry_spec *spec = fy_spec_new();
     if (spec == NULL) {
         return fy_fail_no_memory(error, "a layout");
     }
-    fy_side     *side      = &spec->source;
-    ferry_status status    = fy_spec_parse_side(spec, checkpoint->layout, &place, side, error);
+    fy_side *side = &spec->source;
+    ferry_status status = fy_spec_parse_side(spec, checkpoint->layout, &place, side, error);
     checkpoint->n_expected = status == FERRY_OK ? side->n_ranks : 0;
     for (uint32_t i = 0; status == FERRY_OK && i < side->n_ranks; i++) {
         uint32_t rank = side->ranks == NULL ? side->first_rank + i : side->ranks[i];
-        status        = add_rank(checkpoint, rank, error);
+        status = add_rank(checkpoint, rank, error);
     }
     ferry_spec_destroy(spec);
     return status == FERRY_OK ? check_strays(checkpoint, error) : status;
@@ -386,8 +386,8 @@ static ferry_status open_ranks(ferry_checkpoint *checkpoint, ferry_error *error)
 
 ferry_status fy_ckpt_open_sharded(ferry_checkpoint *checkpoint, ferry_error *error)
 {
-    json_t *tensors         = NULL;
-    checkpoint->is_sharded  = true;
+    json_t *tensors = NULL;
+    checkpoint->is_sharded = true;
     checkpoint->layout_path = fy_ckpt_join(checkpoint->folder, FY_LAYOUT_NAME);
     if (checkpoint->layout_path == NULL) {
         return fy_fail_no_memory(error, "a file name");

@@ -75,7 +75,7 @@ static bool lies_below(const char *path, const char *folder, size_t length)
  */
 static bool lies_in_blobs(const char *path, const char *folder)
 {
-    char   blobs[PATH_MAX + 8];
+    char blobs[PATH_MAX + 8];
     size_t length = strlen(folder);
     for (int i = 0; i < 2; i++) {
         while (length > 0 && folder[length - 1] != '/') {
@@ -99,7 +99,7 @@ static bool stays(int folder_fd, int fd)
 
 bool fy_other_link_stays(int folder_fd, const char *name)
 {
-    int  fd = openat(folder_fd, name, O_PATH | O_CLOEXEC);
+    int fd = openat(folder_fd, name, O_PATH | O_CLOEXEC);
     bool is = fd >= 0 && stays(folder_fd, fd);
     if (fd >= 0) {
         close(fd);
@@ -112,7 +112,7 @@ ferry_status fy_other_open(int folder_fd, const char *name, const char *path, in
 {
     struct stat about;
     *descriptor_out = -1;
-    int fd          = openat(folder_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    int fd = openat(folder_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     /* What was opened is looked at, not what the name led to before. */
     if (fd < 0 && errno == ELOOP) {
         fd = openat(folder_fd, name, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
@@ -189,15 +189,15 @@ static bool names_float(quoted q)
 /* Where a reader of a JSON text stands. */
 typedef struct scan {
     const char *at, *end;
-    quoted      key;                  /* of the value that follows; empty: none */
-    bool        is_model[MOST_DEPTH]; /* the object describes a model, or a part of one */
-    int         depth;
+    quoted key;                /* of the value that follows; empty: none */
+    bool is_model[MOST_DEPTH]; /* the object describes a model, or a part of one */
+    int depth;
 } scan;
 
 static void enter(scan *s)
 {
     bool is_part = ends_in(s->key, "_config") && !is_text(s->key, "quantization_config");
-    bool inside  = s->depth == 0 || (s->depth < MOST_DEPTH && s->is_model[s->depth - 1] && is_part);
+    bool inside = s->depth == 0 || (s->depth < MOST_DEPTH && s->is_model[s->depth - 1] && is_part);
     if (s->depth < MOST_DEPTH) {
         s->is_model[s->depth] = inside && *s->at == '{';
     }
@@ -213,14 +213,14 @@ static bool find_dtype(scan *s, quoted *value_out)
         } else if (*s->at == '}' || *s->at == ']') {
             s->depth -= s->depth > 0;
         } else if (*s->at == '"') {
-            quoted q     = take_quoted(s->at, s->end);
-            bool   holds = s->key.begin != NULL && s->depth > 0 && s->depth <= MOST_DEPTH &&
+            quoted q = take_quoted(s->at, s->end);
+            bool holds = s->key.begin != NULL && s->depth > 0 && s->depth <= MOST_DEPTH &&
                          s->is_model[s->depth - 1] &&
                          (is_text(s->key, "torch_dtype") || is_text(s->key, "dtype"));
-            const char *next   = skip_space(q.end, s->end);
-            bool        is_key = next < s->end && *next == ':';
-            s->key             = is_key ? q : (quoted){NULL, NULL};
-            s->at              = is_key ? next + 1 : q.end;
+            const char *next = skip_space(q.end, s->end);
+            bool is_key = next < s->end && *next == ':';
+            s->key = is_key ? q : (quoted){NULL, NULL};
+            s->at = is_key ? next + 1 : q.end;
             if (holds && !is_key && names_float(q)) {
                 *value_out = q;
                 return true;
@@ -240,9 +240,9 @@ ferry_status fy_config_set_dtype(const char *text, size_t length, const char *dt
 {
     size_t n_values = 0, used = 0;
     quoted value;
-    bool   differs = false;
-    scan   s       = {.at = text, .end = text + length};
-    *text_out      = NULL;
+    bool differs = false;
+    scan s = {.at = text, .end = text + length};
+    *text_out = NULL;
     while (find_dtype(&s, &value)) {
         n_values++;
         differs = differs || !is_text(value, dtype);
@@ -255,7 +255,7 @@ ferry_status fy_config_set_dtype(const char *text, size_t length, const char *dt
         return fy_fail_no_memory(error, "a config.json");
     }
     const char *copied = text;
-    s                  = (scan){.at = text, .end = text + length};
+    s = (scan){.at = text, .end = text + length};
     while (find_dtype(&s, &value)) {
         memcpy(changed + used, copied, (size_t)(value.begin - copied));
         used += (size_t)(value.begin - copied);
@@ -264,6 +264,6 @@ ferry_status fy_config_set_dtype(const char *text, size_t length, const char *dt
     }
     memcpy(changed + used, copied, (size_t)(text + length - copied));
     *length_out = used + (size_t)(text + length - copied);
-    *text_out   = changed;
+    *text_out = changed;
     return FERRY_OK;
 }

@@ -41,7 +41,7 @@ static double book(fy_pace *pace, uint64_t n_bytes)
 {
     pthread_mutex_lock(&pace->lock);
     double least = now_of(pace) - BURST_SECONDS;
-    pace->paid   = pace->paid > least ? pace->paid : least;
+    pace->paid = pace->paid > least ? pace->paid : least;
     pace->paid += (double)n_bytes / (double)pace->bytes_per_s;
     double paid = pace->paid;
     pthread_mutex_unlock(&pace->lock);

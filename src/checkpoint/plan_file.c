@@ -27,9 +27,9 @@ static void write_lost(const ferry_plan *plan, fy_writer *w)
 static ferry_status write_saved(void *context, void *stream, ferry_error *error)
 {
     const ferry_plan *plan = context;
-    fy_writer        *w    = fy_alloc(1, sizeof *w);
-    char              digest[33];
-    ferry_status      status = FERRY_OK;
+    fy_writer *w = fy_alloc(1, sizeof *w);
+    char digest[33];
+    ferry_status status = FERRY_OK;
     if (w == NULL) {
         return fy_fail_no_memory(error, "an output buffer");
     }
@@ -73,9 +73,9 @@ static ferry_status read_policy(const json_t *root, const fy_json_place *place,
                                 ferry_plan_options *options, ferry_error *error)
 {
     const json_t *member = NULL;
-    const char   *text   = NULL;
-    fy_json_place at     = {.parent = place, .key = "replica"};
-    ferry_status  status = fy_json_member(root, place, "replica", &member, error);
+    const char *text = NULL;
+    fy_json_place at = {.parent = place, .key = "replica"};
+    ferry_status status = fy_json_member(root, place, "replica", &member, error);
     if (status == FERRY_OK) {
         status = fy_json_get_string(member, &at, &text, error);
     }
@@ -86,8 +86,8 @@ static ferry_status read_policy(const json_t *root, const fy_json_place *place,
         return fy_json_fail(&at, error, "must be seed or balanced, not \"%s\"", text);
     }
     options->replica = strcmp(text, "seed") == 0 ? FERRY_REPLICA_SEED : FERRY_REPLICA_BALANCED;
-    member           = json_object_get(root, "subset");
-    at.key           = "subset";
+    member = json_object_get(root, "subset");
+    at.key = "subset";
     return member == NULL ? FERRY_OK : fy_json_get_string(member, &at, &options->subset, error);
 }
 
@@ -95,10 +95,10 @@ static ferry_status read_policy(const json_t *root, const fy_json_place *place,
 static ferry_status read_lost(const json_t *root, const fy_json_place *place,
                               ferry_plan_options *options, ferry_error *error)
 {
-    const json_t *list   = json_object_get(root, "lost_ranks");
-    fy_json_place at     = {.parent = place, .key = "lost_ranks"};
-    ferry_status  status = list == NULL ? FERRY_OK : fy_json_expect_array(list, &at, error);
-    size_t        n      = status == FERRY_OK ? json_array_size(list) : 0;
+    const json_t *list = json_object_get(root, "lost_ranks");
+    fy_json_place at = {.parent = place, .key = "lost_ranks"};
+    ferry_status status = list == NULL ? FERRY_OK : fy_json_expect_array(list, &at, error);
+    size_t n = status == FERRY_OK ? json_array_size(list) : 0;
     if (n == 0) {
         return status;
     }
@@ -107,12 +107,12 @@ static ferry_status read_lost(const json_t *root, const fy_json_place *place,
         return fy_fail_no_memory(error, "the lost ranks");
     }
     for (size_t i = 0; i < n && status == FERRY_OK; i++) {
-        uint64_t      rank  = 0;
+        uint64_t rank = 0;
         fy_json_place entry = {.parent = &at, .index = i};
-        status   = fy_json_get_size(json_array_get(list, i), &entry, 0, UINT32_MAX, &rank, error);
+        status = fy_json_get_size(json_array_get(list, i), &entry, 0, UINT32_MAX, &rank, error);
         ranks[i] = (uint32_t)rank;
     }
-    options->lost_ranks   = ranks;
+    options->lost_ranks = ranks;
     options->n_lost_ranks = n;
     return status;
 }
@@ -121,22 +121,22 @@ static ferry_status plan_again(const json_t *root, const fy_json_place *place, c
                                const ferry_plan_options *options, ferry_plan **plan_out,
                                ferry_error *error)
 {
-    const json_t *spec_json   = json_object_get(root, "spec");
+    const json_t *spec_json = json_object_get(root, "spec");
     const json_t *roster_json = json_object_get(root, "roster");
     if ((spec_json == NULL) == (roster_json == NULL)) {
         return fy_json_fail(place, error, "must have either \"spec\" or \"roster\"");
     }
     if (roster_json != NULL) {
-        fy_json_place at     = {.parent = place, .key = "roster"};
+        fy_json_place at = {.parent = place, .key = "roster"};
         ferry_roster *roster = NULL;
-        ferry_status  status = fy_roster_from_json(roster_json, &at, &roster, error);
+        ferry_status status = fy_roster_from_json(roster_json, &at, &roster, error);
         if (status == FERRY_OK) {
             status = ferry_plan_create_from_roster(roster, options, plan_out, error);
         }
         ferry_roster_destroy(roster);
         return status;
     }
-    ferry_spec  *spec   = NULL;
+    ferry_spec *spec = NULL;
     ferry_status status = fy_spec_from_json(spec_json, path, &spec, error);
     if (status == FERRY_OK) {
         status = fy_json_dump(spec_json, &spec->text, error);
@@ -165,15 +165,15 @@ static ferry_status check_digest(const ferry_plan *plan, const char *path, const
 static ferry_status load(const json_t *root, const char *path, ferry_plan **plan_out,
                          ferry_error *error)
 {
-    static const char *const keys[]  = {"format",     "digest", "replica", "subset",
-                                        "lost_ranks", "spec",   "roster",  NULL};
-    const json_t            *member  = NULL;
-    const char              *format  = NULL;
-    const char              *digest  = NULL;
-    ferry_plan_options       options = FERRY_PLAN_OPTIONS_INIT;
-    fy_json_place            place   = {.key = path};
-    fy_json_place            at      = {.parent = &place, .key = "format"};
-    ferry_status             status  = fy_json_expect_object(root, &place, keys, error);
+    static const char *const keys[] = {"format",     "digest", "replica", "subset",
+                                       "lost_ranks", "spec",   "roster",  NULL};
+    const json_t *member = NULL;
+    const char *format = NULL;
+    const char *digest = NULL;
+    ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
+    fy_json_place place = {.key = path};
+    fy_json_place at = {.parent = &place, .key = "format"};
+    ferry_status status = fy_json_expect_object(root, &place, keys, error);
     if (status == FERRY_OK) {
         status = fy_json_member(root, &place, "format", &member, error);
     }
@@ -205,10 +205,10 @@ static ferry_status load(const json_t *root, const char *path, ferry_plan **plan
 
 ferry_status ferry_plan_load(const char *path, ferry_plan **plan_out, ferry_error *error)
 {
-    char       *text   = NULL;
-    size_t      length = 0;
-    json_t     *root   = NULL;
-    ferry_plan *plan   = NULL;
+    char *text = NULL;
+    size_t length = 0;
+    json_t *root = NULL;
+    ferry_plan *plan = NULL;
     if (path == NULL || plan_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_plan_load needs a path and a place for the result");
@@ -222,7 +222,7 @@ ferry_status ferry_plan_load(const char *path, ferry_plan **plan_out, ferry_erro
     }
     if (status == FERRY_OK) {
         *plan_out = plan;
-        plan      = NULL;
+        plan = NULL;
     }
     ferry_plan_destroy(plan);
     json_decref(root);

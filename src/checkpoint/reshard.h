@@ -21,41 +21,41 @@ ferry_status fy_check_buffers(uint64_t cap_bytes, uint32_t n_threads, ferry_erro
 
 /* A file of the result. Its tensors are tagged with their numbers in the job. */
 typedef struct fy_out_file {
-    char     *name;
-    uint32_t  rank;
-    fy_form   form;
-    size_t    capacity; /* of its tensors */
-    uint32_t *by_tag;   /* positions in the form, by ascending tag */
+    char *name;
+    uint32_t rank;
+    fy_form form;
+    size_t capacity;  /* of its tensors */
+    uint32_t *by_tag; /* positions in the form, by ascending tag */
 } fy_out_file;
 
 struct ferry_reshard {
     const ferry_checkpoint *from;
-    char                   *to;
-    char                   *subset;
-    uint32_t                cast;
-    uint64_t                part_bytes;
-    fy_buffers              buffers;
-    json_t                 *side;       /* of the result, where it is sharded; else NULL */
-    json_t                 *tensors;    /* that the layout file lists, or NULL */
-    json_t                 *replicated; /* names that no built-in rule knows, or NULL */
-    fy_job                  job;
-    char                   *config; /* what a cast makes of config.json; NULL: what it was */
-    size_t                  config_length;
-    fy_hash128              target_key; /* of the layout that was asked for, as resolved */
-    fy_arena                arena;
-    bool                    is_sharded;
-    fy_out_file            *out;
-    size_t                  n_out;
-    uint32_t               *part_of; /* logical: the file of each tensor of the job */
-    ferry_reshard_totals    totals;
+    char *to;
+    char *subset;
+    uint32_t cast;
+    uint64_t part_bytes;
+    fy_buffers buffers;
+    json_t *side;       /* of the result, where it is sharded; else NULL */
+    json_t *tensors;    /* that the layout file lists, or NULL */
+    json_t *replicated; /* names that no built-in rule knows, or NULL */
+    fy_job job;
+    char *config; /* what a cast makes of config.json; NULL: what it was */
+    size_t config_length;
+    fy_hash128 target_key; /* of the layout that was asked for, as resolved */
+    fy_arena arena;
+    bool is_sharded;
+    fy_out_file *out;
+    size_t n_out;
+    uint32_t *part_of; /* logical: the file of each tensor of the job */
+    ferry_reshard_totals totals;
 };
 
 /* What a tensor's elements become. */
 typedef struct fy_out_type {
     ferry_dtype dtype;
     const char *text;
-    uint32_t    element_bits; /* in the file: opaque ones have their own */
-    bool        is_cast;
+    uint32_t element_bits; /* in the file: opaque ones have their own */
+    bool is_cast;
 } fy_out_type;
 
 fy_out_type fy_reshard_type(const ferry_reshard *reshard, uint32_t tensor);
@@ -74,44 +74,44 @@ ferry_status fy_reshard_make_forms(ferry_reshard *reshard, ferry_error *error);
 
 /* One run of a reshard. */
 typedef struct fy_reshard_worker {
-    fy_gather       gather;
-    char           *window;  /* what is gathered */
-    char           *cast;    /* what it becomes, if it is cast */
-    fy_hasher      *hashers; /* of the cells that take turns */
-    void           *raw_hashers;
+    fy_gather gather;
+    char *window;       /* what is gathered */
+    char *cast;         /* what it becomes, if it is cast */
+    fy_hasher *hashers; /* of the cells that take turns */
+    void *raw_hashers;
     fy_window_walk *walks;
 } fy_reshard_worker;
 
 typedef struct fy_reshard_work {
-    ferry_reshard                   *reshard;
+    ferry_reshard *reshard;
     const ferry_reshard_run_options *options;
-    fy_folder                        folder;
-    fy_journal                       journal;
-    fy_files                        *in;
-    fy_files                        *out;
-    fy_checked                       checked;
-    fy_pace                          pace;
-    fy_reshard_worker               *workers; /* [buffers.n_threads] */
-    uint32_t                        *order;   /* tensors that are to be made, in this order */
-    size_t                           n_order;
-    uint64_t                       **resumed; /* [n_tensors] checksums of an earlier run; NULL */
-    _Atomic uint64_t                *dirty;   /* [n_out] bytes written and not yet on their way */
-    _Atomic uint64_t                 done_bytes;
-    _Atomic uint64_t                 resumed_bytes;
-    _Atomic bool                     stops;
-    _Atomic bool                     has_records; /* in the journal: worth going on with */
-    bool                             may_resume;  /* nobody has found yet that it is not */
-    bool                             goes_on;     /* where an earlier run ended */
-    uint64_t                         total_bytes;
-    _Atomic bool                     copies_in_kernel;
-    const char                      *phase;
-    const char                      *anew; /* why what was left is not gone on with; NULL */
-    double                           began;
+    fy_folder folder;
+    fy_journal journal;
+    fy_files *in;
+    fy_files *out;
+    fy_checked checked;
+    fy_pace pace;
+    fy_reshard_worker *workers; /* [buffers.n_threads] */
+    uint32_t *order;            /* tensors that are to be made, in this order */
+    size_t n_order;
+    uint64_t **resumed;      /* [n_tensors] checksums of an earlier run; NULL */
+    _Atomic uint64_t *dirty; /* [n_out] bytes written and not yet on their way */
+    _Atomic uint64_t done_bytes;
+    _Atomic uint64_t resumed_bytes;
+    _Atomic bool stops;
+    _Atomic bool has_records; /* in the journal: worth going on with */
+    bool may_resume;          /* nobody has found yet that it is not */
+    bool goes_on;             /* where an earlier run ended */
+    uint64_t total_bytes;
+    _Atomic bool copies_in_kernel;
+    const char *phase;
+    const char *anew; /* why what was left is not gone on with; NULL */
+    double began;
 } fy_reshard_work;
 
 ferry_status fy_reshard_worker_init(fy_reshard_worker *worker, fy_reshard_work *work,
                                     ferry_error *error);
-void         fy_reshard_worker_cleanup(fy_reshard_worker *worker);
+void fy_reshard_worker_cleanup(fy_reshard_worker *worker);
 
 /* Makes one tensor of the result in all files that have it, or finds that an earlier run has. */
 ferry_status fy_reshard_tensor(fy_reshard_work *work, fy_reshard_worker *worker, uint32_t tensor,

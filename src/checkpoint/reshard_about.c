@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-ferry_status ferry_reshard_get_totals(const ferry_reshard  *reshard,
+ferry_status ferry_reshard_get_totals(const ferry_reshard *reshard,
                                       ferry_reshard_totals *totals_out, ferry_error *error)
 {
     if (reshard == NULL) {
@@ -28,12 +28,12 @@ ferry_status ferry_reshard_file_at(const ferry_reshard *reshard, size_t index,
                        "number %zu",
                        index);
     }
-    const fy_out_file    *file  = &reshard->out[index];
+    const fy_out_file *file = &reshard->out[index];
     ferry_checkpoint_file about = {.struct_size = sizeof about,
-                                   .name        = file->name,
-                                   .rank        = file->rank,
-                                   .bytes       = file->form.header_bytes + file->form.data_bytes,
-                                   .n_tensors   = file->form.n_tensors};
+                                   .name = file->name,
+                                   .rank = file->rank,
+                                   .bytes = file->form.header_bytes + file->form.data_bytes,
+                                   .n_tensors = file->form.n_tensors};
     return fy_copy_out(&about, sizeof about, file_out, "ferry_checkpoint_file", error);
 }
 
@@ -46,14 +46,14 @@ ferry_status ferry_reshard_other_at(const ferry_reshard *reshard, size_t index,
                        "of its source, not number %zu",
                        index);
     }
-    const fy_ckpt_other *other     = &reshard->from->others[index];
-    bool                 is_config = strcmp(other->name, FY_CONFIG_NAME) == 0;
-    ferry_reshard_other  about     = {
-             .struct_size = sizeof about,
-             .name        = other->name,
-             .bytes       = other->bytes,
-             .left_out    = other->left_out,
-             .torch_dtype =
+    const fy_ckpt_other *other = &reshard->from->others[index];
+    bool is_config = strcmp(other->name, FY_CONFIG_NAME) == 0;
+    ferry_reshard_other about = {
+        .struct_size = sizeof about,
+        .name = other->name,
+        .bytes = other->bytes,
+        .left_out = other->left_out,
+        .torch_dtype =
             is_config && reshard->config != NULL ? fy_reshard_torch_dtype(reshard) : NULL,
     };
     return fy_copy_out(&about, sizeof about, other_out, "ferry_reshard_other", error);
@@ -98,9 +98,9 @@ static char *parent_of(const char *path)
 /* Seconds for TRY_BYTES, with sync, into a file that has no name. */
 static ferry_status try_disk(const char *parent, double *seconds_out, ferry_error *error)
 {
-    char *piece      = fy_alloc_zeroed(TRY_PIECE, 1);
-    int   descriptor = open(parent, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
-    int   number     = descriptor < 0 ? errno : 0;
+    char *piece = fy_alloc_zeroed(TRY_PIECE, 1);
+    int descriptor = open(parent, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+    int number = descriptor < 0 ? errno : 0;
     if (piece == NULL || number != 0) {
         fy_free(piece);
         return number == 0 ? fy_fail_no_memory(error, "a buffer")
@@ -109,12 +109,12 @@ static ferry_status try_disk(const char *parent, double *seconds_out, ferry_erro
                                      strerror(number));
     }
     memset(piece, 0x5a, TRY_PIECE);
-    double  began = fy_seconds_now();
-    ssize_t now   = 1;
+    double began = fy_seconds_now();
+    ssize_t now = 1;
     for (size_t done = 0; done < TRY_BYTES && now > 0; done += (size_t)now) {
         now = write(descriptor, piece, TRY_PIECE);
     }
-    bool failed  = now <= 0 || fsync(descriptor) != 0;
+    bool failed = now <= 0 || fsync(descriptor) != 0;
     *seconds_out = fy_seconds_now() - began;
     close(descriptor);
     fy_free(piece);

@@ -17,26 +17,26 @@
 #include <sys/stat.h>
 
 static const uint64_t DEFAULT_PART_BYTES = 5000000000u;
-static const uint64_t DEFAULT_CAP_BYTES  = (uint64_t)256 << 20;
-static const uint64_t LEAST_CAP_BYTES    = (uint64_t)1 << 20;
-static const uint64_t MOST_CONFIG_BYTES  = (uint64_t)64 << 20;
+static const uint64_t DEFAULT_CAP_BYTES = (uint64_t)256 << 20;
+static const uint64_t LEAST_CAP_BYTES = (uint64_t)1 << 20;
+static const uint64_t MOST_CONFIG_BYTES = (uint64_t)64 << 20;
 
 enum {
     /* A window and what it is made of stay in the second cache of a core. */
     MOST_WINDOW_BYTES = 512 << 10,
-    MOST_SPAN_BYTES   = 1 << 20,
+    MOST_SPAN_BYTES = 1 << 20,
     LEAST_SHARE_BYTES = 128 << 10,
-    MOST_THREADS      = 128
+    MOST_THREADS = 128
 };
 
 fy_buffers fy_share_memory(uint64_t cap_bytes, uint32_t n_threads)
 {
-    fy_buffers b   = {.n_threads = n_threads == 0 ? fy_crew_default_size() : n_threads};
-    uint64_t   cap = cap_bytes == 0 ? DEFAULT_CAP_BYTES : cap_bytes;
-    b.n_threads    = (uint32_t)fy_min(b.n_threads, cap / LEAST_SHARE_BYTES);
+    fy_buffers b = {.n_threads = n_threads == 0 ? fy_crew_default_size() : n_threads};
+    uint64_t cap = cap_bytes == 0 ? DEFAULT_CAP_BYTES : cap_bytes;
+    b.n_threads = (uint32_t)fy_min(b.n_threads, cap / LEAST_SHARE_BYTES);
     /* Of a thread's share: a span, a window, a window that was cast, and hashers. */
     uint64_t share = cap / b.n_threads;
-    b.span_bytes   = fy_min(share * 3 / 8, MOST_SPAN_BYTES);
+    b.span_bytes = fy_min(share * 3 / 8, MOST_SPAN_BYTES);
     b.window_bytes = fy_min(share / 4, MOST_WINDOW_BYTES);
     return b;
 }
@@ -60,7 +60,7 @@ ferry_status fy_check_buffers(uint64_t cap_bytes, uint32_t n_threads, ferry_erro
 
 /* The source's config.json. */
 typedef struct config_text {
-    char  *text; /* NULL: there is none, or nobody needs it */
+    char *text; /* NULL: there is none, or nobody needs it */
     size_t length;
 } config_text;
 
@@ -81,9 +81,9 @@ static ferry_status read_config(const ferry_reshard *c, config_text *config_out,
     if (!fy_short_form_is(c->to) && (c->cast == 0 || !copies_config(from))) {
         return FERRY_OK;
     }
-    struct stat  about;
+    struct stat about;
     ferry_status status = FERRY_OK;
-    char        *path   = fy_ckpt_join(from->folder, FY_CONFIG_NAME);
+    char *path = fy_ckpt_join(from->folder, FY_CONFIG_NAME);
     if (path == NULL) {
         return fy_fail_no_memory(error, "a file name");
     }
@@ -129,10 +129,10 @@ const char *fy_reshard_torch_dtype(const ferry_reshard *c)
 
 static ferry_status apply_short_form(ferry_reshard *c, const config_text *text, ferry_error *error)
 {
-    const ferry_checkpoint *from    = c->from;
-    json_t                 *config  = NULL;
-    fy_model_tensor        *tensors = fy_alloc(from->n_tensors, sizeof *tensors);
-    ferry_status            status  = FERRY_OK;
+    const ferry_checkpoint *from = c->from;
+    json_t *config = NULL;
+    fy_model_tensor *tensors = fy_alloc(from->n_tensors, sizeof *tensors);
+    ferry_status status = FERRY_OK;
     if (tensors == NULL) {
         return fy_fail_no_memory(error, "the tensors of a checkpoint");
     }
@@ -159,7 +159,7 @@ static ferry_status find_target(ferry_reshard *c, const config_text *config, fer
     if (fy_short_form_is(c->to)) {
         return apply_short_form(c, config, error);
     }
-    ferry_error  cause  = {{0}};
+    ferry_error cause = {{0}};
     ferry_status status = fy_layout_load(c->to, &c->side, &c->tensors, &cause);
     if (status == FERRY_OK) {
         return FERRY_OK;
@@ -185,11 +185,11 @@ static ferry_status check_options(const ferry_reshard_options *o, ferry_error *e
 static ferry_status keep_options(ferry_reshard *c, const char *to, const ferry_reshard_options *o,
                                  ferry_error *error)
 {
-    c->to         = fy_strdup(to);
-    c->subset     = o->subset == NULL ? NULL : fy_strdup(o->subset);
-    c->cast       = o->cast;
+    c->to = fy_strdup(to);
+    c->subset = o->subset == NULL ? NULL : fy_strdup(o->subset);
+    c->cast = o->cast;
     c->part_bytes = o->part_bytes == 0 ? DEFAULT_PART_BYTES : o->part_bytes;
-    c->buffers    = fy_share_memory(o->memory_cap_bytes, o->n_threads);
+    c->buffers = fy_share_memory(o->memory_cap_bytes, o->n_threads);
     return c->to == NULL || (o->subset != NULL && c->subset == NULL)
                ? fy_fail_no_memory(error, "a reshard")
                : FERRY_OK;
@@ -235,7 +235,7 @@ static ferry_status check_subset(const ferry_reshard *c, ferry_error *error)
 
 ferry_status fy_reshard_digest_json(fy_digest *digest, const json_t *json, ferry_error *error)
 {
-    char        *text   = NULL;
+    char *text = NULL;
     ferry_status status = json == NULL ? FERRY_OK : fy_json_dump(json, &text, error);
     fy_digest_text(digest, text == NULL ? "" : text);
     fy_free(text);
@@ -245,12 +245,12 @@ ferry_status fy_reshard_digest_json(fy_digest *digest, const json_t *json, ferry
 /* Of the target as it was resolved: a layout file may be another one by the next run. */
 static ferry_status make_key(ferry_reshard *c, ferry_error *error)
 {
-    fy_digest    digest = {0};
+    fy_digest digest = {0};
     ferry_status status = fy_reshard_digest_json(&digest, c->side, error);
     if (status == FERRY_OK) {
         status = fy_reshard_digest_json(&digest, c->tensors, error);
     }
-    bool failed   = digest.failed != 0;
+    bool failed = digest.failed != 0;
     c->target_key = fy_digest_take(&digest);
     fy_digest_cleanup(&digest);
     return status == FERRY_OK && failed ? fy_fail_no_memory(error, "the key of a reshard") : status;
@@ -263,7 +263,7 @@ static ferry_status make_from(ferry_reshard *c, const config_text *config, ferry
         return status;
     }
     fy_target target = {.name = c->to, .side = c->side, .tensors = c->tensors, .subset = c->subset};
-    status           = fy_job_create(c->from, &target, &c->job, error);
+    status = fy_job_create(c->from, &target, &c->job, error);
     if (status == FERRY_OK) {
         status = make_key(c, error);
     }
@@ -280,7 +280,7 @@ static ferry_status make_from(ferry_reshard *c, const config_text *config, ferry
     }
     if (status == FERRY_OK) {
         count_read(c);
-        c->totals.is_sharded   = c->is_sharded;
+        c->totals.is_sharded = c->is_sharded;
         c->totals.n_replicated = json_array_size(c->replicated);
     }
     return status;
@@ -288,7 +288,7 @@ static ferry_status make_from(ferry_reshard *c, const config_text *config, ferry
 
 static ferry_status make(ferry_reshard *c, ferry_error *error)
 {
-    config_text  config = {0};
+    config_text config = {0};
     ferry_status status = read_config(c, &config, error);
     if (status == FERRY_OK) {
         status = make_from(c, &config, error);
@@ -307,7 +307,7 @@ ferry_status ferry_reshard_create(const ferry_checkpoint *from, const char *to,
             "ferry_reshard_create needs a checkpoint, a target and a place for the result");
     }
     ferry_reshard_options own;
-    ferry_status          status = fy_take_reshard_options(options, &own, error);
+    ferry_status status = fy_take_reshard_options(options, &own, error);
     if (status == FERRY_OK) {
         status = check_options(&own, error);
     }
@@ -318,15 +318,15 @@ ferry_status ferry_reshard_create(const ferry_checkpoint *from, const char *to,
     if (c == NULL) {
         return fy_fail_no_memory(error, "a reshard");
     }
-    c->from               = from;
+    c->from = from;
     c->totals.struct_size = sizeof c->totals;
-    status                = keep_options(c, to, &own, error);
+    status = keep_options(c, to, &own, error);
     if (status == FERRY_OK) {
         status = make(c, error);
     }
     if (status == FERRY_OK) {
         *reshard_out = c;
-        c            = NULL;
+        c = NULL;
     }
     ferry_reshard_destroy(c);
     return status;

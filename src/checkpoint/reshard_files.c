@@ -58,21 +58,21 @@ static ferry_status digest_source_layout(fy_digest *digest, const ferry_checkpoi
 /* Of everything that the bytes written depend on. */
 static ferry_status make_key(const fy_reshard_work *w, fy_journal_key *key_out, ferry_error *error)
 {
-    const ferry_reshard *c      = w->reshard;
-    fy_digest            digest = {0};
+    const ferry_reshard *c = w->reshard;
+    fy_digest digest = {0};
     fy_digest_text(&digest, ferry_version());
     key_out->part[FY_KEY_PROGRAM] = fy_digest_take(&digest);
     digest_source_files(&digest, c->from);
-    key_out->part[FY_KEY_SOURCE_FILES]  = fy_digest_take(&digest);
-    ferry_status status                 = digest_source_layout(&digest, c->from, error);
+    key_out->part[FY_KEY_SOURCE_FILES] = fy_digest_take(&digest);
+    ferry_status status = digest_source_layout(&digest, c->from, error);
     key_out->part[FY_KEY_SOURCE_LAYOUT] = fy_digest_take(&digest);
-    key_out->part[FY_KEY_TARGET]        = c->target_key;
+    key_out->part[FY_KEY_TARGET] = c->target_key;
     fy_digest_text(&digest, c->subset == NULL ? "" : c->subset);
     fy_digest_u64(&digest, c->subset != NULL);
     fy_digest_u64(&digest, c->cast);
     fy_digest_u64(&digest, c->part_bytes);
     key_out->part[FY_KEY_OPTIONS] = fy_digest_take(&digest);
-    bool failed                   = digest.failed != 0;
+    bool failed = digest.failed != 0;
     fy_digest_cleanup(&digest);
     return status == FERRY_OK && failed ? fy_fail_no_memory(error, "the key of a reshard") : status;
 }
@@ -80,7 +80,7 @@ static ferry_status make_key(const fy_reshard_work *w, fy_journal_key *key_out, 
 static ferry_status note_resumed(void *context, uint64_t task, const uint64_t *values,
                                  size_t n_values, ferry_error *error)
 {
-    fy_reshard_work  *w       = context;
+    fy_reshard_work *w = context;
     const fy_problem *problem = &w->reshard->job.problem;
     if (task >= problem->n_tensors || !w->reshard->job.is_wanted[task] ||
         fy_problem_holders(problem, problem->tensors[task].dst)->n_cells != n_values) {
@@ -102,7 +102,7 @@ static ferry_status note_resumed(void *context, uint64_t task, const uint64_t *v
 /* The names of the files that tensors go into. */
 typedef struct name_set {
     const ferry_reshard *reshard;
-    fy_index             index;
+    fy_index index;
 } name_set;
 
 static ferry_status collect_names(const ferry_reshard *c, name_set *names, ferry_error *error)
@@ -121,7 +121,7 @@ static ferry_status collect_names(const ferry_reshard *c, name_set *names, ferry
 static bool has_tensors_or_journal(const void *context, const char *name)
 {
     const name_set *names = context;
-    fy_index_cursor c     = fy_index_first(&names->index, fy_hash64(name, strlen(name)));
+    fy_index_cursor c = fy_index_first(&names->index, fy_hash64(name, strlen(name)));
     while (c.value != FY_INDEX_NONE && strcmp(names->reshard->out[c.value].name, name) != 0) {
         fy_index_next(&names->index, &c);
     }
@@ -132,7 +132,7 @@ static bool has_tensors_or_journal(const void *context, const char *name)
  * and what no run would make now, such as the copy of a file that is gone, must not stay. */
 static ferry_status keep_tensors(fy_reshard_work *w, ferry_error *error)
 {
-    name_set     names;
+    name_set names;
     ferry_status status = collect_names(w->reshard, &names, error);
     if (status == FERRY_OK) {
         status = fy_folder_keep_only(&w->folder, has_tensors_or_journal, &names, error);
@@ -155,7 +155,7 @@ static ferry_status resume(fy_reshard_work *w, const fy_journal_key *key, const 
         return status;
     }
     if (*misfit_out == NULL) {
-        status     = keep_tensors(w, error);
+        status = keep_tensors(w, error);
         w->goes_on = atomic_load(&w->has_records);
     } else {
         status = fy_folder_clear(&w->folder, error);
@@ -166,18 +166,18 @@ static ferry_status resume(fy_reshard_work *w, const fy_journal_key *key, const 
 ferry_status fy_reshard_open_journal(fy_reshard_work *w, fy_leftover left, ferry_error *error)
 {
     fy_journal_key key;
-    const char    *misfit = left == FY_LEFT_STRANGE ? "it held what no run of ferry leaves" : NULL;
+    const char *misfit = left == FY_LEFT_STRANGE ? "it held what no run of ferry leaves" : NULL;
     if (!w->options->resume) {
         return FERRY_OK;
     }
     ferry_status status = make_key(w, &key, error);
     if (status == FERRY_OK && left == FY_LEFT_FILES) {
-        status        = resume(w, &key, &misfit, error);
+        status = resume(w, &key, &misfit, error);
         w->may_resume = status != FERRY_OK; /* until its journal was read, it may be worth much */
     }
     if (status == FERRY_OK && w->journal.fd < 0) {
         w->anew = misfit;
-        status  = fy_journal_create(w->folder.fd, &key, &w->journal, error);
+        status = fy_journal_create(w->folder.fd, &key, &w->journal, error);
     }
     return status;
 }
@@ -192,7 +192,7 @@ static const char *name_of(const void *context, size_t i)
 static ferry_status check_space(const fy_reshard_work *w, ferry_error *error)
 {
     struct statfs about;
-    uint64_t      needed, here;
+    uint64_t needed, here;
     if (!fy_add(w->reshard->totals.file_bytes, w->reshard->totals.other_bytes, &needed)) {
         needed = UINT64_MAX;
     }
@@ -214,8 +214,8 @@ static bool is_in_memory(int descriptor)
 
 ferry_status fy_reshard_make_files(fy_reshard_work *w, ferry_error *error)
 {
-    const ferry_reshard *c      = w->reshard;
-    ferry_status         status = check_space(w, error);
+    const ferry_reshard *c = w->reshard;
+    ferry_status status = check_space(w, error);
     /* In memory, copying by way of a window in the cache is faster than the kernel's splicing. */
     w->copies_in_kernel = !is_in_memory(w->folder.fd);
     if (status == FERRY_OK) {
@@ -242,9 +242,9 @@ ferry_status fy_reshard_make_files(fy_reshard_work *w, ferry_error *error)
 
 /* A place in a file that a writer fills on. */
 typedef struct header_place {
-    fy_files    *files;
-    size_t       file;
-    uint64_t     at;
+    fy_files *files;
+    size_t file;
+    uint64_t at;
     ferry_error *error;
 } header_place;
 
@@ -261,7 +261,7 @@ static int write_header(void *context, const char *bytes, size_t n_bytes)
 
 static ferry_status sync_file(fy_files *files, size_t file, ferry_error *error)
 {
-    int          descriptor;
+    int descriptor;
     ferry_status status = fy_files_get(files, file, &descriptor, error);
     if (status == FERRY_OK) {
         if (fy_file_sync(descriptor) != 0) {
@@ -274,9 +274,9 @@ static ferry_status sync_file(fy_files *files, size_t file, ferry_error *error)
 
 ferry_status fy_reshard_finish_file(fy_reshard_work *w, size_t file, ferry_error *error)
 {
-    ferry_error  cause  = {{0}};
-    header_place place  = {.files = w->out, .file = file, .error = &cause};
-    fy_writer   *writer = fy_alloc(1, sizeof *writer);
+    ferry_error cause = {{0}};
+    header_place place = {.files = w->out, .file = file, .error = &cause};
+    fy_writer *writer = fy_alloc(1, sizeof *writer);
     if (writer == NULL) {
         return fy_fail_no_memory(error, "a header");
     }
@@ -299,7 +299,7 @@ static void write_layout(const ferry_reshard *c, fy_writer *writer)
     for (uint32_t t = 0; t < c->job.problem.n_tensors; t++) {
         if (c->job.is_wanted[t]) {
             const fy_tensor *tensor = &c->job.problem.tensors[t];
-            char             dtype[FERRY_DTYPE_TEXT_BYTES];
+            char dtype[FERRY_DTYPE_TEXT_BYTES];
             ferry_dtype_format(fy_reshard_type(c, t).dtype, dtype);
             fy_layout_write_tensor(writer, number++, tensor->name, dtype, tensor->shape,
                                    tensor->n_dims);
@@ -310,10 +310,10 @@ static void write_layout(const ferry_reshard *c, fy_writer *writer)
 
 static ferry_status write_index(const ferry_reshard *c, fy_writer *writer, ferry_error *error)
 {
-    size_t       n     = 0;
-    uint64_t     bytes = 0;
+    size_t n = 0;
+    uint64_t bytes = 0;
     const char **names = fy_alloc(c->totals.n_tensors, sizeof *names);
-    uint32_t    *part  = fy_alloc(c->totals.n_tensors, sizeof *part);
+    uint32_t *part = fy_alloc(c->totals.n_tensors, sizeof *part);
     ferry_status status;
     if (names == NULL || part == NULL) {
         fy_free(names);
@@ -322,7 +322,7 @@ static ferry_status write_index(const ferry_reshard *c, fy_writer *writer, ferry
     }
     for (uint32_t t = 0; t < c->job.problem.n_tensors; t++) {
         if (c->job.is_wanted[t]) {
-            names[n]  = c->job.problem.tensors[t].name;
+            names[n] = c->job.problem.tensors[t].name;
             part[n++] = c->part_of[t];
         }
     }
@@ -338,7 +338,7 @@ static ferry_status write_index(const ferry_reshard *c, fy_writer *writer, ferry
 static ferry_status fill_text(const ferry_reshard *c, const char *path, FILE *file,
                               ferry_error *error)
 {
-    fy_writer   *writer = fy_alloc(1, sizeof *writer);
+    fy_writer *writer = fy_alloc(1, sizeof *writer);
     ferry_status status = FERRY_OK;
     if (writer == NULL) {
         return fy_fail_no_memory(error, path);
@@ -369,7 +369,7 @@ static ferry_status write_text(const fy_reshard_work *w, const char *name, ferry
         return fy_fail_no_memory(error, "a file name");
     }
     ferry_status status;
-    int          descriptor =
+    int descriptor =
         openat(w->folder.fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
     FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "w");
     if (file == NULL) {
@@ -401,9 +401,9 @@ ferry_status fy_reshard_write_text(fy_reshard_work *w, ferry_error *error)
 /* Of the copy of another file. */
 typedef struct copy {
     fy_reshard_work *work;
-    const char      *from_path, *to_path; /* for sentences */
-    int              from, to;
-    char            *buffer;
+    const char *from_path, *to_path; /* for sentences */
+    int from, to;
+    char *buffer;
 } copy;
 
 static ferry_status write_copy(const copy *c, const char *bytes, size_t n_bytes, ferry_error *error)
@@ -454,7 +454,7 @@ static ferry_status copy_open(const fy_reshard_work *w, copy *c, const char *nam
     }
     const ferry_reshard *reshard = w->reshard;
     /* Whose torch_dtype is no longer that of the tensors, it is written as it was announced. */
-    bool         is_new = reshard->config != NULL && strcmp(name, FY_CONFIG_NAME) == 0;
+    bool is_new = reshard->config != NULL && strcmp(name, FY_CONFIG_NAME) == 0;
     ferry_status status = is_new ? write_copy(c, reshard->config, reshard->config_length, error)
                                  : copy_bytes(c, error);
     if (status == FERRY_OK && fy_file_sync(c->to) != 0) {
@@ -470,16 +470,16 @@ ferry_status fy_reshard_copy_other(fy_reshard_work *w, uint32_t worker, size_t i
                                    ferry_error *error)
 {
     const ferry_checkpoint *source = w->reshard->from;
-    const char             *name   = source->others[i].name;
+    const char *name = source->others[i].name;
     if (source->others[i].left_out != NULL) {
         return FERRY_OK;
     }
-    char        *path   = fy_ckpt_join(source->folder, name);
-    copy         c      = {.work      = w,
-                           .from_path = path,
-                           .to_path   = name,
-                           .from      = -1,
-                           .buffer    = w->workers[worker].window};
+    char *path = fy_ckpt_join(source->folder, name);
+    copy c = {.work = w,
+              .from_path = path,
+              .to_path = name,
+              .from = -1,
+              .buffer = w->workers[worker].window};
     ferry_status status = path == NULL
                               ? fy_fail_no_memory(error, "a file name")
                               : fy_other_open(source->folder_fd, name, path, &c.from, error);

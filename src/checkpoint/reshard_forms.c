@@ -25,17 +25,17 @@ static const char *safetensors_word(uint32_t kind)
 fy_out_type fy_reshard_type(const ferry_reshard *reshard, uint32_t tensor)
 {
     const fy_ckpt_tensor *model = fy_job_model_tensor(&reshard->job, tensor);
-    ferry_dtype           dtype = reshard->job.problem.tensors[tensor].dtype;
-    fy_out_type           type  = {
-                   .dtype = dtype, .text = model->dtype_text, .element_bits = dtype.element_bits};
+    ferry_dtype dtype = reshard->job.problem.tensors[tensor].dtype;
+    fy_out_type type = {
+        .dtype = dtype, .text = model->dtype_text, .element_bits = dtype.element_bits};
     if (model->is_opaque) {
         type.element_bits = 6; /* the only ones that files have; they stand with the smallest */
     } else if (reshard->cast != 0 && reshard->cast != dtype.kind &&
                fy_cast_element_bytes(dtype.kind) != 0) {
         ferry_dtype_of(reshard->cast, &type.dtype, NULL);
-        type.text         = safetensors_word(reshard->cast);
+        type.text = safetensors_word(reshard->cast);
         type.element_bits = type.dtype.element_bits;
-        type.is_cast      = true;
+        type.is_cast = true;
     }
     return type;
 }
@@ -66,17 +66,17 @@ static ferry_status add_tensor(fy_out_file *file, const fy_form_tensor *tensor, 
 static ferry_status describe(ferry_reshard *c, uint32_t tensor, uint32_t cell, fy_form_tensor *form,
                              ferry_error *error)
 {
-    const fy_tensor      *t     = &c->job.problem.tensors[tensor];
+    const fy_tensor *t = &c->job.problem.tensors[tensor];
     const fy_ckpt_tensor *model = fy_job_model_tensor(&c->job, tensor);
-    fy_out_type           type  = fy_reshard_type(c, tensor);
-    uint64_t              shape[FY_MAX_DIMS];
-    uint32_t              n_dims;
+    fy_out_type type = fy_reshard_type(c, tensor);
+    uint64_t shape[FY_MAX_DIMS];
+    uint32_t n_dims;
     uint64_t n_elements = fy_placement_shape(&c->job.problem, t->dst, cell, &n_dims, shape);
-    *form               = (fy_form_tensor){.name         = t->name,
-                                           .dtype_text   = type.text,
-                                           .element_bits = type.element_bits,
-                                           .bytes        = fy_ceil_div(n_elements * type.dtype.element_bits, 8),
-                                           .tag          = tensor};
+    *form = (fy_form_tensor){.name = t->name,
+                             .dtype_text = type.text,
+                             .element_bits = type.element_bits,
+                             .bytes = fy_ceil_div(n_elements * type.dtype.element_bits, 8),
+                             .tag = tensor};
     if (n_elements * type.dtype.element_bits % 8 != 0) {
         return fy_fail(
             error, FERRY_ERR_INVALID_PLAN,
@@ -85,7 +85,7 @@ static ferry_status describe(ferry_reshard *c, uint32_t tensor, uint32_t cell, f
             t->name, type.dtype.element_bits, (unsigned long long)n_elements);
     }
     form->n_dims = model->is_opaque ? model->file_n_dims : n_dims;
-    form->shape  = model->is_opaque ? model->file_shape : keep_shape(c, shape, n_dims);
+    form->shape = model->is_opaque ? model->file_shape : keep_shape(c, shape, n_dims);
     return form->shape == NULL ? fy_fail_no_memory(error, "the shape of a shard") : FERRY_OK;
 }
 
@@ -102,7 +102,7 @@ static ferry_status add_to_ranks(ferry_reshard *c, uint32_t tensor, ferry_error 
         uint32_t s = holders->cell_begin[cell];
         for (; s < holders->cell_begin[cell + 1] && status == FERRY_OK; s++) {
             uint32_t place = fy_places_find(&c->job.to_places, holders->rank[s]);
-            status         = add_tensor(&c->out[place], &form, error);
+            status = add_tensor(&c->out[place], &form, error);
         }
     }
     return status;
@@ -150,8 +150,8 @@ static ferry_status make_files(ferry_reshard *c, size_t n, ferry_error *error)
         if (file->name == NULL) {
             return fy_fail_no_memory(error, "the files of a result");
         }
-        file->form.metadata      = c->from->metadata;
-        file->form.n_metadata    = c->from->n_metadata;
+        file->form.metadata = c->from->metadata;
+        file->form.n_metadata = c->from->n_metadata;
         file->form.has_checksums = c->is_sharded;
     }
     return FERRY_OK;
@@ -160,10 +160,10 @@ static ferry_status make_files(ferry_reshard *c, size_t n, ferry_error *error)
 /* Which part of a logical result each tensor goes to. */
 static ferry_status choose_parts(ferry_reshard *c, uint32_t *n_parts_out, ferry_error *error)
 {
-    size_t    n_all = c->job.problem.n_tensors, n = 0;
+    size_t n_all = c->job.problem.n_tensors, n = 0;
     uint64_t *bytes = fy_alloc(n_all, sizeof *bytes);
-    uint32_t *part  = fy_alloc(n_all, sizeof *part);
-    c->part_of      = fy_alloc_zeroed(n_all, sizeof *c->part_of);
+    uint32_t *part = fy_alloc(n_all, sizeof *part);
+    c->part_of = fy_alloc_zeroed(n_all, sizeof *c->part_of);
     if (bytes == NULL || part == NULL || c->part_of == NULL) {
         fy_free(bytes);
         fy_free(part);
@@ -172,13 +172,13 @@ static ferry_status choose_parts(ferry_reshard *c, uint32_t *n_parts_out, ferry_
     for (size_t t = 0; t < n_all; t++) {
         if (c->job.is_wanted[t]) {
             const fy_tensor *tensor = &c->job.problem.tensors[t];
-            fy_out_type      type   = fy_reshard_type(c, (uint32_t)t);
-            bytes[n++]              = fy_ceil_div(
-                             fy_box_volume(tensor->shape, tensor->n_dims) * type.dtype.element_bits, 8);
+            fy_out_type type = fy_reshard_type(c, (uint32_t)t);
+            bytes[n++] = fy_ceil_div(
+                fy_box_volume(tensor->shape, tensor->n_dims) * type.dtype.element_bits, 8);
         }
     }
     *n_parts_out = fy_form_parts(bytes, n, c->part_bytes, part);
-    n            = 0;
+    n = 0;
     for (size_t t = 0; t < n_all; t++) {
         c->part_of[t] = c->job.is_wanted[t] ? part[n++] : 0;
     }
@@ -200,7 +200,7 @@ static int compare_tags(const void *a, const void *b)
 
 static ferry_status arrange(fy_out_file *file, ferry_error *error)
 {
-    size_t       n      = file->form.n_tensors;
+    size_t n = file->form.n_tensors;
     ferry_status status = fy_form_arrange(&file->form, file->name, error);
     if (status != FERRY_OK) {
         return status;
@@ -238,8 +238,8 @@ fy_form_tensor *fy_out_find(const fy_out_file *file, uint32_t tensor)
 
 ferry_status fy_reshard_make_forms(ferry_reshard *c, ferry_error *error)
 {
-    uint32_t     n_files = c->is_sharded ? c->job.spec->destination.n_ranks : 1;
-    ferry_status status  = FERRY_OK;
+    uint32_t n_files = c->is_sharded ? c->job.spec->destination.n_ranks : 1;
+    ferry_status status = FERRY_OK;
     if (!c->is_sharded) {
         status = choose_parts(c, &n_files, error);
     }

@@ -40,17 +40,17 @@ static uint64_t bytes_of(const ferry_reshard *c, uint32_t tensor)
  */
 static ferry_status choose_order(fy_reshard_work *w, ferry_error *error)
 {
-    const ferry_reshard *c     = w->reshard;
-    size_t               n     = c->job.problem.n_tensors;
-    uint64_t             large = c->totals.read_bytes / (8 * (uint64_t)c->buffers.n_threads);
-    ranked              *keys  = fy_alloc(n, sizeof *keys);
-    w->order                   = fy_alloc(n, sizeof *w->order);
+    const ferry_reshard *c = w->reshard;
+    size_t n = c->job.problem.n_tensors;
+    uint64_t large = c->totals.read_bytes / (8 * (uint64_t)c->buffers.n_threads);
+    ranked *keys = fy_alloc(n, sizeof *keys);
+    w->order = fy_alloc(n, sizeof *w->order);
     if (keys == NULL || w->order == NULL) {
         fy_free(keys);
         return fy_fail_no_memory(error, "the tensors of a reshard");
     }
     for (uint32_t t = 0; t < n; t++) {
-        size_t   leg = c->job.first_leg[t];
+        size_t leg = c->job.first_leg[t];
         uint64_t own = bytes_of(c, t);
         if (!c->job.is_wanted[t]) {
             continue;
@@ -58,8 +58,8 @@ static ferry_status choose_order(fy_reshard_work *w, ferry_error *error)
         uint64_t place = leg < c->job.first_leg[t + 1] ? c->job.routes.legs[leg].source : t;
         /* Below 2^32 the largest first; then by place. */
         keys[w->n_order++] =
-            (ranked){.key    = own > large ? UINT32_MAX - fy_min(own >> 10, UINT32_MAX)
-                                           : place + ((uint64_t)1 << 32),
+            (ranked){.key = own > large ? UINT32_MAX - fy_min(own >> 10, UINT32_MAX)
+                                        : place + ((uint64_t)1 << 32),
                      .tensor = t};
     }
     fy_sort(keys, w->n_order, sizeof *keys, compare_ranked);
@@ -74,13 +74,13 @@ static ferry_status choose_order(fy_reshard_work *w, ferry_error *error)
 
 static bool tell(fy_reshard_work *w)
 {
-    ferry_work_progress progress = {.phase       = w->phase,
-                                    .done_bytes  = atomic_load(&w->done_bytes),
+    ferry_work_progress progress = {.phase = w->phase,
+                                    .done_bytes = atomic_load(&w->done_bytes),
                                     .total_bytes = w->total_bytes,
-                                    .seconds     = fy_seconds_now() - w->began,
-                                    .anew        = w->anew,
-                                    .goes_on     = w->goes_on};
-    bool                goes_on =
+                                    .seconds = fy_seconds_now() - w->began,
+                                    .anew = w->anew,
+                                    .goes_on = w->goes_on};
+    bool goes_on =
         w->options->progress == NULL || w->options->progress(w->options->context, &progress);
     if (!goes_on) {
         atomic_store(&w->stops, true);
@@ -106,8 +106,8 @@ static void start_writing_back(fy_reshard_work *w)
 
 static bool tick(void *context)
 {
-    fy_reshard_work *w       = context;
-    bool             goes_on = tell(w);
+    fy_reshard_work *w = context;
+    bool goes_on = tell(w);
     if (goes_on) {
         start_writing_back(w);
     }
@@ -141,8 +141,8 @@ static bool tell_only(void *context)
 static ferry_status prepare(fy_reshard_work *w, ferry_error *error)
 {
     ferry_reshard *c = w->reshard;
-    w->workers       = fy_alloc_zeroed(c->buffers.n_threads, sizeof *w->workers);
-    w->dirty         = fy_alloc_zeroed(c->n_out, sizeof *w->dirty);
+    w->workers = fy_alloc_zeroed(c->buffers.n_threads, sizeof *w->workers);
+    w->dirty = fy_alloc_zeroed(c->n_out, sizeof *w->dirty);
     if (w->workers == NULL || w->dirty == NULL) {
         return fy_fail_no_memory(error, "a reshard");
     }
@@ -180,49 +180,49 @@ static void clean_up(fy_reshard_work *w)
 
 static ferry_status run_phases(fy_reshard_work *w, double *copy_seconds, ferry_error *error)
 {
-    const ferry_reshard *c   = w->reshard;
-    fy_crew_job          job = {.n_workers = c->buffers.n_threads,
-                                .n_parts   = w->n_order,
-                                .work      = make_part,
-                                .tick      = tick,
-                                .context   = w};
-    w->phase                 = "copying";
-    w->total_bytes           = 0;
+    const ferry_reshard *c = w->reshard;
+    fy_crew_job job = {.n_workers = c->buffers.n_threads,
+                       .n_parts = w->n_order,
+                       .work = make_part,
+                       .tick = tick,
+                       .context = w};
+    w->phase = "copying";
+    w->total_bytes = 0;
     for (size_t i = 0; i < c->n_out; i++) {
         w->total_bytes += c->out[i].form.data_bytes;
     }
     ferry_status status = fy_crew_run(&job, error);
-    *copy_seconds       = fy_seconds_now() - w->began;
+    *copy_seconds = fy_seconds_now() - w->began;
     if (status == FERRY_OK) {
-        w->phase    = "syncing";
+        w->phase = "syncing";
         job.n_parts = c->n_out;
-        job.work    = finish_part;
-        job.tick    = tell_only;
-        status      = fy_crew_run(&job, error);
+        job.work = finish_part;
+        job.tick = tell_only;
+        status = fy_crew_run(&job, error);
     }
     if (status == FERRY_OK) {
         status = fy_reshard_write_text(w, error);
     }
     if (status == FERRY_OK && c->from->n_others > 0) {
-        w->phase       = "copying other files";
+        w->phase = "copying other files";
         w->total_bytes = c->totals.other_bytes;
         atomic_store(&w->done_bytes, 0);
         job.n_parts = c->from->n_others;
-        job.work    = copy_part;
-        status      = fy_crew_run(&job, error);
+        job.work = copy_part;
+        status = fy_crew_run(&job, error);
     }
     return status;
 }
 
 static void fill_result(fy_reshard_work *w, double copy_seconds, ferry_reshard_result *result)
 {
-    *result = (ferry_reshard_result){.struct_size   = sizeof *result,
+    *result = (ferry_reshard_result){.struct_size = sizeof *result,
                                      .written_bytes = w->reshard->totals.file_bytes,
                                      .resumed_bytes = atomic_load(&w->resumed_bytes),
-                                     .n_checked     = atomic_load(&w->checked.n_checked),
-                                     .seconds       = fy_seconds_now() - w->began,
-                                     .copy_seconds  = copy_seconds,
-                                     .anew          = w->anew};
+                                     .n_checked = atomic_load(&w->checked.n_checked),
+                                     .seconds = fy_seconds_now() - w->began,
+                                     .copy_seconds = copy_seconds,
+                                     .anew = w->anew};
 }
 
 /* In the partial folder, which is there and locked. */
@@ -269,36 +269,36 @@ ferry_status ferry_reshard_run(ferry_reshard *reshard, const char *path,
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_reshard_run needs a reshard and a path");
     }
     ferry_reshard_run_options own;
-    ferry_status              status = fy_take_reshard_run_options(options, &own, error);
+    ferry_status status = fy_take_reshard_run_options(options, &own, error);
     if (status == FERRY_OK && result_out != NULL) {
         status = fy_check_out(result_out, "ferry_reshard_result", error);
     }
     if (status != FERRY_OK) {
         return status;
     }
-    fy_reshard_work w            = {.reshard          = reshard,
-                                    .options          = &own,
-                                    .journal          = {.fd = -1},
-                                    .copies_in_kernel = true,
-                                    .phase            = "preparing",
-                                    .began            = fy_seconds_now()};
-    fy_leftover     left         = FY_LEFT_NOTHING;
-    double          copy_seconds = 0;
-    status                       = fy_pace_init(&w.pace, own.bytes_per_s, error);
+    fy_reshard_work w = {.reshard = reshard,
+                         .options = &own,
+                         .journal = {.fd = -1},
+                         .copies_in_kernel = true,
+                         .phase = "preparing",
+                         .began = fy_seconds_now()};
+    fy_leftover left = FY_LEFT_NOTHING;
+    double copy_seconds = 0;
+    status = fy_pace_init(&w.pace, own.bytes_per_s, error);
     if (status != FERRY_OK) {
         return status;
     }
     w.pace.stops = &w.stops;
 
     bool keep = own.resume && !own.restart;
-    status    = fy_folder_begin(path, keep, &w.folder, &left, error);
+    status = fy_folder_begin(path, keep, &w.folder, &left, error);
     if (status != FERRY_OK) {
         fy_pace_cleanup(&w.pace);
         return status;
     }
     w.may_resume = left == FY_LEFT_FILES;
-    status       = run_in_folder(&w, left, &copy_seconds, error);
-    keep         = status != FERRY_OK && own.resume && is_worth_keeping(&w);
+    status = run_in_folder(&w, left, &copy_seconds, error);
+    keep = status != FERRY_OK && own.resume && is_worth_keeping(&w);
     clean_up(&w);
     fy_pace_cleanup(&w.pace);
     fy_folder_end(&w.folder, keep);

@@ -9,23 +9,23 @@
 
 enum {
     MOST_CELLS_AT_ONCE = 64,
-    KERNEL_FROM        = 65536 /* bytes that are worth the detour from file to file */
+    KERNEL_FROM = 65536 /* bytes that are worth the detour from file to file */
 };
 
 ferry_status fy_reshard_worker_init(fy_reshard_worker *worker, fy_reshard_work *work,
                                     ferry_error *error)
 {
     const fy_buffers *b = &work->reshard->buffers;
-    *worker             = (fy_reshard_worker){.window = fy_alloc(b->window_bytes, 1),
-                                              .cast   = fy_alloc(b->window_bytes, 1),
-                                              .walks  = fy_alloc(MOST_CELLS_AT_ONCE, sizeof *worker->walks)};
-    worker->hashers     = fy_hashers_alloc(MOST_CELLS_AT_ONCE, &worker->raw_hashers);
+    *worker = (fy_reshard_worker){.window = fy_alloc(b->window_bytes, 1),
+                                  .cast = fy_alloc(b->window_bytes, 1),
+                                  .walks = fy_alloc(MOST_CELLS_AT_ONCE, sizeof *worker->walks)};
+    worker->hashers = fy_hashers_alloc(MOST_CELLS_AT_ONCE, &worker->raw_hashers);
     if (worker->window == NULL || worker->cast == NULL || worker->walks == NULL ||
         worker->hashers == NULL) {
         return fy_fail_no_memory(error, "a buffer to work in");
     }
-    ferry_status status  = fy_gather_init(&worker->gather, &work->reshard->job, work->in,
-                                          &work->checked, b->span_bytes, error);
+    ferry_status status = fy_gather_init(&worker->gather, &work->reshard->job, work->in,
+                                         &work->checked, b->span_bytes, error);
     worker->gather.stops = &work->stops;
     return status;
 }
@@ -42,14 +42,14 @@ void fy_reshard_worker_cleanup(fy_reshard_worker *worker)
 
 /* What all windows of a tensor have in common. */
 typedef struct task {
-    fy_reshard_work   *work;
+    fy_reshard_work *work;
     fy_reshard_worker *worker;
-    uint32_t           tensor;
-    fy_out_type        type;
-    uint32_t           from_kind;
-    const fy_holders  *holders;
-    bool               needs_hashes;
-    uint64_t          *checksums; /* [cells] */
+    uint32_t tensor;
+    fy_out_type type;
+    uint32_t from_kind;
+    const fy_holders *holders;
+    bool needs_hashes;
+    uint64_t *checksums; /* [cells] */
 } task;
 
 /* ---- where a cell is written ---- */
@@ -75,18 +75,18 @@ static bool has_holders(const task *t, uint32_t cell)
 /* Bytes in memory, or the same bytes in a file of the source. */
 typedef struct piece {
     const char *bytes;
-    uint64_t    n_bytes;
-    bool        is_in_file;
-    uint32_t    file;
-    uint64_t    offset;
+    uint64_t n_bytes;
+    bool is_in_file;
+    uint32_t file;
+    uint64_t offset;
 } piece;
 
 static ferry_status write_piece(const task *t, uint32_t file, uint64_t offset, const piece *p,
                                 ferry_error *error)
 {
-    fy_reshard_work *w      = t->work;
-    bool             copied = false;
-    ferry_status     status = FERRY_OK;
+    fy_reshard_work *w = t->work;
+    bool copied = false;
+    ferry_status status = FERRY_OK;
     if (p->is_in_file && p->n_bytes >= KERNEL_FROM && w->copies_in_kernel) {
         status = fy_files_copy(w->in, p->file, p->offset, w->out, file, offset, p->n_bytes, &copied,
                                error);
@@ -106,10 +106,10 @@ static ferry_status write_to_holders(const task *t, uint32_t cell, uint64_t at, 
                                      ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    uint32_t     s      = t->holders->cell_begin[cell];
+    uint32_t s = t->holders->cell_begin[cell];
     for (; s < t->holders->cell_begin[cell + 1] && status == FERRY_OK; s++) {
         uint32_t file = file_of(t, s);
-        status        = write_piece(t, file, offset_of(t, file) + at, p, error);
+        status = write_piece(t, file, offset_of(t, file) + at, p, error);
         atomic_fetch_add(&t->work->done_bytes, p->n_bytes);
     }
     return status;
@@ -120,11 +120,11 @@ static ferry_status write_to_holders(const task *t, uint32_t cell, uint64_t at, 
 static const char *cast_window(const task *t, const char *from, uint64_t n_elements)
 {
     fy_cast cast = {.from_kind = t->from_kind,
-                    .to_kind   = t->type.dtype.kind,
-                    .n_rows    = 1,
+                    .to_kind = t->type.dtype.kind,
+                    .n_rows = 1,
                     .n_columns = n_elements};
-    fy_area in   = fy_area_flat(0, n_elements * fy_cast_element_bytes(cast.from_kind));
-    fy_area out  = fy_area_flat(0, n_elements * fy_cast_element_bytes(cast.to_kind));
+    fy_area in = fy_area_flat(0, n_elements * fy_cast_element_bytes(cast.from_kind));
+    fy_area out = fy_area_flat(0, n_elements * fy_cast_element_bytes(cast.to_kind));
     fy_area_cast(&cast, &out, t->worker->cast, &in, from, 0, n_elements);
     return t->worker->cast;
 }
@@ -134,15 +134,15 @@ static ferry_status move_element(const task *t, const fy_window *window, fy_hash
                                  ferry_error *error)
 {
     const fy_gather *gather = &t->worker->gather;
-    uint64_t         most   = t->work->reshard->buffers.window_bytes;
-    ferry_status     status = FERRY_OK;
+    uint64_t most = t->work->reshard->buffers.window_bytes;
+    ferry_status status = FERRY_OK;
     for (uint64_t done = 0; done < window->bytes && status == FERRY_OK;) {
-        piece p = {.bytes      = t->worker->window,
-                   .n_bytes    = fy_min(most, window->bytes - done),
+        piece p = {.bytes = t->worker->window,
+                   .n_bytes = fy_min(most, window->bytes - done),
                    .is_in_file = true,
-                   .file       = gather->whole_file,
-                   .offset     = gather->whole_offset + done};
-        status  = fy_gather_check_stop(gather, error);
+                   .file = gather->whole_file,
+                   .offset = gather->whole_offset + done};
+        status = fy_gather_check_stop(gather, error);
         if (status == FERRY_OK) {
             status =
                 fy_files_read(t->work->in, p.file, p.offset, t->worker->window, p.n_bytes, error);
@@ -170,15 +170,15 @@ static ferry_status move_window(const task *t, const fy_window *window, fy_hashe
     if (status != FERRY_OK) {
         return status;
     }
-    piece    p  = {.bytes      = t->worker->window,
-                   .n_bytes    = window->bytes,
-                   .is_in_file = gather->is_whole,
-                   .file       = gather->whole_file,
-                   .offset     = gather->whole_offset};
+    piece p = {.bytes = t->worker->window,
+               .n_bytes = window->bytes,
+               .is_in_file = gather->is_whole,
+               .file = gather->whole_file,
+               .offset = gather->whole_offset};
     uint64_t at = fy_bytes(window->first, t->type.dtype.element_bits);
     if (t->type.is_cast) {
-        p.bytes      = cast_window(t, t->worker->window, window->n_elements);
-        p.n_bytes    = fy_bytes(window->n_elements, t->type.dtype.element_bits);
+        p.bytes = cast_window(t, t->worker->window, window->n_elements);
+        p.n_bytes = fy_bytes(window->n_elements, t->type.dtype.element_bits);
         p.is_in_file = false;
     }
     if (t->needs_hashes) {
@@ -193,9 +193,9 @@ static ferry_status move_window(const task *t, const fy_window *window, fy_hashe
 static ferry_status move_cells(const task *t, uint32_t first, uint32_t n, const fy_grain *grain,
                                ferry_error *error)
 {
-    fy_window_walk *walks  = t->worker->walks;
-    ferry_status    status = FERRY_OK;
-    bool            more   = true;
+    fy_window_walk *walks = t->worker->walks;
+    ferry_status status = FERRY_OK;
+    bool more = true;
     for (uint32_t i = 0; i < n; i++) {
         fy_hasher_begin(&t->worker->hashers[i]);
         fy_window_walk_begin(&walks[i], &t->work->reshard->job, t->tensor, first + i, grain);
@@ -206,7 +206,7 @@ static ferry_status move_cells(const task *t, uint32_t first, uint32_t n, const 
             if (!has_holders(t, first + i) || !fy_window_walk_next(&walks[i])) {
                 continue;
             }
-            more   = true;
+            more = true;
             status = fy_gather_check_stop(&t->worker->gather, error);
             if (status == FERRY_OK) {
                 status = move_window(t, &walks[i].window, &t->worker->hashers[i], error);
@@ -222,9 +222,9 @@ static ferry_status move_cells(const task *t, uint32_t first, uint32_t n, const 
 /* Casts that make elements larger leave room for them. */
 static fy_grain grain_of(const task *t)
 {
-    const ferry_reshard *c    = t->work->reshard;
-    uint64_t             most = c->buffers.window_bytes;
-    uint32_t             from = c->job.problem.tensors[t->tensor].dtype.element_bits;
+    const ferry_reshard *c = t->work->reshard;
+    uint64_t most = c->buffers.window_bytes;
+    uint32_t from = c->job.problem.tensors[t->tensor].dtype.element_bits;
     if (t->type.is_cast && t->type.dtype.element_bits > from) {
         most = most * from / t->type.dtype.element_bits;
     }
@@ -246,15 +246,15 @@ static bool is_interleaved(const fy_split *split, uint64_t row_bytes)
 static uint32_t cells_in_turn(const task *t, const fy_grain *grain)
 {
     const fy_problem *problem = &t->work->reshard->job.problem;
-    const fy_layout  *layout  = &problem->placements[problem->tensors[t->tensor].dst].layout;
-    uint64_t          n = 1, row = 1;
+    const fy_layout *layout = &problem->placements[problem->tensors[t->tensor].dst].layout;
+    uint64_t n = 1, row = 1;
     for (uint32_t d = grain->dim + 1; d < layout->n_dims; d++) {
         n *= fy_problem_split(problem, layout, d)->n_parts; /* of all dims: below 2^24 */
         row *= layout->shape[d];
     }
     if (layout->n_dims > 0) {
         const fy_split *rows = fy_problem_split(problem, layout, grain->dim);
-        bool            joins =
+        bool joins =
             is_interleaved(rows, fy_bytes(row, problem->tensors[t->tensor].dtype.element_bits));
         n *= joins ? rows->n_parts : 1;
     }
@@ -265,16 +265,16 @@ static uint32_t cells_in_turn(const task *t, const fy_grain *grain)
 
 static ferry_status move_all(const task *t, ferry_error *error)
 {
-    fy_grain     grain   = grain_of(t);
-    uint32_t     n_cells = t->holders->n_cells;
-    ferry_status status  = fy_gather_begin(&t->worker->gather, t->tensor, error);
+    fy_grain grain = grain_of(t);
+    uint32_t n_cells = t->holders->n_cells;
+    ferry_status status = fy_gather_begin(&t->worker->gather, t->tensor, error);
     if (status != FERRY_OK) {
         return status;
     }
     uint32_t at_once = cells_in_turn(t, &grain);
     for (uint32_t first = 0; first < n_cells && status == FERRY_OK; first += at_once) {
         uint32_t n = n_cells - first < at_once ? n_cells - first : at_once;
-        status     = move_cells(t, first, n, &grain, error);
+        status = move_cells(t, first, n, &grain, error);
     }
     return status == FERRY_OK ? fy_gather_end(&t->worker->gather, error) : status;
 }
@@ -285,13 +285,13 @@ static ferry_status hash_written(const task *t, uint32_t file, uint64_t *hash_ou
                                  ferry_error *error)
 {
     const fy_form_tensor *tensor = fy_out_find(&t->work->reshard->out[file], t->tensor);
-    uint64_t              at = offset_of(t, file), end = at + tensor->bytes;
-    ferry_status          status = FERRY_OK;
-    fy_hasher             hasher;
+    uint64_t at = offset_of(t, file), end = at + tensor->bytes;
+    ferry_status status = FERRY_OK;
+    fy_hasher hasher;
     fy_hasher_begin(&hasher);
     while (at < end && status == FERRY_OK) {
         uint64_t n = fy_min(end - at, t->work->reshard->buffers.window_bytes);
-        status     = fy_gather_check_stop(&t->worker->gather, error);
+        status = fy_gather_check_stop(&t->worker->gather, error);
         if (status == FERRY_OK) {
             status = fy_files_read(t->work->out, file, at, t->worker->window, n, error);
         }
@@ -308,16 +308,16 @@ static ferry_status hash_written(const task *t, uint32_t file, uint64_t *hash_ou
 static ferry_status check_written(const task *t, const uint64_t *recorded, bool *holds_out,
                                   ferry_error *error)
 {
-    uint64_t     bytes  = 0;
+    uint64_t bytes = 0;
     ferry_status status = FERRY_OK;
-    *holds_out          = true;
+    *holds_out = true;
     for (uint32_t cell = 0; cell < t->holders->n_cells && *holds_out; cell++) {
         uint32_t s = t->holders->cell_begin[cell];
         for (; s < t->holders->cell_begin[cell + 1] && *holds_out; s++) {
             uint64_t hash;
             uint32_t file = file_of(t, s);
-            status        = hash_written(t, file, &hash, error);
-            *holds_out    = status == FERRY_OK && hash == recorded[cell];
+            status = hash_written(t, file, &hash, error);
+            *holds_out = status == FERRY_OK && hash == recorded[cell];
             bytes += fy_out_find(&t->work->reshard->out[file], t->tensor)->bytes;
         }
         t->checksums[cell] = recorded[cell];
@@ -334,7 +334,7 @@ static ferry_status check_written(const task *t, const uint64_t *recorded, bool 
 static void record_checksums(const task *t)
 {
     for (uint32_t s = 0; t->work->reshard->is_sharded && s < t->holders->n_slots; s++) {
-        fy_out_file *file                      = &t->work->reshard->out[file_of(t, s)];
+        fy_out_file *file = &t->work->reshard->out[file_of(t, s)];
         fy_out_find(file, t->tensor)->checksum = t->checksums[t->holders->cell[s]];
     }
 }
@@ -342,19 +342,19 @@ static void record_checksums(const task *t)
 ferry_status fy_reshard_tensor(fy_reshard_work *work, fy_reshard_worker *worker, uint32_t tensor,
                                ferry_error *error)
 {
-    const ferry_reshard *c        = work->reshard;
-    const fy_tensor     *source   = &c->job.problem.tensors[tensor];
-    const uint64_t      *recorded = work->resumed == NULL ? NULL : work->resumed[tensor];
-    task                 t        = {.work         = work,
-                                     .worker       = worker,
-                                     .tensor       = tensor,
-                                     .type         = fy_reshard_type(c, tensor),
-                                     .from_kind    = source->dtype.kind,
-                                     .holders      = fy_problem_holders(&c->job.problem, source->dst),
-                                     .needs_hashes = c->is_sharded || work->journal.fd >= 0};
-    bool                 is_there = false;
-    ferry_status         status   = FERRY_OK;
-    t.checksums                   = fy_alloc_zeroed(t.holders->n_cells, sizeof *t.checksums);
+    const ferry_reshard *c = work->reshard;
+    const fy_tensor *source = &c->job.problem.tensors[tensor];
+    const uint64_t *recorded = work->resumed == NULL ? NULL : work->resumed[tensor];
+    task t = {.work = work,
+              .worker = worker,
+              .tensor = tensor,
+              .type = fy_reshard_type(c, tensor),
+              .from_kind = source->dtype.kind,
+              .holders = fy_problem_holders(&c->job.problem, source->dst),
+              .needs_hashes = c->is_sharded || work->journal.fd >= 0};
+    bool is_there = false;
+    ferry_status status = FERRY_OK;
+    t.checksums = fy_alloc_zeroed(t.holders->n_cells, sizeof *t.checksums);
     if (t.checksums == NULL) {
         return fy_fail_no_memory(error, "the checksums of a tensor");
     }

@@ -17,14 +17,14 @@ enum {
 };
 
 typedef struct parse {
-    fy_st_cursor  cursor;
+    fy_st_cursor cursor;
     fy_st_header *header;
-    bool          has_metadata;
-    fy_st_word    words[MOST_WORDS];
-    size_t        n_words;
-    size_t        last_word;
-    uint64_t     *room; /* for shapes */
-    size_t        room_left;
+    bool has_metadata;
+    fy_st_word words[MOST_WORDS];
+    size_t n_words;
+    size_t last_word;
+    uint64_t *room; /* for shapes */
+    size_t room_left;
 } parse;
 
 void fy_st_cleanup(fy_st_header *header)
@@ -56,7 +56,7 @@ static ferry_status take_word(parse *p, const fy_st_word **word_out)
 {
     fy_st_text text;
     fy_st_peek(&p->cursor);
-    size_t       at     = p->cursor.at;
+    size_t at = p->cursor.at;
     ferry_status status = fy_st_take_string(&p->cursor, &text);
     if (status != FERRY_OK) {
         return status;
@@ -65,7 +65,7 @@ static ferry_status take_word(parse *p, const fy_st_word **word_out)
         size_t known = (p->last_word + i) % p->n_words;
         if (fy_st_text_is(text, p->words[known].text)) {
             p->last_word = known;
-            *word_out    = &p->words[known];
+            *word_out = &p->words[known];
             return FERRY_OK;
         }
     }
@@ -74,11 +74,11 @@ static ferry_status take_word(parse *p, const fy_st_word **word_out)
                           text.length == 0 ? "must not be empty" : "is one of too many in a file");
     }
     fy_st_word *w = &p->words[p->n_words];
-    status        = keep_text(p, &p->header->arena, text, at, &w->text);
+    status = keep_text(p, &p->header->arena, text, at, &w->text);
     if (status == FERRY_OK) {
         fy_st_word_classify(w);
         p->last_word = p->n_words++;
-        *word_out    = w;
+        *word_out = w;
     }
     return status;
 }
@@ -106,9 +106,9 @@ static ferry_status keep_shape(parse *p, const uint64_t *shape, fy_st_tensor *te
 
 static ferry_status take_shape(parse *p, fy_st_tensor *tensor)
 {
-    uint64_t     shape[FERRY_MAX_DIMS];
-    bool         first  = true;
-    bool         more   = true;
+    uint64_t shape[FERRY_MAX_DIMS];
+    bool first = true;
+    bool more = true;
     ferry_status status = fy_st_take(&p->cursor, '[', "an array of whole numbers");
     while (status == FERRY_OK) {
         status = fy_st_next(&p->cursor, ']', &first, &more);
@@ -160,7 +160,7 @@ static ferry_status take_member(parse *p, bool seen[N_KEYS], const fy_st_word **
 {
     fy_st_text text;
     fy_st_peek(&p->cursor);
-    size_t       at     = p->cursor.at;
+    size_t at = p->cursor.at;
     ferry_status status = fy_st_take_key(&p->cursor, &text);
     if (status != FERRY_OK) {
         return status;
@@ -174,9 +174,9 @@ static ferry_status take_member(parse *p, bool seen[N_KEYS], const fy_st_word **
         return fy_st_fail(&p->cursor, at, "is there twice");
     }
     seen[key] = true;
-    status    = key == DTYPE   ? take_word(p, word_out)
-                : key == SHAPE ? take_shape(p, tensor)
-                               : take_offsets(p, tensor);
+    status = key == DTYPE   ? take_word(p, word_out)
+             : key == SHAPE ? take_shape(p, tensor)
+                            : take_offsets(p, tensor);
     if (status == FERRY_OK) {
         p->cursor.key = NULL;
     }
@@ -204,13 +204,13 @@ static ferry_status check_entry(const parse *p, const bool seen[N_KEYS], const f
 
 static ferry_status take_tensor(parse *p, const char *name)
 {
-    fy_st_tensor      tensor       = {.name = name};
-    const fy_st_word *w            = NULL;
-    bool              seen[N_KEYS] = {false};
-    bool              first        = true;
-    bool              more         = true;
-    p->cursor.subject              = name;
-    ferry_status status            = fy_st_take(&p->cursor, '{', "an object");
+    fy_st_tensor tensor = {.name = name};
+    const fy_st_word *w = NULL;
+    bool seen[N_KEYS] = {false};
+    bool first = true;
+    bool more = true;
+    p->cursor.subject = name;
+    ferry_status status = fy_st_take(&p->cursor, '{', "an object");
     while (status == FERRY_OK) {
         status = fy_st_next(&p->cursor, '}', &first, &more);
         if (status != FERRY_OK || !more) {
@@ -225,7 +225,7 @@ static ferry_status take_tensor(parse *p, const char *name)
         return status;
     }
     p->cursor.subject = NULL;
-    fy_st_header *h   = p->header;
+    fy_st_header *h = p->header;
     if (!fy_reserve((void **)&h->tensors, &h->capacity, h->n_tensors + 1, sizeof *h->tensors)) {
         return fy_fail_no_memory(p->cursor.error, "a safetensors header");
     }
@@ -238,10 +238,10 @@ static ferry_status take_tensor(parse *p, const char *name)
 static ferry_status take_pair(parse *p)
 {
     fy_st_header *h = p->header;
-    fy_st_text    text;
-    fy_st_entry   entry = {NULL, NULL};
+    fy_st_text text;
+    fy_st_entry entry = {NULL, NULL};
     fy_st_peek(&p->cursor);
-    size_t       at     = p->cursor.at;
+    size_t at = p->cursor.at;
     ferry_status status = fy_st_take_key(&p->cursor, &text);
     if (status == FERRY_OK) {
         status = keep_text(p, &h->texts, text, at, &entry.key);
@@ -249,7 +249,7 @@ static ferry_status take_pair(parse *p)
     if (status == FERRY_OK) {
         p->cursor.key = entry.key;
         fy_st_peek(&p->cursor);
-        at     = p->cursor.at;
+        at = p->cursor.at;
         status = fy_st_take_string(&p->cursor, &text);
     }
     if (status == FERRY_OK) {
@@ -274,14 +274,14 @@ static int compare_entries(const void *a, const void *b)
 
 static ferry_status take_metadata(parse *p, size_t at)
 {
-    fy_st_header *h     = p->header;
-    bool          first = true;
-    bool          more  = true;
+    fy_st_header *h = p->header;
+    bool first = true;
+    bool more = true;
     if (p->has_metadata) {
         return fy_st_fail(&p->cursor, at, "__metadata__ is there twice");
     }
-    p->has_metadata     = true;
-    p->cursor.subject   = "__metadata__";
+    p->has_metadata = true;
+    p->cursor.subject = "__metadata__";
     ferry_status status = fy_st_take(&p->cursor, '{', "an object of strings");
     while (status == FERRY_OK) {
         status = fy_st_next(&p->cursor, '}', &first, &more);
@@ -306,10 +306,10 @@ static ferry_status take_metadata(parse *p, size_t at)
 
 static ferry_status take_entry(parse *p)
 {
-    fy_st_text  text;
+    fy_st_text text;
     const char *name = NULL;
     fy_st_peek(&p->cursor);
-    size_t       at     = p->cursor.at;
+    size_t at = p->cursor.at;
     ferry_status status = fy_st_take_key(&p->cursor, &text);
     if (status != FERRY_OK) {
         return status;
@@ -326,8 +326,8 @@ static ferry_status take_entry(parse *p)
 
 static ferry_status take_header(parse *p)
 {
-    bool         first  = true;
-    bool         more   = true;
+    bool first = true;
+    bool more = true;
     ferry_status status = fy_st_take(&p->cursor, '{', "an object of tensors");
     while (status == FERRY_OK) {
         status = fy_st_next(&p->cursor, '}', &first, &more);
@@ -428,7 +428,7 @@ static void shrink(fy_st_header *header)
                                                    : fy_realloc(header->tensors, header->n_tensors,
                                                                 sizeof *header->tensors);
     if (fitting != NULL) {
-        header->tensors  = fitting;
+        header->tensors = fitting;
         header->capacity = header->n_tensors;
     }
 }
@@ -437,12 +437,12 @@ ferry_status fy_st_parse(const char *text, size_t length, uint64_t data_bytes, c
                          fy_st_header *header, ferry_error *error)
 {
     *header = (fy_st_header){.data_begin = sizeof(uint64_t) + length, .data_bytes = data_bytes};
-    parse        p      = {.cursor = {.text   = text,
-                                      .length = length,
-                                      .file   = name,
-                                      .of     = " of the header",
-                                      .error  = error},
-                           .header = header};
+    parse p = {.cursor = {.text = text,
+                          .length = length,
+                          .file = name,
+                          .of = " of the header",
+                          .error = error},
+               .header = header};
     ferry_status status = take_header(&p);
     fy_st_cursor_cleanup(&p.cursor);
     if (status == FERRY_OK) {

@@ -23,13 +23,13 @@ typedef struct fy_st_tensor {
     const char *name;       /* in the header's arena, as all texts here */
     const char *dtype_text; /* the file's own word; one text for all tensors that have it */
     ferry_dtype dtype;      /* bytes:N where ferry has no name for it; see is_opaque */
-    bool        is_opaque;  /* elements are no whole bytes: dtype is bytes:1, not to be cut (F6) */
-    bool        has_checksum; /* set by who knows what stands in the metadata */
-    uint32_t    n_dims;
+    bool is_opaque;         /* elements are no whole bytes: dtype is bytes:1, not to be cut (F6) */
+    bool has_checksum;      /* set by who knows what stands in the metadata */
+    uint32_t n_dims;
     const uint64_t *shape;
-    uint64_t        begin; /* in the data section */
-    uint64_t        end;
-    uint64_t        checksum;
+    uint64_t begin; /* in the data section */
+    uint64_t end;
+    uint64_t checksum;
 } fy_st_tensor;
 
 typedef struct fy_st_entry {
@@ -38,15 +38,15 @@ typedef struct fy_st_entry {
 } fy_st_entry;
 
 typedef struct fy_st_header {
-    fy_arena      arena;
-    fy_arena      texts;   /* of the metadata: who has read them may drop them */
+    fy_arena arena;
+    fy_arena texts;        /* of the metadata: who has read them may drop them */
     fy_st_tensor *tensors; /* by ascending begin; empty ones before the one that begins there */
-    size_t        n_tensors, capacity;
-    fy_index      names;
-    fy_st_entry  *metadata; /* __metadata__, by ascending key */
-    size_t        n_metadata, metadata_capacity;
-    uint64_t      data_begin; /* in the file */
-    uint64_t      data_bytes;
+    size_t n_tensors, capacity;
+    fy_index names;
+    fy_st_entry *metadata; /* __metadata__, by ascending key */
+    size_t n_metadata, metadata_capacity;
+    uint64_t data_begin; /* in the file */
+    uint64_t data_bytes;
 } fy_st_header;
 
 /* The header that a file of this text and so many bytes of data has. name stands in errors. */

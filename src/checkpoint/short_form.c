@@ -36,9 +36,9 @@ static ferry_status parse_item(const char *text, const char *item, size_t length
                                fy_short_mesh *mesh, ferry_error *error)
 {
     const char *equals = memchr(item, '=', length);
-    size_t      n_name = equals == NULL ? length : (size_t)(equals - item);
-    size_t      axis   = 0;
-    uint64_t    size   = 0;
+    size_t n_name = equals == NULL ? length : (size_t)(equals - item);
+    size_t axis = 0;
+    uint64_t size = 0;
     while (axis < FY_N_SHORT_AXES &&
            (strlen(axis_names[axis]) != n_name || memcmp(axis_names[axis], item, n_name) != 0)) {
         axis++;
@@ -71,11 +71,11 @@ static ferry_status parse_item(const char *text, const char *item, size_t length
 
 static ferry_status parse_text(const char *text, fy_short_mesh *mesh, ferry_error *error)
 {
-    uint64_t    n_ranks = 1;
-    const char *item    = text;
-    *mesh               = (fy_short_mesh){0};
+    uint64_t n_ranks = 1;
+    const char *item = text;
+    *mesh = (fy_short_mesh){0};
     for (;;) {
-        size_t       length = strcspn(item, ",");
+        size_t length = strcspn(item, ",");
         ferry_status status = parse_item(text, item, length, mesh, error);
         if (status != FERRY_OK) {
             return status;
@@ -124,13 +124,13 @@ static json_t *join_mesh(const fy_short_model *m)
 /* Layers by floor(i pp / count); those behind the counted ones go to the last coordinate. */
 static bool put_layer_sizes(json_t *stage, uint64_t counted, uint64_t n_layers, uint64_t pp)
 {
-    json_t  *sizes = json_array();
-    bool     done  = sizes != NULL;
+    json_t *sizes = json_array();
+    bool done = sizes != NULL;
     uint64_t begin = 0;
     for (uint64_t p = 1; p <= pp && done; p++) {
         uint64_t end = p == pp ? n_layers : fy_ceil_div(p * counted, pp); /* below 2^54 */
-        done         = append(sizes, json_integer((json_int_t)(end - begin)));
-        begin        = end;
+        done = append(sizes, json_integer((json_int_t)(end - begin)));
+        begin = end;
     }
     done = done && json_object_set(stage, "sizes", sizes) == 0;
     json_decref(sizes);
@@ -147,7 +147,7 @@ static json_t *layer_stage(const fy_short_model *m, uint64_t counted)
     char pattern[MAX_PATTERN];
     snprintf(pattern, sizeof pattern, "%s{}.*", m->decoder->layers);
     json_t *stage = stage_of(pattern, "pp");
-    bool    done  = stage != NULL;
+    bool done = stage != NULL;
     if (done && m->n_layers > counted) {
         done = put_layer_sizes(stage, counted, m->n_layers, m->mesh.size[FY_AXIS_PP]);
     } else if (done) {
@@ -175,7 +175,7 @@ static json_t *expert_stage(const fy_short_model *m)
 static json_t *join_stages(const fy_short_model *m, uint64_t counted_layers)
 {
     json_t *list = json_array();
-    bool    done = list != NULL;
+    bool done = list != NULL;
     if (done && has_axis(m, FY_AXIS_PP)) {
         done = append(list, layer_stage(m, counted_layers));
     }
@@ -192,8 +192,8 @@ static json_t *join_stages(const fy_short_model *m, uint64_t counted_layers)
 static ferry_status count_layers(const fy_short_model *m, uint64_t *counted_out, ferry_error *error)
 {
     static const char *const keys[] = {"num_hidden_layers", "n_layer", "num_layers", NULL};
-    uint64_t                 number = 0;
-    ferry_status             status = fy_facts_number(&m->facts, keys, &number, error);
+    uint64_t number = 0;
+    ferry_status status = fy_facts_number(&m->facts, keys, &number, error);
     if (status == FERRY_OK) {
         *counted_out = number == 0 ? m->n_layers : number;
     }
@@ -203,13 +203,13 @@ static ferry_status count_layers(const fy_short_model *m, uint64_t *counted_out,
 static ferry_status join_side(const fy_short_model *m, json_t *rules, json_t **side_out,
                               ferry_error *error)
 {
-    uint64_t     counted;
+    uint64_t counted;
     ferry_status status = count_layers(m, &counted, error);
     if (status != FERRY_OK) {
         return status;
     }
     json_t *side = json_object();
-    bool    done = side != NULL && json_object_set_new(side, "mesh", join_mesh(m)) == 0 &&
+    bool done = side != NULL && json_object_set_new(side, "mesh", join_mesh(m)) == 0 &&
                 json_object_set_new(side, "stages", join_stages(m, counted)) == 0 &&
                 json_object_set(side, "rules", rules) == 0;
     if (!done) {
@@ -224,10 +224,10 @@ ferry_status fy_short_form_make(const char *text, const fy_model_tensor *tensors
                                 const json_t *config, const char *source_name, json_t **side_out,
                                 json_t **replicated_out, ferry_error *error)
 {
-    fy_short_model m       = {.tensors = tensors, .n_tensors = n_tensors};
-    json_t        *rules   = NULL;
-    json_t        *unknown = NULL;
-    ferry_status   status  = parse_text(text, &m.mesh, error);
+    fy_short_model m = {.tensors = tensors, .n_tensors = n_tensors};
+    json_t *rules = NULL;
+    json_t *unknown = NULL;
+    ferry_status status = parse_text(text, &m.mesh, error);
     if (status == FERRY_OK) {
         status = fy_decoder_find(tensors, n_tensors, source_name, &m.decoder, error);
     }
@@ -239,11 +239,11 @@ ferry_status fy_short_form_make(const char *text, const fy_model_tensor *tensors
         return status;
     }
     m.facts = (fy_facts){.source_name = source_name,
-                         .config      = config,
+                         .config = config,
                          .text_config = fy_config_of_text(config),
-                         .tp          = (uint32_t)fy_max(m.mesh.size[FY_AXIS_TP], 1),
-                         .ep          = (uint32_t)fy_max(m.mesh.size[FY_AXIS_EP], 1)};
-    status  = fy_short_rules_make(&m, &rules, &unknown, error);
+                         .tp = (uint32_t)fy_max(m.mesh.size[FY_AXIS_TP], 1),
+                         .ep = (uint32_t)fy_max(m.mesh.size[FY_AXIS_EP], 1)};
+    status = fy_short_rules_make(&m, &rules, &unknown, error);
     if (status == FERRY_OK) {
         status = join_side(&m, rules, side_out, error);
     }

@@ -15,8 +15,8 @@
  * names and shapes of the model's tensors, and config.json as a text, are all it sees.
  */
 typedef struct fy_model_tensor {
-    const char     *name;
-    uint32_t        n_dims;
+    const char *name;
+    uint32_t n_dims;
     const uint64_t *shape;
 } fy_model_tensor;
 

@@ -24,16 +24,16 @@ typedef struct cut {
     uint64_t unit;
     uint64_t parts;  /* 0: one a rank */
     uint64_t extent; /* that the facts expect, 0: any */
-    size_t   n_blocks;
-    block    blocks[MAX_BLOCKS];
-    bool     pair; /* two blocks, half the extent each */
+    size_t n_blocks;
+    block blocks[MAX_BLOCKS];
+    bool pair; /* two blocks, half the extent each */
 } cut;
 
 fy_param fy_param_of(const char *component)
 {
     static const struct {
         const char *name;
-        fy_param    param;
+        fy_param param;
     } rows[] = {{"weight", FY_PARAM_WEIGHT},
                 {"bias", FY_PARAM_BIAS},
                 {"weight_scale", FY_PARAM_SCALE},
@@ -52,40 +52,40 @@ fy_param fy_param_of(const char *component)
 
 /* What a way's cut takes from where in the facts; 0: nothing. Missing ways cut nothing. */
 static const struct {
-    bool     is_cut;
-    bool     pair;
+    bool is_cut;
+    bool pair;
     uint32_t dim;
-    size_t   unit;
-    size_t   extent;
-    size_t   parts;
+    size_t unit;
+    size_t extent;
+    size_t parts;
 } ways[FY_N_WAYS] = {
-    [FY_WAY_PLAIN]        = {.is_cut = true},
-    [FY_WAY_COLUMN]       = {.is_cut = true, .unit = AT(tile)},
-    [FY_WAY_ROW]          = {.is_cut = true, .unit = AT(tile), .dim = 1},
-    [FY_WAY_PAIR]         = {.is_cut = true, .unit = AT(tile), .pair = true},
-    [FY_WAY_Q]            = {.is_cut = true, .unit = AT(q_unit), .extent = AT(q_rows)},
-    [FY_WAY_KV]           = {.is_cut = true,
-                             .unit   = AT(kv_unit),
-                             .extent = AT(kv_rows),
-                             .parts  = AT(kv_parts)},
-    [FY_WAY_O]            = {.is_cut = true, .unit = AT(q_unit), .extent = AT(q_rows), .dim = 1},
-    [FY_WAY_QKV]          = {.is_cut = true, .unit = AT(kv_unit)},
-    [FY_WAY_MLA_Q]        = {.is_cut = true, .unit = AT(mla_q_unit), .extent = AT(mla_q_rows)},
-    [FY_WAY_MLA_KV]       = {.is_cut = true, .unit = AT(mla_kv_unit), .extent = AT(mla_kv_rows)},
-    [FY_WAY_MLA_O]        = {.is_cut = true,
-                             .unit   = AT(mla_o_unit),
-                             .extent = AT(mla_o_columns),
-                             .dim    = 1},
-    [FY_WAY_MIXED_QKV]    = {.is_cut = true, .unit = AT(mixed_qkv_unit), .extent = AT(mixed_rows)},
-    [FY_WAY_MIXED_O]      = {.is_cut = true,
-                             .unit   = AT(mixed_o_unit),
-                             .extent = AT(mixed_columns),
-                             .dim    = 1},
-    [FY_WAY_SSM_IN]       = {.is_cut = true, .pair = true},
-    [FY_WAY_SSM_CONV]     = {.is_cut = true},
-    [FY_WAY_SSM_X]        = {.is_cut = true, .dim = 1},
-    [FY_WAY_SSM_HEADS]    = {.is_cut = true, .extent = AT(ssm_heads)},
-    [FY_WAY_SSM_OUT]      = {.is_cut = true, .extent = AT(ssm_inner), .dim = 1},
+    [FY_WAY_PLAIN] = {.is_cut = true},
+    [FY_WAY_COLUMN] = {.is_cut = true, .unit = AT(tile)},
+    [FY_WAY_ROW] = {.is_cut = true, .unit = AT(tile), .dim = 1},
+    [FY_WAY_PAIR] = {.is_cut = true, .unit = AT(tile), .pair = true},
+    [FY_WAY_Q] = {.is_cut = true, .unit = AT(q_unit), .extent = AT(q_rows)},
+    [FY_WAY_KV] = {.is_cut = true,
+                   .unit = AT(kv_unit),
+                   .extent = AT(kv_rows),
+                   .parts = AT(kv_parts)},
+    [FY_WAY_O] = {.is_cut = true, .unit = AT(q_unit), .extent = AT(q_rows), .dim = 1},
+    [FY_WAY_QKV] = {.is_cut = true, .unit = AT(kv_unit)},
+    [FY_WAY_MLA_Q] = {.is_cut = true, .unit = AT(mla_q_unit), .extent = AT(mla_q_rows)},
+    [FY_WAY_MLA_KV] = {.is_cut = true, .unit = AT(mla_kv_unit), .extent = AT(mla_kv_rows)},
+    [FY_WAY_MLA_O] = {.is_cut = true,
+                      .unit = AT(mla_o_unit),
+                      .extent = AT(mla_o_columns),
+                      .dim = 1},
+    [FY_WAY_MIXED_QKV] = {.is_cut = true, .unit = AT(mixed_qkv_unit), .extent = AT(mixed_rows)},
+    [FY_WAY_MIXED_O] = {.is_cut = true,
+                        .unit = AT(mixed_o_unit),
+                        .extent = AT(mixed_columns),
+                        .dim = 1},
+    [FY_WAY_SSM_IN] = {.is_cut = true, .pair = true},
+    [FY_WAY_SSM_CONV] = {.is_cut = true},
+    [FY_WAY_SSM_X] = {.is_cut = true, .dim = 1},
+    [FY_WAY_SSM_HEADS] = {.is_cut = true, .extent = AT(ssm_heads)},
+    [FY_WAY_SSM_OUT] = {.is_cut = true, .extent = AT(ssm_inner), .dim = 1},
     [FY_WAY_STACKED_PAIR] = {.is_cut = true, .unit = AT(tile), .dim = 1, .pair = true},
     [FY_WAY_STACKED_DOWN] = {.is_cut = true, .unit = AT(tile), .dim = 2},
 };
@@ -97,9 +97,9 @@ static uint64_t fact_at(const fy_facts *facts, size_t offset, uint64_t otherwise
 
 static void set_blocks(cut *c, const block *blocks, size_t n_blocks)
 {
-    c->pair     = false;
+    c->pair = false;
     c->n_blocks = n_blocks;
-    c->extent   = 0;
+    c->extent = 0;
     for (size_t i = 0; i < n_blocks; i++) {
         c->blocks[i] = blocks[i];
         c->extent += blocks[i].size;
@@ -109,12 +109,12 @@ static void set_blocks(cut *c, const block *blocks, size_t n_blocks)
 /* The ways that take more than the table has. */
 static void refine(const fy_facts *f, fy_way way, cut *c)
 {
-    bool  grouped = f->ssm_groups != 0;
-    block kv      = {f->kv_rows, f->kv_parts};
-    block qkv[]   = {{f->q_rows, 0}, kv, kv};
-    block x       = {f->ssm_inner, 0};
-    block b       = {f->ssm_states, f->tp > f->ssm_groups ? f->ssm_groups : 0};
-    block in[]    = {x, x, b, b, {f->ssm_heads, 0}}; /* z, x, B, C, dt */
+    bool grouped = f->ssm_groups != 0;
+    block kv = {f->kv_rows, f->kv_parts};
+    block qkv[] = {{f->q_rows, 0}, kv, kv};
+    block x = {f->ssm_inner, 0};
+    block b = {f->ssm_states, f->tp > f->ssm_groups ? f->ssm_groups : 0};
+    block in[] = {x, x, b, b, {f->ssm_heads, 0}}; /* z, x, B, C, dt */
     if (way == FY_WAY_QKV) {
         set_blocks(c, qkv, 3);
     } else if (way == FY_WAY_SSM_IN && grouped) {
@@ -130,11 +130,11 @@ static void refine(const fy_facts *f, fy_way way, cut *c)
 /* False: nothing is cut. */
 static bool cut_of(const fy_facts *facts, fy_way way, cut *c)
 {
-    *c = (cut){.dim    = ways[way].dim,
-               .unit   = fact_at(facts, ways[way].unit, 1),
-               .parts  = fact_at(facts, ways[way].parts, 0),
+    *c = (cut){.dim = ways[way].dim,
+               .unit = fact_at(facts, ways[way].unit, 1),
+               .parts = fact_at(facts, ways[way].parts, 0),
                .extent = fact_at(facts, ways[way].extent, 0),
-               .pair   = ways[way].pair};
+               .pair = ways[way].pair};
     refine(facts, way, c);
     return ways[way].is_cut;
 }
@@ -153,7 +153,7 @@ static ferry_status scale_cut(const fy_facts *facts, const fy_model_tensor *tens
                               ferry_error *error)
 {
     uint64_t size = facts->block[c->dim];
-    bool     fits = c->unit % size == 0;
+    bool fits = c->unit % size == 0;
     for (size_t i = 0; i < c->n_blocks; i++) {
         fits = fits && c->blocks[i].size % size == 0;
         c->blocks[i].size /= size;
@@ -164,7 +164,7 @@ static ferry_status scale_cut(const fy_facts *facts, const fy_model_tensor *tens
                        "write a layout file",
                        facts->source_name, tensor->name, (ull)size);
     }
-    c->unit   = c->unit / size;
+    c->unit = c->unit / size;
     c->extent = fy_ceil_div(c->extent, size);
     return FERRY_OK;
 }
@@ -185,10 +185,10 @@ static bool put_blocks(json_t *entry, const cut *c)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < c->n_blocks; i++) {
-        const block *b    = &c->blocks[i];
-        json_t      *item = b->parts == 0
-                                ? number(b->size)
-                                : json_pack("[I, I]", (json_int_t)b->size, (json_int_t)b->parts);
+        const block *b = &c->blocks[i];
+        json_t *item = b->parts == 0
+                           ? number(b->size)
+                           : json_pack("[I, I]", (json_int_t)b->size, (json_int_t)b->parts);
         if (json_array_append_new(list, item) != 0) {
             json_decref(list);
             return false;
@@ -200,8 +200,8 @@ static bool put_blocks(json_t *entry, const cut *c)
 /* The chunk rule in units, where the last unit may be short. */
 static bool put_sizes(json_t *entry, uint64_t extent, uint64_t unit, uint64_t parts)
 {
-    json_t  *list  = json_array();
-    uint64_t most  = fy_ceil_div(fy_ceil_div(extent, unit), parts) * unit;
+    json_t *list = json_array();
+    uint64_t most = fy_ceil_div(fy_ceil_div(extent, unit), parts) * unit;
     uint64_t begin = 0;
     for (uint64_t p = 0; p < parts; p++) {
         uint64_t size = fy_min(most, extent - begin);
@@ -251,15 +251,15 @@ static json_t *experts_entry(uint64_t n_experts, uint64_t ep)
     if (entry == NULL || n_experts % ep == 0) {
         return entry;
     }
-    json_t  *sizes = json_array();
-    bool     done  = sizes != NULL;
+    json_t *sizes = json_array();
+    bool done = sizes != NULL;
     uint64_t begin = 0;
     for (uint64_t p = 1; p <= ep && done; p++) {
         /* the first expert of coordinate p is the least i with i ep >= p n */
         __extension__ typedef unsigned __int128 wide;
         uint64_t end = (uint64_t)(((wide)p * n_experts + ep - 1) / ep);
-        done         = json_array_append_new(sizes, number(end - begin)) == 0;
-        begin        = end;
+        done = json_array_append_new(sizes, number(end - begin)) == 0;
+        begin = end;
     }
     done = done && put(entry, "sizes", json_incref(sizes));
     json_decref(sizes);
@@ -277,8 +277,8 @@ static ferry_status adapt(const fy_facts *facts, fy_param param, const fy_model_
                           cut *c, bool *whole_out, bool *known_out, ferry_error *error)
 {
     bool by_rows = tensor->n_dims == 1 || (tensor->n_dims == 2 && tensor->shape[1] == 1);
-    *whole_out   = false;
-    *known_out   = true;
+    *whole_out = false;
+    *known_out = true;
     switch (param) {
     case FY_PARAM_BIAS:
         *whole_out = c->dim != 0;
@@ -327,14 +327,14 @@ ferry_status fy_short_cut(const fy_facts *facts, fy_way way, fy_param param,
                           const fy_model_tensor *tensor, json_t **shard_out, bool *known_out,
                           ferry_error *error)
 {
-    cut  c;
+    cut c;
     bool stacked = way == FY_WAY_STACKED_PAIR || way == FY_WAY_STACKED_DOWN;
-    bool by_ep   = stacked && facts->ep > 1 && tensor->n_dims == 3 && tensor->shape[0] <= INT64_MAX;
-    bool is_cut  = cut_of(facts, way, &c);
-    bool whole   = false;
-    *known_out   = way != FY_WAY_UNKNOWN;
-    *shard_out   = NULL;
-    bool single  = tensor->n_dims == 0 || (tensor->n_dims == 1 && tensor->shape[0] == 1);
+    bool by_ep = stacked && facts->ep > 1 && tensor->n_dims == 3 && tensor->shape[0] <= INT64_MAX;
+    bool is_cut = cut_of(facts, way, &c);
+    bool whole = false;
+    *known_out = way != FY_WAY_UNKNOWN;
+    *shard_out = NULL;
+    bool single = tensor->n_dims == 0 || (tensor->n_dims == 1 && tensor->shape[0] == 1);
     if (!is_cut || (single && param != FY_PARAM_WEIGHT)) {
         return FERRY_OK;
     }
@@ -354,7 +354,7 @@ ferry_status fy_short_cut(const fy_facts *facts, fy_way way, fy_param param,
         return status;
     }
     json_t *shard = json_array();
-    bool    done  = shard != NULL;
+    bool done = shard != NULL;
     if (done && by_ep) {
         done = json_array_append_new(shard, experts_entry(tensor->shape[0], facts->ep)) == 0;
     }

@@ -17,7 +17,7 @@ static ferry_status read_number(const fy_facts *facts, const json_t *object, con
                                 uint64_t *number_out, ferry_error *error)
 {
     const json_t *value = json_object_get(object, key);
-    *number_out         = 0;
+    *number_out = 0;
     if (value == NULL || json_is_null(value)) {
         return FERRY_OK;
     }
@@ -36,7 +36,7 @@ ferry_status fy_facts_number(const fy_facts *facts, const char *const *keys, uin
                              ferry_error *error)
 {
     const json_t *objects[] = {facts->text_config, facts->config};
-    uint64_t      number    = 0;
+    uint64_t number = 0;
     for (size_t i = 0; i < 2 && number == 0; i++) {
         for (const char *const *key = keys; *key != NULL && number == 0; key++) {
             ferry_status status = read_number(facts, objects[i], *key, &number, error);
@@ -61,8 +61,8 @@ uint64_t fy_lcm(uint64_t a, uint64_t b)
     uint64_t x = a, y = b;
     while (y != 0) {
         uint64_t rest = x % y;
-        x             = y;
-        y             = rest;
+        x = y;
+        y = rest;
     }
     return a / x * b;
 }
@@ -104,8 +104,8 @@ static ferry_status gather_blocks(fy_facts *facts, ferry_error *error)
                        facts->source_name, facts->tp);
     }
     for (size_t i = 0; json_is_array(blocks) && i < 2; i++) {
-        const json_t *block  = json_array_get(blocks, i);
-        json_int_t    number = json_integer_value(block);
+        const json_t *block = json_array_get(blocks, i);
+        json_int_t number = json_integer_value(block);
         if (!json_is_integer(block) || number < 1 || number > MAX_SCALE_BLOCK) {
             return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                            "%s: \"weight_block_size\" of config.json must be two whole numbers "
@@ -131,8 +131,8 @@ static ferry_status read_heads(const fy_facts *facts, const fy_model_tensor *nor
                                ferry_error *error)
 {
     static const char *const size_keys[] = {"head_dim", "attention_head_dim", NULL};
-    uint64_t                 hidden      = 0;
-    ferry_status             status      = fy_facts_number(facts, size_keys, &h->size, error);
+    uint64_t hidden = 0;
+    ferry_status status = fy_facts_number(facts, size_keys, &h->size, error);
     if (status == FERRY_OK) {
         status = number_of(facts, "num_attention_heads", &h->q, error);
     }
@@ -174,7 +174,7 @@ static ferry_status check_rows(const fy_facts *facts, const char *what, uint64_t
 static bool cuts_between_heads(uint64_t rows, uint64_t tp, bool grouped)
 {
     bool by_two = (tp & (tp - 1)) == 0;
-    bool toy    = !grouped && rows < TOY_ROWS && rows % tp == 0;
+    bool toy = !grouped && rows < TOY_ROWS && rows % tp == 0;
     return toy || (by_two && rows % (WIDEST_HEAD * tp) == 0);
 }
 
@@ -189,7 +189,7 @@ static ferry_status cut_unknown_heads(fy_facts *facts, ferry_error *error)
                            error);
     }
     facts->kv_unit = facts->kv_rows / facts->tp;
-    facts->q_unit  = facts->q_rows / facts->tp;
+    facts->q_unit = facts->q_rows / facts->tp;
     return FERRY_OK;
 }
 
@@ -215,8 +215,8 @@ static ferry_status cut_shared_heads(fy_facts *facts, const heads *h, uint64_t n
                        (ull)facts->block[1]);
     }
     facts->kv_parts = n_kv;
-    facts->kv_unit  = h->size;
-    facts->q_unit   = h->size;
+    facts->kv_unit = h->size;
+    facts->q_unit = h->size;
     return FERRY_OK;
 }
 
@@ -224,7 +224,7 @@ static ferry_status cut_shared_heads(fy_facts *facts, const heads *h, uint64_t n
 static ferry_status cut_heads(fy_facts *facts, const heads *h, ferry_error *error)
 {
     uint64_t n_kv = facts->kv_rows / h->size;
-    uint64_t n_q  = facts->q_rows / h->size;
+    uint64_t n_q = facts->q_rows / h->size;
     if (n_kv == 0 || n_q % n_kv != 0) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s: %llu heads are not a multiple of %llu KV heads", facts->source_name,
@@ -236,7 +236,7 @@ static ferry_status cut_heads(fy_facts *facts, const heads *h, ferry_error *erro
     uint64_t together =
         fy_lcm(items_for(h->size, facts->block[0]), items_for(h->size, facts->block[1]));
     facts->kv_unit = fy_min(together, n_kv) * h->size;
-    facts->q_unit  = n_q / n_kv * facts->kv_unit;
+    facts->q_unit = n_q / n_kv * facts->kv_unit;
     return FERRY_OK;
 }
 
@@ -244,12 +244,12 @@ static ferry_status gather_attention(fy_facts *facts, const fy_model_tensor *con
                                      ferry_error *error)
 {
     const fy_model_tensor *qkv = samples[FY_WAY_QKV];
-    const fy_model_tensor *kv  = samples[FY_WAY_KV];
-    facts->q_rows              = extent_of(samples[FY_WAY_Q], 0);
-    facts->kv_rows             = extent_of(kv, 0);
+    const fy_model_tensor *kv = samples[FY_WAY_KV];
+    facts->q_rows = extent_of(samples[FY_WAY_Q], 0);
+    facts->kv_rows = extent_of(kv, 0);
     if (qkv != NULL) { /* q has as many rows as o has columns */
-        facts->q_rows  = extent_of(samples[FY_WAY_O], 1);
-        uint64_t rows  = extent_of(qkv, 0);
+        facts->q_rows = extent_of(samples[FY_WAY_O], 1);
+        uint64_t rows = extent_of(qkv, 0);
         facts->kv_rows = rows > facts->q_rows ? (rows - facts->q_rows) / 2 : 0;
     }
     if (qkv == NULL && kv == NULL && samples[FY_WAY_Q] == NULL && samples[FY_WAY_O] == NULL) {
@@ -263,7 +263,7 @@ static ferry_status gather_attention(fy_facts *facts, const fy_model_tensor *con
                        facts->source_name, (ull)facts->q_rows, (ull)facts->kv_rows,
                        (ull)number_limit);
     }
-    heads        h      = {0};
+    heads h = {0};
     ferry_status status = read_heads(facts, samples[FY_WAY_HEAD_NORM], &h, error);
     if (status == FERRY_OK && h.size == 0) {
         return cut_unknown_heads(facts, error);
@@ -321,15 +321,15 @@ static void derive_latent(const fy_facts *facts, uint64_t rope, latent *l)
     }
     l->heads = (q + o - kv) / rope;
     l->value = o / l->heads;
-    l->nope  = (kv - o) / l->heads;
+    l->nope = (kv - o) / l->heads;
 }
 
 static ferry_status gather_latent(fy_facts *facts, const fy_model_tensor *const *samples,
                                   ferry_error *error)
 {
-    latent l             = {0};
-    facts->mla_q_rows    = extent_of(samples[FY_WAY_MLA_Q], 0);
-    facts->mla_kv_rows   = extent_of(samples[FY_WAY_MLA_KV], 0);
+    latent l = {0};
+    facts->mla_q_rows = extent_of(samples[FY_WAY_MLA_Q], 0);
+    facts->mla_kv_rows = extent_of(samples[FY_WAY_MLA_KV], 0);
     facts->mla_o_columns = extent_of(samples[FY_WAY_MLA_O], 1);
     if (samples[FY_WAY_MLA_Q] == NULL && samples[FY_WAY_MLA_KV] == NULL &&
         samples[FY_WAY_MLA_O] == NULL) {
@@ -339,10 +339,10 @@ static ferry_status gather_latent(fy_facts *facts, const fy_model_tensor *const 
     if (status != FERRY_OK) {
         return status;
     }
-    uint64_t down  = extent_of(samples[FY_WAY_MLA_KV_A], 0);
-    uint64_t rank  = extent_of(samples[FY_WAY_MLA_NORM], 0);
-    bool     small = fy_max(fy_max(facts->mla_q_rows, facts->mla_kv_rows),
-                            fy_max(facts->mla_o_columns, down)) < number_limit;
+    uint64_t down = extent_of(samples[FY_WAY_MLA_KV_A], 0);
+    uint64_t rank = extent_of(samples[FY_WAY_MLA_NORM], 0);
+    bool small = fy_max(fy_max(facts->mla_q_rows, facts->mla_kv_rows),
+                        fy_max(facts->mla_o_columns, down)) < number_limit;
     if (small && (l.heads == 0 || l.nope == 0 || l.rope == 0 || l.value == 0)) {
         derive_latent(facts, down > rank ? down - rank : 0, &l);
     }
@@ -365,10 +365,10 @@ static ferry_status gather_latent(fy_facts *facts, const fy_model_tensor *const 
     uint64_t together = fy_lcm(
         items_for(l.nope + l.rope, facts->block[0]),
         fy_lcm(items_for(l.nope + l.value, facts->block[0]), items_for(l.value, facts->block[1])));
-    together           = fy_min(together, l.heads);
-    facts->mla_q_unit  = together * (l.nope + l.rope);
+    together = fy_min(together, l.heads);
+    facts->mla_q_unit = together * (l.nope + l.rope);
     facts->mla_kv_unit = together * (l.nope + l.value);
-    facts->mla_o_unit  = together * l.value;
+    facts->mla_o_unit = together * l.value;
     return FERRY_OK;
 }
 
@@ -381,8 +381,8 @@ static ferry_status gather_mixed(fy_facts *facts, const fy_model_tensor *const *
     if (mixed == NULL) {
         return FERRY_OK;
     }
-    uint64_t     rows   = extent_of(mixed, 0);
-    uint64_t     n      = 0;
+    uint64_t rows = extent_of(mixed, 0);
+    uint64_t n = 0;
     ferry_status status = number_of(facts, "num_attention_heads", &n, error);
     if (status != FERRY_OK) {
         return status;
@@ -400,11 +400,11 @@ static ferry_status gather_mixed(fy_facts *facts, const fy_model_tensor *const *
         return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: tp=%u exceeds the %llu heads",
                        facts->source_name, facts->tp, (ull)n);
     }
-    n                     = n == 0 ? facts->tp : n;
-    facts->mixed_rows     = rows;
-    facts->mixed_columns  = rows / 3;
+    n = n == 0 ? facts->tp : n;
+    facts->mixed_rows = rows;
+    facts->mixed_columns = rows / 3;
     facts->mixed_qkv_unit = rows / n;
-    facts->mixed_o_unit   = rows / n / 3;
+    facts->mixed_o_unit = rows / n / 3;
     return FERRY_OK;
 }
 
@@ -421,8 +421,8 @@ static ferry_status gather_stacked(fy_facts *facts, const fy_model_tensor *const
     }
     if (pair != NULL && down != NULL && pair->n_dims == 3 && down->n_dims == 3) {
         const uint64_t *p = pair->shape, *d = down->shape;
-        bool            plain     = p[2] == d[1] && p[1] % 2 == 0 && p[1] / 2 == d[2];
-        bool            swapped   = p[1] == d[2] && p[2] % 2 == 0 && p[2] / 2 == d[1];
+        bool plain = p[2] == d[1] && p[1] % 2 == 0 && p[1] / 2 == d[2];
+        bool swapped = p[1] == d[2] && p[2] % 2 == 0 && p[2] / 2 == d[1];
         facts->stacked_transposed = swapped;
         if (plain != swapped) {
             return FERRY_OK;

@@ -22,14 +22,14 @@ typedef struct fy_short_mesh {
  * config.json where it says them and else from shapes, and checked against both.
  */
 typedef struct fy_facts {
-    const char   *source_name;
+    const char *source_name;
     const json_t *config;      /* NULL: none */
     const json_t *text_config; /* nested in it, NULL: none */
-    uint32_t      tp;
-    uint32_t      ep;
-    bool          has_scales; /* there are scales of blocks (weight_scale_inv) */
-    uint64_t      block[2];   /* rows and columns that share a scale; 1: none */
-    uint64_t      tile;       /* a multiple of both */
+    uint32_t tp;
+    uint32_t ep;
+    bool has_scales;   /* there are scales of blocks (weight_scale_inv) */
+    uint64_t block[2]; /* rows and columns that share a scale; 1: none */
+    uint64_t tile;     /* a multiple of both */
 
     /* Attention. kv_parts: the KV heads where tp exceeds them, else 0. */
     uint64_t q_rows;

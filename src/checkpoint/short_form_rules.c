@@ -21,50 +21,50 @@ enum { MAX_PATTERN = 192, NO_ROW = UINT16_MAX };
 
 /* A row of the tables with its pattern for this model, and the rules made of it. */
 typedef struct entry {
-    const fy_row          *row;
-    char                   pattern[MAX_PATTERN]; /* of the module, or of the tensor for a raw row */
-    size_t                 length;
-    const char            *tail; /* behind its last star */
-    size_t                 tail_length;
-    json_t                *rules[FY_N_PARAMS]; /* NULL: not yet */
+    const fy_row *row;
+    char pattern[MAX_PATTERN]; /* of the module, or of the tensor for a raw row */
+    size_t length;
+    const char *tail; /* behind its last star */
+    size_t tail_length;
+    json_t *rules[FY_N_PARAMS]; /* NULL: not yet */
     const fy_model_tensor *first[FY_N_PARAMS];
-    bool                   known[FY_N_PARAMS];
+    bool known[FY_N_PARAMS];
 } entry;
 
 typedef struct maker {
-    fy_short_model        *model;
-    entry                 *entries;
-    size_t                 n_entries;
-    uint16_t              *rows; /* of each tensor its entry, or NO_ROW */
+    fy_short_model *model;
+    entry *entries;
+    size_t n_entries;
+    uint16_t *rows; /* of each tensor its entry, or NO_ROW */
     const fy_model_tensor *samples[FY_N_WAYS];
-    json_t                *own_rules; /* of single tensors */
-    json_t                *unknown;
+    json_t *own_rules; /* of single tensors */
+    json_t *unknown;
 } maker;
 
 static void fill_entry(const fy_decoder *decoder, const fy_row *row, entry *e)
 {
-    bool        in_layers = row->zone == FY_ZONE_LAYERS;
-    const char *before    = row->name[0] == '*' ? "" : decoder->root;
+    bool in_layers = row->zone == FY_ZONE_LAYERS;
+    const char *before = row->name[0] == '*' ? "" : decoder->root;
     snprintf(e->pattern, sizeof e->pattern, "%s%s%s", in_layers ? decoder->layers : before,
              in_layers ? "*." : "", row->name);
     const char *star = strrchr(e->pattern, '*');
-    e->row           = row;
-    e->length        = strlen(e->pattern);
-    e->tail          = star == NULL ? e->pattern : star + 1;
-    e->tail_length   = strlen(e->tail);
+    e->row = row;
+    e->length = strlen(e->pattern);
+    e->tail = star == NULL ? e->pattern : star + 1;
+    e->tail_length = strlen(e->tail);
 }
 
 static ferry_status list_rows(maker *m, ferry_error *error)
 {
     const fy_row *const *groups = m->model->family->groups;
-    size_t               n_rows = 0;
+    size_t n_rows = 0;
     for (size_t g = 0; g < FY_MAX_GROUPS && groups[g] != NULL; g++) {
         for (const fy_row *row = groups[g]; row->name != NULL; row++) {
             n_rows++;
         }
     }
     m->entries = fy_alloc_zeroed(n_rows, sizeof *m->entries);
-    m->rows    = fy_alloc(m->model->n_tensors, sizeof *m->rows);
+    m->rows = fy_alloc(m->model->n_tensors, sizeof *m->rows);
     if (m->entries == NULL || m->rows == NULL) {
         return fy_fail_no_memory(error, "the rules of a short form");
     }
@@ -80,7 +80,7 @@ static ferry_status list_rows(maker *m, ferry_error *error)
 static fy_param split_name(const char *name, size_t length, size_t *module_out)
 {
     const char *dot = memrchr(name, '.', length);
-    *module_out     = dot == NULL ? 0 : (size_t)(dot - name);
+    *module_out = dot == NULL ? 0 : (size_t)(dot - name);
     return fy_param_of(dot == NULL ? name : dot + 1);
 }
 
@@ -132,9 +132,9 @@ static void sort_tensors(maker *m)
     char expert_pattern[MAX_PATTERN];
     fy_short_expert_pattern(m->model->decoder, expert_pattern, sizeof expert_pattern);
     for (size_t i = 0; i < m->model->n_tensors; i++) {
-        const fy_model_tensor *t         = &m->model->tensors[i];
-        bool                   in_layers = is_in_layers(m, t->name);
-        size_t                 module;
+        const fy_model_tensor *t = &m->model->tensors[i];
+        bool in_layers = is_in_layers(m, t->name);
+        size_t module;
         m->rows[i] = find_row(m, t->name, in_layers);
         if (in_layers) {
             note_numbers(m, t->name, expert_pattern);
@@ -142,8 +142,8 @@ static void sort_tensors(maker *m)
         if (m->rows[i] == NO_ROW) {
             continue;
         }
-        const fy_row *row   = m->entries[m->rows[i]].row;
-        fy_param      param = split_name(t->name, strlen(t->name), &module);
+        const fy_row *row = m->entries[m->rows[i]].row;
+        fy_param param = split_name(t->name, strlen(t->name), &module);
         if ((row->raw || param == FY_PARAM_WEIGHT) && m->samples[row->way] == NULL) {
             m->samples[row->way] = t;
         }
@@ -168,9 +168,9 @@ static bool put_zone(const maker *m, fy_zone zone, json_t *rule)
 static json_t *make_rule(const maker *m, const char *match, fy_zone zone, json_t *shard)
 {
     json_t *rule = json_object();
-    bool    done = json_object_set_new(rule, "match", json_string(match)) == 0;
-    done         = done && put_zone(m, zone, rule);
-    done         = done && (shard == NULL || json_object_set(rule, "shard", shard) == 0);
+    bool done = json_object_set_new(rule, "match", json_string(match)) == 0;
+    done = done && put_zone(m, zone, rule);
+    done = done && (shard == NULL || json_object_set(rule, "shard", shard) == 0);
     if (!done) {
         json_decref(rule);
         rule = NULL;
@@ -211,7 +211,7 @@ static ferry_status add_own_rule(maker *m, const fy_model_tensor *tensor, fy_zon
 static ferry_status set_row_rule(maker *m, entry *e, size_t slot, const fy_model_tensor *tensor,
                                  json_t *shard, ferry_error *error)
 {
-    char        match[MAX_PATTERN + 32];
+    char match[MAX_PATTERN + 32];
     const char *parameter = strrchr(tensor->name, '.');
     snprintf(match, sizeof match, "%s%.31s", e->pattern,
              e->row->raw || parameter == NULL ? "" : parameter);
@@ -232,15 +232,15 @@ static ferry_status rule_other(maker *m, const entry *e, const fy_model_tensor *
 static ferry_status rule_tensor(maker *m, size_t i, ferry_error *error)
 {
     const fy_model_tensor *tensor = &m->model->tensors[i];
-    json_t                *shard  = NULL;
-    size_t                 module;
-    bool                   known;
+    json_t *shard = NULL;
+    size_t module;
+    bool known;
     if (m->rows[i] == NO_ROW) {
         return note_unknown(m, tensor->name, error);
     }
-    entry   *e     = &m->entries[m->rows[i]];
+    entry *e = &m->entries[m->rows[i]];
     fy_param param = split_name(tensor->name, strlen(tensor->name), &module);
-    size_t   slot  = e->row->raw ? FY_PARAM_WEIGHT : param;
+    size_t slot = e->row->raw ? FY_PARAM_WEIGHT : param;
     if (e->first[slot] != NULL && same_shape(e->first[slot], tensor) && e->known[slot]) {
         return FERRY_OK;
     }
@@ -253,11 +253,11 @@ static ferry_status rule_tensor(maker *m, size_t i, ferry_error *error)
         status = rule_other(m, e, tensor, error);
     } else if (status == FERRY_OK && e->rules[slot] == NULL) {
         e->known[slot] = known;
-        status         = set_row_rule(m, e, slot, tensor, shard, error);
+        status = set_row_rule(m, e, slot, tensor, shard, error);
     } else if (status == FERRY_OK) {
-        const json_t *had  = json_object_get(e->rules[slot], "shard");
-        bool          same = had == NULL || shard == NULL ? had == shard : json_equal(had, shard);
-        status             = same ? status : add_own_rule(m, tensor, e->row->zone, shard, error);
+        const json_t *had = json_object_get(e->rules[slot], "shard");
+        bool same = had == NULL || shard == NULL ? had == shard : json_equal(had, shard);
+        status = same ? status : add_own_rule(m, tensor, e->row->zone, shard, error);
     }
     json_decref(shard);
     return status;
@@ -289,11 +289,11 @@ static json_t *join_rules(maker *m)
     char layers[MAX_PATTERN];
     snprintf(layers, sizeof layers, "%s*", m->model->decoder->layers);
     json_t *list = json_array();
-    bool    done = list != NULL && json_array_extend(list, m->own_rules) == 0;
-    done         = done && append_zone(m, list, true);
-    done         = done && append(list, make_rule(m, layers, FY_ZONE_LAYERS, NULL));
-    done         = done && append_zone(m, list, false);
-    done         = done && append(list, make_rule(m, "*", FY_ZONE_FIRST, NULL));
+    bool done = list != NULL && json_array_extend(list, m->own_rules) == 0;
+    done = done && append_zone(m, list, true);
+    done = done && append(list, make_rule(m, layers, FY_ZONE_LAYERS, NULL));
+    done = done && append_zone(m, list, false);
+    done = done && append(list, make_rule(m, "*", FY_ZONE_FIRST, NULL));
     if (!done) {
         json_decref(list);
         list = NULL;
@@ -304,8 +304,8 @@ static json_t *join_rules(maker *m)
 static ferry_status make_rules(maker *m, ferry_error *error)
 {
     ferry_status status = fy_facts_gather(&m->model->facts, m->samples, error);
-    m->own_rules        = json_array();
-    m->unknown          = json_array();
+    m->own_rules = json_array();
+    m->unknown = json_array();
     if (status == FERRY_OK && (m->own_rules == NULL || m->unknown == NULL)) {
         status = fy_fail_no_memory(error, "the rules of a short form");
     }
@@ -331,8 +331,8 @@ static void cleanup(maker *m)
 ferry_status fy_short_rules_make(fy_short_model *model, json_t **rules_out, json_t **unknown_out,
                                  ferry_error *error)
 {
-    maker        m      = {.model = model};
-    json_t      *rules  = NULL;
+    maker m = {.model = model};
+    json_t *rules = NULL;
     ferry_status status = list_rows(&m, error);
     if (status != FERRY_OK) {
         goto out;
@@ -347,7 +347,7 @@ ferry_status fy_short_rules_make(fy_short_model *model, json_t **rules_out, json
         status = fy_fail_no_memory(error, "the rules of a short form");
         goto out;
     }
-    *rules_out   = rules;
+    *rules_out = rules;
     *unknown_out = json_incref(m.unknown);
 out:
     cleanup(&m);

@@ -7,13 +7,13 @@
 /* One model and one short form on their way to rules. */
 typedef struct fy_short_model {
     const fy_model_tensor *tensors;
-    size_t                 n_tensors;
-    fy_short_mesh          mesh;
-    const fy_decoder      *decoder;
-    const fy_family       *family;
-    fy_facts               facts;     /* filled down to ep */
-    uint64_t               n_layers;  /* by the names, set by fy_short_rules_make */
-    uint64_t               n_experts; /* the same */
+    size_t n_tensors;
+    fy_short_mesh mesh;
+    const fy_decoder *decoder;
+    const fy_family *family;
+    fy_facts facts;     /* filled down to ep */
+    uint64_t n_layers;  /* by the names, set by fy_short_rules_make */
+    uint64_t n_experts; /* the same */
 } fy_short_model;
 
 /* The pattern of a stage that places experts. */

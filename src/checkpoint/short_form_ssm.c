@@ -12,19 +12,19 @@ typedef unsigned long long ull;
 static ferry_status read_sizes(fy_facts *facts, const fy_model_tensor *const *samples,
                                ferry_error *error)
 {
-    const fy_model_tensor *in    = samples[FY_WAY_SSM_IN];
-    const fy_model_tensor *conv  = samples[FY_WAY_SSM_CONV];
+    const fy_model_tensor *in = samples[FY_WAY_SSM_IN];
+    const fy_model_tensor *conv = samples[FY_WAY_SSM_CONV];
     const fy_model_tensor *heads = samples[FY_WAY_SSM_HEADS];
-    const fy_model_tensor *out   = samples[FY_WAY_SSM_OUT];
-    const uint64_t         limit = UINT64_C(1) << 31;
+    const fy_model_tensor *out = samples[FY_WAY_SSM_OUT];
+    const uint64_t limit = UINT64_C(1) << 31;
     if (in != NULL && conv != NULL && heads != NULL && out != NULL && in->n_dims == 2 &&
         conv->n_dims >= 1 && heads->n_dims == 1 && out->n_dims == 2) {
         uint64_t inner = out->shape[1], rows = conv->shape[0], n = heads->shape[0];
         if (inner > 0 && inner < limit && rows > inner && rows < limit && n > 0 && n < limit &&
             (rows - inner) % 2 == 0 && inner % n == 0 && in->shape[0] == inner + rows + n) {
-            facts->ssm_inner  = inner;
+            facts->ssm_inner = inner;
             facts->ssm_states = (rows - inner) / 2;
-            facts->ssm_heads  = n;
+            facts->ssm_heads = n;
             return FERRY_OK;
         }
     }
@@ -41,8 +41,8 @@ static ferry_status read_groups(fy_facts *facts, ferry_error *error)
 {
     static const char *const group_keys[] = {"mamba_n_groups", "n_groups", NULL};
     static const char *const state_keys[] = {"mamba_d_state", "ssm_state_size", "state_size", NULL};
-    uint64_t                 groups = 0, state = 0;
-    ferry_status             status = fy_facts_number(facts, group_keys, &groups, error);
+    uint64_t groups = 0, state = 0;
+    ferry_status status = fy_facts_number(facts, group_keys, &groups, error);
     if (status == FERRY_OK) {
         status = fy_facts_number(facts, state_keys, &state, error);
     }

@@ -19,7 +19,7 @@ static char *beside(const char *spec_path, const char *model)
         return fy_strdup(model);
     }
     size_t folder = (size_t)(slash - spec_path) + 1;
-    char  *path   = fy_alloc(folder + strlen(model) + 1, 1);
+    char *path = fy_alloc(folder + strlen(model) + 1, 1);
     if (path != NULL) {
         memcpy(path, spec_path, folder);
         strcpy(path + folder, model);
@@ -30,11 +30,11 @@ static char *beside(const char *spec_path, const char *model)
 /* Puts the tensors of the model in the place of its path. */
 static ferry_status expand_model(const char *spec_path, json_t *root, ferry_error *error)
 {
-    const char   *model = NULL;
-    json_t       *tensors;
-    fy_json_place place  = {.key = spec_path};
-    fy_json_place at     = {.parent = &place, .key = "model"};
-    ferry_status  status = fy_json_get_string(json_object_get(root, "model"), &at, &model, error);
+    const char *model = NULL;
+    json_t *tensors;
+    fy_json_place place = {.key = spec_path};
+    fy_json_place at = {.parent = &place, .key = "model"};
+    ferry_status status = fy_json_get_string(json_object_get(root, "model"), &at, &model, error);
     if (status == FERRY_OK && json_object_get(root, "tensors") != NULL) {
         status = fy_json_fail(&at, error, "and tensors exclude each other");
     }
@@ -42,8 +42,8 @@ static ferry_status expand_model(const char *spec_path, json_t *root, ferry_erro
         return status;
     }
     char *path = beside(spec_path, model);
-    status     = path == NULL ? fy_fail_no_memory(error, "a file name")
-                              : fy_model_read_tensors(path, &tensors, error);
+    status = path == NULL ? fy_fail_no_memory(error, "a file name")
+                          : fy_model_read_tensors(path, &tensors, error);
     fy_free(path);
     if (status == FERRY_OK && (json_object_set_new(root, "tensors", tensors) != 0 ||
                                json_object_del(root, "model") != 0)) {
@@ -57,7 +57,7 @@ static ferry_status keep_text(ferry_spec *spec, char **text_inout, const json_t 
                               bool expanded, ferry_error *error)
 {
     if (!expanded) {
-        spec->text  = *text_inout;
+        spec->text = *text_inout;
         *text_inout = NULL;
         return FERRY_OK;
     }
@@ -66,10 +66,10 @@ static ferry_status keep_text(ferry_spec *spec, char **text_inout, const json_t 
 
 ferry_status ferry_spec_load(const char *path, ferry_spec **spec_out, ferry_error *error)
 {
-    char       *text   = NULL;
-    size_t      length = 0;
-    json_t     *root   = NULL;
-    ferry_spec *spec   = NULL;
+    char *text = NULL;
+    size_t length = 0;
+    json_t *root = NULL;
+    ferry_spec *spec = NULL;
     if (path == NULL || spec_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_spec_load needs a path and a place for the result");
@@ -90,7 +90,7 @@ ferry_status ferry_spec_load(const char *path, ferry_spec **spec_out, ferry_erro
     }
     if (status == FERRY_OK) {
         *spec_out = spec;
-        spec      = NULL;
+        spec = NULL;
     }
     ferry_spec_destroy(spec);
     json_decref(root);

@@ -11,17 +11,17 @@ void fy_st_word_classify(fy_st_word *word)
 {
     static const struct {
         const char *text;
-        uint32_t    bits;
+        uint32_t bits;
     } further[] = {{"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6}};
     word->width = FY_ST_INFERRED;
     if (fy_dtype_from_safetensors(word->text, &word->dtype)) {
         word->width = FY_ST_KNOWN;
-        word->bits  = word->dtype.element_bits;
+        word->bits = word->dtype.element_bits;
     }
     for (size_t i = 0; i < sizeof further / sizeof further[0]; i++) {
         if (strcmp(word->text, further[i].text) == 0) {
             word->width = further[i].bits % 8 == 0 ? FY_ST_KNOWN : FY_ST_OPAQUE;
-            word->bits  = further[i].bits;
+            word->bits = further[i].bits;
             word->dtype = (ferry_dtype){.kind = FERRY_BYTES, .element_bits = further[i].bits};
         }
     }
@@ -30,7 +30,7 @@ void fy_st_word_classify(fy_st_word *word)
 /* With empty dimensions taken as 1, bits must be countable in 63 bits, as everywhere in ferry. */
 static bool count_elements(const fy_st_tensor *tensor, uint64_t bits, uint64_t *volume_out)
 {
-    uint64_t most   = fy_max(bits, 1);
+    uint64_t most = fy_max(bits, 1);
     uint64_t volume = 1;
     for (uint32_t d = 0; d < tensor->n_dims; d++) {
         volume *= tensor->shape[d]; /* does not overflow where the next does not */
@@ -60,7 +60,7 @@ static ferry_status fail_bytes(const char *file, const fy_st_tensor *tensor, uin
 /* Carried as the bytes that it has: they travel, but only together. */
 static void make_opaque(fy_st_tensor *tensor)
 {
-    tensor->dtype     = (ferry_dtype){.kind = FERRY_BYTES, .element_bits = 8};
+    tensor->dtype = (ferry_dtype){.kind = FERRY_BYTES, .element_bits = 8};
     tensor->is_opaque = true;
 }
 
@@ -97,9 +97,9 @@ static ferry_status infer(const char *file, fy_st_tensor *tensor, uint64_t volum
 ferry_status fy_st_measure(const char *file, const fy_st_word *word, fy_st_tensor *tensor,
                            ferry_error *error)
 {
-    uint64_t volume   = 0;
-    uint64_t has      = tensor->end - tensor->begin;
-    bool     inferred = word->width == FY_ST_INFERRED;
+    uint64_t volume = 0;
+    uint64_t has = tensor->end - tensor->begin;
+    bool inferred = word->width == FY_ST_INFERRED;
     if (!count_elements(tensor, inferred ? 8 : word->bits, &volume)) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s: \"%.200s\" has a shape of more than 2^63 bits", file, tensor->name);

@@ -15,7 +15,7 @@ typedef struct fy_st_word {
     const char *text;
     fy_st_width width;
     ferry_dtype dtype;
-    uint32_t    bits;
+    uint32_t bits;
 } fy_st_word;
 
 /* Sets what the text says. */

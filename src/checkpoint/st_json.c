@@ -13,7 +13,7 @@ enum { MOST_DEPTH = 128 };
 void fy_st_cursor_cleanup(fy_st_cursor *cursor)
 {
     fy_free(cursor->scratch);
-    cursor->scratch          = NULL;
+    cursor->scratch = NULL;
     cursor->scratch_capacity = 0;
 }
 
@@ -24,8 +24,8 @@ bool fy_st_text_is(fy_st_text text, const char *word)
 
 ferry_status fy_st_fail(const fy_st_cursor *cursor, size_t at, const char *format, ...)
 {
-    char    what[400];
-    char    where[240] = "";
+    char what[400];
+    char where[240] = "";
     va_list arguments;
     va_start(arguments, format);
     fy_vprint(what, sizeof what, format, arguments);
@@ -87,9 +87,9 @@ ferry_status fy_st_take(fy_st_cursor *cursor, char byte, const char *expected)
 ferry_status fy_st_next(fy_st_cursor *cursor, char close, bool *first_inout, bool *more_out)
 {
     bool is_first = *first_inout;
-    int  byte     = fy_st_peek(cursor);
-    *first_inout  = false;
-    *more_out     = byte != close;
+    int byte = fy_st_peek(cursor);
+    *first_inout = false;
+    *more_out = byte != close;
     if (byte == close) {
         cursor->at++;
         return FERRY_OK;
@@ -105,12 +105,12 @@ ferry_status fy_st_next(fy_st_cursor *cursor, char close, bool *first_inout, boo
 static size_t sequence_bytes(const unsigned char *bytes, size_t left)
 {
     unsigned char first = bytes[0];
-    size_t        n     = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+    size_t n = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
     if ((first >= 0x80 && first < 0xc2) || first > 0xf4 || left < n) {
         return 0;
     }
     unsigned char least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
-    unsigned char most  = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+    unsigned char most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
     if (n > 1 && (bytes[1] < least || bytes[1] > most)) {
         return 0;
     }
@@ -126,7 +126,7 @@ static size_t sequence_bytes(const unsigned char *bytes, size_t left)
 static void pass_plain(fy_st_cursor *cursor)
 {
     const unsigned char *text = (const unsigned char *)cursor->text;
-    size_t               at   = cursor->at;
+    size_t at = cursor->at;
     while (at < cursor->length && text[at] >= 0x20 && text[at] != '"' && text[at] != '\\') {
         size_t n = text[at] < 0x80 ? 1 : sequence_bytes(text + at, cursor->length - at);
         if (n == 0) {
@@ -157,7 +157,7 @@ static ferry_status take_hex(fy_st_cursor *cursor, size_t begin, uint32_t *unit_
 {
     uint32_t unit = 0;
     for (size_t i = 0; i < 4; i++) {
-        char     byte = cursor->at < cursor->length ? cursor->text[cursor->at] : '\0';
+        char byte = cursor->at < cursor->length ? cursor->text[cursor->at] : '\0';
         uint32_t digit;
         if (byte >= '0' && byte <= '9') {
             digit = (uint32_t)(byte - '0');
@@ -176,8 +176,8 @@ static ferry_status take_hex(fy_st_cursor *cursor, size_t begin, uint32_t *unit_
 /* Behind the "\u": one unit, or two that make a character beyond 0xffff. */
 static ferry_status take_unicode(fy_st_cursor *cursor, uint32_t *code_out)
 {
-    size_t       begin  = cursor->at - 2;
-    uint32_t     low    = 0;
+    size_t begin = cursor->at - 2;
+    uint32_t low = 0;
     ferry_status status = take_hex(cursor, begin, code_out);
     if (status != FERRY_OK || *code_out < 0xd800 || *code_out > 0xdfff) {
         return status;
@@ -198,14 +198,14 @@ static ferry_status take_unicode(fy_st_cursor *cursor, uint32_t *code_out)
 
 static ferry_status append_code(fy_st_cursor *cursor, size_t *used_inout, uint32_t code)
 {
-    char   bytes[4];
+    char bytes[4];
     size_t n = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
     for (size_t i = n; i-- > 1;) {
         bytes[i] = (char)(0x80 | (code & 0x3f));
         code >>= 6;
     }
     static const unsigned char marks[] = {0, 0, 0xc0, 0xe0, 0xf0};
-    bytes[0]                           = (char)(marks[n] | code);
+    bytes[0] = (char)(marks[n] | code);
     return append(cursor, used_inout, bytes, n);
 }
 
@@ -213,10 +213,10 @@ static ferry_status append_code(fy_st_cursor *cursor, size_t *used_inout, uint32
 static ferry_status append_escape(fy_st_cursor *cursor, size_t *used_inout)
 {
     static const char letters[] = "\"\\/bfnrt";
-    static const char meant[]   = "\"\\/\b\f\n\r\t";
-    size_t            begin     = cursor->at;
-    char              letter    = begin + 1 < cursor->length ? cursor->text[begin + 1] : '\0';
-    const char       *found     = letter == '\0' ? NULL : strchr(letters, letter);
+    static const char meant[] = "\"\\/\b\f\n\r\t";
+    size_t begin = cursor->at;
+    char letter = begin + 1 < cursor->length ? cursor->text[begin + 1] : '\0';
+    const char *found = letter == '\0' ? NULL : strchr(letters, letter);
     cursor->at += 2;
     if (found != NULL) {
         return append(cursor, used_inout, &meant[found - letters], 1);
@@ -225,7 +225,7 @@ static ferry_status append_escape(fy_st_cursor *cursor, size_t *used_inout)
         return fy_st_fail(cursor, begin,
                           "a backslash is followed by something that is not an escape");
     }
-    uint32_t     code   = 0;
+    uint32_t code = 0;
     ferry_status status = take_unicode(cursor, &code);
     return status == FERRY_OK ? append_code(cursor, used_inout, code) : status;
 }
@@ -244,10 +244,10 @@ static ferry_status fail_string(const fy_st_cursor *cursor, size_t begin)
 
 ferry_status fy_st_take_string(fy_st_cursor *cursor, fy_st_text *text_out)
 {
-    ferry_status status     = fy_st_take(cursor, '"', "a string");
-    size_t       begin      = cursor->at;
-    size_t       used       = 0;
-    bool         is_decoded = false;
+    ferry_status status = fy_st_take(cursor, '"', "a string");
+    size_t begin = cursor->at;
+    size_t used = 0;
+    bool is_decoded = false;
     while (status == FERRY_OK) {
         size_t run = cursor->at;
         pass_plain(cursor);
@@ -267,7 +267,7 @@ ferry_status fy_st_take_string(fy_st_cursor *cursor, fy_st_text *text_out)
             return FERRY_OK;
         }
         if (status == FERRY_OK) {
-            status     = append_escape(cursor, &used);
+            status = append_escape(cursor, &used);
             is_decoded = true;
         }
     }
@@ -296,14 +296,14 @@ static bool is_inside_number(const fy_st_cursor *cursor)
 ferry_status fy_st_take_number(fy_st_cursor *cursor, uint64_t *number_out)
 {
     static const char expected[] = "a whole number from 0 to 2^63 - 1";
-    uint64_t          number     = 0;
+    uint64_t number = 0;
     fy_st_peek(cursor);
     size_t begin = cursor->at;
-    bool   fits  = is_digit(cursor);
+    bool fits = is_digit(cursor);
     while (fits && is_digit(cursor)) {
         uint64_t digit = (uint64_t)(cursor->text[cursor->at] - '0');
-        fits           = number <= (INT64_MAX - digit) / 10;
-        number         = fits ? number * 10 + digit : number;
+        fits = number <= (INT64_MAX - digit) / 10;
+        number = fits ? number * 10 + digit : number;
         cursor->at += fits;
     }
     bool has_leading_zero = cursor->at - begin > 1 && cursor->text[begin] == '0';
@@ -351,7 +351,7 @@ static bool pass_number(fy_st_cursor *cursor)
 
 static bool pass_word(fy_st_cursor *cursor, const char *word)
 {
-    size_t n  = strlen(word);
+    size_t n = strlen(word);
     bool fits = cursor->length - cursor->at >= n && memcmp(cursor->text + cursor->at, word, n) == 0;
     cursor->at += fits ? n : 0;
     return fits;
@@ -361,10 +361,10 @@ static ferry_status skip_value(fy_st_cursor *cursor, int depth);
 
 static ferry_status skip_items(fy_st_cursor *cursor, char open, int depth)
 {
-    char         close = open == '{' ? '}' : ']';
-    bool         first = true;
-    bool         more  = true;
-    fy_st_text   key;
+    char close = open == '{' ? '}' : ']';
+    bool first = true;
+    bool more = true;
+    fy_st_text key;
     ferry_status status = FERRY_OK;
     if (depth >= MOST_DEPTH) {
         return fy_st_fail(cursor, cursor->at, "values are nested more than %d deep", MOST_DEPTH);
@@ -388,7 +388,7 @@ static ferry_status skip_items(fy_st_cursor *cursor, char open, int depth)
 static ferry_status skip_value(fy_st_cursor *cursor, int depth)
 {
     fy_st_text text;
-    int        byte = fy_st_peek(cursor);
+    int byte = fy_st_peek(cursor);
     if (byte == '"') {
         return fy_st_take_string(cursor, &text);
     }

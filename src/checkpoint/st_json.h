@@ -13,22 +13,22 @@
  * up to 100 MB long and their values are wanted once. White space before a token is passed over.
  */
 typedef struct fy_st_cursor {
-    const char  *text;
-    size_t       length;
-    size_t       at;
-    const char  *file;    /* all sentences begin with it, */
-    const char  *of;      /* go on with the byte, of the file or " of the header", */
-    const char  *subject; /* (optional) the tensor that is being read */
-    const char  *key;     /* (optional) and the key in it */
-    char        *scratch; /* strings with escapes are decoded here */
-    size_t       scratch_capacity;
+    const char *text;
+    size_t length;
+    size_t at;
+    const char *file;    /* all sentences begin with it, */
+    const char *of;      /* go on with the byte, of the file or " of the header", */
+    const char *subject; /* (optional) the tensor that is being read */
+    const char *key;     /* (optional) and the key in it */
+    char *scratch;       /* strings with escapes are decoded here */
+    size_t scratch_capacity;
     ferry_error *error;
 } fy_st_cursor;
 
 /* Of a decoded string, not zero ended. Good until the next one is read. */
 typedef struct fy_st_text {
     const char *bytes;
-    size_t      length;
+    size_t length;
 } fy_st_text;
 
 void fy_st_cursor_cleanup(fy_st_cursor *cursor);

@@ -46,7 +46,7 @@ static ferry_status read_length(int fd, const char *path, uint64_t file_bytes, u
 static ferry_status read_header(int fd, const char *path, uint64_t file_bytes, fy_st_header *header,
                                 ferry_error *error)
 {
-    uint64_t     length = 0;
+    uint64_t length = 0;
     ferry_status status = read_length(fd, path, file_bytes, &length, error);
     if (status != FERRY_OK) {
         return status;
@@ -73,7 +73,7 @@ ferry_status fy_st_read(const char *path, fy_st_header *header, struct stat *abo
 ferry_status fy_st_read_at(int folder_fd, const char *name, const char *path, fy_st_header *header,
                            struct stat *about_out, ferry_error *error)
 {
-    int          fd;
+    int fd;
     ferry_status status = fy_file_open_at(folder_fd, name, path, &fd, about_out, error);
     if (status == FERRY_OK) {
         status = read_header(fd, path, (uint64_t)about_out->st_size, header, error);

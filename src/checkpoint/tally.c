@@ -42,8 +42,8 @@ static void widen(uint32_t kind, const void *elements, size_t n, float *to)
         return;
     }
     fy_cast cast = {.from_kind = kind, .to_kind = FERRY_F32, .n_rows = 1, .n_columns = n};
-    fy_area in   = fy_area_flat(0, n * fy_cast_element_bytes(kind));
-    fy_area out  = fy_area_flat(0, n * sizeof *to);
+    fy_area in = fy_area_flat(0, n * fy_cast_element_bytes(kind));
+    fy_area out = fy_area_flat(0, n * sizeof *to);
     fy_area_cast(&cast, &out, to, &in, elements, 0, n);
 }
 
@@ -53,8 +53,8 @@ static inline void add(fy_tally *t, double value)
 {
     if (isfinite(value)) {
         bool is_first = t->n_elements == t->n_nan + t->n_infinite;
-        t->least      = is_first || value < t->least ? value : t->least;
-        t->most       = is_first || value > t->most ? value : t->most;
+        t->least = is_first || value < t->least ? value : t->least;
+        t->most = is_first || value > t->most ? value : t->most;
         t->sum += value;
     } else if (isnan(value)) {
         t->n_nan++;

@@ -13,8 +13,8 @@ typedef struct fy_tally {
     uint64_t n_elements;
     uint64_t n_nan;
     uint64_t n_infinite;
-    double   least, most; /* of the finite ones, if there are some */
-    double   sum;
+    double least, most; /* of the finite ones, if there are some */
+    double sum;
 } fy_tally;
 
 /* Whether elements of this kind are floating numbers. */

@@ -65,12 +65,12 @@ ferry_status fy_verify_models(fy_verify_work *c, ferry_error *error)
 static ferry_status open_side(fy_verify_side *side, const ferry_checkpoint *checkpoint,
                               ferry_error *error)
 {
-    fy_target one       = {.name = checkpoint->path};
-    fy_target own       = {.name = checkpoint->path, .side = checkpoint->layout};
-    side->checkpoint    = checkpoint;
+    fy_target one = {.name = checkpoint->path};
+    fy_target own = {.name = checkpoint->path, .side = checkpoint->layout};
+    side->checkpoint = checkpoint;
     ferry_status status = fy_job_create(checkpoint, &one, &side->whole, error);
     if (status == FERRY_OK && checkpoint->is_sharded) {
-        status        = fy_job_create(checkpoint, &own, &side->own, error);
+        status = fy_job_create(checkpoint, &own, &side->own, error);
         side->has_own = status == FERRY_OK;
     }
     if (status == FERRY_OK) {
@@ -84,7 +84,7 @@ static ferry_status make_worker(fy_verify_work *c, fy_verify_worker *w, ferry_er
     ferry_status status = FERRY_OK;
     for (int s = 0; s < 2 && status == FERRY_OK; s++) {
         fy_verify_side *side = &c->sides[s];
-        w->window[s]         = fy_alloc(c->buffers.window_bytes, 1);
+        w->window[s] = fy_alloc(c->buffers.window_bytes, 1);
         status = w->window[s] == NULL ? fy_fail_no_memory(error, "a buffer") : FERRY_OK;
         if (status == FERRY_OK) {
             status = fy_gather_init(&w->whole[s], &side->whole, side->files, &side->checked,
@@ -95,7 +95,7 @@ static ferry_status make_worker(fy_verify_work *c, fy_verify_worker *w, ferry_er
                                     c->buffers.span_bytes, error);
         }
         w->whole[s].stops = &c->stops;
-        w->own[s].stops   = &c->stops;
+        w->own[s].stops = &c->stops;
     }
     return status;
 }
@@ -122,11 +122,11 @@ static void clean_up(fy_verify_work *c)
 
 static bool tick(void *context)
 {
-    fy_verify_work     *c        = context;
-    ferry_work_progress progress = {.phase       = "verifying",
-                                    .done_bytes  = atomic_load(&c->done_bytes),
+    fy_verify_work *c = context;
+    ferry_work_progress progress = {.phase = "verifying",
+                                    .done_bytes = atomic_load(&c->done_bytes),
                                     .total_bytes = c->total_bytes,
-                                    .seconds     = fy_seconds_now() - c->began};
+                                    .seconds = fy_seconds_now() - c->began};
     if (c->options->progress == NULL || c->options->progress(c->options->context, &progress)) {
         return true;
     }
@@ -137,10 +137,10 @@ static bool tick(void *context)
 /* A tensor in all its forms, so that the first that differs is the first in the order of a. */
 static ferry_status compare_part(void *context, uint32_t worker, size_t part, ferry_error *error)
 {
-    fy_verify_work   *c          = context;
-    fy_verify_worker *w          = &c->workers[worker];
-    uint32_t          numbers[2] = {(uint32_t)part, c->twin[part]};
-    ferry_status      status     = fy_verify_tensor(c, w, numbers[0], error);
+    fy_verify_work *c = context;
+    fy_verify_worker *w = &c->workers[worker];
+    uint32_t numbers[2] = {(uint32_t)part, c->twin[part]};
+    ferry_status status = fy_verify_tensor(c, w, numbers[0], error);
     for (uint32_t s = 0; s < 2 && status == FERRY_OK; s++) {
         if (c->sides[s].has_own) {
             status = fy_verify_replicas(c, w, s, numbers[s], error);
@@ -162,11 +162,11 @@ static uint64_t tensor_bytes(const ferry_checkpoint *checkpoint)
 static ferry_status run(fy_verify_work *c, ferry_error *error)
 {
     fy_crew_job job = {.n_workers = c->buffers.n_threads,
-                       .n_parts   = c->sides[0].checkpoint->n_tensors,
-                       .work      = compare_part,
-                       .tick      = tick,
-                       .context   = c};
-    c->total_bytes  = tensor_bytes(c->sides[0].checkpoint);
+                       .n_parts = c->sides[0].checkpoint->n_tensors,
+                       .work = compare_part,
+                       .tick = tick,
+                       .context = c};
+    c->total_bytes = tensor_bytes(c->sides[0].checkpoint);
     for (int s = 0; s < 2; s++) {
         const ferry_checkpoint *checkpoint = c->sides[s].checkpoint;
         for (size_t i = 0; c->sides[s].has_own && i < checkpoint->n_files; i++) {
@@ -179,7 +179,7 @@ static ferry_status run(fy_verify_work *c, ferry_error *error)
 static ferry_status prepare(fy_verify_work *c, const ferry_checkpoint *a, const ferry_checkpoint *b,
                             ferry_error *error)
 {
-    c->twin    = fy_alloc_zeroed(a->n_tensors, sizeof *c->twin);
+    c->twin = fy_alloc_zeroed(a->n_tensors, sizeof *c->twin);
     c->digests = fy_alloc_zeroed(a->n_tensors, sizeof *c->digests);
     c->workers = fy_alloc_zeroed(c->buffers.n_threads, sizeof *c->workers);
     if (c->twin == NULL || c->digests == NULL || c->workers == NULL) {
@@ -187,7 +187,7 @@ static ferry_status prepare(fy_verify_work *c, const ferry_checkpoint *a, const 
     }
     c->sides[0].checkpoint = a;
     c->sides[1].checkpoint = b;
-    ferry_status status    = fy_verify_models(c, error);
+    ferry_status status = fy_verify_models(c, error);
     if (status == FERRY_OK) {
         status = open_side(&c->sides[0], a, error);
     }
@@ -220,7 +220,7 @@ ferry_status ferry_checkpoint_verify(const ferry_checkpoint *a, const ferry_chec
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_checkpoint_verify needs two checkpoints");
     }
     ferry_verify_options own;
-    ferry_status         status = fy_take_verify_options(options, &own, error);
+    ferry_status status = fy_take_verify_options(options, &own, error);
     if (status == FERRY_OK && result_out != NULL) {
         status = fy_check_out(result_out, "ferry_verify_result", error);
     }
@@ -246,11 +246,11 @@ ferry_status ferry_checkpoint_verify(const ferry_checkpoint *a, const ferry_chec
         visit(&c);
     }
     if (status == FERRY_OK && result_out != NULL) {
-        ferry_verify_result result = {.struct_size  = sizeof result,
-                                      .n_tensors    = a->n_tensors,
+        ferry_verify_result result = {.struct_size = sizeof result,
+                                      .n_tensors = a->n_tensors,
                                       .tensor_bytes = tensor_bytes(a),
-                                      .n_replicas   = atomic_load(&c.n_replicas),
-                                      .n_checked    = atomic_load(&c.sides[0].checked.n_checked) +
+                                      .n_replicas = atomic_load(&c.n_replicas),
+                                      .n_checked = atomic_load(&c.sides[0].checked.n_checked) +
                                                    atomic_load(&c.sides[1].checked.n_checked),
                                       .seconds = fy_seconds_now() - c.began};
         status = fy_copy_out(&result, sizeof result, result_out, "ferry_verify_result", error);

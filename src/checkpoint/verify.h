@@ -7,31 +7,31 @@
 /* One of two checkpoints that are compared: as a whole, and each local tensor with the others. */
 typedef struct fy_verify_side {
     const ferry_checkpoint *checkpoint;
-    fy_job                  whole; /* to one rank that has everything */
-    fy_job                  own;   /* sharded: to its own layout */
-    fy_files               *files;
-    fy_checked              checked;
-    bool                    has_own;
+    fy_job whole; /* to one rank that has everything */
+    fy_job own;   /* sharded: to its own layout */
+    fy_files *files;
+    fy_checked checked;
+    bool has_own;
 } fy_verify_side;
 
 typedef struct fy_verify_worker {
     fy_gather whole[2];
     fy_gather own[2];
-    char     *window[2];
+    char *window[2];
 } fy_verify_worker;
 
 typedef struct fy_verify_work {
-    fy_verify_side              sides[2];
+    fy_verify_side sides[2];
     const ferry_verify_options *options;
-    fy_buffers                  buffers;
-    fy_verify_worker           *workers;
-    uint32_t                   *twin; /* [tensors of a] their numbers in b */
-    uint64_t                   *digests;
-    _Atomic uint64_t            done_bytes;
-    _Atomic uint64_t            n_replicas;
-    _Atomic bool                stops;
-    uint64_t                    total_bytes;
-    double                      began;
+    fy_buffers buffers;
+    fy_verify_worker *workers;
+    uint32_t *twin; /* [tensors of a] their numbers in b */
+    uint64_t *digests;
+    _Atomic uint64_t done_bytes;
+    _Atomic uint64_t n_replicas;
+    _Atomic bool stops;
+    uint64_t total_bytes;
+    double began;
 } fy_verify_work;
 
 /* Names, shapes and dtypes; fills twin. */

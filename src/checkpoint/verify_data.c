@@ -9,20 +9,20 @@
 
 /* Two memories that should be equal, and how to say that they are not. */
 typedef struct pair {
-    const char       *tensor;
-    ferry_dtype       dtype;
+    const char *tensor;
+    ferry_dtype dtype;
     const fy_problem *problem; /* NULL: elements are bytes */
-    uint32_t          placement;
-    uint32_t          cell; /* of which both memories are a stretch */
-    const char       *where[2];
-    uint64_t          first_byte; /* of the cell: that of both memories */
-    const char       *note;       /* behind the sentence */
+    uint32_t placement;
+    uint32_t cell; /* of which both memories are a stretch */
+    const char *where[2];
+    uint64_t first_byte; /* of the cell: that of both memories */
+    const char *note;    /* behind the sentence */
 } pair;
 
 static void format_index(const pair *p, uint64_t element, char *text, size_t text_bytes)
 {
     uint64_t index[FY_MAX_DIMS] = {element};
-    uint32_t n_dims             = 1;
+    uint32_t n_dims = 1;
     if (p->problem != NULL) {
         n_dims = p->problem->placements[p->placement].layout.n_dims;
         fy_placement_global(p->problem, p->placement, p->cell, element, index);
@@ -37,9 +37,9 @@ static ferry_status compare_bytes(const pair *p, const char *a, const char *b, u
     if (at == n_bytes) {
         return FERRY_OK;
     }
-    char     index[256], values[2][96];
+    char index[256], values[2][96];
     uint64_t element = (p->first_byte + at) * 8 / p->dtype.element_bits;
-    bool     high    = p->dtype.element_bits == 4 && ((a[at] ^ b[at]) & 15) == 0;
+    bool high = p->dtype.element_bits == 4 && ((a[at] ^ b[at]) & 15) == 0;
     uint64_t begin =
         p->dtype.element_bits < 8 ? at : element * (p->dtype.element_bits / 8) - p->first_byte;
     format_index(p, element + (high ? 1 : 0), index, sizeof index);
@@ -55,26 +55,26 @@ static fy_grain common_grain(const fy_verify_work *c, uint32_t a, uint32_t b)
 {
     fy_grain x = fy_grain_of(&c->sides[0].whole, a, c->buffers.window_bytes, c->buffers.span_bytes);
     fy_grain y = fy_grain_of(&c->sides[1].whole, b, c->buffers.window_bytes, c->buffers.span_bytes);
-    x.rows     = fy_min(x.rows, y.rows);
+    x.rows = fy_min(x.rows, y.rows);
     return x;
 }
 
 static pair pair_of(const fy_verify_work *c, uint32_t tensor)
 {
     const fy_tensor *t = &c->sides[0].whole.problem.tensors[tensor];
-    return (pair){.tensor    = t->name,
-                  .dtype     = t->dtype,
-                  .problem   = &c->sides[0].whole.problem,
+    return (pair){.tensor = t->name,
+                  .dtype = t->dtype,
+                  .problem = &c->sides[0].whole.problem,
                   .placement = t->dst,
-                  .where     = {c->sides[0].checkpoint->path, c->sides[1].checkpoint->path},
-                  .note      = ""};
+                  .where = {c->sides[0].checkpoint->path, c->sides[1].checkpoint->path},
+                  .note = ""};
 }
 
 /* Bytes of a file. */
 typedef struct stretch {
     fy_files *files;
-    uint32_t  file;
-    uint64_t  offset;
+    uint32_t file;
+    uint64_t offset;
 } stretch;
 
 /* An element that is larger than a window lies in one place on both sides. hasher: (optional) */
@@ -83,10 +83,10 @@ static ferry_status compare_element(fy_verify_work *c, fy_verify_worker *w, uint
                                     ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    uint64_t     first  = p->first_byte;
+    uint64_t first = p->first_byte;
     for (uint64_t done = 0; done < n_bytes && status == FERRY_OK;) {
         uint64_t n = fy_min(n_bytes - done, c->buffers.window_bytes);
-        status     = fy_gather_check_stop(&w->whole[0], error);
+        status = fy_gather_check_stop(&w->whole[0], error);
         for (int s = 0; s < 2 && status == FERRY_OK; s++) {
             status = fy_files_read(places[s].files, places[s].file, places[s].offset + done,
                                    w->window[s], n, error);
@@ -94,10 +94,10 @@ static ferry_status compare_element(fy_verify_work *c, fy_verify_worker *w, uint
         if (status == FERRY_OK && fy_first_difference(w->window[0], w->window[1], n) != n) {
             /* Too large to print: the byte is what tells. */
             ferry_dtype byte = {.kind = FERRY_U8, .element_bits = 8};
-            pair        q    = *p;
-            q.dtype          = byte;
-            q.problem        = NULL;
-            q.first_byte     = first + done;
+            pair q = *p;
+            q.dtype = byte;
+            q.problem = NULL;
+            q.first_byte = first + done;
             return compare_bytes(&q, w->window[0], w->window[1], n, error);
         }
         if (status == FERRY_OK && hasher != NULL) {
@@ -111,9 +111,9 @@ static ferry_status compare_element(fy_verify_work *c, fy_verify_worker *w, uint
 static ferry_status compare_window(fy_verify_work *c, fy_verify_worker *w, const fy_window *window,
                                    pair *p, fy_hasher *hasher, ferry_error *error)
 {
-    bool         large  = window->bytes > c->buffers.window_bytes;
+    bool large = window->bytes > c->buffers.window_bytes;
     ferry_status status = fy_gather_check_stop(&w->whole[0], error);
-    p->first_byte       = fy_bytes(window->first, p->dtype.element_bits);
+    p->first_byte = fy_bytes(window->first, p->dtype.element_bits);
     for (int s = 0; s < 2 && status == FERRY_OK; s++) {
         status = large ? fy_gather_locate(&w->whole[s], window, error)
                        : fy_gather_read(&w->whole[s], window, w->window[s], error);
@@ -152,12 +152,12 @@ static void add_damage(fy_verify_worker *w, ferry_error *error)
 ferry_status fy_verify_tensor(fy_verify_work *c, fy_verify_worker *w, uint32_t tensor,
                               ferry_error *error)
 {
-    uint32_t       numbers[2] = {tensor, c->twin[tensor]};
-    fy_grain       grain      = common_grain(c, numbers[0], numbers[1]);
-    pair           p          = pair_of(c, tensor);
+    uint32_t numbers[2] = {tensor, c->twin[tensor]};
+    fy_grain grain = common_grain(c, numbers[0], numbers[1]);
+    pair p = pair_of(c, tensor);
     fy_window_walk walk;
-    fy_hasher      hasher;
-    ferry_status   status = FERRY_OK;
+    fy_hasher hasher;
+    ferry_status status = FERRY_OK;
     for (int s = 0; s < 2 && status == FERRY_OK; s++) {
         status = fy_gather_begin(&w->whole[s], numbers[s], error);
     }
@@ -179,15 +179,15 @@ ferry_status fy_verify_tensor(fy_verify_work *c, fy_verify_worker *w, uint32_t t
 /* ---- local tensors among themselves ---- */
 
 typedef struct local {
-    fy_verify_work     *work;
-    fy_verify_worker   *worker;
-    uint32_t            side;
-    uint32_t            tensor;
-    uint32_t            rank;
-    uint32_t            file;
+    fy_verify_work *work;
+    fy_verify_worker *worker;
+    uint32_t side;
+    uint32_t tensor;
+    uint32_t rank;
+    uint32_t file;
     const fy_st_tensor *entry;
-    uint64_t            base;
-    bool                was_compared;
+    uint64_t base;
+    bool was_compared;
 } local;
 
 /* The first holder of everything in the window is this file itself. */
@@ -199,12 +199,12 @@ static bool is_itself(const local *l)
 
 static ferry_status compare_local_window(local *l, const fy_window *window, ferry_error *error)
 {
-    fy_verify_work  *c      = l->work;
-    fy_gather       *gather = &l->worker->own[l->side];
-    const fy_tensor *t      = &c->sides[l->side].own.problem.tensors[l->tensor];
-    uint64_t         offset = l->base + fy_bytes(window->first, t->dtype.element_bits);
-    char             note[64];
-    ferry_status     status = fy_gather_check_stop(gather, error);
+    fy_verify_work *c = l->work;
+    fy_gather *gather = &l->worker->own[l->side];
+    const fy_tensor *t = &c->sides[l->side].own.problem.tensors[l->tensor];
+    uint64_t offset = l->base + fy_bytes(window->first, t->dtype.element_bits);
+    char note[64];
+    ferry_status status = fy_gather_check_stop(gather, error);
     if (status == FERRY_OK) {
         status = fy_gather_look(gather, window, error);
     }
@@ -213,17 +213,17 @@ static ferry_status compare_local_window(local *l, const fy_window *window, ferr
     }
     l->was_compared = true;
     snprintf(note, sizeof note, " (of the shard of rank %u)", l->rank);
-    pair      p     = {.tensor    = t->name,
-                       .dtype     = t->dtype,
-                       .problem   = &c->sides[l->side].own.problem,
-                       .placement = t->dst,
-                       .cell      = window->cell,
-                       .where = {"the other replicas", c->sides[l->side].checkpoint->files[l->file].path},
-                       .first_byte = fy_bytes(window->first, t->dtype.element_bits),
-                       .note       = note};
+    pair p = {.tensor = t->name,
+              .dtype = t->dtype,
+              .problem = &c->sides[l->side].own.problem,
+              .placement = t->dst,
+              .cell = window->cell,
+              .where = {"the other replicas", c->sides[l->side].checkpoint->files[l->file].path},
+              .first_byte = fy_bytes(window->first, t->dtype.element_bits),
+              .note = note};
     fy_files *files = c->sides[l->side].files;
     if (window->bytes > c->buffers.window_bytes) {
-        status                  = fy_gather_locate(gather, window, error);
+        status = fy_gather_locate(gather, window, error);
         const stretch places[2] = {{files, gather->whole_file, gather->whole_offset},
                                    {files, l->file, offset}};
         return status == FERRY_OK
@@ -243,15 +243,15 @@ static ferry_status compare_local_window(local *l, const fy_window *window, ferr
 static ferry_status compare_local(local *l, uint32_t cell, bool is_replica, const fy_grain *grain,
                                   ferry_error *error)
 {
-    fy_verify_work *c      = l->work;
-    fy_gather      *gather = &l->worker->own[l->side];
-    const fy_job   *job    = &c->sides[l->side].own;
-    fy_window_walk  walk;
-    ferry_status    status = fy_job_locate(job, l->tensor, l->rank, &l->file, &l->entry, error);
+    fy_verify_work *c = l->work;
+    fy_gather *gather = &l->worker->own[l->side];
+    const fy_job *job = &c->sides[l->side].own;
+    fy_window_walk walk;
+    ferry_status status = fy_job_locate(job, l->tensor, l->rank, &l->file, &l->entry, error);
     if (status != FERRY_OK) {
         return status;
     }
-    l->base         = job->from->files[l->file].header.data_begin + l->entry->begin;
+    l->base = job->from->files[l->file].header.data_begin + l->entry->begin;
     l->was_compared = false;
     fy_window_walk_begin(&walk, job, l->tensor, cell, grain);
     while (is_replica && status == FERRY_OK && fy_window_walk_next(&walk)) {
@@ -269,7 +269,7 @@ static ferry_status compare_local(local *l, uint32_t cell, bool is_replica, cons
 static bool has_shared_pieces(const fy_problem *problem, uint32_t placement)
 {
     const fy_layout *layout = &problem->placements[placement].layout;
-    bool             shared = false;
+    bool shared = false;
     for (uint32_t d = 0; d < layout->n_dims; d++) {
         shared = shared || fy_split_is_shared(fy_problem_split(problem, layout, d));
     }
@@ -279,11 +279,11 @@ static bool has_shared_pieces(const fy_problem *problem, uint32_t placement)
 ferry_status fy_verify_replicas(fy_verify_work *c, fy_verify_worker *w, uint32_t side,
                                 uint32_t tensor, ferry_error *error)
 {
-    const fy_job     *job     = &c->sides[side].own;
+    const fy_job *job = &c->sides[side].own;
     const fy_holders *holders = fy_problem_holders(&job->problem, job->problem.tensors[tensor].dst);
-    local             l       = {.work = c, .worker = w, .side = side, .tensor = tensor};
-    bool         is_shared    = has_shared_pieces(&job->problem, job->problem.tensors[tensor].dst);
-    fy_grain     grain  = fy_grain_of(job, tensor, c->buffers.window_bytes, c->buffers.span_bytes);
+    local l = {.work = c, .worker = w, .side = side, .tensor = tensor};
+    bool is_shared = has_shared_pieces(&job->problem, job->problem.tensors[tensor].dst);
+    fy_grain grain = fy_grain_of(job, tensor, c->buffers.window_bytes, c->buffers.span_bytes);
     ferry_status status = fy_gather_begin(&w->own[side], tensor, error);
     for (uint32_t s = 0; s < holders->n_slots && status == FERRY_OK; s++) {
         l.rank = holders->rank[s];

@@ -43,7 +43,7 @@ static double float_value(uint32_t kind, const char *element)
     }
     fy_area in = fy_area_flat(0, fy_cast_element_bytes(kind)), out = fy_area_flat(0, 4);
     fy_cast cast = {.from_kind = kind, .to_kind = FERRY_F32, .n_rows = 1, .n_columns = 1};
-    float   value;
+    float value;
     fy_area_cast(&cast, &out, &value, &in, element, 0, 1);
     return (double)value;
 }
@@ -58,8 +58,8 @@ static void format_hex(const char *bytes, uint64_t n, uint64_t differs_at, char 
 {
     enum { MOST = 16 };
     uint64_t from = n <= MOST ? 0 : differs_at, used;
-    uint64_t end  = n - from < MOST ? n : from + MOST;
-    used          = (uint64_t)snprintf(text, text_bytes, from == 0 ? "bytes " : "... ");
+    uint64_t end = n - from < MOST ? n : from + MOST;
+    used = (uint64_t)snprintf(text, text_bytes, from == 0 ? "bytes " : "... ");
     for (uint64_t i = from; i < end && used < text_bytes; i++) {
         used += (uint64_t)snprintf(text + used, text_bytes - used, "%02x", (unsigned char)bytes[i]);
     }
@@ -71,7 +71,7 @@ static void format_hex(const char *bytes, uint64_t n, uint64_t differs_at, char 
 void fy_format_value(ferry_dtype dtype, const char *element, bool high_half, uint64_t differs_at,
                      char *text, size_t text_bytes)
 {
-    size_t   n    = (dtype.element_bits + 7) / 8;
+    size_t n = (dtype.element_bits + 7) / 8;
     uint64_t bits = n <= 8 ? little_endian(element, n) : 0;
     switch (dtype.kind) {
     case FERRY_F64:

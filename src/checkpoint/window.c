@@ -16,7 +16,7 @@ static uint64_t longest(const fy_job *job, uint32_t placement, uint32_t dim)
 static uint64_t row_of(const fy_job *job, uint32_t placement, uint32_t dim)
 {
     const fy_layout *layout = &job->problem.placements[placement].layout;
-    uint64_t         row    = 1;
+    uint64_t row = 1;
     for (uint32_t d = dim + 1; d < layout->n_dims; d++) {
         if (!fy_mul(row, longest(job, placement, d), &row)) {
             return UINT64_MAX;
@@ -36,8 +36,8 @@ static uint64_t source_row_bytes(const fy_job *job, uint32_t tensor, uint32_t di
     uint32_t bits = job->problem.tensors[tensor].dtype.element_bits;
     uint64_t most = 1;
     for (size_t l = job->first_leg[tensor]; l < job->first_leg[tensor + 1]; l++) {
-        const fy_route *route  = &job->routes.routes[job->routes.legs[l].route];
-        uint32_t        common = dim + route->dst_pad;
+        const fy_route *route = &job->routes.routes[job->routes.legs[l].route];
+        uint32_t common = dim + route->dst_pad;
         if (common >= route->src_pad) {
             most = fy_max(most, bytes_of(row_of(job, route->src, common - route->src_pad), bits));
         }
@@ -53,10 +53,10 @@ static bool splits_bytes(uint64_t row, uint32_t bits)
 
 fy_grain fy_grain_of(const fy_job *job, uint32_t tensor, uint64_t most_bytes, uint64_t most_span)
 {
-    const fy_tensor *t      = &job->problem.tensors[tensor];
+    const fy_tensor *t = &job->problem.tensors[tensor];
     const fy_layout *layout = &job->problem.placements[t->dst].layout;
-    uint32_t         bits   = t->dtype.element_bits;
-    fy_grain         grain  = {.dim = 0, .rows = 1};
+    uint32_t bits = t->dtype.element_bits;
+    fy_grain grain = {.dim = 0, .rows = 1};
     if (layout->n_dims == 0) {
         return grain;
     }
@@ -88,31 +88,31 @@ static bool halves_rows(const fy_window_walk *walk)
 void fy_window_walk_begin(fy_window_walk *walk, const fy_job *job, uint32_t tensor, uint32_t cell,
                           const fy_grain *grain)
 {
-    const fy_tensor *t      = &job->problem.tensors[tensor];
+    const fy_tensor *t = &job->problem.tensors[tensor];
     const fy_layout *layout = &job->problem.placements[t->dst].layout;
-    uint32_t         parts[FY_MAX_DIMS + 1];
-    uint64_t         begin, end;
-    *walk = (fy_window_walk){.window       = {.tensor = tensor, .cell = cell},
-                             .grain        = *grain,
-                             .is_flat      = layout->n_flat != 0,
-                             .n_dims       = layout->n_dims,
+    uint32_t parts[FY_MAX_DIMS + 1];
+    uint64_t begin, end;
+    *walk = (fy_window_walk){.window = {.tensor = tensor, .cell = cell},
+                             .grain = *grain,
+                             .is_flat = layout->n_flat != 0,
+                             .n_dims = layout->n_dims,
                              .element_bits = t->dtype.element_bits,
-                             .row          = 1,
-                             .section      = 1};
+                             .row = 1,
+                             .section = 1};
     fy_layout_parts(&job->problem, layout, cell, parts);
     uint64_t n_elements = fy_layout_shard(&job->problem, layout, parts, walk->window.shape);
     fy_layout_flat_range(layout, parts[layout->n_dims], n_elements, &begin, &end);
     walk->window.flat_begin = begin;
-    walk->end               = end - begin;
+    walk->end = end - begin;
     for (uint32_t d = grain->dim + 1; d < layout->n_dims; d++) {
         walk->row *= walk->window.shape[d];
     }
     walk->section = layout->n_dims == 0 ? 1 : walk->row * walk->window.shape[grain->dim];
     /* Rare: a section of an odd number of half bytes. Then it is a row, and rows come in pairs. */
     for (uint32_t d = grain->dim; d > 0 && splits_bytes(walk->section, walk->element_bits); d--) {
-        walk->row        = walk->section;
-        walk->section    = walk->row * walk->window.shape[d - 1];
-        walk->grain.dim  = d - 1;
+        walk->row = walk->section;
+        walk->section = walk->row * walk->window.shape[d - 1];
+        walk->grain.dim = d - 1;
         walk->grain.rows = 2;
     }
     if (walk->is_flat) {
@@ -126,12 +126,12 @@ void fy_window_walk_begin(fy_window_walk *walk, const fy_job *job, uint32_t tens
 /* The elements from next on as boxes of the shard. */
 static void fill_boxes(fy_window_walk *walk, uint64_t n)
 {
-    fy_window *w  = &walk->window;
-    w->first      = walk->next;
+    fy_window *w = &walk->window;
+    w->first = walk->next;
     w->n_elements = n;
-    w->bytes      = fy_ceil_div(n * walk->element_bits, 8);
-    w->n_boxes    = fy_range_boxes(w->shape, walk->n_dims, w->flat_begin + w->first,
-                                   w->flat_begin + w->first + n, w->boxes);
+    w->bytes = fy_ceil_div(n * walk->element_bits, 8);
+    w->n_boxes = fy_range_boxes(w->shape, walk->n_dims, w->flat_begin + w->first,
+                                w->flat_begin + w->first + n, w->boxes);
 }
 
 bool fy_window_walk_next(fy_window_walk *walk)

@@ -31,21 +31,21 @@ typedef struct fy_window {
     /* The shard before flattening, where its flat range begins, and the window as boxes of it. */
     uint64_t shape[FY_MAX_DIMS];
     uint64_t flat_begin;
-    size_t   n_boxes;
-    fy_box   boxes[FY_MAX_RANGE_BOXES];
+    size_t n_boxes;
+    fy_box boxes[FY_MAX_RANGE_BOXES];
 } fy_window;
 
 /* Goes over the windows of one cell in order. */
 typedef struct fy_window_walk {
     fy_window window; /* the last one */
-    fy_grain  grain;
-    bool      is_flat;
-    uint32_t  n_dims;
-    uint32_t  element_bits;
-    uint64_t  next;    /* element at which the next one begins */
-    uint64_t  end;     /* of the shard */
-    uint64_t  row;     /* elements of a row */
-    uint64_t  section; /* elements of all rows under one fixed prefix */
+    fy_grain grain;
+    bool is_flat;
+    uint32_t n_dims;
+    uint32_t element_bits;
+    uint64_t next;    /* element at which the next one begins */
+    uint64_t end;     /* of the shard */
+    uint64_t row;     /* elements of a row */
+    uint64_t section; /* elements of all rows under one fixed prefix */
 } fy_window_walk;
 
 void fy_window_walk_begin(fy_window_walk *walk, const fy_job *job, uint32_t tensor, uint32_t cell,

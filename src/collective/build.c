@@ -41,22 +41,22 @@ uint32_t fy_local_rank_at(const fy_topology *t, uint32_t local_tp_rank, uint32_t
 
 void fy_use_edge(fy_builder *b, fy_edge edge, const fy_edge_need *need)
 {
-    uint32_t group     = fy_edge_group_size(b->topology, edge);
-    bool     between   = fy_edge_is_between(edge);
-    bool     shared    = !between && !fy_edge_is_ring(edge) && b->inside == FY_FORM_MULTICAST;
+    uint32_t group = fy_edge_group_size(b->topology, edge);
+    bool between = fy_edge_is_between(edge);
+    bool shared = !between && !fy_edge_is_ring(edge) && b->inside == FY_FORM_MULTICAST;
     uint32_t n_senders = fy_edge_is_ring(edge) ? 1 : group;
     if (edge == FY_EDGE_OWN || shared) {
         n_senders = 0;
     }
-    b->schedule->edges[edge] = (fy_edge_use){.uses       = 1,
+    b->schedule->edges[edge] = (fy_edge_use){.uses = 1,
                                              .n_messages = need->n_messages,
-                                             .n_senders  = n_senders,
-                                             .n_cells    = need->n_cells,
-                                             .origin     = (uint8_t)need->origin,
-                                             .n          = need->n,
-                                             .n_sub      = need->n_sub,
-                                             .partial    = need->partial,
-                                             .multicast  = shared};
+                                             .n_senders = n_senders,
+                                             .n_cells = need->n_cells,
+                                             .origin = (uint8_t)need->origin,
+                                             .n = need->n,
+                                             .n_sub = need->n_sub,
+                                             .partial = need->partial,
+                                             .multicast = shared};
 }
 
 /* Room for one item more in a list; NULL, and never again anything, where there is none. */
@@ -73,8 +73,8 @@ static void *more(fy_builder *b, void **items, size_t *room, uint32_t *n, size_t
 
 void fy_begin_stage(fy_builder *b)
 {
-    fy_schedule *s     = b->schedule;
-    fy_stage    *stage = more(b, (void **)&s->stages, &s->stages_room, &s->n_stages, sizeof *stage);
+    fy_schedule *s = b->schedule;
+    fy_stage *stage = more(b, (void **)&s->stages, &s->stages_room, &s->n_stages, sizeof *stage);
     if (stage != NULL) {
         *stage = (fy_stage){.first_action = s->n_actions};
     }
@@ -83,7 +83,7 @@ void fy_begin_stage(fy_builder *b)
 static fy_action *begin_action(fy_builder *b, fy_action_kind kind, uint32_t first)
 {
     fy_schedule *s = b->schedule;
-    fy_action   *action =
+    fy_action *action =
         more(b, (void **)&s->actions, &s->actions_room, &s->n_actions, sizeof *action);
     if (action != NULL) {
         *action = (fy_action){.kind = (uint8_t)kind, .first = first, .cut = fy_cut_whole()};
@@ -108,7 +108,7 @@ void fy_begin_sum(fy_builder *b, fy_cut cut, bool partial_sources, bool partial_
 {
     fy_action *action = begin_action(b, FY_ACTION_SUM, b->schedule->n_places);
     if (action != NULL) {
-        action->cut             = cut;
+        action->cut = cut;
         action->partial_sources = partial_sources;
         action->partial_targets = partial_targets;
     }
@@ -116,8 +116,8 @@ void fy_begin_sum(fy_builder *b, fy_cut cut, bool partial_sources, bool partial_
 
 void fy_add_source(fy_builder *b, fy_place source)
 {
-    fy_schedule *s     = b->schedule;
-    fy_place    *place = more(b, (void **)&s->places, &s->places_room, &s->n_places, sizeof *place);
+    fy_schedule *s = b->schedule;
+    fy_place *place = more(b, (void **)&s->places, &s->places_room, &s->n_places, sizeof *place);
     if (place != NULL) {
         *place = source;
         last_action(b)->n++;
@@ -127,7 +127,7 @@ void fy_add_source(fy_builder *b, fy_place source)
 void fy_add_target(fy_builder *b, fy_place target)
 {
     if (!b->failed) {
-        fy_action *action                    = last_action(b);
+        fy_action *action = last_action(b);
         action->targets[action->n_targets++] = target;
     }
 }
@@ -158,8 +158,8 @@ void fy_begin_links(fy_builder *b, fy_action_kind kind, uint32_t use)
 
 void fy_add_link(fy_builder *b, fy_edge edge, fy_form form, uint32_t rank, uint32_t message)
 {
-    fy_schedule *s    = b->schedule;
-    fy_link     *link = more(b, (void **)&s->links, &s->links_room, &s->n_links, sizeof *link);
+    fy_schedule *s = b->schedule;
+    fy_link *link = more(b, (void **)&s->links, &s->links_room, &s->n_links, sizeof *link);
     if (link != NULL) {
         s->n_puts += form == FY_FORM_PUT && last_action(b)->kind == FY_ACTION_POST;
         *link = (fy_link){
@@ -222,27 +222,27 @@ fy_place fy_out(uint32_t chunk)
 
 fy_place fy_outbox(fy_edge edge, uint32_t message, uint32_t cell, fy_origin origin)
 {
-    return (fy_place){.kind    = FY_PLACE_OUTBOX,
-                      .edge    = (uint8_t)edge,
-                      .origin  = (uint8_t)origin,
+    return (fy_place){.kind = FY_PLACE_OUTBOX,
+                      .edge = (uint8_t)edge,
+                      .origin = (uint8_t)origin,
                       .message = message,
-                      .cell    = cell};
+                      .cell = cell};
 }
 
 fy_place fy_inbox(fy_edge edge, uint32_t rank, uint32_t cell, fy_origin origin)
 {
-    return (fy_place){.kind   = FY_PLACE_INBOX,
-                      .edge   = (uint8_t)edge,
+    return (fy_place){.kind = FY_PLACE_INBOX,
+                      .edge = (uint8_t)edge,
                       .origin = (uint8_t)origin,
-                      .rank   = rank,
-                      .cell   = cell};
+                      .rank = rank,
+                      .cell = cell};
 }
 
 fy_place fy_from_peer(const fy_builder *b, fy_edge edge, uint32_t rank, uint32_t cell,
                       fy_origin origin)
 {
     fy_place place = fy_inbox(edge, rank, cell, origin);
-    place.counts   = !fy_edge_is_between(edge);
+    place.counts = !fy_edge_is_between(edge);
     if (place.counts && b->inside == FY_FORM_MULTICAST) {
         place.kind = FY_PLACE_PEER_OUTBOX;
     }
@@ -252,15 +252,15 @@ fy_place fy_from_peer(const fy_builder *b, fy_edge edge, uint32_t rank, uint32_t
 static fy_place store_target(fy_edge edge, uint32_t rank, uint32_t cell, fy_origin origin)
 {
     fy_place place = fy_inbox(edge, rank, cell, origin);
-    place.kind     = FY_PLACE_PEER_INBOX;
-    place.counts   = true;
+    place.kind = FY_PLACE_PEER_INBOX;
+    place.counts = true;
     return place;
 }
 
 static fy_place shared_target(const fy_builder *b, fy_edge edge, uint32_t cell, fy_origin origin)
 {
     fy_place place = fy_outbox(edge, 0, cell, origin);
-    place.counts   = b->inside == FY_FORM_MULTICAST; /* a put is counted when it is posted */
+    place.counts = b->inside == FY_FORM_MULTICAST; /* a put is counted when it is posted */
     return place;
 }
 

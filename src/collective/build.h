@@ -9,11 +9,11 @@
  * and fy_schedule_build says so in the end.
  */
 typedef struct fy_builder {
-    const fy_topology         *topology;
+    const fy_topology *topology;
     const fy_schedule_options *options;
-    fy_schedule               *schedule;
-    fy_form                    inside; /* of links inside the node */
-    bool                       failed;
+    fy_schedule *schedule;
+    fy_form inside; /* of links inside the node */
+    bool failed;
 } fy_builder;
 
 /* The makers. */
@@ -22,19 +22,19 @@ void fy_build_scatter(fy_builder *b); /* fused: reduce-scatter, and then all-red
 void fy_build_ring(fy_builder *b);    /* BASE */
 
 /* How much of a block a mode gives to one rank: parts of BYTES1 and BYTES2, and their sub-parts. */
-bool     fy_mode_is_fused(uint32_t mode);
-bool     fy_mode_has_parts(uint32_t mode);
-bool     fy_mode_has_sub_parts(uint32_t mode);
-fy_cut   fy_cut_whole(void);
-fy_cut   fy_cut_part(uint32_t n, uint32_t index);
-fy_cut   fy_cut_sub(uint32_t n, uint32_t index, uint32_t n_sub, uint32_t sub);
+bool fy_mode_is_fused(uint32_t mode);
+bool fy_mode_has_parts(uint32_t mode);
+bool fy_mode_has_sub_parts(uint32_t mode);
+fy_cut fy_cut_whole(void);
+fy_cut fy_cut_part(uint32_t n, uint32_t index);
+fy_cut fy_cut_sub(uint32_t n, uint32_t index, uint32_t n_sub, uint32_t sub);
 uint32_t fy_local_rank_at(const fy_topology *t, uint32_t local_tp_rank, uint32_t local_dp_rank);
 
 /* Memory of an edge; once for each that the schedule uses. */
 typedef struct fy_edge_need {
-    uint32_t  n_messages, n_cells, n, n_sub;
+    uint32_t n_messages, n_cells, n, n_sub;
     fy_origin origin;
-    bool      partial;
+    bool partial;
 } fy_edge_need;
 void fy_use_edge(fy_builder *b, fy_edge edge, const fy_edge_need *need);
 

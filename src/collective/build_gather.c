@@ -70,11 +70,11 @@ static void add_node_sources(fy_builder *b, uint32_t inter_dp, fy_place own, fy_
 /* Across nodes WAITS puts first: what it puts is the input, and not yet anybody's partial sum. */
 static void waits_across(fy_builder *b)
 {
-    const fy_topology *t         = b->topology;
-    const fy_edge_need to_nodes  = {1, 1, 1, 1, FY_ORIGIN_BLOCK, false};
-    const fy_edge_need in_node   = {1, t->inter_dp, 1, 1, FY_ORIGIN_BLOCK, false};
-    bool               alone     = t->local_size == 1;
-    fy_place           own_share = fy_outbox(FY_EDGE_SPREAD_ALL, 0, 0, FY_ORIGIN_BLOCK);
+    const fy_topology *t = b->topology;
+    const fy_edge_need to_nodes = {1, 1, 1, 1, FY_ORIGIN_BLOCK, false};
+    const fy_edge_need in_node = {1, t->inter_dp, 1, 1, FY_ORIGIN_BLOCK, false};
+    bool alone = t->local_size == 1;
+    fy_place own_share = fy_outbox(FY_EDGE_SPREAD_ALL, 0, 0, FY_ORIGIN_BLOCK);
     fy_use_edge(b, FY_EDGE_NODE_ALL, &to_nodes);
     fy_begin_stage(b);
     fy_copy_piece(b, fy_cut_whole(), fy_in(0), fy_outbox(FY_EDGE_NODE_ALL, 0, 0, FY_ORIGIN_BLOCK));
@@ -85,7 +85,7 @@ static void waits_across(fy_builder *b)
         fy_use_edge(b, FY_EDGE_SPREAD_ALL, &in_node);
     }
     for (uint32_t inter_dp = 0; inter_dp < t->inter_dp; inter_dp++) {
-        own_share.cell   = inter_dp;
+        own_share.cell = inter_dp;
         own_share.counts = !alone && b->inside == FY_FORM_MULTICAST;
         fy_begin_sum(b, fy_cut_whole(), false, false);
         add_node_sources(b, inter_dp, fy_in(0), FY_ORIGIN_BLOCK);
@@ -108,10 +108,10 @@ static void waits_across(fy_builder *b)
 /* Every rank of the local tensor-parallel group gets its part of this rank's input. */
 static void spread_parts(fy_builder *b)
 {
-    const fy_topology *t      = b->topology;
-    bool               shared = b->inside == FY_FORM_MULTICAST;
-    fy_origin          origin = shared ? FY_ORIGIN_BLOCK : FY_ORIGIN_PART;
-    const fy_edge_need need   = {shared ? 1 : t->local_tp, 1, t->local_tp, 1, origin, false};
+    const fy_topology *t = b->topology;
+    bool shared = b->inside == FY_FORM_MULTICAST;
+    fy_origin origin = shared ? FY_ORIGIN_BLOCK : FY_ORIGIN_PART;
+    const fy_edge_need need = {shared ? 1 : t->local_tp, 1, t->local_tp, 1, origin, false};
     if (t->local_tp == 1) {
         return;
     }
@@ -122,7 +122,7 @@ static void spread_parts(fy_builder *b)
             continue;
         }
         fy_place target = fy_outbox(FY_EDGE_SPREAD_TP, shared ? 0 : i, 0, origin);
-        target.counts   = b->inside != FY_FORM_PUT;
+        target.counts = b->inside != FY_FORM_PUT;
         if (b->inside == FY_FORM_STORE) {
             target.kind = FY_PLACE_PEER_INBOX;
             target.rank = fy_edge_group_rank(t, FY_EDGE_SPREAD_TP, i);
@@ -173,7 +173,7 @@ static void join_parts(fy_builder *b)
 
 static void use_join(fy_builder *b)
 {
-    const fy_topology *t    = b->topology;
+    const fy_topology *t = b->topology;
     const fy_edge_need need = {1, t->inter_dp, t->local_tp, 1, FY_ORIGIN_PART, false};
     if (t->local_size > 1) {
         fy_use_edge(b, FY_EDGE_JOIN_ALL, &need);
@@ -183,8 +183,8 @@ static void use_join(fy_builder *b)
 /* Ends an open sum whose result is a piece of the output, and gives it to the whole node. */
 static void finish_piece(fy_builder *b, fy_cut cut, uint32_t inter_dp)
 {
-    const fy_topology *t   = b->topology;
-    fy_place           out = fy_out(chunk_of(t, t->local_dp_rank, inter_dp));
+    const fy_topology *t = b->topology;
+    fy_place out = fy_out(chunk_of(t, t->local_dp_rank, inter_dp));
     fy_add_target(b, out);
     fy_share_target(b, FY_EDGE_JOIN_ALL, inter_dp, FY_ORIGIN_PART);
     fy_end_sum(b);
@@ -193,8 +193,8 @@ static void finish_piece(fy_builder *b, fy_cut cut, uint32_t inter_dp)
 
 static void bytes_in_node(fy_builder *b)
 {
-    const fy_topology *t   = b->topology;
-    fy_cut             cut = fy_cut_part(t->local_tp, t->local_tp_rank);
+    const fy_topology *t = b->topology;
+    fy_cut cut = fy_cut_part(t->local_tp, t->local_tp_rank);
     use_join(b);
     spread_parts(b);
     fy_begin_stage(b);
@@ -208,11 +208,11 @@ static void bytes_in_node(fy_builder *b)
 /* BYTES1 across nodes: each part, summed in its node, goes to all nodes at once. */
 static void bytes1_across(fy_builder *b)
 {
-    const fy_topology *t       = b->topology;
-    bool               partial = b->options->deterministic;
-    fy_cut             cut     = fy_cut_part(t->local_tp, t->local_tp_rank);
-    const fy_edge_need need    = {1, 1, t->local_tp, 1, FY_ORIGIN_PART, partial};
-    fy_place           own     = fy_outbox(FY_EDGE_NODE_ALL, 0, 0, FY_ORIGIN_PART);
+    const fy_topology *t = b->topology;
+    bool partial = b->options->deterministic;
+    fy_cut cut = fy_cut_part(t->local_tp, t->local_tp_rank);
+    const fy_edge_need need = {1, 1, t->local_tp, 1, FY_ORIGIN_PART, partial};
+    fy_place own = fy_outbox(FY_EDGE_NODE_ALL, 0, 0, FY_ORIGIN_PART);
     use_join(b);
     fy_use_edge(b, FY_EDGE_NODE_ALL, &need);
     spread_parts(b);
@@ -267,10 +267,10 @@ static void reduce_sub_parts(fy_builder *b, bool partial)
 
 static void bytes2_across(fy_builder *b)
 {
-    const fy_topology *t       = b->topology;
-    bool               partial = b->options->deterministic;
-    const fy_edge_need there   = {t->inter_tp, 1, t->local_tp, t->inter_tp, FY_ORIGIN_SUB, partial};
-    const fy_edge_need back    = {1, 1, t->local_tp, t->inter_tp, FY_ORIGIN_SUB, false};
+    const fy_topology *t = b->topology;
+    bool partial = b->options->deterministic;
+    const fy_edge_need there = {t->inter_tp, 1, t->local_tp, t->inter_tp, FY_ORIGIN_SUB, partial};
+    const fy_edge_need back = {1, 1, t->local_tp, t->inter_tp, FY_ORIGIN_SUB, false};
     use_join(b);
     fy_use_edge(b, FY_EDGE_NODE_TP, &there);
     fy_use_edge(b, FY_EDGE_BACK_ALL, &back);
@@ -284,7 +284,7 @@ static void bytes2_across(fy_builder *b)
     fy_wait_for_edge(b, FY_EDGE_BACK_ALL);
     for (uint32_t node = 0; node < t->inter_size; node++) {
         uint32_t inter_tp = node % t->inter_tp, inter_dp = node / t->inter_tp;
-        fy_cut   cut = fy_cut_sub(t->local_tp, t->local_tp_rank, t->inter_tp, inter_tp);
+        fy_cut cut = fy_cut_sub(t->local_tp, t->local_tp_rank, t->inter_tp, inter_tp);
         if (node == t->inter_rank) { /* the output has it */
             fy_share(b, FY_EDGE_JOIN_ALL, cut, fy_outbox(FY_EDGE_BACK_ALL, 0, 0, FY_ORIGIN_SUB),
                      inter_dp, FY_ORIGIN_PART);
@@ -300,8 +300,8 @@ static void bytes2_across(fy_builder *b)
 
 void fy_build_gather(fy_builder *b)
 {
-    const fy_topology *t    = b->topology;
-    uint32_t           mode = b->schedule->mode;
+    const fy_topology *t = b->topology;
+    uint32_t mode = b->schedule->mode;
     if (!fy_mode_has_parts(mode)) {
         if (t->inter_size == 1) {
             waits_in_node(b);

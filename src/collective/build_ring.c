@@ -10,7 +10,7 @@
 #include "collective/build.h"
 
 typedef struct ring {
-    fy_edge  up, down;
+    fy_edge up, down;
     uint32_t size, me;
     uint32_t use; /* of the next pass */
 } ring;
@@ -21,14 +21,14 @@ typedef struct ring {
  * chunks, those of a tensor-parallel ring one chunk.
  */
 typedef struct load {
-    bool          parts;
+    bool parts;
     fy_place_kind where; /* the contributions: IN or OUT */
-    bool          own;   /* finished pieces go to memory of this rank's own, not to the output */
+    bool own;            /* finished pieces go to memory of this rank's own, not to the output */
 } load;
 
 typedef struct piece {
     uint32_t rank, chunk; /* whose it is, and of which group: of a tensor of dp chunks the chunk */
-    fy_cut   cut;         /* what goes in one direction: half */
+    fy_cut cut;           /* what goes in one direction: half */
 } piece;
 
 enum { UP = 0, DOWN = 1 };
@@ -53,8 +53,8 @@ static uint32_t next_rank(const fy_builder *b, const ring *r, int direction)
 
 static fy_form form_to(const fy_builder *b, uint32_t rank)
 {
-    const fy_topology *t    = b->topology;
-    bool               near = rank / t->local_size == t->inter_rank;
+    const fy_topology *t = b->topology;
+    bool near = rank / t->local_size == t->inter_rank;
     return near && b->options->mapped ? FY_FORM_STORE : FY_FORM_PUT;
 }
 
@@ -68,11 +68,11 @@ static uint32_t member_at(const ring *r, int direction, uint32_t i)
 static piece piece_of(const fy_builder *b, const ring *r, const load *l, uint32_t member,
                       int direction)
 {
-    const fy_topology *t     = b->topology;
-    fy_topology        whose = fy_topology_of_rank(t, fy_edge_group_rank(t, r->up, member));
-    fy_cut             cut   = l->parts ? fy_cut_part(t->tp, whose.tp_rank) : fy_cut_whole();
-    cut.n_sub                = 2;
-    cut.sub                  = (uint32_t)direction;
+    const fy_topology *t = b->topology;
+    fy_topology whose = fy_topology_of_rank(t, fy_edge_group_rank(t, r->up, member));
+    fy_cut cut = l->parts ? fy_cut_part(t->tp, whose.tp_rank) : fy_cut_whole();
+    cut.n_sub = 2;
+    cut.sub = (uint32_t)direction;
     return (piece){whose.world_rank, whose.dp_rank, cut};
 }
 
@@ -99,11 +99,11 @@ static void keep(fy_builder *b, const load *l, const piece *p)
 
 static fy_place to_next(const fy_builder *b, const ring *r, int direction)
 {
-    uint32_t rank  = next_rank(b, r, direction);
+    uint32_t rank = next_rank(b, r, direction);
     fy_place place = fy_outbox(edge_of(r, direction), 0, 0, FY_ORIGIN_SUB);
     if (form_to(b, rank) == FY_FORM_STORE) {
-        place.kind   = FY_PLACE_PEER_INBOX;
-        place.rank   = rank;
+        place.kind = FY_PLACE_PEER_INBOX;
+        place.rank = rank;
         place.counts = true;
     }
     place.use = r->use;
@@ -112,10 +112,10 @@ static fy_place to_next(const fy_builder *b, const ring *r, int direction)
 
 static fy_place from_last(const fy_builder *b, const ring *r, int direction)
 {
-    uint32_t rank  = next_rank(b, r, direction == UP ? DOWN : UP);
+    uint32_t rank = next_rank(b, r, direction == UP ? DOWN : UP);
     fy_place place = fy_inbox(edge_of(r, direction), rank, 0, FY_ORIGIN_SUB);
-    place.counts   = rank / b->topology->local_size == b->topology->inter_rank;
-    place.use      = r->use - 1;
+    place.counts = rank / b->topology->local_size == b->topology->inter_rank;
+    place.use = r->use - 1;
     return place;
 }
 
@@ -232,9 +232,9 @@ static void all_reduce(fy_builder *b, ring *r, const load *l)
 /* All ranks' inputs, and then the sums of groups, in order of ranks. */
 static void gather_then_sum(fy_builder *b, ring *r)
 {
-    const fy_topology *t      = b->topology;
-    const load         inputs = {false, FY_PLACE_IN, true};
-    const fy_edge_need need   = {1, t->world_size, 1, 1, FY_ORIGIN_BLOCK, false};
+    const fy_topology *t = b->topology;
+    const load inputs = {false, FY_PLACE_IN, true};
+    const fy_edge_need need = {1, t->world_size, 1, 1, FY_ORIGIN_BLOCK, false};
     fy_use_edge(b, FY_EDGE_OWN, &need);
     use_ring(b, r, &inputs, r->size - 1);
     fy_begin_stage(b);
@@ -255,7 +255,7 @@ static void gather_then_sum(fy_builder *b, ring *r)
 
 static void build_one(fy_builder *b)
 {
-    ring       world = ring_of(b, FY_EDGE_WORLD_UP, FY_EDGE_WORLD_DOWN);
+    ring world = ring_of(b, FY_EDGE_WORLD_UP, FY_EDGE_WORLD_DOWN);
     const load parts = {true, FY_PLACE_IN, false}; /* tp 1: each all of a chunk */
     switch (b->schedule->op) {
     case FERRY_MIXED_ALL_GATHER:
@@ -288,7 +288,7 @@ static void build_tp_dp(fy_builder *b)
         ring_reduce(b, &dp, &chunks, false);
         all_reduce(b, &tp, &result);
     } else {
-        const load input  = {true, FY_PLACE_IN, false};
+        const load input = {true, FY_PLACE_IN, false};
         const load chunks = {false, FY_PLACE_OUT, false};
         all_reduce(b, &tp, &input);
         use_ring(b, &dp, &chunks, dp.size - 1);

@@ -31,14 +31,14 @@ static bool is_shared(const fy_builder *b)
 /* To one rank of the node: its piece of its chunk, for each data-parallel group of nodes. */
 static void spread_to(fy_builder *b, uint32_t local_rank)
 {
-    const fy_topology *t        = b->topology;
-    uint32_t           local_tp = local_rank % t->local_tp, local_dp = local_rank / t->local_tp;
+    const fy_topology *t = b->topology;
+    uint32_t local_tp = local_rank % t->local_tp, local_dp = local_rank / t->local_tp;
     for (uint32_t inter_dp = 0; inter_dp < t->inter_dp; inter_dp++) {
         uint32_t chunk = chunk_of(t, local_dp, inter_dp);
-        fy_place to    = fy_outbox(FY_EDGE_SPREAD_ALL, is_shared(b) ? 0 : local_rank,
+        fy_place to = fy_outbox(FY_EDGE_SPREAD_ALL, is_shared(b) ? 0 : local_rank,
                                 is_shared(b) ? chunk : inter_dp,
                                 is_shared(b) ? FY_ORIGIN_BLOCK : FY_ORIGIN_PART);
-        to.counts      = b->inside != FY_FORM_PUT;
+        to.counts = b->inside != FY_FORM_PUT;
         if (b->inside == FY_FORM_STORE) {
             to.kind = FY_PLACE_PEER_INBOX;
             to.rank = fy_edge_group_rank(t, FY_EDGE_SPREAD_ALL, local_rank);
@@ -63,7 +63,7 @@ static bool is_written(const fy_builder *b, uint32_t local_rank)
 
 static void spread(fy_builder *b)
 {
-    const fy_topology *t    = b->topology;
+    const fy_topology *t = b->topology;
     const fy_edge_need need = {is_shared(b) ? 1 : t->local_size,
                                is_shared(b) ? t->dp : t->inter_dp,
                                n_parts(b),
@@ -89,8 +89,8 @@ static void spread(fy_builder *b)
  * in a sum that is open. */
 static void add_local_sources(fy_builder *b, uint32_t inter_dp)
 {
-    const fy_topology *t     = b->topology;
-    uint32_t           chunk = chunk_of(t, t->local_dp_rank, inter_dp);
+    const fy_topology *t = b->topology;
+    uint32_t chunk = chunk_of(t, t->local_dp_rank, inter_dp);
     for (uint32_t local_rank = 0; local_rank < t->local_size; local_rank++) {
         if (local_rank == t->local_rank) {
             fy_add_source(b, fy_in(chunk));
@@ -152,18 +152,18 @@ static void join_parts(fy_builder *b)
 /* Partial sums of the node for every other node: by data-parallel group, or by node. */
 static void reduce_for_nodes(fy_builder *b, bool by_node)
 {
-    const fy_topology *t       = b->topology;
-    bool               partial = b->options->deterministic;
-    fy_origin          origin  = by_node ? FY_ORIGIN_SUB : FY_ORIGIN_PART;
-    uint32_t           n_sub   = by_node ? t->inter_tp : 1;
-    const fy_edge_need need    = {
-           by_node ? t->inter_size : t->inter_dp, 1, n_parts(b), n_sub, origin, partial};
+    const fy_topology *t = b->topology;
+    bool partial = b->options->deterministic;
+    fy_origin origin = by_node ? FY_ORIGIN_SUB : FY_ORIGIN_PART;
+    uint32_t n_sub = by_node ? t->inter_tp : 1;
+    const fy_edge_need need = {
+        by_node ? t->inter_size : t->inter_dp, 1, n_parts(b), n_sub, origin, partial};
     fy_use_edge(b, FY_EDGE_NODE_ALL, &need);
     for (uint32_t inter_dp = 0; inter_dp < t->inter_dp; inter_dp++) {
         for (uint32_t sub = 0; sub < n_sub; sub++) {
             fy_cut cut = cut_of(b, t->local_tp_rank);
-            cut.n_sub  = n_sub;
-            cut.sub    = sub;
+            cut.n_sub = n_sub;
+            cut.sub = sub;
             fy_begin_sum(b, cut, false, partial);
             add_local_sources(b, inter_dp);
             fy_add_target(b, fy_outbox(FY_EDGE_NODE_ALL, sub + inter_dp * n_sub, 0, origin));
@@ -186,8 +186,8 @@ static void reduce_for_nodes(fy_builder *b, bool by_node)
 /* All nodes' partial sums of this rank's piece, in order of nodes. */
 static void begin_sum_of_nodes(fy_builder *b, fy_cut cut, bool by_node)
 {
-    const fy_topology *t      = b->topology;
-    fy_origin          origin = by_node ? FY_ORIGIN_SUB : FY_ORIGIN_PART;
+    const fy_topology *t = b->topology;
+    fy_origin origin = by_node ? FY_ORIGIN_SUB : FY_ORIGIN_PART;
     fy_begin_sum(b, cut, b->options->deterministic, false);
     for (uint32_t node = 0; node < t->inter_size; node++) {
         if (node == t->inter_rank) {
@@ -203,9 +203,9 @@ static void begin_sum_of_nodes(fy_builder *b, fy_cut cut, bool by_node)
 /* Sub-parts that the nodes of the tensor-parallel group have finished come back. */
 static void finish_sub_parts(fy_builder *b)
 {
-    const fy_topology *t    = b->topology;
+    const fy_topology *t = b->topology;
     const fy_edge_need need = {1, 1, t->local_tp, t->inter_tp, FY_ORIGIN_SUB, false};
-    fy_place           own  = fy_outbox(FY_EDGE_BACK_TP, 0, 0, FY_ORIGIN_SUB);
+    fy_place own = fy_outbox(FY_EDGE_BACK_TP, 0, 0, FY_ORIGIN_SUB);
     fy_cut cut = fy_cut_sub(t->local_tp, t->local_tp_rank, t->inter_tp, t->inter_tp_rank);
     fy_use_edge(b, FY_EDGE_BACK_TP, &need);
     begin_sum_of_nodes(b, cut, true);
@@ -230,8 +230,8 @@ static void finish_sub_parts(fy_builder *b)
 
 void fy_build_scatter(fy_builder *b)
 {
-    const fy_topology *t   = b->topology;
-    fy_cut             cut = cut_of(b, t->local_tp_rank);
+    const fy_topology *t = b->topology;
+    fy_cut cut = cut_of(b, t->local_tp_rank);
     use_join(b);
     spread(b);
     if (t->inter_size == 1) {

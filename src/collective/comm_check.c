@@ -56,7 +56,7 @@ static ferry_status check_shapes(const ferry_mixed_comm *comm, uint32_t op,
                                  ferry_error *error)
 {
     uint32_t out_chunks = fy_op_out_chunks(&comm->topology, op);
-    uint64_t rows       = in->rows / fy_op_in_chunks(&comm->topology, op), wanted;
+    uint64_t rows = in->rows / fy_op_in_chunks(&comm->topology, op), wanted;
     if (!fy_mul(rows, out_chunks, &wanted) || out->rows != wanted || out->columns != in->columns) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s makes %llu rows of %llu elements of an input of %llu rows, but the "
@@ -77,10 +77,10 @@ static ferry_status check_overlap(const ferry_mixed_comm *comm, const ferry_mixe
     if (a + in->buffer.bytes <= b || b + out->buffer.bytes <= a) {
         return FERRY_OK;
     }
-    uint64_t small    = fy_min(in->buffer.bytes, out->buffer.bytes);
-    uint64_t large    = fy_max(in->buffer.bytes, out->buffer.bytes);
-    uint64_t at       = large > small ? comm->topology.dp_rank * small : 0;
-    bool     in_place = in->buffer.bytes < out->buffer.bytes ? a == b + at : b == a + at;
+    uint64_t small = fy_min(in->buffer.bytes, out->buffer.bytes);
+    uint64_t large = fy_max(in->buffer.bytes, out->buffer.bytes);
+    uint64_t at = large > small ? comm->topology.dp_rank * small : 0;
+    bool in_place = in->buffer.bytes < out->buffer.bytes ? a == b + at : b == a + at;
     if (!in_place) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "input and output overlap, but the smaller is not chunk %u of the larger",

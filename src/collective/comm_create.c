@@ -20,8 +20,8 @@ static ferry_status check_options(const ferry_mixed_comm_options *options, ferry
 {
     if (options->dtype != FERRY_F16 && options->dtype != FERRY_BF16 &&
         options->dtype != FERRY_F32) {
-        ferry_dtype dtype                        = {0, 0};
-        char        name[FERRY_DTYPE_TEXT_BYTES] = "bytes";
+        ferry_dtype dtype = {0, 0};
+        char name[FERRY_DTYPE_TEXT_BYTES] = "bytes";
         if (ferry_dtype_of(options->dtype, &dtype, NULL) == FERRY_OK) {
             ferry_dtype_format(dtype, name);
         }
@@ -78,11 +78,11 @@ static ferry_status wish_of_world(const ferry_world *world, fy_topology_wish *wi
 static ferry_status find_topology(const ferry_world *world, const ferry_mixed_comm_options *options,
                                   fy_topology *topology_out, ferry_error *error)
 {
-    fy_topology_wish wish   = {options->world_rank,    options->world_size,    options->local_rank,
-                               options->local_size,    options->inter_rank,    options->inter_size,
-                               options->local_tp_size, options->local_dp_size, options->inter_tp_size,
-                               options->inter_dp_size};
-    ferry_status     status = FERRY_OK;
+    fy_topology_wish wish = {options->world_rank,    options->world_size,    options->local_rank,
+                             options->local_size,    options->inter_rank,    options->inter_size,
+                             options->local_tp_size, options->local_dp_size, options->inter_tp_size,
+                             options->inter_dp_size};
+    ferry_status status = FERRY_OK;
     if (wish.world_size == 0 && wish.local_size == 0 && wish.inter_size == 0) {
         status = wish_of_world(world, &wish, error);
     }
@@ -127,7 +127,7 @@ _Static_assert(sizeof shared_names / sizeof shared_names[0] == 16, "a name for e
 static shared_options shared_of(const ferry_mixed_comm *comm)
 {
     const ferry_mixed_comm_options *o = &comm->options;
-    const fy_topology              *t = &comm->topology;
+    const fy_topology *t = &comm->topology;
     return (shared_options){{t->local_size, t->inter_size, t->local_tp, t->inter_tp, o->dtype,
                              o->grid_size, o->max_block_size, o->min_block_size, o->min_num_steps,
                              o->use_autotune, o->deterministic, o->only_construct,
@@ -146,9 +146,9 @@ static ferry_status fail_length(uint32_t rank, size_t n_bytes, ferry_error *erro
 static ferry_status compare_options(const ferry_mixed_comm *comm, const fy_votes *votes,
                                     ferry_error *error)
 {
-    size_t         at = 0, n_bytes = 0;
+    size_t at = 0, n_bytes = 0;
     shared_options first, other;
-    const void    *rank_0 = fy_votes_next(votes, 0, &at, &n_bytes);
+    const void *rank_0 = fy_votes_next(votes, 0, &at, &n_bytes);
     if (n_bytes != sizeof first) {
         return fail_length(0, n_bytes, error);
     }
@@ -177,14 +177,14 @@ static ferry_status compare_options(const ferry_mixed_comm *comm, const fy_votes
 static ferry_status agree(ferry_mixed_comm *comm, ferry_status status, ferry_error *error)
 {
     shared_options mine = {{0}};
-    ferry_error    own  = {{0}};
+    ferry_error own = {{0}};
     if (status == FERRY_OK) {
         mine = shared_of(comm);
     } else if (error != NULL) {
         own = *error;
     }
-    fy_vote      vote   = {status, &own, &mine, sizeof mine};
-    fy_votes     votes  = {0};
+    fy_vote vote = {status, &own, &mine, sizeof mine};
+    fy_votes votes = {0};
     ferry_status agreed = fy_votes_gather(comm->world, &vote, &votes, error);
     if (agreed == FERRY_OK) {
         agreed = fy_votes_status(&votes, error);
@@ -196,11 +196,11 @@ static ferry_status agree(ferry_mixed_comm *comm, ferry_status status, ferry_err
 static ferry_status agree_on_lanes(ferry_mixed_comm *comm, ferry_error *error)
 {
     enum { LANES, NUMBER, N };
-    uint32_t     own    = comm->options.grid_size;
-    fy_merged    all[N] = {{own != 0 ? own : default_grid(comm->world, &comm->topology), FY_LEAST},
-                           {fy_thing_propose(comm->world, FY_THING_MIXED), FY_MOST}};
+    uint32_t own = comm->options.grid_size;
+    fy_merged all[N] = {{own != 0 ? own : default_grid(comm->world, &comm->topology), FY_LEAST},
+                        {fy_thing_propose(comm->world, FY_THING_MIXED), FY_MOST}};
     ferry_status status = fy_merge_numbers(comm->world, all, N, error);
-    comm->n_lanes       = (uint32_t)all[LANES].value;
+    comm->n_lanes = (uint32_t)all[LANES].value;
     if (status == FERRY_OK) {
         fy_comm_work_add(comm, (uint32_t)all[NUMBER].value);
     }
@@ -209,15 +209,15 @@ static ferry_status agree_on_lanes(ferry_mixed_comm *comm, ferry_error *error)
 
 static ferry_status keep_texts(ferry_mixed_comm *comm, ferry_error *error)
 {
-    const char *file    = comm->options.tune_file;
-    file                = file != NULL ? file : fy_config_text("FERRY_TUNE_FILE");
-    comm->own_engines   = comm->options.engines == NULL ? NULL : fy_strdup(comm->options.engines);
+    const char *file = comm->options.tune_file;
+    file = file != NULL ? file : fy_config_text("FERRY_TUNE_FILE");
+    comm->own_engines = comm->options.engines == NULL ? NULL : fy_strdup(comm->options.engines);
     comm->own_tune_file = file == NULL ? NULL : fy_strdup(file);
     if ((comm->options.engines != NULL && comm->own_engines == NULL) ||
         (file != NULL && comm->own_tune_file == NULL)) {
         return fy_fail_no_memory(error, "a mixed collective");
     }
-    comm->options.engines   = comm->own_engines;
+    comm->options.engines = comm->own_engines;
     comm->options.tune_file = comm->own_tune_file;
     return FERRY_OK;
 }
@@ -240,8 +240,8 @@ static void list_ops(ferry_mixed_comm *comm)
 /* What a rank can find out by itself. */
 static ferry_status set_up(ferry_mixed_comm *comm, ferry_error *error)
 {
-    ferry_mixed_comm_options *o      = &comm->options;
-    ferry_status              status = check_options(o, error);
+    ferry_mixed_comm_options *o = &comm->options;
+    ferry_status status = check_options(o, error);
     if (status == FERRY_OK) {
         status = find_topology(comm->world, o, &comm->topology, error);
     }
@@ -255,12 +255,12 @@ static ferry_status set_up(ferry_mixed_comm *comm, ferry_error *error)
     if (status != FERRY_OK) {
         return status;
     }
-    comm->type          = o->dtype == FERRY_F16    ? FY_SUM_F16
-                          : o->dtype == FERRY_BF16 ? FY_SUM_BF16
-                                                   : FY_SUM_F32;
+    comm->type = o->dtype == FERRY_F16    ? FY_SUM_F16
+                 : o->dtype == FERRY_BF16 ? FY_SUM_BF16
+                                          : FY_SUM_F32;
     comm->element_bytes = (uint32_t)fy_sum_type_bytes(comm->type);
-    comm->n_slots       = FY_N_SLOTS;
-    comm->request       = fy_alloc_zeroed(1, sizeof *comm->request);
+    comm->n_slots = FY_N_SLOTS;
+    comm->request = fy_alloc_zeroed(1, sizeof *comm->request);
     if (comm->request == NULL) {
         return fy_fail_no_memory(error, "a mixed collective");
     }
@@ -375,7 +375,7 @@ ferry_status ferry_mixed_comm_get_valid_op_list(const ferry_mixed_comm *comm,
         check_query(comm, ops_out == NULL ? NULL : n_out, "get_valid_op_list", error);
     if (status == FERRY_OK) {
         *ops_out = comm->ops;
-        *n_out   = comm->n_ops;
+        *n_out = comm->n_ops;
     }
     return status;
 }
@@ -398,7 +398,7 @@ ferry_status ferry_mixed_comm_get_valid_mode_list(const ferry_mixed_comm *comm,
         check_query(comm, modes_out == NULL ? NULL : n_out, "get_valid_mode_list", error);
     if (status == FERRY_OK) {
         *modes_out = comm->modes;
-        *n_out     = comm->n_modes;
+        *n_out = comm->n_modes;
     }
     return status;
 }
@@ -429,7 +429,7 @@ ferry_status ferry_mixed_comm_reset_counts(ferry_mixed_comm *comm, ferry_error *
     }
     comm->n_calls = 0;
     for (uint32_t i = 0; comm->lanes != NULL && i < comm->n_lanes; i++) {
-        fy_lane *lane      = &comm->lanes[i];
+        fy_lane *lane = &comm->lanes[i];
         lane->n_steps_done = lane->n_waits = 0;
         lane->inside_written = lane->inside_read = lane->between = 0;
     }
@@ -439,8 +439,8 @@ ferry_status ferry_mixed_comm_reset_counts(ferry_mixed_comm *comm, ferry_error *
 /* The engine towards the first other rank inside the node, or on another node; "" if none is. */
 static const char *engine_towards(const ferry_mixed_comm *comm, bool inside)
 {
-    const fy_topology *t      = &comm->topology;
-    const char        *engine = "";
+    const fy_topology *t = &comm->topology;
+    const char *engine = "";
     uint32_t rank = inside ? (t->local_rank + 1) % t->local_size + t->inter_rank * t->local_size
                            : (t->world_rank + t->local_size) % t->world_size;
     if (comm->transport != NULL && rank != t->world_rank) {
@@ -466,36 +466,36 @@ ferry_status ferry_mixed_comm_describe(const ferry_mixed_comm *comm,
     if (status != FERRY_OK) {
         return status;
     }
-    const fy_topology    *t    = &comm->topology;
+    const fy_topology *t = &comm->topology;
     ferry_mixed_comm_info info = {
-        .struct_size    = sizeof info,
-        .world_rank     = t->world_rank,
-        .world_size     = t->world_size,
-        .local_rank     = t->local_rank,
-        .local_size     = t->local_size,
-        .inter_rank     = t->inter_rank,
-        .inter_size     = t->inter_size,
-        .local_tp_size  = t->local_tp,
-        .local_dp_size  = t->local_dp,
-        .inter_tp_size  = t->inter_tp,
-        .inter_dp_size  = t->inter_dp,
-        .tp_rank        = t->tp_rank,
-        .tp_size        = t->tp,
-        .dp_rank        = t->dp_rank,
-        .dp_size        = t->dp,
-        .dtype          = comm->options.dtype,
-        .grid_size      = comm->n_lanes,
+        .struct_size = sizeof info,
+        .world_rank = t->world_rank,
+        .world_size = t->world_size,
+        .local_rank = t->local_rank,
+        .local_size = t->local_size,
+        .inter_rank = t->inter_rank,
+        .inter_size = t->inter_size,
+        .local_tp_size = t->local_tp,
+        .local_dp_size = t->local_dp,
+        .inter_tp_size = t->inter_tp,
+        .inter_dp_size = t->inter_dp,
+        .tp_rank = t->tp_rank,
+        .tp_size = t->tp,
+        .dp_rank = t->dp_rank,
+        .dp_size = t->dp,
+        .dtype = comm->options.dtype,
+        .grid_size = comm->n_lanes,
         .max_block_size = comm->limits.most_lines / (FERRY_MIXED_BLOCK_BYTES / FY_LINE_BYTES),
-        .staging_bytes  = (comm->layout.lane_bytes[FY_REGION_INSIDE] +
+        .staging_bytes = (comm->layout.lane_bytes[FY_REGION_INSIDE] +
                           comm->layout.lane_bytes[FY_REGION_BETWEEN]) *
                          comm->n_lanes,
         .virtual_memory = comm->inside_ready,
-        .multicast      = comm->opened && comm->mapped,
-        .between_nodes  = comm->between_ready,
-        .tuned          = comm->tuning != NULL,
-        .deterministic  = comm->options.deterministic,
-        .inside_engine  = engine_towards(comm, true),
+        .multicast = comm->opened && comm->mapped,
+        .between_nodes = comm->between_ready,
+        .tuned = comm->tuning != NULL,
+        .deterministic = comm->options.deterministic,
+        .inside_engine = engine_towards(comm, true),
         .between_engine = t->inter_size > 1 ? engine_towards(comm, false) : "",
-        .between_note   = note_on(comm)};
+        .between_note = note_on(comm)};
     return fy_copy_out(&info, sizeof info, info_out, "ferry_mixed_comm_info", error);
 }

@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* Inside a node blocks of a few hundred KiB stay in the caches; between nodes puts want length. */
-static const uint64_t STAGING_INSIDE  = (uint64_t)16 << 20;
+static const uint64_t STAGING_INSIDE = (uint64_t)16 << 20;
 static const uint64_t STAGING_BETWEEN = (uint64_t)64 << 20;
 
 static uint32_t rank_of_local(const fy_topology *t, uint32_t local_rank)
@@ -20,9 +20,9 @@ static uint32_t rank_of_local(const fy_topology *t, uint32_t local_rank)
 /* Whether all other ranks of the node can be looked into, on every node. */
 static ferry_status find_mapped(ferry_mixed_comm *comm, ferry_error *error)
 {
-    const fy_topology *t    = &comm->topology;
-    uint8_t            mine = 1;
-    const void        *all  = NULL;
+    const fy_topology *t = &comm->topology;
+    uint8_t mine = 1;
+    const void *all = NULL;
     for (uint32_t i = 0; i < t->local_size; i++) {
         uint32_t rank = rank_of_local(t, i);
         mine &= rank == t->world_rank ||
@@ -39,7 +39,7 @@ static ferry_status build_schedule(ferry_mixed_comm *comm, uint32_t op, uint32_t
                                    ferry_error *error)
 {
     fy_schedule_options options = {comm->options.deterministic, comm->mapped};
-    fy_schedule        *built   = fy_alloc_zeroed(1, sizeof *built);
+    fy_schedule *built = fy_alloc_zeroed(1, sizeof *built);
     if (built == NULL) {
         return fy_fail_no_memory(error, "a schedule");
     }
@@ -50,7 +50,7 @@ static ferry_status build_schedule(ferry_mixed_comm *comm, uint32_t op, uint32_t
 static ferry_status build_schedules(ferry_mixed_comm *comm, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    comm->n_modes       = 0;
+    comm->n_modes = 0;
     for (uint32_t mode = FERRY_MIXED_FUSED_WAITS_MULTICAST; mode < FERRY_MIXED_N_MODES; mode++) {
         if (!fy_topology_has_mode(&comm->topology, mode, comm->mapped,
                                   comm->options.deterministic)) {
@@ -81,18 +81,18 @@ static size_t most_sources(const ferry_mixed_comm *comm)
 
 static ferry_status make_lanes(ferry_mixed_comm *comm, ferry_error *error)
 {
-    size_t   n_sources = most_sources(comm);
-    uint64_t rows      = fy_op_in_chunks(&comm->topology, comm->ops[0]) +
+    size_t n_sources = most_sources(comm);
+    uint64_t rows = fy_op_in_chunks(&comm->topology, comm->ops[0]) +
                     (uint64_t)fy_op_out_chunks(&comm->topology, comm->ops[0]);
     comm->meeting = fy_alloc_zeroed(rows, comm->element_bytes);
-    comm->lanes   = fy_alloc_zeroed(comm->n_lanes, sizeof *comm->lanes);
+    comm->lanes = fy_alloc_zeroed(comm->n_lanes, sizeof *comm->lanes);
     if (comm->lanes == NULL || comm->meeting == NULL) {
         return fy_fail_no_memory(error, "the lanes of a mixed collective");
     }
     for (uint32_t i = 0; i < comm->n_lanes; i++) {
-        comm->lanes[i].comm    = comm;
-        comm->lanes[i].index   = i;
-        comm->lanes[i].done    = true;
+        comm->lanes[i].comm = comm;
+        comm->lanes[i].index = i;
+        comm->lanes[i].done = true;
         comm->lanes[i].sources = fy_alloc_zeroed(n_sources, sizeof *comm->lanes[i].sources);
         if (comm->lanes[i].sources == NULL) {
             return fy_fail_no_memory(error, "the lanes of a mixed collective");
@@ -120,11 +120,11 @@ static void make_layout(ferry_mixed_comm *comm)
     }
     fy_layout_make(comm, fy_layout_fit(comm, staging), &comm->layout);
     comm->limits = (fy_geometry_limits){
-        .n_lanes    = comm->n_lanes,
+        .n_lanes = comm->n_lanes,
         .most_lines = (uint32_t)(comm->layout.most_elements * comm->element_bytes / FY_LINE_BYTES),
-        .max_lines  = lines_of(comm->options.max_block_size),
-        .min_lines  = lines_of(comm->options.min_block_size),
-        .min_steps  = comm->options.min_num_steps,
+        .max_lines = lines_of(comm->options.max_block_size),
+        .min_lines = lines_of(comm->options.min_block_size),
+        .min_steps = comm->options.min_num_steps,
     };
 }
 
@@ -132,8 +132,8 @@ static void make_layout(ferry_mixed_comm *comm)
 static ferry_status find_peers(const ferry_mixed_comm *comm, const ferry_region *region,
                                char ***peers_out, ferry_error *error)
 {
-    const fy_topology *t     = &comm->topology;
-    char             **peers = fy_alloc_zeroed(t->local_size, sizeof *peers);
+    const fy_topology *t = &comm->topology;
+    char **peers = fy_alloc_zeroed(t->local_size, sizeof *peers);
     if (peers == NULL) {
         return fy_fail_no_memory(error, "pointers to peers");
     }
@@ -149,7 +149,7 @@ static ferry_status find_peers(const ferry_mixed_comm *comm, const ferry_region 
 static ferry_status find_bells(ferry_mixed_comm *comm, ferry_error *error)
 {
     const fy_topology *t = &comm->topology;
-    comm->bells          = fy_alloc_zeroed(t->local_size, sizeof *comm->bells);
+    comm->bells = fy_alloc_zeroed(t->local_size, sizeof *comm->bells);
     if (comm->bells == NULL) {
         return fy_fail_no_memory(error, "bells");
     }
@@ -200,7 +200,7 @@ ferry_status fy_comm_open(ferry_mixed_comm *comm, ferry_error *error)
 static ferry_status open_region(ferry_mixed_comm *comm, fy_region_index index, ferry_error *error)
 {
     ferry_status status = fy_comm_open(comm, error);
-    uint64_t     bytes  = comm->layout.lane_bytes[index] * comm->n_lanes;
+    uint64_t bytes = comm->layout.lane_bytes[index] * comm->n_lanes;
     if (status != FERRY_OK || bytes == 0) {
         return status;
     }
@@ -286,8 +286,8 @@ void fy_comm_close(ferry_mixed_comm *comm)
         ferry_region_free(comm->regions[i]);
         fy_free(comm->peers[i]);
         comm->regions[i] = NULL;
-        comm->peers[i]   = NULL;
-        comm->own[i]     = NULL;
+        comm->peers[i] = NULL;
+        comm->own[i] = NULL;
     }
     ferry_region_free(comm->control);
     comm->control = NULL;
@@ -302,7 +302,7 @@ void fy_comm_close(ferry_mixed_comm *comm)
     }
     fy_free(comm->lanes);
     fy_free(comm->meeting);
-    comm->lanes   = NULL;
+    comm->lanes = NULL;
     comm->meeting = NULL;
     free_schedules(comm);
     ferry_transport_close(comm->transport);

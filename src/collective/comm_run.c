@@ -44,20 +44,20 @@ static void forget_answers(ferry_mixed_comm *comm)
 static void set_call(ferry_mixed_comm *comm, uint32_t op, uint32_t mode, uint32_t block_lines,
                      const ferry_mixed_tensor *in, const ferry_mixed_tensor *out)
 {
-    fy_call           *call   = &comm->call;
+    fy_call *call = &comm->call;
     fy_geometry_limits limits = comm->limits;
     if (block_lines != 0) { /* one that autotune has found: also where it is a whole range */
         limits.max_lines = block_lines;
         limits.min_lines = limits.min_lines < block_lines ? limits.min_lines : block_lines;
         limits.min_steps = 1;
     }
-    call->op           = op;
-    call->mode         = mode;
-    call->schedule     = comm->schedules[op][mode];
-    call->in           = in->buffer.base;
-    call->out          = out->buffer.base;
-    call->stream       = out->buffer.bytes >= STREAM_FROM_BYTES;
-    call->geometry     = fy_geometry_of(&limits, fy_call_piece(comm, op, in), comm->element_bytes);
+    call->op = op;
+    call->mode = mode;
+    call->schedule = comm->schedules[op][mode];
+    call->in = in->buffer.base;
+    call->out = out->buffer.base;
+    call->stream = out->buffer.bytes >= STREAM_FROM_BYTES;
+    call->geometry = fy_geometry_of(&limits, fy_call_piece(comm, op, in), comm->element_bytes);
     call->geometry_key = call->geometry.block_elements ^ ((uint64_t)call->geometry.n_lanes << 48);
     for (int edge = 0; edge < FY_N_EDGES; edge++) {
         const fy_edge_use *use = &call->schedule->edges[edge];
@@ -69,7 +69,7 @@ static void set_call(ferry_mixed_comm *comm, uint32_t op, uint32_t mode, uint32_
     comm->n_calls++;
     forget_answers(comm);
     fy_work_begin(comm->world, &comm->work, call->number);
-    comm->told      = false;
+    comm->told = false;
     comm->n_waiting = 0;
     fy_board_write(comm, call->number, op, mode, call->geometry.n_elements, false);
     for (uint32_t i = 0; i < comm->n_lanes; i++) {
@@ -114,11 +114,11 @@ static ferry_status begin(ferry_mixed_comm *comm, uint32_t op, const ferry_mixed
  */
 typedef struct driver {
     ferry_mixed_comm *comm;
-    uint32_t          first, n; /* lanes */
-    bool              worked;   /* anything was done since this was set to false */
-    bool              blocks;   /* a thread waits; else it is polled */
-    bool              waits;    /* what the board says */
-    int64_t           worked_ns;
+    uint32_t first, n; /* lanes */
+    bool worked;       /* anything was done since this was set to false */
+    bool blocks;       /* a thread waits; else it is polled */
+    bool waits;        /* what the board says */
+    int64_t worked_ns;
 } driver;
 
 static bool is_over(const driver *d)
@@ -143,7 +143,7 @@ static void work_network(ferry_mixed_comm *comm)
 static void work(driver *d)
 {
     for (uint32_t i = d->first; i < d->first + d->n; i++) {
-        fy_lane *lane  = &d->comm->lanes[i];
+        fy_lane *lane = &d->comm->lanes[i];
         uint64_t moved = lane->moved;
         if (!lane->done && fy_lane_advance(lane) == FY_LANE_FAILED) {
             d->worked = true;
@@ -171,7 +171,7 @@ static bool ready(void *context)
 static int64_t sleep_ns(void *context)
 {
     ferry_mixed_comm *comm = ((driver *)context)->comm;
-    int64_t           ns   = INT64_MAX;
+    int64_t ns = INT64_MAX;
     if (comm->call.schedule->n_puts != 0) {
         ns = 50000;
         if (pthread_mutex_trylock(&comm->network) == 0) {
@@ -186,12 +186,12 @@ static int64_t sleep_ns(void *context)
 static void say_waits(driver *d, bool waits)
 {
     ferry_mixed_comm *comm = d->comm;
-    const fy_call    *call = &comm->call;
+    const fy_call *call = &comm->call;
     pthread_mutex_lock(&comm->network);
     if (waits != d->waits || !comm->told) {
         comm->n_waiting = comm->n_waiting + waits - d->waits;
-        comm->told      = true;
-        d->waits        = waits;
+        comm->told = true;
+        d->waits = waits;
         fy_board_write(comm, call->number, call->op, call->mode, call->geometry.n_elements,
                        comm->n_waiting != 0);
         fy_board_tell(comm);
@@ -202,10 +202,10 @@ static void say_waits(driver *d, bool waits)
 static void ask(ferry_mixed_comm *comm, uint32_t rank)
 {
     atomic_store(&comm->has_asked, true);
-    fy_question question = {.kind   = FY_THING_MIXED,
+    fy_question question = {.kind = FY_THING_MIXED,
                             .number = comm->work.number,
-                            .run    = comm->call.number,
-                            .tag    = answer_tag(comm, (uint32_t)comm->call.number)};
+                            .run = comm->call.number,
+                            .tag = answer_tag(comm, (uint32_t)comm->call.number)};
     comm->world->ops->ask(comm->world, rank, &question);
 }
 
@@ -213,7 +213,7 @@ static void judge_absent(const driver *d, uint32_t rank, const fy_answer *answer
 {
     ferry_world *world = d->comm->world;
     fy_joint own = {.call = (uint32_t)d->comm->work.blocked_in, .object = fy_comm_object(d->comm)};
-    char     theirs[FY_JOINT_TEXT_BYTES], ours[FY_JOINT_TEXT_BYTES];
+    char theirs[FY_JOINT_TEXT_BYTES], ours[FY_JOINT_TEXT_BYTES];
     fy_joint_format(&own, ours);
     if (answer->leaves) {
         fy_world_fail(world, FERRY_ERR_PEER_LOST, rank,
@@ -231,10 +231,10 @@ static void judge_absent(const driver *d, uint32_t rank, const fy_answer *answer
 
 static void read_answers(const driver *d)
 {
-    ferry_world  *world = d->comm->world;
+    ferry_world *world = d->comm->world;
     unsigned char bytes[FY_ANSWER_BYTES];
-    size_t        n_bytes;
-    uint32_t      from;
+    size_t n_bytes;
+    uint32_t from;
     while (world->ops->take(world, FERRY_ANY_RANK,
                             answer_tag(d->comm, (uint32_t)d->comm->call.number), bytes,
                             sizeof bytes, &n_bytes, &from)) {
@@ -252,18 +252,18 @@ static void read_answers(const driver *d)
  */
 static void look_around(driver *d)
 {
-    ferry_mixed_comm  *comm      = d->comm;
-    const fy_settings *settings  = &comm->world->settings;
-    int64_t            idle_ns   = fy_now_ns() - d->worked_ns;
-    bool               was_there = false, waits = false;
-    uint32_t           rank = FERRY_ANY_RANK;
+    ferry_mixed_comm *comm = d->comm;
+    const fy_settings *settings = &comm->world->settings;
+    int64_t idle_ns = fy_now_ns() - d->worked_ns;
+    bool was_there = false, waits = false;
+    uint32_t rank = FERRY_ANY_RANK;
     read_answers(d);
     for (uint32_t i = d->first; i < d->first + d->n && !has_news(comm); i++) {
         fy_lane *lane = &comm->lanes[i];
         if (lane->done) {
             continue;
         }
-        rank                   = fy_lane_awaited(lane);
+        rank = fy_lane_awaited(lane);
         fy_suspicion suspicion = fy_lane_suspect(lane);
         if (suspicion == FY_NOT_THERE) {
             ask(comm, rank);
@@ -298,10 +298,10 @@ enum { FIRST_PATIENCE_NS = 20000000, MOST_PATIENCE_NS = 100000000 };
 
 static ferry_status drive(driver *d, ferry_error *error)
 {
-    ferry_mixed_comm *comm        = d->comm;
-    int64_t           patience_ns = FIRST_PATIENCE_NS, shared_ns = 0;
-    ferry_status      status = FERRY_OK;
-    d->worked_ns             = 0;
+    ferry_mixed_comm *comm = d->comm;
+    int64_t patience_ns = FIRST_PATIENCE_NS, shared_ns = 0;
+    ferry_status status = FERRY_OK;
+    d->worked_ns = 0;
     work(d);
     while (!is_over(d)) {
         status = fy_comm_state(comm, error);
@@ -310,10 +310,10 @@ static ferry_status drive(driver *d, ferry_error *error)
         }
         fy_works_share(comm->world, &shared_ns);
         d->worked = false;
-        status    = fy_world_wait(comm->world, ready, sleep_ns, d, patience_ns, error);
+        status = fy_world_wait(comm->world, ready, sleep_ns, d, patience_ns, error);
         if (d->worked) {
             d->worked_ns = 0;
-            patience_ns  = FIRST_PATIENCE_NS;
+            patience_ns = FIRST_PATIENCE_NS;
             if (d->waits) {
                 say_waits(d, false);
             }
@@ -330,7 +330,7 @@ static ferry_status drive(driver *d, ferry_error *error)
 static void drive_lane(void *context, uint64_t part)
 {
     ferry_error error;
-    driver      d = {.comm = context, .first = (uint32_t)part, .n = 1, .blocks = true};
+    driver d = {.comm = context, .first = (uint32_t)part, .n = 1, .blocks = true};
     drive(&d, &error);
 }
 
@@ -352,16 +352,16 @@ static ferry_status settle(ferry_mixed_comm *comm, ferry_error *error)
 
 static ferry_status work_until_over(ferry_mixed_comm *comm, fy_joint_call as, ferry_error *error)
 {
-    ferry_status status  = FERRY_OK;
-    uint32_t     n_lanes = comm->call.geometry.n_lanes;
+    ferry_status status = FERRY_OK;
+    uint32_t n_lanes = comm->call.geometry.n_lanes;
     fy_work_block(comm->world, &comm->work, as);
     if (comm->team != NULL && n_lanes > 1) {
         fy_team_run(comm->team, n_lanes, drive_lane, comm);
         driver all = {.comm = comm, .first = 0, .n = n_lanes};
-        status     = is_over(&all) ? FERRY_OK : fy_comm_state(comm, error);
+        status = is_over(&all) ? FERRY_OK : fy_comm_state(comm, error);
     } else {
         driver all = {.comm = comm, .first = 0, .n = n_lanes, .blocks = true};
-        status     = drive(&all, error);
+        status = drive(&all, error);
     }
     fy_work_unblock(comm->world, &comm->work);
     return status == FERRY_OK ? settle(comm, error) : status;
@@ -403,15 +403,15 @@ ferry_status fy_comm_run(ferry_mixed_comm *comm, uint32_t op, const ferry_mixed_
 ferry_status fy_comm_meet(ferry_mixed_comm *comm, uint32_t as, ferry_error *error)
 {
     ferry_error own;
-    error                      = error == NULL ? &own : error;
-    const fy_topology *t       = &comm->topology;
-    uint32_t           op      = comm->ops[0];
-    uint64_t           rows[2] = {fy_op_in_chunks(t, op), fy_op_out_chunks(t, op)};
-    char              *memory  = comm->meeting;
-    char              *second  = memory + rows[0] * comm->element_bytes;
-    ferry_mixed_tensor in  = {ferry_buffer_of(memory, rows[0] * comm->element_bytes), rows[0], 1};
+    error = error == NULL ? &own : error;
+    const fy_topology *t = &comm->topology;
+    uint32_t op = comm->ops[0];
+    uint64_t rows[2] = {fy_op_in_chunks(t, op), fy_op_out_chunks(t, op)};
+    char *memory = comm->meeting;
+    char *second = memory + rows[0] * comm->element_bytes;
+    ferry_mixed_tensor in = {ferry_buffer_of(memory, rows[0] * comm->element_bytes), rows[0], 1};
     ferry_mixed_tensor out = {ferry_buffer_of(second, rows[1] * comm->element_bytes), rows[1], 1};
-    ferry_status       status = begin(comm, op, &in, &out, comm->modes[0], 0, NULL, error);
+    ferry_status status = begin(comm, op, &in, &out, comm->modes[0], 0, NULL, error);
     if (status == FERRY_OK) {
         comm->call.op = as;
         fy_board_write(comm, comm->call.number, as, comm->modes[0], 1, false);
@@ -425,12 +425,12 @@ ferry_status ferry_mixed_comm_run(ferry_mixed_comm *comm, uint32_t op, const fer
                                   const ferry_mixed_tensor *out, uint32_t mode, ferry_queue *queue,
                                   ferry_error *error)
 {
-    ferry_error  own;
+    ferry_error own;
     ferry_status status = take(comm, "run", error);
     if (status != FERRY_OK) {
         return status;
     }
-    error  = error == NULL ? &own : error;
+    error = error == NULL ? &own : error;
     status = begin(comm, op, in, out, mode, 0, queue, error);
     if (status == FERRY_OK) {
         status = work_until_over(comm, FY_JOINT_MIXED_RUN, error);
@@ -477,8 +477,8 @@ static void let_go(fy_mixed_request *request)
 static void close_request(fy_mixed_request *request, ferry_status status)
 {
     ferry_mixed_comm *comm = request->comm;
-    request->status        = status;
-    request->done          = true;
+    request->status = status;
+    request->done = true;
     fy_work_start(comm->world, &comm->work, false);
     give_back(comm);
 }
@@ -494,7 +494,7 @@ static ferry_status outcome_of(const fy_mixed_request *request, ferry_error *err
 static void obey_cancel(fy_mixed_request *request)
 {
     ferry_mixed_comm *comm = request->comm;
-    driver            d    = {.comm = comm, .n = comm->call.geometry.n_lanes};
+    driver d = {.comm = comm, .n = comm->call.geometry.n_lanes};
     if (atomic_load(&request->cancelled) && !is_over(&d)) {
         fy_comm_break(comm, FERRY_ERR_ABORTED, "rank %u cancelled call %llu",
                       comm->topology.world_rank, (unsigned long long)comm->call.number);
@@ -514,10 +514,10 @@ static void hurry(ferry_mixed_comm *comm, bool hurries)
 static void poll_once(fy_mixed_request *request)
 {
     ferry_mixed_comm *comm = request->comm;
-    driver            d    = {.comm      = comm,
-                              .n         = comm->call.geometry.n_lanes,
-                              .waits     = request->waits,
-                              .worked_ns = request->worked_ns};
+    driver d = {.comm = comm,
+                .n = comm->call.geometry.n_lanes,
+                .waits = request->waits,
+                .worked_ns = request->worked_ns};
     work_network(comm);
     hurry(comm, true);
     work(&d);
@@ -527,7 +527,7 @@ static void poll_once(fy_mixed_request *request)
         request->worked_ns = request->looked_ns = now_ns;
     } else if (now_ns - request->looked_ns > FIRST_PATIENCE_NS && !is_over(&d)) {
         look_around(&d);
-        request->waits     = d.waits;
+        request->waits = d.waits;
         request->looked_ns = now_ns;
     }
 }
@@ -541,13 +541,13 @@ static ferry_status check_process(const fy_mixed_request *request, ferry_error *
 /* The flush of a call that is polled is polled as well, but not for longer than a deadline. */
 static void end_polled(fy_mixed_request *request)
 {
-    ferry_mixed_comm *comm   = request->comm;
-    uint32_t          peer   = FERRY_ANY_RANK;
-    int64_t           now_ns = fy_now_ns();
-    ferry_status      status = FERRY_OK;
+    ferry_mixed_comm *comm = request->comm;
+    uint32_t peer = FERRY_ANY_RANK;
+    int64_t now_ns = fy_now_ns();
+    ferry_status status = FERRY_OK;
     if (comm->call.schedule->n_puts != 0) {
         request->settling_ns = request->settling_ns == 0 ? now_ns : request->settling_ns;
-        status               = fy_transport_try_flush(comm->transport, &peer, &request->error);
+        status = fy_transport_try_flush(comm->transport, &peer, &request->error);
     }
     if (status == FERRY_ERR_TIMEOUT &&
         now_ns - request->settling_ns <= comm->world->settings.deadline_ns) {
@@ -569,8 +569,8 @@ static void end_polled(fy_mixed_request *request)
 static void test_once(fy_mixed_request *request)
 {
     ferry_mixed_comm *comm = request->comm;
-    driver            d    = {.comm = comm, .n = comm->call.geometry.n_lanes};
-    ferry_status      status;
+    driver d = {.comm = comm, .n = comm->call.geometry.n_lanes};
+    ferry_status status;
     obey_cancel(request);
     poll_once(request);
     fy_works_move(comm->world);
@@ -604,7 +604,7 @@ static ferry_status test_request(ferry_request *base, bool *done_out, ferry_erro
 static ferry_status wait_request(ferry_request *base, ferry_error *error)
 {
     fy_mixed_request *request = (fy_mixed_request *)base;
-    ferry_status      status  = check_process(request, error);
+    ferry_status status = check_process(request, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -626,7 +626,7 @@ static ferry_status wait_request(ferry_request *base, ferry_error *error)
 /* From within other waits and tests: see fy_work. Its own test or wait ends it. */
 static void move_on(void *context, int64_t until_ns)
 {
-    ferry_mixed_comm *comm    = context;
+    ferry_mixed_comm *comm = context;
     fy_mixed_request *request = comm->request;
     (void)until_ns; /* once is short */
     if (request != NULL && seize(request)) {
@@ -691,9 +691,9 @@ static void destroy_request(ferry_request *base)
     }
 }
 
-static const fy_request_ops request_ops = {.test    = test_request,
-                                           .wait    = wait_request,
-                                           .cancel  = cancel_request,
+static const fy_request_ops request_ops = {.test = test_request,
+                                           .wait = wait_request,
+                                           .cancel = cancel_request,
                                            .destroy = destroy_request};
 
 ferry_status ferry_mixed_comm_start(ferry_mixed_comm *comm, uint32_t op,
@@ -722,11 +722,11 @@ ferry_status ferry_mixed_comm_start(ferry_mixed_comm *comm, uint32_t op,
     while (!seize(request)) {
         sched_yield();
     }
-    request->base.ops    = &request_ops;
-    request->done        = false;
-    request->is_held     = true;
-    request->waits       = false;
-    request->worked_ns   = 0;
+    request->base.ops = &request_ops;
+    request->done = false;
+    request->is_held = true;
+    request->waits = false;
+    request->worked_ns = 0;
     request->settling_ns = 0;
     atomic_store(&request->cancelled, false);
     driver d = {.comm = comm, .n = comm->call.geometry.n_lanes};

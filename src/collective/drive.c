@@ -15,22 +15,22 @@
 void fy_lane_begin(fy_lane *lane)
 {
     const fy_call *call = &lane->comm->call;
-    lane->begin         = fy_geometry_lane_begin(&call->geometry, lane->index);
-    lane->length        = fy_geometry_lane_length(&call->geometry, lane->index);
-    lane->n_steps       = fy_geometry_lane_steps(&call->geometry, lane->index);
-    lane->turn          = 0;
-    lane->stage         = 0;
-    lane->action        = 0;
-    lane->link          = 0;
-    lane->done          = lane->n_steps == 0;
+    lane->begin = fy_geometry_lane_begin(&call->geometry, lane->index);
+    lane->length = fy_geometry_lane_length(&call->geometry, lane->index);
+    lane->n_steps = fy_geometry_lane_steps(&call->geometry, lane->index);
+    lane->turn = 0;
+    lane->stage = 0;
+    lane->action = 0;
+    lane->link = 0;
+    lane->done = lane->n_steps == 0;
 }
 
 fy_header *fy_message_at(const fy_lane *lane, char *base, fy_edge edge, bool inbox, uint64_t number,
                          uint32_t message)
 {
     const ferry_mixed_comm *comm = lane->comm;
-    const fy_box           *box  = &comm->layout.boxes[edge];
-    uint64_t                slot = number % comm->n_slots;
+    const fy_box *box = &comm->layout.boxes[edge];
+    uint64_t slot = number % comm->n_slots;
     uint64_t at = lane->index * comm->layout.lane_bytes[box->region] + message * box->message_bytes;
     at += inbox ? box->inbox + slot * box->inbox_slot : box->outbox + slot * box->outbox_slot;
     return (fy_header *)(void *)(base + at);
@@ -45,25 +45,25 @@ typedef struct turn_step {
 static turn_step step_of(const fy_lane *lane, uint64_t number)
 {
     uint64_t block = lane->comm->call.geometry.block_elements;
-    uint64_t skip  = number * block;
+    uint64_t skip = number * block;
     return (turn_step){number, lane->begin + skip, fy_min(block, lane->length - skip)};
 }
 
 /* The piece that an action is about, and where the part begins of which it is a sub-part. */
 typedef struct turn_piece {
-    fy_span  span;
+    fy_span span;
     uint64_t part_begin;
 } turn_piece;
 
 static turn_piece piece_of(const fy_lane *lane, const fy_cut *cut, const turn_step *step)
 {
-    uint32_t   line  = FY_LINE_BYTES / lane->comm->element_bytes;
-    fy_cut     part  = {cut->n, cut->index, 1, 0};
+    uint32_t line = FY_LINE_BYTES / lane->comm->element_bytes;
+    fy_cut part = {cut->n, cut->index, 1, 0};
     turn_piece piece = {fy_cut_span(&part, step->length, line), 0};
     piece.part_begin = piece.span.begin;
     if (cut->n_sub > 1) {
         fy_span sub = fy_part_of(piece.span.length, cut->n_sub, cut->sub, line);
-        piece.span  = (fy_span){piece.part_begin + sub.begin, sub.length};
+        piece.span = (fy_span){piece.part_begin + sub.begin, sub.length};
     }
     return piece;
 }
@@ -80,17 +80,17 @@ static char *base_of(const fy_lane *lane, const fy_place *place, uint32_t region
 static char *in_box(const fy_lane *lane, const fy_place *place, const turn_step *step,
                     const turn_piece *piece)
 {
-    const ferry_mixed_comm *comm   = lane->comm;
-    fy_edge                 edge   = (fy_edge)place->edge;
-    const fy_edge_use      *use    = &comm->call.schedule->edges[edge];
-    uint64_t                number = lane->uses[edge] + step->number * use->uses + place->use;
-    bool     inbox  = place->kind == FY_PLACE_INBOX || place->kind == FY_PLACE_PEER_INBOX;
-    char    *base   = base_of(lane, place, comm->layout.boxes[edge].region);
-    char    *data   = (char *)(fy_message_at(lane, base, edge, inbox, number, place->message) + 1);
+    const ferry_mixed_comm *comm = lane->comm;
+    fy_edge edge = (fy_edge)place->edge;
+    const fy_edge_use *use = &comm->call.schedule->edges[edge];
+    uint64_t number = lane->uses[edge] + step->number * use->uses + place->use;
+    bool inbox = place->kind == FY_PLACE_INBOX || place->kind == FY_PLACE_PEER_INBOX;
+    char *base = base_of(lane, place, comm->layout.boxes[edge].region);
+    char *data = (char *)(fy_message_at(lane, base, edge, inbox, number, place->message) + 1);
     uint64_t origin = place->origin == FY_ORIGIN_BLOCK  ? 0
                       : place->origin == FY_ORIGIN_PART ? piece->part_begin
                                                         : piece->span.begin;
-    size_t   bytes  = use->partial ? sizeof(float) : comm->element_bytes;
+    size_t bytes = use->partial ? sizeof(float) : comm->element_bytes;
     return data + place->cell * comm->call.cell_bytes[edge] + (piece->span.begin - origin) * bytes;
 }
 
@@ -102,24 +102,24 @@ static char *resolve(const fy_lane *lane, const fy_place *place, const turn_step
         return in_box(lane, place, step, piece);
     }
     uint64_t element = place->cell * call->geometry.n_elements + step->begin + piece->span.begin;
-    uint64_t at      = element * lane->comm->element_bytes;
+    uint64_t at = element * lane->comm->element_bytes;
     return place->kind == FY_PLACE_IN ? (char *)(uintptr_t)call->in + at : call->out + at;
 }
 
 static void run_sum(fy_lane *lane, const fy_action *action, const turn_step *step)
 {
-    const ferry_mixed_comm *comm   = lane->comm;
-    const fy_place         *places = comm->call.schedule->places + action->first;
-    turn_piece              piece  = piece_of(lane, &action->cut, step);
+    const ferry_mixed_comm *comm = lane->comm;
+    const fy_place *places = comm->call.schedule->places + action->first;
+    turn_piece piece = piece_of(lane, &action->cut, step);
     if (piece.span.length == 0) {
         return;
     }
-    fy_sum sum = {.sources     = lane->sources,
-                  .n_sources   = action->n,
+    fy_sum sum = {.sources = lane->sources,
+                  .n_sources = action->n,
                   .source_type = action->partial_sources ? FY_SUM_F32 : comm->type,
                   .target_type = action->partial_targets ? FY_SUM_F32 : comm->type,
-                  .n           = piece.span.length,
-                  .stream      = comm->call.stream && action->targets[0].kind == FY_PLACE_OUT};
+                  .n = piece.span.length,
+                  .stream = comm->call.stream && action->targets[0].kind == FY_PLACE_OUT};
     for (uint32_t i = 0; i < action->n; i++) {
         lane->sources[i] = resolve(lane, &places[i], step, &piece);
         lane->inside_read +=
@@ -127,7 +127,7 @@ static void run_sum(fy_lane *lane, const fy_action *action, const turn_step *ste
     }
     for (uint32_t i = 0; i < action->n_targets; i++) {
         const fy_place *target = &action->targets[i];
-        sum.targets[i]         = resolve(lane, target, step, &piece);
+        sum.targets[i] = resolve(lane, target, step, &piece);
         lane->inside_written +=
             target->counts ? piece.span.length * fy_sum_type_bytes(sum.target_type) : 0;
     }
@@ -158,11 +158,11 @@ static fy_progress run_action(fy_lane *lane, const fy_action *action, const turn
 static fy_progress run_stage(fy_lane *lane, uint64_t number)
 {
     const fy_schedule *schedule = lane->comm->call.schedule;
-    const fy_stage    *stage    = &schedule->stages[lane->stage];
-    turn_step          step     = step_of(lane, number);
+    const fy_stage *stage = &schedule->stages[lane->stage];
+    turn_step step = step_of(lane, number);
     while (lane->action < stage->n_actions) {
-        const fy_action *action   = &schedule->actions[stage->first_action + lane->action];
-        fy_progress      progress = run_action(lane, action, &step);
+        const fy_action *action = &schedule->actions[stage->first_action + lane->action];
+        fy_progress progress = run_action(lane, action, &step);
         if (progress != FY_LANE_DONE) {
             return progress;
         }

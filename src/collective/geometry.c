@@ -11,9 +11,9 @@ typedef struct block_limits {
 
 static block_limits limits_of(const fy_geometry_limits *limits)
 {
-    uint64_t     most = fy_max(limits->most_lines, 1);
+    uint64_t most = fy_max(limits->most_lines, 1);
     block_limits b;
-    b.most  = limits->max_lines == 0 ? most : fy_min(limits->max_lines, most);
+    b.most = limits->max_lines == 0 ? most : fy_min(limits->max_lines, most);
     b.least = fy_max(fy_min(limits->min_lines, b.most), 1);
     b.steps = fy_max(limits->min_steps, 1);
     return b;
@@ -35,16 +35,16 @@ static uint64_t block_lines(const block_limits *b, uint64_t lane_lines)
 fy_geometry fy_geometry_of(const fy_geometry_limits *limits, uint64_t n_elements,
                            uint32_t element_bytes)
 {
-    block_limits b             = limits_of(limits);
-    uint64_t     line_elements = FY_LINE_BYTES / element_bytes;
-    uint64_t     n_lines       = fy_ceil_div(n_elements, line_elements);
-    uint64_t     n_lanes       = fy_min(n_lines / b.least, fy_max(limits->n_lanes, 1));
-    uint64_t     lane_lines    = fy_ceil_div(n_lines, fy_max(n_lanes, 1));
+    block_limits b = limits_of(limits);
+    uint64_t line_elements = FY_LINE_BYTES / element_bytes;
+    uint64_t n_lines = fy_ceil_div(n_elements, line_elements);
+    uint64_t n_lanes = fy_min(n_lines / b.least, fy_max(limits->n_lanes, 1));
+    uint64_t lane_lines = fy_ceil_div(n_lines, fy_max(n_lanes, 1));
     return (fy_geometry){
-        .n_lanes        = (uint32_t)fy_ceil_div(n_lines, lane_lines),
-        .lane_elements  = lane_lines * line_elements,
+        .n_lanes = (uint32_t)fy_ceil_div(n_lines, lane_lines),
+        .lane_elements = lane_lines * line_elements,
         .block_elements = block_lines(&b, lane_lines) * line_elements,
-        .n_elements     = n_elements,
+        .n_elements = n_elements,
     };
 }
 
@@ -73,7 +73,7 @@ static uint64_t part_elements(uint64_t n_elements, uint32_t n, uint32_t line_ele
 
 fy_span fy_part_of(uint64_t n_elements, uint32_t n, uint32_t index, uint32_t line_elements)
 {
-    uint64_t each  = part_elements(n_elements, n, line_elements);
+    uint64_t each = part_elements(n_elements, n, line_elements);
     uint64_t begin = fy_min(index * each, n_elements);
     return (fy_span){begin, fy_min(each, n_elements - begin)};
 }

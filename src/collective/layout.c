@@ -25,10 +25,10 @@ static edge_needs needs_of(const ferry_mixed_comm *comm, fy_edge edge, uint64_t 
             if (schedule == NULL || schedule->edges[edge].uses == 0) {
                 continue;
             }
-            const fy_edge_use *use  = &schedule->edges[edge];
-            uint64_t           cell = fy_cell_bytes(use, most_elements, comm->element_bytes);
-            needs.messages          = fy_max(needs.messages, use->n_messages);
-            needs.senders           = fy_max(needs.senders, use->n_senders);
+            const fy_edge_use *use = &schedule->edges[edge];
+            uint64_t cell = fy_cell_bytes(use, most_elements, comm->element_bytes);
+            needs.messages = fy_max(needs.messages, use->n_messages);
+            needs.senders = fy_max(needs.senders, use->n_senders);
             needs.message_bytes =
                 fy_max(needs.message_bytes, sizeof(fy_header) + use->n_cells * cell);
         }
@@ -40,17 +40,17 @@ void fy_layout_make(const ferry_mixed_comm *comm, uint64_t most_elements, fy_lay
 {
     fy_layout layout = {.most_elements = most_elements};
     for (int edge = 0; edge < FY_N_EDGES; edge++) {
-        edge_needs      needs = needs_of(comm, (fy_edge)edge, most_elements);
-        fy_region_index in    = region_of(comm, (fy_edge)edge);
-        uint64_t       *end   = &layout.lane_bytes[in];
-        fy_box         *box   = &layout.boxes[edge];
-        box->region           = in;
-        box->message_bytes    = needs.message_bytes;
-        box->outbox_slot      = needs.messages * needs.message_bytes;
-        box->inbox_slot       = needs.senders * needs.message_bytes;
-        box->outbox           = *end;
-        box->inbox            = box->outbox + FY_N_SLOTS * box->outbox_slot;
-        *end                  = box->inbox + FY_N_SLOTS * box->inbox_slot;
+        edge_needs needs = needs_of(comm, (fy_edge)edge, most_elements);
+        fy_region_index in = region_of(comm, (fy_edge)edge);
+        uint64_t *end = &layout.lane_bytes[in];
+        fy_box *box = &layout.boxes[edge];
+        box->region = in;
+        box->message_bytes = needs.message_bytes;
+        box->outbox_slot = needs.messages * needs.message_bytes;
+        box->inbox_slot = needs.senders * needs.message_bytes;
+        box->outbox = *end;
+        box->inbox = box->outbox + FY_N_SLOTS * box->outbox_slot;
+        *end = box->inbox + FY_N_SLOTS * box->inbox_slot;
     }
     *layout_out = layout;
 }
@@ -64,8 +64,8 @@ enum { MOST_INSIDE_BYTES = 64 << 10, MOST_BETWEEN_BYTES = 128 << 10 };
 uint64_t fy_layout_fit(const ferry_mixed_comm *comm, uint64_t bytes)
 {
     fy_layout layout;
-    uint64_t  wished      = (uint64_t)comm->options.max_block_size * FERRY_MIXED_BLOCK_BYTES;
-    uint64_t  block_bytes = comm->topology.inter_size > 1 ? MOST_BETWEEN_BYTES : MOST_INSIDE_BYTES;
+    uint64_t wished = (uint64_t)comm->options.max_block_size * FERRY_MIXED_BLOCK_BYTES;
+    uint64_t block_bytes = comm->topology.inter_size > 1 ? MOST_BETWEEN_BYTES : MOST_INSIDE_BYTES;
     while (block_bytes < wished && block_bytes < FY_MOST_BLOCK_BYTES) {
         block_bytes *= 2;
     }

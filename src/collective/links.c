@@ -19,13 +19,13 @@ static uint64_t number_of(const fy_lane *lane, const fy_action *action, fy_edge 
 static void fill_header(const ferry_mixed_comm *comm, fy_header *header)
 {
     const fy_call *call = &comm->call;
-    header->call        = call->number;
-    header->count       = call->geometry.n_elements;
-    header->op          = call->op;
-    header->mode        = call->mode;
-    header->dtype       = comm->options.dtype;
-    header->rank        = comm->topology.world_rank;
-    header->geometry    = call->geometry_key;
+    header->call = call->number;
+    header->count = call->geometry.n_elements;
+    header->op = call->op;
+    header->mode = call->mode;
+    header->dtype = comm->options.dtype;
+    header->rank = comm->topology.world_rank;
+    header->geometry = call->geometry_key;
 }
 
 static bool agrees(const ferry_mixed_comm *comm, const fy_header *header)
@@ -38,7 +38,7 @@ static bool agrees(const ferry_mixed_comm *comm, const fy_header *header)
 
 static void break_by_header(ferry_mixed_comm *comm, const fy_header *header, uint32_t rank)
 {
-    char           theirs[96], ours[96];
+    char theirs[96], ours[96];
     const fy_call *call = &comm->call;
     fy_call_text(header->op, header->mode, header->count, theirs, sizeof theirs);
     fy_call_text(call->op, call->mode, call->geometry.n_elements, ours, sizeof ours);
@@ -51,9 +51,9 @@ static void break_by_header(ferry_mixed_comm *comm, const fy_header *header, uin
 
 static const fy_header *awaited(const fy_lane *lane, const fy_link *link, uint64_t number)
 {
-    const ferry_mixed_comm *comm   = lane->comm;
-    fy_edge                 edge   = (fy_edge)link->edge;
-    uint32_t                region = comm->layout.boxes[edge].region;
+    const ferry_mixed_comm *comm = lane->comm;
+    fy_edge edge = (fy_edge)link->edge;
+    uint32_t region = comm->layout.boxes[edge].region;
     if (link->form == FY_FORM_MULTICAST) {
         char *base = comm->peers[region][link->rank % comm->topology.local_size];
         return fy_message_at(lane, base, edge, false, number, 0);
@@ -65,10 +65,10 @@ static const fy_header *awaited(const fy_lane *lane, const fy_link *link, uint64
 static fy_progress look_at(fy_lane *lane, const fy_action *action, const fy_link *link,
                            uint64_t step)
 {
-    ferry_mixed_comm *comm   = lane->comm;
-    uint64_t          number = number_of(lane, action, (fy_edge)link->edge, step);
-    const fy_header  *header = awaited(lane, link, number);
-    uint64_t          epoch  = atomic_load(&header->epoch); /* in order, as bells ask */
+    ferry_mixed_comm *comm = lane->comm;
+    uint64_t number = number_of(lane, action, (fy_edge)link->edge, step);
+    const fy_header *header = awaited(lane, link, number);
+    uint64_t epoch = atomic_load(&header->epoch); /* in order, as bells ask */
     if (comm->trusts_epochs) {
         return FY_LANE_DONE;
     }
@@ -123,9 +123,9 @@ static void ring(const ferry_mixed_comm *comm, uint32_t rank)
 /* Elements of a message's cell in a step, which may be shorter than a block. */
 static uint64_t elements_of(const fy_lane *lane, fy_edge edge, uint64_t step)
 {
-    const ferry_mixed_comm *comm  = lane->comm;
-    uint64_t                block = comm->call.geometry.block_elements;
-    uint64_t                n     = fy_min(block, lane->length - step * block);
+    const ferry_mixed_comm *comm = lane->comm;
+    uint64_t block = comm->call.geometry.block_elements;
+    uint64_t n = fy_min(block, lane->length - step * block);
     return fy_cell_elements(&comm->call.schedule->edges[edge], n,
                             FY_LINE_BYTES / comm->element_bytes);
 }
@@ -137,17 +137,17 @@ static uint64_t elements_of(const fy_lane *lane, fy_edge edge, uint64_t step)
  */
 static bool put(fy_lane *lane, const fy_link *link, uint64_t number, uint64_t step, bool is_first)
 {
-    ferry_mixed_comm  *comm   = lane->comm;
-    fy_edge            edge   = (fy_edge)link->edge;
-    const fy_edge_use *use    = &comm->call.schedule->edges[edge];
-    const fy_box      *box    = &comm->layout.boxes[edge];
-    char              *own    = comm->own[box->region];
-    fy_header         *header = fy_message_at(lane, own, edge, false, number, link->message);
-    uint64_t           bytes =
+    ferry_mixed_comm *comm = lane->comm;
+    fy_edge edge = (fy_edge)link->edge;
+    const fy_edge_use *use = &comm->call.schedule->edges[edge];
+    const fy_box *box = &comm->layout.boxes[edge];
+    char *own = comm->own[box->region];
+    fy_header *header = fy_message_at(lane, own, edge, false, number, link->message);
+    uint64_t bytes =
         elements_of(lane, edge, step) * (use->partial ? sizeof(float) : comm->element_bytes);
-    uint32_t   sender = fy_edge_is_ring(edge) ? 0 : fy_edge_group_index(&comm->topology, edge);
-    fy_header *there  = fy_message_at(lane, own, edge, true, number, sender);
-    uint64_t   at     = (uint64_t)((char *)there - own);
+    uint32_t sender = fy_edge_is_ring(edge) ? 0 : fy_edge_group_index(&comm->topology, edge);
+    fy_header *there = fy_message_at(lane, own, edge, true, number, sender);
+    uint64_t at = (uint64_t)((char *)there - own);
     if (is_first) {
         fill_header(comm, header);
     }
@@ -175,20 +175,20 @@ static bool put(fy_lane *lane, const fy_link *link, uint64_t number, uint64_t st
 static void store(fy_lane *lane, const fy_link *link, uint64_t number)
 {
     ferry_mixed_comm *comm = lane->comm;
-    fy_edge           edge = (fy_edge)link->edge;
-    uint32_t   sender      = fy_edge_is_ring(edge) ? 0 : fy_edge_group_index(&comm->topology, edge);
-    uint32_t   region      = comm->layout.boxes[edge].region;
-    char      *base        = comm->peers[region][link->rank % comm->topology.local_size];
-    fy_header *header      = fy_message_at(lane, base, edge, true, number, sender);
+    fy_edge edge = (fy_edge)link->edge;
+    uint32_t sender = fy_edge_is_ring(edge) ? 0 : fy_edge_group_index(&comm->topology, edge);
+    uint32_t region = comm->layout.boxes[edge].region;
+    char *base = comm->peers[region][link->rank % comm->topology.local_size];
+    fy_header *header = fy_message_at(lane, base, edge, true, number, sender);
     fill_header(comm, header);
     announce(header, number);
 }
 
 static void multicast(fy_lane *lane, fy_edge edge, uint64_t number)
 {
-    ferry_mixed_comm *comm   = lane->comm;
-    char             *base   = comm->own[comm->layout.boxes[edge].region];
-    fy_header        *header = fy_message_at(lane, base, edge, false, number, 0);
+    ferry_mixed_comm *comm = lane->comm;
+    char *base = comm->own[comm->layout.boxes[edge].region];
+    fy_header *header = fy_message_at(lane, base, edge, false, number, 0);
     fill_header(comm, header);
     announce(header, number);
 }
@@ -205,8 +205,8 @@ bool fy_links_post(fy_lane *lane, const fy_action *action, uint64_t step)
 {
     const fy_link *links = lane->comm->call.schedule->links + action->first;
     for (uint32_t i = 0; i < action->n; i++) {
-        const fy_link *link   = &links[i];
-        uint64_t       number = number_of(lane, action, (fy_edge)link->edge, step);
+        const fy_link *link = &links[i];
+        uint64_t number = number_of(lane, action, (fy_edge)link->edge, step);
         if (link->form == FY_FORM_PUT) {
             if (!put(lane, link, number, step, !was_put(links, i))) {
                 return false;

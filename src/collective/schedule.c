@@ -9,21 +9,21 @@
 #include <string.h>
 
 static const char *const edge_names[] = {
-    [FY_EDGE_SPREAD_TP]  = "spread-tp",
+    [FY_EDGE_SPREAD_TP] = "spread-tp",
     [FY_EDGE_SPREAD_ALL] = "spread-all",
-    [FY_EDGE_JOIN_TP]    = "join-tp",
-    [FY_EDGE_JOIN_ALL]   = "join-all",
-    [FY_EDGE_NODE_TP]    = "node-tp",
-    [FY_EDGE_NODE_ALL]   = "node-all",
-    [FY_EDGE_BACK_TP]    = "back-tp",
-    [FY_EDGE_BACK_ALL]   = "back-all",
-    [FY_EDGE_WORLD_UP]   = "world-up",
+    [FY_EDGE_JOIN_TP] = "join-tp",
+    [FY_EDGE_JOIN_ALL] = "join-all",
+    [FY_EDGE_NODE_TP] = "node-tp",
+    [FY_EDGE_NODE_ALL] = "node-all",
+    [FY_EDGE_BACK_TP] = "back-tp",
+    [FY_EDGE_BACK_ALL] = "back-all",
+    [FY_EDGE_WORLD_UP] = "world-up",
     [FY_EDGE_WORLD_DOWN] = "world-down",
-    [FY_EDGE_TP_UP]      = "tp-up",
-    [FY_EDGE_TP_DOWN]    = "tp-down",
-    [FY_EDGE_DP_UP]      = "dp-up",
-    [FY_EDGE_DP_DOWN]    = "dp-down",
-    [FY_EDGE_OWN]        = "own",
+    [FY_EDGE_TP_UP] = "tp-up",
+    [FY_EDGE_TP_DOWN] = "tp-down",
+    [FY_EDGE_DP_UP] = "dp-up",
+    [FY_EDGE_DP_DOWN] = "dp-down",
+    [FY_EDGE_OWN] = "own",
 };
 _Static_assert(sizeof edge_names / sizeof edge_names[0] == FY_N_EDGES, "a name for each edge");
 
@@ -146,7 +146,7 @@ fy_span fy_cut_span(const fy_cut *cut, uint64_t n_elements, uint32_t line_elemen
     }
     if (cut->n_sub > 1) {
         fy_span sub = fy_part_of(part.length, cut->n_sub, cut->sub, line_elements);
-        part        = (fy_span){part.begin + sub.begin, sub.length};
+        part = (fy_span){part.begin + sub.begin, sub.length};
     }
     return part;
 }
@@ -165,7 +165,7 @@ uint64_t fy_cell_elements(const fy_edge_use *use, uint64_t n_elements, uint32_t 
 
 uint64_t fy_cell_bytes(const fy_edge_use *use, uint64_t n_elements, uint32_t element_bytes)
 {
-    uint64_t n     = fy_cell_elements(use, n_elements, FY_LINE_BYTES / element_bytes);
+    uint64_t n = fy_cell_elements(use, n_elements, FY_LINE_BYTES / element_bytes);
     uint64_t bytes = n * (use->partial ? sizeof(float) : element_bytes);
     return fy_ceil_div(bytes, FY_LINE_BYTES) * FY_LINE_BYTES;
 }
@@ -199,15 +199,15 @@ ferry_status fy_schedule_build(const fy_topology *topology, uint32_t op, uint32_
                                ferry_error *error)
 {
     fy_schedule schedule = {.op = op, .mode = mode, .pipelined = fy_mode_is_fused(mode)};
-    bool        shared   = mode == FERRY_MIXED_FUSED_WAITS_MULTICAST ||
+    bool shared = mode == FERRY_MIXED_FUSED_WAITS_MULTICAST ||
                   mode == FERRY_MIXED_FUSED_BYTES1_MULTICAST ||
                   mode == FERRY_MIXED_FUSED_BYTES2_MULTICAST;
     fy_builder b = {.topology = topology,
-                    .options  = options,
+                    .options = options,
                     .schedule = &schedule,
-                    .inside   = shared            ? FY_FORM_MULTICAST
-                                : options->mapped ? FY_FORM_STORE
-                                                  : FY_FORM_PUT};
+                    .inside = shared            ? FY_FORM_MULTICAST
+                              : options->mapped ? FY_FORM_STORE
+                                                : FY_FORM_PUT};
     if (!fy_mode_is_fused(mode)) {
         fy_build_ring(&b);
     } else if (fy_op_scatters(op)) {

@@ -46,8 +46,8 @@ typedef enum fy_edge {
 enum { FY_N_SLOTS = 4 };
 
 const char *fy_edge_name(fy_edge edge);
-bool        fy_edge_is_ring(fy_edge edge);
-bool        fy_edge_is_between(fy_edge edge); /* NODE_ and BACK_ */
+bool fy_edge_is_ring(fy_edge edge);
+bool fy_edge_is_between(fy_edge edge); /* NODE_ and BACK_ */
 
 /*
  * A piece of a block: part `index` of n, and of that part sub-part `sub` of n_sub, as fy_part_of
@@ -75,10 +75,10 @@ typedef enum fy_place_kind {
 typedef enum fy_origin { FY_ORIGIN_BLOCK = 0, FY_ORIGIN_PART, FY_ORIGIN_SUB } fy_origin;
 
 typedef struct fy_place {
-    uint8_t  kind;   /* fy_place_kind */
-    uint8_t  edge;   /* fy_edge, of boxes */
-    uint8_t  origin; /* fy_origin, of boxes */
-    bool     counts; /* bytes that pass from rank to rank of a node */
+    uint8_t kind;   /* fy_place_kind */
+    uint8_t edge;   /* fy_edge, of boxes */
+    uint8_t origin; /* fy_origin, of boxes */
+    bool counts;    /* bytes that pass from rank to rank of a node */
     uint32_t rank;
     uint32_t message; /* of an outbox; of an inbox the number of its writer: fy_edge_sender */
     uint32_t cell;
@@ -93,8 +93,8 @@ typedef enum fy_form {
 } fy_form;
 
 typedef struct fy_link {
-    uint8_t  edge;
-    uint8_t  form;    /* fy_form */
+    uint8_t edge;
+    uint8_t form;     /* fy_form */
     uint32_t rank;    /* to whom, or from whom */
     uint32_t message; /* that is put; of what is waited for, the number of the inbox's writer */
 } fy_link;
@@ -106,12 +106,12 @@ typedef struct fy_link {
 typedef enum fy_action_kind { FY_ACTION_SUM = 0, FY_ACTION_WAIT, FY_ACTION_POST } fy_action_kind;
 
 typedef struct fy_action {
-    uint8_t  kind;            /* fy_action_kind */
-    bool     partial_sources; /* fp32 partial sums of a deterministic handle; else elements */
-    bool     partial_targets;
-    uint8_t  n_targets; /* 1 or 2 */
-    uint32_t use;       /* of WAIT and POST: which of the edge's uses in this step */
-    fy_cut   cut;
+    uint8_t kind;         /* fy_action_kind */
+    bool partial_sources; /* fp32 partial sums of a deterministic handle; else elements */
+    bool partial_targets;
+    uint8_t n_targets; /* 1 or 2 */
+    uint32_t use;      /* of WAIT and POST: which of the edge's uses in this step */
+    fy_cut cut;
     uint32_t first, n; /* sources, in schedule->places; or links */
     fy_place targets[2];
 } fy_action;
@@ -130,24 +130,24 @@ typedef struct fy_edge_use {
     uint32_t n_messages; /* of the outbox */
     uint32_t n_senders;  /* to an inbox: an index for each is fy_edge_sender */
     uint32_t n_cells;    /* of a message */
-    uint8_t  origin;     /* fy_origin: what a cell holds */
+    uint8_t origin;      /* fy_origin: what a cell holds */
     uint32_t n, n_sub;   /* of that cut */
-    bool     partial;    /* cells of fp32 partial sums */
-    bool     multicast;  /* there are readers of the outbox, and no inbox */
+    bool partial;        /* cells of fp32 partial sums */
+    bool multicast;      /* there are readers of the outbox, and no inbox */
 } fy_edge_use;
 
 typedef struct fy_schedule {
-    uint32_t    op, mode;
-    bool        pipelined; /* step k + 1 begins before step k ends; else one after the other */
-    uint32_t    n_stages, n_actions, n_places, n_links;
-    fy_stage   *stages;
-    fy_action  *actions;
-    fy_place   *places;
-    fy_link    *links;
+    uint32_t op, mode;
+    bool pipelined; /* step k + 1 begins before step k ends; else one after the other */
+    uint32_t n_stages, n_actions, n_places, n_links;
+    fy_stage *stages;
+    fy_action *actions;
+    fy_place *places;
+    fy_link *links;
     fy_edge_use edges[FY_N_EDGES];
-    uint32_t    n_waits; /* in a step */
-    uint32_t    n_puts;  /* links in a step that the transport carries */
-    size_t      stages_room, actions_room, places_room, links_room;
+    uint32_t n_waits; /* in a step */
+    uint32_t n_puts;  /* links in a step that the transport carries */
+    size_t stages_room, actions_room, places_room, links_room;
 } fy_schedule;
 
 typedef struct fy_schedule_options {
@@ -162,7 +162,7 @@ typedef struct fy_schedule_options {
 ferry_status fy_schedule_build(const fy_topology *topology, uint32_t op, uint32_t mode,
                                const fy_schedule_options *options, fy_schedule *schedule_out,
                                ferry_error *error);
-void         fy_schedule_cleanup(fy_schedule *schedule); /* zeroed is allowed */
+void fy_schedule_cleanup(fy_schedule *schedule); /* zeroed is allowed */
 
 /* Bytes of a cell of an edge, a multiple of a line, for blocks of n elements. */
 uint64_t fy_cell_bytes(const fy_edge_use *use, uint64_t n_elements, uint32_t element_bytes);

@@ -13,8 +13,8 @@
 /* One source of the targets' own type. A target that is the source has it already. */
 static bool copies(const fy_sum *sum)
 {
-    const void *from  = sum->sources[0];
-    size_t      bytes = sum->n * fy_sum_type_bytes(sum->target_type);
+    const void *from = sum->sources[0];
+    size_t bytes = sum->n * fy_sum_type_bytes(sum->target_type);
     if (sum->n_sources != 1 || sum->source_type != sum->target_type) {
         return false;
     }
@@ -83,7 +83,7 @@ fy_sum_fn fy_sum_of_isa(fy_isa isa)
 void fy_sum_run(const fy_sum *sum)
 {
     static _Atomic(fy_sum_fn) known; /* NULL: not yet */
-    fy_sum_fn                 run = atomic_load_explicit(&known, memory_order_relaxed);
+    fy_sum_fn run = atomic_load_explicit(&known, memory_order_relaxed);
     if (run == NULL) {
         run = fy_sum_of_isa(fy_cpu_isa());
         run = run == NULL ? run_baseline : run;

@@ -28,8 +28,8 @@
 
 /* Types that are summed. */
 typedef enum fy_sum_type {
-    FY_SUM_F32  = 0,
-    FY_SUM_F16  = 1,
+    FY_SUM_F32 = 0,
+    FY_SUM_F16 = 1,
     FY_SUM_BF16 = 2,
     FY_SUM_N_TYPES
 } fy_sum_type;
@@ -43,12 +43,12 @@ static inline size_t fy_sum_type_bytes(fy_sum_type type)
 enum { FY_SUM_MOST_TARGETS = 2 };
 
 typedef struct fy_sum {
-    const void *const *sources;   /* n_sources, each aligned to its element */
-    size_t             n_sources; /* at least 1 */
-    fy_sum_type        source_type;
-    void              *targets[FY_SUM_MOST_TARGETS]; /* aligned likewise; the second may be NULL */
-    fy_sum_type        target_type;                  /* of both */
-    size_t             n;                            /* elements */
+    const void *const *sources; /* n_sources, each aligned to its element */
+    size_t n_sources;           /* at least 1 */
+    fy_sum_type source_type;
+    void *targets[FY_SUM_MOST_TARGETS]; /* aligned likewise; the second may be NULL */
+    fy_sum_type target_type;            /* of both */
+    size_t n;                           /* elements */
     /* Write the first target past the cache; not fenced: fy_copy_fence before it is published. */
     bool stream;
 } fy_sum;

@@ -37,8 +37,8 @@ static ALWAYS_INLINE __m256 load_bf16(const char *from)
 static ALWAYS_INLINE void split_bf16(const char *from, __m256 *even_out, __m256 *odd_out)
 {
     __m256i bits = load_bits(from);
-    *even_out    = _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
-    *odd_out     = _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32(-0x10000)));
+    *even_out = _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
+    *odd_out = _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32(-0x10000)));
 }
 
 static ALWAYS_INLINE __m256 with_one_nan(__m256 x)
@@ -51,7 +51,7 @@ static ALWAYS_INLINE __m256 with_one_nan(__m256 x)
 static ALWAYS_INLINE __m256i round_bf16(__m256 x)
 {
     __m256i bits = _mm256_castps_si256(x);
-    __m256i odd  = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
     return _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
 }
 

@@ -36,8 +36,8 @@ static ALWAYS_INLINE __m512 load_bf16(const char *from)
 static ALWAYS_INLINE void split_bf16(const char *from, __m512 *even_out, __m512 *odd_out)
 {
     __m512i bits = load_bits(from);
-    *even_out    = _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
-    *odd_out     = _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(-0x10000)));
+    *even_out = _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+    *odd_out = _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(-0x10000)));
 }
 
 /* The table says what becomes of each class of numbers: only the first two, NaNs, give way. */
@@ -50,9 +50,9 @@ static ALWAYS_INLINE __m512 with_one_nan(__m512 x)
 /* Rounded to a bf16 in the upper half; what the lower half holds then is of no use. */
 static ALWAYS_INLINE __m512i round_bf16(__m512 x)
 {
-    __m512i   bits   = _mm512_castps_si512(x);
+    __m512i bits = _mm512_castps_si512(x);
     __mmask16 is_odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
-    __m512i   below  = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+    __m512i below = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
     return _mm512_mask_add_epi32(below, is_odd, bits, _mm512_set1_epi32(0x8000));
 }
 
@@ -103,8 +103,8 @@ static ALWAYS_INLINE __mmask64 first_bytes(size_t n_bytes)
 /* At most two vectors; memory behind n_bytes is not touched. */
 static ALWAYS_INLINE void copy_in(char *to, const char *from, size_t n_bytes)
 {
-    size_t    n_second = n_bytes > 64 ? n_bytes - 64 : 0;
-    __mmask64 second   = first_bytes(n_second);
+    size_t n_second = n_bytes > 64 ? n_bytes - 64 : 0;
+    __mmask64 second = first_bytes(n_second);
     store_bits(to, _mm512_maskz_loadu_epi8(first_bytes(n_bytes), from));
     store_bits(to + 64,
                second == 0 ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi8(second, from + 64));

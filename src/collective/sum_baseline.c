@@ -67,9 +67,9 @@ static void put(const fy_sum *sum, size_t first, const void *piece, size_t n)
 /* Elements [first, first + n), at most a piece. */
 static void sum_piece(const fy_sum *sum, size_t first, size_t n)
 {
-    _Alignas(64) float    sums[PIECE];
+    _Alignas(64) float sums[PIECE];
     _Alignas(64) uint16_t narrow[PIECE];
-    size_t                offset = first * fy_sum_type_bytes(sum->source_type);
+    size_t offset = first * fy_sum_type_bytes(sum->source_type);
     widen(sums, (const char *)sum->sources[0] + offset, sum->source_type, n);
     for (size_t i = 1; i < sum->n_sources; i++) {
         add_source(sums, (const char *)sum->sources[i] + offset, sum->source_type, n);

@@ -15,13 +15,13 @@
 #include <stdint.h>
 
 enum {
-    LINE       = 64,
-    LANES      = sizeof(VECTOR) / sizeof(float),
-    PAIR       = 2 * LANES, /* elements */
-    PAIRS      = 4,         /* of a group */
-    GROUP      = PAIRS * PAIR,
-    AHEAD      = 1024, /* bytes of a source between what is added and what is asked for */
-    MOST_KNOWN = 4     /* sources that have a loop of their own */
+    LINE = 64,
+    LANES = sizeof(VECTOR) / sizeof(float),
+    PAIR = 2 * LANES, /* elements */
+    PAIRS = 4,        /* of a group */
+    GROUP = PAIRS * PAIR,
+    AHEAD = 1024,  /* bytes of a source between what is added and what is asked for */
+    MOST_KNOWN = 4 /* sources that have a loop of their own */
 };
 
 #define EACH_PAIR _Pragma("GCC unroll 4") for (size_t p = 0; p < PAIRS; p++)
@@ -34,7 +34,7 @@ typedef struct pair {
 /* The types are constants where these are inlined. */
 static ALWAYS_INLINE pair load_pair(const char *from, fy_sum_type source, fy_sum_type target)
 {
-    pair   p;
+    pair p;
     size_t half = LANES * fy_sum_type_bytes(source);
     if (source == FY_SUM_F32) {
         p = (pair){load_f32(from), load_f32(from + half)};
@@ -99,13 +99,13 @@ static ALWAYS_INLINE const char *part_of(const void *source, size_t offset, size
 static ALWAYS_INLINE void sum_few(const fy_sum *sum, size_t first, size_t n)
 {
     _Alignas(LINE) char buffer[2 * sizeof(VECTOR)];
-    fy_sum_type         source = sum->source_type, target = sum->target_type;
+    fy_sum_type source = sum->source_type, target = sum->target_type;
     size_t at = first * fy_sum_type_bytes(source), bytes = n * fy_sum_type_bytes(source);
-    bool   is_whole = n == PAIR;
-    pair   p = load_pair(part_of(sum->sources[0], at, bytes, is_whole, buffer), source, target);
+    bool is_whole = n == PAIR;
+    pair p = load_pair(part_of(sum->sources[0], at, bytes, is_whole, buffer), source, target);
     for (size_t i = 1; i < sum->n_sources; i++) {
         const char *from = part_of(sum->sources[i], at, bytes, is_whole, buffer);
-        p                = add_pair(p, from, source, target);
+        p = add_pair(p, from, source, target);
     }
     p = with_one_nan_each(p);
     put_pair(buffer, p, source, target, false);
@@ -132,11 +132,11 @@ static __attribute__((noinline)) void sum_ends(const fy_sum *sum, size_t first, 
 
 /* How a loop over groups goes; values, which stores to targets cannot change. */
 typedef struct course {
-    const char        *sources[MOST_KNOWN]; /* n_known of them */
-    const void *const *all;                 /* n_sources of them */
-    size_t             n_sources;
-    char              *to, *also_to;
-    bool               stream;
+    const char *sources[MOST_KNOWN]; /* n_known of them */
+    const void *const *all;          /* n_sources of them */
+    size_t n_sources;
+    char *to, *also_to;
+    bool stream;
 } course;
 
 /*
@@ -178,8 +178,8 @@ static ALWAYS_INLINE void put_group(char *to, const pair *sums, fy_sum_type sour
 static ALWAYS_INLINE void sum_group(const course *c, size_t n_known, fy_sum_type source,
                                     fy_sum_type target, size_t from, size_t ahead, size_t to)
 {
-    pair        sums[PAIRS];
-    size_t      step  = PAIR * fy_sum_type_bytes(source);
+    pair sums[PAIRS];
+    size_t step = PAIR * fy_sum_type_bytes(source);
     const char *first = n_known == 0 ? c->all[0] : c->sources[0];
     ask_for_group(first + from + ahead, source);
     EACH_PAIR
@@ -217,16 +217,16 @@ static ALWAYS_INLINE void sum_group(const course *c, size_t n_known, fy_sum_type
 static ALWAYS_INLINE void sum_groups(const fy_sum *sum, size_t n_known, fy_sum_type source,
                                      fy_sum_type target, size_t first, size_t end)
 {
-    course c = {.all       = sum->sources,
+    course c = {.all = sum->sources,
                 .n_sources = sum->n_sources,
-                .to        = sum->targets[0],
-                .also_to   = sum->targets[1],
-                .stream    = sum->stream};
+                .to = sum->targets[0],
+                .also_to = sum->targets[1],
+                .stream = sum->stream};
     for (size_t i = 0; i < n_known; i++) {
         c.sources[i] = sum->sources[i];
     }
     for (; first < end; first += GROUP) {
-        size_t from  = first * fy_sum_type_bytes(source);
+        size_t from = first * fy_sum_type_bytes(source);
         size_t ahead = end - first > AHEAD / fy_sum_type_bytes(source) ? AHEAD : 0;
         sum_group(&c, n_known, source, target, from, ahead, first * fy_sum_type_bytes(target));
     }
@@ -241,8 +241,8 @@ static ALWAYS_INLINE size_t elements_before_line(const void *to, fy_sum_type typ
 static ALWAYS_INLINE void sum_all(const fy_sum *sum, fy_sum_type source, fy_sum_type target)
 {
     size_t first = sum->stream ? elements_before_line(sum->targets[0], target) : 0;
-    first        = first < sum->n ? first : sum->n;
-    size_t end   = first + (sum->n - first) / GROUP * GROUP;
+    first = first < sum->n ? first : sum->n;
+    size_t end = first + (sum->n - first) / GROUP * GROUP;
     sum_ends(sum, 0, first);
     switch (sum->n_sources) {
     case 2:

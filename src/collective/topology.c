@@ -97,27 +97,27 @@ static ferry_status check_composed(const fy_topology_wish *wish, ferry_error *er
 /* What follows from the rank; sizes are there. */
 static void place_rank(fy_topology *t, uint32_t world_rank)
 {
-    t->world_rank    = world_rank;
-    t->local_rank    = world_rank % t->local_size;
-    t->inter_rank    = world_rank / t->local_size;
+    t->world_rank = world_rank;
+    t->local_rank = world_rank % t->local_size;
+    t->inter_rank = world_rank / t->local_size;
     t->local_tp_rank = t->local_rank % t->local_tp;
     t->local_dp_rank = t->local_rank / t->local_tp;
     t->inter_tp_rank = t->inter_rank % t->inter_tp;
     t->inter_dp_rank = t->inter_rank / t->inter_tp;
-    t->tp_rank       = t->local_tp_rank + t->inter_tp_rank * t->local_tp;
-    t->dp_rank       = t->local_dp_rank + t->inter_dp_rank * t->local_dp;
+    t->tp_rank = t->local_tp_rank + t->inter_tp_rank * t->local_tp;
+    t->dp_rank = t->local_dp_rank + t->inter_dp_rank * t->local_dp;
 }
 
 ferry_status fy_topology_make(const fy_topology_wish *wish, fy_topology *topology_out,
                               ferry_error *error)
 {
-    fy_topology  t      = {.world_size = wish->world_size,
-                           .local_size = wish->local_size,
-                           .inter_size = wish->inter_size,
-                           .local_tp   = wish->local_tp,
-                           .local_dp   = wish->local_dp,
-                           .inter_tp   = wish->inter_tp,
-                           .inter_dp   = wish->inter_dp};
+    fy_topology t = {.world_size = wish->world_size,
+                     .local_size = wish->local_size,
+                     .inter_size = wish->inter_size,
+                     .local_tp = wish->local_tp,
+                     .local_dp = wish->local_dp,
+                     .inter_tp = wish->inter_tp,
+                     .inter_dp = wish->inter_dp};
     ferry_status status = check_sizes(wish, error);
     if (status == FERRY_OK) {
         status = check_ranks(wish, error);

@@ -20,7 +20,7 @@ static const fy_edge rings[] = {FY_EDGE_WORLD_UP, FY_EDGE_TP_UP, FY_EDGE_DP_UP};
 
 static uint32_t neighbour(const fy_topology *t, fy_edge ring, bool up)
 {
-    uint32_t size  = fy_edge_group_size(t, ring);
+    uint32_t size = fy_edge_group_size(t, ring);
     uint32_t index = fy_edge_group_index(t, ring);
     return fy_edge_group_rank(t, ring, (up ? index + 1 : index + size - 1) % size);
 }
@@ -114,12 +114,12 @@ static void for_contacts(ferry_mixed_comm *comm,
 /* Whoever cannot be told learns it by the deadline. */
 static void put_notice(ferry_mixed_comm *comm, uint32_t rank, uint32_t number)
 {
-    fy_notice   *notice = control_at(comm, notice_at(comm, comm->topology.local_rank));
-    uint64_t     there  = notice_at(comm, number);
+    fy_notice *notice = control_at(comm, notice_at(comm, comm->topology.local_rank));
+    uint64_t there = notice_at(comm, number);
     ferry_buffer source = ferry_buffer_of(notice->sentence, sizeof notice->sentence);
-    ferry_buffer none   = ferry_buffer_of(NULL, 0);
+    ferry_buffer none = ferry_buffer_of(NULL, 0);
     ferry_signal status = {comm->control, there, notice->status, FERRY_SIGNAL_SET};
-    ferry_signal count  = {comm->control, FY_CONTROL_NOTICES, 1, FERRY_SIGNAL_ADD};
+    ferry_signal count = {comm->control, FY_CONTROL_NOTICES, 1, FERRY_SIGNAL_ADD};
     /* Several may come at once: the count says that there is news, the status that it is whole. */
     if (ferry_put_signal(comm->transport, rank, comm->control, there + sizeof notice->status,
                          &source, &status, NULL, NULL) == FERRY_OK &&
@@ -140,7 +140,7 @@ void fy_comm_break(ferry_mixed_comm *comm, ferry_status status, const char *form
         if (comm->control != NULL && !fy_failed(comm->world->failure)) {
             /* This rank's own number among its contacts is free to hold what is sent. */
             fy_notice *notice = control_at(comm, notice_at(comm, comm->topology.local_rank));
-            notice->status    = (uint64_t)status;
+            notice->status = (uint64_t)status;
             snprintf(notice->sentence, sizeof notice->sentence, "%.*s",
                      (int)sizeof notice->sentence - 1, comm->reason.message);
             for_contacts(comm, put_notice);
@@ -154,7 +154,7 @@ static void read_notices(ferry_mixed_comm *comm)
 {
     for (uint32_t contact = 0; contact < fy_contact_count(&comm->topology); contact++) {
         const fy_notice *notice = control_at(comm, notice_at(comm, contact));
-        ferry_status     status = (ferry_status)atomic_load(&notice->status);
+        ferry_status status = (ferry_status)atomic_load(&notice->status);
         if (contact != comm->topology.local_rank && status != FERRY_OK) {
             fy_comm_break(comm, status, "%.*s", (int)sizeof notice->sentence - 1, notice->sentence);
             return;
@@ -191,8 +191,8 @@ void fy_board_write(ferry_mixed_comm *comm, uint64_t call, uint32_t op, uint32_t
     atomic_store_explicit(&board->begun, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
     board->ended = call;
-    board->op    = op;
-    board->mode  = mode;
+    board->op = op;
+    board->mode = mode;
     board->count = count;
     board->waits = waits;
     atomic_store_explicit(&board->begun, call, memory_order_release);
@@ -200,9 +200,9 @@ void fy_board_write(ferry_mixed_comm *comm, uint64_t call, uint32_t op, uint32_t
 
 static void put_board(ferry_mixed_comm *comm, uint32_t rank, uint32_t number)
 {
-    const fy_board *board  = &comm->sent[comm->n_sent - 1];
-    ferry_buffer    source = ferry_buffer_of(&board->count, sizeof *board - sizeof board->begun);
-    ferry_signal    signal = {comm->control, board_at(number), board->ended, FERRY_SIGNAL_SET};
+    const fy_board *board = &comm->sent[comm->n_sent - 1];
+    ferry_buffer source = ferry_buffer_of(&board->count, sizeof *board - sizeof board->begun);
+    ferry_signal signal = {comm->control, board_at(number), board->ended, FERRY_SIGNAL_SET};
     if (comm->mapped && rank / comm->topology.local_size == comm->topology.inter_rank) {
         return; /* it looks for itself */
     }
@@ -237,14 +237,14 @@ void fy_board_tell(ferry_mixed_comm *comm)
  * caller to tell, who looks at the number before and after, and twice.
  */
 __attribute__((noinline, no_sanitize("thread"))) static bool copy_board(const fy_board *from,
-                                                                        fy_seen        *seen_out)
+                                                                        fy_seen *seen_out)
 {
     uint64_t begun = atomic_load_explicit(&from->begun, memory_order_acquire);
-    *seen_out      = (fy_seen){.call  = from->ended,
-                               .count = from->count,
-                               .waits = from->waits,
-                               .op    = from->op,
-                               .mode  = from->mode};
+    *seen_out = (fy_seen){.call = from->ended,
+                          .count = from->count,
+                          .waits = from->waits,
+                          .op = from->op,
+                          .mode = from->mode};
     atomic_thread_fence(memory_order_acquire);
     return begun != 0 && begun == seen_out->call &&
            atomic_load_explicit(&from->begun, memory_order_relaxed) == begun;
@@ -266,7 +266,7 @@ static bool read_board(const ferry_mixed_comm *comm, uint32_t rank, fy_seen *see
 static const fy_link *blocked_at(const fy_lane *lane)
 {
     const fy_schedule *schedule = lane->comm->call.schedule;
-    const fy_stage    *stage    = &schedule->stages[lane->stage];
+    const fy_stage *stage = &schedule->stages[lane->stage];
     return &schedule
                 ->links[schedule->actions[stage->first_action + lane->action].first + lane->link];
 }
@@ -274,7 +274,7 @@ static const fy_link *blocked_at(const fy_lane *lane)
 static void break_by_board(ferry_mixed_comm *comm, uint32_t rank, const fy_seen *board)
 {
     const fy_call *call = &comm->call;
-    char           theirs[96], ours[96];
+    char theirs[96], ours[96];
     fy_call_text(board->op, board->mode, board->count, theirs, sizeof theirs);
     fy_call_text(call->op, call->mode, call->geometry.n_elements, ours, sizeof ours);
     fy_comm_break(comm, FERRY_ERR_MISUSE,
@@ -291,10 +291,10 @@ static bool is_same(const fy_seen *a, const fy_seen *b)
 
 fy_suspicion fy_lane_suspect(fy_lane *lane)
 {
-    ferry_mixed_comm *comm   = lane->comm;
-    const fy_call    *call   = &comm->call;
-    const fy_link    *link   = blocked_at(lane);
-    fy_seen           before = lane->seen, *board = &lane->seen;
+    ferry_mixed_comm *comm = lane->comm;
+    const fy_call *call = &comm->call;
+    const fy_link *link = blocked_at(lane);
+    fy_seen before = lane->seen, *board = &lane->seen;
     if (!read_board(comm, link->rank, board) || board->call < call->number) {
         return FY_NOT_THERE;
     }

@@ -14,9 +14,9 @@ fy_tuning *fy_tuning_create(size_t room)
     if (tuning == NULL) {
         return NULL;
     }
-    tuning->room    = room;
+    tuning->room = room;
     tuning->timings = fy_alloc_zeroed(room, sizeof *tuning->timings);
-    tuning->tuned   = fy_alloc_zeroed(room, sizeof *tuning->tuned);
+    tuning->tuned = fy_alloc_zeroed(room, sizeof *tuning->tuned);
     if (tuning->timings == NULL || tuning->tuned == NULL) {
         fy_tune_destroy(tuning);
         return NULL;
@@ -70,14 +70,14 @@ void fy_tune_select(const ferry_mixed_comm *comm, uint32_t op, uint64_t piece_by
                     uint32_t *mode_out, uint32_t *block_lines_out)
 {
     const fy_tuning *tuning = comm->tuning;
-    const fy_tuned  *first  = tuning->tuned + tuning->first[op];
-    const fy_tuned  *end    = tuning->tuned + tuning->first[op + 1];
-    const fy_tuned  *found  = first;
-    double           bytes  = (double)piece_bytes;
+    const fy_tuned *first = tuning->tuned + tuning->first[op];
+    const fy_tuned *end = tuning->tuned + tuning->first[op + 1];
+    const fy_tuned *found = first;
+    double bytes = (double)piece_bytes;
     while (found + 1 < end && bytes / (double)found->bytes > (double)found[1].bytes / bytes) {
         found++;
     }
-    *mode_out        = found->mode;
+    *mode_out = found->mode;
     *block_lines_out = found->block_lines;
 }
 
@@ -90,8 +90,8 @@ static ferry_status compare_votes(const ferry_mixed_comm *comm, const fy_votes *
 {
     static const char *const does[] = {"measures", "reads a saved table"};
 
-    size_t       at = 0, n_bytes = 0;
-    fy_tune_vote first  = {0}, vote;
+    size_t at = 0, n_bytes = 0;
+    fy_tune_vote first = {0}, vote;
     ferry_status status = FERRY_OK;
     for (uint32_t rank = 0; status == FERRY_OK && rank < comm->world->n_ranks; rank++) {
         const void *bytes = fy_votes_next(votes, rank, &at, &n_bytes);
@@ -116,8 +116,8 @@ static ferry_status compare_votes(const ferry_mixed_comm *comm, const fy_votes *
 ferry_status fy_tune_meet(ferry_mixed_comm *comm, ferry_status status, const fy_tune_vote *mine,
                           fy_tune_visit visit, void *context, ferry_error *error)
 {
-    fy_vote      vote     = {status, error, mine, sizeof *mine};
-    fy_votes     votes    = {0};
+    fy_vote vote = {status, error, mine, sizeof *mine};
+    fy_votes votes = {0};
     ferry_status gathered = fy_votes_gather(comm->world, &vote, &votes, error);
     if (gathered == FERRY_OK) {
         gathered = fy_votes_status(&votes, error);
@@ -204,7 +204,7 @@ static ferry_status same_table(void *context, uint32_t rank, const fy_tune_vote 
                                ferry_error *error)
 {
     fy_tune_vote *first = context;
-    *first              = rank == 0 ? *vote : *first;
+    *first = rank == 0 ? *vote : *first;
     if (vote->a != first->a || vote->b != first->b) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "the saved table of rank %u is not that of rank 0: give all ranks the same "
@@ -220,7 +220,7 @@ static fy_tune_vote vote_on(const fy_tuning *tuning, ferry_status *status, ferry
     fy_digest digest = {0};
     for (size_t i = 0; i < tuning->n; i++) {
         const ferry_mixed_timing *t = &tuning->timings[i];
-        uint64_t                  seconds;
+        uint64_t seconds;
         memcpy(&seconds, &t->seconds, sizeof seconds);
         fy_digest_u64(&digest, t->op);
         fy_digest_u64(&digest, t->bytes);
@@ -239,10 +239,10 @@ static fy_tune_vote vote_on(const fy_tuning *tuning, ferry_status *status, ferry
 
 ferry_status fy_tune_load(ferry_mixed_comm *comm, const char *path, ferry_error *error)
 {
-    ferry_error  own;
-    fy_tuning   *tuning = NULL;
-    fy_tune_vote mine   = {.reads = 1}, first;
-    error               = error == NULL ? &own : error;
+    ferry_error own;
+    fy_tuning *tuning = NULL;
+    fy_tune_vote mine = {.reads = 1}, first;
+    error = error == NULL ? &own : error;
     ferry_status status = fy_tuning_read(comm, path, &tuning, error);
     if (status == FERRY_OK) {
         mine = vote_on(tuning, &status, error);

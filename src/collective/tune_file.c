@@ -36,14 +36,14 @@ static void format_dtype(const ferry_mixed_comm *comm, char text[FERRY_DTYPE_TEX
 
 typedef struct document {
     const ferry_mixed_comm *comm;
-    const fy_tuning        *tuning;
-    ferry_mixed_comm_info   info;
+    const fy_tuning *tuning;
+    ferry_mixed_comm_info info;
 } document;
 
 static void write_head(fy_writer *w, const document *d)
 {
     const fy_topology *t = &d->comm->topology;
-    char               dtype[FERRY_DTYPE_TEXT_BYTES];
+    char dtype[FERRY_DTYPE_TEXT_BYTES];
     format_dtype(d->comm, dtype);
     fy_write_text(w, "{\n  \"format\": \"" TUNING_FORMAT "\",\n  \"topology\": {");
     for (size_t i = 0; TOPOLOGY_KEYS[i] != NULL; i++) {
@@ -83,7 +83,7 @@ static void write_timing(fy_writer *w, const ferry_mixed_timing *t)
 static ferry_status fill(void *context, void *stream, ferry_error *error)
 {
     const document *d = context;
-    fy_writer      *w = fy_alloc(1, sizeof *w);
+    fy_writer *w = fy_alloc(1, sizeof *w);
     if (w == NULL) {
         return fy_fail_no_memory(error, "a writer");
     }
@@ -102,7 +102,7 @@ static ferry_status fill(void *context, void *stream, ferry_error *error)
 ferry_status fy_tuning_write(const ferry_mixed_comm *comm, const fy_tuning *tuning,
                              const char *path, ferry_error *error)
 {
-    document     d      = {comm, tuning, FERRY_MIXED_COMM_INFO_INIT};
+    document d = {comm, tuning, FERRY_MIXED_COMM_INFO_INIT};
     ferry_status status = ferry_mixed_comm_describe(comm, &d.info, error);
     return status == FERRY_OK ? fy_file_replace(path, fill, &d, error) : status;
 }
@@ -125,7 +125,7 @@ static ferry_status find_field(const json_t *object, const fy_json_place *parent
 static ferry_status get_text(const json_t *object, const fy_json_place *place, const char *key,
                              const char **text_out, ferry_error *error)
 {
-    field        f;
+    field f;
     ferry_status status = find_field(object, place, key, &f, error);
     return status == FERRY_OK ? fy_json_get_string(f.json, &f.place, text_out, error) : status;
 }
@@ -134,7 +134,7 @@ static ferry_status get_number(const json_t *object, const fy_json_place *place,
                                uint64_t least, uint64_t most, uint64_t *number_out,
                                ferry_error *error)
 {
-    field        f;
+    field f;
     ferry_status status = find_field(object, place, key, &f, error);
     return status == FERRY_OK ? fy_json_get_size(f.json, &f.place, least, most, number_out, error)
                               : status;
@@ -143,7 +143,7 @@ static ferry_status get_number(const json_t *object, const fy_json_place *place,
 static ferry_status get_flag(const json_t *object, const fy_json_place *place, const char *key,
                              bool *flag_out, ferry_error *error)
 {
-    field        f;
+    field f;
     ferry_status status = find_field(object, place, key, &f, error);
     return status == FERRY_OK ? fy_json_get_bool(f.json, &f.place, flag_out, error) : status;
 }
@@ -151,14 +151,14 @@ static ferry_status get_flag(const json_t *object, const fy_json_place *place, c
 static ferry_status check_topology(const ferry_mixed_comm *comm, const json_t *root,
                                    const fy_json_place *place, ferry_error *error)
 {
-    field        f;
+    field f;
     ferry_status status = find_field(root, place, "topology", &f, error);
     if (status == FERRY_OK) {
         status = fy_json_expect_object(f.json, &f.place, TOPOLOGY_KEYS, error);
     }
     for (size_t i = 0; status == FERRY_OK && TOPOLOGY_KEYS[i] != NULL; i++) {
         uint64_t size = 0;
-        uint32_t own  = topology_size(&comm->topology, i);
+        uint32_t own = topology_size(&comm->topology, i);
         status =
             get_number(f.json, &f.place, TOPOLOGY_KEYS[i], 1, FY_TOPOLOGY_MOST_RANKS, &size, error);
         if (status == FERRY_OK && size != own) {
@@ -172,8 +172,8 @@ static ferry_status check_topology(const ferry_mixed_comm *comm, const json_t *r
 static ferry_status check_dtype(const ferry_mixed_comm *comm, const json_t *root,
                                 const fy_json_place *place, ferry_error *error)
 {
-    char         own[FERRY_DTYPE_TEXT_BYTES];
-    const char  *text   = NULL;
+    char own[FERRY_DTYPE_TEXT_BYTES];
+    const char *text = NULL;
     ferry_status status = get_text(root, place, "dtype", &text, error);
     format_dtype(comm, own);
     if (status == FERRY_OK && strcmp(text, own) != 0) {
@@ -186,7 +186,7 @@ static ferry_status check_dtype(const ferry_mixed_comm *comm, const json_t *root
 static ferry_status check_tree(const ferry_mixed_comm *comm, const json_t *root,
                                const fy_json_place *place, ferry_error *error)
 {
-    bool         flag   = false;
+    bool flag = false;
     ferry_status status = get_flag(root, place, "deterministic", &flag, error);
     if (status == FERRY_OK && flag != comm->options.deterministic) {
         status =
@@ -202,11 +202,11 @@ static ferry_status note_engines(const ferry_mixed_comm *comm, const json_t *roo
 {
     static const char *const keys[] = {"inside", "between", NULL};
 
-    ferry_mixed_comm_info info   = FERRY_MIXED_COMM_INFO_INIT;
-    const char           *inside = NULL, *between = NULL;
-    uint64_t              lanes = 0;
-    field                 f;
-    ferry_status          status = find_field(root, place, "engines", &f, error);
+    ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
+    const char *inside = NULL, *between = NULL;
+    uint64_t lanes = 0;
+    field f;
+    ferry_status status = find_field(root, place, "engines", &f, error);
     if (status == FERRY_OK) {
         status = fy_json_expect_object(f.json, &f.place, keys, error);
     }
@@ -240,7 +240,7 @@ static ferry_status check_head(const ferry_mixed_comm *comm, const json_t *root,
     static const char *const keys[] = {"format",  "topology",  "dtype",   "deterministic",
                                        "engines", "grid_size", "timings", NULL};
 
-    const char  *format = NULL;
+    const char *format = NULL;
     ferry_status status = fy_json_expect_object(root, place, keys, error);
     if (status == FERRY_OK) {
         status = get_text(root, place, "format", &format, error);
@@ -278,8 +278,8 @@ static ferry_status read_names(const ferry_mixed_comm *comm, const json_t *json,
                                const fy_json_place *place, ferry_mixed_timing *timing,
                                ferry_error *error)
 {
-    const char  *op = NULL, *mode = NULL;
-    ferry_error  why;
+    const char *op = NULL, *mode = NULL;
+    ferry_error why;
     ferry_status status = get_text(json, place, "op", &op, error);
     if (status == FERRY_OK) {
         status = get_text(json, place, "mode", &mode, error);
@@ -310,7 +310,7 @@ static ferry_status read_names(const ferry_mixed_comm *comm, const json_t *json,
 static ferry_status read_seconds(const json_t *json, const fy_json_place *place,
                                  double *seconds_out, ferry_error *error)
 {
-    field        f;
+    field f;
     ferry_status status = find_field(json, place, "seconds", &f, error);
     if (status != FERRY_OK) {
         return status;
@@ -349,7 +349,7 @@ static ferry_status read_timing(const ferry_mixed_comm *comm, const json_t *json
     static const char *const keys[] = {"op",      "bytes",  "mode", "block_size",
                                        "seconds", "chosen", NULL};
 
-    uint64_t     block  = 0;
+    uint64_t block = 0;
     ferry_status status = fy_json_expect_object(json, place, keys, error);
     timing->struct_size = sizeof *timing;
     if (status == FERRY_OK) {
@@ -384,9 +384,9 @@ static ferry_status check_order(const fy_tuning *tuning, const fy_json_place *li
 {
     size_t n_chosen = 0;
     for (size_t i = 0; i < tuning->n; i++) {
-        const ferry_mixed_timing *t     = &tuning->timings[i];
-        fy_json_place             place = {.parent = list, .index = i};
-        bool                      last  = i + 1 == tuning->n;
+        const ferry_mixed_timing *t = &tuning->timings[i];
+        fy_json_place place = {.parent = list, .index = i};
+        bool last = i + 1 == tuning->n;
         if (!last && !is_before(t, t + 1)) {
             place.index = i + 1;
             return fy_json_fail(&place, error,
@@ -441,8 +441,8 @@ static ferry_status read_document(const ferry_mixed_comm *comm, const json_t *ro
                                   const char *path, fy_tuning **tuning_out, ferry_error *error)
 {
     fy_json_place place = {.key = path};
-    field         list;
-    ferry_status  status = check_head(comm, root, &place, error);
+    field list;
+    ferry_status status = check_head(comm, root, &place, error);
     if (status == FERRY_OK) {
         status = find_field(root, &place, "timings", &list, error);
     }
@@ -484,9 +484,9 @@ static ferry_status add_remedy(ferry_status status, ferry_error *error)
 ferry_status fy_tuning_read(const ferry_mixed_comm *comm, const char *path, fy_tuning **tuning_out,
                             ferry_error *error)
 {
-    char        *text   = NULL;
-    size_t       length = 0;
-    json_t      *root   = NULL;
+    char *text = NULL;
+    size_t length = 0;
+    json_t *root = NULL;
     ferry_status status = fy_file_read(path, MOST_FILE_BYTES, &text, &length, error);
     if (status == FERRY_OK) {
         status = fy_json_parse(text, length, path, &root, error);

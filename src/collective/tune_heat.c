@@ -62,7 +62,7 @@ static void find_median(fy_entrant *entrant)
     memcpy(sorted, entrant->samples, entrant->n_samples * sizeof *sorted);
     qsort(sorted, entrant->n_samples, sizeof *sorted, compare_numbers);
     entrant->seconds = sorted[(entrant->n_samples - 1) / 2];
-    entrant->least   = sorted[0];
+    entrant->least = sorted[0];
 }
 
 /* Number i of n that every rank has brought: the longest time. */
@@ -81,8 +81,8 @@ static double longest_of(const fy_course *course, const void *all, size_t n, siz
 static ferry_status add_samples(fy_course *course, fy_entrant *entrants, size_t n, size_t n_samples,
                                 ferry_error *error)
 {
-    const void  *all    = NULL;
-    size_t       n_mine = n_samples + 1;
+    const void *all = NULL;
+    size_t n_mine = n_samples + 1;
     ferry_status status = ferry_world_all_gather(course->comm->world, course->mine,
                                                  n_mine * sizeof(double), &all, error);
     if (status != FERRY_OK) {
@@ -105,12 +105,12 @@ ferry_status fy_heat_run(fy_course *course, fy_entrant *entrants, size_t n, uint
                          ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    int64_t      begin  = now_ns(course);
+    int64_t begin = now_ns(course);
     for (uint32_t round = 0; round < n_rounds; round++) {
         for (size_t i = 0; status == FERRY_OK && i < n; i++) {
             /* Back and forth: nobody runs behind the same one each time. */
             size_t at = round % 2 == 0 ? i : n - 1 - i;
-            status    = take_sample(course, &entrants[at], &course->mine[round * n + at], error);
+            status = take_sample(course, &entrants[at], &course->mine[round * n + at], error);
         }
     }
     course->mine[n * n_rounds] = (double)(now_ns(course) - begin) * 1e-9;
@@ -128,9 +128,9 @@ bool fy_heat_set_calls(fy_entrant *entrants, size_t n)
 {
     enum { MOST_CALLS = 32 };
     const double sample_seconds = 0.3e-3;
-    bool         more           = false;
+    bool more = false;
     for (size_t i = 0; i < n; i++) {
-        double   fit   = sample_seconds / entrants[i].least;
+        double fit = sample_seconds / entrants[i].least;
         uint32_t calls = fit < 1 ? 1 : fit > MOST_CALLS ? MOST_CALLS : (uint32_t)fit;
         more |= calls >= 2 * entrants[i].n_calls;
         entrants[i].n_calls = calls;

@@ -14,18 +14,18 @@ typedef struct fy_entrant {
     uint32_t mode, block_lines; /* 0: the default geometry */
     uint32_t n_calls;           /* of a sample */
     uint32_t n_samples;
-    double   seconds; /* of a call: the lower median of the slowest rank's samples; 0: none yet */
-    double   least;
-    double   samples[FY_MOST_SAMPLES];
+    double seconds; /* of a call: the lower median of the slowest rank's samples; 0: none yet */
+    double least;
+    double samples[FY_MOST_SAMPLES];
 } fy_entrant;
 
 typedef struct fy_course {
     ferry_mixed_comm *comm;
-    uint32_t          op;
-    uint64_t          bytes;    /* of a piece */
-    char             *in, *out; /* for the largest piece */
-    double            spent;    /* seconds, by the clock of the slowest rank */
-    double            mine[FY_MOST_ROUNDS * FY_MOST_ENTRANTS + 1]; /* this rank's times */
+    uint32_t op;
+    uint64_t bytes; /* of a piece */
+    char *in, *out; /* for the largest piece */
+    double spent;   /* seconds, by the clock of the slowest rank */
+    double mine[FY_MOST_ROUNDS * FY_MOST_ENTRANTS + 1]; /* this rank's times */
 } fy_course;
 
 /*

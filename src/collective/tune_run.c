@@ -16,42 +16,42 @@
 
 enum {
     LEAST_BYTES = 8 << 10,
-    MOST_MODES  = FERRY_MIXED_N_MODES - FERRY_MIXED_FUSED_WAITS_MULTICAST,
+    MOST_MODES = FERRY_MIXED_N_MODES - FERRY_MIXED_FUSED_WAITS_MULTICAST,
     MOST_BLOCKS = 6, /* that are tried for a mode */
-    N_BEST      = 2, /* modes for which they are */
+    N_BEST = 2,      /* modes for which they are */
     MOST_TRIALS = N_BEST * MOST_BLOCKS,
-    MOST_LOOKS  = 4, /* at how many calls make a sample */
+    MOST_LOOKS = 4, /* at how many calls make a sample */
 };
 _Static_assert(MOST_MODES + MOST_TRIALS + 2 * N_BEST <= FY_MOST_ENTRANTS, "all of a size");
 
 static const uint64_t DEFAULT_BYTES = (uint64_t)64 << 20;
 
 static const double POINT_SECONDS = 10e-3; /* what a mode and a size may take in a heat */
-static const double LONG_SECONDS  = 8e-3;  /* calls from here on are few, and need no company */
-static const double OP_SECONDS    = 5;     /* of an operation, before it hurries */
-static const double FAR           = 2;     /* times the best: no candidate any more */
-static const double FAR_OF_LONG   = 1.3;
-static const double GROWS         = 1.5;  /* at twice the bytes: they are what takes the time */
-static const double WINS          = 0.97; /* less than this is no victory */
+static const double LONG_SECONDS = 8e-3;   /* calls from here on are few, and need no company */
+static const double OP_SECONDS = 5;        /* of an operation, before it hurries */
+static const double FAR = 2;               /* times the best: no candidate any more */
+static const double FAR_OF_LONG = 1.3;
+static const double GROWS = 1.5; /* at twice the bytes: they are what takes the time */
+static const double WINS = 0.97; /* less than this is no victory */
 
 /* What is remembered of a mode from size to size of one operation. */
 typedef struct mode_past {
-    double   seconds;     /* at the size before; 0: none */
+    double seconds;       /* at the size before; 0: none */
     uint32_t block_lines; /* that was the fastest there */
     uint32_t n_behind;    /* sizes in a row at which it was far behind, and not for its waits */
 } mode_past;
 
 typedef struct search {
     ferry_mixed_comm *comm;
-    fy_tuning        *tuning;
-    uint64_t          most_bytes;
-    char             *memory[2]; /* as they were allocated */
-    fy_course         course;
-    mode_past         past[FERRY_MIXED_N_MODES];
-    uint32_t          last_choice; /* FERRY_MIXED_MODE_DEFAULT: none */
+    fy_tuning *tuning;
+    uint64_t most_bytes;
+    char *memory[2]; /* as they were allocated */
+    fy_course course;
+    mode_past past[FERRY_MIXED_N_MODES];
+    uint32_t last_choice; /* FERRY_MIXED_MODE_DEFAULT: none */
     /* Of the present size: modes first, then blocks that are tried, then the finals. */
     fy_entrant entrants[FY_MOST_ENTRANTS];
-    size_t     n_modes, n_in; /* those that are not far behind come first */
+    size_t n_modes, n_in; /* those that are not far behind come first */
 } search;
 
 static bool is_left_out(const search *s, uint32_t mode)
@@ -96,7 +96,7 @@ static uint32_t rounds_for(const fy_entrant *best)
  */
 static ferry_status look_at_modes(search *s, bool *is_long_out, ferry_error *error)
 {
-    fy_entrant  *e      = s->entrants;
+    fy_entrant *e = s->entrants;
     ferry_status status = FERRY_OK;
     for (int i = 0; i < MOST_LOOKS; i++) {
         status = fy_heat_run(&s->course, e, s->n_modes, 1, error);
@@ -120,8 +120,8 @@ static ferry_status look_at_modes(search *s, bool *is_long_out, ferry_error *err
 /* Who is far behind in all of his samples stays there; the others are timed at leisure. */
 static ferry_status time_modes(search *s, ferry_error *error)
 {
-    fy_entrant *e       = s->entrants;
-    bool        is_long = false;
+    fy_entrant *e = s->entrants;
+    bool is_long = false;
     enter_modes(s);
     ferry_status status = look_at_modes(s, &is_long, error);
     if (status != FERRY_OK) {
@@ -152,13 +152,13 @@ static ferry_status time_modes(search *s, ferry_error *error)
 static size_t list_blocks(const search *s, uint32_t blocks[MOST_BLOCKS])
 {
     const ferry_mixed_comm *comm = s->comm;
-    uint64_t                line = FY_LINE_BYTES / comm->element_bytes;
-    fy_geometry             usual =
+    uint64_t line = FY_LINE_BYTES / comm->element_bytes;
+    fy_geometry usual =
         fy_geometry_of(&comm->limits, s->course.bytes / comm->element_bytes, comm->element_bytes);
-    uint64_t range   = usual.lane_elements / line;
+    uint64_t range = usual.lane_elements / line;
     uint64_t largest = usual.n_lanes > 1 ? fy_ceil_div(range, 2) : range;
-    size_t   n       = 0;
-    largest          = fy_min(largest, fy_tuning_most_lines(comm));
+    size_t n = 0;
+    largest = fy_min(largest, fy_tuning_most_lines(comm));
     for (uint64_t lines = largest; n < MOST_BLOCKS; lines = fy_ceil_div(lines, 2)) {
         if (lines < comm->limits.min_lines || lines <= 1) {
             break;
@@ -174,10 +174,10 @@ static size_t list_blocks(const search *s, uint32_t blocks[MOST_BLOCKS])
 static size_t enter_blocks(search *s, fy_entrant *trials)
 {
     uint32_t blocks[MOST_BLOCKS];
-    size_t   n_blocks = list_blocks(s, blocks), n = 0;
+    size_t n_blocks = list_blocks(s, blocks), n = 0;
     for (size_t i = 0; i < s->n_in && i < N_BEST; i++) {
-        const fy_entrant *e    = &s->entrants[i];
-        uint32_t          last = s->past[e->mode].block_lines;
+        const fy_entrant *e = &s->entrants[i];
+        uint32_t last = s->past[e->mode].block_lines;
         for (size_t k = 0; k < n_blocks; k++) {
             if (!takes_long(s, e) || blocks[k] == last) {
                 trials[n++] =
@@ -206,9 +206,9 @@ static ferry_status run_finals(search *s, const fy_entrant *trials, size_t n_tri
 {
     size_t n = 0, n_best = fy_min(s->n_in, N_BEST);
     for (size_t i = 0; i < n_best; i++) {
-        const fy_entrant *e      = &s->entrants[i];
+        const fy_entrant *e = &s->entrants[i];
         const fy_entrant *winner = find_winner(trials, n_trials, e->mode, e->seconds);
-        finals[n++]              = (fy_entrant){.mode = e->mode, .n_calls = e->n_calls};
+        finals[n++] = (fy_entrant){.mode = e->mode, .n_calls = e->n_calls};
         if (winner != NULL) {
             finals[n++] = (fy_entrant){
                 .mode = e->mode, .block_lines = winner->block_lines, .n_calls = e->n_calls};
@@ -220,11 +220,11 @@ static ferry_status run_finals(search *s, const fy_entrant *trials, size_t n_tri
     ferry_status status = fy_heat_run(&s->course, finals, n, rounds_for(&s->entrants[0]), error);
     for (size_t i = 0, k = 0; status == FERRY_OK && i < n_best; i++, k++) {
         fy_entrant *e = &s->entrants[i];
-        e->seconds    = finals[k].seconds;
+        e->seconds = finals[k].seconds;
         if (k + 1 < n && finals[k + 1].mode == e->mode) {
             k++;
-            bool wins      = finals[k].seconds < WINS * e->seconds;
-            e->seconds     = wins ? finals[k].seconds : e->seconds;
+            bool wins = finals[k].seconds < WINS * e->seconds;
+            e->seconds = wins ? finals[k].seconds : e->seconds;
             e->block_lines = wins ? finals[k].block_lines : 0;
         }
     }
@@ -234,12 +234,12 @@ static ferry_status run_finals(search *s, const fy_entrant *trials, size_t n_tri
 static ferry_status time_blocks(search *s, ferry_error *error)
 {
     fy_entrant *trials = s->entrants + s->n_modes;
-    size_t      n      = enter_blocks(s, trials);
+    size_t n = enter_blocks(s, trials);
     if (n == 0) {
         return FERRY_OK;
     }
-    uint32_t     n_rounds = s->entrants[0].seconds > POINT_SECONDS / MOST_BLOCKS ? 2 : 3;
-    ferry_status status   = fy_heat_run(&s->course, trials, n, n_rounds, error);
+    uint32_t n_rounds = s->entrants[0].seconds > POINT_SECONDS / MOST_BLOCKS ? 2 : 3;
+    ferry_status status = fy_heat_run(&s->course, trials, n, n_rounds, error);
     fy_heat_sort(trials, n, false);
     return status == FERRY_OK ? run_finals(s, trials, n, trials + n, error) : status;
 }
@@ -252,7 +252,7 @@ static ferry_status time_blocks(search *s, ferry_error *error)
 static uint32_t choose(const search *s)
 {
     const fy_entrant *best = &s->entrants[0];
-    size_t            n    = fy_min(s->n_in, N_BEST);
+    size_t n = fy_min(s->n_in, N_BEST);
     for (size_t i = 1; i < n; i++) {
         best = s->entrants[i].seconds < best->seconds ? &s->entrants[i] : best;
     }
@@ -271,10 +271,10 @@ static uint32_t choose(const search *s)
  */
 static void remember(search *s, const fy_entrant *e, double best_seconds)
 {
-    mode_past *past   = &s->past[e->mode];
-    bool       grows  = past->seconds > 0 && e->seconds >= GROWS * past->seconds;
-    past->n_behind    = grows && e->seconds >= FAR * best_seconds ? past->n_behind + 1 : 0;
-    past->seconds     = e->seconds;
+    mode_past *past = &s->past[e->mode];
+    bool grows = past->seconds > 0 && e->seconds >= GROWS * past->seconds;
+    past->n_behind = grows && e->seconds >= FAR * best_seconds ? past->n_behind + 1 : 0;
+    past->seconds = e->seconds;
     past->block_lines = e->block_lines;
 }
 
@@ -282,24 +282,24 @@ static void add_timing(search *s, uint32_t mode, const fy_entrant *e, bool is_ch
 {
     s->tuning->timings[s->tuning->n++] = (ferry_mixed_timing){
         .struct_size = sizeof(ferry_mixed_timing),
-        .op          = s->course.op,
-        .mode        = mode,
-        .bytes       = s->course.bytes,
-        .block_size  = e == NULL ? 0 : e->block_lines,
-        .seconds     = e == NULL ? 0 : e->seconds,
-        .chosen      = is_chosen,
+        .op = s->course.op,
+        .mode = mode,
+        .bytes = s->course.bytes,
+        .block_size = e == NULL ? 0 : e->block_lines,
+        .seconds = e == NULL ? 0 : e->seconds,
+        .chosen = is_chosen,
     };
 }
 
 static void record(search *s)
 {
     uint32_t choice = choose(s);
-    double   best   = 0;
+    double best = 0;
     for (size_t i = 0; i < s->n_modes; i++) {
         best = s->entrants[i].mode == choice ? s->entrants[i].seconds : best;
     }
     for (size_t i = 0; i < s->comm->n_modes; i++) {
-        uint32_t          mode  = s->comm->modes[i];
+        uint32_t mode = s->comm->modes[i];
         const fy_entrant *found = NULL;
         for (size_t k = 0; k < s->n_modes; k++) {
             found = s->entrants[k].mode == mode ? &s->entrants[k] : found;
@@ -318,15 +318,15 @@ static ferry_status time_op(search *s, uint32_t op, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
     memset(s->past, 0, sizeof s->past);
-    s->last_choice  = FERRY_MIXED_MODE_DEFAULT;
-    s->course.op    = op;
+    s->last_choice = FERRY_MIXED_MODE_DEFAULT;
+    s->course.op = op;
     s->course.spent = 0;
     /* What made the tensors, or moved the large ones, on this core was none of the strangers that
      * yielding is given up for. */
     fy_world_forgive_yields(s->comm->world);
     for (uint64_t bytes = LEAST_BYTES; status == FERRY_OK && bytes <= s->most_bytes; bytes *= 2) {
         s->course.bytes = bytes;
-        status          = time_modes(s, error);
+        status = time_modes(s, error);
         if (status == FERRY_OK) {
             status = time_blocks(s, error);
         }
@@ -366,7 +366,7 @@ static uint64_t wanted_bytes(const ferry_mixed_comm *comm)
 /* This rank's share of what is free: all ranks of the machine take theirs at the same time. */
 static ferry_status find_share(const ferry_world *world, uint64_t *share_out, ferry_error *error)
 {
-    uint64_t     room   = 0;
+    uint64_t room = 0;
     ferry_status status = fy_room(&room, error);
     *share_out = room / (world->settings.nodes == NULL ? world->n_local_ranks : world->n_ranks);
     return status;
@@ -385,13 +385,13 @@ static ferry_status see_share(void *context, uint32_t rank, const fy_tune_vote *
 /* The largest piece that all ranks have room for. */
 static ferry_status agree_on_size(search *s, ferry_error *error)
 {
-    fy_tune_vote mine   = {0};
-    uint64_t     share  = UINT64_MAX;
-    uint64_t     chunks = 2 * (uint64_t)most_chunks(s->comm);
+    fy_tune_vote mine = {0};
+    uint64_t share = UINT64_MAX;
+    uint64_t chunks = 2 * (uint64_t)most_chunks(s->comm);
     ferry_status status = find_share(s->comm->world, &mine.a, error);
-    status              = fy_tune_meet(s->comm, status, &mine, see_share, &share, error);
-    uint64_t wanted     = wanted_bytes(s->comm);
-    s->most_bytes       = wanted;
+    status = fy_tune_meet(s->comm, status, &mine, see_share, &share, error);
+    uint64_t wanted = wanted_bytes(s->comm);
+    s->most_bytes = wanted;
     while (s->most_bytes > LEAST_BYTES && s->most_bytes > share / chunks) {
         s->most_bytes /= 2;
     }
@@ -410,7 +410,7 @@ static ferry_status agree_on_size(search *s, ferry_error *error)
 /* Ones and numbers near them: nothing that is slow to add. All pages are there afterwards. */
 static char *make_tensor(search *s, int which)
 {
-    uint64_t bytes   = s->most_bytes * most_chunks(s->comm);
+    uint64_t bytes = s->most_bytes * most_chunks(s->comm);
     s->memory[which] = fy_alloc(bytes + FY_LINE_BYTES, 1);
     if (s->memory[which] == NULL) {
         return NULL;
@@ -432,10 +432,10 @@ static size_t count_timings(const search *s)
 
 static ferry_status prepare(search *s, ferry_error *error)
 {
-    s->tuning      = fy_tuning_create(count_timings(s));
+    s->tuning = fy_tuning_create(count_timings(s));
     s->course.comm = s->comm;
-    s->course.in   = make_tensor(s, 0);
-    s->course.out  = make_tensor(s, 1);
+    s->course.in = make_tensor(s, 0);
+    s->course.out = make_tensor(s, 1);
     return s->tuning == NULL || s->course.in == NULL || s->course.out == NULL
                ? fy_fail_no_memory(error, "what autotune measures with")
                : FERRY_OK;
@@ -443,7 +443,7 @@ static ferry_status prepare(search *s, ferry_error *error)
 
 static ferry_status time_all(search *s, ferry_error *error)
 {
-    int64_t      begin  = fy_now_ns();
+    int64_t begin = fy_now_ns();
     ferry_status status = FERRY_OK;
     for (size_t i = 0; status == FERRY_OK && i < s->comm->n_ops; i++) {
         status = time_op(s, s->comm->ops[i], error);
@@ -465,8 +465,8 @@ static ferry_status time_all(search *s, ferry_error *error)
 ferry_status fy_tune_run(ferry_mixed_comm *comm, ferry_error *error)
 {
     ferry_error own;
-    search      s       = {.comm = comm};
-    error               = error == NULL ? &own : error;
+    search s = {.comm = comm};
+    error = error == NULL ? &own : error;
     ferry_status status = agree_on_size(&s, error);
     if (status == FERRY_OK) {
         status = fy_agree(comm->world, prepare(&s, error), error);

@@ -15,9 +15,9 @@ typedef struct fy_tuned {
 
 struct fy_tuning {
     ferry_mixed_timing *timings; /* ascending by op, bytes, mode */
-    size_t              n, room;
-    fy_tuned           *tuned; /* of the timings those that are chosen, in the same order */
-    size_t              first[FERRY_MIXED_N_OPS + 1]; /* of each operation, in tuned */
+    size_t n, room;
+    fy_tuned *tuned; /* of the timings those that are chosen, in the same order */
+    size_t first[FERRY_MIXED_N_OPS + 1]; /* of each operation, in tuned */
 };
 
 /* Empty, with room for so many timings; NULL without memory. */

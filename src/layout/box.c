@@ -22,21 +22,21 @@ int fy_box_compare(const fy_box *a, const fy_box *b, uint32_t n_dims)
 
 typedef struct range_walk {
     const uint64_t *shape;
-    uint32_t        n_dims;
-    fy_box          fixed; /* the dimensions outside the one at work are one row thick */
-    fy_box         *boxes;
-    size_t          n_boxes;
+    uint32_t n_dims;
+    fy_box fixed; /* the dimensions outside the one at work are one row thick */
+    fy_box *boxes;
+    size_t n_boxes;
 } range_walk;
 
 /* Emits rows [first, first + count) of dimension dim, whole in every inner dimension. */
 static void emit_rows(range_walk *walk, uint32_t dim, uint64_t first, uint64_t count)
 {
-    fy_box *box      = &walk->boxes[walk->n_boxes++];
-    *box             = walk->fixed;
-    box->begin[dim]  = first;
+    fy_box *box = &walk->boxes[walk->n_boxes++];
+    *box = walk->fixed;
+    box->begin[dim] = first;
     box->length[dim] = count;
     for (uint32_t d = dim + 1; d < walk->n_dims; d++) {
-        box->begin[d]  = 0;
+        box->begin[d] = 0;
         box->length[d] = walk->shape[d];
     }
 }
@@ -46,7 +46,7 @@ static void walk_range(range_walk *walk, uint32_t dim, uint64_t begin, uint64_t 
 static void walk_inside_row(range_walk *walk, uint32_t dim, uint64_t row, uint64_t begin,
                             uint64_t end)
 {
-    walk->fixed.begin[dim]  = row;
+    walk->fixed.begin[dim] = row;
     walk->fixed.length[dim] = 1;
     walk_range(walk, dim + 1, begin, end);
 }
@@ -54,8 +54,8 @@ static void walk_inside_row(range_walk *walk, uint32_t dim, uint64_t row, uint64
 static void walk_range(range_walk *walk, uint32_t dim, uint64_t begin, uint64_t end)
 {
     uint64_t inner = fy_box_volume(walk->shape + dim + 1, walk->n_dims - dim - 1);
-    uint64_t row   = begin / inner;
-    uint64_t last  = end / inner;
+    uint64_t row = begin / inner;
+    uint64_t last = end / inner;
     if (begin % inner != 0) {
         uint64_t row_end = row == last ? end % inner : inner;
         walk_inside_row(walk, dim, row, begin % inner, row_end);

@@ -10,16 +10,16 @@
 typedef struct meeting {
     const fy_piece *src;
     const fy_piece *dst;
-    uint64_t        src_global;
-    uint64_t        length;
+    uint64_t src_global;
+    uint64_t length;
 } meeting;
 
 typedef struct walk {
     const fy_split *src;
     const fy_split *dst;
-    fy_region       region;
-    size_t          i; /* the next source piece */
-    size_t          j; /* the next destination piece */
+    fy_region region;
+    size_t i; /* the next source piece */
+    size_t j; /* the next destination piece */
 } walk;
 
 static bool next_meeting(walk *r, meeting *meeting_out)
@@ -37,15 +37,15 @@ static bool next_meeting(walk *r, meeting *meeting_out)
             dst_end < region->dst_begin ? 0 : fy_min(dst_end - region->dst_begin, region->length);
         uint64_t src_at = src->global < region->src_begin ? 0 : src->global - region->src_begin;
         uint64_t dst_at = dst->global < region->dst_begin ? 0 : dst->global - region->dst_begin;
-        uint64_t begin  = fy_max(src_at, dst_at);
-        uint64_t end    = fy_min(src_end, dst_end);
+        uint64_t begin = fy_max(src_at, dst_at);
+        uint64_t end = fy_min(src_end, dst_end);
         r->i += src_end <= dst_end;
         r->j += dst_end <= src_end;
         if (begin < end) {
-            *meeting_out = (meeting){.src        = src,
-                                     .dst        = dst,
+            *meeting_out = (meeting){.src = src,
+                                     .dst = dst,
                                      .src_global = region->src_begin + begin,
-                                     .length     = end - begin};
+                                     .length = end - begin};
             return true;
         }
         if (begin >= region->length) {
@@ -64,20 +64,20 @@ static uint32_t owner_for(const fy_piece *piece, uint32_t dst_part)
 
 static fy_run run_of(const walk *r, const meeting *m, uint32_t owner)
 {
-    fy_run   run        = {.src_global = m->src_global, .length = m->length};
+    fy_run run = {.src_global = m->src_global, .length = m->length};
     uint64_t dst_global = m->src_global - r->region.src_begin + r->region.dst_begin;
-    uint64_t dst_local  = m->dst->local;
+    uint64_t dst_local = m->dst->local;
     if (m->dst->n_owners > 1) {
         dst_local = r->dst->shared_local[m->dst->local + owner];
     }
     run.dst_local = dst_local + (dst_global - m->dst->global);
-    run.src_cell  = m->src->cell;
+    run.src_cell = m->src->cell;
     run.src_local = FY_LOCAL_BY_OWNER;
     if (m->src->n_owners == 1) {
         run.src_local = m->src->local + (m->src_global - m->src->global);
     } else if (r->region.one_owner) {
         uint32_t server = owner_for(m->src, m->dst->part + owner);
-        run.src_cell    = m->src->part + server;
+        run.src_cell = m->src->part + server;
         run.src_local =
             r->src->shared_local[m->src->local + server] + (m->src_global - m->src->global);
     }
@@ -96,7 +96,7 @@ static bool continues(const fy_run *last, const fy_run *next)
 static bool collect_runs(walk whole, fy_overlap *overlap, size_t *n_filled)
 {
     meeting m;
-    size_t  total = 0;
+    size_t total = 0;
     for (walk r = whole; next_meeting(&r, &m);) {
         for (uint32_t owner = 0; owner < m.dst->n_owners; owner++) {
             overlap->run_begin[m.dst->part + owner + 1]++;
@@ -112,10 +112,10 @@ static bool collect_runs(walk whole, fy_overlap *overlap, size_t *n_filled)
     }
     for (walk r = whole; next_meeting(&r, &m);) {
         for (uint32_t owner = 0; owner < m.dst->n_owners; owner++) {
-            uint32_t part  = m.dst->part + owner;
-            fy_run   run   = run_of(&r, &m, owner);
-            fy_run  *first = overlap->runs + overlap->run_begin[part];
-            fy_run  *last  = n_filled[part] == 0 ? NULL : first + n_filled[part] - 1;
+            uint32_t part = m.dst->part + owner;
+            fy_run run = run_of(&r, &m, owner);
+            fy_run *first = overlap->runs + overlap->run_begin[part];
+            fy_run *last = n_filled[part] == 0 ? NULL : first + n_filled[part] - 1;
             if (last != NULL && continues(last, &run)) {
                 last->length += run.length;
             } else {
@@ -175,11 +175,11 @@ static void build_touches(fy_overlap *overlap, const size_t *cell_begin, const p
     size_t n_touches = 0;
     for (uint32_t c = 0; c < overlap->n_src_cells; c++) {
         overlap->touch_begin[c] = n_touches;
-        uint64_t before         = 0;
+        uint64_t before = 0;
         for (size_t i = cell_begin[c]; i < cell_begin[c + 1]; i++) {
             fy_touch *touch = &overlap->touches[n_touches];
-            uint32_t  part  = order[i].dst_part;
-            bool      first = n_touches == overlap->touch_begin[c] || touch[-1].dst_part != part;
+            uint32_t part = order[i].dst_part;
+            bool first = n_touches == overlap->touch_begin[c] || touch[-1].dst_part != part;
             if (first) {
                 *touch = (fy_touch){.before = before, .first_run = i, .dst_part = part};
                 n_touches++;
@@ -198,12 +198,12 @@ static void build_touches(fy_overlap *overlap, const size_t *cell_begin, const p
 
 static bool index_by_cell(fy_overlap *overlap)
 {
-    size_t  n_runs     = overlap->run_begin[overlap->n_dst_parts];
+    size_t n_runs = overlap->run_begin[overlap->n_dst_parts];
     size_t *cell_begin = fy_alloc_zeroed((size_t)overlap->n_src_cells + 1, sizeof *cell_begin);
-    placed *order      = fy_alloc(n_runs, sizeof *order);
-    overlap->touches   = fy_alloc(n_runs, sizeof *overlap->touches);
+    placed *order = fy_alloc(n_runs, sizeof *order);
+    overlap->touches = fy_alloc(n_runs, sizeof *overlap->touches);
     overlap->run_order = fy_alloc(n_runs, sizeof *overlap->run_order);
-    bool complete      = cell_begin != NULL && order != NULL && overlap->touches != NULL &&
+    bool complete = cell_begin != NULL && order != NULL && overlap->touches != NULL &&
                     overlap->run_order != NULL;
     if (complete) {
         group_by_cell(overlap, cell_begin, order);
@@ -221,7 +221,7 @@ static bool build(const walk *whole, fy_overlap *overlap)
     overlap->touch_begin =
         fy_alloc_zeroed((size_t)overlap->n_src_cells + 1, sizeof *overlap->touch_begin);
     size_t *n_filled = fy_alloc_zeroed(overlap->n_dst_parts, sizeof *n_filled);
-    bool    complete = overlap->run_begin != NULL && overlap->touch_begin != NULL &&
+    bool complete = overlap->run_begin != NULL && overlap->touch_begin != NULL &&
                     n_filled != NULL && collect_runs(*whole, overlap, n_filled);
     if (complete) {
         compact_runs(overlap, n_filled);
@@ -240,7 +240,7 @@ ferry_status fy_overlap_create(const fy_split *src, const fy_split *dst, const f
     }
     overlap->n_dst_parts = dst->n_parts;
     overlap->n_src_cells = region->one_owner ? src->n_parts : src->n_cells;
-    walk whole           = {.src = src, .dst = dst, .region = *region};
+    walk whole = {.src = src, .dst = dst, .region = *region};
     if (!build(&whole, overlap)) {
         fy_overlap_destroy(overlap);
         return fy_fail_no_memory(error, "the runs of an overlap");

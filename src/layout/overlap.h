@@ -25,19 +25,19 @@ typedef struct fy_run {
 
 /* The runs that one source cell and one destination part have in common. */
 typedef struct fy_touch {
-    uint64_t length;    /* of all of them */
-    uint64_t before;    /* the lengths of the touches of this cell with lower parts */
-    size_t   first_run; /* into run_order */
+    uint64_t length;  /* of all of them */
+    uint64_t before;  /* the lengths of the touches of this cell with lower parts */
+    size_t first_run; /* into run_order */
     uint32_t n_runs;
     uint32_t dst_part;
 } fy_touch;
 
 typedef struct fy_overlap {
-    uint32_t  n_dst_parts;
-    uint32_t  n_src_cells;
-    size_t   *run_begin; /* [n_dst_parts + 1] into runs */
-    fy_run   *runs;
-    size_t   *touch_begin; /* [n_src_cells + 1] into touches, by ascending destination part */
+    uint32_t n_dst_parts;
+    uint32_t n_src_cells;
+    size_t *run_begin; /* [n_dst_parts + 1] into runs */
+    fy_run *runs;
+    size_t *touch_begin; /* [n_src_cells + 1] into touches, by ascending destination part */
     fy_touch *touches;
     uint32_t *run_order; /* positions within the destination part's runs */
 } fy_overlap;
@@ -57,7 +57,7 @@ typedef struct fy_region {
 
 ferry_status fy_overlap_create(const fy_split *src, const fy_split *dst, const fy_region *region,
                                fy_overlap **overlap_out, ferry_error *error);
-void         fy_overlap_destroy(fy_overlap *overlap);
+void fy_overlap_destroy(fy_overlap *overlap);
 
 static inline size_t fy_overlap_n_runs(const fy_overlap *overlap, uint32_t dst_part)
 {

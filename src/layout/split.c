@@ -9,9 +9,9 @@
 /* Pieces are appended in global order; the builder keeps the local begins and merges neighbours. */
 typedef struct builder {
     fy_split *split;
-    size_t    piece_capacity;
-    size_t    local_capacity;
-    size_t    cell_capacity;
+    size_t piece_capacity;
+    size_t local_capacity;
+    size_t cell_capacity;
 } builder;
 
 void fy_split_destroy(fy_split *split)
@@ -37,11 +37,11 @@ static ferry_status builder_init(builder *b, uint64_t extent, uint64_t n_parts, 
     if (b->split == NULL) {
         return fy_fail_no_memory(error, "a split");
     }
-    b->split->extent      = extent;
-    b->split->n_parts     = (uint32_t)n_parts;
-    b->split->n_cells     = (uint32_t)n_parts;
+    b->split->extent = extent;
+    b->split->n_parts = (uint32_t)n_parts;
+    b->split->n_cells = (uint32_t)n_parts;
     b->split->part_length = fy_alloc_zeroed((size_t)n_parts, sizeof *b->split->part_length);
-    b->split->part_hash   = fy_alloc_zeroed((size_t)n_parts, sizeof *b->split->part_hash);
+    b->split->part_hash = fy_alloc_zeroed((size_t)n_parts, sizeof *b->split->part_hash);
     if (b->split->part_length == NULL || b->split->part_hash == NULL) {
         fy_split_destroy(b->split);
         b->split = NULL;
@@ -72,7 +72,7 @@ static bool cell_of(builder *b, uint32_t part, uint32_t n_owners, uint32_t *cell
         return true;
     }
     uint32_t n_shared = split->n_cells - split->n_parts;
-    uint32_t first    = 0;
+    uint32_t first = 0;
     while (first < n_shared && split->shared_cells[first].count != n_owners) {
         first += split->n_parts / split->shared_cells[first].count;
     }
@@ -115,7 +115,7 @@ static bool append(builder *b, uint64_t global, uint64_t length, uint32_t part, 
         split->pieces[split->n_pieces - 1].length += length;
     } else {
         fy_piece piece = {.global = global, .length = length, .part = part, .n_owners = n_owners};
-        piece.local    = n_owners == 1 ? split->part_length[part] : split->n_shared_local;
+        piece.local = n_owners == 1 ? split->part_length[part] : split->n_shared_local;
         if (!cell_of(b, part, n_owners, &piece.cell) ||
             (n_owners > 1 && !add_shared_begins(b, part, n_owners)) ||
             !fy_reserve((void **)&split->pieces, &b->piece_capacity, split->n_pieces + 1,
@@ -140,8 +140,8 @@ static fy_hash128 mix_piece(fy_hash128 hash, const fy_piece *piece)
  */
 static void hash_split(fy_split *split)
 {
-    uint64_t   head[2] = {split->extent, split->n_parts};
-    fy_hash128 whole   = fy_hash128_of(head, sizeof head);
+    uint64_t head[2] = {split->extent, split->n_parts};
+    fy_hash128 whole = fy_hash128_of(head, sizeof head);
     for (size_t i = 0; i < split->n_pieces; i++) {
         const fy_piece *piece = &split->pieces[i];
         for (uint32_t p = piece->part; p < piece->part + piece->n_owners; p++) {
@@ -149,7 +149,7 @@ static void hash_split(fy_split *split)
         }
         uint64_t values[6] = {whole.low,     whole.high,  piece->global,
                               piece->length, piece->part, piece->n_owners};
-        whole              = fy_hash128_of(values, sizeof values);
+        whole = fy_hash128_of(values, sizeof values);
     }
     split->hash = whole;
 }
@@ -196,7 +196,7 @@ static bool append_even(builder *b, uint64_t begin, uint64_t extent, uint64_t un
                         uint32_t n_parts, uint32_t n_owners)
 {
     uint64_t chunk = fy_ceil_div(extent / unit, n_parts) * unit;
-    uint64_t done  = 0;
+    uint64_t done = 0;
     for (uint32_t p = 0; p < n_parts && done < extent; p++) {
         uint64_t length = fy_min(chunk, extent - done);
         if (!append(b, begin + done, length, p * n_owners, n_owners)) {
@@ -227,7 +227,7 @@ ferry_status fy_split_strided(uint64_t extent, uint32_t n_parts, uint64_t stride
         return status;
     }
     uint64_t length = fy_max(fy_ceil_div(extent / unit, n_segments) * unit, 1);
-    status          = check_piece_count(fy_ceil_div(extent, length), error);
+    status = check_piece_count(fy_ceil_div(extent, length), error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -238,15 +238,15 @@ ferry_status fy_split_cyclic(uint64_t extent, uint32_t n_parts, uint64_t block_l
                              fy_split **split_out, ferry_error *error)
 {
     ferry_status status = check_piece_count(fy_ceil_div(extent, block_length), error);
-    builder      b;
+    builder b;
     if (status != FERRY_OK || (status = builder_init(&b, extent, n_parts, error)) != FERRY_OK) {
         return status;
     }
-    bool     complete = true;
-    uint32_t part     = 0;
+    bool complete = true;
+    uint32_t part = 0;
     for (uint64_t begin = 0; complete && begin < extent;) {
         uint64_t length = fy_min(block_length, extent - begin);
-        complete        = append(&b, begin, length, part, 1);
+        complete = append(&b, begin, length, part, 1);
         begin += length;
         part = part + 1 == n_parts ? 0 : part + 1;
     }
@@ -267,13 +267,13 @@ ferry_status fy_split_sizes(uint64_t extent, const uint64_t *sizes, size_t n_siz
                        "%zu sizes sum to %llu, but the extent is %llu", n_sizes,
                        (unsigned long long)sum, (unsigned long long)extent);
     }
-    builder      b;
+    builder b;
     ferry_status status = builder_init(&b, extent, n_sizes, error);
     if (status != FERRY_OK) {
         return status;
     }
-    bool     complete = true;
-    uint64_t begin    = 0;
+    bool complete = true;
+    uint64_t begin = 0;
     for (size_t i = 0; complete && i < n_sizes; i++) {
         complete = append(&b, begin, sizes[i], (uint32_t)i, 1);
         begin += sizes[i];
@@ -314,12 +314,12 @@ ferry_status fy_split_blocks(uint64_t extent, uint32_t n_parts, const fy_block *
                              ferry_error *error)
 {
     ferry_status status = check_blocks(extent, n_parts, blocks, n_blocks, unit, error);
-    builder      b;
+    builder b;
     if (status != FERRY_OK || (status = builder_init(&b, extent, n_parts, error)) != FERRY_OK) {
         return status;
     }
-    bool     complete = true;
-    uint64_t begin    = 0;
+    bool complete = true;
+    uint64_t begin = 0;
     for (size_t i = 0; complete && i < n_blocks; i++) {
         uint32_t n_owners = n_parts / blocks[i].n_parts;
         complete = append_even(&b, begin, blocks[i].size, unit, blocks[i].n_parts, n_owners);
@@ -339,7 +339,7 @@ ferry_status fy_split_nested(uint64_t extent, const uint32_t *counts, size_t n_c
         }
     }
     ferry_status status = check_unit(extent, unit, error);
-    builder      b;
+    builder b;
     if (status != FERRY_OK || (status = builder_init(&b, extent, n_parts, error)) != FERRY_OK) {
         return status;
     }
@@ -349,8 +349,8 @@ ferry_status fy_split_nested(uint64_t extent, const uint32_t *counts, size_t n_c
         for (size_t i = 0; i < n_counts; i++) {
             below /= counts[i];
             uint64_t coordinate = part / below % counts[i];
-            uint64_t chunk      = fy_ceil_div(length / unit, counts[i]) * unit;
-            uint64_t skipped    = chunk == 0 ? 0 : fy_min(length, coordinate * chunk);
+            uint64_t chunk = fy_ceil_div(length / unit, counts[i]) * unit;
+            uint64_t skipped = chunk == 0 ? 0 : fy_min(length, coordinate * chunk);
             begin += skipped;
             length = fy_min(chunk, length - skipped);
         }
@@ -380,12 +380,12 @@ ferry_status fy_split_segments(uint32_t n_parts, const uint64_t *lengths, size_t
     if (status != FERRY_OK) {
         return status;
     }
-    bool     complete = true;
-    uint64_t begin    = 0;
+    bool complete = true;
+    uint64_t begin = 0;
     for (size_t s = 0; complete && s < n_segments; s++) {
         for (uint32_t p = 0; complete && p < n_parts; p++) {
             uint64_t length = lengths[p * n_segments + s];
-            complete        = append(&b, begin, length, p, 1);
+            complete = append(&b, begin, length, p, 1);
             begin += length;
         }
     }
@@ -400,8 +400,8 @@ static uint32_t common_owners(const fy_split *split)
         uint32_t other = split->pieces[i].n_owners;
         while (other != 0) { /* Euclid */
             uint32_t rest = common % other;
-            common        = other;
-            other         = rest;
+            common = other;
+            other = rest;
         }
     }
     return common == 0 ? 1 : common;
@@ -419,7 +419,7 @@ static void number_parts(const fy_split *split, uint32_t common, uint32_t *numbe
     }
     for (size_t i = 0; i < split->n_pieces; i++) {
         uint32_t *its = &number[split->pieces[i].part];
-        *its          = *its == UINT32_MAX ? n++ : *its;
+        *its = *its == UINT32_MAX ? n++ : *its;
     }
     for (uint32_t p = 0; p < split->n_parts; p++) {
         number[p] = number[p] == UINT32_MAX ? n++ : number[p];
@@ -430,8 +430,8 @@ ferry_status fy_split_canonical(const fy_split *split, uint32_t *number_out, fy_
                                 ferry_error *error)
 {
     uint32_t common = common_owners(split);
-    bool     same   = true;
-    *split_out      = NULL;
+    bool same = true;
+    *split_out = NULL;
     number_parts(split, common, number_out);
     for (uint32_t p = 0; same && p < split->n_parts; p++) {
         same = number_out[p] == p;
@@ -439,7 +439,7 @@ ferry_status fy_split_canonical(const fy_split *split, uint32_t *number_out, fy_
     if (same) {
         return FERRY_OK;
     }
-    builder      b;
+    builder b;
     ferry_status status = builder_init(&b, split->extent, split->n_parts / common, error);
     if (status != FERRY_OK) {
         return status;
@@ -447,8 +447,8 @@ ferry_status fy_split_canonical(const fy_split *split, uint32_t *number_out, fy_
     bool complete = true;
     for (size_t i = 0; complete && i < split->n_pieces; i++) {
         const fy_piece *piece = &split->pieces[i];
-        complete              = append(&b, piece->global, piece->length, number_out[piece->part],
-                                       piece->n_owners / common);
+        complete = append(&b, piece->global, piece->length, number_out[piece->part],
+                          piece->n_owners / common);
     }
     return builder_finish(&b, complete, split_out, error);
 }
@@ -473,7 +473,7 @@ uint64_t fy_split_local(const fy_split *split, uint32_t part, uint64_t global)
         }
     }
     const fy_piece *piece = &split->pieces[low];
-    uint64_t        begin = piece->local;
+    uint64_t begin = piece->local;
     if (piece->n_owners > 1) {
         begin = split->shared_local[piece->local + (part - piece->part)];
     }

@@ -33,17 +33,17 @@ typedef struct fy_owners {
 } fy_owners;
 
 typedef struct fy_split {
-    uint64_t    extent;
-    uint32_t    n_parts;
-    uint32_t    n_cells; /* n_parts, and one more for every set of owners that shares pieces */
-    size_t      n_pieces;
-    fy_piece   *pieces;
-    uint64_t   *part_length;  /* [n_parts] */
-    uint64_t   *shared_local; /* for each shared piece, the begins in its owners' shards */
-    size_t      n_shared_local;
-    fy_owners  *shared_cells; /* [n_cells - n_parts] */
-    fy_hash128 *part_hash;    /* [n_parts] of what the part holds, whatever its number */
-    fy_hash128  hash;         /* of the whole split */
+    uint64_t extent;
+    uint32_t n_parts;
+    uint32_t n_cells; /* n_parts, and one more for every set of owners that shares pieces */
+    size_t n_pieces;
+    fy_piece *pieces;
+    uint64_t *part_length;  /* [n_parts] */
+    uint64_t *shared_local; /* for each shared piece, the begins in its owners' shards */
+    size_t n_shared_local;
+    fy_owners *shared_cells; /* [n_cells - n_parts] */
+    fy_hash128 *part_hash;   /* [n_parts] of what the part holds, whatever its number */
+    fy_hash128 hash;         /* of the whole split */
 } fy_split;
 
 /* More pieces than this in one dimension is FERRY_ERR_LIMIT: the number comes from unchecked files.

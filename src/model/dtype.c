@@ -9,8 +9,8 @@
 #include <string.h>
 
 static const struct named_dtype {
-    uint32_t    kind;
-    uint32_t    bits;
+    uint32_t kind;
+    uint32_t bits;
     const char *name;
     const char *safetensors;
 } dtypes[] = {
@@ -29,7 +29,7 @@ enum {
 static ferry_status parse_opaque(const char *digits, const char *text, ferry_dtype *dtype_out,
                                  ferry_error *error)
 {
-    char         *end;
+    char *end;
     unsigned long bytes = strtoul(digits, &end, 10);
     if (*digits < '1' || *digits > '9' || *end != '\0' || bytes > LARGEST_OPAQUE_BYTES) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,

@@ -23,19 +23,19 @@ enum { MOST_PAIRED = 256 };
 
 struct ferry_group {
     _Atomic uint32_t references;
-    size_t           n_ranks;
-    size_t           n_runs;
-    uint64_t         hash;
-    size_t          *before;  /* [n_runs] ranks of the runs before each */
-    uint32_t        *by_rank; /* positions by ascending rank, of a list of many runs; or NULL */
-    fy_group_run     runs[];
+    size_t n_ranks;
+    size_t n_runs;
+    uint64_t hash;
+    size_t *before;    /* [n_runs] ranks of the runs before each */
+    uint32_t *by_rank; /* positions by ascending rank, of a list of many runs; or NULL */
+    fy_group_run runs[];
 };
 
 /* Runs that come one by one; equal lists of ranks become equal lists of runs, however told. */
 typedef struct encoder {
     fy_group_run *runs;
-    size_t        n_runs, capacity;
-    size_t        n_ranks;
+    size_t n_runs, capacity;
+    size_t n_ranks;
 } encoder;
 
 static uint32_t rank_of(const fy_group_run *run, uint32_t i)
@@ -70,7 +70,7 @@ static bool add_run(encoder *e, const fy_group_run *run)
 {
     for (uint32_t i = 0; i < run->n; i++) {
         fy_group_run *last = e->n_runs == 0 ? NULL : &e->runs[e->n_runs - 1];
-        uint32_t      rank = rank_of(run, i);
+        uint32_t rank = rank_of(run, i);
         if (last != NULL && last->n > 1 && last->stride == run->stride && extends(last, rank)) {
             last->n += run->n - i;
             e->n_ranks += run->n - i;
@@ -116,9 +116,9 @@ static int64_t extended_gcd(int64_t a, int64_t b, int64_t *x_out)
     int64_t x = 1, next_x = 0;
     while (b != 0) {
         int64_t quotient = a / b, rest = a % b, swap = x - quotient * next_x;
-        a      = b;
-        b      = rest;
-        x      = next_x;
+        a = b;
+        b = rest;
+        x = next_x;
         next_x = swap;
     }
     *x_out = x;
@@ -137,8 +137,8 @@ static int64_t common_rank(ascending_run a, ascending_run b)
         return -1;
     }
     int64_t period = b.stride / g;
-    int64_t steps  = (b.low - a.low) / g % period * (x % period) % period;
-    int64_t rank   = a.low + a.stride * (steps < 0 ? steps + period : steps);
+    int64_t steps = (b.low - a.low) / g % period * (x % period) % period;
+    int64_t rank = a.low + a.stride * (steps < 0 ? steps + period : steps);
     int64_t common = a.stride * period; /* both meet again after this */
     rank += rank < low ? (low - rank + common - 1) / common * common : 0;
     rank -= rank > low ? (rank - low) / common * common : 0;
@@ -167,8 +167,8 @@ static ferry_status find_twice_by_rank(const encoder *e, int64_t *found_out, fer
     for (size_t i = 0; i < e->n_runs; i++) {
         for (uint32_t k = 0; k < e->runs[i].n && *found_out < 0; k++) {
             uint32_t rank = rank_of(&e->runs[i], k);
-            uint64_t bit  = UINT64_C(1) << (rank % 64);
-            *found_out    = (seen[rank / 64] & bit) != 0 ? (int64_t)rank : -1;
+            uint64_t bit = UINT64_C(1) << (rank % 64);
+            *found_out = (seen[rank / 64] & bit) != 0 ? (int64_t)rank : -1;
             seen[rank / 64] |= bit;
         }
     }
@@ -179,7 +179,7 @@ static ferry_status find_twice_by_rank(const encoder *e, int64_t *found_out, fer
 /* By pairs of runs or rank by rank, as is less work: a short message cannot ask for much. */
 static ferry_status check_distinct(const encoder *e, ferry_error *error)
 {
-    int64_t      found  = -1;
+    int64_t found = -1;
     ferry_status status = FERRY_OK;
     if (e->n_runs <= MOST_PAIRED || e->n_runs <= e->n_ranks / e->n_runs) {
         found = find_twice_by_pairs(e);
@@ -211,8 +211,8 @@ static bool sort_ranks(ferry_group *group)
         return true;
     }
     placed_rank *placed = fy_alloc(group->n_ranks, sizeof *placed);
-    group->by_rank      = fy_alloc(group->n_ranks, sizeof *group->by_rank);
-    bool complete       = placed != NULL && group->by_rank != NULL;
+    group->by_rank = fy_alloc(group->n_ranks, sizeof *group->by_rank);
+    bool complete = placed != NULL && group->by_rank != NULL;
     for (size_t i = 0; complete && i < group->n_ranks; i++) {
         placed[i] = (placed_rank){.rank = ferry_group_rank_at(group, i), .position = (uint32_t)i};
     }
@@ -248,7 +248,7 @@ static ferry_status make_group(const encoder *e, ferry_group **group_out, ferry_
     group->before = fy_alloc(e->n_runs, sizeof *group->before);
     size_t before = 0;
     for (size_t i = 0; group->before != NULL && i < e->n_runs; i++) {
-        group->runs[i]   = e->runs[i];
+        group->runs[i] = e->runs[i];
         group->before[i] = before;
         before += e->runs[i].n;
     }
@@ -271,7 +271,7 @@ ferry_status ferry_group_create(const uint32_t *ranks, size_t n_ranks, ferry_gro
         return fy_fail(error, FERRY_ERR_LIMIT, "a group of %zu ranks; ranks are below %u", n_ranks,
                        FERRY_MAX_RANKS);
     }
-    encoder      e      = {0};
+    encoder e = {0};
     ferry_status status = FERRY_OK;
     for (size_t i = 0; i < n_ranks && status == FERRY_OK; i++) {
         if (ranks[i] >= FERRY_MAX_RANKS) {
@@ -319,8 +319,8 @@ static bool is_run(const fy_group_run *run)
 ferry_status fy_group_create_runs(const fy_group_run *runs, size_t n_runs, ferry_group **group_out,
                                   ferry_error *error)
 {
-    encoder      e      = {0};
-    uint64_t     sum    = 0;
+    encoder e = {0};
+    uint64_t sum = 0;
     ferry_status status = FERRY_OK;
     for (size_t i = 0; i < n_runs && status == FERRY_OK; i++) {
         sum += runs[i].n;
@@ -409,9 +409,9 @@ bool fy_group_find(const ferry_group *group, uint32_t rank, size_t *index_out)
         return find_sorted(group, rank, index_out);
     }
     for (size_t i = 0; i < group->n_runs; i++) {
-        const fy_group_run *run    = &group->runs[i];
-        int64_t             stride = run->n == 1 ? 1 : run->stride;
-        int64_t             offset = (int64_t)rank - run->first;
+        const fy_group_run *run = &group->runs[i];
+        int64_t stride = run->n == 1 ? 1 : run->stride;
+        int64_t offset = (int64_t)rank - run->first;
         if (offset % stride == 0 && offset / stride >= 0 && offset / stride < run->n) {
             *index_out = group->before[i] + (size_t)(offset / stride);
             return true;

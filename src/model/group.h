@@ -11,7 +11,7 @@
 typedef struct fy_group_run {
     uint32_t first;
     uint32_t n;
-    int64_t  stride;
+    int64_t stride;
 } fy_group_run;
 
 /*
@@ -22,7 +22,7 @@ ferry_status fy_group_create_runs(const fy_group_run *runs, size_t n_runs, ferry
                                   ferry_error *error);
 
 /* Equal groups have equal runs, however they were made. */
-size_t       fy_group_run_count(const ferry_group *group);
+size_t fy_group_run_count(const ferry_group *group);
 fy_group_run fy_group_run_at(const ferry_group *group, size_t index);
 
 /* Nobody can be chosen from a group without ranks: it counts as none. NULL is allowed. */
@@ -31,9 +31,9 @@ static inline ferry_group *fy_group_or_none(ferry_group *group)
     return ferry_group_size(group) == 0 ? NULL : group;
 }
 
-bool     fy_group_find(const ferry_group *group, uint32_t rank, size_t *index_out);
+bool fy_group_find(const ferry_group *group, uint32_t rank, size_t *index_out);
 uint64_t fy_group_hash(const ferry_group *group); /* of the ranks, in order */
-bool     fy_group_equal(const ferry_group *a, const ferry_group *b);
+bool fy_group_equal(const ferry_group *a, const ferry_group *b);
 /* Lexicographic in the ranks, as tuples compare. */
 int fy_group_compare(const ferry_group *a, const ferry_group *b);
 /* "(0, 1, 2, ...)", cut to fit; text_bytes at least 32. */

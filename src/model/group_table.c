@@ -19,7 +19,7 @@ bool fy_group_table_find(fy_group_table *table, ferry_group *group, uint32_t *nu
         return false;
     }
     table->groups[table->n_groups++] = group;
-    *number_out                      = (uint32_t)table->n_groups;
+    *number_out = (uint32_t)table->n_groups;
     return true;
 }
 

@@ -12,12 +12,12 @@ enum { FY_N_ROLES = 4 };
 /* Distinct groups, borrowed, in the order in which they were first numbered. All zero is empty. */
 typedef struct fy_group_table {
     ferry_group **groups;
-    size_t        n_groups;
-    size_t        capacity;
-    fy_index      index;
+    size_t n_groups;
+    size_t capacity;
+    fy_index index;
     /* Most parameters of a model name the groups of the one before them. */
     const ferry_group *last[FY_N_ROLES];
-    uint32_t           last_number[FY_N_ROLES];
+    uint32_t last_number[FY_N_ROLES];
 } fy_group_table;
 
 /* 1 + the number of each of a parameter's groups; 0 where it has none. False without memory. */

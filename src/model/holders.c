@@ -21,8 +21,8 @@ static bool allocate(fy_holders *holders)
 {
     holders->cell_begin =
         fy_alloc_zeroed((size_t)holders->n_cells + 1, sizeof *holders->cell_begin);
-    holders->rank    = fy_alloc(holders->n_slots, sizeof *holders->rank);
-    holders->cell    = fy_alloc(holders->n_slots, sizeof *holders->cell);
+    holders->rank = fy_alloc(holders->n_slots, sizeof *holders->rank);
+    holders->cell = fy_alloc(holders->n_slots, sizeof *holders->cell);
     holders->by_rank = fy_alloc(holders->n_slots, sizeof *holders->by_rank);
     return holders->cell_begin != NULL && holders->rank != NULL && holders->cell != NULL &&
            holders->by_rank != NULL;
@@ -40,7 +40,7 @@ static void place_entries(fy_holders *holders, const fy_holder *entries)
         begin[c + 1] += begin[c];
     }
     for (uint32_t i = 0; i < holders->n_slots; i++) {
-        uint32_t slot       = begin[entries[i].cell]++;
+        uint32_t slot = begin[entries[i].cell]++;
         holders->rank[slot] = entries[i].rank;
         holders->cell[slot] = entries[i].cell;
         holders->by_rank[i] = slot;
@@ -91,7 +91,7 @@ static void note_shape(fy_holders *holders)
     }
     if (holders->n_slots > 0) {
         holders->first_rank = holders->rank[holders->by_rank[0]];
-        holders->last_rank  = holders->rank[holders->by_rank[holders->n_slots - 1]];
+        holders->last_rank = holders->rank[holders->by_rank[holders->n_slots - 1]];
     }
 }
 
@@ -118,9 +118,9 @@ ferry_status fy_holders_create(uint32_t n_cells, const fy_holder *entries, size_
     if (holders == NULL) {
         return fy_fail_no_memory(error, "a table of holders");
     }
-    holders->n_cells    = n_cells;
-    holders->n_slots    = (uint32_t)n_entries;
-    fy_holder   *copy   = NULL;
+    holders->n_cells = n_cells;
+    holders->n_slots = (uint32_t)n_entries;
+    fy_holder *copy = NULL;
     ferry_status status = FERRY_OK;
     if (!allocate(holders)) {
         status = fy_fail_no_memory(error, "a table of holders");
@@ -138,7 +138,7 @@ ferry_status fy_holders_create(uint32_t n_cells, const fy_holder *entries, size_
     }
     note_shape(holders);
     *holders_out = holders;
-    holders      = NULL;
+    holders = NULL;
 out:
     fy_free(copy);
     fy_holders_destroy(holders);

@@ -19,16 +19,16 @@
  * shapes.
  */
 typedef struct fy_holders {
-    uint32_t  n_cells;
-    uint32_t  n_slots;
-    uint32_t  n_replicas; /* of every cell; 0 when the cells differ */
+    uint32_t n_cells;
+    uint32_t n_slots;
+    uint32_t n_replicas;  /* of every cell; 0 when the cells differ */
     uint32_t *cell_begin; /* [n_cells + 1] into the slots */
     uint32_t *rank;       /* [n_slots] */
     uint32_t *cell;       /* [n_slots] */
     uint32_t *by_rank;    /* [n_slots] slots sorted by rank */
-    uint32_t  first_rank;
-    uint32_t  last_rank;
-    uint64_t  hash; /* of (rank, cell) of all slots, whatever their order */
+    uint32_t first_rank;
+    uint32_t last_rank;
+    uint64_t hash; /* of (rank, cell) of all slots, whatever their order */
 } fy_holders;
 
 #define FY_NO_SLOT UINT32_MAX
@@ -44,7 +44,7 @@ typedef struct fy_holder {
  */
 ferry_status fy_holders_create(uint32_t n_cells, const fy_holder *entries, size_t n_entries,
                                fy_holders **holders_out, ferry_error *error);
-void         fy_holders_destroy(fy_holders *holders);
+void fy_holders_destroy(fy_holders *holders);
 
 /* The slot of a rank, or FY_NO_SLOT. */
 uint32_t fy_holders_find(const fy_holders *holders, uint32_t rank);

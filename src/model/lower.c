@@ -14,15 +14,15 @@
 
 typedef struct numbered {
     fy_hash128 key;
-    uint32_t   number;
+    uint32_t number;
 } numbered;
 
 /* A memo from 128-bit keys to numbers. */
 typedef struct memo {
-    fy_index  index;
+    fy_index index;
     numbered *entries;
-    size_t    n_entries;
-    size_t    capacity;
+    size_t n_entries;
+    size_t capacity;
 } memo;
 
 static uint32_t memo_find(const memo *m, fy_hash128 key)
@@ -52,12 +52,12 @@ static void memo_cleanup(memo *m)
 
 typedef struct lowering {
     const ferry_spec *spec;
-    fy_problem       *problem;
-    fy_digest         key; /* scratch */
-    memo              splits;
-    memo              holders;
-    memo              placements;
-    fy_rule_index     rules[2]; /* of the source and of the destination */
+    fy_problem *problem;
+    fy_digest key; /* scratch */
+    memo splits;
+    memo holders;
+    memo placements;
+    fy_rule_index rules[2]; /* of the source and of the destination */
 } lowering;
 
 /* Where one tensor lives on one side: the rule, and for each axis its coordinates if it is pinned.
@@ -65,7 +65,7 @@ typedef struct lowering {
 typedef struct placing {
     const fy_side *side;
     const fy_rule *rule;
-    uint32_t       stage_coordinate[FY_MAX_AXES]; /* FY_NONE: no stage */
+    uint32_t stage_coordinate[FY_MAX_AXES]; /* FY_NONE: no stage */
 } placing;
 
 static bool rule_pins(const fy_rule *rule, uint32_t axis)
@@ -113,8 +113,8 @@ static ferry_status apply_stages(const fy_tensor *tensor, size_t name_length, pl
     }
     for (uint32_t i = 0; i < side->n_stages; i++) {
         const fy_stage *stage = &side->stages[i];
-        const char     *axis  = side->axes[stage->axis].name;
-        uint64_t        item;
+        const char *axis = side->axes[stage->axis].name;
+        uint64_t item;
         if (!fy_glob_match_number(stage->match, tensor->name, name_length, &item)) {
             continue;
         }
@@ -192,13 +192,13 @@ static ferry_status lower_split(lowering *l, const fy_tensor *tensor, const plac
                                 const fy_shard *shard, uint32_t dim, uint32_t *number_out,
                                 ferry_error *error)
 {
-    fy_split   *split = NULL;
+    fy_split *split = NULL;
     ferry_error inner;
-    uint64_t    extent = tensor->shape[dim];
+    uint64_t extent = tensor->shape[dim];
     /* A rule is one object, so its address is as good as its content. */
-    uint64_t   values[2] = {(uint64_t)(uintptr_t)shard, extent};
-    fy_hash128 key       = fy_hash128_of(values, sizeof values);
-    *number_out          = memo_find(&l->splits, key);
+    uint64_t values[2] = {(uint64_t)(uintptr_t)shard, extent};
+    fy_hash128 key = fy_hash128_of(values, sizeof values);
+    *number_out = memo_find(&l->splits, key);
     if (*number_out != FY_NONE) {
         return FERRY_OK;
     }
@@ -217,28 +217,28 @@ static ferry_status lower_split(lowering *l, const fy_tensor *tensor, const plac
 
 /* What one axis does for a placement; the holders depend on nothing else. */
 typedef struct axis_role {
-    uint32_t        n_coordinates;
+    uint32_t n_coordinates;
     const uint32_t *coordinates; /* NULL: all */
-    uint32_t        single;      /* storage of a stage's coordinate */
+    uint32_t single;             /* storage of a stage's coordinate */
 } axis_role;
 
 /* How the coordinates along the axes of one cut make a part, and the part a share of the cell. */
 typedef struct cut_role {
     const fy_shard *shard;
-    uint32_t        n_ranks;
-    uint32_t        n_parts;
-    uint64_t        cell_weight;
+    uint32_t n_ranks;
+    uint32_t n_parts;
+    uint64_t cell_weight;
 } cut_role;
 
 typedef struct cell_map {
     const fy_side *side;
     const fy_rule *rule;
-    axis_role      axes[FY_MAX_AXES];
-    uint32_t       n_cuts;
-    cut_role       cuts[FY_MAX_DIMS];
-    uint32_t       n_flat;
-    uint64_t       n_cells;
-    uint64_t       n_holders;
+    axis_role axes[FY_MAX_AXES];
+    uint32_t n_cuts;
+    cut_role cuts[FY_MAX_DIMS];
+    uint32_t n_flat;
+    uint64_t n_cells;
+    uint64_t n_holders;
 } cell_map;
 
 static void map_axes(const placing *p, cell_map *map)
@@ -246,16 +246,16 @@ static void map_axes(const placing *p, cell_map *map)
     map->n_holders = 1;
     for (uint32_t i = 0; i < p->side->n_axes; i++) {
         axis_role *role = &map->axes[i];
-        *role           = (axis_role){.n_coordinates = p->side->axes[i].size};
+        *role = (axis_role){.n_coordinates = p->side->axes[i].size};
         if (p->stage_coordinate[i] != FY_NONE) {
-            role->single        = p->stage_coordinate[i];
+            role->single = p->stage_coordinate[i];
             role->n_coordinates = 1;
-            role->coordinates   = &role->single;
+            role->coordinates = &role->single;
         }
         for (uint32_t j = 0; j < p->rule->n_pins; j++) {
             if (p->rule->pins[j].axis == i) {
                 role->n_coordinates = p->rule->pins[j].n_coordinates;
-                role->coordinates   = p->rule->pins[j].coordinates;
+                role->coordinates = p->rule->pins[j].coordinates;
             }
         }
         map->n_holders *= role->n_coordinates;
@@ -265,15 +265,15 @@ static void map_axes(const placing *p, cell_map *map)
 /* Weights so that the cell is row-major over the dimensions, the flat part fastest. */
 static void map_cells(const placing *p, uint32_t n_dims, cell_map *map)
 {
-    map->n_flat  = p->rule->is_flat ? p->side->axes[p->rule->flat_axis].size : 1;
+    map->n_flat = p->rule->is_flat ? p->side->axes[p->rule->flat_axis].size : 1;
     map->n_cells = map->n_flat;
     for (uint32_t d = n_dims; d > 0; d--) {
         for (uint32_t i = 0; i < p->rule->n_shards; i++) {
             const fy_shard *shard = &p->rule->shards[i];
             if (shard->dim == d - 1) {
-                map->cuts[map->n_cuts++] = (cut_role){.shard       = shard,
-                                                      .n_ranks     = shard->n_ranks,
-                                                      .n_parts     = shard->n_parts,
+                map->cuts[map->n_cuts++] = (cut_role){.shard = shard,
+                                                      .n_ranks = shard->n_ranks,
+                                                      .n_parts = shard->n_parts,
                                                       .cell_weight = map->n_cells};
                 map->n_cells *= shard->n_parts; /* axes are used once: at most the mesh */
             }
@@ -285,11 +285,11 @@ static uint32_t cell_of(const cell_map *map, const uint32_t *coordinates)
 {
     uint64_t cell = map->rule->is_flat ? coordinates[map->rule->flat_axis] : 0;
     for (uint32_t i = 0; i < map->n_cuts; i++) {
-        const cut_role *cut  = &map->cuts[i];
-        uint64_t        part = 0;
+        const cut_role *cut = &map->cuts[i];
+        uint64_t part = 0;
         for (uint32_t j = 0; j < cut->shard->n_axes; j++) {
             uint32_t axis = cut->shard->axes[j];
-            part          = part * map->side->axes[axis].size + coordinates[axis];
+            part = part * map->side->axes[axis].size + coordinates[axis];
         }
         cell += part * cut->n_parts / cut->n_ranks * cut->cell_weight;
     }
@@ -298,15 +298,15 @@ static uint32_t cell_of(const cell_map *map, const uint32_t *coordinates)
 
 static void fill_entries(const cell_map *map, fy_holder *entries)
 {
-    const fy_side *side            = map->side;
-    uint32_t       at[FY_MAX_AXES] = {0}; /* positions in the axes' coordinate lists */
+    const fy_side *side = map->side;
+    uint32_t at[FY_MAX_AXES] = {0}; /* positions in the axes' coordinate lists */
     for (uint64_t i = 0; i < map->n_holders; i++) {
         uint32_t coordinates[FY_MAX_AXES];
         uint32_t index = 0;
         for (uint32_t a = 0; a < side->n_axes; a++) {
             const axis_role *role = &map->axes[a];
-            coordinates[a]        = role->coordinates == NULL ? at[a] : role->coordinates[at[a]];
-            index                 = index * side->axes[a].size + coordinates[a];
+            coordinates[a] = role->coordinates == NULL ? at[a] : role->coordinates[at[a]];
+            index = index * side->axes[a].size + coordinates[a];
         }
         entries[i].rank = side->ranks == NULL ? side->first_rank + index : side->ranks[index];
         entries[i].cell = cell_of(map, coordinates);
@@ -352,12 +352,12 @@ static ferry_status lower_holders(lowering *l, const fy_tensor *tensor, const pl
     map_axes(p, &map);
     map_cells(p, tensor->n_dims, &map);
     fy_hash128 key = holders_key(l, &map);
-    *number_out    = memo_find(&l->holders, key);
+    *number_out = memo_find(&l->holders, key);
     if (*number_out != FY_NONE) {
         return FERRY_OK;
     }
     fy_holders *holders = NULL;
-    fy_holder  *entries = fy_alloc((size_t)map.n_holders, sizeof *entries);
+    fy_holder *entries = fy_alloc((size_t)map.n_holders, sizeof *entries);
     if (entries == NULL) {
         return fy_fail_no_memory(error, "the holders of a tensor");
     }
@@ -400,7 +400,7 @@ static ferry_status make_placement(lowering *l, const fy_tensor *tensor, const p
 {
     fy_layout layout = {.n_dims = tensor->n_dims,
                         .is_cut = p->rule->n_shards > 0 || p->rule->is_flat};
-    uint32_t  holders;
+    uint32_t holders;
     for (uint32_t d = 0; d < tensor->n_dims; d++) {
         const fy_shard *shard = NULL;
         for (uint32_t i = 0; i < p->rule->n_shards; i++) {
@@ -408,14 +408,14 @@ static ferry_status make_placement(lowering *l, const fy_tensor *tensor, const p
                 shard = &p->rule->shards[i];
             }
         }
-        layout.shape[d]     = tensor->shape[d];
+        layout.shape[d] = tensor->shape[d];
         ferry_status status = lower_split(l, tensor, p, shard, d, &layout.split[d], error);
         if (status != FERRY_OK) {
             return status;
         }
     }
     if (p->rule->is_flat) {
-        layout.n_flat     = p->side->axes[p->rule->flat_axis].size;
+        layout.n_flat = p->side->axes[p->rule->flat_axis].size;
         layout.flat_begin = p->rule->flat_begin;
     }
     ferry_status status = lower_holders(l, tensor, p, &holders, error);
@@ -432,10 +432,10 @@ static ferry_status make_placement(lowering *l, const fy_tensor *tensor, const p
 static ferry_status lower_tensor(lowering *l, const fy_tensor *tensor, const fy_side *side,
                                  uint32_t *placement_out, ferry_error *error)
 {
-    size_t  length = strlen(tensor->name);
-    bool    is_src = side == &l->spec->source;
-    placing p      = {.side = side,
-                      .rule = fy_rule_index_find(&l->rules[is_src ? 0 : 1], tensor->name, length)};
+    size_t length = strlen(tensor->name);
+    bool is_src = side == &l->spec->source;
+    placing p = {.side = side,
+                 .rule = fy_rule_index_find(&l->rules[is_src ? 0 : 1], tensor->name, length)};
     if (p.rule == NULL) {
         return fy_fail(
             error, FERRY_ERR_INVALID_INPUT,
@@ -454,7 +454,7 @@ static ferry_status lower_tensor(lowering *l, const fy_tensor *tensor, const fy_
         return status;
     }
     uint64_t values[2 + FY_MAX_DIMS + FY_MAX_AXES] = {(uintptr_t)p.rule, tensor->n_dims};
-    size_t   n                                     = 2;
+    size_t n = 2;
     for (uint32_t d = 0; d < tensor->n_dims; d++) {
         values[n++] = tensor->shape[d];
     }
@@ -487,10 +487,10 @@ static uint32_t world_of(const fy_side *side)
 
 static ferry_status lower_all(lowering *l, ferry_error *error)
 {
-    const ferry_spec *spec    = l->spec;
-    fy_problem       *problem = l->problem;
+    const ferry_spec *spec = l->spec;
+    fy_problem *problem = l->problem;
     for (uint32_t t = 0; t < spec->n_tensors; t++) {
-        fy_tensor   *tensor = &problem->tensors[t];
+        fy_tensor *tensor = &problem->tensors[t];
         ferry_status status = FERRY_OK;
         if (tensor->n_feeds == 0) { /* a tensor with sources is not placed at the source */
             status = lower_tensor(l, tensor, &spec->source, &tensor->src, error);
@@ -507,8 +507,8 @@ static ferry_status lower_all(lowering *l, ferry_error *error)
 
 ferry_status fy_spec_lower(const ferry_spec *spec, fy_problem *problem, ferry_error *error)
 {
-    lowering l       = {.spec = spec, .problem = problem};
-    *problem         = (fy_problem){.n_tensors = spec->n_tensors, .cluster = spec->cluster};
+    lowering l = {.spec = spec, .problem = problem};
+    *problem = (fy_problem){.n_tensors = spec->n_tensors, .cluster = spec->cluster};
     problem->n_ranks = (uint32_t)fy_max(world_of(&spec->source), world_of(&spec->destination));
     problem->tensors = fy_alloc(spec->n_tensors, sizeof *problem->tensors);
     ferry_status status;

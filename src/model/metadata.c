@@ -107,12 +107,12 @@ static void describe(const ferry_param_description *param, ferry_param_metadata 
 {
     m->n_dims = param->n_dims;
     memcpy(m->shape, param->shape, sizeof m->shape);
-    m->dtype             = param->dtype;
-    m->is_tp             = param->tensor_model_parallel;
-    m->partition_dim     = param->has_partition_dim ? param->partition_dim : 0;
-    m->partition_stride  = param->has_partition_stride ? param->partition_stride : 1;
-    m->is_ep             = !param->allreduce;
-    m->partition_sizes   = param->partition_sizes;
+    m->dtype = param->dtype;
+    m->is_tp = param->tensor_model_parallel;
+    m->partition_dim = param->has_partition_dim ? param->partition_dim : 0;
+    m->partition_stride = param->has_partition_stride ? param->partition_stride : 1;
+    m->is_ep = !param->allreduce;
+    m->partition_sizes = param->partition_sizes;
     m->n_partition_sizes = param->n_partition_sizes;
 }
 
@@ -134,7 +134,7 @@ static void place_in_groups(const ferry_process_groups *groups, ferry_param_meta
 ferry_status ferry_extract_param_metadata(const ferry_param_description *param,
                                           const char *param_name, uint32_t owner_rank,
                                           const ferry_process_groups *groups,
-                                          const uint64_t             *num_experts,
+                                          const uint64_t *num_experts,
                                           ferry_param_metadata *metadata_out, ferry_error *error)
 {
     if (param == NULL || param_name == NULL || groups == NULL) {
@@ -143,9 +143,9 @@ ferry_status ferry_extract_param_metadata(const ferry_param_description *param,
                        "with their _INIT values");
     }
     ferry_param_description p;
-    ferry_process_groups    g;
-    ferry_param_metadata    m      = FERRY_PARAM_METADATA_INIT;
-    ferry_status            status = fy_check_out(metadata_out, "ferry_param_metadata", error);
+    ferry_process_groups g;
+    ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
+    ferry_status status = fy_check_out(metadata_out, "ferry_param_metadata", error);
     if (status == FERRY_OK) {
         status = fy_take_param_description(param, &p, error);
     }
@@ -157,11 +157,11 @@ ferry_status ferry_extract_param_metadata(const ferry_param_description *param,
     }
     describe(&p, &m);
     place_in_groups(&g, &m);
-    m.name            = param_name;
-    m.owner_rank      = owner_rank;
+    m.name = param_name;
+    m.owner_rank = owner_rank;
     m.has_num_experts = num_experts != NULL;
-    m.num_experts     = num_experts == NULL ? 0 : *num_experts;
-    status            = fy_metadata_check(&m, error);
+    m.num_experts = num_experts == NULL ? 0 : *num_experts;
+    status = fy_metadata_check(&m, error);
     return status == FERRY_OK
                ? fy_copy_out(&m, sizeof m, metadata_out, "ferry_param_metadata", error)
                : status;
@@ -210,7 +210,7 @@ ferry_status ferry_model_add(ferry_model *model, const ferry_param_metadata *met
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_model_add needs a model");
     }
     ferry_param_metadata m;
-    ferry_status         status = fy_metadata_take(metadata, &m, error);
+    ferry_status status = fy_metadata_take(metadata, &m, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -260,14 +260,14 @@ void ferry_model_destroy(ferry_model *model)
 
 ferry_status fy_model_copy(const ferry_model *model, ferry_model **copy_out, ferry_error *error)
 {
-    ferry_model *copy   = NULL;
+    ferry_model *copy = NULL;
     ferry_status status = ferry_model_create(&copy, error);
     for (size_t i = 0; status == FERRY_OK && i < model->n_params; i++) {
         status = ferry_model_add(copy, &model->params[i], error);
     }
     if (status == FERRY_OK) {
         *copy_out = copy;
-        copy      = NULL;
+        copy = NULL;
     }
     ferry_model_destroy(copy);
     return status;
@@ -285,13 +285,13 @@ static int compare_dp(const ferry_group *x, const ferry_group *y)
 
 typedef struct candidate {
     const ferry_group *dp;
-    size_t             index;
+    size_t index;
 } candidate;
 
 static int compare_candidates(const void *a, const void *b)
 {
     const candidate *x = a, *y = b;
-    int              by_group = compare_dp(x->dp, y->dp);
+    int by_group = compare_dp(x->dp, y->dp);
     return by_group != 0 ? by_group : (x->index > y->index) - (x->index < y->index);
 }
 
@@ -305,7 +305,7 @@ ferry_status ferry_select_source_balanced(const ferry_param_metadata *const *sou
             "ferry_select_source_balanced needs sources, a destination and a place for the result");
     }
     ferry_param_metadata m;
-    candidate           *sorted = fy_alloc(n_sources, sizeof *sorted);
+    candidate *sorted = fy_alloc(n_sources, sizeof *sorted);
     if (sorted == NULL) {
         return fy_fail_no_memory(error, "the buckets of DP groups");
     }
@@ -315,7 +315,7 @@ ferry_status ferry_select_source_balanced(const ferry_param_metadata *const *sou
             status = fy_fail(error, FERRY_ERR_MISUSE, "source %zu of %zu is NULL", i, n_sources);
             break;
         }
-        status    = fy_take_param_metadata(sources[i], &m, error);
+        status = fy_take_param_metadata(sources[i], &m, error);
         sorted[i] = (candidate){.dp = fy_group_or_none(m.data_parallel_group_ranks), .index = i};
     }
     if (status == FERRY_OK) {

@@ -9,10 +9,10 @@
 
 /* A rank's parameters. Texts, lists and references to groups belong to the model. */
 struct ferry_model {
-    fy_arena              arena;
+    fy_arena arena;
     ferry_param_metadata *params;
-    size_t                n_params;
-    size_t                capacity;
+    size_t n_params;
+    size_t capacity;
 };
 
 /* What every function checks of metadata from outside, before it looks at anything else. */

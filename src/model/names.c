@@ -31,7 +31,7 @@ static bool is_digit(char c)
 static bool is_expert_part(const char *part, const char *end, const char **digits_out)
 {
     const char *digits = after_prefix(part, "weight");
-    digits             = digits == NULL ? after_prefix(part, "bias") : digits;
+    digits = digits == NULL ? after_prefix(part, "bias") : digits;
     if (digits == NULL || digits >= end) {
         return false;
     }
@@ -91,8 +91,8 @@ typedef struct prefix {
 
 struct ferry_prefix_map {
     prefix *items;
-    size_t  n_items;
-    size_t  capacity;
+    size_t n_items;
+    size_t capacity;
 };
 
 ferry_status ferry_prefix_map_create(ferry_prefix_map **map_out, ferry_error *error)
@@ -153,7 +153,7 @@ static const prefix *longest_prefix(const ferry_prefix_map *map, const char *nam
     const prefix *longest = NULL;
     for (size_t i = 0; map != NULL && i < map->n_items; i++) {
         const char *rest = after_prefix(name, map->items[i].local);
-        bool        fits = rest != NULL && (*rest == '\0' || *rest == '.');
+        bool fits = rest != NULL && (*rest == '\0' || *rest == '.');
         if (fits && (longest == NULL || strlen(map->items[i].local) > strlen(longest->local))) {
             longest = &map->items[i];
         }
@@ -166,7 +166,7 @@ static ferry_status find_global_expert(const ferry_param_metadata *metadata, uin
                                        uint64_t *global_out, ferry_error *error)
 {
     const ferry_group *group = metadata->expert_parallel_group_ranks;
-    size_t             position;
+    size_t position;
     if (group == NULL || ferry_group_size(group) == 0) {
         return fy_fail(
             error, FERRY_ERR_INVALID_INPUT,
@@ -186,7 +186,7 @@ static ferry_status find_global_expert(const ferry_param_metadata *metadata, uin
                        metadata->name, (unsigned long long)metadata->num_experts,
                        (unsigned long long)size);
     }
-    ferry_error  inner;
+    ferry_error inner;
     ferry_status status = ferry_rank_in_group(metadata->owner_rank, group, &position, &inner);
     if (status != FERRY_OK) {
         return fy_fail(error, status, "%s: expert parallel: %s", metadata->name, inner.message);
@@ -209,9 +209,9 @@ static bool write_expert_name(const char *name, uint64_t global, char *buffer)
 {
     size_t used = 0;
     for (const char *part = name;;) {
-        const char *end       = part_end(part), *digits;
-        bool        is_expert = is_expert_part(part, end, &digits);
-        size_t      kept      = (size_t)((is_expert ? digits : end) - part);
+        const char *end = part_end(part), *digits;
+        bool is_expert = is_expert_part(part, end, &digits);
+        size_t kept = (size_t)((is_expert ? digits : end) - part);
         if (used + kept + 24 > FERRY_NAME_BYTES) {
             return false;
         }
@@ -225,7 +225,7 @@ static bool write_expert_name(const char *name, uint64_t global, char *buffer)
             return true;
         }
         buffer[used++] = '.';
-        part           = end + 1;
+        part = end + 1;
     }
 }
 
@@ -233,7 +233,7 @@ ferry_status ferry_assign_resolved_name(ferry_param_metadata *metadata, const fe
                                         char *buffer, ferry_error *error)
 {
     ferry_param_metadata m;
-    ferry_status         status = fy_take_param_metadata(metadata, &m, error);
+    ferry_status status = fy_take_param_metadata(metadata, &m, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -241,16 +241,16 @@ ferry_status ferry_assign_resolved_name(ferry_param_metadata *metadata, const fe
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_assign_resolved_name needs metadata with a name, and a buffer");
     }
-    char          staged[FERRY_NAME_BYTES];
+    char staged[FERRY_NAME_BYTES];
     const prefix *longest = longest_prefix(map, m.name);
-    const char   *head    = longest == NULL ? "" : longest->global;
-    const char   *rest    = longest == NULL ? m.name : m.name + strlen(longest->local);
-    int           length  = snprintf(staged, sizeof staged, "%s%s", head, rest);
+    const char *head = longest == NULL ? "" : longest->global;
+    const char *rest = longest == NULL ? m.name : m.name + strlen(longest->local);
+    int length = snprintf(staged, sizeof staged, "%s%s", head, rest);
     if (length < 0 || (size_t)length + 32 > sizeof staged) {
         return fy_fail(error, FERRY_ERR_LIMIT, "the name %.100s... has more than %d bytes", m.name,
                        FERRY_NAME_BYTES - 32);
     }
-    bool     found = false;
+    bool found = false;
     uint64_t local = 0, global = 0;
     status = ferry_detect_expert_index(staged, &found, &local, error);
     if (status == FERRY_OK && found && m.is_ep) {
@@ -265,7 +265,7 @@ ferry_status ferry_assign_resolved_name(ferry_param_metadata *metadata, const fe
                            m.name, FERRY_NAME_BYTES - 32);
         }
         metadata->has_global_expert_index = true;
-        metadata->global_expert_index     = global;
+        metadata->global_expert_index = global;
     } else {
         memcpy(buffer, staged, (size_t)length + 1);
     }

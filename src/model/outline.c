@@ -9,15 +9,15 @@
 /* A model on its way to its outline; nothing of it is copied until no equal outline is found. */
 typedef struct draft_param {
     const ferry_param_metadata *said; /* of the model, or resolved, in the draft's arena */
-    uint32_t                    group[FY_N_ROLES];
-    uint32_t                    kind;
+    uint32_t group[FY_N_ROLES];
+    uint32_t kind;
 } draft_param;
 
 typedef struct draft {
-    draft_param   *params;
-    size_t         n_params;
+    draft_param *params;
+    size_t n_params;
     fy_group_table groups;
-    fy_arena       arena;
+    fy_arena arena;
 } draft;
 
 static void draft_cleanup(draft *d)
@@ -29,31 +29,31 @@ static void draft_cleanup(draft *d)
 
 static ferry_status resolve(draft *d, const ferry_param_metadata **said, ferry_error *error)
 {
-    char                  name[FERRY_NAME_BYTES];
+    char name[FERRY_NAME_BYTES];
     ferry_param_metadata *m = fy_arena_alloc(&d->arena, 1, sizeof *m);
     if (m == NULL) {
         return fy_fail_no_memory(error, "a name");
     }
-    *m                  = **said;
+    *m = **said;
     ferry_status status = ferry_assign_resolved_name(m, NULL, name, error);
     if (status != FERRY_OK) {
         return status;
     }
     m->resolved_name = fy_arena_copy(&d->arena, name, strlen(name));
-    *said            = m;
+    *said = m;
     return m->resolved_name == NULL ? fy_fail_no_memory(error, "a name") : FERRY_OK;
 }
 
 static ferry_status draft_model(draft *d, const ferry_model *model, ferry_error *error)
 {
     d->n_params = model->n_params;
-    d->params   = fy_alloc(model->n_params, sizeof *d->params);
+    d->params = fy_alloc(model->n_params, sizeof *d->params);
     if (d->params == NULL) {
         return fy_fail_no_memory(error, "a model");
     }
     for (size_t i = 0; i < model->n_params; i++) {
         draft_param *p = &d->params[i];
-        p->said        = &model->params[i];
+        p->said = &model->params[i];
         if (!fy_group_table_number(&d->groups, p->said, p->group)) {
             return fy_fail_no_memory(error, "the groups of a model");
         }
@@ -116,10 +116,10 @@ static bool is_outline_of(const fy_outline *outline, const draft *d)
 static uint64_t hash_placing(const draft_param *p)
 {
     enum { N_FIRST = 6 };
-    const ferry_param_metadata *m                                = p->said;
-    uint64_t                    values[N_FIRST + FERRY_MAX_DIMS] = {
-                           m->dtype.kind,    m->dtype.element_bits, m->is_tp,
-                           m->partition_dim, m->partition_stride,   m->n_partition_sizes};
+    const ferry_param_metadata *m = p->said;
+    uint64_t values[N_FIRST + FERRY_MAX_DIMS] = {
+        m->dtype.kind,    m->dtype.element_bits, m->is_tp,
+        m->partition_dim, m->partition_stride,   m->n_partition_sizes};
     memcpy(values + N_FIRST, m->shape, m->n_dims * sizeof *values);
     uint64_t hash = fy_hash_mix(fy_hash64(values, (N_FIRST + m->n_dims) * sizeof *values),
                                 fy_hash64(p->group, sizeof p->group));
@@ -131,8 +131,8 @@ static uint64_t hash_placing(const draft_param *p)
 
 static bool add_kind(fy_outlines *set, draft_param *p, uint64_t hash)
 {
-    fy_outline_param kind  = {.said = *p->said, .kind = (uint32_t)set->n_kinds};
-    uint64_t        *sizes = fy_arena_alloc(&set->arena, p->said->n_partition_sizes, sizeof *sizes);
+    fy_outline_param kind = {.said = *p->said, .kind = (uint32_t)set->n_kinds};
+    uint64_t *sizes = fy_arena_alloc(&set->arena, p->said->n_partition_sizes, sizeof *sizes);
     if (sizes == NULL ||
         !fy_reserve((void **)&set->kinds, &set->kind_capacity, set->n_kinds + 1,
                     sizeof *set->kinds) ||
@@ -146,14 +146,14 @@ static bool add_kind(fy_outlines *set, draft_param *p, uint64_t hash)
     kind.said.name = kind.said.resolved_name = NULL; /* of a model that may go */
     memcpy(kind.group, p->group, sizeof kind.group);
     set->kinds[set->n_kinds++] = kind;
-    p->kind                    = kind.kind;
+    p->kind = kind.kind;
     return true;
 }
 
 static bool find_kind(fy_outlines *set, draft_param *p)
 {
-    uint64_t        hash = hash_placing(p);
-    fy_index_cursor c    = fy_index_first(&set->kind_index, hash);
+    uint64_t hash = hash_placing(p);
+    fy_index_cursor c = fy_index_first(&set->kind_index, hash);
     for (; c.value != FY_INDEX_NONE; fy_index_next(&set->kind_index, &c)) {
         const fy_outline_param *kind = &set->kinds[c.value];
         if (memcmp(kind->group, p->group, sizeof p->group) == 0 &&
@@ -170,17 +170,17 @@ static uint64_t hash_draft(const draft *d)
 {
     uint64_t hash = d->n_params;
     for (size_t i = 0; i < d->n_params; i++) {
-        const ferry_param_metadata *m        = d->params[i].said;
-        const char                 *name     = m->resolved_name == NULL ? "" : m->resolved_name;
-        const uint64_t              values[] = {d->params[i].kind,
-                                                fy_hash64(m->name, strlen(m->name)),
-                                                fy_hash64(name, strlen(name)),
-                                                m->is_ep,
-                                                m->has_num_experts,
-                                                m->num_experts,
-                                                m->has_global_expert_index,
-                                                m->global_expert_index};
-        hash                                 = fy_hash_mix(hash, fy_hash64(values, sizeof values));
+        const ferry_param_metadata *m = d->params[i].said;
+        const char *name = m->resolved_name == NULL ? "" : m->resolved_name;
+        const uint64_t values[] = {d->params[i].kind,
+                                   fy_hash64(m->name, strlen(m->name)),
+                                   fy_hash64(name, strlen(name)),
+                                   m->is_ep,
+                                   m->has_num_experts,
+                                   m->num_experts,
+                                   m->has_global_expert_index,
+                                   m->global_expert_index};
+        hash = fy_hash_mix(hash, fy_hash64(values, sizeof values));
     }
     return hash;
 }
@@ -201,19 +201,19 @@ static fy_outline *create(const draft *d)
         return NULL;
     }
     outline->n_params = d->n_params;
-    outline->params   = fy_alloc(d->n_params, sizeof *outline->params);
+    outline->params = fy_alloc(d->n_params, sizeof *outline->params);
     for (size_t i = 0; outline->params != NULL && i < d->n_params; i++) {
-        fy_outline_param     *p = &outline->params[i];
+        fy_outline_param *p = &outline->params[i];
         ferry_param_metadata *m = &p->said;
-        *m                      = *d->params[i].said;
+        *m = *d->params[i].said;
         if (!fy_metadata_copy_texts(&outline->arena, m)) {
             destroy(outline);
             return NULL;
         }
-        m->owner_rank                    = 0;
-        m->tensor_parallel_group_ranks   = NULL;
-        m->expert_parallel_group_ranks   = NULL;
-        m->data_parallel_group_ranks     = NULL;
+        m->owner_rank = 0;
+        m->tensor_parallel_group_ranks = NULL;
+        m->expert_parallel_group_ranks = NULL;
+        m->data_parallel_group_ranks = NULL;
         m->pipeline_parallel_group_ranks = NULL;
         memcpy(p->group, d->params[i].group, sizeof p->group);
         p->kind = d->params[i].kind;
@@ -253,8 +253,8 @@ static const fy_outline *find_or_add(fy_outlines *set, draft *d, const fy_outlin
             return NULL;
         }
     }
-    uint64_t        hash = hash_draft(d);
-    fy_index_cursor c    = fy_index_first(&set->index, hash);
+    uint64_t hash = hash_draft(d);
+    fy_index_cursor c = fy_index_first(&set->index, hash);
     for (; c.value != FY_INDEX_NONE; fy_index_next(&set->index, &c)) {
         if (is_outline_of(set->all[c.value], d)) {
             return set->all[c.value];
@@ -267,7 +267,7 @@ static const fy_outline *find_or_add(fy_outlines *set, draft *d, const fy_outlin
 static ferry_group *share_group(fy_outlines *set, ferry_group *group)
 {
     uint32_t number;
-    size_t   n = set->groups.n_groups;
+    size_t n = set->groups.n_groups;
     if (!fy_group_table_find(&set->groups, group, &number)) {
         return NULL;
     }
@@ -286,7 +286,7 @@ static bool take_groups(fy_outlines *set, draft *d, fy_said *said)
             return false;
         }
     }
-    said->groups     = d->groups.groups;
+    said->groups = d->groups.groups;
     d->groups.groups = NULL;
     return true;
 }
@@ -294,11 +294,11 @@ static bool take_groups(fy_outlines *set, draft *d, fy_said *said)
 ferry_status fy_outlines_take(fy_outlines *set, const ferry_model *model, const fy_outline *guess,
                               fy_said *said_out, ferry_error *error)
 {
-    draft        d      = {0};
+    draft d = {0};
     ferry_status status = draft_model(&d, model, error);
     if (status == FERRY_OK) {
         const fy_outline *outline = find_or_add(set, &d, guess);
-        fy_said           said    = {.outline = outline, .n_groups = d.groups.n_groups};
+        fy_said said = {.outline = outline, .n_groups = d.groups.n_groups};
         if (outline == NULL || !take_groups(set, &d, &said)) {
             status = fy_fail_no_memory(error, "the parameters of a rank");
         } else {
@@ -339,11 +339,11 @@ static ferry_group *group_of(const fy_said *said, uint32_t number)
 
 void fy_said_param(const fy_said *said, uint32_t rank, size_t i, ferry_param_metadata *metadata_out)
 {
-    const fy_outline_param *p                   = &said->outline->params[i];
-    *metadata_out                               = p->said;
-    metadata_out->owner_rank                    = rank;
-    metadata_out->tensor_parallel_group_ranks   = group_of(said, p->group[0]);
-    metadata_out->expert_parallel_group_ranks   = group_of(said, p->group[1]);
-    metadata_out->data_parallel_group_ranks     = group_of(said, p->group[2]);
+    const fy_outline_param *p = &said->outline->params[i];
+    *metadata_out = p->said;
+    metadata_out->owner_rank = rank;
+    metadata_out->tensor_parallel_group_ranks = group_of(said, p->group[0]);
+    metadata_out->expert_parallel_group_ranks = group_of(said, p->group[1]);
+    metadata_out->data_parallel_group_ranks = group_of(said, p->group[2]);
     metadata_out->pipeline_parallel_group_ranks = group_of(said, p->group[3]);
 }

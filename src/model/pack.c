@@ -22,7 +22,7 @@ static void put(fy_pack *out, const void *bytes, size_t n)
 void fy_pack_number(fy_pack *out, uint64_t value)
 {
     unsigned char groups[10];
-    size_t        n = 0;
+    size_t n = 0;
     do {
         groups[n++] = (unsigned char)((value & 0x7f) | (value > 0x7f ? 0x80 : 0));
         value >>= 7;
@@ -69,7 +69,7 @@ const char *fy_read_text(fy_reader *in, size_t *length_out)
 {
     uint64_t length = fy_read_number(in, (uint64_t)(in->end - in->at));
     if (in->failed || length > (uint64_t)(in->end - in->at)) {
-        in->failed  = true;
+        in->failed = true;
         *length_out = 0;
         return "";
     }
@@ -104,12 +104,12 @@ static void pack_group(const ferry_group *group, fy_pack *out)
 }
 
 enum {
-    FLAG_TP          = 1,
-    FLAG_EP          = 2,
+    FLAG_TP = 1,
+    FLAG_EP = 2,
     FLAG_NUM_EXPERTS = 4,
-    FLAG_EXPERT      = 8,
-    FLAG_RESOLVED    = 16,
-    ALL_FLAGS        = 31,
+    FLAG_EXPERT = 8,
+    FLAG_RESOLVED = 16,
+    ALL_FLAGS = 31,
 };
 
 static void pack_param(const ferry_param_metadata *m, const uint32_t groups[FY_N_ROLES],
@@ -153,8 +153,8 @@ static void pack_groups(ferry_group *const *groups, size_t n_groups, fy_pack *ou
 
 void fy_model_pack(const ferry_model *model, fy_pack *out)
 {
-    fy_group_table table  = {0};
-    fy_pack        params = {0};
+    fy_group_table table = {0};
+    fy_pack params = {0};
     fy_pack_number(out, model != NULL);
     if (model == NULL) {
         return;
@@ -198,24 +198,24 @@ void fy_roster_pack(const ferry_roster *roster, uint32_t rank, fy_pack *out)
 /* The groups of a model that is read, in the order of their numbers. */
 typedef struct group_list {
     ferry_group **groups;
-    size_t        n_groups;
-    size_t        capacity;
+    size_t n_groups;
+    size_t capacity;
 } group_list;
 
 static ferry_status unpack_group(fy_reader *in, group_list *list, ferry_error *error)
 {
     /* Every run takes three bytes at least: what is left bounds the allocation. */
-    uint64_t      n_runs = fy_read_number(in, (uint64_t)(in->end - in->at) / 3);
-    fy_group_run *runs   = fy_alloc((size_t)n_runs, sizeof *runs);
-    ferry_status  status = FERRY_OK;
+    uint64_t n_runs = fy_read_number(in, (uint64_t)(in->end - in->at) / 3);
+    fy_group_run *runs = fy_alloc((size_t)n_runs, sizeof *runs);
+    ferry_status status = FERRY_OK;
     if (runs == NULL || !fy_reserve((void **)&list->groups, &list->capacity, list->n_groups + 1,
                                     sizeof(ferry_group *))) {
         fy_free(runs);
         return fy_fail_no_memory(error, "the groups of a model");
     }
     for (uint64_t i = 0; i < n_runs; i++) {
-        runs[i].first  = (uint32_t)fy_read_number(in, FERRY_MAX_RANKS - 1);
-        runs[i].n      = (uint32_t)fy_read_number(in, FERRY_MAX_RANKS);
+        runs[i].first = (uint32_t)fy_read_number(in, FERRY_MAX_RANKS - 1);
+        runs[i].n = (uint32_t)fy_read_number(in, FERRY_MAX_RANKS);
         runs[i].stride = unfold_sign(fy_read_number(in, UINT64_C(2) * FERRY_MAX_RANKS));
     }
     if (!in->failed) {
@@ -228,8 +228,8 @@ static ferry_status unpack_group(fy_reader *in, group_list *list, ferry_error *e
 
 static ferry_status unpack_groups(fy_reader *in, group_list *list, ferry_error *error)
 {
-    uint64_t     n_groups = fy_read_number(in, (uint64_t)(in->end - in->at));
-    ferry_status status   = FERRY_OK;
+    uint64_t n_groups = fy_read_number(in, (uint64_t)(in->end - in->at));
+    ferry_status status = FERRY_OK;
     for (uint64_t g = 0; g < n_groups && !in->failed && status == FERRY_OK; g++) {
         status = unpack_group(in, list, error);
     }
@@ -238,10 +238,10 @@ static ferry_status unpack_groups(fy_reader *in, group_list *list, ferry_error *
 
 static const char *unpack_name(fy_reader *in, fy_arena *arena, bool *failed)
 {
-    size_t      length;
+    size_t length;
     const char *text = fy_read_text(in, &length);
-    char       *copy = fy_arena_copy(arena, text, length);
-    *failed          = *failed || copy == NULL;
+    char *copy = fy_arena_copy(arena, text, length);
+    *failed = *failed || copy == NULL;
     return copy;
 }
 
@@ -254,34 +254,34 @@ static ferry_group *unpack_group_number(fy_reader *in, const group_list *list)
 static bool unpack_param(fy_reader *in, const group_list *list, fy_arena *arena,
                          ferry_param_metadata *m)
 {
-    bool failed    = false;
-    m->name        = unpack_name(in, arena, &failed);
-    in->failed     = in->failed || (m->name != NULL && m->name[0] == '\0');
+    bool failed = false;
+    m->name = unpack_name(in, arena, &failed);
+    in->failed = in->failed || (m->name != NULL && m->name[0] == '\0');
     uint64_t flags = fy_read_number(in, ALL_FLAGS);
     if ((flags & FLAG_RESOLVED) != 0) {
         m->resolved_name = unpack_name(in, arena, &failed);
     }
-    m->is_tp                   = (flags & FLAG_TP) != 0;
-    m->is_ep                   = (flags & FLAG_EP) != 0;
-    m->has_num_experts         = (flags & FLAG_NUM_EXPERTS) != 0;
+    m->is_tp = (flags & FLAG_TP) != 0;
+    m->is_ep = (flags & FLAG_EP) != 0;
+    m->has_num_experts = (flags & FLAG_NUM_EXPERTS) != 0;
     m->has_global_expert_index = (flags & FLAG_EXPERT) != 0;
-    m->n_dims                  = (uint32_t)fy_read_number(in, FERRY_MAX_DIMS);
+    m->n_dims = (uint32_t)fy_read_number(in, FERRY_MAX_DIMS);
     for (uint32_t d = 0; d < m->n_dims; d++) {
         m->shape[d] = fy_read_number(in, INT64_MAX);
     }
-    m->dtype.kind                    = (uint32_t)fy_read_number(in, UINT32_MAX);
-    m->dtype.element_bits            = (uint32_t)fy_read_number(in, UINT32_MAX);
-    m->partition_dim                 = (uint32_t)fy_read_number(in, UINT32_MAX);
-    m->partition_stride              = fy_read_number(in, UINT64_MAX);
-    m->num_experts                   = fy_read_number(in, UINT64_MAX);
-    m->owner_rank                    = (uint32_t)fy_read_number(in, FERRY_MAX_RANKS - 1);
-    m->global_expert_index           = fy_read_number(in, UINT64_MAX);
-    m->tensor_parallel_group_ranks   = unpack_group_number(in, list);
-    m->expert_parallel_group_ranks   = unpack_group_number(in, list);
-    m->data_parallel_group_ranks     = unpack_group_number(in, list);
+    m->dtype.kind = (uint32_t)fy_read_number(in, UINT32_MAX);
+    m->dtype.element_bits = (uint32_t)fy_read_number(in, UINT32_MAX);
+    m->partition_dim = (uint32_t)fy_read_number(in, UINT32_MAX);
+    m->partition_stride = fy_read_number(in, UINT64_MAX);
+    m->num_experts = fy_read_number(in, UINT64_MAX);
+    m->owner_rank = (uint32_t)fy_read_number(in, FERRY_MAX_RANKS - 1);
+    m->global_expert_index = fy_read_number(in, UINT64_MAX);
+    m->tensor_parallel_group_ranks = unpack_group_number(in, list);
+    m->expert_parallel_group_ranks = unpack_group_number(in, list);
+    m->data_parallel_group_ranks = unpack_group_number(in, list);
     m->pipeline_parallel_group_ranks = unpack_group_number(in, list);
-    m->n_partition_sizes             = (size_t)fy_read_number(in, (uint64_t)(in->end - in->at));
-    uint64_t *sizes                  = fy_arena_alloc(arena, m->n_partition_sizes, sizeof *sizes);
+    m->n_partition_sizes = (size_t)fy_read_number(in, (uint64_t)(in->end - in->at));
+    uint64_t *sizes = fy_arena_alloc(arena, m->n_partition_sizes, sizeof *sizes);
     for (size_t i = 0; sizes != NULL && i < m->n_partition_sizes; i++) {
         sizes[i] = fy_read_number(in, INT64_MAX);
     }
@@ -292,11 +292,11 @@ static bool unpack_param(fy_reader *in, const group_list *list, fy_arena *arena,
 static ferry_status unpack_params(fy_reader *in, const group_list *list, ferry_model *model,
                                   ferry_error *error)
 {
-    uint64_t     n      = fy_read_number(in, (uint64_t)(in->end - in->at));
+    uint64_t n = fy_read_number(in, (uint64_t)(in->end - in->at));
     ferry_status status = FERRY_OK;
     for (uint64_t i = 0; i < n && !in->failed && status == FERRY_OK; i++) {
-        fy_arena             arena = {0};
-        ferry_param_metadata m     = FERRY_PARAM_METADATA_INIT;
+        fy_arena arena = {0};
+        ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
         if (unpack_param(in, list, &arena, &m)) {
             status = ferry_model_add(model, &m, error);
         } else if (!in->failed) {
@@ -309,10 +309,10 @@ static ferry_status unpack_params(fy_reader *in, const group_list *list, ferry_m
 
 ferry_status fy_model_unpack(fy_reader *in, ferry_model **model_out, ferry_error *error)
 {
-    group_list   list   = {0};
-    ferry_model *model  = NULL;
+    group_list list = {0};
+    ferry_model *model = NULL;
     ferry_status status = FERRY_OK;
-    bool         exists = fy_read_number(in, 1) == 1;
+    bool exists = fy_read_number(in, 1) == 1;
     if (exists) {
         status = ferry_model_create(&model, error);
     }
@@ -332,7 +332,7 @@ ferry_status fy_model_unpack(fy_reader *in, ferry_model **model_out, ferry_error
     fy_free(list.groups);
     if (status == FERRY_OK) {
         *model_out = model;
-        model      = NULL;
+        model = NULL;
     }
     ferry_model_destroy(model);
     return status;

@@ -41,7 +41,7 @@ ferry_status fy_problem_add_split(fy_problem *problem, fy_split *split, uint32_t
         return fy_fail_no_memory(error, "the splits");
     }
     problem->splits[problem->n_splits++] = split;
-    *number_out                          = number;
+    *number_out = number;
     return FERRY_OK;
 }
 
@@ -77,7 +77,7 @@ ferry_status fy_problem_add_holders(fy_problem *problem, fy_holders *holders, ui
         return fy_fail_no_memory(error, "the tables of holders");
     }
     problem->holders[problem->n_holders++] = holders;
-    *number_out                            = number;
+    *number_out = number;
     return FERRY_OK;
 }
 
@@ -102,7 +102,7 @@ uint32_t fy_problem_order(const fy_problem *problem, uint32_t rank, uint32_t ten
 void fy_layout_parts(const fy_problem *problem, const fy_layout *layout, uint32_t cell,
                      uint32_t parts_out[FY_MAX_DIMS + 1])
 {
-    uint32_t n_flat           = layout->n_flat == 0 ? 1 : layout->n_flat;
+    uint32_t n_flat = layout->n_flat == 0 ? 1 : layout->n_flat;
     parts_out[layout->n_dims] = cell % n_flat;
     cell /= n_flat;
     for (uint32_t d = layout->n_dims; d > 0; d--) {
@@ -129,14 +129,14 @@ void fy_layout_flat_range(const fy_layout *layout, uint32_t flat_part, uint64_t 
     uint64_t begin = 0, end = n_elements;
     if (layout->n_flat != 0 && layout->flat_begin == NULL) {
         uint64_t chunk = fy_ceil_div(n_elements, layout->n_flat);
-        begin          = fy_min(n_elements, flat_part * chunk);
-        end            = fy_min(n_elements, begin + chunk);
+        begin = fy_min(n_elements, flat_part * chunk);
+        end = fy_min(n_elements, begin + chunk);
     } else if (layout->n_flat != 0) {
         begin = layout->flat_begin[flat_part];
-        end   = layout->flat_begin[flat_part + 1];
+        end = layout->flat_begin[flat_part + 1];
     }
     *begin_out = begin;
-    *end_out   = end;
+    *end_out = end;
 }
 
 /* What a cell holds, from what its parts hold: independent of how parts are numbered. */
@@ -145,12 +145,12 @@ static fy_hash128 hash_cell(const fy_problem *problem, const fy_layout *layout, 
     uint32_t parts[FY_MAX_DIMS + 1];
     uint64_t shape[FY_MAX_DIMS];
     uint64_t values[2 * FY_MAX_DIMS + 3];
-    size_t   n = 0;
+    size_t n = 0;
     fy_layout_parts(problem, layout, cell, parts);
     for (uint32_t d = 0; d < layout->n_dims; d++) {
         fy_hash128 part = fy_problem_split(problem, layout, d)->part_hash[parts[d]];
-        values[n++]     = part.low;
-        values[n++]     = part.high;
+        values[n++] = part.low;
+        values[n++] = part.high;
     }
     values[n++] = layout->n_flat != 0;
     if (layout->n_flat != 0) {
@@ -168,9 +168,9 @@ static fy_hash128 hash_placement(const fy_problem *problem, const fy_layout *lay
     for (uint32_t cell = 0; cell < holders->n_cells; cell++) {
         fy_hash128 hash = hash_cell(problem, layout, cell);
         for (uint32_t s = holders->cell_begin[cell]; s < holders->cell_begin[cell + 1]; s++) {
-            fy_hash128 one = {.low  = fy_hash_mix(hash.low, holders->rank[s]),
+            fy_hash128 one = {.low = fy_hash_mix(hash.low, holders->rank[s]),
                               .high = fy_hash_mix(hash.high, ~(uint64_t)holders->rank[s])};
-            sum            = fy_hash128_add(sum, one);
+            sum = fy_hash128_add(sum, one);
         }
     }
     return sum;
@@ -193,8 +193,8 @@ static bool same_placement(const fy_placement *placement, fy_hash128 hash, const
 ferry_status fy_problem_intern_placement(fy_problem *problem, const fy_placement *placement,
                                          uint32_t *number_out, ferry_error *error)
 {
-    fy_hash128      hash = placement->hash;
-    fy_index_cursor c    = fy_index_first(&problem->placement_index, hash.low);
+    fy_hash128 hash = placement->hash;
+    fy_index_cursor c = fy_index_first(&problem->placement_index, hash.low);
     for (; c.value != FY_INDEX_NONE; fy_index_next(&problem->placement_index, &c)) {
         if (same_placement(&problem->placements[c.value], hash, &placement->layout,
                            placement->holders, placement->seed)) {
@@ -209,7 +209,7 @@ ferry_status fy_problem_intern_placement(fy_problem *problem, const fy_placement
         return fy_fail_no_memory(error, "the placements");
     }
     problem->placements[problem->n_placements++] = *placement;
-    *number_out                                  = number;
+    *number_out = number;
     return FERRY_OK;
 }
 
@@ -217,9 +217,9 @@ ferry_status fy_problem_add_placement(fy_problem *problem, const fy_layout *layo
                                       uint32_t holders, const fy_seed *seed, uint32_t *number_out,
                                       ferry_error *error)
 {
-    fy_placement placement = {.layout  = *layout,
+    fy_placement placement = {.layout = *layout,
                               .holders = holders,
-                              .hash    = hash_placement(problem, layout, problem->holders[holders]),
-                              .seed    = seed};
+                              .hash = hash_placement(problem, layout, problem->holders[holders]),
+                              .seed = seed};
     return fy_problem_intern_placement(problem, &placement, number_out, error);
 }

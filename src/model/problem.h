@@ -22,11 +22,11 @@
 
 /* The geometry of one side: one split per dimension, then perhaps a flat cut of the local shard. */
 typedef struct fy_layout {
-    uint32_t        n_dims;
-    uint32_t        n_flat; /* parts of the flat cut; 0: not flat */
-    uint64_t        shape[FY_MAX_DIMS];
-    uint32_t        split[FY_MAX_DIMS]; /* numbers of splits */
-    const uint64_t *flat_begin;         /* [n_flat + 1]; NULL: the chunk rule */
+    uint32_t n_dims;
+    uint32_t n_flat; /* parts of the flat cut; 0: not flat */
+    uint64_t shape[FY_MAX_DIMS];
+    uint32_t split[FY_MAX_DIMS]; /* numbers of splits */
+    const uint64_t *flat_begin;  /* [n_flat + 1]; NULL: the chunk rule */
     bool is_cut; /* meant to be cut, be it into one part: the seed policy asks for that */
 } fy_layout;
 
@@ -37,9 +37,9 @@ typedef struct fy_layout {
 typedef struct fy_seed fy_seed;
 
 typedef struct fy_placement {
-    fy_layout      layout;
-    uint32_t       holders;
-    fy_hash128     hash; /* of what each rank holds, however it was described */
+    fy_layout layout;
+    uint32_t holders;
+    fy_hash128 hash;     /* of what each rank holds, however it was described */
     const fy_seed *seed; /* explicit groups; NULL: replicas of the mesh are the DP groups */
 } fy_placement;
 
@@ -57,56 +57,56 @@ typedef struct fy_feed {
 } fy_feed;
 
 typedef struct fy_tensor {
-    const char     *name;
+    const char *name;
     const uint64_t *shape;
-    ferry_dtype     dtype;
-    uint32_t        n_dims;
-    uint32_t        src;     /* placement, or FY_NONE: the source side does not have it */
-    uint32_t        dst;     /* placement, or FY_NONE */
-    uint32_t        n_feeds; /* 0: it is fed from itself */
-    const fy_feed  *feeds;
-    bool            is_source_only; /* the destination has no place for it, whatever its rules */
+    ferry_dtype dtype;
+    uint32_t n_dims;
+    uint32_t src;     /* placement, or FY_NONE: the source side does not have it */
+    uint32_t dst;     /* placement, or FY_NONE */
+    uint32_t n_feeds; /* 0: it is fed from itself */
+    const fy_feed *feeds;
+    bool is_source_only; /* the destination has no place for it, whatever its rules */
 } fy_tensor;
 
 /* Rates in bytes per second. */
 typedef struct fy_node_rate {
     uint32_t node;
-    double   rank_rate;
-    double   node_rate;
+    double rank_rate;
+    double node_rate;
 } fy_node_rate;
 
 typedef struct fy_cluster {
-    bool          present;
-    uint32_t      ranks_per_node;
-    double        rank_rate;
-    double        node_rate;
-    double        latency_s;
-    size_t        n_overrides;
+    bool present;
+    uint32_t ranks_per_node;
+    double rank_rate;
+    double node_rate;
+    double latency_s;
+    size_t n_overrides;
     fy_node_rate *overrides; /* by ascending node */
 } fy_cluster;
 
 /* One rank's parameters in its own order; n is 0 where that is the order of tensors. */
 typedef struct fy_order {
-    uint32_t  n;
+    uint32_t n;
     uint32_t *tensors; /* [n] in the rank's order */
     uint32_t *sorted;  /* [n] positions in tensors[], by ascending tensor */
 } fy_order;
 
 typedef struct fy_problem {
-    fy_arena      arena;
-    fy_tensor    *tensors;
-    uint32_t      n_tensors;
-    uint32_t      n_ranks; /* the world is 0 .. n_ranks - 1 */
-    fy_cluster    cluster;
-    fy_split    **splits;
-    size_t        n_splits, split_capacity;
-    fy_holders  **holders;
-    size_t        n_holders, holders_capacity;
+    fy_arena arena;
+    fy_tensor *tensors;
+    uint32_t n_tensors;
+    uint32_t n_ranks; /* the world is 0 .. n_ranks - 1 */
+    fy_cluster cluster;
+    fy_split **splits;
+    size_t n_splits, split_capacity;
+    fy_holders **holders;
+    size_t n_holders, holders_capacity;
     fy_placement *placements;
-    size_t        n_placements, placement_capacity;
-    fy_index      split_index;
-    fy_index      holders_index;
-    fy_index      placement_index;
+    size_t n_placements, placement_capacity;
+    fy_index split_index;
+    fy_index holders_index;
+    fy_index placement_index;
     /* By rank, for those whose parameters come in another order than tensors; NULL: there are none.
      */
     fy_order *rank_order;

@@ -87,7 +87,7 @@ ferry_status ferry_roster_set(ferry_roster *roster, uint32_t rank, const ferry_m
             "what they are; make a new roster",
             rank);
     }
-    fy_entry     entry  = {.is_set = true};
+    fy_entry entry = {.is_set = true};
     ferry_status status = take_model(roster, rank, 0, src_model, &entry.said[0], error);
     if (status == FERRY_OK) {
         status = take_model(roster, rank, 1, dst_model, &entry.said[1], error);

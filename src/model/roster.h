@@ -12,16 +12,16 @@
 
 /* The two models of one rank. */
 typedef struct fy_entry {
-    bool    is_set;
+    bool is_set;
     fy_said said[2]; /* source, destination */
 } fy_entry;
 
 struct ferry_roster {
-    _Atomic uint32_t  references;
-    _Atomic bool      is_planned; /* a plan keeps it: nothing may be added any more */
-    uint32_t          n_ranks;
-    fy_entry         *entries;
-    fy_outlines       outlines;
+    _Atomic uint32_t references;
+    _Atomic bool is_planned; /* a plan keeps it: nothing may be added any more */
+    uint32_t n_ranks;
+    fy_entry *entries;
+    fy_outlines outlines;
     const fy_outline *last[2]; /* of each side, the last rank's: the next one mostly has the same */
 };
 
@@ -41,9 +41,9 @@ ferry_status fy_metadata_split(const ferry_param_metadata *const *parts, uint32_
 /* Models as bytes, for exchanges and files: groups once, then the parameters. */
 typedef struct fy_pack {
     unsigned char *bytes;
-    size_t         used;
-    size_t         capacity;
-    bool           failed;
+    size_t used;
+    size_t capacity;
+    bool failed;
 } fy_pack;
 
 void fy_pack_number(fy_pack *out, uint64_t value);
@@ -59,7 +59,7 @@ const size_t *fy_no_lengths(uint32_t n_ranks);
 typedef struct fy_reader {
     const unsigned char *at;
     const unsigned char *end;
-    bool                 failed; /* something was missing or out of range */
+    bool failed; /* something was missing or out of range */
 } fy_reader;
 
 uint64_t fy_read_number(fy_reader *in, uint64_t most);
@@ -70,7 +70,7 @@ void fy_model_pack(const ferry_model *model, fy_pack *out); /* NULL is a model t
 ferry_status fy_model_unpack(fy_reader *in, ferry_model **model_out, ferry_error *error);
 
 /* A rank's two models, source first, one packed behind the other. */
-void         fy_roster_pack(const ferry_roster *roster, uint32_t rank, fy_pack *out);
+void fy_roster_pack(const ferry_roster *roster, uint32_t rank, fy_pack *out);
 ferry_status fy_roster_set_packed(ferry_roster *roster, uint32_t rank, fy_reader *in,
                                   ferry_error *error);
 

@@ -33,8 +33,8 @@ bool fy_gathering_first(const fy_gathering *g, uint32_t tensor, int side,
     if (i == FY_NONE) {
         return false;
     }
-    const fy_use *use  = &g->uses[i];
-    uint32_t      rank = g->first_rank[side][use->outline];
+    const fy_use *use = &g->uses[i];
+    uint32_t rank = g->first_rank[side][use->outline];
     fy_said_param(&g->roster->entries[rank].said[side], rank, use->param, metadata_out);
     return true;
 }
@@ -42,9 +42,9 @@ bool fy_gathering_first(const fy_gathering *g, uint32_t tensor, int side,
 /* The ranks of each outline, ascending. */
 static ferry_status chain_ranks(fy_gathering *g, int side, ferry_error *error)
 {
-    size_t n_outlines   = g->roster->outlines.n_outlines;
+    size_t n_outlines = g->roster->outlines.n_outlines;
     g->first_rank[side] = fy_alloc(n_outlines, sizeof *g->first_rank[side]);
-    g->next_rank[side]  = fy_alloc(g->roster->n_ranks, sizeof *g->next_rank[side]);
+    g->next_rank[side] = fy_alloc(g->roster->n_ranks, sizeof *g->next_rank[side]);
     if (g->first_rank[side] == NULL || g->next_rank[side] == NULL) {
         return fy_fail_no_memory(error, "the ranks of a roster");
     }
@@ -54,7 +54,7 @@ static ferry_status chain_ranks(fy_gathering *g, int side, ferry_error *error)
     for (uint32_t r = g->roster->n_ranks; r-- > 0;) {
         const fy_outline *outline = g->roster->entries[r].said[side].outline;
         if (outline != NULL) {
-            g->next_rank[side][r]                = g->first_rank[side][outline->number];
+            g->next_rank[side][r] = g->first_rank[side][outline->number];
             g->first_rank[side][outline->number] = r;
         }
     }
@@ -66,9 +66,9 @@ static ferry_status find_or_add(fy_gathering *g, const ferry_param_metadata *m, 
                                 uint32_t *number_out, ferry_error *error)
 {
     fy_problem *problem = g->problem;
-    const char *name    = fy_metadata_name(m);
+    const char *name = fy_metadata_name(m);
     bool guessed = guess < problem->n_tensors && strcmp(problem->tensors[guess].name, name) == 0;
-    *number_out  = guessed ? guess : fy_gathering_find(g, name);
+    *number_out = guessed ? guess : fy_gathering_find(g, name);
     if (*number_out != FY_NONE) {
         return FERRY_OK;
     }
@@ -102,9 +102,9 @@ static ferry_status add_use(fy_gathering *g, uint32_t tensor, int side, const fy
         return fy_fail_no_memory(error, "the parameters of a roster");
     }
     g->uses[g->n_uses++] = (fy_use){.outline = outline->number,
-                                    .param   = (uint32_t)param,
-                                    .kind    = outline->params[param].kind,
-                                    .next    = FY_NONE};
+                                    .param = (uint32_t)param,
+                                    .kind = outline->params[param].kind,
+                                    .next = FY_NONE};
     if (uses->first[side] == FY_NONE) {
         uses->first[side] = n;
     } else {
@@ -128,18 +128,18 @@ static int compare_tensors(const void *a, const void *b)
 static ferry_status make_order(fy_gathering *g, const fy_outline *outline, fy_order *order_out,
                                ferry_error *error)
 {
-    fy_arena      *arena     = &g->problem->arena;
-    fy_order       order     = {.n = (uint32_t)outline->n_params};
+    fy_arena *arena = &g->problem->arena;
+    fy_order order = {.n = (uint32_t)outline->n_params};
     ranked_tensor *by_tensor = fy_alloc(order.n, sizeof *by_tensor);
-    order.tensors            = fy_arena_alloc(arena, order.n, sizeof *order.tensors);
-    order.sorted             = fy_arena_alloc(arena, order.n, sizeof *order.sorted);
+    order.tensors = fy_arena_alloc(arena, order.n, sizeof *order.tensors);
+    order.sorted = fy_arena_alloc(arena, order.n, sizeof *order.sorted);
     if (by_tensor == NULL || order.tensors == NULL || order.sorted == NULL) {
         fy_free(by_tensor);
         return fy_fail_no_memory(error, "the order of parameters");
     }
     for (uint32_t i = 0; i < order.n; i++) {
         order.tensors[i] = fy_gathering_find(g, fy_metadata_name(&outline->params[i].said));
-        by_tensor[i]     = (ranked_tensor){.tensor = order.tensors[i], .position = i};
+        by_tensor[i] = (ranked_tensor){.tensor = order.tensors[i], .position = i};
     }
     fy_sort(by_tensor, order.n, sizeof *by_tensor, compare_tensors);
     for (uint32_t i = 0; i < order.n; i++) {
@@ -154,7 +154,7 @@ static ferry_status make_order(fy_gathering *g, const fy_outline *outline, fy_or
 static ferry_status note_order(fy_gathering *g, const fy_outline *outline, ferry_error *error)
 {
     fy_problem *problem = g->problem;
-    fy_order    order;
+    fy_order order;
     if (problem->rank_order == NULL) {
         problem->rank_order =
             fy_arena_alloc(&problem->arena, problem->n_ranks, sizeof *problem->rank_order);
@@ -165,7 +165,7 @@ static ferry_status note_order(fy_gathering *g, const fy_outline *outline, ferry
     }
     ferry_status status = make_order(g, outline, &order, error);
     for (uint32_t r = g->first_rank[1][outline->number]; status == FERRY_OK && r != FY_NONE;
-         r          = g->next_rank[1][r]) {
+         r = g->next_rank[1][r]) {
         problem->rank_order[r] = order;
     }
     return status;
@@ -175,15 +175,15 @@ static ferry_status gather_outline(fy_gathering *g, const fy_outline *outline, i
                                    ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    bool         sorted = true;
-    uint32_t     last   = 0;
+    bool sorted = true;
+    uint32_t last = 0;
     for (size_t i = 0; i < outline->n_params && status == FERRY_OK; i++) {
         uint32_t tensor, guess = i == 0 ? 0 : last + 1;
         status = find_or_add(g, &outline->params[i].said, guess, &tensor, error);
         if (status == FERRY_OK) {
             status = add_use(g, tensor, side, outline, i, error);
             sorted = sorted && (i == 0 || last < tensor);
-            last   = tensor;
+            last = tensor;
         }
     }
     bool has_order = status == FERRY_OK && side == 1 && !sorted;

@@ -20,13 +20,13 @@ typedef struct fy_uses {
 /* The parameters of a roster by their names in the whole model. */
 typedef struct fy_gathering {
     const ferry_roster *roster;
-    fy_problem         *problem; /* gets the tensors, without placements */
-    fy_index            names;
-    size_t              tensor_capacity;
-    fy_uses            *tensors; /* beside problem->tensors */
-    size_t              uses_capacity;
-    fy_use             *uses;
-    size_t              n_uses, use_capacity;
+    fy_problem *problem; /* gets the tensors, without placements */
+    fy_index names;
+    size_t tensor_capacity;
+    fy_uses *tensors; /* beside problem->tensors */
+    size_t uses_capacity;
+    fy_use *uses;
+    size_t n_uses, use_capacity;
     /* By side: the lowest rank of each outline, and the next one of the same; FY_NONE: none. */
     uint32_t *first_rank[2]; /* [n_outlines] */
     uint32_t *next_rank[2];  /* [n_ranks] */
@@ -38,7 +38,7 @@ typedef struct fy_gathering {
  * order of a rank's own parameters, where it is not that of the tensors.
  */
 ferry_status fy_gathering_make(fy_gathering *g, ferry_error *error);
-void         fy_gathering_cleanup(fy_gathering *g);
+void fy_gathering_cleanup(fy_gathering *g);
 
 /* FY_NONE: no rank has it. */
 uint32_t fy_gathering_find(const fy_gathering *g, const char *name);

@@ -17,27 +17,27 @@
 /* One side of a tensor that has its placement. */
 typedef struct placed_side {
     uint32_t tensor;
-    int      side;
-    bool     replicated;
+    int side;
+    bool replicated;
     uint32_t placement;
 } placed_side;
 
 typedef struct roster_lowering {
     fy_gathering gathering;
-    fy_problem  *problem;
-    bool         with_seed;
+    fy_problem *problem;
+    bool with_seed;
     /* Sides that differ only in the name of the tensor are worked out once. */
     placed_side *placed;
-    size_t       n_placed, placed_capacity;
-    fy_index     placed_index;
+    size_t n_placed, placed_capacity;
+    fy_index placed_index;
     /* Scratch of one side of one tensor, by rank ascending. */
-    ferry_param_metadata        *said;
+    ferry_param_metadata *said;
     const ferry_param_metadata **side;
-    uint32_t                    *part;
-    size_t                       n_side, said_capacity, side_capacity, part_capacity;
+    uint32_t *part;
+    size_t n_side, said_capacity, side_capacity, part_capacity;
     const ferry_param_metadata **by_part;
-    size_t                       by_part_capacity;
-    fy_seed_memo                 seeds;
+    size_t by_part_capacity;
+    fy_seed_memo seeds;
 } roster_lowering;
 
 static void cleanup(roster_lowering *l)
@@ -74,11 +74,11 @@ static ferry_status list_use(roster_lowering *l, const fy_use *use, int side, fe
 
 static ferry_status list_side(roster_lowering *l, uint32_t tensor, int side, ferry_error *error)
 {
-    const fy_uses *uses   = &l->gathering.tensors[tensor];
-    ferry_status   status = FERRY_OK;
-    l->n_side             = 0;
+    const fy_uses *uses = &l->gathering.tensors[tensor];
+    ferry_status status = FERRY_OK;
+    l->n_side = 0;
     for (uint32_t i = uses->first[side]; i != FY_NONE && status == FERRY_OK;
-         i          = l->gathering.uses[i].next) {
+         i = l->gathering.uses[i].next) {
         status = list_use(l, &l->gathering.uses[i], side, error);
     }
     if (status != FERRY_OK) {
@@ -102,8 +102,8 @@ static ferry_status check_alike(const roster_lowering *l, const char *side_name,
 {
     const ferry_param_metadata *first = l->side[0];
     for (size_t i = 1; i < l->n_side; i++) {
-        const ferry_param_metadata *m    = l->side[i];
-        const char                 *what = NULL;
+        const ferry_param_metadata *m = l->side[i];
+        const char *what = NULL;
         if (m->dtype.kind != first->dtype.kind ||
             m->dtype.element_bits != first->dtype.element_bits) {
             what = "dtype";
@@ -125,7 +125,7 @@ static ferry_status check_alike(const roster_lowering *l, const char *side_name,
         }
         for (uint32_t d = 0; what == NULL && d < m->n_dims; d++) {
             bool cut = m->is_tp && d == m->partition_dim;
-            what     = !cut && m->shape[d] != first->shape[d] ? "shape" : NULL;
+            what = !cut && m->shape[d] != first->shape[d] ? "shape" : NULL;
         }
         if (what != NULL) {
             return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: %s ranks %u and %u differ in %s",
@@ -176,13 +176,13 @@ static ferry_status split_strided(const ferry_param_metadata *const *parts, uint
     for (uint32_t p = 0; p < n_parts; p++) {
         if ((*split_out)->part_length[p] != part_length(parts, p, dim)) {
             const ferry_param_metadata *m = any_present(parts);
-            status                        = fy_fail(
-                                       error, FERRY_ERR_INVALID_INPUT,
-                                       "%s dim %u: rank %u of %u holds %llu of %llu, but a stride of %llu gives "
-                                                              "it %llu",
-                                       fy_metadata_name(m), dim, p, n_parts,
-                                       (unsigned long long)part_length(parts, p, dim), (unsigned long long)extent,
-                                       (unsigned long long)stride, (unsigned long long)(*split_out)->part_length[p]);
+            status = fy_fail(
+                error, FERRY_ERR_INVALID_INPUT,
+                "%s dim %u: rank %u of %u holds %llu of %llu, but a stride of %llu gives "
+                "it %llu",
+                fy_metadata_name(m), dim, p, n_parts,
+                (unsigned long long)part_length(parts, p, dim), (unsigned long long)extent,
+                (unsigned long long)stride, (unsigned long long)(*split_out)->part_length[p]);
             fy_split_destroy(*split_out);
             return status;
         }
@@ -197,15 +197,15 @@ ferry_status fy_metadata_split(const ferry_param_metadata *const *parts, uint32_
     if (like->is_tp && like->partition_stride > 1) {
         return split_strided(parts, n_parts, dim, like->partition_stride, split_out, error);
     }
-    size_t    n_segments = like->is_tp && like->n_partition_sizes > 0 ? like->n_partition_sizes : 1;
-    uint64_t *lengths    = fy_alloc(n_parts * n_segments, sizeof *lengths);
+    size_t n_segments = like->is_tp && like->n_partition_sizes > 0 ? like->n_partition_sizes : 1;
+    uint64_t *lengths = fy_alloc(n_parts * n_segments, sizeof *lengths);
     if (lengths == NULL) {
         return fy_fail_no_memory(error, "the lengths of shards");
     }
     for (uint32_t p = 0; p < n_parts; p++) {
         const ferry_param_metadata *m = is_present(parts, p) ? parts[p] : like;
         for (size_t s = 0; s < n_segments; s++) {
-            bool packed                 = m->is_tp && m->n_partition_sizes > 0;
+            bool packed = m->is_tp && m->n_partition_sizes > 0;
             lengths[p * n_segments + s] = packed ? m->partition_sizes[s] : m->shape[dim];
         }
     }
@@ -222,10 +222,10 @@ static ferry_status find_parts(roster_lowering *l, uint32_t n_parts, ferry_error
     }
     memset(l->by_part, 0, n_parts * sizeof *l->by_part);
     for (size_t i = 0; i < l->n_side; i++) {
-        const ferry_param_metadata *m        = l->side[i];
-        size_t                      position = 0;
+        const ferry_param_metadata *m = l->side[i];
+        size_t position = 0;
         if (m->is_tp) {
-            ferry_error  inner;
+            ferry_error inner;
             ferry_status status = ferry_rank_in_group(m->owner_rank, m->tensor_parallel_group_ranks,
                                                       &position, &inner);
             if (status != FERRY_OK) {
@@ -233,9 +233,9 @@ static ferry_status find_parts(roster_lowering *l, uint32_t n_parts, ferry_error
                                inner.message);
             }
         }
-        l->part[i]                        = (uint32_t)position;
+        l->part[i] = (uint32_t)position;
         const ferry_param_metadata *other = l->by_part[position];
-        bool                        same  = !m->is_tp || other == NULL ||
+        bool same = !m->is_tp || other == NULL ||
                     other->shape[m->partition_dim] == m->shape[m->partition_dim];
         for (size_t s = 0; same && other != NULL && m->is_tp && s < m->n_partition_sizes; s++) {
             same = other->partition_sizes[s] == m->partition_sizes[s];
@@ -259,9 +259,9 @@ static void drop_outsiders(roster_lowering *l)
 {
     size_t kept = 0;
     for (size_t i = 0; i < l->n_side; i++) {
-        const ferry_param_metadata *m  = l->side[i];
-        const ferry_group          *dp = fy_group_or_none(m->data_parallel_group_ranks);
-        size_t                      position;
+        const ferry_param_metadata *m = l->side[i];
+        const ferry_group *dp = fy_group_or_none(m->data_parallel_group_ranks);
+        size_t position;
         if (dp == NULL || fy_group_find(dp, m->owner_rank, &position)) {
             l->side[kept++] = m;
         }
@@ -279,10 +279,10 @@ static ferry_status lower_layout(roster_lowering *l, uint32_t n_parts, fy_layout
                                  ferry_error *error)
 {
     const ferry_param_metadata *first = l->side[0];
-    layout->n_dims                    = first->n_dims;
-    layout->is_cut                    = first->is_tp;
+    layout->n_dims = first->n_dims;
+    layout->is_cut = first->is_tp;
     for (uint32_t d = 0; d < first->n_dims; d++) {
-        fy_split    *split = NULL;
+        fy_split *split = NULL;
         ferry_status status;
         if (first->is_tp && d == first->partition_dim) {
             status = fy_metadata_split(l->by_part, n_parts, d, &split, error);
@@ -291,7 +291,7 @@ static ferry_status lower_layout(roster_lowering *l, uint32_t n_parts, fy_layout
         }
         if (status == FERRY_OK) {
             layout->shape[d] = split->extent;
-            status           = add_split(l, split, &layout->split[d], error);
+            status = add_split(l, split, &layout->split[d], error);
         }
         if (status != FERRY_OK) {
             return status;
@@ -304,7 +304,7 @@ static ferry_status lower_holders(roster_lowering *l, uint32_t n_cells, uint32_t
                                   ferry_error *error)
 {
     fy_holders *holders = NULL;
-    fy_holder  *entries = fy_alloc(l->n_side, sizeof *entries);
+    fy_holder *entries = fy_alloc(l->n_side, sizeof *entries);
     if (entries == NULL) {
         return fy_fail_no_memory(error, "the holders of a parameter");
     }
@@ -334,8 +334,8 @@ static ferry_status check_group_size(const roster_lowering *l, const ferry_param
 static ferry_status place_side(roster_lowering *l, uint32_t tensor, int side, bool replicated,
                                uint32_t *placement_out, ferry_error *error)
 {
-    const char  *side_name = side == 0 ? "source" : "destination";
-    ferry_status status    = list_side(l, tensor, side, error);
+    const char *side_name = side == 0 ? "source" : "destination";
+    ferry_status status = list_side(l, tensor, side, error);
     if (status == FERRY_OK && l->n_side > 0) {
         status = check_alike(l, side_name, error);
     }
@@ -346,11 +346,11 @@ static ferry_status place_side(roster_lowering *l, uint32_t tensor, int side, bo
     if (status != FERRY_OK || l->n_side == 0) {
         return status;
     }
-    const ferry_param_metadata *first   = l->side[0];
-    fy_layout                   layout  = {0};
-    uint32_t                    holders = 0;
-    const fy_seed              *seed    = NULL;
-    uint32_t                    n_parts =
+    const ferry_param_metadata *first = l->side[0];
+    fy_layout layout = {0};
+    uint32_t holders = 0;
+    const fy_seed *seed = NULL;
+    uint32_t n_parts =
         first->is_tp ? (uint32_t)ferry_group_size(first->tensor_parallel_group_ranks) : 1;
     status = check_group_size(l, first, n_parts, error);
     if (status == FERRY_OK) {
@@ -374,8 +374,8 @@ static ferry_status place_side(roster_lowering *l, uint32_t tensor, int side, bo
 
 static uint64_t hash_side(const roster_lowering *l, uint32_t tensor, int side, bool replicated)
 {
-    const fy_gathering *g    = &l->gathering;
-    uint64_t            hash = (uint64_t)side * 2 + replicated;
+    const fy_gathering *g = &l->gathering;
+    uint64_t hash = (uint64_t)side * 2 + replicated;
     for (uint32_t i = g->tensors[tensor].first[side]; i != FY_NONE; i = g->uses[i].next) {
         hash = fy_hash_mix(hash, (uint64_t)g->uses[i].outline << 32 | g->uses[i].kind);
     }
@@ -386,7 +386,7 @@ static uint64_t hash_side(const roster_lowering *l, uint32_t tensor, int side, b
 static bool is_side_alike(const roster_lowering *l, uint32_t a, uint32_t b, int side)
 {
     const fy_gathering *g = &l->gathering;
-    uint32_t            i = g->tensors[a].first[side], j = g->tensors[b].first[side];
+    uint32_t i = g->tensors[a].first[side], j = g->tensors[b].first[side];
     while (i != FY_NONE && j != FY_NONE) {
         if (g->uses[i].outline != g->uses[j].outline || g->uses[i].kind != g->uses[j].kind) {
             return false;
@@ -401,8 +401,8 @@ static bool is_side_alike(const roster_lowering *l, uint32_t a, uint32_t b, int 
 static ferry_status lower_side(roster_lowering *l, uint32_t tensor, int side, bool replicated,
                                uint32_t *placement_out, ferry_error *error)
 {
-    uint64_t        hash = hash_side(l, tensor, side, replicated);
-    fy_index_cursor c    = fy_index_first(&l->placed_index, hash);
+    uint64_t hash = hash_side(l, tensor, side, replicated);
+    fy_index_cursor c = fy_index_first(&l->placed_index, hash);
     for (; c.value != FY_INDEX_NONE; fy_index_next(&l->placed_index, &c)) {
         const placed_side *p = &l->placed[c.value];
         if (p->side == side && p->replicated == replicated &&
@@ -411,7 +411,7 @@ static ferry_status lower_side(roster_lowering *l, uint32_t tensor, int side, bo
             return FERRY_OK;
         }
     }
-    placed_side  placed = {.tensor = tensor, .side = side, .replicated = replicated};
+    placed_side placed = {.tensor = tensor, .side = side, .replicated = replicated};
     ferry_status status = place_side(l, tensor, side, replicated, &placed.placement, error);
     if (status != FERRY_OK) {
         return status;
@@ -421,7 +421,7 @@ static ferry_status lower_side(roster_lowering *l, uint32_t tensor, int side, bo
         return fy_fail_no_memory(error, "the placements of a roster");
     }
     l->placed[l->n_placed++] = placed;
-    *placement_out           = placed.placement;
+    *placement_out = placed.placement;
     return FERRY_OK;
 }
 
@@ -461,15 +461,15 @@ static ferry_status check_sums(const roster_lowering *l, uint32_t tensor,
                                ferry_error *error)
 {
     const fy_problem *problem = l->problem;
-    const fy_tensor  *t       = &problem->tensors[tensor];
-    const uint64_t   *have    = problem->placements[t->src].layout.shape;
-    const uint64_t   *want    = problem->placements[t->dst].layout.shape;
-    size_t            n_src   = ferry_group_size(src->tensor_parallel_group_ranks);
-    size_t            n_dst   = ferry_group_size(dst->tensor_parallel_group_ranks);
+    const fy_tensor *t = &problem->tensors[tensor];
+    const uint64_t *have = problem->placements[t->src].layout.shape;
+    const uint64_t *want = problem->placements[t->dst].layout.shape;
+    size_t n_src = ferry_group_size(src->tensor_parallel_group_ranks);
+    size_t n_dst = ferry_group_size(dst->tensor_parallel_group_ranks);
     for (uint32_t d = 0; d < t->n_dims; d++) {
         /* What a rank of a larger group holds whole counts once for each rank, as if it were cut.
          */
-        bool     cut    = d == (dst->is_tp ? dst->partition_dim : src->partition_dim);
+        bool cut = d == (dst->is_tp ? dst->partition_dim : src->partition_dim);
         uint64_t source = have[d] * (cut && !src->is_tp ? n_src : 1);
         uint64_t target = want[d] * (cut && !dst->is_tp ? n_dst : 1);
         if (source != target) {
@@ -516,7 +516,7 @@ static uint32_t find_source(const roster_lowering *l, uint32_t tensor)
 {
     static const char *const tied[] = {"embedding.word_embeddings.weight",
                                        "word_embeddings.weight"};
-    const char              *name   = l->problem->tensors[tensor].name;
+    const char *name = l->problem->tensors[tensor].name;
     if (has_source(l, tensor) || !ends_with(name, "output_layer.weight")) {
         return tensor;
     }
@@ -531,8 +531,8 @@ static uint32_t find_source(const roster_lowering *l, uint32_t tensor)
 
 static ferry_status tie(roster_lowering *l, uint32_t tensor, uint32_t source, ferry_error *error)
 {
-    fy_tensor *t    = &l->problem->tensors[tensor];
-    fy_feed   *feed = fy_arena_alloc(&l->problem->arena, 1, sizeof *feed);
+    fy_tensor *t = &l->problem->tensors[tensor];
+    fy_feed *feed = fy_arena_alloc(&l->problem->arena, 1, sizeof *feed);
     if (feed == NULL) {
         return fy_fail_no_memory(error, "a tied embedding");
     }
@@ -540,15 +540,15 @@ static ferry_status tie(roster_lowering *l, uint32_t tensor, uint32_t source, fe
     for (uint32_t d = 0; d < t->n_dims; d++) {
         feed->shape[d] = l->problem->placements[t->dst].layout.shape[d];
     }
-    t->feeds   = feed;
+    t->feeds = feed;
     t->n_feeds = 1;
     return FERRY_OK;
 }
 
 static ferry_status copy_shape(roster_lowering *l, fy_tensor *t, ferry_error *error)
 {
-    uint32_t  placement = t->dst == FY_NONE ? t->src : t->dst;
-    uint64_t *shape     = fy_arena_alloc(&l->problem->arena, t->n_dims, sizeof *shape);
+    uint32_t placement = t->dst == FY_NONE ? t->src : t->dst;
+    uint64_t *shape = fy_arena_alloc(&l->problem->arena, t->n_dims, sizeof *shape);
     if (shape == NULL) {
         return fy_fail_no_memory(error, "a shape");
     }
@@ -562,7 +562,7 @@ static ferry_status copy_shape(roster_lowering *l, fy_tensor *t, ferry_error *er
 static ferry_status lower_source(roster_lowering *l, uint32_t tensor, ferry_error *error)
 {
     ferry_param_metadata src;
-    uint32_t             placement;
+    uint32_t placement;
     if (!fy_gathering_first(&l->gathering, tensor, 0, &src)) {
         return FERRY_OK;
     }
@@ -589,9 +589,9 @@ static ferry_status lower_destination(roster_lowering *l, uint32_t tensor, ferry
                        "model has it",
                        l->problem->tensors[tensor].name, dst.owner_rank);
     }
-    bool         replicated = !src.is_tp && !dst.is_tp;
-    uint32_t     placement  = FY_NONE;
-    ferry_status status     = check_pair(&src, &dst, error);
+    bool replicated = !src.is_tp && !dst.is_tp;
+    uint32_t placement = FY_NONE;
+    ferry_status status = check_pair(&src, &dst, error);
     if (status == FERRY_OK) {
         status = lower_side(l, tensor, 1, replicated, &placement, error);
     }
@@ -599,12 +599,12 @@ static ferry_status lower_destination(roster_lowering *l, uint32_t tensor, ferry
         return status;
     }
     fy_tensor *t = &l->problem->tensors[tensor];
-    t->dst       = placement;
+    t->dst = placement;
     if (!replicated) {
         uint32_t kept = t->src;
-        t->src        = l->problem->tensors[source].src;
-        status        = check_sums(l, tensor, &src, &dst, error);
-        t->src        = kept;
+        t->src = l->problem->tensors[source].src;
+        status = check_sums(l, tensor, &src, &dst, error);
+        t->src = kept;
     }
     if (status == FERRY_OK && source != tensor) {
         status = tie(l, tensor, source, error);
@@ -615,7 +615,7 @@ static ferry_status lower_destination(roster_lowering *l, uint32_t tensor, ferry
 static ferry_status lower_all(roster_lowering *l, ferry_error *error)
 {
     ferry_status status = fy_gathering_make(&l->gathering, error);
-    uint32_t     n      = l->problem->n_tensors;
+    uint32_t n = l->problem->n_tensors;
     for (uint32_t t = 0; t < n && status == FERRY_OK; t++) {
         status = lower_source(l, t, error);
     }
@@ -631,10 +631,10 @@ static ferry_status lower_all(roster_lowering *l, ferry_error *error)
 ferry_status fy_roster_lower(const ferry_roster *roster, bool with_seed, fy_problem *problem,
                              ferry_error *error)
 {
-    roster_lowering l   = {.gathering = {.roster = roster, .problem = problem},
-                           .problem   = problem,
-                           .with_seed = with_seed};
-    *problem            = (fy_problem){.n_ranks = roster->n_ranks};
+    roster_lowering l = {.gathering = {.roster = roster, .problem = problem},
+                         .problem = problem,
+                         .with_seed = with_seed};
+    *problem = (fy_problem){.n_ranks = roster->n_ranks};
     ferry_status status = lower_all(&l, error);
     cleanup(&l);
     if (status != FERRY_OK) {

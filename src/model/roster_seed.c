@@ -9,8 +9,8 @@
 /* The holders of one side of a parameter, by ascending rank. */
 typedef struct fy_seed_side {
     const ferry_param_metadata *const *side;
-    size_t                             n_side;
-    uint32_t                           n_cells;
+    size_t n_side;
+    uint32_t n_cells;
 } fy_seed_side;
 
 static ferry_group *dp_of(const ferry_param_metadata *m)
@@ -46,7 +46,7 @@ static bool is_made_from(const fy_seed_source *source, const fy_seed_side *l)
                 source->is_tp == l->side[0]->is_tp;
     for (size_t i = 0; same && i < l->n_side; i++) {
         const ferry_param_metadata *m = l->side[i];
-        same                          = source->ranks[i].rank == m->owner_rank &&
+        same = source->ranks[i].rank == m->owner_rank &&
                same_group(source->ranks[i].dp, dp_of(m)) &&
                same_group(source->ranks[i].tp, m->tensor_parallel_group_ranks);
     }
@@ -61,26 +61,26 @@ static bool note_source(fy_arena *arena, const fy_seed_side *l, fy_seed_source *
     }
     for (size_t i = 0; i < l->n_side; i++) {
         ranks[i] = (fy_seed_groups){.rank = l->side[i]->owner_rank,
-                                    .dp   = dp_of(l->side[i]),
-                                    .tp   = l->side[i]->tensor_parallel_group_ranks};
+                                    .dp = dp_of(l->side[i]),
+                                    .tp = l->side[i]->tensor_parallel_group_ranks};
     }
-    *source = (fy_seed_source){.is_tp   = l->side[0]->is_tp,
+    *source = (fy_seed_source){.is_tp = l->side[0]->is_tp,
                                .n_cells = l->n_cells,
                                .n_ranks = (uint32_t)l->n_side,
-                               .ranks   = ranks};
+                               .ranks = ranks};
     return true;
 }
 
 typedef struct dp_entry {
     const ferry_param_metadata *metadata;
-    size_t                      index;
+    size_t index;
 } dp_entry;
 
 static int compare_dp(const void *a, const void *b)
 {
-    const dp_entry    *x = a, *y = b;
+    const dp_entry *x = a, *y = b;
     const ferry_group *p = dp_of(x->metadata), *q = dp_of(y->metadata);
-    int                by_group;
+    int by_group;
     if (p == NULL || q == NULL) {
         by_group = (p != NULL) - (q != NULL);
     } else {
@@ -114,21 +114,21 @@ static bool fill_buckets(fy_arena *arena, const dp_entry *buckets, size_t n_buck
                          uint32_t n_cells, fy_seed *seed)
 {
     uint32_t *senders = fy_arena_alloc(arena, n_buckets * n_cells, sizeof *senders);
-    seed->bucket_dp   = fy_arena_alloc(arena, n_buckets, sizeof *seed->bucket_dp);
+    seed->bucket_dp = fy_arena_alloc(arena, n_buckets, sizeof *seed->bucket_dp);
     if (senders == NULL || seed->bucket_dp == NULL) {
         return false;
     }
     for (size_t b = 0; b < n_buckets; b++) {
         const ferry_param_metadata *m = buckets[b].metadata;
-        seed->bucket_dp[b]            = dp_of(m);
+        seed->bucket_dp[b] = dp_of(m);
         for (uint32_t c = 0; c < n_cells; c++) {
             senders[b * n_cells + c] =
                 m->is_tp ? ferry_group_rank_at(m->tensor_parallel_group_ranks, c) : m->owner_rank;
         }
     }
-    seed->senders   = senders;
+    seed->senders = senders;
     seed->n_buckets = (uint32_t)n_buckets;
-    seed->n_cells   = n_cells;
+    seed->n_cells = n_cells;
     return true;
 }
 
@@ -139,14 +139,14 @@ static bool fill_ranks(fy_arena *arena, const fy_seed_side *l, fy_seed *seed)
         return false;
     }
     for (size_t i = 0; i < l->n_side; i++) {
-        const ferry_group *group    = dp_of(l->side[i]);
-        size_t             position = 0;
+        const ferry_group *group = dp_of(l->side[i]);
+        size_t position = 0;
         if (group != NULL) {
             fy_group_find(group, l->side[i]->owner_rank, &position);
         }
         ranks[i] = (fy_seed_rank){.rank = l->side[i]->owner_rank, .dp_index = (uint32_t)position};
     }
-    seed->ranks   = ranks;
+    seed->ranks = ranks;
     seed->n_ranks = (uint32_t)l->n_side;
     return true;
 }
@@ -155,19 +155,19 @@ ferry_status fy_seed_make(fy_seed_memo *memo, fy_arena *arena,
                           const ferry_param_metadata *const *holders, size_t n_holders,
                           uint32_t n_cells, const fy_seed **seed_out, ferry_error *error)
 {
-    fy_seed_side    side = {.side = holders, .n_side = n_holders, .n_cells = n_cells};
-    uint64_t        hash = hash_side(&side);
-    fy_index_cursor c    = fy_index_first(&memo->index, hash);
+    fy_seed_side side = {.side = holders, .n_side = n_holders, .n_cells = n_cells};
+    uint64_t hash = hash_side(&side);
+    fy_index_cursor c = fy_index_first(&memo->index, hash);
     for (; c.value != FY_INDEX_NONE; fy_index_next(&memo->index, &c)) {
         if (is_made_from(&memo->made[c.value].source, &side)) {
             *seed_out = memo->made[c.value].seed;
             return FERRY_OK;
         }
     }
-    dp_entry    *entries = fy_alloc(n_holders, sizeof *entries);
-    fy_seed     *seed    = fy_arena_alloc(arena, 1, sizeof *seed);
-    fy_seed_made made    = {.seed = seed};
-    ferry_status status  = FERRY_OK;
+    dp_entry *entries = fy_alloc(n_holders, sizeof *entries);
+    fy_seed *seed = fy_arena_alloc(arena, 1, sizeof *seed);
+    fy_seed_made made = {.seed = seed};
+    ferry_status status = FERRY_OK;
     if (entries == NULL || seed == NULL) {
         status = fy_fail_no_memory(error, "the groups of the seed policy");
         goto out;
@@ -181,7 +181,7 @@ ferry_status fy_seed_make(fy_seed_memo *memo, fy_arena *arena,
         goto out;
     }
     memo->made[memo->n_made++] = made;
-    *seed_out                  = seed;
+    *seed_out = seed;
 out:
     fy_free(entries);
     return status;

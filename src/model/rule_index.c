@@ -15,7 +15,7 @@ static bool is_name(const fy_rule *rule)
 
 ferry_status fy_rule_index_init(fy_rule_index *index, const fy_side *side, ferry_error *error)
 {
-    *index          = (fy_rule_index){.side = side};
+    *index = (fy_rule_index){.side = side};
     index->patterns = fy_alloc(side->n_rules, sizeof *index->patterns);
     if (index->patterns == NULL) {
         return fy_fail_no_memory(error, "the rules of a side");
@@ -41,8 +41,8 @@ void fy_rule_index_cleanup(fy_rule_index *index)
 
 static uint32_t find_name(const fy_rule_index *index, const char *name, size_t length)
 {
-    uint32_t        first = UINT32_MAX;
-    fy_index_cursor c     = fy_index_first(&index->names, fy_hash64(name, length));
+    uint32_t first = UINT32_MAX;
+    fy_index_cursor c = fy_index_first(&index->names, fy_hash64(name, length));
     for (; c.value != FY_INDEX_NONE; fy_index_next(&index->names, &c)) {
         const fy_rule *rule = &index->side->rules[c.value];
         if (c.value < first && rule->match_length == length &&
@@ -58,7 +58,7 @@ const fy_rule *fy_rule_index_find(const fy_rule_index *index, const char *name, 
     uint32_t named = find_name(index, name, length);
     for (uint32_t i = 0; i < index->n_patterns && index->patterns[i] < named; i++) {
         const fy_rule *rule = &index->side->rules[index->patterns[i]];
-        size_t         tail = rule->tail_length;
+        size_t tail = rule->tail_length;
         if (tail > length ||
             memcmp(rule->match + rule->match_length - tail, name + length - tail, tail) != 0) {
             continue; /* the common case, without a call */

@@ -12,13 +12,13 @@
  */
 typedef struct fy_rule_index {
     const fy_side *side;
-    fy_index       names;    /* rules that are names */
-    uint32_t      *patterns; /* the others, in order */
-    uint32_t       n_patterns;
+    fy_index names;     /* rules that are names */
+    uint32_t *patterns; /* the others, in order */
+    uint32_t n_patterns;
 } fy_rule_index;
 
-ferry_status   fy_rule_index_init(fy_rule_index *index, const fy_side *side, ferry_error *error);
-void           fy_rule_index_cleanup(fy_rule_index *index);
+ferry_status fy_rule_index_init(fy_rule_index *index, const fy_side *side, ferry_error *error);
+void fy_rule_index_cleanup(fy_rule_index *index);
 const fy_rule *fy_rule_index_find(const fy_rule_index *index, const char *name, size_t length);
 
 #endif

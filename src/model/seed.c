@@ -19,7 +19,7 @@ uint32_t fy_seed_choose(const fy_seed *src, const fy_seed *dst, bool is_cut, uin
                         uint32_t rank)
 {
     const fy_seed_rank *receiver = find_rank(dst, rank);
-    uint32_t            bucket   = receiver->dp_index % src->n_buckets;
+    uint32_t bucket = receiver->dp_index % src->n_buckets;
     if (is_cut || src->bucket_dp[bucket] == NULL) {
         return src->senders[(size_t)bucket * src->n_cells + cell];
     }

@@ -57,8 +57,8 @@ static ferry_status parse_rate(const json_t *json, const fy_json_place *place, c
     if (value == NULL) {
         return FERRY_OK;
     }
-    fy_json_place at     = {.parent = place, .key = key};
-    ferry_status  status = fy_json_get_positive(value, &at, rate_out, error);
+    fy_json_place at = {.parent = place, .key = key};
+    ferry_status status = fy_json_get_positive(value, &at, rate_out, error);
     if (status == FERRY_OK && (*rate_out < LEAST_RATE || *rate_out > MOST_RATE)) {
         status =
             fy_json_fail(&at, error, "must be %g to %g, not %g", LEAST_RATE, MOST_RATE, *rate_out);
@@ -71,14 +71,14 @@ static ferry_status parse_override(const json_t *json, const fy_json_place *plac
                                    fy_node_rate *rate, ferry_error *error)
 {
     static const char *const keys[] = {"rank_gbytes_per_s", "node_gbytes_per_s", NULL};
-    char                    *end;
-    unsigned long            node = strtoul(place->key, &end, 10);
+    char *end;
+    unsigned long node = strtoul(place->key, &end, 10);
     if (*place->key < '0' || *place->key > '9' || *end != '\0' || node >= FERRY_MAX_RANKS ||
         (place->key[0] == '0' && place->key[1] != '\0')) {
         return fy_json_fail(place, error, "must be named by the number of a node below %u",
                             FERRY_MAX_RANKS);
     }
-    rate->node          = (uint32_t)node;
+    rate->node = (uint32_t)node;
     ferry_status status = fy_json_expect_object(json, place, keys, error);
     if (status == FERRY_OK) {
         status = parse_rate(json, place, "rank_gbytes_per_s", &rate->rank_rate, error);
@@ -102,10 +102,10 @@ static ferry_status parse_overrides(ferry_spec *spec, const json_t *json,
         return fy_fail_no_memory(error, "the cluster");
     }
     const char *key;
-    json_t     *value;
+    json_t *value;
     json_object_foreach ((json_t *)json, key, value) {
         fy_node_rate *rate = &cluster->overrides[cluster->n_overrides++];
-        fy_json_place at   = {.parent = place, .key = key};
+        fy_json_place at = {.parent = place, .key = key};
         *rate = (fy_node_rate){.rank_rate = cluster->rank_rate, .node_rate = cluster->node_rate};
         ferry_status status = parse_override(value, &at, rate, error);
         if (status != FERRY_OK) {
@@ -138,10 +138,10 @@ ferry_status fy_spec_parse_cluster(ferry_spec *spec, const json_t *json, const f
 {
     static const char *const keys[] = {
         "ranks_per_node", "rank_gbytes_per_s", "node_gbytes_per_s", "latency_us", "nodes", NULL};
-    fy_cluster   *cluster = &spec->cluster;
+    fy_cluster *cluster = &spec->cluster;
     const json_t *member;
-    uint64_t      ranks_per_node = 0;
-    ferry_status  status         = fy_json_expect_object(json, place, keys, error);
+    uint64_t ranks_per_node = 0;
+    ferry_status status = fy_json_expect_object(json, place, keys, error);
     if (status == FERRY_OK) {
         status = fy_json_member(json, place, "ranks_per_node", &member, error);
     }
@@ -153,7 +153,7 @@ ferry_status fy_spec_parse_cluster(ferry_spec *spec, const json_t *json, const f
         status = fy_json_member(json, place, keys[i], &member, error);
         if (status == FERRY_OK) {
             double *rate = i == 1 ? &cluster->rank_rate : &cluster->node_rate;
-            status       = parse_rate(json, place, keys[i], rate, error);
+            status = parse_rate(json, place, keys[i], rate, error);
         }
     }
     if (status == FERRY_OK) {
@@ -162,10 +162,10 @@ ferry_status fy_spec_parse_cluster(ferry_spec *spec, const json_t *json, const f
     member = json_object_get(json, "nodes");
     if (status == FERRY_OK && member != NULL) {
         fy_json_place at = {.parent = place, .key = "nodes"};
-        status           = parse_overrides(spec, member, &at, error);
+        status = parse_overrides(spec, member, &at, error);
     }
     cluster->ranks_per_node = (uint32_t)ranks_per_node;
-    cluster->present        = true;
+    cluster->present = true;
     return status;
 }
 
@@ -173,10 +173,10 @@ static ferry_status check_format(const json_t *root, const fy_json_place *place,
 {
     static const char *const keys[] = {"format",      "tensors", "model", "source",
                                        "destination", "cluster", NULL};
-    const json_t            *member;
-    const char              *format;
-    fy_json_place            at     = {.parent = place, .key = "format"};
-    ferry_status             status = fy_json_expect_object(root, place, keys, error);
+    const json_t *member;
+    const char *format;
+    fy_json_place at = {.parent = place, .key = "format"};
+    ferry_status status = fy_json_expect_object(root, place, keys, error);
     if (status == FERRY_OK) {
         status = fy_json_member(root, place, "format", &member, error);
     }
@@ -192,12 +192,12 @@ static ferry_status check_format(const json_t *root, const fy_json_place *place,
 static ferry_status parse_sides(ferry_spec *spec, const json_t *root, const fy_json_place *place,
                                 ferry_error *error)
 {
-    fy_side     *sides[2] = {&spec->source, &spec->destination};
-    ferry_status status   = FERRY_OK;
+    fy_side *sides[2] = {&spec->source, &spec->destination};
+    ferry_status status = FERRY_OK;
     for (size_t i = 0; i < 2 && status == FERRY_OK; i++) {
         const json_t *member;
         fy_json_place at = {.parent = place, .key = sides[i]->name};
-        status           = fy_json_member(root, place, sides[i]->name, &member, error);
+        status = fy_json_member(root, place, sides[i]->name, &member, error);
         if (status == FERRY_OK) {
             status = fy_spec_parse_side(spec, member, &at, sides[i], error);
         }
@@ -211,14 +211,14 @@ static ferry_status parse_members(ferry_spec *spec, const json_t *root, const fy
     const json_t *member;
     fy_json_place tensors = {.parent = place, .key = "tensors"};
     fy_json_place cluster = {.parent = place, .key = "cluster"};
-    ferry_status  status  = check_format(root, place, error);
+    ferry_status status = check_format(root, place, error);
     if (status == FERRY_OK && json_object_get(root, "model") != NULL) {
         fy_json_place model = {.parent = place, .key = "model"};
-        status              = json_object_get(root, "tensors") != NULL
-                                  ? fy_json_fail(&model, error, "and tensors exclude each other")
-                                  : fy_json_fail(&model, error,
-                                                 "names a file, which only a spec that is loaded "
-                                                              "from a file can do; use ferry_spec_load");
+        status = json_object_get(root, "tensors") != NULL
+                     ? fy_json_fail(&model, error, "and tensors exclude each other")
+                     : fy_json_fail(&model, error,
+                                    "names a file, which only a spec that is loaded "
+                                    "from a file can do; use ferry_spec_load");
     }
     if (status == FERRY_OK) {
         status = fy_json_member(root, place, "tensors", &member, error);
@@ -241,7 +241,7 @@ ferry_spec *fy_spec_new(void)
     ferry_spec *spec = fy_alloc_zeroed(1, sizeof *spec);
     if (spec != NULL) {
         atomic_init(&spec->references, 1);
-        spec->source.name      = "source";
+        spec->source.name = "source";
         spec->destination.name = "destination";
     }
     return spec;
@@ -251,14 +251,14 @@ ferry_status fy_spec_from_json(const json_t *root, const char *name, ferry_spec 
                                ferry_error *error)
 {
     fy_json_place place = {.key = name};
-    ferry_spec   *spec  = fy_spec_new();
+    ferry_spec *spec = fy_spec_new();
     if (spec == NULL) {
         return fy_fail_no_memory(error, "a spec");
     }
     ferry_status status = parse_members(spec, root, &place, error);
     if (status == FERRY_OK) {
         *spec_out = spec;
-        spec      = NULL;
+        spec = NULL;
     }
     ferry_spec_destroy(spec);
     return status;
@@ -271,9 +271,9 @@ ferry_status ferry_spec_parse(const char *text, size_t length, const char *name,
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_spec_parse needs a text and a place for the result");
     }
-    json_t      *root;
-    const char  *known  = name == NULL ? "spec" : name;
-    ferry_spec  *spec   = NULL;
+    json_t *root;
+    const char *known = name == NULL ? "spec" : name;
+    ferry_spec *spec = NULL;
     ferry_status status = fy_json_parse(text, length, known, &root, error);
     if (status != FERRY_OK) {
         return status;
@@ -287,8 +287,8 @@ ferry_status ferry_spec_parse(const char *text, size_t length, const char *name,
         }
         memcpy(spec->text, text, length);
         spec->text[length] = '\0';
-        *spec_out          = spec;
-        spec               = NULL;
+        *spec_out = spec;
+        spec = NULL;
     }
 out:
     ferry_spec_destroy(spec);

@@ -22,81 +22,81 @@ typedef enum fy_cut {
 } fy_cut;
 
 typedef struct fy_shard {
-    uint32_t  dim;
-    uint32_t  n_axes; /* slowest first */
+    uint32_t dim;
+    uint32_t n_axes; /* slowest first */
     uint32_t *axes;
-    uint32_t  n_ranks; /* along the axes: the product of their sizes */
-    uint32_t  n_parts; /* the split's; fewer than n_ranks when neighbours replicate */
-    fy_cut    cut;
-    uint64_t  unit;
-    uint64_t  length; /* stride or cycle */
+    uint32_t n_ranks; /* along the axes: the product of their sizes */
+    uint32_t n_parts; /* the split's; fewer than n_ranks when neighbours replicate */
+    fy_cut cut;
+    uint64_t unit;
+    uint64_t length; /* stride or cycle */
     fy_block *blocks;
     uint64_t *sizes;
-    size_t    n_values; /* of blocks or sizes */
+    size_t n_values; /* of blocks or sizes */
 } fy_shard;
 
 /* Coordinates of one axis on which a tensor lives. */
 typedef struct fy_pin {
-    uint32_t  axis;
-    uint32_t  n_coordinates;
+    uint32_t axis;
+    uint32_t n_coordinates;
     uint32_t *coordinates;
 } fy_pin;
 
 typedef struct fy_rule {
     const char *match;
-    size_t      match_length;
+    size_t match_length;
     size_t tail_length; /* what stands behind the last star, if it is literal: it decides at once */
-    bool   skip;
-    uint32_t  n_shards;
+    bool skip;
+    uint32_t n_shards;
     fy_shard *shards;
-    uint32_t  n_pins;
-    fy_pin   *pins;
-    bool      is_flat;
-    uint32_t  flat_axis;
+    uint32_t n_pins;
+    fy_pin *pins;
+    bool is_flat;
+    uint32_t flat_axis;
     uint64_t *flat_begin; /* of each part, and the end; NULL: the chunk rule */
 } fy_rule;
 
 typedef struct fy_stage {
     const char *match;
-    uint32_t    axis;
-    uint64_t    count;
-    uint64_t   *ends; /* running sums of `sizes`, per coordinate; NULL: even by count */
+    uint32_t axis;
+    uint64_t count;
+    uint64_t *ends; /* running sums of `sizes`, per coordinate; NULL: even by count */
 } fy_stage;
 
 typedef struct fy_axis {
     const char *name;
-    uint32_t    size;
+    uint32_t size;
 } fy_axis;
 
 typedef struct fy_side {
     const char *name; /* "source" or "destination" */
-    uint32_t    n_axes;
-    fy_axis    *axes; /* slowest first */
-    uint32_t    n_ranks;
-    uint32_t    first_rank;
-    uint32_t   *ranks; /* NULL: first_rank + index */
-    uint32_t    n_stages;
-    fy_stage   *stages;
-    uint32_t    n_rules;
-    fy_rule    *rules;
+    uint32_t n_axes;
+    fy_axis *axes; /* slowest first */
+    uint32_t n_ranks;
+    uint32_t first_rank;
+    uint32_t *ranks; /* NULL: first_rank + index */
+    uint32_t n_stages;
+    fy_stage *stages;
+    uint32_t n_rules;
+    fy_rule *rules;
 } fy_side;
 
 struct ferry_spec {
     _Atomic uint32_t references;
-    fy_arena         arena;
-    char            *text; /* the whole spec, its model expanded: what a saved plan keeps */
-    fy_tensor       *tensors;
-    uint32_t         n_tensors;
-    uint64_t         name_bytes; /* of all tensors */
-    size_t           tensor_capacity;
-    fy_index         names;
-    fy_side          source;
-    fy_side          destination;
-    fy_cluster       cluster;
+    fy_arena arena;
+    char *text; /* the whole spec, its model expanded: what a saved plan keeps */
+    fy_tensor *tensors;
+    uint32_t n_tensors;
+    uint64_t name_bytes; /* of all tensors */
+    size_t tensor_capacity;
+    fy_index names;
+    fy_side source;
+    fy_side destination;
+    fy_cluster cluster;
 };
 
 enum {
-    FY_MAX_AXES    = 16,
+    FY_MAX_AXES = 16,
     FY_MAX_TENSORS = 1 << 22,
     /* The boxes that one tensor is assembled from. */
     FY_MAX_FEEDS = 1 << 14,

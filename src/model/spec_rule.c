@@ -15,7 +15,7 @@ static ferry_status parse_sizes(fy_arena *arena, const json_t *json, const fy_js
     if (status != FERRY_OK) {
         return status;
     }
-    size_t    n     = json_array_size(json);
+    size_t n = json_array_size(json);
     uint64_t *sizes = fy_arena_alloc(arena, n, sizeof *sizes);
     if (sizes == NULL) {
         return fy_fail_no_memory(error, "sizes");
@@ -25,7 +25,7 @@ static ferry_status parse_sizes(fy_arena *arena, const json_t *json, const fy_js
         status = fy_json_get_size(json_array_get(json, i), &at, 0, INT64_MAX, &sizes[i], error);
     }
     *sizes_out = sizes;
-    *n_out     = n;
+    *n_out = n;
     return status;
 }
 
@@ -50,16 +50,16 @@ static ferry_status parse_block(const json_t *json, const fy_json_place *place,
     if (json_array_size(json) != 2) {
         return fy_json_fail(place, error, "must be a size or a pair of a size and its parts");
     }
-    fy_json_place size_at  = {.parent = place, .index = 0};
+    fy_json_place size_at = {.parent = place, .index = 0};
     fy_json_place parts_at = {.parent = place, .index = 1};
-    ferry_status  status =
+    ferry_status status =
         fy_json_get_size(json_array_get(json, 0), &size_at, 0, INT64_MAX, &block->size, error);
     if (status == FERRY_OK) {
         status = fy_json_get_size(json_array_get(json, 1), &parts_at, 1, FERRY_MAX_RANKS, &n_parts,
                                   error);
     }
     if (status == FERRY_OK) {
-        status         = check_parts(n_parts, shard->n_ranks, &parts_at, error);
+        status = check_parts(n_parts, shard->n_ranks, &parts_at, error);
         block->n_parts = (uint32_t)n_parts;
     }
     return status;
@@ -89,7 +89,7 @@ static ferry_status parse_blocks(fy_arena *arena, const json_t *json, const fy_j
         return status;
     }
     shard->n_values = json_array_size(json);
-    shard->blocks   = fy_arena_alloc(arena, shard->n_values, sizeof *shard->blocks);
+    shard->blocks = fy_arena_alloc(arena, shard->n_values, sizeof *shard->blocks);
     if (shard->blocks == NULL) {
         return fy_fail_no_memory(error, "blocks");
     }
@@ -106,20 +106,20 @@ static ferry_status parse_blocks(fy_arena *arena, const json_t *json, const fy_j
 static ferry_status parse_axes(ferry_spec *spec, const fy_side *side, const json_t *json,
                                const fy_json_place *place, fy_shard *shard, ferry_error *error)
 {
-    bool     is_list = json_is_array(json);
-    size_t   n       = is_list ? json_array_size(json) : 1;
+    bool is_list = json_is_array(json);
+    size_t n = is_list ? json_array_size(json) : 1;
     uint64_t product = 1;
     if (n == 0 || n > side->n_axes) {
         return fy_json_fail(place, error, "lists %zu axes of a mesh of %u", n, side->n_axes);
     }
     shard->n_axes = (uint32_t)n;
-    shard->axes   = fy_arena_alloc(&spec->arena, n, sizeof *shard->axes);
+    shard->axes = fy_arena_alloc(&spec->arena, n, sizeof *shard->axes);
     if (shard->axes == NULL) {
         return fy_fail_no_memory(error, "a rule");
     }
     for (size_t i = 0; i < n; i++) {
-        fy_json_place at     = {.parent = place, .index = i};
-        ferry_status  status = fy_spec_find_axis(side, is_list ? json_array_get(json, i) : json,
+        fy_json_place at = {.parent = place, .index = i};
+        ferry_status status = fy_spec_find_axis(side, is_list ? json_array_get(json, i) : json,
                                                 is_list ? &at : place, &shard->axes[i], error);
         if (status != FERRY_OK) {
             return status;
@@ -136,15 +136,15 @@ static ferry_status parse_axes(ferry_spec *spec, const fy_side *side, const json
 static ferry_status parse_parts(const json_t *json, const fy_json_place *place, fy_shard *shard,
                                 ferry_error *error)
 {
-    const json_t *parts   = json_object_get(json, "parts");
-    uint64_t      n_parts = 0;
+    const json_t *parts = json_object_get(json, "parts");
+    uint64_t n_parts = 0;
     if (parts == NULL) {
         return FERRY_OK;
     }
-    fy_json_place at     = {.parent = place, .key = "parts"};
-    ferry_status  status = fy_json_get_size(parts, &at, 1, FERRY_MAX_RANKS, &n_parts, error);
+    fy_json_place at = {.parent = place, .key = "parts"};
+    ferry_status status = fy_json_get_size(parts, &at, 1, FERRY_MAX_RANKS, &n_parts, error);
     if (status == FERRY_OK) {
-        status         = check_parts(n_parts, shard->n_ranks, &at, error);
+        status = check_parts(n_parts, shard->n_ranks, &at, error);
         shard->n_parts = (uint32_t)n_parts;
     }
     return status;
@@ -156,11 +156,11 @@ static ferry_status parse_cut(ferry_spec *spec, const json_t *json, const fy_jso
 {
     static const struct {
         const char *key;
-        fy_cut      cut;
-    } cuts[]          = {{"stride", FY_CUT_STRIDE},
-                         {"cycle", FY_CUT_CYCLE},
-                         {"blocks", FY_CUT_BLOCKS},
-                         {"sizes", FY_CUT_SIZES}};
+        fy_cut cut;
+    } cuts[] = {{"stride", FY_CUT_STRIDE},
+                {"cycle", FY_CUT_CYCLE},
+                {"blocks", FY_CUT_BLOCKS},
+                {"sizes", FY_CUT_SIZES}};
     const char *found = NULL;
     for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
         const json_t *value = json_object_get(json, cuts[i].key);
@@ -171,10 +171,10 @@ static ferry_status parse_cut(ferry_spec *spec, const json_t *json, const fy_jso
             return fy_json_fail(place, error, "has both \"%s\" and \"%s\"; use one", found,
                                 cuts[i].key);
         }
-        found            = cuts[i].key;
-        shard->cut       = cuts[i].cut;
+        found = cuts[i].key;
+        shard->cut = cuts[i].cut;
         fy_json_place at = {.parent = place, .key = found};
-        ferry_status  status;
+        ferry_status status;
         if (shard->cut == FY_CUT_BLOCKS) {
             status = parse_blocks(&spec->arena, value, &at, shard, error);
         } else if (shard->cut == FY_CUT_SIZES) {
@@ -196,13 +196,13 @@ static ferry_status parse_cut(ferry_spec *spec, const json_t *json, const fy_jso
 static ferry_status parse_nested(const json_t *json, const fy_json_place *place, fy_shard *shard,
                                  ferry_error *error)
 {
-    const json_t *value  = json_object_get(json, "nested");
-    bool          nested = false;
+    const json_t *value = json_object_get(json, "nested");
+    bool nested = false;
     if (value == NULL) {
         return FERRY_OK;
     }
-    fy_json_place at     = {.parent = place, .key = "nested"};
-    ferry_status  status = fy_json_get_bool(value, &at, &nested, error);
+    fy_json_place at = {.parent = place, .key = "nested"};
+    ferry_status status = fy_json_get_bool(value, &at, &nested, error);
     if (status != FERRY_OK || !nested) {
         return status;
     }
@@ -220,8 +220,8 @@ static ferry_status parse_unit(const json_t *json, const fy_json_place *place, f
     if (value == NULL) {
         return FERRY_OK;
     }
-    fy_json_place at     = {.parent = place, .key = "unit"};
-    ferry_status  status = fy_json_get_size(value, &at, 1, INT64_MAX, &shard->unit, error);
+    fy_json_place at = {.parent = place, .key = "unit"};
+    ferry_status status = fy_json_get_size(value, &at, 1, INT64_MAX, &shard->unit, error);
     if (status == FERRY_OK && (shard->cut == FY_CUT_SIZES || shard->cut == FY_CUT_CYCLE)) {
         status = fy_json_fail(&at, error, "cannot be combined with sizes or cycle");
     }
@@ -231,19 +231,19 @@ static ferry_status parse_unit(const json_t *json, const fy_json_place *place, f
 static ferry_status parse_shard(ferry_spec *spec, const fy_side *side, const json_t *json,
                                 const fy_json_place *place, fy_shard *shard, ferry_error *error)
 {
-    static const char *const keys[]  = {"dim",   "axis",   "stride", "blocks", "sizes",
-                                        "cycle", "nested", "parts",  "unit",   NULL};
-    const json_t            *member  = NULL;
-    uint64_t                 dim     = 0;
-    fy_json_place            dim_at  = {.parent = place, .key = "dim"};
-    fy_json_place            axis_at = {.parent = place, .key = "axis"};
-    *shard                           = (fy_shard){.unit = 1};
-    ferry_status status              = fy_json_expect_object(json, place, keys, error);
+    static const char *const keys[] = {"dim",   "axis",   "stride", "blocks", "sizes",
+                                       "cycle", "nested", "parts",  "unit",   NULL};
+    const json_t *member = NULL;
+    uint64_t dim = 0;
+    fy_json_place dim_at = {.parent = place, .key = "dim"};
+    fy_json_place axis_at = {.parent = place, .key = "axis"};
+    *shard = (fy_shard){.unit = 1};
+    ferry_status status = fy_json_expect_object(json, place, keys, error);
     if (status == FERRY_OK) {
         status = fy_json_member(json, place, "dim", &member, error);
     }
     if (status == FERRY_OK) {
-        status     = fy_json_get_size(member, &dim_at, 0, INT32_MAX, &dim, error);
+        status = fy_json_get_size(member, &dim_at, 0, INT32_MAX, &dim, error);
         shard->dim = (uint32_t)dim;
     }
     if (status == FERRY_OK) {
@@ -279,7 +279,7 @@ static ferry_status parse_shards(ferry_spec *spec, const fy_side *side, const js
         return status;
     }
     rule->n_shards = (uint32_t)json_array_size(json);
-    rule->shards   = fy_arena_alloc(&spec->arena, rule->n_shards, sizeof *rule->shards);
+    rule->shards = fy_arena_alloc(&spec->arena, rule->n_shards, sizeof *rule->shards);
     if (rule->shards == NULL) {
         return fy_fail_no_memory(error, "a rule");
     }
@@ -302,7 +302,7 @@ static ferry_status parse_shards(ferry_spec *spec, const fy_side *side, const js
 static uint64_t *add_up_sizes(fy_arena *arena, const uint64_t *sizes, size_t n)
 {
     uint64_t *begin = fy_arena_alloc(arena, n + 1, sizeof *begin);
-    uint64_t  sum   = 0;
+    uint64_t sum = 0;
     for (size_t i = 0; begin != NULL && i <= n; i++) {
         begin[i] = sum;
         if (i < n && !fy_add(sum, sizes[i], &sum)) {
@@ -315,11 +315,11 @@ static uint64_t *add_up_sizes(fy_arena *arena, const uint64_t *sizes, size_t n)
 static ferry_status parse_flat(ferry_spec *spec, const fy_side *side, const json_t *json,
                                const fy_json_place *place, fy_rule *rule, ferry_error *error)
 {
-    static const char *const keys[]   = {"axis", "sizes", NULL};
-    const json_t            *axis     = NULL;
-    fy_json_place            axis_at  = {.parent = place, .key = "axis"};
-    fy_json_place            sizes_at = {.parent = place, .key = "sizes"};
-    ferry_status             status   = fy_json_expect_object(json, place, keys, error);
+    static const char *const keys[] = {"axis", "sizes", NULL};
+    const json_t *axis = NULL;
+    fy_json_place axis_at = {.parent = place, .key = "axis"};
+    fy_json_place sizes_at = {.parent = place, .key = "sizes"};
+    ferry_status status = fy_json_expect_object(json, place, keys, error);
     if (status == FERRY_OK) {
         status = fy_json_member(json, place, "axis", &axis, error);
     }
@@ -329,8 +329,8 @@ static ferry_status parse_flat(ferry_spec *spec, const fy_side *side, const json
     const json_t *sizes = json_object_get(json, "sizes");
     if (status == FERRY_OK && sizes != NULL) {
         uint64_t *lengths = NULL;
-        size_t    n       = 0;
-        status            = parse_sizes(&spec->arena, sizes, &sizes_at, &lengths, &n, error);
+        size_t n = 0;
+        status = parse_sizes(&spec->arena, sizes, &sizes_at, &lengths, &n, error);
         if (status == FERRY_OK && n != side->axes[rule->flat_axis].size) {
             return fy_json_fail(&sizes_at, error, "has %zu entries, but axis \"%s\" has %u", n,
                                 side->axes[rule->flat_axis].name, side->axes[rule->flat_axis].size);
@@ -347,8 +347,8 @@ static ferry_status parse_flat(ferry_spec *spec, const fy_side *side, const json
 static ferry_status parse_coordinate(const fy_side *side, const json_t *json,
                                      const fy_json_place *place, fy_pin *pin, ferry_error *error)
 {
-    int64_t      size = side->axes[pin->axis].size;
-    int64_t      value;
+    int64_t size = side->axes[pin->axis].size;
+    int64_t value;
     ferry_status status = fy_json_get_integer(json, place, -size, size - 1, &value, error);
     if (status != FERRY_OK) {
         return status;
@@ -385,9 +385,9 @@ static bool is_first_and_last(const json_t *list)
 static ferry_status parse_pin(ferry_spec *spec, const fy_side *side, const json_t *json,
                               const fy_json_place *place, fy_pin *pin, ferry_error *error)
 {
-    bool   is_list = json_is_array(json);
-    size_t n       = is_list ? json_array_size(json) : 1;
-    bool   is_one  = side->axes[pin->axis].size == 1 && is_list && is_first_and_last(json);
+    bool is_list = json_is_array(json);
+    size_t n = is_list ? json_array_size(json) : 1;
+    bool is_one = side->axes[pin->axis].size == 1 && is_list && is_first_and_last(json);
     if (n == 0 || (n > side->axes[pin->axis].size && !is_one)) {
         return fy_json_fail(place, error, "lists %zu of the %u coordinates of axis \"%s\"", n,
                             side->axes[pin->axis].size, side->axes[pin->axis].name);
@@ -399,7 +399,7 @@ static ferry_status parse_pin(ferry_spec *spec, const fy_side *side, const json_
     ferry_status status = FERRY_OK;
     for (size_t i = 0; i < n; i++) {
         fy_json_place at = {.parent = place, .index = i};
-        status           = parse_coordinate(side, is_list ? json_array_get(json, i) : json,
+        status = parse_coordinate(side, is_list ? json_array_get(json, i) : json,
                                   is_list ? &at : place, pin, error);
         if (status != FERRY_OK) {
             return status;
@@ -413,7 +413,7 @@ static ferry_status parse_pins(ferry_spec *spec, const fy_side *side, const json
                                const fy_json_place *place, fy_rule *rule, ferry_error *error)
 {
     const char *key;
-    json_t     *value;
+    json_t *value;
     if (!json_is_object(json)) {
         return fy_json_fail(place, error, "must be an object from axes to coordinates");
     }
@@ -422,10 +422,10 @@ static ferry_status parse_pins(ferry_spec *spec, const fy_side *side, const json
         return fy_fail_no_memory(error, "a rule");
     }
     json_object_foreach ((json_t *)json, key, value) {
-        fy_pin       *pin   = &rule->pins[rule->n_pins++];
-        fy_json_place at    = {.parent = place, .key = key};
-        json_t       *name  = json_string(key);
-        *pin                = (fy_pin){0};
+        fy_pin *pin = &rule->pins[rule->n_pins++];
+        fy_json_place at = {.parent = place, .key = key};
+        json_t *name = json_string(key);
+        *pin = (fy_pin){0};
         ferry_status status = name == NULL
                                   ? fy_fail_no_memory(error, "a rule")
                                   : fy_spec_find_axis(side, name, place, &pin->axis, error);
@@ -468,21 +468,21 @@ static ferry_status check_axes(const fy_side *side, const fy_rule *rule, const f
 static ferry_status parse_match(ferry_spec *spec, const json_t *json, const fy_json_place *place,
                                 fy_rule *rule, ferry_error *error)
 {
-    const json_t *member   = NULL;
+    const json_t *member = NULL;
     fy_json_place match_at = {.parent = place, .key = "match"};
-    fy_json_place skip_at  = {.parent = place, .key = "skip"};
-    ferry_status  status   = fy_json_member(json, place, "match", &member, error);
+    fy_json_place skip_at = {.parent = place, .key = "skip"};
+    ferry_status status = fy_json_member(json, place, "match", &member, error);
     if (status == FERRY_OK) {
         status = fy_json_get_string(member, &match_at, &rule->match, error);
     }
     if (status == FERRY_OK) {
         rule->match_length = strlen(rule->match);
-        rule->match        = fy_arena_copy(&spec->arena, rule->match, rule->match_length);
+        rule->match = fy_arena_copy(&spec->arena, rule->match, rule->match_length);
         if (rule->match == NULL) {
             status = fy_fail_no_memory(error, "a rule");
         } else {
-            const char *star  = strrchr(rule->match, '*');
-            const char *tail  = star == NULL ? rule->match : star + 1;
+            const char *star = strrchr(rule->match, '*');
+            const char *tail = star == NULL ? rule->match : star + 1;
             rule->tail_length = strchr(tail, '?') == NULL ? strlen(tail) : 0;
         }
     }
@@ -496,11 +496,11 @@ static ferry_status parse_match(ferry_spec *spec, const json_t *json, const fy_j
 ferry_status fy_spec_parse_rule(ferry_spec *spec, const fy_side *side, const json_t *json,
                                 const fy_json_place *place, fy_rule *rule, ferry_error *error)
 {
-    static const char *const keys[]   = {"match", "shard", "flat", "on", "skip", NULL};
-    fy_json_place            shard_at = {.parent = place, .key = "shard"};
-    fy_json_place            flat_at  = {.parent = place, .key = "flat"};
-    fy_json_place            on_at    = {.parent = place, .key = "on"};
-    ferry_status             status   = fy_json_expect_object(json, place, keys, error);
+    static const char *const keys[] = {"match", "shard", "flat", "on", "skip", NULL};
+    fy_json_place shard_at = {.parent = place, .key = "shard"};
+    fy_json_place flat_at = {.parent = place, .key = "flat"};
+    fy_json_place on_at = {.parent = place, .key = "on"};
+    ferry_status status = fy_json_expect_object(json, place, keys, error);
     if (status == FERRY_OK) {
         status = parse_match(spec, json, place, rule, error);
     }

@@ -36,8 +36,8 @@ static ferry_status parse_axis(const fy_side *side, const json_t *json, const fy
 static ferry_status parse_mesh(ferry_spec *spec, const json_t *json, const fy_json_place *place,
                                fy_side *side, ferry_error *error)
 {
-    ferry_status status  = fy_json_expect_array(json, place, error);
-    uint64_t     n_ranks = 1;
+    ferry_status status = fy_json_expect_array(json, place, error);
+    uint64_t n_ranks = 1;
     if (status == FERRY_OK && json_array_size(json) > FY_MAX_AXES) {
         status = fy_json_fail(place, error, "has %zu axes, more than the limit of %d",
                               json_array_size(json), FY_MAX_AXES);
@@ -46,13 +46,13 @@ static ferry_status parse_mesh(ferry_spec *spec, const json_t *json, const fy_js
         return status;
     }
     side->n_axes = (uint32_t)json_array_size(json);
-    side->axes   = fy_arena_alloc(&spec->arena, side->n_axes, sizeof *side->axes);
+    side->axes = fy_arena_alloc(&spec->arena, side->n_axes, sizeof *side->axes);
     if (side->axes == NULL) {
         return fy_fail_no_memory(error, "a mesh");
     }
     for (uint32_t i = 0; i < side->n_axes; i++) {
         fy_json_place at = {.parent = place, .index = i};
-        status           = parse_axis(side, json_array_get(json, i), &at, &side->axes[i], error);
+        status = parse_axis(side, json_array_get(json, i), &at, &side->axes[i], error);
         if (status != FERRY_OK) {
             return status;
         }
@@ -84,8 +84,8 @@ static ferry_status check_distinct(const fy_side *side, const fy_json_place *pla
     }
     ferry_status status = FERRY_OK;
     for (uint32_t i = 0; i < side->n_ranks && status == FERRY_OK; i++) {
-        uint32_t       rank = side->ranks[i];
-        unsigned char  bit  = (unsigned char)(1u << (rank % 8));
+        uint32_t rank = side->ranks[i];
+        unsigned char bit = (unsigned char)(1u << (rank % 8));
         unsigned char *byte = &seen[rank / 8];
         if ((*byte & bit) != 0) {
             status = fy_json_fail(place, error, "has rank %u twice", rank);
@@ -112,7 +112,7 @@ static ferry_status parse_rank_list(ferry_spec *spec, const json_t *json,
         return fy_fail_no_memory(error, "a list of ranks");
     }
     for (uint32_t i = 0; i < side->n_ranks; i++) {
-        uint64_t      rank;
+        uint64_t rank;
         fy_json_place at = {.parent = place, .index = i};
         status =
             fy_json_get_size(json_array_get(json, i), &at, 0, FERRY_MAX_RANKS - 1, &rank, error);
@@ -127,11 +127,11 @@ static ferry_status parse_rank_list(ferry_spec *spec, const json_t *json,
 static ferry_status parse_ranks(ferry_spec *spec, const json_t *json, const fy_json_place *place,
                                 fy_side *side, ferry_error *error)
 {
-    const json_t *first    = json_object_get(json, "first_rank");
-    const json_t *list     = json_object_get(json, "ranks");
+    const json_t *first = json_object_get(json, "first_rank");
+    const json_t *list = json_object_get(json, "ranks");
     fy_json_place first_at = {.parent = place, .key = "first_rank"};
-    fy_json_place list_at  = {.parent = place, .key = "ranks"};
-    uint64_t      rank     = 0;
+    fy_json_place list_at = {.parent = place, .key = "ranks"};
+    uint64_t rank = 0;
     if (first != NULL && list != NULL) {
         return fy_json_fail(&first_at, error, "and ranks exclude each other");
     }
@@ -158,7 +158,7 @@ static ferry_status parse_stage_sizes(ferry_spec *spec, const json_t *json,
                                       fy_stage *stage, ferry_error *error)
 {
     ferry_status status = fy_json_expect_array(json, place, error);
-    uint32_t     n_axis = side->axes[stage->axis].size;
+    uint32_t n_axis = side->axes[stage->axis].size;
     if (status == FERRY_OK && json_array_size(json) != n_axis) {
         status = fy_json_fail(place, error, "has %zu entries, but axis \"%s\" has %u coordinates",
                               json_array_size(json), side->axes[stage->axis].name, n_axis);
@@ -172,7 +172,7 @@ static ferry_status parse_stage_sizes(ferry_spec *spec, const json_t *json,
     }
     stage->count = 0;
     for (uint32_t i = 0; i < n_axis; i++) {
-        uint64_t      size;
+        uint64_t size;
         fy_json_place at = {.parent = place, .index = i};
         status = fy_json_get_size(json_array_get(json, i), &at, 0, INT64_MAX, &size, error);
         if (status != FERRY_OK) {
@@ -189,7 +189,7 @@ static ferry_status parse_stage_sizes(ferry_spec *spec, const json_t *json,
 ferry_status fy_spec_find_axis(const fy_side *side, const json_t *json, const fy_json_place *place,
                                uint32_t *axis_out, ferry_error *error)
 {
-    const char  *name;
+    const char *name;
     ferry_status status = fy_json_get_string(json, place, &name, error);
     if (status != FERRY_OK) {
         return status;
@@ -208,8 +208,8 @@ static ferry_status parse_stage_count(ferry_spec *spec, const json_t *json,
                                       const fy_json_place *place, const fy_side *side,
                                       fy_stage *stage, ferry_error *error)
 {
-    const json_t *count    = json_object_get(json, "count");
-    const json_t *sizes    = json_object_get(json, "sizes");
+    const json_t *count = json_object_get(json, "count");
+    const json_t *sizes = json_object_get(json, "sizes");
     fy_json_place count_at = {.parent = place, .key = "count"};
     fy_json_place sizes_at = {.parent = place, .key = "sizes"};
     if ((count == NULL) == (sizes == NULL)) {
@@ -224,12 +224,12 @@ static ferry_status parse_stage_count(ferry_spec *spec, const json_t *json,
 static ferry_status parse_stage(ferry_spec *spec, const json_t *json, const fy_json_place *place,
                                 const fy_side *side, fy_stage *stage, ferry_error *error)
 {
-    static const char *const keys[]   = {"match", "count", "sizes", "axis", NULL};
-    const json_t            *match    = NULL;
-    const json_t            *axis     = NULL;
-    fy_json_place            match_at = {.parent = place, .key = "match"};
-    fy_json_place            axis_at  = {.parent = place, .key = "axis"};
-    ferry_status             status   = fy_json_expect_object(json, place, keys, error);
+    static const char *const keys[] = {"match", "count", "sizes", "axis", NULL};
+    const json_t *match = NULL;
+    const json_t *axis = NULL;
+    fy_json_place match_at = {.parent = place, .key = "match"};
+    fy_json_place axis_at = {.parent = place, .key = "axis"};
+    ferry_status status = fy_json_expect_object(json, place, keys, error);
     if (status == FERRY_OK) {
         status = fy_json_member(json, place, "match", &match, error);
     }
@@ -247,8 +247,8 @@ static ferry_status parse_stage(ferry_spec *spec, const json_t *json, const fy_j
     }
     if (status == FERRY_OK) {
         stage->match = fy_arena_copy(&spec->arena, stage->match, strlen(stage->match));
-        status       = stage->match == NULL ? fy_fail_no_memory(error, "a stage")
-                                            : parse_stage_count(spec, json, place, side, stage, error);
+        status = stage->match == NULL ? fy_fail_no_memory(error, "a stage")
+                                      : parse_stage_count(spec, json, place, side, stage, error);
     }
     return status;
 }
@@ -261,13 +261,13 @@ static ferry_status parse_stages(ferry_spec *spec, const json_t *json, const fy_
         return status;
     }
     side->n_stages = (uint32_t)json_array_size(json);
-    side->stages   = fy_arena_alloc(&spec->arena, side->n_stages, sizeof *side->stages);
+    side->stages = fy_arena_alloc(&spec->arena, side->n_stages, sizeof *side->stages);
     if (side->stages == NULL) {
         return fy_fail_no_memory(error, "the stages");
     }
     for (uint32_t i = 0; i < side->n_stages && status == FERRY_OK; i++) {
         fy_json_place at = {.parent = place, .index = i};
-        side->stages[i]  = (fy_stage){0};
+        side->stages[i] = (fy_stage){0};
         status = parse_stage(spec, json_array_get(json, i), &at, side, &side->stages[i], error);
     }
     return status;
@@ -281,13 +281,13 @@ static ferry_status parse_rules(ferry_spec *spec, const json_t *json, const fy_j
         return status;
     }
     side->n_rules = (uint32_t)json_array_size(json);
-    side->rules   = fy_arena_alloc(&spec->arena, side->n_rules, sizeof *side->rules);
+    side->rules = fy_arena_alloc(&spec->arena, side->n_rules, sizeof *side->rules);
     if (side->rules == NULL) {
         return fy_fail_no_memory(error, "the rules");
     }
     for (uint32_t i = 0; i < side->n_rules && status == FERRY_OK; i++) {
         fy_json_place at = {.parent = place, .index = i};
-        side->rules[i]   = (fy_rule){0};
+        side->rules[i] = (fy_rule){0};
         status =
             fy_spec_parse_rule(spec, side, json_array_get(json, i), &at, &side->rules[i], error);
     }
@@ -297,14 +297,14 @@ static ferry_status parse_rules(ferry_spec *spec, const json_t *json, const fy_j
 ferry_status fy_spec_parse_side(ferry_spec *spec, const json_t *json, const fy_json_place *place,
                                 fy_side *side, ferry_error *error)
 {
-    static const char *const keys[]    = {"mesh", "first_rank", "ranks", "stages", "rules", NULL};
-    const json_t            *mesh      = NULL;
-    const json_t            *rules     = NULL;
-    const json_t            *stages    = NULL;
-    fy_json_place            mesh_at   = {.parent = place, .key = "mesh"};
-    fy_json_place            rules_at  = {.parent = place, .key = "rules"};
-    fy_json_place            stages_at = {.parent = place, .key = "stages"};
-    ferry_status             status    = fy_json_expect_object(json, place, keys, error);
+    static const char *const keys[] = {"mesh", "first_rank", "ranks", "stages", "rules", NULL};
+    const json_t *mesh = NULL;
+    const json_t *rules = NULL;
+    const json_t *stages = NULL;
+    fy_json_place mesh_at = {.parent = place, .key = "mesh"};
+    fy_json_place rules_at = {.parent = place, .key = "rules"};
+    fy_json_place stages_at = {.parent = place, .key = "stages"};
+    ferry_status status = fy_json_expect_object(json, place, keys, error);
     if (status == FERRY_OK) {
         status = fy_json_member(json, place, "mesh", &mesh, error);
     }

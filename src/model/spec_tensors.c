@@ -13,7 +13,7 @@
 enum { MAX_COUNTS = 8, MAX_NAME_BYTES = 4096 };
 
 typedef struct repeat {
-    size_t   n_counts;
+    size_t n_counts;
     uint64_t counts[MAX_COUNTS];
     uint64_t at[MAX_COUNTS];
 } repeat;
@@ -46,7 +46,7 @@ static ferry_status expand_name(const char *pattern, const repeat *numbers, char
             name[used++] = *pattern++;
         }
     }
-    name[used]  = '\0';
+    name[used] = '\0';
     *length_out = used;
     return FERRY_OK;
 }
@@ -69,7 +69,7 @@ static ferry_status check_holes(const char *name, const repeat *numbers, const f
 static ferry_status parse_counts(const json_t *json, const fy_json_place *place, repeat *numbers,
                                  ferry_error *error)
 {
-    uint64_t     total  = 1;
+    uint64_t total = 1;
     ferry_status status = fy_json_expect_array(json, place, error);
     if (status != FERRY_OK) {
         return status;
@@ -128,7 +128,7 @@ static ferry_status parse_extents(fy_arena *arena, const json_t *json, const fy_
     if (status != FERRY_OK) {
         return status;
     }
-    uint32_t  n       = (uint32_t)json_array_size(json);
+    uint32_t n = (uint32_t)json_array_size(json);
     uint64_t *extents = fy_arena_alloc(arena, n, sizeof *extents);
     if (extents == NULL) {
         return fy_fail_no_memory(error, "a shape");
@@ -138,7 +138,7 @@ static ferry_status parse_extents(fy_arena *arena, const json_t *json, const fy_
         status = fy_json_get_size(json_array_get(json, i), &at, 0, INT64_MAX, &extents[i], error);
     }
     *extents_out = extents;
-    *n_out       = n;
+    *n_out = n;
     return status;
 }
 
@@ -170,42 +170,42 @@ static ferry_status add_tensor(ferry_spec *spec, const fy_tensor *like, const ch
         return fy_fail_no_memory(error, "the tensors");
     }
     fy_tensor *tensor = &spec->tensors[spec->n_tensors++];
-    *tensor           = *like;
-    tensor->name      = copy;
+    *tensor = *like;
+    tensor->name = copy;
     return FERRY_OK;
 }
 
 ferry_status fy_spec_add_tensor(ferry_spec *spec, const char *name, ferry_dtype dtype,
                                 const uint64_t *shape, uint32_t n_dims, ferry_error *error)
 {
-    fy_json_place place  = {.key = name};
-    fy_tensor     tensor = {
-            .shape = shape, .dtype = dtype, .n_dims = n_dims, .src = FY_NONE, .dst = FY_NONE};
+    fy_json_place place = {.key = name};
+    fy_tensor tensor = {
+        .shape = shape, .dtype = dtype, .n_dims = n_dims, .src = FY_NONE, .dst = FY_NONE};
     ferry_status status = check_size(shape, n_dims, dtype, &place, error);
     return status == FERRY_OK ? add_tensor(spec, &tensor, name, strlen(name), &place, error)
                               : status;
 }
 
 typedef struct entry {
-    const char   *name;
+    const char *name;
     const json_t *source;
-    fy_tensor     tensor;
-    repeat        numbers;
+    fy_tensor tensor;
+    repeat numbers;
 } entry;
 
 static ferry_status parse_entry(ferry_spec *spec, const json_t *json, const fy_json_place *place,
                                 entry *entry_out, ferry_error *error)
 {
-    static const char *const keys[]   = {"name", "shape", "dtype", "count", "source", NULL};
-    const json_t            *member   = NULL;
-    const char              *dtype    = NULL;
-    uint64_t                *shape    = NULL;
-    fy_json_place            name_at  = {.parent = place, .key = "name"};
-    fy_json_place            shape_at = {.parent = place, .key = "shape"};
-    fy_json_place            dtype_at = {.parent = place, .key = "dtype"};
-    fy_json_place            count_at = {.parent = place, .key = "count"};
-    ferry_error              inner;
-    *entry_out          = (entry){.tensor = {.src = FY_NONE, .dst = FY_NONE}};
+    static const char *const keys[] = {"name", "shape", "dtype", "count", "source", NULL};
+    const json_t *member = NULL;
+    const char *dtype = NULL;
+    uint64_t *shape = NULL;
+    fy_json_place name_at = {.parent = place, .key = "name"};
+    fy_json_place shape_at = {.parent = place, .key = "shape"};
+    fy_json_place dtype_at = {.parent = place, .key = "dtype"};
+    fy_json_place count_at = {.parent = place, .key = "count"};
+    ferry_error inner;
+    *entry_out = (entry){.tensor = {.src = FY_NONE, .dst = FY_NONE}};
     ferry_status status = fy_json_expect_object(json, place, keys, error);
     if (status == FERRY_OK &&
         (status = fy_json_member(json, place, "name", &member, error)) == FERRY_OK) {
@@ -245,7 +245,7 @@ static ferry_status parse_named_entry(ferry_spec *spec, const json_t *json,
                                       const fy_json_place *place, entry *entry_out,
                                       ferry_error *error)
 {
-    ferry_error  inner;
+    ferry_error inner;
     ferry_status status = parse_entry(spec, json, place, entry_out, &inner);
     if (status != FERRY_OK && entry_out->name != NULL) {
         return fy_fail(error, status, "%s (tensor \"%s\")", inner.message, entry_out->name);
@@ -257,7 +257,7 @@ static ferry_status parse_named_entry(ferry_spec *spec, const json_t *json,
 static ferry_status add_entry(ferry_spec *spec, entry *e, const fy_json_place *place,
                               ferry_error *error)
 {
-    char   name[MAX_NAME_BYTES];
+    char name[MAX_NAME_BYTES];
     size_t length;
     do {
         ferry_status status = expand_name(e->name, &e->numbers, name, &length, place, error);
@@ -276,8 +276,8 @@ static ferry_status find_source(const ferry_spec *spec, const fy_tensor *tensor,
                                 const fy_json_place *place, uint32_t *number_out,
                                 ferry_error *error)
 {
-    char         name[MAX_NAME_BYTES];
-    size_t       length;
+    char name[MAX_NAME_BYTES];
+    size_t length;
     ferry_status status = expand_name(pattern, numbers, name, &length, place, error);
     if (status != FERRY_OK) {
         return status;
@@ -311,10 +311,10 @@ static ferry_status tie(const ferry_spec *spec, const fy_tensor *tensor, const c
         return status;
     }
     const fy_tensor *source = &spec->tensors[feed->tensor];
-    bool             same   = source->n_dims == tensor->n_dims;
-    feed->n_dims            = tensor->n_dims;
+    bool same = source->n_dims == tensor->n_dims;
+    feed->n_dims = tensor->n_dims;
     for (uint32_t d = 0; same && d < tensor->n_dims; d++) {
-        same           = source->shape[d] == tensor->shape[d];
+        same = source->shape[d] == tensor->shape[d];
         feed->shape[d] = tensor->shape[d];
     }
     if (!same) {
@@ -328,8 +328,8 @@ static ferry_status parse_corner(const json_t *json, const fy_json_place *place,
                                  uint32_t n_dims, uint64_t values[FY_MAX_DIMS], ferry_error *error)
 {
     const json_t *member = NULL;
-    fy_json_place at     = {.parent = place, .key = key};
-    ferry_status  status = fy_json_member(json, place, key, &member, error);
+    fy_json_place at = {.parent = place, .key = key};
+    ferry_status status = fy_json_member(json, place, key, &member, error);
     if (status == FERRY_OK) {
         status = fy_json_expect_array(member, &at, error);
     }
@@ -365,13 +365,13 @@ static ferry_status align_feed(const fy_tensor *source, const fy_tensor *tensor,
                                const uint64_t *begin, const uint64_t *shape, const uint64_t *at,
                                const fy_json_place *place, fy_feed *feed, ferry_error *error)
 {
-    uint32_t n       = source->n_dims > tensor->n_dims ? source->n_dims : tensor->n_dims;
+    uint32_t n = source->n_dims > tensor->n_dims ? source->n_dims : tensor->n_dims;
     uint32_t src_pad = n - source->n_dims, dst_pad = n - tensor->n_dims;
     feed->n_dims = n;
     for (uint32_t d = 0; d < n; d++) {
         feed->begin[d] = d < src_pad ? 0 : begin[d - src_pad];
         feed->shape[d] = d < src_pad ? 1 : shape[d - src_pad];
-        feed->at[d]    = d < dst_pad ? 0 : at[d - dst_pad];
+        feed->at[d] = d < dst_pad ? 0 : at[d - dst_pad];
         if (d < dst_pad && feed->shape[d] != 1) {
             return fy_json_fail(place, error,
                                 "\"%s\" has %u dimensions and \"%s\" %u, so the box may be only 1 "
@@ -387,11 +387,11 @@ static ferry_status parse_feed(const ferry_spec *spec, const fy_tensor *tensor, 
                                const repeat *numbers, const fy_json_place *place, fy_feed *feed,
                                ferry_error *error)
 {
-    static const char *const keys[]    = {"tensor", "begin", "shape", "at", NULL};
-    const json_t            *member    = NULL;
-    const char              *name      = NULL;
-    fy_json_place            tensor_at = {.parent = place, .key = "tensor"};
-    ferry_status             status    = fy_json_expect_object(json, place, keys, error);
+    static const char *const keys[] = {"tensor", "begin", "shape", "at", NULL};
+    const json_t *member = NULL;
+    const char *name = NULL;
+    fy_json_place tensor_at = {.parent = place, .key = "tensor"};
+    ferry_status status = fy_json_expect_object(json, place, keys, error);
     if (status == FERRY_OK) {
         status = fy_json_member(json, place, "tensor", &member, error);
     }
@@ -404,8 +404,8 @@ static ferry_status parse_feed(const ferry_spec *spec, const fy_tensor *tensor, 
     if (status != FERRY_OK) {
         return status;
     }
-    const fy_tensor *source             = &spec->tensors[feed->tensor];
-    uint64_t         begin[FY_MAX_DIMS] = {0}, shape[FY_MAX_DIMS] = {0}, at[FY_MAX_DIMS] = {0};
+    const fy_tensor *source = &spec->tensors[feed->tensor];
+    uint64_t begin[FY_MAX_DIMS] = {0}, shape[FY_MAX_DIMS] = {0}, at[FY_MAX_DIMS] = {0};
     status = parse_corner(json, place, "begin", source->n_dims, begin, error);
     if (status == FERRY_OK) {
         status = parse_corner(json, place, "shape", source->n_dims, shape, error);
@@ -422,8 +422,8 @@ static ferry_status parse_feed(const ferry_spec *spec, const fy_tensor *tensor, 
     }
     if (status == FERRY_OK) {
         uint32_t pad = feed->n_dims - tensor->n_dims;
-        status       = check_inside(tensor->name, tensor->shape, feed->at + pad, feed->shape + pad,
-                                    tensor->n_dims, place, error);
+        status = check_inside(tensor->name, tensor->shape, feed->at + pad, feed->shape + pad,
+                              tensor->n_dims, place, error);
     }
     return status;
 }
@@ -431,10 +431,10 @@ static ferry_status parse_feed(const ferry_spec *spec, const fy_tensor *tensor, 
 /* The box that a feed fills, in the dimensions of its tensor. */
 static fy_box filled_box(const fy_feed *feed, uint32_t n_dims)
 {
-    fy_box   box = {{0}, {0}};
+    fy_box box = {{0}, {0}};
     uint32_t pad = feed->n_dims - n_dims;
     for (uint32_t d = 0; d < n_dims; d++) {
-        box.begin[d]  = feed->at[d + pad];
+        box.begin[d] = feed->at[d + pad];
         box.length[d] = feed->shape[d + pad];
     }
     return box;
@@ -459,7 +459,7 @@ static fy_hash128 measure(const fy_box *box, uint32_t n_dims)
     fy_hash128 product = {.low = 1, .high = 1};
     for (uint32_t d = 0; d < n_dims; d++) {
         fy_hash128 begin = place_hash(d, box->begin[d]);
-        fy_hash128 end   = place_hash(d, box->begin[d] + box->length[d]);
+        fy_hash128 end = place_hash(d, box->begin[d] + box->length[d]);
         product.low *= end.low - begin.low;
         product.high *= end.high - begin.high;
     }
@@ -470,12 +470,12 @@ static fy_hash128 measure(const fy_box *box, uint32_t n_dims)
 static ferry_status check_tiling(const fy_tensor *tensor, const fy_feed *feeds, size_t n_feeds,
                                  const fy_json_place *place, ferry_error *error)
 {
-    uint32_t   n_dims = tensor->n_dims;
-    uint64_t   volume = 0, wanted = fy_box_volume(tensor->shape, n_dims);
+    uint32_t n_dims = tensor->n_dims;
+    uint64_t volume = 0, wanted = fy_box_volume(tensor->shape, n_dims);
     fy_hash128 sum = {0};
-    fy_box     all = {{0}, {0}};
+    fy_box all = {{0}, {0}};
     for (size_t i = 0; i < n_feeds; i++) {
-        fy_box     box = filled_box(&feeds[i], n_dims);
+        fy_box box = filled_box(&feeds[i], n_dims);
         fy_hash128 its = measure(&box, n_dims);
         sum.low += its.low; /* each half by itself, without a carry */
         sum.high += its.high;
@@ -500,8 +500,8 @@ static ferry_status parse_feeds(ferry_spec *spec, fy_tensor *tensor, const json_
                                 const repeat *numbers, const fy_json_place *place,
                                 ferry_error *error)
 {
-    bool   is_name = json_is_string(json);
-    size_t n       = is_name ? 1 : json_array_size(json);
+    bool is_name = json_is_string(json);
+    size_t n = is_name ? 1 : json_array_size(json);
     if (!is_name && !json_is_array(json)) {
         return fy_json_fail(place, error, "must be the name of a tensor or an array of boxes");
     }
@@ -520,7 +520,7 @@ static ferry_status parse_feeds(ferry_spec *spec, fy_tensor *tensor, const json_
     }
     for (size_t i = 0; !is_name && i < n && status == FERRY_OK; i++) {
         fy_json_place at = {.parent = place, .index = i};
-        ferry_error   inner;
+        ferry_error inner;
         status = parse_feed(spec, tensor, json_array_get(json, i), numbers, &at, &feeds[i], &inner);
         if (status != FERRY_OK) {
             return fy_fail(error, status, "%s (tensor \"%s\")", inner.message, tensor->name);
@@ -529,7 +529,7 @@ static ferry_status parse_feeds(ferry_spec *spec, fy_tensor *tensor, const json_
     if (status == FERRY_OK && !is_name) {
         status = check_tiling(tensor, feeds, n, place, error);
     }
-    tensor->feeds   = feeds;
+    tensor->feeds = feeds;
     tensor->n_feeds = (uint32_t)n;
     return status;
 }
@@ -539,10 +539,10 @@ static ferry_status resolve_entry(ferry_spec *spec, const json_t *json, uint32_t
                                   const fy_json_place *place, uint32_t *next_out,
                                   ferry_error *error)
 {
-    const json_t *source    = json_object_get(json, "source");
-    const json_t *count     = json_object_get(json, "count");
+    const json_t *source = json_object_get(json, "source");
+    const json_t *count = json_object_get(json, "count");
     fy_json_place source_at = {.parent = place, .key = "source"};
-    repeat        numbers   = {0};
+    repeat numbers = {0};
     for (size_t i = 0; i < json_array_size(count); i++) {
         numbers.counts[numbers.n_counts++] = (uint64_t)json_integer_value(json_array_get(count, i));
     }
@@ -581,19 +581,19 @@ static ferry_status check_sources(const ferry_spec *spec, const fy_json_place *p
 ferry_status fy_spec_parse_tensors(ferry_spec *spec, const json_t *json, const fy_json_place *place,
                                    ferry_error *error)
 {
-    uint32_t     next   = spec->n_tensors;
+    uint32_t next = spec->n_tensors;
     ferry_status status = fy_json_expect_array(json, place, error);
     for (size_t i = 0; i < json_array_size(json) && status == FERRY_OK; i++) {
-        entry         e;
+        entry e;
         fy_json_place at = {.parent = place, .index = i};
-        status           = parse_named_entry(spec, json_array_get(json, i), &at, &e, error);
+        status = parse_named_entry(spec, json_array_get(json, i), &at, &e, error);
         if (status == FERRY_OK) {
             status = add_entry(spec, &e, &at, error);
         }
     }
     for (size_t i = 0; i < json_array_size(json) && status == FERRY_OK; i++) {
         fy_json_place at = {.parent = place, .index = i};
-        status           = resolve_entry(spec, json_array_get(json, i), next, &at, &next, error);
+        status = resolve_entry(spec, json_array_get(json, i), next, &at, &next, error);
     }
     return status == FERRY_OK ? check_sources(spec, place, error) : status;
 }

@@ -9,8 +9,8 @@
 /* By the number of a split as it was. */
 typedef struct renumbering {
     uint32_t **number; /* where each part went; NULL: nowhere */
-    uint32_t  *split;  /* the number of the canonical split */
-    size_t     n_splits;
+    uint32_t *split;   /* the number of the canonical split */
+    size_t n_splits;
 } renumbering;
 
 static void renumbering_cleanup(renumbering *r)
@@ -25,16 +25,16 @@ static void renumbering_cleanup(renumbering *r)
 static ferry_status renumber_split(fy_problem *problem, renumbering *r, uint32_t number,
                                    ferry_error *error)
 {
-    const fy_split *split     = problem->splits[number];
-    fy_split       *canonical = NULL;
-    uint32_t       *to        = fy_alloc(split->n_parts, sizeof *to);
-    r->split[number]          = number;
+    const fy_split *split = problem->splits[number];
+    fy_split *canonical = NULL;
+    uint32_t *to = fy_alloc(split->n_parts, sizeof *to);
+    r->split[number] = number;
     if (to == NULL) {
         return fy_fail_no_memory(error, "the parts of a split");
     }
     ferry_status status = fy_split_canonical(split, to, &canonical, error);
     if (status == FERRY_OK && canonical != NULL) {
-        status            = fy_problem_add_split(problem, canonical, &r->split[number], error);
+        status = fy_problem_add_split(problem, canonical, &r->split[number], error);
         r->number[number] = to;
         return status;
     }
@@ -44,13 +44,13 @@ static ferry_status renumber_split(fy_problem *problem, renumbering *r, uint32_t
 
 static ferry_status renumber_splits(fy_problem *problem, renumbering *r, ferry_error *error)
 {
-    size_t n  = problem->n_splits;
+    size_t n = problem->n_splits;
     r->number = fy_alloc_zeroed(n, sizeof(uint32_t *));
-    r->split  = fy_alloc(n, sizeof *r->split);
+    r->split = fy_alloc(n, sizeof *r->split);
     if (r->number == NULL || r->split == NULL) {
         return fy_fail_no_memory(error, "the parts of all splits");
     }
-    r->n_splits         = n;
+    r->n_splits = n;
     ferry_status status = FERRY_OK;
     for (uint32_t i = 0; i < n && status == FERRY_OK; i++) {
         status = renumber_split(problem, r, i, error);
@@ -66,9 +66,9 @@ static uint32_t cell_to(const fy_problem *problem, const renumbering *r, const f
     uint32_t to = 0;
     fy_layout_parts(problem, layout, cell, parts);
     for (uint32_t d = 0; d < layout->n_dims; d++) {
-        uint32_t        split  = layout->split[d];
+        uint32_t split = layout->split[d];
         const uint32_t *number = r->number[split];
-        to                     = to * problem->splits[r->split[split]]->n_parts +
+        to = to * problem->splits[r->split[split]]->n_parts +
              (number == NULL ? parts[d] : number[parts[d]]);
     }
     return layout->n_flat == 0 ? to : to * layout->n_flat + parts[layout->n_dims];
@@ -78,11 +78,11 @@ static ferry_status renumber_holders(fy_problem *problem, const renumbering *r,
                                      const fy_placement *placement, uint32_t *number_out,
                                      ferry_error *error)
 {
-    const fy_holders *old     = problem->holders[placement->holders];
-    const fy_layout  *layout  = &placement->layout;
-    fy_holder        *entries = fy_alloc(old->n_slots, sizeof *entries);
-    fy_holders       *holders = NULL;
-    uint32_t          n_cells = layout->n_flat == 0 ? 1 : layout->n_flat;
+    const fy_holders *old = problem->holders[placement->holders];
+    const fy_layout *layout = &placement->layout;
+    fy_holder *entries = fy_alloc(old->n_slots, sizeof *entries);
+    fy_holders *holders = NULL;
+    uint32_t n_cells = layout->n_flat == 0 ? 1 : layout->n_flat;
     if (entries == NULL) {
         return fy_fail_no_memory(error, "a table of holders");
     }
@@ -91,8 +91,8 @@ static ferry_status renumber_holders(fy_problem *problem, const renumbering *r,
     }
     for (uint32_t i = 0; i < old->n_slots; i++) {
         uint32_t slot = old->by_rank[i];
-        entries[i]    = (fy_holder){.rank = old->rank[slot],
-                                    .cell = cell_to(problem, r, layout, old->cell[slot])};
+        entries[i] = (fy_holder){.rank = old->rank[slot],
+                                 .cell = cell_to(problem, r, layout, old->cell[slot])};
     }
     ferry_status status = fy_holders_create(n_cells, entries, old->n_slots, &holders, error);
     fy_free(entries);
@@ -104,9 +104,9 @@ static ferry_status unify_placement(fy_problem *problem, const renumbering *r, u
                                     uint32_t *number_out, ferry_error *error)
 {
     fy_placement placement = problem->placements[number];
-    fy_layout   *layout    = &placement.layout;
-    bool         changed   = false;
-    ferry_status status    = FERRY_OK;
+    fy_layout *layout = &placement.layout;
+    bool changed = false;
+    ferry_status status = FERRY_OK;
     for (uint32_t d = 0; d < layout->n_dims; d++) {
         changed = changed || r->number[layout->split[d]] != NULL;
     }
@@ -130,9 +130,9 @@ static uint32_t placement_to(const uint32_t *to, uint32_t placement)
 
 ferry_status fy_problem_unify(fy_problem *problem, ferry_error *error)
 {
-    renumbering  r      = {0};
-    size_t       n      = problem->n_placements;
-    uint32_t    *to     = fy_alloc(n, sizeof *to);
+    renumbering r = {0};
+    size_t n = problem->n_placements;
+    uint32_t *to = fy_alloc(n, sizeof *to);
     ferry_status status = renumber_splits(problem, &r, error);
     if (status == FERRY_OK && to == NULL) {
         status = fy_fail_no_memory(error, "the placements");

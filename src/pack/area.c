@@ -47,7 +47,7 @@ static ferry_status check_extent(uint64_t offset, uint64_t element_bytes, uint32
                                  const uint64_t *length, const uint64_t *stride, ferry_error *error)
 {
     uint32_t order[MOST_DIMS];
-    uint32_t n      = sort_by_stride(n_dims, length, stride, order);
+    uint32_t n = sort_by_stride(n_dims, length, stride, order);
     uint64_t extent = element_bytes;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t d = order[i];
@@ -85,9 +85,9 @@ static void wrap(fy_area *area, uint64_t length, uint64_t stride)
 static void reverse(uint64_t *values, uint32_t n)
 {
     for (uint32_t i = 0; i < n / 2; i++) {
-        uint64_t other    = values[n - 1 - i];
+        uint64_t other = values[n - 1 - i];
         values[n - 1 - i] = values[i];
-        values[i]         = other;
+        values[i] = other;
     }
 }
 
@@ -136,7 +136,7 @@ void fy_area_hull(const fy_area *area, uint64_t *begin_out, uint64_t *end_out)
         end += (area->length[d] - 1) * area->stride[d];
     }
     *begin_out = area->bytes == 0 ? 0 : area->offset;
-    *end_out   = area->bytes == 0 ? 0 : end;
+    *end_out = area->bytes == 0 ? 0 : end;
 }
 
 fy_area_walk fy_area_walk_of(const fy_area *area, uint64_t first, uint64_t bytes)
@@ -145,7 +145,7 @@ fy_area_walk fy_area_walk_of(const fy_area *area, uint64_t first, uint64_t bytes
     if (bytes == 0) {
         return walk;
     }
-    uint64_t run    = first / area->run_bytes;
+    uint64_t run = first / area->run_bytes;
     uint64_t inside = first - run * area->run_bytes;
     for (uint32_t d = area->n_dims; d-- > 0; run /= area->length[d]) {
         walk.index[d] = run % area->length[d];
@@ -162,7 +162,7 @@ bool fy_area_next(fy_area_walk *walk, uint64_t *offset_out, uint64_t *bytes_out)
         return false;
     }
     *offset_out = walk->at;
-    *bytes_out  = fy_min(walk->n_here, walk->left);
+    *bytes_out = fy_min(walk->n_here, walk->left);
     fy_walk_take(walk, *bytes_out);
     return true;
 }

@@ -44,10 +44,10 @@ void fy_area_hull(const fy_area *area, uint64_t *begin_out, uint64_t *end_out);
 /* Walks the runs of bytes [first, first + bytes) of an area. */
 typedef struct fy_area_walk {
     const fy_area *area;
-    uint64_t       left;   /* bytes that are still to come */
-    uint64_t       at;     /* offset of the next run */
-    uint64_t       n_here; /* what is left of the run at `at` */
-    uint64_t       index[FERRY_MAX_DIMS];
+    uint64_t left;   /* bytes that are still to come */
+    uint64_t at;     /* offset of the next run */
+    uint64_t n_here; /* what is left of the run at `at` */
+    uint64_t index[FERRY_MAX_DIMS];
 } fy_area_walk;
 
 fy_area_walk fy_area_walk_of(const fy_area *area, uint64_t first, uint64_t bytes);

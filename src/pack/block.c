@@ -7,8 +7,8 @@
 
 enum {
     TRANSPOSE_MOST = 16, /* bytes of a row: longer ones use enough of a line */
-    LINE           = 64,
-    LEAST_EDGE     = 8 /* of a tile, in rows */
+    LINE = 64,
+    LEAST_EDGE = 8 /* of a tile, in rows */
 };
 
 #define ALWAYS_INLINE inline __attribute__((always_inline))
@@ -16,7 +16,7 @@ enum {
 /* With a constant length the compiler makes a load and a store of a row. */
 static ALWAYS_INLINE void copy_rows(const fy_block *b, size_t row_bytes)
 {
-    char       *to   = b->to;
+    char *to = b->to;
     const char *from = b->from;
     for (uint64_t i = 0; i < b->n_rows; i++) {
         memcpy(to, from, row_bytes);
@@ -28,10 +28,10 @@ static ALWAYS_INLINE void copy_rows(const fy_block *b, size_t row_bytes)
 /* Rows of n to 2 n bytes as two halves that may overlap: no call, and no branch for the rest. */
 static ALWAYS_INLINE void copy_halves(const fy_block *b, size_t half)
 {
-    char       *to   = b->to;
+    char *to = b->to;
     const char *from = b->from;
-    size_t      rest = (size_t)b->row_bytes - half;
-    char        first[32], second[32];
+    size_t rest = (size_t)b->row_bytes - half;
+    char first[32], second[32];
     for (uint64_t i = 0; i < b->n_rows; i++) {
         memcpy(first, from, half);
         memcpy(second, from + rest, half);
@@ -88,7 +88,7 @@ typedef struct plane {
 static bool plane_of(const fy_area_walk *walk, uint64_t row_bytes, plane *plane_out)
 {
     const fy_area *area = walk->area;
-    uint32_t       n    = area->n_dims;
+    uint32_t n = area->n_dims;
     if (walk->n_here > row_bytes) {
         *plane_out = (plane){.n_outer = walk->n_here / row_bytes, .inner = row_bytes};
         return true;
@@ -98,8 +98,8 @@ static bool plane_of(const fy_area_walk *walk, uint64_t row_bytes, plane *plane_
     }
     *plane_out = (plane){.n_outer = area->length[n - 2] - walk->index[n - 2],
                          .n_inner = area->length[n - 1],
-                         .outer   = area->stride[n - 2],
-                         .inner   = area->stride[n - 1]};
+                         .outer = area->stride[n - 2],
+                         .inner = area->stride[n - 1]};
     return true;
 }
 
@@ -108,7 +108,7 @@ static void shape_as(plane *p, const plane *other)
 {
     if (p->n_inner == 0) {
         p->n_inner = other->n_inner;
-        p->outer   = other->n_inner * p->inner;
+        p->outer = other->n_inner * p->inner;
         p->n_outer /= other->n_inner;
     }
 }
@@ -116,14 +116,14 @@ static void shape_as(plane *p, const plane *other)
 static void copy_tiles(const fy_block *corner, const plane *to, const plane *from, uint64_t n_outer)
 {
     uint64_t edge = LINE / corner->row_bytes;
-    edge          = edge < LEAST_EDGE ? LEAST_EDGE : edge;
+    edge = edge < LEAST_EDGE ? LEAST_EDGE : edge;
     for (uint64_t i = 0; i < n_outer; i += edge) {
         uint64_t i_end = fy_min(i + edge, n_outer);
         for (uint64_t j = 0; j < to->n_inner; j += edge) {
             fy_block row = *corner;
-            row.n_rows   = fy_min(edge, to->n_inner - j);
+            row.n_rows = fy_min(edge, to->n_inner - j);
             for (uint64_t k = i; k < i_end; k++) {
-                row.to   = corner->to + k * to->outer + j * to->inner;
+                row.to = corner->to + k * to->outer + j * to->inner;
                 row.from = corner->from + k * from->outer + j * from->inner;
                 fy_block_copy_cached(&row);
             }
@@ -134,8 +134,8 @@ static void copy_tiles(const fy_block *corner, const plane *to, const plane *fro
 /* To row n of the dim around the fastest, which is the first of its own. */
 static void take_outer(fy_area_walk *walk, uint64_t row_bytes, uint64_t n_inner, uint64_t n_outer)
 {
-    const fy_area *area  = walk->area;
-    uint64_t       bytes = row_bytes * n_inner * n_outer;
+    const fy_area *area = walk->area;
+    uint64_t bytes = row_bytes * n_inner * n_outer;
     if (walk->n_here > row_bytes) {
         fy_walk_take(walk, bytes);
         return;
@@ -149,7 +149,7 @@ static void take_outer(fy_area_walk *walk, uint64_t row_bytes, uint64_t n_inner,
 bool fy_block_transpose(fy_side *to, fy_side *from)
 {
     fy_block corner = {.to = to->base + to->walk.at, .from = from->base + from->walk.at};
-    plane    t, f;
+    plane t, f;
     corner.row_bytes = fy_min(to->walk.n_here, from->walk.n_here);
     if (corner.row_bytes > TRANSPOSE_MOST || !plane_of(&to->walk, corner.row_bytes, &t) ||
         !plane_of(&from->walk, corner.row_bytes, &f) || t.n_inner + f.n_inner == 0) {
@@ -162,7 +162,7 @@ bool fy_block_transpose(fy_side *to, fy_side *from)
     if (t.n_inner != f.n_inner || n_outer < 2 || (t.outer > t.inner && f.outer > f.inner)) {
         return false;
     }
-    corner.to_distance   = t.inner;
+    corner.to_distance = t.inner;
     corner.from_distance = f.inner;
     copy_tiles(&corner, &t, &f, n_outer);
     take_outer(&to->walk, corner.row_bytes, t.n_inner, n_outer);

@@ -8,18 +8,18 @@
 
 /* Rows of bytes, equally spaced on either side: what two walks have in common where they stand. */
 typedef struct fy_block {
-    char       *to;
+    char *to;
     const char *from;
-    uint64_t    to_distance;
-    uint64_t    from_distance;
-    uint64_t    n_rows;
-    uint64_t    row_bytes;
+    uint64_t to_distance;
+    uint64_t from_distance;
+    uint64_t n_rows;
+    uint64_t row_bytes;
 } fy_block;
 
 /* One side of a copy: a walk and where its area lies. */
 typedef struct fy_side {
     fy_area_walk walk;
-    char        *base;
+    char *base;
 } fy_side;
 
 static inline fy_side fy_side_of(const fy_area *area, const void *base, uint64_t first,
@@ -31,11 +31,11 @@ static inline fy_side fy_side_of(const fy_area *area, const void *base, uint64_t
 /* At least one row. Nobody has walked over it yet. Both have as much left, and something. */
 static inline fy_block fy_block_here(const fy_side *to, const fy_side *from)
 {
-    fy_block b  = {.to = to->base + to->walk.at, .from = from->base + from->walk.at};
+    fy_block b = {.to = to->base + to->walk.at, .from = from->base + from->walk.at};
     b.row_bytes = fy_min(fy_min(to->walk.n_here, from->walk.n_here), to->walk.left);
-    b.n_rows    = fy_min(fy_min(fy_walk_pieces(&to->walk, b.row_bytes, &b.to_distance),
-                                fy_walk_pieces(&from->walk, b.row_bytes, &b.from_distance)),
-                         to->walk.left / b.row_bytes);
+    b.n_rows = fy_min(fy_min(fy_walk_pieces(&to->walk, b.row_bytes, &b.to_distance),
+                             fy_walk_pieces(&from->walk, b.row_bytes, &b.from_distance)),
+                      to->walk.left / b.row_bytes);
     return b;
 }
 

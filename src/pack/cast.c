@@ -16,8 +16,8 @@ static const fy_cast_kernels *kernels(void)
 {
     static const fy_cast_kernels *const all[] = {
         [FY_ISA_BASELINE] = &fy_cast_baseline,
-        [FY_ISA_AVX2]     = &fy_cast_avx2,
-        [FY_ISA_AVX512]   = &fy_cast_avx512,
+        [FY_ISA_AVX2] = &fy_cast_avx2,
+        [FY_ISA_AVX512] = &fy_cast_avx512,
     };
     return all[fy_cpu_isa()];
 }
@@ -99,8 +99,8 @@ typedef struct place {
 static place place_of(const fy_cast *cast, uint64_t element)
 {
     uint64_t row = element / cast->n_columns;
-    return (place){.plane  = row / cast->n_rows,
-                   .row    = row % cast->n_rows,
+    return (place){.plane = row / cast->n_rows,
+                   .row = row % cast->n_rows,
                    .column = element % cast->n_columns};
 }
 
@@ -111,7 +111,7 @@ static void step(const fy_cast *cast, place *p, uint64_t n)
     p->column += n;
     if (p->column == cast->n_columns) {
         p->column = 0;
-        p->row    = p->row + 1 == cast->n_rows ? 0 : p->row + 1;
+        p->row = p->row + 1 == cast->n_rows ? 0 : p->row + 1;
         p->plane += p->row == 0;
     }
 }
@@ -127,8 +127,8 @@ static float scale_at(const fy_cast *cast, const fy_cast_scales *s, place p, uin
     }
     uint64_t column = p.column + s->origin[1];
     uint64_t inside = column % s->block[1];
-    uint64_t row    = (p.row + s->origin[0]) / s->block[0];
-    *n_inout        = fy_min(fy_min(*n_inout, s->block[1] - inside), cast->n_columns - p.column);
+    uint64_t row = (p.row + s->origin[0]) / s->block[0];
+    *n_inout = fy_min(fy_min(*n_inout, s->block[1] - inside), cast->n_columns - p.column);
     return s->values[p.plane * s->plane + row * s->pitch + column / s->block[1]];
 }
 
@@ -137,9 +137,9 @@ static void scale_all(const fy_cast *cast, const fy_cast_kernels *k, float *valu
 {
     const fy_cast_scales *from = &cast->from_scales, *to = &cast->to_scales;
     for (uint64_t i = 0, same; i < n; i += same) {
-        same             = n - i;
+        same = n - i;
         float from_scale = scale_at(cast, from, p, &same);
-        float to_scale   = scale_at(cast, to, p, &same);
+        float to_scale = scale_at(cast, to, p, &same);
         if (from->values != NULL) {
             k->multiply(values + i, (size_t)same, from_scale);
         }
@@ -154,9 +154,9 @@ static void scale_all(const fy_cast *cast, const fy_cast_kernels *k, float *valu
 static void cast_piece(const fy_cast *cast, const fy_cast_kernels *k, char *to, const char *from,
                        size_t n, uint64_t element)
 {
-    float                 values[PIECE];
-    _Alignas(64) char     out[PIECE * sizeof(float)];
-    size_t                to_bytes = fy_cast_element_bytes(cast->to_kind);
+    float values[PIECE];
+    _Alignas(64) char out[PIECE * sizeof(float)];
+    size_t to_bytes = fy_cast_element_bytes(cast->to_kind);
     const fy_cast_scales *fs = &cast->from_scales, *ts = &cast->to_scales;
     widen(k, cast->from_kind, values, from, n);
     if (fs->values != NULL || ts->values != NULL) {
@@ -177,14 +177,14 @@ static void ask_for(const char *next, uint64_t n_bytes)
 void fy_area_cast(const fy_cast *cast, const fy_area *to, void *to_base, const fy_area *from,
                   const void *from_base, uint64_t first, uint64_t n)
 {
-    uint64_t               to_bytes   = fy_cast_element_bytes(cast->to_kind);
-    uint64_t               from_bytes = fy_cast_element_bytes(cast->from_kind);
-    fy_area_walk           t          = fy_area_walk_of(to, first * to_bytes, n * to_bytes);
-    fy_area_walk           f          = fy_area_walk_of(from, first * from_bytes, n * from_bytes);
-    const fy_cast_kernels *k          = kernels();
+    uint64_t to_bytes = fy_cast_element_bytes(cast->to_kind);
+    uint64_t from_bytes = fy_cast_element_bytes(cast->from_kind);
+    fy_area_walk t = fy_area_walk_of(to, first * to_bytes, n * to_bytes);
+    fy_area_walk f = fy_area_walk_of(from, first * from_bytes, n * from_bytes);
+    const fy_cast_kernels *k = kernels();
     for (uint64_t element = first, end = first + n; element < end;) {
         uint64_t here = fy_min(t.n_here / to_bytes, f.n_here / from_bytes);
-        here          = fy_min(fy_min(here, end - element), PIECE);
+        here = fy_min(fy_min(here, end - element), PIECE);
         ask_for((const char *)from_base + f.at + here * from_bytes,
                 fy_min(f.n_here - here * from_bytes, here * from_bytes));
         cast_piece(cast, k, (char *)to_base + t.at, (const char *)from_base + f.at, (size_t)here,

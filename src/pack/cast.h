@@ -20,16 +20,16 @@
 /* The scales of one side, row-major by block; NULL: there are none. */
 typedef struct fy_cast_scales {
     const float *values;
-    uint64_t     block[2];  /* rows and columns of one; 0, 0: values has one for all */
-    uint64_t     origin[2]; /* the row and the column of the first element in the grid of blocks */
-    uint64_t     pitch;     /* from a row of blocks to the next */
-    uint64_t     plane;     /* from the blocks of a matrix to those of the next */
+    uint64_t block[2];  /* rows and columns of one; 0, 0: values has one for all */
+    uint64_t origin[2]; /* the row and the column of the first element in the grid of blocks */
+    uint64_t pitch;     /* from a row of blocks to the next */
+    uint64_t plane;     /* from the blocks of a matrix to those of the next */
 } fy_cast_scales;
 
 typedef struct fy_cast {
-    uint32_t       from_kind, to_kind; /* ferry_dtype_kind */
+    uint32_t from_kind, to_kind; /* ferry_dtype_kind */
     fy_cast_scales from_scales, to_scales;
-    uint64_t       n_rows, n_columns; /* of the matrices that the elements are, row-major */
+    uint64_t n_rows, n_columns; /* of the matrices that the elements are, row-major */
 } fy_cast;
 
 /* Whether there is such a cast. f64 only becomes f32; the others become one another. */

@@ -35,10 +35,10 @@ static ALWAYS_INLINE float float_of(uint32_t bits)
  */
 static ALWAYS_INLINE uint32_t widened(uint32_t magnitude, uint32_t mantissa, uint32_t bias)
 {
-    uint32_t moved  = magnitude << (F32_MANTISSA - mantissa);
-    uint32_t least  = (F32_BIAS + 1 - bias) << F32_MANTISSA; /* the smallest normal number */
+    uint32_t moved = magnitude << (F32_MANTISSA - mantissa);
+    uint32_t least = (F32_BIAS + 1 - bias) << F32_MANTISSA; /* the smallest normal number */
     uint32_t normal = moved + ((F32_BIAS - bias) << F32_MANTISSA);
-    uint32_t small  = bits_of(float_of(moved + least) - float_of(least));
+    uint32_t small = bits_of(float_of(moved + least) - float_of(least));
     return magnitude < 1u << mantissa ? small : normal;
 }
 
@@ -51,12 +51,12 @@ static ALWAYS_INLINE uint32_t narrowed(uint32_t magnitude, uint32_t mantissa, ui
 {
     uint32_t shift = F32_MANTISSA - mantissa;
     uint32_t least = (F32_BIAS + 1 - bias) << F32_MANTISSA;
-    uint32_t unit  = (F32_BIAS + 1 - bias - mantissa + F32_MANTISSA) << F32_MANTISSA;
-    uint32_t even  = (magnitude >> shift) & 1;
+    uint32_t unit = (F32_BIAS + 1 - bias - mantissa + F32_MANTISSA) << F32_MANTISSA;
+    uint32_t even = (magnitude >> shift) & 1;
     uint32_t normal =
         ((magnitude + (1u << (shift - 1)) - 1 + even) >> shift) - ((F32_BIAS - bias) << mantissa);
     uint32_t capped = magnitude < least ? magnitude : 0;
-    uint32_t small  = bits_of(float_of(capped) + float_of(unit)) - unit;
+    uint32_t small = bits_of(float_of(capped) + float_of(unit)) - unit;
     return magnitude < least ? small : normal;
 }
 
@@ -68,7 +68,7 @@ static ALWAYS_INLINE uint32_t least_of(uint32_t a, uint32_t b)
 static ALWAYS_INLINE float widen_one_f16(uint32_t half)
 {
     uint32_t magnitude = half & 0x7fff, sign = (half & 0x8000) << 16;
-    uint32_t bits    = widened(magnitude, 10, 15);
+    uint32_t bits = widened(magnitude, 10, 15);
     uint32_t special = F32_INFINITY | (magnitude & 0x3ff) << 13;
     return float_of(sign | (magnitude >= 0x7c00 ? special : bits));
 }
@@ -83,13 +83,13 @@ static ALWAYS_INLINE uint32_t narrow_one_f16(float value)
 {
     uint32_t bits = bits_of(value), magnitude = bits & 0x7fffffff;
     uint32_t code = least_of(narrowed(magnitude, 10, 15), 0x7c00);
-    uint32_t nan  = 0x7e00 | (magnitude >> 13 & 0x3ff);
+    uint32_t nan = 0x7e00 | (magnitude >> 13 & 0x3ff);
     return (bits >> 16 & 0x8000) | (magnitude > F32_INFINITY ? nan : code);
 }
 
 static ALWAYS_INLINE uint32_t narrow_one_bf16(float value)
 {
-    uint32_t bits    = bits_of(value);
+    uint32_t bits = bits_of(value);
     uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
     return (bits & 0x7fffffff) > F32_INFINITY ? bits >> 16 | 0x40 : rounded;
 }
@@ -105,7 +105,7 @@ static ALWAYS_INLINE uint32_t narrow_one_f8e5m2(float value)
 {
     uint32_t bits = bits_of(value), magnitude = bits & 0x7fffffff;
     uint32_t code = least_of(narrowed(magnitude, 2, 15), 0x7b);
-    code          = magnitude == F32_INFINITY ? 0x7c : code;
+    code = magnitude == F32_INFINITY ? 0x7c : code;
     return (bits >> 24 & 0x80) | (magnitude > F32_INFINITY ? 0x7f : code);
 }
 
@@ -200,15 +200,15 @@ static void divide(float *values, size_t n, float scale)
 }
 
 const fy_cast_kernels FY_CAST = {
-    .widen_f16     = widen_f16,
-    .widen_bf16    = widen_bf16,
-    .widen_f8e4m3  = widen_f8e4m3,
-    .widen_f8e5m2  = widen_f8e5m2,
-    .narrow_f64    = narrow_f64,
-    .narrow_f16    = narrow_f16,
-    .narrow_bf16   = narrow_bf16,
+    .widen_f16 = widen_f16,
+    .widen_bf16 = widen_bf16,
+    .widen_f8e4m3 = widen_f8e4m3,
+    .widen_f8e5m2 = widen_f8e5m2,
+    .narrow_f64 = narrow_f64,
+    .narrow_f16 = narrow_f16,
+    .narrow_bf16 = narrow_bf16,
     .narrow_f8e4m3 = narrow_f8e4m3,
     .narrow_f8e5m2 = narrow_f8e5m2,
-    .multiply      = multiply,
-    .divide        = divide,
+    .multiply = multiply,
+    .divide = divide,
 };

@@ -18,20 +18,20 @@
 enum {
     LINE = 64,
     /* Whole lines are streamed; of others, rows from here on: they lose less at their ends. */
-    STREAM_FROM    = 1024,
-    MOST_ROWS      = 32,    /* that are gathered before they are streamed */
-    PAGES_FROM     = 16384, /* rows so long are several pages, page beside page */
-    HASH_PIECE     = 4096,  /* what such rows are cut into for the hash */
-    BUFFER         = 8192,  /* of short rows; half of the smallest fast cache around */
-    ROWS_HASH_FROM = 1024   /* in all; of less than 241 bytes XXH3 is another function */
+    STREAM_FROM = 1024,
+    MOST_ROWS = 32,       /* that are gathered before they are streamed */
+    PAGES_FROM = 16384,   /* rows so long are several pages, page beside page */
+    HASH_PIECE = 4096,    /* what such rows are cut into for the hash */
+    BUFFER = 8192,        /* of short rows; half of the smallest fast cache around */
+    ROWS_HASH_FROM = 1024 /* in all; of less than 241 bytes XXH3 is another function */
 };
 
 const fy_rows_kernels *fy_rows_kernels_of(fy_isa isa)
 {
     static const fy_rows_kernels *const kernels[] = {
         [FY_ISA_BASELINE] = &fy_rows_baseline,
-        [FY_ISA_AVX2]     = &fy_rows_avx2,
-        [FY_ISA_AVX512]   = &fy_rows_avx512,
+        [FY_ISA_AVX2] = &fy_rows_avx2,
+        [FY_ISA_AVX512] = &fy_rows_avx512,
     };
     return kernels[isa];
 }
@@ -41,11 +41,11 @@ const fy_rows_kernels *fy_rows_kernels_of(fy_isa isa)
 /* Rows that wait to be streamed side by side: all of one length, from one block or several. */
 typedef struct queue {
     const fy_rows_kernels *kernels;
-    fy_row_hash           *hash;      /* NULL: none */
-    bool                   only_hash; /* nothing is written */
-    size_t                 n;
-    size_t                 row_bytes;
-    fy_row                 rows[MOST_ROWS];
+    fy_row_hash *hash; /* NULL: none */
+    bool only_hash;    /* nothing is written */
+    size_t n;
+    size_t row_bytes;
+    fy_row rows[MOST_ROWS];
 } queue;
 
 static void flush(queue *q)
@@ -83,7 +83,7 @@ static void push_pieces(queue *q, char *to, const char *from, size_t n_bytes)
 
 static void stream_block(queue *q, const fy_block *b)
 {
-    char       *to   = b->to;
+    char *to = b->to;
     const char *from = b->from;
     for (uint64_t i = 0; i < b->n_rows; i++, to += b->to_distance, from += b->from_distance) {
         if (b->row_bytes < PAGES_FROM) {
@@ -117,9 +117,9 @@ static void copy_cached(fy_side *to, fy_side *from)
 /* The next n_bytes of a side to or from contiguous memory, through the cache. */
 static void gather(char *to, fy_side *from, uint64_t n_bytes)
 {
-    fy_area  flat   = fy_area_flat(0, n_bytes);
-    fy_side  side   = fy_side_of(&flat, to, 0, n_bytes);
-    uint64_t left   = from->walk.left - n_bytes;
+    fy_area flat = fy_area_flat(0, n_bytes);
+    fy_side side = fy_side_of(&flat, to, 0, n_bytes);
+    uint64_t left = from->walk.left - n_bytes;
     from->walk.left = n_bytes;
     copy_cached(&side, from);
     from->walk.left = left;
@@ -131,11 +131,11 @@ static void gather(char *to, fy_side *from, uint64_t n_bytes)
  */
 static void assemble(fy_side *to, fy_side *from)
 {
-    char     buffer[BUFFER];
+    char buffer[BUFFER];
     uint64_t left = fy_min(to->walk.n_here, to->walk.left);
     while (left > 0) {
-        char    *at = to->base + to->walk.at;
-        uint64_t n  = fy_min(left, BUFFER - (uintptr_t)at % LINE);
+        char *at = to->base + to->walk.at;
+        uint64_t n = fy_min(left, BUFFER - (uintptr_t)at % LINE);
         gather(buffer, from, n);
         fy_copy_unfenced(at, buffer, (size_t)n);
         fy_walk_take(&to->walk, n);
@@ -181,8 +181,8 @@ void fy_area_unpack(const fy_area *to, void *to_base, const void *from, uint64_t
                     uint64_t bytes)
 {
     fy_area flat = fy_area_flat(0, bytes);
-    fy_side t    = fy_side_of(to, to_base, first, bytes);
-    fy_side f    = fy_side_of(&flat, from, 0, bytes);
+    fy_side t = fy_side_of(to, to_base, first, bytes);
+    fy_side f = fy_side_of(&flat, from, 0, bytes);
     copy_sides(&t, &f);
 }
 
@@ -203,7 +203,7 @@ static void hash_rows(fy_side *to, fy_side *from, bool only_hash, fy_hasher *has
 {
     fy_row_hash hash = {.n_stripes = 0};
     queue q = {.kernels = fy_rows_kernels_of(fy_cpu_isa()), .hash = &hash, .only_hash = only_hash};
-    uint64_t    kept = (from->walk.left - 1) % LINE + 1;
+    uint64_t kept = (from->walk.left - 1) % LINE + 1;
     const char *last = NULL; /* stripe */
     fy_hasher_numbers(hasher, hash.acc, &hash.secret);
     from->walk.left -= kept;
@@ -237,10 +237,10 @@ static void hash_buffer(fy_side *to, fy_side *from, bool only_hash, fy_hasher *h
     gather(buffer, from, n_bytes);
     fy_hasher_update(hasher, buffer, (size_t)n_bytes);
     if (!only_hash) {
-        fy_area  flat   = fy_area_flat(0, n_bytes);
-        fy_side  filled = fy_side_of(&flat, buffer, 0, n_bytes);
-        uint64_t left   = to->walk.left - n_bytes;
-        to->walk.left   = n_bytes;
+        fy_area flat = fy_area_flat(0, n_bytes);
+        fy_side filled = fy_side_of(&flat, buffer, 0, n_bytes);
+        uint64_t left = to->walk.left - n_bytes;
+        to->walk.left = n_bytes;
         copy_sides(to, &filled);
         to->walk.left = left;
     }
@@ -262,7 +262,7 @@ static uint64_t hash_sides(fy_side *to, fy_side *from, bool only_hash)
 uint64_t fy_area_hash(const fy_area *area, const void *base, uint64_t first, uint64_t bytes)
 {
     fy_side from = fy_side_of(area, base, first, bytes);
-    fy_side to   = from; /* walked over, never written */
+    fy_side to = from; /* walked over, never written */
     return hash_sides(&to, &from, true);
 }
 
@@ -278,8 +278,8 @@ uint64_t fy_area_pack_hash(void *to, const fy_area *from, const void *from_base,
                            uint64_t bytes)
 {
     fy_area flat = fy_area_flat(0, bytes);
-    fy_side t    = fy_side_of(&flat, to, 0, bytes);
-    fy_side f    = fy_side_of(from, from_base, first, bytes);
+    fy_side t = fy_side_of(&flat, to, 0, bytes);
+    fy_side f = fy_side_of(from, from_base, first, bytes);
     return hash_sides(&t, &f, false);
 }
 
@@ -287,7 +287,7 @@ uint64_t fy_area_unpack_hash(const fy_area *to, void *to_base, const void *from,
                              uint64_t bytes)
 {
     fy_area flat = fy_area_flat(0, bytes);
-    fy_side t    = fy_side_of(to, to_base, first, bytes);
-    fy_side f    = fy_side_of(&flat, from, 0, bytes);
+    fy_side t = fy_side_of(to, to_base, first, bytes);
+    fy_side f = fy_side_of(&flat, from, 0, bytes);
     return hash_sides(&t, &f, false);
 }

@@ -9,7 +9,7 @@
 
 /* A row that is to be copied; how long it is stands elsewhere. */
 typedef struct fy_row {
-    char       *to;
+    char *to;
     const char *from;
 } fy_row;
 
@@ -19,9 +19,9 @@ typedef struct fy_row {
  * that it has a part of, and the blocks are folded in their order.
  */
 enum {
-    FY_HASH_STRIPE        = 64,
+    FY_HASH_STRIPE = 64,
     FY_HASH_BLOCK_STRIPES = 16,
-    FY_HASH_BLOCK         = FY_HASH_STRIPE * FY_HASH_BLOCK_STRIPES,
+    FY_HASH_BLOCK = FY_HASH_STRIPE * FY_HASH_BLOCK_STRIPES,
     /* The most bytes of a call to a kernel that hashes. */
     FY_HASH_MOST_BYTES = 65536
 };
@@ -30,7 +30,7 @@ typedef struct fy_row_hash {
     _Alignas(64) uint64_t acc[8];  /* behind the last whole block */
     _Alignas(64) uint64_t open[8]; /* sum of the stripes of the block that is not yet whole */
     const unsigned char *secret;   /* that of XXH3 */
-    uint64_t             n_stripes;
+    uint64_t n_stripes;
 } fy_row_hash;
 
 /*

@@ -17,12 +17,12 @@
 #include <string.h>
 
 enum {
-    LINE         = 64,
-    TURN         = 2 * LINE,
+    LINE = 64,
+    TURN = 2 * LINE,
     SIDE_BY_SIDE = 4,
-    PREFETCH     = 768, /* of what is hashed: the work on it hides less of the wait than a copy */
-    N_VECTORS    = LINE / sizeof(VECTOR), /* of a line, of a stripe, of an accumulator */
-    MOST_BLOCKS  = FY_HASH_MOST_BYTES / FY_HASH_BLOCK + 1
+    PREFETCH = 768, /* of what is hashed: the work on it hides less of the wait than a copy */
+    N_VECTORS = LINE / sizeof(VECTOR), /* of a line, of a stripe, of an accumulator */
+    MOST_BLOCKS = FY_HASH_MOST_BYTES / FY_HASH_BLOCK + 1
 };
 _Static_assert((int)FY_HASH_STRIPE == (int)LINE, "rows are hashed line by line");
 
@@ -49,15 +49,15 @@ static void stream_rest(char *to, const char *from, size_t n_bytes)
 
 /* One of the rows under way. Of what is streamed, `left` bytes from a line's begin on. */
 typedef struct lane {
-    char       *to;
+    char *to;
     const char *from;
-    size_t      left;
+    size_t left;
 } lane;
 
 static ALWAYS_INLINE lane begin_lane(const fy_row *row, size_t row_bytes)
 {
     size_t head = -(uintptr_t)row->to % LINE;
-    head        = head < row_bytes ? head : row_bytes;
+    head = head < row_bytes ? head : row_bytes;
     memcpy(row->to, row->from, head);
     return (lane){.to = row->to + head, .from = row->from + head, .left = row_bytes - head};
 }
@@ -71,7 +71,7 @@ static ALWAYS_INLINE size_t begin_lanes(const fy_row *rows, size_t n_rows, size_
     EACH_ROW
     {
         lanes[i] = begin_lane(&rows[i], row_bytes);
-        common   = lanes[i].left < common ? lanes[i].left : common;
+        common = lanes[i].left < common ? lanes[i].left : common;
     }
     return common / TURN * TURN;
 }
@@ -92,7 +92,7 @@ static ALWAYS_INLINE void end_lanes(const lane *lanes, size_t n_rows, size_t at)
 
 static ALWAYS_INLINE void copy_rows(const fy_row *rows, size_t n_rows, size_t row_bytes)
 {
-    lane   lanes[SIDE_BY_SIDE];
+    lane lanes[SIDE_BY_SIDE];
     size_t common = begin_lanes(rows, n_rows, row_bytes, lanes);
     for (size_t at = 0; at < common; at += TURN) {
         EACH_ROW
@@ -144,8 +144,8 @@ static ALWAYS_INLINE void add_stripe(sum *s, const char *from, const unsigned ch
 {
     for (size_t i = 0; i < N_VECTORS; i++) {
         VECTOR data = LOAD(from + i * sizeof(VECTOR));
-        VECTOR key  = XOR(data, LOAD(secret + i * sizeof(VECTOR)));
-        s->v[i]     = ADD(s->v[i], ADD(SWAP(data), MULTIPLY(key, RIGHT(key, 32))));
+        VECTOR key = XOR(data, LOAD(secret + i * sizeof(VECTOR)));
+        s->v[i] = ADD(s->v[i], ADD(SWAP(data), MULTIPLY(key, RIGHT(key, 32))));
     }
 }
 
@@ -162,8 +162,8 @@ static ALWAYS_INLINE void add_to_block(uint64_t *block, sum *s)
 /* A row being hashed: its next stripe, counted from the first block's begin. */
 typedef struct reader {
     const char *from;
-    size_t      stripe;
-    sum         sum;
+    size_t stripe;
+    sum sum;
 } reader;
 
 static ALWAYS_INLINE void read_line(reader *r, const unsigned char *secret, uint64_t (*blocks)[8])
@@ -183,7 +183,7 @@ static ALWAYS_INLINE void begin_readers(const fy_row *rows, size_t n_rows, size_
 {
     EACH_ROW
     {
-        readers[i].from   = rows[i].from;
+        readers[i].from = rows[i].from;
         readers[i].stripe = stripe + i * (row_bytes / LINE);
         memset(&readers[i].sum, 0, sizeof readers[i].sum);
     }
@@ -208,7 +208,7 @@ static ALWAYS_INLINE void copy_hash_rows(const fy_row *rows, size_t n_rows, size
                                          size_t stripe, const unsigned char *secret,
                                          uint64_t (*blocks)[8])
 {
-    lane   lanes[SIDE_BY_SIDE];
+    lane lanes[SIDE_BY_SIDE];
     reader readers[SIDE_BY_SIDE];
     size_t common = begin_lanes(rows, n_rows, row_bytes, lanes);
     begin_readers(rows, n_rows, row_bytes, stripe, readers);
@@ -245,15 +245,15 @@ static ALWAYS_INLINE void scramble(sum *acc, const unsigned char *secret)
     const VECTOR prime = SPREAD(PRIME32);
     for (size_t i = 0; i < N_VECTORS; i++) {
         VECTOR key = XOR(acc->v[i], RIGHT(acc->v[i], 47));
-        key        = XOR(key, LOAD(secret + i * sizeof(VECTOR)));
-        acc->v[i]  = ADD(MULTIPLY(key, prime), LEFT(MULTIPLY(RIGHT(key, 32), prime), 32));
+        key = XOR(key, LOAD(secret + i * sizeof(VECTOR)));
+        acc->v[i] = ADD(MULTIPLY(key, prime), LEFT(MULTIPLY(RIGHT(key, 32), prime), 32));
     }
 }
 
 static void fold(fy_row_hash *hash, uint64_t (*blocks)[8], size_t n_whole)
 {
     const unsigned char *secret = hash->secret + 8 * FY_HASH_BLOCK_STRIPES;
-    sum                  acc    = load_sum(hash->acc);
+    sum acc = load_sum(hash->acc);
     for (size_t b = 0; b < n_whole; b++) {
         sum block = load_sum(blocks[b]);
         for (size_t i = 0; i < N_VECTORS; i++) {
@@ -280,9 +280,9 @@ static ALWAYS_INLINE void hash_all(const fy_row *rows, size_t n_rows, size_t row
                                    fy_row_hash *hash)
 {
     _Alignas(64) uint64_t blocks[MOST_BLOCKS + 1][8];
-    size_t                stripe = (size_t)(hash->n_stripes % FY_HASH_BLOCK_STRIPES);
-    size_t                step   = row_bytes / LINE;
-    size_t                end    = stripe + n_rows * step;
+    size_t stripe = (size_t)(hash->n_stripes % FY_HASH_BLOCK_STRIPES);
+    size_t step = row_bytes / LINE;
+    size_t end = stripe + n_rows * step;
     memset(blocks[1], 0, end / FY_HASH_BLOCK_STRIPES * sizeof blocks[0]);
     memcpy(blocks[0], hash->open, sizeof blocks[0]);
     for (; n_rows >= SIDE_BY_SIDE; n_rows -= SIDE_BY_SIDE, rows += SIDE_BY_SIDE) {

@@ -19,19 +19,19 @@ enum { SPIN_NS = 4000 };
  * that the kernel has not woken yet. The mutex guards what is not atomic.
  */
 struct fy_team {
-    uint32_t         n_threads; /* with the caller's */
-    uint32_t         n_started;
-    pthread_t       *threads;
-    pthread_mutex_t  mutex;
-    pthread_cond_t   has_work;
-    pthread_cond_t   is_left;
+    uint32_t n_threads; /* with the caller's */
+    uint32_t n_started;
+    pthread_t *threads;
+    pthread_mutex_t mutex;
+    pthread_cond_t has_work;
+    pthread_cond_t is_left;
     _Atomic uint64_t n_jobs; /* that were ever begun; written under the mutex, watched without */
-    _Atomic bool     ends;
-    bool             is_open;  /* the job may be joined */
-    uint32_t         n_inside; /* threads in the job, without the caller's */
-    uint64_t         n_parts;
+    _Atomic bool ends;
+    bool is_open;      /* the job may be joined */
+    uint32_t n_inside; /* threads in the job, without the caller's */
+    uint64_t n_parts;
     void (*work)(void *context, uint64_t part);
-    void            *context;
+    void *context;
     _Atomic uint64_t next; /* part; at n_parts and beyond there is none left */
 };
 
@@ -76,7 +76,7 @@ static void spin(const fy_team *team, uint64_t n_seen)
 
 static void *work_until_the_end(void *argument)
 {
-    fy_team *team   = argument;
+    fy_team *team = argument;
     uint64_t n_seen = 0;
     pthread_mutex_lock(&team->mutex);
     while (!team->ends) {
@@ -106,7 +106,7 @@ static void *work_until_the_end(void *argument)
 
 static ferry_status start_threads(fy_team *team, ferry_error *error)
 {
-    sigset_t     all, old;
+    sigset_t all, old;
     ferry_status status = FERRY_OK;
     sigfillset(&all); /* the threads have them blocked: signals are for the program's own */
     pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -138,7 +138,7 @@ ferry_status fy_team_create(uint32_t n_threads, fy_team **team_out, ferry_error 
     pthread_cond_init(&team->has_work, NULL);
     pthread_cond_init(&team->is_left, NULL);
     ferry_status status = FERRY_OK;
-    team->threads       = fy_alloc_zeroed(n_threads - 1, sizeof *team->threads);
+    team->threads = fy_alloc_zeroed(n_threads - 1, sizeof *team->threads);
     if (team->threads == NULL) {
         status = fy_fail_no_memory(error, "the threads of a team");
         goto out;
@@ -148,7 +148,7 @@ ferry_status fy_team_create(uint32_t n_threads, fy_team **team_out, ferry_error 
         goto out;
     }
     *team_out = team;
-    team      = NULL; /* the caller owns it now */
+    team = NULL; /* the caller owns it now */
 out:
     fy_team_destroy(team);
     return status;
@@ -184,7 +184,7 @@ static void open_job(fy_team *team, uint64_t n_parts, void (*work)(void *context
 {
     pthread_mutex_lock(&team->mutex);
     team->n_parts = n_parts;
-    team->work    = work;
+    team->work = work;
     team->context = context;
     team->is_open = true;
     atomic_store_explicit(&team->next, 0, memory_order_relaxed);

@@ -14,8 +14,8 @@
 typedef struct fy_team fy_team;
 
 ferry_status fy_team_create(uint32_t n_threads, fy_team **team_out, ferry_error *error);
-void         fy_team_destroy(fy_team *team); /* NULL is allowed */
-uint32_t     fy_team_size(const fy_team *team);
+void fy_team_destroy(fy_team *team); /* NULL is allowed */
+uint32_t fy_team_size(const fy_team *team);
 
 /*
  * Calls work(context, i) once for each i below n_parts, on any thread of the team, the caller's

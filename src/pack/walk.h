@@ -44,7 +44,7 @@ static inline uint64_t fy_walk_pieces(const fy_area_walk *walk, uint64_t n_bytes
                                       uint64_t *distance_out)
 {
     const fy_area *area = walk->area;
-    uint32_t       last = area->n_dims - 1;
+    uint32_t last = area->n_dims - 1;
     if (n_bytes == area->run_bytes && area->n_dims != 0) {
         *distance_out = area->stride[last];
         return area->length[last] - walk->index[last];

@@ -50,7 +50,7 @@ static bool box_is_aligned(const uint64_t *shape, const uint64_t *begin, const u
                            uint32_t n_dims, uint64_t offset, uint32_t bits)
 {
     uint64_t stride = 1, run = 1, first = 0;
-    bool     contiguous = true;
+    bool contiguous = true;
     for (uint32_t d = n_dims; d > 0; d--) {
         first += begin[d - 1] * stride;
         if (contiguous) {
@@ -68,8 +68,8 @@ static bool is_aligned_at_destination(const fy_routes *routes, const fy_route *r
                                       const fy_atom *atom, uint32_t dst_cell)
 {
     const fy_layout *dst = &routes->problem->placements[route->dst].layout;
-    uint32_t         parts[FY_MAX_DIMS + 1];
-    uint64_t         shape[FY_MAX_DIMS], begin, end;
+    uint32_t parts[FY_MAX_DIMS + 1];
+    uint64_t shape[FY_MAX_DIMS], begin, end;
     fy_route_dst_parts(routes, route, dst_cell, parts);
     uint64_t n_elements = fy_route_shard(routes, route, route->dst, route->dst_pad, parts, shape);
     fy_layout_flat_range(dst, parts[route->n_dims], n_elements, &begin, &end);
@@ -81,10 +81,10 @@ static bool is_aligned_at_destination(const fy_routes *routes, const fy_route *r
 static bool is_aligned_at_source(const fy_routes *routes, const fy_route *route,
                                  const fy_atom *atom, uint32_t rank)
 {
-    const fy_layout  *src     = &routes->problem->placements[route->src].layout;
+    const fy_layout *src = &routes->problem->placements[route->src].layout;
     const fy_holders *holders = route->view->holders;
-    uint32_t          parts[FY_MAX_DIMS + 1];
-    uint64_t          shape[FY_MAX_DIMS], at[FY_MAX_DIMS], begin, end;
+    uint32_t parts[FY_MAX_DIMS + 1];
+    uint64_t shape[FY_MAX_DIMS], at[FY_MAX_DIMS], begin, end;
     memset(parts, 0, sizeof parts);
     fy_layout_parts(routes->problem, src, holders->cell[fy_holders_find(holders, rank)],
                     parts + route->src_pad);
@@ -103,8 +103,8 @@ static bool is_aligned_at_source(const fy_routes *routes, const fy_route *route,
 static bool atom_is_aligned(const fy_routes *routes, const fy_route *route, const fy_atom *atom,
                             uint32_t dst_cell)
 {
-    const fy_view *view    = route->view;
-    bool           aligned = is_aligned_at_destination(routes, route, atom, dst_cell);
+    const fy_view *view = route->view;
+    bool aligned = is_aligned_at_destination(routes, route, atom, dst_cell);
     for (uint32_t i = view->cell_begin[atom->cell]; i < view->cell_begin[atom->cell + 1]; i++) {
         aligned = aligned && is_aligned_at_source(routes, route, atom, view->rank[i]);
         if (view->placement == FY_NONE) {
@@ -116,9 +116,9 @@ static bool atom_is_aligned(const fy_routes *routes, const fy_route *route, cons
 
 static ferry_status check_boxes(const fy_routes *routes, const fy_route *route, ferry_error *error)
 {
-    const fy_holders *dst    = fy_route_dst_holders(routes, route);
-    fy_atoms          atoms  = {0};
-    ferry_status      status = FERRY_OK;
+    const fy_holders *dst = fy_route_dst_holders(routes, route);
+    fy_atoms atoms = {0};
+    ferry_status status = FERRY_OK;
     for (uint32_t cell = 0; cell < dst->n_cells && status == FERRY_OK; cell++) {
         if (fy_holders_cell_size(dst, cell) == 0) {
             continue;
@@ -127,11 +127,11 @@ static ferry_status check_boxes(const fy_routes *routes, const fy_route *route, 
         for (size_t i = 0; i < atoms.n_items && status == FERRY_OK; i++) {
             if (!atom_is_aligned(routes, route, &atoms.items[i], cell)) {
                 uint32_t leg = fy_route_leg(routes, route, 0);
-                status       = fy_fail(error, FERRY_ERR_INVALID_PLAN,
-                                       "\"%s\" has elements of %u bits, and a box of it for rank %u "
-                                             "does not start and end on bytes; cut it at even places",
-                                       routes->problem->tensors[routes->legs[leg].tensor].name,
-                                       route->element_bits, dst->rank[dst->cell_begin[cell]]);
+                status = fy_fail(error, FERRY_ERR_INVALID_PLAN,
+                                 "\"%s\" has elements of %u bits, and a box of it for rank %u "
+                                 "does not start and end on bytes; cut it at even places",
+                                 routes->problem->tensors[routes->legs[leg].tensor].name,
+                                 route->element_bits, dst->rank[dst->cell_begin[cell]]);
             }
         }
     }

@@ -31,10 +31,10 @@ bool fy_atoms_push(fy_atoms *atoms, const fy_atom *atom)
 /* One run of one dimension becomes that dimension of the atom. */
 static void set_dim(const fy_route *route, fy_atom *atom, uint32_t d, const fy_run *run)
 {
-    atom->src_begin[d]  = run->src_local;
+    atom->src_begin[d] = run->src_local;
     atom->src_global[d] = run->src_global;
-    atom->dst_begin[d]  = run->dst_local;
-    atom->length[d]     = run->length;
+    atom->dst_begin[d] = run->dst_local;
+    atom->length[d] = run->length;
     atom->cell += run->src_cell * route->cell_weight[d];
 }
 
@@ -96,9 +96,9 @@ static uint64_t count_runs(const fy_route *route, const uint32_t *parts)
 static ferry_status list_product(const fy_routes *routes, const fy_route *route, uint32_t dst,
                                  fy_atoms *atoms, ferry_error *error)
 {
-    uint32_t      parts[FY_MAX_DIMS + 1];
-    size_t        at[FY_MAX_DIMS] = {0};
-    fy_flat_cut   cut             = {.atoms = atoms};
+    uint32_t parts[FY_MAX_DIMS + 1];
+    size_t at[FY_MAX_DIMS] = {0};
+    fy_flat_cut cut = {.atoms = atoms};
     const fy_run *runs[FY_MAX_DIMS];
     fy_route_dst_parts(routes, route, dst, parts);
     uint64_t count = count_runs(route, parts);
@@ -114,7 +114,7 @@ static ferry_status list_product(const fy_routes *routes, const fy_route *route,
     for (uint64_t i = 0; complete && i < count; i++) {
         for (uint32_t d = 0; d < route->n_dims; d++) {
             const fy_overlap *overlap = route->overlap[d];
-            runs[d]                   = &overlap->runs[overlap->run_begin[parts[d]] + at[d]];
+            runs[d] = &overlap->runs[overlap->run_begin[parts[d]] + at[d]];
         }
         fy_atom atom = make_atom(route, runs);
         complete = route->is_regular ? fy_atoms_push(atoms, &atom) : fy_flat_cut_push(&cut, &atom);
@@ -132,7 +132,7 @@ static ferry_status list_product(const fy_routes *routes, const fy_route *route,
 ferry_status fy_route_list_atoms(const fy_routes *routes, const fy_route *route, uint32_t dst,
                                  fy_atoms *atoms, ferry_error *error)
 {
-    atoms->n_items      = 0;
+    atoms->n_items = 0;
     ferry_status status = list_product(routes, route, dst, atoms, error);
     if (status == FERRY_OK && !route->is_regular) {
         fy_sort(atoms->items, atoms->n_items, sizeof *atoms->items, compare_atoms);
@@ -197,10 +197,10 @@ static void place_listed(const fy_route *route, uint32_t cell, uint32_t dst, fy_
 
 /* The runs that a source cell and a destination cell have in common, dimension by dimension. */
 typedef struct common_runs {
-    uint32_t        parts[FY_MAX_DIMS + 1]; /* of the destination */
+    uint32_t parts[FY_MAX_DIMS + 1]; /* of the destination */
     const fy_touch *touch[FY_MAX_DIMS];
-    size_t          at[FY_MAX_DIMS];
-    uint64_t        count; /* of combinations; 0: nothing in common */
+    size_t at[FY_MAX_DIMS];
+    uint64_t count; /* of combinations; 0: nothing in common */
 } common_runs;
 
 static void find_common(const fy_routes *routes, const fy_route *route, uint32_t cell, uint32_t dst,
@@ -220,9 +220,9 @@ static fy_atom next_common(const fy_route *route, common_runs *c, uint64_t *inde
     const fy_run *runs[FY_MAX_DIMS];
     *index_out = 0;
     for (uint32_t d = 0; d < route->n_dims; d++) {
-        const fy_overlap *overlap  = route->overlap[d];
-        uint32_t          position = overlap->run_order[c->touch[d]->first_run + c->at[d]];
-        runs[d]                    = &overlap->runs[overlap->run_begin[c->parts[d]] + position];
+        const fy_overlap *overlap = route->overlap[d];
+        uint32_t position = overlap->run_order[c->touch[d]->first_run + c->at[d]];
+        runs[d] = &overlap->runs[overlap->run_begin[c->parts[d]] + position];
         *index_out = *index_out * fy_overlap_n_runs(overlap, c->parts[d]) + position;
     }
     for (uint32_t d = route->n_dims; d > 0; d--) {
@@ -244,9 +244,9 @@ ferry_status fy_route_list_cell_atoms(const fy_routes *routes, const fy_route *r
                                   : status;
     }
     common_runs c;
-    fy_flat_cut cut      = {.atoms = atoms};
-    bool        complete = true;
-    atoms->n_items       = 0;
+    fy_flat_cut cut = {.atoms = atoms};
+    bool complete = true;
+    atoms->n_items = 0;
     find_common(routes, route, cell, dst, &c);
     if (!route->is_regular) {
         fy_flat_cut_init(&cut, routes, route, dst, atoms);
@@ -302,11 +302,11 @@ fy_cell_touch fy_route_touch(const fy_routes *routes, const fy_route *route, uin
     if (!route->is_regular) {
         return listed_touch(route, cell, dst);
     }
-    uint32_t      parts[FY_MAX_DIMS + 1];
+    uint32_t parts[FY_MAX_DIMS + 1];
     fy_cell_touch result = {.volume = 1, .dst = dst};
     fy_route_dst_parts(routes, route, dst, parts);
     for (uint32_t d = 0; d < route->n_dims; d++) {
-        uint32_t        c     = dim_cell(route, cell, d);
+        uint32_t c = dim_cell(route, cell, d);
         const fy_touch *touch = fy_overlap_find(route->overlap[d], c, parts[d]);
         if (touch == NULL) {
             return (fy_cell_touch){.dst = dst};
@@ -337,13 +337,13 @@ fy_cell_touch fy_route_touch_at(const fy_routes *routes, const fy_route *route, 
         return route->touches[low];
     }
     fy_cell_touch result = {.volume = 1};
-    uint64_t      inner  = fy_route_cell_total(route, cell);
-    uint64_t      dst    = 0;
+    uint64_t inner = fy_route_cell_total(route, cell);
+    uint64_t dst = 0;
     for (uint32_t d = 0; d < route->n_dims; d++) {
         uint32_t c = dim_cell(route, cell, d);
         inner /= fy_overlap_cell_total(route->overlap[d], c);
         /* Positions inside step by what lies outside of them already. */
-        uint64_t        scale = result.volume * inner;
+        uint64_t scale = result.volume * inner;
         const fy_touch *touch =
             fy_overlap_at(route->overlap[d], c, (position - result.before) / scale);
         result.before += touch->before * scale;
@@ -375,7 +375,7 @@ uint64_t fy_route_wanted(const fy_routes *routes, const fy_route *route, uint32_
     fy_route_dst_parts(routes, route, dst, parts);
     for (uint32_t d = 0; d < route->n_dims; d++) {
         const fy_overlap *overlap = route->overlap[d];
-        uint64_t          length  = 0;
+        uint64_t length = 0;
         for (size_t i = overlap->run_begin[parts[d]]; i < overlap->run_begin[parts[d] + 1]; i++) {
             length += overlap->runs[i].length;
         }
@@ -405,7 +405,7 @@ ferry_status fy_route_list_touches(const fy_routes *routes, const fy_route *rout
     if (!route->is_regular) {
         return copy_listed(route, cell, touches_inout, capacity, n_out, error);
     }
-    size_t   at[FY_MAX_DIMS] = {0};
+    size_t at[FY_MAX_DIMS] = {0};
     uint64_t count = 1, before = 0;
     for (uint32_t d = 0; d < route->n_dims; d++) {
         uint32_t c = dim_cell(route, cell, d);
@@ -418,7 +418,7 @@ ferry_status fy_route_list_touches(const fy_routes *routes, const fy_route *rout
         uint64_t dst = 0, volume = 1;
         for (uint32_t d = 0; d < route->n_dims; d++) {
             const fy_overlap *overlap = route->overlap[d];
-            const fy_touch   *touch =
+            const fy_touch *touch =
                 &overlap->touches[overlap->touch_begin[dim_cell(route, cell, d)] + at[d]];
             dst = dst * fy_route_split(routes, route->dst, route->dst_pad, d)->n_parts +
                   touch->dst_part;
@@ -428,7 +428,7 @@ ferry_status fy_route_list_touches(const fy_routes *routes, const fy_route *rout
             (fy_cell_touch){.volume = volume, .before = before, .dst = (uint32_t)dst};
         before += volume;
         for (uint32_t d = route->n_dims; d > 0; d--) {
-            uint32_t          c       = dim_cell(route, cell, d - 1);
+            uint32_t c = dim_cell(route, cell, d - 1);
             const fy_overlap *overlap = route->overlap[d - 1];
             if (++at[d - 1] < overlap->touch_begin[c + 1] - overlap->touch_begin[c]) {
                 break;

@@ -42,7 +42,7 @@ static void share_evenly(fy_balance *b)
 }
 
 typedef struct leveled {
-    double   level;
+    double level;
     uint32_t number; /* a server, a set or a member */
 } leveled;
 
@@ -75,7 +75,7 @@ static double best_level_cut(const fy_balance *b, leveled *servers, leveled *set
         double lowest = level_of(b, b->members[b->member_begin[s]]);
         for (size_t i = b->member_begin[s]; i < b->member_begin[s + 1]; i++) {
             double level = level_of(b, b->members[i]);
-            lowest       = level < lowest ? level : lowest;
+            lowest = level < lowest ? level : lowest;
         }
         sets[s] = (leveled){.level = lowest, .number = (uint32_t)s};
     }
@@ -83,10 +83,10 @@ static double best_level_cut(const fy_balance *b, leveled *servers, leveled *set
     fy_sort(sets, b->n_sets, sizeof *sets, compare_descending);
     double rate = 0, demand = 0, best = 0;
     size_t next_set = 0;
-    *server_out     = servers[0].number;
+    *server_out = servers[0].number;
     for (size_t i = 0; i < b->n_servers;) {
-        double   threshold = servers[i].level * (1 - SAME_LEVEL);
-        uint32_t lowest    = servers[i].number;
+        double threshold = servers[i].level * (1 - SAME_LEVEL);
+        uint32_t lowest = servers[i].number;
         do {
             rate += rate_of(b, servers[i].number);
             lowest = servers[i].number < lowest ? servers[i].number : lowest;
@@ -95,7 +95,7 @@ static double best_level_cut(const fy_balance *b, leveled *servers, leveled *set
             demand += b->demand[sets[next_set].number];
         }
         if (demand / rate > best) {
-            best        = demand / rate;
+            best = demand / rate;
             *server_out = lowest;
         }
     }
@@ -107,7 +107,7 @@ static double highest_level(const fy_balance *b)
     double highest = 0;
     for (size_t i = 0; i < b->n_servers; i++) {
         double level = level_of(b, (uint32_t)i);
-        highest      = level > highest ? level : highest;
+        highest = level > highest ? level : highest;
     }
     return highest;
 }
@@ -136,8 +136,8 @@ static void pour(fy_balance *b, size_t set, leveled *scratch)
         }
     }
     for (size_t i = 0; i < n; i++) {
-        uint32_t server     = b->members[begin + i];
-        double   missing    = level * rate_of(b, server) - b->load[server];
+        uint32_t server = b->members[begin + i];
+        double missing = level * rate_of(b, server) - b->load[server];
         b->share[begin + i] = missing > 0 ? missing : 0;
         b->load[server] += b->share[begin + i];
     }
@@ -179,16 +179,16 @@ static double approach(fy_balance *b, leveled *servers, leveled *sets, leveled *
 {
     for (size_t s = 0; s < b->n_sets; s++) {
         size_t size = b->member_begin[s + 1] - b->member_begin[s];
-        order[s]    = (leveled){.level = (double)size, .number = (uint32_t)s};
+        order[s] = (leveled){.level = (double)size, .number = (uint32_t)s};
     }
     fy_sort(order, b->n_sets, sizeof *order, compare_sizes);
     double bound = best_level_cut(b, servers, sets, &b->server);
     for (int i = 0; i < MAX_SWEEPS && !is_tight(bound, highest_level(b)); i++) {
         sweep(b, order, scratch);
         uint32_t server;
-        double   cut = best_level_cut(b, servers, sets, &server);
+        double cut = best_level_cut(b, servers, sets, &server);
         if (cut > bound) {
-            bound     = cut;
+            bound = cut;
             b->server = server;
         }
     }
@@ -199,8 +199,8 @@ static double approach(fy_balance *b, leveled *servers, leveled *sets, leveled *
  */
 static ferry_status settle_by_flow(fy_balance *b, double bound, ferry_error *error)
 {
-    size_t  n_members = b->member_begin[b->n_sets];
-    double *share     = fy_alloc(n_members, sizeof *share);
+    size_t n_members = b->member_begin[b->n_sets];
+    double *share = fy_alloc(n_members, sizeof *share);
     if (share == NULL) {
         return fy_fail_no_memory(error, "the balance of senders");
     }
@@ -218,13 +218,13 @@ static ferry_status settle_by_flow(fy_balance *b, double bound, ferry_error *err
 
 ferry_status fy_balance_solve(fy_balance *b, ferry_error *error)
 {
-    ferry_status status  = FERRY_OK;
-    leveled     *servers = fy_alloc(b->n_servers, sizeof *servers);
-    leveled     *sets    = fy_alloc(b->n_sets, sizeof *sets);
-    leveled     *order   = fy_alloc(b->n_sets, sizeof *order);
-    leveled     *scratch = fy_alloc(b->n_servers, sizeof *scratch);
-    b->level             = 0;
-    b->server            = 0;
+    ferry_status status = FERRY_OK;
+    leveled *servers = fy_alloc(b->n_servers, sizeof *servers);
+    leveled *sets = fy_alloc(b->n_sets, sizeof *sets);
+    leveled *order = fy_alloc(b->n_sets, sizeof *order);
+    leveled *scratch = fy_alloc(b->n_servers, sizeof *scratch);
+    b->level = 0;
+    b->server = 0;
     if (servers == NULL || sets == NULL || order == NULL || scratch == NULL) {
         status = fy_fail_no_memory(error, "the balance of senders");
         goto out;
@@ -239,7 +239,7 @@ ferry_status fy_balance_solve(fy_balance *b, ferry_error *error)
         goto out;
     }
     double bound = approach(b, servers, sets, order, scratch);
-    b->level     = highest_level(b);
+    b->level = highest_level(b);
     if (is_tight(bound, b->level)) {
         b->level = bound;
     } else {

@@ -17,16 +17,16 @@
  * nested; where that does not converge, from the flow itself.
  */
 typedef struct fy_balance {
-    size_t          n_servers;
-    const double   *rate; /* [n_servers]; NULL: all 1 */
-    size_t          n_sets;
-    const size_t   *member_begin; /* [n_sets + 1] into members and shares */
-    const uint32_t *members;      /* servers, distinct within a set */
-    const double   *demand;       /* [n_sets] */
+    size_t n_servers;
+    const double *rate; /* [n_servers]; NULL: all 1 */
+    size_t n_sets;
+    const size_t *member_begin; /* [n_sets + 1] into members and shares */
+    const uint32_t *members;    /* servers, distinct within a set */
+    const double *demand;       /* [n_sets] */
     /* Results. */
-    double  *share;  /* [members] caller's memory: how much of the demand each member takes */
-    double  *load;   /* [n_servers] caller's memory */
-    double   level;  /* the exact optimum: the least possible highest load / rate */
+    double *share;   /* [members] caller's memory: how much of the demand each member takes */
+    double *load;    /* [n_servers] caller's memory */
+    double level;    /* the exact optimum: the least possible highest load / rate */
     uint32_t server; /* one that no solution can relieve */
 } fy_balance;
 

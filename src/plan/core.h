@@ -13,15 +13,15 @@
 
 /* The distinct sets of ranks that hold the same bytes, and what each member sends for it. */
 typedef struct fy_sets {
-    size_t    n_sets;
-    size_t    set_capacity;
-    size_t   *member_begin; /* [n_sets + 1] */
-    uint32_t *members;      /* ranks, ascending within a set */
-    size_t    member_capacity;
-    double   *share;   /* bytes, as the optimum has them */
-    double   *demand;  /* [n_sets] bytes */
+    size_t n_sets;
+    size_t set_capacity;
+    size_t *member_begin; /* [n_sets + 1] */
+    uint32_t *members;    /* ranks, ascending within a set */
+    size_t member_capacity;
+    double *share;     /* bytes, as the optimum has them */
+    double *demand;    /* [n_sets] bytes */
     uint32_t *n_lines; /* [n_sets] lines that draw from the set; then: from the busiest member */
-    fy_index  index;
+    fy_index index;
 } fy_sets;
 
 /*
@@ -31,8 +31,8 @@ typedef struct fy_sets {
  * ends.
  */
 typedef struct fy_line {
-    size_t   first; /* into end[] and sender[] */
-    uint32_t n;     /* 0: the only holder sends everything */
+    size_t first; /* into end[] and sender[] */
+    uint32_t n;   /* 0: the only holder sends everything */
 } fy_line;
 
 /* Boxes that a receiver gets in addition because senders change inside a unit. */
@@ -43,46 +43,46 @@ typedef struct fy_extra {
 } fy_extra;
 
 typedef struct fy_lines {
-    fy_line  *lines;
-    size_t    n_lines;
+    fy_line *lines;
+    size_t n_lines;
     uint64_t *end;
     uint32_t *sender;
-    size_t    n_ends, end_capacity, sender_capacity;
+    size_t n_ends, end_capacity, sender_capacity;
     fy_extra *extras; /* by rank, then leg */
-    size_t    n_extras, extra_capacity;
+    size_t n_extras, extra_capacity;
 } fy_lines;
 
 struct ferry_plan {
-    _Atomic uint32_t  references;
+    _Atomic uint32_t references;
     const ferry_spec *spec; /* one of the two inputs, held until the end */
-    ferry_roster     *roster;
-    fy_problem        problem;
-    fy_routes         routes;
-    fy_sets           sets;
-    fy_lines          lines;
-    uint32_t          policy;
-    char             *subset;
-    uint32_t         *lost; /* ascending */
-    size_t            n_lost;
-    fy_holders      **whole_tables; /* [n_holders] as they were before ranks left, or NULL */
-    fy_hash128        digest;
-    uint64_t          seed_choice; /* of who sends to whom under the seed rule, in no order */
-    uint64_t         *first_task;  /* [n_ranks + 1]: the ids of a destination rank's moves */
-    uint64_t         *in_bytes;    /* [n_ranks] */
-    uint64_t         *out_bytes;
-    uint64_t         *local_bytes;
+    ferry_roster *roster;
+    fy_problem problem;
+    fy_routes routes;
+    fy_sets sets;
+    fy_lines lines;
+    uint32_t policy;
+    char *subset;
+    uint32_t *lost; /* ascending */
+    size_t n_lost;
+    fy_holders **whole_tables; /* [n_holders] as they were before ranks left, or NULL */
+    fy_hash128 digest;
+    uint64_t seed_choice; /* of who sends to whom under the seed rule, in no order */
+    uint64_t *first_task; /* [n_ranks + 1]: the ids of a destination rank's moves */
+    uint64_t *in_bytes;   /* [n_ranks] */
+    uint64_t *out_bytes;
+    uint64_t *local_bytes;
     uint64_t *home_bytes; /* what a rank wants and has, whether or not it takes it from itself */
     /* The routes on which a rank receives: by the tables of holders that have it, then by table. */
-    size_t   *rank_table_begin; /* [n_ranks + 1] */
+    size_t *rank_table_begin; /* [n_ranks + 1] */
     uint32_t *rank_tables;
-    size_t   *table_route_begin; /* [n_holders + 1] */
-    uint32_t *table_routes;      /* ascending within a table */
+    size_t *table_route_begin; /* [n_holders + 1] */
+    uint32_t *table_routes;    /* ascending within a table */
     /* The same for the routes on which the ranks of a table send. */
-    size_t           *table_source_begin; /* [n_holders + 1] */
-    uint32_t         *table_sources;
-    double           *rank_rate; /* [n_ranks] bytes per second, or 1 without a cluster */
+    size_t *table_source_begin; /* [n_holders + 1] */
+    uint32_t *table_sources;
+    double *rank_rate; /* [n_ranks] bytes per second, or 1 without a cluster */
     ferry_plan_totals totals;
-    ferry_plan_bound  bound;
+    ferry_plan_bound bound;
 };
 
 /* Steps of making a plan; each is one file. */
@@ -117,20 +117,20 @@ ferry_status fy_plan_fail_lost(const ferry_plan *plan, const fy_route *route, ui
 /* Positions of a line. */
 typedef struct fy_span {
     const fy_route *route;
-    uint32_t        cell;
-    uint64_t        n_units;
-    uint64_t        layer;  /* elements of one destination replica of everything */
-    uint64_t        length; /* of the whole line */
+    uint32_t cell;
+    uint64_t n_units;
+    uint64_t layer;  /* elements of one destination replica of everything */
+    uint64_t length; /* of the whole line */
     /* Where destination cells differ in replicas, they come cell by cell, each with its replicas.
      */
     fy_cell_touch *touches;
-    uint64_t      *begin; /* of each touch, in elements of one unit */
-    size_t         n_touches;
+    uint64_t *begin; /* of each touch, in elements of one unit */
+    size_t n_touches;
 } fy_span;
 
 ferry_status fy_span_init(const ferry_plan *plan, const fy_route *route, uint32_t cell,
                           fy_span *span, ferry_error *error);
-void         fy_span_cleanup(fy_span *span);
+void fy_span_cleanup(fy_span *span);
 /* Where the units of a destination slot begin; *volume_out is one unit's, 0 if it wants nothing. */
 uint64_t fy_span_begin(const ferry_plan *plan, const fy_span *span, uint32_t slot,
                        uint64_t *volume_out);
@@ -148,7 +148,7 @@ fy_place fy_span_locate(const ferry_plan *plan, const fy_span *span, uint64_t po
 static inline uint32_t fy_line_find(const fy_lines *lines, const fy_line *line, uint64_t position)
 {
     const uint64_t *end = lines->end + line->first;
-    uint32_t        low = 0, high = line->n;
+    uint32_t low = 0, high = line->n;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
         if (end[middle] <= position) {

@@ -13,12 +13,12 @@ static uint32_t table_of(const ferry_plan *plan, const fy_route *route, bool sou
 static ferry_status list_table_routes(const ferry_plan *plan, bool by_source, size_t **begin_out,
                                       uint32_t **routes_out, ferry_error *error)
 {
-    const fy_routes *routes   = &plan->routes;
-    size_t           n_tables = plan->problem.n_holders;
-    size_t          *begin    = fy_alloc_zeroed(n_tables + 1, sizeof *begin);
-    uint32_t        *numbers  = fy_alloc(routes->n_routes, sizeof *numbers);
-    *begin_out                = begin; /* the plan's, also on failure */
-    *routes_out               = numbers;
+    const fy_routes *routes = &plan->routes;
+    size_t n_tables = plan->problem.n_holders;
+    size_t *begin = fy_alloc_zeroed(n_tables + 1, sizeof *begin);
+    uint32_t *numbers = fy_alloc(routes->n_routes, sizeof *numbers);
+    *begin_out = begin; /* the plan's, also on failure */
+    *routes_out = numbers;
     if (begin == NULL || numbers == NULL) {
         return fy_fail_no_memory(error, "the routes of all ranks");
     }
@@ -47,8 +47,8 @@ static const fy_holders *receiving_table(const ferry_plan *plan, uint32_t table)
 
 static ferry_status list_rank_tables(ferry_plan *plan, ferry_error *error)
 {
-    size_t  n_ranks        = plan->problem.n_ranks;
-    size_t *begin          = fy_alloc_zeroed(n_ranks + 1, sizeof *begin);
+    size_t n_ranks = plan->problem.n_ranks;
+    size_t *begin = fy_alloc_zeroed(n_ranks + 1, sizeof *begin);
     plan->rank_table_begin = begin;
     if (begin == NULL) {
         return fy_fail_no_memory(error, "the routes of all ranks");
@@ -94,9 +94,9 @@ ferry_status fy_plan_list_receivers(ferry_plan *plan, ferry_error *error)
 static ferry_status count_joined(ferry_plan *plan, const fy_route *route, uint64_t *counts,
                                  ferry_error *error)
 {
-    const fy_holders *holders  = fy_route_dst_holders(&plan->routes, route);
-    fy_receiver       receiver = {0};
-    ferry_status      status   = FERRY_OK;
+    const fy_holders *holders = fy_route_dst_holders(&plan->routes, route);
+    fy_receiver receiver = {0};
+    ferry_status status = FERRY_OK;
     for (uint32_t s = 0; s < holders->n_slots && status == FERRY_OK; s++) {
         status = fy_receiver_turn(&receiver, plan, holders->rank[s], error);
         for (uint32_t u = 0; u < route->n_units && status == FERRY_OK; u++) {
@@ -134,16 +134,16 @@ static ferry_status count_cells(const ferry_plan *plan, const fy_route *route, u
 static ferry_status count_table(ferry_plan *plan, uint32_t table, uint64_t *counts,
                                 ferry_error *error)
 {
-    const fy_holders *holders  = plan->problem.holders[table];
-    uint64_t         *per_cell = fy_alloc_zeroed(holders->n_cells, sizeof *per_cell);
-    ferry_status      status   = FERRY_OK;
+    const fy_holders *holders = plan->problem.holders[table];
+    uint64_t *per_cell = fy_alloc_zeroed(holders->n_cells, sizeof *per_cell);
+    ferry_status status = FERRY_OK;
     if (per_cell == NULL) {
         return fy_fail_no_memory(error, "the task ids");
     }
     for (size_t i = plan->table_route_begin[table];
          i < plan->table_route_begin[table + 1] && status == FERRY_OK; i++) {
         const fy_route *route = &plan->routes.routes[plan->table_routes[i]];
-        status                = count_cells(plan, route, per_cell, error);
+        status = count_cells(plan, route, per_cell, error);
         if (status == FERRY_OK && route->merges_by_rank) {
             status = count_joined(plan, route, counts, error);
         }
@@ -161,9 +161,9 @@ static ferry_status count_table(ferry_plan *plan, uint32_t table, uint64_t *coun
 
 ferry_status fy_plan_count_moves(ferry_plan *plan, ferry_error *error)
 {
-    uint32_t     n_ranks = plan->problem.n_ranks;
-    ferry_status status  = FERRY_OK;
-    plan->first_task     = fy_alloc_zeroed((size_t)n_ranks + 1, sizeof *plan->first_task);
+    uint32_t n_ranks = plan->problem.n_ranks;
+    ferry_status status = FERRY_OK;
+    plan->first_task = fy_alloc_zeroed((size_t)n_ranks + 1, sizeof *plan->first_task);
     if (plan->first_task == NULL) {
         return fy_fail_no_memory(error, "the task ids");
     }

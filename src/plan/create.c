@@ -62,18 +62,18 @@ ferry_plan *fy_plan_retain(const ferry_plan *plan)
 /* The least possible highest load of a sender, and a rank that no choice of replicas can relieve.
  */
 typedef struct optimum {
-    double   level;
+    double level;
     uint32_t rank;
 } optimum;
 
 static ferry_status allocate_ranks(ferry_plan *plan, ferry_error *error)
 {
-    size_t n          = plan->problem.n_ranks;
-    plan->in_bytes    = fy_alloc_zeroed(n, sizeof *plan->in_bytes);
-    plan->out_bytes   = fy_alloc_zeroed(n, sizeof *plan->out_bytes);
+    size_t n = plan->problem.n_ranks;
+    plan->in_bytes = fy_alloc_zeroed(n, sizeof *plan->in_bytes);
+    plan->out_bytes = fy_alloc_zeroed(n, sizeof *plan->out_bytes);
     plan->local_bytes = fy_alloc_zeroed(n, sizeof *plan->local_bytes);
-    plan->home_bytes  = fy_alloc_zeroed(n, sizeof *plan->home_bytes);
-    plan->rank_rate   = fy_alloc(n, sizeof *plan->rank_rate);
+    plan->home_bytes = fy_alloc_zeroed(n, sizeof *plan->home_bytes);
+    plan->rank_rate = fy_alloc(n, sizeof *plan->rank_rate);
     if (plan->in_bytes == NULL || plan->out_bytes == NULL || plan->local_bytes == NULL ||
         plan->home_bytes == NULL || plan->rank_rate == NULL) {
         return fy_fail_no_memory(error, "the bytes of all ranks");
@@ -89,7 +89,7 @@ static void fill_rates(ferry_plan *plan)
     }
     for (size_t i = 0; i < cluster->n_overrides; i++) {
         uint64_t first = (uint64_t)cluster->overrides[i].node * cluster->ranks_per_node;
-        uint64_t last  = fy_min(first + cluster->ranks_per_node, plan->problem.n_ranks);
+        uint64_t last = fy_min(first + cluster->ranks_per_node, plan->problem.n_ranks);
         for (uint64_t r = first; r < last; r++) {
             plan->rank_rate[r] = cluster->overrides[i].rank_rate;
         }
@@ -104,25 +104,25 @@ static void fill_rates(ferry_plan *plan)
 static ferry_status solve_balance(ferry_plan *plan, const double *rates, optimum *optimum_out,
                                   ferry_error *error)
 {
-    const fy_sets *sets      = &plan->sets;
-    size_t         n_members = sets->n_sets == 0 ? 0 : sets->member_begin[sets->n_sets];
-    double        *load      = fy_alloc_zeroed(plan->problem.n_ranks, sizeof *load);
-    double        *scratch   = rates == NULL ? NULL : fy_alloc(n_members, sizeof *scratch);
-    ferry_status   status    = FERRY_OK;
+    const fy_sets *sets = &plan->sets;
+    size_t n_members = sets->n_sets == 0 ? 0 : sets->member_begin[sets->n_sets];
+    double *load = fy_alloc_zeroed(plan->problem.n_ranks, sizeof *load);
+    double *scratch = rates == NULL ? NULL : fy_alloc(n_members, sizeof *scratch);
+    ferry_status status = FERRY_OK;
     if (load == NULL || (rates != NULL && scratch == NULL)) {
         status = fy_fail_no_memory(error, "the balance of senders");
         goto out;
     }
-    fy_balance balance = {.n_servers    = plan->problem.n_ranks,
-                          .rate         = rates,
-                          .n_sets       = sets->n_sets,
+    fy_balance balance = {.n_servers = plan->problem.n_ranks,
+                          .rate = rates,
+                          .n_sets = sets->n_sets,
                           .member_begin = sets->member_begin,
-                          .members      = sets->members,
-                          .demand       = sets->demand,
-                          .share        = rates == NULL ? sets->share : scratch,
-                          .load         = load};
-    status             = fy_balance_solve(&balance, error);
-    *optimum_out       = (optimum){.level = balance.level, .rank = balance.server};
+                          .members = sets->members,
+                          .demand = sets->demand,
+                          .share = rates == NULL ? sets->share : scratch,
+                          .load = load};
+    status = fy_balance_solve(&balance, error);
+    *optimum_out = (optimum){.level = balance.level, .rank = balance.server};
 out:
     fy_free(load);
     fy_free(scratch);
@@ -134,7 +134,7 @@ static ferry_status solve_bound(ferry_plan *plan, const optimum *bytes, optimum 
                                 ferry_error *error)
 {
     const fy_cluster *cluster = &plan->problem.cluster;
-    *bound_out                = *bytes;
+    *bound_out = *bytes;
     if (cluster->n_overrides > 0) {
         return solve_balance(plan, plan->rank_rate, bound_out, error);
     }
@@ -147,7 +147,7 @@ static uint64_t hash_names(const ferry_plan *plan, const fy_route *route)
 {
     uint64_t sum = 0;
     for (uint32_t u = 0; u < route->n_units; u++) {
-        uint32_t    leg  = fy_route_leg(&plan->routes, route, u);
+        uint32_t leg = fy_route_leg(&plan->routes, route, u);
         const char *name = plan->problem.tensors[plan->routes.legs[leg].tensor].name;
         sum += fy_hash64(name, strlen(name));
     }
@@ -158,31 +158,31 @@ static uint64_t hash_names(const ferry_plan *plan, const fy_route *route)
 static uint64_t hash_choice(const fy_route *route, uint32_t cell, uint32_t receiver,
                             uint32_t sender, uint64_t volume)
 {
-    const fy_view *view   = route->view;
-    uint64_t       holder = view->rank[view->cell_begin[cell]];
-    uint64_t       hash   = fy_hash_mix(((uint64_t)receiver << 32) | sender, volume);
+    const fy_view *view = route->view;
+    uint64_t holder = view->rank[view->cell_begin[cell]];
+    uint64_t hash = fy_hash_mix(((uint64_t)receiver << 32) | sender, volume);
     return fy_hash_mix(hash, (holder << 32) | fy_view_cell_size(view, cell));
 }
 
 /* Under the seed rule senders follow from each receiver: nothing but going over them adds up. */
 static ferry_status charge_by_seed(ferry_plan *plan, ferry_error *error)
 {
-    const fy_routes *routes   = &plan->routes;
-    fy_cell_touch   *touches  = NULL;
-    size_t           capacity = 0, n = 0;
-    ferry_status     status = FERRY_OK;
+    const fy_routes *routes = &plan->routes;
+    fy_cell_touch *touches = NULL;
+    size_t capacity = 0, n = 0;
+    ferry_status status = FERRY_OK;
     for (size_t r = 0; r < routes->n_routes && status == FERRY_OK; r++) {
-        const fy_route   *route = &routes->routes[r];
-        const fy_holders *dst   = fy_route_dst_holders(routes, route);
-        uint64_t          names = hash_names(plan, route);
+        const fy_route *route = &routes->routes[r];
+        const fy_holders *dst = fy_route_dst_holders(routes, route);
+        uint64_t names = hash_names(plan, route);
         for (uint32_t cell = 0; cell < route->n_cells && status == FERRY_OK; cell++) {
             status = fy_route_list_touches(routes, route, cell, &touches, &capacity, &n, error);
             for (size_t i = 0; i < n && status == FERRY_OK; i++) {
                 uint64_t bytes = fy_bytes(touches[i].volume * route->n_units, route->element_bits);
-                uint32_t s     = dst->cell_begin[touches[i].dst];
+                uint32_t s = dst->cell_begin[touches[i].dst];
                 for (; s < dst->cell_begin[touches[i].dst + 1]; s++) {
                     uint32_t sender = fy_seed_sender(plan, route, cell, s);
-                    bool     local  = sender == dst->rank[s];
+                    bool local = sender == dst->rank[s];
                     plan->seed_choice +=
                         names * hash_choice(route, cell, dst->rank[s], sender, touches[i].volume);
                     *(local ? &plan->local_bytes[sender] : &plan->out_bytes[sender]) += bytes;
@@ -198,9 +198,9 @@ static ferry_status charge_by_seed(ferry_plan *plan, ferry_error *error)
  * wants. */
 static ferry_status add_table(ferry_plan *plan, uint32_t table, ferry_error *error)
 {
-    const fy_routes  *routes  = &plan->routes;
+    const fy_routes *routes = &plan->routes;
     const fy_holders *holders = plan->problem.holders[table];
-    uint64_t         *wanted  = fy_alloc_zeroed(holders->n_cells, sizeof *wanted);
+    uint64_t *wanted = fy_alloc_zeroed(holders->n_cells, sizeof *wanted);
     if (wanted == NULL) {
         return fy_fail_no_memory(error, "the bytes of all ranks");
     }
@@ -221,7 +221,7 @@ static ferry_status add_table(ferry_plan *plan, uint32_t table, ferry_error *err
 static ferry_status add_up(ferry_plan *plan, ferry_error *error)
 {
     for (uint32_t table = 0; table < plan->problem.n_holders; table++) {
-        bool         used   = plan->table_route_begin[table] < plan->table_route_begin[table + 1];
+        bool used = plan->table_route_begin[table] < plan->table_route_begin[table + 1];
         ferry_status status = used ? add_table(plan, table, error) : FERRY_OK;
         if (status != FERRY_OK) {
             return status;
@@ -250,7 +250,7 @@ static ferry_status check_not_empty(const ferry_plan *plan, ferry_error *error)
 
 static ferry_status solve(ferry_plan *plan, ferry_error *error)
 {
-    optimum      bytes = {0}, bound = {0};
+    optimum bytes = {0}, bound = {0};
     ferry_status status = allocate_ranks(plan, error);
     if (status != FERRY_OK) {
         return status;
@@ -298,7 +298,7 @@ static ferry_status solve(ferry_plan *plan, ferry_error *error)
     }
     if (status == FERRY_OK) {
         plan->bound.busiest_bytes = bytes.level;
-        status                    = fy_plan_find_bound(plan, bound.level, bound.rank, error);
+        status = fy_plan_find_bound(plan, bound.level, bound.rank, error);
     }
     if (status == FERRY_OK) {
         status = fy_plan_make_digest(plan, error);
@@ -331,15 +331,15 @@ ferry_status fy_plan_from_problem(fy_problem *problem, const ferry_plan_options 
         return fy_fail_no_memory(error, "a plan");
     }
     atomic_init(&plan->references, 1);
-    plan->problem       = *problem;
-    *problem            = (fy_problem){0};
+    plan->problem = *problem;
+    *problem = (fy_problem){0};
     ferry_status status = apply_options(plan, options, error);
     if (status == FERRY_OK) {
         status = solve(plan, error);
     }
     if (status == FERRY_OK) {
         *plan_out = plan;
-        plan      = NULL;
+        plan = NULL;
     }
     ferry_plan_destroy(plan);
     return status;
@@ -353,9 +353,9 @@ ferry_status ferry_plan_create(const ferry_spec *spec, const ferry_plan_options 
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_plan_create needs a spec and a place for the result");
     }
-    ferry_plan        *plan = NULL;
+    ferry_plan *plan = NULL;
     ferry_plan_options own;
-    ferry_status       status = fy_take_plan_options(options, &own, error);
+    ferry_status status = fy_take_plan_options(options, &own, error);
     if (status == FERRY_OK) {
         status = fy_spec_lower(spec, &problem, error);
     }
@@ -364,7 +364,7 @@ ferry_status ferry_plan_create(const ferry_spec *spec, const ferry_plan_options 
     }
     if (status == FERRY_OK) {
         plan->spec = fy_spec_retain(spec);
-        *plan_out  = plan;
+        *plan_out = plan;
     }
     return status;
 }
@@ -399,9 +399,9 @@ ferry_status ferry_plan_get_rank_bytes(const ferry_plan *plan, uint32_t rank,
                        "ferry_plan_get_rank_bytes needs a plan and a rank of its world, not %u",
                        rank);
     }
-    ferry_rank_bytes bytes = {.in      = plan->in_bytes[rank],
-                              .out     = plan->out_bytes[rank],
-                              .local   = plan->local_bytes[rank],
+    ferry_rank_bytes bytes = {.in = plan->in_bytes[rank],
+                              .out = plan->out_bytes[rank],
+                              .local = plan->local_bytes[rank],
                               .n_moves = plan->first_task[rank + 1] - plan->first_task[rank]};
     return fy_copy_out(&bytes, sizeof bytes, bytes_out, "ferry_rank_bytes", error);
 }
@@ -415,16 +415,16 @@ ferry_status ferry_plan_get_bound(const ferry_plan *plan, ferry_plan_bound *boun
     return fy_copy_out(&plan->bound, sizeof plan->bound, bound_out, "ferry_plan_bound", error);
 }
 
-ferry_status ferry_plan_get_statistics(const ferry_plan      *plan,
+ferry_status ferry_plan_get_statistics(const ferry_plan *plan,
                                        ferry_plan_statistics *statistics_out, ferry_error *error)
 {
     if (plan == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_plan_get_statistics needs a plan");
     }
     ferry_plan_statistics statistics = {.layout_classes = plan->routes.n_routes,
-                                        .replica_sets   = plan->sets.n_sets,
-                                        .cuts           = plan->lines.n_ends,
-                                        .flat_steps     = plan->routes.flat_steps};
+                                        .replica_sets = plan->sets.n_sets,
+                                        .cuts = plan->lines.n_ends,
+                                        .flat_steps = plan->routes.flat_steps};
     for (size_t i = 0; i < plan->routes.n_legs; i++) {
         statistics.n_tensors +=
             i == 0 || plan->routes.legs[i].tensor != plan->routes.legs[i - 1].tensor;

@@ -26,7 +26,7 @@ static const uint64_t BASE = 0x9e3779b97f4a7c15u; /* odd, so no information is s
 
 static chain append(chain a, chain b)
 {
-    return (chain){.value        = a.value * b.length_power + b.value,
+    return (chain){.value = a.value * b.length_power + b.value,
                    .length_power = a.length_power * b.length_power};
 }
 
@@ -72,7 +72,7 @@ static void append_run(const fy_problem *problem, uint32_t placement, chain run,
     const fy_holders *holders = fy_problem_holders(problem, placement);
     for (uint32_t s = 0; s < holders->n_slots; s++) {
         chain *own = &chains[holders->rank[s]];
-        *own       = append(*own, run);
+        *own = append(*own, run);
     }
 }
 
@@ -86,7 +86,7 @@ static void chain_own_orders(const fy_problem *problem, const uint64_t *tensor_h
 {
     for (uint32_t r = 0; problem->rank_order != NULL && r < problem->n_ranks; r++) {
         const fy_order *order = &problem->rank_order[r];
-        chain           own   = {.value = 0, .length_power = 1};
+        chain own = {.value = 0, .length_power = 1};
         for (uint32_t i = 0; i < order->n; i++) {
             uint32_t dst = problem->tensors[order->tensors[i]].dst;
             if (dst != FY_NONE &&
@@ -103,9 +103,9 @@ static void chain_own_orders(const fy_problem *problem, const uint64_t *tensor_h
 static fy_hash128 digest_order(const ferry_plan *plan, const uint64_t *tensor_hash, chain *chains)
 {
     const fy_problem *problem = &plan->problem;
-    const chain       empty   = {.value = 0, .length_power = 1};
-    chain             run     = empty;
-    uint32_t          open    = FY_NONE; /* a placement of the run at work */
+    const chain empty = {.value = 0, .length_power = 1};
+    chain run = empty;
+    uint32_t open = FY_NONE; /* a placement of the run at work */
     for (uint32_t r = 0; r < problem->n_ranks; r++) {
         chains[r] = empty;
     }
@@ -120,7 +120,7 @@ static fy_hash128 digest_order(const ferry_plan *plan, const uint64_t *tensor_ha
             run = empty;
         }
         open = placement;
-        run  = append(run, chain_of(tensor_hash, t));
+        run = append(run, chain_of(tensor_hash, t));
     }
     if (open != FY_NONE) {
         append_run(problem, open, run, chains);
@@ -130,7 +130,7 @@ static fy_hash128 digest_order(const ferry_plan *plan, const uint64_t *tensor_ha
     for (uint32_t r = 0; r < problem->n_ranks; r++) {
         if (chains[r].length_power != 1) {
             uint64_t values[2] = {r, chains[r].value};
-            sum                = fy_hash128_add(sum, fy_hash128_of(values, sizeof values));
+            sum = fy_hash128_add(sum, fy_hash128_of(values, sizeof values));
         }
     }
     return sum;
@@ -167,19 +167,19 @@ static void digest_policy(fy_digest *d, const ferry_plan *plan, fy_hash128 tenso
 
 ferry_status fy_plan_make_digest(ferry_plan *plan, ferry_error *error)
 {
-    const fy_problem *problem     = &plan->problem;
-    fy_digest         d           = {0};
-    fy_hash128        tensors     = {0};
-    uint64_t         *tensor_hash = fy_alloc(problem->n_tensors, sizeof *tensor_hash);
-    chain            *chains      = fy_alloc(problem->n_ranks, sizeof *chains);
-    ferry_status      status      = FERRY_OK;
+    const fy_problem *problem = &plan->problem;
+    fy_digest d = {0};
+    fy_hash128 tensors = {0};
+    uint64_t *tensor_hash = fy_alloc(problem->n_tensors, sizeof *tensor_hash);
+    chain *chains = fy_alloc(problem->n_ranks, sizeof *chains);
+    ferry_status status = FERRY_OK;
     if (tensor_hash == NULL || chains == NULL) {
         status = fy_fail_no_memory(error, "the digest of a plan");
         goto out;
     }
     for (uint32_t t = 0; t < problem->n_tensors; t++) {
         const char *name = problem->tensors[t].name;
-        tensor_hash[t]   = fy_hash64(name, strlen(name));
+        tensor_hash[t] = fy_hash64(name, strlen(name));
         tensors = fy_hash128_add(tensors, digest_tensor(&d, problem, &problem->tensors[t]));
     }
     digest_policy(&d, plan, tensors, digest_order(plan, tensor_hash, chains));

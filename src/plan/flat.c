@@ -18,10 +18,10 @@ static bool clip(const fy_atom *atom, const uint64_t *atom_begin, const fy_box *
                  uint32_t n_dims, fy_atom *part_out)
 {
     fy_atom part = *atom;
-    part.volume  = 1;
+    part.volume = 1;
     for (uint32_t d = 0; d < n_dims; d++) {
         uint64_t begin = fy_max(atom_begin[d], box->begin[d]);
-        uint64_t end   = fy_min(atom_begin[d] + atom->length[d], box->begin[d] + box->length[d]);
+        uint64_t end = fy_min(atom_begin[d] + atom->length[d], box->begin[d] + box->length[d]);
         if (begin >= end) {
             return false;
         }
@@ -83,8 +83,8 @@ static bool cut_by_part(fy_flat_cut *cut, const fy_atom *atom, uint32_t flat, co
 {
     uint64_t begin, end;
     uint32_t n_dims = cut->route->n_dims;
-    size_t   first  = cut->boxes.n_items;
-    fy_box   boxes[FY_MAX_RANGE_BOXES];
+    size_t first = cut->boxes.n_items;
+    fy_box boxes[FY_MAX_RANGE_BOXES];
     fy_layout_flat_range(cut->src, flat, n_elements, &begin, &end);
     size_t n = fy_range_boxes(shape, n_dims, begin, end, boxes);
     cut->boxes.n_steps += n;
@@ -106,20 +106,20 @@ static bool cut_by_part(fy_flat_cut *cut, const fy_atom *atom, uint32_t flat, co
 /* The parts of a box in the row-major ranges of the source ranks. */
 static bool cut_by_source(fy_flat_cut *cut, const fy_atom *atom)
 {
-    const fy_layout *src    = cut->src;
-    uint32_t         n_dims = cut->route->n_dims;
+    const fy_layout *src = cut->src;
+    uint32_t n_dims = cut->route->n_dims;
     if (src->n_flat == 0) {
         return fy_atoms_push(&cut->boxes, atom);
     }
     uint64_t shape[FY_MAX_DIMS];
     uint64_t n_elements = shape_of_cell(cut->routes, cut->route, atom->cell, shape);
-    uint32_t first      = flat_part_of(src, n_elements,
-                                       row_major(shape, atom->src_begin, atom->length, false, n_dims));
-    uint32_t last       = flat_part_of(src, n_elements,
-                                       row_major(shape, atom->src_begin, atom->length, true, n_dims));
+    uint32_t first = flat_part_of(src, n_elements,
+                                  row_major(shape, atom->src_begin, atom->length, false, n_dims));
+    uint32_t last = flat_part_of(src, n_elements,
+                                 row_major(shape, atom->src_begin, atom->length, true, n_dims));
     if (cut->one_part) {
         first = first > cut->part ? first : cut->part;
-        last  = last < cut->part ? last : cut->part;
+        last = last < cut->part ? last : cut->part;
     }
     bool complete = true;
     for (uint32_t f = first; complete && f <= last; f++) {
@@ -155,13 +155,13 @@ static bool cut_at_pieces(const fy_routes *routes, const fy_route *route, fy_ato
     for (uint32_t d = 0; d < route->n_dims; d++) {
         const fy_split *split = source_split(routes, route, d);
         for (size_t i = 0; i < list->n_items; i++) {
-            fy_atom         tail  = list->items[i];
+            fy_atom tail = list->items[i];
             const fy_piece *piece = piece_at(split, tail.src_global[d]);
-            uint64_t        kept  = piece->global + piece->length - tail.src_global[d];
+            uint64_t kept = piece->global + piece->length - tail.src_global[d];
             if (kept >= tail.length[d]) {
                 continue;
             }
-            list->items[i].volume    = tail.volume / tail.length[d] * kept;
+            list->items[i].volume = tail.volume / tail.length[d] * kept;
             list->items[i].length[d] = kept;
             tail.volume -= list->items[i].volume;
             tail.length[d] -= kept;
@@ -188,7 +188,7 @@ static bool choose_owners(const fy_routes *routes, const fy_route *route, uint32
     for (uint32_t d = route->n_dims; d > 0; d--) {
         const fy_split *split = source_split(routes, route, d - 1);
         const fy_piece *piece = piece_at(split, atom->src_global[d - 1]);
-        uint32_t        part  = piece->part + number % piece->n_owners;
+        uint32_t part = piece->part + number % piece->n_owners;
         number /= piece->n_owners;
         atom->src_begin[d - 1] = fy_split_local(split, part, atom->src_global[d - 1]);
         atom->cell += part * route->cell_weight[d - 1];
@@ -199,18 +199,18 @@ static bool choose_owners(const fy_routes *routes, const fy_route *route, uint32
 /* What none has stays with the cell that was asked last: that it has no holder shows later. */
 static bool ask_others(fy_flat_cut *cut)
 {
-    fy_atoms tried    = {0};
-    bool     complete = cut_at_pieces(cut->routes, cut->route, &cut->orphans);
+    fy_atoms tried = {0};
+    bool complete = cut_at_pieces(cut->routes, cut->route, &cut->orphans);
     for (uint32_t number = 0; complete && cut->orphans.n_items > 0; number++) {
-        fy_atoms scratch     = tried;
-        tried                = cut->orphans;
-        cut->orphans         = scratch;
+        fy_atoms scratch = tried;
+        tried = cut->orphans;
+        cut->orphans = scratch;
         cut->orphans.n_items = 0;
         for (size_t i = 0; complete && i < tried.n_items; i++) {
             fy_atom other = tried.items[i];
-            complete      = choose_owners(cut->routes, cut->route, number, &other)
-                                ? cut_by_source(cut, &other)
-                                : fy_atoms_push(&cut->boxes, &tried.items[i]);
+            complete = choose_owners(cut->routes, cut->route, number, &other)
+                           ? cut_by_source(cut, &other)
+                           : fy_atoms_push(&cut->boxes, &tried.items[i]);
         }
     }
     fy_atoms_cleanup(&tried);
@@ -223,7 +223,7 @@ static bool ask_others(fy_flat_cut *cut)
 bool fy_flat_has_choice(const fy_routes *routes, const fy_route *route)
 {
     const fy_holders *src = route->view->holders, *dst = fy_route_dst_holders(routes, route);
-    bool              is_shared = false;
+    bool is_shared = false;
     for (uint32_t d = 0; d < route->n_dims; d++) {
         is_shared = is_shared || fy_split_is_shared(source_split(routes, route, d));
     }
@@ -235,7 +235,7 @@ bool fy_flat_has_choice(const fy_routes *routes, const fy_route *route)
 static void list_own_cells(fy_flat_cut *cut, uint32_t dst)
 {
     const fy_holders *from = cut->route->view->holders;
-    const fy_holders *to   = fy_route_dst_holders(cut->routes, cut->route);
+    const fy_holders *to = fy_route_dst_holders(cut->routes, cut->route);
     for (uint32_t i = to->cell_begin[dst]; i < to->cell_begin[dst + 1]; i++) {
         uint32_t slot = fy_holders_find(from, to->rank[i]), k = 0;
         while (slot != FY_NO_SLOT && k < cut->n_own && cut->own[k] != from->cell[slot]) {
@@ -259,7 +259,7 @@ static bool find_in_cell(const fy_flat_cut *cut, uint32_t cell, const fy_atom *a
     for (uint32_t d = 0; d < route->n_dims; d++) {
         const fy_split *split = source_split(cut->routes, route, d);
         const fy_piece *piece = piece_at(split, atom->src_global[d]);
-        uint32_t        part  = cell / route->cell_weight[d] % route->overlap[d]->n_src_cells;
+        uint32_t part = cell / route->cell_weight[d] % route->overlap[d]->n_src_cells;
         if (part < piece->part || part - piece->part >= piece->n_owners) {
             return false;
         }
@@ -272,9 +272,9 @@ static bool find_in_cell(const fy_flat_cut *cut, uint32_t cell, const fy_atom *a
 static bool clip_range(fy_flat_cut *cut, const fy_atom *atom, const uint64_t *at,
                        const uint64_t *shape, uint64_t begin, uint64_t end, const uint32_t *owned)
 {
-    fy_box   boxes[FY_MAX_RANGE_BOXES];
+    fy_box boxes[FY_MAX_RANGE_BOXES];
     uint32_t n_dims = cut->route->n_dims;
-    size_t   n      = fy_range_boxes(shape, n_dims, begin, end, boxes);
+    size_t n = fy_range_boxes(shape, n_dims, begin, end, boxes);
     cut->boxes.n_steps += n;
     for (size_t i = 0; i < n; i++) {
         fy_atom part;
@@ -297,20 +297,20 @@ static bool take_from_cell(fy_flat_cut *cut, uint32_t cell)
 {
     uint64_t shape[FY_MAX_DIMS], at[FY_MAX_DIMS], begin, end;
     uint64_t n_elements = shape_of_cell(cut->routes, cut->route, cell, shape);
-    bool     complete   = true;
-    cut->next.n_items   = 0;
+    bool complete = true;
+    cut->next.n_items = 0;
     fy_layout_flat_range(cut->src, cell % cut->src->n_flat, n_elements, &begin, &end);
     for (size_t i = 0; complete && i < cut->rest.n_items; i++) {
         const fy_atom *atom = &cut->rest.items[i];
-        complete            = !find_in_cell(cut, cell, atom, at)
-                                  ? fy_atoms_push(&cut->next, atom)
-                                  : clip_range(cut, atom, at, shape, 0, begin, NULL) &&
+        complete = !find_in_cell(cut, cell, atom, at)
+                       ? fy_atoms_push(&cut->next, atom)
+                       : clip_range(cut, atom, at, shape, 0, begin, NULL) &&
                              clip_range(cut, atom, at, shape, begin, end, &cell) &&
                              clip_range(cut, atom, at, shape, end, n_elements, NULL);
     }
     fy_atoms taken = cut->rest;
-    cut->rest      = cut->next;
-    cut->next      = taken;
+    cut->rest = cut->next;
+    cut->next = taken;
     return complete;
 }
 
@@ -335,11 +335,11 @@ void fy_flat_cut_init(fy_flat_cut *cut, const fy_routes *routes, const fy_route 
                       uint32_t dst, fy_atoms *atoms)
 {
     const fy_problem *problem = routes->problem;
-    *cut                      = (fy_flat_cut){.routes = routes,
-                                              .route  = route,
-                                              .src    = &problem->placements[route->src].layout,
-                                              .dst    = &problem->placements[route->dst].layout,
-                                              .atoms  = atoms};
+    *cut = (fy_flat_cut){.routes = routes,
+                         .route = route,
+                         .src = &problem->placements[route->src].layout,
+                         .dst = &problem->placements[route->dst].layout,
+                         .atoms = atoms};
     fy_route_dst_parts(routes, route, dst, cut->dst_parts);
     uint64_t n_elements =
         fy_route_shard(routes, route, route->dst, route->dst_pad, cut->dst_parts, cut->dst_shape);
@@ -354,7 +354,7 @@ void fy_flat_cut_init(fy_flat_cut *cut, const fy_routes *routes, const fy_route 
 void fy_flat_cut_only(fy_flat_cut *cut, uint32_t cell)
 {
     cut->one_part = cut->src->n_flat != 0;
-    cut->part     = cut->one_part ? cell % cut->src->n_flat : 0;
+    cut->part = cut->one_part ? cell % cut->src->n_flat : 0;
 }
 
 /*
@@ -367,7 +367,7 @@ static bool cut_by_destination(fy_flat_cut *cut, const fy_atom *atom)
         return take_own(cut, atom);
     }
     fy_box boxes[FY_MAX_RANGE_BOXES];
-    bool   complete = true;
+    bool complete = true;
     size_t n =
         fy_range_boxes(cut->dst_shape, cut->route->n_dims, cut->dst_begin, cut->dst_end, boxes);
     for (size_t i = 0; complete && i < n; i++) {
@@ -380,7 +380,7 @@ static bool cut_by_destination(fy_flat_cut *cut, const fy_atom *atom)
 
 bool fy_flat_cut_push(fy_flat_cut *cut, const fy_atom *atom)
 {
-    cut->boxes.n_items   = 0;
+    cut->boxes.n_items = 0;
     cut->orphans.n_items = 0;
     if (!cut_by_destination(cut, atom) || (cut->orphans.n_items > 0 && !ask_others(cut))) {
         return false;
@@ -413,8 +413,8 @@ void fy_flat_cut_end(fy_flat_cut *cut)
 static uint32_t flat_cell_of(const fy_routes *routes, const fy_route *route, const fy_atom *element)
 {
     const fy_layout *src = &routes->problem->placements[route->src].layout;
-    uint64_t         shape[FY_MAX_DIMS];
-    uint64_t         n_elements = shape_of_cell(routes, route, element->cell, shape);
+    uint64_t shape[FY_MAX_DIMS];
+    uint64_t n_elements = shape_of_cell(routes, route, element->cell, shape);
     uint64_t at = row_major(shape, element->src_begin, element->length, false, route->n_dims);
     return element->cell + flat_part_of(src, n_elements, at);
 }
@@ -429,9 +429,9 @@ ferry_status fy_flat_list_holders(const fy_routes *routes, const fy_route *route
                                   const fy_holders *holders, const fy_atom *atom,
                                   uint32_t **ranks_out, size_t *n_out, ferry_error *error)
 {
-    uint32_t *ranks    = NULL;
-    size_t    capacity = 0, n = 0, kept = 0;
-    fy_atom   element = *atom;
+    uint32_t *ranks = NULL;
+    size_t capacity = 0, n = 0, kept = 0;
+    fy_atom element = *atom;
     for (uint32_t number = 0; choose_owners(routes, route, number, &element); number++) {
         uint32_t cell = flat_cell_of(routes, route, &element);
         uint32_t size = fy_holders_cell_size(holders, cell);
@@ -450,6 +450,6 @@ ferry_status fy_flat_list_holders(const fy_routes *routes, const fy_route *route
         }
     }
     *ranks_out = ranks;
-    *n_out     = kept;
+    *n_out = kept;
     return FERRY_OK;
 }

@@ -10,22 +10,22 @@ enum { FY_MOST_OWN_CELLS = 32 };
 /* What the flat cuts of both sides need to know about the atoms of one destination cell. */
 typedef struct fy_flat_cut {
     const fy_routes *routes;
-    const fy_route  *route;
+    const fy_route *route;
     const fy_layout *src;
     const fy_layout *dst;
-    uint32_t         dst_parts[FY_MAX_DIMS + 1];
-    uint64_t         dst_shape[FY_MAX_DIMS];
-    uint64_t         dst_begin, dst_end;
-    fy_atoms         boxes;   /* scratch: the parts of one box */
-    fy_atoms         orphans; /* scratch: those whose source cell has no holder */
-    fy_atoms         rest;    /* scratch: what none of the destination's own ranks has */
-    fy_atoms         next;
-    uint32_t         own[FY_MOST_OWN_CELLS]; /* source cells of ranks of the destination cell */
-    uint32_t         n_own;
-    bool             has_new_owners;
-    bool             one_part; /* only what this flat part of the source has */
-    uint32_t         part;
-    fy_atoms        *atoms;
+    uint32_t dst_parts[FY_MAX_DIMS + 1];
+    uint64_t dst_shape[FY_MAX_DIMS];
+    uint64_t dst_begin, dst_end;
+    fy_atoms boxes;   /* scratch: the parts of one box */
+    fy_atoms orphans; /* scratch: those whose source cell has no holder */
+    fy_atoms rest;    /* scratch: what none of the destination's own ranks has */
+    fy_atoms next;
+    uint32_t own[FY_MOST_OWN_CELLS]; /* source cells of ranks of the destination cell */
+    uint32_t n_own;
+    bool has_new_owners;
+    bool one_part; /* only what this flat part of the source has */
+    uint32_t part;
+    fy_atoms *atoms;
 } fy_flat_cut;
 
 void fy_flat_cut_init(fy_flat_cut *cut, const fy_routes *routes, const fy_route *route,

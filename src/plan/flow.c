@@ -19,17 +19,17 @@
  */
 typedef struct network {
     const fy_balance *b;
-    double           *share;      /* flow from set to member */
-    double           *left;       /* [n_sets] demand that has not found a way */
-    double           *spare;      /* [n_servers] capacity that is left */
-    size_t           *back_begin; /* [n_servers + 1]: the set-member edges of each server */
-    size_t           *back_edge;
-    uint32_t         *edge_set; /* the set of each edge */
-    uint32_t         *depth;    /* [nodes] */
-    uint32_t         *queue;
-    size_t           *next;  /* [nodes] the edge to try next */
-    size_t           *path;  /* edges of the path at work, and whether forward is by parity */
-    double            noise; /* amounts below this are rounding */
+    double *share;      /* flow from set to member */
+    double *left;       /* [n_sets] demand that has not found a way */
+    double *spare;      /* [n_servers] capacity that is left */
+    size_t *back_begin; /* [n_servers + 1]: the set-member edges of each server */
+    size_t *back_edge;
+    uint32_t *edge_set; /* the set of each edge */
+    uint32_t *depth;    /* [nodes] */
+    uint32_t *queue;
+    size_t *next; /* [nodes] the edge to try next */
+    size_t *path; /* edges of the path at work, and whether forward is by parity */
+    double noise; /* amounts below this are rounding */
 } network;
 
 static const uint32_t UNREACHED = UINT32_MAX;
@@ -51,16 +51,16 @@ static bool network_init(network *n, const fy_balance *b, double *share)
 {
     size_t n_edges = b->member_begin[b->n_sets];
     size_t n_nodes = b->n_sets + b->n_servers;
-    *n             = (network){.b = b, .share = share};
-    n->left        = fy_alloc(b->n_sets, sizeof *n->left);
-    n->spare       = fy_alloc(b->n_servers, sizeof *n->spare);
-    n->back_begin  = fy_alloc_zeroed(b->n_servers + 1, sizeof *n->back_begin);
-    n->back_edge   = fy_alloc(n_edges, sizeof *n->back_edge);
-    n->edge_set    = fy_alloc(n_edges, sizeof *n->edge_set);
-    n->depth       = fy_alloc(n_nodes, sizeof *n->depth);
-    n->queue       = fy_alloc(n_nodes, sizeof *n->queue);
-    n->next        = fy_alloc(n_nodes, sizeof *n->next);
-    n->path        = fy_alloc(n_nodes, sizeof *n->path);
+    *n = (network){.b = b, .share = share};
+    n->left = fy_alloc(b->n_sets, sizeof *n->left);
+    n->spare = fy_alloc(b->n_servers, sizeof *n->spare);
+    n->back_begin = fy_alloc_zeroed(b->n_servers + 1, sizeof *n->back_begin);
+    n->back_edge = fy_alloc(n_edges, sizeof *n->back_edge);
+    n->edge_set = fy_alloc(n_edges, sizeof *n->edge_set);
+    n->depth = fy_alloc(n_nodes, sizeof *n->depth);
+    n->queue = fy_alloc(n_nodes, sizeof *n->queue);
+    n->next = fy_alloc(n_nodes, sizeof *n->next);
+    n->path = fy_alloc(n_nodes, sizeof *n->path);
     if (n->left == NULL || n->spare == NULL || n->back_begin == NULL || n->back_edge == NULL ||
         n->edge_set == NULL || n->depth == NULL || n->queue == NULL || n->next == NULL ||
         n->path == NULL) {
@@ -74,7 +74,7 @@ static bool network_init(network *n, const fy_balance *b, double *share)
     }
     for (size_t s = 0; s < b->n_sets; s++) {
         for (size_t e = b->member_begin[s]; e < b->member_begin[s + 1]; e++) {
-            n->edge_set[e]                               = (uint32_t)s;
+            n->edge_set[e] = (uint32_t)s;
             n->back_edge[n->back_begin[b->members[e]]++] = e;
         }
     }
@@ -92,8 +92,8 @@ static double rate_of(const fy_balance *b, size_t server)
 
 static void network_reset(network *n, double level)
 {
-    const fy_balance *b     = n->b;
-    double            total = 0;
+    const fy_balance *b = n->b;
+    double total = 0;
     for (size_t s = 0; s < b->n_sets; s++) {
         n->left[s] = b->demand[s];
         total += b->demand[s];
@@ -108,16 +108,16 @@ static void network_reset(network *n, double level)
 /* Depths from the sets with demand left; true if a server with spare capacity is reached. */
 static bool find_depths(network *n)
 {
-    const fy_balance *b    = n->b;
-    size_t            head = 0, tail = 0;
-    bool              reached = false;
+    const fy_balance *b = n->b;
+    size_t head = 0, tail = 0;
+    bool reached = false;
     for (size_t i = 0; i < b->n_sets + b->n_servers; i++) {
         n->depth[i] = UNREACHED;
-        n->next[i]  = 0;
+        n->next[i] = 0;
     }
     for (size_t s = 0; s < b->n_sets; s++) {
         if (n->left[s] > n->noise) {
-            n->depth[s]      = 0;
+            n->depth[s] = 0;
             n->queue[tail++] = (uint32_t)s;
         }
     }
@@ -134,11 +134,11 @@ static bool find_depths(network *n)
             continue;
         }
         size_t server = node - b->n_sets;
-        reached       = reached || n->spare[server] > n->noise;
+        reached = reached || n->spare[server] > n->noise;
         for (size_t i = n->back_begin[server]; i < n->back_begin[server + 1]; i++) {
             uint32_t set = n->edge_set[n->back_edge[i]];
             if (n->depth[set] == UNREACHED && n->share[n->back_edge[i]] > n->noise) {
-                n->depth[set]    = n->depth[node] + 1;
+                n->depth[set] = n->depth[node] + 1;
                 n->queue[tail++] = set;
             }
         }
@@ -177,7 +177,7 @@ static void push_along(network *n, uint32_t set, size_t server, size_t length)
     double amount = n->left[set] < n->spare[server] ? n->left[set] : n->spare[server];
     for (size_t i = 1; i < length; i += 2) {
         double most = n->share[n->path[i]];
-        amount      = most < amount ? most : amount;
+        amount = most < amount ? most : amount;
     }
     for (size_t i = 0; i < length; i++) {
         n->share[n->path[i]] += i % 2 == 0 ? amount : -amount;
@@ -190,8 +190,8 @@ static void push_along(network *n, uint32_t set, size_t server, size_t length)
 static bool augment_from(network *n, uint32_t set)
 {
     uint32_t n_sets = (uint32_t)n->b->n_sets;
-    uint32_t node   = set;
-    size_t   length = 0;
+    uint32_t node = set;
+    size_t length = 0;
     for (;;) {
         if (node >= n_sets && n->spare[node - n_sets] > n->noise) {
             push_along(n, set, node - n_sets, length);
@@ -200,14 +200,14 @@ static bool augment_from(network *n, uint32_t set)
         size_t e = admissible(n, node);
         if (e != SIZE_MAX) {
             n->path[length++] = e;
-            node              = node < n_sets ? n_sets + n->b->members[e] : n->edge_set[e];
+            node = node < n_sets ? n_sets + n->b->members[e] : n->edge_set[e];
             continue;
         }
         if (length == 0) {
             return false;
         }
         /* A dead end: step back and do not come here again. */
-        e    = n->path[--length];
+        e = n->path[--length];
         node = length % 2 == 0 ? n->edge_set[e] : n_sets + n->b->members[e];
         n->next[node]++;
     }
@@ -226,8 +226,8 @@ static void run_flow(network *n)
  */
 static double cut_ratio(network *n, uint32_t *server_out)
 {
-    const fy_balance *b      = n->b;
-    double            demand = 0, rate = 0;
+    const fy_balance *b = n->b;
+    double demand = 0, rate = 0;
     *server_out = UINT32_MAX;
     for (size_t s = 0; s < b->n_sets; s++) {
         demand += n->depth[s] == UNREACHED ? 0 : b->demand[s];
@@ -245,7 +245,7 @@ ferry_status fy_balance_flow(fy_balance *b, double level_at_least, double *flow_
                              ferry_error *error)
 {
     network n;
-    double  level = level_at_least;
+    double level = level_at_least;
     if (!network_init(&n, b, flow_share)) {
         network_cleanup(&n);
         return fy_fail_no_memory(error, "the flow between replicas");
@@ -258,7 +258,7 @@ ferry_status fy_balance_flow(fy_balance *b, double level_at_least, double *flow_
         if (next <= level * (1 + 1e-12)) {
             break;
         }
-        level     = next;
+        level = next;
         b->server = server;
     }
     b->level = level;

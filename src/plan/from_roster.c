@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-ferry_status ferry_plan_create_from_roster(const ferry_roster       *roster,
+ferry_status ferry_plan_create_from_roster(const ferry_roster *roster,
                                            const ferry_plan_options *options, ferry_plan **plan_out,
                                            ferry_error *error)
 {
@@ -16,9 +16,9 @@ ferry_status ferry_plan_create_from_roster(const ferry_roster       *roster,
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_plan_create_from_roster needs a roster and a place for the result");
     }
-    ferry_plan        *plan = NULL;
+    ferry_plan *plan = NULL;
     ferry_plan_options own;
-    ferry_status       status = fy_take_plan_options(options, &own, error);
+    ferry_status status = fy_take_plan_options(options, &own, error);
     if (status == FERRY_OK) {
         /* The plan is that of this roster as long as both live, and another thread may save it. */
         atomic_store_explicit(&((ferry_roster *)roster)->is_planned, true, memory_order_release);
@@ -29,7 +29,7 @@ ferry_status ferry_plan_create_from_roster(const ferry_roster       *roster,
     }
     if (status == FERRY_OK) {
         plan->roster = fy_roster_retain(roster);
-        *plan_out    = plan;
+        *plan_out = plan;
     }
     return status;
 }
@@ -90,8 +90,8 @@ static ferry_status unpack_all(const void *bytes, size_t n_bytes, uint32_t n_ran
                                ferry_roster **roster_out, ferry_error *error)
 {
     ferry_roster *roster = NULL;
-    fy_reader     in     = {.at = bytes, .end = (const unsigned char *)bytes + n_bytes};
-    ferry_status  status = ferry_roster_create(n_ranks, &roster, error);
+    fy_reader in = {.at = bytes, .end = (const unsigned char *)bytes + n_bytes};
+    ferry_status status = ferry_roster_create(n_ranks, &roster, error);
     for (uint32_t r = 0; r < n_ranks && status == FERRY_OK; r++) {
         status = fy_roster_set_packed(roster, r, &in, error);
     }
@@ -102,7 +102,7 @@ static ferry_status unpack_all(const void *bytes, size_t n_bytes, uint32_t n_ran
     }
     if (status == FERRY_OK) {
         *roster_out = roster;
-        roster      = NULL;
+        roster = NULL;
     }
     ferry_roster_destroy(roster);
     return status;
@@ -111,8 +111,8 @@ static ferry_status unpack_all(const void *bytes, size_t n_bytes, uint32_t n_ran
 ferry_status fy_roster_from_json(const json_t *json, const fy_json_place *place,
                                  ferry_roster **roster_out, ferry_error *error)
 {
-    const char  *text   = NULL;
-    fy_pack      packed = {0};
+    const char *text = NULL;
+    fy_pack packed = {0};
     ferry_status status = fy_json_get_string(json, place, &text, error);
     if (status == FERRY_OK) {
         status = read_hex(text, place, &packed, error);

@@ -27,7 +27,7 @@ static int compare_others(const fy_atom *a, const fy_atom *b, uint32_t along)
 static int compare_along(const fy_atom *a, const fy_atom *b, uint32_t along)
 {
     uint64_t x = a->src_global[along], y = b->src_global[along];
-    int      others = compare_others(a, b, along);
+    int others = compare_others(a, b, along);
     return others != 0 ? others : (x > y) - (x < y);
 }
 
@@ -57,7 +57,7 @@ static bool join_along(fy_atoms *atoms, size_t first, uint32_t along)
     atoms->n_steps += atoms->n_items - first;
     fy_sort(atoms->items + first, atoms->n_items - first, sizeof *atoms->items, compare[along]);
     for (size_t i = first + 1; i < atoms->n_items; i++) {
-        fy_atom       *last = &atoms->items[kept];
+        fy_atom *last = &atoms->items[kept];
         const fy_atom *next = &atoms->items[i];
         if (compare_others(last, next, along) == 0 &&
             last->src_global[along] + last->length[along] == next->src_global[along]) {
@@ -67,7 +67,7 @@ static bool join_along(fy_atoms *atoms, size_t first, uint32_t along)
             atoms->items[kept] = *next;
         }
     }
-    bool joined    = kept + 1 < atoms->n_items;
+    bool joined = kept + 1 < atoms->n_items;
     atoms->n_items = kept + 1;
     return joined;
 }

@@ -105,13 +105,13 @@ static void write_box(fy_writer *w, const uint64_t *begin, const uint64_t *lengt
 
 typedef struct move_writer {
     fy_writer *w;
-    bool       any;
+    bool any;
 } move_writer;
 
 static ferry_status write_move(void *context, const ferry_move *move)
 {
     move_writer *m = context;
-    fy_writer   *w = m->w;
+    fy_writer *w = m->w;
     fy_write_text(w, m->any ? ",\n{" : "\n{");
     m->any = true;
     write_number(w, "task_id", move->task_id);
@@ -161,7 +161,7 @@ ferry_status ferry_plan_write_json(const ferry_plan *plan, const ferry_plan_json
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_plan_write_json needs a plan and a writer");
     }
     ferry_plan_json_options own;
-    ferry_status            status = fy_take_plan_json_options(options, &own, error);
+    ferry_status status = fy_take_plan_json_options(options, &own, error);
     if (status != FERRY_OK) {
         return status;
     }

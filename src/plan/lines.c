@@ -24,28 +24,28 @@ typedef struct hole {
 } hole;
 
 typedef struct drawing {
-    ferry_plan     *plan;
+    ferry_plan *plan;
     const fy_route *route;
-    fy_span         span;
-    fy_line        *line;
-    uint32_t        set;
-    uint32_t        n; /* senders */
+    fy_span span;
+    fy_line *line;
+    uint32_t set;
+    uint32_t n; /* senders */
     const uint32_t *senders;
-    const double   *shares;
-    hole           *holes;
-    size_t          n_holes, hole_capacity;
-    uint64_t        travelling; /* elements of the line outside of holes */
-    double          budget;     /* elements by which an end may be off */
-    fy_atoms        atoms;      /* of the unit at work */
-    uint64_t       *atom_index;
-    size_t          atom_capacity;
-    double          level;  /* bytes of the busiest sender */
-    double         *excess; /* [ranks] bytes that rounding has given a sender so far, or taken */
-    double         *wanted; /* [n] elements that each sender is to get of this line */
-    size_t          wanted_capacity;
-    uint32_t       *ordered_senders;
-    double         *ordered_shares;
-    size_t          sender_capacity, share_capacity;
+    const double *shares;
+    hole *holes;
+    size_t n_holes, hole_capacity;
+    uint64_t travelling; /* elements of the line outside of holes */
+    double budget;       /* elements by which an end may be off */
+    fy_atoms atoms;      /* of the unit at work */
+    uint64_t *atom_index;
+    size_t atom_capacity;
+    double level;   /* bytes of the busiest sender */
+    double *excess; /* [ranks] bytes that rounding has given a sender so far, or taken */
+    double *wanted; /* [n] elements that each sender is to get of this line */
+    size_t wanted_capacity;
+    uint32_t *ordered_senders;
+    double *ordered_shares;
+    size_t sender_capacity, share_capacity;
 } drawing;
 
 static void drawing_cleanup(drawing *d)
@@ -68,8 +68,8 @@ static int compare_holes(const void *a, const void *b)
 static ferry_status find_holes(drawing *d, ferry_error *error)
 {
     const fy_holders *dst = fy_route_dst_holders(&d->plan->routes, d->route);
-    d->n_holes            = 0;
-    d->travelling         = d->span.length;
+    d->n_holes = 0;
+    d->travelling = d->span.length;
     if (!fy_route_may_be_local(&d->plan->routes, d->route)) {
         return FERRY_OK;
     }
@@ -138,11 +138,11 @@ static int compare_located(const void *a, const void *b)
 static uint64_t place_of_node(const drawing *d, uint32_t node)
 {
     const fy_cluster *cluster = &d->plan->problem.cluster;
-    const fy_holders *dst     = fy_route_dst_holders(&d->plan->routes, d->route);
-    uint64_t          first   = (uint64_t)node * cluster->ranks_per_node;
-    uint64_t          last    = fy_min(first + cluster->ranks_per_node - 1, dst->last_rank);
+    const fy_holders *dst = fy_route_dst_holders(&d->plan->routes, d->route);
+    uint64_t first = (uint64_t)node * cluster->ranks_per_node;
+    uint64_t last = fy_min(first + cluster->ranks_per_node - 1, dst->last_rank);
     for (uint64_t rank = fy_max(first, dst->first_rank); rank <= last; rank++) {
-        uint32_t slot   = fy_holders_find(dst, (uint32_t)rank);
+        uint32_t slot = fy_holders_find(dst, (uint32_t)rank);
         uint64_t volume = 0, begin = 0;
         if (slot != FY_NO_SLOT) {
             begin = fy_span_begin(d->plan, &d->span, slot, &volume);
@@ -156,22 +156,22 @@ static uint64_t place_of_node(const drawing *d, uint32_t node)
 
 static void merge_located(drawing *d, const located *order, uint32_t n_located)
 {
-    double   total = 0, done = 0;
+    double total = 0, done = 0;
     uint32_t home = 0, away = n_located;
     for (uint32_t i = 0; i < d->n; i++) {
         total += d->shares[i];
     }
     for (uint32_t i = 0; i < d->n; i++) {
         double at = total > 0 ? done / total * (double)d->span.length : 0;
-        bool   take_home =
+        bool take_home =
             home < n_located && (away == d->n || (double)order[home].at <= at * (1 + 1e-9));
-        uint32_t member       = order[take_home ? home++ : away++].member;
+        uint32_t member = order[take_home ? home++ : away++].member;
         d->ordered_senders[i] = d->senders[member];
-        d->ordered_shares[i]  = d->shares[member];
+        d->ordered_shares[i] = d->shares[member];
         done += d->shares[member];
     }
     d->senders = d->ordered_senders;
-    d->shares  = d->ordered_shares;
+    d->shares = d->ordered_shares;
 }
 
 static ferry_status order_by_node(drawing *d, ferry_error *error)
@@ -193,7 +193,7 @@ static ferry_status order_by_node(drawing *d, ferry_error *error)
     uint32_t n_located = 0;
     for (uint32_t i = 0; i < d->n; i++) {
         uint32_t node = fy_node_of(cluster, d->senders[i]);
-        bool     same = i > 0 && fy_node_of(cluster, d->senders[i - 1]) == node;
+        bool same = i > 0 && fy_node_of(cluster, d->senders[i - 1]) == node;
         order[i] = (located){.at = same ? order[i - 1].at : place_of_node(d, node), .member = i};
         n_located += order[i].at != UINT64_MAX;
     }
@@ -211,7 +211,7 @@ static double distance(double a, double b)
 /* The elements that a cut inside a box must be a multiple of: whole rows if that is fine enough. */
 static uint64_t granule_of(const drawing *d, const fy_atom *atom)
 {
-    uint32_t bits  = d->route->element_bits;
+    uint32_t bits = d->route->element_bits;
     uint64_t inner = atom->volume, best = atom->volume;
     for (uint32_t k = 0; k < d->route->n_dims; k++) {
         inner /= atom->length[k];
@@ -234,9 +234,9 @@ static uint64_t granule_of(const drawing *d, const fy_atom *atom)
 static ferry_status settle_inside(drawing *d, const fy_place *place, uint64_t *offset_inout,
                                   ferry_error *error)
 {
-    const fy_holders *dst    = fy_route_dst_holders(&d->plan->routes, d->route);
-    uint64_t          offset = *offset_inout, begin = 0;
-    ferry_status      status =
+    const fy_holders *dst = fy_route_dst_holders(&d->plan->routes, d->route);
+    uint64_t offset = *offset_inout, begin = 0;
+    ferry_status status =
         fy_route_list_cell_atoms(&d->plan->routes, d->route, d->span.cell, dst->cell[place->slot],
                                  &d->atoms, &d->atom_index, &d->atom_capacity, error);
     for (size_t i = 0; status == FERRY_OK && i < d->atoms.n_items; i++) {
@@ -245,7 +245,7 @@ static ferry_status settle_inside(drawing *d, const fy_place *place, uint64_t *o
             begin += atom->volume;
             continue;
         }
-        uint64_t inside  = offset - begin;
+        uint64_t inside = offset - begin;
         uint64_t nearest = inside * 2 < atom->volume ? 0 : atom->volume;
         uint64_t granule = granule_of(d, atom);
         if (distance((double)inside, (double)nearest) > d->budget) {
@@ -264,10 +264,10 @@ static ferry_status settle_end(drawing *d, uint64_t position, uint64_t *end_out,
         *end_out = d->span.length;
         return FERRY_OK;
     }
-    fy_place     place   = fy_span_locate(d->plan, &d->span, position);
-    uint64_t     offset  = position - place.begin;
-    uint64_t     nearest = offset * 2 < place.volume ? 0 : place.volume;
-    ferry_status status  = FERRY_OK;
+    fy_place place = fy_span_locate(d->plan, &d->span, position);
+    uint64_t offset = position - place.begin;
+    uint64_t nearest = offset * 2 < place.volume ? 0 : place.volume;
+    ferry_status status = FERRY_OK;
     if (distance((double)offset, (double)nearest) <= d->budget) {
         offset = nearest;
     } else {
@@ -294,7 +294,7 @@ static uint64_t position_of(const drawing *d, uint64_t travelling, size_t *next_
 static double budget_of(const drawing *d)
 {
     double bytes_per_element = d->route->element_bits / 8.0;
-    double own               = ROUNDING * (double)d->travelling / d->n;
+    double own = ROUNDING * (double)d->travelling / d->n;
     double world = ROUNDING * d->level / bytes_per_element / d->plan->sets.n_lines[d->set];
     return own > world ? own : world;
 }
@@ -311,7 +311,7 @@ static double want_shares(drawing *d)
         shares += d->shares[i];
     }
     for (uint32_t i = 0; i < d->n; i++) {
-        double part   = shares > 0 ? d->shares[i] / shares : 1.0 / d->n;
+        double part = shares > 0 ? d->shares[i] / shares : 1.0 / d->n;
         double wanted = (double)d->travelling * part;
         wanted -= d->excess[d->senders[i]] / bytes_per_element;
         d->wanted[i] = wanted > 0 ? wanted : 0;
@@ -322,10 +322,10 @@ static double want_shares(drawing *d)
 
 static ferry_status place_ends(drawing *d, ferry_error *error)
 {
-    fy_lines *lines     = &d->plan->lines;
-    double    done      = 0;
-    size_t    next_hole = 0;
-    uint64_t  skipped = 0, last = 0;
+    fy_lines *lines = &d->plan->lines;
+    double done = 0;
+    size_t next_hole = 0;
+    uint64_t skipped = 0, last = 0;
     if (!fy_reserve((void **)&lines->end, &lines->end_capacity, lines->n_ends + d->n,
                     sizeof *lines->end) ||
         !fy_reserve((void **)&lines->sender, &lines->sender_capacity, lines->n_ends + d->n,
@@ -334,14 +334,14 @@ static ferry_status place_ends(drawing *d, ferry_error *error)
         return fy_fail_no_memory(error, "the senders of a shard");
     }
     double total = want_shares(d);
-    *d->line     = (fy_line){.first = lines->n_ends, .n = d->n};
+    *d->line = (fy_line){.first = lines->n_ends, .n = d->n};
     for (uint32_t i = 0; i < d->n; i++) {
         done += d->wanted[i];
-        double   part = total > 0 ? done / total : (double)(i + 1) / d->n;
-        uint64_t end  = d->span.length;
+        double part = total > 0 ? done / total : (double)(i + 1) / d->n;
+        uint64_t end = d->span.length;
         if (i + 1 < d->n) {
             uint64_t travelling = (uint64_t)((double)d->travelling * part + 0.5);
-            travelling          = fy_min(travelling, d->travelling);
+            travelling = fy_min(travelling, d->travelling);
             ferry_status status =
                 settle_end(d, position_of(d, travelling, &next_hole, &skipped), &end, error);
             if (status != FERRY_OK) {
@@ -349,9 +349,9 @@ static ferry_status place_ends(drawing *d, ferry_error *error)
             }
             end = fy_max(end, last);
         }
-        lines->end[lines->n_ends]      = end;
+        lines->end[lines->n_ends] = end;
         lines->sender[lines->n_ends++] = d->senders[i];
-        last                           = end;
+        last = end;
     }
     return FERRY_OK;
 }
@@ -360,12 +360,12 @@ static ferry_status place_ends(drawing *d, ferry_error *error)
 static ferry_status count_extra(drawing *d, const fy_place *place, uint32_t *count_out,
                                 ferry_error *error)
 {
-    const fy_holders *dst   = fy_route_dst_holders(&d->plan->routes, d->route);
-    const fy_lines   *lines = &d->plan->lines;
-    uint64_t          begin = place->begin;
-    size_t            boxes = 0;
-    fy_box            scratch[FY_MAX_RANGE_BOXES];
-    ferry_status      status =
+    const fy_holders *dst = fy_route_dst_holders(&d->plan->routes, d->route);
+    const fy_lines *lines = &d->plan->lines;
+    uint64_t begin = place->begin;
+    size_t boxes = 0;
+    fy_box scratch[FY_MAX_RANGE_BOXES];
+    ferry_status status =
         fy_route_list_cell_atoms(&d->plan->routes, d->route, d->span.cell, dst->cell[place->slot],
                                  &d->atoms, &d->atom_index, &d->atom_capacity, error);
     if (status != FERRY_OK) {
@@ -373,7 +373,7 @@ static ferry_status count_extra(drawing *d, const fy_place *place, uint32_t *cou
     }
     for (size_t i = 0; i < d->atoms.n_items; i++) {
         const fy_atom *atom = &d->atoms.items[i];
-        uint64_t       at = begin, end = begin + atom->volume;
+        uint64_t at = begin, end = begin + atom->volume;
         for (uint32_t s = fy_line_find(lines, d->line, at); at < end; s++) {
             uint64_t until = fy_min(end, lines->end[d->line->first + s]);
             boxes +=
@@ -388,9 +388,9 @@ static ferry_status count_extra(drawing *d, const fy_place *place, uint32_t *cou
 
 static ferry_status note_extras(drawing *d, ferry_error *error)
 {
-    fy_lines         *lines     = &d->plan->lines;
-    const fy_holders *dst       = fy_route_dst_holders(&d->plan->routes, d->route);
-    uint64_t          last_unit = UINT64_MAX;
+    fy_lines *lines = &d->plan->lines;
+    const fy_holders *dst = fy_route_dst_holders(&d->plan->routes, d->route);
+    uint64_t last_unit = UINT64_MAX;
     for (uint32_t i = 0; i + 1 < d->n; i++) {
         uint64_t end = lines->end[d->line->first + i];
         if (end >= d->span.length) {
@@ -400,9 +400,9 @@ static ferry_status note_extras(drawing *d, ferry_error *error)
         if (place.begin == end || place.begin == last_unit) {
             continue;
         }
-        last_unit           = place.begin;
-        fy_extra     extra  = {.rank = dst->rank[place.slot],
-                               .leg = fy_route_leg(&d->plan->routes, d->route, (uint32_t)place.unit)};
+        last_unit = place.begin;
+        fy_extra extra = {.rank = dst->rank[place.slot],
+                          .leg = fy_route_leg(&d->plan->routes, d->route, (uint32_t)place.unit)};
         ferry_status status = count_extra(d, &place, &extra.count, error);
         if (status != FERRY_OK) {
             return status;
@@ -421,17 +421,17 @@ static ferry_status note_extras(drawing *d, ferry_error *error)
 
 static void charge_senders(drawing *d)
 {
-    const fy_lines *lines             = &d->plan->lines;
-    double          bytes_per_element = d->route->element_bits / 8.0;
-    double          shares            = 0;
-    uint64_t        last              = 0;
+    const fy_lines *lines = &d->plan->lines;
+    double bytes_per_element = d->route->element_bits / 8.0;
+    double shares = 0;
+    uint64_t last = 0;
     for (uint32_t i = 0; i < d->n; i++) {
         shares += d->shares[i];
     }
     for (uint32_t i = 0; i < d->n; i++) {
         uint32_t sender = lines->sender[d->line->first + i];
         uint64_t before = travelling_before(d, lines->end[d->line->first + i]);
-        double   part   = shares > 0 ? d->shares[i] / shares : 1.0 / d->n;
+        double part = shares > 0 ? d->shares[i] / shares : 1.0 / d->n;
         d->excess[sender] +=
             ((double)(before - last) - (double)d->travelling * part) * bytes_per_element;
         d->plan->out_bytes[sender] += fy_bytes(before - last, d->route->element_bits);
@@ -441,13 +441,13 @@ static void charge_senders(drawing *d)
 
 static ferry_status draw(drawing *d, ferry_error *error)
 {
-    const fy_sets *sets  = &d->plan->sets;
-    size_t         first = sets->member_begin[d->set];
-    d->n                 = (uint32_t)(sets->member_begin[d->set + 1] - first);
-    d->senders           = sets->members + first;
-    d->shares            = sets->share + first;
-    *d->line             = (fy_line){0};
-    ferry_status status  = find_holes(d, error);
+    const fy_sets *sets = &d->plan->sets;
+    size_t first = sets->member_begin[d->set];
+    d->n = (uint32_t)(sets->member_begin[d->set + 1] - first);
+    d->senders = sets->members + first;
+    d->shares = sets->share + first;
+    *d->line = (fy_line){0};
+    ferry_status status = find_holes(d, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -456,7 +456,7 @@ static ferry_status draw(drawing *d, ferry_error *error)
         return FERRY_OK;
     }
     d->budget = budget_of(d);
-    status    = order_by_node(d, error);
+    status = order_by_node(d, error);
     if (status == FERRY_OK) {
         status = place_ends(d, error);
     }
@@ -494,7 +494,7 @@ static void sum_extras(fy_lines *lines)
 uint32_t fy_lines_extra(const fy_lines *lines, uint32_t rank, uint32_t leg)
 {
     fy_extra wanted = {.rank = rank, .leg = leg};
-    size_t   low = 0, high = lines->n_extras;
+    size_t low = 0, high = lines->n_extras;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
         if (compare_extras(&lines->extras[middle], &wanted) < 0) {
@@ -520,9 +520,9 @@ static ferry_status allocate_lines(ferry_plan *plan, ferry_error *error)
 
 ferry_status fy_plan_draw_lines(ferry_plan *plan, double level, ferry_error *error)
 {
-    drawing      d      = {.plan = plan, .level = level};
+    drawing d = {.plan = plan, .level = level};
     ferry_status status = allocate_lines(plan, error);
-    d.excess            = fy_alloc_zeroed(plan->problem.n_ranks, sizeof *d.excess);
+    d.excess = fy_alloc_zeroed(plan->problem.n_ranks, sizeof *d.excess);
     if (status == FERRY_OK && d.excess == NULL) {
         status = fy_fail_no_memory(error, "the balance of senders");
     }
@@ -534,7 +534,7 @@ ferry_status fy_plan_draw_lines(ferry_plan *plan, double level, ferry_error *err
                 break;
             }
             if (d.span.length > 0) {
-                d.set  = d.route->view->set[cell];
+                d.set = d.route->view->set[cell];
                 d.line = &plan->lines.lines[d.route->first_line + cell];
                 status = draw(&d, error);
             }

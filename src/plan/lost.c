@@ -57,7 +57,7 @@ static ferry_status filter(const fy_holders *table, const unsigned char *marks, 
                            fy_holders **left_out, ferry_error *error)
 {
     size_t n_left = 0;
-    *left_out     = NULL;
+    *left_out = NULL;
     for (uint32_t i = 0; i < table->n_slots; i++) {
         uint32_t slot = table->by_rank[i];
         if (!is_lost(marks, table->rank[slot])) {
@@ -74,14 +74,14 @@ static ferry_status filter_all(ferry_plan *plan, const unsigned char *marks, fy_
 {
     fy_problem *problem = &plan->problem;
     for (size_t t = 0; t < problem->n_holders; t++) {
-        fy_holders  *left;
+        fy_holders *left;
         ferry_status status = filter(problem->holders[t], marks, entries, &left, error);
         if (status != FERRY_OK) {
             return status;
         }
         if (left != NULL) {
             plan->whole_tables[t] = problem->holders[t];
-            problem->holders[t]   = left;
+            problem->holders[t] = left;
         }
     }
     return FERRY_OK;
@@ -90,24 +90,24 @@ static ferry_status filter_all(ferry_plan *plan, const unsigned char *marks, fy_
 ferry_status fy_plan_remove_lost(ferry_plan *plan, ferry_error *error)
 {
     const fy_problem *problem = &plan->problem;
-    uint32_t          most    = 0;
+    uint32_t most = 0;
     if (plan->n_lost == 0) {
         return FERRY_OK;
     }
     for (size_t t = 0; t < problem->n_holders; t++) {
         most = problem->holders[t]->n_slots > most ? problem->holders[t]->n_slots : most;
     }
-    ferry_status   status  = FERRY_OK;
-    unsigned char *marks   = fy_alloc_zeroed(problem->n_ranks / 8 + 1, 1);
-    fy_holder     *entries = fy_alloc(most, sizeof *entries);
-    plan->whole_tables     = fy_alloc_zeroed(problem->n_holders, sizeof(fy_holders *));
+    ferry_status status = FERRY_OK;
+    unsigned char *marks = fy_alloc_zeroed(problem->n_ranks / 8 + 1, 1);
+    fy_holder *entries = fy_alloc(most, sizeof *entries);
+    plan->whole_tables = fy_alloc_zeroed(problem->n_holders, sizeof(fy_holders *));
     if (marks == NULL || entries == NULL || plan->whole_tables == NULL) {
         status = fy_fail_no_memory(error, "the lost ranks");
         goto out;
     }
     for (size_t i = 0; i < plan->n_lost; i++) {
         unsigned char *byte = &marks[plan->lost[i] / 8];
-        *byte               = (unsigned char)(*byte | 1u << (plan->lost[i] % 8));
+        *byte = (unsigned char)(*byte | 1u << (plan->lost[i] % 8));
     }
     status = filter_all(plan, marks, entries, error);
 out:
@@ -118,8 +118,8 @@ out:
 
 const fy_holders *fy_plan_whole_table(const ferry_plan *plan, uint32_t placement)
 {
-    uint32_t table   = plan->problem.placements[placement].holders;
-    bool     changed = plan->whole_tables != NULL && plan->whole_tables[table] != NULL;
+    uint32_t table = plan->problem.placements[placement].holders;
+    bool changed = plan->whole_tables != NULL && plan->whole_tables[table] != NULL;
     return changed ? plan->whole_tables[table] : plan->problem.holders[table];
 }
 
@@ -128,7 +128,7 @@ const fy_holders *fy_plan_whole_table(const ferry_plan *plan, uint32_t placement
 enum { MOST_NAMED = 8 };
 
 typedef struct phrase {
-    char   text[512];
+    char text[512];
     size_t used;
 } phrase;
 
@@ -162,10 +162,10 @@ static void name_slice(phrase *p, const fy_route *route, const fy_atom *atom)
 static ferry_status find_wanted(const ferry_plan *plan, const fy_route *route, uint32_t cell,
                                 fy_atom *atom_out, uint32_t *rank_out, ferry_error *error)
 {
-    const fy_holders *dst    = fy_route_dst_holders(&plan->routes, route);
-    fy_atoms          atoms  = {0};
-    ferry_status      status = FERRY_OK;
-    *rank_out                = FY_NONE;
+    const fy_holders *dst = fy_route_dst_holders(&plan->routes, route);
+    fy_atoms atoms = {0};
+    ferry_status status = FERRY_OK;
+    *rank_out = FY_NONE;
     for (uint32_t d = 0; d < dst->n_cells && status == FERRY_OK && *rank_out == FY_NONE; d++) {
         if (fy_holders_cell_size(dst, d) == 0 ||
             fy_route_touch(&plan->routes, route, cell, d).volume == 0) {
@@ -204,13 +204,13 @@ static ferry_status list_losers(const ferry_plan *plan, const fy_route *route, f
 ferry_status fy_plan_fail_lost(const ferry_plan *plan, const fy_route *route, uint32_t cell,
                                ferry_error *error)
 {
-    const fy_leg *leg   = &plan->routes.legs[fy_route_leg(&plan->routes, route, 0)];
-    const char   *name  = plan->problem.tensors[leg->tensor].name;
-    uint32_t     *ranks = NULL, wanting;
-    size_t        n     = 0;
-    fy_atom       atom  = {0};
-    phrase        lost = {0}, slice = {0};
-    ferry_status  status = find_wanted(plan, route, cell, &atom, &wanting, error);
+    const fy_leg *leg = &plan->routes.legs[fy_route_leg(&plan->routes, route, 0)];
+    const char *name = plan->problem.tensors[leg->tensor].name;
+    uint32_t *ranks = NULL, wanting;
+    size_t n = 0;
+    fy_atom atom = {0};
+    phrase lost = {0}, slice = {0};
+    ferry_status status = find_wanted(plan, route, cell, &atom, &wanting, error);
     if (status == FERRY_OK && wanting != FY_NONE) {
         status = list_losers(plan, route, &atom, &ranks, &n, error);
     }

@@ -9,23 +9,23 @@
 
 /* One source cell that the receiver draws from. */
 typedef struct tap {
-    uint32_t       cell;
-    uint32_t       sender; /* of everything; FY_NONE: the line says */
+    uint32_t cell;
+    uint32_t sender; /* of everything; FY_NONE: the line says */
     const fy_line *line;
-    uint64_t       begin;  /* of the receiver's first unit, on the line */
-    uint64_t       volume; /* of a unit */
-    uint64_t       done;   /* elements of the unit at work that are passed already */
+    uint64_t begin;  /* of the receiver's first unit, on the line */
+    uint64_t volume; /* of a unit */
+    uint64_t done;   /* elements of the unit at work that are passed already */
 } tap;
 
 struct fy_inlet {
-    uint32_t  route;
-    uint32_t  slot;
-    bool      is_ready;
-    fy_atoms  atoms;
+    uint32_t route;
+    uint32_t slot;
+    bool is_ready;
+    fy_atoms atoms;
     uint32_t *atom_tap; /* [atoms] */
-    size_t    atom_tap_capacity;
-    tap      *taps;
-    size_t    n_taps, tap_capacity;
+    size_t atom_tap_capacity;
+    tap *taps;
+    size_t n_taps, tap_capacity;
 };
 
 void fy_receiver_cleanup(fy_receiver *receiver)
@@ -86,8 +86,8 @@ static bool gather_routes(fy_receiver *receiver, const ferry_plan *plan, uint32_
     receiver->n_routes = 0;
     for (size_t i = plan->rank_table_begin[rank]; i < plan->rank_table_begin[rank + 1]; i++) {
         uint32_t table = plan->rank_tables[i];
-        size_t   begin = plan->table_route_begin[table];
-        size_t   n     = plan->table_route_begin[table + 1] - begin;
+        size_t begin = plan->table_route_begin[table];
+        size_t n = plan->table_route_begin[table + 1] - begin;
         if (!fy_reserve((void **)&receiver->routes, &receiver->route_capacity,
                         receiver->n_routes + n, sizeof *receiver->routes)) {
             return false;
@@ -111,11 +111,11 @@ ferry_status fy_receiver_turn(fy_receiver *receiver, const ferry_plan *plan, uin
     receiver->legs_known = receiver->legs_known && receiver->plan == plan &&
                            same_routes(receiver, receiver->routes, n) &&
                            !has_own_order(plan, receiver->rank) && !has_own_order(plan, rank);
-    receiver->plan     = plan;
-    receiver->rank     = rank;
+    receiver->plan = plan;
+    receiver->rank = rank;
     receiver->n_inlets = n;
     for (size_t i = 0; i < n; i++) {
-        receiver->inlets[i].route    = receiver->routes[i];
+        receiver->inlets[i].route = receiver->routes[i];
         receiver->inlets[i].is_ready = false;
     }
     return FERRY_OK;
@@ -143,16 +143,16 @@ static int compare_ordered(const void *a, const void *b)
 
 static ferry_status apply_own_order(fy_receiver *receiver, ferry_error *error)
 {
-    const ferry_plan *plan  = receiver->plan;
-    ordered_leg      *order = fy_alloc(receiver->n_legs, sizeof *order);
+    const ferry_plan *plan = receiver->plan;
+    ordered_leg *order = fy_alloc(receiver->n_legs, sizeof *order);
     if (order == NULL) {
         return fy_fail_no_memory(error, "the order of parameters");
     }
     for (size_t i = 0; i < receiver->n_legs; i++) {
-        uint32_t leg    = receiver->legs[i];
+        uint32_t leg = receiver->legs[i];
         uint32_t tensor = plan->routes.legs[leg].tensor;
         order[i] = (ordered_leg){.order = fy_problem_order(&plan->problem, receiver->rank, tensor),
-                                 .leg   = leg};
+                                 .leg = leg};
     }
     fy_sort(order, receiver->n_legs, sizeof *order, compare_ordered);
     for (size_t i = 0; i < receiver->n_legs; i++) {
@@ -188,10 +188,10 @@ ferry_status fy_receiver_list_legs(fy_receiver *receiver, ferry_error *error)
 static ferry_status open_tap(const fy_receiver *receiver, const fy_inlet *inlet, tap *t,
                              ferry_error *error)
 {
-    const ferry_plan *plan  = receiver->plan;
-    const fy_route   *route = &plan->routes.routes[inlet->route];
-    const fy_view    *view  = route->view;
-    t->sender               = FY_NONE;
+    const ferry_plan *plan = receiver->plan;
+    const fy_route *route = &plan->routes.routes[inlet->route];
+    const fy_view *view = route->view;
+    t->sender = FY_NONE;
     if (plan->policy == FERRY_REPLICA_SEED) {
         t->sender = fy_seed_sender(plan, route, t->cell, inlet->slot);
         return FERRY_OK;
@@ -206,7 +206,7 @@ static ferry_status open_tap(const fy_receiver *receiver, const fy_inlet *inlet,
         t->sender = view->rank[view->cell_begin[t->cell]];
         return FERRY_OK;
     }
-    fy_span      span;
+    fy_span span;
     ferry_status status = fy_span_init(plan, route, t->cell, &span, error);
     if (status == FERRY_OK) {
         t->begin = fy_span_begin(plan, &span, inlet->slot, &t->volume);
@@ -234,18 +234,18 @@ static ferry_status find_tap(const fy_receiver *receiver, fy_inlet *inlet, fy_in
         return fy_fail_no_memory(error, "the senders of a rank");
     }
     tap *t = &inlet->taps[inlet->n_taps++];
-    *t     = (tap){.cell = cell};
+    *t = (tap){.cell = cell};
     return open_tap(receiver, inlet, t, error);
 }
 
 static ferry_status prepare(fy_receiver *receiver, fy_inlet *inlet, ferry_error *error)
 {
-    const fy_routes  *routes  = &receiver->plan->routes;
-    const fy_route   *route   = &routes->routes[inlet->route];
+    const fy_routes *routes = &receiver->plan->routes;
+    const fy_route *route = &routes->routes[inlet->route];
     const fy_holders *holders = fy_route_dst_holders(routes, route);
-    fy_index          index   = {0};
-    inlet->slot               = fy_holders_find(holders, receiver->rank);
-    inlet->n_taps             = 0;
+    fy_index index = {0};
+    inlet->slot = fy_holders_find(holders, receiver->rank);
+    inlet->n_taps = 0;
     ferry_status status =
         fy_route_list_atoms(routes, route, holders->cell[inlet->slot], &inlet->atoms, error);
     if (status == FERRY_OK && !fy_reserve((void **)&inlet->atom_tap, &inlet->atom_tap_capacity,
@@ -260,7 +260,7 @@ static ferry_status prepare(fy_receiver *receiver, fy_inlet *inlet, ferry_error 
             continue;
         }
         last_cell = cell;
-        status    = find_tap(receiver, inlet, &index, cell, &inlet->atom_tap[i], error);
+        status = find_tap(receiver, inlet, &index, cell, &inlet->atom_tap[i], error);
     }
     fy_index_cleanup(&index);
     inlet->is_ready = status == FERRY_OK;
@@ -284,23 +284,23 @@ static fy_inlet *find_inlet(fy_receiver *receiver, uint32_t route)
 void fy_move_describe(const ferry_plan *plan, uint32_t leg, uint32_t from, uint32_t to,
                       ferry_move *move)
 {
-    const fy_leg    *l      = &plan->routes.legs[leg];
+    const fy_leg *l = &plan->routes.legs[leg];
     const fy_tensor *tensor = &plan->problem.tensors[l->tensor];
-    move->tensor            = tensor->name;
-    move->source            = tensor->n_feeds == 0 ? NULL : plan->problem.tensors[l->source].name;
-    move->dtype             = tensor->dtype;
-    move->from              = from;
-    move->to                = to;
-    move->n_dims            = tensor->n_dims;
+    move->tensor = tensor->name;
+    move->source = tensor->n_feeds == 0 ? NULL : plan->problem.tensors[l->source].name;
+    move->dtype = tensor->dtype;
+    move->from = from;
+    move->to = to;
+    move->n_dims = tensor->n_dims;
 }
 
 /* Inside shared blocks the local begin depends on which of the holders sends. */
 static uint64_t begin_at_owner(const ferry_plan *plan, const fy_route *route, uint32_t dim,
                                uint64_t global, uint32_t sender)
 {
-    const fy_layout  *layout  = &plan->problem.placements[route->src].layout;
+    const fy_layout *layout = &plan->problem.placements[route->src].layout;
     const fy_holders *holders = route->view->holders;
-    uint32_t          parts[FY_MAX_DIMS + 1];
+    uint32_t parts[FY_MAX_DIMS + 1];
     fy_layout_parts(&plan->problem, layout, holders->cell[fy_holders_find(holders, sender)], parts);
     dim -= route->src_pad; /* a leading one is never shared */
     return fy_split_local(fy_problem_split(&plan->problem, layout, dim), parts[dim], global);
@@ -312,23 +312,23 @@ void fy_move_place(const ferry_plan *plan, const fy_route *route, const fy_atom 
     uint64_t volume = 1;
     for (uint32_t d = 0; d < route->n_dims; d++) {
         uint64_t skipped = inside == NULL ? 0 : inside->begin[d];
-        uint64_t begin   = atom->src_begin[d];
-        uint64_t length  = inside == NULL ? atom->length[d] : inside->length[d];
+        uint64_t begin = atom->src_begin[d];
+        uint64_t length = inside == NULL ? atom->length[d] : inside->length[d];
         if (begin == FY_LOCAL_BY_OWNER) {
             begin = begin_at_owner(plan, route, d, atom->src_global[d], move->from);
         }
         if (d >= route->src_pad) {
-            move->src_begin[d - route->src_pad]  = begin + skipped;
+            move->src_begin[d - route->src_pad] = begin + skipped;
             move->src_length[d - route->src_pad] = length;
         }
         if (d >= route->dst_pad) {
             move->dst_begin[d - route->dst_pad] = atom->dst_begin[d] + skipped;
-            move->length[d - route->dst_pad]    = length;
+            move->length[d - route->dst_pad] = length;
         }
         volume *= length;
     }
     move->src_n_dims = route->n_dims - route->src_pad;
-    move->bytes      = fy_bytes(volume, route->element_bits);
+    move->bytes = fy_bytes(volume, route->element_bits);
 }
 
 static ferry_status add_move(fy_receiver *receiver, uint32_t leg, const fy_route *route,
@@ -352,7 +352,7 @@ static ferry_status keep_parcel(fy_receiver *receiver, const fy_route *route, co
                                 const fy_box *inside, uint32_t sender, ferry_error *error)
 {
     fy_atom parcel = *atom;
-    parcel.cell    = sender;
+    parcel.cell = sender;
     for (uint32_t d = 0; inside != NULL && d < route->n_dims; d++) {
         if (parcel.src_begin[d] != FY_LOCAL_BY_OWNER) {
             parcel.src_begin[d] += inside->begin[d];
@@ -379,16 +379,16 @@ static ferry_status emit_by_line(fy_receiver *receiver, uint32_t leg, const fy_r
                                  const fy_atom *atom, const tap *t, uint64_t at, ferry_error *error)
 {
     const fy_lines *lines = &receiver->plan->lines;
-    const uint64_t *ends  = lines->end + t->line->first;
-    uint64_t        begin = at, end = at + atom->volume;
-    uint32_t        s = fy_line_find(lines, t->line, at);
+    const uint64_t *ends = lines->end + t->line->first;
+    uint64_t begin = at, end = at + atom->volume;
+    uint32_t s = fy_line_find(lines, t->line, at);
     if (ends[s] >= end) {
         return emit(receiver, leg, route, atom, NULL, lines->sender[t->line->first + s], error);
     }
     for (; at < end; s++) {
-        fy_box   boxes[FY_MAX_RANGE_BOXES];
+        fy_box boxes[FY_MAX_RANGE_BOXES];
         uint64_t until = fy_min(end, ends[s]);
-        size_t   n = fy_range_boxes(atom->length, route->n_dims, at - begin, until - begin, boxes);
+        size_t n = fy_range_boxes(atom->length, route->n_dims, at - begin, until - begin, boxes);
         for (size_t i = 0; i < n; i++) {
             ferry_status status = emit(receiver, leg, route, atom, &boxes[i],
                                        lines->sender[t->line->first + s], error);
@@ -405,22 +405,22 @@ static ferry_status emit_by_line(fy_receiver *receiver, uint32_t leg, const fy_r
 static ferry_status send_parcels(fy_receiver *receiver, uint32_t leg, const fy_route *route,
                                  ferry_error *error)
 {
-    fy_atoms    *parcels = &receiver->parcels;
-    ferry_status status  = FERRY_OK;
+    fy_atoms *parcels = &receiver->parcels;
+    ferry_status status = FERRY_OK;
     fy_atoms_join(parcels, 0, route->n_dims);
     for (size_t i = 0; i < parcels->n_items && status == FERRY_OK; i++) {
         const fy_atom *parcel = &parcels->items[i];
-        status                = add_move(receiver, leg, route, parcel, NULL, parcel->cell, error);
+        status = add_move(receiver, leg, route, parcel, NULL, parcel->cell, error);
     }
     return status;
 }
 
 static ferry_status make_leg(fy_receiver *receiver, uint32_t leg, ferry_error *error)
 {
-    const fy_leg   *l      = &receiver->plan->routes.legs[leg];
-    const fy_route *route  = &receiver->plan->routes.routes[l->route];
-    fy_inlet       *inlet  = find_inlet(receiver, l->route);
-    ferry_status    status = inlet->is_ready ? FERRY_OK : prepare(receiver, inlet, error);
+    const fy_leg *l = &receiver->plan->routes.legs[leg];
+    const fy_route *route = &receiver->plan->routes.routes[l->route];
+    fy_inlet *inlet = find_inlet(receiver, l->route);
+    ferry_status status = inlet->is_ready ? FERRY_OK : prepare(receiver, inlet, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -430,7 +430,7 @@ static ferry_status make_leg(fy_receiver *receiver, uint32_t leg, ferry_error *e
     }
     for (size_t i = 0; i < inlet->atoms.n_items; i++) {
         const fy_atom *atom = &inlet->atoms.items[i];
-        tap           *t    = &inlet->taps[inlet->atom_tap[i]];
+        tap *t = &inlet->taps[inlet->atom_tap[i]];
         if (t->sender != FY_NONE) {
             status = emit(receiver, leg, route, atom, NULL, t->sender, error);
         } else {
@@ -469,10 +469,10 @@ static bool is_sorted(const fy_receiver *receiver)
 ferry_status fy_receiver_make_moves(fy_receiver *receiver, size_t first, uint64_t first_task,
                                     size_t *next_out, ferry_error *error)
 {
-    const fy_leg *legs   = receiver->plan->routes.legs;
-    uint32_t      tensor = legs[receiver->legs[first]].tensor;
-    size_t        next   = first;
-    receiver->n_moves    = 0;
+    const fy_leg *legs = receiver->plan->routes.legs;
+    uint32_t tensor = legs[receiver->legs[first]].tensor;
+    size_t next = first;
+    receiver->n_moves = 0;
     for (; next < receiver->n_legs && legs[receiver->legs[next]].tensor == tensor; next++) {
         ferry_status status = make_leg(receiver, receiver->legs[next], error);
         if (status != FERRY_OK) {
@@ -492,18 +492,18 @@ ferry_status fy_receiver_make_moves(fy_receiver *receiver, size_t first, uint64_
 ferry_status fy_receiver_count(fy_receiver *receiver, uint32_t leg, uint64_t *count_out,
                                ferry_error *error)
 {
-    const ferry_plan *plan    = receiver->plan;
-    const fy_leg     *l       = &plan->routes.legs[leg];
-    const fy_route   *route   = &plan->routes.routes[l->route];
+    const ferry_plan *plan = receiver->plan;
+    const fy_leg *l = &plan->routes.legs[leg];
+    const fy_route *route = &plan->routes.routes[l->route];
     const fy_holders *holders = fy_route_dst_holders(&plan->routes, route);
     if (route->merges_by_rank) {
-        receiver->n_moves   = 0;
+        receiver->n_moves = 0;
         ferry_status status = make_leg(receiver, leg, error);
-        *count_out          = receiver->n_moves;
+        *count_out = receiver->n_moves;
         return status;
     }
     uint32_t slot = fy_holders_find(holders, receiver->rank);
-    *count_out    = fy_route_atom_count(&plan->routes, route, holders->cell[slot]) +
+    *count_out = fy_route_atom_count(&plan->routes, route, holders->cell[slot]) +
                  fy_lines_extra(&plan->lines, receiver->rank, leg);
     return FERRY_OK;
 }

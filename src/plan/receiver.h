@@ -12,25 +12,25 @@ typedef struct fy_inlet fy_inlet;
 
 typedef struct fy_receiver {
     const ferry_plan *plan;
-    uint32_t          rank;
-    size_t            n_inlets;
-    fy_inlet         *inlets; /* one per route, by ascending route */
-    size_t            inlet_capacity;
-    uint32_t         *legs; /* ascending */
-    size_t            n_legs, leg_capacity;
-    bool              legs_known;
-    uint32_t         *routes; /* of the rank, ascending; scratch of a turn */
-    size_t            n_routes, route_capacity;
-    ferry_move       *moves; /* of the tensor at work */
-    size_t            n_moves, move_capacity;
-    fy_atoms          parcels; /* boxes of the leg at work that may join, with senders as cells */
-    uint64_t          n_visited;
+    uint32_t rank;
+    size_t n_inlets;
+    fy_inlet *inlets; /* one per route, by ascending route */
+    size_t inlet_capacity;
+    uint32_t *legs; /* ascending */
+    size_t n_legs, leg_capacity;
+    bool legs_known;
+    uint32_t *routes; /* of the rank, ascending; scratch of a turn */
+    size_t n_routes, route_capacity;
+    ferry_move *moves; /* of the tensor at work */
+    size_t n_moves, move_capacity;
+    fy_atoms parcels; /* boxes of the leg at work that may join, with senders as cells */
+    uint64_t n_visited;
 } fy_receiver;
 
 /* Turns to a rank, keeping memory and whatever the last rank had in common with it. */
 ferry_status fy_receiver_turn(fy_receiver *receiver, const ferry_plan *plan, uint32_t rank,
                               ferry_error *error);
-void         fy_receiver_cleanup(fy_receiver *receiver);
+void fy_receiver_cleanup(fy_receiver *receiver);
 
 /* The legs of the rank, in order of tensors. */
 ferry_status fy_receiver_list_legs(fy_receiver *receiver, ferry_error *error);

@@ -49,7 +49,7 @@ static ferry_status read_status(fy_reader *in, uint32_t rank, ferry_error *error
         return fy_fail(error, FERRY_ERR_EXCHANGE, "the message of rank %u is damaged", rank);
     }
     if (status != FERRY_OK) {
-        size_t      length;
+        size_t length;
         const char *text = fy_read_text(in, &length);
         if (in->failed || length == 0 || text[0] == '\0') {
             return fy_fail(error, FERRY_ERR_EXCHANGE, "the message of rank %u is damaged", rank);
@@ -73,7 +73,7 @@ static ferry_status complete(const ferry_model *model, const uint64_t *num_exper
         ferry_param_metadata *m = &(*copy_out)->params[i];
         if (!m->has_num_experts) {
             m->has_num_experts = true;
-            m->num_experts     = *num_experts;
+            m->num_experts = *num_experts;
         }
     }
     return status;
@@ -83,7 +83,7 @@ static void pack_own(const ferry_model *src_model, const ferry_model *dst_model,
                      const uint64_t *num_experts, fy_pack *out)
 {
     ferry_model *src = NULL, *dst = NULL;
-    ferry_error  error;
+    ferry_error error;
     ferry_status status = complete(src_model, num_experts, &src, &error);
     if (status == FERRY_OK) {
         status = complete(dst_model, num_experts, &dst, &error);
@@ -102,12 +102,12 @@ static ferry_status plan_gathered(const void *all, const size_t *lengths, uint32
                                   const ferry_plan_options *options, ferry_plan **plan_out,
                                   ferry_error *error)
 {
-    const unsigned char *at     = all;
-    ferry_roster        *roster = NULL;
-    ferry_status         status = ferry_roster_create(n_ranks, &roster, error);
+    const unsigned char *at = all;
+    ferry_roster *roster = NULL;
+    ferry_status status = ferry_roster_create(n_ranks, &roster, error);
     for (uint32_t r = 0; r < n_ranks && status == FERRY_OK; r++) {
         fy_reader in = {.at = at, .end = at + lengths[r]};
-        status       = read_status(&in, r, error);
+        status = read_status(&in, r, error);
         if (status == FERRY_OK) {
             status = fy_roster_set_packed(roster, r, &in, error);
         }
@@ -125,23 +125,23 @@ static ferry_status fail_exchange(ferry_error *error)
     return fy_fail(error, FERRY_ERR_EXCHANGE, "the caller's exchange between ranks failed");
 }
 
-ferry_status ferry_build_local_reshard_plan(const ferry_model        *src_model,
-                                            const ferry_model        *dst_model,
-                                            const uint64_t           *num_experts,
-                                            const ferry_exchange     *exchange,
+ferry_status ferry_build_local_reshard_plan(const ferry_model *src_model,
+                                            const ferry_model *dst_model,
+                                            const uint64_t *num_experts,
+                                            const ferry_exchange *exchange,
                                             const ferry_plan_options *options,
                                             ferry_reshard_plan **plan_out, ferry_error *error)
 {
     ferry_exchange own_exchange;
-    ferry_status   status = take_exchange(exchange, plan_out, &own_exchange, error);
-    exchange              = &own_exchange;
+    ferry_status status = take_exchange(exchange, plan_out, &own_exchange, error);
+    exchange = &own_exchange;
     if (status != FERRY_OK) {
         return status;
     }
-    fy_pack       own     = {0};
-    const void   *all     = NULL;
+    fy_pack own = {0};
+    const void *all = NULL;
     const size_t *lengths = NULL;
-    ferry_plan   *plan    = NULL;
+    ferry_plan *plan = NULL;
     pack_own(src_model, dst_model, num_experts, &own);
     /* Without memory for its own message a rank still takes part, with an empty one. */
     if (exchange->all_gather(exchange->context, own.bytes, own.failed ? 0 : own.used, &all,
@@ -195,14 +195,14 @@ static void pack_ops(fy_pack *out, const ferry_transfer_op *ops, size_t n)
 static void read_slices(fy_reader *in, ferry_slice *slices, uint32_t n_dims)
 {
     for (uint32_t d = 0; d < n_dims; d++) {
-        slices[d].begin  = fy_read_number(in, UINT64_MAX);
+        slices[d].begin = fy_read_number(in, UINT64_MAX);
         slices[d].length = fy_read_number(in, UINT64_MAX);
     }
 }
 
 static bool read_name(fy_reader *in, char *name)
 {
-    size_t      length;
+    size_t length;
     const char *text = fy_read_text(in, &length);
     if (in->failed || length >= FERRY_NAME_BYTES) {
         in->failed = true;
@@ -216,27 +216,27 @@ static bool read_name(fy_reader *in, char *name)
 static ferry_status read_ops(fy_reader *in, bool is_send, ferry_reshard_plan *plan,
                              ferry_error *error)
 {
-    char         names[2][FERRY_NAME_BYTES];
-    uint64_t     n      = fy_read_number(in, (uint64_t)(in->end - in->at));
+    char names[2][FERRY_NAME_BYTES];
+    uint64_t n = fy_read_number(in, (uint64_t)(in->end - in->at));
     ferry_status status = FERRY_OK;
     for (uint64_t i = 0; i < n && status == FERRY_OK && !in->failed; i++) {
-        ferry_transfer_op op    = FERRY_TRANSFER_OP_INIT;
-        uint64_t          flags = fy_read_number(in, 3);
+        ferry_transfer_op op = FERRY_TRANSFER_OP_INIT;
+        uint64_t flags = fy_read_number(in, 3);
         if ((flags & 1) == 0 &&
             (!read_name(in, names[0]) || ((flags & 2) != 0 && !read_name(in, names[1])))) {
             break;
         }
-        op.param_name  = names[0];
+        op.param_name = names[0];
         op.source_name = (flags & 2) != 0 ? names[1] : NULL;
-        op.is_send     = is_send;
-        op.peer_rank   = (uint32_t)fy_read_number(in, FERRY_MAX_RANKS - 1);
-        op.n_dims      = (uint32_t)fy_read_number(in, FERRY_MAX_DIMS);
+        op.is_send = is_send;
+        op.peer_rank = (uint32_t)fy_read_number(in, FERRY_MAX_RANKS - 1);
+        op.n_dims = (uint32_t)fy_read_number(in, FERRY_MAX_DIMS);
         op.peer_n_dims = (uint32_t)fy_read_number(in, FERRY_MAX_DIMS);
         read_slices(in, op.my_slice, op.n_dims);
         read_slices(in, op.peer_slice, op.peer_n_dims);
         op.has_task_id = true;
-        op.task_id     = fy_read_number(in, UINT64_MAX);
-        op.bytes       = fy_read_number(in, UINT64_MAX);
+        op.task_id = fy_read_number(in, UINT64_MAX);
+        op.bytes = fy_read_number(in, UINT64_MAX);
         if (!in->failed) {
             status = fy_reshard_plan_add(plan, &op, error);
         }
@@ -255,15 +255,15 @@ static void pack_reshard_plan(const ferry_reshard_plan *plan, fy_pack *out)
 ferry_status fy_reshard_plan_unpack(const void *bytes, size_t n_bytes,
                                     ferry_reshard_plan **plan_out, ferry_error *error)
 {
-    fy_reader    in     = {.at = bytes, .end = (const unsigned char *)bytes + n_bytes};
+    fy_reader in = {.at = bytes, .end = (const unsigned char *)bytes + n_bytes};
     ferry_status status = read_status(&in, 0, error);
     if (status != FERRY_OK) {
         return status;
     }
-    size_t              length;
-    const char         *text       = fy_read_text(&in, &length);
-    char                digest[33] = {0};
-    ferry_reshard_plan *plan       = NULL;
+    size_t length;
+    const char *text = fy_read_text(&in, &length);
+    char digest[33] = {0};
+    ferry_reshard_plan *plan = NULL;
     memcpy(digest, text, length < 32 ? length : 32);
     status = fy_reshard_plan_new(digest, &plan, error);
     if (status == FERRY_OK) {
@@ -277,7 +277,7 @@ ferry_status fy_reshard_plan_unpack(const void *bytes, size_t n_bytes,
     }
     if (status == FERRY_OK) {
         *plan_out = plan;
-        plan      = NULL;
+        plan = NULL;
     }
     ferry_reshard_plan_destroy(plan);
     return status;
@@ -307,11 +307,11 @@ static bool post(outbox *box, uint32_t rank, const fy_pack *message)
 static ferry_status post_plans(outbox *box, const ferry_plan *plan, uint32_t n_ranks,
                                ferry_error *error)
 {
-    fy_pack      message = {0};
-    ferry_status status  = FERRY_OK;
+    fy_pack message = {0};
+    ferry_status status = FERRY_OK;
     for (uint32_t r = 0; r < n_ranks && status == FERRY_OK; r++) {
         ferry_reshard_plan *own = NULL;
-        status                  = ferry_reshard_plan_create(plan, r, &own, error);
+        status = ferry_reshard_plan_create(plan, r, &own, error);
         if (status == FERRY_OK) {
             pack_reshard_plan(own, &message);
             if (!post(box, r, &message)) {
@@ -340,8 +340,8 @@ static void post_error(outbox *box, uint32_t n_ranks, ferry_status status, const
 static void plan_for_all(const void *all, const size_t *lengths, const ferry_exchange *x,
                          const ferry_plan_options *options, outbox *box)
 {
-    ferry_error  error;
-    ferry_plan  *plan   = NULL;
+    ferry_error error;
+    ferry_plan *plan = NULL;
     ferry_status status = plan_gathered(all, lengths, x->n_ranks, options, &plan, &error);
     if (status == FERRY_OK) {
         status = post_plans(box, plan, x->n_ranks, &error);
@@ -358,8 +358,8 @@ static ferry_status scatter_by_all_gather(const ferry_exchange *x, const outbox 
                                           const void **mine_out, size_t *n_bytes_out,
                                           ferry_error *error)
 {
-    fy_pack       message = {0};
-    const void   *all     = NULL;
+    fy_pack message = {0};
+    const void *all = NULL;
     const size_t *lengths = NULL;
     for (uint32_t r = 0; box->lengths != NULL && r < x->n_ranks; r++) {
         fy_pack_number(&message, box->lengths[r]);
@@ -377,8 +377,8 @@ static ferry_status scatter_by_all_gather(const ferry_exchange *x, const outbox 
     if (failed != 0) {
         return fail_exchange(error);
     }
-    fy_reader in     = {.at = all, .end = (const unsigned char *)all + lengths[0]};
-    uint64_t  before = 0, mine = 0;
+    fy_reader in = {.at = all, .end = (const unsigned char *)all + lengths[0]};
+    uint64_t before = 0, mine = 0;
     for (uint32_t r = 0; lengths[0] > 0 && r < x->n_ranks; r++) {
         uint64_t length = fy_read_number(&in, lengths[0]);
         before += r < x->rank ? length : 0;
@@ -387,7 +387,7 @@ static ferry_status scatter_by_all_gather(const ferry_exchange *x, const outbox 
     if (in.failed || before + mine > (uint64_t)(in.end - in.at)) {
         return fy_fail(error, FERRY_ERR_EXCHANGE, "the ops that rank 0 sent are damaged");
     }
-    *mine_out    = in.at + before;
+    *mine_out = in.at + before;
     *n_bytes_out = (size_t)mine;
     return FERRY_OK;
 }
@@ -398,12 +398,12 @@ static ferry_status scatter(const ferry_exchange *x, const outbox *box, const vo
     if (x->scatter == NULL) {
         return scatter_by_all_gather(x, box, mine_out, n_bytes_out, error);
     }
-    const void   *all     = NULL;
+    const void *all = NULL;
     const size_t *lengths = NULL;
     if (x->rank == 0) {
         bool answers = box->bytes.used > 0;
-        all          = answers ? (const void *)box->bytes.bytes : "";
-        lengths      = answers ? box->lengths : fy_no_lengths(x->n_ranks);
+        all = answers ? (const void *)box->bytes.bytes : "";
+        lengths = answers ? box->lengths : fy_no_lengths(x->n_ranks);
         if (lengths == NULL) {
             return fy_fail_no_memory(error, "the lengths of messages to all ranks");
         }
@@ -412,24 +412,24 @@ static ferry_status scatter(const ferry_exchange *x, const outbox *box, const vo
                                                                             : FERRY_OK;
 }
 
-ferry_status ferry_build_centralized_reshard_plan(const ferry_model        *src_model,
-                                                  const ferry_model        *dst_model,
-                                                  const uint64_t           *num_experts,
-                                                  const ferry_exchange     *exchange,
+ferry_status ferry_build_centralized_reshard_plan(const ferry_model *src_model,
+                                                  const ferry_model *dst_model,
+                                                  const uint64_t *num_experts,
+                                                  const ferry_exchange *exchange,
                                                   const ferry_plan_options *options,
                                                   ferry_reshard_plan **plan_out, ferry_error *error)
 {
     ferry_exchange own_exchange;
-    ferry_status   status = take_exchange(exchange, plan_out, &own_exchange, error);
-    exchange              = &own_exchange;
+    ferry_status status = take_exchange(exchange, plan_out, &own_exchange, error);
+    exchange = &own_exchange;
     if (status != FERRY_OK) {
         return status;
     }
-    fy_pack       own = {0};
-    const void   *all = NULL, *mine = NULL;
+    fy_pack own = {0};
+    const void *all = NULL, *mine = NULL;
     const size_t *lengths = NULL;
-    size_t        n_bytes = 0;
-    outbox        box     = {0};
+    size_t n_bytes = 0;
+    outbox box = {0};
     pack_own(src_model, dst_model, num_experts, &own);
     int (*gather)(void *, const void *, size_t, const void **, const size_t **) =
         exchange->gather == NULL ? exchange->all_gather : exchange->gather;

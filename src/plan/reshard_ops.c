@@ -22,8 +22,8 @@ void ferry_reshard_plan_destroy(ferry_reshard_plan *plan)
 /* One copy of each name, however many ops have it. */
 static const char *keep_name(ferry_reshard_plan *plan, const char *name)
 {
-    uint64_t        hash = fy_hash64(name, strlen(name));
-    fy_index_cursor c    = fy_index_first(&plan->names, hash);
+    uint64_t hash = fy_hash64(name, strlen(name));
+    fy_index_cursor c = fy_index_first(&plan->names, hash);
     for (; c.value != FY_INDEX_NONE; fy_index_next(&plan->names, &c)) {
         if (strcmp(plan->name_list[c.value], name) == 0) {
             return plan->name_list[c.value];
@@ -42,7 +42,7 @@ static const char *keep_name(ferry_reshard_plan *plan, const char *name)
 
 static bool append(ferry_reshard_plan *plan, const ferry_transfer_op *op)
 {
-    fy_op_list         *list  = op->is_send ? &plan->send_list : &plan->recv_list;
+    fy_op_list *list = op->is_send ? &plan->send_list : &plan->recv_list;
     ferry_transfer_op **items = op->is_send ? &plan->sends : &plan->recvs;
     if (!fy_reserve((void **)items, &list->capacity, list->n + 1, sizeof **items)) {
         return false;
@@ -56,7 +56,7 @@ ferry_status fy_reshard_plan_add(ferry_reshard_plan *plan, const ferry_transfer_
                                  ferry_error *error)
 {
     ferry_transfer_op kept = *op;
-    kept.param_name        = keep_name(plan, op->param_name);
+    kept.param_name = keep_name(plan, op->param_name);
     if (op->source_name != NULL) {
         kept.source_name = keep_name(plan, op->source_name);
     }
@@ -70,17 +70,17 @@ ferry_status fy_reshard_plan_add(ferry_reshard_plan *plan, const ferry_transfer_
 static ferry_transfer_op op_of(const ferry_move *move, bool is_send)
 {
     ferry_transfer_op op = FERRY_TRANSFER_OP_INIT;
-    op.param_name        = move->tensor;
-    op.source_name       = move->source;
-    op.is_send           = is_send;
-    op.peer_rank         = is_send ? move->to : move->from;
-    op.n_dims            = is_send ? move->src_n_dims : move->n_dims;
-    op.peer_n_dims       = is_send ? move->n_dims : move->src_n_dims;
-    op.has_task_id       = true;
-    op.task_id           = move->task_id;
-    op.bytes             = move->bytes;
-    ferry_slice *src     = is_send ? op.my_slice : op.peer_slice;
-    ferry_slice *dst     = is_send ? op.peer_slice : op.my_slice;
+    op.param_name = move->tensor;
+    op.source_name = move->source;
+    op.is_send = is_send;
+    op.peer_rank = is_send ? move->to : move->from;
+    op.n_dims = is_send ? move->src_n_dims : move->n_dims;
+    op.peer_n_dims = is_send ? move->n_dims : move->src_n_dims;
+    op.has_task_id = true;
+    op.task_id = move->task_id;
+    op.bytes = move->bytes;
+    ferry_slice *src = is_send ? op.my_slice : op.peer_slice;
+    ferry_slice *dst = is_send ? op.peer_slice : op.my_slice;
     for (uint32_t d = 0; d < move->src_n_dims; d++) {
         src[d] = (ferry_slice){.begin = move->src_begin[d], .length = move->src_length[d]};
     }
@@ -92,21 +92,21 @@ static ferry_transfer_op op_of(const ferry_move *move, bool is_send)
 
 typedef struct taking {
     ferry_reshard_plan *plan;
-    uint32_t            rank;
-    ferry_error        *error;
+    uint32_t rank;
+    ferry_error *error;
 } taking;
 
 static ferry_status take_move(void *context, const ferry_move *move)
 {
-    taking      *t      = context;
+    taking *t = context;
     ferry_status status = FERRY_OK;
     if (move->from == t->rank) {
         ferry_transfer_op op = op_of(move, true);
-        status               = fy_reshard_plan_add(t->plan, &op, t->error);
+        status = fy_reshard_plan_add(t->plan, &op, t->error);
     }
     if (move->to == t->rank && status == FERRY_OK) {
         ferry_transfer_op op = op_of(move, false);
-        status               = fy_reshard_plan_add(t->plan, &op, t->error);
+        status = fy_reshard_plan_add(t->plan, &op, t->error);
     }
     return status;
 }
@@ -130,7 +130,7 @@ ferry_status ferry_reshard_plan_create(const ferry_plan *plan, uint32_t rank,
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_reshard_plan_create needs a plan and a place for the result");
     }
-    char                digest[33];
+    char digest[33];
     ferry_reshard_plan *own = NULL;
     ferry_plan_digest(plan, digest);
     ferry_status status = fy_reshard_plan_new(digest, &own, error);
@@ -141,7 +141,7 @@ ferry_status ferry_reshard_plan_create(const ferry_plan *plan, uint32_t rank,
     }
     if (status == FERRY_OK) {
         *reshard_plan_out = own;
-        own               = NULL;
+        own = NULL;
     }
     ferry_reshard_plan_destroy(own);
     return status;

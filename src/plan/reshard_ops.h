@@ -10,17 +10,17 @@ typedef struct fy_op_list {
 } fy_op_list;
 
 struct ferry_reshard_plan {
-    fy_arena           arena; /* names */
-    fy_index           names;
-    const char       **name_list;
-    size_t             n_names, name_capacity;
+    fy_arena arena; /* names */
+    fy_index names;
+    const char **name_list;
+    size_t n_names, name_capacity;
     ferry_transfer_op *sends;
     ferry_transfer_op *recvs;
-    fy_op_list         send_list;
-    fy_op_list         recv_list;
-    uint64_t           send_bytes;
-    uint64_t           recv_bytes;
-    char               digest[33];
+    fy_op_list send_list;
+    fy_op_list recv_list;
+    uint64_t send_bytes;
+    uint64_t recv_bytes;
+    char digest[33];
 };
 
 ferry_status fy_reshard_plan_new(const char digest[33], ferry_reshard_plan **plan_out,

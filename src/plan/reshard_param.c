@@ -13,16 +13,16 @@
 #include <string.h>
 
 typedef struct transfer {
-    uint32_t    src_rank;
+    uint32_t src_rank;
     ferry_slice src[FERRY_MAX_DIMS];
     ferry_slice dst[FERRY_MAX_DIMS];
 } transfer;
 
 struct ferry_transfers {
-    uint32_t  n_dims;
+    uint32_t n_dims;
     transfer *items;
-    size_t    n_items;
-    size_t    capacity;
+    size_t n_items;
+    size_t capacity;
 };
 
 size_t ferry_transfers_count(const ferry_transfers *transfers)
@@ -38,8 +38,8 @@ ferry_status ferry_transfers_at(const ferry_transfers *transfers, size_t index,
         return fy_fail(error, FERRY_ERR_MISUSE, "transfer %zu of %zu", index,
                        ferry_transfers_count(transfers));
     }
-    const transfer *t     = &transfers->items[index];
-    size_t          bytes = transfers->n_dims * sizeof *t->src;
+    const transfer *t = &transfers->items[index];
+    size_t bytes = transfers->n_dims * sizeof *t->src;
     if (src_rank_out != NULL) {
         *src_rank_out = t->src_rank;
     }
@@ -108,11 +108,11 @@ static ferry_status check_conservation(const ferry_param_metadata *src,
 static ferry_sharding_descriptor descriptor_of(const both *b, uint32_t dim)
 {
     return (ferry_sharding_descriptor){
-        .struct_size   = sizeof(ferry_sharding_descriptor),
-        .name          = "tp",
-        .dim           = dim,
-        .src_stride    = b->src.is_tp ? b->src.partition_stride : 1,
-        .dst_stride    = b->dst.is_tp ? b->dst.partition_stride : 1,
+        .struct_size = sizeof(ferry_sharding_descriptor),
+        .name = "tp",
+        .dim = dim,
+        .src_stride = b->src.is_tp ? b->src.partition_stride : 1,
+        .dst_stride = b->dst.is_tp ? b->dst.partition_stride : 1,
         .src_dim_ranks = b->src.tensor_parallel_group_ranks,
         .dst_dim_ranks = b->dst.tensor_parallel_group_ranks,
     };
@@ -120,14 +120,14 @@ static ferry_sharding_descriptor descriptor_of(const both *b, uint32_t dim)
 
 ferry_status ferry_build_descriptors_for_param(const ferry_param_metadata *src,
                                                const ferry_param_metadata *dst,
-                                               ferry_sharding_descriptor  *descriptor_out,
+                                               ferry_sharding_descriptor *descriptor_out,
                                                size_t *n_out, ferry_error *error)
 {
     if (src == NULL || dst == NULL || n_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_build_descriptors_for_param needs two metadata and two places");
     }
-    both         b;
+    both b;
     ferry_status status = take_both(src, dst, &b, error);
     if (status == FERRY_OK) {
         status = fy_check_out(descriptor_out, "ferry_sharding_descriptor", error);
@@ -140,12 +140,12 @@ ferry_status ferry_build_descriptors_for_param(const ferry_param_metadata *src,
         return FERRY_OK;
     }
     uint32_t dim = b.dst.is_tp ? b.dst.partition_dim : b.src.partition_dim;
-    status       = check_conservation(&b.src, &b.dst, dim, error);
+    status = check_conservation(&b.src, &b.dst, dim, error);
     if (status != FERRY_OK) {
         return status;
     }
     ferry_sharding_descriptor found = descriptor_of(&b, dim);
-    *n_out                          = 1;
+    *n_out = 1;
     return fy_copy_out(&found, sizeof found, descriptor_out, "ferry_sharding_descriptor", error);
 }
 
@@ -155,7 +155,7 @@ ferry_status ferry_build_descriptors_for_param(const ferry_param_metadata *src,
  */
 typedef struct cut_side {
     const ferry_param_metadata *metadata;
-    fy_split                   *splits[FERRY_MAX_DIMS];
+    fy_split *splits[FERRY_MAX_DIMS];
 } cut_side;
 
 static void side_cleanup(cut_side *side)
@@ -172,7 +172,7 @@ static ferry_status cut_dim(const ferry_param_metadata *m, uint32_t dim, fy_spli
     if (!m->is_tp || dim != m->partition_dim) {
         return fy_split_whole(m->shape[dim], split_out, error);
     }
-    uint32_t                     n     = (uint32_t)ferry_group_size(m->tensor_parallel_group_ranks);
+    uint32_t n = (uint32_t)ferry_group_size(m->tensor_parallel_group_ranks);
     const ferry_param_metadata **parts = fy_alloc(n, sizeof *parts);
     if (parts == NULL) {
         return fy_fail_no_memory(error, "the parts of a parameter");
@@ -220,8 +220,8 @@ static transfer make_transfer(const ferry_param_metadata *src, fy_overlap *const
     transfer t = {.src_rank = src->owner_rank};
     for (uint32_t d = 0; d < n_dims; d++) {
         const fy_run *run = &overlaps[d]->runs[overlaps[d]->run_begin[parts[d]] + at[d]];
-        t.src[d]          = (ferry_slice){.begin = run->src_local, .length = run->length};
-        t.dst[d]          = (ferry_slice){.begin = run->dst_local, .length = run->length};
+        t.src[d] = (ferry_slice){.begin = run->src_local, .length = run->length};
+        t.dst[d] = (ferry_slice){.begin = run->dst_local, .length = run->length};
         if (src->is_tp && d == src->partition_dim) {
             t.src_rank = ferry_group_rank_at(src->tensor_parallel_group_ranks, run->src_cell);
         }
@@ -249,9 +249,9 @@ static ferry_status combine(const ferry_param_metadata *src, fy_overlap *const *
         }
     }
     for (;;) {
-        transfer     t      = make_transfer(src, overlaps, parts, at, transfers->n_dims);
+        transfer t = make_transfer(src, overlaps, parts, at, transfers->n_dims);
         ferry_status status = push(transfers, &t, error);
-        uint32_t     d      = transfers->n_dims;
+        uint32_t d = transfers->n_dims;
         for (; d > 0; d--) {
             if (++at[d - 1] < fy_overlap_n_runs(overlaps[d - 1], parts[d - 1])) {
                 break;
@@ -267,13 +267,13 @@ static ferry_status combine(const ferry_param_metadata *src, fy_overlap *const *
 static ferry_status overlap_sides(const cut_side *src, const cut_side *dst, uint32_t my_part,
                                   ferry_transfers *transfers, ferry_error *error)
 {
-    fy_overlap  *overlaps[FERRY_MAX_DIMS] = {NULL};
-    uint32_t     parts[FERRY_MAX_DIMS]    = {0};
-    ferry_status status                   = check_extents(src, dst, error);
+    fy_overlap *overlaps[FERRY_MAX_DIMS] = {NULL};
+    uint32_t parts[FERRY_MAX_DIMS] = {0};
+    ferry_status status = check_extents(src, dst, error);
     for (uint32_t d = 0; d < transfers->n_dims && status == FERRY_OK; d++) {
         fy_region region = {.length = dst->splits[d]->extent};
-        bool      cut    = dst->metadata->is_tp && d == dst->metadata->partition_dim;
-        parts[d]         = cut ? my_part : 0;
+        bool cut = dst->metadata->is_tp && d == dst->metadata->partition_dim;
+        parts[d] = cut ? my_part : 0;
         status = fy_overlap_create(src->splits[d], dst->splits[d], &region, &overlaps[d], error);
     }
     if (status == FERRY_OK) {
@@ -293,12 +293,12 @@ static ferry_status new_transfers(uint32_t n_dims, ferry_transfers **transfers_o
         return fy_fail_no_memory(error, "the transfers of a parameter");
     }
     transfers->n_dims = n_dims;
-    *transfers_out    = transfers;
+    *transfers_out = transfers;
     return FERRY_OK;
 }
 
 /* Reads the one descriptor that may be given, so that no stride of an array is needed. */
-static ferry_status take_descriptor(const char                      *param_name,
+static ferry_status take_descriptor(const char *param_name,
                                     const ferry_sharding_descriptor *descriptors,
                                     size_t n_descriptors, ferry_sharding_descriptor *own,
                                     ferry_error *error)
@@ -326,7 +326,7 @@ static void apply_descriptor(const ferry_sharding_descriptor *descriptor, ferry_
 }
 
 ferry_status ferry_plan_multi_dim_lcm(const char *param_name, const ferry_param_metadata *src,
-                                      const ferry_param_metadata      *dst,
+                                      const ferry_param_metadata *dst,
                                       const ferry_sharding_descriptor *descriptors,
                                       size_t n_descriptors, uint32_t my_rank,
                                       ferry_transfers **transfers_out, ferry_error *error)
@@ -336,9 +336,9 @@ ferry_status ferry_plan_multi_dim_lcm(const char *param_name, const ferry_param_
             error, FERRY_ERR_MISUSE,
             "ferry_plan_multi_dim_lcm needs a name, two metadata and a place for the result");
     }
-    both                      b;
+    both b;
     ferry_sharding_descriptor descriptor;
-    ferry_status              status = take_both(src, dst, &b, error);
+    ferry_status status = take_both(src, dst, &b, error);
     if (status == FERRY_OK) {
         status = take_descriptor(param_name, descriptors, n_descriptors, &descriptor, error);
     }
@@ -346,17 +346,17 @@ ferry_status ferry_plan_multi_dim_lcm(const char *param_name, const ferry_param_
         return status;
     }
     apply_descriptor(&descriptor, &b.src, &b.dst);
-    bool        has_groups = has_group(&b.src) && has_group(&b.dst);
-    size_t      my_part    = 0;
+    bool has_groups = has_group(&b.src) && has_group(&b.dst);
+    size_t my_part = 0;
     ferry_error inner;
     if (!has_groups || ferry_rank_in_group(my_rank, b.dst.tensor_parallel_group_ranks, &my_part,
                                            &inner) != FERRY_OK) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: %s", param_name,
                        has_groups ? inner.message : "the descriptor lacks a group of ranks");
     }
-    cut_side         src_side = {0}, dst_side = {0};
+    cut_side src_side = {0}, dst_side = {0};
     ferry_transfers *transfers = NULL;
-    status                     = side_init(&b.src, &src_side, error);
+    status = side_init(&b.src, &src_side, error);
     if (status == FERRY_OK) {
         status = side_init(&b.dst, &dst_side, error);
     }
@@ -368,7 +368,7 @@ ferry_status ferry_plan_multi_dim_lcm(const char *param_name, const ferry_param_
     }
     if (status == FERRY_OK) {
         *transfers_out = transfers;
-        transfers      = NULL;
+        transfers = NULL;
     }
     ferry_transfers_destroy(transfers);
     side_cleanup(&src_side);
@@ -381,8 +381,8 @@ static bool choose_replica(const ferry_param_metadata *src, const ferry_param_me
                            uint32_t my_rank, uint32_t *sender_out)
 {
     const ferry_group *from = fy_group_or_none(src->data_parallel_group_ranks);
-    const ferry_group *to   = fy_group_or_none(dst->data_parallel_group_ranks);
-    size_t             position;
+    const ferry_group *to = fy_group_or_none(dst->data_parallel_group_ranks);
+    size_t position;
     if (to != NULL && !fy_group_find(to, my_rank, &position)) {
         return false;
     }
@@ -406,10 +406,10 @@ ferry_status ferry_finalize_dp_transfers(const char *param_name, const ferry_par
             error, FERRY_ERR_MISUSE,
             "ferry_finalize_dp_transfers needs a name, two metadata and a place for the result");
     }
-    both         b;
+    both b;
     ferry_status status = take_both(src, dst, &b, error);
-    src                 = &b.src;
-    dst                 = &b.dst;
+    src = &b.src;
+    dst = &b.dst;
     for (uint32_t d = 0; status == FERRY_OK && d < dst->n_dims; d++) {
         if (src->shape[d] != dst->shape[d]) {
             status =
@@ -433,7 +433,7 @@ ferry_status ferry_finalize_dp_transfers(const char *param_name, const ferry_par
     }
     if (status == FERRY_OK) {
         *transfers_out = transfers;
-        transfers      = NULL;
+        transfers = NULL;
     }
     ferry_transfers_destroy(transfers);
     return status;
@@ -445,13 +445,13 @@ ferry_determine_source_ranks_for_dst_param(const char *param_name, const ferry_p
                                            ferry_transfers **transfers_out, ferry_error *error)
 {
     ferry_sharding_descriptor descriptor = FERRY_SHARDING_DESCRIPTOR_INIT;
-    size_t                    n          = 0;
+    size_t n = 0;
     if (param_name == NULL || src == NULL || dst == NULL || transfers_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_determine_source_ranks_for_dst_param needs a name, two "
                        "metadata and a place for the result");
     }
-    both         b;
+    both b;
     ferry_status status = take_both(src, dst, &b, error);
     if (status != FERRY_OK) {
         return status;
@@ -464,7 +464,7 @@ ferry_determine_source_ranks_for_dst_param(const char *param_name, const ferry_p
                   has_group(src) && has_group(dst);
     if (turned) {
         descriptor = descriptor_of(&b, dst->partition_dim);
-        n          = 1;
+        n = 1;
     } else {
         status = ferry_build_descriptors_for_param(src, dst, &descriptor, &n, error);
     }

@@ -47,18 +47,18 @@ void fy_routes_cleanup(fy_routes *routes)
 static ferry_status find_overlap(fy_routes *routes, const fy_route *route, uint32_t d,
                                  fy_overlap **overlap_out, ferry_error *error)
 {
-    const fy_problem *problem   = routes->problem;
-    const fy_split   *src       = fy_route_split(routes, route->src, route->src_pad, d);
-    const fy_split   *dst       = fy_route_split(routes, route->dst, route->dst_pad, d);
-    bool              one_owner = problem->placements[route->src].layout.n_flat != 0;
-    uint64_t          values[6] = {(uintptr_t)src, /* interned: one object, one address */
-                                   (uintptr_t)dst,
-                                   route->src_begin[d],
-                                   route->dst_begin[d],
-                                   route->length[d],
-                                   one_owner && fy_split_is_shared(src)};
-    fy_hash128        key       = fy_hash128_of(values, sizeof values);
-    fy_index_cursor   c         = fy_index_first(&routes->overlap_index, key.low);
+    const fy_problem *problem = routes->problem;
+    const fy_split *src = fy_route_split(routes, route->src, route->src_pad, d);
+    const fy_split *dst = fy_route_split(routes, route->dst, route->dst_pad, d);
+    bool one_owner = problem->placements[route->src].layout.n_flat != 0;
+    uint64_t values[6] = {(uintptr_t)src, /* interned: one object, one address */
+                          (uintptr_t)dst,
+                          route->src_begin[d],
+                          route->dst_begin[d],
+                          route->length[d],
+                          one_owner && fy_split_is_shared(src)};
+    fy_hash128 key = fy_hash128_of(values, sizeof values);
+    fy_index_cursor c = fy_index_first(&routes->overlap_index, key.low);
     for (; c.value != FY_INDEX_NONE; fy_index_next(&routes->overlap_index, &c)) {
         if (routes->overlap_keys[c.value].high == key.high) {
             *overlap_out = routes->overlaps[c.value];
@@ -72,16 +72,16 @@ static ferry_status find_overlap(fy_routes *routes, const fy_route *route, uint3
                     sizeof *routes->overlap_keys)) {
         return fy_fail_no_memory(error, "the overlaps");
     }
-    fy_overlap  *overlap;
-    fy_region    region = {.src_begin = route->src_begin[d],
-                           .dst_begin = route->dst_begin[d],
-                           .length    = route->length[d],
-                           .one_owner = one_owner};
+    fy_overlap *overlap;
+    fy_region region = {.src_begin = route->src_begin[d],
+                        .dst_begin = route->dst_begin[d],
+                        .length = route->length[d],
+                        .one_owner = one_owner};
     ferry_status status = fy_overlap_create(src, dst, &region, &overlap, error);
     if (status != FERRY_OK) {
         return status;
     }
-    routes->overlaps[n]     = overlap;
+    routes->overlaps[n] = overlap;
     routes->overlap_keys[n] = key;
     routes->n_overlaps++;
     if (!fy_index_insert(&routes->overlap_index, key.low, (uint32_t)n)) {
@@ -114,8 +114,8 @@ static uint64_t route_hash(const fy_route *route)
 static ferry_status find_route(fy_routes *routes, const fy_route *wanted, uint32_t *number_out,
                                ferry_error *error)
 {
-    uint64_t        hash = route_hash(wanted);
-    fy_index_cursor c    = fy_index_first(&routes->route_index, hash);
+    uint64_t hash = route_hash(wanted);
+    fy_index_cursor c = fy_index_first(&routes->route_index, hash);
     for (; c.value != FY_INDEX_NONE; fy_index_next(&routes->route_index, &c)) {
         if (same_route(&routes->routes[c.value], wanted)) {
             *number_out = c.value;
@@ -127,7 +127,7 @@ static ferry_status find_route(fy_routes *routes, const fy_route *wanted, uint32
         !fy_index_insert(&routes->route_index, hash, (uint32_t)routes->n_routes)) {
         return fy_fail_no_memory(error, "the layout classes");
     }
-    *number_out                        = (uint32_t)routes->n_routes;
+    *number_out = (uint32_t)routes->n_routes;
     routes->routes[routes->n_routes++] = *wanted;
     return FERRY_OK;
 }
@@ -136,26 +136,26 @@ static ferry_status add_leg(fy_routes *routes, uint32_t tensor, const fy_feed *f
                             ferry_error *error)
 {
     const fy_problem *problem = routes->problem;
-    const fy_tensor  *target  = &problem->tensors[tensor];
-    uint32_t          number  = feed == NULL ? tensor : feed->tensor;
-    const fy_tensor  *source  = &problem->tensors[number];
+    const fy_tensor *target = &problem->tensors[tensor];
+    uint32_t number = feed == NULL ? tensor : feed->tensor;
+    const fy_tensor *source = &problem->tensors[number];
     if (source->src == FY_NONE) {
         return fy_fail(error, FERRY_ERR_INVALID_PLAN,
                        "destination tensor \"%s\" has no source: the source side skips \"%s\"",
                        target->name, source->name);
     }
-    fy_route wanted = {.src          = source->src,
-                       .dst          = target->dst,
+    fy_route wanted = {.src = source->src,
+                       .dst = target->dst,
                        .element_bits = target->dtype.element_bits,
-                       .n_dims       = feed == NULL ? target->n_dims : feed->n_dims};
-    wanted.src_pad  = wanted.n_dims - source->n_dims;
-    wanted.dst_pad  = wanted.n_dims - target->n_dims;
+                       .n_dims = feed == NULL ? target->n_dims : feed->n_dims};
+    wanted.src_pad = wanted.n_dims - source->n_dims;
+    wanted.dst_pad = wanted.n_dims - target->n_dims;
     for (uint32_t d = 0; d < wanted.n_dims; d++) {
         wanted.src_begin[d] = feed == NULL ? 0 : feed->begin[d];
         wanted.dst_begin[d] = feed == NULL ? 0 : feed->at[d];
-        wanted.length[d]    = feed == NULL ? target->shape[d] : feed->shape[d];
+        wanted.length[d] = feed == NULL ? target->shape[d] : feed->shape[d];
     }
-    uint32_t     route  = 0;
+    uint32_t route = 0;
     ferry_status status = find_route(routes, &wanted, &route, error);
     if (status != FERRY_OK) {
         return status;
@@ -166,8 +166,8 @@ static ferry_status add_leg(fy_routes *routes, uint32_t tensor, const fy_feed *f
     }
     routes->legs[routes->n_legs++] = (fy_leg){.tensor = tensor,
                                               .source = number,
-                                              .route  = route,
-                                              .unit   = routes->routes[route].n_units++};
+                                              .route = route,
+                                              .unit = routes->routes[route].n_units++};
     return FERRY_OK;
 }
 
@@ -175,7 +175,7 @@ static ferry_status add_leg(fy_routes *routes, uint32_t tensor, const fy_feed *f
 static const char *name_at(const void *context, size_t i)
 {
     const fy_problem *problem = context;
-    const fy_tensor  *tensor  = &problem->tensors[i];
+    const fy_tensor *tensor = &problem->tensors[i];
     return tensor->dst == FY_NONE ? NULL : tensor->name;
 }
 
@@ -217,7 +217,7 @@ static ferry_status add_legs_in(fy_routes *routes, const fy_subset *subset, ferr
 
 static ferry_status add_legs(fy_routes *routes, const char *list, ferry_error *error)
 {
-    fy_subset    subset;
+    fy_subset subset;
     ferry_status status = fy_subset_create(list, &subset, error);
     if (status == FERRY_OK) {
         status = check_subset(routes->problem, list, &subset, error);
@@ -258,35 +258,35 @@ static void number_routes(fy_routes *routes, const ranked_leg *order, uint32_t *
 {
     uint32_t n_sorted = 0;
     for (size_t i = 0; i < routes->n_legs; i++) {
-        fy_leg   *leg = &routes->legs[order[i].leg];
-        uint32_t *to  = &number[leg->route];
+        fy_leg *leg = &routes->legs[order[i].leg];
+        uint32_t *to = &number[leg->route];
         if (*to == FY_NONE) {
-            sorted[n_sorted]         = routes->routes[leg->route];
+            sorted[n_sorted] = routes->routes[leg->route];
             sorted[n_sorted].n_units = 0;
-            *to                      = n_sorted++;
+            *to = n_sorted++;
         }
         leg->route = *to;
-        leg->unit  = sorted[*to].n_units++;
+        leg->unit = sorted[*to].n_units++;
     }
     memcpy(routes->routes, sorted, n_sorted * sizeof *sorted);
 }
 
 static ferry_status sort_routes(fy_routes *routes, ferry_error *error)
 {
-    ranked_leg  *order  = fy_alloc(routes->n_legs, sizeof *order);
-    uint32_t    *number = fy_alloc(routes->n_routes, sizeof *number);
-    fy_route    *sorted = fy_alloc(routes->n_routes, sizeof *sorted);
+    ranked_leg *order = fy_alloc(routes->n_legs, sizeof *order);
+    uint32_t *number = fy_alloc(routes->n_routes, sizeof *number);
+    fy_route *sorted = fy_alloc(routes->n_routes, sizeof *sorted);
     ferry_status status = FERRY_OK;
     if (order == NULL || number == NULL || sorted == NULL) {
         status = fy_fail_no_memory(error, "the layout classes");
         goto out;
     }
     for (size_t i = 0; i < routes->n_legs; i++) {
-        const fy_leg *leg  = &routes->legs[i];
-        uint32_t      rank = fy_route_dst_holders(routes, &routes->routes[leg->route])->first_rank;
-        order[i]           = (ranked_leg){.rank  = rank,
-                                          .order = fy_problem_order(routes->problem, rank, leg->tensor),
-                                          .leg   = (uint32_t)i};
+        const fy_leg *leg = &routes->legs[i];
+        uint32_t rank = fy_route_dst_holders(routes, &routes->routes[leg->route])->first_rank;
+        order[i] = (ranked_leg){.rank = rank,
+                                .order = fy_problem_order(routes->problem, rank, leg->tensor),
+                                .leg = (uint32_t)i};
     }
     fy_sort(order, routes->n_legs, sizeof *order, compare_ranked);
     memset(number, 0xff, routes->n_routes * sizeof *number);
@@ -302,7 +302,7 @@ out:
 
 static ferry_status group_units(fy_routes *routes, ferry_error *error)
 {
-    uint32_t first    = 0;
+    uint32_t first = 0;
     routes->unit_legs = fy_alloc(routes->n_legs, sizeof *routes->unit_legs);
     if (routes->unit_legs == NULL) {
         return fy_fail_no_memory(error, "the tensors of a plan");
@@ -312,7 +312,7 @@ static ferry_status group_units(fy_routes *routes, ferry_error *error)
         first += routes->routes[r].n_units;
     }
     for (size_t i = 0; i < routes->n_legs; i++) {
-        const fy_leg *leg                                                    = &routes->legs[i];
+        const fy_leg *leg = &routes->legs[i];
         routes->unit_legs[routes->routes[leg->route].first_unit + leg->unit] = (uint32_t)i;
     }
     return FERRY_OK;
@@ -337,9 +337,9 @@ typedef struct noted_atom {
 
 typedef struct notes {
     noted_atom *items;
-    size_t      n, capacity;
-    size_t     *cell_begin; /* [n_cells + 2] how many each cell has, then where they begin */
-    uint32_t   *order;      /* items by cell, then as they came: by destination and index */
+    size_t n, capacity;
+    size_t *cell_begin; /* [n_cells + 2] how many each cell has, then where they begin */
+    uint32_t *order;    /* items by cell, then as they came: by destination and index */
 } notes;
 
 static void notes_cleanup(notes *n)
@@ -358,8 +358,8 @@ static ferry_status note_atoms(fy_route *route, uint32_t dst, const fy_atoms *at
     }
     for (size_t i = 0; i < atoms->n_items; i++) {
         const fy_atom *atom = &atoms->items[i];
-        n->items[n->n++]    = (noted_atom){
-               .volume = atom->volume, .cell = atom->cell, .dst = dst, .index = (uint32_t)i};
+        n->items[n->n++] = (noted_atom){
+            .volume = atom->volume, .cell = atom->cell, .dst = dst, .index = (uint32_t)i};
         n->cell_begin[atom->cell + 2]++;
         route->wanted[dst] += atom->volume;
     }
@@ -369,8 +369,8 @@ static ferry_status note_atoms(fy_route *route, uint32_t dst, const fy_atoms *at
 
 static ferry_status note_all(fy_routes *routes, fy_route *route, notes *n, ferry_error *error)
 {
-    fy_atoms     atoms  = {0};
-    uint32_t     n_dst  = fy_route_dst_holders(routes, route)->n_cells;
+    fy_atoms atoms = {0};
+    uint32_t n_dst = fy_route_dst_holders(routes, route)->n_cells;
     ferry_status status = FERRY_OK;
     for (uint32_t dst = 0; dst < n_dst && status == FERRY_OK; dst++) {
         status = fy_route_list_atoms(routes, route, dst, &atoms, error);
@@ -399,21 +399,21 @@ static bool order_notes(const fy_route *route, notes *n)
 /* Turns the ordered notes to touches, and the places of their atoms. */
 static bool fill_touches(fy_route *route, const notes *n)
 {
-    size_t n_touches   = 0;
-    route->touches     = fy_alloc(n->n, sizeof *route->touches);
+    size_t n_touches = 0;
+    route->touches = fy_alloc(n->n, sizeof *route->touches);
     route->touch_atoms = fy_alloc(n->n + 1, sizeof *route->touch_atoms);
-    route->atom_index  = fy_alloc(n->n, sizeof *route->atom_index);
+    route->atom_index = fy_alloc(n->n, sizeof *route->atom_index);
     if (route->touches == NULL || route->touch_atoms == NULL || route->atom_index == NULL) {
         return false;
     }
     for (uint32_t c = 0; c < route->n_cells; c++) {
-        uint64_t before       = 0;
+        uint64_t before = 0;
         route->touch_begin[c] = n_touches;
         for (size_t i = n->cell_begin[c]; i < n->cell_begin[c + 1]; i++) {
             const noted_atom *a = &n->items[n->order[i]];
             if (n_touches == route->touch_begin[c] || route->touches[n_touches - 1].dst != a->dst) {
                 route->touch_atoms[n_touches] = i;
-                route->touches[n_touches++]   = (fy_cell_touch){.before = before, .dst = a->dst};
+                route->touches[n_touches++] = (fy_cell_touch){.before = before, .dst = a->dst};
             }
             route->touches[n_touches - 1].volume += a->volume;
             route->atom_index[i] = a->index;
@@ -421,7 +421,7 @@ static bool fill_touches(fy_route *route, const notes *n)
         }
     }
     route->touch_begin[route->n_cells] = n_touches;
-    route->touch_atoms[n_touches]      = n->n;
+    route->touch_atoms[n_touches] = n->n;
     return true;
 }
 
@@ -438,13 +438,13 @@ static bool has_all_holders(const fy_route *route)
 
 static ferry_status list_irregular(fy_routes *routes, fy_route *route, ferry_error *error)
 {
-    uint32_t n_dst     = fy_route_dst_holders(routes, route)->n_cells;
-    notes    n         = {0};
-    n.cell_begin       = fy_alloc_zeroed((size_t)route->n_cells + 2, sizeof *n.cell_begin);
+    uint32_t n_dst = fy_route_dst_holders(routes, route)->n_cells;
+    notes n = {0};
+    n.cell_begin = fy_alloc_zeroed((size_t)route->n_cells + 2, sizeof *n.cell_begin);
     route->touch_begin = fy_alloc_zeroed((size_t)route->n_cells + 1, sizeof *route->touch_begin);
-    route->atom_count  = fy_alloc_zeroed(n_dst, sizeof *route->atom_count);
-    route->wanted      = fy_alloc_zeroed(n_dst, sizeof *route->wanted);
-    bool complete      = n.cell_begin != NULL && route->touch_begin != NULL &&
+    route->atom_count = fy_alloc_zeroed(n_dst, sizeof *route->atom_count);
+    route->wanted = fy_alloc_zeroed(n_dst, sizeof *route->wanted);
+    bool complete = n.cell_begin != NULL && route->touch_begin != NULL &&
                     route->atom_count != NULL && route->wanted != NULL;
     ferry_status status = complete ? note_all(routes, route, &n, error) : FERRY_OK;
     complete = complete && status == FERRY_OK && order_notes(route, &n) && fill_touches(route, &n);
@@ -462,8 +462,8 @@ static ferry_status list_irregular(fy_routes *routes, fy_route *route, ferry_err
 /* The bytes of all units and replicas must be countable. */
 static ferry_status add_bytes(fy_routes *routes, const fy_route *route, ferry_error *error)
 {
-    const fy_holders *holders  = fy_route_dst_holders(routes, route);
-    uint64_t          elements = 0, bits;
+    const fy_holders *holders = fy_route_dst_holders(routes, route);
+    uint64_t elements = 0, bits;
     for (uint32_t c = 0; c < holders->n_cells; c++) {
         uint64_t wanted = fy_route_wanted(routes, route, c);
         if (!fy_mul(wanted, fy_holders_cell_size(holders, c), &wanted) ||
@@ -486,22 +486,22 @@ static ferry_status add_bytes(fy_routes *routes, const fy_route *route, ferry_er
 static ferry_status fill_route(fy_routes *routes, fy_route *route, ferry_error *error)
 {
     const fy_problem *problem = routes->problem;
-    const fy_layout  *src     = &problem->placements[route->src].layout;
-    const fy_layout  *dst     = &problem->placements[route->dst].layout;
-    ferry_status      status  = fy_routes_find_view(routes, route->src, &route->view, error);
-    uint32_t          weight  = src->n_flat == 0 ? 1 : src->n_flat;
+    const fy_layout *src = &problem->placements[route->src].layout;
+    const fy_layout *dst = &problem->placements[route->dst].layout;
+    ferry_status status = fy_routes_find_view(routes, route->src, &route->view, error);
+    uint32_t weight = src->n_flat == 0 ? 1 : src->n_flat;
     for (uint32_t d = route->n_dims; d > 0 && status == FERRY_OK; d--) {
-        const fy_split *split     = fy_route_split(routes, route->src, route->src_pad, d - 1);
-        bool            shared    = fy_split_is_shared(split) && src->n_flat == 0;
+        const fy_split *split = fy_route_split(routes, route->src, route->src_pad, d - 1);
+        bool shared = fy_split_is_shared(split) && src->n_flat == 0;
         route->cell_weight[d - 1] = weight;
-        route->merges_by_rank     = route->merges_by_rank || shared;
+        route->merges_by_rank = route->merges_by_rank || shared;
         weight *= shared ? split->n_cells : split->n_parts; /* the view has checked the product */
         status = find_overlap(routes, route, d - 1, &route->overlap[d - 1], error);
     }
     if (status != FERRY_OK) {
         return status;
     }
-    route->n_cells    = route->view->n_cells;
+    route->n_cells = route->view->n_cells;
     route->is_regular = src->n_flat == 0 && dst->n_flat == 0;
     if (!route->is_regular) {
         ferry_error inner;
@@ -517,7 +517,7 @@ static ferry_status fill_route(fy_routes *routes, fy_route *route, ferry_error *
 ferry_status fy_routes_build(const fy_problem *problem, const char *subset, fy_routes *routes,
                              ferry_error *error)
 {
-    *routes             = (fy_routes){.problem = problem};
+    *routes = (fy_routes){.problem = problem};
     ferry_status status = fy_split_whole(1, &routes->one, error);
     if (status == FERRY_OK) {
         status = add_legs(routes, subset, error);

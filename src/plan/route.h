@@ -25,34 +25,34 @@ typedef struct fy_cell_touch {
 } fy_cell_touch;
 
 typedef struct fy_route {
-    uint32_t       src; /* placements */
-    uint32_t       dst;
-    uint32_t       element_bits;
-    uint32_t       n_dims;  /* the larger number of the two sides */
-    uint32_t       src_pad; /* leading ones that a side has in addition to its own dimensions */
-    uint32_t       dst_pad;
-    uint32_t       n_units;
-    uint32_t       first_unit; /* into the plan's unit_legs */
-    const fy_view *view;       /* who holds each source cell */
-    uint32_t       n_cells;    /* source cells */
-    uint32_t       cell_weight[FY_MAX_DIMS];
-    fy_overlap    *overlap[FY_MAX_DIMS]; /* shared with other routes */
-    uint64_t       src_begin[FY_MAX_DIMS];
-    uint64_t       dst_begin[FY_MAX_DIMS];
-    uint64_t       length[FY_MAX_DIMS];
+    uint32_t src; /* placements */
+    uint32_t dst;
+    uint32_t element_bits;
+    uint32_t n_dims;  /* the larger number of the two sides */
+    uint32_t src_pad; /* leading ones that a side has in addition to its own dimensions */
+    uint32_t dst_pad;
+    uint32_t n_units;
+    uint32_t first_unit; /* into the plan's unit_legs */
+    const fy_view *view; /* who holds each source cell */
+    uint32_t n_cells;    /* source cells */
+    uint32_t cell_weight[FY_MAX_DIMS];
+    fy_overlap *overlap[FY_MAX_DIMS]; /* shared with other routes */
+    uint64_t src_begin[FY_MAX_DIMS];
+    uint64_t dst_begin[FY_MAX_DIMS];
+    uint64_t length[FY_MAX_DIMS];
     /*
      * A regular route is a product over the dimensions: counts and volumes have a closed form. A
      * flat cut or shared pieces break the product; then the touches are listed, and atoms counted.
      */
-    bool           is_regular;
-    bool           merges_by_rank; /* shared source pieces: boxes of one sender may join */
-    size_t        *touch_begin;    /* irregular: [n_cells + 1] */
-    fy_cell_touch *touches;        /* irregular: by ascending destination */
-    size_t        *touch_atoms;    /* irregular: [touches + 1] into atom_index; NULL: not known */
-    uint32_t      *atom_index;     /* the places of a touch's atoms among all of its destination */
-    uint32_t      *atom_count;     /* irregular: [destination cells] */
-    uint64_t      *wanted;         /* irregular: [destination cells] elements */
-    size_t         first_line;     /* into the plan's lines, one per source cell */
+    bool is_regular;
+    bool merges_by_rank;    /* shared source pieces: boxes of one sender may join */
+    size_t *touch_begin;    /* irregular: [n_cells + 1] */
+    fy_cell_touch *touches; /* irregular: by ascending destination */
+    size_t *touch_atoms;    /* irregular: [touches + 1] into atom_index; NULL: not known */
+    uint32_t *atom_index;   /* the places of a touch's atoms among all of its destination */
+    uint32_t *atom_count;   /* irregular: [destination cells] */
+    uint64_t *wanted;       /* irregular: [destination cells] elements */
+    size_t first_line;      /* into the plan's lines, one per source cell */
 } fy_route;
 
 typedef struct fy_leg {
@@ -69,13 +69,13 @@ typedef struct fy_leg {
  */
 struct fy_view {
     const fy_holders *holders;
-    uint32_t          n_cells;
-    const uint32_t   *cell_begin; /* [n_cells + 1] */
-    const uint32_t   *rank;
-    uint32_t         *owned_begin;
-    uint32_t         *owned_rank;
-    uint32_t         *set;
-    uint32_t          placement; /* of an owning view; FY_NONE: any with these holders */
+    uint32_t n_cells;
+    const uint32_t *cell_begin; /* [n_cells + 1] */
+    const uint32_t *rank;
+    uint32_t *owned_begin;
+    uint32_t *owned_rank;
+    uint32_t *set;
+    uint32_t placement; /* of an owning view; FY_NONE: any with these holders */
 };
 
 static inline uint32_t fy_view_cell_size(const fy_view *view, uint32_t cell)
@@ -85,29 +85,29 @@ static inline uint32_t fy_view_cell_size(const fy_view *view, uint32_t cell)
 
 typedef struct fy_routes {
     const fy_problem *problem;
-    fy_route         *routes;
-    size_t            n_routes, route_capacity;
-    fy_leg           *legs; /* by ascending tensor */
-    size_t            n_legs, leg_capacity;
-    uint32_t         *unit_legs; /* legs grouped by route, in order of units */
-    fy_view         **views;
-    size_t            n_views, view_capacity;
-    fy_split         *one; /* the split of a leading one */
-    fy_overlap      **overlaps;
-    size_t            n_overlaps, overlap_capacity;
-    fy_index          view_index;
-    fy_index          route_index;
-    fy_index          overlap_index;
-    fy_hash128       *overlap_keys;
-    size_t            key_capacity;
-    uint64_t          total_bytes;
-    uint64_t          flat_steps; /* n_steps of all irregular routes */
+    fy_route *routes;
+    size_t n_routes, route_capacity;
+    fy_leg *legs; /* by ascending tensor */
+    size_t n_legs, leg_capacity;
+    uint32_t *unit_legs; /* legs grouped by route, in order of units */
+    fy_view **views;
+    size_t n_views, view_capacity;
+    fy_split *one; /* the split of a leading one */
+    fy_overlap **overlaps;
+    size_t n_overlaps, overlap_capacity;
+    fy_index view_index;
+    fy_index route_index;
+    fy_index overlap_index;
+    fy_hash128 *overlap_keys;
+    size_t key_capacity;
+    uint64_t total_bytes;
+    uint64_t flat_steps; /* n_steps of all irregular routes */
 } fy_routes;
 
 /* Routes and legs of every destination tensor that fits the subset pattern (NULL: all). */
 ferry_status fy_routes_build(const fy_problem *problem, const char *subset, fy_routes *routes,
                              ferry_error *error);
-void         fy_routes_cleanup(fy_routes *routes);
+void fy_routes_cleanup(fy_routes *routes);
 
 /* FERRY_ERR_INVALID_PLAN where a box of elements smaller than a byte begins or ends inside one. */
 ferry_status fy_routes_check_alignment(const fy_routes *routes, ferry_error *error);
@@ -121,7 +121,7 @@ static inline const fy_holders *fy_route_dst_holders(const fy_routes *routes, co
  * calls. */
 ferry_status fy_routes_find_view(fy_routes *routes, uint32_t placement, const fy_view **view_out,
                                  ferry_error *error);
-void         fy_view_destroy(fy_view *view);
+void fy_view_destroy(fy_view *view);
 
 /*
  * The ranks of a table that hold a source cell of the placement, ascending; a list for the caller
@@ -194,8 +194,8 @@ typedef struct fy_atom {
 
 typedef struct fy_atoms {
     fy_atom *items;
-    size_t   n_items;
-    size_t   capacity;
+    size_t n_items;
+    size_t capacity;
     uint64_t n_steps; /* boxes looked at to cut and join them, since the beginning */
 } fy_atoms;
 
@@ -212,7 +212,7 @@ ferry_status fy_route_list_atoms(const fy_routes *routes, const fy_route *route,
 ferry_status fy_route_list_cell_atoms(const fy_routes *routes, const fy_route *route, uint32_t cell,
                                       uint32_t dst, fy_atoms *atoms, uint64_t **index_inout,
                                       size_t *index_capacity, ferry_error *error);
-bool         fy_atoms_push(fy_atoms *atoms, const fy_atom *atom);
+bool fy_atoms_push(fy_atoms *atoms, const fy_atom *atom);
 /*
  * Joins boxes of one cell, from item first on, that are a box together until no two are. What is
  * adjacent in the global index is so in both shards too, but not the other way round: only the

@@ -19,9 +19,9 @@ static bool is_cut(const ferry_plan *plan, const fy_route *route)
 
 static uint32_t choose(const ferry_plan *plan, const fy_route *route, uint32_t cell, uint32_t slot)
 {
-    const fy_holders *src  = route->view->holders;
-    const fy_seed    *seed = plan->problem.placements[route->src].seed;
-    uint32_t          rank = fy_route_dst_holders(&plan->routes, route)->rank[slot];
+    const fy_holders *src = route->view->holders;
+    const fy_seed *seed = plan->problem.placements[route->src].seed;
+    uint32_t rank = fy_route_dst_holders(&plan->routes, route)->rank[slot];
     if (!is_cut(plan, route) && fy_holders_find(src, rank) != FY_NO_SLOT) {
         return rank; /* it has the parameter already */
     }
@@ -42,9 +42,9 @@ static uint32_t choose(const ferry_plan *plan, const fy_route *route, uint32_t c
  */
 uint32_t fy_seed_sender(const ferry_plan *plan, const fy_route *route, uint32_t cell, uint32_t slot)
 {
-    const fy_view *view   = route->view;
-    uint32_t       sender = choose(plan, route, cell, slot);
-    bool           given  = plan->problem.placements[route->src].seed != NULL;
+    const fy_view *view = route->view;
+    uint32_t sender = choose(plan, route, cell, slot);
+    bool given = plan->problem.placements[route->src].seed != NULL;
     if (!given && plan->n_lost == 0) {
         return sender;
     }

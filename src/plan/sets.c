@@ -18,17 +18,17 @@ static int compare_ranks(const void *a, const void *b)
 static ferry_status stage_members(fy_sets *sets, const fy_view *view, uint32_t cell,
                                   uint32_t **members_out, ferry_error *error)
 {
-    uint32_t n    = fy_view_cell_size(view, cell);
-    size_t   used = sets->n_sets == 0 ? 0 : sets->member_begin[sets->n_sets];
+    uint32_t n = fy_view_cell_size(view, cell);
+    size_t used = sets->n_sets == 0 ? 0 : sets->member_begin[sets->n_sets];
     if (!fy_reserve((void **)&sets->members, &sets->member_capacity, used + n,
                     sizeof *sets->members)) {
         return fy_fail_no_memory(error, "the replica sets");
     }
     uint32_t *members = sets->members + used;
-    bool      sorted  = true;
+    bool sorted = true;
     for (uint32_t i = 0; i < n; i++) {
         members[i] = view->rank[view->cell_begin[cell] + i];
-        sorted     = sorted && (i == 0 || members[i - 1] < members[i]);
+        sorted = sorted && (i == 0 || members[i - 1] < members[i]);
     }
     if (!sorted) {
         fy_sort(members, n, sizeof *members, compare_ranks);
@@ -40,9 +40,9 @@ static ferry_status stage_members(fy_sets *sets, const fy_view *view, uint32_t c
 static ferry_status find_set(fy_sets *sets, const fy_view *view, uint32_t cell, uint32_t *set_out,
                              ferry_error *error)
 {
-    uint32_t    *members = NULL;
-    uint32_t     n       = fy_view_cell_size(view, cell);
-    ferry_status status  = stage_members(sets, view, cell, &members, error);
+    uint32_t *members = NULL;
+    uint32_t n = fy_view_cell_size(view, cell);
+    ferry_status status = stage_members(sets, view, cell, &members, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -68,7 +68,7 @@ static ferry_status find_set(fy_sets *sets, const fy_view *view, uint32_t cell, 
         sets->member_begin[0] = 0;
     }
     sets->member_begin[sets->n_sets + 1] = sets->member_begin[sets->n_sets] + n;
-    *set_out                             = (uint32_t)sets->n_sets++;
+    *set_out = (uint32_t)sets->n_sets++;
     return FERRY_OK;
 }
 
@@ -93,9 +93,9 @@ static ferry_status number_cells(ferry_plan *plan, ferry_error *error)
 /* What ranks that hold the cell want of it themselves: it never travels. */
 static uint64_t local_elements(ferry_plan *plan, const fy_route *route, const fy_span *span)
 {
-    const fy_view    *view  = route->view;
-    const fy_holders *dst   = fy_route_dst_holders(&plan->routes, route);
-    uint64_t          total = 0;
+    const fy_view *view = route->view;
+    const fy_holders *dst = fy_route_dst_holders(&plan->routes, route);
+    uint64_t total = 0;
     for (uint32_t i = view->cell_begin[span->cell]; i < view->cell_begin[span->cell + 1]; i++) {
         uint32_t slot = fy_holders_find(dst, view->rank[i]);
         if (slot == FY_NO_SLOT) {
@@ -112,7 +112,7 @@ static uint64_t local_elements(ferry_plan *plan, const fy_route *route, const fy
 static ferry_status add_demand(ferry_plan *plan, const fy_route *route, uint32_t cell,
                                ferry_error *error)
 {
-    fy_span      span;
+    fy_span span;
     ferry_status status = fy_span_init(plan, route, cell, &span, error);
     if (status != FERRY_OK || span.length == 0) {
         fy_span_cleanup(&span);
@@ -139,7 +139,7 @@ static ferry_status add_demand(ferry_plan *plan, const fy_route *route, uint32_t
  */
 static ferry_status share_rounding(ferry_plan *plan, ferry_error *error)
 {
-    fy_sets  *sets    = &plan->sets;
+    fy_sets *sets = &plan->sets;
     uint32_t *by_rank = fy_alloc_zeroed(plan->problem.n_ranks, sizeof *by_rank);
     if (by_rank == NULL) {
         return fy_fail_no_memory(error, "the replica sets");
@@ -151,7 +151,7 @@ static ferry_status share_rounding(ferry_plan *plan, ferry_error *error)
     }
     for (size_t s = 0; s < sets->n_sets; s++) {
         for (size_t i = sets->member_begin[s]; i < sets->member_begin[s + 1]; i++) {
-            uint32_t n       = by_rank[sets->members[i]];
+            uint32_t n = by_rank[sets->members[i]];
             sets->n_lines[s] = n > sets->n_lines[s] ? n : sets->n_lines[s];
         }
     }
@@ -161,15 +161,15 @@ static ferry_status share_rounding(ferry_plan *plan, ferry_error *error)
 
 ferry_status fy_plan_collect_sets(ferry_plan *plan, ferry_error *error)
 {
-    fy_sets     *sets   = &plan->sets;
+    fy_sets *sets = &plan->sets;
     ferry_status status = number_cells(plan, error);
     if (status != FERRY_OK) {
         return status;
     }
     size_t n_members = sets->n_sets == 0 ? 0 : sets->member_begin[sets->n_sets];
-    sets->demand     = fy_alloc_zeroed(sets->n_sets, sizeof *sets->demand);
-    sets->n_lines    = fy_alloc_zeroed(sets->n_sets, sizeof *sets->n_lines);
-    sets->share      = fy_alloc_zeroed(n_members, sizeof *sets->share);
+    sets->demand = fy_alloc_zeroed(sets->n_sets, sizeof *sets->demand);
+    sets->n_lines = fy_alloc_zeroed(sets->n_sets, sizeof *sets->n_lines);
+    sets->share = fy_alloc_zeroed(n_members, sizeof *sets->share);
     if (sets->demand == NULL || sets->n_lines == NULL || sets->share == NULL) {
         return fy_fail_no_memory(error, "the replica sets");
     }

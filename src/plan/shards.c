@@ -22,20 +22,20 @@ typedef struct stretch {
 /* One dimension of the shard at work: the stretches of one part of a split. */
 typedef struct axis {
     const fy_split *split; /* NULL: none yet */
-    uint32_t        part;
-    stretch        *stretches;
-    size_t          n_stretches, capacity;
+    uint32_t part;
+    stretch *stretches;
+    size_t n_stretches, capacity;
 } axis;
 
 /* What ferry_shard.internal points to. */
 typedef struct walk {
     const ferry_plan *plan;
-    ferry_side        side;
-    uint32_t          rank;
-    const fy_tensor  *tensor;
-    uint32_t         *tensors;
-    size_t            n_tensors, capacity;
-    axis              axes[FY_MAX_DIMS];
+    ferry_side side;
+    uint32_t rank;
+    const fy_tensor *tensor;
+    uint32_t *tensors;
+    size_t n_tensors, capacity;
+    axis axes[FY_MAX_DIMS];
 } walk;
 
 static void walk_cleanup(walk *w)
@@ -54,11 +54,11 @@ static int compare_numbers(const void *a, const void *b)
 
 static bool add_tensors(walk *w, uint32_t table)
 {
-    const ferry_plan *plan      = w->plan;
-    const fy_routes  *routes    = &plan->routes;
-    bool              by_source = w->side == FERRY_SIDE_SOURCE;
-    const size_t     *begin     = by_source ? plan->table_source_begin : plan->table_route_begin;
-    const uint32_t   *numbers   = by_source ? plan->table_sources : plan->table_routes;
+    const ferry_plan *plan = w->plan;
+    const fy_routes *routes = &plan->routes;
+    bool by_source = w->side == FERRY_SIDE_SOURCE;
+    const size_t *begin = by_source ? plan->table_source_begin : plan->table_route_begin;
+    const uint32_t *numbers = by_source ? plan->table_sources : plan->table_routes;
     for (size_t i = begin[table]; i < begin[table + 1]; i++) {
         const fy_route *route = &routes->routes[numbers[i]];
         if (!fy_reserve((void **)&w->tensors, &w->capacity, w->n_tensors + route->n_units,
@@ -66,7 +66,7 @@ static bool add_tensors(walk *w, uint32_t table)
             return false;
         }
         for (uint32_t u = 0; u < route->n_units; u++) {
-            const fy_leg *leg          = &routes->legs[fy_route_leg(routes, route, u)];
+            const fy_leg *leg = &routes->legs[fy_route_leg(routes, route, u)];
             w->tensors[w->n_tensors++] = by_source ? leg->source : leg->tensor;
         }
     }
@@ -89,7 +89,7 @@ static void sort_tensors(walk *w)
 static ferry_status list_tensors(walk *w, ferry_error *error)
 {
     const ferry_plan *plan = w->plan;
-    bool              fits = true;
+    bool fits = true;
     if (w->side == FERRY_SIDE_DESTINATION) {
         const size_t *begin = plan->rank_table_begin;
         for (size_t i = begin[w->rank]; fits && i < begin[w->rank + 1]; i++) {
@@ -98,7 +98,7 @@ static ferry_status list_tensors(walk *w, ferry_error *error)
     } else {
         for (uint32_t t = 0; fits && t < plan->problem.n_holders; t++) {
             bool used = plan->table_source_begin[t] < plan->table_source_begin[t + 1];
-            fits      = !used || fy_holders_find(plan->problem.holders[t], w->rank) == FY_NO_SLOT ||
+            fits = !used || fy_holders_find(plan->problem.holders[t], w->rank) == FY_NO_SLOT ||
                    add_tensors(w, t);
         }
     }
@@ -145,12 +145,12 @@ static bool add_stretch(axis *a, const fy_piece *piece, uint64_t filled)
 static bool list_stretches(axis *a, const fy_split *split, uint32_t part)
 {
     uint64_t filled = 0;
-    size_t   at = 0, distance = split->n_parts;
-    a->split       = NULL;
+    size_t at = 0, distance = split->n_parts;
+    a->split = NULL;
     a->n_stretches = 0;
     while (filled < split->part_length[part]) {
         size_t guess = filled == 0 ? part : at + distance;
-        size_t next  = filled == 0 ? 0 : at + 1;
+        size_t next = filled == 0 ? 0 : at + 1;
         if (guess < split->n_pieces && is_next(split, guess, part, filled)) {
             next = guess;
         }
@@ -161,11 +161,11 @@ static bool list_stretches(axis *a, const fy_split *split, uint32_t part)
             return false;
         }
         distance = filled == 0 ? distance : next - at;
-        at       = next;
+        at = next;
         filled += split->pieces[next].length;
     }
     a->split = split;
-    a->part  = part;
+    a->part = part;
     return true;
 }
 
@@ -174,7 +174,7 @@ static ferry_status fill_axes(walk *w, const fy_layout *layout, const uint32_t *
 {
     for (uint32_t d = 0; d < layout->n_dims; d++) {
         const fy_split *split = fy_problem_split(&w->plan->problem, layout, d);
-        axis           *a     = &w->axes[d];
+        axis *a = &w->axes[d];
         if ((a->split != split || a->part != parts[d]) && !list_stretches(a, split, parts[d])) {
             return fy_fail_no_memory(error, "the pieces of a shard");
         }
@@ -185,18 +185,18 @@ static ferry_status fill_axes(walk *w, const fy_layout *layout, const uint32_t *
 static ferry_status visit_tensor(walk *w, uint32_t number, ferry_shard_visitor visitor,
                                  void *context, ferry_error *error)
 {
-    const fy_problem *problem   = &w->plan->problem;
-    const fy_tensor  *tensor    = &problem->tensors[number];
-    uint32_t          placement = w->side == FERRY_SIDE_SOURCE ? tensor->src : tensor->dst;
-    const fy_layout  *layout    = &problem->placements[placement].layout;
-    const fy_holders *holders   = fy_problem_holders(problem, placement);
-    uint32_t          cell      = holders->cell[fy_holders_find(holders, w->rank)];
-    uint32_t          parts[FY_MAX_DIMS + 1];
-    ferry_shard       shard = {.tensor   = tensor->name,
-                               .dtype    = tensor->dtype,
-                               .n_dims   = tensor->n_dims,
-                               .is_flat  = layout->n_flat != 0,
-                               .internal = w};
+    const fy_problem *problem = &w->plan->problem;
+    const fy_tensor *tensor = &problem->tensors[number];
+    uint32_t placement = w->side == FERRY_SIDE_SOURCE ? tensor->src : tensor->dst;
+    const fy_layout *layout = &problem->placements[placement].layout;
+    const fy_holders *holders = fy_problem_holders(problem, placement);
+    uint32_t cell = holders->cell[fy_holders_find(holders, w->rank)];
+    uint32_t parts[FY_MAX_DIMS + 1];
+    ferry_shard shard = {.tensor = tensor->name,
+                         .dtype = tensor->dtype,
+                         .n_dims = tensor->n_dims,
+                         .is_flat = layout->n_flat != 0,
+                         .internal = w};
     fy_layout_parts(problem, layout, cell, parts);
     ferry_status status = fill_axes(w, layout, parts, error);
     if (status != FERRY_OK) {
@@ -210,7 +210,7 @@ static ferry_status visit_tensor(walk *w, uint32_t number, ferry_shard_visitor v
     }
     /* Only boxes that move must end on bytes: a shard may end inside its last one. */
     shard.bytes = fy_ceil_div((shard.flat_end - shard.flat_begin) * tensor->dtype.element_bits, 8);
-    w->tensor   = tensor;
+    w->tensor = tensor;
     return visitor(context, &shard);
 }
 
@@ -228,7 +228,7 @@ ferry_status ferry_plan_visit_shards(const ferry_plan *plan, ferry_side side, ui
         return fy_fail(error, FERRY_ERR_MISUSE, "rank %u is not in the world of %u ranks", rank,
                        plan->problem.n_ranks);
     }
-    walk         w      = {.plan = plan, .side = side, .rank = rank};
+    walk w = {.plan = plan, .side = side, .rank = rank};
     ferry_status status = list_tensors(&w, error);
     for (size_t i = 0; i < w.n_tensors && status == FERRY_OK; i++) {
         status = visit_tensor(&w, w.tensors[i], visitor, context, error);
@@ -264,7 +264,7 @@ ferry_status ferry_shard_piece_at(const ferry_shard *shard, uint32_t dim, size_t
                        "dimension %u of \"%s\" has %zu pieces, no number %zu", dim, shard->tensor,
                        a->n_stretches, index);
     }
-    *local_out  = a->stretches[index].local;
+    *local_out = a->stretches[index].local;
     *global_out = a->stretches[index].global;
     *length_out = a->stretches[index].length;
     return FERRY_OK;
@@ -281,10 +281,10 @@ size_t ferry_shard_origin_count(const ferry_shard *shard)
 
 static void origin_of_itself(const fy_tensor *tensor, ferry_origin *origin)
 {
-    origin->source        = tensor->name;
+    origin->source = tensor->name;
     origin->source_n_dims = tensor->n_dims;
     for (uint32_t d = 0; d < tensor->n_dims; d++) {
-        origin->length[d]        = tensor->shape[d];
+        origin->length[d] = tensor->shape[d];
         origin->source_length[d] = tensor->shape[d];
         origin->source_global[d] = tensor->shape[d];
     }
@@ -294,16 +294,16 @@ static void origin_of_itself(const fy_tensor *tensor, ferry_origin *origin)
 static void origin_of_feed(const fy_tensor *tensor, const fy_tensor *source, const fy_feed *feed,
                            ferry_origin *origin)
 {
-    uint32_t pad          = feed->n_dims - tensor->n_dims;
-    uint32_t source_pad   = feed->n_dims - source->n_dims;
-    origin->source        = source->name;
+    uint32_t pad = feed->n_dims - tensor->n_dims;
+    uint32_t source_pad = feed->n_dims - source->n_dims;
+    origin->source = source->name;
     origin->source_n_dims = source->n_dims;
     for (uint32_t d = 0; d < tensor->n_dims; d++) {
-        origin->at[d]     = feed->at[d + pad];
+        origin->at[d] = feed->at[d + pad];
         origin->length[d] = feed->shape[d + pad];
     }
     for (uint32_t d = 0; d < source->n_dims; d++) {
-        origin->begin[d]         = feed->begin[d + source_pad];
+        origin->begin[d] = feed->begin[d + source_pad];
         origin->source_length[d] = feed->shape[d + source_pad];
         origin->source_global[d] = source->shape[d];
     }
@@ -318,9 +318,9 @@ ferry_status ferry_shard_origin_at(const ferry_shard *shard, size_t index, ferry
                        "and a place, not number %zu",
                        ferry_shard_origin_count(shard), index);
     }
-    const walk      *w      = shard->internal;
+    const walk *w = shard->internal;
     const fy_tensor *tensor = w->tensor;
-    ferry_origin     origin = {0};
+    ferry_origin origin = {0};
     if (tensor->n_feeds == 0) {
         origin_of_itself(tensor, &origin);
     } else {

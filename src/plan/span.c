@@ -17,10 +17,10 @@ void fy_span_cleanup(fy_span *span)
 
 static ferry_status list_uneven(const ferry_plan *plan, fy_span *span, ferry_error *error)
 {
-    const fy_holders *holders  = fy_route_dst_holders(&plan->routes, span->route);
-    size_t            capacity = 0;
-    ferry_status      status   = fy_route_list_touches(&plan->routes, span->route, span->cell,
-                                                       &span->touches, &capacity, &span->n_touches, error);
+    const fy_holders *holders = fy_route_dst_holders(&plan->routes, span->route);
+    size_t capacity = 0;
+    ferry_status status = fy_route_list_touches(&plan->routes, span->route, span->cell,
+                                                &span->touches, &capacity, &span->n_touches, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -41,7 +41,7 @@ ferry_status fy_span_init(const ferry_plan *plan, const fy_route *route, uint32_
                           fy_span *span, ferry_error *error)
 {
     uint32_t n_replicas = fy_route_dst_holders(&plan->routes, route)->n_replicas;
-    *span               = (fy_span){.route = route, .cell = cell, .n_units = route->n_units};
+    *span = (fy_span){.route = route, .cell = cell, .n_units = route->n_units};
     if (n_replicas == 0) {
         ferry_status status = list_uneven(plan, span, error);
         if (status != FERRY_OK) {
@@ -49,7 +49,7 @@ ferry_status fy_span_init(const ferry_plan *plan, const fy_route *route, uint32_
         }
         return status;
     }
-    span->layer  = fy_route_cell_total(route, cell);
+    span->layer = fy_route_cell_total(route, cell);
     span->length = span->layer * n_replicas * span->n_units;
     return FERRY_OK;
 }
@@ -72,15 +72,15 @@ uint64_t fy_span_begin(const ferry_plan *plan, const fy_span *span, uint32_t slo
                        uint64_t *volume_out)
 {
     const fy_holders *holders = fy_route_dst_holders(&plan->routes, span->route);
-    uint32_t          dst     = holders->cell[slot];
-    uint64_t          replica = fy_holders_replica(holders, slot);
+    uint32_t dst = holders->cell[slot];
+    uint64_t replica = fy_holders_replica(holders, slot);
     if (span->begin != NULL) {
-        size_t i    = find_touch(span, dst);
+        size_t i = find_touch(span, dst);
         *volume_out = i == SIZE_MAX ? 0 : span->touches[i].volume;
         return i == SIZE_MAX ? 0 : span->n_units * (span->begin[i] + replica * *volume_out);
     }
     fy_cell_touch touch = fy_route_touch(&plan->routes, span->route, span->cell, dst);
-    *volume_out         = touch.volume;
+    *volume_out = touch.volume;
     return span->n_units * (replica * span->layer + touch.before);
 }
 
@@ -95,13 +95,13 @@ static fy_place locate_uneven(const fy_holders *holders, const fy_span *span, ui
             high = middle;
         }
     }
-    const fy_cell_touch *touch   = &span->touches[low];
-    uint64_t             inside  = position - span->begin[low] * span->n_units;
-    uint64_t             replica = inside / (touch->volume * span->n_units);
-    fy_place             place   = {.slot   = holders->cell_begin[touch->dst] + (uint32_t)replica,
-                                    .volume = touch->volume};
+    const fy_cell_touch *touch = &span->touches[low];
+    uint64_t inside = position - span->begin[low] * span->n_units;
+    uint64_t replica = inside / (touch->volume * span->n_units);
+    fy_place place = {.slot = holders->cell_begin[touch->dst] + (uint32_t)replica,
+                      .volume = touch->volume};
     inside -= replica * touch->volume * span->n_units;
-    place.unit  = inside / touch->volume;
+    place.unit = inside / touch->volume;
     place.begin = position - inside % touch->volume;
     return place;
 }
@@ -112,14 +112,14 @@ fy_place fy_span_locate(const ferry_plan *plan, const fy_span *span, uint64_t po
     if (span->begin != NULL) {
         return locate_uneven(holders, span, position);
     }
-    uint64_t      layer   = span->layer * span->n_units;
-    uint64_t      replica = position / layer;
-    uint64_t      inside  = position % layer;
+    uint64_t layer = span->layer * span->n_units;
+    uint64_t replica = position / layer;
+    uint64_t inside = position % layer;
     fy_cell_touch touch =
         fy_route_touch_at(&plan->routes, span->route, span->cell, inside / span->n_units);
     inside -= touch.before * span->n_units;
-    return (fy_place){.slot   = holders->cell_begin[touch.dst] + (uint32_t)replica,
-                      .unit   = inside / touch.volume,
-                      .begin  = position - inside % touch.volume,
+    return (fy_place){.slot = holders->cell_begin[touch.dst] + (uint32_t)replica,
+                      .unit = inside / touch.volume,
+                      .begin = position - inside % touch.volume,
                       .volume = touch.volume};
 }

@@ -9,7 +9,7 @@
 
 struct ferry_subset {
     fy_subset patterns;
-    char     *list; /* which they point into */
+    char *list; /* which they point into */
 };
 
 ferry_status ferry_subset_create(const char *list, ferry_subset **subset_out, ferry_error *error)
@@ -17,7 +17,7 @@ ferry_status ferry_subset_create(const char *list, ferry_subset **subset_out, fe
     if (subset_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_subset_create needs a place for the subset");
     }
-    *subset_out          = NULL;
+    *subset_out = NULL;
     ferry_subset *subset = fy_alloc_zeroed(1, sizeof *subset);
     if (subset == NULL || (list != NULL && (subset->list = fy_strdup(list)) == NULL)) {
         ferry_subset_destroy(subset);

@@ -16,12 +16,12 @@ static int compare_ranks(const void *a, const void *b)
 /* The cells of one dimension that a part has a share in: its own, and one per degree of sharing. */
 static size_t cells_of_part(const fy_split *split, uint32_t part, uint32_t *cells)
 {
-    size_t   n        = 0;
+    size_t n = 0;
     uint32_t n_shared = split->n_cells - split->n_parts;
-    cells[n++]        = part;
+    cells[n++] = part;
     for (uint32_t first = 0; first < n_shared;) {
         uint32_t n_owners = split->shared_cells[first].count;
-        cells[n++]        = split->n_parts + first + part / n_owners;
+        cells[n++] = split->n_parts + first + part / n_owners;
         first += split->n_parts / n_owners;
     }
     return n;
@@ -32,8 +32,8 @@ enum { MAX_DEGREES = 320 };
 
 typedef struct cell_walk {
     uint32_t cells[FY_MAX_DIMS][MAX_DEGREES];
-    size_t   count[FY_MAX_DIMS];
-    size_t   at[FY_MAX_DIMS];
+    size_t count[FY_MAX_DIMS];
+    size_t at[FY_MAX_DIMS];
     uint32_t flat;
 } cell_walk;
 
@@ -45,8 +45,8 @@ static void walk_begin(cell_walk *walk, const fy_problem *problem, const fy_layo
     walk->flat = parts[layout->n_dims];
     for (uint32_t d = 0; d < layout->n_dims; d++) {
         const fy_split *split = fy_problem_split(problem, layout, d);
-        walk->count[d]        = cells_of_part(split, parts[d], walk->cells[d]);
-        walk->at[d]           = 0;
+        walk->count[d] = cells_of_part(split, parts[d], walk->cells[d]);
+        walk->at[d] = 0;
     }
 }
 
@@ -104,13 +104,13 @@ static ferry_status list_owned(fy_view *view, const fy_problem *problem, const f
                                ferry_error *error)
 {
     const fy_holders *holders = view->holders;
-    cell_walk        *walk    = fy_alloc(1, sizeof *walk);
+    cell_walk *walk = fy_alloc(1, sizeof *walk);
     view->owned_begin = fy_alloc_zeroed((size_t)view->n_cells + 1, sizeof *view->owned_begin);
     if (walk == NULL || view->owned_begin == NULL) {
         fy_free(walk);
         return fy_fail_no_memory(error, "the holders of shared blocks");
     }
-    uint32_t    *begin  = view->owned_begin;
+    uint32_t *begin = view->owned_begin;
     ferry_status status = FERRY_OK;
     for (int pass = 0; pass < 2; pass++) {
         for (uint32_t slot = 0; slot < holders->n_slots; slot++) {
@@ -138,9 +138,9 @@ static ferry_status list_owned(fy_view *view, const fy_problem *problem, const f
     for (uint32_t c = view->n_cells; c > 0; c--) {
         begin[c] = begin[c - 1]; /* the filling moved each begin to its end */
     }
-    begin[0]         = 0;
+    begin[0] = 0;
     view->cell_begin = begin;
-    view->rank       = view->owned_rank;
+    view->rank = view->owned_rank;
 out:
     fy_free(walk);
     return status;
@@ -150,12 +150,12 @@ ferry_status fy_routes_find_view(fy_routes *routes, uint32_t placement, const fy
                                  ferry_error *error)
 {
     const fy_problem *problem = routes->problem;
-    const fy_layout  *layout  = &problem->placements[placement].layout;
+    const fy_layout *layout = &problem->placements[placement].layout;
     const fy_holders *holders = fy_problem_holders(problem, placement);
-    uint32_t          owner   = has_shared_pieces(problem, layout) ? placement : FY_NONE;
-    fy_view          *view    = NULL;
-    uint64_t          key     = fy_hash_mix((uintptr_t)holders, owner);
-    fy_index_cursor   c       = fy_index_first(&routes->view_index, key);
+    uint32_t owner = has_shared_pieces(problem, layout) ? placement : FY_NONE;
+    fy_view *view = NULL;
+    uint64_t key = fy_hash_mix((uintptr_t)holders, owner);
+    fy_index_cursor c = fy_index_first(&routes->view_index, key);
     for (; c.value != FY_INDEX_NONE; fy_index_next(&routes->view_index, &c)) {
         if (routes->views[c.value]->holders == holders &&
             routes->views[c.value]->placement == owner) {
@@ -164,7 +164,7 @@ ferry_status fy_routes_find_view(fy_routes *routes, uint32_t placement, const fy
         }
     }
     ferry_status status = FERRY_OK;
-    view                = fy_alloc_zeroed(1, sizeof *view);
+    view = fy_alloc_zeroed(1, sizeof *view);
     if (view == NULL ||
         !fy_reserve((void **)&routes->views, &routes->view_capacity, routes->n_views + 1,
                     sizeof(fy_view *)) ||
@@ -173,11 +173,11 @@ ferry_status fy_routes_find_view(fy_routes *routes, uint32_t placement, const fy
         return fy_fail_no_memory(error, "the holders of a placement");
     }
     routes->views[routes->n_views++] = view; /* cleaned up with the routes from here on */
-    view->holders                    = holders;
-    view->placement                  = owner;
-    view->n_cells                    = holders->n_cells;
-    view->cell_begin                 = holders->cell_begin;
-    view->rank                       = holders->rank;
+    view->holders = holders;
+    view->placement = owner;
+    view->n_cells = holders->n_cells;
+    view->cell_begin = holders->cell_begin;
+    view->rank = holders->rank;
     if (owner != FY_NONE) {
         status = count_cells(problem, layout, &view->n_cells, error);
         if (status == FERRY_OK) {
@@ -199,19 +199,19 @@ ferry_status fy_routes_list_holders(const fy_routes *routes, uint32_t placement,
                                     size_t *n_out, ferry_error *error)
 {
     const fy_problem *problem = routes->problem;
-    const fy_layout  *layout  = &problem->placements[placement].layout;
-    fy_view           view    = {.holders    = holders,
-                                 .n_cells    = holders->n_cells,
-                                 .cell_begin = holders->cell_begin,
-                                 .rank       = holders->rank};
-    ferry_status      status  = FERRY_OK;
+    const fy_layout *layout = &problem->placements[placement].layout;
+    fy_view view = {.holders = holders,
+                    .n_cells = holders->n_cells,
+                    .cell_begin = holders->cell_begin,
+                    .rank = holders->rank};
+    ferry_status status = FERRY_OK;
     if (has_shared_pieces(problem, layout)) {
         status = count_cells(problem, layout, &view.n_cells, error);
         if (status == FERRY_OK) {
             status = list_owned(&view, problem, layout, error);
         }
     }
-    size_t    n     = status == FERRY_OK ? fy_view_cell_size(&view, cell) : 0;
+    size_t n = status == FERRY_OK ? fy_view_cell_size(&view, cell) : 0;
     uint32_t *ranks = fy_alloc(n, sizeof *ranks);
     if (status == FERRY_OK && ranks == NULL) {
         status = fy_fail_no_memory(error, "the holders of shared blocks");
@@ -220,8 +220,8 @@ ferry_status fy_routes_list_holders(const fy_routes *routes, uint32_t placement,
         memcpy(ranks, view.rank + view.cell_begin[cell], n * sizeof *ranks);
         fy_sort(ranks, n, sizeof *ranks, compare_ranks);
         *ranks_out = ranks;
-        *n_out     = n;
-        ranks      = NULL;
+        *n_out = n;
+        ranks = NULL;
     }
     fy_free(ranks);
     fy_free(view.owned_begin);
@@ -258,10 +258,10 @@ ferry_status fy_route_cells_of_rank(const fy_routes *routes, const fy_route *rou
                                     ferry_error *error)
 {
     const fy_layout *layout = &routes->problem->placements[route->src].layout;
-    uint32_t         slot   = fy_holders_find(route->view->holders, rank);
-    cell_walk       *walk   = NULL;
-    ferry_status     status = FERRY_OK;
-    *n_out                  = 0;
+    uint32_t slot = fy_holders_find(route->view->holders, rank);
+    cell_walk *walk = NULL;
+    ferry_status status = FERRY_OK;
+    *n_out = 0;
     if (slot == FY_NO_SLOT) {
         return FERRY_OK;
     }

@@ -17,27 +17,27 @@ typedef struct errand {
     uint32_t to;
     uint32_t leg;
     uint32_t cell;
-    uint32_t order;    /* of the tensor among the receiver's */
-    bool     is_whole; /* everything of the cell: no other sender has a share */
+    uint32_t order; /* of the tensor among the receiver's */
+    bool is_whole;  /* everything of the cell: no other sender has a share */
 } errand;
 
 typedef struct visit {
-    const ferry_plan      *plan;
-    uint32_t               rank;
-    ferry_move_visitor     visitor;
-    void                  *context;
+    const ferry_plan *plan;
+    uint32_t rank;
+    ferry_move_visitor visitor;
+    void *context;
     ferry_visit_statistics statistics;
-    fy_receiver            receiver;
-    errand                *errands;
-    size_t                 n_errands, errand_capacity;
-    fy_cell_touch         *touches;
-    size_t                 touch_capacity;
-    uint32_t              *cells;
-    size_t                 cell_capacity;
-    fy_atoms               atoms;
-    uint64_t              *atom_index;
-    size_t                 atom_capacity;
-    unsigned char         *is_peer; /* a bit per rank */
+    fy_receiver receiver;
+    errand *errands;
+    size_t n_errands, errand_capacity;
+    fy_cell_touch *touches;
+    size_t touch_capacity;
+    uint32_t *cells;
+    size_t cell_capacity;
+    fy_atoms atoms;
+    uint64_t *atom_index;
+    size_t atom_capacity;
+    unsigned char *is_peer; /* a bit per rank */
 } visit;
 
 static void visit_cleanup(visit *v)
@@ -70,8 +70,8 @@ static ferry_status hand_over(visit *v, const ferry_move *move)
 static ferry_status visit_received(visit *v, ferry_error *error)
 {
     fy_receiver *receiver = &v->receiver;
-    uint64_t     task     = v->plan->first_task[receiver->rank];
-    ferry_status status   = fy_receiver_list_legs(receiver, error);
+    uint64_t task = v->plan->first_task[receiver->rank];
+    ferry_status status = fy_receiver_list_legs(receiver, error);
     for (size_t i = 0; i < receiver->n_legs && status == FERRY_OK;) {
         status = fy_receiver_make_moves(receiver, i, task, &i, error);
         for (size_t m = 0; m < receiver->n_moves && status == FERRY_OK; m++) {
@@ -103,7 +103,7 @@ static ferry_status add_errand(visit *v, const fy_route *route, uint32_t slot, u
                                uint32_t cell, bool is_whole, ferry_error *error)
 {
     const fy_holders *dst = fy_route_dst_holders(&v->plan->routes, route);
-    uint32_t          to  = dst->rank[slot];
+    uint32_t to = dst->rank[slot];
     if (to == v->rank) {
         return FERRY_OK; /* a self move: it is visited as received */
     }
@@ -113,9 +113,9 @@ static ferry_status add_errand(visit *v, const fy_route *route, uint32_t slot, u
     }
     uint32_t leg = fy_route_leg(&v->plan->routes, route, (uint32_t)unit);
     v->errands[v->n_errands++] =
-        (errand){.to    = to,
-                 .leg   = leg,
-                 .cell  = cell,
+        (errand){.to = to,
+                 .leg = leg,
+                 .cell = cell,
                  .order = fy_problem_order(&v->plan->problem, to, v->plan->routes.legs[leg].tensor),
                  .is_whole = is_whole};
     return FERRY_OK;
@@ -125,11 +125,11 @@ static ferry_status add_errand(visit *v, const fy_route *route, uint32_t slot, u
 static ferry_status collect_whole(visit *v, const fy_route *route, uint32_t cell,
                                   ferry_error *error)
 {
-    const ferry_plan *plan   = v->plan;
-    const fy_holders *dst    = fy_route_dst_holders(&plan->routes, route);
-    size_t            n      = 0;
-    ferry_status      status = fy_route_list_touches(&plan->routes, route, cell, &v->touches,
-                                                     &v->touch_capacity, &n, error);
+    const ferry_plan *plan = v->plan;
+    const fy_holders *dst = fy_route_dst_holders(&plan->routes, route);
+    size_t n = 0;
+    ferry_status status = fy_route_list_touches(&plan->routes, route, cell, &v->touches,
+                                                &v->touch_capacity, &n, error);
     for (size_t i = 0; i < n && status == FERRY_OK; i++) {
         uint32_t s = dst->cell_begin[v->touches[i].dst];
         for (; s < dst->cell_begin[v->touches[i].dst + 1] && status == FERRY_OK; s++) {
@@ -147,13 +147,13 @@ static ferry_status collect_whole(visit *v, const fy_route *route, uint32_t cell
 static ferry_status collect_stretch(visit *v, const fy_route *route, const fy_span *span,
                                     uint64_t begin, uint64_t end, ferry_error *error)
 {
-    const fy_holders *dst    = fy_route_dst_holders(&v->plan->routes, route);
-    bool              local  = fy_route_may_be_local(&v->plan->routes, route);
-    uint64_t          from   = begin;
-    ferry_status      status = FERRY_OK;
+    const fy_holders *dst = fy_route_dst_holders(&v->plan->routes, route);
+    bool local = fy_route_may_be_local(&v->plan->routes, route);
+    uint64_t from = begin;
+    ferry_status status = FERRY_OK;
     while (begin < end && status == FERRY_OK) {
         fy_place place = fy_span_locate(v->plan, span, begin);
-        bool     own   = local && fy_view_has_rank(route->view, span->cell, dst->rank[place.slot]);
+        bool own = local && fy_view_has_rank(route->view, span->cell, dst->rank[place.slot]);
         /* All further units of this receiver follow without another look-up. */
         for (; place.unit < span->n_units && place.begin < end && status == FERRY_OK;
              place.unit++) {
@@ -172,8 +172,8 @@ static ferry_status collect_line(visit *v, const fy_route *route, uint32_t cell,
                                  const fy_line *line, ferry_error *error)
 {
     const fy_lines *lines = &v->plan->lines;
-    fy_span         span;
-    ferry_status    status = fy_span_init(v->plan, route, cell, &span, error);
+    fy_span span;
+    ferry_status status = fy_span_init(v->plan, route, cell, &span, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -189,10 +189,10 @@ static ferry_status collect_line(visit *v, const fy_route *route, uint32_t cell,
 
 static ferry_status collect_route(visit *v, const fy_route *route, ferry_error *error)
 {
-    size_t            n_cells = 0;
-    ferry_status      status  = fy_route_cells_of_rank(&v->plan->routes, route, v->rank, &v->cells,
-                                                       &v->cell_capacity, &n_cells, error);
-    const fy_holders *dst     = fy_route_dst_holders(&v->plan->routes, route);
+    size_t n_cells = 0;
+    ferry_status status = fy_route_cells_of_rank(&v->plan->routes, route, v->rank, &v->cells,
+                                                 &v->cell_capacity, &n_cells, error);
+    const fy_holders *dst = fy_route_dst_holders(&v->plan->routes, route);
     v->statistics.layout_classes += n_cells > 0 || fy_holders_find(dst, v->rank) != FY_NO_SLOT;
     for (size_t i = 0; i < n_cells && status == FERRY_OK; i++) {
         uint32_t cell = v->cells[i];
@@ -201,8 +201,8 @@ static ferry_status collect_route(visit *v, const fy_route *route, ferry_error *
             continue;
         }
         const fy_line *line = &v->plan->lines.lines[route->first_line + cell];
-        status              = line->n == 0 ? collect_whole(v, route, cell, error)
-                                           : collect_line(v, route, cell, line, error);
+        status = line->n == 0 ? collect_whole(v, route, cell, error)
+                              : collect_line(v, route, cell, line, error);
     }
     return status;
 }
@@ -225,7 +225,7 @@ static int compare_errands(const void *a, const void *b)
 /* Whether the moves of this leg can be numbered without making all of them. */
 static bool is_countable(const visit *v, size_t first, size_t next, const errand *e)
 {
-    const fy_leg   *leg   = &v->plan->routes.legs[e->leg];
+    const fy_leg *leg = &v->plan->routes.legs[e->leg];
     const fy_route *route = &v->plan->routes.routes[leg->route];
     return e->is_whole && next - first == 1 && fy_route_is_listed_by_cell(route) &&
            !route->merges_by_rank && fy_lines_extra(&v->plan->lines, e->to, e->leg) == 0;
@@ -233,11 +233,11 @@ static bool is_countable(const visit *v, size_t first, size_t next, const errand
 
 static ferry_status send_counted(visit *v, const errand *e, uint64_t first_task, ferry_error *error)
 {
-    const fy_leg     *leg   = &v->plan->routes.legs[e->leg];
-    const fy_route   *route = &v->plan->routes.routes[leg->route];
-    const fy_holders *dst   = fy_route_dst_holders(&v->plan->routes, route);
-    uint32_t          cell  = dst->cell[fy_holders_find(dst, e->to)];
-    ferry_status      status =
+    const fy_leg *leg = &v->plan->routes.legs[e->leg];
+    const fy_route *route = &v->plan->routes.routes[leg->route];
+    const fy_holders *dst = fy_route_dst_holders(&v->plan->routes, route);
+    uint32_t cell = dst->cell[fy_holders_find(dst, e->to)];
+    ferry_status status =
         fy_route_list_cell_atoms(&v->plan->routes, route, e->cell, cell, &v->atoms, &v->atom_index,
                                  &v->atom_capacity, error);
     for (size_t i = 0; i < v->atoms.n_items && status == FERRY_OK; i++) {
@@ -245,15 +245,15 @@ static ferry_status send_counted(visit *v, const errand *e, uint64_t first_task,
         fy_move_describe(v->plan, e->leg, v->rank, e->to, &move);
         fy_move_place(v->plan, route, &v->atoms.items[i], NULL, &move);
         move.task_id = first_task + v->atom_index[i];
-        status       = hand_over(v, &move);
+        status = hand_over(v, &move);
     }
     return status;
 }
 
 static ferry_status send_made(visit *v, size_t first, uint64_t first_task, ferry_error *error)
 {
-    size_t       next;
-    uint64_t     before = v->receiver.n_visited;
+    size_t next;
+    uint64_t before = v->receiver.n_visited;
     ferry_status status = fy_receiver_make_moves(&v->receiver, first, first_task, &next, error);
     for (size_t i = 0; i < v->receiver.n_moves && status == FERRY_OK; i++) {
         if (v->receiver.moves[i].from == v->rank) {
@@ -269,10 +269,10 @@ static ferry_status send_made(visit *v, size_t first, uint64_t first_task, ferry
 static ferry_status send_tensor(visit *v, size_t first, size_t next, uint64_t first_task,
                                 size_t *errand_inout, ferry_error *error)
 {
-    const fy_leg *legs   = v->plan->routes.legs;
-    uint32_t      last   = v->receiver.legs[next - 1];
-    bool          made   = false;
-    ferry_status  status = FERRY_OK;
+    const fy_leg *legs = v->plan->routes.legs;
+    uint32_t last = v->receiver.legs[next - 1];
+    bool made = false;
+    ferry_status status = FERRY_OK;
     for (; *errand_inout < v->n_errands && status == FERRY_OK; (*errand_inout)++) {
         const errand *e = &v->errands[*errand_inout];
         if (e->to != v->receiver.rank || legs[e->leg].tensor != legs[last].tensor) {
@@ -284,7 +284,7 @@ static ferry_status send_tensor(visit *v, size_t first, size_t next, uint64_t fi
         }
         if (!made) {
             status = send_made(v, first, first_task, error);
-            made   = true;
+            made = true;
         }
     }
     return status;
@@ -293,12 +293,12 @@ static ferry_status send_tensor(visit *v, size_t first, size_t next, uint64_t fi
 static ferry_status count_tensor(visit *v, size_t first, size_t *next_out, uint64_t *count_out,
                                  ferry_error *error)
 {
-    const fy_leg *legs   = v->plan->routes.legs;
-    uint32_t      tensor = legs[v->receiver.legs[first]].tensor;
-    size_t        next   = first;
-    *count_out           = 0;
+    const fy_leg *legs = v->plan->routes.legs;
+    uint32_t tensor = legs[v->receiver.legs[first]].tensor;
+    size_t next = first;
+    *count_out = 0;
     for (; next < v->receiver.n_legs && legs[v->receiver.legs[next]].tensor == tensor; next++) {
-        uint64_t     count = 0;
+        uint64_t count = 0;
         ferry_status status =
             fy_receiver_count(&v->receiver, v->receiver.legs[next], &count, error);
         if (status != FERRY_OK) {
@@ -313,7 +313,7 @@ static ferry_status count_tensor(visit *v, size_t first, size_t *next_out, uint6
 /* Walks the tensors of one receiver as far as errands go. */
 static ferry_status send_to(visit *v, size_t *errand_inout, ferry_error *error)
 {
-    uint32_t     to     = v->errands[*errand_inout].to;
+    uint32_t to = v->errands[*errand_inout].to;
     ferry_status status = fy_receiver_turn(&v->receiver, v->plan, to, error);
     if (status == FERRY_OK) {
         status = fy_receiver_list_legs(&v->receiver, error);
@@ -321,9 +321,9 @@ static ferry_status send_to(visit *v, size_t *errand_inout, ferry_error *error)
     uint64_t task = v->plan->first_task[to];
     note_peer(v, to);
     for (size_t i = 0; i < v->receiver.n_legs && status == FERRY_OK;) {
-        size_t   next  = i;
+        size_t next = i;
         uint64_t count = 0;
-        status         = count_tensor(v, i, &next, &count, error);
+        status = count_tensor(v, i, &next, &count, error);
         if (status == FERRY_OK) {
             status = send_tensor(v, i, next, task, errand_inout, error);
         }
@@ -344,8 +344,8 @@ static ferry_status receive_own(visit *v, ferry_error *error)
 
 static ferry_status visit_rank(visit *v, ferry_error *error)
 {
-    ferry_status status   = FERRY_OK;
-    bool         received = false;
+    ferry_status status = FERRY_OK;
+    bool received = false;
     for (size_t r = 0; r < v->plan->routes.n_routes && status == FERRY_OK; r++) {
         status = collect_route(v, &v->plan->routes.routes[r], error);
     }
@@ -356,7 +356,7 @@ static ferry_status visit_rank(visit *v, ferry_error *error)
     for (size_t i = 0; i < v->n_errands && status == FERRY_OK;) {
         if (!received && v->errands[i].to > v->rank) {
             received = true;
-            status   = receive_own(v, error);
+            status = receive_own(v, error);
         }
         if (status == FERRY_OK) {
             status = send_to(v, &i, error);
@@ -383,14 +383,14 @@ ferry_status ferry_plan_visit(const ferry_plan *plan, uint32_t rank, ferry_move_
         return fy_fail(error, FERRY_ERR_MISUSE, "rank %u is not in the world of %u ranks", rank,
                        plan->problem.n_ranks);
     }
-    visit        v      = {.plan = plan, .rank = rank, .visitor = visitor, .context = context};
+    visit v = {.plan = plan, .rank = rank, .visitor = visitor, .context = context};
     ferry_status status = FERRY_OK;
     if (rank == FERRY_ALL_RANKS) {
         status = visit_all(&v, error);
     } else {
         v.is_peer = fy_alloc_zeroed(plan->problem.n_ranks / 8 + 1, 1);
-        status    = v.is_peer == NULL ? fy_fail_no_memory(error, "the peers of a rank")
-                                      : visit_rank(&v, error);
+        status = v.is_peer == NULL ? fy_fail_no_memory(error, "the peers of a rank")
+                                   : visit_rank(&v, error);
     }
     if (statistics_out != NULL && status == FERRY_OK) {
         status = fy_copy_out(&v.statistics, sizeof v.statistics, statistics_out,

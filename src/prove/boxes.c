@@ -15,7 +15,7 @@ typedef struct hull {
 
 /* Its first half stands right behind it. A leaf has no second one. */
 typedef struct node {
-    hull     hull;
+    hull hull;
     uint32_t first, n; /* of the order */
     uint32_t second;   /* a node; 0: a leaf */
 } node;
@@ -27,9 +27,9 @@ typedef struct place {
 
 struct fy_proof_tree {
     const fy_proof_box *boxes;
-    place              *order;
-    node               *nodes;
-    uint32_t            n_nodes;
+    place *order;
+    node *nodes;
+    uint32_t n_nodes;
 };
 
 static bool meets(const uint64_t *begin, const uint64_t *end, const hull *other)
@@ -47,7 +47,7 @@ static hull hull_of_box(const fy_proof_box *box)
     hull h;
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
         h.begin[d] = box->at[d];
-        h.end[d]   = box->at[d] + box->shape[d];
+        h.end[d] = box->at[d] + box->shape[d];
     }
     return h;
 }
@@ -59,7 +59,7 @@ static hull hull_of(const fy_proof_tree *tree, size_t first, size_t n)
         hull h = hull_of_box(&tree->boxes[tree->order[i].box]);
         for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
             all.begin[d] = fy_min(all.begin[d], h.begin[d]);
-            all.end[d]   = fy_max(all.end[d], h.end[d]);
+            all.end[d] = fy_max(all.end[d], h.end[d]);
         }
     }
     return all;
@@ -72,11 +72,11 @@ static size_t longest_row(const fy_proof_tree *tree, size_t first, size_t n)
     double most = -1;
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
         uint64_t least = UINT64_MAX, last = 0;
-        double   extents = 0;
+        double extents = 0;
         for (size_t i = first; i < first + n; i++) {
             const fy_proof_box *box = &tree->boxes[tree->order[i].box];
-            least                   = fy_min(least, box->at[d]);
-            last                    = fy_max(last, box->at[d]);
+            least = fy_min(least, box->at[d]);
+            last = fy_max(last, box->at[d]);
             extents += (double)box->shape[d];
         }
         double beside = (double)(last - least) / extents;
@@ -97,7 +97,7 @@ static int by_key(const void *a, const void *b)
 /* As deep as the logarithm of n. */
 static void grow(fy_proof_tree *tree, size_t first, size_t n)
 {
-    uint32_t number     = tree->n_nodes++;
+    uint32_t number = tree->n_nodes++;
     tree->nodes[number] = (node){
         .hull = hull_of(tree, first, n), .first = (uint32_t)first, .n = (uint32_t)n, .second = 0};
     if (n <= LEAF_BOXES) {
@@ -116,8 +116,8 @@ static void grow(fy_proof_tree *tree, size_t first, size_t n)
 const fy_proof_tree *fy_proof_tree_make(fy_arena *arena, const fy_proof_box *boxes, size_t n)
 {
     /* A leaf has more than half of LEAF_BOXES, or is all. */
-    size_t         most_nodes = 2 * (n / (LEAF_BOXES / 2)) + 1;
-    fy_proof_tree *tree       = fy_arena_alloc(arena, 1, sizeof *tree);
+    size_t most_nodes = 2 * (n / (LEAF_BOXES / 2)) + 1;
+    fy_proof_tree *tree = fy_arena_alloc(arena, 1, sizeof *tree);
     if (tree == NULL) {
         return NULL;
     }

@@ -61,13 +61,13 @@ static ferry_status fail_element(const fy_proof_pair *pair, const uint64_t *want
                                  const uint64_t *held, ferry_error *error)
 {
     const fy_proof_tensor *tensors = pair->spec->tensors;
-    const fy_proof_move   *move    = pair->move;
-    const fy_proof_entry  *entry   = tensors[move->tensor].entry;
-    size_t                 b       = fy_proof_box_at(pair->spec, entry, wanted, 0);
-    const fy_proof_box    *box     = &entry->boxes[b];
-    const fy_proof_tensor *source  = &tensors[fy_proof_spec_source(pair->spec, move->tensor, b)];
-    uint64_t               right[FY_PROOF_DIMS];
-    char                   wanted_text[100], right_text[100], held_text[100];
+    const fy_proof_move *move = pair->move;
+    const fy_proof_entry *entry = tensors[move->tensor].entry;
+    size_t b = fy_proof_box_at(pair->spec, entry, wanted, 0);
+    const fy_proof_box *box = &entry->boxes[b];
+    const fy_proof_tensor *source = &tensors[fy_proof_spec_source(pair->spec, move->tensor, b)];
+    uint64_t right[FY_PROOF_DIMS];
+    char wanted_text[100], right_text[100], held_text[100];
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
         right[d] = wanted[d] - box->at[d] + box->begin[d];
     }
@@ -86,7 +86,7 @@ static bool feeds(const fy_proof_pair *pair, size_t b, const uint64_t *wanted, c
                   size_t n_dims)
 {
     const fy_proof_move *move = pair->move;
-    const fy_proof_box  *box  = &pair->spec->tensors[move->tensor].entry->boxes[b];
+    const fy_proof_box *box = &pair->spec->tensors[move->tensor].entry->boxes[b];
     if (fy_proof_spec_source(pair->spec, move->tensor, b) != move->source) {
         return false;
     }
@@ -103,7 +103,7 @@ static bool list_globals(fy_proof_numbers *numbers, const fy_proof_pieces *piece
                          uint64_t length)
 {
     numbers->n = 0;
-    size_t i   = fy_proof_pieces_find(pieces, begin);
+    size_t i = fy_proof_pieces_find(pieces, begin);
     for (uint64_t local = begin; local < begin + length; local++) {
         while (local >= pieces->items[i].local + pieces->items[i].length) {
             i++;
@@ -119,7 +119,7 @@ static bool list_globals(fy_proof_numbers *numbers, const fy_proof_pieces *piece
 static ferry_status fail_twice(const fy_proof_pair *pair, const uint64_t *wanted, uint64_t writer,
                                ferry_error *error)
 {
-    char   text[100];
+    char text[100];
     size_t n_dims = pair->spec->tensors[pair->move->tensor].entry->n_dims;
     fy_proof_element_format(text, sizeof text, n_dims, wanted);
     return fy_proof_move_fail(pair->spec, pair->move, error,
@@ -134,18 +134,18 @@ static ferry_status check_row(const fy_proof_pair *pair, const fy_proof_scratch 
                               uint64_t *wanted, uint64_t *held, uint64_t *writers,
                               ferry_error *error)
 {
-    const fy_proof_entry *entry      = pair->spec->tensors[pair->move->tensor].entry;
-    const uint64_t       *to         = scratch->to[LAST].items;
-    const uint64_t       *from       = scratch->from[LAST].items;
-    const fy_proof_box   *box        = NULL;
-    bool                  row_is_fed = false; /* by this box, the last dimension aside */
-    size_t                b          = 0;
+    const fy_proof_entry *entry = pair->spec->tensors[pair->move->tensor].entry;
+    const uint64_t *to = scratch->to[LAST].items;
+    const uint64_t *from = scratch->from[LAST].items;
+    const fy_proof_box *box = NULL;
+    bool row_is_fed = false; /* by this box, the last dimension aside */
+    size_t b = 0;
     for (uint64_t i = 0; i < pair->move->length[LAST]; i++) {
         wanted[LAST] = to[i];
-        held[LAST]   = from[i];
+        held[LAST] = from[i];
         if (box == NULL || to[i] - box->at[LAST] >= box->shape[LAST]) {
-            b          = fy_proof_box_at(pair->spec, entry, wanted, b);
-            box        = &entry->boxes[b];
+            b = fy_proof_box_at(pair->spec, entry, wanted, b);
+            box = &entry->boxes[b];
             row_is_fed = feeds(pair, b, wanted, held, LAST);
         }
         if (!row_is_fed || from[i] - box->begin[LAST] != to[i] - box->at[LAST]) {
@@ -162,9 +162,9 @@ static ferry_status check_row(const fy_proof_pair *pair, const fy_proof_scratch 
 ferry_status fy_proof_check_elements(const fy_proof_pair *pair, fy_proof_scratch *scratch,
                                      uint64_t *writers, ferry_error *error)
 {
-    const fy_proof_move *move                 = pair->move;
-    uint64_t             index[FY_PROOF_DIMS] = {0};
-    uint64_t             local[FY_PROOF_DIMS], wanted[FY_PROOF_DIMS], held[FY_PROOF_DIMS];
+    const fy_proof_move *move = pair->move;
+    uint64_t index[FY_PROOF_DIMS] = {0};
+    uint64_t local[FY_PROOF_DIMS], wanted[FY_PROOF_DIMS], held[FY_PROOF_DIMS];
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
         if (!list_globals(&scratch->to[d], &pair->to->dims[d], move->dst[d], move->length[d]) ||
             !list_globals(&scratch->from[d], &pair->from->dims[d], move->src[d], move->length[d])) {
@@ -173,11 +173,11 @@ ferry_status fy_proof_check_elements(const fy_proof_pair *pair, fy_proof_scratch
     }
     do {
         for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
-            local[d]  = move->dst[d] + index[d];
+            local[d] = move->dst[d] + index[d];
             wanted[d] = scratch->to[d].items[index[d]];
-            held[d]   = scratch->from[d].items[index[d]];
+            held[d] = scratch->from[d].items[index[d]];
         }
-        uint64_t     number = fy_proof_shard_number(pair->to, local) - pair->to->flat_begin;
+        uint64_t number = fy_proof_shard_number(pair->to, local) - pair->to->flat_begin;
         ferry_status status = check_row(pair, scratch, wanted, held, writers + number, error);
         if (status != FERRY_OK) {
             return status;
@@ -232,20 +232,20 @@ static bool find_boxes(const fy_proof_pair *pair, fy_proof_numbers *boxes)
 {
     const fy_proof_move *move = pair->move;
     const fy_proof_tree *tree = pair->spec->tensors[move->tensor].entry->tree;
-    uint64_t             begin[FY_PROOF_DIMS], end[FY_PROOF_DIMS];
+    uint64_t begin[FY_PROOF_DIMS], end[FY_PROOF_DIMS];
     boxes->n = 0;
     for (size_t d = 0; d < FY_PROOF_DIMS && tree != NULL; d++) {
         const fy_proof_pieces *pieces = &pair->to->dims[d];
-        uint64_t               local = move->dst[d], last = move->dst[d] + move->length[d];
+        uint64_t local = move->dst[d], last = move->dst[d] + move->length[d];
         begin[d] = UINT64_MAX;
-        end[d]   = 0;
+        end[d] = 0;
         for (size_t i = fy_proof_pieces_find(pieces, local); local < last; i++) {
-            const fy_proof_piece *piece  = &pieces->items[i];
-            uint64_t              global = piece->global + (local - piece->local);
-            uint64_t              behind = fy_min(piece->local + piece->length, last);
-            begin[d]                     = fy_min(begin[d], global);
-            end[d]                       = fy_max(end[d], global + (behind - local));
-            local                        = behind;
+            const fy_proof_piece *piece = &pieces->items[i];
+            uint64_t global = piece->global + (local - piece->local);
+            uint64_t behind = fy_min(piece->local + piece->length, last);
+            begin[d] = fy_min(begin[d], global);
+            end[d] = fy_max(end[d], global + (behind - local));
+            local = behind;
         }
     }
     return tree == NULL ||
@@ -255,10 +255,10 @@ static bool find_boxes(const fy_proof_pair *pair, fy_proof_numbers *boxes)
 static bool cut_dim(const fy_proof_pair *pair, const fy_proof_numbers *boxes,
                     fy_proof_numbers *cuts, size_t d)
 {
-    const fy_proof_move  *move   = pair->move;
-    const fy_proof_entry *entry  = pair->spec->tensors[move->tensor].entry;
-    uint64_t              length = move->length[d];
-    cuts->n                      = 0;
+    const fy_proof_move *move = pair->move;
+    const fy_proof_entry *entry = pair->spec->tensors[move->tensor].entry;
+    uint64_t length = move->length[d];
+    cuts->n = 0;
     if (!fy_proof_numbers_push(cuts, 0) || !fy_proof_numbers_push(cuts, length) ||
         !push_pieces(cuts, &pair->to->dims[d], move->dst[d], length) ||
         !push_pieces(cuts, &pair->from->dims[d], move->src[d], length)) {
@@ -282,9 +282,9 @@ static bool cut_dim(const fy_proof_pair *pair, const fy_proof_numbers *boxes,
 ferry_status fy_proof_check_cells(const fy_proof_pair *pair, fy_proof_scratch *scratch,
                                   ferry_error *error)
 {
-    const fy_proof_move  *move  = pair->move;
+    const fy_proof_move *move = pair->move;
     const fy_proof_entry *entry = pair->spec->tensors[move->tensor].entry;
-    uint64_t              n_cells[FY_PROOF_DIMS], index[FY_PROOF_DIMS] = {0};
+    uint64_t n_cells[FY_PROOF_DIMS], index[FY_PROOF_DIMS] = {0};
     if (!find_boxes(pair, &scratch->boxes)) {
         return fy_fail_no_memory(error, "the cells of a move");
     }
@@ -299,7 +299,7 @@ ferry_status fy_proof_check_cells(const fy_proof_pair *pair, fy_proof_scratch *s
         uint64_t to[FY_PROOF_DIMS], from[FY_PROOF_DIMS];
         uint64_t wanted[FY_PROOF_DIMS], held[FY_PROOF_DIMS];
         for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
-            to[d]   = move->dst[d] + scratch->to[d].items[index[d]];
+            to[d] = move->dst[d] + scratch->to[d].items[index[d]];
             from[d] = move->src[d] + scratch->to[d].items[index[d]];
         }
         fy_proof_shard_element(pair->to, to, wanted);

@@ -7,8 +7,8 @@
 /* A growing list of numbers. All zero is an empty one. */
 typedef struct fy_proof_numbers {
     uint64_t *items;
-    size_t    n;
-    size_t    capacity;
+    size_t n;
+    size_t capacity;
 } fy_proof_numbers;
 
 /* Memory that is used again from move to move. All zero at first. */
@@ -22,8 +22,8 @@ void fy_proof_scratch_cleanup(fy_proof_scratch *scratch);
 
 /* A move whose boxes are inside the two shards. */
 typedef struct fy_proof_pair {
-    const fy_proof_spec  *spec;
-    const fy_proof_move  *move;
+    const fy_proof_spec *spec;
+    const fy_proof_move *move;
     const fy_proof_shard *from;
     const fy_proof_shard *to;
 } fy_proof_pair;

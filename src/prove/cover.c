@@ -6,24 +6,24 @@
 #include <stdlib.h>
 
 typedef struct level {
-    fy_proof_numbers   cuts;
+    fy_proof_numbers cuts;
     fy_proof_written **active; /* boxes that reach into the slab at hand */
-    size_t             capacity;
+    size_t capacity;
 } level;
 
 typedef struct cover {
     const fy_proof_shard *shard;
-    level                 levels[FY_PROOF_DIMS];
-    uint64_t              begin[FY_PROOF_DIMS]; /* of the cell at hand */
-    uint64_t              length[FY_PROOF_DIMS];
-    fy_proof_flaw         flaw;
+    level levels[FY_PROOF_DIMS];
+    uint64_t begin[FY_PROOF_DIMS]; /* of the cell at hand */
+    uint64_t length[FY_PROOF_DIMS];
+    fy_proof_flaw flaw;
 } cover;
 
 /* A cell is all in the holder's flat range or all out of it: see push_flat_edges. */
 static void look_at_cell(cover *c, fy_proof_written *const *boxes, size_t n)
 {
-    uint64_t number    = fy_proof_shard_number(c->shard, c->begin);
-    bool     is_wanted = number >= c->shard->flat_begin && number < c->shard->flat_end;
+    uint64_t number = fy_proof_shard_number(c->shard, c->begin);
+    bool is_wanted = number >= c->shard->flat_begin && number < c->shard->flat_end;
     if (n == (is_wanted ? 1 : 0)) {
         return;
     }
@@ -33,7 +33,7 @@ static void look_at_cell(cover *c, fy_proof_written *const *boxes, size_t n)
         c->flaw.tasks[i] = boxes[i]->task_id;
     }
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
-        c->flaw.begin[d]  = c->begin[d];
+        c->flaw.begin[d] = c->begin[d];
         c->flaw.length[d] = c->length[d];
     }
 }
@@ -121,8 +121,8 @@ static bool look_at_dim(cover *c, size_t dim, fy_proof_written **boxes, size_t n
     sort_by_begin(boxes, n, dim);
     size_t next = 0, n_active = 0;
     for (size_t i = 0; i + 1 < at->cuts.n && !c->flaw.is_found; i++) {
-        uint64_t begin  = at->cuts.items[i];
-        size_t   n_kept = 0;
+        uint64_t begin = at->cuts.items[i];
+        size_t n_kept = 0;
         for (size_t j = 0; j < n_active; j++) {
             if (at->active[j]->end[dim] > begin) {
                 at->active[n_kept++] = at->active[j];
@@ -132,7 +132,7 @@ static bool look_at_dim(cover *c, size_t dim, fy_proof_written **boxes, size_t n
         while (next < n && boxes[next]->begin[dim] == begin) {
             at->active[n_active++] = boxes[next++];
         }
-        c->begin[dim]  = begin;
+        c->begin[dim] = begin;
         c->length[dim] = at->cuts.items[i + 1] - begin;
         if (!look_at_dim(c, dim + 1, at->active, n_active)) {
             return false;
@@ -145,7 +145,7 @@ ferry_status fy_proof_cover_check(const fy_proof_shard *shard, size_t n_dims,
                                   fy_proof_written *boxes, size_t n, fy_proof_flaw *flaw_out,
                                   ferry_error *error)
 {
-    cover        c      = {.shard = shard};
+    cover c = {.shard = shard};
     ferry_status status = FERRY_OK;
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
         c.length[d] = 1;

@@ -14,8 +14,8 @@ typedef struct fy_proof_written {
 
 /* What is wrong with a cover: the cell, and the tasks that write it when there are two. */
 typedef struct fy_proof_flaw {
-    bool     is_found;
-    bool     is_twice; /* else nobody writes it */
+    bool is_found;
+    bool is_twice; /* else nobody writes it */
     uint64_t tasks[2];
     uint64_t begin[FY_PROOF_DIMS];
     uint64_t length[FY_PROOF_DIMS];

@@ -34,11 +34,11 @@ static ferry_status read_axes(const fy_proof_mesh *mesh, const json_t *json,
     }
     cut->n_ranks = 1;
     for (size_t i = 0; i < n; i++) {
-        fy_json_place        inner = {.parent = place, .index = i};
-        const fy_json_place *at    = json_is_array(json) ? &inner : place;
-        const char          *name;
-        ferry_status         status = fy_json_get_string(
-                    json_is_array(json) ? json_array_get(json, i) : json, at, &name, error);
+        fy_json_place inner = {.parent = place, .index = i};
+        const fy_json_place *at = json_is_array(json) ? &inner : place;
+        const char *name;
+        ferry_status status = fy_json_get_string(
+            json_is_array(json) ? json_array_get(json, i) : json, at, &name, error);
         if (status == FERRY_OK) {
             status = fy_proof_read_axis(mesh, name, at, axes_used, &cut->axes[i], error);
         }
@@ -73,10 +73,10 @@ static ferry_status read_block(const json_t *json, const fy_json_place *place,
     if (json_array_size(json) != 2) {
         return fy_json_fail(place, error, "must be a size or [size, parts]");
     }
-    fy_json_place size_place  = {.parent = place, .index = 0};
+    fy_json_place size_place = {.parent = place, .index = 0};
     fy_json_place parts_place = {.parent = place, .index = 1};
-    ferry_status  status = fy_json_get_size(json_array_get(json, 0), &size_place, 0, FY_PROOF_MOST,
-                                            &block->size, error);
+    ferry_status status = fy_json_get_size(json_array_get(json, 0), &size_place, 0, FY_PROOF_MOST,
+                                           &block->size, error);
     if (status == FERRY_OK) {
         status = fy_json_get_size(json_array_get(json, 1), &parts_place, 1, FY_PROOF_MOST,
                                   &block->parts, error);
@@ -91,14 +91,14 @@ static ferry_status read_blocks(fy_proof_spec *spec, const json_t *json, const f
     if (status != FERRY_OK) {
         return status;
     }
-    cut->n_blocks          = json_array_size(json);
+    cut->n_blocks = json_array_size(json);
     fy_proof_block *blocks = fy_arena_alloc(&spec->arena, cut->n_blocks, sizeof *blocks);
     if (blocks == NULL) {
         return fy_fail_no_memory(error, "the blocks of a rule");
     }
     for (size_t i = 0; i < cut->n_blocks; i++) {
         fy_json_place inner = {.parent = place, .index = i};
-        status              = read_block(json_array_get(json, i), &inner, cut, &blocks[i], error);
+        status = read_block(json_array_get(json, i), &inner, cut, &blocks[i], error);
         if (status != FERRY_OK) {
             return status;
         }
@@ -123,7 +123,7 @@ static ferry_status read_sizes(fy_proof_spec *spec, const json_t *json, const fy
 static int count_ways(const json_t *json)
 {
     static const char *const ways[] = {"stride", "blocks", "sizes", "cycle"};
-    int                      n      = 0;
+    int n = 0;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         n += json_object_get(json, ways[i]) != NULL;
     }
@@ -152,16 +152,16 @@ static ferry_status check_combination(const json_t *json, const fy_json_place *p
 static ferry_status read_way(fy_proof_spec *spec, const json_t *json, const fy_json_place *place,
                              fy_proof_cut *cut, ferry_error *error)
 {
-    const json_t *nested       = json_object_get(json, "nested");
-    const json_t *blocks       = json_object_get(json, "blocks");
-    const json_t *sizes        = json_object_get(json, "sizes");
+    const json_t *nested = json_object_get(json, "nested");
+    const json_t *blocks = json_object_get(json, "blocks");
+    const json_t *sizes = json_object_get(json, "sizes");
     fy_json_place nested_place = {.parent = place, .key = "nested"};
     fy_json_place blocks_place = {.parent = place, .key = "blocks"};
-    fy_json_place sizes_place  = {.parent = place, .key = "sizes"};
-    fy_json_place parts_place  = {.parent = place, .key = "parts"};
-    ferry_status  status       = FERRY_OK;
-    cut->unit                  = 1;
-    cut->stride                = 1;
+    fy_json_place sizes_place = {.parent = place, .key = "sizes"};
+    fy_json_place parts_place = {.parent = place, .key = "parts"};
+    ferry_status status = FERRY_OK;
+    cut->unit = 1;
+    cut->stride = 1;
     if (nested != NULL) {
         status = fy_json_get_bool(nested, &nested_place, &cut->nested, error);
     }
@@ -188,12 +188,12 @@ ferry_status fy_proof_read_cut(fy_proof_spec *spec, const fy_proof_mesh *mesh, c
                                fy_proof_cut *cut, ferry_error *error)
 {
     static const char *const flat_keys[] = {"axis", "sizes", NULL};
-    static const char *const keys[]      = {"dim",   "axis",  "stride", "blocks", "sizes",
-                                            "cycle", "parts", "unit",   "nested", NULL};
-    fy_json_place            axis_place  = {.parent = place, .key = "axis"};
-    fy_json_place            dim_place   = {.parent = place, .key = "dim"};
-    const json_t            *axis;
-    const json_t            *dim = NULL;
+    static const char *const keys[] = {"dim",   "axis",  "stride", "blocks", "sizes",
+                                       "cycle", "parts", "unit",   "nested", NULL};
+    fy_json_place axis_place = {.parent = place, .key = "axis"};
+    fy_json_place dim_place = {.parent = place, .key = "dim"};
+    const json_t *axis;
+    const json_t *dim = NULL;
     ferry_status status = fy_json_expect_object(json, place, is_flat ? flat_keys : keys, error);
     if (status == FERRY_OK && !is_flat) {
         status = fy_json_member(json, place, "dim", &dim, error);

@@ -14,7 +14,7 @@ enum { LENGTH_BYTES = 8, MOST_HEADER_BYTES = 100000000 };
 static ferry_status read_header(const char *path, json_t **json_out, ferry_error *error)
 {
     unsigned char bytes[LENGTH_BYTES];
-    ferry_status  status = fy_file_read_at(path, 0, LENGTH_BYTES, (char *)bytes, error);
+    ferry_status status = fy_file_read_at(path, 0, LENGTH_BYTES, (char *)bytes, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -49,7 +49,7 @@ static void take_as_bytes(fy_proof_entry *entry, uint64_t n_bytes)
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
         entry->shape[d] = 1;
     }
-    entry->n_dims                   = 1;
+    entry->n_dims = 1;
     entry->shape[FY_PROOF_DIMS - 1] = n_bytes;
 }
 
@@ -59,12 +59,12 @@ static ferry_status measure_unknown(const json_t *json, const fy_json_place *pla
 {
     enum { MOST_ELEMENT_BITS = 8 << 20 };
     const json_t *offsets = json_object_get(json, "data_offsets");
-    json_int_t    begin   = json_integer_value(json_array_get(offsets, 0));
-    json_int_t    end     = json_integer_value(json_array_get(offsets, 1));
+    json_int_t begin = json_integer_value(json_array_get(offsets, 0));
+    json_int_t end = json_integer_value(json_array_get(offsets, 1));
     if (!json_is_array(offsets) || begin < 0 || end < begin || (uint64_t)end > FY_PROOF_MOST / 8) {
         return fy_json_fail(place, error, "has the dtype \"%s\" and no data_offsets", word);
     }
-    uint64_t bits   = (uint64_t)(end - begin) * 8;
+    uint64_t bits = (uint64_t)(end - begin) * 8;
     uint64_t volume = 1;
     for (size_t d = 0; d < FY_PROOF_DIMS && volume <= bits; d++) {
         volume *= entry->shape[d]; /* beyond bits it cannot divide them */
@@ -96,7 +96,7 @@ static ferry_status read_word(const json_t *json, const fy_json_place *place, fy
         FERRY_DTYPE_MAP(FY_ROW)
 #undef FY_ROW
     };
-    const char  *word;
+    const char *word;
     ferry_status status = fy_proof_read_text(json, place, "dtype", &word, error);
     if (status != FERRY_OK) {
         return status;
@@ -113,10 +113,10 @@ static ferry_status read_word(const json_t *json, const fy_json_place *place, fy
 static ferry_status add_header_tensor(fy_proof_spec *spec, const char *name, const json_t *json,
                                       const fy_json_place *place, ferry_error *error)
 {
-    fy_json_place  shape_place = {.parent = place, .key = "shape"};
-    fy_proof_entry entry       = {0};
-    const json_t  *shape;
-    ferry_status   status = fy_json_member(json, place, "shape", &shape, error);
+    fy_json_place shape_place = {.parent = place, .key = "shape"};
+    fy_proof_entry entry = {0};
+    const json_t *shape;
+    ferry_status status = fy_json_member(json, place, "shape", &shape, error);
     if (status != FERRY_OK ||
         (status = fy_proof_read_dims(shape, &shape_place, 1, entry.shape, &entry.n_dims, error)) !=
             FERRY_OK ||
@@ -124,7 +124,7 @@ static ferry_status add_header_tensor(fy_proof_spec *spec, const char *name, con
         (status = fy_proof_finish_entry(spec, &entry, name, error)) != FERRY_OK) {
         return status;
     }
-    const char           *copy = fy_arena_copy(&spec->arena, name, strlen(name));
+    const char *copy = fy_arena_copy(&spec->arena, name, strlen(name));
     const fy_proof_entry *kept = fy_proof_keep_entry(spec, &entry);
     if (copy == NULL || kept == NULL) {
         return fy_fail_no_memory(error, "a tensor");
@@ -136,15 +136,15 @@ static ferry_status add_header_tensor(fy_proof_spec *spec, const char *name, con
 static ferry_status read_file(fy_proof_spec *spec, const char *path, const json_t *map,
                               const char *file, ferry_error *error)
 {
-    json_t       *header;
-    fy_json_place place  = {.key = path};
-    ferry_status  status = read_header(path, &header, error);
+    json_t *header;
+    fy_json_place place = {.key = path};
+    ferry_status status = read_header(path, &header, error);
     if (status != FERRY_OK) {
         return status;
     }
     for (void *i = json_object_iter(header); status == FERRY_OK && i != NULL;
-         i       = json_object_iter_next(header, i)) {
-        const char   *name  = json_object_iter_key(i);
+         i = json_object_iter_next(header, i)) {
+        const char *name = json_object_iter_key(i);
         fy_json_place inner = {.parent = &place, .key = name};
         if (strcmp(name, "__metadata__") == 0) {
             continue;
@@ -163,10 +163,10 @@ static ferry_status read_file(fy_proof_spec *spec, const char *path, const json_
 static ferry_status read_part(fy_proof_spec *spec, const char *index_path, const char *file,
                               const json_t *map, ferry_error *error)
 {
-    const char *slash  = strrchr(index_path, '/');
-    int         folder = slash == NULL ? 0 : (int)(slash - index_path) + 1;
-    size_t      bytes  = (size_t)folder + strlen(file) + 1;
-    char       *path   = fy_alloc(bytes, 1);
+    const char *slash = strrchr(index_path, '/');
+    int folder = slash == NULL ? 0 : (int)(slash - index_path) + 1;
+    size_t bytes = (size_t)folder + strlen(file) + 1;
+    char *path = fy_alloc(bytes, 1);
     if (path == NULL) {
         return fy_fail_no_memory(error, "a file name");
     }
@@ -179,10 +179,10 @@ static ferry_status read_part(fy_proof_spec *spec, const char *index_path, const
 static ferry_status read_weight_map(fy_proof_spec *spec, const char *path, const json_t *map,
                                     const fy_json_place *place, ferry_error *error)
 {
-    json_t      *done   = json_object(); /* the files that were read */
+    json_t *done = json_object(); /* the files that were read */
     ferry_status status = done == NULL ? fy_fail_no_memory(error, "a list of files") : FERRY_OK;
     for (void *i = json_object_iter((json_t *)map); status == FERRY_OK && i != NULL;
-         i       = json_object_iter_next((json_t *)map, i)) {
+         i = json_object_iter_next((json_t *)map, i)) {
         const char *file = json_string_value(json_object_iter_value(i));
         if (file == NULL) {
             status =
@@ -195,7 +195,7 @@ static ferry_status read_weight_map(fy_proof_spec *spec, const char *path, const
         }
     }
     for (void *i = json_object_iter((json_t *)map); status == FERRY_OK && i != NULL;
-         i       = json_object_iter_next((json_t *)map, i)) {
+         i = json_object_iter_next((json_t *)map, i)) {
         uint32_t tensor;
         if (!fy_proof_spec_find(spec, json_object_iter_key(i), &tensor)) {
             status = fy_json_fail(place, error, "places \"%s\" in a file that lacks it",
@@ -208,13 +208,13 @@ static ferry_status read_weight_map(fy_proof_spec *spec, const char *path, const
 
 static ferry_status read_index(fy_proof_spec *spec, const char *path, ferry_error *error)
 {
-    char         *text;
-    size_t        length;
-    json_t       *json;
+    char *text;
+    size_t length;
+    json_t *json;
     const json_t *map;
-    fy_json_place place     = {.key = path};
+    fy_json_place place = {.key = path};
     fy_json_place map_place = {.parent = &place, .key = "weight_map"};
-    ferry_status  status    = fy_file_read(path, MOST_HEADER_BYTES, &text, &length, error);
+    ferry_status status = fy_file_read(path, MOST_HEADER_BYTES, &text, &length, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -250,7 +250,7 @@ static ferry_status read_parts(fy_proof_spec *spec, const char *index_path, cons
                                ferry_error *error)
 {
     struct dirent **entries;
-    int             n = scandir(folder, &entries, is_part, alphasort);
+    int n = scandir(folder, &entries, is_part, alphasort);
     if (n < 0) {
         return fy_fail(error, FERRY_ERR_IO, "%s: cannot be listed", folder);
     }
@@ -272,9 +272,9 @@ static ferry_status read_parts(fy_proof_spec *spec, const char *index_path, cons
 static ferry_status read_folder(fy_proof_spec *spec, const char *folder, ferry_error *error)
 {
     static const char *const names[] = {"model.safetensors.index.json", "model.safetensors"};
-    size_t                   bytes   = strlen(folder) + 64;
-    char                    *path    = fy_alloc(bytes, 1);
-    struct stat              about;
+    size_t bytes = strlen(folder) + 64;
+    char *path = fy_alloc(bytes, 1);
+    struct stat about;
     if (path == NULL) {
         return fy_fail_no_memory(error, "a file name");
     }

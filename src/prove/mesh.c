@@ -11,13 +11,13 @@ static ferry_status read_axis(fy_proof_mesh *mesh, const json_t *json, const fy_
                               ferry_error *error)
 {
     const char *name;
-    uint64_t    size;
+    uint64_t size;
     if (!json_is_array(json) || json_array_size(json) != 2) {
         return fy_json_fail(place, error, "must be [name, size]");
     }
     fy_json_place name_place = {.parent = place, .index = 0};
     fy_json_place size_place = {.parent = place, .index = 1};
-    ferry_status  status = fy_json_get_string(json_array_get(json, 0), &name_place, &name, error);
+    ferry_status status = fy_json_get_string(json_array_get(json, 0), &name_place, &name, error);
     if (status == FERRY_OK) {
         status = fy_json_get_size(json_array_get(json, 1), &size_place, 1, FERRY_MAX_RANKS, &size,
                                   error);
@@ -37,7 +37,7 @@ static ferry_status read_axis(fy_proof_mesh *mesh, const json_t *json, const fy_
     if (mesh->n_ranks > FERRY_MAX_RANKS) {
         return fy_json_fail(place, error, "makes the mesh larger than %u ranks", FERRY_MAX_RANKS);
     }
-    mesh->names[mesh->n_axes]   = name;
+    mesh->names[mesh->n_axes] = name;
     mesh->sizes[mesh->n_axes++] = size;
     return FERRY_OK;
 }
@@ -53,8 +53,8 @@ static ferry_status read_ranks(fy_proof_spec *spec, const json_t *json, const fy
                                fy_proof_mesh *mesh, ferry_error *error)
 {
     const uint64_t *ranks;
-    size_t          n;
-    ferry_status    status =
+    size_t n;
+    ferry_status status =
         fy_proof_read_sizes(spec, json, place, 0, FERRY_MAX_RANKS - 1, &ranks, &n, error);
     if (status != FERRY_OK) {
         return status;
@@ -100,8 +100,8 @@ ferry_status fy_proof_read_mesh(fy_proof_spec *spec, const json_t *json, const f
                                 fy_proof_mesh *mesh, ferry_error *error)
 {
     const json_t *axes;
-    fy_json_place inner  = {.parent = place, .key = "mesh"};
-    ferry_status  status = fy_json_member(json, place, "mesh", &axes, error);
+    fy_json_place inner = {.parent = place, .key = "mesh"};
+    ferry_status status = fy_json_member(json, place, "mesh", &axes, error);
     if (status == FERRY_OK) {
         status = fy_json_expect_array(axes, &inner, error);
     }
@@ -111,7 +111,7 @@ ferry_status fy_proof_read_mesh(fy_proof_spec *spec, const json_t *json, const f
     mesh->n_ranks = 1;
     for (size_t i = 0; i < json_array_size(axes); i++) {
         fy_json_place at = {.parent = &inner, .index = i};
-        status           = read_axis(mesh, json_array_get(axes, i), &at, error);
+        status = read_axis(mesh, json_array_get(axes, i), &at, error);
         if (status != FERRY_OK) {
             return status;
         }
@@ -128,7 +128,7 @@ bool fy_proof_mesh_find(const fy_proof_mesh *mesh, uint64_t rank, uint64_t *posi
     if (rank >= FERRY_MAX_RANKS) {
         return false;
     }
-    fy_proof_member        wanted = {.rank = (uint32_t)rank};
+    fy_proof_member wanted = {.rank = (uint32_t)rank};
     const fy_proof_member *member =
         bsearch(&wanted, mesh->members, (size_t)mesh->n_ranks, sizeof wanted, by_rank);
     if (member == NULL) {

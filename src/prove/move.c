@@ -14,9 +14,9 @@ ferry_status fy_proof_move_fail(const fy_proof_spec *spec, const fy_proof_move *
                                 ferry_error *error, const char *format, ...)
 {
     const fy_proof_tensor *tensor = &spec->tensors[move->tensor];
-    char                   what[600];
-    char                   slice[200];
-    va_list                arguments;
+    char what[600];
+    char slice[200];
+    va_list arguments;
     va_start(arguments, format);
     fy_vprint(what, sizeof what, format, arguments);
     va_end(arguments);
@@ -40,12 +40,12 @@ static ferry_status read_box(const json_t *json, const fy_json_place *place, uin
         return fy_json_fail(place, error, "has %zu dimensions, more than %d", n, FY_PROOF_DIMS);
     }
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
-        begin[d]  = 0;
+        begin[d] = 0;
         length[d] = 1;
     }
     for (size_t i = 0; i < n; i++) {
-        const json_t *pair  = json_array_get(json, i);
-        size_t        d     = FY_PROOF_DIMS - n + i;
+        const json_t *pair = json_array_get(json, i);
+        size_t d = FY_PROOF_DIMS - n + i;
         fy_json_place inner = {.parent = place, .index = i};
         if (!json_is_array(pair) || json_array_size(pair) != 2) {
             return fy_json_fail(&inner, error, "must be [begin, length]");
@@ -69,8 +69,8 @@ static ferry_status read_number(const json_t *json, const fy_json_place *place, 
                                 uint64_t *value_out, ferry_error *error)
 {
     const json_t *member;
-    fy_json_place inner  = {.parent = place, .key = key};
-    ferry_status  status = fy_json_member(json, place, key, &member, error);
+    fy_json_place inner = {.parent = place, .key = key};
+    ferry_status status = fy_json_member(json, place, key, &member, error);
     return status == FERRY_OK ? fy_json_get_size(member, &inner, 0, INT64_MAX, value_out, error)
                               : status;
 }
@@ -96,9 +96,9 @@ static ferry_status read_tensor(const fy_proof_spec *spec, const json_t *json,
                                 uint32_t *tensor_out, ferry_error *error)
 {
     const json_t *member;
-    const char   *name;
-    fy_json_place inner  = {.parent = place, .key = key};
-    ferry_status  status = fy_json_member(json, place, key, &member, error);
+    const char *name;
+    fy_json_place inner = {.parent = place, .key = key};
+    ferry_status status = fy_json_member(json, place, key, &member, error);
     if (status == FERRY_OK) {
         status = fy_json_get_string(member, &inner, &name, error);
     }
@@ -116,8 +116,8 @@ static ferry_status read_tensor(const fy_proof_spec *spec, const json_t *json,
 static ferry_status read_source(const fy_proof_spec *spec, const json_t *json,
                                 const fy_json_place *place, fy_proof_move *move, ferry_error *error)
 {
-    const fy_proof_entry *entry      = spec->tensors[move->tensor].entry;
-    bool                  has_source = json_object_get(json, "source") != NULL;
+    const fy_proof_entry *entry = spec->tensors[move->tensor].entry;
+    bool has_source = json_object_get(json, "source") != NULL;
     if (has_source != entry->has_source) {
         return fy_proof_move_fail(spec, move, error,
                                   "%s a source, but the spec gives the tensor %s",
@@ -145,9 +145,9 @@ static ferry_status read_boxes(const fy_proof_spec *spec, const json_t *json,
     const json_t *src, *dst;
     fy_json_place src_place = {.parent = place, .key = "src"};
     fy_json_place dst_place = {.parent = place, .key = "dst"};
-    uint64_t      src_length[FY_PROOF_DIMS];
-    size_t        n_src, n_dst;
-    ferry_status  status = fy_json_member(json, place, "src", &src, error);
+    uint64_t src_length[FY_PROOF_DIMS];
+    size_t n_src, n_dst;
+    ferry_status status = fy_json_member(json, place, "src", &src, error);
     if (status != FERRY_OK ||
         (status = fy_json_member(json, place, "dst", &dst, error)) != FERRY_OK ||
         (status = read_box(src, &src_place, move->src, src_length, &n_src, error)) != FERRY_OK ||
@@ -181,8 +181,8 @@ ferry_status fy_proof_move_read(const fy_proof_spec *spec, const json_t *json,
 {
     static const char *const keys[] = {"task_id", "tensor", "from",   "to", "src",
                                        "dst",     "bytes",  "source", NULL};
-    fy_proof_move            move   = {0};
-    ferry_status             status = fy_json_expect_object(json, place, keys, error);
+    fy_proof_move move = {0};
+    ferry_status status = fy_json_expect_object(json, place, keys, error);
     if (status != FERRY_OK || (status = read_numbers(json, place, &move, error)) != FERRY_OK ||
         (status = read_tensor(spec, json, place, "tensor", move.task_id, &move.tensor, error)) !=
             FERRY_OK ||
@@ -198,7 +198,7 @@ static ferry_status check_inside(const fy_proof_spec *spec, const fy_proof_move 
                                  const uint64_t *begin, ferry_error *error)
 {
     uint64_t last[FY_PROOF_DIMS];
-    char     box[200];
+    char box[200];
     fy_proof_slice_format(box, sizeof box, n_dims, begin, move->length);
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
         if (move->length[d] == 0) {
@@ -214,7 +214,7 @@ static ferry_status check_inside(const fy_proof_spec *spec, const fy_proof_move 
         last[d] = begin[d] + move->length[d] - 1;
     }
     uint64_t first_number = fy_proof_shard_number(shard, begin);
-    uint64_t last_number  = fy_proof_shard_number(shard, last);
+    uint64_t last_number = fy_proof_shard_number(shard, last);
     if (first_number < shard->flat_begin || last_number >= shard->flat_end) {
         return fy_proof_move_fail(
             spec, move, error,
@@ -229,9 +229,9 @@ ferry_status fy_proof_move_check_boxes(const fy_proof_spec *spec, const fy_proof
                                        const fy_proof_shard *from, const fy_proof_shard *to,
                                        ferry_error *error)
 {
-    size_t       src_dims = spec->tensors[move->source].entry->n_dims;
-    size_t       dst_dims = spec->tensors[move->tensor].entry->n_dims;
-    ferry_status status   = check_inside(spec, move, "source", from, src_dims, move->src, error);
+    size_t src_dims = spec->tensors[move->source].entry->n_dims;
+    size_t dst_dims = spec->tensors[move->tensor].entry->n_dims;
+    ferry_status status = check_inside(spec, move, "source", from, src_dims, move->src, error);
     return status == FERRY_OK
                ? check_inside(spec, move, "destination", to, dst_dims, move->dst, error)
                : status;
@@ -263,9 +263,9 @@ ferry_status fy_proof_move_check_jumps(const fy_proof_spec *spec, const fy_proof
                                        const fy_proof_shard *from, const fy_proof_shard *to,
                                        ferry_error *error)
 {
-    size_t       src_dims = spec->tensors[move->source].entry->n_dims;
-    size_t       dst_dims = spec->tensors[move->tensor].entry->n_dims;
-    ferry_status status   = check_jumps(spec, move, "source", from, src_dims, move->src, error);
+    size_t src_dims = spec->tensors[move->source].entry->n_dims;
+    size_t dst_dims = spec->tensors[move->tensor].entry->n_dims;
+    ferry_status status = check_jumps(spec, move, "source", from, src_dims, move->src, error);
     return status == FERRY_OK
                ? check_jumps(spec, move, "destination", to, dst_dims, move->dst, error)
                : status;
@@ -279,10 +279,10 @@ ferry_status fy_proof_move_check_jumps(const fy_proof_spec *spec, const fy_proof
 static bool is_on_bytes(const fy_proof_shard *shard, const uint64_t *begin, const uint64_t *length,
                         uint64_t bits)
 {
-    uint64_t first      = fy_proof_shard_number(shard, begin) - shard->flat_begin;
-    uint64_t run        = 1;
-    uint64_t stride     = 1;
-    bool     is_one_run = true;
+    uint64_t first = fy_proof_shard_number(shard, begin) - shard->flat_begin;
+    uint64_t run = 1;
+    uint64_t stride = 1;
+    bool is_one_run = true;
     if (first * bits % 8 != 0) {
         return false;
     }
@@ -302,7 +302,7 @@ ferry_status fy_proof_move_check_bytes(const fy_proof_spec *spec, const fy_proof
                                        const fy_proof_shard *from, const fy_proof_shard *to,
                                        ferry_error *error)
 {
-    uint64_t bits     = spec->tensors[move->tensor].entry->dtype.element_bits;
+    uint64_t bits = spec->tensors[move->tensor].entry->dtype.element_bits;
     uint64_t elements = 1;
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
         elements *= move->length[d]; /* inside a shard, whose bits are below 2^62 */

@@ -74,7 +74,7 @@ static ferry_status add_pin(fy_proof_spec *spec, fy_proof_pin *pins, fy_proof_sp
     if (kept == NULL) {
         return fy_fail_no_memory(error, "the stage of a tensor");
     }
-    *kept                = coordinate;
+    *kept = coordinate;
     pins[spot->n_pins++] = (fy_proof_pin){.axis = axis, .n_coordinates = 1, .coordinates = kept};
     return FERRY_OK;
 }
@@ -87,7 +87,7 @@ static ferry_status find_stages(fy_proof_spec *spec, const fy_proof_side *side, 
     spot->pins = found;
     for (size_t s = 0; s < side->n_stages; s++) {
         const fy_proof_stage *stage = &side->stages[s];
-        uint64_t              i;
+        uint64_t i;
         if (is_pinned(spot->rule->pins, spot->rule->n_pins, stage->axis) ||
             !fy_glob_match_number(stage->match, name, strlen(name), &i)) {
             continue;
@@ -95,7 +95,7 @@ static ferry_status find_stages(fy_proof_spec *spec, const fy_proof_side *side, 
         ferry_status status = check_stage(side, stage, name, i, spot, error);
         if (status == FERRY_OK) {
             uint64_t coordinate = stage_coordinate(&side->mesh, stage, i);
-            status              = add_pin(spec, found, spot, stage->axis, coordinate, error);
+            status = add_pin(spec, found, spot, stage->axis, coordinate, error);
         }
         if (status != FERRY_OK) {
             return status;
@@ -181,7 +181,7 @@ static ferry_status check_rule(const fy_proof_side *side, const fy_proof_tensor 
                            "%s: the %s cuts the dimension %llu of %zu", tensor->name, side->name,
                            (unsigned long long)cut->dim, n_dims);
         }
-        uint64_t     extent = tensor->entry->shape[FY_PROOF_DIMS - n_dims + (size_t)cut->dim];
+        uint64_t extent = tensor->entry->shape[FY_PROOF_DIMS - n_dims + (size_t)cut->dim];
         ferry_status status = check_cut(tensor->name, cut, extent, error);
         if (status != FERRY_OK) {
             return status;
@@ -193,13 +193,13 @@ static ferry_status check_rule(const fy_proof_side *side, const fy_proof_tensor 
 static ferry_status place(fy_proof_spec *spec, const fy_proof_side *side,
                           const fy_proof_tensor *tensor, fy_proof_spot *spot, ferry_error *error)
 {
-    const fy_proof_rule *rule   = NULL;
-    ferry_status         status = find_rule(side, tensor->name, &rule, error);
+    const fy_proof_rule *rule = NULL;
+    ferry_status status = find_rule(side, tensor->name, &rule, error);
     if (status != FERRY_OK || rule->skip) {
         return status;
     }
     spot->rule = rule;
-    status     = check_rule(side, tensor, rule, error);
+    status = check_rule(side, tensor, rule, error);
     return status == FERRY_OK ? find_stages(spec, side, tensor->name, spot, error) : status;
 }
 

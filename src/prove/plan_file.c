@@ -8,11 +8,11 @@
 #include <string.h>
 
 typedef struct plan_file {
-    fy_proof_stream  stream;
-    fy_json_place    root;
-    fy_proof_tally  *tally;
+    fy_proof_stream stream;
+    fy_json_place root;
+    fy_proof_tally *tally;
     fy_proof_move_fn take;
-    void            *context;
+    void *context;
 } plan_file;
 
 /* A small value of the plan, by its key. */
@@ -68,8 +68,8 @@ static ferry_status get_number(const json_t *json, const fy_json_place *place, c
                                uint64_t *value_out, ferry_error *error)
 {
     const json_t *member;
-    fy_json_place inner  = {.parent = place, .key = key};
-    ferry_status  status = fy_json_member(json, place, key, &member, error);
+    fy_json_place inner = {.parent = place, .key = key};
+    ferry_status status = fy_json_member(json, place, key, &member, error);
     return status == FERRY_OK ? fy_json_get_size(member, &inner, 0, INT64_MAX, value_out, error)
                               : status;
 }
@@ -78,8 +78,8 @@ static ferry_status read_bytes(plan_file *file, const json_t *json, const fy_jso
                                ferry_error *error)
 {
     static const char *const keys[] = {"moved", "local", "total", NULL};
-    fy_proof_tally          *tally  = file->tally;
-    ferry_status             status = fy_json_expect_object(json, place, keys, error);
+    fy_proof_tally *tally = file->tally;
+    ferry_status status = fy_json_expect_object(json, place, keys, error);
     if (status == FERRY_OK) {
         status = get_number(json, place, "moved", &tally->stated_moved, error);
     }
@@ -96,9 +96,9 @@ static ferry_status read_rank(plan_file *file, const json_t *json, const fy_json
                               ferry_error *error)
 {
     static const char *const keys[] = {"rank", "in", "out", "local", NULL};
-    uint64_t                 rank;
-    fy_proof_bytes           bytes;
-    ferry_status             status = fy_json_expect_object(json, place, keys, error);
+    uint64_t rank;
+    fy_proof_bytes bytes;
+    ferry_status status = fy_json_expect_object(json, place, keys, error);
     if (status == FERRY_OK) {
         status = get_number(json, place, "rank", &rank, error);
     }
@@ -118,7 +118,7 @@ static ferry_status read_move(plan_file *file, const json_t *json, const fy_json
                               ferry_error *error)
 {
     fy_proof_move move;
-    ferry_status  status = fy_proof_move_read(file->tally->spec, json, place, &move, error);
+    ferry_status status = fy_proof_move_read(file->tally->spec, json, place, &move, error);
     return status == FERRY_OK ? file->take(file->context, &move, error) : status;
 }
 
@@ -126,7 +126,7 @@ static ferry_status read_move(plan_file *file, const json_t *json, const fy_json
 static ferry_status read_value(plan_file *file, value_fn read, const fy_json_place *place,
                                ferry_error *error)
 {
-    json_t      *json;
+    json_t *json;
     ferry_status status = fy_proof_stream_value(&file->stream, &json, error);
     if (status == FERRY_OK) {
         status = read(file, json, place, error);
@@ -139,8 +139,8 @@ static ferry_status read_value(plan_file *file, value_fn read, const fy_json_pla
 static ferry_status read_array(plan_file *file, value_fn read, const fy_json_place *place,
                                ferry_error *error)
 {
-    fy_json_place inner  = {.parent = place};
-    ferry_status  status = fy_proof_stream_take(&file->stream, '[', error);
+    fy_json_place inner = {.parent = place};
+    ferry_status status = fy_proof_stream_take(&file->stream, '[', error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -161,8 +161,8 @@ static ferry_status read_array(plan_file *file, value_fn read, const fy_json_pla
 /* A schedule is only carried along: its read is NULL, and it may be absent. */
 static const struct {
     const char *key;
-    bool        is_array;
-    value_fn    read;
+    bool is_array;
+    value_fn read;
 } members[] = {
     {"format", false, read_format},   {"digest", false, read_digest}, {"world", false, read_world},
     {"tensors", false, read_tensors}, {"bytes", false, read_bytes},   {"bound", false, read_bound},
@@ -184,7 +184,7 @@ static ferry_status read_member_value(plan_file *file, size_t i, ferry_error *er
 /* key: value */
 static ferry_status read_member(plan_file *file, bool *seen, ferry_error *error)
 {
-    json_t      *key;
+    json_t *key;
     ferry_status status = fy_proof_stream_value(&file->stream, &key, error);
     if (status != FERRY_OK) {
         return status;
@@ -196,22 +196,22 @@ static ferry_status read_member(plan_file *file, bool *seen, ferry_error *error)
     }
     if (i == N_MEMBERS || seen[i]) {
         const char *text = json_is_string(key) ? json_string_value(key) : "(no text)";
-        status           = fy_json_fail(&file->root, error, "has the %s key \"%s\"",
+        status = fy_json_fail(&file->root, error, "has the %s key \"%s\"",
                               i == N_MEMBERS ? "unknown" : "repeated", text);
     }
     json_decref(key);
     if (status == FERRY_OK) {
         seen[i] = true;
-        status  = fy_proof_stream_take(&file->stream, ':', error);
+        status = fy_proof_stream_take(&file->stream, ':', error);
     }
     return status == FERRY_OK ? read_member_value(file, i, error) : status;
 }
 
 static ferry_status read_document(plan_file *file, ferry_error *error)
 {
-    bool         seen[N_MEMBERS] = {false};
-    bool         more            = true;
-    ferry_status status          = fy_proof_stream_take(&file->stream, '{', error);
+    bool seen[N_MEMBERS] = {false};
+    bool more = true;
+    ferry_status status = fy_proof_stream_take(&file->stream, '{', error);
     while (status == FERRY_OK && more) {
         status = read_member(file, seen, error);
         if (status == FERRY_OK) {
@@ -238,10 +238,10 @@ ferry_status fy_proof_plan_read(const char *path, fy_proof_tally *tally, fy_proo
     if (file == NULL) {
         return fy_fail_no_memory(error, "the plan's reader");
     }
-    file->root.key      = path;
-    file->tally         = tally;
-    file->take          = take;
-    file->context       = context;
+    file->root.key = path;
+    file->tally = tally;
+    file->take = take;
+    file->context = context;
     ferry_status status = fy_proof_stream_open(&file->stream, path, error);
     if (status == FERRY_OK) {
         status = read_document(file, error);

@@ -14,28 +14,28 @@
  * behind us its shards without any move are known.
  */
 typedef struct run {
-    fy_proof_spec    spec;
-    fy_proof_tally   tally;
-    fy_proof_cache   cache;
+    fy_proof_spec spec;
+    fy_proof_tally tally;
+    fy_proof_cache cache;
     fy_proof_scratch scratch;
-    uint64_t         most_elements;
-    uint64_t         looks;
-    uint64_t         n_shards;
-    uint64_t         next_task;
-    uint64_t         position; /* of the destination rank at hand, in its mesh */
-    uint64_t         coordinates[FY_PROOF_AXES];
-    uint64_t        *seen; /* per tensor: 1 + the position that wrote it last */
+    uint64_t most_elements;
+    uint64_t looks;
+    uint64_t n_shards;
+    uint64_t next_task;
+    uint64_t position; /* of the destination rank at hand, in its mesh */
+    uint64_t coordinates[FY_PROOF_AXES];
+    uint64_t *seen; /* per tensor: 1 + the position that wrote it last */
     /* The shard at hand. */
-    bool              is_open;
-    bool              is_small;
-    uint32_t          tensor;
-    fy_proof_shard    shard;
-    uint64_t         *writers; /* per element, when it is small */
-    size_t            writers_capacity;
+    bool is_open;
+    bool is_small;
+    uint32_t tensor;
+    fy_proof_shard shard;
+    uint64_t *writers; /* per element, when it is small */
+    size_t writers_capacity;
     fy_proof_written *written; /* its moves, when it is large */
-    size_t            n_written;
-    size_t            written_capacity;
-    uint64_t          last_dst[FY_PROOF_DIMS]; /* of the move before, in this shard */
+    size_t n_written;
+    size_t written_capacity;
+    uint64_t last_dst[FY_PROOF_DIMS]; /* of the move before, in this shard */
 } run;
 
 /* Sentences name at most so many bytes of a tensor's name. */
@@ -56,14 +56,14 @@ static ferry_status fail_gap(const run *r, uint32_t tensor, const fy_proof_shard
                              const uint64_t *begin, const uint64_t *length, ferry_error *error)
 {
     const fy_proof_tensor *wanted = &r->spec.tensors[tensor];
-    uint64_t               global[FY_PROOF_DIMS], run_length[FY_PROOF_DIMS];
-    char                   global_text[200], local_text[200];
+    uint64_t global[FY_PROOF_DIMS], run_length[FY_PROOF_DIMS];
+    char global_text[200], local_text[200];
     fy_proof_shard_element(shard, begin, global);
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
         const fy_proof_pieces *pieces = &shard->dims[d];
-        const fy_proof_piece  *piece  = &pieces->items[fy_proof_pieces_find(pieces, begin[d])];
-        uint64_t               rest   = piece->local + piece->length - begin[d];
-        run_length[d]                 = length[d] < rest ? length[d] : rest;
+        const fy_proof_piece *piece = &pieces->items[fy_proof_pieces_find(pieces, begin[d])];
+        uint64_t rest = piece->local + piece->length - begin[d];
+        run_length[d] = length[d] < rest ? length[d] : rest;
     }
     size_t n_dims = wanted->entry->n_dims;
     fy_proof_slice_format(global_text, sizeof global_text, n_dims, global, run_length);
@@ -129,7 +129,7 @@ static ferry_status close_small_shard(const run *r, ferry_error *error)
 
 static ferry_status close_large_shard(run *r, ferry_error *error)
 {
-    fy_proof_flaw          flaw;
+    fy_proof_flaw flaw;
     const fy_proof_tensor *tensor = &r->spec.tensors[r->tensor];
     ferry_status status = fy_proof_cover_check(&r->shard, tensor->entry->n_dims, r->written,
                                                r->n_written, &flaw, error);
@@ -140,7 +140,7 @@ static ferry_status close_large_shard(run *r, ferry_error *error)
         return fail_gap(r, r->tensor, &r->shard, flaw.begin, flaw.length, error);
     }
     uint64_t global[FY_PROOF_DIMS];
-    char     element[100];
+    char element[100];
     fy_proof_shard_element(&r->shard, flaw.begin, global);
     fy_proof_element_format(element, sizeof element, tensor->entry->n_dims, global);
     return fy_fail(error, FERRY_ERR_PROOF,
@@ -163,11 +163,11 @@ static ferry_status close_shard(run *r, ferry_error *error)
 /* Every shard of the rank at hand that has elements must have had moves. */
 static ferry_status close_rank(run *r, ferry_error *error)
 {
-    ferry_status         status = close_shard(r, error);
-    const fy_proof_side *side   = &r->spec.sides[FY_PROOF_DESTINATION];
+    ferry_status status = close_shard(r, error);
+    const fy_proof_side *side = &r->spec.sides[FY_PROOF_DESTINATION];
     for (uint32_t t = 0; status == FERRY_OK && t < r->spec.n_tensors; t++) {
         const fy_proof_tensor *tensor = &r->spec.tensors[t];
-        const fy_proof_spot   *spot   = &tensor->spots[FY_PROOF_DESTINATION];
+        const fy_proof_spot *spot = &tensor->spots[FY_PROOF_DESTINATION];
         if (r->seen[t] == r->position + 1 || tensor->entry->volume == 0 ||
             !fy_proof_spot_holds(spot, r->coordinates)) {
             continue;
@@ -189,8 +189,8 @@ static ferry_status close_rank(run *r, ferry_error *error)
 /* Closes the ranks before this position and comes to it. */
 static ferry_status go_to_rank(run *r, uint64_t position, ferry_error *error)
 {
-    const fy_proof_mesh *mesh   = mesh_of(r, FY_PROOF_DESTINATION);
-    ferry_status         status = FERRY_OK;
+    const fy_proof_mesh *mesh = mesh_of(r, FY_PROOF_DESTINATION);
+    ferry_status status = FERRY_OK;
     while (status == FERRY_OK && r->position < position) {
         status = close_rank(r, error);
         if (status == FERRY_OK && ++r->position < mesh->n_ranks) {
@@ -203,7 +203,7 @@ static ferry_status go_to_rank(run *r, uint64_t position, ferry_error *error)
 static ferry_status open_shard(run *r, const fy_proof_move *move, ferry_error *error)
 {
     const fy_proof_tensor *tensor = &r->spec.tensors[move->tensor];
-    const fy_proof_spot   *spot   = &tensor->spots[FY_PROOF_DESTINATION];
+    const fy_proof_spot *spot = &tensor->spots[FY_PROOF_DESTINATION];
     if (spot->rule == NULL || tensor->entry->volume == 0 ||
         !fy_proof_spot_holds(spot, r->coordinates)) {
         return fy_proof_move_fail(&r->spec, move, error,
@@ -220,8 +220,8 @@ static ferry_status open_shard(run *r, const fy_proof_move *move, ferry_error *e
     if (status != FERRY_OK) {
         return status;
     }
-    uint64_t n   = r->shard.flat_end - r->shard.flat_begin;
-    r->is_small  = n <= r->most_elements;
+    uint64_t n = r->shard.flat_end - r->shard.flat_begin;
+    r->is_small = n <= r->most_elements;
     r->n_written = 0;
     if (r->is_small && n > 0) {
         if (!fy_reserve((void **)&r->writers, &r->writers_capacity, (size_t)n,
@@ -231,8 +231,8 @@ static ferry_status open_shard(run *r, const fy_proof_move *move, ferry_error *e
         memset(r->writers, 0, (size_t)n * sizeof *r->writers);
     }
     r->seen[move->tensor] = r->position + 1;
-    r->tensor             = move->tensor;
-    r->is_open            = true;
+    r->tensor = move->tensor;
+    r->is_open = true;
     return FERRY_OK;
 }
 
@@ -284,11 +284,11 @@ static ferry_status follow_order(run *r, const fy_proof_move *move, ferry_error 
 static ferry_status find_sender(run *r, const fy_proof_move *move, fy_proof_shard *from,
                                 ferry_error *error)
 {
-    const fy_proof_side   *side   = &r->spec.sides[FY_PROOF_SOURCE];
+    const fy_proof_side *side = &r->spec.sides[FY_PROOF_SOURCE];
     const fy_proof_tensor *source = &r->spec.tensors[move->source];
-    const fy_proof_spot   *spot   = &source->spots[FY_PROOF_SOURCE];
-    uint64_t               position;
-    uint64_t               coordinates[FY_PROOF_AXES];
+    const fy_proof_spot *spot = &source->spots[FY_PROOF_SOURCE];
+    uint64_t position;
+    uint64_t coordinates[FY_PROOF_AXES];
     if (!fy_proof_mesh_find(&side->mesh, move->from, &position)) {
         return fy_proof_move_fail(&r->spec, move, error, "rank %llu is not in the source",
                                   (unsigned long long)move->from);
@@ -314,19 +314,19 @@ static ferry_status check_content(run *r, const fy_proof_move *move, const fy_pr
         return fy_fail_no_memory(error, "the moves into a shard");
     }
     fy_proof_written *written = &r->written[r->n_written++];
-    written->task_id          = move->task_id;
+    written->task_id = move->task_id;
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
         written->begin[d] = move->dst[d];
-        written->end[d]   = move->dst[d] + move->length[d];
+        written->end[d] = move->dst[d] + move->length[d];
     }
     return fy_proof_check_cells(&pair, &r->scratch, error);
 }
 
 static ferry_status take_move(void *context, const fy_proof_move *move, ferry_error *error)
 {
-    run           *r = context;
+    run *r = context;
     fy_proof_shard from;
-    ferry_status   status = follow_order(r, move, error);
+    ferry_status status = follow_order(r, move, error);
     if (status != FERRY_OK || (status = find_sender(r, move, &from, error)) != FERRY_OK ||
         (status = fy_proof_move_check_boxes(&r->spec, move, &from, &r->shard, error)) != FERRY_OK ||
         (status = fy_proof_move_check_bytes(&r->spec, move, &from, &r->shard, error)) != FERRY_OK ||
@@ -392,21 +392,21 @@ ferry_status fy_proof_run(const char *spec_path, const char *plan_path, uint64_t
     if (spec_path == NULL || plan_path == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_prove_plan needs two paths");
     }
-    run          r = {.most_elements = most_elements};
+    run r = {.most_elements = most_elements};
     ferry_status status =
         proof_out == NULL ? FERRY_OK : fy_check_out(proof_out, "ferry_proof", error);
     if (status != FERRY_OK) {
         return status;
     }
     r.spec.looks = &r.looks;
-    status       = prove(&r, spec_path, plan_path, error);
+    status = prove(&r, spec_path, plan_path, error);
     if (status == FERRY_OK && proof_out != NULL) {
-        ferry_proof proof = {.n_tensors            = count_wanted(&r.spec),
-                             .n_moves              = r.tally.n_moves,
+        ferry_proof proof = {.n_tensors = count_wanted(&r.spec),
+                             .n_moves = r.tally.n_moves,
                              .n_destination_shards = r.n_shards,
-                             .bytes_moved          = r.tally.moved,
-                             .bytes_local          = r.tally.local};
-        status            = fy_copy_out(&proof, sizeof proof, proof_out, "ferry_proof", error);
+                             .bytes_moved = r.tally.moved,
+                             .bytes_local = r.tally.local};
+        status = fy_copy_out(&proof, sizeof proof, proof_out, "ferry_proof", error);
     }
     if (looks_out != NULL) {
         *looks_out = r.looks;

@@ -12,7 +12,7 @@ ferry_status fy_proof_read_sizes(fy_proof_spec *spec, const json_t *json,
     if (status != FERRY_OK) {
         return status;
     }
-    size_t    n     = json_array_size(json);
+    size_t n = json_array_size(json);
     uint64_t *sizes = fy_arena_alloc(&spec->arena, n, sizeof *sizes);
     if (sizes == NULL) {
         return fy_fail_no_memory(error, "a list of sizes");
@@ -25,7 +25,7 @@ ferry_status fy_proof_read_sizes(fy_proof_spec *spec, const json_t *json,
         }
     }
     *sizes_out = sizes;
-    *n_out     = n;
+    *n_out = n;
     return FERRY_OK;
 }
 
@@ -46,8 +46,8 @@ ferry_status fy_proof_read_dims(const json_t *json, const fy_json_place *place, 
     }
     for (size_t i = 0; i < n; i++) {
         fy_json_place inner = {.parent = place, .index = i};
-        status              = fy_json_get_size(json_array_get(json, i), &inner, 0, FY_PROOF_MOST,
-                                               &dims_out[lead + i], error);
+        status = fy_json_get_size(json_array_get(json, i), &inner, 0, FY_PROOF_MOST,
+                                  &dims_out[lead + i], error);
         if (status != FERRY_OK) {
             return status;
         }
@@ -60,8 +60,8 @@ ferry_status fy_proof_read_text(const json_t *object, const fy_json_place *place
                                 const char **text_out, ferry_error *error)
 {
     const json_t *json;
-    fy_json_place inner  = {.parent = place, .key = key};
-    ferry_status  status = fy_json_member(object, place, key, &json, error);
+    fy_json_place inner = {.parent = place, .key = key};
+    ferry_status status = fy_json_member(object, place, key, &json, error);
     return status == FERRY_OK ? fy_json_get_string(json, &inner, text_out, error) : status;
 }
 
@@ -69,7 +69,7 @@ ferry_status fy_proof_read_number(const json_t *object, const fy_json_place *pla
                                   uint64_t least, uint64_t most, uint64_t *value,
                                   ferry_error *error)
 {
-    const json_t *json  = json_object_get(object, key);
+    const json_t *json = json_object_get(object, key);
     fy_json_place inner = {.parent = place, .key = key};
     return json == NULL ? FERRY_OK : fy_json_get_size(json, &inner, least, most, value, error);
 }

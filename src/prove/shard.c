@@ -9,17 +9,17 @@ enum { MOST_CACHED_PIECES = 1 << 20, MOST_CACHED_LISTS = 1 << 16 };
 
 struct fy_proof_cached {
     const fy_proof_cut *cut; /* NULL: the whole extent */
-    uint64_t            extent;
-    uint64_t            part;
-    fy_proof_piece     *items;
-    fy_proof_pieces     pieces;
+    uint64_t extent;
+    uint64_t part;
+    fy_proof_piece *items;
+    fy_proof_pieces pieces;
 };
 
 typedef struct piece_list {
     fy_proof_piece *items;
-    size_t          n;
-    size_t          capacity;
-    uint64_t        length;
+    size_t n;
+    size_t capacity;
+    uint64_t length;
 } piece_list;
 
 /* The next run of the local shard: global indices from begin to end. */
@@ -48,7 +48,7 @@ static void chunk(uint64_t extent, uint64_t unit, uint64_t n_parts, uint64_t par
     uint64_t n = extent / unit;
     uint64_t c = fy_ceil_div(n, n_parts);
     *begin_out = fy_min(n, part * c) * unit;
-    *end_out   = fy_min(n, (part + 1) * c) * unit;
+    *end_out = fy_min(n, (part + 1) * c) * unit;
 }
 
 /* Rank-part p of P holds piece floor(p*k/P) of k. */
@@ -77,7 +77,7 @@ static bool cut_blocks(piece_list *list, const fy_proof_cut *cut, uint64_t part)
     uint64_t block_begin = 0;
     for (size_t i = 0; i < cut->n_blocks; i++) {
         const fy_proof_block *block = &cut->blocks[i];
-        uint64_t              begin, end;
+        uint64_t begin, end;
         chunk(block->size, cut->unit, block->parts, piece_of(cut, block->parts, part), &begin,
               &end);
         if (!append(list, block_begin + begin, block_begin + end)) {
@@ -248,7 +248,7 @@ static ferry_status find_flat(const fy_proof_side *side, const char *name, const
                               ferry_error *error)
 {
     uint64_t volume = shard->flat_end;
-    uint64_t part   = part_at(flat, &side->mesh, coordinates);
+    uint64_t part = part_at(flat, &side->mesh, coordinates);
     if (flat->sizes == NULL) {
         chunk(volume, 1, flat->n_ranks, part, &shard->flat_begin, &shard->flat_end);
         return FERRY_OK;
@@ -274,15 +274,15 @@ ferry_status fy_proof_shard_find(fy_proof_cache *cache, const fy_proof_side *sid
                                  const uint64_t *coordinates, fy_proof_shard *shard_out,
                                  ferry_error *error)
 {
-    const fy_proof_entry *entry               = tensor->entry;
-    const fy_proof_cut   *cuts[FY_PROOF_DIMS] = {NULL};
-    fy_proof_shard        shard               = {.flat_end = 1};
+    const fy_proof_entry *entry = tensor->entry;
+    const fy_proof_cut *cuts[FY_PROOF_DIMS] = {NULL};
+    fy_proof_shard shard = {.flat_end = 1};
     for (size_t i = 0; i < spot->rule->n_cuts; i++) {
-        const fy_proof_cut *cut                                = &spot->rule->cuts[i];
+        const fy_proof_cut *cut = &spot->rule->cuts[i];
         cuts[FY_PROOF_DIMS - entry->n_dims + (size_t)cut->dim] = cut;
     }
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
-        uint64_t     part = cuts[d] == NULL ? 0 : part_at(cuts[d], &side->mesh, coordinates);
+        uint64_t part = cuts[d] == NULL ? 0 : part_at(cuts[d], &side->mesh, coordinates);
         ferry_status status =
             find_pieces(cache, cuts[d], &side->mesh, entry->shape[d], part, &shard.dims[d], error);
         if (status != FERRY_OK) {

@@ -14,8 +14,8 @@ typedef struct fy_proof_piece {
 /* Ascending by local; no piece is empty, and none goes on where the one before it ends. */
 typedef struct fy_proof_pieces {
     const fy_proof_piece *items;
-    size_t                n;
-    uint64_t              length;
+    size_t n;
+    uint64_t length;
 } fy_proof_pieces;
 
 /*
@@ -24,9 +24,9 @@ typedef struct fy_proof_pieces {
  */
 typedef struct fy_proof_shard {
     fy_proof_pieces dims[FY_PROOF_DIMS];
-    uint64_t        shape[FY_PROOF_DIMS];
-    uint64_t        flat_begin;
-    uint64_t        flat_end;
+    uint64_t shape[FY_PROOF_DIMS];
+    uint64_t flat_begin;
+    uint64_t flat_end;
 } fy_proof_shard;
 
 /*
@@ -34,11 +34,11 @@ typedef struct fy_proof_shard {
  * pieces of every shard stay valid until the cache is trimmed.
  */
 typedef struct fy_proof_cache {
-    fy_index                index;
+    fy_index index;
     struct fy_proof_cached *items;
-    size_t                  n;
-    size_t                  capacity;
-    size_t                  n_pieces;
+    size_t n;
+    size_t capacity;
+    size_t n_pieces;
 } fy_proof_cache;
 
 /* Forgets everything when it has become large. */

@@ -20,8 +20,8 @@ static ferry_status read_stage_items(fy_proof_spec *spec, const fy_proof_mesh *m
                                     error);
     }
     fy_json_place inner = {.parent = place, .key = "sizes"};
-    size_t        n;
-    ferry_status  status =
+    size_t n;
+    ferry_status status =
         fy_proof_read_sizes(spec, sizes, &inner, 0, MOST_STAGE_ITEMS, &stage->sizes, &n, error);
     if (status != FERRY_OK) {
         return status;
@@ -40,11 +40,11 @@ static ferry_status read_stage(fy_proof_spec *spec, const fy_proof_mesh *mesh, c
                                const fy_json_place *place, fy_proof_stage *stage,
                                ferry_error *error)
 {
-    static const char *const keys[]     = {"match", "count", "sizes", "axis", NULL};
-    fy_json_place            axis_place = {.parent = place, .key = "axis"};
-    uint32_t                 none_used  = 0;
-    const char              *axis;
-    ferry_status             status = fy_json_expect_object(json, place, keys, error);
+    static const char *const keys[] = {"match", "count", "sizes", "axis", NULL};
+    fy_json_place axis_place = {.parent = place, .key = "axis"};
+    uint32_t none_used = 0;
+    const char *axis;
+    ferry_status status = fy_json_expect_object(json, place, keys, error);
     if (status == FERRY_OK) {
         status = fy_proof_read_text(json, place, "match", &stage->match, error);
     }
@@ -67,20 +67,20 @@ static ferry_status read_stages(fy_proof_spec *spec, const json_t *json, const f
     if (status != FERRY_OK) {
         return status;
     }
-    size_t          n      = json_array_size(json);
+    size_t n = json_array_size(json);
     fy_proof_stage *stages = fy_arena_alloc(&spec->arena, n, sizeof *stages);
     if (stages == NULL) {
         return fy_fail_no_memory(error, "the stages");
     }
     for (size_t i = 0; i < n; i++) {
         fy_json_place inner = {.parent = place, .index = i};
-        stages[i]           = (fy_proof_stage){0};
+        stages[i] = (fy_proof_stage){0};
         status = read_stage(spec, &side->mesh, json_array_get(json, i), &inner, &stages[i], error);
         if (status != FERRY_OK) {
             return status;
         }
     }
-    side->stages   = stages;
+    side->stages = stages;
     side->n_stages = n;
     return FERRY_OK;
 }
@@ -89,9 +89,9 @@ static ferry_status read_stages(fy_proof_spec *spec, const json_t *json, const f
 static ferry_status read_pin(fy_proof_spec *spec, const fy_proof_mesh *mesh, const json_t *json,
                              const fy_json_place *place, fy_proof_pin *pin, ferry_error *error)
 {
-    int64_t   size        = (int64_t)mesh->sizes[pin->axis];
-    bool      is_list     = json_is_array(json);
-    size_t    n           = is_list ? json_array_size(json) : 1;
+    int64_t size = (int64_t)mesh->sizes[pin->axis];
+    bool is_list = json_is_array(json);
+    size_t n = is_list ? json_array_size(json) : 1;
     uint64_t *coordinates = fy_arena_alloc(&spec->arena, n, sizeof *coordinates);
     if (coordinates == NULL) {
         return fy_fail_no_memory(error, "the coordinates of a rule");
@@ -102,9 +102,9 @@ static ferry_status read_pin(fy_proof_spec *spec, const fy_proof_mesh *mesh, con
     for (size_t i = 0; i < n; i++) {
         fy_json_place inner = {.parent = place, .index = i};
         const json_t *value = is_list ? json_array_get(json, i) : json;
-        int64_t       coordinate;
-        ferry_status  status = fy_json_get_integer(value, is_list ? &inner : place, -size, size - 1,
-                                                   &coordinate, error);
+        int64_t coordinate;
+        ferry_status status = fy_json_get_integer(value, is_list ? &inner : place, -size, size - 1,
+                                                  &coordinate, error);
         if (status != FERRY_OK) {
             return status;
         }
@@ -118,7 +118,7 @@ static ferry_status read_pin(fy_proof_spec *spec, const fy_proof_mesh *mesh, con
         }
         coordinates[i] = (uint64_t)(coordinate < 0 ? coordinate + size : coordinate);
     }
-    pin->coordinates   = coordinates;
+    pin->coordinates = coordinates;
     pin->n_coordinates = n;
     return FERRY_OK;
 }
@@ -134,11 +134,11 @@ static ferry_status read_pins(fy_proof_spec *spec, const fy_proof_mesh *mesh, co
         return fy_fail_no_memory(error, "the coordinates of a rule");
     }
     for (void *i = json_object_iter((json_t *)json); i != NULL;
-         i       = json_object_iter_next((json_t *)json, i)) {
-        const char   *axis  = json_object_iter_key(i);
+         i = json_object_iter_next((json_t *)json, i)) {
+        const char *axis = json_object_iter_key(i);
         fy_json_place inner = {.parent = place, .key = axis};
-        fy_proof_pin *pin   = &pins[rule->n_pins++];
-        *pin                = (fy_proof_pin){0};
+        fy_proof_pin *pin = &pins[rule->n_pins++];
+        *pin = (fy_proof_pin){0};
         ferry_status status =
             fy_proof_read_axis(mesh, axis, &inner, &rule->axes, &pin->axis, error);
         if (status == FERRY_OK) {
@@ -159,14 +159,14 @@ static ferry_status read_cuts(fy_proof_spec *spec, const fy_proof_mesh *mesh, co
     if (status != FERRY_OK) {
         return status;
     }
-    size_t        n    = json_array_size(json);
+    size_t n = json_array_size(json);
     fy_proof_cut *cuts = fy_arena_alloc(&spec->arena, n, sizeof *cuts);
     if (cuts == NULL) {
         return fy_fail_no_memory(error, "the cuts of a rule");
     }
     for (size_t i = 0; i < n; i++) {
         fy_json_place inner = {.parent = place, .index = i};
-        cuts[i]             = (fy_proof_cut){0};
+        cuts[i] = (fy_proof_cut){0};
         status = fy_proof_read_cut(spec, mesh, json_array_get(json, i), &inner, false, &rule->axes,
                                    &cuts[i], error);
         if (status != FERRY_OK) {
@@ -179,7 +179,7 @@ static ferry_status read_cuts(fy_proof_spec *spec, const fy_proof_mesh *mesh, co
             }
         }
     }
-    rule->cuts   = cuts;
+    rule->cuts = cuts;
     rule->n_cuts = n;
     return FERRY_OK;
 }
@@ -191,7 +191,7 @@ static ferry_status read_flat(fy_proof_spec *spec, const fy_proof_mesh *mesh, co
     if (flat == NULL) {
         return fy_fail_no_memory(error, "the flat cut of a rule");
     }
-    *flat      = (fy_proof_cut){0};
+    *flat = (fy_proof_cut){0};
     rule->flat = flat;
     return fy_proof_read_cut(spec, mesh, json, place, true, &rule->axes, flat, error);
 }
@@ -199,12 +199,12 @@ static ferry_status read_flat(fy_proof_spec *spec, const fy_proof_mesh *mesh, co
 static ferry_status read_rule(fy_proof_spec *spec, const fy_proof_mesh *mesh, const json_t *json,
                               const fy_json_place *place, fy_proof_rule *rule, ferry_error *error)
 {
-    static const char *const keys[]      = {"match", "shard", "flat", "on", "skip", NULL};
-    fy_json_place            shard_place = {.parent = place, .key = "shard"};
-    fy_json_place            flat_place  = {.parent = place, .key = "flat"};
-    fy_json_place            on_place    = {.parent = place, .key = "on"};
-    fy_json_place            skip_place  = {.parent = place, .key = "skip"};
-    ferry_status             status      = fy_json_expect_object(json, place, keys, error);
+    static const char *const keys[] = {"match", "shard", "flat", "on", "skip", NULL};
+    fy_json_place shard_place = {.parent = place, .key = "shard"};
+    fy_json_place flat_place = {.parent = place, .key = "flat"};
+    fy_json_place on_place = {.parent = place, .key = "on"};
+    fy_json_place skip_place = {.parent = place, .key = "skip"};
+    ferry_status status = fy_json_expect_object(json, place, keys, error);
     if (status == FERRY_OK) {
         status = fy_proof_read_text(json, place, "match", &rule->match, error);
     }
@@ -234,20 +234,20 @@ static ferry_status read_rules(fy_proof_spec *spec, const json_t *json, const fy
     if (status != FERRY_OK) {
         return status;
     }
-    size_t         n     = json_array_size(json);
+    size_t n = json_array_size(json);
     fy_proof_rule *rules = fy_arena_alloc(&spec->arena, n, sizeof *rules);
     if (rules == NULL) {
         return fy_fail_no_memory(error, "the rules");
     }
     for (size_t i = 0; i < n; i++) {
         fy_json_place inner = {.parent = place, .index = i};
-        rules[i]            = (fy_proof_rule){0};
+        rules[i] = (fy_proof_rule){0};
         status = read_rule(spec, &side->mesh, json_array_get(json, i), &inner, &rules[i], error);
         if (status != FERRY_OK) {
             return status;
         }
     }
-    side->rules   = rules;
+    side->rules = rules;
     side->n_rules = n;
     return FERRY_OK;
 }
@@ -256,9 +256,9 @@ ferry_status fy_proof_read_side(fy_proof_spec *spec, const json_t *json, const f
                                 fy_proof_side *side, ferry_error *error)
 {
     static const char *const keys[] = {"mesh", "first_rank", "ranks", "stages", "rules", NULL};
-    fy_json_place            stages_place = {.parent = place, .key = "stages"};
-    fy_json_place            rules_place  = {.parent = place, .key = "rules"};
-    ferry_status             status       = fy_json_expect_object(json, place, keys, error);
+    fy_json_place stages_place = {.parent = place, .key = "stages"};
+    fy_json_place rules_place = {.parent = place, .key = "rules"};
+    ferry_status status = fy_json_expect_object(json, place, keys, error);
     if (status == FERRY_OK) {
         status = fy_proof_read_mesh(spec, json, place, &side->mesh, error);
     }

@@ -9,18 +9,18 @@
 static ferry_status read_box(const json_t *json, const fy_json_place *place,
                              const fy_proof_entry *entry, fy_proof_box *box, ferry_error *error)
 {
-    static const char *const keys[]  = {"tensor", "begin", "shape", "at", NULL};
+    static const char *const keys[] = {"tensor", "begin", "shape", "at", NULL};
     static const char *const lists[] = {"begin", "shape", "at"};
-    uint64_t *const          dims[]  = {box->begin, box->shape, box->at};
-    size_t                   n[3];
-    ferry_status             status = fy_json_expect_object(json, place, keys, error);
+    uint64_t *const dims[] = {box->begin, box->shape, box->at};
+    size_t n[3];
+    ferry_status status = fy_json_expect_object(json, place, keys, error);
     if (status == FERRY_OK) {
         status = fy_proof_read_text(json, place, "tensor", &box->tensor, error);
     }
     for (size_t i = 0; status == FERRY_OK && i < 3; i++) {
         const json_t *list;
         fy_json_place inner = {.parent = place, .key = lists[i]};
-        status              = fy_json_member(json, place, lists[i], &list, error);
+        status = fy_json_member(json, place, lists[i], &list, error);
         if (status == FERRY_OK) {
             /* A missing leading dimension is one slice: begin 0, extent 1. */
             status = fy_proof_read_dims(list, &inner, i == 1 ? 1 : 0, dims[i], &n[i], error);
@@ -57,8 +57,8 @@ static ferry_status check_tiling(const fy_proof_entry *entry, size_t n, uint64_t
 {
     uint64_t volume = 1, sum = 0, end[FY_PROOF_DIMS];
     for (size_t i = 0; i < n; i++) {
-        const fy_proof_box *box      = &entry->boxes[i];
-        uint64_t            elements = 1;
+        const fy_proof_box *box = &entry->boxes[i];
+        uint64_t elements = 1;
         for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
             elements *= box->shape[d]; /* inside the tensor, whose elements are counted */
             end[d] = box->at[d] + box->shape[d];
@@ -95,7 +95,7 @@ static ferry_status keep_boxes(fy_proof_spec *spec, fy_proof_entry *entry, fy_pr
         }
     }
     entry->n_boxes = n_filled == 0 && n > 0 ? 1 : n_filled;
-    entry->boxes   = boxes;
+    entry->boxes = boxes;
     if (n_filled > 1) {
         entry->tree = fy_proof_tree_make(&spec->arena, boxes, n_filled);
         if (entry->tree == NULL) {
@@ -122,8 +122,8 @@ static ferry_status read_boxes(fy_proof_spec *spec, const json_t *json, const fy
     }
     for (size_t i = 0; i < n; i++) {
         fy_json_place inner = {.parent = place, .index = i};
-        boxes[i]            = (fy_proof_box){0};
-        status              = read_box(json_array_get(json, i), &inner, entry, &boxes[i], error);
+        boxes[i] = (fy_proof_box){0};
+        status = read_box(json_array_get(json, i), &inner, entry, &boxes[i], error);
         if (status != FERRY_OK) {
             return status;
         }
@@ -146,7 +146,7 @@ ferry_status fy_proof_read_source(fy_proof_spec *spec, const json_t *json,
     *box = (fy_proof_box){.tensor = json_string_value(json), .n_dims = entry->n_dims};
     memcpy(box->shape, entry->shape, sizeof box->shape);
     entry->is_tied = true;
-    entry->boxes   = box;
+    entry->boxes = box;
     entry->n_boxes = 1;
     return FERRY_OK;
 }
@@ -190,15 +190,15 @@ static int by_number(const void *a, const void *b)
 
 static ferry_status link_tensor(fy_proof_spec *spec, fy_proof_tensor *tensor, ferry_error *error)
 {
-    const fy_proof_entry *entry   = tensor->entry;
-    uint32_t             *sources = fy_arena_alloc(&spec->arena, entry->n_boxes, sizeof *sources);
-    uint32_t             *fed_by  = fy_arena_alloc(&spec->arena, entry->n_boxes, sizeof *fed_by);
+    const fy_proof_entry *entry = tensor->entry;
+    uint32_t *sources = fy_arena_alloc(&spec->arena, entry->n_boxes, sizeof *sources);
+    uint32_t *fed_by = fy_arena_alloc(&spec->arena, entry->n_boxes, sizeof *fed_by);
     if (sources == NULL || fed_by == NULL) {
         return fy_fail_no_memory(error, "the sources of a tensor");
     }
     for (size_t i = 0; i < entry->n_boxes; i++) {
-        const fy_proof_box *box  = &entry->boxes[i];
-        const char         *name = fy_proof_fill_name(spec, box->tensor, entry, tensor->number);
+        const fy_proof_box *box = &entry->boxes[i];
+        const char *name = fy_proof_fill_name(spec, box->tensor, entry, tensor->number);
         if (name == NULL) {
             return fy_fail_no_memory(error, "the name of a tensor");
         }
@@ -214,7 +214,7 @@ static ferry_status link_tensor(fy_proof_spec *spec, fy_proof_tensor *tensor, fe
     memcpy(fed_by, sources, entry->n_boxes * sizeof *fed_by);
     fy_sort(fed_by, entry->n_boxes, sizeof *fed_by, by_number);
     tensor->sources = sources;
-    tensor->fed_by  = fed_by;
+    tensor->fed_by = fed_by;
     return FERRY_OK;
 }
 

@@ -13,10 +13,10 @@ enum { MOST_SPEC_BYTES = 1 << 30 };
 /* PATH of "model" is relative to the folder of the spec. */
 static char *beside(fy_proof_spec *spec, const char *spec_path, const char *path)
 {
-    const char *slash  = strrchr(spec_path, '/');
-    size_t      folder = slash == NULL || path[0] == '/' ? 0 : (size_t)(slash - spec_path) + 1;
-    size_t      length = strlen(path);
-    char       *joined = fy_arena_alloc(&spec->arena, folder + length + 1, 1);
+    const char *slash = strrchr(spec_path, '/');
+    size_t folder = slash == NULL || path[0] == '/' ? 0 : (size_t)(slash - spec_path) + 1;
+    size_t length = strlen(path);
+    char *joined = fy_arena_alloc(&spec->arena, folder + length + 1, 1);
     if (joined != NULL) {
         memcpy(joined, spec_path, folder);
         memcpy(joined + folder, path, length + 1);
@@ -27,7 +27,7 @@ static char *beside(fy_proof_spec *spec, const char *spec_path, const char *path
 static ferry_status read_model(fy_proof_spec *spec, const char *spec_path,
                                const fy_json_place *place, ferry_error *error)
 {
-    const char  *path;
+    const char *path;
     ferry_status status = fy_proof_read_text(spec->json, place, "model", &path, error);
     if (status != FERRY_OK) {
         return status;
@@ -43,7 +43,7 @@ static ferry_status read_all_tensors(fy_proof_spec *spec, const char *path,
                                      const fy_json_place *place, ferry_error *error)
 {
     const json_t *tensors = json_object_get(spec->json, "tensors");
-    const json_t *model   = json_object_get(spec->json, "model");
+    const json_t *model = json_object_get(spec->json, "model");
     if ((tensors == NULL) == (model == NULL)) {
         return fy_json_fail(place, error, "must have either \"tensors\" or \"model\"");
     }
@@ -51,7 +51,7 @@ static ferry_status read_all_tensors(fy_proof_spec *spec, const char *path,
     ferry_status status;
     if (tensors != NULL) {
         fy_json_place inner = {.parent = place, .key = "tensors"};
-        status              = fy_proof_read_tensors(spec, tensors, &inner, error);
+        status = fy_proof_read_tensors(spec, tensors, &inner, error);
     } else {
         status = read_model(spec, path, place, error);
     }
@@ -63,12 +63,12 @@ static ferry_status read_all_tensors(fy_proof_spec *spec, const char *path,
 
 static ferry_status read_document(fy_proof_spec *spec, const char *path, ferry_error *error)
 {
-    static const char *const keys[]                = {"format",      "tensors", "model", "source",
-                                                      "destination", "cluster", NULL};
+    static const char *const keys[] = {"format",      "tensors", "model", "source",
+                                       "destination", "cluster", NULL};
     static const char *const names[FY_PROOF_SIDES] = {"source", "destination"};
-    fy_json_place            place                 = {.key = path};
-    const char              *format;
-    ferry_status             status = fy_json_expect_object(spec->json, &place, keys, error);
+    fy_json_place place = {.key = path};
+    const char *format;
+    ferry_status status = fy_json_expect_object(spec->json, &place, keys, error);
     if (status == FERRY_OK) {
         status = fy_proof_read_text(spec->json, &place, "format", &format, error);
     }
@@ -84,7 +84,7 @@ static ferry_status read_document(fy_proof_spec *spec, const char *path, ferry_e
         status = fy_json_member(spec->json, &place, names[i], &json, error);
         if (status == FERRY_OK) {
             spec->sides[i].name = names[i];
-            status              = fy_proof_read_side(spec, json, &inner, &spec->sides[i], error);
+            status = fy_proof_read_side(spec, json, &inner, &spec->sides[i], error);
         }
         if (status != FERRY_OK) {
             return status;
@@ -96,8 +96,8 @@ static ferry_status read_document(fy_proof_spec *spec, const char *path, ferry_e
 
 ferry_status fy_proof_spec_read(const char *path, fy_proof_spec *spec, ferry_error *error)
 {
-    char        *text;
-    size_t       length;
+    char *text;
+    size_t length;
     ferry_status status = fy_file_read(path, MOST_SPEC_BYTES, &text, &length, error);
     if (status != FERRY_OK) {
         return status;
@@ -118,8 +118,8 @@ void fy_proof_spec_cleanup(fy_proof_spec *spec)
 
 bool fy_proof_spec_find(const fy_proof_spec *spec, const char *name, uint32_t *tensor_out)
 {
-    uint64_t        hash = fy_hash64(name, strlen(name));
-    fy_index_cursor c    = fy_index_first(&spec->by_name, hash);
+    uint64_t hash = fy_hash64(name, strlen(name));
+    fy_index_cursor c = fy_index_first(&spec->by_name, hash);
     for (; c.value != FY_INDEX_NONE; fy_index_next(&spec->by_name, &c)) {
         if (strcmp(spec->tensors[c.value].name, name) == 0) {
             *tensor_out = c.value;
@@ -155,7 +155,7 @@ size_t fy_proof_box_at(const fy_proof_spec *spec, const fy_proof_entry *entry,
                        const uint64_t *element, size_t hint)
 {
     uint64_t end[FY_PROOF_DIMS];
-    size_t   found = hint; /* the boxes tile the tensor, so there is one */
+    size_t found = hint; /* the boxes tile the tensor, so there is one */
     if (entry->tree == NULL || box_holds(&entry->boxes[hint], element)) {
         return hint;
     }
@@ -168,8 +168,8 @@ size_t fy_proof_box_at(const fy_proof_spec *spec, const fy_proof_entry *entry,
 
 bool fy_proof_spec_is_fed_by(const fy_proof_spec *spec, uint32_t tensor, uint32_t source)
 {
-    const fy_proof_tensor *t   = &spec->tensors[tensor];
-    size_t                 low = 0, high = t->entry->n_boxes;
+    const fy_proof_tensor *t = &spec->tensors[tensor];
+    size_t low = 0, high = t->entry->n_boxes;
     if (t->fed_by == NULL) {
         return tensor == source;
     }

@@ -36,11 +36,11 @@ typedef struct fy_proof_member {
 } fy_proof_member;
 
 typedef struct fy_proof_mesh {
-    size_t                 n_axes;
-    const char            *names[FY_PROOF_AXES]; /* slowest first */
-    uint64_t               sizes[FY_PROOF_AXES];
-    uint64_t               n_ranks;
-    uint64_t               first_rank;
+    size_t n_axes;
+    const char *names[FY_PROOF_AXES]; /* slowest first */
+    uint64_t sizes[FY_PROOF_AXES];
+    uint64_t n_ranks;
+    uint64_t first_rank;
     const fy_proof_member *members; /* ascending by rank; NULL: rank = first_rank + index */
 } fy_proof_mesh;
 
@@ -51,114 +51,114 @@ typedef struct fy_proof_block {
 
 /* One entry of "shard", or a "flat": how an extent is cut over axes. */
 typedef struct fy_proof_cut {
-    uint64_t              dim; /* as the spec counts; a flat has none */
-    size_t                n_axes;
-    size_t                axes[FY_PROOF_AXES];
-    uint64_t              n_ranks; /* P, the product of the axes' sizes */
-    uint64_t              parts;   /* k, or P */
-    uint64_t              unit;
-    uint64_t              stride; /* 1: none */
-    uint64_t              cycle;  /* 0: none */
-    bool                  nested;
-    size_t                n_blocks;
+    uint64_t dim; /* as the spec counts; a flat has none */
+    size_t n_axes;
+    size_t axes[FY_PROOF_AXES];
+    uint64_t n_ranks; /* P, the product of the axes' sizes */
+    uint64_t parts;   /* k, or P */
+    uint64_t unit;
+    uint64_t stride; /* 1: none */
+    uint64_t cycle;  /* 0: none */
+    bool nested;
+    size_t n_blocks;
     const fy_proof_block *blocks; /* NULL: none */
-    size_t                n_sizes;
-    const uint64_t       *sizes; /* NULL: none */
+    size_t n_sizes;
+    const uint64_t *sizes; /* NULL: none */
 } fy_proof_cut;
 
 /* The coordinates of one axis that hold a tensor. */
 typedef struct fy_proof_pin {
-    size_t          axis;
-    size_t          n_coordinates;
+    size_t axis;
+    size_t n_coordinates;
     const uint64_t *coordinates;
 } fy_proof_pin;
 
 typedef struct fy_proof_rule {
-    const char         *match;
-    bool                skip;
-    size_t              n_cuts;
+    const char *match;
+    bool skip;
+    size_t n_cuts;
     const fy_proof_cut *cuts;
     const fy_proof_cut *flat; /* NULL: none */
-    size_t              n_pins;
+    size_t n_pins;
     const fy_proof_pin *pins;
-    uint32_t            axes; /* bit a: the rule uses axis a */
+    uint32_t axes; /* bit a: the rule uses axis a */
 } fy_proof_rule;
 
 typedef struct fy_proof_stage {
-    const char     *match;
-    size_t          axis;
-    uint64_t        count; /* with sizes: their sum */
+    const char *match;
+    size_t axis;
+    uint64_t count;        /* with sizes: their sum */
     const uint64_t *sizes; /* one per coordinate; NULL: count items are dealt evenly */
 } fy_proof_stage;
 
 typedef struct fy_proof_side {
-    const char           *name;
-    fy_proof_mesh         mesh;
-    size_t                n_stages;
+    const char *name;
+    fy_proof_mesh mesh;
+    size_t n_stages;
     const fy_proof_stage *stages;
-    size_t                n_rules;
-    const fy_proof_rule  *rules;
+    size_t n_rules;
+    const fy_proof_rule *rules;
 } fy_proof_side;
 
 /* The box (begin, shape) of a source tensor fills the box that starts at `at`. */
 typedef struct fy_proof_box {
     const char *tensor; /* its name, before {0} is replaced; NULL: the tensor itself */
-    size_t      n_dims; /* of begin and shape, as written */
-    uint64_t    begin[FY_PROOF_DIMS];
-    uint64_t    shape[FY_PROOF_DIMS];
-    uint64_t    at[FY_PROOF_DIMS];
+    size_t n_dims;      /* of begin and shape, as written */
+    uint64_t begin[FY_PROOF_DIMS];
+    uint64_t shape[FY_PROOF_DIMS];
+    uint64_t at[FY_PROOF_DIMS];
 } fy_proof_box;
 
 typedef struct fy_proof_tree fy_proof_tree; /* prove/boxes.h */
 
 /* What all tensors of one entry of "tensors" share. */
 typedef struct fy_proof_entry {
-    ferry_dtype          dtype;
-    size_t               n_dims;
-    uint64_t             shape[FY_PROOF_DIMS];
-    uint64_t             volume;
-    size_t               n_counts;
-    const uint64_t      *counts;
-    bool                 has_source;
-    bool                 is_tied; /* "source": NAME; its only box is the whole of that tensor */
-    size_t               n_boxes;
-    const fy_proof_box  *boxes; /* at least one; they tile the tensor */
-    const fy_proof_tree *tree;  /* of them; NULL: there is one */
+    ferry_dtype dtype;
+    size_t n_dims;
+    uint64_t shape[FY_PROOF_DIMS];
+    uint64_t volume;
+    size_t n_counts;
+    const uint64_t *counts;
+    bool has_source;
+    bool is_tied; /* "source": NAME; its only box is the whole of that tensor */
+    size_t n_boxes;
+    const fy_proof_box *boxes; /* at least one; they tile the tensor */
+    const fy_proof_tree *tree; /* of them; NULL: there is one */
 } fy_proof_entry;
 
 /* Where one side keeps a tensor. */
 typedef struct fy_proof_spot {
     const fy_proof_rule *rule; /* NULL: nowhere */
-    size_t               n_pins;
-    const fy_proof_pin  *pins; /* from stages; the rule has its own */
+    size_t n_pins;
+    const fy_proof_pin *pins; /* from stages; the rule has its own */
 } fy_proof_spot;
 
 enum { FY_PROOF_SOURCE = 0, FY_PROOF_DESTINATION = 1, FY_PROOF_SIDES = 2 };
 
 typedef struct fy_proof_tensor {
-    const char           *name;
+    const char *name;
     const fy_proof_entry *entry;
-    uint64_t              number;  /* row-major in the entry's counts */
-    const uint32_t       *sources; /* tensor of each box; NULL: the tensor itself */
-    const uint32_t       *fed_by;  /* the same in ascending order */
-    fy_proof_spot         spots[FY_PROOF_SIDES];
+    uint64_t number;         /* row-major in the entry's counts */
+    const uint32_t *sources; /* tensor of each box; NULL: the tensor itself */
+    const uint32_t *fed_by;  /* the same in ascending order */
+    fy_proof_spot spots[FY_PROOF_SIDES];
 } fy_proof_tensor;
 
 /* All zero but looks before it is read. Everything in it lives until the cleanup. */
 typedef struct fy_proof_spec {
-    fy_arena         arena;
-    json_t          *json;
-    fy_proof_side    sides[FY_PROOF_SIDES];
-    bool             is_listed; /* "tensors" gives their order; "model" gives none */
-    size_t           n_tensors;
-    size_t           tensors_capacity;
+    fy_arena arena;
+    json_t *json;
+    fy_proof_side sides[FY_PROOF_SIDES];
+    bool is_listed; /* "tensors" gives their order; "model" gives none */
+    size_t n_tensors;
+    size_t tensors_capacity;
     fy_proof_tensor *tensors;
-    fy_index         by_name;
-    uint64_t        *looks; /* counts what is compared to find boxes; set by who reads it */
+    fy_index by_name;
+    uint64_t *looks; /* counts what is compared to find boxes; set by who reads it */
 } fy_proof_spec;
 
 ferry_status fy_proof_spec_read(const char *path, fy_proof_spec *spec, ferry_error *error);
-void         fy_proof_spec_cleanup(fy_proof_spec *spec);
+void fy_proof_spec_cleanup(fy_proof_spec *spec);
 
 bool fy_proof_spec_find(const fy_proof_spec *spec, const char *name, uint32_t *tensor_out);
 
@@ -173,10 +173,10 @@ size_t fy_proof_box_at(const fy_proof_spec *spec, const fy_proof_entry *entry,
                        const uint64_t *element, size_t hint);
 
 /* The place of a rank among the mesh's ranks in ascending order. */
-bool     fy_proof_mesh_find(const fy_proof_mesh *mesh, uint64_t rank, uint64_t *position_out);
+bool fy_proof_mesh_find(const fy_proof_mesh *mesh, uint64_t rank, uint64_t *position_out);
 uint64_t fy_proof_mesh_rank(const fy_proof_mesh *mesh, uint64_t position);
-void     fy_proof_mesh_coordinates(const fy_proof_mesh *mesh, uint64_t position,
-                                   uint64_t *coordinates_out);
+void fy_proof_mesh_coordinates(const fy_proof_mesh *mesh, uint64_t position,
+                               uint64_t *coordinates_out);
 
 /* "[0:4, 8:16]" for the last n_dims dimensions of a box, cut to fit. */
 void fy_proof_slice_format(char *text, size_t text_bytes, size_t n_dims, const uint64_t *begin,

@@ -12,7 +12,7 @@ enum { MOST_VALUE_BYTES = 1 << 24 };
 
 ferry_status fy_proof_stream_open(fy_proof_stream *stream, const char *path, ferry_error *error)
 {
-    uint64_t     file_bytes;
+    uint64_t file_bytes;
     ferry_status status = fy_file_size(path, &file_bytes, error); /* and it is a regular file */
     if (status != FERRY_OK) {
         return status;
@@ -21,12 +21,12 @@ ferry_status fy_proof_stream_open(fy_proof_stream *stream, const char *path, fer
     if (stream->file == NULL) {
         return fy_fail(error, FERRY_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
     }
-    stream->path     = path;
-    stream->offset   = 0;
-    stream->used     = 0;
-    stream->filled   = 0;
-    stream->text     = NULL;
-    stream->length   = 0;
+    stream->path = path;
+    stream->offset = 0;
+    stream->used = 0;
+    stream->filled = 0;
+    stream->text = NULL;
+    stream->length = 0;
     stream->capacity = 0;
     return FERRY_OK;
 }
@@ -45,7 +45,7 @@ static int peek_byte(fy_proof_stream *stream)
 {
     if (stream->used == stream->filled) {
         stream->offset += stream->filled;
-        stream->used   = 0;
+        stream->used = 0;
         stream->filled = fread(stream->bytes, 1, sizeof stream->bytes, stream->file);
         if (stream->filled == 0) {
             return EOF;
@@ -105,9 +105,9 @@ ferry_status fy_proof_stream_end(fy_proof_stream *stream, ferry_error *error)
 /* Where a value ends is told by its quotes and brackets alone; jansson judges the rest. */
 typedef struct scan {
     uint64_t depth;
-    bool     in_string;
-    bool     is_escaped;
-    bool     is_done;
+    bool in_string;
+    bool is_escaped;
+    bool is_done;
 } scan;
 
 /* Looks at one byte of a value; false: the byte is behind the value. */
@@ -120,7 +120,7 @@ static bool scan_byte(scan *at, char byte)
             at->is_escaped = true;
         } else if (byte == '"') {
             at->in_string = false;
-            at->is_done   = at->depth == 0;
+            at->is_done = at->depth == 0;
         }
         return true;
     }
@@ -154,8 +154,8 @@ static ferry_status keep_byte(fy_proof_stream *stream, char byte, ferry_error *e
 
 static ferry_status take_value(fy_proof_stream *stream, bool keep, ferry_error *error)
 {
-    scan at        = {0};
-    bool is_empty  = true;
+    scan at = {0};
+    bool is_empty = true;
     stream->length = 0;
     fy_proof_stream_peek(stream);
     while (!at.is_done) {
@@ -180,7 +180,7 @@ ferry_status fy_proof_stream_value(fy_proof_stream *stream, json_t **value_out, 
 {
     json_error_t reason;
     fy_proof_stream_peek(stream);
-    uint64_t     begin  = stream->offset + stream->used;
+    uint64_t begin = stream->offset + stream->used;
     ferry_status status = take_value(stream, true, error);
     if (status != FERRY_OK) {
         return status;

@@ -19,19 +19,19 @@ enum { FY_PROOF_STREAM_BYTES = 1 << 16 };
  */
 typedef struct fy_proof_stream {
     const char *path;
-    FILE       *file;
-    uint64_t    offset; /* of the buffer's first byte */
-    size_t      used;
-    size_t      filled;
-    char       *text; /* of the value at hand */
-    size_t      length;
-    size_t      capacity;
-    char        bytes[FY_PROOF_STREAM_BYTES];
+    FILE *file;
+    uint64_t offset; /* of the buffer's first byte */
+    size_t used;
+    size_t filled;
+    char *text; /* of the value at hand */
+    size_t length;
+    size_t capacity;
+    char bytes[FY_PROOF_STREAM_BYTES];
 } fy_proof_stream;
 
 /* The path must outlive the stream. */
 ferry_status fy_proof_stream_open(fy_proof_stream *stream, const char *path, ferry_error *error);
-void         fy_proof_stream_close(fy_proof_stream *stream);
+void fy_proof_stream_close(fy_proof_stream *stream);
 
 /* The next byte that is no space, without taking it; EOF at the end of the file. */
 int fy_proof_stream_peek(fy_proof_stream *stream);

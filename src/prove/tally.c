@@ -6,11 +6,11 @@
 ferry_status fy_proof_tally_init(fy_proof_tally *tally, const fy_proof_spec *spec,
                                  ferry_error *error)
 {
-    *tally           = (fy_proof_tally){.spec = spec};
-    tally->n_lines   = (size_t)(spec->sides[FY_PROOF_DESTINATION].mesh.n_ranks +
+    *tally = (fy_proof_tally){.spec = spec};
+    tally->n_lines = (size_t)(spec->sides[FY_PROOF_DESTINATION].mesh.n_ranks +
                               spec->sides[FY_PROOF_SOURCE].mesh.n_ranks);
-    tally->counted   = fy_alloc_zeroed(tally->n_lines, sizeof *tally->counted);
-    tally->stated    = fy_alloc_zeroed(tally->n_lines, sizeof *tally->stated);
+    tally->counted = fy_alloc_zeroed(tally->n_lines, sizeof *tally->counted);
+    tally->stated = fy_alloc_zeroed(tally->n_lines, sizeof *tally->stated);
     tally->is_listed = fy_alloc_zeroed(tally->n_lines, sizeof *tally->is_listed);
     if (tally->counted == NULL || tally->stated == NULL || tally->is_listed == NULL) {
         fy_proof_tally_cleanup(tally);
@@ -30,9 +30,9 @@ void fy_proof_tally_cleanup(fy_proof_tally *tally)
 /* A rank of both meshes has the line of the destination. */
 static bool find_line(const fy_proof_tally *tally, uint64_t rank, size_t *line_out)
 {
-    const fy_proof_mesh *to   = &tally->spec->sides[FY_PROOF_DESTINATION].mesh;
+    const fy_proof_mesh *to = &tally->spec->sides[FY_PROOF_DESTINATION].mesh;
     const fy_proof_mesh *from = &tally->spec->sides[FY_PROOF_SOURCE].mesh;
-    uint64_t             position;
+    uint64_t position;
     if (fy_proof_mesh_find(to, rank, &position)) {
         *line_out = (size_t)position;
         return true;
@@ -47,9 +47,9 @@ static bool find_line(const fy_proof_tally *tally, uint64_t rank, size_t *line_o
 ferry_status fy_proof_tally_move(fy_proof_tally *tally, const fy_proof_move *move,
                                  ferry_error *error)
 {
-    size_t    from, to;
-    bool      is_local = move->from == move->to;
-    uint64_t *sum      = is_local ? &tally->local : &tally->moved;
+    size_t from, to;
+    bool is_local = move->from == move->to;
+    uint64_t *sum = is_local ? &tally->local : &tally->moved;
     if (!find_line(tally, move->from, &from) || !find_line(tally, move->to, &to) ||
         !fy_add(*sum, move->bytes, sum)) {
         return fy_fail(error, FERRY_ERR_LIMIT, "task %llu: the bytes of the plan exceed 2^64",
@@ -82,7 +82,7 @@ ferry_status fy_proof_tally_rank(fy_proof_tally *tally, uint64_t rank, fy_proof_
                        (unsigned long long)rank);
     }
     tally->is_listed[line] = true;
-    tally->stated[line]    = bytes;
+    tally->stated[line] = bytes;
     return FERRY_OK;
 }
 
@@ -97,9 +97,9 @@ static ferry_status compare(const char *what, uint64_t stated, uint64_t counted,
 
 static ferry_status check_line(const fy_proof_tally *tally, size_t line, ferry_error *error)
 {
-    const fy_proof_mesh  *to      = &tally->spec->sides[FY_PROOF_DESTINATION].mesh;
-    const fy_proof_mesh  *from    = &tally->spec->sides[FY_PROOF_SOURCE].mesh;
-    const fy_proof_bytes *stated  = &tally->stated[line];
+    const fy_proof_mesh *to = &tally->spec->sides[FY_PROOF_DESTINATION].mesh;
+    const fy_proof_mesh *from = &tally->spec->sides[FY_PROOF_SOURCE].mesh;
+    const fy_proof_bytes *stated = &tally->stated[line];
     const fy_proof_bytes *counted = &tally->counted[line];
     if (stated->in == counted->in && stated->out == counted->out &&
         stated->local == counted->local) {
@@ -122,7 +122,7 @@ static ferry_status check_world(const fy_proof_tally *tally, ferry_error *error)
     uint64_t world = 0;
     for (int i = 0; i < FY_PROOF_SIDES; i++) {
         const fy_proof_mesh *mesh = &tally->spec->sides[i].mesh;
-        world                     = fy_max(world, fy_proof_mesh_rank(mesh, mesh->n_ranks - 1) + 1);
+        world = fy_max(world, fy_proof_mesh_rank(mesh, mesh->n_ranks - 1) + 1);
     }
     if (tally->world == world) {
         return FERRY_OK;
@@ -134,7 +134,7 @@ static ferry_status check_world(const fy_proof_tally *tally, ferry_error *error)
 ferry_status fy_proof_tally_check(const fy_proof_tally *tally, uint64_t n_wanted_tensors,
                                   ferry_error *error)
 {
-    uint64_t     total;
+    uint64_t total;
     ferry_status status = check_world(tally, error);
     if (status != FERRY_OK) {
         return status;

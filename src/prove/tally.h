@@ -17,23 +17,23 @@ typedef struct fy_proof_bytes {
  */
 typedef struct fy_proof_tally {
     const fy_proof_spec *spec;
-    uint64_t             n_moves;
-    uint64_t             moved;
-    uint64_t             local;
-    uint64_t             world; /* from here on as stated */
-    uint64_t             n_tensors;
-    uint64_t             stated_moved;
-    uint64_t             stated_local;
-    uint64_t             stated_total;
-    size_t               n_lines; /* destination ranks, then source ranks, ascending */
-    fy_proof_bytes      *counted;
-    fy_proof_bytes      *stated;
-    bool                *is_listed;
+    uint64_t n_moves;
+    uint64_t moved;
+    uint64_t local;
+    uint64_t world; /* from here on as stated */
+    uint64_t n_tensors;
+    uint64_t stated_moved;
+    uint64_t stated_local;
+    uint64_t stated_total;
+    size_t n_lines; /* destination ranks, then source ranks, ascending */
+    fy_proof_bytes *counted;
+    fy_proof_bytes *stated;
+    bool *is_listed;
 } fy_proof_tally;
 
 ferry_status fy_proof_tally_init(fy_proof_tally *tally, const fy_proof_spec *spec,
                                  ferry_error *error);
-void         fy_proof_tally_cleanup(fy_proof_tally *tally);
+void fy_proof_tally_cleanup(fy_proof_tally *tally);
 
 /* Its ranks are in the meshes. */
 ferry_status fy_proof_tally_move(fy_proof_tally *tally, const fy_proof_move *move,

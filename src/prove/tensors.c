@@ -39,7 +39,7 @@ static ferry_status read_dtype(const json_t *json, const fy_json_place *place, f
         FERRY_DTYPE_MAP(FY_ROW)
 #undef FY_ROW
     };
-    const char  *text;
+    const char *text;
     ferry_status status = fy_proof_read_text(json, place, "dtype", &text, error);
     if (status != FERRY_OK) {
         return status;
@@ -91,7 +91,7 @@ ferry_status fy_proof_finish_entry(fy_proof_spec *spec, fy_proof_entry *entry, c
     }
     *box = (fy_proof_box){.n_dims = entry->n_dims};
     memcpy(box->shape, entry->shape, sizeof box->shape);
-    entry->boxes   = box;
+    entry->boxes = box;
     entry->n_boxes = 1;
     return FERRY_OK;
 }
@@ -169,8 +169,8 @@ const char *fy_proof_fill_name(fy_proof_spec *spec, const char *name, const fy_p
             filled[used++] = *name++;
             continue;
         }
-        char     digits[24];
-        size_t   n     = 0;
+        char digits[24];
+        size_t n = 0;
         uint64_t value = count_index(entry, number, i);
         do {
             digits[n++] = (char)('0' + value % 10);
@@ -203,12 +203,12 @@ static ferry_status read_entry(fy_proof_spec *spec, const json_t *json, const fy
                                fy_proof_entry *entry, const char **name_out, uint64_t *n_out,
                                ferry_error *error)
 {
-    static const char *const keys[]       = {"name", "shape", "dtype", "count", "source", NULL};
-    fy_json_place            shape_place  = {.parent = place, .key = "shape"};
-    fy_json_place            count_place  = {.parent = place, .key = "count"};
-    fy_json_place            source_place = {.parent = place, .key = "source"};
-    const json_t            *shape;
-    ferry_status             status = fy_json_expect_object(json, place, keys, error);
+    static const char *const keys[] = {"name", "shape", "dtype", "count", "source", NULL};
+    fy_json_place shape_place = {.parent = place, .key = "shape"};
+    fy_json_place count_place = {.parent = place, .key = "count"};
+    fy_json_place source_place = {.parent = place, .key = "source"};
+    const json_t *shape;
+    ferry_status status = fy_json_expect_object(json, place, keys, error);
     if (status != FERRY_OK ||
         (status = fy_proof_read_text(json, place, "name", name_out, error)) != FERRY_OK ||
         (status = fy_json_member(json, place, "shape", &shape, error)) != FERRY_OK ||
@@ -252,12 +252,12 @@ ferry_status fy_proof_read_tensors(fy_proof_spec *spec, const json_t *json,
                                    const fy_json_place *place, ferry_error *error)
 {
     ferry_status status = fy_json_expect_array(json, place, error);
-    size_t       n      = json_array_size(json);
+    size_t n = json_array_size(json);
     for (size_t i = 0; status == FERRY_OK && i < n; i++) {
-        fy_json_place  inner = {.parent = place, .index = i};
+        fy_json_place inner = {.parent = place, .index = i};
         fy_proof_entry entry = {0};
-        const char    *name;
-        uint64_t       n_copies = 1;
+        const char *name;
+        uint64_t n_copies = 1;
         status = read_entry(spec, json_array_get(json, i), &inner, &entry, &name, &n_copies, error);
         if (status == FERRY_OK) {
             status = expand(spec, &entry, name, n_copies, error);

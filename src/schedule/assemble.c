@@ -27,7 +27,7 @@ static ferry_status number_rounds(const fy_deal *deal, uint32_t **number_out, ui
         n += used;
     }
     *number_out = number;
-    *n_out      = n;
+    *n_out = n;
     return FERRY_OK;
 }
 
@@ -46,7 +46,7 @@ static ferry_status sort_by(const uint32_t *keys, uint32_t n_keys, const uint32_
         begin[key + 1] += begin[key];
     }
     for (size_t i = 0; i < n; i++) {
-        uint32_t batch                  = order == NULL ? (uint32_t)i : order[i];
+        uint32_t batch = order == NULL ? (uint32_t)i : order[i];
         order_out[begin[keys[batch]]++] = batch;
     }
     fy_free(begin);
@@ -56,11 +56,11 @@ static ferry_status sort_by(const uint32_t *keys, uint32_t n_keys, const uint32_
 /* By round, then by sender, of which a round has each at most once. */
 static ferry_status sort_batches(ferry_schedule *s, const fy_deal *deal, ferry_error *error)
 {
-    uint32_t     n_rounds = 0, *number = NULL;
-    size_t       n       = deal->n_batches;
-    uint32_t    *columns = fy_alloc(3 * n, sizeof *columns);
-    ferry_status status  = number_rounds(deal, &number, &n_rounds, error);
-    s->batches           = fy_alloc(n, sizeof *s->batches);
+    uint32_t n_rounds = 0, *number = NULL;
+    size_t n = deal->n_batches;
+    uint32_t *columns = fy_alloc(3 * n, sizeof *columns);
+    ferry_status status = number_rounds(deal, &number, &n_rounds, error);
+    s->batches = fy_alloc(n, sizeof *s->batches);
     if (status == FERRY_OK && (columns == NULL || s->batches == NULL)) {
         status = fy_fail_no_memory(error, "the batches of a schedule");
     }
@@ -77,12 +77,12 @@ static ferry_status sort_batches(ferry_schedule *s, const fy_deal *deal, ferry_e
         status = sort_by(columns, n_rounds, columns + n, n, columns + 2 * n, error);
     }
     for (size_t i = 0; i < n && status == FERRY_OK; i++) {
-        uint32_t batch      = columns[2 * n + i];
-        s->batches[i]       = deal->batches[batch];
+        uint32_t batch = columns[2 * n + i];
+        s->batches[i] = deal->batches[batch];
         s->batches[i].round = columns[batch];
     }
     if (status == FERRY_OK) {
-        s->n_batches     = n;
+        s->n_batches = n;
         s->report.rounds = n_rounds;
     }
     fy_free(columns);
@@ -93,7 +93,7 @@ static ferry_status sort_batches(ferry_schedule *s, const fy_deal *deal, ferry_e
 /* Listed ones keep their numbers; others are numbered in the order of the batches. */
 static void take_segments(ferry_schedule *s, fy_deal *deal)
 {
-    s->segments    = deal->segments;
+    s->segments = deal->segments;
     deal->segments = NULL;
     for (uint64_t i = 0; i < s->n_batches; i++) {
         fy_batch *batch = &s->batches[i];
@@ -112,7 +112,7 @@ static void take_segments(ferry_schedule *s, fy_deal *deal)
 /* The batches of each rank's port, in order; returns the most that one has. */
 static uint32_t list_port(const ferry_schedule *s, bool sends, uint64_t *begin, uint64_t *list)
 {
-    uint32_t n    = s->network.n_ranks;
+    uint32_t n = s->network.n_ranks;
     uint64_t most = 0;
     for (uint64_t i = 0; i < s->n_batches; i++) {
         begin[(sends ? s->batches[i].from : s->batches[i].to) + 1]++;
@@ -122,7 +122,7 @@ static uint32_t list_port(const ferry_schedule *s, bool sends, uint64_t *begin, 
         begin[rank + 1] += begin[rank];
     }
     for (uint64_t i = s->n_batches; i-- > 0;) { /* backwards: begin[] is the running end */
-        uint32_t rank           = sends ? s->batches[i].from : s->batches[i].to;
+        uint32_t rank = sends ? s->batches[i].from : s->batches[i].to;
         list[--begin[rank + 1]] = i;
     }
     memmove(begin, begin + 1, n * sizeof *begin);
@@ -132,16 +132,16 @@ static uint32_t list_port(const ferry_schedule *s, bool sends, uint64_t *begin, 
 
 static ferry_status list_ranks(ferry_schedule *s, ferry_error *error)
 {
-    size_t n      = s->network.n_ranks;
+    size_t n = s->network.n_ranks;
     s->send_begin = fy_alloc_zeroed(2 * (n + 1), sizeof *s->send_begin);
-    s->sends      = fy_alloc(2 * s->n_batches, sizeof *s->sends);
-    s->idle       = fy_alloc_zeroed(n, sizeof *s->idle);
+    s->sends = fy_alloc(2 * s->n_batches, sizeof *s->sends);
+    s->idle = fy_alloc_zeroed(n, sizeof *s->idle);
     if (s->send_begin == NULL || s->sends == NULL || s->idle == NULL) {
         return fy_fail_no_memory(error, "the lists of a schedule");
     }
-    s->recv_begin    = s->send_begin + n + 1;
-    s->recvs         = s->sends + s->n_batches;
-    uint32_t sent    = list_port(s, true, s->send_begin, s->sends);
+    s->recv_begin = s->send_begin + n + 1;
+    s->recvs = s->sends + s->n_batches;
+    uint32_t sent = list_port(s, true, s->send_begin, s->sends);
     uint32_t arrived = list_port(s, false, s->recv_begin, s->recvs);
     s->report.degree = sent > arrived ? sent : arrived;
     return FERRY_OK;
@@ -149,7 +149,7 @@ static ferry_status list_ranks(ferry_schedule *s, ferry_error *error)
 
 static ferry_status copy_network(const fy_network *from, fy_network *to, ferry_error *error)
 {
-    *to           = *from;
+    *to = *from;
     to->node_rate = NULL;
     to->rank_rate = fy_alloc(from->n_ranks, sizeof *to->rank_rate);
     to->node_rate = fy_alloc(from->n_nodes, sizeof *to->node_rate);
@@ -169,7 +169,7 @@ static void digest_batch(const ferry_schedule *s, const fy_batch *batch, fy_dige
     fy_digest_u64s(digest, head, sizeof head / sizeof head[0]);
     for (uint32_t k = 0; k < batch->n_segments; k++) {
         fy_segment segment = fy_schedule_segment(s, batch, k);
-        uint64_t   relayed = segment.is_relayed ? segment.relay_task_id : 0;
+        uint64_t relayed = segment.is_relayed ? segment.relay_task_id : 0;
         uint64_t words[] = {segment.task_id, segment.first_byte, segment.bytes, segment.is_relayed,
                             relayed};
         fy_digest_u64s(digest, words, sizeof words / sizeof words[0]);
@@ -191,7 +191,7 @@ ferry_status fy_schedule_make_digest(ferry_schedule *s, ferry_error *error)
         }
     }
     bool failed = digest.failed;
-    s->digest   = fy_digest_take(&digest);
+    s->digest = fy_digest_take(&digest);
     fy_digest_cleanup(&digest);
     return failed ? fy_fail_no_memory(error, "the digest of a schedule") : FERRY_OK;
 }
@@ -199,27 +199,27 @@ ferry_status fy_schedule_make_digest(ferry_schedule *s, ferry_error *error)
 static void fill_report(ferry_schedule *s, const fy_job *job, double makespan)
 {
     ferry_schedule_report *report = &s->report;
-    report->struct_size           = sizeof *report;
-    report->n_batches             = s->n_batches;
-    report->n_segments            = s->n_segments;
-    report->has_seconds           = job->network->has_seconds;
-    report->makespan              = makespan;
-    report->bound                 = job->bound.time;
-    report->bound_reason          = job->bound.reason;
-    report->bound_rank            = job->bound.rank;
-    report->ratio                 = job->bound.time > 0 ? makespan / job->bound.time : 1;
+    report->struct_size = sizeof *report;
+    report->n_batches = s->n_batches;
+    report->n_segments = s->n_segments;
+    report->has_seconds = job->network->has_seconds;
+    report->makespan = makespan;
+    report->bound = job->bound.time;
+    report->bound_reason = job->bound.reason;
+    report->bound_rank = job->bound.rank;
+    report->ratio = job->bound.time > 0 ? makespan / job->bound.time : 1;
 }
 
 ferry_status fy_schedule_assemble(const fy_job *job, fy_deal *deal, ferry_schedule **schedule_out,
                                   ferry_error *error)
 {
-    double          makespan = 0;
-    ferry_schedule *s        = fy_alloc_zeroed(1, sizeof *s);
+    double makespan = 0;
+    ferry_schedule *s = fy_alloc_zeroed(1, sizeof *s);
     if (s == NULL) {
         return fy_fail_no_memory(error, "a schedule");
     }
-    s->duplex           = job->duplex;
-    s->slot_bytes       = job->slot_bytes;
+    s->duplex = job->duplex;
+    s->slot_bytes = job->slot_bytes;
     ferry_status status = copy_network(job->network, &s->network, error);
     if (status == FERRY_OK) {
         status = sort_batches(s, deal, error);

@@ -18,9 +18,9 @@ static ferry_status traffic_init(traffic *t, const fy_network *network, ferry_er
     if (t->out == NULL) {
         return fy_fail_no_memory(error, "the traffic of ranks");
     }
-    t->in       = t->out + n;
+    t->in = t->out + n;
     t->node_out = t->in + n;
-    t->node_in  = t->node_out + nodes;
+    t->node_in = t->node_out + nodes;
     return FERRY_OK;
 }
 
@@ -45,7 +45,7 @@ static void add_all(traffic *t, const fy_pairs *pairs, const fy_network *network
 
 /* Where a content has been so far: pairs come by receiver, so those of a node come together. */
 typedef struct travels {
-    bool     began;
+    bool began;
     uint32_t last_node; /* that it entered: 1 more than its number */
 } travels;
 
@@ -125,8 +125,8 @@ static void find_busiest(const traffic *t, const fy_network *network, uint32_t d
 ferry_status fy_bound_of(const fy_pairs *pairs, const fy_network *network, uint32_t duplex,
                          fy_bound *bound_out, ferry_error *error)
 {
-    traffic      t      = {0};
-    fy_bound     bound  = {.reason = FERRY_BOUND_NONE};
+    traffic t = {0};
+    fy_bound bound = {.reason = FERRY_BOUND_NONE};
     ferry_status status = traffic_init(&t, network, error);
     if (status == FERRY_OK) {
         add_all(&t, pairs, network);

@@ -8,18 +8,18 @@
 
 /* What every way to make a schedule is given. */
 typedef struct fy_job {
-    const fy_pairs   *pairs;
+    const fy_pairs *pairs;
     const fy_network *network;
-    fy_bound          bound;
-    uint32_t          rule;
-    uint32_t          duplex;
-    uint64_t          slot_bytes;
-    uint32_t          max_tasks;
-    bool              relays; /* allowed */
-    bool              eager;  /* of fy_deal_relayed: see relay_round.c */
+    fy_bound bound;
+    uint32_t rule;
+    uint32_t duplex;
+    uint64_t slot_bytes;
+    uint32_t max_tasks;
+    bool relays; /* allowed */
+    bool eager;  /* of fy_deal_relayed: see relay_round.c */
 
     ferry_schedule_progress_fn progress; /* NULL: nobody is told */
-    void                      *progress_context;
+    void *progress_context;
 } fy_job;
 
 /*

@@ -22,22 +22,22 @@ typedef struct half_edge {
 } half_edge;
 
 typedef struct colouring {
-    uint32_t  n;     /* vertices on either side */
+    uint32_t n;      /* vertices on either side */
     uint32_t *mate;  /* [edges] the edge paired at the right vertex */
     uint32_t *open;  /* [n] the edge at a right vertex that awaits its mate */
     uint32_t *match; /* [n] the matched edge of a right vertex */
     uint32_t *step;  /* [n] the edge by which a walk last left a left vertex */
-    uint8_t  *side;  /* [edges / 2] which edge of a left pair goes to the first half */
-    uint64_t  random;
+    uint8_t *side;   /* [edges / 2] which edge of a left pair goes to the first half */
+    uint64_t random;
     uint32_t *round_out;
-    uint32_t  next_round;
+    uint32_t next_round;
 } colouring;
 
 static uint64_t next_random(colouring *c)
 {
     uint64_t x = c->random += 0x9e3779b97f4a7c15u;
-    x          = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x          = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
     return x ^ (x >> 31);
 }
 
@@ -77,9 +77,9 @@ static void find_matching(colouring *c, const half_edge *edges, uint32_t degree)
         uint32_t left = start, right;
         do {
             uint32_t edge = left * degree + random_below(c, degree);
-            right         = edges[edge].right;
+            right = edges[edge].right;
             c->step[left] = edge;
-            left          = c->match[right] == NO_EDGE ? left : c->match[right] / degree;
+            left = c->match[right] == NO_EDGE ? left : c->match[right] / degree;
         } while (c->match[right] != NO_EDGE);
         for (left = start;;) {
             uint32_t edge = c->step[left], old = c->match[edges[edge].right];
@@ -100,9 +100,9 @@ static void pair_at_right(colouring *c, const half_edge *edges, uint32_t n_edges
         if (*open == NO_EDGE) {
             *open = e;
         } else {
-            c->mate[e]     = *open;
+            c->mate[e] = *open;
             c->mate[*open] = e;
-            *open          = NO_EDGE;
+            *open = NO_EDGE;
         }
     }
 }
@@ -125,7 +125,7 @@ static void split(colouring *c, const half_edge *edges, uint32_t n_edges, half_e
     pair_at_right(c, edges, n_edges);
     follow_cycles(c, n_edges);
     for (uint32_t pair = 0; pair < n_edges / 2; pair++) {
-        first[pair]  = edges[2 * pair + c->side[pair]];
+        first[pair] = edges[2 * pair + c->side[pair]];
         second[pair] = edges[2 * pair + (c->side[pair] ^ 1)];
     }
 }
@@ -218,9 +218,9 @@ static ferry_status colour_padded(uint64_t n_edges, const uint32_t *from, const 
                                   const uint32_t *right_of, uint32_t n, uint32_t *round_out,
                                   ferry_error *error)
 {
-    uint64_t     n_all  = (uint64_t)n * degree;
+    uint64_t n_all = (uint64_t)n * degree;
     ferry_status status = FERRY_OK;
-    colouring    c      = {.n = n, .round_out = round_out, .random = 1};
+    colouring c = {.n = n, .round_out = round_out, .random = 1};
     if (n_all >= NO_EDGE) {
         return fy_fail(error, FERRY_ERR_LIMIT,
                        "%llu batches of a largest degree of %u need %llu edges to colour, but the "
@@ -228,17 +228,17 @@ static ferry_status colour_padded(uint64_t n_edges, const uint32_t *from, const 
                        (unsigned long long)n_edges, degree, (unsigned long long)n_all);
     }
     half_edge *edges = fy_alloc(n_all, sizeof *edges), *spare = fy_alloc(n_all, sizeof *spare);
-    uint32_t  *used = fy_alloc_zeroed(2 * (size_t)n, sizeof *used);
-    c.mate          = fy_alloc(n_all, sizeof *c.mate);
-    c.side          = fy_alloc(n_all / 2 + 1, sizeof *c.side);
-    c.open          = fy_alloc(3 * (size_t)n, sizeof *c.open);
+    uint32_t *used = fy_alloc_zeroed(2 * (size_t)n, sizeof *used);
+    c.mate = fy_alloc(n_all, sizeof *c.mate);
+    c.side = fy_alloc(n_all / 2 + 1, sizeof *c.side);
+    c.open = fy_alloc(3 * (size_t)n, sizeof *c.open);
     if (edges == NULL || spare == NULL || used == NULL || c.mate == NULL || c.side == NULL ||
         c.open == NULL) {
         status = fy_fail_no_memory(error, "the edges of a schedule");
         goto out;
     }
     c.match = c.open + n;
-    c.step  = c.match + n;
+    c.step = c.match + n;
     lay_out(&c, n_edges, from, to, left_of, right_of, degree, used, used + n, edges);
     colour_regular(&c, edges, spare, degree);
 out:
@@ -264,8 +264,8 @@ ferry_status fy_colour_bipartite(uint32_t n_ranks, uint64_t n_edges, const uint3
                        "a schedule of %llu batches: the limit is 2^31 - 1; take larger slots",
                        (unsigned long long)n_edges);
     }
-    uint32_t    *sends  = fy_alloc_zeroed(2 * (size_t)n_ranks, sizeof *sends);
-    uint32_t    *number = fy_alloc(2 * (size_t)n_ranks, sizeof *number);
+    uint32_t *sends = fy_alloc_zeroed(2 * (size_t)n_ranks, sizeof *sends);
+    uint32_t *number = fy_alloc(2 * (size_t)n_ranks, sizeof *number);
     ferry_status status = FERRY_OK;
     if (sends == NULL || number == NULL) {
         status = fy_fail_no_memory(error, "the ports of a schedule");
@@ -274,9 +274,9 @@ ferry_status fy_colour_bipartite(uint32_t n_ranks, uint64_t n_edges, const uint3
     count_ports(n_edges, from, sends);
     count_ports(n_edges, to, sends + n_ranks);
     uint32_t degree = largest(2 * n_ranks, sends);
-    uint32_t left   = merge_ports(n_ranks, sends, degree, number);
-    uint32_t right  = merge_ports(n_ranks, sends + n_ranks, degree, number + n_ranks);
-    status          = colour_padded(n_edges, from, to, degree, number, number + n_ranks,
+    uint32_t left = merge_ports(n_ranks, sends, degree, number);
+    uint32_t right = merge_ports(n_ranks, sends + n_ranks, degree, number + n_ranks);
+    status = colour_padded(n_edges, from, to, degree, number, number + n_ranks,
                            left > right ? left : right, round_out, error);
     if (status == FERRY_OK) {
         *n_rounds_out = degree;

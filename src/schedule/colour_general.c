@@ -15,31 +15,31 @@
 #include <string.h>
 
 typedef struct general {
-    uint32_t        n_ranks;
-    uint32_t        n_edges;
+    uint32_t n_ranks;
+    uint32_t n_edges;
     const uint32_t *from;
     const uint32_t *to;
-    uint32_t        degree;
-    uint32_t       *begin;  /* [n_ranks + 1] edges at a rank */
-    uint32_t       *around; /* [2 n_edges] */
-    uint32_t       *work;   /* [n_ranks] */
-    uint32_t       *tail;   /* [n_edges] the graph with edges turned */
-    uint32_t       *head;
-    uint8_t        *side; /* [n_ranks] 0 or 1: the groups of a bipartite graph; 2: not seen */
-    uint32_t       *stack;
+    uint32_t degree;
+    uint32_t *begin;  /* [n_ranks + 1] edges at a rank */
+    uint32_t *around; /* [2 n_edges] */
+    uint32_t *work;   /* [n_ranks] */
+    uint32_t *tail;   /* [n_edges] the graph with edges turned */
+    uint32_t *head;
+    uint8_t *side; /* [n_ranks] 0 or 1: the groups of a bipartite graph; 2: not seen */
+    uint32_t *stack;
 } general;
 
 static ferry_status general_init(general *g, uint32_t n_ranks, uint64_t n_edges,
                                  const uint32_t *from, const uint32_t *to, ferry_error *error)
 {
-    *g        = (general){.n_ranks = n_ranks, .n_edges = (uint32_t)n_edges, .from = from, .to = to};
-    g->begin  = fy_alloc_zeroed((size_t)n_ranks + 2, sizeof *g->begin);
+    *g = (general){.n_ranks = n_ranks, .n_edges = (uint32_t)n_edges, .from = from, .to = to};
+    g->begin = fy_alloc_zeroed((size_t)n_ranks + 2, sizeof *g->begin);
     g->around = fy_alloc(2 * n_edges, sizeof *g->around);
-    g->work   = fy_alloc(n_ranks, sizeof *g->work);
-    g->tail   = fy_alloc(n_edges, sizeof *g->tail);
-    g->head   = fy_alloc(n_edges, sizeof *g->head);
-    g->side   = fy_alloc(n_ranks, sizeof *g->side);
-    g->stack  = fy_alloc(n_ranks, sizeof *g->stack);
+    g->work = fy_alloc(n_ranks, sizeof *g->work);
+    g->tail = fy_alloc(n_edges, sizeof *g->tail);
+    g->head = fy_alloc(n_edges, sizeof *g->head);
+    g->side = fy_alloc(n_ranks, sizeof *g->side);
+    g->stack = fy_alloc(n_ranks, sizeof *g->stack);
     if (g->begin == NULL || g->around == NULL || g->work == NULL || g->tail == NULL ||
         g->head == NULL || g->side == NULL || g->stack == NULL) {
         return fy_fail_no_memory(error, "the edges of a schedule");
@@ -50,12 +50,12 @@ static ferry_status general_init(general *g, uint32_t n_ranks, uint64_t n_edges,
     }
     for (uint32_t rank = 0; rank < n_ranks; rank++) {
         uint32_t count = g->begin[rank + 2];
-        g->degree      = count > g->degree ? count : g->degree;
+        g->degree = count > g->degree ? count : g->degree;
         g->begin[rank + 2] += g->begin[rank + 1];
     }
     for (uint32_t e = 0; e < g->n_edges; e++) {
         g->around[g->begin[from[e] + 1]++] = e;
-        g->around[g->begin[to[e] + 1]++]   = e;
+        g->around[g->begin[to[e] + 1]++] = e;
     }
     return FERRY_OK;
 }
@@ -84,9 +84,9 @@ static bool find_sides(general *g)
         if (g->side[first] != 2) {
             continue;
         }
-        uint32_t n     = 0;
+        uint32_t n = 0;
         g->side[first] = 0;
-        g->stack[n++]  = first;
+        g->stack[n++] = first;
         while (n > 0) {
             uint32_t rank = g->stack[--n];
             for (uint32_t i = g->begin[rank]; i < g->begin[rank + 1]; i++) {
@@ -96,7 +96,7 @@ static bool find_sides(general *g)
                 }
                 if (g->side[other] == 2) {
                     g->side[other] = g->side[rank] ^ 1;
-                    g->stack[n++]  = other;
+                    g->stack[n++] = other;
                 }
             }
         }
@@ -108,8 +108,8 @@ static void turn_by_side(general *g)
 {
     for (uint32_t e = 0; e < g->n_edges; e++) {
         bool forward = g->side[g->from[e]] == 0;
-        g->tail[e]   = forward ? g->from[e] : g->to[e];
-        g->head[e]   = forward ? g->to[e] : g->from[e];
+        g->tail[e] = forward ? g->from[e] : g->to[e];
+        g->head[e] = forward ? g->to[e] : g->from[e];
     }
 }
 
@@ -138,7 +138,7 @@ static void turn_by_trails(general *g)
                 uint32_t edge = g->around[g->work[rank]++];
                 g->tail[edge] = rank;
                 g->head[edge] = across(g, edge, rank);
-                rank          = g->head[edge];
+                rank = g->head[edge];
             }
         }
     }
@@ -146,7 +146,7 @@ static void turn_by_trails(general *g)
 
 /* Edges of one class: at every rank at most one goes out and one comes in. */
 typedef struct classes {
-    uint32_t  n;
+    uint32_t n;
     uint32_t *begin; /* [n + 1] */
     uint32_t *edges;
     uint32_t *out; /* [n_ranks] the edge of the class that leaves a rank */
@@ -156,11 +156,11 @@ typedef struct classes {
 static ferry_status classes_init(classes *c, const general *g, uint32_t n, const uint32_t *number,
                                  ferry_error *error)
 {
-    *c       = (classes){.n = n};
+    *c = (classes){.n = n};
     c->begin = fy_alloc_zeroed((size_t)n + 2, sizeof *c->begin);
     c->edges = fy_alloc(g->n_edges, sizeof *c->edges);
-    c->out   = fy_alloc(g->n_ranks, sizeof *c->out);
-    c->in    = fy_alloc(g->n_ranks, sizeof *c->in);
+    c->out = fy_alloc(g->n_ranks, sizeof *c->out);
+    c->in = fy_alloc(g->n_ranks, sizeof *c->in);
     if (c->begin == NULL || c->edges == NULL || c->out == NULL || c->in == NULL) {
         return fy_fail_no_memory(error, "the rounds of a schedule");
     }
@@ -193,12 +193,12 @@ static void colour_trail(const general *g, classes *c, uint32_t first, uint32_t 
 {
     uint32_t turn = 0, edge = first, last = first;
     do {
-        round[edge]           = base + turn;
-        turn                  = 1 - turn;
-        c->in[g->head[edge]]  = FY_NO_EDGE;
+        round[edge] = base + turn;
+        turn = 1 - turn;
+        c->in[g->head[edge]] = FY_NO_EDGE;
         c->out[g->tail[edge]] = FY_NO_EDGE;
-        last                  = edge;
-        edge                  = c->out[g->head[edge]];
+        last = edge;
+        edge = c->out[g->head[edge]];
     } while (edge != FY_NO_EDGE);
     bool closed = g->head[last] == g->tail[first] && last != first;
     if (closed && round[last] == round[first]) {
@@ -209,10 +209,10 @@ static void colour_trail(const general *g, classes *c, uint32_t first, uint32_t 
 static void colour_class(const general *g, classes *c, uint32_t number, uint32_t *round)
 {
     const uint32_t *edges = c->edges + c->begin[number];
-    uint32_t        n     = c->begin[number + 1] - c->begin[number];
+    uint32_t n = c->begin[number + 1] - c->begin[number];
     for (uint32_t i = 0; i < n; i++) {
         c->out[g->tail[edges[i]]] = edges[i];
-        c->in[g->head[edges[i]]]  = edges[i];
+        c->in[g->head[edges[i]]] = edges[i];
     }
     for (int pass = 0; pass < 2; pass++) { /* paths from their begins, then what is left: cycles */
         for (uint32_t i = 0; i < n; i++) {
@@ -235,9 +235,9 @@ static ferry_status exchange(fy_palette *p, uint32_t edge, uint32_t u, uint32_t 
     uint32_t f = fy_palette_find(p, v, a), end;
     uint32_t w =
         fy_palette_port(p, f, 0) == v ? fy_palette_port(p, f, 1) : fy_palette_port(p, f, 0);
-    uint32_t     c = fy_palette_free_both(p, v, w), b = fy_palette_free(p, v);
+    uint32_t c = fy_palette_free_both(p, v, w), b = fy_palette_free(p, v);
     ferry_status status = FERRY_OK;
-    *done_out           = false;
+    *done_out = false;
     if (c == FY_NO_COLOUR) {
         c = fy_palette_free_both(p, u, w);
         if (c == FY_NO_COLOUR || b == FY_NO_COLOUR) {
@@ -260,17 +260,17 @@ static ferry_status exchange(fy_palette *p, uint32_t edge, uint32_t u, uint32_t 
     }
     if (status == FERRY_OK) {
         *done_out = true;
-        status    = fy_palette_give(p, edge, a, error);
+        status = fy_palette_give(p, edge, a, error);
     }
     return status;
 }
 
 static ferry_status insert(fy_palette *p, uint32_t edge, ferry_error *error)
 {
-    uint32_t     u = fy_palette_port(p, edge, 0), v = fy_palette_port(p, edge, 1), end;
+    uint32_t u = fy_palette_port(p, edge, 0), v = fy_palette_port(p, edge, 1), end;
     ferry_status status = FERRY_OK;
     for (;; p->n_colours++) {
-        bool     done = false;
+        bool done = false;
         uint32_t both = fy_palette_free_both(p, u, v);
         if (both != FY_NO_COLOUR) {
             return fy_palette_give(p, edge, both, error);
@@ -298,7 +298,7 @@ static ferry_status insert(fy_palette *p, uint32_t edge, ferry_error *error)
 static ferry_status insert_left_over(const general *g, uint32_t n_rounds, uint32_t *round,
                                      uint32_t *n_rounds_out, ferry_error *error)
 {
-    fy_palette   palette;
+    fy_palette palette;
     ferry_status status =
         fy_palette_init(&palette, g->n_ranks, 0, g->n_edges, g->from, g->to, round, error);
     if (status != FERRY_OK) {
@@ -333,8 +333,8 @@ static void empty_last_round(const general *g, uint32_t n_rounds, uint32_t *roun
 static ferry_status colour_by_trails(general *g, uint32_t *round_out, uint32_t *n_rounds_out,
                                      ferry_error *error)
 {
-    classes  c        = {0};
-    uint32_t n        = 0;
+    classes c = {0};
+    uint32_t n = 0;
     uint32_t n_rounds = 0;
     turn_by_trails(g);
     ferry_status status =

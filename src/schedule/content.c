@@ -24,7 +24,7 @@ static bool sort_by_digit(const entry *from, uint32_t n, uint32_t shift, uint32_
     }
     for (uint32_t digit = 0, sum = 0; digit < N_DIGITS; digit++) {
         uint32_t here = count[digit];
-        count[digit]  = sum;
+        count[digit] = sum;
         sum += here;
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -39,8 +39,8 @@ static bool sort_by_digit(const entry *from, uint32_t n, uint32_t shift, uint32_
  */
 static ferry_status sort_entries(entry **entries, uint32_t n, ferry_error *error)
 {
-    uint32_t    *count  = fy_alloc(N_DIGITS, sizeof *count);
-    entry       *other  = fy_alloc(n, sizeof *other);
+    uint32_t *count = fy_alloc(N_DIGITS, sizeof *count);
+    entry *other = fy_alloc(n, sizeof *other);
     ferry_status status = FERRY_OK;
     if (count == NULL || other == NULL) {
         status = fy_fail_no_memory(error, "the contents of tasks");
@@ -48,8 +48,8 @@ static ferry_status sort_entries(entry **entries, uint32_t n, ferry_error *error
     for (uint32_t shift = 0; shift < 64 && n > 1 && status == FERRY_OK; shift += DIGIT_BITS) {
         if (sort_by_digit(*entries, n, shift, count, other)) {
             entry *sorted = other;
-            other         = *entries;
-            *entries      = sorted;
+            other = *entries;
+            *entries = sorted;
         }
     }
     fy_free(count);
@@ -125,15 +125,15 @@ ferry_status fy_contents_number(fy_pairs *pairs, const fy_listed_task *listed, f
 /* The tasks of one sender by origin: a table that fits a cache, made anew for each sender. */
 typedef struct origins {
     const fy_hash128 *origin;
-    uint32_t         *slots; /* tasks, or FY_NO_CONTENT */
-    size_t            capacity;
+    uint32_t *slots; /* tasks, or FY_NO_CONTENT */
+    size_t capacity;
 } origins;
 
 /* The first task of the same origin, which is the given one if there is none yet. */
 static uint32_t first_alike(const origins *o, uint32_t mask, uint32_t task)
 {
     const fy_hash128 *wanted = &o->origin[task];
-    uint32_t          slot   = (uint32_t)wanted->low & mask;
+    uint32_t slot = (uint32_t)wanted->low & mask;
     while (o->slots[slot] != FY_NO_CONTENT) {
         const fy_hash128 *other = &o->origin[o->slots[slot]];
         if (other->low == wanted->low && other->high == wanted->high) {
@@ -158,7 +158,7 @@ static ferry_status find_alike(origins *o, fy_pairs *pairs, uint32_t first, uint
     }
     memset(o->slots, 0xff, n_slots * sizeof *o->slots);
     for (uint32_t i = first; i < end; i++) {
-        uint32_t alike          = first_alike(o, n_slots - 1, i);
+        uint32_t alike = first_alike(o, n_slots - 1, i);
         pairs->tasks[i].content = FY_NO_CONTENT;
         if (alike != i) {
             pairs->tasks[i].content = pairs->tasks[alike].content = alike;
@@ -182,10 +182,10 @@ static uint32_t rank_of(const ranking *r, uint64_t id)
 /* In the order of the first tasks' ids: a sender's own order is not that of all. */
 static ferry_status number_by_id(fy_pairs *pairs, uint64_t n_ids, ferry_error *error)
 {
-    size_t   n_words = (size_t)(n_ids / 64 + 1);
-    ranking  r       = {.bits   = fy_alloc_zeroed(n_words, sizeof *r.bits),
-                        .before = fy_alloc(n_words, sizeof *r.before)};
-    fy_task *tasks   = pairs->tasks;
+    size_t n_words = (size_t)(n_ids / 64 + 1);
+    ranking r = {.bits = fy_alloc_zeroed(n_words, sizeof *r.bits),
+                 .before = fy_alloc(n_words, sizeof *r.before)};
+    fy_task *tasks = pairs->tasks;
     if (r.bits == NULL || r.before == NULL) {
         fy_free(r.bits);
         fy_free(r.before);
@@ -213,7 +213,7 @@ static ferry_status number_by_id(fy_pairs *pairs, uint64_t n_ids, ferry_error *e
 ferry_status fy_contents_find(fy_pairs *pairs, const fy_hash128 *origin, uint64_t n_ids,
                               ferry_error *error)
 {
-    origins      o      = {.origin = origin};
+    origins o = {.origin = origin};
     ferry_status status = FERRY_OK;
     for (uint32_t first = 0, next; first < pairs->n_pairs && status == FERRY_OK; first = next) {
         uint32_t end = 0;
@@ -245,7 +245,7 @@ static uint32_t place_contents(const fy_pairs *pairs, const bool *wanted, fy_con
         }
     }
     for (uint32_t c = 0; c < contents->n; c++) {
-        uint32_t n            = contents->contents[c].end;
+        uint32_t n = contents->contents[c].end;
         contents->contents[c] = (fy_content){.begin = sum, .end = sum};
         sum += n;
     }
@@ -255,7 +255,7 @@ static uint32_t place_contents(const fy_pairs *pairs, const bool *wanted, fy_con
 ferry_status fy_contents_init(const fy_pairs *pairs, const bool *wanted, fy_contents *contents,
                               ferry_error *error)
 {
-    *contents          = (fy_contents){.n = pairs->n_contents};
+    *contents = (fy_contents){.n = pairs->n_contents};
     contents->contents = fy_alloc_zeroed(pairs->n_contents, sizeof *contents->contents);
     if (contents->contents != NULL) {
         contents->tasks =
@@ -269,8 +269,8 @@ ferry_status fy_contents_init(const fy_pairs *pairs, const bool *wanted, fy_cont
         const fy_pair *pair = &pairs->pairs[i];
         for (uint32_t t = pair->first; t < pair->first + pair->n_tasks; t++) {
             if (is_wanted(pairs, wanted, t)) {
-                fy_content *content             = &contents->contents[pairs->tasks[t].content];
-                content->from                   = pair->from;
+                fy_content *content = &contents->contents[pairs->tasks[t].content];
+                content->from = pair->from;
                 contents->tasks[content->end++] = (fy_content_task){.task = t, .to = pair->to};
             }
         }

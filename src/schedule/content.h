@@ -33,14 +33,14 @@ typedef struct fy_content {
 } fy_content;
 
 typedef struct fy_contents {
-    uint32_t         n;
-    fy_content      *contents;
+    uint32_t n;
+    fy_content *contents;
     fy_content_task *tasks; /* by receiver within a content */
 } fy_contents;
 
 /* The tasks of the contents that are wanted ([n_contents]), content by content. */
 ferry_status fy_contents_init(const fy_pairs *pairs, const bool *wanted, fy_contents *contents,
                               ferry_error *error);
-void         fy_contents_cleanup(fy_contents *contents);
+void fy_contents_cleanup(fy_contents *contents);
 
 #endif

@@ -28,17 +28,17 @@ enum { PEEL_PAIRS = 1 << 23, SORT_BATCHES = 1 << 19, MANY_TASKS = 1 << 20 };
 
 /* How far the table has been gone through. */
 typedef struct search {
-    const fy_job   *job;
-    bool            peelable;
-    bool            receivers_known;
-    uint32_t        receivers; /* the most of one group of contents; below 2: nothing to relay */
+    const fy_job *job;
+    bool peelable;
+    bool receivers_known;
+    uint32_t receivers; /* the most of one group of contents; below 2: nothing to relay */
     ferry_schedule *best;
     /* Of the way at hand: */
     uint32_t n_sizes; /* that were thought of */
     uint32_t n_tried; /* of all ways */
-    double   last;    /* the size that was tried last, or 0 */
-    bool     helped;  /* it was the best so far */
-    bool     refused; /* the first one would take too long; stays until relays are tried again */
+    double last;      /* the size that was tried last, or 0 */
+    bool helped;      /* it was the best so far */
+    bool refused;     /* the first one would take too long; stays until relays are tried again */
 } search;
 
 /* A way may be tried with several sizes: times or numbers of bytes, each known after the last. */
@@ -46,8 +46,8 @@ typedef struct way {
     ferry_status (*deal)(const fy_job *job, double size, fy_deal *deal, ferry_error *error);
     bool (*applies)(const search *s);
     bool (*next_size)(search *s, double *size_out); /* false: no more */
-    bool        relays;
-    bool        eager;
+    bool relays;
+    bool eager;
     const char *doing; /* for who is told */
 } way;
 
@@ -133,7 +133,7 @@ static bool one_latency(search *s, double *size_out)
 static bool small_chunks(search *s, double *size_out)
 {
     static const double parts[] = {16, 64, 256};
-    const fy_job       *job     = s->job;
+    const fy_job *job = s->job;
     double most = job->bound.time * fy_network_rate(job->network, job->bound.rank, job->bound.rank);
     while (s->n_sizes < sizeof parts / sizeof parts[0]) {
         *size_out = most / parts[s->n_sizes++];
@@ -150,12 +150,12 @@ static bool around(search *s, double n, double *size_out)
 {
     static const struct {
         double factor;
-        bool   goes_on; /* only where the one before it helped */
-    } tries[]    = {{1, false},   {0.85, false}, {1.2, false}, {0.5, false},
-                    {0.25, true}, {2, false},    {4, true}};
+        bool goes_on; /* only where the one before it helped */
+    } tries[] = {{1, false},   {0.85, false}, {1.2, false}, {0.5, false},
+                 {0.25, true}, {2, false},    {4, true}};
     double bytes = s->job->bound.time * s->job->network->rank_rate[s->job->bound.rank];
     while (s->n_sizes < sizeof tries / sizeof tries[0]) {
-        size_t i  = s->n_sizes++;
+        size_t i = s->n_sizes++;
         *size_out = fmin(ceil(bytes / (n * tries[i].factor)), (double)s->job->slot_bytes);
         if ((!tries[i].goes_on || s->helped) && *size_out != s->last) {
             return true;
@@ -169,7 +169,7 @@ static double best_chunks(const fy_job *job, double depth, double most)
 {
     enum { LEAST_CHUNKS = 4 };
     double latency = job->network->latency;
-    double n       = latency > 0 ? sqrt(depth * job->bound.time / latency) : most;
+    double n = latency > 0 ? sqrt(depth * job->bound.time / latency) : most;
     return fmin(fmax(n, LEAST_CHUNKS), most);
 }
 
@@ -195,49 +195,49 @@ static bool chain_chunks(search *s, double *size_out)
  * loads (docs/scheduling.md, section 12).
  */
 static const way WAYS[] = {
-    {.deal      = fy_deal_even,
-     .applies   = is_many_and_peelable,
+    {.deal = fy_deal_even,
+     .applies = is_many_and_peelable,
      .next_size = one_latency,
-     .doing     = "scheduling even rounds"},
-    {.deal      = deal_whole,
-     .applies   = always,
+     .doing = "scheduling even rounds"},
+    {.deal = deal_whole,
+     .applies = always,
      .next_size = one_slot,
-     .doing     = "scheduling whole batches"},
-    {.deal      = deal_sorted,
-     .applies   = is_sortable,
+     .doing = "scheduling whole batches"},
+    {.deal = deal_sorted,
+     .applies = is_sortable,
      .next_size = one_slot,
-     .doing     = "scheduling rounds of like lengths"},
-    {.deal      = fy_deal_even,
-     .applies   = is_few_and_peelable,
+     .doing = "scheduling rounds of like lengths"},
+    {.deal = fy_deal_even,
+     .applies = is_few_and_peelable,
      .next_size = one_latency,
-     .doing     = "scheduling even rounds"},
-    {.deal      = deal_whole,
-     .applies   = is_not_peelable,
+     .doing = "scheduling even rounds"},
+    {.deal = deal_whole,
+     .applies = is_not_peelable,
      .next_size = small_chunks,
-     .doing     = "scheduling small batches"},
-    {.deal      = fy_deal_relayed,
-     .applies   = may_relay,
+     .doing = "scheduling small batches"},
+    {.deal = fy_deal_relayed,
+     .applies = may_relay,
      .next_size = tree_chunks,
-     .relays    = true,
-     .doing     = "scheduling relays in trees"},
-    {.deal      = fy_deal_relayed,
-     .applies   = may_relay_eagerly,
+     .relays = true,
+     .doing = "scheduling relays in trees"},
+    {.deal = fy_deal_relayed,
+     .applies = may_relay_eagerly,
      .next_size = tree_chunks,
-     .relays    = true,
-     .eager     = true,
-     .doing     = "scheduling eager relays"},
-    {.deal      = fy_deal_chained,
-     .applies   = may_chain,
+     .relays = true,
+     .eager = true,
+     .doing = "scheduling eager relays"},
+    {.deal = fy_deal_chained,
+     .applies = may_chain,
      .next_size = chain_chunks,
-     .relays    = true,
-     .doing     = "scheduling relays in chains"},
+     .relays = true,
+     .doing = "scheduling relays in chains"},
 };
 
 static ferry_status tell(search *s, const char *doing, ferry_error *error)
 {
-    ferry_schedule_progress progress = {.doing   = doing,
+    ferry_schedule_progress progress = {.doing = doing,
                                         .n_tried = s->n_tried++,
-                                        .ratio   = s->best == NULL ? 0 : s->best->report.ratio};
+                                        .ratio = s->best == NULL ? 0 : s->best->report.ratio};
     return s->job->progress == NULL || s->job->progress(s->job->progress_context, &progress)
                ? FERRY_OK
                : fy_fail(error, FERRY_ERR_STOPPED, "was stopped before it was done");
@@ -246,11 +246,11 @@ static ferry_status tell(search *s, const char *doing, ferry_error *error)
 /* Replaces the best where the way is worth it. */
 static ferry_status try_size(search *s, const way *w, double size, ferry_error *error)
 {
-    fy_job          job      = *s->job;
-    fy_deal         deal     = {0};
+    fy_job job = *s->job;
+    fy_deal deal = {0};
     ferry_schedule *schedule = NULL;
-    job.eager                = w->eager;
-    ferry_status status      = tell(s, w->doing, error);
+    job.eager = w->eager;
+    ferry_status status = tell(s, w->doing, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -266,8 +266,8 @@ static ferry_status try_size(search *s, const way *w, double size, ferry_error *
                                                               WORTH_IT * s->best->report.makespan);
     if (s->helped) {
         ferry_schedule *other = s->best;
-        s->best               = schedule;
-        schedule              = other;
+        s->best = schedule;
+        schedule = other;
     }
     ferry_schedule_destroy(schedule);
     return status;
@@ -276,15 +276,15 @@ static ferry_status try_size(search *s, const way *w, double size, ferry_error *
 static ferry_status try_sizes(search *s, const way *w, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    double       size   = 0;
-    s->n_sizes          = 0;
-    s->last             = 0;
-    s->helped           = true;
-    s->refused          = false;
+    double size = 0;
+    s->n_sizes = 0;
+    s->last = 0;
+    s->helped = true;
+    s->refused = false;
     while (status == FERRY_OK && (s->best == NULL || !is_good(s->best)) && w->next_size(s, &size)) {
-        status     = try_size(s, w, size, error);
+        status = try_size(s, w, size, error);
         s->refused = status == FERRY_ERR_UNSUPPORTED && s->last == 0;
-        s->last    = size;
+        s->last = size;
     }
     return status == FERRY_ERR_UNSUPPORTED ? FERRY_OK : status; /* it would take too long */
 }
@@ -303,8 +303,8 @@ static ferry_status count_receivers(search *s, ferry_error *error)
 static ferry_status find_peelable(const fy_job *job, bool *peelable_out, ferry_error *error)
 {
     const fy_pairs *pairs = job->pairs;
-    bool            clash = false;
-    *peelable_out         = pairs->n_pairs <= PEEL_PAIRS;
+    bool clash = false;
+    *peelable_out = pairs->n_pairs <= PEEL_PAIRS;
     if (job->duplex == FERRY_DUPLEX_FULL) {
         return FERRY_OK;
     }
@@ -351,8 +351,8 @@ static ferry_status deal_first_fit(const fy_job *job, double size, fy_deal *deal
 static ferry_status schedule_best(const fy_job *job, ferry_schedule **best_out, ferry_error *error)
 {
     static const way first_fit = {.deal = deal_first_fit, .doing = "scheduling by first fit"};
-    search           s         = {.job = job};
-    ferry_status     status;
+    search s = {.job = job};
+    ferry_status status;
     if (job->rule == FERRY_SCHEDULE_OPTIMAL) {
         status = find_best(&s, error);
     } else {
@@ -365,27 +365,27 @@ static ferry_status schedule_best(const fy_job *job, ferry_schedule **best_out, 
 /* Before anything is cut: slots that are far too small would take all memory. */
 static ferry_status check_degree(const fy_pairs *pairs, const fy_job *job, ferry_error *error)
 {
-    ferry_status status  = FERRY_OK;
-    uint64_t    *batches = fy_alloc_zeroed(2 * (size_t)pairs->n_ranks, sizeof *batches);
-    uint64_t     all     = 0;
+    ferry_status status = FERRY_OK;
+    uint64_t *batches = fy_alloc_zeroed(2 * (size_t)pairs->n_ranks, sizeof *batches);
+    uint64_t all = 0;
     if (batches == NULL) {
         return fy_fail_no_memory(error, "the ports of a schedule");
     }
     for (uint32_t i = 0; i < pairs->n_pairs && status == FERRY_OK; i++) {
-        const fy_pair *pair  = &pairs->pairs[i];
-        uint64_t       least = fy_max(fy_ceil_div(pair->bytes, job->slot_bytes),
-                                      fy_ceil_div(pair->n_tasks, job->max_tasks));
-        uint64_t       sent  = batches[pair->from] += least;
-        uint64_t       got   = batches[pairs->n_ranks + pair->to] += least;
+        const fy_pair *pair = &pairs->pairs[i];
+        uint64_t least = fy_max(fy_ceil_div(pair->bytes, job->slot_bytes),
+                                fy_ceil_div(pair->n_tasks, job->max_tasks));
+        uint64_t sent = batches[pair->from] += least;
+        uint64_t got = batches[pairs->n_ranks + pair->to] += least;
         all += least;
         if (fy_max(sent, got) > INT32_MAX || all > INT32_MAX) {
             bool sends = sent >= got;
-            status     = fy_fail(error, FERRY_ERR_LIMIT,
-                                 "rank %u %s at least %llu batches of %llu bytes, and there are %llu "
-                                     "in all; the limit is 2^31 - 1: take larger slots",
+            status = fy_fail(error, FERRY_ERR_LIMIT,
+                             "rank %u %s at least %llu batches of %llu bytes, and there are %llu "
+                             "in all; the limit is 2^31 - 1: take larger slots",
                              sends ? pair->from : pair->to, sends ? "sends" : "receives",
-                                 (unsigned long long)fy_max(sent, got),
-                                 (unsigned long long)job->slot_bytes, (unsigned long long)all);
+                             (unsigned long long)fy_max(sent, got),
+                             (unsigned long long)job->slot_bytes, (unsigned long long)all);
         }
     }
     fy_free(batches);
@@ -414,7 +414,7 @@ static ferry_status read_options(const ferry_schedule_options *options, fy_job *
                                  ferry_error *error)
 {
     ferry_schedule_options own;
-    ferry_status           status = fy_take_schedule_options(options, &own, error);
+    ferry_status status = fy_take_schedule_options(options, &own, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -424,12 +424,12 @@ static ferry_status read_options(const ferry_schedule_options *options, fy_job *
             "options of a schedule: %u is not a ferry_schedule_rule or %u not a ferry_duplex",
             own.rule, own.duplex);
     }
-    bool is_half    = own.rule == FERRY_SCHEDULE_FIRST_FIT_HALF;
-    job->rule       = own.rule;
-    job->duplex     = is_half ? (uint32_t)FERRY_DUPLEX_HALF : own.duplex;
+    bool is_half = own.rule == FERRY_SCHEDULE_FIRST_FIT_HALF;
+    job->rule = own.rule;
+    job->duplex = is_half ? (uint32_t)FERRY_DUPLEX_HALF : own.duplex;
     job->slot_bytes = own.slot_bytes == 0 ? FERRY_SLOT_BYTES : own.slot_bytes;
-    job->max_tasks  = own.max_tasks == 0 ? FERRY_MAX_TASKS : own.max_tasks;
-    job->progress   = own.progress;
+    job->max_tasks = own.max_tasks == 0 ? FERRY_MAX_TASKS : own.max_tasks;
+    job->progress = own.progress;
 
     job->progress_context = own.context;
 
@@ -442,7 +442,7 @@ static void hand_over_tasks(fy_pairs *pairs, ferry_schedule *schedule)
 {
     if (schedule->segments == NULL) {
         schedule->tasks = pairs->tasks;
-        pairs->tasks    = NULL;
+        pairs->tasks = NULL;
     }
 }
 
@@ -450,10 +450,10 @@ ferry_status fy_schedule_create_taking(fy_pairs *pairs, const ferry_cluster *clu
                                        const ferry_schedule_options *options,
                                        ferry_schedule **schedule_out, ferry_error *error)
 {
-    fy_network      network = {0};
-    fy_job          job     = {.pairs = pairs, .network = &network};
-    ferry_schedule *best    = NULL;
-    ferry_status    status  = read_options(options, &job, error);
+    fy_network network = {0};
+    fy_job job = {.pairs = pairs, .network = &network};
+    ferry_schedule *best = NULL;
+    ferry_status status = read_options(options, &job, error);
     if (status == FERRY_OK) {
         status = fy_network_init(cluster, pairs->n_ranks, &network, error);
     }
@@ -488,7 +488,7 @@ ferry_status ferry_schedule_create(const ferry_task_list *tasks, const ferry_clu
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_schedule_create needs tasks and a place for the schedule");
     }
-    fy_pairs     pairs;
+    fy_pairs pairs;
     ferry_status status = fy_pairs_init(tasks, &pairs, error);
     return status == FERRY_OK
                ? fy_schedule_create_taking(&pairs, cluster, options, schedule_out, error)

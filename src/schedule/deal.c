@@ -9,7 +9,7 @@ static uint64_t room_of(const fy_deal *deal, uint32_t number)
 {
     const fy_pair *pair = &deal->pairs->pairs[number];
     const fy_hand *hand = &deal->hands[number];
-    uint32_t       end  = pair->first + pair->n_tasks;
+    uint32_t end = pair->first + pair->n_tasks;
     if (end - hand->task <= deal->max_tasks) {
         return fy_min(hand->rest, deal->slot_bytes);
     }
@@ -23,7 +23,7 @@ static uint64_t room_of(const fy_deal *deal, uint32_t number)
 ferry_status fy_deal_init(fy_deal *deal, const fy_pairs *pairs, uint64_t slot_bytes,
                           uint32_t max_tasks, ferry_error *error)
 {
-    *deal       = (fy_deal){.pairs = pairs, .slot_bytes = slot_bytes, .max_tasks = max_tasks};
+    *deal = (fy_deal){.pairs = pairs, .slot_bytes = slot_bytes, .max_tasks = max_tasks};
     deal->hands = fy_alloc(pairs->n_pairs, sizeof *deal->hands);
     if (deal->hands == NULL) {
         return fy_fail_no_memory(error, "the pairs of a schedule");
@@ -75,7 +75,7 @@ ferry_status fy_deal_add(fy_deal *deal, const fy_segment *segment, ferry_error *
 static uint64_t next_part(const fy_deal *deal, fy_hand *hand, uint64_t bytes)
 {
     const fy_task *task = &deal->pairs->tasks[hand->task];
-    uint64_t       left = task->bytes - hand->offset, part = fy_min(left, bytes);
+    uint64_t left = task->bytes - hand->offset, part = fy_min(left, bytes);
     part -= part < left ? part % task->element : 0;
     hand->rest -= part;
     hand->offset = part == left ? 0 : hand->offset + part;
@@ -86,16 +86,16 @@ static uint64_t next_part(const fy_deal *deal, fy_hand *hand, uint64_t bytes)
 ferry_status fy_deal_take(fy_deal *deal, uint32_t pair, uint32_t round, uint64_t bytes,
                           uint64_t *taken_out, ferry_error *error)
 {
-    const fy_pair *p      = &deal->pairs->pairs[pair];
-    fy_hand       *hand   = &deal->hands[pair];
-    ferry_status   status = fy_deal_open(deal, p->from, p->to, round, error);
+    const fy_pair *p = &deal->pairs->pairs[pair];
+    fy_hand *hand = &deal->hands[pair];
+    ferry_status status = fy_deal_open(deal, p->from, p->to, round, error);
     if (status != FERRY_OK) {
         return status;
     }
-    fy_batch *batch   = &deal->batches[deal->n_batches - 1];
+    fy_batch *batch = &deal->batches[deal->n_batches - 1];
     batch->first_task = hand->task;
-    batch->begin      = hand->offset;
-    bytes             = fy_min(bytes, deal->slot_bytes);
+    batch->begin = hand->offset;
+    bytes = fy_min(bytes, deal->slot_bytes);
     while (batch->n_segments < deal->max_tasks && batch->bytes < bytes && hand->rest > 0) {
         uint64_t from = hand->offset, part = next_part(deal, hand, bytes - batch->bytes);
         if (part == 0) {
@@ -117,7 +117,7 @@ ferry_status fy_deal_take(fy_deal *deal, uint32_t pair, uint32_t round, uint64_t
 ferry_status fy_deal_rest(fy_deal *deal, uint32_t pair, uint32_t round, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    uint64_t     taken;
+    uint64_t taken;
     while (deal->hands[pair].rest > 0 && status == FERRY_OK) {
         status = fy_deal_take(deal, pair, round, deal->slot_bytes, &taken, error);
     }
@@ -130,7 +130,7 @@ static uint32_t first_of_tail(const fy_deal *deal, const fy_batch *batch, uint64
                               uint64_t *tail_out)
 {
     uint32_t first = batch->n_segments;
-    *tail_out      = 0;
+    *tail_out = 0;
     while (first > 0 && *tail_out < bytes) {
         *tail_out += fy_batch_segment(batch, --first, deal->pairs->tasks, NULL).bytes;
     }
@@ -148,12 +148,12 @@ static uint64_t cut_of(const fy_deal *deal, uint64_t segment_bytes, uint64_t wan
 ferry_status fy_deal_split(fy_deal *deal, size_t batch, uint64_t bytes, bool *done_out,
                            ferry_error *error)
 {
-    fy_batch   from   = deal->batches[batch];
-    uint64_t   tail   = 0;
-    uint32_t   first  = first_of_tail(deal, &from, bytes, &tail);
+    fy_batch from = deal->batches[batch];
+    uint64_t tail = 0;
+    uint32_t first = first_of_tail(deal, &from, bytes, &tail);
     fy_segment border = fy_batch_segment(&from, first, deal->pairs->tasks, NULL);
-    uint64_t   part   = cut_of(deal, border.bytes, bytes - (tail - border.bytes));
-    uint64_t   cut    = border.first_byte + border.bytes - part;
+    uint64_t part = cut_of(deal, border.bytes, bytes - (tail - border.bytes));
+    uint64_t cut = border.first_byte + border.bytes - part;
     tail -= border.bytes - part;
     *done_out = tail < from.bytes;
     if (!*done_out) {
@@ -165,10 +165,10 @@ ferry_status fy_deal_split(fy_deal *deal, size_t batch, uint64_t bytes, bool *do
     }
     fy_batch *end = &deal->batches[deal->n_batches - 1], *rest = &deal->batches[batch];
     end->first_task = from.first_task + first;
-    end->begin      = cut;
-    end->end        = from.end;
+    end->begin = cut;
+    end->end = from.end;
     end->n_segments = from.n_segments - first;
-    end->bytes      = tail;
+    end->bytes = tail;
     rest->bytes -= tail;
     rest->n_segments = first + (part < border.bytes);
     rest->end = part < border.bytes ? cut : deal->pairs->tasks[from.first_task + first - 1].bytes;

@@ -20,18 +20,18 @@ typedef struct fy_hand {
  */
 typedef struct fy_deal {
     const fy_pairs *pairs;
-    uint64_t        slot_bytes;
-    uint32_t        max_tasks;
-    fy_hand        *hands; /* [n_pairs] */
-    fy_batch       *batches;
-    size_t          n_batches, batch_capacity;
-    fy_segment     *segments; /* of fy_deal_add; NULL where batches are told by tasks */
-    size_t          n_segments, segment_capacity;
+    uint64_t slot_bytes;
+    uint32_t max_tasks;
+    fy_hand *hands; /* [n_pairs] */
+    fy_batch *batches;
+    size_t n_batches, batch_capacity;
+    fy_segment *segments; /* of fy_deal_add; NULL where batches are told by tasks */
+    size_t n_segments, segment_capacity;
 } fy_deal;
 
 ferry_status fy_deal_init(fy_deal *deal, const fy_pairs *pairs, uint64_t slot_bytes,
                           uint32_t max_tasks, ferry_error *error);
-void         fy_deal_cleanup(fy_deal *deal);
+void fy_deal_cleanup(fy_deal *deal);
 
 /*
  * A batch of at most bytes of a pair's rest, cut at elements. *taken_out is 0, and no batch is

@@ -29,30 +29,30 @@ static ferry_status deal_packed(const fy_job *job, const fy_pair *pair, fy_pair_
         return fy_fail_no_memory(error, "the batches of a schedule");
     }
     for (size_t i = 0; i < packed->n_batches; i++) {
-        const fy_pair_batch *batch       = &packed->batches[i];
-        deal->batches[deal->n_batches++] = (fy_batch){.from          = pair->from,
-                                                      .to            = pair->to,
-                                                      .n_segments    = batch->n_segments,
+        const fy_pair_batch *batch = &packed->batches[i];
+        deal->batches[deal->n_batches++] = (fy_batch){.from = pair->from,
+                                                      .to = pair->to,
+                                                      .n_segments = batch->n_segments,
                                                       .first_segment = deal->n_segments,
-                                                      .bytes         = batch->bytes};
+                                                      .bytes = batch->bytes};
         for (uint64_t s = batch->first_segment; s < batch->first_segment + batch->n_segments; s++) {
-            const fy_pair_segment *segment     = &packed->segments[s];
-            deal->segments[deal->n_segments++] = (fy_segment){.task_id    = tasks[segment->task].id,
+            const fy_pair_segment *segment = &packed->segments[s];
+            deal->segments[deal->n_segments++] = (fy_segment){.task_id = tasks[segment->task].id,
                                                               .first_byte = segment->first_byte,
-                                                              .bytes      = segment->bytes};
+                                                              .bytes = segment->bytes};
         }
     }
-    packed->n_batches  = 0;
+    packed->n_batches = 0;
     packed->n_segments = 0;
     return FERRY_OK;
 }
 
 static ferry_status pack_all(const fy_job *job, fy_deal *deal, ferry_error *error)
 {
-    const fy_pairs *pairs  = job->pairs;
+    const fy_pairs *pairs = job->pairs;
     fy_pair_batches packed = {0};
-    fy_pair_task   *tasks  = fy_alloc(pairs->n_tasks, sizeof *tasks);
-    ferry_status    status = FERRY_OK;
+    fy_pair_task *tasks = fy_alloc(pairs->n_tasks, sizeof *tasks);
+    ferry_status status = FERRY_OK;
     if (tasks == NULL) {
         return fy_fail_no_memory(error, "the tasks of a pair");
     }
@@ -69,19 +69,19 @@ static ferry_status pack_all(const fy_job *job, fy_deal *deal, ferry_error *erro
 
 ferry_status fy_deal_first_fit(const fy_job *job, fy_deal *deal, ferry_error *error)
 {
-    uint32_t     n_rounds;
-    uint32_t    *columns = NULL;
-    ferry_status status  = pack_all(job, deal, error);
+    uint32_t n_rounds;
+    uint32_t *columns = NULL;
+    ferry_status status = pack_all(job, deal, error);
     if (status != FERRY_OK) {
         return status;
     }
     size_t n = deal->n_batches;
-    columns  = fy_alloc(3 * n, sizeof *columns);
+    columns = fy_alloc(3 * n, sizeof *columns);
     if (columns == NULL) {
         return fy_fail_no_memory(error, "the batches of a schedule");
     }
     for (size_t i = 0; i < n; i++) {
-        columns[i]     = deal->batches[i].from;
+        columns[i] = deal->batches[i].from;
         columns[n + i] = deal->batches[i].to;
     }
     status = fy_choose_rounds(job->rule, job->duplex, job->pairs->n_ranks, n, columns, columns + n,

@@ -22,17 +22,17 @@ enum { PAD_RANKS = 64 };
 
 typedef struct fitting {
     const fy_job *job;
-    fy_deal      *deal;
-    fy_palette    palette;
-    uint32_t     *from; /* [capacity] of batches, as are to and round */
-    uint32_t     *to;
-    uint32_t     *round;
-    uint32_t     *degree; /* [n_ports] */
-    double       *length; /* [n_rounds] the time of the longest batch */
-    size_t        capacity;
-    uint32_t      n_ports;
-    uint32_t      shift; /* from a receiver to its port */
-    uint32_t      n_rounds;
+    fy_deal *deal;
+    fy_palette palette;
+    uint32_t *from; /* [capacity] of batches, as are to and round */
+    uint32_t *to;
+    uint32_t *round;
+    uint32_t *degree; /* [n_ports] */
+    double *length;   /* [n_rounds] the time of the longest batch */
+    size_t capacity;
+    uint32_t n_ports;
+    uint32_t shift; /* from a receiver to its port */
+    uint32_t n_rounds;
 } fitting;
 
 static double time_of(const fitting *f, const fy_batch *batch)
@@ -44,15 +44,15 @@ static double time_of(const fitting *f, const fy_batch *batch)
 static ferry_status fitting_init(fitting *f, const fy_job *job, fy_deal *deal, uint32_t n_rounds,
                                  ferry_error *error)
 {
-    uint32_t n    = job->pairs->n_ranks;
-    size_t   nb   = deal->n_batches;
-    bool     half = job->duplex == FERRY_DUPLEX_HALF;
+    uint32_t n = job->pairs->n_ranks;
+    size_t nb = deal->n_batches;
+    bool half = job->duplex == FERRY_DUPLEX_HALF;
     *f = (fitting){.job = job, .deal = deal, .n_ports = half ? n : 2 * n, .shift = half ? 0 : n};
     f->n_rounds = n_rounds;
     f->capacity = nb + (size_t)PAD_RANKS * 64;
-    f->from     = fy_alloc(3 * f->capacity, sizeof *f->from);
-    f->degree   = fy_alloc_zeroed(f->n_ports, sizeof *f->degree);
-    f->length   = fy_alloc_zeroed(n_rounds + nb, sizeof *f->length);
+    f->from = fy_alloc(3 * f->capacity, sizeof *f->from);
+    f->degree = fy_alloc_zeroed(f->n_ports, sizeof *f->degree);
+    f->length = fy_alloc_zeroed(n_rounds + nb, sizeof *f->length);
     if (f->from == NULL || f->degree == NULL || f->length == NULL) {
         return fy_fail_no_memory(error, "the batches of a schedule");
     }
@@ -60,13 +60,13 @@ static ferry_status fitting_init(fitting *f, const fy_job *job, fy_deal *deal, u
         return fy_fail(error, FERRY_ERR_LIMIT,
                        "a schedule of %zu batches: the limit is 2^31 - 1; take larger slots", nb);
     }
-    f->to    = f->from + f->capacity;
+    f->to = f->from + f->capacity;
     f->round = f->to + f->capacity;
     for (size_t i = 0; i < nb; i++) {
         const fy_batch *batch = &deal->batches[i];
-        f->from[i]            = batch->from;
-        f->to[i]              = batch->to;
-        f->round[i]           = batch->round;
+        f->from[i] = batch->from;
+        f->to[i] = batch->to;
+        f->round[i] = batch->round;
         f->degree[batch->from]++;
         f->degree[f->shift + batch->to]++;
         if (batch->round != FY_NO_COLOUR) {
@@ -88,7 +88,7 @@ static void fitting_cleanup(fitting *f)
 static uint32_t find_gap(fitting *f, uint32_t batch)
 {
     uint32_t left = f->from[batch], right = f->shift + f->to[batch];
-    double   time = time_of(f, &f->deal->batches[batch]);
+    double time = time_of(f, &f->deal->batches[batch]);
     for (f->palette.n_colours = f->n_rounds;;) {
         uint32_t round = fy_palette_free_both(&f->palette, left, right);
         if (round == FY_NO_COLOUR || f->length[round] >= time) {
@@ -107,16 +107,16 @@ static ferry_status append_rounds(fitting *f, const uint32_t *batches, uint32_t 
         return fy_fail_no_memory(error, "the batches of a schedule");
     }
     for (uint32_t i = 0; i < n; i++) {
-        columns[i]     = f->from[batches[i]];
+        columns[i] = f->from[batches[i]];
         columns[n + i] = f->to[batches[i]];
     }
     ferry_status status =
         fy_colour_batches(f->job->pairs->n_ranks, n, columns, columns + n, f->job->duplex,
                           columns + 2 * (size_t)n, &n_rounds, error);
     for (uint32_t i = 0; i < n && status == FERRY_OK; i++) {
-        uint32_t round   = f->n_rounds + columns[2 * (size_t)n + i];
+        uint32_t round = f->n_rounds + columns[2 * (size_t)n + i];
         f->length[round] = fmax(f->length[round], time_of(f, &f->deal->batches[batches[i]]));
-        status           = fy_palette_give(&f->palette, batches[i], round, error);
+        status = fy_palette_give(&f->palette, batches[i], round, error);
     }
     f->n_rounds += n_rounds;
     fy_free(columns);
@@ -139,9 +139,9 @@ static int largest_first(const void *a, const void *b)
 
 static ferry_status place_crumbs(fitting *f, ferry_error *error)
 {
-    size_t       n      = 0;
-    crumb       *crumbs = fy_alloc(f->deal->n_batches, sizeof *crumbs);
-    uint32_t     n_left = 0, *left = fy_alloc(f->deal->n_batches, sizeof *left);
+    size_t n = 0;
+    crumb *crumbs = fy_alloc(f->deal->n_batches, sizeof *crumbs);
+    uint32_t n_left = 0, *left = fy_alloc(f->deal->n_batches, sizeof *left);
     ferry_status status = FERRY_OK;
     if (crumbs == NULL || left == NULL) {
         status = fy_fail_no_memory(error, "the batches of a schedule");
@@ -181,7 +181,7 @@ static ferry_status pad_round(fitting *f, uint32_t port, uint32_t round, bool *d
             continue;
         }
         uint32_t left = f->from[edge], right = f->shift + f->to[edge];
-        bool     idle = fy_palette_find(&f->palette, left, round) == FY_NO_EDGE &&
+        bool idle = fy_palette_find(&f->palette, left, round) == FY_NO_EDGE &&
                     fy_palette_find(&f->palette, right, round) == FY_NO_EDGE;
         if (idle &&
             (best == FY_NO_EDGE || f->deal->batches[edge].bytes > f->deal->batches[best].bytes)) {
@@ -193,15 +193,15 @@ static ferry_status pad_round(fitting *f, uint32_t port, uint32_t round, bool *d
         return FERRY_OK;
     }
     const fy_batch *batch = &f->deal->batches[best];
-    double          rate  = fy_network_rate(f->job->network, batch->from, batch->to);
-    double          bytes = fmin(f->length[round] * rate, (double)batch->bytes / 2);
+    double rate = fy_network_rate(f->job->network, batch->from, batch->to);
+    double bytes = fmin(f->length[round] * rate, (double)batch->bytes / 2);
     ferry_status status = fy_deal_split(f->deal, best, fy_max((uint64_t)bytes, 1), done_out, error);
     if (status != FERRY_OK || !*done_out) {
         return status;
     }
     uint32_t bit = (uint32_t)f->deal->n_batches - 1;
     f->from[bit] = f->from[best];
-    f->to[bit]   = f->to[best];
+    f->to[bit] = f->to[best];
     f->degree[f->from[bit]]++;
     f->degree[f->shift + f->to[bit]]++;
     return fy_palette_give(&f->palette, bit, round, error);
@@ -222,15 +222,15 @@ static uint32_t find_fullest(const fitting *f, const bool *tried)
 /* True if some port has a batch in every round in the end. */
 static ferry_status pad(fitting *f, bool *padded_out, ferry_error *error)
 {
-    bool        *tried  = fy_alloc_zeroed(f->n_ports, sizeof *tried);
+    bool *tried = fy_alloc_zeroed(f->n_ports, sizeof *tried);
     ferry_status status = FERRY_OK;
-    *padded_out         = false;
+    *padded_out = false;
     if (tried == NULL) {
         return fy_fail_no_memory(error, "the ports of a schedule");
     }
     for (int i = 0; i < PAD_RANKS && status == FERRY_OK && !*padded_out; i++) {
         uint32_t port = find_fullest(f, tried);
-        bool     done = port != FY_NO_EDGE && f->n_rounds - f->degree[port] <= PAD_RANKS;
+        bool done = port != FY_NO_EDGE && f->n_rounds - f->degree[port] <= PAD_RANKS;
         for (uint32_t r = f->n_rounds; done && r-- > 0 && status == FERRY_OK;) {
             if (fy_palette_find(&f->palette, port, r) == FY_NO_EDGE) {
                 status = pad_round(f, port, r, &done, error);
@@ -258,7 +258,7 @@ static uint32_t largest_degree(const fitting *f)
 /* Batches of the last rounds find room in the others by exchanges along paths. */
 static ferry_status squeeze(fitting *f, ferry_error *error)
 {
-    uint32_t     degree = largest_degree(f);
+    uint32_t degree = largest_degree(f);
     ferry_status status = FERRY_OK;
     for (uint32_t i = 0; i < f->deal->n_batches; i++) {
         if (f->round[i] >= degree) {
@@ -278,9 +278,9 @@ static ferry_status squeeze(fitting *f, ferry_error *error)
 static ferry_status fits_already(const fy_job *job, const fy_deal *deal, uint32_t n_rounds,
                                  bool *fits_out, ferry_error *error)
 {
-    uint32_t  n = job->pairs->n_ranks, shift = job->duplex == FERRY_DUPLEX_HALF ? 0 : n, most = 0;
-    bool      placed = true;
-    uint32_t *count  = fy_alloc_zeroed(2 * (size_t)n, sizeof *count);
+    uint32_t n = job->pairs->n_ranks, shift = job->duplex == FERRY_DUPLEX_HALF ? 0 : n, most = 0;
+    bool placed = true;
+    uint32_t *count = fy_alloc_zeroed(2 * (size_t)n, sizeof *count);
     if (count == NULL) {
         return fy_fail_no_memory(error, "the ports of a schedule");
     }
@@ -299,8 +299,8 @@ static ferry_status fits_already(const fy_job *job, const fy_deal *deal, uint32_
 
 static ferry_status fit(const fy_job *job, uint32_t n_rounds, fy_deal *deal, ferry_error *error)
 {
-    fitting      f;
-    bool         fits   = false;
+    fitting f;
+    bool fits = false;
     ferry_status status = fitting_init(&f, job, deal, n_rounds, error);
     if (status == FERRY_OK) {
         status = place_crumbs(&f, error);
@@ -324,7 +324,7 @@ static ferry_status fit(const fy_job *job, uint32_t n_rounds, fy_deal *deal, fer
 ferry_status fy_deal_fit_rounds(const fy_job *job, uint32_t n_rounds, fy_deal *deal,
                                 ferry_error *error)
 {
-    bool         fits   = false;
+    bool fits = false;
     ferry_status status = fits_already(job, deal, n_rounds, &fits, error);
     return status == FERRY_OK && !fits ? fit(job, n_rounds, deal, error) : status;
 }

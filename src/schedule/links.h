@@ -24,13 +24,13 @@ typedef struct fy_cause {
 /* Causes by the two that they link, and a matching of these. */
 typedef struct fy_links {
     fy_cause *causes;
-    size_t    n_causes, capacity;
-    size_t    most_causes; /* beyond which it takes too long */
-    uint32_t *begin;       /* [n_edges + 1] into causes */
+    size_t n_causes, capacity;
+    size_t most_causes; /* beyond which it takes too long */
+    uint32_t *begin;    /* [n_edges + 1] into causes */
     uint32_t *left;
     uint32_t *right;
-    uint32_t  n_edges;
-    fy_match  match;
+    uint32_t n_edges;
+    fy_match match;
 } fy_links;
 
 /* FERRY_ERR_UNSUPPORTED where there are too many. */
@@ -40,7 +40,7 @@ ferry_status fy_links_add(fy_links *links, const fy_cause *cause, ferry_error *e
  * little to send themselves come first, as they have time to pass things on.
  */
 ferry_status fy_links_finish(fy_links *links, uint32_t n, const uint32_t *turn, ferry_error *error);
-void         fy_links_cleanup(fy_links *links);
+void fy_links_cleanup(fy_links *links);
 
 /*
  * Links among ranks, and among nodes where these limit: then ranks are linked inside nodes only.

@@ -8,22 +8,22 @@
 ferry_status fy_match_init(fy_match *match, uint32_t n_left, uint32_t n_right, uint32_t n_edges,
                            const uint32_t *left, const uint32_t *right, ferry_error *error)
 {
-    uint32_t n    = n_left + n_right;
-    *match        = (fy_match){.n_left = n_left, .n_vertices = n, .left = left, .right = right};
-    match->begin  = fy_alloc_zeroed((size_t)n + 2, sizeof *match->begin);
+    uint32_t n = n_left + n_right;
+    *match = (fy_match){.n_left = n_left, .n_vertices = n, .left = left, .right = right};
+    match->begin = fy_alloc_zeroed((size_t)n + 2, sizeof *match->begin);
     match->length = fy_alloc_zeroed(7 * (size_t)n, sizeof *match->length);
     match->around = fy_alloc(2 * (size_t)n_edges, sizeof *match->around);
     if (match->begin == NULL || match->length == NULL || match->around == NULL) {
         fy_match_cleanup(match);
         return fy_fail_no_memory(error, "the pairs of a schedule");
     }
-    match->edge    = match->length + n;
-    match->seen    = match->edge + n;
-    match->via     = match->seen + n;
-    match->stack   = match->via + n;
+    match->edge = match->length + n;
+    match->seen = match->edge + n;
+    match->via = match->seen + n;
+    match->stack = match->via + n;
     match->visited = match->stack + n;
-    match->dead    = match->visited + n;
-    match->phase   = 1;
+    match->dead = match->visited + n;
+    match->phase = 1;
     fy_match_clear_all(match);
     for (uint32_t e = 0; e < n_edges; e++) {
         match->begin[left[e] + 2]++;
@@ -34,7 +34,7 @@ ferry_status fy_match_init(fy_match *match, uint32_t n_left, uint32_t n_right, u
         match->begin[v + 2] += match->begin[v + 1];
     }
     for (uint32_t e = 0; e < n_edges; e++) {
-        match->around[match->begin[left[e] + 1]++]           = e;
+        match->around[match->begin[left[e] + 1]++] = e;
         match->around[match->begin[n_left + right[e] + 1]++] = e;
     }
     return FERRY_OK;
@@ -50,13 +50,13 @@ void fy_match_cleanup(fy_match *match)
 
 void fy_match_set(fy_match *match, uint32_t edge)
 {
-    match->edge[match->left[edge]]                  = edge;
+    match->edge[match->left[edge]] = edge;
     match->edge[match->n_left + match->right[edge]] = edge;
 }
 
 void fy_match_clear(fy_match *match, uint32_t edge)
 {
-    match->edge[match->left[edge]]                  = FY_UNMATCHED;
+    match->edge[match->left[edge]] = FY_UNMATCHED;
     match->edge[match->n_left + match->right[edge]] = FY_UNMATCHED;
 }
 
@@ -108,7 +108,7 @@ bool fy_match_cover(fy_match *match, uint32_t vertex)
         vertex = match->stack[--n];
         for (uint32_t i = 0; i < match->length[vertex]; i++) {
             uint32_t *slot = &match->around[match->begin[vertex] + i], edge = *slot;
-            uint32_t  other = fy_match_across(match, edge, vertex);
+            uint32_t other = fy_match_across(match, edge, vertex);
             if (match->spent(match->context, edge)) {
                 *slot = match->around[match->begin[vertex] + --match->length[vertex]];
                 i--;
@@ -118,8 +118,8 @@ bool fy_match_cover(fy_match *match, uint32_t vertex)
                 !match->usable(match->context, edge)) {
                 continue;
             }
-            match->seen[other]          = match->search;
-            match->via[other]           = edge;
+            match->seen[other] = match->search;
+            match->via[other] = edge;
             match->visited[n_visited++] = other;
             if (ends_at(match, other, &next)) {
                 augment(match, start, other);

@@ -14,11 +14,11 @@
  * sides have one numbering, left ones first.
  */
 typedef struct fy_match {
-    uint32_t        n_left;
-    uint32_t        n_vertices;
+    uint32_t n_left;
+    uint32_t n_vertices;
     const uint32_t *left;  /* [edges] below n_left */
     const uint32_t *right; /* [edges] from 0 */
-    uint32_t       *edge;  /* [n_vertices] the matched edge, or FY_UNMATCHED */
+    uint32_t *edge;        /* [n_vertices] the matched edge, or FY_UNMATCHED */
     /* What the caller knows. spent: never usable again. */
     void *context;
     bool (*usable)(void *context, uint32_t edge);
@@ -33,14 +33,14 @@ typedef struct fy_match {
     uint32_t *stack;
     uint32_t *visited; /* by the search so far, on the other side */
     uint32_t *dead;    /* the phase in which a search came by in vain */
-    uint32_t  search;
-    uint32_t  phase;
+    uint32_t search;
+    uint32_t phase;
 } fy_match;
 
 /* The caller sets context and functions afterwards. */
 ferry_status fy_match_init(fy_match *match, uint32_t n_left, uint32_t n_right, uint32_t n_edges,
                            const uint32_t *left, const uint32_t *right, ferry_error *error);
-void         fy_match_cleanup(fy_match *match);
+void fy_match_cleanup(fy_match *match);
 
 static inline uint32_t fy_match_across(const fy_match *match, uint32_t edge, uint32_t vertex)
 {

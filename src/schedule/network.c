@@ -27,7 +27,7 @@ ferry_status ferry_cluster_create(const ferry_cluster_options *options, ferry_cl
                        "FERRY_CLUSTER_OPTIONS_INIT, and a place for the result");
     }
     ferry_cluster_options own;
-    ferry_status          status = fy_take_cluster_options(options, &own, error);
+    ferry_status status = fy_take_cluster_options(options, &own, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -49,10 +49,10 @@ ferry_status ferry_cluster_create(const ferry_cluster_options *options, ferry_cl
     if (cluster == NULL) {
         return fy_fail_no_memory(error, "a cluster");
     }
-    *cluster     = (ferry_cluster){.ranks_per_node = own.ranks_per_node,
-                                   .rank_rate      = own.rank_bytes_per_s,
-                                   .node_rate      = own.node_bytes_per_s,
-                                   .latency        = own.latency_s};
+    *cluster = (ferry_cluster){.ranks_per_node = own.ranks_per_node,
+                               .rank_rate = own.rank_bytes_per_s,
+                               .node_rate = own.node_bytes_per_s,
+                               .latency = own.latency_s};
     *cluster_out = cluster;
     return FERRY_OK;
 }
@@ -115,7 +115,7 @@ void ferry_cluster_destroy(ferry_cluster *cluster)
 /* Spells out the nodes of the world; whether any of their ports can ever limit its ranks. */
 static bool fill_nodes(const ferry_cluster *cluster, fy_network *network)
 {
-    bool   binds    = false;
+    bool binds = false;
     size_t override = 0;
     for (uint32_t node = 0; node < network->n_nodes; node++) {
         double rank_rate = cluster->rank_rate, node_rate = cluster->node_rate;
@@ -125,8 +125,8 @@ static bool fill_nodes(const ferry_cluster *cluster, fy_network *network)
             override++;
         }
         uint64_t first = (uint64_t)node * cluster->ranks_per_node;
-        uint64_t end   = first + cluster->ranks_per_node;
-        end            = end < network->n_ranks ? end : network->n_ranks;
+        uint64_t end = first + cluster->ranks_per_node;
+        end = end < network->n_ranks ? end : network->n_ranks;
         for (uint64_t rank = first; rank < end; rank++) {
             network->rank_rate[rank] = rank_rate;
         }
@@ -142,8 +142,8 @@ ferry_status fy_network_init(const ferry_cluster *cluster, uint32_t n_ranks,
     fy_network network = {.has_seconds = cluster != NULL, .n_ranks = n_ranks, .ranks_per_node = 1};
     if (cluster != NULL) {
         network.ranks_per_node = cluster->ranks_per_node;
-        network.latency        = cluster->latency;
-        network.n_nodes        = n_ranks == 0 ? 0 : (n_ranks - 1) / cluster->ranks_per_node + 1;
+        network.latency = cluster->latency;
+        network.n_nodes = n_ranks == 0 ? 0 : (n_ranks - 1) / cluster->ranks_per_node + 1;
     }
     network.rank_rate = fy_alloc(n_ranks, sizeof *network.rank_rate);
     network.node_rate = fy_alloc(network.n_nodes, sizeof *network.node_rate);

@@ -38,13 +38,13 @@ static int compare_ids(const void *a, const void *b)
 
 /* The pair that is being packed, and what it adds up to. */
 typedef struct packing {
-    uint32_t         from, to;
-    uint64_t         slot_bytes;
-    uint32_t         max_tasks;
-    uint64_t         bytes;
-    uint64_t         n_segments;
-    size_t           n_runs;
-    size_t           n_before; /* batches of other pairs */
+    uint32_t from, to;
+    uint64_t slot_bytes;
+    uint32_t max_tasks;
+    uint64_t bytes;
+    uint64_t n_segments;
+    size_t n_runs;
+    size_t n_before; /* batches of other pairs */
     fy_pair_batches *out;
 } packing;
 
@@ -57,7 +57,7 @@ static ferry_status fail_duplicate(const packing *p, uint64_t task_id, ferry_err
 
 static ferry_status add_runs(packing *p, const fy_pair_task *t, uint64_t number, ferry_error *error)
 {
-    fy_cut       cut;
+    fy_cut cut;
     ferry_status status =
         fy_cut_task(t->task_id, t->bytes, t->element_bytes, p->slot_bytes, &cut, error);
     if (status != FERRY_OK) {
@@ -71,19 +71,19 @@ static ferry_status add_runs(packing *p, const fy_pair_task *t, uint64_t number,
                        p->from, p->to, (unsigned long long)t->task_id,
                        (unsigned long long)t->bytes);
     }
-    uint64_t    n_full = t->bytes / cut.full_bytes;
-    fy_pair_run run    = {.bytes      = cut.full_bytes,
-                          .task_id    = t->task_id,
-                          .n_segments = n_full,
-                          .task       = number,
-                          .full_bytes = cut.full_bytes};
+    uint64_t n_full = t->bytes / cut.full_bytes;
+    fy_pair_run run = {.bytes = cut.full_bytes,
+                       .task_id = t->task_id,
+                       .n_segments = n_full,
+                       .task = number,
+                       .full_bytes = cut.full_bytes};
     if (n_full > 0) {
         p->out->runs[p->n_runs++] = run;
     }
     if (n_full < cut.n_segments) {
-        run.bytes                 = fy_cut_bytes(&cut, n_full);
-        run.first_index           = n_full;
-        run.n_segments            = 1;
+        run.bytes = fy_cut_bytes(&cut, n_full);
+        run.first_index = n_full;
+        run.n_segments = 1;
         p->out->runs[p->n_runs++] = run;
     }
     return FERRY_OK;
@@ -92,8 +92,8 @@ static ferry_status add_runs(packing *p, const fy_pair_task *t, uint64_t number,
 /* The runs of one task are neighbours in the order of tasks, where its second begins behind 0. */
 static ferry_status find_duplicate(packing *p, ferry_error *error)
 {
-    fy_pair_run *runs   = p->out->runs;
-    bool         ascend = true;
+    fy_pair_run *runs = p->out->runs;
+    bool ascend = true;
     for (size_t i = 1; i < p->n_runs && ascend; i++) {
         ascend = runs[i - 1].task_id < runs[i].task_id || runs[i - 1].task == runs[i].task;
     }
@@ -122,7 +122,7 @@ static ferry_status fail_degree(const packing *p, uint64_t n_batches, ferry_erro
 static ferry_status reserve(packing *p, ferry_error *error)
 {
     fy_pair_batches *out = p->out;
-    uint64_t         n_batches =
+    uint64_t n_batches =
         fy_max(fy_ceil_div(p->bytes, p->slot_bytes), fy_ceil_div(p->n_segments, p->max_tasks));
     uint64_t segments, batches;
     if (n_batches > FY_MAX_DEGREE) {
@@ -142,8 +142,8 @@ static ferry_status reserve(packing *p, ferry_error *error)
 /* Appends a segment to the last batch of the pair or, where it does not fit, to a new one. */
 static ferry_status append(packing *p, const fy_pair_run *run, uint64_t i, ferry_error *error)
 {
-    fy_pair_batches *out  = p->out;
-    fy_pair_batch   *last = out->n_batches > p->n_before ? &out->batches[out->n_batches - 1] : NULL;
+    fy_pair_batches *out = p->out;
+    fy_pair_batch *last = out->n_batches > p->n_before ? &out->batches[out->n_batches - 1] : NULL;
     if (last == NULL || last->bytes > p->slot_bytes - run->bytes ||
         last->n_segments == p->max_tasks) {
         if (out->n_batches - p->n_before == FY_MAX_DEGREE) {
@@ -153,14 +153,14 @@ static ferry_status append(packing *p, const fy_pair_run *run, uint64_t i, ferry
                         sizeof *out->batches)) {
             return fy_fail_no_memory(error, "the batches of a pair of ranks");
         }
-        last  = &out->batches[out->n_batches++];
+        last = &out->batches[out->n_batches++];
         *last = (fy_pair_batch){.first_segment = out->n_segments};
     }
-    uint64_t index                   = run->first_index + i;
-    out->segments[out->n_segments++] = (fy_pair_segment){.task          = run->task,
+    uint64_t index = run->first_index + i;
+    out->segments[out->n_segments++] = (fy_pair_segment){.task = run->task,
                                                          .segment_index = index,
-                                                         .first_byte    = index * run->full_bytes,
-                                                         .bytes         = run->bytes};
+                                                         .first_byte = index * run->full_bytes,
+                                                         .bytes = run->bytes};
     last->bytes += run->bytes;
     last->n_segments++;
     return FERRY_OK;
@@ -168,7 +168,7 @@ static ferry_status append(packing *p, const fy_pair_run *run, uint64_t i, ferry
 
 static ferry_status fill(packing *p, ferry_error *error)
 {
-    fy_pair_run *runs   = p->out->runs;
+    fy_pair_run *runs = p->out->runs;
     ferry_status status = FERRY_OK;
     fy_sort(runs, p->n_runs, sizeof *runs, compare_runs);
     for (size_t r = 0; r < p->n_runs; r++) {
@@ -183,17 +183,17 @@ ferry_status fy_pack_pair(uint32_t from, uint32_t to, const fy_pair_task *tasks,
                           uint64_t slot_bytes, uint32_t max_tasks, fy_pair_batches *batches,
                           ferry_error *error)
 {
-    packing p = {.from       = from,
-                 .to         = to,
+    packing p = {.from = from,
+                 .to = to,
                  .slot_bytes = slot_bytes,
-                 .max_tasks  = max_tasks,
-                 .n_before   = batches->n_batches,
-                 .out        = batches};
+                 .max_tasks = max_tasks,
+                 .n_before = batches->n_batches,
+                 .out = batches};
     if (n_tasks == 0) {
         return FERRY_OK;
     }
-    size_t       n_segments = batches->n_segments;
-    ferry_status status     = FERRY_OK;
+    size_t n_segments = batches->n_segments;
+    ferry_status status = FERRY_OK;
     if (n_tasks > SIZE_MAX / 2 || !fy_reserve((void **)&batches->runs, &batches->run_capacity,
                                               2 * n_tasks, sizeof *batches->runs)) {
         return fy_fail_no_memory(error, "the tasks of a pair of ranks");
@@ -211,7 +211,7 @@ ferry_status fy_pack_pair(uint32_t from, uint32_t to, const fy_pair_task *tasks,
         status = fill(&p, error);
     }
     if (status != FERRY_OK) {
-        batches->n_batches  = p.n_before;
+        batches->n_batches = p.n_before;
         batches->n_segments = n_segments;
     }
     return status;

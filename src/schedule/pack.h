@@ -32,12 +32,12 @@ typedef struct fy_pair_batch {
 
 /* The batches of any number of pairs, one behind another. All zero is empty. */
 typedef struct fy_pair_batches {
-    fy_pair_segment    *segments;
-    size_t              n_segments, segment_capacity;
-    fy_pair_batch      *batches;
-    size_t              n_batches, batch_capacity;
+    fy_pair_segment *segments;
+    size_t n_segments, segment_capacity;
+    fy_pair_batch *batches;
+    size_t n_batches, batch_capacity;
     struct fy_pair_run *runs; /* kept between calls for its memory alone */
-    size_t              run_capacity;
+    size_t run_capacity;
 } fy_pair_batches;
 
 /*

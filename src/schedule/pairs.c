@@ -36,9 +36,9 @@ typedef struct size_class {
 
 typedef struct sorter {
     size_class classes[FEW_SIZES]; /* the largest first */
-    uint32_t   n_classes;
-    fy_task   *room;
-    size_t     room_capacity;
+    uint32_t n_classes;
+    fy_task *room;
+    size_t room_capacity;
 } sorter;
 
 static uint32_t class_of(const sorter *s, uint64_t bytes, uint32_t guess)
@@ -56,7 +56,7 @@ static uint32_t class_of(const sorter *s, uint64_t bytes, uint32_t guess)
 /* False where there are too many sizes. */
 static bool find_classes(sorter *s, const fy_task *tasks, uint32_t n)
 {
-    uint32_t c   = 0;
+    uint32_t c = 0;
     s->n_classes = 0;
     for (uint32_t i = 0; i < n; i++) {
         c = class_of(s, tasks[i].bytes, c);
@@ -92,7 +92,7 @@ static ferry_status sort_by_size(sorter *s, fy_task *tasks, uint32_t n, ferry_er
         sum += s->classes[i].n;
     }
     for (uint32_t i = 0; i < n; i++) {
-        c                   = class_of(s, tasks[i].bytes, c);
+        c = class_of(s, tasks[i].bytes, c);
         s->room[begin[c]++] = tasks[i];
     }
     memcpy(tasks, s->room, n * sizeof *tasks);
@@ -105,8 +105,8 @@ static uint64_t common_multiple(uint64_t a, uint64_t b)
     uint64_t x = a, y = b;
     while (y != 0) {
         uint64_t rest = x % y;
-        x             = y;
-        y             = rest;
+        x = y;
+        y = rest;
     }
     return a >> 32 != 0 ? UINT64_MAX : a / x * b;
 }
@@ -114,9 +114,9 @@ static uint64_t common_multiple(uint64_t a, uint64_t b)
 /* Adds a pair with its number of tasks up, which come by id, and sorts them. */
 static ferry_status form_pair(fy_pairs *pairs, fy_pair *pair, sorter *s, ferry_error *error)
 {
-    fy_task *tasks   = pairs->tasks + pair->first;
+    fy_task *tasks = pairs->tasks + pair->first;
     uint32_t element = 0;
-    pair->bytes      = 0;
+    pair->bytes = 0;
     for (uint32_t i = 0; i < pair->n_tasks; i++) {
         if (i > 0 && tasks[i].id <= tasks[i - 1].id) {
             return fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -130,9 +130,9 @@ static ferry_status form_pair(fy_pairs *pairs, fy_pair *pair, sorter *s, ferry_e
                            pair->to);
         }
         if (tasks[i].element != element) {
-            element                = tasks[i].element;
+            element = tasks[i].element;
             pairs->largest_element = fy_max(pairs->largest_element, element);
-            pairs->common_element  = common_multiple(pairs->common_element, element);
+            pairs->common_element = common_multiple(pairs->common_element, element);
         }
     }
     if (!fy_add(pairs->bytes, pair->bytes, &pairs->bytes) || pairs->bytes >> 60 != 0) {
@@ -143,8 +143,8 @@ static ferry_status form_pair(fy_pairs *pairs, fy_pair *pair, sorter *s, ferry_e
 
 static ferry_status form_all(fy_pairs *pairs, ferry_error *error)
 {
-    sorter       s        = {0};
-    ferry_status status   = FERRY_OK;
+    sorter s = {0};
+    ferry_status status = FERRY_OK;
     pairs->common_element = 1;
     for (uint32_t i = 0; i < pairs->n_pairs && status == FERRY_OK; i++) {
         status = form_pair(pairs, &pairs->pairs[i], &s, error);
@@ -168,7 +168,7 @@ static ferry_status add_pair(fy_pairs *pairs, uint32_t from, uint32_t to, uint32
 static ferry_status sort_listed(const ferry_task_list *list, fy_listed_task *sorted,
                                 ferry_error *error)
 {
-    size_t  n    = list->n_ranks;
+    size_t n = list->n_ranks;
     size_t *next = fy_alloc_zeroed(n + 1, sizeof *next);
     if (next == NULL) {
         return fy_fail_no_memory(error, "the tasks of a schedule");
@@ -195,10 +195,10 @@ static ferry_status take_listed(fy_pairs *pairs, const fy_listed_task *listed, f
     ferry_status status = FERRY_OK;
     for (uint32_t i = 0; i < pairs->n_tasks && status == FERRY_OK; i++) {
         const fy_listed_task *task = &listed[i];
-        pairs->tasks[i]            = (fy_task){.id      = task->id,
-                                               .bytes   = task->bytes,
-                                               .element = task->element,
-                                               .content = FY_NO_CONTENT};
+        pairs->tasks[i] = (fy_task){.id = task->id,
+                                    .bytes = task->bytes,
+                                    .element = task->element,
+                                    .content = FY_NO_CONTENT};
         if (i == 0 || task->from != listed[i - 1].from || task->to != listed[i - 1].to) {
             status = add_pair(pairs, task->from, task->to, i, error);
         }
@@ -212,8 +212,8 @@ static ferry_status take_listed(fy_pairs *pairs, const fy_listed_task *listed, f
 ferry_status fy_pairs_init(const ferry_task_list *list, fy_pairs *pairs, ferry_error *error)
 {
     fy_listed_task *listed = fy_alloc(list->n_tasks, sizeof *listed);
-    *pairs              = (fy_pairs){.n_ranks = list->n_ranks, .n_tasks = (uint32_t)list->n_tasks};
-    pairs->tasks        = fy_alloc(list->n_tasks, sizeof *pairs->tasks);
+    *pairs = (fy_pairs){.n_ranks = list->n_ranks, .n_tasks = (uint32_t)list->n_tasks};
+    pairs->tasks = fy_alloc(list->n_tasks, sizeof *pairs->tasks);
     ferry_status status = FERRY_OK;
     if (listed == NULL || pairs->tasks == NULL) {
         status = fy_fail_no_memory(error, "the tasks of a schedule");
@@ -251,16 +251,16 @@ ferry_status fy_pairs_without(const fy_pairs *pairs, const bool *left_out, fy_pa
     for (uint32_t i = 0; i < pairs->n_tasks; i++) {
         n += !left_out[i];
     }
-    *rest       = (fy_pairs){.n_ranks         = pairs->n_ranks,
-                             .largest_element = pairs->largest_element,
-                             .common_element  = pairs->common_element};
+    *rest = (fy_pairs){.n_ranks = pairs->n_ranks,
+                       .largest_element = pairs->largest_element,
+                       .common_element = pairs->common_element};
     rest->tasks = fy_alloc(n, sizeof *rest->tasks);
     ferry_status status =
         rest->tasks == NULL ? fy_fail_no_memory(error, "the tasks of a schedule") : FERRY_OK;
     for (uint32_t i = 0; i < pairs->n_pairs && status == FERRY_OK; i++) {
-        const fy_pair *pair  = &pairs->pairs[i];
-        uint32_t       first = rest->n_tasks;
-        uint64_t       bytes = 0;
+        const fy_pair *pair = &pairs->pairs[i];
+        uint32_t first = rest->n_tasks;
+        uint64_t bytes = 0;
         for (uint32_t t = pair->first; t < pair->first + pair->n_tasks; t++) {
             if (!left_out[t]) {
                 bytes += pairs->tasks[t].bytes;
@@ -272,7 +272,7 @@ ferry_status fy_pairs_without(const fy_pairs *pairs, const bool *left_out, fy_pa
         }
         if (bytes > 0 && status == FERRY_OK) {
             rest->pairs[rest->n_pairs - 1].n_tasks = rest->n_tasks - first;
-            rest->pairs[rest->n_pairs - 1].bytes   = bytes;
+            rest->pairs[rest->n_pairs - 1].bytes = bytes;
             rest->bytes += bytes;
         }
     }
@@ -285,10 +285,10 @@ ferry_status fy_pairs_without(const fy_pairs *pairs, const bool *left_out, fy_pa
 ferry_status fy_pair_maker_init(fy_pair_maker *maker, uint32_t n_ranks, uint64_t n_ids,
                                 fy_pairs *pairs, ferry_error *error)
 {
-    *maker         = (fy_pair_maker){.pairs = pairs, .n_ids = n_ids};
-    *pairs         = (fy_pairs){.n_ranks = n_ranks};
+    *maker = (fy_pair_maker){.pairs = pairs, .n_ids = n_ids};
+    *pairs = (fy_pairs){.n_ranks = n_ranks};
     maker->pair_of = fy_alloc(n_ranks, sizeof *maker->pair_of);
-    maker->n_put   = fy_alloc_zeroed(n_ranks, sizeof *maker->n_put);
+    maker->n_put = fy_alloc_zeroed(n_ranks, sizeof *maker->n_put);
     if (maker->pair_of == NULL || maker->n_put == NULL) {
         return fy_fail_no_memory(error, "the pairs of a schedule");
     }
@@ -308,7 +308,7 @@ ferry_status fy_pair_maker_count(fy_pair_maker *maker, uint32_t from, uint32_t t
                                  ferry_error *error)
 {
     fy_pairs *pairs = maker->pairs;
-    uint32_t  last  = maker->pair_of[from];
+    uint32_t last = maker->pair_of[from];
     if (pairs->n_tasks == INT32_MAX) {
         return fy_fail(error, FERRY_ERR_LIMIT, "a schedule has at most 2^31 - 1 tasks");
     }
@@ -327,9 +327,9 @@ ferry_status fy_pair_maker_count(fy_pair_maker *maker, uint32_t from, uint32_t t
 /* They come by receiver; now by sender, too. */
 static ferry_status sort_pairs(fy_pair_maker *maker, ferry_error *error)
 {
-    fy_pairs *pairs  = maker->pairs;
-    fy_pair  *sorted = fy_alloc(pairs->n_pairs, sizeof *sorted);
-    uint32_t *next   = maker->pair_of;
+    fy_pairs *pairs = maker->pairs;
+    fy_pair *sorted = fy_alloc(pairs->n_pairs, sizeof *sorted);
+    uint32_t *next = maker->pair_of;
     if (sorted == NULL) {
         return fy_fail_no_memory(error, "the pairs of a schedule");
     }
@@ -339,14 +339,14 @@ static ferry_status sort_pairs(fy_pair_maker *maker, ferry_error *error)
     }
     for (uint32_t rank = 0, sum = 0; rank < pairs->n_ranks; rank++) {
         uint32_t here = next[rank];
-        next[rank]    = sum;
+        next[rank] = sum;
         sum += here;
     }
     for (uint32_t i = 0; i < pairs->n_pairs; i++) {
         sorted[next[pairs->pairs[i].from]++] = pairs->pairs[i];
     }
     fy_free(pairs->pairs);
-    pairs->pairs         = sorted;
+    pairs->pairs = sorted;
     pairs->pair_capacity = pairs->n_pairs;
     for (uint32_t i = pairs->n_pairs; i-- > 0;) {
         maker->pair_of[sorted[i].from] = i; /* the first one in the end */
@@ -356,7 +356,7 @@ static ferry_status sort_pairs(fy_pair_maker *maker, ferry_error *error)
 
 ferry_status fy_pair_maker_turn(fy_pair_maker *maker, ferry_error *error)
 {
-    fy_pairs    *pairs  = maker->pairs;
+    fy_pairs *pairs = maker->pairs;
     ferry_status status = sort_pairs(maker, error);
     if (status != FERRY_OK) {
         return status;
@@ -365,7 +365,7 @@ ferry_status fy_pair_maker_turn(fy_pair_maker *maker, ferry_error *error)
         pairs->pairs[i].first = first;
         first += pairs->pairs[i].n_tasks;
     }
-    pairs->tasks  = fy_alloc(pairs->n_tasks, sizeof *pairs->tasks);
+    pairs->tasks = fy_alloc(pairs->n_tasks, sizeof *pairs->tasks);
     maker->origin = fy_alloc(pairs->n_tasks, sizeof *maker->origin);
     return pairs->tasks == NULL || maker->origin == NULL
                ? fy_fail_no_memory(error, "the tasks of a schedule")
@@ -376,7 +376,7 @@ ferry_status fy_pair_maker_put(fy_pair_maker *maker, uint32_t from, uint32_t to,
                                const fy_task *task, fy_hash128 origin, ferry_error *error)
 {
     const fy_pairs *pairs = maker->pairs;
-    uint32_t       *at    = &maker->pair_of[from];
+    uint32_t *at = &maker->pair_of[from];
     if (*at < pairs->n_pairs && pairs->pairs[*at].to != to) {
         ++*at;
         maker->n_put[from] = 0;
@@ -387,8 +387,8 @@ ferry_status fy_pair_maker_put(fy_pair_maker *maker, uint32_t from, uint32_t to,
         return fy_fail(error, FERRY_ERR_INVALID_PLAN,
                        "rank %u has other tasks for rank %u than were counted", from, to);
     }
-    uint32_t place       = pair->first + maker->n_put[from]++;
-    pairs->tasks[place]  = *task;
+    uint32_t place = pair->first + maker->n_put[from]++;
+    pairs->tasks[place] = *task;
     maker->origin[place] = origin;
     maker->n_all++;
     return FERRY_OK;

@@ -8,8 +8,8 @@
 
 typedef struct fy_palette_row {
     uint64_t *words; /* a bit per colour in use */
-    size_t    n_words;
-    size_t    capacity;
+    size_t n_words;
+    size_t capacity;
 } fy_palette_row;
 
 static uint64_t key_of(uint32_t port, uint32_t colour)
@@ -33,9 +33,9 @@ static void remove_slot(fy_palette *p, size_t gap)
     for (size_t next = (gap + 1) & mask; p->keys[next] != 0; next = (next + 1) & mask) {
         size_t home = (size_t)fy_hash_mix(p->keys[next], 0) & mask;
         if (((next - home) & mask) >= ((next - gap) & mask)) {
-            p->keys[gap]  = p->keys[next];
+            p->keys[gap] = p->keys[next];
             p->edges[gap] = p->edges[next];
-            gap           = next;
+            gap = next;
         }
     }
     p->keys[gap] = 0;
@@ -76,9 +76,9 @@ ferry_status fy_palette_give(fy_palette *palette, uint32_t edge, uint32_t colour
     }
     for (int side = 0; side < 2; side++) {
         uint32_t port = fy_palette_port(palette, edge, side);
-        size_t   slot = slot_of(palette, key_of(port, colour));
+        size_t slot = slot_of(palette, key_of(port, colour));
         palette->rows[port].words[colour / 64] |= (uint64_t)1 << (colour % 64);
-        palette->keys[slot]  = key_of(port, colour);
+        palette->keys[slot] = key_of(port, colour);
         palette->edges[slot] = edge;
     }
     palette->colour[edge] = colour;
@@ -104,8 +104,8 @@ static uint64_t used_word(const fy_palette_row *row, size_t word)
 uint32_t fy_palette_free_both(const fy_palette *palette, uint32_t port, uint32_t other)
 {
     const fy_palette_row *a = &palette->rows[port], *b = &palette->rows[other];
-    uint32_t              n    = palette->n_colours;
-    uint64_t              mask = n % 64 == 0 ? UINT64_MAX : ((uint64_t)1 << (n % 64)) - 1;
+    uint32_t n = palette->n_colours;
+    uint64_t mask = n % 64 == 0 ? UINT64_MAX : ((uint64_t)1 << (n % 64)) - 1;
     for (size_t word = ((size_t)n + 63) / 64; word-- > 0; mask = UINT64_MAX) {
         uint64_t open = ~(used_word(a, word) | used_word(b, word)) & mask;
         if (open != 0) {
@@ -131,7 +131,7 @@ static uint32_t path_end(const fy_palette *palette, uint32_t port, uint32_t a, u
 {
     uint32_t wanted = fy_palette_find(palette, port, a) != FY_NO_EDGE ? a : b, edge;
     while ((edge = fy_palette_find(palette, port, wanted)) != FY_NO_EDGE) {
-        port   = other_port(palette, edge, port);
+        port = other_port(palette, edge, port);
         wanted = wanted == a ? b : a;
     }
     return port;
@@ -145,15 +145,15 @@ static ferry_status swap_path(fy_palette *palette, uint32_t port, uint32_t a, ui
                               ferry_error *error)
 {
     uint32_t wanted = fy_palette_find(palette, port, a) != FY_NO_EDGE ? a : b;
-    uint32_t edge   = fy_palette_find(palette, port, wanted);
+    uint32_t edge = fy_palette_find(palette, port, wanted);
     if (edge == FY_NO_EDGE) {
         return FERRY_OK;
     }
     fy_palette_take(palette, edge);
     while (edge != FY_NO_EDGE) {
         uint32_t given = wanted == a ? b : a;
-        port           = other_port(palette, edge, port);
-        uint32_t next  = fy_palette_find(palette, port, given);
+        port = other_port(palette, edge, port);
+        uint32_t next = fy_palette_find(palette, port, given);
         if (next != FY_NO_EDGE) {
             fy_palette_take(palette, next);
         }
@@ -161,7 +161,7 @@ static ferry_status swap_path(fy_palette *palette, uint32_t port, uint32_t a, ui
         if (status != FERRY_OK) {
             return status;
         }
-        edge   = next;
+        edge = next;
         wanted = given;
     }
     return FERRY_OK;
@@ -182,7 +182,7 @@ ferry_status fy_palette_insert(fy_palette *palette, uint32_t edge, ferry_error *
         return fy_palette_give(palette, edge, both, error);
     }
     /* The path from the right port arrives at left vertices by a colour that ours has free. */
-    uint32_t     a = fy_palette_free(palette, left), b = fy_palette_free(palette, right);
+    uint32_t a = fy_palette_free(palette, left), b = fy_palette_free(palette, right);
     ferry_status status = fy_palette_swap(palette, right, a, b, left, &end, error);
     return status == FERRY_OK ? fy_palette_give(palette, edge, a, error) : status;
 }
@@ -195,13 +195,13 @@ ferry_status fy_palette_init(fy_palette *palette, uint32_t n_ports, uint32_t shi
     while (capacity < 4 * n_edges) {
         capacity *= 2;
     }
-    *palette       = (fy_palette){.n_ports  = n_ports,
-                                  .end      = {from, to},
-                                  .shift    = shift,
-                                  .colour   = colour,
-                                  .capacity = capacity};
-    palette->rows  = fy_alloc_zeroed(n_ports, sizeof *palette->rows);
-    palette->keys  = fy_alloc_zeroed(capacity, sizeof *palette->keys);
+    *palette = (fy_palette){.n_ports = n_ports,
+                            .end = {from, to},
+                            .shift = shift,
+                            .colour = colour,
+                            .capacity = capacity};
+    palette->rows = fy_alloc_zeroed(n_ports, sizeof *palette->rows);
+    palette->keys = fy_alloc_zeroed(capacity, sizeof *palette->keys);
     palette->edges = fy_alloc(capacity, sizeof *palette->edges);
     if (palette->rows == NULL || palette->keys == NULL || palette->edges == NULL) {
         fy_palette_cleanup(palette);

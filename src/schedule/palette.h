@@ -16,22 +16,22 @@
  * linear in the coloured edges plus, for each port, a bit per colour up to its largest one.
  */
 typedef struct fy_palette {
-    uint32_t               n_ports;
-    uint32_t               n_colours; /* 0 .. n_colours - 1 may be used */
-    const uint32_t        *end[2];    /* [edges] the ports of an edge */
-    uint32_t               shift;  /* added to the second port: bipartite graphs have two sides */
-    uint32_t              *colour; /* [edges] or FY_NO_COLOUR; the caller's */
-    struct fy_palette_row *rows;   /* [n_ports] the colours in use */
-    uint64_t              *keys;   /* hash table: port and colour, + 1 */
-    uint32_t              *edges;  /* thereof the edge */
-    size_t                 capacity;
+    uint32_t n_ports;
+    uint32_t n_colours;          /* 0 .. n_colours - 1 may be used */
+    const uint32_t *end[2];      /* [edges] the ports of an edge */
+    uint32_t shift;              /* added to the second port: bipartite graphs have two sides */
+    uint32_t *colour;            /* [edges] or FY_NO_COLOUR; the caller's */
+    struct fy_palette_row *rows; /* [n_ports] the colours in use */
+    uint64_t *keys;              /* hash table: port and colour, + 1 */
+    uint32_t *edges;             /* thereof the edge */
+    size_t capacity;
 } fy_palette;
 
 /* Enters the edges that colour[] gives a colour to, which must be proper. */
 ferry_status fy_palette_init(fy_palette *palette, uint32_t n_ports, uint32_t shift,
                              uint64_t n_edges, const uint32_t *from, const uint32_t *to,
                              uint32_t *colour, ferry_error *error);
-void         fy_palette_cleanup(fy_palette *palette);
+void fy_palette_cleanup(fy_palette *palette);
 
 uint32_t fy_palette_port(const fy_palette *palette, uint32_t edge, int side);
 /* The edge of that colour at a port, or FY_NO_EDGE. */
@@ -39,7 +39,7 @@ uint32_t fy_palette_find(const fy_palette *palette, uint32_t port, uint32_t colo
 /* Gives an edge a colour that both ports have free, or takes it away. */
 ferry_status fy_palette_give(fy_palette *palette, uint32_t edge, uint32_t colour,
                              ferry_error *error);
-void         fy_palette_take(fy_palette *palette, uint32_t edge);
+void fy_palette_take(fy_palette *palette, uint32_t edge);
 
 /* The largest colour below n_colours that a port, or both, have free; or FY_NO_COLOUR. */
 uint32_t fy_palette_free(const fy_palette *palette, uint32_t port);

@@ -56,16 +56,16 @@ static bool cover_critical(peeling *p)
 static void fill(peeling *p)
 {
     const fy_match *match = &p->match;
-    const uint64_t *rest  = p->peel->rest;
+    const uint64_t *rest = p->peel->rest;
     for (uint32_t v = 0; v < match->n_left; v++) {
         uint32_t best = FY_UNMATCHED;
         if (match->edge[v] != FY_UNMATCHED) {
             continue;
         }
         for (uint32_t i = 0; i < match->length[v]; i++) {
-            uint32_t edge  = match->around[match->begin[v] + i];
+            uint32_t edge = match->around[match->begin[v] + i];
             uint32_t other = fy_match_across(match, edge, v);
-            bool     open  = match->edge[other] == FY_UNMATCHED;
+            bool open = match->edge[other] == FY_UNMATCHED;
             if (open && rest[edge] > 0 && (best == FY_UNMATCHED || rest[edge] > rest[best])) {
                 best = edge;
             }
@@ -79,12 +79,12 @@ static void fill(peeling *p)
 /* As long as no port, served or not, would have more left than the horizon then is. */
 static uint64_t duration_of(const peeling *p)
 {
-    const fy_peel *peel     = p->peel;
-    uint64_t       duration = UINT64_MAX;
+    const fy_peel *peel = p->peel;
+    uint64_t duration = UINT64_MAX;
     for (uint32_t v = 0; v < p->match.n_vertices; v++) {
-        uint32_t edge   = p->match.edge[v];
+        uint32_t edge = p->match.edge[v];
         uint64_t served = edge == FY_UNMATCHED ? 0 : peel->avail(peel->context, edge);
-        duration        = fy_min(duration, p->horizon - peel->load[v] + served);
+        duration = fy_min(duration, p->horizon - peel->load[v] + served);
     }
     return duration - (duration > peel->grain ? duration % peel->grain : 0);
 }
@@ -92,11 +92,11 @@ static uint64_t duration_of(const peeling *p)
 static ferry_status serve(peeling *p, uint32_t round, uint64_t duration, uint64_t *served_out,
                           ferry_error *error)
 {
-    fy_peel     *peel   = p->peel;
+    fy_peel *peel = p->peel;
     ferry_status status = FERRY_OK;
-    *served_out         = 0;
+    *served_out = 0;
     for (uint32_t v = 0; v < p->match.n_left && status == FERRY_OK; v++) {
-        uint32_t edge  = p->match.edge[v];
+        uint32_t edge = p->match.edge[v];
         uint64_t taken = 0;
         if (edge == FY_UNMATCHED) {
             continue;
@@ -142,8 +142,8 @@ static uint64_t first_threshold(const fy_peel *peel)
 static ferry_status peel_round(peeling *p, uint32_t *round, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    uint64_t     served = 0;
-    p->threshold        = fy_min(p->threshold, p->horizon);
+    uint64_t served = 0;
+    p->threshold = fy_min(p->threshold, p->horizon);
     drop_short_matches(p);
     fy_match_begin_phase(&p->match);
     if (cover_critical(p)) {
@@ -163,18 +163,18 @@ static ferry_status peel_round(peeling *p, uint32_t *round, ferry_error *error)
 
 ferry_status fy_peel_run(fy_peel *peel, uint32_t first_round, uint32_t *end_out, ferry_error *error)
 {
-    peeling      p      = {.peel = peel};
-    uint32_t     round  = first_round;
+    peeling p = {.peel = peel};
+    uint32_t round = first_round;
     ferry_status status = fy_match_init(&p.match, peel->n_left, peel->n_right, peel->n_edges,
                                         peel->left, peel->right, error);
     if (status != FERRY_OK) {
         return status;
     }
-    p.match.context  = &p;
-    p.match.usable   = is_long;
-    p.match.spent    = is_spent;
+    p.match.context = &p;
+    p.match.usable = is_long;
+    p.match.spent = is_spent;
     p.match.critical = is_critical;
-    p.threshold      = first_threshold(peel);
+    p.threshold = first_threshold(peel);
     while (status == FERRY_OK && p.threshold >= peel->shortest && p.threshold > 0) {
         p.horizon = horizon_of(&p);
         if (p.horizon <= peel->crumbs) {

@@ -19,17 +19,17 @@
  * take serves some of it.
  */
 typedef struct fy_peel {
-    uint32_t        n_left;
-    uint32_t        n_right;
-    uint32_t        n_edges;
-    const uint32_t *left;     /* [n_edges] */
-    const uint32_t *right;    /* [n_edges] */
-    uint64_t       *rest;     /* [n_edges] time left; lowered by take */
-    uint64_t       *load;     /* [n_left + n_right] sums of rest, kept up to date */
-    uint64_t        grain;    /* durations are multiples where possible */
-    uint64_t        shortest; /* no round is meant to last less */
-    uint64_t        crumbs;   /* stop when no port has more left than that */
-    void           *context;
+    uint32_t n_left;
+    uint32_t n_right;
+    uint32_t n_edges;
+    const uint32_t *left;  /* [n_edges] */
+    const uint32_t *right; /* [n_edges] */
+    uint64_t *rest;        /* [n_edges] time left; lowered by take */
+    uint64_t *load;        /* [n_left + n_right] sums of rest, kept up to date */
+    uint64_t grain;        /* durations are multiples where possible */
+    uint64_t shortest;     /* no round is meant to last less */
+    uint64_t crumbs;       /* stop when no port has more left than that */
+    void *context;
     /* At most rest[edge], which may be 0 for now. */
     uint64_t (*avail)(void *context, uint32_t edge);
     /* Serves up to duration of an edge in a round; says how much it was. */

@@ -13,8 +13,8 @@ static const double MOST_LOOKS = 1e9;
 
 static ferry_status play(fy_relaying *r, ferry_error *error)
 {
-    size_t       n      = r->job->network->n_ranks;
-    fy_port     *ports  = fy_alloc(2 * n, sizeof *ports);
+    size_t n = r->job->network->n_ranks;
+    fy_port *ports = fy_alloc(2 * n, sizeof *ports);
     ferry_status status = ports == NULL ? fy_fail_no_memory(error, "the ports") : FERRY_OK;
     for (uint32_t round = 0; r->left_over > 0 && status == FERRY_OK; round++) {
         status = fy_relay_round(r, round, ports, error);
@@ -37,7 +37,7 @@ static void add_own(fy_relaying *r)
     const fy_network *network = r->job->network;
     for (uint32_t i = 0; i < r->own.pairs->n_pairs; i++) {
         const fy_pair *pair = &r->own.pairs->pairs[i];
-        double         rate = fy_network_rate(network, pair->from, pair->to);
+        double rate = fy_network_rate(network, pair->from, pair->to);
         owe(&r->rest[pair->from], pair->bytes, rate);
         owe(&r->rest[network->n_ranks + pair->to], pair->bytes, rate);
         r->left_over += pair->bytes;
@@ -56,9 +56,9 @@ static void add_own(fy_relaying *r)
 static void add_group(fy_relaying *r, const fy_group *group)
 {
     const fy_network *network = r->job->network;
-    const uint32_t   *ranks   = r->groups.ranks + group->members;
-    const uint32_t   *nodes   = r->groups.nodes + group->nodes;
-    uint64_t          bytes   = 0;
+    const uint32_t *ranks = r->groups.ranks + group->members;
+    const uint32_t *nodes = r->groups.nodes + group->nodes;
+    uint64_t bytes = 0;
     for (uint32_t chunk = 0; chunk < group->n_chunks; chunk++) {
         bytes += fy_group_chunk_bytes(&r->groups, group, chunk);
     }
@@ -82,10 +82,10 @@ static ferry_status append_own(const fy_deal *own, fy_deal *deal, ferry_error *e
     ferry_status status = FERRY_OK;
     for (size_t i = 0; i < own->n_batches && status == FERRY_OK; i++) {
         const fy_batch *batch = &own->batches[i];
-        status                = fy_deal_open(deal, batch->from, batch->to, batch->round, error);
+        status = fy_deal_open(deal, batch->from, batch->to, batch->round, error);
         for (uint32_t s = 0; s < batch->n_segments && status == FERRY_OK; s++) {
             fy_segment segment = fy_batch_segment(batch, s, own->pairs->tasks, own->segments);
-            status             = fy_deal_add(deal, &segment, error);
+            status = fy_deal_add(deal, &segment, error);
         }
     }
     return status;
@@ -157,7 +157,7 @@ static ferry_status take_turns(const fy_debt *debts, size_t n, bool eager, uint3
 static ferry_status link_all(fy_relaying *r, ferry_error *error)
 {
     const fy_network *network = r->job->network;
-    uint32_t         *turn    = fy_alloc(network->n_ranks, sizeof *turn);
+    uint32_t *turn = fy_alloc(network->n_ranks, sizeof *turn);
     if (turn == NULL) {
         return fy_fail_no_memory(error, "the ports of a schedule");
     }
@@ -181,12 +181,12 @@ static ferry_status link_all(fy_relaying *r, ferry_error *error)
 static ferry_status relaying_init(fy_relaying *r, ferry_error *error)
 {
     const fy_network *network = r->job->network;
-    size_t            n = network->n_ranks, nodes = network->n_nodes;
-    r->rest      = fy_alloc_zeroed(2 * n, sizeof *r->rest);
+    size_t n = network->n_ranks, nodes = network->n_nodes;
+    r->rest = fy_alloc_zeroed(2 * n, sizeof *r->rest);
     r->node_rest = fy_alloc_zeroed(2 * nodes, sizeof *r->node_rest);
-    r->busy      = fy_alloc_zeroed(2 * n, sizeof *r->busy);
+    r->busy = fy_alloc_zeroed(2 * n, sizeof *r->busy);
     r->transfers = fy_alloc(n, sizeof *r->transfers);
-    r->half      = r->job->duplex == FERRY_DUPLEX_HALF;
+    r->half = r->job->duplex == FERRY_DUPLEX_HALF;
     if (r->rest == NULL || r->node_rest == NULL || r->busy == NULL || r->transfers == NULL) {
         return fy_fail_no_memory(error, "the ports of a schedule");
     }
@@ -195,7 +195,7 @@ static ferry_status relaying_init(fy_relaying *r, ferry_error *error)
         add_group(r, &r->groups.groups[i]);
     }
     r->ranks.most_causes = most_causes(r);
-    ferry_status status  = link_all(r, error);
+    ferry_status status = link_all(r, error);
     if (status == FERRY_OK) {
         fy_relay_set_rules(r);
     }
@@ -205,11 +205,11 @@ static ferry_status relaying_init(fy_relaying *r, ferry_error *error)
 static ferry_status deal_relayed(const fy_job *job, double chunk_bytes, bool chain, fy_deal *deal,
                                  ferry_error *error)
 {
-    fy_pairs    own = {0};
-    fy_relaying r   = {.job = job, .deal = deal, .chain = chain};
+    fy_pairs own = {0};
+    fy_relaying r = {.job = job, .deal = deal, .chain = chain};
     r.chunk_bytes = chunk_bytes < (double)job->slot_bytes ? (uint64_t)chunk_bytes : job->slot_bytes;
     r.chunk_bytes = fy_max(r.chunk_bytes, 1);
-    r.chunk_time  = (double)r.chunk_bytes / job->network->rank_rate[job->bound.rank];
+    r.chunk_time = (double)r.chunk_bytes / job->network->rank_rate[job->bound.rank];
     ferry_status status = fy_groups_init(job, r.chunk_bytes, &r.groups, error);
     if (status == FERRY_OK) {
         status = check_effort(&r, error);
@@ -248,7 +248,7 @@ ferry_status fy_deal_chained(const fy_job *job, double chunk_bytes, fy_deal *dea
 
 ferry_status fy_relay_fan_out(const fy_job *job, uint32_t *most_receivers_out, ferry_error *error)
 {
-    fy_groups    groups;
+    fy_groups groups;
     ferry_status status = fy_groups_init(job, job->slot_bytes, &groups, error);
     if (status == FERRY_OK) {
         uint32_t most = 0;

@@ -17,12 +17,12 @@ typedef struct fy_group {
     uint32_t low;     /* words below are full at every member */
     uint32_t top;     /* words from here on are empty but at the sender */
     uint32_t n_nodes; /* that members live on, the sender's first; 0 where nodes do not limit */
-    double   rate;    /* at which its chunks travel */
-    size_t   members; /* into fy_groups.ranks, and .place: the number among the group's nodes */
-    size_t   nodes;   /* into fy_groups.nodes */
-    size_t   tasks;   /* into fy_groups.tasks: content by content, receiver by receiver */
-    size_t   chunks;  /* into fy_groups.chunks: n_chunks + 1 places */
-    size_t   have;    /* into fy_groups.have: sets of members, twice of nodes, and two more */
+    double rate;      /* at which its chunks travel */
+    size_t members;   /* into fy_groups.ranks, and .place: the number among the group's nodes */
+    size_t nodes;     /* into fy_groups.nodes */
+    size_t tasks;     /* into fy_groups.tasks: content by content, receiver by receiver */
+    size_t chunks;    /* into fy_groups.chunks: n_chunks + 1 places */
+    size_t have;      /* into fy_groups.have: sets of members, twice of nodes, and two more */
 } fy_group;
 
 /* Where a chunk begins. */
@@ -33,20 +33,20 @@ typedef struct fy_chunk_begin {
 
 typedef struct fy_groups {
     const fy_pairs *pairs;
-    fy_group       *groups;
-    size_t          n_groups, group_capacity;
-    uint32_t       *ranks;
-    uint32_t       *place;
-    size_t          n_ranks, rank_capacity;
-    uint32_t       *nodes;
-    size_t          n_nodes, node_capacity;
-    uint32_t       *tasks;
-    size_t          n_tasks, task_capacity;
+    fy_group *groups;
+    size_t n_groups, group_capacity;
+    uint32_t *ranks;
+    uint32_t *place;
+    size_t n_ranks, rank_capacity;
+    uint32_t *nodes;
+    size_t n_nodes, node_capacity;
+    uint32_t *tasks;
+    size_t n_tasks, task_capacity;
     fy_chunk_begin *chunks;
-    size_t          n_chunks, chunk_capacity;
-    uint64_t       *have;
-    size_t          n_have;
-    bool           *is_grouped; /* [n_tasks of the pairs] */
+    size_t n_chunks, chunk_capacity;
+    uint64_t *have;
+    size_t n_have;
+    bool *is_grouped; /* [n_tasks of the pairs] */
 } fy_groups;
 
 /*
@@ -56,7 +56,7 @@ typedef struct fy_groups {
  */
 ferry_status fy_groups_init(const fy_job *job, uint64_t chunk_bytes, fy_groups *groups,
                             ferry_error *error);
-void         fy_groups_cleanup(fy_groups *groups);
+void fy_groups_cleanup(fy_groups *groups);
 
 /* A chunk from one member to another as a batch of the deal; from member 0 it is no relay. */
 ferry_status fy_groups_deal(const fy_groups *groups, const fy_group *group, uint32_t chunk,

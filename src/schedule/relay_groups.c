@@ -10,26 +10,26 @@
 /* Ports that could not send, or take in, everything directly within the bound. */
 typedef struct strain {
     const fy_job *job;
-    double       *out;      /* [n_ranks] time, all receivers counted */
-    double       *node_out; /* [n_nodes] */
-    double       *node_in;
+    double *out;      /* [n_ranks] time, all receivers counted */
+    double *node_out; /* [n_nodes] */
+    double *node_in;
 } strain;
 
 static ferry_status strain_init(strain *s, const fy_job *job, ferry_error *error)
 {
     const fy_network *network = job->network;
-    size_t            n = network->n_ranks, nodes = network->n_nodes;
-    *s     = (strain){.job = job};
+    size_t n = network->n_ranks, nodes = network->n_nodes;
+    *s = (strain){.job = job};
     s->out = fy_alloc_zeroed(n + 2 * nodes, sizeof *s->out);
     if (s->out == NULL) {
         return fy_fail_no_memory(error, "the loads of ranks");
     }
     s->node_out = s->out + n;
-    s->node_in  = s->node_out + nodes;
+    s->node_in = s->node_out + nodes;
     for (uint32_t i = 0; i < job->pairs->n_pairs; i++) {
-        const fy_pair *pair  = &job->pairs->pairs[i];
-        double         bytes = (double)pair->bytes;
-        double         rate  = fy_network_rate(network, pair->from, pair->to);
+        const fy_pair *pair = &job->pairs->pairs[i];
+        double bytes = (double)pair->bytes;
+        double rate = fy_network_rate(network, pair->from, pair->to);
         s->out[pair->from] += bytes / rate;
         if (job->duplex == FERRY_DUPLEX_HALF) {
             s->out[pair->to] += bytes / rate;
@@ -47,7 +47,7 @@ static ferry_status strain_init(strain *s, const fy_job *job, ferry_error *error
 static bool may_pay(const strain *s, const fy_pair *pair)
 {
     const fy_network *network = s->job->network;
-    double            limit   = 1.001 * s->job->bound.time;
+    double limit = 1.001 * s->job->bound.time;
     if (s->out[pair->from] > limit) {
         return true;
     }
@@ -56,14 +56,14 @@ static bool may_pay(const strain *s, const fy_pair *pair)
 }
 
 typedef struct grouping {
-    fy_groups       *groups;
-    bool            *pays; /* [n_contents] */
-    fy_contents      contents;
-    strain           strain;
-    fy_index         index;     /* of groups by sender and receivers */
-    uint32_t        *group_of;  /* [contents] or UINT32_MAX */
+    fy_groups *groups;
+    bool *pays; /* [n_contents] */
+    fy_contents contents;
+    strain strain;
+    fy_index index;             /* of groups by sender and receivers */
+    uint32_t *group_of;         /* [contents] or UINT32_MAX */
     fy_content_task *receivers; /* tasks of one content, one per receiver */
-    size_t           receiver_capacity;
+    size_t receiver_capacity;
 } grouping;
 
 static void find_paying(grouping *g)
@@ -71,7 +71,7 @@ static void find_paying(grouping *g)
     const fy_pairs *pairs = g->groups->pairs;
     for (uint32_t i = 0; i < pairs->n_pairs; i++) {
         const fy_pair *pair = &pairs->pairs[i];
-        bool           pays = may_pay(&g->strain, pair);
+        bool pays = may_pay(&g->strain, pair);
         for (uint32_t t = pair->first; pays && t < pair->first + pair->n_tasks; t++) {
             if (pairs->tasks[t].content != FY_NO_CONTENT) {
                 g->pays[pairs->tasks[t].content] = true;
@@ -85,7 +85,7 @@ static ferry_status list_receivers(grouping *g, uint32_t content, uint32_t *n_ou
                                    ferry_error *error)
 {
     const fy_content *c = &g->contents.contents[content];
-    uint32_t          n = 0;
+    uint32_t n = 0;
     if (!fy_reserve((void **)&g->receivers, &g->receiver_capacity, c->end - c->begin,
                     sizeof *g->receivers)) {
         return fy_fail_no_memory(error, "the receivers of a content");
@@ -125,9 +125,9 @@ static ferry_status add_group(grouping *g, uint32_t from, uint32_t n, uint64_t h
         !fy_index_insert(&g->index, hash, (uint32_t)all->n_groups)) {
         return fy_fail_no_memory(error, "the groups of receivers");
     }
-    *number_out                  = (uint32_t)all->n_groups;
+    *number_out = (uint32_t)all->n_groups;
     all->groups[all->n_groups++] = (fy_group){.n_members = n + 1, .members = all->n_ranks};
-    all->ranks[all->n_ranks++]   = from;
+    all->ranks[all->n_ranks++] = from;
     for (uint32_t i = 0; i < n; i++) {
         all->ranks[all->n_ranks++] = g->receivers[i].to;
     }
@@ -155,7 +155,7 @@ static ferry_status assign_contents(grouping *g, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
     for (uint32_t c = 0; c < g->contents.n && status == FERRY_OK; c++) {
-        uint32_t n     = 0;
+        uint32_t n = 0;
         g->group_of[c] = UINT32_MAX;
         if (g->pays[c]) {
             status = list_receivers(g, c, &n, error);
@@ -172,11 +172,11 @@ static ferry_status assign_contents(grouping *g, ferry_error *error)
 
 static ferry_status list_tasks(grouping *g, ferry_error *error)
 {
-    fy_groups   *all    = g->groups;
+    fy_groups *all = g->groups;
     ferry_status status = FERRY_OK;
     for (size_t i = 0; i < all->n_groups; i++) {
         fy_group *group = &all->groups[i];
-        group->tasks    = all->n_tasks;
+        group->tasks = all->n_tasks;
         all->n_tasks += (size_t)group->n_contents * (group->n_members - 1);
         group->n_contents = 0;
     }
@@ -190,10 +190,10 @@ static ferry_status list_tasks(grouping *g, ferry_error *error)
             continue;
         }
         fy_group *group = &all->groups[g->group_of[c]];
-        status          = list_receivers(g, c, &n, error);
+        status = list_receivers(g, c, &n, error);
         for (uint32_t i = 0; i < n && status == FERRY_OK; i++) {
             all->tasks[group->tasks + (size_t)group->n_contents * n + i] = g->receivers[i].task;
-            all->is_grouped[g->receivers[i].task]                        = true;
+            all->is_grouped[g->receivers[i].task] = true;
         }
         group->n_contents++;
     }
@@ -225,7 +225,7 @@ static fy_chunk_begin end_chunk(const fy_groups *groups, const fy_group *group,
     uint64_t bytes = 0;
     for (uint32_t n = 0; n < max_tasks && place.content < group->n_contents; n++) {
         const fy_task *task = content_task(groups, group, place.content);
-        uint64_t       left = task->bytes - place.offset, part = fy_min(left, chunk_bytes - bytes);
+        uint64_t left = task->bytes - place.offset, part = fy_min(left, chunk_bytes - bytes);
         part -= part < left ? part % task->element : 0;
         if (part == 0 && n == 0) {
             part = task->element;
@@ -264,17 +264,17 @@ static ferry_status cut_chunks(const fy_job *job, fy_groups *groups, uint64_t ch
 {
     ferry_status status = FERRY_OK;
     for (size_t i = 0; i < groups->n_groups && status == FERRY_OK; i++) {
-        fy_group      *group = &groups->groups[i];
+        fy_group *group = &groups->groups[i];
         fy_chunk_begin place = {0};
-        uint64_t       even  = even_chunk(groups, group, chunk_bytes);
-        group->chunks        = groups->n_chunks;
+        uint64_t even = even_chunk(groups, group, chunk_bytes);
+        group->chunks = groups->n_chunks;
         while (place.content < group->n_contents && status == FERRY_OK) {
             status = add_chunk(groups, place.content, place.offset, error);
-            place  = end_chunk(groups, group, place, even, job->max_tasks);
+            place = end_chunk(groups, group, place, even, job->max_tasks);
         }
         group->n_chunks = (uint32_t)(groups->n_chunks - group->chunks);
-        group->n_words  = (group->n_chunks + 63) / 64;
-        group->have     = groups->n_have;
+        group->n_words = (group->n_chunks + 63) / 64;
+        group->have = groups->n_have;
         groups->n_have += (size_t)group->n_words * (group->n_members + 2 * group->n_nodes + 2);
         if (status == FERRY_OK) {
             status = add_chunk(groups, place.content, 0, error);
@@ -301,7 +301,7 @@ static void fill_senders(fy_groups *groups)
 {
     for (size_t i = 0; i < groups->n_groups; i++) {
         const fy_group *group = &groups->groups[i];
-        uint64_t       *have  = fy_group_have(groups, group, 0);
+        uint64_t *have = fy_group_have(groups, group, 0);
         for (uint32_t chunk = 0; chunk < group->n_chunks; chunk++) {
             have[chunk / 64] |= (uint64_t)1 << (chunk % 64);
         }
@@ -315,28 +315,28 @@ static void fill_senders(fy_groups *groups)
 static ferry_status place_members(const fy_job *job, fy_groups *groups, ferry_error *error)
 {
     const fy_network *network = job->network;
-    groups->place             = fy_alloc_zeroed(groups->n_ranks, sizeof *groups->place);
+    groups->place = fy_alloc_zeroed(groups->n_ranks, sizeof *groups->place);
     if (groups->place == NULL) {
         return fy_fail_no_memory(error, "the nodes of groups");
     }
     for (size_t i = 0; network->n_nodes != 0 && i < groups->n_groups; i++) {
-        fy_group       *group = &groups->groups[i];
+        fy_group *group = &groups->groups[i];
         const uint32_t *ranks = groups->ranks + group->members;
-        uint32_t        home = fy_network_node(network, ranks[0]), last = home, number = 0;
+        uint32_t home = fy_network_node(network, ranks[0]), last = home, number = 0;
         if (!fy_reserve((void **)&groups->nodes, &groups->node_capacity,
                         groups->n_nodes + group->n_members, sizeof *groups->nodes)) {
             return fy_fail_no_memory(error, "the nodes of groups");
         }
-        group->nodes                     = groups->n_nodes;
+        group->nodes = groups->n_nodes;
         groups->nodes[groups->n_nodes++] = home;
-        group->n_nodes                   = 1;
+        group->n_nodes = 1;
         for (uint32_t m = 1; m < group->n_members; m++) { /* receivers are in order of nodes */
             uint32_t node = fy_network_node(network, ranks[m]);
             if (node != last && node != home) {
-                number                           = group->n_nodes++;
+                number = group->n_nodes++;
                 groups->nodes[groups->n_nodes++] = node;
             }
-            last                              = node == home ? last : node;
+            last = node == home ? last : node;
             groups->place[group->members + m] = node == home ? 0 : number;
         }
     }
@@ -347,7 +347,7 @@ static ferry_status place_members(const fy_job *job, fy_groups *groups, ferry_er
 static void set_rates(const fy_job *job, fy_groups *groups)
 {
     for (size_t i = 0; i < groups->n_groups; i++) {
-        fy_group       *group = &groups->groups[i];
+        fy_group *group = &groups->groups[i];
         const uint32_t *ranks = groups->ranks + group->members;
         for (uint32_t m = 1; m < group->n_members; m++) {
             double rate = fy_network_rate(job->network, ranks[0], ranks[m]);
@@ -369,11 +369,11 @@ static void grouping_cleanup(grouping *g)
 ferry_status fy_groups_init(const fy_job *job, uint64_t chunk_bytes, fy_groups *groups,
                             ferry_error *error)
 {
-    grouping g          = {.groups = groups};
-    *groups             = (fy_groups){.pairs = job->pairs};
-    groups->is_grouped  = fy_alloc_zeroed(job->pairs->n_tasks, sizeof *groups->is_grouped);
-    g.pays              = fy_alloc_zeroed(job->pairs->n_contents, sizeof *g.pays);
-    g.group_of          = fy_alloc(job->pairs->n_contents, sizeof *g.group_of);
+    grouping g = {.groups = groups};
+    *groups = (fy_groups){.pairs = job->pairs};
+    groups->is_grouped = fy_alloc_zeroed(job->pairs->n_tasks, sizeof *groups->is_grouped);
+    g.pays = fy_alloc_zeroed(job->pairs->n_contents, sizeof *g.pays);
+    g.group_of = fy_alloc(job->pairs->n_contents, sizeof *g.group_of);
     ferry_status status = strain_init(&g.strain, job, error);
     if (status == FERRY_OK &&
         (groups->is_grouped == NULL || g.pays == NULL || g.group_of == NULL)) {
@@ -421,7 +421,7 @@ void fy_groups_cleanup(fy_groups *groups)
 uint64_t fy_group_chunk_bytes(const fy_groups *groups, const fy_group *group, uint32_t chunk)
 {
     const fy_chunk_begin *begin = groups->chunks + group->chunks + chunk;
-    uint64_t              bytes = 0;
+    uint64_t bytes = 0;
     for (uint32_t c = begin->content; c <= begin[1].content && c < group->n_contents; c++) {
         bytes += c == begin[1].content ? begin[1].offset : content_task(groups, group, c)->bytes;
     }
@@ -432,20 +432,20 @@ ferry_status fy_groups_deal(const fy_groups *groups, const fy_group *group, uint
                             uint32_t from_member, uint32_t to_member, uint32_t round, fy_deal *deal,
                             ferry_error *error)
 {
-    const uint32_t       *ranks = groups->ranks + group->members;
+    const uint32_t *ranks = groups->ranks + group->members;
     const fy_chunk_begin *begin = groups->chunks + group->chunks + chunk;
     ferry_status status = fy_deal_open(deal, ranks[from_member], ranks[to_member], round, error);
     for (uint32_t c = begin->content; c <= begin[1].content && status == FERRY_OK; c++) {
         if (c == begin[1].content && begin[1].offset == 0) {
             break;
         }
-        const uint32_t *row    = groups->tasks + group->tasks + (size_t)c * (group->n_members - 1);
-        const fy_task  *task   = &groups->pairs->tasks[row[to_member - 1]];
-        uint64_t        offset = c == begin->content ? begin->offset : 0;
-        uint64_t        end    = c == begin[1].content ? begin[1].offset : task->bytes;
-        fy_segment segment     = {.task_id = task->id, .first_byte = offset, .bytes = end - offset};
+        const uint32_t *row = groups->tasks + group->tasks + (size_t)c * (group->n_members - 1);
+        const fy_task *task = &groups->pairs->tasks[row[to_member - 1]];
+        uint64_t offset = c == begin->content ? begin->offset : 0;
+        uint64_t end = c == begin[1].content ? begin[1].offset : task->bytes;
+        fy_segment segment = {.task_id = task->id, .first_byte = offset, .bytes = end - offset};
         if (from_member != 0) {
-            segment.is_relayed    = true;
+            segment.is_relayed = true;
             segment.relay_task_id = groups->pairs->tasks[row[from_member - 1]].id;
         }
         status = fy_deal_add(deal, &segment, error);

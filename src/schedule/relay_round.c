@@ -72,8 +72,8 @@ static uint32_t chunk_for_rank(const fy_relaying *r, const fy_cause *cause)
         return r->own.hands[cause->to_member].rest > 0 ? 0 : NONE;
     }
     const fy_group *group = &r->groups.groups[cause->group];
-    const uint64_t *from  = fy_group_have(&r->groups, group, cause->from_member);
-    const uint64_t *to    = fy_group_have(&r->groups, group, cause->to_member);
+    const uint64_t *from = fy_group_have(&r->groups, group, cause->from_member);
+    const uint64_t *to = fy_group_have(&r->groups, group, cause->to_member);
     if (cause->from_member == 0) {
         uint32_t fresh = first_bit(group, from, fy_group_released(&r->groups, group), to);
         if (fresh != NONE) {
@@ -90,8 +90,8 @@ static uint32_t chunk_for_node(const fy_relaying *r, const fy_cause *cause)
         return r->own.hands[cause->to_member].rest > 0 ? 0 : NONE;
     }
     const fy_group *group = &r->groups.groups[cause->group];
-    const uint64_t *from  = fy_group_node_ready(&r->groups, group, cause->from_member);
-    const uint64_t *to    = fy_group_node_have(&r->groups, group, cause->to_member);
+    const uint64_t *from = fy_group_node_ready(&r->groups, group, cause->from_member);
+    const uint64_t *to = fy_group_node_have(&r->groups, group, cause->to_member);
     if (cause->from_member == 0) {
         uint32_t fresh = first_bit(group, from, fy_group_outside(&r->groups, group), to);
         if (fresh != NONE) {
@@ -144,7 +144,7 @@ static void note(fy_relaying *r, const fy_transfer *t)
 static bool rank_edge_usable(void *context, uint32_t edge)
 {
     const fy_relaying *r = context;
-    uint32_t           n = r->job->network->n_ranks;
+    uint32_t n = r->job->network->n_ranks;
     if (r->busy[r->ranks.left[edge]] || r->busy[n + r->ranks.right[edge]]) {
         return false;
     }
@@ -248,7 +248,7 @@ static bool choose_cause(const fy_relaying *r, const fy_links *links, uint32_t e
     *cause_out = NULL;
     for (uint32_t i = links->begin[edge]; i < links->begin[edge + 1]; i++) {
         const fy_cause *cause = &links->causes[i];
-        uint32_t        chunk = chunk_for(r, cause);
+        uint32_t chunk = chunk_for(r, cause);
         if (chunk == NONE) {
             continue;
         }
@@ -289,9 +289,9 @@ static uint32_t choose_receiver(const fy_relaying *r, const fy_group *group, uin
 {
     const uint32_t *ranks = r->groups.ranks + group->members;
     const uint32_t *where = r->groups.place + group->members;
-    const fy_debt  *rest  = r->rest + r->job->network->n_ranks;
-    const bool     *busy  = r->busy + r->job->network->n_ranks;
-    uint32_t        best = NONE, k = group->n_members - 1;
+    const fy_debt *rest = r->rest + r->job->network->n_ranks;
+    const bool *busy = r->busy + r->job->network->n_ranks;
+    uint32_t best = NONE, k = group->n_members - 1;
     for (uint32_t i = 0; i < k; i++) {
         uint32_t m = (i + r->round) % k + 1;
         if (where[m] == place && !busy[ranks[m]] &&
@@ -306,7 +306,7 @@ static uint32_t choose_receiver(const fy_relaying *r, const fy_group *group, uin
 static void cross(fy_relaying *r, uint32_t edge)
 {
     const fy_cause *cause;
-    uint32_t        chunk = NONE, n = r->job->network->n_ranks;
+    uint32_t chunk = NONE, n = r->job->network->n_ranks;
     if (!choose_cause(r, &r->nodes, edge, chunk_for_node, &cause, &chunk)) {
         return;
     }
@@ -318,8 +318,8 @@ static void cross(fy_relaying *r, uint32_t edge)
         }
     } else {
         const fy_group *group = &r->groups.groups[cause->group];
-        t.is_open             = true;
-        t.to_member           = choose_receiver(r, group, cause->to_member, chunk);
+        t.is_open = true;
+        t.to_member = choose_receiver(r, group, cause->to_member, chunk);
         if (t.to_member == NONE) {
             return;
         }
@@ -339,13 +339,13 @@ static void settle_crossings(fy_relaying *r)
         if (t.is_open) {
             const fy_group *group = &r->groups.groups[t.group];
             const uint32_t *place = r->groups.place + group->members;
-            uint32_t        from  = choose_sender(r, group, t.from_member, t.chunk);
+            uint32_t from = choose_sender(r, group, t.from_member, t.chunk);
             if (from == NONE) {
                 clear_bit(fy_group_node_have(&r->groups, group, place[t.to_member]), t.chunk);
                 continue;
             }
             t.from_member = from;
-            t.is_open     = false;
+            t.is_open = false;
             occupy_sender(r, r->groups.ranks[group->members + from]);
         }
         r->transfers[kept++] = t;
@@ -357,7 +357,7 @@ static void settle_crossings(fy_relaying *r)
 static uint32_t lanes_of(const fy_relaying *r, uint32_t node)
 {
     const fy_network *network = r->job->network;
-    double            lanes =
+    double lanes =
         network->node_rate[node] / network->rank_rate[node * network->ranks_per_node] + 1e-9;
     return lanes < 1                         ? 1
            : lanes > network->ranks_per_node ? network->ranks_per_node
@@ -391,7 +391,7 @@ static void play_nodes(fy_relaying *r, fy_port *ports)
 static void send_over(fy_relaying *r, uint32_t edge)
 {
     const fy_cause *cause;
-    uint32_t        chunk = NONE;
+    uint32_t chunk = NONE;
     if (choose_cause(r, &r->ranks, edge, chunk_for_rank, &cause, &chunk)) {
         note(r, &(fy_transfer){cause->group, chunk, cause->from_member, cause->to_member, false});
     }
@@ -434,7 +434,7 @@ static void count_down(fy_relaying *r, uint32_t from, uint32_t to, uint64_t byte
                        bool is_new, bool is_new_outside)
 {
     const fy_network *network = r->job->network;
-    uint32_t          n = network->n_ranks, nodes = network->n_nodes;
+    uint32_t n = network->n_ranks, nodes = network->n_nodes;
     pay(&r->rest[n + to], bytes, rate);
     if (is_new) {
         pay(&r->rest[from], bytes, rate);
@@ -451,11 +451,11 @@ static void count_down(fy_relaying *r, uint32_t from, uint32_t to, uint64_t byte
 
 static ferry_status send_own(fy_relaying *r, uint32_t pair, uint32_t round, ferry_error *error)
 {
-    const fy_pair *p      = &r->own.pairs->pairs[pair];
-    uint64_t       bytes  = 0;
-    uint64_t       rest   = r->own.hands[pair].rest;
-    uint64_t       even   = fy_ceil_div(rest, fy_ceil_div(rest, r->chunk_bytes));
-    ferry_status   status = fy_deal_take(&r->own, pair, round, even, &bytes, error);
+    const fy_pair *p = &r->own.pairs->pairs[pair];
+    uint64_t bytes = 0;
+    uint64_t rest = r->own.hands[pair].rest;
+    uint64_t even = fy_ceil_div(rest, fy_ceil_div(rest, r->chunk_bytes));
+    ferry_status status = fy_deal_take(&r->own, pair, round, even, &bytes, error);
     if (status == FERRY_OK && bytes == 0) { /* not one element fits a chunk */
         status = fy_deal_take(&r->own, pair, round, r->own.pairs->largest_element, &bytes, error);
     }
@@ -481,14 +481,14 @@ static ferry_status send_chunk(fy_relaying *r, const fy_transfer *t, uint32_t ro
     if (t->group == FY_OWN) {
         return send_own(r, t->to_member, round, error);
     }
-    fy_group       *group    = &r->groups.groups[t->group];
-    const uint32_t *ranks    = r->groups.ranks + group->members;
-    const uint32_t *place    = r->groups.place + group->members;
-    uint64_t       *released = fy_group_released(&r->groups, group);
-    uint64_t       *outside  = fy_group_outside(&r->groups, group);
-    uint64_t        bytes    = fy_group_chunk_bytes(&r->groups, group, t->chunk);
-    bool            is_new   = t->from_member == 0 && !has_bit(released, t->chunk);
-    bool            leaves   = place[t->from_member] == 0 && place[t->to_member] != 0;
+    fy_group *group = &r->groups.groups[t->group];
+    const uint32_t *ranks = r->groups.ranks + group->members;
+    const uint32_t *place = r->groups.place + group->members;
+    uint64_t *released = fy_group_released(&r->groups, group);
+    uint64_t *outside = fy_group_outside(&r->groups, group);
+    uint64_t bytes = fy_group_chunk_bytes(&r->groups, group, t->chunk);
+    bool is_new = t->from_member == 0 && !has_bit(released, t->chunk);
+    bool leaves = place[t->from_member] == 0 && place[t->to_member] != 0;
     count_down(r, ranks[t->from_member], ranks[t->to_member], bytes, group->rate, is_new,
                leaves && !has_bit(outside, t->chunk));
     set_bit(fy_group_have(&r->groups, group, t->to_member), t->chunk);
@@ -518,9 +518,9 @@ static double largest(const fy_debt *debts, uint32_t n)
 static void set_match(fy_relaying *r, fy_match *match, bool (*usable)(void *, uint32_t),
                       bool (*critical)(void *, uint32_t))
 {
-    match->context  = r;
-    match->usable   = usable;
-    match->spent    = never_spent;
+    match->context = r;
+    match->usable = usable;
+    match->spent = never_spent;
     match->critical = critical;
 }
 
@@ -546,11 +546,11 @@ static void close_words(fy_relaying *r)
 
 ferry_status fy_relay_round(fy_relaying *r, uint32_t round, fy_port *ports, ferry_error *error)
 {
-    uint32_t     n = r->job->network->n_ranks, nodes = r->job->network->n_nodes;
+    uint32_t n = r->job->network->n_ranks, nodes = r->job->network->n_nodes;
     ferry_status status = FERRY_OK;
-    r->horizon          = fmax(largest(r->rest, 2 * n), largest(r->node_rest, 2 * nodes));
-    r->n_transfers      = 0;
-    r->round            = round;
+    r->horizon = fmax(largest(r->rest, 2 * n), largest(r->node_rest, 2 * nodes));
+    r->n_transfers = 0;
+    r->round = round;
     close_words(r);
     memset(r->busy, 0, 2 * (size_t)n * sizeof *r->busy);
     if (nodes != 0 && !r->chain) {

@@ -22,7 +22,7 @@ typedef struct page {
 } page;
 
 typedef struct port {
-    page  *pages;
+    page *pages;
     size_t n_pages, capacity;
     size_t n_full; /* leading pages that have every bit: pages[i].number == i for them */
 } port;
@@ -59,7 +59,7 @@ static const uint64_t *words_of(const port *p, uint64_t number, size_t *at)
 static uint64_t first_free(const port *a, const port *b)
 {
     uint64_t number = a->n_full > b->n_full ? a->n_full : b->n_full;
-    size_t   i = find_page(a, number), j = find_page(b, number);
+    size_t i = find_page(a, number), j = find_page(b, number);
     for (;; number++) {
         const uint64_t *x = words_of(a, number, &i), *y = words_of(b, number, &j);
         for (unsigned w = 0; w < PAGE_WORDS; w++) {
@@ -83,7 +83,7 @@ static bool is_full(const page *p)
 static bool use_round(port *p, uint64_t round)
 {
     uint64_t number = round / PAGE_ROUNDS;
-    size_t   at     = find_page(p, number);
+    size_t at = find_page(p, number);
     if (at == p->n_pages || p->pages[at].number != number) {
         if (!fy_reserve((void **)&p->pages, &p->capacity, p->n_pages + 1, sizeof *p->pages)) {
             return false;
@@ -138,7 +138,7 @@ static ferry_status place_batches(port *send, port *recv, uint32_t n_ranks, uint
             return fy_fail_no_memory(error, "the rounds of a rank");
         }
         round_out[i] = (uint32_t)round;
-        n_rounds     = fy_max(n_rounds, round + 1);
+        n_rounds = fy_max(n_rounds, round + 1);
     }
     *n_rounds_out = (uint32_t)n_rounds;
     return FERRY_OK;
@@ -149,11 +149,11 @@ ferry_status fy_first_fit(uint32_t n_ranks, uint64_t n_batches, const uint32_t *
                           uint32_t *n_rounds_out, ferry_error *error)
 {
     size_t n_ports = half ? n_ranks : (size_t)n_ranks * 2;
-    port  *send    = fy_alloc_zeroed(n_ports, sizeof *send);
+    port *send = fy_alloc_zeroed(n_ports, sizeof *send);
     if (send == NULL) {
         return fy_fail_no_memory(error, "the ports of all ranks");
     }
-    port        *recv = half ? send : send + n_ranks;
+    port *recv = half ? send : send + n_ranks;
     ferry_status status =
         place_batches(send, recv, n_ranks, n_batches, from, to, round_out, n_rounds_out, error);
     for (size_t i = 0; i < n_ports; i++) {

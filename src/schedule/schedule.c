@@ -23,7 +23,7 @@ void ferry_schedule_destroy(ferry_schedule *schedule)
     fy_free(schedule);
 }
 
-ferry_status ferry_schedule_get_report(const ferry_schedule  *schedule,
+ferry_status ferry_schedule_get_report(const ferry_schedule *schedule,
                                        ferry_schedule_report *report_out, ferry_error *error)
 {
     if (schedule == NULL) {
@@ -51,13 +51,13 @@ ferry_status ferry_schedule_batch_at(const ferry_schedule *schedule, uint64_t in
         return status;
     }
     const fy_batch *batch = &schedule->batches[index];
-    ferry_batch     copy  = {.struct_size   = sizeof copy,
-                             .round         = batch->round,
-                             .from          = batch->from,
-                             .to            = batch->to,
-                             .bytes         = batch->bytes,
-                             .first_segment = batch->first_segment,
-                             .n_segments    = batch->n_segments};
+    ferry_batch copy = {.struct_size = sizeof copy,
+                        .round = batch->round,
+                        .from = batch->from,
+                        .to = batch->to,
+                        .bytes = batch->bytes,
+                        .first_segment = batch->first_segment,
+                        .n_segments = batch->n_segments};
     return fy_copy_out(&copy, sizeof copy, batch_out, "ferry_batch", error);
 }
 
@@ -88,13 +88,13 @@ ferry_status ferry_schedule_segment_at(const ferry_schedule *schedule, uint64_t 
     if (status != FERRY_OK) {
         return status;
     }
-    fy_segment    segment = segment_at(schedule, index);
-    ferry_segment copy    = {.struct_size   = sizeof copy,
-                             .task_id       = segment.task_id,
-                             .first_byte    = segment.first_byte,
-                             .bytes         = segment.bytes,
-                             .is_relayed    = segment.is_relayed,
-                             .relay_task_id = segment.relay_task_id};
+    fy_segment segment = segment_at(schedule, index);
+    ferry_segment copy = {.struct_size = sizeof copy,
+                          .task_id = segment.task_id,
+                          .first_byte = segment.first_byte,
+                          .bytes = segment.bytes,
+                          .is_relayed = segment.is_relayed,
+                          .relay_task_id = segment.relay_task_id};
     return fy_copy_out(&copy, sizeof copy, segment_out, "ferry_segment", error);
 }
 

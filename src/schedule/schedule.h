@@ -28,34 +28,34 @@ typedef struct fy_task {
 /* Rates in bytes per unit of time. */
 typedef struct fy_node_port {
     uint32_t node;
-    double   rank_rate;
-    double   node_rate;
+    double rank_rate;
+    double node_rate;
 } fy_node_port;
 
 struct ferry_cluster {
-    uint32_t      ranks_per_node;
-    double        rank_rate;
-    double        node_rate;
-    double        latency;
-    size_t        n_overrides, override_capacity;
+    uint32_t ranks_per_node;
+    double rank_rate;
+    double node_rate;
+    double latency;
+    size_t n_overrides, override_capacity;
     fy_node_port *overrides; /* by ascending node */
 };
 
 /* What a rank's and a node's port take each way, spelled out for a world. */
 typedef struct fy_network {
-    bool     has_seconds;
+    bool has_seconds;
     uint32_t n_ranks;
     uint32_t n_nodes; /* 0: no node limits any traffic */
     uint32_t ranks_per_node;
-    double   latency;
-    double  *rank_rate; /* [n_ranks] */
-    double  *node_rate; /* [n_nodes] */
+    double latency;
+    double *rank_rate; /* [n_ranks] */
+    double *node_rate; /* [n_nodes] */
 } fy_network;
 
 /* cluster NULL: one byte per unit of time, no latency, no nodes. */
 ferry_status fy_network_init(const ferry_cluster *cluster, uint32_t n_ranks,
                              fy_network *network_out, ferry_error *error);
-void         fy_network_cleanup(fy_network *network);
+void fy_network_cleanup(fy_network *network);
 
 static inline uint32_t fy_network_node(const fy_network *network, uint32_t rank)
 {
@@ -75,7 +75,7 @@ typedef struct fy_segment {
     uint64_t first_byte;
     uint64_t bytes;
     uint64_t relay_task_id; /* counts where is_relayed */
-    bool     is_relayed;
+    bool is_relayed;
 } fy_segment;
 
 /*
@@ -101,29 +101,29 @@ typedef struct fy_batch {
  * their sender what it passes on.
  */
 struct ferry_schedule {
-    fy_network            network;
+    fy_network network;
     ferry_schedule_report report;
-    uint32_t              duplex;
-    uint64_t              slot_bytes;
-    fy_batch             *batches;
-    uint64_t              n_batches;
-    fy_segment           *segments; /* NULL: not listed */
-    fy_task              *tasks;    /* what batches are told by where they are not */
-    uint64_t              n_segments;
-    uint64_t             *wait_begin; /* [n_batches + 1] into waits; NULL: nothing is relayed */
-    uint64_t             *waits;      /* numbers of earlier batches, each once per batch */
-    uint64_t             *send_begin; /* [n_ranks + 1] into sends */
-    uint64_t             *sends;      /* batch numbers, by sender, in order */
-    uint64_t             *recv_begin;
-    uint64_t             *recvs;
-    double               *idle; /* [n_ranks] under the port model */
-    fy_hash128            digest;
+    uint32_t duplex;
+    uint64_t slot_bytes;
+    fy_batch *batches;
+    uint64_t n_batches;
+    fy_segment *segments; /* NULL: not listed */
+    fy_task *tasks;       /* what batches are told by where they are not */
+    uint64_t n_segments;
+    uint64_t *wait_begin; /* [n_batches + 1] into waits; NULL: nothing is relayed */
+    uint64_t *waits;      /* numbers of earlier batches, each once per batch */
+    uint64_t *send_begin; /* [n_ranks + 1] into sends */
+    uint64_t *sends;      /* batch numbers, by sender, in order */
+    uint64_t *recv_begin;
+    uint64_t *recvs;
+    double *idle; /* [n_ranks] under the port model */
+    fy_hash128 digest;
     /*
      * Of a part, which holds the batches of one rank alone: lists and idle are that rank's only
      * ([2] and [1]), waits those of what it sends; the network has neither rates nor nodes; report
      * and digest are the whole's.
      */
-    bool     is_part;
+    bool is_part;
     uint32_t part_rank;
 };
 
@@ -139,9 +139,9 @@ static inline fy_segment fy_batch_segment(const fy_batch *batch, uint32_t number
     if (segments != NULL) {
         return segments[batch->first_segment + number];
     }
-    const fy_task *part  = &tasks[batch->first_task + number];
-    uint64_t       begin = number == 0 ? batch->begin : 0;
-    uint64_t       end   = number + 1 == batch->n_segments ? batch->end : part->bytes;
+    const fy_task *part = &tasks[batch->first_task + number];
+    uint64_t begin = number == 0 ? batch->begin : 0;
+    uint64_t end = number + 1 == batch->n_segments ? batch->end : part->bytes;
     return (fy_segment){.task_id = part->id, .first_byte = begin, .bytes = end - begin};
 }
 

@@ -22,7 +22,7 @@ ferry_status ferry_scheduled_batches_create(uint32_t n_pes, ferry_scheduled_batc
         return fy_fail_no_memory(error, "a list of batches");
     }
     batches->n_pes = n_pes;
-    *batches_out   = batches;
+    *batches_out = batches;
     return FERRY_OK;
 }
 
@@ -42,25 +42,25 @@ ferry_status fy_scheduled_append(ferry_scheduled_batches *batches, uint32_t from
                                  uint32_t index, uint64_t bytes, ferry_error *error)
 {
     uint32_t **columns[4] = {&batches->from, &batches->to, &batches->index, &batches->iteration};
-    size_t     n          = batches->n_batches;
-    bool       fits       = fy_reserve((void **)&batches->bytes, &batches->capacities[4], n + 1,
-                                       sizeof *batches->bytes);
+    size_t n = batches->n_batches;
+    bool fits = fy_reserve((void **)&batches->bytes, &batches->capacities[4], n + 1,
+                           sizeof *batches->bytes);
     for (size_t c = 0; c < 4 && fits; c++) {
         fits = fy_reserve((void **)columns[c], &batches->capacities[c], n + 1, sizeof **columns[c]);
     }
     if (!fits) {
         return fy_fail_no_memory(error, "a list of batches");
     }
-    batches->from[n]      = from;
-    batches->to[n]        = to;
-    batches->index[n]     = index;
+    batches->from[n] = from;
+    batches->to[n] = to;
+    batches->index[n] = index;
     batches->iteration[n] = FERRY_NO_ITERATION;
-    batches->bytes[n]     = bytes;
-    batches->n_batches    = n + 1;
+    batches->bytes[n] = bytes;
+    batches->n_batches = n + 1;
     return FERRY_OK;
 }
 
-ferry_status ferry_scheduled_batches_add(ferry_scheduled_batches     *batches,
+ferry_status ferry_scheduled_batches_add(ferry_scheduled_batches *batches,
                                          const ferry_scheduled_batch *batch, ferry_error *error)
 {
     if (batches == NULL || batch == NULL) {
@@ -69,7 +69,7 @@ ferry_status ferry_scheduled_batches_add(ferry_scheduled_batches     *batches,
                        "FERRY_SCHEDULED_BATCH_INIT");
     }
     ferry_scheduled_batch b;
-    ferry_status          status = fy_take_scheduled_batch(batch, &b, error);
+    ferry_status status = fy_take_scheduled_batch(batch, &b, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -100,10 +100,10 @@ uint64_t ferry_scheduled_batches_count(const ferry_scheduled_batches *batches)
 static ferry_scheduled_batch batch_at(const ferry_scheduled_batches *batches, size_t i)
 {
     return (ferry_scheduled_batch){.struct_size = sizeof(ferry_scheduled_batch),
-                                   .source      = batches->from[i],
+                                   .source = batches->from[i],
                                    .destination = batches->to[i],
                                    .batch_index = batches->index[i],
-                                   .iteration   = batches->iteration[i],
+                                   .iteration = batches->iteration[i],
                                    .total_bytes = batches->bytes[i]};
 }
 
@@ -154,11 +154,11 @@ static ferry_status sort_batches(ferry_scheduled_batches *batches, ferry_error *
     }
     fy_sort(sorted, n, sizeof *sorted, compare_batches);
     for (i = 0; i < n; i++) {
-        batches->from[i]      = sorted[i].source;
-        batches->to[i]        = sorted[i].destination;
-        batches->index[i]     = sorted[i].batch_index;
+        batches->from[i] = sorted[i].source;
+        batches->to[i] = sorted[i].destination;
+        batches->index[i] = sorted[i].batch_index;
         batches->iteration[i] = sorted[i].iteration;
-        batches->bytes[i]     = sorted[i].total_bytes;
+        batches->bytes[i] = sorted[i].total_bytes;
     }
     fy_free(sorted);
     return FERRY_OK;
@@ -181,8 +181,8 @@ static ferry_status count_batch(uint64_t *n, uint64_t *total, uint64_t bytes, ui
 
 ferry_status fy_scheduled_check(const ferry_scheduled_batches *batches, ferry_error *error)
 {
-    size_t    n_pes = batches->n_pes;
-    uint64_t *n     = fy_alloc_zeroed(n_pes * 4, sizeof *n);
+    size_t n_pes = batches->n_pes;
+    uint64_t *n = fy_alloc_zeroed(n_pes * 4, sizeof *n);
     if (n == NULL) {
         return fy_fail_no_memory(error, "the degrees of all PEs");
     }
@@ -219,7 +219,7 @@ ferry_status ferry_assign_iterations(ferry_scheduled_batches *batches, uint32_t 
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "assigning iterations needs a list of batches and a place for their number");
     }
-    uint32_t    *rounds = NULL;
+    uint32_t *rounds = NULL;
     ferry_status status = sort_batches(batches, error);
     if (status == FERRY_OK) {
         status = check_distinct(batches, error);
@@ -236,9 +236,9 @@ ferry_status ferry_assign_iterations(ferry_scheduled_batches *batches, uint32_t 
     }
     if (status == FERRY_OK) {
         fy_free(batches->iteration);
-        batches->iteration     = rounds;
+        batches->iteration = rounds;
         batches->capacities[3] = batches->n_batches;
-        rounds                 = NULL;
+        rounds = NULL;
     }
     fy_free(rounds);
     return status;
@@ -256,16 +256,16 @@ ferry_status ferry_has_conflict(const ferry_scheduled_batch *batch, uint32_t ite
                        duplex);
     }
     ferry_scheduled_batch own;
-    ferry_status          status = fy_take_scheduled_batch(batch, &own, error);
+    ferry_status status = fy_take_scheduled_batch(batch, &own, error);
     if (status != FERRY_OK) {
         return status;
     }
-    const ferry_scheduled_batches *all  = all_batches;
-    uint32_t                       from = own.source, to = own.destination;
-    bool                           conflict = false;
+    const ferry_scheduled_batches *all = all_batches;
+    uint32_t from = own.source, to = own.destination;
+    bool conflict = false;
     for (size_t i = 0; i < all->n_batches && !conflict; i++) {
         bool is_same = all->from[i] == from && all->to[i] == to && all->index[i] == own.batch_index;
-        bool meets   = all->from[i] == from || all->to[i] == to ||
+        bool meets = all->from[i] == from || all->to[i] == to ||
                      (duplex == FERRY_DUPLEX_HALF && (all->from[i] == to || all->to[i] == from));
         conflict = all->iteration[i] == iteration && !is_same && meets;
     }
@@ -279,12 +279,12 @@ fy_hash128 fy_scheduled_hash(const ferry_scheduled_batches *batches)
 {
     static const uint64_t places[5] = {1, 2, 3, 4, 5};
     const uint32_t *columns[4] = {batches->from, batches->to, batches->index, batches->iteration};
-    size_t          n          = batches->n_batches;
-    uint64_t        words[15];
+    size_t n = batches->n_batches;
+    uint64_t words[15];
     for (size_t c = 0; c < 5; c++) {
-        fy_hash128 hash  = c < 4 ? fy_hash128_of(columns[c], n * sizeof **columns)
-                                 : fy_hash128_of(batches->bytes, n * sizeof *batches->bytes);
-        words[3 * c]     = places[c];
+        fy_hash128 hash = c < 4 ? fy_hash128_of(columns[c], n * sizeof **columns)
+                                : fy_hash128_of(batches->bytes, n * sizeof *batches->bytes);
+        words[3 * c] = places[c];
         words[3 * c + 1] = hash.low;
         words[3 * c + 2] = hash.high;
     }
@@ -295,9 +295,9 @@ ferry_status fy_local_schedule_create(const ferry_scheduled_batches *batches, ui
                                       uint32_t n_iterations, ferry_local_schedule **schedule_out,
                                       ferry_error *error)
 {
-    ferry_local_schedule *s     = fy_alloc_zeroed(1, sizeof *s);
-    uint64_t             *begin = fy_alloc_zeroed((size_t)n_iterations + 2, sizeof *begin);
-    size_t                n     = 0;
+    ferry_local_schedule *s = fy_alloc_zeroed(1, sizeof *s);
+    uint64_t *begin = fy_alloc_zeroed((size_t)n_iterations + 2, sizeof *begin);
+    size_t n = 0;
     for (size_t i = 0; begin != NULL && i < batches->n_batches; i++) {
         if (batches->from[i] == my_pe || batches->to[i] == my_pe) {
             begin[batches->iteration[i] + 2]++;

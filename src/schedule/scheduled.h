@@ -11,9 +11,9 @@
 
 /* Columns, as the rules take them: batch i is (from[i], to[i], index[i]). */
 struct ferry_scheduled_batches {
-    uint32_t  n_pes;
-    size_t    n_batches;
-    size_t    capacities[5];
+    uint32_t n_pes;
+    size_t n_batches;
+    size_t capacities[5];
     uint32_t *from;
     uint32_t *to;
     uint32_t *index;
@@ -34,11 +34,11 @@ ferry_status fy_scheduled_check(const ferry_scheduled_batches *batches, ferry_er
 fy_hash128 fy_scheduled_hash(const ferry_scheduled_batches *batches);
 
 struct ferry_local_schedule {
-    uint32_t               my_pe;
-    uint32_t               n_iterations;
-    uint64_t              *begin; /* [n_iterations + 1] into batches */
+    uint32_t my_pe;
+    uint32_t n_iterations;
+    uint64_t *begin; /* [n_iterations + 1] into batches */
     ferry_scheduled_batch *batches;
-    fy_hash128             digest;
+    fy_hash128 digest;
 };
 
 /* The part of one PE of batches that have iterations below n_iterations. No digest yet. */

@@ -25,7 +25,7 @@ ferry_status fy_cut_task(uint64_t task_id, uint64_t bytes, uint64_t element_byte
                        (unsigned long long)element_bytes);
     }
     uint64_t full = slot_bytes - slot_bytes % element_bytes;
-    *cut_out      = (fy_cut){bytes, full, fy_ceil_div(bytes, full)};
+    *cut_out = (fy_cut){bytes, full, fy_ceil_div(bytes, full)};
     return FERRY_OK;
 }
 
@@ -47,7 +47,7 @@ ferry_status ferry_segment_range(uint64_t bytes, uint64_t element_bytes, uint64_
                                  uint64_t segment_index, uint64_t *first_byte_out,
                                  uint64_t *bytes_out, ferry_error *error)
 {
-    fy_cut       cut;
+    fy_cut cut;
     ferry_status status = fy_cut_task(0, bytes, element_bytes, slot_bytes, &cut, error);
     if (status != FERRY_OK) {
         return status;
@@ -58,6 +58,6 @@ ferry_status ferry_segment_range(uint64_t bytes, uint64_t element_bytes, uint64_
                        (unsigned long long)segment_index, (unsigned long long)cut.n_segments);
     }
     *first_byte_out = fy_cut_first_byte(&cut, segment_index);
-    *bytes_out      = fy_cut_bytes(&cut, segment_index);
+    *bytes_out = fy_cut_bytes(&cut, segment_index);
     return FERRY_OK;
 }

@@ -19,43 +19,43 @@ static ferry_status check_options(const ferry_simulation_options *options, ferry
 /* Seconds on the wire, by receiver, of all that one rank sends; leaves by_receiver all zero. */
 static void consider_links(ferry_simulation *simulation, uint32_t from, double *by_receiver)
 {
-    const ferry_schedule    *s      = simulation->schedule;
+    const ferry_schedule *s = simulation->schedule;
     ferry_simulation_report *report = &simulation->report;
     for (uint64_t i = s->send_begin[from]; i < s->send_begin[from + 1]; i++) {
         uint64_t batch = s->sends[i];
         by_receiver[s->batches[batch].to] += simulation->end[batch] - simulation->start[batch];
     }
     for (uint64_t i = s->send_begin[from]; i < s->send_begin[from + 1]; i++) {
-        uint32_t to      = s->batches[s->sends[i]].to;
-        double   seconds = by_receiver[to];
-        by_receiver[to]  = 0;
+        uint32_t to = s->batches[s->sends[i]].to;
+        double seconds = by_receiver[to];
+        by_receiver[to] = 0;
         if (seconds > report->slowest_seconds ||
             (seconds == report->slowest_seconds && seconds > 0 && from == report->slowest_from &&
              to < report->slowest_to)) {
             report->slowest_seconds = seconds;
-            report->slowest_from    = from;
-            report->slowest_to      = to;
+            report->slowest_from = from;
+            report->slowest_to = to;
         }
     }
 }
 
 static ferry_status fill_report(ferry_simulation *simulation, double seconds, ferry_error *error)
 {
-    uint32_t                 n_ranks     = simulation->schedule->network.n_ranks;
-    ferry_simulation_report *report      = &simulation->report;
-    double                  *by_receiver = fy_alloc_zeroed(n_ranks, sizeof *by_receiver);
+    uint32_t n_ranks = simulation->schedule->network.n_ranks;
+    ferry_simulation_report *report = &simulation->report;
+    double *by_receiver = fy_alloc_zeroed(n_ranks, sizeof *by_receiver);
     if (by_receiver == NULL) {
         return fy_fail_no_memory(error, "the links of a simulation");
     }
-    *report         = (ferry_simulation_report)FERRY_SIMULATION_REPORT_INIT;
+    *report = (ferry_simulation_report)FERRY_SIMULATION_REPORT_INIT;
     report->seconds = seconds;
     for (uint32_t rank = 0; rank < n_ranks; rank++) {
         ferry_simulation_rank *found = &simulation->ranks[rank];
-        found->struct_size           = sizeof *found;
-        found->idle                  = seconds > found->busy ? seconds - found->busy : 0;
+        found->struct_size = sizeof *found;
+        found->idle = seconds > found->busy ? seconds - found->busy : 0;
         if (found->peak_slot_bytes > report->peak_slot_bytes) {
             report->peak_slot_bytes = found->peak_slot_bytes;
-            report->peak_slot_rank  = rank;
+            report->peak_slot_rank = rank;
         }
         consider_links(simulation, rank, by_receiver);
     }
@@ -65,12 +65,12 @@ static ferry_status fill_report(ferry_simulation *simulation, double seconds, fe
 
 static ferry_status simulate(ferry_simulation *simulation, ferry_error *error)
 {
-    const ferry_schedule *s         = simulation->schedule;
-    size_t                n_batches = (size_t)s->n_batches;
-    double                seconds   = 0;
+    const ferry_schedule *s = simulation->schedule;
+    size_t n_batches = (size_t)s->n_batches;
+    double seconds = 0;
     simulation->ranks = fy_alloc_zeroed(s->network.n_ranks, sizeof *simulation->ranks);
     simulation->start = fy_alloc(n_batches, sizeof *simulation->start);
-    simulation->end   = fy_alloc(n_batches, sizeof *simulation->end);
+    simulation->end = fy_alloc(n_batches, sizeof *simulation->end);
     if (simulation->ranks == NULL || simulation->start == NULL || simulation->end == NULL) {
         return fy_fail_no_memory(error, "a simulation");
     }
@@ -78,7 +78,7 @@ static ferry_status simulate(ferry_simulation *simulation, ferry_error *error)
     return status == FERRY_OK ? fill_report(simulation, seconds, error) : status;
 }
 
-ferry_status ferry_simulation_create(const ferry_schedule           *schedule,
+ferry_status ferry_simulation_create(const ferry_schedule *schedule,
                                      const ferry_simulation_options *options,
                                      ferry_simulation **simulation_out, ferry_error *error)
 {
@@ -102,13 +102,13 @@ ferry_status ferry_simulation_create(const ferry_schedule           *schedule,
         return fy_fail_no_memory(error, "a simulation");
     }
     simulation->schedule = schedule;
-    simulation->options  = own;
-    status               = simulate(simulation, error);
+    simulation->options = own;
+    status = simulate(simulation, error);
     if (status != FERRY_OK) {
         goto out;
     }
     *simulation_out = simulation;
-    simulation      = NULL; /* the caller owns it now */
+    simulation = NULL; /* the caller owns it now */
 out:
     ferry_simulation_destroy(simulation);
     return status;
@@ -124,7 +124,7 @@ void ferry_simulation_destroy(ferry_simulation *simulation)
     }
 }
 
-ferry_status ferry_simulation_get_report(const ferry_simulation  *simulation,
+ferry_status ferry_simulation_get_report(const ferry_simulation *simulation,
                                          ferry_simulation_report *report_out, ferry_error *error)
 {
     if (simulation == NULL || report_out == NULL) {
@@ -164,6 +164,6 @@ ferry_status ferry_simulation_batch_time(const ferry_simulation *simulation, uin
                        (unsigned long long)simulation->schedule->n_batches);
     }
     *start_out = simulation->start[batch];
-    *end_out   = simulation->end[batch];
+    *end_out = simulation->end[batch];
     return FERRY_OK;
 }

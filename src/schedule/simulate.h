@@ -6,12 +6,12 @@
 
 /* What a simulation found. Immutable once it is made. */
 struct ferry_simulation {
-    const ferry_schedule    *schedule; /* the caller's */
+    const ferry_schedule *schedule; /* the caller's */
     ferry_simulation_options options;
-    ferry_simulation_report  report;
-    ferry_simulation_rank   *ranks; /* [n_ranks] */
-    double                  *start; /* [n_batches] on the wire */
-    double                  *end;   /* [n_batches] off the wire */
+    ferry_simulation_report report;
+    ferry_simulation_rank *ranks; /* [n_ranks] */
+    double *start;                /* [n_batches] on the wire */
+    double *end;                  /* [n_batches] off the wire */
 };
 
 /*

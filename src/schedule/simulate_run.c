@@ -32,28 +32,28 @@ typedef struct rank_state {
     uint32_t send_slots; /* taken */
     uint32_t recv_slots;
     uint32_t next_waiter; /* who waits for the same batch */
-    uint8_t  wire;        /* of the batch that it sends: a wire_state */
-    bool     is_receiving;
-    bool     is_packing;
-    bool     is_unpacking;
-    bool     is_restless;
-    double   busy_since;
+    uint8_t wire;         /* of the batch that it sends: a wire_state */
+    bool is_receiving;
+    bool is_packing;
+    bool is_unpacking;
+    bool is_restless;
+    double busy_since;
 } rank_state;
 
 typedef struct run {
-    ferry_simulation     *simulation;
+    ferry_simulation *simulation;
     const ferry_schedule *schedule;
-    bool                  packs; /* packing takes time */
-    double                now;
-    double                last_end;
-    uint64_t              n_placed;
-    rank_state           *ranks;
-    uint32_t             *restless;
-    uint32_t              n_restless;
-    bool                 *is_placed;    /* [n_batches]; NULL: nothing is relayed */
-    uint32_t             *first_waiter; /* [n_batches] ranks; NULL likewise */
-    fy_timers             timers; /* of each rank: the wire out of it; then packing; unpacking */
-    fy_flows              flows;
+    bool packs; /* packing takes time */
+    double now;
+    double last_end;
+    uint64_t n_placed;
+    rank_state *ranks;
+    uint32_t *restless;
+    uint32_t n_restless;
+    bool *is_placed;        /* [n_batches]; NULL: nothing is relayed */
+    uint32_t *first_waiter; /* [n_batches] ranks; NULL likewise */
+    fy_timers timers;       /* of each rank: the wire out of it; then packing; unpacking */
+    fy_flows flows;
 } run;
 
 static uint64_t send_end(const run *r, uint32_t rank)
@@ -81,14 +81,14 @@ static uint64_t head_of_recvs(const run *r, uint32_t rank)
 static void disturb(run *r, uint32_t rank)
 {
     if (!r->ranks[rank].is_restless) {
-        r->ranks[rank].is_restless   = true;
+        r->ranks[rank].is_restless = true;
         r->restless[r->n_restless++] = rank;
     }
 }
 
 static void take_slot(run *r, uint32_t rank, uint64_t bytes)
 {
-    rank_state            *state = &r->ranks[rank];
+    rank_state *state = &r->ranks[rank];
     ferry_simulation_rank *found = &r->simulation->ranks[rank];
     state->slot_bytes += bytes;
     if (state->slot_bytes > found->peak_slot_bytes) {
@@ -114,24 +114,24 @@ static uint64_t find_wait(const run *r, uint64_t batch, uint64_t position)
 /* Whether all that a batch passes on is in place. If not, its sender hears of what is missing. */
 static bool has_everything(run *r, uint32_t rank, uint64_t batch)
 {
-    const ferry_schedule *s     = r->schedule;
-    rank_state           *state = &r->ranks[rank];
+    const ferry_schedule *s = r->schedule;
+    rank_state *state = &r->ranks[rank];
     if (s->wait_begin == NULL) {
         return true;
     }
-    bool     is_new   = state->waits_for != batch;
+    bool is_new = state->waits_for != batch;
     uint64_t position = find_wait(r, batch, is_new ? s->wait_begin[batch] : state->wait);
     if (position == s->wait_begin[batch + 1]) {
-        state->wait      = position;
+        state->wait = position;
         state->waits_for = batch;
         return true;
     }
     if (is_new || state->wait != position) {
-        uint64_t wanted         = s->waits[position];
-        state->next_waiter      = r->first_waiter[wanted];
+        uint64_t wanted = s->waits[position];
+        state->next_waiter = r->first_waiter[wanted];
         r->first_waiter[wanted] = rank;
-        state->wait             = position;
-        state->waits_for        = batch;
+        state->wait = position;
+        state->waits_for = batch;
     }
     return false;
 }
@@ -147,7 +147,7 @@ static void try_pack(run *r, uint32_t rank)
     if (!has_everything(r, rank, batch)) {
         return;
     }
-    uint64_t bytes    = r->schedule->batches[batch].bytes;
+    uint64_t bytes = r->schedule->batches[batch].bytes;
     state->is_packing = true;
     state->send_slots++;
     take_slot(r, rank, bytes);
@@ -161,7 +161,7 @@ static void try_unpack(run *r, uint32_t rank)
     if (state->is_unpacking || state->next_unpack == state->n_arrived) {
         return;
     }
-    uint64_t bytes      = r->schedule->batches[r->schedule->recvs[state->next_unpack]].bytes;
+    uint64_t bytes = r->schedule->batches[r->schedule->recvs[state->next_unpack]].bytes;
     state->is_unpacking = true;
     fy_timers_set(&r->timers, 2 * r->schedule->network.n_ranks + rank,
                   r->now + (double)bytes / r->simulation->options.pack_bytes_per_s);
@@ -180,7 +180,7 @@ static bool comes_later(const run *r, uint64_t batch, uint64_t other)
 
 static bool ports_are_free(const run *r, uint64_t batch)
 {
-    const fy_batch   *b    = &r->schedule->batches[batch];
+    const fy_batch *b = &r->schedule->batches[batch];
     const rank_state *from = &r->ranks[b->from], *to = &r->ranks[b->to];
     if (from->wire != WIRE_FREE || to->is_receiving) {
         return false;
@@ -228,9 +228,9 @@ static void begin_flow(run *r, const fy_batch *b)
 
 static void start(run *r, uint64_t batch)
 {
-    const fy_batch   *b       = &r->schedule->batches[batch];
+    const fy_batch *b = &r->schedule->batches[batch];
     const fy_network *network = &r->schedule->network;
-    rank_state       *from = &r->ranks[b->from], *to = &r->ranks[b->to];
+    rank_state *from = &r->ranks[b->from], *to = &r->ranks[b->to];
     r->simulation->start[batch] = r->now;
     begin_busy(r, b->from);
     begin_busy(r, b->to);
@@ -253,7 +253,7 @@ static void start(run *r, uint64_t batch)
         return;
     }
     double rate = fy_network_rate(network, b->from, b->to);
-    from->wire  = WIRE_LASTS;
+    from->wire = WIRE_LASTS;
     fy_timers_set(&r->timers, b->from, r->now + (network->latency + (double)b->bytes / rate));
 }
 
@@ -262,7 +262,7 @@ static void try_start(run *r, uint64_t batch)
     if (batch == NO_BATCH) {
         return;
     }
-    const fy_batch   *b    = &r->schedule->batches[batch];
+    const fy_batch *b = &r->schedule->batches[batch];
     const rank_state *from = &r->ranks[b->from];
     if (batch != head_of_sends(r, b->from) || batch != head_of_recvs(r, b->to) ||
         !ports_are_free(r, batch) ||
@@ -277,7 +277,7 @@ static void try_start(run *r, uint64_t batch)
 static void start_what_may(run *r)
 {
     while (r->n_restless > 0) {
-        uint32_t rank              = r->restless[--r->n_restless];
+        uint32_t rank = r->restless[--r->n_restless];
         r->ranks[rank].is_restless = false;
         try_pack(r, rank);
         try_start(r, head_of_sends(r, rank));
@@ -292,13 +292,13 @@ static void place(run *r, uint64_t batch)
     r->ranks[rank].recv_slots--;
     r->ranks[rank].slot_bytes -= r->schedule->batches[batch].bytes;
     r->simulation->ranks[rank].end = r->now;
-    r->last_end                    = r->now;
+    r->last_end = r->now;
     disturb(r, rank);
     if (r->is_placed == NULL) {
         return;
     }
     r->is_placed[batch] = true;
-    uint32_t waiter     = r->first_waiter[batch];
+    uint32_t waiter = r->first_waiter[batch];
     while (waiter != NO_RANK) {
         disturb(r, waiter);
         waiter = r->ranks[waiter].next_waiter;
@@ -307,16 +307,16 @@ static void place(run *r, uint64_t batch)
 
 static void end_wire(run *r, uint32_t rank)
 {
-    rank_state     *from  = &r->ranks[rank];
-    uint64_t        batch = r->schedule->sends[from->next_send - 1];
-    const fy_batch *b     = &r->schedule->batches[batch];
-    rank_state     *to    = &r->ranks[b->to];
+    rank_state *from = &r->ranks[rank];
+    uint64_t batch = r->schedule->sends[from->next_send - 1];
+    const fy_batch *b = &r->schedule->batches[batch];
+    rank_state *to = &r->ranks[b->to];
     if (from->wire == WIRE_FLOWS) {
         fy_flows_leave(&r->flows, rank);
     }
     r->simulation->end[batch] = r->now;
-    from->wire                = WIRE_FREE;
-    to->is_receiving          = false;
+    from->wire = WIRE_FREE;
+    to->is_receiving = false;
     from->send_slots--;
     from->slot_bytes -= b->bytes;
     end_busy(r, b->from);
@@ -333,7 +333,7 @@ static void end_wire(run *r, uint32_t rank)
 
 static void end_unpack(run *r, uint32_t rank)
 {
-    rank_state *state   = &r->ranks[rank];
+    rank_state *state = &r->ranks[rank];
     state->is_unpacking = false;
     place(r, r->schedule->recvs[state->next_unpack++]);
     try_unpack(r, rank);
@@ -342,7 +342,7 @@ static void end_unpack(run *r, uint32_t rank)
 static void expire(run *r, uint32_t timer)
 {
     uint32_t n_ranks = r->schedule->network.n_ranks;
-    uint32_t rank    = timer % n_ranks;
+    uint32_t rank = timer % n_ranks;
     if (timer >= 2 * n_ranks) {
         end_unpack(r, rank);
     } else if (timer >= n_ranks) {
@@ -367,8 +367,8 @@ static void settle_flows(run *r)
 
 static void run_events(run *r)
 {
-    bool   has_nodes = r->schedule->network.n_nodes > 0;
-    double slack     = has_nodes ? SAME_MOMENT : 0;
+    bool has_nodes = r->schedule->network.n_nodes > 0;
+    double slack = has_nodes ? SAME_MOMENT : 0;
     for (;;) {
         start_what_may(r);
         if (has_nodes) {
@@ -378,7 +378,7 @@ static void run_events(run *r)
             return;
         }
         double when = r->timers.heap[0].when;
-        r->now      = when > r->now ? when : r->now;
+        r->now = when > r->now ? when : r->now;
         do {
             expire(r, fy_timers_take(&r->timers).id);
         } while (r->timers.n_set > 0 && r->timers.heap[0].when <= r->now * (1 + slack));
@@ -388,9 +388,9 @@ static void run_events(run *r)
 /* What an unfinished batch waits for when nothing moves any more. */
 static uint64_t find_obstacle(const run *r, uint64_t batch)
 {
-    const ferry_schedule *s    = r->schedule;
-    const fy_batch       *b    = &s->batches[batch];
-    uint64_t              head = head_of_sends(r, b->from);
+    const ferry_schedule *s = r->schedule;
+    const fy_batch *b = &s->batches[batch];
+    uint64_t head = head_of_sends(r, b->from);
     if (head != batch) {
         return head;
     }
@@ -410,15 +410,15 @@ static uint64_t find_obstacle(const run *r, uint64_t batch)
 
 static ferry_status fail_stuck(const run *r, ferry_error *error)
 {
-    const ferry_schedule *s     = r->schedule;
-    uint64_t              batch = 0;
+    const ferry_schedule *s = r->schedule;
+    uint64_t batch = 0;
     while (r->simulation->end[batch] >= 0) {
         batch++;
     }
     /* A chain of obstacles as long as there are batches ends in the circle. */
     uint64_t obstacle = find_obstacle(r, batch);
     for (uint64_t i = 0; i < s->n_batches && obstacle != NO_BATCH; i++) {
-        batch    = obstacle;
+        batch = obstacle;
         obstacle = find_obstacle(r, batch);
     }
     const fy_batch *b = &s->batches[batch];
@@ -441,19 +441,19 @@ static void init_ranks(run *r)
 {
     const ferry_schedule *s = r->schedule;
     for (uint32_t i = s->network.n_ranks; i > 0; i--) {
-        uint32_t rank  = i - 1;
-        r->ranks[rank] = (rank_state){.next_pack   = s->send_begin[rank],
-                                      .next_send   = s->send_begin[rank],
-                                      .next_recv   = s->recv_begin[rank],
+        uint32_t rank = i - 1;
+        r->ranks[rank] = (rank_state){.next_pack = s->send_begin[rank],
+                                      .next_send = s->send_begin[rank],
+                                      .next_recv = s->recv_begin[rank],
                                       .next_unpack = s->recv_begin[rank],
-                                      .n_arrived   = s->recv_begin[rank],
-                                      .waits_for   = NO_BATCH,
+                                      .n_arrived = s->recv_begin[rank],
+                                      .waits_for = NO_BATCH,
                                       .next_waiter = NO_RANK};
         disturb(r, rank);
     }
     for (uint64_t b = 0; b < s->n_batches; b++) {
         r->simulation->start[b] = -1;
-        r->simulation->end[b]   = -1;
+        r->simulation->end[b] = -1;
         if (r->first_waiter != NULL) {
             r->first_waiter[b] = NO_RANK;
         }
@@ -462,17 +462,17 @@ static void init_ranks(run *r)
 
 static ferry_status init(run *r, ferry_error *error)
 {
-    const ferry_schedule *s       = r->schedule;
-    uint32_t              n_ranks = s->network.n_ranks;
-    bool                  relays  = s->wait_begin != NULL;
-    r->ranks                      = fy_alloc(n_ranks, sizeof *r->ranks);
-    r->restless                   = fy_alloc(n_ranks, sizeof *r->restless);
-    bool ok                       = fy_timers_init(&r->timers, r->packs ? 3 * n_ranks : n_ranks);
-    ok                            = ok && r->ranks != NULL && r->restless != NULL;
+    const ferry_schedule *s = r->schedule;
+    uint32_t n_ranks = s->network.n_ranks;
+    bool relays = s->wait_begin != NULL;
+    r->ranks = fy_alloc(n_ranks, sizeof *r->ranks);
+    r->restless = fy_alloc(n_ranks, sizeof *r->restless);
+    bool ok = fy_timers_init(&r->timers, r->packs ? 3 * n_ranks : n_ranks);
+    ok = ok && r->ranks != NULL && r->restless != NULL;
     if (relays) {
-        r->is_placed    = fy_alloc_zeroed((size_t)s->n_batches, sizeof *r->is_placed);
+        r->is_placed = fy_alloc_zeroed((size_t)s->n_batches, sizeof *r->is_placed);
         r->first_waiter = fy_alloc((size_t)s->n_batches, sizeof *r->first_waiter);
-        ok              = ok && r->is_placed != NULL && r->first_waiter != NULL;
+        ok = ok && r->is_placed != NULL && r->first_waiter != NULL;
     }
     if (!ok) {
         return fy_fail_no_memory(error, "a simulated schedule");
@@ -484,9 +484,9 @@ static ferry_status init(run *r, ferry_error *error)
 ferry_status fy_simulation_run(ferry_simulation *simulation, double *seconds_out,
                                ferry_error *error)
 {
-    run          r      = {.simulation = simulation,
-                           .schedule   = simulation->schedule,
-                           .packs      = simulation->options.pack_bytes_per_s > 0};
+    run r = {.simulation = simulation,
+             .schedule = simulation->schedule,
+             .packs = simulation->options.pack_bytes_per_s > 0};
     ferry_status status = init(&r, error);
     if (status != FERRY_OK) {
         goto out;

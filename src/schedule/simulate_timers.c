@@ -9,9 +9,9 @@ enum { N_CHILDREN = 4 };
 
 bool fy_timers_init(fy_timers *timers, uint32_t n_timers)
 {
-    timers->heap     = fy_alloc(n_timers, sizeof *timers->heap);
+    timers->heap = fy_alloc(n_timers, sizeof *timers->heap);
     timers->position = fy_alloc(n_timers, sizeof *timers->position);
-    timers->n_set    = 0;
+    timers->n_set = 0;
     if (timers->heap == NULL || timers->position == NULL) {
         return false;
     }
@@ -35,7 +35,7 @@ static bool is_before(const fy_timer *a, const fy_timer *b)
 
 static void put(fy_timers *timers, uint32_t position, fy_timer timer)
 {
-    timers->heap[position]     = timer;
+    timers->heap[position] = timer;
     timers->position[timer.id] = position;
 }
 
@@ -59,7 +59,7 @@ static void sink(fy_timers *timers, uint32_t position, fy_timer timer)
         if (first >= timers->n_set) {
             break;
         }
-        uint32_t end      = timers->n_set - first < N_CHILDREN ? timers->n_set : first + N_CHILDREN;
+        uint32_t end = timers->n_set - first < N_CHILDREN ? timers->n_set : first + N_CHILDREN;
         uint32_t earliest = first;
         for (uint32_t i = first + 1; i < end; i++) {
             if (is_before(&timers->heap[i], &timers->heap[earliest])) {
@@ -77,7 +77,7 @@ static void sink(fy_timers *timers, uint32_t position, fy_timer timer)
 
 void fy_timers_set(fy_timers *timers, uint32_t id, double when)
 {
-    fy_timer timer    = {.when = when, .id = id};
+    fy_timer timer = {.when = when, .id = id};
     uint32_t position = timers->position[id];
     if (position == OFF) {
         rise(timers, timers->n_set++, timer);
@@ -90,7 +90,7 @@ void fy_timers_set(fy_timers *timers, uint32_t id, double when)
 
 fy_timer fy_timers_take(fy_timers *timers)
 {
-    fy_timer first             = timers->heap[0];
+    fy_timer first = timers->heap[0];
     timers->position[first.id] = OFF;
     timers->n_set--;
     if (timers->n_set > 0) {

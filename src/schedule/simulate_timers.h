@@ -11,14 +11,14 @@
  * with the lowest number comes first.
  */
 typedef struct fy_timer {
-    double   when;
+    double when;
     uint32_t id;
 } fy_timer;
 
 typedef struct fy_timers {
     fy_timer *heap;     /* four children to a node: the earliest is heap[0] */
     uint32_t *position; /* [n_timers] in the heap; UINT32_MAX: off */
-    uint32_t  n_set;
+    uint32_t n_set;
 } fy_timers;
 
 /* False when memory is out; fy_timers_cleanup is due either way. */

@@ -16,21 +16,21 @@
 #include <math.h>
 
 typedef struct long_batch {
-    double   time;
+    double time;
     uint32_t batch;
 } long_batch;
 
 typedef struct sorting {
-    fy_match    match;
+    fy_match match;
     long_batch *order; /* [edges] the longest first */
-    uint32_t   *left;
-    uint32_t   *right;
-    bool       *done;
-    uint32_t   *count; /* [vertices] batches left */
-    double     *load;  /* [vertices] time left */
-    uint32_t    most;
-    double      threshold;
-    double      patience; /* ports with more left than this keep their batch */
+    uint32_t *left;
+    uint32_t *right;
+    bool *done;
+    uint32_t *count; /* [vertices] batches left */
+    double *load;    /* [vertices] time left */
+    uint32_t most;
+    double threshold;
+    double patience; /* ports with more left than this keep their batch */
 } sorting;
 
 static bool is_usable(void *context, uint32_t edge)
@@ -73,14 +73,14 @@ static void sorting_cleanup(sorting *s)
 static ferry_status sorting_init(sorting *s, const fy_job *job, const fy_deal *deal,
                                  ferry_error *error)
 {
-    size_t   n       = deal->n_batches;
+    size_t n = deal->n_batches;
     uint32_t n_ranks = job->pairs->n_ranks;
-    *s               = (sorting){0};
-    s->order         = fy_alloc(n, sizeof *s->order);
-    s->left          = fy_alloc(2 * n, sizeof *s->left);
-    s->done          = fy_alloc_zeroed(n, sizeof *s->done);
-    s->count         = fy_alloc_zeroed(2 * (size_t)n_ranks, sizeof *s->count);
-    s->load          = fy_alloc_zeroed(2 * (size_t)n_ranks, sizeof *s->load);
+    *s = (sorting){0};
+    s->order = fy_alloc(n, sizeof *s->order);
+    s->left = fy_alloc(2 * n, sizeof *s->left);
+    s->done = fy_alloc_zeroed(n, sizeof *s->done);
+    s->count = fy_alloc_zeroed(2 * (size_t)n_ranks, sizeof *s->count);
+    s->load = fy_alloc_zeroed(2 * (size_t)n_ranks, sizeof *s->load);
     if (s->order == NULL || s->left == NULL || s->done == NULL || s->count == NULL ||
         s->load == NULL) {
         return fy_fail_no_memory(error, "the batches of a schedule");
@@ -88,15 +88,15 @@ static ferry_status sorting_init(sorting *s, const fy_job *job, const fy_deal *d
     s->right = s->left + n;
     for (size_t i = 0; i < n; i++) {
         const fy_batch *batch = &deal->batches[i];
-        double          rate  = fy_network_rate(job->network, batch->from, batch->to);
-        s->order[i] = (long_batch){.time  = job->network->latency + (double)batch->bytes / rate,
+        double rate = fy_network_rate(job->network, batch->from, batch->to);
+        s->order[i] = (long_batch){.time = job->network->latency + (double)batch->bytes / rate,
                                    .batch = (uint32_t)i};
     }
     fy_sort(s->order, n, sizeof *s->order, longest_first);
     for (size_t i = 0; i < n; i++) {
         const fy_batch *batch = &deal->batches[s->order[i].batch];
-        s->left[i]            = batch->from;
-        s->right[i]           = batch->to;
+        s->left[i] = batch->from;
+        s->right[i] = batch->to;
         s->count[batch->from]++;
         s->count[n_ranks + batch->to]++;
         s->load[batch->from] += s->order[i].time;
@@ -104,9 +104,9 @@ static ferry_status sorting_init(sorting *s, const fy_job *job, const fy_deal *d
     }
     ferry_status status =
         fy_match_init(&s->match, n_ranks, n_ranks, (uint32_t)n, s->left, s->right, error);
-    s->match.context  = s;
-    s->match.usable   = is_usable;
-    s->match.spent    = is_spent;
+    s->match.context = s;
+    s->match.usable = is_usable;
+    s->match.spent = is_spent;
     s->match.critical = is_critical;
     return status;
 }
@@ -155,7 +155,7 @@ static void cover_busiest(sorting *s)
     for (uint32_t v = 0; v < s->match.n_vertices; v++) {
         busiest = s->load[v] > busiest ? s->load[v] : busiest;
     }
-    s->patience  = busiest - s->threshold;
+    s->patience = busiest - s->threshold;
     s->threshold = 0;
     fy_match_begin_phase(&s->match);
     for (uint32_t v = 0; v < s->match.n_vertices; v++) {
@@ -177,9 +177,9 @@ static void take_round(sorting *s, fy_deal *deal, uint32_t round)
         if (edge == FY_UNMATCHED) {
             continue;
         }
-        uint32_t other                            = fy_match_across(&s->match, edge, v);
+        uint32_t other = fy_match_across(&s->match, edge, v);
         deal->batches[s->order[edge].batch].round = round;
-        s->done[edge]                             = true;
+        s->done[edge] = true;
         s->count[v]--;
         s->count[other]--;
         s->load[v] -= s->order[edge].time;
@@ -190,7 +190,7 @@ static void take_round(sorting *s, fy_deal *deal, uint32_t round)
 
 ferry_status fy_deal_sort_rounds(const fy_job *job, fy_deal *deal, ferry_error *error)
 {
-    sorting      s;
+    sorting s;
     ferry_status status = sorting_init(&s, job, deal, error);
     if (status == FERRY_OK && deal->n_batches > 0) {
         double threshold = s.order[0].time;

@@ -21,7 +21,7 @@ ferry_status ferry_task_list_create(uint32_t n_ranks, ferry_task_list **tasks_ou
         return fy_fail_no_memory(error, "a task list");
     }
     list->n_ranks = n_ranks;
-    *tasks_out    = list;
+    *tasks_out = list;
     return FERRY_OK;
 }
 
@@ -65,12 +65,12 @@ static ferry_status append(ferry_task_list *list, const ferry_task *task, ferry_
                     sizeof *list->tasks)) {
         return fy_fail_no_memory(error, "the tasks of a schedule");
     }
-    list->tasks[list->n_tasks++] = (fy_listed_task){.id          = task->task_id,
-                                                    .bytes       = task->bytes,
-                                                    .content     = task->content,
-                                                    .element     = (uint32_t)task->element_bytes,
-                                                    .from        = task->from,
-                                                    .to          = task->to,
+    list->tasks[list->n_tasks++] = (fy_listed_task){.id = task->task_id,
+                                                    .bytes = task->bytes,
+                                                    .content = task->content,
+                                                    .element = (uint32_t)task->element_bytes,
+                                                    .from = task->from,
+                                                    .to = task->to,
                                                     .has_content = task->has_content};
     return FERRY_OK;
 }
@@ -82,7 +82,7 @@ ferry_status ferry_task_list_add(ferry_task_list *tasks, const ferry_task *task,
                        "ferry_task_list_add needs a list and a task that starts as "
                        "FERRY_TASK_INIT");
     }
-    ferry_task   own;
+    ferry_task own;
     ferry_status status = fy_take_task(task, &own, error);
     if (status == FERRY_OK) {
         status = check_task(tasks, &own, error);

@@ -16,13 +16,13 @@ typedef struct fy_listed_task {
     uint32_t element; /* bytes */
     uint32_t from;
     uint32_t to;
-    bool     has_content;
+    bool has_content;
 } fy_listed_task;
 
 struct ferry_task_list {
-    uint32_t        n_ranks;
+    uint32_t n_ranks;
     fy_listed_task *tasks; /* none to oneself */
-    size_t          n_tasks, capacity;
+    size_t n_tasks, capacity;
 };
 
 /* The tasks of one sender for one receiver. */
@@ -42,7 +42,7 @@ struct fy_pairs {
     uint32_t n_contents; /* numbered in the order of what the caller numbered */
     fy_task *tasks;
     fy_pair *pairs;
-    size_t   pair_capacity;
+    size_t pair_capacity;
     uint64_t largest_element;
     uint64_t common_element; /* their least common multiple, or UINT64_MAX */
     uint64_t bytes;
@@ -53,7 +53,7 @@ struct fy_pairs {
  * sender, bytes or element.
  */
 ferry_status fy_pairs_init(const ferry_task_list *list, fy_pairs *pairs, ferry_error *error);
-void         fy_pairs_cleanup(fy_pairs *pairs);
+void fy_pairs_cleanup(fy_pairs *pairs);
 
 /* Those of the tasks that are not left out ([n_tasks]), without contents. */
 ferry_status fy_pairs_without(const fy_pairs *pairs, const bool *left_out, fy_pairs *rest,
@@ -65,17 +65,17 @@ ferry_status fy_pairs_without(const fy_pairs *pairs, const bool *left_out, fy_pa
  * nothing is in memory twice.
  */
 typedef struct fy_pair_maker {
-    fy_pairs   *pairs;
-    uint32_t   *pair_of; /* [n_ranks] by sender: the pair that it was last met in */
-    uint32_t   *n_put;   /* [n_ranks] of that pair's tasks */
-    fy_hash128 *origin;  /* [n_tasks] equal for tasks of one content */
-    uint64_t    n_ids;   /* ids are below */
-    uint32_t    n_all;   /* that were put */
+    fy_pairs *pairs;
+    uint32_t *pair_of;  /* [n_ranks] by sender: the pair that it was last met in */
+    uint32_t *n_put;    /* [n_ranks] of that pair's tasks */
+    fy_hash128 *origin; /* [n_tasks] equal for tasks of one content */
+    uint64_t n_ids;     /* ids are below */
+    uint32_t n_all;     /* that were put */
 } fy_pair_maker;
 
 ferry_status fy_pair_maker_init(fy_pair_maker *maker, uint32_t n_ranks, uint64_t n_ids,
                                 fy_pairs *pairs, ferry_error *error);
-void         fy_pair_maker_cleanup(fy_pair_maker *maker); /* not the pairs */
+void fy_pair_maker_cleanup(fy_pair_maker *maker); /* not the pairs */
 ferry_status fy_pair_maker_count(fy_pair_maker *maker, uint32_t from, uint32_t to,
                                  ferry_error *error);
 /* Between counting and putting. */
@@ -92,7 +92,7 @@ ferry_status fy_pair_maker_finish(fy_pair_maker *maker, ferry_error *error);
  * rank's two directions.
  */
 typedef struct fy_bound {
-    double   time;
+    double time;
     uint32_t reason; /* a ferry_bound_reason */
     uint32_t rank;
 } fy_bound;

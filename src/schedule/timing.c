@@ -8,9 +8,9 @@ static ferry_status step_through(const ferry_schedule *schedule, const fy_timing
                                  ferry_error *error)
 {
     const fy_network *network = &schedule->network;
-    double           *egress  = fy_alloc_zeroed(network->n_ranks, sizeof *egress);
-    double           *ingress = fy_alloc_zeroed(network->n_ranks, sizeof *ingress);
-    ferry_status      status  = FERRY_OK;
+    double *egress = fy_alloc_zeroed(network->n_ranks, sizeof *egress);
+    double *ingress = fy_alloc_zeroed(network->n_ranks, sizeof *ingress);
+    ferry_status status = FERRY_OK;
     if (egress == NULL || ingress == NULL) {
         status = fy_fail_no_memory(error, "the timing of a schedule");
         goto out;
@@ -19,20 +19,20 @@ static ferry_status step_through(const ferry_schedule *schedule, const fy_timing
     double *in = schedule->duplex == FERRY_DUPLEX_HALF ? egress : ingress;
     for (uint64_t b = 0; b < schedule->n_batches; b++) {
         const fy_batch *batch = &schedule->batches[b];
-        double          start = egress[batch->from];
-        start                 = in[batch->to] > start ? in[batch->to] : start;
+        double start = egress[batch->from];
+        start = in[batch->to] > start ? in[batch->to] : start;
         if (schedule->wait_begin != NULL) {
             for (uint64_t w = schedule->wait_begin[b]; w < schedule->wait_begin[b + 1]; w++) {
                 double arrival = timing->end[schedule->waits[w]];
-                start          = arrival > start ? arrival : start;
+                start = arrival > start ? arrival : start;
             }
         }
-        double rate         = fy_network_rate(network, batch->from, batch->to);
-        double end          = start + (network->latency + (double)batch->bytes / rate);
+        double rate = fy_network_rate(network, batch->from, batch->to);
+        double end = start + (network->latency + (double)batch->bytes / rate);
         egress[batch->from] = end;
-        in[batch->to]       = end;
-        timing->start[b]    = start;
-        timing->end[b]      = end;
+        in[batch->to] = end;
+        timing->start[b] = start;
+        timing->end[b] = end;
     }
 out:
     fy_free(egress);
@@ -49,7 +49,7 @@ static double busy_time(const ferry_schedule *schedule, const fy_timing *timing,
 {
     uint64_t send = schedule->send_begin[rank], send_end = schedule->send_begin[rank + 1];
     uint64_t recv = schedule->recv_begin[rank], recv_end = schedule->recv_begin[rank + 1];
-    double   busy = 0, begin = 0, until = 0;
+    double busy = 0, begin = 0, until = 0;
     while (send < send_end || recv < recv_end) {
         uint64_t batch;
         if (recv == recv_end || (send < send_end && timing->start[schedule->sends[send]] <=
@@ -70,10 +70,10 @@ static double busy_time(const ferry_schedule *schedule, const fy_timing *timing,
 ferry_status fy_schedule_time(const ferry_schedule *schedule, double *makespan_out,
                               double *idle_out, ferry_error *error)
 {
-    ferry_status status   = FERRY_OK;
-    double       makespan = 0;
-    fy_timing    timing   = {.start = fy_alloc(schedule->n_batches, sizeof *timing.start),
-                             .end   = fy_alloc(schedule->n_batches, sizeof *timing.end)};
+    ferry_status status = FERRY_OK;
+    double makespan = 0;
+    fy_timing timing = {.start = fy_alloc(schedule->n_batches, sizeof *timing.start),
+                        .end = fy_alloc(schedule->n_batches, sizeof *timing.end)};
     if (timing.start == NULL || timing.end == NULL) {
         status = fy_fail_no_memory(error, "the timing of a schedule");
     } else if (schedule->network.n_nodes == 0) {
@@ -88,7 +88,7 @@ ferry_status fy_schedule_time(const ferry_schedule *schedule, double *makespan_o
         makespan = timing.end[b] > makespan ? timing.end[b] : makespan;
     }
     for (uint32_t rank = 0; rank < schedule->network.n_ranks; rank++) {
-        double idle    = makespan - busy_time(schedule, &timing, rank);
+        double idle = makespan - busy_time(schedule, &timing, rank);
         idle_out[rank] = idle > 0 ? idle : 0;
     }
     *makespan_out = makespan;

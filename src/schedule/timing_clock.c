@@ -7,8 +7,8 @@
 
 ferry_status fy_clock_init(fy_clock *clock, uint32_t n_ranks, ferry_error *error)
 {
-    *clock = (fy_clock){.time  = fy_alloc(n_ranks, sizeof *clock->time),
-                        .heap  = fy_alloc(n_ranks, sizeof *clock->heap),
+    *clock = (fy_clock){.time = fy_alloc(n_ranks, sizeof *clock->time),
+                        .heap = fy_alloc(n_ranks, sizeof *clock->heap),
                         .place = fy_alloc(n_ranks, sizeof *clock->place)};
     if (clock->time == NULL || clock->heap == NULL || clock->place == NULL) {
         fy_clock_cleanup(clock);
@@ -74,8 +74,8 @@ static void sink(fy_clock *clock, uint32_t place, uint32_t rank)
 
 void fy_clock_set(fy_clock *clock, uint32_t rank, double time)
 {
-    uint32_t place    = clock->place[rank];
-    bool     is_later = place != FY_CLOCK_NOWHERE && time > clock->time[rank];
+    uint32_t place = clock->place[rank];
+    bool is_later = place != FY_CLOCK_NOWHERE && time > clock->time[rank];
     clock->time[rank] = time;
     if (place == FY_CLOCK_NOWHERE) {
         place = clock->n_events++;

@@ -25,36 +25,36 @@ typedef enum phase {
 /* What a rank is sending. */
 typedef struct wire {
     uint64_t batch;
-    double   rest_bytes; /* at the time since, of a flow */
-    double   since;
-    double   rate;
-    phase    phase;
+    double rest_bytes; /* at the time since, of a flow */
+    double since;
+    double rate;
+    phase phase;
 } wire;
 
 typedef struct fluid {
     const ferry_schedule *schedule;
-    const fy_timing      *timing;
-    double                now;
-    uint32_t             *n_pending;    /* [n_batches] what must end before a batch starts */
-    uint64_t             *waiter_begin; /* [n_batches + 1] into waiters; NULL: nobody waits */
-    uint64_t             *waiters;      /* the batches that wait for a batch */
-    uint64_t             *next_send;    /* [n_ranks] into sends */
-    uint64_t             *next_recv;    /* [n_ranks] into recvs */
-    wire                 *wires;        /* [n_ranks] by sender */
-    fy_clock              clock;
-    fy_share              share;
+    const fy_timing *timing;
+    double now;
+    uint32_t *n_pending;    /* [n_batches] what must end before a batch starts */
+    uint64_t *waiter_begin; /* [n_batches + 1] into waiters; NULL: nobody waits */
+    uint64_t *waiters;      /* the batches that wait for a batch */
+    uint64_t *next_send;    /* [n_ranks] into sends */
+    uint64_t *next_recv;    /* [n_ranks] into recvs */
+    wire *wires;            /* [n_ranks] by sender */
+    fy_clock clock;
+    fy_share share;
 } fluid;
 
 /* The waits, turned around. */
 static ferry_status list_waiters(fluid *f, ferry_error *error)
 {
     const ferry_schedule *schedule = f->schedule;
-    uint64_t              n        = schedule->n_batches;
+    uint64_t n = schedule->n_batches;
     if (schedule->wait_begin == NULL) {
         return FERRY_OK;
     }
     f->waiter_begin = fy_alloc_zeroed(n + 1, sizeof *f->waiter_begin);
-    f->waiters      = fy_alloc(schedule->wait_begin[n], sizeof *f->waiters);
+    f->waiters = fy_alloc(schedule->wait_begin[n], sizeof *f->waiters);
     if (f->waiter_begin == NULL || f->waiters == NULL) {
         return fy_fail_no_memory(error, "the waits of a schedule");
     }
@@ -75,11 +75,11 @@ static ferry_status list_waiters(fluid *f, ferry_error *error)
 static ferry_status fluid_init(fluid *f, ferry_error *error)
 {
     const ferry_schedule *schedule = f->schedule;
-    uint32_t              n_ranks  = schedule->network.n_ranks;
-    f->n_pending                   = fy_alloc(schedule->n_batches, sizeof *f->n_pending);
-    f->next_send                   = fy_alloc(n_ranks, sizeof *f->next_send);
-    f->next_recv                   = fy_alloc(n_ranks, sizeof *f->next_recv);
-    f->wires                       = fy_alloc(n_ranks, sizeof *f->wires);
+    uint32_t n_ranks = schedule->network.n_ranks;
+    f->n_pending = fy_alloc(schedule->n_batches, sizeof *f->n_pending);
+    f->next_send = fy_alloc(n_ranks, sizeof *f->next_send);
+    f->next_recv = fy_alloc(n_ranks, sizeof *f->next_recv);
+    f->wires = fy_alloc(n_ranks, sizeof *f->wires);
     if (f->n_pending == NULL || f->next_send == NULL || f->next_recv == NULL || f->wires == NULL) {
         return fy_fail_no_memory(error, "the timing of a schedule");
     }
@@ -87,7 +87,7 @@ static ferry_status fluid_init(fluid *f, ferry_error *error)
     memcpy(f->next_recv, schedule->recv_begin, n_ranks * sizeof *f->next_recv);
     for (uint64_t b = 0; b < schedule->n_batches; b++) {
         const uint64_t *waits = schedule->wait_begin;
-        f->n_pending[b]       = 2 + (waits == NULL ? 0 : (uint32_t)(waits[b + 1] - waits[b]));
+        f->n_pending[b] = 2 + (waits == NULL ? 0 : (uint32_t)(waits[b + 1] - waits[b]));
     }
     ferry_status status = list_waiters(f, error);
     if (status == FERRY_OK) {
@@ -115,12 +115,12 @@ static void fluid_cleanup(fluid *f)
 static void start_flow(fluid *f, uint32_t from)
 {
     const fy_network *network = &f->schedule->network;
-    wire             *w       = &f->wires[from];
-    const fy_batch   *batch   = &f->schedule->batches[w->batch];
-    w->phase                  = PHASE_FLOW;
-    w->rest_bytes             = (double)batch->bytes;
-    w->since                  = f->now;
-    w->rate                   = 0;
+    wire *w = &f->wires[from];
+    const fy_batch *batch = &f->schedule->batches[w->batch];
+    w->phase = PHASE_FLOW;
+    w->rest_bytes = (double)batch->bytes;
+    w->since = f->now;
+    w->rate = 0;
     fy_share_add(&f->share, from, fy_network_node(network, from),
                  fy_network_node(network, batch->to), fy_network_rate(network, from, batch->to));
 }
@@ -128,14 +128,14 @@ static void start_flow(fluid *f, uint32_t from)
 static void start_batch(fluid *f, uint64_t number)
 {
     const fy_network *network = &f->schedule->network;
-    const fy_batch   *batch   = &f->schedule->batches[number];
-    wire             *w       = &f->wires[batch->from];
-    w->batch                  = number;
-    f->timing->start[number]  = f->now;
+    const fy_batch *batch = &f->schedule->batches[number];
+    wire *w = &f->wires[batch->from];
+    w->batch = number;
+    f->timing->start[number] = f->now;
     if (batch->bytes == 0 ||
         fy_network_node(network, batch->from) == fy_network_node(network, batch->to)) {
         double rate = fy_network_rate(network, batch->from, batch->to);
-        w->phase    = PHASE_FIXED;
+        w->phase = PHASE_FIXED;
         fy_clock_set(&f->clock, batch->from,
                      f->now + (network->latency + (double)batch->bytes / rate));
     } else if (network->latency > 0) {
@@ -159,11 +159,11 @@ static void release(fluid *f, uint64_t number)
  */
 static void release_next(fluid *f, uint32_t rank, bool send, bool recv)
 {
-    const ferry_schedule *schedule  = f->schedule;
-    bool                  has_send  = f->next_send[rank] < schedule->send_begin[rank + 1];
-    bool                  has_recv  = f->next_recv[rank] < schedule->recv_begin[rank + 1];
-    uint64_t              next_send = has_send ? schedule->sends[f->next_send[rank]] : UINT64_MAX;
-    uint64_t              next_recv = has_recv ? schedule->recvs[f->next_recv[rank]] : UINT64_MAX;
+    const ferry_schedule *schedule = f->schedule;
+    bool has_send = f->next_send[rank] < schedule->send_begin[rank + 1];
+    bool has_recv = f->next_recv[rank] < schedule->recv_begin[rank + 1];
+    uint64_t next_send = has_send ? schedule->sends[f->next_send[rank]] : UINT64_MAX;
+    uint64_t next_recv = has_recv ? schedule->recvs[f->next_recv[rank]] : UINT64_MAX;
     if (schedule->duplex == FERRY_DUPLEX_HALF) {
         send = next_send < next_recv;
         recv = !send;
@@ -178,7 +178,7 @@ static void release_next(fluid *f, uint32_t rank, bool send, bool recv)
 
 static void end_batch(fluid *f, uint64_t number)
 {
-    const fy_batch *batch  = &f->schedule->batches[number];
+    const fy_batch *batch = &f->schedule->batches[number];
     f->timing->end[number] = f->now;
     f->next_send[batch->from]++;
     f->next_recv[batch->to]++;
@@ -195,8 +195,8 @@ static void end_batch(fluid *f, uint64_t number)
 static void take_event(fluid *f, double until)
 {
     uint32_t from = f->clock.heap[0];
-    wire    *w    = &f->wires[from];
-    f->now        = f->clock.time[from];
+    wire *w = &f->wires[from];
+    f->now = f->clock.time[from];
     if (w->phase == PHASE_FLOW) {
         double end = w->since + w->rest_bytes / w->rate;
         if (end > until) {
@@ -218,12 +218,12 @@ static void settle(fluid *f)
     fy_share_settle(&f->share);
     for (uint32_t i = 0; i < f->share.n_changed; i++) {
         uint32_t from = f->share.changed[i];
-        wire    *w    = &f->wires[from];
-        double   rest = w->rest_bytes - w->rate * (f->now - w->since);
+        wire *w = &f->wires[from];
+        double rest = w->rest_bytes - w->rate * (f->now - w->since);
         w->rest_bytes = rest > 0 ? rest : 0;
-        w->since      = f->now;
-        w->rate       = f->share.flows[from].rate;
-        double end    = f->now + w->rest_bytes / w->rate;
+        w->since = f->now;
+        w->rate = f->share.flows[from].rate;
+        double end = f->now + w->rest_bytes / w->rate;
         if (f->clock.place[from] == FY_CLOCK_NOWHERE || end < f->clock.time[from]) {
             fy_clock_set(&f->clock, from, end);
         }
@@ -233,7 +233,7 @@ static void settle(fluid *f)
 ferry_status fy_timing_follow(const ferry_schedule *schedule, const fy_timing *timing,
                               ferry_error *error)
 {
-    fluid        f      = {.schedule = schedule, .timing = timing};
+    fluid f = {.schedule = schedule, .timing = timing};
     ferry_status status = fluid_init(&f, error);
     if (status != FERRY_OK) {
         goto out;

@@ -18,11 +18,11 @@ ferry_status fy_share_init(fy_share *share, const fy_network *network, ferry_err
 {
     size_t n_ports = 2 * (size_t)network->n_nodes, n_ranks = network->n_ranks;
     *share = (fy_share){.n_nodes = network->n_nodes,
-                        .ports   = fy_alloc_zeroed(n_ports, sizeof *share->ports),
-                        .flows   = fy_alloc_zeroed(n_ranks, sizeof *share->flows),
-                        .links   = fy_alloc(2 * n_ranks, sizeof *share->links),
-                        .limits  = fy_alloc(n_ranks, sizeof *share->limits),
-                        .queue   = fy_alloc(n_ports, sizeof *share->queue),
+                        .ports = fy_alloc_zeroed(n_ports, sizeof *share->ports),
+                        .flows = fy_alloc_zeroed(n_ranks, sizeof *share->flows),
+                        .links = fy_alloc(2 * n_ranks, sizeof *share->links),
+                        .limits = fy_alloc(n_ranks, sizeof *share->limits),
+                        .queue = fy_alloc(n_ports, sizeof *share->queue),
                         .touched = fy_alloc(n_ports, sizeof *share->touched),
                         .changed = fy_alloc(n_ranks, sizeof *share->changed)};
     if (share->ports == NULL || share->flows == NULL || share->links == NULL ||
@@ -31,8 +31,8 @@ ferry_status fy_share_init(fy_share *share, const fy_network *network, ferry_err
         return fy_fail_no_memory(error, "the shares of node ports");
     }
     for (size_t p = 0; p < n_ports; p++) {
-        size_t node     = p % network->n_nodes;
-        size_t first    = node * network->ranks_per_node + (p < network->n_nodes ? 0 : n_ranks);
+        size_t node = p % network->n_nodes;
+        size_t first = node * network->ranks_per_node + (p < network->n_nodes ? 0 : n_ranks);
         share->ports[p] = (fy_share_port){
             .capacity = network->node_rate[node], .level = INFINITY, .links = share->links + first};
     }
@@ -54,7 +54,7 @@ void fy_share_cleanup(fy_share *share)
 static void touch(fy_share *share, uint32_t port)
 {
     if (!share->ports[port].is_touched) {
-        share->ports[port].is_touched      = true;
+        share->ports[port].is_touched = true;
         share->touched[share->n_touched++] = port;
     }
 }
@@ -62,8 +62,8 @@ static void touch(fy_share *share, uint32_t port)
 static void enqueue(fy_share *share, uint32_t port)
 {
     if (!share->ports[port].is_queued) {
-        uint32_t n_ports             = 2 * share->n_nodes;
-        uint32_t place               = share->first_queued + share->n_queued;
+        uint32_t n_ports = 2 * share->n_nodes;
+        uint32_t place = share->first_queued + share->n_queued;
         share->ports[port].is_queued = true;
         share->queue[place < n_ports ? place : place - n_ports] = port;
         share->n_queued++;
@@ -72,7 +72,7 @@ static void enqueue(fy_share *share, uint32_t port)
 
 static uint32_t dequeue(fy_share *share)
 {
-    uint32_t port                = share->queue[share->first_queued];
+    uint32_t port = share->queue[share->first_queued];
     share->ports[port].is_queued = false;
     share->first_queued =
         share->first_queued + 1 == 2 * share->n_nodes ? 0 : share->first_queued + 1;
@@ -82,13 +82,13 @@ static uint32_t dequeue(fy_share *share)
 
 void fy_share_add(fy_share *share, uint32_t flow, uint32_t from_node, uint32_t to_node, double cap)
 {
-    uint32_t       ports[2] = {from_node, share->n_nodes + to_node};
-    fy_share_flow *added    = &share->flows[flow];
-    added->rate             = 0;
+    uint32_t ports[2] = {from_node, share->n_nodes + to_node};
+    fy_share_flow *added = &share->flows[flow];
+    added->rate = 0;
     for (int side = 0; side < 2; side++) {
         fy_share_port *port = &share->ports[ports[side]];
-        added->port[side]   = ports[side];
-        added->link[side]   = port->n_links;
+        added->port[side] = ports[side];
+        added->link[side] = port->n_links;
         port->links[port->n_links] =
             (fy_share_link){.flow = flow, .other = ports[1 - side], .cap = cap};
         port->n_links++;
@@ -101,9 +101,9 @@ void fy_share_remove(fy_share *share, uint32_t flow)
 {
     fy_share_flow *removed = &share->flows[flow];
     for (int side = 0; side < 2; side++) {
-        fy_share_port *port                = &share->ports[removed->port[side]];
-        fy_share_link  last                = port->links[--port->n_links];
-        port->links[removed->link[side]]   = last;
+        fy_share_port *port = &share->ports[removed->port[side]];
+        fy_share_link last = port->links[--port->n_links];
+        port->links[removed->link[side]] = last;
         share->flows[last.flow].link[side] = removed->link[side];
         touch(share, removed->port[side]);
         enqueue(share, removed->port[side]);
@@ -130,22 +130,22 @@ static double find_level(const fy_share *share, const fy_share_port *port)
 {
     double sum = 0, highest = 0;
     for (uint32_t i = 0; i < port->n_links; i++) {
-        const fy_share_link *link  = &port->links[i];
-        double               limit = least(link->cap, share->ports[link->other].level);
-        share->limits[i]           = limit;
-        highest                    = limit > highest ? limit : highest;
+        const fy_share_link *link = &port->links[i];
+        double limit = least(link->cap, share->ports[link->other].level);
+        share->limits[i] = limit;
+        highest = limit > highest ? limit : highest;
         sum += limit;
     }
     if (sum <= port->capacity * (1 + SAME_RATE)) {
         return INFINITY;
     }
-    double   even   = port->capacity / port->n_links;
-    double   level  = port->level < INFINITY ? least(port->level, highest) : even;
+    double even = port->capacity / port->n_links;
+    double level = port->level < INFINITY ? least(port->level, highest) : even;
     uint32_t n_free = 0, n_before, n_steps = 0;
     do {
-        n_before       = n_free;
-        double   below = 0;
-        uint32_t n     = 0;
+        n_before = n_free;
+        double below = 0;
+        uint32_t n = 0;
         for (uint32_t i = 0; i < port->n_links; i++) {
             bool is_free = share->limits[i] >= level;
             below += is_free ? 0 : share->limits[i];
@@ -155,7 +155,7 @@ static double find_level(const fy_share *share, const fy_share_port *port)
             return INFINITY; /* full but for rounding */
         }
         n_free = n;
-        level  = (port->capacity - below) / n_free;
+        level = (port->capacity - below) / n_free;
         n_steps++;
         /* Equal counts are equal flows; from the second step on, only fewer remain. */
     } while (n_steps <= 2 ? n_free != n_before : n_free < n_before);
@@ -166,17 +166,17 @@ static double find_level(const fy_share *share, const fy_share_port *port)
 static void visit(fy_share *share, uint32_t number, double tolerance)
 {
     fy_share_port *port = &share->ports[number];
-    double         old = port->level, level = find_level(share, port);
+    double old = port->level, level = find_level(share, port);
     if (is_same(old, level, tolerance)) {
         return;
     }
     port->level = level;
     touch(share, number);
     for (uint32_t i = 0; i < port->n_links; i++) {
-        const fy_share_link *link  = &port->links[i];
+        const fy_share_link *link = &port->links[i];
         const fy_share_port *other = &share->ports[link->other];
-        double               limit = least(link->cap, other->level);
-        bool                 lower = level < old; /* less never fills a port that was not full */
+        double limit = least(link->cap, other->level);
+        bool lower = level < old; /* less never fills a port that was not full */
         if (!(lower && other->level == INFINITY) &&
             !is_same(least(limit, old), least(limit, level), tolerance)) {
             enqueue(share, link->other);
@@ -186,7 +186,7 @@ static void visit(fy_share *share, uint32_t number, double tolerance)
 
 void fy_share_settle(fy_share *share)
 {
-    double   tolerance = SAME_RATE;
+    double tolerance = SAME_RATE;
     uint64_t most = VISITS_PER_PORT * 2 * (uint64_t)share->n_nodes, n_visits = 0;
     while (share->n_queued > 0) {
         visit(share, dequeue(share), tolerance);
@@ -196,13 +196,13 @@ void fy_share_settle(fy_share *share)
     share->n_changed = 0;
     for (uint32_t t = 0; t < share->n_touched; t++) {
         fy_share_port *port = &share->ports[share->touched[t]];
-        port->is_touched    = false;
+        port->is_touched = false;
         for (uint32_t i = 0; i < port->n_links; i++) {
             const fy_share_link *link = &port->links[i];
-            fy_share_flow       *flow = &share->flows[link->flow];
+            fy_share_flow *flow = &share->flows[link->flow];
             double rate = least(link->cap, least(port->level, share->ports[link->other].level));
             if (!is_same(flow->rate, rate, SAME_RATE)) {
-                flow->rate                         = rate;
+                flow->rate = rate;
                 share->changed[share->n_changed++] = link->flow;
             }
         }

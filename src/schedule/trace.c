@@ -8,10 +8,10 @@
 enum { SEND_THREAD = 1, RECV_THREAD = 2 };
 
 typedef struct trace {
-    fy_writer              *w;
+    fy_writer *w;
     const ferry_simulation *simulation;
-    double                  unit; /* of the simulation's time, in microseconds */
-    bool                    any;
+    double unit; /* of the simulation's time, in microseconds */
+    bool any;
 } trace;
 
 static void begin_event(trace *t, const char *phase, uint32_t rank)
@@ -49,10 +49,10 @@ static void write_number(trace *t, const char *key, uint64_t value)
 
 static void write_batch(trace *t, uint32_t thread, uint64_t batch)
 {
-    const fy_batch *b       = &t->simulation->schedule->batches[batch];
-    bool            is_send = thread == SEND_THREAD;
-    double          begin   = t->simulation->start[batch] * t->unit;
-    double          end     = t->simulation->end[batch] * t->unit;
+    const fy_batch *b = &t->simulation->schedule->batches[batch];
+    bool is_send = thread == SEND_THREAD;
+    double begin = t->simulation->start[batch] * t->unit;
+    double end = t->simulation->end[batch] * t->unit;
     begin_event(t, "X", is_send ? b->from : b->to);
     write_number(t, ",\"tid\":", thread);
     fy_write_text(t->w, ",\"ts\":");
@@ -71,8 +71,8 @@ static void write_batch(trace *t, uint32_t thread, uint64_t batch)
 
 static void write_head(trace *t)
 {
-    const ferry_schedule_report *report      = &t->simulation->schedule->report;
-    bool                         has_seconds = t->simulation->schedule->network.has_seconds;
+    const ferry_schedule_report *report = &t->simulation->schedule->report;
+    bool has_seconds = t->simulation->schedule->network.has_seconds;
     fy_write_text(t->w, "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"unit\":");
     fy_write_text(t->w, has_seconds ? "\"seconds\"" : "\"bytes, each a nanosecond here\"");
     write_number(t, ",\"rounds\":", report->rounds);
@@ -112,8 +112,8 @@ ferry_status ferry_simulation_write_trace(const ferry_simulation *simulation, fe
         return fy_fail_no_memory(error, "the output's buffer");
     }
     fy_writer_init(writer, write, context);
-    bool  has_seconds = simulation->schedule->network.has_seconds;
-    trace t           = {.w = writer, .simulation = simulation, .unit = has_seconds ? 1e6 : 1e-3};
+    bool has_seconds = simulation->schedule->network.has_seconds;
+    trace t = {.w = writer, .simulation = simulation, .unit = has_seconds ? 1e6 : 1e-3};
     write_head(&t);
     for (uint32_t rank = 0; rank < simulation->schedule->network.n_ranks && !writer->failed;
          rank++) {

@@ -25,11 +25,11 @@ static ferry_status columns_init(columns *c, const fy_deal *deal, ferry_error *e
     if (c->from == NULL) {
         return fy_fail_no_memory(error, "the batches of a schedule");
     }
-    c->to    = c->from + deal->n_batches;
+    c->to = c->from + deal->n_batches;
     c->round = c->to + deal->n_batches;
     for (size_t i = 0; i < deal->n_batches; i++) {
-        c->from[i]  = deal->batches[i].from;
-        c->to[i]    = deal->batches[i].to;
+        c->from[i] = deal->batches[i].from;
+        c->to[i] = deal->batches[i].to;
         c->round[i] = deal->batches[i].round;
     }
     return FERRY_OK;
@@ -38,11 +38,11 @@ static ferry_status columns_init(columns *c, const fy_deal *deal, ferry_error *e
 static ferry_status deal_in_chunks(fy_deal *deal, uint32_t pair, uint64_t chunk, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    uint64_t     rest, taken;
+    uint64_t rest, taken;
     while ((rest = deal->hands[pair].rest) > 0 && status == FERRY_OK) {
         uint64_t even = fy_ceil_div(rest, fy_ceil_div(rest, chunk));
-        even          = fy_max(even, deal->pairs->largest_element);
-        status        = fy_deal_take(deal, pair, FY_NO_COLOUR, even, &taken, error);
+        even = fy_max(even, deal->pairs->largest_element);
+        status = fy_deal_take(deal, pair, FY_NO_COLOUR, even, &taken, error);
     }
     return status;
 }
@@ -64,8 +64,8 @@ static int longest_first(const void *a, const void *b)
 /* Rounds of one length after another: ports wait less for each other. */
 static ferry_status order_rounds(fy_deal *deal, uint32_t n_rounds, ferry_error *error)
 {
-    length   *lengths = fy_alloc_zeroed(n_rounds, sizeof *lengths);
-    uint32_t *place   = fy_alloc(n_rounds, sizeof *place);
+    length *lengths = fy_alloc_zeroed(n_rounds, sizeof *lengths);
+    uint32_t *place = fy_alloc(n_rounds, sizeof *place);
     if (lengths == NULL || place == NULL) {
         fy_free(lengths);
         fy_free(place);
@@ -76,7 +76,7 @@ static ferry_status order_rounds(fy_deal *deal, uint32_t n_rounds, ferry_error *
     }
     for (size_t i = 0; i < deal->n_batches; i++) {
         length *l = &lengths[deal->batches[i].round];
-        l->bytes  = fy_max(l->bytes, deal->batches[i].bytes);
+        l->bytes = fy_max(l->bytes, deal->batches[i].bytes);
     }
     fy_sort(lengths, n_rounds, sizeof *lengths, longest_first);
     for (uint32_t i = 0; i < n_rounds; i++) {
@@ -93,9 +93,9 @@ static ferry_status order_rounds(fy_deal *deal, uint32_t n_rounds, ferry_error *
 ferry_status fy_deal_whole(const fy_job *job, uint64_t chunk_bytes, fy_deal *deal,
                            ferry_error *error)
 {
-    columns      c        = {0};
-    uint32_t     n_rounds = 0;
-    ferry_status status   = FERRY_OK;
+    columns c = {0};
+    uint32_t n_rounds = 0;
+    ferry_status status = FERRY_OK;
     for (uint32_t i = 0; i < job->pairs->n_pairs && status == FERRY_OK; i++) {
         status = deal_in_chunks(deal, i, fy_min(chunk_bytes, job->slot_bytes), error);
     }

@@ -21,7 +21,7 @@ ferry_status ferry_workloads_create(uint32_t my_pe, uint32_t n_pes, ferry_worklo
     }
     workloads->my_pe = my_pe;
     workloads->n_pes = n_pes;
-    *workloads_out   = workloads;
+    *workloads_out = workloads;
     return FERRY_OK;
 }
 
@@ -40,7 +40,7 @@ ferry_status ferry_workloads_add_task(ferry_workloads *workloads, uint64_t task_
                        workloads->n_pes);
     }
     /* A slot of any size will do here: what it must be is known when the workloads are packed. */
-    fy_cut       cut;
+    fy_cut cut;
     ferry_status status = fy_cut_task(task_id, bytes, element_bytes, UINT64_MAX, &cut, error);
     if (status != FERRY_OK) {
         return status;
@@ -67,8 +67,8 @@ static int compare_tasks(const void *a, const void *b)
 static ferry_status pack_run(ferry_workloads *w, size_t begin, size_t end, fy_pair_task *tasks,
                              size_t *run_capacity, ferry_error *error)
 {
-    uint32_t        destination = w->tasks[begin].destination;
-    size_t          n_segments = w->packed.n_segments, n_batches = w->packed.n_batches;
+    uint32_t destination = w->tasks[begin].destination;
+    size_t n_segments = w->packed.n_segments, n_batches = w->packed.n_batches;
     fy_workload_run run = {.destination = destination, .first_group = n_batches};
     for (size_t i = begin; i < end; i++) {
         tasks[i - begin] = w->tasks[i].task;
@@ -81,16 +81,16 @@ static ferry_status pack_run(ferry_workloads *w, size_t begin, size_t end, fy_pa
     for (size_t i = n_segments; i < w->packed.n_segments; i++) {
         w->packed.segments[i].task += begin;
     }
-    run.n_groups         = (uint32_t)(w->packed.n_batches - n_batches);
+    run.n_groups = (uint32_t)(w->packed.n_batches - n_batches);
     w->runs[w->n_runs++] = run;
     return status;
 }
 
 static ferry_status pack_runs(ferry_workloads *w, ferry_error *error)
 {
-    size_t        run_capacity = 0;
-    ferry_status  status       = FERRY_OK;
-    fy_pair_task *tasks        = fy_alloc(w->n_tasks, sizeof *tasks);
+    size_t run_capacity = 0;
+    ferry_status status = FERRY_OK;
+    fy_pair_task *tasks = fy_alloc(w->n_tasks, sizeof *tasks);
     if (tasks == NULL) {
         return fy_fail_no_memory(error, "the tasks of a destination");
     }
@@ -131,11 +131,11 @@ static ferry_status make_groups(ferry_workloads *w, ferry_error *error)
         for (size_t g = w->runs[r].first_group; g < w->runs[r].first_group + w->runs[r].n_groups;
              g++) {
             const fy_pair_batch *batch = &w->packed.batches[g];
-            w->groups[g]               = (ferry_workload_group){.workloads     = w,
-                                                                .destination   = w->runs[r].destination,
-                                                                .n_segments    = batch->n_segments,
-                                                                .first_segment = batch->first_segment,
-                                                                .bytes         = batch->bytes};
+            w->groups[g] = (ferry_workload_group){.workloads = w,
+                                                  .destination = w->runs[r].destination,
+                                                  .n_segments = batch->n_segments,
+                                                  .first_segment = batch->first_segment,
+                                                  .bytes = batch->bytes};
         }
     }
     if (n_sent > FY_MAX_DEGREE) {
@@ -152,7 +152,7 @@ static void drop_groups(ferry_workloads *w)
     fy_free(w->groups);
     fy_free(w->runs);
     w->groups = NULL;
-    w->runs   = NULL;
+    w->runs = NULL;
     w->n_runs = 0;
 }
 
@@ -163,7 +163,7 @@ ferry_status ferry_workloads_pack(ferry_workloads *workloads, uint64_t slot_byte
         return fy_fail(error, FERRY_ERR_MISUSE, "workloads are packed once");
     }
     workloads->slot_bytes = slot_bytes == 0 ? FERRY_SLOT_BYTES : slot_bytes;
-    workloads->max_tasks  = max_tasks == 0 ? FERRY_MAX_TASKS : max_tasks;
+    workloads->max_tasks = max_tasks == 0 ? FERRY_MAX_TASKS : max_tasks;
     fy_sort(workloads->tasks, workloads->n_tasks, sizeof *workloads->tasks, compare_tasks);
     ferry_status status = check_total(workloads, error);
     if (status == FERRY_OK) {

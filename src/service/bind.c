@@ -16,8 +16,8 @@
 
 /* One tensor of one side, as this rank holds it. */
 typedef struct local_tensor {
-    size_t   index; /* into the caller's list */
-    uint32_t held;  /* FY_NONE: not yet, or without bytes */
+    size_t index;  /* into the caller's list */
+    uint32_t held; /* FY_NONE: not yet, or without bytes */
     uint32_t n_dims;
     uint64_t shape[FERRY_MAX_DIMS];
     uint64_t flat_begin;
@@ -26,23 +26,23 @@ typedef struct local_tensor {
 
 typedef struct local_side {
     const ferry_tensors *tensors;
-    bool                 is_destination;
-    local_tensor        *items;
-    size_t               n, capacity;
-    fy_index             index;     /* by name */
-    const char          *last_name; /* of the last look-up, and what it found */
-    local_tensor        *last;
+    bool is_destination;
+    local_tensor *items;
+    size_t n, capacity;
+    fy_index index;        /* by name */
+    const char *last_name; /* of the last look-up, and what it found */
+    local_tensor *last;
 } local_side;
 
 typedef struct binding {
-    fy_registry      *registry;
+    fy_registry *registry;
     const ferry_plan *plan;
-    bool              wants_pairs;
-    uint32_t          me;      /* in the plan */
-    uint32_t         *members; /* ascending: number r is rank r of the world */
-    uint32_t          n_members;
-    local_side        sides[2]; /* by ferry_side */
-    ferry_error      *error;
+    bool wants_pairs;
+    uint32_t me;       /* in the plan */
+    uint32_t *members; /* ascending: number r is rank r of the world */
+    uint32_t n_members;
+    local_side sides[2]; /* by ferry_side */
+    ferry_error *error;
 } binding;
 
 static void binding_cleanup(binding *b)
@@ -66,7 +66,7 @@ static local_tensor *find_tensor(local_side *side, const char *name)
         if (tensor->index != SIZE_MAX &&
             strcmp(fy_tensors_name(side->tensors, tensor->index), name) == 0) {
             side->last_name = name;
-            side->last      = tensor;
+            side->last = tensor;
             return tensor;
         }
     }
@@ -82,7 +82,7 @@ static const char *side_word(const local_side *side)
 static ferry_status check_given(const binding *b, const local_side *side, const ferry_shard *shard,
                                 size_t index)
 {
-    const char        *word  = side_word(side);
+    const char *word = side_word(side);
     unsigned long long bytes = shard->bytes;
     if (index == SIZE_MAX) {
         return fy_fail(b->error, FERRY_ERR_INVALID_INPUT,
@@ -111,7 +111,7 @@ static ferry_status check_given(const binding *b, const local_side *side, const 
 /* Sources are held when something is sent of them: a replica may have no part in the plan. */
 static ferry_status hold(binding *b, const local_side *side, local_tensor *tensor)
 {
-    size_t       name;
+    size_t name;
     ferry_status status = fy_registry_name(
         b->registry, fy_tensors_name(side->tensors, tensor->index), &name, b->error);
     if (status != FERRY_OK) {
@@ -129,16 +129,16 @@ static ferry_status take_shard(binding *b, local_side *side, const ferry_shard *
     if (shard->bytes == 0) {
         return FERRY_OK; /* no move has a box in it, and there need not be a buffer */
     }
-    size_t       index  = fy_tensors_find(side->tensors, shard->tensor);
+    size_t index = fy_tensors_find(side->tensors, shard->tensor);
     ferry_status status = check_given(b, side, shard, index);
     if (status != FERRY_OK) {
         return status;
     }
-    local_tensor tensor = {.index      = index,
-                           .held       = FY_NONE,
-                           .n_dims     = shard->n_dims,
+    local_tensor tensor = {.index = index,
+                           .held = FY_NONE,
+                           .n_dims = shard->n_dims,
                            .flat_begin = shard->is_flat ? shard->flat_begin : 0,
-                           .bytes      = shard->bytes};
+                           .bytes = shard->bytes};
     memcpy(tensor.shape, shard->local, shard->n_dims * sizeof *tensor.shape);
     if (!fy_reserve((void **)&side->items, &side->capacity, side->n + 1, sizeof *side->items) ||
         !fy_index_insert(&side->index, fy_hash64(shard->tensor, strlen(shard->tensor)),
@@ -176,7 +176,7 @@ static bool lay_out(const local_tensor *tensor, const uint64_t *begin, const uin
 {
     uint64_t stride = 1, first = 0, skipped, end;
     uint32_t at = FERRY_MAX_DIMS; /* dimensions fill the arrays from the end */
-    *box        = (element_box){.run = 1};
+    *box = (element_box){.run = 1};
     for (uint32_t d = tensor->n_dims; d-- > 0;) {
         if (!fy_add(begin[d], length[d], &end) || end > tensor->shape[d] ||
             !fy_mul(begin[d], stride, &skipped) || !fy_add(first, skipped, &first)) {
@@ -235,7 +235,7 @@ static ferry_status fail_move(const binding *b, const ferry_move *move, const ch
 static ferry_status find_area(const binding *b, const ferry_move *move, const local_tensor *tensor,
                               bool is_send, fy_area *area_out)
 {
-    uint32_t    n_dims = is_send ? move->src_n_dims : move->n_dims;
+    uint32_t n_dims = is_send ? move->src_n_dims : move->n_dims;
     element_box box;
     if (n_dims != tensor->n_dims || !lay_out(tensor, is_send ? move->src_begin : move->dst_begin,
                                              is_send ? move->src_length : move->length, &box)) {
@@ -244,7 +244,7 @@ static ferry_status find_area(const binding *b, const ferry_move *move, const lo
     if (!box_to_bytes(&box, move->dtype.element_bits)) {
         return fail_move(b, move, "has rows that do not begin and end on bytes");
     }
-    fy_area      area;
+    fy_area area;
     ferry_status status =
         fy_area_make(box.first, box.run, box.n_dims, box.length, box.stride, &area, b->error);
     if (status == FERRY_OK && area.bytes != move->bytes) {
@@ -278,14 +278,14 @@ static ferry_status find_member(const binding *b, uint32_t member, uint32_t *ran
 
 static ferry_status add_end(binding *b, const ferry_move *move, bool is_send)
 {
-    local_side   *side   = &b->sides[is_send ? FERRY_SIDE_SOURCE : FERRY_SIDE_DESTINATION];
-    const char   *name   = is_send && move->source != NULL ? move->source : move->tensor;
+    local_side *side = &b->sides[is_send ? FERRY_SIDE_SOURCE : FERRY_SIDE_DESTINATION];
+    const char *name = is_send && move->source != NULL ? move->source : move->tensor;
     local_tensor *tensor = find_tensor(side, name);
     if (tensor == NULL) {
         return fail_move(b, move, "has a box in a tensor that this rank does not have");
     }
-    uint32_t     peer   = 0;
-    fy_area      area   = {0};
+    uint32_t peer = 0;
+    fy_area area = {0};
     ferry_status status = find_member(b, is_send ? move->to : move->from, &peer);
     if (status == FERRY_OK) {
         status = find_area(b, move, tensor, is_send, &area);
@@ -302,7 +302,7 @@ static ferry_status add_end(binding *b, const ferry_move *move, bool is_send)
 
 static ferry_status visit_move(void *context, const ferry_move *move)
 {
-    binding     *b      = context;
+    binding *b = context;
     ferry_status status = FERRY_OK;
     if (move->bytes == 0) {
         return FERRY_OK;
@@ -319,7 +319,7 @@ static ferry_status visit_move(void *context, const ferry_move *move)
 static ferry_status list_members(binding *b, const ferry_world *world)
 {
     b->n_members = ferry_world_n_ranks(world);
-    b->members   = fy_alloc(b->n_members, sizeof *b->members);
+    b->members = fy_alloc(b->n_members, sizeof *b->members);
     if (b->members == NULL) {
         return fy_fail_no_memory(b->error, "the members of a world");
     }
@@ -356,11 +356,11 @@ ferry_status fy_bind(fy_registry *registry, const ferry_world *world, const ferr
                      bool wants_pairs, ferry_error *error)
 {
     binding b = {.registry = registry, .plan = plan, .wants_pairs = wants_pairs, .error = error};
-    b.me      = ferry_world_member(world, ferry_world_rank(world));
-    b.sides[FERRY_SIDE_SOURCE].tensors             = sources;
-    b.sides[FERRY_SIDE_DESTINATION].tensors        = destinations;
+    b.me = ferry_world_member(world, ferry_world_rank(world));
+    b.sides[FERRY_SIDE_SOURCE].tensors = sources;
+    b.sides[FERRY_SIDE_DESTINATION].tensors = destinations;
     b.sides[FERRY_SIDE_DESTINATION].is_destination = true;
-    ferry_status status                            = list_members(&b, world);
+    ferry_status status = list_members(&b, world);
     if (status == FERRY_OK) {
         status = visit(&b);
     }

@@ -114,11 +114,11 @@ ferry_status ferry_box_of(const ferry_buffer *buffer, uint64_t element_bytes, ui
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "a box takes a buffer, and a shape, begins and lengths for its dimensions");
     }
-    ferry_box box       = FERRY_BOX_INIT;
-    box.buffer          = *buffer;
-    box.element_bytes   = element_bytes;
-    box.n_dims          = n_dims;
-    uint64_t     bytes  = 0;
+    ferry_box box = FERRY_BOX_INIT;
+    box.buffer = *buffer;
+    box.element_bytes = element_bytes;
+    box.n_dims = n_dims;
+    uint64_t bytes = 0;
     ferry_status status = check_form(element_bytes, n_dims, error);
     if (status == FERRY_OK) {
         for (uint32_t d = 0; d < n_dims; d++) {

@@ -14,15 +14,15 @@
 #include "service/exec.h"
 
 typedef struct session {
-    const ferry_exchange  *exchange;
+    const ferry_exchange *exchange;
     const ferry_workloads *workloads;
-    uint32_t               rule;
-    uint32_t               duplex;
-    ferry_status           status; /* what went wrong so far, and where: */
-    bool                   is_local;
-    ferry_error            error;
-    fy_hash128             hash; /* of all messages in their order */
-    fy_summary_limits      limits;
+    uint32_t rule;
+    uint32_t duplex;
+    ferry_status status; /* what went wrong so far, and where: */
+    bool is_local;
+    ferry_error error;
+    fy_hash128 hash; /* of all messages in their order */
+    fy_summary_limits limits;
 } session;
 
 /* What a rank's part of an exchange is made of, behind its header, and what becomes of it. */
@@ -83,14 +83,14 @@ static void set_options(session *s, const ferry_build_schedule_options *options)
                             own.rule, own.duplex);
         return;
     }
-    s->rule   = own.rule;
+    s->rule = own.rule;
     s->duplex = own.duplex;
 }
 
 static void add_to_hash(fy_hash128 *hash, fy_hash128 next)
 {
     uint64_t words[4] = {hash->low, hash->high, next.low, next.high};
-    *hash             = fy_hash128_of(words, sizeof words);
+    *hash = fy_hash128_of(words, sizeof words);
 }
 
 /* A message is a status and, if that is FERRY_OK, content; else the sentence. */
@@ -117,7 +117,7 @@ static ferry_status read_status(fy_reader *in, uint32_t rank, ferry_error *error
         return fy_fail(error, FERRY_ERR_EXCHANGE, "the message of PE %u is damaged", rank);
     }
     if (status != FERRY_OK) {
-        size_t      length;
+        size_t length;
         const char *text = fy_read_text(in, &length);
         if (in->failed || length == 0 || text[0] == '\0') {
             return fy_fail(error, FERRY_ERR_EXCHANGE, "the message of PE %u is damaged", rank);
@@ -141,12 +141,12 @@ static void pack_header(const session *s, fy_pack *out)
 static ferry_status read_header(const session *s, uint32_t rank, uint64_t first[4], fy_reader *in,
                                 ferry_error *error)
 {
-    static const char *const names[4]     = {"slot_bytes", "max_tasks", "rule", "duplex"};
-    static const uint64_t    most[4]      = {UINT64_MAX, UINT32_MAX, FERRY_SCHEDULE_FIRST_FIT_HALF,
-                                             FERRY_DUPLEX_HALF};
-    uint64_t                 claimed_rank = fy_read_number(in, FERRY_MAX_RANKS);
-    uint64_t                 claimed_size = fy_read_number(in, FERRY_MAX_RANKS);
-    uint64_t                 own[4];
+    static const char *const names[4] = {"slot_bytes", "max_tasks", "rule", "duplex"};
+    static const uint64_t most[4] = {UINT64_MAX, UINT32_MAX, FERRY_SCHEDULE_FIRST_FIT_HALF,
+                                     FERRY_DUPLEX_HALF};
+    uint64_t claimed_rank = fy_read_number(in, FERRY_MAX_RANKS);
+    uint64_t claimed_size = fy_read_number(in, FERRY_MAX_RANKS);
+    uint64_t own[4];
     for (size_t i = 0; i < 4; i++) {
         own[i] = fy_read_number(in, most[i]);
     }
@@ -181,7 +181,7 @@ static bool gather(session *s, const fy_pack *message, const unsigned char **all
                    const size_t **lengths_out)
 {
     const void *all = NULL;
-    *lengths_out    = NULL;
+    *lengths_out = NULL;
     if (s->exchange->all_gather(s->exchange->context, message->bytes,
                                 message->failed ? 0 : message->used, &all, lengths_out) != 0 ||
         *lengths_out == NULL) {
@@ -193,7 +193,7 @@ static bool gather(session *s, const fy_pack *message, const unsigned char **all
 
 static void fail_here(session *s, ferry_status status)
 {
-    s->status   = status;
+    s->status = status;
     s->is_local = true;
 }
 
@@ -202,16 +202,16 @@ static void fail_here(session *s, ferry_status status)
 static ferry_status read_message(session *s, uint32_t r, uint64_t first[4], bool wants_content,
                                  const content *c, fy_reader *in)
 {
-    s->is_local         = false;
+    s->is_local = false;
     ferry_status status = read_status(in, r, &s->error);
     if (status != FERRY_OK || !wants_content) {
         return status;
     }
     s->is_local = true;
-    status      = read_header(s, r, first, in, &s->error);
+    status = read_header(s, r, first, in, &s->error);
     if (status == FERRY_OK) {
         s->limits = (fy_summary_limits){s->exchange->n_ranks, first[0], first[1]};
-        status    = c->read(c->into, r, &s->limits, in, &s->error);
+        status = c->read(c->into, r, &s->limits, in, &s->error);
     }
     return status;
 }
@@ -228,8 +228,8 @@ static void pack_content(const session *s, const content *c, fy_pack *message)
 /* Everybody's messages. The outcome is in the session's status. */
 static void read_all(session *s, const content *c, const unsigned char *at, const size_t *lengths)
 {
-    uint64_t      first[4] = {0};
-    const session before   = *s;
+    uint64_t first[4] = {0};
+    const session before = *s;
     for (uint32_t r = 0; r < s->exchange->n_ranks; r++) {
         fy_reader in = {.at = at, .end = at + lengths[r]};
         add_to_hash(&s->hash, fy_hash128_of(at, lengths[r]));
@@ -247,9 +247,9 @@ static void read_all(session *s, const content *c, const unsigned char *at, cons
 /* One all-gather of everybody's content. */
 static bool exchange_content(session *s, const content *c)
 {
-    fy_pack              message = {0};
-    const unsigned char *at      = NULL;
-    const size_t        *lengths = NULL;
+    fy_pack message = {0};
+    const unsigned char *at = NULL;
+    const size_t *lengths = NULL;
     pack_content(s, c, &message);
     bool is_alive = gather(s, &message, &at, &lengths);
     fy_pack_cleanup(&message);
@@ -262,10 +262,10 @@ static bool exchange_content(session *s, const content *c)
 /* Whether every rank got through, and to the same digest. Its outcome replaces the status. */
 static bool vote(session *s, fy_hash128 digest)
 {
-    fy_pack              message = {0};
-    const unsigned char *at      = NULL;
-    const size_t        *lengths = NULL;
-    uint64_t             low = 0, high = 0;
+    fy_pack message = {0};
+    const unsigned char *at = NULL;
+    const size_t *lengths = NULL;
+    uint64_t low = 0, high = 0;
     begin_message(s, &message);
     if (s->status == FERRY_OK) {
         fy_pack_number(&message, digest.low);
@@ -277,16 +277,16 @@ static bool vote(session *s, fy_hash128 digest)
         return false;
     }
     ferry_status status = FERRY_OK;
-    uint32_t     other  = 0; /* the first rank with another digest than rank 0 */
+    uint32_t other = 0; /* the first rank with another digest than rank 0 */
     for (uint32_t r = 0; r < s->exchange->n_ranks && status == FERRY_OK; r++) {
         fy_reader in = {.at = at, .end = at + lengths[r]};
-        status       = read_status(&in, r, &s->error);
+        status = read_status(&in, r, &s->error);
         if (status == FERRY_OK) {
-            uint64_t own_low  = fy_read_number(&in, UINT64_MAX);
+            uint64_t own_low = fy_read_number(&in, UINT64_MAX);
             uint64_t own_high = fy_read_number(&in, UINT64_MAX);
-            low               = r == 0 ? own_low : low;
-            high              = r == 0 ? own_high : high;
-            other             = other == 0 && (own_low != low || own_high != high) ? r : other;
+            low = r == 0 ? own_low : low;
+            high = r == 0 ? own_high : high;
+            other = other == 0 && (own_low != low || own_high != high) ? r : other;
             if (in.failed || in.at != in.end) {
                 status =
                     fy_fail(&s->error, FERRY_ERR_EXCHANGE, "the message of PE %u is damaged", r);
@@ -341,9 +341,9 @@ static ferry_status read_batches(void *into, uint32_t source, const fy_summary_l
                                  fy_reader *in, ferry_error *error)
 {
     ferry_scheduled_batches *batches = into;
-    ferry_status             status  = FERRY_OK;
-    uint64_t                 n_runs  = fy_read_number(in, limits->n_pes);
-    uint64_t                 next    = 0; /* destinations ascend */
+    ferry_status status = FERRY_OK;
+    uint64_t n_runs = fy_read_number(in, limits->n_pes);
+    uint64_t next = 0; /* destinations ascend */
     for (uint64_t i = 0; i < n_runs; i++) {
         uint64_t to = fy_read_number(in, limits->n_pes - 1);
         /* Every batch takes a byte at least: what is left bounds how many there are. */
@@ -386,10 +386,10 @@ ferry_status ferry_collect_all_batches(const ferry_workloads *workloads, uint32_
                                        uint32_t n_pes, const ferry_exchange *exchange,
                                        ferry_scheduled_batches **batches_out, ferry_error *error)
 {
-    session                  s;
+    session s;
     ferry_scheduled_batches *batches = NULL;
-    ferry_exchange           own_exchange;
-    ferry_status             status = take_exchange(exchange, &own_exchange, error);
+    ferry_exchange own_exchange;
+    ferry_status status = take_exchange(exchange, &own_exchange, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -397,7 +397,7 @@ ferry_status ferry_collect_all_batches(const ferry_workloads *workloads, uint32_
     begin_session(&s, workloads, my_pe, n_pes, exchange, batches_out != NULL);
     if (exchange_batches(&s, &batches) && vote(&s, s.hash)) {
         *batches_out = batches;
-        batches      = NULL;
+        batches = NULL;
     }
     ferry_scheduled_batches_destroy(batches);
     return finish(&s, error);
@@ -407,7 +407,7 @@ ferry_status ferry_collect_all_batches(const ferry_workloads *workloads, uint32_
 
 typedef struct summary_target {
     ferry_summaries *summaries;
-    fy_announced     announced;
+    fy_announced announced;
 } summary_target;
 
 static ferry_status read_summaries(void *into, uint32_t source, const fy_summary_limits *limits,
@@ -424,7 +424,7 @@ static bool exchange_summaries(session *s, const ferry_scheduled_batches *batche
         fail_here(s, fy_summaries_create(summaries_out, &s->error));
     }
     summary_target target = {.summaries = *summaries_out, .announced = {.batches = batches}};
-    content        c      = {.pack = fy_summaries_pack, .read = read_summaries, .into = &target};
+    content c = {.pack = fy_summaries_pack, .read = read_summaries, .into = &target};
     if (!exchange_content(s, &c)) {
         return false;
     }
@@ -438,10 +438,10 @@ ferry_status ferry_exchange_workload_summaries(const ferry_workloads *workloads,
                                                uint32_t n_pes, const ferry_exchange *exchange,
                                                ferry_summaries **summaries_out, ferry_error *error)
 {
-    session          s;
+    session s;
     ferry_summaries *summaries = NULL;
-    ferry_exchange   own_exchange;
-    ferry_status     status = take_exchange(exchange, &own_exchange, error);
+    ferry_exchange own_exchange;
+    ferry_status status = take_exchange(exchange, &own_exchange, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -449,7 +449,7 @@ ferry_status ferry_exchange_workload_summaries(const ferry_workloads *workloads,
     begin_session(&s, workloads, my_pe, n_pes, exchange, summaries_out != NULL);
     if (exchange_summaries(&s, NULL, &summaries) && vote(&s, s.hash)) {
         *summaries_out = summaries;
-        summaries      = NULL;
+        summaries = NULL;
     }
     ferry_summaries_destroy(summaries);
     return finish(&s, error);
@@ -461,8 +461,8 @@ ferry_status ferry_exchange_workload_summaries(const ferry_workloads *workloads,
 static fy_hash128 schedule_digest(const session *s, const ferry_scheduled_batches *batches,
                                   uint32_t n_iterations)
 {
-    uint64_t   words[4] = {s->exchange->n_ranks, s->rule, s->duplex, n_iterations};
-    fy_hash128 digest   = fy_hash128_of(words, sizeof words);
+    uint64_t words[4] = {s->exchange->n_ranks, s->rule, s->duplex, n_iterations};
+    fy_hash128 digest = fy_hash128_of(words, sizeof words);
     add_to_hash(&digest, s->hash);
     add_to_hash(&digest, fy_scheduled_hash(batches));
     return digest;
@@ -471,8 +471,8 @@ static fy_hash128 schedule_digest(const session *s, const ferry_scheduled_batche
 static bool build(session *s, ferry_scheduled_batches **batches, ferry_summaries **summaries,
                   ferry_local_schedule **schedule)
 {
-    uint32_t   n_iterations = 0;
-    fy_hash128 digest       = {0, 0};
+    uint32_t n_iterations = 0;
+    fy_hash128 digest = {0, 0};
     if (!exchange_batches(s, batches)) {
         return false;
     }
@@ -488,7 +488,7 @@ static bool build(session *s, ferry_scheduled_batches **batches, ferry_summaries
                                               &s->error));
     }
     if (s->status == FERRY_OK) {
-        digest              = schedule_digest(s, *batches, n_iterations);
+        digest = schedule_digest(s, *batches, n_iterations);
         (*schedule)->digest = digest;
     }
     return vote(s, digest);
@@ -496,16 +496,16 @@ static bool build(session *s, ferry_scheduled_batches **batches, ferry_summaries
 
 ferry_status ferry_build_schedule(const ferry_workloads *workloads, uint32_t my_pe, uint32_t n_pes,
                                   const ferry_build_schedule_options *options,
-                                  const ferry_exchange               *exchange,
-                                  ferry_local_schedule              **schedule_out,
+                                  const ferry_exchange *exchange,
+                                  ferry_local_schedule **schedule_out,
                                   ferry_summaries **summaries_out, ferry_error *error)
 {
-    session                  s;
-    ferry_scheduled_batches *batches   = NULL;
-    ferry_summaries         *summaries = NULL;
-    ferry_local_schedule    *schedule  = NULL;
-    ferry_exchange           own_exchange;
-    ferry_status             status = take_exchange(exchange, &own_exchange, error);
+    session s;
+    ferry_scheduled_batches *batches = NULL;
+    ferry_summaries *summaries = NULL;
+    ferry_local_schedule *schedule = NULL;
+    ferry_exchange own_exchange;
+    ferry_status status = take_exchange(exchange, &own_exchange, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -514,10 +514,10 @@ ferry_status ferry_build_schedule(const ferry_workloads *workloads, uint32_t my_
                   schedule_out != NULL && summaries_out != NULL);
     set_options(&s, options);
     if (build(&s, &batches, &summaries, &schedule)) {
-        *schedule_out  = schedule;
+        *schedule_out = schedule;
         *summaries_out = summaries;
-        schedule       = NULL;
-        summaries      = NULL;
+        schedule = NULL;
+        summaries = NULL;
     }
     ferry_scheduled_batches_destroy(batches);
     ferry_summaries_destroy(summaries);
@@ -530,19 +530,19 @@ ferry_status ferry_build_schedule(const ferry_workloads *workloads, uint32_t my_
 /* What rank 0 knows, and answers. */
 typedef struct ordering {
     ferry_scheduled_batches *batches; /* by source, destination and number */
-    uint32_t                 n_iterations;
-    fy_pack                  box; /* the answers, one behind the other */
-    size_t                  *lengths;
+    uint32_t n_iterations;
+    fy_pack box; /* the answers, one behind the other */
+    size_t *lengths;
 } ordering;
 
 /* False: the exchange itself failed. */
 static bool collect_batches(session *s, ordering *o)
 {
-    const ferry_exchange *x       = s->exchange;
-    fy_pack               message = {0};
-    const void           *all     = NULL;
-    const size_t         *lengths = NULL;
-    content               c       = {.pack = pack_batches, .read = read_batches};
+    const ferry_exchange *x = s->exchange;
+    fy_pack message = {0};
+    const void *all = NULL;
+    const size_t *lengths = NULL;
+    content c = {.pack = pack_batches, .read = read_batches};
     if (x->rank == 0 && s->status == FERRY_OK) {
         fail_here(s, ferry_scheduled_batches_create(x->n_ranks, &o->batches, &s->error));
     }
@@ -578,9 +578,9 @@ static void assign(session *s, ordering *o)
 /* A digest, the number of batches and the iteration of each, in the order in which they came. */
 static void answer_all(session *s, ordering *o)
 {
-    const ferry_scheduled_batches *b      = o->batches;
-    fy_hash128                     digest = {0, 0};
-    size_t                         next   = 0;
+    const ferry_scheduled_batches *b = o->batches;
+    fy_hash128 digest = {0, 0};
+    size_t next = 0;
     if (s->status == FERRY_OK) {
         digest = schedule_digest(s, b, o->n_iterations);
     }
@@ -606,8 +606,8 @@ static void answer_all(session *s, ordering *o)
 static ferry_status read_turns(const session *s, fy_reader *in, fy_turns *turns, ferry_error *error)
 {
     const ferry_workloads *w = s->workloads;
-    uint64_t               n = fy_read_number(in, w->packed.n_batches);
-    turns->turns             = fy_alloc((size_t)n, sizeof *turns->turns);
+    uint64_t n = fy_read_number(in, w->packed.n_batches);
+    turns->turns = fy_alloc((size_t)n, sizeof *turns->turns);
     if (turns->turns == NULL) {
         return fy_fail_no_memory(error, "the order of a rank's batches");
     }
@@ -639,17 +639,17 @@ static int by_iteration(const void *a, const void *b)
 /* A rank that has failed before looks for a sentence only. */
 static void read_own(session *s, fy_reader *in, fy_turns *turns, fy_hash128 *digest_out)
 {
-    ferry_error  error;
+    ferry_error error;
     ferry_status status = read_status(in, 0, &error);
     if (status != FERRY_OK) {
         s->is_local = false;
-        s->status   = fy_fail(&s->error, status, "%s", error.message);
+        s->status = fy_fail(&s->error, status, "%s", error.message);
         return;
     }
     if (s->status != FERRY_OK) {
         return;
     }
-    digest_out->low  = fy_read_number(in, UINT64_MAX);
+    digest_out->low = fy_read_number(in, UINT64_MAX);
     digest_out->high = fy_read_number(in, UINT64_MAX);
     fail_here(s, read_turns(s, in, turns, &s->error));
     fy_sort(turns->turns, turns->n, sizeof *turns->turns, by_iteration);
@@ -658,11 +658,11 @@ static void read_own(session *s, fy_reader *in, fy_turns *turns, fy_hash128 *dig
 /* Rank 0's answers, to each rank its own; false: the exchange itself failed. */
 static bool hand_out(session *s, const ordering *o, fy_turns *turns, fy_hash128 *digest_out)
 {
-    const ferry_exchange *x       = s->exchange;
-    const void           *mine    = NULL;
-    size_t                n_bytes = 0;
-    bool                  has_all = o->lengths != NULL && !o->box.failed && o->box.bytes != NULL;
-    const size_t         *lengths = has_all ? o->lengths : fy_no_lengths(x->n_ranks);
+    const ferry_exchange *x = s->exchange;
+    const void *mine = NULL;
+    size_t n_bytes = 0;
+    bool has_all = o->lengths != NULL && !o->box.failed && o->box.bytes != NULL;
+    const size_t *lengths = has_all ? o->lengths : fy_no_lengths(x->n_ranks);
     if (x->rank == 0 && lengths == NULL) {
         return fail_exchange(s);
     }
@@ -672,7 +672,7 @@ static bool hand_out(session *s, const ordering *o, fy_turns *turns, fy_hash128 
         return fail_exchange(s);
     }
     const unsigned char *at = mine == NULL ? (const void *)"" : mine;
-    fy_reader            in = {.at = at, .end = at + n_bytes};
+    fy_reader in = {.at = at, .end = at + n_bytes};
     read_own(s, &in, turns, digest_out);
     return true;
 }
@@ -695,8 +695,8 @@ static void order_all(session *s, ordering *o, fy_turns *turns)
 ferry_status fy_build_order(const ferry_workloads *workloads, const ferry_exchange *exchange,
                             fy_turns *turns_out, ferry_error *error)
 {
-    session  s;
-    ordering o     = {0};
+    session s;
+    ordering o = {0};
     fy_turns turns = {0};
     begin_session(&s, workloads, exchange->rank, exchange->n_ranks, exchange, true);
     order_all(&s, &o, &turns);

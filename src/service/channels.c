@@ -9,7 +9,7 @@
 
 /* A mark for each rank of the world. */
 typedef struct marks {
-    bool    *is_peer;
+    bool *is_peer;
     uint32_t n_peers;
     uint32_t self;
 } marks;
@@ -32,17 +32,17 @@ static uint32_t count_batches(const ferry_schedule *rounds, uint32_t rank, bool 
 static ferry_status batch_at(const ferry_schedule *rounds, uint32_t rank, bool is_send,
                              uint32_t index, ferry_batch *batch_out, ferry_error *error)
 {
-    uint64_t     number = 0;
+    uint64_t number = 0;
     ferry_status status = is_send ? ferry_schedule_send_at(rounds, rank, index, &number, error)
                                   : ferry_schedule_recv_at(rounds, rank, index, &number, error);
-    *batch_out          = (ferry_batch)FERRY_BATCH_INIT;
+    *batch_out = (ferry_batch)FERRY_BATCH_INIT;
     return status == FERRY_OK ? ferry_schedule_batch_at(rounds, number, batch_out, error) : status;
 }
 
 static ferry_status mark_all(ferry_service *service, marks *m, ferry_error *error)
 {
-    const fy_registry    *registry = &service->registry;
-    const ferry_schedule *rounds   = service->exec->rounds;
+    const fy_registry *registry = &service->registry;
+    const ferry_schedule *rounds = service->exec->rounds;
     for (size_t i = 0; i < registry->sends.n; i++) {
         mark(m, registry->sends.items[i].peer);
     }
@@ -52,7 +52,7 @@ static ferry_status mark_all(ferry_service *service, marks *m, ferry_error *erro
     for (int is_send = 0; rounds != NULL && is_send < 2; is_send++) {
         uint32_t n = count_batches(rounds, m->self, is_send);
         for (uint32_t i = 0; i < n; i++) {
-            ferry_batch  batch;
+            ferry_batch batch;
             ferry_status status = batch_at(rounds, m->self, is_send, i, &batch, error);
             if (status != FERRY_OK) {
                 return status;
@@ -76,16 +76,16 @@ static void take_ends(const fy_ends *ends, uint32_t peer, size_t *at_inout, uint
         at++;
     }
     *first_out = (uint32_t)first;
-    *n_out     = (uint32_t)(at - first);
-    *at_inout  = at;
+    *n_out = (uint32_t)(at - first);
+    *at_inout = at;
 }
 
 static void fill(ferry_service *service, const marks *m)
 {
-    fy_exec           *exec     = service->exec;
+    fy_exec *exec = service->exec;
     const fy_registry *registry = &service->registry;
-    size_t             send_at = 0, receive_at = 0;
-    uint32_t           n_local;
+    size_t send_at = 0, receive_at = 0;
+    uint32_t n_local;
     for (uint32_t rank = 0; rank < service->world->n_ranks; rank++) {
         if (rank == m->self) {
             take_ends(&registry->sends, rank, &send_at, &exec->local_sends, &n_local);
@@ -95,8 +95,8 @@ static void fill(ferry_service *service, const marks *m)
             continue;
         }
         fy_channel *channel = &exec->channels[exec->n_channels++];
-        channel->peer       = rank;
-        channel->direct     = fy_peer_is_direct(service, rank);
+        channel->peer = rank;
+        channel->direct = fy_peer_is_direct(service, rank);
         take_ends(&registry->sends, rank, &send_at, &channel->first_send, &channel->n_sends);
         take_ends(&registry->receives, rank, &receive_at, &channel->first_receive,
                   &channel->n_receives);
@@ -111,7 +111,7 @@ typedef struct relayed {
 
 typedef struct relays {
     relayed *items; /* by peer and task, each once */
-    size_t   n, capacity;
+    size_t n, capacity;
 } relays;
 
 static int compare_relayed(const void *a, const void *b)
@@ -140,7 +140,7 @@ static ferry_status add_relayed(const ferry_schedule *rounds, const ferry_batch 
 {
     for (uint32_t s = 0; s < batch->n_segments; s++) {
         ferry_segment segment = FERRY_SEGMENT_INIT;
-        ferry_status  status =
+        ferry_status status =
             ferry_schedule_segment_at(rounds, batch->first_segment + s, &segment, error);
         if (status != FERRY_OK) {
             return status;
@@ -162,7 +162,7 @@ static ferry_status list_relayed(const ferry_schedule *rounds, uint32_t self, bo
 {
     uint32_t n = count_batches(rounds, self, is_send);
     for (uint32_t i = 0; i < n; i++) {
-        ferry_batch  batch;
+        ferry_batch batch;
         ferry_status status = batch_at(rounds, self, is_send, i, &batch, error);
         if (status == FERRY_OK) {
             status = add_relayed(rounds, &batch, is_send ? batch.to : batch.from, all, error);
@@ -186,8 +186,8 @@ static int compare_tasks(const void *a, const void *b)
 static ferry_status index_receives(ferry_service *service, ferry_error *error)
 {
     const fy_ends *receives = &service->registry.receives;
-    fy_exec       *exec     = service->exec;
-    exec->by_task           = fy_alloc(receives->n, sizeof *exec->by_task);
+    fy_exec *exec = service->exec;
+    exec->by_task = fy_alloc(receives->n, sizeof *exec->by_task);
     if (exec->by_task == NULL) {
         return fy_fail_no_memory(error, "relays");
     }
@@ -201,8 +201,8 @@ static ferry_status index_receives(ferry_service *service, ferry_error *error)
 
 uint32_t fy_receive_of_task(const ferry_service *service, uint64_t task_id)
 {
-    size_t               n   = service->registry.receives.n;
-    fy_task_index        key = {.task_id = task_id};
+    size_t n = service->registry.receives.n;
+    fy_task_index key = {.task_id = task_id};
     const fy_task_index *found =
         n == 0 ? NULL : bsearch(&key, service->exec->by_task, n, sizeof key, compare_tasks);
     return found == NULL ? FY_NONE : found->receive;
@@ -243,12 +243,12 @@ static ferry_status take_relayed_receives(const ferry_service *service, fy_chann
 
 static ferry_status find_relays(ferry_service *service, bool is_send, ferry_error *error)
 {
-    relays       all = {.items = NULL};
+    relays all = {.items = NULL};
     ferry_status status =
         list_relayed(service->exec->rounds, service->world->rank, is_send, &all, error);
     for (size_t begin = 0, end; status == FERRY_OK && begin < all.n; begin = end) {
-        const relayed *first   = &all.items[begin];
-        fy_channel    *channel = fy_channel_of(service->exec, first->peer);
+        const relayed *first = &all.items[begin];
+        fy_channel *channel = fy_channel_of(service->exec, first->peer);
         for (end = begin + 1; end < all.n && all.items[end].peer == first->peer; end++) {}
         status = is_send ? take_relayed_sends(channel, first, end - begin, error)
                          : take_relayed_receives(service, channel, first, end - begin, error);
@@ -259,17 +259,17 @@ static ferry_status find_relays(ferry_service *service, bool is_send, ferry_erro
 
 ferry_status fy_channels_make(ferry_service *service, ferry_error *error)
 {
-    fy_exec *exec    = service->exec;
+    fy_exec *exec = service->exec;
     uint32_t n_ranks = service->world->n_ranks;
-    marks    m       = {.self = service->world->rank};
-    m.is_peer        = fy_alloc_zeroed(n_ranks, sizeof *m.is_peer);
+    marks m = {.self = service->world->rank};
+    m.is_peer = fy_alloc_zeroed(n_ranks, sizeof *m.is_peer);
     if (m.is_peer == NULL) {
         return fy_fail_no_memory(error, "channels");
     }
     ferry_status status = mark_all(service, &m, error);
     if (status == FERRY_OK) {
         exec->channels = fy_alloc_zeroed(m.n_peers, sizeof *exec->channels);
-        status         = exec->channels == NULL ? fy_fail_no_memory(error, "channels") : FERRY_OK;
+        status = exec->channels == NULL ? fy_fail_no_memory(error, "channels") : FERRY_OK;
     }
     if (status == FERRY_OK) {
         fill(service, &m);

@@ -13,25 +13,25 @@
 #include <string.h>
 
 enum {
-    LEAST_PART      = 256 << 10, /* bytes that are worth another thread */
-    PARTS_OF_THREAD = 8          /* so that threads of unequal speed end together */
+    LEAST_PART = 256 << 10, /* bytes that are worth another thread */
+    PARTS_OF_THREAD = 8     /* so that threads of unequal speed end together */
 };
 
 /* A call: units are bytes, or elements where it casts. */
 typedef struct job {
-    fy_area     to, from;
-    char       *to_base;
+    fy_area to, from;
+    char *to_base;
     const char *from_base;
-    bool        casts;
-    fy_cast     cast;
-    uint64_t    n_units, part_units;
+    bool casts;
+    fy_cast cast;
+    uint64_t n_units, part_units;
 } job;
 
 static void copy_part(void *context, uint64_t part)
 {
-    const job *j     = context;
-    uint64_t   first = part * j->part_units;
-    uint64_t   n     = fy_min(j->part_units, j->n_units - first);
+    const job *j = context;
+    uint64_t first = part * j->part_units;
+    uint64_t n = fy_min(j->part_units, j->n_units - first);
     if (j->casts) {
         fy_area_cast(&j->cast, &j->to, j->to_base, &j->from, j->from_base, first, n);
     } else {
@@ -99,10 +99,10 @@ static ferry_status check_scales(const char *side, const job *j, const ferry_sca
     uint64_t rows = 0, columns = 0, planes = j->n_units / j->cast.n_rows / j->cast.n_columns;
     uint64_t last_plane, last_row, last;
     *scales = (fy_cast_scales){.values = given->values,
-                               .block  = {given->block_rows, given->block_columns},
+                               .block = {given->block_rows, given->block_columns},
                                .origin = {given->first_row, given->first_column},
-                               .pitch  = given->pitch,
-                               .plane  = given->plane};
+                               .pitch = given->pitch,
+                               .plane = given->plane};
     if (given->values == NULL || j->n_units == 0) {
         return FERRY_OK;
     }
@@ -113,7 +113,7 @@ static ferry_status check_scales(const char *side, const job *j, const ferry_sca
                        (unsigned long long)given->block_columns);
     }
     bool fits = true;
-    last      = 0;
+    last = 0;
     if (given->block_rows != 0) {
         fits = count_blocks(given->first_row, j->cast.n_rows, given->block_rows, &rows) &&
                count_blocks(given->first_column, j->cast.n_columns, given->block_columns, &columns);
@@ -156,14 +156,14 @@ static ferry_status check_cast(job *j, const ferry_box *to, const ferry_box *fro
     if (status != FERRY_OK) {
         return status;
     }
-    uint32_t n        = from->n_dims;
-    j->casts          = true;
-    j->n_units        = j->from.bytes / from->element_bytes;
+    uint32_t n = from->n_dims;
+    j->casts = true;
+    j->n_units = j->from.bytes / from->element_bytes;
     j->cast.from_kind = o->from_kind;
-    j->cast.to_kind   = o->to_kind;
-    j->cast.n_rows    = n < 2 || j->n_units == 0 ? 1 : from->length[n - 2];
+    j->cast.to_kind = o->to_kind;
+    j->cast.n_rows = n < 2 || j->n_units == 0 ? 1 : from->length[n - 2];
     j->cast.n_columns = n < 1 || j->n_units == 0 ? 1 : from->length[n - 1];
-    status            = check_scales("from", j, &o->from_scales, &j->cast.from_scales, error);
+    status = check_scales("from", j, &o->from_scales, &j->cast.from_scales, error);
     return status == FERRY_OK ? check_scales("to", j, &o->to_scales, &j->cast.to_scales, error)
                               : status;
 }
@@ -171,7 +171,7 @@ static ferry_status check_cast(job *j, const ferry_box *to, const ferry_box *fro
 /* Only of memory that both take without a gap can be said that they share some of it. */
 static ferry_status check_apart(const job *j, ferry_error *error)
 {
-    uintptr_t to   = (uintptr_t)j->to_base + j->to.offset;
+    uintptr_t to = (uintptr_t)j->to_base + j->to.offset;
     uintptr_t from = (uintptr_t)j->from_base + j->from.offset;
     if (j->to.n_dims + j->from.n_dims == 0 && to < from + j->from.bytes &&
         from < to + j->to.bytes) {
@@ -185,7 +185,7 @@ static ferry_status check_apart(const job *j, ferry_error *error)
 static ferry_status check_equal(const job *j, const ferry_box *to, const ferry_box *from,
                                 ferry_error *error)
 {
-    uint64_t to_n   = j->casts ? j->to.bytes / to->element_bytes : j->to.bytes;
+    uint64_t to_n = j->casts ? j->to.bytes / to->element_bytes : j->to.bytes;
     uint64_t from_n = j->casts ? j->from.bytes / from->element_bytes : j->from.bytes;
     if (to_n != from_n) {
         return fy_fail(
@@ -199,16 +199,16 @@ ferry_status ferry_copy_box(const ferry_box *to, const ferry_box *from,
                             const ferry_copy_options *options, ferry_error *error)
 {
     ferry_copy_options o;
-    ferry_box          own_to, own_from;
-    job                j      = {.casts = false};
-    ferry_status       status = fy_take_copy_options(options, &o, error);
+    ferry_box own_to, own_from;
+    job j = {.casts = false};
+    ferry_status status = fy_take_copy_options(options, &o, error);
     if (status == FERRY_OK) {
         status = fy_box_take(to, &own_to, &j.to, error);
-        to     = &own_to;
+        to = &own_to;
     }
     if (status == FERRY_OK) {
         status = fy_box_take(from, &own_from, &j.from, error);
-        from   = &own_from;
+        from = &own_from;
     }
     if (status == FERRY_OK && (o.from_kind != 0 || o.to_kind != 0)) {
         status = check_cast(&j, to, from, &o, error);
@@ -219,8 +219,8 @@ ferry_status ferry_copy_box(const ferry_box *to, const ferry_box *from,
     if (status != FERRY_OK) {
         return status;
     }
-    j.n_units   = j.casts ? j.n_units : j.from.bytes;
-    j.to_base   = to->buffer.base;
+    j.n_units = j.casts ? j.n_units : j.from.bytes;
+    j.to_base = to->buffer.base;
     j.from_base = from->buffer.base;
     if (o.hash_out != NULL && (j.casts || o.n_threads > 1)) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,

@@ -9,20 +9,20 @@ enum { CHUNK_BYTES = 512 << 10 };
 
 typedef struct job {
     const ferry_service *service;
-    const fy_channel    *channel; /* NULL: within this rank */
-    const fy_lane       *lane;
-    const fy_item       *item;
-    uint64_t            *hashes; /* one for each part; NULL: none */
+    const fy_channel *channel; /* NULL: within this rank */
+    const fy_lane *lane;
+    const fy_item *item;
+    uint64_t *hashes; /* one for each part; NULL: none */
 } job;
 
 static fy_area source_of(const job *j, const fy_part_of *part, const char **base_out)
 {
     const fy_registry *registry = &j->service->registry;
-    bool               relayed  = (part->end & FY_RELAYED) != 0;
-    const fy_end      *end      = relayed ? &registry->receives.items[part->end & ~FY_RELAYED]
-                                          : &registry->sends.items[part->end];
-    const fy_held     *held     = &registry->held[end->held];
-    *base_out                   = relayed ? fy_held_target_base(held) : fy_held_base(held);
+    bool relayed = (part->end & FY_RELAYED) != 0;
+    const fy_end *end = relayed ? &registry->receives.items[part->end & ~FY_RELAYED]
+                                : &registry->sends.items[part->end];
+    const fy_held *held = &registry->held[end->held];
+    *base_out = relayed ? fy_held_target_base(held) : fy_held_base(held);
     return fy_end_area(registry, end);
 }
 
@@ -31,11 +31,11 @@ static fy_area target_of(const job *j, const fy_part_of *part, char **base_out)
     const fy_registry *registry = &j->service->registry;
     if (j->channel == NULL) {
         const fy_end *end = &registry->receives.items[part->place];
-        *base_out         = fy_held_target_base(&registry->held[end->held]);
+        *base_out = fy_held_target_base(&registry->held[end->held]);
         return fy_end_area(registry, end);
     }
     const fy_place *place = &j->channel->places[part->place];
-    *base_out             = place->spots[j->service->exec->side].mapped;
+    *base_out = place->spots[j->service->exec->side].mapped;
     return fy_place_area(j->channel, place);
 }
 
@@ -57,9 +57,9 @@ static bool is_in_place(const fy_area *to, const char *to_base, const fy_area *f
 static uint64_t copy_part(const job *j, const fy_part_of *part, uint64_t skip, uint64_t bytes)
 {
     const char *from_base;
-    char       *to_base;
-    fy_area     from = source_of(j, part, &from_base);
-    fy_area     to   = target_of(j, part, &to_base);
+    char *to_base;
+    fy_area from = source_of(j, part, &from_base);
+    fy_area to = target_of(j, part, &to_base);
     if (j->hashes != NULL) {
         if (is_in_place(&to, to_base, &from, from_base)) {
             return fy_area_hash(&from, from_base, part->first + skip, bytes);
@@ -75,9 +75,9 @@ static uint64_t copy_part(const job *j, const fy_part_of *part, uint64_t skip, u
 /* The fence belongs to the thread that stored. */
 static void copy_whole_part(void *context, uint64_t index)
 {
-    const job        *j    = context;
+    const job *j = context;
     const fy_part_of *part = &j->lane->parts[j->item->first_part + index];
-    uint64_t          hash = copy_part(j, part, 0, part->bytes);
+    uint64_t hash = copy_part(j, part, 0, part->bytes);
     if (j->hashes != NULL) {
         j->hashes[index] = hash;
     }
@@ -86,14 +86,14 @@ static void copy_whole_part(void *context, uint64_t index)
 
 static void copy_chunk(void *context, uint64_t index)
 {
-    const job *j     = context;
-    uint64_t   begin = index * CHUNK_BYTES;
-    uint64_t   end   = begin + CHUNK_BYTES;
-    uint64_t   at    = 0;
+    const job *j = context;
+    uint64_t begin = index * CHUNK_BYTES;
+    uint64_t end = begin + CHUNK_BYTES;
+    uint64_t at = 0;
     for (uint32_t p = 0; p < j->item->n_parts && at < end; p++) {
         const fy_part_of *part = &j->lane->parts[j->item->first_part + p];
-        uint64_t          from = at > begin ? at : begin;
-        uint64_t          to   = at + part->bytes < end ? at + part->bytes : end;
+        uint64_t from = at > begin ? at : begin;
+        uint64_t to = at + part->bytes < end ? at + part->bytes : end;
         if (from < to) {
             copy_part(j, part, from - at, to - from);
         }
@@ -107,7 +107,7 @@ static void copy_all(ferry_service *service, job *j)
     if (fy_team_size(service->team) == 1) {
         for (uint32_t p = 0; p < j->item->n_parts; p++) {
             const fy_part_of *part = &j->lane->parts[j->item->first_part + p];
-            uint64_t          hash = copy_part(j, part, 0, part->bytes);
+            uint64_t hash = copy_part(j, part, 0, part->bytes);
             if (j->hashes != NULL) {
                 j->hashes[p] = hash;
             }
@@ -125,8 +125,8 @@ void fy_copy_mapped(ferry_service *service, const fy_channel *channel, const fy_
 {
     job j = {.service = service,
              .channel = channel,
-             .lane    = channel == NULL ? &service->exec->local : &channel->out,
-             .item    = item,
-             .hashes  = hashes};
+             .lane = channel == NULL ? &service->exec->local : &channel->out,
+             .item = item,
+             .hashes = hashes};
     copy_all(service, &j);
 }

@@ -58,7 +58,7 @@ ferry_status ferry_service_create(ferry_world *world, const ferry_service_option
                        "ferry_service_create needs a world and a place for the service");
     }
     ferry_service_options own;
-    ferry_status          status = fy_take_service_options(options, &own, error);
+    ferry_status status = fy_take_service_options(options, &own, error);
     if (status == FERRY_OK) {
         status = check_options(&own, error);
     }
@@ -70,7 +70,7 @@ ferry_status ferry_service_create(ferry_world *world, const ferry_service_option
                        "the transport of the service's options belongs to another world");
     }
     ferry_service *service = fy_alloc_zeroed(1, sizeof *service);
-    char          *engines = own.engines == NULL ? NULL : fy_strdup(own.engines);
+    char *engines = own.engines == NULL ? NULL : fy_strdup(own.engines);
     if (service == NULL || (own.engines != NULL && engines == NULL)) {
         fy_free(service);
         fy_free(engines);
@@ -81,11 +81,11 @@ ferry_status ferry_service_create(ferry_world *world, const ferry_service_option
     pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ERRORCHECK); /* a callback that waits */
     pthread_mutex_init(&service->working, &attributes);
     pthread_mutexattr_destroy(&attributes);
-    service->options         = own;
+    service->options = own;
     service->options.engines = service->own_engines = engines;
     complete_options(&service->options);
-    service->world                  = world;
-    service->n_begun                = own.first_version > 0 ? own.first_version - 1 : 0;
+    service->world = world;
+    service->n_begun = own.first_version > 0 ? own.first_version - 1 : 0;
     service->statistics.struct_size = sizeof service->statistics;
     fy_world_retain(world);
     if (own.transport != NULL) {
@@ -99,8 +99,8 @@ ferry_status ferry_service_create(ferry_world *world, const ferry_service_option
 /* A rank that brings a transport does not take part when the others open one. */
 static ferry_status agree_on_transport(ferry_service *service, ferry_error *error)
 {
-    const void  *all    = NULL;
-    uint64_t     own    = service->transport != NULL;
+    const void *all = NULL;
+    uint64_t own = service->transport != NULL;
     ferry_status status = ferry_world_all_gather(service->world, &own, sizeof own, &all, error);
     for (uint32_t rank = 1; status == FERRY_OK && rank < service->world->n_ranks; rank++) {
         if (memcmp(all, (const char *)all + rank * sizeof own, sizeof own) != 0) {
@@ -116,8 +116,8 @@ static ferry_status agree_on_transport(ferry_service *service, ferry_error *erro
 /* The same on all ranks, and no other service's: its letters carry it. */
 static ferry_status agree_on_number(ferry_service *service, ferry_error *error)
 {
-    fy_merged    number = {.value = fy_thing_propose(service->world, FY_THING_SERVICE),
-                           .how   = FY_MOST};
+    fy_merged number = {.value = fy_thing_propose(service->world, FY_THING_SERVICE),
+                        .how = FY_MOST};
     ferry_status status = fy_merge_numbers(service->world, &number, 1, error);
     if (status == FERRY_OK) {
         fy_service_work_add(service, (uint32_t)number.value);
@@ -207,7 +207,7 @@ static ferry_status check_registration(const ferry_service *service, const char 
 static ferry_status add(ferry_service *service, bool is_send, uint64_t task_id,
                         const ferry_box *box, uint32_t peer, ferry_error *error)
 {
-    const char  *what   = is_send ? "registering a send" : "registering a receive";
+    const char *what = is_send ? "registering a send" : "registering a receive";
     ferry_status status = check_registration(service, what, error);
     if (status != FERRY_OK) {
         return status;
@@ -241,9 +241,9 @@ static ferry_status add_bytes(ferry_service *service, bool is_send, uint64_t tas
                        (unsigned long long)task_id);
     }
     ferry_box box = FERRY_BOX_INIT;
-    box.buffer    = *buffer;
-    box.offset    = pos;
-    box.n_dims    = 1;
+    box.buffer = *buffer;
+    box.offset = pos;
+    box.n_dims = 1;
     box.length[0] = size;
     box.stride[0] = 1;
     return add(service, is_send, task_id, &box, peer, error);
@@ -289,8 +289,8 @@ ferry_status ferry_service_bind(ferry_service *service, const ferry_plan *plan,
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_service_bind needs a plan");
     }
     fy_registry fresh = {0};
-    status            = fy_bind(&fresh, service->world, plan, sources, destinations,
-                                service->options.commit == FERRY_COMMIT_SWAP, error);
+    status = fy_bind(&fresh, service->world, plan, sources, destinations,
+                     service->options.commit == FERRY_COMMIT_SWAP, error);
     if (status != FERRY_OK) {
         fy_registry_cleanup(&fresh);
         return status;
@@ -374,7 +374,7 @@ ferry_status ferry_service_finalize(ferry_service *service, ferry_error *error)
     fy_joint_leave(service->world);
     fy_service_work_remove(service);
     fy_team_destroy(service->team);
-    service->team      = NULL;
+    service->team = NULL;
     service->finalized = true;
     return FERRY_OK;
 }
@@ -384,8 +384,8 @@ static void release_requests(ferry_service *service)
 {
     while (service->requests != NULL) {
         fy_run_request *request = service->requests;
-        service->requests       = request->next;
-        request->service        = NULL;
+        service->requests = request->next;
+        request->service = NULL;
         if (request->is_spare) {
             fy_free(request);
         }

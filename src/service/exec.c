@@ -57,8 +57,8 @@ ferry_status fy_lane_item(fy_lane *lane, uint32_t path, uint64_t order, fy_item 
         return fy_fail_no_memory(error, "a schedule's items");
     }
     fy_item *item = &lane->items[lane->n_items++];
-    *item         = (fy_item){.first_part = lane->n_parts, .path = path, .order = order};
-    *item_out     = item;
+    *item = (fy_item){.first_part = lane->n_parts, .path = path, .order = order};
+    *item_out = item;
     return FERRY_OK;
 }
 
@@ -81,7 +81,7 @@ ferry_status fy_lane_part(fy_lane *lane, uint32_t end, uint32_t place, uint64_t 
 fy_channel *fy_channel_of(const fy_exec *exec, uint32_t peer)
 {
     uint32_t first = 0;
-    uint32_t end   = exec->n_channels;
+    uint32_t end = exec->n_channels;
     while (first < end) {
         uint32_t middle = first + (end - first) / 2;
         if (exec->channels[middle].peer < peer) {
@@ -97,10 +97,10 @@ fy_channel *fy_channel_of(const fy_exec *exec, uint32_t peer)
 fy_area fy_place_area(const fy_channel *channel, const fy_place *place)
 {
     const uint64_t *dims = channel->dims + place->dims;
-    fy_area         area = {.offset    = place->offset,
-                            .run_bytes = place->run_bytes,
-                            .bytes     = place->bytes,
-                            .n_dims    = place->n_dims};
+    fy_area area = {.offset = place->offset,
+                    .run_bytes = place->run_bytes,
+                    .bytes = place->bytes,
+                    .n_dims = place->n_dims};
     for (uint32_t d = 0; d < place->n_dims; d++) {
         area.length[d] = dims[d];
         area.stride[d] = dims[place->n_dims + d];

@@ -23,13 +23,13 @@
 
 /* Words of a channel in its owner's control memory, written by the peer: one line of the cache. */
 enum {
-    FY_WORD_ENTERED  = 0, /* the run that the peer is in */
-    FY_WORD_ARRIVED  = 1, /* run << 32 | items of the peer that are here */
+    FY_WORD_ENTERED = 0,  /* the run that the peer is in */
+    FY_WORD_ARRIVED = 1,  /* run << 32 | items of the peer that are here */
     FY_WORD_CONSUMED = 2, /* run << 32 | items that the peer has dealt with */
-    FY_WORD_PULSE    = 3, /* changes while the peer is in a run */
-    FY_WORD_HALT     = 4, /* the run that the peer has given up */
-    FY_WORD_TURN     = 5, /* run << 32 | items that the peer lets come, if they take turns */
-    FY_WORDS         = 8
+    FY_WORD_PULSE = 3,    /* changes while the peer is in a run */
+    FY_WORD_HALT = 4,     /* the run that the peer has given up */
+    FY_WORD_TURN = 5,     /* run << 32 | items that the peer lets come, if they take turns */
+    FY_WORDS = 8
 };
 
 /* In front of a slot's payload. */
@@ -76,11 +76,11 @@ typedef struct fy_after {
 
 /* One direction of a channel. */
 typedef struct fy_lane {
-    fy_item    *items;
-    size_t      n_items, item_capacity;
+    fy_item *items;
+    size_t n_items, item_capacity;
     fy_part_of *parts;
-    size_t      n_parts, part_capacity;
-    uint64_t    bytes;
+    size_t n_parts, part_capacity;
+    uint64_t bytes;
 } fy_lane;
 
 /* A range of a task's bytes. */
@@ -94,7 +94,7 @@ typedef struct fy_spot {
     uint64_t address;    /* there */
     uint64_t bytes;      /* of the buffer */
     uint64_t key_offset; /* of the buffer within its region */
-    char    *mapped;     /* its base as it is reached from here, or NULL */
+    char *mapped;        /* its base as it is reached from here, or NULL */
     uint32_t key;        /* into the channel's keys, or FY_NONE */
 } fy_spot;
 
@@ -103,7 +103,7 @@ typedef struct fy_spot {
  * swapped after each run have two spots, of which exec->side is written next.
  */
 typedef struct fy_place {
-    fy_spot  spots[2];
+    fy_spot spots[2];
     uint64_t offset; /* the area, as in fy_end */
     uint64_t run_bytes;
     uint64_t bytes;
@@ -115,37 +115,37 @@ typedef struct fy_place {
 
 typedef struct fy_channel {
     uint32_t peer;
-    uint32_t theirs;   /* this channel's number at the peer */
-    bool     direct;   /* no network lies between the two */
-    bool     in_turns; /* items of both lanes wait for their rounds: see turns.c */
+    uint32_t theirs; /* this channel's number at the peer */
+    bool direct;     /* no network lies between the two */
+    bool in_turns;   /* items of both lanes wait for their rounds: see turns.c */
     uint32_t first_send, n_sends;
     uint32_t first_receive, n_receives;
     /* Receives that others registered for but this peer relays: in order of task ids. */
     uint32_t *relayed_receives;
-    uint32_t  n_relayed_receives;
+    uint32_t n_relayed_receives;
     /* And the same of what is relayed to the peer: task ids, in order. */
     uint64_t *relayed_sends;
-    uint32_t  n_relayed_sends;
-    fy_lane   out, in;
+    uint32_t n_relayed_sends;
+    fy_lane out, in;
     fy_after *afters;
-    size_t    n_afters, after_capacity;
+    size_t n_afters, after_capacity;
     /* What the receiver said. The places of sends come first, then those of relayed ones. */
-    fy_place      *places;
-    uint32_t       n_places;
-    uint64_t      *dims;
-    size_t         n_dims, dims_capacity;
-    fy_range      *ranges;
-    size_t         n_ranges, range_capacity;
+    fy_place *places;
+    uint32_t n_places;
+    uint64_t *dims;
+    size_t n_dims, dims_capacity;
+    fy_range *ranges;
+    size_t n_ranges, range_capacity;
     ferry_region **keys;
-    char         **key_bases;
-    uint32_t       n_keys;
+    char **key_bases;
+    uint32_t n_keys;
     /* The rings: at the peer, and here. */
     uint64_t out_ring, in_ring; /* offsets in the staging region */
     uint32_t out_slots, in_slots;
     uint64_t out_payload, in_payload; /* of a slot */
-    char    *out_mapped;              /* the peer's ring as it is mapped here, or NULL */
-    bool     in_staged;               /* items of `in` pass through the ring */
-    bool     in_answered;             /* the sender counts what was dealt with */
+    char *out_mapped;                 /* the peer's ring as it is mapped here, or NULL */
+    bool in_staged;                   /* items of `in` pass through the ring */
+    bool in_answered;                 /* the sender counts what was dealt with */
     uint32_t answers; /* items of `out` that the peer must have dealt with at the end */
     uint64_t out_hashes, in_hashes; /* first byte of this lane's hashes, there and here */
     uint64_t own_hashes;            /* first of this lane's in exec->hashes */
@@ -155,10 +155,10 @@ typedef struct fy_channel {
     uint32_t n_consumed;
     uint32_t turn;    /* items that the peer lets come */
     uint32_t granted; /* items that it was told it may send here */
-    bool     entered;
-    bool     told; /* a letter says that the peer has entered */
+    bool entered;
+    bool told;     /* a letter says that the peer has entered */
     uint64_t seen; /* of its words, to notice any change */
-    int64_t  heard_ns;
+    int64_t heard_ns;
     uint64_t bytes_out, bytes_in;
 } fy_channel;
 
@@ -188,7 +188,7 @@ typedef struct fy_reason {
     uint32_t culprit;
     uint32_t count;
     uint32_t rank; /* the first that gave it */
-    char     text[FERRY_ERROR_BYTES];
+    char text[FERRY_ERROR_BYTES];
 } fy_reason;
 
 enum { FY_MOST_REASONS = 4, FY_VOTE_ARITY = 16, FY_MOST_WATCHED = FY_VOTE_ARITY + 1 };
@@ -196,71 +196,71 @@ enum { FY_MOST_REASONS = 4, FY_VOTE_ARITY = 16, FY_MOST_WATCHED = FY_VOTE_ARITY 
 /* A rank next to this one in the tree of votes, as it is watched: see watch.c. */
 typedef struct fy_watched {
     uint32_t rank;
-    bool     begun, over; /* the run, there */
-    bool     waits; /* its thread is within a wait for the run: if it is slow, it is starved */
-    bool     voted;
-    int64_t  heard_ns; /* when it last moved the run on, as far as is known */
-    int64_t  ended_ns; /* when its service was first found to have ended; 0: it has not */
-    int64_t  asked_ns, pause_ns;
+    bool begun, over; /* the run, there */
+    bool waits;       /* its thread is within a wait for the run: if it is slow, it is starved */
+    bool voted;
+    int64_t heard_ns; /* when it last moved the run on, as far as is known */
+    int64_t ended_ns; /* when its service was first found to have ended; 0: it has not */
+    int64_t asked_ns, pause_ns;
 } fy_watched;
 
 typedef struct fy_outcome {
-    fy_phase     phase;
-    uint32_t     n_children; /* that have voted */
-    uint32_t     n_reasons;
-    bool         sent;     /* what this rank and its children say is on its way up */
-    int64_t      voted_ns; /* when this rank's own vote was counted */
-    fy_reason    reasons[FY_MOST_REASONS];
+    fy_phase phase;
+    uint32_t n_children; /* that have voted */
+    uint32_t n_reasons;
+    bool sent;        /* what this rank and its children say is on its way up */
+    int64_t voted_ns; /* when this rank's own vote was counted */
+    fy_reason reasons[FY_MOST_REASONS];
     ferry_status status; /* the verdict */
-    ferry_error  error;
+    ferry_error error;
 } fy_outcome;
 
 struct fy_exec {
-    fy_channel     *channels; /* in order of peers; none to itself */
-    uint32_t        n_channels;
-    fy_lane         local;       /* items of this rank to itself */
-    uint32_t        local_sends; /* first of the sends to itself, which match the receives */
-    uint32_t        local_receives;
-    fy_task_index  *by_task;
-    ferry_schedule *rounds;     /* this rank's part of a plan's schedule, or NULL */
-    fy_range       *wants;      /* of receives, where a ledger says what is missing */
-    uint32_t       *wants_of;   /* by receive: n_receives + 1 begins in wants; NULL: all of all */
-    bool            is_partial; /* some rank has such ranges */
-    fy_parcel      *parcels;
-    uint32_t        n_parcels;
-    uint64_t        parcel_payload;
-    uint64_t       *hashes;       /* of the parts of all out lanes, as they are sent, and */
-    uint64_t        local_hashes; /* from here on of the local ones; NULL: none are wanted */
-    uint64_t        in_bytes, out_bytes, local_bytes;
-    struct iovec   *here, *there; /* FY_MOST_VECTORS each */
-    uint32_t       *ready;        /* channels that can send, while one is chosen */
-    ferry_span     *spans;
-    size_t          n_spans, span_capacity;
+    fy_channel *channels; /* in order of peers; none to itself */
+    uint32_t n_channels;
+    fy_lane local;        /* items of this rank to itself */
+    uint32_t local_sends; /* first of the sends to itself, which match the receives */
+    uint32_t local_receives;
+    fy_task_index *by_task;
+    ferry_schedule *rounds; /* this rank's part of a plan's schedule, or NULL */
+    fy_range *wants;        /* of receives, where a ledger says what is missing */
+    uint32_t *wants_of;     /* by receive: n_receives + 1 begins in wants; NULL: all of all */
+    bool is_partial;        /* some rank has such ranges */
+    fy_parcel *parcels;
+    uint32_t n_parcels;
+    uint64_t parcel_payload;
+    uint64_t *hashes;      /* of the parts of all out lanes, as they are sent, and */
+    uint64_t local_hashes; /* from here on of the local ones; NULL: none are wanted */
+    uint64_t in_bytes, out_bytes, local_bytes;
+    struct iovec *here, *there; /* FY_MOST_VECTORS each */
+    uint32_t *ready;            /* channels that can send, while one is chosen */
+    ferry_span *spans;
+    size_t n_spans, span_capacity;
     /* Of the run. */
-    uint64_t version;  /* of the last run; 0: there was none */
-    bool     is_whole; /* it ended well, or turned out to have */
-    uint32_t run;      /* its number on the words */
-    uint32_t n_local;  /* items done */
-    uint32_t n_away;   /* items in turns that were sent, and not yet dealt with */
-    bool     gives;    /* somebody's turn may have come, which is looked for once a step */
+    uint64_t version; /* of the last run; 0: there was none */
+    bool is_whole;    /* it ended well, or turned out to have */
+    uint32_t run;     /* its number on the words */
+    uint32_t n_local; /* items done */
+    uint32_t n_away;  /* items in turns that were sent, and not yet dealt with */
+    bool gives;       /* somebody's turn may have come, which is looked for once a step */
     uint64_t done_bytes;
-    int64_t  begin_ns, tick_ns, pulse_ns, told_ns, ask_ns, called_ns;
-    int64_t  waits_since_ns; /* 0: it works */
+    int64_t begin_ns, tick_ns, pulse_ns, told_ns, ask_ns, called_ns;
+    int64_t waits_since_ns; /* 0: it works */
     /* How fast the network is to this rank, in items that make up a few milliseconds. */
-    uint32_t     window;
-    uint64_t     window_bytes;
-    int64_t      window_ns;
-    double       wire_seconds; /* of the item that is sent now, within the transport's calls */
-    uint32_t     side;         /* which of two places is written: see FERRY_COMMIT_SWAP */
-    ferry_status status;       /* why this rank gives up */
-    ferry_error  why;
-    uint32_t     culprit;  /* whom it blames, or FERRY_ANY_RANK */
-    bool         halted;   /* it gives up because a peer did */
-    int64_t      flush_ns; /* since when what it has put is flushed; 0: it is not yet */
-    bool         told_halt;
-    fy_outcome   outcome;
-    fy_watched   watched[FY_MOST_WATCHED];
-    uint32_t     n_watched;
+    uint32_t window;
+    uint64_t window_bytes;
+    int64_t window_ns;
+    double wire_seconds; /* of the item that is sent now, within the transport's calls */
+    uint32_t side;       /* which of two places is written: see FERRY_COMMIT_SWAP */
+    ferry_status status; /* why this rank gives up */
+    ferry_error why;
+    uint32_t culprit; /* whom it blames, or FERRY_ANY_RANK */
+    bool halted;      /* it gives up because a peer did */
+    int64_t flush_ns; /* since when what it has put is flushed; 0: it is not yet */
+    bool told_halt;
+    fy_outcome outcome;
+    fy_watched watched[FY_MOST_WATCHED];
+    uint32_t n_watched;
 };
 
 enum { FY_MOST_VECTORS = 1024 };
@@ -269,13 +269,13 @@ enum { FY_MOST_VECTORS = 1024 };
 enum { FY_MOST_WINDOW = 32, FY_LEAST_WINDOW = 4, FY_MOST_BURST = 8, FY_NETWORK_BYTES = 128 << 10 };
 
 /* exec.c */
-void         fy_exec_destroy(fy_exec *exec); /* NULL is allowed */
+void fy_exec_destroy(fy_exec *exec); /* NULL is allowed */
 ferry_status fy_lane_item(fy_lane *lane, uint32_t path, uint64_t order, fy_item **item_out,
                           ferry_error *error);
 /* To the last item of the lane. */
-ferry_status           fy_lane_part(fy_lane *lane, uint32_t end, uint32_t place, uint64_t first,
-                                    uint64_t bytes, ferry_error *error);
-fy_channel            *fy_channel_of(const fy_exec *exec, uint32_t peer); /* NULL: there is none */
+ferry_status fy_lane_part(fy_lane *lane, uint32_t end, uint32_t place, uint64_t first,
+                          uint64_t bytes, ferry_error *error);
+fy_channel *fy_channel_of(const fy_exec *exec, uint32_t peer); /* NULL: there is none */
 static inline uint32_t fy_channel_number(const fy_exec *exec, const fy_channel *channel)
 {
     return (uint32_t)(channel - exec->channels);
@@ -312,7 +312,7 @@ typedef struct fy_turn {
 
 typedef struct fy_turns {
     fy_turn *turns; /* by iteration; the caller frees them */
-    size_t   n;
+    size_t n;
 } fy_turns;
 
 /*
@@ -340,7 +340,7 @@ ferry_status fy_prepare_again(ferry_service *service, ferry_status before, ferry
 
 /* channels.c: local. */
 ferry_status fy_channels_make(ferry_service *service, ferry_error *error);
-uint32_t     fy_receive_of_task(const ferry_service *service, uint64_t task_id); /* or FY_NONE */
+uint32_t fy_receive_of_task(const ferry_service *service, uint64_t task_id); /* or FY_NONE */
 
 /* places.c: what a receiver says, and how the sender takes it. */
 ferry_status fy_places_write(ferry_service *service, fy_channel *channel, fy_pack *out,
@@ -351,8 +351,8 @@ ferry_status fy_places_read(ferry_service *service, fy_channel *channel, const f
 void fy_rings_lay_out(ferry_service *service);
 
 /* paths.c */
-bool     fy_path_allowed(const ferry_service *service, uint32_t path); /* by the options */
-bool     fy_peer_is_direct(ferry_service *service, uint32_t peer);
+bool fy_path_allowed(const ferry_service *service, uint32_t path); /* by the options */
+bool fy_peer_is_direct(ferry_service *service, uint32_t peer);
 uint32_t fy_path_choose(ferry_service *service, const fy_channel *channel, const fy_place *place,
                         uint64_t source_run);
 
@@ -376,8 +376,8 @@ ferry_status fy_manifest_read(ferry_service *service, fy_channel *channel, const
 ferry_status fy_arrivals_check(ferry_service *service, ferry_error *error);
 
 /* staging.c: collective. */
-ferry_status           fy_staging_make(ferry_service *service, ferry_error *error);
-void                   fy_staging_free(ferry_service *service);
+ferry_status fy_staging_make(ferry_service *service, ferry_error *error);
+void fy_staging_free(ferry_service *service);
 static inline uint64_t fy_word_offset(uint32_t channel, uint32_t word)
 {
     return (uint64_t)channel * FY_WORDS * sizeof(uint64_t) + word * sizeof(uint64_t);
@@ -391,8 +391,8 @@ ferry_status fy_request_provide(ferry_service *service, ferry_error *error);
 /* run.c. A run that has begun ends with one outcome; only a failed world keeps it from beginning.
  */
 ferry_status fy_run_begin(ferry_service *service, ferry_error *error);
-bool         fy_run_step(ferry_service *service); /* true if anything happened */
-bool         fy_run_is_over(const ferry_service *service);
+bool fy_run_step(ferry_service *service); /* true if anything happened */
+bool fy_run_is_over(const ferry_service *service);
 /* This rank gives the run up; the first reason counts. */
 void fy_run_fail(ferry_service *service, ferry_status status, uint32_t culprit, const char *format,
                  ...) __attribute__((format(printf, 4, 5)));
@@ -408,13 +408,13 @@ void fy_outcome_begin(ferry_service *service);   /* this rank votes */
 bool fy_outcome_step(ferry_service *service);
 /* Those next to this rank in the tree of votes, and how many they are. */
 uint32_t fy_outcome_neighbours(const ferry_world *world, uint32_t ranks[FY_MOST_WATCHED]);
-bool     fy_outcome_of_world(ferry_service *service); /* it has failed: the outcome is why */
+bool fy_outcome_of_world(ferry_service *service); /* it has failed: the outcome is why */
 
 /* turns.c: who may send to this rank next; after something has arrived or somebody entered. */
-void     fy_turns_give(ferry_service *service);
-void     fy_turns_arrived(ferry_service *service, uint64_t bytes);
+void fy_turns_give(ferry_service *service);
+void fy_turns_arrived(ferry_service *service, uint64_t bytes);
 uint32_t fy_turns_room(const fy_exec *exec); /* items that this rank may still let go */
-void     fy_turns_begin(fy_exec *exec);      /* of the run */
+void fy_turns_begin(fy_exec *exec);          /* of the run */
 
 /* send.c, receive.c, watch.c: true if anything happened. */
 bool fy_send_step(ferry_service *service);

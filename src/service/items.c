@@ -28,7 +28,7 @@ static ferry_status cut(const ferry_service *service, fy_lane *lane, const fy_pa
                         uint32_t path, uint64_t limit, uint64_t order, ferry_error *error)
 {
     uint64_t first = part->first;
-    uint64_t left  = part->bytes;
+    uint64_t left = part->bytes;
     while (left > 0) {
         fy_item *item = lane->n_items == 0 ? NULL : &lane->items[lane->n_items - 1];
         if (item == NULL || item->path != path || item->order != order || item->bytes >= limit ||
@@ -38,8 +38,8 @@ static ferry_status cut(const ferry_service *service, fy_lane *lane, const fy_pa
                 return status;
             }
         }
-        uint64_t     room   = limit - item->bytes;
-        uint64_t     bytes  = left < room ? left : room;
+        uint64_t room = limit - item->bytes;
+        uint64_t bytes = left < room ? left : room;
         ferry_status status = fy_lane_part(lane, part->end, part->place, first, bytes, error);
         if (status != FERRY_OK) {
             return status;
@@ -53,7 +53,7 @@ static ferry_status cut(const ferry_service *service, fy_lane *lane, const fy_pa
 ferry_status fy_items_cut(ferry_service *service, fy_channel *channel, uint32_t end, uint32_t place,
                           uint64_t first, uint64_t bytes, uint64_t order, ferry_error *error)
 {
-    uint32_t path  = channel->places[place].path;
+    uint32_t path = channel->places[place].path;
     uint64_t limit = most_bytes(service, channel, path);
     if (limit == 0) {
         return fy_fail(error, FERRY_ERR_LIMIT,
@@ -86,7 +86,7 @@ ferry_status fy_items_make(ferry_service *service, ferry_error *error)
             }
         }
         /* In turn with those of other channels, each rank beginning behind itself. */
-        uint32_t n    = exec->n_channels;
+        uint32_t n = exec->n_channels;
         uint32_t turn = 0;
         while (turn < n && exec->channels[turn].peer < service->world->rank) {
             turn++;
@@ -100,24 +100,24 @@ ferry_status fy_items_make(ferry_service *service, ferry_error *error)
 
 ferry_status fy_items_local(ferry_service *service, ferry_error *error)
 {
-    fy_exec           *exec     = service->exec;
+    fy_exec *exec = service->exec;
     const fy_registry *registry = &service->registry;
-    uint64_t           slot     = service->options.slot_bytes;
-    uint64_t           limit    = slot < DIRECT_BYTES ? slot : (uint64_t)DIRECT_BYTES;
+    uint64_t slot = service->options.slot_bytes;
+    uint64_t limit = slot < DIRECT_BYTES ? slot : (uint64_t)DIRECT_BYTES;
     for (size_t i = exec->local_receives; i < registry->receives.n; i++) {
         const fy_end *end = &registry->receives.items[i];
         if (end->peer != service->world->rank) {
             break;
         }
-        uint32_t  send  = exec->local_sends + (uint32_t)(i - exec->local_receives);
-        fy_range  all   = {.first = 0, .bytes = end->bytes};
+        uint32_t send = exec->local_sends + (uint32_t)(i - exec->local_receives);
+        fy_range all = {.first = 0, .bytes = end->bytes};
         fy_range *wants = exec->wants_of == NULL ? &all : exec->wants + exec->wants_of[i];
-        uint32_t  n     = exec->wants_of == NULL ? 1 : exec->wants_of[i + 1] - exec->wants_of[i];
+        uint32_t n = exec->wants_of == NULL ? 1 : exec->wants_of[i + 1] - exec->wants_of[i];
         for (uint32_t w = 0; w < n; w++) {
-            fy_part_of   part = {.end   = send,
-                                 .place = (uint32_t)i,
-                                 .first = wants[w].first,
-                                 .bytes = wants[w].bytes};
+            fy_part_of part = {.end = send,
+                               .place = (uint32_t)i,
+                               .first = wants[w].first,
+                               .bytes = wants[w].bytes};
             ferry_status status =
                 cut(service, &exec->local, &part, FERRY_PATH_LOCAL, limit, 0, error);
             if (status != FERRY_OK) {
@@ -140,7 +140,7 @@ typedef struct window {
 
 static uint32_t window_enter(window *w, uint32_t index)
 {
-    uint32_t needs         = w->k < w->n ? 0 : w->recent[w->k % w->n] + 1;
+    uint32_t needs = w->k < w->n ? 0 : w->recent[w->k % w->n] + 1;
     w->recent[w->k % w->n] = index;
     w->k++;
     return needs;
@@ -151,25 +151,25 @@ ferry_status fy_items_finish(ferry_service *service, ferry_error *error)
     fy_exec *exec = service->exec;
     for (uint32_t c = 0; c < exec->n_channels; c++) {
         fy_channel *channel = &exec->channels[c];
-        window      staged  = {.n = channel->out_slots};
-        window      remote  = {.n = FY_MOST_WINDOW};
+        window staged = {.n = channel->out_slots};
+        window remote = {.n = FY_MOST_WINDOW};
         for (uint32_t i = 0; i < channel->out.n_items; i++) {
             fy_item *item = &channel->out.items[i];
             if (item->path == FERRY_PATH_STAGED) {
-                item->slot       = staged.k % staged.n;
-                item->consumed   = window_enter(&staged, i);
+                item->slot = staged.k % staged.n;
+                item->consumed = window_enter(&staged, i);
                 channel->answers = i + 1;
             } else if (item->path == FERRY_PATH_REMOTE) {
-                item->consumed   = window_enter(&remote, i);
+                item->consumed = window_enter(&remote, i);
                 channel->answers = i + 1;
             }
         }
         exec->out_bytes += channel->out.bytes;
     }
     exec->local_bytes = exec->local.bytes;
-    exec->here        = fy_alloc(FY_MOST_VECTORS, sizeof *exec->here);
-    exec->there       = fy_alloc(FY_MOST_VECTORS, sizeof *exec->there);
-    exec->ready       = fy_alloc(exec->n_channels, sizeof *exec->ready);
+    exec->here = fy_alloc(FY_MOST_VECTORS, sizeof *exec->here);
+    exec->there = fy_alloc(FY_MOST_VECTORS, sizeof *exec->there);
+    exec->ready = fy_alloc(exec->n_channels, sizeof *exec->ready);
     return exec->here == NULL || exec->there == NULL || exec->ready == NULL
                ? fy_fail_no_memory(error, "a schedule")
                : FERRY_OK;

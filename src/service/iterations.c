@@ -5,15 +5,15 @@
 #include "base/alloc.h"
 
 typedef struct step {
-    ferry_scheduled_batch         send_batch;
-    ferry_scheduled_batch         recv_batch;
-    const ferry_workload_group   *send; /* NULL: nothing */
+    ferry_scheduled_batch send_batch;
+    ferry_scheduled_batch recv_batch;
+    const ferry_workload_group *send;   /* NULL: nothing */
     const ferry_workload_summary *recv; /* NULL: nothing */
 } step;
 
 struct ferry_iter_schedules {
     uint32_t n_iterations;
-    step     iterations[];
+    step iterations[];
 };
 
 static ferry_status fail_unknown(const ferry_scheduled_batch *batch, const char *what,
@@ -34,7 +34,7 @@ static ferry_status set_send(step *it, const ferry_scheduled_batch *batch,
     }
     ferry_status status = ferry_workloads_group_at(workloads, batch->destination,
                                                    batch->batch_index, &it->send, error);
-    it->send_batch      = *batch;
+    it->send_batch = *batch;
     if (status == FERRY_OK && it->send->bytes != batch->total_bytes) {
         status = fail_unknown(batch, "group", error);
     }
@@ -54,8 +54,8 @@ static ferry_status set_recv(step *it, const ferry_scheduled_batch *batch,
 }
 
 ferry_status ferry_prepare_iter_schedules(const ferry_local_schedule *schedule,
-                                          const ferry_workloads      *workloads,
-                                          const ferry_summaries      *summaries,
+                                          const ferry_workloads *workloads,
+                                          const ferry_summaries *summaries,
                                           ferry_iter_schedules **schedules_out, ferry_error *error)
 {
     if (schedule == NULL || workloads == NULL || summaries == NULL || schedules_out == NULL ||
@@ -64,25 +64,25 @@ ferry_status ferry_prepare_iter_schedules(const ferry_local_schedule *schedule,
                        "iterations need a schedule, the workloads of its PE, summaries and a place "
                        "for the result");
     }
-    uint32_t              n         = schedule->n_iterations;
+    uint32_t n = schedule->n_iterations;
     ferry_iter_schedules *schedules = fy_alloc_zeroed(sizeof *schedules + n * sizeof(step), 1);
     if (schedules == NULL) {
         return fy_fail_no_memory(error, "the iterations of a PE");
     }
-    ferry_status status     = FERRY_OK;
+    ferry_status status = FERRY_OK;
     schedules->n_iterations = n;
     for (uint32_t i = 0; i < n; i++) {
         for (uint64_t b = schedule->begin[i]; b < schedule->begin[i + 1] && status == FERRY_OK;
              b++) {
             const ferry_scheduled_batch *batch = &schedule->batches[b];
-            status                             = batch->source == schedule->my_pe
-                                                     ? set_send(&schedules->iterations[i], batch, workloads, error)
-                                                     : set_recv(&schedules->iterations[i], batch, summaries, error);
+            status = batch->source == schedule->my_pe
+                         ? set_send(&schedules->iterations[i], batch, workloads, error)
+                         : set_recv(&schedules->iterations[i], batch, summaries, error);
         }
     }
     if (status == FERRY_OK) {
         *schedules_out = schedules;
-        schedules      = NULL;
+        schedules = NULL;
     }
     ferry_iter_schedules_destroy(schedules);
     return status;
@@ -104,7 +104,7 @@ static ferry_status check_iteration(const ferry_iter_schedules *schedules, uint3
 }
 
 ferry_status ferry_iter_schedules_send(const ferry_iter_schedules *schedules, uint32_t iteration,
-                                       ferry_scheduled_batch       *batch_out,
+                                       ferry_scheduled_batch *batch_out,
                                        const ferry_workload_group **group_out, ferry_error *error)
 {
     ferry_status status = check_iteration(schedules, iteration, group_out, error);
@@ -119,9 +119,9 @@ ferry_status ferry_iter_schedules_send(const ferry_iter_schedules *schedules, ui
 }
 
 ferry_status ferry_iter_schedules_recv(const ferry_iter_schedules *schedules, uint32_t iteration,
-                                       ferry_scheduled_batch         *batch_out,
+                                       ferry_scheduled_batch *batch_out,
                                        const ferry_workload_summary **summary_out,
-                                       ferry_error                   *error)
+                                       ferry_error *error)
 {
     ferry_status status = check_iteration(schedules, iteration, summary_out, error);
     if (status == FERRY_OK && schedules->iterations[iteration].recv != NULL) {

@@ -21,26 +21,26 @@ typedef struct gap {
 } gap;
 
 typedef struct entry {
-    size_t    name;    /* into names */
+    size_t name;       /* into names */
     uintptr_t front;   /* the buffer with the current version; says which it is without a name */
     uintptr_t written; /* the buffer that the failed run wrote to */
-    uint32_t  state;
-    uint64_t  version; /* of the state */
-    uint64_t  bytes;   /* that runs write */
-    uint64_t  missing;
-    gap      *gaps; /* sorted, apart */
-    size_t    n_gaps, capacity;
+    uint32_t state;
+    uint64_t version; /* of the state */
+    uint64_t bytes;   /* that runs write */
+    uint64_t missing;
+    gap *gaps; /* sorted, apart */
+    size_t n_gaps, capacity;
 } entry;
 
 struct ferry_ledger {
     _Atomic uint32_t references;
-    uint64_t         version; /* of the run that a next one completes */
-    uint64_t         whole;   /* the newest that was whole on all ranks */
-    bool             begun;   /* else nothing of it is anywhere */
-    entry           *entries;
-    size_t           n_entries;
-    fy_index         index; /* of the entries, by hash_of */
-    char            *names;
+    uint64_t version; /* of the run that a next one completes */
+    uint64_t whole;   /* the newest that was whole on all ranks */
+    bool begun;       /* else nothing of it is anywhere */
+    entry *entries;
+    size_t n_entries;
+    fy_index index; /* of the entries, by hash_of */
+    char *names;
 };
 
 ferry_ledger *fy_ledger_retain(const ferry_ledger *ledger)
@@ -92,11 +92,11 @@ static ferry_status add_part(const ferry_service *service, ferry_ledger *ledger,
                              uint64_t first, uint64_t bytes, ferry_error *error)
 {
     const fy_registry *registry = &service->registry;
-    const fy_end      *end      = &registry->receives.items[receive];
-    entry             *its      = &ledger->entries[registry->held[end->held].destination];
-    fy_area            area     = fy_end_area(registry, end);
-    fy_area_walk       walk     = fy_area_walk_of(&area, first, bytes);
-    uint64_t           at, n;
+    const fy_end *end = &registry->receives.items[receive];
+    entry *its = &ledger->entries[registry->held[end->held].destination];
+    fy_area area = fy_end_area(registry, end);
+    fy_area_walk walk = fy_area_walk_of(&area, first, bytes);
+    uint64_t at, n;
     while (fy_area_next(&walk, &at, &n)) {
         gap *last = its->n_gaps == 0 ? NULL : &its->gaps[its->n_gaps - 1];
         if (last != NULL && last->end == at) {
@@ -132,8 +132,8 @@ static ferry_status add_lane(const ferry_service *service, ferry_ledger *ledger,
 static ferry_status add_undone(const ferry_service *service, ferry_ledger *ledger,
                                ferry_error *error)
 {
-    const fy_exec *exec   = service->exec;
-    ferry_status   status = add_lane(service, ledger, &exec->local, exec->n_local, true, error);
+    const fy_exec *exec = service->exec;
+    ferry_status status = add_lane(service, ledger, &exec->local, exec->n_local, true, error);
     for (uint32_t c = 0; status == FERRY_OK && c < exec->n_channels; c++) {
         const fy_channel *channel = &exec->channels[c];
         status = add_lane(service, ledger, &channel->in, channel->n_dealt, false, error);
@@ -146,7 +146,7 @@ static ferry_status add_undone(const ferry_service *service, ferry_ledger *ledge
 static ferry_status add_all(const ferry_service *service, ferry_ledger *ledger, ferry_error *error)
 {
     const fy_ends *receives = &service->registry.receives;
-    ferry_status   status   = FERRY_OK;
+    ferry_status status = FERRY_OK;
     for (size_t i = 0; status == FERRY_OK && i < receives->n; i++) {
         status = add_part(service, ledger, (uint32_t)i, 0, receives->items[i].bytes, error);
     }
@@ -207,16 +207,16 @@ static ferry_status make_ledger(const ferry_service *service, ferry_ledger **led
                                 ferry_error *error)
 {
     const fy_registry *registry = &service->registry;
-    ferry_ledger      *ledger   = fy_alloc_zeroed(1, sizeof *ledger);
+    ferry_ledger *ledger = fy_alloc_zeroed(1, sizeof *ledger);
     if (ledger == NULL) {
         return fy_fail_no_memory(error, "a ledger");
     }
     atomic_init(&ledger->references, 1);
-    ledger->begun   = is_begun(service);
+    ledger->begun = is_begun(service);
     ledger->version = service->n_begun + (ledger->begun && service->exec->version != 0 ? 0 : 1);
-    ledger->whole   = service->version;
+    ledger->whole = service->version;
     ledger->entries = fy_alloc_zeroed(registry->n_targets + 1, sizeof *ledger->entries);
-    ledger->names   = fy_alloc_zeroed(registry->names_used + 1, 1);
+    ledger->names = fy_alloc_zeroed(registry->names_used + 1, 1);
     if (ledger->entries == NULL || ledger->names == NULL) {
         ferry_ledger_destroy(ledger);
         return fy_fail_no_memory(error, "a ledger");
@@ -227,13 +227,13 @@ static ferry_status make_ledger(const ferry_service *service, ferry_ledger **led
     ledger->n_entries = registry->n_targets;
     for (size_t i = 0; i < registry->n_targets; i++) {
         const fy_target *target = &registry->targets[i];
-        const fy_held   *held   = &registry->held[target->held];
-        ledger->entries[i]      = (entry){.name    = target->name,
-                                          .front   = (uintptr_t)held->front.base,
-                                          .written = (uintptr_t)fy_held_target_base(held),
-                                          .state   = target->state,
-                                          .version = target->version,
-                                          .bytes   = target->bytes};
+        const fy_held *held = &registry->held[target->held];
+        ledger->entries[i] = (entry){.name = target->name,
+                                     .front = (uintptr_t)held->front.base,
+                                     .written = (uintptr_t)fy_held_target_base(held),
+                                     .state = target->state,
+                                     .version = target->version,
+                                     .bytes = target->bytes};
     }
     if (!list_entries(ledger)) {
         ferry_ledger_destroy(ledger);
@@ -246,9 +246,9 @@ static ferry_status make_ledger(const ferry_service *service, ferry_ledger **led
 static ferry_status write_ledger(const ferry_service *service, ferry_ledger **ledger_out,
                                  ferry_error *error)
 {
-    const fy_exec *exec   = service->exec;
-    ferry_ledger  *ledger = NULL;
-    ferry_status   status = make_ledger(service, &ledger, error);
+    const fy_exec *exec = service->exec;
+    ferry_ledger *ledger = NULL;
+    ferry_status status = make_ledger(service, &ledger, error);
     if (status == FERRY_OK && ledger->begun && !exec->is_whole) {
         status = add_undone(service, ledger, error);
     } else if (status == FERRY_OK &&
@@ -269,7 +269,7 @@ static ferry_status write_ledger(const ferry_service *service, ferry_ledger **le
 ferry_status fy_ledger_keep(ferry_service *service, ferry_error *error)
 {
     ferry_ledger *ledger = NULL;
-    ferry_status  status = write_ledger(service, &ledger, error);
+    ferry_status status = write_ledger(service, &ledger, error);
     if (status == FERRY_OK) {
         ferry_ledger_destroy(service->kept);
         service->kept = ledger;
@@ -286,7 +286,7 @@ static const ferry_ledger *waiting_of(const ferry_service *service)
 uint64_t fy_ledger_newest(const ferry_service *service)
 {
     const ferry_ledger *waiting = waiting_of(service);
-    uint64_t            newest  = service->n_begun;
+    uint64_t newest = service->n_begun;
     if (is_begun(service)) {
         newest += service->exec->version == 0; /* it is to be completed */
     } else if (waiting != NULL && waiting->begun && waiting->version > newest) {
@@ -349,12 +349,12 @@ ferry_status ferry_service_resume(ferry_service *service, const ferry_ledger *le
 static const entry *find_entry(const ferry_ledger *ledger, const fy_registry *registry,
                                const fy_target *target)
 {
-    const char     *name  = registry->names == NULL ? "" : registry->names + target->name;
-    uintptr_t       front = (uintptr_t)registry->held[target->held].front.base;
-    fy_index_cursor c     = fy_index_first(&ledger->index, hash_of(name, front));
+    const char *name = registry->names == NULL ? "" : registry->names + target->name;
+    uintptr_t front = (uintptr_t)registry->held[target->held].front.base;
+    fy_index_cursor c = fy_index_first(&ledger->index, hash_of(name, front));
     for (; c.value != FY_INDEX_NONE; fy_index_next(&ledger->index, &c)) {
-        const entry *its  = &ledger->entries[c.value];
-        const char  *text = ledger->names + its->name;
+        const entry *its = &ledger->entries[c.value];
+        const char *text = ledger->names + its->name;
         if (strcmp(text, name) == 0 && (*name != '\0' || its->front == front)) {
             return its;
         }
@@ -373,17 +373,17 @@ static bool counts(const entry *its, const fy_registry *registry, const fy_targe
 static void turn(fy_held *held)
 {
     ferry_buffer front = held->front;
-    held->front        = held->back;
-    held->back         = front;
+    held->front = held->back;
+    held->back = front;
 }
 
 void fy_ledger_inherit(ferry_service *service, const ferry_ledger *ledger)
 {
     fy_registry *registry = &service->registry;
     for (size_t t = 0; t < registry->n_targets; t++) {
-        fy_target   *target = &registry->targets[t];
-        fy_held     *held   = &registry->held[target->held];
-        const entry *its    = find_entry(ledger, registry, target);
+        fy_target *target = &registry->targets[t];
+        fy_held *held = &registry->held[target->held];
+        const entry *its = find_entry(ledger, registry, target);
         if (its == NULL) {
             continue;
         }
@@ -391,7 +391,7 @@ void fy_ledger_inherit(ferry_service *service, const ferry_ledger *ledger)
             turn(held); /* bound as it was before an odd number of runs */
         }
         if (its->front == (uintptr_t)held->front.base) {
-            target->state   = its->state;
+            target->state = its->state;
             target->version = its->version;
         }
     }
@@ -419,7 +419,7 @@ static ferry_status add_want(fy_exec *exec, size_t *n_wants, size_t *capacity, s
 static size_t seek(const entry *its, uint64_t at)
 {
     size_t begin = 0;
-    size_t end   = its->n_gaps;
+    size_t end = its->n_gaps;
     while (begin < end) {
         size_t middle = begin + (end - begin) / 2;
         if (its->gaps[middle].end <= at) {
@@ -434,14 +434,14 @@ static size_t seek(const entry *its, uint64_t at)
 static ferry_status want_missing(fy_exec *exec, const entry *its, const fy_area *area,
                                  size_t *n_wants, size_t *capacity, ferry_error *error)
 {
-    size_t       first_of_end = *n_wants;
-    fy_area_walk walk         = fy_area_walk_of(area, 0, area->bytes);
-    uint64_t     at, n, position = 0;
+    size_t first_of_end = *n_wants;
+    fy_area_walk walk = fy_area_walk_of(area, 0, area->bytes);
+    uint64_t at, n, position = 0;
     while (fy_area_next(&walk, &at, &n)) {
         for (size_t g = seek(its, at); g < its->n_gaps && its->gaps[g].begin < at + n; g++) {
-            uint64_t     begin  = its->gaps[g].begin > at ? its->gaps[g].begin : at;
-            uint64_t     end    = its->gaps[g].end < at + n ? its->gaps[g].end : at + n;
-            fy_range     range  = {.first = position + (begin - at), .bytes = end - begin};
+            uint64_t begin = its->gaps[g].begin > at ? its->gaps[g].begin : at;
+            uint64_t end = its->gaps[g].end < at + n ? its->gaps[g].end : at + n;
+            fy_range range = {.first = position + (begin - at), .bytes = end - begin};
             ferry_status status = add_want(exec, n_wants, capacity, first_of_end, range, error);
             if (status != FERRY_OK) {
                 return status;
@@ -455,8 +455,8 @@ static ferry_status want_missing(fy_exec *exec, const entry *its, const fy_area 
 ferry_status fy_ledger_apply(ferry_service *service, ferry_error *error)
 {
     const fy_registry *registry = &service->registry;
-    fy_exec           *exec     = service->exec;
-    size_t             n_wants = 0, capacity = 0;
+    fy_exec *exec = service->exec;
+    size_t n_wants = 0, capacity = 0;
     exec->wants_of = fy_alloc(registry->receives.n + 1, sizeof *exec->wants_of);
     if (exec->wants_of == NULL) {
         return fy_fail_no_memory(error, "a ledger");
@@ -467,15 +467,15 @@ ferry_status fy_ledger_apply(ferry_service *service, ferry_error *error)
     }
     for (size_t t = 0; t < registry->n_targets; t++) {
         const fy_target *target = &registry->targets[t];
-        const entry     *its    = find_entry(service->ledger, registry, target);
-        entries[t]              = counts(its, registry, target) ? its : NULL;
+        const entry *its = find_entry(service->ledger, registry, target);
+        entries[t] = counts(its, registry, target) ? its : NULL;
     }
     ferry_status status = FERRY_OK;
     for (size_t i = 0; status == FERRY_OK && i < registry->receives.n; i++) {
-        const fy_end *end  = &registry->receives.items[i];
-        const entry  *its  = entries[registry->held[end->held].destination];
-        fy_area       area = fy_end_area(registry, end);
-        exec->wants_of[i]  = (uint32_t)n_wants;
+        const fy_end *end = &registry->receives.items[i];
+        const entry *its = entries[registry->held[end->held].destination];
+        fy_area area = fy_end_area(registry, end);
+        exec->wants_of[i] = (uint32_t)n_wants;
         status = its != NULL ? want_missing(exec, its, &area, &n_wants, &capacity, error)
                              : add_want(exec, &n_wants, &capacity, n_wants,
                                         (fy_range){.first = 0, .bytes = end->bytes}, error);

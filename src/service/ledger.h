@@ -8,7 +8,7 @@ ferry_ledger *fy_ledger_retain(const ferry_ledger *ledger);
 
 /* Of the run that failed: the number that a run which completes it takes. */
 uint64_t fy_ledger_version(const ferry_ledger *ledger);
-bool     fy_ledger_is_begun(const ferry_ledger *ledger); /* else nothing of it is anywhere */
+bool fy_ledger_is_begun(const ferry_ledger *ledger); /* else nothing of it is anywhere */
 
 /*
  * What is taken of a service that loses its exec: before one goes that has run. The service keeps

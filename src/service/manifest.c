@@ -43,7 +43,7 @@ static ferry_status garbled(const fy_channel *channel, const char *what, ferry_e
 static ferry_status read_part(ferry_service *service, fy_channel *channel, fy_reader *reader,
                               ferry_error *error)
 {
-    uint32_t n     = channel->n_receives + channel->n_relayed_receives;
+    uint32_t n = channel->n_receives + channel->n_relayed_receives;
     uint64_t place = fy_read_number(reader, n == 0 ? 0 : n - 1);
     uint64_t first = fy_read_number(reader, UINT64_MAX);
     uint64_t bytes = fy_read_number(reader, UINT64_MAX);
@@ -53,7 +53,7 @@ static ferry_status read_part(ferry_service *service, fy_channel *channel, fy_re
     uint32_t receive = place < channel->n_receives
                            ? channel->first_receive + (uint32_t)place
                            : channel->relayed_receives[place - channel->n_receives];
-    uint64_t all     = service->registry.receives.items[receive].bytes;
+    uint64_t all = service->registry.receives.items[receive].bytes;
     if (first > all || bytes > all - first || bytes == 0) {
         return garbled(channel, "a part is not part of its task", error);
     }
@@ -82,11 +82,11 @@ static ferry_status check_slot(const fy_channel *channel, const fy_item *item, u
 static ferry_status read_item(ferry_service *service, fy_channel *channel, fy_reader *reader,
                               uint32_t *n_staged_inout, ferry_error *error)
 {
-    uint32_t path  = (uint32_t)fy_read_number(reader, FERRY_PATH_ALL);
-    uint32_t slot  = (uint32_t)fy_read_number(reader, UINT32_MAX);
+    uint32_t path = (uint32_t)fy_read_number(reader, FERRY_PATH_ALL);
+    uint32_t slot = (uint32_t)fy_read_number(reader, UINT32_MAX);
     uint64_t order = fy_read_number(reader, UINT32_MAX);
-    uint64_t n     = fy_read_number(reader, (uint64_t)(reader->end - reader->at));
-    fy_item *item  = NULL;
+    uint64_t n = fy_read_number(reader, (uint64_t)(reader->end - reader->at));
+    fy_item *item = NULL;
     if (reader->failed || !is_path(service, path) || n == 0) {
         return garbled(channel, "an item has no path, or no parts", error);
     }
@@ -97,10 +97,10 @@ static ferry_status read_item(ferry_service *service, fy_channel *channel, fy_re
     if (status != FERRY_OK) {
         return status;
     }
-    item       = &channel->in.items[channel->in.n_items - 1];
+    item = &channel->in.items[channel->in.n_items - 1];
     item->slot = slot;
     if (path == FERRY_PATH_STAGED) {
-        status             = check_slot(channel, item, slot, (*n_staged_inout)++, error);
+        status = check_slot(channel, item, slot, (*n_staged_inout)++, error);
         channel->in_staged = true;
     }
     channel->in_answered = channel->in_answered || channel->in_staged || path == FERRY_PATH_REMOTE;
@@ -110,9 +110,9 @@ static ferry_status read_item(ferry_service *service, fy_channel *channel, fy_re
 ferry_status fy_manifest_read(ferry_service *service, fy_channel *channel, const fy_pack *in,
                               ferry_error *error)
 {
-    fy_reader    reader   = {.at = in->bytes, .end = in->bytes + in->used};
-    ferry_status status   = FERRY_OK;
-    uint32_t     n_staged = 0;
+    fy_reader reader = {.at = in->bytes, .end = in->bytes + in->used};
+    ferry_status status = FERRY_OK;
+    uint32_t n_staged = 0;
     if (fy_read_number(&reader, UINT32_MAX) != channel->theirs || reader.failed) {
         return garbled(channel, "they are those of another pair", error);
     }
@@ -139,7 +139,7 @@ typedef struct arrival {
 } arrival;
 
 typedef struct arrivals {
-    size_t  *of; /* by receive: n_receives + 1 begins in list */
+    size_t *of; /* by receive: n_receives + 1 begins in list */
     arrival *list;
 } arrivals;
 
@@ -180,9 +180,9 @@ static void place_arrivals(const fy_exec *exec, arrivals *all)
 static ferry_status list_arrivals(const ferry_service *service, arrivals *all, ferry_error *error)
 {
     const fy_exec *exec = service->exec;
-    size_t         n    = service->registry.receives.n;
-    size_t         at   = 0;
-    all->of             = fy_alloc_zeroed(n + 1, sizeof *all->of);
+    size_t n = service->registry.receives.n;
+    size_t at = 0;
+    all->of = fy_alloc_zeroed(n + 1, sizeof *all->of);
     if (all->of == NULL) {
         return fy_fail_no_memory(error, "what arrives");
     }
@@ -194,7 +194,7 @@ static ferry_status list_arrivals(const ferry_service *service, arrivals *all, f
     }
     for (size_t r = 0; r <= n; r++) { /* counts become begins */
         size_t here = all->of[r];
-        all->of[r]  = at;
+        all->of[r] = at;
         at += here;
     }
     all->list = fy_alloc(at, sizeof *all->list);
@@ -214,15 +214,15 @@ static ferry_status list_arrivals(const ferry_service *service, arrivals *all, f
 static ferry_status check_receive(const ferry_service *service, const arrivals *all, size_t receive,
                                   ferry_error *error)
 {
-    const fy_exec  *exec  = service->exec;
-    const fy_end   *end   = &service->registry.receives.items[receive];
-    const arrival  *next  = all->list + all->of[receive];
-    const arrival  *last  = all->list + all->of[receive + 1];
-    const fy_range  whole = {.first = 0, .bytes = end->bytes};
+    const fy_exec *exec = service->exec;
+    const fy_end *end = &service->registry.receives.items[receive];
+    const arrival *next = all->list + all->of[receive];
+    const arrival *last = all->list + all->of[receive + 1];
+    const fy_range whole = {.first = 0, .bytes = end->bytes};
     const fy_range *wants = exec->wants_of == NULL ? &whole : exec->wants + exec->wants_of[receive];
     uint32_t n = exec->wants_of == NULL ? 1 : exec->wants_of[receive + 1] - exec->wants_of[receive];
     for (uint32_t w = 0; w < n; w++) {
-        uint64_t at       = wants[w].first;
+        uint64_t at = wants[w].first;
         uint64_t want_end = wants[w].first + wants[w].bytes;
         for (; next < last && next->first == at && next->bytes <= want_end - at; next++) {
             at += next->bytes;
@@ -256,7 +256,7 @@ static ferry_status check_arrivals(const ferry_service *service, const arrivals 
 static size_t seek(const arrivals *all, uint32_t receive, uint64_t first)
 {
     size_t begin = all->of[receive];
-    size_t end   = all->of[receive + 1];
+    size_t end = all->of[receive + 1];
     while (begin < end) {
         size_t middle = begin + (end - begin) / 2;
         if (all->list[middle].first + all->list[middle].bytes <= first) {
@@ -295,8 +295,8 @@ static ferry_status wait_for_part(fy_channel *channel, fy_item *item, const fy_p
                                   const arrivals *all, ferry_error *error)
 {
     uint32_t receive = part->end & ~FY_RELAYED;
-    uint64_t at      = part->first;
-    uint64_t end     = part->first + part->bytes;
+    uint64_t at = part->first;
+    uint64_t end = part->first + part->bytes;
     for (size_t i = seek(all, receive, at); at < end; i++) {
         const arrival *its = &all->list[i];
         if (i >= all->of[receive + 1] || its->first > at) {
@@ -330,8 +330,8 @@ static ferry_status wait_for_relayed(fy_channel *channel, const arrivals *all, f
 
 ferry_status fy_arrivals_check(ferry_service *service, ferry_error *error)
 {
-    fy_exec     *exec   = service->exec;
-    arrivals     all    = {.of = NULL};
+    fy_exec *exec = service->exec;
+    arrivals all = {.of = NULL};
     ferry_status status = list_arrivals(service, &all, error);
     if (status == FERRY_OK) {
         status = check_arrivals(service, &all, error);

@@ -19,9 +19,9 @@ enum { N_PARTS = 16, DIGEST_BYTES = 33, NAME_BYTES = 200 };
 /* What a rank brings when all is well. */
 typedef struct summary {
     fy_hash128 sum;
-    uint64_t   options_hash;
-    uint32_t   has_plan;
-    char       plan[DIGEST_BYTES + 3];
+    uint64_t options_hash;
+    uint32_t has_plan;
+    char plan[DIGEST_BYTES + 3];
 } summary;
 
 /* The coordinates of a task, in the order in which they are narrowed. */
@@ -30,7 +30,7 @@ enum { SOURCE, DESTINATION, TASK, N_COORDINATES };
 /* The tasks that are looked at: those before `at` are known, `at` is within [first, last]. */
 typedef struct search {
     uint64_t known[N_COORDINATES];
-    int      at;
+    int at;
     uint64_t first, last;
 } search;
 
@@ -43,7 +43,7 @@ typedef struct finding {
     uint64_t has; /* whether it registered the task */
     uint64_t bytes;
     uint64_t n_tasks; /* of this pair */
-    char     name[NAME_BYTES];
+    char name[NAME_BYTES];
 } finding;
 
 static fy_hash128 negate(fy_hash128 a)
@@ -60,17 +60,17 @@ static bool is_zero(fy_hash128 a)
 static void locate(const fy_end *end, bool is_send, uint32_t my_rank,
                    uint64_t coordinates[N_COORDINATES])
 {
-    coordinates[SOURCE]      = is_send ? my_rank : end->peer;
+    coordinates[SOURCE] = is_send ? my_rank : end->peer;
     coordinates[DESTINATION] = is_send ? end->peer : my_rank;
-    coordinates[TASK]        = end->task_id;
+    coordinates[TASK] = end->task_id;
 }
 
 /* Positive for a send, negative for a receive. */
 static fy_hash128 weigh(const fy_end *end, bool is_send, const uint64_t coordinates[N_COORDINATES])
 {
-    uint64_t   values[] = {coordinates[SOURCE], coordinates[DESTINATION], coordinates[TASK],
-                           end->bytes};
-    fy_hash128 hash     = fy_hash128_of(values, sizeof values);
+    uint64_t values[] = {coordinates[SOURCE], coordinates[DESTINATION], coordinates[TASK],
+                         end->bytes};
+    fy_hash128 hash = fy_hash128_of(values, sizeof values);
     return is_send ? hash : negate(hash);
 }
 
@@ -96,7 +96,7 @@ static void sum_parts(const search *s, const fy_ends *ends, bool is_send, uint32
 {
     for (size_t i = 0; i < ends->n; i++) {
         uint64_t coordinates[N_COORDINATES];
-        bool     looked_at = true;
+        bool looked_at = true;
         locate(&ends->items[i], is_send, my_rank, coordinates);
         for (int c = 0; c < s->at; c++) {
             looked_at = looked_at && coordinates[c] == s->known[c];
@@ -104,7 +104,7 @@ static void sum_parts(const search *s, const fy_ends *ends, bool is_send, uint32
         uint64_t value = coordinates[s->at];
         if (looked_at && value >= s->first && value <= s->last) {
             fy_hash128 *part = &sums_inout->parts[(value - s->first) / part_width(s)];
-            *part            = fy_hash128_add(*part, weigh(&ends->items[i], is_send, coordinates));
+            *part = fy_hash128_add(*part, weigh(&ends->items[i], is_send, coordinates));
         }
     }
 }
@@ -129,8 +129,8 @@ static bool is_in_range(const search *s, const sums *theirs)
 static ferry_status narrow(ferry_world *world, const fy_registry *registry, search *s,
                            bool *found_out, ferry_error *error)
 {
-    uint32_t    my_rank = ferry_world_rank(world);
-    sums        mine    = {0};
+    uint32_t my_rank = ferry_world_rank(world);
+    sums mine = {0};
     const void *all;
     sum_parts(s, &registry->sends, true, my_rank, &mine);
     sum_parts(s, &registry->receives, false, my_rank, &mine);
@@ -167,10 +167,10 @@ static ferry_status find_task(ferry_world *world, const fy_registry *registry, s
                               bool *found_out, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    bool         found  = true;
+    bool found = true;
     for (s->at = 0; s->at < N_COORDINATES && found && status == FERRY_OK; s->at++) {
         s->first = 0;
-        s->last  = s->at == TASK ? UINT64_MAX : ferry_world_n_ranks(world) - 1;
+        s->last = s->at == TASK ? UINT64_MAX : ferry_world_n_ranks(world) - 1;
         /* Once at least: a coordinate of one value is still to be looked at. */
         do {
             status = narrow(world, registry, s, &found, error);
@@ -185,8 +185,8 @@ static void look_up(const fy_registry *registry, bool is_send, uint32_t peer, ui
                     finding *out)
 {
     const fy_ends *ends = is_send ? &registry->sends : &registry->receives;
-    const fy_end  *end  = fy_ends_find(ends, peer, task_id);
-    *out                = (finding){.has = end != NULL};
+    const fy_end *end = fy_ends_find(ends, peer, task_id);
+    *out = (finding){.has = end != NULL};
     for (size_t i = 0; i < ends->n; i++) {
         out->n_tasks += ends->items[i].peer == peer;
     }
@@ -200,8 +200,8 @@ static void look_up(const fy_registry *registry, bool is_send, uint32_t peer, ui
 static ferry_status tell(ferry_world *world, uint32_t root, finding *finding_inout,
                          ferry_error *error)
 {
-    const void  *bytes;
-    size_t       n_bytes;
+    const void *bytes;
+    size_t n_bytes;
     ferry_status status = ferry_world_broadcast(world, root, finding_inout, sizeof *finding_inout,
                                                 &bytes, &n_bytes, error);
     if (status == FERRY_OK && n_bytes != sizeof *finding_inout) {
@@ -221,9 +221,9 @@ static ferry_status fail_task(const search *s, const finding *source, const find
                               ferry_error *error)
 {
     const char *name = source->name[0] != '\0' ? source->name : destination->name;
-    bool        both = source->has && destination->has;
-    char        sent[96], received[96];
-    uint32_t    from = (uint32_t)s->known[SOURCE], to = (uint32_t)s->known[DESTINATION];
+    bool both = source->has && destination->has;
+    char sent[96], received[96];
+    uint32_t from = (uint32_t)s->known[SOURCE], to = (uint32_t)s->known[DESTINATION];
     snprintf(sent, sizeof sent, source->has ? "rank %u sends %llu bytes" : "rank %u does not send",
              from, (unsigned long long)source->bytes);
     snprintf(received, sizeof received,
@@ -240,8 +240,8 @@ static ferry_status fail_task(const search *s, const finding *source, const find
 
 static ferry_status explain(ferry_world *world, const fy_registry *registry, ferry_error *error)
 {
-    search       s      = {0};
-    bool         found  = false;
+    search s = {0};
+    bool found = false;
     ferry_status status = find_task(world, registry, &s, &found, error);
     if (status != FERRY_OK) {
         return status;
@@ -252,7 +252,7 @@ static ferry_status explain(ferry_world *world, const fy_registry *registry, fer
     }
     uint32_t my_rank = ferry_world_rank(world);
     uint32_t from = (uint32_t)s.known[SOURCE], to = (uint32_t)s.known[DESTINATION];
-    finding  source = {0}, destination = {0};
+    finding source = {0}, destination = {0};
     if (my_rank == from) {
         look_up(registry, true, to, s.known[TASK], &source);
     }
@@ -271,10 +271,10 @@ static void summarise(const ferry_world *world, const fy_registry *registry, uin
 {
     uint32_t my_rank = ferry_world_rank(world);
     memset(out, 0, sizeof *out);
-    out->sum          = fy_hash128_add(sum_ends(&registry->sends, true, my_rank),
-                                       sum_ends(&registry->receives, false, my_rank));
+    out->sum = fy_hash128_add(sum_ends(&registry->sends, true, my_rank),
+                              sum_ends(&registry->receives, false, my_rank));
     out->options_hash = options_hash;
-    out->has_plan     = registry->plan != NULL;
+    out->has_plan = registry->plan != NULL;
     if (registry->plan != NULL) {
         ferry_plan_digest(registry->plan, out->plan);
     }
@@ -282,9 +282,9 @@ static void summarise(const ferry_world *world, const fy_registry *registry, uin
 
 /* A rank's summary is compared with rank 0's, its plan with the first one's that has any. */
 typedef struct comparison {
-    summary    first;
-    summary    planned;
-    uint32_t   planned_rank;
+    summary first;
+    summary planned;
+    uint32_t planned_rank;
     fy_hash128 sum;
 } comparison;
 
@@ -292,7 +292,7 @@ static bool is_whole(const summary *theirs)
 {
     bool is_digest = theirs->plan[DIGEST_BYTES - 1] == '\0';
     for (int i = 0; i < DIGEST_BYTES - 1; i++) {
-        char c    = theirs->plan[i];
+        char c = theirs->plan[i];
         is_digest = is_digest && ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'));
     }
     return theirs->has_plan == 0 || (theirs->has_plan == 1 && is_digest);
@@ -313,7 +313,7 @@ static ferry_status compare(comparison *c, uint32_t rank, const summary *theirs,
                        rank);
     }
     if (theirs->has_plan != 0 && c->planned.has_plan == 0) {
-        c->planned      = *theirs;
+        c->planned = *theirs;
         c->planned_rank = rank;
     }
     if (theirs->has_plan != 0 && memcmp(theirs->plan, c->planned.plan, DIGEST_BYTES) != 0) {
@@ -327,11 +327,11 @@ static ferry_status compare(comparison *c, uint32_t rank, const summary *theirs,
 
 static ferry_status compare_all(const fy_votes *votes, bool *match_out, ferry_error *error)
 {
-    comparison   c      = {0};
+    comparison c = {0};
     ferry_status status = FERRY_OK;
-    size_t       at     = 0, n_bytes;
+    size_t at = 0, n_bytes;
     for (uint32_t rank = 0; rank < votes->n_ranks && status == FERRY_OK; rank++) {
-        summary     theirs;
+        summary theirs;
         const void *bytes = fy_votes_next(votes, rank, &at, &n_bytes);
         if (n_bytes != sizeof theirs) {
             return fail_damaged(rank, error);
@@ -347,16 +347,16 @@ ferry_status fy_match(ferry_world *world, const fy_registry *registry, uint64_t 
                       ferry_status own, const ferry_error *own_error, ferry_error *error)
 {
     ferry_error unsaid;
-    summary     mine;
-    fy_votes    votes;
+    summary mine;
+    fy_votes votes;
     fy_fail(&unsaid, own, "%s", ferry_status_text(own));
     if (own == FERRY_OK) {
         summarise(world, registry, options_hash, &mine);
     }
-    fy_vote      vote   = {.status  = own,
-                           .own     = own_error == NULL ? &unsaid : own_error,
-                           .bytes   = &mine,
-                           .n_bytes = own == FERRY_OK ? sizeof mine : 0};
+    fy_vote vote = {.status = own,
+                    .own = own_error == NULL ? &unsaid : own_error,
+                    .bytes = &mine,
+                    .n_bytes = own == FERRY_OK ? sizeof mine : 0};
     ferry_status status = fy_votes_gather(world, &vote, &votes, error);
     if (status == FERRY_OK) {
         status = fy_votes_status(&votes, error);

@@ -15,13 +15,13 @@
 
 ferry_status fy_order_plan(ferry_service *service, uint64_t element_bytes, ferry_error *error)
 {
-    fy_star                star;
-    ferry_exchange         exchange   = fy_star_init(&star, service);
-    ferry_schedule_options options    = FERRY_SCHEDULE_OPTIONS_INIT;
-    uint64_t               slot_bytes = service->options.slot_bytes;
-    options.slot_bytes                = slot_bytes < element_bytes ? element_bytes : slot_bytes;
-    options.max_tasks                 = service->options.max_tasks;
-    options.no_relays                 = service->options.no_relays;
+    fy_star star;
+    ferry_exchange exchange = fy_star_init(&star, service);
+    ferry_schedule_options options = FERRY_SCHEDULE_OPTIONS_INIT;
+    uint64_t slot_bytes = service->options.slot_bytes;
+    options.slot_bytes = slot_bytes < element_bytes ? element_bytes : slot_bytes;
+    options.max_tasks = service->options.max_tasks;
+    options.no_relays = service->options.no_relays;
     ferry_status status = ferry_build_plan_schedule(service->registry.plan, &options, &exchange,
                                                     &service->exec->rounds, error);
     fy_star_cleanup(&star);
@@ -32,8 +32,8 @@ ferry_status fy_order_plan(ferry_service *service, uint64_t element_bytes, ferry
 static uint32_t find_send(const ferry_service *service, const fy_channel *channel, uint64_t task_id)
 {
     const fy_end *sends = service->registry.sends.items + channel->first_send;
-    uint32_t      first = 0;
-    uint32_t      end   = channel->n_sends;
+    uint32_t first = 0;
+    uint32_t end = channel->n_sends;
     while (first < end) {
         uint32_t middle = first + (end - first) / 2;
         if (sends[middle].task_id < task_id) {
@@ -48,7 +48,7 @@ static uint32_t find_send(const ferry_service *service, const fy_channel *channe
 static uint32_t find_relayed(const fy_channel *channel, uint64_t task_id)
 {
     uint32_t first = 0;
-    uint32_t end   = channel->n_relayed_sends;
+    uint32_t end = channel->n_relayed_sends;
     while (first < end) {
         uint32_t middle = first + (end - first) / 2;
         if (channel->relayed_sends[middle] < task_id) {
@@ -69,9 +69,9 @@ static ferry_status cut_segment(ferry_service *service, fy_channel *channel,
 {
     uint32_t place = segment->is_relayed ? find_relayed(channel, segment->task_id)
                                          : find_send(service, channel, segment->task_id);
-    uint32_t end   = segment->is_relayed ? fy_receive_of_task(service, segment->relay_task_id)
-                     : place == FY_NONE  ? FY_NONE
-                                         : channel->first_send + place;
+    uint32_t end = segment->is_relayed ? fy_receive_of_task(service, segment->relay_task_id)
+                   : place == FY_NONE  ? FY_NONE
+                                       : channel->first_send + place;
     if (place == FY_NONE || end == FY_NONE) {
         return fy_fail(error, FERRY_ERR_EXCHANGE,
                        "the schedule sends task %llu from rank %u to rank %u, which did not "
@@ -80,7 +80,7 @@ static ferry_status cut_segment(ferry_service *service, fy_channel *channel,
     }
     uint64_t has = segment->is_relayed ? service->registry.receives.items[end].bytes
                                        : service->registry.sends.items[end].bytes;
-    has          = fy_min(has, channel->places[place].bytes);
+    has = fy_min(has, channel->places[place].bytes);
     if (segment->first_byte > has || segment->bytes > has - segment->first_byte) {
         return fy_fail(error, FERRY_ERR_EXCHANGE,
                        "the schedule sends bytes [%llu, %llu) of task %llu, which has %llu",
@@ -98,10 +98,10 @@ static ferry_status cut_segment(ferry_service *service, fy_channel *channel,
 
 static ferry_status cut_batch(ferry_service *service, uint64_t number, ferry_error *error)
 {
-    const ferry_schedule *rounds  = service->exec->rounds;
-    ferry_batch           batch   = FERRY_BATCH_INIT;
-    ferry_segment         segment = FERRY_SEGMENT_INIT;
-    ferry_status          status  = ferry_schedule_batch_at(rounds, number, &batch, error);
+    const ferry_schedule *rounds = service->exec->rounds;
+    ferry_batch batch = FERRY_BATCH_INIT;
+    ferry_segment segment = FERRY_SEGMENT_INIT;
+    ferry_status status = ferry_schedule_batch_at(rounds, number, &batch, error);
     fy_channel *channel = status == FERRY_OK ? fy_channel_of(service->exec, batch.to) : NULL;
     for (uint32_t path = 1; status == FERRY_OK && path < FERRY_PATH_ALL; path <<= 1) {
         for (uint32_t s = 0; status == FERRY_OK && s < batch.n_segments; s++) {
@@ -117,12 +117,12 @@ static ferry_status cut_batch(ferry_service *service, uint64_t number, ferry_err
 static ferry_status cut_plan(ferry_service *service, ferry_error *error)
 {
     const ferry_schedule *rounds = service->exec->rounds;
-    uint32_t              self   = service->world->rank;
-    uint32_t              n      = ferry_schedule_send_count(rounds, self);
-    ferry_status          status = FERRY_OK;
+    uint32_t self = service->world->rank;
+    uint32_t n = ferry_schedule_send_count(rounds, self);
+    ferry_status status = FERRY_OK;
     for (uint32_t i = 0; status == FERRY_OK && i < n; i++) {
         uint64_t number = 0;
-        status          = ferry_schedule_send_at(rounds, self, i, &number, error);
+        status = ferry_schedule_send_at(rounds, self, i, &number, error);
         if (status == FERRY_OK) {
             status = cut_batch(service, number, error);
         }
@@ -150,9 +150,9 @@ static ferry_status add_workloads(const ferry_service *service, ferry_workloads 
     for (uint32_t c = 0; c < exec->n_channels; c++) {
         const fy_channel *channel = &exec->channels[c];
         for (uint32_t i = 0; i < channel->n_sends; i++) {
-            const fy_end *end     = &service->registry.sends.items[channel->first_send + i];
-            uint64_t      bytes   = wanted_bytes(channel, i);
-            uint64_t      element = end->element_bytes;
+            const fy_end *end = &service->registry.sends.items[channel->first_send + i];
+            uint64_t bytes = wanted_bytes(channel, i);
+            uint64_t element = end->element_bytes;
             if (bytes == 0) {
                 continue;
             }
@@ -181,7 +181,7 @@ static ferry_status cut_stream(ferry_service *service, fy_channel *channel, uint
             first -= range.bytes;
             continue;
         }
-        uint64_t     n      = range.bytes - first < bytes ? range.bytes - first : bytes;
+        uint64_t n = range.bytes - first < bytes ? range.bytes - first : bytes;
         ferry_status status = fy_items_cut(service, channel, channel->first_send + place, place,
                                            range.first + first, n, order, error);
         if (status != FERRY_OK) {
@@ -196,14 +196,14 @@ static ferry_status cut_stream(ferry_service *service, fy_channel *channel, uint
 static ferry_status cut_group(ferry_service *service, const ferry_workload_group *group,
                               uint64_t order, ferry_error *error)
 {
-    fy_channel  *channel = fy_channel_of(service->exec, ferry_workload_group_destination(group));
-    ferry_status status  = FERRY_OK;
+    fy_channel *channel = fy_channel_of(service->exec, ferry_workload_group_destination(group));
+    ferry_status status = FERRY_OK;
     for (uint32_t path = 1; status == FERRY_OK && path < FERRY_PATH_ALL; path <<= 1) {
         for (uint32_t i = 0; status == FERRY_OK && i < ferry_workload_group_task_count(group);
              i++) {
             ferry_segment_id id;
-            uint64_t         first, bytes;
-            status         = ferry_workload_group_task_at(group, i, &id, &first, &bytes, error);
+            uint64_t first, bytes;
+            status = ferry_workload_group_task_at(group, i, &id, &first, &bytes, error);
             uint32_t place = status == FERRY_OK ? find_send(service, channel, id.task_id) : FY_NONE;
             if (place != FY_NONE && channel->places[place].path == path) {
                 status = cut_stream(service, channel, place, first, bytes, order, error);
@@ -218,7 +218,7 @@ static ferry_status cut_turns(ferry_service *service, const ferry_workloads *wor
 {
     ferry_status status = FERRY_OK;
     for (size_t i = 0; i < turns->n && status == FERRY_OK; i++) {
-        const fy_turn              *turn  = &turns->turns[i];
+        const fy_turn *turn = &turns->turns[i];
         const ferry_workload_group *group = NULL;
         status = ferry_workloads_group_at(workloads, turn->destination, turn->batch_index, &group,
                                           error);
@@ -231,13 +231,13 @@ static ferry_status cut_turns(ferry_service *service, const ferry_workloads *wor
 
 static ferry_status schedule_workloads(ferry_service *service, ferry_error *error)
 {
-    ferry_world     *world     = service->world;
+    ferry_world *world = service->world;
     ferry_workloads *workloads = NULL;
-    fy_turns         turns     = {0};
-    fy_star          star;
-    ferry_exchange   exchange = fy_star_init(&star, service);
-    ferry_error      why      = {.message = ""};
-    ferry_status     status = ferry_workloads_create(world->rank, world->n_ranks, &workloads, &why);
+    fy_turns turns = {0};
+    fy_star star;
+    ferry_exchange exchange = fy_star_init(&star, service);
+    ferry_error why = {.message = ""};
+    ferry_status status = ferry_workloads_create(world->rank, world->n_ranks, &workloads, &why);
     if (status == FERRY_OK) {
         status = add_workloads(service, workloads, &why);
     }

@@ -102,15 +102,15 @@ void fy_outcome_begin(ferry_service *service)
         fy_watch_testify(service);
     }
     if (exec->status != FERRY_OK) {
-        fy_reason own = {.status  = (uint32_t)exec->status,
+        fy_reason own = {.status = (uint32_t)exec->status,
                          .culprit = exec->culprit,
-                         .count   = 1,
-                         .rank    = service->world->rank};
+                         .count = 1,
+                         .rank = service->world->rank};
         memcpy(own.text, exec->why.message, sizeof own.text);
         add_reason(&exec->outcome, &own);
     }
     exec->outcome.voted_ns = fy_now_ns();
-    exec->outcome.phase    = FY_PHASE_VOTING;
+    exec->outcome.phase = FY_PHASE_VOTING;
 }
 
 /* A rank that is silent is named by those that wait for it: the most named one is to blame. */
@@ -118,9 +118,9 @@ static const fy_reason *choose(const fy_outcome *outcome)
 {
     const fy_reason *best = NULL;
     for (uint32_t i = 0; i < outcome->n_reasons; i++) {
-        const fy_reason *reason       = &outcome->reasons[i];
-        bool             silence      = reason->status == FERRY_ERR_TIMEOUT;
-        bool             best_silence = best != NULL && best->status == FERRY_ERR_TIMEOUT;
+        const fy_reason *reason = &outcome->reasons[i];
+        bool silence = reason->status == FERRY_ERR_TIMEOUT;
+        bool best_silence = best != NULL && best->status == FERRY_ERR_TIMEOUT;
         if (best == NULL || (best_silence && !silence) ||
             (best_silence == silence &&
              (reason->count > best->count ||
@@ -133,10 +133,10 @@ static const fy_reason *choose(const fy_outcome *outcome)
 
 static void finish(ferry_service *service, ferry_status status, const char *sentence)
 {
-    fy_exec    *exec    = service->exec;
+    fy_exec *exec = service->exec;
     fy_outcome *outcome = &exec->outcome;
-    outcome->status     = status;
-    outcome->phase      = FY_PHASE_OVER;
+    outcome->status = status;
+    outcome->phase = FY_PHASE_OVER;
     if (status != FERRY_OK) {
         snprintf(outcome->error.message, sizeof outcome->error.message, "%s", sentence);
     }
@@ -147,7 +147,7 @@ static void finish(ferry_service *service, ferry_status status, const char *sent
 
 bool fy_outcome_of_world(ferry_service *service)
 {
-    ferry_error  why    = {.message = ""};
+    ferry_error why = {.message = ""};
     ferry_status status = fy_failure_get(service->world->failure, NULL, &why);
     fy_transport_withdraw(service->transport);
     service->is_dirty = true;
@@ -165,10 +165,10 @@ static bool take(ferry_service *service, uint32_t from, fy_letter_use use, messa
         return false;
     }
     const vote_head *head = &letter_out->head;
-    bool             fits = *n_bytes_out >= sizeof *head && head->n_reasons <= FY_MOST_REASONS &&
+    bool fits = *n_bytes_out >= sizeof *head && head->n_reasons <= FY_MOST_REASONS &&
                 *n_bytes_out == sizeof *head + head->n_reasons * sizeof(fy_reason);
     for (uint32_t i = 0; fits && i < head->n_reasons; i++) {
-        fy_reason *reason                     = &letter_out->reasons[i];
+        fy_reason *reason = &letter_out->reasons[i];
         reason->text[sizeof reason->text - 1] = '\0';
         fits = reason->status != FERRY_OK && reason->status <= FY_LAST_STATUS &&
                reason->text[0] != '\0';
@@ -188,8 +188,8 @@ static bool is_child(const ferry_world *world, uint32_t rank)
 
 static bool take_vote(ferry_service *service)
 {
-    message  letter;
-    size_t   n_bytes;
+    message letter;
+    size_t n_bytes;
     uint32_t from;
     if (!take(service, FERRY_ANY_RANK, FY_LETTER_VOTE, &letter, &n_bytes, &from)) {
         return false;
@@ -236,17 +236,17 @@ static void conclude(ferry_service *service, const fy_reason *reason)
 
 static void give_verdict(ferry_service *service)
 {
-    message          letter;
+    message letter;
     const fy_reason *reason = choose(&service->exec->outcome);
-    size_t           n      = compose(reason, reason == NULL ? 0 : 1, &letter);
+    size_t n = compose(reason, reason == NULL ? 0 : 1, &letter);
     tell_children(service, &letter, n);
     conclude(service, reason == NULL ? NULL : &letter.reasons[0]);
 }
 
 static bool take_verdict(ferry_service *service)
 {
-    message  letter;
-    size_t   n_bytes;
+    message letter;
+    size_t n_bytes;
     uint32_t from;
     if (!take(service, parent_of(service->world->rank), FY_LETTER_VERDICT, &letter, &n_bytes,
               &from)) {
@@ -272,7 +272,7 @@ bool fy_outcome_step(ferry_service *service)
     }
     if (!outcome->sent) {
         message letter;
-        size_t  n = compose(outcome->reasons, outcome->n_reasons, &letter);
+        size_t n = compose(outcome->reasons, outcome->n_reasons, &letter);
         fy_run_letter(service, parent_of(service->world->rank), FY_LETTER_VOTE, &letter, n);
         outcome->sent = true;
         return true;

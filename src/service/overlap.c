@@ -15,8 +15,8 @@
 #include <string.h>
 
 enum {
-    MOST_LEVELS  = 16,     /* of rows within rows */
-    FEW_RUNS     = 8,      /* an area: merging them is not worth avoiding */
+    MOST_LEVELS = 16,      /* of rows within rows */
+    FEW_RUNS = 8,          /* an area: merging them is not worth avoiding */
     LEAST_BUDGET = 1 << 20 /* see checker */
 };
 
@@ -26,24 +26,24 @@ typedef struct piece {
     uint64_t extent; /* of its hull; of a piece without dimensions its only run */
     uint32_t end;    /* into the receives, or the sends for what is read */
     uint16_t dim;
-    bool     is_read;
+    bool is_read;
 } piece;
 
 /* What rows of a piece: each is `inner`, which is a piece of a row. */
 typedef struct row_piece {
-    piece    inner;
+    piece inner;
     uint64_t row;
     uint64_t n_rows;
 } row_piece;
 
 typedef struct checker {
     const fy_registry *registry;
-    uint64_t          *dims; /* the registry's, of each area from the largest stride to the least */
-    bool               found;
-    piece              first, second; /* two that share a byte */
+    uint64_t *dims; /* the registry's, of each area from the largest stride to the least */
+    bool found;
+    piece first, second; /* two that share a byte */
     /* Comparing by rows may not take longer than merging runs would: steps that are left. */
     uint64_t budget;
-    bool     exhausted;
+    bool exhausted;
 } checker;
 
 static const fy_end *end_of(const checker *c, const piece *p)
@@ -91,7 +91,7 @@ static int compare_pieces(const void *a, const void *b)
  */
 typedef struct frontier {
     uint64_t write_end, read_end;
-    piece    writer, reader;
+    piece writer, reader;
 } frontier;
 
 static void meet(checker *c, frontier *f, const piece *p, uint64_t begin, uint64_t end)
@@ -99,16 +99,16 @@ static void meet(checker *c, frontier *f, const piece *p, uint64_t begin, uint64
     bool hits_writer = begin < f->write_end;
     bool hits_reader = !p->is_read && begin < f->read_end;
     if (hits_writer || hits_reader) {
-        c->found  = true;
-        c->first  = hits_writer ? f->writer : f->reader;
+        c->found = true;
+        c->first = hits_writer ? f->writer : f->reader;
         c->second = *p;
     }
     if (p->is_read && end > f->read_end) {
         f->read_end = end;
-        f->reader   = *p;
+        f->reader = *p;
     } else if (!p->is_read && end > f->write_end) {
         f->write_end = end;
-        f->writer    = *p;
+        f->writer = *p;
     }
 }
 
@@ -117,9 +117,9 @@ static void meet(checker *c, frontier *f, const piece *p, uint64_t begin, uint64
  */
 typedef struct run_walk {
     const piece *piece;
-    uint64_t     at;
-    uint64_t     run_bytes;
-    uint64_t     index[FERRY_MAX_DIMS];
+    uint64_t at;
+    uint64_t run_bytes;
+    uint64_t index[FERRY_MAX_DIMS];
 } run_walk;
 
 /* To the next run; false behind the last. Runs of an area are in order of addresses. */
@@ -170,18 +170,18 @@ static void merge_walks(checker *c, run_walk **heap, size_t n)
 
 static ferry_status merge(checker *c, const piece *pieces, size_t n, ferry_error *error)
 {
-    run_walk  *walks = fy_alloc_zeroed(n, sizeof *walks);
-    run_walk **heap  = fy_alloc(n, sizeof(run_walk *));
+    run_walk *walks = fy_alloc_zeroed(n, sizeof *walks);
+    run_walk **heap = fy_alloc(n, sizeof(run_walk *));
     if (walks == NULL || heap == NULL) {
         fy_free(walks);
         fy_free(heap);
         return fy_fail_no_memory(error, "the comparison of areas");
     }
     for (size_t i = 0; i < n; i++) {
-        walks[i].piece     = &pieces[i];
-        walks[i].at        = pieces[i].at;
+        walks[i].piece = &pieces[i];
+        walks[i].at = pieces[i].at;
         walks[i].run_bytes = end_of(c, &pieces[i])->run_bytes;
-        heap[i]            = &walks[i]; /* pieces are sorted, which is a heap */
+        heap[i] = &walks[i]; /* pieces are sorted, which is a heap */
     }
     merge_walks(c, heap, n);
     fy_free(heap);
@@ -208,9 +208,9 @@ static uint64_t find_stride(const checker *c, piece *pieces, size_t n)
 /* What one row of a piece is, where its outermost dimension goes by the stride. */
 static piece inner_of(const checker *c, const piece *p, uint64_t stride, uint64_t *n_rows_out)
 {
-    const fy_end *end   = end_of(c, p);
-    piece         inner = *p;
-    *n_rows_out         = 1;
+    const fy_end *end = end_of(c, p);
+    piece inner = *p;
+    *n_rows_out = 1;
     if (p->dim < end->n_dims && stride_of(c, end, p->dim) == stride) {
         *n_rows_out = length_of(c, end, p->dim);
         inner.extent -= (*n_rows_out - 1) * stride;
@@ -246,7 +246,7 @@ static bool find_place(arc *arcs, size_t n, uint64_t stride, uint64_t *place_out
     fy_sort(arcs, n, sizeof *arcs, compare_arcs);
     for (size_t i = 0; i < n; i++) {
         uint64_t end = arcs[i].begin + arcs[i].length;
-        covered      = end > stride ? fy_max(covered, end - stride) : covered;
+        covered = end > stride ? fy_max(covered, end - stride) : covered;
     }
     for (size_t i = 0; i < n && arcs[i].begin < covered; i++) {
         covered = fy_max(covered, arcs[i].begin + arcs[i].length);
@@ -264,13 +264,13 @@ static ferry_status place_rows(const checker *c, const piece *pieces, size_t n, 
         return fy_fail_no_memory(error, "the comparison of areas");
     }
     size_t n_arcs = 0;
-    *found_out    = true;
+    *found_out = true;
     for (size_t i = 0; i < n && *found_out; i++) {
         uint64_t n_rows;
-        piece    inner = inner_of(c, &pieces[i], stride, &n_rows);
+        piece inner = inner_of(c, &pieces[i], stride, &n_rows);
         if (!is_run(c, &inner)) {
             arcs[n_arcs++] = (arc){(inner.at - pieces[0].at) % stride, inner.extent};
-            *found_out     = inner.extent <= stride;
+            *found_out = inner.extent <= stride;
         }
     }
     *found_out = *found_out && find_place(arcs, n_arcs, stride, place_out);
@@ -282,29 +282,29 @@ static ferry_status place_rows(const checker *c, const piece *pieces, size_t n, 
 static size_t cut_rows(const piece *inner, uint64_t offset, uint64_t n_rows, uint64_t stride,
                        row_piece *rows)
 {
-    uint64_t  row = offset / stride, phase = offset % stride;
+    uint64_t row = offset / stride, phase = offset % stride;
     row_piece whole = {.inner = *inner, .row = row, .n_rows = n_rows};
-    whole.inner.at  = phase;
+    whole.inner.at = phase;
     if (inner->extent <= stride - phase) {
         rows[0] = whole;
         return 1;
     }
-    size_t    n   = 0;
-    uint64_t  end = phase + inner->extent, n_full = end / stride - 1;
+    size_t n = 0;
+    uint64_t end = phase + inner->extent, n_full = end / stride - 1;
     row_piece head = whole, full = whole, tail = whole;
     head.inner.extent = stride - phase;
-    rows[n++]         = head;
+    rows[n++] = head;
     /* A row of many that is as long as the stride or less meets no full row but by n_rows. */
-    full.inner.at     = 0;
+    full.inner.at = 0;
     full.inner.extent = stride;
-    full.row          = row + 1;
-    full.n_rows       = n_full;
+    full.row = row + 1;
+    full.n_rows = n_full;
     if (n_full != 0) {
         rows[n++] = full;
     }
-    tail.inner.at     = 0;
+    tail.inner.at = 0;
     tail.inner.extent = end % stride;
-    tail.row          = row + 1 + n_full;
+    tail.row = row + 1 + n_full;
     if (tail.inner.extent != 0) {
         rows[n++] = tail;
     }
@@ -323,14 +323,14 @@ static ferry_status check(checker *c, piece *pieces, size_t n, uint32_t level, f
 static ferry_status sweep_rows(checker *c, const row_piece *rows, size_t n, uint32_t level,
                                size_t *active, piece *inner, ferry_error *error)
 {
-    ferry_status status   = FERRY_OK;
-    size_t       n_active = 0, next = 0;
+    ferry_status status = FERRY_OK;
+    size_t n_active = 0, next = 0;
     while (next < n && status == FERRY_OK && !c->found && !c->exhausted) {
-        uint64_t row  = rows[next].row;
-        size_t   kept = 0;
+        uint64_t row = rows[next].row;
+        size_t kept = 0;
         for (size_t i = 0; i < n_active; i++) {
             const row_piece *r = &rows[active[i]];
-            active[kept]       = active[i];
+            active[kept] = active[i];
             kept += r->n_rows > row - r->row;
         }
         n_active = kept;
@@ -355,17 +355,17 @@ static ferry_status fold(checker *c, const piece *pieces, size_t n, uint64_t str
                          uint32_t level, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    size_t       n_rows = 0;
-    row_piece   *rows   = fy_alloc(3 * n, sizeof *rows);
-    size_t      *active = fy_alloc(3 * n, sizeof *active);
-    piece       *inner  = fy_alloc(3 * n, sizeof *inner);
+    size_t n_rows = 0;
+    row_piece *rows = fy_alloc(3 * n, sizeof *rows);
+    size_t *active = fy_alloc(3 * n, sizeof *active);
+    piece *inner = fy_alloc(3 * n, sizeof *inner);
     if (rows == NULL || active == NULL || inner == NULL) {
         status = fy_fail_no_memory(error, "the comparison of areas");
         goto out;
     }
     for (size_t i = 0; i < n; i++) {
         uint64_t count;
-        piece    p = inner_of(c, &pieces[i], stride, &count);
+        piece p = inner_of(c, &pieces[i], stride, &count);
         n_rows += cut_rows(&p, pieces[i].at - pieces[0].at + stride - place, count, stride,
                            rows + n_rows);
     }
@@ -407,7 +407,7 @@ static ferry_status check_by_rows(checker *c, piece *pieces, size_t n, uint32_t 
         sweep_runs(c, pieces, n);
         return FERRY_OK;
     }
-    bool         found = false;
+    bool found = false;
     ferry_status status =
         level == MOST_LEVELS ? FERRY_OK : place_rows(c, pieces, n, stride, &place, &found, error);
     if (status == FERRY_OK && found) {
@@ -420,10 +420,10 @@ static ferry_status check_by_rows(checker *c, piece *pieces, size_t n, uint32_t 
 /* Reads may share bytes, and often are the same: one of each is enough. */
 static size_t drop_same_reads(const checker *c, piece *pieces, size_t n)
 {
-    size_t       n_kept = 0;
-    const piece *last   = NULL;
+    size_t n_kept = 0;
+    const piece *last = NULL;
     for (size_t i = 0; i < n; i++) {
-        const piece  *p = &pieces[i];
+        const piece *p = &pieces[i];
         const fy_end *x = end_of(c, p), *y = last == NULL ? NULL : end_of(c, last);
         if (p->is_read && y != NULL && last->at == p->at && x->run_bytes == y->run_bytes &&
             x->n_dims == y->n_dims &&
@@ -432,7 +432,7 @@ static size_t drop_same_reads(const checker *c, piece *pieces, size_t n)
             continue;
         }
         pieces[n_kept] = *p;
-        last           = p->is_read ? &pieces[n_kept] : last;
+        last = p->is_read ? &pieces[n_kept] : last;
         n_kept++;
     }
     return n_kept;
@@ -445,16 +445,16 @@ static ferry_status check_group(checker *c, piece *pieces, size_t n, uint32_t le
     bool done;
     if (level > 0) {
         ferry_status status = check_by_rows(c, pieces, n, level, &done, error);
-        c->exhausted        = c->exhausted || !done;
+        c->exhausted = c->exhausted || !done;
         return status;
     }
-    n               = drop_same_reads(c, pieces, n);
+    n = drop_same_reads(c, pieces, n);
     uint64_t n_runs = count_runs(c, pieces, n);
     if (n_runs / FEW_RUNS <= n) {
         return merge(c, pieces, n, error);
     }
-    c->budget           = n_runs + LEAST_BUDGET;
-    c->exhausted        = false;
+    c->budget = n_runs + LEAST_BUDGET;
+    c->exhausted = false;
     ferry_status status = check_by_rows(c, pieces, n, 0, &done, error);
     return done ? status : merge(c, pieces, n, error);
 }
@@ -465,10 +465,10 @@ static ferry_status check(checker *c, piece *pieces, size_t n, uint32_t level, f
     ferry_status status = FERRY_OK;
     fy_sort(pieces, n, sizeof *pieces, compare_pieces);
     for (size_t i = 0, next; i < n && status == FERRY_OK && !c->found; i = next) {
-        uint64_t end     = pieces[i].at + pieces[i].extent;
-        bool     written = !pieces[i].is_read;
+        uint64_t end = pieces[i].at + pieces[i].extent;
+        bool written = !pieces[i].is_read;
         for (next = i + 1; next < n && pieces[next].at < end; next++) {
-            end     = fy_max(end, pieces[next].at + pieces[next].extent);
+            end = fy_max(end, pieces[next].at + pieces[next].extent);
             written = written || !pieces[next].is_read;
         }
         if (written && next - i > 1) {
@@ -513,22 +513,22 @@ static bool changes_nothing(const fy_registry *registry, uint32_t my_rank, const
 
 static piece piece_of(const fy_registry *registry, uint32_t index, bool is_read)
 {
-    const fy_end *end  = &(is_read ? &registry->sends : &registry->receives)->items[index];
-    fy_area       area = fy_end_area(registry, end);
-    uint64_t      begin, hull_end;
+    const fy_end *end = &(is_read ? &registry->sends : &registry->receives)->items[index];
+    fy_area area = fy_end_area(registry, end);
+    uint64_t begin, hull_end;
     fy_area_hull(&area, &begin, &hull_end);
-    return (piece){.at      = address_of(registry, end, is_read),
-                   .extent  = hull_end - begin,
-                   .end     = index,
+    return (piece){.at = address_of(registry, end, is_read),
+                   .extent = hull_end - begin,
+                   .end = index,
                    .is_read = is_read};
 }
 
 static ferry_status fail_pair(const checker *c, uint32_t my_rank, ferry_error *error)
 {
-    const piece  *writer  = c->first.is_read ? &c->second : &c->first;
-    const piece  *other   = c->first.is_read ? &c->first : &c->second;
+    const piece *writer = c->first.is_read ? &c->second : &c->first;
+    const piece *other = c->first.is_read ? &c->first : &c->second;
     const fy_end *written = end_of(c, writer), *second = end_of(c, other);
-    char          text[2][320];
+    char text[2][320];
     fy_end_describe(c->registry, written, false, my_rank, text[0], sizeof text[0]);
     fy_end_describe(c->registry, second, !other->is_read ? false : true, my_rank, text[1],
                     sizeof text[1]);
@@ -593,7 +593,7 @@ ferry_status fy_check_writers(const fy_registry *registry, uint32_t my_rank, fer
     for (uint32_t i = 0; i < n_sends; i++) {
         pieces[n++] = piece_of(registry, i, true);
     }
-    checker      c      = {.registry = registry};
+    checker c = {.registry = registry};
     ferry_status status = copy_dims(&c, error);
     if (status == FERRY_OK) {
         status = check(&c, pieces, n, 0, error);

@@ -19,23 +19,23 @@ enum { MOST_WAITING_BYTES = 16 << 20 };
 /* How far one direction of one pair has come; a letter begins with the length of the whole. */
 typedef struct passage {
     size_t done, bytes;
-    bool   begun;
+    bool begun;
 } passage;
 
 /* One peer, and what it and this rank say to each other. */
 typedef struct talk {
-    uint32_t       peer;
-    bool           goes_on;
+    uint32_t peer;
+    bool goes_on;
     const fy_pack *out;
-    fy_pack       *in;
-    passage        to, from;
+    fy_pack *in;
+    passage to, from;
 } talk;
 
 void fy_run_letter(ferry_service *service, uint32_t to, fy_letter_use use, const void *bytes,
                    size_t n_bytes)
 {
     ferry_world *world = service->world;
-    ferry_error  why;
+    ferry_error why;
     if (fy_failed(world->failure)) {
         return;
     }
@@ -55,19 +55,19 @@ static uint64_t pair_tag(const ferry_service *service)
 static size_t letter_bytes(const ferry_world *world)
 {
     size_t share = MOST_WAITING_BYTES / world->n_ranks;
-    share        = share > LEAST_LETTER_BYTES ? share : (size_t)LEAST_LETTER_BYTES;
+    share = share > LEAST_LETTER_BYTES ? share : (size_t)LEAST_LETTER_BYTES;
     return share < LETTER_BYTES ? share : (size_t)LETTER_BYTES;
 }
 
 static ferry_status send_letter(ferry_service *service, talk *t, ferry_error *error)
 {
-    unsigned char  letter[sizeof(uint64_t) + LETTER_BYTES];
-    const fy_pack *out   = t->out;
-    passage       *way   = &t->to;
-    uint64_t       bytes = out->used;
-    size_t         left  = out->used - way->done;
-    size_t         most  = letter_bytes(service->world);
-    size_t         n     = left < most ? left : most;
+    unsigned char letter[sizeof(uint64_t) + LETTER_BYTES];
+    const fy_pack *out = t->out;
+    passage *way = &t->to;
+    uint64_t bytes = out->used;
+    size_t left = out->used - way->done;
+    size_t most = letter_bytes(service->world);
+    size_t n = left < most ? left : most;
     memcpy(letter, &bytes, sizeof bytes);
     if (n > 0) {
         memcpy(letter + sizeof bytes, out->bytes + way->done, n);
@@ -81,11 +81,11 @@ static ferry_status send_letter(ferry_service *service, talk *t, ferry_error *er
 
 static ferry_status take_letter(ferry_service *service, talk *t, ferry_error *error)
 {
-    fy_pack     *in  = t->in;
-    passage     *way = &t->from;
-    const void  *bytes;
-    size_t       n_bytes;
-    uint64_t     whole;
+    fy_pack *in = t->in;
+    passage *way = &t->from;
+    const void *bytes;
+    size_t n_bytes;
+    uint64_t whole;
     ferry_status status = service->world->ops->receive(service->world, t->peer, pair_tag(service),
                                                        service->world->settings.entry_ns, &bytes,
                                                        &n_bytes, NULL, error);
@@ -128,11 +128,11 @@ static bool is_open(const passage *way)
 static bool all_talk(ferry_service *service, talk *talks, size_t n, ferry_error *error,
                      ferry_status *status_out)
 {
-    bool any    = false;
+    bool any = false;
     *status_out = FERRY_OK;
     for (size_t i = 0; i < n && *status_out == FERRY_OK; i++) {
         talks[i].goes_on = is_open(&talks[i].to) || is_open(&talks[i].from);
-        any              = any || talks[i].goes_on;
+        any = any || talks[i].goes_on;
         if (talks[i].goes_on) {
             *status_out = send_letter(service, &talks[i], error);
         }
@@ -148,7 +148,7 @@ static bool all_talk(ferry_service *service, talk *talks, size_t n, ferry_error 
 /* talks is NULL where there is no memory for them. */
 static ferry_status exchange(ferry_service *service, talk *talks, size_t n, ferry_error *error)
 {
-    ferry_error  why    = {.message = ""};
+    ferry_error why = {.message = ""};
     ferry_status status = FERRY_OK;
     for (size_t i = 0; talks != NULL && i < n && status == FERRY_OK; i++) {
         status = talks[i].out->failed ? FERRY_ERR_NO_MEMORY : FERRY_OK;
@@ -170,12 +170,12 @@ static ferry_status exchange(ferry_service *service, talk *talks, size_t n, ferr
 ferry_status fy_pairs_exchange(ferry_service *service, fy_pack *out, fy_pack *in,
                                ferry_error *error)
 {
-    size_t n     = service->exec->n_channels;
-    talk  *talks = fy_alloc_zeroed(n, sizeof *talks);
+    size_t n = service->exec->n_channels;
+    talk *talks = fy_alloc_zeroed(n, sizeof *talks);
     for (size_t i = 0; talks != NULL && i < n; i++) {
         talks[i].peer = service->exec->channels[i].peer;
-        talks[i].out  = &out[i];
-        talks[i].in   = &in[i];
+        talks[i].out = &out[i];
+        talks[i].in = &in[i];
     }
     ferry_status status = exchange(service, talks, n, error);
     fy_free(talks);
@@ -189,13 +189,13 @@ ferry_status fy_pairs_exchange(ferry_service *service, fy_pack *out, fy_pack *in
 
 ferry_status fy_star_exchange(ferry_service *service, fy_pack *out, fy_pack *in, ferry_error *error)
 {
-    bool   is_root = service->world->rank == 0;
-    size_t n       = is_root ? (size_t)service->world->n_ranks - 1 : 1;
-    talk  *talks   = out == NULL || in == NULL ? NULL : fy_alloc_zeroed(n, sizeof *talks);
+    bool is_root = service->world->rank == 0;
+    size_t n = is_root ? (size_t)service->world->n_ranks - 1 : 1;
+    talk *talks = out == NULL || in == NULL ? NULL : fy_alloc_zeroed(n, sizeof *talks);
     for (size_t i = 0; talks != NULL && i < n; i++) {
         talks[i].peer = is_root ? (uint32_t)i + 1 : 0;
-        talks[i].out  = &out[i];
-        talks[i].in   = &in[i];
+        talks[i].out = &out[i];
+        talks[i].in = &in[i];
     }
     ferry_status status = exchange(service, talks, n, error);
     fy_free(talks);

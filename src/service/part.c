@@ -22,7 +22,7 @@ static void pack_double(fy_pack *out, double value)
 static double read_double(fy_reader *in)
 {
     uint64_t bits = fy_read_number(in, UINT64_MAX);
-    double   value;
+    double value;
     memcpy(&value, &bits, sizeof value);
     in->failed = in->failed || !isfinite(value) || value < 0;
     return in->failed ? 0 : value;
@@ -74,9 +74,9 @@ static void pack_batch(const ferry_schedule *whole, uint64_t number, fy_pack *ou
 /* Both lists ascend, so merging them gives the order of the whole. */
 static void pack_batches(const ferry_schedule *whole, uint32_t rank, fy_pack *out)
 {
-    const uint64_t *send     = whole->sends + whole->send_begin[rank];
+    const uint64_t *send = whole->sends + whole->send_begin[rank];
     const uint64_t *send_end = whole->sends + whole->send_begin[rank + 1];
-    const uint64_t *recv     = whole->recvs + whole->recv_begin[rank];
+    const uint64_t *recv = whole->recvs + whole->recv_begin[rank];
     const uint64_t *recv_end = whole->recvs + whole->recv_begin[rank + 1];
     fy_pack_number(out, (uint64_t)((send_end - send) + (recv_end - recv)));
     while (send < send_end || recv < recv_end) {
@@ -96,7 +96,7 @@ void fy_part_pack(const ferry_schedule *whole, uint32_t rank, fy_pack *out)
     pack_head(whole, rank, out);
     pack_batches(whole, rank, out);
     if (!out->failed) {
-        size_t     body = begin + HASH_BYTES;
+        size_t body = begin + HASH_BYTES;
         fy_hash128 hash = fy_hash128_of(out->bytes + body, out->used - body);
         memcpy(out->bytes + begin, &hash.low, sizeof hash.low);
         memcpy(out->bytes + begin + sizeof hash.low, &hash.high, sizeof hash.high);
@@ -120,42 +120,42 @@ static bool open_part(fy_reader *in)
 static void read_head(fy_reader *in, uint32_t rank, uint32_t n_ranks, ferry_schedule *part)
 {
     ferry_schedule_report *report = &part->report;
-    in->failed                    = in->failed || fy_read_number(in, FERRY_MAX_RANKS) != rank ||
+    in->failed = in->failed || fy_read_number(in, FERRY_MAX_RANKS) != rank ||
                  fy_read_number(in, FERRY_MAX_RANKS) != n_ranks;
-    part->is_part             = true;
-    part->part_rank           = rank;
-    part->network             = (fy_network){.n_ranks = n_ranks, .ranks_per_node = 1};
-    part->duplex              = (uint32_t)fy_read_number(in, FERRY_DUPLEX_HALF);
-    part->slot_bytes          = fy_read_number(in, UINT64_MAX);
-    part->digest.low          = fy_read_number(in, UINT64_MAX);
-    part->digest.high         = fy_read_number(in, UINT64_MAX);
-    report->struct_size       = sizeof *report;
-    report->rounds            = (uint32_t)fy_read_number(in, UINT32_MAX);
-    report->degree            = (uint32_t)fy_read_number(in, UINT32_MAX);
-    report->n_batches         = fy_read_number(in, UINT64_MAX);
-    report->n_segments        = fy_read_number(in, UINT64_MAX);
-    report->bytes             = fy_read_number(in, UINT64_MAX);
-    report->relayed_bytes     = fy_read_number(in, report->bytes);
-    report->has_seconds       = fy_read_number(in, 1) == 1;
-    report->makespan          = read_double(in);
-    report->bound             = read_double(in);
-    report->ratio             = read_double(in);
-    report->bound_reason      = (uint32_t)fy_read_number(in, FERRY_BOUND_NODE_INGRESS);
-    report->bound_rank        = (uint32_t)fy_read_number(in, n_ranks - 1);
+    part->is_part = true;
+    part->part_rank = rank;
+    part->network = (fy_network){.n_ranks = n_ranks, .ranks_per_node = 1};
+    part->duplex = (uint32_t)fy_read_number(in, FERRY_DUPLEX_HALF);
+    part->slot_bytes = fy_read_number(in, UINT64_MAX);
+    part->digest.low = fy_read_number(in, UINT64_MAX);
+    part->digest.high = fy_read_number(in, UINT64_MAX);
+    report->struct_size = sizeof *report;
+    report->rounds = (uint32_t)fy_read_number(in, UINT32_MAX);
+    report->degree = (uint32_t)fy_read_number(in, UINT32_MAX);
+    report->n_batches = fy_read_number(in, UINT64_MAX);
+    report->n_segments = fy_read_number(in, UINT64_MAX);
+    report->bytes = fy_read_number(in, UINT64_MAX);
+    report->relayed_bytes = fy_read_number(in, report->bytes);
+    report->has_seconds = fy_read_number(in, 1) == 1;
+    report->makespan = read_double(in);
+    report->bound = read_double(in);
+    report->ratio = read_double(in);
+    report->bound_reason = (uint32_t)fy_read_number(in, FERRY_BOUND_NODE_INGRESS);
+    report->bound_rank = (uint32_t)fy_read_number(in, n_ranks - 1);
     part->network.has_seconds = report->has_seconds;
 }
 
 /* What is read of a part, and what it has had so far. */
 typedef struct reading {
-    fy_reader      *in;
+    fy_reader *in;
     ferry_schedule *part;
-    size_t          batch_capacity;
-    size_t          segment_capacity;
-    uint64_t        n_sends;
-    uint64_t        n_recvs;
-    uint64_t        bytes;
-    uint64_t        relayed_bytes;
-    uint64_t        next_place[2]; /* the first round in which the rank may send, or receive */
+    size_t batch_capacity;
+    size_t segment_capacity;
+    uint64_t n_sends;
+    uint64_t n_recvs;
+    uint64_t bytes;
+    uint64_t relayed_bytes;
+    uint64_t next_place[2]; /* the first round in which the rank may send, or receive */
 } reading;
 
 static ferry_status fail_damaged(ferry_error *error)
@@ -171,13 +171,13 @@ static ferry_status fail_part_memory(ferry_error *error)
 
 static ferry_status read_segment(reading *r, fy_batch *batch, ferry_error *error)
 {
-    ferry_schedule *part    = r->part;
-    fy_reader      *in      = r->in;
-    fy_segment      segment = {.is_relayed = fy_read_number(in, 1) == 1};
-    uint64_t        end;
-    segment.task_id    = fy_read_number(in, UINT64_MAX);
+    ferry_schedule *part = r->part;
+    fy_reader *in = r->in;
+    fy_segment segment = {.is_relayed = fy_read_number(in, 1) == 1};
+    uint64_t end;
+    segment.task_id = fy_read_number(in, UINT64_MAX);
     segment.first_byte = fy_read_number(in, UINT64_MAX);
-    segment.bytes      = fy_read_number(in, part->slot_bytes - batch->bytes);
+    segment.bytes = fy_read_number(in, part->slot_bytes - batch->bytes);
     if (segment.is_relayed) {
         segment.relay_task_id = fy_read_number(in, UINT64_MAX);
         r->relayed_bytes += segment.bytes; /* no more than the bytes, which are checked */
@@ -200,8 +200,8 @@ static ferry_status read_segment(reading *r, fy_batch *batch, ferry_error *error
  */
 static bool is_in_place(reading *r, const fy_batch *batch)
 {
-    const ferry_schedule *part  = r->part;
-    bool                  sends = batch->from == part->part_rank;
+    const ferry_schedule *part = r->part;
+    bool sends = batch->from == part->part_rank;
     if (batch->from == batch->to || (!sends && batch->to != part->part_rank) ||
         batch->round >= part->report.rounds) {
         return false;
@@ -224,14 +224,14 @@ static bool is_in_place(reading *r, const fy_batch *batch)
 
 static ferry_status read_batch(reading *r, ferry_error *error)
 {
-    ferry_schedule *part  = r->part;
-    fy_reader      *in    = r->in;
-    uint32_t        n     = part->network.n_ranks;
-    fy_batch        batch = {.first_segment = part->n_segments};
-    batch.round           = (uint32_t)fy_read_number(in, UINT32_MAX);
-    batch.from            = (uint32_t)fy_read_number(in, n - 1);
-    batch.to              = (uint32_t)fy_read_number(in, n - 1);
-    batch.n_segments      = (uint32_t)fy_read_number(in, UINT32_MAX);
+    ferry_schedule *part = r->part;
+    fy_reader *in = r->in;
+    uint32_t n = part->network.n_ranks;
+    fy_batch batch = {.first_segment = part->n_segments};
+    batch.round = (uint32_t)fy_read_number(in, UINT32_MAX);
+    batch.from = (uint32_t)fy_read_number(in, n - 1);
+    batch.to = (uint32_t)fy_read_number(in, n - 1);
+    batch.n_segments = (uint32_t)fy_read_number(in, UINT32_MAX);
     if (in->failed || batch.n_segments == 0 || !is_in_place(r, &batch)) {
         return fail_damaged(error);
     }
@@ -257,8 +257,8 @@ static ferry_status read_batch(reading *r, ferry_error *error)
 static ferry_status read_batches(reading *r, ferry_error *error)
 {
     const ferry_schedule_report *report = &r->part->report;
-    uint64_t                     n      = fy_read_number(r->in, report->n_batches);
-    ferry_status                 status = FERRY_OK;
+    uint64_t n = fy_read_number(r->in, report->n_batches);
+    ferry_status status = FERRY_OK;
     for (uint64_t i = 0; i < n && status == FERRY_OK; i++) {
         status = read_batch(r, error);
     }
@@ -274,18 +274,18 @@ static ferry_status read_batches(reading *r, ferry_error *error)
 static ferry_status list_ports(const reading *r, ferry_error *error)
 {
     ferry_schedule *part = r->part;
-    uint64_t       *send, *recv;
+    uint64_t *send, *recv;
     part->send_begin = fy_alloc_zeroed(4, sizeof *part->send_begin);
-    part->sends      = fy_alloc((size_t)part->n_batches, sizeof *part->sends);
+    part->sends = fy_alloc((size_t)part->n_batches, sizeof *part->sends);
     if (part->send_begin == NULL || part->sends == NULL) {
         return fail_part_memory(error);
     }
-    part->recv_begin    = part->send_begin + 2;
-    part->recvs         = part->sends + r->n_sends;
+    part->recv_begin = part->send_begin + 2;
+    part->recvs = part->sends + r->n_sends;
     part->send_begin[1] = r->n_sends;
     part->recv_begin[1] = r->n_recvs;
-    send                = part->sends;
-    recv                = part->recvs;
+    send = part->sends;
+    recv = part->recvs;
     for (uint64_t i = 0; i < part->n_batches; i++) {
         *(part->batches[i].from == part->part_rank ? send++ : recv++) = i;
     }
@@ -299,7 +299,7 @@ static ferry_status list_ports(const reading *r, ferry_error *error)
 static ferry_status list_waits(ferry_schedule *part, ferry_error *error)
 {
     ferry_schedule view = *part;
-    view.segments       = fy_alloc((size_t)part->n_segments, sizeof *view.segments);
+    view.segments = fy_alloc((size_t)part->n_segments, sizeof *view.segments);
     if (view.segments == NULL) {
         return fail_part_memory(error);
     }
@@ -313,8 +313,8 @@ static ferry_status list_waits(ferry_schedule *part, ferry_error *error)
         }
     }
     ferry_status status = fy_schedule_list_waits(&view, error);
-    part->wait_begin    = view.wait_begin; /* freed with the part, whatever the outcome */
-    part->waits         = view.waits;
+    part->wait_begin = view.wait_begin; /* freed with the part, whatever the outcome */
+    part->waits = view.waits;
     fy_free(view.segments);
     /* A relay of what never arrived is no plan that anybody made. */
     return status == FERRY_ERR_INVALID_PLAN ? fail_damaged(error) : status;
@@ -323,7 +323,7 @@ static ferry_status list_waits(ferry_schedule *part, ferry_error *error)
 static ferry_status read_part(reading *r, uint32_t rank, uint32_t n_ranks, ferry_error *error)
 {
     ferry_schedule *part = r->part;
-    part->idle           = fy_alloc_zeroed(1, sizeof *part->idle);
+    part->idle = fy_alloc_zeroed(1, sizeof *part->idle);
     if (part->idle == NULL) {
         return fail_part_memory(error);
     }
@@ -345,16 +345,16 @@ static ferry_status read_part(reading *r, uint32_t rank, uint32_t n_ranks, ferry
 ferry_status fy_part_read(const unsigned char *bytes, size_t n_bytes, uint32_t rank,
                           uint32_t n_ranks, ferry_schedule **part_out, ferry_error *error)
 {
-    fy_reader       in   = {.at = bytes, .end = bytes + n_bytes};
+    fy_reader in = {.at = bytes, .end = bytes + n_bytes};
     ferry_schedule *part = fy_alloc_zeroed(1, sizeof *part);
     if (part == NULL) {
         return fail_part_memory(error);
     }
-    reading      r      = {.in = &in, .part = part};
+    reading r = {.in = &in, .part = part};
     ferry_status status = read_part(&r, rank, n_ranks, error);
     if (status == FERRY_OK) {
         *part_out = part;
-        part      = NULL;
+        part = NULL;
     }
     ferry_schedule_destroy(part);
     return status;

@@ -30,11 +30,11 @@ bool fy_peer_is_direct(ferry_service *service, uint32_t peer)
 uint32_t fy_path_choose(ferry_service *service, const fy_channel *channel, const fy_place *place,
                         uint64_t source_run)
 {
-    uint64_t       run   = place->run_bytes < source_run ? place->run_bytes : source_run;
+    uint64_t run = place->run_bytes < source_run ? place->run_bytes : source_run;
     const fy_spot *spots = place->spots;
     /* Both spots go the same way, so the items stay as they are cut. */
     bool is_mapped = spots[0].mapped != NULL && spots[1].mapped != NULL;
-    bool is_keyed  = spots[0].key != FY_NONE && spots[1].key != FY_NONE &&
+    bool is_keyed = spots[0].key != FY_NONE && spots[1].key != FY_NONE &&
                     channel->keys[spots[0].key] != NULL && channel->keys[spots[1].key] != NULL;
     if (is_mapped && fy_path_allowed(service, FERRY_PATH_MAPPED)) {
         return FERRY_PATH_MAPPED;
@@ -43,9 +43,9 @@ uint32_t fy_path_choose(ferry_service *service, const fy_channel *channel, const
      * One copy by the kernel takes longer than two through slots that are mapped and stay in the
      * caches, for any length of pieces: its pages cost more than its bytes.
      */
-    uint32_t only   = FERRY_PATH_ATTACH | FERRY_PATH_LOCAL | FERRY_PATH_STAGED;
-    uint32_t can    = fy_transport_capabilities(service->transport, channel->peer);
-    bool     slower = (can & FERRY_CAN_PEER_POINTER) != 0 && service->options.paths != only;
+    uint32_t only = FERRY_PATH_ATTACH | FERRY_PATH_LOCAL | FERRY_PATH_STAGED;
+    uint32_t can = fy_transport_capabilities(service->transport, channel->peer);
+    bool slower = (can & FERRY_CAN_PEER_POINTER) != 0 && service->options.paths != only;
     if (fy_path_allowed(service, FERRY_PATH_ATTACH) && !slower &&
         fy_transport_can_attach(service->transport, channel->peer)) {
         return FERRY_PATH_ATTACH;

@@ -19,10 +19,10 @@ enum { REGISTER_BYTES = 64 << 10 };
  * of them travel as one put.
  */
 enum {
-    MOST_PAYLOAD  = (128 << 10) - FY_SLOT_HEAD_BYTES,
-    MOST_SLOTS    = FY_MOST_WINDOW,
+    MOST_PAYLOAD = (128 << 10) - FY_SLOT_HEAD_BYTES,
+    MOST_SLOTS = FY_MOST_WINDOW,
     LEAST_PAYLOAD = 64,
-    GOOD_PAYLOAD  = 64 << 10
+    GOOD_PAYLOAD = 64 << 10
 };
 
 /*
@@ -40,7 +40,7 @@ static bool may_be_staged(const ferry_service *service, const fy_channel *channe
 void fy_rings_lay_out(ferry_service *service)
 {
     fy_exec *exec = service->exec;
-    uint64_t n    = 0;
+    uint64_t n = 0;
     for (uint32_t c = 0; c < exec->n_channels; c++) {
         n += may_be_staged(service, &exec->channels[c]);
     }
@@ -52,21 +52,21 @@ void fy_rings_lay_out(ferry_service *service)
     while (n_slots > 1 && ring / n_slots < GOOD_PAYLOAD + FY_SLOT_HEAD_BYTES) {
         n_slots /= 2;
     }
-    uint64_t most    = service->options.slot_bytes < MOST_PAYLOAD ? service->options.slot_bytes
-                                                                  : (uint64_t)MOST_PAYLOAD;
-    uint64_t slot    = ring / n_slots / LEAST_PAYLOAD * LEAST_PAYLOAD;
+    uint64_t most = service->options.slot_bytes < MOST_PAYLOAD ? service->options.slot_bytes
+                                                               : (uint64_t)MOST_PAYLOAD;
+    uint64_t slot = ring / n_slots / LEAST_PAYLOAD * LEAST_PAYLOAD;
     uint64_t payload = slot < FY_SLOT_HEAD_BYTES + LEAST_PAYLOAD ? 0 : slot - FY_SLOT_HEAD_BYTES;
     if (payload == 0) {
         return; /* no sender has a slot: one that needs it says so */
     }
-    most        = (most + LEAST_PAYLOAD - 1) / LEAST_PAYLOAD * LEAST_PAYLOAD;
-    payload     = payload < most ? payload : most;
+    most = (most + LEAST_PAYLOAD - 1) / LEAST_PAYLOAD * LEAST_PAYLOAD;
+    payload = payload < most ? payload : most;
     uint64_t at = 0;
     for (uint32_t c = 0; c < exec->n_channels; c++) {
         fy_channel *channel = &exec->channels[c];
         if (may_be_staged(service, channel)) {
-            channel->in_ring    = at;
-            channel->in_slots   = n_slots;
+            channel->in_ring = at;
+            channel->in_slots = n_slots;
             channel->in_payload = payload;
             at += n_slots * (payload + FY_SLOT_HEAD_BYTES);
         }
@@ -85,7 +85,7 @@ static const fy_held *held_of(const ferry_service *service, uint32_t receive)
 /* A buffer may be longer than what it was registered with: the longest of a base counts. */
 static bool lies_in(const ferry_buffer *buffer, const ferry_region *region)
 {
-    uintptr_t base  = (uintptr_t)buffer->base;
+    uintptr_t base = (uintptr_t)buffer->base;
     uintptr_t first = (uintptr_t)region->view.base;
     return base >= first && base - first <= region->view.bytes &&
            buffer->bytes <= region->view.bytes - (base - first);
@@ -99,16 +99,16 @@ static ferry_status region_of(ferry_service *service, const fy_channel *channel,
                               const ferry_buffer *buffer, ferry_region **region_out,
                               ferry_error *error)
 {
-    const fy_end *end  = &service->registry.receives.items[receive];
-    fy_held      *held = &service->registry.held[end->held];
-    ferry_region *own  = buffer->registration;
-    *region_out        = own;
+    const fy_end *end = &service->registry.receives.items[receive];
+    fy_held *held = &service->registry.held[end->held];
+    ferry_region *own = buffer->registration;
+    *region_out = own;
     if (own != NULL && own->transport == service->transport && lies_in(buffer, own)) {
         return FERRY_OK;
     }
-    *region_out    = NULL;
-    uint32_t can   = fy_transport_capabilities(service->transport, channel->peer);
-    bool     helps = !channel->direct && (can & FERRY_CAN_REMOTE_USER_MEMORY) != 0 &&
+    *region_out = NULL;
+    uint32_t can = fy_transport_capabilities(service->transport, channel->peer);
+    bool helps = !channel->direct && (can & FERRY_CAN_REMOTE_USER_MEMORY) != 0 &&
                  held->back.base == NULL && end->run_bytes >= REGISTER_BYTES &&
                  fy_path_allowed(service, FERRY_PATH_REMOTE);
     if (!helps) {
@@ -132,10 +132,10 @@ static ferry_status region_of(ferry_service *service, const fy_channel *channel,
 /* Two of each for every place: a region, and its number among the keys. */
 typedef struct spots {
     ferry_region **regions;
-    uint32_t      *keys;
+    uint32_t *keys;
     ferry_region **known;
-    uint32_t       n_known;
-    fy_index       index; /* of the known ones */
+    uint32_t n_known;
+    fy_index index; /* of the known ones */
 } spots;
 
 /* The number of a region among the keys; its key is added where it is new. */
@@ -146,8 +146,8 @@ static ferry_status number_key(spots *all, ferry_region *region, uint32_t *key_o
     if (region == NULL) {
         return FERRY_OK;
     }
-    uint64_t        hash = fy_hash_mix((uintptr_t)region, 0);
-    fy_index_cursor c    = fy_index_first(&all->index, hash);
+    uint64_t hash = fy_hash_mix((uintptr_t)region, 0);
+    fy_index_cursor c = fy_index_first(&all->index, hash);
     while (c.value != FY_INDEX_NONE && all->known[c.value] != region) {
         fy_index_next(&all->index, &c);
     }
@@ -155,7 +155,7 @@ static ferry_status number_key(spots *all, ferry_region *region, uint32_t *key_o
         if (!fy_index_insert(&all->index, hash, all->n_known)) {
             return fy_fail_no_memory(error, "keys of regions");
         }
-        c.value                    = all->n_known;
+        c.value = all->n_known;
         all->known[all->n_known++] = region;
     }
     *key_out = c.value;
@@ -173,7 +173,7 @@ static void write_keys(ferry_region **known, uint32_t n_known, fy_pack *out)
     fy_pack_number(out, n_known);
     for (uint32_t i = 0; i < n_known; i++) {
         unsigned char key[FERRY_KEY_BYTES];
-        size_t        n_bytes = 0;
+        size_t n_bytes = 0;
         /* An engine that cannot be reached there has no key: then the bytes take another way. */
         if (ferry_region_export(known[i], key, &n_bytes, NULL) != FERRY_OK) {
             n_bytes = 0;
@@ -205,7 +205,7 @@ static void write_spot(const ferry_buffer *buffer, uint32_t key, const ferry_reg
 static void write_place(const ferry_service *service, uint32_t receive, const uint32_t *keys,
                         ferry_region **regions, fy_pack *out)
 {
-    const fy_end  *end  = &service->registry.receives.items[receive];
+    const fy_end *end = &service->registry.receives.items[receive];
     const fy_exec *exec = service->exec;
     for (uint32_t spot = 0; spot < 2; spot++) {
         write_spot(buffer_of(held_of(service, receive), spot), keys[spot], regions[spot], out);
@@ -236,7 +236,7 @@ static ferry_status find_regions(ferry_service *service, const fy_channel *chann
     for (uint32_t i = 0; i < n; i++) {
         uint32_t receive = receive_at(channel, i);
         for (uint32_t spot = 0; spot < 2; spot++) {
-            uint32_t     at = 2 * i + spot;
+            uint32_t at = 2 * i + spot;
             ferry_status status =
                 region_of(service, channel, receive, buffer_of(held_of(service, receive), spot),
                           &all->regions[at], error);
@@ -254,10 +254,10 @@ static ferry_status find_regions(ferry_service *service, const fy_channel *chann
 ferry_status fy_places_write(ferry_service *service, fy_channel *channel, fy_pack *out,
                              ferry_error *error)
 {
-    uint32_t     n      = channel->n_receives + channel->n_relayed_receives;
-    spots        all    = {.regions = fy_alloc(2 * (size_t)n + 1, sizeof(ferry_region *)),
-                           .keys    = fy_alloc(2 * (size_t)n + 1, sizeof(uint32_t)),
-                           .known   = fy_alloc(2 * (size_t)n + 1, sizeof(ferry_region *))};
+    uint32_t n = channel->n_receives + channel->n_relayed_receives;
+    spots all = {.regions = fy_alloc(2 * (size_t)n + 1, sizeof(ferry_region *)),
+                 .keys = fy_alloc(2 * (size_t)n + 1, sizeof(uint32_t)),
+                 .known = fy_alloc(2 * (size_t)n + 1, sizeof(ferry_region *))};
     ferry_status status = all.regions == NULL || all.keys == NULL || all.known == NULL
                               ? fy_fail_no_memory(error, "places of tasks")
                               : find_regions(service, channel, n, &all, error);
@@ -302,7 +302,7 @@ static ferry_status import_key(ferry_service *service, const fy_channel *channel
                                size_t n_bytes, ferry_region **region_out, ferry_error *error)
 {
     ferry_region *region = NULL;
-    ferry_error   why;
+    ferry_error why;
     if (n_bytes == 0 ||
         ferry_region_import(service->transport, key, n_bytes, &region, &why) != FERRY_OK) {
         return FERRY_OK;
@@ -326,14 +326,14 @@ static ferry_status read_keys(ferry_service *service, fy_channel *channel, fy_re
     if (reader->failed) {
         return garbled(channel, "their keys are cut short", error);
     }
-    channel->keys      = fy_alloc_zeroed(n + 1, sizeof(ferry_region *));
+    channel->keys = fy_alloc_zeroed(n + 1, sizeof(ferry_region *));
     channel->key_bases = fy_alloc_zeroed(n + 1, sizeof(char *));
     if (channel->keys == NULL || channel->key_bases == NULL) {
         return fy_fail_no_memory(error, "keys of regions");
     }
     for (uint64_t i = 0; i < n; i++) {
         unsigned char key[FERRY_KEY_BYTES];
-        uint64_t      n_bytes = fy_read_number(reader, FERRY_KEY_BYTES);
+        uint64_t n_bytes = fy_read_number(reader, FERRY_KEY_BYTES);
         for (uint64_t b = 0; b < n_bytes; b++) {
             key[b] = (unsigned char)fy_read_number(reader, 255);
         }
@@ -356,10 +356,10 @@ static ferry_status read_area(const fy_channel *channel, fy_reader *reader, fy_a
                               ferry_error *error)
 {
     uint64_t length[FERRY_MAX_DIMS], stride[FERRY_MAX_DIMS];
-    uint64_t offset    = fy_read_number(reader, UINT64_MAX);
+    uint64_t offset = fy_read_number(reader, UINT64_MAX);
     uint64_t run_bytes = fy_read_number(reader, UINT64_MAX);
-    uint64_t bytes     = fy_read_number(reader, UINT64_MAX);
-    uint32_t n_dims    = (uint32_t)fy_read_number(reader, FERRY_MAX_DIMS);
+    uint64_t bytes = fy_read_number(reader, UINT64_MAX);
+    uint32_t n_dims = (uint32_t)fy_read_number(reader, FERRY_MAX_DIMS);
     for (uint32_t d = 0; d < n_dims; d++) {
         length[d] = fy_read_number(reader, UINT64_MAX);
     }
@@ -385,13 +385,13 @@ static ferry_status keep_area(fy_channel *channel, fy_place *place, const fy_are
                     channel->n_dims + 2 * (size_t)area->n_dims + 1, sizeof *channel->dims)) {
         return fy_fail_no_memory(error, "places of tasks");
     }
-    place->offset    = area->offset;
+    place->offset = area->offset;
     place->run_bytes = area->run_bytes;
-    place->bytes     = area->bytes;
-    place->n_dims    = area->n_dims;
-    place->dims      = (uint32_t)channel->n_dims;
+    place->bytes = area->bytes;
+    place->n_dims = area->n_dims;
+    place->dims = (uint32_t)channel->n_dims;
     for (uint32_t d = 0; d < area->n_dims; d++) {
-        channel->dims[channel->n_dims + d]                = area->length[d];
+        channel->dims[channel->n_dims + d] = area->length[d];
         channel->dims[channel->n_dims + area->n_dims + d] = area->stride[d];
     }
     channel->n_dims += 2 * (size_t)area->n_dims;
@@ -402,13 +402,13 @@ static ferry_status keep_area(fy_channel *channel, fy_place *place, const fy_are
 static ferry_status read_ranges(fy_channel *channel, fy_place *place, fy_reader *reader,
                                 ferry_error *error)
 {
-    uint64_t n  = fy_read_number(reader, (uint64_t)(reader->end - reader->at));
+    uint64_t n = fy_read_number(reader, (uint64_t)(reader->end - reader->at));
     uint64_t at = 0;
     if (reader->failed) {
         return garbled(channel, "more ranges are wanted of a task than are told", error);
     }
     place->first_range = (uint32_t)channel->n_ranges;
-    place->n_ranges    = (uint32_t)n;
+    place->n_ranges = (uint32_t)n;
     if (!fy_reserve((void **)&channel->ranges, &channel->range_capacity,
                     channel->n_ranges + (size_t)n, sizeof *channel->ranges)) {
         return fy_fail_no_memory(error, "places of tasks");
@@ -419,7 +419,7 @@ static ferry_status read_ranges(fy_channel *channel, fy_place *place, fy_reader 
         if (reader->failed || first < at) {
             return garbled(channel, "the bytes that are wanted of a task are not its own", error);
         }
-        at                                   = first + bytes;
+        at = first + bytes;
         channel->ranges[channel->n_ranges++] = (fy_range){.first = first, .bytes = bytes};
     }
     return FERRY_OK;
@@ -430,10 +430,10 @@ static ferry_status read_spot(ferry_service *service, const fy_channel *channel,
                               fy_spot *spot, ferry_error *error)
 {
     uint64_t end;
-    spot->address    = fy_read_number(reader, UINT64_MAX);
-    spot->bytes      = fy_read_number(reader, UINT64_MAX);
-    uint64_t key     = fy_read_number(reader, channel->n_keys);
-    spot->key        = key == 0 ? FY_NONE : (uint32_t)key - 1;
+    spot->address = fy_read_number(reader, UINT64_MAX);
+    spot->bytes = fy_read_number(reader, UINT64_MAX);
+    uint64_t key = fy_read_number(reader, channel->n_keys);
+    spot->key = key == 0 ? FY_NONE : (uint32_t)key - 1;
     spot->key_offset = fy_read_number(reader, UINT64_MAX);
     if (reader->failed || !fy_add(spot->address, spot->bytes, &end)) {
         return garbled(channel, "a buffer is cut short, or ends beyond all memory", error);
@@ -484,8 +484,8 @@ static bool has_bytes(const ferry_service *service, const fy_channel *channel, u
 static ferry_status read_place(ferry_service *service, fy_channel *channel, uint32_t index,
                                fy_reader *reader, ferry_error *error)
 {
-    fy_place    *place  = &channel->places[index];
-    fy_area      area   = {0};
+    fy_place *place = &channel->places[index];
+    fy_area area = {0};
     ferry_status status = FERRY_OK;
     for (uint32_t i = 0; status == FERRY_OK && i < 2; i++) {
         status = read_spot(service, channel, reader, &place->spots[i], error);
@@ -511,7 +511,7 @@ static ferry_status read_place(ferry_service *service, fy_channel *channel, uint
     uint64_t source_run = index < channel->n_sends
                               ? service->registry.sends.items[channel->first_send + index].run_bytes
                               : place->bytes;
-    place->path         = fy_path_choose(service, channel, place, source_run);
+    place->path = fy_path_choose(service, channel, place, source_run);
     return FERRY_OK;
 }
 
@@ -521,9 +521,9 @@ static ferry_status read_place(ferry_service *service, fy_channel *channel, uint
  */
 static ferry_status read_ring(fy_channel *channel, fy_reader *reader, ferry_error *error)
 {
-    channel->theirs      = (uint32_t)fy_read_number(reader, UINT32_MAX);
-    channel->out_ring    = fy_read_number(reader, UINT64_MAX);
-    channel->out_slots   = (uint32_t)fy_read_number(reader, MOST_SLOTS);
+    channel->theirs = (uint32_t)fy_read_number(reader, UINT32_MAX);
+    channel->out_ring = fy_read_number(reader, UINT64_MAX);
+    channel->out_slots = (uint32_t)fy_read_number(reader, MOST_SLOTS);
     channel->out_payload = fy_read_number(reader, MOST_PAYLOAD);
     if (reader->failed || (channel->out_slots == 0) != (channel->out_payload == 0) ||
         channel->out_payload % LEAST_PAYLOAD != 0 || channel->out_ring % FY_SLOT_HEAD_BYTES != 0) {
@@ -535,7 +535,7 @@ static ferry_status read_ring(fy_channel *channel, fy_reader *reader, ferry_erro
 ferry_status fy_places_read(ferry_service *service, fy_channel *channel, const fy_pack *in,
                             ferry_error *error)
 {
-    fy_reader    reader = {.at = in->bytes, .end = in->bytes + in->used};
+    fy_reader reader = {.at = in->bytes, .end = in->bytes + in->used};
     ferry_status status = read_ring(channel, &reader, error);
     if (status == FERRY_OK) {
         status = read_keys(service, channel, &reader, error);

@@ -13,8 +13,8 @@
 
 typedef struct making {
     fy_pair_maker maker;
-    uint64_t      slot_bytes;
-    ferry_error  *error;
+    uint64_t slot_bytes;
+    ferry_error *error;
 } making;
 
 static bool travels(const ferry_move *move)
@@ -49,12 +49,12 @@ static ferry_status count_task(void *context, const ferry_move *move)
 static fy_hash128 origin_of(const ferry_move *move)
 {
     const char *source = move->source == NULL ? move->tensor : move->source;
-    uint64_t    key[4 + 2 * FERRY_MAX_DIMS];
-    size_t      n = 0;
-    key[n++]      = (uint64_t)(uintptr_t)source;
-    key[n++]      = move->from;
-    key[n++]      = element_of(move);
-    key[n++]      = move->bytes;
+    uint64_t key[4 + 2 * FERRY_MAX_DIMS];
+    size_t n = 0;
+    key[n++] = (uint64_t)(uintptr_t)source;
+    key[n++] = move->from;
+    key[n++] = element_of(move);
+    key[n++] = move->bytes;
     for (uint32_t d = 0; d < move->src_n_dims; d++) {
         key[n++] = move->src_begin[d];
         key[n++] = move->src_length[d];
@@ -68,8 +68,8 @@ static ferry_status put_task(void *context, const ferry_move *move)
     if (!travels(move)) {
         return FERRY_OK;
     }
-    fy_task task = {.id      = move->task_id,
-                    .bytes   = move->bytes,
+    fy_task task = {.id = move->task_id,
+                    .bytes = move->bytes,
                     .element = element_of(move),
                     .content = FY_NO_CONTENT};
     return fy_pair_maker_put(&m->maker, move->from, move->to, &task, origin_of(move), m->error);
@@ -102,14 +102,14 @@ static ferry_status make_cluster(const fy_cluster *from, ferry_cluster **cluster
                                  ferry_error *error)
 {
     ferry_cluster *cluster = NULL;
-    ferry_status   status  = FERRY_OK;
+    ferry_status status = FERRY_OK;
     if (from->present) {
         ferry_cluster_options options = FERRY_CLUSTER_OPTIONS_INIT;
-        options.ranks_per_node        = from->ranks_per_node;
-        options.rank_bytes_per_s      = from->rank_rate;
-        options.node_bytes_per_s      = from->node_rate;
-        options.latency_s             = from->latency_s;
-        status                        = ferry_cluster_create(&options, &cluster, error);
+        options.ranks_per_node = from->ranks_per_node;
+        options.rank_bytes_per_s = from->rank_rate;
+        options.node_bytes_per_s = from->node_rate;
+        options.latency_s = from->latency_s;
+        status = ferry_cluster_create(&options, &cluster, error);
     }
     for (size_t i = 0; i < from->n_overrides && status == FERRY_OK; i++) {
         const fy_node_rate *rate = &from->overrides[i];
@@ -118,13 +118,13 @@ static ferry_status make_cluster(const fy_cluster *from, ferry_cluster **cluster
     }
     if (status == FERRY_OK) {
         *cluster_out = cluster;
-        cluster      = NULL;
+        cluster = NULL;
     }
     ferry_cluster_destroy(cluster);
     return status;
 }
 
-ferry_status ferry_schedule_create_for_plan(const ferry_plan             *plan,
+ferry_status ferry_schedule_create_for_plan(const ferry_plan *plan,
                                             const ferry_schedule_options *options,
                                             ferry_schedule **schedule_out, ferry_error *error)
 {
@@ -132,10 +132,10 @@ ferry_status ferry_schedule_create_for_plan(const ferry_plan             *plan,
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_schedule_create_for_plan needs a plan and a place for the schedule");
     }
-    fy_pairs               pairs   = {0};
-    ferry_cluster         *cluster = NULL;
+    fy_pairs pairs = {0};
+    ferry_cluster *cluster = NULL;
     ferry_schedule_options own;
-    ferry_status           status = fy_take_schedule_options(options, &own, error);
+    ferry_status status = fy_take_schedule_options(options, &own, error);
     if (status == FERRY_OK) {
         status = make_cluster(&plan->problem.cluster, &cluster, error);
     }

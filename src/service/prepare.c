@@ -25,9 +25,9 @@ typedef struct facts {
 } facts;
 
 typedef struct common {
-    bool     needs_rounds;
-    bool     can_plan;
-    bool     is_partial;
+    bool needs_rounds;
+    bool can_plan;
+    bool is_partial;
     uint64_t element_bytes;
     uint32_t n_copying; /* ranks of this node that have bytes to move */
 } common;
@@ -35,15 +35,15 @@ typedef struct common {
 static uint64_t options_hash(const ferry_service *service)
 {
     const ferry_service_options *o = &service->options;
-    uint64_t values[]              = {o->memory_cap, o->slot_bytes, o->max_tasks, o->checksum,
-                                      o->commit,     o->paths,      o->no_relays, o->first_version};
+    uint64_t values[] = {o->memory_cap, o->slot_bytes, o->max_tasks, o->checksum,
+                         o->commit,     o->paths,      o->no_relays, o->first_version};
     return fy_hash64(values, sizeof values);
 }
 
 static bool plan_fits(const ferry_service *service)
 {
     const ferry_world *world = service->world;
-    const ferry_plan  *plan  = service->registry.plan;
+    const ferry_plan *plan = service->registry.plan;
     return plan != NULL && ferry_world_epoch(world) == 0 &&
            ferry_plan_world_size(plan) == world->n_ranks;
 }
@@ -51,19 +51,19 @@ static bool plan_fits(const ferry_service *service)
 static facts facts_of(ferry_service *service)
 {
     const fy_registry *registry = &service->registry;
-    facts              own      = {.copies      = registry->sends.n > 0,
-                                   .node        = service->world->node_of[service->world->rank],
-                                   .cannot_plan = !plan_fits(service) || service->exec->wants_of != NULL,
-                                   .is_partial  = service->exec->wants_of != NULL};
-    uint32_t           last     = FY_NONE;
+    facts own = {.copies = registry->sends.n > 0,
+                 .node = service->world->node_of[service->world->rank],
+                 .cannot_plan = !plan_fits(service) || service->exec->wants_of != NULL,
+                 .is_partial = service->exec->wants_of != NULL};
+    uint32_t last = FY_NONE;
     for (size_t i = 0; i < registry->sends.n; i++) {
-        const fy_end *end  = &registry->sends.items[i];
-        uint32_t      peer = end->peer;
+        const fy_end *end = &registry->sends.items[i];
+        uint32_t peer = end->peer;
         own.element_bytes =
             end->element_bytes > own.element_bytes ? end->element_bytes : own.element_bytes;
         if (own.needs_rounds == 0 && peer != last && peer != service->world->rank) {
             own.needs_rounds = !fy_peer_is_direct(service, peer);
-            last             = peer;
+            last = peer;
         }
     }
     return own;
@@ -71,16 +71,16 @@ static facts facts_of(ferry_service *service)
 
 static ferry_status gather_facts(ferry_service *service, common *common_out, ferry_error *error)
 {
-    facts        own    = facts_of(service);
-    common       all    = {.can_plan = true};
-    const void  *list   = NULL;
+    facts own = facts_of(service);
+    common all = {.can_plan = true};
+    const void *list = NULL;
     ferry_status status = ferry_world_all_gather(service->world, &own, sizeof own, &list, error);
     for (uint32_t rank = 0; status == FERRY_OK && rank < service->world->n_ranks; rank++) {
         facts its;
         memcpy(&its, (const char *)list + rank * sizeof its, sizeof its);
         all.needs_rounds = all.needs_rounds || its.needs_rounds != 0;
-        all.can_plan     = all.can_plan && its.cannot_plan == 0;
-        all.is_partial   = all.is_partial || its.is_partial != 0;
+        all.can_plan = all.can_plan && its.cannot_plan == 0;
+        all.is_partial = all.is_partial || its.is_partial != 0;
         all.element_bytes =
             its.element_bytes > all.element_bytes ? its.element_bytes : all.element_bytes;
         all.n_copying += its.copies != 0 && its.node == own.node;
@@ -92,8 +92,8 @@ static ferry_status gather_facts(ferry_service *service, common *common_out, fer
 /* The cores of a node are shared by those of its ranks that copy. */
 static ferry_status make_team(ferry_service *service, const common *all, ferry_error *error)
 {
-    long     n_cores = sysconf(_SC_NPROCESSORS_ONLN);
-    uint32_t n       = service->options.n_threads;
+    long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
+    uint32_t n = service->options.n_threads;
     if (n == 0) {
         n = all->n_copying == 0 || n_cores < 1 ? 1 : (uint32_t)n_cores / all->n_copying;
         n = n < 1 ? 1 : n;
@@ -146,9 +146,9 @@ typedef ferry_status (*read_fn)(ferry_service *service, fy_channel *channel, con
 static ferry_status converse(ferry_service *service, ferry_status before, ferry_error *why,
                              write_fn write, read_fn read)
 {
-    fy_exec     *exec   = service->exec;
-    size_t       n      = exec == NULL ? 0 : exec->n_channels;
-    fy_pack     *packs  = fy_alloc_zeroed(2 * n + 1, sizeof *packs);
+    fy_exec *exec = service->exec;
+    size_t n = exec == NULL ? 0 : exec->n_channels;
+    fy_pack *packs = fy_alloc_zeroed(2 * n + 1, sizeof *packs);
     ferry_status status = before;
     if (status == FERRY_OK && packs == NULL) {
         status = fy_fail_no_memory(why, "messages between ranks");
@@ -193,7 +193,7 @@ static ferry_status make_spans(ferry_service *service, ferry_error *error)
     for (uint32_t c = 0; c < exec->n_channels; c++) {
         n += 3 * (exec->channels[c].out.n_items + exec->channels[c].in.n_items);
     }
-    exec->spans         = fy_alloc(n, sizeof *exec->spans);
+    exec->spans = fy_alloc(n, sizeof *exec->spans);
     exec->span_capacity = n;
     return exec->spans == NULL ? fy_fail_no_memory(error, "a trace") : FERRY_OK;
 }
@@ -201,7 +201,7 @@ static ferry_status make_spans(ferry_service *service, ferry_error *error)
 /* Behind the matching, where all ranks have the same to go on with. */
 static ferry_status prepare(ferry_service *service, ferry_error *why)
 {
-    common       all    = {0};
+    common all = {0};
     ferry_status status = gather_facts(service, &all, why);
     if (status != FERRY_OK) {
         return status;
@@ -216,7 +216,7 @@ static ferry_status prepare(ferry_service *service, ferry_error *why)
     status = fy_channels_make(service, why);
     for (uint32_t c = 0; status == FERRY_OK && c < service->exec->n_channels; c++) {
         fy_channel *channel = &service->exec->channels[c];
-        channel->in_turns   = all.needs_rounds && !channel->direct;
+        channel->in_turns = all.needs_rounds && !channel->direct;
     }
     status = fy_agree(service->world, status, why);
     if (status == FERRY_OK) {
@@ -245,7 +245,7 @@ static void drop_exec(ferry_service *service)
 {
     fy_run_settle(service);
     fy_exec_destroy(service->exec);
-    service->exec               = NULL;
+    service->exec = NULL;
     service->registry.scheduled = false;
 }
 
@@ -260,17 +260,17 @@ static void have_exec(ferry_service *service)
 
 ferry_status fy_prepare_again(ferry_service *service, ferry_status before, ferry_error *error)
 {
-    ferry_error     why    = *error;
+    ferry_error why = *error;
     ferry_schedule *rounds = service->exec->rounds;
-    ferry_status    status = before;
-    service->exec->rounds  = NULL;
+    ferry_status status = before;
+    service->exec->rounds = NULL;
     drop_exec(service);
     if (status == FERRY_OK) {
         status = make_exec(service, &why);
     }
     if (status == FERRY_OK) {
         service->exec->rounds = rounds;
-        status                = fy_check_writers(&service->registry, service->world->rank, &why);
+        status = fy_check_writers(&service->registry, service->world->rank, &why);
     } else {
         ferry_schedule_destroy(rounds);
     }
@@ -295,10 +295,10 @@ ferry_status fy_prepare_again(ferry_service *service, ferry_status before, ferry
 static ferry_status agree_on_ledgers(ferry_service *service, ferry_error *error)
 {
     const ferry_ledger *ledger = service->ledger;
-    uint64_t            own    = ledger == NULL ? 0 : fy_ledger_version(ledger); /* 0: none */
+    uint64_t own = ledger == NULL ? 0 : fy_ledger_version(ledger); /* 0: none */
     enum { RESUMES, WHOLE, N };
-    fy_merged    most[N] = {{own, FY_MOST}, {service->version, FY_MOST}};
-    ferry_status status  = fy_merge_numbers(service->world, most, N, error);
+    fy_merged most[N] = {{own, FY_MOST}, {service->version, FY_MOST}};
+    ferry_status status = fy_merge_numbers(service->world, most, N, error);
     if (status == FERRY_OK && own < most[RESUMES].value) {
         ferry_ledger_destroy(service->ledger);
         service->ledger = NULL;

@@ -31,7 +31,7 @@ static ferry_status replace(fy_registry *registry, const ferry_tensors *tensors,
                             bool is_destination, bool apply, ferry_error *error)
 {
     for (size_t i = 0; tensors != NULL && i < registry->n_held; i++) {
-        fy_held    *held = &registry->held[i];
+        fy_held *held = &registry->held[i];
         const char *name = registry->names + held->name;
         if ((held->destination != FY_NONE) != is_destination) {
             continue;
@@ -40,9 +40,9 @@ static ferry_status replace(fy_registry *registry, const ferry_tensors *tensors,
         if (index == SIZE_MAX) {
             continue;
         }
-        const ferry_buffer *front  = fy_tensors_front(tensors, index);
-        const ferry_buffer *back   = fy_tensors_back(tensors, index);
-        ferry_status        status = check_length(name, &held->front, front, error);
+        const ferry_buffer *front = fy_tensors_front(tensors, index);
+        const ferry_buffer *back = fy_tensors_back(tensors, index);
+        ferry_status status = check_length(name, &held->front, front, error);
         if (status == FERRY_OK && held->back.base != NULL) {
             status = check_length(name, &held->back, back, error);
         }
@@ -52,7 +52,7 @@ static ferry_status replace(fy_registry *registry, const ferry_tensors *tensors,
         if (apply) {
             if (is_destination && held->front.base != front->base) {
                 fy_target *target = &registry->targets[held->destination];
-                target->state     = FERRY_TENSOR_UNTOUCHED;
+                target->state = FERRY_TENSOR_UNTOUCHED;
                 target->version = target->missing = 0;
             }
             held->front = *front;
@@ -78,9 +78,9 @@ static ferry_status check_rebind(const ferry_service *service, ferry_error *erro
 static ferry_status rebind(ferry_service *service, const ferry_tensors *sources,
                            const ferry_tensors *destinations, ferry_error *error)
 {
-    ferry_error  why      = {.message = ""};
+    ferry_error why = {.message = ""};
     fy_registry *registry = &service->registry;
-    ferry_status status   = fy_take_refusal(service, &why);
+    ferry_status status = fy_take_refusal(service, &why);
     if (status == FERRY_OK) {
         status = replace(registry, sources, false, false, &why);
     }

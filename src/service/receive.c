@@ -18,8 +18,8 @@ static uint64_t word_of(const ferry_service *service, uint32_t channel, uint32_t
 static char *target_of(const ferry_service *service, const fy_part_of *part, fy_area *area_out)
 {
     const fy_registry *registry = &service->registry;
-    const fy_end      *end      = &registry->receives.items[part->end];
-    *area_out                   = fy_end_area(registry, end);
+    const fy_end *end = &registry->receives.items[part->end];
+    *area_out = fy_end_area(registry, end);
     return fy_held_target_base(&registry->held[end->held]);
 }
 
@@ -28,8 +28,8 @@ static void describe(const ferry_service *service, const fy_channel *channel, co
                      uint32_t part_index, char *text, size_t text_bytes)
 {
     const fy_part_of *part = &channel->in.parts[item->first_part + part_index];
-    char              task[400];
-    char              more[48] = "";
+    char task[400];
+    char more[48] = "";
     fy_end_describe(&service->registry, &service->registry.receives.items[part->end], false,
                     service->world->rank, task, sizeof task);
     if (part_index == 0 && item->n_parts > 1 && service->options.checksum == FERRY_CHECKSUM_PATH) {
@@ -49,8 +49,8 @@ static void corrupt(ferry_service *service, const fy_channel *channel, const fy_
 
 static bool unpack(ferry_service *service, fy_channel *channel, const fy_item *item)
 {
-    uint64_t    number = (uint64_t)(item - channel->in.items);
-    const char *slot   = (char *)ferry_region_base(service->slots) + channel->in_ring +
+    uint64_t number = (uint64_t)(item - channel->in.items);
+    const char *slot = (char *)ferry_region_base(service->slots) + channel->in_ring +
                        item->slot * (channel->in_payload + FY_SLOT_HEAD_BYTES);
     fy_slot_head head;
     memcpy(&head, slot, sizeof head);
@@ -60,15 +60,15 @@ static bool unpack(ferry_service *service, fy_channel *channel, const fy_item *i
         return false;
     }
     bool checks = service->options.checksum == FERRY_CHECKSUM_PATH;
-    bool fuses  = checks && item->n_parts == 1; /* the hash of the part is that of the payload */
+    bool fuses = checks && item->n_parts == 1; /* the hash of the part is that of the payload */
     if (checks && !fuses && head.hash != fy_hash64(payload, (size_t)item->bytes)) {
         corrupt(service, channel, item, 0, "did not arrive as they were sent");
         return false;
     }
     for (uint32_t p = 0; p < item->n_parts; p++) {
         const fy_part_of *part = &channel->in.parts[item->first_part + p];
-        fy_area           area;
-        char             *base = target_of(service, part, &area);
+        fy_area area;
+        char *base = target_of(service, part, &area);
         if (!fuses) {
             fy_area_unpack(&area, base, payload, part->first, part->bytes);
         } else if (fy_area_unpack_hash(&area, base, payload, part->first, part->bytes) !=
@@ -89,9 +89,9 @@ static bool check(ferry_service *service, fy_channel *channel, const fy_item *it
                          item->first_part * sizeof(uint64_t);
     for (uint32_t p = 0; p < item->n_parts; p++) {
         const fy_part_of *part = &channel->in.parts[item->first_part + p];
-        fy_area           area;
-        uint64_t          wanted;
-        const char       *base = target_of(service, part, &area);
+        fy_area area;
+        uint64_t wanted;
+        const char *base = target_of(service, part, &area);
         memcpy(&wanted, hashes + p * sizeof wanted, sizeof wanted);
         if (fy_area_hash(&area, base, part->first, part->bytes) != wanted) {
             corrupt(service, channel, item, p, "are not what left the source");
@@ -103,9 +103,9 @@ static bool check(ferry_service *service, fy_channel *channel, const fy_item *it
 
 static bool deal(ferry_service *service, fy_channel *channel)
 {
-    fy_exec       *exec  = service->exec;
-    const fy_item *item  = &channel->in.items[channel->n_dealt];
-    int64_t        begin = fy_now_ns();
+    fy_exec *exec = service->exec;
+    const fy_item *item = &channel->in.items[channel->n_dealt];
+    int64_t begin = fy_now_ns();
     if (item->path == FERRY_PATH_STAGED && !unpack(service, channel, item)) {
         return false;
     }
@@ -138,7 +138,7 @@ static void note_consumed(ferry_service *service, fy_channel *channel, uint32_t 
                     channel->n_sent);
         return;
     }
-    uint64_t n          = said - channel->n_consumed;
+    uint64_t n = said - channel->n_consumed;
     channel->n_consumed = said;
     exec->n_away -= channel->in_turns ? (uint32_t)n : 0;
     if (exec->in_bytes == 0) { /* a rank that only sends learns its port's rate by that */
@@ -149,11 +149,11 @@ static void note_consumed(ferry_service *service, fy_channel *channel, uint32_t 
 /* Takes note of a channel's words; how many items are here. */
 static uint32_t look(ferry_service *service, fy_channel *channel)
 {
-    fy_exec *exec   = service->exec;
+    fy_exec *exec = service->exec;
     uint32_t number = fy_channel_number(exec, channel);
     if (!channel->entered && word_of(service, number, FY_WORD_ENTERED) == exec->run) {
         channel->entered = true;
-        exec->gives      = true;
+        exec->gives = true;
     }
     if (channel->in_turns && channel->n_sent < channel->out.n_items) {
         uint64_t turn = word_of(service, number, FY_WORD_TURN);
@@ -172,7 +172,7 @@ static uint32_t look(ferry_service *service, fy_channel *channel)
         return channel->n_dealt;
     }
     uint64_t arrived = word_of(service, number, FY_WORD_ARRIVED);
-    uint32_t n       = arrived >> 32 == exec->run ? (uint32_t)arrived : 0;
+    uint32_t n = arrived >> 32 == exec->run ? (uint32_t)arrived : 0;
     return n < channel->in.n_items ? n : (uint32_t)channel->in.n_items;
 }
 
@@ -181,7 +181,7 @@ static uint32_t look(ferry_service *service, fy_channel *channel)
 static bool deal_some(ferry_service *service, fy_channel *channel, uint32_t n_here)
 {
     uint32_t begin = channel->n_dealt;
-    uint32_t end   = begin;
+    uint32_t end = begin;
     for (uint32_t n_staged = 0; channel->n_dealt < n_here && n_staged < FY_MOST_BURST;) {
         n_staged += channel->in.items[channel->n_dealt].path == FERRY_PATH_STAGED ||
                     service->exec->hashes != NULL; /* reading again takes as long */
@@ -200,11 +200,11 @@ static bool deal_some(ferry_service *service, fy_channel *channel, uint32_t n_he
 
 bool fy_receive_step(ferry_service *service)
 {
-    fy_exec *exec   = service->exec;
-    bool     worked = false;
+    fy_exec *exec = service->exec;
+    bool worked = false;
     for (uint32_t c = 0; c < exec->n_channels; c++) {
         fy_channel *channel = &exec->channels[c];
-        worked              = deal_some(service, channel, look(service, channel)) || worked;
+        worked = deal_some(service, channel, look(service, channel)) || worked;
     }
     if (exec->gives) { /* for all of them: it looks at every channel */
         exec->gives = false;
@@ -217,10 +217,10 @@ bool fy_receive_step(ferry_service *service)
 static bool check_local(ferry_service *service, const fy_item *item, const uint64_t *hashes)
 {
     for (uint32_t p = 0; p < item->n_parts; p++) {
-        const fy_part_of *part   = &service->exec->local.parts[item->first_part + p];
-        fy_part_of        target = {.end = part->place};
-        fy_area           area;
-        const char       *base = target_of(service, &target, &area);
+        const fy_part_of *part = &service->exec->local.parts[item->first_part + p];
+        fy_part_of target = {.end = part->place};
+        fy_area area;
+        const char *base = target_of(service, &target, &area);
         if (fy_area_hash(&area, base, part->first, part->bytes) != hashes[p]) {
             char task[400];
             fy_end_describe(&service->registry, &service->registry.receives.items[part->place],
@@ -242,7 +242,7 @@ bool fy_local_step(ferry_service *service)
         return false;
     }
     const fy_item *item = &exec->local.items[exec->n_local];
-    uint64_t      *hashes =
+    uint64_t *hashes =
         exec->hashes == NULL ? NULL : exec->hashes + exec->local_hashes + item->first_part;
     int64_t begin = fy_now_ns();
     fy_copy_mapped(service, NULL, item, hashes);

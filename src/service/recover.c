@@ -11,8 +11,8 @@
 
 typedef struct recovery {
     const ferry_recovery_options *options;
-    const ferry_tensors          *sources, *destinations;
-    ferry_recovery                found;
+    const ferry_tensors *sources, *destinations;
+    ferry_recovery found;
 } recovery;
 
 /*
@@ -25,11 +25,11 @@ static ferry_status find_numbers(ferry_service *service, ferry_world *world, rec
                                  ferry_error *error)
 {
     ferry_status status = ferry_service_recover(service, world, &all->found.whole, error);
-    fy_merged    newest = {.value = fy_ledger_newest(service), .how = FY_MOST};
+    fy_merged newest = {.value = fy_ledger_newest(service), .how = FY_MOST};
     if (status == FERRY_OK) {
         status = fy_merge_numbers(world, &newest, 1, error);
     }
-    bool none       = newest.value == 0 || newest.value == service->options.first_version - 1;
+    bool none = newest.value == 0 || newest.value == service->options.first_version - 1;
     all->found.next = newest.value + (none || all->found.whole == newest.value);
     return status;
 }
@@ -42,8 +42,8 @@ static ferry_status find_numbers(ferry_service *service, ferry_world *world, rec
 static uint32_t *list_lost(const ferry_world *world, size_t *n_out)
 {
     uint32_t *lost = fy_alloc((size_t)world->n_first + 1, sizeof *lost);
-    uint32_t  next = 0;
-    size_t    n    = 0;
+    uint32_t next = 0;
+    size_t n = 0;
     for (uint32_t member = 0; lost != NULL && member < world->n_first; member++) {
         if (next < world->n_ranks && world->members[next] == member) {
             next++;
@@ -59,12 +59,12 @@ static ferry_status make_plan(const recovery *all, const ferry_world *world, fer
                               ferry_error *error)
 {
     const ferry_recovery_options *options = all->options;
-    ferry_plan_options            plan;
+    ferry_plan_options plan;
     ferry_status status = fy_take_plan_options(options->plan_options, &plan, error);
     if (status != FERRY_OK) {
         return status;
     }
-    size_t    n_lost;
+    size_t n_lost;
     uint32_t *lost = list_lost(world, &n_lost);
     if (lost == NULL) {
         return fy_fail_no_memory(error, "the lost ranks");
@@ -72,9 +72,9 @@ static ferry_status make_plan(const recovery *all, const ferry_world *world, fer
     if (options->replan != NULL) {
         status = options->replan(options->context, lost, n_lost, plan_out, error);
     } else {
-        plan.lost_ranks   = lost;
+        plan.lost_ranks = lost;
         plan.n_lost_ranks = n_lost;
-        status            = ferry_plan_create(options->spec, &plan, plan_out, error);
+        status = ferry_plan_create(options->spec, &plan, plan_out, error);
     }
     fy_free(lost);
     return status;
@@ -88,8 +88,8 @@ static ferry_status create_like(const ferry_service *failed, ferry_world *world,
                                 ferry_service **fresh_out, ferry_error *error)
 {
     ferry_service_options options = failed->options;
-    options.transport             = NULL;
-    ferry_status status           = ferry_service_create(world, &options, fresh_out, error);
+    options.transport = NULL;
+    ferry_status status = ferry_service_create(world, &options, fresh_out, error);
     if (status == FERRY_OK) {
         ferry_service_set_progress(*fresh_out, failed->progress, failed->progress_context);
     }
@@ -101,16 +101,16 @@ static ferry_status inherit(ferry_service *fresh, const ferry_service *failed, r
                             ferry_error *error)
 {
     ferry_ledger *ledger = NULL;
-    fresh->n_begun       = all->found.next - 1;
-    fresh->version       = failed->version;
-    ferry_status status  = fy_ledger_of(failed, &ledger, error);
+    fresh->n_begun = all->found.next - 1;
+    fresh->version = failed->version;
+    ferry_status status = fy_ledger_of(failed, &ledger, error);
     if (status != FERRY_OK) {
         return status;
     }
     fy_ledger_inherit(fresh, ledger);
     if (fy_ledger_is_begun(ledger) && fy_ledger_version(ledger) == all->found.next) {
         all->found.bytes_in_place = ferry_ledger_bytes(ledger);
-        fresh->ledger             = fy_ledger_retain(ledger);
+        fresh->ledger = fy_ledger_retain(ledger);
     }
     ferry_ledger_destroy(ledger);
     return FERRY_OK;
@@ -120,7 +120,7 @@ static ferry_status inherit(ferry_service *fresh, const ferry_service *failed, r
 static ferry_status fill(ferry_service *fresh, const ferry_service *failed, recovery *all,
                          ferry_error *error)
 {
-    ferry_plan  *plan   = NULL;
+    ferry_plan *plan = NULL;
     ferry_status status = make_plan(all, fresh->world, &plan, error);
     if (status == FERRY_OK) {
         status = ferry_service_bind(fresh, plan, all->sources, all->destinations, error);
@@ -132,7 +132,7 @@ static ferry_status fill(ferry_service *fresh, const ferry_service *failed, reco
 static ferry_status make_fresh(ferry_service *failed, ferry_world *world, recovery *all,
                                ferry_service **fresh_out, ferry_error *error)
 {
-    ferry_error  why    = {.message = ""};
+    ferry_error why = {.message = ""};
     ferry_status status = find_numbers(failed, world, all, error);
     if (status != FERRY_OK) {
         return status;
@@ -158,8 +158,8 @@ static ferry_status replace(ferry_service **service, ferry_world *world, recover
                             ferry_error *error)
 {
     ferry_service *failed = *service;
-    ferry_service *fresh  = NULL;
-    ferry_status   status = make_fresh(failed, world, all, &fresh, error);
+    ferry_service *fresh = NULL;
+    ferry_status status = make_fresh(failed, world, all, &fresh, error);
     if (status == FERRY_OK) {
         ferry_service_destroy(failed);
         *service = fresh;
@@ -247,14 +247,14 @@ static ferry_status hand_out(const ferry_recovery *found, ferry_recovery *recove
  */
 ferry_status ferry_service_recover_onto(ferry_service **service, ferry_world **world,
                                         const ferry_recovery_options *options,
-                                        const ferry_tensors          *sources,
-                                        const ferry_tensors          *destinations,
+                                        const ferry_tensors *sources,
+                                        const ferry_tensors *destinations,
                                         ferry_recovery *recovery_out, ferry_error *error)
 {
     recovery all = {.sources = sources, .destinations = destinations, .found = FERRY_RECOVERY_INIT};
     ferry_recovery_options own;
-    ferry_status           status = fy_take_recovery_options(options, &own, error);
-    all.options                   = &own;
+    ferry_status status = fy_take_recovery_options(options, &own, error);
+    all.options = &own;
     if (status == FERRY_OK) {
         status = check(&all, service, world, error);
     }
@@ -268,7 +268,7 @@ ferry_status ferry_service_recover_onto(ferry_service **service, ferry_world **w
     uint32_t n_attempts = (*world)->n_ranks + 2;
     do {
         all.found.bytes_in_place = 0;
-        status                   = find_world(world, &all, error);
+        status = find_world(world, &all, error);
         if (status == FERRY_OK) {
             status = go_on(service, *world, &all, error);
         }

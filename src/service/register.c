@@ -51,7 +51,7 @@ static bool reserve_names(fy_registry *registry, size_t n_bytes)
         return false;
     }
     if (first) {
-        registry->names[0]   = '\0';
+        registry->names[0] = '\0';
         registry->names_used = 1;
     }
     return true;
@@ -116,11 +116,11 @@ static ferry_status reserve_held(fy_registry *registry, ferry_error *error)
 static uint32_t put_held(fy_registry *registry, const ferry_buffer *front, const ferry_buffer *back,
                          size_t name)
 {
-    uint32_t held        = (uint32_t)registry->n_held++;
-    registry->held[held] = (fy_held){.front       = *front,
-                                     .back        = back == NULL ? (ferry_buffer){0} : *back,
+    uint32_t held = (uint32_t)registry->n_held++;
+    registry->held[held] = (fy_held){.front = *front,
+                                     .back = back == NULL ? (ferry_buffer){0} : *back,
                                      .destination = FY_NONE,
-                                     .name        = name};
+                                     .name = name};
     return held;
 }
 
@@ -129,7 +129,7 @@ static void make_destination(fy_registry *registry, uint32_t held)
 {
     fy_held *item = &registry->held[held];
     if (item->destination == FY_NONE) {
-        item->destination                        = (uint32_t)registry->n_targets;
+        item->destination = (uint32_t)registry->n_targets;
         registry->targets[registry->n_targets++] = (fy_target){.held = held, .name = item->name};
     }
 }
@@ -284,16 +284,16 @@ static ferry_status reserve_end(fy_registry *registry, fy_ends *ends, uint64_t t
 /* There is room. */
 static void put_end(fy_registry *registry, bool is_send, const fy_end *end, const fy_area *area)
 {
-    fy_ends *ends   = is_send ? &registry->sends : &registry->receives;
-    fy_end  *item   = &ends->items[ends->n++];
-    *item           = *end;
-    item->offset    = area->offset;
+    fy_ends *ends = is_send ? &registry->sends : &registry->receives;
+    fy_end *item = &ends->items[ends->n++];
+    *item = *end;
+    item->offset = area->offset;
     item->run_bytes = area->run_bytes;
-    item->bytes     = area->bytes;
-    item->n_dims    = area->n_dims;
-    item->dims      = (uint32_t)registry->n_dims;
+    item->bytes = area->bytes;
+    item->n_dims = area->n_dims;
+    item->dims = (uint32_t)registry->n_dims;
     for (uint32_t d = 0; d < area->n_dims; d++) {
-        registry->dims[registry->n_dims + d]                = area->length[d];
+        registry->dims[registry->n_dims + d] = area->length[d];
         registry->dims[registry->n_dims + area->n_dims + d] = area->stride[d];
     }
     registry->n_dims += (size_t)area->n_dims * 2;
@@ -307,7 +307,7 @@ ferry_status fy_registry_add_area(fy_registry *registry, bool is_send, uint64_t 
                                   uint32_t peer, uint32_t held, uint64_t element_bytes,
                                   const fy_area *area, ferry_error *error)
 {
-    fy_ends     *ends   = is_send ? &registry->sends : &registry->receives;
+    fy_ends *ends = is_send ? &registry->sends : &registry->receives;
     ferry_status status = check_area(area, registry->held[held].front.bytes, task_id, error);
     if (status == FERRY_OK) {
         status = check_unique(ends, is_send, task_id, peer, error);
@@ -331,7 +331,7 @@ static ferry_status check_box(const fy_registry *registry, bool is_send, uint64_
                               uint32_t peer, const ferry_box *box, fy_area *area_out,
                               ferry_error *error)
 {
-    ferry_error  inner;
+    ferry_error inner;
     ferry_status status = fy_box_area(box, area_out, &inner);
     if (status != FERRY_OK) {
         return fy_fail(error, status, "task %llu %s rank %u: %s", (unsigned long long)task_id,
@@ -346,18 +346,18 @@ static ferry_status check_box(const fy_registry *registry, bool is_send, uint64_
 ferry_status fy_registry_add(fy_registry *registry, bool is_send, uint64_t task_id, uint32_t peer,
                              const ferry_box *box, ferry_error *error)
 {
-    fy_area      area;
+    fy_area area;
     ferry_status status = check_box(registry, is_send, task_id, peer, box, &area, error);
     if (status != FERRY_OK) {
         return status;
     }
-    fy_ends *ends       = is_send ? &registry->sends : &registry->receives;
-    size_t   names_used = registry->names_used, name = 0;
+    fy_ends *ends = is_send ? &registry->sends : &registry->receives;
+    size_t names_used = registry->names_used, name = 0;
     uint32_t held = find_held(registry, box->buffer.base);
-    status        = reserve_held(registry, error);
+    status = reserve_held(registry, error);
     if (status == FERRY_OK) { /* a buffer has one name: the first that it is given */
         bool named = held != FY_NONE && registry->held[held].name != 0;
-        status     = fy_registry_name(registry, named ? NULL : box->name, &name, error);
+        status = fy_registry_name(registry, named ? NULL : box->name, &name, error);
     }
     if (status == FERRY_OK) {
         status = reserve_end(registry, ends, task_id, peer, area.n_dims, error);
@@ -395,10 +395,10 @@ void fy_registry_sort(fy_registry *registry)
 
 fy_area fy_end_area(const fy_registry *registry, const fy_end *end)
 {
-    fy_area area = {.offset    = end->offset,
+    fy_area area = {.offset = end->offset,
                     .run_bytes = end->run_bytes,
-                    .bytes     = end->bytes,
-                    .n_dims    = end->n_dims};
+                    .bytes = end->bytes,
+                    .n_dims = end->n_dims};
     if (end->n_dims != 0) {
         const uint64_t *dims = registry->dims + end->dims;
         memcpy(area.length, dims, end->n_dims * sizeof *dims);
@@ -411,7 +411,7 @@ void fy_end_describe(const fy_registry *registry, const fy_end *end, bool is_sen
                      char *text, size_t text_bytes)
 {
     const char *name = fy_held_name(registry, end->held);
-    bool        cut  = strlen(name) > SHOWN_NAME;
+    bool cut = strlen(name) > SHOWN_NAME;
     snprintf(text, text_bytes, "task %llu%s%.*s%s%s from rank %u to rank %u",
              (unsigned long long)end->task_id, name[0] == '\0' ? "" : " (", SHOWN_NAME, name,
              cut ? "..." : "", name[0] == '\0' ? "" : ")", is_send ? my_rank : end->peer,

@@ -49,13 +49,13 @@ static fy_run_request *take_request(ferry_service *service)
             return NULL;
         }
         request->base.ops = &run_request_ops;
-        request->service  = service;
-        request->next     = service->requests;
+        request->service = service;
+        request->next = service->requests;
         service->requests = request;
         service->statistics.n_allocations++;
     }
     request->is_spare = false;
-    request->status   = FERRY_OK;
+    request->status = FERRY_OK;
     atomic_init(&request->done, false);
     atomic_init(&request->cancelled, false);
     return request;
@@ -127,11 +127,11 @@ ferry_status ferry_service_start(ferry_service *service, ferry_queue *queue,
 /* The request keeps the outcome; the service may begin another run. */
 static void close_run(fy_run_request *request)
 {
-    ferry_service    *service = request->service;
+    ferry_service *service = request->service;
     const fy_outcome *outcome = &service->exec->outcome;
-    request->status           = outcome->status;
-    request->error            = outcome->error;
-    service->request          = NULL;
+    request->status = outcome->status;
+    request->error = outcome->error;
+    service->request = NULL;
     fy_work_start(service->world, &service->work, false);
     atomic_store(&request->done, true);
 }
@@ -139,17 +139,17 @@ static void close_run(fy_run_request *request)
 static void call_back(fy_run_request *request, bool last)
 {
     ferry_service *service = request->service;
-    fy_exec       *exec    = service->exec;
-    int64_t        now_ns  = fy_now_ns();
-    bool           is_due  = exec->called_ns == 0 || now_ns - exec->called_ns >= CALLBACK_NS;
+    fy_exec *exec = service->exec;
+    int64_t now_ns = fy_now_ns();
+    bool is_due = exec->called_ns == 0 || now_ns - exec->called_ns >= CALLBACK_NS;
     if (service->progress == NULL || !(last || is_due)) {
         return;
     }
-    exec->called_ns         = now_ns;
+    exec->called_ns = now_ns;
     ferry_progress progress = {.struct_size = sizeof progress,
-                               .bytes_done  = exec->done_bytes,
+                               .bytes_done = exec->done_bytes,
                                .bytes_total = exec->out_bytes + exec->in_bytes + exec->local_bytes,
-                               .seconds     = (double)(now_ns - exec->begin_ns) / 1e9};
+                               .seconds = (double)(now_ns - exec->begin_ns) / 1e9};
     if (!service->progress(service->progress_context, &progress)) {
         atomic_store(&request->cancelled, true);
     }
@@ -178,8 +178,8 @@ static bool advance(fy_run_request *request)
 static bool step_ready(void *context)
 {
     fy_run_request *request = context;
-    ferry_service  *service = request->service;
-    bool            worked  = fy_transport_work(service->transport);
+    ferry_service *service = request->service;
+    bool worked = fy_transport_work(service->transport);
     return fy_run_step(service) || worked || fy_run_is_over(service);
 }
 
@@ -256,8 +256,8 @@ static void give_up_waiting(const ferry_service *service, int64_t waited_ns)
 /* Behind the limit the run is cancelled; behind another one the world fails. 0 is no limit. */
 static void work_until_over(fy_run_request *request, int64_t limit_ns)
 {
-    ferry_service *service  = request->service;
-    int64_t        begin_ns = fy_now_ns(), shared_ns = 0;
+    ferry_service *service = request->service;
+    int64_t begin_ns = fy_now_ns(), shared_ns = 0;
     service->blocks = true;
     fy_work_block(service->world, &service->work, FY_JOINT_SERVICE_RUN);
     while (!fy_run_is_over(service)) {
@@ -315,8 +315,8 @@ ferry_status fy_request_drop(fy_run_request *request)
 static ferry_status run_request_test(ferry_request *base, bool *done_out, ferry_error *error)
 {
     fy_run_request *request = (fy_run_request *)base;
-    ferry_status    status  = check_process(request, error);
-    *done_out               = status != FERRY_OK || atomic_load(&request->done);
+    ferry_status status = check_process(request, error);
+    *done_out = status != FERRY_OK || atomic_load(&request->done);
     if (*done_out) {
         return status != FERRY_OK ? status : outcome_of(request, error);
     }
@@ -362,16 +362,16 @@ static void run_request_destroy(ferry_request *base)
 }
 
 static const fy_request_ops run_request_ops = {
-    .test    = run_request_test,
-    .wait    = run_request_wait,
-    .cancel  = run_request_cancel,
+    .test = run_request_test,
+    .wait = run_request_wait,
+    .cancel = run_request_cancel,
     .destroy = run_request_destroy,
 };
 
 ferry_status ferry_service_run(ferry_service *service, ferry_error *error)
 {
     ferry_request *request = NULL;
-    ferry_status   status  = ferry_service_start(service, NULL, &request, error);
+    ferry_status status = ferry_service_start(service, NULL, &request, error);
     if (status == FERRY_OK) {
         status = ferry_request_wait(request, error);
         ferry_request_destroy(request);
@@ -382,7 +382,7 @@ ferry_status ferry_service_run(ferry_service *service, ferry_error *error)
 void ferry_service_set_progress(ferry_service *service, ferry_progress_fn progress, void *context)
 {
     if (service != NULL) {
-        service->progress         = progress;
+        service->progress = progress;
         service->progress_context = context;
     }
 }

@@ -17,9 +17,9 @@
 
 /* Every message begins with its kind, so that ranks that are out of step notice. */
 typedef enum message_kind {
-    KIND_CALL    = 1,
-    KIND_PART    = 2,
-    KIND_VOTE    = 3,
+    KIND_CALL = 1,
+    KIND_PART = 2,
+    KIND_VOTE = 3,
     KIND_VERDICT = 4
 } message_kind;
 
@@ -28,23 +28,23 @@ enum { FORM = 1, DIGEST_BYTES = 33, N_OPTIONS = 5 };
 
 /* What a rank calls with. */
 typedef struct call {
-    char     plan[DIGEST_BYTES];
+    char plan[DIGEST_BYTES];
     uint64_t options[N_OPTIONS]; /* rule, duplex, slot_bytes, max_tasks, no_relays */
 } call;
 
 typedef struct session {
     const ferry_exchange *exchange;
-    ferry_status          status; /* what went wrong so far, and where: */
-    bool                  is_local;
-    ferry_error           error;
-    fy_pack               box;     /* on rank 0: everybody's messages behind one another */
-    size_t               *lengths; /* on rank 0: of each; NULL: there was no memory for them */
+    ferry_status status; /* what went wrong so far, and where: */
+    bool is_local;
+    ferry_error error;
+    fy_pack box;     /* on rank 0: everybody's messages behind one another */
+    size_t *lengths; /* on rank 0: of each; NULL: there was no memory for them */
 } session;
 
 /* What everybody sent, where it is known. */
 typedef struct gathered {
     const unsigned char *at;
-    const size_t        *lengths;
+    const size_t *lengths;
 } gathered;
 
 static ferry_status take_exchange(const ferry_exchange *given, ferry_exchange *x,
@@ -70,7 +70,7 @@ static bool is_root(const session *s)
 
 static void fail_here(session *s, ferry_status status)
 {
-    s->status   = status;
+    s->status = status;
     s->is_local = true;
 }
 
@@ -108,7 +108,7 @@ static ferry_status read_status(fy_reader *in, message_kind kind, uint32_t rank,
         return fail_message(rank, error);
     }
     if (status != FERRY_OK) {
-        size_t      length;
+        size_t length;
         const char *text = fy_read_text(in, &length);
         return in->failed || length == 0 || text[0] == '\0'
                    ? fail_message(rank, error)
@@ -133,14 +133,14 @@ static bool is_alive(session *s, bool worked)
  */
 static bool gather(session *s, const fy_pack *message, gathered *all_out)
 {
-    const ferry_exchange *x       = s->exchange;
-    const void           *all     = NULL;
-    const size_t         *lengths = NULL;
-    size_t                n_bytes = message->failed ? 0 : message->used;
-    bool                  knows   = x->gather == NULL || is_root(s);
-    int                   failed  = x->gather == NULL
-                                        ? x->all_gather(x->context, message->bytes, n_bytes, &all, &lengths)
-                                        : x->gather(x->context, message->bytes, n_bytes, &all, &lengths);
+    const ferry_exchange *x = s->exchange;
+    const void *all = NULL;
+    const size_t *lengths = NULL;
+    size_t n_bytes = message->failed ? 0 : message->used;
+    bool knows = x->gather == NULL || is_root(s);
+    int failed = x->gather == NULL
+                     ? x->all_gather(x->context, message->bytes, n_bytes, &all, &lengths)
+                     : x->gather(x->context, message->bytes, n_bytes, &all, &lengths);
     if (message->failed && s->status == FERRY_OK) {
         fail_here(s, fy_fail_no_memory(&s->error, "a message to other ranks"));
     }
@@ -157,10 +157,10 @@ static bool gather(session *s, const fy_pack *message, gathered *all_out)
  */
 static bool scatter_to_all(session *s, fy_reader *mine_out)
 {
-    const ferry_exchange *x       = s->exchange;
-    fy_pack               message = {0};
-    const void           *all     = NULL;
-    const size_t         *lengths = NULL;
+    const ferry_exchange *x = s->exchange;
+    fy_pack message = {0};
+    const void *all = NULL;
+    const size_t *lengths = NULL;
     for (uint32_t r = 0; s->lengths != NULL && r < x->n_ranks; r++) {
         fy_pack_number(&message, s->lengths[r]);
     }
@@ -176,13 +176,13 @@ static bool scatter_to_all(session *s, fy_reader *mine_out)
     if (!is_alive(s, failed == 0 && lengths != NULL)) {
         return false;
     }
-    fy_reader in     = {.at = all, .end = (const unsigned char *)all + lengths[0]};
-    uint64_t  before = 0, own = 0, total = 0;
+    fy_reader in = {.at = all, .end = (const unsigned char *)all + lengths[0]};
+    uint64_t before = 0, own = 0, total = 0;
     for (uint32_t r = 0; r < x->n_ranks && lengths[0] > 0; r++) {
         uint64_t length = fy_read_number(&in, lengths[0]);
-        before          = r == x->rank ? total : before;
-        own             = r == x->rank ? length : own;
-        in.failed       = in.failed || !fy_add(total, length, &total);
+        before = r == x->rank ? total : before;
+        own = r == x->rank ? length : own;
+        in.failed = in.failed || !fy_add(total, length, &total);
     }
     bool fits = !in.failed && total == (uint64_t)(in.end - in.at);
     *mine_out = (fy_reader){.at = in.at, .end = in.at, .failed = !fits};
@@ -196,18 +196,18 @@ static bool scatter_to_all(session *s, fy_reader *mine_out)
 /* What is in rank 0's box, to each rank its own; nothing to anybody where it has no memory. */
 static bool scatter(session *s, fy_reader *mine_out)
 {
-    const ferry_exchange *x       = s->exchange;
-    const void           *mine    = NULL;
-    size_t                n_bytes = 0;
+    const ferry_exchange *x = s->exchange;
+    const void *mine = NULL;
+    size_t n_bytes = 0;
     if (x->scatter == NULL) {
         return scatter_to_all(s, mine_out);
     }
-    const void   *all     = NULL;
+    const void *all = NULL;
     const size_t *lengths = NULL;
     if (is_root(s)) {
         bool answers = s->box.used > 0;
-        all          = answers ? (const void *)s->box.bytes : "";
-        lengths      = answers ? s->lengths : fy_no_lengths(x->n_ranks);
+        all = answers ? (const void *)s->box.bytes : "";
+        lengths = answers ? s->lengths : fy_no_lengths(x->n_ranks);
         if (lengths == NULL) {
             return false; /* the status says that there is no memory */
         }
@@ -254,7 +254,7 @@ static void post_status(session *s, message_kind kind)
 static ferry_status fill_call(const ferry_plan *plan, const ferry_schedule_options *options,
                               const session *s, bool has_place, call *call_out, ferry_error *error)
 {
-    uint32_t               n_ranks = s->exchange->n_ranks;
+    uint32_t n_ranks = s->exchange->n_ranks;
     ferry_schedule_options own;
     if (plan == NULL || !has_place) {
         return fy_fail(error, FERRY_ERR_MISUSE,
@@ -303,11 +303,11 @@ static ferry_status read_call(const session *s, uint32_t rank, fy_reader *in, ca
     if (status != FERRY_OK) {
         return status;
     }
-    size_t      length;
-    uint64_t    form    = fy_read_number(in, UINT64_MAX);
-    uint64_t    claimed = fy_read_number(in, FERRY_MAX_RANKS);
-    uint64_t    n_ranks = fy_read_number(in, FERRY_MAX_RANKS);
-    const char *text    = fy_read_text(in, &length);
+    size_t length;
+    uint64_t form = fy_read_number(in, UINT64_MAX);
+    uint64_t claimed = fy_read_number(in, FERRY_MAX_RANKS);
+    uint64_t n_ranks = fy_read_number(in, FERRY_MAX_RANKS);
+    const char *text = fy_read_text(in, &length);
     for (size_t i = 0; i < N_OPTIONS; i++) {
         call_out->options[i] = fy_read_number(in, UINT64_MAX);
     }
@@ -324,11 +324,11 @@ static ferry_status read_call(const session *s, uint32_t rank, fy_reader *in, ca
 static ferry_status compare_calls(const session *s, const gathered *all, ferry_error *error)
 {
     static const char *const names[] = {"rule", "duplex", "slot_bytes", "max_tasks", "no_relays"};
-    call                     first   = {{0}, {0}};
-    const unsigned char     *at      = all->at;
+    call first = {{0}, {0}};
+    const unsigned char *at = all->at;
     for (uint32_t r = 0; r < s->exchange->n_ranks; r++) {
-        call         own    = {{0}, {0}};
-        fy_reader    in     = {.at = at, .end = at + all->lengths[r]};
+        call own = {{0}, {0}};
+        fy_reader in = {.at = at, .end = at + all->lengths[r]};
         ferry_status status = read_call(s, r, &in, &own, error);
         if (status != FERRY_OK) {
             return status;
@@ -366,18 +366,18 @@ static void post_parts(session *s, const ferry_schedule *whole)
     }
     if (s->box.failed) {
         s->box.failed = false;
-        s->status     = fy_fail_no_memory(&s->error, "the parts of a schedule");
+        s->status = fy_fail_no_memory(&s->error, "the parts of a schedule");
     }
 }
 
 static void answer(session *s, const ferry_plan *plan, const ferry_schedule_options *options,
                    const gathered *calls)
 {
-    ferry_error     error;
-    ferry_schedule *whole  = NULL;
-    ferry_status    status = compare_calls(s, calls, &error);
+    ferry_error error;
+    ferry_schedule *whole = NULL;
+    ferry_status status = compare_calls(s, calls, &error);
     if (status != FERRY_OK) {
-        s->status   = fy_fail(&s->error, status, "%s", error.message);
+        s->status = fy_fail(&s->error, status, "%s", error.message);
         s->is_local = false;
     }
     if (s->status == FERRY_OK && s->lengths == NULL) {
@@ -385,7 +385,7 @@ static void answer(session *s, const ferry_plan *plan, const ferry_schedule_opti
     }
     if (s->status == FERRY_OK) {
         s->is_local = false; /* what is wrong with a schedule is no rank's fault */
-        s->status   = ferry_schedule_create_for_plan(plan, options, &whole, &s->error);
+        s->status = ferry_schedule_create_for_plan(plan, options, &whole, &s->error);
     }
     if (s->status == FERRY_OK) {
         post_parts(s, whole);
@@ -399,13 +399,13 @@ static void answer(session *s, const ferry_plan *plan, const ferry_schedule_opti
 /* The third step: what came. A rank that has failed before looks for a sentence only. */
 static void read_answer(session *s, fy_reader *in, ferry_schedule **part_out)
 {
-    ferry_error  error;
+    ferry_error error;
     ferry_status status =
         in->failed ? fail_message(0, &error) : read_status(in, KIND_PART, 0, &error);
     if (status != FERRY_OK) {
         /* Damage may be in what came to this rank alone. */
         s->is_local = status == FERRY_ERR_EXCHANGE && !is_root(s);
-        s->status   = fy_fail(&s->error, status, "%s", error.message);
+        s->status = fy_fail(&s->error, status, "%s", error.message);
     } else if (s->status == FERRY_OK) {
         fail_here(s, fy_part_read(in->at, (size_t)(in->end - in->at), s->exchange->rank,
                                   s->exchange->n_ranks, part_out, &s->error));
@@ -416,17 +416,17 @@ static void read_answer(session *s, fy_reader *in, ferry_schedule **part_out)
 
 static ferry_status count_votes(const session *s, const gathered *all, ferry_error *error)
 {
-    const unsigned char *at    = all->at;
-    fy_hash128           first = {0, 0};
-    uint32_t             other = 0; /* the first rank with another digest than rank 0 */
+    const unsigned char *at = all->at;
+    fy_hash128 first = {0, 0};
+    uint32_t other = 0; /* the first rank with another digest than rank 0 */
     for (uint32_t r = 0; r < s->exchange->n_ranks; r++) {
-        fy_reader    in     = {.at = at, .end = at + all->lengths[r]};
+        fy_reader in = {.at = at, .end = at + all->lengths[r]};
         ferry_status status = read_status(&in, KIND_VOTE, r, error);
         if (status != FERRY_OK) {
             return status;
         }
         fy_hash128 own = {.low = fy_read_number(&in, UINT64_MAX)};
-        own.high       = fy_read_number(&in, UINT64_MAX);
+        own.high = fy_read_number(&in, UINT64_MAX);
         if (in.failed || in.at != in.end) {
             return fail_message(r, error);
         }
@@ -456,7 +456,7 @@ static void read_verdict(session *s, fy_reader *in)
 /* Its outcome replaces the status, but for a rank whose failure got lost on the way. */
 static void vote(session *s, fy_hash128 digest)
 {
-    fy_pack  message = {0};
+    fy_pack message = {0};
     gathered all;
     begin_message(s, KIND_VOTE, &message);
     if (s->status == FERRY_OK) {
@@ -469,7 +469,7 @@ static void vote(session *s, fy_hash128 digest)
         return;
     }
     const session before = *s;
-    s->is_local          = false;
+    s->is_local = false;
     if (s->exchange->gather == NULL || is_root(s)) {
         s->status = count_votes(s, &all, &s->error);
     }
@@ -485,14 +485,14 @@ static void vote(session *s, fy_hash128 digest)
     }
     if (s->status == FERRY_OK && before.status != FERRY_OK) {
         s->status = before.status;
-        s->error  = before.error;
+        s->error = before.error;
     }
 }
 
 static void run_session(session *s, const ferry_plan *plan, const ferry_schedule_options *options,
                         const call *own, ferry_schedule **part_out)
 {
-    gathered  calls;
+    gathered calls;
     fy_reader in = {0};
     if (!send_call(s, own, &calls)) {
         return;
@@ -507,19 +507,19 @@ static void run_session(session *s, const ferry_plan *plan, const ferry_schedule
     vote(s, *part_out == NULL ? (fy_hash128){0, 0} : (*part_out)->digest);
 }
 
-ferry_status ferry_build_plan_schedule(const ferry_plan             *plan,
+ferry_status ferry_build_plan_schedule(const ferry_plan *plan,
                                        const ferry_schedule_options *options,
-                                       const ferry_exchange         *exchange,
+                                       const ferry_exchange *exchange,
                                        ferry_schedule **schedule_out, ferry_error *error)
 {
     ferry_exchange own_exchange;
-    ferry_status   status = take_exchange(exchange, &own_exchange, error);
+    ferry_status status = take_exchange(exchange, &own_exchange, error);
     if (status != FERRY_OK) {
         return status;
     }
-    exchange             = &own_exchange;
-    session         s    = {.exchange = exchange};
-    call            own  = {{0}, {0}};
+    exchange = &own_exchange;
+    session s = {.exchange = exchange};
+    call own = {{0}, {0}};
     ferry_schedule *part = NULL;
     if (is_root(&s)) {
         s.lengths = fy_alloc_zeroed(exchange->n_ranks, sizeof *s.lengths);
@@ -528,7 +528,7 @@ ferry_status ferry_build_plan_schedule(const ferry_plan             *plan,
     run_session(&s, plan, options, &own, &part);
     if (s.status == FERRY_OK) {
         *schedule_out = part;
-        part          = NULL;
+        part = NULL;
     } else {
         fy_fail(error, s.status, "%s", s.error.message);
     }

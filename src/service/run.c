@@ -13,11 +13,11 @@
 void fy_run_signal(ferry_service *service, const fy_channel *channel, uint32_t word, uint64_t value)
 {
     ferry_buffer nothing = ferry_buffer_of(NULL, 0);
-    ferry_signal signal  = {.region = service->control,
-                            .offset = fy_word_offset(channel->theirs, word),
-                            .value  = value,
-                            .op     = FERRY_SIGNAL_SET};
-    ferry_error  why;
+    ferry_signal signal = {.region = service->control,
+                           .offset = fy_word_offset(channel->theirs, word),
+                           .value = value,
+                           .op = FERRY_SIGNAL_SET};
+    ferry_error why;
     ferry_status status = ferry_put_signal(service->transport, channel->peer, service->control, 0,
                                            &nothing, &signal, NULL, &why);
     if (status != FERRY_OK) {
@@ -36,7 +36,7 @@ void fy_run_fail(ferry_service *service, ferry_status status, uint32_t culprit, 
     va_start(arguments, format);
     fy_vprint(exec->why.message, sizeof exec->why.message, format, arguments);
     va_end(arguments);
-    exec->status  = status;
+    exec->status = status;
     exec->culprit = culprit;
 }
 
@@ -53,7 +53,7 @@ static void reset_channel(fy_channel *channel, int64_t now_ns)
     channel->n_sent = channel->n_dealt = channel->n_consumed = 0;
     channel->turn = channel->granted = 0;
     channel->entered = channel->told = false;
-    channel->heard_ns                = now_ns;
+    channel->heard_ns = now_ns;
     channel->bytes_out = channel->bytes_in = 0;
 }
 
@@ -73,7 +73,7 @@ static void forget_letters(ferry_service *service, uint32_t last)
 {
     static const fy_letter_use uses[] = {FY_LETTER_VOTE, FY_LETTER_VERDICT, FY_LETTER_HALT,
                                          FY_LETTER_ANSWER};
-    ferry_world               *world  = service->world;
+    ferry_world *world = service->world;
     for (size_t i = 0; i < sizeof uses / sizeof uses[0]; i++) {
         world->ops->forget(world, fy_letter_tag(uses[i], FY_THING_SERVICE, service->work.number, 0),
                            fy_letter_tag(uses[i], FY_THING_SERVICE, service->work.number, last));
@@ -96,33 +96,33 @@ static void enter(ferry_service *service, bool is_ready, int64_t now_ns)
 
 ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
 {
-    fy_exec     *exec   = service->exec;
+    fy_exec *exec = service->exec;
     ferry_status status = fy_transport_state(service->transport, error);
     if (status != FERRY_OK) {
         miss_everything(service);
         return status;
     }
-    ferry_error  why;
+    ferry_error why;
     ferry_status flushed = FERRY_OK;
     if (service->is_dirty) {
-        flushed           = ferry_flush(service->transport, FERRY_ANY_RANK, NULL, &why);
+        flushed = ferry_flush(service->transport, FERRY_ANY_RANK, NULL, &why);
         service->is_dirty = flushed != FERRY_OK;
     }
     int64_t now_ns = fy_now_ns();
-    exec->run      = ++service->n_runs_begun;
-    exec->n_local  = 0;
-    exec->n_away   = 0;
-    exec->gives    = false;
-    exec->status   = FERRY_OK;
-    exec->culprit  = FERRY_ANY_RANK;
+    exec->run = ++service->n_runs_begun;
+    exec->n_local = 0;
+    exec->n_away = 0;
+    exec->gives = false;
+    exec->status = FERRY_OK;
+    exec->culprit = FERRY_ANY_RANK;
     exec->halted = exec->told_halt = false;
-    exec->done_bytes               = 0;
-    exec->flush_ns                 = 0;
-    exec->n_spans                  = 0;
-    exec->waits_since_ns           = 0;
-    exec->called_ns                = 0;
+    exec->done_bytes = 0;
+    exec->flush_ns = 0;
+    exec->n_spans = 0;
+    exec->waits_since_ns = 0;
+    exec->called_ns = 0;
     exec->begin_ns = exec->tick_ns = exec->pulse_ns = now_ns;
-    exec->outcome                                   = (fy_outcome){0};
+    exec->outcome = (fy_outcome){0};
     forget_letters(service, exec->run - 1);
     fy_watch_begin(service);
     fy_turns_begin(exec);
@@ -132,7 +132,7 @@ ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
     }
     fy_statistics_begin(service);
     fy_targets_begin(service);
-    ferry_error  reason;
+    ferry_error reason;
     ferry_status refused = fy_take_refusal(service, &reason);
     enter(service, refused == FERRY_OK, now_ns);
     if (refused != FERRY_OK) {
@@ -168,7 +168,7 @@ bool fy_run_is_over(const ferry_service *service)
 static bool move(ferry_service *service)
 {
     bool worked = fy_receive_step(service);
-    worked      = fy_send_step(service) || worked;
+    worked = fy_send_step(service) || worked;
     return worked || fy_local_step(service);
 }
 
@@ -184,17 +184,17 @@ static bool gives_up(const fy_exec *exec)
  */
 static bool is_flushed(ferry_service *service)
 {
-    fy_exec     *exec     = service->exec;
-    int64_t      deadline = service->world->settings.deadline_ns;
-    int64_t      now_ns   = fy_now_ns();
-    uint32_t     peer     = FERRY_ANY_RANK;
-    ferry_error  why      = {.message = ""};
+    fy_exec *exec = service->exec;
+    int64_t deadline = service->world->settings.deadline_ns;
+    int64_t now_ns = fy_now_ns();
+    uint32_t peer = FERRY_ANY_RANK;
+    ferry_error why = {.message = ""};
     ferry_status status;
     if (exec->status == FERRY_ERR_TIMEOUT) {
         return true;
     }
     exec->flush_ns = exec->flush_ns == 0 ? now_ns : exec->flush_ns;
-    status         = fy_transport_try_flush(service->transport, &peer, &why);
+    status = fy_transport_try_flush(service->transport, &peer, &why);
     if (status == FERRY_OK) {
         service->is_dirty = false;
         return true;

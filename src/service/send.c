@@ -11,10 +11,10 @@
 fy_origin fy_origin_of(const ferry_service *service, const fy_part_of *part)
 {
     const fy_registry *registry = &service->registry;
-    bool               relayed  = (part->end & FY_RELAYED) != 0;
-    const fy_end      *end      = relayed ? &registry->receives.items[part->end & ~FY_RELAYED]
-                                          : &registry->sends.items[part->end];
-    const fy_held     *held     = &registry->held[end->held];
+    bool relayed = (part->end & FY_RELAYED) != 0;
+    const fy_end *end = relayed ? &registry->receives.items[part->end & ~FY_RELAYED]
+                                : &registry->sends.items[part->end];
+    const fy_held *held = &registry->held[end->held];
     return (fy_origin){.area = fy_end_area(registry, end),
                        .base = relayed ? fy_held_target_base(held) : fy_held_base(held)};
 }
@@ -30,8 +30,8 @@ void fy_hash_parts(const ferry_service *service, const fy_channel *channel, cons
     uint64_t *hashes = fy_hashes_of(service, channel, item);
     for (uint32_t p = 0; hashes != NULL && p < item->n_parts; p++) {
         const fy_part_of *part = fy_part_at(channel, item, p);
-        fy_origin         from = fy_origin_of(service, part);
-        hashes[p]              = fy_area_hash(&from.area, from.base, part->first, part->bytes);
+        fy_origin from = fy_origin_of(service, part);
+        hashes[p] = fy_area_hash(&from.area, from.base, part->first, part->bytes);
     }
 }
 
@@ -41,11 +41,11 @@ void fy_hash_parts(const ferry_service *service, const fy_channel *channel, cons
 
 /* Lists of pieces, handed over when they are full. */
 typedef struct vectors {
-    ferry_service    *service;
+    ferry_service *service;
     const fy_channel *channel;
-    size_t            n_here, n_there;
-    ferry_status      status;
-    ferry_error      *error;
+    size_t n_here, n_there;
+    ferry_status status;
+    ferry_error *error;
 } vectors;
 
 static void hand_over(vectors *v)
@@ -61,13 +61,13 @@ static void hand_over(vectors *v)
 /* Runs of both sides, cut where either ends, so that lists may be handed over anywhere. */
 static void list_part(vectors *v, const fy_part_of *part)
 {
-    fy_exec        *exec    = v->service->exec;
-    const fy_place *place   = &v->channel->places[part->place];
-    fy_origin       from    = fy_origin_of(v->service, part);
-    fy_area         area    = fy_place_area(v->channel, place);
-    fy_area_walk    here    = fy_area_walk_of(&from.area, part->first, part->bytes);
-    fy_area_walk    there   = fy_area_walk_of(&area, part->first, part->bytes);
-    uint64_t        here_at = 0, there_at = 0, here_n = 0, there_n = 0;
+    fy_exec *exec = v->service->exec;
+    const fy_place *place = &v->channel->places[part->place];
+    fy_origin from = fy_origin_of(v->service, part);
+    fy_area area = fy_place_area(v->channel, place);
+    fy_area_walk here = fy_area_walk_of(&from.area, part->first, part->bytes);
+    fy_area_walk there = fy_area_walk_of(&area, part->first, part->bytes);
+    uint64_t here_at = 0, there_at = 0, here_n = 0, there_n = 0;
     for (uint64_t left = part->bytes; left > 0 && v->status == FERRY_OK;) {
         if (here_n == 0) {
             fy_area_next(&here, &here_at, &here_n);
@@ -80,10 +80,10 @@ static void list_part(vectors *v, const fy_part_of *part)
             hand_over(v);
         }
         exec->here[v->n_here++] = (struct iovec){.iov_base = (char *)(uintptr_t)from.base + here_at,
-                                                 .iov_len  = (size_t)n};
+                                                 .iov_len = (size_t)n};
         exec->there[v->n_there++] = (struct iovec){
             .iov_base = (char *)(uintptr_t)place->spots[exec->side].address + there_at,
-            .iov_len  = (size_t)n};
+            .iov_len = (size_t)n};
         here_at += n;
         there_at += n;
         here_n -= n;
@@ -114,7 +114,7 @@ static void pack_item(ferry_service *service, const fy_channel *channel, const f
     uint64_t *hashes = fy_hashes_of(service, channel, item);
     for (uint32_t p = 0; p < item->n_parts; p++) {
         const fy_part_of *part = fy_part_at(channel, item, p);
-        fy_origin         from = fy_origin_of(service, part);
+        fy_origin from = fy_origin_of(service, part);
         if (hashes != NULL) {
             hashes[p] = fy_area_pack_hash(payload, &from.area, from.base, part->first, part->bytes);
         } else {
@@ -128,9 +128,9 @@ static void pack_item(ferry_service *service, const fy_channel *channel, const f
 static void write_head(const ferry_service *service, const fy_channel *channel, const fy_item *item,
                        const char *payload, char *slot)
 {
-    uint64_t     number = (uint64_t)(item - channel->out.items);
-    fy_slot_head head   = {.stamp = (uint64_t)service->exec->run << 32 | number,
-                           .bytes = item->bytes};
+    uint64_t number = (uint64_t)(item - channel->out.items);
+    fy_slot_head head = {.stamp = (uint64_t)service->exec->run << 32 | number,
+                         .bytes = item->bytes};
     if (service->options.checksum == FERRY_CHECKSUM_PATH) {
         head.hash = fy_hash64(payload, (size_t)item->bytes);
     }
@@ -151,8 +151,8 @@ void fy_slot_fill(ferry_service *service, const fy_channel *channel, const fy_it
 ferry_status fy_hashes_put(ferry_service *service, const fy_channel *channel, const fy_item *items,
                            uint32_t n, ferry_error *error)
 {
-    uint64_t *hashes  = fy_hashes_of(service, channel, items);
-    uint64_t  n_parts = 0;
+    uint64_t *hashes = fy_hashes_of(service, channel, items);
+    uint64_t n_parts = 0;
     if (hashes == NULL) {
         return FERRY_OK;
     }
@@ -169,8 +169,8 @@ ferry_signal fy_arrival_of(const ferry_service *service, const fy_channel *chann
 {
     return (ferry_signal){.region = service->control,
                           .offset = fy_word_offset(channel->theirs, FY_WORD_ARRIVED),
-                          .value  = (uint64_t)service->exec->run << 32 | (channel->n_sent + n),
-                          .op     = FERRY_SIGNAL_SET};
+                          .value = (uint64_t)service->exec->run << 32 | (channel->n_sent + n),
+                          .op = FERRY_SIGNAL_SET};
 }
 
 static ferry_status send_mapped(ferry_service *service, const fy_channel *channel,
@@ -212,7 +212,7 @@ static ferry_status send_one(ferry_service *service, const fy_channel *channel, 
         status = fy_hashes_put(service, channel, item, 1, error);
     }
     ferry_buffer nothing = ferry_buffer_of(NULL, 0);
-    ferry_signal signal  = fy_arrival_of(service, channel, 1);
+    ferry_signal signal = fy_arrival_of(service, channel, 1);
     return status == FERRY_OK
                ? ferry_put_signal(service->transport, channel->peer, service->control, 0, &nothing,
                                   &signal, NULL, error)
@@ -221,13 +221,13 @@ static ferry_status send_one(ferry_service *service, const fy_channel *channel, 
 
 static void send_items(ferry_service *service, fy_channel *channel)
 {
-    fy_exec       *exec  = service->exec;
-    const fy_item *item  = &channel->out.items[channel->n_sent];
-    bool           burst = fy_burst_takes(channel, item);
-    uint32_t       n     = burst ? fy_burst_length(service, channel) : 1;
-    int64_t        begin = fy_now_ns();
-    ferry_error    why;
-    ferry_status   status =
+    fy_exec *exec = service->exec;
+    const fy_item *item = &channel->out.items[channel->n_sent];
+    bool burst = fy_burst_takes(channel, item);
+    uint32_t n = burst ? fy_burst_length(service, channel) : 1;
+    int64_t begin = fy_now_ns();
+    ferry_error why;
+    ferry_status status =
         burst ? fy_burst_send(service, channel, n, &why) : send_one(service, channel, item, &why);
     if (status != FERRY_OK) {
         fy_run_fail(service, status, channel->peer, "%s", why.message);
@@ -287,7 +287,7 @@ static const int64_t MOMENT_NS = 1000000;
 static bool goes_before(const fy_exec *exec, uint32_t a, uint32_t b)
 {
     const fy_channel *x = &exec->channels[a], *y = &exec->channels[b];
-    uint64_t          first = x->out.items[x->n_sent].order, second = y->out.items[y->n_sent].order;
+    uint64_t first = x->out.items[x->n_sent].order, second = y->out.items[y->n_sent].order;
     return first != second ? first < second : a < b;
 }
 
@@ -309,7 +309,7 @@ static void sift_down(fy_exec *exec, size_t n, size_t i)
 static size_t find_ready(ferry_service *service)
 {
     fy_exec *exec = service->exec;
-    size_t   n    = 0;
+    size_t n = 0;
     for (uint32_t c = 0; c < exec->n_channels; c++) {
         if (can_send(service, &exec->channels[c])) {
             exec->ready[n++] = c;
@@ -339,16 +339,16 @@ static size_t find_next(ferry_service *service, size_t n)
 bool fy_send_step(ferry_service *service)
 {
     fy_exec *exec = service->exec;
-    size_t   n    = find_ready(service);
+    size_t n = find_ready(service);
     if (n == 0) {
         return false;
     }
-    uint32_t left  = 1 + exec->n_channels / CHANNELS_PER_ITEM;
-    int64_t  until = fy_now_ns() + MOMENT_NS;
+    uint32_t left = 1 + exec->n_channels / CHANNELS_PER_ITEM;
+    int64_t until = fy_now_ns() + MOMENT_NS;
     while (n > 0 && left > 0 && exec->status == FERRY_OK) {
         send_items(service, &exec->channels[exec->ready[0]]);
         left = fy_now_ns() < until ? left - 1 : 0;
-        n    = left > 0 ? find_next(service, n) : n;
+        n = left > 0 ? find_next(service, n) : n;
     }
     return true;
 }

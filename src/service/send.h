@@ -8,7 +8,7 @@
 
 /* Where the bytes of a part come from. */
 typedef struct fy_origin {
-    fy_area     area;
+    fy_area area;
     const char *base;
 } fy_origin;
 
@@ -42,8 +42,8 @@ bool fy_item_may_go(const fy_exec *exec, const fy_channel *channel, uint32_t ind
  * burst.c: what goes over a network: some items as one. The length is 0 where memory for packing is
  * short; sending sets the signal too.
  */
-bool         fy_burst_takes(const fy_channel *channel, const fy_item *item);
-uint32_t     fy_burst_length(const ferry_service *service, const fy_channel *channel);
+bool fy_burst_takes(const fy_channel *channel, const fy_item *item);
+uint32_t fy_burst_length(const ferry_service *service, const fy_channel *channel);
 ferry_status fy_burst_send(ferry_service *service, const fy_channel *channel, uint32_t n,
                            ferry_error *error);
 

@@ -27,17 +27,17 @@
 
 /* Memory that ends lie in: one for each base that was registered. */
 typedef struct fy_held {
-    ferry_buffer  front;       /* as given; of a pair the one that holds the current version */
-    ferry_buffer  back;        /* base NULL: there is none */
-    uint32_t      destination; /* its destination, or FY_NONE: nothing is received there */
-    size_t        name;        /* of a bound plan's tensor: into names; else 0 */
-    ferry_region *region;      /* that the service made for the target, or NULL */
+    ferry_buffer front;   /* as given; of a pair the one that holds the current version */
+    ferry_buffer back;    /* base NULL: there is none */
+    uint32_t destination; /* its destination, or FY_NONE: nothing is received there */
+    size_t name;          /* of a bound plan's tensor: into names; else 0 */
+    ferry_region *region; /* that the service made for the target, or NULL */
 } fy_held;
 
 /* One destination: see ferry_destination. */
 typedef struct fy_target {
     uint32_t held;
-    size_t   name; /* into names */
+    size_t name; /* into names */
     uint32_t state;
     uint64_t version;
     uint64_t bytes;
@@ -61,24 +61,24 @@ typedef struct fy_end {
 } fy_end;
 
 typedef struct fy_ends {
-    fy_end  *items;
-    size_t   n, capacity;
+    fy_end *items;
+    size_t n, capacity;
     fy_index index; /* by (peer, task id), while registering */
 } fy_ends;
 
 typedef struct fy_registry {
-    fy_held    *held;
-    size_t      n_held, held_capacity;
-    fy_index    held_by_base;
-    fy_target  *targets;
-    size_t      n_targets, target_capacity;
-    char       *names; /* zero-ended texts; offset 0 is "" */
-    size_t      names_used, names_capacity;
-    uint64_t   *dims;
-    size_t      n_dims, dims_capacity;
-    fy_ends     sends, receives;
+    fy_held *held;
+    size_t n_held, held_capacity;
+    fy_index held_by_base;
+    fy_target *targets;
+    size_t n_targets, target_capacity;
+    char *names; /* zero-ended texts; offset 0 is "" */
+    size_t names_used, names_capacity;
+    uint64_t *dims;
+    size_t n_dims, dims_capacity;
+    fy_ends sends, receives;
     ferry_plan *plan; /* of bind: a reference (fy_plan_retain); else NULL */
-    bool        scheduled;
+    bool scheduled;
 } fy_registry;
 
 /* An end's area. */
@@ -97,42 +97,42 @@ static inline char *fy_held_target_base(const fy_held *held)
 typedef struct fy_exec fy_exec;
 
 typedef struct fy_run_request {
-    ferry_request          base;
-    ferry_service         *service;
-    struct fy_run_request *next;     /* of the service's */
-    bool                   is_spare; /* the caller has destroyed it */
-    _Atomic bool           done;
-    _Atomic bool           cancelled;
-    ferry_status           status; /* when done */
-    ferry_error            error;
+    ferry_request base;
+    ferry_service *service;
+    struct fy_run_request *next; /* of the service's */
+    bool is_spare;               /* the caller has destroyed it */
+    _Atomic bool done;
+    _Atomic bool cancelled;
+    ferry_status status; /* when done */
+    ferry_error error;
 } fy_run_request;
 
 struct ferry_service {
-    ferry_world          *world; /* retained */
-    ferry_transport      *transport;
+    ferry_world *world; /* retained */
+    ferry_transport *transport;
     ferry_service_options options; /* with defaults filled in; engines is own_engines */
-    char                 *own_engines;
-    bool                  initialized, finalized;
-    fy_registry           registry;
-    fy_team              *team;
-    fy_exec              *exec;                     /* after schedule, else NULL */
-    struct ferry_region  *control, *slots, *hashes; /* symmetric; kept from schedule to schedule */
-    fy_run_request       *request;                  /* of the run under way */
-    fy_run_request       *requests;                 /* all that were made */
-    fy_work               work;         /* what others can ask of its runs; has its number */
-    pthread_mutex_t       working;      /* held by the thread that moves a run on */
-    uint32_t              n_runs_begun; /* stamps words */
-    uint32_t              n_pairs;      /* exchanges among pairs: numbers their letters */
-    bool                  blocks;       /* who holds `working` waits for the run's end */
-    bool                  is_dirty;     /* what a failed run has put may be under way */
-    ferry_ledger         *ledger;       /* for the next schedule, or NULL */
-    ferry_ledger         *kept;         /* of an exec that went; NULL while there is one */
-    bool                  refuses;      /* the next collective call, for this reason */
-    ferry_error           refusal;
-    ferry_progress_fn     progress;
-    void                 *progress_context;
-    uint64_t              version; /* newest that is whole everywhere */
-    uint64_t              n_begun; /* versions that were begun */
+    char *own_engines;
+    bool initialized, finalized;
+    fy_registry registry;
+    fy_team *team;
+    fy_exec *exec;                                 /* after schedule, else NULL */
+    struct ferry_region *control, *slots, *hashes; /* symmetric; kept from schedule to schedule */
+    fy_run_request *request;                       /* of the run under way */
+    fy_run_request *requests;                      /* all that were made */
+    fy_work work;            /* what others can ask of its runs; has its number */
+    pthread_mutex_t working; /* held by the thread that moves a run on */
+    uint32_t n_runs_begun;   /* stamps words */
+    uint32_t n_pairs;        /* exchanges among pairs: numbers their letters */
+    bool blocks;             /* who holds `working` waits for the run's end */
+    bool is_dirty;           /* what a failed run has put may be under way */
+    ferry_ledger *ledger;    /* for the next schedule, or NULL */
+    ferry_ledger *kept;      /* of an exec that went; NULL while there is one */
+    bool refuses;            /* the next collective call, for this reason */
+    ferry_error refusal;
+    ferry_progress_fn progress;
+    void *progress_context;
+    uint64_t version; /* newest that is whole everywhere */
+    uint64_t n_begun; /* versions that were begun */
     ferry_service_statistics statistics;
 };
 
@@ -180,8 +180,8 @@ void fy_end_describe(const fy_registry *registry, const fy_end *end, bool is_sen
                      char *text, size_t text_bytes);
 
 /* tensors.c */
-size_t              fy_tensors_count(const ferry_tensors *tensors); /* NULL: 0 */
-const char         *fy_tensors_name(const ferry_tensors *tensors, size_t index);
+size_t fy_tensors_count(const ferry_tensors *tensors); /* NULL: 0 */
+const char *fy_tensors_name(const ferry_tensors *tensors, size_t index);
 const ferry_buffer *fy_tensors_front(const ferry_tensors *tensors, size_t index);
 const ferry_buffer *fy_tensors_back(const ferry_tensors *tensors, size_t index); /* NULL: none */
 /* SIZE_MAX where there is none. */

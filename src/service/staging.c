@@ -29,7 +29,7 @@ static bool reaches_rings(ferry_service *service, uint32_t peer)
 static ferry_status plan_parcels(ferry_service *service, uint64_t first, uint64_t *end_out,
                                  ferry_error *error)
 {
-    fy_exec *exec    = service->exec;
+    fy_exec *exec = service->exec;
     uint64_t payload = 0;
     uint64_t n_items = 0;
     for (uint32_t c = 0; c < exec->n_channels; c++) {
@@ -46,10 +46,10 @@ static ferry_status plan_parcels(ferry_service *service, uint64_t first, uint64_
     if (n_items == 0) {
         return FERRY_OK;
     }
-    payload       = (payload + 63) / 64 * 64;
+    payload = (payload + 63) / 64 * 64;
     uint64_t most = service->options.memory_cap / 2 / (payload + FY_SLOT_HEAD_BYTES);
-    most          = most < MOST_PARCELS ? most : MOST_PARCELS;
-    most          = most < n_items ? most : n_items;
+    most = most < MOST_PARCELS ? most : MOST_PARCELS;
+    most = most < n_items ? most : n_items;
     if (most == 0) {
         return fy_fail(
             error, FERRY_ERR_LIMIT, "a memory cap of %llu bytes leaves no room to pack %llu",
@@ -59,7 +59,7 @@ static ferry_status plan_parcels(ferry_service *service, uint64_t first, uint64_
     if (exec->parcels == NULL) {
         return fy_fail_no_memory(error, "a schedule");
     }
-    exec->n_parcels      = (uint32_t)most;
+    exec->n_parcels = (uint32_t)most;
     exec->parcel_payload = payload;
     for (uint32_t i = 0; i < exec->n_parcels; i++) {
         exec->parcels[i] =
@@ -75,7 +75,7 @@ static uint64_t end_of_rings(const fy_exec *exec)
     uint64_t end = 0;
     for (uint32_t c = 0; c < exec->n_channels; c++) {
         const fy_channel *channel = &exec->channels[c];
-        uint64_t          ring    = channel->in_slots * (channel->in_payload + FY_SLOT_HEAD_BYTES);
+        uint64_t ring = channel->in_slots * (channel->in_payload + FY_SLOT_HEAD_BYTES);
         if (channel->in_staged && channel->in_ring + ring > end) {
             end = channel->in_ring + ring;
         }
@@ -85,8 +85,8 @@ static uint64_t end_of_rings(const fy_exec *exec)
 
 static ferry_status plan_hashes(ferry_service *service, uint64_t *in_bytes_out, ferry_error *error)
 {
-    fy_exec *exec  = service->exec;
-    size_t   n_out = 0, n_in = 0;
+    fy_exec *exec = service->exec;
+    size_t n_out = 0, n_in = 0;
     *in_bytes_out = 0;
     if (service->options.checksum != FERRY_CHECKSUM_END) {
         return FERRY_OK;
@@ -94,12 +94,12 @@ static ferry_status plan_hashes(ferry_service *service, uint64_t *in_bytes_out, 
     for (uint32_t c = 0; c < exec->n_channels; c++) {
         fy_channel *channel = &exec->channels[c];
         channel->own_hashes = n_out;
-        channel->in_hashes  = n_in * sizeof(uint64_t);
+        channel->in_hashes = n_in * sizeof(uint64_t);
         n_out += channel->out.n_parts;
         n_in += channel->in.n_parts;
     }
     exec->local_hashes = n_out;
-    exec->hashes       = fy_alloc(n_out + exec->local.n_parts + 1, sizeof *exec->hashes);
+    exec->hashes = fy_alloc(n_out + exec->local.n_parts + 1, sizeof *exec->hashes);
     if (exec->hashes == NULL) {
         return fy_fail_no_memory(error, "hashes");
     }
@@ -110,14 +110,14 @@ static ferry_status plan_hashes(ferry_service *service, uint64_t *in_bytes_out, 
 static ferry_status gather_needs(ferry_service *service, ferry_status own, const ferry_error *why,
                                  needs *most, ferry_error *error)
 {
-    fy_vote      vote = {.status = own, .own = why, .bytes = most, .n_bytes = sizeof *most};
-    fy_votes     votes;
+    fy_vote vote = {.status = own, .own = why, .bytes = most, .n_bytes = sizeof *most};
+    fy_votes votes;
     ferry_status status = fy_votes_gather(service->world, &vote, &votes, error);
     if (status == FERRY_OK) {
         status = fy_votes_status(&votes, error);
     }
-    size_t      at = 0;
-    size_t      n_bytes;
+    size_t at = 0;
+    size_t n_bytes;
     const void *bytes;
     for (uint32_t rank = 0;
          status == FERRY_OK && (bytes = fy_votes_next(&votes, rank, &at, &n_bytes)) != NULL;
@@ -128,8 +128,8 @@ static ferry_status gather_needs(ferry_service *service, ferry_status own, const
         }
         memcpy(&its, bytes, sizeof its);
         most->control = its.control > most->control ? its.control : most->control;
-        most->slots   = its.slots > most->slots ? its.slots : most->slots;
-        most->hashes  = its.hashes > most->hashes ? its.hashes : most->hashes;
+        most->slots = its.slots > most->slots ? its.slots : most->slots;
+        most->hashes = its.hashes > most->hashes ? its.hashes : most->hashes;
     }
     return status;
 }
@@ -142,7 +142,7 @@ static ferry_status provide(ferry_service *service, ferry_region **region, uint6
         return FERRY_OK;
     }
     ferry_region_free(*region);
-    *region             = NULL;
+    *region = NULL;
     ferry_status status = ferry_region_alloc(service->transport, bytes, region, error);
     service->statistics.n_allocations += status == FERRY_OK;
     return status;
@@ -169,8 +169,8 @@ static bool lies_in(const ferry_region *region, uint64_t first, uint64_t bytes)
 static ferry_status check_channel(const ferry_service *service, const fy_channel *channel,
                                   ferry_error *error)
 {
-    uint64_t ring   = channel->out_slots * (channel->out_payload + FY_SLOT_HEAD_BYTES);
-    uint64_t words  = FY_WORDS * sizeof(uint64_t);
+    uint64_t ring = channel->out_slots * (channel->out_payload + FY_SLOT_HEAD_BYTES);
+    uint64_t words = FY_WORDS * sizeof(uint64_t);
     uint64_t hashes = channel->out.n_parts * sizeof(uint64_t);
     if (!lies_in(service->control, fy_word_offset(channel->theirs, 0), words) ||
         (has_staged(channel) && !lies_in(service->slots, channel->out_ring, ring)) ||
@@ -190,8 +190,8 @@ static ferry_status find_rings(ferry_service *service, ferry_error *error)
 {
     fy_exec *exec = service->exec;
     for (uint32_t c = 0; c < exec->n_channels; c++) {
-        fy_channel  *channel = &exec->channels[c];
-        ferry_status status  = check_channel(service, channel, error);
+        fy_channel *channel = &exec->channels[c];
+        ferry_status status = check_channel(service, channel, error);
         if (status != FERRY_OK) {
             return status;
         }
@@ -205,19 +205,19 @@ static ferry_status find_rings(ferry_service *service, ferry_error *error)
 static ferry_status exchange_hash_places(ferry_service *service, ferry_error *error)
 {
     fy_exec *exec = service->exec;
-    fy_pack *out  = fy_alloc_zeroed(2 * (size_t)exec->n_channels + 1, sizeof *out);
-    fy_pack *in   = out == NULL ? NULL : out + exec->n_channels;
+    fy_pack *out = fy_alloc_zeroed(2 * (size_t)exec->n_channels + 1, sizeof *out);
+    fy_pack *in = out == NULL ? NULL : out + exec->n_channels;
     for (uint32_t c = 0; out != NULL && c < exec->n_channels; c++) {
         fy_pack_number(&out[c], exec->channels[c].in_hashes);
     }
-    ferry_error  why    = {.message = ""};
+    ferry_error why = {.message = ""};
     ferry_status status = out == NULL ? fy_fail_no_memory(&why, "hashes") : FERRY_OK;
-    status              = fy_agree(service->world, status, &why);
+    status = fy_agree(service->world, status, &why);
     if (status == FERRY_OK) {
         status = fy_pairs_exchange(service, out, in, &why);
     }
     for (uint32_t c = 0; status == FERRY_OK && c < exec->n_channels; c++) {
-        fy_reader reader             = {.at = in[c].bytes, .end = in[c].bytes + in[c].used};
+        fy_reader reader = {.at = in[c].bytes, .end = in[c].bytes + in[c].used};
         exec->channels[c].out_hashes = fy_read_number(&reader, UINT64_MAX);
         if (reader.failed || reader.at != reader.end) {
             status = fy_fail(&why, FERRY_ERR_EXCHANGE,
@@ -238,15 +238,15 @@ static ferry_status exchange_hash_places(ferry_service *service, ferry_error *er
  */
 static ferry_status connect_peers(ferry_service *service, ferry_error *error)
 {
-    fy_exec     *exec    = service->exec;
+    fy_exec *exec = service->exec;
     ferry_buffer nothing = ferry_buffer_of(NULL, 0);
-    ferry_status status  = FERRY_OK;
+    ferry_status status = FERRY_OK;
     for (uint32_t c = 0; status == FERRY_OK && c < exec->n_channels; c++) {
         const fy_channel *channel = &exec->channels[c];
-        ferry_signal      signal  = {.region = service->control,
-                                     .offset = fy_word_offset(channel->theirs, FY_WORD_PULSE),
-                                     .value  = 1,
-                                     .op     = FERRY_SIGNAL_SET};
+        ferry_signal signal = {.region = service->control,
+                               .offset = fy_word_offset(channel->theirs, FY_WORD_PULSE),
+                               .value = 1,
+                               .op = FERRY_SIGNAL_SET};
         if (!channel->direct) {
             status = ferry_put_signal(service->transport, channel->peer, service->control, 0,
                                       &nothing, &signal, NULL, error);
@@ -258,9 +258,9 @@ static ferry_status connect_peers(ferry_service *service, ferry_error *error)
 
 ferry_status fy_staging_make(ferry_service *service, ferry_error *error)
 {
-    fy_exec     *exec   = service->exec;
-    ferry_error  why    = {.message = ""};
-    needs        most   = {.control = (uint64_t)exec->n_channels * FY_WORDS * sizeof(uint64_t)};
+    fy_exec *exec = service->exec;
+    ferry_error why = {.message = ""};
+    needs most = {.control = (uint64_t)exec->n_channels * FY_WORDS * sizeof(uint64_t)};
     ferry_status status = plan_parcels(service, end_of_rings(exec), &most.slots, &why);
     if (status == FERRY_OK) {
         status = plan_hashes(service, &most.hashes, &why);

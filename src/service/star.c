@@ -58,7 +58,7 @@ static void add(fy_star *star, uint32_t rank, const void *bytes, size_t n_bytes)
 static int gather(void *context, const void *bytes, size_t n_bytes, const void **all_out,
                   const size_t **lengths_out)
 {
-    fy_star           *star  = context;
+    fy_star *star = context;
     const ferry_world *world = star->service->world;
     forget(star);
     if (world->rank != 0) {
@@ -75,7 +75,7 @@ static int gather(void *context, const void *bytes, size_t n_bytes, const void *
         const fy_pack *message = &star->in[rank - 1];
         add(star, rank, message->bytes, message->failed ? 0 : message->used);
     }
-    *all_out     = star->box.bytes;
+    *all_out = star->box.bytes;
     *lengths_out = star->box.failed ? fy_no_lengths(world->n_ranks) : star->lengths;
     return 0;
 }
@@ -83,10 +83,10 @@ static int gather(void *context, const void *bytes, size_t n_bytes, const void *
 static int scatter(void *context, const void *all, const size_t *lengths, const void **mine_out,
                    size_t *n_bytes_out)
 {
-    fy_star           *star    = context;
-    const ferry_world *world   = star->service->world;
-    const char        *at      = all;
-    bool               is_root = world->rank == 0;
+    fy_star *star = context;
+    const ferry_world *world = star->service->world;
+    const char *at = all;
+    bool is_root = world->rank == 0;
     forget(star);
     for (uint32_t rank = 0; is_root && star->out != NULL && rank < world->n_ranks; rank++) {
         if (rank > 0) {
@@ -98,24 +98,24 @@ static int scatter(void *context, const void *all, const size_t *lengths, const 
         return -1;
     }
     const fy_pack *message = is_root ? NULL : &star->in[0];
-    *mine_out              = is_root ? all : (const void *)message->bytes;
-    *n_bytes_out           = is_root ? lengths[0] : message->failed ? 0 : message->used;
+    *mine_out = is_root ? all : (const void *)message->bytes;
+    *n_bytes_out = is_root ? lengths[0] : message->failed ? 0 : message->used;
     return 0;
 }
 
 ferry_exchange fy_star_init(fy_star *star, ferry_service *service)
 {
     ferry_exchange exchange_of = FERRY_EXCHANGE_INIT;
-    *star                      = (fy_star){.service = service};
-    star->out                  = fy_alloc_zeroed(count_peers(star), sizeof *star->out);
-    star->in                   = fy_alloc_zeroed(count_peers(star), sizeof *star->in);
-    star->lengths              = fy_alloc_zeroed(service->world->n_ranks, sizeof *star->lengths);
-    exchange_of.context        = star;
-    exchange_of.rank           = service->world->rank;
-    exchange_of.n_ranks        = service->world->n_ranks;
-    exchange_of.all_gather     = all_gather;
-    exchange_of.gather         = gather;
-    exchange_of.scatter        = scatter;
+    *star = (fy_star){.service = service};
+    star->out = fy_alloc_zeroed(count_peers(star), sizeof *star->out);
+    star->in = fy_alloc_zeroed(count_peers(star), sizeof *star->in);
+    star->lengths = fy_alloc_zeroed(service->world->n_ranks, sizeof *star->lengths);
+    exchange_of.context = star;
+    exchange_of.rank = service->world->rank;
+    exchange_of.n_ranks = service->world->n_ranks;
+    exchange_of.all_gather = all_gather;
+    exchange_of.gather = gather;
+    exchange_of.scatter = scatter;
     return exchange_of;
 }
 

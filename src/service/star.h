@@ -10,14 +10,14 @@
  */
 typedef struct fy_star {
     ferry_service *service;
-    fy_pack       *out; /* [n_ranks - 1] on rank 0, which has all others; else [1] */
-    fy_pack       *in;
-    fy_pack        box;     /* what was handed out last */
-    size_t        *lengths; /* [n_ranks] on rank 0 */
+    fy_pack *out; /* [n_ranks - 1] on rank 0, which has all others; else [1] */
+    fy_pack *in;
+    fy_pack box;     /* what was handed out last */
+    size_t *lengths; /* [n_ranks] on rank 0 */
 } fy_star;
 
 /* Without memory the exchange's functions go on taking part. */
 ferry_exchange fy_star_init(fy_star *star, ferry_service *service);
-void           fy_star_cleanup(fy_star *star);
+void fy_star_cleanup(fy_star *star);
 
 #endif

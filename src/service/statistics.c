@@ -25,12 +25,12 @@ static void add_span(ferry_service *service, uint32_t kind, uint32_t peer, uint6
     fy_exec *exec = service->exec;
     if (exec->n_spans < exec->span_capacity) {
         exec->spans[exec->n_spans++] = (ferry_span){.struct_size = sizeof(ferry_span),
-                                                    .kind        = kind,
-                                                    .peer        = peer,
-                                                    .batch       = batch,
-                                                    .bytes       = bytes,
+                                                    .kind = kind,
+                                                    .peer = peer,
+                                                    .batch = batch,
+                                                    .bytes = bytes,
                                                     .begin = seconds(begin_ns - exec->begin_ns),
-                                                    .end   = seconds(end_ns - exec->begin_ns)};
+                                                    .end = seconds(end_ns - exec->begin_ns)};
     }
 }
 
@@ -67,9 +67,9 @@ void fy_statistics_sent(ferry_service *service, const fy_channel *channel, const
                         int64_t begin_ns, int64_t end_ns)
 {
     fy_statistics_go_on(service, begin_ns);
-    ferry_service_statistics *s       = &service->statistics;
-    double                    elapsed = seconds(end_ns - begin_ns);
-    uint32_t                  kind    = FERRY_SPAN_COPY;
+    ferry_service_statistics *s = &service->statistics;
+    double elapsed = seconds(end_ns - begin_ns);
+    uint32_t kind = FERRY_SPAN_COPY;
     s->n_batches_sent++;
     s->bytes_relayed += relayed_bytes(channel, item);
     switch (item->path) {
@@ -93,8 +93,8 @@ void fy_statistics_sent(ferry_service *service, const fy_channel *channel, const
         kind = FERRY_SPAN_PACK;
         break;
     }
-    uint64_t number             = (uint64_t)(item - channel->out.items);
-    int64_t  wire_ns            = (int64_t)(service->exec->wire_seconds * 1e9);
+    uint64_t number = (uint64_t)(item - channel->out.items);
+    int64_t wire_ns = (int64_t)(service->exec->wire_seconds * 1e9);
     service->exec->wire_seconds = 0;
     add_span(service, kind, channel->peer, number, item->bytes, begin_ns, end_ns - wire_ns);
     if (wire_ns > 0) {
@@ -107,9 +107,9 @@ void fy_statistics_received(ferry_service *service, const fy_channel *channel, c
                             int64_t begin_ns, int64_t unpacked_ns)
 {
     fy_statistics_go_on(service, begin_ns);
-    ferry_service_statistics *s      = &service->statistics;
-    int64_t                   now_ns = fy_now_ns();
-    uint64_t                  number = (uint64_t)(item - channel->in.items);
+    ferry_service_statistics *s = &service->statistics;
+    int64_t now_ns = fy_now_ns();
+    uint64_t number = (uint64_t)(item - channel->in.items);
     s->n_batches_received++;
     s->bytes_received += item->bytes;
     if (item->path == FERRY_PATH_STAGED) {
@@ -128,9 +128,9 @@ void fy_statistics_local(ferry_service *service, const fy_item *item, int64_t be
                          int64_t copied_ns)
 {
     fy_statistics_go_on(service, begin_ns);
-    ferry_service_statistics *s      = &service->statistics;
-    int64_t                   now_ns = fy_now_ns();
-    uint64_t                  number = (uint64_t)(item - service->exec->local.items);
+    ferry_service_statistics *s = &service->statistics;
+    int64_t now_ns = fy_now_ns();
+    uint64_t number = (uint64_t)(item - service->exec->local.items);
     s->bytes_local += item->bytes;
     s->seconds_pack += seconds(copied_ns - begin_ns);
     add_span(service, FERRY_SPAN_COPY, service->world->rank, number, item->bytes, begin_ns,
@@ -148,9 +148,9 @@ void fy_statistics_end(ferry_service *service)
     service->statistics.n_runs += service->exec->outcome.status == FERRY_OK;
 }
 
-ferry_status ferry_service_get_statistics(const ferry_service      *service,
+ferry_status ferry_service_get_statistics(const ferry_service *service,
                                           ferry_service_statistics *statistics_out,
-                                          ferry_error              *error)
+                                          ferry_error *error)
 {
     if (service == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_service_get_statistics needs a service");
@@ -179,11 +179,11 @@ uint32_t ferry_service_peer_count(const ferry_service *service)
 static void fill_peer(const ferry_service *service, const fy_channel *channel,
                       ferry_service_peer *out)
 {
-    out->peer      = channel->peer;
+    out->peer = channel->peer;
     out->bytes_out = channel->out.bytes;
-    out->bytes_in  = channel->in.bytes;
-    out->paths     = 0;
-    out->engine    = "";
+    out->bytes_in = channel->in.bytes;
+    out->paths = 0;
+    out->engine = "";
     for (size_t i = 0; i < channel->out.n_items; i++) {
         out->paths |= channel->out.items[i].path;
     }
@@ -198,9 +198,9 @@ ferry_status ferry_service_peer_at(const ferry_service *service, uint32_t index,
                        "ferry_service_peer_at needs a scheduled service and an index below "
                        "ferry_service_peer_count");
     }
-    ferry_service_peer found  = FERRY_SERVICE_PEER_INIT;
-    const fy_exec     *exec   = service->exec;
-    uint32_t           before = 0; /* channels to ranks below this one */
+    ferry_service_peer found = FERRY_SERVICE_PEER_INIT;
+    const fy_exec *exec = service->exec;
+    uint32_t before = 0; /* channels to ranks below this one */
     while (before < exec->n_channels && exec->channels[before].peer < service->world->rank) {
         before++;
     }
@@ -209,9 +209,9 @@ ferry_status ferry_service_peer_at(const ferry_service *service, uint32_t index,
     } else if (index > before) {
         fill_peer(service, &exec->channels[index - 1], &found);
     } else {
-        found.peer      = service->world->rank;
-        found.paths     = FERRY_PATH_LOCAL;
-        found.engine    = "";
+        found.peer = service->world->rank;
+        found.paths = FERRY_PATH_LOCAL;
+        found.engine = "";
         found.bytes_out = found.bytes_in = exec->local.bytes;
     }
     return fy_copy_out(&found, sizeof found, peer_out, "ferry_service_peer", error);

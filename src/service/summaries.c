@@ -42,8 +42,8 @@ static void pack_group(const ferry_workloads *w, const ferry_workload_group *gro
 
 void fy_summaries_pack(const ferry_workloads *workloads, fy_pack *out)
 {
-    const ferry_workloads *w        = workloads;
-    size_t                 n_others = w->n_runs;
+    const ferry_workloads *w = workloads;
+    size_t n_others = w->n_runs;
     for (size_t r = 0; r < w->n_runs; r++) {
         n_others -= w->runs[r].destination == w->my_pe;
     }
@@ -64,11 +64,11 @@ void fy_summaries_pack(const ferry_workloads *workloads, fy_pack *out)
 /* Reading. */
 
 typedef struct summary_reader {
-    ferry_summaries         *summaries;
-    uint32_t                 source;
+    ferry_summaries *summaries;
+    uint32_t source;
     const fy_summary_limits *limits;
-    fy_announced            *announced;
-    fy_reader               *in;
+    fy_announced *announced;
+    fy_reader *in;
 } summary_reader;
 
 static ferry_status fail_damaged(const summary_reader *r, ferry_error *error)
@@ -86,13 +86,13 @@ static uint64_t bytes_left(const summary_reader *r)
 
 static ferry_status read_tasks(summary_reader *r, ferry_workload_summary *item, ferry_error *error)
 {
-    ferry_summaries *s     = r->summaries;
-    uint64_t         total = 0;
+    ferry_summaries *s = r->summaries;
+    uint64_t total = 0;
     for (uint32_t i = 0; i < item->n_tasks; i++) {
         fy_summary_task task;
-        task.id.task_id       = fy_read_number(r->in, UINT64_MAX);
+        task.id.task_id = fy_read_number(r->in, UINT64_MAX);
         task.id.segment_index = fy_read_number(r->in, UINT64_MAX);
-        task.bytes            = fy_read_number(r->in, r->limits->slot_bytes);
+        task.bytes = fy_read_number(r->in, r->limits->slot_bytes);
         if (r->in->failed || task.bytes == 0 || !fy_add(total, task.bytes, &total)) {
             return fail_damaged(r, error);
         }
@@ -114,14 +114,14 @@ static ferry_status read_tasks(summary_reader *r, ferry_workload_summary *item, 
 static ferry_status read_summary(summary_reader *r, uint32_t destination, uint32_t index,
                                  ferry_error *error)
 {
-    ferry_summaries       *s    = r->summaries;
-    ferry_workload_summary item = {.summaries   = s,
-                                   .source      = r->source,
+    ferry_summaries *s = r->summaries;
+    ferry_workload_summary item = {.summaries = s,
+                                   .source = r->source,
                                    .destination = destination,
                                    .batch_index = index,
-                                   .first_task  = s->n_tasks};
-    item.bytes                  = fy_read_number(r->in, r->limits->slot_bytes);
-    item.n_tasks                = (uint32_t)fy_read_number(r->in, r->limits->max_tasks);
+                                   .first_task = s->n_tasks};
+    item.bytes = fy_read_number(r->in, r->limits->slot_bytes);
+    item.n_tasks = (uint32_t)fy_read_number(r->in, r->limits->max_tasks);
     if (r->in->failed || item.n_tasks == 0) {
         return fail_damaged(r, error);
     }
@@ -150,7 +150,7 @@ static ferry_status read_summary(summary_reader *r, uint32_t destination, uint32
 static uint64_t count_announced(const summary_reader *r, uint32_t *destination_out)
 {
     const ferry_scheduled_batches *known = r->announced->batches;
-    size_t                         begin = r->announced->at, end = begin;
+    size_t begin = r->announced->at, end = begin;
     *destination_out = UINT32_MAX;
     while (end < known->n_batches && known->from[end] == r->source &&
            known->to[end] == known->to[begin]) {
@@ -179,12 +179,12 @@ static ferry_status check_announced(const summary_reader *r, uint32_t destinatio
 static ferry_status read_run(summary_reader *r, uint64_t *last, ferry_error *error)
 {
     uint64_t destination = fy_read_number(r->in, r->limits->n_pes - 1);
-    uint64_t n           = fy_read_number(r->in, fy_min(FY_MAX_DEGREE, bytes_left(r)));
+    uint64_t n = fy_read_number(r->in, fy_min(FY_MAX_DEGREE, bytes_left(r)));
     if (r->in->failed || n == 0 || destination == r->source ||
         (*last != UINT64_MAX && destination <= *last)) {
         return fail_damaged(r, error);
     }
-    *last               = destination;
+    *last = destination;
     ferry_status status = FERRY_OK;
     if (r->announced->batches != NULL) {
         status = check_announced(r, (uint32_t)destination, n, error);
@@ -199,14 +199,14 @@ ferry_status fy_summaries_read(ferry_summaries *summaries, uint32_t source,
                                const fy_summary_limits *limits, fy_announced *announced,
                                fy_reader *in, ferry_error *error)
 {
-    summary_reader r      = {.summaries = summaries,
-                             .source    = source,
-                             .limits    = limits,
-                             .announced = announced,
-                             .in        = in};
-    uint64_t       last   = UINT64_MAX;
-    ferry_status   status = FERRY_OK;
-    uint64_t       n_runs = fy_read_number(in, limits->n_pes);
+    summary_reader r = {.summaries = summaries,
+                        .source = source,
+                        .limits = limits,
+                        .announced = announced,
+                        .in = in};
+    uint64_t last = UINT64_MAX;
+    ferry_status status = FERRY_OK;
+    uint64_t n_runs = fy_read_number(in, limits->n_pes);
     for (uint64_t i = 0; i < n_runs && status == FERRY_OK; i++) {
         status = read_run(&r, &last, error);
     }
@@ -232,9 +232,9 @@ static int compare_segments(const void *a, const void *b)
 static ferry_status check_pair(const ferry_summaries *s, size_t begin, size_t end,
                                ferry_error *error)
 {
-    size_t            first = s->items[begin].first_task;
-    size_t            n     = s->items[end - 1].first_task + s->items[end - 1].n_tasks - first;
-    ferry_segment_id *ids   = fy_alloc(n, sizeof *ids);
+    size_t first = s->items[begin].first_task;
+    size_t n = s->items[end - 1].first_task + s->items[end - 1].n_tasks - first;
+    ferry_segment_id *ids = fy_alloc(n, sizeof *ids);
     if (ids == NULL) {
         return fy_fail_no_memory(error, "the segments of a pair of PEs");
     }
@@ -259,8 +259,8 @@ static ferry_status check_pair(const ferry_summaries *s, size_t begin, size_t en
 ferry_status fy_summaries_check_received(const ferry_summaries *summaries, uint32_t my_pe,
                                          ferry_error *error)
 {
-    const ferry_workload_summary *items  = summaries->items;
-    ferry_status                  status = FERRY_OK;
+    const ferry_workload_summary *items = summaries->items;
+    ferry_status status = FERRY_OK;
     for (size_t begin = 0, end; begin < summaries->n_items && status == FERRY_OK; begin = end) {
         for (end = begin + 1;
              end < summaries->n_items && items[end].source == items[begin].source &&
@@ -311,7 +311,7 @@ const ferry_workload_summary *ferry_summaries_find(const ferry_summaries *summar
     size_t low = 0, high = (size_t)ferry_summaries_count(summaries);
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        int    order  = compare_keys(&summaries->items[middle], source, destination, batch_index);
+        int order = compare_keys(&summaries->items[middle], source, destination, batch_index);
         if (order == 0) {
             return &summaries->items[middle];
         }

@@ -13,30 +13,30 @@
 
 typedef struct fy_summary_task {
     ferry_segment_id id;
-    uint64_t         bytes;
+    uint64_t bytes;
 } fy_summary_task;
 
 struct ferry_workload_summary {
     const struct ferry_summaries *summaries;
-    uint32_t                      source;
-    uint32_t                      destination;
-    uint32_t                      batch_index;
-    uint32_t                      n_tasks;
-    size_t                        first_task;
-    uint64_t                      bytes;
+    uint32_t source;
+    uint32_t destination;
+    uint32_t batch_index;
+    uint32_t n_tasks;
+    size_t first_task;
+    uint64_t bytes;
 };
 
 struct ferry_summaries {
     ferry_workload_summary *items; /* by (source, destination, batch index) */
-    size_t                  n_items, item_capacity;
-    fy_summary_task        *tasks;
-    size_t                  n_tasks, task_capacity;
+    size_t n_items, item_capacity;
+    fy_summary_task *tasks;
+    size_t n_tasks, task_capacity;
 };
 
 /* The whole world's batches as far as they are read: the one that a summary must be of. */
 typedef struct fy_announced {
     const ferry_scheduled_batches *batches; /* NULL: nothing was announced */
-    size_t                         at;
+    size_t at;
 } fy_announced;
 
 /* What a summary may hold, equal on all ranks. */

@@ -18,14 +18,14 @@ static bool is_in_place(const fy_registry *registry, const fy_target *target)
 /* Before any peer is told that it may write. */
 void fy_targets_begin(ferry_service *service)
 {
-    fy_registry *registry   = &service->registry;
-    service->exec->version  = ++service->n_begun;
+    fy_registry *registry = &service->registry;
+    service->exec->version = ++service->n_begun;
     service->exec->is_whole = false;
     for (size_t i = 0; i < registry->n_targets; i++) {
         fy_target *target = &registry->targets[i];
-        target->missing   = 0;
+        target->missing = 0;
         if (target->bytes > 0 && is_in_place(registry, target)) {
-            target->state   = FERRY_TENSOR_TORN;
+            target->state = FERRY_TENSOR_TORN;
             target->version = service->n_begun;
         }
     }
@@ -36,9 +36,9 @@ static void miss(fy_registry *registry, const fy_lane *lane, size_t from_item, b
     for (size_t i = from_item; i < lane->n_items; i++) {
         const fy_item *item = &lane->items[i];
         for (uint32_t p = 0; p < item->n_parts; p++) {
-            const fy_part_of *part    = &lane->parts[item->first_part + p];
-            uint32_t          receive = is_local ? part->place : part->end;
-            const fy_end     *end     = &registry->receives.items[receive];
+            const fy_part_of *part = &lane->parts[item->first_part + p];
+            uint32_t receive = is_local ? part->place : part->end;
+            const fy_end *end = &registry->receives.items[receive];
             registry->targets[registry->held[end->held].destination].missing += part->bytes;
         }
     }
@@ -55,7 +55,7 @@ static void count_missing(ferry_service *service)
 
 void fy_targets_miss(ferry_service *service)
 {
-    service->exec->version  = ++service->n_begun;
+    service->exec->version = ++service->n_begun;
     service->exec->is_whole = false;
     for (size_t i = 0; i < service->registry.n_targets; i++) {
         service->registry.targets[i].missing = 0;
@@ -69,8 +69,8 @@ static void swap_buffers(fy_registry *registry)
         fy_held *held = &registry->held[i];
         if (held->back.base != NULL) {
             ferry_buffer front = held->front;
-            held->front        = held->back;
-            held->back         = front;
+            held->front = held->back;
+            held->back = front;
         }
     }
 }
@@ -78,7 +78,7 @@ static void swap_buffers(fy_registry *registry)
 /* The version is whole everywhere. */
 static void commit(ferry_service *service)
 {
-    service->version        = service->n_begun;
+    service->version = service->n_begun;
     service->exec->is_whole = true;
     if (swaps(service)) {
         swap_buffers(&service->registry);
@@ -88,7 +88,7 @@ static void commit(ferry_service *service)
 
 static void make_valid(ferry_service *service, fy_target *target)
 {
-    target->state   = FERRY_TENSOR_VALID;
+    target->state = FERRY_TENSOR_VALID;
     target->version = service->n_begun;
     target->missing = 0;
 }
@@ -129,14 +129,14 @@ ferry_status ferry_service_destination_at(const ferry_service *service, uint64_t
                        "ferry_service_destination_count");
     }
     const fy_registry *registry = &service->registry;
-    const fy_target   *target   = &registry->targets[index];
-    ferry_destination  found    = {
-            .name    = registry->names == NULL ? "" : registry->names + target->name,
-            .state   = target->state,
-            .version = target->version,
-            .bytes   = target->bytes,
-            .missing = target->missing,
-            .buffer  = registry->held[target->held].front,
+    const fy_target *target = &registry->targets[index];
+    ferry_destination found = {
+        .name = registry->names == NULL ? "" : registry->names + target->name,
+        .state = target->state,
+        .version = target->version,
+        .bytes = target->bytes,
+        .missing = target->missing,
+        .buffer = registry->held[target->held].front,
     };
     return fy_copy_out(&found, sizeof found, destination_out, "ferry_destination", error);
 }
@@ -157,7 +157,7 @@ uint64_t ferry_service_version(const ferry_service *service)
 static uint64_t whole_version(const ferry_service *service)
 {
     const fy_registry *registry = &service->registry;
-    uint64_t           missing  = 0;
+    uint64_t missing = 0;
     if (service->n_begun == service->version || service->exec == NULL ||
         service->exec->version != service->n_begun) {
         return service->version;
@@ -198,16 +198,16 @@ static bool still_has(const ferry_service *service, uint64_t version)
 static ferry_status least_of(ferry_world *world, uint64_t own, uint64_t *least_out,
                              ferry_error *error)
 {
-    fy_merged    least  = {.value = own, .how = FY_LEAST};
+    fy_merged least = {.value = own, .how = FY_LEAST};
     ferry_status status = fy_merge_numbers(world, &least, 1, error);
-    *least_out          = least.value;
+    *least_out = least.value;
     return status;
 }
 
 static ferry_status recover(ferry_service *service, ferry_world *survivors, uint64_t *version_out,
                             ferry_error *error)
 {
-    uint64_t     whole;
+    uint64_t whole;
     ferry_status status = least_of(survivors, whole_version(service), &whole, error);
     if (status != FERRY_OK) {
         return status;

@@ -6,14 +6,14 @@
 #include <string.h>
 
 typedef struct tensor {
-    const char  *name; /* in the arena */
+    const char *name; /* in the arena */
     ferry_buffer front;
     ferry_buffer back; /* base NULL: there is none */
 } tensor;
 
 struct ferry_tensors {
-    tensor  *items;
-    size_t   n, capacity;
+    tensor *items;
+    size_t n, capacity;
     fy_index index; /* by name */
     fy_arena names;
 };

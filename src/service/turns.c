@@ -26,9 +26,9 @@ enum { SAMPLE_BYTES = 8 * FY_NETWORK_BYTES };
 /* Items of one round on one channel, from the first that has not been dealt with. */
 typedef struct turn {
     fy_channel *channel;
-    uint64_t    round;
-    uint32_t    first;
-    uint32_t    n; /* counted no further than it matters */
+    uint64_t round;
+    uint32_t first;
+    uint32_t n; /* counted no further than it matters */
 } turn;
 
 static bool takes_turns(const fy_channel *channel)
@@ -71,8 +71,8 @@ static turn next_turn(fy_exec *exec, uint64_t least)
 static void grant(ferry_service *service, const turn *its, uint32_t n)
 {
     fy_channel *channel = its->channel;
-    uint32_t    up_to   = its->first + n;
-    bool        is_end  = n == its->n;
+    uint32_t up_to = its->first + n;
+    bool is_end = n == its->n;
     if (up_to >= channel->granted + LEAST_GRANT || (is_end && up_to > channel->granted)) {
         channel->granted = up_to;
         fy_run_signal(service, channel, FY_WORD_TURN,
@@ -82,8 +82,8 @@ static void grant(ferry_service *service, const turn *its, uint32_t n)
 
 void fy_turns_arrived(ferry_service *service, uint64_t bytes)
 {
-    fy_exec *exec   = service->exec;
-    int64_t  now_ns = fy_now_ns();
+    fy_exec *exec = service->exec;
+    int64_t now_ns = fy_now_ns();
     if (exec->window_ns == 0) { /* from the first that comes: before it the run stood still */
         exec->window_ns = now_ns;
         return;
@@ -92,21 +92,21 @@ void fy_turns_arrived(ferry_service *service, uint64_t bytes)
     if (exec->window_bytes < SAMPLE_BYTES) {
         return;
     }
-    int64_t taken_ns   = now_ns - exec->window_ns + 1;
-    double  items      = (double)exec->window_bytes / FY_NETWORK_BYTES;
-    double  wanted     = items * (double)ON_THE_WAY_NS / (double)taken_ns;
-    exec->window       = wanted > FY_MOST_WINDOW    ? FY_MOST_WINDOW
-                         : wanted > FY_LEAST_WINDOW ? (uint32_t)wanted
-                                                    : FY_LEAST_WINDOW;
+    int64_t taken_ns = now_ns - exec->window_ns + 1;
+    double items = (double)exec->window_bytes / FY_NETWORK_BYTES;
+    double wanted = items * (double)ON_THE_WAY_NS / (double)taken_ns;
+    exec->window = wanted > FY_MOST_WINDOW    ? FY_MOST_WINDOW
+                   : wanted > FY_LEAST_WINDOW ? (uint32_t)wanted
+                                              : FY_LEAST_WINDOW;
     exec->window_bytes = 0;
-    exec->window_ns    = now_ns;
+    exec->window_ns = now_ns;
 }
 
 /* The rate holds from run to run, but no sample reaches from one into the next. */
 void fy_turns_begin(fy_exec *exec)
 {
     exec->window_bytes = 0;
-    exec->window_ns    = 0;
+    exec->window_ns = 0;
 }
 
 /*
@@ -115,19 +115,19 @@ void fy_turns_begin(fy_exec *exec)
  */
 void fy_turns_give(ferry_service *service)
 {
-    fy_exec *exec   = service->exec;
+    fy_exec *exec = service->exec;
     uint32_t window = exec->window < FY_LEAST_WINDOW ? FY_LEAST_WINDOW : exec->window;
-    turn     its    = next_turn(exec, 0);
-    bool     more   = its.n <= window;
+    turn its = next_turn(exec, 0);
+    bool more = its.n <= window;
     while (its.channel != NULL) {
         const fy_channel *before = its.channel;
-        bool              whole  = its.n <= window;
+        bool whole = its.n <= window;
         grant(service, &its, whole ? its.n : window);
         if (!more) {
             return;
         }
         more = false;
-        its  = next_turn(exec, its.round + 1);
+        its = next_turn(exec, its.round + 1);
         if (its.channel == before && !whole) {
             return; /* a channel's items come in order */
         }

@@ -47,19 +47,19 @@ void fy_watch_halt(ferry_service *service)
 
 void fy_watch_begin(ferry_service *service)
 {
-    fy_exec *exec     = service->exec;
-    int64_t  deadline = service->world->settings.deadline_ns;
-    uint32_t n        = 0;
+    fy_exec *exec = service->exec;
+    int64_t deadline = service->world->settings.deadline_ns;
+    uint32_t n = 0;
     uint32_t ranks[FY_MOST_WATCHED];
     exec->n_watched = fy_outcome_neighbours(service->world, ranks);
     for (n = 0; n < exec->n_watched; n++) {
-        exec->watched[n] = (fy_watched){.rank     = ranks[n],
+        exec->watched[n] = (fy_watched){.rank = ranks[n],
                                         .heard_ns = exec->begin_ns,
                                         .asked_ns = exec->begin_ns,
                                         .pause_ns = FIRST_ASK_NS};
     }
     exec->told_ns = exec->begin_ns;
-    exec->ask_ns  = deadline / 4;
+    exec->ask_ns = deadline / 4;
 }
 
 static fy_watched *watched_of(fy_exec *exec, uint32_t rank)
@@ -88,10 +88,10 @@ bool fy_watch_has_voted(const ferry_service *service, uint32_t rank)
 
 static void ask(ferry_service *service, uint32_t rank)
 {
-    fy_question question = {.kind   = FY_THING_SERVICE,
+    fy_question question = {.kind = FY_THING_SERVICE,
                             .number = service->work.number,
-                            .run    = service->exec->run,
-                            .tag    = fy_run_tag(service, FY_LETTER_ANSWER)};
+                            .run = service->exec->run,
+                            .tag = fy_run_tag(service, FY_LETTER_ANSWER)};
     service->world->ops->ask(service->world, rank, &question);
 }
 
@@ -101,19 +101,19 @@ static void note_begun(fy_exec *exec, uint32_t number, uint32_t rank, const fy_a
 {
     fy_watched *watched = watched_of(exec, rank);
     fy_channel *channel = fy_channel_of(exec, rank);
-    int64_t     active  = now_ns - answer->age_ns;
-    int64_t     entered = now_ns - answer->since_ns;
+    int64_t active = now_ns - answer->age_ns;
+    int64_t entered = now_ns - answer->since_ns;
     if (watched != NULL) {
-        bool news      = !answer->over || !watched->over;
+        bool news = !answer->over || !watched->over;
         watched->begun = true;
-        watched->over  = answer->over;
+        watched->over = answer->over;
         watched->waits =
             answer->blocked && answer->kind == FY_THING_SERVICE && answer->number == number;
-        active            = answer->over ? now_ns : active;
+        active = answer->over ? now_ns : active;
         watched->heard_ns = news && active > watched->heard_ns ? active : watched->heard_ns;
     }
     if (channel != NULL && !channel->told) {
-        channel->told     = true;
+        channel->told = true;
         channel->heard_ns = entered > exec->begin_ns ? entered : exec->begin_ns;
     }
 }
@@ -122,9 +122,9 @@ static void note_begun(fy_exec *exec, uint32_t number, uint32_t rank, const fy_a
 static void judge_absent(ferry_service *service, uint32_t rank, const fy_answer *answer,
                          int64_t now_ns)
 {
-    ferry_world *world   = service->world;
-    fy_watched  *watched = watched_of(service->exec, rank);
-    char         theirs[FY_JOINT_TEXT_BYTES];
+    ferry_world *world = service->world;
+    fy_watched *watched = watched_of(service->exec, rank);
+    char theirs[FY_JOINT_TEXT_BYTES];
     if (answer->leaves) {
         fy_world_fail(world, FERRY_ERR_PEER_LOST, rank,
                       "rank %u has left the world, and a run of service %u that others have begun "
@@ -151,11 +151,11 @@ static void judge_absent(ferry_service *service, uint32_t rank, const fy_answer 
 
 static void read_letters(ferry_service *service, int64_t now_ns)
 {
-    fy_exec      *exec  = service->exec;
-    ferry_world  *world = service->world;
+    fy_exec *exec = service->exec;
+    ferry_world *world = service->world;
     unsigned char bytes[FY_ANSWER_BYTES];
-    size_t        n_bytes;
-    uint32_t      from;
+    size_t n_bytes;
+    uint32_t from;
     while (world->ops->take(world, FERRY_ANY_RANK, fy_run_tag(service, FY_LETTER_HALT), bytes,
                             sizeof bytes, &n_bytes, &from)) {
         exec->halted = exec->halted || exec->status == FERRY_OK;
@@ -208,12 +208,12 @@ static void say_late(ferry_service *service, const fy_watched *watched, int64_t 
  */
 static void check_neighbour(ferry_service *service, const fy_watched *watched, int64_t now_ns)
 {
-    fy_exec *exec     = service->exec;
-    int64_t  deadline = service->world->settings.deadline_ns;
-    int64_t  entry_ns = service->world->settings.entry_ns;
-    bool     is_late  = watched->begun ? now_ns - watched->heard_ns > deadline
-                                       : entry_ns >= 0 && now_ns - exec->begin_ns > entry_ns;
-    char     text[FERRY_ERROR_BYTES];
+    fy_exec *exec = service->exec;
+    int64_t deadline = service->world->settings.deadline_ns;
+    int64_t entry_ns = service->world->settings.entry_ns;
+    bool is_late = watched->begun ? now_ns - watched->heard_ns > deadline
+                                  : entry_ns >= 0 && now_ns - exec->begin_ns > entry_ns;
+    char text[FERRY_ERROR_BYTES];
     if (!is_late || !is_owing(service, watched)) {
         return;
     }
@@ -251,8 +251,8 @@ static void ask_neighbour(ferry_service *service, fy_watched *watched, int64_t n
 /* Any change of a channel's words. */
 static uint64_t words_of(const ferry_service *service, uint32_t number)
 {
-    char    *base = ferry_region_base(service->control);
-    uint64_t sum  = 0;
+    char *base = ferry_region_base(service->control);
+    uint64_t sum = 0;
     for (uint32_t w = 0; w < FY_WORD_HALT; w++) {
         sum = sum * 31 + atomic_load(fy_word_at(base, fy_word_offset(number, w)));
     }
@@ -267,13 +267,13 @@ static bool is_awaited(const fy_channel *channel)
 
 static void check_channel(ferry_service *service, uint32_t number, int64_t now_ns, bool asks)
 {
-    fy_exec    *exec     = service->exec;
-    fy_channel *channel  = &exec->channels[number];
-    int64_t     deadline = service->world->settings.deadline_ns;
-    int64_t     entry_ns = service->world->settings.entry_ns;
-    uint64_t    words    = words_of(service, number);
+    fy_exec *exec = service->exec;
+    fy_channel *channel = &exec->channels[number];
+    int64_t deadline = service->world->settings.deadline_ns;
+    int64_t entry_ns = service->world->settings.entry_ns;
+    uint64_t words = words_of(service, number);
     if (words != channel->seen) {
-        channel->seen     = words;
+        channel->seen = words;
         channel->heard_ns = now_ns;
     }
     if (!is_awaited(channel)) {
@@ -300,12 +300,12 @@ static void check_channel(ferry_service *service, uint32_t number, int64_t now_n
  */
 void fy_watch_testify(ferry_service *service)
 {
-    fy_exec          *exec   = service->exec;
+    fy_exec *exec = service->exec;
     const fy_channel *silent = NULL;
     for (uint32_t c = 0; c < exec->n_channels; c++) {
-        const fy_channel *channel    = &exec->channels[c];
-        bool              is_earlier = silent == NULL || channel->heard_ns < silent->heard_ns;
-        silent                       = is_awaited(channel) && is_earlier ? channel : silent;
+        const fy_channel *channel = &exec->channels[c];
+        bool is_earlier = silent == NULL || channel->heard_ns < silent->heard_ns;
+        silent = is_awaited(channel) && is_earlier ? channel : silent;
     }
     int64_t silent_ns = silent == NULL ? 0 : fy_now_ns() - silent->heard_ns;
     if (silent_ns > service->world->settings.deadline_ns / 2) {
@@ -340,7 +340,7 @@ static void forgive(fy_exec *exec, int64_t now_ns)
 static void check_channels(ferry_service *service, int64_t now_ns)
 {
     fy_exec *exec = service->exec;
-    bool     asks = now_ns - exec->told_ns > exec->ask_ns;
+    bool asks = now_ns - exec->told_ns > exec->ask_ns;
     if (asks) {
         exec->told_ns = now_ns;
         exec->ask_ns *= 2;
@@ -366,9 +366,9 @@ static void pulse(ferry_service *service, int64_t now_ns)
 
 void fy_watch_tick(ferry_service *service)
 {
-    fy_exec *exec     = service->exec;
-    int64_t  now_ns   = fy_now_ns();
-    int64_t  deadline = service->world->settings.deadline_ns;
+    fy_exec *exec = service->exec;
+    int64_t now_ns = fy_now_ns();
+    int64_t deadline = service->world->settings.deadline_ns;
     atomic_store_explicit(&service->work.active_ns, now_ns, memory_order_relaxed);
     if (now_ns - exec->tick_ns < tick_interval(service) || exec->outcome.phase == FY_PHASE_OVER) {
         return;

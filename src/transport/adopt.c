@@ -31,7 +31,7 @@ static bool can_have(const ferry_transport *transport, const ferry_transport *el
         return false;
     }
     const fy_engine *from = elder->engines[its].table;
-    const fy_engine *to   = transport->engines[own].table;
+    const fy_engine *to = transport->engines[own].table;
     return to->adopt != NULL && from->adopt != NULL && strcmp(from->name, to->name) == 0;
 }
 
@@ -47,14 +47,14 @@ static void link_region(ferry_region *region, ferry_transport *transport)
         region->next->link = &region->next;
     }
     transport->regions = region;
-    region->transport  = transport;
+    region->transport = transport;
 }
 
 static void move_region(ferry_region *region, ferry_transport *transport)
 {
     ferry_transport *elder = region->transport;
-    uint32_t         maker = is_made(region) ? maker_of(elder) : FY_MOST_ENGINES;
-    void            *made  = maker < FY_MOST_ENGINES ? region->attachments[maker] : NULL;
+    uint32_t maker = is_made(region) ? maker_of(elder) : FY_MOST_ENGINES;
+    void *made = maker < FY_MOST_ENGINES ? region->attachments[maker] : NULL;
     for (uint32_t i = 0; i < elder->n_engines; i++) {
         if (i != maker && fy_region_knows(region, i)) {
             elder->engines[i].table->release(elder->engines[i].state, &region->view,
@@ -64,15 +64,15 @@ static void move_region(ferry_region *region, ferry_transport *transport)
     link_region(region, transport);
     fy_region_move_exposure(region, maker < FY_MOST_ENGINES ? 1u << maker : 0,
                             maker < FY_MOST_ENGINES ? 1u << maker_of(transport) : 0);
-    region->view.id    = transport->next_registered;
+    region->view.id = transport->next_registered;
     region->view.owner = transport->world->rank;
-    region->attached   = 0;
+    region->attached = 0;
     transport->next_registered += 2;
     if (maker < FY_MOST_ENGINES) {
-        uint32_t              own    = maker_of(transport);
+        uint32_t own = maker_of(transport);
         const fy_open_engine *engine = &transport->engines[own];
-        region->attachments[own]     = made;
-        region->attached             = 1u << own;
+        region->attachments[own] = made;
+        region->attached = 1u << own;
         engine->table->adopt(engine->state, &region->view, made);
     }
     /* An engine that does not get to know it reaches it as it reaches plain memory. */
@@ -85,8 +85,8 @@ static void move_region(ferry_region *region, ferry_transport *transport)
 
 void fy_transport_adopt(ferry_transport *transport, ferry_transport *elder)
 {
-    bool          all  = true;
-    bool          can  = can_have(transport, elder);
+    bool all = true;
+    bool can = can_have(transport, elder);
     ferry_region *next = NULL;
     for (ferry_region *region = elder->regions; region != NULL; region = next) {
         next = region->next;

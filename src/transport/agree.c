@@ -20,12 +20,12 @@ ferry_status fy_votes_gather(ferry_world *world, const fy_vote *vote, fy_votes *
                              ferry_error *error)
 {
     size_t sentence_bytes = vote->status == FERRY_OK ? 0 : strlen(vote->own->message);
-    size_t n_bytes        = sizeof(vote_head) + vote->n_bytes + sentence_bytes;
+    size_t n_bytes = sizeof(vote_head) + vote->n_bytes + sentence_bytes;
 
     vote_head head = {.status = (uint32_t)vote->status, .n_bytes = (uint32_t)vote->n_bytes};
 
     unsigned char *message = fy_alloc(n_bytes, 1);
-    const void    *sent    = &no_memory;
+    const void *sent = &no_memory;
     if (message == NULL) {
         n_bytes = sizeof no_memory;
     } else {
@@ -38,9 +38,9 @@ ferry_status fy_votes_gather(ferry_world *world, const fy_vote *vote, fy_votes *
         }
         sent = message;
     }
-    const void   *all;
+    const void *all;
     const size_t *lengths;
-    ferry_status  status = ferry_world_all_gather_v(world, sent, n_bytes, &all, &lengths, error);
+    ferry_status status = ferry_world_all_gather_v(world, sent, n_bytes, &all, &lengths, error);
     fy_free(message);
     if (status == FERRY_OK) {
         *votes_out =
@@ -73,15 +73,15 @@ ferry_status fy_votes_status(const fy_votes *votes, ferry_error *error)
 {
     const unsigned char *at = votes->all;
     for (uint32_t rank = 0; rank < votes->n_ranks; rank++) {
-        size_t    length = votes->lengths[rank];
-        vote_head head   = read_head(at, length);
+        size_t length = votes->lengths[rank];
+        vote_head head = read_head(at, length);
         if (head.status != FERRY_OK) {
-            size_t      used       = sizeof head + head.n_bytes;
-            int         n_chars    = length > used ? (int)(length - used) : 0;
-            const char *sentence   = n_chars > 0 ? (const char *)at + used
-                                                 : ferry_status_text((ferry_status)head.status);
-            char        prefix[32] = "";
-            n_chars                = n_chars > 0 ? n_chars : (int)strlen(sentence);
+            size_t used = sizeof head + head.n_bytes;
+            int n_chars = length > used ? (int)(length - used) : 0;
+            const char *sentence = n_chars > 0 ? (const char *)at + used
+                                               : ferry_status_text((ferry_status)head.status);
+            char prefix[32] = "";
+            n_chars = n_chars > 0 ? n_chars : (int)strlen(sentence);
             if (!names_rank(sentence, n_chars)) {
                 snprintf(prefix, sizeof prefix, "rank %u: ", rank);
             }
@@ -99,27 +99,27 @@ const void *fy_votes_next(const fy_votes *votes, uint32_t rank, size_t *at_inout
         return NULL;
     }
     const unsigned char *message = votes->all + *at_inout;
-    *n_bytes_out                 = read_head(message, votes->lengths[rank]).n_bytes;
+    *n_bytes_out = read_head(message, votes->lengths[rank]).n_bytes;
     *at_inout += votes->lengths[rank];
     return message + sizeof(vote_head);
 }
 
 ferry_status fy_agree(ferry_world *world, ferry_status status, ferry_error *error)
 {
-    ferry_error  here;
+    ferry_error here;
     ferry_error *own = error == NULL ? &here : error;
     if (status != FERRY_OK && error == NULL) {
         fy_fail(own, status, "%s", ferry_status_text(status));
     }
-    fy_vote      vote = {.status = status, .own = own};
-    fy_votes     votes;
+    fy_vote vote = {.status = status, .own = own};
+    fy_votes votes;
     ferry_status gathered = fy_votes_gather(world, &vote, &votes, error);
     return gathered != FERRY_OK ? gathered : fy_votes_status(&votes, error);
 }
 
 ferry_status fy_merge_numbers(ferry_world *world, fy_merged *numbers, size_t n, ferry_error *error)
 {
-    uint64_t    own[FY_MOST_MERGED];
+    uint64_t own[FY_MOST_MERGED];
     const void *all = NULL;
     for (size_t i = 0; i < n; i++) {
         own[i] = numbers[i].value;
@@ -127,7 +127,7 @@ ferry_status fy_merge_numbers(ferry_world *world, fy_merged *numbers, size_t n, 
     ferry_status status = ferry_world_all_gather(world, own, n * sizeof own[0], &all, error);
     for (size_t at = 0; status == FERRY_OK && at < n * ferry_world_n_ranks(world); at++) {
         fy_merged *number = &numbers[at % n];
-        uint64_t   its;
+        uint64_t its;
         memcpy(&its, (const char *)all + at * sizeof its, sizeof its);
         if (number->how == FY_LEAST ? its < number->value : its > number->value) {
             number->value = its;

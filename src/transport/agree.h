@@ -12,17 +12,17 @@
  * fared, with its sentence in *own, and some bytes.
  */
 typedef struct fy_vote {
-    ferry_status       status;
-    const ferry_error *own;   /* read only where status is not FERRY_OK */
-    const void        *bytes; /* for the others; may be nothing */
-    size_t             n_bytes;
+    ferry_status status;
+    const ferry_error *own; /* read only where status is not FERRY_OK */
+    const void *bytes;      /* for the others; may be nothing */
+    size_t n_bytes;
 } fy_vote;
 
 /* What the ranks brought; valid until the next collective call of the world. */
 typedef struct fy_votes {
     const unsigned char *all;
-    const size_t        *lengths;
-    uint32_t             n_ranks;
+    const size_t *lengths;
+    uint32_t n_ranks;
 } fy_votes;
 
 /* Everybody's votes; an error is the world's. */

@@ -17,7 +17,7 @@ uint32_t fy_transport_capabilities(ferry_transport *transport, uint32_t peer)
         return 0;
     }
     const fy_open_engine *engine = fy_engine_for(transport, peer);
-    uint32_t              can    = engine->table->capabilities(engine->state, peer);
+    uint32_t can = engine->table->capabilities(engine->state, peer);
     return can == UINT32_MAX ? 0 : can;
 }
 
@@ -67,7 +67,7 @@ static ferry_status attach(ferry_transport *transport, uint32_t peer, bool write
                            const struct iovec *here, size_t n_here, const struct iovec *there,
                            size_t n_there, ferry_error *error)
 {
-    uint64_t ours   = 0;
+    uint64_t ours = 0;
     uint64_t theirs = 0;
     if (!is_other(transport, peer)) {
         return fy_fail(error, FERRY_ERR_MISUSE,
@@ -80,7 +80,7 @@ static ferry_status attach(ferry_transport *transport, uint32_t peer, bool write
                        peer, n_here, (unsigned long long)ours, n_there, (unsigned long long)theirs);
     }
     const fy_open_engine *engine = fy_engine_for(transport, peer);
-    ferry_status          status = fy_transport_state(transport, error);
+    ferry_status status = fy_transport_state(transport, error);
     if (status == FERRY_OK && engine->table->attach_pieces == NULL) {
         status =
             fy_fail(error, FERRY_ERR_UNSUPPORTED,

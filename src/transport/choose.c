@@ -38,8 +38,8 @@ static ferry_status refuse(const char *text, const char *element, size_t length,
 
 ferry_status fy_choice_parse(const char *text, fy_choice *choice_out, ferry_error *error)
 {
-    fy_choice   choice = {.n_engines = 0};
-    const char *at     = text;
+    fy_choice choice = {.n_engines = 0};
+    const char *at = text;
     if (strlen(text) >= sizeof choice.chain) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "the name of a transport has %zu characters; at most %d are allowed",
@@ -47,7 +47,7 @@ ferry_status fy_choice_parse(const char *text, fy_choice *choice_out, ferry_erro
     }
     while (choice.n_engines == 0) {
         size_t length = strcspn(at, ":");
-        bool   last   = at[length] == '\0';
+        bool last = at[length] == '\0';
         size_t engine = fy_engine_find(at, length);
         if (last && engine < FY_N_ENGINES) {
             choice.engines[choice.n_engines++] = engine;

@@ -11,9 +11,9 @@ enum { FY_ENGINES_BYTES = 256 };
 
 /* The text "trace:delay=200us:ucx", taken apart. */
 typedef struct fy_choice {
-    char     chain[FY_ENGINES_BYTES]; /* the wrappers, "" for none */
+    char chain[FY_ENGINES_BYTES]; /* the wrappers, "" for none */
     uint32_t n_engines;
-    size_t   engines[FY_MOST_ENGINES]; /* indices of the registry: the local one first */
+    size_t engines[FY_MOST_ENGINES]; /* indices of the registry: the local one first */
 } fy_choice;
 
 /*

@@ -25,8 +25,8 @@ struct fy_host {
     uint32_t abi; /* FY_ENGINE_ABI */
     uint32_t rank;
     uint32_t n_ranks;
-    int64_t  deadline_ns;
-    void    *world; /* a ferry_world: engines inside the library may use it as such */
+    int64_t deadline_ns;
+    void *world; /* a ferry_world: engines inside the library may use it as such */
 
     bool (*same_node)(const fy_host *host, uint32_t peer);
     /* Everybody's bytes, concatenated, with their lengths; collective; valid until the next. */
@@ -58,19 +58,19 @@ struct fy_host {
  * ones an id of their owner's. An imported region has its owner's id and key.
  */
 typedef enum fy_region_kind {
-    FY_REGION_SYMMETRIC  = 0,
+    FY_REGION_SYMMETRIC = 0,
     FY_REGION_REGISTERED = 1,
-    FY_REGION_IMPORTED   = 2,
+    FY_REGION_IMPORTED = 2,
 } fy_region_kind;
 
 typedef struct fy_region_view {
-    uint32_t    kind;  /* fy_region_kind */
-    uint32_t    owner; /* of an imported one; else this rank */
-    uint64_t    id;    /* symmetric: even and equal on all ranks; registered: odd */
-    void       *base;  /* own part; of an imported one the owner's address, never to be read */
-    uint64_t    bytes; /* of a rank's part */
-    const void *key;   /* imported: the engine's piece of the key; else NULL */
-    size_t      key_bytes;
+    uint32_t kind;   /* fy_region_kind */
+    uint32_t owner;  /* of an imported one; else this rank */
+    uint64_t id;     /* symmetric: even and equal on all ranks; registered: odd */
+    void *base;      /* own part; of an imported one the owner's address, never to be read */
+    uint64_t bytes;  /* of a rank's part */
+    const void *key; /* imported: the engine's piece of the key; else NULL */
+    size_t key_bytes;
 } fy_region_view;
 
 /* The longest piece of a key that one engine may write. */
@@ -79,10 +79,10 @@ enum { FY_ENGINE_KEY_BYTES = 192 };
 /* A signal's target, resolved: region is symmetric and offset checked. */
 typedef struct fy_signal_view {
     const fy_region_view *region;
-    void                 *attachment; /* the engine's, of that region */
-    uint64_t              offset;
-    uint64_t              value;
-    uint32_t              op; /* ferry_signal_op */
+    void *attachment; /* the engine's, of that region */
+    uint64_t offset;
+    uint64_t value;
+    uint32_t op; /* ferry_signal_op */
 } fy_signal_view;
 
 /*
@@ -91,7 +91,7 @@ typedef struct fy_signal_view {
  * Operations to this rank itself never reach an engine.
  */
 typedef struct fy_engine {
-    uint32_t    abi; /* FY_ENGINE_ABI */
+    uint32_t abi; /* FY_ENGINE_ABI */
     const char *name;
     const char *summary; /* one line */
 

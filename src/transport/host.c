@@ -98,18 +98,18 @@ static void log_line(ferry_log_level level, const char *line)
 
 fy_host fy_host_of(ferry_world *world)
 {
-    return (fy_host){.abi         = FY_ENGINE_ABI,
-                     .rank        = world->rank,
-                     .n_ranks     = world->n_ranks,
+    return (fy_host){.abi = FY_ENGINE_ABI,
+                     .rank = world->rank,
+                     .n_ranks = world->n_ranks,
                      .deadline_ns = world->settings.deadline_ns,
-                     .world       = world,
-                     .same_node   = same_node,
-                     .all_gather  = all_gather,
-                     .wait        = wait,
-                     .state       = state,
-                     .lost        = lost,
-                     .ring        = ring,
-                     .watch       = watch,
-                     .unwatch     = unwatch,
-                     .log         = log_line};
+                     .world = world,
+                     .same_node = same_node,
+                     .all_gather = all_gather,
+                     .wait = wait,
+                     .state = state,
+                     .lost = lost,
+                     .ring = ring,
+                     .watch = watch,
+                     .unwatch = unwatch,
+                     .log = log_line};
 }

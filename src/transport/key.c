@@ -45,9 +45,9 @@ static ferry_status add_pieces(const ferry_region *region, unsigned char *key, k
         if (engine->table->export_key == NULL || !fy_region_knows(region, i)) {
             continue;
         }
-        unsigned char *at      = key + head->n_bytes;
-        size_t         n_bytes = 0;
-        ferry_status   status =
+        unsigned char *at = key + head->n_bytes;
+        size_t n_bytes = 0;
+        ferry_status status =
             engine->table->export_key(engine->state, &region->view, region->attachments[i],
                                       at + sizeof(piece_head), &n_bytes, error);
         if (status != FERRY_OK) {
@@ -71,15 +71,15 @@ ferry_status ferry_region_export(const ferry_region *region, void *key, size_t *
                        "places for the key and its length");
     }
     unsigned char all[FERRY_KEY_BYTES] = {0};
-    key_head      head                 = {.magic    = KEY_MAGIC,
-                                          .version  = KEY_VERSION,
-                                          .n_bytes  = sizeof head,
-                                          .owner    = region->view.owner,
-                                          .identity = region->transport->identity,
-                                          .id       = region->view.id,
-                                          .base     = (uintptr_t)region->view.base,
-                                          .bytes    = region->view.bytes};
-    ferry_status  status               = add_pieces(region, all, &head, error);
+    key_head head = {.magic = KEY_MAGIC,
+                     .version = KEY_VERSION,
+                     .n_bytes = sizeof head,
+                     .owner = region->view.owner,
+                     .identity = region->transport->identity,
+                     .id = region->view.id,
+                     .base = (uintptr_t)region->view.base,
+                     .bytes = region->view.bytes};
+    ferry_status status = add_pieces(region, all, &head, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -164,7 +164,7 @@ static ferry_status check_own(const ferry_transport *transport, const key_head *
 static ferry_status take_piece(const unsigned char *key, const key_head *head, uint32_t engine,
                                ferry_region *region, ferry_error *error)
 {
-    size_t at  = sizeof *head;
+    size_t at = sizeof *head;
     size_t end = head->n_bytes - sizeof(uint64_t);
     for (uint32_t i = 0; i < head->n_pieces; i++) {
         piece_head piece;
@@ -178,7 +178,7 @@ static ferry_status take_piece(const unsigned char *key, const key_head *head, u
         }
         if (piece.engine == engine) {
             memcpy(region->key, key + at, piece.n_bytes);
-            region->view.key       = region->key;
+            region->view.key = region->key;
             region->view.key_bytes = piece.n_bytes;
         }
         at += piece.n_bytes;
@@ -199,8 +199,8 @@ ferry_status ferry_region_import(ferry_transport *transport, const void *key, si
                        "ferry_region_import needs a transport, a key and a place for the region");
     }
     ferry_region *region = NULL;
-    key_head      head   = {0};
-    ferry_status  status = read_head(key, n_bytes, &head, error);
+    key_head head = {0};
+    ferry_status status = read_head(key, n_bytes, &head, error);
     if (status == FERRY_OK) {
         status = check_head(transport, &head, error);
     }
@@ -216,12 +216,12 @@ ferry_status ferry_region_import(ferry_transport *transport, const void *key, si
     if (status != FERRY_OK) {
         return status;
     }
-    uint32_t index     = transport->engine_of[head.owner];
+    uint32_t index = transport->engine_of[head.owner];
     region->view.owner = head.owner;
-    region->view.id    = head.id;
-    region->view.base  = (void *)(uintptr_t)head.base;
+    region->view.id = head.id;
+    region->view.base = (void *)(uintptr_t)head.base;
     region->view.bytes = head.bytes;
-    status             = take_piece(key, &head, index, region, error);
+    status = take_piece(key, &head, index, region, error);
     if (status == FERRY_OK && !fy_is_self(transport, head.owner)) {
         status = fy_region_attach(region, index, error);
     }

@@ -22,7 +22,7 @@ static ferry_status furnish(ferry_region *region, ferry_error *error)
         }
     }
     ferry_status status = fy_pages_alloc_checked(region->view.bytes, &region->view.base, error);
-    region->pages       = status == FERRY_OK;
+    region->pages = status == FERRY_OK;
     return status;
 }
 
@@ -35,15 +35,15 @@ ferry_status ferry_memory_alloc(ferry_transport *transport, uint64_t bytes,
                        "the buffer");
     }
     ferry_region *region = NULL;
-    ferry_status  status = fy_transport_state(transport, error);
+    ferry_status status = fy_transport_state(transport, error);
     if (status == FERRY_OK) {
         status = fy_region_new(transport, FY_REGION_REGISTERED, &region, error);
     }
     if (status != FERRY_OK) {
         return status;
     }
-    region->memory     = true;
-    region->view.id    = transport->next_registered;
+    region->memory = true;
+    region->view.id = transport->next_registered;
     region->view.bytes = bytes;
     transport->next_registered += 2;
     status = furnish(region, error);
@@ -54,7 +54,7 @@ ferry_status ferry_memory_alloc(ferry_transport *transport, uint64_t bytes,
         fy_region_destroy(region);
         return status;
     }
-    *buffer_out              = ferry_buffer_of(region->view.base, bytes);
+    *buffer_out = ferry_buffer_of(region->view.base, bytes);
     buffer_out->registration = region;
     return FERRY_OK;
 }

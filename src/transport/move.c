@@ -11,10 +11,10 @@
 
 /* One call, before it is checked. */
 typedef struct move {
-    const char         *what; /* "put", "get" */
-    uint32_t            peer;
-    ferry_region       *region;
-    uint64_t            offset;
+    const char *what; /* "put", "get" */
+    uint32_t peer;
+    ferry_region *region;
+    uint64_t offset;
     const ferry_buffer *buffer;
 } move;
 
@@ -60,7 +60,7 @@ static ferry_status check_buffer(const ferry_transport *transport, const char *w
     if (its == NULL) {
         return FERRY_OK;
     }
-    uintptr_t base  = (uintptr_t)buffer->base;
+    uintptr_t base = (uintptr_t)buffer->base;
     uintptr_t first = (uintptr_t)its->view.base;
     if (its->transport != transport || its->view.kind == FY_REGION_IMPORTED || base < first ||
         base - first > its->view.bytes || buffer->bytes > its->view.bytes - (base - first)) {
@@ -162,16 +162,16 @@ static ferry_status put(ferry_transport *transport, const move *call, const ferr
     if (call->buffer->bytes == 0 && signal == NULL) {
         return FERRY_OK;
     }
-    uint32_t              index  = transport->engine_of[call->peer];
+    uint32_t index = transport->engine_of[call->peer];
     const fy_open_engine *engine = &transport->engines[index];
-    void                 *known  = call->region->attachments[index];
-    fy_signal_view        view;
+    void *known = call->region->attachments[index];
+    fy_signal_view view;
     if (signal != NULL) {
-        view = (fy_signal_view){.region     = &signal->region->view,
+        view = (fy_signal_view){.region = &signal->region->view,
                                 .attachment = signal->region->attachments[index],
-                                .offset     = signal->offset,
-                                .value      = signal->value,
-                                .op         = signal->op};
+                                .offset = signal->offset,
+                                .value = signal->value,
+                                .op = signal->op};
     }
     ferry_status status = engine->table->put(engine->state, call->peer, &call->region->view, known,
                                              call->offset, call->buffer->base, call->buffer->bytes,
@@ -213,7 +213,7 @@ ferry_status ferry_get(ferry_transport *transport, uint32_t peer, ferry_region *
         copy_here(target->base, (const char *)region->view.base + offset, target->bytes);
         return FERRY_OK;
     }
-    uint32_t              index  = transport->engine_of[peer];
+    uint32_t index = transport->engine_of[peer];
     const fy_open_engine *engine = &transport->engines[index];
     if (engine->table->get == NULL) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED, "engine %s cannot fetch bytes: put them",

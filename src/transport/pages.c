@@ -102,14 +102,14 @@ void fy_pages_gather(void *base, uint64_t bytes)
 
 ferry_status fy_pages_fill(void *base, uint64_t bytes, int fd, ferry_error *error)
 {
-    ferry_status status       = FERRY_OK;
-    bool         can_populate = true;
-    char         what[64];
+    ferry_status status = FERRY_OK;
+    bool can_populate = true;
+    char what[64];
     snprintf(what, sizeof what, "memory of %llu bytes", (unsigned long long)bytes);
     for (uint64_t at = 0; at < bytes && status == FERRY_OK; at += STEP_BYTES) {
-        char    *step       = (char *)base + at;
+        char *step = (char *)base + at;
         uint64_t step_bytes = fy_min(STEP_BYTES, bytes - at);
-        status              = fy_room_check(bytes - at, what, error);
+        status = fy_room_check(bytes - at, what, error);
         if (status == FERRY_OK && at == 0) {
             can_populate = fy_pages_can_populate(base);
         }
@@ -130,8 +130,8 @@ ferry_status fy_pages_fill(void *base, uint64_t bytes, int fd, ferry_error *erro
 static void *map(uint64_t bytes)
 {
     uint64_t spare = bytes >= FY_HUGE_BYTES ? FY_HUGE_BYTES : 0;
-    char    *all   = mmap(NULL, (size_t)(bytes + spare), PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *all = mmap(NULL, (size_t)(bytes + spare), PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (all == MAP_FAILED || spare == 0) {
         return all;
     }
@@ -164,9 +164,9 @@ static ferry_status reach(uint64_t bytes, void **base_out, uint64_t *rounded_out
 
 ferry_status fy_pages_alloc(uint64_t bytes, void **base_out, ferry_error *error)
 {
-    uint64_t     rounded = 0;
-    void        *base    = NULL;
-    ferry_status status  = reach(bytes, &base, &rounded, error);
+    uint64_t rounded = 0;
+    void *base = NULL;
+    ferry_status status = reach(bytes, &base, &rounded, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -184,9 +184,9 @@ ferry_status fy_pages_alloc(uint64_t bytes, void **base_out, ferry_error *error)
 
 ferry_status fy_pages_alloc_checked(uint64_t bytes, void **base_out, ferry_error *error)
 {
-    uint64_t     rounded = 0;
-    void        *base    = NULL;
-    ferry_status status  = reach(bytes, &base, &rounded, error);
+    uint64_t rounded = 0;
+    void *base = NULL;
+    ferry_status status = reach(bytes, &base, &rounded, error);
     if (status != FERRY_OK) {
         return status;
     }

@@ -18,7 +18,7 @@ uint64_t fy_page_bytes(void);
 
 /* Private memory of whole pages: zero, and every page is there. */
 ferry_status fy_pages_alloc(uint64_t bytes, void **base_out, ferry_error *error);
-void         fy_pages_free(void *base, uint64_t bytes); /* NULL is allowed */
+void fy_pages_free(void *base, uint64_t bytes); /* NULL is allowed */
 /* The same, and nothing will lie at these addresses again: who writes there gets an error. */
 void fy_pages_bar(void *base, uint64_t bytes);
 
@@ -27,7 +27,7 @@ void fy_pages_bar(void *base, uint64_t bytes);
  * cannot do that: false from fy_pages_can_populate, and FERRY_OK without effect.
  */
 ferry_status fy_pages_populate(void *base, uint64_t bytes, ferry_error *error);
-bool         fy_pages_can_populate(void *base);
+bool fy_pages_can_populate(void *base);
 
 /* The same in huge pages, where the kernel can. Best effort: what is missing comes page by page. */
 void fy_pages_gather(void *base, uint64_t bytes);

@@ -17,16 +17,16 @@ ferry_status fy_region_new(ferry_transport *transport, fy_region_kind kind,
     if (region == NULL) {
         return fy_fail_no_memory(error, "a region");
     }
-    region->view.kind  = kind;
+    region->view.kind = kind;
     region->view.owner = transport->world->rank;
-    region->transport  = transport;
-    region->next       = transport->regions;
-    region->link       = &transport->regions;
+    region->transport = transport;
+    region->next = transport->regions;
+    region->link = &transport->regions;
     if (region->next != NULL) {
         region->next->link = &region->next;
     }
     transport->regions = region;
-    *region_out        = region;
+    *region_out = region;
     return FERRY_OK;
 }
 
@@ -58,7 +58,7 @@ void fy_region_destroy(ferry_region *region)
 ferry_status fy_region_attach(ferry_region *region, uint32_t index, ferry_error *error)
 {
     const fy_open_engine *engine = &region->transport->engines[index];
-    ferry_status          status =
+    ferry_status status =
         engine->table->attach(engine->state, &region->view, &region->attachments[index], error);
     if (status == FERRY_OK) {
         region->attached |= 1u << index;
@@ -76,7 +76,7 @@ ferry_status fy_region_attach(ferry_region *region, uint32_t index, ferry_error 
  */
 static ferry_status check_room(const ferry_world *world, uint64_t bytes, ferry_error *error)
 {
-    bool     asks    = world->threads ? world->rank == 0 : world->local_rank == 0;
+    bool asks = world->threads ? world->rank == 0 : world->local_rank == 0;
     uint32_t n_parts = world->threads ? world->n_ranks : world->n_local_ranks;
     uint64_t part;
     uint64_t all;
@@ -96,15 +96,15 @@ static ferry_status check_room(const ferry_world *world, uint64_t bytes, ferry_e
 /* All ranks ask for the same length, and none has found a reason against it. */
 static ferry_status compare_lengths(ferry_world *world, const fy_vote *vote, ferry_error *error)
 {
-    fy_votes     votes;
+    fy_votes votes;
     ferry_status status = fy_votes_gather(world, vote, &votes, error);
     if (status != FERRY_OK) {
         return status;
     }
-    uint32_t    first_rank = FERRY_ANY_RANK;
-    uint64_t    first      = 0;
-    size_t      at         = 0;
-    size_t      n_bytes;
+    uint32_t first_rank = FERRY_ANY_RANK;
+    uint64_t first = 0;
+    size_t at = 0;
+    size_t n_bytes;
     const void *bytes;
     for (uint32_t rank = 0; (bytes = fy_votes_next(&votes, rank, &at, &n_bytes)) != NULL; rank++) {
         uint64_t its;
@@ -114,7 +114,7 @@ static ferry_status compare_lengths(ferry_world *world, const fy_vote *vote, fer
         memcpy(&its, bytes, sizeof its);
         if (first_rank == FERRY_ANY_RANK) {
             first_rank = rank;
-            first      = its;
+            first = its;
         }
         if (its != first) {
             return fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -130,8 +130,8 @@ static ferry_status compare_lengths(ferry_world *world, const fy_vote *vote, fer
 static ferry_status furnish(ferry_region *region, ferry_error *error)
 {
     ferry_transport *transport = region->transport;
-    uint32_t         allocator = 0;
-    ferry_status     status    = FERRY_OK;
+    uint32_t allocator = 0;
+    ferry_status status = FERRY_OK;
     while (allocator < transport->n_engines && transport->engines[allocator].table->alloc == NULL) {
         allocator++;
     }
@@ -143,7 +143,7 @@ static ferry_status furnish(ferry_region *region, ferry_error *error)
             region->attached |= 1u << allocator;
         }
     } else {
-        status        = fy_pages_alloc(region->view.bytes, &region->view.base, error);
+        status = fy_pages_alloc(region->view.bytes, &region->view.base, error);
         region->pages = status == FERRY_OK;
     }
     for (uint32_t i = 0; status == FERRY_OK && i < transport->n_engines; i++) {
@@ -157,10 +157,10 @@ static ferry_status furnish(ferry_region *region, ferry_error *error)
 static ferry_status alloc_symmetric(ferry_transport *transport, uint64_t bytes,
                                     ferry_region **region_out, ferry_error *error)
 {
-    ferry_world  *world  = transport->world;
+    ferry_world *world = transport->world;
     ferry_region *region = NULL;
-    ferry_error   why    = {.message = ""};
-    ferry_status  status = fy_transport_state(transport, error);
+    ferry_error why = {.message = ""};
+    ferry_status status = fy_transport_state(transport, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -173,11 +173,11 @@ static ferry_status alloc_symmetric(ferry_transport *transport, uint64_t bytes,
         status = fy_region_new(transport, FY_REGION_SYMMETRIC, &region, &why);
     }
     fy_vote vote = {.status = status, .own = &why, .bytes = &bytes, .n_bytes = sizeof bytes};
-    status       = compare_lengths(world, &vote, error);
+    status = compare_lengths(world, &vote, error);
     if (status != FERRY_OK) {
         goto out;
     }
-    region->view.id    = transport->next_symmetric;
+    region->view.id = transport->next_symmetric;
     region->view.bytes = bytes;
     transport->next_symmetric += 2;
     status = furnish(region, &why);
@@ -187,7 +187,7 @@ static ferry_status alloc_symmetric(ferry_transport *transport, uint64_t bytes,
         goto out;
     }
     *region_out = region;
-    region      = NULL;
+    region = NULL;
 out:
     fy_region_destroy(region);
     return status;
@@ -212,7 +212,7 @@ void ferry_region_free(ferry_region *region)
         return;
     }
     ferry_transport *transport = region->transport;
-    uint32_t         peer      = FERRY_ANY_RANK;
+    uint32_t peer = FERRY_ANY_RANK;
     /* What is still under way may need the region, here or there. */
     if (region->view.kind == FY_REGION_IMPORTED) {
         peer = region->view.owner;
@@ -252,7 +252,7 @@ static ferry_status check_buffer(const ferry_buffer *buffer, ferry_error *error)
 ferry_status fy_region_announce(ferry_region *region, ferry_error *error)
 {
     for (uint32_t i = 0; i < region->transport->n_engines; i++) {
-        ferry_error  why;
+        ferry_error why;
         ferry_status status =
             fy_region_knows(region, i) ? FERRY_OK : fy_region_attach(region, i, &why);
         if (status != FERRY_OK && status != FERRY_ERR_UNSUPPORTED) {
@@ -271,7 +271,7 @@ ferry_status ferry_region_register(ferry_transport *transport, const ferry_buffe
             "ferry_region_register needs a transport, a buffer and a place for the region");
     }
     ferry_region *region = NULL;
-    ferry_status  status = check_buffer(buffer, error);
+    ferry_status status = check_buffer(buffer, error);
     if (status == FERRY_OK) {
         status = fy_transport_state(transport, error);
     }
@@ -281,8 +281,8 @@ ferry_status ferry_region_register(ferry_transport *transport, const ferry_buffe
     if (status != FERRY_OK) {
         return status;
     }
-    region->view.id    = transport->next_registered;
-    region->view.base  = buffer->base;
+    region->view.id = transport->next_registered;
+    region->view.base = buffer->base;
     region->view.bytes = buffer->bytes;
     transport->next_registered += 2;
     status = fy_region_announce(region, error);
@@ -317,7 +317,7 @@ void *ferry_region_pointer(const ferry_region *region, uint32_t peer)
     if (fy_is_self(region->transport, peer)) {
         return region->view.base;
     }
-    uint32_t              index  = region->transport->engine_of[peer];
+    uint32_t index = region->transport->engine_of[peer];
     const fy_open_engine *engine = &region->transport->engines[index];
     if (engine->table->pointer == NULL) {
         return NULL;

@@ -8,16 +8,16 @@
 
 /* An engine is part of the library, or a plugin of its name. */
 typedef struct entry {
-    const char      *name;
-    const char      *summary;
+    const char *name;
+    const char *summary;
     const fy_engine *table; /* NULL: a plugin */
 } entry;
 
 static const entry entries[FY_N_ENGINES] = {
     [FY_ENGINE_INPROC] = {"inproc", "threads of one process", &fy_inproc_engine},
-    [FY_ENGINE_SHM]    = {"shm", "processes of one node: mapped memory, and cross-memory attach",
-                          &fy_shm_engine},
-    [FY_ENGINE_UCX]    = {"ucx", "nodes of a network: RDMA or TCP through UCX", NULL},
+    [FY_ENGINE_SHM] = {"shm", "processes of one node: mapped memory, and cross-memory attach",
+                       &fy_shm_engine},
+    [FY_ENGINE_UCX] = {"ucx", "nodes of a network: RDMA or TCP through UCX", NULL},
 };
 
 const char *fy_engine_name(size_t index)
@@ -38,7 +38,7 @@ size_t fy_engine_find(const char *name, size_t length)
 static ferry_status load(const char *name, const fy_engine **engine_out, ferry_error *error)
 {
     fy_plugin_fn function;
-    const char  *path;
+    const char *path;
     ferry_status status = fy_plugin_load(name, FY_ENGINE_PLUGIN_SYMBOL, &function, &path, error);
     if (status != FERRY_OK) {
         return status;
@@ -92,7 +92,7 @@ ferry_status ferry_engine_at(size_t index, const char **name_out, const char **s
     }
     if (available_out != NULL || why_not_out != NULL) {
         const fy_engine *table;
-        bool             available = fy_engine_get(index, &table, &why) == FERRY_OK;
+        bool available = fy_engine_get(index, &table, &why) == FERRY_OK;
         if (available_out != NULL) {
             *available_out = available;
         }

@@ -12,8 +12,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-static pthread_mutex_t  lock = PTHREAD_MUTEX_INITIALIZER; /* of the list */
-static ferry_region    *exposed_regions;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the list */
+static ferry_region *exposed_regions;
 static _Atomic uint32_t n_exposed;
 
 /* A bit beside those of engines, which goes with the region wherever it goes. */
@@ -26,12 +26,12 @@ static _Atomic uint32_t n_exposed;
 static ferry_status revoke_region(ferry_region *region, unsigned engines, ferry_error *error)
 {
     ferry_transport *transport = region->transport;
-    ferry_status     worst     = FERRY_OK;
+    ferry_status worst = FERRY_OK;
     for (uint32_t i = 0; i < transport->n_engines; i++) {
         const fy_open_engine *engine = &transport->engines[i];
-        bool                  asked  = (engines >> i & 1u) != 0 && fy_region_knows(region, i);
+        bool asked = (engines >> i & 1u) != 0 && fy_region_knows(region, i);
         if (asked && engine->table->revoke != NULL) {
-            ferry_error  why;
+            ferry_error why;
             ferry_status status =
                 engine->table->revoke(engine->state, &region->view, region->attachments[i], &why);
             if (status != FERRY_OK && worst != FERRY_ERR_UNSUPPORTED) {
@@ -47,7 +47,7 @@ static void expose(ferry_region *region, unsigned engines)
     pthread_mutex_lock(&lock);
     if (region->exposed == 0) {
         region->next_exposed = exposed_regions;
-        exposed_regions      = region;
+        exposed_regions = region;
         atomic_fetch_add(&n_exposed, 1);
     }
     region->exposed |= engines;
@@ -58,7 +58,7 @@ static void unlist(ferry_region *region)
 {
     for (ferry_region **link = &exposed_regions; *link != NULL; link = &(*link)->next_exposed) {
         if (*link == region) {
-            *link           = region->next_exposed;
+            *link = region->next_exposed;
             region->exposed = 0;
             atomic_fetch_sub(&n_exposed, 1);
             return;
@@ -98,7 +98,7 @@ bool fy_region_is_exposed_for_good(const ferry_region *region)
 void fy_transport_part(void *context, const bool *may_live)
 {
     ferry_transport *transport = context;
-    unsigned         engines   = 0;
+    unsigned engines = 0;
     for (uint32_t rank = 0; rank < transport->world->n_ranks; rank++) {
         engines |= may_live[rank] ? 1u << transport->engine_of[rank] : 0;
     }
@@ -107,7 +107,7 @@ void fy_transport_part(void *context, const bool *may_live)
     }
     fy_transport_withdraw(transport);
     for (ferry_region *region = transport->regions; region != NULL; region = region->next) {
-        ferry_error  why;
+        ferry_error why;
         ferry_status status = region->view.kind == FY_REGION_IMPORTED
                                   ? FERRY_OK
                                   : revoke_region(region, engines, &why);
@@ -122,7 +122,7 @@ void fy_transport_part(void *context, const bool *may_live)
 
 static bool overlaps(const ferry_region *region, const void *base, uint64_t bytes)
 {
-    uintptr_t its   = (uintptr_t)region->view.base;
+    uintptr_t its = (uintptr_t)region->view.base;
     uintptr_t first = (uintptr_t)base;
     return first < its + region->view.bytes && its < first + bytes;
 }

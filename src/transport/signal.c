@@ -28,11 +28,11 @@ ferry_status fy_word_check(const ferry_transport *transport, const ferry_region 
 
 /* What a rank waits for. */
 typedef struct expectation {
-    ferry_transport  *transport;
+    ferry_transport *transport;
     _Atomic uint64_t *word;
-    ferry_compare     compare;
-    uint64_t          value;
-    uint64_t          seen;
+    ferry_compare compare;
+    uint64_t value;
+    uint64_t seen;
 } expectation;
 
 static bool holds(uint64_t seen, ferry_compare compare, uint64_t value)
@@ -55,7 +55,7 @@ static bool holds(uint64_t seen, ferry_compare compare, uint64_t value)
 static bool look(void *context)
 {
     expectation *wait = context;
-    wait->seen        = atomic_load(wait->word);
+    wait->seen = atomic_load(wait->word);
     if (holds(wait->seen, wait->compare, wait->value)) {
         return true;
     }
@@ -137,11 +137,11 @@ ferry_status ferry_signal_wait(ferry_transport *transport, ferry_region *region,
     if (status != FERRY_OK) {
         return status;
     }
-    expectation wait     = {.transport = transport,
-                            .word      = fy_word_at(region->view.base, offset),
-                            .compare   = compare,
-                            .value     = value};
-    int64_t     limit_ns = limit_of(transport->world, limit_seconds);
+    expectation wait = {.transport = transport,
+                        .word = fy_word_at(region->view.base, offset),
+                        .compare = compare,
+                        .value = value};
+    int64_t limit_ns = limit_of(transport->world, limit_seconds);
     if (!look(&wait)) {
         status = limit_ns == 0
                      ? FERRY_ERR_TIMEOUT

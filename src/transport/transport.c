@@ -24,7 +24,7 @@
 typedef struct proposal {
     uint64_t identity;
     uint64_t number;
-    char     text[FY_ENGINES_BYTES]; /* "" for the best of each pair */
+    char text[FY_ENGINES_BYTES]; /* "" for the best of each pair */
 } proposal;
 
 static uint64_t make_identity(void)
@@ -62,16 +62,16 @@ static const char *describe(const char *text)
 static ferry_status compare(ferry_world *world, const fy_vote *vote, proposal *agreed_out,
                             ferry_error *error)
 {
-    fy_votes     votes;
+    fy_votes votes;
     ferry_status status = fy_votes_gather(world, vote, &votes, error);
     if (status != FERRY_OK) {
         return status;
     }
-    uint32_t    first_rank = FERRY_ANY_RANK;
-    proposal    first      = {.identity = 0};
-    uint64_t    number     = 0;
-    size_t      at         = 0;
-    size_t      n_bytes;
+    uint32_t first_rank = FERRY_ANY_RANK;
+    proposal first = {.identity = 0};
+    uint64_t number = 0;
+    size_t at = 0;
+    size_t n_bytes;
     const void *bytes;
     for (uint32_t rank = 0; (bytes = fy_votes_next(&votes, rank, &at, &n_bytes)) != NULL; rank++) {
         proposal its;
@@ -80,10 +80,10 @@ static ferry_status compare(ferry_world *world, const fy_vote *vote, proposal *a
         }
         memcpy(&its, bytes, sizeof its);
         its.text[sizeof its.text - 1] = '\0';
-        number                        = its.number > number ? its.number : number;
+        number = its.number > number ? its.number : number;
         if (first_rank == FERRY_ANY_RANK) {
             first_rank = rank;
-            first      = its;
+            first = its;
         }
         if (strcmp(first.text, its.text) != 0) {
             return fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -94,7 +94,7 @@ static ferry_status compare(ferry_world *world, const fy_vote *vote, proposal *a
     }
     status = fy_votes_status(&votes, error);
     if (status == FERRY_OK) {
-        *agreed_out        = first;
+        *agreed_out = first;
         agreed_out->number = number;
         fy_thing_settle(world, FY_THING_TRANSPORT, (uint32_t)number);
     }
@@ -105,15 +105,15 @@ static ferry_status open_engine(ferry_transport *transport, const fy_choice *cho
                                 const fy_engine *table, ferry_error *error)
 {
     fy_open_engine *engine = &transport->engines[transport->n_engines];
-    ferry_error     why    = {.message = ""};
-    ferry_status    mine;
+    ferry_error why = {.message = ""};
+    ferry_status mine;
     engine->host = fy_host_of(transport->world);
     if (choice->chain[0] != '\0') {
         mine =
             fy_wrap_open(choice->chain, table, &engine->host, &engine->table, &engine->state, &why);
     } else {
         engine->table = table;
-        mine          = table->open(&engine->host, &engine->state, &why);
+        mine = table->open(&engine->host, &engine->state, &why);
     }
     /* Counted from here on, so that it is closed whatever the others say. */
     transport->n_engines += mine == FERRY_OK;
@@ -126,8 +126,8 @@ static ferry_status open_engine(ferry_transport *transport, const fy_choice *cho
 
 static void log_choice(const ferry_transport *transport)
 {
-    const ferry_world *world                    = transport->world;
-    uint32_t           n_peers[FY_MOST_ENGINES] = {0};
+    const ferry_world *world = transport->world;
+    uint32_t n_peers[FY_MOST_ENGINES] = {0};
     if (!fy_log_enabled(FERRY_LOG_INFO)) {
         return;
     }
@@ -145,7 +145,7 @@ static ferry_status make_transport(ferry_world *world, const fy_choice *choice,
                                    ferry_error *error)
 {
     ferry_transport *transport = fy_alloc_zeroed(1, sizeof *transport);
-    uint8_t         *engine_of = fy_alloc_zeroed(world->n_ranks, sizeof *engine_of);
+    uint8_t *engine_of = fy_alloc_zeroed(world->n_ranks, sizeof *engine_of);
     if (transport == NULL || engine_of == NULL) {
         fy_free(transport);
         fy_free(engine_of);
@@ -155,13 +155,13 @@ static ferry_status make_transport(ferry_world *world, const fy_choice *choice,
         engine_of[peer] = (uint8_t)fy_choice_of(choice, world, peer);
     }
     fy_world_retain(world);
-    *transport     = (ferry_transport){.references      = 1,
-                                       .world           = world,
-                                       .engine_of       = engine_of,
-                                       .identity        = agreed->identity,
-                                       .number          = (uint32_t)agreed->number,
-                                       .next_symmetric  = 2,
-                                       .next_registered = 1};
+    *transport = (ferry_transport){.references = 1,
+                                   .world = world,
+                                   .engine_of = engine_of,
+                                   .identity = agreed->identity,
+                                   .number = (uint32_t)agreed->number,
+                                   .next_symmetric = 2,
+                                   .next_registered = 1};
     *transport_out = transport;
     return FERRY_OK;
 }
@@ -169,16 +169,16 @@ static ferry_status make_transport(ferry_world *world, const fy_choice *choice,
 static ferry_status open_transport(ferry_world *world, const char *engines,
                                    ferry_transport **transport_out, ferry_error *error)
 {
-    fy_choice        choice                  = {.n_engines = 0};
+    fy_choice choice = {.n_engines = 0};
     const fy_engine *tables[FY_MOST_ENGINES] = {NULL};
-    ferry_error      why                     = {.message = ""};
-    proposal         agreed                  = {.identity = 0};
-    proposal         mine                    = {.identity = make_identity(),
-                                                .number   = fy_thing_propose(world, FY_THING_TRANSPORT)};
-    ferry_transport *transport               = NULL;
+    ferry_error why = {.message = ""};
+    proposal agreed = {.identity = 0};
+    proposal mine = {.identity = make_identity(),
+                     .number = fy_thing_propose(world, FY_THING_TRANSPORT)};
+    ferry_transport *transport = NULL;
 
-    fy_vote vote        = {.own = &why, .bytes = &mine, .n_bytes = sizeof mine};
-    vote.status         = propose(world, engines, &mine, &choice, tables, &why);
+    fy_vote vote = {.own = &why, .bytes = &mine, .n_bytes = sizeof mine};
+    vote.status = propose(world, engines, &mine, &choice, tables, &why);
     ferry_status status = compare(world, &vote, &agreed, error);
     if (status != FERRY_OK) {
         return status;
@@ -196,7 +196,7 @@ static ferry_status open_transport(ferry_world *world, const char *engines,
     transport->parting = (fy_parting){.part = fy_transport_part, .context = transport};
     fy_world_add_parting(world, &transport->parting);
     *transport_out = transport;
-    transport      = NULL;
+    transport = NULL;
 out:
     ferry_transport_close(transport);
     return status;
@@ -234,7 +234,7 @@ void ferry_transport_close(ferry_transport *transport)
         fy_open_engine *engine = &transport->engines[--transport->n_engines];
         engine->table->close(engine->state);
     }
-    ferry_world     *world = transport->world;
+    ferry_world *world = transport->world;
     ferry_transport *elder = transport->elder;
     fy_free(transport->engine_of);
     fy_free(transport);
@@ -252,8 +252,8 @@ ferry_status ferry_transport_peer(const ferry_transport *transport, uint32_t pee
                        peer);
     }
     const fy_open_engine *engine = &transport->engines[transport->engine_of[peer]];
-    const char           *name   = engine->table->name;
-    uint32_t              can    = FERRY_CAN_REMOTE_USER_MEMORY | FERRY_CAN_PEER_POINTER |
+    const char *name = engine->table->name;
+    uint32_t can = FERRY_CAN_REMOTE_USER_MEMORY | FERRY_CAN_PEER_POINTER |
                    FERRY_CAN_TARGET_PROGRESS | FERRY_CAN_GET;
     if (fy_is_self(transport, peer)) {
         name = "self";
@@ -311,10 +311,10 @@ ferry_status fy_transport_try_flush(ferry_transport *transport, uint32_t *peer_o
     ferry_status status = fy_transport_state(transport, error);
     for (uint32_t i = 0; status == FERRY_OK && i < transport->n_engines; i++) {
         const fy_open_engine *engine = &transport->engines[i];
-        *peer_out                    = FERRY_ANY_RANK;
-        status                       = engine->table->try_flush != NULL
-                                           ? engine->table->try_flush(engine->state, peer_out, error)
-                                           : engine->table->flush(engine->state, FERRY_ANY_RANK, error);
+        *peer_out = FERRY_ANY_RANK;
+        status = engine->table->try_flush != NULL
+                     ? engine->table->try_flush(engine->state, peer_out, error)
+                     : engine->table->flush(engine->state, FERRY_ANY_RANK, error);
     }
     return status;
 }
@@ -326,7 +326,7 @@ int64_t fy_transport_sleep_ns(const ferry_transport *transport)
         const fy_open_engine *engine = &transport->engines[i];
         if (engine->table->sleep_ns != NULL) {
             int64_t its = engine->table->sleep_ns(engine->state);
-            least       = its < least ? its : least;
+            least = its < least ? its : least;
         }
     }
     return least;

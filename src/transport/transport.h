@@ -24,37 +24,37 @@ enum { FY_MOST_ENGINES = 2 };
 /* An engine after open, with the wrappers around it. */
 typedef struct fy_open_engine {
     const fy_engine *table;
-    void            *state;
-    fy_host          host;
+    void *state;
+    fy_host host;
 } fy_open_engine;
 
 struct ferry_transport {
     _Atomic uint32_t references;
-    ferry_world     *world; /* retained */
-    uint32_t         n_engines;
-    fy_open_engine   engines[FY_MOST_ENGINES];
-    uint8_t         *engine_of; /* by peer: its engine's index */
-    uint64_t         identity;  /* the same on all ranks; a key of another transport is refused */
-    uint32_t         number;    /* in its world, the same on all ranks */
-    uint64_t         next_symmetric;
-    uint64_t         next_registered;
-    ferry_region    *regions; /* all that are not freed */
-    fy_parting       parting; /* from the world, when it shrinks: see revoke.c */
-    ferry_transport *elder;   /* that this one goes on from, if it still has memory; retained */
+    ferry_world *world; /* retained */
+    uint32_t n_engines;
+    fy_open_engine engines[FY_MOST_ENGINES];
+    uint8_t *engine_of; /* by peer: its engine's index */
+    uint64_t identity;  /* the same on all ranks; a key of another transport is refused */
+    uint32_t number;    /* in its world, the same on all ranks */
+    uint64_t next_symmetric;
+    uint64_t next_registered;
+    ferry_region *regions;  /* all that are not freed */
+    fy_parting parting;     /* from the world, when it shrinks: see revoke.c */
+    ferry_transport *elder; /* that this one goes on from, if it still has memory; retained */
 };
 
 struct ferry_region {
-    fy_region_view   view;
+    fy_region_view view;
     ferry_transport *transport;
-    ferry_region    *next;
-    ferry_region   **link;         /* what points to this region */
-    bool             memory;       /* registered, and its memory goes with it */
-    bool             pages;        /* the library allocated the memory itself */
-    ferry_region    *next_exposed; /* see revoke.c */
-    unsigned         exposed;      /* to ranks of these engines */
-    unsigned         attached;     /* bit i: engine i knows the region */
-    void            *attachments[FY_MOST_ENGINES];
-    unsigned char    key[FY_ENGINE_KEY_BYTES]; /* of an imported region */
+    ferry_region *next;
+    ferry_region **link;        /* what points to this region */
+    bool memory;                /* registered, and its memory goes with it */
+    bool pages;                 /* the library allocated the memory itself */
+    ferry_region *next_exposed; /* see revoke.c */
+    unsigned exposed;           /* to ranks of these engines */
+    unsigned attached;          /* bit i: engine i knows the region */
+    void *attachments[FY_MOST_ENGINES];
+    unsigned char key[FY_ENGINE_KEY_BYTES]; /* of an imported region */
 };
 
 static inline bool fy_is_self(const ferry_transport *transport, uint32_t peer)
@@ -82,8 +82,8 @@ bool fy_transport_work(ferry_transport *transport);
  * whether a peer takes more without that. try_flush goes on with a flush of everything: FERRY_OK
  * when it has ended, FERRY_ERR_TIMEOUT, without a sentence, where *peer_out has not answered yet.
  */
-void         fy_transport_hurry(ferry_transport *transport, bool hurries);
-bool         fy_transport_has_room(ferry_transport *transport, uint32_t peer);
+void fy_transport_hurry(ferry_transport *transport, bool hurries);
+bool fy_transport_has_room(ferry_transport *transport, uint32_t peer);
 ferry_status fy_transport_try_flush(ferry_transport *transport, uint32_t *peer_out,
                                     ferry_error *error);
 

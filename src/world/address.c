@@ -19,12 +19,12 @@
 ferry_status fy_address_parse(const char *text, size_t n_bytes, char host_out[FY_HOST_BYTES],
                               char port_out[FY_PORT_BYTES], ferry_error *error)
 {
-    const char *host     = text;
-    const char *colon    = memrchr(text, ':', n_bytes);
-    size_t      length   = colon == NULL ? 0 : (size_t)(colon - text);
-    size_t      n_digits = colon == NULL ? 0 : n_bytes - length - 1;
-    size_t      digit    = 0;
-    long        port     = 0;
+    const char *host = text;
+    const char *colon = memrchr(text, ':', n_bytes);
+    size_t length = colon == NULL ? 0 : (size_t)(colon - text);
+    size_t n_digits = colon == NULL ? 0 : n_bytes - length - 1;
+    size_t digit = 0;
+    long port = 0;
     while (digit < n_digits && digit < 6 && colon[1 + digit] >= '0' && colon[1 + digit] <= '9') {
         port = port * 10 + (colon[1 + digit++] - '0');
     }
@@ -58,8 +58,8 @@ ferry_status fy_address_resolve(const char *host, const char *port, struct addri
                                 ferry_error *error)
 {
     struct addrinfo hints = {
-        .ai_flags    = AI_NUMERICSERV | (host == NULL ? AI_PASSIVE : 0),
-        .ai_family   = AF_UNSPEC,
+        .ai_flags = AI_NUMERICSERV | (host == NULL ? AI_PASSIVE : 0),
+        .ai_family = AF_UNSPEC,
         .ai_socktype = SOCK_STREAM,
     };
     int reason = getaddrinfo(host, port, &hints, list_out);
@@ -75,7 +75,7 @@ ferry_status fy_address_resolve(const char *host, const char *port, struct addri
 static struct sockaddr_storage unmapped(const struct sockaddr_storage *address)
 {
     struct sockaddr_storage copy = *address;
-    struct sockaddr_in6     six;
+    struct sockaddr_in6 six;
     memcpy(&six, address, sizeof six);
     if (address->ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&six.sin6_addr)) {
         struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = six.sin6_port};
@@ -89,10 +89,10 @@ static struct sockaddr_storage unmapped(const struct sockaddr_storage *address)
 void fy_address_text(const struct sockaddr_storage *address, bool with_port, char *text,
                      size_t text_bytes)
 {
-    char                    host[INET6_ADDRSTRLEN + 1 + IF_NAMESIZE];
-    char                    port[FY_PORT_BYTES];
+    char host[INET6_ADDRSTRLEN + 1 + IF_NAMESIZE];
+    char port[FY_PORT_BYTES];
     struct sockaddr_storage plain = unmapped(address);
-    socklen_t               bytes =
+    socklen_t bytes =
         plain.ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
     if (plain.ss_family != AF_INET && plain.ss_family != AF_INET6) {
         snprintf(text, text_bytes, "%s", with_port ? "a unix socket" : "");
@@ -158,10 +158,10 @@ static ferry_status fail_to_listen(const char *host, uint16_t port, int reason, 
 /* Every address: a socket for IPv6 takes IPv4 too; where there is no IPv6, one for IPv4. */
 static int listen_everywhere(uint16_t port)
 {
-    struct sockaddr_in6 six  = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
-    struct sockaddr_in  four = {.sin_family = AF_INET, .sin_port = htons(port)};
-    struct addrinfo     item = {
-            .ai_family = AF_INET6, .ai_addr = (struct sockaddr *)&six, .ai_addrlen = sizeof six};
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
+    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons(port)};
+    struct addrinfo item = {
+        .ai_family = AF_INET6, .ai_addr = (struct sockaddr *)&six, .ai_addrlen = sizeof six};
     int fd = listening_socket(&item);
     if (fd < 0 && (errno == EAFNOSUPPORT || errno == EADDRNOTAVAIL)) {
         item = (struct addrinfo){
@@ -173,7 +173,7 @@ static int listen_everywhere(uint16_t port)
 
 static ferry_status listen_on_host(const char *host, uint16_t port, int *fd_out, ferry_error *error)
 {
-    char             digits[FY_PORT_BYTES];
+    char digits[FY_PORT_BYTES];
     struct addrinfo *list = NULL;
     snprintf(digits, sizeof digits, "%u", port);
     ferry_status status = fy_address_resolve(host, digits, &list, error);
@@ -193,7 +193,7 @@ static ferry_status listen_on_host(const char *host, uint16_t port, int *fd_out,
 
 static uint16_t port_of(const struct sockaddr_storage *address)
 {
-    struct sockaddr_in  four;
+    struct sockaddr_in four;
     struct sockaddr_in6 six;
     memcpy(&four, address, sizeof four);
     memcpy(&six, address, sizeof six);
@@ -204,11 +204,11 @@ ferry_status fy_listen(const char *host, uint16_t port, int *fd_out, uint16_t *p
                        ferry_error *error)
 {
     struct sockaddr_storage address = {0};
-    socklen_t               length  = sizeof address;
-    int                     fd      = -1;
-    ferry_status            status  = FERRY_OK;
+    socklen_t length = sizeof address;
+    int fd = -1;
+    ferry_status status = FERRY_OK;
     if (host == NULL) {
-        fd     = listen_everywhere(port);
+        fd = listen_everywhere(port);
         status = fd < 0 ? fail_to_listen(NULL, port, errno, error) : FERRY_OK;
     } else {
         status = listen_on_host(host, port, &fd, error);
@@ -221,7 +221,7 @@ ferry_status fy_listen(const char *host, uint16_t port, int *fd_out, uint16_t *p
         close(fd);
         return status;
     }
-    *fd_out   = fd;
+    *fd_out = fd;
     *port_out = port_of(&address);
     return FERRY_OK;
 }
@@ -239,7 +239,7 @@ static enum reach reach_of(const struct ifaddrs *item)
     }
     if (item->ifa_addr->sa_family == AF_INET) {
         const struct sockaddr_in *four = (const struct sockaddr_in *)(const void *)item->ifa_addr;
-        uint32_t                  bits = ntohl(four->sin_addr.s_addr);
+        uint32_t bits = ntohl(four->sin_addr.s_addr);
         return bits >> 24 == 127 ? REACH_LOOPBACK : bits >> 16 == 0xa9fe ? REACH_LINK : REACH_IPV4;
     }
     if (item->ifa_addr->sa_family == AF_INET6) {

@@ -13,9 +13,9 @@ enum { PROTOCOL_VERSION = 1 };
 
 /* First in every hashed text, so that what was made for one purpose fits no other. */
 enum purpose {
-    PURPOSE_PROOF   = 0x10, /* the role is added */
+    PURPOSE_PROOF = 0x10,   /* the role is added */
     PURPOSE_SESSION = 0x20, /* the role is added */
-    PURPOSE_HEADER  = 0x30,
+    PURPOSE_HEADER = 0x30,
     PURPOSE_PAYLOAD = 0x40,
 };
 
@@ -28,7 +28,7 @@ enum {
     STEP_VERDICT, /* of the server, to the client */
     STEP_DONE,
 
-    VERDICT_REFUSED  = 0,
+    VERDICT_REFUSED = 0,
     VERDICT_ACCEPTED = 1,
 
     PROOF_BYTES = 4 + FY_AUTH_PROOF_BYTES,
@@ -39,7 +39,7 @@ static_assert((int)FY_REPLY_BYTES <= (int)FY_HELLO_BYTES, "every step fits the a
 
 enum {
     HANDSHAKE_TEXT_BYTES = 1 + 2 * FY_AUTH_NONCE_BYTES + 2 * 4,
-    MESSAGE_TEXT_BYTES   = 1 + 8 + 4 + 4,
+    MESSAGE_TEXT_BYTES = 1 + 8 + 4 + 4,
 };
 
 static_assert(FY_KEY_BYTES >= crypto_generichash_KEYBYTES_MIN &&
@@ -90,7 +90,7 @@ static void hash_handshake(const unsigned char key[FY_KEY_BYTES], unsigned purpo
                            const fy_transcript *transcript, uint32_t server_version,
                            unsigned char *hash_out, size_t hash_bytes)
 {
-    unsigned char  text[HANDSHAKE_TEXT_BYTES];
+    unsigned char text[HANDSHAKE_TEXT_BYTES];
     fy_wire_packer packer = {.bytes = text};
     fy_wire_pack_number(&packer, purpose, 1);
     memcpy(text + packer.used, transcript->nonces, sizeof transcript->nonces);
@@ -138,7 +138,7 @@ void fy_auth_mac_payload(const unsigned char key[FY_KEY_BYTES], uint64_t number,
                          unsigned char mac_out[FY_AUTH_MAC_BYTES])
 {
     crypto_generichash_state state;
-    unsigned char            text[MESSAGE_TEXT_BYTES];
+    unsigned char text[MESSAGE_TEXT_BYTES];
     write_message_text(text, PURPOSE_PAYLOAD, number, type, n_bytes);
     crypto_generichash_init(&state, key, FY_KEY_BYTES, FY_AUTH_MAC_BYTES);
     crypto_generichash_update(&state, text, sizeof text);
@@ -150,17 +150,17 @@ void fy_auth_mac_payload(const unsigned char key[FY_KEY_BYTES], uint64_t number,
 static size_t step_bytes(const fy_handshake *handshake)
 {
     static const size_t bytes[] = {
-        [STEP_HELLO]   = FY_HELLO_BYTES,
-        [STEP_PROOF]   = PROOF_BYTES,
+        [STEP_HELLO] = FY_HELLO_BYTES,
+        [STEP_PROOF] = PROOF_BYTES,
         [STEP_VERDICT] = FY_REPLY_BYTES,
-        [STEP_DONE]    = 0,
+        [STEP_DONE] = 0,
     };
     return bytes[handshake->step];
 }
 
 void fy_handshake_begin(fy_handshake *handshake, fy_role role,
                         const unsigned char key[FY_KEY_BYTES],
-                        unsigned char       hello_out[FY_HELLO_BYTES])
+                        unsigned char hello_out[FY_HELLO_BYTES])
 {
     *handshake = (fy_handshake){.role = role, .step = STEP_HELLO};
     memcpy(handshake->key, key, FY_KEY_BYTES);
@@ -207,9 +207,9 @@ static size_t write_proof(const fy_handshake *handshake, unsigned char *text)
 /* Compares the proof behind a version with what the other side must send. */
 static bool check_proof(fy_handshake *handshake, const unsigned char *text)
 {
-    unsigned char  expected[FY_AUTH_PROOF_BYTES];
-    fy_role        other                  = !handshake->role;
-    fy_wire_reader reader                 = fy_wire_reader_of(text, PROOF_BYTES);
+    unsigned char expected[FY_AUTH_PROOF_BYTES];
+    fy_role other = !handshake->role;
+    fy_wire_reader reader = fy_wire_reader_of(text, PROOF_BYTES);
     handshake->transcript.versions[other] = fy_wire_read_u32(&reader);
     fy_auth_prove(handshake->key, other, &handshake->transcript, expected);
     handshake->proven = fy_auth_equal(expected, reader.bytes, sizeof expected);
@@ -219,7 +219,7 @@ static bool check_proof(fy_handshake *handshake, const unsigned char *text)
 
 static ferry_status check_versions(fy_handshake *handshake, const char *peer, ferry_error *error)
 {
-    uint32_t mine   = handshake->transcript.versions[handshake->role];
+    uint32_t mine = handshake->transcript.versions[handshake->role];
     uint32_t theirs = handshake->transcript.versions[!handshake->role];
     if (mine != theirs) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -244,7 +244,7 @@ static ferry_status take_hello(fy_handshake *handshake, const char *peer, unsign
         return FERRY_OK;
     }
     *reply_bytes_out = write_proof(handshake, reply);
-    handshake->step  = STEP_VERDICT;
+    handshake->step = STEP_VERDICT;
     return FERRY_OK;
 }
 

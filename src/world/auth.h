@@ -27,7 +27,7 @@ typedef enum fy_role {
 /* What both sides have seen of a handshake, by role. */
 typedef struct fy_transcript {
     unsigned char nonces[2][FY_AUTH_NONCE_BYTES];
-    uint32_t      versions[2];
+    uint32_t versions[2];
 } fy_transcript;
 
 /* Before anything else here; from any thread, any number of times. */
@@ -51,10 +51,10 @@ bool fy_auth_equal(const void *a, const void *b, size_t n_bytes);
 enum { FY_HELLO_BYTES = 8 + 1 + FY_AUTH_NONCE_BYTES, FY_REPLY_BYTES = 1 + 4 + FY_AUTH_PROOF_BYTES };
 
 typedef struct fy_handshake {
-    fy_role       role;
-    int           step;    /* what is coming in: 0 hello, 1 proof, 2 verdict; 3: all is done */
-    bool          proven;  /* the other side knows the key, whatever else is wrong */
-    size_t        n_bytes; /* of this step, so far */
+    fy_role role;
+    int step;       /* what is coming in: 0 hello, 1 proof, 2 verdict; 3: all is done */
+    bool proven;    /* the other side knows the key, whatever else is wrong */
+    size_t n_bytes; /* of this step, so far */
     unsigned char bytes[FY_HELLO_BYTES];
     unsigned char key[FY_KEY_BYTES];
     fy_transcript transcript;
@@ -63,7 +63,7 @@ typedef struct fy_handshake {
 /* What to send first to hello_out. fy_auth_wipe the whole when it is over. */
 void fy_handshake_begin(fy_handshake *handshake, fy_role role,
                         const unsigned char key[FY_KEY_BYTES],
-                        unsigned char       hello_out[FY_HELLO_BYTES]);
+                        unsigned char hello_out[FY_HELLO_BYTES]);
 
 /* How many bytes to put to bytes + n_bytes: no more, as what follows is no handshake. 0: done. */
 size_t fy_handshake_wants(const fy_handshake *handshake);
@@ -97,6 +97,6 @@ void fy_auth_mac_payload(const unsigned char key[FY_KEY_BYTES], uint64_t number,
 
 /* The version of the control protocol; the test sets another one for links created from then on. */
 uint32_t fy_auth_version(void);
-void     fy_auth_set_version_for_test(uint32_t version);
+void fy_auth_set_version_for_test(uint32_t version);
 
 #endif

@@ -39,7 +39,7 @@ uint32_t fy_bell_announce(fy_bell *bell)
 
 void fy_bell_sleep(fy_bell *bell, uint32_t seen, int64_t most_ns)
 {
-    struct timespec limit = {.tv_sec  = (time_t)(most_ns / NS_PER_SECOND),
+    struct timespec limit = {.tv_sec = (time_t)(most_ns / NS_PER_SECOND),
                              .tv_nsec = (long)(most_ns % NS_PER_SECOND)};
     if (most_ns != 0) {
         futex(&bell->rings, FUTEX_WAIT, seen, most_ns < 0 ? NULL : &limit);

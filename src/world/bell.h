@@ -32,8 +32,8 @@ void fy_bell_ring(fy_bell *bell);
  * Sleeps until the bell rings after announce, or most_ns have passed (negative: no limit).
  */
 uint32_t fy_bell_announce(fy_bell *bell);
-void     fy_bell_sleep(fy_bell *bell, uint32_t seen, int64_t most_ns);
-void     fy_bell_withdraw(fy_bell *bell);
+void fy_bell_sleep(fy_bell *bell, uint32_t seen, int64_t most_ns);
+void fy_bell_withdraw(fy_bell *bell);
 
 /* The monotonic clock in nanoseconds. */
 int64_t fy_now_ns(void);

@@ -32,7 +32,7 @@ ferry_status fy_board_create(uint32_t n_slots, int *fd_out, fy_board **board_out
                              ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    int          fd     = memfd_create("ferry-board", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int fd = memfd_create("ferry-board", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0 || ftruncate(fd, (off_t)board_bytes(n_slots)) != 0) {
         status = fy_fail(error, FERRY_ERR_NO_MEMORY, "the board of a node could not be made: %s",
                          strerror(errno));
@@ -44,11 +44,11 @@ ferry_status fy_board_create(uint32_t n_slots, int *fd_out, fy_board **board_out
     if (status != FERRY_OK) {
         goto out;
     }
-    (*board_out)->magic   = board_magic;
+    (*board_out)->magic = board_magic;
     (*board_out)->n_slots = n_slots;
     randombytes_buf((*board_out)->id, sizeof(*board_out)->id);
     *fd_out = fd;
-    fd      = -1;
+    fd = -1;
 out:
     if (fd >= 0) {
         close(fd);
@@ -62,7 +62,7 @@ ferry_status fy_board_map(int fd, fy_board **board_out, uint32_t *n_slots_out, f
     if (fstat(fd, &file) != 0 || (size_t)file.st_size < sizeof(fy_board)) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT, "the board of a node has the wrong size");
     }
-    fy_board    *board  = NULL;
+    fy_board *board = NULL;
     ferry_status status = map(fd, (size_t)file.st_size, &board, error);
     if (status != FERRY_OK) {
         return status;
@@ -73,7 +73,7 @@ ferry_status fy_board_map(int fd, fy_board **board_out, uint32_t *n_slots_out, f
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "what was passed is not the board of a node");
     }
-    *board_out   = board;
+    *board_out = board;
     *n_slots_out = n_slots;
     return FERRY_OK;
 }

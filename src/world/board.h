@@ -19,30 +19,30 @@
 
 /* 128 bytes: two cache lines, for processors that fetch in pairs. */
 typedef struct fy_board_slot {
-    fy_bell          bell;
+    fy_bell bell;
     _Atomic uint64_t entered;   /* fy_board_word */
     _Atomic uint32_t pid;       /* 0: not here */
     _Atomic uint64_t pid_space; /* the namespace in which pid is its number */
     _Atomic uint64_t call;      /* which call has entered it, and on what: see fy_joint */
     _Atomic uint64_t object;
-    unsigned char    unused[80];
+    unsigned char unused[80];
 } fy_board_slot;
 _Static_assert(sizeof(fy_board_slot) == 128, "a slot has cache lines of its own");
 
 typedef struct fy_board {
-    uint64_t      magic;
-    uint64_t      id[2]; /* random: ranks that read the same one share memory */
-    uint32_t      n_slots;
-    uint32_t      host; /* the slot of the rank that made it */
+    uint64_t magic;
+    uint64_t id[2]; /* random: ranks that read the same one share memory */
+    uint32_t n_slots;
+    uint32_t host; /* the slot of the rank that made it */
     unsigned char space0[96];
     /* How many ranks have entered barriers, ever; and how many barriers are over. */
     _Atomic uint64_t arrived;
     _Atomic uint64_t marks[2]; /* what ranks have brought to barriers: see collect.c */
-    unsigned char    space1[104];
+    unsigned char space1[104];
     _Atomic uint64_t released;
-    fy_bell          bell; /* of those that wait for a barrier's end */
-    unsigned char    space2[112];
-    fy_board_slot    slots[];
+    fy_bell bell; /* of those that wait for a barrier's end */
+    unsigned char space2[112];
+    fy_board_slot slots[];
 } fy_board;
 _Static_assert(offsetof(fy_board, slots) == 384, "the counters have cache lines of their own");
 
@@ -54,7 +54,7 @@ ferry_status fy_board_create(uint32_t n_slots, int *fd_out, fy_board **board_out
  * length is read here and nowhere else: all who share it can write to it.
  */
 ferry_status fy_board_map(int fd, fy_board **board_out, uint32_t *n_slots_out, ferry_error *error);
-void         fy_board_unmap(fy_board *board, uint32_t n_slots);
+void fy_board_unmap(fy_board *board, uint32_t n_slots);
 
 /* Writes this process's pid and namespace into its slot. */
 void fy_board_sign(fy_board *board, uint32_t slot);

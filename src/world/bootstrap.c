@@ -16,12 +16,12 @@
 enum { CARD_MAGIC = 0x66797231, JOB_BYTES = 2 * FY_KEY_BYTES + 32 };
 
 typedef struct card {
-    uint32_t      magic; /* changes with this struct */
-    uint32_t      rank;
-    uint32_t      n_ranks;
-    uint32_t      status; /* of what this rank did so far */
-    uint32_t      has_secret;
-    char          text[FY_ADDRESSES_BYTES]; /* rank 0's addresses, or the sentence of a failure */
+    uint32_t magic; /* changes with this struct */
+    uint32_t rank;
+    uint32_t n_ranks;
+    uint32_t status; /* of what this rank did so far */
+    uint32_t has_secret;
+    char text[FY_ADDRESSES_BYTES]; /* rank 0's addresses, or the sentence of a failure */
     unsigned char key[FY_KEY_BYTES];
 } card;
 
@@ -39,8 +39,8 @@ static ferry_status check_bootstrap(const ferry_bootstrap *bootstrap, ferry_erro
 
 static void fill_root(card *own, fy_meeting *meeting, const fy_settings *settings)
 {
-    ferry_error  error;
-    uint16_t     port   = 0;
+    ferry_error error;
+    uint16_t port = 0;
     ferry_status status = fy_auth_begin(&error);
     if (status == FERRY_OK) {
         status = fy_listen(NULL, 0, &meeting->listener, &port, &error);
@@ -99,8 +99,8 @@ static void take_root(fy_meeting *meeting, const card *root, const fy_settings *
 {
     memcpy(meeting->addresses, root->text, sizeof meeting->addresses);
     meeting->addresses[sizeof meeting->addresses - 1] = '\0';
-    char   job[JOB_BYTES]                             = "bootstrap ";
-    size_t used                                       = strlen(job);
+    char job[JOB_BYTES] = "bootstrap ";
+    size_t used = strlen(job);
     for (size_t i = 0; i < sizeof root->key; i++) {
         snprintf(job + used + 2 * i, 3, "%02x", root->key[i]);
     }
@@ -115,15 +115,15 @@ ferry_status fy_meet_bootstrap(fy_meeting *meeting, const ferry_bootstrap *boots
     if (status != FERRY_OK) {
         return status;
     }
-    meeting->rank    = bootstrap->rank;
+    meeting->rank = bootstrap->rank;
     meeting->n_ranks = bootstrap->n_ranks;
     if (bootstrap->n_ranks == 1) {
         return FERRY_OK;
     }
-    card  own   = {.magic      = CARD_MAGIC,
-                   .rank       = bootstrap->rank,
-                   .n_ranks    = bootstrap->n_ranks,
-                   .has_secret = settings->secret != NULL};
+    card own = {.magic = CARD_MAGIC,
+                .rank = bootstrap->rank,
+                .n_ranks = bootstrap->n_ranks,
+                .has_secret = settings->secret != NULL};
     card *cards = fy_alloc_zeroed(bootstrap->n_ranks, sizeof *cards);
     if (cards == NULL) {
         return fy_fail_no_memory(error, "what the ranks tell each other");

@@ -40,10 +40,10 @@ static ferry_status join(ferry_status status, fy_meeting *meeting, fy_settings *
         fy_meeting_cleanup(meeting);
         return status;
     }
-    uint32_t     rank  = meeting->rank;
+    uint32_t rank = meeting->rank;
     ferry_world *world = NULL;
-    status             = fy_world_create_processes(meeting, settings, &world, error);
-    meeting->listener  = -1; /* the world took it over */
+    status = fy_world_create_processes(meeting, settings, &world, error);
+    meeting->listener = -1; /* the world took it over */
     fy_meeting_cleanup(meeting);
     if (file != NULL && rank == 0) {
         fy_meet_file_done(file);
@@ -58,7 +58,7 @@ static ferry_status join(ferry_status status, fy_meeting *meeting, fy_settings *
     }
     if (status == FERRY_OK) {
         world->is_being_made = false;
-        *world_out           = world;
+        *world_out = world;
     }
     return status;
 }
@@ -69,15 +69,15 @@ ferry_status ferry_world_create(const ferry_world_options *options, ferry_world 
     if (world_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_world_create needs a place for the world");
     }
-    fy_settings  settings;
+    fy_settings settings;
     ferry_status status = fy_settings_init(&settings, options, error);
     if (status != FERRY_OK) {
         return status;
     }
     /* A copy: others may change the environment while the ranks meet. */
-    const char *set     = fy_config_text("FERRY_RENDEZVOUS");
-    char       *file    = set == NULL ? NULL : fy_strdup(set);
-    fy_meeting  meeting = FY_MEETING_INIT;
+    const char *set = fy_config_text("FERRY_RENDEZVOUS");
+    char *file = set == NULL ? NULL : fy_strdup(set);
+    fy_meeting meeting = FY_MEETING_INIT;
     if (set != NULL && file == NULL) {
         status = fy_fail_no_memory(error, "a world");
     } else {
@@ -97,7 +97,7 @@ ferry_status ferry_world_create_from_file(const char *path, uint32_t rank, uint3
                        "ferry_world_create_from_file needs a path and a place for the world");
     }
     ferry_status status = check_numbers("ferry_world_create_from_file", rank, n_ranks, error);
-    fy_settings  settings;
+    fy_settings settings;
     if (status == FERRY_OK) {
         status = fy_settings_init(&settings, options, error);
     }
@@ -105,16 +105,16 @@ ferry_status ferry_world_create_from_file(const char *path, uint32_t rank, uint3
         return status;
     }
     fy_meeting meeting = FY_MEETING_INIT;
-    status             = fy_meet_file(&meeting, path, rank, n_ranks, &settings, error);
+    status = fy_meet_file(&meeting, path, rank, n_ranks, &settings, error);
     return join(status, &meeting, &settings, path, world_out, error);
 }
 
-ferry_status ferry_world_create_from_bootstrap(const ferry_bootstrap     *bootstrap,
+ferry_status ferry_world_create_from_bootstrap(const ferry_bootstrap *bootstrap,
                                                const ferry_world_options *options,
                                                ferry_world **world_out, ferry_error *error)
 {
     ferry_bootstrap own;
-    ferry_status    status = fy_take_bootstrap(bootstrap, &own, error);
+    ferry_status status = fy_take_bootstrap(bootstrap, &own, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -133,7 +133,7 @@ ferry_status ferry_world_create_from_bootstrap(const ferry_bootstrap     *bootst
         return status;
     }
     fy_meeting meeting = FY_MEETING_INIT;
-    status             = fy_meet_bootstrap(&meeting, &own, &settings, error);
+    status = fy_meet_bootstrap(&meeting, &own, &settings, error);
     return join(status, &meeting, &settings, NULL, world_out, error);
 }
 
@@ -202,9 +202,9 @@ ferry_status ferry_world_all_gather_v(ferry_world *world, const void *bytes, siz
 ferry_status ferry_world_all_gather(ferry_world *world, const void *bytes, size_t n_bytes,
                                     const void **all_out, ferry_error *error)
 {
-    const void   *all;
+    const void *all;
     const size_t *lengths;
-    bool          fine = (bytes != NULL || n_bytes == 0) && all_out != NULL;
+    bool fine = (bytes != NULL || n_bytes == 0) && all_out != NULL;
 
     ferry_status status = begin(world, fine, "ferry_world_all_gather",
                                 ", bytes (or none) and a place for the result", error);
@@ -343,7 +343,7 @@ ferry_status ferry_world_shrink(ferry_world *world, uint32_t min_ranks, ferry_wo
                        min_ranks, world->n_ranks);
     }
     ferry_world *smaller = NULL;
-    status               = fy_failed(world->failure) ? FERRY_OK : refuse_shrink(world, error);
+    status = fy_failed(world->failure) ? FERRY_OK : refuse_shrink(world, error);
     if (status != FERRY_OK) {
         return status;
     }

@@ -12,10 +12,10 @@
 #include <string.h>
 
 enum {
-    FY_ENTERING  = 0, /* on the board: what it enters is being written */
-    FY_JOINED    = 4, /* the last step of making a world: all ranks, no bytes */
-    HEAD_BYTES   = 24 + FY_JOINT_BYTES,
-    CHUNK_BYTES  = FY_LINK_PAYLOAD_BYTES - HEAD_BYTES,
+    FY_ENTERING = 0, /* on the board: what it enters is being written */
+    FY_JOINED = 4,   /* the last step of making a world: all ranks, no bytes */
+    HEAD_BYTES = 24 + FY_JOINT_BYTES,
+    CHUNK_BYTES = FY_LINK_PAYLOAD_BYTES - HEAD_BYTES,
     RECORD_BYTES = 12 /* rank and length, before the bytes */
 };
 
@@ -76,12 +76,12 @@ static void pack_head(const fy_gathering *gathering, uint64_t total, unsigned ch
 static void read_head(fy_wire_reader *reader, uint64_t *number_out, fy_step *step_out,
                       uint64_t *total_out)
 {
-    *number_out            = fy_wire_read_u64(reader);
-    step_out->kind         = fy_wire_read_u32(reader);
-    step_out->root         = fy_wire_read_u32(reader);
-    *total_out             = fy_wire_read_u64(reader);
-    step_out->joint.call   = fy_wire_read_u32(reader);
-    step_out->joint.path   = fy_wire_read_u32(reader);
+    *number_out = fy_wire_read_u64(reader);
+    step_out->kind = fy_wire_read_u32(reader);
+    step_out->root = fy_wire_read_u32(reader);
+    *total_out = fy_wire_read_u64(reader);
+    step_out->joint.call = fy_wire_read_u32(reader);
+    step_out->joint.path = fy_wire_read_u32(reader);
     step_out->joint.object = fy_wire_read_u64(reader);
 }
 
@@ -99,7 +99,7 @@ static uint32_t count_expected(const fy_process *process, uint32_t kind)
     if (kind != FY_BARRIER) {
         return process->n_children;
     }
-    uint32_t n     = 0;
+    uint32_t n = 0;
     uint64_t first = (uint64_t)process->table[process->rank].place.node * FY_TREE_ARITY + 1;
     for (uint64_t node = first; node < first + FY_TREE_ARITY && node < process->n_nodes; node++) {
         n++;
@@ -109,8 +109,8 @@ static uint32_t count_expected(const fy_process *process, uint32_t kind)
 
 static bool agrees(fy_process *process, const fy_conn *conn)
 {
-    const fy_gathering *own  = &process->gathering;
-    const fy_part      *part = &conn->part;
+    const fy_gathering *own = &process->gathering;
+    const fy_part *part = &conn->part;
     if (!own->open || part->number == 0 ||
         (part->number == own->number && fy_step_equal(&part->step, &own->step))) {
         return true;
@@ -142,7 +142,7 @@ static bool children_are_in(fy_process *process)
 static void post_up(fy_process *process)
 {
     const fy_gathering *own = &process->gathering;
-    unsigned char       head[HEAD_BYTES];
+    unsigned char head[HEAD_BYTES];
     pack_head(own, own->own_used, head);
     size_t at = 0;
     do {
@@ -188,17 +188,17 @@ static bool merge(fy_process *process)
 /* Finds every rank's record; false if one is missing, twice there, or malformed. */
 static bool index_records(const fy_process *process, const unsigned char **at, uint64_t *total_out)
 {
-    const fy_gathering *own    = &process->gathering;
-    fy_wire_reader      reader = fy_wire_reader_of(own->own, own->own_used);
-    uint32_t            n_seen = 0;
-    *total_out                 = 0;
+    const fy_gathering *own = &process->gathering;
+    fy_wire_reader reader = fy_wire_reader_of(own->own, own->own_used);
+    uint32_t n_seen = 0;
+    *total_out = 0;
     while (reader.left > 0) {
-        uint32_t rank   = fy_wire_read_u32(&reader);
+        uint32_t rank = fy_wire_read_u32(&reader);
         uint64_t length = fy_wire_read_u64(&reader);
         if (!reader.ok || rank >= process->n_ranks || at[rank] != NULL) {
             return false;
         }
-        at[rank]           = reader.bytes;
+        at[rank] = reader.bytes;
         own->lengths[rank] = (size_t)length;
         n_seen++;
         fy_wire_read_bytes(&reader, (size_t)length);
@@ -214,15 +214,15 @@ static bool index_records(const fy_process *process, const unsigned char **at, u
 static bool assemble(fy_process *process)
 {
     fy_gathering *own = &process->gathering;
-    own->result_used  = 0;
+    own->result_used = 0;
     if (own->step.kind == FY_BARRIER || own->step.kind == FY_JOINED) {
         return true;
     }
-    uint64_t              total = 0;
-    const unsigned char **at    = fy_alloc_zeroed(process->n_ranks, sizeof *at);
-    bool                  done  = at != NULL && index_records(process, at, &total);
+    uint64_t total = 0;
+    const unsigned char **at = fy_alloc_zeroed(process->n_ranks, sizeof *at);
+    bool done = at != NULL && index_records(process, at, &total);
     for (uint32_t r = 0; done && own->step.kind == FY_ALL_GATHER && r < process->n_ranks; r++) {
-        unsigned char  length[8];
+        unsigned char length[8];
         fy_wire_packer packer = {.bytes = length};
         fy_wire_pack_u64(&packer, own->lengths[r]);
         done = append(&own->result, &own->result_used, &own->result_capacity, length, 8);
@@ -243,7 +243,7 @@ static bool assemble(fy_process *process)
 static void finish(fy_process *process)
 {
     fy_gathering *own = &process->gathering;
-    own->open         = false;
+    own->open = false;
     atomic_store(&own->done, own->number);
     fy_bell_ring(process->world->bell);
 }
@@ -288,7 +288,7 @@ bool fy_collect_up(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
     fy_part *part = &conn->part;
     uint64_t number, total;
-    fy_step  step;
+    fy_step step;
     read_head(reader, &number, &step, &total);
     size_t left = reader->left;
     if (!reader->ok || !atomic_load(&process->tabled) || number == 0 || total > most_bytes) {
@@ -296,9 +296,9 @@ bool fy_collect_up(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
     }
     if (part->number == 0) {
         part->number = number;
-        part->step   = step;
-        part->total  = total;
-        part->used   = 0;
+        part->step = step;
+        part->total = total;
+        part->used = 0;
     }
     if (part->number != number || part->total != total || left > total - part->used) {
         return false;
@@ -318,8 +318,8 @@ bool fy_collect_down(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
     (void)conn;
     fy_gathering *own = &process->gathering;
-    uint64_t      number, total;
-    fy_step       step;
+    uint64_t number, total;
+    fy_step step;
     read_head(reader, &number, &step, &total);
     size_t left = reader->left;
     if (!reader->ok || !own->open || !own->sent || number != own->number ||
@@ -349,13 +349,13 @@ static bool is_done(void *context)
 
 static void enter(fy_process *process, uint32_t kind, uint32_t root)
 {
-    fy_gathering  *own  = &process->gathering;
+    fy_gathering *own = &process->gathering;
     fy_board_slot *slot = &process->board->slots[process->claim];
     own->number++;
-    own->step        = (fy_step){.joint = fy_joint_now(process->world), .kind = kind, .root = root};
-    own->own_used    = 0;
+    own->step = (fy_step){.joint = fy_joint_now(process->world), .kind = kind, .root = root};
+    own->own_used = 0;
     own->result_used = 0;
-    own->sent        = false;
+    own->sent = false;
     atomic_store(&slot->entered, fy_board_word(own->number, FY_ENTERING));
     atomic_store(&slot->object, own->step.joint.object);
     atomic_store(&slot->call, (uint64_t)own->step.joint.call << 32 | own->step.joint.path);
@@ -371,9 +371,9 @@ static _Atomic uint64_t *entered_of(const fy_process *process, uint32_t rank)
 static fy_joint joint_on_board(const fy_process *process, uint32_t rank)
 {
     const fy_board_slot *slot = &process->board->slots[process->table[rank].claim];
-    uint64_t             call = atomic_load(&slot->call);
-    return (fy_joint){.call   = (uint32_t)(call >> 32),
-                      .path   = (uint32_t)call,
+    uint64_t call = atomic_load(&slot->call);
+    return (fy_joint){.call = (uint32_t)(call >> 32),
+                      .path = (uint32_t)call,
                       .object = atomic_load(&slot->object)};
 }
 
@@ -415,7 +415,7 @@ static void name_missing(fy_process *process, uint32_t rank)
 /* Asks the tree who has not entered: those who wait pass the question on, who does not answers. */
 static void pass_query(fy_process *process, const fy_conn *from, uint64_t number, uint32_t asker)
 {
-    unsigned char  head[12];
+    unsigned char head[12];
     fy_wire_packer packer = {.bytes = head};
     fy_wire_pack_u64(&packer, number);
     fy_wire_pack_u32(&packer, asker);
@@ -428,7 +428,7 @@ static void pass_query(fy_process *process, const fy_conn *from, uint64_t number
 
 static void pass_answer(fy_process *process, uint64_t number, uint32_t asker, uint32_t missing)
 {
-    unsigned char  head[16];
+    unsigned char head[16];
     fy_wire_packer packer = {.bytes = head};
     fy_wire_pack_u64(&packer, number);
     fy_wire_pack_u32(&packer, asker);
@@ -440,12 +440,12 @@ static void pass_answer(fy_process *process, uint64_t number, uint32_t asker, ui
 bool fy_collect_query(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
     uint64_t number = fy_wire_read_u64(reader);
-    uint32_t asker  = fy_wire_read_u32(reader);
+    uint32_t asker = fy_wire_read_u32(reader);
     if (!reader->ok || asker >= process->n_ranks || !atomic_load(&process->tabled)) {
         return false;
     }
-    const fy_gathering *own     = &process->gathering;
-    uint32_t            missing = FERRY_ANY_RANK;
+    const fy_gathering *own = &process->gathering;
+    uint32_t missing = FERRY_ANY_RANK;
     if (own->number < number) {
         missing = process->rank;
     } else if (own->number == number && own->step.kind == FY_BARRIER) {
@@ -462,8 +462,8 @@ bool fy_collect_query(fy_process *process, fy_conn *conn, fy_wire_reader *reader
 bool fy_collect_missing(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
     (void)conn;
-    uint64_t number  = fy_wire_read_u64(reader);
-    uint32_t asker   = fy_wire_read_u32(reader);
+    uint64_t number = fy_wire_read_u64(reader);
+    uint32_t asker = fy_wire_read_u32(reader);
     uint32_t missing = fy_wire_read_u32(reader);
     if (!reader->ok || asker >= process->n_ranks || missing >= process->n_ranks) {
         return false;
@@ -512,8 +512,8 @@ static ferry_status wait_entered(fy_process *process, fy_bell *bell, fy_ready_fn
 static ferry_status over_tree(fy_process *process, uint32_t kind, const void *bytes, size_t n_bytes,
                               ferry_error *error)
 {
-    fy_gathering  *own = &process->gathering;
-    unsigned char  head[RECORD_BYTES];
+    fy_gathering *own = &process->gathering;
+    unsigned char head[RECORD_BYTES];
     fy_wire_packer packer = {.bytes = head};
     fy_wire_pack_u32(&packer, process->rank);
     fy_wire_pack_u64(&packer, n_bytes);
@@ -540,14 +540,14 @@ static ferry_status over_tree(fy_process *process, uint32_t kind, const void *by
  */
 static void check_board(fy_process *process)
 {
-    const ferry_world  *world = process->world;
-    const fy_gathering *own   = &process->gathering;
+    const ferry_world *world = process->world;
+    const fy_gathering *own = &process->gathering;
     for (uint32_t i = 0; i < world->n_local_ranks; i++) {
         uint32_t rank = world->local_ranks[i];
         uint64_t word = atomic_load(entered_of(process, rank));
-        fy_step  its  = {.joint = joint_on_board(process, rank), .kind = fy_board_kind(word)};
-        bool     same = word == atomic_load(entered_of(process, rank));
-        its.root      = own->step.root; /* the tree compares it */
+        fy_step its = {.joint = joint_on_board(process, rank), .kind = fy_board_kind(word)};
+        bool same = word == atomic_load(entered_of(process, rank));
+        its.root = own->step.root; /* the tree compares it */
         if (same && its.kind != FY_ENTERING && fy_board_number(word) == own->number &&
             !fy_step_equal(&its, &own->step)) {
             fail_diverged(process, rank, &its);
@@ -603,7 +603,7 @@ static bool is_released(void *context)
 static bool all_arrived(void *context)
 {
     fy_process *process = context;
-    uint64_t    target  = process->barriers * process->world->n_local_ranks;
+    uint64_t target = process->barriers * process->world->n_local_ranks;
     if (atomic_load(&process->board->arrived) >= target) {
         return true;
     }
@@ -636,9 +636,9 @@ static ferry_status lead(fy_process *process, ferry_error *error)
 ferry_status fy_collect_barrier(ferry_world *world, ferry_error *error)
 {
     fy_process *process = world->impl;
-    fy_board   *board   = process->board;
-    uint64_t    target  = ++process->barriers * world->n_local_ranks;
-    process->looked     = false;
+    fy_board *board = process->board;
+    uint64_t target = ++process->barriers * world->n_local_ranks;
+    process->looked = false;
     pthread_mutex_lock(&process->lock);
     enter(process, FY_BARRIER, 0);
     pthread_mutex_unlock(&process->lock);
@@ -673,10 +673,10 @@ ferry_status fy_collect_barrier(ferry_world *world, ferry_error *error)
 /* False: the lengths do not fit what has come. */
 static bool read_lengths(fy_process *process, uint32_t root)
 {
-    fy_gathering  *own    = &process->gathering;
+    fy_gathering *own = &process->gathering;
     fy_wire_reader reader = fy_wire_reader_of(own->result, own->result_used);
-    fy_wire_reader bytes  = reader;
-    bool           many   = own->step.kind == FY_ALL_GATHER;
+    fy_wire_reader bytes = reader;
+    bool many = own->step.kind == FY_ALL_GATHER;
     fy_wire_read_bytes(&bytes, many ? (size_t)process->n_ranks * 8 : 0);
     for (uint32_t r = 0; r < process->n_ranks; r++) {
         own->lengths[r] = many        ? (size_t)fy_wire_read_u64(&reader)
@@ -701,7 +701,7 @@ ferry_status fy_collect_gather(ferry_world *world, fy_collective kind, uint32_t 
     enter(process, kind, root);
     pthread_mutex_unlock(&process->lock);
     check_board(process);
-    bool         gives  = kind == FY_ALL_GATHER || world->rank == root;
+    bool gives = kind == FY_ALL_GATHER || world->rank == root;
     ferry_status status = over_tree(process, kind, bytes, gives ? n_bytes : 0, error);
     if (status != FERRY_OK) {
         return status;
@@ -711,8 +711,8 @@ ferry_status fy_collect_gather(ferry_world *world, fy_collective kind, uint32_t 
                         "rank %u got a collective's result that makes no sense", world->rank);
         return fy_failure_get(&process->failure, NULL, error);
     }
-    size_t skip  = kind == FY_ALL_GATHER ? (size_t)process->n_ranks * 8 : 0;
-    *all_out     = process->gathering.result + skip;
+    size_t skip = kind == FY_ALL_GATHER ? (size_t)process->n_ranks * 8 : 0;
+    *all_out = process->gathering.result + skip;
     *lengths_out = process->gathering.lengths;
     return FERRY_OK;
 }

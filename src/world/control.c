@@ -58,13 +58,13 @@ fy_conn *fy_control_add(fy_process *process, fy_conn_kind kind, int fd, ferry_er
         fy_fail_no_memory(error, "a control connection");
         return NULL;
     }
-    *conn                    = (fy_conn){.kind     = kind,
-                                         .fd       = fd,
-                                         .claim    = FERRY_ANY_RANK,
-                                         .rank     = FERRY_ANY_RANK,
-                                         .since_ns = fy_now_ns(),
-                                         .interest = EPOLLIN,
-                                         .next     = process->conns};
+    *conn = (fy_conn){.kind = kind,
+                      .fd = fd,
+                      .claim = FERRY_ANY_RANK,
+                      .rank = FERRY_ANY_RANK,
+                      .since_ns = fy_now_ns(),
+                      .interest = EPOLLIN,
+                      .next = process->conns};
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = conn};
     if (epoll_ctl(process->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
         fy_fail(error, FERRY_ERR_IO, "a control connection could not be watched: %s",
@@ -84,8 +84,8 @@ fy_conn *fy_control_add_link(fy_process *process, fy_link *link, fy_role role, u
         fy_link_destroy(link);
         return NULL;
     }
-    conn->link  = link;
-    conn->role  = role;
+    conn->link = link;
+    conn->role = role;
     conn->claim = claim;
     process->n_new += role == FY_ROLE_NEW;
     refresh(process, conn);
@@ -122,7 +122,7 @@ fy_link *fy_control_release(fy_process *process, fy_conn *conn)
     epoll_ctl(process->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
     conn->link = NULL;
     conn->dead = true;
-    conn->fd   = -1;
+    conn->fd = -1;
     return link;
 }
 
@@ -173,14 +173,14 @@ uint32_t fy_process_rank_at(const fy_process *process, fy_place place)
         return UINT32_MAX;
     }
     uint32_t first = process->node_first[place.node];
-    uint32_t size  = process->node_first[place.node + 1] - first;
+    uint32_t size = process->node_first[place.node + 1] - first;
     return place.index < size ? process->rank_at[first + place.index] : UINT32_MAX;
 }
 
 fy_conn *fy_control_route(fy_process *process, uint32_t rank)
 {
     fy_place next = fy_tree_next(process->table[process->rank].place, process->table[rank].place);
-    uint32_t hop  = fy_process_rank_at(process, next);
+    uint32_t hop = fy_process_rank_at(process, next);
     for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
         if (!conn->dead && conn->kind == FY_CONN_LINK && conn->rank == hop &&
             (conn->role == FY_ROLE_CHILD || conn->role == FY_ROLE_PARENT)) {
@@ -194,7 +194,7 @@ fy_conn *fy_control_route(fy_process *process, uint32_t rank)
 
 void fy_control_tell_failure(fy_process *process, fy_conn *conn)
 {
-    unsigned char  head[FY_NEWS_BYTES];
+    unsigned char head[FY_NEWS_BYTES];
     fy_wire_packer packer = {.bytes = head};
     if (fy_news_pack(&process->failure, &packer)) {
         fy_control_post(process, conn, FY_WIRE_FAIL, head, packer.used, NULL, 0);
@@ -282,27 +282,27 @@ typedef bool (*handler_fn)(fy_process *process, fy_conn *conn, fy_wire_reader *r
 /* Which roles may say what. */
 static const struct handler {
     handler_fn handle;
-    unsigned   roles;
+    unsigned roles;
 } handlers[] = {
 #define FROM(role) (1u << FY_ROLE_##role)
 #define TREE (FROM(CHILD) | FROM(PARENT))
-    [FY_WIRE_KNOCK]    = {fy_join_knock, FROM(NEW)},
-    [FY_WIRE_JOIN]     = {fy_join_join, FROM(JOINER)},
-    [FY_WIRE_ATTACH]   = {fy_join_attach, FROM(NEW)},
+    [FY_WIRE_KNOCK] = {fy_join_knock, FROM(NEW)},
+    [FY_WIRE_JOIN] = {fy_join_join, FROM(JOINER)},
+    [FY_WIRE_ATTACH] = {fy_join_attach, FROM(NEW)},
     [FY_WIRE_ATTACHED] = {fy_join_attached, FROM(JOINER)},
-    [FY_WIRE_TABLE]    = {fy_join_table, FROM(PARENT)},
-    [FY_WIRE_FAIL]     = {fail_arrives, TREE | FROM(JOINER)},
-    [FY_WIRE_UP]       = {fy_collect_up, FROM(CHILD)},
-    [FY_WIRE_DOWN]     = {fy_collect_down, FROM(PARENT)},
-    [FY_WIRE_SEND]     = {fy_letter_arrive, TREE},
-    [FY_WIRE_BEAT]     = {beat_arrives, TREE | FROM(JOINER)},
-    [FY_WIRE_LEAVE]    = {fy_leave_arrive, FROM(CHILD)},
-    [FY_WIRE_DONE]     = {fy_leave_done, FROM(PARENT)},
-    [FY_WIRE_QUERY]    = {fy_collect_query, TREE},
-    [FY_WIRE_MISSING]  = {fy_collect_missing, TREE},
-    [FY_WIRE_ASK]      = {fy_doubt_answer, FROM(NEW)},
-    [FY_WIRE_NEWS]     = {fy_news_arrive, FROM(NEW)},
-    [FY_WIRE_WHERE]    = {fy_letter_asked, TREE},
+    [FY_WIRE_TABLE] = {fy_join_table, FROM(PARENT)},
+    [FY_WIRE_FAIL] = {fail_arrives, TREE | FROM(JOINER)},
+    [FY_WIRE_UP] = {fy_collect_up, FROM(CHILD)},
+    [FY_WIRE_DOWN] = {fy_collect_down, FROM(PARENT)},
+    [FY_WIRE_SEND] = {fy_letter_arrive, TREE},
+    [FY_WIRE_BEAT] = {beat_arrives, TREE | FROM(JOINER)},
+    [FY_WIRE_LEAVE] = {fy_leave_arrive, FROM(CHILD)},
+    [FY_WIRE_DONE] = {fy_leave_done, FROM(PARENT)},
+    [FY_WIRE_QUERY] = {fy_collect_query, TREE},
+    [FY_WIRE_MISSING] = {fy_collect_missing, TREE},
+    [FY_WIRE_ASK] = {fy_doubt_answer, FROM(NEW)},
+    [FY_WIRE_NEWS] = {fy_news_arrive, FROM(NEW)},
+    [FY_WIRE_WHERE] = {fy_letter_asked, TREE},
 #undef TREE
 #undef FROM
 };
@@ -325,7 +325,7 @@ static void dispatch(fy_process *process, fy_conn *conn)
     while (!conn->dead && conn->role != FY_ROLE_PARKED && conn->link != NULL &&
            fy_link_take(conn->link, &message)) {
         fy_wire_reader reader = fy_wire_reader_of(message.payload, message.n_bytes);
-        bool           known = message.type < N_HANDLERS && handlers[message.type].handle != NULL &&
+        bool known = message.type < N_HANDLERS && handlers[message.type].handle != NULL &&
                      (handlers[message.type].roles >> conn->role & 1u) != 0;
         if (!known || !handlers[message.type].handle(process, conn, &reader)) {
             senseless(process, conn, message.type);
@@ -335,7 +335,7 @@ static void dispatch(fy_process *process, fy_conn *conn)
 
 static void work_link(fy_process *process, fy_conn *conn)
 {
-    ferry_error  why;
+    ferry_error why;
     ferry_status status = fy_link_work(conn->link, &why);
     dispatch(process, conn);
     if (conn->dead) {
@@ -374,7 +374,7 @@ static void open_door(fy_process *process, fy_conn *door)
 {
     /* No more in one round: the rest of the loop has its turn however fast strangers come. */
     for (int i = 0; i < FY_CONTROL_ROUND; i++) {
-        int  fd           = accept4(door->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd = accept4(door->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         bool short_of_fds = fd < 0 && (errno == EMFILE || errno == ENFILE);
         if (fd < 0 && !short_of_fds) {
             return;
@@ -416,8 +416,8 @@ static void post_beats(fy_process *process)
 
 void fy_control_serve(fy_process *process)
 {
-    int64_t now    = fy_now_ns();
-    bool    worked = false;
+    int64_t now = fy_now_ns();
+    bool worked = false;
     if (now - process->beaten_ns >= beat_ns(process)) {
         process->beaten_ns = now;
         post_beats(process);
@@ -444,10 +444,10 @@ static char process_state(const fy_process *process, uint32_t rank)
         process->table[rank].place.node != process->table[process->rank].place.node) {
         return 0;
     }
-    char    path[64], text[256];
+    char path[64], text[256];
     int32_t pid = fy_board_pid(process->board, process->table[rank].claim);
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    int     fd   = pid > 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    int fd = pid > 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     ssize_t used = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
     if (fd >= 0) {
         close(fd);
@@ -477,7 +477,7 @@ static int64_t most_silence_ns(const fy_process *process)
 
 bool fy_control_silence_counts(const fy_process *process, uint32_t rank, int64_t heard_ns)
 {
-    int64_t now   = fy_now_ns();
+    int64_t now = fy_now_ns();
     int64_t since = heard_ns > process->forgive_ns ? heard_ns : process->forgive_ns;
     return !has_slept(process, now) && now - since >= most_silence_ns(process) &&
            !fy_world_may_only_be_slow(process->world, rank, now - since);
@@ -497,8 +497,8 @@ static void check_silence(fy_process *process, fy_conn *conn, int64_t now_ns)
     if (fy_failed(&process->failure) || !fy_control_silence_counts(process, conn->rank, heard)) {
         return;
     }
-    uint32_t rank    = conn->rank != FERRY_ANY_RANK ? conn->rank : conn->claim;
-    double   seconds = (double)(now_ns - heard) / 1e9;
+    uint32_t rank = conn->rank != FERRY_ANY_RANK ? conn->rank : conn->claim;
+    double seconds = (double)(now_ns - heard) / 1e9;
     fy_process_mark_lost(process, rank);
     if (fy_link_acknowledged(conn->link, most_silence_ns(process) / 2)) {
         fy_process_fail(process, FERRY_ERR_TIMEOUT, rank,
@@ -512,7 +512,7 @@ static void check_silence(fy_process *process, fy_conn *conn, int64_t now_ns)
 
 static void tick(fy_process *process)
 {
-    int64_t now  = fy_now_ns();
+    int64_t now = fy_now_ns();
     int64_t beat = beat_ns(process);
     if (has_slept(process, now)) {
         process->forgive_ns = now;
@@ -589,8 +589,8 @@ static void handle(fy_process *process, fy_conn *conn)
 static void call_watcher(fy_process *process, fy_conn *conn)
 {
     void (*ready)(void *) = conn->ready;
-    void *context         = conn->context;
-    process->calling      = conn;
+    void *context = conn->context;
+    process->calling = conn;
     pthread_mutex_unlock(&process->lock);
     ready(context);
     pthread_mutex_lock(&process->lock);
@@ -610,9 +610,9 @@ static bool queued(fy_process *process)
 
 static void *run(void *context)
 {
-    fy_process        *process = context;
+    fy_process *process = context;
     struct epoll_event events[FY_CONTROL_ROUND];
-    int64_t            stop_ns = 0;
+    int64_t stop_ns = 0;
     pthread_mutex_lock(&process->lock);
     process->ticked_ns = process->beaten_ns = process->checked_ns = fy_now_ns();
     for (;;) {
@@ -621,13 +621,13 @@ static void *run(void *context)
             /* What is queued, above all the news of a failure, still goes out. */
             flood(process, NULL);
             int64_t now = fy_now_ns();
-            stop_ns     = stop_ns == 0 ? now + DRAIN_NS : stop_ns;
+            stop_ns = stop_ns == 0 ? now + DRAIN_NS : stop_ns;
             if (now >= stop_ns || !queued(process)) {
                 break;
             }
         }
         bool hurries = atomic_load(&process->stop) || process->hurries;
-        int  wait_ms = hurries ? 5 : (int)(beat_ns(process) / 1000000);
+        int wait_ms = hurries ? 5 : (int)(beat_ns(process) / 1000000);
         pthread_mutex_unlock(&process->lock);
         int n = epoll_wait(process->epoll_fd, events, FY_CONTROL_ROUND, wait_ms);
         pthread_mutex_lock(&process->lock);
@@ -664,7 +664,7 @@ ferry_status fy_control_start(fy_process *process, ferry_error *error)
         if (joining == NULL) {
             return FERRY_ERR_IO;
         }
-        joining->joined    = true;
+        joining->joined = true;
         process->join_door = -1;
     }
     /* Signals are for the caller's threads. */

@@ -26,9 +26,9 @@ int64_t fy_doubt_patience_ns(const fy_process *process)
 
 bool fy_doubt_answer(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
-    unsigned char        head[4 + FY_NEWS_BYTES];
-    fy_wire_packer       packer   = {.bytes = head};
-    uint32_t             epoch    = fy_wire_read_u32(reader);
+    unsigned char head[4 + FY_NEWS_BYTES];
+    fy_wire_packer packer = {.bytes = head};
+    uint32_t epoch = fy_wire_read_u32(reader);
     const unsigned char *world_id = fy_wire_read_bytes(reader, sizeof process->world_id);
     if (!reader->ok || epoch != process->epoch ||
         (atomic_load(&process->tabled) &&
@@ -53,7 +53,7 @@ void fy_doubt_address(const fy_process *process, uint32_t rank, char text[FY_ADD
 static fy_standing read_standing(const fy_message *message, fy_failure *failure_out)
 {
     fy_wire_reader reader = fy_wire_reader_of(message->payload, message->n_bytes);
-    uint32_t       said   = fy_wire_read_u32(&reader);
+    uint32_t said = fy_wire_read_u32(&reader);
     if (message->type != FY_WIRE_STANDING || said > FY_SHRINKING) {
         return FY_GONE;
     }
@@ -66,12 +66,12 @@ static fy_standing read_standing(const fy_message *message, fy_failure *failure_
 fy_standing fy_doubt_ask(const fy_process *process, uint32_t rank, int64_t patience,
                          bool (*stop)(void *context), void *context, fy_failure *failure_out)
 {
-    char           addresses[FY_ADDRESSES_BYTES];
-    unsigned char  head[4];
+    char addresses[FY_ADDRESSES_BYTES];
+    unsigned char head[4];
     fy_wire_packer packer = {.bytes = head};
-    fy_link       *link;
-    fy_message     message;
-    int64_t        until = fy_now_ns() + patience;
+    fy_link *link;
+    fy_message message;
+    int64_t until = fy_now_ns() + patience;
     fy_doubt_address(process, rank, addresses);
     ferry_status status =
         fy_link_reopen(addresses, process->key, patience, stop, context, &link, NULL);
@@ -87,8 +87,8 @@ fy_standing fy_doubt_ask(const fy_process *process, uint32_t rank, int64_t patie
         until = fy_now_ns() + patience;
         do {
             int64_t left = until - fy_now_ns();
-            status       = fy_link_receive(link, left < FY_INTERRUPT_NS ? left : FY_INTERRUPT_NS,
-                                           &message, NULL);
+            status = fy_link_receive(link, left < FY_INTERRUPT_NS ? left : FY_INTERRUPT_NS,
+                                     &message, NULL);
         } while (status == FERRY_ERR_TIMEOUT && fy_now_ns() < until && !stop(context));
     }
     fy_standing standing = FY_GONE;
@@ -105,7 +105,7 @@ fy_standing fy_doubt_ask(const fy_process *process, uint32_t rank, int64_t patie
 
 void fy_doubt_note_silence(fy_process *old, const fy_process *process)
 {
-    uint32_t     rank;
+    uint32_t rank;
     ferry_status status = fy_failure_get(&process->failure, &rank, NULL);
     if (status != FERRY_ERR_TIMEOUT) {
         return; /* a connection that ends may be that of one that has given up and begins again */
@@ -131,7 +131,7 @@ bool fy_doubt_is_silent(const fy_process *old, uint32_t claim)
 static int64_t patience_left_ns(const fy_process *old, uint32_t claim)
 {
     int64_t least = fy_doubt_patience_ns(old);
-    int64_t left  = old->silent_ns[claim] + old->deadline_ns / 10 * 8 - fy_now_ns();
+    int64_t left = old->silent_ns[claim] + old->deadline_ns / 10 * 8 - fy_now_ns();
     return old->silent_ns[claim] == 0 || left < least ? least : left;
 }
 
@@ -167,9 +167,9 @@ bool fy_doubt_awaits(const fy_process *old, uint32_t claim)
 
 fy_standing fy_doubt_consult(fy_process *old, uint32_t claim)
 {
-    fy_standing   standing  = FY_GONE;
-    int64_t       begin     = fy_now_ns();
-    int64_t       patience  = patience_left_ns(old, claim);
+    fy_standing standing = FY_GONE;
+    int64_t begin = fy_now_ns();
+    int64_t patience = patience_left_ns(old, claim);
     fy_interrupt *interrupt = old->world->settings.interrupt;
     if (fy_doubt_concerns(old, claim)) {
         standing = fy_doubt_ask(old->doubt, rank_in_doubt(old, claim), patience, fy_interrupted,

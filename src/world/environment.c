@@ -39,17 +39,17 @@ typedef struct variables {
 
 static variables get_variables(void)
 {
-    return (variables){.rank     = getenv("RANK"),
-                       .n_ranks  = getenv("WORLD_SIZE"),
-                       .host     = getenv("MASTER_ADDR"),
-                       .port     = getenv("MASTER_PORT"),
+    return (variables){.rank = getenv("RANK"),
+                       .n_ranks = getenv("WORLD_SIZE"),
+                       .host = getenv("MASTER_ADDR"),
+                       .port = getenv("MASTER_PORT"),
                        .own_port = getenv("FERRY_PORT")};
 }
 
 static ferry_status parse_number(const char *name, const char *text, uint32_t least, uint32_t most,
                                  uint32_t *number_out, ferry_error *error)
 {
-    size_t        length = strlen(text);
+    size_t length = strlen(text);
     unsigned long number = 0;
     /* Of leading zeros there may be any number; ten digits hold every number that is asked for. */
     bool plain = length > 0 && length <= 10 && strspn(text, "0123456789") == length;
@@ -67,8 +67,8 @@ static ferry_status parse_number(const char *name, const char *text, uint32_t le
 
 static ferry_status parse_ranks(fy_meeting *meeting, const variables *set, ferry_error *error)
 {
-    uint32_t     rank    = 0;
-    uint32_t     n_ranks = 0;
+    uint32_t rank = 0;
+    uint32_t n_ranks = 0;
     ferry_status status =
         parse_number("WORLD_SIZE", set->n_ranks, 1, FERRY_MAX_RANKS, &n_ranks, error);
     if (status == FERRY_OK) {
@@ -80,7 +80,7 @@ static ferry_status parse_ranks(fy_meeting *meeting, const variables *set, ferry
                          n_ranks - 1);
     }
     if (status == FERRY_OK) {
-        meeting->rank    = rank;
+        meeting->rank = rank;
         meeting->n_ranks = n_ranks;
     }
     return status;
@@ -90,11 +90,11 @@ static ferry_status parse_ranks(fy_meeting *meeting, const variables *set, ferry
 static ferry_status check_local(const fy_meeting *meeting, uint32_t *n_local_out,
                                 ferry_error *error)
 {
-    const char  *rank_text = getenv("LOCAL_RANK");
-    const char  *size_text = getenv("LOCAL_WORLD_SIZE");
-    uint32_t     rank      = 0;
-    uint32_t     n_local   = 0;
-    ferry_status status    = FERRY_OK;
+    const char *rank_text = getenv("LOCAL_RANK");
+    const char *size_text = getenv("LOCAL_WORLD_SIZE");
+    uint32_t rank = 0;
+    uint32_t n_local = 0;
+    ferry_status status = FERRY_OK;
     if (size_text != NULL) {
         status = parse_number("LOCAL_WORLD_SIZE", size_text, 1, FERRY_MAX_RANKS, &n_local, error);
     }
@@ -123,14 +123,14 @@ static ferry_status check_local(const fy_meeting *meeting, uint32_t *n_local_out
 typedef struct root_place {
     const char *host;
     const char *port_name;
-    uint16_t    port;
-    bool        loopback;
+    uint16_t port;
+    bool loopback;
 } root_place;
 
 /* The port: torchrun's own store listens at MASTER_PORT while its workers run. */
 static ferry_status parse_port(const variables *set, root_place *place_inout, ferry_error *error)
 {
-    uint32_t    port  = 0;
+    uint32_t port = 0;
     const char *store = getenv("TORCHELASTIC_USE_AGENT_STORE");
     bool taken = store != NULL && (strcasecmp(store, "true") == 0 || strcmp(store, "1") == 0);
     place_inout->port_name = set->own_port != NULL ? "FERRY_PORT" : "MASTER_PORT";
@@ -156,7 +156,7 @@ static ferry_status parse_port(const variables *set, root_place *place_inout, fe
 
 static bool is_loopback(const char *host)
 {
-    struct in_addr  four;
+    struct in_addr four;
     struct in6_addr six;
     if (inet_pton(AF_INET, host, &four) == 1) {
         return (ntohl(four.s_addr) >> 24) == IN_LOOPBACKNET;
@@ -179,16 +179,16 @@ static ferry_status parse_host(const variables *set, root_place *place_inout, fe
                        "address",
                        set->host);
     }
-    place_inout->host     = set->host;
+    place_inout->host = set->host;
     place_inout->loopback = is_loopback(set->host);
     return FERRY_OK;
 }
 
 static void write_addresses(fy_meeting *meeting, const root_place *place)
 {
-    char    *text  = meeting->addresses;
-    size_t   bytes = sizeof meeting->addresses;
-    unsigned port  = place->port;
+    char *text = meeting->addresses;
+    size_t bytes = sizeof meeting->addresses;
+    unsigned port = place->port;
     if (strcasecmp(place->host, "localhost") == 0) {
         /* What a resolver makes of this name differs between machines and containers. */
         snprintf(text, bytes, "127.0.0.1:%u,[::1]:%u", port, port);
@@ -204,12 +204,12 @@ enum { MOST_FD = 65535 };
 /* The port of a socket that already listens, or a sentence that says what else fd is. */
 static ferry_status check_listener(int fd, uint16_t *port_out, ferry_error *error)
 {
-    struct sockaddr_storage name      = {0};
-    socklen_t               length    = sizeof name;
-    int                     kind      = 0;
-    int                     listens   = 0;
-    socklen_t               int_bytes = sizeof kind;
-    const char             *fault     = NULL;
+    struct sockaddr_storage name = {0};
+    socklen_t length = sizeof name;
+    int kind = 0;
+    int listens = 0;
+    socklen_t int_bytes = sizeof kind;
+    const char *fault = NULL;
     if (fcntl(fd, F_GETFD) < 0) {
         fault = "is not open here: what stands between the launcher and this program closed it";
     } else if (getsockname(fd, (struct sockaddr *)&name, &length) != 0 ||
@@ -239,8 +239,8 @@ static ferry_status check_listener(int fd, uint16_t *port_out, ferry_error *erro
 static ferry_status inherit_listener(fy_meeting *meeting, const char *text, const root_place *place,
                                      ferry_error *error)
 {
-    uint32_t     fd     = 0;
-    uint16_t     port   = 0;
+    uint32_t fd = 0;
+    uint16_t port = 0;
     ferry_status status = parse_number("FERRY_LISTEN_FD", text, 0, MOST_FD, &fd, error);
     if (status == FERRY_OK) {
         status = check_listener((int)fd, &port, error);
@@ -269,8 +269,8 @@ static ferry_status inherit_listener(fy_meeting *meeting, const char *text, cons
 static void drop_inherited(void)
 {
     const char *text = getenv("FERRY_LISTEN_FD");
-    uint32_t    fd   = 0;
-    uint16_t    port = 0;
+    uint32_t fd = 0;
+    uint16_t port = 0;
     if (text != NULL && parse_number("FERRY_LISTEN_FD", text, 0, MOST_FD, &fd, NULL) == FERRY_OK &&
         check_listener((int)fd, &port, NULL) == FERRY_OK) {
         close((int)fd);
@@ -281,18 +281,18 @@ static void drop_inherited(void)
 static ferry_status open_listener(fy_meeting *meeting, const root_place *place, bool only_here,
                                   ferry_error *error)
 {
-    ferry_error  inner;
-    uint16_t     port   = 0;
-    const char  *host   = !only_here                                  ? NULL
-                          : strcasecmp(place->host, "localhost") == 0 ? "127.0.0.1"
-                                                                      : place->host;
+    ferry_error inner;
+    uint16_t port = 0;
+    const char *host = !only_here                                  ? NULL
+                       : strcasecmp(place->host, "localhost") == 0 ? "127.0.0.1"
+                                                                   : place->host;
     ferry_status status = fy_listen(host, place->port, &meeting->listener, &port, &inner);
     if (status == FERRY_OK) {
         return FERRY_OK;
     }
-    meeting->listener      = -1;
-    char        doubt[160] = "";
-    const char *other      = getenv("PMIX_RANK");
+    meeting->listener = -1;
+    char doubt[160] = "";
+    const char *other = getenv("PMIX_RANK");
     if (other != NULL && strcmp(other, "0") != 0) {
         snprintf(doubt, sizeof doubt,
                  " (PMIX_RANK is %.20s: was RANK=0 meant for this process, or given to all?)",
@@ -312,7 +312,7 @@ static ferry_status listen_as_root(fy_meeting *meeting, const fy_settings *setti
                                    const root_place *place, uint32_t n_local, ferry_error *error)
 {
     const char *inherited = getenv("FERRY_LISTEN_FD");
-    bool        only_here = settings->secret == NULL && place->loopback &&
+    bool only_here = settings->secret == NULL && place->loopback &&
                      (n_local == 0 || n_local == meeting->n_ranks);
     if (settings->secret == NULL && !only_here) {
         fy_log(FERRY_LOG_WARN,
@@ -329,7 +329,7 @@ static ferry_status listen_as_root(fy_meeting *meeting, const fy_settings *setti
  */
 static void make_key(fy_meeting *meeting, const fy_settings *settings)
 {
-    char        job[160];
+    char job[160];
     const char *run = getenv("TORCHELASTIC_RUN_ID");
     snprintf(job, sizeof job, "torchrun %s", run != NULL ? run : "");
     fy_meeting_key(meeting, settings->secret, job);
@@ -338,9 +338,9 @@ static void make_key(fy_meeting *meeting, const fy_settings *settings)
 static ferry_status meet_at_port(fy_meeting *meeting, const fy_settings *settings,
                                  const variables *set, ferry_error *error)
 {
-    root_place   place   = {0};
-    uint32_t     n_local = 0;
-    ferry_status status  = parse_ranks(meeting, set, error);
+    root_place place = {0};
+    uint32_t n_local = 0;
+    ferry_status status = parse_ranks(meeting, set, error);
     if (status == FERRY_OK) {
         status = check_local(meeting, &n_local, error);
     }
@@ -380,12 +380,12 @@ static bool is_complete(const variables *set)
 /* "RANK is 0 and MASTER_PORT is 29500, but WORLD_SIZE and MASTER_ADDR are not set" */
 static ferry_status fail_incomplete(const variables *set, ferry_error *error)
 {
-    const char *const names[]   = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
-    const char *const values[]  = {set->rank, set->n_ranks, set->host,
+    const char *const names[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
+    const char *const values[] = {set->rank, set->n_ranks, set->host,
                                   set->port != NULL ? set->port : set->own_port};
-    char              have[300] = "";
-    char              lack[100] = "";
-    size_t            n_lack    = 0;
+    char have[300] = "";
+    char lack[100] = "";
+    size_t n_lack = 0;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         size_t have_bytes = strlen(have);
         size_t lack_bytes = strlen(lack);
@@ -457,7 +457,7 @@ static ferry_status check_launcher(ferry_error *error)
 ferry_status fy_meet_environment(fy_meeting *meeting, const fy_settings *settings,
                                  ferry_error *error)
 {
-    variables   set  = get_variables();
+    variables set = get_variables();
     const char *path = getenv("FERRY_RENDEZVOUS");
     const char *pmix = fy_pmix_offered() ? getenv("PMIX_RANK") : NULL;
     if (path != NULL) {

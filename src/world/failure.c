@@ -30,7 +30,7 @@ bool fy_failure_set_v(fy_failure *failure, ferry_status status, uint32_t rank, c
         memcpy(failure->sentence + sizeof failure->sentence - 4, "...", 4);
     }
     failure->status = (uint32_t)status;
-    failure->rank   = rank;
+    failure->rank = rank;
     fy_failure_settle(failure);
     return true;
 }

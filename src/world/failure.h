@@ -15,9 +15,9 @@
  */
 typedef struct fy_failure {
     _Atomic uint32_t state; /* 0 well, 1 being written, 2 failed */
-    uint32_t         status;
-    uint32_t         rank; /* whom it names, or FERRY_ANY_RANK */
-    char             sentence[FERRY_ERROR_BYTES];
+    uint32_t status;
+    uint32_t rank; /* whom it names, or FERRY_ANY_RANK */
+    char sentence[FERRY_ERROR_BYTES];
 } fy_failure;
 
 /*

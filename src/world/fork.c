@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static ferry_world    *worlds;
+static ferry_world *worlds;
 
 static void before_fork(void)
 {
@@ -23,7 +23,7 @@ static void after_fork(void)
 static void in_child(void)
 {
     for (ferry_world *world = worlds; world != NULL; world = world->inheritance.next) {
-        fy_failure *failure             = world->failure;
+        fy_failure *failure = world->failure;
         world->inheritance.is_inherited = true;
         if (failure == NULL) {
             continue; /* it is only being made */
@@ -33,7 +33,7 @@ static void in_child(void)
                  "inherited of the world cannot be used here; it may make a world of its own",
                  world->rank, world->n_ranks);
         failure->status = FERRY_ERR_MISUSE;
-        failure->rank   = FERRY_ANY_RANK;
+        failure->rank = FERRY_ANY_RANK;
         fy_failure_settle(failure);
     }
     pthread_mutex_unlock(&lock);

@@ -15,7 +15,7 @@
 typedef struct fy_inheritance {
     ferry_world *next;
     ferry_world *previous;
-    bool         is_inherited;
+    bool is_inherited;
 } fy_inheritance;
 
 void fy_fork_enter(ferry_world *world); /* from here on a fork is noticed */

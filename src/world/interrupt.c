@@ -15,7 +15,7 @@ bool fy_interrupted(void *context)
     int64_t now = fy_now_ns();
     if (interrupt->asked_ns == 0 || now - interrupt->asked_ns >= least_pause_ns) {
         interrupt->asked_ns = now;
-        interrupt->is_set   = interrupt->ask(interrupt->context);
+        interrupt->is_set = interrupt->ask(interrupt->context);
     }
     return interrupt->is_set;
 }
@@ -23,7 +23,7 @@ bool fy_interrupted(void *context)
 void fy_interrupt_begin(fy_interrupt *interrupt)
 {
     if (interrupt != NULL) {
-        interrupt->is_set   = false;
+        interrupt->is_set = false;
         interrupt->asked_ns = 0;
     }
 }

@@ -15,9 +15,9 @@
  */
 typedef struct fy_interrupt {
     ferry_is_interrupted_fn ask;
-    void                   *context;
-    int64_t                 asked_ns; /* when it was last asked */
-    bool                    is_set;   /* it said yes, and is not asked again */
+    void *context;
+    int64_t asked_ns; /* when it was last asked */
+    bool is_set;      /* it said yes, and is not asked again */
 } fy_interrupt;
 
 /* Nobody who waits while a world is made sleeps longer than this without a look. */

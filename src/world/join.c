@@ -28,8 +28,8 @@ ferry_status fy_join_root(fy_process *process, ferry_error *error)
 static void give_up(fy_process *process, fy_link *root, ferry_status status,
                     const ferry_error *reason)
 {
-    unsigned char  head[16 + 64 + FERRY_ERROR_BYTES];
-    char           text[FERRY_ERROR_BYTES];
+    unsigned char head[16 + 64 + FERRY_ERROR_BYTES];
+    char text[FERRY_ERROR_BYTES];
     fy_wire_packer packer = {.bytes = head};
     snprintf(text, sizeof text, "rank %u could not join: %.900s", process->claim, reason->message);
     /* To the others a rank whose caller thought better of it is one that is gone. */
@@ -46,9 +46,9 @@ static void give_up(fy_process *process, fy_link *root, ferry_status status,
 static void note_failure(fy_process *process, const fy_message *message)
 {
     fy_wire_reader reader = fy_wire_reader_of(message->payload, message->n_bytes);
-    uint32_t       status = fy_wire_read_u32(&reader);
-    uint32_t       rank   = fy_wire_read_u32(&reader);
-    ferry_error    text;
+    uint32_t status = fy_wire_read_u32(&reader);
+    uint32_t rank = fy_wire_read_u32(&reader);
+    ferry_error text;
     fy_wire_read_text(&reader, text.message, sizeof text.message);
     if (!reader.ok || status == FERRY_OK) {
         status = FERRY_ERR_INVALID_INPUT;
@@ -64,8 +64,8 @@ static void note_failure(fy_process *process, const fy_message *message)
  */
 static bool root_is_silent(fy_process *process, const fy_link *root)
 {
-    fy_process *old   = process->predecessor;
-    int64_t     heard = fy_link_heard_ns(root);
+    fy_process *old = process->predecessor;
+    int64_t heard = fy_link_heard_ns(root);
     if (old == NULL) {
         return false;
     }
@@ -99,7 +99,7 @@ static ferry_status expect(fy_process *process, fy_link *root, uint32_t type, in
         if (fy_interrupted(interrupt_of(process))) {
             return fy_interrupt_fail(error);
         }
-        int64_t      look = fy_interrupt_slice_ns(interrupt_of(process), process->deadline_ns / 10);
+        int64_t look = fy_interrupt_slice_ns(interrupt_of(process), process->deadline_ns / 10);
         ferry_status status = fy_link_receive(root, left < look ? left : look, message_out, error);
         if (status == FERRY_ERR_TIMEOUT && !root_is_silent(process, root)) {
             continue;
@@ -124,9 +124,9 @@ static ferry_status expect(fy_process *process, fy_link *root, uint32_t type, in
 
 static ferry_status knock(fy_process *process, fy_link *root, int64_t until_ns, ferry_error *error)
 {
-    unsigned char  head[8];
+    unsigned char head[8];
     fy_wire_packer packer = {.bytes = head};
-    fy_message     message;
+    fy_message message;
     fy_wire_pack_u32(&packer, process->epoch);
     fy_wire_pack_u32(&packer, process->claim);
     ferry_status status = fy_link_post(root, FY_WIRE_KNOCK, head, packer.used, NULL, 0, error);
@@ -158,9 +158,9 @@ static ferry_status say_join(fy_process *process, fy_link *root, int64_t until_n
                              uint32_t *parent_out, char addresses[FY_ADDRESSES_BYTES],
                              ferry_error *error)
 {
-    unsigned char  head[64 + 256 + FY_ADDRESSES_BYTES];
+    unsigned char head[64 + 256 + FY_ADDRESSES_BYTES];
     fy_wire_packer packer = {.bytes = head};
-    fy_message     message;
+    fy_message message;
     choose_addresses(process, root);
     fy_wire_pack_u32(&packer, process->n_claims);
     fy_wire_pack_u64(&packer, process->board->id[0]);
@@ -175,7 +175,7 @@ static ferry_status say_join(fy_process *process, fy_link *root, int64_t until_n
         return status;
     }
     fy_wire_reader reader = fy_wire_reader_of(message.payload, message.n_bytes);
-    *parent_out           = fy_wire_read_u32(&reader);
+    *parent_out = fy_wire_read_u32(&reader);
     fy_wire_read_text(&reader, addresses, FY_ADDRESSES_BYTES);
     return reader.ok ? FERRY_OK
                      : fy_fail(error, FERRY_ERR_INVALID_INPUT, "rank %u gave rank %u no place",
@@ -186,7 +186,7 @@ static ferry_status keep_parent(fy_process *process, fy_link *link, uint32_t cla
                                 ferry_error *error)
 {
     pthread_mutex_lock(&process->lock);
-    process->parent     = fy_control_add_link(process, link, FY_ROLE_PARENT, claim, error);
+    process->parent = fy_control_add_link(process, link, FY_ROLE_PARENT, claim, error);
     ferry_status status = process->parent == NULL ? FERRY_ERR_IO : FERRY_OK;
     pthread_mutex_unlock(&process->lock);
     /* What the link holds already does not make its socket readable. */
@@ -196,14 +196,14 @@ static ferry_status keep_parent(fy_process *process, fy_link *link, uint32_t cla
 
 typedef struct visit {
     fy_process *process;
-    fy_link    *root;
+    fy_link *root;
 } visit;
 
 /* Whether the root has given up, or is gone or silent, while this rank looks for its parent. */
 static bool root_gave_up(void *context)
 {
     const visit *own = context;
-    fy_message   message;
+    fy_message message;
     if (fy_interrupted(interrupt_of(own->process))) {
         return true;
     }
@@ -221,13 +221,13 @@ static bool root_gave_up(void *context)
 static ferry_status attach(fy_process *process, fy_link *root, uint32_t parent,
                            const char *addresses, int64_t until_ns, ferry_error *error)
 {
-    fy_link       *link;
-    unsigned char  head[8];
+    fy_link *link;
+    unsigned char head[8];
     fy_wire_packer packer = {.bytes = head};
-    ferry_error    inner;
-    visit          own    = {.process = process, .root = root};
-    ferry_status   status = fy_link_open(addresses, process->key, until_ns - fy_now_ns(),
-                                         root_gave_up, &own, &link, &inner);
+    ferry_error inner;
+    visit own = {.process = process, .root = root};
+    ferry_status status = fy_link_open(addresses, process->key, until_ns - fy_now_ns(),
+                                       root_gave_up, &own, &link, &inner);
     if (status == FERRY_ERR_STOPPED && fy_interrupted(interrupt_of(process))) {
         return fy_interrupt_fail(error);
     }
@@ -260,11 +260,11 @@ static ferry_status attach(fy_process *process, fy_link *root, uint32_t parent,
 static ferry_status join_once(fy_process *process, fy_link *root, int64_t until_ns, bool *retry_out,
                               ferry_error *error)
 {
-    char         addresses[FY_ADDRESSES_BYTES];
-    uint32_t     parent;
-    ferry_error  text   = {""};
+    char addresses[FY_ADDRESSES_BYTES];
+    uint32_t parent;
+    ferry_error text = {""};
     ferry_status status = knock(process, root, until_ns, &text);
-    *retry_out          = status == FERRY_ERR_PEER_LOST && !fy_failed(&process->failure);
+    *retry_out = status == FERRY_ERR_PEER_LOST && !fy_failed(&process->failure);
     if (status == FERRY_OK) {
         status = fy_node_enter(process, &text);
         if (status == FERRY_OK) {
@@ -296,11 +296,11 @@ ferry_status fy_join_member(fy_process *process, const char *addresses,
                             ferry_error *error)
 {
     fy_interrupt *interrupt = interrupt_of(process);
-    int64_t       until     = fy_now_ns() + process->join_ns;
+    int64_t until = fy_now_ns() + process->join_ns;
     for (;;) {
-        fy_link     *root;
-        bool         retry;
-        ferry_error  text;
+        fy_link *root;
+        bool retry;
+        ferry_error text;
         ferry_status status =
             process->epoch == 0
                 ? fy_link_open(addresses, key, connect_ns, fy_interrupted, interrupt, &root, &text)
@@ -341,8 +341,8 @@ static bool is_own_child(const fy_process *process, uint32_t rank)
 
 bool fy_join_attach(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
-    uint32_t             epoch    = fy_wire_read_u32(reader);
-    uint32_t             claim    = fy_wire_read_u32(reader);
+    uint32_t epoch = fy_wire_read_u32(reader);
+    uint32_t claim = fy_wire_read_u32(reader);
     const unsigned char *world_id = fy_wire_read_bytes(reader, sizeof process->world_id);
     if (!reader->ok || epoch != process->epoch || claim >= process->n_claims ||
         memcmp(world_id, process->world_id, sizeof process->world_id) != 0) {
@@ -356,9 +356,9 @@ bool fy_join_attach(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
         }
     }
     process->n_new--;
-    conn->role     = FY_ROLE_CHILD;
-    conn->claim    = claim;
-    conn->rank     = rank;
+    conn->role = FY_ROLE_CHILD;
+    conn->claim = claim;
+    conn->rank = rank;
     conn->since_ns = fy_now_ns();
     fy_join_send_table(process, conn);
     fy_control_tell_failure(process, conn);
@@ -370,7 +370,7 @@ void fy_join_send_table(fy_process *process, fy_conn *conn)
     unsigned char head[8];
     enum { CHUNK = FY_LINK_PAYLOAD_BYTES - sizeof head };
     for (size_t at = 0; at < process->table_used; at += CHUNK) {
-        size_t         left   = process->table_used - at;
+        size_t left = process->table_used - at;
         fy_wire_packer packer = {.bytes = head};
         fy_wire_pack_u64(&packer, process->table_total);
         fy_control_post(process, conn, FY_WIRE_TABLE, head, packer.used, process->table_bytes + at,
@@ -382,8 +382,8 @@ bool fy_join_table(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
     (void)conn;
     uint64_t total = fy_wire_read_u64(reader);
-    size_t   left  = reader->left;
-    uint64_t most  = 4 + (uint64_t)process->n_claims * (16 + FY_ADDRESSES_BYTES);
+    size_t left = reader->left;
+    uint64_t most = 4 + (uint64_t)process->n_claims * (16 + FY_ADDRESSES_BYTES);
     if (!reader->ok || atomic_load(&process->tabled) || total > most ||
         left > total - process->table_used ||
         (process->table_bytes != NULL && total != process->table_total)) {
@@ -400,7 +400,7 @@ bool fy_join_table(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
     }
     memcpy(process->table_bytes + process->table_used, fy_wire_read_bytes(reader, left), left);
     process->table_used += left;
-    unsigned char  head[8];
+    unsigned char head[8];
     fy_wire_packer packer = {.bytes = head};
     fy_wire_pack_u64(&packer, total);
     for (fy_conn *child = process->conns; child != NULL; child = child->next) {
@@ -417,13 +417,13 @@ static bool read_members(fy_process *process, fy_wire_reader *reader, uint32_t n
 {
     uint32_t last = 0;
     for (uint32_t r = 0; r < n_ranks; r++) {
-        fy_member *member   = &process->table[r];
-        member->claim       = fy_wire_read_u32(reader);
-        member->place.node  = fy_wire_read_u32(reader);
+        fy_member *member = &process->table[r];
+        member->claim = fy_wire_read_u32(reader);
+        member->place.node = fy_wire_read_u32(reader);
         member->place.index = fy_wire_read_u32(reader);
-        uint32_t length     = fy_wire_read_u32(reader);
-        member->addresses   = (const char *)reader->bytes;
-        member->n_address   = length;
+        uint32_t length = fy_wire_read_u32(reader);
+        member->addresses = (const char *)reader->bytes;
+        member->n_address = length;
         fy_wire_read_bytes(reader, length);
         if (!reader->ok || member->place.node >= n_ranks || member->place.index >= n_ranks ||
             member->claim >= process->n_claims || (r > 0 && member->claim <= last)) {
@@ -451,7 +451,7 @@ static bool order_places(fy_process *process, uint32_t n_ranks)
     memset(process->rank_at, 0xff, n_ranks * sizeof *process->rank_at);
     for (uint32_t r = 0; r < n_ranks; r++) {
         fy_place place = process->table[r].place;
-        uint32_t at    = process->node_first[place.node] + place.index;
+        uint32_t at = process->node_first[place.node] + place.index;
         if (at >= process->node_first[place.node + 1] || process->rank_at[at] != UINT32_MAX) {
             return false;
         }
@@ -462,7 +462,7 @@ static bool order_places(fy_process *process, uint32_t n_ranks)
 
 static void count_children(fy_process *process)
 {
-    fy_place own        = process->table[process->rank].place;
+    fy_place own = process->table[process->rank].place;
     process->n_children = 0;
     for (uint32_t r = 0; r < process->n_ranks; r++) {
         fy_place place = process->table[r].place;
@@ -499,24 +499,24 @@ static void name_connections(fy_process *process)
 
 bool fy_join_read_table(fy_process *process)
 {
-    fy_wire_reader reader  = fy_wire_reader_of(process->table_bytes, process->table_total);
-    uint32_t       n_ranks = fy_wire_read_u32(&reader);
+    fy_wire_reader reader = fy_wire_reader_of(process->table_bytes, process->table_total);
+    uint32_t n_ranks = fy_wire_read_u32(&reader);
     if (n_ranks == 0 || n_ranks > process->n_claims) {
         return false;
     }
-    process->rank        = UINT32_MAX;
-    process->table       = fy_alloc_zeroed(n_ranks, sizeof *process->table);
-    process->rank_at     = fy_alloc_zeroed(n_ranks, sizeof *process->rank_at);
-    process->node_first  = fy_alloc_zeroed((size_t)n_ranks + 1, sizeof *process->node_first);
-    process->lost        = fy_alloc_zeroed(n_ranks, sizeof *process->lost);
-    process->silent_ns   = fy_alloc_zeroed(n_ranks, sizeof *process->silent_ns);
+    process->rank = UINT32_MAX;
+    process->table = fy_alloc_zeroed(n_ranks, sizeof *process->table);
+    process->rank_at = fy_alloc_zeroed(n_ranks, sizeof *process->rank_at);
+    process->node_first = fy_alloc_zeroed((size_t)n_ranks + 1, sizeof *process->node_first);
+    process->lost = fy_alloc_zeroed(n_ranks, sizeof *process->lost);
+    process->silent_ns = fy_alloc_zeroed(n_ranks, sizeof *process->silent_ns);
     process->passed_over = fy_alloc_zeroed(n_ranks, sizeof *process->passed_over);
     if (process->passed_over == NULL || process->table == NULL || process->rank_at == NULL ||
         process->node_first == NULL || process->lost == NULL || process->silent_ns == NULL ||
         !read_members(process, &reader, n_ranks) || !order_places(process, n_ranks)) {
         return false;
     }
-    process->n_ranks  = n_ranks;
+    process->n_ranks = n_ranks;
     process->table_ns = fy_now_ns();
     count_children(process);
     name_connections(process);

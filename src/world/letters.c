@@ -6,15 +6,15 @@
 #include <string.h>
 
 enum {
-    HEAD_BYTES  = 16,
-    MOST_KEPT   = 64 << 20, /* bytes of messages that nobody has received */
-    MOST_QUEUED = 4 << 20   /* bytes on one link before a sender waits */
+    HEAD_BYTES = 16,
+    MOST_KEPT = 64 << 20, /* bytes of messages that nobody has received */
+    MOST_QUEUED = 4 << 20 /* bytes on one link before a sender waits */
 };
 
 static void keep(fy_process *process, uint32_t from, uint64_t tag, const void *bytes,
                  size_t n_bytes)
 {
-    fy_mail   *mail   = &process->mail;
+    fy_mail *mail = &process->mail;
     fy_letter *letter = mail->bytes + fy_letter_room(n_bytes) > MOST_KEPT
                             ? NULL
                             : fy_letter_new(from, tag, bytes, n_bytes);
@@ -31,10 +31,10 @@ static void keep(fy_process *process, uint32_t from, uint64_t tag, const void *b
 bool fy_letter_arrive(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
     (void)conn;
-    const unsigned char *head  = reader->bytes;
-    uint32_t             to    = fy_wire_read_u32(reader);
-    uint32_t             from  = fy_wire_read_u32(reader);
-    uint64_t             tag   = fy_wire_read_u64(reader);
+    const unsigned char *head = reader->bytes;
+    uint32_t to = fy_wire_read_u32(reader);
+    uint32_t from = fy_wire_read_u32(reader);
+    uint64_t tag = fy_wire_read_u64(reader);
     const unsigned char *bytes = reader->bytes;
     if (!reader->ok || !atomic_load(&process->tabled) || to >= process->n_ranks ||
         from >= process->n_ranks || reader->left > FERRY_MESSAGE_BYTES) {
@@ -51,7 +51,7 @@ bool fy_letter_arrive(fy_process *process, fy_conn *conn, fy_wire_reader *reader
 
 static void post(fy_process *process, uint32_t to, uint64_t tag, const void *bytes, size_t n_bytes)
 {
-    unsigned char  head[HEAD_BYTES];
+    unsigned char head[HEAD_BYTES];
     fy_wire_packer packer = {.bytes = head};
     fy_wire_pack_u32(&packer, to);
     fy_wire_pack_u32(&packer, process->rank);
@@ -62,16 +62,16 @@ static void post(fy_process *process, uint32_t to, uint64_t tag, const void *byt
 
 typedef struct passage {
     fy_process *process;
-    uint32_t    to;
+    uint32_t to;
 } passage;
 
 static bool has_room(void *context)
 {
-    passage    *way     = context;
+    passage *way = context;
     fy_process *process = way->process;
     pthread_mutex_lock(&process->lock);
     fy_conn *conn = fy_control_route(process, way->to);
-    bool     room = conn == NULL || fy_link_queued_bytes(conn->link) < MOST_QUEUED;
+    bool room = conn == NULL || fy_link_queued_bytes(conn->link) < MOST_QUEUED;
     pthread_mutex_unlock(&process->lock);
     return room;
 }
@@ -92,7 +92,7 @@ ferry_status fy_letter_send(ferry_world *world, uint32_t to, uint64_t tag, const
         pthread_mutex_unlock(&process->lock);
         return fy_failure_get(&process->failure, NULL, error);
     }
-    passage      way = {.process = process, .to = to};
+    passage way = {.process = process, .to = to};
     ferry_status status =
         waits ? fy_world_wait(world, has_room, look_again_ns, &way, process->entry_ns, error)
               : fy_failure_get(&process->failure, NULL, error);
@@ -110,14 +110,14 @@ ferry_status fy_letter_send(ferry_world *world, uint32_t to, uint64_t tag, const
 
 typedef struct wanted {
     fy_process *process;
-    uint32_t    from;
-    uint64_t    tag;
-    fy_letter  *found;
+    uint32_t from;
+    uint64_t tag;
+    fy_letter *found;
 } wanted;
 
 static bool find_letter(void *context)
 {
-    wanted     *want    = context;
+    wanted *want = context;
     fy_process *process = want->process;
     pthread_mutex_lock(&process->lock);
     want->found = fy_mail_take(&process->mail, want->from, want->tag);
@@ -129,16 +129,16 @@ ferry_status fy_letter_receive(ferry_world *world, uint32_t from, uint64_t tag, 
                                const void **bytes_out, size_t *n_bytes_out, uint32_t *from_out,
                                ferry_error *error)
 {
-    fy_process  *process = world->impl;
-    wanted       want    = {.process = process, .from = from, .tag = tag};
-    ferry_status status  = fy_world_wait(world, find_letter, NULL, &want, limit_ns, error);
+    fy_process *process = world->impl;
+    wanted want = {.process = process, .from = from, .tag = tag};
+    ferry_status status = fy_world_wait(world, find_letter, NULL, &want, limit_ns, error);
     if (status != FERRY_OK) {
         return status;
     }
     fy_free(process->taken);
     process->taken = want.found;
-    *bytes_out     = want.found->bytes;
-    *n_bytes_out   = want.found->n_bytes;
+    *bytes_out = want.found->bytes;
+    *n_bytes_out = want.found->n_bytes;
     if (from_out != NULL) {
         *from_out = want.found->from;
     }
@@ -156,7 +156,7 @@ bool fy_letter_take(ferry_world *world, uint32_t from, uint64_t tag, void *buffe
     if (fits) {
         memcpy(buffer, want.found->bytes, want.found->n_bytes);
         *n_bytes_out = want.found->n_bytes;
-        *from_out    = want.found->from;
+        *from_out = want.found->from;
     }
     fy_free(want.found);
     return fits;
@@ -178,8 +178,8 @@ enum { QUESTION_HEAD_BYTES = 8, QUESTION_BYTES = QUESTION_HEAD_BYTES + FY_QUESTI
 
 void fy_letter_ask(ferry_world *world, uint32_t rank, const fy_question *question)
 {
-    fy_process    *process = world->impl;
-    unsigned char  bytes[QUESTION_BYTES];
+    fy_process *process = world->impl;
+    unsigned char bytes[QUESTION_BYTES];
     fy_wire_packer packer = {.bytes = bytes};
     fy_wire_pack_u32(&packer, rank);
     fy_wire_pack_u32(&packer, world->rank);
@@ -197,13 +197,13 @@ bool fy_letter_asked(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
     (void)conn;
     const unsigned char *whole = reader->bytes;
-    size_t               used  = reader->left;
-    uint32_t             to    = fy_wire_read_u32(reader);
-    uint32_t             from  = fy_wire_read_u32(reader);
-    fy_question          asked = {.kind = fy_wire_read_u32(reader), .number = 0};
-    asked.number               = fy_wire_read_u32(reader);
-    asked.run                  = fy_wire_read_u64(reader);
-    asked.tag                  = fy_wire_read_u64(reader);
+    size_t used = reader->left;
+    uint32_t to = fy_wire_read_u32(reader);
+    uint32_t from = fy_wire_read_u32(reader);
+    fy_question asked = {.kind = fy_wire_read_u32(reader), .number = 0};
+    asked.number = fy_wire_read_u32(reader);
+    asked.run = fy_wire_read_u64(reader);
+    asked.tag = fy_wire_read_u64(reader);
     if (!reader->ok || reader->left != 0 || !atomic_load(&process->tabled) ||
         to >= process->n_ranks || from >= process->n_ranks || asked.tag >> 63 == 0) {
         return false;
@@ -213,7 +213,7 @@ bool fy_letter_asked(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
                         0);
         return true;
     }
-    fy_answer     answer;
+    fy_answer answer;
     unsigned char bytes[FY_ANSWER_BYTES];
     fy_answer_make(process->world->here, &asked, process->leaving, process->forgive_ns, &answer);
     fy_answer_pack(&answer, bytes);

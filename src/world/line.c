@@ -32,7 +32,7 @@ typedef struct answer {
 void fy_line_name(const unsigned char key[FY_KEY_BYTES], const unsigned char world_id[16],
                   uint32_t node, char name[FY_LINE_NAME_BYTES])
 {
-    unsigned char            digest[16];
+    unsigned char digest[16];
     crypto_generichash_state state;
     crypto_generichash_init(&state, key, FY_KEY_BYTES, sizeof digest);
     crypto_generichash_update(&state, (const unsigned char *)"line", 4);
@@ -52,8 +52,8 @@ static void prove(const unsigned char key[FY_KEY_BYTES], const char *role,
                   const unsigned char guest[FY_NONCE_BYTES], uint32_t slot,
                   unsigned char proof[FY_PROOF_BYTES])
 {
-    unsigned char            number[4] = {(unsigned char)slot, (unsigned char)(slot >> 8),
-                                          (unsigned char)(slot >> 16), (unsigned char)(slot >> 24)};
+    unsigned char number[4] = {(unsigned char)slot, (unsigned char)(slot >> 8),
+                               (unsigned char)(slot >> 16), (unsigned char)(slot >> 24)};
     crypto_generichash_state state;
     crypto_generichash_init(&state, key, FY_KEY_BYTES, FY_PROOF_BYTES);
     crypto_generichash_update(&state, (const unsigned char *)role, strlen(role));
@@ -68,7 +68,7 @@ static socklen_t fill_address(struct sockaddr_un *address, const char *name)
 {
     memset(address, 0, sizeof *address);
     address->sun_family = AF_UNIX;
-    size_t length       = strlen(name);
+    size_t length = strlen(name);
     memcpy(address->sun_path + 1, name, length);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
 }
@@ -81,8 +81,8 @@ static int new_socket(void)
 ferry_status fy_line_listen(const char *name, int *fd_out, ferry_error *error)
 {
     struct sockaddr_un address;
-    socklen_t          length = fill_address(&address, name);
-    int                fd     = new_socket();
+    socklen_t length = fill_address(&address, name);
+    int fd = new_socket();
     if (fd < 0) {
         return fy_fail(error, FERRY_ERR_IO, "no unix socket could be made: %s", strerror(errno));
     }
@@ -122,8 +122,8 @@ static bool receive_packet(int fd, void *packet, size_t n_bytes, int64_t until_n
 static int connect_once(const char *name)
 {
     struct sockaddr_un address;
-    socklen_t          length = fill_address(&address, name);
-    int                fd     = new_socket();
+    socklen_t length = fill_address(&address, name);
+    int fd = new_socket();
     if (fd >= 0 && connect(fd, (struct sockaddr *)&address, length) != 0) {
         close(fd);
         fd = -1;
@@ -140,7 +140,7 @@ static bool prove_both(int fd, const unsigned char key[FY_KEY_BYTES], uint32_t s
         first.slot[i] = (unsigned char)(slot >> (8 * i));
     }
     randombytes_buf(first.nonce, sizeof first.nonce);
-    answer        second;
+    answer second;
     unsigned char expected[FY_PROOF_BYTES];
     if (send(fd, &first, sizeof first, MSG_NOSIGNAL) != (ssize_t)sizeof first ||
         !receive_packet(fd, &second, sizeof second, until_ns, interrupt)) {
@@ -160,17 +160,17 @@ ferry_status fy_line_join(const char *name, const unsigned char key[FY_KEY_BYTES
                           int64_t limit_ns, fy_interrupt *interrupt, int *fd_out, int *board_fd_out,
                           ferry_error *error)
 {
-    int64_t until  = fy_now_ns() + limit_ns;
-    bool    denied = false;
-    *fd_out        = -1;
-    *board_fd_out  = -1;
-    int fd         = connect_once(name);
+    int64_t until = fy_now_ns() + limit_ns;
+    bool denied = false;
+    *fd_out = -1;
+    *board_fd_out = -1;
+    int fd = connect_once(name);
     if (fd < 0) {
         return FERRY_OK; /* the host is gone, or has not begun to listen */
     }
     if (prove_both(fd, key, slot, until, interrupt, &denied)) {
         uint64_t tag;
-        int      got;
+        int got;
         while ((got = fy_line_take(fd, &tag, board_fd_out)) == 0 && fy_now_ns() < until &&
                !fy_interrupted(interrupt)) {
             struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
@@ -194,12 +194,12 @@ ferry_status fy_line_admit(fy_line_guest *guest, const unsigned char key[FY_KEY_
                            bool *proven_out, ferry_error *error)
 {
     union {
-        hello         first;
+        hello first;
         unsigned char proof[FY_PROOF_BYTES];
     } packet;
-    *proven_out   = false;
-    size_t  wants = guest->step == 0 ? sizeof packet.first : sizeof packet.proof;
-    ssize_t got   = recv(guest->fd, &packet, wants, MSG_TRUNC);
+    *proven_out = false;
+    size_t wants = guest->step == 0 ? sizeof packet.first : sizeof packet.proof;
+    ssize_t got = recv(guest->fd, &packet, wants, MSG_TRUNC);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
         return FERRY_OK;
     }
@@ -238,18 +238,18 @@ bool fy_line_pass(int line, uint64_t tag, int fd)
 {
     union {
         struct cmsghdr header;
-        char           bytes[CMSG_SPACE(sizeof(int))];
+        char bytes[CMSG_SPACE(sizeof(int))];
     } control;
     memset(&control, 0, sizeof control);
-    struct iovec    piece   = {.iov_base = &tag, .iov_len = sizeof tag};
-    struct msghdr   message = {.msg_iov        = &piece,
-                               .msg_iovlen     = 1,
-                               .msg_control    = control.bytes,
-                               .msg_controllen = sizeof control.bytes};
-    struct cmsghdr *header  = CMSG_FIRSTHDR(&message);
-    header->cmsg_level      = SOL_SOCKET;
-    header->cmsg_type       = SCM_RIGHTS;
-    header->cmsg_len        = CMSG_LEN(sizeof fd);
+    struct iovec piece = {.iov_base = &tag, .iov_len = sizeof tag};
+    struct msghdr message = {.msg_iov = &piece,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
+                             .msg_controllen = sizeof control.bytes};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof fd);
     memcpy(CMSG_DATA(header), &fd, sizeof fd);
     ssize_t sent;
     do {
@@ -262,14 +262,14 @@ int fy_line_take(int line, uint64_t *tag_out, int *fd_out)
 {
     union {
         struct cmsghdr header;
-        char           bytes[CMSG_SPACE(sizeof(int))];
+        char bytes[CMSG_SPACE(sizeof(int))];
     } control;
-    struct iovec  piece   = {.iov_base = tag_out, .iov_len = sizeof *tag_out};
-    struct msghdr message = {.msg_iov        = &piece,
-                             .msg_iovlen     = 1,
-                             .msg_control    = control.bytes,
+    struct iovec piece = {.iov_base = tag_out, .iov_len = sizeof *tag_out};
+    struct msghdr message = {.msg_iov = &piece,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
                              .msg_controllen = sizeof control.bytes};
-    ssize_t       got     = recvmsg(line, &message, MSG_CMSG_CLOEXEC);
+    ssize_t got = recvmsg(line, &message, MSG_CMSG_CLOEXEC);
     if (got < 0) {
         return errno == EAGAIN || errno == EINTR ? 0 : -1;
     }
@@ -288,7 +288,7 @@ int fy_line_take(int line, uint64_t *tag_out, int *fd_out)
 int32_t fy_line_peer_pid(int line)
 {
     struct ucred peer;
-    socklen_t    length = sizeof peer;
+    socklen_t length = sizeof peer;
     if (getsockopt(line, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) {
         return 0;
     }

@@ -35,9 +35,9 @@ ferry_status fy_line_join(const char *name, const unsigned char key[FY_KEY_BYTES
 
 /* The host's side of a connection until it is proven. Sockets do not block. */
 typedef struct fy_line_guest {
-    int           fd;
-    int           step; /* 0 hello, 1 proof, 2 proven */
-    uint32_t      slot;
+    int fd;
+    int step; /* 0 hello, 1 proof, 2 proven */
+    uint32_t slot;
     unsigned char nonce[FY_NONCE_BYTES]; /* own */
     unsigned char guest_nonce[FY_NONCE_BYTES];
 } fy_line_guest;

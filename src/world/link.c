@@ -28,7 +28,7 @@ enum {
 
     /* Room for what comes: at first, and so much that the owner must take before more is read. */
     FIRST_ROOM_BYTES = 1 << 16,
-    MOST_WAITING     = 8 << 20,
+    MOST_WAITING = 8 << 20,
     /* Room to ask the socket to fill. */
     LEAST_READ_BYTES = 1 << 12,
     /* How often it is asked whether all that was sent has been acknowledged. */
@@ -37,32 +37,32 @@ enum {
 
 typedef struct buffer {
     unsigned char *bytes;
-    size_t         begin, end, capacity;
+    size_t begin, end, capacity;
 } buffer;
 
 struct fy_link {
-    int           fd;
-    bool          is_tcp;
-    bool          is_ready; /* stays true after death */
-    bool          is_full;  /* the socket took no more */
-    fy_handshake  handshake;
+    int fd;
+    bool is_tcp;
+    bool is_ready; /* stays true after death */
+    bool is_full;  /* the socket took no more */
+    fy_handshake handshake;
     unsigned char send_key[FY_KEY_BYTES], receive_key[FY_KEY_BYTES];
-    uint64_t      n_sent, n_received;
-    buffer        in, out;
-    size_t        whole; /* in `in`: messages up to here are whole and proven */
-    size_t        frame; /* bytes of the one that follows, once its header is proven; or 0 */
-    int64_t       heard_ns;
-    int64_t       asked_ns;   /* when it was last asked whether all was acknowledged */
-    int64_t       waiting_ns; /* when that was so, or later */
-    ferry_status  status;     /* not OK: dead, and why */
-    ferry_error   why;
-    char          peer[128];
+    uint64_t n_sent, n_received;
+    buffer in, out;
+    size_t whole; /* in `in`: messages up to here are whole and proven */
+    size_t frame; /* bytes of the one that follows, once its header is proven; or 0 */
+    int64_t heard_ns;
+    int64_t asked_ns;    /* when it was last asked whether all was acknowledged */
+    int64_t waiting_ns;  /* when that was so, or later */
+    ferry_status status; /* not OK: dead, and why */
+    ferry_error why;
+    char peer[128];
 };
 
 /* What is queued will never be sent; the reason stays. */
 static ferry_status die(fy_link *link, ferry_status status)
 {
-    link->status  = status;
+    link->status = status;
     link->out.end = link->out.begin = 0;
     return status;
 }
@@ -90,7 +90,7 @@ static bool make_room(buffer *b, size_t n_bytes)
             memcpy(b->bytes, b->bytes + b->begin, used);
         }
         b->begin = 0;
-        b->end   = used;
+        b->end = used;
         return true;
     }
     return fy_reserve((void **)&b->bytes, &b->capacity, b->end + n_bytes, 1);
@@ -118,7 +118,7 @@ static bool append(buffer *b, const void *bytes, size_t n_bytes)
 static void note_sending(fy_link *link)
 {
     int64_t now = fy_now_ns();
-    int     outstanding;
+    int outstanding;
     if (!link->is_tcp || now - link->asked_ns < ASK_EVERY_NS) {
         return;
     }
@@ -197,9 +197,9 @@ static ferry_status shake_hands(fy_link *link)
 {
     while (!link->is_ready) {
         unsigned char reply[FY_REPLY_BYTES];
-        size_t        reply_bytes;
+        size_t reply_bytes;
         fy_handshake *h = &link->handshake;
-        ssize_t       n = receive(link, h->bytes + h->n_bytes, fy_handshake_wants(h));
+        ssize_t n = receive(link, h->bytes + h->n_bytes, fy_handshake_wants(h));
         if (n <= 0) {
             return n == 0 ? FERRY_OK : link->status;
         }
@@ -230,11 +230,11 @@ static ferry_status deny(fy_link *link)
 
 static ferry_status check_header(fy_link *link)
 {
-    unsigned char        mac[FY_AUTH_MAC_BYTES];
+    unsigned char mac[FY_AUTH_MAC_BYTES];
     const unsigned char *header = link->in.bytes + link->whole;
-    fy_wire_reader       reader = fy_wire_reader_of(header, HEADER_BYTES);
-    uint32_t             type   = fy_wire_read_u32(&reader);
-    uint32_t             length = fy_wire_read_u32(&reader);
+    fy_wire_reader reader = fy_wire_reader_of(header, HEADER_BYTES);
+    uint32_t type = fy_wire_read_u32(&reader);
+    uint32_t length = fy_wire_read_u32(&reader);
     fy_auth_mac_header(link->receive_key, link->n_received, type, length, mac);
     if (!fy_auth_equal(mac, header + 8, sizeof mac)) {
         return deny(link);
@@ -250,11 +250,11 @@ static ferry_status check_header(fy_link *link)
 
 static ferry_status check_payload(fy_link *link)
 {
-    unsigned char        mac[FY_AUTH_MAC_BYTES];
+    unsigned char mac[FY_AUTH_MAC_BYTES];
     const unsigned char *header = link->in.bytes + link->whole;
-    fy_wire_reader       reader = fy_wire_reader_of(header, HEADER_BYTES);
-    uint32_t             type   = fy_wire_read_u32(&reader);
-    uint32_t             length = fy_wire_read_u32(&reader);
+    fy_wire_reader reader = fy_wire_reader_of(header, HEADER_BYTES);
+    uint32_t type = fy_wire_read_u32(&reader);
+    uint32_t length = fy_wire_read_u32(&reader);
     if (length > 0) {
         fy_auth_mac_payload(link->receive_key, link->n_received, type, header + HEADER_BYTES,
                             length, mac);
@@ -272,7 +272,7 @@ static ferry_status check_payload(fy_link *link)
 static ferry_status check_frames(fy_link *link)
 {
     for (;;) {
-        size_t       there  = link->in.end - link->whole;
+        size_t there = link->in.end - link->whole;
         ferry_status status = FERRY_OK;
         if (link->frame == 0 && there < HEADER_BYTES) {
             return FERRY_OK;
@@ -300,14 +300,14 @@ static bool wants_more(const fy_link *link)
 /* Only a header that is proven makes more room than there was at first. */
 static bool make_room_in(fy_link *link)
 {
-    buffer *in     = &link->in;
-    size_t  there  = in->end - link->whole;
-    size_t  wanted = link->frame > there ? link->frame - there : HEADER_BYTES;
-    size_t  before = link->whole - in->begin;
+    buffer *in = &link->in;
+    size_t there = in->end - link->whole;
+    size_t wanted = link->frame > there ? link->frame - there : HEADER_BYTES;
+    size_t before = link->whole - in->begin;
     if (wanted < LEAST_READ_BYTES) {
         wanted = LEAST_READ_BYTES;
     }
-    bool made   = make_room(in, wanted);
+    bool made = make_room(in, wanted);
     link->whole = in->begin + before;
     return made;
 }
@@ -354,9 +354,9 @@ static ferry_status fail_to_send(fy_link *link, int reason)
 static ferry_status prepare_socket(fy_link *link, ferry_error *error)
 {
     struct sockaddr_storage address = {0};
-    int                     one     = 1;
-    socklen_t               length  = sizeof address;
-    int                     flags   = fcntl(link->fd, F_GETFL);
+    int one = 1;
+    socklen_t length = sizeof address;
+    int flags = fcntl(link->fd, F_GETFL);
     if (flags < 0 || fcntl(link->fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
         fcntl(link->fd, F_SETFD, FD_CLOEXEC) != 0) {
         return fy_fail(error, FERRY_ERR_IO, "descriptor %d is not a connected socket: %s", link->fd,
@@ -382,7 +382,7 @@ ferry_status fy_link_create(int fd, bool server, const unsigned char key[FY_KEY_
         close(fd);
         return fy_fail_no_memory(error, "a link");
     }
-    link->fd            = fd;
+    link->fd = fd;
     ferry_status status = fy_auth_begin(error);
     if (status == FERRY_OK) {
         status = prepare_socket(link, error);
@@ -398,7 +398,7 @@ ferry_status fy_link_create(int fd, bool server, const unsigned char key[FY_KEY_
         goto out;
     }
     *link_out = link;
-    link      = NULL;
+    link = NULL;
 out:
     fy_link_destroy(link);
     return status;
@@ -445,7 +445,7 @@ ferry_status fy_link_work(fy_link *link, ferry_error *error)
     if (link->status != FERRY_OK) {
         return tell(link, error);
     }
-    link->is_full       = false;
+    link->is_full = false;
     ferry_status status = read_all(link);
     if (status == FERRY_OK && !flush(link)) {
         status = fail_to_send(link, errno);
@@ -459,9 +459,9 @@ bool fy_link_take(fy_link *link, fy_message *message_out)
         return false;
     }
     const unsigned char *header = link->in.bytes + link->in.begin;
-    fy_wire_reader       reader = fy_wire_reader_of(header, HEADER_BYTES);
-    uint32_t             type   = fy_wire_read_u32(&reader);
-    uint32_t             length = fy_wire_read_u32(&reader);
+    fy_wire_reader reader = fy_wire_reader_of(header, HEADER_BYTES);
+    uint32_t type = fy_wire_read_u32(&reader);
+    uint32_t length = fy_wire_read_u32(&reader);
     link->in.begin += HEADER_BYTES + length + (length > 0 ? FY_AUTH_MAC_BYTES : 0);
     *message_out = (fy_message){.type = type, .payload = header + HEADER_BYTES, .n_bytes = length};
     return true;
@@ -471,9 +471,9 @@ bool fy_link_take(fy_link *link, fy_message *message_out)
 static void pack_message(fy_link *link, uint32_t type, const void *head, size_t head_bytes,
                          const void *body, size_t body_bytes)
 {
-    uint32_t       length = (uint32_t)(head_bytes + body_bytes);
+    uint32_t length = (uint32_t)(head_bytes + body_bytes);
     unsigned char *header = link->out.bytes + link->out.end;
-    unsigned char *at     = header + HEADER_BYTES;
+    unsigned char *at = header + HEADER_BYTES;
     fy_wire_packer packer = {.bytes = header};
     fy_wire_pack_u32(&packer, type);
     fy_wire_pack_u32(&packer, length);
@@ -534,8 +534,8 @@ static bool work_until(fy_link *link, int64_t end_ns, ferry_status *status_out, 
 {
     enum { MOST_MS = 60000 };
     struct pollfd item = {.fd = link->fd, .events = fy_link_events(link)};
-    int64_t       left = end_ns - fy_now_ns();
-    int64_t       ms   = left <= 0 ? 0 : left / 1000000 + 1;
+    int64_t left = end_ns - fy_now_ns();
+    int64_t ms = left <= 0 ? 0 : left / 1000000 + 1;
     if (poll(&item, 1, ms > MOST_MS ? MOST_MS : (int)ms) < 0 && errno != EINTR) {
         *status_out =
             fy_fail(error, FERRY_ERR_IO, "cannot wait for %s: %s", link->peer, strerror(errno));
@@ -548,9 +548,9 @@ static bool work_until(fy_link *link, int64_t end_ns, ferry_status *status_out, 
 ferry_status fy_link_receive(fy_link *link, int64_t limit_ns, fy_message *message_out,
                              ferry_error *error)
 {
-    ferry_status status    = FERRY_OK;
-    int64_t      end       = end_of(limit_ns);
-    bool         time_left = true;
+    ferry_status status = FERRY_OK;
+    int64_t end = end_of(limit_ns);
+    bool time_left = true;
     while (!fy_link_take(link, message_out)) {
         if (status != FERRY_OK) {
             return status;
@@ -566,9 +566,9 @@ ferry_status fy_link_receive(fy_link *link, int64_t limit_ns, fy_message *messag
 
 ferry_status fy_link_drain(fy_link *link, int64_t limit_ns, ferry_error *error)
 {
-    ferry_status status    = link->status == FERRY_OK ? FERRY_OK : tell(link, error);
-    int64_t      end       = end_of(limit_ns);
-    bool         time_left = true;
+    ferry_status status = link->status == FERRY_OK ? FERRY_OK : tell(link, error);
+    int64_t end = end_of(limit_ns);
+    bool time_left = true;
     while (status == FERRY_OK && link->out.begin < link->out.end) {
         if (!time_left) {
             return fy_fail(error, FERRY_ERR_TIMEOUT,
@@ -594,14 +594,14 @@ int64_t fy_link_heard_ns(const fy_link *link)
 bool fy_link_acknowledged(const fy_link *link, int64_t within_ns)
 {
     struct tcp_info info;
-    socklen_t       length = sizeof info;
+    socklen_t length = sizeof info;
     if (!link->is_tcp || getsockopt(link->fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) {
         return true;
     }
     if (info.tcpi_unacked == 0 && info.tcpi_probes < 2) {
         return true;
     }
-    int64_t silent_ns  = (int64_t)info.tcpi_last_ack_recv * 1000000;
+    int64_t silent_ns = (int64_t)info.tcpi_last_ack_recv * 1000000;
     int64_t waiting_ns = fy_now_ns() - link->waiting_ns;
     return silent_ns <= within_ns || waiting_ns <= within_ns;
 }
@@ -614,8 +614,8 @@ void fy_link_peer_text(const fy_link *link, char text[128])
 void fy_link_own_host(const fy_link *link, char text[64])
 {
     struct sockaddr_storage address = {0};
-    socklen_t               length  = sizeof address;
-    text[0]                         = '\0';
+    socklen_t length = sizeof address;
+    text[0] = '\0';
     if (getsockname(link->fd, (struct sockaddr *)&address, &length) == 0) {
         fy_address_text(&address, false, text, 64);
     }

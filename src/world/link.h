@@ -23,9 +23,9 @@ typedef struct fy_link fy_link;
 enum { FY_LINK_PAYLOAD_BYTES = 1 << 20 };
 
 typedef struct fy_message {
-    uint32_t             type;
+    uint32_t type;
     const unsigned char *payload; /* until the next call with this link */
-    size_t               n_bytes;
+    size_t n_bytes;
 } fy_message;
 
 /*
@@ -34,7 +34,7 @@ typedef struct fy_message {
  */
 ferry_status fy_link_create(int fd, bool server, const unsigned char key[FY_KEY_BYTES],
                             fy_link **link_out, ferry_error *error);
-void         fy_link_destroy(fy_link *link); /* closes the socket; what is queued is dropped */
+void fy_link_destroy(fy_link *link); /* closes the socket; what is queued is dropped */
 
 /*
  * Connects to the first of "HOST:PORT,HOST:PORT" where somebody proves the key, trying all again
@@ -54,8 +54,8 @@ ferry_status fy_link_reopen(const char *addresses, const unsigned char key[FY_KE
                             int64_t limit_ns, bool (*stop)(void *context), void *context,
                             fy_link **link_out, ferry_error *error);
 
-int   fy_link_fd(const fy_link *link);
-bool  fy_link_ready(const fy_link *link);  /* the handshake is done */
+int fy_link_fd(const fy_link *link);
+bool fy_link_ready(const fy_link *link);   /* the handshake is done */
 short fy_link_events(const fy_link *link); /* for poll: POLLIN, and POLLOUT when needed */
 
 /*
@@ -72,7 +72,7 @@ bool fy_link_take(fy_link *link, fy_message *message_out);
 /* Queues a message made of two pieces (either may be empty) and writes what the socket takes. */
 ferry_status fy_link_post(fy_link *link, uint32_t type, const void *head, size_t head_bytes,
                           const void *body, size_t body_bytes, ferry_error *error);
-size_t       fy_link_queued_bytes(const fy_link *link);
+size_t fy_link_queued_bytes(const fy_link *link);
 
 /* Takes, or posts and then flushes, within limit_ns: for the steps of joining. */
 ferry_status fy_link_receive(fy_link *link, int64_t limit_ns, fy_message *message_out,

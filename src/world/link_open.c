@@ -18,11 +18,11 @@
  * everything delays the others little, and a side that is slow is still reached.
  */
 #define MS_IN_NS 1000000
-static const int64_t first_connect_ns = 250LL * MS_IN_NS;  /* the other side's kernel answers */
-static const int64_t first_shake_ns   = 2000LL * MS_IN_NS; /* its process does */
-static const int64_t first_pause_ns   = 5LL * MS_IN_NS;
+static const int64_t first_connect_ns = 250LL * MS_IN_NS; /* the other side's kernel answers */
+static const int64_t first_shake_ns = 2000LL * MS_IN_NS;  /* its process does */
+static const int64_t first_pause_ns = 5LL * MS_IN_NS;
 static const int64_t longest_pause_ns = 200LL * MS_IN_NS;
-static const int64_t slice_ns         = 50LL * MS_IN_NS; /* how often stop is asked */
+static const int64_t slice_ns = 50LL * MS_IN_NS; /* how often stop is asked */
 /*
  * How long an address that has not answered may still put right what another one has said. Where
  * several are listed, some may be a neighbour's, on which another job listens.
@@ -32,26 +32,26 @@ static const int64_t grace_ns = 2000LL * MS_IN_NS;
 enum { MOST_DOUBLINGS = 4 };
 
 typedef struct target {
-    char             text[FY_HOST_BYTES + FY_PORT_BYTES + 4]; /* as it was given */
-    char             host[FY_HOST_BYTES];
-    char             port[FY_PORT_BYTES];
-    struct addrinfo *list;   /* NULL: not found yet */
-    ferry_status     status; /* of the last attempt */
-    ferry_error      said;
-    bool             is_final; /* trying again changes nothing */
-    bool             refused;  /* nobody listens there */
+    char text[FY_HOST_BYTES + FY_PORT_BYTES + 4]; /* as it was given */
+    char host[FY_HOST_BYTES];
+    char port[FY_PORT_BYTES];
+    struct addrinfo *list; /* NULL: not found yet */
+    ferry_status status;   /* of the last attempt */
+    ferry_error said;
+    bool is_final; /* trying again changes nothing */
+    bool refused;  /* nobody listens there */
 } target;
 
 typedef struct opening {
-    target              *targets;
-    size_t               n_targets;
+    target *targets;
+    size_t n_targets;
     const unsigned char *key;
-    int64_t              begin_ns, end_ns, final_ns; /* final_ns: of the first final answer, or 0 */
-    unsigned             round;
-    bool                 reopens; /* who listened there once does so still, or is gone */
+    int64_t begin_ns, end_ns, final_ns; /* final_ns: of the first final answer, or 0 */
+    unsigned round;
+    bool reopens; /* who listened there once does so still, or is gone */
     bool (*stop)(void *context);
-    void    *context;
-    bool     stopped;
+    void *context;
+    bool stopped;
     fy_link *link;
 } opening;
 
@@ -68,7 +68,7 @@ static bool is_stopped(opening *o)
 static int64_t attempt_end(const opening *o, int64_t first_ns)
 {
     unsigned doublings = o->round < MOST_DOUBLINGS ? o->round : MOST_DOUBLINGS;
-    int64_t  end       = fy_now_ns() + (first_ns << doublings);
+    int64_t end = fy_now_ns() + (first_ns << doublings);
     return end < o->end_ns ? end : o->end_ns;
 }
 
@@ -76,7 +76,7 @@ static int64_t attempt_end(const opening *o, int64_t first_ns)
 static bool wait_slice(opening *o, int fd, short events, int64_t end_ns)
 {
     struct pollfd item = {.fd = fd, .events = events};
-    int64_t       left = end_ns - fy_now_ns();
+    int64_t left = end_ns - fy_now_ns();
     if (left <= 0 || is_stopped(o)) {
         return false;
     }
@@ -103,7 +103,7 @@ static ferry_status fail_by_errno(target *t, int reason, ferry_error *error)
 static bool is_connected_to_itself(int fd)
 {
     struct sockaddr_storage own = {0}, other = {0};
-    socklen_t               own_bytes = sizeof own, other_bytes = sizeof other;
+    socklen_t own_bytes = sizeof own, other_bytes = sizeof other;
     return getsockname(fd, (struct sockaddr *)&own, &own_bytes) == 0 &&
            getpeername(fd, (struct sockaddr *)&other, &other_bytes) == 0 &&
            own_bytes == other_bytes && memcmp(&own, &other, own_bytes) == 0;
@@ -111,9 +111,9 @@ static bool is_connected_to_itself(int fd)
 
 static ferry_status finish_connecting(opening *o, target *t, int fd)
 {
-    int       reason = 0;
+    int reason = 0;
     socklen_t length = sizeof reason;
-    int64_t   end    = attempt_end(o, first_connect_ns);
+    int64_t end = attempt_end(o, first_connect_ns);
     for (;;) {
         struct pollfd item = {.fd = fd, .events = POLLOUT};
         if (poll(&item, 1, 0) > 0) {
@@ -132,7 +132,7 @@ static ferry_status finish_connecting(opening *o, target *t, int fd)
 static ferry_status connect_to(opening *o, target *t, const struct addrinfo *address, int *fd_out)
 {
     ferry_status status = FERRY_OK;
-    int          fd     = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) {
         return fail_by_errno(t, errno, &t->said);
     }
@@ -180,8 +180,8 @@ static ferry_status shake(opening *o, target *t, fy_link *link)
 
 static ferry_status attempt(opening *o, target *t, const struct addrinfo *address)
 {
-    fy_link     *link   = NULL;
-    int          fd     = -1;
+    fy_link *link = NULL;
+    int fd = -1;
     ferry_status status = connect_to(o, t, address, &fd);
     if (status != FERRY_OK) {
         return status;
@@ -194,7 +194,7 @@ static ferry_status attempt(opening *o, target *t, const struct addrinfo *addres
     status = shake(o, t, link);
     if (status == FERRY_OK) {
         o->link = link;
-        link    = NULL;
+        link = NULL;
     }
     fy_link_destroy(link);
     return status;
@@ -209,32 +209,32 @@ static int weight(ferry_status status, bool is_final)
 /* Tries all addresses of a host; the most telling of their answers stays. */
 static void try_target(opening *o, target *t)
 {
-    ferry_error  telling = {""};
-    ferry_status status  = FERRY_ERR_TIMEOUT;
-    bool         final   = false;
-    bool         refused = true;
+    ferry_error telling = {""};
+    ferry_status status = FERRY_ERR_TIMEOUT;
+    bool final = false;
+    bool refused = true;
     if (t->list == NULL) {
         t->status = fy_address_resolve(t->host, t->port, &t->list, &t->said);
     }
     for (const struct addrinfo *a = t->list; a != NULL; a = a->ai_next) {
         t->is_final = false;
-        t->refused  = false;
-        t->status   = attempt(o, t, a);
-        refused     = refused && t->refused;
+        t->refused = false;
+        t->status = attempt(o, t, a);
+        refused = refused && t->refused;
         if (t->status == FERRY_OK || o->stopped) {
             return;
         }
         if (a == t->list || weight(t->status, t->is_final) > weight(status, final)) {
             telling = t->said;
-            status  = t->status;
-            final   = t->is_final;
+            status = t->status;
+            final = t->is_final;
         }
     }
     if (t->list != NULL) {
-        t->said     = telling;
-        t->status   = status;
+        t->said = telling;
+        t->status = status;
         t->is_final = final;
-        t->refused  = refused;
+        t->refused = refused;
     }
 }
 
@@ -251,8 +251,8 @@ static ferry_status read_targets(opening *o, const char *addresses, ferry_error 
         return fy_fail_no_memory(error, "addresses");
     }
     for (const char *at = addresses; o->n_targets < n; at += strcspn(at, ",") + 1) {
-        target      *t      = &o->targets[o->n_targets++];
-        size_t       length = strcspn(at, ",");
+        target *t = &o->targets[o->n_targets++];
+        size_t length = strcspn(at, ",");
         ferry_status status = fy_address_parse(at, length, t->host, t->port, error);
         if (status != FERRY_OK) {
             return status;
@@ -265,8 +265,8 @@ static ferry_status read_targets(opening *o, const char *addresses, ferry_error 
 /* The sentence of a final answer, once nothing better can be hoped for. */
 static const target *settled(opening *o)
 {
-    const target *found   = NULL;
-    size_t        n_final = 0;
+    const target *found = NULL;
+    size_t n_final = 0;
     for (size_t i = 0; i < o->n_targets; i++) {
         if (o->targets[i].is_final) {
             n_final++;
@@ -287,15 +287,15 @@ static const target *settled(opening *o)
 
 static ferry_status give_up(const opening *o, ferry_error *error)
 {
-    char         list[FERRY_ERROR_BYTES] = "";
-    size_t       used                    = 0;
-    bool         all_unknown             = true;
-    ferry_status status                  = FERRY_ERR_TIMEOUT;
+    char list[FERRY_ERROR_BYTES] = "";
+    size_t used = 0;
+    bool all_unknown = true;
+    ferry_status status = FERRY_ERR_TIMEOUT;
     for (size_t i = 0; i < o->n_targets; i++) {
         const target *t = &o->targets[i];
         used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? "; " : "",
                                  t->said.message);
-        used        = used < sizeof list ? used : sizeof list - 1;
+        used = used < sizeof list ? used : sizeof list - 1;
         all_unknown = all_unknown && t->list == NULL;
         /* Something answers: that is a mistake in the addresses rather than a rank that is late. */
         if (t->list != NULL && t->status == FERRY_ERR_INVALID_INPUT) {
@@ -354,9 +354,9 @@ static ferry_status try_all(opening *o, ferry_error *error)
 static ferry_status open_link(opening *o, const char *addresses, int64_t limit_ns,
                               fy_link **link_out, ferry_error *error)
 {
-    int64_t now         = fy_now_ns();
-    o->begin_ns         = now;
-    o->end_ns           = limit_ns > INT64_MAX / 2 - now ? INT64_MAX / 2 : now + limit_ns;
+    int64_t now = fy_now_ns();
+    o->begin_ns = now;
+    o->end_ns = limit_ns > INT64_MAX / 2 - now ? INT64_MAX / 2 : now + limit_ns;
     ferry_status status = read_targets(o, addresses, error);
     if (status == FERRY_OK) {
         status = try_all(o, error);

@@ -33,14 +33,14 @@ static void append(fy_letter_list *list, fy_letter *letter, int which)
         list->end = &list->first;
     }
     letter->links[which] = (fy_letter_link){.at = list->end};
-    *list->end           = letter;
-    list->end            = &letter->links[which].next;
+    *list->end = letter;
+    list->end = &letter->links[which].next;
 }
 
 static void unlink_letter(fy_letter_list *list, const fy_letter *letter, int which)
 {
     const fy_letter_link *own = &letter->links[which];
-    *own->at                  = own->next;
+    *own->at = own->next;
     if (own->next != NULL) {
         own->next->links[which].at = own->at;
     } else {
@@ -56,16 +56,16 @@ static fy_letter_list *hole_of(const fy_mail *mail, uint32_t from)
 /* As many holes as keep them short: senders are ranks, which spread by themselves. */
 static bool make_holes(fy_mail *mail)
 {
-    size_t          n_holes = mail->n_holes == 0 ? FIRST_HOLES : 2 * mail->n_holes;
-    fy_letter_list *holes   = fy_alloc_zeroed(n_holes, sizeof *holes);
+    size_t n_holes = mail->n_holes == 0 ? FIRST_HOLES : 2 * mail->n_holes;
+    fy_letter_list *holes = fy_alloc_zeroed(n_holes, sizeof *holes);
     if (holes == NULL) {
         return false;
     }
     fy_free(mail->holes);
-    mail->holes   = holes;
+    mail->holes = holes;
     mail->n_holes = n_holes;
     for (fy_letter *letter = mail->all.first; letter != NULL;
-         letter            = letter->links[FY_BY_ARRIVAL].next) {
+         letter = letter->links[FY_BY_ARRIVAL].next) {
         append(hole_of(mail, letter->from), letter, FY_BY_SENDER);
     }
     return true;
@@ -93,8 +93,8 @@ static void remove_letter(fy_mail *mail, const fy_letter *letter)
 
 fy_letter *fy_mail_take(fy_mail *mail, uint32_t from, uint64_t tag)
 {
-    bool       any    = from == FERRY_ANY_RANK;
-    int        which  = any ? FY_BY_ARRIVAL : FY_BY_SENDER;
+    bool any = from == FERRY_ANY_RANK;
+    int which = any ? FY_BY_ARRIVAL : FY_BY_SENDER;
     fy_letter *letter = mail->n == 0 ? NULL : any ? mail->all.first : hole_of(mail, from)->first;
     while (letter != NULL && (letter->tag != tag || (!any && letter->from != from))) {
         letter = letter->links[which].next;

@@ -13,7 +13,7 @@
 
 /* A letter's place in a list. */
 typedef struct fy_letter_link {
-    struct fy_letter  *next;
+    struct fy_letter *next;
     struct fy_letter **at; /* what points to this one */
 } fy_letter_link;
 
@@ -21,25 +21,25 @@ enum { FY_BY_ARRIVAL, FY_BY_SENDER, FY_LETTER_LISTS };
 
 typedef struct fy_letter {
     fy_letter_link links[FY_LETTER_LISTS];
-    uint64_t       tag;
-    size_t         n_bytes;
-    uint32_t       from;
+    uint64_t tag;
+    size_t n_bytes;
+    uint32_t from;
     _Alignas(max_align_t) unsigned char bytes[]; /* as from malloc, for who receives them */
 } fy_letter;
 
 typedef struct fy_letter_list {
-    fy_letter  *first;
+    fy_letter *first;
     fy_letter **end; /* where the next one goes; of an empty list anything */
 } fy_letter_list;
 
 /* All zero is an empty one. It may not be moved while it has letters. */
 typedef struct fy_mail {
-    fy_letter_list  all;
+    fy_letter_list all;
     fy_letter_list *holes; /* by sender: a power of two of them */
-    size_t          n_holes;
-    size_t          n;
-    uint64_t        bytes; /* that all of them take */
-    uint64_t        looks; /* at letters, ever: what it has cost to find them */
+    size_t n_holes;
+    size_t n;
+    uint64_t bytes; /* that all of them take */
+    uint64_t looks; /* at letters, ever: what it has cost to find them */
 } fy_mail;
 
 /* NULL: no memory. */

@@ -13,10 +13,10 @@
  */
 void fy_meeting_key(fy_meeting *meeting, const char *secret, const char *job)
 {
-    static const char with[]    = "ferry meeting 1: secret ";
+    static const char with[] = "ferry meeting 1: secret ";
     static const char without[] = "ferry meeting 1: open ";
-    const char       *name      = secret != NULL ? with : without;
-    unsigned char     inner[FY_KEY_BYTES];
+    const char *name = secret != NULL ? with : without;
+    unsigned char inner[FY_KEY_BYTES];
 
     crypto_generichash_state state;
     crypto_generichash_init(&state, NULL, 0, sizeof inner);

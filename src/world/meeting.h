@@ -54,7 +54,7 @@ ferry_status fy_meet_environment(fy_meeting *meeting, const fy_settings *setting
 ferry_status fy_meet_file(fy_meeting *meeting, const char *path, uint32_t rank, uint32_t n_ranks,
                           const fy_settings *settings, ferry_error *error);
 /* Rank 0 calls this once its world is made: removes the file. */
-void         fy_meet_file_done(const char *path);
+void fy_meet_file_done(const char *path);
 ferry_status fy_meet_bootstrap(fy_meeting *meeting, const ferry_bootstrap *bootstrap,
                                const fy_settings *settings, ferry_error *error);
 /* Through the PMIx plugin. Offered: the variables that mpirun and srun set are there. */

@@ -20,8 +20,8 @@
 
 bool fy_news_pack(const fy_failure *failure, fy_wire_packer *packer)
 {
-    uint32_t     rank;
-    ferry_error  text;
+    uint32_t rank;
+    ferry_error text;
     ferry_status status = fy_failure_get(failure, &rank, &text);
     if (status == FERRY_OK) {
         return false;
@@ -34,8 +34,8 @@ bool fy_news_pack(const fy_failure *failure, fy_wire_packer *packer)
 
 bool fy_news_read(fy_wire_reader *reader, fy_failure *failure_out)
 {
-    uint32_t    status = fy_wire_read_u32(reader);
-    uint32_t    rank   = fy_wire_read_u32(reader);
+    uint32_t status = fy_wire_read_u32(reader);
+    uint32_t rank = fy_wire_read_u32(reader);
     ferry_error text;
     fy_wire_read_text(reader, text.message, sizeof text.message);
     return reader->ok && status != FERRY_OK && status <= FY_LAST_STATUS &&
@@ -65,7 +65,7 @@ static bool is_known(void *context)
 static bool is_over(void *context)
 {
     const fy_process *process = context;
-    int64_t           end_ns  = atomic_load(&process->news_end_ns);
+    int64_t end_ns = atomic_load(&process->news_end_ns);
     return end_ns != 0 && fy_now_ns() >= end_ns;
 }
 
@@ -131,11 +131,11 @@ static bool conclude(fy_process *process, fy_standing standing, const fy_failure
 
 static void *ask(void *context)
 {
-    fy_process *process  = context;
-    int64_t     asked_ns = fy_now_ns();
-    bool        is_done  = false;
+    fy_process *process = context;
+    int64_t asked_ns = fy_now_ns();
+    bool is_done = false;
     while (!is_done) {
-        fy_failure  failure  = {0};
+        fy_failure failure = {0};
         fy_standing standing = fy_doubt_ask(
             process, process->suspect, fy_doubt_patience_ns(process), is_known, process, &failure);
         pthread_mutex_lock(&process->lock);
@@ -165,14 +165,14 @@ void fy_news_ask(fy_process *process)
 static bool is_behind(const fy_process *process, uint32_t named, uint32_t rank)
 {
     fy_place there = process->table[named].place;
-    fy_place at    = process->table[rank].place;
+    fy_place at = process->table[rank].place;
     return rank != named && rank != process->rank &&
            (fy_place_equal(fy_tree_parent(at), there) || fy_place_equal(fy_tree_parent(there), at));
 }
 
 static bool is_neighbour(const fy_process *process, uint32_t rank)
 {
-    fy_place own   = process->table[process->rank].place;
+    fy_place own = process->table[process->rank].place;
     fy_place there = process->table[rank].place;
     return fy_place_equal(fy_tree_parent(own), there) || fy_place_equal(fy_tree_parent(there), own);
 }
@@ -180,10 +180,10 @@ static bool is_neighbour(const fy_process *process, uint32_t rank)
 static void tell_one(fy_process *process, uint32_t rank)
 {
     enum { TELL_NS = 200 * 1000 * 1000 };
-    char           addresses[FY_ADDRESSES_BYTES];
-    unsigned char  head[4 + sizeof process->world_id + FY_NEWS_BYTES];
+    char addresses[FY_ADDRESSES_BYTES];
+    unsigned char head[4 + sizeof process->world_id + FY_NEWS_BYTES];
     fy_wire_packer packer = {.bytes = head};
-    fy_link       *link;
+    fy_link *link;
     fy_doubt_address(process, rank, addresses);
     if (fy_link_reopen(addresses, process->key, TELL_NS, is_over, process, &link, NULL) !=
         FERRY_OK) {
@@ -202,7 +202,7 @@ static void tell_one(fy_process *process, uint32_t rank)
 static void *tell(void *context)
 {
     fy_process *process = context;
-    uint32_t    named   = process->failure.rank;
+    uint32_t named = process->failure.rank;
     for (uint32_t rank = 0; rank < process->n_ranks && !is_over(process); rank++) {
         if (is_behind(process, named, rank) && !is_neighbour(process, rank)) {
             tell_one(process, rank);
@@ -213,7 +213,7 @@ static void *tell(void *context)
 
 void fy_news_tell(fy_process *process)
 {
-    uint32_t     named;
+    uint32_t named;
     ferry_status status = fy_failure_get(&process->failure, &named, NULL);
     if (fy_status_is_loss(status) && atomic_load(&process->tabled) && !process->tells &&
         named < process->n_ranks && is_neighbour(process, named)) {
@@ -223,8 +223,8 @@ void fy_news_tell(fy_process *process)
 
 bool fy_news_arrive(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
-    fy_failure           failure  = {0};
-    uint32_t             epoch    = fy_wire_read_u32(reader);
+    fy_failure failure = {0};
+    uint32_t epoch = fy_wire_read_u32(reader);
     const unsigned char *world_id = fy_wire_read_bytes(reader, sizeof process->world_id);
     if (!reader->ok || epoch != process->epoch ||
         memcmp(world_id, process->world_id, sizeof process->world_id) != 0 ||

@@ -18,7 +18,7 @@ enum { BOARD_TAG = 0, PAUSE_NS = 2 * 1000 * 1000 };
 void fy_node_watch_life(fy_process *process, int line, uint32_t claim)
 {
     int32_t pid = fy_line_peer_pid(line);
-    int     fd  = pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+    int fd = pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
     if (fd < 0) {
         return; /* an old kernel or another namespace: links and beats must do */
     }
@@ -54,7 +54,7 @@ static ferry_status become_host(fy_process *process, int porch, ferry_error *err
 
 static ferry_status become_guest(fy_process *process, int line, int board_fd, ferry_error *error)
 {
-    uint32_t     n_slots = 0, host = 0;
+    uint32_t n_slots = 0, host = 0;
     ferry_status status = fy_board_map(board_fd, &process->board, &n_slots, error);
     close(board_fd);
     if (status == FERRY_OK && n_slots != process->n_claims) {
@@ -90,14 +90,14 @@ static ferry_status become_guest(fy_process *process, int line, int board_fd, fe
 
 static ferry_status find_board(fy_process *process, ferry_error *error)
 {
-    char    name[FY_LINE_NAME_BYTES];
+    char name[FY_LINE_NAME_BYTES];
     int64_t limit = fy_join_step_ns(process);
     int64_t until = fy_now_ns() + limit;
 
     fy_interrupt *interrupt = process->world->settings.interrupt;
     fy_line_name(process->key, process->world_id, process->fake_node, name);
     for (;;) {
-        int          porch, line, board_fd;
+        int porch, line, board_fd;
         ferry_status status = fy_line_listen(name, &porch, error);
         if (status != FERRY_OK || porch >= 0) {
             return status != FERRY_OK ? status : become_host(process, porch, error);
@@ -138,7 +138,7 @@ ferry_status fy_node_enter(fy_process *process, ferry_error *error)
 static void make_room(fy_process *process, bool short_of_fds)
 {
     fy_conn *oldest = NULL;
-    uint32_t n      = 0;
+    uint32_t n = 0;
     for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
         if (!conn->dead && conn->kind == FY_CONN_GUEST && conn->guest.step < 2) {
             oldest = conn; /* new ones are put in front */
@@ -154,7 +154,7 @@ void fy_node_porch(fy_process *process, const fy_conn *porch)
 {
     /* Few in one round, as at the door: who knocks faster than we answer must not keep us here. */
     for (int i = 0; i < FY_CONTROL_ROUND; i++) {
-        int  fd           = accept4(porch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd = accept4(porch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         bool short_of_fds = fd < 0 && (errno == EMFILE || errno == ENFILE);
         if (fd < 0 && !short_of_fds) {
             return;
@@ -181,7 +181,7 @@ static void keep_parcel(fy_process *process, uint64_t tag, int fd)
                         "rank %u has no memory to keep a descriptor", process->claim);
         return;
     }
-    *parcel          = (fy_parcel){.next = process->parcels, .tag = tag, .fd = fd};
+    *parcel = (fy_parcel){.next = process->parcels, .tag = tag, .fd = fd};
     process->parcels = parcel;
     fy_bell_ring(process->world->bell);
 }
@@ -211,7 +211,7 @@ void fy_node_guest(fy_process *process, fy_conn *conn)
         return;
     }
     uint64_t tag;
-    int      fd, got;
+    int fd, got;
     while ((got = fy_line_take(conn->fd, &tag, &fd)) == 1) {
         pass_on(process, conn, tag, fd);
         keep_parcel(process, tag, fd);
@@ -224,7 +224,7 @@ void fy_node_guest(fy_process *process, fy_conn *conn)
 void fy_node_line(fy_process *process, fy_conn *conn)
 {
     uint64_t tag;
-    int      fd, got;
+    int fd, got;
     while ((got = fy_line_take(conn->fd, &tag, &fd)) == 1) {
         keep_parcel(process, tag, fd);
     }
@@ -247,9 +247,9 @@ void fy_node_suspect(ferry_world *world, uint32_t rank, const char *sentence)
     fy_process *process = world->impl;
     pthread_mutex_lock(&process->lock);
     if (process->suspect_ns == 0 && !process->leaving) {
-        process->suspect    = rank;
+        process->suspect = rank;
         process->suspect_ns = fy_now_ns() + grace_ns(process);
-        process->hurries    = true;
+        process->hurries = true;
         snprintf(process->suspect_text, sizeof process->suspect_text, "%s", sentence);
     }
     pthread_mutex_unlock(&process->lock);
@@ -277,7 +277,7 @@ void fy_node_doom(fy_process *process, fy_conn *conn)
         fy_control_drop(process, conn);
         return;
     }
-    conn->doomed_ns  = fy_now_ns() + grace_ns(process);
+    conn->doomed_ns = fy_now_ns() + grace_ns(process);
     process->hurries = true;
     fy_control_mute(process, conn);
 }
@@ -293,8 +293,8 @@ void fy_node_tick(fy_process *process, int64_t now_ns)
         }
         /* Who entered the node and never joined is no rank of this world: its claim is not, either.
          */
-        bool     tabled = atomic_load(&process->tabled);
-        uint32_t rank   = tabled ? conn->rank : conn->claim;
+        bool tabled = atomic_load(&process->tabled);
+        uint32_t rank = tabled ? conn->rank : conn->claim;
         if (rank != FERRY_ANY_RANK && !process->leaving && !atomic_load(&process->all_left)) {
             fy_process_mark_lost(process, rank);
             fy_process_fail(process, FERRY_ERR_PEER_LOST, rank,
@@ -308,20 +308,20 @@ void fy_node_tick(fy_process *process, int64_t now_ns)
 
 typedef struct awaited {
     fy_process *process;
-    uint64_t    tag;
-    int         fd;
+    uint64_t tag;
+    int fd;
 } awaited;
 
 static bool parcel_is_here(void *context)
 {
-    awaited    *want    = context;
+    awaited *want = context;
     fy_process *process = want->process;
     pthread_mutex_lock(&process->lock);
     for (fy_parcel **at = &process->parcels; *at != NULL; at = &(*at)->next) {
         fy_parcel *parcel = *at;
         if (parcel->tag == want->tag) {
             want->fd = parcel->fd;
-            *at      = parcel->next;
+            *at = parcel->next;
             fy_free(parcel);
             break;
         }
@@ -345,7 +345,7 @@ static ferry_status give(fy_process *process, uint64_t tag, int fd, ferry_error 
 ferry_status fy_node_share(ferry_world *world, int fd, int *fd_out, ferry_error *error)
 {
     fy_process *process = world->impl;
-    awaited     want    = {.process = process, .tag = ++process->n_shared, .fd = -1};
+    awaited want = {.process = process, .tag = ++process->n_shared, .fd = -1};
     if (world->local_rank == 0) {
         int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
         if (own < 0) {

@@ -17,7 +17,7 @@ enum { MOMENT_NS = 20 * 1000 * 1000 };
 void fy_world_add_parting(ferry_world *world, fy_parting *parting)
 {
     pthread_mutex_lock(&world->parting_lock);
-    parting->next   = world->partings;
+    parting->next = world->partings;
     world->partings = parting;
     pthread_mutex_unlock(&world->parting_lock);
 }
@@ -47,10 +47,10 @@ static bool has_ended(int32_t pid, int64_t until_ns)
     if (fd < 0) {
         return errno == ESRCH;
     }
-    int64_t       left  = until_ns - fy_now_ns();
-    struct pollfd end   = {.fd = fd, .events = POLLIN};
-    int           limit = left > 0 ? (int)(left / 1000000) + 1 : 0;
-    bool          ended = poll(&end, 1, limit) == 1 && (end.revents & POLLIN) != 0;
+    int64_t left = until_ns - fy_now_ns();
+    struct pollfd end = {.fd = fd, .events = POLLIN};
+    int limit = left > 0 ? (int)(left / 1000000) + 1 : 0;
+    bool ended = poll(&end, 1, limit) == 1 && (end.revents & POLLIN) != 0;
     close(fd);
     return ended;
 }
@@ -58,9 +58,9 @@ static bool has_ended(int32_t pid, int64_t until_ns)
 void fy_world_part(ferry_world *old_world, ferry_world *new_world)
 {
     new_world->n_first = old_world->n_first;
-    bool    *may_live  = old_world->may_live;
-    uint32_t next      = 0; /* both lists of members ascend */
-    int64_t  until_ns  = fy_now_ns() + MOMENT_NS;
+    bool *may_live = old_world->may_live;
+    uint32_t next = 0; /* both lists of members ascend */
+    int64_t until_ns = fy_now_ns() + MOMENT_NS;
     for (uint32_t rank = 0; rank < old_world->n_ranks; rank++) {
         if (next < new_world->n_ranks && new_world->members[next] == old_world->members[rank]) {
             next++;

@@ -14,7 +14,7 @@
 
 /* What rank 0 publishes: "ferry.root/1 KEY ADDRESSES", or "ferry.fail/1 STATUS SENTENCE". */
 static const char first_word[] = "ferry.root/1 ";
-static const char fail_word[]  = "ferry.fail/1 ";
+static const char fail_word[] = "ferry.fail/1 ";
 enum { KEY_DIGITS = 2 * FY_KEY_BYTES, TEXT_BYTES = FY_ADDRESSES_BYTES + KEY_DIGITS + 32 };
 
 bool fy_pmix_offered(void)
@@ -25,14 +25,14 @@ bool fy_pmix_offered(void)
 static ferry_status load(const fy_pmix **pmix_out, ferry_error *error)
 {
     fy_plugin_fn function = NULL;
-    const char  *path     = NULL;
-    ferry_error  inner;
+    const char *path = NULL;
+    ferry_error inner;
     ferry_status status = fy_plugin_load("pmix", FY_PMIX_PLUGIN_SYMBOL, &function, &path, &inner);
     if (status != FERRY_OK) {
         return fy_fail(error, status, "the launcher offers PMIx, but %s", inner.message);
     }
     const fy_pmix *pmix = ((fy_pmix_plugin_fn)function)();
-    status              = fy_plugin_check_abi(path, pmix->abi, FY_PMIX_ABI, error);
+    status = fy_plugin_check_abi(path, pmix->abi, FY_PMIX_ABI, error);
     if (status == FERRY_OK) {
         *pmix_out = pmix;
     }
@@ -51,7 +51,7 @@ static void make_key(fy_meeting *meeting, const fy_settings *settings, const cha
 static ferry_status listen_as_root(fy_meeting *meeting, const fy_settings *settings,
                                    ferry_error *error)
 {
-    uint16_t     port   = 0;
+    uint16_t port = 0;
     ferry_status status = fy_auth_begin(error);
     if (status == FERRY_OK) {
         status = fy_listen(NULL, 0, &meeting->listener, &port, error);
@@ -66,10 +66,10 @@ static ferry_status publish_root(const fy_pmix *pmix, const char *name, fy_meeti
                                  const fy_settings *settings, ferry_error *error)
 {
     unsigned char key[FY_KEY_BYTES];
-    char          key_text[KEY_DIGITS + 1];
-    char          text[TEXT_BYTES];
-    ferry_error   inner;
-    ferry_status  status = listen_as_root(meeting, settings, &inner);
+    char key_text[KEY_DIGITS + 1];
+    char text[TEXT_BYTES];
+    ferry_error inner;
+    ferry_status status = listen_as_root(meeting, settings, &inner);
     if (status != FERRY_OK) {
         /* The others wait for it. */
         snprintf(text, sizeof text, "%s%u %.*s", fail_word, (unsigned)status, FY_ADDRESSES_BYTES,
@@ -94,14 +94,14 @@ ferry_status fy_pmix_take_root(fy_meeting *meeting, const fy_settings *settings,
                                ferry_error *error)
 {
     if (strncmp(text, fail_word, sizeof fail_word - 1) == 0) {
-        char         *sentence;
-        unsigned long status   = strtoul(text + sizeof fail_word - 1, &sentence, 10);
-        bool          is_known = status != FERRY_OK && status <= FY_LAST_STATUS;
+        char *sentence;
+        unsigned long status = strtoul(text + sizeof fail_word - 1, &sentence, 10);
+        bool is_known = status != FERRY_OK && status <= FY_LAST_STATUS;
         return fy_fail(error, is_known ? (ferry_status)status : FERRY_ERR_IO, "rank 0:%s",
                        sentence);
     }
     const char *key_text = text + sizeof first_word - 1;
-    size_t      digits   = 0;
+    size_t digits = 0;
     if (strncmp(text, first_word, sizeof first_word - 1) == 0) {
         digits = strspn(key_text, "0123456789abcdef");
     }
@@ -121,8 +121,8 @@ ferry_status fy_pmix_take_root(fy_meeting *meeting, const fy_settings *settings,
 static ferry_status get_root(const fy_pmix *pmix, const char *name, fy_meeting *meeting,
                              const fy_settings *settings, ferry_error *error)
 {
-    char         text[TEXT_BYTES];
-    ferry_error  inner;
+    char text[TEXT_BYTES];
+    ferry_error inner;
     ferry_status status = pmix->get(0, name, settings->join_ns, fy_interrupted, settings->interrupt,
                                     text, sizeof text, &inner);
     if (status == FERRY_ERR_STOPPED) {
@@ -149,9 +149,9 @@ static ferry_status get_root(const fy_pmix *pmix, const char *name, fy_meeting *
 static ferry_status meet(fy_meeting *meeting, const fy_settings *settings, ferry_error *error)
 {
     static uint32_t n_worlds;
-    char            name[64];
-    const fy_pmix  *pmix   = NULL;
-    ferry_status    status = load(&pmix, error);
+    char name[64];
+    const fy_pmix *pmix = NULL;
+    ferry_status status = load(&pmix, error);
     if (status == FERRY_OK) {
         status = pmix->begin(&meeting->rank, &meeting->n_ranks, error);
     }

@@ -47,7 +47,7 @@ void fy_process_mark_lost(fy_process *process, uint32_t rank)
 static void spread_failure(ferry_world *world)
 {
     fy_process *process = world->impl;
-    uint32_t    rank;
+    uint32_t rank;
     if (fy_status_is_loss(fy_failure_get(&process->failure, &rank, NULL)) && rank != world->rank) {
         fy_process_mark_lost(process, rank);
     }
@@ -81,7 +81,7 @@ static ferry_status watch(ferry_world *world, int fd, void (*ready)(void *contex
     pthread_mutex_lock(&process->lock);
     fy_conn *conn = fy_control_add(process, FY_CONN_WATCHED, fd, error);
     if (conn != NULL) {
-        conn->ready   = ready;
+        conn->ready = ready;
         conn->context = context;
     }
     pthread_mutex_unlock(&process->lock);
@@ -113,12 +113,12 @@ ferry_status fy_process_new(const fy_meeting *meeting, fy_settings *settings, ui
     if (process == NULL) {
         return fy_fail_no_memory(error, "a world of processes");
     }
-    process->claim       = meeting->rank;
-    process->n_claims    = meeting->n_ranks;
-    process->epoch       = epoch;
+    process->claim = meeting->rank;
+    process->n_claims = meeting->n_ranks;
+    process->epoch = epoch;
     process->deadline_ns = settings->deadline_ns;
-    process->join_ns     = settings->join_ns;
-    process->entry_ns    = settings->entry_ns;
+    process->join_ns = settings->join_ns;
+    process->entry_ns = settings->entry_ns;
     process->door = process->join_door = -1;
     process->epoll_fd = process->event_fd = process->board_fd = -1;
     memcpy(process->key, meeting->key, FY_KEY_BYTES);
@@ -139,16 +139,16 @@ ferry_status fy_process_new(const fy_meeting *meeting, fy_settings *settings, ui
         fy_process_free(process);
         return status;
     }
-    ferry_world *world   = process->world;
-    world->ops           = &fy_process_ops;
-    world->impl          = process;
-    world->epoch         = epoch;
-    world->failure       = &process->failure;
-    world->bell          = &process->early_bell;
-    world->bell_of       = bell_of;
-    world->pid_of        = pid_of;
+    ferry_world *world = process->world;
+    world->ops = &fy_process_ops;
+    world->impl = process;
+    world->epoch = epoch;
+    world->failure = &process->failure;
+    world->bell = &process->early_bell;
+    world->bell_of = bell_of;
+    world->pid_of = pid_of;
     world->is_being_made = true;
-    *process_out         = process;
+    *process_out = process;
     return FERRY_OK;
 }
 
@@ -172,7 +172,7 @@ void fy_process_free(fy_process *process)
     fy_mail_cleanup(&process->mail);
     while (process->parcels != NULL) {
         fy_parcel *parcel = process->parcels;
-        process->parcels  = parcel->next;
+        process->parcels = parcel->next;
         close(parcel->fd);
         fy_free(parcel);
     }
@@ -205,9 +205,9 @@ static ferry_status adopt_table(fy_process *process, const uint32_t *claim_membe
                                 ferry_error *error)
 {
     ferry_world *world = process->world;
-    world->rank        = process->rank;
-    world->n_ranks     = process->n_ranks;
-    uint64_t *ids      = fy_alloc(process->n_ranks, sizeof *ids);
+    world->rank = process->rank;
+    world->n_ranks = process->n_ranks;
+    uint64_t *ids = fy_alloc(process->n_ranks, sizeof *ids);
     process->gathering.lengths =
         fy_alloc_zeroed(process->n_ranks, sizeof *process->gathering.lengths);
     if (ids == NULL || process->gathering.lengths == NULL) {
@@ -215,8 +215,8 @@ static ferry_status adopt_table(fy_process *process, const uint32_t *claim_membe
         return fy_fail_no_memory(error, "the ranks of a world");
     }
     for (uint32_t r = 0; r < process->n_ranks; r++) {
-        uint32_t claim    = process->table[r].claim;
-        ids[r]            = process->table[r].place.node;
+        uint32_t claim = process->table[r].claim;
+        ids[r] = process->table[r].place.node;
         world->members[r] = claim_members == NULL ? claim : claim_members[claim];
     }
     ferry_status status = fy_world_set_nodes(world, ids, error);
@@ -269,7 +269,7 @@ static bool all_loopback(const char *addresses)
 static bool listens_on_loopback(int fd)
 {
     struct sockaddr_storage address;
-    socklen_t               length = sizeof address;
+    socklen_t length = sizeof address;
     if (fd < 0 || getsockname(fd, (struct sockaddr *)&address, &length) != 0) {
         return false;
     }
@@ -288,16 +288,16 @@ static ferry_status open_door(fy_process *process, fy_meeting *meeting, bool roo
                               ferry_error *error)
 {
     const char *host = process->world->settings.host;
-    bool        loopback =
+    bool loopback =
         root ? listens_on_loopback(meeting->listener) : all_loopback(meeting->addresses);
-    const char  *where  = loopback ? "127.0.0.1" : NULL;
+    const char *where = loopback ? "127.0.0.1" : NULL;
     ferry_status status = fy_listen(where, 0, &process->door, &process->port, error);
     if (status == FERRY_OK && (root || host != NULL)) {
         status =
             fy_own_addresses(host == NULL ? where : host, process->port, process->addresses, error);
     }
     process->join_door = meeting->listener;
-    meeting->listener  = -1;
+    meeting->listener = -1;
     /* What is accepted inherits it: then closed connections do not keep the port from the next
      * world. */
     setsockopt(process->join_door, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
@@ -306,7 +306,7 @@ static ferry_status open_door(fy_process *process, fy_meeting *meeting, bool roo
 
 static ferry_status join(fy_process *process, fy_meeting *meeting, ferry_error *error)
 {
-    bool         root   = meeting->rank == 0;
+    bool root = meeting->rank == 0;
     ferry_status status = open_door(process, meeting, root, error);
     if (status == FERRY_OK && root) {
         randombytes_buf(process->world_id, sizeof process->world_id);
@@ -346,7 +346,7 @@ void fy_process_abandon(fy_process *process, ferry_status status, const ferry_er
 ferry_status fy_world_create_processes(fy_meeting *meeting, fy_settings *settings,
                                        ferry_world **world_out, ferry_error *error)
 {
-    ferry_error text    = {""};
+    ferry_error text = {""};
     fy_process *process = NULL;
     if (sodium_init() < 0) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED, "libsodium finds no source of randomness");
@@ -381,20 +381,20 @@ static void close_world(ferry_world *world)
 }
 
 const fy_world_ops fy_process_ops = {
-    .barrier        = fy_collect_barrier,
-    .gather         = fy_collect_gather,
-    .send           = fy_letter_send,
-    .receive        = fy_letter_receive,
-    .take           = fy_letter_take,
-    .forget         = fy_letter_forget,
-    .ask            = fy_letter_ask,
-    .suspect        = fy_node_suspect,
-    .seems_to_run   = fy_control_seems_to_run,
+    .barrier = fy_collect_barrier,
+    .gather = fy_collect_gather,
+    .send = fy_letter_send,
+    .receive = fy_letter_receive,
+    .take = fy_letter_take,
+    .forget = fy_letter_forget,
+    .ask = fy_letter_ask,
+    .suspect = fy_node_suspect,
+    .seems_to_run = fy_control_seems_to_run,
     .spread_failure = spread_failure,
-    .shrink         = fy_shrink_world,
-    .share_fd       = fy_node_share,
-    .watch          = watch,
-    .unwatch        = unwatch,
-    .leave          = leave_world,
-    .close          = close_world,
+    .shrink = fy_shrink_world,
+    .share_fd = fy_node_share,
+    .watch = watch,
+    .unwatch = unwatch,
+    .leave = leave_world,
+    .close = close_world,
 };

@@ -55,40 +55,40 @@ typedef enum fy_role {
 
 /* A child's part of a collective. */
 typedef struct fy_part {
-    uint64_t       number; /* 0: nothing has come yet */
-    fy_step        step;
-    uint64_t       total; /* bytes that will come */
+    uint64_t number; /* 0: nothing has come yet */
+    fy_step step;
+    uint64_t total; /* bytes that will come */
     unsigned char *bytes;
-    size_t         used;
-    size_t         capacity;
+    size_t used;
+    size_t capacity;
 } fy_part;
 
 typedef struct fy_conn {
     struct fy_conn *next;
-    fy_conn_kind    kind;
-    fy_role         role;
-    bool            dead; /* is freed when the control thread has done its round */
-    int             fd;
-    uint32_t        interest; /* what epoll was told */
-    fy_link        *link;
-    uint32_t        claim;
-    uint32_t        rank;      /* FERRY_ANY_RANK before the table */
-    bool            joined;    /* a joiner has said JOIN; a door is for joining only */
-    bool            left;      /* a child whose subtree leaves */
-    int64_t         doomed_ns; /* when its end counts as a death: see fy_node_doom */
-    int64_t         since_ns;
-    fy_part         part;
-    fy_line_guest   guest;
+    fy_conn_kind kind;
+    fy_role role;
+    bool dead; /* is freed when the control thread has done its round */
+    int fd;
+    uint32_t interest; /* what epoll was told */
+    fy_link *link;
+    uint32_t claim;
+    uint32_t rank;     /* FERRY_ANY_RANK before the table */
+    bool joined;       /* a joiner has said JOIN; a door is for joining only */
+    bool left;         /* a child whose subtree leaves */
+    int64_t doomed_ns; /* when its end counts as a death: see fy_node_doom */
+    int64_t since_ns;
+    fy_part part;
+    fy_line_guest guest;
     void (*ready)(void *context);
     void *context;
 } fy_conn;
 
 /* Who is where: one for each rank, in order of ranks. */
 typedef struct fy_member {
-    uint32_t    claim;
-    fy_place    place;
+    uint32_t claim;
+    fy_place place;
     const char *addresses; /* in the table's bytes, not zero ended */
-    uint32_t    n_address;
+    uint32_t n_address;
 } fy_member;
 
 /* What the root knows of those that join. */
@@ -97,107 +97,107 @@ typedef struct fy_register fy_register;
 /* A descriptor that came by the line and is not yet asked for. */
 typedef struct fy_parcel {
     struct fy_parcel *next;
-    uint64_t          tag;
-    int               fd;
+    uint64_t tag;
+    int fd;
 } fy_parcel;
 
 /* The collective that the calling thread is in, or was in last. */
 typedef struct fy_gathering {
-    uint64_t         number; /* counts all collectives of this world, barriers included */
-    fy_step          step;
-    bool             open; /* entered and not yet done */
-    bool             sent; /* this subtree's part has gone up */
-    unsigned char   *own;  /* the records of this rank and its children */
-    size_t           own_used;
-    size_t           own_capacity;
-    unsigned char   *result;
-    size_t           result_used;
-    size_t           result_capacity;
-    uint64_t         result_total;
+    uint64_t number; /* counts all collectives of this world, barriers included */
+    fy_step step;
+    bool open;          /* entered and not yet done */
+    bool sent;          /* this subtree's part has gone up */
+    unsigned char *own; /* the records of this rank and its children */
+    size_t own_used;
+    size_t own_capacity;
+    unsigned char *result;
+    size_t result_used;
+    size_t result_capacity;
+    uint64_t result_total;
     _Atomic uint64_t done; /* the number of the last that is done */
-    size_t          *lengths;
+    size_t *lengths;
 } fy_gathering;
 
 struct fy_process {
-    ferry_world  *world;
-    fy_failure    failure;
-    fy_bell       early_bell; /* slept on until the board is there */
+    ferry_world *world;
+    fy_failure failure;
+    fy_bell early_bell; /* slept on until the board is there */
     unsigned char key[FY_KEY_BYTES];
     unsigned char world_id[16];
-    uint32_t      claim;
-    uint32_t      n_claims;
-    uint32_t      root_claim;
-    uint32_t      epoch;
-    uint32_t      fake_node;
-    int64_t       deadline_ns;
-    int64_t       join_ns;
-    int64_t       entry_ns;
-    char          addresses[FY_ADDRESSES_BYTES]; /* of this rank's door */
-    char         *nodes_text;                    /* "" for real nodes */
-    int           door;
-    int           join_door; /* on the root, until all have joined */
-    uint16_t      port;
+    uint32_t claim;
+    uint32_t n_claims;
+    uint32_t root_claim;
+    uint32_t epoch;
+    uint32_t fake_node;
+    int64_t deadline_ns;
+    int64_t join_ns;
+    int64_t entry_ns;
+    char addresses[FY_ADDRESSES_BYTES]; /* of this rank's door */
+    char *nodes_text;                   /* "" for real nodes */
+    int door;
+    int join_door; /* on the root, until all have joined */
+    uint16_t port;
 
     pthread_mutex_t lock;
-    pthread_t       thread;
-    bool            thread_runs;
-    _Atomic bool    stop;
-    int             epoll_fd;
-    int             event_fd;
-    fy_conn        *conns;
-    fy_conn        *calling; /* whose watcher runs right now, without the lock */
-    pthread_cond_t  called;
-    size_t          n_new;            /* connections that may be strangers' */
-    uint32_t        n_denied;         /* connections that did not prove the key */
-    char            denied_from[128]; /* the last of them */
-    int64_t         ticked_ns;        /* when the control thread was last awake */
-    int64_t         forgive_ns;       /* silence before this moment was our own sleep */
-    int64_t         beaten_ns;
-    int64_t         checked_ns; /* when silence was last looked for */
-    bool            flooded;    /* the failure has been told to the neighbours */
-    uint32_t        suspect;    /* whom an engine has lost: see fy_node_tick */
-    int64_t         suspect_ns; /* when that counts; 0: nobody */
-    char            suspect_text[FERRY_ERROR_BYTES];
-    pthread_t       asker; /* see news.c; each runs once at most */
-    pthread_t       teller;
-    bool            asks;
-    bool            tells;
+    pthread_t thread;
+    bool thread_runs;
+    _Atomic bool stop;
+    int epoll_fd;
+    int event_fd;
+    fy_conn *conns;
+    fy_conn *calling; /* whose watcher runs right now, without the lock */
+    pthread_cond_t called;
+    size_t n_new;          /* connections that may be strangers' */
+    uint32_t n_denied;     /* connections that did not prove the key */
+    char denied_from[128]; /* the last of them */
+    int64_t ticked_ns;     /* when the control thread was last awake */
+    int64_t forgive_ns;    /* silence before this moment was our own sleep */
+    int64_t beaten_ns;
+    int64_t checked_ns; /* when silence was last looked for */
+    bool flooded;       /* the failure has been told to the neighbours */
+    uint32_t suspect;   /* whom an engine has lost: see fy_node_tick */
+    int64_t suspect_ns; /* when that counts; 0: nobody */
+    char suspect_text[FERRY_ERROR_BYTES];
+    pthread_t asker; /* see news.c; each runs once at most */
+    pthread_t teller;
+    bool asks;
+    bool tells;
     _Atomic int64_t news_end_ns; /* 0: the world stands */
-    bool            hurries;     /* somebody is doomed or suspect: the loop looks again soon */
+    bool hurries;                /* somebody is doomed or suspect: the loop looks again soon */
 
     /* The node. */
-    fy_board  *board;
-    int        board_fd; /* of the host */
-    fy_conn   *line;     /* to the host; NULL on the host itself */
-    bool       host;
+    fy_board *board;
+    int board_fd;  /* of the host */
+    fy_conn *line; /* to the host; NULL on the host itself */
+    bool host;
     fy_parcel *parcels;
-    uint64_t   n_shared; /* the calling thread's count of shared descriptors */
+    uint64_t n_shared; /* the calling thread's count of shared descriptors */
 
     /* The tree. */
-    fy_conn       *parent;
-    fy_register   *registry; /* on the root, until all have joined */
+    fy_conn *parent;
+    fy_register *registry; /* on the root, until all have joined */
     unsigned char *table_bytes;
-    size_t         table_used;
-    size_t         table_total;
-    fy_member     *table;
-    uint32_t      *rank_at;    /* ranks in order of places */
-    uint32_t      *node_first; /* by node: its first entry of rank_at; one more at the end */
-    uint32_t       n_nodes;
-    uint32_t       rank;
-    uint32_t       n_ranks;
-    uint32_t       n_children; /* that the table says; they may not have attached yet */
-    int64_t        table_ns;   /* when the table came */
-    _Atomic bool   tabled;
-    bool           attached; /* all children */
+    size_t table_used;
+    size_t table_total;
+    fy_member *table;
+    uint32_t *rank_at;    /* ranks in order of places */
+    uint32_t *node_first; /* by node: its first entry of rank_at; one more at the end */
+    uint32_t n_nodes;
+    uint32_t rank;
+    uint32_t n_ranks;
+    uint32_t n_children; /* that the table says; they may not have attached yet */
+    int64_t table_ns;    /* when the table came */
+    _Atomic bool tabled;
+    bool attached; /* all children */
 
     fy_gathering gathering;
-    fy_mail      mail;
-    fy_letter   *taken;    /* the calling thread's: the last that was received */
-    uint64_t     barriers; /* the calling thread's: how many it has entered */
-    bool         looked;   /* the calling thread's: has asked what the others do in this barrier */
+    fy_mail mail;
+    fy_letter *taken;  /* the calling thread's: the last that was received */
+    uint64_t barriers; /* the calling thread's: how many it has entered */
+    bool looked;       /* the calling thread's: has asked what the others do in this barrier */
 
-    bool         leaving;
-    bool         leave_sent;
+    bool leaving;
+    bool leave_sent;
     _Atomic bool all_left;
 
     _Atomic unsigned char *lost; /* by rank: known to be dead, stopped or gone */
@@ -205,9 +205,9 @@ struct fy_process {
                            marked as lost as well */
     int64_t *silent_ns; /* the calling thread's, by rank: since when its door does not answer; 0: it
                            does, or was not asked */
-    fy_process  *successor; /* takes parked joiners */
-    bool         shrunk;    /* the successor is complete: whoever comes now is too late */
-    fy_process  *predecessor;
+    fy_process *successor; /* takes parked joiners */
+    bool shrunk;           /* the successor is complete: whoever comes now is too late */
+    fy_process *predecessor;
     _Atomic bool complete; /* this rank has the world, or knows of one that has it */
     fy_process *doubt; /* a successor that others may have complete: see doubt.c. Changes only while
                           no other successor is being made */
@@ -226,15 +226,15 @@ extern const fy_world_ops fy_process_ops;
 
 /* control.c: all but start and stop under the lock. */
 ferry_status fy_control_start(fy_process *process, ferry_error *error);
-void         fy_control_stop(fy_process *process);
-void         fy_control_poke(fy_process *process); /* without the lock, too */
-fy_conn     *fy_control_add(fy_process *process, fy_conn_kind kind, int fd, ferry_error *error);
+void fy_control_stop(fy_process *process);
+void fy_control_poke(fy_process *process); /* without the lock, too */
+fy_conn *fy_control_add(fy_process *process, fy_conn_kind kind, int fd, ferry_error *error);
 /* Takes the link over, also on failure. */
 fy_conn *fy_control_add_link(fy_process *process, fy_link *link, fy_role role, uint32_t claim,
                              ferry_error *error);
 /* Takes the link out of a connection, which is dropped. */
 fy_link *fy_control_release(fy_process *process, fy_conn *conn);
-void     fy_control_drop(fy_process *process, fy_conn *conn);
+void fy_control_drop(fy_process *process, fy_conn *conn);
 /* Stops listening to what a connection says. */
 void fy_control_mute(fy_process *process, fy_conn *conn);
 /* A link that fails here is noticed by the control thread. */
@@ -284,7 +284,7 @@ bool fy_join_read_table(fy_process *process);
 
 /* register.c: the root's side of joining. */
 ferry_status fy_register_open(fy_process *process, ferry_error *error);
-void         fy_register_close(fy_process *process);
+void fy_register_close(fy_process *process);
 /* The root's own entry, from the calling thread: then others may come. */
 ferry_status fy_register_enter(fy_process *process, ferry_error *error);
 /* The first claim from this one on that has not joined and is not known to be lost. With the lock.
@@ -302,7 +302,7 @@ void fy_register_lost(fy_process *process, fy_conn *conn, const char *why);
  * How long one that has been seen may take for its next step. At the start it may have to wait for
  * others itself; in a smaller world it is alive, or shows no sign of life.
  */
-int64_t      fy_join_step_ns(const fy_process *process);
+int64_t fy_join_step_ns(const fy_process *process);
 ferry_status fy_join_root(fy_process *process, ferry_error *error);
 ferry_status fy_join_member(fy_process *process, const char *addresses,
                             const unsigned char key[FY_KEY_BYTES], int64_t connect_ns,
@@ -317,11 +317,11 @@ void fy_node_doom(fy_process *process, fy_conn *conn);
 void fy_node_suspect(ferry_world *world, uint32_t rank, const char *sentence);
 void fy_node_tick(fy_process *process, int64_t now_ns);
 /* Watches the process at the other end of a line. */
-void         fy_node_watch_life(fy_process *process, int line, uint32_t claim);
+void fy_node_watch_life(fy_process *process, int line, uint32_t claim);
 ferry_status fy_node_enter(fy_process *process, ferry_error *error);
-void         fy_node_guest(fy_process *process, fy_conn *conn);
-void         fy_node_line(fy_process *process, fy_conn *conn);
-void         fy_node_porch(fy_process *process, const fy_conn *porch);
+void fy_node_guest(fy_process *process, fy_conn *conn);
+void fy_node_line(fy_process *process, fy_conn *conn);
+void fy_node_porch(fy_process *process, const fy_conn *porch);
 ferry_status fy_node_share(ferry_world *world, int fd, int *fd_out, ferry_error *error);
 
 /* collect.c, letters.c, leave.c: operations of the calling thread. */
@@ -400,9 +400,9 @@ bool fy_doubt_awaits(const fy_process *old, uint32_t claim);
 fy_standing fy_doubt_consult(fy_process *old, uint32_t claim);
 /* Asks a root until it answers or is gone; silent only where the doubt or the shrinking ended. */
 fy_standing fy_doubt_hear_out(fy_process *old, uint32_t claim);
-bool        fy_doubt_is_settled(const fy_process *old);     /* the doubtful world is complete */
-bool        fy_doubt_is_interrupted(const fy_process *old); /* the caller wants no smaller world */
-void        fy_doubt_mark_lost(fy_process *old, uint32_t claim);
+bool fy_doubt_is_settled(const fy_process *old);     /* the doubtful world is complete */
+bool fy_doubt_is_interrupted(const fy_process *old); /* the caller wants no smaller world */
+void fy_doubt_mark_lost(fy_process *old, uint32_t claim);
 /* An attempt that has failed: if others may have it complete it is the doubtful world from now on,
  * otherwise it is abandoned. */
 void fy_doubt_keep(fy_process *old, fy_process *process, ferry_status status,
@@ -421,8 +421,8 @@ ferry_status fy_process_new(const fy_meeting *meeting, fy_settings *settings, ui
 /* The table has come: gives the world its numbers, waits for all, and hands it out. */
 ferry_status fy_process_complete(fy_process *process, const uint32_t *claim_members,
                                  ferry_error *error);
-void         fy_process_free(fy_process *process);
-bool         fy_process_is_tabled(void *process);
+void fy_process_free(fy_process *process);
+bool fy_process_is_tabled(void *process);
 /* Ends a world that was not completed: those who wait for this rank learn why. */
 void fy_process_abandon(fy_process *process, ferry_status status, const ferry_error *reason);
 

@@ -12,27 +12,27 @@
 #include <string.h>
 
 typedef struct entry {
-    bool     joined;
+    bool joined;
     fy_place place;
-    char    *addresses;
+    char *addresses;
 } entry;
 
 typedef struct node {
-    uint64_t  id[2];
+    uint64_t id[2];
     uint32_t *claims;
-    size_t    n_claims;
-    size_t    capacity;
+    size_t n_claims;
+    size_t capacity;
 } node;
 
 struct fy_register {
-    bool     open; /* the root has its own place: others may come */
-    entry   *entries;
+    bool open; /* the root has its own place: others may come */
+    entry *entries;
     uint32_t n_joined;
-    node    *nodes;
-    size_t   n_nodes;
-    size_t   nodes_capacity;
+    node *nodes;
+    size_t n_nodes;
+    size_t nodes_capacity;
     fy_index index; /* node ids to numbers */
-    int64_t  last_ns;
+    int64_t last_ns;
 };
 
 ferry_status fy_register_open(fy_process *process, ferry_error *error)
@@ -87,7 +87,7 @@ static node *find_node(fy_register *registry, const uint64_t id[2])
         return NULL;
     }
     node *added = &registry->nodes[registry->n_nodes++];
-    *added      = (node){.id = {id[0], id[1]}};
+    *added = (node){.id = {id[0], id[1]}};
     return added;
 }
 
@@ -96,8 +96,8 @@ static bool give_place(fy_process *process, uint32_t claim, const uint64_t id[2]
                        const char *addresses)
 {
     fy_register *registry = process->registry;
-    node        *home     = find_node(registry, id);
-    entry       *own      = &registry->entries[claim];
+    node *home = find_node(registry, id);
+    entry *own = &registry->entries[claim];
     if (home == NULL || !fy_reserve((void **)&home->claims, &home->capacity, home->n_claims + 1,
                                     sizeof *home->claims)) {
         return false;
@@ -144,7 +144,7 @@ static void post_table(fy_process *process)
 static void write_table(fy_process *process)
 {
     fy_register *registry = process->registry;
-    size_t       n_bytes  = 4;
+    size_t n_bytes = 4;
     for (uint32_t c = 0; c < process->n_claims; c++) {
         const entry *one = &registry->entries[c];
         n_bytes += one->joined ? 16 + strlen(one->addresses) : 0;
@@ -197,12 +197,12 @@ uint32_t fy_register_missing(const fy_process *process, uint32_t from)
 static void fail_missing(fy_process *process)
 {
     enum { LISTED = 8 };
-    char     names[160] = "", denied[224] = "";
-    size_t   used      = 0;
-    uint32_t first     = fy_register_missing(process, 0);
+    char names[160] = "", denied[224] = "";
+    size_t used = 0;
+    uint32_t first = fy_register_missing(process, 0);
     uint32_t n_missing = process->n_claims - process->registry->n_joined, listed = 0;
     for (uint32_t c = first; c != FERRY_ANY_RANK && listed < LISTED;
-         c          = fy_register_missing(process, c + 1)) {
+         c = fy_register_missing(process, c + 1)) {
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%u",
                                  listed++ > 0 ? ", " : "", c);
     }
@@ -225,8 +225,8 @@ void fy_register_tick(fy_process *process, int64_t now_ns)
         return;
     }
     /* Asked after every rank that joins, so only a shrinking world looks at each. */
-    bool all  = process->predecessor == NULL ? registry->n_joined == process->n_claims
-                                             : fy_register_missing(process, 0) == FERRY_ANY_RANK;
+    bool all = process->predecessor == NULL ? registry->n_joined == process->n_claims
+                                            : fy_register_missing(process, 0) == FERRY_ANY_RANK;
     bool late = now_ns - registry->last_ns > process->join_ns;
     if (all || (late && process->predecessor != NULL)) {
         write_table(process);
@@ -319,7 +319,7 @@ static bool fits(fy_process *process, fy_conn *conn, uint32_t n_claims, const ch
         return false;
     }
     if (!awaited(process, claim)) {
-        unsigned char  head[128];
+        unsigned char head[128];
         fy_wire_packer packer = {.bytes = head};
         fy_wire_pack_u32(&packer, FERRY_ERR_ABORTED);
         fy_wire_pack_u32(&packer, claim);
@@ -333,11 +333,11 @@ static bool fits(fy_process *process, fy_conn *conn, uint32_t n_claims, const ch
 bool fy_join_join(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
     uint64_t id[2];
-    char     nodes[256];
-    char     addresses[FY_ADDRESSES_BYTES];
+    char nodes[256];
+    char addresses[FY_ADDRESSES_BYTES];
     uint32_t n_claims = fy_wire_read_u32(reader);
-    id[0]             = fy_wire_read_u64(reader);
-    id[1]             = fy_wire_read_u64(reader);
+    id[0] = fy_wire_read_u64(reader);
+    id[1] = fy_wire_read_u64(reader);
     fy_wire_read_text(reader, nodes, sizeof nodes);
     fy_wire_read_text(reader, addresses, sizeof addresses);
     /* Nobody comes before the root itself: its place is the first. */
@@ -353,9 +353,9 @@ bool fy_join_join(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
                         "rank %u has no memory for the ranks that join", process->claim);
         return true;
     }
-    fy_register  *registry = process->registry;
-    uint32_t      parent = claim_at(registry, fy_tree_parent(registry->entries[conn->claim].place));
-    const char   *where  = registry->entries[parent].addresses;
+    fy_register *registry = process->registry;
+    uint32_t parent = claim_at(registry, fy_tree_parent(registry->entries[conn->claim].place));
+    const char *where = registry->entries[parent].addresses;
     unsigned char head[8 + FY_ADDRESSES_BYTES];
     fy_wire_packer packer = {.bytes = head};
     fy_wire_pack_u32(&packer, parent);
@@ -363,7 +363,7 @@ bool fy_join_join(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
     fy_control_post(process, conn, FY_WIRE_PLACE, head, packer.used, NULL, 0);
     conn->joined = true;
     if (parent == process->claim) {
-        conn->role     = FY_ROLE_CHILD;
+        conn->role = FY_ROLE_CHILD;
         conn->since_ns = fy_now_ns();
     }
     fy_register_tick(process, fy_now_ns());

@@ -38,8 +38,8 @@ enum { VERSION = 1, FILE_BYTES = 2048 };
 
 /* Which of the files that were at the path; all zero is none. */
 typedef struct file_id {
-    ino_t           inode;
-    off_t           bytes;
+    ino_t inode;
+    off_t bytes;
     struct timespec changed;
 } file_id;
 
@@ -86,14 +86,14 @@ static ferry_status check_owner(const char *path, const struct stat *info, ferry
 static ferry_status read_text(const char *path, char text[FILE_BYTES], file_id *id_out,
                               bool *there_out, ferry_error *error)
 {
-    struct stat  info;
+    struct stat info;
     ferry_status status = FERRY_OK;
-    size_t       used   = 0;
+    size_t used = 0;
     /* A pipe must not make this wait; nor may a link lead to a file that somebody else chose. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
     if (fd < 0 && (errno == ENOENT || errno == ESTALE)) {
         *there_out = false;
-        *id_out    = (file_id){0};
+        *id_out = (file_id){0};
         return FERRY_OK;
     }
     if (fd < 0) {
@@ -120,7 +120,7 @@ static ferry_status read_text(const char *path, char text[FILE_BYTES], file_id *
     text[used] = '\0';
     if (status == FERRY_OK) {
         *there_out = true;
-        *id_out    = id_of(&info);
+        *id_out = id_of(&info);
     }
 out:
     close(fd);
@@ -131,20 +131,20 @@ out:
 static char *take_line(char **at, const char *name)
 {
     size_t length = strlen(name);
-    char  *end    = strchr(*at, '\n');
+    char *end = strchr(*at, '\n');
     if (end == NULL || strncmp(*at, name, length) != 0) {
         return NULL;
     }
     char *rest = *at + length;
-    *end       = '\0';
-    *at        = end + 1;
+    *end = '\0';
+    *at = end + 1;
     return rest;
 }
 
 static bool copy_line(char **at, const char *name, char *copy, size_t copy_bytes)
 {
-    const char *rest   = take_line(at, name);
-    size_t      length = rest == NULL ? 0 : strlen(rest);
+    const char *rest = take_line(at, name);
+    size_t length = rest == NULL ? 0 : strlen(rest);
     if (length == 0 || length >= copy_bytes) {
         return false;
     }
@@ -154,10 +154,10 @@ static bool copy_line(char **at, const char *name, char *copy, size_t copy_bytes
 
 bool fy_notice_parse(char *text, fy_notice *notice_out)
 {
-    char        ranks[12];
-    char        secret[4];
-    fy_notice   read = {0};
-    char       *at   = text;
+    char ranks[12];
+    char secret[4];
+    fy_notice read = {0};
+    char *at = text;
     const char *tail = take_line(&at, first_line);
     if (tail == NULL || strcmp(tail, "1") != 0 || !copy_line(&at, "ranks ", ranks, sizeof ranks) ||
         !copy_line(&at, "secret ", secret, sizeof secret) ||
@@ -166,10 +166,10 @@ bool fy_notice_parse(char *text, fy_notice *notice_out)
         !copy_line(&at, "at ", read.addresses, sizeof read.addresses) || strcmp(at, "end\n") != 0) {
         return false;
     }
-    char         *end;
+    char *end;
     unsigned long n_ranks = strtoul(ranks, &end, 10);
-    read.has_secret       = strcmp(secret, "yes") == 0;
-    read.n_ranks          = (uint32_t)n_ranks;
+    read.has_secret = strcmp(secret, "yes") == 0;
+    read.n_ranks = (uint32_t)n_ranks;
     if (*end != '\0' || ranks[0] < '0' || ranks[0] > '9' || n_ranks == 0 ||
         n_ranks > FERRY_MAX_RANKS || strlen(read.key) != FY_NOTICE_KEY_BYTES - 1 ||
         strspn(read.key, "0123456789abcdef") != FY_NOTICE_KEY_BYTES - 1) {
@@ -182,8 +182,8 @@ bool fy_notice_parse(char *text, fy_notice *notice_out)
 static ferry_status read_notice(const char *path, fy_notice *notice_out, file_id *id_out,
                                 found *found_out, ferry_error *error)
 {
-    char         text[FILE_BYTES];
-    bool         there  = false;
+    char text[FILE_BYTES];
+    bool there = false;
     ferry_status status = read_text(path, text, id_out, &there, error);
     if (status != FERRY_OK) {
         return status;
@@ -208,10 +208,10 @@ static ferry_status fail_other(const char *path, ferry_error *error)
 
 static void write_by(char by[FY_NOTICE_BY_BYTES])
 {
-    char      host[65] = "?";
-    time_t    now      = time(NULL);
+    char host[65] = "?";
+    time_t now = time(NULL);
     struct tm parts;
-    char      date[32] = "?";
+    char date[32] = "?";
     gethostname(host, sizeof host - 1);
     if (gmtime_r(&now, &parts) != NULL) {
         strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &parts);
@@ -238,7 +238,7 @@ static ferry_status write_notice(const char *path, const fy_notice *says, ferry_
 {
     char temporary[PATH_MAX];
     char text[FILE_BYTES];
-    int  length =
+    int length =
         snprintf(text, sizeof text, "%s%d\nranks %u\nsecret %s\nkey %s\nby %s\nat %s\nend\n",
                  first_line, VERSION, says->n_ranks, says->has_secret ? "yes" : "no", says->key,
                  says->by, says->addresses);
@@ -277,13 +277,13 @@ static void make_key(fy_meeting *meeting, const char *secret, const fy_notice *s
 static ferry_status host_meeting(fy_meeting *meeting, const char *path, const fy_settings *settings,
                                  ferry_error *error)
 {
-    fy_notice     fresh = {.n_ranks = meeting->n_ranks, .has_secret = settings->secret != NULL};
-    fy_notice     old;
-    file_id       id;
-    found         there = FOUND_NOTHING;
-    uint16_t      port  = 0;
+    fy_notice fresh = {.n_ranks = meeting->n_ranks, .has_secret = settings->secret != NULL};
+    fy_notice old;
+    file_id id;
+    found there = FOUND_NOTHING;
+    uint16_t port = 0;
     unsigned char key[FY_KEY_BYTES];
-    ferry_status  status = fy_auth_begin(error);
+    ferry_status status = fy_auth_begin(error);
     if (status == FERRY_OK) {
         status = read_notice(path, &old, &id, &there, error);
     }
@@ -319,11 +319,11 @@ static ferry_status host_meeting(fy_meeting *meeting, const char *path, const fy
 /* A search for rank 0 by another rank. */
 typedef struct search {
     const char *path;
-    file_id     id; /* of the file that was read */
-    int64_t     end_ns;
-    int64_t     refused_ns; /* since when who listens there refuses; 0: it does not */
-    found       last;
-    fy_notice   notice;
+    file_id id; /* of the file that was read */
+    int64_t end_ns;
+    int64_t refused_ns; /* since when who listens there refuses; 0: it does not */
+    found last;
+    fy_notice notice;
     ferry_error why; /* of the last attempt to reach rank 0; empty if there was none */
 
     fy_interrupt *interrupt;
@@ -333,7 +333,7 @@ typedef struct search {
 static bool is_to_stop(void *context)
 {
     const search *at = context;
-    struct stat   info;
+    struct stat info;
     if (fy_interrupted(at->interrupt)) {
         return true;
     }
@@ -402,7 +402,7 @@ static ferry_status judge(search *at, ferry_status status, const fy_settings *se
         return FERRY_ERR_STOPPED;
     }
     if (status == FERRY_ERR_DENIED || status == FERRY_ERR_INVALID_INPUT) {
-        int64_t now    = fy_now_ns();
+        int64_t now = fy_now_ns();
         at->refused_ns = at->refused_ns == 0 ? now : at->refused_ns;
         if (now - at->refused_ns < settings->deadline_ns) {
             return FERRY_ERR_STOPPED;
@@ -421,14 +421,14 @@ static ferry_status judge(search *at, ferry_status status, const fy_settings *se
 static ferry_status look(search *at, fy_meeting *meeting, const fy_settings *settings,
                          ferry_error *error)
 {
-    fy_link     *link = NULL;
-    file_id      id;
+    fy_link *link = NULL;
+    file_id id;
     ferry_status status = read_notice(at->path, &at->notice, &id, &at->last, error);
     if (status != FERRY_OK) {
         return status;
     }
     if (!same_file(&id, &at->id)) {
-        at->refused_ns     = 0;
+        at->refused_ns = 0;
         at->why.message[0] = '\0';
     }
     at->id = id;
@@ -490,7 +490,7 @@ ferry_status fy_meet_file(fy_meeting *meeting, const char *path, uint32_t rank, 
                        "not %zu",
                        FERRY_MAX_RANKS, n_ranks, PATH_MAX - 16, strlen(path));
     }
-    meeting->rank    = rank;
+    meeting->rank = rank;
     meeting->n_ranks = n_ranks;
     if (n_ranks == 1) {
         return FERRY_OK; /* nobody to meet */
@@ -507,9 +507,9 @@ ferry_status fy_meet_file(fy_meeting *meeting, const char *path, uint32_t rank, 
 void fy_meet_file_done(const char *path)
 {
     fy_notice says;
-    file_id   id;
-    found     there = FOUND_NOTHING;
-    char      own[FY_NOTICE_BY_BYTES];
+    file_id id;
+    found there = FOUND_NOTHING;
+    char own[FY_NOTICE_BY_BYTES];
     if (path == NULL || read_notice(path, &says, &id, &there, NULL) != FERRY_OK) {
         return;
     }

@@ -9,10 +9,10 @@ enum { FY_NOTICE_KEY_BYTES = 2 * FY_KEY_BYTES + 1, FY_NOTICE_BY_BYTES = 200 };
 /* What a rendezvous file says. */
 typedef struct fy_notice {
     uint32_t n_ranks;
-    bool     has_secret;
-    char     key[FY_NOTICE_KEY_BYTES];
-    char     by[FY_NOTICE_BY_BYTES];
-    char     addresses[FY_ADDRESSES_BYTES];
+    bool has_secret;
+    char key[FY_NOTICE_KEY_BYTES];
+    char by[FY_NOTICE_BY_BYTES];
+    char addresses[FY_ADDRESSES_BYTES];
 } fy_notice;
 
 /* Of a whole file as a text, which is cut into lines; false where it is damaged. */

@@ -35,7 +35,7 @@ static ferry_status read_time(const char *name, double option, const char *varia
         return status;
     }
     double seconds = option > 0 ? option : fy_config_seconds(variable, otherwise);
-    *ns_out        = seconds < 0 ? -1 : seconds_to_ns(seconds);
+    *ns_out = seconds < 0 ? -1 : seconds_to_ns(seconds);
     return FERRY_OK;
 }
 
@@ -121,8 +121,8 @@ enum { MOST_DIGITS = 8 };
 static ferry_status next_number(const char *nodes, const char **at_inout, uint64_t *number_out,
                                 ferry_error *error)
 {
-    const char *at     = *at_inout;
-    size_t      digits = strspn(at, "0123456789");
+    const char *at = *at_inout;
+    size_t digits = strspn(at, "0123456789");
     if (digits == 0 || digits > MOST_DIGITS || at[0] == '0' ||
         (at[digits] != ',' && at[digits] != '\0')) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -131,16 +131,16 @@ static ferry_status next_number(const char *nodes, const char **at_inout, uint64
                        nodes);
     }
     *number_out = strtoull(at, NULL, 10);
-    *at_inout   = at + digits;
+    *at_inout = at + digits;
     return FERRY_OK;
 }
 
 static ferry_status read_nodes(const char *nodes, nodes_text *text_out, ferry_error *error)
 {
-    nodes_text  text = {0};
-    const char *at   = nodes;
+    nodes_text text = {0};
+    const char *at = nodes;
     do {
-        uint64_t     number;
+        uint64_t number;
         ferry_status status = next_number(nodes, &at, &number, error);
         if (status != FERRY_OK) {
             return status;
@@ -156,9 +156,9 @@ static ferry_status read_nodes(const char *nodes, nodes_text *text_out, ferry_er
 ferry_status fy_settings_init(fy_settings *settings, const ferry_world_options *options,
                               ferry_error *error)
 {
-    fy_settings         filled = {0};
+    fy_settings filled = {0};
     ferry_world_options own;
-    ferry_status        status = fy_take_world_options(options, &own, error);
+    ferry_status status = fy_take_world_options(options, &own, error);
     if (status == FERRY_OK) {
         status = read_times(&filled, &own, error);
     }
@@ -219,7 +219,7 @@ void fy_settings_cleanup(fy_settings *settings)
 static ferry_status even_node(uint64_t n_nodes, uint32_t rank, uint32_t n_ranks, uint32_t *node_out,
                               ferry_error *error)
 {
-    uint64_t size   = fy_ceil_div(n_ranks, n_nodes);
+    uint64_t size = fy_ceil_div(n_ranks, n_nodes);
     uint64_t filled = fy_ceil_div(n_ranks, size);
     if (filled < n_nodes) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -235,7 +235,7 @@ static ferry_status even_node(uint64_t n_nodes, uint32_t rank, uint32_t n_ranks,
 ferry_status fy_settings_fake_node(const char *nodes, uint32_t rank, uint32_t n_ranks,
                                    uint32_t *node_out, ferry_error *error)
 {
-    nodes_text   text;
+    nodes_text text;
     ferry_status status = read_nodes(nodes, &text, error);
     if (status != FERRY_OK) {
         return status;
@@ -248,9 +248,9 @@ ferry_status fy_settings_fake_node(const char *nodes, uint32_t rank, uint32_t n_
                        "nodes: \"%s\" places %llu ranks, but the world has %u", nodes,
                        (unsigned long long)text.sum, n_ranks);
     }
-    uint64_t    end = 0, number = 0;
-    uint32_t    node = 0;
-    const char *at   = nodes;
+    uint64_t end = 0, number = 0;
+    uint32_t node = 0;
+    const char *at = nodes;
     (void)next_number(nodes, &at, &end, error);
     while (rank >= end && *at++ == ',') {
         (void)next_number(nodes, &at, &number, error);

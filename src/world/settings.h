@@ -11,12 +11,12 @@
 
 /* The options of a world with the variables and defaults filled in. Texts are copies. */
 typedef struct fy_settings {
-    int64_t       deadline_ns;
-    int64_t       entry_ns; /* negative: no limit */
-    int64_t       join_ns;
-    char         *secret;    /* NULL: none was given */
-    char         *nodes;     /* NULL: real ones */
-    char         *host;      /* NULL: found out */
+    int64_t deadline_ns;
+    int64_t entry_ns; /* negative: no limit */
+    int64_t join_ns;
+    char *secret;            /* NULL: none was given */
+    char *nodes;             /* NULL: real ones */
+    char *host;              /* NULL: found out */
     fy_interrupt *interrupt; /* NULL: none; what it holds changes, whoever has the settings */
 } fy_settings;
 
@@ -24,7 +24,7 @@ ferry_status fy_settings_init(fy_settings *settings, const ferry_world_options *
                               ferry_error *error);
 /* For a world made from another one. */
 ferry_status fy_settings_copy(const fy_settings *from, fy_settings *to_out, ferry_error *error);
-void         fy_settings_cleanup(fy_settings *settings); /* wipes the secret */
+void fy_settings_cleanup(fy_settings *settings); /* wipes the secret */
 
 /*
  * Which of the faked nodes a rank is on, by the text of `nodes`: "2" is two nodes of (almost) equal

@@ -14,7 +14,7 @@
 /* Those who come when the smaller world is complete. */
 static void send_away(fy_process *old)
 {
-    unsigned char  head[128];
+    unsigned char head[128];
     fy_wire_packer packer = {.bytes = head};
     fy_wire_pack_u32(&packer, FERRY_ERR_ABORTED);
     fy_wire_pack_u32(&packer, old->rank);
@@ -44,7 +44,7 @@ void fy_shrink_hand_over(fy_process *old)
         pthread_mutex_lock(&successor->lock);
         fy_conn *moved = fy_control_add_link(successor, link, FY_ROLE_NEW, FERRY_ANY_RANK, NULL);
         if (moved != NULL) {
-            unsigned char  knock[8];
+            unsigned char knock[8];
             fy_wire_packer packer = {.bytes = knock};
             fy_wire_pack_u32(&packer, successor->epoch);
             fy_wire_pack_u32(&packer, conn->claim);
@@ -69,10 +69,10 @@ static ferry_status begin(fy_process *old, uint32_t root, fy_process **process_o
                           ferry_error *error)
 {
     fy_settings settings;
-    fy_meeting  meeting = FY_MEETING_INIT;
+    fy_meeting meeting = FY_MEETING_INIT;
     fy_process *process = NULL;
-    meeting.rank        = old->rank;
-    meeting.n_ranks     = old->n_ranks;
+    meeting.rank = old->rank;
+    meeting.n_ranks = old->n_ranks;
     derive_key(old, meeting.key);
     ferry_status status = fy_settings_copy(&old->world->settings, &settings, error);
     if (status == FERRY_OK) {
@@ -83,10 +83,10 @@ static ferry_status begin(fy_process *old, uint32_t root, fy_process **process_o
         goto out;
     }
     process->predecessor = old;
-    process->root_claim  = root;
-    process->fake_node   = old->fake_node;
-    const char *host     = process->world->settings.host;
-    status               = fy_listen(NULL, 0, &process->door, &process->port, error);
+    process->root_claim = root;
+    process->fake_node = old->fake_node;
+    const char *host = process->world->settings.host;
+    status = fy_listen(NULL, 0, &process->door, &process->port, error);
     if (status == FERRY_OK && (root == old->rank || host != NULL)) {
         status = fy_own_addresses(host, process->port, process->addresses, error);
     }
@@ -113,7 +113,7 @@ static void set_successor(fy_process *old, fy_process *successor, bool shrunk)
 {
     pthread_mutex_lock(&old->lock);
     old->successor = successor;
-    old->shrunk    = shrunk;
+    old->shrunk = shrunk;
     fy_shrink_hand_over(old);
     pthread_mutex_unlock(&old->lock);
 }
@@ -171,7 +171,7 @@ static ferry_status find_dead(fy_process *old, fy_process *process, ferry_error 
 {
     /* All are asked before the join limit ends the waiting for them. */
     int64_t pause_ns = fy_doubt_patience_ns(old) / 2;
-    pause_ns         = pause_ns < old->join_ns / 4 ? pause_ns : old->join_ns / 4;
+    pause_ns = pause_ns < old->join_ns / 4 ? pause_ns : old->join_ns / 4;
     for (;;) {
         ferry_status status =
             fy_world_wait(process->world, fy_process_is_tabled, NULL, process, pause_ns, error);
@@ -196,9 +196,9 @@ static ferry_status find_dead(fy_process *old, fy_process *process, ferry_error 
 static ferry_status attempt(fy_process *old, uint32_t root, bool *tabled_out,
                             fy_process **process_out, ferry_error *error)
 {
-    ferry_error  text;
-    fy_process  *process = NULL;
-    ferry_status status  = begin(old, root, &process, error);
+    ferry_error text;
+    fy_process *process = NULL;
+    ferry_status status = begin(old, root, &process, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -246,7 +246,7 @@ static ferry_status check_size(fy_process *process, uint32_t min_ranks, ferry_er
 static fy_process *adopt(fy_process *old)
 {
     fy_process *process = old->doubt;
-    old->doubt          = NULL;
+    old->doubt = NULL;
     /* Those who are parked here are in doubt too, and will ask. */
     set_successor(old, NULL, true);
     return process;
@@ -254,7 +254,7 @@ static fy_process *adopt(fy_process *old)
 
 /* How long there may still be attempts. */
 typedef struct hope {
-    int64_t  until_ns;
+    int64_t until_ns;
     uint32_t n_lost;   /* in the old world */
     uint32_t n_tables; /* attempts since then for which all had come */
 } hope;
@@ -267,7 +267,7 @@ static bool is_left(hope *own, const fy_process *old, bool tabled)
 {
     enum { MOST_TABLES = 3 };
     uint32_t n_lost = 0;
-    int64_t  now    = fy_now_ns();
+    int64_t now = fy_now_ns();
     for (uint32_t r = 0; r < old->n_ranks; r++) {
         n_lost += atomic_load(&old->lost[r]) != 0;
     }
@@ -290,7 +290,7 @@ static bool rule_out(fy_process *old, uint32_t root, ferry_status status, fy_sta
                      int64_t began_ns)
 {
     bool is_there = standing == FY_UNFINISHED || standing == FY_COMPLETE;
-    bool is_gone  = standing == FY_GONE &&
+    bool is_gone = standing == FY_GONE &&
                    (fy_status_is_loss(status) || status == FERRY_ERR_IO || old->doubt != NULL);
     old->passed_over[root] = is_there && status == FERRY_ERR_TIMEOUT && old->doubt == NULL &&
                              fy_now_ns() - began_ns >= old->join_ns;
@@ -307,28 +307,28 @@ static bool rule_out(fy_process *old, uint32_t root, ferry_status status, fy_sta
  */
 static ferry_status find_world(fy_process *old, fy_process **process_out, ferry_error *error)
 {
-    ferry_error  text;
+    ferry_error text;
     ferry_status status = FERRY_ERR_PEER_LOST;
-    hope         own    = {.until_ns = fy_now_ns() + old->join_ns};
+    hope own = {.until_ns = fy_now_ns() + old->join_ns};
     for (uint32_t root = 0; root <= old->rank;) {
         uint32_t late = has_come_after_all(old);
         if (late != FERRY_ANY_RANK) {
             root = late;
-            own  = (hope){.until_ns = fy_now_ns() + old->join_ns, .n_lost = own.n_lost};
+            own = (hope){.until_ns = fy_now_ns() + old->join_ns, .n_lost = own.n_lost};
         }
         if (root != old->rank && !fy_doubt_awaits(old, root)) {
             root++;
             continue;
         }
-        bool    tabled   = false;
+        bool tabled = false;
         int64_t began_ns = fy_now_ns();
-        status           = fy_doubt_is_silent(old, root)
-                               ? fy_fail(&text, FERRY_ERR_TIMEOUT, "rank %u does not answer", root)
-                               : attempt(old, root, &tabled, process_out, &text);
+        status = fy_doubt_is_silent(old, root)
+                     ? fy_fail(&text, FERRY_ERR_TIMEOUT, "rank %u does not answer", root)
+                     : attempt(old, root, &tabled, process_out, &text);
         if (status == FERRY_OK) {
             return status;
         }
-        bool        ask      = root != old->rank && status != FERRY_ERR_STOPPED;
+        bool ask = root != old->rank && status != FERRY_ERR_STOPPED;
         fy_standing standing = ask ? fy_doubt_hear_out(old, root) : FY_GONE;
         if (fy_doubt_is_settled(old)) {
             *process_out = adopt(old);
@@ -348,7 +348,7 @@ static ferry_status find_world(fy_process *old, fy_process **process_out, ferry_
 ferry_status fy_shrink_world(ferry_world *world, uint32_t min_ranks, ferry_world **world_out,
                              ferry_error *error)
 {
-    fy_process *old     = world->impl;
+    fy_process *old = world->impl;
     fy_process *process = NULL;
     if (atomic_load(&old->lost[old->rank]) != 0) {
         return fy_fail(error, FERRY_ERR_PEER_LOST,
@@ -363,7 +363,7 @@ ferry_status fy_shrink_world(ferry_world *world, uint32_t min_ranks, ferry_world
     }
     if (status == FERRY_OK) {
         process->world->is_being_made = false;
-        *world_out                    = process->world;
+        *world_out = process->world;
     }
     return status;
 }

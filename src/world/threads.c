@@ -33,7 +33,7 @@ static bool all_call_the_same(fy_threads *all)
     const fy_step *first = &all->ranks[0].step;
     for (uint32_t r = 1; r < all->n_ranks; r++) {
         if (!fy_step_equal(&all->ranks[r].step, first)) {
-            all->odd     = r;
+            all->odd = r;
             all->outcome = FERRY_ERR_MISUSE;
             fy_steps_say(&all->ranks[r].step, r, first, 0, all->sentence.message);
             return false;
@@ -51,7 +51,7 @@ static bool make_room(fy_gathered *result, uint64_t bytes)
     }
     fy_free(result->bytes);
     result->capacity = 0;
-    result->bytes    = fy_alloc(bytes, 1);
+    result->bytes = fy_alloc(bytes, 1);
     if (result->bytes == NULL) {
         return false;
     }
@@ -62,12 +62,12 @@ static bool make_room(fy_gathered *result, uint64_t bytes)
 static void put_together(fy_threads *all, uint64_t number)
 {
     all->outcome = FERRY_OK;
-    all->odd     = FERRY_ANY_RANK;
+    all->odd = FERRY_ANY_RANK;
     if (!all_call_the_same(all) || all->ranks[0].step.kind == FY_BARRIER) {
         return;
     }
     fy_gathered *result = &all->gathered[number % 2];
-    uint64_t     total  = 0;
+    uint64_t total = 0;
     for (uint32_t r = 0; r < all->n_ranks; r++) {
         result->lengths[r] = all->ranks[r].n_bytes;
         if (!fy_add(total, result->lengths[r], &total)) {
@@ -98,7 +98,7 @@ static void finish(fy_threads *all, uint64_t number)
 
 typedef struct entered_call {
     fy_threads *all;
-    uint64_t    number;
+    uint64_t number;
 } entered_call;
 
 static bool is_done(void *context)
@@ -173,12 +173,12 @@ static ferry_status wait_for_rest(ferry_world *world, entered_call *call, ferry_
 static ferry_status meet(ferry_world *world, fy_collective kind, uint32_t root, const void *bytes,
                          size_t n_bytes, uint64_t *number_out, ferry_error *error)
 {
-    fy_threads  *all  = fy_threads_of(world);
-    fy_thread   *self = &all->ranks[world->rank];
+    fy_threads *all = fy_threads_of(world);
+    fy_thread *self = &all->ranks[world->rank];
     entered_call call = {.all = all, .number = atomic_load(&self->entered) + 1};
-    self->step        = (fy_step){.joint = fy_joint_now(world), .kind = kind, .root = root};
-    self->bytes       = bytes;
-    self->n_bytes     = n_bytes;
+    self->step = (fy_step){.joint = fy_joint_now(world), .kind = kind, .root = root};
+    self->bytes = bytes;
+    self->n_bytes = n_bytes;
     atomic_store(&self->entered, call.number);
     uint64_t before = atomic_fetch_add(&all->arrivals, 1);
     if ((before & BROKEN) != 0) {
@@ -214,12 +214,12 @@ static ferry_status threads_gather(ferry_world *world, fy_collective kind, uint3
                                    const void *bytes, size_t n_bytes, const void **all_out,
                                    const size_t **lengths_out, ferry_error *error)
 {
-    uint64_t     number;
+    uint64_t number;
     ferry_status status = meet(world, kind, root, bytes, n_bytes, &number, error);
     if (status == FERRY_OK) {
         const fy_gathered *result = &fy_threads_of(world)->gathered[number % 2];
-        *all_out                  = result->bytes;
-        *lengths_out              = result->lengths;
+        *all_out = result->bytes;
+        *lengths_out = result->lengths;
     }
     return status;
 }
@@ -279,7 +279,7 @@ static void release(fy_threads *all)
 static void threads_close(ferry_world *world)
 {
     fy_thread_world *own = world->impl;
-    fy_threads      *all = own->all;
+    fy_threads *all = own->all;
     atomic_store(&all->ranks[world->rank].left, true);
     atomic_fetch_add(&all->n_left, 1);
     if (somebody_waits_for(all, world->rank)) {
@@ -318,16 +318,16 @@ static int32_t threads_pid_of(ferry_world *world, uint32_t rank)
 }
 
 static const fy_world_ops threads_ops = {
-    .barrier        = threads_barrier,
-    .gather         = threads_gather,
-    .send           = fy_threads_send,
-    .receive        = fy_threads_receive,
-    .take           = fy_threads_take,
-    .forget         = fy_threads_forget,
-    .ask            = fy_threads_ask,
+    .barrier = threads_barrier,
+    .gather = threads_gather,
+    .send = fy_threads_send,
+    .receive = fy_threads_receive,
+    .take = fy_threads_take,
+    .forget = fy_threads_forget,
+    .ask = fy_threads_ask,
     .spread_failure = threads_spread_failure,
-    .shrink         = fy_threads_shrink,
-    .close          = threads_close,
+    .shrink = fy_threads_shrink,
+    .close = threads_close,
 };
 
 static void init_condition(pthread_cond_t *condition)
@@ -367,10 +367,10 @@ static fy_threads *new_threads(uint32_t n_ranks)
 static ferry_status make_handle(const fy_threads_plan *plan, uint32_t rank, fy_threads *all,
                                 ferry_world **world_out, ferry_error *error)
 {
-    fy_settings      settings;
-    ferry_world     *world  = NULL;
-    fy_thread_world *own    = NULL;
-    ferry_status     status = fy_settings_copy(plan->settings, &settings, error);
+    fy_settings settings;
+    ferry_world *world = NULL;
+    fy_thread_world *own = NULL;
+    ferry_status status = fy_settings_copy(plan->settings, &settings, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -387,15 +387,15 @@ static ferry_status make_handle(const fy_threads_plan *plan, uint32_t rank, fy_t
         return status;
     }
     atomic_fetch_add(&all->references, 1);
-    own->all       = all;
-    world->ops     = &threads_ops;
-    world->impl    = own;
-    world->epoch   = plan->epoch;
+    own->all = all;
+    world->ops = &threads_ops;
+    world->impl = own;
+    world->epoch = plan->epoch;
     world->failure = &all->failure;
-    world->here    = &all->ranks[rank].here;
-    world->bell    = &all->ranks[rank].bell;
+    world->here = &all->ranks[rank].here;
+    world->bell = &all->ranks[rank].bell;
     world->bell_of = threads_bell_of;
-    world->pid_of  = threads_pid_of;
+    world->pid_of = threads_pid_of;
     world->threads = true;
     world->spin_ns = fy_world_spin_ns(plan->n_ranks);
     memcpy(world->members, plan->members, plan->n_ranks * sizeof *world->members);
@@ -407,8 +407,8 @@ ferry_status fy_threads_make(const fy_threads_plan *plan, ferry_world **worlds_o
                              ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    uint32_t     n_made = 0;
-    fy_threads  *all    = new_threads(plan->n_ranks);
+    uint32_t n_made = 0;
+    fy_threads *all = new_threads(plan->n_ranks);
     if (all == NULL) {
         return fy_fail_no_memory(error, "a world of threads");
     }
@@ -432,15 +432,15 @@ ferry_status fy_threads_make(const fy_threads_plan *plan, ferry_world **worlds_o
 static ferry_status create(uint32_t n_ranks, const fy_settings *settings, ferry_world **worlds,
                            ferry_error *error)
 {
-    ferry_status status   = FERRY_OK;
-    uint64_t    *node_ids = fy_alloc_zeroed(n_ranks, sizeof *node_ids);
-    uint32_t    *members  = fy_alloc(n_ranks, sizeof *members);
+    ferry_status status = FERRY_OK;
+    uint64_t *node_ids = fy_alloc_zeroed(n_ranks, sizeof *node_ids);
+    uint32_t *members = fy_alloc(n_ranks, sizeof *members);
     if (node_ids == NULL || members == NULL) {
         status = fy_fail_no_memory(error, "a world of threads");
     }
     for (uint32_t r = 0; r < n_ranks && status == FERRY_OK; r++) {
         uint32_t node = 0;
-        members[r]    = r;
+        members[r] = r;
         if (settings->nodes != NULL) {
             status = fy_settings_fake_node(settings->nodes, r, n_ranks, &node, error);
         }
@@ -469,15 +469,15 @@ ferry_status ferry_world_create_threads(uint32_t n_ranks, const ferry_world_opti
                        "ferry_world_create_threads: %u ranks; a world of threads has at most %d",
                        n_ranks, (int)FY_MOST_THREADS);
     }
-    fy_settings  settings;
+    fy_settings settings;
     ferry_status status = fy_settings_init(&settings, options, error);
     if (status != FERRY_OK) {
         return status;
     }
     /* Outputs are set on success only. */
     ferry_world **worlds = fy_alloc_zeroed(n_ranks, sizeof(ferry_world *));
-    status               = worlds == NULL ? fy_fail_no_memory(error, "a world of threads")
-                                          : create(n_ranks, &settings, worlds, error);
+    status = worlds == NULL ? fy_fail_no_memory(error, "a world of threads")
+                            : create(n_ranks, &settings, worlds, error);
     if (status == FERRY_OK) {
         memcpy(worlds_out, worlds, n_ranks * sizeof(ferry_world *));
     }

@@ -16,8 +16,8 @@ enum { FY_MOST_THREADS = 1024, FY_CACHE_LINE_BYTES = 64 };
 
 /* Messages that one rank has not received yet. */
 typedef struct fy_mailbox {
-    pthread_mutex_t  lock;
-    fy_mail          mail;
+    pthread_mutex_t lock;
+    fy_mail mail;
     _Atomic uint64_t posted; /* how many came, ever: tells a waiter that there is more to look at */
 } fy_mailbox;
 
@@ -25,54 +25,54 @@ typedef struct fy_mailbox {
 typedef struct fy_thread {
     /* How many collective calls it has entered. The three below belong to the last one. */
     _Atomic uint64_t entered;
-    fy_step          step;
-    const void      *bytes;
-    size_t           n_bytes;
-    _Atomic bool     left;
-    fy_whereabouts   here;
-    bool             shrunk; /* got a smaller world; under the lock */
-    fy_bell          bell;
-    fy_mailbox       box;
-    char             apart[FY_CACHE_LINE_BYTES];
+    fy_step step;
+    const void *bytes;
+    size_t n_bytes;
+    _Atomic bool left;
+    fy_whereabouts here;
+    bool shrunk; /* got a smaller world; under the lock */
+    fy_bell bell;
+    fy_mailbox box;
+    char apart[FY_CACHE_LINE_BYTES];
 } fy_thread;
 
 /* What a collective call hands out. */
 typedef struct fy_gathered {
     unsigned char *bytes;
-    size_t         capacity;
-    size_t        *lengths;
+    size_t capacity;
+    size_t *lengths;
 } fy_gathered;
 
 typedef struct fy_threads {
     _Atomic uint32_t references;
-    uint32_t         n_ranks;
-    fy_failure       failure;
-    fy_bell          gate; /* where all wait for collective calls and for the last to leave */
+    uint32_t n_ranks;
+    fy_failure failure;
+    fy_bell gate; /* where all wait for collective calls and for the last to leave */
     _Atomic uint32_t n_left;
     /* Results of calls with even and odd numbers: what one call hands out may go into the next. */
-    fy_gathered  gathered[2];
+    fy_gathered gathered[2];
     ferry_status outcome; /* of the last collective call, for all ranks */
-    uint32_t     odd;     /* a rank that made another call than rank 0, or FERRY_ANY_RANK */
-    ferry_error  sentence;
+    uint32_t odd;         /* a rank that made another call than rank 0, or FERRY_ANY_RANK */
+    ferry_error sentence;
 
-    pthread_mutex_t         lock; /* of what follows, and of shrunk */
-    pthread_cond_t          changed;
+    pthread_mutex_t lock; /* of what follows, and of shrunk */
+    pthread_cond_t changed;
     struct fy_shrink_round *round;
-    bool                    is_shrunk;
-    uint32_t                n_shrunk;
+    bool is_shrunk;
+    uint32_t n_shrunk;
 
-    char             apart_1[FY_CACHE_LINE_BYTES];
+    char apart_1[FY_CACHE_LINE_BYTES];
     _Atomic uint64_t arrivals; /* at the collective call that is under way; see threads.c */
-    char             apart_2[FY_CACHE_LINE_BYTES];
+    char apart_2[FY_CACHE_LINE_BYTES];
     _Atomic uint64_t done; /* the number of the last whole collective call */
-    char             apart_3[FY_CACHE_LINE_BYTES];
-    fy_thread        ranks[];
+    char apart_3[FY_CACHE_LINE_BYTES];
+    fy_thread ranks[];
 } fy_threads;
 
 /* The impl of a handle. */
 typedef struct fy_thread_world {
     fy_threads *all;
-    fy_letter  *held; /* what receive handed out last */
+    fy_letter *held; /* what receive handed out last */
 } fy_thread_world;
 
 static inline fy_threads *fy_threads_of(const ferry_world *world)
@@ -82,11 +82,11 @@ static inline fy_threads *fy_threads_of(const ferry_world *world)
 
 /* What the handles of a new world have in common. Arrays are by rank. */
 typedef struct fy_threads_plan {
-    uint32_t           n_ranks;
-    uint32_t           epoch;
+    uint32_t n_ranks;
+    uint32_t epoch;
     const fy_settings *settings;
-    const uint64_t    *node_ids;
-    const uint32_t    *members;
+    const uint64_t *node_ids;
+    const uint32_t *members;
 } fy_threads_plan;
 
 /* All handles or none. */

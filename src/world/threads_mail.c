@@ -46,7 +46,7 @@ ferry_status fy_threads_send(ferry_world *world, uint32_t to, uint64_t tag, cons
     if (fy_letter_is_late(&receiver->here, tag)) {
         return FERRY_OK;
     }
-    fy_letter   *letter = fy_letter_new(world->rank, tag, bytes, n_bytes);
+    fy_letter *letter = fy_letter_new(world->rank, tag, bytes, n_bytes);
     ferry_status status = letter == NULL ? FERRY_ERR_NO_MEMORY : add(&receiver->box, letter);
     if (status != FERRY_OK) {
         fy_free(letter);
@@ -75,11 +75,11 @@ static fy_letter *take(fy_mailbox *box, uint32_t from, uint64_t tag)
 
 typedef struct awaited_letter {
     ferry_world *world;
-    uint32_t     from;
-    uint64_t     tag;
-    uint64_t     looked_at; /* letters that had come at the last look */
-    fy_letter   *letter;
-    bool         nobody_left; /* who could still send it */
+    uint32_t from;
+    uint64_t tag;
+    uint64_t looked_at; /* letters that had come at the last look */
+    fy_letter *letter;
+    bool nobody_left; /* who could still send it */
 } awaited_letter;
 
 /* Whether those that may send have left. Itself a rank never waits for: see receive. */
@@ -95,15 +95,15 @@ static bool senders_have_left(const awaited_letter *expected)
 static bool is_there(void *context)
 {
     awaited_letter *expected = context;
-    fy_mailbox     *box      = &fy_threads_of(expected->world)->ranks[expected->world->rank].box;
+    fy_mailbox *box = &fy_threads_of(expected->world)->ranks[expected->world->rank].box;
     /* In this order: what a rank sent before it left is in the box by then. */
-    bool     gone   = senders_have_left(expected);
+    bool gone = senders_have_left(expected);
     uint64_t posted = atomic_load(&box->posted);
     if (posted == expected->looked_at && !gone) {
         return false;
     }
-    expected->looked_at   = posted;
-    expected->letter      = take(box, expected->from, expected->tag);
+    expected->looked_at = posted;
+    expected->letter = take(box, expected->from, expected->tag);
     expected->nobody_left = gone && expected->letter == NULL;
     return expected->letter != NULL || gone;
 }
@@ -135,9 +135,9 @@ ferry_status fy_threads_receive(ferry_world *world, uint32_t from, uint64_t tag,
                                 const void **bytes_out, size_t *n_bytes_out, uint32_t *from_out,
                                 ferry_error *error)
 {
-    fy_thread_world *own      = world->impl;
-    awaited_letter   expected = {.world = world, .from = from, .tag = tag, .looked_at = UINT64_MAX};
-    bool             only_itself = from == world->rank || world->n_ranks == 1;
+    fy_thread_world *own = world->impl;
+    awaited_letter expected = {.world = world, .from = from, .tag = tag, .looked_at = UINT64_MAX};
+    bool only_itself = from == world->rank || world->n_ranks == 1;
 
     ferry_status status =
         fy_world_wait(world, is_there, NULL, &expected, only_itself ? 0 : limit_ns, error);
@@ -157,8 +157,8 @@ ferry_status fy_threads_receive(ferry_world *world, uint32_t from, uint64_t tag,
         return status;
     }
     fy_free(own->held);
-    own->held    = expected.letter;
-    *bytes_out   = own->held->bytes;
+    own->held = expected.letter;
+    *bytes_out = own->held->bytes;
     *n_bytes_out = own->held->n_bytes;
     if (from_out != NULL) {
         *from_out = own->held->from;
@@ -177,7 +177,7 @@ bool fy_threads_take(ferry_world *world, uint32_t from, uint64_t tag, void *buff
     if (fits) {
         memcpy(buffer, letter->bytes, letter->n_bytes);
         *n_bytes_out = letter->n_bytes;
-        *from_out    = letter->from;
+        *from_out = letter->from;
     }
     fy_free(letter);
     return fits;
@@ -194,14 +194,14 @@ void fy_threads_forget(ferry_world *world, uint64_t first, uint64_t last)
 /* What the others do is here to be looked at: the answer is this rank's own letter to itself. */
 void fy_threads_ask(ferry_world *world, uint32_t rank, const fy_question *question)
 {
-    fy_threads   *all   = fy_threads_of(world);
-    fy_thread    *asked = &all->ranks[rank];
-    fy_answer     answer;
+    fy_threads *all = fy_threads_of(world);
+    fy_thread *asked = &all->ranks[rank];
+    fy_answer answer;
     unsigned char bytes[FY_ANSWER_BYTES];
     fy_answer_make(&asked->here, question, atomic_load(&asked->left), 0, &answer);
     fy_answer_pack(&answer, bytes);
     fy_letter *letter = fy_letter_new(rank, question->tag, bytes, sizeof bytes);
-    fy_thread *self   = &all->ranks[world->rank];
+    fy_thread *self = &all->ranks[world->rank];
     if (letter == NULL || add(&self->box, letter) != FERRY_OK) {
         fy_free(letter);
         return; /* asks again */

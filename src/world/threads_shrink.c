@@ -12,14 +12,14 @@
  * is under the lock of the old world.
  */
 typedef struct fy_shrink_round {
-    uint32_t      n_inside; /* ranks that have joined and not yet returned; the last one frees it */
-    uint32_t      n_joined;
-    uint32_t      min_ranks; /* the largest that was asked for */
-    int64_t       closes_ns;
-    bool          is_closed;
-    ferry_status  status;
-    ferry_error   sentence;
-    bool         *joined; /* by rank of the old world */
+    uint32_t n_inside; /* ranks that have joined and not yet returned; the last one frees it */
+    uint32_t n_joined;
+    uint32_t min_ranks; /* the largest that was asked for */
+    int64_t closes_ns;
+    bool is_closed;
+    ferry_status status;
+    ferry_error sentence;
+    bool *joined;         /* by rank of the old world */
     ferry_world **worlds; /* by rank of the new one */
 } fy_shrink_round;
 
@@ -39,8 +39,8 @@ static fy_shrink_round *new_round(const ferry_world *world)
         return NULL;
     }
     round->closes_ns = fy_now_ns() + world->settings.join_ns;
-    round->joined    = fy_alloc_zeroed(world->n_ranks, sizeof *round->joined);
-    round->worlds    = fy_alloc_zeroed(world->n_ranks, sizeof(ferry_world *));
+    round->joined = fy_alloc_zeroed(world->n_ranks, sizeof *round->joined);
+    round->worlds = fy_alloc_zeroed(world->n_ranks, sizeof(ferry_world *));
     if (round->joined == NULL || round->worlds == NULL) {
         free_round(round);
         return NULL;
@@ -51,7 +51,7 @@ static fy_shrink_round *new_round(const ferry_world *world)
 /* Whom the failure names as lost: not who ended the world, for that rank lives. */
 static bool is_lost(const ferry_world *world, uint32_t rank)
 {
-    uint32_t     named;
+    uint32_t named;
     ferry_status status = fy_failure_get(world->failure, &named, NULL);
     return status != FERRY_ERR_ABORTED && named == rank;
 }
@@ -74,15 +74,15 @@ static ferry_status make_smaller(const ferry_world *world, fy_shrink_round *roun
     uint32_t n_ranks = 0;
     for (uint32_t r = 0; r < world->n_ranks; r++) {
         if (round->joined[r]) {
-            node_ids[n_ranks]  = world->node_of[r];
+            node_ids[n_ranks] = world->node_of[r];
             members[n_ranks++] = world->members[r];
         }
     }
-    fy_threads_plan plan = {.n_ranks  = n_ranks,
-                            .epoch    = world->epoch + 1,
+    fy_threads_plan plan = {.n_ranks = n_ranks,
+                            .epoch = world->epoch + 1,
                             .settings = &world->settings,
                             .node_ids = node_ids,
-                            .members  = members};
+                            .members = members};
     return fy_threads_make(&plan, round->worlds, &round->sentence);
 }
 
@@ -93,11 +93,11 @@ static ferry_status make_worlds(const ferry_world *world, fy_shrink_round *round
                        "%u of %u ranks would continue, but at least %u are required",
                        round->n_joined, world->n_ranks, round->min_ranks);
     }
-    uint64_t    *node_ids = fy_alloc(round->n_joined, sizeof *node_ids);
-    uint32_t    *members  = fy_alloc(round->n_joined, sizeof *members);
-    ferry_status status   = node_ids == NULL || members == NULL
-                                ? fy_fail_no_memory(&round->sentence, "a world of threads")
-                                : make_smaller(world, round, node_ids, members);
+    uint64_t *node_ids = fy_alloc(round->n_joined, sizeof *node_ids);
+    uint32_t *members = fy_alloc(round->n_joined, sizeof *members);
+    ferry_status status = node_ids == NULL || members == NULL
+                              ? fy_fail_no_memory(&round->sentence, "a world of threads")
+                              : make_smaller(world, round, node_ids, members);
     fy_free(node_ids);
     fy_free(members);
     return status;
@@ -106,12 +106,12 @@ static ferry_status make_worlds(const ferry_world *world, fy_shrink_round *round
 /* A round that made no world is forgotten: its ranks may try again. */
 static void close_round(const ferry_world *world, fy_threads *all, fy_shrink_round *round)
 {
-    round->status    = make_worlds(world, round);
+    round->status = make_worlds(world, round);
     round->is_closed = true;
-    all->round       = NULL;
+    all->round = NULL;
     if (round->status == FERRY_OK) {
         all->is_shrunk = true;
-        all->n_shrunk  = round->n_joined;
+        all->n_shrunk = round->n_joined;
         for (uint32_t r = 0; r < world->n_ranks; r++) {
             all->ranks[r].shrunk = round->joined[r];
         }
@@ -121,7 +121,7 @@ static void close_round(const ferry_world *world, fy_threads *all, fy_shrink_rou
 
 static void sleep_until(fy_threads *all, int64_t end_ns)
 {
-    struct timespec end = {.tv_sec  = (time_t)(end_ns / 1000000000),
+    struct timespec end = {.tv_sec = (time_t)(end_ns / 1000000000),
                            .tv_nsec = (long)(end_ns % 1000000000)};
     pthread_cond_timedwait(&all->changed, &all->lock, &end);
 }
@@ -171,7 +171,7 @@ static ferry_status take_part(ferry_world *world, fy_threads *all, uint32_t min_
     round->n_inside++;
     round->n_joined++;
     round->joined[world->rank] = true;
-    round->min_ranks           = min_ranks > round->min_ranks ? min_ranks : round->min_ranks;
+    round->min_ranks = min_ranks > round->min_ranks ? min_ranks : round->min_ranks;
     while (!round->is_closed) {
         if (all_have_joined(world, round) || fy_now_ns() >= round->closes_ns) {
             close_round(world, all, round);

@@ -29,7 +29,7 @@ int64_t fy_world_spin_ns(uint32_t n_ranks_here)
     CPU_ZERO(&cores);
     /* More cores than fit into the set are plenty. */
     bool known = sched_getaffinity(0, sizeof cores, &cores) == 0;
-    int  n     = known ? CPU_COUNT(&cores) : 0;
+    int n = known ? CPU_COUNT(&cores) : 0;
     /* A rank that is bound to one core says nothing about the others': each may have its own. */
     long n_cores = n > 1 ? n : sysconf(_SC_NPROCESSORS_ONLN);
     return n_cores > 0 && n_ranks_here > (uint32_t)n_cores ? SPIN_CROWDED_NS : SPIN_NS;
@@ -46,12 +46,12 @@ static const int64_t LONGEST_SLEEP_NS = 1000000000;
 
 typedef struct wait_state {
     ferry_world *world;
-    fy_bell     *bell;
-    fy_ready_fn  ready;
-    fy_sleep_fn  sleep_ns;
-    void        *context;
-    int64_t      begin_ns;
-    int64_t      limit_ns;
+    fy_bell *bell;
+    fy_ready_fn ready;
+    fy_sleep_fn sleep_ns;
+    void *context;
+    int64_t begin_ns;
+    int64_t limit_ns;
 } wait_state;
 
 typedef enum outcome { WAITING, READY, FAILED, TOO_LATE, STOPPED } outcome;
@@ -98,7 +98,7 @@ static outcome spin(const wait_state *wait)
 /* How long after a long yield, which began then: yields that were fine for a while are forgiven. */
 static int64_t next_pause_ns(const ferry_world *world, int64_t began_ns)
 {
-    int64_t from_ns  = atomic_load_explicit(&world->yields_from_ns, memory_order_relaxed);
+    int64_t from_ns = atomic_load_explicit(&world->yields_from_ns, memory_order_relaxed);
     int64_t pause_ns = atomic_load_explicit(&world->no_yields_ns, memory_order_relaxed);
     if (pause_ns == 0 || began_ns - from_ns > pause_ns) {
         return NO_YIELDS_NS;
@@ -123,8 +123,8 @@ void fy_world_forgive_yields(ferry_world *world)
 static outcome yield(const wait_state *wait)
 {
     _Atomic int64_t *yields_from_ns = &wait->world->yields_from_ns;
-    int64_t          now_ns         = fy_now_ns();
-    int64_t          end_ns         = now_ns + YIELD_NS;
+    int64_t now_ns = fy_now_ns();
+    int64_t end_ns = now_ns + YIELD_NS;
     if (now_ns < atomic_load_explicit(yields_from_ns, memory_order_relaxed)) {
         return WAITING;
     }
@@ -154,7 +154,7 @@ static int64_t started_ns(const wait_state *wait)
 {
     enum { OTHER_BELL_NS = 1000000 };
     int64_t sleep_ns = fy_works_sleep_ns(wait->world);
-    bool    is_own   = wait->bell == wait->world->bell;
+    bool is_own = wait->bell == wait->world->bell;
     return sleep_ns == INT64_MAX || is_own || sleep_ns < OTHER_BELL_NS ? sleep_ns
                                                                        : (int64_t)OTHER_BELL_NS;
 }
@@ -168,7 +168,7 @@ static outcome sleep_once(const wait_state *wait)
     int64_t most = wait->sleep_ns == NULL ? INT64_MAX : wait->sleep_ns(wait->context);
     int64_t left = time_left(wait);
     int64_t runs = started_ns(wait);
-    most         = runs < most ? runs : most;
+    most = runs < most ? runs : most;
     if (left == 0) {
         return look(wait) == READY ? READY : TOO_LATE;
     }
@@ -176,11 +176,11 @@ static outcome sleep_once(const wait_state *wait)
         sched_yield();
         return look(wait);
     }
-    most          = most > LONGEST_SLEEP_NS ? LONGEST_SLEEP_NS : most;
-    most          = left >= 0 && left < most ? left : most;
-    most          = fy_interrupt_slice_ns(interrupt, most);
+    most = most > LONGEST_SLEEP_NS ? LONGEST_SLEEP_NS : most;
+    most = left >= 0 && left < most ? left : most;
+    most = fy_interrupt_slice_ns(interrupt, most);
     uint32_t seen = fy_bell_announce(wait->bell);
-    outcome  now  = look(wait);
+    outcome now = look(wait);
     if (now == WAITING) {
         fy_bell_sleep(wait->bell, seen, most);
     }
@@ -192,17 +192,17 @@ ferry_status fy_world_wait_on(ferry_world *world, fy_bell *bell, fy_ready_fn rea
                               fy_sleep_fn sleep_ns, void *context, int64_t limit_ns,
                               ferry_error *error)
 {
-    wait_state wait = {.world    = world,
-                       .bell     = bell,
-                       .ready    = ready,
+    wait_state wait = {.world = world,
+                       .bell = bell,
+                       .ready = ready,
                        .sleep_ns = sleep_ns,
-                       .context  = context,
+                       .context = context,
                        .limit_ns = limit_ns};
 
     outcome now = look(&wait);
     if (now == WAITING) {
         wait.begin_ns = fy_now_ns();
-        now           = world->spin_ns > 0 ? spin(&wait) : WAITING;
+        now = world->spin_ns > 0 ? spin(&wait) : WAITING;
     }
     if (now == WAITING) {
         now = yield(&wait);

@@ -8,31 +8,31 @@
 #include <stdio.h>
 
 static const struct {
-    const char   *name;
+    const char *name;
     fy_thing_kind on;
 } calls[] = {
-    [FY_JOINT_START]                     = {"the start", FY_THING_NONE},
-    [FY_JOINT_BARRIER]                   = {"ferry_world_barrier", FY_THING_NONE},
-    [FY_JOINT_ALL_GATHER]                = {"ferry_world_all_gather", FY_THING_NONE},
-    [FY_JOINT_ALL_GATHER_V]              = {"ferry_world_all_gather_v", FY_THING_NONE},
-    [FY_JOINT_BROADCAST]                 = {"ferry_world_broadcast", FY_THING_NONE},
-    [FY_JOINT_SHRINK]                    = {"ferry_world_shrink", FY_THING_NONE},
-    [FY_JOINT_TRANSPORT_OPEN]            = {"ferry_transport_open", FY_THING_NONE},
-    [FY_JOINT_REGION_ALLOC]              = {"ferry_region_alloc", FY_THING_TRANSPORT},
-    [FY_JOINT_REGION_FREE]               = {"ferry_region_free", FY_THING_TRANSPORT},
-    [FY_JOINT_SERVICE_INIT]              = {"ferry_service_init", FY_THING_NONE},
-    [FY_JOINT_SERVICE_SCHEDULE]          = {"ferry_service_schedule", FY_THING_SERVICE},
-    [FY_JOINT_SERVICE_REBIND]            = {"ferry_service_rebind", FY_THING_SERVICE},
-    [FY_JOINT_SERVICE_RECOVER]           = {"ferry_service_recover", FY_THING_NONE},
-    [FY_JOINT_SERVICE_RECOVER_ONTO]      = {"ferry_service_recover_onto", FY_THING_NONE},
-    [FY_JOINT_SERVICE_RUN]               = {"ferry_service_run", FY_THING_SERVICE},
-    [FY_JOINT_SERVICE_FINALIZE]          = {"ferry_service_finalize", FY_THING_SERVICE},
-    [FY_JOINT_MIXED_CREATE]              = {"ferry_mixed_comm_create", FY_THING_NONE},
+    [FY_JOINT_START] = {"the start", FY_THING_NONE},
+    [FY_JOINT_BARRIER] = {"ferry_world_barrier", FY_THING_NONE},
+    [FY_JOINT_ALL_GATHER] = {"ferry_world_all_gather", FY_THING_NONE},
+    [FY_JOINT_ALL_GATHER_V] = {"ferry_world_all_gather_v", FY_THING_NONE},
+    [FY_JOINT_BROADCAST] = {"ferry_world_broadcast", FY_THING_NONE},
+    [FY_JOINT_SHRINK] = {"ferry_world_shrink", FY_THING_NONE},
+    [FY_JOINT_TRANSPORT_OPEN] = {"ferry_transport_open", FY_THING_NONE},
+    [FY_JOINT_REGION_ALLOC] = {"ferry_region_alloc", FY_THING_TRANSPORT},
+    [FY_JOINT_REGION_FREE] = {"ferry_region_free", FY_THING_TRANSPORT},
+    [FY_JOINT_SERVICE_INIT] = {"ferry_service_init", FY_THING_NONE},
+    [FY_JOINT_SERVICE_SCHEDULE] = {"ferry_service_schedule", FY_THING_SERVICE},
+    [FY_JOINT_SERVICE_REBIND] = {"ferry_service_rebind", FY_THING_SERVICE},
+    [FY_JOINT_SERVICE_RECOVER] = {"ferry_service_recover", FY_THING_NONE},
+    [FY_JOINT_SERVICE_RECOVER_ONTO] = {"ferry_service_recover_onto", FY_THING_NONE},
+    [FY_JOINT_SERVICE_RUN] = {"ferry_service_run", FY_THING_SERVICE},
+    [FY_JOINT_SERVICE_FINALIZE] = {"ferry_service_finalize", FY_THING_SERVICE},
+    [FY_JOINT_MIXED_CREATE] = {"ferry_mixed_comm_create", FY_THING_NONE},
     [FY_JOINT_MIXED_INIT_VIRTUAL_MEMORY] = {"ferry_mixed_comm_init_virtual_memory", FY_THING_MIXED},
-    [FY_JOINT_MIXED_INIT_NVSHMEM]        = {"ferry_mixed_comm_init_nvshmem", FY_THING_MIXED},
-    [FY_JOINT_MIXED_AUTOTUNE]            = {"ferry_mixed_comm_run_autotune", FY_THING_MIXED},
-    [FY_JOINT_MIXED_RUN]                 = {"ferry_mixed_comm_run", FY_THING_MIXED},
-    [FY_JOINT_MIXED_SHUTDOWN]            = {"ferry_mixed_comm_shutdown", FY_THING_MIXED},
+    [FY_JOINT_MIXED_INIT_NVSHMEM] = {"ferry_mixed_comm_init_nvshmem", FY_THING_MIXED},
+    [FY_JOINT_MIXED_AUTOTUNE] = {"ferry_mixed_comm_run_autotune", FY_THING_MIXED},
+    [FY_JOINT_MIXED_RUN] = {"ferry_mixed_comm_run", FY_THING_MIXED},
+    [FY_JOINT_MIXED_SHUTDOWN] = {"ferry_mixed_comm_shutdown", FY_THING_MIXED},
 };
 _Static_assert(sizeof calls / sizeof calls[0] == FY_N_JOINT_CALLS, "a name for each call");
 
@@ -44,9 +44,9 @@ void fy_joint_format(const fy_joint *joint, char text[FY_JOINT_TEXT_BYTES])
         snprintf(text, FY_JOINT_TEXT_BYTES, "no joint call");
         return;
     }
-    fy_thing_kind on     = calls[joint->call].on;
-    uint32_t      number = (uint32_t)(joint->object >> 32);
-    uint32_t      part   = (uint32_t)joint->object;
+    fy_thing_kind on = calls[joint->call].on;
+    uint32_t number = (uint32_t)(joint->object >> 32);
+    uint32_t part = (uint32_t)joint->object;
     if (on == FY_THING_NONE || number == 0) {
         snprintf(text, FY_JOINT_TEXT_BYTES, "%s", calls[joint->call].name);
     } else if (joint->call == FY_JOINT_REGION_FREE && part != 0) {
@@ -81,14 +81,14 @@ void fy_joint_enter(ferry_world *world, fy_joint_call call, uint64_t object)
     pthread_mutex_lock(&here->lock);
     uint32_t before = here->depth == 0 ? 0 : here->outer.path;
     if (here->depth == 0) {
-        here->outer.call   = (uint32_t)call;
+        here->outer.call = (uint32_t)call;
         here->outer.object = object;
     }
     if (here->depth < FY_MOST_NESTED) {
         here->paths[here->depth] = before;
     }
     here->depth++;
-    uint64_t mixed   = fy_hash_mix((uint64_t)before << 32 | (uint32_t)call, object);
+    uint64_t mixed = fy_hash_mix((uint64_t)before << 32 | (uint32_t)call, object);
     here->outer.path = (uint32_t)(mixed ^ mixed >> 32);
     pthread_mutex_unlock(&here->lock);
 }
@@ -120,7 +120,7 @@ uint64_t fy_meeting_begin(ferry_world *world)
     fy_whereabouts *here = world->here;
     pthread_mutex_lock(&here->lock);
     uint64_t number = ++here->n_meetings;
-    here->meets     = true;
+    here->meets = true;
     pthread_mutex_unlock(&here->lock);
     return number;
 }
@@ -161,8 +161,8 @@ void fy_work_add(ferry_world *world, fy_work *work, uint32_t number)
     pthread_mutex_lock(&here->stepping);
     pthread_mutex_lock(&here->lock);
     work->number = number;
-    work->next   = here->works;
-    here->works  = work;
+    work->next = here->works;
+    here->works = work;
     pthread_mutex_unlock(&here->lock);
     pthread_mutex_unlock(&here->stepping);
 }
@@ -207,7 +207,7 @@ void fy_work_begin(ferry_world *world, fy_work *work, uint64_t run)
 {
     fy_whereabouts *here = world->here;
     pthread_mutex_lock(&here->lock);
-    work->begun    = run;
+    work->begun = run;
     work->begun_ns = fy_now_ns();
     atomic_store_explicit(&work->active_ns, work->begun_ns, memory_order_relaxed);
     pthread_mutex_unlock(&here->lock);
@@ -283,15 +283,15 @@ void fy_works_share(ferry_world *world, int64_t *shared_ns_inout)
 
 int64_t fy_works_sleep_ns(ferry_world *world)
 {
-    fy_whereabouts *here  = world->here;
-    int64_t         least = INT64_MAX;
+    fy_whereabouts *here = world->here;
+    int64_t least = INT64_MAX;
     if (atomic_load_explicit(&here->n_started, memory_order_relaxed) == 0 ||
         pthread_mutex_trylock(&here->stepping) != 0) {
         return least;
     }
     for (fy_work *work = here->works; work != NULL; work = work->next) {
         int64_t its = work->sleep_ns == NULL ? INT64_MAX : work->sleep_ns(work->context);
-        least       = its < least ? its : least;
+        least = its < least ? its : least;
     }
     pthread_mutex_unlock(&here->stepping);
     return least;
@@ -328,38 +328,38 @@ static bool find_ended(const fy_whereabouts *here, uint32_t kind, uint32_t numbe
 static void answer_run(const fy_whereabouts *here, const fy_question *question, int64_t awake_ns,
                        fy_answer *answer)
 {
-    const fy_work *work   = find_work(here, question->kind, question->number);
-    uint64_t       begun  = 0;
-    int64_t        now_ns = fy_now_ns();
+    const fy_work *work = find_work(here, question->kind, question->number);
+    uint64_t begun = 0;
+    int64_t now_ns = fy_now_ns();
     if (work == NULL) {
         answer->ended = find_ended(here, question->kind, question->number, &begun);
         answer->begun = answer->over = begun >= question->run;
         return;
     }
     int64_t active_ns = atomic_load_explicit(&work->active_ns, memory_order_relaxed);
-    active_ns         = active_ns > awake_ns ? active_ns : awake_ns;
-    answer->begun     = work->begun >= question->run;
-    answer->over      = work->over >= question->run;
-    answer->age_ns    = now_ns > active_ns ? now_ns - active_ns : 0;
-    answer->since_ns  = now_ns - work->begun_ns;
+    active_ns = active_ns > awake_ns ? active_ns : awake_ns;
+    answer->begun = work->begun >= question->run;
+    answer->over = work->over >= question->run;
+    answer->age_ns = now_ns > active_ns ? now_ns - active_ns : 0;
+    answer->since_ns = now_ns - work->begun_ns;
 }
 
 static void answer_blocked(const fy_whereabouts *here, fy_answer *answer)
 {
     if (here->meets) {
         answer->blocked = true;
-        answer->run     = here->n_meetings;
-        answer->joint   = here->outer;
+        answer->run = here->n_meetings;
+        answer->joint = here->outer;
         return;
     }
     for (const fy_work *work = here->works; work != NULL; work = work->next) {
         if (work->n_blocked > 0) {
             answer->blocked = true;
-            answer->kind    = (uint32_t)work->kind;
-            answer->number  = work->number;
-            answer->run     = work->begun;
-            answer->joint   = (fy_joint){.call   = (uint32_t)work->blocked_in,
-                                         .object = fy_joint_object(work->number, work->begun)};
+            answer->kind = (uint32_t)work->kind;
+            answer->number = work->number;
+            answer->run = work->begun;
+            answer->joint = (fy_joint){.call = (uint32_t)work->blocked_in,
+                                       .object = fy_joint_object(work->number, work->begun)};
             return;
         }
     }
@@ -369,7 +369,7 @@ static void answer_blocked(const fy_whereabouts *here, fy_answer *answer)
 void fy_answer_make(fy_whereabouts *here, const fy_question *question, bool leaves,
                     int64_t awake_ns, fy_answer *answer_out)
 {
-    *answer_out            = (fy_answer){.leaves = leaves};
+    *answer_out = (fy_answer){.leaves = leaves};
     answer_out->joint.call = FY_N_JOINT_CALLS;
     pthread_mutex_lock(&here->lock);
     answer_out->n_meetings = here->n_meetings;
@@ -410,20 +410,20 @@ void fy_answer_pack(const fy_answer *answer, unsigned char bytes[FY_ANSWER_BYTES
 bool fy_answer_read(const unsigned char *bytes, size_t n_bytes, fy_answer *answer_out)
 {
     fy_wire_reader reader = fy_wire_reader_of(bytes, n_bytes);
-    uint32_t       flags  = fy_wire_read_u32(&reader);
-    *answer_out           = (fy_answer){.begun   = (flags & IS_BEGUN) != 0,
-                                        .over    = (flags & IS_OVER) != 0,
-                                        .ended   = (flags & HAS_ENDED) != 0,
-                                        .leaves  = (flags & LEAVES) != 0,
-                                        .blocked = (flags & IS_BLOCKED) != 0};
+    uint32_t flags = fy_wire_read_u32(&reader);
+    *answer_out = (fy_answer){.begun = (flags & IS_BEGUN) != 0,
+                              .over = (flags & IS_OVER) != 0,
+                              .ended = (flags & HAS_ENDED) != 0,
+                              .leaves = (flags & LEAVES) != 0,
+                              .blocked = (flags & IS_BLOCKED) != 0};
 
-    answer_out->kind       = fy_wire_read_u32(&reader);
-    answer_out->age_ns     = (int64_t)fy_wire_read_u64(&reader);
-    answer_out->since_ns   = (int64_t)fy_wire_read_u64(&reader);
+    answer_out->kind = fy_wire_read_u32(&reader);
+    answer_out->age_ns = (int64_t)fy_wire_read_u64(&reader);
+    answer_out->since_ns = (int64_t)fy_wire_read_u64(&reader);
     answer_out->n_meetings = fy_wire_read_u64(&reader);
-    answer_out->number     = fy_wire_read_u32(&reader);
+    answer_out->number = fy_wire_read_u32(&reader);
     answer_out->joint.call = fy_wire_read_u32(&reader);
-    answer_out->run        = fy_wire_read_u64(&reader);
+    answer_out->run = fy_wire_read_u64(&reader);
     answer_out->joint.path = fy_wire_read_u32(&reader);
     fy_wire_read_u32(&reader);
     answer_out->joint.object = fy_wire_read_u64(&reader);
@@ -442,7 +442,7 @@ bool fy_answer_blocks(fy_whereabouts *here, const fy_answer *answer)
         begun = here->n_meetings >= answer->run;
     } else {
         const fy_work *work = find_work(here, answer->kind, answer->number);
-        uint64_t       n    = work != NULL ? work->begun : 0;
+        uint64_t n = work != NULL ? work->begun : 0;
         if (work == NULL) {
             find_ended(here, answer->kind, answer->number, &n);
         }

@@ -83,20 +83,20 @@ void fy_joint_format(const fy_joint *joint, char text[FY_JOINT_TEXT_BYTES]);
 /* A thing with runs that all ranks take part in. */
 typedef struct fy_work {
     struct fy_work *next;
-    fy_thing_kind   kind;
-    uint32_t        number; /* 0: not yet agreed upon; nobody asks for it then */
-    uint64_t        begun, over;
-    int64_t         begun_ns;
+    fy_thing_kind kind;
+    uint32_t number; /* 0: not yet agreed upon; nobody asks for it then */
+    uint64_t begun, over;
+    int64_t begun_ns;
     _Atomic int64_t active_ns; /* when its run was last moved on */
-    uint32_t        n_blocked; /* threads that wait for its run, within this call */
-    fy_joint_call   blocked_in;
+    uint32_t n_blocked;        /* threads that wait for its run, within this call */
+    fy_joint_call blocked_in;
     /* Moves a run on that was started, from within another one or any wait of the world, for no
      * longer than there is something to do and until_ns; never waits. sleep_ns: see fy_world_wait.
      */
     void (*step)(void *context, int64_t until_ns);
     int64_t (*sleep_ns)(void *context);
     void *context;
-    bool  is_started;
+    bool is_started;
 } fy_work;
 
 /* What is left of a thing that has ended. */
@@ -115,15 +115,15 @@ enum { FY_MOST_NESTED = 8 };
 
 typedef struct fy_whereabouts {
     pthread_mutex_t lock; /* of all but the last two; held for moments, by the control thread too */
-    uint32_t        depth;
-    fy_joint        outer;
-    uint32_t        paths[FY_MOST_NESTED];
-    uint64_t        n_meetings;
-    bool            meets; /* blocked in the last of them */
-    uint32_t        next[FY_N_THING_KINDS];
-    fy_work        *works;
-    fy_ended        ended[FY_MOST_ENDED];
-    uint64_t        n_ended;  /* ever */
+    uint32_t depth;
+    fy_joint outer;
+    uint32_t paths[FY_MOST_NESTED];
+    uint64_t n_meetings;
+    bool meets; /* blocked in the last of them */
+    uint32_t next[FY_N_THING_KINDS];
+    fy_work *works;
+    fy_ended ended[FY_MOST_ENDED];
+    uint64_t n_ended;         /* ever */
     pthread_mutex_t stepping; /* of the works' list against steps; held by who moves runs on */
     _Atomic uint32_t n_started;
 } fy_whereabouts;
@@ -140,15 +140,15 @@ typedef struct fy_question {
 
 /* And the answer. */
 typedef struct fy_answer {
-    bool     begun;    /* the run, or the meeting */
-    bool     over;     /* the run is over there: what it owed is on its way */
-    bool     ended;    /* its thing is gone, or was never made and never will be */
-    bool     leaves;   /* the rank leaves the world */
-    int64_t  age_ns;   /* since it last moved the run on */
-    int64_t  since_ns; /* since it began it */
+    bool begun;       /* the run, or the meeting */
+    bool over;        /* the run is over there: what it owed is on its way */
+    bool ended;       /* its thing is gone, or was never made and never will be */
+    bool leaves;      /* the rank leaves the world */
+    int64_t age_ns;   /* since it last moved the run on */
+    int64_t since_ns; /* since it began it */
     uint64_t n_meetings;
     /* What it is blocked in: a meeting (kind FY_THING_NONE), or the wait for a run. */
-    bool     blocked;
+    bool blocked;
     uint32_t kind, number;
     uint64_t run;
     fy_joint joint; /* in words; call FY_N_JOINT_CALLS: it is in none */

@@ -71,12 +71,12 @@ ferry_status fy_world_new(uint32_t rank, uint32_t n_ranks, fy_settings *settings
     }
     atomic_init(&world->references, 1);
     pthread_mutex_init(&world->parting_lock, NULL);
-    world->rank         = rank;
-    world->n_ranks      = n_ranks;
-    world->n_first      = n_ranks;
-    world->members      = fy_alloc(n_ranks, sizeof *world->members);
-    world->node_of      = fy_alloc_zeroed(n_ranks, sizeof *world->node_of);
-    world->may_live     = fy_alloc_zeroed(n_ranks, sizeof *world->may_live);
+    world->rank = rank;
+    world->n_ranks = n_ranks;
+    world->n_first = n_ranks;
+    world->members = fy_alloc(n_ranks, sizeof *world->members);
+    world->node_of = fy_alloc_zeroed(n_ranks, sizeof *world->node_of);
+    world->may_live = fy_alloc_zeroed(n_ranks, sizeof *world->may_live);
     uint64_t *same_node = fy_alloc_zeroed(n_ranks, sizeof *same_node);
     if (world->members == NULL || world->node_of == NULL || world->may_live == NULL ||
         same_node == NULL || fy_world_set_nodes(world, same_node, NULL) != FERRY_OK) {
@@ -91,7 +91,7 @@ ferry_status fy_world_new(uint32_t rank, uint32_t n_ranks, fy_settings *settings
     world->here = &world->own_here;
     fy_whereabouts_init(&world->own_here);
     world->settings = *settings;
-    *settings       = (fy_settings){0};
+    *settings = (fy_settings){0};
     fy_fork_enter(world);
     *world_out = world;
     return FERRY_OK;
@@ -195,10 +195,10 @@ static void count_local(ferry_world *world, const uint64_t *node_ids)
 
 ferry_status fy_world_set_nodes(ferry_world *world, const uint64_t *node_ids, ferry_error *error)
 {
-    uint32_t      n_ranks     = world->n_ranks;
-    uint32_t     *local_ranks = fy_realloc(world->local_ranks, n_ranks, sizeof *local_ranks);
-    located_rank *scratch     = fy_alloc(n_ranks, sizeof *scratch);
-    world->local_ranks        = local_ranks == NULL ? world->local_ranks : local_ranks;
+    uint32_t n_ranks = world->n_ranks;
+    uint32_t *local_ranks = fy_realloc(world->local_ranks, n_ranks, sizeof *local_ranks);
+    located_rank *scratch = fy_alloc(n_ranks, sizeof *scratch);
+    world->local_ranks = local_ranks == NULL ? world->local_ranks : local_ranks;
     if (local_ranks == NULL || scratch == NULL) {
         fy_free(scratch);
         return fy_fail_no_memory(error, "the nodes of a world");
@@ -208,7 +208,7 @@ ferry_status fy_world_set_nodes(ferry_world *world, const uint64_t *node_ids, fe
     world->n_nodes = 0;
     /* A node's lowest rank comes first and turns from a rank into the node's number. */
     for (uint32_t r = 0; r < n_ranks; r++) {
-        uint32_t lowest   = world->node_of[r];
+        uint32_t lowest = world->node_of[r];
         world->node_of[r] = lowest == r ? world->n_nodes++ : world->node_of[lowest];
     }
     count_local(world, node_ids);

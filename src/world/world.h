@@ -24,9 +24,9 @@
 
 /* The collectives, by which ranks notice that they call different ones. */
 typedef enum fy_collective {
-    FY_BARRIER    = 1,
+    FY_BARRIER = 1,
     FY_ALL_GATHER = 2,
-    FY_BROADCAST  = 3,
+    FY_BROADCAST = 3,
 } fy_collective;
 
 /* "barrier", "all-gather", "broadcast from rank 2": for sentences. */
@@ -115,42 +115,42 @@ typedef struct fy_parting {
 
 struct ferry_world {
     const fy_world_ops *ops;
-    void               *impl;
-    _Atomic uint32_t    references;
-    uint32_t            rank;
-    uint32_t            n_ranks;
-    uint32_t            epoch;
-    uint32_t           *members; /* by rank: its rank in the first world */
-    uint32_t            n_first; /* ranks of the first world */
+    void *impl;
+    _Atomic uint32_t references;
+    uint32_t rank;
+    uint32_t n_ranks;
+    uint32_t epoch;
+    uint32_t *members; /* by rank: its rank in the first world */
+    uint32_t n_first;  /* ranks of the first world */
     /* Nodes: node_of by rank; local ranks of this node in order. */
-    uint32_t   *node_of;
-    uint32_t    n_nodes;
-    uint32_t   *local_ranks;
-    uint32_t    n_local_ranks;
-    uint32_t    local_rank;
+    uint32_t *node_of;
+    uint32_t n_nodes;
+    uint32_t *local_ranks;
+    uint32_t n_local_ranks;
+    uint32_t local_rank;
     fy_settings settings;
     fy_failure *failure; /* of this process, or shared by the threads of a world */
     /* What this rank is doing: see whereabouts.h. Threads of a world keep it where all see it. */
     fy_whereabouts *here;
-    fy_whereabouts  own_here;
+    fy_whereabouts own_here;
     /* What this rank sleeps on. Peers of the node ring it through fy_world_bell. */
     fy_bell *bell;
     /* By rank: the bell of a rank on this node or in this process; NULL for others. */
     fy_bell *(*bell_of)(ferry_world *world, uint32_t rank);
-    int64_t         spin_ns; /* how long to spin before sleeping: less with more ranks than cores */
+    int64_t spin_ns; /* how long to spin before sleeping: less with more ranks than cores */
     _Atomic int64_t yields_from_ns; /* when yielding may help again; see wait.c */
     _Atomic int64_t no_yields_ns;   /* how long it was stopped the last time */
-    fy_inheritance  inheritance;    /* see fork.h */
-    bool            threads;        /* all ranks are threads of this process */
-    bool            is_being_made;  /* nobody has it yet: what waits for it may be interrupted */
+    fy_inheritance inheritance;     /* see fork.h */
+    bool threads;                   /* all ranks are threads of this process */
+    bool is_being_made;             /* nobody has it yet: what waits for it may be interrupted */
     /*
      * Facts for cross-memory attach, from the node's board: may this process reach that one's
      * memory by its pid? 0: not on this node, or in another namespace of pids.
      */
     int32_t (*pid_of)(ferry_world *world, uint32_t rank);
     pthread_mutex_t parting_lock; /* of the list, which several threads' handles may change */
-    fy_parting     *partings;
-    bool           *may_live; /* by rank, for partings */
+    fy_parting *partings;
+    bool *may_live; /* by rank, for partings */
 };
 
 void fy_world_retain(ferry_world *world);
@@ -166,18 +166,18 @@ void fy_world_part(ferry_world *old_world, ferry_world *new_world);
  * Around every call that all ranks make together, before its first meeting and after its last; they
  * nest. A meeting is a step at which all ranks wait for all: its number is the same on all.
  */
-void     fy_joint_enter(ferry_world *world, fy_joint_call call, uint64_t object);
-void     fy_joint_leave(ferry_world *world);
+void fy_joint_enter(ferry_world *world, fy_joint_call call, uint64_t object);
+void fy_joint_leave(ferry_world *world);
 fy_joint fy_joint_now(ferry_world *world);
 uint64_t fy_meeting_begin(ferry_world *world);
-void     fy_meeting_end(ferry_world *world);
+void fy_meeting_end(ferry_world *world);
 
 /*
  * Numbers of things, the same on all ranks: each proposes one, they take the largest, and settle on
  * it.
  */
 uint32_t fy_thing_propose(ferry_world *world, fy_thing_kind kind);
-void     fy_thing_settle(ferry_world *world, fy_thing_kind kind, uint32_t number);
+void fy_thing_settle(ferry_world *world, fy_thing_kind kind, uint32_t number);
 
 /* A thing with runs, from when it has a number until it ends; its letters end with it. */
 void fy_work_add(ferry_world *world, fy_work *work, uint32_t number);
@@ -192,7 +192,7 @@ void fy_work_unblock(ferry_world *world, fy_work *work);
 void fy_work_start(ferry_world *world, fy_work *work, bool is_started);
 void fy_works_move(ferry_world *world);
 /* The same for who works on without a wait: it keeps half of the time. *shared_ns begins as 0. */
-void    fy_works_share(ferry_world *world, int64_t *shared_ns_inout);
+void fy_works_share(ferry_world *world, int64_t *shared_ns_inout);
 int64_t fy_works_sleep_ns(ferry_world *world);
 
 /*
@@ -218,7 +218,7 @@ static inline uint64_t fy_letter_tag(fy_letter_use use, fy_thing_kind kind, uint
 /* The thing that a letter is of; false where it is a caller's. */
 static inline bool fy_letter_thing(uint64_t tag, uint32_t *kind_out, uint32_t *number_out)
 {
-    *kind_out   = (uint32_t)(tag >> 54) & 0xf;
+    *kind_out = (uint32_t)(tag >> 54) & 0xf;
     *number_out = (uint32_t)(tag >> 32) & 0x3fffff;
     return tag >> 63 != 0;
 }

@@ -15,10 +15,10 @@ static const char spec_text[] =
 
 int main(void)
 {
-    ferry_spec       *spec   = NULL;
-    ferry_plan       *plan   = NULL;
+    ferry_spec *spec = NULL;
+    ferry_plan *plan = NULL;
     ferry_plan_totals totals = FERRY_PLAN_TOTALS_INIT;
-    ferry_error       error;
+    ferry_error error;
     if (strcmp(ferry_version(), FERRY_VERSION_TEXT) != 0) {
         fprintf(stderr, "headers %s, library %s\n", FERRY_VERSION_TEXT, ferry_version());
         return 1;

@@ -20,33 +20,33 @@ static void *allocate(size_t count, size_t item_bytes)
 
 static fy_model_tensor *read_tensors(const json_t *list)
 {
-    size_t           n_tensors = json_array_size(list);
-    fy_model_tensor *tensors   = allocate(n_tensors, sizeof *tensors);
+    size_t n_tensors = json_array_size(list);
+    fy_model_tensor *tensors = allocate(n_tensors, sizeof *tensors);
     for (size_t i = 0; i < n_tensors; i++) {
-        const json_t *item    = json_array_get(list, i);
+        const json_t *item = json_array_get(list, i);
         const json_t *extents = json_array_get(item, 1);
-        size_t        n_dims  = json_array_size(extents);
-        uint64_t     *shape   = allocate(n_dims, sizeof *shape);
+        size_t n_dims = json_array_size(extents);
+        uint64_t *shape = allocate(n_dims, sizeof *shape);
         for (size_t d = 0; d < n_dims; d++) {
             shape[d] = (uint64_t)json_integer_value(json_array_get(extents, d));
         }
-        tensors[i] = (fy_model_tensor){.name   = json_string_value(json_array_get(item, 0)),
+        tensors[i] = (fy_model_tensor){.name = json_string_value(json_array_get(item, 0)),
                                        .n_dims = (uint32_t)n_dims,
-                                       .shape  = shape};
+                                       .shape = shape};
     }
     return tensors;
 }
 
 static json_t *answer(const json_t *question)
 {
-    const json_t    *list       = json_object_get(question, "tensors");
-    size_t           n_tensors  = json_array_size(list);
-    fy_model_tensor *tensors    = read_tensors(list);
-    const char      *text       = json_string_value(json_object_get(question, "to"));
-    json_t          *side       = NULL;
-    json_t          *replicated = NULL;
-    ferry_error      error;
-    ferry_status     status =
+    const json_t *list = json_object_get(question, "tensors");
+    size_t n_tensors = json_array_size(list);
+    fy_model_tensor *tensors = read_tensors(list);
+    const char *text = json_string_value(json_object_get(question, "to"));
+    json_t *side = NULL;
+    json_t *replicated = NULL;
+    ferry_error error;
+    ferry_status status =
         fy_short_form_make(text, tensors, n_tensors, json_object_get(question, "config"), "model",
                            &side, &replicated, &error);
     for (size_t i = 0; i < n_tensors; i++) {
@@ -60,7 +60,7 @@ static json_t *answer(const json_t *question)
 int main(void)
 {
     json_error_t parse;
-    json_t      *question;
+    json_t *question;
     while ((question = json_loadf(stdin, JSON_DISABLE_EOF_CHECK, &parse)) != NULL) {
         json_t *result = answer(question);
         json_dumpf(result, stdout, JSON_COMPACT);

@@ -39,7 +39,7 @@ enum { SKIPPED = 77, USAGE = 2, NOTHING = 0 };
 
 typedef struct named {
     const char *name;
-    int         number;
+    int number;
 } named;
 
 #define CALL(name)                                                                                 \
@@ -103,13 +103,13 @@ static const named errors[] = {
 
 typedef struct plan {
     const char *from;
-    bool        only[N_CALLS];
-    bool        has_only;
-    bool        all;
-    long        at;
-    int         what;
+    bool only[N_CALLS];
+    bool has_only;
+    bool all;
+    long at;
+    int what;
     const char *log;
-    char      **command;
+    char **command;
 } plan;
 
 static int find(const named *table, size_t n, const char *name)
@@ -136,7 +136,7 @@ static const char *name_of(int number)
 static plan parse(int argc, char **argv)
 {
     plan p = {0};
-    int  i = 1;
+    int i = 1;
     for (; i < argc && strcmp(argv[i], "--") != 0; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         if (strcmp(argv[i], "--all") == 0) {
@@ -179,7 +179,7 @@ static int install_filter(void)
 {
 #ifdef ARCHITECTURE
     struct sock_filter code[N_CALLS + 5];
-    size_t             n = 0;
+    size_t n = 0;
     code[n++] =
         (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
     for (size_t i = 0; i < N_CALLS; i++) {
@@ -200,22 +200,22 @@ static int install_filter(void)
 /* Hands the descriptor to the parent: sending it is none of the calls that are asked about. */
 static bool send_fd(int socket, int fd)
 {
-    char          byte = 0, room[CMSG_SPACE(sizeof fd)] = {0};
-    struct iovec  data    = {.iov_base = &byte, .iov_len = 1};
+    char byte = 0, room[CMSG_SPACE(sizeof fd)] = {0};
+    struct iovec data = {.iov_base = &byte, .iov_len = 1};
     struct msghdr message = {
         .msg_iov = &data, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
     struct cmsghdr *head = CMSG_FIRSTHDR(&message);
-    *head                = (struct cmsghdr){
-                       .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof fd)};
+    *head = (struct cmsghdr){
+        .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof fd)};
     memcpy(CMSG_DATA(head), &fd, sizeof fd);
     return sendmsg(socket, &message, 0) == 1;
 }
 
 static int receive_fd(int socket)
 {
-    int           fd   = -1;
-    char          byte = 0, room[CMSG_SPACE(sizeof fd)] = {0};
-    struct iovec  data    = {.iov_base = &byte, .iov_len = 1};
+    int fd = -1;
+    char byte = 0, room[CMSG_SPACE(sizeof fd)] = {0};
+    struct iovec data = {.iov_base = &byte, .iov_len = 1};
     struct msghdr message = {
         .msg_iov = &data, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
     if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) == 1 && CMSG_FIRSTHDR(&message) != NULL) {
@@ -237,15 +237,15 @@ static void run_command(int socket, char **command)
 /* ---- looking on ---- */
 
 typedef struct tally {
-    long        n;
-    bool        has_begun;
+    long n;
+    bool has_begun;
     const char *hit;
 } tally;
 
 static bool counts(const plan *p, tally *t, int number)
 {
     const char *name = name_of(number);
-    t->has_begun     = t->has_begun || p->from == NULL || strcmp(p->from, name) == 0;
+    t->has_begun = t->has_begun || p->from == NULL || strcmp(p->from, name) == 0;
     return t->has_begun && (!p->has_only || p->only[find(calls, N_CALLS, name)]);
 }
 
@@ -267,7 +267,7 @@ static void look_on(const plan *p, int listener, pid_t child, tally *t)
 {
     struct pollfd wait = {.fd = listener, .events = POLLIN};
     while (poll(&wait, 1, -1) >= 0 || errno == EINTR) {
-        struct seccomp_notif      asked = {0};
+        struct seccomp_notif asked = {0};
         struct seccomp_notif_resp answer;
         if ((wait.revents & POLLIN) == 0) {
             if ((wait.revents & (POLLHUP | POLLERR)) != 0) {
@@ -297,8 +297,8 @@ static void look_on(const plan *p, int listener, pid_t child, tally *t)
 
 int main(int argc, char **argv)
 {
-    plan  p = parse(argc, argv);
-    int   sockets[2], how = 0;
+    plan p = parse(argc, argv);
+    int sockets[2], how = 0;
     tally t = {0};
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0) {
         return SKIPPED;

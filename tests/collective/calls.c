@@ -36,12 +36,12 @@ static void tell(const scene *c, const call *what, char *text, size_t n_bytes)
 static unsigned char *place(const scene *c, unsigned char **area, size_t *area_bytes, size_t bytes,
                             uint64_t seed)
 {
-    size_t   whole  = bytes + 2 * ROOM;
+    size_t whole = bytes + 2 * ROOM;
     uint64_t random = seed + c->at.rank;
-    size_t   skew   = one_in(&random, 2) ? 0 : random_below(&random, 32);
+    size_t skew = one_in(&random, 2) ? 0 : random_below(&random, 32);
     if (*area_bytes < whole) {
         free(*area);
-        *area       = take(c->me, whole);
+        *area = take(c->me, whole);
         *area_bytes = whole;
     }
     memset(*area, GUARD_BYTE, whole);
@@ -93,9 +93,9 @@ static uint32_t input_of(const scene *c, const call *what, uint32_t rank, uint64
 
 tensors scene_tensors(scene *c, const call *what)
 {
-    size_t   element  = dtype_bytes(c->options.dtype);
-    size_t   in_bytes = elements_in(c, what) * element, out_bytes = elements_out(c, what) * element;
-    uint64_t in_rows  = what->rows * shape_in_chunks(&c->s, what->op);
+    size_t element = dtype_bytes(c->options.dtype);
+    size_t in_bytes = elements_in(c, what) * element, out_bytes = elements_out(c, what) * element;
+    uint64_t in_rows = what->rows * shape_in_chunks(&c->s, what->op);
     uint64_t out_rows = what->rows * shape_out_chunks(&c->s, what->op);
     unsigned char *in, *out;
     if (what->in_place && in_bytes < out_bytes) {
@@ -103,7 +103,7 @@ tensors scene_tensors(scene *c, const call *what)
         memset(out, POISON, out_bytes);
         in = out + c->at.dp * in_bytes;
     } else {
-        in  = place(c, &c->in, &c->in_bytes, in_bytes, what->seed);
+        in = place(c, &c->in, &c->in_bytes, in_bytes, what->seed);
         out = in + (out_bytes < in_bytes ? c->at.dp * out_bytes : 0);
     }
     if (!what->in_place) {
@@ -114,7 +114,7 @@ tensors scene_tensors(scene *c, const call *what)
         uint32_t bits = input_of(c, what, c->at.rank, i);
         memcpy(in + i * element, &bits, element);
     }
-    return (tensors){.in  = {ferry_buffer_of(in, in_bytes), in_rows, what->columns},
+    return (tensors){.in = {ferry_buffer_of(in, in_bytes), in_rows, what->columns},
                      .out = {ferry_buffer_of(out, out_bytes), out_rows, what->columns}};
 }
 
@@ -126,11 +126,11 @@ static void check_element(scene *c, const call *what, uint32_t chunk, const summ
 {
     uint32_t dtype = c->options.dtype, bits[ORACLE_MOST_RANKS];
     uint32_t whose = shape_in_chunks(&c->s, what->op) > 1 ? c->at.dp : 0;
-    uint64_t from  = index + whose * what->rows * what->columns;
-    double   x[ORACLE_MOST_RANKS], sum = 0;
+    uint64_t from = index + whose * what->rows * what->columns;
+    double x[ORACLE_MOST_RANKS], sum = 0;
     for (uint32_t i = 0; i < set->n; i++) {
         bits[i] = input_of(c, what, set->ranks[i], from);
-        x[i]    = widen(dtype, bits[i]);
+        x[i] = widen(dtype, bits[i]);
         sum += x[i];
     }
     uint32_t wanted = set->n == 1 ? bits[0] : round_once(dtype, sum);
@@ -154,8 +154,8 @@ static void check_element(scene *c, const call *what, uint32_t chunk, const summ
 /* The mode that DEFAULT stands for, whose bound counts. */
 static uint32_t mode_behind(scene *c, const call *what, const tensors *t)
 {
-    rank_context *me   = c->me;
-    uint32_t      mode = what->mode;
+    rank_context *me = c->me;
+    uint32_t mode = what->mode;
     if (mode == FERRY_MIXED_MODE_DEFAULT && c->options.use_autotune) {
         mode = FERRY_MIXED_AUTOTUNE;
     }
@@ -217,10 +217,10 @@ static uint64_t digest_of(const unsigned char *bytes, size_t n_bytes)
 /* What was only read is as it was; in place, what lies beside the output is too. */
 static void check_input(const scene *c, const call *what, const tensors *t, const char *text)
 {
-    const unsigned char *in    = t->in.buffer.base;
-    size_t               bytes = t->in.buffer.bytes, out_bytes = t->out.buffer.bytes;
-    size_t               begin = what->in_place ? c->at.dp * out_bytes : bytes;
-    size_t               end   = what->in_place ? begin + out_bytes : bytes;
+    const unsigned char *in = t->in.buffer.base;
+    size_t bytes = t->in.buffer.bytes, out_bytes = t->out.buffer.bytes;
+    size_t begin = what->in_place ? c->at.dp * out_bytes : bytes;
+    size_t end = what->in_place ? begin + out_bytes : bytes;
     if (what->in_place && out_bytes >= bytes) {
         return;
     }
@@ -231,9 +231,9 @@ static void check_input(const scene *c, const call *what, const tensors *t, cons
 
 ferry_status call_tensors(scene *c, const call *what, const tensors *t)
 {
-    rank_context  *me      = c->me;
+    rank_context *me = c->me;
     ferry_request *request = NULL;
-    bool           done    = false;
+    bool done = false;
     if (what->form == FORM_RUN) {
         return ferry_mixed_comm_run(c->comm, what->op, &t->in, &t->out, what->mode, NULL,
                                     &me->error);
@@ -266,7 +266,7 @@ static void check_result(scene *c, const call *what, const tensors *t, uint32_t 
                          const char *text)
 {
     call checked = *what;
-    bool in_out  = what->in_place && t->out.buffer.bytes > t->in.buffer.bytes;
+    bool in_out = what->in_place && t->out.buffer.bytes > t->in.buffer.bytes;
     checked.mode = mode;
     if (!in_out) {
         check_guards(c, c->in, t->in.buffer.base, t->in.buffer.bytes, "input", text);
@@ -281,9 +281,9 @@ static void check_result(scene *c, const call *what, const tensors *t, uint32_t 
 ferry_status scene_try(scene *c, const call *what)
 {
     rank_context *me = c->me;
-    char          text[160];
-    tensors       t    = scene_tensors(c, what);
-    uint32_t      mode = mode_behind(c, what, &t);
+    char text[160];
+    tensors t = scene_tensors(c, what);
+    uint32_t mode = mode_behind(c, what, &t);
     tell(c, what, text, sizeof text);
     free(c->copy);
     c->copy = take(me, t.in.buffer.bytes);
@@ -305,7 +305,7 @@ ferry_status scene_try(scene *c, const call *what)
 void scene_call(scene *c, const call *what)
 {
     rank_context *me = c->me;
-    char          text[160];
+    char text[160];
     if (c->n_logged == MOST_LOGGED) {
         scene_compare(c);
     }
@@ -320,8 +320,8 @@ void scene_call(scene *c, const call *what)
  * was is in the text, so ranks are compared with those who must have the same in every case. */
 void scene_compare(scene *c)
 {
-    rank_context *me  = c->me;
-    const void   *all = NULL;
+    rank_context *me = c->me;
+    const void *all = NULL;
     if (c->n_logged == 0) {
         return;
     }
@@ -331,7 +331,7 @@ void scene_compare(scene *c)
     for (uint32_t rank = 0; rank < c->s.w; rank++) {
         for (uint32_t i = 0; i < c->n_logged; i++) {
             bool scattered = strncmp(c->told[i], "reduce-scatter", 14) == 0;
-            bool same      = !scattered || seat_of(&c->s, rank).dp == c->at.dp;
+            bool same = !scattered || seat_of(&c->s, rank).dp == c->at.dp;
             if (same && theirs[(size_t)rank * c->n_logged + i] != c->digests[i]) {
                 fail(me, "%s: %s: rank %u has other bits", c->name, c->told[i], (unsigned)rank);
             }

@@ -7,7 +7,7 @@ void case_oracle(rank_context *me)
 {
     static const struct {
         uint32_t dtype, bits;
-        double   number;
+        double number;
     } known[] = {
         {FERRY_F16, 0x3c00, 1.0},
         {FERRY_F16, 0x7bff, 65504.0},
@@ -66,7 +66,7 @@ static bool walk_next(walk *at, shape *s_out)
         at->local_tp = next_divisor(at->l, at->local_tp);
         if (at->local_tp > at->l) {
             at->local_tp = 1;
-            at->l        = next_divisor(at->w, at->l);
+            at->l = next_divisor(at->w, at->l);
         }
     }
     if (at->l > at->w) {
@@ -79,10 +79,10 @@ static bool walk_next(walk *at, shape *s_out)
 static void call_once(scene *c, uint64_t *random, uint32_t op, uint32_t mode, data_kind data,
                       uint64_t n)
 {
-    call what     = {.op = op, .mode = mode, .data = data};
+    call what = {.op = op, .mode = mode, .data = data};
     what.in_place = one_in(random, 4);
-    what.form     = one_in(random, 8) ? (call_form)random_below(random, N_FORMS) : FORM_RUN;
-    what.data     = op == FERRY_MIXED_ALL_GATHER ? DATA_BITS : data;
+    what.form = one_in(random, 8) ? (call_form)random_below(random, N_FORMS) : FORM_RUN;
+    what.data = op == FERRY_MIXED_ALL_GATHER ? DATA_BITS : data;
     draw_rows(random, n, &what);
     what.seed = random_u64(random);
     scene_call(c, &what);
@@ -91,7 +91,7 @@ static void call_once(scene *c, uint64_t *random, uint32_t op, uint32_t mode, da
 /* Lengths about the borders of lines and blocks. */
 static void call_borders(scene *c, uint64_t *random, uint32_t op, uint32_t mode)
 {
-    uint64_t       line     = 64 / dtype_bytes(c->options.dtype);
+    uint64_t line = 64 / dtype_bytes(c->options.dtype);
     const uint64_t counts[] = {1, 2, 3, line - 1, line, line + 1, 3 * line, 256 * line + 1, 4999};
     for (size_t i = 0; i < COUNT_OF(counts); i++) {
         call_once(c, random, op, mode, (data_kind)random_below(random, 2), counts[i]);
@@ -100,8 +100,8 @@ static void call_borders(scene *c, uint64_t *random, uint32_t op, uint32_t mode)
 
 static void call_all(scene *c, uint64_t *random)
 {
-    bool     is_long = c->me->is_long;
-    uint32_t dtype   = c->options.dtype;
+    bool is_long = c->me->is_long;
+    uint32_t dtype = c->options.dtype;
     for (size_t i = 0; i < c->n_ops; i++) {
         for (size_t j = 0; j < c->n_modes; j++) {
             uint32_t op = c->ops[i], mode = c->modes[j];
@@ -122,10 +122,10 @@ static void call_all(scene *c, uint64_t *random)
 void case_all(rank_context *me)
 {
     static const uint32_t types[] = {FERRY_F16, FERRY_BF16, FERRY_F32};
-    uint64_t              random  = seed_of(me, 1, me->n_ranks, 0);
-    uint32_t              first   = random_below(&random, 3);
-    walk                  at      = {.w = me->n_ranks};
-    shape                 s;
+    uint64_t random = seed_of(me, 1, me->n_ranks, 0);
+    uint32_t first = random_below(&random, 3);
+    walk at = {.w = me->n_ranks};
+    shape s;
     for (uint32_t number = 0; walk_next(&at, &s); number++) {
         for (uint32_t i = 0; i < (me->is_long || me->n_ranks < 4 ? 3u : 1u); i++) {
             ferry_mixed_comm_options options =
@@ -143,12 +143,12 @@ void case_large(rank_context *me)
 {
     uint64_t random = seed_of(me, 2, me->n_ranks, 0);
     for (uint32_t round = 0; round < times_of(me, 2, 40); round++) {
-        shape                    s       = draw_shape(&random, me->n_ranks);
+        shape s = draw_shape(&random, me->n_ranks);
         ferry_mixed_comm_options options = scene_options(me, &s, draw_dtype(&random), &random);
-        scene                    c;
+        scene c;
         options.max_block_size = one_in(&random, 2) ? 0 : dice(&random, 100, 3000);
         options.min_block_size = 256;
-        options.staging_bytes  = 0;
+        options.staging_bytes = 0;
         scene_open(&c, me, &s, &options);
         uint64_t n = me->is_long ? 2000003 : 100003;
         for (size_t i = 0; i < c.n_ops; i++) {
@@ -165,19 +165,19 @@ void case_large(rank_context *me)
 void case_many_ranks(rank_context *me)
 {
     uint64_t random = seed_of(me, 3, me->n_ranks, 0);
-    uint32_t w      = me->n_ranks;
+    uint32_t w = me->n_ranks;
     for (uint32_t round = 0; round < times_of(me, 2, 12); round++) {
         shape s = draw_shape(&random, w);
         if (round % 2 == 0) {
             s = shape_of(w, 1, round % 4 == 0 ? w : next_divisor(w, 1), 1);
         }
         ferry_mixed_comm_options options = scene_options(me, &s, draw_dtype(&random), &random);
-        scene                    c;
+        scene c;
         scene_open(&c, me, &s, &options);
         for (size_t i = 0; i < c.n_ops; i++) {
             for (size_t j = 0; j < c.n_modes; j++) {
                 data_kind data = one_in(&random, 2) ? DATA_INTEGERS : DATA_RANDOM;
-                uint64_t  n    = draw_count(&random, options.dtype, me->is_long ? 2000 : 100);
+                uint64_t n = draw_count(&random, options.dtype, me->is_long ? 2000 : 100);
                 call_once(&c, &random, c.ops[i], c.modes[j], data, n);
             }
         }
@@ -189,8 +189,8 @@ void case_many_ranks(rank_context *me)
 static uint64_t call_tree(rank_context *me, const shape *s, uint32_t dtype, uint64_t *random)
 {
     ferry_mixed_comm_options options = scene_options(me, s, dtype, random);
-    options.deterministic            = true;
-    options.grid_size                = dice(random, 1, 3);
+    options.deterministic = true;
+    options.grid_size = dice(random, 1, 3);
     scene c;
     scene_open(&c, me, s, &options);
     c.skew_us = one_in(random, 2) ? 0 : 200;
@@ -210,11 +210,11 @@ static uint64_t call_tree(rank_context *me, const shape *s, uint32_t dtype, uint
 
 void case_deterministic(rank_context *me)
 {
-    static const uint32_t types[]   = {FERRY_F16, FERRY_BF16, FERRY_F32};
-    uint64_t              random    = seed_of(me, 4, me->n_ranks, 0);
-    uint64_t              n_ordered = 0;
-    walk                  at        = {.w = me->n_ranks};
-    shape                 s;
+    static const uint32_t types[] = {FERRY_F16, FERRY_BF16, FERRY_F32};
+    uint64_t random = seed_of(me, 4, me->n_ranks, 0);
+    uint64_t n_ordered = 0;
+    walk at = {.w = me->n_ranks};
+    shape s;
     for (uint32_t number = 0; walk_next(&at, &s); number++) {
         for (uint32_t i = 0; i < times_of(me, 1, 3); i++) {
             n_ordered += call_tree(me, &s, types[(number + i + me->seed) % 3], &random);

@@ -8,16 +8,16 @@
 /* Arguments of a call, spoiled on all ranks: where one alone is refused the others are told. */
 
 typedef struct arguments {
-    const scene              *c;
-    uint32_t                  op, mode;
-    tensors                   t;
+    const scene *c;
+    uint32_t op, mode;
+    tensors t;
     const ferry_mixed_tensor *in, *out;
-    ferry_queue              *queue;
-    bool                      does_not_apply;
+    ferry_queue *queue;
+    bool does_not_apply;
 } arguments;
 
 typedef struct bad_argument {
-    const char  *name;
+    const char *name;
     ferry_status status;
     void (*spoil)(arguments *a);
 } bad_argument;
@@ -35,8 +35,8 @@ static uint64_t element_of(const arguments *a)
 
 static void resize(const arguments *a, ferry_mixed_tensor *tensor, uint64_t rows, uint64_t columns)
 {
-    tensor->rows         = rows;
-    tensor->columns      = columns;
+    tensor->rows = rows;
+    tensor->columns = columns;
     tensor->buffer.bytes = rows * columns * element_of(a);
 }
 
@@ -86,9 +86,9 @@ ARGUMENT(memory_of_gpu_out, a->t.out.buffer.kind = FERRY_MEMORY_CUDA)
 static void overlap_by(arguments *a, int64_t elements)
 {
     uint64_t in = a->t.in.buffer.bytes, out = a->t.out.buffer.bytes;
-    char    *base    = in >= out ? a->t.in.buffer.base : a->t.out.buffer.base;
-    int64_t  smaller = (int64_t)(in < out ? in : out), larger = (int64_t)(in < out ? out : in);
-    int64_t  at = (int64_t)(a->c->at.dp % (uint32_t)(larger / smaller)) * smaller;
+    char *base = in >= out ? a->t.in.buffer.base : a->t.out.buffer.base;
+    int64_t smaller = (int64_t)(in < out ? in : out), larger = (int64_t)(in < out ? out : in);
+    int64_t at = (int64_t)(a->c->at.dp % (uint32_t)(larger / smaller)) * smaller;
     at += elements * (int64_t)element_of(a);
     if (at < 0 || (elements < 0 && at + smaller <= 0)) {
         at = at + 2 * (int64_t)element_of(a);
@@ -103,7 +103,7 @@ ARGUMENT(overlap_before, overlap_by(a, -1))
 static void wrong_chunk(arguments *a)
 {
     uint64_t in = a->t.in.buffer.bytes, out = a->t.out.buffer.bytes;
-    char    *base    = in >= out ? a->t.in.buffer.base : a->t.out.buffer.base;
+    char *base = in >= out ? a->t.in.buffer.base : a->t.out.buffer.base;
     uint64_t smaller = in < out ? in : out;
     *(in >= out ? &a->t.out.buffer.base : &a->t.in.buffer.base) =
         base + (a->c->at.dp + 1) % a->c->s.dp * smaller;
@@ -144,20 +144,20 @@ static const bad_argument bad_arguments[] = {
 /* Refused by run and by start, and nothing is moved. */
 static void refuse(scene *c, const bad_argument *bad, const call *what)
 {
-    rank_context  *me      = c->me;
-    arguments      a       = {.c = c, .op = what->op, .mode = what->mode};
+    rank_context *me = c->me;
+    arguments a = {.c = c, .op = what->op, .mode = what->mode};
     ferry_request *request = NULL;
-    a.t                    = scene_tensors(c, what);
-    tensors whole          = a.t;
-    a.in                   = &a.t.in;
-    a.out                  = &a.t.out;
+    a.t = scene_tensors(c, what);
+    tensors whole = a.t;
+    a.in = &a.t.in;
+    a.out = &a.t.out;
     bad->spoil(&a);
     if (a.does_not_apply) {
         return;
     }
-    uint64_t      bytes = whole.out.buffer.bytes;
+    uint64_t bytes = whole.out.buffer.bytes;
     unsigned char first = *(unsigned char *)whole.out.buffer.base;
-    ferry_status  status =
+    ferry_status status =
         ferry_mixed_comm_run(c->comm, a.op, a.in, a.out, a.mode, a.queue, &me->error);
     expect(me, status == bad->status, "%s: %s, %s: %s: %.300s", bad->name, c->name,
            ferry_mixed_op_name(what->op), ferry_status_name(status),
@@ -174,13 +174,13 @@ static void refuse(scene *c, const bad_argument *bad, const call *what)
 static void bad_calls_of(rank_context *me, const shape *s, uint64_t *random)
 {
     ferry_mixed_comm_options options = scene_options(me, s, draw_dtype(random), random);
-    scene                    c;
+    scene c;
     scene_open(&c, me, s, &options);
     for (size_t i = 0; i < COUNT_OF(bad_arguments) * c.n_ops; i++) {
-        uint32_t op   = c.ops[i % c.n_ops];
-        call     what = {.op = op, .rows = 3, .columns = 8, .seed = random_u64(random)};
-        what.data     = op == FERRY_MIXED_ALL_GATHER ? DATA_BITS : DATA_INTEGERS;
-        what.mode     = c.modes[random_below(random, (uint32_t)c.n_modes)];
+        uint32_t op = c.ops[i % c.n_ops];
+        call what = {.op = op, .rows = 3, .columns = 8, .seed = random_u64(random)};
+        what.data = op == FERRY_MIXED_ALL_GATHER ? DATA_BITS : DATA_INTEGERS;
+        what.mode = c.modes[random_below(random, (uint32_t)c.n_modes)];
         refuse(&c, &bad_arguments[i / c.n_ops], &what);
         if (one_in(random, 3)) {
             scene_call(&c, &what);
@@ -197,11 +197,11 @@ static void bad_calls_of(rank_context *me, const shape *s, uint64_t *random)
  */
 void case_refused_alone(rank_context *me)
 {
-    uint64_t                 random  = seed_of(me, 24, 0, 0);
-    shape                    s       = shape_of(1, me->n_ranks, 1, 1);
+    uint64_t random = seed_of(me, 24, 0, 0);
+    shape s = shape_of(1, me->n_ranks, 1, 1);
     ferry_mixed_comm_options options = scene_options(me, &s, FERRY_F32, &random);
-    char                     engines[64];
-    scene                    c;
+    char engines[64];
+    scene c;
     options.engines = engines_of(me, "delay=3600s:", engines, sizeof engines);
     scene_open(&c, me, &s, &options);
     call what = {.op = c.ops[0], .mode = c.modes[0], .rows = 3, .columns = 8};
@@ -226,8 +226,8 @@ void case_refused_alone(rank_context *me)
 void case_bad_calls(rank_context *me)
 {
     uint64_t random = seed_of(me, 22, me->n_ranks, 0);
-    uint32_t n      = me->n_ranks;
-    shape    all_tp = shape_of(n, 1, n, 1), all_dp = shape_of(1, n, 1, 1);
+    uint32_t n = me->n_ranks;
+    shape all_tp = shape_of(n, 1, n, 1), all_dp = shape_of(1, n, 1, 1);
     bad_calls_of(me, &all_tp, &random);
     bad_calls_of(me, &all_dp, &random);
     for (uint32_t i = 0; i < times_of(me, 3, 30); i++) {
@@ -240,13 +240,13 @@ void case_bad_calls(rank_context *me)
 
 static void check_queries(scene *c)
 {
-    rank_context         *me     = c->me;
-    ferry_mixed_comm_info info   = FERRY_MIXED_COMM_INFO_INIT;
-    ferry_mixed_counts    counts = FERRY_MIXED_COUNTS_INIT;
-    ferry_mixed_timing    timing = FERRY_MIXED_TIMING_INIT;
-    const uint32_t       *list   = NULL;
-    size_t                n      = 0;
-    info.struct_size             = 4;
+    rank_context *me = c->me;
+    ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
+    ferry_mixed_counts counts = FERRY_MIXED_COUNTS_INIT;
+    ferry_mixed_timing timing = FERRY_MIXED_TIMING_INIT;
+    const uint32_t *list = NULL;
+    size_t n = 0;
+    info.struct_size = 4;
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_mixed_comm_describe(c->comm, &info, &me->error));
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_mixed_comm_describe(c->comm, NULL, &me->error));
     counts.struct_size = 0;
@@ -262,8 +262,8 @@ static void check_queries(scene *c)
               ferry_mixed_comm_get_valid_mode_list(c->comm, NULL, &n, &me->error));
     expect(me, ferry_mixed_comm_save_tuning(c->comm, "/nowhere/at/all", &me->error) != FERRY_OK,
            "a table was saved that does not exist");
-    call     what = {.op = c->ops[0], .rows = 1, .columns = 8};
-    tensors  t    = scene_tensors(c, &what);
+    call what = {.op = c->ops[0], .rows = 1, .columns = 8};
+    tensors t = scene_tensors(c, &what);
     uint32_t mode = 77;
     expect(me,
            ferry_mixed_comm_select_autotune_mode(c->comm, what.op, &t.in, &mode, &me->error) !=
@@ -274,10 +274,10 @@ static void check_queries(scene *c)
 
 static void check_ended(scene *c)
 {
-    rank_context  *me      = c->me;
+    rank_context *me = c->me;
     ferry_request *request = NULL;
-    call           what    = {.op = c->ops[0], .mode = c->modes[0], .rows = 1, .columns = 8};
-    tensors        t       = scene_tensors(c, &what);
+    call what = {.op = c->ops[0], .mode = c->modes[0], .rows = 1, .columns = 8};
+    tensors t = scene_tensors(c, &what);
     must_fail(me, FERRY_ERR_MISUSE, NULL,
               ferry_mixed_comm_run(c->comm, what.op, &t.in, &t.out, what.mode, NULL, &me->error));
     must_fail(me, FERRY_ERR_MISUSE, NULL,
@@ -292,7 +292,7 @@ static void check_ended(scene *c)
 static void check_names(rank_context *me)
 {
     static const char *const nonsense[] = {"", "all", "all-reduces", "all-reduce ", "3"};
-    uint32_t                 number     = 99;
+    uint32_t number = 99;
     for (uint32_t op = 0; op < FERRY_MIXED_N_OPS; op++) {
         must(me, ferry_mixed_op_parse(ferry_mixed_op_name(op), &number, &me->error));
         expect(me, number == op, "%s is %u", ferry_mixed_op_name(op), (unsigned)number);
@@ -317,21 +317,21 @@ static void check_names(rank_context *me)
 
 void case_bad_order(rank_context *me)
 {
-    uint64_t                 random  = seed_of(me, 23, 0, 0);
-    shape                    s       = draw_shape(&random, me->n_ranks);
+    uint64_t random = seed_of(me, 23, 0, 0);
+    shape s = draw_shape(&random, me->n_ranks);
     ferry_mixed_comm_options options = scene_options(me, &s, FERRY_F32, &random);
-    scene                    c;
+    scene c;
     check_names(me);
     options.only_construct = true;
     scene_begin(&c, me, &s, &options);
     must(me, ferry_mixed_comm_create(me->world, &options, &c.comm, &me->error));
-    call    what = {.op      = s.dp == 1   ? FERRY_MIXED_ALL_REDUCE
-                               : s.tp == 1 ? FERRY_MIXED_ALL_GATHER
-                                           : FERRY_MIXED_ALL_REDUCE_ALL_GATHER,
-                    .mode    = FERRY_MIXED_BASE_ONE,
-                    .rows    = 1,
-                    .columns = 8};
-    tensors t    = scene_tensors(&c, &what);
+    call what = {.op = s.dp == 1   ? FERRY_MIXED_ALL_REDUCE
+                       : s.tp == 1 ? FERRY_MIXED_ALL_GATHER
+                                   : FERRY_MIXED_ALL_REDUCE_ALL_GATHER,
+                 .mode = FERRY_MIXED_BASE_ONE,
+                 .rows = 1,
+                 .columns = 8};
+    tensors t = scene_tensors(&c, &what);
     must_fail(me, FERRY_ERR_MISUSE, NULL,
               ferry_mixed_comm_run(c.comm, what.op, &t.in, &t.out, what.mode, NULL, &me->error));
     scene_drop(&c);
@@ -351,17 +351,17 @@ void case_bad_order(rank_context *me)
 /* Two threads call the same; who comes second is refused, and only then the other ranks come. */
 
 typedef struct second_thread {
-    scene       *c;
-    call         what;
-    tensors      t;
-    ferry_error  error;
+    scene *c;
+    call what;
+    tensors t;
+    ferry_error error;
     ferry_status status;
 } second_thread;
 
 static void *run_beside(void *context)
 {
     second_thread *it = context;
-    scene         *c  = it->c;
+    scene *c = it->c;
     it->status = ferry_mixed_comm_run(c->comm, it->what.op, &it->t.in, &it->t.out, it->what.mode,
                                       NULL, &it->error);
     if (it->status == FERRY_ERR_MISUSE) {
@@ -374,9 +374,9 @@ static void *run_beside(void *context)
 static void run_twice(scene *c, const call *what)
 {
     rank_context *me = c->me;
-    pthread_t     threads[2];
+    pthread_t threads[2];
     second_thread both[2];
-    tensors       t = scene_tensors(c, what);
+    tensors t = scene_tensors(c, what);
     for (uint32_t k = 0; k < 2; k++) {
         both[k] = (second_thread){.c = c, .what = *what, .t = t};
     }
@@ -399,12 +399,12 @@ void case_two_threads(rank_context *me)
 {
     uint64_t random = seed_of(me, 25, 0, 0);
     for (uint32_t i = 0; i < times_of(me, 10, 200); i++) {
-        shape                    s       = shape_of(2, 1, 2, 1);
+        shape s = shape_of(2, 1, 2, 1);
         ferry_mixed_comm_options options = scene_options(me, &s, FERRY_F32, &random);
-        scene                    c;
+        scene c;
         scene_open(&c, me, &s, &options);
-        call what     = draw_call(&c, &random, 2000);
-        what.form     = FORM_RUN;
+        call what = draw_call(&c, &random, 2000);
+        what.form = FORM_RUN;
         what.in_place = false;
         if (me->rank == 0) {
             run_twice(&c, &what);

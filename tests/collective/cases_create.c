@@ -5,9 +5,9 @@
 /* Parameters of create: two nodes of two ranks, tensor-parallel inside. */
 
 typedef struct bad_option {
-    const char  *name;
+    const char *name;
     ferry_status status;
-    const char  *words;
+    const char *words;
     void (*spoil)(ferry_mixed_comm_options *o);
 } bad_option;
 
@@ -76,7 +76,7 @@ static const bad_option bad_options[] = {
 static void use_once(rank_context *me, const shape *s, const ferry_mixed_comm_options *options)
 {
     uint64_t random = seed_of(me, 20, 0, 0);
-    scene    c;
+    scene c;
     scene_open(&c, me, s, options);
     call what = draw_call(&c, &random, 500);
     scene_call(&c, &what);
@@ -86,15 +86,15 @@ static void use_once(rank_context *me, const shape *s, const ferry_mixed_comm_op
 /* What is refused for itself, without asking others: any rank may try at any time. */
 void case_bad_create(rank_context *me)
 {
-    uint64_t          random = seed_of(me, 21, 0, 0);
-    shape             s      = shape_of(2, 2, 2, 1);
-    ferry_mixed_comm *comm   = NULL;
+    uint64_t random = seed_of(me, 21, 0, 0);
+    shape s = shape_of(2, 2, 2, 1);
+    ferry_mixed_comm *comm = NULL;
     for (size_t i = 0; i < COUNT_OF(bad_options); i++) {
         ferry_mixed_comm_options o = scene_options(me, &s, FERRY_BF16, &random);
-        o.local_tp_size            = 2;
-        o.local_dp_size            = 1;
-        o.inter_tp_size            = 1;
-        o.inter_dp_size            = 2;
+        o.local_tp_size = 2;
+        o.local_dp_size = 1;
+        o.inter_tp_size = 1;
+        o.inter_dp_size = 2;
         bad_options[i].spoil(&o);
         ferry_status status = ferry_mixed_comm_create(me->world, &o, &comm, &me->error);
         expect(me, status == bad_options[i].status && comm == NULL, "%s: %s: %s",
@@ -117,22 +117,22 @@ void case_bad_create(rank_context *me)
 void case_differing_options(rank_context *me)
 {
     uint64_t random = seed_of(me, 24, 0, 0);
-    shape    s      = shape_of(me->n_ranks, 1, me->n_ranks, 1);
-    bool     odd    = me->rank == me->n_ranks - 1;
+    shape s = shape_of(me->n_ranks, 1, me->n_ranks, 1);
+    bool odd = me->rank == me->n_ranks - 1;
     for (unsigned i = 0; i < 9; i++) {
-        ferry_mixed_comm_options o    = scene_options(me, &s, FERRY_BF16, &random);
-        ferry_mixed_comm        *comm = NULL;
-        o.dtype                       = i == 0 && odd ? FERRY_F16 : FERRY_BF16;
-        o.local_tp_size               = i == 1 && odd ? 1 : s.local_tp;
-        o.local_dp_size               = 0;
-        o.grid_size                   = i == 2 && odd ? 3 : 2;
-        o.max_block_size              = i == 3 && odd ? 7 : 8;
-        o.min_block_size              = i == 4 && odd ? 3 : 2;
-        o.min_num_steps               = i == 5 && odd ? 3 : 2;
-        o.deterministic               = i == 6 && odd;
-        o.use_autotune                = i == 7 && odd;
-        o.autotune_bytes              = 16384;
-        o.only_construct              = i == 8 && odd;
+        ferry_mixed_comm_options o = scene_options(me, &s, FERRY_BF16, &random);
+        ferry_mixed_comm *comm = NULL;
+        o.dtype = i == 0 && odd ? FERRY_F16 : FERRY_BF16;
+        o.local_tp_size = i == 1 && odd ? 1 : s.local_tp;
+        o.local_dp_size = 0;
+        o.grid_size = i == 2 && odd ? 3 : 2;
+        o.max_block_size = i == 3 && odd ? 7 : 8;
+        o.min_block_size = i == 4 && odd ? 3 : 2;
+        o.min_num_steps = i == 5 && odd ? 3 : 2;
+        o.deterministic = i == 6 && odd;
+        o.use_autotune = i == 7 && odd;
+        o.autotune_bytes = 16384;
+        o.only_construct = i == 8 && odd;
         all_fail(me, FERRY_ERR_INVALID_INPUT, "rank",
                  ferry_mixed_comm_create(me->world, &o, &comm, &me->error));
         expect(me, comm == NULL, "a handle although options differ");

@@ -57,7 +57,7 @@ static ferry_status run_quietly(scene *c, const call *what)
 
 static ferry_status diverge(scene *c, way how, const call *what)
 {
-    call    other = other_call(c, how, *what);
+    call other = other_call(c, how, *what);
     tensors t;
     switch (how) {
     case WAY_SHUTDOWN:
@@ -81,9 +81,9 @@ static ferry_status diverge(scene *c, way how, const call *what)
 /* The sentence says what was called. */
 static void check_blame(rank_context *me, const scene *c, way how, const call *what)
 {
-    call        other = other_call(c, how, *what);
-    const char *text  = me->error.message;
-    char        number[32];
+    call other = other_call(c, how, *what);
+    const char *text = me->error.message;
+    char number[32];
     expect(me, strstr(text, "rank") != NULL, "%s: no rank is named: %.400s", way_names[how], text);
     if (how == WAY_OP) {
         expect(me,
@@ -107,8 +107,8 @@ static void check_blame(rank_context *me, const scene *c, way how, const call *w
 static void diverge_once(rank_context *me, way how, uint64_t *random)
 {
     uint32_t odd = random_below(random, me->n_ranks);
-    shape    s   = draw_shape(random, me->n_ranks);
-    scene    c;
+    shape s = draw_shape(random, me->n_ranks);
+    scene c;
     while (how == WAY_OP && s.dp == 1) { /* that offers only one */
         s = draw_shape(random, me->n_ranks);
     }
@@ -120,11 +120,11 @@ static void diverge_once(rank_context *me, way how, uint64_t *random)
     }
     scene_compare(&c); /* and so nobody is still in one of these calls */
     meet(me);
-    call         what   = {.op = c.ops[0], .rows = dice(random, 1, 7), .columns = 96};
+    call what = {.op = c.ops[0], .rows = dice(random, 1, 7), .columns = 96};
     ferry_status status = FERRY_OK;
-    what.mode           = c.modes[random_below(random, (uint32_t)c.n_modes)];
-    what.form           = (call_form)random_below(random, N_FORMS);
-    status              = me->rank == odd ? diverge(&c, how, &what) : run_quietly(&c, &what);
+    what.mode = c.modes[random_below(random, (uint32_t)c.n_modes)];
+    what.form = (call_form)random_below(random, N_FORMS);
+    status = me->rank == odd ? diverge(&c, how, &what) : run_quietly(&c, &what);
     for (uint32_t i = 0; i < 20 && status == FERRY_OK; i++) { /* if it was not among those asked */
         call next = what;
         next.columns += how == WAY_MISSED;
@@ -143,11 +143,11 @@ static void diverge_once(rank_context *me, way how, uint64_t *random)
 
 void case_diverging(rank_context *me)
 {
-    uint64_t     random = seed_of(me, 30, me->n_ranks, 0);
-    ferry_world *first  = me->world;
-    bool         simple = strchr(me->engine->name, '_') != NULL || me->engine->engines[0] == '\0';
+    uint64_t random = seed_of(me, 30, me->n_ranks, 0);
+    ferry_world *first = me->world;
+    bool simple = strchr(me->engine->name, '_') != NULL || me->engine->engines[0] == '\0';
     for (uint32_t i = 0; i < times_of(me, simple ? 3 : 2 * N_WAYS, 6 * N_WAYS); i++) {
-        way how   = simple && !me->is_long ? (way)random_below(&random, N_WAYS) : (way)(i % N_WAYS);
+        way how = simple && !me->is_long ? (way)random_below(&random, N_WAYS) : (way)(i % N_WAYS);
         me->world = first;
         me->world = another_world(me, i);
         diverge_once(me, how, &random);
@@ -162,7 +162,7 @@ void case_diverging(rank_context *me)
 static bool run_until_failure(scene *c, uint64_t *random, uint32_t most, ferry_status *status_out)
 {
     for (uint32_t i = 0; i < most; i++) {
-        call what   = draw_call(c, random, 2500);
+        call what = draw_call(c, random, 2500);
         *status_out = scene_try(c, &what);
         if (*status_out != FERRY_OK) {
             expect(c->me, strlen(c->me->error.message) > 10, "%s has no sentence",
@@ -176,12 +176,12 @@ static bool run_until_failure(scene *c, uint64_t *random, uint32_t most, ferry_s
 static ferry_status try_to_open(scene *c, rank_context *me, uint64_t *random, const char *wrapper,
                                 char *text, size_t n_bytes)
 {
-    shape                    s       = draw_shape(random, me->n_ranks);
+    shape s = draw_shape(random, me->n_ranks);
     ferry_mixed_comm_options options = scene_options(me, &s, draw_dtype(random), random);
-    options.engines                  = engines_of(me, wrapper, text, n_bytes);
+    options.engines = engines_of(me, wrapper, text, n_bytes);
     scene_begin(c, me, &s, &options);
-    const uint32_t *list   = NULL;
-    ferry_status    status = ferry_mixed_comm_create(me->world, &options, &c->comm, &me->error);
+    const uint32_t *list = NULL;
+    ferry_status status = ferry_mixed_comm_create(me->world, &options, &c->comm, &me->error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -200,11 +200,11 @@ static void open_for_fault(scene *c, rank_context *me, uint64_t *random)
 /* One rank lives and does not call any more. */
 void case_idle(rank_context *me)
 {
-    uint64_t     random = seed_of(me, 31, 0, 0);
-    uint32_t     victim = random_below(&random, me->n_ranks);
-    uint32_t     calls  = dice(&random, 1, 30);
+    uint64_t random = seed_of(me, 31, 0, 0);
+    uint32_t victim = random_below(&random, me->n_ranks);
+    uint32_t calls = dice(&random, 1, 30);
     ferry_status status = FERRY_OK;
-    scene        c;
+    scene c;
     open_for_fault(&c, me, &random);
     if (me->rank == victim) {
         expect(me, !run_until_failure(&c, &random, calls, &status), "%s: %.400s",
@@ -225,11 +225,11 @@ void case_idle(rank_context *me)
 
 static void hurt_in_calls(rank_context *me, bool stops)
 {
-    uint64_t     random = seed_of(me, 32, 0, 0);
-    uint32_t     victim = random_below(&random, me->n_ranks);
-    uint32_t     us     = dice(&random, 200, 60000);
+    uint64_t random = seed_of(me, 32, 0, 0);
+    uint32_t victim = random_below(&random, me->n_ranks);
+    uint32_t us = dice(&random, 200, 60000);
     ferry_status status = FERRY_OK, wanted = stops ? FERRY_ERR_TIMEOUT : FERRY_ERR_PEER_LOST;
-    scene        c;
+    scene c;
     open_for_fault(&c, me, &random);
     meet_outside(me);
     if (me->rank == victim) {
@@ -258,9 +258,9 @@ void case_stopped(rank_context *me)
 /* Calls of a handle of this world, every element of them looked at. */
 static void run_whole(rank_context *me, uint64_t *random, uint32_t n_calls)
 {
-    shape                    s       = draw_shape(random, me->n_ranks);
+    shape s = draw_shape(random, me->n_ranks);
     ferry_mixed_comm_options options = scene_options(me, &s, draw_dtype(random), random);
-    scene                    c;
+    scene c;
     scene_open(&c, me, &s, &options);
     for (uint32_t i = 0; i < n_calls; i++) {
         call what = draw_call(&c, random, 900);
@@ -276,13 +276,13 @@ static void run_whole(rank_context *me, uint64_t *random, uint32_t n_calls)
  */
 void case_stopped_first(rank_context *me)
 {
-    uint64_t          random  = seed_of(me, 37, 0, 0);
-    uint32_t          us      = dice(&random, 200, 60000);
-    _Atomic uint64_t *pid     = &me->shared->word[0];
+    uint64_t random = seed_of(me, 37, 0, 0);
+    uint32_t us = dice(&random, 200, 60000);
+    _Atomic uint64_t *pid = &me->shared->word[0];
     _Atomic uint64_t *is_done = &me->shared->word[1];
-    ferry_world      *smaller = NULL;
-    ferry_status      status  = FERRY_OK;
-    scene             c;
+    ferry_world *smaller = NULL;
+    ferry_status status = FERRY_OK;
+    scene c;
     open_for_fault(&c, me, &random);
     if (me->rank == 0) {
         atomic_store(pid, (uint64_t)getpid());
@@ -305,9 +305,9 @@ void case_stopped_first(rank_context *me)
            ferry_status_name(status), first.message);
     must(me, ferry_world_shrink(me->world, 0, &smaller, &me->error));
     rank_context other = *me;
-    other.world        = smaller;
-    other.rank         = ferry_world_rank(smaller);
-    other.n_ranks      = ferry_world_n_ranks(smaller);
+    other.world = smaller;
+    other.rank = ferry_world_rank(smaller);
+    other.n_ranks = ferry_world_n_ranks(smaller);
     expect(me, other.n_ranks == me->n_ranks - 1, "a world of %u ranks; first: %.400s",
            other.n_ranks, first.message);
     uint64_t after = seed_of(me, 38, 0, 0); /* they made different numbers of calls before */
@@ -328,28 +328,28 @@ void case_stopped_first(rank_context *me)
 /* Somewhere in the life of handles. */
 void case_killed_early(rank_context *me)
 {
-    uint64_t     random = seed_of(me, 33, 0, 0);
-    uint32_t     victim = random_below(&random, me->n_ranks);
-    uint32_t     us     = dice(&random, 200, 60000);
+    uint64_t random = seed_of(me, 33, 0, 0);
+    uint32_t victim = random_below(&random, me->n_ranks);
+    uint32_t us = dice(&random, 200, 60000);
     ferry_status status = FERRY_OK;
     if (me->rank == victim) {
         end_later(me, us, false);
     }
     while (status == FERRY_OK) {
-        shape                    s       = draw_shape(&random, me->n_ranks);
+        shape s = draw_shape(&random, me->n_ranks);
         ferry_mixed_comm_options options = scene_options(me, &s, draw_dtype(&random), &random);
-        scene                    c;
-        options.use_autotune   = one_in(&random, 4);
+        scene c;
+        options.use_autotune = one_in(&random, 4);
         options.autotune_bytes = 8192;
         scene_begin(&c, me, &s, &options);
         status = ferry_mixed_comm_create(me->world, &options, &c.comm, &me->error);
         if (status == FERRY_OK) {
             call what = {.op = FERRY_MIXED_ALL_REDUCE, .rows = 5, .columns = 99};
-            what.op   = s.dp == 1  ? FERRY_MIXED_ALL_REDUCE
-                        : s.tp > 1 ? FERRY_MIXED_ALL_REDUCE_ALL_GATHER
-                                   : FERRY_MIXED_REDUCE_SCATTER;
+            what.op = s.dp == 1  ? FERRY_MIXED_ALL_REDUCE
+                      : s.tp > 1 ? FERRY_MIXED_ALL_REDUCE_ALL_GATHER
+                                 : FERRY_MIXED_REDUCE_SCATTER;
             what.mode = FERRY_MIXED_BASE_ONE;
-            status    = run_quietly(&c, &what);
+            status = run_quietly(&c, &what);
         }
         if (status == FERRY_OK && one_in(&random, 2)) {
             status = ferry_mixed_comm_shutdown(c.comm, &me->error);
@@ -364,19 +364,19 @@ void case_killed_early(rank_context *me)
 /* One rank ends the world while others wait for it, or in the midst of a call of its own. */
 void case_abort(rank_context *me)
 {
-    uint64_t       random  = seed_of(me, 34, 0, 0);
-    uint32_t       victim  = random_below(&random, me->n_ranks);
-    uint32_t       calls   = dice(&random, 1, 40);
+    uint64_t random = seed_of(me, 34, 0, 0);
+    uint32_t victim = random_below(&random, me->n_ranks);
+    uint32_t calls = dice(&random, 1, 40);
     ferry_request *request = NULL;
-    ferry_status   status  = FERRY_OK;
-    bool           done    = false;
-    scene          c;
+    ferry_status status = FERRY_OK;
+    bool done = false;
+    scene c;
     open_for_fault(&c, me, &random);
     meet_outside(me);
     if (me->rank == victim) {
         expect(me, !run_until_failure(&c, &random, calls, &status), "%.400s", me->error.message);
-        call    what = draw_call(&c, &random, 2500);
-        tensors t    = scene_tensors(&c, &what);
+        call what = draw_call(&c, &random, 2500);
+        tensors t = scene_tensors(&c, &what);
         must(me, ferry_mixed_comm_start(c.comm, what.op, &t.in, &t.out, what.mode, NULL, &request,
                                         &me->error));
         must(me, ferry_request_test(request, &done, &me->error));
@@ -398,10 +398,10 @@ void case_abort(rank_context *me)
 /* One rank's traffic ends after some operations: no rank waits much longer than its limits. */
 void case_lose(rank_context *me)
 {
-    uint64_t     random = seed_of(me, 35, 0, 0);
+    uint64_t random = seed_of(me, 35, 0, 0);
     ferry_status status = FERRY_OK;
-    char         wrapper[64], text[160];
-    scene        c;
+    char wrapper[64], text[160];
+    scene c;
     snprintf(wrapper, sizeof wrapper, "lose=%u@%u:", (unsigned)random_below(&random, me->n_ranks),
              (unsigned)dice(&random, 100, 800));
     status = try_to_open(&c, me, &random, wrapper, text, sizeof text);
@@ -413,7 +413,7 @@ void case_lose(rank_context *me)
     }
     expect(me, run_until_failure(&c, &random, 5000, &status), "nothing was lost in 5000 calls");
     ferry_error first = me->error;
-    call        what  = draw_call(&c, &random, 300);
+    call what = draw_call(&c, &random, 300);
     expect(me, run_quietly(&c, &what) == status, "%.200s; and then: %.250s", first.message,
            me->error.message);
     scene_drop(&c);
@@ -422,20 +422,20 @@ void case_lose(rank_context *me)
 /* A request that one rank cancels ends on all, as a whole call or with ABORTED. */
 void case_cancel(rank_context *me)
 {
-    uint64_t     random = seed_of(me, 36, 0, 0);
-    ferry_world *first  = me->world;
+    uint64_t random = seed_of(me, 36, 0, 0);
+    ferry_world *first = me->world;
     for (uint32_t i = 0; i < times_of(me, 4, 40); i++) {
-        me->world              = first;
-        me->world              = another_world(me, i);
+        me->world = first;
+        me->world = another_world(me, i);
         ferry_request *request = NULL;
-        ferry_status   status  = FERRY_OK;
-        bool           done    = false;
-        scene          c;
+        ferry_status status = FERRY_OK;
+        bool done = false;
+        scene c;
         open_for_fault(&c, me, &random);
         expect(me, !run_until_failure(&c, &random, 5, &status), "%.400s", me->error.message);
         meet(me); /* nobody is in an earlier call when one is cancelled */
-        call     what   = draw_call(&c, &random, 4000);
-        tensors  t      = scene_tensors(&c, &what);
+        call what = draw_call(&c, &random, 4000);
+        tensors t = scene_tensors(&c, &what);
         uint32_t victim = random_below(&random, me->n_ranks), tests = random_below(&random, 3);
         status = ferry_mixed_comm_start(c.comm, what.op, &t.in, &t.out, what.mode, NULL, &request,
                                         &me->error);

@@ -9,17 +9,17 @@
 void case_random(rank_context *me)
 {
     uint64_t random = seed_of(me, 10, me->n_ranks, 0);
-    bool     slow   = has_wrapper(me, "delay") || has_wrapper(me, "reorder") ||
+    bool slow = has_wrapper(me, "delay") || has_wrapper(me, "reorder") ||
                 strcmp(me->engine->engine, "ucx") == 0;
     for (uint32_t round = 0; round < times_of(me, 6, 60); round++) {
-        shape                    s       = draw_shape(&random, me->n_ranks);
+        shape s = draw_shape(&random, me->n_ranks);
         ferry_mixed_comm_options options = scene_options(me, &s, draw_dtype(&random), &random);
-        scene                    c;
+        scene c;
         options.max_block_size = dice(&random, 1, 12);
         options.min_block_size = dice(&random, 1, options.max_block_size);
-        options.deterministic  = one_in(&random, 4);
+        options.deterministic = one_in(&random, 4);
         scene_open(&c, me, &s, &options);
-        c.skew_us      = one_in(&random, 2) ? 0 : dice(&random, 1, 400);
+        c.skew_us = one_in(&random, 2) ? 0 : dice(&random, 1, 400);
         uint32_t calls = times_of(me, slow ? 30 : 150, slow ? 150 : 700);
         for (uint32_t i = 0; i < calls; i++) {
             call what = draw_call(&c, &random, one_in(&random, 10) ? 6000 : 600);
@@ -39,14 +39,14 @@ void case_two_handles(rank_context *me)
     for (uint32_t round = 0; round < times_of(me, 2, 20); round++) {
         scene c[2];
         for (uint32_t i = 0; i < 2; i++) {
-            shape                    s       = draw_shape(&random, me->n_ranks);
+            shape s = draw_shape(&random, me->n_ranks);
             ferry_mixed_comm_options options = scene_options(me, &s, draw_dtype(&random), &random);
             scene_open(&c[i], me, &s, &options);
             c[i].skew_us = 50;
         }
         for (uint32_t i = 0; i < times_of(me, 40, 200); i++) {
-            scene *one  = &c[random_below(&random, 2)];
-            call   what = draw_call(one, &random, 900);
+            scene *one = &c[random_below(&random, 2)];
+            call what = draw_call(one, &random, 900);
             scene_call(one, &what);
         }
         uint32_t first = random_below(&random, 2);
@@ -62,14 +62,14 @@ void case_requests(rank_context *me)
 {
     uint64_t random = seed_of(me, 12, me->n_ranks, 0);
     for (uint32_t round = 0; round < times_of(me, 3, 30); round++) {
-        shape                    s       = draw_shape(&random, me->n_ranks);
+        shape s = draw_shape(&random, me->n_ranks);
         ferry_mixed_comm_options options = scene_options(me, &s, draw_dtype(&random), &random);
-        scene                    c;
+        scene c;
         scene_open(&c, me, &s, &options);
         for (uint32_t i = 0; i < 20; i++) {
             ferry_request *request = NULL, *second = NULL;
-            call           what = draw_call(&c, &random, 3000);
-            tensors        t    = scene_tensors(&c, &what);
+            call what = draw_call(&c, &random, 3000);
+            tensors t = scene_tensors(&c, &what);
             must(me, ferry_mixed_comm_start(c.comm, what.op, &t.in, &t.out, what.mode, NULL,
                                             &request, &me->error));
             must_fail(me, FERRY_ERR_MISUSE, NULL,
@@ -102,8 +102,8 @@ static void check_choices(scene *c, uint64_t *random, uint32_t *choices, size_t 
 {
     rank_context *me = c->me;
     for (size_t i = 0; i < n; i++) {
-        call     what = {.op = c->ops[i % c->n_ops], .rows = 1, .columns = 1 + i * i * i * 40};
-        tensors  t    = scene_tensors(c, &what);
+        call what = {.op = c->ops[i % c->n_ops], .rows = 1, .columns = 1 + i * i * i * 40};
+        tensors t = scene_tensors(c, &what);
         uint32_t mode = 0;
         must(me, ferry_mixed_comm_select_autotune_mode(c->comm, what.op, &t.in, &mode, &me->error));
         expect(me, among(c->modes, c->n_modes, mode) && mode > FERRY_MIXED_AUTOTUNE, "mode %u",
@@ -128,14 +128,14 @@ void case_autotune(rank_context *me)
 {
     uint64_t random = seed_of(me, 13, me->n_ranks, 0);
     for (uint32_t round = 0; round < times_of(me, 2, 10); round++) {
-        uint32_t                 choices[2][12];
-        char                     path[256];
-        shape                    s       = draw_shape(&random, me->n_ranks);
+        uint32_t choices[2][12];
+        char path[256];
+        shape s = draw_shape(&random, me->n_ranks);
         ferry_mixed_comm_options options = scene_options(me, &s, draw_dtype(&random), &random);
-        scene                    c;
-        options.use_autotune   = true;
+        scene c;
+        options.use_autotune = true;
         options.autotune_bytes = 32768;
-        options.deterministic  = one_in(&random, 3);
+        options.deterministic = one_in(&random, 3);
         options.max_block_size = 0;
         scene_open(&c, me, &s, &options);
         expect(me, ferry_mixed_comm_timing_count(c.comm) > 0, "nothing was measured");
@@ -188,10 +188,10 @@ void case_life(rank_context *me)
 {
     uint64_t random = seed_of(me, 14, me->n_ranks, 0);
     for (uint32_t round = 0; round < times_of(me, 4, 30); round++) {
-        shape                    s       = draw_shape(&random, me->n_ranks);
+        shape s = draw_shape(&random, me->n_ranks);
         ferry_mixed_comm_options options = scene_options(me, &s, draw_dtype(&random), &random);
-        ferry_mixed_comm_info    info    = FERRY_MIXED_COMM_INFO_INIT;
-        scene                    c;
+        ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
+        scene c;
         options.only_construct = true;
         scene_begin(&c, me, &s, &options);
         must(me, ferry_mixed_comm_create(me->world, &options, &c.comm, &me->error));
@@ -206,7 +206,7 @@ void case_life(rank_context *me)
         must(me, ferry_mixed_comm_describe(c.comm, &info, &me->error));
         expect(me, info.virtual_memory && info.between_nodes, "a handle that is initialised");
         ferry_mixed_comm_destroy(c.comm);
-        c.comm                 = NULL;
+        c.comm = NULL;
         options.only_construct = false;
         scene_open(&c, me, &s, &options);
         check_counts(&c, &random);
@@ -226,17 +226,17 @@ void case_shared_transport(rank_context *me)
     must(me,
          ferry_transport_open(me->world, engines_of(me, "", NULL, 0), &me->transport, &me->error));
     for (uint32_t round = 0; round < times_of(me, 2, 12); round++) {
-        shape                    s       = draw_shape(&random, me->n_ranks);
+        shape s = draw_shape(&random, me->n_ranks);
         ferry_mixed_comm_options options = scene_options(me, &s, draw_dtype(&random), &random);
-        scene                    c;
-        options.transport           = me->transport;
-        options.engines             = NULL;
+        scene c;
+        options.transport = me->transport;
+        options.engines = NULL;
         options.should_init_nvshmem = one_in(&random, 2);
-        ferry_region *region        = alloc_region(me, 4096);
+        ferry_region *region = alloc_region(me, 4096);
         scene_open(&c, me, &s, &options);
         for (uint32_t i = 0; i < 20; i++) {
             uint64_t value = round * 100 + i + 1;
-            call     what  = draw_call(&c, &random, 900);
+            call what = draw_call(&c, &random, 900);
             raise_signal(me, next_rank(me), region, 0, value, FERRY_SIGNAL_SET);
             scene_call(&c, &what);
             wait_signal(me, region, 0, FERRY_COMPARE_GE, value, previous_rank(me));

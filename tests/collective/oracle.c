@@ -8,23 +8,23 @@
 
 shape shape_of(uint32_t l, uint32_t n, uint32_t local_tp, uint32_t inter_tp)
 {
-    shape s    = {.w = l * n, .l = l, .n = n, .local_tp = local_tp, .inter_tp = inter_tp};
+    shape s = {.w = l * n, .l = l, .n = n, .local_tp = local_tp, .inter_tp = inter_tp};
     s.local_dp = l / local_tp;
     s.inter_dp = n / inter_tp;
-    s.tp       = local_tp * inter_tp;
-    s.dp       = s.local_dp * s.inter_dp;
+    s.tp = local_tp * inter_tp;
+    s.dp = s.local_dp * s.inter_dp;
     return s;
 }
 
 seat seat_of(const shape *s, uint32_t rank)
 {
-    seat at     = {.rank = rank, .local = rank % s->l, .node = rank / s->l};
+    seat at = {.rank = rank, .local = rank % s->l, .node = rank / s->l};
     at.local_tp = at.local % s->local_tp;
     at.local_dp = at.local / s->local_tp;
     at.inter_tp = at.node % s->inter_tp;
     at.inter_dp = at.node / s->inter_tp;
-    at.tp       = at.local_tp + at.inter_tp * s->local_tp;
-    at.dp       = at.local_dp + at.inter_dp * s->local_dp;
+    at.tp = at.local_tp + at.inter_tp * s->local_tp;
+    at.dp = at.local_dp + at.inter_dp * s->local_dp;
     return at;
 }
 
@@ -88,14 +88,14 @@ uint32_t shape_out_chunks(const shape *s, uint32_t op)
 
 summands summands_of(const shape *s, uint32_t op, uint32_t chunk)
 {
-    summands set  = {0};
-    bool     some = op == FERRY_MIXED_ALL_GATHER || op == FERRY_MIXED_ALL_REDUCE_ALL_GATHER;
+    summands set = {0};
+    bool some = op == FERRY_MIXED_ALL_GATHER || op == FERRY_MIXED_ALL_REDUCE_ALL_GATHER;
     for (uint32_t rank = 0; rank < s->w; rank++) {
         if (!some || seat_of(s, rank).dp == chunk) {
             set.ranks[set.n++] = rank;
         }
     }
-    set.n_nodes  = some ? s->inter_tp : s->n;
+    set.n_nodes = some ? s->inter_tp : s->n;
     set.n_locals = set.n / set.n_nodes;
     return set;
 }
@@ -131,12 +131,12 @@ const char *dtype_name(uint32_t dtype)
 
 double widen(uint32_t dtype, uint32_t bits)
 {
-    format   f        = format_of(dtype);
+    format f = format_of(dtype);
     uint32_t all_ones = (1u << f.exponent_bits) - 1;
     uint32_t mantissa = bits & ((1u << f.mantissa_bits) - 1);
     uint32_t exponent = (bits >> f.mantissa_bits) & all_ones;
-    bool     negative = (bits >> (f.mantissa_bits + f.exponent_bits)) != 0;
-    double   number;
+    bool negative = (bits >> (f.mantissa_bits + f.exponent_bits)) != 0;
+    double number;
     if (exponent == all_ones) {
         number = mantissa != 0 ? (double)NAN : (double)INFINITY;
     } else if (exponent == 0) {
@@ -150,10 +150,10 @@ double widen(uint32_t dtype, uint32_t bits)
 
 uint32_t round_once(uint32_t dtype, double number)
 {
-    format   f        = format_of(dtype);
+    format f = format_of(dtype);
     uint32_t infinity = ((1u << f.exponent_bits) - 1) << f.mantissa_bits;
-    uint32_t sign     = signbit(number) ? 1u << (f.mantissa_bits + f.exponent_bits) : 0;
-    int      exponent = 0;
+    uint32_t sign = signbit(number) ? 1u << (f.mantissa_bits + f.exponent_bits) : 0;
+    int exponent = 0;
     if (isnan(number)) {
         return infinity | 1u << (f.mantissa_bits - 1);
     }
@@ -167,7 +167,7 @@ uint32_t round_once(uint32_t dtype, double number)
     }
     /* Dividing by a power of two is exact; what is left is a whole number of last places, and an
      * overflow of the mantissa counts up the exponent. */
-    double   places = nearbyint(ldexp(fabs(number), f.mantissa_bits - exponent));
+    double places = nearbyint(ldexp(fabs(number), f.mantissa_bits - exponent));
     uint32_t bits = ((uint32_t)(exponent - f.least_exponent) << f.mantissa_bits) + (uint32_t)places;
     return sign | (bits > infinity ? infinity : bits);
 }
@@ -179,13 +179,13 @@ uint32_t tree_bits(uint32_t dtype, const summands *set, const uint32_t *bits)
         return bits[0];
     }
     for (uint32_t node = 0; node < set->n_nodes; node++) {
-        const uint32_t *own     = bits + (size_t)node * set->n_locals;
-        volatile float  partial = (float)widen(dtype, own[0]);
+        const uint32_t *own = bits + (size_t)node * set->n_locals;
+        volatile float partial = (float)widen(dtype, own[0]);
         for (uint32_t i = 1; i < set->n_locals; i++) {
             partial = partial + (float)widen(dtype, own[i]);
         }
         volatile float next = node == 0 ? partial : sum + partial;
-        sum                 = next;
+        sum = next;
     }
     return round_once(dtype, (double)sum);
 }
@@ -202,10 +202,10 @@ static uint64_t mix(uint64_t x)
 /* A number of either sign with an exponent in a range that all its bits are of the format. */
 static uint32_t bits_with_exponent(uint32_t dtype, uint64_t dice, int least, int most)
 {
-    format   f        = format_of(dtype);
-    uint32_t range    = (uint32_t)(most - least + 1);
+    format f = format_of(dtype);
+    uint32_t range = (uint32_t)(most - least + 1);
     uint32_t exponent = (uint32_t)(least - f.least_exponent + 1) + (uint32_t)(dice >> 40) % range;
-    uint32_t sign     = (uint32_t)(dice >> 39 & 1);
+    uint32_t sign = (uint32_t)(dice >> 39 & 1);
     return (sign << f.exponent_bits | exponent) << f.mantissa_bits |
            ((uint32_t)dice & ((1u << f.mantissa_bits) - 1));
 }
@@ -216,9 +216,9 @@ static uint32_t cancelling_bits(uint32_t dtype, uint64_t seed, uint32_t position
                                 uint64_t index)
 {
     uint64_t common = mix(seed + index * 0x9e3779b97f4a7c15u);
-    uint32_t place  = (uint32_t)((position + common % n) % n);
-    uint32_t pairs  = n / 3;
-    format   f      = format_of(dtype);
+    uint32_t place = (uint32_t)((position + common % n) % n);
+    uint32_t pairs = n / 3;
+    format f = format_of(dtype);
     if (place >= 2 * pairs) {
         return bits_with_exponent(dtype, mix(common + place + 1), -10, n == 2 ? 14 : 0);
     }

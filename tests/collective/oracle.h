@@ -30,10 +30,10 @@ typedef struct seat {
 
 /* local_tp divides l and inter_tp divides n. */
 shape shape_of(uint32_t l, uint32_t n, uint32_t local_tp, uint32_t inter_tp);
-seat  seat_of(const shape *s, uint32_t rank);
-bool  shape_has_op(const shape *s, uint32_t op);
+seat seat_of(const shape *s, uint32_t rank);
+bool shape_has_op(const shape *s, uint32_t op);
 /* Without AUTOTUNE and DEFAULT. */
-bool     shape_has_mode(const shape *s, uint32_t mode, bool multicast, bool deterministic);
+bool shape_has_mode(const shape *s, uint32_t mode, bool multicast, bool deterministic);
 uint32_t shape_in_chunks(const shape *s, uint32_t op);
 uint32_t shape_out_chunks(const shape *s, uint32_t op);
 
@@ -55,7 +55,7 @@ typedef enum data_kind {
     N_DATA
 } data_kind;
 
-uint32_t    dtype_bytes(uint32_t dtype);
+uint32_t dtype_bytes(uint32_t dtype);
 const char *dtype_name(uint32_t dtype);
 
 /* The bits of element `index` at `position` of n that are summed together. */
@@ -64,7 +64,7 @@ uint32_t input_bits(data_kind kind, uint32_t dtype, uint64_t seed, uint32_t posi
 
 /* The number that bits stand for, and the bits of a number rounded once, ties to even. A NaN
  * becomes the quiet one with its sign clear and nothing else set. */
-double   widen(uint32_t dtype, uint32_t bits);
+double widen(uint32_t dtype, uint32_t bits);
 uint32_t round_once(uint32_t dtype, double number);
 
 /* The sum in fp32 over the local ranks of each node, then over nodes, rounded once. One summand is

@@ -3,11 +3,11 @@
 #include "collective/suite.h"
 
 enum {
-    ALL     = 1 << 0, /* any row */
-    PLAIN   = 1 << 1, /* quick: only where no wrapper stands, and not over ucx */
+    ALL = 1 << 0,     /* any row */
+    PLAIN = 1 << 1,   /* quick: only where no wrapper stands, and not over ucx */
     THREADS = 1 << 2, /* only inproc */
-    DIES    = 1 << 3, /* only processes */
-    UCX     = 1 << 4  /* quick: only ucx without a wrapper */
+    DIES = 1 << 3,    /* only processes */
+    UCX = 1 << 4      /* quick: only ucx without a wrapper */
 };
 
 typedef struct collective_case {
@@ -25,13 +25,13 @@ typedef struct collective_case {
  */
 #define FAULT(text, ranks, function, flags, deadline, entry)                                       \
     {                                                                                              \
-        .row   = {.name             = (text),                                                      \
-                  .n_ranks          = (ranks),                                                     \
-                  .run              = (function),                                                  \
-                  .deadline_seconds = (deadline),                                                  \
-                  .entry_seconds    = (entry),                                                     \
-                  .processes_only   = ((flags)&DIES) != 0,                                         \
-                  .dies             = ((flags)&DIES) != 0},                                                    \
+        .row = {.name = (text),                                                                    \
+                .n_ranks = (ranks),                                                                \
+                .run = (function),                                                                 \
+                .deadline_seconds = (deadline),                                                    \
+                .entry_seconds = (entry),                                                          \
+                .processes_only = ((flags)&DIES) != 0,                                             \
+                .dies = ((flags)&DIES) != 0},                                                      \
         .where = (flags)                                                                           \
     }
 
@@ -102,8 +102,8 @@ static const case_row *case_at(size_t index)
 
 static bool is_wanted(const suite_options *o, size_t index)
 {
-    const collective_case *it     = &cases[index];
-    const engine_row      *engine = o->engine;
+    const collective_case *it = &cases[index];
+    const engine_row *engine = o->engine;
     if (o->only == NULL && (it->where & THREADS) != 0) {
         return strcmp(engine->name, "inproc") == 0 || (o->is_long && it->row.n_ranks <= MOST_RANKS);
     }
@@ -115,10 +115,10 @@ static bool is_wanted(const suite_options *o, size_t index)
 
 int main(int argc, char **argv)
 {
-    static const row_suite suite = {.name         = "collective",
-                                    .n_cases      = COUNT_OF(cases),
-                                    .case_at      = case_at,
-                                    .is_wanted    = is_wanted,
+    static const row_suite suite = {.name = "collective",
+                                    .n_cases = COUNT_OF(cases),
+                                    .case_at = case_at,
+                                    .is_wanted = is_wanted,
                                     .long_seconds = 1800};
     unsetenv("FERRY_TUNE_FILE");
     return run_suite(&suite, argc, argv);

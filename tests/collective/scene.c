@@ -51,7 +51,7 @@ uint64_t draw_count(uint64_t *random, uint32_t dtype, uint64_t most)
 void draw_rows(uint64_t *random, uint64_t n, call *what)
 {
     static const uint64_t rows[] = {1, 2, 3, 5, 7, 16};
-    what->rows                   = one_in(random, 3) ? n : rows[random_below(random, 6)];
+    what->rows = one_in(random, 3) ? n : rows[random_below(random, 6)];
     while (n % what->rows != 0) {
         what->rows--;
     }
@@ -60,10 +60,10 @@ void draw_rows(uint64_t *random, uint64_t n, call *what)
 
 call draw_call(const scene *c, uint64_t *random, uint64_t most_elements)
 {
-    call what     = {.op = c->ops[random_below(random, (uint32_t)c->n_ops)]};
-    what.mode     = c->modes[random_below(random, (uint32_t)c->n_modes)];
-    what.data     = (data_kind)random_below(random, 2);
-    what.form     = one_in(random, 3) ? (call_form)random_below(random, N_FORMS) : FORM_RUN;
+    call what = {.op = c->ops[random_below(random, (uint32_t)c->n_ops)]};
+    what.mode = c->modes[random_below(random, (uint32_t)c->n_modes)];
+    what.data = (data_kind)random_below(random, 2);
+    what.form = one_in(random, 3) ? (call_form)random_below(random, N_FORMS) : FORM_RUN;
     what.in_place = one_in(random, 4);
     if (what.op == FERRY_MIXED_ALL_GATHER) {
         what.data = DATA_BITS;
@@ -81,7 +81,7 @@ call draw_call(const scene *c, uint64_t *random, uint64_t most_elements)
 /* Blocks so small that messages have many steps. */
 void draw_blocks(ferry_mixed_comm_options *options, uint64_t *random)
 {
-    options->grid_size      = dice(random, 0, 3);
+    options->grid_size = dice(random, 0, 3);
     options->max_block_size = one_in(random, 3) ? 0 : dice(random, 1, 40);
     options->min_block_size = one_in(random, 3) ? 256 : dice(random, 1, 8);
     if (options->max_block_size != 0 && options->min_block_size != 256 &&
@@ -95,19 +95,19 @@ void draw_blocks(ferry_mixed_comm_options *options, uint64_t *random)
 ferry_mixed_comm_options scene_options(const rank_context *me, const shape *s, uint32_t dtype,
                                        uint64_t *random)
 {
-    ferry_mixed_comm_options o  = FERRY_MIXED_COMM_OPTIONS_INIT;
-    seat                     at = seat_of(s, me->rank);
-    o.dtype                     = dtype;
-    o.use_autotune              = false;
-    o.engines                   = engines_of(me, "", NULL, 0);
-    o.world_rank                = at.rank;
-    o.world_size                = s->w;
-    o.local_rank                = at.local;
-    o.local_size                = s->l;
-    o.inter_rank                = at.node;
-    o.inter_size                = s->n;
+    ferry_mixed_comm_options o = FERRY_MIXED_COMM_OPTIONS_INIT;
+    seat at = seat_of(s, me->rank);
+    o.dtype = dtype;
+    o.use_autotune = false;
+    o.engines = engines_of(me, "", NULL, 0);
+    o.world_rank = at.rank;
+    o.world_size = s->w;
+    o.local_rank = at.local;
+    o.local_size = s->l;
+    o.inter_rank = at.node;
+    o.inter_size = s->n;
     /* One of two sizes is enough, and neither where all is tensor-parallel. */
-    uint32_t given  = random_below(random, 4);
+    uint32_t given = random_below(random, 4);
     o.local_tp_size = given != 1 ? s->local_tp : 0;
     o.local_dp_size = given == 1 || given == 2 ? s->local_dp : 0;
     o.inter_tp_size = given != 2 ? s->inter_tp : 0;
@@ -160,7 +160,7 @@ bool among(const uint32_t *list, size_t n, uint32_t number)
 
 static void check_ops(scene *c)
 {
-    rank_context   *me  = c->me;
+    rank_context *me = c->me;
     const uint32_t *ops = NULL;
     must(me, ferry_mixed_comm_get_valid_op_list(c->comm, &ops, &c->n_ops, &me->error));
     expect(me, c->n_ops >= 1 && c->n_ops <= FERRY_MIXED_N_OPS, "%s: %zu operations", c->name,
@@ -174,7 +174,7 @@ static void check_ops(scene *c)
 
 static void check_modes(scene *c)
 {
-    rank_context   *me    = c->me;
+    rank_context *me = c->me;
     const uint32_t *modes = NULL;
     must(me, ferry_mixed_comm_get_valid_mode_list(c->comm, &modes, &c->n_modes, &me->error));
     expect(me, c->n_modes >= 1 && c->n_modes < MOST_MODES, "%s: %zu modes", c->name, c->n_modes);
@@ -191,7 +191,7 @@ static void check_modes(scene *c)
 
 static void check_info(const scene *c)
 {
-    rank_context         *me   = c->me;
+    rank_context *me = c->me;
     ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
     must(me, ferry_mixed_comm_describe(c->comm, &info, &me->error));
     expect(me,

@@ -13,42 +13,42 @@
 
 enum {
     MOST_CASE_RANKS = ORACLE_MOST_RANKS, /* of threads; cases of processes have MOST_RANKS */
-    MOST_MODES      = 16,
-    MOST_LOGGED     = 256, /* calls between two comparisons of replicas */
-    ROOM            = 160  /* for a guard and a skew on either side of a tensor */
+    MOST_MODES = 16,
+    MOST_LOGGED = 256, /* calls between two comparisons of replicas */
+    ROOM = 160         /* for a guard and a skew on either side of a tensor */
 };
 
 /* A handle, what its topology must offer, and memory for its tensors. */
 typedef struct scene {
-    rank_context            *me;
-    shape                    s;
-    seat                     at;
+    rank_context *me;
+    shape s;
+    seat at;
     ferry_mixed_comm_options options;
-    ferry_mixed_comm        *comm;
-    bool                     multicast;
-    uint32_t                 ops[FERRY_MIXED_N_OPS], modes[MOST_MODES];
-    size_t                   n_ops, n_modes;
-    unsigned char           *in, *out, *copy;
-    size_t                   in_bytes, out_bytes;
-    uint64_t                 n_calls;
-    uint64_t                 digests[MOST_LOGGED];
-    char                     told[MOST_LOGGED][160];
-    uint32_t                 n_logged;
-    uint64_t                 n_ordered; /* sums whose bits depend on the order of additions */
-    uint32_t                 skew_us;   /* ranks sleep up to so long before some calls; 0: never */
-    char                     name[160];
+    ferry_mixed_comm *comm;
+    bool multicast;
+    uint32_t ops[FERRY_MIXED_N_OPS], modes[MOST_MODES];
+    size_t n_ops, n_modes;
+    unsigned char *in, *out, *copy;
+    size_t in_bytes, out_bytes;
+    uint64_t n_calls;
+    uint64_t digests[MOST_LOGGED];
+    char told[MOST_LOGGED][160];
+    uint32_t n_logged;
+    uint64_t n_ordered; /* sums whose bits depend on the order of additions */
+    uint32_t skew_us;   /* ranks sleep up to so long before some calls; 0: never */
+    char name[160];
 } scene;
 
 typedef enum call_form { FORM_RUN, FORM_WAIT, FORM_TEST, N_FORMS } call_form;
 
 /* One collective call: the same on all ranks. */
 typedef struct call {
-    uint32_t  op, mode;
-    uint64_t  rows, columns; /* of a piece: the smaller of input and output */
+    uint32_t op, mode;
+    uint64_t rows, columns; /* of a piece: the smaller of input and output */
     data_kind data;
-    uint64_t  seed;
+    uint64_t seed;
     call_form form;
-    bool      in_place;
+    bool in_place;
 } call;
 
 /* A call that must work, and of which every element is looked at by one of its replicas. */
@@ -86,10 +86,10 @@ bool among(const uint32_t *list, size_t n, uint32_t number);
 
 /* Random parts of calls and topologies; the state is one that all ranks share. */
 shape draw_shape(uint64_t *random, uint32_t w);
-call  draw_call(const scene *c, uint64_t *random, uint64_t most_elements);
+call draw_call(const scene *c, uint64_t *random, uint64_t most_elements);
 /* Elements of a piece: borders of lines and blocks, or anything up to most. */
 uint64_t draw_count(uint64_t *random, uint32_t dtype, uint64_t most);
-void     draw_blocks(ferry_mixed_comm_options *options, uint64_t *random);
+void draw_blocks(ferry_mixed_comm_options *options, uint64_t *random);
 uint32_t draw_dtype(uint64_t *random);
 
 /* Cuts a piece into rows and columns. */

@@ -15,16 +15,16 @@ typedef struct sized_put {
 static sized_put sized_put_of(const rank_context *me, uint64_t bytes)
 {
     uint64_t random = seed_of(me, 1, bytes, 0);
-    return (sized_put){.bytes  = bytes,
+    return (sized_put){.bytes = bytes,
                        .target = GUARD + random_below(&random, MOST_SHIFT),
                        .source = random_below(&random, MOST_SHIFT),
-                       .seed   = random_u64(&random)};
+                       .seed = random_u64(&random)};
 }
 
 static void look_at_put(const rank_context *me, ferry_region *data, const sized_put *p)
 {
     unsigned char *target = base_of(data) + p->target;
-    size_t         bad    = mismatch(target, p->bytes, p->seed);
+    size_t bad = mismatch(target, p->bytes, p->seed);
     expect(me, bad == p->bytes, "%llu bytes at offset %llu differ from byte %zu on",
            (unsigned long long)p->bytes, (unsigned long long)p->target, bad);
     expect(me, mismatch_byte(target - GUARD, GUARD, GUARD_BYTE) == GUARD,
@@ -55,8 +55,8 @@ static void one_size(rank_context *me, ferry_region *data, ferry_region *words,
 
 void case_sizes(rank_context *me)
 {
-    ferry_region  *data   = alloc_region(me, SIZES_END + MOST_SHIFT + 2 * GUARD);
-    ferry_region  *words  = alloc_region(me, 64);
+    ferry_region *data = alloc_region(me, SIZES_END + MOST_SHIFT + 2 * GUARD);
+    ferry_region *words = alloc_region(me, 64);
     unsigned char *source = take(me, SIZES_END + MOST_SHIFT);
     memset(base_of(data), GUARD_BYTE, ferry_region_bytes(data));
     meet(me);
@@ -79,12 +79,12 @@ void case_big(rank_context *me)
 {
     static const uint64_t sizes[] = {(1u << 20) + 3, 1u << 20, (4u << 20) - 1, (16u << 20) + 7,
                                      64u << 20};
-    const uint64_t        most    = 64u << 20;
-    ferry_region         *data    = alloc_region(me, most + GUARD);
-    ferry_region         *words   = alloc_region(me, 64);
-    unsigned char        *source  = take(me, most);
-    uint32_t              peer    = next_rank(me);
-    uint64_t              count   = 0;
+    const uint64_t most = 64u << 20;
+    ferry_region *data = alloc_region(me, most + GUARD);
+    ferry_region *words = alloc_region(me, 64);
+    unsigned char *source = take(me, most);
+    uint32_t peer = next_rank(me);
+    uint64_t count = 0;
     for (unsigned round = 0; round < (me->is_long ? 8u : 1u); round++) {
         for (size_t i = 0; i < COUNT_OF(sizes); i++) {
             uint64_t bytes = sizes[i], offset = random_below(&me->random, GUARD / 2);
@@ -103,7 +103,7 @@ void case_big(rank_context *me)
             expect(me, bad == bytes, "%llu bytes differ from byte %zu on",
                    (unsigned long long)bytes, bad);
             size_t behind = GUARD + most - at - bytes;
-            behind        = behind > GUARD ? GUARD : behind;
+            behind = behind > GUARD ? GUARD : behind;
             expect(me, mismatch_byte(base_of(data) + at + bytes, behind, GUARD_BYTE) == behind,
                    "something behind %llu bytes changed", (unsigned long long)bytes);
             flush(me, peer);
@@ -122,7 +122,7 @@ void case_big(rank_context *me)
 static void flush_alone(rank_context *me)
 {
     enum { BYTES = 100000 };
-    ferry_region  *data   = alloc_region(me, (uint64_t)me->n_ranks * BYTES);
+    ferry_region *data = alloc_region(me, (uint64_t)me->n_ranks * BYTES);
     unsigned char *source = take(me, BYTES);
     fill(source, BYTES, seed_of(me, 22, me->rank, 0));
     for (uint32_t peer = 0; peer < me->n_ranks; peer++) {
@@ -147,12 +147,12 @@ void case_flush(rank_context *me)
 {
     flush_alone(me);
     enum { MOST = 1 << 20, N_PUTS = 5 };
-    ferry_region  *data   = alloc_region(me, (uint64_t)me->n_ranks * N_PUTS * MOST);
-    ferry_region  *words  = alloc_region(me, 64 * 8);
+    ferry_region *data = alloc_region(me, (uint64_t)me->n_ranks * N_PUTS * MOST);
+    ferry_region *words = alloc_region(me, 64 * 8);
     unsigned char *source = take(me, (size_t)N_PUTS * MOST);
     for (unsigned round = 0; round < (me->is_long ? 100u : 6u); round++) {
         uint64_t random = seed_of(me, 3, round, 0);
-        size_t   bytes[N_PUTS];
+        size_t bytes[N_PUTS];
         for (unsigned i = 0; i < N_PUTS; i++) {
             bytes[i] = random_below(&random, 1u << (4 + random_below(&random, 17)));
             fill(source + (size_t)i * MOST, bytes[i], seed_of(me, round, me->rank, i));
@@ -192,8 +192,8 @@ void case_flush(rank_context *me)
 void case_self(rank_context *me)
 {
     enum { MOST = 100000 };
-    ferry_region  *data   = alloc_region(me, 2 * MOST);
-    ferry_region  *words  = alloc_region(me, 64);
+    ferry_region *data = alloc_region(me, 2 * MOST);
+    ferry_region *words = alloc_region(me, 64);
     unsigned char *source = take(me, MOST);
     fill(source, MOST, me->random);
     put(me, me->rank, data, 1, source, MOST);
@@ -226,14 +226,14 @@ static void get(rank_context *me, uint32_t peer, ferry_region *region, uint64_t 
 
 static void get_sizes(rank_context *me, ferry_region *data, uint64_t most)
 {
-    uint32_t       peer   = next_rank(me);
+    uint32_t peer = next_rank(me);
     unsigned char *target = take(me, most + 2 * GUARD + 64);
-    unsigned char *image  = take(me, most);
+    unsigned char *image = take(me, most);
     fill(image, most, seed_of(me, 4, peer, 0));
     for (unsigned i = 0; i < (me->is_long ? 2000u : 200u); i++) {
-        uint64_t bytes  = random_below(&me->random, 1u << (1 + random_below(&me->random, 20)));
+        uint64_t bytes = random_below(&me->random, 1u << (1 + random_below(&me->random, 20)));
         uint64_t offset = random_below(&me->random, (uint32_t)(most - bytes) + 1);
-        size_t   shift  = GUARD + random_below(&me->random, 64);
+        size_t shift = GUARD + random_below(&me->random, 64);
         memset(target, GUARD_BYTE, most + 2 * GUARD + 64);
         get(me, peer, data, offset, target + shift, bytes);
         flush(me, peer);
@@ -252,9 +252,9 @@ static void get_sizes(rank_context *me, ferry_region *data, uint64_t most)
 void case_get(rank_context *me)
 {
     const uint64_t most = 1u << 20;
-    ferry_region  *data = alloc_region(me, most);
-    unsigned char  one[16];
-    ferry_buffer   buffer = ferry_buffer_of(one, sizeof one);
+    ferry_region *data = alloc_region(me, most);
+    unsigned char one[16];
+    ferry_buffer buffer = ferry_buffer_of(one, sizeof one);
     fill(base_of(data), most, seed_of(me, 4, me->rank, 0));
     meet(me);
     if ((me->can & FERRY_CAN_GET) != 0) {

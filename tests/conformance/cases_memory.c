@@ -7,7 +7,7 @@
 
 /* Handles to what every rank has; that of this rank is its own region. */
 typedef struct handles {
-    ferry_buffer  own;
+    ferry_buffer own;
     ferry_region *of[MOST_RANKS]; /* imported: all NULL where nothing can be */
 } handles;
 
@@ -34,8 +34,8 @@ static void take_memory(rank_context *me, uint64_t bytes, ferry_buffer *buffer)
 static void import_all(rank_context *me, uint64_t bytes, handles *it)
 {
     unsigned char key[FERRY_KEY_BYTES];
-    size_t        n_key = 0;
-    const void   *all;
+    size_t n_key = 0;
+    const void *all;
     const size_t *lengths;
     memset(it, 0, sizeof *it);
     take_memory(me, bytes, &it->own);
@@ -70,11 +70,11 @@ static uint64_t bytes_of(const rank_context *me, uint32_t rank)
 /* Each rank has a part of each other's memory: its first half by pointer, if any, else by puts. */
 static void write_part(rank_context *me, handles *it, uint32_t peer, ferry_region *words)
 {
-    uint64_t       part   = bytes_of(me, peer) / me->n_ranks;
-    uint64_t       half   = part / 2;
+    uint64_t part = bytes_of(me, peer) / me->n_ranks;
+    uint64_t half = part / 2;
     unsigned char *source = take(me, part);
     unsigned char *mapped = ferry_region_pointer(it->of[peer], peer);
-    bool           should = peer == me->rank || (me->can & FERRY_CAN_PEER_POINTER) != 0;
+    bool should = peer == me->rank || (me->can & FERRY_CAN_PEER_POINTER) != 0;
     expect(me, (mapped != NULL) == should, "memory of rank %u is at %p", (unsigned)peer,
            (void *)mapped);
     expect(me, ferry_region_pointer(it->of[peer], (peer + 1) % me->n_ranks) == NULL,
@@ -107,9 +107,9 @@ static void check_parts(rank_context *me, const handles *it, ferry_region *words
 /* And all of it comes back by gets. */
 static void read_back(rank_context *me, handles *it, uint32_t peer)
 {
-    uint64_t       part   = bytes_of(me, peer) / me->n_ranks;
-    unsigned char *bytes  = take(me, part);
-    ferry_buffer   target = ferry_buffer_of(bytes, part);
+    uint64_t part = bytes_of(me, peer) / me->n_ranks;
+    unsigned char *bytes = take(me, part);
+    ferry_buffer target = ferry_buffer_of(bytes, part);
     if ((me->can & FERRY_CAN_GET) != 0) {
         must(me, ferry_get(me->transport, peer, it->of[peer], me->rank * part, &target, NULL,
                            &me->error));
@@ -122,9 +122,9 @@ static void read_back(rank_context *me, handles *it, uint32_t peer)
 
 void case_memory(rank_context *me)
 {
-    handles       it;
+    handles it;
     ferry_region *words = alloc_region(me, 8 * MOST_RANKS);
-    ferry_buffer  none  = ferry_buffer_of(NULL, 0);
+    ferry_buffer none = ferry_buffer_of(NULL, 0);
     import_all(me, bytes_of(me, me->rank), &it);
     for (uint32_t i = 0; i < me->n_ranks && can_import(me); i++) {
         write_part(me, &it, (me->rank + i) % me->n_ranks, words);
@@ -137,9 +137,9 @@ void case_memory(rank_context *me)
     }
     /* It is a source as well, wherever a part of it lies. */
     ferry_region *target = alloc_region(me, 4096);
-    ferry_buffer  part   = it.own;
-    part.base            = (char *)it.own.base + 100;
-    part.bytes           = 4000;
+    ferry_buffer part = it.own;
+    part.base = (char *)it.own.base + 100;
+    part.bytes = 4000;
     fill(part.base, part.bytes, me->rank);
     must(me, ferry_put(me->transport, next_rank(me), target, 0, &part, NULL, &me->error));
     flush(me, next_rank(me));
@@ -166,11 +166,11 @@ void case_memory(rank_context *me)
 void case_memory_order(rank_context *me)
 {
     enum { BYTES = 5 << 20 };
-    handles       it;
-    uint32_t      peer = next_rank(me);
+    handles it;
+    uint32_t peer = next_rank(me);
     unsigned char key[FERRY_KEY_BYTES];
-    size_t        n_key = 0;
-    ferry_region *late  = NULL;
+    size_t n_key = 0;
+    ferry_region *late = NULL;
     import_all(me, BYTES, &it);
     if (!can_import(me)) {
         ferry_memory_free(&it.own);
@@ -195,7 +195,7 @@ void case_memory_order(rank_context *me)
     meet(me);
     /* Its key leads nowhere, or to a handle with nothing behind it; nor to what came after it. */
     ferry_buffer other;
-    const void  *all;
+    const void *all;
     take_memory(me, BYTES, &other);
     must(me, ferry_world_all_gather(me->world, key, n_key, &all, &me->error));
     ferry_status status = ferry_region_import(
@@ -211,11 +211,11 @@ void case_memory_order(rank_context *me)
 void case_memory_loop(rank_context *me)
 {
     enum { N = 100 };
-    handles       it;
-    possessions   before = {0};
-    ferry_buffer  small[N];
-    unsigned      rounds = me->is_long ? 100 : 6;
-    ferry_region *none   = alloc_region(me, 64);
+    handles it;
+    possessions before = {0};
+    ferry_buffer small[N];
+    unsigned rounds = me->is_long ? 100 : 6;
+    ferry_region *none = alloc_region(me, 64);
     for (unsigned round = 0; round < rounds; round++) {
         for (unsigned i = 0; i < N; i++) {
             take_memory(me, 1 + random_below(&me->random, 1u << 14), &small[i]);
@@ -247,7 +247,7 @@ void case_memory_huge(rank_context *me)
 {
     static const uint64_t sizes[] = {UINT64_C(1) << 44, UINT64_C(1) << 62, UINT64_C(1) << 63,
                                      UINT64_MAX - 4095, UINT64_MAX};
-    possessions           before  = possessions_of(me);
+    possessions before = possessions_of(me);
     meet(me);
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         ferry_buffer buffer = ferry_buffer_of(me, 1);
@@ -266,10 +266,10 @@ void case_memory_huge(rank_context *me)
 void case_memory_failed(rank_context *me)
 {
     enum { BYTES = 3 << 20 };
-    handles      it;
+    handles it;
     ferry_buffer more;
     import_all(me, BYTES, &it);
-    uint32_t       peer   = next_rank(me);
+    uint32_t peer = next_rank(me);
     unsigned char *mapped = ferry_region_pointer(it.of[peer], peer);
     meet(me);
     atomic_fetch_add(&me->shared->word[0], 1);
@@ -302,15 +302,15 @@ void case_memory_scarce(rank_context *me)
 {
     enum { N = 60, BYTES = 9000 };
     struct rlimit limit, less;
-    ferry_buffer  small[N];
-    handles       it;
+    ferry_buffer small[N];
+    handles it;
     ferry_region *words = alloc_region(me, 64);
     meet(me);
     getrlimit(RLIMIT_NOFILE, &limit);
-    size_t      n_fds  = possessions_of(me).fds;
+    size_t n_fds = possessions_of(me).fds;
     possessions before = {0};
-    less               = limit;
-    less.rlim_cur      = 2 * n_fds + 40;
+    less = limit;
+    less.rlim_cur = 2 * n_fds + 40;
     expect(me, setrlimit(RLIMIT_NOFILE, &less) == 0, "RLIMIT_NOFILE stays");
     for (unsigned i = 0; i < N; i++) {
         take_memory(me, BYTES, &small[i]);
@@ -320,8 +320,8 @@ void case_memory_scarce(rank_context *me)
     import_all(me, BYTES, &it);
     if (can_import(me)) {
         unsigned char bytes[BYTES];
-        uint32_t      peer = next_rank(me);
-        bool          shm  = strcmp(me->engine->engine, "shm") == 0;
+        uint32_t peer = next_rank(me);
+        bool shm = strcmp(me->engine->engine, "shm") == 0;
         expect(me, !shm || ferry_region_pointer(it.of[peer], peer) == NULL, "it has a descriptor");
         fill(bytes, BYTES, me->rank);
         put_signal(me, peer, it.of[peer], 0, bytes, BYTES, words, 0, 1, FERRY_SIGNAL_SET);
@@ -344,9 +344,9 @@ void case_memory_scarce(rank_context *me)
 void case_target(rank_context *me)
 {
     static const uint64_t sizes[] = {1, 4096, 70000, 1 << 20, 8 << 20};
-    ferry_region         *region  = alloc_region(me, 64 + (8u << 20));
-    unsigned char        *source  = take(me, 8u << 20);
-    _Atomic uint64_t     *word    = (_Atomic uint64_t *)ferry_region_base(region);
+    ferry_region *region = alloc_region(me, 64 + (8u << 20));
+    unsigned char *source = take(me, 8u << 20);
+    _Atomic uint64_t *word = (_Atomic uint64_t *)ferry_region_base(region);
     for (uint64_t i = 0; i < COUNT_OF(sizes); i++) {
         if (me->rank == 0) {
             fill(source, sizes[i], seed_of(me, 21, i, 0));

@@ -16,7 +16,7 @@ static ferry_status try_signal(rank_context *me, ferry_region *region, uint64_t 
 {
     static const unsigned char ones[16] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
                                            0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
-    ferry_buffer               buffer   = ferry_buffer_of(ones, sizeof ones);
+    ferry_buffer buffer = ferry_buffer_of(ones, sizeof ones);
     ferry_signal signal = {.region = words, .offset = word_offset, .value = 77, .op = op};
     return ferry_put_signal(me->transport, next_rank(me), region, offset, &buffer, &signal, NULL,
                             &me->error);
@@ -53,7 +53,7 @@ void case_outside(rank_context *me)
     };
     unsigned char source[BYTES + 64];
     ferry_region *region = alloc_region(me, BYTES);
-    ferry_region *words  = alloc_region(me, 64);
+    ferry_region *words = alloc_region(me, 64);
     memset(source, 0xff, sizeof source);
     meet(me);
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
@@ -76,12 +76,12 @@ void case_outside(rank_context *me)
 
 static void null_handles(rank_context *me, ferry_region *region)
 {
-    ferry_buffer     buffer = ferry_buffer_of("x", 1);
-    ferry_region    *made;
+    ferry_buffer buffer = ferry_buffer_of("x", 1);
+    ferry_region *made;
     ferry_transport *opened;
-    size_t           n_bytes;
-    unsigned char    key[FERRY_KEY_BYTES];
-    ferry_error     *e = &me->error;
+    size_t n_bytes;
+    unsigned char key[FERRY_KEY_BYTES];
+    ferry_error *e = &me->error;
     ferry_transport *t = me->transport;
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_transport_open(NULL, NULL, &opened, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_transport_open(me->world, NULL, NULL, e));
@@ -126,8 +126,8 @@ static void null_handles(rank_context *me, ferry_region *region)
 static void wrong_kinds(rank_context *me, ferry_region *region, ferry_region *words)
 {
     static unsigned char memory[MOST_RANKS][256];
-    ferry_region        *own    = NULL;
-    ferry_buffer         buffer = ferry_buffer_of(memory[me->rank], sizeof memory[0]);
+    ferry_region *own = NULL;
+    ferry_buffer buffer = ferry_buffer_of(memory[me->rank], sizeof memory[0]);
     must(me, ferry_region_register(me->transport, &buffer, &own, &me->error));
     must_fail(me, FERRY_ERR_MISUSE, NULL, try_put(me, own, 0, "x", 1)); /* it is this rank's own */
     must_fail(me, FERRY_ERR_MISUSE, NULL, try_signal(me, region, 0, own, 0, 0));
@@ -137,8 +137,8 @@ static void wrong_kinds(rank_context *me, ferry_region *region, ferry_region *wo
         ferry_signal_wait(me->transport, own, 0, FERRY_COMPARE_EQ, 0, 0, 0, NULL, &me->error));
     ferry_region_free(own);
 
-    ferry_transport *other   = open_transport(me, me->world, "");
-    ferry_region    *foreign = NULL;
+    ferry_transport *other = open_transport(me, me->world, "");
+    ferry_region *foreign = NULL;
     must(me, ferry_region_alloc(other, BYTES, &foreign, &me->error));
     must_fail(me, FERRY_ERR_MISUSE, NULL, try_put(me, foreign, 0, "x", 1));
     must_fail(me, FERRY_ERR_MISUSE, NULL, try_signal(me, foreign, 0, words, 0, 0));
@@ -151,14 +151,14 @@ static void wrong_kinds(rank_context *me, ferry_region *region, ferry_region *wo
     ferry_region_free(foreign);
     ferry_transport_close(other);
 
-    buffer      = ferry_buffer_of("x", 1);
+    buffer = ferry_buffer_of("x", 1);
     buffer.kind = FERRY_MEMORY_CUDA;
     must_fail(me, FERRY_ERR_UNSUPPORTED, NULL,
               ferry_put(me->transport, next_rank(me), region, 0, &buffer, NULL, &me->error));
     buffer = ferry_buffer_of(NULL, 1);
     must_fail(me, FERRY_ERR_MISUSE, NULL,
               ferry_put(me->transport, next_rank(me), region, 0, &buffer, NULL, &me->error));
-    buffer             = ferry_buffer_of("x", 1);
+    buffer = ferry_buffer_of("x", 1);
     ferry_queue *queue = (ferry_queue *)me;
     must_fail(me, FERRY_ERR_UNSUPPORTED, NULL,
               ferry_put(me->transport, next_rank(me), region, 0, &buffer, queue, &me->error));
@@ -169,7 +169,7 @@ static void wrong_kinds(rank_context *me, ferry_region *region, ferry_region *wo
 void case_misuse(rank_context *me)
 {
     ferry_region *region = alloc_region(me, BYTES);
-    ferry_region *words  = alloc_region(me, 64);
+    ferry_region *words = alloc_region(me, 64);
     null_handles(me, region);
     wrong_kinds(me, region, words);
     check_untouched(me, region, words);

@@ -28,9 +28,9 @@ static round_plan plan_round(const rank_context *me, const shape *s, uint32_t fr
                              uint32_t round)
 {
     round_plan p = {.random = seed_of(me, from, to, round)};
-    p.n_puts     = random_below(&p.random, s->n_cells + 1);
-    p.first      = random_below(&p.random, s->n_cells);
-    p.stride     = 2 * random_below(&p.random, s->n_cells) + 1; /* visits every cell once */
+    p.n_puts = random_below(&p.random, s->n_cells + 1);
+    p.first = random_below(&p.random, s->n_cells);
+    p.stride = 2 * random_below(&p.random, s->n_cells) + 1; /* visits every cell once */
     return p;
 }
 
@@ -38,19 +38,19 @@ static one_put next_put(const shape *s, round_plan *p, uint32_t i)
 {
     uint32_t cell = (p->first + i * p->stride) % s->n_cells;
     uint32_t half = s->cell_bytes / 2;
-    one_put  put  = {.offset = cell * s->cell_bytes + random_below(&p->random, half),
-                     .source = cell * s->cell_bytes + random_below(&p->random, half)};
+    one_put put = {.offset = cell * s->cell_bytes + random_below(&p->random, half),
+                   .source = cell * s->cell_bytes + random_below(&p->random, half)};
     uint32_t most = random_below(&p->random, 8) == 0 ? half : 64;
-    put.bytes     = random_below(&p->random, most + 1);
-    put.seed      = random_u64(&p->random);
+    put.bytes = random_below(&p->random, most + 1);
+    put.seed = random_u64(&p->random);
     return put;
 }
 
 typedef struct traffic {
-    shape          s;
-    uint64_t       window;
-    ferry_region  *data;  /* windows by sender and slot */
-    ferry_region  *words; /* 0 .. n: rounds of a sender; n ..: rounds that a receiver has seen */
+    shape s;
+    uint64_t window;
+    ferry_region *data;  /* windows by sender and slot */
+    ferry_region *words; /* 0 .. n: rounds of a sender; n ..: rounds that a receiver has seen */
     unsigned char *sources;
     unsigned char *images; /* what the windows must hold */
 } traffic;
@@ -63,11 +63,11 @@ static uint64_t window_of(const traffic *t, uint32_t peer, uint32_t slot)
 /* The last put travels with the signal, or the signal alone. */
 static void send_round(rank_context *me, traffic *t, uint32_t peer, uint32_t round)
 {
-    round_plan     p      = plan_round(me, &t->s, me->rank, peer, round);
-    uint32_t       slot   = round % t->s.depth;
+    round_plan p = plan_round(me, &t->s, me->rank, peer, round);
+    uint32_t slot = round % t->s.depth;
     unsigned char *source = t->sources + window_of(t, peer, slot);
-    uint64_t       target = window_of(t, me->rank, slot);
-    uint64_t       value  = t->s.op == FERRY_SIGNAL_SET ? round + 1 : 1;
+    uint64_t target = window_of(t, me->rank, slot);
+    uint64_t value = t->s.op == FERRY_SIGNAL_SET ? round + 1 : 1;
     for (uint32_t i = 0; i < p.n_puts; i++) {
         one_put o = next_put(&t->s, &p, i);
         fill(source + o.source, o.bytes, o.seed);
@@ -85,9 +85,9 @@ static void send_round(rank_context *me, traffic *t, uint32_t peer, uint32_t rou
 
 static void receive_round(rank_context *me, traffic *t, uint32_t peer, uint32_t round)
 {
-    round_plan     p      = plan_round(me, &t->s, peer, me->rank, round);
-    uint64_t       window = window_of(t, peer, round % t->s.depth);
-    unsigned char *image  = t->images + window;
+    round_plan p = plan_round(me, &t->s, peer, me->rank, round);
+    uint64_t window = window_of(t, peer, round % t->s.depth);
+    unsigned char *image = t->images + window;
     for (uint32_t i = 0; i < p.n_puts; i++) {
         one_put o = next_put(&t->s, &p, i);
         fill(image + o.offset, o.bytes, o.seed);
@@ -135,12 +135,12 @@ static void run_block(rank_context *me, traffic *t, uint32_t block)
 
 static void run_traffic(rank_context *me, const shape *s)
 {
-    traffic  t     = {.s = *s, .window = (uint64_t)s->n_cells * s->cell_bytes};
+    traffic t = {.s = *s, .window = (uint64_t)s->n_cells * s->cell_bytes};
     uint64_t bytes = me->n_ranks * t.window * s->depth;
-    t.data         = alloc_region(me, bytes);
-    t.words        = alloc_region(me, 16 * me->n_ranks);
-    t.sources      = take(me, bytes);
-    t.images       = take(me, bytes);
+    t.data = alloc_region(me, bytes);
+    t.words = alloc_region(me, 16 * me->n_ranks);
+    t.sources = take(me, bytes);
+    t.images = take(me, bytes);
     memset(t.images, 0, bytes);
     expect(me, mismatch_byte(base_of(t.data), bytes, 0) == bytes, "new memory is not zero");
     meet(me);
@@ -173,9 +173,9 @@ void case_order_add(rank_context *me)
 
 void case_order_large(rank_context *me)
 {
-    run_traffic(me, &(shape){.n_cells    = 8,
+    run_traffic(me, &(shape){.n_cells = 8,
                              .cell_bytes = 1 << 19,
-                             .depth      = 2,
-                             .n_blocks   = 5,
-                             .op         = FERRY_SIGNAL_ADD});
+                             .depth = 2,
+                             .n_blocks = 5,
+                             .op = FERRY_SIGNAL_ADD});
 }

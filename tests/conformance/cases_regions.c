@@ -7,7 +7,7 @@ void case_peers(rank_context *me)
     ferry_region *region = alloc_region(me, 12345);
     for (uint32_t peer = 0; peer < me->n_ranks; peer++) {
         const char *name = NULL;
-        uint32_t    can  = 0;
+        uint32_t can = 0;
         must(me, ferry_transport_peer(me->transport, peer, &name, &can, &me->error));
         must(me, ferry_transport_peer(me->transport, peer, NULL, NULL, &me->error));
         expect(me, peer == me->rank || strstr(name, me->engine->engine) != NULL, "engine %s", name);
@@ -56,12 +56,12 @@ static void check_new(const rank_context *me, ferry_region *region)
 void case_regions(rank_context *me)
 {
     enum { MOST = 400 };
-    unsigned       n = me->is_long ? MOST : 64;
-    ferry_region  *regions[MOST];
-    ferry_region  *words = alloc_region(me, 64);
-    uint32_t       peer  = next_rank(me);
+    unsigned n = me->is_long ? MOST : 64;
+    ferry_region *regions[MOST];
+    ferry_region *words = alloc_region(me, 64);
+    uint32_t peer = next_rank(me);
     unsigned char *bytes = take(me, 1u << 17);
-    unsigned       order[MOST];
+    unsigned order[MOST];
     for (unsigned i = 0; i < n; i++) {
         regions[i] = alloc_region(me, length_of(me, i));
         check_new(me, regions[i]);
@@ -77,12 +77,12 @@ void case_regions(rank_context *me)
     wait_signal(me, words, 0, FERRY_COMPARE_EQ, 1, previous_rank(me));
     uint64_t shuffle = me->seed;
     for (unsigned left = n; left > 0; left--) { /* freed in an order that is nobody's */
-        unsigned      at     = random_below(&shuffle, left);
-        unsigned      i      = order[at];
+        unsigned at = random_below(&shuffle, left);
+        unsigned i = order[at];
         ferry_region *region = regions[i];
-        order[at]            = order[left - 1];
-        size_t bad           = mismatch(ferry_region_base(region), length_of(me, i),
-                                        seed_of(me, 6, previous_rank(me), i));
+        order[at] = order[left - 1];
+        size_t bad = mismatch(ferry_region_base(region), length_of(me, i),
+                              seed_of(me, 6, previous_rank(me), i));
         expect(me, bad == length_of(me, i), "region %u of %llu bytes differs from byte %zu on", i,
                (unsigned long long)length_of(me, i), bad);
         ferry_region_free(region);
@@ -94,14 +94,14 @@ void case_regions(rank_context *me)
 /* Memory that was freed is really gone, and what follows is new. */
 void case_alloc_loop(rank_context *me)
 {
-    const uint64_t most   = me->is_long ? UINT64_C(256) << 20 : UINT64_C(32) << 20;
-    ferry_region  *words  = alloc_region(me, 64);
-    possessions    before = {0};
-    uint64_t       count  = 0;
+    const uint64_t most = me->is_long ? UINT64_C(256) << 20 : UINT64_C(32) << 20;
+    ferry_region *words = alloc_region(me, 64);
+    possessions before = {0};
+    uint64_t count = 0;
     for (uint64_t bytes = 1; bytes <= most; bytes = bytes * 3 + 1) {
         for (unsigned round = 0; round < 5; round++) {
             ferry_region *region = alloc_region(me, bytes);
-            unsigned char last   = 0xff;
+            unsigned char last = 0xff;
             check_new(me, region);
             meet(me);
             put_signal(me, next_rank(me), region, bytes - 1, &last, 1, words, 0, ++count,
@@ -126,7 +126,7 @@ void case_alloc_loop(rank_context *me)
 static void check_usable(rank_context *me)
 {
     ferry_region *region = alloc_region(me, 4096);
-    uint64_t      value  = me->rank + 1;
+    uint64_t value = me->rank + 1;
     put_signal(me, next_rank(me), region, 8, &value, 8, region, 0, 1, FERRY_SIGNAL_SET);
     wait_signal(me, region, 0, FERRY_COMPARE_EQ, 1, previous_rank(me));
     expect(me, base_of(region)[8] == previous_rank(me) + 1, "%u", base_of(region)[8]);
@@ -168,7 +168,7 @@ void case_huge(rank_context *me)
     meet(me);
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         ferry_region *region = NULL;
-        ferry_status  status = ferry_region_alloc(me->transport, sizes[i], &region, &me->error);
+        ferry_status status = ferry_region_alloc(me->transport, sizes[i], &region, &me->error);
         expect(me, status == FERRY_ERR_NO_MEMORY || status == FERRY_ERR_LIMIT,
                "2^%zu and so on: %s", i, ferry_status_name(status));
         meet(me);
@@ -182,8 +182,8 @@ void case_huge(rank_context *me)
 void case_leave_regions(rank_context *me)
 {
     static unsigned char memory[MOST_RANKS][5000];
-    ferry_region        *region = NULL;
-    ferry_buffer         buffer = ferry_buffer_of(memory[me->rank], sizeof memory[0]);
+    ferry_region *region = NULL;
+    ferry_buffer buffer = ferry_buffer_of(memory[me->rank], sizeof memory[0]);
     for (unsigned i = 0; i < 5; i++) {
         region = alloc_region(me, 10000 + i);
         must(me, ferry_region_register(me->transport, &buffer, &region, &me->error));
@@ -198,16 +198,16 @@ void case_leave_regions(rank_context *me)
 /* Everybody registers memory; all put into all of it. */
 static void put_into_imported(rank_context *me, unsigned char *memory, uint64_t bytes)
 {
-    unsigned char  key[FERRY_KEY_BYTES];
-    size_t         n_key;
-    ferry_region  *own = NULL;
-    ferry_region  *others[MOST_RANKS];
-    ferry_region  *words  = alloc_region(me, 8 * MOST_RANKS);
+    unsigned char key[FERRY_KEY_BYTES];
+    size_t n_key;
+    ferry_region *own = NULL;
+    ferry_region *others[MOST_RANKS];
+    ferry_region *words = alloc_region(me, 8 * MOST_RANKS);
     unsigned char *source = take(me, bytes);
-    ferry_buffer   buffer = ferry_buffer_of(memory, bytes);
-    const void    *all;
-    const size_t  *lengths;
-    uint64_t       part = bytes / me->n_ranks;
+    ferry_buffer buffer = ferry_buffer_of(memory, bytes);
+    const void *all;
+    const size_t *lengths;
+    uint64_t part = bytes / me->n_ranks;
     must(me, ferry_region_register(me->transport, &buffer, &own, &me->error));
     must(me, ferry_region_export(own, key, &n_key, &me->error));
     expect(me, n_key > 0 && n_key <= FERRY_KEY_BYTES, "a key of %zu bytes", n_key);
@@ -253,11 +253,11 @@ static void put_into_imported(rank_context *me, unsigned char *memory, uint64_t 
 /* What cannot be reached from outside still is a source. */
 static void put_from_registered(rank_context *me, unsigned char *memory, uint64_t bytes)
 {
-    ferry_region *own    = NULL;
+    ferry_region *own = NULL;
     ferry_region *target = alloc_region(me, bytes);
-    ferry_region *words  = alloc_region(me, 64);
-    ferry_buffer  buffer = ferry_buffer_of(memory, bytes);
-    ferry_signal  signal = {.region = words, .value = 1, .op = FERRY_SIGNAL_ADD};
+    ferry_region *words = alloc_region(me, 64);
+    ferry_buffer buffer = ferry_buffer_of(memory, bytes);
+    ferry_signal signal = {.region = words, .value = 1, .op = FERRY_SIGNAL_ADD};
     fill(memory, bytes, seed_of(me, 8, me->rank, 0));
     must(me, ferry_region_register(me->transport, &buffer, &own, &me->error));
     buffer.registration = own;
@@ -289,7 +289,7 @@ static void refuse_key(rank_context *me, const unsigned char *key, size_t n_byte
 {
     ferry_region *region = NULL;
     me->error.message[0] = '\0';
-    ferry_status status  = ferry_region_import(me->transport, key, n_bytes, &region, &me->error);
+    ferry_status status = ferry_region_import(me->transport, key, n_bytes, &region, &me->error);
     expect(me, status != FERRY_OK, "a key %s %zu was taken", what, at);
     expect(me, me->error.message[0] != '\0', "a key %s %zu: %s without a sentence", what, at,
            ferry_status_name(status));
@@ -300,10 +300,10 @@ static void refuse_key(rank_context *me, const unsigned char *key, size_t n_byte
 void case_bad_keys(rank_context *me)
 {
     static unsigned char memory[MOST_RANKS][1000];
-    unsigned char        key[2 * FERRY_KEY_BYTES] = {0}, bad[FERRY_KEY_BYTES];
-    size_t               n_key;
-    ferry_region        *own    = NULL;
-    ferry_buffer         buffer = ferry_buffer_of(memory[me->rank], sizeof memory[0]);
+    unsigned char key[2 * FERRY_KEY_BYTES] = {0}, bad[FERRY_KEY_BYTES];
+    size_t n_key;
+    ferry_region *own = NULL;
+    ferry_buffer buffer = ferry_buffer_of(memory[me->rank], sizeof memory[0]);
     must(me, ferry_region_register(me->transport, &buffer, &own, &me->error));
     if ((me->can & FERRY_CAN_REMOTE_USER_MEMORY) == 0) {
         ferry_status status = ferry_region_export(own, key, &n_key, &me->error);
@@ -312,11 +312,11 @@ void case_bad_keys(rank_context *me)
     } else {
         must(me, ferry_region_export(own, key, &n_key, &me->error));
         unsigned char theirs[FERRY_KEY_BYTES];
-        const void   *all;
+        const void *all;
         const size_t *lengths;
         must(me, ferry_world_all_gather_v(me->world, key, n_key, &all, &lengths, &me->error));
         const unsigned char *at = (const unsigned char *)all + (me->rank == 0 ? lengths[0] : 0);
-        n_key                   = lengths[next_rank(me)];
+        n_key = lengths[next_rank(me)];
         memcpy(theirs, at, n_key);
         memset(key, 0, sizeof key);
         memcpy(key, theirs, n_key);
@@ -335,7 +335,7 @@ void case_bad_keys(rank_context *me)
         refuse_key(me, bad, random_below(&me->random, sizeof bad), "of noise", i);
     }
     meet(me);
-    n_key         = 0;
+    n_key = 0;
     bool is_given = ferry_region_export(own, key, &n_key, &me->error) == FERRY_OK;
     if (is_given) { /* one's own key is good for as long as its region */
         ferry_region *again = NULL;

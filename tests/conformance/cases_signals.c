@@ -5,7 +5,7 @@
 /* One word, set in order: the reader never sees it go back. Another, added to. */
 void case_signals(rank_context *me)
 {
-    uint64_t      n     = me->is_long ? 200000 : 5000;
+    uint64_t n = me->is_long ? 200000 : 5000;
     ferry_region *words = alloc_region(me, 4096);
     if (me->rank == 0) {
         for (uint64_t i = 1; i <= n; i++) {
@@ -48,7 +48,7 @@ void case_many_adders(rank_context *me)
 {
     enum { SUM = 1, WANTED = 2, FINISHED = 3, MOST = 200000 };
     ferry_region *words = alloc_region(me, 64);
-    uint64_t      n     = 0;
+    uint64_t n = 0;
     meet(me);
     int64_t end_ns = now_ns() + (me->is_long ? INT64_C(3000000000) : INT64_C(300000000));
     while (n < 500 || (n < MOST && now_ns() < end_ns)) {
@@ -62,7 +62,7 @@ void case_many_adders(rank_context *me)
     if (me->rank == 0) {
         wait_signal(me, words, FINISHED, FERRY_COMPARE_EQ, me->n_ranks, FERRY_ANY_RANK);
         uint64_t wanted = wait_signal(me, words, WANTED, FERRY_COMPARE_GE, 0, FERRY_ANY_RANK);
-        uint64_t seen   = wait_signal(me, words, SUM, FERRY_COMPARE_GE, 0, FERRY_ANY_RANK);
+        uint64_t seen = wait_signal(me, words, SUM, FERRY_COMPARE_GE, 0, FERRY_ANY_RANK);
         expect(me, seen == wanted, "%llu, not %llu", (unsigned long long)seen,
                (unsigned long long)wanted);
     }
@@ -82,8 +82,8 @@ void case_compare(rank_context *me)
 {
     static const struct {
         ferry_compare compare;
-        uint64_t      word, value;
-        bool          holds;
+        uint64_t word, value;
+        bool holds;
     } rows[] = {
         {FERRY_COMPARE_EQ, 7, 7, true},
         {FERRY_COMPARE_EQ, 7, 8, false},
@@ -127,8 +127,8 @@ void case_compare(rank_context *me)
 void case_timeouts(rank_context *me)
 {
     ferry_region *words = alloc_region(me, 64);
-    uint32_t      peer  = next_rank(me);
-    char          name[32];
+    uint32_t peer = next_rank(me);
+    char name[32];
     snprintf(name, sizeof name, "rank %u", (unsigned)peer);
     static const double limits[] = {0, 0.001, 0.2};
     for (size_t i = 0; i < COUNT_OF(limits); i++) {

@@ -12,7 +12,7 @@
 static void run_ring(rank_context *me, unsigned n)
 {
     enum { BYTES = 5000 };
-    ferry_region *data  = alloc_region(me, BYTES);
+    ferry_region *data = alloc_region(me, BYTES);
     ferry_region *words = alloc_region(me, 64);
     unsigned char source[BYTES];
     for (uint64_t i = 1; i <= n; i++) {
@@ -40,10 +40,10 @@ static void *run_other_world(void *context)
 void case_worlds(rank_context *me)
 {
     rank_context other = *me;
-    pthread_t    thread;
-    other.world     = another_world(me, 0);
-    other.seed      = me->seed + 1;
-    me->transport   = open_transport(me, me->world, "");
+    pthread_t thread;
+    other.world = another_world(me, 0);
+    other.seed = me->seed + 1;
+    me->transport = open_transport(me, me->world, "");
     other.transport = NULL;
     if (has_wrapper(me, "strict")) {
         must_fail(
@@ -66,7 +66,7 @@ void case_worlds(rank_context *me)
 
 void case_reopen(rank_context *me)
 {
-    unsigned    n      = me->is_long ? 200 : 10;
+    unsigned n = me->is_long ? 200 : 10;
     possessions before = {0};
     for (unsigned i = 0; i < n; i++) {
         me->transport = open_transport(me, me->world, "");
@@ -83,8 +83,8 @@ void case_reopen(rank_context *me)
     meet(me);
     for (unsigned i = 0; i < (me->is_long ? 50u : 4u); i++) { /* whole worlds */
         rank_context other = *me;
-        other.world        = another_world(me, i);
-        other.transport    = open_transport(&other, other.world, "");
+        other.world = another_world(me, i);
+        other.transport = open_transport(&other, other.world, "");
         run_ring(&other, 1);
         ferry_transport_close(other.transport);
         ferry_world_destroy(other.world);
@@ -95,9 +95,9 @@ void case_reopen(rank_context *me)
 /* One rank aborts while another waits for a signal and a third for a barrier. */
 void case_abort(rank_context *me)
 {
-    ferry_region *words  = alloc_region(me, 4096);
-    ferry_buffer  buffer = ferry_buffer_of("x", 1);
-    ferry_error  *e      = &me->error;
+    ferry_region *words = alloc_region(me, 4096);
+    ferry_buffer buffer = ferry_buffer_of("x", 1);
+    ferry_error *e = &me->error;
     meet(me);
     atomic_fetch_add(&me->shared->word[0], me->rank != 0);
     if (me->rank == 0) {
@@ -135,10 +135,10 @@ static void end_while_connecting(rank_context *me, uint32_t round, uint32_t vict
 {
     enum { BYTES = 60000 };
     static unsigned char source[BYTES];
-    ferry_region        *data   = alloc_region(me, BYTES);
-    ferry_region        *words  = alloc_region(me, 64);
-    uint64_t             random = me->random + us;
-    ferry_status         status = FERRY_OK;
+    ferry_region *data = alloc_region(me, BYTES);
+    ferry_region *words = alloc_region(me, 64);
+    uint64_t random = me->random + us;
+    ferry_status status = FERRY_OK;
     meet(me);
     atomic_fetch_add(&me->shared->word[0], 1);
     while (me->rank == victim && atomic_load(&me->shared->word[0]) < (round + 1) * me->n_ranks) {
@@ -146,10 +146,10 @@ static void end_while_connecting(rank_context *me, uint32_t round, uint32_t vict
     }
     int64_t end_ns = now_ns() + (int64_t)us * 1000;
     for (uint32_t i = 0; status == FERRY_OK; i++) {
-        uint32_t     peer  = (me->rank + 1 + (i + us) % (me->n_ranks - 1)) % me->n_ranks;
-        uint32_t     bytes = random_below(&random, 3) == 0 ? BYTES : random_below(&random, 9000);
-        ferry_buffer from  = ferry_buffer_of(source, bytes);
-        ferry_signal last  = {.region = words, .offset = 0, .value = 1, .op = FERRY_SIGNAL_ADD};
+        uint32_t peer = (me->rank + 1 + (i + us) % (me->n_ranks - 1)) % me->n_ranks;
+        uint32_t bytes = random_below(&random, 3) == 0 ? BYTES : random_below(&random, 9000);
+        ferry_buffer from = ferry_buffer_of(source, bytes);
+        ferry_signal last = {.region = words, .offset = 0, .value = 1, .op = FERRY_SIGNAL_ADD};
         if (me->rank == victim && now_ns() >= end_ns) {
             if (kills) {
                 kill(getpid(), SIGKILL);
@@ -176,11 +176,11 @@ static void end_while_connecting(rank_context *me, uint32_t round, uint32_t vict
 void case_connecting(rank_context *me)
 {
     for (uint32_t i = 0; i < (me->is_long ? MOST_EXTRA_WORLDS : 8u); i++) {
-        rank_context other  = *me;
-        uint64_t     random = seed_of(me, 11, i, 0);
-        uint32_t     victim = random_below(&random, me->n_ranks);
-        other.world         = another_world(me, i);
-        other.transport     = open_transport(&other, other.world, "");
+        rank_context other = *me;
+        uint64_t random = seed_of(me, 11, i, 0);
+        uint32_t victim = random_below(&random, me->n_ranks);
+        other.world = another_world(me, i);
+        other.transport = open_transport(&other, other.world, "");
         end_while_connecting(&other, i, victim, random_below(&random, 2500), false);
         ferry_transport_close(other.transport);
         ferry_world_destroy(other.world);
@@ -202,14 +202,14 @@ void case_death_connecting(rank_context *me)
 void case_half_put(rank_context *me)
 {
     enum { BYTES = 48 << 20, FIRST = 1 << 20 };
-    static unsigned char          memory[BYTES];
-    unsigned char                 key[FERRY_KEY_BYTES];
-    volatile const unsigned char *first  = &memory[FIRST - 1];
-    ferry_region                 *region = NULL;
-    ferry_buffer                  buffer = ferry_buffer_of(memory, sizeof memory);
-    ferry_error                  *e      = &me->error;
-    size_t                        n_key  = 0;
-    const void                   *bytes;
+    static unsigned char memory[BYTES];
+    unsigned char key[FERRY_KEY_BYTES];
+    volatile const unsigned char *first = &memory[FIRST - 1];
+    ferry_region *region = NULL;
+    ferry_buffer buffer = ferry_buffer_of(memory, sizeof memory);
+    ferry_error *e = &me->error;
+    size_t n_key = 0;
+    const void *bytes;
     /* Who maps memory, or is let into it, writes until the world shrinks: docs/decisions/0030. */
     if ((me->can & FERRY_CAN_REMOTE_USER_MEMORY) == 0 || strcmp(me->engine->engine, "ucx") != 0 ||
         row_has_ucx_memory(me->engine)) {
@@ -237,7 +237,7 @@ void case_half_put(rank_context *me)
     memset(memory, 0x11, sizeof memory);
     ferry_transport_close(me->transport);
     me->transport = NULL;
-    size_t at     = mismatch_byte(memory, sizeof memory, 0x11);
+    size_t at = mismatch_byte(memory, sizeof memory, 0x11);
     expect(me, at == sizeof memory, "byte %zu was written after the end", at);
 }
 
@@ -260,15 +260,15 @@ static ferry_status flush_or_fail(rank_context *me)
  */
 static void run_until_failure(rank_context *me, int signal_number, ferry_status wanted)
 {
-    uint32_t      victim = me->n_ranks - 1;
-    ferry_region *words  = alloc_region(me, 64);
-    ferry_region *data   = alloc_region(me, 100000);
-    char          name[32];
+    uint32_t victim = me->n_ranks - 1;
+    ferry_region *words = alloc_region(me, 64);
+    ferry_region *data = alloc_region(me, 100000);
+    char name[32];
     unsigned char source[10000];
     snprintf(name, sizeof name, "rank %u", (unsigned)victim);
     memset(source, 1, sizeof source);
     ferry_status status = FERRY_OK;
-    int64_t      end_ns = now_ns() + (int64_t)(200e9 * me->patience);
+    int64_t end_ns = now_ns() + (int64_t)(200e9 * me->patience);
     for (unsigned i = 0; status == FERRY_OK && now_ns() < end_ns; i++) {
         ferry_buffer buffer = ferry_buffer_of(source, 1 + i % sizeof source);
         ferry_signal signal = {.region = words, .offset = 0, .value = 1, .op = FERRY_SIGNAL_ADD};

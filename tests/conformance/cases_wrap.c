@@ -34,9 +34,9 @@ void case_names(rank_context *me)
         {"NAME:NAME", "NAME"},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        char             text[128] = "";
-        const char      *says      = rows[i].says;
-        ferry_transport *opened    = NULL;
+        char text[128] = "";
+        const char *says = rows[i].says;
+        ferry_transport *opened = NULL;
         for (const char *at = rows[i].engines; *at != '\0'; at++) {
             bool is_name = strncmp(at, "NAME", 4) == 0;
             strncat(text, is_name ? me->engine->engine : at, is_name ? 32 : 1);
@@ -63,7 +63,7 @@ void case_names(rank_context *me)
 static void flush_in_the_end(rank_context *me, uint32_t peer)
 {
     ferry_status status;
-    int64_t      end_ns = now_ns() + (int64_t)(100e9 * me->patience);
+    int64_t end_ns = now_ns() + (int64_t)(100e9 * me->patience);
     do {
         status = ferry_flush(me->transport, peer, NULL, &me->error);
     } while (status == FERRY_ERR_TIMEOUT && now_ns() < end_ns &&
@@ -75,10 +75,10 @@ static void flush_in_the_end(rank_context *me, uint32_t peer)
 void case_lose(rank_context *me)
 {
     enum { LOST = 1, N_BEFORE = 6 };
-    me->transport       = open_transport(me, me->world, "lose=1@6:");
+    me->transport = open_transport(me, me->world, "lose=1@6:");
     ferry_region *words = alloc_region(me, 64 * 8);
-    uint32_t      peer  = me->rank == LOST ? 0 : LOST;
-    uint32_t      third = me->rank == LOST ? 2 : 2 - me->rank;
+    uint32_t peer = me->rank == LOST ? 0 : LOST;
+    uint32_t third = me->rank == LOST ? 2 : 2 - me->rank;
     meet(me);
     for (unsigned i = 1; i < N_BEFORE; i++) {
         raise_signal(me, peer, words, me->rank, i, FERRY_SIGNAL_SET);
@@ -116,9 +116,9 @@ void case_lose(rank_context *me)
 /* A put is in place after its flush and, held back by strict, not before. */
 void case_strict(rank_context *me)
 {
-    me->transport        = open_transport(me, me->world, "strict:");
-    ferry_region *data   = alloc_region(me, 64);
-    ferry_region *words  = alloc_region(me, 64);
+    me->transport = open_transport(me, me->world, "strict:");
+    ferry_region *data = alloc_region(me, 64);
+    ferry_region *words = alloc_region(me, 64);
     unsigned char source = 1;
     put(me, next_rank(me), data, 0, &source, 1);
     meet(me);
@@ -136,11 +136,11 @@ void case_strict(rank_context *me)
     flush(me, FERRY_ANY_RANK);
     ferry_region *imported = NULL, *own = NULL;
     unsigned char key[FERRY_KEY_BYTES];
-    size_t        n_bytes;
-    ferry_buffer  buffer = ferry_buffer_of(&source, 1);
+    size_t n_bytes;
+    ferry_buffer buffer = ferry_buffer_of(&source, 1);
     must(me, ferry_region_register(me->transport, &buffer, &own, &me->error));
     if (ferry_region_export(own, key, &n_bytes, &me->error) == FERRY_OK) {
-        const void   *all;
+        const void *all;
         const size_t *lengths;
         must(me, ferry_world_all_gather_v(me->world, key, n_bytes, &all, &lengths, &me->error));
         const char *other = (const char *)all + (me->rank == 0 ? lengths[0] : 0);
@@ -157,10 +157,10 @@ void case_strict(rank_context *me)
 void case_delay(rank_context *me)
 {
     enum { N = 200, DELAY_MS = 50 };
-    me->transport       = open_transport(me, me->world, "delay=50ms:");
+    me->transport = open_transport(me, me->world, "delay=50ms:");
     ferry_region *words = alloc_region(me, 64);
-    ferry_region *data  = alloc_region(me, 8 * N);
-    uint64_t      values[N];
+    ferry_region *data = alloc_region(me, 8 * N);
+    uint64_t values[N];
     if (me->rank == 0) {
         atomic_store(&me->shared->word[0], (uint64_t)now_ns());
         for (uint64_t i = 0; i < N; i++) {
@@ -173,7 +173,7 @@ void case_delay(rank_context *me)
     } else {
         wait_signal(me, words, 0, FERRY_COMPARE_GE, 1, 0);
         int64_t sent_ns = (int64_t)atomic_load(&me->shared->word[0]);
-        double  took    = (double)(now_ns() - sent_ns) / 1e9;
+        double took = (double)(now_ns() - sent_ns) / 1e9;
         expect(me, took >= DELAY_MS / 1e3, "the first came after %g s", took);
         wait_signal(me, words, 0, FERRY_COMPARE_EQ, N, 0);
         for (uint64_t i = 0; i < N; i++) {
@@ -201,9 +201,9 @@ static unsigned wrong_bits(const unsigned char *a, const unsigned char *b, size_
 void case_flip(rank_context *me)
 {
     enum { N = 64, BYTES = 1000, PER_FLIP = 4 };
-    me->transport         = open_transport(me, me->world, "flip=4:");
-    ferry_region  *data   = alloc_region(me, N * BYTES);
-    ferry_region  *words  = alloc_region(me, 64);
+    me->transport = open_transport(me, me->world, "flip=4:");
+    ferry_region *data = alloc_region(me, N * BYTES);
+    ferry_region *words = alloc_region(me, 64);
     unsigned char *source = take(me, N * BYTES), *wanted = take(me, N * BYTES);
     fill(source, N * BYTES, seed_of(me, 11, me->rank, 0));
     fill(wanted, N * BYTES, seed_of(me, 11, previous_rank(me), 0));
@@ -249,7 +249,7 @@ void case_trace(rank_context *me)
         ferry_log_configure(FERRY_LOG_TRACE, count_line, NULL);
     }
     meet(me);
-    me->transport       = open_transport(me, me->world, "trace:");
+    me->transport = open_transport(me, me->world, "trace:");
     ferry_region *words = alloc_region(me, 64);
     for (unsigned i = 0; i < N; i++) {
         raise_signal(me, next_rank(me), words, 0, 1, FERRY_SIGNAL_ADD);

@@ -18,7 +18,7 @@
 
 typedef struct rank_run {
     const case_plan *plan;
-    rank_context     me;
+    rank_context me;
 } rank_run;
 
 static void *run_rank(void *context)
@@ -31,10 +31,10 @@ static void *run_rank(void *context)
 
 static rank_run run_of(const case_plan *plan, uint32_t rank)
 {
-    rank_run it     = {.plan = plan, .me = plan->me};
+    rank_run it = {.plan = plan, .me = plan->me};
     uint64_t random = plan->me.random + rank;
-    it.me.rank      = rank;
-    it.me.random    = random_u64(&random);
+    it.me.rank = rank;
+    it.me.random = random_u64(&random);
     return it;
 }
 
@@ -57,16 +57,16 @@ static possessions before_case(const rank_context *me)
 static void run_threads(const case_plan *plan)
 {
     static ferry_world *extra[MOST_EXTRA_WORLDS * MOST_RANKS];
-    static rank_run     runs[MOST_CHILDREN];
-    ferry_world        *worlds[MOST_CHILDREN];
-    pthread_t           threads[MOST_CHILDREN];
-    rank_context       *first   = &runs[0].me;
-    uint32_t            n_ranks = plan->me.n_ranks;
-    runs[0]                     = run_of(plan, 0);
-    possessions before          = before_case(first);
+    static rank_run runs[MOST_CHILDREN];
+    ferry_world *worlds[MOST_CHILDREN];
+    pthread_t threads[MOST_CHILDREN];
+    rank_context *first = &runs[0].me;
+    uint32_t n_ranks = plan->me.n_ranks;
+    runs[0] = run_of(plan, 0);
+    possessions before = before_case(first);
     must(first, ferry_world_create_threads(n_ranks, &plan->world, worlds, &first->error));
     for (uint32_t rank = 0; rank < n_ranks; rank++) {
-        runs[rank]          = run_of(plan, rank);
+        runs[rank] = run_of(plan, rank);
         runs[rank].me.world = worlds[rank];
         runs[rank].me.extra = extra;
         if (pthread_create(&threads[rank], NULL, run_rank, &runs[rank]) != 0) {
@@ -89,10 +89,10 @@ static void name_meeting(const rank_context *me, char *path, size_t n_bytes)
 
 static void run_process(const case_plan *plan, uint32_t rank)
 {
-    char          path[256];
-    rank_run      it     = run_of(plan, rank);
-    rank_context *me     = &it.me;
-    possessions   before = before_case(me);
+    char path[256];
+    rank_run it = run_of(plan, rank);
+    rank_context *me = &it.me;
+    possessions before = before_case(me);
     name_meeting(me, path, sizeof path);
     must(me, ferry_world_create_from_file(path, rank, me->n_ranks, &plan->world, &me->world,
                                           &me->error));
@@ -131,7 +131,7 @@ bool engine_available(const engine_row *engine, bool is_quiet, run_shared *share
         set_environment(engine, is_quiet);
         for (size_t i = 0; i < ferry_engine_count(); i++) {
             const char *name, *why = "";
-            bool        available = false;
+            bool available = false;
             if (ferry_engine_at(i, &name, NULL, &available, &why, NULL) == FERRY_OK &&
                 strcmp(name, engine->engine) == 0) {
                 snprintf(shared->report, REPORT_BYTES, "%s", why);
@@ -158,7 +158,7 @@ pid_t start_child(const case_plan *plan, uint32_t rank)
 {
     fflush(NULL);
     pid_t parent = getpid();
-    pid_t pid    = fork();
+    pid_t pid = fork();
     if (pid != 0) {
         return pid;
     }
@@ -193,7 +193,7 @@ static void kill_all(const crew *c)
 
 static void look_at(crew *c, uint32_t i)
 {
-    int       status;
+    int status;
     const int how = WNOHANG | WUNTRACED | WCONTINUED;
     if (c->pids[i] <= 0 || waitpid(c->pids[i], &status, how) != c->pids[i]) {
         return;
@@ -202,7 +202,7 @@ static void look_at(crew *c, uint32_t i)
         c->is_stopped[i] = WIFSTOPPED(status);
         return;
     }
-    c->pids[i]       = 0;
+    c->pids[i] = 0;
     c->is_stopped[i] = false;
     c->n_left--;
     c->n_died += WIFSIGNALED(status);
@@ -211,7 +211,7 @@ static void look_at(crew *c, uint32_t i)
                  WIFEXITED(status) ? "status" : "signal",
                  WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
         int64_t grace_ns = now_ns() + INT64_C(500000000);
-        c->end_ns        = grace_ns < c->end_ns ? grace_ns : c->end_ns;
+        c->end_ns = grace_ns < c->end_ns ? grace_ns : c->end_ns;
     }
 }
 
@@ -251,7 +251,7 @@ static void wait_for(crew *c)
 
 void crew_run(crew *c, const case_plan *plan, double most_seconds)
 {
-    char                path[256];
+    char path[256];
     const rank_context *me = &plan->me;
     *c = (crew){.plan = plan, .n = me->engine->threads ? 1 : me->n_ranks, .begin_ns = now_ns()};
     c->end_ns = c->begin_ns + (int64_t)(most_seconds * 1e9);
@@ -270,9 +270,9 @@ void crew_run(crew *c, const case_plan *plan, double most_seconds)
 
 bool crew_report(const crew *c)
 {
-    const rank_context *me      = &c->plan->me;
-    bool                told    = atomic_load(&me->shared->failed) == 2;
-    double              seconds = (double)(now_ns() - c->begin_ns) / 1e9;
+    const rank_context *me = &c->plan->me;
+    bool told = atomic_load(&me->shared->failed) == 2;
+    double seconds = (double)(now_ns() - c->begin_ns) / 1e9;
     if (c->why[0] == '\0') {
         printf("ok      %-18s %6.2f s\n", me->row->name, seconds);
     } else {

@@ -14,7 +14,7 @@ enum { SKIPPED = 77, MOST_CHILDREN = 64 };
 
 /* A case on one row of a suite. */
 typedef struct case_plan {
-    rank_context        me; /* of every rank, without what is its own; random: that of the suite */
+    rank_context me; /* of every rank, without what is its own; random: that of the suite */
     ferry_world_options world;
     void (*run)(rank_context *me); /* its world is destroyed for it */
     bool is_quiet;                 /* lines of the log go nowhere */
@@ -36,11 +36,11 @@ pid_t start_child(const case_plan *plan, uint32_t rank);
 /* The processes of a case. */
 typedef struct crew {
     const case_plan *plan;
-    pid_t            pids[MOST_CHILDREN];
-    bool             is_stopped[MOST_CHILDREN];
-    uint32_t         n, n_left, n_died;
-    int64_t          begin_ns, end_ns;
-    char             why[512]; /* it is not well; or empty */
+    pid_t pids[MOST_CHILDREN];
+    bool is_stopped[MOST_CHILDREN];
+    uint32_t n, n_left, n_died;
+    int64_t begin_ns, end_ns;
+    char why[512]; /* it is not well; or empty */
 } crew;
 
 /*

@@ -37,20 +37,20 @@ static const engine_row rows[] = {
 /* What all cases of a run share. */
 typedef struct suite_run {
     const row_suite *suite;
-    suite_options    options;
-    char             folder[128];
-    run_shared      *shared;
+    suite_options options;
+    char folder[128];
+    run_shared *shared;
 } suite_run;
 
 static ferry_world_options world_of(const suite_run *run, const case_row *row)
 {
-    const suite_options *o       = &run->options;
-    ferry_world_options  options = FERRY_WORLD_OPTIONS_INIT;
-    double               own     = row->deadline_seconds;
-    double               entry   = row->entry_seconds;
-    options.deadline_seconds     = (own > 0 ? own : 10) * o->patience;
-    options.entry_seconds        = (entry > 0 ? entry : 30) * o->patience;
-    options.join_seconds         = 60 * o->patience;
+    const suite_options *o = &run->options;
+    ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
+    double own = row->deadline_seconds;
+    double entry = row->entry_seconds;
+    options.deadline_seconds = (own > 0 ? own : 10) * o->patience;
+    options.entry_seconds = (entry > 0 ? entry : 30) * o->patience;
+    options.join_seconds = 60 * o->patience;
     if (strcmp(o->engine->name, "mixed") == 0 && row->n_ranks > 1) {
         options.nodes = "2";
     }
@@ -60,18 +60,18 @@ static ferry_world_options world_of(const suite_run *run, const case_row *row)
 static case_plan plan_of(const suite_run *run, const case_row *row)
 {
     const suite_options *o = &run->options;
-    return (case_plan){.me         = {.engine   = o->engine,
-                                      .row      = row,
-                                      .n_ranks  = row->n_ranks,
-                                      .random   = o->seed * MOST_CHILDREN,
-                                      .seed     = o->seed,
-                                      .is_long  = o->is_long,
-                                      .patience = o->patience,
-                                      .folder   = run->folder,
-                                      .shared   = run->shared},
-                       .world      = world_of(run, row),
-                       .run        = row->run,
-                       .is_quiet   = true,
+    return (case_plan){.me = {.engine = o->engine,
+                              .row = row,
+                              .n_ranks = row->n_ranks,
+                              .random = o->seed * MOST_CHILDREN,
+                              .seed = o->seed,
+                              .is_long = o->is_long,
+                              .patience = o->patience,
+                              .folder = run->folder,
+                              .shared = run->shared},
+                       .world = world_of(run, row),
+                       .run = row->run,
+                       .is_quiet = true,
                        .is_checked = row->deadline_seconds <= 0 || !row_has_ucx_memory(o->engine)};
 }
 
@@ -81,8 +81,8 @@ static const char TEST_FOLDER[] = "ferry-test-";
 /* Names of shared memory that are ferry's; there should never be any. */
 static size_t count_names(void)
 {
-    DIR   *dir = opendir("/dev/shm");
-    size_t n   = 0;
+    DIR *dir = opendir("/dev/shm");
+    size_t n = 0;
     for (struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;) {
         n += strstr(entry->d_name, "ferry") != NULL &&
              strncmp(entry->d_name, TEST_FOLDER, sizeof TEST_FOLDER - 1) != 0;
@@ -95,10 +95,10 @@ static size_t count_names(void)
 
 static bool run_case(const suite_run *run, const case_row *row)
 {
-    crew      c;
-    case_plan plan    = plan_of(run, row);
-    size_t    n_names = count_names();
-    double    most    = run->options.is_long ? run->suite->long_seconds : QUICK_SECONDS;
+    crew c;
+    case_plan plan = plan_of(run, row);
+    size_t n_names = count_names();
+    double most = run->options.is_long ? run->suite->long_seconds : QUICK_SECONDS;
     crew_run(&c, &plan, most * run->options.patience);
     if (c.why[0] == '\0' && count_names() > n_names) {
         snprintf(c.why, sizeof c.why, "shared memory is left in /dev/shm");
@@ -163,8 +163,8 @@ static bool prepare(suite_run *run)
 
 static bool is_wanted(const suite_run *run, size_t index)
 {
-    const suite_options *o   = &run->options;
-    const case_row      *row = run->suite->case_at(index);
+    const suite_options *o = &run->options;
+    const case_row *row = run->suite->case_at(index);
     if ((o->only != NULL && strcmp(row->name, o->only) != 0) ||
         (row->processes_only && o->engine->threads)) {
         return false;
@@ -174,8 +174,8 @@ static bool is_wanted(const suite_run *run, size_t index)
 
 static int run_cases(suite_run *run)
 {
-    suite_options *o     = &run->options;
-    size_t         n_run = 0, n_failed = 0;
+    suite_options *o = &run->options;
+    size_t n_run = 0, n_failed = 0;
     for (uint64_t round = 0; round < o->count; round++, o->seed++) {
         for (size_t i = 0; i < run->suite->n_cases; i++) {
             if (is_wanted(run, i)) {
@@ -190,8 +190,8 @@ static int run_cases(suite_run *run)
 
 int run_suite(const row_suite *suite, int argc, char **argv)
 {
-    int       result = SKIPPED;
-    suite_run run    = {.suite = suite};
+    int result = SKIPPED;
+    suite_run run = {.suite = suite};
     if (!read_options(argc, argv, &run.options)) {
         return usage(suite);
     }
@@ -239,7 +239,7 @@ static void stop_myself(int number)
 void end_later(rank_context *me, uint32_t us, bool stops)
 {
     struct itimerval timer = {.it_value = {.tv_sec = us / 1000000, .tv_usec = us % 1000000}};
-    told                   = me->shared;
+    told = me->shared;
     if (signal(SIGALRM, stops ? stop_myself : SIG_DFL) == SIG_ERR ||
         setitimer(ITIMER_REAL, &timer, NULL) != 0) {
         fail(me, "no timer");
@@ -249,7 +249,7 @@ void end_later(rank_context *me, uint32_t us, bool stops)
 void meet_outside(rank_context *me)
 {
     _Atomic uint64_t *n_came = &me->shared->word[COUNT_OF(me->shared->word) - 1];
-    uint64_t          round  = atomic_fetch_add(n_came, 1) / me->n_ranks + 1;
+    uint64_t round = atomic_fetch_add(n_came, 1) / me->n_ranks + 1;
     while (atomic_load(n_came) < round * me->n_ranks) {
         sleep_ms(1);
     }

@@ -10,15 +10,15 @@
 
 typedef struct suite_options {
     const engine_row *engine;
-    const char       *only; /* NULL: all cases */
-    bool              is_long;
-    uint64_t          seed, count;
-    double            patience;
+    const char *only; /* NULL: all cases */
+    bool is_long;
+    uint64_t seed, count;
+    double patience;
 } suite_options;
 
 typedef struct row_suite {
     const char *name; /* of the program */
-    size_t      n_cases;
+    size_t n_cases;
     const case_row *(*case_at)(size_t index);
     /* Of cases that the command line and the row allow. */
     bool (*is_wanted)(const suite_options *o, size_t index);

@@ -80,25 +80,25 @@ const case_row case_rows[] = {
     {.name = "reopen", .n_ranks = 2, .run = case_reopen, .opens_itself = true},
     {.name = "abort", .n_ranks = 3, .run = case_abort},
     {.name = "death", .n_ranks = 3, .run = case_death, .processes_only = true, .dies = true},
-    {.name         = "connecting",
-     .n_ranks      = 4,
-     .run          = case_connecting,
+    {.name = "connecting",
+     .n_ranks = 4,
+     .run = case_connecting,
      .opens_itself = true,
-     .ends_badly   = true},
-    {.name           = "death_connecting",
-     .n_ranks        = 4,
-     .run            = case_death_connecting,
+     .ends_badly = true},
+    {.name = "death_connecting",
+     .n_ranks = 4,
+     .run = case_death_connecting,
      .processes_only = true,
-     .dies           = true,
-     .ends_badly     = true},
+     .dies = true,
+     .ends_badly = true},
     {.name = "half_put", .n_ranks = 2, .run = case_half_put},
     {.name = "lose", .n_ranks = 3, .run = case_lose, .deadline_seconds = 2, .opens_itself = true},
-    {.name             = "stop",
-     .n_ranks          = 3,
-     .run              = case_stop,
+    {.name = "stop",
+     .n_ranks = 3,
+     .run = case_stop,
      .deadline_seconds = 3,
-     .processes_only   = true,
-     .dies             = true},
+     .processes_only = true,
+     .dies = true},
     {.name = "strict", .n_ranks = 2, .run = case_strict, .opens_itself = true},
     {.name = "delay", .n_ranks = 2, .run = case_delay, .opens_itself = true},
     {.name = "flip", .n_ranks = 2, .run = case_flip, .opens_itself = true},
@@ -108,23 +108,23 @@ const size_t n_case_rows = COUNT_OF(case_rows);
 
 typedef struct run_options {
     const engine_row *engine;
-    const char       *only;
-    bool              is_long;
-    uint32_t          step;
-    uint64_t          seed;
-    double            patience;
+    const char *only;
+    bool is_long;
+    uint32_t step;
+    uint64_t seed;
+    double patience;
 } run_options;
 
-static char        folder[128];
+static char folder[128];
 static run_shared *shared;
 
 static ferry_world_options options_for(const run_options *o, const case_row *row)
 {
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    double              own     = row->deadline_seconds;
-    options.deadline_seconds    = (own > 0 ? own : 10) * o->patience;
-    options.entry_seconds       = 30 * o->patience;
-    options.join_seconds        = 60 * o->patience; /* of a deadline it would be three */
+    double own = row->deadline_seconds;
+    options.deadline_seconds = (own > 0 ? own : 10) * o->patience;
+    options.entry_seconds = 30 * o->patience;
+    options.join_seconds = 60 * o->patience; /* of a deadline it would be three */
     return options;
 }
 
@@ -152,18 +152,18 @@ static void run_rank(rank_context *me)
 
 static case_plan plan_of(const run_options *o, const case_row *row)
 {
-    return (case_plan){.me         = {.engine   = o->engine,
-                                      .row      = row,
-                                      .n_ranks  = row->n_ranks,
-                                      .random   = o->seed * MOST_RANKS,
-                                      .seed     = o->seed,
-                                      .is_long  = o->is_long,
-                                      .step     = o->step,
-                                      .patience = o->patience,
-                                      .folder   = folder,
-                                      .shared   = shared},
-                       .world      = options_for(o, row),
-                       .run        = run_rank,
+    return (case_plan){.me = {.engine = o->engine,
+                              .row = row,
+                              .n_ranks = row->n_ranks,
+                              .random = o->seed * MOST_RANKS,
+                              .seed = o->seed,
+                              .is_long = o->is_long,
+                              .step = o->step,
+                              .patience = o->patience,
+                              .folder = folder,
+                              .shared = shared},
+                       .world = options_for(o, row),
+                       .run = run_rank,
                        .is_checked = !row->ends_badly || !row_has_ucx_memory(o->engine)};
 }
 
@@ -177,7 +177,7 @@ static bool expected_end(const case_row *row, int status)
 static bool wait_for(const case_row *row, pid_t *pids, uint32_t n, int64_t end_ns, char *why,
                      size_t why_bytes)
 {
-    bool     good = true;
+    bool good = true;
     uint32_t left = n;
     while (left > 0) {
         for (uint32_t i = 0; i < n; i++) {
@@ -193,7 +193,7 @@ static bool wait_for(const case_row *row, pid_t *pids, uint32_t n, int64_t end_n
                          WIFEXITED(status) ? "status" : "signal",
                          WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
                 int64_t grace_ns = now_ns() + INT64_C(500000000);
-                end_ns           = grace_ns < end_ns ? grace_ns : end_ns;
+                end_ns = grace_ns < end_ns ? grace_ns : end_ns;
             }
         }
         if (left > 0 && now_ns() > end_ns) {
@@ -216,7 +216,7 @@ static bool wait_for(const case_row *row, pid_t *pids, uint32_t n, int64_t end_n
 /* Files of a world are gone when the world is; here at the latest. */
 static bool empty_folder(char *why, size_t why_bytes)
 {
-    DIR *dir   = opendir(folder);
+    DIR *dir = opendir(folder);
     bool empty = true;
     char path[512];
     for (struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;) {
@@ -235,12 +235,12 @@ static bool empty_folder(char *why, size_t why_bytes)
 
 static bool run_case(const run_options *o, const case_row *row)
 {
-    char      why[512] = "";
-    case_plan plan     = plan_of(o, row);
-    pid_t     pids[MOST_RANKS];
-    uint32_t  n        = o->engine->threads ? 1 : row->n_ranks;
-    int64_t   begin_ns = now_ns();
-    double    most     = (o->is_long ? LONG_SECONDS : QUICK_SECONDS) * o->patience;
+    char why[512] = "";
+    case_plan plan = plan_of(o, row);
+    pid_t pids[MOST_RANKS];
+    uint32_t n = o->engine->threads ? 1 : row->n_ranks;
+    int64_t begin_ns = now_ns();
+    double most = (o->is_long ? LONG_SECONDS : QUICK_SECONDS) * o->patience;
     memset(shared, 0, sizeof *shared);
     for (uint32_t i = 0; i < n; i++) {
         pids[i] = start_child(&plan, i);
@@ -248,8 +248,8 @@ static bool run_case(const run_options *o, const case_row *row)
             fprintf(stderr, "fork: %s\n", strerror(errno));
         }
     }
-    bool good      = wait_for(row, pids, n, begin_ns + (int64_t)(most * 1e9), why, sizeof why);
-    bool told      = atomic_load(&shared->failed) == 2;
+    bool good = wait_for(row, pids, n, begin_ns + (int64_t)(most * 1e9), why, sizeof why);
+    bool told = atomic_load(&shared->failed) == 2;
     char left[512] = "";
     if (!empty_folder(left, sizeof left) && good) {
         good = false;
@@ -358,7 +358,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "no folder for the ranks to meet in: %s\n", strerror(errno));
         return 1;
     }
-    int    result = 0;
+    int result = 0;
     size_t n_run = 0, n_failed = 0;
     if (!engine_available(o.engine, false, shared)) {
         result = skip_engine(o.engine, shared);

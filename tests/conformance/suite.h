@@ -28,7 +28,7 @@ typedef struct engine_row {
     const char *name;    /* of the row */
     const char *engines; /* for ferry_transport_open */
     const char *engine;  /* the one at its end */
-    bool        threads; /* else processes */
+    bool threads;        /* else processes */
     const char *env[3];  /* "NAME=VALUE" */
 } engine_row;
 
@@ -48,45 +48,45 @@ static inline bool row_has_ucx_memory(const engine_row *engine)
 /* What all ranks of a run see. */
 typedef struct run_shared {
     _Atomic uint32_t failed; /* 1: somebody writes; 2: the report is there */
-    char             report[REPORT_BYTES];
-    _Atomic bool     has_stopped; /* a rank has stopped itself: see end_later */
-    _Atomic uint64_t word[8];     /* for cases that need a word beside ferry */
+    char report[REPORT_BYTES];
+    _Atomic bool has_stopped; /* a rank has stopped itself: see end_later */
+    _Atomic uint64_t word[8]; /* for cases that need a word beside ferry */
 } run_shared;
 
 typedef struct rank_context rank_context;
 
 typedef struct case_row {
     const char *name;
-    uint32_t    n_ranks;
+    uint32_t n_ranks;
     void (*run)(rank_context *me);
     /* Of the world: 0 is that of the suite. */
     double deadline_seconds, entry_seconds;
-    bool   opens_itself; /* no transport is opened for it */
-    bool   processes_only;
-    bool   dies;       /* a rank ends without leaving, by SIGKILL */
-    bool   ends_badly; /* worlds fail while their ranks connect */
+    bool opens_itself; /* no transport is opened for it */
+    bool processes_only;
+    bool dies;       /* a rank ends without leaving, by SIGKILL */
+    bool ends_badly; /* worlds fail while their ranks connect */
 } case_row;
 
 struct rank_context {
     const engine_row *engine;
-    const case_row   *row;
-    uint32_t          rank, n_ranks;
-    ferry_world      *world;
-    ferry_transport  *transport;
-    uint32_t          can;    /* flags that hold for every peer */
-    uint64_t          random; /* of this rank alone */
-    uint64_t          seed;   /* of all */
-    bool              is_long;
-    uint32_t          step; /* between sizes */
-    double            patience;
-    const char       *folder; /* for rendezvous files */
-    run_shared       *shared;
-    ferry_world     **extra; /* threads: handles of further worlds, by number and rank */
-    ferry_error       error;
+    const case_row *row;
+    uint32_t rank, n_ranks;
+    ferry_world *world;
+    ferry_transport *transport;
+    uint32_t can;    /* flags that hold for every peer */
+    uint64_t random; /* of this rank alone */
+    uint64_t seed;   /* of all */
+    bool is_long;
+    uint32_t step; /* between sizes */
+    double patience;
+    const char *folder; /* for rendezvous files */
+    run_shared *shared;
+    ferry_world **extra; /* threads: handles of further worlds, by number and rank */
+    ferry_error error;
 };
 
 extern const case_row case_rows[];
-extern const size_t   n_case_rows;
+extern const size_t n_case_rows;
 
 /* Ends the run: the first report wins. */
 _Noreturn void fail_run(const rank_context *me, const char *file, int line, const char *format, ...)
@@ -115,7 +115,7 @@ _Noreturn void fail_run(const rank_context *me, const char *file, int line, cons
 /* A call that must fail in this way, with a sentence that holds these words (NULL: any). */
 #define must_fail(me, wanted, words, call)                                                         \
     do {                                                                                           \
-        (me)->error.message[0]   = '\0';                                                           \
+        (me)->error.message[0] = '\0';                                                             \
         ferry_status must_status = (call);                                                         \
         check_failure((me), __FILE__, __LINE__, #call, (wanted), (words), must_status);            \
     } while (0)
@@ -131,7 +131,7 @@ void all_same(rank_context *me, const char *what, ferry_status got, ferry_status
               const char *words);
 #define all_fail(me, wanted, words, call)                                                          \
     do {                                                                                           \
-        (me)->error.message[0]  = '\0';                                                            \
+        (me)->error.message[0] = '\0';                                                             \
         ferry_status all_status = (call);                                                          \
         all_same((me), #call, all_status, (wanted), (words));                                      \
     } while (0)
@@ -161,15 +161,15 @@ static inline void meet(rank_context *me)
 void *take(const rank_context *me, size_t bytes);
 
 /* Bytes that a seed determines, and where others begin (n_bytes: nowhere). */
-void   fill(void *bytes, size_t n_bytes, uint64_t seed);
+void fill(void *bytes, size_t n_bytes, uint64_t seed);
 size_t mismatch(const void *bytes, size_t n_bytes, uint64_t seed);
 size_t mismatch_byte(const void *bytes, size_t n_bytes, unsigned char value);
 
 static inline uint64_t seed_of(const rank_context *me, uint64_t a, uint64_t b, uint64_t c)
 {
     uint64_t state = me->seed * 0x100000001b3u + a;
-    state          = random_u64(&state) + b;
-    state          = random_u64(&state) + c;
+    state = random_u64(&state) + b;
+    state = random_u64(&state) + c;
     return random_u64(&state);
 }
 
@@ -187,11 +187,11 @@ void put_signal(rank_context *me, uint32_t peer, ferry_region *region, uint64_t 
                 const void *source, uint64_t bytes, ferry_region *words, uint64_t word,
                 uint64_t value, ferry_signal_op op);
 /* The signal alone. */
-void     raise_signal(rank_context *me, uint32_t peer, ferry_region *words, uint64_t word,
-                      uint64_t value, ferry_signal_op op);
+void raise_signal(rank_context *me, uint32_t peer, ferry_region *words, uint64_t word,
+                  uint64_t value, ferry_signal_op op);
 uint64_t wait_signal(rank_context *me, ferry_region *words, uint64_t word, ferry_compare compare,
                      uint64_t value, uint32_t from);
-void     flush(rank_context *me, uint32_t peer);
+void flush(rank_context *me, uint32_t peer);
 
 /* A further world of the same ranks; collective. Destroyed by each rank for itself. */
 ferry_world *another_world(rank_context *me, uint32_t number);
@@ -212,7 +212,7 @@ possessions possessions_of(const rank_context *me);
 void check_possessions(const rank_context *me, const possessions *before);
 
 int64_t now_ns(void);
-void    sleep_ms(unsigned ms);
+void sleep_ms(unsigned ms);
 
 /* Whether the row's engines hold this wrapper. */
 static inline bool has_wrapper(const rank_context *me, const char *name)

@@ -9,10 +9,10 @@
 
 _Noreturn void fail_run(const rank_context *me, const char *file, int line, const char *format, ...)
 {
-    uint32_t    none = 0;
+    uint32_t none = 0;
     const char *name = strrchr(file, '/');
     if (atomic_compare_exchange_strong(&me->shared->failed, &none, 1)) {
-        char    text[REPORT_BYTES / 2];
+        char text[REPORT_BYTES / 2];
         va_list arguments;
         va_start(arguments, format);
         vsnprintf(text, sizeof text, format, arguments);
@@ -41,14 +41,14 @@ void check_failure(const rank_context *me, const char *file, int line, const cha
 
 typedef struct outcome {
     uint32_t status;
-    char     message[FERRY_ERROR_BYTES];
+    char message[FERRY_ERROR_BYTES];
 } outcome;
 
 void all_same(rank_context *me, const char *what, ferry_status got, ferry_status wanted,
               const char *words)
 {
-    outcome     mine = {.status = (uint32_t)got};
-    const void *all  = NULL;
+    outcome mine = {.status = (uint32_t)got};
+    const void *all = NULL;
     if (got != FERRY_OK) {
         snprintf(mine.message, sizeof mine.message, "%s", me->error.message);
     }
@@ -98,7 +98,7 @@ size_t mismatch(const void *bytes, size_t n_bytes, uint64_t seed)
     const unsigned char *begin = bytes;
     for (size_t i = 0; i < n_bytes; i += 8) {
         uint64_t word = random_u64(&seed);
-        size_t   n    = n_bytes - i < 8 ? n_bytes - i : 8;
+        size_t n = n_bytes - i < 8 ? n_bytes - i : 8;
         if (memcmp(begin + i, &word, n) != 0) {
             unsigned char wanted[8];
             memcpy(wanted, &word, 8);
@@ -182,9 +182,9 @@ ferry_transport *open_transport(rank_context *me, ferry_world *world, const char
 
 static ferry_world *another_of_threads(rank_context *me, uint32_t number)
 {
-    ferry_world       **worlds  = me->extra + (size_t)number * MOST_RANKS;
+    ferry_world **worlds = me->extra + (size_t)number * MOST_RANKS;
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    options.deadline_seconds    = 10 * me->patience;
+    options.deadline_seconds = 10 * me->patience;
     if (me->rank == 0) {
         must(me, ferry_world_create_threads(me->n_ranks, &options, worlds, &me->error));
     }
@@ -198,10 +198,10 @@ ferry_world *another_world(rank_context *me, uint32_t number)
     if (me->engine->threads) {
         return another_of_threads(me, number);
     }
-    char                path[256];
-    ferry_world        *world   = NULL;
+    char path[256];
+    ferry_world *world = NULL;
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    options.deadline_seconds    = 10 * me->patience;
+    options.deadline_seconds = 10 * me->patience;
     snprintf(path, sizeof path, "%s/another-%u", me->folder, (unsigned)number);
     must(me,
          ferry_world_create_from_file(path, me->rank, me->n_ranks, &options, &world, &me->error));
@@ -210,8 +210,8 @@ ferry_world *another_world(rank_context *me, uint32_t number)
 
 static size_t count_entries(const rank_context *me, const char *folder)
 {
-    DIR   *dir = opendir(folder);
-    size_t n   = 0;
+    DIR *dir = opendir(folder);
+    size_t n = 0;
     if (dir == NULL) {
         fail(me, "%s cannot be read", folder);
     }
@@ -229,14 +229,14 @@ static size_t count_entries(const rank_context *me, const char *folder)
 static bool is_ending(const char *number)
 {
     enum { PF_EXITING = 4 };
-    char          path[64], text[512];
+    char path[64], text[512];
     unsigned long flags = 0;
     snprintf(path, sizeof path, "/proc/self/task/%.20s/stat", number);
-    FILE  *file     = fopen(path, "re");
-    size_t used     = file == NULL ? 0 : fread(text, 1, sizeof text - 1, file);
-    text[used]      = '\0';
+    FILE *file = fopen(path, "re");
+    size_t used = file == NULL ? 0 : fread(text, 1, sizeof text - 1, file);
+    text[used] = '\0';
     const char *end = strrchr(text, ')');
-    bool is_read    = end != NULL && sscanf(end + 1, " %*c %*d %*d %*d %*d %*d %lu", &flags) == 1;
+    bool is_read = end != NULL && sscanf(end + 1, " %*c %*d %*d %*d %*d %*d %lu", &flags) == 1;
     if (file != NULL) {
         fclose(file);
     }
@@ -245,8 +245,8 @@ static bool is_ending(const char *number)
 
 static size_t count_threads(const rank_context *me)
 {
-    DIR   *dir = opendir("/proc/self/task");
-    size_t n   = 0;
+    DIR *dir = opendir("/proc/self/task");
+    size_t n = 0;
     if (dir == NULL) {
         fail(me, "/proc/self/task cannot be read");
     }
@@ -260,8 +260,8 @@ static size_t count_threads(const rank_context *me)
 /* The last of them, for who has one too many, is left in last. */
 static size_t count_shared_maps(const rank_context *me, char last[512])
 {
-    FILE  *maps = fopen("/proc/self/maps", "re");
-    char   line[512];
+    FILE *maps = fopen("/proc/self/maps", "re");
+    char line[512];
     size_t n = 0;
     if (maps == NULL) {
         fail(me, "/proc/self/maps cannot be read");
@@ -284,15 +284,15 @@ possessions possessions_of(const rank_context *me)
         return (possessions){0};
     }
     char last[512];
-    return (possessions){.fds         = count_entries(me, "/proc/self/fd") - 1,
-                         .threads     = count_threads(me),
+    return (possessions){.fds = count_entries(me, "/proc/self/fd") - 1,
+                         .threads = count_threads(me),
                          .shared_maps = count_shared_maps(me, last)};
 }
 
 void check_possessions(const rank_context *me, const possessions *before)
 {
-    possessions now    = possessions_of(me);
-    int64_t     end_ns = now_ns() + INT64_C(60000000000);
+    possessions now = possessions_of(me);
+    int64_t end_ns = now_ns() + INT64_C(60000000000);
     /* What a thread is about to give back, or a file that one looks into, shows for a moment. */
     while ((now.threads != before->threads || now.fds > before->fds) && now_ns() < end_ns) {
         sleep_ms(1);

@@ -47,7 +47,7 @@ static const char *state_name(uint32_t state)
 static void tell(const ferry_service *service, const char *commit, const char *moment, int run)
 {
     ferry_destination found = FERRY_DESTINATION_INIT;
-    ferry_error       error;
+    ferry_error error;
     check(ferry_service_destination_at(service, 0, &found, &error), &error, "destination_at");
     const unsigned char *bytes = found.buffer.base;
     if (found.state == FERRY_TENSOR_VALID) {
@@ -86,12 +86,12 @@ static void run_versions(ferry_service *service, const char *commit)
 static void live(ferry_world *world, ferry_commit commit, const char *name)
 {
     ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
-    ferry_service        *service = NULL;
-    ferry_tensors        *sources, *destinations;
-    ferry_spec           *spec;
-    ferry_plan           *plan;
-    ferry_error           error;
-    ferry_buffer          from = ferry_buffer_of(source, N_BYTES);
+    ferry_service *service = NULL;
+    ferry_tensors *sources, *destinations;
+    ferry_spec *spec;
+    ferry_plan *plan;
+    ferry_error error;
+    ferry_buffer from = ferry_buffer_of(source, N_BYTES);
     ferry_buffer to = ferry_buffer_of(front, N_BYTES), other = ferry_buffer_of(back, N_BYTES);
     options.commit = commit;
     check(ferry_spec_parse(SPEC, strlen(SPEC), "spec", &spec, &error), &error, "spec");
@@ -118,7 +118,7 @@ static void live(ferry_world *world, ferry_commit commit, const char *name)
 int main(void)
 {
     ferry_world *world = NULL;
-    ferry_error  error;
+    ferry_error error;
     check(ferry_world_create_threads(1, NULL, &world, &error), &error, "world");
     live(world, FERRY_COMMIT_IN_PLACE, "in-place");
     live(world, FERRY_COMMIT_SWAP, "swap");

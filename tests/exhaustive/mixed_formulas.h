@@ -17,7 +17,7 @@ typedef struct letters {
     uint64_t L, N, W;
     uint64_t M; /* bytes of a piece */
     uint64_t P; /* bytes of a piece of partial sums between stages */
-    bool     multicast;
+    bool multicast;
     /* Of this rank: how many of its two neighbours in a ring are in its node. */
     uint64_t world_near, tp_near, dp_near;
     /* In the world's ring, how many such neighbours bring a piece of this rank's chunk last: the
@@ -40,7 +40,7 @@ static inline uint64_t wanted_last(const fy_topology *t)
     fy_topology next = fy_topology_of_rank(t, (t->world_rank + 1) % t->world_size);
     fy_topology before =
         fy_topology_of_rank(t, (t->world_rank + t->world_size - 1) % t->world_size);
-    bool up   = before.inter_rank == t->inter_rank && next.dp_rank == t->dp_rank;
+    bool up = before.inter_rank == t->inter_rank && next.dp_rank == t->dp_rank;
     bool down = next.inter_rank == t->inter_rank && before.dp_rank == t->dp_rank;
     return (uint64_t)up + down;
 }
@@ -48,19 +48,19 @@ static inline uint64_t wanted_last(const fy_topology *t)
 static inline letters letters_of(const fy_topology *t, uint32_t mode, uint64_t n, uint64_t e,
                                  uint64_t p)
 {
-    return (letters){.a           = t->local_tp,
-                     .b           = t->local_dp,
-                     .c           = t->inter_tp,
-                     .d           = t->inter_dp,
-                     .L           = t->local_size,
-                     .N           = t->inter_size,
-                     .W           = t->world_size,
-                     .M           = n * e,
-                     .P           = n * p,
-                     .multicast   = is_multicast(mode),
-                     .world_near  = near_in_ring(t->local_rank, t->local_size, t->inter_size),
-                     .tp_near     = near_in_ring(t->local_tp_rank, t->local_tp, t->inter_tp),
-                     .dp_near     = near_in_ring(t->local_dp_rank, t->local_dp, t->inter_dp),
+    return (letters){.a = t->local_tp,
+                     .b = t->local_dp,
+                     .c = t->inter_tp,
+                     .d = t->inter_dp,
+                     .L = t->local_size,
+                     .N = t->inter_size,
+                     .W = t->world_size,
+                     .M = n * e,
+                     .P = n * p,
+                     .multicast = is_multicast(mode),
+                     .world_near = near_in_ring(t->local_rank, t->local_size, t->inter_size),
+                     .tp_near = near_in_ring(t->local_tp_rank, t->local_tp, t->inter_tp),
+                     .dp_near = near_in_ring(t->local_dp_rank, t->local_dp, t->inter_dp),
                      .last_wanted = wanted_last(t)};
 }
 
@@ -74,27 +74,27 @@ static inline uint64_t if_several(uint64_t n)
 static inline moved gather_waits(const letters *l)
 {
     uint64_t copies = l->L == 1 ? 0 : l->multicast ? 1 : l->L - 1;
-    return (moved){.waits   = if_several(l->N) + if_several(l->L),
+    return (moved){.waits = if_several(l->N) + if_several(l->L),
                    .written = l->d * copies * l->M,
-                   .read    = l->d * (l->L - 1) * l->M,
+                   .read = l->d * (l->L - 1) * l->M,
                    .between = (l->N - 1) * l->M};
 }
 
 static inline moved gather_bytes1(const letters *l)
 {
     uint64_t copies = l->multicast ? 1 : l->L - 1;
-    return (moved){.waits   = 2 + if_several(l->N),
+    return (moved){.waits = 2 + if_several(l->N),
                    .written = (l->a - 1 + l->d * copies) * l->M / l->a,
-                   .read    = (l->a - 1 + l->d * (l->L - 1)) * l->M / l->a,
+                   .read = (l->a - 1 + l->d * (l->L - 1)) * l->M / l->a,
                    .between = (l->N - 1) * l->P / l->a};
 }
 
 static inline moved gather_bytes2(const letters *l)
 {
     uint64_t copies = l->L == 1 ? 0 : l->multicast ? 1 : l->L - 1;
-    return (moved){.waits   = 2 + if_several(l->a) + if_several(l->L),
+    return (moved){.waits = 2 + if_several(l->a) + if_several(l->L),
                    .written = (l->a - 1 + l->d * copies) * l->M / l->a,
-                   .read    = (l->a - 1 + l->d * (l->L - 1)) * l->M / l->a,
+                   .read = (l->a - 1 + l->d * (l->L - 1)) * l->M / l->a,
                    .between = ((l->c - 1) * l->P + (l->N - 1) * l->M) / (l->a * l->c)};
 }
 
@@ -104,27 +104,27 @@ static inline moved scatter_waits(const letters *l)
 {
     uint64_t groups = l->a > 1 ? l->b : l->b - 1; /* whose chunks somebody else wants */
     uint64_t copies = l->multicast ? groups : l->L - 1;
-    return (moved){.waits   = if_several(l->N) + if_several(l->L),
+    return (moved){.waits = if_several(l->N) + if_several(l->L),
                    .written = l->d * copies * l->M,
-                   .read    = l->d * (l->L - 1) * l->M,
+                   .read = l->d * (l->L - 1) * l->M,
                    .between = (l->N - 1) * l->P};
 }
 
 static inline moved scatter_bytes1(const letters *l)
 {
     uint64_t copies = l->multicast ? 1 : l->a - 1;
-    return (moved){.waits   = 2 + if_several(l->N),
+    return (moved){.waits = 2 + if_several(l->N),
                    .written = (l->d * (l->L - 1) + copies) * l->M / l->a,
-                   .read    = (l->d * (l->L - 1) + l->a - 1) * l->M / l->a,
+                   .read = (l->d * (l->L - 1) + l->a - 1) * l->M / l->a,
                    .between = (l->N - 1) * l->P / l->a};
 }
 
 static inline moved scatter_bytes2(const letters *l)
 {
     uint64_t copies = l->a == 1 ? 0 : l->multicast ? 1 : l->a - 1;
-    return (moved){.waits   = 2 + if_several(l->L) + if_several(l->a),
+    return (moved){.waits = 2 + if_several(l->L) + if_several(l->a),
                    .written = (l->d * (l->L - 1) + copies) * l->M / l->a,
-                   .read    = (l->d * (l->L - 1) + l->a - 1) * l->M / l->a,
+                   .read = (l->d * (l->L - 1) + l->a - 1) * l->M / l->a,
                    .between = ((l->N - 1) * l->P + (l->c - 1) * l->M) / (l->a * l->c)};
 }
 
@@ -157,16 +157,16 @@ static inline moved one_pieces(const letters *l)
 static inline moved one_scatter_all_reduce(const letters *l)
 {
     uint64_t tp = l->a * l->c;
-    moved    m  = in_ring(2 * (l->W - 1), (l->W - 1) * l->M / tp, l->world_near);
-    m.read      = (l->world_near * (2 * l->W - 3) + l->last_wanted) * l->M / (2 * tp);
+    moved m = in_ring(2 * (l->W - 1), (l->W - 1) * l->M / tp, l->world_near);
+    m.read = (l->world_near * (2 * l->W - 3) + l->last_wanted) * l->M / (2 * tp);
     return m;
 }
 
 static inline moved tp_dp(const letters *l)
 {
     uint64_t tp = l->a * l->c, dp = l->b * l->d;
-    moved    sum   = in_ring(2 * (tp - 1), (tp - 1) * l->M / tp, l->tp_near);
-    moved    joint = in_ring(dp - 1, (dp - 1) * l->M / 2, l->dp_near);
+    moved sum = in_ring(2 * (tp - 1), (tp - 1) * l->M / tp, l->tp_near);
+    moved joint = in_ring(dp - 1, (dp - 1) * l->M / 2, l->dp_near);
     return (moved){sum.waits + joint.waits, sum.written + joint.written, sum.read + joint.read,
                    sum.between + joint.between};
 }
@@ -176,7 +176,7 @@ typedef moved (*formula)(const letters *l);
 
 static const struct formula_row {
     uint32_t op, mode; /* of fused modes the multicast one; both forms are one row */
-    formula  of;
+    formula of;
 } formula_rows[] = {
     {FERRY_MIXED_ALL_REDUCE, FERRY_MIXED_FUSED_WAITS_MULTICAST, gather_waits},
     {FERRY_MIXED_ALL_REDUCE, FERRY_MIXED_FUSED_BYTES1_MULTICAST, gather_bytes1},

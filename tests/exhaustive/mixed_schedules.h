@@ -11,13 +11,13 @@
 
 typedef struct kind {
     uint32_t op, mode;
-    bool     deterministic, mapped;
+    bool deterministic, mapped;
 } kind;
 
 typedef struct scheduled {
     const shape *s;
-    kind         k;
-    uint32_t     n_ranks;
+    kind k;
+    uint32_t n_ranks;
     fy_topology *topologies;
     fy_schedule *schedules;
 } scheduled;
@@ -31,10 +31,10 @@ typedef struct scheduled {
 static inline void schedule_all(const shape *s, const kind *k, scheduled *w)
 {
     const fy_schedule_options options = {k->deterministic, k->mapped};
-    ferry_error               error;
-    *w            = (scheduled){s, *k, world_size(s), NULL, NULL};
+    ferry_error error;
+    *w = (scheduled){s, *k, world_size(s), NULL, NULL};
     w->topologies = calloc(w->n_ranks, sizeof *w->topologies);
-    w->schedules  = calloc(w->n_ranks, sizeof *w->schedules);
+    w->schedules = calloc(w->n_ranks, sizeof *w->schedules);
     assert_true(w->topologies != NULL && w->schedules != NULL);
     list_ranks(s, w->topologies);
     for (uint32_t rank = 0; rank < w->n_ranks; rank++) {
@@ -59,7 +59,7 @@ enum { MOST_KINDS = 4 * FERRY_MIXED_N_OPS * FERRY_MIXED_N_MODES };
 static inline uint32_t list_kinds(const shape *s, kind *kinds)
 {
     fy_topology t = make(s, 0);
-    uint32_t    n = 0;
+    uint32_t n = 0;
     for (uint32_t i = 0; i < 4; i++) {
         bool deterministic = i % 2 != 0, mapped = i < 2;
         for (uint32_t op = 0; op < FERRY_MIXED_N_OPS; op++) {

@@ -37,7 +37,7 @@ static inline uint32_t world_size(const shape *s)
 static inline uint32_t walk_shapes(void (*check)(const shape *s))
 {
     uint32_t n = 0;
-    shape    s;
+    shape s;
     for (s.local_tp = 1; s.local_tp <= MOST_RANKS; s.local_tp++) {
         for (s.local_dp = 1; local_size(&s) <= MOST_RANKS; s.local_dp++) {
             for (s.inter_tp = 1; local_size(&s) * s.inter_tp <= MOST_RANKS; s.inter_tp++) {
@@ -60,18 +60,18 @@ static inline fy_topology_wish wish_for(const shape *s, uint32_t world_rank)
         .local_size = local_size(s),
         .inter_rank = world_rank / local_size(s),
         .inter_size = inter_size(s),
-        .local_tp   = s->local_tp,
-        .local_dp   = s->local_dp,
-        .inter_tp   = s->inter_tp,
-        .inter_dp   = s->inter_dp,
+        .local_tp = s->local_tp,
+        .local_dp = s->local_dp,
+        .inter_tp = s->inter_tp,
+        .inter_dp = s->inter_dp,
     };
 }
 
 static inline fy_topology make(const shape *s, uint32_t world_rank)
 {
     fy_topology_wish wish = wish_for(s, world_rank);
-    fy_topology      t;
-    ferry_error      error;
+    fy_topology t;
+    ferry_error error;
     must(fy_topology_make(&wish, &t, &error), &error);
     return t;
 }
@@ -88,19 +88,19 @@ static inline void list_ranks(const shape *s, fy_topology *ranks)
     fy_topology t = {.world_size = world_size(s),
                      .local_size = local_size(s),
                      .inter_size = inter_size(s),
-                     .local_tp   = s->local_tp,
-                     .local_dp   = s->local_dp,
-                     .inter_tp   = s->inter_tp,
-                     .inter_dp   = s->inter_dp,
-                     .tp         = s->local_tp * s->inter_tp,
-                     .dp         = s->local_dp * s->inter_dp};
+                     .local_tp = s->local_tp,
+                     .local_dp = s->local_dp,
+                     .inter_tp = s->inter_tp,
+                     .inter_dp = s->inter_dp,
+                     .tp = s->local_tp * s->inter_tp,
+                     .dp = s->local_dp * s->inter_dp};
     for (t.inter_dp_rank = 0; t.inter_dp_rank < s->inter_dp; t.inter_dp_rank++) {
         for (t.inter_tp_rank = 0; t.inter_tp_rank < s->inter_tp; t.inter_tp_rank++) {
             t.local_rank = 0;
             for (t.local_dp_rank = 0; t.local_dp_rank < s->local_dp; t.local_dp_rank++) {
                 for (t.local_tp_rank = 0; t.local_tp_rank < s->local_tp; t.local_tp_rank++) {
-                    t.tp_rank           = t.local_tp_rank + t.inter_tp_rank * s->local_tp;
-                    t.dp_rank           = t.local_dp_rank + t.inter_dp_rank * s->local_dp;
+                    t.tp_rank = t.local_tp_rank + t.inter_tp_rank * s->local_tp;
+                    t.dp_rank = t.local_dp_rank + t.inter_dp_rank * s->local_dp;
                     ranks[t.world_rank] = t;
                     t.world_rank++;
                     t.local_rank++;
@@ -114,8 +114,8 @@ static inline void list_ranks(const shape *s, fy_topology *ranks)
 /* Operations: offered with tp > 1 and dp > 1, whether rows grow or shrink by dp. */
 static const struct op_row {
     uint32_t op;
-    bool     tp, dp;
-    bool     grows, shrinks;
+    bool tp, dp;
+    bool grows, shrinks;
 } op_rows[] = {
     {FERRY_MIXED_ALL_REDUCE, true, false, false, false},
     {FERRY_MIXED_ALL_GATHER, false, true, true, false},
@@ -128,10 +128,10 @@ typedef enum mode_family { WAITS, BYTES, ONE, TP_DP } mode_family;
 
 /* Modes. */
 static const struct mode_row {
-    uint32_t    mode;
+    uint32_t mode;
     mode_family family;
-    bool        in_place;
-    bool        local_tp, inter_tp, both; /* offered when > 1; both: tp and dp */
+    bool in_place;
+    bool local_tp, inter_tp, both; /* offered when > 1; both: tp and dp */
 } mode_rows[] = {
     {FERRY_MIXED_FUSED_WAITS_MULTICAST, WAITS, true, false, false, false},
     {FERRY_MIXED_FUSED_WAITS_UNICAST, WAITS, false, false, false, false},

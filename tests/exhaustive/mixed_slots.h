@@ -23,7 +23,7 @@ typedef struct slot_event {
 } slot_event;
 
 typedef struct slot_message {
-    bool       posted, heard, put;
+    bool posted, heard, put;
     slot_event post, wait;
 } slot_message;
 
@@ -31,37 +31,37 @@ typedef struct slot_message {
 
 /* A message's place in boxes, its header included, is read or written as a whole. */
 typedef struct slot_access {
-    uint64_t   place; /* owner, edge, which box, message: all but the slot */
-    uint64_t   use;
-    bool       writes;
+    uint64_t place; /* owner, edge, which box, message: all but the slot */
+    uint64_t use;
+    bool writes;
     slot_event event;
-    uint32_t   put; /* of which message it is the put; NO_PUT: what the event does itself */
+    uint32_t put; /* of which message it is the put; NO_PUT: what the event does itself */
 } slot_access;
 
 enum { MOST_CALLS = 16 };
 
 typedef struct slot_call {
     const scheduled *w;
-    uint64_t         n_steps;
-    uint64_t         uses[FY_N_EDGES]; /* before it */
+    uint64_t n_steps;
+    uint64_t uses[FY_N_EDGES]; /* before it */
 } slot_call;
 
 typedef struct slot_cursor {
-    uint32_t  call, stage, action;
-    uint64_t  turn;
-    uint32_t  n_events;
+    uint32_t call, stage, action;
+    uint64_t turn;
+    uint32_t n_events;
     uint32_t *clocks; /* of each event: how many of every rank's come before it, or are it */
-    size_t    room;
+    size_t room;
 } slot_cursor;
 
 typedef struct slot_history {
-    uint32_t      n_ranks, n_calls;
-    slot_call     calls[MOST_CALLS];
-    uint64_t      most_uses;
+    uint32_t n_ranks, n_calls;
+    slot_call calls[MOST_CALLS];
+    uint64_t most_uses;
     slot_message *messages; /* by edge, writer, reader and use */
-    slot_access  *accesses;
-    size_t        n_accesses, room;
-    slot_cursor  *cursors;
+    slot_access *accesses;
+    size_t n_accesses, room;
+    slot_cursor *cursors;
 } slot_history;
 
 static inline void history_begin(slot_history *h, uint32_t n_ranks)
@@ -73,7 +73,7 @@ static inline void history_add(slot_history *h, const scheduled *w, uint64_t n_s
 {
     assert_true(h->n_calls < MOST_CALLS && w->n_ranks == h->n_ranks);
     slot_call *call = &h->calls[h->n_calls];
-    *call           = (slot_call){.w = w, .n_steps = n_steps};
+    *call = (slot_call){.w = w, .n_steps = n_steps};
     for (int edge = 0; edge < FY_N_EDGES; edge++) {
         if (h->n_calls > 0) {
             const slot_call *last = call - 1;
@@ -96,7 +96,7 @@ static inline uint32_t message_index(const slot_history *h, uint32_t edge, uint3
 static inline void note_access(slot_history *h, const slot_access *access)
 {
     if (h->n_accesses == h->room) {
-        h->room     = h->room * 2 + 1024;
+        h->room = h->room * 2 + 1024;
         h->accesses = realloc(h->accesses, h->room * sizeof *h->accesses);
         assert_non_null(h->accesses);
     }
@@ -111,10 +111,10 @@ static inline uint64_t place_key(uint32_t owner, uint32_t edge, bool inbox, uint
 /* An event of a rank, and what it knows: what the one before knew, and itself. */
 static inline slot_event next_event(slot_history *h, uint32_t rank)
 {
-    slot_cursor *c    = &h->cursors[rank];
-    size_t       need = ((size_t)c->n_events + 1) * h->n_ranks;
+    slot_cursor *c = &h->cursors[rank];
+    size_t need = ((size_t)c->n_events + 1) * h->n_ranks;
     if (need > c->room) {
-        c->room   = need * 2;
+        c->room = need * 2;
         c->clocks = realloc(c->clocks, c->room * sizeof *c->clocks);
         assert_non_null(c->clocks);
     }
@@ -135,10 +135,10 @@ static inline bool comes_before(const slot_history *h, slot_event a, slot_event 
 
 /* Where a rank stands: its schedule, and the step that its stage is at. */
 typedef struct slot_place {
-    const scheduled   *w;
+    const scheduled *w;
     const fy_schedule *s;
-    const uint64_t    *uses;
-    uint64_t           step;
+    const uint64_t *uses;
+    uint64_t step;
 } slot_place;
 
 static inline uint64_t slot_use(const slot_place *at, uint32_t edge, uint32_t use)
@@ -152,8 +152,8 @@ static inline void note_place(slot_history *h, const slot_place *at, const fy_pl
     if (p->kind == FY_PLACE_IN || p->kind == FY_PLACE_OUT) {
         return;
     }
-    bool     inbox = p->kind == FY_PLACE_INBOX || p->kind == FY_PLACE_PEER_INBOX;
-    bool     own   = p->kind == FY_PLACE_INBOX || p->kind == FY_PLACE_OUTBOX;
+    bool inbox = p->kind == FY_PLACE_INBOX || p->kind == FY_PLACE_PEER_INBOX;
+    bool own = p->kind == FY_PLACE_INBOX || p->kind == FY_PLACE_OUTBOX;
     uint32_t owner = own ? event.rank : p->rank;
     note_access(h, &(slot_access){place_key(owner, p->edge, inbox, p->message),
                                   slot_use(at, p->edge, p->use), writes, event, NO_PUT});
@@ -177,14 +177,14 @@ static inline void note_post(slot_history *h, const slot_place *at, const fy_act
 {
     slot_event event = next_event(h, rank);
     for (uint32_t i = 0; i < a->n; i++) {
-        const fy_link *link   = &at->s->links[a->first + i];
-        uint64_t       use    = slot_use(at, link->edge, a->use);
-        uint32_t       index  = message_index(h, link->edge, rank, link->rank, use);
-        uint32_t       sender = fy_edge_sender(&at->w->topologies[link->rank], link->edge, rank);
-        uint64_t       outbox =
+        const fy_link *link = &at->s->links[a->first + i];
+        uint64_t use = slot_use(at, link->edge, a->use);
+        uint32_t index = message_index(h, link->edge, rank, link->rank, use);
+        uint32_t sender = fy_edge_sender(&at->w->topologies[link->rank], link->edge, rank);
+        uint64_t outbox =
             place_key(rank, link->edge, false, link->form == FY_FORM_PUT ? link->message : 0);
-        uint64_t inbox  = place_key(link->rank, link->edge, true, sender);
-        bool     put    = link->form == FY_FORM_PUT;
+        uint64_t inbox = place_key(link->rank, link->edge, true, sender);
+        bool put = link->form == FY_FORM_PUT;
         uint64_t header = link->form == FY_FORM_STORE ? inbox : outbox;
         check_scheduled(at->w, !h->messages[index].posted);
         h->messages[index] = (slot_message){.posted = true, .put = put, .post = event};
@@ -201,27 +201,27 @@ static inline bool note_wait(slot_history *h, const slot_place *at, const fy_act
 {
     for (uint32_t i = 0; i < a->n; i++) {
         const fy_link *link = &at->s->links[a->first + i];
-        uint64_t       use  = slot_use(at, link->edge, a->use);
+        uint64_t use = slot_use(at, link->edge, a->use);
         if (!h->messages[message_index(h, link->edge, link->rank, rank, use)].posted) {
             return false;
         }
     }
     slot_event event = next_event(h, rank);
-    uint32_t  *own   = &h->cursors[rank].clocks[(size_t)event.index * h->n_ranks];
+    uint32_t *own = &h->cursors[rank].clocks[(size_t)event.index * h->n_ranks];
     for (uint32_t i = 0; i < a->n; i++) {
-        const fy_link  *link    = &at->s->links[a->first + i];
-        uint64_t        use     = slot_use(at, link->edge, a->use);
-        slot_message   *message = &h->messages[message_index(h, link->edge, link->rank, rank, use)];
+        const fy_link *link = &at->s->links[a->first + i];
+        uint64_t use = slot_use(at, link->edge, a->use);
+        slot_message *message = &h->messages[message_index(h, link->edge, link->rank, rank, use)];
         const uint32_t *theirs =
             &h->cursors[link->rank].clocks[(size_t)message->post.index * h->n_ranks];
         for (uint32_t r = 0; r < h->n_ranks; r++) {
             own[r] = theirs[r] > own[r] ? theirs[r] : own[r];
         }
-        message->heard     = true;
-        message->wait      = event;
-        bool     in_outbox = link->form == FY_FORM_MULTICAST;
-        uint64_t header    = in_outbox ? place_key(link->rank, link->edge, false, 0)
-                                       : place_key(rank, link->edge, true, link->message);
+        message->heard = true;
+        message->wait = event;
+        bool in_outbox = link->form == FY_FORM_MULTICAST;
+        uint64_t header = in_outbox ? place_key(link->rank, link->edge, false, 0)
+                                    : place_key(rank, link->edge, true, link->message);
         note_access(h, &(slot_access){header, use, false, event, NO_PUT});
     }
     return true;
@@ -229,7 +229,7 @@ static inline bool note_wait(slot_history *h, const slot_place *at, const fy_act
 
 static inline bool note_stage(slot_history *h, const slot_place *at, uint32_t rank)
 {
-    slot_cursor    *c     = &h->cursors[rank];
+    slot_cursor *c = &h->cursors[rank];
     const fy_stage *stage = &at->s->stages[c->stage];
     for (; c->action < stage->n_actions; c->action++) {
         const fy_action *a = &at->s->actions[stage->first_action + c->action];
@@ -248,11 +248,11 @@ static inline bool note_stage(slot_history *h, const slot_place *at, uint32_t ra
 /* One call of a rank, until it must wait; whether it came to the end. */
 static inline bool note_call(slot_history *h, uint32_t rank)
 {
-    slot_cursor       *c     = &h->cursors[rank];
-    const slot_call   *call  = &h->calls[c->call];
-    const fy_schedule *s     = &call->w->schedules[rank];
-    slot_place         at    = {call->w, s, call->uses, 0};
-    uint64_t           turns = call->n_steps + (s->pipelined ? s->n_stages - 1 : 0);
+    slot_cursor *c = &h->cursors[rank];
+    const slot_call *call = &h->calls[c->call];
+    const fy_schedule *s = &call->w->schedules[rank];
+    slot_place at = {call->w, s, call->uses, 0};
+    uint64_t turns = call->n_steps + (s->pipelined ? s->n_stages - 1 : 0);
     for (; c->turn < turns; c->turn++, c->stage = 0) {
         for (; c->stage < s->n_stages; c->stage++) {
             if (s->pipelined && c->turn < c->stage) {
@@ -278,13 +278,13 @@ static inline void history_run(slot_history *h)
         check_scheduled(h->calls[0].w, moved);
         done = true, moved = false;
         for (uint32_t rank = 0; rank < h->n_ranks; rank++) {
-            slot_cursor *c      = &h->cursors[rank];
-            uint32_t     before = c->n_events, call = c->call;
+            slot_cursor *c = &h->cursors[rank];
+            uint32_t before = c->n_events, call = c->call;
             while (c->call < h->n_calls && note_call(h, rank)) {
                 c->call++;
             }
             moved = moved || c->n_events > before || c->call > call;
-            done  = done && c->call == h->n_calls;
+            done = done && c->call == h->n_calls;
         }
     }
 }

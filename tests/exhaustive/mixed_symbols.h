@@ -25,8 +25,8 @@ typedef struct symbol_tree {
 
 typedef struct forest {
     symbol_tree trees[TREES_ROOM];
-    uint32_t    n;
-    uint32_t    hash[FOREST_HASH]; /* number + 1 */
+    uint32_t n;
+    uint32_t hash[FOREST_HASH]; /* number + 1 */
 } forest;
 
 /* The number of a tree; equal ones have one number. */
@@ -41,16 +41,16 @@ static inline uint32_t plant(forest *f, uint32_t a, uint32_t b)
     }
     assert_true(f->n < TREES_ROOM);
     symbol_tree *t = &f->trees[f->n];
-    *t             = (symbol_tree){a, b, 0, 0};
+    *t = (symbol_tree){a, b, 0, 0};
     if (b == LEAF) {
         t->ranks = UINT64_C(1) << a;
     } else if (b == ROUNDED) {
-        t->ranks     = f->trees[a].ranks;
+        t->ranks = f->trees[a].ranks;
         t->roundings = f->trees[a].roundings + 1;
     } else {
         const symbol_tree *l = &f->trees[a], *r = &f->trees[b];
         assert_true((l->ranks & r->ranks) == 0); /* else somebody's input counts twice */
-        t->ranks     = l->ranks | r->ranks;
+        t->ranks = l->ranks | r->ranks;
         t->roundings = l->roundings > r->roundings ? l->roundings : r->roundings;
     }
     f->hash[at] = ++f->n;
@@ -66,14 +66,14 @@ static inline uint32_t plant_rounded(forest *f, uint32_t tree)
 typedef struct symbol {
     uint32_t tree;
     uint32_t chunk, element;
-    bool     partial, there;
+    bool partial, there;
 } symbol;
 
 typedef struct box_element {
-    symbol   value;
+    symbol value;
     uint64_t use;
     uint32_t writer;
-    bool     read, read_by_other;
+    bool read, read_by_other;
 } box_element;
 
 typedef struct rank_counts {
@@ -86,15 +86,15 @@ typedef struct rank_box {
 } rank_box;
 
 typedef struct rank_state {
-    symbol  *in, *out; /* in place: parts of the same memory */
-    symbol  *memory;
+    symbol *in, *out; /* in place: parts of the same memory */
+    symbol *memory;
     uint64_t turn;
     uint32_t stage, action;
-    bool     done;
+    bool done;
     rank_box boxes[FY_N_EDGES];
     /* Of messages to this rank, by edge and writer: the use after the last that came, or that it
      * has waited for. */
-    uint64_t   *posted, *heard;
+    uint64_t *posted, *heard;
     rank_counts flagged; /* by what places say */
     rank_counts seen;    /* by who reads what others have written */
 } rank_state;
@@ -104,18 +104,18 @@ typedef struct cutting {
     uint32_t line;
     uint64_t block, length;
     uint32_t element_bytes;
-    bool     in_place;
+    bool in_place;
 } cutting;
 
 typedef struct machine {
     const scheduled *w;
-    cutting          c;
-    forest          *trees;
-    uint64_t         n_steps;
-    uint64_t         uses[FY_N_EDGES];          /* before this call: any number will do */
-    uint64_t         message_room[FY_N_EDGES];  /* elements */
-    uint64_t         cell_elements[FY_N_EDGES]; /* of this call */
-    rank_state      *ranks;
+    cutting c;
+    forest *trees;
+    uint64_t n_steps;
+    uint64_t uses[FY_N_EDGES];          /* before this call: any number will do */
+    uint64_t message_room[FY_N_EDGES];  /* elements */
+    uint64_t cell_elements[FY_N_EDGES]; /* of this call */
+    rank_state *ranks;
 } machine;
 
 #define check_machine(m, rank, condition)                                                          \
@@ -149,14 +149,14 @@ static inline uint32_t chunks_out(const machine *m)
 /* Inputs are symbols; outputs are nothing yet. */
 static inline void fill_tensors(machine *m, uint32_t rank)
 {
-    rank_state *r    = &m->ranks[rank];
-    uint64_t    n_in = chunks_in(m) * m->c.length, n_out = chunks_out(m) * m->c.length;
-    uint64_t    chunk = m->w->topologies[rank].dp_rank * m->c.length;
-    r->memory         = get_zeroed(n_in + n_out, sizeof *r->memory);
-    r->in             = r->memory;
-    r->out            = r->memory + n_in;
+    rank_state *r = &m->ranks[rank];
+    uint64_t n_in = chunks_in(m) * m->c.length, n_out = chunks_out(m) * m->c.length;
+    uint64_t chunk = m->w->topologies[rank].dp_rank * m->c.length;
+    r->memory = get_zeroed(n_in + n_out, sizeof *r->memory);
+    r->in = r->memory;
+    r->out = r->memory + n_in;
     if (m->c.in_place) {
-        r->in  = r->memory + (n_in < n_out ? chunk : 0);
+        r->in = r->memory + (n_in < n_out ? chunk : 0);
         r->out = r->memory + (n_out < n_in ? chunk : 0);
     }
     for (uint64_t i = 0; i < n_in; i++) {
@@ -168,9 +168,9 @@ static inline void fill_tensors(machine *m, uint32_t rank)
 static inline void make_boxes(machine *m, uint32_t rank, int edge)
 {
     const fy_edge_use *use = &m->w->schedules[rank].edges[edge];
-    rank_box          *box = &m->ranks[rank].boxes[edge];
+    rank_box *box = &m->ranks[rank].boxes[edge];
     m->cell_elements[edge] = fy_cell_elements(use, m->c.block, m->c.line);
-    m->message_room[edge]  = use->n_cells * m->cell_elements[edge];
+    m->message_room[edge] = use->n_cells * m->cell_elements[edge];
     box->outbox =
         get_zeroed(FY_N_SLOTS * use->n_messages * m->message_room[edge], sizeof *box->outbox);
     box->inbox =
@@ -179,10 +179,10 @@ static inline void make_boxes(machine *m, uint32_t rank, int edge)
 
 static inline void machine_make(machine *m, const scheduled *w, const cutting *c)
 {
-    *m         = (machine){.w = w, .c = *c};
+    *m = (machine){.w = w, .c = *c};
     m->n_steps = (c->length + c->block - 1) / c->block;
-    m->trees   = get_zeroed(1, sizeof *m->trees);
-    m->ranks   = get_zeroed(w->n_ranks, sizeof *m->ranks);
+    m->trees = get_zeroed(1, sizeof *m->trees);
+    m->ranks = get_zeroed(w->n_ranks, sizeof *m->ranks);
     for (uint32_t rank = 0; rank < w->n_ranks; rank++) {
         rank_state *r = &m->ranks[rank];
         fill_tensors(m, rank);
@@ -191,7 +191,7 @@ static inline void machine_make(machine *m, const scheduled *w, const cutting *c
             m->uses[edge] = 1000 + 7 * (uint64_t)edge;
         }
         r->posted = get_zeroed((uint64_t)FY_N_EDGES * w->n_ranks, sizeof *r->posted);
-        r->heard  = get_zeroed((uint64_t)FY_N_EDGES * w->n_ranks, sizeof *r->heard);
+        r->heard = get_zeroed((uint64_t)FY_N_EDGES * w->n_ranks, sizeof *r->heard);
     }
 }
 
@@ -226,10 +226,10 @@ static inline at_step step_at(const machine *m, uint64_t number)
 static inline box_element *find_in_box(machine *m, uint32_t rank, const fy_place *p,
                                        const fy_cut *cut, const at_step *step)
 {
-    const fy_edge_use *use   = &m->w->schedules[rank].edges[p->edge];
-    bool               inbox = p->kind == FY_PLACE_INBOX || p->kind == FY_PLACE_PEER_INBOX;
-    bool               own   = p->kind == FY_PLACE_OUTBOX || p->kind == FY_PLACE_INBOX;
-    uint32_t           room  = inbox ? use->n_senders : use->n_messages;
+    const fy_edge_use *use = &m->w->schedules[rank].edges[p->edge];
+    bool inbox = p->kind == FY_PLACE_INBOX || p->kind == FY_PLACE_PEER_INBOX;
+    bool own = p->kind == FY_PLACE_OUTBOX || p->kind == FY_PLACE_INBOX;
+    uint32_t room = inbox ? use->n_senders : use->n_messages;
     check_machine(m, rank, p->kind <= FY_PLACE_PEER_INBOX && p->edge < FY_N_EDGES);
     check_machine(m, rank, p->use < use->uses && p->message < room && p->cell < use->n_cells);
     check_machine(m, rank, own || (same_node(m->w, rank, p->rank) && p->rank != rank));
@@ -238,16 +238,16 @@ static inline box_element *find_in_box(machine *m, uint32_t rank, const fy_place
     check_machine(m, rank,
                   p->origin == FY_ORIGIN_BLOCK || (cut->n == use->n && use->n_sub == 1) ||
                       (cut->n == use->n && cut->n_sub == use->n_sub) || use->n_sub == 1);
-    fy_cut   part  = {cut->n, cut->index, 1, 0};
-    fy_span  span  = fy_cut_span(cut, step->length, m->c.line);
+    fy_cut part = {cut->n, cut->index, 1, 0};
+    fy_span span = fy_cut_span(cut, step->length, m->c.line);
     uint64_t begin = p->origin == FY_ORIGIN_BLOCK ? 0
                      : p->origin == FY_ORIGIN_PART
                          ? fy_cut_span(&part, step->length, m->c.line).begin
                          : span.begin;
     check_machine(m, rank, span.begin - begin + span.length <= m->cell_elements[p->edge]);
-    uint64_t  number  = m->uses[p->edge] + step->number * use->uses + p->use;
-    uint64_t  message = (number % FY_N_SLOTS) * room + p->message;
-    rank_box *box     = &m->ranks[own ? rank : p->rank].boxes[p->edge];
+    uint64_t number = m->uses[p->edge] + step->number * use->uses + p->use;
+    uint64_t message = (number % FY_N_SLOTS) * room + p->message;
+    rank_box *box = &m->ranks[own ? rank : p->rank].boxes[p->edge];
     return (inbox ? box->inbox : box->outbox) + message * m->message_room[p->edge] +
            p->cell * m->cell_elements[p->edge] + (span.begin - begin);
 }
@@ -267,9 +267,9 @@ static inline uint64_t *of_writer(const machine *m, uint64_t *list, uint32_t edg
 static inline symbol read_box(machine *m, uint32_t rank, const fy_place *p, const at_step *step,
                               box_element *e)
 {
-    uint64_t    number = number_of_use(m, rank, p->edge, step, p->use);
-    uint32_t    writer = p->kind == FY_PLACE_OUTBOX ? rank : p->rank;
-    rank_state *r      = &m->ranks[rank];
+    uint64_t number = number_of_use(m, rank, p->edge, step, p->use);
+    uint32_t writer = p->kind == FY_PLACE_OUTBOX ? rank : p->rank;
+    rank_state *r = &m->ranks[rank];
     check_machine(m, rank, p->kind != FY_PLACE_PEER_INBOX);
     check_machine(m, rank, e->value.there && e->use == number && e->writer == writer);
     if (writer != rank) {
@@ -282,7 +282,7 @@ static inline symbol read_box(machine *m, uint32_t rank, const fy_place *p, cons
             m->ranks[writer].seen.inside_written += bytes;
         }
     }
-    e->read          = true;
+    e->read = true;
     e->read_by_other = e->read_by_other || writer != rank;
     return e->value;
 }
@@ -317,7 +317,7 @@ static inline void write_box(machine *m, uint32_t rank, const fy_place *p, const
 
 static inline symbol *in_tensor(machine *m, uint32_t rank, const fy_place *p, uint64_t element)
 {
-    bool     in       = p->kind == FY_PLACE_IN;
+    bool in = p->kind == FY_PLACE_IN;
     uint32_t n_chunks = in ? chunks_in(m) : chunks_out(m);
     check_machine(m, rank, p->cell < n_chunks && element < m->c.length);
     return (in ? m->ranks[rank].in : m->ranks[rank].out) + p->cell * m->c.length + element;
@@ -331,7 +331,7 @@ static inline symbol read_source(machine *m, uint32_t rank, const fy_place *p, c
         return read_box(m, rank, p, step, find_in_box(m, rank, p, cut, step) + i);
     }
     uint64_t element = step->begin + fy_cut_span(cut, step->length, m->c.line).begin + i;
-    symbol   s       = *in_tensor(m, rank, p, element);
+    symbol s = *in_tensor(m, rank, p, element);
     check_machine(m, rank, s.there);
     if (p->kind == FY_PLACE_IN) {
         check_machine(m, rank, s.tree == plant(m->trees, rank, LEAF) && s.element == element);
@@ -344,7 +344,7 @@ static inline symbol sum_element(machine *m, uint32_t rank, const fy_action *a, 
                                  uint64_t i)
 {
     const fy_place *places = m->w->schedules[rank].places + a->first;
-    symbol          sum    = read_source(m, rank, &places[0], &a->cut, step, i);
+    symbol sum = read_source(m, rank, &places[0], &a->cut, step, i);
     check_machine(m, rank, sum.partial == a->partial_sources);
     for (uint32_t j = 1; j < a->n; j++) {
         symbol s = read_source(m, rank, &places[j], &a->cut, step, i);
@@ -353,14 +353,14 @@ static inline symbol sum_element(machine *m, uint32_t rank, const fy_action *a, 
         sum.tree = plant(m->trees, sum.tree, s.tree);
     }
     sum.partial = a->partial_targets;
-    sum.tree    = a->partial_targets ? sum.tree : plant_rounded(m->trees, sum.tree);
+    sum.tree = a->partial_targets ? sum.tree : plant_rounded(m->trees, sum.tree);
     return sum;
 }
 
 static inline void count_places(machine *m, uint32_t rank, const fy_action *a, uint64_t n)
 {
-    const fy_place *places  = m->w->schedules[rank].places + a->first;
-    rank_counts    *flagged = &m->ranks[rank].flagged;
+    const fy_place *places = m->w->schedules[rank].places + a->first;
+    rank_counts *flagged = &m->ranks[rank].flagged;
     for (uint32_t j = 0; j < a->n; j++) {
         uint64_t bytes = a->partial_sources ? 4 : m->c.element_bytes;
         flagged->inside_read += places[j].counts ? n * bytes : 0;
@@ -394,12 +394,12 @@ static inline void do_sum(machine *m, uint32_t rank, const fy_action *a, const a
 static inline void do_put(machine *m, uint32_t rank, const fy_link *link, uint64_t number,
                           const at_step *step)
 {
-    const fy_edge_use *use    = &m->w->schedules[rank].edges[link->edge];
-    uint32_t           sender = fy_edge_sender(&m->w->topologies[link->rank], link->edge, rank);
-    uint64_t           last   = fy_cell_elements(use, step->length, m->c.line);
-    uint64_t           n      = (use->n_cells - 1) * m->cell_elements[link->edge] + last;
-    uint64_t           bytes  = use->n_cells * last * (use->partial ? 4 : m->c.element_bytes);
-    uint64_t           slot   = number % FY_N_SLOTS;
+    const fy_edge_use *use = &m->w->schedules[rank].edges[link->edge];
+    uint32_t sender = fy_edge_sender(&m->w->topologies[link->rank], link->edge, rank);
+    uint64_t last = fy_cell_elements(use, step->length, m->c.line);
+    uint64_t n = (use->n_cells - 1) * m->cell_elements[link->edge] + last;
+    uint64_t bytes = use->n_cells * last * (use->partial ? 4 : m->c.element_bytes);
+    uint64_t slot = number % FY_N_SLOTS;
     check_machine(m, rank, link->message < use->n_messages && sender < use->n_senders);
     box_element *from = m->ranks[rank].boxes[link->edge].outbox +
                         (slot * use->n_messages + link->message) * m->message_room[link->edge];
@@ -408,8 +408,8 @@ static inline void do_put(machine *m, uint32_t rank, const fy_link *link, uint64
     for (uint64_t i = 0; i < n; i++) {
         bool fresh = from[i].value.there && from[i].use == number;
         check_was_read(m, rank, link->rank, &to[i]);
-        from[i].read      = from[i].read || fresh;
-        to[i]             = (box_element){from[i].value, number, rank, false, false};
+        from[i].read = from[i].read || fresh;
+        to[i] = (box_element){from[i].value, number, rank, false, false};
         to[i].value.there = fresh;
     }
     rank_counts *seen = &m->ranks[rank].seen, *flagged = &m->ranks[rank].flagged;
@@ -425,9 +425,9 @@ static inline void do_put(machine *m, uint32_t rank, const fy_link *link, uint64
 static inline void do_post(machine *m, uint32_t rank, const fy_action *a, const at_step *step)
 {
     for (uint32_t j = 0; j < a->n; j++) {
-        const fy_link *link   = &m->w->schedules[rank].links[a->first + j];
-        uint64_t       number = number_of_use(m, rank, link->edge, step, a->use);
-        uint64_t      *posted = of_writer(m, m->ranks[link->rank].posted, link->edge, rank);
+        const fy_link *link = &m->w->schedules[rank].links[a->first + j];
+        uint64_t number = number_of_use(m, rank, link->edge, step, a->use);
+        uint64_t *posted = of_writer(m, m->ranks[link->rank].posted, link->edge, rank);
         check_machine(m, rank, *posted <= number); /* in order, and once */
         if (link->form == FY_FORM_PUT) {
             do_put(m, rank, link, number, step);
@@ -441,8 +441,8 @@ static inline bool do_wait(machine *m, uint32_t rank, const fy_action *a, const 
 {
     rank_state *r = &m->ranks[rank];
     for (uint32_t j = 0; j < a->n; j++) {
-        const fy_link *link   = &m->w->schedules[rank].links[a->first + j];
-        uint64_t       number = number_of_use(m, rank, link->edge, step, a->use);
+        const fy_link *link = &m->w->schedules[rank].links[a->first + j];
+        uint64_t number = number_of_use(m, rank, link->edge, step, a->use);
         if (*of_writer(m, r->posted, link->edge, link->rank) <= number) {
             return false;
         }
@@ -455,10 +455,10 @@ static inline bool do_wait(machine *m, uint32_t rank, const fy_action *a, const 
 
 static inline bool run_one_stage(machine *m, uint32_t rank, uint64_t number)
 {
-    const fy_schedule *s     = &m->w->schedules[rank];
-    rank_state        *r     = &m->ranks[rank];
-    const fy_stage    *stage = &s->stages[r->stage];
-    at_step            step  = step_at(m, number);
+    const fy_schedule *s = &m->w->schedules[rank];
+    rank_state *r = &m->ranks[rank];
+    const fy_stage *stage = &s->stages[r->stage];
+    at_step step = step_at(m, number);
     for (; r->action < stage->n_actions; r->action++) {
         const fy_action *a = &s->actions[stage->first_action + r->action];
         if (a->kind == FY_ACTION_WAIT && !do_wait(m, rank, a, &step)) {
@@ -477,21 +477,21 @@ static inline bool run_one_stage(machine *m, uint32_t rank, uint64_t number)
 /* Runs a rank until it must wait; whether it did anything. */
 static inline bool run_rank(machine *m, uint32_t rank)
 {
-    const fy_schedule *s     = &m->w->schedules[rank];
-    rank_state        *r     = &m->ranks[rank];
-    uint64_t           turns = m->n_steps + (s->pipelined ? s->n_stages - 1 : 0);
-    bool               went  = false;
+    const fy_schedule *s = &m->w->schedules[rank];
+    rank_state *r = &m->ranks[rank];
+    uint64_t turns = m->n_steps + (s->pipelined ? s->n_stages - 1 : 0);
+    bool went = false;
     for (; r->turn < turns; r->turn++, r->stage = 0) {
         for (; r->stage < s->n_stages; r->stage++) {
             uint64_t number = s->pipelined ? r->turn - r->stage : r->turn;
-            bool     has    = number < m->n_steps && (!s->pipelined || r->turn >= r->stage);
+            bool has = number < m->n_steps && (!s->pipelined || r->turn >= r->stage);
             if (has && !run_one_stage(m, rank, number)) {
                 return went;
             }
             went = went || has;
         }
     }
-    went    = went || !r->done;
+    went = went || !r->done;
     r->done = true;
     return went;
 }
@@ -500,7 +500,7 @@ static inline void check_all_was_read(const machine *m, uint32_t rank)
 {
     for (int edge = 0; edge < FY_N_EDGES; edge++) {
         const fy_edge_use *use = &m->w->schedules[rank].edges[edge];
-        const rank_box    *box = &m->ranks[rank].boxes[edge];
+        const rank_box *box = &m->ranks[rank].boxes[edge];
         for (uint64_t i = 0; i < FY_N_SLOTS * use->n_messages * m->message_room[edge]; i++) {
             check_was_read(m, rank, rank, &box->outbox[i]);
         }

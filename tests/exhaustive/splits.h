@@ -18,7 +18,7 @@ typedef struct naive {
     uint64_t extent;
     uint32_t n_parts;
     uint32_t owners[MOST_EXTENT]; /* a bit per part */
-    char     name[200];
+    char name[200];
 } naive;
 
 /* Takes the split over. */
@@ -26,9 +26,9 @@ typedef void (*split_visitor)(void *context, fy_split *split, const naive *n);
 
 typedef struct split_walk {
     split_visitor visitor;
-    void         *context;
-    uint64_t      extent;
-    uint32_t      n_parts;
+    void *context;
+    uint64_t extent;
+    uint32_t n_parts;
 } split_walk;
 
 static void hand_split(const split_walk *walk, ferry_status status, fy_split *split, const naive *n,
@@ -56,8 +56,8 @@ static uint32_t naive_chunk(uint64_t element, uint64_t extent, uint64_t n_parts,
 static void visit_even(const split_walk *walk)
 {
     for (uint64_t unit = 1; unit <= 5; unit++) {
-        naive       n     = {.extent = walk->extent, .n_parts = walk->n_parts};
-        fy_split   *split = NULL;
+        naive n = {.extent = walk->extent, .n_parts = walk->n_parts};
+        fy_split *split = NULL;
         ferry_error error;
         if (walk->extent % unit != 0) {
             continue;
@@ -76,15 +76,15 @@ static void visit_strided(const split_walk *walk)
 {
     for (uint64_t unit = 1; unit <= 3; unit++) {
         for (uint64_t stride = 1; stride <= 5 && walk->extent % unit == 0; stride++) {
-            naive       n     = {.extent = walk->extent, .n_parts = walk->n_parts};
-            fy_split   *split = NULL;
+            naive n = {.extent = walk->extent, .n_parts = walk->n_parts};
+            fy_split *split = NULL;
             ferry_error error;
             snprintf(n.name, sizeof n.name, "%llu by %u stride %llu unit %llu",
                      (unsigned long long)n.extent, n.n_parts, (unsigned long long)stride,
                      (unsigned long long)unit);
             for (uint64_t e = 0; e < n.extent; e++) {
                 uint32_t segment = naive_chunk(e, n.extent, n.n_parts * stride, unit);
-                n.owners[e]      = 1u << segment % n.n_parts;
+                n.owners[e] = 1u << segment % n.n_parts;
             }
             ferry_status status =
                 fy_split_strided(n.extent, n.n_parts, stride, unit, &split, &error);
@@ -96,8 +96,8 @@ static void visit_strided(const split_walk *walk)
 static void visit_cyclic(const split_walk *walk)
 {
     for (uint64_t block = 1; block <= 6; block++) {
-        naive       n     = {.extent = walk->extent, .n_parts = walk->n_parts};
-        fy_split   *split = NULL;
+        naive n = {.extent = walk->extent, .n_parts = walk->n_parts};
+        fy_split *split = NULL;
         ferry_error error;
         snprintf(n.name, sizeof n.name, "%llu by %u cycle %llu", (unsigned long long)n.extent,
                  n.n_parts, (unsigned long long)block);
@@ -120,8 +120,8 @@ static bool next_sum(uint64_t *parts, size_t n)
         return false;
     }
     uint64_t rest = parts[i] - 1;
-    parts[i]      = 0;
-    parts[0]      = rest;
+    parts[i] = 0;
+    parts[0] = rest;
     parts[i + 1]++;
     return true;
 }
@@ -130,11 +130,11 @@ static void visit_sizes(const split_walk *walk)
 {
     uint64_t sizes[MOST_PARTS] = {walk->extent};
     do {
-        naive       n     = {.extent = walk->extent, .n_parts = walk->n_parts};
-        fy_split   *split = NULL;
+        naive n = {.extent = walk->extent, .n_parts = walk->n_parts};
+        fy_split *split = NULL;
         ferry_error error;
-        uint64_t    e    = 0;
-        size_t      used = (size_t)snprintf(n.name, sizeof n.name, "sizes");
+        uint64_t e = 0;
+        size_t used = (size_t)snprintf(n.name, sizeof n.name, "sizes");
         for (uint32_t p = 0; p < n.n_parts; p++) {
             for (uint64_t i = 0; i < sizes[p]; i++) {
                 n.owners[e++] = 1u << p;
@@ -152,7 +152,7 @@ static void own_block(naive *n, uint64_t begin, const fy_block *block, uint64_t 
 {
     uint32_t n_owners = n->n_parts / block->n_parts;
     for (uint64_t i = 0; i < block->size; i++) {
-        uint32_t piece       = naive_chunk(i, block->size, block->n_parts, unit);
+        uint32_t piece = naive_chunk(i, block->size, block->n_parts, unit);
         n->owners[begin + i] = ((1u << n_owners) - 1) << piece * n_owners;
     }
 }
@@ -160,10 +160,10 @@ static void own_block(naive *n, uint64_t begin, const fy_block *block, uint64_t 
 static void visit_block_list(const split_walk *walk, const fy_block *blocks, size_t n_blocks,
                              uint64_t unit)
 {
-    naive       n     = {.extent = walk->extent, .n_parts = walk->n_parts};
-    fy_split   *split = NULL;
+    naive n = {.extent = walk->extent, .n_parts = walk->n_parts};
+    fy_split *split = NULL;
     ferry_error error;
-    uint64_t    begin = 0;
+    uint64_t begin = 0;
     size_t used = (size_t)snprintf(n.name, sizeof n.name, "blocks over %u unit %llu:", n.n_parts,
                                    (unsigned long long)unit);
     for (size_t i = 0; i < n_blocks; i++) {
@@ -187,7 +187,7 @@ static void visit_block_parts(const split_walk *walk, const uint64_t *sizes, siz
         bool divides = true;
         for (size_t i = 0; i < n_blocks; i++) {
             blocks[i] = (fy_block){.size = sizes[i], .n_parts = choice[i]};
-            divides   = divides && walk->n_parts % choice[i] == 0;
+            divides = divides && walk->n_parts % choice[i] == 0;
         }
         if (divides) {
             visit_block_list(walk, blocks, n_blocks, unit);
@@ -233,7 +233,7 @@ static uint32_t own_nested(naive *n, uint64_t begin, uint64_t length, const uint
     uint64_t chunk = naive_ceil(length / unit, counts[0]) * unit;
     for (uint32_t c = 0; c < counts[0]; c++) {
         uint64_t first = c * chunk < length ? c * chunk : length;
-        uint64_t last  = (c + 1) * chunk < length ? (c + 1) * chunk : length;
+        uint64_t last = (c + 1) * chunk < length ? (c + 1) * chunk : length;
         part = own_nested(n, begin + first, last - first, counts + 1, n_counts - 1, unit, part);
     }
     return part;
@@ -247,8 +247,8 @@ static void visit_nested(const split_walk *walk)
     for (size_t s = 0; s < COUNT_OF(shapes); s++) {
         uint32_t n_parts = shapes[s][0] * shapes[s][1] * shapes[s][2];
         for (uint64_t unit = 1; unit <= 3 && n_parts == walk->n_parts; unit++) {
-            naive       n     = {.extent = walk->extent, .n_parts = n_parts};
-            fy_split   *split = NULL;
+            naive n = {.extent = walk->extent, .n_parts = n_parts};
+            fy_split *split = NULL;
             ferry_error error;
             if (n.extent % unit != 0) {
                 continue;
@@ -267,16 +267,16 @@ static void visit_nested(const split_walk *walk)
 static void visit_segments(const split_walk *walk)
 {
     for (size_t n_segments = 1; n_segments <= 3 && n_segments * walk->n_parts <= 6; n_segments++) {
-        size_t   n_lengths  = n_segments * walk->n_parts;
+        size_t n_lengths = n_segments * walk->n_parts;
         uint64_t lengths[6] = {walk->extent};
         do {
-            naive       n     = {.extent = walk->extent, .n_parts = walk->n_parts};
-            fy_split   *split = NULL;
+            naive n = {.extent = walk->extent, .n_parts = walk->n_parts};
+            fy_split *split = NULL;
             ferry_error error;
-            uint64_t    e = 0;
-            size_t used   = (size_t)snprintf(n.name, sizeof n.name, "segments of %u:", n.n_parts);
+            uint64_t e = 0;
+            size_t used = (size_t)snprintf(n.name, sizeof n.name, "segments of %u:", n.n_parts);
             for (size_t i = 0; i < n_lengths; i++) {
-                uint32_t part   = (uint32_t)(i % n.n_parts);
+                uint32_t part = (uint32_t)(i % n.n_parts);
                 uint64_t length = lengths[part * n_segments + i / n.n_parts];
                 for (uint64_t k = 0; k < length; k++) {
                     n.owners[e++] = 1u << part;

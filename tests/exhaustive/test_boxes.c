@@ -11,7 +11,7 @@ enum { MOST_VOLUME = 36 };
 typedef struct shape_walk {
     uint64_t shape[FY_MAX_DIMS];
     uint32_t n_dims;
-    size_t   n_shapes;
+    size_t n_shapes;
     void (*check)(const uint64_t *shape, uint32_t n_dims);
 } shape_walk;
 
@@ -45,7 +45,7 @@ static bool is_box(const uint64_t *shape, uint32_t n_dims, uint64_t begin, uint6
     uint64_t low = begin, high = end - 1;
     for (uint32_t d = n_dims; d > 0; d--) {
         first[d - 1] = low % shape[d - 1];
-        last[d - 1]  = high % shape[d - 1];
+        last[d - 1] = high % shape[d - 1];
         low /= shape[d - 1];
         high /= shape[d - 1];
     }
@@ -96,8 +96,8 @@ static void check_ranges(const uint64_t *shape, uint32_t n_dims)
         size_t fewest[MOST_VOLUME + 1] = {0};
         count_fewest(shape, n_dims, begin, volume, fewest);
         for (uint64_t end = begin; end <= volume; end++) {
-            fy_box   boxes[FY_MAX_RANGE_BOXES];
-            size_t   n    = fy_range_boxes(shape, n_dims, begin, end, boxes);
+            fy_box boxes[FY_MAX_RANGE_BOXES];
+            size_t n = fy_range_boxes(shape, n_dims, begin, end, boxes);
             uint64_t next = begin;
             for (size_t i = 0; i < n; i++) {
                 next = walk_box(shape, n_dims, &boxes[i], next);
@@ -123,7 +123,7 @@ static void test_ranges(void **state)
 static void test_empty_ranges(void **state)
 {
     (void)state;
-    fy_box   boxes[FY_MAX_RANGE_BOXES];
+    fy_box boxes[FY_MAX_RANGE_BOXES];
     uint64_t shape[] = {3, 0, 2};
     assert_int_equal(fy_range_boxes(shape, 3, 0, 0, boxes), 0);
     assert_int_equal(fy_range_boxes(shape, 1, 2, 2, boxes), 0);

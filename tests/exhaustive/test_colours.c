@@ -28,7 +28,7 @@ static uint32_t largest_degree(const graph *g, bool half)
     }
     for (uint32_t r = 0; r < g->n_ranks; r++) {
         uint32_t here = half ? sends[r] + recvs[r] : sends[r] > recvs[r] ? sends[r] : recvs[r];
-        most          = here > most ? here : most;
+        most = here > most ? here : most;
     }
     return most;
 }
@@ -66,8 +66,8 @@ static void expect_proper(const graph *g, bool half, const uint32_t *round, uint
 static void check_graph(const graph *g, bool half)
 {
     static uint32_t round[MOST_EDGES];
-    uint32_t        n_rounds = 77, degree = largest_degree(g, half);
-    ferry_error     error;
+    uint32_t n_rounds = 77, degree = largest_degree(g, half);
+    ferry_error error;
     must(fy_colour_batches(g->n_ranks, g->n_edges, g->from, g->to,
                            half ? FERRY_DUPLEX_HALF : FERRY_DUPLEX_FULL, round, &n_rounds, &error),
          &error);
@@ -91,10 +91,10 @@ static void check_all(uint32_t n_ranks, uint32_t most, bool half)
     }
     for (uint32_t number = 0; number < count; number++) {
         static graph g;
-        uint32_t     digits = number;
-        bool         loops  = false;
-        g.n_ranks           = n_ranks;
-        g.n_edges           = 0;
+        uint32_t digits = number;
+        bool loops = false;
+        g.n_ranks = n_ranks;
+        g.n_edges = 0;
         for (uint32_t i = 0; i < n; i++, digits /= most + 1) {
             loops = loops || (digits % (most + 1) > 0 && i / n_ranks == i % n_ranks);
             for (uint32_t k = digits % (most + 1); k > 0; k--) {
@@ -128,15 +128,15 @@ static void test_small_half_duplex(void **state)
 /* Skewed, with few or many parallel edges. */
 static void make_random(graph *g, uint64_t *random, bool half)
 {
-    g->n_ranks    = 2 + random_below(random, MOST_RANKS - 1);
-    g->n_edges    = random_below(random, MOST_EDGES + 1);
-    uint32_t hot  = 1 + random_below(random, g->n_ranks);
+    g->n_ranks = 2 + random_below(random, MOST_RANKS - 1);
+    g->n_edges = random_below(random, MOST_EDGES + 1);
+    uint32_t hot = 1 + random_below(random, g->n_ranks);
     uint32_t skew = random_below(random, 4);
     for (uint32_t e = 0; e < g->n_edges; e++) {
         do {
             bool to_hot = random_below(random, 4) < skew;
-            g->from[e]  = random_below(random, g->n_ranks);
-            g->to[e]    = random_below(random, to_hot ? hot : g->n_ranks);
+            g->from[e] = random_below(random, g->n_ranks);
+            g->to[e] = random_below(random, to_hot ? hot : g->n_ranks);
         } while (half && g->from[e] == g->to[e]);
     }
 }
@@ -147,7 +147,7 @@ static void test_random_graphs(void **state)
     static graph g;
     for (uint64_t seed = 1; seed <= 150; seed++) {
         uint64_t random = seed;
-        bool     half   = seed % 2 == 0;
+        bool half = seed % 2 == 0;
         make_random(&g, &random, half);
         check_graph(&g, half);
     }
@@ -158,8 +158,8 @@ static void test_shannon_triangle(void **state)
 {
     (void)state;
     static graph g = {.n_ranks = 3};
-    uint32_t     round[MOST_EDGES], n_rounds = 0;
-    ferry_error  error;
+    uint32_t round[MOST_EDGES], n_rounds = 0;
+    ferry_error error;
     for (uint32_t k = 0; k < 40; k++) {
         for (uint32_t i = 0; i < 3; i++) {
             g.from[g.n_edges] = i;

@@ -9,8 +9,8 @@
 /* The links of all ranks: how often a writer posts to a reader along an edge in a use, and how
  * often the reader waits for that. */
 typedef struct traffic {
-    uint32_t  n_ranks, n_uses;
-    uint8_t  *posts, *waits;
+    uint32_t n_ranks, n_uses;
+    uint8_t *posts, *waits;
     uint32_t *post_stage, *wait_stage;
 } traffic;
 
@@ -32,17 +32,17 @@ static uint32_t most_uses(const scheduled *w)
     uint32_t most = 1;
     for (int edge = 0; edge < FY_N_EDGES; edge++) {
         uint32_t uses = w->schedules[0].edges[edge].uses;
-        most          = uses > most ? uses : most;
+        most = uses > most ? uses : most;
     }
     return most;
 }
 
 static void traffic_make(traffic *t, const scheduled *w)
 {
-    *t            = (traffic){.n_ranks = w->n_ranks, .n_uses = most_uses(w)};
-    size_t n      = (size_t)FY_N_EDGES * t->n_uses * t->n_ranks * t->n_ranks;
-    t->posts      = zeroed(n, sizeof *t->posts);
-    t->waits      = zeroed(n, sizeof *t->waits);
+    *t = (traffic){.n_ranks = w->n_ranks, .n_uses = most_uses(w)};
+    size_t n = (size_t)FY_N_EDGES * t->n_uses * t->n_ranks * t->n_ranks;
+    t->posts = zeroed(n, sizeof *t->posts);
+    t->waits = zeroed(n, sizeof *t->waits);
     t->post_stage = zeroed(n, sizeof *t->post_stage);
     t->wait_stage = zeroed(n, sizeof *t->wait_stage);
 }
@@ -59,13 +59,13 @@ static void traffic_forget(traffic *t)
 static void check_link(const scheduled *w, uint32_t rank, const fy_link *link, bool post)
 {
     const fy_topology *me = &w->topologies[rank], *other = &w->topologies[link->rank];
-    const fy_edge_use *use  = &w->schedules[rank].edges[link->edge];
-    bool               near = me->inter_rank == other->inter_rank;
+    const fy_edge_use *use = &w->schedules[rank].edges[link->edge];
+    bool near = me->inter_rank == other->inter_rank;
     check_scheduled(w, link->edge < FY_EDGE_OWN && link->rank != rank && use->uses > 0);
     if (fy_edge_is_ring((fy_edge)link->edge)) {
         uint32_t size = fy_edge_group_size(me, (fy_edge)link->edge);
-        uint32_t a    = fy_edge_group_index(me, (fy_edge)link->edge);
-        uint32_t b    = fy_edge_group_index(other, (fy_edge)link->edge);
+        uint32_t a = fy_edge_group_index(me, (fy_edge)link->edge);
+        uint32_t b = fy_edge_group_index(other, (fy_edge)link->edge);
         check_scheduled(w, fy_edge_group_rank(me, (fy_edge)link->edge, b) == link->rank);
         check_scheduled(w, (a + 1) % size == b || (b + 1) % size == a);
         check_scheduled(w, !post || (link->form == FY_FORM_STORE) == (near && w->k.mapped));
@@ -88,8 +88,8 @@ static void check_link(const scheduled *w, uint32_t rank, const fy_link *link, b
 static void note_action(traffic *t, const scheduled *w, uint32_t rank, uint32_t stage,
                         const fy_action *a)
 {
-    const fy_schedule *s    = &w->schedules[rank];
-    bool               post = a->kind == FY_ACTION_POST;
+    const fy_schedule *s = &w->schedules[rank];
+    bool post = a->kind == FY_ACTION_POST;
     for (uint32_t i = 0; i < a->n; i++) {
         const fy_link *link = &s->links[a->first + i];
         check_link(w, rank, link, post);
@@ -103,8 +103,8 @@ static void note_action(traffic *t, const scheduled *w, uint32_t rank, uint32_t 
 /* One pass over a rank's actions: their order within stages, and the counts of the whole. */
 static void note_rank(traffic *t, const scheduled *w, uint32_t rank)
 {
-    const fy_schedule *s       = &w->schedules[rank];
-    uint32_t           n_waits = 0, n_puts = 0, n_actions = 0;
+    const fy_schedule *s = &w->schedules[rank];
+    uint32_t n_waits = 0, n_puts = 0, n_actions = 0;
     check_scheduled(w, s->op == w->k.op && s->mode == w->k.mode);
     for (uint32_t stage = 0; stage < s->n_stages; stage++) {
         check_scheduled(w, s->stages[stage].first_action == n_actions);
@@ -169,7 +169,7 @@ static void check_traffic(const traffic *t, const scheduled *w)
         for (uint32_t use = 0; use < w->schedules[0].edges[edge].uses; use++) {
             for (uint32_t from = 0; from < t->n_ranks; from++) {
                 for (uint32_t to = 0; to < t->n_ranks; to++) {
-                    size_t at   = traffic_at(t, edge, use, from, to);
+                    size_t at = traffic_at(t, edge, use, from, to);
                     size_t back = traffic_at(t, turned(edge), use, to, from);
                     check_scheduled(w, t->posts[at] <= 1 && t->waits[at] == t->posts[at]);
                     check_scheduled(w, t->posts[at] == t->posts[back]);
@@ -202,7 +202,7 @@ static void check_reads(const traffic *t, const scheduled *w, uint32_t rank)
 static void check_kind(const shape *s, const kind *k)
 {
     scheduled w;
-    traffic   t;
+    traffic t;
     schedule_all(s, k, &w);
     traffic_make(&t, &w);
     for (uint32_t rank = 0; rank < w.n_ranks; rank++) {

@@ -19,14 +19,14 @@
 static void compare_symbols(const scheduled *w)
 {
     const uint64_t n_steps = 3, e = 2, p = w->k.deterministic ? 4 : e;
-    const cutting  c = {1, 2 * (uint64_t)w->n_ranks, n_steps * 2 * w->n_ranks, (uint32_t)e, false};
-    machine        m;
+    const cutting c = {1, 2 * (uint64_t)w->n_ranks, n_steps * 2 * w->n_ranks, (uint32_t)e, false};
+    machine m;
     machine_make(&m, w, &c);
     machine_run(&m);
     for (uint32_t rank = 0; rank < w->n_ranks; rank++) {
         const rank_counts *seen = &m.ranks[rank].seen;
-        letters            l    = letters_of(&w->topologies[rank], w->k.mode, c.length, e, p);
-        moved              said = moved_by(w->k.op, w->k.mode, &l);
+        letters l = letters_of(&w->topologies[rank], w->k.mode, c.length, e, p);
+        moved said = moved_by(w->k.op, w->k.mode, &l);
         check_machine(&m, rank, seen->waits == n_steps * said.waits);
         check_machine(&m, rank, seen->inside_written == said.written);
         check_machine(&m, rank, seen->inside_read == said.read);
@@ -69,7 +69,7 @@ static bool moves_alike(const shape *s, uint32_t op, uint32_t mode, uint32_t oth
     for (uint32_t rank = 0; rank < world_size(s); rank++) {
         letters l = letters_of(&ranks[rank], mode, 2 * world_size(s), 2, 2);
         letters k = letters_of(&ranks[rank], other, 2 * world_size(s), 2, 2);
-        moved   a = moved_by(op, mode, &l), b = moved_by(op, other, &k);
+        moved a = moved_by(op, mode, &l), b = moved_by(op, other, &k);
         if (a.waits != b.waits || a.written != b.written || a.read != b.read ||
             a.between != b.between) {
             return false;
@@ -148,7 +148,7 @@ static void test_waits(void **state)
 {
     (void)state;
     const struct {
-        shape    s;
+        shape s;
         uint32_t op, mode;
         uint64_t waits;
     } rows[] = {
@@ -164,7 +164,7 @@ static void test_waits(void **state)
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         fy_topology t = make(&rows[i].s, 0);
-        letters     l = letters_of(&t, rows[i].mode, 64, 2, 2);
+        letters l = letters_of(&t, rows[i].mode, 64, 2, 2);
         assert_int_equal(moved_by(rows[i].op, rows[i].mode, &l).waits, rows[i].waits);
     }
 }
@@ -179,44 +179,44 @@ enum { LANE_STEPS = 5 };
 typedef struct handle_rank {
     const shape *s;
     ferry_world *world;
-    uint32_t     rank, dtype;
-    bool         deterministic;
-    const char  *engines;
-    uint32_t     n_runs;
-    char         wrong[512];
-    pthread_t    thread;
+    uint32_t rank, dtype;
+    bool deterministic;
+    const char *engines;
+    uint32_t n_runs;
+    char wrong[512];
+    pthread_t thread;
 } handle_rank;
 
 static ferry_status open_handle(const handle_rank *r, ferry_mixed_comm **comm_out,
                                 ferry_error *error)
 {
-    ferry_mixed_comm_options o  = FERRY_MIXED_COMM_OPTIONS_INIT;
-    fy_topology_wish         at = wish_for(r->s, r->rank);
-    o.world_rank                = at.world_rank;
-    o.world_size                = at.world_size;
-    o.local_rank                = at.local_rank;
-    o.local_size                = at.local_size;
-    o.inter_rank                = at.inter_rank;
-    o.inter_size                = at.inter_size;
-    o.local_tp_size             = at.local_tp;
-    o.inter_tp_size             = at.inter_tp;
-    o.dtype                     = r->dtype;
-    o.deterministic             = r->deterministic;
-    o.engines                   = r->engines;
-    o.use_autotune              = false;
-    o.grid_size                 = 1;
-    o.max_block_size            = 2 * at.world_size;
-    o.min_block_size            = 2 * at.world_size;
+    ferry_mixed_comm_options o = FERRY_MIXED_COMM_OPTIONS_INIT;
+    fy_topology_wish at = wish_for(r->s, r->rank);
+    o.world_rank = at.world_rank;
+    o.world_size = at.world_size;
+    o.local_rank = at.local_rank;
+    o.local_size = at.local_size;
+    o.inter_rank = at.inter_rank;
+    o.inter_size = at.inter_size;
+    o.local_tp_size = at.local_tp;
+    o.inter_tp_size = at.inter_tp;
+    o.dtype = r->dtype;
+    o.deterministic = r->deterministic;
+    o.engines = r->engines;
+    o.use_autotune = false;
+    o.grid_size = 1;
+    o.max_block_size = 2 * at.world_size;
+    o.min_block_size = 2 * at.world_size;
     return ferry_mixed_comm_create(r->world, &o, comm_out, error);
 }
 
 static void compare_counts(handle_rank *r, uint32_t op, uint32_t mode,
                            const ferry_mixed_counts *counts, uint64_t n, uint64_t e)
 {
-    fy_topology t    = make(r->s, r->rank);
-    letters     l    = letters_of(&t, mode, n, e, r->deterministic ? 4 : e);
-    moved       said = moved_by(op, mode, &l);
-    bool        same = counts->calls == 1 && counts->steps == LANE_STEPS &&
+    fy_topology t = make(r->s, r->rank);
+    letters l = letters_of(&t, mode, n, e, r->deterministic ? 4 : e);
+    moved said = moved_by(op, mode, &l);
+    bool same = counts->calls == 1 && counts->steps == LANE_STEPS &&
                 counts->waits == LANE_STEPS * said.waits &&
                 counts->inside_bytes_written == said.written &&
                 counts->inside_bytes_read == said.read && counts->between_bytes == said.between;
@@ -235,15 +235,15 @@ static void compare_counts(handle_rank *r, uint32_t op, uint32_t mode,
 static ferry_status run_one(handle_rank *r, ferry_mixed_comm *comm, uint32_t op, uint32_t mode,
                             ferry_error *error)
 {
-    uint64_t e    = r->dtype == FERRY_F32 ? 4 : 2;
-    uint64_t n    = LANE_STEPS * 2 * (uint64_t)world_size(r->s) * (FERRY_MIXED_BLOCK_BYTES / e);
-    uint64_t dp   = (uint64_t)r->s->local_dp * r->s->inter_dp;
+    uint64_t e = r->dtype == FERRY_F32 ? 4 : 2;
+    uint64_t n = LANE_STEPS * 2 * (uint64_t)world_size(r->s) * (FERRY_MIXED_BLOCK_BYTES / e);
+    uint64_t dp = (uint64_t)r->s->local_dp * r->s->inter_dp;
     uint64_t n_in = op_rows[op].shrinks ? dp : 1, n_out = op_rows[op].grows ? dp : 1;
-    void    *in = calloc(n_in * n, e), *out = calloc(n_out * n, e);
-    ferry_mixed_tensor from   = {ferry_buffer_of(in, n_in * n * e), n_in, n};
-    ferry_mixed_tensor to     = {ferry_buffer_of(out, n_out * n * e), n_out, n};
+    void *in = calloc(n_in * n, e), *out = calloc(n_out * n, e);
+    ferry_mixed_tensor from = {ferry_buffer_of(in, n_in * n * e), n_in, n};
+    ferry_mixed_tensor to = {ferry_buffer_of(out, n_out * n * e), n_out, n};
     ferry_mixed_counts counts = FERRY_MIXED_COUNTS_INIT;
-    ferry_status       status = in == NULL || out == NULL ? FERRY_ERR_NO_MEMORY : FERRY_OK;
+    ferry_status status = in == NULL || out == NULL ? FERRY_ERR_NO_MEMORY : FERRY_OK;
     if (status == FERRY_OK) {
         status = ferry_mixed_comm_reset_counts(comm, error);
     }
@@ -265,8 +265,8 @@ static ferry_status run_one(handle_rank *r, ferry_mixed_comm *comm, uint32_t op,
 static ferry_status run_all_of(handle_rank *r, ferry_mixed_comm *comm, ferry_error *error)
 {
     const uint32_t *ops, *modes;
-    size_t          n_ops, n_modes;
-    ferry_status    status = ferry_mixed_comm_get_valid_op_list(comm, &ops, &n_ops, error);
+    size_t n_ops, n_modes;
+    ferry_status status = ferry_mixed_comm_get_valid_op_list(comm, &ops, &n_ops, error);
     if (status == FERRY_OK) {
         status = ferry_mixed_comm_get_valid_mode_list(comm, &modes, &n_modes, error);
     }
@@ -278,10 +278,10 @@ static ferry_status run_all_of(handle_rank *r, ferry_mixed_comm *comm, ferry_err
 
 static void *be_rank(void *argument)
 {
-    handle_rank      *r    = argument;
+    handle_rank *r = argument;
     ferry_mixed_comm *comm = NULL;
-    ferry_error       error;
-    ferry_status      status = open_handle(r, &comm, &error);
+    ferry_error error;
+    ferry_status status = open_handle(r, &comm, &error);
     if (status == FERRY_OK) {
         status = run_all_of(r, comm, &error);
     }
@@ -295,20 +295,20 @@ static void *be_rank(void *argument)
 
 static void compare_handles(const shape *s, uint32_t dtype, bool deterministic, const char *engines)
 {
-    handle_rank         ranks[MOST_RANKS] = {0};
-    ferry_world        *worlds[MOST_RANKS];
+    handle_rank ranks[MOST_RANKS] = {0};
+    ferry_world *worlds[MOST_RANKS];
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    ferry_error         error;
-    uint32_t            n    = world_size(s);
+    ferry_error error;
+    uint32_t n = world_size(s);
     options.deadline_seconds = 60;
     must(ferry_world_create_threads(n, &options, worlds, &error), &error);
     for (uint32_t rank = 0; rank < n; rank++) {
-        ranks[rank] = (handle_rank){.s             = s,
-                                    .world         = worlds[rank],
-                                    .rank          = rank,
-                                    .dtype         = dtype,
+        ranks[rank] = (handle_rank){.s = s,
+                                    .world = worlds[rank],
+                                    .rank = rank,
+                                    .dtype = dtype,
                                     .deterministic = deterministic,
-                                    .engines       = engines};
+                                    .engines = engines};
         assert_int_equal(pthread_create(&ranks[rank].thread, NULL, be_rank, &ranks[rank]), 0);
     }
     for (uint32_t rank = 0; rank < n; rank++) {

@@ -23,8 +23,8 @@ static void check_size(const scheduled *w, const fy_schedule *s)
     check_scheduled(w, s->n_stages > 0 && s->n_stages <= most);
     check_scheduled(w, s->n_actions <= most && s->n_places <= most && s->n_links <= most);
     for (int edge = 0; edge < FY_N_EDGES; edge++) {
-        const fy_edge_use *use      = &s->edges[edge];
-        uint64_t           messages = (uint64_t)use->n_messages + use->n_senders;
+        const fy_edge_use *use = &s->edges[edge];
+        uint64_t messages = (uint64_t)use->n_messages + use->n_senders;
         check_scheduled(w, use->uses <= most);
         check_scheduled(w, messages * use->n_cells <= (uint64_t)CELLS_FOR_EACH_RANK * w->n_ranks);
     }
@@ -33,13 +33,13 @@ static void check_size(const scheduled *w, const fy_schedule *s)
 
 static void check_rank(const shape *s, uint32_t rank)
 {
-    kind        kinds[MOST_KINDS];
+    kind kinds[MOST_KINDS];
     fy_topology t = make(s, rank);
     for (uint32_t i = 0, n = list_kinds(s, kinds); i < n; i++) {
-        const scheduled           w       = {.s = s, .k = kinds[i], .n_ranks = t.world_size};
+        const scheduled w = {.s = s, .k = kinds[i], .n_ranks = t.world_size};
         const fy_schedule_options options = {w.k.deterministic, w.k.mapped};
-        fy_schedule               schedule;
-        ferry_error               error;
+        fy_schedule schedule;
+        ferry_error error;
         must(fy_schedule_build(&t, w.k.op, w.k.mode, &options, &schedule, &error), &error);
         check_size(&w, &schedule);
         fy_schedule_cleanup(&schedule);

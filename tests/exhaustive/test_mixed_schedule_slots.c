@@ -79,8 +79,8 @@ static uint64_t random_state = 20250117;
 /* Sequences of calls on one handle: kinds that differ in nothing but operation and mode. */
 static void check_sequences(const shape *s)
 {
-    kind      all[MOST_KINDS];
-    uint32_t  n_all = list_kinds(s, all);
+    kind all[MOST_KINDS];
+    uint32_t n_all = list_kinds(s, all);
     scheduled w[MOST_KINDS];
     for (uint32_t first = 0, n; first < n_all; first += n) {
         for (n = 0; first + n < n_all && all[first + n].mapped == all[first].mapped &&
@@ -124,14 +124,14 @@ typedef struct walk_state {
 
 typedef struct walk {
     slot_history *h;
-    uint64_t      n_slots;
-    uint32_t      puts[MOST_PUTS];
-    uint32_t      n_puts;
-    walk_state   *states;
-    size_t        n_states, room;
-    uint32_t     *hash; /* number + 1 */
-    size_t        hash_room;
-    bool          fault;
+    uint64_t n_slots;
+    uint32_t puts[MOST_PUTS];
+    uint32_t n_puts;
+    walk_state *states;
+    size_t n_states, room;
+    uint32_t *hash; /* number + 1 */
+    size_t hash_room;
+    bool fault;
 } walk;
 
 static uint32_t put_number(const walk *k, uint32_t message)
@@ -186,14 +186,14 @@ static void visit(walk *k, const walk_state *now, const walk_state *next)
     }
     assert_true(k->n_states < k->room);
     k->states[k->n_states++] = *next;
-    k->hash[at]              = (uint32_t)k->n_states;
+    k->hash[at] = (uint32_t)k->n_states;
 }
 
 /* Whether a rank's next event is no wait, or all that it waits for is there. */
 static bool can_go(const walk *k, const walk_state *s, uint32_t rank)
 {
-    const slot_history *h          = k->h;
-    size_t              n_messages = FY_N_EDGES * h->n_ranks * h->n_ranks * h->most_uses;
+    const slot_history *h = k->h;
+    size_t n_messages = FY_N_EDGES * h->n_ranks * h->n_ranks * h->most_uses;
     if (s->at[rank] == h->cursors[rank].n_events) {
         return false;
     }
@@ -220,8 +220,8 @@ static void walk_from(walk *k, walk_state now)
         }
     }
     for (uint32_t i = 0; i < k->n_puts; i++) {
-        const slot_message *m    = &k->h->messages[k->puts[i]];
-        walk_state          next = now;
+        const slot_message *m = &k->h->messages[k->puts[i]];
+        walk_state next = now;
         next.arrived |= UINT64_C(1) << i;
         if (next.arrived != now.arrived && now.at[m->post.rank] > m->post.index) {
             visit(k, &now, &next);
@@ -231,11 +231,11 @@ static void walk_from(walk *k, walk_state now)
 
 static bool walk_finds_fault(slot_history *h, uint64_t n_slots)
 {
-    walk       k          = {.h = h, .n_slots = n_slots, .room = 1 << 18, .hash_room = 1 << 19};
-    size_t     n_messages = FY_N_EDGES * h->n_ranks * h->n_ranks * h->most_uses;
-    walk_state start      = {{0, 0}, 0};
-    k.states              = calloc(k.room, sizeof *k.states);
-    k.hash                = calloc(k.hash_room, sizeof *k.hash);
+    walk k = {.h = h, .n_slots = n_slots, .room = 1 << 18, .hash_room = 1 << 19};
+    size_t n_messages = FY_N_EDGES * h->n_ranks * h->n_ranks * h->most_uses;
+    walk_state start = {{0, 0}, 0};
+    k.states = calloc(k.room, sizeof *k.states);
+    k.hash = calloc(k.hash_room, sizeof *k.hash);
     assert_true(k.states != NULL && k.hash != NULL);
     for (size_t i = 0; i < n_messages; i++) {
         if (h->messages[i].put) {

@@ -22,14 +22,14 @@ static uint64_t ranks_of(const scheduled *w, uint32_t chunk)
 static uint32_t plant_canonical(forest *f, const scheduled *w, uint64_t ranks)
 {
     const uint32_t none = UINT32_MAX;
-    uint32_t       sum = none, local = local_size(w->s);
+    uint32_t sum = none, local = local_size(w->s);
     for (uint32_t node = 0; node < inter_size(w->s); node++) {
         uint32_t inside = none;
         for (uint32_t i = 0; i < local; i++) {
             uint32_t rank = i + node * local;
             if ((ranks >> rank & 1) != 0) {
                 uint32_t leaf = plant(f, rank, LEAF);
-                inside        = inside == none ? leaf : plant(f, inside, leaf);
+                inside = inside == none ? leaf : plant(f, inside, leaf);
             }
         }
         if (inside != none) {
@@ -51,13 +51,13 @@ static uint32_t most_roundings(const scheduled *w)
 
 static void check_output(machine *m, uint32_t rank, uint32_t chunk, uint32_t *replica)
 {
-    const scheduled   *w      = m->w;
-    const fy_topology *t      = &w->topologies[rank];
-    uint64_t           ranks  = ranks_of(w, chunk);
-    uint32_t           source = op_rows[w->k.op].shrinks ? t->dp_rank : 0;
-    uint32_t           tree   = plant_canonical(m->trees, w, ranks);
+    const scheduled *w = m->w;
+    const fy_topology *t = &w->topologies[rank];
+    uint64_t ranks = ranks_of(w, chunk);
+    uint32_t source = op_rows[w->k.op].shrinks ? t->dp_rank : 0;
+    uint32_t tree = plant_canonical(m->trees, w, ranks);
     for (uint64_t i = 0; i < m->c.length; i++) {
-        const symbol      *s    = &m->ranks[rank].out[chunk * m->c.length + i];
+        const symbol *s = &m->ranks[rank].out[chunk * m->c.length + i];
         const symbol_tree *made = &m->trees->trees[s->tree];
         check_machine(m, rank, s->there && !s->partial);
         check_machine(m, rank, s->chunk == source && s->element == i);
@@ -72,8 +72,8 @@ static void check_output(machine *m, uint32_t rank, uint32_t chunk, uint32_t *re
 
 static void check_outputs(machine *m)
 {
-    uint32_t  n_chunks = chunks_out(m), dp = m->w->topologies[0].dp;
-    uint64_t  n        = (uint64_t)dp * m->c.length;
+    uint32_t n_chunks = chunks_out(m), dp = m->w->topologies[0].dp;
+    uint64_t n = (uint64_t)dp * m->c.length;
     uint32_t *replicas = get_zeroed(n, sizeof *replicas);
     memset(replicas, 0xff, n * sizeof *replicas);
     for (uint32_t rank = 0; rank < m->w->n_ranks; rank++) {
@@ -112,7 +112,7 @@ static uint64_t n_runs;
 static void run_kind(const shape *s, const kind *k)
 {
     scheduled w;
-    uint64_t  n = world_size(s);
+    uint64_t n = world_size(s);
     schedule_all(s, k, &w);
     const cutting cuttings[] = {
         {1, 2 * n, 4 * n, 2, false}, /* parts and halves of them, all alike */
@@ -159,7 +159,7 @@ static void test_large(void **state)
 static void test_trees(void **state)
 {
     (void)state;
-    forest  *f = get_zeroed(1, sizeof *f);
+    forest *f = get_zeroed(1, sizeof *f);
     uint32_t a = plant(f, 0, LEAF), b = plant(f, 1, LEAF), c = plant(f, 2, LEAF);
     assert_int_equal(plant(f, 1, LEAF), b);
     assert_int_equal(plant_rounded(f, a), a);

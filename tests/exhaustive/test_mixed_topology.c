@@ -10,8 +10,8 @@ static void check_maps(const shape *s, const fy_topology *ranks)
 {
     bool seen[MOST_RANKS] = {false};
     for (uint32_t rank = 0; rank < world_size(s); rank++) {
-        const fy_topology *own  = &ranks[rank];
-        uint32_t           cell = own->tp_rank + own->dp_rank * own->tp;
+        const fy_topology *own = &ranks[rank];
+        uint32_t cell = own->tp_rank + own->dp_rank * own->tp;
         check_shape(s, own->tp_rank < own->tp && own->dp_rank < own->dp && !seen[cell]);
         seen[cell] = true;
         check_shape(s, fy_topology_rank_of(own, own->tp_rank, own->dp_rank) == rank);
@@ -82,11 +82,11 @@ static const char *broken_rule(const fy_topology_wish *w)
         return ", but world_size is";
     }
     const char *both[] = {"but local_size is", "but inter_size is"};
-    const char *one[]  = {"does not divide local_size", "does not divide inter_size"};
+    const char *one[] = {"does not divide local_size", "does not divide inter_size"};
     for (uint32_t level = 0; level < 2; level++) {
         uint32_t size = level == 0 ? w->local_size : w->inter_size;
-        uint32_t tp   = level == 0 ? w->local_tp : w->inter_tp;
-        uint32_t dp   = level == 0 ? w->local_dp : w->inter_dp;
+        uint32_t tp = level == 0 ? w->local_tp : w->inter_tp;
+        uint32_t dp = level == 0 ? w->local_dp : w->inter_dp;
         if (tp != 0 && dp != 0 && tp * dp != size) {
             return both[level];
         }
@@ -102,10 +102,10 @@ static const char *broken_rule(const fy_topology_wish *w)
 static bool check_wish(const fy_topology_wish *wish)
 {
     const fy_topology untouched = {.world_size = 12345};
-    fy_topology       t         = untouched;
-    ferry_error       error     = {""};
-    const char       *rule      = broken_rule(wish);
-    ferry_status      status    = fy_topology_make(wish, &t, &error);
+    fy_topology t = untouched;
+    ferry_error error = {""};
+    const char *rule = broken_rule(wish);
+    ferry_status status = fy_topology_make(wish, &t, &error);
     if (rule == NULL) {
         check_status("a good wish", FERRY_OK, status, &error);
         return true;
@@ -120,12 +120,12 @@ static bool check_wish(const fy_topology_wish *wish)
 static void test_all_wishes(void **state)
 {
     (void)state;
-    const uint32_t   ends[] = {7, 8, 3, 4, 3, 4, 4, 4, 4, 4};
-    uint32_t         n_good = 0;
-    fy_topology_wish w      = {0};
+    const uint32_t ends[] = {7, 8, 3, 4, 3, 4, 4, 4, 4, 4};
+    uint32_t n_good = 0;
+    fy_topology_wish w = {0};
     uint32_t *fields[] = {&w.world_rank, &w.world_size, &w.local_rank, &w.local_size, &w.inter_rank,
                           &w.inter_size, &w.local_tp,   &w.local_dp,   &w.inter_tp,   &w.inter_dp};
-    size_t    i        = 0;
+    size_t i = 0;
     while (i < COUNT_OF(fields)) {
         n_good += check_wish(&w);
         for (i = 0; i < COUNT_OF(fields) && ++*fields[i] == ends[i]; i++) {
@@ -137,9 +137,9 @@ static void test_all_wishes(void **state)
 }
 
 static const struct large {
-    const char      *name;
+    const char *name;
     fy_topology_wish wish;
-    const char      *says; /* NULL: it is fine */
+    const char *says; /* NULL: it is fine */
 } large[] = {
     {"as many as there may be", {1048575, 1 << 20, 1023, 1024, 1023, 1024, 0, 0, 0, 0}, NULL},
     {"one more", {0, (1 << 20) + 1, 0, (1 << 20) + 1, 0, 1, 0, 0, 0, 0}, "at most 1048576 ranks"},
@@ -158,9 +158,9 @@ static void test_large(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT_OF(large); i++) {
         const struct large *row = &large[i];
-        fy_topology         t;
-        ferry_error         error  = {""};
-        ferry_status        status = fy_topology_make(&row->wish, &t, &error);
+        fy_topology t;
+        ferry_error error = {""};
+        ferry_status status = fy_topology_make(&row->wish, &t, &error);
         check_status(row->name, row->says == NULL ? FERRY_OK : FERRY_ERR_INVALID_INPUT, status,
                      &error);
         check_says(row->name, row->says == NULL ? "" : row->says, &error);
@@ -174,12 +174,12 @@ static void test_large(void **state)
 
 static void check_ops(const shape *s)
 {
-    fy_topology t    = make(s, world_size(s) - 1);
-    bool        sums = s->local_tp * s->inter_tp > 1, joins = s->local_dp * s->inter_dp > 1;
-    uint32_t    dp = s->local_dp * s->inter_dp;
+    fy_topology t = make(s, world_size(s) - 1);
+    bool sums = s->local_tp * s->inter_tp > 1, joins = s->local_dp * s->inter_dp > 1;
+    uint32_t dp = s->local_dp * s->inter_dp;
     for (size_t i = 0; i < COUNT_OF(op_rows); i++) {
-        const struct op_row *row  = &op_rows[i];
-        bool                 copy = row->op == FERRY_MIXED_ALL_REDUCE && world_size(s) == 1;
+        const struct op_row *row = &op_rows[i];
+        bool copy = row->op == FERRY_MIXED_ALL_REDUCE && world_size(s) == 1;
         check_shape(s, fy_topology_has_op(&t, row->op) ==
                            ((sums == row->tp && joins == row->dp) || copy));
         check_shape(s, fy_op_out_chunks(&t, row->op) == (row->grows ? dp : 1));

@@ -82,14 +82,14 @@ static uint32_t of_dp(const fy_topology *rank)
 
 /* Whose inputs are summed: all ranks, or those of one data-parallel group. */
 typedef struct summands {
-    uint32_t    n;
+    uint32_t n;
     fy_topology ranks[MOST_RANKS];
 } summands;
 
 static void list_summands(const shape *s, uint32_t op, uint32_t chunk, summands *list)
 {
     fy_topology all[MOST_RANKS];
-    bool        every_rank = op_rows[op].shrinks;
+    bool every_rank = op_rows[op].shrinks;
     list_ranks(s, all);
     list->n = 0;
     for (uint32_t rank = 0; rank < world_size(s); rank++) {
@@ -126,8 +126,8 @@ static void turn_tree(const tree *t, uint32_t first, bool down, tree *turned)
 {
     turned->n = t->n;
     for (uint32_t o = 0; o < t->n; o++) {
-        uint32_t from   = (first + (down ? t->n - o : o)) % t->n;
-        uint32_t n      = t->n_in[from];
+        uint32_t from = (first + (down ? t->n - o : o)) % t->n;
+        uint32_t n = t->n_in[from];
         turned->n_in[o] = n;
         for (uint32_t i = 0; i < n; i++) {
             turned->leaf[o][i] = t->leaf[from][(first + (down ? n - i : i)) % n];
@@ -164,8 +164,8 @@ static bool ring_is_text(const tree *t, uint32_t n, const char *text)
 static bool makes_one_tree(const summands *list, uint32_t op, mode_family family)
 {
     static tree t;
-    char        canonical[TREE_BYTES];
-    bool        scatters = op_rows[op].shrinks;
+    char canonical[TREE_BYTES];
+    bool scatters = op_rows[op].shrinks;
     make_tree(list, of_node, of_local, &t);
     write_tree(&t, canonical);
     switch (family) {
@@ -200,13 +200,13 @@ static void check_trees(const shape *s)
 {
     fy_topology t = make(s, 0);
     for (size_t i = 0; i < COUNT_OF(mode_rows); i++) {
-        const struct mode_row *row  = &mode_rows[i];
-        bool                   kept = true;
+        const struct mode_row *row = &mode_rows[i];
+        bool kept = true;
         check_shape(s, fy_topology_keeps_tree(&t, FERRY_MIXED_ALL_GATHER, row->mode));
         for (uint32_t op = 0; offers_mode(s, row, true) && op < FERRY_MIXED_N_OPS; op++) {
             if (fy_topology_has_op(&t, op)) {
                 bool keeps = keeps_tree(s, op, row->family);
-                kept       = kept && keeps;
+                kept = kept && keeps;
                 check_at(fy_topology_keeps_tree(&t, op, row->mode) == keeps,
                          "op %u, mode %u: local tp %u x dp %u, inter tp %u x dp %u", op, row->mode,
                          s->local_tp, s->local_dp, s->inter_tp, s->inter_dp);
@@ -230,8 +230,8 @@ static void test_written_trees(void **state)
 {
     (void)state;
     const shape s = {2, 1, 2, 1};
-    summands    list;
-    tree        t;
+    summands list;
+    tree t;
     list_summands(&s, FERRY_MIXED_ALL_REDUCE, 0, &list);
     make_tree(&list, of_node, of_local, &t);
     assert_true(is_text(&t, "((0 1) (2 3))"));

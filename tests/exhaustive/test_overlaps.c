@@ -11,12 +11,12 @@
 
 typedef struct sample {
     fy_split *split;
-    naive     n;
+    naive n;
 } sample;
 
 typedef struct pool {
     sample *items;
-    size_t  n_items, capacity;
+    size_t n_items, capacity;
 } pool;
 
 static void collect(void *context, fy_split *split, const naive *n)
@@ -47,8 +47,8 @@ static void pool_cleanup(pool *p)
 
 /* One comparison: two splits and a region; the text is made only for a failure. */
 typedef struct meeting {
-    const sample     *src, *dst;
-    fy_region         region;
+    const sample *src, *dst;
+    fy_region region;
     const fy_overlap *overlap;
 } meeting;
 
@@ -72,10 +72,10 @@ static uint32_t owners_of_cell(const fy_split *split, uint32_t cell)
 /* One element of a run: the source cell must be that of the element's owners, or one of them. */
 static void check_element(const meeting *m, const fy_run *run, uint64_t i, uint32_t dst_part)
 {
-    const fy_split *src    = m->src->split;
-    uint64_t        global = run->src_global + i;
-    uint32_t        owners = m->src->n.owners[global];
-    bool            shared = (owners & (owners - 1)) != 0;
+    const fy_split *src = m->src->split;
+    uint64_t global = run->src_global + i;
+    uint32_t owners = m->src->n.owners[global];
+    bool shared = (owners & (owners - 1)) != 0;
     if (shared && !m->region.one_owner) {
         check_meeting(m, owners_of_cell(src, run->src_cell) == owners);
         check_meeting(m, run->src_local == FY_LOCAL_BY_OWNER);
@@ -100,10 +100,10 @@ static bool could_join(const fy_run *a, const fy_run *b)
 /* The runs of a part are exactly its elements of the region, in local order, as long as can be. */
 static void check_runs(const meeting *m, uint32_t part)
 {
-    const fy_overlap *o    = m->overlap;
-    const fy_run     *runs = o->runs + o->run_begin[part];
-    size_t            n = fy_overlap_n_runs(o, part), r = 0;
-    uint64_t          local = 0, inside = 0;
+    const fy_overlap *o = m->overlap;
+    const fy_run *runs = o->runs + o->run_begin[part];
+    size_t n = fy_overlap_n_runs(o, part), r = 0;
+    uint64_t local = 0, inside = 0;
     for (uint64_t e = 0; e < m->dst->n.extent; e++) {
         if ((m->dst->n.owners[e] >> part & 1) == 0) {
             continue;
@@ -132,14 +132,14 @@ static void check_runs(const meeting *m, uint32_t part)
  * before. */
 static void check_touches(const meeting *m, uint32_t cell)
 {
-    const fy_overlap *o      = m->overlap;
-    uint64_t          before = 0;
-    size_t            at     = o->touch_begin[cell];
+    const fy_overlap *o = m->overlap;
+    uint64_t before = 0;
+    size_t at = o->touch_begin[cell];
     for (uint32_t part = 0; part < o->n_dst_parts; part++) {
-        const fy_run   *runs   = o->runs + o->run_begin[part];
-        const fy_touch *touch  = fy_overlap_find(o, cell, part);
-        uint64_t        length = 0;
-        size_t          k      = 0;
+        const fy_run *runs = o->runs + o->run_begin[part];
+        const fy_touch *touch = fy_overlap_find(o, cell, part);
+        uint64_t length = 0;
+        size_t k = 0;
         for (size_t i = 0; i < fy_overlap_n_runs(o, part); i++) {
             if (runs[i].src_cell == cell) {
                 check_meeting(m, touch != NULL && k < touch->n_runs);
@@ -167,7 +167,7 @@ static void check_pair(const sample *src, const sample *dst, fy_region region)
 {
     fy_overlap *o = NULL;
     ferry_error error;
-    meeting     m = {.src = src, .dst = dst, .region = region};
+    meeting m = {.src = src, .dst = dst, .region = region};
     for (int one_owner = 0; one_owner < 2; one_owner++) {
         m.region.one_owner = one_owner == 1;
         must(fy_overlap_create(src->split, dst->split, &m.region, &o, &error), &error);
@@ -215,7 +215,7 @@ static void test_all_pairs(void **state)
 static void test_all_regions(void **state)
 {
     (void)state;
-    pool     src = {0}, dst = {0};
+    pool src = {0}, dst = {0};
     uint64_t seed = 1;
     fill_pool(&src, 5, 4);
     fill_pool(&dst, 4, 4);
@@ -240,21 +240,21 @@ static void test_sampled_pairs(void **state)
     (void)state;
     enum { N_EXTENTS = 3, N_ROUNDS = 60000 };
     static const uint64_t extents[N_EXTENTS] = {9, 12, MOST_EXTENT};
-    pool                  pools[N_EXTENTS]   = {{0}};
-    uint64_t              seed               = 2;
+    pool pools[N_EXTENTS] = {{0}};
+    uint64_t seed = 2;
     for (size_t i = 0; i < N_EXTENTS; i++) {
         fill_pool(&pools[i], extents[i], i == 0 ? 5 : 4);
     }
     for (int round = 0; round < N_ROUNDS; round++) {
-        const pool   *from   = &pools[random_below(&seed, N_EXTENTS)];
-        const pool   *to     = &pools[random_below(&seed, N_EXTENTS)];
-        const sample *a      = &from->items[random_below(&seed, (uint32_t)from->n_items)];
-        const sample *b      = &to->items[random_below(&seed, (uint32_t)to->n_items)];
-        uint32_t      most   = (uint32_t)(a->n.extent < b->n.extent ? a->n.extent : b->n.extent);
-        uint64_t      length = round % 2 == 0 ? most : random_below(&seed, most + 1);
+        const pool *from = &pools[random_below(&seed, N_EXTENTS)];
+        const pool *to = &pools[random_below(&seed, N_EXTENTS)];
+        const sample *a = &from->items[random_below(&seed, (uint32_t)from->n_items)];
+        const sample *b = &to->items[random_below(&seed, (uint32_t)to->n_items)];
+        uint32_t most = (uint32_t)(a->n.extent < b->n.extent ? a->n.extent : b->n.extent);
+        uint64_t length = round % 2 == 0 ? most : random_below(&seed, most + 1);
         fy_region region = {.src_begin = random_below(&seed, (uint32_t)(a->n.extent - length) + 1),
                             .dst_begin = random_below(&seed, (uint32_t)(b->n.extent - length) + 1),
-                            .length    = length};
+                            .length = length};
         check_pair(a, b, region);
     }
     for (size_t i = 0; i < N_EXTENTS; i++) {

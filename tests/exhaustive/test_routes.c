@@ -14,7 +14,7 @@
 /* Sides over a mesh of 2 x 2: each is a rule for a tensor of one or two dimensions. */
 typedef struct cut {
     const char *rule;
-    uint32_t    least_dims;
+    uint32_t least_dims;
 } cut;
 
 static const cut cuts[] = {
@@ -43,18 +43,18 @@ static const cut cuts[] = {
 static const char *const shapes[] = {"[]", "[12]", "[12,5]"};
 
 typedef struct scene {
-    const char       *row;
+    const char *row;
     const ferry_plan *plan;
-    const fy_route   *route;
-    uint32_t          n_dst;
-    fy_atoms         *atoms; /* [n_dst] all atoms of each destination cell */
+    const fy_route *route;
+    uint32_t n_dst;
+    fy_atoms *atoms; /* [n_dst] all atoms of each destination cell */
 } scene;
 
 static void check_atoms(const scene *s, uint32_t dst)
 {
     const fy_routes *routes = &s->plan->routes;
-    const fy_atoms  *atoms  = &s->atoms[dst];
-    uint64_t         wanted = 0;
+    const fy_atoms *atoms = &s->atoms[dst];
+    uint64_t wanted = 0;
     for (size_t i = 0; i < atoms->n_items; i++) {
         check_row(s->row, atoms->items[i].volume ==
                               fy_box_volume(atoms->items[i].length, s->route->n_dims));
@@ -77,15 +77,15 @@ static uint64_t volume_of(const fy_atoms *atoms, uint32_t cell)
 /* One source cell: its touches, in order, by every way to ask for them. */
 static void check_cell(const scene *s, uint32_t cell)
 {
-    const fy_routes *routes   = &s->plan->routes;
-    fy_cell_touch   *touches  = NULL;
-    size_t           capacity = 0, n = 0, at = 0;
-    uint64_t         before = 0;
-    ferry_error      error;
+    const fy_routes *routes = &s->plan->routes;
+    fy_cell_touch *touches = NULL;
+    size_t capacity = 0, n = 0, at = 0;
+    uint64_t before = 0;
+    ferry_error error;
     must(fy_route_list_touches(routes, s->route, cell, &touches, &capacity, &n, &error), &error);
     for (uint32_t dst = 0; dst < s->n_dst; dst++) {
-        uint64_t      volume = volume_of(&s->atoms[dst], cell);
-        fy_cell_touch touch  = fy_route_touch(routes, s->route, cell, dst);
+        uint64_t volume = volume_of(&s->atoms[dst], cell);
+        fy_cell_touch touch = fy_route_touch(routes, s->route, cell, dst);
         check_row(s->row, touch.volume == volume);
         if (volume == 0) {
             continue;
@@ -117,9 +117,9 @@ static bool same_atom(const fy_atom *a, const fy_atom *b)
 /* The atoms of one source cell, with their places among all of the destination. */
 static void check_cell_atoms(const scene *s, uint32_t cell, uint32_t dst)
 {
-    fy_atoms    some     = {0};
-    uint64_t   *index    = NULL;
-    size_t      capacity = 0, k = 0;
+    fy_atoms some = {0};
+    uint64_t *index = NULL;
+    size_t capacity = 0, k = 0;
     ferry_error error;
     must(fy_route_list_cell_atoms(&s->plan->routes, s->route, cell, dst, &some, &index, &capacity,
                                   &error),
@@ -140,7 +140,7 @@ static void check_cell_atoms(const scene *s, uint32_t cell, uint32_t dst)
 static void check_route(scene *s)
 {
     const fy_routes *routes = &s->plan->routes;
-    ferry_error      error;
+    ferry_error error;
     s->n_dst = fy_route_dst_holders(routes, s->route)->n_cells;
     s->atoms = fy_alloc_zeroed(s->n_dst, sizeof *s->atoms);
     for (uint32_t dst = 0; dst < s->n_dst; dst++) {
@@ -162,7 +162,7 @@ static void check_route(scene *s)
 static void check_spec(const char *spec)
 {
     ferry_plan *plan = plan_of(spec, NULL);
-    scene       s    = {.row = spec, .plan = plan};
+    scene s = {.row = spec, .plan = plan};
     check_row(spec, plan->routes.n_routes > 0);
     for (size_t r = 0; r < plan->routes.n_routes; r++) {
         s.route = &plan->routes.routes[r];
@@ -174,7 +174,7 @@ static void check_spec(const char *spec)
 static void test_all_cuts(void **state)
 {
     (void)state;
-    char   spec[2000];
+    char spec[2000];
     size_t n = 0;
     for (size_t shape = 0; shape < COUNT_OF(shapes); shape++) {
         for (size_t i = 0; i < COUNT_OF(cuts); i++) {

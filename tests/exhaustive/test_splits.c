@@ -59,8 +59,8 @@ static void check_cells(const fy_split *split, const naive *n)
         }
     }
     for (size_t i = 0; i < split->n_pieces; i++) {
-        const fy_piece *piece  = &split->pieces[i];
-        fy_owners       owners = fy_split_cell_owners(split, piece->cell);
+        const fy_piece *piece = &split->pieces[i];
+        fy_owners owners = fy_split_cell_owners(split, piece->cell);
         check_row(n->name, owners.first == piece->part && owners.count == piece->n_owners);
         shared = shared || piece->n_owners > 1;
     }
@@ -70,12 +70,12 @@ static void check_cells(const fy_split *split, const naive *n)
 /* What was seen, to hold hashes against: equal content has equal hashes, other content other ones.
  */
 typedef struct seen {
-    naive      n;
+    naive n;
     fy_hash128 hash;
 } seen;
 
 typedef struct record {
-    seen  *items;
+    seen *items;
     size_t n_items, capacity;
 } record;
 
@@ -171,7 +171,7 @@ static void test_whole(void **state)
 {
     (void)state;
     for (uint64_t extent = 0; extent <= MOST_EXTENT; extent++) {
-        fy_split   *split = NULL, *even = NULL;
+        fy_split *split = NULL, *even = NULL;
         ferry_error error;
         must(fy_split_whole(extent, &split, &error), &error);
         must(fy_split_even(extent, 1, 1, &even, &error), &error);
@@ -188,9 +188,9 @@ static void test_whole(void **state)
 static void test_large(void **state)
 {
     (void)state;
-    fy_split   *split = NULL;
+    fy_split *split = NULL;
     ferry_error error;
-    uint64_t    most = INT64_MAX;
+    uint64_t most = INT64_MAX;
     must(fy_split_even(most, 3, 1, &split, &error), &error);
     assert_true(split->n_pieces == 3 && split->part_length[2] == most - 2 * (most / 3 + 1));
     fy_split_destroy(split);
@@ -207,14 +207,14 @@ static void test_refused(void **state)
 {
     (void)state;
     ferry_error error;
-    fy_split   *split    = NULL;
-    uint64_t    wraps[2] = {UINT64_MAX, 2}, sizes[2] = {3, 4};
-    fy_block    one = {.size = 8, .n_parts = 3}, none = {.size = 8, .n_parts = 0};
-    fy_block    wrapping[2] = {{.size = UINT64_MAX, .n_parts = 1}, {.size = 9, .n_parts = 1}};
-    fy_block    short_of    = {.size = 7, .n_parts = 1};
-    uint32_t    counts[3]   = {1u << 20, 1u << 20, 1u << 20};
+    fy_split *split = NULL;
+    uint64_t wraps[2] = {UINT64_MAX, 2}, sizes[2] = {3, 4};
+    fy_block one = {.size = 8, .n_parts = 3}, none = {.size = 8, .n_parts = 0};
+    fy_block wrapping[2] = {{.size = UINT64_MAX, .n_parts = 1}, {.size = 9, .n_parts = 1}};
+    fy_block short_of = {.size = 7, .n_parts = 1};
+    uint32_t counts[3] = {1u << 20, 1u << 20, 1u << 20};
     const struct {
-        const char  *name;
+        const char *name;
         ferry_status wanted;
         ferry_status status;
     } rows[] = {

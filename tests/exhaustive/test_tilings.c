@@ -38,7 +38,7 @@ static size_t print_box(char *text, size_t n, const rectangle *r)
 static ferry_status feed(const rectangle *const *boxes, size_t n, int side, ferry_error *error)
 {
     size_t room = 600 + n * 120, used = 0;
-    char  *text = malloc(room);
+    char *text = malloc(room);
     assert_non_null(text);
     used += (size_t)snprintf(text, room,
                              "{'format':'ferry.spec/1','tensors':["
@@ -52,7 +52,7 @@ static ferry_status feed(const rectangle *const *boxes, size_t n, int side, ferr
     snprintf(text + used, room - used,
              "]}],'source':{'mesh':[],'rules':[{'match':'*'}]},"
              "'destination':{'mesh':[],'rules':[{'match':'*'}]}}");
-    ferry_spec  *spec   = NULL;
+    ferry_spec *spec = NULL;
     ferry_status status = try_spec(text, &spec, error);
     ferry_spec_destroy(spec);
     free(text);
@@ -61,9 +61,9 @@ static ferry_status feed(const rectangle *const *boxes, size_t n, int side, ferr
 
 static void check_boxes(const rectangle *const *boxes, size_t n)
 {
-    int         times[N_SQUARES] = {0};
-    bool        tiles            = true;
-    ferry_error error            = {""};
+    int times[N_SQUARES] = {0};
+    bool tiles = true;
+    ferry_error error = {""};
     for (size_t i = 0; i < n; i++) {
         for (int y = 0; y < boxes[i]->length[0]; y++) {
             for (int x = 0; x < boxes[i]->length[1]; x++) {
@@ -82,7 +82,7 @@ static void check_boxes(const rectangle *const *boxes, size_t n)
 static void test_few(void **state)
 {
     (void)state;
-    rectangle        all[N_RECTANGLES];
+    rectangle all[N_RECTANGLES];
     const rectangle *boxes[3];
     assert_int_equal(list_rectangles(all), N_RECTANGLES);
     for (size_t i = 0; i < N_RECTANGLES; i++) {
@@ -106,7 +106,7 @@ static void test_pinwheel(void **state)
     const rectangle wheel[] = {
         {{0, 0}, {1, 2}}, {{0, 2}, {2, 1}}, {{2, 1}, {1, 2}}, {{1, 0}, {2, 1}}, {{1, 1}, {1, 1}}};
     const rectangle *boxes[MOST_BOXES];
-    rectangle        all[N_RECTANGLES];
+    rectangle all[N_RECTANGLES];
     list_rectangles(all);
     for (size_t i = 0; i < MOST_BOXES; i++) {
         for (size_t k = 0; k < N_RECTANGLES; k++) {
@@ -125,12 +125,12 @@ enum { N_PEELED = 16000, STACK_BYTES = 256 << 10 };
 static void *peel(void *status_out)
 {
     enum { SIDE = N_PEELED / 2 };
-    rectangle        *r     = malloc((2 * SIDE + 1) * sizeof *r);
+    rectangle *r = malloc((2 * SIDE + 1) * sizeof *r);
     const rectangle **boxes = malloc((2 * SIDE + 1) * sizeof *boxes);
-    ferry_error       error;
-    int               left = SIDE + 1; /* of a square: its last column goes, then its last row */
+    ferry_error error;
+    int left = SIDE + 1; /* of a square: its last column goes, then its last row */
     for (int i = 0; i < SIDE; i++, left--) {
-        r[2 * i]     = (rectangle){{0, left - 1}, {left, 1}};
+        r[2 * i] = (rectangle){{0, left - 1}, {left, 1}};
         r[2 * i + 1] = (rectangle){{left - 1, 0}, {1, left - 1}};
     }
     r[2 * SIDE] = (rectangle){{0, 0}, {1, 1}};
@@ -146,9 +146,9 @@ static void *peel(void *status_out)
 static void test_deep(void **state)
 {
     (void)state;
-    pthread_t      thread;
+    pthread_t thread;
     pthread_attr_t small;
-    ferry_status   status = FERRY_ERR_NO_MEMORY;
+    ferry_status status = FERRY_ERR_NO_MEMORY;
     assert_int_equal(pthread_attr_init(&small), 0);
     assert_int_equal(pthread_attr_setstacksize(&small, STACK_BYTES), 0);
     assert_int_equal(pthread_create(&thread, &small, peel, &status), 0);

@@ -33,8 +33,8 @@ static size_t list_places(const uint32_t *sizes, uint32_t n_nodes, fy_place *pla
 static void check_parents(const fy_place *places, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        fy_place parent   = fy_tree_parent(places[i]);
-        size_t   children = 0;
+        fy_place parent = fy_tree_parent(places[i]);
+        size_t children = 0;
         if (fy_place_is_root(places[i])) {
             assert_true(fy_place_equal(parent, places[i]));
         } else {
@@ -56,8 +56,8 @@ static void check_ways(const fy_place *places, size_t n, size_t step)
 {
     for (size_t i = 0; i < n; i += step) {
         for (size_t j = 0; j < n; j += step) {
-            fy_place at     = places[i];
-            size_t   n_hops = 0;
+            fy_place at = places[i];
+            size_t n_hops = 0;
             while (!fy_place_equal(at, places[j])) {
                 fy_place next = fy_tree_next(at, places[j]);
                 assert_true(neighbours(at, next));
@@ -76,7 +76,7 @@ static void test_small_shapes(void **state)
         for (uint32_t b = 0; b <= 20; b += 4) {
             for (uint32_t c = 0; c <= 3; c++) {
                 uint32_t sizes[] = {a, b, c};
-                size_t   n       = list_places(sizes, b == 0 ? 1 : c == 0 ? 2 : 3, places);
+                size_t n = list_places(sizes, b == 0 ? 1 : c == 0 ? 2 : 3, places);
                 check_parents(places, n);
                 check_ways(places, n, 1);
             }
@@ -88,7 +88,7 @@ static void test_many_nodes(void **state)
 {
     (void)state;
     static fy_place places[MOST_PLACES];
-    uint32_t        sizes[300];
+    uint32_t sizes[300];
     for (uint32_t i = 0; i < 300; i++) {
         sizes[i] = 1 + i % 8;
     }

@@ -29,23 +29,23 @@ enum { N_RANKS = 3, ODD = 1, TENSOR_BYTES = 4096, DEADLINE_SECONDS = 300, CASE_S
 
 /* What a rank has when the calls begin. */
 typedef struct scene {
-    uint32_t          rank;
-    ferry_world      *world;
-    ferry_transport  *transport;
-    ferry_region     *region;
-    ferry_service    *scheduled[2], *registered, *fresh, *bound;
+    uint32_t rank;
+    ferry_world *world;
+    ferry_transport *transport;
+    ferry_region *region;
+    ferry_service *scheduled[2], *registered, *fresh, *bound;
     ferry_mixed_comm *mixed[2], *constructed;
-    ferry_buffer      from, to;
+    ferry_buffer from, to;
 } scene;
 
 typedef struct result {
     ferry_status status;
-    char         sentence[FERRY_ERROR_BYTES];
+    char sentence[FERRY_ERROR_BYTES];
 } result;
 
 static ferry_status register_ring(scene *s, ferry_service *service, ferry_error *error)
 {
-    uint32_t     next = (s->rank + 1) % N_RANKS, before = (s->rank + N_RANKS - 1) % N_RANKS;
+    uint32_t next = (s->rank + 1) % N_RANKS, before = (s->rank + N_RANKS - 1) % N_RANKS;
     ferry_status status =
         ferry_service_register_send(service, s->rank, &s->from, 0, TENSOR_BYTES, next, error);
     if (status == FERRY_OK) {
@@ -72,7 +72,7 @@ static ferry_status call_all_gather(scene *s, ferry_error *error)
 
 static ferry_status call_all_gather_v(scene *s, ferry_error *error)
 {
-    const void   *all;
+    const void *all;
     const size_t *lengths;
     return ferry_world_all_gather_v(s->world, "abcd", s->rank + 1, &all, &lengths, error);
 }
@@ -80,7 +80,7 @@ static ferry_status call_all_gather_v(scene *s, ferry_error *error)
 static ferry_status call_broadcast(scene *s, ferry_error *error)
 {
     const void *bytes;
-    size_t      n_bytes;
+    size_t n_bytes;
     return ferry_world_broadcast(s->world, 0, "abc", 3, &bytes, &n_bytes, error);
 }
 
@@ -93,14 +93,14 @@ static ferry_status call_shrink(scene *s, ferry_error *error)
 static ferry_status call_start(scene *s, ferry_error *error)
 {
     ferry_request *request = NULL;
-    ferry_status   status  = ferry_service_start(s->scheduled[0], NULL, &request, error);
+    ferry_status status = ferry_service_start(s->scheduled[0], NULL, &request, error);
     return status == FERRY_OK ? ferry_request_wait(request, error) : status;
 }
 
 static ferry_status call_open(scene *s, ferry_error *error)
 {
     ferry_transport *transport = NULL;
-    ferry_status     status    = ferry_transport_open(s->world, NULL, &transport, error);
+    ferry_status status = ferry_transport_open(s->world, NULL, &transport, error);
     ferry_transport_close(transport);
     return status;
 }
@@ -108,7 +108,7 @@ static ferry_status call_open(scene *s, ferry_error *error)
 static ferry_status call_region_alloc(scene *s, ferry_error *error)
 {
     ferry_region *region = NULL;
-    ferry_status  status = ferry_region_alloc(s->transport, 64, &region, error);
+    ferry_status status = ferry_region_alloc(s->transport, 64, &region, error);
     return status;
 }
 
@@ -162,12 +162,12 @@ static ferry_status call_recover(scene *s, ferry_error *error)
 static ferry_mixed_comm_options mixed_options(const scene *s)
 {
     ferry_mixed_comm_options options = FERRY_MIXED_COMM_OPTIONS_INIT;
-    options.use_autotune             = false;
+    options.use_autotune = false;
     if (getenv("FERRY_NODES") != NULL) {
         options.world_rank = options.inter_rank = s->rank;
-        options.world_size                      = N_RANKS;
-        options.local_size                      = 1;
-        options.inter_size                      = N_RANKS;
+        options.world_size = N_RANKS;
+        options.local_size = 1;
+        options.inter_size = N_RANKS;
     }
     return options;
 }
@@ -179,16 +179,16 @@ static ferry_status call_rebind(scene *s, ferry_error *error)
 
 static ferry_status call_mixed_create(scene *s, ferry_error *error)
 {
-    ferry_mixed_comm        *comm    = NULL;
+    ferry_mixed_comm *comm = NULL;
     ferry_mixed_comm_options options = mixed_options(s);
     return ferry_mixed_comm_create(s->world, &options, &comm, error);
 }
 
 static ferry_status run_mixed(ferry_mixed_comm *comm, ferry_error *error)
 {
-    uint16_t           in[4] = {0}, out[4] = {0};
+    uint16_t in[4] = {0}, out[4] = {0};
     ferry_mixed_tensor from = {ferry_buffer_of(in, sizeof in), 1, 4};
-    ferry_mixed_tensor to   = {ferry_buffer_of(out, sizeof out), 1, 4};
+    ferry_mixed_tensor to = {ferry_buffer_of(out, sizeof out), 1, 4};
     return ferry_mixed_comm_run(comm, FERRY_MIXED_ALL_REDUCE, &from, &to, FERRY_MIXED_MODE_DEFAULT,
                                 NULL, error);
 }
@@ -227,7 +227,7 @@ static ferry_status call_mixed_shutdown(scene *s, ferry_error *error)
 static ferry_status call_mixed_destroy(scene *s, ferry_error *error)
 {
     ferry_mixed_comm *comm = s->mixed[1];
-    s->mixed[1]            = NULL;
+    s->mixed[1] = NULL;
     ferry_mixed_comm_destroy(comm);
     return ferry_world_state(s->world, NULL, error);
 }
@@ -285,8 +285,8 @@ static ferry_status make_service(scene *s, bool is_scheduled, ferry_service **se
                                  ferry_error *error)
 {
     ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
-    options.transport             = s->transport;
-    ferry_status status           = ferry_service_create(s->world, &options, service_out, error);
+    options.transport = s->transport;
+    ferry_status status = ferry_service_create(s->world, &options, service_out, error);
     if (status == FERRY_OK) {
         status = ferry_service_init(*service_out, FERRY_LOG_OFF, error);
     }
@@ -308,9 +308,9 @@ static const char SPEC[] =
 /* A service with a plan, which is what can be bound anew. */
 static ferry_status bind_plan(scene *s, ferry_plan *plan, ferry_error *error)
 {
-    ferry_tensors *sides[2]  = {NULL, NULL};
-    ferry_buffer   memory[2] = {ferry_buffer_of(s->from.base, 3), ferry_buffer_of(s->to.base, 3)};
-    ferry_status   status    = FERRY_OK;
+    ferry_tensors *sides[2] = {NULL, NULL};
+    ferry_buffer memory[2] = {ferry_buffer_of(s->from.base, 3), ferry_buffer_of(s->to.base, 3)};
+    ferry_status status = FERRY_OK;
     for (int i = 0; status == FERRY_OK && i < 2; i++) {
         status = ferry_tensors_create(&sides[i], error);
         if (status == FERRY_OK) {
@@ -328,11 +328,11 @@ static ferry_status bind_plan(scene *s, ferry_plan *plan, ferry_error *error)
 static ferry_status make_bound(scene *s, ferry_error *error)
 {
     ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
-    ferry_plan_options    how     = FERRY_PLAN_OPTIONS_INIT;
-    ferry_spec           *spec    = NULL;
-    ferry_plan           *plan    = NULL;
-    options.transport             = s->transport;
-    ferry_status status           = ferry_spec_parse(SPEC, sizeof SPEC - 1, "rows", &spec, error);
+    ferry_plan_options how = FERRY_PLAN_OPTIONS_INIT;
+    ferry_spec *spec = NULL;
+    ferry_plan *plan = NULL;
+    options.transport = s->transport;
+    ferry_status status = ferry_spec_parse(SPEC, sizeof SPEC - 1, "rows", &spec, error);
     if (status == FERRY_OK) {
         status = ferry_plan_create(spec, &how, &plan, error);
     }
@@ -357,15 +357,15 @@ static ferry_status make_mixed(scene *s, bool only_construct, ferry_mixed_comm *
                                ferry_error *error)
 {
     ferry_mixed_comm_options options = mixed_options(s);
-    options.only_construct           = only_construct;
-    options.transport                = s->transport;
+    options.only_construct = only_construct;
+    options.transport = s->transport;
     return ferry_mixed_comm_create(s->world, &options, comm_out, error);
 }
 
 static ferry_status make_scene(scene *s, ferry_error *error)
 {
-    ferry_service_options fresh  = FERRY_SERVICE_OPTIONS_INIT;
-    ferry_status          status = ferry_transport_open(s->world, NULL, &s->transport, error);
+    ferry_service_options fresh = FERRY_SERVICE_OPTIONS_INIT;
+    ferry_status status = ferry_transport_open(s->world, NULL, &s->transport, error);
     if (status == FERRY_OK) {
         status = ferry_region_alloc(s->transport, 64, &s->region, error);
     }
@@ -408,10 +408,10 @@ static const struct call *call_of(const pair *p, uint32_t rank)
 
 static void be_rank(const pair *p, ferry_world *world, uint32_t rank, result *result_out)
 {
-    scene       s     = {.rank = rank, .world = world};
+    scene s = {.rank = rank, .world = world};
     ferry_error error = {""};
     ferry_error state = {""};
-    *result_out       = (result){.status = make_scene(&s, &error)};
+    *result_out = (result){.status = make_scene(&s, &error)};
     if (result_out->status != FERRY_OK) {
         snprintf(result_out->sentence, sizeof result_out->sentence, "the scene: %.900s",
                  error.message);
@@ -431,10 +431,10 @@ static void be_rank(const pair *p, ferry_world *world, uint32_t rank, result *re
 }
 
 typedef struct rank_thread {
-    const pair  *p;
+    const pair *p;
     ferry_world *world;
-    uint32_t     rank;
-    result       result;
+    uint32_t rank;
+    result result;
 } rank_thread;
 
 static void *thread_main(void *argument)
@@ -454,9 +454,9 @@ static void say(int fd, const result *one)
 static void be_threads(const pair *p, int fd)
 {
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    ferry_world        *worlds[N_RANKS];
-    rank_thread         ranks[N_RANKS];
-    pthread_t           threads[N_RANKS];
+    ferry_world *worlds[N_RANKS];
+    rank_thread ranks[N_RANKS];
+    pthread_t threads[N_RANKS];
     options.deadline_seconds = DEADLINE_SECONDS;
     if (ferry_world_create_threads(N_RANKS, &options, worlds, NULL) != FERRY_OK) {
         _exit(4);
@@ -476,13 +476,13 @@ static void be_threads(const pair *p, int fd)
 static void be_process(const pair *p, const char *meeting, uint32_t rank, int fd, int go)
 {
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    ferry_world        *world   = NULL;
-    result              one     = {0};
-    ferry_error         error;
-    char                byte;
+    ferry_world *world = NULL;
+    result one = {0};
+    ferry_error error;
+    char byte;
     options.deadline_seconds = DEADLINE_SECONDS;
-    options.join_seconds     = CASE_SECONDS;
-    options.secret           = "a test";
+    options.join_seconds = CASE_SECONDS;
+    options.secret = "a test";
     one.status = ferry_world_create_from_file(meeting, rank, N_RANKS, &options, &world, &error);
     if (one.status != FERRY_OK) {
         snprintf(one.sentence, sizeof one.sentence, "the world: %.900s", error.message);
@@ -515,7 +515,7 @@ static bool read_result(int fd, double until, result *one)
 static bool is_right(const pair *p, uint32_t rank, const result *one, char *why, size_t why_bytes)
 {
     const struct call *odd = &calls[p->odd], *others = &calls[p->others];
-    bool               one_handle = of_one_handle(p->odd, p->others);
+    bool one_handle = of_one_handle(p->odd, p->others);
     /* A destroy cannot say that its handle has broken. */
     if (one_handle && call_of(p, rank)->make == call_mixed_destroy) {
         return true;
@@ -541,11 +541,11 @@ static bool is_right(const pair *p, uint32_t rank, const result *one, char *why,
 static bool run_case(const pair *p, bool threads, double patience, char *why, size_t why_bytes)
 {
     uint32_t n_processes = threads ? 1 : N_RANKS;
-    pid_t    pids[N_RANKS];
-    int      results[N_RANKS][2], go[2];
-    char     meeting[96];
-    double   until = now() + CASE_SECONDS * patience;
-    bool     fine  = true;
+    pid_t pids[N_RANKS];
+    int results[N_RANKS][2], go[2];
+    char meeting[96];
+    double until = now() + CASE_SECONDS * patience;
+    bool fine = true;
     snprintf(meeting, sizeof meeting, "/tmp/ferry-diverging-%d-%zu-%zu", getpid(), p->odd,
              p->others);
     if (pipe(go) != 0) {
@@ -600,10 +600,10 @@ static size_t call_named(const char *name)
 
 int main(int argc, char **argv)
 {
-    double   patience = 1;
-    unsigned share    = 1;
-    pair     only     = {N_CALLS, N_CALLS};
-    bool     threads  = argc > 1 && strcmp(argv[1], "threads") == 0;
+    double patience = 1;
+    unsigned share = 1;
+    pair only = {N_CALLS, N_CALLS};
+    bool threads = argc > 1 && strcmp(argv[1], "threads") == 0;
     if (argc < 2 || (!threads && strcmp(argv[1], "processes") != 0)) {
         fprintf(stderr, "usage: %s threads|processes [--share N] [--patience N] [ODD OTHERS]\n",
                 argv[0]);
@@ -623,8 +623,8 @@ int main(int argc, char **argv)
         for (size_t others = 0; others < N_CALLS; others++) {
             pair p = {odd, others};
             char why[2 * FERRY_ERROR_BYTES];
-            bool asks     = only.odd == N_CALLS ? number % share == 0
-                                                : only.odd == odd && only.others == others;
+            bool asks = only.odd == N_CALLS ? number % share == 0
+                                            : only.odd == odd && only.others == others;
             bool one_call = strcmp(calls[odd].says, calls[others].says) == 0;
             /* A run is a start and a wait; and the second of two that shrink may come when the
              * world has failed by the first, and then it shrinks. */

@@ -22,7 +22,7 @@
 void *__real_malloc(size_t n_bytes);
 void *__real_calloc(size_t count, size_t item_bytes);
 void *__real_realloc(void *items, size_t n_bytes);
-void  __real_free(void *items);
+void __real_free(void *items);
 
 void *__real_fy_arena_alloc(fy_arena *arena, size_t count, size_t item_bytes);
 char *__real_fy_arena_copy(fy_arena *arena, const char *text, size_t length);
@@ -30,19 +30,19 @@ char *__real_fy_arena_copy(fy_arena *arena, const char *text, size_t length);
 json_t *__real_json_loadb(const char *text, size_t length, size_t flags, json_error_t *error);
 
 json_t *__wrap_json_loadb(const char *text, size_t length, size_t flags, json_error_t *error);
-void   *__wrap_malloc(size_t n_bytes);
-void   *__wrap_calloc(size_t count, size_t item_bytes);
-void   *__wrap_realloc(void *items, size_t n_bytes);
-void    __wrap_free(void *items);
-void   *__wrap_fy_arena_alloc(fy_arena *arena, size_t count, size_t item_bytes);
-char   *__wrap_fy_arena_copy(fy_arena *arena, const char *text, size_t length);
+void *__wrap_malloc(size_t n_bytes);
+void *__wrap_calloc(size_t count, size_t item_bytes);
+void *__wrap_realloc(void *items, size_t n_bytes);
+void __wrap_free(void *items);
+void *__wrap_fy_arena_alloc(fy_arena *arena, size_t count, size_t item_bytes);
+char *__wrap_fy_arena_copy(fy_arena *arena, const char *text, size_t length);
 
 /* Allocations before the one that fails; negative: none does. */
-static _Atomic int64_t    failing_countdown = -1;
-static bool               failing_for_good; /* all later ones fail too */
-static _Atomic bool       failing_happened;
-static _Atomic int64_t    failing_live;
-static bool               failing_by_thread;
+static _Atomic int64_t failing_countdown = -1;
+static bool failing_for_good; /* all later ones fail too */
+static _Atomic bool failing_happened;
+static _Atomic int64_t failing_live;
+static bool failing_by_thread;
 static _Thread_local bool failing_mine;   /* this thread's allocations may fail */
 static _Thread_local bool failing_spares; /* inside jansson's parser */
 
@@ -112,7 +112,7 @@ char *__wrap_fy_arena_copy(fy_arena *arena, const char *text, size_t length)
 json_t *__wrap_json_loadb(const char *text, size_t length, size_t flags, json_error_t *error)
 {
     failing_spares = true;
-    json_t *json   = __real_json_loadb(text, length, flags, error);
+    json_t *json = __real_json_loadb(text, length, flags, error);
     failing_spares = false;
     return json;
 }
@@ -124,8 +124,8 @@ static inline void failing_init(void)
 
 static inline void failing_start(int64_t n_before, bool for_good)
 {
-    failing_for_good  = for_good;
-    failing_happened  = false;
+    failing_for_good = for_good;
+    failing_happened = false;
     failing_countdown = n_before;
 }
 

@@ -29,14 +29,14 @@ typedef struct shared_marks {
 } shared_marks;
 
 typedef struct rank_process {
-    const char         *row;
-    uint32_t            rank;
-    uint32_t            n_ranks;
+    const char *row;
+    uint32_t rank;
+    uint32_t n_ranks;
     ferry_world_options options;
-    ferry_world        *world;
-    ferry_error         error;
-    shared_marks       *shared;
-    const void         *context;
+    ferry_world *world;
+    ferry_error error;
+    shared_marks *shared;
+    const void *context;
 } rank_process;
 
 #define so(self, condition)                                                                        \
@@ -64,8 +64,8 @@ static inline void add_mark(shared_marks *shared, int mark)
 /* Waits for a message that nobody sends: until the world fails. */
 static inline ferry_status await_failure(rank_process *self, uint32_t *rank_out)
 {
-    const void  *bytes;
-    size_t       n_bytes;
+    const void *bytes;
+    size_t n_bytes;
     ferry_status status = ferry_world_receive(self->world, FERRY_ANY_RANK, 4711, 1e9, &bytes,
                                               &n_bytes, NULL, &self->error);
     so(self, status != FERRY_OK);
@@ -74,9 +74,9 @@ static inline ferry_status await_failure(rank_process *self, uint32_t *rank_out)
 }
 
 typedef struct processes {
-    char          folder[64];
-    char          path[96];
-    pid_t         pids[MOST_PROCESSES];
+    char folder[64];
+    char path[96];
+    pid_t pids[MOST_PROCESSES];
     shared_marks *shared;
 } processes;
 
@@ -96,8 +96,8 @@ static inline void start_processes(processes *all, const rank_process *like,
         assert_true(all->pids[rank] >= 0);
         if (all->pids[rank] == 0) {
             rank_process self = *like;
-            self.rank         = rank;
-            self.shared       = all->shared;
+            self.rank = rank;
+            self.shared = all->shared;
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             so(&self, ferry_world_create_from_file(all->path, rank, like->n_ranks, &self.options,
                                                    &self.world, &self.error) == FERRY_OK);
@@ -151,7 +151,7 @@ static inline rank_process patient_ranks(const char *row, uint32_t n_ranks)
     rank_process like = {.row = row, .n_ranks = n_ranks, .options = FERRY_WORLD_OPTIONS_INIT};
     /* No silence counts and nobody is waited for in vain: what ends a wait is something else. */
     like.options.deadline_seconds = 3600;
-    like.options.join_seconds     = 3600;
+    like.options.join_seconds = 3600;
     return like;
 }
 

@@ -20,14 +20,14 @@ enum { RUN_RANKS = 3, RUN_SECONDS = 100, HANG_SECONDS = 500 };
 
 typedef struct rank_run {
     ferry_world *world;
-    uint32_t     rank;
-    const void  *plan;
+    uint32_t rank;
+    const void *plan;
     ferry_status (*run)(struct rank_run *self);
-    bool         is_victim;
+    bool is_victim;
     ferry_status status;
-    ferry_error  error;
-    const char  *wrong; /* what no refusal excuses */
-    pthread_t    thread;
+    ferry_error error;
+    const char *wrong; /* what no refusal excuses */
+    pthread_t thread;
 } rank_run;
 
 /* A sequence of ranks' calls. */
@@ -44,8 +44,8 @@ typedef struct rank_script {
 static void *rank_run_main(void *argument)
 {
     rank_run *self = argument;
-    failing_mine   = self->is_victim;
-    self->status   = self->run(self);
+    failing_mine = self->is_victim;
+    self->status = self->run(self);
     if (self->status != FERRY_OK) {
         ferry_world_abort(self->world, self->error.message);
     }
@@ -76,20 +76,20 @@ static void check_ranks(const rank_script *script, const rank_run *ranks, bool r
 /* One run; true if an allocation was refused. */
 static bool run_once(const rank_script *script, uint32_t victim, int64_t n, bool for_good)
 {
-    static rank_run     ranks[RUN_RANKS];
-    ferry_world        *worlds[RUN_RANKS];
+    static rank_run ranks[RUN_RANKS];
+    ferry_world *worlds[RUN_RANKS];
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    ferry_error         error;
-    int64_t             live = failing_live;
+    ferry_error error;
+    int64_t live = failing_live;
     options.deadline_seconds = RUN_SECONDS;
-    options.join_seconds     = RUN_SECONDS;
+    options.join_seconds = RUN_SECONDS;
     must(ferry_world_create_threads(RUN_RANKS, &options, worlds, &error), &error);
     failing_start(n, for_good);
     for (uint32_t r = 0; r < RUN_RANKS; r++) {
-        ranks[r] = (rank_run){.world     = worlds[r],
-                              .rank      = r,
-                              .plan      = script->plan,
-                              .run       = script->run,
+        ranks[r] = (rank_run){.world = worlds[r],
+                              .rank = r,
+                              .plan = script->plan,
+                              .run = script->run,
                               .is_victim = r == victim};
         assert_int_equal(pthread_create(&ranks[r].thread, NULL, rank_run_main, &ranks[r]), 0);
     }

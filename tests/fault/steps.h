@@ -51,10 +51,10 @@ static void check_outcome(const step *t, const void *scene, const text_buffer *w
 static void check_refusal(const step *t, int64_t n, bool for_good, ferry_status status,
                           const ferry_error *error)
 {
-    bool   spared = status == FERRY_OK && !for_good;
-    bool   told   = status == FERRY_ERR_NO_MEMORY || (t->other != FERRY_OK && status == t->other);
+    bool spared = status == FERRY_OK && !for_good;
+    bool told = status == FERRY_ERR_NO_MEMORY || (t->other != FERRY_OK && status == t->other);
     size_t length = strlen(error->message);
-    bool   names  = length >= 10 && error->message[length - 1] != ' ';
+    bool names = length >= 10 && error->message[length - 1] != ' ';
     if (!spared && (!told || !names)) {
         fail_msg("row \"%s\": allocation %lld %s refused: %s: %s", t->name, (long long)n,
                  for_good ? "and all later ones" : "alone", ferry_status_name(status),
@@ -66,10 +66,10 @@ static void check_refusal(const step *t, int64_t n, bool for_good, ferry_status 
 static bool run_failing(const step *t, void *scene, int64_t n, bool for_good, const outcomes *o)
 {
     ferry_error error = {""};
-    int64_t     live  = failing_live;
+    int64_t live = failing_live;
     failing_start(n, for_good);
-    ferry_status status  = t->run(scene, &error);
-    bool         refused = failing_stop();
+    ferry_status status = t->run(scene, &error);
+    bool refused = failing_stop();
     if (refused) {
         check_refusal(t, n, for_good, status, &error);
     } else {
@@ -87,7 +87,7 @@ static bool run_failing(const step *t, void *scene, int64_t n, bool for_good, co
 static void run_step(const step *t, void *scene)
 {
     ferry_error error = {""};
-    outcomes    o     = {.nothing = describe(t, scene)};
+    outcomes o = {.nothing = describe(t, scene)};
     must(t->run(scene, &error), &error);
     o.whole = describe(t, scene);
     t->give_back(scene);

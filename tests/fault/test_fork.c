@@ -11,15 +11,15 @@
 enum { RANKS = 2, ROUNDS = 12, BYTES = 3 << 20, COLUMNS = 4096 };
 
 typedef struct objects {
-    ferry_transport  *transport;
-    ferry_region     *region;
-    ferry_buffer      memory;
-    ferry_service    *service;
+    ferry_transport *transport;
+    ferry_region *region;
+    ferry_buffer memory;
+    ferry_service *service;
     ferry_mixed_comm *comm;
-    ferry_request    *request; /* under way */
-    unsigned char    *source;
-    unsigned char    *target;
-    float            *numbers;
+    ferry_request *request; /* under way */
+    unsigned char *source;
+    unsigned char *target;
+    float *numbers;
 } objects;
 
 static void refused(rank_process *self, const char *call, ferry_status status)
@@ -36,11 +36,11 @@ static void refused(rank_process *self, const char *call, ferry_status status)
 
 static void check_world(rank_process *self)
 {
-    ferry_world  *world = self->world, *smaller = NULL;
-    ferry_error  *error = &self->error;
-    const void   *bytes;
+    ferry_world *world = self->world, *smaller = NULL;
+    ferry_error *error = &self->error;
+    const void *bytes;
     const size_t *lengths;
-    size_t        n_bytes;
+    size_t n_bytes;
     refuse(ferry_world_state(world, NULL, error));
     refuse(ferry_world_barrier(world, error));
     refuse(ferry_world_all_gather(world, "x", 1, &bytes, error));
@@ -57,11 +57,11 @@ static void check_world(rank_process *self)
 static void check_transport(rank_process *self, objects *all)
 {
     ferry_transport *transport = all->transport, *other = NULL;
-    ferry_error     *error  = &self->error;
-    ferry_region    *region = NULL;
-    ferry_buffer     buffer = ferry_buffer_of(all->source, 64);
-    ferry_signal     signal = {.region = all->region, .offset = 0, .value = 1};
-    uint32_t         peer   = 1 - self->rank;
+    ferry_error *error = &self->error;
+    ferry_region *region = NULL;
+    ferry_buffer buffer = ferry_buffer_of(all->source, 64);
+    ferry_signal signal = {.region = all->region, .offset = 0, .value = 1};
+    uint32_t peer = 1 - self->rank;
     refuse(ferry_transport_open(self->world, NULL, &other, error));
     refuse(ferry_region_alloc(transport, 64, &region, error));
     refuse(ferry_put(transport, peer, all->region, 64, &buffer, NULL, error));
@@ -75,10 +75,10 @@ static void check_transport(rank_process *self, objects *all)
 
 static void check_service(rank_process *self, objects *all)
 {
-    ferry_error       *error = &self->error;
-    ferry_mixed_tensor in    = {ferry_buffer_of(all->numbers, COLUMNS * sizeof(float)), 1, COLUMNS};
-    ferry_request     *request = NULL;
-    bool               done    = false;
+    ferry_error *error = &self->error;
+    ferry_mixed_tensor in = {ferry_buffer_of(all->numbers, COLUMNS * sizeof(float)), 1, COLUMNS};
+    ferry_request *request = NULL;
+    bool done = false;
     if (all->request != NULL) {
         refuse(ferry_request_test(all->request, &done, error));
         refuse(ferry_request_wait(all->request, error));
@@ -123,8 +123,8 @@ static void be_child(rank_process *self, objects *all, uint32_t round)
 
 static void fork_child(rank_process *self, objects *all, uint32_t round)
 {
-    int   status = 0;
-    pid_t child  = fork();
+    int status = 0;
+    pid_t child = fork();
     so(self, child >= 0);
     if (child == 0) {
         be_child(self, all, round);
@@ -135,28 +135,28 @@ static void fork_child(rank_process *self, objects *all, uint32_t round)
 
 static bool open_all(rank_process *self, objects *all)
 {
-    ferry_error             *error   = &self->error;
-    ferry_service_options    options = FERRY_SERVICE_OPTIONS_INIT;
-    ferry_mixed_comm_options mixed   = FERRY_MIXED_COMM_OPTIONS_INIT;
+    ferry_error *error = &self->error;
+    ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
+    ferry_mixed_comm_options mixed = FERRY_MIXED_COMM_OPTIONS_INIT;
     ferry_status status = ferry_transport_open(self->world, self->context, &all->transport, error);
     if (status == FERRY_ERR_UNSUPPORTED) {
         return false;
     }
     so(self, status == FERRY_OK);
-    options.transport  = all->transport;
-    mixed.dtype        = FERRY_F32;
+    options.transport = all->transport;
+    mixed.dtype = FERRY_F32;
     mixed.use_autotune = false;
-    mixed.engines      = self->context;
-    all->source        = calloc(1, BYTES);
-    all->target        = calloc(1, BYTES);
-    all->numbers       = calloc(COLUMNS, sizeof(float));
+    mixed.engines = self->context;
+    all->source = calloc(1, BYTES);
+    all->target = calloc(1, BYTES);
+    all->numbers = calloc(COLUMNS, sizeof(float));
     so(self, ferry_region_alloc(all->transport, 4096, &all->region, error) == FERRY_OK);
     so(self, ferry_memory_alloc(all->transport, BYTES, &all->memory, error) == FERRY_OK);
     so(self, ferry_service_create(self->world, &options, &all->service, error) == FERRY_OK);
     so(self, ferry_service_init(all->service, FERRY_LOG_ERROR, error) == FERRY_OK);
     ferry_buffer source = ferry_buffer_of(all->source, BYTES);
     ferry_buffer target = ferry_buffer_of(all->target, BYTES);
-    uint32_t     peer   = 1 - self->rank;
+    uint32_t peer = 1 - self->rank;
     so(self, ferry_service_register_send(all->service, self->rank, &source, 0, BYTES, peer,
                                          error) == FERRY_OK);
     so(self,
@@ -181,7 +181,7 @@ static void run_service(rank_process *self, objects *all, uint32_t round)
     fork_child(self, all, round);
     so(self, ferry_request_wait(all->request, &self->error) == FERRY_OK);
     ferry_request_destroy(all->request);
-    all->request             = NULL;
+    all->request = NULL;
     const unsigned char *got = self->rank == 0 ? all->memory.base : all->target;
     for (size_t i = 0; i < BYTES; i++) {
         so(self, got[i] == byte_of(1 - self->rank, round, i));
@@ -234,9 +234,9 @@ static void run(rank_process *self)
 static void test_engine(const char *row, const char *engines, const char *nodes)
 {
     rank_process like = patient_ranks(row, RANKS);
-    processes    all;
+    processes all;
     like.options.nodes = nodes;
-    like.context       = engines;
+    like.context = engines;
     start_processes(&all, &like, run);
     for (uint32_t rank = 0; rank < RANKS; rank++) { /* ends before its marks go */
         siginfo_t info;
@@ -268,8 +268,8 @@ static void test_threads(void **state)
 {
     (void)state;
     ferry_world *worlds[2];
-    ferry_error  error;
-    int          status = 0;
+    ferry_error error;
+    int status = 0;
     must(ferry_world_create_threads(2, NULL, worlds, &error), &error);
     pid_t child = fork();
     assert_true(child >= 0);

@@ -21,11 +21,11 @@
 #include <unistd.h>
 
 enum {
-    N_RANKS     = 2,
-    VICTIM      = 0,
+    N_RANKS = 2,
+    VICTIM = 0,
     N_EXCHANGES = 3,
-    ROWS        = 40,
-    ROW_BYTES   = 96,
+    ROWS = 40,
+    ROW_BYTES = 96,
     LARGE_BYTES = 160 << 10
 };
 
@@ -34,8 +34,8 @@ typedef enum harm { SET_NUMBER, FLIP_BIT, CUT, EXTEND } harm;
 
 typedef struct attack {
     uint32_t exchange; /* places, items, hashes */
-    harm     kind;
-    size_t   at;
+    harm kind;
+    size_t at;
     uint64_t value;
 } attack;
 
@@ -43,8 +43,8 @@ typedef struct attack {
 typedef struct way {
     const char *name;
     const char *engines;
-    bool        processes; /* a world as processes make it, so that memory is mapped by keys */
-    uint32_t    paths, checksum;
+    bool processes; /* a world as processes make it, so that memory is mapped by keys */
+    uint32_t paths, checksum;
 } way;
 
 static const way ways[] = {
@@ -56,33 +56,33 @@ static const way ways[] = {
 };
 
 typedef struct rank_state {
-    const way     *how;
-    const char    *path; /* where ranks that count as processes meet */
-    ferry_world   *world;
-    uint32_t       rank;
+    const way *how;
+    const char *path; /* where ranks that count as processes meet */
+    ferry_world *world;
+    uint32_t rank;
     ferry_service *service;
-    ferry_buffer   memory[2]; /* source, target */
-    ferry_status   scheduled, ran;
-    ferry_error    error;
-    bool           is_wrong; /* a run that succeeded brought wrong bytes */
-    pthread_t      thread;
+    ferry_buffer memory[2]; /* source, target */
+    ferry_status scheduled, ran;
+    ferry_error error;
+    bool is_wrong; /* a run that succeeded brought wrong bytes */
+    pthread_t thread;
 } rank_state;
 
-static const attack *current;                                      /* NULL: none */
-static uint32_t      n_passed;                                     /* exchanges of the victim */
-static size_t        n_numbers[N_EXCHANGES], n_bytes[N_EXCHANGES]; /* of an unharmed message */
-static uint64_t      places[256]; /* the numbers of the unharmed first message */
-static bool          was_harmed;
-static uint64_t      was; /* the number that was set */
+static const attack *current;                               /* NULL: none */
+static uint32_t n_passed;                                   /* exchanges of the victim */
+static size_t n_numbers[N_EXCHANGES], n_bytes[N_EXCHANGES]; /* of an unharmed message */
+static uint64_t places[256]; /* the numbers of the unharmed first message */
+static bool was_harmed;
+static uint64_t was; /* the number that was set */
 
 ferry_status __real_fy_pairs_exchange(ferry_service *service, fy_pack *out, fy_pack *in,
                                       ferry_error *error);
 ferry_status __wrap_fy_pairs_exchange(ferry_service *service, fy_pack *out, fy_pack *in,
                                       ferry_error *error);
-void         __real_fy_run_signal(ferry_service *service, const fy_channel *channel, uint32_t word,
-                                  uint64_t value);
-void         __wrap_fy_run_signal(ferry_service *service, const fy_channel *channel, uint32_t word,
-                                  uint64_t value);
+void __real_fy_run_signal(ferry_service *service, const fy_channel *channel, uint32_t word,
+                          uint64_t value);
+void __wrap_fy_run_signal(ferry_service *service, const fy_channel *channel, uint32_t word,
+                          uint64_t value);
 void __real_fy_run_letter(ferry_service *service, uint32_t to, fy_letter_use use, const void *bytes,
                           size_t length);
 void __wrap_fy_run_letter(ferry_service *service, uint32_t to, fy_letter_use use, const void *bytes,
@@ -91,7 +91,7 @@ void __wrap_fy_run_letter(ferry_service *service, uint32_t to, fy_letter_use use
 static size_t count_numbers(const fy_pack *message)
 {
     fy_reader reader = {.at = message->bytes, .end = message->bytes + message->used};
-    size_t    n      = 0;
+    size_t n = 0;
     while (reader.at < reader.end) {
         fy_read_number(&reader, UINT64_MAX);
         n++;
@@ -109,12 +109,12 @@ static void keep_places(const fy_pack *message)
 
 static void set_number(fy_pack *message, size_t at, uint64_t value)
 {
-    fy_pack   changed = {0};
-    fy_reader reader  = {.at = message->bytes, .end = message->bytes + message->used};
+    fy_pack changed = {0};
+    fy_reader reader = {.at = message->bytes, .end = message->bytes + message->used};
     for (size_t i = 0; reader.at < reader.end; i++) {
         uint64_t number = fy_read_number(&reader, UINT64_MAX);
         if (i == at) {
-            was        = number;
+            was = number;
             was_harmed = number != value;
         }
         fy_pack_number(&changed, i == at ? value : number);
@@ -150,7 +150,7 @@ ferry_status __wrap_fy_pairs_exchange(ferry_service *service, fy_pack *out, fy_p
     }
     if (current == NULL) {
         n_numbers[n_passed] = count_numbers(&in[0]);
-        n_bytes[n_passed]   = in[0].used;
+        n_bytes[n_passed] = in[0].used;
         keep_places(&in[0]);
     } else if (current->exchange == n_passed) {
         harm_message(current, &in[0]);
@@ -176,7 +176,7 @@ void __wrap_fy_run_letter(ferry_service *service, uint32_t to, fy_letter_use use
                           size_t length)
 {
     struct {
-        uint32_t  head[2];
+        uint32_t head[2];
         fy_reason first;
     } letter;
     if (verdict == TRUE_VERDICT || use != FY_LETTER_VERDICT || length != sizeof letter) {
@@ -200,9 +200,9 @@ static fy_world_ops true_ops, false_ops; /* of the rank that sends them */
 static ferry_status send_harmed(ferry_world *world, uint32_t to, uint64_t tag, const void *bytes,
                                 size_t n, bool waits, ferry_error *error)
 {
-    uint64_t      begin = fy_letter_tag(FY_LETTER_PAIR, FY_THING_SERVICE, 0, 0);
-    uint64_t      end   = fy_letter_tag((fy_letter_use)(FY_LETTER_PAIR + 1), FY_THING_NONE, 0, 0);
-    uint64_t      whole = 1;
+    uint64_t begin = fy_letter_tag(FY_LETTER_PAIR, FY_THING_SERVICE, 0, 0);
+    uint64_t end = fy_letter_tag((fy_letter_use)(FY_LETTER_PAIR + 1), FY_THING_NONE, 0, 0);
+    uint64_t whole = 1;
     unsigned char letter[64 << 10];
     if (tag < begin || tag >= end || n <= sizeof whole + 1 || n > sizeof letter) {
         return true_ops.send(world, to, tag, bytes, n, waits, error);
@@ -219,10 +219,10 @@ static ferry_status send_harmed(ferry_world *world, uint32_t to, uint64_t tag, c
 
 static void harm_letters(ferry_world *world)
 {
-    true_ops       = *world->ops;
-    false_ops      = true_ops;
+    true_ops = *world->ops;
+    false_ops = true_ops;
     false_ops.send = send_harmed;
-    world->ops     = &false_ops;
+    world->ops = &false_ops;
 }
 
 /*
@@ -235,16 +235,16 @@ static unsigned char byte_at(uint32_t rank, size_t i)
 }
 
 enum {
-    HULL         = (2 * ROWS - 1) * ROW_BYTES, /* every other row, the last without one behind it */
+    HULL = (2 * ROWS - 1) * ROW_BYTES, /* every other row, the last without one behind it */
     BUFFER_BYTES = 2 * ROWS * ROW_BYTES + 64 + LARGE_BYTES
 };
 
 static ferry_box rows_of(const ferry_buffer *buffer)
 {
     ferry_box box = FERRY_BOX_INIT;
-    box.buffer    = *buffer;
-    box.name      = "every other row";
-    box.n_dims    = 2;
+    box.buffer = *buffer;
+    box.name = "every other row";
+    box.n_dims = 2;
     box.length[0] = ROWS;
     box.length[1] = ROW_BYTES;
     box.stride[0] = 2 * (uint64_t)ROW_BYTES;
@@ -255,13 +255,13 @@ static ferry_box rows_of(const ferry_buffer *buffer)
 /* To the other rank and from it: every other row, a few bytes, and much in one piece. */
 static ferry_status register_all(rank_state *me)
 {
-    uint32_t       peer   = 1 - me->rank;
-    uint64_t       small  = 2 * ROWS * ROW_BYTES;
-    ferry_box      source = rows_of(&me->memory[0]);
-    ferry_box      target = rows_of(&me->memory[1]);
-    ferry_service *s      = me->service;
-    ferry_error   *e      = &me->error;
-    ferry_status   status = ferry_service_register_send_box(s, 1, &source, peer, e);
+    uint32_t peer = 1 - me->rank;
+    uint64_t small = 2 * ROWS * ROW_BYTES;
+    ferry_box source = rows_of(&me->memory[0]);
+    ferry_box target = rows_of(&me->memory[1]);
+    ferry_service *s = me->service;
+    ferry_error *e = &me->error;
+    ferry_status status = ferry_service_register_send_box(s, 1, &source, peer, e);
     if (status == FERRY_OK) {
         status = ferry_service_register_receive_box(s, 1, &target, peer, e);
     }
@@ -288,7 +288,7 @@ static void check_bytes(rank_state *me)
     const unsigned char *bytes = me->memory[1].base;
     for (size_t i = 0; i < BUFFER_BYTES; i++) {
         unsigned char wanted = is_target(i) ? byte_at(1 - me->rank, i) : 0xee;
-        me->is_wrong         = me->is_wrong || bytes[i] != wanted;
+        me->is_wrong = me->is_wrong || bytes[i] != wanted;
     }
 }
 
@@ -321,19 +321,19 @@ static ferry_status use_service(rank_state *me)
 
 static void *run_rank(void *argument)
 {
-    rank_state           *me      = argument;
+    rank_state *me = argument;
     ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
-    ferry_world_options   of      = FERRY_WORLD_OPTIONS_INIT;
-    ferry_status          status  = FERRY_OK;
-    of.deadline_seconds           = 5;
+    ferry_world_options of = FERRY_WORLD_OPTIONS_INIT;
+    ferry_status status = FERRY_OK;
+    of.deadline_seconds = 5;
     if (me->how->processes) {
         status =
             ferry_world_create_from_file(me->path, me->rank, N_RANKS, &of, &me->world, &me->error);
     }
-    options.engines    = me->how->engines;
-    options.paths      = me->how->paths;
-    options.checksum   = me->how->checksum;
-    options.n_threads  = 1;
+    options.engines = me->how->engines;
+    options.paths = me->how->paths;
+    options.checksum = me->how->checksum;
+    options.n_threads = 1;
     options.memory_cap = 1 << 20;
     options.slot_bytes = 16 << 10;
     if (status == FERRY_OK && letters != TRUE_LETTERS && me->rank != VICTIM) {
@@ -357,15 +357,15 @@ static void *run_rank(void *argument)
 
 static void run_attack(const way *how, const attack *a, rank_state ranks[N_RANKS])
 {
-    ferry_world        *worlds[N_RANKS] = {NULL};
-    ferry_world_options options         = FERRY_WORLD_OPTIONS_INIT;
-    ferry_error         error;
-    char                folder[] = "/tmp/ferry-hostile-XXXXXX";
-    char                path[64];
+    ferry_world *worlds[N_RANKS] = {NULL};
+    ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
+    ferry_error error;
+    char folder[] = "/tmp/ferry-hostile-XXXXXX";
+    char path[64];
     options.deadline_seconds = 5;
-    current                  = a;
-    n_passed                 = 0;
-    was_harmed               = false;
+    current = a;
+    n_passed = 0;
+    was_harmed = false;
     if (how->processes) {
         assert_non_null(mkdtemp(folder));
         snprintf(path, sizeof path, "%s/ranks", folder);
@@ -373,12 +373,12 @@ static void run_attack(const way *how, const attack *a, rank_state ranks[N_RANKS
         must(ferry_world_create_threads(N_RANKS, &options, worlds, &error), &error);
     }
     for (uint32_t r = 0; r < N_RANKS; r++) {
-        ranks[r] = (rank_state){.how       = how,
-                                .path      = path,
-                                .rank      = r,
-                                .world     = worlds[r],
+        ranks[r] = (rank_state){.how = how,
+                                .path = path,
+                                .rank = r,
+                                .world = worlds[r],
                                 .scheduled = FERRY_ERR_STOPPED,
-                                .ran       = FERRY_ERR_STOPPED};
+                                .ran = FERRY_ERR_STOPPED};
         assert_int_equal(pthread_create(&ranks[r].thread, NULL, run_rank, &ranks[r]), 0);
     }
     for (uint32_t r = 0; r < N_RANKS; r++) {
@@ -394,7 +394,7 @@ static void describe(const way *how, const attack *a, char text[160])
 {
     static const char *const kinds[] = {"number %zu becomes %llu", "bit %zu is flipped",
                                         "cut at %zu (%llu)", "longer at %zu by %llu"};
-    int                      n = snprintf(text, 160, "%s: message %u: ", how->name, a->exchange);
+    int n = snprintf(text, 160, "%s: message %u: ", how->name, a->exchange);
     snprintf(text + n, 160 - (size_t)n, kinds[a->kind], a->at, (unsigned long long)a->value);
 }
 
@@ -410,7 +410,7 @@ static bool is_path(uint64_t number)
  */
 static bool is_excused(const way *how, const attack *a, uint32_t rank)
 {
-    bool own  = a->exchange == 0 && rank != VICTIM;
+    bool own = a->exchange == 0 && rank != VICTIM;
     bool sent = a->exchange == 1 && a->kind == SET_NUMBER && is_path(was) && is_path(a->value);
     return how->checksum == FERRY_CHECKSUM_NONE && (own || sent);
 }
@@ -419,7 +419,7 @@ static bool is_excused(const way *how, const attack *a, uint32_t rank)
 static void check_attack(const way *how, const attack *a)
 {
     static rank_state ranks[N_RANKS];
-    char              text[160];
+    char text[160];
     run_attack(how, a, ranks);
     describe(how, a, text);
     for (uint32_t r = 0; r < N_RANKS; r++) {
@@ -464,7 +464,7 @@ static uint64_t odd_value(uint64_t *random)
                                       UINT64_C(1) << 63,
                                       UINT64_MAX - 63,
                                       UINT64_MAX};
-    uint32_t              which    = random_below(random, COUNT_OF(values) + 2);
+    uint32_t which = random_below(random, COUNT_OF(values) + 2);
     return which < COUNT_OF(values) ? values[which] : random_below(random, 1 << 20);
 }
 
@@ -481,12 +481,12 @@ static void test_any_harm(void **state)
         assert_in_range(n_exchanges, 2, N_EXCHANGES);
         for (uint32_t i = 0; i < n_tries; i++) {
             attack a = {.exchange = i % n_exchanges,
-                        .kind     = i / n_exchanges % 4 == 3
-                                        ? (harm)(FLIP_BIT + random_below(&random, 3))
-                                        : SET_NUMBER};
-            a.value  = odd_value(&random);
-            a.at     = a.kind == SET_NUMBER ? random_below(&random, (uint32_t)n_numbers[a.exchange])
-                                            : random_below(&random, 8 * (uint32_t)n_bytes[a.exchange]);
+                        .kind = i / n_exchanges % 4 == 3
+                                    ? (harm)(FLIP_BIT + random_below(&random, 3))
+                                    : SET_NUMBER};
+            a.value = odd_value(&random);
+            a.at = a.kind == SET_NUMBER ? random_below(&random, (uint32_t)n_numbers[a.exchange])
+                                        : random_below(&random, 8 * (uint32_t)n_bytes[a.exchange]);
             check_attack(&ways[w], &a);
             n_done += was_harmed;
         }
@@ -549,8 +549,8 @@ static size_t index_of(enum field field)
 
 typedef struct lie {
     const char *name;
-    enum field  field;
-    uint64_t    value;
+    enum field field;
+    uint64_t value;
     const char *says;
 } lie;
 
@@ -627,10 +627,10 @@ static const way *way_named(const char *name)
 static void check_lie(const way *how, const lie *its)
 {
     static rank_state ranks[N_RANKS];
-    attack            a = {.exchange = its->field >= ITEMS_CHANNEL,
-                           .kind     = SET_NUMBER,
-                           .at       = index_of(its->field),
-                           .value    = its->value};
+    attack a = {.exchange = its->field >= ITEMS_CHANNEL,
+                .kind = SET_NUMBER,
+                .at = index_of(its->field),
+                .value = its->value};
     run_attack(how, &a, ranks);
     check_row(its->name, was_harmed);
     for (uint32_t r = 0; r < N_RANKS; r++) {
@@ -670,10 +670,10 @@ static void test_words_and_letters(void **state)
     const way *how = way_named("slots");
     for (int what = TRUE_VERDICT; what <= TOO_SHORT; what++) {
         static rank_state ranks[N_RANKS];
-        words   = ALL_TAKEN;
+        words = ALL_TAKEN;
         verdict = what;
         run_attack(how, NULL, ranks);
-        words   = TRUE_WORDS;
+        words = TRUE_WORDS;
         verdict = TRUE_VERDICT;
         check_at(was_harmed == (what != TRUE_VERDICT), "verdict %d was not harmed", what);
         for (uint32_t r = 0; r < N_RANKS; r++) {
@@ -691,8 +691,8 @@ static void test_words_and_letters(void **state)
 /* A letter that brings nothing, or says nothing, would have its reader wait for ever. */
 static void test_letters(void **state)
 {
-    static const char *const says[] = {[ONLY_LENGTHS]  = "rank 1 sent none of what it said",
-                                       [NO_LENGTHS]    = "rank 1 sent a message of 4 bytes",
+    static const char *const says[] = {[ONLY_LENGTHS] = "rank 1 sent none of what it said",
+                                       [NO_LENGTHS] = "rank 1 sent a message of 4 bytes",
                                        [WRONG_LENGTHS] = "rank 1 sent more than it said"};
     (void)state;
     for (int what = ONLY_LENGTHS; what <= WRONG_LENGTHS; what++) {

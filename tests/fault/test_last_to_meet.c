@@ -28,7 +28,7 @@ void __wrap_fy_bell_ring(fy_bell *bell)
 static void come_last(rank_process *self)
 {
     const fy_process *process = self->world->impl;
-    uint64_t          target  = (process->barriers + 1) * (uint64_t)RANKS;
+    uint64_t target = (process->barriers + 1) * (uint64_t)RANKS;
     while (atomic_load(&process->board->arrived) < target - 1) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
@@ -38,7 +38,7 @@ static void come_last(rank_process *self)
 static void run(rank_process *self)
 {
     const bool *dies = self->context;
-    uint32_t    named;
+    uint32_t named;
     if (self->rank == 1) {
         come_last(self);
     }
@@ -60,9 +60,9 @@ static void test_last(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
-        bool         dies = i == 1;
+        bool dies = i == 1;
         rank_process like = patient_ranks(dies ? "dies" : "ends the world", RANKS);
-        processes    all;
+        processes all;
         like.context = &dies;
         start_processes(&all, &like, run);
         end_processes(like.row, &all, RANKS, dies ? 2 : FERRY_ANY_RANK);

@@ -54,25 +54,25 @@ static const char modelled[] =
 
 /* What the steps work on. Texts and files are made before anything fails. */
 typedef struct scene {
-    char  folder[64];
-    char  spec_path[128], model_spec_path[128], plan_path[128], saved_path[128], out_path[128];
+    char folder[64];
+    char spec_path[128], model_spec_path[128], plan_path[128], saved_path[128], out_path[128];
     char *text;
-    ferry_spec        *spec;
-    ferry_plan        *plan;
+    ferry_spec *spec;
+    ferry_plan *plan;
     ferry_plan_options options;
     /* What a step makes: it must be untouched by failures, and is given back after success. */
-    ferry_spec            *made_spec;
-    ferry_plan            *made_plan;
-    uint64_t               n_moves;
-    text_buffer            printed;
-    bool                   is_printed; /* to the end */
+    ferry_spec *made_spec;
+    ferry_plan *made_plan;
+    uint64_t n_moves;
+    text_buffer printed;
+    bool is_printed; /* to the end */
     ferry_visit_statistics visited;
-    ferry_proof            proof;
+    ferry_proof proof;
 } scene;
 
 static void put_file(const char *path, const char *prefix, size_t n_prefix, const char *quoted)
 {
-    char *text   = strdup(quoted);
+    char *text = strdup(quoted);
     FILE *stream = fopen(path, "wb");
     assert_non_null(stream);
     unquote(text);
@@ -106,7 +106,7 @@ static void make_paths(scene *s)
 static int make_scene(void **state)
 {
     static scene s;
-    ferry_error  error;
+    ferry_error error;
     s = (scene){.options = FERRY_PLAN_OPTIONS_INIT, .visited = FERRY_VISIT_STATISTICS_INIT};
     make_paths(&s);
     s.text = strdup(rich);
@@ -115,7 +115,7 @@ static int make_scene(void **state)
     must(ferry_plan_create(s.spec, NULL, &s.plan, &error), &error);
     must(ferry_plan_save(s.plan, s.saved_path, &error), &error);
     text_buffer printed = print_plan(s.plan);
-    FILE       *stream  = fopen(s.plan_path, "wb");
+    FILE *stream = fopen(s.plan_path, "wb");
     fwrite(printed.bytes, 1, printed.used, stream);
     fclose(stream);
     text_cleanup(&printed);
@@ -126,7 +126,7 @@ static int make_scene(void **state)
 static int remove_scene(void **state)
 {
     scene *s = *state;
-    char   command[100];
+    char command[100];
     ferry_plan_destroy(s->plan);
     ferry_spec_destroy(s->spec);
     free(s->text);
@@ -160,14 +160,14 @@ static ferry_status create_balanced(void *context, ferry_error *error)
 
 static ferry_status create_seed(void *context, ferry_error *error)
 {
-    scene *s           = context;
+    scene *s = context;
     s->options.replica = FERRY_REPLICA_SEED;
     return ferry_plan_create(s->spec, &s->options, &s->made_plan, error);
 }
 
 static ferry_status create_subset(void *context, ferry_error *error)
 {
-    scene *s          = context;
+    scene *s = context;
     s->options.subset = "l.*";
     return ferry_plan_create(s->spec, &s->options, &s->made_plan, error);
 }
@@ -208,9 +208,9 @@ static int collect(void *context, const char *bytes, size_t n_bytes)
 
 static ferry_status write_json(void *context, ferry_error *error)
 {
-    scene       *s      = context;
+    scene *s = context;
     ferry_status status = ferry_plan_write_json(s->plan, NULL, collect, &s->printed, error);
-    s->is_printed       = status == FERRY_OK;
+    s->is_printed = status == FERRY_OK;
     return status;
 }
 
@@ -242,9 +242,9 @@ static void describe_plan(const ferry_plan *plan, text_buffer *out)
 
 static void describe_file(const char *path, text_buffer *out)
 {
-    char   part[4096];
-    FILE  *stream = fopen(path, "rb");
-    size_t n      = 0;
+    char part[4096];
+    FILE *stream = fopen(path, "rb");
+    size_t n = 0;
     while (stream != NULL && (n = fread(part, 1, sizeof part, stream)) > 0) {
         text_append(out, part, n);
     }
@@ -290,12 +290,12 @@ static void give_back(void *context)
     ferry_spec_destroy(s->made_spec);
     ferry_plan_destroy(s->made_plan);
     unlink(s->out_path);
-    s->made_spec  = NULL;
-    s->made_plan  = NULL;
-    s->options    = (ferry_plan_options)FERRY_PLAN_OPTIONS_INIT;
-    s->proof      = (ferry_proof)FERRY_PROOF_INIT;
-    s->visited    = (ferry_visit_statistics)FERRY_VISIT_STATISTICS_INIT;
-    s->n_moves    = 0;
+    s->made_spec = NULL;
+    s->made_plan = NULL;
+    s->options = (ferry_plan_options)FERRY_PLAN_OPTIONS_INIT;
+    s->proof = (ferry_proof)FERRY_PROOF_INIT;
+    s->visited = (ferry_visit_statistics)FERRY_VISIT_STATISTICS_INIT;
+    s->n_moves = 0;
     s->is_printed = false;
     text_cleanup(&s->printed);
 }
@@ -319,8 +319,8 @@ static const step steps[] = {
 /* The output file may not stay behind under its temporary name either. */
 static size_t count_files(const scene *s)
 {
-    size_t         n      = 0;
-    DIR           *folder = opendir(s->folder);
+    size_t n = 0;
+    DIR *folder = opendir(s->folder);
     struct dirent *entry;
     while ((entry = readdir(folder)) != NULL) {
         n += entry->d_name[0] != '.';
@@ -331,7 +331,7 @@ static size_t count_files(const scene *s)
 
 static void test_steps(void **state)
 {
-    scene *s       = *state;
+    scene *s = *state;
     size_t n_files = count_files(s);
     for (size_t i = 0; i < COUNT_OF(steps); i++) {
         run_step(&steps[i], s);
@@ -345,7 +345,7 @@ static void test_own_switch(void **state)
     scene *s = *state;
     for (int64_t n = 0;; n++) {
         ferry_error error = {""};
-        ferry_plan *plan  = NULL;
+        ferry_plan *plan = NULL;
         fy_alloc_fail_after(n);
         ferry_status status = ferry_plan_create(s->spec, NULL, &plan, &error);
         fy_alloc_fail_after(-1);

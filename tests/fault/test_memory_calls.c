@@ -17,25 +17,25 @@ enum { N_RANKS = 3, MOST_BYTES = 1 << 16 };
 /* Where the ranks meet. A rank that is gone comes to no meeting: who waits for it gives up. */
 typedef struct hall {
     pthread_mutex_t lock;
-    pthread_cond_t  moved;
-    unsigned        n_here, n_gone, turn;
-    const void     *sent[N_RANKS];
-    size_t          n_bytes[N_RANKS];
-    const size_t   *lengths; /* of what rank 0 scatters */
+    pthread_cond_t moved;
+    unsigned n_here, n_gone, turn;
+    const void *sent[N_RANKS];
+    size_t n_bytes[N_RANKS];
+    const size_t *lengths; /* of what rank 0 scatters */
 } hall;
 
 typedef struct member {
-    hall         *hall;
-    uint32_t      rank;
-    bool          is_victim;
-    int           n_calls;
-    bool          was_left; /* waited for a rank that was gone */
+    hall *hall;
+    uint32_t rank;
+    bool is_victim;
+    int n_calls;
+    bool was_left; /* waited for a rank that was gone */
     unsigned char all[N_RANKS * MOST_BYTES];
-    size_t        lengths[N_RANKS];
+    size_t lengths[N_RANKS];
     ferry_status (*build)(struct member *self, ferry_error *error);
     ferry_status status;
-    ferry_error  error;
-    pthread_t    thread;
+    ferry_error error;
+    pthread_t thread;
 } member;
 
 /* True: everybody is here. */
@@ -52,7 +52,7 @@ static bool meet(member *m)
     while (h->turn == turn && h->n_gone == 0) {
         pthread_cond_wait(&h->moved, &h->lock);
     }
-    bool came   = h->turn != turn;
+    bool came = h->turn != turn;
     m->was_left = m->was_left || !came;
     pthread_mutex_unlock(&h->lock);
     return came;
@@ -69,9 +69,9 @@ static void leave(member *m)
 static int gather_all(void *context, const void *bytes, size_t n_bytes, const void **all_out,
                       const size_t **lengths_out)
 {
-    member *m                 = context;
-    size_t  used              = 0;
-    m->hall->sent[m->rank]    = bytes;
+    member *m = context;
+    size_t used = 0;
+    m->hall->sent[m->rank] = bytes;
     m->hall->n_bytes[m->rank] = n_bytes;
     m->n_calls++;
     if (!meet(m)) {
@@ -85,7 +85,7 @@ static int gather_all(void *context, const void *bytes, size_t n_bytes, const vo
         memcpy(m->all + used, m->lengths[r] == 0 ? "" : m->hall->sent[r], m->lengths[r]);
         used += m->lengths[r];
     }
-    *all_out     = m->all;
+    *all_out = m->all;
     *lengths_out = m->lengths;
     return meet(m) ? 0 : 1; /* before that, what others sent must stay */
 }
@@ -93,12 +93,12 @@ static int gather_all(void *context, const void *bytes, size_t n_bytes, const vo
 static int gather_to_root(void *context, const void *bytes, size_t n_bytes, const void **all_out,
                           const size_t **lengths_out)
 {
-    member       *m       = context;
-    const void   *all     = NULL;
+    member *m = context;
+    const void *all = NULL;
     const size_t *lengths = NULL;
-    int           failed  = gather_all(context, bytes, n_bytes, &all, &lengths);
+    int failed = gather_all(context, bytes, n_bytes, &all, &lengths);
     if (m->rank == 0) {
-        *all_out     = all;
+        *all_out = all;
         *lengths_out = lengths;
     }
     return failed;
@@ -132,18 +132,18 @@ static int scatter(void *context, const void *all, const size_t *lengths, const 
 static ferry_exchange exchange_of(member *m, bool with_root)
 {
     ferry_exchange x = FERRY_EXCHANGE_INIT;
-    x.context        = m;
-    x.rank           = m->rank;
-    x.n_ranks        = N_RANKS;
-    x.all_gather     = gather_all;
-    x.gather         = with_root ? gather_to_root : NULL;
-    x.scatter        = with_root ? scatter : NULL;
+    x.context = m;
+    x.rank = m->rank;
+    x.n_ranks = N_RANKS;
+    x.all_gather = gather_all;
+    x.gather = with_root ? gather_to_root : NULL;
+    x.scatter = with_root ? scatter : NULL;
     return x;
 }
 
 /* What every row needs, made once and only read. */
 static ferry_model *source_models[N_RANKS], *destination_models[N_RANKS];
-static ferry_plan  *plan;
+static ferry_plan *plan;
 
 typedef ferry_status (*planner)(const ferry_model *, const ferry_model *, const uint64_t *,
                                 const ferry_exchange *, const ferry_plan_options *,
@@ -151,9 +151,9 @@ typedef ferry_status (*planner)(const ferry_model *, const ferry_model *, const 
 
 static ferry_status plan_with(member *m, planner build, bool with_root, ferry_error *error)
 {
-    ferry_exchange      x   = exchange_of(m, with_root);
+    ferry_exchange x = exchange_of(m, with_root);
     ferry_reshard_plan *ops = NULL;
-    ferry_status        status =
+    ferry_status status =
         build(source_models[m->rank], destination_models[m->rank], NULL, &x, NULL, &ops, error);
     ferry_reshard_plan_destroy(ops);
     return status;
@@ -176,9 +176,9 @@ static ferry_status build_local(member *m, ferry_error *error)
 
 static ferry_status schedule_with(member *m, bool with_root, ferry_error *error)
 {
-    ferry_exchange  x        = exchange_of(m, with_root);
+    ferry_exchange x = exchange_of(m, with_root);
     ferry_schedule *schedule = NULL;
-    ferry_status    status   = ferry_build_plan_schedule(plan, NULL, &x, &schedule, error);
+    ferry_status status = ferry_build_plan_schedule(plan, NULL, &x, &schedule, error);
     ferry_schedule_destroy(schedule);
     return status;
 }
@@ -207,9 +207,9 @@ static const struct {
 
 static void *run_member(void *argument)
 {
-    member *m    = argument;
+    member *m = argument;
     failing_mine = m->is_victim;
-    m->status    = m->build(m, &m->error);
+    m->status = m->build(m, &m->error);
     failing_mine = false;
     leave(m);
     return NULL;
@@ -219,8 +219,8 @@ static void *run_member(void *argument)
 static bool run_world(size_t row, uint32_t victim, int64_t n, bool for_good)
 {
     static member members[N_RANKS];
-    hall          h    = {.lock = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER};
-    int64_t       live = failing_live;
+    hall h = {.lock = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER};
+    int64_t live = failing_live;
     failing_start(n, for_good);
     for (uint32_t r = 0; r < N_RANKS; r++) {
         members[r] =
@@ -269,7 +269,7 @@ static void test_calls(void **state)
 static int set_up(void **state)
 {
     static const grid from = {.first = 0, .dp = 1, .tp = 2}, to = {.first = 1, .dp = 2, .tp = 1};
-    ferry_error       error;
+    ferry_error error;
     (void)state;
     for (uint32_t r = 0; r < N_RANKS; r++) {
         must(try_model(&from, r, &source_models[r], &error), &error);

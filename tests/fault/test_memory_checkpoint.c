@@ -13,7 +13,7 @@ enum { HIDDEN = 4, ROWS = 8, N_LAYERS = 2 };
 
 typedef struct weight {
     const char *name; /* behind "model.layers.N." */
-    uint64_t    rows, columns;
+    uint64_t rows, columns;
 } weight;
 
 static const weight weights[] = {
@@ -49,15 +49,15 @@ static const char fused[] =
 
 typedef struct scene {
     /* What a step works on. */
-    const char               *from, *to;
-    ferry_reshard_options     options;
+    const char *from, *to;
+    ferry_reshard_options options;
     ferry_reshard_run_options run;
-    ferry_checkpoint         *source;
-    ferry_checkpoint         *other;
-    ferry_reshard            *ready;
+    ferry_checkpoint *source;
+    ferry_checkpoint *other;
+    ferry_reshard *ready;
     /* What it makes. */
-    ferry_checkpoint   *opened;
-    ferry_reshard      *made;
+    ferry_checkpoint *opened;
+    ferry_reshard *made;
     ferry_verify_result compared;
 } scene;
 
@@ -65,10 +65,10 @@ static char logical[64], sharded[64], result[64], layout[64];
 
 static void add(small_file *file, const char *name, uint64_t rows, uint64_t columns)
 {
-    static float   values[ROWS * ROWS];
-    static float   next;
+    static float values[ROWS * ROWS];
+    static float next;
     const uint64_t shape[] = {rows, columns};
-    uint64_t       n       = rows * (columns == 0 ? 1 : columns);
+    uint64_t n = rows * (columns == 0 ? 1 : columns);
     for (uint64_t i = 0; i < n; i++) {
         values[i] = next++;
     }
@@ -77,9 +77,9 @@ static void add(small_file *file, const char *name, uint64_t rows, uint64_t colu
 
 static void put_model(void)
 {
-    small_file  parts[2] = {0};
-    text_buffer index    = {0};
-    char        path[300];
+    small_file parts[2] = {0};
+    text_buffer index = {0};
+    char path[300];
     assert_int_equal(mkdir(logical, 0700), 0);
     add(&parts[0], "model.embed_tokens.weight", ROWS, HIDDEN);
     add(&parts[0], "model.norm.weight", HIDDEN, 0);
@@ -110,8 +110,8 @@ static void put_model(void)
 static void write_result(const char *from, const char *to, const char *path)
 {
     ferry_checkpoint *checkpoint = small_open(from);
-    ferry_reshard    *reshard    = NULL;
-    ferry_error       error;
+    ferry_reshard *reshard = NULL;
+    ferry_error error;
     must(ferry_reshard_create(checkpoint, to, NULL, &reshard, &error), &error);
     must(ferry_reshard_run(reshard, path, NULL, NULL, &error), &error);
     ferry_reshard_destroy(reshard);
@@ -154,18 +154,18 @@ static ferry_status run_step_of(void *context, ferry_error *error)
 
 static ferry_status compare_step(void *context, ferry_error *error)
 {
-    scene               *s       = context;
+    scene *s = context;
     ferry_verify_options options = FERRY_VERIFY_OPTIONS_INIT;
-    options.n_threads            = 1;
-    options.memory_cap_bytes     = 1 << 20;
+    options.n_threads = 1;
+    options.memory_cap_bytes = 1 << 20;
     return ferry_checkpoint_verify(s->source, s->other, &options, &s->compared, error);
 }
 
 /* Names and bytes of a folder, in any order that stays: files by name. */
 static void describe_file(const char *path, const char *name, text_buffer *out)
 {
-    char               full[600], bytes[4096];
-    size_t             n, total = 0;
+    char full[600], bytes[4096];
+    size_t n, total = 0;
     unsigned long long sum = 0;
     snprintf(full, sizeof full, "%s/%s", path, name);
     FILE *stream = fopen(full, "rb");
@@ -189,8 +189,8 @@ static void describe_folder(text_buffer *out)
                                         "model.safetensors",      "rank-00000.safetensors",
                                         "rank-00001.safetensors", "rank-00002.safetensors",
                                         "rank-00003.safetensors"};
-    struct dirent           *entry;
-    DIR                     *folder = opendir(small_folder);
+    struct dirent *entry;
+    DIR *folder = opendir(small_folder);
     assert_non_null(folder);
     while ((entry = readdir(folder)) != NULL) {
         if (strstr("..logical sharded result layout.json", entry->d_name) == NULL) {
@@ -210,13 +210,13 @@ static void describe_scene(const void *context, text_buffer *out)
     describe_folder(out);
     if (s->opened != NULL) {
         ferry_checkpoint_totals totals = FERRY_CHECKPOINT_TOTALS_INIT;
-        ferry_error             error;
+        ferry_error error;
         must(ferry_checkpoint_get_totals(s->opened, &totals, &error), &error);
         text_printf(out, "opened %zu %zu\n", totals.n_files, totals.n_tensors);
     }
     if (s->made != NULL) {
         ferry_reshard_totals totals = FERRY_RESHARD_TOTALS_INIT;
-        ferry_error          error;
+        ferry_error error;
         must(ferry_reshard_get_totals(s->made, &totals, &error), &error);
         text_printf(out, "made %zu %zu %llu\n", totals.n_files, totals.n_tensors,
                     (unsigned long long)totals.file_bytes);
@@ -230,14 +230,14 @@ static void give_back(void *context)
     scene *s = context;
     ferry_checkpoint_destroy(s->opened);
     ferry_reshard_destroy(s->made);
-    s->opened   = NULL;
-    s->made     = NULL;
+    s->opened = NULL;
+    s->made = NULL;
     s->compared = (ferry_verify_result)FERRY_VERIFY_RESULT_INIT;
     small_remove(result);
 }
 
 static void try_step(const char *name, ferry_status (*run)(void *scene, ferry_error *error),
-                     scene      *s)
+                     scene *s)
 {
     const step t = {name, run, describe_scene, give_back, FERRY_OK};
     run_step(&t, s);
@@ -245,12 +245,12 @@ static void try_step(const char *name, ferry_status (*run)(void *scene, ferry_er
 
 static scene scene_of(const char *from, const char *to)
 {
-    scene s                    = {.from     = from,
-                                  .to       = to,
-                                  .options  = FERRY_RESHARD_OPTIONS_INIT,
-                                  .run      = FERRY_RESHARD_RUN_OPTIONS_INIT,
-                                  .compared = FERRY_VERIFY_RESULT_INIT};
-    s.options.n_threads        = 1;
+    scene s = {.from = from,
+               .to = to,
+               .options = FERRY_RESHARD_OPTIONS_INIT,
+               .run = FERRY_RESHARD_RUN_OPTIONS_INIT,
+               .compared = FERRY_VERIFY_RESULT_INIT};
+    s.options.n_threads = 1;
     s.options.memory_cap_bytes = 1 << 20;
     return s;
 }
@@ -278,7 +278,7 @@ static void test_short_form(void **state)
 static void test_cast(void **state)
 {
     (void)state;
-    scene s        = scene_of(sharded, "hf");
+    scene s = scene_of(sharded, "hf");
     s.options.cast = FERRY_BF16;
     try_reshard(&s);
 }
@@ -286,7 +286,7 @@ static void test_cast(void **state)
 static void test_boxes(void **state)
 {
     (void)state;
-    scene s          = scene_of(sharded, layout);
+    scene s = scene_of(sharded, layout);
     s.options.subset = "*.qkv";
     try_reshard(&s);
 }
@@ -315,13 +315,13 @@ static void describe_result(const void *context, text_buffer *out)
 static void test_journal(void **state)
 {
     (void)state;
-    scene       s = scene_of(logical, "tp=2,pp=2");
-    const step  t = {"reshard, to be resumed", run_step_of, describe_result, forget_partial,
-                     FERRY_OK};
-    const step  u = {"resume", run_step_of, describe_result, give_back, FERRY_OK};
+    scene s = scene_of(logical, "tp=2,pp=2");
+    const step t = {"reshard, to be resumed", run_step_of, describe_result, forget_partial,
+                    FERRY_OK};
+    const step u = {"resume", run_step_of, describe_result, give_back, FERRY_OK};
     ferry_error error;
     s.run.resume = true;
-    s.source     = small_open(s.from);
+    s.source = small_open(s.from);
     must(ferry_reshard_create(s.source, s.to, &s.options, &s.ready, &error), &error);
     run_step(&t, &s);
     run_step(&u, &s); /* each goes on where the one before it failed */
@@ -332,9 +332,9 @@ static void test_journal(void **state)
 static void test_compare(void **state)
 {
     (void)state;
-    scene s  = scene_of(logical, NULL);
+    scene s = scene_of(logical, NULL);
     s.source = small_open(logical);
-    s.other  = small_open(sharded);
+    s.other = small_open(sharded);
     try_step("compare", compare_step, &s);
     ferry_checkpoint_destroy(s.source);
     ferry_checkpoint_destroy(s.other);

@@ -10,9 +10,9 @@
 enum { COLUMNS = 300, TRY_AGAIN_EVERY = 7 };
 
 typedef struct scenario {
-    uint32_t    local_size, local_tp, inter_tp;
+    uint32_t local_size, local_tp, inter_tp;
     const char *engines;
-    bool        autotune, only_construct, requests;
+    bool autotune, only_construct, requests;
     const char *load, *save; /* tables */
 } scenario;
 
@@ -20,24 +20,24 @@ static char table_path[128];
 
 static ferry_mixed_comm_options options_of(const rank_run *self)
 {
-    const scenario          *s = self->plan;
+    const scenario *s = self->plan;
     ferry_mixed_comm_options o = FERRY_MIXED_COMM_OPTIONS_INIT;
-    o.world_rank               = self->rank;
-    o.world_size               = RUN_RANKS;
-    o.local_size               = s->local_size;
-    o.local_rank               = self->rank % s->local_size;
-    o.inter_size               = RUN_RANKS / s->local_size;
-    o.inter_rank               = self->rank / s->local_size;
-    o.local_tp_size            = s->local_tp;
-    o.inter_tp_size            = s->inter_tp;
-    o.dtype                    = FERRY_F32;
-    o.grid_size                = s->requests ? 2 : 1; /* a team of threads, or none */
+    o.world_rank = self->rank;
+    o.world_size = RUN_RANKS;
+    o.local_size = s->local_size;
+    o.local_rank = self->rank % s->local_size;
+    o.inter_size = RUN_RANKS / s->local_size;
+    o.inter_rank = self->rank / s->local_size;
+    o.local_tp_size = s->local_tp;
+    o.inter_tp_size = s->inter_tp;
+    o.dtype = FERRY_F32;
+    o.grid_size = s->requests ? 2 : 1; /* a team of threads, or none */
     o.max_block_size = o.min_block_size = 1;
-    o.engines                           = s->engines;
-    o.use_autotune                      = s->autotune;
-    o.autotune_bytes                    = 8192;
-    o.only_construct                    = s->only_construct;
-    o.tune_file                         = s->load;
+    o.engines = s->engines;
+    o.use_autotune = s->autotune;
+    o.autotune_bytes = 8192;
+    o.only_construct = s->only_construct;
+    o.tune_file = s->load;
     return o;
 }
 
@@ -45,8 +45,8 @@ static ferry_mixed_comm_options options_of(const rank_run *self)
 static bool is_right(uint32_t op, uint32_t rank, const float *out, bool gathered)
 {
     for (uint32_t i = 0; i < (gathered ? RUN_RANKS * COLUMNS : COLUMNS); i++) {
-        float    wanted = 0;
-        uint32_t at     = op == FERRY_MIXED_REDUCE_SCATTER ? i + rank * COLUMNS : i;
+        float wanted = 0;
+        uint32_t at = op == FERRY_MIXED_REDUCE_SCATTER ? i + rank * COLUMNS : i;
         for (uint32_t other = 0; other < RUN_RANKS; other++) {
             if (!gathered) {
                 wanted += (float)(other * 1000 + at);
@@ -63,15 +63,15 @@ static bool is_right(uint32_t op, uint32_t rank, const float *out, bool gathered
 
 static ferry_status call(ferry_mixed_comm *comm, rank_run *self, uint32_t op, uint32_t mode)
 {
-    static float       ins[RUN_RANKS][RUN_RANKS * COLUMNS], outs[RUN_RANKS][RUN_RANKS * COLUMNS];
-    const scenario    *s  = self->plan;
-    float             *in = ins[self->rank], *out = outs[self->rank];
-    ferry_request     *request  = NULL;
-    bool               scatters = op == FERRY_MIXED_REDUCE_SCATTER;
-    bool               gathers  = op == FERRY_MIXED_ALL_GATHER;
-    uint32_t           n_in = scatters ? RUN_RANKS : 1, n_out = gathers ? RUN_RANKS : 1;
+    static float ins[RUN_RANKS][RUN_RANKS * COLUMNS], outs[RUN_RANKS][RUN_RANKS * COLUMNS];
+    const scenario *s = self->plan;
+    float *in = ins[self->rank], *out = outs[self->rank];
+    ferry_request *request = NULL;
+    bool scatters = op == FERRY_MIXED_REDUCE_SCATTER;
+    bool gathers = op == FERRY_MIXED_ALL_GATHER;
+    uint32_t n_in = scatters ? RUN_RANKS : 1, n_out = gathers ? RUN_RANKS : 1;
     ferry_mixed_tensor from = {ferry_buffer_of(in, n_in * COLUMNS * sizeof *in), n_in, COLUMNS};
-    ferry_mixed_tensor to   = {ferry_buffer_of(out, n_out * COLUMNS * sizeof *out), n_out, COLUMNS};
+    ferry_mixed_tensor to = {ferry_buffer_of(out, n_out * COLUMNS * sizeof *out), n_out, COLUMNS};
     for (uint32_t i = 0; i < n_in * COLUMNS; i++) {
         in[i] = (float)(self->rank * 1000 + i);
     }
@@ -95,8 +95,8 @@ static ferry_status call(ferry_mixed_comm *comm, rank_run *self, uint32_t op, ui
 static ferry_status call_all(ferry_mixed_comm *comm, rank_run *self)
 {
     const uint32_t *ops, *modes;
-    size_t          n_ops, n_modes;
-    ferry_status    status = ferry_mixed_comm_get_valid_op_list(comm, &ops, &n_ops, &self->error);
+    size_t n_ops, n_modes;
+    ferry_status status = ferry_mixed_comm_get_valid_op_list(comm, &ops, &n_ops, &self->error);
     if (status == FERRY_OK) {
         status = ferry_mixed_comm_get_valid_mode_list(comm, &modes, &n_modes, &self->error);
     }
@@ -108,10 +108,10 @@ static ferry_status call_all(ferry_mixed_comm *comm, rank_run *self)
 
 static ferry_status open_and_call(rank_run *self, ferry_mixed_comm **comm_out)
 {
-    const scenario          *s      = self->plan;
-    ferry_mixed_comm_options o      = options_of(self);
-    ferry_mixed_comm        *comm   = UNTOUCHED;
-    ferry_status             status = ferry_mixed_comm_create(self->world, &o, &comm, &self->error);
+    const scenario *s = self->plan;
+    ferry_mixed_comm_options o = options_of(self);
+    ferry_mixed_comm *comm = UNTOUCHED;
+    ferry_status status = ferry_mixed_comm_create(self->world, &o, &comm, &self->error);
     if (status != FERRY_OK) {
         self->wrong = comm != UNTOUCHED ? "a handle after a failure" : NULL;
         return status;
@@ -138,8 +138,8 @@ static ferry_status open_and_call(rank_run *self, ferry_mixed_comm **comm_out)
  */
 static ferry_status run(rank_run *self)
 {
-    ferry_mixed_comm *comm   = NULL;
-    ferry_status      status = open_and_call(self, &comm);
+    ferry_mixed_comm *comm = NULL;
+    ferry_status status = open_and_call(self, &comm);
     if (status == FERRY_ERR_TIMEOUT || status == FERRY_ERR_ABORTED) {
         self->wrong = "a rank was not told";
     }
@@ -152,11 +152,11 @@ static ferry_status run(rank_run *self)
         return status;
     }
     ferry_error error;
-    bool        mine = failing_mine;
-    failing_mine     = false;
+    bool mine = failing_mine;
+    failing_mine = false;
     if (ferry_world_barrier(self->world, &error) == FERRY_OK) {
         rank_run again = *self;
-        comm           = NULL;
+        comm = NULL;
         if (open_and_call(&again, &comm) != FERRY_OK) {
             print_error("again: %s\n", again.error.message);
             self->wrong = "a second try failed";
@@ -174,7 +174,7 @@ static ferry_status run(rank_run *self)
 static void check_scenario(const char *name, const scenario *s, bool alone, int64_t least)
 {
     rank_script script = {.name = name, .plan = s, .run = run, .alone = alone};
-    failing_by_thread  = true;
+    failing_by_thread = true;
     run_script(&script, least);
     failing_by_thread = false;
 }
@@ -224,16 +224,16 @@ static void test_alone(void **state)
     for (int for_good = 0; for_good < 2; for_good++) {
         bool refused = true;
         for (int64_t n = 0; refused; n++) {
-            ferry_mixed_comm_options o     = FERRY_MIXED_COMM_OPTIONS_INIT;
-            ferry_mixed_comm        *comm  = UNTOUCHED;
-            ferry_world             *world = NULL;
-            ferry_error              error = {""};
-            int64_t                  live  = failing_live;
-            o.use_autotune                 = false;
+            ferry_mixed_comm_options o = FERRY_MIXED_COMM_OPTIONS_INIT;
+            ferry_mixed_comm *comm = UNTOUCHED;
+            ferry_world *world = NULL;
+            ferry_error error = {""};
+            int64_t live = failing_live;
+            o.use_autotune = false;
             must(ferry_world_create_threads(1, NULL, &world, &error), &error);
             failing_start(n, for_good == 1);
             ferry_status status = ferry_mixed_comm_create(world, &o, &comm, &error);
-            refused             = failing_stop();
+            refused = failing_stop();
             check_at(status == (refused ? FERRY_ERR_NO_MEMORY : FERRY_OK) ||
                          (status == FERRY_OK && for_good == 0),
                      "allocation %lld: %s", (long long)n, ferry_status_name(status));

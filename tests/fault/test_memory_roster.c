@@ -9,35 +9,35 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static const grid source      = {.first = 0, .dp = 2, .tp = 2},
+static const grid source = {.first = 0, .dp = 2, .tp = 2},
                   destination = {.first = 3, .dp = 1, .tp = 3};
 enum { WORLD = 6 };
 
 typedef struct scene {
-    char                 saved_path[64], out_path[64];
-    ferry_roster        *roster;
-    ferry_plan          *plan;
-    ferry_model         *src_model, *dst_model;
-    ferry_group         *group;
+    char saved_path[64], out_path[64];
+    ferry_roster *roster;
+    ferry_plan *plan;
+    ferry_model *src_model, *dst_model;
+    ferry_group *group;
     ferry_param_metadata src, dst; /* one parameter of both sides */
-    ferry_prefix_map    *map;
-    size_t               length; /* of the exchange's only message */
-    unsigned char        message[10000];
+    ferry_prefix_map *map;
+    size_t length; /* of the exchange's only message */
+    unsigned char message[10000];
     /* What steps make. */
-    ferry_roster       *made_roster;
-    ferry_plan         *made_plan;
+    ferry_roster *made_roster;
+    ferry_plan *made_plan;
     ferry_reshard_plan *made_ops;
-    ferry_transfers    *made_transfers;
-    ferry_model        *made_model;
-    ferry_prefix_map   *made_map;
-    ferry_group        *made_group;
-    size_t              chosen;
+    ferry_transfers *made_transfers;
+    ferry_model *made_model;
+    ferry_prefix_map *made_map;
+    ferry_group *made_group;
+    size_t chosen;
 } scene;
 
 static ferry_status make_group(void *context, ferry_error *error)
 {
     static const uint32_t ranks[] = {5, 3, 4};
-    scene                *s       = context;
+    scene *s = context;
     return ferry_group_create(ranks, 3, &s->made_group, error);
 }
 
@@ -61,9 +61,9 @@ static ferry_status make_roster(void *context, ferry_error *error)
 
 static ferry_status make_map(void *context, ferry_error *error)
 {
-    scene            *s      = context;
-    ferry_prefix_map *map    = NULL;
-    ferry_status      status = ferry_prefix_map_create(&map, error);
+    scene *s = context;
+    ferry_prefix_map *map = NULL;
+    ferry_status status = ferry_prefix_map_create(&map, error);
     for (int i = 0; i < 20 && status == FERRY_OK; i++) {
         char local[32], global[32];
         snprintf(local, sizeof local, "layers.%d", i);
@@ -72,7 +72,7 @@ static ferry_status make_map(void *context, ferry_error *error)
     }
     if (status == FERRY_OK) {
         s->made_map = map;
-        map         = NULL;
+        map = NULL;
     }
     ferry_prefix_map_destroy(map);
     return status;
@@ -80,7 +80,7 @@ static ferry_status make_map(void *context, ferry_error *error)
 
 static ferry_status select_source(void *context, ferry_error *error)
 {
-    scene                            *s         = context;
+    scene *s = context;
     const ferry_param_metadata *const sources[] = {&s->src, &s->src};
     return ferry_select_source_balanced(sources, 2, &s->dst, 3, &s->chosen, error);
 }
@@ -100,9 +100,9 @@ static ferry_status plan_balanced(void *context, ferry_error *error)
 
 static ferry_status plan_seed(void *context, ferry_error *error)
 {
-    scene             *s       = context;
+    scene *s = context;
     ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
-    options.replica            = FERRY_REPLICA_SEED;
+    options.replica = FERRY_REPLICA_SEED;
     return ferry_plan_create_from_roster(s->roster, &options, &s->made_plan, error);
 }
 
@@ -131,8 +131,8 @@ static int gather_own(void *context, const void *bytes, size_t n_bytes, const vo
     scene *s = context;
     assert_in_range(n_bytes, 0, sizeof s->message);
     memcpy(s->message, n_bytes == 0 ? (const void *)"" : bytes, n_bytes);
-    s->length    = n_bytes;
-    *all_out     = s->message;
+    s->length = n_bytes;
+    *all_out = s->message;
     *lengths_out = &s->length;
     return 0;
 }
@@ -141,7 +141,7 @@ static int scatter_own(void *context, const void *all, const size_t *lengths, co
                        size_t *n_bytes_out)
 {
     (void)context;
-    *mine_out    = all;
+    *mine_out = all;
     *n_bytes_out = lengths[0];
     return 0;
 }
@@ -149,15 +149,15 @@ static int scatter_own(void *context, const void *all, const size_t *lengths, co
 static ferry_exchange exchange_of(scene *s)
 {
     ferry_exchange x = FERRY_EXCHANGE_INIT;
-    x.context        = s;
-    x.n_ranks        = 1;
-    x.all_gather     = gather_own;
+    x.context = s;
+    x.n_ranks = 1;
+    x.all_gather = gather_own;
     return x;
 }
 
 static ferry_status build_local(void *context, ferry_error *error)
 {
-    scene         *s = context;
+    scene *s = context;
     ferry_exchange x = exchange_of(s);
     return ferry_build_local_reshard_plan(s->src_model, s->dst_model, NULL, &x, NULL, &s->made_ops,
                                           error);
@@ -165,17 +165,17 @@ static ferry_status build_local(void *context, ferry_error *error)
 
 static ferry_status build_centralized(void *context, ferry_error *error)
 {
-    scene         *s = context;
+    scene *s = context;
     ferry_exchange x = exchange_of(s);
-    x.gather         = gather_own;
-    x.scatter        = scatter_own;
+    x.gather = gather_own;
+    x.scatter = scatter_own;
     return ferry_build_centralized_reshard_plan(s->src_model, s->dst_model, &(uint64_t){8}, &x,
                                                 NULL, &s->made_ops, error);
 }
 
 static ferry_status build_by_all_gather(void *context, ferry_error *error)
 {
-    scene         *s = context;
+    scene *s = context;
     ferry_exchange x = exchange_of(s);
     return ferry_build_centralized_reshard_plan(s->src_model, s->dst_model, NULL, &x, NULL,
                                                 &s->made_ops, error);
@@ -188,7 +188,7 @@ static void describe_ops(const ferry_reshard_plan *ops, text_buffer *out)
     text_printf(out, "%s\n", line);
     for (size_t i = 0; i < ferry_reshard_plan_recv_count(ops); i++) {
         ferry_transfer_op op = FERRY_TRANSFER_OP_INIT;
-        ferry_error       error;
+        ferry_error error;
         must(ferry_reshard_plan_recv_at(ops, i, &op, &error), &error);
         text_printf(out, "%llu %s from %u\n", (unsigned long long)op.task_id, op.param_name,
                     op.peer_rank);
@@ -240,14 +240,14 @@ static void give_back(void *context)
     ferry_prefix_map_destroy(s->made_map);
     ferry_group_release(s->made_group);
     unlink(s->out_path);
-    s->made_roster    = NULL;
-    s->made_plan      = NULL;
-    s->made_ops       = NULL;
+    s->made_roster = NULL;
+    s->made_plan = NULL;
+    s->made_ops = NULL;
     s->made_transfers = NULL;
-    s->made_model     = NULL;
-    s->made_map       = NULL;
-    s->made_group     = NULL;
-    s->chosen         = SIZE_MAX;
+    s->made_model = NULL;
+    s->made_map = NULL;
+    s->made_group = NULL;
+    s->chosen = SIZE_MAX;
 }
 
 /* Among ranks, one without memory for its message sends none, which the others find damaged. */
@@ -272,10 +272,10 @@ static const step steps[] = {
 
 static int make_scene(void **state)
 {
-    static scene      s;
-    static uint64_t   sizes[2][2];
+    static scene s;
+    static uint64_t sizes[2][2];
     static const grid alone = {.first = 0, .dp = 1, .tp = 1};
-    ferry_error       error;
+    ferry_error error;
     s = (scene){.chosen = SIZE_MAX};
     snprintf(s.saved_path, sizeof s.saved_path, "/tmp/ferry-fault-%ld.saved", (long)getpid());
     snprintf(s.out_path, sizeof s.out_path, "/tmp/ferry-fault-%ld.out", (long)getpid());
@@ -284,11 +284,11 @@ static int make_scene(void **state)
     must(ferry_plan_save(s.plan, s.saved_path, &error), &error);
     must(try_model(&alone, 0, &s.src_model, &error), &error);
     must(try_model(&alone, 0, &s.dst_model, &error), &error);
-    s.group         = range_group(0, 1, 2);
+    s.group = range_group(0, 1, 2);
     ferry_group *to = range_group(3, 1, 3);
-    s.src           = describe_param(&param_kinds[3], &source, 0, s.group, s.group, sizes[0]);
-    s.dst           = describe_param(&param_kinds[3], &destination, 4, to, to, sizes[1]);
-    *state          = &s;
+    s.src = describe_param(&param_kinds[3], &source, 0, s.group, s.group, sizes[0]);
+    s.dst = describe_param(&param_kinds[3], &destination, 4, to, to, sizes[1]);
+    *state = &s;
     return 0;
 }
 

@@ -23,8 +23,8 @@ static const char cluster[] =
     "'latency_us':1,'nodes':{'1':{'rank_gbytes_per_s':20}}}";
 
 typedef struct message {
-    bool          is_set;
-    size_t        n_bytes;
+    bool is_set;
+    size_t n_bytes;
     unsigned char bytes[MAX_MESSAGE];
 } message;
 
@@ -33,18 +33,18 @@ typedef struct message {
  * messages are not there yet fails.
  */
 typedef struct tape {
-    bool          has_gather;
-    bool          is_recording;
-    uint32_t      n_ranks;
-    message       sent[N_CALLS][WORLD];
-    size_t        lengths[WORLD]; /* of what a call hands out */
+    bool has_gather;
+    bool is_recording;
+    uint32_t n_ranks;
+    message sent[N_CALLS][WORLD];
+    size_t lengths[WORLD]; /* of what a call hands out */
     unsigned char all[WORLD * MAX_MESSAGE];
 } tape;
 
 typedef struct player {
-    tape    *tape;
+    tape *tape;
     uint32_t rank;
-    int      call;
+    int call;
 } player;
 
 static void record(message *m, const void *bytes, size_t n_bytes)
@@ -52,17 +52,17 @@ static void record(message *m, const void *bytes, size_t n_bytes)
     assert_in_range(n_bytes, 0, MAX_MESSAGE);
     memcpy(m->bytes, n_bytes == 0 ? (const void *)"" : bytes, n_bytes);
     m->n_bytes = n_bytes;
-    m->is_set  = true;
+    m->is_set = true;
 }
 
 /* Everybody's messages of a call, the player's own as it is now. */
 static int play_gather(void *context, const void *bytes, size_t n_bytes, const void **all_out,
                        const size_t **lengths_out)
 {
-    player *p    = context;
-    tape   *t    = p->tape;
-    int     call = p->call++;
-    size_t  used = 0;
+    player *p = context;
+    tape *t = p->tape;
+    int call = p->call++;
+    size_t used = 0;
     if (t->is_recording) {
         record(&t->sent[call][p->rank], bytes, n_bytes);
     }
@@ -70,8 +70,8 @@ static int play_gather(void *context, const void *bytes, size_t n_bytes, const v
         return 0;
     }
     for (uint32_t r = 0; r < t->n_ranks; r++) {
-        const message *m   = &t->sent[call][r];
-        bool           own = r == p->rank;
+        const message *m = &t->sent[call][r];
+        bool own = r == p->rank;
         if (!own && !m->is_set) {
             return 1;
         }
@@ -82,7 +82,7 @@ static int play_gather(void *context, const void *bytes, size_t n_bytes, const v
         }
         used += t->lengths[r];
     }
-    *all_out     = t->all;
+    *all_out = t->all;
     *lengths_out = t->lengths;
     return 0;
 }
@@ -91,10 +91,10 @@ static int play_gather(void *context, const void *bytes, size_t n_bytes, const v
 static int play_scatter(void *context, const void *all, const size_t *lengths,
                         const void **mine_out, size_t *n_bytes_out)
 {
-    player              *p    = context;
-    tape                *t    = p->tape;
-    int                  call = p->call++;
-    const unsigned char *at   = all;
+    player *p = context;
+    tape *t = p->tape;
+    int call = p->call++;
+    const unsigned char *at = all;
     for (uint32_t r = 0; r < t->n_ranks && p->rank == 0; r++) {
         if (t->is_recording || r == 0) {
             record(&t->sent[call][r], at, lengths[r]);
@@ -102,65 +102,65 @@ static int play_scatter(void *context, const void *all, const size_t *lengths,
         at += lengths[r];
     }
     const message *mine = &t->sent[call][p->rank];
-    *mine_out           = mine->bytes;
-    *n_bytes_out        = mine->n_bytes;
+    *mine_out = mine->bytes;
+    *n_bytes_out = mine->n_bytes;
     return mine->is_set ? 0 : 1;
 }
 
 static ferry_exchange exchange_of(player *p)
 {
     ferry_exchange x = FERRY_EXCHANGE_INIT;
-    x.context        = p;
-    x.rank           = p->rank;
-    x.n_ranks        = p->tape->n_ranks;
-    x.all_gather     = play_gather;
-    x.gather         = p->tape->has_gather ? play_gather : NULL;
-    x.scatter        = p->tape->has_gather ? play_scatter : NULL;
+    x.context = p;
+    x.rank = p->rank;
+    x.n_ranks = p->tape->n_ranks;
+    x.all_gather = play_gather;
+    x.gather = p->tape->has_gather ? play_gather : NULL;
+    x.scatter = p->tape->has_gather ? play_scatter : NULL;
     return x;
 }
 
 typedef struct scene {
-    ferry_task_list         *tasks;
-    ferry_cluster           *cluster; /* of the variant; NULL: none */
-    ferry_schedule_options   options; /* of the variant */
-    ferry_plan              *plan;
-    ferry_schedule          *schedule; /* of the plan */
-    fy_pack                  part;     /* of the schedule */
+    ferry_task_list *tasks;
+    ferry_cluster *cluster;         /* of the variant; NULL: none */
+    ferry_schedule_options options; /* of the variant */
+    ferry_plan *plan;
+    ferry_schedule *schedule; /* of the plan */
+    fy_pack part;             /* of the schedule */
     ferry_simulation_options simulated;
-    ferry_simulation        *simulation;
-    ferry_workloads         *workloads[2];
-    tape                     plain, rooted, pes; /* ranks' messages */
-    uint32_t                 rank;               /* who runs again */
+    ferry_simulation *simulation;
+    ferry_workloads *workloads[2];
+    tape plain, rooted, pes; /* ranks' messages */
+    uint32_t rank;           /* who runs again */
     /* What steps make. */
-    ferry_task_list      *made_tasks;
-    ferry_cluster        *made_cluster;
-    ferry_schedule       *made_schedule;
-    ferry_simulation     *made_simulation;
-    ferry_workloads      *made_workloads;
+    ferry_task_list *made_tasks;
+    ferry_cluster *made_cluster;
+    ferry_schedule *made_schedule;
+    ferry_simulation *made_simulation;
+    ferry_workloads *made_workloads;
     ferry_local_schedule *made_local;
-    ferry_summaries      *made_summaries;
-    text_buffer           printed;
-    bool                  is_printed;
+    ferry_summaries *made_summaries;
+    text_buffer printed;
+    bool is_printed;
 } scene;
 
 /* Shared contents, sizes of all kinds, and both ways between some ranks. */
 static ferry_status fill_tasks(ferry_task_list **tasks_out, ferry_error *error)
 {
-    ferry_task_list *tasks  = NULL;
-    ferry_status     status = ferry_task_list_create(6, &tasks, error);
+    ferry_task_list *tasks = NULL;
+    ferry_status status = ferry_task_list_create(6, &tasks, error);
     for (uint32_t i = 0; i < 24 && status == FERRY_OK; i++) {
-        ferry_task added  = FERRY_TASK_INIT;
-        added.task_id     = i;
-        added.from        = i < 15 ? 0 : i % 6;
-        added.to          = i < 15 ? 1 + i % 5 : (i * 5 + 1) % 6;
-        added.bytes       = i < 15 ? 400 : 8 * (i + 1);
+        ferry_task added = FERRY_TASK_INIT;
+        added.task_id = i;
+        added.from = i < 15 ? 0 : i % 6;
+        added.to = i < 15 ? 1 + i % 5 : (i * 5 + 1) % 6;
+        added.bytes = i < 15 ? 400 : 8 * (i + 1);
         added.has_content = i < 15;
-        added.content     = i / 5;
-        status            = ferry_task_list_add(tasks, &added, error);
+        added.content = i / 5;
+        status = ferry_task_list_add(tasks, &added, error);
     }
     if (status == FERRY_OK) {
         *tasks_out = tasks;
-        tasks      = NULL;
+        tasks = NULL;
     }
     ferry_task_list_destroy(tasks);
     return status;
@@ -168,19 +168,19 @@ static ferry_status fill_tasks(ferry_task_list **tasks_out, ferry_error *error)
 
 static ferry_status fill_cluster(ferry_cluster **cluster_out, ferry_error *error)
 {
-    ferry_cluster        *made    = NULL;
+    ferry_cluster *made = NULL;
     ferry_cluster_options options = FERRY_CLUSTER_OPTIONS_INIT;
-    options.ranks_per_node        = 2;
-    options.rank_bytes_per_s      = 100;
-    options.node_bytes_per_s      = 120;
-    options.latency_s             = 0.01;
-    ferry_status status           = ferry_cluster_create(&options, &made, error);
+    options.ranks_per_node = 2;
+    options.rank_bytes_per_s = 100;
+    options.node_bytes_per_s = 120;
+    options.latency_s = 0.01;
+    ferry_status status = ferry_cluster_create(&options, &made, error);
     for (uint32_t node = 1; node < 3 && status == FERRY_OK; node++) {
         status = ferry_cluster_set_node(made, node, 80, 90, error);
     }
     if (status == FERRY_OK) {
         *cluster_out = made;
-        made         = NULL;
+        made = NULL;
     }
     ferry_cluster_destroy(made);
     return status;
@@ -227,7 +227,7 @@ static int collect(void *context, const char *bytes, size_t n_bytes)
 
 static ferry_status print_schedule(void *context, ferry_error *error)
 {
-    scene       *s = context;
+    scene *s = context;
     ferry_status status =
         ferry_schedule_write_json(s->schedule, s->plan, NULL, collect, &s->printed, error);
     s->is_printed = status == FERRY_OK;
@@ -242,9 +242,9 @@ static ferry_status make_simulation(void *context, ferry_error *error)
 
 static ferry_status print_trace(void *context, ferry_error *error)
 {
-    scene       *s      = context;
+    scene *s = context;
     ferry_status status = ferry_simulation_write_trace(s->simulation, collect, &s->printed, error);
-    s->is_printed       = status == FERRY_OK;
+    s->is_printed = status == FERRY_OK;
     return status;
 }
 
@@ -259,8 +259,8 @@ static ferry_status make_workloads(void *context, ferry_error *error)
 
 static ferry_status build_schedule(void *context, ferry_error *error)
 {
-    scene         *s = context;
-    player         p = {.tape = &s->pes, .rank = s->rank};
+    scene *s = context;
+    player p = {.tape = &s->pes, .rank = s->rank};
     ferry_exchange x = exchange_of(&p);
     return ferry_build_schedule(s->workloads[s->rank], s->rank, 2, NULL, &x, &s->made_local,
                                 &s->made_summaries, error);
@@ -268,7 +268,7 @@ static ferry_status build_schedule(void *context, ferry_error *error)
 
 static ferry_status build_rooted(scene *s, tape *t, ferry_error *error)
 {
-    player         p = {.tape = t, .rank = s->rank};
+    player p = {.tape = t, .rank = s->rank};
     ferry_exchange x = exchange_of(&p);
     return ferry_build_plan_schedule(s->plan, &s->options, &x, &s->made_schedule, error);
 }
@@ -299,13 +299,13 @@ static void describe_schedule(const ferry_schedule *schedule, text_buffer *out)
 static void describe_scene(const void *context, text_buffer *out)
 {
     const scene *s = context;
-    char         digest[33];
+    char digest[33];
     if (s->made_schedule != NULL) {
         describe_schedule(s->made_schedule, out);
     }
     if (s->made_simulation != NULL) {
         ferry_simulation_report report = FERRY_SIMULATION_REPORT_INIT;
-        ferry_error             error;
+        ferry_error error;
         must(ferry_simulation_get_report(s->made_simulation, &report, &error), &error);
         text_printf(out, "%g s\n", report.seconds);
     }
@@ -330,14 +330,14 @@ static void give_back(void *context)
     ferry_workloads_destroy(s->made_workloads);
     ferry_local_schedule_destroy(s->made_local);
     ferry_summaries_destroy(s->made_summaries);
-    s->made_tasks      = NULL;
-    s->made_cluster    = NULL;
-    s->made_schedule   = NULL;
+    s->made_tasks = NULL;
+    s->made_cluster = NULL;
+    s->made_schedule = NULL;
     s->made_simulation = NULL;
-    s->made_workloads  = NULL;
-    s->made_local      = NULL;
-    s->made_summaries  = NULL;
-    s->is_printed      = false;
+    s->made_workloads = NULL;
+    s->made_local = NULL;
+    s->made_summaries = NULL;
+    s->is_printed = false;
     text_cleanup(&s->printed);
 }
 
@@ -350,9 +350,9 @@ static void run_named(scene *s, const char *name, ferry_status (*run)(void *, fe
 /* Runs the ranks in turn until all have what they need of each other. */
 static void fill_tape(scene *s, tape *t, ferry_status (*run)(void *, ferry_error *))
 {
-    uint32_t    n_done = 0;
-    ferry_error error  = {""};
-    t->is_recording    = true;
+    uint32_t n_done = 0;
+    ferry_error error = {""};
+    t->is_recording = true;
     for (int pass = 0; pass < 2 * N_CALLS && n_done < t->n_ranks; pass++) {
         n_done = 0;
         for (s->rank = 0; s->rank < t->n_ranks; s->rank++) {
@@ -364,7 +364,7 @@ static void fill_tape(scene *s, tape *t, ferry_status (*run)(void *, ferry_error
         fail_msg("recording: %s", error.message);
     }
     t->is_recording = false;
-    s->rank         = 0;
+    s->rank = 0;
 }
 
 static ferry_plan *make_plan(const char *tail)
@@ -377,10 +377,10 @@ static ferry_plan *make_plan(const char *tail)
 static int make_scene(void **state)
 {
     static scene s;
-    ferry_error  error;
-    s.options            = (ferry_schedule_options)FERRY_SCHEDULE_OPTIONS_INIT;
+    ferry_error error;
+    s.options = (ferry_schedule_options)FERRY_SCHEDULE_OPTIONS_INIT;
     s.options.slot_bytes = 64;
-    s.simulated          = (ferry_simulation_options)FERRY_SIMULATION_OPTIONS_INIT;
+    s.simulated = (ferry_simulation_options)FERRY_SIMULATION_OPTIONS_INIT;
     must(fill_tasks(&s.tasks, &error), &error);
     s.plan = make_plan(cluster);
     must(ferry_schedule_create_for_plan(s.plan, &s.options, &s.schedule, &error), &error);
@@ -391,9 +391,9 @@ static int make_scene(void **state)
         must(try_workloads(pe, 2, pe_tasks[pe], 3, 16, 8, &s.workloads[pe], &error), &error);
     }
     s.plain.n_ranks = s.rooted.n_ranks = WORLD;
-    s.pes.n_ranks                      = 2;
-    s.rooted.has_gather                = true;
-    *state                             = &s;
+    s.pes.n_ranks = 2;
+    s.rooted.has_gather = true;
+    *state = &s;
     return 0;
 }
 
@@ -433,18 +433,18 @@ static bool is_wanted(uint32_t variant)
 
 static void test_schedules(void **state)
 {
-    scene                       *s      = *state;
+    scene *s = *state;
     const ferry_schedule_options before = s->options;
-    ferry_cluster               *nodes  = NULL;
-    ferry_error                  error;
-    char                         name[80];
+    ferry_cluster *nodes = NULL;
+    ferry_error error;
+    char name[80];
     must(fill_cluster(&nodes, &error), &error);
     for (uint32_t variant = 0; variant < 24; variant++) {
-        s->options.rule       = variant % 3;
-        s->options.duplex     = variant / 3 % 2;
-        s->options.no_relays  = variant / 6 % 2 == 1;
+        s->options.rule = variant % 3;
+        s->options.duplex = variant / 3 % 2;
+        s->options.no_relays = variant / 6 % 2 == 1;
         s->options.slot_bytes = 256;
-        s->cluster            = variant < 12 ? NULL : nodes;
+        s->cluster = variant < 12 ? NULL : nodes;
         if (!is_wanted(variant)) {
             continue;
         }
@@ -470,8 +470,8 @@ static void test_simulations(void **state)
 {
     scene *s = *state;
     run_named(s, "simulation", make_simulation);
-    s->simulated.send_slots       = 1;
-    s->simulated.recv_slots       = 2;
+    s->simulated.send_slots = 1;
+    s->simulated.recv_slots = 2;
     s->simulated.pack_bytes_per_s = 1e9;
     run_named(s, "simulation with few slots", make_simulation);
     run_named(s, "trace", print_trace);
@@ -480,7 +480,7 @@ static void test_simulations(void **state)
 static void test_building(void **state)
 {
     scene *s = *state;
-    char   name[80];
+    char name[80];
     fill_tape(s, &s->pes, build_schedule);
     fill_tape(s, &s->rooted, build_with_scatter);
     fill_tape(s, &s->plain, build_by_all_gather);
@@ -496,7 +496,7 @@ static void test_building(void **state)
 
 int main(int argc, char **argv)
 {
-    is_long                         = argc > 1 && strcmp(argv[1], "--long") == 0;
+    is_long = argc > 1 && strcmp(argv[1], "--long") == 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_inputs),   cmocka_unit_test(test_schedules),
         cmocka_unit_test(test_plans),    cmocka_unit_test(test_simulations),

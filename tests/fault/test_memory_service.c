@@ -9,13 +9,13 @@
 #include <ferry/spec.h>
 
 typedef struct scene {
-    ferry_world   *world;
-    ferry_plan    *plan;
+    ferry_world *world;
+    ferry_plan *plan;
     ferry_tensors *sources, *destinations;
-    fy_registry    registry; /* what a step makes */
-    fy_registry    filled;   /* what a step compares */
+    fy_registry registry; /* what a step makes */
+    fy_registry filled;   /* what a step compares */
     ferry_tensors *tensors;
-    bool           compared;
+    bool compared;
 } scene;
 
 static char memory[1 << 16];
@@ -23,10 +23,10 @@ static char memory[1 << 16];
 static ferry_box box_of_rows(uint64_t offset, uint64_t run, uint64_t stride)
 {
     ferry_box box = FERRY_BOX_INIT;
-    box.buffer    = ferry_buffer_of(memory, sizeof memory);
-    box.name      = "layers.0.weight";
-    box.offset    = offset;
-    box.n_dims    = 3;
+    box.buffer = ferry_buffer_of(memory, sizeof memory);
+    box.name = "layers.0.weight";
+    box.offset = offset;
+    box.n_dims = 3;
     for (uint32_t d = 0; d < 3; d++) {
         box.length[d] = d == 2 ? run : 16;
         box.stride[d] = d == 2 ? 1 : d == 1 ? stride : 32 * stride;
@@ -36,8 +36,8 @@ static ferry_box box_of_rows(uint64_t offset, uint64_t run, uint64_t stride)
 
 static ferry_status run_register(void *context, ferry_error *error)
 {
-    scene       *s      = context;
-    ferry_box    box    = box_of_rows(0, 10, 100);
+    scene *s = context;
+    ferry_box box = box_of_rows(0, 10, 100);
     ferry_status status = fy_registry_add(&s->registry, false, 7, 1, &box, error);
     if (status != FERRY_OK) {
         return status;
@@ -51,13 +51,13 @@ static ferry_status run_register(void *context, ferry_error *error)
 
 static ferry_status run_tensors(void *context, ferry_error *error)
 {
-    scene         *s       = context;
+    scene *s = context;
     ferry_tensors *tensors = NULL;
-    ferry_buffer   buffer  = ferry_buffer_of(memory, 100);
-    ferry_status   status  = ferry_tensors_create(&tensors, error);
+    ferry_buffer buffer = ferry_buffer_of(memory, 100);
+    ferry_status status = ferry_tensors_create(&tensors, error);
     for (int i = 0; i < 20 && status == FERRY_OK; i++) {
         char name[2] = {(char)('a' + i), '\0'};
-        status       = ferry_tensors_add(tensors, name, &buffer, error);
+        status = ferry_tensors_add(tensors, name, &buffer, error);
         check_row(name, fy_tensors_count(tensors) == (size_t)i + (status == FERRY_OK));
         check_row(name, (fy_tensors_find(tensors, name) != SIZE_MAX) == (status == FERRY_OK));
     }
@@ -77,16 +77,16 @@ static ferry_status run_bind(void *context, ferry_error *error)
 
 static ferry_status run_compare(void *context, ferry_error *error)
 {
-    scene       *s      = context;
+    scene *s = context;
     ferry_status status = fy_check_writers(&s->filled, 0, error);
-    s->compared         = status == FERRY_OK;
+    s->compared = status == FERRY_OK;
     return status;
 }
 
 static void describe_scene(const void *context, text_buffer *out)
 {
     const scene *s = context;
-    char         line[160];
+    char line[160];
     int n = snprintf(line, sizeof line, "%zu held, %zu targets, %zu sends, %zu receives, %zu, %d",
                      s->registry.n_held, s->registry.n_targets, s->registry.sends.n,
                      s->registry.receives.n, fy_tensors_count(s->tensors), s->compared);
@@ -98,7 +98,7 @@ static void give_back_scene(void *context)
     scene *s = context;
     fy_registry_cleanup(&s->registry);
     ferry_tensors_destroy(s->tensors);
-    s->tensors  = NULL;
+    s->tensors = NULL;
     s->compared = false;
 }
 
@@ -108,8 +108,8 @@ static void make_plan(scene *s)
         "{\"format\": \"ferry.spec/1\", \"tensors\": [{\"name\": \"w{0}\", \"count\": [20], "
         "\"shape\": [12, 10], \"dtype\": \"f32\"}], \"source\": {\"mesh\": [], \"rules\": "
         "[{\"match\": \"*\"}]}, \"destination\": {\"mesh\": [], \"rules\": [{\"match\": \"*\"}]}}";
-    ferry_spec  *spec = NULL;
-    ferry_error  error;
+    ferry_spec *spec = NULL;
+    ferry_error error;
     ferry_buffer buffer;
     must(ferry_spec_parse(text, strlen(text), "spec", &spec, &error), &error);
     must(ferry_plan_create(spec, NULL, &s->plan, &error), &error);
@@ -136,9 +136,9 @@ static void fill(scene *s)
     }
     for (uint64_t i = 0; i < 2; i++) {
         ferry_box box = FERRY_BOX_INIT;
-        box.buffer    = ferry_buffer_of(memory, sizeof memory);
-        box.offset    = 60000 + i;
-        box.n_dims    = 2;
+        box.buffer = ferry_buffer_of(memory, sizeof memory);
+        box.offset = 60000 + i;
+        box.n_dims = 2;
         box.length[0] = 10;
         box.stride[0] = 200 + 40 * i;
         box.length[1] = 50;
@@ -155,7 +155,7 @@ static void test_steps(void **state)
         {"bind", run_bind, describe_scene, give_back_scene, FERRY_OK},
         {"compare", run_compare, describe_scene, give_back_scene, FERRY_OK},
     };
-    scene       s = {0};
+    scene s = {0};
     ferry_error error;
     (void)state;
     must(ferry_world_create_threads(1, NULL, &s.world, &error), &error);
@@ -174,9 +174,9 @@ static void test_steps(void **state)
 /* Every rank sends to the next one; a refused registration is told to all. */
 static ferry_status match(rank_run *self)
 {
-    const bool  *spoilt   = self->plan;
-    fy_registry  registry = {0};
-    ferry_error  own;
+    const bool *spoilt = self->plan;
+    fy_registry registry = {0};
+    ferry_error own;
     ferry_status status = FERRY_OK;
     for (uint32_t i = 0; i < 20 && status == FERRY_OK; i++) {
         ferry_box box = box_of_rows(i, 10, 100);
@@ -192,7 +192,7 @@ static ferry_status match(rank_run *self)
     fy_registry_cleanup(&registry);
     if (*spoilt && status == FERRY_ERR_INVALID_INPUT) {
         self->wrong = strstr(self->error.message, "task 17 ") == NULL ? "another task" : NULL;
-        status      = FERRY_OK; /* as it should be */
+        status = FERRY_OK; /* as it should be */
     }
     return status == FERRY_OK ? ferry_world_barrier(self->world, &self->error) : status;
 }
@@ -202,7 +202,7 @@ static void test_match(void **state)
     (void)state;
     failing_by_thread = true;
     for (int i = 0; i < 2; i++) {
-        bool        spoilt = i == 1;
+        bool spoilt = i == 1;
         rank_script script = {
             .name = spoilt ? "a mismatch" : "a match", .plan = &spoilt, .run = match};
         run_script(&script, 8);

@@ -23,31 +23,31 @@ static const char text[] =
     "'destination':{'mesh':[['tp',4]],'first_rank':6,'rules':["
     "{'match':'e.*','skip':true},{'match':'*','shard':[{'dim':0,'axis':'tp'}]}]}}";
 
-static const uint32_t one_lost[]  = {9, 1};       /* of each replica another is left */
+static const uint32_t one_lost[] = {9, 1};        /* of each replica another is left */
 static const uint32_t half_lost[] = {1, 3, 5, 7}; /* and nobody who has odd rows of "w" */
 
 typedef struct scene {
-    char        saved_path[64], out_path[64];
+    char saved_path[64], out_path[64];
     ferry_spec *spec;
     ferry_plan *plan; /* without one_lost */
     ferry_plan *made_plan;
     text_buffer printed;
-    bool        is_printed;
+    bool is_printed;
 } scene;
 
 static ferry_plan_options without(const uint32_t *lost, size_t n_lost, uint32_t policy)
 {
     ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
-    options.replica            = policy;
-    options.lost_ranks         = lost;
-    options.n_lost_ranks       = n_lost;
+    options.replica = policy;
+    options.lost_ranks = lost;
+    options.n_lost_ranks = n_lost;
     return options;
 }
 
 static int make_scene(void **state)
 {
-    static scene       s;
-    ferry_error        error;
+    static scene s;
+    ferry_error error;
     ferry_plan_options options = without(one_lost, COUNT_OF(one_lost), FERRY_REPLICA_BALANCED);
     snprintf(s.saved_path, sizeof s.saved_path, "/tmp/ferry-fault-%ld.plan", (long)getpid());
     snprintf(s.out_path, sizeof s.out_path, "/tmp/ferry-fault-%ld.out", (long)getpid());
@@ -68,14 +68,14 @@ static int remove_scene(void **state)
 
 static ferry_status create_balanced(void *context, ferry_error *error)
 {
-    scene             *s       = context;
+    scene *s = context;
     ferry_plan_options options = without(one_lost, COUNT_OF(one_lost), FERRY_REPLICA_BALANCED);
     return ferry_plan_create(s->spec, &options, &s->made_plan, error);
 }
 
 static ferry_status create_seed(void *context, ferry_error *error)
 {
-    scene             *s       = context;
+    scene *s = context;
     ferry_plan_options options = without(one_lost, COUNT_OF(one_lost), FERRY_REPLICA_SEED);
     return ferry_plan_create(s->spec, &options, &s->made_plan, error);
 }
@@ -94,7 +94,7 @@ static ferry_status save(void *context, ferry_error *error)
 
 static ferry_status describe_shard(void *context, const ferry_shard *shard)
 {
-    scene  *s         = context;
+    scene *s = context;
     int64_t countdown = failing_countdown; /* the test's own memory does not fail */
     failing_countdown = -1;
     text_printf(&s->printed, "%s %llu", shard->tensor, (unsigned long long)shard->bytes);
@@ -108,7 +108,7 @@ static ferry_status describe_shard(void *context, const ferry_shard *shard)
 static ferry_status visit_side(scene *s, ferry_side side, uint32_t rank, ferry_error *error)
 {
     ferry_status status = ferry_plan_visit_shards(s->plan, side, rank, describe_shard, s, error);
-    s->is_printed       = status == FERRY_OK;
+    s->is_printed = status == FERRY_OK;
     return status;
 }
 
@@ -141,7 +141,7 @@ static void give_back(void *context)
     scene *s = context;
     ferry_plan_destroy(s->made_plan);
     unlink(s->out_path);
-    s->made_plan  = NULL;
+    s->made_plan = NULL;
     s->is_printed = false;
     text_cleanup(&s->printed);
 }
@@ -165,15 +165,15 @@ static void test_steps(void **state)
 /* To say what is lost takes memory too; without it the status is that, and nothing is kept. */
 static void test_sentence(void **state)
 {
-    scene  *s          = *state;
+    scene *s = *state;
     int64_t n_refusals = 0;
     for (ferry_status status = FERRY_ERR_NO_MEMORY; status == FERRY_ERR_NO_MEMORY; n_refusals++) {
-        ferry_error        error   = {""};
-        ferry_plan        *plan    = NULL;
-        int64_t            live    = failing_live;
+        ferry_error error = {""};
+        ferry_plan *plan = NULL;
+        int64_t live = failing_live;
         ferry_plan_options options = without(half_lost, COUNT_OF(half_lost), 0);
         failing_start(n_refusals, true);
-        status       = ferry_plan_create(s->spec, &options, &plan, &error);
+        status = ferry_plan_create(s->spec, &options, &plan, &error);
         bool refused = failing_stop();
         check_status("lost", refused ? FERRY_ERR_NO_MEMORY : FERRY_ERR_INVALID_PLAN, status,
                      &error);

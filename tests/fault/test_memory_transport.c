@@ -11,12 +11,12 @@ enum { DATA_BYTES = 100000, WORD = 0, DATA = 64, REGION_BYTES = DATA + DATA_BYTE
 /* What a rank has made. */
 typedef struct belongings {
     ferry_transport *transport;
-    ferry_region    *region;
-    ferry_region    *own;    /* registered */
-    ferry_buffer     memory; /* of ferry's */
-    ferry_region    *theirs; /* imported memory; NULL where it cannot be reached */
-    unsigned char    source[DATA_BYTES];
-    unsigned char    target[DATA_BYTES];
+    ferry_region *region;
+    ferry_region *own;    /* registered */
+    ferry_buffer memory;  /* of ferry's */
+    ferry_region *theirs; /* imported memory; NULL where it cannot be reached */
+    unsigned char source[DATA_BYTES];
+    unsigned char target[DATA_BYTES];
 } belongings;
 
 static _Thread_local belongings mine;
@@ -28,7 +28,7 @@ static ferry_status made(rank_run *self, ferry_status status, void *place)
     memcpy(&value, place, sizeof value);
     if (status != FERRY_OK) {
         self->wrong = value != UNTOUCHED ? "an output was set by a call that failed" : self->wrong;
-        value       = NULL;
+        value = NULL;
         memcpy(place, &value, sizeof value);
     }
     return status;
@@ -37,7 +37,7 @@ static ferry_status made(rank_run *self, ferry_status status, void *place)
 static ferry_status open_all(rank_run *self)
 {
     ferry_buffer buffer = ferry_buffer_of(mine.target, DATA_BYTES);
-    mine.transport      = UNTOUCHED;
+    mine.transport = UNTOUCHED;
     ferry_status status =
         made(self, ferry_transport_open(self->world, self->plan, &mine.transport, &self->error),
              &mine.transport);
@@ -65,10 +65,10 @@ static ferry_status open_all(rank_run *self)
 static ferry_status exchange_keys(rank_run *self)
 {
     unsigned char key[FERRY_KEY_BYTES];
-    size_t        n_bytes = 0;
-    const void   *all;
+    size_t n_bytes = 0;
+    const void *all;
     const size_t *lengths;
-    ferry_status  status =
+    ferry_status status =
         ferry_region_export(mine.memory.registration, key, &n_bytes, &self->error);
     bool strict = strstr(self->plan, "strict") != NULL;
     if (status != FERRY_OK) {
@@ -84,18 +84,18 @@ static ferry_status exchange_keys(rank_run *self)
         return status;
     }
     mine.theirs = UNTOUCHED;
-    status      = made(self,
-                       ferry_region_import(mine.transport, at, lengths[(self->rank + 1) % RUN_RANKS],
-                                           &mine.theirs, &self->error),
-                       &mine.theirs);
+    status = made(self,
+                  ferry_region_import(mine.transport, at, lengths[(self->rank + 1) % RUN_RANKS],
+                                      &mine.theirs, &self->error),
+                  &mine.theirs);
     return strict && status == FERRY_ERR_UNSUPPORTED ? FERRY_OK : status;
 }
 
 static ferry_status move(rank_run *self)
 {
-    uint32_t     next   = (self->rank + 1) % RUN_RANKS;
+    uint32_t next = (self->rank + 1) % RUN_RANKS;
     ferry_buffer source = ferry_buffer_of(mine.source, DATA_BYTES);
-    ferry_buffer part   = ferry_buffer_of(mine.source, 1000);
+    ferry_buffer part = ferry_buffer_of(mine.source, 1000);
     ferry_signal signal = {.region = mine.region, .offset = WORD, .value = 1};
     ferry_status status = FERRY_OK;
     for (uint32_t i = 0; i < 20 && status == FERRY_OK; i++) {
@@ -119,9 +119,9 @@ static ferry_status move(rank_run *self)
 static ferry_status fetch(rank_run *self)
 {
     static _Thread_local unsigned char fetched[DATA_BYTES];
-    ferry_buffer                       target = ferry_buffer_of(fetched, DATA_BYTES);
-    uint32_t                           next   = (self->rank + 1) % RUN_RANKS;
-    ferry_status                       status =
+    ferry_buffer target = ferry_buffer_of(fetched, DATA_BYTES);
+    uint32_t next = (self->rank + 1) % RUN_RANKS;
+    ferry_status status =
         ferry_get(mine.transport, next, mine.region, DATA, &target, NULL, &self->error);
     ferry_status flushed =
         ferry_flush(mine.transport, FERRY_ANY_RANK, NULL, status == FERRY_OK ? &self->error : NULL);

@@ -19,15 +19,15 @@ static void test_creation(void **state)
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
     (void)state;
     options.secret = "a secret that is copied";
-    options.nodes  = "2";
-    failing_mine   = true;
+    options.nodes = "2";
+    failing_mine = true;
     for (int64_t n = 0, refused = 1; refused != 0; n++) {
         ferry_world *worlds[RUN_RANKS] = {UNTOUCHED, UNTOUCHED, UNTOUCHED};
-        ferry_error  error             = {""};
-        int64_t      live              = failing_live;
+        ferry_error error = {""};
+        int64_t live = failing_live;
         failing_start(n, n % 2 == 1);
         ferry_status status = ferry_world_create_threads(RUN_RANKS, &options, worlds, &error);
-        refused             = failing_stop();
+        refused = failing_stop();
         check_status("creation", refused ? FERRY_ERR_NO_MEMORY : FERRY_OK, status, &error);
         check_at(refused || n > 10, "allocation %lld", (long long)n);
         for (uint32_t r = 0; r < RUN_RANKS; r++) {
@@ -47,10 +47,10 @@ static void test_creation(void **state)
 static ferry_status collect(rank_run *self)
 {
     static const unsigned char bytes[3000];
-    const void                *all;
-    const size_t              *lengths;
-    size_t                     n_bytes;
-    ferry_status               status = ferry_world_barrier(self->world, &self->error);
+    const void *all;
+    const size_t *lengths;
+    size_t n_bytes;
+    ferry_status status = ferry_world_barrier(self->world, &self->error);
     if (status == FERRY_OK) {
         status = ferry_world_all_gather(self->world, bytes, 100, &all, &self->error);
     }
@@ -73,17 +73,17 @@ static ferry_status talk(rank_run *self)
 {
     enum { N_MESSAGES = 40 };
     static const unsigned char bytes[5000];
-    uint32_t                   next     = (self->rank + 1) % RUN_RANKS;
-    uint32_t                   previous = (self->rank + RUN_RANKS - 1) % RUN_RANKS;
-    ferry_status               status   = FERRY_OK;
+    uint32_t next = (self->rank + 1) % RUN_RANKS;
+    uint32_t previous = (self->rank + RUN_RANKS - 1) % RUN_RANKS;
+    ferry_status status = FERRY_OK;
     for (uint32_t i = 0; i < N_MESSAGES && status == FERRY_OK; i++) {
         status = ferry_world_send(self->world, next, i % 2, bytes, (size_t)100 * i, &self->error);
     }
     for (uint32_t i = 0; i < N_MESSAGES && status == FERRY_OK; i++) {
-        const void *got     = NULL;
-        size_t      n_bytes = 0;
-        uint32_t    tag     = i < N_MESSAGES / 2 ? 1 : 0; /* these first: the others queue */
-        uint32_t    number  = i % (N_MESSAGES / 2) * 2 + tag;
+        const void *got = NULL;
+        size_t n_bytes = 0;
+        uint32_t tag = i < N_MESSAGES / 2 ? 1 : 0; /* these first: the others queue */
+        uint32_t number = i % (N_MESSAGES / 2) * 2 + tag;
         status = ferry_world_receive(self->world, previous, tag, RUN_SECONDS, &got, &n_bytes, NULL,
                                      &self->error);
         if (status == FERRY_OK && n_bytes != (size_t)100 * number) {
@@ -119,8 +119,8 @@ static ferry_status shrink(rank_run *self)
 static void test_threads(void **state)
 {
     static const rank_script collecting = {.name = "collective calls", .run = collect};
-    static const rank_script talking    = {.name = "messages", .run = talk};
-    static const rank_script shrinking  = {.name = "shrink", .run = shrink, .alone = true};
+    static const rank_script talking = {.name = "messages", .run = talk};
+    static const rank_script shrinking = {.name = "shrink", .run = shrink, .alone = true};
     (void)state;
     run_script(&collecting, 2);
     run_script(&talking, 30);
@@ -135,30 +135,30 @@ enum { PAIRS = 24, CHILD_SECONDS = 150 };
 
 /* How a process fared. */
 typedef struct verdict {
-    bool         is_over;
-    bool         refused;
-    bool         is_late; /* it failed in its last call, which the other may have passed */
-    int64_t      kept;
+    bool is_over;
+    bool refused;
+    bool is_late; /* it failed in its last call, which the other may have passed */
+    int64_t kept;
     ferry_status status;
-    ferry_error  error;
+    ferry_error error;
 } verdict;
 
 typedef struct pair {
-    verdict  ranks[2];
-    pid_t    pids[2];
-    char     path[64];
+    verdict ranks[2];
+    pid_t pids[2];
+    char path[64];
     uint32_t victim;
-    int64_t  n;
-    bool     for_good;
-    bool     is_patient; /* waits for the other one as long as it takes */
+    int64_t n;
+    bool for_good;
+    bool is_patient; /* waits for the other one as long as it takes */
 } pair;
 
 static ferry_status use_memory(ferry_world *world, ferry_transport *transport, uint32_t rank,
                                ferry_error *error)
 {
     static const unsigned char bytes[100000];
-    ferry_region              *region = NULL;
-    ferry_buffer               source = ferry_buffer_of(bytes, sizeof bytes);
+    ferry_region *region = NULL;
+    ferry_buffer source = ferry_buffer_of(bytes, sizeof bytes);
     ferry_status status = ferry_region_alloc(transport, 64 + sizeof bytes, &region, error);
     ferry_signal signal = {.region = region, .offset = 0, .value = 1};
     if (status == FERRY_OK) {
@@ -181,10 +181,10 @@ static ferry_status use_memory(ferry_world *world, ferry_transport *transport, u
 static ferry_status use_world(ferry_world *world, uint32_t rank, verdict *own)
 {
     static const unsigned char bytes[3000];
-    const void                *got;
-    size_t                     n_bytes;
-    ferry_transport           *transport = NULL;
-    ferry_error               *error     = &own->error;
+    const void *got;
+    size_t n_bytes;
+    ferry_transport *transport = NULL;
+    ferry_error *error = &own->error;
     ferry_status status = ferry_world_all_gather(world, bytes, sizeof bytes, &got, error);
     if (status == FERRY_OK) {
         status = ferry_world_send(world, 1 - rank, 7, bytes, sizeof bytes, error);
@@ -200,7 +200,7 @@ static ferry_status use_world(ferry_world *world, uint32_t rank, verdict *own)
         status = use_memory(world, transport, rank, error);
     }
     if (status == FERRY_OK) {
-        status       = ferry_world_barrier(world, error);
+        status = ferry_world_barrier(world, error);
         own->is_late = status != FERRY_OK;
     }
     if (status != FERRY_OK) {
@@ -212,11 +212,11 @@ static ferry_status use_world(ferry_world *world, uint32_t rank, verdict *own)
 
 static void run_process(pair *p, uint32_t rank)
 {
-    verdict            *own     = &p->ranks[rank];
-    ferry_world        *world   = NULL;
+    verdict *own = &p->ranks[rank];
+    ferry_world *world = NULL;
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    int64_t             live    = failing_live;
-    options.deadline_seconds    = CHILD_SECONDS / 15.0;
+    int64_t live = failing_live;
+    options.deadline_seconds = CHILD_SECONDS / 15.0;
     /* Some fail before they can say so. */
     options.join_seconds = p->is_patient ? CHILD_SECONDS : 5;
     alarm(CHILD_SECONDS);
@@ -229,7 +229,7 @@ static void run_process(pair *p, uint32_t rank)
         ferry_world_destroy(world);
     }
     own->refused = failing_stop();
-    own->kept    = failing_live - live;
+    own->kept = failing_live - live;
     own->is_over = true;
     _exit(0);
 }
@@ -281,9 +281,9 @@ static bool end_pair(pair *p)
 {
     await_pair(p);
     try_without_limit(p);
-    const verdict *victim  = &p->ranks[p->victim];
-    bool           refused = victim->refused;
-    bool           failed  = victim->status != FERRY_OK;
+    const verdict *victim = &p->ranks[p->victim];
+    bool refused = victim->refused;
+    bool failed = victim->status != FERRY_OK;
     for (uint32_t r = 0; r < 2; r++) {
         const verdict *v = &p->ranks[r];
         check_at(v->is_over, "allocation %lld of process %u refused: process %u did not end",
@@ -303,9 +303,9 @@ static bool end_pair(pair *p)
 /* Pairs of processes run at once, for some of them wait for limits. */
 static void test_processes(void **state)
 {
-    char  folder[] = "/tmp/ferry-memory-XXXXXX";
-    pair *pairs    = mmap(NULL, PAIRS * sizeof *pairs, PROT_READ | PROT_WRITE,
-                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    char folder[] = "/tmp/ferry-memory-XXXXXX";
+    pair *pairs = mmap(NULL, PAIRS * sizeof *pairs, PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     (void)state;
     assert_true(pairs != MAP_FAILED);
     assert_non_null(mkdtemp(folder));

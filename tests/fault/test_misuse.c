@@ -7,23 +7,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const grid source      = {.first = 0, .dp = 1, .tp = 2},
+static const grid source = {.first = 0, .dp = 1, .tp = 2},
                   destination = {.first = 1, .dp = 1, .tp = 3};
 enum { WORLD = 4 };
 
 typedef struct scene {
-    ferry_spec          *spec;
-    ferry_plan          *plan;
-    ferry_roster        *roster;
-    ferry_reshard_plan  *ops;
-    ferry_transfers     *transfers;
-    ferry_model         *model;
-    ferry_group         *group;
-    ferry_prefix_map    *map;
+    ferry_spec *spec;
+    ferry_plan *plan;
+    ferry_roster *roster;
+    ferry_reshard_plan *ops;
+    ferry_transfers *transfers;
+    ferry_model *model;
+    ferry_group *group;
+    ferry_prefix_map *map;
     ferry_param_metadata metadata;
 } scene;
 
-static scene       s;
+static scene s;
 static ferry_error error;
 
 static int make_scene(void **state)
@@ -41,7 +41,7 @@ static int make_scene(void **state)
     must(ferry_reshard_plan_create(s.plan, 1, &s.ops, &error), &error);
     must(try_model(&source, 0, &s.model, &error), &error);
     must(ferry_prefix_map_create(&s.map, &error), &error);
-    s.group    = range_group(0, 1, 2);
+    s.group = range_group(0, 1, 2);
     s.metadata = describe_param(&param_kinds[0], &source, 0, s.group, s.group, sizes);
     must(ferry_determine_source_ranks_for_dst_param("p", &s.metadata, &s.metadata, 0, &s.transfers,
                                                     &error),
@@ -66,7 +66,7 @@ static int remove_scene(void **state)
 /* One call: it must be refused as misuse, with a sentence, and again without a place for one. */
 #define refuse(call_with_error)                                                                    \
     do {                                                                                           \
-        ferry_error *e   = &error;                                                                 \
+        ferry_error *e = &error;                                                                   \
         error.message[0] = '\0';                                                                   \
         check_status(#call_with_error, FERRY_ERR_MISUSE, call_with_error, &error);                 \
         check_row(#call_with_error, strlen(error.message) > 5);                                    \
@@ -98,10 +98,10 @@ static void test_specs(void **state)
 static void test_plans(void **state)
 {
     (void)state;
-    ferry_plan        *plan    = NULL;
+    ferry_plan *plan = NULL;
     ferry_plan_options options = {0}, policy = FERRY_PLAN_OPTIONS_INIT;
-    size_t             n = 0;
-    policy.replica       = 2;
+    size_t n = 0;
+    policy.replica = 2;
     refuse(ferry_plan_create(NULL, NULL, &plan, e));
     refuse(ferry_plan_create(s.spec, NULL, NULL, e));
     refuse(ferry_plan_create(s.spec, &options, &plan, e));
@@ -128,7 +128,7 @@ static void test_visitor_stops(void **state)
 {
     (void)state;
     ferry_visit_statistics statistics = FERRY_VISIT_STATISTICS_INIT;
-    size_t                 n          = 0;
+    size_t n = 0;
     assert_int_equal(ferry_plan_visit(s.plan, FERRY_ALL_RANKS, stop, &n, &statistics, &error),
                      FERRY_ERR_STOPPED);
     assert_int_equal(n, 2);
@@ -251,12 +251,12 @@ static void test_sizes(void **state)
 static void test_metadata(void **state)
 {
     (void)state;
-    bool                    found = true;
-    uint64_t                index = 4711;
-    char                    buffer[FERRY_NAME_BYTES];
-    ferry_param_metadata    m = s.metadata, none = {0};
+    bool found = true;
+    uint64_t index = 4711;
+    char buffer[FERRY_NAME_BYTES];
+    ferry_param_metadata m = s.metadata, none = {0};
     ferry_param_description d = FERRY_PARAM_DESCRIPTION_INIT, no_description = {0};
-    ferry_process_groups    g = FERRY_PROCESS_GROUPS_INIT, no_groups = {0};
+    ferry_process_groups g = FERRY_PROCESS_GROUPS_INIT, no_groups = {0};
     refuse(ferry_detect_expert_index(NULL, &found, &index, e));
     refuse(ferry_detect_expert_index("weight1", NULL, &index, e));
     refuse(ferry_detect_expert_index("weight1", &found, NULL, e));
@@ -285,9 +285,9 @@ static void test_models(void **state)
 {
     (void)state;
     ferry_param_metadata m = s.metadata, none = {0}, nameless = s.metadata, wide = s.metadata;
-    size_t               count = ferry_model_count(s.model);
-    nameless.name              = "";
-    wide.n_dims                = FERRY_MAX_DIMS + 1;
+    size_t count = ferry_model_count(s.model);
+    nameless.name = "";
+    wide.n_dims = FERRY_MAX_DIMS + 1;
     refuse(ferry_model_create(NULL, e));
     refuse(ferry_model_add(NULL, &m, e));
     refuse(ferry_model_add(s.model, NULL, e));
@@ -306,7 +306,7 @@ static void test_rosters(void **state)
 {
     (void)state;
     ferry_roster *roster = NULL;
-    ferry_plan   *plan   = NULL;
+    ferry_plan *plan = NULL;
     refuse(ferry_roster_create(0, &roster, e));
     refuse(ferry_roster_create(4, NULL, e));
     refuse(ferry_roster_set(NULL, 0, NULL, NULL, e));
@@ -324,10 +324,10 @@ static void test_parameters(void **state)
 {
     (void)state;
     const ferry_param_metadata *sources[] = {&s.metadata}, *holes[] = {&s.metadata, NULL};
-    ferry_param_metadata        none = {0};
-    ferry_sharding_descriptor   d    = FERRY_SHARDING_DESCRIPTOR_INIT;
-    ferry_transfers            *t    = NULL;
-    size_t                      n    = 4711;
+    ferry_param_metadata none = {0};
+    ferry_sharding_descriptor d = FERRY_SHARDING_DESCRIPTOR_INIT;
+    ferry_transfers *t = NULL;
+    size_t n = 4711;
     refuse(ferry_select_source_balanced(NULL, 1, &s.metadata, 0, &n, e));
     refuse(ferry_select_source_balanced(sources, 0, &s.metadata, 0, &n, e));
     refuse(ferry_select_source_balanced(sources, 1, NULL, 0, &n, e));
@@ -362,8 +362,8 @@ static void test_ops(void **state)
 {
     (void)state;
     ferry_reshard_plan *ops = NULL;
-    ferry_transfer_op   op = FERRY_TRANSFER_OP_INIT, none = {0};
-    char                text[8] = "kept";
+    ferry_transfer_op op = FERRY_TRANSFER_OP_INIT, none = {0};
+    char text[8] = "kept";
     refuse(ferry_reshard_plan_create(NULL, 0, &ops, e));
     refuse(ferry_reshard_plan_create(s.plan, 0, NULL, e));
     refuse(ferry_reshard_plan_create(s.plan, 3, &ops, e));
@@ -409,16 +409,16 @@ static int scatter_nothing(void *context, const void *all, const size_t *lengths
 static void test_exchanges(void **state)
 {
     (void)state;
-    ferry_reshard_plan *ops  = NULL;
-    ferry_exchange      good = FERRY_EXCHANGE_INIT;
-    good.n_ranks             = 1;
-    good.all_gather          = gather_nothing;
-    ferry_exchange bad[5]    = {good, good, good, good, good};
-    bad[0].struct_size       = 0;
-    bad[1].all_gather        = NULL;
-    bad[2].n_ranks           = 0;
-    bad[3].rank              = 1;
-    bad[4].scatter           = scatter_nothing;
+    ferry_reshard_plan *ops = NULL;
+    ferry_exchange good = FERRY_EXCHANGE_INIT;
+    good.n_ranks = 1;
+    good.all_gather = gather_nothing;
+    ferry_exchange bad[5] = {good, good, good, good, good};
+    bad[0].struct_size = 0;
+    bad[1].all_gather = NULL;
+    bad[2].n_ranks = 0;
+    bad[3].rank = 1;
+    bad[4].scatter = scatter_nothing;
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         refuse(ferry_build_local_reshard_plan(s.model, s.model, NULL, &bad[i], NULL, &ops, e));
         refuse(

@@ -6,23 +6,23 @@
 
 #include <math.h>
 
-static ferry_error            error;
-static ferry_plan            *plan, *other;
-static ferry_task_list       *tasks;
-static ferry_cluster         *cluster;
-static ferry_schedule        *schedule;
-static ferry_simulation      *simulation;
-static ferry_cluster_options  node  = FERRY_CLUSTER_OPTIONS_INIT;
+static ferry_error error;
+static ferry_plan *plan, *other;
+static ferry_task_list *tasks;
+static ferry_cluster *cluster;
+static ferry_schedule *schedule;
+static ferry_simulation *simulation;
+static ferry_cluster_options node = FERRY_CLUSTER_OPTIONS_INIT;
 static ferry_schedule_options usual = FERRY_SCHEDULE_OPTIONS_INIT;
 
 static ferry_status add(ferry_task_list *list, uint64_t id, uint32_t from, uint32_t to,
                         uint64_t bytes, uint64_t element_bytes, ferry_error *e)
 {
-    ferry_task task    = FERRY_TASK_INIT;
-    task.task_id       = id;
-    task.from          = from;
-    task.to            = to;
-    task.bytes         = bytes;
+    ferry_task task = FERRY_TASK_INIT;
+    task.task_id = id;
+    task.from = from;
+    task.to = to;
+    task.bytes = bytes;
     task.element_bytes = element_bytes;
     return ferry_task_list_add(list, &task, e);
 }
@@ -38,7 +38,7 @@ static int make_scene(void **state)
     snprintf(text, sizeof text, spec, 2);
     plan = plan_of(text, NULL);
     snprintf(text, sizeof text, spec, 3);
-    other                 = plan_of(text, NULL);
+    other = plan_of(text, NULL);
     node.rank_bytes_per_s = 10;
     node.node_bytes_per_s = 20;
     must(ferry_cluster_create(&node, &cluster, &error), &error);
@@ -64,7 +64,7 @@ static int remove_scene(void **state)
 /* One call: it must be refused as misuse, with a sentence, and again without a place for one. */
 #define refuse(call_with_error)                                                                    \
     do {                                                                                           \
-        ferry_error *e   = &error;                                                                 \
+        ferry_error *e = &error;                                                                   \
         error.message[0] = '\0';                                                                   \
         check_status(#call_with_error, FERRY_ERR_MISUSE, call_with_error, &error);                 \
         check_row(#call_with_error, strlen(error.message) > 5);                                    \
@@ -75,19 +75,19 @@ static int remove_scene(void **state)
 static void test_clusters(void **state)
 {
     (void)state;
-    ferry_cluster        *made = NULL;
+    ferry_cluster *made = NULL;
     ferry_cluster_options none = {0};
     refuse(ferry_cluster_create(NULL, &made, e));
     refuse(ferry_cluster_create(&none, &made, e));
     refuse(ferry_cluster_create(&node, NULL, e));
     refuse(ferry_cluster_set_node(NULL, 0, 1, 1, e));
     for (size_t i = 0; i < 6; i++) {
-        static const double   wrong[] = {0, -1, NAN, INFINITY, 0, 0};
-        ferry_cluster_options bad     = node;
+        static const double wrong[] = {0, -1, NAN, INFINITY, 0, 0};
+        ferry_cluster_options bad = node;
         *(i % 2 == 0 ? &bad.rank_bytes_per_s : &bad.node_bytes_per_s) = wrong[i];
         assert_int_equal(ferry_cluster_create(&bad, &made, &error), FERRY_ERR_INVALID_INPUT);
         check_says("rates", "rates are from 1e-6 to 1e30", &error);
-        bad           = node;
+        bad = node;
         bad.latency_s = i % 2 == 0 ? -1 : NAN;
         assert_int_equal(ferry_cluster_create(&bad, &made, &error), FERRY_ERR_INVALID_INPUT);
         check_says("latency", "latency", &error);
@@ -100,7 +100,7 @@ static void test_tasks(void **state)
 {
     (void)state;
     ferry_task_list *made = NULL;
-    ferry_task       none = {0};
+    ferry_task none = {0};
     refuse(ferry_task_list_create(3, NULL, e));
     refuse(ferry_task_list_add(NULL, &(ferry_task)FERRY_TASK_INIT, e));
     refuse(ferry_task_list_add(tasks, NULL, e));
@@ -115,9 +115,9 @@ static void test_tasks(void **state)
 static void test_schedules(void **state)
 {
     (void)state;
-    ferry_schedule        *made = NULL;
+    ferry_schedule *made = NULL;
     ferry_schedule_options none = {0}, rule = usual, duplex = usual;
-    rule.rule     = 3;
+    rule.rule = 3;
     duplex.duplex = 2;
     refuse(ferry_schedule_create(NULL, cluster, &usual, &made, e));
     refuse(ferry_schedule_create(tasks, cluster, &usual, NULL, e));
@@ -136,11 +136,11 @@ static void test_questions(void **state)
 {
     (void)state;
     ferry_schedule_report report = FERRY_SCHEDULE_REPORT_INIT, no_report = {0};
-    ferry_batch           batch = FERRY_BATCH_INIT, no_batch = {0};
-    ferry_segment         segment = FERRY_SEGMENT_INIT, no_segment = {0};
-    uint64_t              number = 4711;
-    double                idle   = 4711;
-    char                  digest[33];
+    ferry_batch batch = FERRY_BATCH_INIT, no_batch = {0};
+    ferry_segment segment = FERRY_SEGMENT_INIT, no_segment = {0};
+    uint64_t number = 4711;
+    double idle = 4711;
+    char digest[33];
     must(ferry_schedule_get_report(schedule, &report, &error), &error);
     uint64_t n_batches = report.n_batches, n_segments = report.n_segments;
     uint32_t n_sends = ferry_schedule_send_count(schedule, 0);
@@ -207,13 +207,13 @@ static void test_output(void **state)
 static void test_simulations(void **state)
 {
     (void)state;
-    ferry_simulation        *made = NULL;
+    ferry_simulation *made = NULL;
     ferry_simulation_options none = {0}, back = FERRY_SIMULATION_OPTIONS_INIT, odd = back;
-    ferry_simulation_report  report = FERRY_SIMULATION_REPORT_INIT, no_report = {0};
-    ferry_simulation_rank    rank = FERRY_SIMULATION_RANK_INIT, no_rank = {0};
-    double                   start = 4711, end = 4711;
+    ferry_simulation_report report = FERRY_SIMULATION_REPORT_INIT, no_report = {0};
+    ferry_simulation_rank rank = FERRY_SIMULATION_RANK_INIT, no_rank = {0};
+    double start = 4711, end = 4711;
     back.pack_bytes_per_s = -1;
-    odd.pack_bytes_per_s  = NAN;
+    odd.pack_bytes_per_s = NAN;
     refuse(ferry_simulation_create(NULL, NULL, &made, e));
     refuse(ferry_simulation_create(schedule, NULL, NULL, e));
     refuse(ferry_simulation_create(schedule, &none, &made, e));
@@ -237,8 +237,8 @@ static void test_simulations(void **state)
 /* Up to two tasks that are refused when they are added, or when they are scheduled. */
 typedef struct bad_tasks {
     const char *name;
-    uint64_t    slot_bytes;
-    ferry_task  tasks[2];
+    uint64_t slot_bytes;
+    ferry_task tasks[2];
     const char *says;
 } bad_tasks;
 
@@ -278,13 +278,13 @@ static void test_bad_input(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(bad_rows); i++) {
-        const bad_tasks       *row     = &bad_rows[i];
+        const bad_tasks *row = &bad_rows[i];
         ferry_schedule_options options = usual;
-        options.slot_bytes             = row->slot_bytes;
+        options.slot_bytes = row->slot_bytes;
         for (uint32_t rule = 0; rule < 3; rule++) {
-            ferry_task_list *list   = NULL;
-            ferry_schedule  *made   = NULL;
-            ferry_status     status = ferry_task_list_create(3, &list, &error);
+            ferry_task_list *list = NULL;
+            ferry_schedule *made = NULL;
+            ferry_status status = ferry_task_list_create(3, &list, &error);
             for (size_t t = 0; t < 2 && row->tasks[t].bytes + row->tasks[t].task_id > 0; t++) {
                 status =
                     status == FERRY_OK ? ferry_task_list_add(list, &row->tasks[t], &error) : status;

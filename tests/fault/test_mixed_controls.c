@@ -22,7 +22,7 @@ enum { HELD_SECONDS = 60 };
 
 typedef struct shape {
     const char *name;
-    uint32_t    n_ranks;
+    uint32_t n_ranks;
     mixed_shape nodes;
 } shape;
 
@@ -35,20 +35,20 @@ typedef struct post {
 } post;
 
 typedef struct scene {
-    const shape      *shape;
-    uint32_t          op, mode;
-    engine_fault      fault;
-    uint32_t          grid_size;
-    bool              delays;    /* at random, everywhere */
-    bool              holds;     /* one rank, once */
-    engine_fault      holds_for; /* where a fault of this kind hurts */
-    uint32_t          held;
-    uint64_t          held_step;
-    uint64_t          seed;
-    post              posts[MOST_RANKS];
-    _Atomic int       n_held, n_given_up;
-    _Atomic int       n_wrong, n_refused;
-    ferry_status      statuses[MOST_RANKS];
+    const shape *shape;
+    uint32_t op, mode;
+    engine_fault fault;
+    uint32_t grid_size;
+    bool delays;            /* at random, everywhere */
+    bool holds;             /* one rank, once */
+    engine_fault holds_for; /* where a fault of this kind hurts */
+    uint32_t held;
+    uint64_t held_step;
+    uint64_t seed;
+    post posts[MOST_RANKS];
+    _Atomic int n_held, n_given_up;
+    _Atomic int n_wrong, n_refused;
+    ferry_status statuses[MOST_RANKS];
     ferry_mixed_comm *comms[MOST_RANKS];
 } scene;
 
@@ -76,8 +76,8 @@ static uint64_t place_of(uint64_t call, uint64_t turn, uint32_t stage, uint32_t 
 
 static bool exchanges(const shape *s, uint32_t a, uint32_t b)
 {
-    uint32_t size      = s->nodes.local_size;
-    bool     same_node = a / size == b / size;
+    uint32_t size = s->nodes.local_size;
+    bool same_node = a / size == b / size;
     return a != b &&
            (size == 1 || (same_node && size == s->n_ranks) || (!same_node && a % size == b % size));
 }
@@ -121,7 +121,7 @@ static void delay(const scene *s, const fy_lane *lane, uint64_t at)
  */
 static void stall(void *context, const fy_lane *lane)
 {
-    scene   *s    = context;
+    scene *s = context;
     uint32_t rank = lane->comm->topology.world_rank;
     uint64_t call = lane->comm->call.number, k = s->held_step;
     uint64_t at = place_of(call, lane->turn, lane->stage, lane->action);
@@ -131,8 +131,8 @@ static void stall(void *context, const fy_lane *lane)
     if (!s->holds) {
         return;
     }
-    uint64_t before   = atomic_load(&s->posts[rank].at);
-    bool     is_again = (before | 0xff) == (at | 0xff);
+    uint64_t before = atomic_load(&s->posts[rank].at);
+    bool is_again = (before | 0xff) == (at | 0xff);
     uint64_t attempts = is_again ? before & 0xff : 0;
     atomic_store(&s->posts[rank].at, at | (attempts < MOST_ATTEMPTS ? attempts + 1 : attempts));
     if (rank != s->held || is_again) {
@@ -151,8 +151,8 @@ static void stall(void *context, const fy_lane *lane)
 
 static uint32_t dp_rank_of(const shape *s, uint32_t rank)
 {
-    const mixed_shape *n     = &s->nodes;
-    uint32_t           local = rank % n->local_size, node = rank / n->local_size;
+    const mixed_shape *n = &s->nodes;
+    uint32_t local = rank % n->local_size, node = rank / n->local_size;
     return local / n->local_tp + node / n->inter_tp * (n->local_size / n->local_tp);
 }
 
@@ -168,7 +168,7 @@ static bool gathers(uint32_t op)
 
 static float wanted(const shape *s, uint32_t op, uint64_t call, uint32_t rank, uint64_t i)
 {
-    float    sum     = 0;
+    float sum = 0;
     uint64_t element = gathers(op)    ? i % COLUMNS
                        : scatters(op) ? i + (uint64_t)dp_rank_of(s, rank) * COLUMNS
                                       : i;
@@ -183,11 +183,11 @@ static float wanted(const shape *s, uint32_t op, uint64_t call, uint32_t rank, u
 /* One call with values of its own; counts it where its result is wrong or refused. */
 static ferry_status call_once(rank_thread *self, uint32_t op, uint32_t mode, uint64_t call)
 {
-    scene       *s    = self->context;
-    uint64_t     dp   = self->n_ranks / (s->shape->nodes.local_tp * s->shape->nodes.inter_tp);
-    uint64_t     n_in = scatters(op) ? dp : 1, n_out = gathers(op) ? dp : 1;
-    float       *in     = malloc(n_in * COLUMNS * sizeof *in);
-    float       *out    = malloc(n_out * COLUMNS * sizeof *out);
+    scene *s = self->context;
+    uint64_t dp = self->n_ranks / (s->shape->nodes.local_tp * s->shape->nodes.inter_tp);
+    uint64_t n_in = scatters(op) ? dp : 1, n_out = gathers(op) ? dp : 1;
+    float *in = malloc(n_in * COLUMNS * sizeof *in);
+    float *out = malloc(n_out * COLUMNS * sizeof *out);
     ferry_status status = FERRY_ERR_NO_MEMORY;
     if (in != NULL && out != NULL) {
         for (uint64_t i = 0; i < n_in * COLUMNS; i++) {
@@ -195,8 +195,8 @@ static ferry_status call_once(rank_thread *self, uint32_t op, uint32_t mode, uin
         }
         memset(out, 0xff, n_out * COLUMNS * sizeof *out);
         ferry_mixed_tensor from = {ferry_buffer_of(in, n_in * COLUMNS * sizeof *in), n_in, COLUMNS};
-        ferry_mixed_tensor to   = {ferry_buffer_of(out, n_out * COLUMNS * sizeof *out), n_out,
-                                   COLUMNS};
+        ferry_mixed_tensor to = {ferry_buffer_of(out, n_out * COLUMNS * sizeof *out), n_out,
+                                 COLUMNS};
         status =
             ferry_mixed_comm_run(s->comms[self->rank], op, &from, &to, mode, NULL, &self->error);
         int wrong = 0;
@@ -213,19 +213,19 @@ static ferry_status call_once(rank_thread *self, uint32_t op, uint32_t mode, uin
 
 static ferry_status make_comm(rank_thread *self)
 {
-    scene                   *s = self->context;
+    scene *s = self->context;
     ferry_mixed_comm_options o = mixed_options(self, &s->shape->nodes);
-    o.grid_size                = s->grid_size;
+    o.grid_size = s->grid_size;
     o.max_block_size = o.min_block_size = 1;
-    o.only_construct                    = true;
-    ferry_mixed_comm **comm             = &s->comms[self->rank];
-    ferry_status       status = ferry_mixed_comm_create(self->world, &o, comm, &self->error);
+    o.only_construct = true;
+    ferry_mixed_comm **comm = &s->comms[self->rank];
+    ferry_status status = ferry_mixed_comm_create(self->world, &o, comm, &self->error);
     if (status == FERRY_OK) {
-        (*comm)->stall         = stall;
+        (*comm)->stall = stall;
         (*comm)->stall_context = s;
-        (*comm)->n_slots       = s->fault == A_SLOT_FEWER ? FY_N_SLOTS - 1 : FY_N_SLOTS;
+        (*comm)->n_slots = s->fault == A_SLOT_FEWER ? FY_N_SLOTS - 1 : FY_N_SLOTS;
         (*comm)->trusts_epochs = s->fault == TRUSTING;
-        status                 = ferry_mixed_comm_init_virtual_memory(*comm, &self->error);
+        status = ferry_mixed_comm_init_virtual_memory(*comm, &self->error);
     }
     return status == FERRY_OK ? ferry_mixed_comm_init_nvshmem(*comm, &self->error) : status;
 }
@@ -248,10 +248,10 @@ static void run_stream(rank_thread *self)
 
 static void run_everything(rank_thread *self)
 {
-    scene          *s = self->context;
+    scene *s = self->context;
     const uint32_t *ops, *modes;
-    size_t          n_ops, n_modes;
-    uint64_t        call = 0;
+    size_t n_ops, n_modes;
+    uint64_t call = 0;
     expect_ok(self, make_comm(self));
     ferry_mixed_comm *comm = s->comms[self->rank];
     expect_ok(self, ferry_mixed_comm_get_valid_op_list(comm, &ops, &n_ops, &self->error));
@@ -270,13 +270,13 @@ static void run_everything(rank_thread *self)
  * Tests
  */
 
-static const ferry_world_options patient = {.struct_size      = sizeof patient,
+static const ferry_world_options patient = {.struct_size = sizeof patient,
                                             .deadline_seconds = HELD_SECONDS};
 
 static uint64_t seed_of_run(void)
 {
     const char *text = getenv("FERRY_TEST_SEED");
-    uint64_t    seed = text != NULL ? strtoull(text, NULL, 10) : 1;
+    uint64_t seed = text != NULL ? strtoull(text, NULL, 10) : 1;
     print_message("FERRY_TEST_SEED=%llu\n", (unsigned long long)seed);
     return seed;
 }
@@ -296,29 +296,29 @@ static void test_everything_is_exact(void **state)
     uint64_t seed = seed_of_run();
     (void)state;
     for (size_t i = 0; i < 2 * COUNT_OF(shapes); i++) {
-        scene s = {.shape     = &shapes[i / 2],
+        scene s = {.shape = &shapes[i / 2],
                    .grid_size = 1 + (uint32_t)i % 2,
-                   .delays    = true,
-                   .seed      = mix(seed + i)};
+                   .delays = true,
+                   .seed = mix(seed + i)};
         run_ranks(s.shape->n_ranks, &patient, run_everything, &s);
         check_at(s.n_wrong == 0, "%s, %u lanes: %d wrong", s.shape->name, s.grid_size, s.n_wrong);
     }
 }
 
-static const shape tp2_dp2         = {"tp 2 dp 2", 4, {4, 2, 1, NULL}};
-static const shape tp2_dp2_puts    = {"tp 2 dp 2 by puts", 4, {4, 2, 1, "strict:inproc"}};
-static const shape tp3             = {"tp 3", 3, {3, 3, 1, NULL}};
-static const shape dp2_puts        = {"dp 2 by puts", 2, {2, 1, 1, "strict:inproc"}};
-static const shape dp3             = {"dp 3", 3, {3, 1, 1, NULL}};
-static const shape nodes_of_1      = {"two nodes of one", 2, {1, 1, 2, NULL}};
-static const shape nodes_of_2      = {"two nodes of two", 4, {2, 2, 1, NULL}};
+static const shape tp2_dp2 = {"tp 2 dp 2", 4, {4, 2, 1, NULL}};
+static const shape tp2_dp2_puts = {"tp 2 dp 2 by puts", 4, {4, 2, 1, "strict:inproc"}};
+static const shape tp3 = {"tp 3", 3, {3, 3, 1, NULL}};
+static const shape dp2_puts = {"dp 2 by puts", 2, {2, 1, 1, "strict:inproc"}};
+static const shape dp3 = {"dp 3", 3, {3, 1, 1, NULL}};
+static const shape nodes_of_1 = {"two nodes of one", 2, {1, 1, 2, NULL}};
+static const shape nodes_of_2 = {"two nodes of two", 4, {2, 2, 1, NULL}};
 static const shape nodes_of_2_puts = {"two nodes of two by puts", 4, {2, 2, 1, "strict:inproc"}};
 
 enum { MULTICAST = FERRY_MIXED_FUSED_WAITS_MULTICAST, UNICAST = FERRY_MIXED_FUSED_WAITS_UNICAST };
 
 typedef struct control {
     const shape *shape;
-    uint32_t     op, mode;
+    uint32_t op, mode;
 } control;
 
 static const control controls[] = {
@@ -338,16 +338,16 @@ static const control controls[] = {
 static void check_control(const control *c, engine_fault holds_for, engine_fault fault,
                           uint64_t seed)
 {
-    scene s = {.shape     = c->shape,
-               .op        = c->op,
-               .mode      = c->mode,
-               .fault     = fault,
+    scene s = {.shape = c->shape,
+               .op = c->op,
+               .mode = c->mode,
+               .fault = fault,
                .grid_size = 1,
-               .holds     = true,
+               .holds = true,
                .holds_for = holds_for,
-               .held      = (uint32_t)(mix(seed) % c->shape->n_ranks),
+               .held = (uint32_t)(mix(seed) % c->shape->n_ranks),
                .held_step = FY_N_SLOTS + mix(seed + 1) % (N_STEPS - FY_N_SLOTS - 3),
-               .seed      = seed};
+               .seed = seed};
     run_ranks(s.shape->n_ranks, &patient, run_stream, &s);
     bool caught = s.n_wrong + s.n_refused > 0;
     /* A fault may show before anybody was held. */

@@ -11,7 +11,7 @@ enum { RANKS = 4 };
 
 static void run(rank_process *self)
 {
-    uint32_t     absent  = *(const uint32_t *)self->context;
+    uint32_t absent = *(const uint32_t *)self->context;
     ferry_world *smaller = NULL;
     so(self, ferry_world_barrier(self->world, &self->error) == FERRY_OK);
     add_mark(self->shared, OUT);
@@ -45,10 +45,10 @@ static void test_absent(void **state)
 {
     (void)state;
     processes all[2];
-    uint32_t  absent[2] = {0, 1};
+    uint32_t absent[2] = {0, 1};
     for (int i = 0; i < 2; i++) {
-        rank_process like         = patient_ranks("absent", RANKS);
-        like.context              = &absent[i];
+        rank_process like = patient_ranks("absent", RANKS);
+        like.context = &absent[i];
         like.options.join_seconds = 8;
         start_processes(&all[i], &like, run);
     }

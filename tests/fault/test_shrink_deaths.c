@@ -35,26 +35,26 @@ enum { RANKS = 6, MOST_HARMED = 2, MOST_MESSAGES = 200, LANES = 3, MOST_SHRINKS 
 /* Who is hurt, while it shrinks. */
 typedef struct harm {
     uint32_t rank;
-    int      at;     /* before which message; from 1 */
-    int      signal; /* SIGKILL or SIGSTOP */
+    int at;     /* before which message; from 1 */
+    int signal; /* SIGKILL or SIGSTOP */
 } harm;
 
 typedef struct plan {
-    const char *nodes;    /* FERRY_NODES */
-    uint32_t    first;    /* whose death begins it */
-    bool        is_tidy;  /* old worlds are destroyed at once, not at the end */
-    double      deadline; /* seconds */
-    harm        harmed[MOST_HARMED];
-    int         n_harmed;
+    const char *nodes; /* FERRY_NODES */
+    uint32_t first;    /* whose death begins it */
+    bool is_tidy;      /* old worlds are destroyed at once, not at the end */
+    double deadline;   /* seconds */
+    harm harmed[MOST_HARMED];
+    int n_harmed;
 } plan;
 
 /* What a rank tells: in memory that it shares with the program. */
 typedef struct told {
     _Atomic int fired; /* the signal that it is about to send to itself */
-    bool        ended;
-    uint32_t    status;
-    uint32_t    n_ranks;
-    uint32_t    members[RANKS];
+    bool ended;
+    uint32_t status;
+    uint32_t n_ranks;
+    uint32_t members[RANKS];
     ferry_error error;
 } told;
 
@@ -63,7 +63,7 @@ typedef struct told {
 static const harm *own_harm; /* NULL: none */
 static _Atomic int n_messages;
 static atomic_bool shrinks;
-static told       *own;
+static told *own;
 
 ferry_status __real_fy_link_post(fy_link *link, uint32_t type, const void *head, size_t head_bytes,
                                  const void *body, size_t body_bytes, ferry_error *error);
@@ -97,7 +97,7 @@ static void tell(ferry_status status, const ferry_world *world)
         own->members[r] = ferry_world_member(world, r);
     }
     own->status = (uint32_t)status;
-    own->ended  = true;
+    own->ended = true;
 }
 
 /*
@@ -114,11 +114,11 @@ static ferry_status meet(ferry_world *world, ferry_error *error)
 static void live(const plan *p, uint32_t rank, const char *path)
 {
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    ferry_world        *worlds[MOST_SHRINKS + 1];
-    size_t              n_worlds = 0;
-    options.deadline_seconds     = p->deadline;
-    options.join_seconds         = 2 * CASE_SECONDS; /* nobody may have to wait for this limit */
-    options.nodes                = p->nodes;
+    ferry_world *worlds[MOST_SHRINKS + 1];
+    size_t n_worlds = 0;
+    options.deadline_seconds = p->deadline;
+    options.join_seconds = 2 * CASE_SECONDS; /* nobody may have to wait for this limit */
+    options.nodes = p->nodes;
     ferry_status status =
         ferry_world_create_from_file(path, rank, RANKS, &options, &worlds[0], &own->error);
     n_worlds += status == FERRY_OK;
@@ -170,7 +170,7 @@ static void print_plan(const plan *p)
 static pid_t start(const plan *p, uint32_t rank, told *tells, const char *path)
 {
     pid_t parent = getpid();
-    pid_t pid    = fork();
+    pid_t pid = fork();
     if (pid != 0) {
         return pid;
     }
@@ -196,7 +196,7 @@ static bool wait_for(pid_t *pids, const told *tells, bool stopped_too, double se
                 pids[r] = 0;
             }
             bool stopped = atomic_load(&tells[r].fired) == SIGSTOP;
-            waits        = waits || (pids[r] > 0 && (stopped_too || !stopped));
+            waits = waits || (pids[r] > 0 && (stopped_too || !stopped));
         }
         if (!waits || now() > until) {
             return !waits;
@@ -209,7 +209,7 @@ static bool wait_for(pid_t *pids, const told *tells, bool stopped_too, double se
 static bool is_right(const plan *p, const told *tells, uint32_t rank)
 {
     const told *t = &tells[rank];
-    uint32_t    n = 0;
+    uint32_t n = 0;
     if (atomic_load(&t->fired) == SIGSTOP) {
         for (uint32_t i = 0; i < t->n_ranks; i++) {
             n += atomic_load(&tells[t->members[i]].fired) == SIGSTOP;
@@ -257,7 +257,7 @@ static bool check(const plan *p, const told *tells)
 /* True if all is well. *n_fired_out: how many of the harmed came to their message. */
 static bool run_case(const plan *p, const char *folder, int *n_fired_out)
 {
-    char  path[160];
+    char path[160];
     pid_t pids[RANKS];
     told *tells = mmap(NULL, RANKS * sizeof *tells, PROT_READ | PROT_WRITE,
                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -295,10 +295,10 @@ static bool run_case(const plan *p, const char *folder, int *n_fired_out)
 /* Many cases, in processes beside each other */
 
 typedef struct lane {
-    plan     p;
-    int      step;   /* from one message to the next that is looked at */
-    uint64_t seed;   /* of random plans */
-    int      n_more; /* how many; 0: by messages */
+    plan p;
+    int step;      /* from one message to the next that is looked at */
+    uint64_t seed; /* of random plans */
+    int n_more;    /* how many; 0: by messages */
 } lane;
 
 static int run_messages(lane *l, const char *folder)
@@ -317,17 +317,17 @@ static const char *const node_texts[] = {"1", "3", "2,1,2,1", "6"};
 
 static plan random_plan(uint64_t seed)
 {
-    plan p = {.nodes    = node_texts[random_below(&seed, COUNT_OF(node_texts))],
-              .first    = random_below(&seed, RANKS),
-              .is_tidy  = random_below(&seed, 2) == 0,
+    plan p = {.nodes = node_texts[random_below(&seed, COUNT_OF(node_texts))],
+              .first = random_below(&seed, RANKS),
+              .is_tidy = random_below(&seed, 2) == 0,
               .deadline = 2.5 * FERRY_TEST_PATIENCE,
               .n_harmed = MOST_HARMED};
     for (int h = 0; h < MOST_HARMED; h++) {
         /* Half of them the root, which makes many messages; others make few. */
-        bool     root      = random_below(&seed, 2) == 0;
-        uint32_t after     = 1 + random_below(&seed, RANKS - 1);
-        p.harmed[h].rank   = root ? p.first == 0 : (p.first + after) % RANKS;
-        p.harmed[h].at     = 1 + (int)random_below(&seed, 1 + random_below(&seed, 24));
+        bool root = random_below(&seed, 2) == 0;
+        uint32_t after = 1 + random_below(&seed, RANKS - 1);
+        p.harmed[h].rank = root ? p.first == 0 : (p.first + after) % RANKS;
+        p.harmed[h].at = 1 + (int)random_below(&seed, 1 + random_below(&seed, 24));
         p.harmed[h].signal = random_below(&seed, 4) == 0 ? SIGSTOP : SIGKILL;
     }
     return p;
@@ -359,8 +359,8 @@ static pid_t start_lane(lane *l, const char *folder)
 
 static void run_lanes(lane *lanes, size_t n_lanes)
 {
-    char   folder[64] = "/tmp/ferry-shrink-XXXXXX";
-    int    n_wrong    = 0;
+    char folder[64] = "/tmp/ferry-shrink-XXXXXX";
+    int n_wrong = 0;
     size_t n_begun = 0, n_running = 0;
     assert_non_null(mkdtemp(folder));
     while (n_begun < n_lanes || n_running > 0) {
@@ -382,12 +382,12 @@ static void run_lanes(lane *lanes, size_t n_lanes)
 /* Each rank but the first victim, at each message. */
 static void run_each_rank(plan p, int signal, int step)
 {
-    lane   lanes[RANKS];
+    lane lanes[RANKS];
     size_t n = 0;
     for (uint32_t r = 0; r < RANKS; r++) {
         if (r != p.first) {
-            lanes[n]             = (lane){.p = p, .step = step};
-            lanes[n].p.n_harmed  = 1;
+            lanes[n] = (lane){.p = p, .step = step};
+            lanes[n].p.n_harmed = 1;
             lanes[n].p.harmed[0] = (harm){r, 1 + (int)r % step, signal};
             n++;
         }
@@ -429,16 +429,16 @@ static void test_stopped(void **state)
     }
 }
 
-static uint64_t random_seed  = 1;
-static int      random_count = 6;
+static uint64_t random_seed = 1;
+static int random_count = 6;
 
 static void test_two_at_random(void **state)
 {
     (void)state;
-    lane   lanes[LANES];
+    lane lanes[LANES];
     size_t n = 0;
     for (int i = 0; i < LANES; i++) {
-        int first  = random_count * i / LANES;
+        int first = random_count * i / LANES;
         int n_more = random_count * (i + 1) / LANES - first;
         if (n_more > 0) {
             lanes[n++] = (lane){.seed = random_seed + (uint64_t)first, .n_more = n_more};
@@ -455,10 +455,10 @@ int main(int n_arguments, char **arguments)
         cmocka_unit_test(test_two_at_random),
     };
     const struct CMUnitTest random_alone[] = {cmocka_unit_test(test_two_at_random)};
-    is_long      = n_arguments == 2 && strcmp(arguments[1], "--long") == 0;
+    is_long = n_arguments == 2 && strcmp(arguments[1], "--long") == 0;
     random_count = is_long ? 300 : random_count;
     if (n_arguments == 4 && strcmp(arguments[1], "--random") == 0) {
-        random_seed  = strtoull(arguments[2], NULL, 10);
+        random_seed = strtoull(arguments[2], NULL, 10);
         random_count = atoi(arguments[3]);
         return cmocka_run_group_tests(random_alone, NULL, NULL);
     }

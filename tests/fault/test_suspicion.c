@@ -39,7 +39,7 @@ static void test_living(void **state)
     const char *const nodes[] = {NULL, "3"};
     for (size_t i = 0; i < COUNT_OF(nodes); i++) {
         rank_process like = patient_ranks("living", 3);
-        processes    all;
+        processes all;
         like.options.nodes = nodes[i];
         start_processes(&all, &like, run_living);
         end_processes("living", &all, 3, FERRY_ANY_RANK);
@@ -89,7 +89,7 @@ static void test_behind(void **state)
     const char *const nodes[] = {NULL, "5", "2,3"};
     for (size_t i = 0; i < COUNT_OF(nodes); i++) {
         rank_process like = patient_ranks("behind", 5);
-        processes    all;
+        processes all;
         like.options.nodes = nodes[i];
         start_processes(&all, &like, run_behind);
         end_first("behind", &all, 5, 4);
@@ -123,7 +123,7 @@ static void test_heard(void **state)
 {
     (void)state;
     rank_process like = patient_ranks("heard", 3);
-    processes    all;
+    processes all;
     start_processes(&all, &like, run_heard);
     end_first("heard", &all, 3, 1);
 }
@@ -166,7 +166,7 @@ static void test_left(void **state)
     const char *const nodes[] = {NULL, "3"};
     for (size_t i = 0; i < COUNT_OF(nodes); i++) {
         rank_process like = patient_ranks("left", 3);
-        processes    all;
+        processes all;
         like.options.nodes = nodes[i];
         start_processes(&all, &like, run_left);
         await_stop(&all, 0);
@@ -201,7 +201,7 @@ static void test_dead(void **state)
     const char *const nodes[] = {NULL, "4"};
     for (size_t i = 0; i < COUNT_OF(nodes); i++) {
         rank_process like = patient_ranks("dead", 4);
-        processes    all;
+        processes all;
         like.options.nodes = nodes[i];
         start_processes(&all, &like, run_dead);
         end_processes("dead", &all, 4, 1);
@@ -212,7 +212,7 @@ static void test_dead(void **state)
 static void run_wrong(rank_process *self)
 {
     const uint32_t *finder = self->context; /* and whom it names */
-    uint32_t        named;
+    uint32_t named;
     so(self, ferry_world_barrier(self->world, &self->error) == FERRY_OK);
     add_mark(self->shared, OUT);
     if (self->rank == finder[0]) {
@@ -227,13 +227,13 @@ static void run_wrong(rank_process *self)
 static void test_wrong(void **state)
 {
     (void)state;
-    const char *const     nodes[]      = {NULL, "1,3"};
+    const char *const nodes[] = {NULL, "1,3"};
     static const uint32_t finders[][2] = {{0, 1}, {2, 0}, {3, 1}};
     for (size_t i = 0; i < COUNT_OF(nodes) * COUNT_OF(finders); i++) {
         rank_process like = patient_ranks("wrong", 4);
-        processes    all;
+        processes all;
         like.options.nodes = nodes[i / COUNT_OF(finders)];
-        like.context       = finders[i % COUNT_OF(finders)];
+        like.context = finders[i % COUNT_OF(finders)];
         start_processes(&all, &like, run_wrong);
         end_processes("wrong", &all, 4, FERRY_ANY_RANK);
     }

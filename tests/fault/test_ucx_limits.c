@@ -9,8 +9,8 @@
 #include <sys/resource.h>
 
 typedef struct few {
-    int         resource;
-    rlim_t      more; /* than what is in use */
+    int resource;
+    rlim_t more; /* than what is in use */
     const char *says;
 } few;
 
@@ -25,7 +25,7 @@ static rlim_t in_use(rank_process *self, int resource)
         return (rlim_t)next;
     }
     unsigned long pages = 0;
-    FILE         *file  = fopen("/proc/self/statm", "r");
+    FILE *file = fopen("/proc/self/statm", "r");
     so(self, file != NULL && fscanf(file, "%lu", &pages) == 1);
     fclose(file);
     return (rlim_t)pages * 4096;
@@ -33,16 +33,16 @@ static rlim_t in_use(rank_process *self, int resource)
 
 static void run(rank_process *self)
 {
-    const few       *limited   = self->context;
+    const few *limited = self->context;
     ferry_transport *transport = NULL;
-    ferry_status     status    = ferry_transport_open(self->world, "ucx", &transport, &self->error);
+    ferry_status status = ferry_transport_open(self->world, "ucx", &transport, &self->error);
     if (status != FERRY_OK) {
         add_mark(self->shared, UNSUPPORTED);
         return;
     }
     ferry_transport_close(transport); /* the plugin is loaded now */
     if (self->rank == 1) {
-        rlim_t        most  = in_use(self, limited->resource) + limited->more;
+        rlim_t most = in_use(self, limited->resource) + limited->more;
         struct rlimit limit = {most, most};
         so(self, setrlimit(limited->resource, &limit) == 0);
     }
@@ -65,8 +65,8 @@ static void test_limits(void **state)
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         rank_process like = patient_ranks(rows[i].says, 2);
-        processes    all;
-        like.context       = &rows[i];
+        processes all;
+        like.context = &rows[i];
         like.options.nodes = "2";
         start_processes(&all, &like, run);
         for (uint32_t rank = 0; rank < 2; rank++) {

@@ -20,15 +20,15 @@ enum { N = 3, BYTES = 4096 };
 /* A service in which every rank sends to the next; `silent` ones exchange nothing. */
 typedef struct part {
     ferry_service *service;
-    unsigned char  from[BYTES], to[BYTES];
+    unsigned char from[BYTES], to[BYTES];
 } part;
 
 static ferry_status make_part(rank_thread *self, bool silent, part *p)
 {
-    uint32_t     next   = (self->rank + 1) % self->n_ranks;
-    uint32_t     before = (self->rank + self->n_ranks - 1) % self->n_ranks;
-    ferry_buffer from   = ferry_buffer_of(p->from, BYTES);
-    ferry_buffer to     = ferry_buffer_of(p->to, BYTES);
+    uint32_t next = (self->rank + 1) % self->n_ranks;
+    uint32_t before = (self->rank + self->n_ranks - 1) % self->n_ranks;
+    ferry_buffer from = ferry_buffer_of(p->from, BYTES);
+    ferry_buffer to = ferry_buffer_of(p->to, BYTES);
     ferry_status status = ferry_service_create(self->world, NULL, &p->service, &self->error);
     if (status == FERRY_OK) {
         status = ferry_service_init(p->service, FERRY_LOG_OFF, &self->error);
@@ -53,7 +53,7 @@ static void fill(rank_thread *self, part *p, int salt)
 static bool is_whole(const rank_thread *self, const part *p, int salt)
 {
     unsigned char wanted[BYTES];
-    uint32_t      before = (self->rank + self->n_ranks - 1) % self->n_ranks;
+    uint32_t before = (self->rank + self->n_ranks - 1) % self->n_ranks;
     memset(wanted, (int)before * 16 + salt, BYTES);
     return memcmp(p->to, wanted, BYTES) == 0;
 }
@@ -71,11 +71,11 @@ static void await_done(uint32_t n)
 typedef enum lapse { NEVER_TESTS, NEVER_ENTERS, LEAVES, DROPS } lapse;
 
 typedef struct late_case {
-    const char  *name;
-    lapse        lapse;
-    bool         silent; /* the service exchanges nothing: no channel shows who is missing */
+    const char *name;
+    lapse lapse;
+    bool silent; /* the service exchanges nothing: no channel shows who is missing */
     ferry_status status;
-    const char  *says;
+    const char *says;
 } late_case;
 
 static void lapse_once(rank_thread *self, const late_case *one, part *p)
@@ -112,12 +112,12 @@ static bool count_call(void *context, const ferry_progress *progress)
 
 static bool lose_patience(void *context, const ferry_progress *progress)
 {
-    rank_thread     *self = context;
-    const late_case *one  = self->context;
+    rank_thread *self = context;
+    const late_case *one = self->context;
     (void)progress;
     if (one->silent || one->lapse == NEVER_ENTERS || atomic_load(&n_sent) >= BYTES) {
         self->world->settings.deadline_ns = 500000000;
-        self->world->settings.entry_ns    = one->lapse == NEVER_ENTERS ? 50000000 : -1;
+        self->world->settings.entry_ns = one->lapse == NEVER_ENTERS ? 50000000 : -1;
     }
     return true;
 }
@@ -142,8 +142,8 @@ static void order_ranks(rank_thread *self, const late_case *one, part *p)
 static void be_late(rank_thread *self)
 {
     const late_case *one = self->context;
-    part             p;
-    uint32_t         named = FERRY_ANY_RANK;
+    part p;
+    uint32_t named = FERRY_ANY_RANK;
     expect_ok(self, make_part(self, one->silent, &p));
     fill(self, &p, 1);
     expect_ok(self, ferry_service_run(p.service, &self->error));
@@ -180,7 +180,7 @@ static void test_ranks_that_do_not_do_their_part(void **state)
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-        options.deadline_seconds    = 3600;
+        options.deadline_seconds = 3600;
         atomic_store(&n_done, 0);
         atomic_store(&n_calls, 0);
         atomic_store(&n_sent, 0);
@@ -192,7 +192,7 @@ static void test_ranks_that_do_not_do_their_part(void **state)
 /* A drop is bounded also where nobody else enters the run. */
 static void drop_alone(rank_thread *self)
 {
-    part           p;
+    part p;
     ferry_request *request = NULL;
     expect_ok(self, make_part(self, false, &p));
     if (self->rank == 1) {
@@ -211,7 +211,7 @@ static void test_a_drop_is_bounded(void **state)
 {
     (void)state;
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    options.deadline_seconds    = 0.2;
+    options.deadline_seconds = 0.2;
     atomic_store(&n_done, 0);
     run_ranks(N, &options, drop_alone, NULL);
 }
@@ -238,24 +238,24 @@ static void end_both(rank_thread *self, order how, ferry_request *requests[2])
 
 static ferry_status reduce(rank_thread *self, ferry_mixed_comm *comm)
 {
-    float              in[2] = {1, (float)self->rank}, out[2] = {0, 0};
-    ferry_mixed_tensor from   = {ferry_buffer_of(in, sizeof in), 1, 2};
-    ferry_mixed_tensor to     = {ferry_buffer_of(out, sizeof out), 1, 2};
-    ferry_status       status = ferry_mixed_comm_run(comm, FERRY_MIXED_ALL_REDUCE, &from, &to,
-                                                     FERRY_MIXED_MODE_DEFAULT, NULL, &self->error);
+    float in[2] = {1, (float)self->rank}, out[2] = {0, 0};
+    ferry_mixed_tensor from = {ferry_buffer_of(in, sizeof in), 1, 2};
+    ferry_mixed_tensor to = {ferry_buffer_of(out, sizeof out), 1, 2};
+    ferry_status status = ferry_mixed_comm_run(comm, FERRY_MIXED_ALL_REDUCE, &from, &to,
+                                               FERRY_MIXED_MODE_DEFAULT, NULL, &self->error);
     return status != FERRY_OK || (out[0] == N && out[1] == 3) ? status : FERRY_ERR_INVALID_INPUT;
 }
 
 static void overlap(rank_thread *self)
 {
-    static const uint32_t    tags[]  = {0x66657276, 0x66657277, 0x66657264, 0x66657072};
+    static const uint32_t tags[] = {0x66657276, 0x66657277, 0x66657264, 0x66657072};
     ferry_mixed_comm_options options = FERRY_MIXED_COMM_OPTIONS_INIT;
-    ferry_mixed_comm        *comm    = NULL;
-    ferry_request           *requests[2];
-    part                     parts[2];
-    const void              *bytes;
-    size_t                   n_bytes;
-    options.dtype        = FERRY_F32;
+    ferry_mixed_comm *comm = NULL;
+    ferry_request *requests[2];
+    part parts[2];
+    const void *bytes;
+    size_t n_bytes;
+    options.dtype = FERRY_F32;
     options.use_autotune = false;
     for (int i = 0; i < 2; i++) {
         expect_ok(self, make_part(self, false, &parts[i]));
@@ -358,13 +358,13 @@ static void test_a_rank_that_refuses(void **state)
 static bool decline(void *context, const ferry_progress *progress)
 {
     uint64_t *first = context;
-    *first          = *first == UINT64_MAX ? progress->bytes_done : *first;
+    *first = *first == UINT64_MAX ? progress->bytes_done : *first;
     return false;
 }
 
 static void cancel_first(rank_thread *self)
 {
-    part     p;
+    part p;
     uint64_t first = UINT64_MAX;
     expect_ok(self, make_part(self, false, &p));
     for (int salt = 1; salt < 4; salt++) {

@@ -91,7 +91,7 @@ static inline bool is_small(const ferry_spec *spec)
 
 /* A file that lives in memory; its path is good until it is closed. */
 typedef struct memory_file {
-    int  descriptor;
+    int descriptor;
     char path[64];
 } memory_file;
 
@@ -113,7 +113,7 @@ static inline void close_memory(memory_file *file)
 
 typedef struct fuzz_sums {
     const ferry_plan *plan;
-    uint64_t          n_moves, moved, local, next_task;
+    uint64_t n_moves, moved, local, next_task;
 } fuzz_sums;
 
 static inline ferry_status add_move(void *context, const ferry_move *move)
@@ -131,8 +131,8 @@ static inline ferry_status add_move(void *context, const ferry_move *move)
 /* The moves, one by one, are what the totals say. */
 static inline void check_plan(const ferry_plan *plan)
 {
-    ferry_error       error  = {""};
-    fuzz_sums         sums   = {.plan = plan};
+    ferry_error error = {""};
+    fuzz_sums sums = {.plan = plan};
     ferry_plan_totals totals = FERRY_PLAN_TOTALS_INIT;
     promise(ferry_plan_get_totals(plan, &totals, &error) == FERRY_OK);
     if (totals.n_moves > 100000) {

@@ -39,8 +39,8 @@ static bool is_part(const char *key)
 static void cast_model(json_t *model, int depth)
 {
     const char *key;
-    json_t     *value;
-    void       *next;
+    json_t *value;
+    void *next;
     json_object_foreach_safe(model, next, key, value)
     {
         if (json_is_object(value) && is_part(key) && depth < MOST_DEPTH) {
@@ -54,13 +54,13 @@ static void cast_model(json_t *model, int depth)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    ferry_error error   = {""};
-    char       *changed = NULL, *again = NULL;
-    const char *text   = size == 0 ? "" : (const char *)data;
-    size_t      length = 0;
+    ferry_error error = {""};
+    char *changed = NULL, *again = NULL;
+    const char *text = size == 0 ? "" : (const char *)data;
+    size_t length = 0;
     promise(fy_config_set_dtype(text, size, CAST, &changed, &length, &error) == FERRY_OK);
     const char *result = changed == NULL ? text : changed;
-    length             = changed == NULL ? size : length;
+    length = changed == NULL ? size : length;
     /* Escapes are ways to write a key that no package writes, and they are not looked for. */
     json_t *before = memchr(text, '\\', size) != NULL ? NULL : json_loadb(text, size, 0, NULL);
     if (before != NULL) {

@@ -74,7 +74,7 @@ void __wrap_fy_bell_ring(void *bell)
 void __wrap_fy_process_fail(fy_process *process, ferry_status status, uint32_t rank,
                             const char *format, ...)
 {
-    char    text[2048];
+    char text[2048];
     va_list arguments;
     (void)process, (void)rank;
     va_start(arguments, format);
@@ -88,7 +88,7 @@ void __wrap_fy_process_fail(fy_process *process, ferry_status status, uint32_t r
 static size_t write_table(unsigned char *bytes)
 {
     static const uint32_t places[N_CLAIMS][2] = {{0, 0}, {1, 0}, {0, 1}, {0, 2}, {1, 1}, {1, 2}};
-    fy_wire_packer        packer              = {.bytes = bytes};
+    fy_wire_packer packer = {.bytes = bytes};
     fy_wire_pack_u32(&packer, N_CLAIMS);
     for (uint32_t claim = 0; claim < N_CLAIMS; claim++) {
         fy_wire_pack_u32(&packer, claim);
@@ -100,42 +100,42 @@ static size_t write_table(unsigned char *bytes)
 }
 
 typedef struct scene {
-    ferry_world    world;
+    ferry_world world;
     fy_whereabouts here;
-    fy_process     process;
-    fy_conn        conns[N_CONNS];
+    fy_process process;
+    fy_conn conns[N_CONNS];
 } scene;
 
 static void set_up(scene *s)
 {
     static const uint32_t ranks[N_CONNS] = {0, 4, 5};
-    fy_process           *process        = &s->process;
+    fy_process *process = &s->process;
     memset(s, 0, sizeof *s);
     fy_whereabouts_init(&s->here);
-    s->world.impl  = process;
-    s->world.rank  = OWN;
-    s->world.here  = &s->here;
+    s->world.impl = process;
+    s->world.rank = OWN;
+    s->world.here = &s->here;
     process->world = &s->world;
     process->claim = process->rank = OWN;
-    process->n_claims              = N_CLAIMS;
-    process->nodes_text            = s->process.addresses; /* "" */
+    process->n_claims = N_CLAIMS;
+    process->nodes_text = s->process.addresses; /* "" */
     for (int i = 0; i < N_CONNS; i++) {
-        s->conns[i] = (fy_conn){.next  = i + 1 < N_CONNS ? &s->conns[i + 1] : NULL,
-                                .kind  = FY_CONN_LINK,
-                                .role  = i == 0 ? FY_ROLE_PARENT : FY_ROLE_CHILD,
-                                .fd    = -1,
+        s->conns[i] = (fy_conn){.next = i + 1 < N_CONNS ? &s->conns[i + 1] : NULL,
+                                .kind = FY_CONN_LINK,
+                                .role = i == 0 ? FY_ROLE_PARENT : FY_ROLE_CHILD,
+                                .fd = -1,
                                 .claim = ranks[i],
-                                .rank  = ranks[i]};
+                                .rank = ranks[i]};
     }
-    process->conns  = &s->conns[0];
+    process->conns = &s->conns[0];
     process->parent = &s->conns[0];
 }
 
 static void read_whole_table(scene *s)
 {
-    unsigned char  bytes[8 + TABLE_BYTES];
-    size_t         n_bytes = write_table(bytes + 8);
-    fy_wire_packer packer  = {.bytes = bytes};
+    unsigned char bytes[8 + TABLE_BYTES];
+    size_t n_bytes = write_table(bytes + 8);
+    fy_wire_packer packer = {.bytes = bytes};
     fy_wire_pack_u64(&packer, n_bytes);
     fy_wire_reader reader = fy_wire_reader_of(bytes, 8 + n_bytes);
     promise(fy_join_table(&s->process, &s->conns[0], &reader));
@@ -145,11 +145,11 @@ static void read_whole_table(scene *s)
 static void open_gathering(scene *s, bool sent)
 {
     fy_gathering *own = &s->process.gathering;
-    own->number       = 1;
-    own->step.kind    = FY_ALL_GATHER;
-    own->open         = true;
-    own->sent         = sent;
-    own->lengths      = fy_alloc_zeroed(N_CLAIMS, sizeof *own->lengths);
+    own->number = 1;
+    own->step.kind = FY_ALL_GATHER;
+    own->open = true;
+    own->sent = sent;
+    own->lengths = fy_alloc_zeroed(N_CLAIMS, sizeof *own->lengths);
     promise(own->lengths != NULL);
 }
 
@@ -173,7 +173,7 @@ static void tear_down(scene *s)
 {
     fy_process *process = &s->process;
     for (const fy_letter *letter = process->mail.all.first; letter != NULL;
-         letter                  = letter->links[FY_BY_ARRIVAL].next) {
+         letter = letter->links[FY_BY_ARRIVAL].next) {
         look_at(letter->bytes, letter->n_bytes);
     }
     fy_mail_cleanup(&process->mail);
@@ -195,9 +195,9 @@ static void tear_down(scene *s)
 
 static void read_failure(fy_wire_reader *reader)
 {
-    fy_failure  failure = {0};
+    fy_failure failure = {0};
     ferry_error error;
-    uint32_t    rank;
+    uint32_t rank;
     if (fy_news_read(reader, &failure)) {
         promise(fy_failure_get(&failure, &rank, &error) != FERRY_OK);
         promise(strlen(error.message) < sizeof error.message);
@@ -207,7 +207,7 @@ static void read_failure(fy_wire_reader *reader)
 static void read_answer(const fy_wire_reader *reader)
 {
     fy_answer answer;
-    char      text[FY_JOINT_TEXT_BYTES];
+    char text[FY_JOINT_TEXT_BYTES];
     if (fy_answer_read(reader->bytes, reader->left, &answer)) {
         promise(answer.age_ns >= 0 && answer.since_ns >= 0);
         fy_joint_format(&answer.joint, text);
@@ -263,10 +263,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     bool alive = true;
     for (size_t at = 1; at + 3 <= size && alive && !is_failed && !is_dropped;) {
-        size_t         length = data[at + 2];
-        size_t         left   = size - at - 3;
+        size_t length = data[at + 2];
+        size_t left = size - at - 3;
         fy_wire_reader reader = fy_wire_reader_of(data + at + 3, length < left ? length : left);
-        alive                 = handle(&s, data[at], &s.conns[data[at + 1] % N_CONNS], &reader);
+        alive = handle(&s, data[at], &s.conns[data[at + 1] % N_CONNS], &reader);
         at += 3 + length;
     }
     if (atomic_load(&s.process.tabled)) {

@@ -40,7 +40,7 @@ static void make_folder(void)
     atexit(remove_folder);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         char text[300] = {0};
-        int  length =
+        int length =
             snprintf(text + 8, sizeof text - 8,
                      "{\"%s\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
                      "\"q\":{\"dtype\":\"F6_E2M3\",\"shape\":[4],\"data_offsets\":[8,11]}}",
@@ -59,8 +59,8 @@ static void make_folder(void)
 static void check_checkpoint(const ferry_checkpoint *checkpoint)
 {
     ferry_checkpoint_totals totals = FERRY_CHECKPOINT_TOTALS_INIT;
-    ferry_error             error  = {""};
-    uint64_t                bytes  = 0;
+    ferry_error error = {""};
+    uint64_t bytes = 0;
     promise(ferry_checkpoint_get_totals(checkpoint, &totals, &error) == FERRY_OK);
     promise(totals.n_files <= 2 && totals.is_sharded == (checkpoint->layout != NULL));
     for (size_t i = 0; i < totals.n_tensors; i++) {
@@ -78,9 +78,9 @@ static void check_checkpoint(const ferry_checkpoint *checkpoint)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static bool       is_made = false;
-    ferry_error       error   = {""};
-    ferry_checkpoint *opened  = NULL;
+    static bool is_made = false;
+    ferry_error error = {""};
+    ferry_checkpoint *opened = NULL;
     if (size == 0) {
         return 0;
     }

@@ -53,23 +53,23 @@ static int folder_of_this_process(void)
 static void write_file(int folder_fd, bool with_head, const uint8_t *data, size_t size)
 {
     ferry_error error;
-    fy_journal  journal = {.fd = -1};
+    fy_journal journal = {.fd = -1};
     if (with_head) {
         promise(fy_journal_create(folder_fd, &KEY, &journal, &error) == FERRY_OK);
         fy_journal_close(&journal);
     }
     int flags = O_WRONLY | O_CREAT | O_CLOEXEC | (with_head ? O_APPEND : O_TRUNC);
-    int fd    = openat(folder_fd, FY_JOURNAL_NAME, flags, 0600);
+    int fd = openat(folder_fd, FY_JOURNAL_NAME, flags, 0600);
     promise(fd >= 0 && write(fd, data, size) == (ssize_t)size);
     close(fd);
 }
 
 static bool resume(int folder_fd, seen *s)
 {
-    ferry_error  error   = {""};
-    fy_journal   journal = {.fd = -1};
-    const char  *misfit  = "unset";
-    ferry_status status  = fy_journal_resume(folder_fd, &KEY, see, s, &journal, &misfit, &error);
+    ferry_error error = {""};
+    fy_journal journal = {.fd = -1};
+    const char *misfit = "unset";
+    ferry_status status = fy_journal_resume(folder_fd, &KEY, see, s, &journal, &misfit, &error);
     check_sentence(status, &error);
     promise(status != FERRY_OK || (misfit == NULL) == (journal.fd >= 0));
     promise(status != FERRY_OK || misfit == NULL || s->n == 0);

@@ -12,9 +12,9 @@ volatile char last_byte;
 
 static void import(const fuzz_rank *me, const fuzz_rank *owner, const uint8_t *key, size_t n_bytes)
 {
-    ferry_error   error  = {""};
+    ferry_error error = {""};
     ferry_region *region = NULL;
-    ferry_status  status =
+    ferry_status status =
         ferry_region_import(ferry_service_transport(me->service), key, n_bytes, &region, &error);
     promise((status == FERRY_OK) == (region != NULL));
     promise((status == FERRY_OK) == (error.message[0] == '\0'));
@@ -34,10 +34,10 @@ static void import(const fuzz_rank *me, const fuzz_rank *owner, const uint8_t *k
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static fuzz_rank ranks[2][N_RANKS];
-    static uint8_t   right[2][FERRY_KEY_BYTES];
-    static size_t    right_bytes[2];
-    uint8_t          key[FERRY_KEY_BYTES];
-    ferry_error      error;
+    static uint8_t right[2][FERRY_KEY_BYTES];
+    static size_t right_bytes[2];
+    uint8_t key[FERRY_KEY_BYTES];
+    ferry_error error;
     for (int i = 0; i < 2 && right_bytes[i] == 0; i++) {
         fuzz_open_ranks(ranks[i], i == 1);
         fuzz_must(ferry_region_export(ranks[i][1].memory[0].registration, right[i], &right_bytes[i],
@@ -47,12 +47,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 2 || size - 2 > sizeof key) {
         return 0;
     }
-    int    which   = data[0] & 1;
+    int which = data[0] & 1;
     size_t n_bytes = size - 2;
     memcpy(key, data + 2, n_bytes);
     if ((data[0] & 2) != 0) { /* the input says where a right key is changed */
         size_t at = data[1];
-        size_t n  = at < right_bytes[which] ? right_bytes[which] - at : 0;
+        size_t n = at < right_bytes[which] ? right_bytes[which] - at : 0;
         memcpy(key, right[which], right_bytes[which]);
         memcpy(key + at, data + 2, n_bytes < n ? n_bytes : n);
         n_bytes = right_bytes[which];

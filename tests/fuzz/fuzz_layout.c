@@ -13,8 +13,8 @@
 static void read_as_side(json_t *side)
 {
     ferry_error error = {""};
-    ferry_spec *spec  = NULL;
-    char       *text  = NULL;
+    ferry_spec *spec = NULL;
+    char *text = NULL;
     json_t *whole = json_pack("{s:s, s:[{s:s, s:[i,i], s:s}], s:O, s:O}", "format", "ferry.spec/1",
                               "tensors", "name", "w", "shape", 8, 12, "dtype", "bf16", "source",
                               side, "destination", side);
@@ -29,8 +29,8 @@ static void read_as_side(json_t *side)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    ferry_error  error = {""};
-    json_t      *side = NULL, *tensors = NULL;
+    ferry_error error = {""};
+    json_t *side = NULL, *tensors = NULL;
     ferry_status status =
         fy_layout_parse((const char *)data, size, "layout", &side, &tensors, &error);
     check_sentence(status, &error);

@@ -23,18 +23,18 @@ enum { FIRST_FD = 1 << 20, PIPE_BYTES = 1 << 16 };
 
 typedef struct pipe_buffer {
     unsigned char bytes[PIPE_BYTES];
-    size_t        used, taken;
-    bool          is_shut;
+    size_t used, taken;
+    bool is_shut;
 } pipe_buffer;
 
 static pipe_buffer to_link[2], from_link[2];
 
 ssize_t __wrap_send(int fd, const void *bytes, size_t n_bytes, int flags);
 ssize_t __wrap_recv(int fd, void *bytes, size_t n_bytes, int flags);
-int     __wrap_fcntl(int fd, int command, ...);
-int     __wrap_getpeername(int fd, struct sockaddr *address, socklen_t *length);
-int     __real_close(int fd);
-int     __wrap_close(int fd);
+int __wrap_fcntl(int fd, int command, ...);
+int __wrap_getpeername(int fd, struct sockaddr *address, socklen_t *length);
+int __real_close(int fd);
+int __wrap_close(int fd);
 
 /* What a pipe takes of it. */
 static size_t push(pipe_buffer *p, const void *bytes, size_t n_bytes)
@@ -43,7 +43,7 @@ static size_t push(pipe_buffer *p, const void *bytes, size_t n_bytes)
         p->taken = p->used = 0;
     }
     size_t room = sizeof p->bytes - p->used;
-    size_t n    = n_bytes < room ? n_bytes : room;
+    size_t n = n_bytes < room ? n_bytes : room;
     memcpy(p->bytes + p->used, bytes, n);
     p->used += n;
     return n;
@@ -52,7 +52,7 @@ static size_t push(pipe_buffer *p, const void *bytes, size_t n_bytes)
 static size_t pull(pipe_buffer *p, void *bytes, size_t n_bytes)
 {
     size_t there = p->used - p->taken;
-    size_t n     = n_bytes < there ? n_bytes : there;
+    size_t n = n_bytes < there ? n_bytes : there;
     memcpy(bytes, p->bytes + p->taken, n);
     p->taken += n;
     return n;
@@ -62,7 +62,7 @@ ssize_t __wrap_send(int fd, const void *bytes, size_t n_bytes, int flags)
 {
     (void)flags;
     size_t n = push(&from_link[fd - FIRST_FD], bytes, n_bytes);
-    errno    = EAGAIN;
+    errno = EAGAIN;
     return n == 0 ? -1 : (ssize_t)n;
 }
 
@@ -70,8 +70,8 @@ ssize_t __wrap_recv(int fd, void *bytes, size_t n_bytes, int flags)
 {
     (void)flags;
     pipe_buffer *p = &to_link[fd - FIRST_FD];
-    size_t       n = pull(p, bytes, n_bytes);
-    errno          = EAGAIN;
+    size_t n = pull(p, bytes, n_bytes);
+    errno = EAGAIN;
     return n > 0 ? (ssize_t)n : p->is_shut ? 0 : -1;
 }
 
@@ -85,7 +85,7 @@ int __wrap_getpeername(int fd, struct sockaddr *address, socklen_t *length)
 {
     (void)fd;
     address->sa_family = AF_UNIX;
-    *length            = sizeof address->sa_family;
+    *length = sizeof address->sa_family;
     return 0;
 }
 
@@ -104,7 +104,7 @@ static void open_side(wire *w, int side)
 {
     to_link[side].used = to_link[side].taken = 0;
     from_link[side].used = from_link[side].taken = 0;
-    to_link[side].is_shut                        = false;
+    to_link[side].is_shut = false;
     promise(fy_link_create(FIRST_FD + side, side == SERVER, key, &w->links[side], NULL) ==
             FERRY_OK);
 }
@@ -116,7 +116,7 @@ static void close_side(wire *w, int side)
 
 static ferry_status work(fy_link *link)
 {
-    ferry_error  error  = {""};
+    ferry_error error = {""};
     ferry_status status = fy_link_work(link, &error);
     check_sentence(status, &error);
     promise(status == FERRY_OK || status == FERRY_ERR_DENIED || status == FERRY_ERR_INVALID_INPUT ||
@@ -159,10 +159,10 @@ static void shake_hands(wire *w)
 /* Nobody becomes a rank without the key. */
 static void attack_handshake(int side, const uint8_t *data, size_t size)
 {
-    wire       w;
+    wire w;
     fy_message message;
     open_side(&w, side);
-    bool alive            = feed(&w, side, data, size);
+    bool alive = feed(&w, side, data, size);
     to_link[side].is_shut = true;
     promise(!alive || work(w.links[side]) == FERRY_ERR_PEER_LOST);
     promise(!fy_link_ready(w.links[side]) && !fy_link_take(w.links[side], &message));
@@ -172,7 +172,7 @@ static void attack_handshake(int side, const uint8_t *data, size_t size)
 /* Nobody puts a message between those of ranks. */
 static void attack_session(int side, const uint8_t *data, size_t size)
 {
-    wire       w;
+    wire w;
     fy_message message;
     shake_hands(&w);
     feed(&w, side, data, size);
@@ -183,10 +183,10 @@ static void attack_session(int side, const uint8_t *data, size_t size)
 
 typedef struct script {
     const uint8_t *data;
-    size_t         size;
-    uint32_t       lengths[MOST_MESSAGES];
-    uint32_t       n_posted, n_taken;
-    uint32_t       changed; /* the message in which a byte is changed */
+    size_t size;
+    uint32_t lengths[MOST_MESSAGES];
+    uint32_t n_posted, n_taken;
+    uint32_t changed; /* the message in which a byte is changed */
 } script;
 
 static uint32_t next(script *s)
@@ -215,19 +215,19 @@ static void take_all(script *s, fy_link *link)
 static void play(int from, const uint8_t *data, size_t size)
 {
     static unsigned char text[FY_LINK_PAYLOAD_BYTES], bytes[1 << 16];
-    wire                 w;
-    script               s     = {.data = data, .size = size, .changed = UINT32_MAX};
-    bool                 alive = true;
-    size_t               left  = MOST_PLAYED_BYTES;
+    wire w;
+    script s = {.data = data, .size = size, .changed = UINT32_MAX};
+    bool alive = true;
+    size_t left = MOST_PLAYED_BYTES;
     shake_hands(&w);
     while (s.size > 0 && s.n_posted < MOST_MESSAGES && alive) {
         uint32_t length = next(&s);
         length <<= next(&s) % 13; /* mostly small, and less than the most */
         length = length <= left ? length : (uint32_t)left;
         left -= length;
-        uint32_t head         = length == 0 ? 0 : next(&s) % (length + 1);
-        size_t   piece        = 1 + (size_t)next(&s) * 251 + length / 64; /* few enough */
-        uint32_t mask         = next(&s) % 8 == 7 ? next(&s) : 0;
+        uint32_t head = length == 0 ? 0 : next(&s) % (length + 1);
+        size_t piece = 1 + (size_t)next(&s) * 251 + length / 64; /* few enough */
+        uint32_t mask = next(&s) % 8 == 7 ? next(&s) : 0;
         s.lengths[s.n_posted] = length;
         memset(text, (int)s.n_posted, length);
         promise(fy_link_post(w.links[from], s.n_posted, text, head, text + head, length - head,

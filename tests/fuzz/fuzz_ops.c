@@ -6,7 +6,7 @@
 
 static void check_op(const ferry_reshard_plan *plan, bool sends, size_t i)
 {
-    ferry_error       error;
+    ferry_error error;
     ferry_transfer_op op = FERRY_TRANSFER_OP_INIT;
     promise((sends ? ferry_reshard_plan_send_at(plan, i, &op, &error)
                    : ferry_reshard_plan_recv_at(plan, i, &op, &error)) == FERRY_OK);
@@ -17,9 +17,9 @@ static void check_op(const ferry_reshard_plan *plan, bool sends, size_t i)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    ferry_error         error  = {""};
-    ferry_reshard_plan *plan   = NULL;
-    ferry_status        status = fy_reshard_plan_unpack(data, size, &plan, &error);
+    ferry_error error = {""};
+    ferry_reshard_plan *plan = NULL;
+    ferry_status status = fy_reshard_plan_unpack(data, size, &plan, &error);
     promise((status == FERRY_OK) == (plan != NULL) && (unsigned)status <= FY_LAST_STATUS);
     promise((status == FERRY_OK) == (error.message[0] == '\0'));
     for (size_t i = 0; plan != NULL && i < ferry_reshard_plan_send_count(plan); i++) {

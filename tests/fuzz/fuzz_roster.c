@@ -40,10 +40,10 @@ static bool is_small_roster(const ferry_roster *roster)
 static json_t *spell(const uint8_t *data, size_t size)
 {
     static const char digits[] = "0123456789abcdef";
-    char             *text     = malloc(2 * size + 1);
+    char *text = malloc(2 * size + 1);
     promise(text != NULL);
     for (size_t i = 0; i < size; i++) {
-        text[2 * i]     = digits[data[i] >> 4];
+        text[2 * i] = digits[data[i] >> 4];
         text[2 * i + 1] = digits[data[i] & 15];
     }
     json_t *json = json_stringn(text, 2 * size);
@@ -53,11 +53,11 @@ static json_t *spell(const uint8_t *data, size_t size)
 
 static void plan_by(const ferry_roster *roster, uint32_t policy)
 {
-    ferry_error        error   = {""};
-    ferry_plan        *plan    = NULL;
+    ferry_error error = {""};
+    ferry_plan *plan = NULL;
     ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
-    options.replica            = policy;
-    ferry_status status        = ferry_plan_create_from_roster(roster, &options, &plan, &error);
+    options.replica = policy;
+    ferry_status status = ferry_plan_create_from_roster(roster, &options, &plan, &error);
     check_sentence(status, &error);
     promise((plan != NULL) == (status == FERRY_OK));
     if (plan != NULL) {
@@ -68,11 +68,11 @@ static void plan_by(const ferry_roster *roster, uint32_t policy)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    ferry_error         error  = {""};
-    ferry_roster       *roster = NULL;
-    const fy_json_place place  = {.key = "fuzz"};
-    json_t             *json   = spell(data, size);
-    ferry_status        status = fy_roster_from_json(json, &place, &roster, &error);
+    ferry_error error = {""};
+    ferry_roster *roster = NULL;
+    const fy_json_place place = {.key = "fuzz"};
+    json_t *json = spell(data, size);
+    ferry_status status = fy_roster_from_json(json, &place, &roster, &error);
     check_sentence(status, &error);
     promise((roster != NULL) == (status == FERRY_OK));
     if (roster != NULL && is_small_roster(roster)) {

@@ -40,12 +40,12 @@ static void check_header(const fy_st_header *header)
 
 static void read_file(const uint8_t *data, size_t size)
 {
-    ferry_error       error = {""};
-    struct stat       about;
-    fy_st_header      header     = {0};
+    ferry_error error = {""};
+    struct stat about;
+    fy_st_header header = {0};
     ferry_checkpoint *checkpoint = NULL;
-    memory_file       file       = open_memory(data, size);
-    ferry_status      status     = fy_st_read(file.path, &header, &about, &error);
+    memory_file file = open_memory(data, size);
+    ferry_status status = fy_st_read(file.path, &header, &about, &error);
     check_sentence(status, &error);
     if (status == FERRY_OK) {
         check_header(&header);
@@ -59,13 +59,13 @@ static void read_file(const uint8_t *data, size_t size)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    ferry_error  error  = {""};
+    ferry_error error = {""};
     fy_st_header header = {0};
     read_file(data, size);
     if (size < 2) {
         return 0;
     }
-    uint64_t     data_bytes = (uint64_t)data[0] << 8 | data[1];
+    uint64_t data_bytes = (uint64_t)data[0] << 8 | data[1];
     ferry_status status =
         fy_st_parse((const char *)data + 2, size - 2, data_bytes, "fuzz", &header, &error);
     check_sentence(status, &error);

@@ -14,8 +14,8 @@ enum { N_RANKS = 4, HASH_BYTES = 16 };
 static void check_list(const ferry_schedule *part, uint32_t rank, bool sends, uint64_t *n_inout)
 {
     ferry_error error = {""};
-    uint64_t    last  = 0;
-    uint32_t    n =
+    uint64_t last = 0;
+    uint32_t n =
         sends ? ferry_schedule_send_count(part, rank) : ferry_schedule_recv_count(part, rank);
     for (uint32_t i = 0; i < n; i++) {
         uint64_t number = 0;
@@ -39,10 +39,10 @@ static void check_waits(const ferry_schedule *part, uint64_t number)
 
 static void check_batch(const ferry_schedule *part, uint64_t number)
 {
-    ferry_error   error   = {""};
-    ferry_batch   batch   = FERRY_BATCH_INIT;
+    ferry_error error = {""};
+    ferry_batch batch = FERRY_BATCH_INIT;
     ferry_segment segment = FERRY_SEGMENT_INIT;
-    uint64_t      bytes   = 0;
+    uint64_t bytes = 0;
     promise(ferry_schedule_batch_at(part, number, &batch, &error) == FERRY_OK);
     promise(batch.from < N_RANKS && batch.to < N_RANKS && batch.from != batch.to);
     promise((batch.from == part->part_rank) != (batch.to == part->part_rank));
@@ -61,14 +61,14 @@ static void check_batch(const ferry_schedule *part, uint64_t number)
 
 static void read_part(const uint8_t *bytes, size_t n_bytes, uint32_t rank)
 {
-    ferry_error     error  = {""};
-    ferry_schedule *part   = NULL;
-    ferry_status    status = fy_part_read(bytes, n_bytes, rank, N_RANKS, &part, &error);
+    ferry_error error = {""};
+    ferry_schedule *part = NULL;
+    ferry_status status = fy_part_read(bytes, n_bytes, rank, N_RANKS, &part, &error);
     check_sentence(status, &error);
     promise((part != NULL) == (status == FERRY_OK));
     if (part != NULL) {
-        double   idle = -1;
-        uint64_t n    = 0;
+        double idle = -1;
+        uint64_t n = 0;
         for (uint64_t i = 0; i < part->n_batches; i++) {
             check_batch(part, i);
         }

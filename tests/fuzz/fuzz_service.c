@@ -10,7 +10,7 @@
 
 static void check_place(const fy_channel *channel, const fy_place *place)
 {
-    fy_area  area = fy_place_area(channel, place);
+    fy_area area = fy_place_area(channel, place);
     uint64_t begin, end, sum = 0;
     fy_area_hull(&area, &begin, &end);
     for (int i = 0; i < 2; i++) {
@@ -22,7 +22,7 @@ static void check_place(const fy_channel *channel, const fy_place *place)
         }
     }
     fy_area_walk walk = fy_area_walk_of(&area, 0, area.bytes);
-    uint64_t     at, n;
+    uint64_t at, n;
     for (uint32_t i = 0; i < 1000 && fy_area_next(&walk, &at, &n); i++) {
         promise(at >= begin && n > 0 && n <= end - at);
     }
@@ -77,22 +77,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size == 0) {
         return 0;
     }
-    ferry_service    *service = ranks[data[0] & 1][0].service;
-    const fy_channel *its     = &service->exec->channels[0];
-    ferry_error       error   = {""};
-    fy_channel        channel = {.peer          = its->peer,
-                                 .direct        = its->direct,
-                                 .first_send    = its->first_send,
-                                 .n_sends       = its->n_sends,
-                                 .first_receive = its->first_receive,
-                                 .n_receives    = its->n_receives,
-                                 .in_slots      = 16,
-                                 .in_payload    = 8 << 10,
-                                 .theirs        = 0};
-    fy_pack           in      = {.bytes = (unsigned char *)(uintptr_t)data + 1, .used = size - 1};
-    bool              places  = (data[0] & 2) == 0;
-    ferry_status      status  = places ? fy_places_read(service, &channel, &in, &error)
-                                       : fy_manifest_read(service, &channel, &in, &error);
+    ferry_service *service = ranks[data[0] & 1][0].service;
+    const fy_channel *its = &service->exec->channels[0];
+    ferry_error error = {""};
+    fy_channel channel = {.peer = its->peer,
+                          .direct = its->direct,
+                          .first_send = its->first_send,
+                          .n_sends = its->n_sends,
+                          .first_receive = its->first_receive,
+                          .n_receives = its->n_receives,
+                          .in_slots = 16,
+                          .in_payload = 8 << 10,
+                          .theirs = 0};
+    fy_pack in = {.bytes = (unsigned char *)(uintptr_t)data + 1, .used = size - 1};
+    bool places = (data[0] & 2) == 0;
+    ferry_status status = places ? fy_places_read(service, &channel, &in, &error)
+                                 : fy_manifest_read(service, &channel, &in, &error);
     check_sentence(status, &error);
     for (uint32_t i = 0; status == FERRY_OK && places && i < channel.n_places; i++) {
         check_place(&channel, &channel.places[i]);

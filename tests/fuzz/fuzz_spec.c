@@ -4,11 +4,11 @@
 
 static void plan_by(const ferry_spec *spec, uint32_t policy, ferry_status *status_out)
 {
-    ferry_error        error   = {""};
-    ferry_plan        *plan    = NULL;
+    ferry_error error = {""};
+    ferry_plan *plan = NULL;
     ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
-    options.replica            = policy;
-    *status_out                = ferry_plan_create(spec, &options, &plan, &error);
+    options.replica = policy;
+    *status_out = ferry_plan_create(spec, &options, &plan, &error);
     check_sentence(*status_out, &error);
     promise((plan != NULL) == (*status_out == FERRY_OK));
     if (plan != NULL) {
@@ -19,8 +19,8 @@ static void plan_by(const ferry_spec *spec, uint32_t policy, ferry_status *statu
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    ferry_error  error  = {""};
-    ferry_spec  *spec   = NULL;
+    ferry_error error = {""};
+    ferry_spec *spec = NULL;
     ferry_status status = ferry_spec_parse((const char *)data, size, "fuzz", &spec, &error);
     check_sentence(status, &error);
     promise((spec != NULL) == (status == FERRY_OK));

@@ -9,11 +9,11 @@ enum { N_PES = 5 };
 static void check_summary(const ferry_summaries *summaries, uint64_t i,
                           const fy_summary_limits *limits, uint32_t source)
 {
-    ferry_error                   error;
+    ferry_error error;
     const ferry_workload_summary *one = NULL;
     promise(ferry_summaries_at(summaries, i, &one, &error) == FERRY_OK);
-    uint32_t to  = ferry_workload_summary_destination(one);
-    uint32_t n   = ferry_workload_summary_task_count(one);
+    uint32_t to = ferry_workload_summary_destination(one);
+    uint32_t n = ferry_workload_summary_task_count(one);
     uint64_t sum = 0;
     promise(ferry_workload_summary_source(one) == source && to < N_PES && to != source);
     promise(n > 0 && n <= limits->max_tasks);
@@ -33,12 +33,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size == 0) {
         return 0;
     }
-    ferry_error       error     = {""};
-    ferry_summaries  *summaries = NULL;
-    fy_announced      announced = {.batches = NULL};
-    uint32_t          source    = data[0] % N_PES;
-    fy_summary_limits limits    = {
-           .n_pes = N_PES, .slot_bytes = 1u << data[0] % 24, .max_tasks = 1 + data[0] % 50u};
+    ferry_error error = {""};
+    ferry_summaries *summaries = NULL;
+    fy_announced announced = {.batches = NULL};
+    uint32_t source = data[0] % N_PES;
+    fy_summary_limits limits = {
+        .n_pes = N_PES, .slot_bytes = 1u << data[0] % 24, .max_tasks = 1 + data[0] % 50u};
     fy_reader in = {.at = data + 1, .end = data + size};
     promise(fy_summaries_create(&summaries, &error) == FERRY_OK);
     ferry_status status = fy_summaries_read(summaries, source, &limits, &announced, &in, &error);

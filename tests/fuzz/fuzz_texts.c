@@ -16,8 +16,8 @@ const char *fy_call_text(uint32_t op, uint32_t mode, uint64_t count, char *text,
 
 static void read_engines(const char *text)
 {
-    ferry_error  error  = {""};
-    fy_choice    choice = {.n_engines = 99};
+    ferry_error error = {""};
+    fy_choice choice = {.n_engines = 99};
     ferry_status status = fy_choice_parse(text, &choice, &error);
     check_sentence(status, &error);
     promise(status == FERRY_OK ? choice.n_engines <= FY_MOST_ENGINES : choice.n_engines == 99);
@@ -25,7 +25,7 @@ static void read_engines(const char *text)
         promise(fy_wrap_check(choice.chain, &error) == FERRY_OK);
     }
     error.message[0] = '\0';
-    status           = fy_wrap_check(text, &error);
+    status = fy_wrap_check(text, &error);
     check_sentence(status, &error);
 }
 
@@ -34,8 +34,8 @@ static void read_nodes(const char *text, uint32_t n_ranks)
 {
     uint32_t last = 0;
     for (uint32_t rank = 0; rank < n_ranks; rank++) {
-        ferry_error  error  = {""};
-        uint32_t     node   = UINT32_MAX;
+        ferry_error error = {""};
+        uint32_t node = UINT32_MAX;
         ferry_status status = fy_settings_fake_node(text, rank, n_ranks, &node, &error);
         check_sentence(status, &error);
         if (status != FERRY_OK) {
@@ -49,8 +49,8 @@ static void read_nodes(const char *text, uint32_t n_ranks)
 
 static void read_address(const char *text, size_t length)
 {
-    char         host[FY_HOST_BYTES] = "", port[FY_PORT_BYTES] = "";
-    ferry_error  error  = {""};
+    char host[FY_HOST_BYTES] = "", port[FY_PORT_BYTES] = "";
+    ferry_error error = {""};
     ferry_status status = fy_address_parse(text, length, host, port, &error);
     check_sentence(status, &error);
     promise(status != FERRY_OK || (strlen(host) < sizeof host && port[0] != '\0'));
@@ -69,10 +69,10 @@ static void read_notice(char *text)
 
 static void read_pmix(const char *text)
 {
-    ferry_error  error    = {""};
-    fy_meeting   meeting  = FY_MEETING_INIT;
-    fy_settings  settings = {.secret = NULL};
-    ferry_status status   = fy_pmix_take_root(&meeting, &settings, text, &error);
+    ferry_error error = {""};
+    fy_meeting meeting = FY_MEETING_INIT;
+    fy_settings settings = {.secret = NULL};
+    ferry_status status = fy_pmix_take_root(&meeting, &settings, text, &error);
     promise((status == FERRY_OK) == (error.message[0] == '\0'));
     promise((unsigned)status <= FY_LAST_STATUS && strlen(error.message) < sizeof error.message);
     promise(status != FERRY_OK || meeting.addresses[0] != '\0');
@@ -82,7 +82,7 @@ static void read_header(const uint8_t *data, size_t size)
 {
     uint32_t op = 0, mode = 0;
     uint64_t count = 0;
-    char     text[96];
+    char text[96];
     if (size >= 16) {
         memcpy(&op, data, 4);
         memcpy(&mode, data + 4, 4);

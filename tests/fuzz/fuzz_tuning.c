@@ -53,7 +53,7 @@ static void make_handle(ferry_mixed_comm *comm)
     for (uint32_t mode = FERRY_MIXED_FUSED_WAITS_UNICAST; mode <= FERRY_MIXED_BASE_ONE; mode++) {
         comm->modes[comm->n_modes++] = mode;
     }
-    comm->n_lanes           = 1;
+    comm->n_lanes = 1;
     comm->limits.most_lines = MOST_LINES;
 }
 
@@ -61,8 +61,8 @@ static void make_handle(ferry_mixed_comm *comm)
 static void check_table(ferry_mixed_comm *comm, fy_tuning *tuning)
 {
     ferry_error error = {""};
-    fy_tuning  *again = NULL;
-    comm->tuning      = tuning;
+    fy_tuning *again = NULL;
+    comm->tuning = tuning;
     for (size_t i = 0; i < comm->n_ops; i++) {
         for (uint64_t bytes = 1; bytes != 0; bytes *= 2) {
             uint32_t mode = 0, block_lines = UINT32_MAX;
@@ -94,8 +94,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static ferry_mixed_comm comm;
 
-    ferry_error error  = {""};
-    fy_tuning  *tuning = NULL;
+    ferry_error error = {""};
+    fy_tuning *tuning = NULL;
     if (comm.n_ops == 0) {
         make_handle(&comm);
     }

@@ -15,12 +15,12 @@
 enum { N_RANKS = 3, REGION_BYTES = 256, REGION_ID = 4, N_MESSAGES = 64 };
 
 static ucp_am_recv_callback_t on_message;
-static bool                   is_lost;
-static fy_ucx_peer            peers[N_RANKS];
-static fy_ucx                 engine;
+static bool is_lost;
+static fy_ucx_peer peers[N_RANKS];
+static fy_ucx engine;
 
 /* What a rendezvous is received into, or a message sent from, is done at once. */
-ucs_status_t ucp_worker_set_am_recv_handler(ucp_worker_h                  worker,
+ucs_status_t ucp_worker_set_am_recv_handler(ucp_worker_h worker,
                                             const ucp_am_handler_param_t *param)
 {
     (void)worker;
@@ -79,7 +79,7 @@ const char *ucs_status_string(ucs_status_t status)
 
 void fy_ucx_lose(fy_ucx *of, uint32_t peer, const char *format, ...)
 {
-    char    text[256];
+    char text[256];
     va_list arguments;
     promise(of == &engine && peer < N_RANKS);
     va_start(arguments, format);
@@ -119,7 +119,7 @@ void fy_ucx_leave(fy_ucx *of)
 void fy_ucx_finish(fy_ucx_op *op, ucs_status_t status)
 {
     uint32_t source = op->peer;
-    bool     is_in  = op->role == FY_UCX_RECEIVING && status == UCS_OK;
+    bool is_in = op->role == FY_UCX_RECEIVING && status == UCS_OK;
     if (op->role == FY_UCX_WAITING || op->role == FY_UCX_READING) {
         promise(peers[source].n_sending > 0);
         peers[source].n_sending--;
@@ -145,7 +145,7 @@ static void quiet(ferry_log_level level, const char *line)
 /* Rank 0, which has asked rank 1 for some bytes and for a key. */
 static void set_up(fy_region_view *view, void **region, unsigned char *got, fy_host *host)
 {
-    *host  = (fy_host){.abi = FY_ENGINE_ABI, .n_ranks = N_RANKS, .log = quiet};
+    *host = (fy_host){.abi = FY_ENGINE_ABI, .n_ranks = N_RANKS, .log = quiet};
     engine = (fy_ucx){.host = host, .peers = peers};
     memset(peers, 0, sizeof peers);
     for (uint32_t r = 0; r < N_RANKS; r++) {
@@ -155,22 +155,22 @@ static void set_up(fy_region_view *view, void **region, unsigned char *got, fy_h
     promise(fy_ucx_attach(&engine, view, region, NULL) == FERRY_OK);
     fy_ucx_op *op = fy_ucx_op_new(&engine, 1, FY_UCX_WAITING);
     promise(op != NULL && op->index == 0);
-    op->body           = got;
-    op->bytes          = 16;
+    op->body = got;
+    op->bytes = 16;
     peers[1].n_sending = peers[1].n_waiting = 1;
-    op                                      = fy_ucx_op_new(&engine, 1, FY_UCX_ASKING);
+    op = fy_ucx_op_new(&engine, 1, FY_UCX_ASKING);
     promise(op != NULL && op->index == 1);
-    op->region           = *region;
-    peers[1].is_asking   = true;
+    op->region = *region;
+    peers[1].is_asking = true;
     peers[1].has_greeted = true;
     peers[1].next_number = 5;
-    peers[1].n_asked     = 2;
+    peers[1].n_asked = 2;
 }
 
 static const uint8_t *take(const uint8_t **at, const uint8_t *end, size_t n_bytes)
 {
     const uint8_t *here = *at;
-    size_t         left = (size_t)(end - here);
+    size_t left = (size_t)(end - here);
     *at += n_bytes < left ? n_bytes : left;
     return here;
 }
@@ -180,7 +180,7 @@ static void drop_jobs(void)
 {
     static volatile unsigned sum;
     for (fy_ucx_op *op = fy_ucx_dequeue(&engine.jobs); op != NULL;
-         op            = fy_ucx_dequeue(&engine.jobs)) {
+         op = fy_ucx_dequeue(&engine.jobs)) {
         for (uint64_t i = 0; i < op->bytes; i++) {
             sum += ((unsigned char *)op->body)[i];
         }
@@ -190,25 +190,25 @@ static void drop_jobs(void)
 
 static void give(const uint8_t **at, const uint8_t *end, uint64_t *next)
 {
-    uint8_t             flags  = **at;
-    fy_ucx_header       header = {.source = 1,
-                                  .kind   = (uint16_t)(1 + flags % 9),
-                                  .number = flags % 9 == 0 ? (*next)++ : 0,
-                                  .region = REGION_ID};
-    ucp_am_recv_param_t param  = {.recv_attr = (flags & 128) != 0 ? UCP_AM_RECV_ATTR_FLAG_RNDV : 0};
+    uint8_t flags = **at;
+    fy_ucx_header header = {.source = 1,
+                            .kind = (uint16_t)(1 + flags % 9),
+                            .number = flags % 9 == 0 ? (*next)++ : 0,
+                            .region = REGION_ID};
+    ucp_am_recv_param_t param = {.recv_attr = (flags & 128) != 0 ? UCP_AM_RECV_ATTR_FLAG_RNDV : 0};
     (*at)++;
-    uint8_t        n_header = *take(at, end, 1);
-    uint8_t        n_body   = *at < end ? *take(at, end, 1) : 0;
-    size_t         first    = *at < end ? *take(at, end, 1) % sizeof header : 0;
-    const uint8_t *patch    = *at;
-    size_t         n_patch  = n_header % 64u;
+    uint8_t n_header = *take(at, end, 1);
+    uint8_t n_body = *at < end ? *take(at, end, 1) : 0;
+    size_t first = *at < end ? *take(at, end, 1) % sizeof header : 0;
+    const uint8_t *patch = *at;
+    size_t n_patch = n_header % 64u;
     take(at, end, n_patch);
     n_patch = (size_t)(*at - patch);
     n_patch = n_patch < sizeof header - first ? n_patch : sizeof header - first;
     memcpy((char *)&header + first, patch, n_patch);
     const uint8_t *body = take(at, end, n_body);
-    size_t         n    = (size_t)(*at - body);
-    void          *copy = malloc(n + 1);
+    size_t n = (size_t)(*at - body);
+    void *copy = malloc(n + 1);
     promise(copy != NULL);
     memcpy(copy, body, n);
     size_t header_bytes = (flags & 64) != 0 ? FY_UCX_SHORT_HEADER : sizeof header;
@@ -220,16 +220,16 @@ static void give(const uint8_t **at, const uint8_t *end, uint64_t *next)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static uint64_t guarded[3 * REGION_BYTES / sizeof(uint64_t)];
-    unsigned char  *memory = (unsigned char *)guarded;
-    unsigned char   got[16];
-    fy_host         host;
-    void           *region = NULL;
-    fy_region_view  view   = {.kind  = FY_REGION_SYMMETRIC,
-                              .id    = REGION_ID,
-                              .base  = memory + REGION_BYTES,
-                              .bytes = REGION_BYTES};
-    const uint8_t  *at = data, *end = data + size;
-    uint64_t        next = 0;
+    unsigned char *memory = (unsigned char *)guarded;
+    unsigned char got[16];
+    fy_host host;
+    void *region = NULL;
+    fy_region_view view = {.kind = FY_REGION_SYMMETRIC,
+                           .id = REGION_ID,
+                           .base = memory + REGION_BYTES,
+                           .bytes = REGION_BYTES};
+    const uint8_t *at = data, *end = data + size;
+    uint64_t next = 0;
     memset(guarded, 0x5a, sizeof guarded);
     is_lost = false;
     set_up(&view, &region, got, &host);

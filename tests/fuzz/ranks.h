@@ -16,13 +16,13 @@
 enum { N_RANKS = 2, RANK_BYTES = 1 << 17, RANK_TASKS = 3 };
 
 typedef struct fuzz_rank {
-    const char    *engines;
-    const char    *path; /* where processes meet; NULL: threads */
-    uint32_t       rank;
-    ferry_world   *world;
+    const char *engines;
+    const char *path; /* where processes meet; NULL: threads */
+    uint32_t rank;
+    ferry_world *world;
     ferry_service *service;
-    ferry_buffer   memory[2];
-    pthread_t      thread;
+    ferry_buffer memory[2];
+    pthread_t thread;
 } fuzz_rank;
 
 static inline void fuzz_must(ferry_status status, const ferry_error *error)
@@ -39,13 +39,13 @@ static inline void fuzz_register(fuzz_rank *me, ferry_error *error)
     uint32_t peer = 1 - me->rank;
     for (int is_send = 0; is_send < 2; is_send++) {
         const ferry_buffer *memory = &me->memory[is_send];
-        ferry_box           box    = FERRY_BOX_INIT;
-        box.buffer                 = *memory;
-        box.n_dims                 = 2;
-        box.length[0]              = 20;
-        box.length[1]              = 50;
-        box.stride[0]              = 100;
-        box.stride[1]              = 1;
+        ferry_box box = FERRY_BOX_INIT;
+        box.buffer = *memory;
+        box.n_dims = 2;
+        box.length[0] = 20;
+        box.length[1] = 50;
+        box.stride[0] = 100;
+        box.stride[1] = 1;
         fuzz_must(is_send ? ferry_service_register_send_box(me->service, 1, &box, peer, error)
                           : ferry_service_register_receive_box(me->service, 1, &box, peer, error),
                   error);
@@ -62,13 +62,13 @@ static inline void fuzz_register(fuzz_rank *me, ferry_error *error)
 
 static inline void *fuzz_open_rank(void *argument)
 {
-    fuzz_rank            *me      = argument;
-    ferry_error           error   = {""};
+    fuzz_rank *me = argument;
+    ferry_error error = {""};
     ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
-    options.engines               = me->engines;
-    options.n_threads             = 1;
-    options.slot_bytes            = 8 << 10;
-    options.memory_cap            = 1 << 20;
+    options.engines = me->engines;
+    options.n_threads = 1;
+    options.slot_bytes = 8 << 10;
+    options.memory_cap = 1 << 20;
     if (me->path != NULL) {
         fuzz_must(
             ferry_world_create_from_file(me->path, me->rank, N_RANKS, NULL, &me->world, &error),
@@ -89,10 +89,10 @@ static inline void *fuzz_open_rank(void *argument)
 /* With processes, memory of peers is mapped by keys; with threads, nothing is, behind a wrapper. */
 static inline void fuzz_open_ranks(fuzz_rank ranks[N_RANKS], bool processes)
 {
-    ferry_error  error           = {""};
+    ferry_error error = {""};
     ferry_world *worlds[N_RANKS] = {NULL};
-    char         folder[]        = "/tmp/ferry-test-fuzz-XXXXXX";
-    char         path[64];
+    char folder[] = "/tmp/ferry-test-fuzz-XXXXXX";
+    char path[64];
     if (processes) {
         promise(mkdtemp(folder) != NULL);
         snprintf(path, sizeof path, "%s/ranks", folder);
@@ -101,9 +101,9 @@ static inline void fuzz_open_ranks(fuzz_rank ranks[N_RANKS], bool processes)
     }
     for (uint32_t r = 0; r < N_RANKS; r++) {
         ranks[r] = (fuzz_rank){.engines = processes ? "shm" : "delay=1us:inproc",
-                               .path    = processes ? path : NULL,
-                               .rank    = r,
-                               .world   = worlds[r]};
+                               .path = processes ? path : NULL,
+                               .rank = r,
+                               .world = worlds[r]};
         promise(pthread_create(&ranks[r].thread, NULL, fuzz_open_rank, &ranks[r]) == 0);
     }
     for (uint32_t r = 0; r < N_RANKS; r++) {

@@ -11,7 +11,7 @@ static int replay_file(const char *path)
         perror(path);
         return 1;
     }
-    long     size = ftell(stream);
+    long size = ftell(stream);
     uint8_t *data = malloc(size > 0 ? (size_t)size : 1);
     rewind(stream);
     if (data == NULL || fread(data, 1, (size_t)size, stream) != (size_t)size) {
@@ -27,10 +27,10 @@ static int replay_file(const char *path)
 
 static int replay_folder(const char *folder, size_t *n_inout)
 {
-    char           path[4096];
-    int            failures = 0;
+    char path[4096];
+    int failures = 0;
     struct dirent *entry;
-    DIR           *dir = opendir(folder);
+    DIR *dir = opendir(folder);
     if (dir == NULL) {
         perror(folder);
         return 1;
@@ -48,8 +48,8 @@ static int replay_folder(const char *folder, size_t *n_inout)
 
 int main(int argc, char **argv)
 {
-    size_t n        = 0;
-    int    failures = 0;
+    size_t n = 0;
+    int failures = 0;
     for (int i = 1; i < argc; i++) {
         failures += replay_folder(argv[i], &n);
     }

@@ -24,24 +24,24 @@
 #include <ucp/api/ucp.h>
 
 typedef struct late_put {
-    struct late_put        *next;
-    ucp_worker_h            worker;
-    ucp_ep_h                ep;
-    const void             *source;
-    void                   *copy; /* NULL: the source is still to be read */
-    size_t                  bytes;
-    uint64_t                address;
-    ucp_rkey_h              rkey;
-    bool                    is_gone; /* let go: stays for its completion only */
-    ucs_status_t            status;
+    struct late_put *next;
+    ucp_worker_h worker;
+    ucp_ep_h ep;
+    const void *source;
+    void *copy; /* NULL: the source is still to be read */
+    size_t bytes;
+    uint64_t address;
+    ucp_rkey_h rkey;
+    bool is_gone; /* let go: stays for its completion only */
+    ucs_status_t status;
     ucp_send_nbx_callback_t done;
-    void                   *user_data;
+    void *user_data;
 } late_put;
 
 typedef struct endpoint {
     struct endpoint *next;
-    ucp_ep_h         ep;
-    ucp_worker_h     worker;
+    ucp_ep_h ep;
+    ucp_worker_h worker;
 } endpoint;
 
 /* From so many bytes on registering takes this long. */
@@ -49,48 +49,48 @@ typedef struct endpoint {
 enum { SLOW_SECONDS = 4 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static late_put       *held;
-static endpoint       *endpoints;
-static uint64_t        state;
-static bool            is_seeded;
+static late_put *held;
+static endpoint *endpoints;
+static uint64_t state;
+static bool is_seeded;
 
-ucs_status_t     __real_ucp_ep_create(ucp_worker_h worker, const ucp_ep_params_t *params,
-                                      ucp_ep_h *ep_out);
+ucs_status_t __real_ucp_ep_create(ucp_worker_h worker, const ucp_ep_params_t *params,
+                                  ucp_ep_h *ep_out);
 ucs_status_ptr_t __real_ucp_put_nbx(ucp_ep_h ep, const void *buffer, size_t count, uint64_t address,
                                     ucp_rkey_h rkey, const ucp_request_param_t *params);
 ucs_status_ptr_t __real_ucp_ep_flush_nbx(ucp_ep_h ep, const ucp_request_param_t *params);
 ucs_status_ptr_t __real_ucp_ep_close_nbx(ucp_ep_h ep, const ucp_request_param_t *params);
-unsigned         __real_ucp_worker_progress(ucp_worker_h worker);
-ucs_status_t     __real_ucp_worker_arm(ucp_worker_h worker);
-void             __real_ucp_request_free(void *request);
+unsigned __real_ucp_worker_progress(ucp_worker_h worker);
+ucs_status_t __real_ucp_worker_arm(ucp_worker_h worker);
+void __real_ucp_request_free(void *request);
 
-ucs_status_t     __wrap_ucp_ep_create(ucp_worker_h worker, const ucp_ep_params_t *params,
-                                      ucp_ep_h *ep_out);
+ucs_status_t __wrap_ucp_ep_create(ucp_worker_h worker, const ucp_ep_params_t *params,
+                                  ucp_ep_h *ep_out);
 ucs_status_ptr_t __wrap_ucp_put_nbx(ucp_ep_h ep, const void *buffer, size_t count, uint64_t address,
                                     ucp_rkey_h rkey, const ucp_request_param_t *params);
 ucs_status_ptr_t __wrap_ucp_ep_flush_nbx(ucp_ep_h ep, const ucp_request_param_t *params);
 ucs_status_ptr_t __wrap_ucp_ep_close_nbx(ucp_ep_h ep, const ucp_request_param_t *params);
-unsigned         __wrap_ucp_worker_progress(ucp_worker_h worker);
-ucs_status_t     __wrap_ucp_worker_arm(ucp_worker_h worker);
-void             __wrap_ucp_request_free(void *request);
-ucs_status_t     __real_ucp_mem_map(ucp_context_h context, const ucp_mem_map_params_t *params,
-                                    ucp_mem_h *memory_out);
-void             __real_ucp_worker_destroy(ucp_worker_h worker);
-void             __wrap_ucp_worker_destroy(ucp_worker_h worker);
-ucs_status_t     __wrap_ucp_mem_map(ucp_context_h context, const ucp_mem_map_params_t *params,
-                                    ucp_mem_h *memory_out);
-void             __real_ucp_context_print_info(ucp_context_h context, FILE *stream);
-void             __wrap_ucp_context_print_info(ucp_context_h context, FILE *stream);
-void             __real_ucp_ep_print_info(ucp_ep_h ep, FILE *stream);
-void             __wrap_ucp_ep_print_info(ucp_ep_h ep, FILE *stream);
+unsigned __wrap_ucp_worker_progress(ucp_worker_h worker);
+ucs_status_t __wrap_ucp_worker_arm(ucp_worker_h worker);
+void __wrap_ucp_request_free(void *request);
+ucs_status_t __real_ucp_mem_map(ucp_context_h context, const ucp_mem_map_params_t *params,
+                                ucp_mem_h *memory_out);
+void __real_ucp_worker_destroy(ucp_worker_h worker);
+void __wrap_ucp_worker_destroy(ucp_worker_h worker);
+ucs_status_t __wrap_ucp_mem_map(ucp_context_h context, const ucp_mem_map_params_t *params,
+                                ucp_mem_h *memory_out);
+void __real_ucp_context_print_info(ucp_context_h context, FILE *stream);
+void __wrap_ucp_context_print_info(ucp_context_h context, FILE *stream);
+void __real_ucp_ep_print_info(ucp_ep_h ep, FILE *stream);
+void __wrap_ucp_ep_print_info(ucp_ep_h ep, FILE *stream);
 
 /* Under the lock. */
 static uint32_t draw(uint32_t limit)
 {
     if (!is_seeded) {
         const char *seed = getenv("FERRY_UCX_LATE_SEED");
-        state            = seed == NULL ? 1 : strtoull(seed, NULL, 10);
-        is_seeded        = true;
+        state = seed == NULL ? 1 : strtoull(seed, NULL, 10);
+        is_seeded = true;
     }
     return random_below(&state, limit);
 }
@@ -107,7 +107,7 @@ static ucp_worker_h worker_of(ucp_ep_h ep)
 ucs_status_t __wrap_ucp_ep_create(ucp_worker_h worker, const ucp_ep_params_t *params,
                                   ucp_ep_h *ep_out)
 {
-    endpoint    *one    = calloc(1, sizeof *one);
+    endpoint *one = calloc(1, sizeof *one);
     ucs_status_t status = one == NULL ? UCS_ERR_NO_MEMORY : UCS_OK;
     if (status == UCS_OK) {
         status = __real_ucp_ep_create(worker, params, ep_out);
@@ -117,7 +117,7 @@ ucs_status_t __wrap_ucp_ep_create(ucp_worker_h worker, const ucp_ep_params_t *pa
         return status;
     }
     pthread_mutex_lock(&lock);
-    *one      = (endpoint){.next = endpoints, .ep = *ep_out, .worker = worker};
+    *one = (endpoint){.next = endpoints, .ep = *ep_out, .worker = worker};
     endpoints = one;
     pthread_mutex_unlock(&lock);
     return UCS_OK;
@@ -132,14 +132,14 @@ ucs_status_ptr_t __wrap_ucp_put_nbx(ucp_ep_h ep, const void *buffer, size_t coun
         return UCS_STATUS_PTR(UCS_ERR_NO_MEMORY);
     }
     pthread_mutex_lock(&lock);
-    *put = (late_put){.next      = held,
-                      .worker    = worker_of(ep),
-                      .ep        = ep,
-                      .source    = buffer,
-                      .bytes     = count,
-                      .address   = address,
-                      .rkey      = rkey,
-                      .done      = params->cb.send,
+    *put = (late_put){.next = held,
+                      .worker = worker_of(ep),
+                      .ep = ep,
+                      .source = buffer,
+                      .bytes = count,
+                      .address = address,
+                      .rkey = rkey,
+                      .done = params->cb.send,
                       .user_data = params->user_data};
     held = put;
     pthread_mutex_unlock(&lock);
@@ -169,12 +169,12 @@ static void let_go(late_put *put)
     if (put->copy == NULL && !take_source(put)) {
         abort();
     }
-    void               *copy   = put->copy;
+    void *copy = put->copy;
     ucp_request_param_t params = {.op_attr_mask =
                                       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
-                                  .cb        = {.send = release_copy},
+                                  .cb = {.send = release_copy},
                                   .user_data = copy};
-    put->is_gone               = true;
+    put->is_gone = true;
     ucs_status_ptr_t request =
         __real_ucp_put_nbx(put->ep, copy, put->bytes, put->address, put->rkey, &params);
     if (request == NULL || UCS_PTR_IS_ERR(request)) {
@@ -186,7 +186,7 @@ static void let_go(late_put *put)
 static late_put *choose(ucp_ep_h ep)
 {
     late_put *chosen = NULL;
-    uint32_t  n      = 0;
+    uint32_t n = 0;
     for (late_put *put = held; put != NULL; put = put->next) {
         if (put->ep == ep && !put->is_gone && draw(++n) == 0) {
             chosen = put;
@@ -235,7 +235,7 @@ ucs_status_ptr_t __wrap_ucp_ep_close_nbx(ucp_ep_h ep, const ucp_request_param_t 
             put->status = UCS_ERR_CANCELED;
         }
         put->is_gone = true;
-        put->ep      = NULL;
+        put->ep = NULL;
         if (put->done == NULL) {
             forget(put);
         }
@@ -243,7 +243,7 @@ ucs_status_ptr_t __wrap_ucp_ep_close_nbx(ucp_ep_h ep, const ucp_request_param_t 
     for (endpoint **link = &endpoints; *link != NULL; link = &(*link)->next) {
         if ((*link)->ep == ep) {
             endpoint *one = *link;
-            *link         = one->next;
+            *link = one->next;
             free(one);
             break;
         }
@@ -270,11 +270,11 @@ unsigned __wrap_ucp_worker_progress(ucp_worker_h worker)
     pthread_mutex_lock(&lock);
     late_put *put = complete_one(worker);
     if (put != NULL) {
-        ucp_send_nbx_callback_t done      = put->done;
-        void                   *user_data = put->user_data;
-        ucs_status_t            status    = put->status;
-        put->done                         = NULL;
-        void *request                     = put;
+        ucp_send_nbx_callback_t done = put->done;
+        void *user_data = put->user_data;
+        ucs_status_t status = put->status;
+        put->done = NULL;
+        void *request = put;
         if (put->is_gone) {
             forget(put);
             request = NULL;

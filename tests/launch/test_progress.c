@@ -15,8 +15,8 @@
 
 typedef struct step {
     const char *phase;
-    double      seconds;
-    uint64_t    done, total;
+    double seconds;
+    uint64_t done, total;
     const char *shows; /* behind the bar; NULL: nothing is shown now */
 } step;
 
@@ -42,13 +42,13 @@ static void test_lines(void **state)
     };
     work_watch watch = {.name = "reshard"};
     for (size_t i = 0; i < COUNT_OF(steps); i++) {
-        const step         *s        = &steps[i];
-        ferry_work_progress progress = {.phase       = s->phase,
-                                        .done_bytes  = s->done,
+        const step *s = &steps[i];
+        ferry_work_progress progress = {.phase = s->phase,
+                                        .done_bytes = s->done,
                                         .total_bytes = s->total,
-                                        .seconds     = s->seconds};
-        work_line           line;
-        bool                is_shown = work_watch_take(&watch, &progress, &line);
+                                        .seconds = s->seconds};
+        work_line line;
+        bool is_shown = work_watch_take(&watch, &progress, &line);
         check_at(is_shown == (s->shows != NULL), "step %zu", i);
         if (is_shown) {
             check_at(strcmp(line.before, s->phase) == 0 && strcmp(line.behind, s->shows) == 0,
@@ -62,8 +62,8 @@ static void test_lines(void **state)
 static void test_files(void **state)
 {
     (void)state;
-    work_watch          watch    = {.name = "inspect"};
-    work_line           line     = {.has_bar = false};
+    work_watch watch = {.name = "inspect"};
+    work_line line = {.has_bar = false};
     ferry_work_progress progress = {.phase = "opening", .done_files = 512, .total_files = 2048};
     assert_true(work_watch_take(&watch, &progress, &line));
     assert_true(line.has_bar && line.done == 0.25);
@@ -77,7 +77,7 @@ static char seen[2000];
 static void show(work_watch *watch, const ferry_work_progress *progress)
 {
     FILE *file = tmpfile();
-    int   kept = dup(STDERR_FILENO);
+    int kept = dup(STDERR_FILENO);
     fflush(stderr);
     assert_true(file != NULL && kept >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
     bool goes_on = work_watch_show(watch, progress);
@@ -96,7 +96,7 @@ static void test_notes(void **state)
     (void)state;
     static const struct {
         ferry_work_progress progress;
-        const char         *says;
+        const char *says;
     } rows[] = {
         {{.phase = "copying", .anew = "the target is different"},
          "ferry reshard: note: starting anew, not where an earlier run ended: the target is "
@@ -130,7 +130,7 @@ static void test_phases(void **state)
     static const char *const says[] = {"", "",
                                        "ferry verify: copying: 8.00 MiB in 2 s, 4.19 MB/s\n",
                                        "ferry verify: syncing: 0 s\n"};
-    work_watch               watch  = {.name = "verify"};
+    work_watch watch = {.name = "verify"};
     terminal_set_loudness(LOUDNESS_VERBOSE);
     for (size_t i = 0; i < COUNT_OF(told); i++) {
         show(&watch, &told[i]);
@@ -146,7 +146,7 @@ static void test_units(void **state)
     (void)state;
     static const struct {
         const char *(*format)(double value, char text[UNIT_TEXT_BYTES]);
-        double      value;
+        double value;
         const char *text;
     } rows[] = {
         {format_seconds, 0, "0 s"},
@@ -174,7 +174,7 @@ static void test_units(void **state)
         {format_bytes, 1342177280, "1.25 GiB"},
     };
     static const struct {
-        uint64_t    n;
+        uint64_t n;
         const char *text;
     } counts[] = {{0, "0"},
                   {999, "999"},

@@ -19,9 +19,9 @@ static int fail(const char *what, const ferry_error *error)
 /* A world of this communicator has its numbers, and carries bytes. */
 static int check_world(MPI_Comm communicator)
 {
-    ferry_error  error = {""};
+    ferry_error error = {""};
     ferry_world *world = NULL;
-    int          rank, n_ranks;
+    int rank, n_ranks;
     MPI_Comm_rank(communicator, &rank);
     MPI_Comm_size(communicator, &n_ranks);
     if (ferry_world_create_from_mpi(communicator, NULL, &world, &error) != FERRY_OK) {
@@ -54,7 +54,7 @@ static int check_world(MPI_Comm communicator)
 
 int main(int argc, char **argv)
 {
-    int      rank, n_ranks;
+    int rank, n_ranks;
     MPI_Comm turned, half;
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -62,8 +62,8 @@ int main(int argc, char **argv)
     MPI_Comm_split(MPI_COMM_WORLD, 0, n_ranks - rank, &turned);
     MPI_Comm_split(MPI_COMM_WORLD, rank % 2, rank, &half);
 
-    ferry_error  error = {""};
-    ferry_world *none  = NULL;
+    ferry_error error = {""};
+    ferry_world *none = NULL;
     if (ferry_world_create_from_mpi(MPI_COMM_NULL, NULL, &none, &error) != FERRY_ERR_MISUSE) {
         return fail("MPI_COMM_NULL was taken", &error);
     }

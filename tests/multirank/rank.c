@@ -40,13 +40,13 @@
 #include <unistd.h>
 
 /* The thread of the second world has its own. */
-static _Thread_local ferry_world     *world;
+static _Thread_local ferry_world *world;
 static _Thread_local ferry_transport *transport;
-static ferry_world                   *other_world;
+static ferry_world *other_world;
 
 /* What a thread of soon: may abort, as long as nobody destroys it. */
-static pthread_mutex_t  guard = PTHREAD_MUTEX_INITIALIZER;
-static ferry_world     *abortable;
+static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
+static ferry_world *abortable;
 static ferry_transport *other_transport;
 
 static void set_abortable(ferry_world *now_valid)
@@ -85,10 +85,10 @@ static ferry_status wrong(ferry_error *error, const char *what)
 static ferry_status gather_once(uint64_t n_bytes, uint64_t round, ferry_error *error)
 {
     uint32_t rank = ferry_world_rank(world), n = ferry_world_n_ranks(world);
-    size_t   mine = (size_t)(n_bytes == 0 ? 0 : (n_bytes * (rank + 1) + round) % (n_bytes + 1));
+    size_t mine = (size_t)(n_bytes == 0 ? 0 : (n_bytes * (rank + 1) + round) % (n_bytes + 1));
     unsigned char *own = malloc(mine + 1);
-    const void    *all;
-    const size_t  *lengths;
+    const void *all;
+    const size_t *lengths;
     memset(own, (int)(rank + round), mine);
     ferry_status status = ferry_world_all_gather_v(world, own, mine, &all, &lengths, error);
     free(own);
@@ -108,10 +108,10 @@ static ferry_status gather_once(uint64_t n_bytes, uint64_t round, ferry_error *e
 
 static ferry_status broadcast_once(uint64_t round, ferry_error *error)
 {
-    uint32_t     root = (uint32_t)(round % ferry_world_n_ranks(world));
-    uint64_t     own  = round * 7 + root;
-    const void  *bytes;
-    size_t       n_bytes;
+    uint32_t root = (uint32_t)(round % ferry_world_n_ranks(world));
+    uint64_t own = round * 7 + root;
+    const void *bytes;
+    size_t n_bytes;
     ferry_status status =
         ferry_world_broadcast(world, root, &own, sizeof own, &bytes, &n_bytes, error);
     uint64_t got = 0;
@@ -123,11 +123,11 @@ static ferry_status broadcast_once(uint64_t round, ferry_error *error)
 
 static ferry_status message_once(uint64_t round, ferry_error *error)
 {
-    uint32_t     rank = ferry_world_rank(world), n = ferry_world_n_ranks(world);
-    uint64_t     own = round * 1000 + rank;
-    const void  *bytes;
-    size_t       n_bytes;
-    uint32_t     before = (rank + n - 1) % n;
+    uint32_t rank = ferry_world_rank(world), n = ferry_world_n_ranks(world);
+    uint64_t own = round * 1000 + rank;
+    const void *bytes;
+    size_t n_bytes;
+    uint32_t before = (rank + n - 1) % n;
     ferry_status status = ferry_world_send(world, (rank + 1) % n, 7, &own, sizeof own, error);
     if (status == FERRY_OK) {
         status = ferry_world_receive(world, before, 7, -1, &bytes, &n_bytes, NULL, error);
@@ -145,14 +145,14 @@ static const char *last_word;
 /* Rank 0 says when time is over, so that all do the same number of rounds. */
 static ferry_status loop(double seconds, ferry_error *error)
 {
-    double       until  = now() + seconds;
+    double until = now() + seconds;
     ferry_status status = FERRY_OK;
-    uint64_t     random = 42;
+    uint64_t random = 42;
     for (uint64_t round = 0; status == FERRY_OK; round++) {
         const void *bytes;
-        size_t      n_bytes;
-        uint32_t    go = now() < until && (last_word == NULL || access(last_word, F_OK) != 0);
-        status         = ferry_world_broadcast(world, 0, &go, sizeof go, &bytes, &n_bytes, error);
+        size_t n_bytes;
+        uint32_t go = now() < until && (last_word == NULL || access(last_word, F_OK) != 0);
+        status = ferry_world_broadcast(world, 0, &go, sizeof go, &bytes, &n_bytes, error);
         if (status == FERRY_OK) {
             memcpy(&go, bytes, sizeof go);
             if (go == 0) {
@@ -182,12 +182,12 @@ static ferry_status loop(double seconds, ferry_error *error)
 static ferry_status traffic(double seconds, ferry_error *error)
 {
     enum { BLOCK = 1 << 18, PLACE = 64 };
-    uint32_t       rank = ferry_world_rank(world), n = ferry_world_n_ranks(world);
-    uint32_t       next = (rank + 1) % n, before = (rank + n - 1) % n;
-    double         until = now() + seconds;
-    ferry_region  *region;
-    unsigned char *own    = malloc(BLOCK);
-    ferry_status   status = ferry_region_alloc(transport, PLACE + 2 * BLOCK, &region, error);
+    uint32_t rank = ferry_world_rank(world), n = ferry_world_n_ranks(world);
+    uint32_t next = (rank + 1) % n, before = (rank + n - 1) % n;
+    double until = now() + seconds;
+    ferry_region *region;
+    unsigned char *own = malloc(BLOCK);
+    ferry_status status = ferry_region_alloc(transport, PLACE + 2 * BLOCK, &region, error);
     if (status != FERRY_OK) {
         free(own);
         return status;
@@ -201,7 +201,7 @@ static ferry_status traffic(double seconds, ferry_error *error)
         ferry_signal signal = {
             .region = region, .offset = 0, .value = round, .op = FERRY_SIGNAL_SET};
         const void *bytes;
-        size_t      n_bytes;
+        size_t n_bytes;
         status = ferry_world_broadcast(world, 0, &last, sizeof last, &bytes, &n_bytes, error);
         if (status == FERRY_OK) {
             memcpy(&last, bytes, sizeof last);
@@ -232,7 +232,7 @@ static ferry_status traffic(double seconds, ferry_error *error)
 static void sleep_for(double seconds)
 {
     struct timespec pause = {.tv_sec = (time_t)seconds};
-    pause.tv_nsec         = (long)((seconds - (double)pause.tv_sec) * 1e9);
+    pause.tv_nsec = (long)((seconds - (double)pause.tv_sec) * 1e9);
     while (nanosleep(&pause, &pause) != 0 && errno == EINTR) {}
 }
 
@@ -246,12 +246,12 @@ static void await(const char *path)
 /* The first bytes that an engine is given, to the rank half the way round, once there is a file. */
 static ferry_status say_first(const char *path, ferry_error *error)
 {
-    uint32_t      n      = ferry_world_n_ranks(world);
-    uint32_t      peer   = (ferry_world_rank(world) + n / 2) % n;
-    uint64_t      word   = 1;
-    ferry_buffer  source = ferry_buffer_of(&word, sizeof word);
+    uint32_t n = ferry_world_n_ranks(world);
+    uint32_t peer = (ferry_world_rank(world) + n / 2) % n;
+    uint64_t word = 1;
+    ferry_buffer source = ferry_buffer_of(&word, sizeof word);
     ferry_region *region;
-    ferry_status  status = ferry_region_alloc(transport, 64, &region, error);
+    ferry_status status = ferry_region_alloc(transport, 64, &region, error);
     if (status == FERRY_OK) {
         status = ferry_world_barrier(world, error);
         await(path);
@@ -269,7 +269,7 @@ static ferry_status say_first(const char *path, ferry_error *error)
 static ferry_status wait_for_ever(double seconds, ferry_error *error)
 {
     ferry_region *region;
-    ferry_status  status = ferry_region_alloc(transport, 64, &region, error);
+    ferry_status status = ferry_region_alloc(transport, 64, &region, error);
     if (status == FERRY_OK) {
         status =
             ferry_signal_wait(transport, region, 0, FERRY_COMPARE_EQ, 1, 0, seconds, NULL, error);
@@ -280,8 +280,8 @@ static ferry_status wait_for_ever(double seconds, ferry_error *error)
 
 static size_t count_entries(const char *folder)
 {
-    DIR   *dir = opendir(folder);
-    size_t n   = 0;
+    DIR *dir = opendir(folder);
+    size_t n = 0;
     while (dir != NULL && readdir(dir) != NULL) {
         n++;
     }
@@ -294,7 +294,7 @@ static size_t count_entries(const char *folder)
 static size_t resident_kb(void)
 {
     unsigned long size, resident = 0;
-    FILE         *file = fopen("/proc/self/statm", "re");
+    FILE *file = fopen("/proc/self/statm", "re");
     if (file != NULL) {
         if (fscanf(file, "%lu %lu", &size, &resident) != 2) {
             resident = 0;
@@ -307,33 +307,33 @@ static size_t resident_kb(void)
 static ferry_status shrink(uint32_t min_ranks, ferry_error *error)
 {
     ferry_world *smaller = NULL;
-    ferry_status status  = ferry_world_shrink(world, min_ranks, &smaller, error);
+    ferry_status status = ferry_world_shrink(world, min_ranks, &smaller, error);
     if (status == FERRY_OK) {
         set_abortable(smaller);
         ferry_transport_close(transport);
         ferry_world_destroy(world);
         transport = NULL;
-        world     = smaller;
+        world = smaller;
     }
     return status;
 }
 
 typedef struct plan {
     double at;
-    char   what[16];
+    char what[16];
 } plan;
 
 static void report(const char *op, ferry_status status, double ms, const ferry_error *error);
 
 static void *do_soon(void *context)
 {
-    plan           *own  = context;
-    double          left = own->at - now();
+    plan *own = context;
+    double left = own->at - now();
     struct timespec pause;
-    ferry_error     error = {""};
-    left                  = left < 0 ? 0 : left;
-    pause.tv_sec          = (time_t)left;
-    pause.tv_nsec         = (long)((left - (double)pause.tv_sec) * 1e9);
+    ferry_error error = {""};
+    left = left < 0 ? 0 : left;
+    pause.tv_sec = (time_t)left;
+    pause.tv_nsec = (long)((left - (double)pause.tv_sec) * 1e9);
     nanosleep(&pause, NULL);
     report(own->what, FERRY_OK, 0, &error);
     if (strcmp(own->what, "abort") == 0) {
@@ -361,8 +361,8 @@ static ferry_status start_thread(void *(*run)(void *), void *context, pthread_t 
 static ferry_status soon(const char *text, ferry_error *error)
 {
     pthread_t thread;
-    plan     *own    = calloc(1, sizeof *own);
-    own->at          = now() + atof(text);
+    plan *own = calloc(1, sizeof *own);
+    own->at = now() + atof(text);
     const char *what = strchr(text, ':');
     set_abortable(world);
     snprintf(own->what, sizeof own->what, "%s", what == NULL ? "kill" : what + 1);
@@ -395,16 +395,16 @@ static ferry_status loop_and_meet(double seconds, ferry_error *error)
  */
 static ferry_status survive(const char *text, ferry_error *error)
 {
-    double       until  = now() + seconds_of(text);
+    double until = now() + seconds_of(text);
     ferry_status status = loop_and_meet(until - now(), error);
     for (int i = 0; status != FERRY_OK && i < 6; i++) {
         report("loop", status, 0, error);
         double before = now();
-        status        = shrink(0, error);
+        status = shrink(0, error);
         report("shrink", status, (now() - before) * 1e3, error);
         if (status == FERRY_OK) {
             double left = until - now();
-            status      = loop_and_meet(left < 0.1 ? 0.1 : left, error);
+            status = loop_and_meet(left < 0.1 ? 0.1 : left, error);
         }
     }
     return status;
@@ -412,32 +412,32 @@ static ferry_status survive(const char *text, ferry_error *error)
 
 static void swap(void)
 {
-    ferry_world     *kept_world     = world;
+    ferry_world *kept_world = world;
     ferry_transport *kept_transport = transport;
-    world                           = other_world;
-    transport                       = other_transport;
-    other_world                     = kept_world;
-    other_transport                 = kept_transport;
+    world = other_world;
+    transport = other_transport;
+    other_world = kept_world;
+    other_transport = kept_transport;
 }
 
 typedef struct second {
-    double       seconds;
+    double seconds;
     ferry_status status;
-    ferry_error  error;
+    ferry_error error;
 } second;
 
 static void *loop_second(void *context)
 {
     second *own = context;
-    world       = other_world;
+    world = other_world;
     own->status = loop(own->seconds, &own->error);
     return NULL;
 }
 
 static ferry_status both(double seconds, ferry_error *error)
 {
-    second       own = {.seconds = seconds};
-    pthread_t    thread;
+    second own = {.seconds = seconds};
+    pthread_t thread;
     ferry_status status = start_thread(loop_second, &own, &thread, error);
     if (status == FERRY_OK) {
         status = loop(seconds, error);
@@ -458,15 +458,15 @@ static void ignore(int number)
 static void interrupt(double ms)
 {
     struct sigaction action = {.sa_handler = ignore};
-    struct itimerval timer  = {.it_interval.tv_usec = (suseconds_t)(ms * 1000),
-                               .it_value.tv_usec    = (suseconds_t)(ms * 1000)};
+    struct itimerval timer = {.it_interval.tv_usec = (suseconds_t)(ms * 1000),
+                              .it_value.tv_usec = (suseconds_t)(ms * 1000)};
     sigaction(SIGALRM, &action, NULL);
     setitimer(ITIMER_REAL, &timer, NULL);
 }
 
 static ferry_status create_from_file(const char *text, ferry_error *error)
 {
-    char     path[512];
+    char path[512];
     unsigned rank, n;
     if (sscanf(text, "%500[^:]:%u:%u", path, &rank, &n) != 3) {
         return wrong(error, "file:PATH:RANK:N");
@@ -510,7 +510,7 @@ static ferry_status act(const char *op, const char *argument, ferry_error *error
         ferry_transport_close(transport);
         ferry_world_destroy(world);
         transport = NULL;
-        world     = NULL;
+        world = NULL;
     } else if (strcmp(op, "count") != 0) {
         return wrong(error, "no such step");
     }
@@ -593,21 +593,21 @@ static void report(const char *op, ferry_status status, double ms, const ferry_e
 
 int main(int argc, char **argv)
 {
-    int  failed = 0;
+    int failed = 0;
     char op[32];
     for (int i = 1; i < argc; i++) {
         size_t length = strcspn(argv[i], ":=");
-        size_t whole  = strlen(argv[i]);
-        bool   last   = argv[i][whole - 1] == '!';
+        size_t whole = strlen(argv[i]);
+        bool last = argv[i][whole - 1] == '!';
         if (last) {
             argv[i][whole - 1] = '\0';
             length -= length == whole;
         }
         snprintf(op, sizeof op, "%.*s", (int)length, argv[i]);
-        const char  *argument = argv[i][length] == '\0' ? "" : argv[i] + length + 1;
-        ferry_error  error    = {""};
-        double       before   = now();
-        ferry_status status   = run(op, argument, &error);
+        const char *argument = argv[i][length] == '\0' ? "" : argv[i] + length + 1;
+        ferry_error error = {""};
+        double before = now();
+        ferry_status status = run(op, argument, &error);
         report(op, status, (now() - before) * 1e3, &error);
         failed |= status != FERRY_OK;
         if (last && status != FERRY_OK) {

@@ -12,8 +12,8 @@
 #include <string.h>
 
 typedef struct dump {
-    ferry_side  side;
-    uint32_t    rank;
+    ferry_side side;
+    uint32_t rank;
     ferry_error error;
 } dump;
 
@@ -47,7 +47,7 @@ static ferry_status print_pieces(const ferry_shard *shard, ferry_error *error)
     for (uint32_t d = 0; d < shard->n_dims; d++) {
         printf(d == 0 ? "[" : ",[");
         for (size_t i = 0; i < ferry_shard_piece_count(shard, d); i++) {
-            uint64_t     local, global, length;
+            uint64_t local, global, length;
             ferry_status status =
                 ferry_shard_piece_at(shard, d, i, &local, &global, &length, error);
             if (status != FERRY_OK) {
@@ -124,7 +124,7 @@ static void read_ranks(char *text, uint32_t *ranks, size_t *n_out)
 {
     *n_out = 0;
     for (char *comma = text; comma != NULL;) {
-        comma             = strrchr(text, ',');
+        comma = strrchr(text, ',');
         ranks[(*n_out)++] = (uint32_t)strtoul(comma == NULL ? text : comma + 1, NULL, 10);
         if (comma != NULL) {
             *comma = '\0';
@@ -149,10 +149,10 @@ static ferry_status open_plan(char **argv, const ferry_plan_options *options, fe
 
 int main(int argc, char **argv)
 {
-    static uint32_t    ranks[1 << 12];
+    static uint32_t ranks[1 << 12];
     ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
-    ferry_plan        *plan    = NULL;
-    dump               d       = {0};
+    ferry_plan *plan = NULL;
+    dump d = {0};
     if (argc < 3 || argc % 2 == 0) {
         return 2;
     }

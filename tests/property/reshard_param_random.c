@@ -20,8 +20,8 @@
     } while (0)
 
 static unsigned long long current_seed;
-static ferry_error        error;
-static uint64_t           state;
+static ferry_error error;
+static uint64_t state;
 
 static uint32_t pick(uint32_t below)
 {
@@ -33,12 +33,12 @@ enum { MAX_PARTS = 6, MAX_BLOCKS = 5, LENGTH = 720, OTHER = 360 };
 
 /* One side: its cut dimension, how many ranks from which, stride or blocks (per-rank lengths). */
 typedef struct side {
-    uint32_t             n, first, dim;
-    uint64_t             stride;
-    uint64_t             blocks[MAX_BLOCKS];
-    size_t               n_blocks;
-    uint64_t             global[MAX_PARTS][LENGTH]; /* of each local index along dim */
-    ferry_group         *group;
+    uint32_t n, first, dim;
+    uint64_t stride;
+    uint64_t blocks[MAX_BLOCKS];
+    size_t n_blocks;
+    uint64_t global[MAX_PARTS][LENGTH]; /* of each local index along dim */
+    ferry_group *group;
     ferry_param_metadata metadata;
 } side;
 
@@ -47,13 +47,13 @@ static const uint64_t shape[2] = {LENGTH, OTHER};
 /* Block after block; in each, segment j of n * stride belongs to rank j mod n. */
 static void fill_map(side *s)
 {
-    uint64_t        extent = shape[s->dim], local[MAX_PARTS] = {0}, base = 0;
-    uint64_t        whole[1] = {extent / s->n};
-    const uint64_t *blocks   = s->n_blocks > 0 ? s->blocks : whole;
+    uint64_t extent = shape[s->dim], local[MAX_PARTS] = {0}, base = 0;
+    uint64_t whole[1] = {extent / s->n};
+    const uint64_t *blocks = s->n_blocks > 0 ? s->blocks : whole;
     for (size_t b = 0; b < (s->n_blocks > 0 ? s->n_blocks : 1); b++) {
         uint64_t size = blocks[b] * s->n, segment = size / (s->n * s->stride);
         for (uint64_t i = 0; i < size; i++) {
-            uint32_t rank                  = (uint32_t)(i / segment % s->n);
+            uint32_t rank = (uint32_t)(i / segment % s->n);
             s->global[rank][local[rank]++] = base + i;
         }
         base += size;
@@ -64,31 +64,31 @@ static void make_side(side *s, uint32_t first, uint32_t dim)
 {
     static const uint32_t counts[] = {1, 2, 3, 4, 6};
     memset(s, 0, sizeof *s);
-    s->n      = counts[pick(5)];
-    s->first  = first;
-    s->dim    = dim;
+    s->n = counts[pick(5)];
+    s->first = first;
+    s->dim = dim;
     s->stride = 1 + pick(3);
     CHECK(ferry_group_create_range(first, 1, s->n, &s->group, &error) == FERRY_OK);
-    s->metadata             = (ferry_param_metadata)FERRY_PARAM_METADATA_INIT;
+    s->metadata = (ferry_param_metadata)FERRY_PARAM_METADATA_INIT;
     ferry_param_metadata *m = &s->metadata;
-    m->name                 = "layer.weight";
-    m->n_dims               = 2;
-    m->shape[0]             = shape[0];
-    m->shape[1]             = shape[1];
+    m->name = "layer.weight";
+    m->n_dims = 2;
+    m->shape[0] = shape[0];
+    m->shape[1] = shape[1];
     m->shape[dim] /= s->n;
-    m->is_tp                       = s->n > 1 || pick(2) == 0;
-    m->partition_dim               = dim;
-    m->partition_stride            = m->is_tp ? s->stride : 1;
-    m->owner_rank                  = first;
+    m->is_tp = s->n > 1 || pick(2) == 0;
+    m->partition_dim = dim;
+    m->partition_stride = m->is_tp ? s->stride : 1;
+    m->owner_rank = first;
     m->tensor_parallel_group_ranks = s->group;
-    s->stride                      = m->partition_stride;
+    s->stride = m->partition_stride;
     CHECK(ferry_dtype_of(FERRY_BF16, &m->dtype, &error) == FERRY_OK);
 }
 
 /* The same global blocks on both sides: their per-rank lengths differ with the number of ranks. */
 static void add_blocks(side *a, side *b)
 {
-    size_t   n    = 2 + pick(4);
+    size_t n = 2 + pick(4);
     uint64_t left = shape[a->dim] / 12;
     for (size_t i = 0; i < n; i++) {
         uint64_t units = i + 1 == n ? left : pick((uint32_t)(left - (n - i - 1))) + 0u;
@@ -100,11 +100,11 @@ static void add_blocks(side *a, side *b)
     }
     side *sides[2] = {a, b};
     for (size_t k = 0; k < 2; k++) {
-        sides[k]->stride                    = 1;
+        sides[k]->stride = 1;
         sides[k]->metadata.partition_stride = 1;
         if (sides[k]->metadata.is_tp) {
-            sides[k]->n_blocks                   = n;
-            sides[k]->metadata.partition_sizes   = sides[k]->blocks;
+            sides[k]->n_blocks = n;
+            sides[k]->metadata.partition_sizes = sides[k]->blocks;
             sides[k]->metadata.n_partition_sizes = n;
         }
     }
@@ -119,13 +119,13 @@ static uint64_t global_at(const side *s, uint32_t rank, uint32_t dim, uint64_t l
 static void check_receiver(const side *src, const side *dst, uint32_t rank)
 {
     static unsigned char seen[LENGTH][OTHER];
-    ferry_transfers     *transfers;
-    ferry_slice          last[2] = {{0, 0}, {0, 0}};
+    ferry_transfers *transfers;
+    ferry_slice last[2] = {{0, 0}, {0, 0}};
     memset(seen, 0, sizeof seen);
     CHECK(ferry_determine_source_ranks_for_dst_param("layer.weight", &src->metadata, &dst->metadata,
                                                      rank, &transfers, &error) == FERRY_OK);
     for (size_t i = 0; i < ferry_transfers_count(transfers); i++) {
-        uint32_t    from;
+        uint32_t from;
         ferry_slice a[2], b[2];
         CHECK(ferry_transfers_at(transfers, i, &from, a, b, &error) == FERRY_OK);
         CHECK(from >= src->first && from < src->first + src->n);
@@ -154,8 +154,8 @@ static void check_receiver(const side *src, const side *dst, uint32_t rank)
 static void run_cut(void)
 {
     static side src, dst;
-    uint32_t    dim  = pick(2);
-    bool        turn = pick(4) == 0;
+    uint32_t dim = pick(2);
+    bool turn = pick(4) == 0;
     make_side(&src, 3, dim);
     make_side(&dst, 20, turn ? 1 - dim : dim);
     if (!turn && pick(3) == 0) {
@@ -170,9 +170,9 @@ static void run_cut(void)
         check_receiver(&src, &dst, dst.first + r);
     }
     ferry_sharding_descriptor d = FERRY_SHARDING_DESCRIPTOR_INIT;
-    size_t                    n;
-    ferry_transfers          *none;
-    ferry_param_metadata      unknown   = src.metadata;
+    size_t n;
+    ferry_transfers *none;
+    ferry_param_metadata unknown = src.metadata;
     unknown.tensor_parallel_group_ranks = NULL;
     CHECK(ferry_build_descriptors_for_param(&unknown, &dst.metadata, &d, &n, &error) == FERRY_OK);
     CHECK(n == 0);
@@ -194,20 +194,20 @@ static void run_cut(void)
 static void run_choice(void)
 {
     enum { MOST = 16 };
-    ferry_group                *groups[MOST], *to;
-    ferry_param_metadata        sources[64], destination = FERRY_PARAM_METADATA_INIT;
+    ferry_group *groups[MOST], *to;
+    ferry_param_metadata sources[64], destination = FERRY_PARAM_METADATA_INIT;
     const ferry_param_metadata *list[64];
-    uint32_t                    n_groups = 2 + pick(MOST - 1), n_sources = 0, first[MOST];
+    uint32_t n_groups = 2 + pick(MOST - 1), n_sources = 0, first[MOST];
     for (uint32_t g = 0; g < n_groups; g++) {
         first[g] = (g * 7 + 3) % 16 * 10; /* the order of the tuples is not the order of g */
         CHECK(ferry_group_create_range(first[g], 1 + pick(2), 3, &groups[g], &error) == FERRY_OK);
     }
     for (; n_sources < n_groups * 2 + pick(20); n_sources++) {
-        uint32_t g         = n_sources < n_groups ? n_sources : pick(n_groups);
+        uint32_t g = n_sources < n_groups ? n_sources : pick(n_groups);
         sources[n_sources] = (ferry_param_metadata)FERRY_PARAM_METADATA_INIT;
         sources[n_sources].data_parallel_group_ranks = groups[g];
-        sources[n_sources].owner_rank                = first[g];
-        list[n_sources]                              = &sources[n_sources];
+        sources[n_sources].owner_rank = first[g];
+        list[n_sources] = &sources[n_sources];
     }
     uint32_t members[5] = {300, 17, 4, 290, 8}, rank = pick(6) == 0 ? 999 : members[pick(5)];
     CHECK(ferry_group_create(members, 5, &to, &error) == FERRY_OK);
@@ -240,7 +240,7 @@ int main(int argc, char **argv)
     unsigned long long count = argc > 2 ? strtoull(argv[2], NULL, 10) : 100;
     for (unsigned long long seed = first; seed < first + count; seed++) {
         current_seed = seed;
-        state        = seed * 0x9e3779b97f4a7c15u + 1;
+        state = seed * 0x9e3779b97f4a7c15u + 1;
         run_cut();
         run_choice();
     }

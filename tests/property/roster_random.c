@@ -23,8 +23,8 @@
     } while (0)
 
 static unsigned long long current_seed;
-static ferry_error        error;
-static uint64_t           state;
+static ferry_error error;
+static uint64_t state;
 
 static uint32_t pick(uint32_t below)
 {
@@ -41,12 +41,12 @@ enum { N_KINDS = 6, HIDDEN = 24, N_EXPERTS = 4, MAX_WORLD = 64 };
 
 typedef struct kind {
     const char *name;
-    uint64_t    shape[2];
-    uint32_t    n_dims;
-    int         dim; /* -1: replicated */
-    uint64_t    stride;
-    bool        packed;
-    bool        expert;
+    uint64_t shape[2];
+    uint32_t n_dims;
+    int dim; /* -1: replicated */
+    uint64_t stride;
+    bool packed;
+    bool expert;
 } kind;
 
 static const kind kinds[N_KINDS] = {
@@ -116,7 +116,7 @@ static size_t add_side(char *text, size_t used, const char *name, const side *s)
 static ferry_spec *make_spec(const side *src, const side *dst)
 {
     static char text[1 << 16];
-    size_t      used = (size_t)sprintf(text, "{\"format\":\"ferry.spec/1\",\"tensors\":[");
+    size_t used = (size_t)sprintf(text, "{\"format\":\"ferry.spec/1\",\"tensors\":[");
     used += add_tensors(text + used, 0);
     used += (size_t)sprintf(text + used, "],");
     used = add_side(text, used, "source", src);
@@ -143,7 +143,7 @@ static uint32_t rank_at(const side *s, place p)
 static ferry_group *group_of(const side *s, place p, int mask)
 {
     uint32_t ranks[MAX_WORLD];
-    size_t   n = 0;
+    size_t n = 0;
     for (uint32_t d = 0; d < s->dp; d++) {
         for (uint32_t e = 0; e < s->ep; e++) {
             for (uint32_t t = 0; t < s->tp; t++) {
@@ -163,30 +163,30 @@ static ferry_group *group_of(const side *s, place p, int mask)
 static void add_param(ferry_model *model, const side *s, place p, const kind *k,
                       uint32_t local_layer, uint32_t local_expert, const ferry_prefix_map *map)
 {
-    char     name[64], resolved[FERRY_NAME_BYTES];
-    uint64_t sizes[2]  = {48 / s->tp, 24 / s->tp};
+    char name[64], resolved[FERRY_NAME_BYTES];
+    uint64_t sizes[2] = {48 / s->tp, 24 / s->tp};
     uint64_t n_experts = N_EXPERTS;
     snprintf(name, sizeof name, k->expert ? "layers.%u.%s%u" : "layers.%u.%s", local_layer, k->name,
              local_expert);
     ferry_param_description param = FERRY_PARAM_DESCRIPTION_INIT;
-    param.n_dims                  = k->n_dims;
+    param.n_dims = k->n_dims;
     memcpy(param.shape, k->shape, sizeof k->shape);
     CHECK(ferry_dtype_of(FERRY_BF16, &param.dtype, &error) == FERRY_OK);
     param.allreduce = !k->expert;
     if (k->dim >= 0) {
         param.tensor_model_parallel = true;
         param.has_partition_dim = param.has_partition_stride = true;
-        param.partition_dim                                  = (uint32_t)k->dim;
-        param.partition_stride                               = k->stride;
+        param.partition_dim = (uint32_t)k->dim;
+        param.partition_stride = k->stride;
         param.shape[k->dim] /= s->tp;
-        param.partition_sizes   = k->packed ? sizes : NULL;
+        param.partition_sizes = k->packed ? sizes : NULL;
         param.n_partition_sizes = k->packed ? 2 : 0;
     }
     ferry_process_groups groups = FERRY_PROCESS_GROUPS_INIT;
-    groups.tensor_parallel      = group_of(s, p, 4);
-    groups.expert_parallel      = group_of(s, p, 2);
-    groups.data_parallel        = group_of(s, p, k->expert ? 1 : k->dim < 0 ? 7 : 3);
-    ferry_param_metadata m      = FERRY_PARAM_METADATA_INIT;
+    groups.tensor_parallel = group_of(s, p, 4);
+    groups.expert_parallel = group_of(s, p, 2);
+    groups.data_parallel = group_of(s, p, k->expert ? 1 : k->dim < 0 ? 7 : 3);
+    ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
     CHECK(ferry_extract_param_metadata(&param, name, rank_at(s, p), &groups, &n_experts, &m,
                                        &error) == FERRY_OK);
     CHECK(ferry_assign_resolved_name(&m, map, resolved, &error) == FERRY_OK);
@@ -198,9 +198,9 @@ static void add_param(ferry_model *model, const side *s, place p, const kind *k,
 
 static ferry_model *make_model(const side *s, place p)
 {
-    ferry_model      *model;
+    ferry_model *model;
     ferry_prefix_map *map;
-    uint32_t          first = n_layers;
+    uint32_t first = n_layers;
     CHECK(ferry_model_create(&model, &error) == FERRY_OK);
     CHECK(ferry_prefix_map_create(&map, &error) == FERRY_OK);
     for (uint32_t layer = 0; layer < n_layers; layer++) {
@@ -229,7 +229,7 @@ static void make_models(const side *s, ferry_model **models)
         for (uint32_t dp = 0; dp < s->dp; dp++) {
             for (uint32_t ep = 0; ep < s->ep; ep++) {
                 for (uint32_t tp = 0; tp < s->tp; tp++) {
-                    place p               = {pp, dp, ep, tp};
+                    place p = {pp, dp, ep, tp};
                     models[rank_at(s, p)] = make_model(s, p);
                 }
             }
@@ -241,30 +241,30 @@ static void make_models(const side *s, ferry_model **models)
 
 typedef struct hub {
     pthread_barrier_t barrier;
-    uint32_t          n;
-    const void       *bytes[MAX_WORLD];
-    size_t            lengths[MAX_WORLD];
-    size_t            all_lengths[MAX_WORLD]; /* as all is: stable until everybody calls again */
-    char             *all;
+    uint32_t n;
+    const void *bytes[MAX_WORLD];
+    size_t lengths[MAX_WORLD];
+    size_t all_lengths[MAX_WORLD]; /* as all is: stable until everybody calls again */
+    char *all;
 } hub;
 
 typedef struct member {
-    hub                *h;
-    uint32_t            rank;
-    const ferry_model  *src, *dst;
-    ferry_plan_options  options;
-    bool                local;
-    ferry_status        status;
-    ferry_error         error;
+    hub *h;
+    uint32_t rank;
+    const ferry_model *src, *dst;
+    ferry_plan_options options;
+    bool local;
+    ferry_status status;
+    ferry_error error;
     ferry_reshard_plan *plan;
 } member;
 
 static int all_gather(void *context, const void *bytes, size_t n_bytes, const void **all_out,
                       const size_t **lengths_out)
 {
-    member *m           = context;
-    hub    *h           = m->h;
-    h->bytes[m->rank]   = bytes;
+    member *m = context;
+    hub *h = m->h;
+    h->bytes[m->rank] = bytes;
     h->lengths[m->rank] = n_bytes;
     if (pthread_barrier_wait(&h->barrier) == PTHREAD_BARRIER_SERIAL_THREAD) {
         size_t used = 0;
@@ -273,7 +273,7 @@ static int all_gather(void *context, const void *bytes, size_t n_bytes, const vo
         }
         free(h->all);
         h->all = malloc(used + 1);
-        used   = 0;
+        used = 0;
         for (uint32_t r = 0; r < h->n; r++) {
             if (h->lengths[r] > 0) {
                 memcpy(h->all + used, h->bytes[r], h->lengths[r]);
@@ -283,19 +283,19 @@ static int all_gather(void *context, const void *bytes, size_t n_bytes, const vo
         }
     }
     pthread_barrier_wait(&h->barrier);
-    *all_out     = h->all;
+    *all_out = h->all;
     *lengths_out = h->all_lengths;
     return 0;
 }
 
 static void *run_member(void *argument)
 {
-    member        *m = argument;
+    member *m = argument;
     ferry_exchange x = FERRY_EXCHANGE_INIT;
-    x.context        = m;
-    x.rank           = m->rank;
-    x.n_ranks        = m->h->n;
-    x.all_gather     = all_gather;
+    x.context = m;
+    x.rank = m->rank;
+    x.n_ranks = m->h->n;
+    x.all_gather = all_gather;
     m->status = (m->local ? ferry_build_local_reshard_plan : ferry_build_centralized_reshard_plan)(
         m->src, m->dst, NULL, &x, &m->options, &m->plan, &m->error);
     return NULL;
@@ -305,13 +305,13 @@ static void *run_member(void *argument)
 
 typedef struct move_list {
     ferry_move *moves;
-    size_t      n;
+    size_t n;
 } move_list;
 
 static ferry_status collect(void *context, const ferry_move *move)
 {
-    move_list *list        = context;
-    list->moves            = realloc(list->moves, (list->n + 1) * sizeof *list->moves);
+    move_list *list = context;
+    list->moves = realloc(list->moves, (list->n + 1) * sizeof *list->moves);
     list->moves[list->n++] = *move;
     return FERRY_OK;
 }
@@ -327,7 +327,7 @@ static bool same_move(const ferry_move *a, const ferry_move *b)
 
 static void compare_plans(const ferry_plan *a, const ferry_plan *b)
 {
-    char      x[33], y[33];
+    char x[33], y[33];
     move_list p = {0}, q = {0};
     ferry_plan_digest(a, x);
     ferry_plan_digest(b, y);
@@ -357,9 +357,9 @@ static void compare_op(const ferry_transfer_op *op, const ferry_move *move, bool
 
 static void compare_ops(const ferry_plan *plan, uint32_t rank, const ferry_reshard_plan *own)
 {
-    move_list all     = {0};
-    size_t    n_sends = 0, n_recvs = 0;
-    char      x[33], y[33], text[256];
+    move_list all = {0};
+    size_t n_sends = 0, n_recvs = 0;
+    char x[33], y[33], text[256];
     ferry_plan_digest(plan, x);
     ferry_reshard_plan_digest(own, y);
     CHECK(strcmp(x, y) == 0);
@@ -384,8 +384,8 @@ static void compare_ops(const ferry_plan *plan, uint32_t rank, const ferry_resha
 static void plan_among_ranks(const ferry_plan *plan, uint32_t n_ranks, ferry_model **src,
                              ferry_model **dst, ferry_plan_options options, bool local)
 {
-    hub       h = {.n = n_ranks};
-    member    members[MAX_WORLD];
+    hub h = {.n = n_ranks};
+    member members[MAX_WORLD];
     pthread_t threads[MAX_WORLD];
     pthread_barrier_init(&h.barrier, NULL, n_ranks);
     for (uint32_t r = 0; r < n_ranks; r++) {
@@ -407,17 +407,17 @@ static void plan_among_ranks(const ferry_plan *plan, uint32_t n_ranks, ferry_mod
 /* What the ranks hold, as text. */
 
 typedef struct held {
-    char  *lines[1024];
+    char *lines[1024];
     size_t n;
 } held;
 
 static ferry_status describe_shard(void *context, const ferry_shard *shard)
 {
-    held        *h      = context;
-    char        *line   = malloc(4096);
-    int          used   = sprintf(line, "%s bits %u bytes %llu flat %d [%llu, %llu)", shard->tensor,
-                                  shard->dtype.element_bits, (unsigned long long)shard->bytes, shard->is_flat,
-                                  (unsigned long long)shard->flat_begin, (unsigned long long)shard->flat_end);
+    held *h = context;
+    char *line = malloc(4096);
+    int used = sprintf(line, "%s bits %u bytes %llu flat %d [%llu, %llu)", shard->tensor,
+                       shard->dtype.element_bits, (unsigned long long)shard->bytes, shard->is_flat,
+                       (unsigned long long)shard->flat_begin, (unsigned long long)shard->flat_end);
     ferry_origin origin = FERRY_ORIGIN_INIT;
     if (ferry_shard_origin_count(shard) > 0) {
         CHECK(ferry_shard_origin_at(shard, 0, &origin, &error) == FERRY_OK);
@@ -482,7 +482,7 @@ static bool compare_lost(const ferry_spec *spec, const ferry_roster *roster, uin
             lost[options->n_lost_ranks++] = r;
         }
     }
-    options->lost_ranks  = lost;
+    options->lost_ranks = lost;
     ferry_status by_spec = ferry_plan_create(spec, options, &a, &error);
     CHECK(ferry_plan_create_from_roster(roster, options, &b, &error) == by_spec);
     CHECK(by_spec == FERRY_OK || by_spec == FERRY_ERR_INVALID_PLAN);
@@ -502,21 +502,21 @@ static side random_side(uint32_t first)
 {
     static const uint32_t tps[] = {1, 2, 4}, eps[] = {1, 2};
     return (side){.first = first,
-                  .pp    = 1 + pick(2),
-                  .dp    = 1 + pick(2),
-                  .ep    = eps[pick(2)],
-                  .tp    = tps[pick(3)]};
+                  .pp = 1 + pick(2),
+                  .dp = 1 + pick(2),
+                  .ep = eps[pick(2)],
+                  .tp = tps[pick(3)]};
 }
 
 static void run_seed(unsigned long long seed)
 {
-    current_seed     = seed;
-    state            = seed * 0x9e3779b97f4a7c15u + 1;
-    n_layers         = 2 + pick(2);
-    side         src = random_side(pick(3)), dst = random_side(pick(2) == 0 ? 0 : 20 + pick(9));
-    uint32_t     n_ranks = world_of(&src) > world_of(&dst) ? world_of(&src) : world_of(&dst);
+    current_seed = seed;
+    state = seed * 0x9e3779b97f4a7c15u + 1;
+    n_layers = 2 + pick(2);
+    side src = random_side(pick(3)), dst = random_side(pick(2) == 0 ? 0 : 20 + pick(9));
+    uint32_t n_ranks = world_of(&src) > world_of(&dst) ? world_of(&src) : world_of(&dst);
     ferry_model *src_models[MAX_WORLD] = {NULL}, *dst_models[MAX_WORLD] = {NULL};
-    ferry_spec  *spec = make_spec(&src, &dst);
+    ferry_spec *spec = make_spec(&src, &dst);
     make_models(&src, src_models);
     make_models(&dst, dst_models);
     ferry_roster *roster;
@@ -526,7 +526,7 @@ static void run_seed(unsigned long long seed)
     }
     for (uint32_t policy = FERRY_REPLICA_BALANCED; policy <= FERRY_REPLICA_SEED; policy++) {
         ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
-        ferry_plan        *a, *b;
+        ferry_plan *a, *b;
         options.replica = policy;
         CHECK(ferry_plan_create(spec, &options, &a, &error) == FERRY_OK);
         CHECK(ferry_plan_create_from_roster(roster, &options, &b, &error) == FERRY_OK);

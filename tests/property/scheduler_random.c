@@ -22,8 +22,8 @@
     } while (0)
 
 static unsigned long long current_seed;
-static ferry_error        error;
-static uint64_t           state;
+static ferry_error error;
+static uint64_t state;
 
 static uint32_t pick(uint32_t below)
 {
@@ -45,14 +45,14 @@ typedef struct segment {
 } segment;
 
 typedef struct pair {
-    task     tasks[MAX_TASKS];
+    task tasks[MAX_TASKS];
     uint32_t n_tasks;
-    segment  segments[MAX_SEGMENTS];
+    segment segments[MAX_SEGMENTS];
     uint32_t n_segments;
     uint32_t n_batches;
 } pair;
 
-static pair     pairs[MAX_WORLD][MAX_WORLD];
+static pair pairs[MAX_WORLD][MAX_WORLD];
 static uint32_t n_pes, max_tasks;
 static uint64_t slot;
 
@@ -65,11 +65,11 @@ static uint64_t random_id(void)
 static void make_pair(pair *p, uint32_t density)
 {
     static const uint64_t elements[] = {1, 2, 4, 8, 3};
-    uint32_t              n          = pick(10) < density ? pick(MAX_TASKS) : 0;
-    p->n_tasks                       = 0;
+    uint32_t n = pick(10) < density ? pick(MAX_TASKS) : 0;
+    p->n_tasks = 0;
     for (uint32_t i = 0; i < n; i++) {
-        task t      = {.id = random_id(), .element = elements[pick(5)]};
-        t.bytes     = t.element * (1 + pick(pick(8) == 0 ? 300 : 12));
+        task t = {.id = random_id(), .element = elements[pick(5)]};
+        t.bytes = t.element * (1 + pick(pick(8) == 0 ? 300 : 12));
         bool is_new = true;
         for (uint32_t j = 0; j < p->n_tasks; j++) {
             is_new = is_new && p->tasks[j].id != t.id;
@@ -94,14 +94,14 @@ static void pack_slowly(pair *p)
 {
     p->n_segments = p->n_batches = 0;
     for (uint32_t i = 0; i < p->n_tasks; i++) {
-        const task *t    = &p->tasks[i];
-        uint64_t    left = t->bytes, index = 0;
+        const task *t = &p->tasks[i];
+        uint64_t left = t->bytes, index = 0;
         while (left > 0) {
             uint64_t bytes = 0;
             while (bytes + t->element <= slot && bytes < left) {
                 bytes += t->element;
             }
-            segment  s  = {t->id, index++, t->bytes - left, bytes, 0};
+            segment s = {t->id, index++, t->bytes - left, bytes, 0};
             uint32_t at = p->n_segments++;
             CHECK(at < MAX_SEGMENTS);
             for (; at > 0 && goes_before(&s, &p->segments[at - 1]); at--) {
@@ -111,12 +111,12 @@ static void pack_slowly(pair *p)
             left -= bytes;
         }
     }
-    uint64_t room  = 0;
+    uint64_t room = 0;
     uint32_t tasks = 0;
     for (uint32_t i = 0; i < p->n_segments; i++) {
         if (p->n_batches == 0 || p->segments[i].bytes > room || tasks == max_tasks) {
             p->n_batches++;
-            room  = slot;
+            room = slot;
             tasks = 0;
         }
         room -= p->segments[i].bytes;
@@ -133,7 +133,7 @@ typedef struct batch {
     uint64_t bytes;
 } batch;
 
-static batch    batches[MAX_WORLD * MAX_WORLD * MAX_SEGMENTS];
+static batch batches[MAX_WORLD * MAX_WORLD * MAX_SEGMENTS];
 static uint32_t n_batches;
 
 static bool clash(const batch *a, const batch *b, bool half)
@@ -148,15 +148,15 @@ static void first_fit_slowly(bool half)
     } round_sets;
     round_sets *rounds = calloc(n_batches + 1, sizeof *rounds);
     for (uint32_t i = 0; i < n_batches; i++) {
-        batch   *b     = &batches[i];
+        batch *b = &batches[i];
         uint32_t round = 0;
         while (rounds[round].sends[b->from] || rounds[round].recvs[b->to] ||
                (half && (rounds[round].recvs[b->from] || rounds[round].sends[b->to]))) {
             round++;
         }
-        b->round                     = round;
+        b->round = round;
         rounds[round].sends[b->from] = true;
-        rounds[round].recvs[b->to]   = true;
+        rounds[round].recvs[b->to] = true;
     }
     free(rounds);
 }
@@ -169,7 +169,7 @@ static void list_batches(void)
             const pair *p = &pairs[from][to];
             for (uint32_t b = 0; b < p->n_batches && from != to; b++) {
                 batch *new_batch = &batches[n_batches++];
-                *new_batch       = (batch){.from = from, .to = to, .index = b};
+                *new_batch = (batch){.from = from, .to = to, .index = b};
                 for (uint32_t i = 0; i < p->n_segments; i++) {
                     new_batch->bytes += p->segments[i].batch == b ? p->segments[i].bytes : 0;
                 }
@@ -182,29 +182,29 @@ static void list_batches(void)
 
 typedef struct hub {
     pthread_barrier_t barrier;
-    const void       *bytes[MAX_WORLD];
-    size_t            lengths[MAX_WORLD];
-    size_t            all_lengths[MAX_WORLD];
-    char             *all;
+    const void *bytes[MAX_WORLD];
+    size_t lengths[MAX_WORLD];
+    size_t all_lengths[MAX_WORLD];
+    char *all;
 } hub;
 
 typedef struct member {
-    hub                         *h;
-    uint32_t                     rank;
-    ferry_workloads             *workloads;
+    hub *h;
+    uint32_t rank;
+    ferry_workloads *workloads;
     ferry_build_schedule_options options;
-    ferry_status                 status;
-    ferry_error                  error;
-    ferry_local_schedule        *schedule;
-    ferry_summaries             *summaries;
+    ferry_status status;
+    ferry_error error;
+    ferry_local_schedule *schedule;
+    ferry_summaries *summaries;
 } member;
 
 static int all_gather(void *context, const void *bytes, size_t n_bytes, const void **all_out,
                       const size_t **lengths_out)
 {
-    member *m           = context;
-    hub    *h           = m->h;
-    h->bytes[m->rank]   = bytes;
+    member *m = context;
+    hub *h = m->h;
+    h->bytes[m->rank] = bytes;
     h->lengths[m->rank] = n_bytes;
     if (pthread_barrier_wait(&h->barrier) == PTHREAD_BARRIER_SERIAL_THREAD) {
         size_t used = 0;
@@ -213,7 +213,7 @@ static int all_gather(void *context, const void *bytes, size_t n_bytes, const vo
         }
         free(h->all);
         h->all = malloc(used + 1);
-        used   = 0;
+        used = 0;
         for (uint32_t r = 0; r < n_pes; r++) {
             memcpy(h->all + used, h->bytes[r], h->lengths[r]);
             h->all_lengths[r] = h->lengths[r];
@@ -221,19 +221,19 @@ static int all_gather(void *context, const void *bytes, size_t n_bytes, const vo
         }
     }
     pthread_barrier_wait(&h->barrier);
-    *all_out     = h->all;
+    *all_out = h->all;
     *lengths_out = h->all_lengths;
     return 0;
 }
 
 static void *run_member(void *argument)
 {
-    member        *m = argument;
+    member *m = argument;
     ferry_exchange x = FERRY_EXCHANGE_INIT;
-    x.context        = m;
-    x.rank           = m->rank;
-    x.n_ranks        = n_pes;
-    x.all_gather     = all_gather;
+    x.context = m;
+    x.rank = m->rank;
+    x.n_ranks = n_pes;
+    x.all_gather = all_gather;
     m->status = ferry_build_schedule(m->workloads, m->rank, n_pes, &m->options, &x, &m->schedule,
                                      &m->summaries, &m->error);
     return NULL;
@@ -261,13 +261,13 @@ static void compare_groups(const ferry_workloads *w, uint32_t to, const pair *p)
     CHECK(ferry_workloads_group_count(w, to) == p->n_batches);
     for (uint32_t b = 0; b < p->n_batches; b++) {
         const ferry_workload_group *group = NULL;
-        uint64_t                    total = 0;
+        uint64_t total = 0;
         CHECK(ferry_workloads_group_at(w, to, b, &group, &error) == FERRY_OK);
         CHECK(ferry_workload_group_destination(group) == to);
         for (uint32_t i = 0; i < ferry_workload_group_task_count(group); i++, at++) {
             ferry_segment_id id;
-            uint64_t         first, bytes;
-            const segment   *s = &p->segments[at];
+            uint64_t first, bytes;
+            const segment *s = &p->segments[at];
             CHECK(ferry_workload_group_task_at(group, i, &id, &first, &bytes, &error) == FERRY_OK);
             CHECK(at < p->n_segments && s->batch == b && id.task_id == s->id &&
                   id.segment_index == s->index && first == s->first && bytes == s->bytes);
@@ -280,8 +280,8 @@ static void compare_groups(const ferry_workloads *w, uint32_t to, const pair *p)
 
 static void compare_summary(const ferry_workload_summary *summary, const batch *b)
 {
-    const pair *p  = &pairs[b->from][b->to];
-    uint32_t    at = 0;
+    const pair *p = &pairs[b->from][b->to];
+    uint32_t at = 0;
     CHECK(summary != NULL && ferry_workload_summary_source(summary) == b->from &&
           ferry_workload_summary_destination(summary) == b->to &&
           ferry_workload_summary_batch_index(summary) == b->index &&
@@ -291,7 +291,7 @@ static void compare_summary(const ferry_workload_summary *summary, const batch *
     }
     for (uint32_t i = 0; i < ferry_workload_summary_task_count(summary); i++, at++) {
         ferry_segment_id id;
-        uint64_t         bytes;
+        uint64_t bytes;
         CHECK(ferry_workload_summary_task_at(summary, i, &id, &bytes, &error) == FERRY_OK);
         CHECK(at < p->n_segments && p->segments[at].batch == b->index &&
               p->segments[at].id == id.task_id && p->segments[at].index == id.segment_index &&
@@ -307,7 +307,7 @@ static uint32_t compare_schedule(const member *m, bool has_rounds)
     for (uint32_t i = 0; i < n_iterations; i++) {
         for (uint32_t k = 0; k < ferry_local_schedule_count(m->schedule, i); k++, n_own++) {
             ferry_scheduled_batch found = FERRY_SCHEDULED_BATCH_INIT;
-            batch                *known = batches;
+            batch *known = batches;
             CHECK(ferry_local_schedule_at(m->schedule, i, k, &found, &error) == FERRY_OK);
             while (known < batches + n_batches &&
                    (known->from != found.source || known->to != found.destination ||
@@ -334,8 +334,8 @@ static void compare_iterations(const member *m)
     CHECK(ferry_prepare_iter_schedules(m->schedule, m->workloads, m->summaries, &s, &error) ==
           FERRY_OK);
     for (uint32_t i = 0; i < ferry_iter_schedules_count(s); i++) {
-        ferry_scheduled_batch         b       = FERRY_SCHEDULED_BATCH_INIT;
-        const ferry_workload_group   *group   = NULL;
+        ferry_scheduled_batch b = FERRY_SCHEDULED_BATCH_INIT;
+        const ferry_workload_group *group = NULL;
         const ferry_workload_summary *summary = NULL;
         CHECK(ferry_iter_schedules_send(s, i, &b, &group, &error) == FERRY_OK);
         CHECK(group == NULL || (b.source == m->rank && b.iteration == i &&
@@ -355,7 +355,7 @@ static void compare_iterations(const member *m)
 static void check_optimum(uint32_t n_rounds, bool half)
 {
     uint32_t sends[MAX_WORLD] = {0}, recvs[MAX_WORLD] = {0}, degree = 0;
-    char    *used = calloc(n_rounds + 1, 1);
+    char *used = calloc(n_rounds + 1, 1);
     for (uint32_t i = 0; i < n_batches; i++) {
         CHECK(batches[i].round < n_rounds);
         used[batches[i].round] = 1;
@@ -367,7 +367,7 @@ static void check_optimum(uint32_t n_rounds, bool half)
     }
     for (uint32_t r = 0; r < n_pes; r++) {
         uint32_t d = half ? sends[r] + recvs[r] : sends[r] > recvs[r] ? sends[r] : recvs[r];
-        degree     = d > degree ? d : degree;
+        degree = d > degree ? d : degree;
     }
     CHECK(half ? n_rounds <= degree + degree / 2 : n_rounds == degree);
     CHECK(memchr(used, 0, n_rounds) == NULL);
@@ -377,7 +377,7 @@ static void check_optimum(uint32_t n_rounds, bool half)
 static void compare_world(member *members, bool has_rounds, bool half)
 {
     uint32_t n_rounds = 0, n_listed = 0;
-    char     first[33], other[33];
+    char first[33], other[33];
     for (uint32_t i = 0; i < n_batches && has_rounds; i++) {
         n_rounds = batches[i].round + 1 > n_rounds ? batches[i].round + 1 : n_rounds;
     }
@@ -406,16 +406,16 @@ static void compare_world(member *members, bool has_rounds, bool half)
 
 static void build_among_pes(ferry_workloads **workloads, uint32_t rule, uint32_t duplex)
 {
-    hub       h = {.all = NULL};
-    member    members[MAX_WORLD];
+    hub h = {.all = NULL};
+    member members[MAX_WORLD];
     pthread_t threads[MAX_WORLD];
-    bool      half = rule == FERRY_SCHEDULE_FIRST_FIT_HALF || duplex == FERRY_DUPLEX_HALF;
+    bool half = rule == FERRY_SCHEDULE_FIRST_FIT_HALF || duplex == FERRY_DUPLEX_HALF;
     pthread_barrier_init(&h.barrier, NULL, n_pes);
     for (uint32_t r = 0; r < n_pes; r++) {
-        members[r] = (member){.h         = &h,
-                              .rank      = r,
+        members[r] = (member){.h = &h,
+                              .rank = r,
                               .workloads = workloads[r],
-                              .options   = {sizeof(ferry_build_schedule_options), rule, duplex}};
+                              .options = {sizeof(ferry_build_schedule_options), rule, duplex}};
         pthread_create(&threads[r], NULL, run_member, &members[r]);
     }
     for (uint32_t r = 0; r < n_pes; r++) {
@@ -438,12 +438,12 @@ static void build_among_pes(ferry_workloads **workloads, uint32_t rule, uint32_t
 static void run_seed(unsigned long long seed)
 {
     static const uint64_t slots[] = {8, 16, 30, 100, 1000};
-    ferry_workloads      *workloads[MAX_WORLD];
-    current_seed     = seed;
-    state            = seed * 0x9e3779b97f4a7c15u + 1;
-    n_pes            = 1 + pick(MAX_WORLD);
-    slot             = slots[pick(5)];
-    max_tasks        = 1 + pick(pick(2) == 0 ? 3 : 40);
+    ferry_workloads *workloads[MAX_WORLD];
+    current_seed = seed;
+    state = seed * 0x9e3779b97f4a7c15u + 1;
+    n_pes = 1 + pick(MAX_WORLD);
+    slot = slots[pick(5)];
+    max_tasks = 1 + pick(pick(2) == 0 ? 3 : 40);
     uint32_t density = 1 + pick(slot < 100 ? 2 : 10);
     for (uint32_t from = 0; from < n_pes; from++) {
         for (uint32_t to = 0; to < n_pes; to++) {

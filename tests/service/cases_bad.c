@@ -6,18 +6,18 @@ enum { BYTES = 256 };
 
 typedef struct ground {
     ferry_service *service;
-    unsigned char  from[BYTES], to[BYTES];
-    ferry_buffer   source, target;
+    unsigned char from[BYTES], to[BYTES];
+    ferry_buffer source, target;
 } ground;
 
 static ground *make_ground(rank_context *me)
 {
     service_setup setup;
-    ground       *g = take(me, sizeof *g);
+    ground *g = take(me, sizeof *g);
     setup_init(me, &setup, "");
     g->service = open_service(me, &setup.options);
-    g->source  = ferry_buffer_of(g->from, BYTES);
-    g->target  = ferry_buffer_of(g->to, BYTES);
+    g->source = ferry_buffer_of(g->from, BYTES);
+    g->target = ferry_buffer_of(g->to, BYTES);
     return g;
 }
 
@@ -55,7 +55,7 @@ static void end_ground(ground *g)
 
 static void expect_nothing_after_end(rank_context *me, ground *g)
 {
-    ferry_error   *e       = &me->error;
+    ferry_error *e = &me->error;
     ferry_request *request = NULL;
     must(me, ferry_service_finalize(g->service, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL, send_to(me, g, 1, 0, 8, 0));
@@ -70,8 +70,8 @@ static void expect_nothing_after_end(rank_context *me, ground *g)
 
 void case_bad_calls(rank_context *me)
 {
-    service_setup  setup;
-    ferry_error   *e       = &me->error;
+    service_setup setup;
+    ferry_error *e = &me->error;
     ferry_service *service = NULL;
     ferry_request *request = NULL;
     setup_init(me, &setup, "");
@@ -85,7 +85,7 @@ void case_bad_calls(rank_context *me)
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_service_run(service, e));
     ferry_service_destroy(service);
 
-    ground      *g    = make_ground(me);
+    ground *g = make_ground(me);
     ferry_queue *some = (ferry_queue *)(uintptr_t)8;
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_service_init(g->service, FERRY_LOG_ERROR, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_service_run(g->service, e));
@@ -112,11 +112,11 @@ void case_bad_calls(rank_context *me)
 
 void case_bad_registrations(rank_context *me)
 {
-    ground      *g      = make_ground(me);
-    ferry_error *e      = &me->error;
-    ferry_buffer none   = ferry_buffer_of(NULL, BYTES);
+    ground *g = make_ground(me);
+    ferry_error *e = &me->error;
+    ferry_buffer none = ferry_buffer_of(NULL, BYTES);
     ferry_buffer device = g->source;
-    device.kind         = FERRY_MEMORY_CUDA;
+    device.kind = FERRY_MEMORY_CUDA;
     must_fail(me, FERRY_ERR_INVALID_INPUT, "1", send_to(me, g, 1, 0, 0, 0));
     must_fail(me, FERRY_ERR_INVALID_INPUT, NULL, receive_from(me, g, 1, 0, 0, 0));
     must_fail(me, FERRY_ERR_INVALID_INPUT, NULL, send_to(me, g, 1, 1, BYTES, 0));
@@ -147,9 +147,9 @@ void case_bad_boxes(rank_context *me)
 {
     static const struct {
         const char *what;
-        uint64_t    element, offset;
-        uint32_t    n_dims;
-        uint64_t    length[2], stride[2];
+        uint64_t element, offset;
+        uint32_t n_dims;
+        uint64_t length[2], stride[2];
     } rows[] = {
         {"no element", 0, 0, 1, {4}, {4}},
         {"a length of zero", 4, 0, 2, {4, 0}, {16, 4}},
@@ -165,11 +165,11 @@ void case_bad_boxes(rank_context *me)
     };
     ground *g = make_ground(me);
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        ferry_box box     = FERRY_BOX_INIT;
-        box.buffer        = g->source;
+        ferry_box box = FERRY_BOX_INIT;
+        box.buffer = g->source;
         box.element_bytes = rows[i].element;
-        box.offset        = rows[i].offset;
-        box.n_dims        = rows[i].n_dims;
+        box.offset = rows[i].offset;
+        box.n_dims = rows[i].n_dims;
         memcpy(box.length, rows[i].length, sizeof rows[i].length);
         memcpy(box.stride, rows[i].stride, sizeof rows[i].stride);
         for (unsigned side = 0; side < 2; side++) {
@@ -197,7 +197,7 @@ void case_bad_boxes(rank_context *me)
 /* One half of a task, or halves of two lengths: the same sentence everywhere. */
 void case_unmatched(rank_context *me)
 {
-    ground  *g    = make_ground(me);
+    ground *g = make_ground(me);
     uint32_t last = me->n_ranks - 1;
     for (unsigned round = 0; round < 6; round++) {
         const char *words = round == 2 ? "64" : "7";
@@ -230,20 +230,20 @@ void case_two_writers(rank_context *me)
     static const struct {
         uint64_t at, bytes;         /* of a flat one */
         uint64_t offset, length[2]; /* of a box with rows of 16 bytes, elements of 4 */
-        bool     fails;
+        bool fails;
     } rows[] = {
         {0, 8, 8, {4, 1}, false},    {0, 9, 8, {4, 1}, true},      {0, 8, 7, {4, 1}, true},
         {16, 8, 8, {4, 2}, false},   {16, 9, 8, {4, 2}, true},     {15, 8, 8, {4, 2}, true},
         {0, 256, 252, {1, 1}, true}, {0, 252, 252, {1, 1}, false}, {60, 4, 8, {4, 2}, true},
     };
-    ground  *g     = make_ground(me);
+    ground *g = make_ground(me);
     uint32_t other = me->n_ranks > 1 ? 1 : 0;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        ferry_box box     = FERRY_BOX_INIT;
+        ferry_box box = FERRY_BOX_INIT;
         box.element_bytes = 4;
-        box.n_dims        = 2;
-        box.buffer        = g->target;
-        box.offset        = rows[i].offset;
+        box.n_dims = 2;
+        box.buffer = g->target;
+        box.offset = rows[i].offset;
         memcpy(box.length, rows[i].length, sizeof rows[i].length);
         box.stride[0] = 16;
         box.stride[1] = 4;
@@ -275,7 +275,7 @@ void case_two_buffers(rank_context *me)
 {
     ground *g = make_ground(me);
     for (unsigned round = 0; round < 4; round++) {
-        bool         fails = round % 2 == 1;
+        bool fails = round % 2 == 1;
         ferry_buffer inner = ferry_buffer_of(g->to + 64, 64);
         must(me, receive_from(me, g, 31, 0, fails ? 65 : 64, previous_rank(me)));
         must(me,
@@ -303,16 +303,16 @@ void case_two_buffers(rank_context *me)
 void case_differing_options(rank_context *me)
 {
     for (unsigned i = 0; i < 6; i++) {
-        service_setup  setup;
+        service_setup setup;
         ferry_service *service = NULL;
-        bool           odd     = me->rank == me->n_ranks - 1;
+        bool odd = me->rank == me->n_ranks - 1;
         setup_init(me, &setup, "");
         setup.options.slot_bytes = i == 0 && odd ? 8192 : 0;
-        setup.options.checksum   = i == 1 && odd ? FERRY_CHECKSUM_PATH : FERRY_CHECKSUM_NONE;
-        setup.options.commit     = i == 2 && odd ? FERRY_COMMIT_SWAP : FERRY_COMMIT_IN_PLACE;
+        setup.options.checksum = i == 1 && odd ? FERRY_CHECKSUM_PATH : FERRY_CHECKSUM_NONE;
+        setup.options.commit = i == 2 && odd ? FERRY_COMMIT_SWAP : FERRY_COMMIT_IN_PLACE;
         setup.options.memory_cap = i == 3 && odd ? 1 << 20 : 0;
-        setup.options.max_tasks  = i == 4 && odd ? 3 : 0;
-        setup.options.paths      = i == 5 && odd ? FERRY_PATH_STAGED : 0;
+        setup.options.max_tasks = i == 4 && odd ? 3 : 0;
+        setup.options.paths = i == 5 && odd ? FERRY_PATH_STAGED : 0;
         must(me, ferry_service_create(me->world, &setup.options, &service, &me->error));
         ferry_status status = ferry_service_init(service, FERRY_LOG_ERROR, &me->error);
         if (status == FERRY_OK) {

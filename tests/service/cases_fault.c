@@ -8,20 +8,20 @@
 /* A flipped bit is an error on every rank, or was in nothing that is kept: OK means right bytes. */
 void case_flip(rank_context *me)
 {
-    static const scene_limits limits   = {.most_tasks = 12, .most_bytes = 30000};
-    scene                    *s        = take(me, sizeof *s);
-    uint64_t                  random   = me->seed;
-    uint32_t                  n_caught = 0;
+    static const scene_limits limits = {.most_tasks = 12, .most_bytes = 30000};
+    scene *s = take(me, sizeof *s);
+    uint64_t random = me->seed;
+    uint32_t n_caught = 0;
     for (uint32_t i = 0; i < times_of(me, 8, 80); i++) {
         service_setup setup;
-        scene_memory  memory;
-        char          wrapper[32];
+        scene_memory memory;
+        char wrapper[32];
         snprintf(wrapper, sizeof wrapper, "flip=%u:", (unsigned)dice(&random, 1, 60));
         setup_init(me, &setup, wrapper);
-        setup.options.checksum   = i % 2 == 0 ? FERRY_CHECKSUM_PATH : FERRY_CHECKSUM_END;
-        setup.options.paths      = i / 2 % 2 == 0 ? FERRY_PATH_STAGED : FERRY_PATH_REMOTE;
+        setup.options.checksum = i % 2 == 0 ? FERRY_CHECKSUM_PATH : FERRY_CHECKSUM_END;
+        setup.options.paths = i / 2 % 2 == 0 ? FERRY_PATH_STAGED : FERRY_PATH_REMOTE;
         setup.options.slot_bytes = 1u << dice(&random, 8, 14);
-        ferry_service *service   = open_service(me, &setup.options);
+        ferry_service *service = open_service(me, &setup.options);
         scene_draw(s, me->seed * 300 + i, me->n_ranks, &limits);
         scene_take(me, s, ferry_service_transport(service), &memory);
         scene_register(me, s, service, &memory);
@@ -55,8 +55,8 @@ static void expect_truth(rank_context *me, const matrix *m, const ferry_service 
 {
     for (uint64_t i = 0; i < ferry_service_destination_count(service); i++) {
         ferry_destination found = destination_of(me, service, i);
-        uint32_t          t     = (uint32_t)strtoul(found.name + 1, NULL, 10);
-        uint32_t          which = found.buffer.base == matrix_target(m, t, 1);
+        uint32_t t = (uint32_t)strtoul(found.name + 1, NULL, 10);
+        uint32_t which = found.buffer.base == matrix_target(m, t, 1);
         expect(me, found.missing <= found.bytes, "%s: %llu bytes of %llu are missing", found.name,
                (unsigned long long)found.missing, (unsigned long long)found.bytes);
         if (found.state == FERRY_TENSOR_VALID) {
@@ -72,10 +72,10 @@ static void service_for_fault(rank_context *me, service_setup *setup, const char
 {
     setup_init(me, setup, wrapper);
     setup->options.slot_bytes = 1u << dice(random, 9, 13);
-    setup->options.checksum   = random_below(random, 3);
-    setup->options.paths      = one_in(random, 2) ? FERRY_PATH_ALL : FERRY_PATH_STAGED;
-    setup->options.commit     = random_below(random, 2);
-    setup->options.no_relays  = one_in(random, 2);
+    setup->options.checksum = random_below(random, 3);
+    setup->options.paths = one_in(random, 2) ? FERRY_PATH_ALL : FERRY_PATH_STAGED;
+    setup->options.commit = random_below(random, 2);
+    setup->options.no_relays = one_in(random, 2);
 }
 
 /* Runs until one fails. false: no failure came. */
@@ -99,16 +99,16 @@ static bool run_until_failure(rank_context *me, matrix *m, ferry_service *servic
 void case_lose(rank_context *me)
 {
     service_setup setup;
-    uint64_t      random = me->seed + 5;
-    char          wrapper[64];
+    uint64_t random = me->seed + 5;
+    char wrapper[64];
     snprintf(wrapper, sizeof wrapper, "lose=%u@%u:", (unsigned)random_below(&random, me->n_ranks),
              (unsigned)dice(&random, 20, 400));
     service_for_fault(me, &setup, wrapper, &random);
-    setup.options.paths    = FERRY_PATH_STAGED;
+    setup.options.paths = FERRY_PATH_STAGED;
     ferry_service *service = NULL;
     must(me, ferry_service_create(me->world, &setup.options, &service, &me->error));
-    bool         swap   = setup.options.commit == FERRY_COMMIT_SWAP;
-    matrix      *m      = matrix_make(me, 4, 1, 8, NULL);
+    bool swap = setup.options.commit == FERRY_COMMIT_SWAP;
+    matrix *m = matrix_make(me, 4, 1, 8, NULL);
     ferry_status status = ferry_service_init(service, FERRY_LOG_ERROR, &me->error);
     if (status == FERRY_OK) {
         matrix_bind(me, m, service, swap);
@@ -130,8 +130,8 @@ static ferry_status run_in_part(rank_context *me, ferry_world *world, ferry_serv
                                 uint32_t n_tests)
 {
     ferry_request *request = NULL;
-    bool           done    = false;
-    ferry_status   status  = ferry_service_start(service, NULL, &request, &me->error);
+    bool done = false;
+    ferry_status status = ferry_service_start(service, NULL, &request, &me->error);
     for (uint32_t i = 0; i < n_tests && status == FERRY_OK && !done; i++) {
         status = ferry_request_test(request, &done, &me->error);
     }
@@ -148,14 +148,14 @@ static ferry_status run_in_part(rank_context *me, ferry_world *world, ferry_serv
 void case_abort(rank_context *me)
 {
     service_setup setup;
-    uint64_t      random = me->seed + 6;
+    uint64_t random = me->seed + 6;
     service_for_fault(me, &setup, "", &random);
     ferry_service *service = open_service(me, &setup.options);
-    matrix        *m       = matrix_make(me, 4, 1, 8, NULL);
+    matrix *m = matrix_make(me, 4, 1, 8, NULL);
     matrix_schedule(me, m, service, setup.options.commit == FERRY_COMMIT_SWAP);
     meet_outside(me); /* nobody is in there any more */
-    uint32_t     n_tests = random_below(&random, 4);
-    ferry_status status  = FERRY_OK;
+    uint32_t n_tests = random_below(&random, 4);
+    ferry_status status = FERRY_OK;
     for (uint64_t version = ferry_service_version(service) + 1; status == FERRY_OK; version++) {
         matrix_fill(m, version);
         status = me->rank == me->n_ranks - 1 ? run_in_part(me, me->world, service, n_tests)
@@ -175,11 +175,11 @@ void case_abort(rank_context *me)
 static void hurt_in_runs(rank_context *me, bool stops)
 {
     service_setup setup;
-    uint64_t      random = me->seed + 7;
-    uint32_t      victim = random_below(&random, me->n_ranks);
+    uint64_t random = me->seed + 7;
+    uint32_t victim = random_below(&random, me->n_ranks);
     service_for_fault(me, &setup, "", &random);
     ferry_service *service = open_service(me, &setup.options);
-    matrix        *m       = matrix_make(me, 4, 1, 8, NULL);
+    matrix *m = matrix_make(me, 4, 1, 8, NULL);
     matrix_schedule(me, m, service, setup.options.commit == FERRY_COMMIT_SWAP);
     meet_outside(me);
     if (me->rank == victim) {
@@ -208,17 +208,17 @@ void case_stopped(rank_context *me)
 /* Somewhere in the life of services. */
 void case_killed_early(rank_context *me)
 {
-    uint64_t     random = me->seed + 8;
-    uint32_t     victim = random_below(&random, me->n_ranks);
+    uint64_t random = me->seed + 8;
+    uint32_t victim = random_below(&random, me->n_ranks);
     ferry_status status = FERRY_OK;
-    matrix      *m      = matrix_make(me, 2, 1, 8, NULL);
-    ferry_plan  *plan   = matrix_plan(me, m, NULL, 0);
-    uint32_t     us     = dice(&random, 200, 60000); /* on all ranks: options follow */
+    matrix *m = matrix_make(me, 2, 1, 8, NULL);
+    ferry_plan *plan = matrix_plan(me, m, NULL, 0);
+    uint32_t us = dice(&random, 200, 60000); /* on all ranks: options follow */
     if (me->rank == victim) {
         end_later(me, us, false);
     }
     while (status == FERRY_OK) {
-        service_setup  setup;
+        service_setup setup;
         ferry_service *service = NULL;
         ferry_tensors *sources = matrix_sources(me, m), *targets = matrix_targets(me, m, 0, true);
         service_for_fault(me, &setup, "", &random);
@@ -247,7 +247,7 @@ void case_killed_early(rank_context *me)
 static uint64_t sum_of(rank_context *me, ferry_world *world, uint64_t mine)
 {
     const void *all = NULL;
-    uint64_t    sum = 0;
+    uint64_t sum = 0;
     must(me, ferry_world_all_gather(world, &mine, sizeof mine, &all, &me->error));
     for (uint32_t r = 0; r < ferry_world_n_ranks(world); r++) {
         uint64_t theirs;
@@ -291,7 +291,7 @@ static uint64_t recover(rank_context *me, matrix *m, ferry_service *service, fer
 static void bind_after_loss(rank_context *me, matrix *m, ferry_service *service, ferry_world *world)
 {
     uint32_t lost[MOST_RANKS];
-    size_t   n_lost = 0;
+    size_t n_lost = 0;
     for (uint32_t r = 0, at = 0; r < me->n_ranks; r++) {
         if (at < ferry_world_n_ranks(world) && ferry_world_member(world, at) == r) {
             at++;
@@ -299,7 +299,7 @@ static void bind_after_loss(rank_context *me, matrix *m, ferry_service *service,
             lost[n_lost++] = r;
         }
     }
-    ferry_plan    *plan    = matrix_plan(me, m, lost, n_lost);
+    ferry_plan *plan = matrix_plan(me, m, lost, n_lost);
     ferry_tensors *sources = matrix_sources(me, m), *targets = matrix_targets(me, m, 0, false);
     must(me, ferry_service_bind(service, plan, sources, targets, &me->error));
     ferry_tensors_destroy(sources);
@@ -314,14 +314,14 @@ static void bind_after_loss(rank_context *me, matrix *m, ferry_service *service,
 static void go_on(rank_context *me, matrix *m, ferry_service *failed, ferry_world *world,
                   uint64_t version)
 {
-    service_setup  setup;
+    service_setup setup;
     ferry_service *service = NULL;
-    ferry_ledger  *ledger  = NULL;
-    uint64_t       own     = missing_of(me, failed);
-    uint64_t       missing = sum_of(me, world, own);
-    uint32_t       n       = ferry_world_n_ranks(world);
-    bool           first   = me->seed % 2 == 0 || has_wrapper(me, "strict"); /* one at a time */
-    char           what[128];
+    ferry_ledger *ledger = NULL;
+    uint64_t own = missing_of(me, failed);
+    uint64_t missing = sum_of(me, world, own);
+    uint32_t n = ferry_world_n_ranks(world);
+    bool first = me->seed % 2 == 0 || has_wrapper(me, "strict"); /* one at a time */
+    char what[128];
     must(me, ferry_service_take_ledger(failed, &ledger, &me->error));
     expect(me, ferry_ledger_bytes(ledger) + own == matrix_bytes_in(m),
            "%llu bytes in place and %llu missing of %llu",
@@ -334,7 +334,7 @@ static void go_on(rank_context *me, matrix *m, ferry_service *failed, ferry_worl
     }
     setup_init(me, &setup, "");
     setup.options.slot_bytes = 4096;
-    setup.options.no_relays  = true;
+    setup.options.no_relays = true;
     must(me, ferry_service_create(world, &setup.options, &service, &me->error));
     must(me, ferry_service_init(service, FERRY_LOG_ERROR, &me->error));
     bind_after_loss(me, m, service, world);
@@ -344,7 +344,7 @@ static void go_on(rank_context *me, matrix *m, ferry_service *failed, ferry_worl
     must(me, ferry_service_run(service, &me->error));
     matrix_expect(me, m, 0, version, what);
     ferry_service_statistics statistics = statistics_of(me, service);
-    uint64_t                 moved      = sum_of(me, world, bytes_sent(&statistics));
+    uint64_t moved = sum_of(me, world, bytes_sent(&statistics));
     expect(me, moved <= missing + (uint64_t)n * n * 4096, "%llu bytes moved, %llu were missing",
            (unsigned long long)moved, (unsigned long long)missing);
     for (uint64_t i = 0; i < ferry_service_destination_count(service); i++) {
@@ -360,17 +360,17 @@ static void go_on(rank_context *me, matrix *m, ferry_service *failed, ferry_worl
 void case_resume(rank_context *me)
 {
     service_setup setup;
-    uint64_t      random = me->seed + 9;
-    uint32_t      victim = random_below(&random, me->n_ranks);
+    uint64_t random = me->seed + 9;
+    uint32_t victim = random_below(&random, me->n_ranks);
     setup_init(me, &setup, "");
     setup.options.slot_bytes = 4096;
-    setup.options.no_relays  = true;
-    setup.options.checksum   = random_below(&random, 3);
-    setup.options.paths      = one_in(&random, 2) ? FERRY_PATH_ALL : FERRY_PATH_STAGED;
-    uint32_t       n_whole   = random_below(&random, 2);
-    uint32_t       us        = random_below(&random, 3000);
-    ferry_service *service   = open_service(me, &setup.options);
-    matrix        *m         = matrix_make(me, 6, 2, 8, NULL);
+    setup.options.no_relays = true;
+    setup.options.checksum = random_below(&random, 3);
+    setup.options.paths = one_in(&random, 2) ? FERRY_PATH_ALL : FERRY_PATH_STAGED;
+    uint32_t n_whole = random_below(&random, 2);
+    uint32_t us = random_below(&random, 3000);
+    ferry_service *service = open_service(me, &setup.options);
+    matrix *m = matrix_make(me, 6, 2, 8, NULL);
     matrix_schedule(me, m, service, false);
     for (uint32_t version = 1; version <= n_whole; version++) {
         matrix_fill(m, version);
@@ -378,7 +378,7 @@ void case_resume(rank_context *me)
         matrix_expect(me, m, 0, version, "before a loss");
     }
     meet_outside(me); /* the last run is behind all */
-    uint64_t     version = n_whole;
+    uint64_t version = n_whole;
     ferry_status status;
     do {
         matrix_fill(m, ++version);
@@ -415,12 +415,12 @@ static ferry_service *service_that_goes_on(rank_context *me, ferry_world *world,
                                            const scene_memory *memory, uint32_t checksum,
                                            ferry_ledger *ledger)
 {
-    service_setup  setup;
+    service_setup setup;
     ferry_service *service = NULL;
     setup_init(me, &setup, "");
     setup.options.slot_bytes = 1024;
-    setup.options.checksum   = checksum;
-    setup.options.paths      = me->seed % 2 == 0 ? 0 : FERRY_PATH_STAGED;
+    setup.options.checksum = checksum;
+    setup.options.paths = me->seed % 2 == 0 ? 0 : FERRY_PATH_STAGED;
     must(me, ferry_service_create(world, &setup.options, &service, &me->error));
     must(me, ferry_service_init(service, FERRY_LOG_ERROR, &me->error));
     scene_register(me, s, service, memory);
@@ -448,13 +448,13 @@ void case_resume_tasks(rank_context *me)
 {
     enum { MOST_ATTEMPTS = 6, SLOT = 1024 };
     static const scene_limits limits = {.most_tasks = 20, .most_bytes = 40000};
-    uint64_t                  random = me->seed + 11, in_place = 0, missing = 0;
-    scene                    *s = take(me, sizeof *s);
-    scene_memory              memory;
-    ferry_world              *world    = me->world;
-    ferry_ledger             *ledger   = NULL;
-    ferry_status              status   = FERRY_ERR_ABORTED;
-    uint32_t                  checksum = random_below(&random, 3);
+    uint64_t random = me->seed + 11, in_place = 0, missing = 0;
+    scene *s = take(me, sizeof *s);
+    scene_memory memory;
+    ferry_world *world = me->world;
+    ferry_ledger *ledger = NULL;
+    ferry_status status = FERRY_ERR_ABORTED;
+    uint32_t checksum = random_below(&random, 3);
     scene_draw(s, me->seed * 41, me->n_ranks, &limits);
     for (uint32_t b = 0; b < MOST_BUFFERS; b++) { /* it outlives transports */
         s->buffers[me->rank][b].kind = MEMORY_PLAIN;
@@ -462,8 +462,8 @@ void case_resume_tasks(rank_context *me)
     scene_take(me, s, NULL, &memory);
     scene_fill(me, s, &memory, 1, true);
     for (uint32_t attempt = 0;; attempt++) {
-        uint32_t       n_tests = random_below(&random, 8);
-        bool           victim  = random_below(&random, me->n_ranks) == me->rank;
+        uint32_t n_tests = random_below(&random, 8);
+        bool victim = random_below(&random, me->n_ranks) == me->rank;
         ferry_service *service = service_that_goes_on(me, world, s, &memory, checksum, ledger);
         meet_outside(me); /* who gives up finds nobody in there */
         if (victim && attempt < MOST_ATTEMPTS) {
@@ -474,8 +474,8 @@ void case_resume_tasks(rank_context *me)
         /* Who gives up late can leave others with a success; then all are asked. */
         if (status == FERRY_OK && ferry_world_barrier(world, &me->error) == FERRY_OK) {
             scene_expect(me, s, service, &memory, 1, "after some attempts");
-            ferry_service_statistics now   = statistics_of(me, service);
-            uint64_t                 moved = sum_of(me, world, bytes_sent(&now));
+            ferry_service_statistics now = statistics_of(me, service);
+            uint64_t moved = sum_of(me, world, bytes_sent(&now));
             expect(me,
                    attempt == 0 || moved <= missing + (uint64_t)me->n_ranks * me->n_ranks * SLOT,
                    "%llu bytes moved, %llu were missing", (unsigned long long)moved,
@@ -485,7 +485,7 @@ void case_resume_tasks(rank_context *me)
         }
         scene_expect_kept(me, s, &memory, 1, "an attempt");
         ferry_world *next = NULL;
-        ledger            = next_ledger(me, service, &in_place);
+        ledger = next_ledger(me, service, &in_place);
         must(me, ferry_world_shrink(world, 0, &next, &me->error));
         expect(me, ferry_world_n_ranks(next) == me->n_ranks, "%u ranks",
                (unsigned)ferry_world_n_ranks(next));
@@ -507,19 +507,19 @@ void case_resume_tasks(rank_context *me)
 void case_recover_pairs(rank_context *me)
 {
     service_setup setup;
-    uint64_t      random = me->seed + 10;
-    uint32_t      victim = random_below(&random, me->n_ranks);
+    uint64_t random = me->seed + 10;
+    uint32_t victim = random_below(&random, me->n_ranks);
     setup_init(me, &setup, "");
     setup.options.slot_bytes = 2048;
-    setup.options.commit     = FERRY_COMMIT_SWAP;
-    setup.options.paths      = one_in(&random, 2) ? FERRY_PATH_ALL : FERRY_PATH_STAGED;
-    ferry_service *service   = open_service(me, &setup.options);
-    matrix        *m         = matrix_make(me, 3, 2, 8, NULL);
+    setup.options.commit = FERRY_COMMIT_SWAP;
+    setup.options.paths = one_in(&random, 2) ? FERRY_PATH_ALL : FERRY_PATH_STAGED;
+    ferry_service *service = open_service(me, &setup.options);
+    matrix *m = matrix_make(me, 3, 2, 8, NULL);
     matrix_schedule(me, m, service, true);
     matrix_fill(m, 1);
     must(me, ferry_service_run(service, &me->error));
     meet_outside(me); /* the last run is behind all */
-    uint64_t     version = 1;
+    uint64_t version = 1;
     ferry_status status;
     if (me->rank == victim && !me->engine->threads) {
         end_later(me, dice(&random, 100, 20000), false);
@@ -545,9 +545,9 @@ static void setup_pairs(rank_context *me, service_setup *setup, uint64_t *random
 {
     setup_init(me, setup, "");
     setup->options.slot_bytes = 2048;
-    setup->options.commit     = swap ? FERRY_COMMIT_SWAP : FERRY_COMMIT_IN_PLACE;
-    setup->options.checksum   = random_below(random, 3);
-    setup->options.paths      = one_in(random, 2) ? FERRY_PATH_ALL : FERRY_PATH_STAGED;
+    setup->options.commit = swap ? FERRY_COMMIT_SWAP : FERRY_COMMIT_IN_PLACE;
+    setup->options.checksum = random_below(random, 3);
+    setup->options.paths = one_in(random, 2) ? FERRY_PATH_ALL : FERRY_PATH_STAGED;
 }
 
 /* Every destination is valid, of this version, and where the service says. */
@@ -575,8 +575,8 @@ static uint64_t run_and_end(rank_context *me, matrix *m, ferry_world *world, fer
     for (uint32_t i = 0; status == FERRY_OK; i++) {
         matrix_fill(m, next + i);
         bool ends = me->rank == 0 && i >= n_whole;
-        status    = ends ? run_in_part(me, world, service, n_tests)
-                         : ferry_service_run(service, &me->error);
+        status = ends ? run_in_part(me, world, service, n_tests)
+                      : ferry_service_run(service, &me->error);
         n_tests /= 2; /* a run can be over so soon */
         if (status != FERRY_OK) {
             expect_truth(me, m, service, 1);
@@ -616,27 +616,27 @@ static ferry_service *service_of(rank_context *me, ferry_world *world,
 void case_turned(rank_context *me)
 {
     service_setup setup;
-    uint64_t      random = me->seed + 12, next = 1;
+    uint64_t random = me->seed + 12, next = 1;
     setup_pairs(me, &setup, &random, true);
-    matrix        *m       = matrix_make(me, 3, 1, 8, NULL);
-    ferry_plan    *plan    = matrix_plan(me, m, NULL, 0);
+    matrix *m = matrix_make(me, 3, 1, 8, NULL);
+    ferry_plan *plan = matrix_plan(me, m, NULL, 0);
     ferry_tensors *sources = matrix_sources(me, m), *targets = matrix_targets(me, m, 0, true);
-    ferry_world   *world   = me->world;
+    ferry_world *world = me->world;
     ferry_service *service = service_of(me, world, &setup.options);
     must(me, ferry_service_bind(service, plan, sources, targets, &me->error));
     must(me, ferry_service_schedule(service, &me->error));
     for (uint32_t n_whole = 0; n_whole < 4; n_whole++) {
-        ferry_world  *smaller = NULL;
-        ferry_ledger *ledger  = NULL;
-        uint64_t      whole   = 0;
-        uint64_t      failed  = run_and_end(me, m, world, service, next, n_whole, 3);
+        ferry_world *smaller = NULL;
+        ferry_ledger *ledger = NULL;
+        uint64_t whole = 0;
+        uint64_t failed = run_and_end(me, m, world, service, next, n_whole, 3);
         must(me, ferry_world_shrink(world, 0, &smaller, &me->error));
         must(me, ferry_service_recover(service, smaller, &whole, &me->error));
         must(me, ferry_service_take_ledger(service, &ledger, &me->error));
         ferry_service_destroy(service);
-        failed  = most_of(me, smaller, failed);
-        next    = whole == failed ? failed + 1 : failed;
-        world   = smaller;
+        failed = most_of(me, smaller, failed);
+        next = whole == failed ? failed + 1 : failed;
+        world = smaller;
         service = service_of(me, world, &setup.options);
         must(me, ferry_service_bind(service, plan, sources, targets, &me->error));
         if (whole < failed) {
@@ -670,19 +670,19 @@ static ferry_status plan_again(void *context, const uint32_t *lost, size_t n_los
 }
 
 typedef struct lineage {
-    matrix        *m;
+    matrix *m;
     ferry_service *service;
     ferry_tensors *sources, *targets;
-    uint64_t       next, version; /* the service's, which never goes back */
+    uint64_t next, version; /* the service's, which never goes back */
 } lineage;
 
 static ferry_recovery recover_at_once(rank_context *me, lineage *l)
 {
-    ferry_recovery_options options    = FERRY_RECOVERY_OPTIONS_INIT;
-    ferry_recovery         recovery   = FERRY_RECOVERY_INIT;
-    void                  *context[2] = {me, l->m};
-    options.replan                    = plan_again;
-    options.context                   = context;
+    ferry_recovery_options options = FERRY_RECOVERY_OPTIONS_INIT;
+    ferry_recovery recovery = FERRY_RECOVERY_INIT;
+    void *context[2] = {me, l->m};
+    options.replan = plan_again;
+    options.context = context;
     must(me, ferry_service_recover_onto(&l->service, &me->world, &options, l->sources, l->targets,
                                         &recovery, &me->error));
     return recovery;
@@ -704,7 +704,7 @@ static void end_before_the_first(rank_context *me, lineage *l)
 static void go_on_at_once(rank_context *me, lineage *l, uint64_t failed, const char *what)
 {
     ferry_recovery recovery = recover_at_once(me, l);
-    failed                  = most_of(me, me->world, failed);
+    failed = most_of(me, me->world, failed);
     expect(me, recovery.next == failed || (recovery.next == failed + 1), "%s: %llu after %llu",
            what, (unsigned long long)recovery.next, (unsigned long long)failed);
     expect(me, most_of(me, me->world, recovery.next) == recovery.next, "%s: version %llu here",
@@ -716,15 +716,15 @@ static void go_on_at_once(rank_context *me, lineage *l, uint64_t failed, const c
     must(me, ferry_service_run(l->service, &me->error));
     expect_version(me, l->m, l->service, recovery.next, what);
     l->version = recovery.next;
-    l->next    = recovery.next + 1;
+    l->next = recovery.next + 1;
 }
 
 /* A run that fails in a world that lives: the same service goes on. */
 static void cancel_and_go_on(rank_context *me, lineage *l)
 {
     const ferry_service *service = l->service;
-    const ferry_world   *world   = me->world;
-    ferry_request       *request = NULL;
+    const ferry_world *world = me->world;
+    ferry_request *request = NULL;
     matrix_fill(l->m, l->next);
     must(me, ferry_service_start(l->service, NULL, &request, &me->error));
     ferry_request_cancel(request);
@@ -738,21 +738,21 @@ static void cancel_and_go_on(rank_context *me, lineage *l)
 void case_recover_onto(rank_context *me)
 {
     uint64_t random = me->seed + 13;
-    lineage  l      = {.next = 7}; /* numbers that went on from somewhere else */
+    lineage l = {.next = 7}; /* numbers that went on from somewhere else */
     for (uint32_t swap = 0; swap < 2; swap++) {
         service_setup setup;
         setup_pairs(me, &setup, &random, swap != 0);
         setup.options.first_version = l.next;
-        l.m                         = matrix_make(me, 3, 1, 8, NULL);
-        l.service                   = open_service(me, &setup.options);
-        l.sources                   = matrix_sources(me, l.m);
-        l.targets                   = matrix_targets(me, l.m, 0, swap != 0);
-        l.version                   = 0;
+        l.m = matrix_make(me, 3, 1, 8, NULL);
+        l.service = open_service(me, &setup.options);
+        l.sources = matrix_sources(me, l.m);
+        l.targets = matrix_targets(me, l.m, 0, swap != 0);
+        l.version = 0;
         matrix_schedule(me, l.m, l.service, swap != 0);
         end_before_the_first(me, &l);
         for (uint32_t n_whole = 0; n_whole < 4; n_whole++) {
             uint64_t failed = run_and_end(me, l.m, me->world, l.service, l.next, n_whole, 3);
-            l.version       = ferry_service_version(l.service);
+            l.version = ferry_service_version(l.service);
             go_on_at_once(me, &l, failed, "after an end");
         }
         cancel_and_go_on(me, &l);
@@ -762,7 +762,7 @@ void case_recover_onto(rank_context *me)
         go_on_at_once(me, &l, l.next, "after an end between runs");
         /* And again before the schedule that has recovered has run. */
         uint64_t failed = run_and_end(me, l.m, me->world, l.service, l.next, 1, 2);
-        l.version       = ferry_service_version(l.service);
+        l.version = ferry_service_version(l.service);
         ferry_service_destroy(l.service);
         ferry_tensors_destroy(l.sources);
         ferry_tensors_destroy(l.targets);
@@ -771,6 +771,6 @@ void case_recover_onto(rank_context *me)
         must(me, ferry_world_shrink(me->world, 0, &world, &me->error));
         ferry_world_destroy(me->world);
         me->world = world;
-        l.next    = most_of(me, world, failed) + 1;
+        l.next = most_of(me, world, failed) + 1;
     }
 }

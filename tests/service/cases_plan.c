@@ -14,15 +14,15 @@ static uint32_t replicas_of(const rank_context *me)
 static void bind_once(rank_context *me, uint64_t number, bool from_ferry, bool swap)
 {
     service_setup setup;
-    uint64_t      random = me->seed * 100 + number;
+    uint64_t random = me->seed * 100 + number;
     setup_init(me, &setup, "");
     setup.options.slot_bytes = one_in(&random, 2) ? 0 : 1u << dice(&random, 8, 16);
-    setup.options.checksum   = random_below(&random, 3);
-    setup.options.no_relays  = one_in(&random, 2);
-    setup.options.commit     = swap ? FERRY_COMMIT_SWAP : FERRY_COMMIT_IN_PLACE;
-    setup.options.paths      = one_in(&random, 2) ? 0 : FERRY_PATH_STAGED;
-    ferry_service *service   = open_service(me, &setup.options);
-    matrix        *m =
+    setup.options.checksum = random_below(&random, 3);
+    setup.options.no_relays = one_in(&random, 2);
+    setup.options.commit = swap ? FERRY_COMMIT_SWAP : FERRY_COMMIT_IN_PLACE;
+    setup.options.paths = one_in(&random, 2) ? 0 : FERRY_PATH_STAGED;
+    ferry_service *service = open_service(me, &setup.options);
+    matrix *m =
         matrix_make(me, dice(&random, 1, MOST_TENSORS), replicas_of(me), dice(&random, 1, 9),
                     from_ferry ? ferry_service_transport(service) : NULL);
     matrix_schedule(me, m, service, swap);
@@ -59,16 +59,16 @@ void case_rebind(rank_context *me)
     service_setup setup;
     setup_init(me, &setup, "");
     ferry_service *service = open_service(me, &setup.options);
-    matrix        *m       = matrix_make(me, 3, replicas_of(me), 4, NULL);
-    matrix        *other   = matrix_make(me, 3, replicas_of(me), 4, NULL);
+    matrix *m = matrix_make(me, 3, replicas_of(me), 4, NULL);
+    matrix *other = matrix_make(me, 3, replicas_of(me), 4, NULL);
     matrix_schedule(me, m, service, false);
     matrix_fill(m, 1);
     must(me, ferry_service_run(service, &me->error));
     uint64_t n_schedules = statistics_of(me, service).n_schedules;
     for (uint32_t version = 2; version <= 6; version++) {
-        bool           moves   = (me->rank + version) % 2 == 0;
-        uint32_t       which   = moves ? version / 2 % 2 : 0;
-        matrix        *from    = version % 2 == 0 ? other : m;
+        bool moves = (me->rank + version) % 2 == 0;
+        uint32_t which = moves ? version / 2 % 2 : 0;
+        matrix *from = version % 2 == 0 ? other : m;
         ferry_tensors *sources = matrix_sources(me, from);
         ferry_tensors *targets = matrix_targets(me, m, which, false);
         must(me, ferry_service_rebind(service, sources, targets, &me->error));
@@ -87,8 +87,8 @@ void case_rebind(rank_context *me)
     expect(me, statistics_of(me, service).n_schedules == n_schedules, "%llu plannings after %llu",
            (unsigned long long)statistics_of(me, service).n_schedules,
            (unsigned long long)n_schedules);
-    ferry_tensors *wrong  = NULL;
-    ferry_buffer   buffer = ferry_buffer_of(other->source[0], 8);
+    ferry_tensors *wrong = NULL;
+    ferry_buffer buffer = ferry_buffer_of(other->source[0], 8);
     must(me, ferry_tensors_create(&wrong, &me->error));
     must(me, ferry_tensors_add(wrong, me->rank == 0 ? "m1" : "nobody's", &buffer, &me->error));
     all_fail(me, FERRY_ERR_INVALID_INPUT, "m1",
@@ -104,16 +104,16 @@ void case_rebind(rank_context *me)
 
 /* Reads the front all the time: it must be whole, in the version that it has. */
 typedef struct reader {
-    rank_context    *me;
-    const matrix    *m;
+    rank_context *me;
+    const matrix *m;
     _Atomic uint64_t version; /* shown by target version % 2; UINT64_MAX: end */
     _Atomic uint64_t n_read, wrong;
-    _Atomic bool     pause, paused;
+    _Atomic bool pause, paused;
 } reader;
 
 static void *read_front(void *context)
 {
-    reader  *self = context;
+    reader *self = context;
     uint64_t version;
     while ((version = atomic_load(&self->version)) != UINT64_MAX) {
         if (atomic_load(&self->pause)) {
@@ -167,16 +167,16 @@ static void expect_front(rank_context *me, const matrix *m, const ferry_service 
 void case_swap(rank_context *me)
 {
     service_setup setup;
-    pthread_t     thread;
-    reader        r      = {.me = me};
-    uint64_t      front  = 1;
-    uint64_t      number = 0; /* of the service's version */
+    pthread_t thread;
+    reader r = {.me = me};
+    uint64_t front = 1;
+    uint64_t number = 0; /* of the service's version */
     setup_init(me, &setup, "");
-    setup.options.commit     = FERRY_COMMIT_SWAP;
+    setup.options.commit = FERRY_COMMIT_SWAP;
     setup.options.slot_bytes = 2048;
-    ferry_service *service   = open_service(me, &setup.options);
-    matrix        *m         = matrix_make(me, 2, replicas_of(me), 4, NULL);
-    r.m                      = m;
+    ferry_service *service = open_service(me, &setup.options);
+    matrix *m = matrix_make(me, 2, replicas_of(me), 4, NULL);
+    r.m = m;
     matrix_schedule(me, m, service, true);
     matrix_fill(m, front);
     must(me, ferry_service_run(service, &me->error));
@@ -223,10 +223,10 @@ static void expect_bad_bind(rank_context *me, ferry_service *service, const ferr
 static void swap_without_pairs(rank_context *me, const matrix *m, const ferry_plan *plan,
                                const ferry_tensors *sources, const ferry_tensors *targets)
 {
-    service_setup  setup;
+    service_setup setup;
     ferry_tensors *pairs = matrix_targets(me, m, 0, true);
     setup_init(me, &setup, "");
-    setup.options.commit   = FERRY_COMMIT_SWAP;
+    setup.options.commit = FERRY_COMMIT_SWAP;
     ferry_service *service = open_service(me, &setup.options);
     expect_bad_bind(me, service, plan, sources, targets, "m0");
     must(me, ferry_service_bind(service, plan, sources, pairs, &me->error));
@@ -242,10 +242,10 @@ void case_bad_plans(rank_context *me)
     service_setup setup;
     setup_init(me, &setup, "");
     ferry_service *service = open_service(me, &setup.options);
-    matrix        *m       = matrix_make(me, 2, 1, 4, NULL);
-    matrix        *larger  = matrix_make(me, 2, 1, 4, NULL);
-    matrix        *more    = matrix_make(me, 3, 1, 4, NULL);
-    ferry_plan    *plan    = matrix_plan(me, m, NULL, 0);
+    matrix *m = matrix_make(me, 2, 1, 4, NULL);
+    matrix *larger = matrix_make(me, 2, 1, 4, NULL);
+    matrix *more = matrix_make(me, 3, 1, 4, NULL);
+    ferry_plan *plan = matrix_plan(me, m, NULL, 0);
     ferry_tensors *sources = matrix_sources(me, m), *targets = matrix_targets(me, m, 0, false);
     ferry_tensors *short_ones = NULL;
     must(me, ferry_tensors_create(&short_ones, &me->error));
@@ -268,10 +268,10 @@ void case_bad_plans(rank_context *me)
     expect(me, status == FERRY_ERR_INVALID_INPUT, "a plan for more ranks: %s",
            ferry_status_name(status));
 
-    ferry_plan    *third    = matrix_plan(me, more, NULL, 0); /* a rank of another mind */
+    ferry_plan *third = matrix_plan(me, more, NULL, 0); /* a rank of another mind */
     ferry_tensors *sources3 = matrix_sources(me, more),
                   *targets3 = matrix_targets(me, more, 0, false);
-    bool odd                = me->n_ranks > 1 && me->rank == 1;
+    bool odd = me->n_ranks > 1 && me->rank == 1;
     must(me, ferry_service_clear_requests(service, &me->error));
     must(me, ferry_service_bind(service, odd ? third : plan, odd ? sources3 : sources,
                                 odd ? targets3 : targets, &me->error));
@@ -305,19 +305,19 @@ enum { RELAY_BYTES = 400000 };
 static void bind_broadcast(rank_context *me, ferry_service *service, unsigned char *from,
                            unsigned char *to)
 {
-    char           text[512];
-    ferry_spec    *spec = NULL;
-    ferry_plan    *plan = NULL;
+    char text[512];
+    ferry_spec *spec = NULL;
+    ferry_plan *plan = NULL;
     ferry_tensors *sides[2];
-    ferry_buffer   source = ferry_buffer_of(from, RELAY_BYTES);
-    ferry_buffer   target = ferry_buffer_of(to, RELAY_BYTES);
-    int            length = snprintf(
-                   text, sizeof text,
-                   "{\"format\": \"ferry.spec/1\", \"tensors\": [{\"name\": \"w\", \"shape\": [%d],"
-                              " \"dtype\": \"u8\"}], \"source\": {\"mesh\": [[\"dp\", 1]], \"rules\": [{\"match\":"
-                              " \"*\"}]}, \"destination\": {\"mesh\": [[\"dp\", %u]], \"first_rank\": 1, \"rules\":"
-                              " [{\"match\": \"*\"}]}}",
-                   RELAY_BYTES, (unsigned)me->n_ranks - 1);
+    ferry_buffer source = ferry_buffer_of(from, RELAY_BYTES);
+    ferry_buffer target = ferry_buffer_of(to, RELAY_BYTES);
+    int length = snprintf(
+        text, sizeof text,
+        "{\"format\": \"ferry.spec/1\", \"tensors\": [{\"name\": \"w\", \"shape\": [%d],"
+        " \"dtype\": \"u8\"}], \"source\": {\"mesh\": [[\"dp\", 1]], \"rules\": [{\"match\":"
+        " \"*\"}]}, \"destination\": {\"mesh\": [[\"dp\", %u]], \"first_rank\": 1, \"rules\":"
+        " [{\"match\": \"*\"}]}}",
+        RELAY_BYTES, (unsigned)me->n_ranks - 1);
     must(me, ferry_spec_parse(text, (size_t)length, "one for all", &spec, &me->error));
     must(me, ferry_plan_create(spec, NULL, &plan, &me->error));
     must(me, ferry_tensors_create(&sides[0], &me->error));
@@ -336,8 +336,8 @@ static void bind_broadcast(rank_context *me, ferry_service *service, unsigned ch
 static void check_relayed(rank_context *me, const ferry_service *service, const char *what,
                           const ferry_service_options *options)
 {
-    ferry_service_statistics now    = statistics_of(me, service);
-    uint64_t                 direct = (me->n_ranks - 1) * (uint64_t)RELAY_BYTES;
+    ferry_service_statistics now = statistics_of(me, service);
+    uint64_t direct = (me->n_ranks - 1) * (uint64_t)RELAY_BYTES;
     expect(me, !options->no_relays || now.bytes_relayed == 0, "%s: %llu bytes relayed", what,
            (unsigned long long)now.bytes_relayed);
     if (me->rank == 0 && options->no_relays) {
@@ -357,18 +357,18 @@ static void check_relayed(rank_context *me, const ferry_service *service, const 
 static void relay_once(rank_context *me, uint32_t number)
 {
     static const uint64_t caps[] = {0, 64 << 10, 1 << 20};
-    uint64_t              random = me->seed * 100 + number;
-    service_setup         setup;
-    char                  what[128];
-    unsigned char        *from = take(me, RELAY_BYTES), *to = take(me, RELAY_BYTES);
-    bool                  flips = number % 4 != 0 && one_in(&random, 3);
+    uint64_t random = me->seed * 100 + number;
+    service_setup setup;
+    char what[128];
+    unsigned char *from = take(me, RELAY_BYTES), *to = take(me, RELAY_BYTES);
+    bool flips = number % 4 != 0 && one_in(&random, 3);
     setup_init(me, &setup, flips ? "flip=20:" : "");
     setup.options.slot_bytes = 1u << dice(&random, 9, 16);
     setup.options.memory_cap = caps[random_below(&random, COUNT_OF(caps))];
-    setup.options.max_tasks  = random_below(&random, 2);
-    setup.options.checksum   = flips ? dice(&random, 1, 2) : random_below(&random, 3);
-    setup.options.no_relays  = number % 2 == 1;
-    setup.options.paths      = number % 4 == 2 ? 0 : FERRY_PATH_STAGED;
+    setup.options.max_tasks = random_below(&random, 2);
+    setup.options.checksum = flips ? dice(&random, 1, 2) : random_below(&random, 3);
+    setup.options.no_relays = number % 2 == 1;
+    setup.options.paths = number % 4 == 2 ? 0 : FERRY_PATH_STAGED;
     snprintf(what, sizeof what, "slots %llu, cap %llu, checksum %u, paths %u, no relays %d",
              (unsigned long long)setup.options.slot_bytes,
              (unsigned long long)setup.options.memory_cap, (unsigned)setup.options.checksum,

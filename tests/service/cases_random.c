@@ -6,14 +6,14 @@ static void draw_options(uint64_t *random, ferry_service_options *o, bool tiny)
 {
     static const uint32_t cuts[] = {0, 0, 1, 7, 64, 1000, 4096, 65536, 1u << 20};
     static const uint64_t caps[] = {0, 0, 64 << 10, 100000, 256 << 10, 1 << 20, 16 << 20};
-    o->slot_bytes                = cuts[random_below(random, tiny ? COUNT_OF(cuts) : 2)];
-    o->max_tasks  = one_in(random, 3) ? 1 : one_in(random, 2) ? dice(random, 1, 40) : 0;
+    o->slot_bytes = cuts[random_below(random, tiny ? COUNT_OF(cuts) : 2)];
+    o->max_tasks = one_in(random, 3) ? 1 : one_in(random, 2) ? dice(random, 1, 40) : 0;
     o->memory_cap = caps[random_below(random, COUNT_OF(caps))];
-    o->n_threads  = random_below(random, 5);
-    o->checksum   = random_below(random, 3);
-    o->paths      = one_in(random, 3) ? 0 : random_below(random, FERRY_PATH_ALL + 1);
-    o->trace      = one_in(random, 4);
-    o->no_relays  = one_in(random, 2);
+    o->n_threads = random_below(random, 5);
+    o->checksum = random_below(random, 3);
+    o->paths = one_in(random, 3) ? 0 : random_below(random, FERRY_PATH_ALL + 1);
+    o->trace = one_in(random, 4);
+    o->no_relays = one_in(random, 2);
 }
 
 static void describe(char *text, size_t n_bytes, const ferry_service_options *o)
@@ -46,9 +46,9 @@ static void run_scene(rank_context *me, const scene *s, ferry_service *service,
                       scene_memory *memory, const ferry_service_options *options)
 {
     ferry_service_statistics first = FERRY_SERVICE_STATISTICS_INIT;
-    char                     what[200];
-    uint64_t                 random = s->seed;
-    uint32_t                 n_runs = dice(&random, 1, 3);
+    char what[200];
+    uint64_t random = s->seed;
+    uint32_t n_runs = dice(&random, 1, 3);
     describe(what, sizeof what, options);
     scene_register(me, s, service, memory);
     must(me, ferry_service_schedule(service, &me->error));
@@ -61,7 +61,7 @@ static void run_scene(rank_context *me, const scene *s, ferry_service *service,
         scene_expect(me, s, service, memory, run, what);
         scene_check_statistics(me, s, service, cap_of(options));
         ferry_service_statistics now = statistics_of(me, service);
-        first                        = run == 1 ? now : first;
+        first = run == 1 ? now : first;
         expect_still(me, &first, &now, what);
     }
 }
@@ -70,9 +70,9 @@ static void run_scene(rank_context *me, const scene *s, ferry_service *service,
 static void run_service(rank_context *me, uint64_t seed, const scene_limits *limits, bool tiny)
 {
     service_setup setup;
-    uint64_t      random   = seed;
-    uint32_t      n_scenes = dice(&random, 1, 3);
-    scene        *s        = take(me, sizeof *s);
+    uint64_t random = seed;
+    uint32_t n_scenes = dice(&random, 1, 3);
+    scene *s = take(me, sizeof *s);
     setup_init(me, &setup, "");
     draw_options(&random, &setup.options, tiny);
     ferry_service *service = open_service(me, &setup.options);
@@ -95,8 +95,8 @@ void case_random(rank_context *me)
 {
     for (uint32_t i = 0; i < times_of(me, me->n_ranks > 5 ? 3 : 10, me->n_ranks > 5 ? 50 : 400);
          i++) {
-        uint64_t     seed   = me->seed * 100000 + me->n_ranks * 10000 + i;
-        uint64_t     random = seed;
+        uint64_t seed = me->seed * 100000 + me->n_ranks * 10000 + i;
+        uint64_t random = seed;
         scene_limits limits = {.most_tasks = dice(&random, 0, 30),
                                .most_bytes = (uint32_t)1 << dice(&random, 2, 13)};
         run_service(me, seed, &limits, limits.most_bytes < 2048);
@@ -117,21 +117,21 @@ void case_caps(rank_context *me)
     static const struct {
         uint64_t cap, slot;
         uint32_t max_tasks;
-    } rows[]            = {{1, 0, 0},       {512, 0, 0},        {4096, 0, 0},    {4096, 64, 1},
-                           {8192, 1, 1},    {16384, 0, 0},      {65536, 0, 0},   {65536, 65536, 1},
-                           {1 << 20, 1, 1}, {1 << 20, 3, 1000}, {1 << 20, 0, 1}, {64 << 10, 1 << 30, 0}};
+    } rows[] = {{1, 0, 0},       {512, 0, 0},        {4096, 0, 0},    {4096, 64, 1},
+                {8192, 1, 1},    {16384, 0, 0},      {65536, 0, 0},   {65536, 65536, 1},
+                {1 << 20, 1, 1}, {1 << 20, 3, 1000}, {1 << 20, 0, 1}, {64 << 10, 1 << 30, 0}};
     scene_limits limits = {.most_tasks = 8, .most_bytes = 4000};
-    scene       *s      = take(me, sizeof *s);
+    scene *s = take(me, sizeof *s);
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         service_setup setup;
-        scene_memory  memory;
+        scene_memory memory;
         setup_init(me, &setup, "");
         setup.options.memory_cap = rows[i].cap;
         setup.options.slot_bytes = rows[i].slot;
-        setup.options.max_tasks  = rows[i].max_tasks;
-        setup.options.paths      = FERRY_PATH_STAGED;
-        setup.options.checksum   = (uint32_t)i % 3;
-        ferry_service *service   = open_service(me, &setup.options);
+        setup.options.max_tasks = rows[i].max_tasks;
+        setup.options.paths = FERRY_PATH_STAGED;
+        setup.options.checksum = (uint32_t)i % 3;
+        ferry_service *service = open_service(me, &setup.options);
         scene_draw(s, me->seed * 7 + i, me->n_ranks, &limits);
         scene_take(me, s, ferry_service_transport(service), &memory);
         scene_fill(me, s, &memory, 1, true);
@@ -157,15 +157,15 @@ void case_shared_transport(rank_context *me)
 {
     scene_limits limits = {.most_tasks = 10, .most_bytes = 5000};
     for (uint32_t i = 0; i < times_of(me, 2, 20); i++) {
-        service_setup    setup;
-        scene           *s[2];
-        scene_memory     memory[2];
-        ferry_service   *services[2];
+        service_setup setup;
+        scene *s[2];
+        scene_memory memory[2];
+        ferry_service *services[2];
         ferry_transport *transport = NULL;
         setup_init(me, &setup, "");
         must(me, ferry_transport_open(me->world, setup.options.engines, &transport, &me->error));
         setup.options.transport = transport;
-        setup.options.engines   = NULL;
+        setup.options.engines = NULL;
         for (uint32_t j = 0; j < 2; j++) {
             services[j] = open_service(me, &setup.options);
             expect(me, ferry_service_transport(services[j]) == transport, "another transport");

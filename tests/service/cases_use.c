@@ -7,15 +7,15 @@
 
 /* A scheduled service with its scene and memory. */
 typedef struct fixture {
-    service_setup  setup;
-    scene         *scene;
-    scene_memory   memory;
+    service_setup setup;
+    scene *scene;
+    scene_memory memory;
     ferry_service *service;
 } fixture;
 
 static void set_up(rank_context *me, fixture *f, uint64_t number, const scene_limits *limits)
 {
-    f->scene   = take(me, sizeof *f->scene);
+    f->scene = take(me, sizeof *f->scene);
     f->service = open_service(me, &f->setup.options);
     do { /* until there is something to move */
         scene_draw(f->scene, me->seed * 900 + number, me->n_ranks, limits);
@@ -46,8 +46,8 @@ void case_empty(rank_context *me)
 {
     service_setup setup;
     unsigned char from[100], to[100];
-    ferry_buffer  source = ferry_buffer_of(from, sizeof from);
-    ferry_buffer  target = ferry_buffer_of(to, sizeof to);
+    ferry_buffer source = ferry_buffer_of(from, sizeof from);
+    ferry_buffer target = ferry_buffer_of(to, sizeof to);
     setup_init(me, &setup, "");
     ferry_service *service = open_service(me, &setup.options);
     for (unsigned round = 0; round < 4; round++) {
@@ -106,11 +106,11 @@ enum { ROWS = 48, COLUMNS = 40, ELEMENT = 4 };
 void case_boxes(rank_context *me)
 {
     service_setup setup;
-    uint64_t      n = me->n_ranks, rows = ROWS / n, columns = COLUMNS / n;
+    uint64_t n = me->n_ranks, rows = ROWS / n, columns = COLUMNS / n;
     uint32_t *from = take(me, rows * COLUMNS * ELEMENT), *to = take(me, ROWS * columns * ELEMENT);
     ferry_buffer source = ferry_buffer_of(from, rows * COLUMNS * ELEMENT);
     ferry_buffer target = ferry_buffer_of(to, ROWS * columns * ELEMENT);
-    ferry_box    box;
+    ferry_box box;
     setup_init(me, &setup, "");
     ferry_service *service = open_service(me, &setup.options);
     for (uint32_t r = 0; r < n; r++) {
@@ -151,23 +151,23 @@ void case_boxes(rank_context *me)
 void case_transposed(rank_context *me)
 {
     service_setup setup;
-    uint16_t      from[ROWS][COLUMNS], to[COLUMNS][ROWS];
-    ferry_box     source = FERRY_BOX_INIT, target = FERRY_BOX_INIT;
+    uint16_t from[ROWS][COLUMNS], to[COLUMNS][ROWS];
+    ferry_box source = FERRY_BOX_INIT, target = FERRY_BOX_INIT;
     setup_init(me, &setup, "");
     ferry_service *service = open_service(me, &setup.options);
     for (uint32_t i = 0; i < ROWS * COLUMNS; i++) {
         from[i / COLUMNS][i % COLUMNS] = (uint16_t)(me->rank * 3000 + i);
     }
     memset(to, 0, sizeof to);
-    source.buffer        = ferry_buffer_of(from, sizeof from);
-    target.buffer        = ferry_buffer_of(to, sizeof to);
+    source.buffer = ferry_buffer_of(from, sizeof from);
+    target.buffer = ferry_buffer_of(to, sizeof to);
     source.element_bytes = target.element_bytes = sizeof(uint16_t);
     source.n_dims = target.n_dims = 2;
     source.length[0] = target.length[0] = COLUMNS;
     source.length[1] = target.length[1] = ROWS;
     source.stride[0] = target.stride[1] = sizeof(uint16_t);
-    source.stride[1]                    = sizeof from[0];
-    target.stride[0]                    = sizeof to[0];
+    source.stride[1] = sizeof from[0];
+    target.stride[0] = sizeof to[0];
     must(me, ferry_service_register_send_box(service, 1, &source, next_rank(me), &me->error));
     must(me,
          ferry_service_register_receive_box(service, 1, &target, previous_rank(me), &me->error));
@@ -184,14 +184,14 @@ void case_transposed(rank_context *me)
 /* Thousands of tasks of a few bytes; what a run needs does not grow with runs. */
 void case_many(rank_context *me)
 {
-    uint32_t       n = times_of(me, 3000, 30000), size = 24;
+    uint32_t n = times_of(me, 3000, 30000), size = 24;
     unsigned char *from = take(me, (size_t)n * size), *to = take(me, (size_t)n * size);
-    ferry_buffer   source = ferry_buffer_of(from, (uint64_t)n * size);
-    ferry_buffer   target = ferry_buffer_of(to, (uint64_t)n * size);
-    service_setup  setup;
+    ferry_buffer source = ferry_buffer_of(from, (uint64_t)n * size);
+    ferry_buffer target = ferry_buffer_of(to, (uint64_t)n * size);
+    service_setup setup;
     setup_init(me, &setup, "");
     setup.options.memory_cap = 1 << 20;
-    ferry_service *service   = open_service(me, &setup.options);
+    ferry_service *service = open_service(me, &setup.options);
     for (uint32_t i = 0; i < n; i++) { /* to all in turn, and to places in another order */
         uint32_t to_rank = (i + me->rank) % me->n_ranks;
         must(me, ferry_service_register_send(service, i, &source, (uint64_t)i * size, 1 + i % size,
@@ -212,7 +212,7 @@ void case_many(rank_context *me)
         fill(from, (size_t)n * size, run * 100 + me->rank);
         must(me, ferry_service_run(service, &me->error));
         ferry_service_statistics now = statistics_of(me, service);
-        first                        = run == 0 ? now : first;
+        first = run == 0 ? now : first;
         expect(me, now.n_allocations == first.n_allocations, "%llu allocations",
                (unsigned long long)now.n_allocations);
         for (uint32_t r = 0; r < me->n_ranks; r++) {
@@ -233,24 +233,24 @@ void case_many(rank_context *me)
 
 typedef struct progress_seen {
     uint64_t n_calls, last, total;
-    double   seconds;
-    bool     wrong;
-    bool     stopped;      /* said no while bytes were missing */
-    int64_t  cancel_after; /* calls; negative: never */
+    double seconds;
+    bool wrong;
+    bool stopped;         /* said no while bytes were missing */
+    int64_t cancel_after; /* calls; negative: never */
 } progress_seen;
 
 static bool see_progress(void *context, const ferry_progress *progress)
 {
     progress_seen *seen = context;
-    seen->wrong         = seen->wrong || progress->bytes_done < seen->last ||
+    seen->wrong = seen->wrong || progress->bytes_done < seen->last ||
                   progress->bytes_done > progress->bytes_total ||
                   progress->seconds < seen->seconds || progress->seconds < 0 ||
                   progress->struct_size != sizeof *progress;
-    seen->last    = progress->bytes_done;
-    seen->total   = progress->bytes_total;
+    seen->last = progress->bytes_done;
+    seen->total = progress->bytes_total;
     seen->seconds = progress->seconds;
     seen->n_calls++;
-    bool goes_on  = seen->cancel_after < 0 || (int64_t)seen->n_calls <= seen->cancel_after;
+    bool goes_on = seen->cancel_after < 0 || (int64_t)seen->n_calls <= seen->cancel_after;
     seen->stopped = seen->stopped || (!goes_on && seen->last < seen->total);
     return goes_on;
 }
@@ -259,14 +259,14 @@ static bool see_progress(void *context, const ferry_progress *progress)
 void case_polling(rank_context *me)
 {
     static const scene_limits limits = {.most_tasks = 20, .most_bytes = 60000};
-    fixture                   f      = {0};
+    fixture f = {0};
     setup_init(me, &f.setup, "");
     f.setup.options.slot_bytes = 4096;
     set_up(me, &f, 1, &limits);
     for (uint64_t version = 1; version <= 6; version++) {
-        progress_seen  seen    = {.cancel_after = -1};
+        progress_seen seen = {.cancel_after = -1};
         ferry_request *request = NULL;
-        bool           done    = false;
+        bool done = false;
         scene_fill(me, f.scene, &f.memory, version, true);
         ferry_service_set_progress(f.service, version % 2 == 0 ? see_progress : NULL, &seen);
         must(me, ferry_service_start(f.service, NULL, &request, &me->error));
@@ -294,11 +294,11 @@ void case_polling(rank_context *me)
 void case_cancel(rank_context *me)
 {
     static const scene_limits limits = {.most_tasks = 20, .most_bytes = 60000};
-    fixture                   f      = {0};
-    uint64_t                  random = me->seed + 3;
+    fixture f = {0};
+    uint64_t random = me->seed + 3;
     setup_init(me, &f.setup, "");
     f.setup.options.slot_bytes = 512;
-    f.setup.options.paths      = FERRY_PATH_STAGED;
+    f.setup.options.paths = FERRY_PATH_STAGED;
     set_up(me, &f, 2, &limits);
     uint32_t busy = 0; /* a rank without which nothing is complete */
     while (scene_bytes_out(f.scene, busy) + scene_bytes_in(f.scene, busy, true) == 0) {
@@ -306,10 +306,10 @@ void case_cancel(rank_context *me)
     }
     for (uint64_t version = 1; version <= times_of(me, 11, 101); version += 2) {
         ferry_request *request = NULL;
-        bool           done    = false;
-        ferry_status   status  = FERRY_OK;
-        uint64_t       before  = ferry_service_version(f.service);
-        uint32_t       n_tests = version == 1 ? 0 : random_below(&random, 4);
+        bool done = false;
+        ferry_status status = FERRY_OK;
+        uint64_t before = ferry_service_version(f.service);
+        uint32_t n_tests = version == 1 ? 0 : random_below(&random, 4);
         scene_fill(me, f.scene, &f.memory, version, version == 1);
         must(me, ferry_service_start(f.service, NULL, &request, &me->error));
         for (uint32_t i = 0; me->rank == busy && i < n_tests && !done && status == FERRY_OK; i++) {
@@ -334,19 +334,19 @@ void case_cancel(rank_context *me)
 
 /* Asks about a run that another thread waits for. */
 typedef struct asker {
-    rank_context  *me;
+    rank_context *me;
     ferry_request *request;
-    ferry_status   status;
-    ferry_error    error;
+    ferry_status status;
+    ferry_error error;
 } asker;
 
 static void *ask(void *context)
 {
     asker *self = context;
-    bool   done = false;
+    bool done = false;
     while (!done) {
         self->status = ferry_request_test(self->request, &done, &self->error);
-        done         = done || self->status != FERRY_OK;
+        done = done || self->status != FERRY_OK;
     }
     return NULL;
 }
@@ -355,14 +355,14 @@ void case_askers(rank_context *me)
 {
     enum { N_ASKERS = 2 };
     static const scene_limits limits = {.most_tasks = 20, .most_bytes = 60000};
-    fixture                   f      = {0};
+    fixture f = {0};
     setup_init(me, &f.setup, "");
     f.setup.options.slot_bytes = 4096;
     set_up(me, &f, 4, &limits);
     for (uint64_t version = 1; version <= times_of(me, 6, 60); version++) {
         ferry_request *request = NULL;
-        pthread_t      threads[N_ASKERS];
-        asker          askers[N_ASKERS];
+        pthread_t threads[N_ASKERS];
+        asker askers[N_ASKERS];
         scene_fill(me, f.scene, &f.memory, version, true);
         must(me, ferry_service_start(f.service, NULL, &request, &me->error));
         for (uint32_t i = 0; i < N_ASKERS; i++) {
@@ -387,15 +387,15 @@ void case_askers(rank_context *me)
 void case_progress_cancel(rank_context *me)
 {
     static const scene_limits limits = {.most_tasks = 10, .most_bytes = 300000};
-    fixture                   f      = {0};
-    uint64_t                  random = me->seed;
+    fixture f = {0};
+    uint64_t random = me->seed;
     setup_init(me, &f.setup, "");
     f.setup.options.slot_bytes = 4096;
     set_up(me, &f, 3, &limits);
     for (uint32_t i = 0; i < times_of(me, 4, 40); i++) {
-        uint32_t      who    = random_below(&random, me->n_ranks);
-        progress_seen seen   = {.cancel_after = dice(&random, 0, 12)};
-        uint64_t      before = ferry_service_version(f.service);
+        uint32_t who = random_below(&random, me->n_ranks);
+        progress_seen seen = {.cancel_after = dice(&random, 0, 12)};
+        uint64_t before = ferry_service_version(f.service);
         scene_fill(me, f.scene, &f.memory, 2 * i + 1, i == 0);
         ferry_service_set_progress(f.service, me->rank == who ? see_progress : NULL, &seen);
         ferry_status status = ferry_service_run(f.service, &me->error);
@@ -422,14 +422,14 @@ void case_ends(rank_context *me)
 {
     enum { N_STAGES = 6 };
     unsigned char from[64], to[64];
-    ferry_buffer  source = ferry_buffer_of(from, sizeof from);
-    ferry_buffer  target = ferry_buffer_of(to, sizeof to);
+    ferry_buffer source = ferry_buffer_of(from, sizeof from);
+    ferry_buffer target = ferry_buffer_of(to, sizeof to);
     fill(from, sizeof from, me->rank);
     for (uint32_t i = 0; i < 2 * N_STAGES; i++) {
-        uint32_t       stage   = i / 2;
-        ferry_world   *world   = another_world(me, i);
+        uint32_t stage = i / 2;
+        ferry_world *world = another_world(me, i);
         ferry_service *service = NULL;
-        service_setup  setup;
+        service_setup setup;
         setup_init(me, &setup, "");
         must(me, ferry_service_create(world, &setup.options, &service, &me->error));
         if (stage >= 1) {
@@ -465,16 +465,16 @@ void case_ends(rank_context *me)
 void case_spans(rank_context *me)
 {
     static const scene_limits limits = {.most_tasks = 20, .most_bytes = 20000};
-    fixture                   f      = {0};
+    fixture f = {0};
     setup_init(me, &f.setup, "");
-    f.setup.options.trace    = true;
+    f.setup.options.trace = true;
     f.setup.options.checksum = FERRY_CHECKSUM_END;
     set_up(me, &f, 5, &limits);
     for (uint64_t version = 1; version <= 3; version++) {
         run_and_check(me, &f, version, "with spans");
         ferry_service_statistics statistics = statistics_of(me, f.service);
-        double                   before     = 0;
-        bool                     busy       = bytes_sent(&statistics) > 0;
+        double before = 0;
+        bool busy = bytes_sent(&statistics) > 0;
         expect(me, !busy || ferry_service_span_count(f.service) > 0, "no spans");
         for (uint64_t i = 0; i < ferry_service_span_count(f.service); i++) {
             ferry_span span = FERRY_SPAN_INIT;
@@ -495,7 +495,7 @@ void case_spans(rank_context *me)
 
 static uint64_t resident_kib(const rank_context *me)
 {
-    FILE              *file = fopen("/proc/self/statm", "re");
+    FILE *file = fopen("/proc/self/statm", "re");
     unsigned long long size, resident;
     if (file == NULL || fscanf(file, "%llu %llu", &size, &resident) != 2) {
         fail(me, "/proc/self/statm cannot be read");
@@ -515,14 +515,14 @@ void case_cycles(rank_context *me)
 {
     enum { N_FIRST = 20 };
     static const scene_limits limits = {.most_tasks = 12, .most_bytes = 3000};
-    uint64_t                  kib    = 0;
-    possessions               before = {0};
-    uint32_t                  n      = times_of(me, 50, 1000);
+    uint64_t kib = 0;
+    possessions before = {0};
+    uint32_t n = times_of(me, 50, 1000);
     for (uint32_t i = 0; i < n; i++) {
         fixture f = {0};
         setup_init(me, &f.setup, "");
-        f.setup.options.checksum   = i % 3;
-        f.setup.options.paths      = i % 4 == 0 ? 0 : FERRY_PATH_ALL;
+        f.setup.options.checksum = i % 3;
+        f.setup.options.paths = i % 4 == 0 ? 0 : FERRY_PATH_ALL;
         f.setup.options.memory_cap = 1 << 20;
         set_up(me, &f, 7, &limits);
         run_and_check(me, &f, i, "cycles");
@@ -530,7 +530,7 @@ void case_cycles(rank_context *me)
         if (i == N_FIRST || i + 1 == n) {
             meet(me);
             if (i == N_FIRST) {
-                kib    = resident_kib(me);
+                kib = resident_kib(me);
                 before = possessions_of(me);
             } else {
                 check_possessions(me, &before);

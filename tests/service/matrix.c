@@ -22,14 +22,14 @@ matrix *matrix_make(rank_context *me, uint32_t n_tensors, uint32_t replicas, uin
                     ferry_transport *transport)
 {
     uint64_t random = me->seed * 31 + n_tensors + element;
-    matrix  *m      = take(me, sizeof *m);
-    *m              = (matrix){.n_ranks   = me->n_ranks,
-                               .member    = me->rank,
-                               .n_tensors = n_tensors,
-                               .replicas  = replicas,
-                               .rows      = dice(&random, 1, 60),
-                               .columns   = dice(&random, 1, 200),
-                               .element   = element};
+    matrix *m = take(me, sizeof *m);
+    *m = (matrix){.n_ranks = me->n_ranks,
+                  .member = me->rank,
+                  .n_tensors = n_tensors,
+                  .replicas = replicas,
+                  .rows = dice(&random, 1, 60),
+                  .columns = dice(&random, 1, 200),
+                  .element = element};
     for (uint32_t t = 0; t < n_tensors; t++) {
         m->source[t] = take(me, source_bytes(m));
         for (uint32_t i = 0; i < 2; i++) {
@@ -64,24 +64,24 @@ void matrix_free(matrix *m)
 
 ferry_plan *matrix_plan(rank_context *me, const matrix *m, const uint32_t *lost, size_t n_lost)
 {
-    char               text[1024];
-    ferry_spec        *spec    = NULL;
-    ferry_plan        *plan    = NULL;
+    char text[1024];
+    ferry_spec *spec = NULL;
+    ferry_plan *plan = NULL;
     ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
-    unsigned           holders = m->n_ranks / m->replicas;
-    options.lost_ranks         = lost;
-    options.n_lost_ranks       = n_lost;
-    int length                 = snprintf(
-                        text, sizeof text,
-                        "{\"format\": \"ferry.spec/1\", \"tensors\": [{\"name\": \"m{0}\", \"count\": [%u],"
-                                        " \"shape\": [%llu, %llu], \"dtype\": \"bytes:%llu\"}],"
-                                        "\"source\": {\"mesh\": [[\"dp\", %u], [\"tp\", %u]], \"rules\": [{\"match\": \"*\","
-                                        " \"shard\": [{\"dim\": 0, \"axis\": \"tp\"}]}]},"
-                                        "\"destination\": {\"mesh\": [[\"tp\", %u]], \"rules\": [{\"match\": \"*\","
-                                        " \"shard\": [{\"dim\": 1, \"axis\": \"tp\"}]}]}}",
-                        (unsigned)m->n_tensors, (unsigned long long)(m->rows * holders),
-                        (unsigned long long)(m->columns * m->n_ranks), (unsigned long long)m->element,
-                        (unsigned)m->replicas, holders, (unsigned)m->n_ranks);
+    unsigned holders = m->n_ranks / m->replicas;
+    options.lost_ranks = lost;
+    options.n_lost_ranks = n_lost;
+    int length = snprintf(
+        text, sizeof text,
+        "{\"format\": \"ferry.spec/1\", \"tensors\": [{\"name\": \"m{0}\", \"count\": [%u],"
+        " \"shape\": [%llu, %llu], \"dtype\": \"bytes:%llu\"}],"
+        "\"source\": {\"mesh\": [[\"dp\", %u], [\"tp\", %u]], \"rules\": [{\"match\": \"*\","
+        " \"shard\": [{\"dim\": 0, \"axis\": \"tp\"}]}]},"
+        "\"destination\": {\"mesh\": [[\"tp\", %u]], \"rules\": [{\"match\": \"*\","
+        " \"shard\": [{\"dim\": 1, \"axis\": \"tp\"}]}]}}",
+        (unsigned)m->n_tensors, (unsigned long long)(m->rows * holders),
+        (unsigned long long)(m->columns * m->n_ranks), (unsigned long long)m->element,
+        (unsigned)m->replicas, holders, (unsigned)m->n_ranks);
     must(me, ferry_spec_parse(text, (size_t)length, "matrix", &spec, &me->error));
     must(me, ferry_plan_create(spec, &options, &plan, &me->error));
     ferry_spec_destroy(spec);
@@ -103,7 +103,7 @@ static void name_of(char text[16], uint32_t tensor)
 ferry_tensors *matrix_sources(rank_context *me, const matrix *m)
 {
     ferry_tensors *tensors = NULL;
-    char           name[16];
+    char name[16];
     must(me, ferry_tensors_create(&tensors, &me->error));
     for (uint32_t t = 0; t < m->n_tensors; t++) {
         ferry_buffer buffer = ferry_buffer_of(m->source[t], source_bytes(m));
@@ -116,7 +116,7 @@ ferry_tensors *matrix_sources(rank_context *me, const matrix *m)
 ferry_tensors *matrix_targets(rank_context *me, const matrix *m, uint32_t which, bool pairs)
 {
     ferry_tensors *tensors = NULL;
-    char           name[16];
+    char name[16];
     must(me, ferry_tensors_create(&tensors, &me->error));
     for (uint32_t t = 0; t < m->n_tensors; t++) {
         ferry_buffer one = target_buffer(m, t, which), other = target_buffer(m, t, 1 - which);
@@ -132,7 +132,7 @@ ferry_tensors *matrix_targets(rank_context *me, const matrix *m, uint32_t which,
 
 void matrix_bind(rank_context *me, const matrix *m, ferry_service *service, bool pairs)
 {
-    ferry_plan    *plan    = matrix_plan(me, m, NULL, 0);
+    ferry_plan *plan = matrix_plan(me, m, NULL, 0);
     ferry_tensors *sources = matrix_sources(me, m), *targets = matrix_targets(me, m, 0, pairs);
     must(me, ferry_service_bind(service, plan, sources, targets, &me->error));
     ferry_tensors_destroy(sources);
@@ -151,7 +151,7 @@ static unsigned char byte_of(uint64_t version, uint32_t tensor, uint64_t row, ui
                              uint64_t b)
 {
     uint64_t state = version * 1000003 + tensor;
-    state          = state * 0x100000001b3u + row;
+    state = state * 0x100000001b3u + row;
     state = (state * 0x100000001b3u + column) * 0x9e3779b97f4a7c15u + b * 0xbf58476d1ce4e5b9u;
     return (unsigned char)(state >> 40);
 }
@@ -159,7 +159,7 @@ static unsigned char byte_of(uint64_t version, uint32_t tensor, uint64_t row, ui
 void matrix_fill(matrix *m, uint64_t version)
 {
     uint64_t columns = m->columns * m->n_ranks;
-    uint64_t first   = m->member % (m->n_ranks / m->replicas) * m->rows;
+    uint64_t first = m->member % (m->n_ranks / m->replicas) * m->rows;
     for (uint32_t t = 0; t < m->n_tensors; t++) {
         unsigned char *at = m->source[t];
         for (uint64_t i = 0; i < m->rows * columns * m->element; i++) {
@@ -186,8 +186,8 @@ uint64_t matrix_wrong(rank_context *me, const matrix *m, uint32_t tensor, uint32
                       uint64_t version)
 {
     const unsigned char *whole = m->target[tensor][which], *at = whole + GUARD;
-    uint64_t             wrong = 0, bytes = target_bytes(m);
-    uint64_t             first = m->member * m->columns;
+    uint64_t wrong = 0, bytes = target_bytes(m);
+    uint64_t first = m->member * m->columns;
     expect(me, mismatch_byte(whole, GUARD, POISON) == GUARD, "bytes before tensor %u",
            (unsigned)tensor);
     expect(me, mismatch_byte(at + bytes, GUARD, POISON) == GUARD, "bytes behind tensor %u",

@@ -12,19 +12,19 @@
 enum { MOST_TENSORS = 8 };
 
 typedef struct matrix {
-    uint32_t       n_ranks, member; /* of the first world */
-    uint32_t       n_tensors, replicas;
-    uint64_t       rows, columns; /* of a rank, at the source and at the destination */
-    uint64_t       element;
+    uint32_t n_ranks, member; /* of the first world */
+    uint32_t n_tensors, replicas;
+    uint64_t rows, columns; /* of a rank, at the source and at the destination */
+    uint64_t element;
     unsigned char *source[MOST_TENSORS];
     unsigned char *target[MOST_TENSORS][2]; /* with a guard on either side */
-    ferry_buffer   region[MOST_TENSORS][2]; /* where they come from ferry */
+    ferry_buffer region[MOST_TENSORS][2];   /* where they come from ferry */
 } matrix;
 
 /* Sizes are those of the whole; ranks divide rows and columns. transport: NULL for plain memory. */
 matrix *matrix_make(rank_context *me, uint32_t n_tensors, uint32_t replicas, uint64_t element,
                     ferry_transport *transport);
-void    matrix_free(matrix *m);
+void matrix_free(matrix *m);
 
 ferry_plan *matrix_plan(rank_context *me, const matrix *m, const uint32_t *lost, size_t n_lost);
 
@@ -39,11 +39,11 @@ void matrix_fill(matrix *m, uint64_t version);
 void matrix_poison(matrix *m, uint32_t which);
 
 uint64_t matrix_bytes_in(const matrix *m); /* that a rank receives, its own too */
-char    *matrix_target(const matrix *m, uint32_t tensor, uint32_t which);
+char *matrix_target(const matrix *m, uint32_t tensor, uint32_t which);
 /* Number of bytes of a target that are not those of the version; guards must be whole. */
 uint64_t matrix_wrong(rank_context *me, const matrix *m, uint32_t tensor, uint32_t which,
                       uint64_t version);
-void     matrix_expect(rank_context *me, const matrix *m, uint32_t which, uint64_t version,
-                       const char *what);
+void matrix_expect(rank_context *me, const matrix *m, uint32_t which, uint64_t version,
+                   const char *what);
 
 #endif

@@ -24,28 +24,28 @@
 enum { MOST_RANKS = 64, GUARD = 64, POISON = 0xc7 };
 
 typedef struct tensor {
-    bool           is_source;
-    uint64_t       bytes;
-    char           file[32], name[256];
+    bool is_source;
+    uint64_t bytes;
+    char file[32], name[256];
     unsigned char *own;       /* a source's bytes */
     unsigned char *memory[2]; /* with guards; a destination has two if it is swapped */
-    ferry_buffer   buffer[2];
+    ferry_buffer buffer[2];
 } tensor;
 
 typedef struct settings {
-    const char           *folder;
-    uint32_t              n_ranks, runs, threads, memory; /* memory: 1: from ferry */
-    char                  engines[128];
+    const char *folder;
+    uint32_t n_ranks, runs, threads, memory; /* memory: 1: from ferry */
+    char engines[128];
     ferry_service_options options;
 } settings;
 
 typedef struct rank_state {
     const settings *settings;
-    uint32_t        rank;
-    ferry_world    *world;
-    ferry_error     error;
-    tensor         *tensors;
-    size_t          n_tensors;
+    uint32_t rank;
+    ferry_world *world;
+    ferry_error error;
+    tensor *tensors;
+    size_t n_tensors;
 } rank_state;
 
 _Noreturn static void give_up(const rank_state *me, const char *what, const char *why)
@@ -86,12 +86,12 @@ static void take_tensor(rank_state *me, tensor *t, ferry_transport *transport)
             give_up(me, t->name, "no memory");
         }
         memset(t->memory[i], POISON, all);
-        t->buffer[i].base  = t->memory[i] + GUARD;
+        t->buffer[i].base = t->memory[i] + GUARD;
         t->buffer[i].bytes = t->bytes;
     }
     if (t->is_source) {
         FILE *file = open_file(me, t->file, "rb");
-        t->own     = malloc(t->bytes + 1);
+        t->own = malloc(t->bytes + 1);
         if (t->own == NULL || fread(t->own, 1, t->bytes, file) != t->bytes) {
             give_up(me, t->file, "it is too short");
         }
@@ -105,18 +105,18 @@ static void read_tensors(rank_state *me, ferry_transport *transport)
     snprintf(name, sizeof name, "r%u", (unsigned)me->rank);
     FILE *file = open_file(me, name, "r");
     while (fgets(line, sizeof line, file) != NULL) {
-        tensor            *more = realloc(me->tensors, (me->n_tensors + 1) * sizeof *more);
-        tensor             t    = {0};
-        char               kind;
+        tensor *more = realloc(me->tensors, (me->n_tensors + 1) * sizeof *more);
+        tensor t = {0};
+        char kind;
         unsigned long long bytes;
         if (more == NULL ||
             sscanf(line, "%c %llu %31s %255[^\n]", &kind, &bytes, t.file, t.name) != 4) {
             give_up(me, name, line);
         }
         t.is_source = kind == 'S';
-        t.bytes     = bytes;
+        t.bytes = bytes;
         take_tensor(me, &t, transport);
-        me->tensors                  = more;
+        me->tensors = more;
         me->tensors[me->n_tensors++] = t;
     }
     fclose(file);
@@ -124,11 +124,11 @@ static void read_tensors(rank_state *me, ferry_transport *transport)
 
 static void bind_all(rank_state *me, ferry_service *service)
 {
-    bool           swap = me->settings->options.commit == FERRY_COMMIT_SWAP;
+    bool swap = me->settings->options.commit == FERRY_COMMIT_SWAP;
     ferry_tensors *sides[2];
-    ferry_spec    *spec = NULL;
-    ferry_plan    *plan = NULL;
-    char           path[512];
+    ferry_spec *spec = NULL;
+    ferry_plan *plan = NULL;
+    char path[512];
     must(me, ferry_tensors_create(&sides[0], &me->error));
     must(me, ferry_tensors_create(&sides[1], &me->error));
     for (size_t i = 0; i < me->n_tensors; i++) {
@@ -176,10 +176,10 @@ static void write_out(const rank_state *me, const tensor *t, uint32_t run)
 
 static void *run_rank(void *context)
 {
-    rank_state           *me      = context;
+    rank_state *me = context;
     ferry_service_options options = me->settings->options;
-    ferry_service        *service = NULL;
-    options.engines               = me->settings->engines[0] != '\0' ? me->settings->engines : NULL;
+    ferry_service *service = NULL;
+    options.engines = me->settings->engines[0] != '\0' ? me->settings->engines : NULL;
     must(me, ferry_service_create(me->world, &options, &service, &me->error));
     must(me, ferry_service_init(service, FERRY_LOG_ERROR, &me->error));
     read_tensors(me, ferry_service_transport(service));
@@ -221,8 +221,8 @@ static void *run_rank(void *context)
 static int run_threads(const settings *s)
 {
     static rank_state me[MOST_RANKS];
-    ferry_world      *worlds[MOST_RANKS];
-    pthread_t         threads[MOST_RANKS];
+    ferry_world *worlds[MOST_RANKS];
+    pthread_t threads[MOST_RANKS];
     must(&me[0], ferry_world_create_threads(s->n_ranks, NULL, worlds, &me[0].error));
     for (uint32_t r = 0; r < s->n_ranks; r++) {
         me[r] = (rank_state){.settings = s, .rank = r, .world = worlds[r]};
@@ -239,7 +239,7 @@ static int run_threads(const settings *s)
 static int run_process(const settings *s, uint32_t rank)
 {
     rank_state me = {.settings = s, .rank = rank};
-    char       path[512];
+    char path[512];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     snprintf(path, sizeof path, "%s/meet", s->folder);
     must(&me, ferry_world_create_from_file(path, rank, s->n_ranks, NULL, &me.world, &me.error));
@@ -265,8 +265,8 @@ static int run_processes(const settings *s)
 
 static bool set(settings *s, const char *name, const char *value)
 {
-    ferry_service_options *o      = &s->options;
-    uint64_t               number = strtoull(value, NULL, 10);
+    ferry_service_options *o = &s->options;
+    uint64_t number = strtoull(value, NULL, 10);
     if (strcmp(name, "engines") == 0) {
         snprintf(s->engines, sizeof s->engines, "%s", value);
     } else if (strcmp(name, "slot") == 0) {
@@ -274,10 +274,10 @@ static bool set(settings *s, const char *name, const char *value)
     } else if (strcmp(name, "cap") == 0) {
         o->memory_cap = number;
     } else {
-        uint32_t                *places[] = {&s->runs,     &s->threads,   &s->memory, &o->max_tasks,
-                                             &o->checksum, &o->n_threads, &o->commit, &o->paths};
-        static const char *const names[]  = {"runs",     "threads", "memory", "tasks",
-                                             "checksum", "team",    "commit", "paths"};
+        uint32_t *places[] = {&s->runs,     &s->threads,   &s->memory, &o->max_tasks,
+                              &o->checksum, &o->n_threads, &o->commit, &o->paths};
+        static const char *const names[] = {"runs",     "threads", "memory", "tasks",
+                                            "checksum", "team",    "commit", "paths"};
         for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
             if (strcmp(names[i], name) == 0) {
                 *places[i] = (uint32_t)number;
@@ -291,17 +291,17 @@ static bool set(settings *s, const char *name, const char *value)
 
 int main(int argc, char **argv)
 {
-    settings s    = {.runs = 2, .options = FERRY_SERVICE_OPTIONS_INIT};
-    bool     good = argc >= 3;
+    settings s = {.runs = 2, .options = FERRY_SERVICE_OPTIONS_INIT};
+    bool good = argc >= 3;
     for (int i = 3; i < argc && good; i++) {
         char *value = strchr(argv[i], '=');
-        good        = value != NULL;
+        good = value != NULL;
         if (good) {
             *value = '\0';
-            good   = set(&s, argv[i], value + 1);
+            good = set(&s, argv[i], value + 1);
         }
     }
-    s.folder  = argc >= 2 ? argv[1] : "";
+    s.folder = argc >= 2 ? argv[1] : "";
     s.n_ranks = good ? (uint32_t)strtoul(argv[2], NULL, 10) : 0;
     if (s.n_ranks == 0 || s.n_ranks > MOST_RANKS) {
         fprintf(stderr, "service_plan FOLDER RANKS [NAME=NUMBER ...] [engines=TEXT]\n");

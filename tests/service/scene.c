@@ -30,7 +30,7 @@ static unsigned char poison_at(uint64_t offset)
 
 static void flat_end(scene_end *end, uint64_t offset, uint64_t bytes)
 {
-    *end           = (scene_end){.flat = true, .element_bytes = 1, .offset = offset, .n_dims = 1};
+    *end = (scene_end){.flat = true, .element_bytes = 1, .offset = offset, .n_dims = 1};
     end->length[0] = bytes;
     end->stride[0] = 1;
 }
@@ -56,10 +56,10 @@ static uint64_t small_divisor(uint64_t *random, uint64_t n, uint32_t most)
 /* A box of so many bytes with gaps here and there, at offset 0. */
 static void draw_box(uint64_t *random, uint64_t bytes, scene_end *end)
 {
-    *end               = (scene_end){.element_bytes = small_divisor(random, bytes, 16)};
-    uint64_t n         = bytes / end->element_bytes;
+    *end = (scene_end){.element_bytes = small_divisor(random, bytes, 16)};
+    uint64_t n = bytes / end->element_bytes;
     uint32_t most_dims = dice(random, n > 1 ? 1 : 0, one_in(random, 4) ? FERRY_MAX_DIMS : 4);
-    end->n_dims        = most_dims;
+    end->n_dims = most_dims;
     for (uint32_t d = most_dims; d-- > 0;) {
         end->length[d] = d == 0 ? n : small_divisor(random, n, d + 1 == most_dims ? 4096 : 24);
         n /= end->length[d];
@@ -69,15 +69,15 @@ static void draw_box(uint64_t *random, uint64_t bytes, scene_end *end)
         uint64_t gap =
             one_in(random, 3) ? dice(random, 0, (uint32_t)(extent < 64 ? extent : 64)) : 0;
         end->stride[d] = extent + gap;
-        extent         = (end->length[d] - 1) * end->stride[d] + extent;
+        extent = (end->length[d] - 1) * end->stride[d] + extent;
     }
 }
 
 static void draw_source_end(scene *s, uint64_t *random, scene_task *task)
 {
-    uint32_t            first = random_below(random, MOST_BUFFERS);
+    uint32_t first = random_below(random, MOST_BUFFERS);
     const scene_buffer *buffer;
-    scene_end           end;
+    scene_end end;
     flat_end(&end, 0, task->bytes);
     for (uint32_t tries = 0; !one_in(random, 3) && tries < 3; tries++) {
         scene_end box;
@@ -89,7 +89,7 @@ static void draw_source_end(scene *s, uint64_t *random, scene_task *task)
     }
     for (uint32_t i = 0; i < MOST_BUFFERS; i++) {
         uint32_t number = (first + i) % MOST_BUFFERS;
-        buffer          = &s->buffers[task->from][number];
+        buffer = &s->buffers[task->from][number];
         uint64_t extent = extent_of(&end);
         if (extent <= buffer->source_bytes) {
             end.buffer = number;
@@ -107,7 +107,7 @@ static void add_task(scene *s, uint64_t *random, uint32_t to, const scene_end *t
         return;
     }
     scene_task *task = &s->tasks[s->n_tasks++];
-    *task            = (scene_task){.to = to, .bytes = bytes, .target = *target};
+    *task = (scene_task){.to = to, .bytes = bytes, .target = *target};
     /* One sender often sends most: queues of one pair grow. */
     task->from = one_in(random, 3) ? 0 : random_below(random, s->n_ranks);
     draw_source_end(s, random, task);
@@ -115,7 +115,7 @@ static void add_task(scene *s, uint64_t *random, uint32_t to, const scene_end *t
 
 static uint64_t draw_bytes(uint64_t *random, uint32_t most)
 {
-    uint32_t bits  = dice(random, 0, 31 - (uint32_t)__builtin_clz(most));
+    uint32_t bits = dice(random, 0, 31 - (uint32_t)__builtin_clz(most));
     uint64_t bytes = ((uint64_t)1 << bits) + random_below(random, (uint32_t)1 << bits);
     return bytes < most ? bytes : most;
 }
@@ -126,23 +126,23 @@ static uint64_t draw_tiled(scene *s, uint64_t *random, uint32_t to, uint32_t buf
 {
     enum { DIMS = 3 };
     uint64_t shape[DIMS], cuts[DIMS], element = (uint64_t)1 << random_below(random, 4);
-    uint64_t bytes        = draw_bytes(random, limits->most_bytes);
-    uint64_t n            = bytes / element + 1;
-    shape[2]              = dice(random, 1, n < 2000 ? (uint32_t)n : 2000);
-    shape[1]              = n / shape[2] + 1;
-    shape[0]              = dice(random, 1, 3);
+    uint64_t bytes = draw_bytes(random, limits->most_bytes);
+    uint64_t n = bytes / element + 1;
+    shape[2] = dice(random, 1, n < 2000 ? (uint32_t)n : 2000);
+    shape[1] = n / shape[2] + 1;
+    shape[0] = dice(random, 1, 3);
     uint64_t stride[DIMS] = {shape[1] * shape[2] * element, shape[2] * element, element};
     for (uint32_t d = 0; d < DIMS; d++) {
         uint32_t most = shape[d] < 3 ? (uint32_t)shape[d] : 3;
-        cuts[d]       = dice(random, 1, most);
+        cuts[d] = dice(random, 1, most);
     }
     for (uint64_t cell = 0; cell < cuts[0] * cuts[1] * cuts[2]; cell++) {
-        scene_end end  = {.buffer = buffer, .element_bytes = element, .offset = at, .n_dims = DIMS};
-        uint64_t  rest = cell, all = element;
+        scene_end end = {.buffer = buffer, .element_bytes = element, .offset = at, .n_dims = DIMS};
+        uint64_t rest = cell, all = element;
         for (uint32_t d = DIMS; d-- > 0; rest /= cuts[d]) {
             uint64_t begin = shape[d] * (rest % cuts[d]) / cuts[d];
-            end.length[d]  = shape[d] * (rest % cuts[d] + 1) / cuts[d] - begin;
-            end.stride[d]  = stride[d];
+            end.length[d] = shape[d] * (rest % cuts[d] + 1) / cuts[d] - begin;
+            end.stride[d] = stride[d];
             end.offset += begin * stride[d];
             all *= end.length[d];
         }
@@ -157,11 +157,11 @@ static void draw_targets(scene *s, uint64_t *random, uint32_t to, const scene_li
 {
     uint32_t n_before = s->n_tasks, wanted = random_below(random, limits->most_tasks + 1);
     while (s->n_tasks < n_before + wanted && s->n_tasks < MOST_TASKS) {
-        uint32_t      number = random_below(random, MOST_BUFFERS);
+        uint32_t number = random_below(random, MOST_BUFFERS);
         scene_buffer *buffer = &s->buffers[to][number];
-        uint64_t     *at     = &buffer->target_bytes;
-        uint64_t      bytes  = draw_bytes(random, limits->most_bytes);
-        scene_end     end;
+        uint64_t *at = &buffer->target_bytes;
+        uint64_t bytes = draw_bytes(random, limits->most_bytes);
+        scene_end end;
         if (one_in(random, 5)) {
             *at += draw_tiled(s, random, to, number, *at, limits);
         } else {
@@ -197,15 +197,15 @@ void scene_draw(scene *s, uint64_t seed, uint32_t n_ranks, const scene_limits *l
 {
     uint64_t random = seed;
     memset(s, 0, sizeof *s);
-    s->seed           = seed;
-    s->n_ranks        = n_ranks;
-    bool        mixed = one_in(&random, 2);
-    memory_kind kind  = (memory_kind)random_below(&random, N_MEMORY);
+    s->seed = seed;
+    s->n_ranks = n_ranks;
+    bool mixed = one_in(&random, 2);
+    memory_kind kind = (memory_kind)random_below(&random, N_MEMORY);
     for (uint32_t r = 0; r < n_ranks; r++) {
         for (uint32_t b = 0; b < MOST_BUFFERS; b++) {
             scene_buffer *buffer = &s->buffers[r][b];
-            buffer->kind         = mixed ? (memory_kind)random_below(&random, N_MEMORY) : kind;
-            buffer->skew         = one_in(&random, 2) ? 0 : random_below(&random, 64);
+            buffer->kind = mixed ? (memory_kind)random_below(&random, N_MEMORY) : kind;
+            buffer->skew = one_in(&random, 2) ? 0 : random_below(&random, 64);
             if (b == 0 || one_in(&random, 2)) { /* the first holds a task of any size */
                 /* A tensor's cell can be three times as large as what was drawn, and a row more. */
                 buffer->source_bytes = 3 * ((uint64_t)limits->most_bytes + 20000);
@@ -236,9 +236,9 @@ void scene_take(rank_context *me, const scene *s, ferry_transport *transport, sc
     memset(memory, 0, sizeof *memory);
     for (uint32_t b = 0; b < MOST_BUFFERS; b++) {
         const scene_buffer *buffer = &s->buffers[me->rank][b];
-        uint64_t            all    = bytes_of(buffer) + 2 * GUARD + buffer->skew;
-        ferry_buffer       *whole  = &memory->whole[b];
-        memory->wanted[b]          = take(me, all);
+        uint64_t all = bytes_of(buffer) + 2 * GUARD + buffer->skew;
+        ferry_buffer *whole = &memory->whole[b];
+        memory->wanted[b] = take(me, all);
         if (buffer->kind == MEMORY_FERRY) {
             must(me, ferry_memory_alloc(transport, all, whole, &me->error));
         } else {
@@ -247,8 +247,8 @@ void scene_take(rank_context *me, const scene *s, ferry_transport *transport, sc
         if (buffer->kind == MEMORY_REGISTERED) {
             must(me, ferry_region_register(transport, whole, &whole->registration, &me->error));
         }
-        memory->buffers[b]       = *whole;
-        memory->buffers[b].base  = (char *)whole->base + GUARD + buffer->skew;
+        memory->buffers[b] = *whole;
+        memory->buffers[b].base = (char *)whole->base + GUARD + buffer->skew;
         memory->buffers[b].bytes = bytes_of(buffer);
     }
 }
@@ -294,7 +294,7 @@ void scene_fill(const rank_context *me, const scene *s, scene_memory *memory, ui
 {
     for (uint32_t b = 0; b < MOST_BUFFERS; b++) {
         const scene_buffer *buffer = &s->buffers[me->rank][b];
-        unsigned char      *base   = memory->buffers[b].base;
+        unsigned char *base = memory->buffers[b].base;
         if (poison) {
             unsigned char *begin = memory->whole[b].base;
             poison_place(begin, memory->whole[b].bytes);
@@ -309,7 +309,7 @@ void scene_fill(const rank_context *me, const scene *s, scene_memory *memory, ui
 /* Goes over the bytes of a box in row-major order, one after the other. */
 typedef struct byte_walk {
     const scene_end *end;
-    uint64_t         index[FERRY_MAX_DIMS], element, within;
+    uint64_t index[FERRY_MAX_DIMS], element, within;
 } byte_walk;
 
 static byte_walk walk_of(const scene_end *end)
@@ -319,8 +319,8 @@ static byte_walk walk_of(const scene_end *end)
 
 static uint64_t next_offset(byte_walk *walk)
 {
-    const scene_end *end    = walk->end;
-    uint64_t         offset = walk->element + walk->within;
+    const scene_end *end = walk->end;
+    uint64_t offset = walk->element + walk->within;
     if (++walk->within < end->element_bytes) {
         return offset;
     }
@@ -341,10 +341,10 @@ static uint64_t next_offset(byte_walk *walk)
 static void deliver(const scene *s, const scene_task *task, uint64_t version,
                     unsigned char *target_base)
 {
-    uint64_t  key  = key_of(s, task->from, task->source.buffer, version);
+    uint64_t key = key_of(s, task->from, task->source.buffer, version);
     byte_walk from = walk_of(&task->source), to = walk_of(&task->target);
     for (uint64_t k = 0; k < task->bytes; k++) {
-        uint64_t target     = next_offset(&to);
+        uint64_t target = next_offset(&to);
         target_base[target] = byte_at(key, next_offset(&from));
     }
 }
@@ -352,8 +352,8 @@ static void deliver(const scene *s, const scene_task *task, uint64_t version,
 static void compare(rank_context *me, const scene *s, const scene_memory *memory, uint32_t b,
                     const char *what)
 {
-    const unsigned char *have   = memory->whole[b].base;
-    uint64_t             before = GUARD + s->buffers[me->rank][b].skew;
+    const unsigned char *have = memory->whole[b].base;
+    uint64_t before = GUARD + s->buffers[me->rank][b].skew;
     if (memcmp(have, memory->wanted[b], memory->whole[b].bytes) == 0) {
         return;
     }
@@ -450,12 +450,12 @@ void scene_expect_kept(rank_context *me, const scene *s, scene_memory *memory, u
     }
     for (uint32_t i = 0; i < s->n_tasks; i++) {
         const scene_task *task = &s->tasks[i];
-        uint32_t          b    = task->target.buffer;
-        byte_walk         to   = walk_of(&task->target);
+        uint32_t b = task->target.buffer;
+        byte_walk to = walk_of(&task->target);
         if (task->to == me->rank) {
             const unsigned char *have = memory->buffers[b].base;
             for (uint64_t k = 0; k < task->bytes; k++) {
-                uint64_t offset                                                  = next_offset(&to);
+                uint64_t offset = next_offset(&to);
                 memory->wanted[b][GUARD + s->buffers[me->rank][b].skew + offset] = have[offset];
             }
         }
@@ -484,11 +484,11 @@ static void register_box(rank_context *me, ferry_service *service, const scene_t
                          bool is_send, const ferry_buffer *buffer)
 {
     const scene_end *end = is_send ? &task->source : &task->target;
-    ferry_box        box = FERRY_BOX_INIT;
-    box.buffer           = *buffer;
-    box.element_bytes    = end->element_bytes;
-    box.offset           = end->offset;
-    box.n_dims           = end->n_dims;
+    ferry_box box = FERRY_BOX_INIT;
+    box.buffer = *buffer;
+    box.element_bytes = end->element_bytes;
+    box.offset = end->offset;
+    box.n_dims = end->n_dims;
     memcpy(box.length, end->length, sizeof box.length);
     memcpy(box.stride, end->stride, sizeof box.stride);
     if (is_send) {
@@ -502,8 +502,8 @@ static void register_box(rank_context *me, ferry_service *service, const scene_t
 static void register_end(rank_context *me, const scene *s, ferry_service *service,
                          const scene_memory *memory, uint32_t task, bool is_send)
 {
-    const scene_task   *t      = &s->tasks[task];
-    const scene_end    *end    = is_send ? &t->source : &t->target;
+    const scene_task *t = &s->tasks[task];
+    const scene_end *end = is_send ? &t->source : &t->target;
     const ferry_buffer *buffer = &memory->buffers[end->buffer];
     if (end->flat && t->id % 3 != 0) { /* else as a box of one dimension */
         register_flat(me, service, t, is_send, buffer);
@@ -516,7 +516,7 @@ void scene_register(rank_context *me, const scene *s, ferry_service *service,
                     const scene_memory *memory)
 {
     uint32_t *ends = take(me, 2 * MOST_TASKS * sizeof *ends);
-    uint32_t  n    = 0;
+    uint32_t n = 0;
     for (uint32_t i = 0; i < s->n_tasks; i++) {
         if (s->tasks[i].from == me->rank) {
             ends[n++] = 2 * i;

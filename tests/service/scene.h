@@ -18,29 +18,29 @@ typedef enum memory_kind { MEMORY_PLAIN, MEMORY_FERRY, MEMORY_REGISTERED, N_MEMO
 
 typedef struct scene_end {
     uint32_t buffer;
-    bool     flat; /* by position and size; else a box */
+    bool flat; /* by position and size; else a box */
     uint64_t element_bytes, offset;
     uint32_t n_dims;
     uint64_t length[FERRY_MAX_DIMS], stride[FERRY_MAX_DIMS];
 } scene_end;
 
 typedef struct scene_task {
-    uint64_t  id, bytes;
-    uint32_t  from, to;
+    uint64_t id, bytes;
+    uint32_t from, to;
     scene_end source, target;
 } scene_task;
 
 typedef struct scene_buffer {
     memory_kind kind;
-    uint64_t    target_bytes, source_bytes;
-    uint32_t    skew; /* of the base */
+    uint64_t target_bytes, source_bytes;
+    uint32_t skew; /* of the base */
 } scene_buffer;
 
 typedef struct scene {
-    uint64_t     seed;
-    uint32_t     n_ranks, n_tasks;
+    uint64_t seed;
+    uint32_t n_ranks, n_tasks;
     scene_buffer buffers[MOST_RANKS][MOST_BUFFERS];
-    scene_task   tasks[MOST_TASKS];
+    scene_task tasks[MOST_TASKS];
 } scene;
 
 /* How large things get. */
@@ -51,8 +51,8 @@ typedef struct scene_limits {
 
 /* This rank's memory for it. */
 typedef struct scene_memory {
-    ferry_buffer   buffers[MOST_BUFFERS];
-    ferry_buffer   whole[MOST_BUFFERS];  /* with the guards */
+    ferry_buffer buffers[MOST_BUFFERS];
+    ferry_buffer whole[MOST_BUFFERS];    /* with the guards */
     unsigned char *wanted[MOST_BUFFERS]; /* of the buffer with its guards */
 } scene_memory;
 

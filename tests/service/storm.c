@@ -44,12 +44,12 @@ typedef struct storm_case {
     uint64_t seed;
     uint32_t n_ranks, n_sources, first_target, n_targets; /* the rest is spare */
     uint32_t commit, checksum, paths, n_threads;
-    bool     plain; /* destinations in memory of malloc */
+    bool plain; /* destinations in memory of malloc */
     uint64_t row_bytes;
     uint32_t n_victims;
     struct {
         uint32_t rank;
-        harm     how;
+        harm how;
         uint32_t phase; /* from which on, */
         uint32_t us;    /* and so long after it */
         uint32_t blink_us;
@@ -67,17 +67,17 @@ typedef struct shared {
     _Atomic uint32_t look;    /* once more, for all are awake */
 } shared;
 
-static storm_case  the_case;
+static storm_case the_case;
 static const char *row_engines;
-static bool        reads_by_kernel; /* the engines of the row */
-static shared     *all;
-static uint32_t    me;
+static bool reads_by_kernel; /* the engines of the row */
+static shared *all;
+static uint32_t me;
 
 static uint64_t next_random(uint64_t *state)
 {
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z          = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z          = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
     return z ^ z >> 31;
 }
 
@@ -88,33 +88,33 @@ static uint32_t below(uint64_t *state, uint32_t n)
 
 static void draw(uint64_t seed)
 {
-    uint64_t r                    = seed * 1000003;
-    the_case                      = (storm_case){.seed = seed};
-    storm_case *c                 = &the_case;
-    c->n_sources                  = 2 + below(&r, 2);
-    c->n_targets                  = 1 + below(&r, 3);
-    c->first_target               = below(&r, 2) ? c->n_sources : below(&r, c->n_sources);
-    uint32_t end                  = c->first_target + c->n_targets;
-    c->n_ranks                    = (end > c->n_sources ? end : c->n_sources) + below(&r, 2);
-    c->commit                     = below(&r, 2) ? FERRY_COMMIT_SWAP : FERRY_COMMIT_IN_PLACE;
-    c->checksum                   = below(&r, 3);
+    uint64_t r = seed * 1000003;
+    the_case = (storm_case){.seed = seed};
+    storm_case *c = &the_case;
+    c->n_sources = 2 + below(&r, 2);
+    c->n_targets = 1 + below(&r, 3);
+    c->first_target = below(&r, 2) ? c->n_sources : below(&r, c->n_sources);
+    uint32_t end = c->first_target + c->n_targets;
+    c->n_ranks = (end > c->n_sources ? end : c->n_sources) + below(&r, 2);
+    c->commit = below(&r, 2) ? FERRY_COMMIT_SWAP : FERRY_COMMIT_IN_PLACE;
+    c->checksum = below(&r, 3);
     static const uint32_t paths[] = {0, 0, 0, FERRY_PATH_STAGED, FERRY_PATH_ATTACH};
-    c->paths                      = paths[below(&r, 5)];
-    c->n_threads                  = 1 + below(&r, 2);
-    c->plain                      = below(&r, 4) == 0;
-    c->row_bytes                  = ((uint64_t)1 << (14 + below(&r, 7))) + 8 * below(&r, 100);
-    c->n_victims                  = 1u + (below(&r, 3) == 0) + (below(&r, 6) == 0);
+    c->paths = paths[below(&r, 5)];
+    c->n_threads = 1 + below(&r, 2);
+    c->plain = below(&r, 4) == 0;
+    c->row_bytes = ((uint64_t)1 << (14 + below(&r, 7))) + 8 * below(&r, 100);
+    c->n_victims = 1u + (below(&r, 3) == 0) + (below(&r, 6) == 0);
     for (uint32_t v = 0; v < c->n_victims; v++) {
-        c->victims[v].rank     = below(&r, c->n_ranks);
-        c->victims[v].how      = below(&r, 5) < 3 ? STOP : (harm)below(&r, N_HARMS);
-        c->victims[v].phase    = 1 + below(&r, RECOVERING);
-        c->victims[v].us       = below(&r, 2) ? below(&r, 3000) : below(&r, 30000);
+        c->victims[v].rank = below(&r, c->n_ranks);
+        c->victims[v].how = below(&r, 5) < 3 ? STOP : (harm)below(&r, N_HARMS);
+        c->victims[v].phase = 1 + below(&r, RECOVERING);
+        c->victims[v].us = below(&r, 2) ? below(&r, 3000) : below(&r, 30000);
         c->victims[v].blink_us = below(&r, 2500000);
         /* What reads by the kernel would get an error instead. */
         bool may_trap = !reads_by_kernel && c->paths != FERRY_PATH_ATTACH;
         if (may_trap && c->victims[v].rank < c->n_sources && c->victims[v].how == STOP) {
             c->victims[v].how = TRAP;
-            c->n_threads      = 1; /* the library's threads take no signals */
+            c->n_threads = 1; /* the library's threads take no signals */
         }
         /* Nobody recovers before somebody was hurt. */
         if ((c->victims[v].phase < RUNNING && below(&r, 2)) ||
@@ -129,18 +129,18 @@ static void draw(uint64_t seed)
  */
 
 typedef struct own_rank {
-    ferry_world   *world;
+    ferry_world *world;
     ferry_service *service;
-    ferry_spec    *spec;
+    ferry_spec *spec;
     ferry_tensors *sources, *targets;
     unsigned char *source[N_TENSORS];
-    ferry_buffer   target[N_TENSORS][2];
-    uint64_t       source_bytes, target_bytes;
-    uint64_t       next, version;
-    bool           is_source, is_target;
+    ferry_buffer target[N_TENSORS][2];
+    uint64_t source_bytes, target_bytes;
+    uint64_t next, version;
+    bool is_source, is_target;
 } own_rank;
 
-static own_rank        own;
+static own_rank own;
 static pthread_mutex_t world_lock = PTHREAD_MUTEX_INITIALIZER; /* against the one who aborts */
 
 _Noreturn static void end_wrong(const char *what, const char *why)
@@ -202,7 +202,7 @@ static void on_fault(int number, siginfo_t *info, void *context)
 static unsigned char *map_source(void)
 {
     struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
-    void            *map =
+    void *map =
         mmap(NULL, own.source_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     sigaction(SIGSEGV, &action, NULL);
     return map == MAP_FAILED ? NULL : map;
@@ -238,14 +238,14 @@ static void fill(uint64_t version)
 /* All that the service calls valid is whole, and of the version that it says. */
 static uint32_t look(const char *when)
 {
-    uint32_t    n_valid = 0;
+    uint32_t n_valid = 0;
     ferry_error error;
     for (uint64_t d = 0; d < ferry_service_destination_count(own.service); d++) {
         ferry_destination found = FERRY_DESTINATION_INIT;
         must(ferry_service_destination_at(own.service, d, &found, &error), &error, when);
-        uint32_t        t     = (uint32_t)strtoul(found.name + 1, NULL, 10);
-        uint64_t        first = (me - the_case.first_target) * own.target_bytes / 8;
-        const uint64_t *at    = found.buffer.base;
+        uint32_t t = (uint32_t)strtoul(found.name + 1, NULL, 10);
+        uint64_t first = (me - the_case.first_target) * own.target_bytes / 8;
+        const uint64_t *at = found.buffer.base;
         if (found.state != FERRY_TENSOR_VALID) {
             continue;
         }
@@ -277,13 +277,13 @@ static void expect_version(uint64_t version, const char *when)
 static void list_tensors(ferry_transport *transport)
 {
     ferry_error error;
-    char        name[16];
+    char name[16];
     must(ferry_tensors_create(&own.sources, &error), &error, "tensors");
     must(ferry_tensors_create(&own.targets, &error), &error, "tensors");
     for (uint32_t t = 0; t < N_TENSORS; t++) {
         snprintf(name, sizeof name, "t%u", (unsigned)t);
         if (own.is_source) {
-            own.source[t]       = map_source();
+            own.source[t] = map_source();
             ferry_buffer source = ferry_buffer_of(own.source[t], own.source_bytes);
             must(ferry_tensors_add(own.sources, name, &source, &error), &error, "a source");
         }
@@ -309,18 +309,18 @@ static void list_tensors(ferry_transport *transport)
 
 static void make_spec(void)
 {
-    char        text[512];
+    char text[512];
     ferry_error error;
-    int         n = snprintf(
-                text, sizeof text,
-                "{\"format\": \"ferry.spec/1\", \"tensors\": [{\"name\": \"t{0}\", \"count\": [%d],"
-                        " \"shape\": [%u, %llu], \"dtype\": \"bytes:8\"}],"
-                        "\"source\": {\"mesh\": [[\"dp\", %u]], \"rules\": [{\"match\": \"*\"}]},"
-                        "\"destination\": {\"mesh\": [[\"tp\", %u]], \"first_rank\": %u, \"rules\": "
-                        "[{\"match\": \"*\", \"shard\": [{\"dim\": 0, \"axis\": \"tp\"}]}]}}",
-                (int)N_TENSORS, (unsigned)the_case.n_targets, (unsigned long long)the_case.row_bytes / 8,
-                (unsigned)the_case.n_sources, (unsigned)the_case.n_targets,
-                (unsigned)the_case.first_target);
+    int n = snprintf(
+        text, sizeof text,
+        "{\"format\": \"ferry.spec/1\", \"tensors\": [{\"name\": \"t{0}\", \"count\": [%d],"
+        " \"shape\": [%u, %llu], \"dtype\": \"bytes:8\"}],"
+        "\"source\": {\"mesh\": [[\"dp\", %u]], \"rules\": [{\"match\": \"*\"}]},"
+        "\"destination\": {\"mesh\": [[\"tp\", %u]], \"first_rank\": %u, \"rules\": "
+        "[{\"match\": \"*\", \"shard\": [{\"dim\": 0, \"axis\": \"tp\"}]}]}}",
+        (int)N_TENSORS, (unsigned)the_case.n_targets, (unsigned long long)the_case.row_bytes / 8,
+        (unsigned)the_case.n_sources, (unsigned)the_case.n_targets,
+        (unsigned)the_case.first_target);
     must(ferry_spec_parse(text, (size_t)n, "storm", &own.spec, &error), &error, "the spec");
 }
 
@@ -349,8 +349,8 @@ static bool is_pointless(void)
     bool has_source = false, has_target = false;
     for (uint32_t r = 0; r < ferry_world_n_ranks(own.world); r++) {
         uint32_t member = ferry_world_member(own.world, r);
-        has_source      = has_source || member < the_case.n_sources;
-        has_target      = has_target || (member >= the_case.first_target &&
+        has_source = has_source || member < the_case.n_sources;
+        has_target = has_target || (member >= the_case.first_target &&
                                     member < the_case.first_target + the_case.n_targets);
     }
     return !has_source || !has_target;
@@ -359,14 +359,14 @@ static bool is_pointless(void)
 /* The world is replaced under its lock, for another thread may be about to end it. */
 static void recover(void)
 {
-    ferry_recovery_options options  = FERRY_RECOVERY_OPTIONS_INIT;
-    ferry_recovery         recovery = FERRY_RECOVERY_INIT;
-    ferry_error            error    = {""};
-    options.spec                    = own.spec;
+    ferry_recovery_options options = FERRY_RECOVERY_OPTIONS_INIT;
+    ferry_recovery recovery = FERRY_RECOVERY_INIT;
+    ferry_error error = {""};
+    options.spec = own.spec;
     reach(RECOVERING);
     pthread_mutex_lock(&world_lock);
     ferry_world *world = own.world;
-    own.world          = NULL;
+    own.world = NULL;
     pthread_mutex_unlock(&world_lock);
     ferry_status status = ferry_service_recover_onto(&own.service, &world, &options, own.sources,
                                                      own.targets, &recovery, &error);
@@ -391,12 +391,12 @@ static void recover(void)
 static ferry_status open_all(ferry_error *error)
 {
     ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
-    ferry_plan           *plan    = NULL;
-    options.engines               = row_engines;
-    options.commit                = the_case.commit;
-    options.checksum              = the_case.checksum;
-    options.paths                 = the_case.paths;
-    options.n_threads             = the_case.n_threads;
+    ferry_plan *plan = NULL;
+    options.engines = row_engines;
+    options.commit = the_case.commit;
+    options.checksum = the_case.checksum;
+    options.paths = the_case.paths;
+    options.n_threads = the_case.n_threads;
     must(ferry_plan_create(own.spec, NULL, &plan, error), error, "the plan");
     must(ferry_service_create(own.world, &options, &own.service, error), error, "the service");
     ferry_status status = ferry_service_init(own.service, FERRY_LOG_OFF, error);
@@ -412,9 +412,9 @@ static ferry_status open_all(ferry_error *error)
 /* Whether this was the last version, by the word of the first rank. */
 static ferry_status ask(uint64_t made, bool *last_out, ferry_error *error)
 {
-    const void  *word;
-    size_t       n_bytes;
-    uint32_t     last = made >= N_VERSIONS && atomic_load(&all->is_over) != 0;
+    const void *word;
+    size_t n_bytes;
+    uint32_t last = made >= N_VERSIONS && atomic_load(&all->is_over) != 0;
     ferry_status status =
         ferry_world_broadcast(own.world, 0, &last, sizeof last, &word, &n_bytes, error);
     if (status == FERRY_OK) {
@@ -426,9 +426,9 @@ static ferry_status ask(uint64_t made, bool *last_out, ferry_error *error)
 
 static void move_versions(void)
 {
-    ferry_error  error  = {""};
+    ferry_error error = {""};
     ferry_status status = ferry_service_schedule(own.service, &error);
-    own.next            = 1;
+    own.next = 1;
     for (bool last = false; !last;) {
         if (status != FERRY_OK) {
             look("after a failure");
@@ -446,13 +446,13 @@ static void move_versions(void)
 
 _Noreturn static void be_rank(const char *folder)
 {
-    char                path[160];
-    ferry_error         error   = {""};
+    char path[160];
+    ferry_error error = {""};
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    pthread_t           thread;
+    pthread_t thread;
     options.deadline_seconds = 1;
-    options.join_seconds     = 5;
-    own.is_source            = me < the_case.n_sources;
+    options.join_seconds = 5;
+    own.is_source = me < the_case.n_sources;
     own.is_target = me >= the_case.first_target && me < the_case.first_target + the_case.n_targets;
     own.target_bytes = the_case.row_bytes / 8 * 8;
     own.source_bytes = own.target_bytes * the_case.n_targets;
@@ -485,8 +485,8 @@ _Noreturn static void be_rank(const char *folder)
 
 typedef struct child {
     pid_t pid;
-    bool  has_ended, was_killed, is_stopped;
-    int   status;
+    bool has_ended, was_killed, is_stopped;
+    int status;
 } child;
 
 static child children[MOST_RANKS];
@@ -501,19 +501,19 @@ static int64_t now_ms(void)
 static void reap(void)
 {
     for (uint32_t r = 0; r < the_case.n_ranks; r++) {
-        child *c     = &children[r];
+        child *c = &children[r];
         c->has_ended = c->has_ended || waitpid(c->pid, &c->status, WNOHANG) == c->pid;
     }
 }
 
 static bool stops_itself(uint32_t r)
 {
-    child *c      = &children[r];
-    int    status = 0;
+    child *c = &children[r];
+    int status = 0;
     if (!c->has_ended && waitpid(c->pid, &status, WNOHANG | WUNTRACED) == c->pid) {
         c->is_stopped = WIFSTOPPED(status);
-        c->has_ended  = !c->is_stopped;
-        c->status     = status;
+        c->has_ended = !c->is_stopped;
+        c->status = status;
     }
     return c->is_stopped;
 }
@@ -551,8 +551,8 @@ static void await_phase(uint32_t r, uint32_t phase, int64_t until)
 
 static void hurt(uint32_t v, int64_t until)
 {
-    uint32_t r     = the_case.victims[v].rank;
-    int64_t  limit = now_ms() + 5000; /* of a phase that need not come: before any harm all do */
+    uint32_t r = the_case.victims[v].rank;
+    int64_t limit = now_ms() + 5000; /* of a phase that need not come: before any harm all do */
     await_phase(r, the_case.victims[v].phase, v == 0 || limit > until ? until : limit);
     pause_us((long)the_case.victims[v].us);
     if (is_settled(r)) {
@@ -606,16 +606,16 @@ static bool await_all(bool ended, int64_t until)
 
 typedef struct tally {
     uint32_t n_cases, n_hurt, n_woken, n_recovered, n_well, n_failed;
-    bool     is_unavailable;
+    bool is_unavailable;
 } tally;
 
 static bool check_ends(tally *t)
 {
-    bool     fine   = true;
+    bool fine = true;
     uint32_t n_well = 0;
     for (uint32_t r = 0; r < the_case.n_ranks; r++) {
-        int  status = children[r].status;
-        int  code   = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+        int status = children[r].status;
+        int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
         bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && children[r].was_killed;
         t->is_unavailable = t->is_unavailable || code == UNAVAILABLE;
         n_well += code == WELL;
@@ -666,7 +666,7 @@ static void run_case(uint64_t seed, tally *t)
         exit(1);
     }
     start_all(folder);
-    int64_t  until     = now_ms() + PATIENCE_S * 1000;
+    int64_t until = now_ms() + PATIENCE_S * 1000;
     uint32_t n_stopped = 0, n_recovered = 0;
     for (uint32_t v = 0; v < the_case.n_victims; v++) {
         hurt(v, until);
@@ -701,16 +701,16 @@ static void run_case(uint64_t seed, tally *t)
 
 int main(int argc, char **argv)
 {
-    const char *row  = "shm";
-    uint64_t    seed = 1, count = 12;
-    tally       t = {0};
+    const char *row = "shm";
+    uint64_t seed = 1, count = 12;
+    tally t = {0};
     for (int i = 1; i + 1 < argc; i += 2) {
-        row   = strcmp(argv[i], "--row") == 0 ? argv[i + 1] : row;
-        seed  = strcmp(argv[i], "--seed") == 0 ? strtoull(argv[i + 1], NULL, 10) : seed;
+        row = strcmp(argv[i], "--row") == 0 ? argv[i + 1] : row;
+        seed = strcmp(argv[i], "--seed") == 0 ? strtoull(argv[i + 1], NULL, 10) : seed;
         count = strcmp(argv[i], "--count") == 0 ? strtoull(argv[i + 1], NULL, 10) : count;
     }
     if (strcmp(row, "ucx") == 0) {
-        row_engines     = "ucx";
+        row_engines = "ucx";
         reads_by_kernel = true;
         setenv("UCX_LOG_LEVEL", "fatal", 0);
         setenv("UCX_TLS", "tcp,self", 0);

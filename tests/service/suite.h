@@ -13,7 +13,7 @@
 /* The options of this row. The text holds the engines and must live as long as the options. */
 typedef struct service_setup {
     ferry_service_options options;
-    char                  engines[160];
+    char engines[160];
 } service_setup;
 
 void setup_init(const rank_context *me, service_setup *setup, const char *wrappers);

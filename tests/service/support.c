@@ -3,7 +3,7 @@
 
 void setup_init(const rank_context *me, service_setup *setup, const char *wrappers)
 {
-    setup->options         = (ferry_service_options)FERRY_SERVICE_OPTIONS_INIT;
+    setup->options = (ferry_service_options)FERRY_SERVICE_OPTIONS_INIT;
     setup->options.engines = engines_of(me, wrappers, setup->engines, sizeof setup->engines);
 }
 

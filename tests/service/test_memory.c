@@ -11,7 +11,7 @@ enum { BYTES = 6000, PARTS = 3 };
 
 typedef struct variant {
     const char *engines;
-    uint32_t    paths, checksum, n_threads;
+    uint32_t paths, checksum, n_threads;
     ferry_plan *plan; /* bound; else tasks are registered */
 } variant;
 
@@ -24,24 +24,24 @@ static own_memory memory[RUN_RANKS];
 /* 3 parts of each rank go round; every other byte of a part is a box's. */
 static ferry_status register_all(rank_run *self, ferry_service *service)
 {
-    own_memory  *mine   = &memory[self->rank];
-    uint32_t     next   = (self->rank + 1) % RUN_RANKS;
-    uint32_t     before = (self->rank + RUN_RANKS - 1) % RUN_RANKS;
-    ferry_box    box    = FERRY_BOX_INIT;
+    own_memory *mine = &memory[self->rank];
+    uint32_t next = (self->rank + 1) % RUN_RANKS;
+    uint32_t before = (self->rank + RUN_RANKS - 1) % RUN_RANKS;
+    ferry_box box = FERRY_BOX_INIT;
     ferry_buffer source = ferry_buffer_of(mine->source, BYTES);
     ferry_buffer target = ferry_buffer_of(mine->target, BYTES);
-    ferry_error *error  = &self->error;
+    ferry_error *error = &self->error;
     ferry_status status = FERRY_OK;
-    box.n_dims          = 1;
-    box.length[0]       = BYTES / PARTS / 2;
-    box.stride[0]       = 2;
-    box.name            = "every other byte";
+    box.n_dims = 1;
+    box.length[0] = BYTES / PARTS / 2;
+    box.stride[0] = 2;
+    box.name = "every other byte";
     for (uint32_t i = 0; i < PARTS && status == FERRY_OK; i++) {
         uint64_t at = i * (BYTES / PARTS);
-        box.offset  = at;
-        box.buffer  = source;
-        status      = ferry_service_register_send_box(service, i, &box, next, error);
-        box.buffer  = target;
+        box.offset = at;
+        box.buffer = source;
+        status = ferry_service_register_send_box(service, i, &box, next, error);
+        box.buffer = target;
         if (status == FERRY_OK) {
             status = ferry_service_register_receive_box(service, i, &box, before, error);
         }
@@ -61,9 +61,9 @@ static ferry_status register_all(rank_run *self, ferry_service *service)
 static ferry_status bind_all(rank_run *self, ferry_service *service, const ferry_plan *plan)
 {
     ferry_tensors *sources = UNTOUCHED, *targets = NULL;
-    ferry_buffer   source = ferry_buffer_of(memory[self->rank].source, BYTES);
-    ferry_buffer   target = ferry_buffer_of(memory[self->rank].target, BYTES);
-    ferry_status   status = ferry_tensors_create(&sources, &self->error);
+    ferry_buffer source = ferry_buffer_of(memory[self->rank].source, BYTES);
+    ferry_buffer target = ferry_buffer_of(memory[self->rank].target, BYTES);
+    ferry_status status = ferry_tensors_create(&sources, &self->error);
     if (status != FERRY_OK) {
         self->wrong = sources != UNTOUCHED ? "an output was set by a call that failed" : NULL;
         return status;
@@ -126,16 +126,16 @@ static ferry_status use_service(rank_run *self, const variant *v, ferry_service 
 
 static ferry_status run_service(rank_run *self)
 {
-    const variant        *v       = self->plan;
-    ferry_service        *service = UNTOUCHED;
+    const variant *v = self->plan;
+    ferry_service *service = UNTOUCHED;
     ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
-    options.engines               = v->engines;
-    options.paths                 = v->paths;
-    options.checksum              = v->checksum;
-    options.n_threads             = v->n_threads;
-    options.slot_bytes            = 512;
-    options.memory_cap            = 1 << 20;
-    options.trace                 = v->checksum == FERRY_CHECKSUM_END;
+    options.engines = v->engines;
+    options.paths = v->paths;
+    options.checksum = v->checksum;
+    options.n_threads = v->n_threads;
+    options.slot_bytes = 512;
+    options.memory_cap = 1 << 20;
+    options.trace = v->checksum == FERRY_CHECKSUM_END;
     for (uint32_t i = 0; i < BYTES; i++) {
         memory[self->rank].source[i] = (unsigned char)(self->rank * 50 + i * 7);
     }
@@ -172,11 +172,11 @@ static ferry_plan *make_plan(void)
 static void test_refused(void **state)
 {
     (void)state;
-    ferry_plan *plan   = make_plan();
-    variant     rows[] = {
-            {"inproc", FERRY_PATH_ALL, FERRY_CHECKSUM_NONE, 1, NULL},
-            {"inproc", FERRY_PATH_STAGED, FERRY_CHECKSUM_PATH, 2, NULL},
-            {"strict:inproc", FERRY_PATH_ALL, FERRY_CHECKSUM_END, 1, plan},
+    ferry_plan *plan = make_plan();
+    variant rows[] = {
+        {"inproc", FERRY_PATH_ALL, FERRY_CHECKSUM_NONE, 1, NULL},
+        {"inproc", FERRY_PATH_STAGED, FERRY_CHECKSUM_PATH, 2, NULL},
+        {"strict:inproc", FERRY_PATH_ALL, FERRY_CHECKSUM_END, 1, plan},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         /* Who cannot tell the others how a run ended, ends the world; some may know by then. */

@@ -28,16 +28,16 @@ enum { N_RANKS = 4, VICTIM = 0, PAGE = 4096, PATIENCE_S = 120, WOKE = 'w', GIVEN
 
 /* Of the whole tensor, in which the rows of a destination are one half. */
 static const uint64_t BYTES = (uint64_t)6 << 20;
-static const uint64_t HALF  = (uint64_t)3 << 20;
+static const uint64_t HALF = (uint64_t)3 << 20;
 
 typedef struct wake_case {
     const char *name;
-    uint32_t    paths;
-    uint32_t    checksum;
-    uint32_t    commit;
-    bool        fails;  /* at first there are no other pages for the survivors' memory */
-    bool        by_ucx; /* a plugin, so only if it is asked for by name */
-    bool xpmem; /* UCX says that ranks write to others by themselves: only other memory helps */
+    uint32_t paths;
+    uint32_t checksum;
+    uint32_t commit;
+    bool fails;  /* at first there are no other pages for the survivors' memory */
+    bool by_ucx; /* a plugin, so only if it is asked for by name */
+    bool xpmem;  /* UCX says that ranks write to others by themselves: only other memory helps */
 } wake_case;
 
 static const wake_case cases[] = {
@@ -58,11 +58,11 @@ static const wake_case cases[] = {
 
 /* This process. */
 static const wake_case *the_case;
-static uint32_t         rank;
-static int              to_parent, from_parent;
-static unsigned char   *source;    /* BYTES on a source rank */
-static bool             stops_now; /* before the kernel copies */
-static bool             is_full;   /* files in memory take no bytes */
+static uint32_t rank;
+static int to_parent, from_parent;
+static unsigned char *source; /* BYTES on a source rank */
+static bool stops_now;        /* before the kernel copies */
+static bool is_full;          /* files in memory take no bytes */
 
 _Noreturn static void give_up(const char *what, const char *why)
 {
@@ -173,7 +173,7 @@ static void arm(void)
  */
 
 typedef struct holding {
-    ferry_buffer   buffers[2];
+    ferry_buffer buffers[2];
     ferry_tensors *sources, *destinations;
 } holding;
 
@@ -185,12 +185,12 @@ static ferry_plan *make_plan(const ferry_world *world)
         "\"source\": {\"mesh\": [[\"dp\", 2]], \"rules\": [{\"match\": \"*\"}]},"
         "\"destination\": {\"mesh\": [[\"tp\", 2]], \"first_rank\": 2, \"rules\": [{\"match\": "
         "\"*\", \"shard\": [{\"dim\": 0, \"axis\": \"tp\"}]}]}}";
-    uint32_t           lost    = VICTIM;
-    ferry_spec        *spec    = NULL;
-    ferry_plan        *plan    = NULL;
+    uint32_t lost = VICTIM;
+    ferry_spec *spec = NULL;
+    ferry_plan *plan = NULL;
     ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
-    options.lost_ranks         = &lost;
-    options.n_lost_ranks       = ferry_world_n_ranks(world) < N_RANKS;
+    options.lost_ranks = &lost;
+    options.n_lost_ranks = ferry_world_n_ranks(world) < N_RANKS;
     must(ferry_spec_parse(text, sizeof text - 1, "wakes", &spec, &must_error));
     must(ferry_plan_create(spec, &options, &plan, &must_error));
     ferry_spec_destroy(spec);
@@ -233,12 +233,12 @@ static void list(holding *mine, unsigned first)
 
 static ferry_service *open_service(ferry_world *world)
 {
-    ferry_service        *service = NULL;
+    ferry_service *service = NULL;
     ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
-    options.paths                 = the_case->paths;
-    options.checksum              = the_case->checksum;
-    options.commit                = the_case->commit;
-    options.n_threads             = 1; /* who stops is who copies */
+    options.paths = the_case->paths;
+    options.checksum = the_case->checksum;
+    options.commit = the_case->commit;
+    options.n_threads = 1; /* who stops is who copies */
     must(ferry_service_create(world, &options, &service, &must_error));
     must(ferry_service_init(service, FERRY_LOG_ERROR, &must_error));
     return service;
@@ -247,7 +247,7 @@ static ferry_service *open_service(ferry_world *world)
 /* While the victim can write to it no memory is taken for a destination, and all are told. */
 static void be_refused(ferry_service *service)
 {
-    ferry_error  error  = {""};
+    ferry_error error = {""};
     ferry_status status = ferry_service_schedule(service, &error);
     ferry_status wanted = the_case->xpmem ? FERRY_ERR_UNSUPPORTED : FERRY_ERR_NO_MEMORY;
     if (status != wanted || strstr(error.message, "can still write") == NULL) {
@@ -283,7 +283,7 @@ static void take_other(ferry_service *service, holding *mine)
 static void schedule(ferry_service *service, ferry_world *world, holding *mine, unsigned first)
 {
     ferry_plan *plan = make_plan(world);
-    bool        anew = ferry_world_n_ranks(world) < N_RANKS;
+    bool anew = ferry_world_n_ranks(world) < N_RANKS;
     bind_to(service, plan, mine, first);
     if (anew && (the_case->fails || the_case->xpmem)) {
         be_refused(service);
@@ -320,8 +320,8 @@ static void run_one(ferry_service *service, uint64_t version, uint64_t number, c
 static void go_on(ferry_service *failed, ferry_world *world, holding *mine)
 {
     ferry_world *survivors = NULL;
-    unsigned     first     = 0;
-    char         word;
+    unsigned first = 0;
+    char word;
     if (rank >= 2) {
         ferry_destination found = FERRY_DESTINATION_INIT;
         must(ferry_service_destination_at(failed, 0, &found, &must_error));
@@ -356,13 +356,13 @@ static void go_on(ferry_service *failed, ferry_world *world, holding *mine)
 
 static void be_rank(const char *folder)
 {
-    char                path[160];
-    ferry_world        *world   = NULL;
-    holding             mine    = {.sources = NULL};
+    char path[160];
+    ferry_world *world = NULL;
+    holding mine = {.sources = NULL};
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    ferry_error         error;
+    ferry_error error;
     options.deadline_seconds = 8; /* who is kept off the cores is none that was given up */
-    options.join_seconds     = PATIENCE_S;
+    options.join_seconds = PATIENCE_S;
     if (the_case->by_ucx) {
         setenv("FERRY_TRANSPORT", "ucx", 1);
         setenv("FERRY_UCX_MODE", "rma", 1);
@@ -400,8 +400,8 @@ static void be_rank(const char *folder)
 
 typedef struct child {
     pid_t pid;
-    int   to, from;
-    bool  has_ended;
+    int to, from;
+    bool has_ended;
 } child;
 
 static child children[N_RANKS];
@@ -438,21 +438,21 @@ static void start(unsigned r, const char *folder)
         }
         close(down[1]);
         close(up[0]);
-        rank        = r;
+        rank = r;
         from_parent = down[0];
-        to_parent   = up[1];
+        to_parent = up[1];
         be_rank(folder);
     }
     close(down[0]);
     close(up[1]);
-    children[r].to   = down[1];
+    children[r].to = down[1];
     children[r].from = up[0];
 }
 
 static void await_word(unsigned r, char wanted, const char *why)
 {
     struct pollfd news = {.fd = children[r].from, .events = POLLIN};
-    char          word = 0;
+    char word = 0;
     if (poll(&news, 1, PATIENCE_S * 1000) != 1 || read(children[r].from, &word, 1) != 1 ||
         word != wanted) {
         fail(why);
@@ -472,7 +472,7 @@ static void await_end(unsigned r, int wanted)
 static void run_case(const wake_case *one)
 {
     char folder[] = "/tmp/ferry-wakes-XXXXXX";
-    int  status;
+    int status;
     the_case = one;
     memset(children, 0, sizeof children);
     if (mkdtemp(folder) == NULL) {
@@ -515,7 +515,7 @@ static void run_case(const wake_case *one)
 int main(int argc, char **argv)
 {
     enum { N_CASES = sizeof cases / sizeof cases[0], AT_ONCE = 10 };
-    bool   fine  = true;
+    bool fine = true;
     size_t n_run = 0, n_left = 0;
     for (size_t i = 0; i < N_CASES || n_left > 0;) {
         bool starts = i < N_CASES && n_left < AT_ONCE;

@@ -13,11 +13,11 @@
 void *__real_malloc(size_t n_bytes);
 void *__real_calloc(size_t n, size_t item_bytes);
 void *__real_realloc(void *items, size_t n_bytes);
-void  __real_free(void *items);
+void __real_free(void *items);
 void *__wrap_malloc(size_t n_bytes);
 void *__wrap_calloc(size_t n, size_t item_bytes);
 void *__wrap_realloc(void *items, size_t n_bytes);
-void  __wrap_free(void *items);
+void __wrap_free(void *items);
 
 /* Bytes that are taken now, and the most since it was last set. */
 static size_t live, most;
@@ -42,7 +42,7 @@ void *__wrap_calloc(size_t n, size_t item_bytes)
 void *__wrap_realloc(void *items, size_t n_bytes)
 {
     size_t before = items == NULL ? 0 : malloc_usable_size(items);
-    void  *moved  = __real_realloc(items, n_bytes);
+    void *moved = __real_realloc(items, n_bytes);
     live -= moved == NULL ? 0 : before;
     return count_memory(moved);
 }

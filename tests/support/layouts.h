@@ -14,13 +14,13 @@
 enum { LAYOUT_MOST_DIMS = 4, LAYOUT_MOST_TENSORS = 6 };
 
 typedef struct layout_tensor {
-    char           name[16];
-    const char    *dtype; /* ferry's name */
-    const char    *word;  /* that of safetensors files */
-    uint32_t       bits;
-    uint32_t       n_dims;
-    uint64_t       shape[LAYOUT_MOST_DIMS];
-    uint64_t       n_elements;
+    char name[16];
+    const char *dtype; /* ferry's name */
+    const char *word;  /* that of safetensors files */
+    uint32_t bits;
+    uint32_t n_dims;
+    uint64_t shape[LAYOUT_MOST_DIMS];
+    uint64_t n_elements;
     unsigned char *bytes; /* all of it */
 } layout_tensor;
 
@@ -38,12 +38,12 @@ static inline uint64_t layout_bytes(uint64_t n_elements, uint32_t bits)
 static inline void layout_copy_element(void *to, uint64_t j, const void *from, uint64_t i,
                                        uint32_t bits)
 {
-    unsigned char       *t = to;
+    unsigned char *t = to;
     const unsigned char *f = from;
     if (bits == 4) {
         unsigned value = (unsigned)f[i / 2] >> (i % 2 * 4) & 15u;
-        t[j / 2]       = (unsigned char)(j % 2 == 0 ? (t[j / 2] & 0xf0u) | value
-                                                    : (t[j / 2] & 15u) | value << 4);
+        t[j / 2] = (unsigned char)(j % 2 == 0 ? (t[j / 2] & 0xf0u) | value
+                                              : (t[j / 2] & 15u) | value << 4);
         return;
     }
     memcpy(t + j * (bits / 8), f + i * (bits / 8), bits / 8);
@@ -56,7 +56,7 @@ static inline void layout_tensor_fill(uint64_t *random, layout_tensor *t)
         t->n_elements *= t->shape[d];
     }
     uint64_t n = layout_bytes(t->n_elements, t->bits);
-    t->bytes   = calloc(n + 1, 1);
+    t->bytes = calloc(n + 1, 1);
     assert_non_null(t->bytes);
     for (uint64_t i = 0; i < n; i++) {
         t->bytes[i] = (unsigned char)random_u64(random);
@@ -67,18 +67,18 @@ static inline void layout_tensor_random(uint64_t *random, uint32_t number, layou
 {
     static const struct {
         const char *dtype, *word;
-        uint32_t    bits;
-    } types[]       = {{"u8", "U8", 8},    {"bf16", "BF16", 16}, {"f32", "F32", 32},
-                       {"c64", "C64", 64}, {"f4", "F4", 4},      {"f8e4m3", "F8_E4M3", 8}};
-    size_t   type   = random_below(random, COUNT_OF(types));
+        uint32_t bits;
+    } types[] = {{"u8", "U8", 8},    {"bf16", "BF16", 16}, {"f32", "F32", 32},
+                 {"c64", "C64", 64}, {"f4", "F4", 4},      {"f8e4m3", "F8_E4M3", 8}};
+    size_t type = random_below(random, COUNT_OF(types));
     uint32_t n_dims = random_below(random, LAYOUT_MOST_DIMS + 1);
-    uint64_t n      = 1;
+    uint64_t n = 1;
     if (types[type].bits == 4 && n_dims == 0) { /* files have whole bytes */
         n_dims = 2;
     }
-    *t = (layout_tensor){.dtype  = types[type].dtype,
-                         .word   = types[type].word,
-                         .bits   = types[type].bits,
+    *t = (layout_tensor){.dtype = types[type].dtype,
+                         .word = types[type].word,
+                         .bits = types[type].bits,
                          .n_dims = n_dims};
     snprintf(t->name, sizeof t->name, "t%u", number);
     for (uint32_t d = 0; d < n_dims; d++) {
@@ -97,7 +97,7 @@ static inline void layout_numbers(uint64_t *random, text_buffer *out, uint64_t t
 {
     for (uint32_t i = 0; i < n; i++) {
         uint64_t now = i + 1 == n ? total : random_below(random, (uint32_t)total + 1);
-        uint32_t k   = n_ranks > 0 ? 1 + random_below(random, n_ranks) : 1;
+        uint32_t k = n_ranks > 0 ? 1 + random_below(random, n_ranks) : 1;
         if (n_ranks > 1 && n_ranks % k == 0) {
             text_printf(out, "%s[%llu,%u]", i == 0 ? "" : ",", (unsigned long long)now, k);
         } else {
@@ -147,7 +147,7 @@ static inline void layout_cut_random(uint64_t *random, text_buffer *out, uint64_
 static inline void layout_rule_random(uint64_t *random, text_buffer *out, const layout_tensor *t,
                                       const layout_mesh *mesh)
 {
-    uint32_t    use[2]; /* dimensions, then: flat, on, nothing */
+    uint32_t use[2]; /* dimensions, then: flat, on, nothing */
     const char *names = "xy", *between = "";
     for (int a = 0; a < 2; a++) {
         use[a] = random_below(random, t->n_dims + 3);
@@ -211,7 +211,7 @@ static inline uint64_t *layout_global_indices(const ferry_shard *shard, uint32_t
     uint64_t *global = calloc(shard->local[dim] + 1, sizeof *global);
     assert_non_null(global);
     for (size_t p = 0; p < ferry_shard_piece_count(shard, dim); p++) {
-        uint64_t    local, first, length;
+        uint64_t local, first, length;
         ferry_error error;
         must(ferry_shard_piece_at(shard, dim, p, &local, &first, &length, &error), &error);
         for (uint64_t i = 0; i < length; i++) {
@@ -248,8 +248,8 @@ static inline uint64_t *layout_elements(const ferry_shard *shard)
 /* The bytes of a shard; the caller frees them. */
 static inline unsigned char *layout_shard_bytes(const layout_tensor *t, const ferry_shard *shard)
 {
-    unsigned char *bytes    = calloc(shard->bytes + 1, 1);
-    uint64_t      *elements = layout_elements(shard);
+    unsigned char *bytes = calloc(shard->bytes + 1, 1);
+    uint64_t *elements = layout_elements(shard);
     assert_non_null(bytes);
     for (uint64_t i = 0; i < shard->flat_end - shard->flat_begin; i++) {
         layout_copy_element(bytes, i, t->bytes, elements[i], t->bits);

@@ -12,13 +12,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static char   folder[64];
+static char folder[64];
 static size_t n_descriptors;
 
 static inline size_t count_entries(const char *path)
 {
-    size_t         n   = 0;
-    DIR           *dir = opendir(path);
+    size_t n = 0;
+    DIR *dir = opendir(path);
     struct dirent *item;
     while ((item = readdir(dir)) != NULL) {
         n += item->d_name[0] != '.';
@@ -30,9 +30,9 @@ static inline size_t count_entries(const char *path)
 /* A path in the folder; the last four stay valid. */
 static inline const char *path_of(const char *name)
 {
-    static char   paths[4][160];
+    static char paths[4][160];
     static size_t next;
-    char         *path = paths[next++ % COUNT_OF(paths)];
+    char *path = paths[next++ % COUNT_OF(paths)];
     snprintf(path, sizeof paths[0], "%s/%s", folder, name);
     return path;
 }
@@ -62,9 +62,9 @@ static inline void test_no_descriptor_left(void **state)
 static inline fy_settings settings_of(double join, char *secret)
 {
     return (fy_settings){.deadline_ns = 200000000,
-                         .entry_ns    = -1,
-                         .join_ns     = (int64_t)(join * 1e9),
-                         .secret      = secret};
+                         .entry_ns = -1,
+                         .join_ns = (int64_t)(join * 1e9),
+                         .secret = secret};
 }
 
 static inline bool same_key(const fy_meeting *a, const fy_meeting *b)

@@ -17,17 +17,17 @@ typedef struct grid {
 static inline ferry_group *range_group(uint32_t first, uint32_t stride, size_t n)
 {
     ferry_group *group = NULL;
-    ferry_error  error;
+    ferry_error error;
     must(ferry_group_create_range(first, stride, n, &group, &error), &error);
     return group;
 }
 
 typedef struct param_kind {
     const char *name;
-    uint64_t    rows, columns; /* of the whole tensor */
-    int         dim;           /* -1: replicated */
-    uint64_t    stride;
-    uint64_t    packed[2]; /* whole lengths of two packed blocks; 0: none */
+    uint64_t rows, columns; /* of the whole tensor */
+    int dim;                /* -1: replicated */
+    uint64_t stride;
+    uint64_t packed[2]; /* whole lengths of two packed blocks; 0: none */
 } param_kind;
 
 static const param_kind param_kinds[] = {
@@ -41,22 +41,22 @@ static inline ferry_param_metadata describe_param(const param_kind *kind, const 
                                                   uint32_t rank, ferry_group *tp, ferry_group *dp,
                                                   uint64_t sizes[2])
 {
-    ferry_param_metadata m        = FERRY_PARAM_METADATA_INIT;
-    m.name                        = kind->name;
-    m.n_dims                      = 2;
-    m.shape[0]                    = kind->rows / (kind->dim == 0 ? g->tp : 1);
-    m.shape[1]                    = kind->columns / (kind->dim == 1 ? g->tp : 1);
-    m.dtype                       = (ferry_dtype){.kind = FERRY_BF16, .element_bits = 16};
-    m.is_tp                       = kind->dim >= 0;
-    m.partition_dim               = kind->dim < 0 ? 0 : (uint32_t)kind->dim;
-    m.partition_stride            = kind->stride;
-    m.owner_rank                  = rank;
+    ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
+    m.name = kind->name;
+    m.n_dims = 2;
+    m.shape[0] = kind->rows / (kind->dim == 0 ? g->tp : 1);
+    m.shape[1] = kind->columns / (kind->dim == 1 ? g->tp : 1);
+    m.dtype = (ferry_dtype){.kind = FERRY_BF16, .element_bits = 16};
+    m.is_tp = kind->dim >= 0;
+    m.partition_dim = kind->dim < 0 ? 0 : (uint32_t)kind->dim;
+    m.partition_stride = kind->stride;
+    m.owner_rank = rank;
     m.tensor_parallel_group_ranks = tp;
-    m.data_parallel_group_ranks   = dp;
+    m.data_parallel_group_ranks = dp;
     if (kind->packed[0] != 0) {
-        sizes[0]            = kind->packed[0] / g->tp;
-        sizes[1]            = kind->packed[1] / g->tp;
-        m.partition_sizes   = sizes;
+        sizes[0] = kind->packed[0] / g->tp;
+        sizes[1] = kind->packed[1] / g->tp;
+        m.partition_sizes = sizes;
         m.n_partition_sizes = 2;
     }
     return m;
@@ -71,7 +71,7 @@ static inline ferry_status try_model(const grid *g, uint32_t rank, ferry_model *
         return FERRY_OK;
     }
     ferry_model *model = NULL;
-    uint32_t     t     = (rank - g->first) % g->tp;
+    uint32_t t = (rank - g->first) % g->tp;
     ferry_group *tp = NULL, *dp = NULL;
     ferry_status status = ferry_group_create_range(rank - t, 1, g->tp, &tp, error);
     if (status == FERRY_OK) {
@@ -81,13 +81,13 @@ static inline ferry_status try_model(const grid *g, uint32_t rank, ferry_model *
         status = ferry_model_create(&model, error);
     }
     for (size_t i = 0; i < COUNT_OF(param_kinds) && status == FERRY_OK; i++) {
-        uint64_t             sizes[2];
+        uint64_t sizes[2];
         ferry_param_metadata m = describe_param(&param_kinds[i], g, rank, tp, dp, sizes);
-        status                 = ferry_model_add(model, &m, error);
+        status = ferry_model_add(model, &m, error);
     }
     if (status == FERRY_OK) {
         *model_out = model;
-        model      = NULL;
+        model = NULL;
     }
     ferry_model_destroy(model);
     ferry_group_release(tp);
@@ -99,7 +99,7 @@ static inline ferry_status try_roster(const grid *src, const grid *dst, uint32_t
                                       ferry_roster **roster_out, ferry_error *error)
 {
     ferry_roster *roster = NULL;
-    ferry_status  status = ferry_roster_create(world, &roster, error);
+    ferry_status status = ferry_roster_create(world, &roster, error);
     for (uint32_t rank = 0; rank < world && status == FERRY_OK; rank++) {
         ferry_model *from = NULL, *to = NULL;
         status = try_model(src, rank, &from, error);
@@ -114,7 +114,7 @@ static inline ferry_status try_roster(const grid *src, const grid *dst, uint32_t
     }
     if (status == FERRY_OK) {
         *roster_out = roster;
-        roster      = NULL;
+        roster = NULL;
     }
     ferry_roster_destroy(roster);
     return status;

@@ -8,8 +8,8 @@
 static inline uint64_t random_u64(uint64_t *state)
 {
     uint64_t x = *state += 0x9e3779b97f4a7c15u;
-    x          = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x          = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
     return x ^ (x >> 31);
 }
 

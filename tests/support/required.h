@@ -10,8 +10,8 @@
 /* Whether MUST_NOT_SKIP, words with commas between, has this one. */
 static inline bool is_required(const char *word)
 {
-    const char *at     = getenv("MUST_NOT_SKIP");
-    size_t      length = strlen(word);
+    const char *at = getenv("MUST_NOT_SKIP");
+    size_t length = strlen(word);
     while (at != NULL && *at != '\0') {
         size_t n = strcspn(at, ",");
         if (n == length && strncmp(at, word, n) == 0) {

@@ -15,7 +15,7 @@
 static inline uint64_t first_seed_of(uint64_t fixed)
 {
     const char *wanted = getenv("FERRY_TEST_SEED");
-    uint64_t    seed   = 0;
+    uint64_t seed = 0;
     if (wanted == NULL || wanted[0] == '\0') {
         return fixed;
     }

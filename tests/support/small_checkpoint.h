@@ -29,7 +29,7 @@ static inline int small_begin(void **state)
 /* A file or folder with all that lies in it. */
 static inline void small_remove(const char *path)
 {
-    struct stat    about;
+    struct stat about;
     struct dirent *entry;
     if (lstat(path, &about) != 0) {
         return;
@@ -66,9 +66,9 @@ static inline void small_empty(void)
 /* One of four texts that take turns. */
 static inline const char *small_path(const char *name)
 {
-    static char     paths[4][512];
+    static char paths[4][512];
     static unsigned turn;
-    char           *path = paths[turn++ % 4];
+    char *path = paths[turn++ % 4];
     snprintf(path, sizeof paths[0], "%s/%s", small_folder, name);
     return path;
 }
@@ -109,7 +109,7 @@ static inline void small_add(small_file *file, const char *name, const char *wor
 static inline void small_write(small_file *file, const char *path, const char *pairs)
 {
     text_buffer header = {0};
-    FILE       *stream = fopen(path, "wb");
+    FILE *stream = fopen(path, "wb");
     assert_non_null(stream);
     text_append(&header, "{", 1);
     if (pairs != NULL && pairs[0] != '\0') {
@@ -139,7 +139,7 @@ static inline void small_write(small_file *file, const char *path, const char *p
 static inline ferry_checkpoint *small_open(const char *path)
 {
     ferry_checkpoint *checkpoint = NULL;
-    ferry_error       error;
+    ferry_error error;
     must(ferry_checkpoint_open(path, &checkpoint, &error), &error);
     return checkpoint;
 }

@@ -17,7 +17,7 @@ static inline void unquote(char *text)
 
 static inline ferry_status try_spec(const char *quoted, ferry_spec **spec_out, ferry_error *error)
 {
-    char        *text   = strdup(quoted);
+    char *text = strdup(quoted);
     ferry_status status = FERRY_ERR_NO_MEMORY;
     if (text != NULL) {
         unquote(text);

@@ -10,7 +10,7 @@
 
 /* A growing text, and a ferry_write_fn that fills one. All zero is an empty text. */
 typedef struct text_buffer {
-    char  *bytes;
+    char *bytes;
     size_t used;
     size_t capacity;
 } text_buffer;
@@ -19,7 +19,7 @@ static inline void text_append(text_buffer *t, const char *bytes, size_t n_bytes
 {
     if (t->used + n_bytes + 1 > t->capacity) {
         t->capacity = (t->used + n_bytes + 1) * 2;
-        t->bytes    = realloc(t->bytes, t->capacity);
+        t->bytes = realloc(t->bytes, t->capacity);
         if (t->bytes == NULL) {
             abort(); /* the test's own memory, not what is tested */
         }
@@ -30,9 +30,9 @@ static inline void text_append(text_buffer *t, const char *bytes, size_t n_bytes
 }
 
 __attribute__((format(printf, 2, 3))) static inline void text_printf(text_buffer *t,
-                                                                     const char  *format, ...)
+                                                                     const char *format, ...)
 {
-    char    part[4096];
+    char part[4096];
     va_list arguments;
     va_start(arguments, format);
     int length = vsnprintf(part, sizeof part, format, arguments);

@@ -26,16 +26,16 @@ ssize_t pread(int descriptor, void *bytes, size_t n_bytes, off_t offset)
 /* ---- a case: tensors, a source on disk, a destination ---- */
 
 typedef struct layout_case {
-    uint64_t      seed;
-    size_t        n_tensors;
+    uint64_t seed;
+    size_t n_tensors;
     layout_tensor tensors[LAYOUT_MOST_TENSORS];
-    size_t        n_fused; /* 0, or 2: the last tensor is tensors 0 and 1 behind each other */
-    bool          is_sharded;
-    bool          has_checksums;
-    text_buffer   source, destination; /* quoted members of the sides */
-    text_buffer   list;                /* of tensors in the files */
-    text_buffer   fused;               /* the entry of the fused one */
-    ferry_plan   *plan;
+    size_t n_fused; /* 0, or 2: the last tensor is tensors 0 and 1 behind each other */
+    bool is_sharded;
+    bool has_checksums;
+    text_buffer source, destination; /* quoted members of the sides */
+    text_buffer list;                /* of tensors in the files */
+    text_buffer fused;               /* the entry of the fused one */
+    ferry_plan *plan;
 } layout_case;
 
 static inline void case_cleanup(layout_case *c)
@@ -52,9 +52,9 @@ static inline void case_cleanup(layout_case *c)
 
 static inline bool plan_case(layout_case *c)
 {
-    text_buffer  text = {0};
-    ferry_spec  *spec = NULL;
-    ferry_error  error;
+    text_buffer text = {0};
+    ferry_spec *spec = NULL;
+    ferry_error error;
     ferry_status status;
     for (size_t i = 0; i < c->n_tensors - c->n_fused / 2; i++) {
         if (i > 0) {
@@ -93,16 +93,16 @@ static const layout_tensor *tensor_named(const layout_case *c, const char *name)
 
 typedef struct rank_file {
     const layout_case *layouts;
-    small_file         file;
-    text_buffer        checksums;
+    small_file file;
+    text_buffer checksums;
 } rank_file;
 
 static inline ferry_status add_shard(void *context, const ferry_shard *shard)
 {
-    rank_file           *f     = context;
-    const layout_tensor *t     = tensor_named(f->layouts, shard->tensor);
-    unsigned char       *bytes = layout_shard_bytes(t, shard);
-    uint64_t             flat  = shard->flat_end - shard->flat_begin;
+    rank_file *f = context;
+    const layout_tensor *t = tensor_named(f->layouts, shard->tensor);
+    unsigned char *bytes = layout_shard_bytes(t, shard);
+    uint64_t flat = shard->flat_end - shard->flat_begin;
     small_add(&f->file, t->name, t->word, shard->is_flat ? &flat : shard->local,
               shard->is_flat ? 1 : shard->n_dims, bytes, shard->bytes);
     text_printf(&f->checksums, "%s'ferry.xxh3.%s':'%016llx'", f->checksums.used > 0 ? "," : "",
@@ -129,7 +129,7 @@ static inline void write_source(const layout_case *c)
     unsigned x, y;
     assert_int_equal(sscanf(c->source.bytes, "'mesh':[['x',%u],['y',%u]]", &x, &y), 2);
     for (uint32_t rank = 0; rank < x * y; rank++) {
-        char      name[40];
+        char name[40];
         rank_file f = {.layouts = c};
         must(ferry_plan_visit_shards(c->plan, FERRY_SIDE_SOURCE, rank, add_shard, &f, &error),
              &error);
@@ -158,24 +158,24 @@ static inline json_t *json_of(const char *quoted)
 
 typedef struct gathering {
     const layout_case *layouts;
-    fy_job             job;
-    fy_files          *files;
-    fy_checked         checked;
-    fy_gather          gather;
-    uint64_t           most_window, most_span;
-    unsigned char    **cells; /* of a tensor: its bytes by cell */
+    fy_job job;
+    fy_files *files;
+    fy_checked checked;
+    fy_gather gather;
+    uint64_t most_window, most_span;
+    unsigned char **cells; /* of a tensor: its bytes by cell */
 } gathering;
 
 static inline void gathering_begin(const layout_case *c, const ferry_checkpoint *from,
                                    uint64_t random, gathering *g)
 {
     static const uint64_t sizes[] = {1, 7, 16, 64, 200, 4096, 1 << 20};
-    text_buffer           text    = {0};
-    ferry_error           error;
-    fy_target             target = {.name = "target"};
-    *g                           = (gathering){.layouts     = c,
-                                               .most_window = sizes[random_below(&random, COUNT_OF(sizes))],
-                                               .most_span   = sizes[random_below(&random, COUNT_OF(sizes))]};
+    text_buffer text = {0};
+    ferry_error error;
+    fy_target target = {.name = "target"};
+    *g = (gathering){.layouts = c,
+                     .most_window = sizes[random_below(&random, COUNT_OF(sizes))],
+                     .most_span = sizes[random_below(&random, COUNT_OF(sizes))]};
     text_printf(&text, "{%s}", c->destination.bytes);
     json_t *side = json_of(text.bytes), *tensors = NULL;
     text_cleanup(&text);
@@ -184,7 +184,7 @@ static inline void gathering_begin(const layout_case *c, const ferry_checkpoint 
         tensors = json_of(text.bytes);
         text_cleanup(&text);
     }
-    target.side    = side;
+    target.side = side;
     target.tensors = tensors;
     must(fy_job_create(from, &target, &g->job, &error), &error);
     must(fy_files_of(from, &g->files, &error), &error);
@@ -205,7 +205,7 @@ static inline void gathering_end(gathering *g)
 /* One window into the memory of its cell, with guards beside it. */
 static inline void gather_window(gathering *g, const fy_window *w, uint64_t at)
 {
-    ferry_error    error;
+    ferry_error error;
     unsigned char *to = malloc(w->bytes + 16);
     assert_non_null(to);
     memset(to, 0x5a, w->bytes + 16);
@@ -214,7 +214,7 @@ static inline void gather_window(gathering *g, const fy_window *w, uint64_t at)
         assert_true(to[i] == 0x5a && to[w->bytes + 8 + (size_t)i] == 0x5a);
     }
     if (g->gather.is_whole) { /* then it is there */
-        char    *same   = malloc(w->bytes + 1);
+        char *same = malloc(w->bytes + 1);
         uint64_t so_far = bytes_read, calls = calls_of_pread;
         assert_non_null(same);
         must(fy_files_read(g->files, g->gather.whole_file, g->gather.whole_offset, same, w->bytes,
@@ -222,7 +222,7 @@ static inline void gather_window(gathering *g, const fy_window *w, uint64_t at)
              &error);
         assert_memory_equal(same, to + 8, w->bytes);
         free(same);
-        bytes_read     = so_far;
+        bytes_read = so_far;
         calls_of_pread = calls;
     }
     memcpy(g->cells[w->cell] + at, to + 8, w->bytes);
@@ -232,12 +232,12 @@ static inline void gather_window(gathering *g, const fy_window *w, uint64_t at)
 /* All cells, one after the other or in turns; each window must follow the one before it. */
 static inline void gather_tensor(gathering *g, uint32_t tensor, bool in_turns)
 {
-    const fy_tensor  *t       = &g->job.problem.tensors[tensor];
+    const fy_tensor *t = &g->job.problem.tensors[tensor];
     const fy_holders *holders = fy_problem_holders(&g->job.problem, t->dst);
-    fy_grain          grain   = fy_grain_of(&g->job, tensor, g->most_window, g->most_span);
-    fy_window_walk   *walks   = calloc(holders->n_cells, sizeof *walks);
-    uint64_t         *next    = calloc(holders->n_cells, sizeof *next);
-    ferry_error       error;
+    fy_grain grain = fy_grain_of(&g->job, tensor, g->most_window, g->most_span);
+    fy_window_walk *walks = calloc(holders->n_cells, sizeof *walks);
+    uint64_t *next = calloc(holders->n_cells, sizeof *next);
+    ferry_error error;
     assert_true(walks != NULL && next != NULL);
     must(fy_gather_begin(&g->gather, tensor, &error), &error);
     for (uint32_t cell = 0; cell < holders->n_cells; cell++) {
@@ -246,8 +246,8 @@ static inline void gather_tensor(gathering *g, uint32_t tensor, bool in_turns)
         assert_non_null(g->cells[cell]);
     }
     for (uint32_t n_left = holders->n_cells, cell = 0; n_left > 0; cell %= holders->n_cells) {
-        fy_window *w     = &walks[cell].window;
-        bool       ended = next[cell] == UINT64_MAX;
+        fy_window *w = &walks[cell].window;
+        bool ended = next[cell] == UINT64_MAX;
         if (!ended && fy_holders_cell_size(holders, cell) > 0 &&
             fy_window_walk_next(&walks[cell])) {
             assert_true(w->cell == cell && w->first == next[cell] && w->n_elements > 0);

@@ -13,30 +13,30 @@
  * all-reduce + all-gather of four ranks, in groups {0, 1} and {2, 3}.
  */
 typedef struct mixed_shape {
-    uint32_t    local_size, local_tp, inter_tp;
+    uint32_t local_size, local_tp, inter_tp;
     const char *engines;
 } mixed_shape;
 
-static const mixed_shape one_node  = {4, 2, 1, NULL};
+static const mixed_shape one_node = {4, 2, 1, NULL};
 static const mixed_shape two_nodes = {2, 2, 1, NULL};
-static const mixed_shape by_puts   = {4, 2, 1, "strict:inproc"};
+static const mixed_shape by_puts = {4, 2, 1, "strict:inproc"};
 
 /* Without a shape the topology is left to the world. */
 static inline ferry_mixed_comm_options mixed_options(const rank_thread *self, const mixed_shape *s)
 {
     ferry_mixed_comm_options o = FERRY_MIXED_COMM_OPTIONS_INIT;
-    o.dtype                    = FERRY_F32;
-    o.use_autotune             = false;
+    o.dtype = FERRY_F32;
+    o.use_autotune = false;
     if (s != NULL) {
-        o.world_rank    = self->rank;
-        o.world_size    = self->n_ranks;
-        o.local_size    = s->local_size;
-        o.local_rank    = self->rank % s->local_size;
-        o.inter_size    = self->n_ranks / s->local_size;
-        o.inter_rank    = self->rank / s->local_size;
+        o.world_rank = self->rank;
+        o.world_size = self->n_ranks;
+        o.local_size = s->local_size;
+        o.local_rank = self->rank % s->local_size;
+        o.inter_size = self->n_ranks / s->local_size;
+        o.inter_rank = self->rank / s->local_size;
         o.local_tp_size = s->local_tp;
         o.inter_tp_size = s->inter_tp;
-        o.engines       = s->engines;
+        o.engines = s->engines;
     }
     return o;
 }
@@ -58,7 +58,7 @@ static inline void run_shape(const mixed_shape *s, void (*run)(rank_thread *self
 enum { MIXED_COLUMNS = 100 };
 
 typedef struct tensors {
-    float              in[MIXED_COLUMNS], out[2 * MIXED_COLUMNS];
+    float in[MIXED_COLUMNS], out[2 * MIXED_COLUMNS];
     ferry_mixed_tensor from, to, same;
 } tensors;
 
@@ -69,7 +69,7 @@ static inline void fill(tensors *t, uint32_t rank)
     }
     memset(t->out, 0xff, sizeof t->out);
     t->from = (ferry_mixed_tensor){ferry_buffer_of(t->in, sizeof t->in), 1, MIXED_COLUMNS};
-    t->to   = (ferry_mixed_tensor){ferry_buffer_of(t->out, sizeof t->out), 2, MIXED_COLUMNS};
+    t->to = (ferry_mixed_tensor){ferry_buffer_of(t->out, sizeof t->out), 2, MIXED_COLUMNS};
     t->same = (ferry_mixed_tensor){ferry_buffer_of(t->out, sizeof t->in), 1, MIXED_COLUMNS};
 }
 

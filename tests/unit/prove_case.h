@@ -17,15 +17,15 @@
  * files are written here with ' for ", to be readable.
  */
 
-static char              folder[] = "/tmp/ferry-test-prove-XXXXXX";
-static const char *const files[]  = {"spec.json", "plan.json", "model.safetensors",
-                                     "part.safetensors", "model.safetensors.index.json"};
+static char folder[] = "/tmp/ferry-test-prove-XXXXXX";
+static const char *const files[] = {"spec.json", "plan.json", "model.safetensors",
+                                    "part.safetensors", "model.safetensors.index.json"};
 
 static const char *path_of(const char *name)
 {
-    static char   paths[4][200];
+    static char paths[4][200];
     static size_t next;
-    char         *path = paths[next++ % 4];
+    char *path = paths[next++ % 4];
     snprintf(path, sizeof paths[0], "%s/%s", folder, name);
     return path;
 }
@@ -75,7 +75,7 @@ static ferry_status prove(uint64_t most_elements, ferry_proof *proof, ferry_erro
 static void expect(const char *name, ferry_status wanted, const char *words)
 {
     for (int i = 0; i < 2; i++) {
-        ferry_error  error;
+        ferry_error error;
         ferry_status status = prove(i == 0 ? FY_PROOF_SMALL_SHARD : 0, NULL, &error);
         if (status != wanted) {
             fail_msg("%s, way %d: %s: %s", name, i, ferry_status_name(status), error.message);

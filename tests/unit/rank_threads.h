@@ -17,13 +17,13 @@ enum { MOST_RANKS = 40 };
 
 typedef struct rank_thread {
     ferry_world *world;
-    uint32_t     rank;
-    uint32_t     n_ranks;
-    void        *context;
+    uint32_t rank;
+    uint32_t n_ranks;
+    void *context;
     void (*run)(struct rank_thread *self);
-    pthread_t   thread;
+    pthread_t thread;
     ferry_error error; /* for calls */
-    char        wrong[FERRY_ERROR_BYTES + 256];
+    char wrong[FERRY_ERROR_BYTES + 256];
 } rank_thread;
 
 /* Records and returns from the rank's function. */
@@ -66,11 +66,11 @@ static void *rank_thread_main(void *argument)
 
 /* options may be NULL. */
 static inline void run_ranks(uint32_t n_ranks, const ferry_world_options *options,
-                             void (*run)(rank_thread *self), void        *context)
+                             void (*run)(rank_thread *self), void *context)
 {
     static rank_thread ranks[MOST_RANKS];
-    ferry_world       *worlds[MOST_RANKS];
-    ferry_error        error;
+    ferry_world *worlds[MOST_RANKS];
+    ferry_error error;
     assert_true(n_ranks <= MOST_RANKS);
     must(ferry_world_create_threads(n_ranks, options, worlds, &error), &error);
     for (uint32_t r = 0; r < n_ranks; r++) {

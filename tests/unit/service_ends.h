@@ -14,9 +14,9 @@
 static inline ferry_box flat_box(void *base, uint64_t buffer_bytes, uint64_t offset, uint64_t bytes)
 {
     ferry_box box = FERRY_BOX_INIT;
-    box.buffer    = ferry_buffer_of(base, buffer_bytes);
-    box.offset    = offset;
-    box.n_dims    = 1;
+    box.buffer = ferry_buffer_of(base, buffer_bytes);
+    box.offset = offset;
+    box.n_dims = 1;
     box.length[0] = bytes;
     box.stride[0] = 1;
     return box;
@@ -33,14 +33,14 @@ static inline void add_end(fy_registry *registry, bool is_send, uint64_t task_id
 static inline ferry_box random_box(void *base, uint64_t buffer_bytes, uint32_t n_dims,
                                    uint64_t *state)
 {
-    ferry_box box     = FERRY_BOX_INIT;
-    box.buffer        = ferry_buffer_of(base, buffer_bytes);
+    ferry_box box = FERRY_BOX_INIT;
+    box.buffer = ferry_buffer_of(base, buffer_bytes);
     box.element_bytes = 1 + random_below(state, 4);
-    uint64_t extent   = box.element_bytes;
-    uint32_t n        = random_below(state, n_dims + 1);
+    uint64_t extent = box.element_bytes;
+    uint32_t n = random_below(state, n_dims + 1);
     for (uint32_t d = n; d-- > 0;) {
-        uint64_t most   = buffer_bytes / extent;
-        box.stride[d]   = extent + (random_below(state, 2) == 0 ? 0 : random_below(state, 7));
+        uint64_t most = buffer_bytes / extent;
+        box.stride[d] = extent + (random_below(state, 2) == 0 ? 0 : random_below(state, 7));
         uint64_t length = 1 + random_below(state, most < 6 ? (uint32_t)most : 6);
         while (length > 1 && (length - 1) * box.stride[d] + extent > buffer_bytes) {
             length--;
@@ -57,7 +57,7 @@ static inline ferry_box random_box(void *base, uint64_t buffer_bytes, uint32_t n
 static inline bool mark_box(const ferry_box *box, unsigned char *map, unsigned char mark)
 {
     uint64_t index[FERRY_MAX_DIMS] = {0};
-    bool     fresh                 = true;
+    bool fresh = true;
     for (;;) {
         uint64_t at = box->offset;
         for (uint32_t d = 0; d < box->n_dims; d++) {

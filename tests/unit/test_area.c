@@ -20,29 +20,29 @@ enum { MOST_FACTORS = 10, MARGIN = 96 };
 
 /* An area as it was asked for, and the offset of each of its bytes in row-major order. */
 typedef struct sample {
-    uint64_t  offset, element_bytes;
-    uint32_t  n_dims;
-    uint64_t  length[FERRY_MAX_DIMS];
-    uint64_t  stride[FERRY_MAX_DIMS];
-    uint64_t  bytes;
-    uint64_t  end; /* of the memory that it needs, with a margin */
+    uint64_t offset, element_bytes;
+    uint32_t n_dims;
+    uint64_t length[FERRY_MAX_DIMS];
+    uint64_t stride[FERRY_MAX_DIMS];
+    uint64_t bytes;
+    uint64_t end; /* of the memory that it needs, with a margin */
     uint64_t *places;
-    fy_area   area;
-    char     *memory;
+    fy_area area;
+    char *memory;
 } sample;
 
 /* Counts indices in row-major order: nothing here knows of runs. */
 static void list_places(sample *s)
 {
     uint64_t index[FERRY_MAX_DIMS] = {0};
-    s->places                      = malloc((size_t)(s->bytes + 1) * sizeof *s->places);
+    s->places = malloc((size_t)(s->bytes + 1) * sizeof *s->places);
     for (uint64_t k = 0; k < s->bytes; k++) {
         uint64_t at = s->offset + k % s->element_bytes;
         for (uint32_t d = 0; d < s->n_dims; d++) {
             at += index[d] * s->stride[d];
         }
         s->places[k] = at;
-        s->end       = at + MARGIN > s->end ? at + MARGIN : s->end;
+        s->end = at + MARGIN > s->end ? at + MARGIN : s->end;
         if ((k + 1) % s->element_bytes == 0) {
             for (uint32_t d = s->n_dims; d-- > 0 && ++index[d] == s->length[d];) {
                 index[d] = 0;
@@ -96,13 +96,13 @@ static void random_strides(sample *s, uint64_t *seed)
         order[i] = s->n_dims - 1 - i;
     }
     for (uint32_t i = s->n_dims; i-- > 1 && random_below(seed, 3) == 0;) {
-        uint32_t j     = random_below(seed, i + 1);
+        uint32_t j = random_below(seed, i + 1);
         uint32_t other = order[i];
-        order[i]       = order[j];
-        order[j]       = other;
+        order[i] = order[j];
+        order[j] = other;
     }
     for (uint32_t i = 0; i < s->n_dims; i++) {
-        uint32_t d   = order[i];
+        uint32_t d = order[i];
         s->stride[d] = extent + random_padding(seed, extent);
         extent += s->stride[d] * (s->length[d] - 1);
     }
@@ -111,8 +111,8 @@ static void random_strides(sample *s, uint64_t *seed)
 /* Splits factors into elements and dimensions: both sides of a copy get the same ones. */
 static sample random_sample(const uint64_t *factors, uint32_t n_factors, uint64_t *seed)
 {
-    bool     far = random_below(seed, 2) == 0;
-    sample   s   = {.offset = far ? MARGIN + random_below(seed, 130) : 128, .element_bytes = 1};
+    bool far = random_below(seed, 2) == 0;
+    sample s = {.offset = far ? MARGIN + random_below(seed, 130) : 128, .element_bytes = 1};
     uint32_t n_inside = random_below(seed, n_factors + 1);
     for (uint32_t i = 0; i < n_factors; i++) {
         if (i >= n_factors - n_inside) {
@@ -131,7 +131,7 @@ static sample random_sample(const uint64_t *factors, uint32_t n_factors, uint64_
 static uint32_t random_factors(uint64_t most, uint64_t *factors, uint64_t *seed)
 {
     uint64_t bytes = 1;
-    uint32_t n     = 0;
+    uint32_t n = 0;
     while (n < MOST_FACTORS) {
         uint64_t factor = 1 + random_below(seed, random_below(seed, 8) == 0 ? 400 : 9);
         if (bytes * factor > most) {
@@ -147,10 +147,10 @@ static uint32_t random_factors(uint64_t most, uint64_t *factors, uint64_t *seed)
 
 typedef struct pair {
     uint64_t seed;
-    sample   to, from;
+    sample to, from;
     uint64_t first, bytes;
-    char    *flat; /* `from` in row-major order; what a correct copy moves */
-    char    *expected;
+    char *flat; /* `from` in row-major order; what a correct copy moves */
+    char *expected;
 } pair;
 
 static void check_memory(const pair *p, const char *what)
@@ -207,11 +207,11 @@ static void check_copies(pair *p)
 /* Into memory of exactly the right size between bytes that must stay. */
 static void check_packs(const pair *p)
 {
-    const sample *from   = &p->from;
-    size_t        n      = (size_t)p->bytes;
-    size_t        skew   = (size_t)(p->seed % 64);
-    char         *memory = malloc(n + 64 + 2 * MARGIN);
-    char         *packed = memory + MARGIN + skew;
+    const sample *from = &p->from;
+    size_t n = (size_t)p->bytes;
+    size_t skew = (size_t)(p->seed % 64);
+    char *memory = malloc(n + 64 + 2 * MARGIN);
+    char *packed = memory + MARGIN + skew;
     for (int way = 0; way < 2; way++) {
         memset(memory, 0x5a, n + 64 + 2 * MARGIN);
         if (way == 0) {
@@ -235,9 +235,9 @@ static void check_packs(const pair *p)
 /* The walk tells the same places, and runs that could be longer. */
 static void check_walk(const pair *p)
 {
-    const sample *s    = &p->from;
-    fy_area_walk  walk = fy_area_walk_of(&s->area, p->first, p->bytes);
-    uint64_t      at, n, k = p->first;
+    const sample *s = &p->from;
+    fy_area_walk walk = fy_area_walk_of(&s->area, p->first, p->bytes);
+    uint64_t at, n, k = p->first;
     while (fy_area_next(&walk, &at, &n)) {
         check_at(n > 0 && k + n <= p->first + p->bytes, "seed %llu", (unsigned long long)p->seed);
         for (uint64_t i = 0; i < n; i++, k++) {
@@ -255,7 +255,7 @@ static void check_hull(const sample *s)
     fy_area_hull(&s->area, &begin, &end);
     for (uint64_t k = 0; k < s->bytes; k++) {
         least = s->places[k] < least ? s->places[k] : least;
-        most  = s->places[k] > most ? s->places[k] : most;
+        most = s->places[k] > most ? s->places[k] : most;
     }
     assert_int_equal(begin, s->bytes == 0 ? 0 : least);
     assert_int_equal(end, s->bytes == 0 ? 0 : most + 1);
@@ -263,7 +263,7 @@ static void check_hull(const sample *s)
 
 static void check_pair(pair *p, uint32_t n_ranges, uint64_t *seed)
 {
-    p->flat     = malloc((size_t)p->from.bytes + 1);
+    p->flat = malloc((size_t)p->from.bytes + 1);
     p->expected = malloc((size_t)p->to.end);
     for (uint64_t k = 0; k < p->from.bytes; k++) {
         p->flat[k] = p->from.memory[p->from.places[k]];
@@ -289,10 +289,10 @@ static void check_random(uint64_t first_seed, uint32_t count, uint64_t most_byte
     for (uint64_t i = first_seed; i < first_seed + count; i++) {
         uint64_t factors[MOST_FACTORS];
         uint64_t seed = i;
-        uint32_t n    = random_factors(most_bytes, factors, &seed);
-        pair     p    = {.seed = i};
-        p.to          = random_sample(factors, n, &seed);
-        p.from        = random_sample(factors, n, &seed);
+        uint32_t n = random_factors(most_bytes, factors, &seed);
+        pair p = {.seed = i};
+        p.to = random_sample(factors, n, &seed);
+        p.from = random_sample(factors, n, &seed);
         check_pair(&p, 4, &seed);
     }
 }
@@ -317,17 +317,17 @@ static void test_rows(void **state)
                                     63,   64,   65,   100,  127,  128,   191,   192,   255,
                                     256,  257,  511,  512,  1000, 1024,  1025,  2048,  4095,
                                     4096, 4160, 8192, 8200, 9999, 16383, 16384, 16448, 40000};
-    uint64_t              seed   = 11;
+    uint64_t seed = 11;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         for (uint32_t way = 0; way < 4; way++) {
             uint64_t n_rows = 1 + random_below(&seed, rows[i] < 300 ? 70 : 11);
-            pair     p      = {.seed = rows[i]};
+            pair p = {.seed = rows[i]};
             p.to =
                 (sample){.offset = 128, .element_bytes = rows[i], .n_dims = 1, .length = {n_rows}};
             p.from = p.to;
             p.to.offset += way % 2 ? random_below(&seed, 64) : 0;
             p.from.offset += way % 2 ? random_below(&seed, 64) : 0;
-            p.to.stride[0]   = rows[i] + (way < 2 ? -rows[i] % 64 : random_below(&seed, 200));
+            p.to.stride[0] = rows[i] + (way < 2 ? -rows[i] % 64 : random_below(&seed, 200));
             p.from.stride[0] = rows[i] + (way < 2 ? -rows[i] % 64 + 64 : random_below(&seed, 200));
             finish(&p.to, &seed);
             finish(&p.from, &seed);
@@ -341,13 +341,13 @@ static void test_transposes(void **state)
 {
     (void)state;
     static const uint64_t elements[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 48};
-    uint64_t              seed       = 17;
+    uint64_t seed = 17;
     for (size_t i = 0; i < COUNT_OF(elements); i++) {
         for (int way = 0; way < 4; way++) {
             uint64_t e = elements[i];
             uint64_t n = 60 + random_below(&seed, 90), m = 60 + random_below(&seed, 90);
-            pair     p = {.seed = e};
-            p.to   = (sample){.offset = 128, .element_bytes = e, .n_dims = 3, .length = {2, n, m}};
+            pair p = {.seed = e};
+            p.to = (sample){.offset = 128, .element_bytes = e, .n_dims = 3, .length = {2, n, m}};
             p.from = p.to;
             uint64_t rows[] = {(n * m + 5) * e, (m + (way > 1)) * e, e};
             uint64_t cols[] = {(n * m + 5) * e + n * m, e, (n + (way > 1)) * e};
@@ -372,7 +372,7 @@ static void test_small_worlds(void **state)
     uint64_t seed = 5;
     for (uint32_t code = 0; code < 3 * 3 * 3 * 2 * 8; code++) {
         uint32_t left = code;
-        sample   s    = {.offset = 3, .n_dims = 3};
+        sample s = {.offset = 3, .n_dims = 3};
         for (uint32_t d = 0; d < 3; d++, left /= 3) {
             s.length[d] = 1 + left % 3;
         }
@@ -386,7 +386,7 @@ static void test_small_worlds(void **state)
         pair p = {.seed = code, .to = s, .from = s};
         finish(&p.to, &seed);
         finish(&p.from, &seed);
-        p.flat     = malloc((size_t)p.from.bytes + 1);
+        p.flat = malloc((size_t)p.from.bytes + 1);
         p.expected = malloc((size_t)p.to.end);
         for (uint64_t k = 0; k < s.element_bytes * s.length[0] * s.length[1] * s.length[2]; k++) {
             p.flat[k] = p.from.memory[p.from.places[k]];
@@ -411,11 +411,11 @@ static void test_coalescing(void **state)
     (void)state;
     static const struct {
         const char *name;
-        uint64_t    element_bytes;
-        uint32_t    n_dims;
-        uint64_t    length[4], stride[4];
-        uint32_t    n_dims_left;
-        uint64_t    run_bytes;
+        uint64_t element_bytes;
+        uint32_t n_dims;
+        uint64_t length[4], stride[4];
+        uint32_t n_dims_left;
+        uint64_t run_bytes;
     } rows[] = {
         {"one element", 4, 0, {0}, {0}, 0, 4},
         {"contiguous", 2, 3, {4, 5, 6}, {60, 12, 2}, 0, 240},
@@ -429,7 +429,7 @@ static void test_coalescing(void **state)
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         ferry_error error;
-        fy_area     area;
+        fy_area area;
         check_status(rows[i].name, FERRY_OK,
                      fy_area_make(0, rows[i].element_bytes, rows[i].n_dims, rows[i].length,
                                   rows[i].stride, &area, &error),
@@ -443,9 +443,9 @@ static void test_empty(void **state)
 {
     (void)state;
     static const uint64_t length[] = {3, 0, UINT64_MAX}, stride[] = {0, 7, UINT64_MAX};
-    ferry_error           error;
-    fy_area               area;
-    uint64_t              begin, end;
+    ferry_error error;
+    fy_area area;
+    uint64_t begin, end;
     must(fy_area_make(5, 2, 3, length, stride, &area, &error), &error);
     assert_int_equal(area.bytes, 0);
     fy_area_hull(&area, &begin, &end);
@@ -465,9 +465,9 @@ static void test_refused(void **state)
     static const uint64_t most = UINT64_MAX;
     static const struct {
         const char *name;
-        uint64_t    offset, element_bytes;
-        uint32_t    n_dims;
-        uint64_t    length[3], stride[3];
+        uint64_t offset, element_bytes;
+        uint32_t n_dims;
+        uint64_t length[3], stride[3];
         const char *says;
     } rows[] = {
         {"stride 0", 0, 2, 1, {3}, {0}, "share bytes"},
@@ -482,7 +482,7 @@ static void test_refused(void **state)
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         ferry_error error;
-        fy_area     area = {.bytes = 77};
+        fy_area area = {.bytes = 77};
         check_status(rows[i].name, FERRY_ERR_INVALID_INPUT,
                      fy_area_make(rows[i].offset, rows[i].element_bytes, rows[i].n_dims,
                                   rows[i].length, rows[i].stride, &area, &error),
@@ -490,7 +490,7 @@ static void test_refused(void **state)
         check_says(rows[i].name, rows[i].says, &error);
         check_row(rows[i].name, area.bytes == 77);
     }
-    fy_area     area;
+    fy_area area;
     ferry_error error;
     check_status("9 dims", FERRY_ERR_INVALID_INPUT,
                  fy_area_make(0, 1, FERRY_MAX_DIMS + 1, NULL, NULL, &area, &error), &error);
@@ -503,8 +503,8 @@ static void test_walk_of_a_huge_area(void **state)
     static const uint64_t length[] = {1ull << 20, 1ull << 20, 3},
                           stride[] = {1ull << 41, 1ull << 20, 4};
     ferry_error error;
-    fy_area     area;
-    uint64_t    at, n;
+    fy_area area;
+    uint64_t at, n;
     must(fy_area_make(0, 1, 3, length, stride, &area, &error), &error);
     assert_int_equal(area.bytes, 3ull << 40);
     fy_area_walk walk = fy_area_walk_of(&area, (3ull << 40) - 1, 1);

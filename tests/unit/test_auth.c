@@ -3,7 +3,7 @@
 
 #include "support/check.h"
 
-static const unsigned char key[FY_KEY_BYTES]   = {1, 2, 3};
+static const unsigned char key[FY_KEY_BYTES] = {1, 2, 3};
 static const unsigned char other[FY_KEY_BYTES] = {1, 2, 4};
 
 static int begin(void **state)
@@ -37,7 +37,7 @@ static void test_bound_to_everything(void **state)
     memcpy(seen[6].nonces[FY_CLIENT], seen[0].nonces[FY_SERVER], FY_AUTH_NONCE_BYTES);
     memcpy(seen[6].nonces[FY_SERVER], seen[0].nonces[FY_CLIENT], FY_AUTH_NONCE_BYTES);
     unsigned char made[4 * COUNT_OF(seen) + 4][32];
-    size_t        n = 0;
+    size_t n = 0;
     for (size_t i = 0; i < COUNT_OF(seen); i++) {
         for (fy_role role = FY_CLIENT; role <= FY_SERVER; role++) {
             fy_auth_prove(key, role, &seen[i], made[n++]);
@@ -78,8 +78,8 @@ static void test_macs(void **state)
 {
     (void)state;
     static const char payload[] = "the payload";
-    unsigned char     macs[12][FY_AUTH_MAC_BYTES];
-    size_t            n = 0;
+    unsigned char macs[12][FY_AUTH_MAC_BYTES];
+    size_t n = 0;
     fy_auth_mac_header(key, 5, 6, 11, macs[n++]);
     fy_auth_mac_header(other, 5, 6, 11, macs[n++]);
     fy_auth_mac_header(key, 5 + (1ULL << 32), 6, 11, macs[n++]);
@@ -105,7 +105,7 @@ static void test_fresh_and_wiped(void **state)
 {
     (void)state;
     unsigned char a[FY_HELLO_BYTES], b[FY_HELLO_BYTES];
-    fy_handshake  handshake;
+    fy_handshake handshake;
     fy_handshake_begin(&handshake, FY_CLIENT, key, a);
     fy_handshake_begin(&handshake, FY_CLIENT, key, b);
     assert_memory_equal(a, b, 9);
@@ -125,9 +125,9 @@ static void test_wire_of_all_versions(void **state)
     (void)state;
     static const unsigned char start[] = {0xfe, 'f', 'e', 'r', 'r', 'y', 0x1a, '\n'};
     unsigned char hello[2][FY_HELLO_BYTES], reply[FY_REPLY_BYTES], verdict[FY_REPLY_BYTES];
-    size_t        n_bytes;
-    ferry_error   error;
-    fy_handshake  client, server;
+    size_t n_bytes;
+    ferry_error error;
+    fy_handshake client, server;
     fy_handshake_begin(&client, FY_CLIENT, key, hello[FY_CLIENT]);
     fy_handshake_begin(&server, FY_SERVER, key, hello[FY_SERVER]);
     assert_int_equal(FY_HELLO_BYTES, 41);

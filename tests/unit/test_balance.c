@@ -20,16 +20,16 @@ static const double NOISE = 1e-9;
 static const double SLACK = 1.002;
 
 typedef struct problem {
-    size_t   n_servers, n_sets;
-    double   rate[MOST_SERVERS];
-    bool     has_rates;
+    size_t n_servers, n_sets;
+    double rate[MOST_SERVERS];
+    bool has_rates;
     uint32_t set[MOST_SETS]; /* bits of servers */
-    double   demand[MOST_SETS];
+    double demand[MOST_SETS];
     /* as the solver takes it */
-    size_t   member_begin[MOST_SETS + 1];
+    size_t member_begin[MOST_SETS + 1];
     uint32_t members[MOST_MEMBERS];
-    double   share[MOST_MEMBERS];
-    double   load[MOST_SERVERS];
+    double share[MOST_MEMBERS];
+    double load[MOST_SERVERS];
 } problem;
 
 static double group_level(const problem *p, uint32_t group)
@@ -76,14 +76,14 @@ static void solve(problem *p, fy_balance *b)
         }
     }
     p->member_begin[p->n_sets] = n;
-    *b                         = (fy_balance){.n_servers    = p->n_servers,
-                                              .rate         = p->has_rates ? p->rate : NULL,
-                                              .n_sets       = p->n_sets,
-                                              .member_begin = p->member_begin,
-                                              .members      = p->members,
-                                              .demand       = p->demand,
-                                              .share        = p->share,
-                                              .load         = p->load};
+    *b = (fy_balance){.n_servers = p->n_servers,
+                      .rate = p->has_rates ? p->rate : NULL,
+                      .n_sets = p->n_sets,
+                      .member_begin = p->member_begin,
+                      .members = p->members,
+                      .demand = p->demand,
+                      .share = p->share,
+                      .load = p->load};
     ferry_error error;
     must(fy_balance_solve(b, &error), &error);
 }
@@ -130,8 +130,8 @@ static void check_problem(problem *p, const char *row)
 
 static const struct {
     const char *name;
-    problem     problem;
-    double      level;
+    problem problem;
+    double level;
 } balance_rows[] = {
     {"one server", {.n_servers = 1, .n_sets = 1, .set = {1}, .demand = {5}}, 5},
     {"two alike", {.n_servers = 2, .n_sets = 1, .set = {3}, .demand = {5}}, 2.5},
@@ -148,11 +148,11 @@ static const struct {
      2},
     {"a slow owner",
      {.n_servers = 2,
-      .n_sets    = 2,
-      .set       = {2, 3},
-      .demand    = {4, 4},
+      .n_sets = 2,
+      .set = {2, 3},
+      .demand = {4, 4},
       .has_rates = true,
-      .rate      = {4, 1}},
+      .rate = {4, 1}},
      4},
     {"two halves", {.n_servers = 4, .n_sets = 3, .set = {3, 12, 15}, .demand = {10, 2, 2}}, 5},
     {"a ring", {.n_servers = 3, .n_sets = 3, .set = {3, 6, 5}, .demand = {1, 2, 3}}, 2},
@@ -175,7 +175,7 @@ static void test_table(void **state)
 static void test_no_servers(void **state)
 {
     (void)state;
-    problem    p = {.n_servers = 0};
+    problem p = {.n_servers = 0};
     fy_balance b;
     solve(&p, &b);
     assert_true(b.level == 0);
@@ -197,9 +197,9 @@ static double random_amount(uint64_t *seed, uint32_t kind)
 static void random_problem(uint64_t *seed, problem *p)
 {
     uint32_t kind = random_below(seed, 3);
-    *p            = (problem){.n_servers = random_below(seed, MOST_SERVERS) + 1,
-                              .n_sets    = random_below(seed, MOST_SETS) + 1,
-                              .has_rates = random_below(seed, 2) == 1};
+    *p = (problem){.n_servers = random_below(seed, MOST_SERVERS) + 1,
+                   .n_sets = random_below(seed, MOST_SETS) + 1,
+                   .has_rates = random_below(seed, 2) == 1};
     for (size_t i = 0; i < p->n_servers; i++) {
         p->rate[i] = random_below(seed, 2) == 0 ? 1 + random_below(seed, 3)
                                                 : ldexp(1, (int)random_below(seed, 12) - 6);
@@ -209,7 +209,7 @@ static void random_problem(uint64_t *seed, problem *p)
         uint32_t any = random_below(seed, (1u << p->n_servers) - 1) + 1;
         uint32_t two = 1u << random_below(seed, (uint32_t)p->n_servers);
         two |= 1u << random_below(seed, (uint32_t)p->n_servers);
-        p->set[s]    = narrow == 1 ? two : any;
+        p->set[s] = narrow == 1 ? two : any;
         p->demand[s] = random_amount(seed, kind);
     }
 }
@@ -219,7 +219,7 @@ static void test_random_problems(void **state)
     (void)state;
     uint64_t seed = 1;
     for (int i = 0; i < 30000; i++) {
-        char    row[32];
+        char row[32];
         problem p;
         snprintf(row, sizeof row, "seed %llu", (unsigned long long)seed);
         random_problem(&seed, &p);

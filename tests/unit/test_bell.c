@@ -17,7 +17,7 @@ enum { N_TURNS = 20000, N_RINGERS = 8 };
 
 /* Two waiters that hand a number to each other: a lost wake-up is a hang. */
 typedef struct turn_table {
-    fy_bell          bells[2];
+    fy_bell bells[2];
     _Atomic uint32_t number;
 } turn_table;
 
@@ -51,7 +51,7 @@ static void test_threads(void **state)
 {
     (void)state;
     turn_table table = {0};
-    pthread_t  thread;
+    pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, odd_side, &table), 0);
     take_turns(&table, 0);
     pthread_join(thread, NULL);
@@ -84,9 +84,9 @@ static void test_processes(void **state)
 static void test_limits(void **state)
 {
     (void)state;
-    fy_bell  bell     = {0};
-    int64_t  begin_ns = fy_now_ns();
-    uint32_t seen     = fy_bell_announce(&bell);
+    fy_bell bell = {0};
+    int64_t begin_ns = fy_now_ns();
+    uint32_t seen = fy_bell_announce(&bell);
     fy_bell_sleep(&bell, seen, 0);
     fy_bell_sleep(&bell, seen, 2000000); /* returns although nobody rings */
     assert_true(fy_now_ns() - begin_ns >= 2000000);
@@ -101,9 +101,9 @@ static void test_limits(void **state)
 }
 
 typedef struct sleeping_crowd {
-    fy_bell      bell;
+    fy_bell bell;
     _Atomic bool go;
-    _Atomic int  awake;
+    _Atomic int awake;
 } sleeping_crowd;
 
 static void *sleep_till_go(void *context)
@@ -125,7 +125,7 @@ static void test_crowd(void **state)
 {
     (void)state;
     sleeping_crowd crowd = {0};
-    pthread_t      threads[N_RINGERS];
+    pthread_t threads[N_RINGERS];
     for (int i = 0; i < N_RINGERS; i++) {
         assert_int_equal(pthread_create(&threads[i], NULL, sleep_till_go, &crowd), 0);
     }
@@ -142,18 +142,18 @@ static void test_crowd(void **state)
 
 typedef struct accusing_thread {
     fy_failure *failure;
-    uint32_t    rank;
-    bool        first;
+    uint32_t rank;
+    bool first;
 } accusing_thread;
 
 static void *accuse(void *context)
 {
     accusing_thread *accuser = context;
-    accuser->first           = fy_failure_set(accuser->failure, FERRY_ERR_PEER_LOST, accuser->rank,
-                                              "rank %u is gone", accuser->rank);
+    accuser->first = fy_failure_set(accuser->failure, FERRY_ERR_PEER_LOST, accuser->rank,
+                                    "rank %u is gone", accuser->rank);
     /* First or not: from now on the world has failed. */
     ferry_error error;
-    uint32_t    rank;
+    uint32_t rank;
     if (fy_failure_get(accuser->failure, &rank, &error) != FERRY_ERR_PEER_LOST) {
         accuser->rank = FERRY_ANY_RANK;
     }
@@ -163,11 +163,11 @@ static void *accuse(void *context)
 static void test_first_failure_stays(void **state)
 {
     (void)state;
-    fy_failure      failure = {0};
+    fy_failure failure = {0};
     accusing_thread accusers[N_RINGERS];
-    pthread_t       threads[N_RINGERS];
-    ferry_error     error;
-    uint32_t        rank = 77;
+    pthread_t threads[N_RINGERS];
+    ferry_error error;
+    uint32_t rank = 77;
     assert_false(fy_failed(&failure));
     assert_int_equal(fy_failure_get(&failure, &rank, &error), FERRY_OK);
     assert_int_equal(rank, 77);
@@ -194,7 +194,7 @@ static void test_first_failure_stays(void **state)
 static void test_long_sentence(void **state)
 {
     (void)state;
-    fy_failure  failure = {0};
+    fy_failure failure = {0};
     ferry_error error;
     assert_true(fy_failure_set(&failure, FERRY_ERR_ABORTED, 3, "%02000d\n", 7));
     assert_int_equal(fy_failure_get(&failure, NULL, &error), FERRY_ERR_ABORTED);

@@ -13,26 +13,26 @@ enum { N_RANKS = 5 };
 /* An all-gather among threads, which can be told to go wrong. */
 typedef struct exchange {
     pthread_barrier_t barrier;
-    char              bytes[N_RANKS][4096];
-    uint32_t          fails;   /* the rank whose call says 7; N_RANKS: none */
-    bool              swaps;   /* ranks 1 and 2 lie in each other's places */
-    bool              garbles; /* the bytes of rank 3 */
+    char bytes[N_RANKS][4096];
+    uint32_t fails; /* the rank whose call says 7; N_RANKS: none */
+    bool swaps;     /* ranks 1 and 2 lie in each other's places */
+    bool garbles;   /* the bytes of rank 3 */
 } exchange;
 
 typedef struct caller {
-    exchange    *all;
-    uint32_t     rank;
-    uint32_t     n_ranks; /* as it believes */
-    fy_settings  settings;
-    fy_meeting   meeting;
+    exchange *all;
+    uint32_t rank;
+    uint32_t n_ranks; /* as it believes */
+    fy_settings settings;
+    fy_meeting meeting;
     ferry_status status;
-    ferry_error  error;
-    pthread_t    thread;
+    ferry_error error;
+    pthread_t thread;
 } caller;
 
 static int gather(void *context, const void *bytes, size_t n_bytes, void *all_out)
 {
-    caller   *own = context;
+    caller *own = context;
     exchange *all = own->all;
     assert_true(n_bytes <= sizeof all->bytes[0]);
     memcpy(all->bytes[own->rank], bytes, n_bytes);
@@ -50,13 +50,13 @@ static int gather(void *context, const void *bytes, size_t n_bytes, void *all_ou
 
 static void *call(void *argument)
 {
-    caller         *own       = argument;
+    caller *own = argument;
     ferry_bootstrap bootstrap = FERRY_BOOTSTRAP_INIT;
-    bootstrap.context         = own;
-    bootstrap.rank            = own->rank;
-    bootstrap.n_ranks         = own->n_ranks;
-    bootstrap.all_gather      = gather;
-    own->meeting              = (fy_meeting)FY_MEETING_INIT;
+    bootstrap.context = own;
+    bootstrap.rank = own->rank;
+    bootstrap.n_ranks = own->n_ranks;
+    bootstrap.all_gather = gather;
+    own->meeting = (fy_meeting)FY_MEETING_INIT;
     own->status = fy_meet_bootstrap(&own->meeting, &bootstrap, &own->settings, &own->error);
     return NULL;
 }
@@ -99,7 +99,7 @@ static void spoil_secrets(exchange *all, caller *callers)
 static void test_bootstrap_good(void **state)
 {
     (void)state;
-    static exchange       all;
+    static exchange all;
     static const spoil_fn rows[] = {spoil_nothing, spoil_secrets};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         caller callers[N_RANKS];
@@ -161,7 +161,7 @@ static void test_bootstrap_contradictions(void **state)
     (void)state;
     static exchange all;
     static const struct {
-        spoil_fn    spoil;
+        spoil_fn spoil;
         const char *sentence;
     } rows[] = {
         {spoil_order,
@@ -203,11 +203,11 @@ static void spoil_other_call(exchange *all, caller *callers)
 static void test_bootstrap_call_fails(void **state)
 {
     (void)state;
-    static exchange       all;
+    static exchange all;
     static const spoil_fn rows[] = {spoil_root_call, spoil_other_call};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         caller callers[N_RANKS];
-        char   sentence[100];
+        char sentence[100];
         gather_all(&all, callers, rows[i]);
         snprintf(sentence, sizeof sentence, "the bootstrap's all_gather returned 7 on rank %u",
                  all.fails);
@@ -226,16 +226,16 @@ static void test_bootstrap_call_fails(void **state)
 static void test_bootstrap_misuse(void **state)
 {
     (void)state;
-    fy_settings     settings = settings_of(1, NULL);
-    fy_meeting      meeting  = FY_MEETING_INIT;
-    ferry_bootstrap good     = FERRY_BOOTSTRAP_INIT;
-    ferry_error     error;
-    good.n_ranks         = 1;
-    good.all_gather      = gather; /* not called: there is nobody else */
+    fy_settings settings = settings_of(1, NULL);
+    fy_meeting meeting = FY_MEETING_INIT;
+    ferry_bootstrap good = FERRY_BOOTSTRAP_INIT;
+    ferry_error error;
+    good.n_ranks = 1;
+    good.all_gather = gather; /* not called: there is nobody else */
     ferry_bootstrap none = good, high = good, empty = good, small = good;
-    none.all_gather   = NULL;
-    high.rank         = 1;
-    empty.n_ranks     = 0;
+    none.all_gather = NULL;
+    high.rank = 1;
+    empty.n_ranks = 0;
     small.struct_size = 8;
     must(fy_meet_bootstrap(&meeting, &good, &settings, &error), &error);
     const ferry_bootstrap *const outside[] = {NULL, &small};

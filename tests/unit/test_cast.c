@@ -19,12 +19,12 @@
 /* How a type is laid out, and what it does with what is too large. */
 typedef struct layout {
     const char *name;
-    uint32_t    kind;
-    int         exponent_bits, mantissa_bits;
-    bool        has_infinity; /* else only the code of all ones is NaN, and there is no infinity */
-    bool        saturates;
-    uint32_t    n_finite; /* positive codes, from 0 on, that are numbers; filled in */
-    double     *values;   /* of those and, where the next would be, one more */
+    uint32_t kind;
+    int exponent_bits, mantissa_bits;
+    bool has_infinity; /* else only the code of all ones is NaN, and there is no infinity */
+    bool saturates;
+    uint32_t n_finite; /* positive codes, from 0 on, that are numbers; filled in */
+    double *values;    /* of those and, where the next would be, one more */
 } layout;
 
 static layout layouts[] = {
@@ -43,7 +43,7 @@ static double value_of(const layout *l, uint32_t magnitude)
 {
     int exponent = (int)(magnitude >> l->mantissa_bits);
     int mantissa = (int)(magnitude & ((1u << l->mantissa_bits) - 1));
-    int bias     = (1 << (l->exponent_bits - 1)) - 1;
+    int bias = (1 << (l->exponent_bits - 1)) - 1;
     return exponent == 0
                ? ldexp(mantissa, 1 - bias - l->mantissa_bits)
                : ldexp(mantissa + (1 << l->mantissa_bits), exponent - bias - l->mantissa_bits);
@@ -53,10 +53,10 @@ static int list_values(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(layouts); i++) {
-        layout  *l   = &layouts[i];
+        layout *l = &layouts[i];
         uint32_t all = 1u << (bits_of_kind(l) - 1);
-        l->n_finite  = l->has_infinity ? all - (1u << l->mantissa_bits) : all - 1;
-        l->values    = malloc((l->n_finite + 1) * sizeof *l->values);
+        l->n_finite = l->has_infinity ? all - (1u << l->mantissa_bits) : all - 1;
+        l->values = malloc((l->n_finite + 1) * sizeof *l->values);
         for (uint32_t code = 0; code <= l->n_finite; code++) {
             l->values[code] = value_of(l, code);
         }
@@ -91,7 +91,7 @@ static uint32_t nearest(const layout *l, double magnitude)
             high = middle;
         }
     }
-    double   below = magnitude - l->values[low], above = l->values[high] - magnitude;
+    double below = magnitude - l->values[low], above = l->values[high] - magnitude;
     uint32_t code = below < above || (below == above && low % 2 == 0) ? low : high;
     return code == l->n_finite && l->saturates ? l->n_finite - 1 : code;
 }
@@ -116,8 +116,8 @@ static uint32_t narrow_reference(const layout *l, float value)
     uint32_t bits = f32_bits(value), sign = bits >> 31 << (bits_of_kind(l) - 1);
     if (isnan(value)) {
         uint32_t payload = (bits & 0x7fffff) >> (23 - l->mantissa_bits);
-        uint32_t quiet   = 1u << (l->mantissa_bits - 1);
-        bool     keeps   = !l->saturates;
+        uint32_t quiet = 1u << (l->mantissa_bits - 1);
+        bool keeps = !l->saturates;
         return sign | (keeps ? l->n_finite | quiet | payload : (1u << (bits_of_kind(l) - 1)) - 1);
     }
     return sign | nearest(l, fabs((double)value));
@@ -126,8 +126,8 @@ static uint32_t narrow_reference(const layout *l, float value)
 /* What a code is, as an f32's bits. */
 static uint32_t widen_reference(const layout *l, uint32_t code)
 {
-    int      n_bits    = bits_of_kind(l);
-    uint32_t sign      = code >> (n_bits - 1) << 31;
+    int n_bits = bits_of_kind(l);
+    uint32_t sign = code >> (n_bits - 1) << 31;
     uint32_t magnitude = code & ((1u << (n_bits - 1)) - 1);
     if (magnitude < l->n_finite) {
         return sign | f32_bits((float)l->values[magnitude]);
@@ -164,8 +164,8 @@ static uint32_t code_at(const layout *l, const void *codes, size_t i)
 
 static void check_narrow(const layout *l, const float *values, size_t n)
 {
-    void   *codes = malloc(2 * n);
-    fy_cast cast  = plain(FERRY_F32, l->kind);
+    void *codes = malloc(2 * n);
+    fy_cast cast = plain(FERRY_F32, l->kind);
     cast_all(&cast, values, codes, n);
     for (size_t i = 0; i < n; i++) {
         uint32_t wanted = narrow_reference(l, values[i]), got = code_at(l, codes, i);
@@ -180,14 +180,14 @@ static void test_all_codes_to_f32(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(layouts); i++) {
-        const layout *l      = &layouts[i];
-        size_t        n      = (size_t)1 << bits_of_kind(l);
-        uint16_t     *halves = malloc(2 * n);
-        uint8_t      *bytes  = malloc(n);
-        float        *values = malloc(n * sizeof *values);
+        const layout *l = &layouts[i];
+        size_t n = (size_t)1 << bits_of_kind(l);
+        uint16_t *halves = malloc(2 * n);
+        uint8_t *bytes = malloc(n);
+        float *values = malloc(n * sizeof *values);
         for (size_t code = 0; code < n; code++) {
             halves[code] = (uint16_t)code;
-            bytes[code]  = (uint8_t)code;
+            bytes[code] = (uint8_t)code;
         }
         fy_cast cast = plain(l->kind, FERRY_F32);
         cast_all(&cast, n == 256 ? (void *)bytes : (void *)halves, values, n);
@@ -208,9 +208,9 @@ static void test_all_codes_to_all_types(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(layouts); i++) {
-        const layout *f     = &layouts[i];
-        size_t        n     = (size_t)1 << bits_of_kind(f);
-        char         *codes = malloc(2 * n), *out = malloc(2 * n);
+        const layout *f = &layouts[i];
+        size_t n = (size_t)1 << bits_of_kind(f);
+        char *codes = malloc(2 * n), *out = malloc(2 * n);
         for (size_t code = 0; code < n; code++) {
             uint16_t half = (uint16_t)code;
             if (n == 256) {
@@ -220,8 +220,8 @@ static void test_all_codes_to_all_types(void **state)
             }
         }
         for (size_t j = 0; j < COUNT_OF(layouts); j++) {
-            const layout *t    = &layouts[j];
-            fy_cast       cast = plain(f->kind, t->kind);
+            const layout *t = &layouts[j];
+            fy_cast cast = plain(f->kind, t->kind);
             cast_all(&cast, codes, out, n);
             for (size_t code = 0; code < n; code++) {
                 uint32_t wanted = narrow_reference(t, f32_of(widen_reference(f, (uint32_t)code)));
@@ -239,13 +239,13 @@ static void test_f32_around_every_boundary(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(layouts); i++) {
-        const layout *l      = &layouts[i];
-        float        *values = malloc(12 * (size_t)l->n_finite * sizeof *values);
-        size_t        n      = 0;
+        const layout *l = &layouts[i];
+        float *values = malloc(12 * (size_t)l->n_finite * sizeof *values);
+        size_t n = 0;
         for (uint32_t code = 0; code < l->n_finite; code++) {
             double places[] = {l->values[code], (l->values[code] + l->values[code + 1]) / 2};
             for (size_t j = 0; j < COUNT_OF(places); j++) {
-                float at    = (float)places[j];
+                float at = (float)places[j];
                 values[n++] = at;
                 values[n++] = nextafterf(at, INFINITY);
                 values[n++] = nextafterf(at, -INFINITY);
@@ -267,8 +267,8 @@ static void test_random_and_special_f32(void **state)
                                         0x7fc00000, 0xffc00000, 0x7f800001, 0xff800001, 0x7fffffff,
                                         0xffffffff, 0x7fa12345, 0x7fbfffff};
     enum { N = 200000 };
-    float   *values = malloc(N * sizeof *values);
-    uint64_t seed   = 9;
+    float *values = malloc(N * sizeof *values);
+    uint64_t seed = 9;
     for (size_t i = 0; i < N; i++) {
         values[i] = f32_of(i < COUNT_OF(specials) ? specials[i] : (uint32_t)random_u64(&seed));
     }
@@ -282,10 +282,10 @@ static void test_f64_to_f32(void **state)
 {
     (void)state;
     enum { N = 3000 };
-    double   from[N];
-    float    to[N];
+    double from[N];
+    float to[N];
     uint64_t seed = 3;
-    fy_cast  cast = plain(FERRY_F64, FERRY_F32);
+    fy_cast cast = plain(FERRY_F64, FERRY_F32);
     for (size_t i = 0; i < N; i++) {
         uint64_t bits = random_u64(&seed);
         bits = i % 2 ? (bits & 0x800fffffffffffffu) | (uint64_t)(1023 - 140 + i / 11) << 52 : bits;
@@ -320,11 +320,11 @@ typedef struct grid {
 
 static fy_area area_of(const grid *g, uint64_t element_bytes, uint64_t gap, uint64_t *end_out)
 {
-    uint64_t    begin;
-    uint64_t    length[] = {g->n_planes, g->n_rows, g->n_columns};
-    uint64_t    pitch    = (g->n_columns + gap) * element_bytes;
-    uint64_t    stride[] = {(g->n_rows + gap) * pitch, pitch, element_bytes};
-    fy_area     area;
+    uint64_t begin;
+    uint64_t length[] = {g->n_planes, g->n_rows, g->n_columns};
+    uint64_t pitch = (g->n_columns + gap) * element_bytes;
+    uint64_t stride[] = {(g->n_rows + gap) * pitch, pitch, element_bytes};
+    fy_area area;
     ferry_error error;
     must(fy_area_make(64 + gap, element_bytes, 3, length, stride, &area, &error), &error);
     fy_area_hull(&area, &begin, end_out);
@@ -349,7 +349,7 @@ static fy_cast_scales random_scales(const grid *g, float *values, uint64_t *seed
     }
     if (random_below(seed, 4) != 0) {
         for (int d = 0; d < 2; d++) {
-            s.block[d]  = 1 + random_below(seed, 40);
+            s.block[d] = 1 + random_below(seed, 40);
             s.origin[d] = random_below(seed, (uint32_t)s.block[d]);
         }
         s.pitch =
@@ -366,21 +366,21 @@ static fy_cast_scales random_scales(const grid *g, float *values, uint64_t *seed
 static void check_grid(const grid *g, uint64_t seed)
 {
     const layout *t = &layouts[2 + seed % 2], *b = &layouts[1];
-    uint64_t      n  = g->n_planes * g->n_rows * g->n_columns, f_end, t_end, b_end;
-    fy_area       fa = area_of(g, 4, seed % 3, &f_end), ta = area_of(g, 1, seed % 5, &t_end);
-    fy_area       ba     = area_of(g, 2, seed % 2, &b_end);
-    float        *values = malloc(4096 * sizeof *values);
+    uint64_t n = g->n_planes * g->n_rows * g->n_columns, f_end, t_end, b_end;
+    fy_area fa = area_of(g, 4, seed % 3, &f_end), ta = area_of(g, 1, seed % 5, &t_end);
+    fy_area ba = area_of(g, 2, seed % 2, &b_end);
+    float *values = malloc(4096 * sizeof *values);
     uint64_t first = seed % 7 < n ? seed % 7 : 0, count = n - first - (seed % 2 && first + 1 < n);
-    char    *f = malloc(f_end), *to = malloc(t_end + 64), *back = malloc(b_end + 64);
-    fy_cast  cast    = plain(FERRY_F32, t->kind);
-    cast.n_rows      = g->n_rows;
-    cast.n_columns   = g->n_columns;
-    cast.to_scales   = random_scales(g, values, &seed);
-    fy_cast undo     = cast;
-    undo.from_kind   = t->kind;
-    undo.to_kind     = FERRY_BF16;
+    char *f = malloc(f_end), *to = malloc(t_end + 64), *back = malloc(b_end + 64);
+    fy_cast cast = plain(FERRY_F32, t->kind);
+    cast.n_rows = g->n_rows;
+    cast.n_columns = g->n_columns;
+    cast.to_scales = random_scales(g, values, &seed);
+    fy_cast undo = cast;
+    undo.from_kind = t->kind;
+    undo.to_kind = FERRY_BF16;
     undo.from_scales = cast.to_scales;
-    undo.to_scales   = (fy_cast_scales){0};
+    undo.to_scales = (fy_cast_scales){0};
     for (uint64_t i = 0; i + 4 <= f_end; i += 4) {
         float value = (float)((double)random_below(&seed, 100000) / 250 - 200);
         memcpy(f + i, &value, sizeof value);
@@ -391,11 +391,11 @@ static void check_grid(const grid *g, uint64_t seed)
     fy_area_cast(&undo, &ba, back, &ta, to, first, count);
     fy_copy_fence();
     for (uint64_t k = 0; k < n; k++) {
-        float    value, scale;
+        float value, scale;
         uint64_t column = k % g->n_columns, row = k / g->n_columns % g->n_rows;
         scale = scale_of(&cast.to_scales, k / g->n_columns / g->n_rows, row, column);
         /* Walks of one element each: the walk is tested elsewhere. */
-        uint64_t     at = 0, got = 0;
+        uint64_t at = 0, got = 0;
         fy_area_walk fw = fy_area_walk_of(&fa, 4 * k, 4);
         fy_area_walk tw = fy_area_walk_of(&ta, k, 1);
         fy_area_walk bw = fy_area_walk_of(&ba, 2 * k, 2);
@@ -403,7 +403,7 @@ static void check_grid(const grid *g, uint64_t seed)
         memcpy(&value, f + at, sizeof value);
         bool is_in = k >= first && k < first + count;
         fy_area_next(&tw, &at, &got);
-        uint32_t code   = (unsigned char)to[at];
+        uint32_t code = (unsigned char)to[at];
         uint32_t wanted = is_in ? narrow_reference(t, value / scale) : 0x5a;
         check_at(code == wanted, "%s element %llu of %g / %g: %02x, not %02x", t->name,
                  (unsigned long long)k, (double)value, (double)scale, code, wanted);
@@ -425,8 +425,8 @@ static void test_areas_and_scales(void **state)
     (void)state;
     for (uint64_t i = 1; i <= 300; i++) {
         uint64_t seed = i;
-        grid     g    = {1 + random_below(&seed, 3), 1 + random_below(&seed, 30),
-                         1 + random_below(&seed, i % 10 == 0 ? 3000 : 90)};
+        grid g = {1 + random_below(&seed, 3), 1 + random_below(&seed, 30),
+                  1 + random_below(&seed, i % 10 == 0 ? 3000 : 90)};
         check_grid(&g, i);
     }
 }

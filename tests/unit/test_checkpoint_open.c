@@ -30,7 +30,7 @@ static int make_folder(void **state)
 
 static void empty_folder(void)
 {
-    DIR           *dir = opendir(folder);
+    DIR *dir = opendir(folder);
     struct dirent *entry;
     while ((entry = readdir(dir)) != NULL) {
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
@@ -61,8 +61,8 @@ static void put_text(const char *name, const char *quoted)
 /* A safetensors file of this header and so many bytes of data. */
 static void put_model(const char *name, const char *quoted, size_t n_data)
 {
-    size_t n      = strlen(quoted);
-    FILE  *stream = fopen(path_of(name), "wb");
+    size_t n = strlen(quoted);
+    FILE *stream = fopen(path_of(name), "wb");
     assert_non_null(stream);
     for (int i = 0; i < 8; i++) {
         fputc((int)(n >> (8 * i) & 0xff), stream);
@@ -83,7 +83,7 @@ static void put_model(const char *name, const char *quoted, size_t n_data)
 static ferry_checkpoint *opened(const char *path)
 {
     ferry_checkpoint *checkpoint = NULL;
-    ferry_error       error;
+    ferry_error error;
     must(ferry_checkpoint_open(path, &checkpoint, &error), &error);
     return checkpoint;
 }
@@ -92,8 +92,8 @@ static ferry_checkpoint *opened(const char *path)
 static void check_refused(const char *row, const char *path, const char *says, const char *too)
 {
     ferry_checkpoint *checkpoint = NULL;
-    ferry_error       error      = {""};
-    ferry_status      status     = ferry_checkpoint_open(path, &checkpoint, &error);
+    ferry_error error = {""};
+    ferry_status status = ferry_checkpoint_open(path, &checkpoint, &error);
     check_row(row, status != FERRY_OK && checkpoint == NULL && status != FERRY_ERR_MISUSE);
     check_says(row, says, &error);
     check_says(row, too, &error);
@@ -153,12 +153,12 @@ static void test_about(void **state)
               11);
     char slashes[200];
     snprintf(slashes, sizeof slashes, "%s///", folder);
-    ferry_checkpoint       *c      = opened(slashes);
+    ferry_checkpoint *c = opened(slashes);
     ferry_checkpoint_totals totals = FERRY_CHECKPOINT_TOTALS_INIT;
-    ferry_checkpoint_file   file   = FERRY_CHECKPOINT_FILE_INIT;
+    ferry_checkpoint_file file = FERRY_CHECKPOINT_FILE_INIT;
     ferry_checkpoint_tensor tensor = FERRY_CHECKPOINT_TENSOR_INIT;
-    text_buffer             text   = {0};
-    ferry_error             error;
+    text_buffer text = {0};
+    ferry_error error;
     assert_string_equal(c->path, folder);
     must(ferry_checkpoint_get_totals(c, &totals, &error), &error);
     assert_true(!totals.is_sharded && totals.n_files == 1 && totals.n_tensors == 2);
@@ -312,8 +312,8 @@ static void test_folder_without_index(void **state)
 static void test_relative(void **state)
 {
     (void)state;
-    char        before[1000];
-    json_t     *tensors = NULL;
+    char before[1000];
+    json_t *tensors = NULL;
     ferry_error error;
     put_parts(good_map);
     assert_non_null(getcwd(before, sizeof before));
@@ -356,9 +356,9 @@ static void put_sharded(void)
 static void test_sharded(void **state)
 {
     (void)state;
-    text_buffer             text   = {0};
+    text_buffer text = {0};
     ferry_checkpoint_totals totals = FERRY_CHECKPOINT_TOTALS_INIT;
-    ferry_error             error;
+    ferry_error error;
     put_sharded();
     put_text("tokenizer.json", "{}");
     put_model("model.safetensors", "{}", 0); /* the layout wins */
@@ -465,7 +465,7 @@ static void test_bad_layout(void **state)
 /* What the second file may not say once the first is read. */
 static const struct rank_row {
     const char *name, *header;
-    size_t      n_data;
+    size_t n_data;
     const char *says, *too;
 } ranks[] = {
     {"nothing", "{}", 0, "\"w\"", "rank 1"},
@@ -512,7 +512,7 @@ static void check_refusals(const char *path)
 {
     for (int64_t n = 0;; n++) {
         ferry_checkpoint *checkpoint = NULL;
-        ferry_error       error      = {""};
+        ferry_error error = {""};
         fy_alloc_fail_after(n);
         ferry_status status = ferry_checkpoint_open(path, &checkpoint, &error);
         fy_alloc_fail_after(-1);

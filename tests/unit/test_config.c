@@ -84,10 +84,10 @@ static void test_no_environment(void **state)
 {
     (void)state;
     char **kept = environ;
-    environ     = NULL;
+    environ = NULL;
     assert_int_equal(ferry_config_check(NULL), FERRY_OK);
     char *no_variable[] = {strdup("FERRY_LOGS"), NULL}; /* without =, as a host may leave it */
-    environ             = no_variable;
+    environ = no_variable;
     assert_int_equal(ferry_config_check(NULL), FERRY_OK);
     environ = kept;
     free(no_variable[0]);
@@ -98,7 +98,7 @@ static void test_list(void **state)
     (void)state;
     ferry_error error;
     const char *name, *meaning, *value;
-    size_t      n = ferry_config_count();
+    size_t n = ferry_config_count();
     assert_true(n > 0);
     for (size_t i = 0; i < n; i++) {
         must(ferry_config_at(i, &name, &meaning, &value, &error), &error);

@@ -18,8 +18,8 @@
 #include <unistd.h>
 
 static const struct variant {
-    const char     *name;
-    fy_isa          needs;
+    const char *name;
+    fy_isa needs;
     fy_copy_kernel *copy;
 } variants[] = {
     {"baseline", FY_ISA_BASELINE, fy_copy_stream_baseline},
@@ -41,9 +41,9 @@ enum { GUARD = 128, SKEW = 64 };
 
 /* Memory between two pages that may not be touched. */
 typedef struct fenced {
-    char  *map;
+    char *map;
     size_t map_bytes;
-    char  *bytes;
+    char *bytes;
     size_t n;
 } fenced;
 
@@ -55,7 +55,7 @@ static size_t page_bytes(void)
 static fenced fenced_create(size_t least)
 {
     size_t page = page_bytes();
-    fenced f    = {.n = (least + page - 1) / page * page};
+    fenced f = {.n = (least + page - 1) / page * page};
     f.map_bytes = f.n + 2 * page;
     f.map = mmap(NULL, f.map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_true(f.map != MAP_FAILED);
@@ -136,7 +136,7 @@ static void test_small_sizes(void **state)
     (void)state;
     enum { MOST = 4096 };
     uint64_t seed = 3;
-    fenced   f = fenced_create(MOST + SKEW), t = fenced_create(MOST + 2 * GUARD + SKEW);
+    fenced f = fenced_create(MOST + SKEW), t = fenced_create(MOST + 2 * GUARD + SKEW);
     fill(&f, 1);
     for (size_t n = 0; n <= MOST; n++) {
         check_places(&f, &t, n, &seed);
@@ -150,7 +150,7 @@ static void test_all_alignments(void **state)
 {
     (void)state;
     static const size_t sizes[] = {1, 63, 64, 65, 127, 129, 200, 700};
-    fenced              f = fenced_create(1024), t = fenced_create(1024);
+    fenced f = fenced_create(1024), t = fenced_create(1024);
     fill(&f, 2);
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         for (size_t a = 0; a < SKEW; a++) {
@@ -166,20 +166,20 @@ static void test_all_alignments(void **state)
 static void test_around_thresholds(void **state)
 {
     (void)state;
-    static const size_t near[]  = {FY_COPY_ALIGNED_FROM,
-                                   FY_COPY_UNALIGNED_FROM,
-                                   FY_COPY_FENCED_FROM,
-                                   4096,
-                                   2 * 4096,
-                                   3 * 4096,
-                                   4 * 4096,
-                                   5 * 4096,
-                                   6 * 4096,
-                                   7 * 4096,
-                                   8 * 4096};
-    static const int    steps[] = {-128, -65, -64, -63, -1, 0, 1, 63, 64, 65, 128};
-    uint64_t            seed    = 5;
-    fenced              f = fenced_create(9 * 4096), t = fenced_create(9 * 4096 + 2 * GUARD);
+    static const size_t near[] = {FY_COPY_ALIGNED_FROM,
+                                  FY_COPY_UNALIGNED_FROM,
+                                  FY_COPY_FENCED_FROM,
+                                  4096,
+                                  2 * 4096,
+                                  3 * 4096,
+                                  4 * 4096,
+                                  5 * 4096,
+                                  6 * 4096,
+                                  7 * 4096,
+                                  8 * 4096};
+    static const int steps[] = {-128, -65, -64, -63, -1, 0, 1, 63, 64, 65, 128};
+    uint64_t seed = 5;
+    fenced f = fenced_create(9 * 4096), t = fenced_create(9 * 4096 + 2 * GUARD);
     fill(&f, 3);
     for (size_t i = 0; i < COUNT_OF(near); i++) {
         for (size_t j = 0; j < COUNT_OF(steps); j++) {
@@ -194,8 +194,8 @@ static void test_large_odd_sizes(void **state)
 {
     (void)state;
     static const size_t sizes[] = {100003, 1048573, 3000017};
-    uint64_t            seed    = 7;
-    fenced              f = fenced_create(3100000), t = fenced_create(3100000);
+    uint64_t seed = 7;
+    fenced f = fenced_create(3100000), t = fenced_create(3100000);
     fill(&f, 4);
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         check_places(&f, &t, sizes[i], &seed);
@@ -227,13 +227,13 @@ enum { ROUNDS = 2000, HANDED = 40000 };
 
 static struct {
     _Atomic int written, seen;
-    char        to[HANDED];
+    char to[HANDED];
 } handed;
 
 static void *write_rounds(void *argument)
 {
-    bool  is_unfenced = *(bool *)argument;
-    char *from        = malloc(HANDED);
+    bool is_unfenced = *(bool *)argument;
+    char *from = malloc(HANDED);
     for (int i = 1; from != NULL && i <= ROUNDS; i++) {
         memset(from, i, HANDED);
         if (is_unfenced) {
@@ -256,7 +256,7 @@ static void *write_rounds(void *argument)
 static void check_handing(bool is_unfenced)
 {
     pthread_t thread;
-    int       wrong = 0;
+    int wrong = 0;
     atomic_store(&handed.written, 0);
     atomic_store(&handed.seen, 0);
     assert_int_equal(pthread_create(&thread, NULL, write_rounds, &is_unfenced), 0);

@@ -14,8 +14,8 @@
 static ferry_box box_of(void *memory, uint64_t element_bytes, const uint64_t shape[2],
                         const uint64_t begin[2], const uint64_t length[2])
 {
-    ferry_error  error;
-    ferry_box    box    = FERRY_BOX_INIT;
+    ferry_error error;
+    ferry_box box = FERRY_BOX_INIT;
     ferry_buffer buffer = ferry_buffer_of(memory, shape[0] * shape[1] * element_bytes);
     must(ferry_box_of(&buffer, element_bytes, 2, shape, begin, length, &box, &error), &error);
     return box;
@@ -27,18 +27,18 @@ static void test_quarters(void **state)
     (void)state;
     enum { ROWS = 700, COLUMNS = 1500 };
     static const uint64_t shape[2] = {ROWS, COLUMNS}, length[2] = {ROWS / 2, COLUMNS / 2};
-    uint32_t             *from = malloc(ROWS * COLUMNS * 4), *to = malloc(ROWS * COLUMNS * 4);
+    uint32_t *from = malloc(ROWS * COLUMNS * 4), *to = malloc(ROWS * COLUMNS * 4);
     for (uint32_t threads = 0; threads <= 3; threads++) {
         ferry_copy_options options = FERRY_COPY_OPTIONS_INIT;
-        options.n_threads          = threads;
+        options.n_threads = threads;
         memset(to, 0, ROWS * COLUMNS * 4);
         for (uint32_t i = 0; i < ROWS * COLUMNS; i++) {
             from[i] = i * 2654435761u + threads;
         }
         for (uint64_t quarter = 0; quarter < 4; quarter++) {
-            uint64_t    a[2] = {quarter / 2 * ROWS / 2, quarter % 2 * COLUMNS / 2};
-            uint64_t    b[2] = {ROWS / 2 - a[0], COLUMNS / 2 - a[1]};
-            ferry_box   f = box_of(from, 4, shape, a, length), t = box_of(to, 4, shape, b, length);
+            uint64_t a[2] = {quarter / 2 * ROWS / 2, quarter % 2 * COLUMNS / 2};
+            uint64_t b[2] = {ROWS / 2 - a[0], COLUMNS / 2 - a[1]};
+            ferry_box f = box_of(from, 4, shape, a, length), t = box_of(to, 4, shape, b, length);
             ferry_error error;
             must(ferry_copy_box(&t, &f, threads == 0 ? NULL : &options, &error), &error);
         }
@@ -58,36 +58,36 @@ static void test_blocks(void **state)
     (void)state;
     enum { ROWS = 6, COLUMNS = 10 };
     static const uint64_t shape[2] = {ROWS, COLUMNS}, zero[2] = {0, 0};
-    static const float    scales[] = {1, 2, 4, 8, 16, 32, 64, 128, 256};
-    float                 from[ROWS * COLUMNS], back[ROWS * COLUMNS];
-    unsigned char         codes[ROWS * COLUMNS];
-    ferry_copy_options    options = FERRY_COPY_OPTIONS_INIT;
-    ferry_error           error;
+    static const float scales[] = {1, 2, 4, 8, 16, 32, 64, 128, 256};
+    float from[ROWS * COLUMNS], back[ROWS * COLUMNS];
+    unsigned char codes[ROWS * COLUMNS];
+    ferry_copy_options options = FERRY_COPY_OPTIONS_INIT;
+    ferry_error error;
     for (int i = 0; i < ROWS * COLUMNS; i++) {
         float scale = scales[i / COLUMNS / 2 * 3 + i % COLUMNS / 4];
-        from[i]     = (float)(i % 15 - 7) * scale;
+        from[i] = (float)(i % 15 - 7) * scale;
     }
     ferry_box f = box_of(from, 4, shape, zero, shape), q = box_of(codes, 1, shape, zero, shape);
-    ferry_box b       = box_of(back, 4, shape, zero, shape);
+    ferry_box b = box_of(back, 4, shape, zero, shape);
     options.from_kind = FERRY_F32;
-    options.to_kind   = FERRY_F8E4M3;
+    options.to_kind = FERRY_F8E4M3;
     options.to_scales = (ferry_scales){
         .values = scales, .n_values = COUNT_OF(scales), .block_rows = 2, .block_columns = 4};
     must(ferry_copy_box(&q, &f, &options, &error), &error);
     assert_int_equal(codes[0], 0xce); /* -7 */
     assert_int_equal(codes[9], 0x40); /* 2, of the third block */
     options.from_scales = options.to_scales;
-    options.to_scales   = (ferry_scales){.values = NULL};
-    options.from_kind   = FERRY_F8E4M3;
-    options.to_kind     = FERRY_F32;
+    options.to_scales = (ferry_scales){.values = NULL};
+    options.from_kind = FERRY_F8E4M3;
+    options.to_kind = FERRY_F32;
     must(ferry_copy_box(&b, &q, &options, &error), &error);
     assert_memory_equal(back, from, sizeof from);
     /* The last row and the last columns alone: they begin within a block. */
     uint64_t begin[2] = {5, 6}, length[2] = {1, 4};
     memset(back, 0, sizeof back);
-    f                                = box_of(codes, 1, shape, begin, length);
-    b                                = box_of(back, 4, shape, begin, length);
-    options.from_scales.first_row    = 5;
+    f = box_of(codes, 1, shape, begin, length);
+    b = box_of(back, 4, shape, begin, length);
+    options.from_scales.first_row = 5;
     options.from_scales.first_column = 6;
     must(ferry_copy_box(&b, &f, &options, &error), &error);
     assert_memory_equal(back + 56, from + 56, 16);
@@ -99,26 +99,26 @@ static void test_refused(void **state)
     (void)state;
     enum { N = 64 };
     static const uint64_t shape[2] = {8, 8}, zero[2] = {0, 0}, fewer[2] = {8, 7};
-    static const uint64_t other[2]  = {4, 16};
-    static const float    scales[4] = {1, 1, 1, 1};
-    static float          a[N], b[N];
-    static unsigned char  c[N];
+    static const uint64_t other[2] = {4, 16};
+    static const float scales[4] = {1, 1, 1, 1};
+    static float a[N], b[N];
+    static unsigned char c[N];
     ferry_box wide = box_of(a, 4, shape, zero, shape), to = box_of(b, 4, shape, zero, shape);
     ferry_box few = box_of(a, 4, shape, zero, fewer), bytes = box_of(c, 1, shape, zero, shape);
     ferry_box odd = box_of(c, 1, other, zero, other), no_size = wide, outside = wide;
     no_size.struct_size = 0;
-    outside.offset      = 4;
-    ferry_scales four   = {.values = scales, .n_values = 4, .block_rows = 4, .block_columns = 4};
+    outside.offset = 4;
+    ferry_scales four = {.values = scales, .n_values = 4, .block_rows = 4, .block_columns = 4};
     ferry_scales three = four, half = four;
-    three.n_values  = 3;
+    three.n_values = 3;
     half.block_rows = 0;
     const struct {
-        const char      *name;
-        ferry_status     status;
+        const char *name;
+        ferry_status status;
         const ferry_box *to, *from;
-        uint32_t         from_kind, to_kind;
-        ferry_scales     from_scales, to_scales;
-        const char      *says;
+        uint32_t from_kind, to_kind;
+        ferry_scales from_scales, to_scales;
+        const char *says;
     } rows[] = {
         {"no box", FERRY_ERR_MISUSE, NULL, &wide, 0, 0, {0}, {0}, "_INIT"},
         {"no size", FERRY_ERR_MISUSE, &to, &no_size, 0, 0, {0}, {0}, "struct_size"},
@@ -185,12 +185,12 @@ static void test_refused(void **state)
         {"well without blocks", FERRY_OK, &odd, &wide, FERRY_F32, FERRY_F8E4M3, {0}, {0}, NULL},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        ferry_error        error;
+        ferry_error error;
         ferry_copy_options options = FERRY_COPY_OPTIONS_INIT;
-        options.from_kind          = rows[i].from_kind;
-        options.to_kind            = rows[i].to_kind;
-        options.from_scales        = rows[i].from_scales;
-        options.to_scales          = rows[i].to_scales;
+        options.from_kind = rows[i].from_kind;
+        options.to_kind = rows[i].to_kind;
+        options.from_scales = rows[i].from_scales;
+        options.to_scales = rows[i].to_scales;
         check_status(rows[i].name, rows[i].status,
                      ferry_copy_box(rows[i].to, rows[i].from, &options, &error), &error);
         if (rows[i].says != NULL) {
@@ -203,12 +203,12 @@ static void test_no_memory_and_nothing(void **state)
 {
     (void)state;
     static const uint64_t shape[2] = {1024, 1024}, zero[2] = {0, 0}, none[2] = {0, 7};
-    char                 *a = malloc(1 << 20), *b = malloc(1 << 20);
-    ferry_copy_options    options = FERRY_COPY_OPTIONS_INIT;
-    ferry_error           error;
-    ferry_box    f = box_of(a, 1, shape, zero, shape), t = box_of(b, 1, shape, zero, shape);
+    char *a = malloc(1 << 20), *b = malloc(1 << 20);
+    ferry_copy_options options = FERRY_COPY_OPTIONS_INIT;
+    ferry_error error;
+    ferry_box f = box_of(a, 1, shape, zero, shape), t = box_of(b, 1, shape, zero, shape);
     ferry_status status = FERRY_ERR_NO_MEMORY;
-    options.n_threads   = 4;
+    options.n_threads = 4;
     memset(a, 1, 1 << 20);
     memset(b, 2, 1 << 20);
     for (int64_t n = 0; status != FERRY_OK; n++) {
@@ -219,7 +219,7 @@ static void test_no_memory_and_nothing(void **state)
         assert_int_equal(b[77], status == FERRY_OK ? 1 : 2);
     }
     assert_memory_equal(a, b, 1 << 20);
-    uint64_t hash    = 0;
+    uint64_t hash = 0;
     options.hash_out = &hash;
     check_status("hash by four", FERRY_ERR_INVALID_INPUT, ferry_copy_box(&t, &f, &options, &error),
                  &error);

@@ -16,12 +16,12 @@ enum { MOST_PARTS = 1000 };
 typedef struct scene {
     _Atomic uint32_t done[MOST_PARTS];
     _Atomic uint32_t n_done, n_ticks, most_worker, n_blocked;
-    _Atomic bool     has_failed;
-    size_t           fails[2];   /* parts that fail; MOST_PARTS: none */
-    size_t           waits;      /* a part that ends after another has failed */
-    size_t           from;       /* all from this one on do so */
-    uint32_t         ticks_left; /* before one says stop; 0: none does */
-    pthread_t        caller;
+    _Atomic bool has_failed;
+    size_t fails[2];     /* parts that fail; MOST_PARTS: none */
+    size_t waits;        /* a part that ends after another has failed */
+    size_t from;         /* all from this one on do so */
+    uint32_t ticks_left; /* before one says stop; 0: none does */
+    pthread_t caller;
 } scene;
 
 static void nap(void)
@@ -31,7 +31,7 @@ static void nap(void)
 
 static ferry_status work(void *context, uint32_t worker, size_t part, ferry_error *error)
 {
-    scene   *s = context;
+    scene *s = context;
     sigset_t blocked;
     pthread_sigmask(SIG_SETMASK, NULL, &blocked);
     s->n_blocked += sigismember(&blocked, SIGINT) == 1 && !pthread_equal(pthread_self(), s->caller);
@@ -75,7 +75,7 @@ static scene *fresh(void)
     static scene s;
     memset((void *)&s, 0, sizeof s);
     s.fails[0] = s.fails[1] = s.waits = s.from = MOST_PARTS;
-    s.caller                                   = pthread_self();
+    s.caller = pthread_self();
     return &s;
 }
 
@@ -90,10 +90,10 @@ static void test_all_parts_once(void **state)
 {
     (void)state;
     const uint32_t workers[] = {1, 2, 7, 64};
-    const size_t   parts[]   = {0, 1, 3, MOST_PARTS};
+    const size_t parts[] = {0, 1, 3, MOST_PARTS};
     for (size_t w = 0; w < COUNT_OF(workers); w++) {
         for (size_t p = 0; p < COUNT_OF(parts); p++) {
-            scene      *s = fresh();
+            scene *s = fresh();
             ferry_error error;
             must(run(s, workers[w], parts[p], &error), &error);
             check_at(s->n_done == parts[p], "%u workers, %zu parts", workers[w], parts[p]);
@@ -112,11 +112,11 @@ static void test_lowest_failure(void **state)
 {
     (void)state;
     for (uint32_t n_workers = 1; n_workers <= 8; n_workers *= 2) {
-        scene      *s     = fresh();
+        scene *s = fresh();
         ferry_error error = {""};
-        s->fails[0]       = 20;
-        s->fails[1]       = 20 + (n_workers > 1 ? 1 : 0);
-        s->from           = 22; /* however long those two are kept off the cores */
+        s->fails[0] = 20;
+        s->fails[1] = 20 + (n_workers > 1 ? 1 : 0);
+        s->from = 22; /* however long those two are kept off the cores */
         assert_int_equal(run(s, n_workers, MOST_PARTS, &error), FERRY_ERR_IO);
         assert_string_equal(error.message, "part 20");
         assert_true(s->n_done < MOST_PARTS); /* nobody went on for long */
@@ -130,11 +130,11 @@ static void test_lowest_failure(void **state)
 static void test_late_failure(void **state)
 {
     (void)state;
-    scene      *s     = fresh();
+    scene *s = fresh();
     ferry_error error = {""};
-    s->fails[0]       = 0;
-    s->waits          = 0;
-    s->fails[1]       = 5;
+    s->fails[0] = 0;
+    s->waits = 0;
+    s->fails[1] = 5;
     assert_int_equal(run(s, 2, MOST_PARTS, &error), FERRY_ERR_IO);
     assert_string_equal(error.message, "part 0");
     assert_true(s->done[5] == 1 && s->n_done < MOST_PARTS);
@@ -143,23 +143,23 @@ static void test_late_failure(void **state)
 static void test_stop(void **state)
 {
     (void)state;
-    scene      *s     = fresh();
+    scene *s = fresh();
     ferry_error error = {""};
-    s->ticks_left     = 1;
-    fy_crew_job job   = {.n_workers = 2,
-                         .n_parts   = MOST_PARTS,
-                         .work      = work_until_stopped,
-                         .tick      = tick,
-                         .context   = s};
+    s->ticks_left = 1;
+    fy_crew_job job = {.n_workers = 2,
+                       .n_parts = MOST_PARTS,
+                       .work = work_until_stopped,
+                       .tick = tick,
+                       .context = s};
     assert_int_equal(fy_crew_run(&job, &error), FERRY_ERR_STOPPED);
     assert_true(strlen(error.message) > 10);
     assert_true(s->n_ticks == 1 && s->n_done >= 2);
     /* A failure says more than the wish to stop. */
-    s                = fresh();
-    s->ticks_left    = 1;
-    s->fails[0]      = 1;
-    job.context      = s;
-    job.n_parts      = 2;
+    s = fresh();
+    s->ticks_left = 1;
+    s->fails[0] = 1;
+    job.context = s;
+    job.n_parts = 2;
     error.message[0] = '\0';
     assert_int_equal(fy_crew_run(&job, &error), FERRY_ERR_IO);
     assert_string_equal(error.message, "part 1");

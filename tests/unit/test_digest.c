@@ -119,13 +119,13 @@ static const row other[] = {
 };
 
 typedef struct plan_text {
-    char        digest[33];
+    char digest[33];
     text_buffer printed;
 } plan_text;
 
 static plan_text describe(const char *spec, const ferry_plan_options *options)
 {
-    plan_text   t    = {{0}, {0}};
+    plan_text t = {{0}, {0}};
     ferry_plan *plan = plan_of(spec, options);
     ferry_plan_digest(plan, t.digest);
     t.printed = print_plan(plan);
@@ -164,7 +164,7 @@ static void test_same(void **state)
     (void)state;
     for (uint32_t policy = FERRY_REPLICA_BALANCED; policy <= FERRY_REPLICA_SEED; policy++) {
         ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
-        options.replica            = policy;
+        options.replica = policy;
         for (size_t i = 0; i < COUNT_OF(same); i++) {
             check_same(same[i].name, base, same[i].spec, &options);
         }
@@ -192,7 +192,7 @@ static void test_other(void **state)
     (void)state;
     for (uint32_t policy = FERRY_REPLICA_BALANCED; policy <= FERRY_REPLICA_SEED; policy++) {
         ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
-        options.replica            = policy;
+        options.replica = policy;
         for (size_t i = 0; i < COUNT_OF(other); i++) {
             check_other(other[i].name, base, other[i].spec, &options);
             for (size_t j = 0; j < i; j++) {
@@ -220,7 +220,7 @@ static void test_order_of_replicas(void **state)
     };
     for (uint32_t policy = FERRY_REPLICA_BALANCED; policy <= FERRY_REPLICA_SEED; policy++) {
         ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
-        options.replica            = policy;
+        options.replica = policy;
         for (size_t i = 0; i < COUNT_OF(rows); i++) {
             check_same(rows[i].name, rows[i].one, rows[i].two, &options);
         }
@@ -235,11 +235,11 @@ static void test_options(void **state)
         {.struct_size = sizeof(ferry_plan_options), .replica = FERRY_REPLICA_BALANCED},
         {.struct_size = sizeof(ferry_plan_options), .replica = FERRY_REPLICA_SEED},
         {.struct_size = sizeof(ferry_plan_options),
-         .replica     = FERRY_REPLICA_BALANCED,
-         .subset      = "*"},
+         .replica = FERRY_REPLICA_BALANCED,
+         .subset = "*"},
         {.struct_size = sizeof(ferry_plan_options),
-         .replica     = FERRY_REPLICA_BALANCED,
-         .subset      = "a"},
+         .replica = FERRY_REPLICA_BALANCED,
+         .subset = "a"},
         {.struct_size = sizeof(ferry_plan_options), .replica = FERRY_REPLICA_SEED, .subset = "a"},
     };
     char digests[COUNT_OF(options)][33];
@@ -304,9 +304,9 @@ static void test_order_of_cut_tensors(void **state)
     for (size_t i = 1; i < COUNT_OF(orders); i++) {
         check_same("cut tensors", orders[0], orders[i], &options);
     }
-    ferry_plan       *plan   = plan_of(orders[0], &options);
+    ferry_plan *plan = plan_of(orders[0], &options);
     ferry_plan_totals totals = FERRY_PLAN_TOTALS_INIT;
-    ferry_error       error;
+    ferry_error error;
     must(ferry_plan_get_totals(plan, &totals, &error), &error);
     assert_true(totals.n_moves > 6); /* senders change inside of rows */
     ferry_plan_destroy(plan);

@@ -6,10 +6,10 @@
 #include <stdio.h>
 
 static const struct named {
-    uint32_t    kind;
+    uint32_t kind;
     const char *name;
     const char *safetensors;
-    uint32_t    bits;
+    uint32_t bits;
 } named[] = {
     {FERRY_F64, "f64", "F64", 64},
     {FERRY_F32, "f32", "F32", 32},
@@ -37,7 +37,7 @@ static void test_names(void **state)
     for (size_t i = 0; i < COUNT_OF(named); i++) {
         ferry_error error;
         ferry_dtype parsed, of, from_file;
-        char        text[FERRY_DTYPE_TEXT_BYTES];
+        char text[FERRY_DTYPE_TEXT_BYTES];
         check_row(named[i].name, named[i].kind == i + 1); /* the numbers are part of the ABI */
         must(ferry_dtype_parse(named[i].name, &parsed, &error), &error);
         must(ferry_dtype_of(named[i].kind, &of, &error), &error);
@@ -60,7 +60,7 @@ static void test_opaque(void **state)
     (void)state;
     static const struct {
         const char *text;
-        uint32_t    bytes; /* 0: refused */
+        uint32_t bytes; /* 0: refused */
     } rows[] = {{"bytes:1", 1},
                 {"bytes:12", 12},
                 {"bytes:1048576", 1048576},
@@ -77,8 +77,8 @@ static void test_opaque(void **state)
                 {"bytes:18446744073709551617", 0},
                 {"bytes:99999999999999999999999", 0}};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        ferry_error  error;
-        ferry_dtype  dtype  = {.kind = 4711};
+        ferry_error error;
+        ferry_dtype dtype = {.kind = 4711};
         ferry_status wanted = rows[i].bytes == 0 ? FERRY_ERR_INVALID_INPUT : FERRY_OK;
         check_status(rows[i].text, wanted, ferry_dtype_parse(rows[i].text, &dtype, &error), &error);
         if (wanted != FERRY_OK) {
@@ -100,8 +100,8 @@ static void test_what_is_no_dtype(void **state)
     (void)state;
     static const char *const texts[] = {"",        "f",     "F32", "f32 ",   " f32",
                                         "float32", "bytes", "f8",  "f8_e4m3"};
-    ferry_error              error;
-    ferry_dtype              dtype = {.kind = 4711};
+    ferry_error error;
+    ferry_dtype dtype = {.kind = 4711};
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
         check_status(texts[i], FERRY_ERR_INVALID_INPUT, ferry_dtype_parse(texts[i], &dtype, &error),
                      &error);
@@ -129,7 +129,7 @@ static void test_validity(void **state)
     (void)state;
     static const struct {
         ferry_dtype dtype;
-        bool        valid;
+        bool valid;
     } rows[] = {{{0, 0}, false},
                 {{19, 8}, false},
                 {{FERRY_F4, 4}, true},

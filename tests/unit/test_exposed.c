@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 static ferry_status answers[FY_MOST_ENGINES];
-static int          n_asked[FY_MOST_ENGINES];
-static fy_engine    tables[FY_MOST_ENGINES];
+static int n_asked[FY_MOST_ENGINES];
+static fy_engine tables[FY_MOST_ENGINES];
 
 static ferry_status answer(int engine, ferry_error *error)
 {
@@ -47,13 +47,13 @@ static ferry_status revoke_1(void *state, const fy_region_view *region, void *at
 static void double_engine(ferry_transport *transport)
 {
     for (int i = 0; i < FY_MOST_ENGINES; i++) {
-        tables[i]                   = *transport->engines[0].table;
-        tables[i].revoke            = i == 0 ? revoke_0 : revoke_1;
-        tables[i].alloc_local       = NULL;
+        tables[i] = *transport->engines[0].table;
+        tables[i].revoke = i == 0 ? revoke_0 : revoke_1;
+        tables[i].alloc_local = NULL;
         transport->engines[i].state = transport->engines[0].state;
-        transport->engines[i].host  = transport->engines[0].host;
-        answers[i]                  = FERRY_ERR_NO_MEMORY;
-        n_asked[i]                  = 0;
+        transport->engines[i].host = transport->engines[0].host;
+        answers[i] = FERRY_ERR_NO_MEMORY;
+        n_asked[i] = 0;
     }
     for (int i = 0; i < FY_MOST_ENGINES; i++) {
         transport->engines[i].table = &tables[i];
@@ -63,7 +63,7 @@ static void double_engine(ferry_transport *transport)
 /* A rank that reached this one by that engine is left behind, and may live. */
 static void part(ferry_transport *transport, uint8_t engine)
 {
-    const bool may_live[1]  = {true};
+    const bool may_live[1] = {true};
     transport->engine_of[0] = engine;
     fy_transport_part(transport, may_live);
     transport->engine_of[0] = 0;
@@ -78,8 +78,8 @@ static ferry_status secure(const ferry_buffer *buffer, ferry_error *error)
 
 typedef struct scene {
     ferry_transport *transport;
-    ferry_buffer     buffer;
-    ferry_region    *region;
+    ferry_buffer buffer;
+    ferry_region *region;
 } scene;
 
 static ferry_status set_up(rank_thread *self, scene *s)
@@ -90,17 +90,17 @@ static ferry_status set_up(rank_thread *self, scene *s)
         status = ferry_memory_alloc(s->transport, 4096, &s->buffer, &self->error);
     }
     if (status == FERRY_OK) {
-        s->region                 = s->buffer.registration;
-        s->transport->n_engines   = 2;
+        s->region = s->buffer.registration;
+        s->transport->n_engines = 2;
         s->region->attachments[1] = s->region->attachments[0];
-        s->region->attached       = 3;
+        s->region->attached = 3;
     }
     return status;
 }
 
 static void tear_down(scene *s)
 {
-    s->region->attached     = 1;
+    s->region->attached = 1;
     s->transport->n_engines = 1;
     ferry_memory_free(&s->buffer);
     ferry_transport_close(s->transport);
@@ -109,7 +109,7 @@ static void tear_down(scene *s)
 static void made_up_for(rank_thread *self)
 {
     scene s;
-    char  elsewhere[10];
+    char elsewhere[10];
     expect_ok(self, set_up(self, &s));
     ferry_buffer other = ferry_buffer_of(elsewhere, sizeof elsewhere);
     expect_ok(self, secure(&s.buffer, &self->error));
@@ -154,7 +154,7 @@ static void for_good(rank_thread *self)
 {
     for (int first = 0; first < 2; first++) {
         scene s;
-        int   ends[2];
+        int ends[2];
         expect_ok(self, set_up(self, &s));
         answers[1] = FERRY_ERR_UNSUPPORTED; /* whoever else fails, and before or behind it */
         part(s.transport, first == 0 ? 0 : 1);
@@ -167,7 +167,7 @@ static void for_good(rank_thread *self)
             fy_region_move_exposure(s.region, 0, 0);
         }
         char *base = s.buffer.base;
-        base[0]    = 1;
+        base[0] = 1;
         tear_down(&s);
         /* There is nothing any more, and nothing else comes there. */
         expect(self, pipe(ends) == 0);

@@ -67,8 +67,8 @@ static const char *path_of(const char *name)
 
 static size_t count_entries(void)
 {
-    size_t         n   = 0;
-    DIR           *dir = opendir(folder);
+    size_t n = 0;
+    DIR *dir = opendir(folder);
     struct dirent *item;
     while ((item = readdir(dir)) != NULL) {
         n += item->d_name[0] != '.';
@@ -99,8 +99,8 @@ static void test_read(void **state)
 {
     (void)state;
     ferry_error error;
-    char       *text   = NULL;
-    size_t      length = 0;
+    char *text = NULL;
+    size_t length = 0;
     put("file", "a\0b", 3);
     must(fy_file_read(path_of("file"), 3, &text, &length, &error), &error);
     assert_int_equal(length, 3);
@@ -125,9 +125,9 @@ static void test_read_what_is_no_file(void **state)
                                  strdup("/dev/zero"), strdup("")};
     for (size_t i = 0; i < COUNT_OF(paths); i++) {
         ferry_error error;
-        char       *text = NULL;
-        size_t      length;
-        uint64_t    bytes;
+        char *text = NULL;
+        size_t length;
+        uint64_t bytes;
         check_status(paths[i], FERRY_ERR_IO, fy_file_read(paths[i], 100, &text, &length, &error),
                      &error);
         check_says(paths[i], paths[i], &error);
@@ -141,8 +141,8 @@ static void test_read_at(void **state)
 {
     (void)state;
     ferry_error error;
-    uint64_t    bytes;
-    char        part[8] = "";
+    uint64_t bytes;
+    char part[8] = "";
     put("file", "0123456789", 10);
     must(fy_file_size(path_of("file"), &bytes, &error), &error);
     assert_int_equal(bytes, 10);
@@ -174,11 +174,11 @@ static void test_keeps_no_descriptor(void **state)
 {
     (void)state;
     ferry_error error;
-    uint64_t    bytes;
-    char        part[8];
-    char       *text = NULL;
-    size_t      length;
-    int         before = dup(STDERR_FILENO);
+    uint64_t bytes;
+    char part[8];
+    char *text = NULL;
+    size_t length;
+    int before = dup(STDERR_FILENO);
     close(before);
     put("file", "0123456789", 10);
     must(fy_file_size(path_of("file"), &bytes, &error), &error);
@@ -198,20 +198,20 @@ static void test_keeps_no_descriptor(void **state)
 static void test_broken_disk(void **state)
 {
     (void)state;
-    ferry_error       error;
-    uint64_t          bytes;
-    size_t            length;
-    char             *text = NULL;
+    ferry_error error;
+    uint64_t bytes;
+    size_t length;
+    char *text = NULL;
     static const char large[20000]; /* small pieces may lie about without being in use */
     put("file", large, sizeof large);
-    fstat_fails         = true;
+    fstat_fails = true;
     ferry_status status = fy_file_size(path_of("file"), &bytes, &error);
-    fstat_fails         = false;
+    fstat_fails = false;
     check_status("fstat", FERRY_ERR_IO, status, &error);
     check_says("fstat", "/file: cannot be examined: Input/output error", &error);
     size_t used = mallinfo2().uordblks;
     pread_fails = true;
-    status      = fy_file_read(path_of("file"), sizeof large, &text, &length, &error);
+    status = fy_file_read(path_of("file"), sizeof large, &text, &length, &error);
     pread_fails = false;
     assert_int_equal(mallinfo2().uordblks, used);
     assert_null(text);
@@ -224,7 +224,7 @@ static void test_replace(void **state)
 {
     (void)state;
     ferry_error error;
-    char        part[4] = "";
+    char part[4] = "";
     must(fy_file_replace(path_of("file"), fill, "old", &error), &error);
     assert_int_equal(fy_file_replace(path_of("file"), fill_and_fail, "new", &error),
                      FERRY_ERR_LIMIT);
@@ -244,7 +244,7 @@ static void test_replace_follows_no_link(void **state)
 {
     (void)state;
     ferry_error error;
-    char        part[8] = "", name[64], target[200];
+    char part[8] = "", name[64], target[200];
     struct stat about;
     put("precious", "precious", 8);
     snprintf(target, sizeof target, "%s", path_of("precious"));
@@ -266,7 +266,7 @@ static void test_replace_follows_no_link(void **state)
 static void *replace_often(void *context)
 {
     static char texts[4][3000];
-    size_t      number = (size_t)(uintptr_t)context;
+    size_t number = (size_t)(uintptr_t)context;
     ferry_error error;
     memset(texts[number], 'a' + (int)number, sizeof texts[number] - 1);
     for (int i = 0; i < 50; i++) {
@@ -280,8 +280,8 @@ static void *replace_often(void *context)
 static void test_replace_by_threads(void **state)
 {
     (void)state;
-    pthread_t   threads[4];
-    char        bytes[2999];
+    pthread_t threads[4];
+    char bytes[2999];
     ferry_error error;
     snprintf(path_of_thread, sizeof path_of_thread, "%s", path_of("file"));
     for (size_t t = 0; t < COUNT_OF(threads); t++) {

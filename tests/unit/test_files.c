@@ -15,9 +15,9 @@
 /* ---- a kernel that does as it is told ---- */
 
 typedef struct kernel {
-    int            error;       /* of the next call */
-    bool           has_nothing; /* it returns 0 */
-    size_t         most;        /* bytes of a call; 0: all */
+    int error;        /* of the next call */
+    bool has_nothing; /* it returns 0 */
+    size_t most;      /* bytes of a call; 0: all */
     _Atomic size_t n_calls;
 } kernel;
 
@@ -28,9 +28,9 @@ static bool stands_in(kernel *k, size_t *n_bytes, ssize_t *result)
 {
     k->n_calls++;
     if (k->error != 0 || k->has_nothing) {
-        *result        = k->has_nothing ? 0 : -1;
-        errno          = k->error;
-        k->error       = 0;
+        *result = k->has_nothing ? 0 : -1;
+        errno = k->error;
+        k->error = 0;
         k->has_nothing = false;
         return true;
     }
@@ -67,8 +67,8 @@ ssize_t copy_file_range(int in, off_t *in_at, int out, off_t *out_at, size_t n_b
 int close(int descriptor)
 {
     ssize_t result;
-    size_t  none   = 0;
-    int     closed = (int)syscall(SYS_close, descriptor);
+    size_t none = 0;
+    int closed = (int)syscall(SYS_close, descriptor);
     return stands_in(&closing, &none, &result) ? (int)result : closed;
 }
 
@@ -76,17 +76,17 @@ static void behave(void)
 {
     kernel *all[] = {&reading, &writing, &copying, &closing};
     for (size_t i = 0; i < COUNT_OF(all); i++) {
-        all[i]->error       = 0;
+        all[i]->error = 0;
         all[i]->has_nothing = false;
-        all[i]->most        = 0;
-        all[i]->n_calls     = 0;
+        all[i]->most = 0;
+        all[i]->n_calls = 0;
     }
 }
 
 static size_t count_descriptors(void)
 {
-    size_t n      = 0;
-    DIR   *folder = opendir("/proc/self/fd");
+    size_t n = 0;
+    DIR *folder = opendir("/proc/self/fd");
     assert_non_null(folder);
     while (readdir(folder) != NULL) {
         n++;
@@ -122,11 +122,11 @@ static const char *name_of(const void *context, size_t i)
 static ferry_checkpoint *many_parts(void)
 {
     const uint64_t shape[] = {8};
-    text_buffer    index   = {0};
+    text_buffer index = {0};
     text_append(&index, "{'weight_map':{", 15);
     small_empty();
     for (int i = 0; i < N_FILES; i++) {
-        char       text[16], name[32], file_name[40];
+        char text[16], name[32], file_name[40];
         small_file file = {0};
         snprintf(text, sizeof text, "%08d", i);
         snprintf(name, sizeof name, "w%03d", i);
@@ -143,9 +143,9 @@ static ferry_checkpoint *many_parts(void)
 
 typedef struct reader {
     const ferry_checkpoint *checkpoint;
-    fy_files               *in, *out;
-    uint64_t                random;
-    bool                    failed;
+    fy_files *in, *out;
+    uint64_t random;
+    bool failed;
 } reader;
 
 /* Copies parts in any order, and again. */
@@ -153,11 +153,11 @@ static void *read_at_random(void *argument)
 {
     reader *r = argument;
     for (int round = 0; round < N_ROUNDS && !r->failed; round++) {
-        char        text[16], wanted[16];
+        char text[16], wanted[16];
         ferry_error error;
-        uint32_t    i  = random_below(&r->random, N_FILES);
-        uint64_t    at = r->checkpoint->files[i].header.data_begin;
-        r->failed      = fy_files_read(r->in, i, at, text, 8, &error) != FERRY_OK ||
+        uint32_t i = random_below(&r->random, N_FILES);
+        uint64_t at = r->checkpoint->files[i].header.data_begin;
+        r->failed = fy_files_read(r->in, i, at, text, 8, &error) != FERRY_OK ||
                     fy_files_write(r->out, i, 8, text, 8, &error) != FERRY_OK;
         text[8] = '\0';
         snprintf(wanted, sizeof wanted, "%08u", i);
@@ -170,15 +170,15 @@ static void test_few_descriptors(void **state)
 {
     (void)state;
     struct rlimit limit, before;
-    reader        readers[N_THREADS];
-    pthread_t     threads[N_THREADS];
-    fy_files     *in = NULL, *out = NULL;
-    ferry_error   error;
+    reader readers[N_THREADS];
+    pthread_t threads[N_THREADS];
+    fy_files *in = NULL, *out = NULL;
+    ferry_error error;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    limit          = before;
+    limit = before;
     limit.rlim_cur = 64;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    size_t            n_open     = count_descriptors();
+    size_t n_open = count_descriptors();
     ferry_checkpoint *checkpoint = many_parts();
     assert_int_equal(count_descriptors(), n_open + 1); /* its folder */
     int at = folder_fd();
@@ -214,12 +214,12 @@ static void test_all_in_use(void **state)
     (void)state;
     enum { N = 40, MOST = 16 };
     struct rlimit limit, before;
-    fy_files     *files = NULL;
-    ferry_error   error;
-    int           descriptors[N], at = folder_fd();
-    size_t        n_open = count_descriptors();
+    fy_files *files = NULL;
+    ferry_error error;
+    int descriptors[N], at = folder_fd();
+    size_t n_open = count_descriptors();
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    limit          = before;
+    limit = before;
     limit.rlim_cur = 64;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
     must(fy_files_make(at, small_folder, N, name_of, "used-", &files, &error), &error);
@@ -257,12 +257,12 @@ static void test_lost_by_closing(void **state)
     (void)state;
     enum { N = 40, MOST = 16 };
     struct rlimit limit, before;
-    fy_files     *files    = NULL;
-    ferry_error   error    = {""};
-    int           at       = folder_fd();
-    size_t        n_failed = 0;
+    fy_files *files = NULL;
+    ferry_error error = {""};
+    int at = folder_fd();
+    size_t n_failed = 0;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    limit          = before;
+    limit = before;
     limit.rlim_cur = 4 * MOST;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
     must(fy_files_make(at, small_folder, N, name_of, "lost-", &files, &error), &error);
@@ -295,7 +295,7 @@ static const char part[] = "model.safetensors";
 static ferry_checkpoint *one_part(void)
 {
     const uint64_t shape[] = {16};
-    small_file     file    = {0};
+    small_file file = {0};
     small_empty();
     small_add(&file, "w", "U8", shape, 1, "0123456789abcdef", 16);
     small_write(&file, small_path(part), NULL);
@@ -365,10 +365,10 @@ static void test_changed(void **state)
                 {"away", take_away, "cannot be opened: No such file"}};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         ferry_checkpoint *checkpoint = one_part();
-        fy_files         *files      = NULL;
-        ferry_error       error      = {""};
-        char              byte;
-        size_t            n_open = count_descriptors();
+        fy_files *files = NULL;
+        ferry_error error = {""};
+        char byte;
+        size_t n_open = count_descriptors();
         must(fy_files_of(checkpoint, &files, &error), &error);
         rows[i].change(checkpoint);
         check_status(rows[i].name, FERRY_ERR_IO, fy_files_read(files, 0, 0, &byte, 1, &error),
@@ -390,9 +390,9 @@ static void test_changed_while_read(void **state)
     for (size_t i = 0; i < COUNT_OF(changes); i++) {
         for (int reads = 0; reads < 2; reads++) {
             ferry_checkpoint *checkpoint = one_part();
-            fy_files         *files      = NULL;
-            ferry_error       error      = {""};
-            char              byte;
+            fy_files *files = NULL;
+            ferry_error error = {""};
+            char byte;
             must(fy_files_of(checkpoint, &files, &error), &error);
             if (reads) {
                 must(fy_files_read(files, 0, 0, &byte, 1, &error), &error);
@@ -412,10 +412,10 @@ static void test_cut_while_read(void **state)
 {
     (void)state;
     ferry_checkpoint *checkpoint = one_part();
-    fy_files         *files      = NULL;
-    ferry_error       error      = {""};
-    char              bytes[16], says[64];
-    uint64_t          at = checkpoint->files[0].header.data_begin;
+    fy_files *files = NULL;
+    ferry_error error = {""};
+    char bytes[16], says[64];
+    uint64_t at = checkpoint->files[0].header.data_begin;
     must(fy_files_of(checkpoint, &files, &error), &error);
     must(fy_files_read(files, 0, at, bytes, 16, &error), &error);
     assert_memory_equal(bytes, "0123456789abcdef", 16);
@@ -434,9 +434,9 @@ static void test_cut_while_read(void **state)
 static void test_in_parts(void **state)
 {
     (void)state;
-    fy_files   *files = NULL;
+    fy_files *files = NULL;
     ferry_error error = {""};
-    char        bytes[16];
+    char bytes[16];
     behave();
     must(fy_files_make(folder_fd(), small_folder, 1, name_of, "parts-", &files, &error), &error);
     writing.most = reading.most = 3;
@@ -470,15 +470,15 @@ static void test_copy(void **state)
 {
     (void)state;
     ferry_checkpoint *checkpoint = one_part();
-    fy_files         *in = NULL, *out = NULL;
-    ferry_error       error = {""};
-    char              bytes[16];
-    bool              copied = false;
-    uint64_t          at     = checkpoint->files[0].header.data_begin;
+    fy_files *in = NULL, *out = NULL;
+    ferry_error error = {""};
+    char bytes[16];
+    bool copied = false;
+    uint64_t at = checkpoint->files[0].header.data_begin;
     behave();
     must(fy_files_of(checkpoint, &in, &error), &error);
     must(fy_files_make(folder_fd(), small_folder, 2, name_of, "copy-", &out, &error), &error);
-    copying.most  = 5;
+    copying.most = 5;
     copying.error = EINTR;
     must(fy_files_copy(in, 0, at, out, 0, 0, 16, &copied, &error), &error);
     if (copied) { /* where the file system can */
@@ -488,7 +488,7 @@ static void test_copy(void **state)
     }
     const int cannot[] = {EXDEV, EINVAL, ENOSYS, EOPNOTSUPP, EPERM, EBADF};
     for (size_t i = 0; i < COUNT_OF(cannot); i++) {
-        copied        = true;
+        copied = true;
         copying.error = cannot[i];
         must(fy_files_copy(in, 0, at, out, 1, 0, 16, &copied, &error), &error);
         assert_false(copied);
@@ -509,17 +509,17 @@ static void test_copy_without_a_file(void **state)
     (void)state;
     enum { N = 40, MOST = 16 };
     struct rlimit limit, before;
-    fy_files     *in = NULL, *out = NULL;
-    ferry_error   error = {""};
-    char          path[300];
-    bool          copied;
+    fy_files *in = NULL, *out = NULL;
+    ferry_error error = {""};
+    char path[300];
+    bool copied;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    limit          = before;
+    limit = before;
     limit.rlim_cur = 4 * MOST;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
     ferry_checkpoint *checkpoint = many_parts();
-    int               at         = folder_fd();
-    size_t            n_open     = count_descriptors();
+    int at = folder_fd();
+    size_t n_open = count_descriptors();
     must(fy_files_of(checkpoint, &in, &error), &error);
     must(fy_files_make(at, small_folder, N, name_of, "shut-", &out, &error), &error);
     for (size_t i = 0; i < N; i++) {
@@ -548,9 +548,9 @@ static void test_copy_without_a_file(void **state)
 static void test_make(void **state)
 {
     (void)state;
-    fy_files   *files = NULL;
+    fy_files *files = NULL;
     ferry_error error = {""};
-    char        bytes[8];
+    char bytes[8];
     small_put_text(small_path("there-0"), "12345678");
     small_put_text(small_path("elsewhere"), "12345678");
     assert_int_equal(symlink(small_path("elsewhere"), small_path("there-1")), 0);

@@ -28,8 +28,8 @@ static char base[64];
 static const char *path_of(const char *name)
 {
     static char paths[4][400];
-    static int  next;
-    char       *path = paths[next++ % 4];
+    static int next;
+    char *path = paths[next++ % 4];
     snprintf(path, sizeof paths[0], "%s/%s", base, name);
     return path;
 }
@@ -44,8 +44,8 @@ static int make_base(void **state)
 /* All that lies in a folder, two levels deep at most here; links are not followed. */
 static void remove_tree(const char *path)
 {
-    char           inner[700];
-    DIR           *dir = opendir(path);
+    char inner[700];
+    DIR *dir = opendir(path);
     struct dirent *item;
     while (dir != NULL && (item = readdir(dir)) != NULL) {
         struct stat about;
@@ -83,9 +83,9 @@ static void put(const char *name, const char *text)
 
 static bool holds(const char *name, const char *text)
 {
-    char    bytes[64];
-    int     fd = open(path_of(name), O_RDONLY | O_NOFOLLOW);
-    ssize_t n  = fd < 0 ? -1 : read(fd, bytes, sizeof bytes);
+    char bytes[64];
+    int fd = open(path_of(name), O_RDONLY | O_NOFOLLOW);
+    ssize_t n = fd < 0 ? -1 : read(fd, bytes, sizeof bytes);
     if (fd >= 0) {
         close(fd);
     }
@@ -101,8 +101,8 @@ static bool is_there(const char *name)
 /* How many entries a folder of the base has; -1: it is none. */
 static int entries_of(const char *name)
 {
-    int            n   = 0;
-    DIR           *dir = opendir(path_of(name));
+    int n = 0;
+    DIR *dir = opendir(path_of(name));
     struct dirent *item;
     if (dir == NULL) {
         return -1;
@@ -117,8 +117,8 @@ static int entries_of(const char *name)
 static fy_folder begin(const char *path, bool keep, fy_leftover expected)
 {
     ferry_error error;
-    fy_folder   folder = {0};
-    fy_leftover left   = FY_LEFT_STRANGE + 1;
+    fy_folder folder = {0};
+    fy_leftover left = FY_LEFT_STRANGE + 1;
     must(fy_folder_begin(path, keep, &folder, &left, &error), &error);
     check_row(path, left == expected);
     return folder;
@@ -128,8 +128,8 @@ static void refuse(const char *row, const char *path, bool keep, ferry_status ex
                    const char *says)
 {
     ferry_error error;
-    fy_folder   folder = {0};
-    fy_leftover left   = FY_LEFT_NOTHING;
+    fy_folder folder = {0};
+    fy_leftover left = FY_LEFT_NOTHING;
     check_status(row, expected, fy_folder_begin(path, keep, &folder, &left, &error), &error);
     check_says(row, says, &error);
     check_row(row, folder.path == NULL && left == FY_LEFT_NOTHING);
@@ -151,8 +151,8 @@ static void test_commit(void **state)
     (void)state;
     ferry_error error;
     struct stat about;
-    mode_t      mask   = umask(027);
-    fy_folder   folder = begin(path_of("out"), false, FY_LEFT_NOTHING);
+    mode_t mask = umask(027);
+    fy_folder folder = begin(path_of("out"), false, FY_LEFT_NOTHING);
     umask(mask);
     assert_string_equal(folder.path, path_of("out"));
     assert_string_equal(folder.parent, base);
@@ -193,7 +193,7 @@ static void test_resume(void **state)
 {
     (void)state;
     ferry_error error;
-    fy_folder   folder = begin(path_of("out"), true, FY_LEFT_NOTHING);
+    fy_folder folder = begin(path_of("out"), true, FY_LEFT_NOTHING);
     put_into(&folder, "a", "1");
     fy_folder_end(&folder, true);
     folder = begin(path_of("out"), true, FY_LEFT_FILES);
@@ -241,7 +241,7 @@ static void test_forms_of_path(void **state)
                 {"in/../out", "in/../.out.ferry-partial"},
                 {".hidden", "..hidden.ferry-partial"}};
     ferry_error error;
-    int         here = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int here = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     assert_int_equal(chdir(base), 0);
     mkdir("in", 0700);
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
@@ -297,7 +297,7 @@ static void test_no_place(void **state)
     refuse("long name", path_of(name), false, FERRY_ERR_LIMIT, name);
     assert_int_equal(entries_of("."), 1);
     name[NAME_MAX - 15] = '\0';
-    fy_folder folder    = begin(path_of(name), false, FY_LEFT_NOTHING);
+    fy_folder folder = begin(path_of(name), false, FY_LEFT_NOTHING);
     fy_folder_end(&folder, false);
     assert_int_equal(entries_of("."), 1);
 }
@@ -308,7 +308,7 @@ static void test_appears_meanwhile(void **state)
     (void)state;
     for (int kind = 0; kind < 4; kind++) {
         ferry_error error;
-        fy_folder   folder = begin(path_of("out"), false, FY_LEFT_NOTHING);
+        fy_folder folder = begin(path_of("out"), false, FY_LEFT_NOTHING);
         put_into(&folder, "a", "1");
         put_into(&folder, FY_JOURNAL_NAME, "journal");
         if (kind == 0) {
@@ -460,7 +460,7 @@ static void test_rename_fails(void **state)
 {
     (void)state;
     ferry_error error;
-    fy_folder   folder = begin(path_of("out"), true, FY_LEFT_NOTHING);
+    fy_folder folder = begin(path_of("out"), true, FY_LEFT_NOTHING);
     put_into(&folder, "a", "1");
     put_into(&folder, FY_JOURNAL_NAME, "journal");
     put("out", "in the way"); /* seen by the look before the rename and, without it, by that */
@@ -485,7 +485,7 @@ static void test_keep_only(void **state)
 {
     (void)state;
     ferry_error error;
-    fy_folder   folder = begin(path_of("out"), true, FY_LEFT_NOTHING);
+    fy_folder folder = begin(path_of("out"), true, FY_LEFT_NOTHING);
     put_into(&folder, "a", "1");
     put_into(&folder, "b", "2");
     put_into(&folder, "ab", "3");
@@ -500,15 +500,15 @@ static void test_keep_only(void **state)
 /* Begins in a child, which then lives until it is killed. */
 static pid_t start_run(const char *path)
 {
-    int  ready[2];
+    int ready[2];
     char byte;
     assert_int_equal(pipe(ready), 0);
     pid_t child = fork();
     if (child == 0) {
-        fy_folder   folder = {0};
+        fy_folder folder = {0};
         fy_leftover left;
         ferry_error error;
-        int         fd = -1;
+        int fd = -1;
         alarm(280);
         if (fy_folder_begin(path, true, &folder, &left, &error) == FERRY_OK) {
             fd = openat(folder.fd, "data", O_WRONLY | O_CREAT, 0600);
@@ -527,7 +527,7 @@ static pid_t start_run(const char *path)
 static void test_live_run(void **state)
 {
     (void)state;
-    char  says[40];
+    char says[40];
     pid_t child = start_run(path_of("out"));
     snprintf(says, sizeof says, "another run (process %ld)", (long)child);
     refuse("live", path_of("out"), false, FERRY_ERR_IO, says);
@@ -566,10 +566,10 @@ static bool is_alone(void)
 /* What one of many runs finds wrong; NULL: nothing. Counts the folders that it got. */
 static const char *run_once(long id, int *n_begun)
 {
-    fy_folder   folder = {0};
+    fy_folder folder = {0};
     fy_leftover left;
     ferry_error error;
-    char        text[32], away[32];
+    char text[32], away[32];
     snprintf(text, sizeof text, "%ld", id);
     snprintf(away, sizeof away, "away-%ld", id);
     if (fy_folder_begin(path_of("out"), false, &folder, &left, &error) != FERRY_OK) {
@@ -608,7 +608,7 @@ static void test_many_runs(void **state)
 {
     (void)state;
     pid_t runs[N_RUNS];
-    int   n_failed = 0;
+    int n_failed = 0;
     for (int r = 0; r < N_RUNS; r++) {
         runs[r] = fork();
         if (runs[r] == 0) {
@@ -636,7 +636,7 @@ static void test_many_runs(void **state)
 /* ---- without locks ---- */
 
 static const char *host_name = "machine";
-static bool        has_proc  = true;
+static bool has_proc = true;
 
 int gethostname(char *name, size_t n_bytes)
 {
@@ -647,8 +647,8 @@ int gethostname(char *name, size_t n_bytes)
 FILE *fopen(const char *path, const char *mode)
 {
     bool hides = !has_proc && strncmp(path, "/proc/", 6) == 0;
-    int  flags = mode[0] == 'r' ? O_RDONLY : O_WRONLY | O_CREAT | O_TRUNC;
-    int  fd    = hides ? -1 : open(path, flags | O_CLOEXEC, 0666);
+    int flags = mode[0] == 'r' ? O_RDONLY : O_WRONLY | O_CREAT | O_TRUNC;
+    int fd = hides ? -1 : open(path, flags | O_CLOEXEC, 0666);
     return fd < 0 ? NULL : fdopen(fd, mode);
 }
 
@@ -664,7 +664,7 @@ int flock(int fd, int operation)
 static const char *claim_text(void)
 {
     static char text[600];
-    ssize_t     n       = readlink(path_of(FY_CLAIM_NAME), text, sizeof text - 1);
+    ssize_t n = readlink(path_of(FY_CLAIM_NAME), text, sizeof text - 1);
     text[n < 0 ? 0 : n] = '\0';
     return text;
 }
@@ -680,8 +680,8 @@ static void test_claims(void **state)
 {
     (void)state;
     ferry_error error;
-    char        says[40], changed[700];
-    int         fd = open_base();
+    char says[40], changed[700];
+    int fd = open_base();
     must(fy_claim_refuse(fd, "out", &error), &error);
     assert_true(fy_claim_is_free(fd));
     must(fy_claim_take(fd, "out", &error), &error);
@@ -693,8 +693,8 @@ static void test_claims(void **state)
 
     /* The same number of a process that began at another time. */
     unsigned long long began = 0;
-    long               pid   = 0;
-    int                at    = 0;
+    long pid = 0;
+    int at = 0;
     assert_int_equal(sscanf(claim_text(), "%ld %llu%n", &pid, &began, &at), 2);
     assert_true(pid == (long)getpid() && began > 0);
     snprintf(changed, sizeof changed, "%ld %llu%s", pid, began + 1, claim_text() + at);
@@ -720,8 +720,8 @@ static void test_claims(void **state)
 static void take_and_die(int fd)
 {
     ferry_error error;
-    int         how   = 0;
-    pid_t       child = fork();
+    int how = 0;
+    pid_t child = fork();
     if (child == 0) {
         _exit(fy_claim_take(fd, "out", &error) == FERRY_OK ? 0 : 1);
     }
@@ -735,8 +735,8 @@ static void test_claim_of_the_dead(void **state)
 {
     (void)state;
     static const char *const names[] = {"machine", "", "two words"};
-    ferry_error              error;
-    int                      fd = open_base();
+    ferry_error error;
+    int fd = open_base();
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         host_name = names[i];
         take_and_die(fd);
@@ -755,8 +755,8 @@ static void test_claim_of_nowhere(void **state)
 {
     (void)state;
     ferry_error error;
-    int         fd = open_base();
-    has_proc       = false;
+    int fd = open_base();
+    has_proc = false;
     take_and_die(fd);
     assert_false(fy_claim_is_free(fd));
     assert_int_equal(fy_claim_take(fd, "out", &error), FERRY_ERR_IO);
@@ -770,7 +770,7 @@ static void test_ends_of_claimed_folders(void **state)
 {
     (void)state;
     ferry_error error;
-    fy_folder   folder;
+    fy_folder folder;
     fy_leftover left;
     has_flock = false;
     must(fy_folder_begin(path_of("out"), true, &folder, &left, &error), &error);
@@ -797,9 +797,9 @@ static void test_claim_of_a_zombie(void **state)
 {
     (void)state;
     ferry_error error;
-    siginfo_t   about;
-    int         fd    = open_base();
-    pid_t       child = fork();
+    siginfo_t about;
+    int fd = open_base();
+    pid_t child = fork();
     if (child == 0) {
         _exit(fy_claim_take(fd, "out", &error) == FERRY_OK ? 0 : 1);
     }
@@ -825,7 +825,7 @@ typedef enum ending {
 } ending;
 
 static struct taker {
-    int    step; /* at which the next one comes */
+    int step; /* at which the next one comes */
     ending ending;
 } takers[N_TAKERS];
 
@@ -841,7 +841,7 @@ static void come(void);
 /* The next one lives until it has tried, or to the end. */
 static void start_next(void)
 {
-    int  tried[2];
+    int tried[2];
     char byte;
     if (pipe(tried) != 0) {
         _exit(1);
@@ -916,9 +916,9 @@ int unlinkat(int fd, const char *name, int flags)
 static void come(void)
 {
     ferry_error error;
-    steps_left          = takers[taker].step;
+    steps_left = takers[taker].step;
     ferry_status status = fy_claim_take(claimed_fd, "out", &error);
-    steps_left          = -1;
+    steps_left = -1;
     if (status == FERRY_OK && takers[taker].ending == DROP) {
         fy_claim_drop(claimed_fd);
     }
@@ -960,8 +960,8 @@ static void run_takers(char found[N_TAKERS])
 static bool check_takers(const char *row)
 {
     ferry_error error;
-    char        found[N_TAKERS];
-    int         n_holders = 0;
+    char found[N_TAKERS];
+    int n_holders = 0;
     take_and_die(claimed_fd);
     run_takers(found);
     for (int i = 0; i < N_TAKERS; i++) {
@@ -985,7 +985,7 @@ static void test_claims_of_three(void **state)
         {HOLD, HOLD, DIE},  {HOLD, DIE_AT_STEP, HOLD}, {HOLD, DIE_AT_STEP, DIE},
         {HOLD, DIE, DIE},   {DIE_AT_STEP, DIE, HOLD},  {DIE_AT_STEP, DIE_AT_STEP, DIE}};
     char row[80];
-    int  n_full = 0; /* scenes in which all three came */
+    int n_full = 0; /* scenes in which all three came */
     assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
     claimed_fd = open_base();
     for (size_t e = 0; e < COUNT_OF(endings); e++) {
@@ -1006,8 +1006,8 @@ static void test_claims_of_three(void **state)
 
 static int open_files(void)
 {
-    int            n   = 0;
-    DIR           *dir = opendir("/proc/self/fd");
+    int n = 0;
+    DIR *dir = opendir("/proc/self/fd");
     struct dirent *item;
     while ((item = readdir(dir)) != NULL) {
         n += item->d_name[0] != '.';
@@ -1019,10 +1019,10 @@ static int open_files(void)
 static void test_no_memory(void **state)
 {
     (void)state;
-    ferry_status status  = FERRY_ERR_NO_MEMORY;
-    int          n_files = open_files();
-    int64_t      n       = 0;
-    fy_folder    folder  = {0};
+    ferry_status status = FERRY_ERR_NO_MEMORY;
+    int n_files = open_files();
+    int64_t n = 0;
+    fy_folder folder = {0};
     for (; status != FERRY_OK; n++) {
         ferry_error error;
         fy_leftover left;

@@ -11,7 +11,7 @@
 
 #include <jansson.h>
 
-static fy_writer   writer; /* too large for the stack */
+static fy_writer writer; /* too large for the stack */
 static text_buffer output;
 
 static int cleanup(void **state)
@@ -52,7 +52,7 @@ static void test_only_metadata(void **state)
 {
     (void)state;
     const fy_st_entry entries[] = {{"a", "1"}, {"b", "2"}};
-    fy_form           form      = {.metadata = entries, .n_metadata = 2};
+    fy_form form = {.metadata = entries, .n_metadata = 2};
     assert_string_equal(write_header(&form), "{\"__metadata__\":{\"a\":\"1\",\"b\":\"2\"}}      ");
 }
 
@@ -60,43 +60,43 @@ static void test_only_metadata(void **state)
 static void test_order(void **state)
 {
     (void)state;
-    static const uint64_t shape[]   = {2, 3, 0};
-    fy_form_tensor        tensors[] = {
-               {.name = "z6", .dtype_text = "F6_E2M3", .element_bits = 6, .bytes = 3, .tag = 0},
-               {.name         = "b",
-                .dtype_text   = "F16",
-                .element_bits = 16,
-                .n_dims       = 2,
-                .shape        = shape,
-                .bytes        = 12,
-                .tag          = 1},
-               {.name         = "a8",
-                .dtype_text   = "I8",
-                .element_bits = 8,
-                .n_dims       = 1,
-                .shape        = shape,
-                .bytes        = 2,
-                .tag          = 2},
-               {.name = "z", .dtype_text = "I64", .element_bits = 64, .bytes = 8, .tag = 3},
-               {.name         = "a4",
-                .dtype_text   = "F4",
-                .element_bits = 4,
-                .n_dims       = 1,
-                .shape        = shape,
-                .bytes        = 1,
-                .tag          = 4},
-               {.name         = "B",
-                .dtype_text   = "BF16",
-                .element_bits = 16,
-                .n_dims       = 3,
-                .shape        = shape,
-                .bytes        = 0,
-                .tag          = 5},
+    static const uint64_t shape[] = {2, 3, 0};
+    fy_form_tensor tensors[] = {
+        {.name = "z6", .dtype_text = "F6_E2M3", .element_bits = 6, .bytes = 3, .tag = 0},
+        {.name = "b",
+         .dtype_text = "F16",
+         .element_bits = 16,
+         .n_dims = 2,
+         .shape = shape,
+         .bytes = 12,
+         .tag = 1},
+        {.name = "a8",
+         .dtype_text = "I8",
+         .element_bits = 8,
+         .n_dims = 1,
+         .shape = shape,
+         .bytes = 2,
+         .tag = 2},
+        {.name = "z", .dtype_text = "I64", .element_bits = 64, .bytes = 8, .tag = 3},
+        {.name = "a4",
+         .dtype_text = "F4",
+         .element_bits = 4,
+         .n_dims = 1,
+         .shape = shape,
+         .bytes = 1,
+         .tag = 4},
+        {.name = "B",
+         .dtype_text = "BF16",
+         .element_bits = 16,
+         .n_dims = 3,
+         .shape = shape,
+         .bytes = 0,
+         .tag = 5},
     };
-    static const uint32_t tags[]   = {3, 5, 1, 2, 0, 4};
+    static const uint32_t tags[] = {3, 5, 1, 2, 0, 4};
     static const uint64_t begins[] = {0, 8, 8, 20, 22, 25};
-    fy_form               form     = {.tensors = tensors, .n_tensors = COUNT_OF(tensors)};
-    const char           *text     = write_header(&form);
+    fy_form form = {.tensors = tensors, .n_tensors = COUNT_OF(tensors)};
+    const char *text = write_header(&form);
     for (size_t i = 0; i < COUNT_OF(tensors); i++) {
         check_at(tensors[i].tag == tags[i] && tensors[i].begin == begins[i], "place %zu", i);
     }
@@ -111,17 +111,17 @@ static void test_order(void **state)
 static void test_escapes(void **state)
 {
     (void)state;
-    fy_form_tensor    tensor    = {.name       = "\"\\/\b\f\n\r\t\x01\x1f\x7f\xc3\xa9\xf0\x9d\x84\x9e",
-                                   .dtype_text = "U8",
-                                   .element_bits = 8,
-                                   .bytes        = 1,
-                                   .checksum     = 0x00fedcba98765432};
+    fy_form_tensor tensor = {.name = "\"\\/\b\f\n\r\t\x01\x1f\x7f\xc3\xa9\xf0\x9d\x84\x9e",
+                             .dtype_text = "U8",
+                             .element_bits = 8,
+                             .bytes = 1,
+                             .checksum = 0x00fedcba98765432};
     const fy_st_entry entries[] = {{"\n", "\x0b"}};
-    fy_form           form      = {.tensors       = &tensor,
-                                   .n_tensors     = 1,
-                                   .metadata      = entries,
-                                   .n_metadata    = 1,
-                                   .has_checksums = true};
+    fy_form form = {.tensors = &tensor,
+                    .n_tensors = 1,
+                    .metadata = entries,
+                    .n_metadata = 1,
+                    .has_checksums = true};
 #define NAME "\\\"\\\\/\\b\\f\\n\\r\\t\\u0001\\u001f\x7f\xc3\xa9\xf0\x9d\x84\x9e"
     const char expected[] = "{\"__metadata__\":{\"\\n\":\"\\u000b\",\"ferry.xxh3." NAME
                             "\":\"00fedcba98765432\"},\"" NAME
@@ -133,18 +133,18 @@ static void test_escapes(void **state)
 static void test_metadata_order(void **state)
 {
     (void)state;
-    fy_form_tensor    tensors[] = {{.name = "d", .dtype_text = "U8", .element_bits = 8},
-                                   {.name = "a", .dtype_text = "U8", .element_bits = 8},
-                                   {.name = "b", .dtype_text = "F4", .element_bits = 4},
-                                   {.name = "\xc3", .dtype_text = "F32", .element_bits = 32},
-                                   {.name = "", .dtype_text = "F4", .element_bits = 4},
-                                   {.name = "c", .dtype_text = "F32", .element_bits = 32}};
+    fy_form_tensor tensors[] = {{.name = "d", .dtype_text = "U8", .element_bits = 8},
+                                {.name = "a", .dtype_text = "U8", .element_bits = 8},
+                                {.name = "b", .dtype_text = "F4", .element_bits = 4},
+                                {.name = "\xc3", .dtype_text = "F32", .element_bits = 32},
+                                {.name = "", .dtype_text = "F4", .element_bits = 4},
+                                {.name = "c", .dtype_text = "F32", .element_bits = 32}};
     const fy_st_entry entries[] = {{"", "v"}, {"ferry", "v"}, {"ferry/", "v"}, {"format", "pt"}};
-    fy_form           form      = {.tensors       = tensors,
-                                   .n_tensors     = COUNT_OF(tensors),
-                                   .metadata      = entries,
-                                   .n_metadata    = COUNT_OF(entries),
-                                   .has_checksums = true};
+    fy_form form = {.tensors = tensors,
+                    .n_tensors = COUNT_OF(tensors),
+                    .metadata = entries,
+                    .n_metadata = COUNT_OF(entries),
+                    .has_checksums = true};
 #define ZERO "\":\"0000000000000000\",\"ferry"
     const char expected[] = "{\"__metadata__\":{\"\":\"v\",\"ferry\":\"v\",\"ferry.xxh3." ZERO
                             ".xxh3.a" ZERO ".xxh3.b" ZERO ".xxh3.c" ZERO ".xxh3.d" ZERO
@@ -157,38 +157,38 @@ static void test_random_order(void **state)
 {
     (void)state;
     static const uint32_t bits[] = {64, 32, 16, 8, 4};
-    uint64_t              seed   = 11;
+    uint64_t seed = 11;
     for (int round = 0; round < 300; round++) {
         fy_form_tensor tensors[20];
-        char           names[COUNT_OF(tensors)][8];
-        uint64_t       shapes[COUNT_OF(tensors)];
-        uint32_t       n    = random_below(&seed, COUNT_OF(tensors) + 1);
-        fy_form        form = {.tensors = tensors, .n_tensors = n, .has_checksums = true};
+        char names[COUNT_OF(tensors)][8];
+        uint64_t shapes[COUNT_OF(tensors)];
+        uint32_t n = random_below(&seed, COUNT_OF(tensors) + 1);
+        fy_form form = {.tensors = tensors, .n_tensors = n, .has_checksums = true};
         for (size_t i = 0; i < n; i++) {
             uint32_t size = bits[random_below(&seed, COUNT_OF(bits))];
-            shapes[i]     = random_below(&seed, 5) * 2;
+            shapes[i] = random_below(&seed, 5) * 2;
             snprintf(names[i], sizeof names[i], "%c%zu", (char)('a' + random_below(&seed, 3)), i);
-            tensors[i] = (fy_form_tensor){.name         = names[i],
-                                          .dtype_text   = "X",
+            tensors[i] = (fy_form_tensor){.name = names[i],
+                                          .dtype_text = "X",
                                           .element_bits = size,
-                                          .n_dims       = 1,
-                                          .shape        = &shapes[i],
-                                          .bytes        = shapes[i] * size / 8,
-                                          .checksum     = i};
+                                          .n_dims = 1,
+                                          .shape = &shapes[i],
+                                          .bytes = shapes[i] * size / 8,
+                                          .checksum = i};
         }
         write_header(&form);
         text_buffer first = output;
-        output            = (text_buffer){0};
+        output = (text_buffer){0};
         for (size_t i = 0; i < n; i++) {
             uint64_t size = tensors[i].element_bits < 8 ? 1 : tensors[i].element_bits / 8;
-            uint64_t end  = i == 0 ? 0 : tensors[i - 1].begin + tensors[i - 1].bytes;
+            uint64_t end = i == 0 ? 0 : tensors[i - 1].begin + tensors[i - 1].bytes;
             check_at(tensors[i].begin % size == 0 && tensors[i].begin == end, "round %d", round);
         }
         for (size_t i = 0; i < n; i++) {
-            uint32_t       other = random_below(&seed, n);
-            fy_form_tensor kept  = tensors[i];
-            tensors[i]           = tensors[other];
-            tensors[other]       = kept;
+            uint32_t other = random_below(&seed, n);
+            fy_form_tensor kept = tensors[i];
+            tensors[i] = tensors[other];
+            tensors[other] = kept;
         }
         write_header(&form);
         check_at(first.used == output.used && memcmp(first.bytes, output.bytes, first.used) == 0,
@@ -205,11 +205,11 @@ static void test_header_limit(void **state)
 {
     (void)state;
     static const char frame[] = "{\"\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]}}";
-    const size_t      n_most  = 100000000 - (sizeof frame - 1);
-    char             *name    = malloc(n_most + 2);
-    fy_form_tensor    tensor  = {.name = name, .dtype_text = "U8", .element_bits = 8, .bytes = 1};
-    fy_form           form    = {.tensors = &tensor, .n_tensors = 1};
-    ferry_error       error;
+    const size_t n_most = 100000000 - (sizeof frame - 1);
+    char *name = malloc(n_most + 2);
+    fy_form_tensor tensor = {.name = name, .dtype_text = "U8", .element_bits = 8, .bytes = 1};
+    fy_form form = {.tensors = &tensor, .n_tensors = 1};
+    ferry_error error;
     assert_non_null(name);
     memset(name, 'n', n_most + 1);
     name[n_most + 1] = '\0';
@@ -225,15 +225,15 @@ static void test_header_limit(void **state)
 static void test_other_limits(void **state)
 {
     (void)state;
-    ferry_error    error;
+    ferry_error error;
     fy_form_tensor large[] = {{.name = "a", .dtype_text = "U8", .bytes = UINT64_MAX / 4},
                               {.name = "b", .dtype_text = "U8", .bytes = UINT64_MAX - 8}};
-    fy_form        form    = {.tensors = large, .n_tensors = 2};
+    fy_form form = {.tensors = large, .n_tensors = 2};
     assert_int_equal(fy_form_arrange(&form, "file", &error), FERRY_ERR_LIMIT);
     check_says("bytes", "file: ", &error);
 
     fy_form_tensor many[34];
-    char           names[34][8];
+    char names[34][8];
     for (uint32_t i = 0; i < 34; i++) {
         snprintf(names[i], sizeof names[i], "%02u", i);
         many[i] = (fy_form_tensor){
@@ -250,10 +250,10 @@ static void test_parts(void **state)
     (void)state;
     static const struct {
         const char *name;
-        size_t      n;
-        uint64_t    most;
-        uint64_t    bytes[6];
-        uint32_t    parts[6], n_parts;
+        size_t n;
+        uint64_t most;
+        uint64_t bytes[6];
+        uint32_t parts[6], n_parts;
     } rows[] = {
         {"none", 0, 10, {0}, {0}, 1},
         {"one", 1, 10, {3}, {0}, 1},
@@ -306,8 +306,8 @@ static void test_index(void **state)
 {
     (void)state;
     static const char *const names[] = {"b", "\"a\n", "b.c"};
-    static const uint32_t    part[]  = {0, 1, 1};
-    ferry_error              error;
+    static const uint32_t part[] = {0, 1, 1};
+    ferry_error error;
     must(write_index(names, part, 3, &error), &error);
     assert_string_equal(output.bytes, "{\n"
                                       "  \"metadata\": {\n"
@@ -329,10 +329,10 @@ static void test_no_memory(void **state)
 {
     (void)state;
     static const char *const names[] = {"b", "a"};
-    static const uint32_t    part[]  = {0, 1};
-    ferry_error              error;
-    fy_form_tensor           tensor = {.name = "a", .dtype_text = "U8", .element_bits = 8};
-    fy_form                  form   = {.tensors = &tensor, .n_tensors = 1, .has_checksums = true};
+    static const uint32_t part[] = {0, 1};
+    ferry_error error;
+    fy_form_tensor tensor = {.name = "a", .dtype_text = "U8", .element_bits = 8};
+    fy_form form = {.tensors = &tensor, .n_tensors = 1, .has_checksums = true};
     fy_alloc_fail_after(0);
     ferry_status status = write_index(names, part, 2, &error);
     write_header(&form); /* takes none */

@@ -52,10 +52,10 @@ static void add_fused(uint64_t *random, layout_case *c)
 /* Half of what comes out cannot be planned; false then. */
 static bool case_random(uint64_t seed, layout_case *c)
 {
-    uint64_t    random = seed;
+    uint64_t random = seed;
     layout_mesh mesh;
     text_buffer side = {0};
-    *c               = (layout_case){.seed = seed, .n_tensors = 2 + random_below(&random, 3)};
+    *c = (layout_case){.seed = seed, .n_tensors = 2 + random_below(&random, 3)};
     for (uint32_t i = 0; i < c->n_tensors; i++) {
         layout_tensor_random(&random, i, &c->tensors[i]);
     }
@@ -68,7 +68,7 @@ static bool case_random(uint64_t seed, layout_case *c)
     if (c->n_tensors > 2) {
         add_fused(&random, c);
     }
-    c->is_sharded    = random_below(&random, 4) != 0;
+    c->is_sharded = random_below(&random, 4) != 0;
     c->has_checksums = c->is_sharded && random_below(&random, 2) != 0;
     if (c->is_sharded) {
         layout_side_random(&random, &c->source, c->tensors, c->n_tensors - c->n_fused / 2, &mesh);
@@ -90,8 +90,8 @@ static bool case_random(uint64_t seed, layout_case *c)
 
 typedef struct comparison {
     gathering *g;
-    uint32_t   rank;
-    size_t     n_seen;
+    uint32_t rank;
+    size_t n_seen;
 } comparison;
 
 /* The global index of a local element, as a mismatch is told with. */
@@ -111,10 +111,10 @@ static void check_index(gathering *g, uint32_t tensor, uint32_t cell, const ferr
 
 static ferry_status compare_shard(void *context, const ferry_shard *shard)
 {
-    comparison          *k = context;
-    gathering           *g = k->g;
+    comparison *k = context;
+    gathering *g = k->g;
     const layout_tensor *t = tensor_named(g->layouts, shard->tensor);
-    uint32_t             tensor;
+    uint32_t tensor;
     for (tensor = 0; strcmp(g->job.problem.tensors[tensor].name, t->name) != 0; tensor++) {
         assert_true(tensor + 1 < g->job.problem.n_tensors);
     }
@@ -126,8 +126,8 @@ static ferry_status compare_shard(void *context, const ferry_shard *shard)
     uint32_t slot = fy_holders_find(holders, k->rank);
     assert_true(slot != FY_NO_SLOT);
     unsigned char *wanted = layout_shard_bytes(t, shard);
-    const char    *cell   = (const char *)g->cells[holders->cell[slot]];
-    uint64_t       at     = fy_first_difference(cell, (const char *)wanted, shard->bytes);
+    const char *cell = (const char *)g->cells[holders->cell[slot]];
+    uint64_t at = fy_first_difference(cell, (const char *)wanted, shard->bytes);
     check_at(at == shard->bytes, "seed %llu, \"%s\" of rank %u, byte %llu; window %llu, span %llu",
              (unsigned long long)g->layouts->seed, t->name, k->rank, (unsigned long long)at,
              (unsigned long long)g->most_window, (unsigned long long)g->most_span);
@@ -140,17 +140,17 @@ static ferry_status compare_shard(void *context, const ferry_shard *shard)
 /* Every tensor, and then every rank's shard of it. */
 static void check_case(const layout_case *c, const ferry_checkpoint *from, uint64_t random)
 {
-    gathering   g;
+    gathering g;
     ferry_error error;
     gathering_begin(c, from, random, &g);
     for (uint32_t tensor = 0; tensor < g.job.problem.n_tensors; tensor++) {
         if (!g.job.is_wanted[tensor]) {
             continue;
         }
-        uint32_t          placement = g.job.problem.tensors[tensor].dst;
-        const fy_holders *holders   = fy_problem_holders(&g.job.problem, placement);
-        comparison        k         = {.g = &g};
-        g.cells                     = calloc(holders->n_cells, sizeof *g.cells);
+        uint32_t placement = g.job.problem.tensors[tensor].dst;
+        const fy_holders *holders = fy_problem_holders(&g.job.problem, placement);
+        comparison k = {.g = &g};
+        g.cells = calloc(holders->n_cells, sizeof *g.cells);
         assert_non_null(g.cells);
         gather_tensor(&g, tensor, random_below(&random, 2) != 0);
         for (k.rank = 0; k.rank < ferry_plan_world_size(c->plan); k.rank++) {
@@ -179,8 +179,8 @@ static void test_random(void **state)
         if (case_random(seed, &c)) {
             write_source(&c);
             ferry_checkpoint *from = NULL;
-            ferry_error       error;
-            ferry_status      status = ferry_checkpoint_open(small_folder, &from, &error);
+            ferry_error error;
+            ferry_status status = ferry_checkpoint_open(small_folder, &from, &error);
             for (uint64_t round = 0; round < 4 && from != NULL; round++) {
                 check_case(&c, from, seed * 4 + round);
             }

@@ -9,11 +9,11 @@ static const uint32_t element_sizes[] = {1, 2, 4, 8, 16, 32, 64};
 /* A case, with what its limits come to. */
 typedef struct cut_case {
     fy_geometry_limits limits;
-    uint64_t           n_elements;
-    uint32_t           line_elements;
-    uint64_t           n_lines;
-    uint64_t           least, most; /* lines of a block, each bounded by the other */
-    fy_geometry        geometry;
+    uint64_t n_elements;
+    uint32_t line_elements;
+    uint64_t n_lines;
+    uint64_t least, most; /* lines of a block, each bounded by the other */
+    fy_geometry geometry;
 } cut_case;
 
 #define check_cut(c, condition)                                                                    \
@@ -33,7 +33,7 @@ static cut_case make_case(const fy_geometry_limits *limits, uint64_t n_elements,
     c.geometry = fy_geometry_of(limits, n_elements, element_bytes);
 
     c.line_elements = 64 / element_bytes;
-    c.n_lines       = (n_elements - 1) / c.line_elements + 1;
+    c.n_lines = (n_elements - 1) / c.line_elements + 1;
 
     c.most = limits->most_lines;
     if (limits->max_lines != 0 && limits->max_lines < limits->most_lines) {
@@ -49,12 +49,12 @@ static cut_case make_case(const fy_geometry_limits *limits, uint64_t n_elements,
 /* One lane's range: it goes on where the one before has ended, and is equal but for the last. */
 static void check_lane(const cut_case *c, uint32_t lane)
 {
-    const fy_geometry *g      = &c->geometry;
-    uint64_t           begin  = fy_geometry_lane_begin(g, lane);
-    uint64_t           length = fy_geometry_lane_length(g, lane);
-    uint64_t           steps  = fy_geometry_lane_steps(g, lane);
-    uint64_t           end    = begin + length;
-    bool               last   = lane + 1 == g->n_lanes;
+    const fy_geometry *g = &c->geometry;
+    uint64_t begin = fy_geometry_lane_begin(g, lane);
+    uint64_t length = fy_geometry_lane_length(g, lane);
+    uint64_t steps = fy_geometry_lane_steps(g, lane);
+    uint64_t end = begin + length;
+    bool last = lane + 1 == g->n_lanes;
     check_cut(c, length > 0 && begin % c->line_elements == 0);
     check_cut(c, end == (last ? c->n_elements : fy_geometry_lane_begin(g, lane + 1)));
     check_cut(c, last ? length <= g->lane_elements : length == g->lane_elements);
@@ -85,9 +85,9 @@ static void check_lanes(const cut_case *c)
 /* As many as have enough lines, in equal ranges of whole lines; those left without one are none. */
 static void check_lane_count(const cut_case *c)
 {
-    const fy_geometry *g     = &c->geometry;
-    uint64_t           lines = g->lane_elements / c->line_elements;
-    uint64_t           most  = c->n_lines / c->least;
+    const fy_geometry *g = &c->geometry;
+    uint64_t lines = g->lane_elements / c->line_elements;
+    uint64_t most = c->n_lines / c->least;
     if (most > c->limits.n_lanes) {
         most = c->limits.n_lanes;
     }
@@ -102,11 +102,11 @@ static void check_lane_count(const cut_case *c)
 
 static void check_blocks(const cut_case *c)
 {
-    const fy_geometry *g      = &c->geometry;
-    uint64_t           lines  = g->lane_elements / c->line_elements;
-    uint64_t           block  = g->block_elements / c->line_elements;
-    uint64_t           steps  = fy_geometry_lane_steps(g, 0);
-    uint64_t           wanted = c->limits.min_steps == 0 ? 1 : c->limits.min_steps;
+    const fy_geometry *g = &c->geometry;
+    uint64_t lines = g->lane_elements / c->line_elements;
+    uint64_t block = g->block_elements / c->line_elements;
+    uint64_t steps = fy_geometry_lane_steps(g, 0);
+    uint64_t wanted = c->limits.min_steps == 0 ? 1 : c->limits.min_steps;
     check_cut(c, block >= 1 && g->block_elements % c->line_elements == 0);
     check_cut(c, block <= c->limits.most_lines);
     check_cut(c, c->limits.max_lines == 0 || block <= c->limits.max_lines);
@@ -136,16 +136,16 @@ static void test_all_small(void **state)
     (void)state;
     enum { LANES = 5, MOST = 6, LEAST = 8, STEPS = 6, LINES = 40 };
     for (uint32_t i = 0; i < LANES * MOST * (MOST + 1) * LEAST * STEPS; i++) {
-        uint32_t           rest = i;
+        uint32_t rest = i;
         fy_geometry_limits limits;
-        limits.n_lanes    = 1 + rest % LANES;
-        rest              = rest / LANES;
+        limits.n_lanes = 1 + rest % LANES;
+        rest = rest / LANES;
         limits.most_lines = 1 + rest % MOST;
-        rest              = rest / MOST;
-        limits.max_lines  = rest % (MOST + 1);
-        rest              = rest / (MOST + 1);
-        limits.min_lines  = rest % LEAST;
-        limits.min_steps  = rest / LEAST;
+        rest = rest / MOST;
+        limits.max_lines = rest % (MOST + 1);
+        rest = rest / (MOST + 1);
+        limits.min_lines = rest % LEAST;
+        limits.min_steps = rest / LEAST;
         for (uint64_t lines = 1; lines <= LINES; lines++) {
             check_case(&limits, lines, 64);
         }
@@ -177,13 +177,13 @@ static uint64_t magnitude(uint64_t *random, uint32_t bits)
 
 static void check_random(uint64_t seed, uint32_t element_bits)
 {
-    uint64_t           random = seed;
+    uint64_t random = seed;
     fy_geometry_limits limits;
-    limits.n_lanes    = (uint32_t)magnitude(&random, 12);
+    limits.n_lanes = (uint32_t)magnitude(&random, 12);
     limits.most_lines = (uint32_t)magnitude(&random, 20);
-    limits.max_lines  = random_below(&random, 2) == 0 ? 0 : (uint32_t)magnitude(&random, 20);
-    limits.min_lines  = random_below(&random, 2) == 0 ? 256 : (uint32_t)magnitude(&random, 14) - 1;
-    limits.min_steps  = random_below(&random, 2) == 0 ? 4 : (uint32_t)magnitude(&random, 10) - 1;
+    limits.max_lines = random_below(&random, 2) == 0 ? 0 : (uint32_t)magnitude(&random, 20);
+    limits.min_lines = random_below(&random, 2) == 0 ? 256 : (uint32_t)magnitude(&random, 14) - 1;
+    limits.min_steps = random_below(&random, 2) == 0 ? 4 : (uint32_t)magnitude(&random, 10) - 1;
     if (random_below(&random, 20) == 0) {
         limits.n_lanes = UINT32_MAX;
     }
@@ -206,7 +206,7 @@ static void test_random(void **state)
 static void test_extremes(void **state)
 {
     (void)state;
-    const uint32_t ends[]  = {1, 2, 3, 255, UINT32_MAX - 1, UINT32_MAX};
+    const uint32_t ends[] = {1, 2, 3, 255, UINT32_MAX - 1, UINT32_MAX};
     const uint64_t sizes[] = {1,
                               ((uint64_t)1 << 32) - 1,
                               ((uint64_t)1 << 32) + 1,
@@ -227,10 +227,10 @@ static void test_extremes(void **state)
 /* By hand, of bf16: 32 elements a line. Blocks are 256 lines or more, in four steps or more. */
 static const struct by_hand {
     const char *name;
-    uint32_t    n_lanes, most_lines, max_lines;
-    uint64_t    n_elements;
-    uint32_t    lanes;
-    uint64_t    lane_lines, block_lines, steps, last_steps;
+    uint32_t n_lanes, most_lines, max_lines;
+    uint64_t n_elements;
+    uint32_t lanes;
+    uint64_t lane_lines, block_lines, steps, last_steps;
 } by_hand[] = {
     {"one element", 8, 4096, 0, 1, 1, 1, 1, 1, 1},
     {"8 KiB", 8, 4096, 0, 4096, 1, 128, 128, 1, 1},
@@ -254,9 +254,9 @@ static void test_by_hand(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(by_hand); i++) {
-        const struct by_hand *row    = &by_hand[i];
-        fy_geometry_limits    limits = {row->n_lanes, row->most_lines, row->max_lines, 256, 4};
-        fy_geometry           g      = fy_geometry_of(&limits, row->n_elements, 2);
+        const struct by_hand *row = &by_hand[i];
+        fy_geometry_limits limits = {row->n_lanes, row->most_lines, row->max_lines, 256, 4};
+        fy_geometry g = fy_geometry_of(&limits, row->n_elements, 2);
         check_row(row->name, g.n_lanes == row->lanes);
         check_row(row->name, g.lane_elements == row->lane_lines * 32);
         check_row(row->name, g.block_elements == row->block_lines * 32);
@@ -277,7 +277,7 @@ static uint64_t check_parts_of(uint64_t n_elements, uint32_t n, uint32_t line_el
     lines += n_elements % line_elements != 0;
     for (uint32_t i = 0; i < n; i++) {
         if (n > 200 && i == 100) {
-            i    = n - 100;
+            i = n - 100;
             next = fy_part_of(n_elements, n, i, line_elements).begin;
             check_parts(next <= n_elements);
         }
@@ -318,10 +318,10 @@ static void test_large_parts(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 20000; seed++) {
-        uint64_t random     = seed;
+        uint64_t random = seed;
         uint64_t n_elements = magnitude(&random, 61);
-        uint32_t n          = (uint32_t)magnitude(&random, 20);
-        uint32_t line       = 64 / element_sizes[random_below(&random, COUNT_OF(element_sizes))];
+        uint32_t n = (uint32_t)magnitude(&random, 20);
+        uint32_t line = 64 / element_sizes[random_below(&random, COUNT_OF(element_sizes))];
         check_at(check_parts_of(n_elements, n, line) == fy_part_longest(n_elements, n, line),
                  "seed %llu", (unsigned long long)seed);
     }

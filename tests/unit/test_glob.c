@@ -18,7 +18,7 @@ static bool matches(const char *pattern, const char *text)
 static const struct {
     const char *pattern;
     const char *text;
-    bool        fits;
+    bool fits;
 } match_rows[] = {
     {"", "", true},
     {"", "a", false},
@@ -97,11 +97,11 @@ static void random_text(uint64_t *seed, const char *alphabet, size_t most, char 
 static void test_random_patterns(void **state)
 {
     (void)state;
-    uint64_t seed   = 1;
-    size_t   n_fits = 0;
+    uint64_t seed = 1;
+    size_t n_fits = 0;
     for (int i = 0; i < 400000; i++) {
         uint64_t again = seed;
-        char     pattern[16], text[16];
+        char pattern[16], text[16];
         random_text(&seed, "ab*?*", 8, pattern);
         random_text(&seed, "aab", 10, text);
         bool expected = naive_match(pattern, text);
@@ -131,8 +131,8 @@ static void test_backtracking(void **state)
 static const struct {
     const char *pattern;
     const char *text;
-    bool        fits;
-    uint64_t    number;
+    bool fits;
+    uint64_t number;
 } number_rows[] = {
     {"{}", "0", true, 0},
     {"{}", "", false, 0},
@@ -167,8 +167,8 @@ static void test_number_table(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT_OF(number_rows); i++) {
         uint64_t number = 4711;
-        bool     fits   = fy_glob_match_number(number_rows[i].pattern, number_rows[i].text,
-                                               strlen(number_rows[i].text), &number);
+        bool fits = fy_glob_match_number(number_rows[i].pattern, number_rows[i].text,
+                                         strlen(number_rows[i].text), &number);
         check_at(fits == number_rows[i].fits && number == (fits ? number_rows[i].number : 4711),
                  "row %zu: \"%s\" on \"%s\" gives %llu", i, number_rows[i].pattern,
                  number_rows[i].text, (unsigned long long)number);
@@ -206,8 +206,8 @@ static void test_many_digits(void **state)
     enum { N_DIGITS = 4000, N_CALLS = 400 };
     static const struct {
         const char *pattern;
-        char        fill;
-        bool        fits;
+        char fill;
+        bool fits;
     } rows[] = {{"*{}*y*x", '1', false},    {"*{}*1*1*y", '1', false},    {"*1*{}*1*x", '1', false},
                 {"*a?*{}*a*b", '1', false}, {"*{}*{", '9', false},        {"*?*{}*?*?", '1', true},
                 {"*0*{}*0*x", '0', false},  {"*1?1*{}?1?*x*", '1', false}};
@@ -216,7 +216,7 @@ static void test_many_digits(void **state)
         memset(text, rows[i].fill, N_DIGITS);
         for (int call = 0; call < N_CALLS; call++) {
             uint64_t number = 4711;
-            bool     fits   = fy_glob_match_number(rows[i].pattern, text, N_DIGITS, &number);
+            bool fits = fy_glob_match_number(rows[i].pattern, text, N_DIGITS, &number);
             check_at(fits == rows[i].fits, "row %zu: \"%s\"", i, rows[i].pattern);
             check_at(number == (fits ? UINT64_MAX : 4711), "row %zu", i);
         }
@@ -226,18 +226,18 @@ static void test_many_digits(void **state)
 static void test_random_numbers(void **state)
 {
     (void)state;
-    uint64_t seed   = 2;
-    size_t   n_fits = 0;
+    uint64_t seed = 2;
+    size_t n_fits = 0;
     for (int i = 0; i < 300000; i++) {
-        uint64_t again  = seed;
+        uint64_t again = seed;
         uint64_t number = 0, expected_number = 0;
-        char     left[8], right[8], pattern[32], text[16];
+        char left[8], right[8], pattern[32], text[16];
         random_text(&seed, "a1*?", 4, left);
         random_text(&seed, "a0*?", 4, right);
         random_text(&seed, "a012", 8, text);
         snprintf(pattern, sizeof pattern, "%s{}%s", left, right);
         bool expected = naive_number(pattern, text, &expected_number);
-        bool fits     = fy_glob_match_number(pattern, text, strlen(text), &number);
+        bool fits = fy_glob_match_number(pattern, text, strlen(text), &number);
         n_fits += fits;
         check_at(fits == expected && number == expected_number, "seed %llu: \"%s\" on \"%s\"",
                  (unsigned long long)again, pattern, text);
@@ -250,7 +250,7 @@ static void test_count_numbers(void **state)
     (void)state;
     static const struct {
         const char *pattern;
-        size_t      count;
+        size_t count;
     } rows[] = {{"", 0},     {"a", 0},    {"{}", 1}, {"{0}", 0},
                 {"{}{}", 2}, {"{{}}", 1}, {"}{", 0}, {"a.{}.b.{}.c.{}", 3}};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
@@ -266,7 +266,7 @@ static void test_subset(void **state)
     static const struct {
         const char *subset;
         const char *name;
-        bool        has;
+        bool has;
     } rows[] = {
         {NULL, "a", true},        {"a", "a", true},
         {"a", "b", false},        {"", "", true},
@@ -300,9 +300,9 @@ static void test_public_subset(void **state)
 {
     (void)state;
     static const char *const names[] = {"a.w", NULL, "b.w"};
-    ferry_subset            *subset;
-    ferry_error              error;
-    char                     list[] = "a.*,!b.w";
+    ferry_subset *subset;
+    ferry_error error;
+    char list[] = "a.*,!b.w";
     assert_int_equal(ferry_subset_create(list, &subset, &error), FERRY_OK);
     memset(list, 'x', sizeof list - 1); /* it was copied */
     assert_true(ferry_subset_has(subset, "a.w"));
@@ -330,8 +330,8 @@ static void test_long_list(void **state)
 {
     (void)state;
     enum { N = 100000, BYTES = 8 };
-    char     *list   = calloc(N, BYTES), name[16];
-    size_t    length = 0;
+    char *list = calloc(N, BYTES), name[16];
+    size_t length = 0;
     fy_subset subset;
     assert_non_null(list);
     for (unsigned i = 0; i < N; i++) {

@@ -9,7 +9,7 @@
 static ferry_group *list_of(size_t n_ranks, const uint32_t *ranks)
 {
     ferry_group *group = NULL;
-    ferry_error  error;
+    ferry_error error;
     must(ferry_group_create(ranks, n_ranks, &group, &error), &error);
     return group;
 }
@@ -17,7 +17,7 @@ static ferry_group *list_of(size_t n_ranks, const uint32_t *ranks)
 static ferry_group *range_of(uint32_t first, uint32_t stride, size_t n_ranks)
 {
     ferry_group *group = NULL;
-    ferry_error  error;
+    ferry_error error;
     must(ferry_group_create_range(first, stride, n_ranks, &group, &error), &error);
     return group;
 }
@@ -25,7 +25,7 @@ static ferry_group *range_of(uint32_t first, uint32_t stride, size_t n_ranks)
 static void check_members(const ferry_group *group, const uint32_t *ranks, size_t n_ranks)
 {
     ferry_error error;
-    size_t      index = 4711;
+    size_t index = 4711;
     assert_int_equal(ferry_group_size(group), n_ranks);
     for (size_t i = 0; i < n_ranks; i++) {
         assert_int_equal(ferry_group_rank_at(group, i), ranks[i]);
@@ -38,7 +38,7 @@ static void test_list(void **state)
 {
     (void)state;
     static const uint32_t ranks[] = {7, 0, FERRY_MAX_RANKS - 1, 3};
-    uint32_t              copied[4];
+    uint32_t copied[4];
     memcpy(copied, ranks, sizeof ranks);
     ferry_group *group = list_of(4, copied);
     memset(copied, 0, sizeof copied); /* the group has its own copy */
@@ -52,7 +52,7 @@ static void test_ranges(void **state)
     (void)state;
     static const struct {
         uint32_t first, stride;
-        size_t   n_ranks;
+        size_t n_ranks;
     } rows[] = {{0, 1, 4},
                 {5, 3, 4},
                 {5, 0, 1},
@@ -66,7 +66,7 @@ static void test_ranges(void **state)
             ranks[k] = rows[i].first + k * rows[i].stride;
         }
         ferry_group *range = range_of(rows[i].first, rows[i].stride, rows[i].n_ranks);
-        ferry_group *list  = list_of(rows[i].n_ranks, ranks);
+        ferry_group *list = list_of(rows[i].n_ranks, ranks);
         check_members(range, ranks, rows[i].n_ranks);
         check_at(fy_group_equal(range, list) && fy_group_equal(list, range), "row %zu", i);
         check_at(fy_group_hash(range) == fy_group_hash(list), "row %zu", i);
@@ -82,16 +82,16 @@ static void test_members(void **state)
     ferry_group *groups[] = {range_of(5, 3, 4), list_of(4, (uint32_t[]){5, 8, 11, 14})};
     for (size_t g = 0; g < COUNT_OF(groups); g++) {
         for (uint32_t rank = 0; rank < 30; rank++) {
-            ferry_error  error;
-            size_t       index  = 4711;
-            bool         member = rank >= 5 && rank <= 14 && (rank - 5) % 3 == 0;
+            ferry_error error;
+            size_t index = 4711;
+            bool member = rank >= 5 && rank <= 14 && (rank - 5) % 3 == 0;
             ferry_status status = ferry_rank_in_group(rank, groups[g], &index, &error);
             check_at(status == (member ? FERRY_OK : FERRY_ERR_INVALID_INPUT), "group %zu rank %u",
                      g, rank);
             check_at(index == (member ? (rank - 5) / 3 : 4711), "group %zu rank %u", g, rank);
         }
         ferry_error error;
-        size_t      index;
+        size_t index;
         ferry_rank_in_group(6, groups[g], &index, &error);
         assert_string_equal(error.message, "rank 6 is not a member of the group (5, 8, 11, 14)");
         ferry_group_release(groups[g]);
@@ -101,10 +101,10 @@ static void test_members(void **state)
 static void test_refused(void **state)
 {
     (void)state;
-    ferry_error  error;
+    ferry_error error;
     ferry_group *group = NULL;
     const struct {
-        const char  *name;
+        const char *name;
         ferry_status wanted;
         ferry_status status;
     } rows[] = {
@@ -177,7 +177,7 @@ static void test_format(void **state)
     (void)state;
     ferry_group *group = range_of(1000000, 1, 100);
     ferry_group *empty = list_of(0, NULL);
-    char         text[201];
+    char text[201];
     for (size_t bytes = 32; bytes <= 200; bytes++) {
         memset(text, '#', sizeof text);
         fy_group_format(group, text, bytes);
@@ -206,7 +206,7 @@ static void *hold_and_release(void *group)
 static void test_references(void **state)
 {
     (void)state;
-    pthread_t    threads[N_THREADS];
+    pthread_t threads[N_THREADS];
     ferry_group *group = range_of(0, 1, 4);
     for (int i = 0; i < N_THREADS; i++) {
         ferry_group_retain(group);

@@ -16,7 +16,7 @@ enum { MOST_RANKS = 300, N_LISTS = 400 };
 
 typedef struct rank_list {
     uint32_t ranks[MOST_RANKS];
-    size_t   n;
+    size_t n;
 } rank_list;
 
 static size_t below(uint64_t *seed, size_t limit)
@@ -27,18 +27,18 @@ static size_t below(uint64_t *seed, size_t limit)
 static void swap(uint32_t *a, uint32_t *b)
 {
     uint32_t c = *a;
-    *a         = *b;
-    *b         = c;
+    *a = *b;
+    *b = c;
 }
 
 /* Stretches of different strides, up and down, in any order, now and then thrown about. */
 static rank_list draw_list(uint64_t *seed)
 {
-    rank_list list    = {.n = 0};
-    uint64_t  n_parts = random_below(seed, 7), base = random_below(seed, 1000);
+    rank_list list = {.n = 0};
+    uint64_t n_parts = random_below(seed, 7), base = random_below(seed, 1000);
     for (uint64_t p = 0; p < n_parts; p++) {
         uint64_t stride = 1 + random_below(seed, 5), n = 1 + random_below(seed, 40);
-        bool     down = random_below(seed, 2) == 0;
+        bool down = random_below(seed, 2) == 0;
         for (uint64_t i = 0; i < n && list.n < MOST_RANKS; i++) {
             list.ranks[list.n++] = (uint32_t)(base + (down ? n - 1 - i : i) * stride);
         }
@@ -54,7 +54,7 @@ static rank_list draw_list(uint64_t *seed)
 static ferry_group *group_of(const rank_list *list)
 {
     ferry_group *group = NULL;
-    ferry_error  error;
+    ferry_error error;
     must(ferry_group_create(list->ranks, list->n, &group, &error), &error);
     return group;
 }
@@ -91,10 +91,10 @@ static void check_members(const ferry_group *group, const rank_list *list, size_
 static ferry_group *retell(const rank_list *list, uint64_t *seed)
 {
     fy_group_run runs[MOST_RANKS];
-    size_t       n_runs = 0;
+    size_t n_runs = 0;
     for (size_t i = 0; i < list->n;) {
         uint64_t most = 1 + random_below(seed, 5);
-        int64_t  stride =
+        int64_t stride =
             i + 1 < list->n ? (int64_t)list->ranks[i + 1] - (int64_t)list->ranks[i] : 3;
         fy_group_run run = {.first = list->ranks[i++], .n = 1, .stride = stride};
         while (i < list->n && run.n < most &&
@@ -105,7 +105,7 @@ static ferry_group *retell(const rank_list *list, uint64_t *seed)
         runs[n_runs++] = run;
     }
     ferry_group *group = NULL;
-    ferry_error  error;
+    ferry_error error;
     must(fy_group_create_runs(runs, n_runs, &group, &error), &error);
     return group;
 }
@@ -113,11 +113,11 @@ static ferry_group *retell(const rank_list *list, uint64_t *seed)
 static void test_lists(void **state)
 {
     (void)state;
-    uint64_t  seed      = 20;
-    rank_list last      = draw_list(&seed);
-    size_t    n_shorter = 0;
+    uint64_t seed = 20;
+    rank_list last = draw_list(&seed);
+    size_t n_shorter = 0;
     for (size_t i = 0; i < N_LISTS; i++) {
-        rank_list    list  = draw_list(&seed);
+        rank_list list = draw_list(&seed);
         ferry_group *group = group_of(&list), *told = retell(&list, &seed);
         ferry_group *other = group_of(&last);
         check_members(group, &list, i);
@@ -132,7 +132,7 @@ static void test_lists(void **state)
         ferry_group_release(other);
         last = list;
         if (list.n > 1) {
-            size_t at      = below(&seed, list.n);
+            size_t at = below(&seed, list.n);
             list.ranks[at] = list.ranks[(at + 1 + below(&seed, list.n - 1)) % list.n];
             ferry_error error;
             check_at(ferry_group_create(list.ranks, list.n, &group, &error) ==
@@ -152,9 +152,9 @@ static void test_runs_that_meet(void **state)
         for (uint32_t other = 1; other < 7; other++) {
             for (uint32_t first = 0; first < 9; first++) {
                 for (uint32_t n = 1; n < 9; n++) {
-                    fy_group_run runs[2]   = {{30, 6, stride}, {26 + first, n, other}};
-                    unsigned     seen[128] = {0};
-                    bool         meet      = false;
+                    fy_group_run runs[2] = {{30, 6, stride}, {26 + first, n, other}};
+                    unsigned seen[128] = {0};
+                    bool meet = false;
                     if ((first + n) % 2 == 0) { /* downwards */
                         runs[1].first += (n - 1) * other;
                         runs[1].stride = -(int64_t)other;
@@ -165,7 +165,7 @@ static void test_runs_that_meet(void **state)
                         }
                     }
                     ferry_group *group = NULL;
-                    ferry_error  error;
+                    ferry_error error;
                     ferry_status status = fy_group_create_runs(runs, 2, &group, &error);
                     check_at(status == (meet ? FERRY_ERR_INVALID_INPUT : FERRY_OK),
                              "6 by %u, and %u of %u by %u", stride, runs[1].first, n, other);
@@ -195,7 +195,7 @@ static void test_hostile_runs(void **state)
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         ferry_group *group = NULL;
-        ferry_error  error;
+        ferry_error error;
         check_at(fy_group_create_runs(rows[i], 2, &group, &error) == FERRY_ERR_INVALID_INPUT,
                  "row %zu", i);
         assert_null(group);
@@ -207,18 +207,18 @@ static void test_hostile_group(void **state)
 {
     (void)state;
     for (uint32_t n = 3; n <= FERRY_MAX_RANKS - 1; n = n < 10 ? n + 1 : n * 7) {
-        ferry_roster        *roster = NULL;
-        ferry_model         *model  = NULL;
-        ferry_plan          *plan   = NULL;
-        ferry_group         *group  = range_group(0, 1, n);
-        ferry_param_metadata m      = FERRY_PARAM_METADATA_INIT;
-        ferry_error          error;
-        m.name                        = "w";
-        m.n_dims                      = 1;
-        m.shape[0]                    = 4;
-        m.dtype                       = (ferry_dtype){.kind = FERRY_U8, .element_bits = 8};
-        m.is_tp                       = true;
-        m.partition_stride            = 1;
+        ferry_roster *roster = NULL;
+        ferry_model *model = NULL;
+        ferry_plan *plan = NULL;
+        ferry_group *group = range_group(0, 1, n);
+        ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
+        ferry_error error;
+        m.name = "w";
+        m.n_dims = 1;
+        m.shape[0] = 4;
+        m.dtype = (ferry_dtype){.kind = FERRY_U8, .element_bits = 8};
+        m.is_tp = true;
+        m.partition_stride = 1;
         m.tensor_parallel_group_ranks = group;
         must(ferry_model_create(&model, &error), &error);
         must(ferry_model_add(model, &m, &error), &error);
@@ -236,15 +236,15 @@ static void test_hostile_group(void **state)
 /* One parameter on every rank, which names the whole world twice; as a list or as a range. */
 static ferry_model *model_of(uint32_t rank, ferry_group *world)
 {
-    ferry_error          error;
-    ferry_model         *model      = NULL;
-    ferry_param_metadata m          = FERRY_PARAM_METADATA_INIT;
-    m.name                          = "norm.weight";
-    m.n_dims                        = 1;
-    m.shape[0]                      = 1024;
-    m.dtype                         = (ferry_dtype){.kind = FERRY_BF16, .element_bits = 16};
-    m.owner_rank                    = rank;
-    m.data_parallel_group_ranks     = world;
+    ferry_error error;
+    ferry_model *model = NULL;
+    ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
+    m.name = "norm.weight";
+    m.n_dims = 1;
+    m.shape[0] = 1024;
+    m.dtype = (ferry_dtype){.kind = FERRY_BF16, .element_bits = 16};
+    m.owner_rank = rank;
+    m.data_parallel_group_ranks = world;
     m.pipeline_parallel_group_ranks = world;
     must(ferry_model_create(&model, &error), &error);
     must(ferry_model_add(model, &m, &error), &error);
@@ -253,9 +253,9 @@ static ferry_model *model_of(uint32_t rank, ferry_group *world)
 
 static ferry_group *list_all(uint32_t n_ranks)
 {
-    ferry_error  error;
+    ferry_error error;
     ferry_group *group = NULL;
-    uint32_t    *ranks = calloc(n_ranks, sizeof *ranks);
+    uint32_t *ranks = calloc(n_ranks, sizeof *ranks);
     assert_non_null(ranks);
     for (uint32_t r = 0; r < n_ranks; r++) {
         ranks[r] = r;
@@ -268,10 +268,10 @@ static ferry_group *list_all(uint32_t n_ranks)
 /* The bytes that all ranks gather; and the groups that whoever has gathered them keeps. */
 static size_t gather(uint32_t n_ranks, bool as_list, size_t *n_groups_out)
 {
-    ferry_error   error;
-    fy_pack       packed = {0};
+    ferry_error error;
+    fy_pack packed = {0};
     ferry_roster *roster = NULL;
-    ferry_group  *world  = as_list ? list_all(n_ranks) : range_group(0, 1, n_ranks);
+    ferry_group *world = as_list ? list_all(n_ranks) : range_group(0, 1, n_ranks);
     for (uint32_t r = 0; r < n_ranks; r++) {
         ferry_model *model = model_of(r, world);
         fy_model_pack(model, &packed);
@@ -286,7 +286,7 @@ static size_t gather(uint32_t n_ranks, bool as_list, size_t *n_groups_out)
     }
     assert_ptr_equal(in.at, in.end);
     *n_groups_out = roster->outlines.groups.n_groups;
-    size_t  bytes = packed.used;
+    size_t bytes = packed.used;
     fy_pack again = {0}; /* what a saved plan holds is the same */
     for (uint32_t r = 0; r < n_ranks; r++) {
         fy_roster_pack(roster, r, &again);

@@ -18,7 +18,7 @@
 
 static const struct variant {
     const char *name;
-    fy_isa      needs;
+    fy_isa needs;
     uint64_t (*hash64)(const void *bytes, size_t n_bytes);
     fy_hash128 (*hash128)(const void *bytes, size_t n_bytes);
 } variants[] = {
@@ -37,7 +37,7 @@ static bool can_run(const struct variant *v)
 static void check_range(const struct variant *v, const unsigned char *bytes, size_t n_bytes)
 {
     XXH128_hash_t expected = XXH3_128bits(bytes, n_bytes);
-    fy_hash128    hash     = v->hash128(bytes, n_bytes);
+    fy_hash128 hash = v->hash128(bytes, n_bytes);
     check_at(hash.low == expected.low64 && hash.high == expected.high64,
              "%s: 128 bits of %zu bytes", v->name, n_bytes);
     check_at(v->hash64(bytes, n_bytes) == XXH3_64bits(bytes, n_bytes), "%s: 64 bits of %zu bytes",
@@ -75,7 +75,7 @@ static void test_offsets_and_long_inputs(void **state)
     enum { MOST = 300000 };
     static const size_t lengths[] = {1,   3,   8,    16,   17,   128,  129,   240,   241,
                                      256, 511, 1024, 1025, 4096, 5000, 65536, 262144};
-    unsigned char      *bytes     = random_bytes(MOST, 99);
+    unsigned char *bytes = random_bytes(MOST, 99);
     for (size_t i = 0; i < COUNT_OF(lengths); i++) {
         for (size_t offset = 0; offset < 65; offset++) {
             for (size_t v = 0; v < COUNT_OF(variants); v++) {
@@ -114,9 +114,9 @@ static void test_addition(void **state)
     assert_true(sum.low == 0 && sum.high == 1);
     uint64_t seed = 5;
     for (int i = 0; i < 1000; i++) {
-        fy_hash128                      x  = {random_u64(&seed), random_u64(&seed)};
-        fy_hash128                      y  = {random_u64(&seed), random_u64(&seed)};
-        fy_hash128                      xy = fy_hash128_add(x, y), yx = fy_hash128_add(y, x);
+        fy_hash128 x = {random_u64(&seed), random_u64(&seed)};
+        fy_hash128 y = {random_u64(&seed), random_u64(&seed)};
+        fy_hash128 xy = fy_hash128_add(x, y), yx = fy_hash128_add(y, x);
         __extension__ unsigned __int128 wide =
             ((unsigned __int128)x.high << 64 | x.low) + ((unsigned __int128)y.high << 64 | y.low);
         check_at(xy.low == (uint64_t)wide && xy.high == (uint64_t)(wide >> 64), "pair %d", i);
@@ -130,8 +130,8 @@ static void test_digest_record(void **state)
     (void)state;
     static const unsigned char record[] = {0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01, 2,
                                            0,    0,    0,    0,    0,    0,    0,    'a',  'b'};
-    fy_digest                  d        = {0};
-    XXH128_hash_t              expected = XXH3_128bits(record, sizeof record);
+    fy_digest d = {0};
+    XXH128_hash_t expected = XXH3_128bits(record, sizeof record);
     for (int pass = 0; pass < 2; pass++) { /* taking starts the record anew */
         fy_digest_u64(&d, 0x0102030405060708u);
         fy_digest_text(&d, "ab");

@@ -50,13 +50,13 @@ static void check_table(const fy_holders *h, uint32_t n_cells, fy_holder *entrie
 static size_t random_entries(uint64_t *seed, uint32_t n_cells, fy_holder *entries)
 {
     uint32_t ranks[MOST_RANKS];
-    size_t   n     = random_below(seed, MOST_RANKS) + 1;
+    size_t n = random_below(seed, MOST_RANKS) + 1;
     uint32_t first = random_below(seed, 100), stride = 1 + random_below(seed, 2) * 3;
-    bool     shuffled = random_below(seed, 2) == 1, even = random_below(seed, 2) == 1;
+    bool shuffled = random_below(seed, 2) == 1, even = random_below(seed, 2) == 1;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t j = shuffled ? random_below(seed, i + 1) : i;
-        ranks[i]   = ranks[j];
-        ranks[j]   = first + i * stride;
+        ranks[i] = ranks[j];
+        ranks[j] = first + i * stride;
     }
     for (uint32_t i = 0; i < n; i++) {
         entries[i] =
@@ -70,12 +70,12 @@ static void test_random_tables(void **state)
     (void)state;
     uint64_t seed = 1;
     for (int round = 0; round < 5000; round++) {
-        uint64_t    again   = seed;
-        uint32_t    n_cells = random_below(&seed, 12) + 1;
-        fy_holder   entries[MOST_RANKS];
+        uint64_t again = seed;
+        uint32_t n_cells = random_below(&seed, 12) + 1;
+        fy_holder entries[MOST_RANKS];
         fy_holders *h = NULL;
         ferry_error error;
-        size_t      n = random_entries(&seed, n_cells, entries);
+        size_t n = random_entries(&seed, n_cells, entries);
         must(fy_holders_create(n_cells, entries, n, &h, &error), &error);
         check_table(h, n_cells, entries, n, again);
         for (uint32_t rank = 0; rank < 300; rank++) {
@@ -104,8 +104,8 @@ static uint64_t hash_of(const fy_holder *entries, size_t n)
 static void test_hash(void **state)
 {
     (void)state;
-    static const fy_holder entries[]   = {{0, 0}, {1, 1}, {2, 0}, {3, 1}};
-    static const fy_holder reversed[]  = {{3, 1}, {2, 0}, {1, 1}, {0, 0}};
+    static const fy_holder entries[] = {{0, 0}, {1, 1}, {2, 0}, {3, 1}};
+    static const fy_holder reversed[] = {{3, 1}, {2, 0}, {1, 1}, {0, 0}};
     static const fy_holder others[][4] = {{{0, 0}, {1, 1}, {2, 1}, {3, 0}},
                                           {{0, 0}, {1, 1}, {2, 0}, {4, 1}},
                                           {{0, 2}, {1, 1}, {2, 0}, {3, 1}},
@@ -120,10 +120,10 @@ static void test_hash(void **state)
 static void test_edges(void **state)
 {
     (void)state;
-    static const fy_holder twice[]          = {{5, 0}, {6, 1}, {5, 1}};
+    static const fy_holder twice[] = {{5, 0}, {6, 1}, {5, 1}};
     static const fy_holder twice_in_order[] = {{5, 0}, {5, 1}, {6, 1}};
-    ferry_error            error;
-    fy_holders            *h = NULL;
+    ferry_error error;
+    fy_holders *h = NULL;
     assert_int_equal(fy_holders_create(2, twice, 3, &h, &error), FERRY_ERR_INVALID_INPUT);
     assert_string_equal(error.message, "rank 5 holds it twice");
     assert_int_equal(fy_holders_create(2, twice_in_order, 3, &h, &error), FERRY_ERR_INVALID_INPUT);

@@ -9,7 +9,7 @@
 static size_t count_values(const fy_index *index, uint64_t hash, uint64_t *sum_out)
 {
     size_t count = 0;
-    *sum_out     = 0;
+    *sum_out = 0;
     for (fy_index_cursor c = fy_index_first(index, hash); c.value != FY_INDEX_NONE;
          fy_index_next(index, &c)) {
         count++;
@@ -37,9 +37,9 @@ static void test_collisions(void **state)
     (void)state;
     static const struct {
         const char *name;
-        uint64_t    n_hashes;
-        uint64_t    step; /* between hashes */
-        uint64_t    first;
+        uint64_t n_hashes;
+        uint64_t step; /* between hashes */
+        uint64_t first;
     } rows[] = {{"one hash", 1, 1, 5},
                 {"hashes that share all low bits", 7, 1ull << 40, 3},
                 {"the last slots, which wrap around", 5, 1, UINT64_MAX - 4},
@@ -72,7 +72,7 @@ static void test_random_hashes(void **state)
     (void)state;
     enum { N = 50000 };
     fy_index index = {0};
-    uint64_t seed  = 11;
+    uint64_t seed = 11;
     for (uint32_t v = 0; v < N; v++) {
         assert_true(fy_index_insert(&index, random_u64(&seed), v));
     }
@@ -91,7 +91,7 @@ static void test_failed_growth(void **state)
 {
     (void)state;
     fy_index index = {0};
-    uint32_t n     = 0;
+    uint32_t n = 0;
     assert_true(fy_index_insert(&index, 0, n++));
     fy_alloc_fail_after(0);
     while (fy_index_insert(&index, n, n)) {

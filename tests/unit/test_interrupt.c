@@ -21,17 +21,17 @@
 
 /* Says yes to question number last, or once the flag is set. */
 typedef struct wish {
-    pthread_t    thread;
-    int          last;
+    pthread_t thread;
+    int last;
     atomic_bool *flag; /* NULL: none */
-    int          n_asked;
-    bool         is_wrong; /* asked by another thread, or again after a yes */
-    bool         said_yes;
+    int n_asked;
+    bool is_wrong; /* asked by another thread, or again after a yes */
+    bool said_yes;
 } wish;
 
 static bool ask(void *context)
 {
-    wish *own     = context;
+    wish *own = context;
     own->is_wrong = own->is_wrong || own->said_yes || !pthread_equal(own->thread, pthread_self());
     own->n_asked++;
     own->said_yes = own->flag != NULL ? atomic_load(own->flag) : own->n_asked == own->last;
@@ -41,19 +41,19 @@ static bool ask(void *context)
 static ferry_world_options options_of(wish *own)
 {
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    own->thread                 = pthread_self();
-    options.deadline_seconds    = LONG_SECONDS;
-    options.join_seconds        = LONG_SECONDS;
-    options.is_interrupted      = ask;
-    options.interrupt_context   = own;
+    own->thread = pthread_self();
+    options.deadline_seconds = LONG_SECONDS;
+    options.join_seconds = LONG_SECONDS;
+    options.is_interrupted = ask;
+    options.interrupt_context = own;
     return options;
 }
 
 /* Threads and descriptors of this process. */
 static size_t count_entries(const char *folder)
 {
-    DIR   *dir = opendir(folder);
-    size_t n   = 0;
+    DIR *dir = opendir(folder);
+    size_t n = 0;
     assert_non_null(dir);
     while (readdir(dir) != NULL) {
         n++;
@@ -63,8 +63,8 @@ static size_t count_entries(const char *folder)
 }
 
 typedef struct scene {
-    char   folder[64];
-    char   path[80];
+    char folder[64];
+    char path[80];
     size_t n_fds;
     size_t n_threads;
 } scene;
@@ -74,7 +74,7 @@ static void begin(scene *s)
     strcpy(s->folder, "/tmp/ferry-interrupt-XXXXXX");
     assert_non_null(mkdtemp(s->folder));
     snprintf(s->path, sizeof s->path, "%s/ranks", s->folder);
-    s->n_fds     = count_entries("/proc/self/fd");
+    s->n_fds = count_entries("/proc/self/fd");
     s->n_threads = count_entries("/proc/self/task");
 }
 
@@ -110,15 +110,15 @@ static void test_alone(void **state)
     static const int lasts[] = {1, 2, 7};
     for (size_t i = 0; i < COUNT_OF(lasts); i++) {
         for (uint32_t rank = 0; rank < 2; rank++) {
-            char         row[48];
-            scene        s;
-            wish         own   = {.last = lasts[i]};
+            char row[48];
+            scene s;
+            wish own = {.last = lasts[i]};
             ferry_world *world = NULL;
-            ferry_error  error = {""};
+            ferry_error error = {""};
             snprintf(row, sizeof row, "rank %u, question %d", rank, lasts[i]);
             begin(&s);
             ferry_world_options options = options_of(&own);
-            ferry_status        status =
+            ferry_status status =
                 ferry_world_create_from_file(s.path, rank, 2, &options, &world, &error);
             check_stopped(row, &own, status, &error);
             assert_null(world);
@@ -130,8 +130,8 @@ static void test_alone(void **state)
 static int listen_here(uint16_t *port_out)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t          bytes   = sizeof address;
-    int                fd      = socket(AF_INET, SOCK_STREAM, 0);
+    socklen_t bytes = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
     assert_true(fd >= 0);
     assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
     assert_int_equal(listen(fd, 8), 0);
@@ -145,20 +145,20 @@ static void test_mute_root(void **state)
 {
     (void)state;
     uint16_t port;
-    int      fd = listen_here(&port);
-    char     text[8];
+    int fd = listen_here(&port);
+    char text[8];
     snprintf(text, sizeof text, "%u", port);
     setenv("RANK", "1", 1);
     setenv("WORLD_SIZE", "2", 1);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", text, 1);
-    scene        s;
-    wish         own   = {.last = 3};
+    scene s;
+    wish own = {.last = 3};
     ferry_world *world = NULL;
-    ferry_error  error = {""};
+    ferry_error error = {""};
     begin(&s);
     ferry_world_options options = options_of(&own);
-    ferry_status        status  = ferry_world_create(&options, &world, &error);
+    ferry_status status = ferry_world_create(&options, &world, &error);
     check_stopped("mute root", &own, status, &error);
     end("mute root", &s, false);
     close(fd);
@@ -170,20 +170,20 @@ static void test_mute_root(void **state)
 
 /* A rank on a thread of its own. */
 typedef struct rank_of {
-    pthread_t    thread;
-    const char  *path;
-    uint32_t     rank;
-    uint32_t     n_ranks;
-    wish         own;
+    pthread_t thread;
+    const char *path;
+    uint32_t rank;
+    uint32_t n_ranks;
+    wish own;
     ferry_status status;
-    ferry_error  error;
+    ferry_error error;
     ferry_world *world;
     ferry_world *smaller;
 } rank_of;
 
 static void *join_rank(void *context)
 {
-    rank_of            *self    = context;
+    rank_of *self = context;
     ferry_world_options options = options_of(&self->own);
     self->status = ferry_world_create_from_file(self->path, self->rank, self->n_ranks, &options,
                                                 &self->world, &self->error);
@@ -200,16 +200,16 @@ static void test_taken_in(void **state)
     size_t n_lost = 0;
     for (int last = 1; last <= 6; last++) {
         for (uint32_t stops = 0; stops < 2; stops++) {
-            char    row[48];
-            scene   s;
+            char row[48];
+            scene s;
             rank_of ranks[2] = {{.rank = 0}, {.rank = 1}};
             snprintf(row, sizeof row, "rank %u, question %d", stops, last);
             begin(&s);
-            atomic_bool over      = false;
+            atomic_bool over = false;
             ranks[stops].own.last = last;
             for (uint32_t r = 0; r < 2; r++) {
-                ranks[r].path         = s.path;
-                ranks[r].n_ranks      = 3;
+                ranks[r].path = s.path;
+                ranks[r].n_ranks = 3;
                 ranks[1 - r].own.flag = r == stops ? &over : ranks[1 - r].own.flag;
                 assert_int_equal(pthread_create(&ranks[r].thread, NULL, join_rank, &ranks[r]), 0);
             }
@@ -230,9 +230,9 @@ static void test_taken_in(void **state)
 /* Three make a world, which ends. One shrinks alone and stops; then all do, and are a world. */
 static void *shrink_rank(void *context)
 {
-    rank_of *self    = context;
+    rank_of *self = context;
     self->own.thread = pthread_self();
-    self->status     = ferry_world_shrink(self->world, 0, &self->smaller, &self->error);
+    self->status = ferry_world_shrink(self->world, 0, &self->smaller, &self->error);
     return NULL;
 }
 
@@ -263,15 +263,15 @@ static void check_shrink(const char *row, rank_of *ranks, uint32_t n_ranks, uint
     ferry_error error = {""};
     ferry_world_abort(ranks[0].world, "enough");
     for (uint32_t r = 0; r < n_ranks; r++) { /* the news is on its way to the others */
-        const void  *bytes;
-        size_t       n_bytes;
+        const void *bytes;
+        size_t n_bytes;
         ferry_status status = ferry_world_receive(ranks[r].world, FERRY_ANY_RANK, 1, -1, &bytes,
                                                   &n_bytes, NULL, &error);
         check_status(row, FERRY_ERR_ABORTED, status, &error);
     }
     for (int last = 1; last <= 4; last++) { /* again and again */
         wish *own = &ranks[stops].own;
-        *own      = (wish){.thread = pthread_self(), .last = last};
+        *own = (wish){.thread = pthread_self(), .last = last};
         check_stopped(row, own,
                       ferry_world_shrink(ranks[stops].world, 0, &ranks[stops].smaller, &error),
                       &error);
@@ -291,8 +291,8 @@ static void test_shrink(void **state)
 {
     (void)state;
     for (uint32_t stops = 0; stops < 3; stops++) {
-        char    row[48];
-        scene   s;
+        char row[48];
+        scene s;
         rank_of ranks[3] = {{0}};
         snprintf(row, sizeof row, "processes, rank %u", stops);
         begin(&s);
@@ -325,16 +325,16 @@ static void test_shrink_threads(void **state)
 {
     (void)state;
     for (uint32_t stops = 0; stops < 3; stops++) {
-        char                row[48];
-        scene               s;
-        ferry_error         error;
-        ferry_world        *worlds[3];
-        rank_of             ranks[3] = {{0}};
-        wish                none     = {0};
-        ferry_world_options options  = options_of(&none);
+        char row[48];
+        scene s;
+        ferry_error error;
+        ferry_world *worlds[3];
+        rank_of ranks[3] = {{0}};
+        wish none = {0};
+        ferry_world_options options = options_of(&none);
         snprintf(row, sizeof row, "threads, rank %u", stops);
         begin(&s);
-        options.is_interrupted    = ask_own;
+        options.is_interrupted = ask_own;
         options.interrupt_context = ranks;
         must(ferry_world_create_threads(3, &options, worlds, &error), &error);
         for (uint32_t r = 0; r < 3; r++) {

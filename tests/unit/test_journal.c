@@ -16,11 +16,11 @@
 #include <unistd.h>
 
 static char folder[64];
-static int  folder_fd = -1;
+static int folder_fd = -1;
 
-static const fy_journal_key KEY = {.part = {[FY_KEY_PROGRAM]      = {.low = 17, .high = 3},
+static const fy_journal_key KEY = {.part = {[FY_KEY_PROGRAM] = {.low = 17, .high = 3},
                                             [FY_KEY_SOURCE_FILES] = {.high = 0xfedcba9876543210},
-                                            [FY_KEY_OPTIONS]      = {.low = 1}}};
+                                            [FY_KEY_OPTIONS] = {.low = 1}}};
 
 static int make_folder(void **state)
 {
@@ -77,7 +77,7 @@ static ferry_status see(void *context, uint64_t task, const uint64_t *values, si
 static void write_journal(uint64_t n_records)
 {
     ferry_error error;
-    fy_journal  journal = {.fd = -1};
+    fy_journal journal = {.fd = -1};
     must(fy_journal_create(folder_fd, &KEY, &journal, &error), &error);
     for (uint64_t task = 0; task < n_records; task++) {
         must(append(&journal, task, &error), &error);
@@ -92,9 +92,9 @@ static void write_journal(uint64_t n_records)
 static const char *resume_key(const fy_journal_key *key, uint64_t *n_out)
 {
     ferry_error error;
-    fy_journal  journal = {.fd = -1};
-    seen        s       = {0};
-    const char *misfit  = "unset";
+    fy_journal journal = {.fd = -1};
+    seen s = {0};
+    const char *misfit = "unset";
     must(fy_journal_resume(folder_fd, key, see, &s, &journal, &misfit, &error), &error);
     assert_true((misfit == NULL) == (journal.fd >= 0));
     assert_true(misfit == NULL || s.n == 0);
@@ -128,11 +128,11 @@ static void test_another_key(void **state)
     (void)state;
     uint64_t n;
     write_journal(N_RECORDS);
-    static const char *const says[FY_KEY_PARTS] = {[FY_KEY_PROGRAM]       = "another version",
-                                                   [FY_KEY_SOURCE_FILES]  = "files of the source",
+    static const char *const says[FY_KEY_PARTS] = {[FY_KEY_PROGRAM] = "another version",
+                                                   [FY_KEY_SOURCE_FILES] = "files of the source",
                                                    [FY_KEY_SOURCE_LAYOUT] = "layout of the source",
-                                                   [FY_KEY_TARGET]        = "target",
-                                                   [FY_KEY_OPTIONS]       = "options"};
+                                                   [FY_KEY_TARGET] = "target",
+                                                   [FY_KEY_OPTIONS] = "options"};
     for (size_t i = 0; i < (size_t)2 * FY_KEY_PARTS; i++) {
         fy_journal_key other = KEY;
         *(i % 2 == 0 ? &other.part[i / 2].low : &other.part[i / 2].high) += 1;
@@ -167,8 +167,8 @@ static void test_none(void **state)
 
 static size_t load(unsigned char *bytes, size_t most)
 {
-    int     fd = openat(folder_fd, FY_JOURNAL_NAME, O_RDONLY);
-    ssize_t n  = read(fd, bytes, most);
+    int fd = openat(folder_fd, FY_JOURNAL_NAME, O_RDONLY);
+    ssize_t n = read(fd, bytes, most);
     close(fd);
     assert_true(n > 0 && (size_t)n < most);
     return (size_t)n;
@@ -210,9 +210,9 @@ static void check_cut(size_t n_bytes)
 static void check_goes_on(uint64_t n_whole)
 {
     ferry_error error;
-    fy_journal  journal = {.fd = -1};
-    seen        s       = {0};
-    const char *misfit  = "unset";
+    fy_journal journal = {.fd = -1};
+    seen s = {0};
+    const char *misfit = "unset";
     must(fy_journal_resume(folder_fd, &KEY, see, &s, &journal, &misfit, &error), &error);
     check_at(misfit == NULL && s.n == n_whole, "%d records, not %d", (int)s.n, (int)n_whole);
     for (uint64_t task = n_whole; task < N_RECORDS; task++) {
@@ -228,7 +228,7 @@ static void test_every_truncation(void **state)
 {
     (void)state;
     unsigned char bytes[MOST_BYTES];
-    uint64_t      n;
+    uint64_t n;
     write_journal(N_RECORDS);
     size_t n_bytes = load(bytes, sizeof bytes);
     assert_int_equal(n_bytes, bytes_of(N_RECORDS));
@@ -272,7 +272,7 @@ static void test_claims(void **state)
                                       FY_JOURNAL_MOST_VALUES};
     for (size_t i = 0; i < COUNT_OF(claims); i++) {
         unsigned char bytes[MOST_BYTES];
-        uint64_t      record[3] = {2, claims[i], 0};
+        uint64_t record[3] = {2, claims[i], 0};
         write_journal(2);
         size_t n_bytes = load(bytes, sizeof bytes);
         memcpy(bytes + n_bytes, record, sizeof record);
@@ -285,8 +285,8 @@ static void test_limits(void **state)
 {
     (void)state;
     ferry_error error;
-    fy_journal  journal = {.fd = -1};
-    uint64_t   *values  = calloc(FY_JOURNAL_MOST_VALUES + 1, sizeof *values);
+    fy_journal journal = {.fd = -1};
+    uint64_t *values = calloc(FY_JOURNAL_MOST_VALUES + 1, sizeof *values);
     assert_non_null(values);
     must(fy_journal_create(folder_fd, &KEY, &journal, &error), &error);
     must(fy_journal_append(&journal, 1, values, FY_JOURNAL_MOST_VALUES, &error), &error);
@@ -300,10 +300,10 @@ static void test_visitor_fails(void **state)
 {
     (void)state;
     ferry_error error;
-    fy_journal  journal = {.fd = -1};
-    seen        s       = {.fail_at = 3};
-    const char *misfit  = "unset";
-    uint64_t    n;
+    fy_journal journal = {.fd = -1};
+    seen s = {.fail_at = 3};
+    const char *misfit = "unset";
+    uint64_t n;
     write_journal(N_RECORDS);
     assert_int_equal(fy_journal_resume(folder_fd, &KEY, see, &s, &journal, &misfit, &error),
                      FERRY_ERR_STOPPED);
@@ -315,10 +315,10 @@ static void test_visitor_fails(void **state)
 static void test_no_memory(void **state)
 {
     (void)state;
-    ferry_error  error;
-    fy_journal   journal = {.fd = -1};
-    const char  *misfit  = "unset";
-    ferry_status status  = FERRY_ERR_NO_MEMORY;
+    ferry_error error;
+    fy_journal journal = {.fd = -1};
+    const char *misfit = "unset";
+    ferry_status status = FERRY_ERR_NO_MEMORY;
     write_journal(N_RECORDS);
     for (int64_t n = 0; status != FERRY_OK; n++) {
         seen s = {0};
@@ -339,30 +339,30 @@ static void test_no_memory(void **state)
 static void test_full(void **state)
 {
     (void)state;
-    ferry_error   error;
-    fy_journal    journal = {.fd = -1};
+    ferry_error error;
+    fy_journal journal = {.fd = -1};
     struct rlimit old, small;
-    uint64_t      n;
+    uint64_t n;
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
     small = (struct rlimit){.rlim_cur = bytes_of(3) + 20, .rlim_max = old.rlim_max};
     void (*old_handler)(int) = signal(SIGXFSZ, SIG_IGN);
     must(fy_journal_create(folder_fd, &KEY, &journal, &error), &error);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
     ferry_status status = FERRY_OK;
-    uint64_t     task   = 0;
+    uint64_t task = 0;
     while (status == FERRY_OK) {
         status = append(&journal, task++, &error);
     }
     small.rlim_cur = HEAD_BYTES - 1;
     setrlimit(RLIMIT_FSIZE, &small);
-    ferry_error  other_error;
-    fy_journal   other  = {.fd = -1};
-    int          at     = openat(folder_fd, "other", O_RDONLY | O_CREAT, 0600);
+    ferry_error other_error;
+    fy_journal other = {.fd = -1};
+    int at = openat(folder_fd, "other", O_RDONLY | O_CREAT, 0600);
     ferry_status failed = FERRY_OK;
-    bool         is_gone;
+    bool is_gone;
     fy_journal_close(&journal);
     assert_int_equal(renameat(folder_fd, FY_JOURNAL_NAME, folder_fd, "other"), 0);
-    failed  = fy_journal_create(folder_fd, &KEY, &other, &other_error);
+    failed = fy_journal_create(folder_fd, &KEY, &other, &other_error);
     is_gone = faccessat(folder_fd, FY_JOURNAL_NAME, F_OK, 0) != 0;
     setrlimit(RLIMIT_FSIZE, &old);
     signal(SIGXFSZ, old_handler);
@@ -382,7 +382,7 @@ enum { N_THREADS = 4, N_EACH = 200 };
 static void *append_many(void *context)
 {
     const fy_journal *journal = context;
-    ferry_error       error;
+    ferry_error error;
     for (uint64_t i = 0; i < N_EACH; i++) {
         if (append(journal, i % 50, &error) != FERRY_OK) {
             return &folder; /* not NULL */
@@ -405,10 +405,10 @@ static void test_threads(void **state)
 {
     (void)state;
     ferry_error error;
-    pthread_t   threads[N_THREADS];
-    fy_journal  journal = {.fd = -1};
-    uint64_t    n       = 0;
-    const char *misfit  = "unset";
+    pthread_t threads[N_THREADS];
+    fy_journal journal = {.fd = -1};
+    uint64_t n = 0;
+    const char *misfit = "unset";
     must(fy_journal_create(folder_fd, &KEY, &journal, &error), &error);
     for (int i = 0; i < N_THREADS; i++) {
         assert_int_equal(pthread_create(&threads[i], NULL, append_many, &journal), 0);

@@ -9,14 +9,14 @@ static void test_places(void **state)
 {
     (void)state;
     fy_json_place source = {.parent = &root, .key = "source"};
-    fy_json_place rules  = {.parent = &source, .key = "rules"};
-    fy_json_place third  = {.parent = &rules, .index = 3};
-    fy_json_place dim    = {.parent = &third, .key = "dim"};
-    fy_json_place inner  = {.parent = &third, .index = 12};
-    fy_json_place top    = {.parent = &root, .index = 7};
+    fy_json_place rules = {.parent = &source, .key = "rules"};
+    fy_json_place third = {.parent = &rules, .index = 3};
+    fy_json_place dim = {.parent = &third, .key = "dim"};
+    fy_json_place inner = {.parent = &third, .index = 12};
+    fy_json_place top = {.parent = &root, .index = 7};
     const struct {
         const fy_json_place *place;
-        const char          *text;
+        const char *text;
     } rows[] = {{&root, "spec:"},
                 {&source, "spec: source"},
                 {&rules, "spec: source.rules"},
@@ -38,7 +38,7 @@ static void test_places_are_cut(void **state)
 {
     (void)state;
     fy_json_place chain[50] = {{.key = "a name that is already rather long"}};
-    char          text[64 + 1];
+    char text[64 + 1];
     for (size_t i = 1; i < COUNT_OF(chain); i++) {
         chain[i] = (fy_json_place){.parent = &chain[i - 1], .key = "member"};
     }
@@ -93,8 +93,8 @@ static void test_parse(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(parse_rows); i++) {
-        json_t      *json = NULL;
-        ferry_error  error;
+        json_t *json = NULL;
+        ferry_error error;
         ferry_status wanted = parse_rows[i].says == NULL ? FERRY_OK : FERRY_ERR_INVALID_INPUT;
         ferry_status status =
             fy_json_parse(parse_rows[i].text, strlen(parse_rows[i].text), "doc", &json, &error);
@@ -120,7 +120,7 @@ static void test_parse_quotes(void **state)
          ", after \",33333,44444,55555,66666,77777,x\""},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        json_t     *json = NULL;
+        json_t *json = NULL;
         ferry_error error;
         assert_int_equal(fy_json_parse(rows[i].text, strlen(rows[i].text), "doc", &json, &error),
                          FERRY_ERR_INVALID_INPUT);
@@ -132,7 +132,7 @@ static void test_parse_quotes(void **state)
 static void test_parse_takes_a_length(void **state)
 {
     (void)state;
-    json_t     *json = NULL;
+    json_t *json = NULL;
     ferry_error error;
     must(fy_json_parse("{}garbage", 2, "doc", &json, &error), &error);
     json_decref(json);
@@ -147,7 +147,7 @@ static void test_parse_depth(void **state)
 {
     (void)state;
     static char text[200000];
-    json_t     *json = NULL;
+    json_t *json = NULL;
     ferry_error error;
     memset(text, '[', sizeof text);
     assert_int_equal(fy_json_parse(text, sizeof text, "doc", &json, &error),
@@ -180,8 +180,8 @@ static void test_expect_object(void **state)
     };
     fy_json_place place = {.parent = &root, .key = "source"};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        ferry_error  error;
-        json_t      *json   = json_loads(rows[i].text, JSON_DECODE_ANY, NULL);
+        ferry_error error;
+        json_t *json = json_loads(rows[i].text, JSON_DECODE_ANY, NULL);
         ferry_status wanted = rows[i].says == NULL ? FERRY_OK : FERRY_ERR_INVALID_INPUT;
         check_status(rows[i].text, wanted, fy_json_expect_object(json, &place, keys, &error),
                      &error);
@@ -198,11 +198,11 @@ enum { GET_ARRAY, GET_STRING, GET_BOOL, GET_INTEGER, GET_SIZE, GET_POSITIVE, N_G
 static ferry_status get(int getter, const json_t *json, ferry_error *error)
 {
     fy_json_place place = {.parent = &root, .key = "value"};
-    const char   *text;
-    bool          flag;
-    int64_t       integer;
-    uint64_t      size;
-    double        number;
+    const char *text;
+    bool flag;
+    int64_t integer;
+    uint64_t size;
+    double number;
     switch (getter) {
     case GET_ARRAY:
         return fy_json_expect_array(json, &place, error);
@@ -224,7 +224,7 @@ static void test_getters(void **state)
     (void)state;
     static const struct {
         const char *text;
-        int         takes[N_GETTERS]; /* in the order of the enum */
+        int takes[N_GETTERS]; /* in the order of the enum */
     } rows[] = {
         {"[]", {1, 0, 0, 0, 0, 0}},   {"\"\"", {0, 1, 0, 0, 0, 0}},  {"\"5\"", {0, 1, 0, 0, 0, 0}},
         {"true", {0, 0, 1, 0, 0, 0}}, {"false", {0, 0, 1, 0, 0, 0}}, {"null", {0, 0, 0, 0, 0, 0}},
@@ -236,7 +236,7 @@ static void test_getters(void **state)
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         json_t *json = json_loads(rows[i].text, JSON_DECODE_ANY, NULL);
         for (int g = 0; g < N_GETTERS; g++) {
-            ferry_error  error;
+            ferry_error error;
             ferry_status wanted = rows[i].takes[g] ? FERRY_OK : FERRY_ERR_INVALID_INPUT;
             ferry_status status = get(g, json, &error);
             check_at(status == wanted, "%s by getter %d", rows[i].text, g);
@@ -251,14 +251,14 @@ static void test_getters(void **state)
 static void test_values(void **state)
 {
     (void)state;
-    ferry_error   error;
+    ferry_error error;
     const json_t *member;
-    const char   *text;
-    bool          flag;
-    int64_t       integer;
-    uint64_t      size;
-    double        number;
-    json_t       *json =
+    const char *text;
+    bool flag;
+    int64_t integer;
+    uint64_t size;
+    double number;
+    json_t *json =
         json_loads("[\"abc\", true, -9223372036854775808, 9223372036854775807, 0.25]", 0, NULL);
     must(fy_json_get_string(json_array_get(json, 0), &root, &text, &error), &error);
     assert_string_equal(text, "abc");

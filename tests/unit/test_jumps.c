@@ -13,7 +13,7 @@ typedef struct wanted_move {
 
 typedef struct found_moves {
     wanted_move moves[32];
-    size_t      n;
+    size_t n;
 } found_moves;
 
 /* Those to rank 2. */
@@ -22,9 +22,9 @@ static ferry_status note_move(void *context, const ferry_move *move)
     found_moves *found = context;
     if (move->to == 2) {
         assert_true(found->n < COUNT_OF(found->moves));
-        found->moves[found->n++] = (wanted_move){.from   = move->from,
-                                                 .src    = move->src_begin[0],
-                                                 .dst    = move->dst_begin[0],
+        found->moves[found->n++] = (wanted_move){.from = move->from,
+                                                 .src = move->src_begin[0],
+                                                 .dst = move->dst_begin[0],
                                                  .length = move->length[0]};
     }
     return FERRY_OK;
@@ -34,9 +34,9 @@ static ferry_status note_move(void *context, const ferry_move *move)
 static void check_moves(const char *spec, const wanted_move *wanted, size_t n)
 {
     ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
-    options.replica            = FERRY_REPLICA_SEED;
-    ferry_plan *plan           = plan_of(spec, &options);
-    found_moves found          = {.n = 0};
+    options.replica = FERRY_REPLICA_SEED;
+    ferry_plan *plan = plan_of(spec, &options);
+    found_moves found = {.n = 0};
     ferry_error error;
     must(ferry_plan_visit(plan, FERRY_ALL_RANKS, note_move, &found, NULL, &error), &error);
     check_at(found.n == n, "%zu moves, not %zu", found.n, n);

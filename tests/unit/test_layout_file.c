@@ -20,7 +20,7 @@ static ferry_status parse(const char *text, json_t **side, json_t **tensors, fer
 static char *dump(const json_t *json)
 {
     ferry_error error;
-    char       *text = NULL;
+    char *text = NULL;
     must(fy_json_dump(json, &text, &error), &error);
     return text;
 }
@@ -29,7 +29,7 @@ static void test_parse(void **state)
 {
     (void)state;
     ferry_error error;
-    json_t     *side = NULL, *tensors = NULL;
+    json_t *side = NULL, *tensors = NULL;
     must(parse("{\"format\":\"ferry.layout/1\",\"mesh\":[[\"tp\",2]],\"first_rank\":1,\"ranks\":1,"
                "\"stages\":{},\"rules\":\"deep\",\"tensors\":[{\"name\":1}]}",
                &side, &tensors, &error),
@@ -73,7 +73,7 @@ static void test_parse_refuses(void **state)
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         ferry_error error;
-        json_t     *side = NULL, *tensors = NULL;
+        json_t *side = NULL, *tensors = NULL;
         check_status(rows[i].text, FERRY_ERR_INVALID_INPUT,
                      parse(rows[i].text, &side, &tensors, &error), &error);
         check_says(rows[i].text, rows[i].says, &error);
@@ -86,9 +86,9 @@ static void test_load(void **state)
 {
     (void)state;
     ferry_error error;
-    json_t     *side = NULL, *tensors = NULL;
-    char        path[] = "/tmp/ferry-test-XXXXXX";
-    int         fd     = mkstemp(path);
+    json_t *side = NULL, *tensors = NULL;
+    char path[] = "/tmp/ferry-test-XXXXXX";
+    int fd = mkstemp(path);
     assert_true(fd >= 0 && write(fd, "{\"rules\":[]}", 12) == 12);
     must(fy_layout_load(path, &side, &tensors, &error), &error);
     assert_non_null(json_object_get(side, "rules"));
@@ -147,7 +147,7 @@ static void test_write(void **state)
     (void)state;
     ferry_error error;
     text_buffer output = {0};
-    json_t     *side = NULL, *tensors = NULL, *back = NULL;
+    json_t *side = NULL, *tensors = NULL, *back = NULL;
     must(parse(SIDE, &side, &tensors, &error), &error);
     must(write_all(side, &output, &error), &error);
     assert_string_equal(output.bytes, WRITTEN);
@@ -167,7 +167,7 @@ static void test_write_nothing(void **state)
     (void)state;
     ferry_error error;
     text_buffer output = {0};
-    json_t     *side = json_pack("{s[]s[]s[ii]}", "mesh", "rules", "ranks", 4, 2), *back, *tensors;
+    json_t *side = json_pack("{s[]s[]s[ii]}", "mesh", "rules", "ranks", 4, 2), *back, *tensors;
     fy_writer_init(&writer, text_write, &output);
     fy_layout_write_begin(&writer, side);
     fy_layout_write_end(&writer);
@@ -193,7 +193,7 @@ static void test_write_fails(void **state)
 {
     (void)state;
     ferry_error error;
-    json_t     *side = json_object(), *rules = json_array();
+    json_t *side = json_object(), *rules = json_array();
     text_buffer output = {0};
     for (int i = 0; i < 5000; i++) {
         json_array_append_new(rules, json_string("a rule that is long enough to fill the buffer"));
@@ -225,11 +225,11 @@ static void *scarce(size_t n_bytes)
 static void test_write_without_memory(void **state)
 {
     (void)state;
-    ferry_error  error;
-    ferry_status status  = FERRY_ERR_IO;
-    int          n       = 0;
-    json_t      *side    = NULL;
-    json_t      *tensors = NULL;
+    ferry_error error;
+    ferry_status status = FERRY_ERR_IO;
+    int n = 0;
+    json_t *side = NULL;
+    json_t *tensors = NULL;
     must(parse(SIDE, &side, &tensors, &error), &error);
     for (; status != FERRY_OK; n++) {
         text_buffer output = {0};
@@ -249,12 +249,12 @@ static void test_write_without_memory(void **state)
 static void test_load_without_memory(void **state)
 {
     (void)state;
-    ferry_error  error;
-    char         path[] = "/tmp/ferry-test-XXXXXX";
-    int          fd     = mkstemp(path);
+    ferry_error error;
+    char path[] = "/tmp/ferry-test-XXXXXX";
+    int fd = mkstemp(path);
     ferry_status status = FERRY_ERR_NO_MEMORY;
-    int64_t      n      = 0;
-    json_t      *side = NULL, *tensors = NULL;
+    int64_t n = 0;
+    json_t *side = NULL, *tensors = NULL;
     assert_true(fd >= 0 && write(fd, SIDE, sizeof SIDE - 1) == (ssize_t)(sizeof SIDE - 1));
     for (; status == FERRY_ERR_NO_MEMORY; n++) {
         assert_true(n < 100 && side == NULL);

@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const unsigned char key[FY_KEY_BYTES]   = "the key of these ranks";
+static const unsigned char key[FY_KEY_BYTES] = "the key of these ranks";
 static const unsigned char other[FY_KEY_BYTES] = "another key";
 
 static const int64_t LONG_NS = (int64_t)3600 * 1000000000; /* no test ends by it */
@@ -26,8 +26,8 @@ enum { SLOT = 0x01020304, TAG = 77 };
 
 static size_t count_descriptors(void)
 {
-    size_t n      = 0;
-    DIR   *folder = opendir("/proc/self/fd");
+    size_t n = 0;
+    DIR *folder = opendir("/proc/self/fd");
     assert_non_null(folder);
     while (readdir(folder) != NULL) {
         n++;
@@ -45,19 +45,19 @@ static bool is_same_file(int a, int b)
 
 /* A rank that joins, in a thread of its own. */
 typedef struct joining {
-    char                 name[FY_LINE_NAME_BYTES];
+    char name[FY_LINE_NAME_BYTES];
     const unsigned char *key;
-    ferry_status         status;
-    ferry_error          error;
-    int                  line, board;
-    pthread_t            thread;
+    ferry_status status;
+    ferry_error error;
+    int line, board;
+    pthread_t thread;
 } joining;
 
 static void *join_line(void *argument)
 {
     joining *j = argument;
-    errno      = EAGAIN; /* what an earlier call has left is of no account */
-    j->status  = fy_line_join(j->name, j->key, SLOT, LONG_NS, NULL, &j->line, &j->board, &j->error);
+    errno = EAGAIN; /* what an earlier call has left is of no account */
+    j->status = fy_line_join(j->name, j->key, SLOT, LONG_NS, NULL, &j->line, &j->board, &j->error);
     return NULL;
 }
 
@@ -65,8 +65,8 @@ static void *join_line(void *argument)
 static int begin(joining *j, const unsigned char *its_key, int *listener_out)
 {
     unsigned char world_id[16] = "line";
-    pid_t         pid          = getpid();
-    ferry_error   error;
+    pid_t pid = getpid();
+    ferry_error error;
     memcpy(world_id + 8, &pid, sizeof pid);
     *j = (joining){.key = its_key, .line = -1, .board = -1};
     fy_line_name(key, world_id, 3, j->name);
@@ -84,7 +84,7 @@ static int begin(joining *j, const unsigned char *its_key, int *listener_out)
 static ferry_status admit(fy_line_guest *guest, bool *proven, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    *proven             = false;
+    *proven = false;
     while (status == FERRY_OK && !*proven) {
         struct pollfd waits = {.fd = guest->fd, .events = POLLIN};
         assert_int_equal(poll(&waits, 1, -1), 1);
@@ -96,12 +96,12 @@ static ferry_status admit(fy_line_guest *guest, bool *proven, ferry_error *error
 static void test_joins(void **state)
 {
     (void)state;
-    joining     j;
+    joining j;
     ferry_error error;
-    bool        proven;
-    uint64_t    tag;
-    int         listener, second, got;
-    size_t      n_open = count_descriptors();
+    bool proven;
+    uint64_t tag;
+    int listener, second, got;
+    size_t n_open = count_descriptors();
     int board = memfd_create("board", MFD_CLOEXEC), more = memfd_create("more", MFD_CLOEXEC);
     fy_line_guest guest = {.fd = begin(&j, key, &listener)};
     must(fy_line_listen(j.name, &second, &error), &error);
@@ -137,13 +137,13 @@ static void test_joins(void **state)
 static void test_another_key(void **state)
 {
     (void)state;
-    joining       j;
-    ferry_error   error;
-    bool          proven;
-    int           listener;
-    size_t        n_open = count_descriptors();
-    fy_line_guest guest  = {.fd = begin(&j, other, &listener)};
-    ferry_status  status = admit(&guest, &proven, &error);
+    joining j;
+    ferry_error error;
+    bool proven;
+    int listener;
+    size_t n_open = count_descriptors();
+    fy_line_guest guest = {.fd = begin(&j, other, &listener)};
+    ferry_status status = admit(&guest, &proven, &error);
     check_status("the host", FERRY_ERR_DENIED, status, &error);
     assert_false(proven);
     pthread_join(j.thread, NULL);
@@ -161,14 +161,14 @@ static void test_host_goes(void **state)
     (void)state;
     enum { AT_ONCE, HEARD, ANSWERED, PROVEN, N_STOPS };
     for (int stop = AT_ONCE; stop < N_STOPS; stop++) {
-        joining       j;
-        ferry_error   error;
-        bool          proven;
-        int           listener;
-        size_t        n_open = count_descriptors();
-        fy_line_guest guest  = {.fd = begin(&j, key, &listener)};
-        struct pollfd waits  = {.fd = guest.fd, .events = POLLIN};
-        char          packet[200];
+        joining j;
+        ferry_error error;
+        bool proven;
+        int listener;
+        size_t n_open = count_descriptors();
+        fy_line_guest guest = {.fd = begin(&j, key, &listener)};
+        struct pollfd waits = {.fd = guest.fd, .events = POLLIN};
+        char packet[200];
         assert_int_equal(poll(&waits, 1, -1), 1);
         if (stop == PROVEN) {
             must(admit(&guest, &proven, &error), &error);
@@ -183,7 +183,7 @@ static void test_host_goes(void **state)
         close(listener);
         check_at(count_descriptors() == n_open, "stop %d", stop);
     }
-    int         line, board;
+    int line, board;
     ferry_error error;
     must(fy_line_join("ferry-nobody", key, SLOT, LONG_NS, NULL, &line, &board, &error), &error);
     assert_true(line == -1 && board == -1);
@@ -194,26 +194,26 @@ static void test_strange_packets(void **state)
 {
     (void)state;
     static const char bytes[200];
-    uint64_t          tag;
-    int               got, fds[2];
-    size_t            n_open = count_descriptors();
+    uint64_t tag;
+    int got, fds[2];
+    size_t n_open = count_descriptors();
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, fds), 0);
     /* A tag without a descriptor, and a descriptor with half a tag. */
     assert_int_equal(send(fds[0], bytes, sizeof tag, 0), sizeof tag);
     assert_int_equal(fy_line_take(fds[1], &tag, &got), -1);
     union {
         struct cmsghdr header;
-        char           bytes[CMSG_SPACE(sizeof(int))];
-    } control               = {0};
-    struct iovec    piece   = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = 4};
-    struct msghdr   message = {.msg_iov        = &piece,
-                               .msg_iovlen     = 1,
-                               .msg_control    = control.bytes,
-                               .msg_controllen = sizeof control.bytes};
-    struct cmsghdr *header  = CMSG_FIRSTHDR(&message);
-    header->cmsg_level      = SOL_SOCKET;
-    header->cmsg_type       = SCM_RIGHTS;
-    header->cmsg_len        = CMSG_LEN(sizeof(int));
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct iovec piece = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = 4};
+    struct msghdr message = {.msg_iov = &piece,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
+                             .msg_controllen = sizeof control.bytes};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
     memcpy(CMSG_DATA(header), &fds[0], sizeof fds[0]);
     assert_int_equal(sendmsg(fds[0], &message, 0), 4);
     assert_int_equal(fy_line_take(fds[1], &tag, &got), -1);
@@ -221,8 +221,8 @@ static void test_strange_packets(void **state)
     static const size_t lengths[] = {1, 44, sizeof bytes};
     for (size_t i = 0; i < COUNT_OF(lengths); i++) {
         fy_line_guest guest = {.fd = fds[1]};
-        bool          proven;
-        ferry_error   error;
+        bool proven;
+        ferry_error error;
         assert_int_equal(send(fds[0], bytes, lengths[i], 0), lengths[i]);
         check_at(fy_line_admit(&guest, key, &proven, &error) == FERRY_ERR_DENIED, "%zu bytes",
                  lengths[i]);

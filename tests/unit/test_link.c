@@ -22,20 +22,20 @@
 
 enum { CLIENT, SERVER, HELLO = FY_HELLO_BYTES, PROOF = 36, VERDICT = 37, HEADER = 24, MAC = 16 };
 
-static const unsigned char key[FY_KEY_BYTES]   = "the key of these ranks";
+static const unsigned char key[FY_KEY_BYTES] = "the key of these ranks";
 static const unsigned char other[FY_KEY_BYTES] = "another key";
 
 /* --- The wire --- */
 
 typedef struct wire {
     fy_link *links[2];
-    int      ends[2]; /* the test's: what links[i] sends comes out of ends[i] */
+    int ends[2]; /* the test's: what links[i] sends comes out of ends[i] */
 } wire;
 
 static fy_link *make_link(int fd, bool server, const unsigned char *its_key)
 {
     ferry_error error;
-    fy_link    *link = NULL;
+    fy_link *link = NULL;
     must(fy_link_create(fd, server, its_key, &link, &error), &error);
     return link;
 }
@@ -91,7 +91,7 @@ static void deliver(const wire *w, int to, const void *bytes, size_t n_bytes)
 
 typedef struct outcome {
     ferry_status status[2];
-    ferry_error  error[2];
+    ferry_error error[2];
 } outcome;
 
 /*
@@ -100,9 +100,9 @@ typedef struct outcome {
  */
 static outcome carry(wire *w, int from, long at, unsigned char mask, size_t most)
 {
-    outcome       o         = {.status = {FERRY_OK, FERRY_OK}};
-    size_t        passed[2] = {0, 0};
-    bool          moved     = true;
+    outcome o = {.status = {FERRY_OK, FERRY_OK}};
+    size_t passed[2] = {0, 0};
+    bool moved = true;
     unsigned char bytes[4096];
     while (moved) {
         moved = false;
@@ -111,7 +111,7 @@ static outcome carry(wire *w, int from, long at, unsigned char mask, size_t most
                 o.status[side] = fy_link_work(w->links[side], &o.error[side]);
             }
             size_t n = collect(w, side, bytes, sizeof bytes);
-            moved    = moved || n > 0;
+            moved = moved || n > 0;
             if (side == from) {
                 if (at >= (long)passed[side] && at < (long)(passed[side] + n)) {
                     bytes[at - (long)passed[side]] ^= mask;
@@ -161,7 +161,7 @@ static void expect_nothing(fy_link *link)
 static void test_handshake(void **state)
 {
     (void)state;
-    wire        w;
+    wire w;
     ferry_error error;
     make_wire(&w, key, key);
     assert_false(fy_link_ready(w.links[CLIENT]));
@@ -216,7 +216,7 @@ static void test_other_version(void **state)
 {
     (void)state;
     for (int client_newer = 0; client_newer <= 1; client_newer++) {
-        wire     w;
+        wire w;
         uint32_t ours = fy_auth_version();
         for (int proven = 1; proven >= 0; proven--) {
             int fds[2][2];
@@ -226,7 +226,7 @@ static void test_other_version(void **state)
                 fy_auth_set_version_for_test((side == CLIENT) == client_newer ? 4711 : 0);
                 w.links[side] = make_link(fds[side][0], side == SERVER,
                                           side == CLIENT && !proven ? other : key);
-                w.ends[side]  = fds[side][1];
+                w.ends[side] = fds[side][1];
             }
             fy_auth_set_version_for_test(0);
             assert_int_equal(fy_auth_version(), ours);
@@ -283,7 +283,7 @@ static void test_flipped_handshakes(void **state)
             for (int bit = 0; bit < 8; bit++) {
                 wire w;
                 make_wire(&w, key, key);
-                outcome      o      = carry(&w, from, at, (unsigned char)(1 << bit), SIZE_MAX);
+                outcome o = carry(&w, from, at, (unsigned char)(1 << bit), SIZE_MAX);
                 ferry_status status = o.status[!from];
                 check_at(!fy_link_ready(w.links[!from]), "byte %ld bit %d", at, bit);
                 check_at(status == FERRY_ERR_DENIED || status == FERRY_ERR_INVALID_INPUT,
@@ -302,7 +302,7 @@ static void test_strangers(void **state)
     (void)state;
     static const struct {
         const char *name, *bytes;
-        size_t      n_bytes;
+        size_t n_bytes;
     } rows[] = {
         {"one byte", "G", 1},
         {"http", "HTTP/1.1 400 Bad Request\r\nServer: x\r\n\r\n", 40},
@@ -319,7 +319,7 @@ static void test_strangers(void **state)
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         for (int side = CLIENT; side <= SERVER; side++) {
-            wire        w;
+            wire w;
             ferry_error error;
             make_wire(&w, key, key);
             deliver(&w, side, rows[i].bytes, rows[i].n_bytes);
@@ -337,8 +337,8 @@ static void test_mirror(void **state)
     (void)state;
     for (int side = CLIENT; side <= SERVER; side++) {
         for (int same_role = 0; same_role <= 1; same_role++) {
-            wire          w;
-            ferry_error   error;
+            wire w;
+            ferry_error error;
             unsigned char bytes[HELLO];
             make_wire(&w, key, key);
             must(fy_link_work(w.links[side], &error), &error);
@@ -357,8 +357,8 @@ static void test_nothing_is_kept_for_strangers(void **state)
 {
     (void)state;
     static unsigned char noise[1 << 16];
-    wire                 w;
-    ferry_error          error;
+    wire w;
+    ferry_error error;
     make_wire(&w, key, key);
     carry(&w, CLIENT, -1, 0, HELLO); /* the server waits for the proof */
     fy_alloc_fail_after(0);          /* and needs no memory for anything that comes instead */
@@ -375,8 +375,8 @@ static void test_nothing_is_kept_for_strangers(void **state)
 static void test_byte_by_byte(void **state)
 {
     (void)state;
-    wire          w;
-    outcome       o;
+    wire w;
+    outcome o;
     unsigned char bytes[4096];
     make_wire(&w, key, key);
     for (int round = 0; round < 2; round++) {
@@ -437,16 +437,16 @@ static void test_replay_and_order(void **state)
     (void)state;
     static const struct {
         const char *name, *order;
-        size_t      n_good;
+        size_t n_good;
     } rows[] = {
         {"in order", "012", 3}, {"repeated", "001", 1},  {"all again", "0120", 3},
         {"swapped", "102", 0},  {"left out", "02", 1},   {"first left out", "12", 0},
         {"mirrored", "0m", 1},  {"of another", "0x", 1},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        wire          w, x;
+        wire w, x;
         unsigned char frames[3][256], mirrored[256], foreign[2][256];
-        size_t        n[3], n_mirrored, n_foreign = 0;
+        size_t n[3], n_mirrored, n_foreign = 0;
         shake_hands(&w);
         shake_hands(&x);
         for (uint32_t m = 0; m < 3; m++) {
@@ -468,7 +468,7 @@ static void test_replay_and_order(void **state)
                     : *c == 'x' ? n_foreign
                                 : n[*c - '0']);
         }
-        ferry_error  error;
+        ferry_error error;
         ferry_status status = fy_link_work(w.links[SERVER], &error);
         check_status(rows[i].name, i == 0 ? FERRY_OK : FERRY_ERR_DENIED, status, &error);
         for (uint32_t m = 0; m < rows[i].n_good; m++) {
@@ -485,7 +485,7 @@ static void test_end_in_the_middle(void **state)
     (void)state;
     unsigned char bytes[256];
     for (size_t most = 0; most < HEADER + 6 + MAC; most++) {
-        wire        w;
+        wire w;
         ferry_error error;
         shake_hands(&w);
         post_text(w.links[CLIENT], 1, "whole");
@@ -514,8 +514,8 @@ static void test_post_to_nobody(void **state)
 {
     (void)state;
     unsigned char bytes[256];
-    wire          w;
-    ferry_error   error;
+    wire w;
+    ferry_error error;
     shake_hands(&w);
     post_text(w.links[CLIENT], 9, "the reason");
     deliver(&w, SERVER, bytes, collect(&w, CLIENT, bytes, sizeof bytes));
@@ -531,7 +531,7 @@ static void test_post_to_nobody(void **state)
 
 static void make_pair(fy_link *links[2])
 {
-    int         fds[2];
+    int fds[2];
     ferry_error error;
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
     links[CLIENT] = make_link(fds[0], false, key);
@@ -545,7 +545,7 @@ static void make_pair(fy_link *links[2])
 static void fill(unsigned char *bytes, size_t n_bytes, uint32_t seed)
 {
     for (size_t i = 0; i < n_bytes; i++) {
-        seed     = seed * 1664525 + 1013904223;
+        seed = seed * 1664525 + 1013904223;
         bytes[i] = (unsigned char)(seed >> 24);
     }
 }
@@ -554,10 +554,10 @@ static void test_large_messages(void **state)
 {
     (void)state;
     enum { N = 12, MOST = FY_LINK_PAYLOAD_BYTES };
-    fy_link       *links[2];
-    ferry_error    error;
+    fy_link *links[2];
+    ferry_error error;
     unsigned char *sent = malloc(MOST), *expected = malloc(MOST);
-    uint32_t       taken[2] = {0, 0};
+    uint32_t taken[2] = {0, 0};
     assert_true(sent != NULL && expected != NULL);
     make_pair(links);
     assert_int_equal(fy_link_post(links[0], 1, sent, MOST, sent, 1, &error), FERRY_ERR_LIMIT);
@@ -595,9 +595,9 @@ static void test_many_small_messages(void **state)
 {
     (void)state;
     enum { N = 100000 };
-    fy_link    *links[2];
+    fy_link *links[2];
     ferry_error error;
-    uint32_t    posted[2] = {0, 0}, taken[2] = {0, 0};
+    uint32_t posted[2] = {0, 0}, taken[2] = {0, 0};
     make_pair(links);
     while (taken[CLIENT] < N || taken[SERVER] < N) {
         for (int side = CLIENT; side <= SERVER; side++) {
@@ -626,10 +626,10 @@ static void test_slow_owner(void **state)
     (void)state;
     enum { N = 40, BYTES = 500000 };
     static unsigned char bytes[BYTES];
-    fy_link             *links[2];
-    ferry_error          error;
-    fy_message           message;
-    uint32_t             taken = 0;
+    fy_link *links[2];
+    ferry_error error;
+    fy_message message;
+    uint32_t taken = 0;
     make_pair(links);
     for (uint32_t m = 0; m < N; m++) {
         must(fy_link_post(links[CLIENT], m, bytes, BYTES, NULL, 0, &error), &error);
@@ -656,9 +656,9 @@ static void test_limits_of_waiting(void **state)
 {
     (void)state;
     static unsigned char bytes[FY_LINK_PAYLOAD_BYTES];
-    fy_link             *links[2];
-    ferry_error          error;
-    fy_message           message;
+    fy_link *links[2];
+    ferry_error error;
+    fy_message message;
     make_pair(links);
     assert_int_equal(fy_link_receive(links[CLIENT], 1000000, &message, &error), FERRY_ERR_TIMEOUT);
     check_says("receive", "no message", &error);
@@ -690,10 +690,10 @@ static size_t count_descriptors(void)
 static void test_creation_takes_the_socket(void **state)
 {
     (void)state;
-    int         fds[2];
+    int fds[2];
     ferry_error error;
-    fy_link    *link = NULL;
-    size_t      n    = count_descriptors();
+    fy_link *link = NULL;
+    size_t n = count_descriptors();
     for (int64_t left = 0; left < 2; left++) {
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
         fy_alloc_fail_after(left);
@@ -719,8 +719,8 @@ static void test_no_memory(void **state)
 {
     (void)state;
     static unsigned char bytes[1 << 17];
-    wire                 w;
-    ferry_error          error;
+    wire w;
+    ferry_error error;
     shake_hands(&w);
     fy_alloc_fail_after(0);
     ferry_status status = fy_link_post(w.links[CLIENT], 1, bytes, sizeof bytes, NULL, 0, &error);
@@ -744,10 +744,10 @@ static void test_no_memory(void **state)
 static void test_small_messages_leave_at_once(void **state)
 {
     (void)state;
-    struct sockaddr_in address  = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    socklen_t          length   = sizeof address;
-    int                listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int                fds[2]   = {socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), -1};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t length = sizeof address;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fds[2] = {socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), -1};
     assert_int_equal(bind(listener, (struct sockaddr *)&address, length), 0);
     assert_int_equal(listen(listener, 1), 0);
     assert_int_equal(getsockname(listener, (struct sockaddr *)&address, &length), 0);
@@ -755,9 +755,9 @@ static void test_small_messages_leave_at_once(void **state)
     fds[1] = accept(listener, NULL, NULL);
     assert_true(fds[1] >= 0);
     for (int side = CLIENT; side <= SERVER; side++) {
-        int      at_once = 0;
-        fy_link *link    = make_link(fds[side], side == SERVER, key);
-        length           = sizeof at_once;
+        int at_once = 0;
+        fy_link *link = make_link(fds[side], side == SERVER, key);
+        length = sizeof at_once;
         assert_int_equal(getsockopt(fds[side], IPPROTO_TCP, TCP_NODELAY, &at_once, &length), 0);
         check_at(at_once != 0, "side %d", side);
         fy_link_destroy(link);

@@ -26,7 +26,7 @@
 
 #define SECOND INT64_C(1000000000)
 
-static const unsigned char key[FY_KEY_BYTES]   = "the key of these ranks";
+static const unsigned char key[FY_KEY_BYTES] = "the key of these ranks";
 static const unsigned char other[FY_KEY_BYTES] = "another key";
 
 /* --- Whoever listens --- */
@@ -36,21 +36,21 @@ enum { MOST_LINKS = 80 };
 typedef enum manner { RANK, OTHER_KEY, OTHER_VERSION, HTTP, SILENT, HANGS_UP, MANNERS } manner;
 
 typedef struct host {
-    pthread_t   thread;
-    int         listener;
-    uint16_t    port;
-    manner      manner;
+    pthread_t thread;
+    int listener;
+    uint16_t port;
+    manner manner;
     atomic_bool stop;
-    fy_link    *links[MOST_LINKS];
-    int         fds[MOST_LINKS]; /* of strangers */
-    size_t      n;
+    fy_link *links[MOST_LINKS];
+    int fds[MOST_LINKS]; /* of strangers */
+    size_t n;
     atomic_uint n_ready;
 } host;
 
 /* Sends every message back. */
 static void serve(fy_link **link)
 {
-    fy_message  message;
+    fy_message message;
     ferry_error error;
     if (fy_link_work(*link, &error) != FERRY_OK) {
         fy_link_destroy(*link);
@@ -65,8 +65,8 @@ static void serve(fy_link **link)
 static void welcome(host *h, int fd)
 {
     static const char answer[] = "HTTP/1.1 400 Bad Request\r\n\r\n";
-    h->fds[h->n]               = -1;
-    h->links[h->n]             = NULL;
+    h->fds[h->n] = -1;
+    h->links[h->n] = NULL;
     if (h->manner == HANGS_UP) {
         close(fd);
     } else if (h->manner == RANK || h->manner == OTHER_KEY) {
@@ -91,9 +91,9 @@ static void *host_main(void *context)
     host *h = context;
     while (!atomic_load(&h->stop)) {
         struct pollfd items[MOST_LINKS + 1] = {{.fd = h->listener, .events = POLLIN}};
-        unsigned      n_ready               = 0;
+        unsigned n_ready = 0;
         for (size_t i = 0; i < h->n; i++) {
-            items[1 + i].fd     = h->links[i] == NULL ? -1 : fy_link_fd(h->links[i]);
+            items[1 + i].fd = h->links[i] == NULL ? -1 : fy_link_fd(h->links[i]);
             items[1 + i].events = h->links[i] == NULL ? 0 : fy_link_events(h->links[i]);
         }
         poll(items, h->n + 1, 10);
@@ -171,7 +171,7 @@ static size_t count_descriptors(void)
 static void echo(fy_link *link)
 {
     ferry_error error;
-    fy_message  message;
+    fy_message message;
     must(fy_link_post(link, 40, "ping", 4, NULL, 0, &error), &error);
     must(fy_link_receive(link, 60 * SECOND, &message, &error), &error);
     assert_true(message.type == 41 && message.n_bytes == 4);
@@ -203,8 +203,8 @@ static void test_parse(void **state)
         {"[]:29500", "[]", "29500", NULL}, /* a name that is not found */
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        char         name[FY_HOST_BYTES], port[FY_PORT_BYTES];
-        ferry_error  error;
+        char name[FY_HOST_BYTES], port[FY_PORT_BYTES];
+        ferry_error error;
         ferry_status status =
             fy_address_parse(rows[i].text, strlen(rows[i].text), name, port, &error);
         check_status(rows[i].text, rows[i].says == NULL ? FERRY_OK : FERRY_ERR_INVALID_INPUT,
@@ -216,7 +216,7 @@ static void test_parse(void **state)
             check_row(rows[i].text, strcmp(port, rows[i].port) == 0);
         }
     }
-    char        long_text[400], name[FY_HOST_BYTES], port[FY_PORT_BYTES];
+    char long_text[400], name[FY_HOST_BYTES], port[FY_PORT_BYTES];
     ferry_error error;
     memset(long_text, 'x', sizeof long_text);
     memcpy(long_text + 390, ":29500", 6);
@@ -228,9 +228,9 @@ static void test_listen(void **state)
 {
     (void)state;
     ferry_error error;
-    int         fd, second  = -1;
-    uint16_t    port, again = 0;
-    size_t      n = count_descriptors();
+    int fd, second = -1;
+    uint16_t port, again = 0;
+    size_t n = count_descriptors();
     must(fy_listen(NULL, 0, &fd, &port, &error), &error);
     assert_true(port > 0);
     assert_true((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0 && (fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
@@ -261,7 +261,7 @@ static void test_own_addresses(void **state)
 {
     (void)state;
     ferry_error error;
-    char        text[FY_ADDRESSES_BYTES], wanted[32];
+    char text[FY_ADDRESSES_BYTES], wanted[32];
     must(fy_own_addresses("node7", 41000, text, &error), &error);
     assert_string_equal(text, "node7:41000");
     must(fy_own_addresses("fd00::7", 41000, text, &error), &error);
@@ -296,13 +296,13 @@ static void test_own_addresses(void **state)
 static void test_open(void **state)
 {
     (void)state;
-    size_t      n = count_descriptors();
-    host        h;
+    size_t n = count_descriptors();
+    host h;
     ferry_error error;
     start(&h, RANK);
     const char *const hosts[] = {"127.0.0.1", "localhost", "[::1]"};
     for (size_t i = 0; i < COUNT_OF(hosts); i++) {
-        char     text[128], own[64], peer[128];
+        char text[128], own[64], peer[128];
         fy_link *link = NULL;
         snprintf(text, sizeof text, "%s:%u", hosts[i], h.port);
         must(fy_link_open(text, key, 60 * SECOND, NULL, NULL, &link, &error), &error);
@@ -321,9 +321,9 @@ static void test_open(void **state)
 
 static void *open_and_echo(void *context)
 {
-    fy_link    *link = NULL;
+    fy_link *link = NULL;
     ferry_error error;
-    fy_message  message;
+    fy_message message;
     if (fy_link_open(context, key, 100 * SECOND, NULL, NULL, &link, &error) != FERRY_OK ||
         fy_link_post(link, 1, "x", 1, NULL, 0, &error) != FERRY_OK ||
         fy_link_receive(link, 100 * SECOND, &message, &error) != FERRY_OK) {
@@ -339,11 +339,11 @@ static void test_many_at_once(void **state)
 {
     (void)state;
     enum { N = 64, SILENTS = 8 };
-    host               h;
-    pthread_t          threads[N];
-    fy_link           *links[N];
-    int                silent[SILENTS];
-    char               text[64];
+    host h;
+    pthread_t threads[N];
+    fy_link *links[N];
+    int silent[SILENTS];
+    char text[64];
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     start(&h, RANK);
     address.sin_port = htons(h.port);
@@ -379,29 +379,29 @@ static void test_who_answers(void **state)
 {
     (void)state;
     static const struct {
-        const char  *name, *says;
+        const char *name, *says;
         ferry_status status;
-        bool         at_once;
+        bool at_once;
     } rows[MANNERS] = {
-        [RANK]          = {"rank", NULL, FERRY_OK, true},
-        [OTHER_KEY]     = {"other key", "FERRY_SECRET", FERRY_ERR_DENIED, true},
+        [RANK] = {"rank", NULL, FERRY_OK, true},
+        [OTHER_KEY] = {"other key", "FERRY_SECRET", FERRY_ERR_DENIED, true},
         [OTHER_VERSION] = {"other version", "version 4711", FERRY_ERR_INVALID_INPUT, true},
-        [HTTP]   = {"http", "answers, but is not a ferry rank: the port belongs to another program",
-                    FERRY_ERR_INVALID_INPUT, false},
+        [HTTP] = {"http", "answers, but is not a ferry rank: the port belongs to another program",
+                  FERRY_ERR_INVALID_INPUT, false},
         [SILENT] = {"silent", "says nothing", FERRY_ERR_TIMEOUT, false},
         [HANGS_UP] = {"hangs up", "before it proved the secret", FERRY_ERR_TIMEOUT, false},
     };
     for (manner how = RANK; how < MANNERS; how++) {
-        size_t      n = count_descriptors();
-        host        h;
-        char        text[64];
+        size_t n = count_descriptors();
+        host h;
+        char text[64];
         ferry_error error;
-        fy_link    *link = NULL;
+        fy_link *link = NULL;
         start(&h, how);
         snprintf(text, sizeof text, "127.0.0.1:%u", h.port);
         /* Where it ends at once, a limit of years is not waited for; else there is time enough for
          * the other side to do what it does. */
-        int64_t      limit  = rows[how].at_once ? INT64_MAX : 2 * SECOND;
+        int64_t limit = rows[how].at_once ? INT64_MAX : 2 * SECOND;
         ferry_status status = fy_link_open(text, key, limit, NULL, NULL, &link, &error);
         check_status(rows[how].name, rows[how].status, status, &error);
         if (status != FERRY_OK) {
@@ -422,13 +422,13 @@ static void test_no_memory(void **state)
 {
     (void)state;
     size_t n = count_descriptors();
-    host   h;
-    char   text[64];
+    host h;
+    char text[64];
     start(&h, SILENT);
     snprintf(text, sizeof text, "127.0.0.1:%u", h.port);
     for (int64_t left = 0; left < 3; left++) { /* the addresses, the link, its queue */
         ferry_error error;
-        fy_link    *link = NULL;
+        fy_link *link = NULL;
         fy_alloc_fail_after(left);
         ferry_status status = fy_link_open(text, key, INT64_MAX, NULL, NULL, &link, &error);
         fy_alloc_fail_after(-1);
@@ -444,10 +444,10 @@ static void test_several_addresses(void **state)
 {
     (void)state;
     for (manner how = RANK; how < MANNERS; how++) {
-        host        wrong, right;
-        char        text[256];
+        host wrong, right;
+        char text[256];
         ferry_error error;
-        fy_link    *link = NULL;
+        fy_link *link = NULL;
         start(&wrong, how);
         start(&right, RANK);
         snprintf(text, sizeof text, "127.0.0.1:%u,127.0.0.1:%u,[::1]:%u", free_port(), wrong.port,
@@ -463,10 +463,10 @@ static void test_several_addresses(void **state)
 static void test_wrong_secret_among_several(void **state)
 {
     (void)state;
-    host        wrong;
-    char        text[256];
+    host wrong;
+    char text[256];
     ferry_error error;
-    fy_link    *link = NULL;
+    fy_link *link = NULL;
     start(&wrong, OTHER_KEY);
     snprintf(text, sizeof text, "127.0.0.1:%u,127.0.0.1:%u", free_port(), wrong.port);
     check_status("denied", FERRY_ERR_DENIED,
@@ -480,8 +480,8 @@ static void test_nobody(void **state)
 {
     (void)state;
     ferry_error error;
-    fy_link    *link = NULL;
-    char        text[128], refused[64];
+    fy_link *link = NULL;
+    char text[128], refused[64];
     snprintf(refused, sizeof refused, "127.0.0.1:%u", free_port());
     snprintf(text, sizeof text, "%s,no such host:1", refused);
     check_status("nobody", FERRY_ERR_TIMEOUT,
@@ -510,10 +510,10 @@ static bool count_down(void *context)
 static void test_stop(void **state)
 {
     (void)state;
-    host        silent;
+    host silent;
     ferry_error error;
-    fy_link    *link = NULL;
-    char        text[64];
+    fy_link *link = NULL;
+    char text[64];
     start(&silent, SILENT);
     for (int way = 0; way < 2; way++) {
         int asked = 5;
@@ -527,8 +527,8 @@ static void test_stop(void **state)
 
 typedef struct late {
     uint16_t port;
-    host     host;
-    int      asked;
+    host host;
+    int asked;
 } late;
 
 /* Starts the rank while another already tries to reach it. */
@@ -544,9 +544,9 @@ static bool start_late(void *context)
 static void test_late_listener(void **state)
 {
     (void)state;
-    late        l    = {.port = free_port()};
-    fy_link    *link = NULL;
-    char        text[64];
+    late l = {.port = free_port()};
+    fy_link *link = NULL;
+    char text[64];
     ferry_error error;
     snprintf(text, sizeof text, "127.0.0.1:%u", l.port);
     must(fy_link_open(text, key, 60 * SECOND, start_late, &l, &link, &error), &error);
@@ -559,13 +559,13 @@ static void test_late_listener(void **state)
 
 static void tcp_pair(fy_link *links[2])
 {
-    ferry_error        error;
-    int                listener;
-    uint16_t           port;
+    ferry_error error;
+    int listener;
+    uint16_t port;
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     must(fy_listen("127.0.0.1", 0, &listener, &port, &error), &error);
     address.sin_port = htons(port);
-    int fd           = socket(AF_INET, SOCK_STREAM, 0);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
     must(fy_link_create(fd, false, key, &links[0], &error), &error);
     must(fy_link_create(accept(listener, NULL, NULL), true, key, &links[1], &error), &error);
@@ -580,9 +580,9 @@ static void tcp_pair(fy_link *links[2])
 static void test_reset(void **state)
 {
     (void)state;
-    fy_link      *links[2];
-    ferry_error   error;
-    fy_message    message;
+    fy_link *links[2];
+    ferry_error error;
+    fy_message message;
     struct linger none = {.l_onoff = 1, .l_linger = 0};
     tcp_pair(links);
     must(fy_link_post(links[0], 5, "the reason", 10, NULL, 0, &error), &error);
@@ -604,14 +604,14 @@ static void test_reset(void **state)
 static void test_self_connected(void **state)
 {
     (void)state;
-    ferry_error        error;
-    fy_link           *link    = NULL;
-    struct sockaddr_in address = {.sin_family      = AF_INET,
-                                  .sin_port        = htons(free_port()),
+    ferry_error error;
+    fy_link *link = NULL;
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_port = htons(free_port()),
                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     for (int server = 0; server <= 1; server++) {
         struct linger none = {.l_onoff = 1, .l_linger = 0};
-        int           fd   = socket(AF_INET, SOCK_STREAM, 0);
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
         setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
         assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
         assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
@@ -631,8 +631,8 @@ static void test_self_connected(void **state)
 static bool set_loopback(bool up)
 {
     struct ifreq request = {.ifr_name = "lo", .ifr_flags = up ? IFF_UP : 0};
-    int          fd      = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    bool         done    = fd >= 0 && ioctl(fd, SIOCSIFFLAGS, &request) == 0;
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool done = fd >= 0 && ioctl(fd, SIOCSIFFLAGS, &request) == 0;
     close(fd);
     return done;
 }
@@ -659,8 +659,8 @@ static void in_own_network(int (*body)(void))
 static int open_the_only_port(void)
 {
     ferry_error error;
-    fy_link    *link = NULL;
-    int         fd   = open("/proc/sys/net/ipv4/ip_local_port_range", O_WRONLY | O_CLOEXEC);
+    fy_link *link = NULL;
+    int fd = open("/proc/sys/net/ipv4/ip_local_port_range", O_WRONLY | O_CLOEXEC);
     if (fd < 0 || write(fd, "40000 40000", 11) != 11) {
         return 77;
     }
@@ -692,7 +692,7 @@ static void test_open_oneself(void **state)
 static int ask_without_network(void)
 {
     ferry_error error;
-    char        text[FY_ADDRESSES_BYTES];
+    char text[FY_ADDRESSES_BYTES];
     if (fy_own_addresses(NULL, 1, text, &error) != FERRY_OK ||
         strcmp(text, "127.0.0.1:1,[::1]:1") != 0) {
         fprintf(stderr, "%s\n", text);
@@ -714,7 +714,7 @@ static void test_no_addresses(void **state)
 /* Packets that vanish are not acknowledged; what had been before is. */
 static int lose_the_network(void)
 {
-    fy_link    *links[2];
+    fy_link *links[2];
     ferry_error error;
     tcp_pair(links);
     while (!fy_link_acknowledged(links[1], -1)) {
@@ -765,8 +765,8 @@ static void test_stopped_process(void **state)
 {
     (void)state;
     static unsigned char bytes[FY_LINK_PAYLOAD_BYTES];
-    fy_link             *links[2];
-    ferry_error          error;
+    fy_link *links[2];
+    ferry_error error;
     tcp_pair(links);
     while (fy_link_queued_bytes(links[0]) < 4 * sizeof bytes) {
         must(fy_link_post(links[0], 1, bytes, sizeof bytes, NULL, 0, &error), &error);

@@ -66,10 +66,10 @@ static const char spec[] =
 /* A plan and its schedule, read from a spec and printed. */
 static text_buffer print_all(void)
 {
-    ferry_error     error;
-    ferry_plan     *plan     = plan_of(spec, NULL);
+    ferry_error error;
+    ferry_plan *plan = plan_of(spec, NULL);
     ferry_schedule *schedule = NULL;
-    text_buffer     printed  = print_plan(plan);
+    text_buffer printed = print_plan(plan);
     must(ferry_schedule_create_for_plan(plan, NULL, &schedule, &error), &error);
     must(ferry_schedule_write_json(schedule, plan, NULL, text_write, &printed, &error), &error);
     ferry_schedule_destroy(schedule);
@@ -110,12 +110,12 @@ static void test_sentences(void **state)
 {
     (void)state;
     need_comma();
-    ferry_error           error;
-    ferry_cluster        *cluster = NULL;
+    ferry_error error;
+    ferry_cluster *cluster = NULL;
     ferry_cluster_options options = FERRY_CLUSTER_OPTIONS_INIT;
-    options.ranks_per_node        = 1;
+    options.ranks_per_node = 1;
     options.rank_bytes_per_s = options.node_bytes_per_s = 2.5;
-    options.latency_s                                   = -0.25;
+    options.latency_s = -0.25;
     assert_int_equal(ferry_cluster_create(&options, &cluster, &error), FERRY_ERR_INVALID_INPUT);
     check_says("latency", "latency of -0.25 s", &error);
     char text[32];
@@ -133,7 +133,7 @@ static void test_doubles(void **state)
     need_comma();
     for (size_t i = 0; i < COUNT_OF(values); i++) {
         ferry_error error;
-        fy_writer   writer;
+        fy_writer writer;
         text_buffer printed = {0};
         fy_writer_init(&writer, text_write, &printed);
         fy_write_double(&writer, values[i]);

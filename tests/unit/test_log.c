@@ -11,11 +11,11 @@
 #include <unistd.h>
 
 typedef struct sink {
-    size_t          n_lines;
+    size_t n_lines;
     ferry_log_level level;
-    char            line[2048];
-    bool            busy; /* calls do not overlap */
-    bool            overlap;
+    char line[2048];
+    bool busy; /* calls do not overlap */
+    bool overlap;
 } sink;
 
 static void take(void *context, ferry_log_level level, const char *line)
@@ -71,7 +71,7 @@ static void test_rank(void **state)
     sink s = {0};
     ferry_log_configure(FERRY_LOG_TRACE, take, &s);
     static const struct {
-        int64_t     rank;
+        int64_t rank;
         const char *line;
     } rows[] = {{0, "[rank 0] info: here"},
                 {16383, "[rank 16383] info: here"},
@@ -89,7 +89,7 @@ static void test_long_lines_are_cut(void **state)
 {
     (void)state;
     static char longer[5000];
-    sink        s = {0};
+    sink s = {0};
     memset(longer, 'x', sizeof longer - 1);
     ferry_log_configure(FERRY_LOG_TRACE, take, &s);
     fy_log(FERRY_LOG_ERROR, "%s", longer);
@@ -101,7 +101,7 @@ static void test_long_lines_are_cut(void **state)
 static void test_standard_error(void **state)
 {
     (void)state;
-    int  ends[2], kept = dup(STDERR_FILENO);
+    int ends[2], kept = dup(STDERR_FILENO);
     char line[100] = "";
     assert_int_equal(pipe(ends), 0);
     dup2(ends[1], STDERR_FILENO);
@@ -132,7 +132,7 @@ static void *chatter(void *unused)
 static void test_threads(void **state)
 {
     (void)state;
-    sink      s = {0};
+    sink s = {0};
     pthread_t threads[N_THREADS];
     ferry_log_configure(FERRY_LOG_INFO, take, &s);
     for (int i = 0; i < N_THREADS; i++) {
@@ -150,13 +150,13 @@ static void test_parse(void **state)
     (void)state;
     static const struct {
         const char *text;
-        int         level; /* -1: none */
+        int level; /* -1: none */
     } rows[] = {{"trace", 0}, {"debug", 1}, {"info", 2}, {"warn", 3},     {"error", 4},  {"off", 5},
                 {"TRACE", 0}, {"Warn", 3},  {"", -1},    {"warning", -1}, {"warn ", -1}, {"0", -1}};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        ferry_error     error;
-        ferry_log_level level  = FERRY_LOG_OFF;
-        ferry_status    wanted = rows[i].level < 0 ? FERRY_ERR_INVALID_INPUT : FERRY_OK;
+        ferry_error error;
+        ferry_log_level level = FERRY_LOG_OFF;
+        ferry_status wanted = rows[i].level < 0 ? FERRY_ERR_INVALID_INPUT : FERRY_OK;
         check_status(rows[i].text, wanted, ferry_log_level_parse(rows[i].text, &level, &error),
                      &error);
         check_row(rows[i].text, rows[i].level < 0 || (int)level == rows[i].level);

@@ -24,12 +24,12 @@ static const char replicated[] =
 static ferry_status plan_without(const char *quoted, uint32_t policy, const char *subset,
                                  const uint32_t *lost, size_t n_lost, ferry_plan **plan_out)
 {
-    ferry_spec        *spec    = NULL;
+    ferry_spec *spec = NULL;
     ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
-    options.replica            = policy;
-    options.subset             = subset;
-    options.lost_ranks         = lost;
-    options.n_lost_ranks       = n_lost;
+    options.replica = policy;
+    options.subset = subset;
+    options.lost_ranks = lost;
+    options.n_lost_ranks = n_lost;
     must(try_spec(quoted, &spec, &error), &error);
     ferry_status status = ferry_plan_create(spec, &options, plan_out, &error);
     ferry_spec_destroy(spec);
@@ -37,12 +37,12 @@ static ferry_status plan_without(const char *quoted, uint32_t policy, const char
 }
 
 typedef struct row {
-    const char  *name;
-    uint32_t     lost[4];
-    size_t       n_lost;
-    const char  *subset;
+    const char *name;
+    uint32_t lost[4];
+    size_t n_lost;
+    const char *subset;
     ferry_status status;
-    const char  *says;
+    const char *says;
 } row;
 
 static const row rows[] = {
@@ -112,9 +112,9 @@ static void test_rows(void **state)
 {
     (void)state;
     for (size_t i = 0; i < 2 * COUNT_OF(rows); i++) {
-        const row   *r      = &rows[i / 2];
-        ferry_plan  *plan   = NULL;
-        uint32_t     policy = i % 2 == 0 ? FERRY_REPLICA_BALANCED : FERRY_REPLICA_SEED;
+        const row *r = &rows[i / 2];
+        ferry_plan *plan = NULL;
+        uint32_t policy = i % 2 == 0 ? FERRY_REPLICA_BALANCED : FERRY_REPLICA_SEED;
         ferry_status status =
             plan_without(replicated, policy, r->subset, r->lost, r->n_lost, &plan);
         check_status(r->name, r->status, status, &error);
@@ -150,7 +150,7 @@ static void test_digest(void **state)
 {
     (void)state;
     static const uint32_t a[] = {0, 5}, b[] = {5, 0}, c[] = {5};
-    char                  none[33], empty[33], one[33], two[33], other[33];
+    char none[33], empty[33], one[33], two[33], other[33];
     digest_without(NULL, 0, none);
     digest_without(a, 0, empty);
     digest_without(c, 1, one);
@@ -167,9 +167,9 @@ static void test_bound(void **state)
 {
     (void)state;
     static const uint32_t lost[] = {0};
-    ferry_plan           *plan   = NULL;
-    ferry_plan_bound      bound  = FERRY_PLAN_BOUND_INIT;
-    static const char     spec[] =
+    ferry_plan *plan = NULL;
+    ferry_plan_bound bound = FERRY_PLAN_BOUND_INIT;
+    static const char spec[] =
         "{'format':'ferry.spec/1','tensors':[{'name':'w','shape':[1000],'dtype':'u8'}],"
         "'source':{'mesh':[['dp',2]],'rules':[{'match':'*'}]},"
         "'destination':{'mesh':[['dp',4]],'first_rank':2,'rules':[{'match':'*'}]}}";
@@ -186,9 +186,9 @@ static void test_saved(void **state)
 {
     (void)state;
     static const uint32_t lost[] = {3, 0};
-    char                  path[] = "/tmp/ferry-lost-XXXXXX";
-    ferry_plan           *plan = NULL, *again = NULL;
-    int                   file = mkstemp(path);
+    char path[] = "/tmp/ferry-lost-XXXXXX";
+    ferry_plan *plan = NULL, *again = NULL;
+    int file = mkstemp(path);
     assert_true(file >= 0);
     close(file);
     must(plan_without(replicated, FERRY_REPLICA_SEED, "w", lost, 2, &plan), &error);
@@ -208,9 +208,9 @@ static void test_damaged(void **state)
 {
     (void)state;
     static const struct {
-        const char  *list;
+        const char *list;
         ferry_status status;
-        const char  *says;
+        const char *says;
     } damaged[] = {
         {"7", FERRY_ERR_INVALID_INPUT, "lost_ranks"},
         {"[-1]", FERRY_ERR_INVALID_INPUT, "lost_ranks"},
@@ -220,11 +220,11 @@ static void test_damaged(void **state)
         {"[1]", FERRY_ERR_DIGEST, "digest"},
     };
     char path[] = "/tmp/ferry-lost-XXXXXX";
-    int  file   = mkstemp(path);
+    int file = mkstemp(path);
     assert_true(file >= 0);
     close(file);
     for (size_t i = 0; i < COUNT_OF(damaged); i++) {
-        char  text[2048];
+        char text[2048];
         FILE *stream = fopen(path, "wb");
         snprintf(text, sizeof text,
                  "{'format':'ferry.saved-plan/1','digest':'0123456789abcdef0123456789abcdef',"
@@ -253,7 +253,7 @@ static void test_flat_over_shared(void **state)
         "'destination':{'mesh':[['dp',1]],'first_rank':4,'rules':[{'match':'*'}]}}";
     /* Rank 0 has 0 2, rank 1 has 3 4 5, rank 2 has 1 2, rank 3 has 3 4 5. */
     static const uint32_t one[] = {1}, both[] = {3, 1};
-    ferry_plan           *plan = NULL;
+    ferry_plan *plan = NULL;
     for (uint32_t policy = 0; policy < 2; policy++) {
         must(plan_without(spec, policy, NULL, one, 1, &plan), &error);
         ferry_rank_bytes bytes = FERRY_RANK_BYTES_INIT;
@@ -272,7 +272,7 @@ static void test_many(void **state)
 {
     (void)state;
     enum { WORLD = 1 << 18 };
-    char      spec[512];
+    char spec[512];
     uint32_t *lost = malloc(WORLD / 2 * sizeof *lost);
     assert_non_null(lost);
     for (uint32_t i = 0; i < WORLD / 2; i++) {

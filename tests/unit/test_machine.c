@@ -18,7 +18,7 @@ static void test_looks(void **state)
 {
     (void)state;
     ferry_machine machine = FERRY_MACHINE_INIT;
-    ferry_error   error;
+    ferry_error error;
     must(ferry_machine_probe(0, &machine, &error), &error);
     assert_true(machine.n_cpus >= 1);
     assert_true(machine.memory_bytes > 0);
@@ -31,9 +31,9 @@ static void test_looks(void **state)
 static void test_counts_allowed_cpus_only(void **state)
 {
     (void)state;
-    cpu_set_t     old, one;
+    cpu_set_t old, one;
     ferry_machine machine = FERRY_MACHINE_INIT;
-    ferry_error   error;
+    ferry_error error;
     if (sched_getaffinity(0, sizeof old, &old) != 0) {
         skip(); /* more than 1,024 CPUs */
     }
@@ -57,7 +57,7 @@ static void test_measures(void **state)
 {
     (void)state;
     ferry_machine machine = FERRY_MACHINE_INIT;
-    ferry_error   error;
+    ferry_error error;
     must(ferry_machine_probe(0.02, &machine, &error), &error);
     assert_true(machine.copy_gbytes_per_s > 0 && machine.copy_all_gbytes_per_s > 0);
 }
@@ -75,8 +75,8 @@ static void count_signal(int number)
 static void test_leaves_children_alone(void **state)
 {
     (void)state;
-    ferry_machine    machine = FERRY_MACHINE_INIT;
-    ferry_error      error;
+    ferry_machine machine = FERRY_MACHINE_INIT;
+    ferry_error error;
     struct sigaction old, count = {.sa_handler = count_signal};
     assert_int_equal(sigaction(SIGCHLD, &count, &old), 0);
     must(ferry_machine_probe(0, &machine, &error), &error);
@@ -97,8 +97,8 @@ static void test_misuse(void **state)
 {
     (void)state;
     static const double seconds[] = {-1, 3601, (double)NAN};
-    ferry_machine       machine   = FERRY_MACHINE_INIT;
-    ferry_error         error;
+    ferry_machine machine = FERRY_MACHINE_INIT;
+    ferry_error error;
     for (size_t i = 0; i < COUNT_OF(seconds); i++) {
         check_status("seconds", FERRY_ERR_MISUSE, ferry_machine_probe(seconds[i], &machine, &error),
                      &error);
@@ -112,8 +112,8 @@ static void test_older_struct(void **state)
 {
     (void)state;
     ferry_machine machine = FERRY_MACHINE_INIT;
-    ferry_error   error;
-    machine.struct_size       = offsetof(ferry_machine, room_bytes);
+    ferry_error error;
+    machine.struct_size = offsetof(ferry_machine, room_bytes);
     machine.copy_gbytes_per_s = -5;
     must(ferry_machine_probe(0, &machine, &error), &error);
     assert_true(machine.memory_bytes > 0 && machine.room_bytes == 0);
@@ -124,8 +124,8 @@ static void test_too_little_room_to_measure(void **state)
 {
     (void)state;
     static const uint32_t cpus[] = {0, 1};
-    ferry_error           error;
-    double                rate = -1;
+    ferry_error error;
+    double rate = -1;
     check_status("little", FERRY_ERR_NO_MEMORY,
                  fy_copy_rate(cpus, 2, (uint64_t)15 << 20, 0.01, &rate, &error), &error);
     check_says("little", "needs 16 MiB of room, and there are 15", &error);
@@ -139,7 +139,7 @@ static void test_allocations_fail(void **state)
 {
     (void)state;
     ferry_error error;
-    int         failures = 0;
+    int failures = 0;
     for (int n = 0; n < 100; n++) {
         ferry_machine machine = FERRY_MACHINE_INIT;
         fy_alloc_fail_after(n);

@@ -21,7 +21,7 @@ static void post(fy_mail *mail, uint32_t from, uint64_t tag, uint64_t number)
 static uint64_t taken(fy_mail *mail, uint32_t from, uint64_t tag)
 {
     fy_letter *letter = fy_mail_take(mail, from, tag);
-    uint64_t   number = UINT64_MAX;
+    uint64_t number = UINT64_MAX;
     if (letter != NULL) {
         assert_true(letter->tag == tag && (from == FERRY_ANY_RANK || letter->from == from));
         assert_int_equal(letter->n_bytes, sizeof number);
@@ -42,7 +42,7 @@ typedef struct known {
 } known;
 
 typedef struct model {
-    known  letters[MOST_WAITING];
+    known letters[MOST_WAITING];
     size_t n;
 } model;
 
@@ -75,9 +75,9 @@ static void forget(model *m, uint64_t first, uint64_t last)
 static void test_order(void **state)
 {
     static model m;
-    fy_mail      mail  = {.n = 0};
-    uint64_t     seed  = 7;
-    size_t       n_any = 0, n_own = 0, n_missed = 0;
+    fy_mail mail = {.n = 0};
+    uint64_t seed = 7;
+    size_t n_any = 0, n_own = 0, n_missed = 0;
     (void)state;
     for (uint64_t step = 0; step < N_STEPS; step++) {
         uint32_t what = random_below(&seed, 100), from = random_below(&seed, N_SENDERS);
@@ -86,7 +86,7 @@ static void test_order(void **state)
             m.letters[m.n++] = (known){from, tag, step};
             post(&mail, from, tag, step);
         } else if (what < 99) {
-            from          = what < 60 ? FERRY_ANY_RANK : from;
+            from = what < 60 ? FERRY_ANY_RANK : from;
             uint64_t want = expected(&m, from, tag);
             assert_true(taken(&mail, from, tag) == want);
             n_any += from == FERRY_ANY_RANK && want != UINT64_MAX;
@@ -145,9 +145,9 @@ static void test_cost(void **state)
 /* Where there is no memory for more pigeonholes a letter is not added, and all others stay. */
 static void test_no_memory(void **state)
 {
-    fy_mail    mail     = {.n = 0};
-    uint32_t   n        = 0;
-    uint64_t   number   = 0;
+    fy_mail mail = {.n = 0};
+    uint32_t n = 0;
+    uint64_t number = 0;
     fy_letter *one_more = fy_letter_new(1000, 3, &number, sizeof number);
     (void)state;
     assert_non_null(one_more);

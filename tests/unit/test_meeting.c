@@ -23,12 +23,12 @@ static void test_key(void **state)
     char long_a[101], long_b[101];
     memset(long_a, 'x', 100);
     memset(long_b, 'x', 100);
-    long_a[100] = long_b[100]   = '\0';
-    long_b[99]                  = 'y';
+    long_a[100] = long_b[100] = '\0';
+    long_b[99] = 'y';
     const char *const rows[][2] = {{NULL, ""}, {NULL, "a"},   {"", ""},     {"", "a"},
                                    {"a", ""},  {"a", "a"},    {"a", "b"},   {"b", "a"},
                                    {"ab", ""}, {long_a, "a"}, {long_b, "a"}};
-    fy_meeting        meetings[COUNT_OF(rows)];
+    fy_meeting meetings[COUNT_OF(rows)];
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         meetings[i] = (fy_meeting)FY_MEETING_INIT;
         fy_meeting_key(&meetings[i], rows[i][0], rows[i][1]);
@@ -45,10 +45,10 @@ static void test_cleanup(void **state)
 {
     (void)state;
     static const unsigned char zeros[FY_KEY_BYTES];
-    fy_meeting                 meeting = FY_MEETING_INIT;
+    fy_meeting meeting = FY_MEETING_INIT;
     fy_meeting_key(&meeting, "secret", "job");
     meeting.listener = dup(STDIN_FILENO);
-    int fd           = meeting.listener;
+    int fd = meeting.listener;
     fy_meeting_cleanup(&meeting);
     assert_int_equal(fcntl(fd, F_GETFD), -1);
     assert_int_equal(meeting.listener, -1);
@@ -95,7 +95,7 @@ static void set_environment(const char *text)
     char *rest = NULL;
     for (char *item = strtok_r(copy, " ", &rest); item != NULL; item = strtok_r(NULL, " ", &rest)) {
         char *value = strchr(item, '=');
-        *value      = '\0';
+        *value = '\0';
         assert_int_equal(setenv(item, value + 1, 1), 0);
     }
 }
@@ -110,7 +110,7 @@ static void test_environment_good(void **state)
     (void)state;
     static const struct {
         const char *set;
-        uint32_t    rank, n_ranks;
+        uint32_t rank, n_ranks;
         const char *addresses;
     } rows[] = {
         {TORCH, 1, 4, "10.0.0.1:29500"},
@@ -131,7 +131,7 @@ static void test_environment_good(void **state)
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         fy_settings settings = settings_of(1, "secret");
-        fy_meeting  meeting  = FY_MEETING_INIT;
+        fy_meeting meeting = FY_MEETING_INIT;
         ferry_error error;
         set_environment(rows[i].set);
         check_status(rows[i].set, FERRY_OK, fy_meet_environment(&meeting, &settings, &error),
@@ -216,8 +216,8 @@ static void test_environment_bad(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT_OF(bad_environments); i++) {
         fy_settings settings = settings_of(1, NULL);
-        fy_meeting  meeting  = FY_MEETING_INIT;
-        ferry_error error    = {""};
+        fy_meeting meeting = FY_MEETING_INIT;
+        ferry_error error = {""};
         set_environment(bad_environments[i].set);
         check_status(bad_environments[i].set, FERRY_ERR_INVALID_INPUT,
                      fy_meet_environment(&meeting, &settings, &error), &error);
@@ -235,10 +235,10 @@ static void test_environment_pmix(void **state)
     (void)state;
     static const char *const rows[] = {"", "RANK=0 WORLD_SIZE=4", "WORLD_SIZE=4", "RANK=9"};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        char        set[256], sentence[256];
+        char set[256], sentence[256];
         fy_settings settings = settings_of(1, NULL);
-        fy_meeting  meeting  = FY_MEETING_INIT;
-        ferry_error error    = {""};
+        fy_meeting meeting = FY_MEETING_INIT;
+        ferry_error error = {""};
         snprintf(set, sizeof set, "%s PMIX_RANK=0 PMIX_NAMESPACE=job FERRY_PLUGINS=%s", rows[i],
                  folder);
         snprintf(sentence, sizeof sentence,
@@ -261,8 +261,8 @@ static void test_environment_key(void **state)
     (void)state;
     static const struct {
         const char *set;
-        char       *secret;
-        bool        same;
+        char *secret;
+        bool same;
     } rows[] = {
         {TORCH, "secret", true},
         {"RANK=2 WORLD_SIZE=8 MASTER_ADDR=head MASTER_PORT=29500", "secret", true},
@@ -273,7 +273,7 @@ static void test_environment_key(void **state)
     fy_meeting first = FY_MEETING_INIT;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         fy_settings settings = settings_of(1, rows[i].secret);
-        fy_meeting  meeting  = FY_MEETING_INIT;
+        fy_meeting meeting = FY_MEETING_INIT;
         ferry_error error;
         set_environment(rows[i].set);
         must(fy_meet_environment(&meeting, &settings, &error), &error);
@@ -286,7 +286,7 @@ static void test_environment_key(void **state)
 static bool is_reached(const char *host, uint16_t port)
 {
     struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(port)};
-    int                fd   = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(inet_pton(AF_INET, host, &name.sin_addr), 1);
     bool reached = connect(fd, (struct sockaddr *)&name, sizeof name) == 0;
     close(fd);
@@ -298,8 +298,8 @@ static void test_root_listens(void **state)
     (void)state;
     static const struct {
         const char *more;
-        char       *secret;
-        bool        everywhere;
+        char *secret;
+        bool everywhere;
     } rows[] = {
         {"MASTER_ADDR=localhost", "secret", true},
         {"MASTER_ADDR=head-node", NULL, true},
@@ -309,11 +309,11 @@ static void test_root_listens(void **state)
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         fy_settings settings = settings_of(1, rows[i].secret);
-        fy_meeting  meeting  = FY_MEETING_INIT;
+        fy_meeting meeting = FY_MEETING_INIT;
         ferry_error error;
-        char        set[256];
-        int         claim;
-        uint16_t    port = claim_port(&claim);
+        char set[256];
+        int claim;
+        uint16_t port = claim_port(&claim);
         snprintf(set, sizeof set, "RANK=0 WORLD_SIZE=2 MASTER_PORT=%u %s", port, rows[i].more);
         set_environment(set);
         must(fy_meet_environment(&meeting, &settings, &error), &error);
@@ -345,11 +345,11 @@ static void test_inherited_listener(void **state)
 {
     (void)state;
     fy_settings settings = settings_of(1, "secret");
-    fy_meeting  meeting  = FY_MEETING_INIT;
+    fy_meeting meeting = FY_MEETING_INIT;
     ferry_error error;
-    char        set[256];
-    int         fd   = -1, claim;
-    uint16_t    port = claim_port(&claim);
+    char set[256];
+    int fd = -1, claim;
+    uint16_t port = claim_port(&claim);
     must(fy_listen("127.0.0.1", port, &fd, &port, &error), &error);
     fcntl(fd, F_SETFD, 0);
     snprintf(set, sizeof set,
@@ -372,9 +372,9 @@ static void test_inherited_listener(void **state)
 static void check_inherited(int fd, uint16_t port, const char *sentence)
 {
     fy_settings settings = settings_of(1, "secret");
-    fy_meeting  meeting  = FY_MEETING_INIT;
+    fy_meeting meeting = FY_MEETING_INIT;
     ferry_error error;
-    char        set[256];
+    char set[256];
     snprintf(set, sizeof set,
              "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%u FERRY_LISTEN_FD=%d", port,
              fd);
@@ -389,11 +389,11 @@ static void check_inherited(int fd, uint16_t port, const char *sentence)
 static void test_inherited_is_none(void **state)
 {
     (void)state;
-    int      pipes[2];
-    int      idle      = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int      datagrams = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    int      fd        = -1;
-    uint16_t port      = 0;
+    int pipes[2];
+    int idle = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int datagrams = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    int fd = -1;
+    uint16_t port = 0;
     assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
     assert_int_equal(fy_listen("127.0.0.1", 0, &fd, &port, NULL), FERRY_OK);
     check_inherited(pipes[0], 5000, "is not a socket; unset it to let rank 0 open a socket itself");
@@ -402,7 +402,7 @@ static void test_inherited_is_none(void **state)
     check_inherited(65535, 5000,
                     "FERRY_LISTEN_FD is 65535, but that descriptor is not open here: what stands "
                     "between the launcher and this program closed it");
-    char     sentence[200];
+    char sentence[200];
     uint16_t other = (uint16_t)(port == 5000 ? 5001 : 5000);
     snprintf(sentence, sizeof sentence,
              "FERRY_LISTEN_FD is a socket at port %u, but by MASTER_PORT the other ranks look for "
@@ -412,8 +412,8 @@ static void test_inherited_is_none(void **state)
 
     /* A world of one rank needs none, and does not keep it. */
     fy_settings settings = settings_of(1, NULL);
-    fy_meeting  meeting  = FY_MEETING_INIT;
-    char        set[100];
+    fy_meeting meeting = FY_MEETING_INIT;
+    char set[100];
     snprintf(set, sizeof set, "RANK=0 WORLD_SIZE=1 FERRY_LISTEN_FD=%d", fd);
     set_environment(set);
     assert_int_equal(fy_meet_environment(&meeting, &settings, NULL), FERRY_OK);
@@ -430,9 +430,9 @@ static void test_file_by_environment(void **state)
 {
     (void)state;
     fy_settings settings = settings_of(10, NULL);
-    fy_meeting  meeting  = FY_MEETING_INIT;
+    fy_meeting meeting = FY_MEETING_INIT;
     ferry_error error;
-    char        set[256];
+    char set[256];
     const char *path = path_of("environment");
     /* Before the torchrun variables. */
     snprintf(set, sizeof set, TORCH " FERRY_RENDEZVOUS=%s", path);
@@ -459,7 +459,7 @@ static void test_environment_of_a_launcher(void **state)
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         fy_settings settings = settings_of(1, NULL);
-        fy_meeting  meeting  = FY_MEETING_INIT;
+        fy_meeting meeting = FY_MEETING_INIT;
         ferry_error error;
         clear_environment();
         setenv(rows[i].name, rows[i].value, 1);

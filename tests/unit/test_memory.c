@@ -26,7 +26,7 @@ static void test_checked_arithmetic(void **state)
     for (size_t i = 0; i < COUNT_OF(values); i++) {
         for (size_t j = 0; j < COUNT_OF(values); j++) {
             uint64_t a = values[i], b = values[j], sum, product;
-            bool     adds = (wide)a + b <= UINT64_MAX, multiplies = (wide)a * b <= UINT64_MAX;
+            bool adds = (wide)a + b <= UINT64_MAX, multiplies = (wide)a * b <= UINT64_MAX;
             check_at(fy_add(a, b, &sum) == adds, "%zu, %zu", i, j);
             check_at(!adds || sum == a + b, "%zu, %zu", i, j);
             check_at(fy_mul(a, b, &product) == multiplies, "%zu, %zu", i, j);
@@ -88,8 +88,8 @@ static void test_zeroed_and_strdup(void **state)
 static void test_reserve(void **state)
 {
     (void)state;
-    uint32_t *items    = NULL;
-    size_t    capacity = 0, n_moves = 0;
+    uint32_t *items = NULL;
+    size_t capacity = 0, n_moves = 0;
     for (uint32_t i = 0; i < 100000; i++) {
         size_t before = capacity;
         assert_true(fy_reserve((void **)&items, &capacity, i + 1, sizeof *items));
@@ -128,7 +128,7 @@ static void test_failing_on_request(void **state)
 
 typedef struct taken {
     unsigned char *bytes;
-    size_t         n_bytes;
+    size_t n_bytes;
 } taken;
 
 /* Pieces of all sizes stay apart, whole and aligned as their kind needs. */
@@ -137,8 +137,8 @@ static void test_arena(void **state)
     (void)state;
     enum { N = 2000 };
     static taken pieces[N];
-    fy_arena     arena = {0};
-    uint64_t     seed  = 7;
+    fy_arena arena = {0};
+    uint64_t seed = 7;
     for (size_t i = 0; i < N; i++) {
         size_t bytes =
             i % 100 == 99 ? 100000 + random_below(&seed, 2000000) : random_below(&seed, 300);
@@ -146,8 +146,8 @@ static void test_arena(void **state)
         char source[300];
         memset(source, 'a' + (int)(i % 26), sizeof source);
         pieces[i].n_bytes = text && bytes > sizeof source ? sizeof source : bytes;
-        pieces[i].bytes   = text ? (unsigned char *)fy_arena_copy(&arena, source, pieces[i].n_bytes)
-                                 : fy_arena_alloc(&arena, pieces[i].n_bytes, 1);
+        pieces[i].bytes = text ? (unsigned char *)fy_arena_copy(&arena, source, pieces[i].n_bytes)
+                               : fy_arena_alloc(&arena, pieces[i].n_bytes, 1);
         check_at(pieces[i].bytes != NULL, "piece %zu", i);
         check_at(text || (uintptr_t)pieces[i].bytes % _Alignof(max_align_t) == 0, "piece %zu", i);
         check_at(!text || pieces[i].bytes[pieces[i].n_bytes] == '\0', "piece %zu", i);

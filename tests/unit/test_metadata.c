@@ -7,23 +7,23 @@
 static ferry_param_description describe_weight(void)
 {
     ferry_param_description d = FERRY_PARAM_DESCRIPTION_INIT;
-    d.n_dims                  = 2;
-    d.shape[0]                = 6;
-    d.shape[1]                = 4;
-    d.dtype                   = (ferry_dtype){.kind = FERRY_F32, .element_bits = 32};
+    d.n_dims = 2;
+    d.shape[0] = 6;
+    d.shape[1] = 4;
+    d.dtype = (ferry_dtype){.kind = FERRY_F32, .element_bits = 32};
     return d;
 }
 
 /* Groups that are told apart by their first rank. */
 static ferry_process_groups all_groups(void)
 {
-    ferry_process_groups g   = FERRY_PROCESS_GROUPS_INIT;
-    g.tensor_parallel        = range_group(1, 1, 1);
+    ferry_process_groups g = FERRY_PROCESS_GROUPS_INIT;
+    g.tensor_parallel = range_group(1, 1, 1);
     g.expert_tensor_parallel = range_group(2, 1, 1);
-    g.expert_parallel        = range_group(3, 1, 1);
-    g.data_parallel          = range_group(4, 1, 1);
-    g.pipeline_parallel      = range_group(5, 1, 1);
-    g.world                  = range_group(6, 1, 1);
+    g.expert_parallel = range_group(3, 1, 1);
+    g.data_parallel = range_group(4, 1, 1);
+    g.pipeline_parallel = range_group(5, 1, 1);
+    g.world = range_group(6, 1, 1);
     return g;
 }
 
@@ -48,8 +48,8 @@ static void test_groups(void **state)
     (void)state;
     static const struct {
         const char *name;
-        bool        is_tp, is_ep, has_expert_tp, has_pipeline;
-        uint32_t    tp, ep, pp;
+        bool is_tp, is_ep, has_expert_tp, has_pipeline;
+        uint32_t tp, ep, pp;
     } rows[] = {
         {"plain", false, false, true, true, 0, 0, 5},
         {"TP", true, false, true, true, 1, 0, 5},
@@ -60,14 +60,14 @@ static void test_groups(void **state)
     };
     ferry_process_groups all = all_groups();
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        ferry_error             error;
-        ferry_param_metadata    m = FERRY_PARAM_METADATA_INIT;
+        ferry_error error;
+        ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
         ferry_param_description d = describe_weight();
-        ferry_process_groups    g = all;
-        d.tensor_model_parallel   = rows[i].is_tp;
-        d.allreduce               = !rows[i].is_ep;
-        g.expert_tensor_parallel  = rows[i].has_expert_tp ? all.expert_tensor_parallel : NULL;
-        g.pipeline_parallel       = rows[i].has_pipeline ? all.pipeline_parallel : NULL;
+        ferry_process_groups g = all;
+        d.tensor_model_parallel = rows[i].is_tp;
+        d.allreduce = !rows[i].is_ep;
+        g.expert_tensor_parallel = rows[i].has_expert_tp ? all.expert_tensor_parallel : NULL;
+        g.pipeline_parallel = rows[i].has_pipeline ? all.pipeline_parallel : NULL;
         must(ferry_extract_param_metadata(&d, "w", 7, &g, NULL, &m, &error), &error);
         check_row(rows[i].name, m.is_tp == rows[i].is_tp && m.is_ep == rows[i].is_ep);
         check_row(rows[i].name, first_of(m.tensor_parallel_group_ranks) == rows[i].tp);
@@ -83,18 +83,18 @@ static void test_groups(void **state)
 static void test_defaults(void **state)
 {
     (void)state;
-    ferry_error             error;
-    ferry_param_metadata    m = FERRY_PARAM_METADATA_INIT;
+    ferry_error error;
+    ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
     ferry_param_description d = describe_weight();
-    ferry_process_groups    g = FERRY_PROCESS_GROUPS_INIT;
-    d.partition_dim           = 1; /* not said to be there */
-    d.partition_stride        = 5;
+    ferry_process_groups g = FERRY_PROCESS_GROUPS_INIT;
+    d.partition_dim = 1; /* not said to be there */
+    d.partition_stride = 5;
     must(ferry_extract_param_metadata(&d, "w", 0, &g, &(uint64_t){64}, &m, &error), &error);
     assert_true(m.partition_dim == 0 && m.partition_stride == 1);
     assert_true(m.has_num_experts && m.num_experts == 64);
     assert_true(m.n_dims == 2 && m.shape[0] == 6 && m.shape[1] == 4);
     d.has_partition_dim = d.has_partition_stride = true;
-    d.tensor_model_parallel                      = true;
+    d.tensor_model_parallel = true;
     must(ferry_extract_param_metadata(&d, "w", 0, &g, NULL, &m, &error), &error);
     assert_true(m.partition_dim == 1 && m.partition_stride == 5);
 }
@@ -123,23 +123,23 @@ static void no_stride(ferry_param_metadata *m)
 static void wrong_sizes(ferry_param_metadata *m)
 {
     static const uint64_t sizes[] = {6, 7};
-    m->partition_sizes            = sizes;
-    m->n_partition_sizes          = 2;
+    m->partition_sizes = sizes;
+    m->n_partition_sizes = 2;
 }
 
 static void wrapping_sizes(ferry_param_metadata *m)
 {
     static const uint64_t sizes[] = {UINT64_MAX, 13};
-    m->partition_sizes            = sizes;
-    m->n_partition_sizes          = 2;
+    m->partition_sizes = sizes;
+    m->n_partition_sizes = 2;
 }
 
 static void strided_sizes(ferry_param_metadata *m)
 {
     static const uint64_t sizes[] = {6, 6};
-    m->partition_sizes            = sizes;
-    m->n_partition_sizes          = 2;
-    m->partition_stride           = 2;
+    m->partition_sizes = sizes;
+    m->n_partition_sizes = 2;
+    m->partition_stride = 2;
 }
 
 static void far_rank(ferry_param_metadata *m)
@@ -167,13 +167,13 @@ static const broken broken_rows[] = {
 static void test_refused(void **state)
 {
     (void)state;
-    static const grid g     = {.first = 0, .dp = 1, .tp = 2};
-    ferry_model      *model = NULL;
-    ferry_error       error;
-    ferry_group      *tp = range_group(0, 1, 2);
+    static const grid g = {.first = 0, .dp = 1, .tp = 2};
+    ferry_model *model = NULL;
+    ferry_error error;
+    ferry_group *tp = range_group(0, 1, 2);
     must(ferry_model_create(&model, &error), &error);
     for (size_t i = 0; i < COUNT_OF(broken_rows); i++) {
-        uint64_t             sizes[2];
+        uint64_t sizes[2];
         ferry_param_metadata m = describe_param(&param_kinds[0], &g, 1, tp, tp, sizes);
         must(ferry_model_add(model, &m, &error), &error);
         broken_rows[i].change(&m);
@@ -191,18 +191,18 @@ static void test_refused(void **state)
 static void test_replicated_takes_any_partition(void **state)
 {
     (void)state;
-    static const grid g      = {.first = 0, .dp = 2, .tp = 1};
-    ferry_roster     *roster = NULL;
-    ferry_plan       *plan   = NULL;
-    ferry_group      *dp     = range_group(0, 1, 2);
-    ferry_error       error;
+    static const grid g = {.first = 0, .dp = 2, .tp = 1};
+    ferry_roster *roster = NULL;
+    ferry_plan *plan = NULL;
+    ferry_group *dp = range_group(0, 1, 2);
+    ferry_error error;
     must(ferry_roster_create(2, &roster, &error), &error);
     for (uint32_t rank = 0; rank < 2; rank++) {
-        ferry_model         *model = NULL;
-        uint64_t             sizes[2];
+        ferry_model *model = NULL;
+        uint64_t sizes[2];
         ferry_param_metadata m = describe_param(&param_kinds[4], &g, rank, NULL, dp, sizes);
-        m.partition_dim        = UINT32_MAX;
-        m.partition_stride     = UINT64_MAX;
+        m.partition_dim = UINT32_MAX;
+        m.partition_stride = UINT64_MAX;
         must(ferry_model_create(&model, &error), &error);
         must(ferry_model_add(model, &m, &error), &error);
         must(ferry_roster_set(roster, rank, model, model, &error), &error);
@@ -218,15 +218,15 @@ static void test_replicated_takes_any_partition(void **state)
 static void test_model_copies(void **state)
 {
     (void)state;
-    static const grid    g      = {.first = 0, .dp = 1, .tp = 2};
-    char                 name[] = "p", resolved[] = "q";
-    uint64_t             sizes[2];
-    ferry_error          error;
-    ferry_model         *model = NULL;
-    ferry_group         *tp    = range_group(0, 1, 2);
-    ferry_param_metadata m     = describe_param(&param_kinds[3], &g, 0, tp, NULL, sizes), back;
-    m.name                     = name;
-    m.resolved_name            = resolved;
+    static const grid g = {.first = 0, .dp = 1, .tp = 2};
+    char name[] = "p", resolved[] = "q";
+    uint64_t sizes[2];
+    ferry_error error;
+    ferry_model *model = NULL;
+    ferry_group *tp = range_group(0, 1, 2);
+    ferry_param_metadata m = describe_param(&param_kinds[3], &g, 0, tp, NULL, sizes), back;
+    m.name = name;
+    m.resolved_name = resolved;
     must(ferry_model_create(&model, &error), &error);
     must(ferry_model_add(model, &m, &error), &error);
     ferry_group_release(tp);

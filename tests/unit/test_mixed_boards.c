@@ -11,22 +11,22 @@
 enum { MOST_HELD = 2 * FY_N_SENT };
 
 typedef struct held_put {
-    uint32_t       peer;
+    uint32_t peer;
     fy_region_view region, words;
-    void          *attachment;
-    uint64_t       offset;
-    const void    *source;
-    uint64_t       bytes;
+    void *attachment;
+    uint64_t offset;
+    const void *source;
+    uint64_t bytes;
     fy_signal_view signal;
-    unsigned char  then[sizeof(fy_board)]; /* what the source held when it was put */
+    unsigned char then[sizeof(fy_board)]; /* what the source held when it was put */
 } held_put;
 
 /* The engine of one rank, of which the case has only one. */
 static struct {
     const fy_engine *inner;
-    fy_engine        table;
-    held_put         puts[MOST_HELD];
-    size_t           n, n_flushes, n_changed, n_strange;
+    fy_engine table;
+    held_put puts[MOST_HELD];
+    size_t n, n_flushes, n_changed, n_strange;
 } held;
 
 static ferry_status hold_put(void *state, uint32_t peer, const fy_region_view *region,
@@ -39,14 +39,14 @@ static ferry_status hold_put(void *state, uint32_t peer, const fy_region_view *r
                                error);
     }
     held_put *put = &held.puts[held.n++];
-    *put          = (held_put){.peer       = peer,
-                               .region     = *region,
-                               .words      = *signal->region,
-                               .attachment = attachment,
-                               .offset     = offset,
-                               .source     = source,
-                               .bytes      = bytes,
-                               .signal     = *signal};
+    *put = (held_put){.peer = peer,
+                      .region = *region,
+                      .words = *signal->region,
+                      .attachment = attachment,
+                      .offset = offset,
+                      .source = source,
+                      .bytes = bytes,
+                      .signal = *signal};
     memcpy(put->then, source, bytes);
     return FERRY_OK;
 }
@@ -56,7 +56,7 @@ static ferry_status hold_flush(void *state, uint32_t peer, ferry_error *error)
     ferry_status status = FERRY_OK;
     held.n_flushes++;
     for (size_t i = 0; i < held.n && status == FERRY_OK; i++) {
-        held_put *put      = &held.puts[i];
+        held_put *put = &held.puts[i];
         put->signal.region = &put->words;
         held.n_changed += memcmp(put->source, put->then, put->bytes) != 0;
         status = held.inner->put(state, put->peer, &put->region, put->attachment, put->offset,
@@ -70,11 +70,11 @@ static void hold_back(ferry_mixed_comm *comm)
 {
     fy_open_engine *engine = fy_engine_for(comm->transport, 1);
     memset(&held, 0, sizeof held);
-    held.inner       = engine->table;
-    held.table       = *held.inner;
-    held.table.put   = hold_put;
+    held.inner = engine->table;
+    held.table = *held.inner;
+    held.table.put = hold_put;
     held.table.flush = hold_flush;
-    engine->table    = &held.table;
+    engine->table = &held.table;
 }
 
 static ferry_status reduce(ferry_mixed_comm *comm, const tensors *t, ferry_error *error)
@@ -105,7 +105,7 @@ static void be_refused(rank_thread *self, ferry_mixed_comm *comm, tensors *t)
 static void refused_alone(rank_thread *self)
 {
     ferry_mixed_comm *comm = NULL;
-    tensors           t;
+    tensors t;
     fill(&t, self->rank);
     expect_ok(self, open_handle(self, &comm));
     if (self->rank == 0) {

@@ -12,7 +12,7 @@
 
 typedef struct shape {
     const char *name;
-    uint32_t    local_tp, local_dp, inter_tp, inter_dp;
+    uint32_t local_tp, local_dp, inter_tp, inter_dp;
 } shape;
 
 static const shape shapes[] = {{"1", 1, 1, 1, 1},
@@ -32,13 +32,13 @@ enum { COUNT = 1500 }; /* more than a block of the checker, and no multiple of i
 
 static double decode(uint32_t dtype, uint32_t raw)
 {
-    int    fraction = dtype == FERRY_F32 ? 23 : dtype == FERRY_F16 ? 10 : 7;
-    int    width    = dtype == FERRY_F16 ? 5 : 8;
-    int    bias     = (1 << (width - 1)) - 1;
-    int    exponent = (int)(raw >> fraction) & ((1 << width) - 1);
-    double value    = (double)(raw & ((1u << fraction) - 1));
-    value           = exponent == 0 ? ldexp(value, 1 - bias - fraction)
-                                    : ldexp(value + ldexp(1, fraction), exponent - bias - fraction);
+    int fraction = dtype == FERRY_F32 ? 23 : dtype == FERRY_F16 ? 10 : 7;
+    int width = dtype == FERRY_F16 ? 5 : 8;
+    int bias = (1 << (width - 1)) - 1;
+    int exponent = (int)(raw >> fraction) & ((1 << width) - 1);
+    double value = (double)(raw & ((1u << fraction) - 1));
+    value = exponent == 0 ? ldexp(value, 1 - bias - fraction)
+                          : ldexp(value + ldexp(1, fraction), exponent - bias - fraction);
     return raw >> (fraction + width) & 1 ? -value : value;
 }
 
@@ -47,7 +47,7 @@ static double round_to(double value, int bits, int least_exponent)
 {
     int exponent;
     frexp(value, &exponent);
-    exponent    = exponent - 1 < least_exponent ? least_exponent : exponent - 1;
+    exponent = exponent - 1 < least_exponent ? least_exponent : exponent - 1;
     double unit = ldexp(1, exponent - bits + 1);
     return rint(value / unit) * unit;
 }
@@ -82,9 +82,9 @@ static uint32_t encode(uint32_t dtype, double value)
 
 typedef struct world {
     mixed_case c; /* of rank 0 */
-    uint32_t   tp, dp;
-    void      *in[64];
-    void      *out; /* of the rank that is looked at */
+    uint32_t tp, dp;
+    void *in[64];
+    void *out; /* of the rank that is looked at */
 } world;
 
 static bool offered(const shape *s, uint32_t op)
@@ -104,29 +104,29 @@ static bool offered(const shape *s, uint32_t op)
 static mixed_case case_of(const world *w, uint32_t rank)
 {
     mixed_case c = w->c;
-    c.rank       = rank;
+    c.rank = rank;
     return c;
 }
 
 static void open_world(world *w, const shape *s, uint32_t op, uint32_t dtype, mixed_pattern pattern)
 {
     uint32_t local = s->local_tp * s->local_dp, n = local * s->inter_tp * s->inter_dp;
-    *w = (world){.c  = {.op         = op,
-                        .dtype      = dtype,
-                        .n_ranks    = n,
-                        .local_size = local,
-                        .local_tp   = s->local_tp,
-                        .local_dp   = s->local_dp,
-                        .inter_tp   = s->inter_tp,
-                        .inter_dp   = s->inter_dp,
-                        .count      = COUNT,
-                        .seed       = 7,
-                        .pattern    = pattern},
+    *w = (world){.c = {.op = op,
+                       .dtype = dtype,
+                       .n_ranks = n,
+                       .local_size = local,
+                       .local_tp = s->local_tp,
+                       .local_dp = s->local_dp,
+                       .inter_tp = s->inter_tp,
+                       .inter_dp = s->inter_dp,
+                       .count = COUNT,
+                       .seed = 7,
+                       .pattern = pattern},
                  .tp = s->local_tp * s->inter_tp,
                  .dp = s->local_dp * s->inter_dp};
     for (uint32_t rank = 0; rank < n; rank++) {
         mixed_case c = case_of(w, rank);
-        w->in[rank]  = malloc(mixed_in_count(&c) * 4);
+        w->in[rank] = malloc(mixed_in_count(&c) * 4);
         assert_non_null(w->in[rank]);
         mixed_fill(&c, w->in[rank]);
     }
@@ -224,7 +224,7 @@ static void test_gathered_bits_pass(void **state)
     static const shape dp = {"dp 2, nodes dp 2", 1, 2, 1, 2};
     (void)state;
     for (size_t d = 0; d < COUNT_OF(dtypes); d++) {
-        world  w;
+        world w;
         size_t bytes = COUNT * (dtypes[d] == FERRY_F32 ? 4 : 2);
         open_world(&w, &dp, FERRY_MIXED_ALL_GATHER, dtypes[d], MIXED_BITS);
         for (uint32_t k = 0; k < 4; k++) {
@@ -244,11 +244,11 @@ static void test_gathered_bits_pass(void **state)
 
 static void expect_one_wrong(world *w, mixed_case c, const char *name)
 {
-    uint64_t at  = mixed_out_count(&c) - 3;
+    uint64_t at = mixed_out_count(&c) - 3;
     uint32_t raw = raw_at(c.dtype, w->out, at);
     /* The next number; a NaN; what another sign makes. */
     uint32_t wrong[] = {raw ^ 1, 0x7fffffffu >> (c.dtype == FERRY_F32 ? 0 : 16), 0};
-    wrong[2]         = encode(c.dtype, -2 * decode(c.dtype, raw) - 1);
+    wrong[2] = encode(c.dtype, -2 * decode(c.dtype, raw) - 1);
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
         store_raw(c.dtype, w->out, at, wrong[i]);
         mixed_verdict v = mixed_check(&c, w->out);
@@ -303,7 +303,7 @@ static void test_other_input_is_found(void **state)
 
 static void expect_chunks_in_order(world *w, mixed_case c, const char *name)
 {
-    size_t         bytes = (size_t)COUNT * mixed_element_bytes(c.dtype);
+    size_t bytes = (size_t)COUNT * mixed_element_bytes(c.dtype);
     unsigned char *out = w->out, *kept = malloc(bytes);
     if (gathers(c.op)) {
         memcpy(kept, out, bytes);
@@ -327,8 +327,8 @@ static void test_wrong_chunks_are_found(void **state)
 /* Sums that were cut to four bits fewer than the type has. */
 static void expect_coarse(world *w, mixed_case c, const char *name)
 {
-    int      bits = (c.dtype == FERRY_F32 ? 24 : c.dtype == FERRY_F16 ? 11 : 8) - 4;
-    uint64_t n    = mixed_out_count(&c);
+    int bits = (c.dtype == FERRY_F32 ? 24 : c.dtype == FERRY_F16 ? 11 : 8) - 4;
+    uint64_t n = mixed_out_count(&c);
     if (c.n_ranks > 4) {
         return; /* the bound of many ranks is wider than that */
     }
@@ -352,7 +352,7 @@ static void test_integers_stay_exact(void **state)
     static const uint32_t sizes[] = {1, 2, 7, 64, 256, 257, 1000, 5000};
     (void)state;
     for (size_t s = 0; s < COUNT_OF(sizes); s++) {
-        double     values[BLOCK], most[BLOCK] = {0}, any = 0;
+        double values[BLOCK], most[BLOCK] = {0}, any = 0;
         mixed_case c = {.dtype = FERRY_BF16, .n_ranks = sizes[s], .local_size = sizes[s]};
         for (uint32_t rank = 0; rank < sizes[s]; rank++) {
             inputs(&c, rank, 1 << 20, BLOCK, values);
@@ -371,12 +371,12 @@ static void test_integers_stay_exact(void **state)
 static void test_digests(void **state)
 {
     static const shape grid = {"tp 2 dp 2", 2, 2, 1, 1};
-    world              w;
+    world w;
     (void)state;
     open_world(&w, &grid, FERRY_MIXED_REDUCE_SCATTER_ALL_REDUCE, FERRY_F16, MIXED_RANDOM);
     compute(&w, 0, false);
-    mixed_case c      = case_of(&w, 0);
-    uint64_t   before = mixed_digest(&c, w.out);
+    mixed_case c = case_of(&w, 0);
+    uint64_t before = mixed_digest(&c, w.out);
     assert_true(before == mixed_digest(&c, w.out));
     store_raw(c.dtype, w.out, 700, raw_at(c.dtype, w.out, 700) ^ 1);
     assert_true(before != mixed_digest(&c, w.out));

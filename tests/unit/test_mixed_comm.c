@@ -21,7 +21,7 @@ static bool has(const uint32_t *items, size_t n, uint32_t wanted)
 static void describe_one_node(rank_thread *self)
 {
     ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
-    ferry_mixed_comm     *comm = NULL;
+    ferry_mixed_comm *comm = NULL;
     expect_ok(self, open_handle(self, &comm));
     expect_ok(self, ferry_mixed_comm_describe(comm, &info, &self->error));
     expect(self, info.world_rank == self->rank && info.world_size == 4 && info.local_size == 4);
@@ -49,12 +49,12 @@ static void test_describe_one_node(void **state)
 
 static void describe_two_nodes(rank_thread *self)
 {
-    ferry_mixed_comm_options o    = mixed_options(self, self->context);
-    ferry_mixed_comm_info    info = FERRY_MIXED_COMM_INFO_INIT;
-    ferry_mixed_comm        *comm = NULL;
-    o.deterministic               = true;
-    o.grid_size                   = 2;
-    o.staging_bytes               = 1 << 20;
+    ferry_mixed_comm_options o = mixed_options(self, self->context);
+    ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
+    ferry_mixed_comm *comm = NULL;
+    o.deterministic = true;
+    o.grid_size = 2;
+    o.staging_bytes = 1 << 20;
     expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
     expect_ok(self, ferry_mixed_comm_describe(comm, &info, &self->error));
     expect(self, info.local_rank == self->rank % 2 && info.inter_rank == self->rank / 2);
@@ -62,7 +62,7 @@ static void describe_two_nodes(rank_thread *self)
     expect(self, info.staging_bytes > 0 && info.staging_bytes <= 1 << 20);
     expect(self, strstr(info.between_engine, "inproc") != NULL);
     expect(self, strstr(info.between_note, "stands in for NVSHMEM") != NULL);
-    info.struct_size    = 8;
+    info.struct_size = 8;
     ferry_status status = ferry_mixed_comm_describe(comm, &info, &self->error);
     expect(self, status == FERRY_OK || status == FERRY_ERR_MISUSE);
     info.struct_size = 0;
@@ -79,11 +79,11 @@ static void test_describe_two_nodes(void **state)
 /* The lists before memory is opened, and after: by puts there is no multicast. */
 static void lists(rank_thread *self)
 {
-    const mixed_shape       *s    = self->context;
-    ferry_mixed_comm_options o    = mixed_options(self, self->context);
-    ferry_mixed_comm        *comm = NULL;
-    const uint32_t          *ops, *modes;
-    size_t                   n_ops, n_modes;
+    const mixed_shape *s = self->context;
+    ferry_mixed_comm_options o = mixed_options(self, self->context);
+    ferry_mixed_comm *comm = NULL;
+    const uint32_t *ops, *modes;
+    size_t n_ops, n_modes;
     o.only_construct = true;
     expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
     for (int opened = 0; opened < 2; opened++) {
@@ -116,10 +116,10 @@ static void test_lists(void **state)
 static void init_one_by_one(rank_thread *self)
 {
     for (int backwards = 0; backwards < 2; backwards++) {
-        ferry_mixed_comm_options o    = mixed_options(self, self->context);
-        ferry_mixed_comm_info    info = FERRY_MIXED_COMM_INFO_INIT;
-        ferry_mixed_comm        *comm = NULL;
-        tensors                  t;
+        ferry_mixed_comm_options o = mixed_options(self, self->context);
+        ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
+        ferry_mixed_comm *comm = NULL;
+        tensors t;
         ferry_status (*first)(ferry_mixed_comm *, ferry_error *) =
             backwards ? ferry_mixed_comm_init_nvshmem : ferry_mixed_comm_init_virtual_memory;
         ferry_status (*second)(ferry_mixed_comm *, ferry_error *) =
@@ -152,9 +152,9 @@ static void test_init_one_by_one(void **state)
 
 static void shut_down(rank_thread *self)
 {
-    ferry_mixed_comm *comm    = NULL;
-    ferry_request    *request = NULL;
-    tensors           t;
+    ferry_mixed_comm *comm = NULL;
+    ferry_request *request = NULL;
+    tensors t;
     fill(&t, self->rank);
     expect_ok(self, open_handle(self, &comm));
     expect_ok(self, ferry_mixed_comm_shutdown(comm, &self->error));
@@ -167,8 +167,8 @@ static void shut_down(rank_thread *self)
     expect_status(self, FERRY_ERR_MISUSE, ferry_mixed_comm_init_nvshmem(comm, &self->error));
     expect_status(self, FERRY_ERR_MISUSE, ferry_mixed_comm_init_virtual_memory(comm, &self->error));
     expect_status(self, FERRY_ERR_MISUSE, ferry_mixed_comm_run_autotune(comm, &self->error));
-    ferry_mixed_comm_info info   = FERRY_MIXED_COMM_INFO_INIT;
-    ferry_mixed_counts    counts = FERRY_MIXED_COUNTS_INIT;
+    ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
+    ferry_mixed_counts counts = FERRY_MIXED_COUNTS_INIT;
     expect_ok(self, ferry_mixed_comm_describe(comm, &info, &self->error));
     expect(self, !info.virtual_memory && !info.between_nodes);
     expect_ok(self, ferry_mixed_comm_get_counts(comm, &counts, &self->error));
@@ -189,8 +189,8 @@ static void test_shutdown(void **state)
 
 static void *call_busy(void *context)
 {
-    tensors      t;
-    ferry_error  error;
+    tensors t;
+    ferry_error error;
     ferry_status status;
     fill(&t, 0);
     status = ferry_mixed_comm_run(context, FERRY_MIXED_ALL_REDUCE, &t.from, &t.same,
@@ -203,7 +203,7 @@ static void *call_busy(void *context)
 static void call_from_a_second_thread(void *context, const fy_lane *lane)
 {
     pthread_t thread;
-    void    **seen = context;
+    void **seen = context;
     if (*seen == NULL && pthread_create(&thread, NULL, call_busy, lane->comm) == 0) {
         pthread_join(thread, seen);
     }
@@ -212,11 +212,11 @@ static void call_from_a_second_thread(void *context, const fy_lane *lane)
 static void busy(rank_thread *self)
 {
     ferry_mixed_comm *comm = NULL;
-    void             *seen = NULL;
-    tensors           t;
+    void *seen = NULL;
+    tensors t;
     fill(&t, self->rank);
     expect_ok(self, open_handle(self, &comm));
-    comm->stall         = call_from_a_second_thread;
+    comm->stall = call_from_a_second_thread;
     comm->stall_context = &seen;
     expect_ok(self, ferry_mixed_comm_run(comm, FERRY_MIXED_ALL_REDUCE, &t.from, &t.same,
                                          FERRY_MIXED_MODE_DEFAULT, NULL, &self->error));
@@ -236,10 +236,10 @@ static void test_busy(void **state)
 static void alone(rank_thread *self)
 {
     ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
-    ferry_mixed_comm     *comm = NULL;
-    const uint32_t       *ops, *modes;
-    size_t                n_ops, n_modes;
-    tensors               t;
+    ferry_mixed_comm *comm = NULL;
+    const uint32_t *ops, *modes;
+    size_t n_ops, n_modes;
+    tensors t;
     expect_ok(self, open_handle(self, &comm));
     expect_ok(self, ferry_mixed_comm_describe(comm, &info, &self->error));
     expect(self, info.world_size == 1 && info.tp_size == 1 && info.dp_size == 1);
@@ -269,9 +269,9 @@ static void test_alone(void **state)
 
 static void counts(rank_thread *self)
 {
-    ferry_mixed_counts c    = FERRY_MIXED_COUNTS_INIT;
-    ferry_mixed_comm  *comm = NULL;
-    tensors            t;
+    ferry_mixed_counts c = FERRY_MIXED_COUNTS_INIT;
+    ferry_mixed_comm *comm = NULL;
+    tensors t;
     expect_ok(self, open_handle(self, &comm));
     expect_ok(self, ferry_mixed_comm_get_counts(comm, &c, &self->error));
     expect(self, c.calls == 0 && c.steps == 0 && c.waits == 0 && c.between_bytes == 0);
@@ -303,17 +303,17 @@ static void test_counts(void **state)
  */
 static void nothing(rank_thread *self)
 {
-    ferry_mixed_comm_info info    = FERRY_MIXED_COMM_INFO_INIT;
-    ferry_mixed_counts    c       = FERRY_MIXED_COUNTS_INIT;
-    ferry_mixed_timing    timing  = FERRY_MIXED_TIMING_INIT;
-    ferry_mixed_comm     *comm    = NULL;
-    ferry_request        *request = NULL;
-    ferry_error          *e       = &self->error;
-    const uint32_t        op      = FERRY_MIXED_ALL_REDUCE_ALL_GATHER;
-    const uint32_t       *list;
-    uint32_t              mode;
-    size_t                n;
-    tensors               t;
+    ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
+    ferry_mixed_counts c = FERRY_MIXED_COUNTS_INIT;
+    ferry_mixed_timing timing = FERRY_MIXED_TIMING_INIT;
+    ferry_mixed_comm *comm = NULL;
+    ferry_request *request = NULL;
+    ferry_error *e = &self->error;
+    const uint32_t op = FERRY_MIXED_ALL_REDUCE_ALL_GATHER;
+    const uint32_t *list;
+    uint32_t mode;
+    size_t n;
+    tensors t;
     fill(&t, self->rank);
     ferry_mixed_comm_destroy(NULL);
     expect_ok(self, open_handle(self, &comm));
@@ -368,11 +368,11 @@ static void test_nothing(void **state)
 /* No options at all: the world's own node, bf16, and a table; what was left open is filled in. */
 static void defaults(rank_thread *self)
 {
-    ferry_mixed_comm_options o    = FERRY_MIXED_COMM_OPTIONS_INIT;
-    ferry_mixed_comm_info    info = FERRY_MIXED_COMM_INFO_INIT;
-    ferry_mixed_comm        *comm = NULL;
-    const uint32_t          *modes;
-    size_t                   n;
+    ferry_mixed_comm_options o = FERRY_MIXED_COMM_OPTIONS_INIT;
+    ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
+    ferry_mixed_comm *comm = NULL;
+    const uint32_t *modes;
+    size_t n;
     expect(self, o.min_block_size == 256 && o.min_num_steps == 4 && o.use_autotune &&
                      o.should_init_nvshmem && o.ib_enable_ibgda && !o.deterministic);
     o.autotune_bytes = 8192;

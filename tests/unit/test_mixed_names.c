@@ -26,15 +26,15 @@ static void check_names(const char *const *names, uint32_t n, name_fn name, pars
 {
     for (uint32_t i = 0; i < n; i++) {
         ferry_error error;
-        uint32_t    number = UINT32_MAX;
-        char        upper[40];
-        size_t      length = strlen(names[i]);
+        uint32_t number = UINT32_MAX;
+        char upper[40];
+        size_t length = strlen(names[i]);
         assert_string_equal(name(i), names[i]); /* the numbers are part of the ABI */
         must(parse(names[i], &number, &error), &error);
         check_row(names[i], number == i);
         for (size_t c = 0; c <= length; c++) {
             char small = names[i][c];
-            upper[c]   = small == '-' ? '_' : small >= 'a' ? (char)(small - 32) : small;
+            upper[c] = small == '-' ? '_' : small >= 'a' ? (char)(small - 32) : small;
         }
         number = UINT32_MAX;
         must(parse(upper, &number, &error), &error);
@@ -52,7 +52,7 @@ static void check_refused(const char *const *names, uint32_t n, parse_fn parse)
                                "base", "ring", " base-one",   "all--reduce"};
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         ferry_error error;
-        uint32_t    number = 77;
+        uint32_t number = 77;
         check_status(bad[i], FERRY_ERR_INVALID_INPUT, parse(bad[i], &number, &error), &error);
         check_row(bad[i], number == 77);
         check_says(bad[i], bad[i], &error);
@@ -65,9 +65,9 @@ static void check_refused(const char *const *names, uint32_t n, parse_fn parse)
 
 static void check_long(const char *last, parse_fn parse)
 {
-    char        text[5000];
+    char text[5000];
     ferry_error error;
-    uint32_t    number;
+    uint32_t number;
     memset(text, 'a', sizeof text - 1);
     text[sizeof text - 1] = '\0';
     check_status("long", FERRY_ERR_INVALID_INPUT, parse(text, &number, &error), &error);
@@ -77,7 +77,7 @@ static void check_long(const char *last, parse_fn parse)
 static void check_misused(parse_fn parse)
 {
     ferry_error error;
-    uint32_t    number;
+    uint32_t number;
     check_status("no text", FERRY_ERR_MISUSE, parse(NULL, &number, &error), &error);
     check_status("no place", FERRY_ERR_MISUSE, parse("base-one", NULL, &error), &error);
 }

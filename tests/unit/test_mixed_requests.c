@@ -8,10 +8,10 @@
 
 static void requests(rank_thread *self)
 {
-    ferry_mixed_comm *comm    = NULL;
-    ferry_request    *request = NULL, *second = NULL;
-    tensors           t;
-    bool              done = false;
+    ferry_mixed_comm *comm = NULL;
+    ferry_request *request = NULL, *second = NULL;
+    tensors t;
+    bool done = false;
     expect_ok(self, open_handle(self, &comm));
     fill(&t, self->rank);
     expect_ok(self, start_gather(comm, &t, &request, &self->error));
@@ -65,9 +65,9 @@ static void test_requests(void **state)
 /* Rank 0 cancels: it cannot be too late, for rank 3 has not begun. */
 static void cancelled(rank_thread *self)
 {
-    ferry_mixed_comm *comm    = NULL;
-    ferry_request    *request = NULL;
-    tensors           t;
+    ferry_mixed_comm *comm = NULL;
+    ferry_request *request = NULL;
+    tensors t;
     fill(&t, self->rank);
     expect_ok(self, open_handle(self, &comm));
     if (self->rank != 3) {
@@ -106,9 +106,9 @@ static void test_cancel(void **state)
 /* The handle goes while its requests are under way on all ranks. */
 static void destroyed_under_way(rank_thread *self)
 {
-    ferry_mixed_comm *comm    = NULL;
-    ferry_request    *request = NULL;
-    tensors           t;
+    ferry_mixed_comm *comm = NULL;
+    ferry_request *request = NULL;
+    tensors t;
     fill(&t, self->rank);
     expect_ok(self, open_handle(self, &comm));
     if (self->rank != 3) {
@@ -132,8 +132,8 @@ static void test_destroy_under_way(void **state)
 static void crossed(rank_thread *self)
 {
     ferry_mixed_comm *comms[2];
-    ferry_request    *requests[2];
-    tensors           t[2];
+    ferry_request *requests[2];
+    tensors t[2];
     for (int i = 0; i < 2; i++) {
         expect_ok(self, open_handle(self, &comms[i]));
     }
@@ -143,7 +143,7 @@ static void crossed(rank_thread *self)
             expect_ok(self, start_gather(comms[i], &t[i], &requests[i], &self->error));
         }
         for (int k = 0; k < 2; k++) {
-            int  i    = self->rank % 2 == 1 ? 1 - k : k;
+            int i = self->rank % 2 == 1 ? 1 - k : k;
             bool done = false;
             while (call % 2 == 1 && !done) {
                 expect_ok(self, ferry_request_test(requests[i], &done, &self->error));
@@ -182,9 +182,9 @@ static uint64_t letters_of(ferry_world *world, uint64_t *posted_out)
 static void late_rank(rank_thread *self)
 {
     static ferry_world *asking;
-    ferry_mixed_comm   *comm = NULL;
-    tensors             t;
-    uint64_t            posted, now, before;
+    ferry_mixed_comm *comm = NULL;
+    tensors t;
+    uint64_t posted, now, before;
     expect_ok(self, open_handle(self, &comm));
     if (self->rank == 0) {
         asking = self->world;

@@ -10,8 +10,8 @@ static void test_expert_index(void **state)
     (void)state;
     static const struct {
         const char *name;
-        bool        found;
-        uint64_t    index;
+        bool found;
+        uint64_t index;
     } rows[] = {
         {"weight0", true, 0},
         {"weight17", true, 17},
@@ -34,8 +34,8 @@ static void test_expert_index(void **state)
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         ferry_error error;
-        bool        found = !rows[i].found;
-        uint64_t    index = 4711;
+        bool found = !rows[i].found;
+        uint64_t index = 4711;
         must(ferry_detect_expert_index(rows[i].name, &found, &index, &error), &error);
         check_row(rows[i].name, found == rows[i].found);
         check_row(rows[i].name, index == (found ? rows[i].index : 4711));
@@ -46,8 +46,8 @@ static void test_expert_index_overflow(void **state)
 {
     (void)state;
     ferry_error error;
-    bool        found = false;
-    uint64_t    index = 4711;
+    bool found = false;
+    uint64_t index = 4711;
     assert_int_equal(
         ferry_detect_expert_index("a.weight18446744073709551616", &found, &index, &error),
         FERRY_ERR_INVALID_INPUT);
@@ -72,16 +72,16 @@ static void test_prefixes(void **state)
         {"decoder", "decoder"},
         {"the.decoder.layers.0.mlp", "the.decoder.layers.0.mlp"},
     };
-    ferry_error       error;
+    ferry_error error;
     ferry_prefix_map *map = NULL;
     must(ferry_prefix_map_create(&map, &error), &error);
     must(ferry_prefix_map_add(map, "decoder.layers.0", "decoder.layers.8", &error), &error);
     must(ferry_prefix_map_add(map, "decoder.layers.1", "decoder.layers.9", &error), &error);
     must(ferry_prefix_map_add(map, "decoder.layers.0.special", "other", &error), &error);
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        char                 buffer[FERRY_NAME_BYTES];
+        char buffer[FERRY_NAME_BYTES];
         ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
-        m.name                 = rows[i].name;
+        m.name = rows[i].name;
         must(ferry_assign_resolved_name(&m, map, buffer, &error), &error);
         check_row(rows[i].name, m.resolved_name == buffer && !m.has_global_expert_index);
         assert_string_equal(buffer, rows[i].resolved);
@@ -96,10 +96,10 @@ static void test_prefixes(void **state)
 
 typedef struct expert_row {
     const char *label, *name;
-    uint32_t    owner;
-    uint64_t    num_experts;
+    uint32_t owner;
+    uint64_t num_experts;
     const char *resolved; /* NULL: refused */
-    uint64_t    index;
+    uint64_t index;
     const char *says;
 } expert_row;
 
@@ -121,22 +121,22 @@ static const expert_row expert_rows[] = {
 static void test_global_experts(void **state)
 {
     (void)state;
-    ferry_error       error;
-    ferry_prefix_map *map   = NULL;
-    ferry_group      *group = range_group(10, 2, 4);
+    ferry_error error;
+    ferry_prefix_map *map = NULL;
+    ferry_group *group = range_group(10, 2, 4);
     must(ferry_prefix_map_create(&map, &error), &error);
     must(ferry_prefix_map_add(map, "stage", "layers.5", &error), &error);
     for (size_t i = 0; i < COUNT_OF(expert_rows); i++) {
-        const expert_row    *r = &expert_rows[i];
-        char                 buffer[FERRY_NAME_BYTES];
-        ferry_param_metadata m        = FERRY_PARAM_METADATA_INIT;
-        m.name                        = r->name;
-        m.is_ep                       = true;
-        m.owner_rank                  = r->owner;
-        m.has_num_experts             = true;
-        m.num_experts                 = r->num_experts;
+        const expert_row *r = &expert_rows[i];
+        char buffer[FERRY_NAME_BYTES];
+        ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
+        m.name = r->name;
+        m.is_ep = true;
+        m.owner_rank = r->owner;
+        m.has_num_experts = true;
+        m.num_experts = r->num_experts;
         m.expert_parallel_group_ranks = group;
-        ferry_status wanted           = r->resolved == NULL ? FERRY_ERR_INVALID_INPUT : FERRY_OK;
+        ferry_status wanted = r->resolved == NULL ? FERRY_ERR_INVALID_INPUT : FERRY_OK;
         check_status(r->label, wanted, ferry_assign_resolved_name(&m, map, buffer, &error), &error);
         if (wanted != FERRY_OK) {
             check_says(r->label, r->says, &error);
@@ -155,15 +155,15 @@ static void test_global_experts(void **state)
 static void test_not_expert_parallel(void **state)
 {
     (void)state;
-    ferry_error          error;
-    char                 buffer[FERRY_NAME_BYTES];
+    ferry_error error;
+    char buffer[FERRY_NAME_BYTES];
     ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
-    m.name                 = "experts.weight3";
+    m.name = "experts.weight3";
     must(ferry_assign_resolved_name(&m, NULL, buffer, &error), &error);
     assert_string_equal(m.resolved_name, "experts.weight3");
     assert_false(m.has_global_expert_index);
     m.is_ep = true;
-    m.name  = "experts.fused.weight";
+    m.name = "experts.fused.weight";
     must(ferry_assign_resolved_name(&m, NULL, buffer, &error), &error);
     assert_string_equal(m.resolved_name, "experts.fused.weight");
     m.name = "experts.weight3";
@@ -179,15 +179,15 @@ static void test_not_expert_parallel(void **state)
 static void test_long_names(void **state)
 {
     (void)state;
-    static char          name[FERRY_NAME_BYTES + 10];
-    char                 buffer[FERRY_NAME_BYTES];
-    ferry_error          error;
-    ferry_param_metadata m        = FERRY_PARAM_METADATA_INIT;
-    m.name                        = name;
-    m.is_ep                       = true;
-    m.has_num_experts             = true;
-    m.num_experts                 = 1ull << 40;
-    m.owner_rank                  = 1;
+    static char name[FERRY_NAME_BYTES + 10];
+    char buffer[FERRY_NAME_BYTES];
+    ferry_error error;
+    ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
+    m.name = name;
+    m.is_ep = true;
+    m.has_num_experts = true;
+    m.num_experts = 1ull << 40;
+    m.owner_rank = 1;
     m.expert_parallel_group_ranks = range_group(0, 1, 2);
     for (size_t length = FERRY_NAME_BYTES - 60; length < FERRY_NAME_BYTES + 8; length++) {
         memset(name, 'x', length);

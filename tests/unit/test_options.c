@@ -17,7 +17,7 @@ static ferry_error error;
 static void *against_the_edge(size_t n)
 {
     static unsigned char *pages;
-    size_t                page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
     if (pages == NULL) {
         pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         assert_ptr_not_equal(pages, MAP_FAILED);
@@ -32,17 +32,17 @@ static void *against_the_edge(size_t n)
  */
 
 typedef struct scene {
-    ferry_spec       *spec;
-    ferry_plan       *plan;
-    ferry_task_list  *tasks;
-    ferry_schedule   *schedule;
-    ferry_workloads  *workloads;
-    ferry_model      *model;
-    ferry_group      *group;
+    ferry_spec *spec;
+    ferry_plan *plan;
+    ferry_task_list *tasks;
+    ferry_schedule *schedule;
+    ferry_workloads *workloads;
+    ferry_model *model;
+    ferry_group *group;
     ferry_checkpoint *checkpoint;
-    ferry_world      *world;
-    ferry_service    *service;
-    unsigned char     bytes[16];
+    ferry_world *world;
+    ferry_service *service;
+    unsigned char bytes[16];
 } scene;
 
 static scene s;
@@ -50,15 +50,15 @@ static scene s;
 static int gather_own(void *context, const void *bytes, size_t n_bytes, const void **all_out,
                       const size_t **lengths_out)
 {
-    static size_t        length;
+    static size_t length;
     static unsigned char kept[4096]; /* the caller may free its bytes */
     (void)context;
     assert_true(n_bytes <= sizeof kept);
     if (n_bytes > 0) {
         memcpy(kept, bytes, n_bytes);
     }
-    length       = n_bytes;
-    *all_out     = kept;
+    length = n_bytes;
+    *all_out = kept;
     *lengths_out = &length;
     return 0;
 }
@@ -72,22 +72,22 @@ static int bootstrap_own(void *context, const void *bytes, size_t n_bytes, void 
 
 static ferry_param_metadata metadata_of_rank_0(void)
 {
-    ferry_param_metadata m        = FERRY_PARAM_METADATA_INIT;
-    m.name                        = "a.weight";
-    m.n_dims                      = 1;
-    m.shape[0]                    = 4;
-    m.dtype                       = (ferry_dtype){.kind = FERRY_U8, .element_bits = 8};
-    m.is_tp                       = true;
+    ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
+    m.name = "a.weight";
+    m.n_dims = 1;
+    m.shape[0] = 4;
+    m.dtype = (ferry_dtype){.kind = FERRY_U8, .element_bits = 8};
+    m.is_tp = true;
     m.tensor_parallel_group_ranks = s.group;
-    m.data_parallel_group_ranks   = s.group;
+    m.data_parallel_group_ranks = s.group;
     return m;
 }
 
 static ferry_box box_of_bytes(void)
 {
     ferry_box box = FERRY_BOX_INIT;
-    box.buffer    = (ferry_buffer){.base = s.bytes, .bytes = sizeof s.bytes};
-    box.n_dims    = 1;
+    box.buffer = (ferry_buffer){.base = s.bytes, .bytes = sizeof s.bytes};
+    box.n_dims = 1;
     box.length[0] = 4;
     box.stride[0] = 1;
     return box;
@@ -95,8 +95,8 @@ static ferry_box box_of_bytes(void)
 
 static void make_checkpoint(void)
 {
-    uint64_t   shape[1] = {4};
-    small_file file     = {0};
+    uint64_t shape[1] = {4};
+    small_file file = {0};
     small_add(&file, "a.weight", "U8", shape, 1, "abcd", 4);
     small_write(&file, small_path("model.safetensors"), NULL);
     must(ferry_checkpoint_open(small_folder, &s.checkpoint, &error), &error);
@@ -105,7 +105,7 @@ static void make_checkpoint(void)
 static void make_service(void)
 {
     ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
-    options.trace                 = true;
+    options.trace = true;
     must(ferry_world_create_threads(1, NULL, &s.world, &error), &error);
     must(ferry_service_create(s.world, &options, &s.service, &error), &error);
     must(ferry_service_init(s.service, FERRY_LOG_OFF, &error), &error);
@@ -164,7 +164,7 @@ static int remove_scene(void **state)
 
 static ferry_status with_bootstrap(const void *given)
 {
-    ferry_world *world  = NULL;
+    ferry_world *world = NULL;
     ferry_status status = ferry_world_create_from_bootstrap(given, NULL, &world, &error);
     ferry_world_destroy(world);
     return status;
@@ -173,13 +173,13 @@ static ferry_status with_bootstrap(const void *given)
 static void fill_bootstrap(void *given)
 {
     ferry_bootstrap *bootstrap = given;
-    bootstrap->n_ranks         = 1;
-    bootstrap->all_gather      = bootstrap_own;
+    bootstrap->n_ranks = 1;
+    bootstrap->all_gather = bootstrap_own;
 }
 
 static ferry_status with_world(const void *given)
 {
-    ferry_world *world  = NULL;
+    ferry_world *world = NULL;
     ferry_status status = ferry_world_create_threads(1, given, &world, &error);
     ferry_world_destroy(world);
     return status;
@@ -188,14 +188,14 @@ static ferry_status with_world(const void *given)
 static ferry_status with_box_to(const void *given)
 {
     ferry_box from = box_of_bytes();
-    from.offset    = 8;
+    from.offset = 8;
     return ferry_copy_box(given, &from, NULL, &error);
 }
 
 static ferry_status with_box_from(const void *given)
 {
     ferry_box to = box_of_bytes();
-    to.offset    = 8;
+    to.offset = 8;
     return ferry_copy_box(&to, given, NULL, &error);
 }
 
@@ -223,11 +223,11 @@ static ferry_status with_copy(const void *given)
 
 static ferry_status with_build_schedule(const void *given)
 {
-    ferry_exchange        exchange  = FERRY_EXCHANGE_INIT;
-    ferry_local_schedule *schedule  = NULL;
-    ferry_summaries      *summaries = NULL;
-    exchange.n_ranks                = 1;
-    exchange.all_gather             = gather_own;
+    ferry_exchange exchange = FERRY_EXCHANGE_INIT;
+    ferry_local_schedule *schedule = NULL;
+    ferry_summaries *summaries = NULL;
+    exchange.n_ranks = 1;
+    exchange.all_gather = gather_own;
     ferry_status status =
         ferry_build_schedule(s.workloads, 0, 1, given, &exchange, &schedule, &summaries, &error);
     ferry_local_schedule_destroy(schedule);
@@ -238,8 +238,8 @@ static ferry_status with_build_schedule(const void *given)
 static void fill_exchange(void *given)
 {
     ferry_exchange *exchange = given;
-    exchange->n_ranks        = 1;
-    exchange->all_gather     = gather_own;
+    exchange->n_ranks = 1;
+    exchange->all_gather = gather_own;
 }
 
 static ferry_status with_exchange(const void *given)
@@ -253,7 +253,7 @@ static ferry_status with_exchange(const void *given)
 static ferry_status with_planning_exchange(const void *given)
 {
     ferry_reshard_plan *ops = NULL;
-    ferry_status        status =
+    ferry_status status =
         ferry_build_local_reshard_plan(s.model, s.model, NULL, given, NULL, &ops, &error);
     ferry_reshard_plan_destroy(ops);
     return status;
@@ -267,16 +267,16 @@ static void fill_exchange_of_3(void *given)
 
 static ferry_status with_plan_exchange(const void *given)
 {
-    ferry_schedule *part   = NULL;
-    ferry_status    status = ferry_build_plan_schedule(NULL, NULL, given, &part, &error);
-    bool            heard  = status == FERRY_ERR_MISUSE && strstr(error.message, "needs a plan");
+    ferry_schedule *part = NULL;
+    ferry_status status = ferry_build_plan_schedule(NULL, NULL, given, &part, &error);
+    bool heard = status == FERRY_ERR_MISUSE && strstr(error.message, "needs a plan");
     return heard ? FERRY_OK : status; /* nobody else is there to schedule with */
 }
 
 static ferry_status with_cluster(const void *given)
 {
     ferry_cluster *cluster = NULL;
-    ferry_status   status  = ferry_cluster_create(given, &cluster, &error);
+    ferry_status status = ferry_cluster_create(given, &cluster, &error);
     ferry_cluster_destroy(cluster);
     return status;
 }
@@ -284,7 +284,7 @@ static ferry_status with_cluster(const void *given)
 static void fill_cluster(void *given)
 {
     ferry_cluster_options *options = given;
-    options->ranks_per_node        = 1;
+    options->ranks_per_node = 1;
     options->rank_bytes_per_s = options->node_bytes_per_s = 1e9;
 }
 
@@ -305,7 +305,7 @@ static ferry_status with_statistics(const void *given)
 static ferry_status with_reshard(const void *given)
 {
     ferry_reshard *reshard = NULL;
-    ferry_status   status  = ferry_reshard_create(s.checkpoint, "hf", given, &reshard, &error);
+    ferry_status status = ferry_reshard_create(s.checkpoint, "hf", given, &reshard, &error);
     ferry_reshard_destroy(reshard);
     return status;
 }
@@ -322,8 +322,8 @@ static ferry_status with_reshard_run(const void *given)
 
 static ferry_status with_mixed(const void *given)
 {
-    ferry_mixed_comm *comm   = NULL;
-    ferry_status      status = ferry_mixed_comm_create(s.world, given, &comm, &error);
+    ferry_mixed_comm *comm = NULL;
+    ferry_status status = ferry_mixed_comm_create(s.world, given, &comm, &error);
     ferry_mixed_comm_destroy(comm);
     return status;
 }
@@ -336,16 +336,16 @@ static void fill_mixed(void *given)
 static ferry_status with_description(const void *given)
 {
     ferry_process_groups groups = FERRY_PROCESS_GROUPS_INIT;
-    ferry_param_metadata m      = FERRY_PARAM_METADATA_INIT;
+    ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
     return ferry_extract_param_metadata(given, "a", 0, &groups, NULL, &m, &error);
 }
 
 static ferry_param_description description_of_bytes(void)
 {
     ferry_param_description description = FERRY_PARAM_DESCRIPTION_INIT;
-    description.n_dims                  = 1;
-    description.shape[0]                = 4;
-    description.dtype                   = (ferry_dtype){.kind = FERRY_U8, .element_bits = 8};
+    description.n_dims = 1;
+    description.shape[0] = 4;
+    description.dtype = (ferry_dtype){.kind = FERRY_U8, .element_bits = 8};
     return description;
 }
 
@@ -357,7 +357,7 @@ static void fill_description(void *given)
 static ferry_status with_groups(const void *given)
 {
     ferry_param_description description = description_of_bytes();
-    ferry_param_metadata    m           = FERRY_PARAM_METADATA_INIT;
+    ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
     return ferry_extract_param_metadata(&description, "a", 0, given, NULL, &m, &error);
 }
 
@@ -384,14 +384,14 @@ static ferry_status with_metadata_named(const void *given)
 static ferry_status with_metadata_chosen(const void *given)
 {
     const ferry_param_metadata *sources[1] = {given};
-    size_t                      chosen     = 0;
+    size_t chosen = 0;
     return ferry_select_source_balanced(sources, 1, given, 0, &chosen, &error);
 }
 
 static ferry_status with_metadata_planned(const void *given)
 {
     ferry_transfers *transfers = NULL;
-    ferry_status     status =
+    ferry_status status =
         ferry_determine_source_ranks_for_dst_param("a", given, given, 0, &transfers, &error);
     ferry_transfers_destroy(transfers);
     return status;
@@ -406,15 +406,15 @@ static void fill_whole_metadata(void *given)
 static ferry_status with_metadata_finalized(const void *given)
 {
     ferry_transfers *transfers = NULL;
-    ferry_status     status = ferry_finalize_dp_transfers("a", given, given, 0, &transfers, &error);
+    ferry_status status = ferry_finalize_dp_transfers("a", given, given, 0, &transfers, &error);
     ferry_transfers_destroy(transfers);
     return status;
 }
 
 static ferry_status with_descriptor(const void *given)
 {
-    ferry_param_metadata m         = metadata_of_rank_0();
-    ferry_transfers     *transfers = NULL;
+    ferry_param_metadata m = metadata_of_rank_0();
+    ferry_transfers *transfers = NULL;
     ferry_status status = ferry_plan_multi_dim_lcm("a", &m, &m, given, 1, 0, &transfers, &error);
     ferry_transfers_destroy(transfers);
     return status;
@@ -423,21 +423,21 @@ static ferry_status with_descriptor(const void *given)
 static void fill_descriptor(void *given)
 {
     ferry_sharding_descriptor *d = given;
-    d->name                      = "tp";
+    d->name = "tp";
     d->src_dim_ranks = d->dst_dim_ranks = s.group;
 }
 
 static ferry_status with_json(const void *given)
 {
-    text_buffer  printed = {0};
-    ferry_status status  = ferry_plan_write_json(s.plan, given, text_write, &printed, &error);
+    text_buffer printed = {0};
+    ferry_status status = ferry_plan_write_json(s.plan, given, text_write, &printed, &error);
     text_cleanup(&printed);
     return status;
 }
 
 static ferry_status with_schedule_json(const void *given)
 {
-    text_buffer  printed = {0};
+    text_buffer printed = {0};
     ferry_status status =
         ferry_schedule_write_json(s.schedule, s.plan, given, text_write, &printed, &error);
     text_cleanup(&printed);
@@ -446,7 +446,7 @@ static ferry_status with_schedule_json(const void *given)
 
 static ferry_status with_plan(const void *given)
 {
-    ferry_plan  *plan   = NULL;
+    ferry_plan *plan = NULL;
     ferry_status status = ferry_plan_create(s.spec, given, &plan, &error);
     ferry_plan_destroy(plan);
     return status;
@@ -454,7 +454,7 @@ static ferry_status with_plan(const void *given)
 
 static ferry_status with_roster_plan(const void *given)
 {
-    ferry_plan   *plan   = NULL;
+    ferry_plan *plan = NULL;
     ferry_roster *roster = NULL;
     must(ferry_roster_create(1, &roster, &error), &error);
     must(ferry_roster_set(roster, 0, s.model, s.model, &error), &error);
@@ -467,7 +467,7 @@ static ferry_status with_roster_plan(const void *given)
 static ferry_status with_schedule(const void *given)
 {
     ferry_schedule *schedule = NULL;
-    ferry_status    status   = ferry_schedule_create(s.tasks, NULL, given, &schedule, &error);
+    ferry_status status = ferry_schedule_create(s.tasks, NULL, given, &schedule, &error);
     ferry_schedule_destroy(schedule);
     return status;
 }
@@ -475,7 +475,7 @@ static ferry_status with_schedule(const void *given)
 static ferry_status with_plan_schedule(const void *given)
 {
     ferry_schedule *schedule = NULL;
-    ferry_status    status   = ferry_schedule_create_for_plan(s.plan, given, &schedule, &error);
+    ferry_status status = ferry_schedule_create_for_plan(s.plan, given, &schedule, &error);
     ferry_schedule_destroy(schedule);
     return status;
 }
@@ -483,7 +483,7 @@ static ferry_status with_plan_schedule(const void *given)
 static ferry_status with_simulation(const void *given)
 {
     ferry_simulation *simulation = NULL;
-    ferry_status      status     = ferry_simulation_create(s.schedule, given, &simulation, &error);
+    ferry_status status = ferry_simulation_create(s.schedule, given, &simulation, &error);
     ferry_simulation_destroy(simulation);
     bool no_cluster = status != FERRY_OK && strstr(error.message, "struct_size") == NULL;
     return no_cluster ? FERRY_OK : status; /* what is asked here is whether the options are read */
@@ -500,8 +500,8 @@ static ferry_status with_batch(const void *given)
 
 static ferry_status with_conflict(const void *given)
 {
-    ferry_scheduled_batches *batches  = NULL;
-    bool                     conflict = true;
+    ferry_scheduled_batches *batches = NULL;
+    bool conflict = true;
     must(ferry_scheduled_batches_create(2, &batches, &error), &error);
     ferry_status status =
         ferry_has_conflict(given, 0, batches, FERRY_DUPLEX_FULL, &conflict, &error);
@@ -521,16 +521,16 @@ static ferry_status with_task(const void *given)
 
 static void fill_task(void *given)
 {
-    ferry_task *task    = given;
-    task->to            = 1;
-    task->bytes         = 4;
+    ferry_task *task = given;
+    task->to = 1;
+    task->bytes = 4;
     task->element_bytes = 1;
 }
 
 static ferry_status with_service(const void *given)
 {
     ferry_service *service = NULL;
-    ferry_status   status  = ferry_service_create(s.world, given, &service, &error);
+    ferry_status status = ferry_service_create(s.world, given, &service, &error);
     ferry_service_destroy(service);
     return status;
 }
@@ -551,8 +551,8 @@ static ferry_status with_recovery(const void *given)
 {
     ferry_service *service = NULL;
     ferry_tensors *sources = NULL, *targets = NULL;
-    ferry_plan    *plan = NULL;
-    ferry_buffer   from = {.base = s.bytes, .bytes = 8}, to = {.base = s.bytes + 8, .bytes = 8};
+    ferry_plan *plan = NULL;
+    ferry_buffer from = {.base = s.bytes, .bytes = 8}, to = {.base = s.bytes + 8, .bytes = 8};
     must(ferry_plan_create(alone, NULL, &plan, &error), &error);
     must(ferry_tensors_create(&sources, &error), &error);
     must(ferry_tensors_create(&targets, &error), &error);
@@ -574,8 +574,8 @@ static ferry_status with_recovery(const void *given)
 typedef struct input {
     const char *name;  /* of the call */
     const char *macro; /* that the sentence must name */
-    size_t      bytes;
-    size_t      first_bytes; /* of the first version, as they were written down then */
+    size_t bytes;
+    size_t first_bytes; /* of the first version, as they were written down then */
     const void *init;
     void (*fill)(void *given); /* (optional) */
     ferry_status (*call)(const void *given);
@@ -642,7 +642,7 @@ static const input inputs[] = {
 /* The struct as a program has it that was built with struct_size bytes of it. */
 static void *struct_of(const input *row, size_t struct_size)
 {
-    size_t        room             = (struct_size + 7) / 8 * 8;
+    size_t room = (struct_size + 7) / 8 * 8;
     unsigned char whole[4096 + 64] = {0};
     memcpy(whole, row->init, row->bytes);
     if (row->fill != NULL) {
@@ -660,7 +660,7 @@ static void test_inputs(void **state)
         check_status(row->name, FERRY_OK, row->call(struct_of(row, row->bytes)), &error);
         check_status(row->name, FERRY_OK, row->call(struct_of(row, row->first_bytes)), &error);
         check_status(row->name, FERRY_OK, row->call(struct_of(row, row->bytes + 8)), &error);
-        unsigned char *newer  = struct_of(row, row->bytes + 8);
+        unsigned char *newer = struct_of(row, row->bytes + 8);
         newer[row->bytes + 7] = 1;
         check_status(row->name, FERRY_ERR_UNSUPPORTED, row->call(newer), &error);
         size_t bad[] = {0, 8, row->first_bytes / 2, row->first_bytes - 1, 4097, SIZE_MAX};
@@ -681,7 +681,7 @@ static void test_all_inputs_are_tried(void **state)
 #define SIZE(name, init, last) {#init, FY_FIRST_BYTES(ferry_##name, last)},
     static const struct {
         const char *macro;
-        size_t      first_bytes;
+        size_t first_bytes;
     } table[] = {FY_INPUT_STRUCTS(SIZE)};
 #undef SIZE
     for (size_t t = 0; t < COUNT_OF(table); t++) {
@@ -700,10 +700,10 @@ static void test_all_inputs_are_tried(void **state)
 /* A struct that has grown since its first version, which no public one has yet. */
 
 typedef struct grown {
-    size_t      struct_size;
-    uint32_t    colour;
-    bool        loud; /* the last of the first version, with padding behind it */
-    uint64_t    weight;
+    size_t struct_size;
+    uint32_t colour;
+    bool loud; /* the last of the first version, with padding behind it */
+    uint64_t weight;
     const char *name;
 } grown;
 
@@ -720,8 +720,8 @@ static void test_older_structs(void **state)
     (void)state;
     static const struct {
         const char *name;
-        size_t      struct_size;
-        uint64_t    weight;
+        size_t struct_size;
+        uint64_t weight;
         const char *text;
     } rows[] = {
         {"the first version", FIRST_SIZE, 70, "seven"},
@@ -730,7 +730,7 @@ static void test_older_structs(void **state)
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         grown given = {rows[i].struct_size, 8, true, 80, "eight"}, own;
-        void *edge  = against_the_edge(rows[i].struct_size);
+        void *edge = against_the_edge(rows[i].struct_size);
         memcpy(edge, &given, rows[i].struct_size);
         check_status(rows[i].name, FERRY_OK, read_grown(edge, &own), &error);
         check_row(rows[i].name, own.struct_size == sizeof own);
@@ -749,9 +749,9 @@ static void test_older_structs(void **state)
 
 static ferry_status get_descriptor(void *out)
 {
-    ferry_param_metadata m      = metadata_of_rank_0();
-    size_t               n      = 0;
-    ferry_status         status = ferry_build_descriptors_for_param(&m, &m, out, &n, &error);
+    ferry_param_metadata m = metadata_of_rank_0();
+    size_t n = 0;
+    ferry_status status = ferry_build_descriptors_for_param(&m, &m, out, &n, &error);
     assert_true(status != FERRY_OK || n == 1);
     return status;
 }
@@ -759,7 +759,7 @@ static ferry_status get_descriptor(void *out)
 static ferry_status get_metadata(void *out)
 {
     ferry_param_description description = description_of_bytes();
-    ferry_process_groups    groups      = FERRY_PROCESS_GROUPS_INIT;
+    ferry_process_groups groups = FERRY_PROCESS_GROUPS_INIT;
     return ferry_extract_param_metadata(&description, "a", 0, &groups, NULL, out, &error);
 }
 
@@ -771,7 +771,7 @@ static ferry_status get_model_at(void *out)
 static ferry_status get_proof(void *out)
 {
     text_buffer printed = print_plan(s.plan);
-    FILE       *stream  = fopen(small_path("plan.json"), "wb");
+    FILE *stream = fopen(small_path("plan.json"), "wb");
     assert_non_null(stream);
     assert_int_equal(fwrite(printed.bytes, 1, printed.used, stream), printed.used);
     assert_int_equal(fclose(stream), 0);
@@ -806,7 +806,7 @@ static ferry_status get_span(void *out)
 
 static const struct {
     const char *name;
-    size_t      bytes;
+    size_t bytes;
     ferry_status (*get)(void *out);
 } outputs[] = {
     {"descriptor", sizeof(ferry_sharding_descriptor), get_descriptor},
@@ -824,8 +824,8 @@ static void test_outputs(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(outputs); i++) {
-        const char   *name = outputs[i].name;
-        size_t        n = outputs[i].bytes, sizes[] = {n, 16, 24, n - 8, n + 64};
+        const char *name = outputs[i].name;
+        size_t n = outputs[i].bytes, sizes[] = {n, 16, 24, n - 8, n + 64};
         unsigned char whole[1024];
         for (size_t k = 0; k < COUNT_OF(sizes); k++) {
             unsigned char *out = memset(against_the_edge(sizes[k]), 0, sizes[k]);

@@ -14,7 +14,7 @@ static void test_names(void **state)
     (void)state;
     static const struct {
         const char *name;
-        bool        is_left_out;
+        bool is_left_out;
     } rows[] = {
         {"pytorch_model.bin", true},
         {"pytorch_model-00001-of-00002.bin", true},
@@ -76,8 +76,8 @@ static void test_dtype(void **state)
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         ferry_error error;
-        size_t      length = 0, given = strlen(rows[i].text);
-        char       *changed = NULL, *text = malloc(given + 1); /* reading behind it is seen */
+        size_t length = 0, given = strlen(rows[i].text);
+        char *changed = NULL, *text = malloc(given + 1); /* reading behind it is seen */
         memcpy(text, rows[i].text, given);
         must(fy_config_set_dtype(text, given, "bfloat16", &changed, &length, &error), &error);
         check_row(rows[i].text, (changed == NULL) == (rows[i].expected == NULL));
@@ -96,8 +96,8 @@ static void test_deep(void **state)
     (void)state;
     static char text[4000];
     ferry_error error;
-    size_t      length  = 0;
-    char       *changed = NULL;
+    size_t length = 0;
+    char *changed = NULL;
     for (int i = 0; i < 200; i++) {
         strcat(text, "{\"x_config\": ");
     }
@@ -118,20 +118,20 @@ static void put_config(const char *text)
 static void test_config_is_read_once(void **state)
 {
     (void)state;
-    static const char     then[]     = "{\"torch_dtype\": \"float32\"}";
-    static const char     later[]    = "{\"torch_dtype\": \"float16\", \"model_type\": \"x\"}";
-    static const char     expected[] = "{\"torch_dtype\": \"bfloat16\"}";
-    ferry_reshard_options options    = FERRY_RESHARD_OPTIONS_INIT;
-    ferry_reshard        *reshard;
-    ferry_error           error;
-    small_file            file     = {0};
-    char                  text[80] = "";
+    static const char then[] = "{\"torch_dtype\": \"float32\"}";
+    static const char later[] = "{\"torch_dtype\": \"float16\", \"model_type\": \"x\"}";
+    static const char expected[] = "{\"torch_dtype\": \"bfloat16\"}";
+    ferry_reshard_options options = FERRY_RESHARD_OPTIONS_INIT;
+    ferry_reshard *reshard;
+    ferry_error error;
+    small_file file = {0};
+    char text[80] = "";
     assert_int_equal(mkdir(small_path("source"), 0700), 0);
     small_add(&file, "w", "F32", (uint64_t[]){1}, 1, "\0\0\200?", 4);
     small_write(&file, small_path("source/model.safetensors"), NULL);
     put_config(then);
     ferry_checkpoint *source = small_open(small_path("source"));
-    options.cast             = FERRY_BF16;
+    options.cast = FERRY_BF16;
     must(ferry_reshard_create(source, "hf", &options, &reshard, &error), &error);
     put_config(later);
     must(ferry_reshard_run(reshard, small_path("result"), NULL, NULL, &error), &error);

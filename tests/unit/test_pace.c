@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 typedef struct fake_clock {
-    double        now;
-    unsigned      n_naps;
+    double now;
+    unsigned n_naps;
     _Atomic bool *sets; /* in the second nap; NULL: nothing */
 } fake_clock;
 
@@ -38,8 +38,8 @@ static void begin(fy_pace *pace, uint64_t bytes_per_s, fake_clock *clock)
     ferry_error error;
     *clock = (fake_clock){.now = 1000};
     assert_int_equal(fy_pace_init(pace, bytes_per_s, &error), FERRY_OK);
-    pace->now     = tell_time;
-    pace->sleep   = sleep_on;
+    pace->now = tell_time;
+    pace->sleep = sleep_on;
     pace->context = clock;
 }
 
@@ -61,7 +61,7 @@ static void test_rate(void **state)
     (void)state;
     static const uint64_t pieces[] = {1, 7, 512, 100000};
     for (size_t i = 0; i < COUNT_OF(pieces); i++) {
-        fy_pace    pace;
+        fy_pace pace;
         fake_clock clock;
         begin(&pace, 4096, &clock);
         for (int k = 0; k < 2000; k++) {
@@ -78,7 +78,7 @@ static void test_rate(void **state)
 static void test_idle(void **state)
 {
     (void)state;
-    fy_pace    pace;
+    fy_pace pace;
     fake_clock clock;
     begin(&pace, 1000, &clock);
     take(&pace, 1000);
@@ -94,7 +94,7 @@ static void test_idle(void **state)
 static void test_no_limit(void **state)
 {
     (void)state;
-    fy_pace    pace;
+    fy_pace pace;
     fake_clock clock;
     begin(&pace, 0, &clock);
     take(&pace, UINT64_MAX / 2);
@@ -108,9 +108,9 @@ static void test_no_limit(void **state)
 static void test_stop(void **state)
 {
     (void)state;
-    fy_pace      pace;
-    fake_clock   clock;
-    ferry_error  error;
+    fy_pace pace;
+    fake_clock clock;
+    ferry_error error;
     _Atomic bool stops = false;
     begin(&pace, 1, &clock);
     pace.stops = &stops;
@@ -133,12 +133,12 @@ static void test_files(void **state)
     (void)state;
     char folder[] = "/tmp/ferry-test-XXXXXX", bytes[3000] = {1};
     assert_true(mkdtemp(folder) != NULL);
-    int         fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    fy_pace     pace;
-    fake_clock  clock;
-    fy_files   *files = NULL;
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    fy_pace pace;
+    fake_clock clock;
+    fy_files *files = NULL;
     ferry_error error;
-    bool        copied = false;
+    bool copied = false;
     begin(&pace, 1000, &clock);
     assert_int_equal(fy_files_make(fd, folder, 2, name_of, NULL, &files, &error), FERRY_OK);
     fy_files_set_pace(files, &pace);

@@ -44,7 +44,7 @@ static uint64_t avail(void *context, uint32_t edge)
 static ferry_status take(void *context, uint32_t edge, uint32_t round, uint64_t duration,
                          uint64_t *taken_out, ferry_error *error)
 {
-    matrix  *m     = context;
+    matrix *m = context;
     uint64_t taken = avail(m, edge) < duration ? avail(m, edge) : duration;
     (void)error;
     assert_true(round < MOST_ROUNDS);
@@ -55,27 +55,27 @@ static ferry_status take(void *context, uint32_t edge, uint32_t round, uint64_t 
     }
     assert_true(m->left_round[m->left[edge]] <= round);
     assert_true(m->right_round[m->right[edge]] <= round);
-    m->left_round[m->left[edge]]   = round + 1;
+    m->left_round[m->left[edge]] = round + 1;
     m->right_round[m->right[edge]] = round + 1;
     m->rest[edge] -= taken;
     m->served[edge] += taken;
     m->length[round] = taken > m->length[round] ? taken : m->length[round];
-    *taken_out       = taken;
+    *taken_out = taken;
     return FERRY_OK;
 }
 
 static void make_random(matrix *m, uint64_t *random)
 {
     memset(m, 0, sizeof *m);
-    m->n_left  = 1 + random_below(random, MOST_SIDE);
+    m->n_left = 1 + random_below(random, MOST_SIDE);
     m->n_right = 1 + random_below(random, MOST_SIDE);
     m->n_edges = 1 + random_below(random, MOST_EDGES);
-    m->cap     = random_below(random, 3) == 0 ? 50 + random_below(random, 500) : UINT64_MAX;
+    m->cap = random_below(random, 3) == 0 ? 50 + random_below(random, 500) : UINT64_MAX;
     for (uint32_t e = 0; e < m->n_edges; e++) {
-        m->left[e]  = random_below(random, m->n_left);
+        m->left[e] = random_below(random, m->n_left);
         m->right[e] = random_below(random, m->n_right);
         m->whole[e] = 1 + random_below(random, 1u << random_below(random, 14));
-        m->rest[e]  = m->whole[e];
+        m->rest[e] = m->whole[e];
         m->load[m->left[e]] += m->whole[e];
         m->load[m->n_left + m->right[e]] += m->whole[e];
     }
@@ -93,24 +93,24 @@ static uint64_t largest_load(const matrix *m)
 static void check_seed(uint64_t seed, bool to_the_end)
 {
     static matrix m;
-    uint64_t      random = seed, sum = 0;
-    uint32_t      end = 0;
-    ferry_error   error;
+    uint64_t random = seed, sum = 0;
+    uint32_t end = 0;
+    ferry_error error;
     make_random(&m, &random);
     uint64_t most = largest_load(&m);
-    fy_peel  peel = {.n_left   = m.n_left,
-                     .n_right  = m.n_right,
-                     .n_edges  = m.n_edges,
-                     .left     = m.left,
-                     .right    = m.right,
-                     .rest     = m.rest,
-                     .load     = m.load,
-                     .grain    = 1,
-                     .crumbs   = to_the_end ? 0 : most / 64,
-                     .shortest = 1,
-                     .context  = &m,
-                     .avail    = avail,
-                     .take     = take};
+    fy_peel peel = {.n_left = m.n_left,
+                    .n_right = m.n_right,
+                    .n_edges = m.n_edges,
+                    .left = m.left,
+                    .right = m.right,
+                    .rest = m.rest,
+                    .load = m.load,
+                    .grain = 1,
+                    .crumbs = to_the_end ? 0 : most / 64,
+                    .shortest = 1,
+                    .context = &m,
+                    .avail = avail,
+                    .take = take};
     must(fy_peel_run(&peel, 0, &end, &error), &error);
     check_round_is_full(&m);
     for (uint32_t round = 0; round < end; round++) {
@@ -146,7 +146,7 @@ static uint32_t most_matched(uint32_t edges, uint32_t n, uint32_t row, uint32_t 
         bool linked = ((edges >> (row * n + column)) & 1) != 0;
         if (linked && ((taken >> column) & 1) == 0) {
             uint32_t here = 1 + most_matched(edges, n, row + 1, taken | 1u << column);
-            best          = here > best ? here : best;
+            best = here > best ? here : best;
         }
     }
     return best;
@@ -171,18 +171,18 @@ static void test_all_matchings(void **state)
     (void)state;
     enum { N = 4 };
     for (uint32_t edges = 0; edges < 1u << (N * N); edges += 3) {
-        uint32_t    left[N * N], right[N * N], n = 0, matched = 0;
-        fy_match    match;
+        uint32_t left[N * N], right[N * N], n = 0, matched = 0;
+        fy_match match;
         ferry_error error;
         for (uint32_t i = 0; i < N * N; i++) {
             if (((edges >> i) & 1) != 0) {
-                left[n]    = i / N;
+                left[n] = i / N;
                 right[n++] = i % N;
             }
         }
         must(fy_match_init(&match, N, N, n, left, right, &error), &error);
-        match.usable   = yes;
-        match.spent    = no;
+        match.usable = yes;
+        match.spent = no;
         match.critical = yes;
         for (uint32_t v = 0; v < N; v++) {
             matched += fy_match_cover(&match, v);

@@ -15,9 +15,9 @@ enum { PER_MOVE = 4 };
 
 typedef struct row {
     const char *name;
-    uint32_t    src_tp, dst_tp;
-    bool        disjoint; /* else the same ranks on both sides */
-    uint32_t    policy;
+    uint32_t src_tp, dst_tp;
+    bool disjoint; /* else the same ranks on both sides */
+    uint32_t policy;
     const char *src_rule, *dst_rule; /* beside the even cut of everything else */
 } row;
 
@@ -39,7 +39,7 @@ static const row rows[] = {
 
 static ferry_plan *plan_row(const row *r, uint32_t world)
 {
-    char     spec[4096];
+    char spec[4096];
     uint32_t half = r->disjoint ? world / 2 : world;
     snprintf(spec, sizeof spec,
              "{'format':'ferry.spec/1','tensors':["
@@ -54,19 +54,19 @@ static ferry_plan *plan_row(const row *r, uint32_t world)
              N_LAYERS, N_LAYERS, N_LAYERS, N_LAYERS, half / r->src_tp, r->src_tp, r->src_rule,
              half / r->dst_tp, r->dst_tp, r->disjoint ? half : 0, r->dst_rule);
     ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
-    options.replica            = r->policy;
+    options.replica = r->policy;
     return plan_of(spec, &options);
 }
 
 typedef struct tally {
     uint32_t rank;
     uint64_t n_moves, n_received, last_task;
-    bool     in_order;
+    bool in_order;
 } tally;
 
 static ferry_status count_move(void *context, const ferry_move *move)
 {
-    tally *t    = context;
+    tally *t = context;
     t->in_order = t->in_order && (t->n_moves == 0 || move->task_id > t->last_task) &&
                   (move->from == t->rank || move->to == t->rank);
     t->last_task = move->task_id;
@@ -78,11 +78,11 @@ static ferry_status count_move(void *context, const ferry_move *move)
 /* Visits one rank, holds the visit to the formula and returns what it looked at. */
 static ferry_visit_statistics visit_rank(const row *r, const ferry_plan *plan, uint32_t rank)
 {
-    ferry_plan_statistics  plan_statistics = FERRY_PLAN_STATISTICS_INIT;
-    ferry_visit_statistics s               = FERRY_VISIT_STATISTICS_INIT;
-    ferry_rank_bytes       bytes           = FERRY_RANK_BYTES_INIT;
-    tally                  t               = {.rank = rank, .in_order = true};
-    ferry_error            error;
+    ferry_plan_statistics plan_statistics = FERRY_PLAN_STATISTICS_INIT;
+    ferry_visit_statistics s = FERRY_VISIT_STATISTICS_INIT;
+    ferry_rank_bytes bytes = FERRY_RANK_BYTES_INIT;
+    tally t = {.rank = rank, .in_order = true};
+    ferry_error error;
     must(ferry_plan_get_statistics(plan, &plan_statistics, &error), &error);
     must(ferry_plan_get_rank_bytes(plan, rank, &bytes, &error), &error);
     must(ferry_plan_visit(plan, rank, count_move, &t, &s, &error), &error);
@@ -106,9 +106,9 @@ static uint64_t worst_visit(const row *r, const ferry_plan *plan)
 {
     uint64_t world = ferry_plan_world_size(plan), worst = 0;
     for (uint64_t i = 0; i < N_SAMPLES; i++) {
-        uint32_t rank    = (uint32_t)(i * (world - 1) / (N_SAMPLES - 1));
+        uint32_t rank = (uint32_t)(i * (world - 1) / (N_SAMPLES - 1));
         uint64_t visited = visit_rank(r, plan, rank).moves_visited;
-        worst            = visited > worst ? visited : worst;
+        worst = visited > worst ? visited : worst;
     }
     return worst;
 }
@@ -122,18 +122,18 @@ static void test_worlds(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        const row *r             = &rows[i];
-        uint64_t   first_classes = 0, first_sets = 0, first_worst = 0;
+        const row *r = &rows[i];
+        uint64_t first_classes = 0, first_sets = 0, first_worst = 0;
         for (uint32_t world = SMALLEST_WORLD; world <= LARGEST_WORLD; world *= 4) {
-            ferry_plan           *plan = plan_row(r, world);
-            ferry_plan_statistics s    = FERRY_PLAN_STATISTICS_INIT;
-            ferry_error           error;
+            ferry_plan *plan = plan_row(r, world);
+            ferry_plan_statistics s = FERRY_PLAN_STATISTICS_INIT;
+            ferry_error error;
             must(ferry_plan_get_statistics(plan, &s, &error), &error);
             uint64_t worst = worst_visit(r, plan);
             if (world == SMALLEST_WORLD) {
                 first_classes = s.layout_classes;
-                first_sets    = s.replica_sets;
-                first_worst   = worst;
+                first_sets = s.replica_sets;
+                first_worst = worst;
             }
             check_row(r->name, s.n_tensors == 4 * N_LAYERS);
             check_row(r->name, s.layout_classes == first_classes && first_classes <= 4);
@@ -158,7 +158,7 @@ enum { FLAT_ROWS = 8200, FLAT_COLUMNS = 1000, SMALL_FLAT = 256, LARGE_FLAT = 102
 static const struct {
     const char *name;
     const char *destination; /* with the number of ranks in it, if it depends on that */
-    bool        sizes;
+    bool sizes;
 } flat_rows[] = {
     {"to columns", "'mesh':[['tp',8]],'rules':[{'match':'*','shard':[{'dim':1,'axis':'tp'}]}]",
      false},
@@ -172,8 +172,8 @@ static const struct {
 static ferry_plan *plan_flat(size_t i, uint32_t n_ranks)
 {
     static char spec[1 << 16], sizes[1 << 15], destination[500];
-    uint64_t    total = (uint64_t)FLAT_ROWS * FLAT_COLUMNS, done = 0;
-    size_t      used = 0;
+    uint64_t total = (uint64_t)FLAT_ROWS * FLAT_COLUMNS, done = 0;
+    size_t used = 0;
     for (uint32_t r = 0; flat_rows[i].sizes && r < n_ranks; r++) {
         uint64_t end = r + 1 == n_ranks ? total : total / n_ranks * (r + 1) + r * r % 701;
         used += (size_t)snprintf(sizes + used, sizeof sizes - used, "%s%llu",
@@ -196,18 +196,18 @@ static void test_flat_sources(void **state)
     for (size_t i = 0; i < COUNT_OF(flat_rows); i++) {
         uint64_t made[2], n_moves[2];
         for (int large = 0; large < 2; large++) {
-            uint32_t              n_ranks    = large == 1 ? LARGE_FLAT : SMALL_FLAT;
-            ferry_plan           *plan       = plan_flat(i, n_ranks);
-            ferry_plan_totals     totals     = FERRY_PLAN_TOTALS_INIT;
+            uint32_t n_ranks = large == 1 ? LARGE_FLAT : SMALL_FLAT;
+            ferry_plan *plan = plan_flat(i, n_ranks);
+            ferry_plan_totals totals = FERRY_PLAN_TOTALS_INIT;
             ferry_plan_statistics statistics = FERRY_PLAN_STATISTICS_INIT;
-            ferry_error           error;
+            ferry_error error;
             must(ferry_plan_get_totals(plan, &totals, &error), &error);
             must(ferry_plan_get_statistics(plan, &statistics, &error), &error);
-            made[large]    = statistics.flat_steps;
+            made[large] = statistics.flat_steps;
             n_moves[large] = totals.n_moves;
             for (uint32_t rank = n_ranks / 3; rank < n_ranks; rank += n_ranks / 5) {
                 ferry_visit_statistics s = FERRY_VISIT_STATISTICS_INIT;
-                tally                  t = {.rank = rank, .in_order = true};
+                tally t = {.rank = rank, .in_order = true};
                 must(ferry_plan_visit(plan, rank, count_move, &t, &s, &error), &error);
                 check_at(t.n_moves > 0 && t.in_order && s.moves_visited == t.n_moves,
                          "%s, %u ranks, rank %u: %llu moves visited for %llu of its own",
@@ -234,8 +234,8 @@ static void test_idle_rank(void **state)
                 NULL);
     for (uint32_t rank = 3; rank < 3000; rank += 499) {
         ferry_visit_statistics s = FERRY_VISIT_STATISTICS_INIT;
-        tally                  t = {.rank = rank, .in_order = true};
-        ferry_error            error;
+        tally t = {.rank = rank, .in_order = true};
+        ferry_error error;
         must(ferry_plan_visit(plan, rank, count_move, &t, &s, &error), &error);
         check_at(t.n_moves == 0 && s.moves_visited == 0 && s.peers == 0 && s.layout_classes == 0,
                  "rank %u", rank);

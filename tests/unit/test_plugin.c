@@ -38,8 +38,8 @@ static void test_missing(void **state)
 {
     (void)state;
     fy_plugin_fn function = NULL;
-    ferry_error  error;
-    char         sentence[300];
+    ferry_error error;
+    char sentence[300];
     snprintf(sentence, sizeof sentence,
              "there is no plugin \"gone\": libferry_gone.so is not in %s; install it, or name its "
              "folder in FERRY_PLUGINS",
@@ -64,8 +64,8 @@ static void test_no_library(void **state)
 {
     (void)state;
     fy_plugin_fn function = NULL;
-    ferry_error  error;
-    FILE        *stream = fopen(path_of("text"), "w");
+    ferry_error error;
+    FILE *stream = fopen(path_of("text"), "w");
     fputs("no library\n", stream);
     fclose(stream);
     assert_int_equal(fy_plugin_load("text", "f", &function, NULL, &error), FERRY_ERR_UNSUPPORTED);
@@ -81,8 +81,8 @@ static void test_no_library(void **state)
 static const char *some_library(void)
 {
     static Dl_info info;
-    fy_plugin_fn   function = (fy_plugin_fn)_cmocka_run_group_tests;
-    void          *address;
+    fy_plugin_fn function = (fy_plugin_fn)_cmocka_run_group_tests;
+    void *address;
     memcpy(&address, &function, sizeof address);
     assert_int_not_equal(dladdr(address, &info), 0);
     return info.dli_fname;
@@ -91,8 +91,8 @@ static const char *some_library(void)
 static void *load(void *place)
 {
     static const char symbol[] = "_cmocka_run_group_tests";
-    const char       *where    = NULL;
-    fy_plugin_fn      function = NULL;
+    const char *where = NULL;
+    fy_plugin_fn function = NULL;
     if (fy_plugin_load("real", symbol, &function, &where, NULL) == FERRY_OK && function != NULL) {
         *(const char **)place = where;
     }
@@ -103,7 +103,7 @@ static void test_load(void **state)
 {
     (void)state;
     enum { N_THREADS = 8 };
-    pthread_t   threads[N_THREADS];
+    pthread_t threads[N_THREADS];
     const char *places[N_THREADS] = {NULL};
     assert_int_equal(symlink(some_library(), path_of("real")), 0);
     for (size_t i = 0; i < N_THREADS; i++) {
@@ -118,8 +118,8 @@ static void test_load(void **state)
     assert_string_equal(places[0], path_of("real"));
 
     fy_plugin_fn function = NULL;
-    ferry_error  error;
-    char         sentence[300];
+    ferry_error error;
+    char sentence[300];
     snprintf(sentence, sizeof sentence,
              "%s is not a plugin of this ferry: it has no function ferry_nothing", path);
     assert_int_equal(fy_plugin_load("real", "ferry_nothing", &function, NULL, &error),

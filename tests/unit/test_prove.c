@@ -63,16 +63,16 @@ static void test_base(void **state)
 }
 
 typedef struct mutation {
-    const char  *name;
-    const char  *find; /* in the base; its first place */
-    const char  *replace;
+    const char *name;
+    const char *find; /* in the base; its first place */
+    const char *replace;
     ferry_status status;
-    const char  *words;
+    const char *words;
 } mutation;
 
 static void write_mutated(const char *file, const char *base, const mutation *m)
 {
-    char        text[8192];
+    char text[8192];
     const char *place = strstr(base, m->find);
     if (place == NULL) {
         fail_msg("%s: nothing to mutate", m->name);
@@ -316,9 +316,9 @@ static void test_failing_allocations(void **state)
     write_json("spec.json", base_spec);
     write_json("plan.json", base_plan);
     for (int way = 0; way < 2; way++) {
-        int64_t      n = 0;
+        int64_t n = 0;
         ferry_status status;
-        ferry_error  error;
+        ferry_error error;
         do {
             fy_alloc_fail_after(n++);
             status = prove(way == 0 ? FY_PROOF_SMALL_SHARD : 0, NULL, &error);
@@ -370,10 +370,10 @@ static void test_files_and_misuse(void **state)
 static void test_key_order(void **state)
 {
     (void)state;
-    char        text[8192];
-    const char *moves   = strstr(base_plan, "'moves'");
-    int         n_moves = (int)strlen(moves) - 1;
-    int         n_head  = (int)(moves - base_plan) - 2; /* without the brace and the comma */
+    char text[8192];
+    const char *moves = strstr(base_plan, "'moves'");
+    int n_moves = (int)strlen(moves) - 1;
+    int n_head = (int)(moves - base_plan) - 2; /* without the brace and the comma */
     snprintf(text, sizeof text, "{'schedule':{'batches':[{'round':0}],'s':'}\\\"'} , %.*s,\n%.*s}",
              n_moves, moves, n_head, base_plan + 1);
     write_json("spec.json", base_spec);
@@ -387,13 +387,13 @@ static void test_key_order(void **state)
  */
 static void write_fed(int n, const char *form)
 {
-    int         side = 1;
+    int side = 1;
     text_buffer text = {0};
     while (side * side < n) {
         side++;
     }
     bool is_rows = strcmp(form, "rows") == 0, is_columns = strcmp(form, "columns") == 0;
-    int  width = is_rows ? 1 : is_columns ? n : side;
+    int width = is_rows ? 1 : is_columns ? n : side;
     text_printf(&text,
                 "{'format':'ferry.spec/1','tensors':[{'name':'s{0}','count':[%d],"
                 "'shape':[2,2],'dtype':'u8'},{'name':'w','shape':[%d,%d],'dtype':'u8',"
@@ -409,7 +409,7 @@ static void write_fed(int n, const char *form)
                 "{'match':'*','shard':[{'dim':%d,'axis':'tp'}]}]}}",
                 is_columns);
     write_json("spec.json", text.bytes);
-    ferry_plan *plan    = plan_of(text.bytes, NULL);
+    ferry_plan *plan = plan_of(text.bytes, NULL);
     text_buffer printed = print_plan(plan);
     write_bytes("plan.json", printed.bytes, printed.used);
     ferry_plan_destroy(plan);
@@ -421,7 +421,7 @@ static uint64_t count_looks(int n, const char *form, uint64_t most_elements)
 {
     ferry_error error;
     ferry_proof proof = FERRY_PROOF_INIT;
-    uint64_t    looks = 0;
+    uint64_t looks = 0;
     write_fed(n, form);
     must(fy_proof_run(path_of("spec.json"), path_of("plan.json"), most_elements, &proof, &looks,
                       &error),
@@ -438,7 +438,7 @@ static void test_growth_over_boxes(void **state)
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
         for (int way = 0; way < 2; way++) {
             uint64_t most = way == 0 ? FY_PROOF_SMALL_SHARD : 0;
-            uint64_t few  = count_looks(1024, forms[i], most),
+            uint64_t few = count_looks(1024, forms[i], most),
                      many = count_looks(4096, forms[i], most);
             check_row(forms[i], few > 1024 && many < 6 * few && many < 4096 * 200);
         }

@@ -9,8 +9,8 @@
 
 /* A plan whose ranks and bytes follow from its moves; so only the moves matter. */
 typedef struct writing {
-    char     moves[8192];
-    int      n;
+    char moves[8192];
+    int n;
     uint64_t in[16], out[16], local[16];
 } writing;
 
@@ -35,7 +35,7 @@ static void add_move(writing *w, const char *tensor, const char *source, int fro
 
 static void write_plan(const writing *w, int world, int n_tensors)
 {
-    char     text[16384], ranks[2048] = "";
+    char text[16384], ranks[2048] = "";
     uint64_t moved = 0, local = 0;
     for (int r = 0; r < world; r++) {
         size_t used = strlen(ranks);
@@ -66,8 +66,8 @@ typedef struct layout {
     const char *name;
     const char *mesh;
     const char *rule; /* without its match */
-    int         extent;
-    piece       pieces[10]; /* of the whole vector, in global order */
+    int extent;
+    piece pieces[10]; /* of the whole vector, in global order */
 } layout;
 
 /* Worked out by hand from the definitions. */
@@ -146,11 +146,11 @@ static const layout layouts[] = {
 /* Every piece goes whole to rank 9; the piece number shifted is taken one element too late. */
 static void write_layout_plan(const layout *at, int shifted)
 {
-    writing w     = {.n = 0};
-    int     begin = 0;
+    writing w = {.n = 0};
+    int begin = 0;
     for (int i = 0; i < 10 && at->pieces[i].length > 0; i++) {
         const piece *p = &at->pieces[i];
-        char         src[64], dst[64];
+        char src[64], dst[64];
         snprintf(src, sizeof src, "[[%d,%d]]", p->local + (i == shifted), p->length);
         snprintf(dst, sizeof dst, "[[%d,%d]]", begin, p->length);
         add_move(&w, "w", NULL, p->rank, 9, src, dst, (uint64_t)p->length);
@@ -165,7 +165,7 @@ static void test_layouts(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
         const layout *at = &layouts[i];
-        char          spec[1024];
+        char spec[1024];
         snprintf(spec, sizeof spec,
                  "{'format':'ferry.spec/1','tensors':[{'name':'w','shape':[%d],'dtype':'u8'}],"
                  "'source':{'mesh':[%s],'rules':[{'match':'w',%s}]},"
@@ -194,11 +194,11 @@ static void test_crossing(void **state)
         "{'tensor':'w','begin':[6],'shape':[2],'at':[6]}]}],"
         "'source':{'mesh':[['tp',2]],'rules':[{'match':'*'%s}]},"
         "'destination':{'mesh':[['tp',2]],'rules':[{'match':'%s','skip':true},{'match':'*'%s}]}}";
-    static const char strided[]  = ",'shard':[{'dim':0,'axis':'tp','stride':2}]";
+    static const char strided[] = ",'shard':[{'dim':0,'axis':'tp','stride':2}]";
     const char *const cases[][3] = {{strided, "f", ""}, {"", "f", strided}, {"", "w", ""}};
     for (size_t i = 0; i < 3; i++) {
         const char *tensor = i == 2 ? "f" : "w", *source = i == 2 ? "w" : NULL;
-        char        text[1024];
+        char text[1024];
         snprintf(text, sizeof text, spec, cases[i][0], cases[i][1], cases[i][2]);
         write_json("spec.json", text);
         writing w = {.n = 0};
@@ -296,10 +296,10 @@ static void test_sources(void **state)
 
 typedef struct half {
     const char *name;
-    int         rows;
-    int         columns;
-    int         sizes[2]; /* of the columns of ranks 0 and 1 */
-    int         failing;  /* the first move whose box is not on bytes; -1: none */
+    int rows;
+    int columns;
+    int sizes[2]; /* of the columns of ranks 0 and 1 */
+    int failing;  /* the first move whose box is not on bytes; -1: none */
 } half;
 
 /* Two elements a byte: a box must not begin or end in the middle of one, in either shard. */
@@ -315,7 +315,7 @@ static void test_half_bytes(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof halves / sizeof *halves; i++) {
         const half *h = &halves[i];
-        char        text[600], words[64];
+        char text[600], words[64];
         snprintf(text, sizeof text,
                  "{'format':'ferry.spec/1','tensors':[{'name':'h','shape':[%d,%d],'dtype':'f4'}],"
                  "'source':{'mesh':[['tp',1]],'rules':[{'match':'*'}]},"
@@ -352,9 +352,9 @@ static void test_half_bytes_begin(void **state)
 
 static void write_safetensors(const char *name, const char *header)
 {
-    char   bytes[1024] = {0};
-    size_t n           = strlen(header);
-    bytes[0]           = (char)n; /* below 128 */
+    char bytes[1024] = {0};
+    size_t n = strlen(header);
+    bytes[0] = (char)n; /* below 128 */
     memcpy(bytes + 8, header, n);
     for (size_t i = 8; i < 8 + n; i++) {
         bytes[i] = (char)(bytes[i] == '\'' ? '"' : bytes[i]);

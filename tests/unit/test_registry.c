@@ -15,7 +15,7 @@ ferry_status __wrap_fy_plugin_load(const char *name, const char *symbol, fy_plug
                                    const char **path_out, ferry_error *error);
 
 static fy_engine other_release = {.abi = FY_ENGINE_ABI + 2};
-static bool      gives_other;
+static bool gives_other;
 
 static const fy_engine *engine_of_other_release(void)
 {
@@ -29,7 +29,7 @@ ferry_status __wrap_fy_plugin_load(const char *name, const char *symbol, fy_plug
         return __real_fy_plugin_load(name, symbol, function_out, path_out, error);
     }
     *function_out = (fy_plugin_fn)engine_of_other_release;
-    *path_out     = "/there/it.so";
+    *path_out = "/there/it.so";
     return FERRY_OK;
 }
 
@@ -37,8 +37,8 @@ ferry_status __wrap_fy_plugin_load(const char *name, const char *symbol, fy_plug
 static void test_other_release(void **state)
 {
     const fy_engine *table = NULL;
-    ferry_error      error;
-    char             sentence[160];
+    ferry_error error;
+    char sentence[160];
     (void)state;
     gives_other = true;
     check_status("other release", FERRY_ERR_UNSUPPORTED,
@@ -54,13 +54,13 @@ static void test_engines_are_listed(void **state)
 {
     (void)state;
     static const char *const names[] = {"inproc", "shm", "ucx"};
-    ferry_error              error;
+    ferry_error error;
     assert_int_equal(ferry_engine_count(), COUNT_OF(names));
     for (size_t i = 0; i < COUNT_OF(names); i++) {
-        const char *name    = NULL;
+        const char *name = NULL;
         const char *summary = NULL;
-        const char *why     = NULL;
-        bool        available;
+        const char *why = NULL;
+        bool available;
         must(ferry_engine_at(i, &name, &summary, &available, &why, &error), &error);
         assert_string_equal(name, names[i]);
         assert_true(strlen(summary) > 10);
@@ -78,7 +78,7 @@ static void test_inner_engines_are_there(void **state)
 {
     (void)state;
     const fy_engine *table;
-    ferry_error      error;
+    ferry_error error;
     must(fy_engine_get(FY_ENGINE_INPROC, &table, &error), &error);
     assert_string_equal(table->name, "inproc");
     must(fy_engine_get(FY_ENGINE_SHM, &table, &error), &error);
@@ -90,8 +90,8 @@ static void test_inner_engines_are_there(void **state)
 static void test_absent_plugin(void **state)
 {
     (void)state;
-    bool        available = true;
-    const char *why       = "";
+    bool available = true;
+    const char *why = "";
     ferry_error error;
     setenv("FERRY_PLUGINS", "/nonexistent/plugins", 1);
     must(ferry_engine_at(FY_ENGINE_UCX, NULL, NULL, &available, &why, &error), &error);
@@ -114,7 +114,7 @@ static void test_choices(void **state)
     static const struct {
         const char *text;
         const char *chain;
-        int         engine; /* -1: none */
+        int engine; /* -1: none */
     } good[] = {
         {"shm", "", FY_ENGINE_SHM},
         {"inproc", "", FY_ENGINE_INPROC},
@@ -168,16 +168,16 @@ static void test_choices(void **state)
 static void test_best_engines(void **state)
 {
     (void)state;
-    uint32_t one_node[]  = {0, 0, 0, 0};
+    uint32_t one_node[] = {0, 0, 0, 0};
     uint32_t two_nodes[] = {0, 0, 1, 1};
-    uint32_t apart[]     = {0, 1, 2, 3};
+    uint32_t apart[] = {0, 1, 2, 3};
     const struct {
         const char *name;
-        bool        threads;
-        uint32_t    n_nodes;
-        uint32_t   *node_of;
-        size_t      engines[2];
-        uint32_t    n_engines;
+        bool threads;
+        uint32_t n_nodes;
+        uint32_t *node_of;
+        size_t engines[2];
+        uint32_t n_engines;
     } rows[] = {
         {"threads", true, 1, one_node, {FY_ENGINE_INPROC}, 1},
         {"threads on faked nodes", true, 2, two_nodes, {FY_ENGINE_INPROC}, 1},
@@ -186,12 +186,12 @@ static void test_best_engines(void **state)
         {"one rank on each", false, 4, apart, {FY_ENGINE_UCX}, 1},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        ferry_world world  = {.rank    = 1,
-                              .n_ranks = 4,
-                              .threads = rows[i].threads,
-                              .n_nodes = rows[i].n_nodes,
-                              .node_of = rows[i].node_of};
-        fy_choice   choice = {.n_engines = 0};
+        ferry_world world = {.rank = 1,
+                             .n_ranks = 4,
+                             .threads = rows[i].threads,
+                             .n_nodes = rows[i].n_nodes,
+                             .node_of = rows[i].node_of};
+        fy_choice choice = {.n_engines = 0};
         fy_choice_complete(&choice, &world);
         check_row(rows[i].name, choice.n_engines == rows[i].n_engines);
         for (uint32_t e = 0; e < choice.n_engines; e++) {
@@ -208,11 +208,11 @@ static void test_best_engines(void **state)
 static void test_reach(void **state)
 {
     (void)state;
-    uint32_t         two_nodes[] = {0, 0, 1, 1};
+    uint32_t two_nodes[] = {0, 0, 1, 1};
     const fy_engine *tables[FY_MOST_ENGINES];
-    ferry_error      error;
-    ferry_world      world = {.n_ranks = 4, .n_nodes = 2, .node_of = two_nodes};
-    fy_choice        choice;
+    ferry_error error;
+    ferry_world world = {.n_ranks = 4, .n_nodes = 2, .node_of = two_nodes};
+    fy_choice choice;
     must(fy_choice_parse("shm", &choice, &error), &error);
     check_status("shm", FERRY_ERR_UNSUPPORTED, fy_choice_tables(&choice, &world, tables, &error),
                  &error);

@@ -21,8 +21,8 @@
 
 /* Rank 0 as a world has it: takes connections and lets each prove the key. */
 typedef struct porter {
-    fy_meeting  meeting;
-    pthread_t   thread;
+    fy_meeting meeting;
+    pthread_t thread;
     atomic_bool stop;
 } porter;
 
@@ -47,9 +47,9 @@ static void *serve(void *argument)
     porter *at = argument;
     while (!at->stop) {
         struct pollfd item = {.fd = at->meeting.listener, .events = POLLIN};
-        int           fd   = poll(&item, 1, 10) == 1
-                                 ? accept4(at->meeting.listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
-                                 : -1;
+        int fd = poll(&item, 1, 10) == 1
+                     ? accept4(at->meeting.listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
+                     : -1;
         if (fd >= 0) {
             serve_one(at, fd);
         }
@@ -75,19 +75,19 @@ static void close_porter(porter *at)
 }
 
 typedef struct guest {
-    const char  *path;
-    uint32_t     rank, n_ranks;
-    fy_settings  settings;
-    fy_meeting   meeting;
+    const char *path;
+    uint32_t rank, n_ranks;
+    fy_settings settings;
+    fy_meeting meeting;
     ferry_status status;
-    ferry_error  error;
-    pthread_t    thread;
-    _Atomic int  number; /* of the thread, for the kernel */
+    ferry_error error;
+    pthread_t thread;
+    _Atomic int number; /* of the thread, for the kernel */
 } guest;
 
 static void *visit(void *argument)
 {
-    guest *one   = argument;
+    guest *one = argument;
     one->meeting = (fy_meeting)FY_MEETING_INIT;
     atomic_store(&one->number, (int)syscall(SYS_gettid));
     one->status = fy_meet_file(&one->meeting, one->path, one->rank, one->n_ranks, &one->settings,
@@ -139,11 +139,11 @@ static void let_look(guest *one)
     char path[64], text[512], state = ' ';
     while (state != 'S') {
         snprintf(path, sizeof path, "/proc/self/task/%d/stat", atomic_load(&one->number));
-        FILE  *file   = fopen(path, "re");
+        FILE *file = fopen(path, "re");
         size_t length = file == NULL ? 0 : fread(text, 1, sizeof text - 1, file);
-        text[length]  = '\0';
-        char *end     = strrchr(text, ')');
-        state         = end == NULL ? ' ' : end[2];
+        text[length] = '\0';
+        char *end = strrchr(text, ')');
+        state = end == NULL ? ' ' : end[2];
         if (file != NULL) {
             fclose(file);
         }
@@ -156,9 +156,9 @@ static void test_file_meet(void **state)
     (void)state;
     const char *path = path_of("meet");
     for (int world = 0; world < 3; world++) { /* one after the other at one path */
-        char       *secret = world == 1 ? "a secret" : NULL;
-        guest       early, late;
-        porter      root;
+        char *secret = world == 1 ? "a secret" : NULL;
+        guest early, late;
+        porter root;
         struct stat info;
         send_guest(&early, path, 1, 3, 20, secret);
         let_look(&early);
@@ -179,8 +179,8 @@ static void test_file_stale(void **state)
 {
     (void)state;
     const char *path = path_of("stale");
-    porter      dead, root;
-    guest       one;
+    porter dead, root;
+    guest one;
     open_porter(&dead, path, 8, NULL); /* of another size, too */
     close_porter(&dead);
     check_guest(path, 2, 0.3, NULL, FERRY_ERR_TIMEOUT,
@@ -200,17 +200,17 @@ static void test_file_stale_port_is_anothers(void **state)
     /* The killed job's port now belongs to another world: it denies until the file is replaced. */
     const char *path = path_of("first");
     const char *copy = path_of("second");
-    porter      other, root;
-    guest       one;
-    char        text[2048];
+    porter other, root;
+    guest one;
+    char text[2048];
     open_porter(&other, path, 2, NULL);
-    FILE  *stream = fopen(path, "r");
+    FILE *stream = fopen(path, "r");
     size_t length = fread(text, 1, sizeof text - 1, stream);
     fclose(stream);
     text[length] = '\0';
-    char *digit  = strstr(text, "key ") + 4;
-    *digit       = *digit == '0' ? '1' : '0';
-    int fd       = open(copy, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    char *digit = strstr(text, "key ") + 4;
+    *digit = *digit == '0' ? '1' : '0';
+    int fd = open(copy, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     assert_int_equal(write(fd, text, length), (ssize_t)length);
     close(fd);
     send_patient_guest(&one, copy, 1, 2, 20, 20, NULL);
@@ -227,7 +227,7 @@ static void test_file_secrets(void **state)
 {
     (void)state;
     const char *path = path_of("secrets");
-    porter      root;
+    porter root;
     open_porter(&root, path, 2, "right");
     check_guest(path, 2, 20, "wrong", FERRY_ERR_DENIED, "secret");
     check_guest(path, 2, 20, NULL, FERRY_ERR_DENIED,
@@ -243,8 +243,8 @@ static void test_file_sizes_differ(void **state)
 {
     (void)state;
     const char *path = path_of("sizes");
-    char        sentence[256];
-    porter      root;
+    char sentence[256];
+    porter root;
     open_porter(&root, path, 4, NULL);
     snprintf(sentence, sizeof sentence,
              "rendezvous \"%s\" is for 4 ranks, by rank 0, but rank 1 expects 3", path);
@@ -289,7 +289,7 @@ static void test_file_damaged(void **state)
         check_guest(path, 2, 0.01, NULL, FERRY_ERR_TIMEOUT, "is cut off, or of another version");
     }
     /* Rank 0 replaces such a file, and who waits goes on. */
-    guest  one;
+    guest one;
     porter root;
     send_guest(&one, path, 1, 2, 20, NULL);
     let_look(&one);
@@ -303,7 +303,7 @@ static void test_file_damaged(void **state)
 static void check_refused(const char *path, const char *sentence)
 {
     fy_settings settings = settings_of(20, NULL);
-    fy_meeting  meeting  = FY_MEETING_INIT;
+    fy_meeting meeting = FY_MEETING_INIT;
     ferry_error error;
     check_guest(path, 2, 20, NULL, FERRY_ERR_INVALID_INPUT, sentence);
     check_status(path, FERRY_ERR_INVALID_INPUT,
@@ -349,15 +349,15 @@ static void test_file_refused(void **state)
 static void test_file_cannot_be_written(void **state)
 {
     (void)state;
-    const char   *path = path_of("full");
+    const char *path = path_of("full");
     struct rlimit before, none;
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
-    none               = before;
-    none.rlim_cur      = 0;
+    none = before;
+    none.rlim_cur = 0;
     void (*usual)(int) = signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
-    ferry_world *world  = NULL;
-    ferry_error  error  = {""};
+    ferry_world *world = NULL;
+    ferry_error error = {""};
     ferry_status status = ferry_world_create_from_file(path, 0, 2, NULL, &world, &error);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     signal(SIGXFSZ, usual);
@@ -371,14 +371,14 @@ static void test_file_absent(void **state)
 {
     (void)state;
     const char *path = path_of("absent");
-    char        sentence[256];
+    char sentence[256];
     snprintf(sentence, sizeof sentence,
              "rank 0 made no rendezvous \"%s\" within 0.05 s: does it run, and does it see this "
              "folder?",
              path);
     check_guest(path, 2, 0.05, NULL, FERRY_ERR_TIMEOUT, sentence);
     fy_settings settings = settings_of(1, NULL);
-    fy_meeting  meeting  = FY_MEETING_INIT;
+    fy_meeting meeting = FY_MEETING_INIT;
     ferry_error error;
     path = path_of("no-such-folder/file");
     check_status("folder", FERRY_ERR_IO, fy_meet_file(&meeting, path, 0, 2, &settings, &error),
@@ -402,7 +402,7 @@ static void test_file_numbers(void **state)
 {
     (void)state;
     fy_settings settings = settings_of(1, NULL);
-    fy_meeting  meeting  = FY_MEETING_INIT;
+    fy_meeting meeting = FY_MEETING_INIT;
     ferry_error error;
     const char *path = path_of("numbers");
     must(fy_meet_file(&meeting, path, 0, 1, &settings, &error), &error); /* nobody to meet */

@@ -52,8 +52,8 @@ static void expect_bytes(const char *map, uint64_t bytes, uint64_t version)
 
 typedef struct pair {
     fy_local_memory own;
-    fy_node_memory  theirs; /* the same memory, as somebody else has it mapped */
-    unsigned char   key[FY_LOCAL_KEY_BYTES];
+    fy_node_memory theirs; /* the same memory, as somebody else has it mapped */
+    unsigned char key[FY_LOCAL_KEY_BYTES];
 } pair;
 
 static void map_theirs(pair *p, uint64_t bytes)
@@ -94,7 +94,7 @@ static void test_renewed(void **state)
     static const uint64_t sizes[] = {1, 4096, 5 << 20, 16 << 20, (16 << 20) + 1, 50 << 20};
     (void)state;
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
-        pair        p;
+        pair p;
         ferry_error error;
         make_pair(&p, sizes[i]);
         const char *map = p.own.map;
@@ -107,7 +107,7 @@ static void test_renewed(void **state)
 static void test_renewed_by_descriptor_0(void **state)
 {
     enum { BYTES = 5 << 20 };
-    pair        p;
+    pair p;
     ferry_error error;
     (void)state;
     int kept = dup(STDIN_FILENO);
@@ -160,11 +160,11 @@ static void test_goes_on(void **state)
     enum { BYTES = 50 << 20 };
     (void)state;
     for (int64_t n = 0; n < 4; n++) {
-        pair        p;
+        pair p;
         ferry_error error = {.message = ""};
         make_pair(&p, BYTES);
         const char *map = p.own.map;
-        writes_left     = n;
+        writes_left = n;
         assert_int_equal(fy_local_memory_renew(&p.own, &error), FERRY_ERR_NO_MEMORY);
         assert_non_null(strstr(error.message, "could not be copied"));
         expect_bytes(map, BYTES, 1);
@@ -180,7 +180,7 @@ static void test_goes_on(void **state)
 /* One that is given up in the middle leaves no descriptor. */
 static void test_given_up(void **state)
 {
-    pair        p;
+    pair p;
     ferry_error error;
     (void)state;
     int before = dup(0);
@@ -205,7 +205,7 @@ static void test_private_pages(void **state)
     int fd = memfd_create("ferry", MFD_CLOEXEC);
     assert_true(fd >= 0);
     assert_int_equal(ftruncate(fd, BYTES), 0);
-    char *own    = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    char *own = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     char *theirs = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     assert_true(own != MAP_FAILED && theirs != MAP_FAILED);
     fill(theirs, BYTES, 1);
@@ -225,10 +225,10 @@ static void test_private_pages(void **state)
 static void test_not_shared(void **state)
 {
     fy_local_memory memory;
-    ferry_error     error;
+    ferry_error error;
     (void)state;
     must(fy_local_memory_create(1 << 20, &memory, &error), &error);
-    int fd      = memory.fd;
+    int fd = memory.fd;
     writes_left = 0;
     must(fy_local_memory_renew(&memory, &error), &error);
     writes_left = -1;

@@ -6,15 +6,15 @@
 /* A request that only notes what was asked of it. */
 typedef struct noting {
     ferry_request base;
-    uint32_t      n_tests, n_waits, n_cancels, n_destroys;
-    ferry_error  *error;
+    uint32_t n_tests, n_waits, n_cancels, n_destroys;
+    ferry_error *error;
 } noting;
 
 static ferry_status note_test(ferry_request *request, bool *done_out, ferry_error *error)
 {
     noting *n = (noting *)request;
     n->n_tests++;
-    n->error  = error;
+    n->error = error;
     *done_out = true;
     return FERRY_ERR_ABORTED;
 }
@@ -38,9 +38,9 @@ static void note_destroy(ferry_request *request)
 }
 
 static const fy_request_ops ops = {
-    .test    = note_test,
-    .wait    = note_wait,
-    .cancel  = note_cancel,
+    .test = note_test,
+    .wait = note_wait,
+    .cancel = note_cancel,
     .destroy = note_destroy,
 };
 
@@ -54,8 +54,8 @@ static bool was_asked(const noting *n, uint32_t tests, uint32_t waits, uint32_t 
 static void test_dispatch(void **state)
 {
     (void)state;
-    noting      n    = {.base = {&ops}};
-    bool        done = false;
+    noting n = {.base = {&ops}};
+    bool done = false;
     ferry_error error;
     assert_int_equal(ferry_request_test(&n.base, &done, &error), FERRY_ERR_ABORTED);
     assert_true(done && n.error == &error && was_asked(&n, 1, 0, 0, 0));
@@ -70,8 +70,8 @@ static void test_dispatch(void **state)
 static void test_misuse(void **state)
 {
     (void)state;
-    noting      n    = {.base = {&ops}};
-    bool        done = false;
+    noting n = {.base = {&ops}};
+    bool done = false;
     ferry_error error;
     check_status("test", FERRY_ERR_MISUSE, ferry_request_test(NULL, &done, &error), &error);
     check_says("test", "needs a request and a place for the result", &error);

@@ -11,7 +11,7 @@
 /* A parameter of one side: 12 rows of 2, cut over tp ranks from first, with a stride. */
 typedef struct part {
     uint32_t first, tp;
-    bool     is_tp;
+    bool is_tp;
     uint64_t stride;
     uint64_t rows, columns; /* of the shard */
     uint32_t dim;
@@ -19,16 +19,16 @@ typedef struct part {
 
 static ferry_param_metadata metadata_of(const part *p)
 {
-    ferry_param_metadata m        = FERRY_PARAM_METADATA_INIT;
-    m.name                        = "w";
-    m.n_dims                      = 2;
-    m.shape[0]                    = p->rows;
-    m.shape[1]                    = p->columns;
-    m.dtype                       = (ferry_dtype){.kind = FERRY_U8, .element_bits = 8};
-    m.is_tp                       = p->is_tp;
-    m.partition_dim               = p->dim;
-    m.partition_stride            = p->stride;
-    m.owner_rank                  = p->first;
+    ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
+    m.name = "w";
+    m.n_dims = 2;
+    m.shape[0] = p->rows;
+    m.shape[1] = p->columns;
+    m.dtype = (ferry_dtype){.kind = FERRY_U8, .element_bits = 8};
+    m.is_tp = p->is_tp;
+    m.partition_dim = p->dim;
+    m.partition_stride = p->stride;
+    m.owner_rank = p->first;
     m.tensor_parallel_group_ranks = p->tp == 0 ? NULL : range_group(p->first, 1, p->tp);
     return m;
 }
@@ -45,7 +45,7 @@ static text_buffer spell(const ferry_transfers *transfers)
     text_buffer out = {0};
     text_append(&out, "", 0);
     for (size_t i = 0; i < ferry_transfers_count(transfers); i++) {
-        uint32_t    rank;
+        uint32_t rank;
         ferry_slice s[2], d[2];
         ferry_error error;
         must(ferry_transfers_at(transfers, i, &rank, s, d, &error), &error);
@@ -59,11 +59,11 @@ static text_buffer spell(const ferry_transfers *transfers)
 }
 
 static const struct {
-    const char  *name;
-    part         src, dst;
-    uint32_t     my_rank;
+    const char *name;
+    part src, dst;
+    uint32_t my_rank;
     ferry_status status;
-    const char  *text; /* the transfers, or what the sentence says */
+    const char *text; /* the transfers, or what the sentence says */
 } route_rows[] = {
     {"2 to 3, the first",
      {0, 2, true, 1, 6, 2, 0},
@@ -150,11 +150,11 @@ static void test_routes(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(route_rows); i++) {
-        const char          *name = route_rows[i].name;
-        ferry_param_metadata src  = metadata_of(&route_rows[i].src);
-        ferry_param_metadata dst  = metadata_of(&route_rows[i].dst);
-        ferry_transfers     *t    = NULL;
-        ferry_error          error;
+        const char *name = route_rows[i].name;
+        ferry_param_metadata src = metadata_of(&route_rows[i].src);
+        ferry_param_metadata dst = metadata_of(&route_rows[i].dst);
+        ferry_transfers *t = NULL;
+        ferry_error error;
         check_status(name, route_rows[i].status,
                      ferry_determine_source_ranks_for_dst_param("w", &src, &dst,
                                                                 route_rows[i].my_rank, &t, &error),
@@ -182,10 +182,10 @@ static void test_descriptors(void **state)
     (void)state;
     static const struct {
         const char *name;
-        part        src, dst;
-        size_t      n;
-        uint32_t    dim;
-        uint64_t    src_stride, dst_stride;
+        part src, dst;
+        size_t n;
+        uint32_t dim;
+        uint64_t src_stride, dst_stride;
     } rows[] = {
         {"both", {0, 2, true, 2, 6, 2, 0}, {5, 3, true, 1, 4, 2, 0}, 1, 0, 2, 1},
         {"source only", {0, 2, true, 3, 6, 2, 0}, {5, 1, false, 7, 12, 2, 1}, 1, 0, 3, 1},
@@ -195,10 +195,10 @@ static void test_descriptors(void **state)
         {"no destination group", {0, 2, true, 2, 6, 2, 0}, {5, 0, true, 1, 4, 2, 0}, 0, 0, 0, 0},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        ferry_param_metadata      src = metadata_of(&rows[i].src), dst = metadata_of(&rows[i].dst);
+        ferry_param_metadata src = metadata_of(&rows[i].src), dst = metadata_of(&rows[i].dst);
         ferry_sharding_descriptor d = FERRY_SHARDING_DESCRIPTOR_INIT;
-        size_t                    n = 4711;
-        ferry_error               error;
+        size_t n = 4711;
+        ferry_error error;
         must(ferry_build_descriptors_for_param(&src, &dst, &d, &n, &error), &error);
         check_row(rows[i].name, n == rows[i].n);
         if (n == 1) {
@@ -216,15 +216,15 @@ static void test_descriptors(void **state)
 static void test_wrong_descriptors(void **state)
 {
     (void)state;
-    static const part         half = {0, 2, true, 1, 6, 2, 0};
-    ferry_param_metadata      src = metadata_of(&half), dst = metadata_of(&half);
+    static const part half = {0, 2, true, 1, 6, 2, 0};
+    ferry_param_metadata src = metadata_of(&half), dst = metadata_of(&half);
     ferry_sharding_descriptor d[2] = {FERRY_SHARDING_DESCRIPTOR_INIT}, other;
-    ferry_transfers          *t    = NULL;
-    ferry_error               error;
-    size_t                    n;
+    ferry_transfers *t = NULL;
+    ferry_error error;
+    size_t n;
     must(ferry_build_descriptors_for_param(&src, &dst, &d[0], &n, &error), &error);
-    d[1]       = d[0];
-    other      = d[0];
+    d[1] = d[0];
+    other = d[0];
     other.name = "ep";
     assert_int_equal(ferry_plan_multi_dim_lcm("w", &src, &dst, d, 0, 0, &t, &error),
                      FERRY_ERR_UNSUPPORTED);
@@ -246,10 +246,10 @@ static void test_wrong_descriptors(void **state)
 static void test_too_many_pieces(void **state)
 {
     (void)state;
-    static const part    huge = {0, 1u << 23, true, 4, 1u << 3, 2, 0};
+    static const part huge = {0, 1u << 23, true, 4, 1u << 3, 2, 0};
     ferry_param_metadata src = metadata_of(&huge), dst = metadata_of(&huge);
-    ferry_transfers     *t = NULL;
-    ferry_error          error;
+    ferry_transfers *t = NULL;
+    ferry_error error;
     assert_int_equal(ferry_determine_source_ranks_for_dst_param("w", &src, &dst, 0, &t, &error),
                      FERRY_ERR_LIMIT);
     assert_null(t);
@@ -261,10 +261,10 @@ static void test_too_many_pieces(void **state)
  */
 static const struct {
     const char *name;
-    uint32_t    groups[4]; /* first ranks of groups of 2; 99: no group */
-    size_t      n_sources;
-    uint32_t    dst_first, dst_rank; /* a group of 4; 99: no group */
-    size_t      chosen;
+    uint32_t groups[4]; /* first ranks of groups of 2; 99: no group */
+    size_t n_sources;
+    uint32_t dst_first, dst_rank; /* a group of 4; 99: no group */
+    size_t chosen;
 } select_rows[] = {
     {"one", {0}, 1, 10, 13, 0},
     {"one bucket, its first", {0, 0, 0}, 3, 10, 12, 0},
@@ -283,14 +283,14 @@ static void test_select_source(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(select_rows); i++) {
-        static const part           plain = {0, 0, false, 1, 6, 2, 0};
-        ferry_param_metadata        sources[4], dst = metadata_of(&plain);
+        static const part plain = {0, 0, false, 1, 6, 2, 0};
+        ferry_param_metadata sources[4], dst = metadata_of(&plain);
         const ferry_param_metadata *list[4];
-        ferry_error                 error;
-        size_t                      chosen = 4711;
+        ferry_error error;
+        size_t chosen = 4711;
         for (size_t k = 0; k < select_rows[i].n_sources; k++) {
             sources[k] = metadata_of(&plain);
-            list[k]    = &sources[k];
+            list[k] = &sources[k];
             if (select_rows[i].groups[k] != 99) {
                 sources[k].data_parallel_group_ranks = range_group(select_rows[i].groups[k], 1, 2);
             }
@@ -315,7 +315,7 @@ static void test_replicated(void **state)
     (void)state;
     static const struct {
         const char *name;
-        uint32_t    src_first, n_src, dst_first, n_dst, my_rank, sender;
+        uint32_t src_first, n_src, dst_first, n_dst, my_rank, sender;
     } rows[] = {
         {"equal groups stay", 4, 3, 4, 3, 5, 5},
         {"round robin", 4, 3, 20, 5, 20, 6},
@@ -326,11 +326,11 @@ static void test_replicated(void **state)
         {"a holder keeps its own", 4, 3, 5, 5, 6, 6},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        static const part    plain = {3, 0, false, 1, 6, 2, 0};
+        static const part plain = {3, 0, false, 1, 6, 2, 0};
         ferry_param_metadata src = metadata_of(&plain), dst = metadata_of(&plain);
-        ferry_transfers     *t = NULL;
-        ferry_error          error;
-        uint32_t             sender = 99;
+        ferry_transfers *t = NULL;
+        ferry_error error;
+        uint32_t sender = 99;
         if (rows[i].src_first != 99) {
             src.data_parallel_group_ranks = range_group(rows[i].src_first, 1, rows[i].n_src);
         }

@@ -93,7 +93,7 @@ static uint64_t less_reserve(uint64_t bytes)
 static void expect(uint64_t address_space, const char *limit, uint64_t allowed, uint64_t used)
 {
     fy_room_found found;
-    ferry_error   error;
+    ferry_error error;
     must(look(address_space, &found, &error), &error);
     assert_string_equal(found.limit, limit);
     assert_int_equal(found.allowed_bytes, allowed);
@@ -114,7 +114,7 @@ static void test_no_descriptor(void **state)
     (void)state;
     struct rlimit before;
     fy_room_found found = {.room_bytes = 77};
-    ferry_error   error = {""};
+    ferry_error error = {""};
     put_machine();
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     int next = dup(STDERR_FILENO);
@@ -135,7 +135,7 @@ static void test_no_proc(void **state)
         "", "MemTotal: 0 kB\n", "MemTotal: 5 kB\nMemAvailable: 6 kB\n", "MemTotalling: 5 kB\n",
         "MemTotal: 99999999999999999999 kB\n"};
     fy_room_found found = {.room_bytes = 77};
-    ferry_error   error;
+    ferry_error error;
     check_status("none", FERRY_ERR_IO, look(UINT64_MAX, &found, &error), &error);
     check_says("none", "is /proc mounted", &error);
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
@@ -186,8 +186,8 @@ static void test_v2_exhausted(void **state)
 {
     (void)state;
     static const uint64_t used[] = {4 * GIB, 5 * GIB, 4 * GIB - 20 * MIB};
-    fy_room_found         found;
-    ferry_error           error;
+    fy_room_found found;
+    ferry_error error;
     put_v2();
     for (size_t i = 0; i < COUNT_OF(used); i++) {
         put_number("cg/jobs/seven/memory.current", used[i]);
@@ -269,7 +269,7 @@ static void test_v1_container(void **state)
     put("proc/self/cgroup", "4:memory:/docker/0f\n");
     for (size_t i = 0; i < COUNT_OF(mounts); i++) {
         const char *own = i == 1 ? "mem/0f" : "mem";
-        char        name[64];
+        char name[64];
         put("proc/self/mountinfo", mounts[i]);
         snprintf(name, sizeof name, "%s/memory.limit_in_bytes", own);
         put_number(name, 2 * GIB);
@@ -287,7 +287,7 @@ static void test_address_space(void **state)
 {
     (void)state;
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    char     text[64];
+    char text[64];
     put_machine();
     expect(GIB * 2, "the machine has", 16 * GIB, 6 * GIB); /* no statm: no figure */
     snprintf(text, sizeof text, "%llu 5 5 1 0 9 0\n", (unsigned long long)(GIB / page));
@@ -318,8 +318,8 @@ static void test_strange_files(void **state)
                                         "1 2 3 / @ - cgroup x memory",
                                         "max",
                                         "12abc"};
-    fy_room_found            found;
-    ferry_error              error;
+    fy_room_found found;
+    ferry_error error;
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
         for (size_t j = 0; j < COUNT_OF(texts); j++) {
             put_v2();
@@ -339,7 +339,7 @@ static void test_strange_files(void **state)
 static void test_check(void **state)
 {
     (void)state;
-    ferry_error   error;
+    ferry_error error;
     fy_room_found found = {
         .room_bytes = 60 * MIB, .allowed_bytes = 2 * GIB, .used_bytes = 2 * GIB - 100 * MIB};
     strcpy(found.limit, "the cgroup /foo allows");
@@ -355,7 +355,7 @@ static void test_this_machine(void **state)
 {
     (void)state;
     ferry_error error;
-    uint64_t    bytes = 0;
+    uint64_t bytes = 0;
     must(fy_room(&bytes, &error), &error);
     assert_true(bytes > 0);
     must(fy_room_check(1, "a byte", &error), &error);
@@ -367,15 +367,15 @@ static void test_this_address_space(void **state)
 {
     (void)state;
     unsigned long long pages = 0;
-    FILE              *file  = fopen("/proc/self/statm", "r");
+    FILE *file = fopen("/proc/self/statm", "r");
     assert_non_null(file);
     assert_int_equal(fscanf(file, "%llu", &pages), 1);
     fclose(file);
     pid_t child = fork();
     if (child == 0) {
-        uint64_t      bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE) + 256 * MIB;
+        uint64_t bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE) + 256 * MIB;
         struct rlimit limit = {bytes, bytes};
-        ferry_error   error = {""};
+        ferry_error error = {""};
         if (setrlimit(RLIMIT_AS, &limit) != 0 ||
             fy_room_check(GIB, "it", &error) != FERRY_ERR_NO_MEMORY) {
             _exit(2);
@@ -391,9 +391,9 @@ static void test_this_address_space(void **state)
 static void test_allocations_fail(void **state)
 {
     (void)state;
-    ferry_error   error;
-    fy_room_found found    = {.room_bytes = 77};
-    int           failures = 0;
+    ferry_error error;
+    fy_room_found found = {.room_bytes = 77};
+    int failures = 0;
     put_v2();
     for (;; failures++) {
         fy_alloc_fail_after(failures);

@@ -17,53 +17,53 @@
 enum { MAX_WORLD = 12, MAX_CALLS = 4, EVERYBODY = -1 };
 
 typedef struct tamper {
-    int           call;   /* of the exchange; -1: none */
-    int           victim; /* who receives the changed bytes, or EVERYBODY */
-    uint32_t      sender;
-    size_t        at; /* a byte to change, */
+    int call;   /* of the exchange; -1: none */
+    int victim; /* who receives the changed bytes, or EVERYBODY */
+    uint32_t sender;
+    size_t at; /* a byte to change, */
     unsigned char mask;
-    bool          cuts; /* or where the message ends */
+    bool cuts; /* or where the message ends */
 } tamper;
 
 typedef struct hub {
     pthread_barrier_t barrier;
-    uint32_t          n;
-    bool              has_gather;
-    tamper            tamper;
-    int               failing_call;
-    _Atomic bool      is_tampered; /* there was something to change */
-    const char       *bytes[MAX_WORLD];
-    size_t            lengths[MAX_WORLD];
-    const char       *all; /* what rank 0 scatters */
-    const size_t     *all_lengths;
-    size_t            longest[MAX_CALLS]; /* of the messages of a call */
-    size_t            total[MAX_CALLS];
+    uint32_t n;
+    bool has_gather;
+    tamper tamper;
+    int failing_call;
+    _Atomic bool is_tampered; /* there was something to change */
+    const char *bytes[MAX_WORLD];
+    size_t lengths[MAX_WORLD];
+    const char *all; /* what rank 0 scatters */
+    const size_t *all_lengths;
+    size_t longest[MAX_CALLS]; /* of the messages of a call */
+    size_t total[MAX_CALLS];
 } hub;
 
 typedef struct member {
-    hub                          *h;
-    uint32_t                      rank;
-    int                           n_calls;
-    const ferry_plan             *plan;
+    hub *h;
+    uint32_t rank;
+    int n_calls;
+    const ferry_plan *plan;
     const ferry_schedule_options *options;
-    bool                          has_no_place;
-    text_buffer                   got;
-    size_t                        got_lengths[MAX_WORLD];
-    ferry_status                  status;
-    ferry_error                   error;
-    ferry_schedule               *schedule;
+    bool has_no_place;
+    text_buffer got;
+    size_t got_lengths[MAX_WORLD];
+    ferry_status status;
+    ferry_error error;
+    ferry_schedule *schedule;
 } member;
 
 static size_t deliver(member *m, uint32_t sender, const char *bytes, size_t n)
 {
-    const tamper *t     = &m->h->tamper;
-    size_t        begin = m->got.used;
+    const tamper *t = &m->h->tamper;
+    size_t begin = m->got.used;
     text_append(&m->got, n == 0 ? "" : bytes, n);
     if (t->call == m->n_calls && t->sender == sender && t->at < n &&
         (t->victim == EVERYBODY || t->victim == (int)m->rank)) {
         m->got.bytes[begin + t->at] = (char)(m->got.bytes[begin + t->at] ^ t->mask);
-        m->got.used                 = t->cuts ? begin + t->at : m->got.used;
-        m->h->is_tampered           = true;
+        m->got.used = t->cuts ? begin + t->at : m->got.used;
+        m->h->is_tampered = true;
     }
     return m->got.used - begin;
 }
@@ -77,8 +77,8 @@ static void note_length(hub *h, int call, size_t n)
 static int exchange(member *m, const void *bytes, size_t n_bytes, bool receives,
                     const void **all_out, const size_t **lengths_out)
 {
-    hub *h              = m->h;
-    h->bytes[m->rank]   = bytes;
+    hub *h = m->h;
+    h->bytes[m->rank] = bytes;
     h->lengths[m->rank] = n_bytes;
     pthread_barrier_wait(&h->barrier);
     m->got.used = 0;
@@ -91,7 +91,7 @@ static int exchange(member *m, const void *bytes, size_t n_bytes, bool receives,
     pthread_barrier_wait(&h->barrier);
     bool fails = h->failing_call == m->n_calls++;
     if (receives && !fails) { /* what has failed gives nothing out */
-        *all_out     = m->got.bytes;
+        *all_out = m->got.bytes;
         *lengths_out = m->got_lengths;
     }
     return fails;
@@ -114,9 +114,9 @@ static int scatter(void *context, const void *all, const size_t *lengths, const 
                    size_t *n_bytes_out)
 {
     member *m = context;
-    hub    *h = m->h;
+    hub *h = m->h;
     if (m->rank == 0) {
-        h->all         = all;
+        h->all = all;
         h->all_lengths = lengths;
     }
     pthread_barrier_wait(&h->barrier);
@@ -127,30 +127,30 @@ static int scatter(void *context, const void *all, const size_t *lengths, const 
             note_length(h, m->n_calls, h->all_lengths[r]);
         }
     }
-    m->got.used  = 0;
+    m->got.used = 0;
     *n_bytes_out = deliver(m, 0, h->all == NULL ? "" : h->all + before, h->all_lengths[m->rank]);
-    *mine_out    = m->got.bytes;
+    *mine_out = m->got.bytes;
     pthread_barrier_wait(&h->barrier);
     return h->failing_call == m->n_calls++;
 }
 
 static void *run_member(void *argument)
 {
-    member        *m = argument;
+    member *m = argument;
     ferry_exchange x = FERRY_EXCHANGE_INIT;
-    x.context        = m;
-    x.rank           = m->rank;
-    x.n_ranks        = m->h->n;
-    x.all_gather     = all_gather;
-    x.gather         = m->h->has_gather ? gather : NULL;
-    x.scatter        = m->h->has_gather ? scatter : NULL;
-    m->status        = ferry_build_plan_schedule(m->plan, m->options, &x,
+    x.context = m;
+    x.rank = m->rank;
+    x.n_ranks = m->h->n;
+    x.all_gather = all_gather;
+    x.gather = m->h->has_gather ? gather : NULL;
+    x.scatter = m->h->has_gather ? scatter : NULL;
+    m->status = ferry_build_plan_schedule(m->plan, m->options, &x,
                                           m->has_no_place ? NULL : &m->schedule, &m->error);
     return NULL;
 }
 
 typedef struct world {
-    hub    hub;
+    hub hub;
     member members[MAX_WORLD];
 } world;
 
@@ -158,9 +158,9 @@ static void open_world(world *w, const ferry_plan *plan, const ferry_schedule_op
                        bool has_gather)
 {
     memset(w, 0, sizeof *w);
-    w->hub.n            = ferry_plan_world_size(plan);
-    w->hub.has_gather   = has_gather;
-    w->hub.tamper.call  = -1;
+    w->hub.n = ferry_plan_world_size(plan);
+    w->hub.has_gather = has_gather;
+    w->hub.tamper.call = -1;
     w->hub.failing_call = -1;
     for (uint32_t r = 0; r < w->hub.n; r++) {
         w->members[r] = (member){.h = &w->hub, .rank = r, .plan = plan, .options = options};
@@ -231,9 +231,9 @@ static void expect(const char *row, world *w, ferry_status status, const char *s
 static void check_report(const ferry_schedule *whole, const ferry_schedule *part, uint32_t rank)
 {
     ferry_schedule_report a = FERRY_SCHEDULE_REPORT_INIT, b = FERRY_SCHEDULE_REPORT_INIT;
-    ferry_error           error;
-    char                  digests[2][33];
-    double                idle[2] = {-1, -2};
+    ferry_error error;
+    char digests[2][33];
+    double idle[2] = {-1, -2};
     must(ferry_schedule_get_report(whole, &a, &error), &error);
     must(ferry_schedule_get_report(part, &b, &error), &error);
     assert_true(a.rounds == b.rounds && a.degree == b.degree && a.n_batches == b.n_batches &&
@@ -252,9 +252,9 @@ static void check_report(const ferry_schedule *whole, const ferry_schedule *part
 static void check_batch(const ferry_schedule *whole, uint64_t number, const ferry_schedule *part,
                         uint64_t own)
 {
-    ferry_batch   a = FERRY_BATCH_INIT, b = FERRY_BATCH_INIT;
+    ferry_batch a = FERRY_BATCH_INIT, b = FERRY_BATCH_INIT;
     ferry_segment s = FERRY_SEGMENT_INIT, t = FERRY_SEGMENT_INIT;
-    ferry_error   error;
+    ferry_error error;
     must(ferry_schedule_batch_at(whole, number, &a, &error), &error);
     must(ferry_schedule_batch_at(part, own, &b, &error), &error);
     assert_true(a.round == b.round && a.from == b.from && a.to == b.to && a.bytes == b.bytes &&
@@ -270,7 +270,7 @@ static void check_batch(const ferry_schedule *whole, uint64_t number, const ferr
 static void check_waits(const ferry_schedule *whole, uint64_t number, const ferry_schedule *part,
                         uint64_t own, const uint64_t *own_of)
 {
-    bool     sends  = whole->batches[number].from == part->part_rank;
+    bool sends = whole->batches[number].from == part->part_rank;
     uint64_t wanted = whole->wait_begin == NULL || !sends
                           ? 0
                           : whole->wait_begin[number + 1] - whole->wait_begin[number];
@@ -287,7 +287,7 @@ static void check_lists(const ferry_schedule *whole, const ferry_schedule *part,
                         const uint64_t *own_of)
 {
     ferry_error error;
-    uint64_t    a, b;
+    uint64_t a, b;
     assert_int_equal(ferry_schedule_send_count(part, rank), ferry_schedule_send_count(whole, rank));
     assert_int_equal(ferry_schedule_recv_count(part, rank), ferry_schedule_recv_count(whole, rank));
     for (uint32_t i = 0; i < ferry_schedule_send_count(part, rank); i++) {
@@ -305,7 +305,7 @@ static void check_lists(const ferry_schedule *whole, const ferry_schedule *part,
 /* The whole's batches of a rank, in order, are the part's; returns how many. */
 static uint64_t check_part(const ferry_schedule *whole, const ferry_schedule *part, uint32_t rank)
 {
-    uint64_t  n      = 0;
+    uint64_t n = 0;
     uint64_t *own_of = calloc((size_t)whole->n_batches + 1, sizeof *own_of);
     assert_non_null(own_of);
     check_report(whole, part, rank);
@@ -333,8 +333,8 @@ static ferry_plan *random_plan(uint64_t *seed)
         "'latency_us':1,'nodes':{'0':{'rank_gbytes_per_s':0.5}}}",
     };
     static const uint32_t limits[] = {3, 20, 4000, 4, 3, 4, 2, 5, COUNT_OF(clusters)};
-    uint32_t              drawn[COUNT_OF(limits)];
-    char                  spec[2000];
+    uint32_t drawn[COUNT_OF(limits)];
+    char spec[2000];
     for (size_t i = 0; i < COUNT_OF(limits); i++) { /* arguments have no order */
         drawn[i] = random_below(seed, limits[i]);
     }
@@ -354,11 +354,11 @@ static ferry_plan *random_plan(uint64_t *seed)
 static ferry_schedule_options random_options(uint64_t *seed)
 {
     ferry_schedule_options options = FERRY_SCHEDULE_OPTIONS_INIT;
-    options.rule                   = random_below(seed, 3);
-    options.duplex                 = random_below(seed, 2);
-    options.slot_bytes             = 16u << random_below(seed, 8);
-    options.max_tasks              = random_below(seed, 4);
-    options.no_relays              = random_below(seed, 4) == 0;
+    options.rule = random_below(seed, 3);
+    options.duplex = random_below(seed, 2);
+    options.slot_bytes = 16u << random_below(seed, 8);
+    options.max_tasks = random_below(seed, 4);
+    options.no_relays = random_below(seed, 4) == 0;
     return options;
 }
 
@@ -366,14 +366,14 @@ static void test_parts_are_the_whole(void **state)
 {
     (void)state;
     static world w;
-    uint64_t     n_relayed = 0;
+    uint64_t n_relayed = 0;
     for (uint64_t first = 0; first < 240; first++) {
-        uint64_t               seed    = first;
-        ferry_plan            *plan    = random_plan(&seed);
+        uint64_t seed = first;
+        ferry_plan *plan = random_plan(&seed);
         ferry_schedule_options options = random_options(&seed);
-        ferry_schedule        *whole   = NULL;
-        ferry_error            error;
-        uint64_t               n = 0;
+        ferry_schedule *whole = NULL;
+        ferry_error error;
+        uint64_t n = 0;
         must(ferry_schedule_create_for_plan(plan, &options, &whole, &error), &error);
         open_world(&w, plan, &options, first % 2 == 0);
         check_at(run_world(&w) == FERRY_OK, "seed %llu: %s", (unsigned long long)first,
@@ -409,10 +409,10 @@ static ferry_plan *fan_out_plan(const char *tail)
 static void test_messages_are_small(void **state)
 {
     (void)state;
-    static world           w;
-    ferry_plan            *plan    = fan_out_plan("");
+    static world w;
+    ferry_plan *plan = fan_out_plan("");
     ferry_schedule_options options = FERRY_SCHEDULE_OPTIONS_INIT;
-    options.slot_bytes             = 32;
+    options.slot_bytes = 32;
     open_world(&w, plan, &options, true);
     expect("small", &w, FERRY_OK, NULL);
     assert_true(w.members[0].schedule->report.relayed_bytes > 0);
@@ -428,18 +428,18 @@ static void test_messages_are_small(void **state)
 static void test_failing_ranks(void **state)
 {
     (void)state;
-    static world           w;
-    ferry_plan            *plan  = fan_out_plan(""), *larger, *other;
+    static world w;
+    ferry_plan *plan = fan_out_plan(""), *larger, *other;
     ferry_schedule_options usual = FERRY_SCHEDULE_OPTIONS_INIT, odd = usual, short_one = usual;
-    other  = plan_of("{'format':'ferry.spec/1','tensors':[{'name':'a','shape':[8],'dtype':'u8'}],"
-                      "'source':{'mesh':[['x',1]],'rules':[{'match':'*'}]},"
-                      "'destination':{'mesh':[['x',3]],'first_rank':1,'rules':[{'match':'*'}]}}",
-                     NULL);
+    other = plan_of("{'format':'ferry.spec/1','tensors':[{'name':'a','shape':[8],'dtype':'u8'}],"
+                    "'source':{'mesh':[['x',1]],'rules':[{'match':'*'}]},"
+                    "'destination':{'mesh':[['x',3]],'first_rank':1,'rules':[{'match':'*'}]}}",
+                    NULL);
     larger = plan_of("{'format':'ferry.spec/1','tensors':[{'name':'a','shape':[8],'dtype':'u8'}],"
                      "'source':{'mesh':[['x',1]],'rules':[{'match':'*'}]},"
                      "'destination':{'mesh':[['x',8]],'first_rank':1,'rules':[{'match':'*'}]}}",
                      NULL);
-    odd.slot_bytes        = 64;
+    odd.slot_bytes = 64;
     short_one.struct_size = 8;
     for (int form = 0; form < 2; form++) {
         open_world(&w, plan, &usual, form == 1);
@@ -452,13 +452,13 @@ static void test_failing_ranks(void **state)
         w.members[0].plan = other;
         expect("two plans", &w, FERRY_ERR_DIGEST, "rank 1 has plan ");
         w.members[0].plan = w.members[2].plan = plan;
-        w.members[0].plan                     = NULL;
+        w.members[0].plan = NULL;
         expect("rank 0 has none", &w, FERRY_ERR_MISUSE, "rank 0: ferry_build_plan_schedule needs");
-        w.members[0].plan         = plan;
+        w.members[0].plan = plan;
         w.members[1].has_no_place = true;
         expect("no place", &w, FERRY_ERR_MISUSE, "rank 1: ferry_build_plan_schedule needs");
         w.members[1].has_no_place = false;
-        w.members[3].options      = &short_one;
+        w.members[3].options = &short_one;
         expect("options", &w, FERRY_ERR_MISUSE, "rank 3: ferry_schedule_options has struct_size 8");
         w.members[3].options = &odd;
         expect("slots", &w, FERRY_ERR_INVALID_INPUT,
@@ -466,7 +466,7 @@ static void test_failing_ranks(void **state)
         w.members[3].options = NULL;
         expect("the usual options", &w, FERRY_OK, NULL);
         ferry_schedule_options tiny = usual;
-        tiny.slot_bytes             = 1;
+        tiny.slot_bytes = 1;
         for (uint32_t r = 0; r < w.hub.n; r++) {
             w.members[r].options = &tiny;
         }
@@ -490,10 +490,10 @@ static void test_failing_ranks(void **state)
 static void test_damage(void **state)
 {
     (void)state;
-    static world           w;
-    ferry_plan            *plan    = fan_out_plan("");
+    static world w;
+    ferry_plan *plan = fan_out_plan("");
     ferry_schedule_options options = FERRY_SCHEDULE_OPTIONS_INIT;
-    options.slot_bytes             = 400;
+    options.slot_bytes = 400;
     for (int form = 0; form < 2; form++) {
         open_world(&w, plan, &options, form == 1);
         expect("whole", &w, FERRY_OK, NULL);
@@ -508,12 +508,12 @@ static void test_damage(void **state)
                 /* A gathered message matters to rank 0; where all count votes, to all. */
                 int victim =
                     call == 1 ? (int)(at % w.hub.n) : (call == 2 && form == 0 ? EVERYBODY : 0);
-                w.hub.tamper        = (tamper){.call   = call,
-                                               .victim = victim,
-                                               .sender = call == 1 ? 0 : (uint32_t)at % w.hub.n,
-                                               .at     = at,
-                                               .mask   = at % 2 == 0 ? 0x80 : 1,
-                                               .cuts   = at % 5 == 0};
+                w.hub.tamper = (tamper){.call = call,
+                                        .victim = victim,
+                                        .sender = call == 1 ? 0 : (uint32_t)at % w.hub.n,
+                                        .at = at,
+                                        .mask = at % 2 == 0 ? 0x80 : 1,
+                                        .cuts = at % 5 == 0};
                 ferry_status status = run_world(&w);
                 /* In form 0 a rank does not look at what is meant for others. */
                 check_at(status != FERRY_OK || !w.hub.is_tampered || (form == 0 && call == 1),
@@ -530,7 +530,7 @@ static void test_damaged_verdict(void **state)
 {
     (void)state;
     static world w;
-    ferry_plan  *plan = fan_out_plan("");
+    ferry_plan *plan = fan_out_plan("");
     open_world(&w, plan, NULL, true);
     w.hub.tamper = (tamper){.call = 3, .victim = 2, .at = 0, .mask = 1};
     run_threads(&w);
@@ -545,10 +545,10 @@ static void test_damaged_verdict(void **state)
 static void test_exchanged_parts(void **state)
 {
     (void)state;
-    ferry_plan     *plan  = fan_out_plan("");
+    ferry_plan *plan = fan_out_plan("");
     ferry_schedule *whole = NULL, *part = NULL;
-    ferry_error     error;
-    fy_pack         bytes = {0};
+    ferry_error error;
+    fy_pack bytes = {0};
     must(ferry_schedule_create_for_plan(plan, NULL, &whole, &error), &error);
     fy_part_pack(whole, 1, &bytes);
     assert_false(bytes.failed);
@@ -570,11 +570,11 @@ static void test_exchanged_parts(void **state)
 static void test_lies(void **state)
 {
     (void)state;
-    ferry_plan            *plan    = fan_out_plan("");
+    ferry_plan *plan = fan_out_plan("");
     ferry_schedule_options options = FERRY_SCHEDULE_OPTIONS_INIT;
-    ferry_schedule        *whole   = NULL;
-    ferry_error            error;
-    uint64_t               n_refused = 0, n_taken = 0;
+    ferry_schedule *whole = NULL;
+    ferry_error error;
+    uint64_t n_refused = 0, n_taken = 0;
     options.slot_bytes = 200;
     must(ferry_schedule_create_for_plan(plan, &options, &whole, &error), &error);
     assert_true(whole->report.relayed_bytes > 0);
@@ -584,8 +584,8 @@ static void test_lies(void **state)
         for (size_t at = 16; at < bytes.used; at++) {
             for (unsigned mask = 1; mask < 256; mask *= 2) {
                 ferry_schedule *part = NULL;
-                bytes.bytes[at]      = (unsigned char)(bytes.bytes[at] ^ mask);
-                fy_hash128 hash      = fy_hash128_of(bytes.bytes + 16, bytes.used - 16);
+                bytes.bytes[at] = (unsigned char)(bytes.bytes[at] ^ mask);
+                fy_hash128 hash = fy_hash128_of(bytes.bytes + 16, bytes.used - 16);
                 memcpy(bytes.bytes, &hash.low, 8);
                 memcpy(bytes.bytes + 8, &hash.high, 8);
                 ferry_status status = fy_part_read(bytes.bytes, bytes.used, rank, 4, &part, &error);
@@ -613,12 +613,12 @@ static int write_nothing(void *context, const char *bytes, size_t n_bytes)
 static void test_what_a_part_refuses(void **state)
 {
     (void)state;
-    static world      w;
-    ferry_plan       *plan       = fan_out_plan("");
+    static world w;
+    ferry_plan *plan = fan_out_plan("");
     ferry_simulation *simulation = NULL;
-    ferry_error       error;
-    double            idle = 4711;
-    uint64_t          n;
+    ferry_error error;
+    double idle = 4711;
+    uint64_t n;
     open_world(&w, plan, NULL, true);
     expect("parts", &w, FERRY_OK, NULL);
     const ferry_schedule *part = w.members[1].schedule;
@@ -653,19 +653,19 @@ static int gather_nothing(void *context, const void *bytes, size_t n_bytes, cons
 static void test_unusable_exchanges(void **state)
 {
     (void)state;
-    ferry_plan     *plan     = fan_out_plan("");
+    ferry_plan *plan = fan_out_plan("");
     ferry_schedule *schedule = NULL;
-    ferry_exchange  good     = FERRY_EXCHANGE_INIT;
-    ferry_error     error;
-    good.n_ranks          = 4;
-    good.all_gather       = gather_nothing;
+    ferry_exchange good = FERRY_EXCHANGE_INIT;
+    ferry_error error;
+    good.n_ranks = 4;
+    good.all_gather = gather_nothing;
     ferry_exchange bad[6] = {good, good, good, good, good, good};
-    bad[0].struct_size    = 0;
-    bad[1].all_gather     = NULL;
-    bad[2].n_ranks        = 0;
-    bad[3].rank           = 4;
-    bad[4].gather         = gather_nothing;
-    bad[5].n_ranks        = FERRY_MAX_RANKS + 1;
+    bad[0].struct_size = 0;
+    bad[1].all_gather = NULL;
+    bad[2].n_ranks = 0;
+    bad[3].rank = 4;
+    bad[4].gather = gather_nothing;
+    bad[5].n_ranks = FERRY_MAX_RANKS + 1;
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         assert_int_equal(ferry_build_plan_schedule(plan, NULL, &bad[i], &schedule, &error),
                          FERRY_ERR_MISUSE);

@@ -13,8 +13,8 @@
 
 typedef struct fields {
     ferry_param_metadata m;
-    uint64_t             sizes[2];
-    ferry_group         *other; /* a group of the same size with the rank in another place */
+    uint64_t sizes[2];
+    ferry_group *other; /* a group of the same size with the rank in another place */
 } fields;
 
 static void name(fields *f)
@@ -126,8 +126,8 @@ static void pipeline_parallel(fields *f)
 typedef struct change {
     const char *says;
     void (*make)(fields *f);
-    bool   places; /* the tensor is placed another way */
-    size_t kind;   /* the parameter that is changed */
+    bool places; /* the tensor is placed another way */
+    size_t kind; /* the parameter that is changed */
 } change;
 
 enum { PACKED = 3 }; /* among param_kinds; the first is cut, but not packed */
@@ -160,16 +160,16 @@ static const change changes[] = {
 static ferry_model *model_of(const change *c, bool plain, bool changed, ferry_group *tp,
                              ferry_group *other)
 {
-    static const grid g     = {.first = 0, .dp = 1, .tp = 2};
-    ferry_model      *model = NULL;
-    ferry_error       error;
+    static const grid g = {.first = 0, .dp = 1, .tp = 2};
+    ferry_model *model = NULL;
+    ferry_error error;
     must(ferry_model_create(&model, &error), &error);
     for (int i = 0; i < 2; i++) {
         if (!(i == 0 ? plain : changed)) {
             continue;
         }
-        fields f          = {.other = other};
-        f.m               = describe_param(&param_kinds[c->kind], &g, 0, tp, tp, f.sizes);
+        fields f = {.other = other};
+        f.m = describe_param(&param_kinds[c->kind], &g, 0, tp, tp, f.sizes);
         f.m.resolved_name = "resolved";
         if (i == 1) {
             c->make(&f);
@@ -200,13 +200,13 @@ static void check_packed(const char *says, const ferry_roster *roster, uint32_t 
 static void test_models_stay_apart(void **state)
 {
     (void)state;
-    ferry_error  error;
+    ferry_error error;
     ferry_group *tp = range_group(0, 1, 2), *list = NULL;
     must(ferry_group_create((uint32_t[]){1, 0}, 2, &list, &error), &error);
     for (size_t i = 0; i < COUNT_OF(changes); i++) {
-        ferry_roster *roster   = NULL;
-        ferry_model  *models[] = {model_of(&changes[i], true, false, tp, list),
-                                  model_of(&changes[i], false, true, tp, list)};
+        ferry_roster *roster = NULL;
+        ferry_model *models[] = {model_of(&changes[i], true, false, tp, list),
+                                 model_of(&changes[i], false, true, tp, list)};
         must(ferry_roster_create(2, &roster, &error), &error);
         for (uint32_t r = 0; r < 2; r++) {
             models[r]->params[0].owner_rank = r;
@@ -226,13 +226,13 @@ static void test_models_stay_apart(void **state)
 static void test_tensors_stay_apart(void **state)
 {
     (void)state;
-    ferry_error  error;
+    ferry_error error;
     ferry_group *tp = range_group(0, 1, 2), *list = NULL;
     must(ferry_group_create((uint32_t[]){1, 0}, 2, &list, &error), &error);
     for (size_t i = 0; i < COUNT_OF(changes); i++) {
         ferry_roster *roster = NULL;
-        ferry_model  *model  = model_of(&changes[i], true, true, tp, list);
-        fy_problem    problem;
+        ferry_model *model = model_of(&changes[i], true, true, tp, list);
+        fy_problem problem;
         must(ferry_roster_create(2, &roster, &error), &error);
         must(ferry_roster_set(roster, 0, model, NULL, &error), &error);
         must(fy_roster_lower(roster, false, &problem, &error), &error);
@@ -254,25 +254,25 @@ static void test_outsider_of_replicas(void **state)
 {
     (void)state;
     static const char *const names[] = {"whole", "cut"};
-    ferry_error              error;
-    ferry_roster            *roster = NULL;
-    fy_problem               problem;
-    ferry_group             *first = range_group(0, 1, 1);
+    ferry_error error;
+    ferry_roster *roster = NULL;
+    fy_problem problem;
+    ferry_group *first = range_group(0, 1, 1);
     must(ferry_roster_create(2, &roster, &error), &error);
     for (uint32_t r = 0; r < 2; r++) {
         ferry_model *models[2] = {NULL, NULL};
         for (int side = 0; side < 2; side++) {
             must(ferry_model_create(&models[side], &error), &error);
             for (int i = 0; i < 2; i++) {
-                ferry_param_metadata m        = FERRY_PARAM_METADATA_INIT;
-                m.name                        = names[i];
-                m.n_dims                      = 1;
-                m.shape[0]                    = 4;
-                m.dtype                       = (ferry_dtype){FERRY_BF16, 16};
-                m.owner_rank                  = r;
-                m.is_tp                       = side == 0 && i == 1;
+                ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
+                m.name = names[i];
+                m.n_dims = 1;
+                m.shape[0] = 4;
+                m.dtype = (ferry_dtype){FERRY_BF16, 16};
+                m.owner_rank = r;
+                m.is_tp = side == 0 && i == 1;
                 m.tensor_parallel_group_ranks = first;
-                m.data_parallel_group_ranks   = first;
+                m.data_parallel_group_ranks = first;
                 if (side == 1 || r == 0) {
                     must(ferry_model_add(models[side], &m, &error), &error);
                 }
@@ -295,8 +295,8 @@ static void test_alike_ranks_share(void **state)
 {
     (void)state;
     static const grid src = {.first = 0, .dp = 4, .tp = 2}, dst = {.first = 8, .dp = 2, .tp = 4};
-    ferry_roster     *roster = NULL;
-    ferry_error       error;
+    ferry_roster *roster = NULL;
+    ferry_error error;
     must(try_roster(&src, &dst, 16, &roster, &error), &error);
     assert_int_equal(roster->outlines.n_outlines, 2);
     ferry_roster_destroy(roster);

@@ -11,13 +11,13 @@
 
 static ferry_status try_name(const char *name, const char *resolved, ferry_error *error)
 {
-    ferry_model         *model = NULL;
-    ferry_param_metadata m     = FERRY_PARAM_METADATA_INIT;
-    m.name                     = name;
-    m.resolved_name            = resolved;
-    m.n_dims                   = 1;
-    m.shape[0]                 = 8;
-    m.dtype                    = (ferry_dtype){.kind = FERRY_U8, .element_bits = 8};
+    ferry_model *model = NULL;
+    ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
+    m.name = name;
+    m.resolved_name = resolved;
+    m.n_dims = 1;
+    m.shape[0] = 8;
+    m.dtype = (ferry_dtype){.kind = FERRY_U8, .element_bits = 8};
     must(ferry_model_create(&model, error), error);
     ferry_status status = ferry_model_add(model, &m, error);
     ferry_model_destroy(model);
@@ -38,8 +38,8 @@ static void test_names(void **state)
                                       "\xf4\x90\x80\x80",
                                       "\xf0\x8f\xbf\xbf",
                                       "\xe2\x82"};
-    char                     longest[FERRY_NAME_BYTES + 1];
-    ferry_error              error;
+    char longest[FERRY_NAME_BYTES + 1];
+    ferry_error error;
     for (size_t i = 0; i < COUNT_OF(good); i++) {
         must(try_name(good[i], NULL, &error), &error);
         must(try_name("w", good[i], &error), &error);
@@ -53,7 +53,7 @@ static void test_names(void **state)
     longest[FERRY_NAME_BYTES - 1] = '\0';
     must(try_name(longest, NULL, &error), &error);
     longest[FERRY_NAME_BYTES - 1] = 'a';
-    longest[FERRY_NAME_BYTES]     = '\0';
+    longest[FERRY_NAME_BYTES] = '\0';
     assert_int_equal(try_name(longest, NULL, &error), FERRY_ERR_LIMIT);
     assert_int_equal(try_name("w", longest, &error), FERRY_ERR_LIMIT);
 }
@@ -63,12 +63,12 @@ static void test_planned_roster(void **state)
 {
     (void)state;
     static const grid from = {.first = 0, .dp = 1, .tp = 1}, to = {.first = 1, .dp = 2, .tp = 1};
-    char              path[64];
-    ferry_roster     *roster = NULL;
-    ferry_plan       *plan = NULL, *again = NULL;
-    ferry_model      *models[3];
-    ferry_error       error;
-    char              digests[2][33];
+    char path[64];
+    ferry_roster *roster = NULL;
+    ferry_plan *plan = NULL, *again = NULL;
+    ferry_model *models[3];
+    ferry_error error;
+    char digests[2][33];
     snprintf(path, sizeof path, "/tmp/ferry-test-roster-%ld.plan", (long)getpid());
     must(try_model(&from, 0, &models[0], &error), &error);
     must(try_model(&to, 1, &models[1], &error), &error);
@@ -96,15 +96,15 @@ static void test_planned_roster(void **state)
 /* Ranks that hold one parameter must say the same of it; what differs is named. */
 static ferry_model *model_of_w(uint32_t rank, bool is_second, const char *what)
 {
-    ferry_model         *model = NULL;
-    ferry_error          error;
-    ferry_param_metadata m      = FERRY_PARAM_METADATA_INIT;
-    m.name                      = "w";
-    m.owner_rank                = rank;
-    m.n_dims                    = is_second && strcmp(what, "number of dimensions") == 0 ? 1 : 2;
-    m.shape[0]                  = 8;
-    m.shape[1]                  = is_second && strcmp(what, "shape") == 0 ? 4 : 3;
-    m.dtype                     = (ferry_dtype){.kind = FERRY_U8, .element_bits = 8};
+    ferry_model *model = NULL;
+    ferry_error error;
+    ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
+    m.name = "w";
+    m.owner_rank = rank;
+    m.n_dims = is_second && strcmp(what, "number of dimensions") == 0 ? 1 : 2;
+    m.shape[0] = 8;
+    m.shape[1] = is_second && strcmp(what, "shape") == 0 ? 4 : 3;
+    m.dtype = (ferry_dtype){.kind = FERRY_U8, .element_bits = 8};
     m.data_parallel_group_ranks = rank == 0 ? range_group(0, 1, 1) : range_group(1, 1, 2);
     if (is_second && strcmp(what, "dtype") == 0) {
         m.dtype.kind = FERRY_I8;
@@ -121,10 +121,10 @@ static void test_ranks_that_differ(void **state)
     static const char *const what[] = {"", "shape", "dtype", "number of dimensions"};
     for (size_t i = 0; i < COUNT_OF(what); i++) {
         ferry_roster *roster = NULL;
-        ferry_plan   *plan   = NULL;
-        ferry_model  *models[3];
-        ferry_error   error = {""};
-        char          says[80];
+        ferry_plan *plan = NULL;
+        ferry_model *models[3];
+        ferry_error error = {""};
+        char says[80];
         snprintf(says, sizeof says, "ranks 1 and 2 differ in %s", what[i]);
         must(ferry_roster_create(3, &roster, &error), &error);
         for (uint32_t rank = 0; rank < 3; rank++) {
@@ -154,10 +154,10 @@ static void test_rank_of_json(void **state)
                                NULL);
     ferry_plan_json_options options = FERRY_PLAN_JSON_OPTIONS_INIT;
     for (int summary = 0; summary < 2; summary++) {
-        text_buffer text  = {0};
+        text_buffer text = {0};
         ferry_error error = {""};
-        options.rank      = 2;
-        options.summary   = summary != 0;
+        options.rank = 2;
+        options.summary = summary != 0;
         assert_int_equal(ferry_plan_write_json(plan, &options, text_write, &text, &error),
                          FERRY_ERR_MISUSE);
         assert_int_equal(text.used, 0);
@@ -170,7 +170,7 @@ static void test_rank_of_json(void **state)
 static void test_names_of_a_count(void **state)
 {
     (void)state;
-    char        spec[8192], name[4000];
+    char spec[8192], name[4000];
     ferry_spec *made = NULL;
     ferry_error error;
     memset(name, 'a', sizeof name);
@@ -188,8 +188,8 @@ static void test_names_of_a_count(void **state)
  */
 static ferry_status try_boxes(uint64_t (*boxes)[4], size_t n, uint64_t rows, uint64_t columns)
 {
-    size_t      capacity = 400 + n * 80, used = 0;
-    char       *spec = malloc(capacity);
+    size_t capacity = 400 + n * 80, used = 0;
+    char *spec = malloc(capacity);
     ferry_spec *made = NULL;
     ferry_error error;
     assert_non_null(spec);
@@ -225,7 +225,7 @@ static void test_tilings(void **state)
     static uint64_t overlapping[][4] = {
         {0, 0, 1, 2}, {0, 1, 2, 1}, {2, 1, 1, 2}, {1, 0, 2, 1}, {1, 1, 1, 2}};
     for (uint64_t i = 0; i < SIDE * SIDE; i++) { /* in no order */
-        uint64_t at      = i * 7919 % (SIDE * SIDE);
+        uint64_t at = i * 7919 % (SIDE * SIDE);
         grid_boxes[i][0] = at / SIDE;
         grid_boxes[i][1] = at % SIDE;
         grid_boxes[i][2] = grid_boxes[i][3] = 1;
@@ -243,7 +243,7 @@ static void test_first_and_last(void **state)
 {
     (void)state;
     static const struct {
-        const char  *on;
+        const char *on;
         ferry_status wanted;
     } rows[] = {{"[0,-1]", FERRY_OK},
                 {"[-1,0]", FERRY_OK},
@@ -252,7 +252,7 @@ static void test_first_and_last(void **state)
                 {"[0,-1,0]", FERRY_ERR_INVALID_INPUT},
                 {"[]", FERRY_ERR_INVALID_INPUT}};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        char        text[500];
+        char text[500];
         ferry_spec *spec = NULL;
         ferry_error error;
         snprintf(text, sizeof text,

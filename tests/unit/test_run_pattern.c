@@ -16,8 +16,8 @@ enum { ROUNDS = 3000, MARGIN = 64, MOST_BYTES = 3000, ALL_BYTES = MOST_BYTES + 2
 static const unsigned char BESIDE = 0x77;
 
 typedef struct piece {
-    uint64_t      at, n_bytes;
-    size_t        offset; /* in bytes */
+    uint64_t at, n_bytes;
+    size_t offset; /* in bytes */
     unsigned char bytes[ALL_BYTES];
 } piece;
 
@@ -25,10 +25,10 @@ typedef struct piece {
 static piece draw_piece(uint64_t *random)
 {
     static const uint64_t places[] = {0, 0x123456789abcdefu, ((uint64_t)1 << 34) - 200};
-    piece                 p;
-    p.at      = places[random_below(random, 3)] + random_below(random, 100);
+    piece p;
+    p.at = places[random_below(random, 3)] + random_below(random, 100);
     p.n_bytes = random_below(random, random_below(random, 2) ? 100 : MOST_BYTES);
-    p.offset  = MARGIN + random_below(random, MARGIN);
+    p.offset = MARGIN + random_below(random, MARGIN);
     p.n_bytes = p.n_bytes < MARGIN ? p.n_bytes : p.n_bytes - MARGIN;
     memset(p.bytes, BESIDE, sizeof p.bytes);
     return p;
@@ -37,13 +37,13 @@ static piece draw_piece(uint64_t *random)
 static void test_fill(void **state)
 {
     uint64_t random = 1;
-    run_key  key    = run_key_of("layers.3.weight");
+    run_key key = run_key_of("layers.3.weight");
     (void)state;
     for (int round = 0; round < ROUNDS; round++) {
         piece p = draw_piece(&random);
         run_pattern_fill(p.bytes + p.offset, key, p.at, p.n_bytes, 0);
         for (size_t i = 0; i < sizeof p.bytes; i++) {
-            bool    inside = i >= p.offset && i < p.offset + p.n_bytes;
+            bool inside = i >= p.offset && i < p.offset + p.n_bytes;
             uint8_t wanted = inside ? run_pattern_byte(key, p.at + (i - p.offset)) : BESIDE;
             check_at(p.bytes[i] == wanted, "round %d, byte %zu", round, i);
         }
@@ -53,7 +53,7 @@ static void test_fill(void **state)
 static void test_poison(void **state)
 {
     uint64_t random = 2;
-    run_key  key    = run_key_of("w");
+    run_key key = run_key_of("w");
     (void)state;
     for (int round = 0; round < ROUNDS; round++) {
         piece p = draw_piece(&random);
@@ -71,7 +71,7 @@ static void test_poison(void **state)
 static void test_check(void **state)
 {
     uint64_t random = 3;
-    run_key  key    = run_key_of("w");
+    run_key key = run_key_of("w");
     (void)state;
     for (int round = 0; round < ROUNDS; round++) {
         piece p = draw_piece(&random);
@@ -97,8 +97,8 @@ static void test_check(void **state)
 static void test_plain(void **state)
 {
     static char fast[1 << 16], plain[1 << 16];
-    run_key     key = run_key_of("a");
-    seeds       s   = seeds_of(key, 5);
+    run_key key = run_key_of("a");
+    seeds s = seeds_of(key, 5);
     (void)state;
     run_pattern_fill(fast, key, 20, sizeof fast, 0);
     fill_plainly(plain, s, 5, sizeof plain / STEP_BYTES, 0);
@@ -121,7 +121,7 @@ static void test_distinct(void **state)
 {
     enum { WORDS = 1 << 18 };
     uint32_t *words = malloc(WORDS * sizeof *words), *others = malloc(WORDS * sizeof *words);
-    size_t    equal = 0;
+    size_t equal = 0;
     (void)state;
     assert_true(words != NULL && others != NULL);
     run_pattern_fill(words, run_key_of("a"), 0, WORDS * sizeof *words, 0);

@@ -22,7 +22,7 @@ static char *unquoted(const char *text)
 static ferry_status parse(const char *quoted, uint64_t data_bytes, fy_st_header *header,
                           ferry_error *error)
 {
-    char        *text   = unquoted(quoted);
+    char *text = unquoted(quoted);
     ferry_status status = fy_st_parse(text, strlen(text), data_bytes, "m.st", header, error);
     free(text);
     return status;
@@ -32,7 +32,7 @@ static void test_one(void **state)
 {
     (void)state;
     fy_st_header header;
-    ferry_error  error;
+    ferry_error error;
     must(parse(" { 'data_offsets' : { 'more' : [1, {'a': null}] , 'shape':[ 2 , 3 ],\n"
                "'data_offsets':[0, 12] , 'dtype' : 'BF16', 'x':-1.5e+7 },\t"
                "'__metadata__':{'z':'1','a':''}} \r\n ",
@@ -61,7 +61,7 @@ static void test_order(void **state)
 {
     (void)state;
     fy_st_header header;
-    ferry_error  error;
+    ferry_error error;
     must(parse("{'d':{'dtype':'U8','shape':[2],'data_offsets':[4,6]},"
                "'c':{'dtype':'U8','shape':[0],'data_offsets':[4,4]},"
                "'a':{'dtype':'F32','shape':[],'data_offsets':[0,4]},"
@@ -95,9 +95,9 @@ static void test_texts(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
-        char         text[200];
+        char text[200];
         fy_st_header header;
-        ferry_error  error;
+        ferry_error error;
         snprintf(text, sizeof text,
                  "{'__metadata__':{'%s':'%s'},'%s':{'dtype':'I8','shape':[],'data_offsets':[0,1]}}",
                  texts[i].written, texts[i].written, texts[i].written);
@@ -114,9 +114,9 @@ static void test_texts(void **state)
 static const struct dtype_row {
     const char *word;
     const char *shape;
-    uint64_t    bytes;
-    uint32_t    kind, bits;
-    bool        is_opaque;
+    uint64_t bytes;
+    uint32_t kind, bits;
+    bool is_opaque;
 } dtypes[] = {
     {"F64", "3", 24, FERRY_F64, 64, false},         {"C64", "3", 24, FERRY_C64, 64, false},
     {"BOOL", "3", 3, FERRY_BOOL, 8, false},         {"F8_E8M0", "3", 3, FERRY_F8E8M0, 8, false},
@@ -133,9 +133,9 @@ static void test_dtypes(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT_OF(dtypes); i++) {
         const struct dtype_row *row = &dtypes[i];
-        char                    text[200];
-        fy_st_header            header;
-        ferry_error             error;
+        char text[200];
+        fy_st_header header;
+        ferry_error error;
         snprintf(text, sizeof text, "{'w':{'dtype':'%s','shape':[%s],'data_offsets':[0,%llu]}}",
                  row->word, row->shape, (unsigned long long)row->bytes);
         check_status(row->word, FERRY_OK, parse(text, row->bytes, &header, &error), &error);
@@ -245,7 +245,7 @@ static void test_bad(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         fy_st_header header;
-        ferry_error  error = {""};
+        ferry_error error = {""};
         check_status(bad[i].text, FERRY_ERR_INVALID_INPUT, parse(bad[i].text, 4, &header, &error),
                      &error);
         check_says(bad[i].text, "m.st: ", &error);
@@ -262,7 +262,7 @@ static void test_prefixes(void **state)
     char *text = unquoted("{'__metadata__':{'\\ud83d\\ude00':'\xe2\x82\xac'},'w':{'x':[-1.5e-3,"
                           "true,{'y':null}],'dtype':'U8','shape':[2,2],'data_offsets':[0,4]}}");
     fy_st_header header;
-    ferry_error  error;
+    ferry_error error;
     for (size_t n = 0; n <= strlen(text); n++) {
         char *exact = malloc(n == 0 ? 1 : n); /* so that a sanitizer sees what lies behind */
         memcpy(exact, text, n);
@@ -276,9 +276,9 @@ static void test_prefixes(void **state)
 
 static ferry_status parse_nested(int depth)
 {
-    text_buffer  text = {0};
+    text_buffer text = {0};
     fy_st_header header;
-    ferry_error  error;
+    ferry_error error;
     text_printf(&text, "{\"w\":{\"x\":");
     for (int i = 0; i < depth; i++) {
         text_append(&text, "[", 1);
@@ -310,9 +310,9 @@ static void test_many(void **state)
 {
     (void)state;
     for (int words = 0; words < 2; words++) {
-        text_buffer  text = {0};
+        text_buffer text = {0};
         fy_st_header header;
-        ferry_error  error;
+        ferry_error error;
         for (int i = N_MANY; i-- > 0;) {
             text_printf(&text, "%s\"layer.%d\":{\"dtype\":\"U%d\",\"shape\":[1],",
                         text.used ? "," : "{", i, words ? 1000 + i : 8);
@@ -358,9 +358,9 @@ static void put_file(uint64_t length, const char *text, size_t n_data)
 
 static void check_file(const char *row, const char *says, const char *says_too)
 {
-    struct stat  about;
+    struct stat about;
     fy_st_header header;
-    ferry_error  error;
+    ferry_error error;
     check_status(row, FERRY_ERR_INVALID_INPUT, fy_st_read(path, &header, &about, &error), &error);
     check_says(row, path, &error);
     check_says(row, says, &error);
@@ -370,12 +370,12 @@ static void check_file(const char *row, const char *says, const char *says_too)
 static void test_read(void **state)
 {
     (void)state;
-    int          fd   = mkstemp(path);
-    char        *text = unquoted("{'w':{'dtype':'F32','shape':[2],'data_offsets':[0,8]}}  ");
-    size_t       n    = strlen(text);
-    struct stat  about;
+    int fd = mkstemp(path);
+    char *text = unquoted("{'w':{'dtype':'F32','shape':[2],'data_offsets':[0,8]}}  ");
+    size_t n = strlen(text);
+    struct stat about;
     fy_st_header header;
-    ferry_error  error;
+    ferry_error error;
     close(fd);
     check_file("empty", "0 bytes", "too few");
     put_file(n, text, 8);

@@ -21,15 +21,15 @@ static cost schedule_cost(uint32_t n_tensors, uint32_t n_replicas)
              "'shard':[{'dim':0,'axis':'tp'}]}]},'destination':{'first_rank':4,'mesh':[['dp',%u]],"
              "'rules':[{'match':'*'}]}}",
              n_tensors, n_replicas);
-    ferry_plan            *plan     = plan_of(quoted, NULL);
-    ferry_schedule        *schedule = NULL;
-    ferry_schedule_options options  = FERRY_SCHEDULE_OPTIONS_INIT;
-    ferry_schedule_report  report   = FERRY_SCHEDULE_REPORT_INIT;
-    ferry_error            error;
+    ferry_plan *plan = plan_of(quoted, NULL);
+    ferry_schedule *schedule = NULL;
+    ferry_schedule_options options = FERRY_SCHEDULE_OPTIONS_INIT;
+    ferry_schedule_report report = FERRY_SCHEDULE_REPORT_INIT;
+    ferry_error error;
     options.no_relays = true;
     options.max_tasks = 64; /* a digest is made of 512 batches at a time, whatever they hold */
-    size_t before     = live;
-    most              = live;
+    size_t before = live;
+    most = live;
     must(ferry_schedule_create_for_plan(plan, &options, &schedule, &error), &error);
     cost c = {.most = most - before, .kept = live - before};
     must(ferry_schedule_get_report(schedule, &report, &error), &error);

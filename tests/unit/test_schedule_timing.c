@@ -16,10 +16,10 @@ enum { MOST_BATCHES = 1024, MOST_RANKS = 96, MOST_WAITS = 4096 };
 /* A schedule made by hand: only what the timing reads. */
 typedef struct world {
     ferry_schedule schedule;
-    fy_batch       batches[MOST_BATCHES];
-    uint64_t       wait_begin[MOST_BATCHES + 1], waits[MOST_WAITS];
-    uint64_t       send_begin[MOST_RANKS + 1], sends[MOST_BATCHES];
-    uint64_t       recv_begin[MOST_RANKS + 1], recvs[MOST_BATCHES];
+    fy_batch batches[MOST_BATCHES];
+    uint64_t wait_begin[MOST_BATCHES + 1], waits[MOST_WAITS];
+    uint64_t send_begin[MOST_RANKS + 1], sends[MOST_BATCHES];
+    uint64_t recv_begin[MOST_RANKS + 1], recvs[MOST_BATCHES];
 } world;
 
 /* Batches come in order of rounds; what a batch waits for is given right after it. */
@@ -27,7 +27,7 @@ static void add_batch(world *w, uint32_t round, uint32_t from, uint32_t to, uint
 {
     uint64_t b = w->schedule.n_batches++;
     assert_true(b < MOST_BATCHES);
-    w->batches[b]        = (fy_batch){.round = round, .from = from, .to = to, .bytes = bytes};
+    w->batches[b] = (fy_batch){.round = round, .from = from, .to = to, .bytes = bytes};
     w->wait_begin[b + 1] = w->wait_begin[b];
 }
 
@@ -40,8 +40,8 @@ static void add_wait(world *w, uint64_t batch)
 
 static void list_batches(world *w)
 {
-    ferry_schedule *s       = &w->schedule;
-    uint64_t        n_sends = 0, n_recvs = 0;
+    ferry_schedule *s = &w->schedule;
+    uint64_t n_sends = 0, n_recvs = 0;
     assert_true(s->network.n_ranks <= MOST_RANKS);
     for (uint32_t rank = 0; rank < s->network.n_ranks; rank++) {
         for (uint64_t b = 0; b < s->n_batches; b++) {
@@ -55,31 +55,31 @@ static void list_batches(world *w)
         w->send_begin[rank + 1] = n_sends;
         w->recv_begin[rank + 1] = n_recvs;
     }
-    s->batches    = w->batches;
+    s->batches = w->batches;
     s->wait_begin = w->wait_begin[s->n_batches] == 0 ? NULL : w->wait_begin;
-    s->waits      = w->waits;
+    s->waits = w->waits;
     s->send_begin = w->send_begin;
-    s->sends      = w->sends;
+    s->sends = w->sends;
     s->recv_begin = w->recv_begin;
-    s->recvs      = w->recvs;
+    s->recvs = w->recvs;
 }
 
 /* The simulator: at each event it looks at every batch, and shares the ports out from nothing. */
 typedef struct naive {
     const ferry_schedule *schedule;
-    uint32_t              n_nodes, per;
-    double                node_rate[MOST_RANKS];
+    uint32_t n_nodes, per;
+    double node_rate[MOST_RANKS];
     enum { WAITING, LATENCY, MOVING, ENDED } state[MOST_BATCHES];
     double rest[MOST_BATCHES]; /* of the latency, then bytes */
     double rate[MOST_BATCHES];
-    bool   is_fixed[MOST_BATCHES];
+    bool is_fixed[MOST_BATCHES];
     double now, busy[MOST_RANKS];
 } naive;
 
 static bool is_in_the_way(const naive *n, uint64_t earlier, uint64_t b)
 {
     const fy_batch *x = &n->schedule->batches[earlier], *y = &n->schedule->batches[b];
-    bool            same = x->from == y->from || x->to == y->to;
+    bool same = x->from == y->from || x->to == y->to;
     if (n->schedule->duplex == FERRY_DUPLEX_HALF) {
         same = same || x->from == y->to || x->to == y->from;
     }
@@ -106,7 +106,7 @@ static bool naive_may_start(const naive *n, uint64_t b)
 static bool is_at_port(const naive *n, uint64_t b, uint32_t port)
 {
     const fy_batch *batch = &n->schedule->batches[b];
-    uint32_t        from = batch->from / n->per, to = batch->to / n->per;
+    uint32_t from = batch->from / n->per, to = batch->to / n->per;
     return n->state[b] == MOVING && from != to &&
            port == (port < n->n_nodes ? from : n->n_nodes + to);
 }
@@ -114,7 +114,7 @@ static bool is_at_port(const naive *n, uint64_t b, uint32_t port)
 /* The level up to which the flows not yet fixed may rise as far as this port goes. */
 static double naive_port_level(const naive *n, uint32_t port)
 {
-    double   left   = n->node_rate[port % n->n_nodes];
+    double left = n->node_rate[port % n->n_nodes];
     uint32_t n_open = 0;
     for (uint64_t b = 0; b < n->schedule->n_batches; b++) {
         if (is_at_port(n, b, port)) {
@@ -128,8 +128,8 @@ static double naive_port_level(const naive *n, uint32_t port)
 /* Progressive filling: all rise together, and what hits a limit stays there. */
 static void naive_share(naive *n)
 {
-    const ferry_schedule *s      = n->schedule;
-    uint64_t              n_open = 0;
+    const ferry_schedule *s = n->schedule;
+    uint64_t n_open = 0;
     for (uint64_t b = 0; b < s->n_batches; b++) {
         n->is_fixed[b] = n->state[b] != MOVING;
         n_open += !n->is_fixed[b];
@@ -138,11 +138,11 @@ static void naive_share(naive *n)
         double level = INFINITY, port_level[2 * MOST_RANKS];
         for (uint32_t port = 0; port < 2 * n->n_nodes; port++) {
             port_level[port] = naive_port_level(n, port);
-            level            = fmin(level, port_level[port]);
+            level = fmin(level, port_level[port]);
         }
         for (uint64_t b = 0; b < s->n_batches; b++) {
             double cap = fy_network_rate(&s->network, s->batches[b].from, s->batches[b].to);
-            level      = n->is_fixed[b] ? level : fmin(level, cap);
+            level = n->is_fixed[b] ? level : fmin(level, cap);
         }
         for (uint64_t b = 0; b < s->n_batches; b++) {
             if (n->is_fixed[b]) {
@@ -154,7 +154,7 @@ static void naive_share(naive *n)
             }
             if (limit <= level * (1 + 1e-12)) {
                 n->is_fixed[b] = true;
-                n->rate[b]     = level;
+                n->rate[b] = level;
                 n_open--;
             }
         }
@@ -164,22 +164,22 @@ static void naive_share(naive *n)
 /* Everything that ends or begins now; whether anything did. */
 static bool naive_switch(naive *n)
 {
-    const ferry_schedule *s       = n->schedule;
-    bool                  changed = false;
+    const ferry_schedule *s = n->schedule;
+    bool changed = false;
     for (uint64_t b = 0; b < s->n_batches; b++) {
         if (n->state[b] == LATENCY && n->rest[b] <= 0) {
             n->state[b] = MOVING;
-            n->rest[b]  = (double)s->batches[b].bytes;
-            changed     = true;
+            n->rest[b] = (double)s->batches[b].bytes;
+            changed = true;
         }
         if (n->state[b] == MOVING && n->rest[b] <= 0) {
             n->state[b] = ENDED;
-            changed     = true;
+            changed = true;
         }
         if (n->state[b] == WAITING && naive_may_start(n, b)) {
             n->state[b] = LATENCY;
-            n->rest[b]  = s->network.latency;
-            changed     = true;
+            n->rest[b] = s->network.latency;
+            changed = true;
         }
     }
     return changed;
@@ -199,7 +199,7 @@ static void naive_advance(naive *n, double step)
         double left = naive_left(n, b);
         if (isfinite(left)) {
             is_busy[n->schedule->batches[b].from] = true;
-            is_busy[n->schedule->batches[b].to]   = true;
+            is_busy[n->schedule->batches[b].to] = true;
             n->rest[b] -= step * (n->state[b] == MOVING ? n->rate[b] : 1);
             n->rest[b] = left <= step * (1 + 1e-12) ? 0 : n->rest[b];
         }
@@ -213,9 +213,9 @@ static void naive_advance(naive *n, double step)
 static void naive_run(naive *n, const ferry_schedule *schedule, uint32_t per, uint32_t n_nodes)
 {
     n->schedule = schedule;
-    n->per      = per;
-    n->n_nodes  = n_nodes;
-    n->now      = 0;
+    n->per = per;
+    n->n_nodes = n_nodes;
+    n->now = 0;
     memset(n->state, 0, sizeof n->state);
     memset(n->busy, 0, sizeof n->busy);
     for (;;) {
@@ -234,15 +234,15 @@ static void naive_run(naive *n, const ferry_schedule *schedule, uint32_t per, ui
 
 typedef struct override {
     uint32_t node;
-    double   rank_rate, node_rate;
+    double rank_rate, node_rate;
 } override;
 
 typedef struct timing_case {
     const char *name;
-    uint32_t    n_ranks, duplex;
+    uint32_t n_ranks, duplex;
     struct {
         uint32_t per; /* ranks of a node; 0: no cluster */
-        double   rank_rate, node_rate, latency;
+        double rank_rate, node_rate, latency;
     } cluster;
     override slow; /* rates 0: none */
     struct {
@@ -302,19 +302,19 @@ static const timing_case CASES[] = {
 static ferry_cluster *cluster_of(uint32_t per, double rank_rate, double node_rate, double latency)
 {
     ferry_cluster_options options = FERRY_CLUSTER_OPTIONS_INIT;
-    ferry_cluster        *cluster = NULL;
-    ferry_error           error;
-    options.ranks_per_node   = per;
+    ferry_cluster *cluster = NULL;
+    ferry_error error;
+    options.ranks_per_node = per;
     options.rank_bytes_per_s = rank_rate;
     options.node_bytes_per_s = node_rate;
-    options.latency_s        = latency;
+    options.latency_s = latency;
     must(ferry_cluster_create(&options, &cluster, &error), &error);
     return cluster;
 }
 
 static void make_case(world *w, const timing_case *row)
 {
-    ferry_error    error;
+    ferry_error error;
     ferry_cluster *cluster = NULL;
     memset(w, 0, sizeof *w);
     if (row->cluster.per > 0) {
@@ -343,7 +343,7 @@ static void test_cases(void **state)
 {
     world *w = *state;
     for (size_t i = 0; i < COUNT_OF(CASES); i++) {
-        double      makespan = -1, idle[6];
+        double makespan = -1, idle[6];
         ferry_error error;
         make_case(w, &CASES[i]);
         must(fy_schedule_time(&w->schedule, &makespan, idle, &error), &error);
@@ -361,8 +361,8 @@ static void test_cases(void **state)
 /* What a random schedule is made of. */
 typedef struct recipe {
     uint32_t n_ranks, per, n_rounds, most_bytes, chance; /* of a pair in a round, in percent */
-    double   latency;
-    bool     has_cluster, even; /* all batches of one size */
+    double latency;
+    bool has_cluster, even; /* all batches of one size */
 } recipe;
 
 static double random_rate(uint64_t *seed)
@@ -374,9 +374,9 @@ static double random_rate(uint64_t *seed)
 /* A cluster, its nodes known to the simulator also where they cannot limit. */
 static void random_network(world *w, naive *n, const recipe *r, uint64_t *seed)
 {
-    ferry_error    error;
-    double         rank_rate = random_rate(seed), node_rate = random_rate(seed) * 2;
-    uint32_t       n_nodes = r->has_cluster ? (r->n_ranks - 1) / r->per + 1 : 0;
+    ferry_error error;
+    double rank_rate = random_rate(seed), node_rate = random_rate(seed) * 2;
+    uint32_t n_nodes = r->has_cluster ? (r->n_ranks - 1) / r->per + 1 : 0;
     ferry_cluster *cluster = NULL;
     if (r->has_cluster) {
         cluster = cluster_of(r->per, rank_rate, node_rate, r->latency);
@@ -409,7 +409,7 @@ static void random_waits(world *w, uint64_t *seed)
 static void random_round(world *w, const recipe *r, uint32_t round, uint64_t *seed)
 {
     bool sends[MOST_RANKS] = {false}, recvs[MOST_RANKS] = {false};
-    bool half   = w->schedule.duplex == FERRY_DUPLEX_HALF;
+    bool half = w->schedule.duplex == FERRY_DUPLEX_HALF;
     bool relays = random_below(seed, 2) == 0;
     for (uint32_t from = 0; from < r->n_ranks; from++) {
         uint32_t to = random_below(seed, r->n_ranks);
@@ -418,7 +418,7 @@ static void random_round(world *w, const recipe *r, uint32_t round, uint64_t *se
             continue;
         }
         sends[from] = true;
-        recvs[to]   = true;
+        recvs[to] = true;
         add_batch(w, round, from, to, r->even ? 7 : 1 + random_below(seed, r->most_bytes));
         if (relays) {
             random_waits(w, seed);
@@ -428,8 +428,8 @@ static void random_round(world *w, const recipe *r, uint32_t round, uint64_t *se
 
 static void check_random(world *w, naive *n, const recipe *r, uint64_t first_seed)
 {
-    uint64_t    seed = first_seed;
-    double      makespan, idle[MOST_RANKS];
+    uint64_t seed = first_seed;
+    double makespan, idle[MOST_RANKS];
     ferry_error error;
     memset(w, 0, sizeof *w);
     random_network(w, n, r, &seed);
@@ -456,14 +456,14 @@ static void test_random_small(void **state)
     assert_non_null(n);
     for (uint64_t i = 1; i <= 6000; i++) {
         uint64_t seed = i;
-        recipe   r    = {.n_ranks     = 2 + random_below(&seed, 9),
-                         .per         = 1 + random_below(&seed, 4),
-                         .n_rounds    = 1 + random_below(&seed, 5),
-                         .most_bytes  = 1 + random_below(&seed, 1000),
-                         .chance      = 30 + random_below(&seed, 71),
-                         .latency     = random_below(&seed, 2) * (double)random_below(&seed, 50),
-                         .has_cluster = random_below(&seed, 8) > 0,
-                         .even        = random_below(&seed, 3) == 0};
+        recipe r = {.n_ranks = 2 + random_below(&seed, 9),
+                    .per = 1 + random_below(&seed, 4),
+                    .n_rounds = 1 + random_below(&seed, 5),
+                    .most_bytes = 1 + random_below(&seed, 1000),
+                    .chance = 30 + random_below(&seed, 71),
+                    .latency = random_below(&seed, 2) * (double)random_below(&seed, 50),
+                    .has_cluster = random_below(&seed, 8) > 0,
+                    .even = random_below(&seed, 3) == 0};
         check_random(*state, n, &r, seed);
     }
     free(n);
@@ -476,14 +476,14 @@ static void test_random_larger(void **state)
     assert_non_null(n);
     for (uint64_t i = 1; i <= 12; i++) {
         uint64_t seed = 1000000 + i;
-        recipe   r    = {.n_ranks     = 24 + random_below(&seed, MOST_RANKS / 2),
-                         .per         = 2 + random_below(&seed, 7),
-                         .n_rounds    = 4,
-                         .most_bytes  = 1000,
-                         .chance      = 100,
-                         .latency     = random_below(&seed, 2) * 20.0,
-                         .has_cluster = true,
-                         .even        = i % 4 == 0};
+        recipe r = {.n_ranks = 24 + random_below(&seed, MOST_RANKS / 2),
+                    .per = 2 + random_below(&seed, 7),
+                    .n_rounds = 4,
+                    .most_bytes = 1000,
+                    .chance = 100,
+                    .latency = random_below(&seed, 2) * 20.0,
+                    .has_cluster = true,
+                    .even = i % 4 == 0};
         check_random(*state, n, &r, seed);
     }
     free(n);
@@ -495,10 +495,10 @@ static void test_limits(void **state)
     (void)state;
     static const struct {
         const char *name;
-        uint32_t    n_ranks, per;
-        double      rank_rate, node_rate;
-        override    slow;
-        uint32_t    n_nodes;
+        uint32_t n_ranks, per;
+        double rank_rate, node_rate;
+        override slow;
+        uint32_t n_nodes;
     } rows[] = {
         {"wide nodes", 6, 2, 10, 20, {0}, 0},
         {"wide but for rounding", 6, 3, 0.1, 0.3, {0}, 0},
@@ -514,8 +514,8 @@ static void test_limits(void **state)
         {"nobody", 0, 2, 10, 10, {0}, 0},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        ferry_error    error;
-        fy_network     network;
+        ferry_error error;
+        fy_network network;
         ferry_cluster *cluster = cluster_of(rows[i].per, rows[i].rank_rate, rows[i].node_rate, 3);
         if (rows[i].slow.rank_rate > 0) {
             must(ferry_cluster_set_node(cluster, rows[i].slow.node, rows[i].slow.rank_rate,
@@ -539,7 +539,7 @@ static void test_no_cluster(void **state)
 {
     (void)state;
     ferry_error error;
-    fy_network  network;
+    fy_network network;
     must(fy_network_init(NULL, 3, &network, &error), &error);
     assert_false(network.has_seconds);
     assert_int_equal(network.n_nodes, 0);
@@ -554,8 +554,8 @@ static void test_refused_clusters(void **state)
     (void)state;
     static const struct {
         const char *name;
-        uint32_t    per;
-        double      rank_rate, node_rate, latency;
+        uint32_t per;
+        double rank_rate, node_rate, latency;
         const char *says;
     } rows[] = {
         {"no ranks", 0, 1, 1, 0, "0 ranks per node"},
@@ -570,13 +570,13 @@ static void test_refused_clusters(void **state)
         {"latency that is not a number", 1, 1, 1, NAN, "a latency of"},
     };
     ferry_cluster *cluster = NULL;
-    ferry_error    error;
+    ferry_error error;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         ferry_cluster_options options = FERRY_CLUSTER_OPTIONS_INIT;
-        options.ranks_per_node        = rows[i].per;
-        options.rank_bytes_per_s      = rows[i].rank_rate;
-        options.node_bytes_per_s      = rows[i].node_rate;
-        options.latency_s             = rows[i].latency;
+        options.ranks_per_node = rows[i].per;
+        options.rank_bytes_per_s = rows[i].rank_rate;
+        options.node_bytes_per_s = rows[i].node_rate;
+        options.latency_s = rows[i].latency;
         check_status(rows[i].name, FERRY_ERR_INVALID_INPUT,
                      ferry_cluster_create(&options, &cluster, &error), &error);
         check_says(rows[i].name, rows[i].says, &error);
@@ -598,9 +598,9 @@ static void test_nodes(void **state)
 {
     (void)state;
     static const uint32_t order[] = {5, 1, 7, 0, 3, UINT32_MAX};
-    ferry_cluster        *cluster = cluster_of(1, 10, 10, 0);
-    ferry_error           error;
-    fy_network            network;
+    ferry_cluster *cluster = cluster_of(1, 10, 10, 0);
+    ferry_error error;
+    fy_network network;
     for (size_t i = 0; i < COUNT_OF(order); i++) {
         must(ferry_cluster_set_node(cluster, order[i], 1.0 + order[i], 2, &error), &error);
     }
@@ -629,9 +629,9 @@ static void test_no_memory(void **state)
 {
     world *w = *state;
     for (size_t i = 0; i < COUNT_OF(CASES); i++) {
-        ferry_status status   = FERRY_ERR_NO_MEMORY;
-        double       makespan = -1, idle[6] = {-1, -1, -1, -1, -1, -1};
-        ferry_error  error;
+        ferry_status status = FERRY_ERR_NO_MEMORY;
+        double makespan = -1, idle[6] = {-1, -1, -1, -1, -1, -1};
+        ferry_error error;
         make_case(w, &CASES[i]);
         for (int64_t n = 0; status != FERRY_OK; n++) {
             check_at(status == FERRY_ERR_NO_MEMORY && makespan == -1 && idle[0] == -1, "%s, %jd",

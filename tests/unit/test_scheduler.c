@@ -17,8 +17,8 @@
 static void print_groups(const ferry_workloads *w, uint32_t to, char *text, size_t room)
 {
     ferry_error error;
-    size_t      used = 0;
-    text[0]          = '\0';
+    size_t used = 0;
+    text[0] = '\0';
     for (uint32_t g = 0; g < ferry_workloads_group_count(w, to); g++) {
         const ferry_workload_group *group = NULL;
         must(ferry_workloads_group_at(w, to, g, &group, &error), &error);
@@ -27,7 +27,7 @@ static void print_groups(const ferry_workloads *w, uint32_t to, char *text, size
                              "[%llu:", (unsigned long long)ferry_workload_group_total_bytes(group));
         for (uint32_t i = 0; i < ferry_workload_group_task_count(group); i++) {
             ferry_segment_id id;
-            uint64_t         first, bytes;
+            uint64_t first, bytes;
             must(ferry_workload_group_task_at(group, i, &id, &first, &bytes, &error), &error);
             used += (size_t)snprintf(text + used, room - used, " %llu.%llu@%llu+%llu",
                                      (unsigned long long)id.task_id,
@@ -43,9 +43,9 @@ static void test_groups(void **state)
     (void)state;
     static const task tasks[] = {{9, 1, 4, 2}, {3, 1, 25, 1}, {7, 1, 4, 4},
                                  {5, 2, 7, 7}, {1, 1, 3, 3},  {4, 0, 12, 4}};
-    ferry_workloads  *w       = NULL;
-    ferry_error       error;
-    char              text[512];
+    ferry_workloads *w = NULL;
+    ferry_error error;
+    char text[512];
     must(try_workloads(0, 3, tasks, COUNT_OF(tasks), 10, 0, &w, &error), &error);
     print_groups(w, 1, text, sizeof text);
     assert_string_equal(text, "[10: 3.0@0+10][10: 3.1@10+10][9: 3.2@20+5 7.0@0+4]"
@@ -69,16 +69,16 @@ static void test_segment_ids(void **state)
     static const task tasks[] = {
         {UINT64_MAX, 1, 5000, 1}, {UINT64_MAX - 1, 1, 3000, 1}, {0, 1, 1, 1}};
     ferry_workloads *w = NULL;
-    ferry_error      error;
+    ferry_error error;
     must(try_workloads(0, 2, tasks, COUNT_OF(tasks), 1, 0, &w, &error), &error);
     assert_int_equal(ferry_workloads_group_count(w, 1), 8001);
     for (uint32_t g = 0; g < 8001; g++) {
         const ferry_workload_group *group = NULL;
-        ferry_segment_id            id;
+        ferry_segment_id id;
         must(ferry_workloads_group_at(w, 1, g, &group, &error), &error);
         must(ferry_workload_group_task_at(group, 0, &id, NULL, NULL, &error), &error);
         uint64_t task_id = g == 0 ? 0 : g < 3001 ? UINT64_MAX - 1 : UINT64_MAX;
-        uint64_t index   = g == 0 ? 0 : g < 3001 ? g - 1 : g - 3001;
+        uint64_t index = g == 0 ? 0 : g < 3001 ? g - 1 : g - 3001;
         check_at(id.task_id == task_id && id.segment_index == index, "group %u", g);
     }
     ferry_workloads_destroy(w);
@@ -88,7 +88,7 @@ static void test_segment_ranges(void **state)
 {
     (void)state;
     ferry_error error;
-    uint64_t    n = 0, first = 0, bytes = 0;
+    uint64_t n = 0, first = 0, bytes = 0;
     must(ferry_segment_count(25, 5, 11, &n, &error), &error);
     assert_int_equal(n, 3);
     must(ferry_segment_range(25, 5, 11, 2, &first, &bytes, &error), &error);
@@ -101,11 +101,11 @@ static void test_segment_ranges(void **state)
 }
 
 typedef struct bad_tasks {
-    const char  *name;
-    task         tasks[2];
-    uint64_t     slot;
+    const char *name;
+    task tasks[2];
+    uint64_t slot;
     ferry_status status;
-    const char  *says;
+    const char *says;
 } bad_tasks;
 
 static void test_bad_tasks(void **state)
@@ -160,7 +160,7 @@ static void test_bad_tasks(void **state)
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         ferry_workloads *w = NULL;
-        ferry_error      error;
+        ferry_error error;
         ferry_status status = try_workloads(0, 3, rows[i].tasks, 2, rows[i].slot, 0, &w, &error);
         check_status(rows[i].name, rows[i].status, status, &error);
         check_says(rows[i].name, rows[i].says, &error);
@@ -172,7 +172,7 @@ static void test_pack_again(void **state)
 {
     (void)state;
     ferry_workloads *w = NULL;
-    ferry_error      error;
+    ferry_error error;
     must(ferry_workloads_create(0, 2, &w, &error), &error);
     must(ferry_workloads_add_task(w, 1, 1, 64, 64, &error), &error);
     assert_int_equal(ferry_workloads_pack(w, 63, 0, &error), FERRY_ERR_INVALID_INPUT);
@@ -214,7 +214,7 @@ static uint32_t first_fit_slowly(size_t n, const uint32_t *from, const uint32_t 
 static void compare_rules(uint32_t n_ranks, size_t n, const uint32_t *from, const uint32_t *to)
 {
     static uint32_t expected[MOST], actual[MOST];
-    ferry_error     error;
+    ferry_error error;
     for (int half = 0; half < 2; half++) {
         uint32_t n_rounds = 0, n_expected = first_fit_slowly(n, from, to, half == 1, expected);
         must(fy_first_fit(n_ranks, n, from, to, half == 1, actual, &n_rounds, &error), &error);
@@ -232,7 +232,7 @@ static void test_small_worlds(void **state)
     (void)state;
     for (uint32_t world = 0; world < 729; world++) {
         uint32_t from[12], to[12], rest = world;
-        size_t   n = 0;
+        size_t n = 0;
         for (uint32_t pair = 0; pair < 6; pair++, rest /= 3) {
             for (uint32_t i = 0; i < rest % 3; i++) {
                 from[n] = pair / 2;
@@ -249,7 +249,7 @@ static void test_four_ranks(void **state)
     (void)state;
     for (uint32_t world = 0; world < 4096; world++) {
         uint32_t from[12], to[12];
-        size_t   n = 0;
+        size_t n = 0;
         for (uint32_t pair = 0; pair < 12; pair++) {
             if ((world >> pair & 1) != 0) {
                 from[n] = pair / 3;
@@ -265,12 +265,12 @@ static void test_random_worlds(void **state)
     (void)state;
     static uint32_t from[MOST], to[MOST];
     for (uint64_t seed = 1; seed <= 2000; seed++) {
-        uint64_t random  = seed;
+        uint64_t random = seed;
         uint32_t n_ranks = 2 + random_below(&random, 12), skew = 1 + random_below(&random, n_ranks);
-        size_t   n = random_below(&random, 120);
+        size_t n = random_below(&random, 120);
         for (size_t i = 0; i < n; i++) {
             from[i] = random_below(&random, n_ranks);
-            to[i]   = (from[i] + 1 + random_below(&random, n_ranks - 1)) % n_ranks;
+            to[i] = (from[i] + 1 + random_below(&random, n_ranks - 1)) % n_ranks;
             if (random_below(&random, 3) == 0 && from[i] != skew - 1) {
                 to[i] = skew - 1; /* a busy receiver */
             }
@@ -284,10 +284,10 @@ static void test_distant_rounds(void **state)
 {
     (void)state;
     static uint32_t from[MOST], to[MOST];
-    size_t          n = 0;
+    size_t n = 0;
     for (; n < 1100; n++) {
         from[n] = 0;
-        to[n]   = 1;
+        to[n] = 1;
     }
     for (uint32_t r = 2; r < 60; r++) {
         from[n] = r, to[n++] = 1;          /* behind all rounds of 1 */
@@ -306,11 +306,11 @@ static void test_late_first_rounds(void **state)
 {
     (void)state;
     static uint32_t from[MOST], to[MOST], round[MOST];
-    uint32_t        n = 0, n_rounds = 0;
-    ferry_error     error;
+    uint32_t n = 0, n_rounds = 0;
+    ferry_error error;
     for (; n < 2048; n++) {
         from[n] = n < 1024 ? 0 : 2;
-        to[n]   = 1;
+        to[n] = 1;
     }
     from[n] = 2, to[n++] = 3;
     must(fy_first_fit(4, n, from, to, false, round, &n_rounds, &error), &error);
@@ -323,13 +323,13 @@ static void test_late_first_rounds(void **state)
 static ferry_scheduled_batches *list_of(uint32_t n_pes, const uint32_t (*rows)[3], size_t n)
 {
     ferry_scheduled_batches *list = NULL;
-    ferry_error              error;
+    ferry_error error;
     must(ferry_scheduled_batches_create(n_pes, &list, &error), &error);
     for (size_t i = 0; i < n; i++) {
         ferry_scheduled_batch batch = FERRY_SCHEDULED_BATCH_INIT;
-        batch.source                = rows[i][0];
-        batch.destination           = rows[i][1];
-        batch.batch_index           = rows[i][2];
+        batch.source = rows[i][0];
+        batch.destination = rows[i][1];
+        batch.batch_index = rows[i][2];
         must(ferry_scheduled_batches_add(list, &batch, &error), &error);
     }
     return list;
@@ -354,12 +354,12 @@ static void check_against_conflicts(const ferry_scheduled_batches *list, uint32_
 static void test_assign(void **state)
 {
     (void)state;
-    static const uint32_t rows[][3]   = {{2, 0, 0}, {0, 1, 1}, {0, 1, 0}, {1, 0, 0}, {0, 2, 0}};
+    static const uint32_t rows[][3] = {{2, 0, 0}, {0, 1, 1}, {0, 1, 0}, {1, 0, 0}, {0, 2, 0}};
     static const uint32_t rounds[][5] = {{0, 1, 2, 0, 1}, {0, 1, 2, 3, 4}};
-    ferry_error           error;
+    ferry_error error;
     for (uint32_t half = 0; half < 2; half++) {
         ferry_scheduled_batches *list = list_of(3, rows, COUNT_OF(rows));
-        uint32_t                 n    = 0;
+        uint32_t n = 0;
         must(ferry_assign_iterations(list, FERRY_SCHEDULE_FIRST_FIT, half, &n, &error), &error);
         assert_int_equal(n, half == 0 ? 3 : 5);
         for (uint64_t i = 0; i < COUNT_OF(rows); i++) {
@@ -379,11 +379,11 @@ static void test_assign(void **state)
 static void test_bad_batches(void **state)
 {
     (void)state;
-    static const uint32_t    twice[][3] = {{0, 1, 4}, {1, 0, 4}, {0, 1, 4}};
-    ferry_scheduled_batches *list       = list_of(2, twice, 3);
-    ferry_scheduled_batch    batch      = FERRY_SCHEDULED_BATCH_INIT;
-    uint32_t                 n          = 77;
-    ferry_error              error;
+    static const uint32_t twice[][3] = {{0, 1, 4}, {1, 0, 4}, {0, 1, 4}};
+    ferry_scheduled_batches *list = list_of(2, twice, 3);
+    ferry_scheduled_batch batch = FERRY_SCHEDULED_BATCH_INIT;
+    uint32_t n = 77;
+    ferry_error error;
     check_status("twice", FERRY_ERR_INVALID_INPUT,
                  ferry_assign_iterations(list, FERRY_SCHEDULE_FIRST_FIT, 0, &n, &error), &error);
     check_says("twice", "batch 4 from PE 0 to PE 1 is in the list twice", &error);
@@ -416,8 +416,8 @@ static void test_counted_tasks(void **state)
 {
     static const struct {
         const char *name;
-        uint32_t    n_first, n_second; /* that are put, of two from rank 0 to 1 and one to 2 */
-        const char *says;              /* NULL: all is well */
+        uint32_t n_first, n_second; /* that are put, of two from rank 0 to 1 and one to 2 */
+        const char *says;           /* NULL: all is well */
     } rows[] = {{"all", 2, 1, NULL},
                 {"none to the first", 0, 1, "3 tasks between ranks were counted, and 1 came"},
                 {"one too few", 1, 1, "3 tasks between ranks were counted, and 2 came"},
@@ -425,9 +425,9 @@ static void test_counted_tasks(void **state)
                 {"one too many", 2, 2, "rank 0 has other tasks for rank 2 than were counted"}};
     (void)state;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        fy_pairs      pairs;
+        fy_pairs pairs;
         fy_pair_maker maker;
-        ferry_error   error;
+        ferry_error error;
         must(fy_pair_maker_init(&maker, 3, 10, &pairs, &error), &error);
         must(fy_pair_maker_count(&maker, 0, 1, &error), &error);
         must(fy_pair_maker_count(&maker, 0, 1, &error), &error);
@@ -435,10 +435,10 @@ static void test_counted_tasks(void **state)
         must(fy_pair_maker_turn(&maker, &error), &error);
         ferry_status status = FERRY_OK;
         for (uint32_t t = 0; t < rows[i].n_first + rows[i].n_second && status == FERRY_OK; t++) {
-            fy_task    next   = {.id = t, .bytes = 8, .element = 2, .content = FY_NO_CONTENT};
+            fy_task next = {.id = t, .bytes = 8, .element = 2, .content = FY_NO_CONTENT};
             fy_hash128 origin = {.low = t + 1};
-            uint32_t   to     = t < rows[i].n_first ? 1 : 2;
-            status            = fy_pair_maker_put(&maker, 0, to, &next, origin, &error);
+            uint32_t to = t < rows[i].n_first ? 1 : 2;
+            status = fy_pair_maker_put(&maker, 0, to, &next, origin, &error);
         }
         if (status == FERRY_OK) {
             status = fy_pair_maker_finish(&maker, &error);

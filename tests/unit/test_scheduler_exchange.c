@@ -15,44 +15,44 @@
 enum { MAX_WORLD = 4, MAX_MESSAGE = 1024, N_CALLS = 3, EVERYBODY = -1 };
 
 typedef struct tamper {
-    int                  call;   /* of the exchange; -1: none */
-    int                  victim; /* who receives the changed bytes, or EVERYBODY */
-    uint32_t             sender;
-    size_t               at; /* a byte to change, */
-    unsigned char        mask;
-    bool                 cuts;    /* or where the message ends, */
+    int call;   /* of the exchange; -1: none */
+    int victim; /* who receives the changed bytes, or EVERYBODY */
+    uint32_t sender;
+    size_t at; /* a byte to change, */
+    unsigned char mask;
+    bool cuts;                    /* or where the message ends, */
     const unsigned char *instead; /* or another message */
-    size_t               n_instead;
+    size_t n_instead;
 } tamper;
 
 typedef struct hub {
     pthread_barrier_t barrier;
-    uint32_t          n;
-    tamper            tamper;
-    int               failing_call;
-    const void       *bytes[MAX_WORLD];
-    size_t            lengths[MAX_WORLD];
-    size_t            longest[N_CALLS]; /* of the messages of a call */
+    uint32_t n;
+    tamper tamper;
+    int failing_call;
+    const void *bytes[MAX_WORLD];
+    size_t lengths[MAX_WORLD];
+    size_t longest[N_CALLS]; /* of the messages of a call */
 } hub;
 
 typedef struct member {
-    hub                         *h;
-    uint32_t                     rank;
-    int                          n_calls;
-    const ferry_workloads       *workloads;
+    hub *h;
+    uint32_t rank;
+    int n_calls;
+    const ferry_workloads *workloads;
     ferry_build_schedule_options options;
-    unsigned char                all[MAX_WORLD * MAX_MESSAGE];
-    size_t                       lengths[MAX_WORLD];
-    ferry_status                 status;
-    ferry_error                  error;
-    ferry_local_schedule        *schedule;
-    ferry_summaries             *summaries;
+    unsigned char all[MAX_WORLD * MAX_MESSAGE];
+    size_t lengths[MAX_WORLD];
+    ferry_status status;
+    ferry_error error;
+    ferry_local_schedule *schedule;
+    ferry_summaries *summaries;
 } member;
 
 static size_t deliver(const hub *h, const member *m, uint32_t sender, unsigned char *to)
 {
     const tamper *t = &h->tamper;
-    size_t        n = h->lengths[sender];
+    size_t n = h->lengths[sender];
     assert_true(n <= MAX_MESSAGE);
     if (n > 0) {
         memcpy(to, h->bytes[sender], n);
@@ -75,9 +75,9 @@ static size_t deliver(const hub *h, const member *m, uint32_t sender, unsigned c
 static int all_gather(void *context, const void *bytes, size_t n_bytes, const void **all_out,
                       const size_t **lengths_out)
 {
-    member *m           = context;
-    hub    *h           = m->h;
-    h->bytes[m->rank]   = bytes;
+    member *m = context;
+    hub *h = m->h;
+    h->bytes[m->rank] = bytes;
     h->lengths[m->rank] = n_bytes;
     pthread_barrier_wait(&h->barrier);
     size_t used = 0;
@@ -89,33 +89,33 @@ static int all_gather(void *context, const void *bytes, size_t n_bytes, const vo
         m->n_calls < N_CALLS) {
         for (uint32_t r = 0; r < h->n; r++) {
             size_t *longest = &h->longest[m->n_calls];
-            *longest        = h->lengths[r] > *longest ? h->lengths[r] : *longest;
+            *longest = h->lengths[r] > *longest ? h->lengths[r] : *longest;
         }
     }
     pthread_barrier_wait(&h->barrier);
-    *all_out     = m->all;
+    *all_out = m->all;
     *lengths_out = m->lengths;
     return h->failing_call == m->n_calls++;
 }
 
 static void *run_member(void *argument)
 {
-    member        *m = argument;
+    member *m = argument;
     ferry_exchange x = FERRY_EXCHANGE_INIT;
-    x.context        = m;
-    x.rank           = m->rank;
-    x.n_ranks        = m->h->n;
-    x.all_gather     = all_gather;
+    x.context = m;
+    x.rank = m->rank;
+    x.n_ranks = m->h->n;
+    x.all_gather = all_gather;
     m->status = ferry_build_schedule(m->workloads, m->rank, m->h->n, &m->options, &x, &m->schedule,
                                      &m->summaries, &m->error);
     return NULL;
 }
 
 typedef struct world {
-    hub              hub;
-    uint32_t         n;
+    hub hub;
+    uint32_t n;
     ferry_workloads *workloads[MAX_WORLD];
-    member           members[MAX_WORLD];
+    member members[MAX_WORLD];
 } world;
 
 /* Three PEs that send each other two batches or one, and themselves one. */
@@ -127,12 +127,12 @@ static void open_world(world *w)
     for (uint32_t pe = 0; pe < w->n; pe++) {
         task tasks[3] = {{5, (pe + 1) % 3, 24, 4}, {6, (pe + 2) % 3, 8, 8}, {7, pe, 4, 4}};
         must(try_workloads(pe, w->n, tasks, 3, 16, 8, &w->workloads[pe], &error), &error);
-        w->members[pe] = (member){.h         = &w->hub,
-                                  .rank      = pe,
+        w->members[pe] = (member){.h = &w->hub,
+                                  .rank = pe,
                                   .workloads = w->workloads[pe],
-                                  .options   = FERRY_BUILD_SCHEDULE_OPTIONS_INIT};
+                                  .options = FERRY_BUILD_SCHEDULE_OPTIONS_INIT};
     }
-    w->hub.tamper.call  = -1;
+    w->hub.tamper.call = -1;
     w->hub.failing_call = -1;
 }
 
@@ -141,7 +141,7 @@ static void forget_results(world *w)
     for (uint32_t r = 0; r < w->n; r++) {
         ferry_local_schedule_destroy(w->members[r].schedule);
         ferry_summaries_destroy(w->members[r].summaries);
-        w->members[r].schedule  = NULL;
+        w->members[r].schedule = NULL;
         w->members[r].summaries = NULL;
     }
 }
@@ -150,7 +150,7 @@ static void forget_results(world *w)
 static ferry_status run_world(world *w)
 {
     pthread_t threads[MAX_WORLD];
-    char      first[33], digest[33];
+    char first[33], digest[33];
     forget_results(w);
     pthread_barrier_init(&w->hub.barrier, NULL, w->n);
     for (uint32_t r = 0; r < w->n; r++) {
@@ -198,7 +198,7 @@ static void test_build(void **state)
 {
     (void)state;
     static world w;
-    ferry_error  error;
+    ferry_error error;
     open_world(&w);
     for (uint32_t rule = 0; rule < 3; rule++) {
         for (uint32_t r = 0; r < w.n; r++) {
@@ -228,16 +228,16 @@ static void test_build(void **state)
 static void test_failing_pe(void **state)
 {
     (void)state;
-    static world      w;
-    ferry_error       error;
-    ferry_workloads  *own     = NULL;
+    static world w;
+    ferry_error error;
+    ferry_workloads *own = NULL;
     static const task tasks[] = {{5, 0, 24, 4}};
     open_world(&w);
     w.members[1].workloads = NULL;
     expect("none", &w, FERRY_ERR_MISUSE, "PE 1: scheduling needs packed workloads of PE 1 of 3");
     w.members[1].workloads = w.workloads[2];
     expect("of another", &w, FERRY_ERR_MISUSE, "PE 1: scheduling needs packed workloads of PE 1");
-    w.members[1].workloads    = w.workloads[1];
+    w.members[1].workloads = w.workloads[1];
     w.members[1].options.rule = 9;
     w.members[0].options.rule = FERRY_SCHEDULE_FIRST_FIT;
     expect("rule", &w, FERRY_ERR_MISUSE, "PE 1: options of a schedule: 9 is no");
@@ -265,17 +265,17 @@ static void test_damaged_for_all(void **state)
     static world w;
     open_world(&w);
     assert_int_equal(run_world(&w), FERRY_OK);
-    const hub                  whole   = w.hub; /* failures make longer messages */
+    const hub whole = w.hub; /* failures make longer messages */
     static const unsigned char masks[] = {0x01, 0x80, 0xff, 0x10};
     for (int call = 0; call < N_CALLS; call++) {
         for (size_t at = 0; at < whole.longest[call]; at++) {
             for (size_t m = 0; m <= COUNT_OF(masks); m++) {
-                w.hub.tamper        = (tamper){.call   = call,
-                                               .victim = EVERYBODY,
-                                               .sender = (uint32_t)at % w.n,
-                                               .at     = at,
-                                               .mask   = m < COUNT_OF(masks) ? masks[m] : 0,
-                                               .cuts   = m == COUNT_OF(masks)};
+                w.hub.tamper = (tamper){.call = call,
+                                        .victim = EVERYBODY,
+                                        .sender = (uint32_t)at % w.n,
+                                        .at = at,
+                                        .mask = m < COUNT_OF(masks) ? masks[m] : 0,
+                                        .cuts = m == COUNT_OF(masks)};
                 ferry_status status = run_world(&w);
                 assert_true(m < COUNT_OF(masks) || status != FERRY_OK ||
                             at >= w.hub.lengths[at % w.n]);
@@ -290,7 +290,7 @@ static void test_damaged_for_one(void **state)
 {
     (void)state;
     static world w;
-    int          n_digest = 0;
+    int n_digest = 0;
     open_world(&w);
     assert_int_equal(run_world(&w), FERRY_OK);
     const hub whole = w.hub; /* failures make longer messages */
@@ -316,10 +316,10 @@ static void test_damaged_for_one(void **state)
 
 /* Literal summaries of PE 0, all numbers of one byte, that contradict what it announced. */
 typedef struct lie {
-    const char   *name;
+    const char *name;
     unsigned char tail[24]; /* behind the header */
-    size_t        n_tail;
-    const char   *says;
+    size_t n_tail;
+    const char *says;
 } lie;
 
 static void test_lies(void **state)
@@ -372,16 +372,16 @@ static void test_lies(void **state)
          "damaged"},
     };
     static const unsigned char header[] = {0, 0, 3, 16, 8, 0, 0};
-    static world               w;
+    static world w;
     open_world(&w);
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         unsigned char message[sizeof header + sizeof rows[i].tail];
         memcpy(message, header, sizeof header);
         memcpy(message + sizeof header, rows[i].tail, rows[i].n_tail);
-        w.hub.tamper = (tamper){.call      = 1,
-                                .victim    = EVERYBODY,
-                                .sender    = 0,
-                                .instead   = message,
+        w.hub.tamper = (tamper){.call = 1,
+                                .victim = EVERYBODY,
+                                .sender = 0,
+                                .instead = message,
                                 .n_instead = sizeof header + rows[i].n_tail};
         expect(rows[i].name, &w, rows[i].says == NULL ? FERRY_OK : FERRY_ERR_EXCHANGE,
                rows[i].says);
@@ -405,16 +405,16 @@ static void test_false_announcements(void **state)
         {"twice one PE", {2, 1, 2, 16, 8, 1, 1, 8}, 8, "PE 0 announced are cut short"},
     };
     static const unsigned char header[] = {0, 0, 3, 16, 8, 0, 0};
-    static world               w;
+    static world w;
     open_world(&w);
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         unsigned char message[sizeof header + sizeof rows[i].tail];
         memcpy(message, header, sizeof header);
         memcpy(message + sizeof header, rows[i].tail, rows[i].n_tail);
-        w.hub.tamper = (tamper){.call      = 0,
-                                .victim    = EVERYBODY,
-                                .sender    = 0,
-                                .instead   = message,
+        w.hub.tamper = (tamper){.call = 0,
+                                .victim = EVERYBODY,
+                                .sender = 0,
+                                .instead = message,
                                 .n_instead = sizeof header + rows[i].n_tail};
         expect(rows[i].name, &w, rows[i].says == NULL ? FERRY_OK : FERRY_ERR_EXCHANGE,
                rows[i].says);
@@ -428,7 +428,7 @@ static void test_memory(void **state)
     (void)state;
     static world w;
     open_world(&w);
-    int64_t      n      = 0;
+    int64_t n = 0;
     ferry_status status = FERRY_ERR_NO_MEMORY;
     for (; status != FERRY_OK && n < 10000; n++) {
         fy_alloc_fail_after(n);

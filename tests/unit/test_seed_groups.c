@@ -10,22 +10,22 @@ enum { N_RANKS = 4 };
 static ferry_plan *plan_with(ferry_group *const dp[N_RANKS], bool is_tp)
 {
     ferry_roster *roster = NULL;
-    ferry_plan   *plan   = NULL;
-    ferry_error   error;
+    ferry_plan *plan = NULL;
+    ferry_error error;
     must(ferry_roster_create(N_RANKS, &roster, &error), &error);
     for (uint32_t rank = 0; rank < N_RANKS; rank++) {
-        ferry_group         *tp       = range_group(rank, 1, 1);
-        ferry_model         *m        = NULL;
-        ferry_param_metadata w        = FERRY_PARAM_METADATA_INIT;
-        w.name                        = "w";
-        w.n_dims                      = 1;
-        w.shape[0]                    = 8;
-        w.dtype                       = (ferry_dtype){.kind = FERRY_U8, .element_bits = 8};
-        w.owner_rank                  = rank;
-        w.is_tp                       = is_tp;
-        w.partition_dim               = 0;
-        w.partition_stride            = 1;
-        w.data_parallel_group_ranks   = dp[rank];
+        ferry_group *tp = range_group(rank, 1, 1);
+        ferry_model *m = NULL;
+        ferry_param_metadata w = FERRY_PARAM_METADATA_INIT;
+        w.name = "w";
+        w.n_dims = 1;
+        w.shape[0] = 8;
+        w.dtype = (ferry_dtype){.kind = FERRY_U8, .element_bits = 8};
+        w.owner_rank = rank;
+        w.is_tp = is_tp;
+        w.partition_dim = 0;
+        w.partition_stride = 1;
+        w.data_parallel_group_ranks = dp[rank];
         w.tensor_parallel_group_ranks = is_tp ? tp : NULL;
         must(ferry_model_create(&m, &error), &error);
         must(ferry_model_add(m, &w, &error), &error);
@@ -35,7 +35,7 @@ static ferry_plan *plan_with(ferry_group *const dp[N_RANKS], bool is_tp)
         ferry_group_release(tp);
     }
     ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
-    options.replica            = FERRY_REPLICA_SEED;
+    options.replica = FERRY_REPLICA_SEED;
     must(ferry_plan_create_from_roster(roster, &options, &plan, &error), &error);
     ferry_roster_destroy(roster);
     return plan;
@@ -51,17 +51,17 @@ static ferry_status note_sender(void *context, const ferry_move *move)
 static void test_empty_groups(void **state)
 {
     (void)state;
-    ferry_error  error;
+    ferry_error error;
     ferry_group *empty = NULL, *pairs[2] = {range_group(0, 1, 2), range_group(2, 1, 2)};
     must(ferry_group_create(NULL, 0, &empty, &error), &error);
     for (int is_tp = 0; is_tp < 2; is_tp++) {
         for (unsigned which = 1; which < 1u << N_RANKS; which++) {
             ferry_group *some[N_RANKS], *none[N_RANKS];
-            uint32_t     from[2][N_RANKS] = {{9, 9, 9, 9}, {9, 9, 9, 9}};
+            uint32_t from[2][N_RANKS] = {{9, 9, 9, 9}, {9, 9, 9, 9}};
             for (uint32_t rank = 0; rank < N_RANKS; rank++) {
                 bool chosen = (which >> rank & 1) != 0;
-                some[rank]  = chosen ? empty : pairs[rank / 2];
-                none[rank]  = chosen ? NULL : pairs[rank / 2];
+                some[rank] = chosen ? empty : pairs[rank / 2];
+                none[rank] = chosen ? NULL : pairs[rank / 2];
             }
             ferry_plan *a = plan_with(some, is_tp != 0), *b = plan_with(none, is_tp != 0);
             must(ferry_plan_visit(a, FERRY_ALL_RANKS, note_sender, from[0], NULL, &error), &error);
@@ -84,22 +84,22 @@ static void test_empty_groups(void **state)
 static void test_one_parameter(void **state)
 {
     (void)state;
-    ferry_error          error;
-    ferry_group         *empty     = NULL;
-    ferry_transfers     *transfers = NULL;
-    ferry_param_metadata m         = FERRY_PARAM_METADATA_INIT;
+    ferry_error error;
+    ferry_group *empty = NULL;
+    ferry_transfers *transfers = NULL;
+    ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
     must(ferry_group_create(NULL, 0, &empty, &error), &error);
-    m.name                       = "w";
-    m.n_dims                     = 1;
-    m.shape[0]                   = 8;
-    m.dtype                      = (ferry_dtype){.kind = FERRY_U8, .element_bits = 8};
-    m.data_parallel_group_ranks  = empty;
+    m.name = "w";
+    m.n_dims = 1;
+    m.shape[0] = 8;
+    m.dtype = (ferry_dtype){.kind = FERRY_U8, .element_bits = 8};
+    m.data_parallel_group_ranks = empty;
     ferry_param_metadata without = m, destination = m;
-    without.data_parallel_group_ranks     = NULL;
-    without.owner_rank                    = 1;
-    destination.owner_rank                = 2;
+    without.data_parallel_group_ranks = NULL;
+    without.owner_rank = 1;
+    destination.owner_rank = 2;
     const ferry_param_metadata *sources[] = {&m, &without};
-    size_t                      chosen    = 9;
+    size_t chosen = 9;
     /* One bucket: both belong to nobody. */
     must(ferry_select_source_balanced(sources, 2, &destination, 2, &chosen, &error), &error);
     assert_int_equal(chosen, 0);

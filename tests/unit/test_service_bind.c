@@ -19,21 +19,21 @@ enum { MOST_TENSORS = 16 };
 /* The memory of one rank on one side. */
 typedef struct half {
     ferry_tensors *tensors;
-    char          *memory[MOST_TENSORS];
-    char          *back[MOST_TENSORS];
-    uint32_t       n;
+    char *memory[MOST_TENSORS];
+    char *back[MOST_TENSORS];
+    uint32_t n;
 } half;
 
 typedef struct scene {
-    ferry_plan  *plan;
-    half         halves[2][MOST_RANKS];
-    fy_registry  registries[MOST_RANKS];
-    bool         wants_pairs;
-    ferry_side   side; /* of the visit under way */
-    uint32_t     rank;
-    uint64_t     n_elements; /* that were looked at */
+    ferry_plan *plan;
+    half halves[2][MOST_RANKS];
+    fy_registry registries[MOST_RANKS];
+    bool wants_pairs;
+    ferry_side side; /* of the visit under way */
+    uint32_t rank;
+    uint64_t n_elements; /* that were looked at */
     ferry_status wanted[MOST_RANKS];
-    ferry_error  errors[MOST_RANKS];
+    ferry_error errors[MOST_RANKS];
 } scene;
 
 /* The bits of an element of a tensor, as many as wanted. */
@@ -94,8 +94,8 @@ static uint64_t wanted_value(const ferry_shard *shard, const uint64_t *global)
     ferry_error error;
     for (size_t i = 0; i < ferry_shard_origin_count(shard); i++) {
         ferry_origin origin = FERRY_ORIGIN_INIT;
-        uint64_t     in_box[FERRY_MAX_DIMS], from[FERRY_MAX_DIMS];
-        bool         inside = true;
+        uint64_t in_box[FERRY_MAX_DIMS], from[FERRY_MAX_DIMS];
+        bool inside = true;
         must(ferry_shard_origin_at(shard, i, &origin, &error), &error);
         for (uint32_t d = 0; d < shard->n_dims; d++) {
             inside =
@@ -134,11 +134,11 @@ static void write_shard(const ferry_shard *shard, bool is_destination, char *mem
 
 static ferry_status make_shard(void *context, const ferry_shard *shard)
 {
-    scene       *s = context;
-    half        *h = &s->halves[s->side][s->rank];
-    ferry_error  error;
-    bool         is_destination = s->side == FERRY_SIDE_DESTINATION;
-    size_t       n_bytes        = (size_t)shard->bytes + 1; /* what lies behind must stay */
+    scene *s = context;
+    half *h = &s->halves[s->side][s->rank];
+    ferry_error error;
+    bool is_destination = s->side == FERRY_SIDE_DESTINATION;
+    size_t n_bytes = (size_t)shard->bytes + 1; /* what lies behind must stay */
     ferry_buffer front, back;
     assert_true(h->n < MOST_TENSORS);
     char *memory = malloc(n_bytes), *second = malloc(n_bytes);
@@ -146,7 +146,7 @@ static ferry_status make_shard(void *context, const ferry_shard *shard)
     memset(memory, 0, n_bytes);
     memset(second, 0, n_bytes);
     front = ferry_buffer_of(memory, shard->bytes);
-    back  = ferry_buffer_of(second, shard->bytes);
+    back = ferry_buffer_of(second, shard->bytes);
     if (!is_destination) {
         write_shard(shard, false, memory);
     }
@@ -155,7 +155,7 @@ static ferry_status make_shard(void *context, const ferry_shard *shard)
     } else if (shard->bytes != 0) {
         must(ferry_tensors_add(h->tensors, shard->tensor, &front, &error), &error);
     }
-    h->back[h->n]     = second;
+    h->back[h->n] = second;
     h->memory[h->n++] = memory;
     return FERRY_OK;
 }
@@ -164,7 +164,7 @@ static void make_scene(scene *s, ferry_plan *plan, bool wants_pairs)
 {
     ferry_error error;
     memset(s, 0, sizeof *s);
-    s->plan        = plan;
+    s->plan = plan;
     s->wants_pairs = wants_pairs;
     for (int side = 0; side < 2; side++) {
         for (s->rank = 0; s->rank < ferry_plan_world_size(plan); s->rank++) {
@@ -209,7 +209,7 @@ static void bind_as_rank(rank_thread *self)
 /* Runs of two areas side by side. */
 static void copy_area(const fy_area *to, char *to_base, const fy_area *from, const char *from_base)
 {
-    fy_area_walk in  = fy_area_walk_of(from, 0, from->bytes),
+    fy_area_walk in = fy_area_walk_of(from, 0, from->bytes),
                  out = fy_area_walk_of(to, 0, to->bytes);
     uint64_t in_at = 0, out_at = 0, n_in = 0, n_out = 0;
     for (uint64_t left = from->bytes; left > 0;) {
@@ -240,9 +240,9 @@ static void carry_out(scene *s, uint32_t rank)
 {
     const fy_registry *registry = &s->registries[rank];
     for (size_t i = 0; i < registry->receives.n; i++) {
-        const fy_end      *receive = &registry->receives.items[i];
-        const fy_registry *peer    = &s->registries[receive->peer];
-        const fy_end      *send    = find_send(peer, rank, receive->task_id);
+        const fy_end *receive = &registry->receives.items[i];
+        const fy_registry *peer = &s->registries[receive->peer];
+        const fy_end *send = find_send(peer, rank, receive->task_id);
         assert_non_null(send);
         fy_area to = fy_end_area(registry, receive), from = fy_end_area(peer, send);
         assert_int_equal(to.bytes, from.bytes);
@@ -253,10 +253,10 @@ static void carry_out(scene *s, uint32_t rank)
 
 static ferry_status check_shard(void *context, const ferry_shard *shard)
 {
-    scene *s      = context;
-    half  *h      = &s->halves[FERRY_SIDE_DESTINATION][s->rank];
-    char  *got    = s->wants_pairs ? h->back[h->n] : h->memory[h->n];
-    char  *wanted = calloc((size_t)shard->bytes + 1, 1);
+    scene *s = context;
+    half *h = &s->halves[FERRY_SIDE_DESTINATION][s->rank];
+    char *got = s->wants_pairs ? h->back[h->n] : h->memory[h->n];
+    char *wanted = calloc((size_t)shard->bytes + 1, 1);
     assert_non_null(wanted);
     write_shard(shard, true, wanted);
     /* Half a byte behind the last element is nobody's. */
@@ -284,8 +284,8 @@ static void check_targets(const scene *s, uint32_t rank)
 static uint64_t run_plan(ferry_plan *plan, bool wants_pairs)
 {
     static scene s;
-    ferry_error  error;
-    uint32_t     n_ranks = ferry_plan_world_size(plan);
+    ferry_error error;
+    uint32_t n_ranks = ferry_plan_world_size(plan);
     make_scene(&s, plan, wants_pairs);
     run_ranks(n_ranks, NULL, bind_as_rank, &s);
     for (uint32_t r = 0; r < n_ranks; r++) {
@@ -304,7 +304,7 @@ static uint64_t run_plan(ferry_plan *plan, bool wants_pairs)
 static ferry_status try_plan(const char *text, const ferry_plan_options *options,
                              ferry_plan **plan_out, ferry_error *error)
 {
-    ferry_spec  *spec   = NULL;
+    ferry_spec *spec = NULL;
     ferry_status status = ferry_spec_parse(text, strlen(text), "spec", &spec, error);
     if (status == FERRY_OK) {
         status = ferry_plan_create(spec, options, plan_out, error);
@@ -345,7 +345,7 @@ static void test_layouts(void **state)
     };
     (void)state;
     for (size_t i = 0; i < 2 * COUNT_OF(sides); i++) {
-        char        text[8192];
+        char text[8192];
         ferry_plan *plan;
         ferry_error error;
         snprintf(text, sizeof text, "%s%s", tensors, sides[i / 2]);
@@ -366,7 +366,7 @@ static void append_side(char *text, size_t n_bytes, const char *name, const uint
                           1 + random_below(state, 3));
     for (uint32_t t = 0; t < n_tensors; t++) {
         uint32_t first = n_dims[t] == 0 ? 0 : random_below(state, n_dims[t] + 1);
-        bool     cut   = first < n_dims[t];
+        bool cut = first < n_dims[t];
         n +=
             (size_t)snprintf(text + n, n_bytes - n, "%s{\"match\": \"t%u\"", t == 0 ? "" : ", ", t);
         if (cut) {
@@ -391,18 +391,18 @@ static void append_side(char *text, size_t n_bytes, const char *name, const uint
 static void test_random(void **state)
 {
     static const char *const dtypes[] = {"f32", "bf16", "u8", "bytes:3", "f4", "f4"};
-    uint32_t                 n_good   = 0;
+    uint32_t n_good = 0;
     (void)state;
     for (uint64_t seed = 1; seed <= 300; seed++) {
-        uint64_t    random = seed;
-        uint32_t    n_dims[3], n_tensors = 1 + random_below(&random, 3);
-        char        text[8192] = "{\"format\": \"ferry.spec/1\", \"tensors\": [";
+        uint64_t random = seed;
+        uint32_t n_dims[3], n_tensors = 1 + random_below(&random, 3);
+        char text[8192] = "{\"format\": \"ferry.spec/1\", \"tensors\": [";
         ferry_plan *plan;
         ferry_error error;
         for (uint32_t t = 0; t < n_tensors; t++) {
-            size_t   n    = strlen(text);
+            size_t n = strlen(text);
             uint32_t type = random_below(&random, COUNT_OF(dtypes));
-            n_dims[t]     = random_below(&random, 4);
+            n_dims[t] = random_below(&random, 4);
             n += (size_t)snprintf(text + n, sizeof text - n, "%s{\"name\": \"t%u\", \"shape\": [",
                                   t == 0 ? "" : ", ", t);
             for (uint32_t d = 0; d < n_dims[t]; d++) {
@@ -436,9 +436,9 @@ static const char *const small_spec =
 
 typedef struct refusal {
     const char *name;
-    ferry_side  side;
-    bool        wants_pairs;
-    uint64_t    bytes; /* of rank 1; 0: the tensor is missing */
+    ferry_side side;
+    bool wants_pairs;
+    uint64_t bytes; /* of rank 1; 0: the tensor is missing */
     const char *says;
 } refusal;
 
@@ -455,17 +455,17 @@ static const refusal refusals[] = {
 static void refuse_as_rank(rank_thread *self)
 {
     const refusal *row = self->context;
-    static char    memory[3][2][1000], back[1000];
+    static char memory[3][2][1000], back[1000];
     ferry_tensors *sides[2];
-    ferry_plan    *plan     = NULL;
-    fy_registry    registry = {0};
-    uint64_t       bytes[2] = {160, self->rank == 0 ? 192 : self->rank == 1 ? 192 : 96};
-    ferry_error   *error    = &self->error;
+    ferry_plan *plan = NULL;
+    fy_registry registry = {0};
+    uint64_t bytes[2] = {160, self->rank == 0 ? 192 : self->rank == 1 ? 192 : 96};
+    ferry_error *error = &self->error;
     expect_ok(self, try_plan(small_spec, NULL, &plan, error));
     for (int side = 0; side < 2; side++) {
-        bool         here   = self->rank == 1 && side == (int)row->side;
+        bool here = self->rank == 1 && side == (int)row->side;
         ferry_buffer buffer = ferry_buffer_of(memory[self->rank][side], bytes[side]);
-        buffer.bytes        = here ? row->bytes : bytes[side];
+        buffer.bytes = here ? row->bytes : bytes[side];
         ferry_buffer second = ferry_buffer_of(back, buffer.bytes);
         expect_ok(self, ferry_tensors_create(&sides[side], error));
         if (row->wants_pairs && !here && side == FERRY_SIDE_DESTINATION) {
@@ -498,7 +498,7 @@ static void test_refusals(void **state)
 
 static void bind_small_world(rank_thread *self)
 {
-    ferry_plan *plan     = NULL;
+    ferry_plan *plan = NULL;
     fy_registry registry = {0};
     expect_ok(self, try_plan(small_spec, NULL, &plan, &self->error));
     ferry_status status = fy_bind(&registry, self->world, plan, NULL, NULL, false, &self->error);
@@ -517,13 +517,13 @@ static void test_small_world(void **state)
 /* Rank 1 ends; the others go on in a world where rank 2 is 1. */
 static void bind_survivors(rank_thread *self)
 {
-    static char    memory[3][2][1000];
-    ferry_world   *survivors = NULL;
+    static char memory[3][2][1000];
+    ferry_world *survivors = NULL;
     ferry_tensors *sides[2];
-    fy_registry    registry = {0};
-    ferry_plan    *plan     = self->context;
-    ferry_error   *error    = &self->error;
-    uint64_t       bytes[2] = {160, self->rank == 2 ? 96 : 192};
+    fy_registry registry = {0};
+    ferry_plan *plan = self->context;
+    ferry_error *error = &self->error;
+    uint64_t bytes[2] = {160, self->rank == 2 ? 96 : 192};
     if (self->rank == 1) {
         ferry_world_abort(self->world, "enough");
         return;
@@ -547,8 +547,8 @@ static void bind_survivors(rank_thread *self)
 static void test_survivors(void **state)
 {
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    ferry_plan         *plan;
-    ferry_error         error;
+    ferry_plan *plan;
+    ferry_error error;
     (void)state;
     options.join_seconds = 60;
     must(try_plan(small_spec, NULL, &plan, &error), &error);

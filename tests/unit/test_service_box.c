@@ -11,16 +11,16 @@ static void test_random(void **state)
     static char memory[BYTES];
     (void)state;
     for (uint64_t seed = 1; seed <= 3000; seed++) {
-        uint64_t             random     = seed;
-        ferry_box            box        = random_box(memory, BYTES, 4, &random);
+        uint64_t random = seed;
+        ferry_box box = random_box(memory, BYTES, 4, &random);
         static unsigned char map[BYTES] = {0};
-        fy_area              area;
-        ferry_error          error;
+        fy_area area;
+        ferry_error error;
         memset(map, 0, BYTES);
         must(fy_box_area(&box, &area, &error), &error);
         mark_box(&box, map, 1);
         fy_area_walk walk = fy_area_walk_of(&area, 0, area.bytes);
-        uint64_t     at, n = 0, n_total = 0, last = 0;
+        uint64_t at, n = 0, n_total = 0, last = 0;
         while (fy_area_next(&walk, &at, &n)) {
             check_at(at >= last && at + n <= BYTES, "seed %llu", (unsigned long long)seed);
             for (last = at; last < at + n; last++) {
@@ -40,15 +40,15 @@ static void test_box_of(void **state)
     static char memory[4000];
     (void)state;
     for (uint64_t seed = 1; seed <= 3000; seed++) {
-        uint64_t     random = seed, shape[3], begin[3], length[3], volume = 1;
-        uint64_t     bytes  = 1 + random_below(&random, 4);
-        uint32_t     n_dims = random_below(&random, 4);
-        ferry_box    box    = FERRY_BOX_INIT;
+        uint64_t random = seed, shape[3], begin[3], length[3], volume = 1;
+        uint64_t bytes = 1 + random_below(&random, 4);
+        uint32_t n_dims = random_below(&random, 4);
+        ferry_box box = FERRY_BOX_INIT;
         ferry_buffer buffer = ferry_buffer_of(memory, sizeof memory);
-        ferry_error  error;
+        ferry_error error;
         for (uint32_t d = 0; d < n_dims; d++) {
-            shape[d]  = 1 + random_below(&random, 9);
-            begin[d]  = random_below(&random, (uint32_t)shape[d]);
+            shape[d] = 1 + random_below(&random, 9);
+            begin[d] = random_below(&random, (uint32_t)shape[d]);
             length[d] = 1 + random_below(&random, (uint32_t)(shape[d] - begin[d]));
             volume *= shape[d];
         }
@@ -74,12 +74,12 @@ static void test_box_of(void **state)
 /* Nothing of a tensor, which may have a place and strides of its own all the same. */
 static void test_box_of_nothing(void **state)
 {
-    static char    memory[8];
+    static char memory[8];
     const uint64_t shape[] = {3, 0, 2}, begin[] = {1, 0, 1}, length[] = {2, 0, 1};
-    ferry_buffer   buffer = ferry_buffer_of(memory, 0);
-    ferry_box      box    = FERRY_BOX_INIT;
-    fy_area        area   = {.bytes = 77};
-    ferry_error    error;
+    ferry_buffer buffer = ferry_buffer_of(memory, 0);
+    ferry_box box = FERRY_BOX_INIT;
+    fy_area area = {.bytes = 77};
+    ferry_error error;
     (void)state;
     must(ferry_box_of(&buffer, 4, 3, shape, begin, length, &box, &error), &error);
     assert_int_equal(box.offset, 0);
@@ -94,11 +94,11 @@ static void test_box_of_nothing(void **state)
 /* What is wrong with a box of 4 x 5 elements of 2 bytes, 12 bytes a row, in 100 bytes from 10 on.
  */
 typedef struct bad_box {
-    const char  *name;
+    const char *name;
     ferry_status wanted;
-    const char  *says;
-    uint64_t     element_bytes, offset, bytes, length, row, stride;
-    uint32_t     n_dims, kind;
+    const char *says;
+    uint64_t element_bytes, offset, bytes, length, row, stride;
+    uint32_t n_dims, kind;
 } bad_box;
 
 static void test_bad_boxes(void **state)
@@ -123,18 +123,18 @@ static void test_bad_boxes(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         const bad_box *row = &rows[i];
-        ferry_box      box = FERRY_BOX_INIT;
-        ferry_error    error;
-        fy_area        area = {.bytes = 77};
-        box.buffer          = ferry_buffer_of(memory, row->bytes);
-        box.buffer.kind     = row->kind;
-        box.element_bytes   = row->element_bytes;
-        box.offset          = row->offset;
-        box.n_dims          = row->n_dims;
-        box.length[0]       = row->length;
-        box.stride[0]       = row->row;
-        box.length[1]       = 5;
-        box.stride[1]       = row->stride;
+        ferry_box box = FERRY_BOX_INIT;
+        ferry_error error;
+        fy_area area = {.bytes = 77};
+        box.buffer = ferry_buffer_of(memory, row->bytes);
+        box.buffer.kind = row->kind;
+        box.element_bytes = row->element_bytes;
+        box.offset = row->offset;
+        box.n_dims = row->n_dims;
+        box.length[0] = row->length;
+        box.stride[0] = row->row;
+        box.length[1] = 5;
+        box.stride[1] = row->stride;
         check_status(row->name, row->wanted, fy_box_area(&box, &area, &error), &error);
         if (row->wanted == FERRY_OK) {
             check_row(row->name, area.bytes == 40 && area.offset == 10);
@@ -143,12 +143,12 @@ static void test_bad_boxes(void **state)
             check_row(row->name, area.bytes == 77);
         }
     }
-    ferry_box   box = {0}, own;
-    fy_area     area;
+    ferry_box box = {0}, own;
+    fy_area area;
     ferry_error error;
     check_status("no size", FERRY_ERR_MISUSE, fy_box_take(&box, &own, &area, &error), &error);
     check_status("no box", FERRY_ERR_MISUSE, fy_box_take(NULL, &own, &area, &error), &error);
-    box        = (ferry_box)FERRY_BOX_INIT;
+    box = (ferry_box)FERRY_BOX_INIT;
     box.buffer = ferry_buffer_of(NULL, 8);
     check_status("address 0", FERRY_ERR_INVALID_INPUT, fy_box_area(&box, &area, &error), &error);
     box.buffer = ferry_buffer_of(memory, UINT64_MAX);
@@ -157,13 +157,13 @@ static void test_bad_boxes(void **state)
 
 static void test_bad_box_of(void **state)
 {
-    static char    memory[100];
+    static char memory[100];
     const uint64_t shape[9] = {4, 5, 1, 1, 1, 1, 1, 1, 1}, begin[9] = {1, 2}, length[9] = {2, 3, 1};
     const uint64_t late[2] = {3, 2}, huge[2] = {UINT64_MAX, 5}, none[2] = {0, 0},
                    no_row[2] = {0, 5};
-    ferry_buffer buffer      = ferry_buffer_of(memory, 100);
-    ferry_box    box         = FERRY_BOX_INIT;
-    ferry_error  error;
+    ferry_buffer buffer = ferry_buffer_of(memory, 100);
+    ferry_box box = FERRY_BOX_INIT;
+    ferry_error error;
     (void)state;
     box.offset = 77;
     check_status("late", FERRY_ERR_INVALID_INPUT,

@@ -14,7 +14,7 @@ ferry_status __real_ferry_schedule_batch_at(const ferry_schedule *schedule, uint
                                             ferry_batch *batch_out, ferry_error *error);
 ferry_status __wrap_ferry_schedule_batch_at(const ferry_schedule *schedule, uint64_t index,
                                             ferry_batch *batch_out, ferry_error *error);
-bool         __wrap_fy_peer_is_direct(ferry_service *service, uint32_t peer);
+bool __wrap_fy_peer_is_direct(ferry_service *service, uint32_t peer);
 
 static size_t n_looks; /* at batches */
 
@@ -35,22 +35,22 @@ bool __wrap_fy_peer_is_direct(ferry_service *service, uint32_t peer)
 enum { MOST_TASKS = 4096 };
 
 typedef struct load {
-    uint32_t        n_ranks;
-    ferry_task      tasks[MOST_TASKS];
-    size_t          n_tasks;
+    uint32_t n_ranks;
+    ferry_task tasks[MOST_TASKS];
+    size_t n_tasks;
     ferry_schedule *schedule;
 } load;
 
 static void add_task(load *l, uint32_t from, uint32_t to, uint64_t bytes, uint64_t content)
 {
-    ferry_task task    = FERRY_TASK_INIT;
-    task.task_id       = 3 * l->n_tasks + 1;
-    task.from          = from;
-    task.to            = to;
-    task.bytes         = bytes;
+    ferry_task task = FERRY_TASK_INIT;
+    task.task_id = 3 * l->n_tasks + 1;
+    task.from = from;
+    task.to = to;
+    task.bytes = bytes;
     task.element_bytes = 2;
-    task.has_content   = content != 0;
-    task.content       = content;
+    task.has_content = content != 0;
+    task.content = content;
     assert_true(l->n_tasks < MOST_TASKS);
     l->tasks[l->n_tasks++] = task;
 }
@@ -58,7 +58,7 @@ static void add_task(load *l, uint32_t from, uint32_t to, uint64_t bytes, uint64
 static void schedule_load(load *l)
 {
     ferry_task_list *list = NULL;
-    ferry_error      error;
+    ferry_error error;
     must(ferry_task_list_create(l->n_ranks, &list, &error), &error);
     for (size_t i = 0; i < l->n_tasks; i++) {
         must(ferry_task_list_add(list, &l->tasks[i], &error), &error);
@@ -79,18 +79,18 @@ static int compare_ends(const void *a, const void *b)
 /* What a rank registered, as it lies before channels are made. */
 static void fill_ends(const load *l, uint32_t rank, fy_registry *registry)
 {
-    registry->sends.items    = fy_alloc_zeroed(l->n_tasks, sizeof(fy_end));
+    registry->sends.items = fy_alloc_zeroed(l->n_tasks, sizeof(fy_end));
     registry->receives.items = fy_alloc_zeroed(l->n_tasks, sizeof(fy_end));
     assert_true(registry->sends.items != NULL && registry->receives.items != NULL);
     for (size_t i = 0; i < l->n_tasks; i++) {
         const ferry_task *task = &l->tasks[i];
-        fy_end            end  = {.task_id = task->task_id, .bytes = task->bytes};
+        fy_end end = {.task_id = task->task_id, .bytes = task->bytes};
         if (task->from == rank) {
-            end.peer                                   = task->to;
+            end.peer = task->to;
             registry->sends.items[registry->sends.n++] = end;
         }
         if (task->to == rank) {
-            end.peer                                         = task->from;
+            end.peer = task->from;
             registry->receives.items[registry->receives.n++] = end;
         }
     }
@@ -102,10 +102,10 @@ static fy_exec *channels_of(const load *l, uint32_t rank, ferry_world *world,
                             ferry_service *service)
 {
     ferry_error error;
-    world->rank      = rank;
-    world->n_ranks   = l->n_ranks;
-    *service         = (ferry_service){.world = world};
-    service->exec    = fy_alloc_zeroed(1, sizeof *service->exec);
+    world->rank = rank;
+    world->n_ranks = l->n_ranks;
+    *service = (ferry_service){.world = world};
+    service->exec = fy_alloc_zeroed(1, sizeof *service->exec);
     service->exec[0] = (fy_exec){.rounds = l->schedule};
     fill_ends(l, rank, &service->registry);
     must(fy_channels_make(service, &error), &error);
@@ -124,7 +124,7 @@ static void release(ferry_service *service)
 static bool is_relayed(const load *l, uint32_t from, uint32_t to, uint64_t task_id)
 {
     ferry_schedule_report report = FERRY_SCHEDULE_REPORT_INIT;
-    ferry_error           error;
+    ferry_error error;
     must(ferry_schedule_get_report(l->schedule, &report, &error), &error);
     for (uint64_t b = 0; b < report.n_batches; b++) {
         ferry_batch batch = FERRY_BATCH_INIT;
@@ -165,10 +165,10 @@ static size_t check_relays(const load *l, const ferry_service *service, const fy
 /* Two contents to many ranks, and something that is nobody else's. */
 static void test_relays(void **state)
 {
-    static load   l = {.n_ranks = 7};
-    ferry_world   world;
+    static load l = {.n_ranks = 7};
+    ferry_world world;
     ferry_service service;
-    size_t        n_relayed = 0;
+    size_t n_relayed = 0;
     (void)state;
     memset(&world, 0, sizeof world);
     for (uint32_t to = 1; to < l.n_ranks; to++) {
@@ -193,8 +193,8 @@ static void test_relays(void **state)
 
 static size_t looks_of(uint32_t n_ranks)
 {
-    static load   l;
-    ferry_world   world;
+    static load l;
+    ferry_world world;
     ferry_service service;
     memset(&world, 0, sizeof world);
     l = (load){.n_ranks = n_ranks};
@@ -203,9 +203,9 @@ static size_t looks_of(uint32_t n_ranks)
         add_task(&l, to, 0, 1000, 0);
     }
     schedule_load(&l);
-    n_looks       = 0;
+    n_looks = 0;
     fy_exec *exec = channels_of(&l, 0, &world, &service);
-    size_t   n    = n_looks;
+    size_t n = n_looks;
     assert_int_equal(exec->n_channels, n_ranks - 1);
     release(&service);
     ferry_schedule_destroy(l.schedule);

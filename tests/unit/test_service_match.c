@@ -22,16 +22,16 @@ typedef struct task {
 } task;
 
 typedef struct match_case {
-    task         tasks[MOST_TASKS];
-    uint32_t     n_tasks;
-    bool         named;
-    uint64_t     options_hash[MOST_RANKS];
+    task tasks[MOST_TASKS];
+    uint32_t n_tasks;
+    bool named;
+    uint64_t options_hash[MOST_RANKS];
     ferry_status own[MOST_RANKS];
-    const char  *own_text;
-    ferry_plan  *plans[MOST_RANKS]; /* not kept by registries */
+    const char *own_text;
+    ferry_plan *plans[MOST_RANKS]; /* not kept by registries */
     ferry_status status[MOST_RANKS];
-    ferry_error  errors[MOST_RANKS];
-    uint64_t     seed;
+    ferry_error errors[MOST_RANKS];
+    uint64_t seed;
 } match_case;
 
 static char memory[4096];
@@ -40,12 +40,12 @@ static char memory[4096];
 static void register_mine(rank_thread *self, const match_case *c, fy_registry *registry)
 {
     uint64_t random = c->seed + self->rank;
-    uint32_t turn   = c->n_tasks == 0 ? 0 : random_below(&random, c->n_tasks);
+    uint32_t turn = c->n_tasks == 0 ? 0 : random_below(&random, c->n_tasks);
     for (uint32_t i = 0; i < c->n_tasks; i++) {
-        const task *t   = &c->tasks[(i + turn) % c->n_tasks];
-        ferry_box   box = flat_box(memory, sizeof memory, 0, 1);
-        box.name        = c->named ? "model.embed" : NULL;
-        box.length[0]   = t->sent;
+        const task *t = &c->tasks[(i + turn) % c->n_tasks];
+        ferry_box box = flat_box(memory, sizeof memory, 0, 1);
+        box.name = c->named ? "model.embed" : NULL;
+        box.length[0] = t->sent;
         if (t->from == self->rank && t->sent != 0) {
             expect_ok(self, fy_registry_add(registry, true, t->id, t->to, &box, &self->error));
         }
@@ -59,14 +59,14 @@ static void register_mine(rank_thread *self, const match_case *c, fy_registry *r
 
 static void match_as_rank(rank_thread *self)
 {
-    match_case *c        = self->context;
-    uint32_t    r        = self->rank;
+    match_case *c = self->context;
+    uint32_t r = self->rank;
     fy_registry registry = {0};
     register_mine(self, c, &registry);
     registry.plan = c->plans[r];
     fy_fail(&self->error, c->own[r], "%s", c->own_text);
-    c->status[r]  = fy_match(self->world, &registry, c->options_hash[r], c->own[r], &self->error,
-                             &c->errors[r]);
+    c->status[r] = fy_match(self->world, &registry, c->options_hash[r], c->own[r], &self->error,
+                            &c->errors[r]);
     registry.plan = NULL;
     /* The world is in step: all ranks made the same calls. */
     ferry_status step = ferry_world_barrier(self->world, &self->error);
@@ -91,16 +91,16 @@ static void run_case(match_case *c, uint32_t n_ranks, const char *row, ferry_sta
 static void make_tasks(match_case *c, uint32_t n_ranks, uint64_t *state)
 {
     memset(c, 0, sizeof *c);
-    c->seed    = random_u64(state);
+    c->seed = random_u64(state);
     c->n_tasks = random_below(state, MOST_TASKS);
-    c->named   = random_below(state, 2) == 0;
+    c->named = random_below(state, 2) == 0;
     for (uint32_t i = 0; i < c->n_tasks; i++) {
         uint64_t bytes = 1 + random_below(state, 4000);
-        c->tasks[i]    = (task){.id       = i,
-                                .from     = random_below(state, n_ranks),
-                                .to       = random_below(state, n_ranks),
-                                .sent     = bytes,
-                                .received = bytes};
+        c->tasks[i] = (task){.id = i,
+                             .from = random_below(state, n_ranks),
+                             .to = random_below(state, n_ranks),
+                             .sent = bytes,
+                             .received = bytes};
     }
     if (random_below(state, 2) == 0) {
         uint64_t factor = random_u64(state) | 1; /* odd: still unique */
@@ -123,14 +123,14 @@ static const task *spoil(match_case *c, uint64_t *state)
 {
     const task *first = NULL;
     for (uint32_t n = 1 + random_below(state, 3); n > 0; n--) {
-        task    *t    = &c->tasks[random_below(state, c->n_tasks)];
+        task *t = &c->tasks[random_below(state, c->n_tasks)];
         uint32_t kind = random_below(state, 3);
         if (t->sent != t->received) {
             continue;
         }
-        t->sent     = kind == 0 ? 0 : t->sent;
+        t->sent = kind == 0 ? 0 : t->sent;
         t->received = kind == 1 ? 0 : kind == 2 ? t->received + 1 : t->received;
-        first       = first == NULL || is_before(t, first) ? t : first;
+        first = first == NULL || is_before(t, first) ? t : first;
     }
     return first;
 }
@@ -138,7 +138,7 @@ static const task *spoil(match_case *c, uint64_t *state)
 static void test_random(void **state)
 {
     static match_case c;
-    uint64_t          random = 11;
+    uint64_t random = 11;
     (void)state;
     for (int round = 0; round < 150; round++) {
         uint32_t n_ranks = 1 + random_below(&random, 8);
@@ -148,7 +148,7 @@ static void test_random(void **state)
             continue;
         }
         const task *t = spoil(&c, &random);
-        char        text[160];
+        char text[160];
         run_case(&c, n_ranks, "spoilt", FERRY_ERR_INVALID_INPUT);
         snprintf(text, sizeof text,
                  "task %llu%s from rank %u to rank %u: ", (unsigned long long)t->id,
@@ -171,7 +171,7 @@ static void test_wrong_source(void **state)
     static match_case c;
     (void)state;
     memset(&c, 0, sizeof c);
-    c.n_tasks  = 2;
+    c.n_tasks = 2;
     c.tasks[0] = (task){.id = 7, .from = 0, .to = 1, .sent = 64};
     c.tasks[1] = (task){.id = 7, .from = 2, .to = 1, .received = 64};
     run_case(&c, 3, "another source", FERRY_ERR_INVALID_INPUT);
@@ -193,11 +193,11 @@ static void test_own_failures(void **state)
     static match_case c;
     (void)state;
     memset(&c, 0, sizeof c);
-    c.n_tasks  = 1;
+    c.n_tasks = 1;
     c.tasks[0] = (task){.id = 7, .from = 0, .to = 1, .sent = 64};
     c.own_text = "embed: no such buffer";
-    c.own[1]   = FERRY_ERR_LIMIT;
-    c.own[2]   = FERRY_ERR_IO;
+    c.own[1] = FERRY_ERR_LIMIT;
+    c.own[2] = FERRY_ERR_IO;
     run_case(&c, 4, "own failures come first", FERRY_ERR_LIMIT);
     check_says("own failures", "rank 1: embed: no such buffer", &c.errors[3]);
 }
@@ -215,7 +215,7 @@ static void test_options(void **state)
 
 static ferry_plan *make_plan(const char *extent)
 {
-    char        text[512];
+    char text[512];
     ferry_spec *spec;
     ferry_plan *plan;
     ferry_error error;
@@ -234,8 +234,8 @@ static ferry_plan *make_plan(const char *extent)
 static void test_plans(void **state)
 {
     static match_case c;
-    ferry_plan       *one = make_plan("8"), *other = make_plan("16");
-    char              digest[33];
+    ferry_plan *one = make_plan("8"), *other = make_plan("16");
+    char digest[33];
     (void)state;
     memset(&c, 0, sizeof c);
     c.plans[1] = c.plans[2] = one;
@@ -259,20 +259,20 @@ enum { LIAR = 1, SUMMARY_BYTES = 64, SUMS_BYTES = 256, FINDING_BYTES = 224, ROOM
 
 /* What is done to one kind of message: bytes are set from a place on, and it has another length. */
 typedef struct lie {
-    const char  *row;
-    size_t       kind;   /* the length of such a message */
-    int          round;  /* which of that kind, from 0 on */
-    size_t       length; /* 0: as it was; NONE: no bytes */
-    size_t       at, n;
-    char         byte; /* each of them */
+    const char *row;
+    size_t kind;   /* the length of such a message */
+    int round;     /* which of that kind, from 0 on */
+    size_t length; /* 0: as it was; NONE: no bytes */
+    size_t at, n;
+    char byte; /* each of them */
     ferry_status status;
-    const char  *says;
-    size_t       flag; /* a byte that becomes 1; 0: none */
+    const char *says;
+    size_t flag; /* a byte that becomes 1; 0: none */
 } lie;
 
 static const lie *told;
-static int        n_told; /* messages of its kind so far */
-static bool       was_told;
+static int n_told; /* messages of its kind so far */
+static bool was_told;
 
 /* The message, or what is sent instead; room is for that. */
 static const void *make_up(const ferry_world *world, const void *bytes, size_t *n_inout, char *room)
@@ -310,16 +310,16 @@ ferry_status __wrap_ferry_world_broadcast(ferry_world *world, uint32_t root, con
 ferry_status __wrap_fy_votes_gather(ferry_world *world, const fy_vote *vote, fy_votes *votes_out,
                                     ferry_error *error)
 {
-    char    room[ROOM];
+    char room[ROOM];
     fy_vote own = *vote;
-    own.bytes   = make_up(world, vote->bytes, &own.n_bytes, room);
+    own.bytes = make_up(world, vote->bytes, &own.n_bytes, room);
     return __real_fy_votes_gather(world, &own, votes_out, error);
 }
 
 ferry_status __wrap_ferry_world_all_gather(ferry_world *world, const void *bytes, size_t n_bytes,
                                            const void **all_out, ferry_error *error)
 {
-    char        room[ROOM];
+    char room[ROOM];
     const void *own = make_up(world, bytes, &n_bytes, room);
     return __real_ferry_world_all_gather(world, own, n_bytes, all_out, error);
 }
@@ -328,7 +328,7 @@ ferry_status __wrap_ferry_world_broadcast(ferry_world *world, uint32_t root, con
                                           size_t n_bytes, const void **bytes_out,
                                           size_t *n_bytes_out, ferry_error *error)
 {
-    char        room[ROOM];
+    char room[ROOM];
     const void *own = root == LIAR ? make_up(world, bytes, &n_bytes, room) : bytes;
     return __real_ferry_world_broadcast(world, root, own, n_bytes, bytes_out, n_bytes_out, error);
 }
@@ -373,11 +373,11 @@ static void test_lies(void **state)
     for (size_t i = 0; i < COUNT_OF(lies); i++) {
         lie made_up = lies[i];
         memset(&c, 0, sizeof c);
-        c.n_tasks  = 1;
+        c.n_tasks = 1;
         c.tasks[0] = (task){.id = 7, .from = LIAR, .to = 2, .sent = 64};
-        n_told     = 0;
-        was_told   = false;
-        told       = &made_up;
+        n_told = 0;
+        was_told = false;
+        told = &made_up;
         run_case(&c, 3, made_up.row, made_up.status);
         told = NULL;
         check_row(made_up.row, was_told);

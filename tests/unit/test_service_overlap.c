@@ -32,16 +32,16 @@ static void expect_none(fy_registry *registry, const char *row)
 /* What the random cases are made of. */
 typedef struct random_case {
     ferry_box boxes[24];
-    bool      is_send[24];
-    uint32_t  peer[24];
-    uint32_t  n;
+    bool is_send[24];
+    uint32_t peer[24];
+    uint32_t n;
 } random_case;
 
 /* The same bytes with the dimensions in another order, as a transposed view has them. */
 static void permute(ferry_box *box, uint64_t *state)
 {
     for (uint32_t d = box->n_dims; d > 1; d--) {
-        uint32_t other  = random_below(state, d);
+        uint32_t other = random_below(state, d);
         uint64_t length = box->length[d - 1], stride = box->stride[d - 1];
         box->length[d - 1] = box->length[other];
         box->stride[d - 1] = box->stride[other];
@@ -54,7 +54,7 @@ static void permute(ferry_box *box, uint64_t *state)
 static void make_case(random_case *c, unsigned char *memory, uint32_t n_bytes, uint64_t *state)
 {
     uint32_t kind = random_below(state, 3), n_sends = random_below(state, 3) == 0 ? 4 : 0;
-    bool     permuted = random_below(state, 2) == 0;
+    bool permuted = random_below(state, 2) == 0;
     uint32_t long_dim = random_below(state, 4); /* many runs for few boxes, as real ones are */
     uint64_t shape[3];
     for (uint32_t d = 0; d < 3; d++) {
@@ -63,23 +63,23 @@ static void make_case(random_case *c, unsigned char *memory, uint32_t n_bytes, u
     c->n = 1 + random_below(state, 10) + n_sends;
     for (uint32_t i = 0; i < c->n; i++) {
         c->is_send[i] = i < n_sends;
-        c->peer[i]    = random_below(state, 4);
+        c->peer[i] = random_below(state, 4);
         if (kind == 0) {
             c->boxes[i] = random_box(memory, n_bytes, 4, state);
             continue;
         }
-        uint64_t    begin[3], length[3];
+        uint64_t begin[3], length[3];
         ferry_error error;
         for (int d = 0; d < 3; d++) {
-            begin[d]  = random_below(state, (uint32_t)shape[d]);
+            begin[d] = random_below(state, (uint32_t)shape[d]);
             length[d] = 1 + random_below(state, (uint32_t)(shape[d] - begin[d]));
             if (kind == 2 && random_below(state, 2) == 0) {
-                begin[d]  = 0;
+                begin[d] = 0;
                 length[d] = shape[d];
             }
         }
         ferry_buffer buffer = ferry_buffer_of(memory, n_bytes);
-        c->boxes[i]         = (ferry_box)FERRY_BOX_INIT;
+        c->boxes[i] = (ferry_box)FERRY_BOX_INIT;
         must(ferry_box_of(&buffer, 2, 3, shape, begin, length, &c->boxes[i], &error), &error);
     }
     for (uint32_t i = 0; i < c->n && permuted; i++) {
@@ -101,9 +101,9 @@ static void thin_out(random_case *c, unsigned char *map, uint32_t n_bytes)
             fresh = map[b] != (WRITTEN | READ);
         }
         if (fresh) {
-            c->boxes[kept]   = c->boxes[i];
+            c->boxes[kept] = c->boxes[i];
             c->is_send[kept] = c->is_send[i];
-            c->peer[kept++]  = c->peer[i];
+            c->peer[kept++] = c->peer[i];
         } else {
             memcpy(map, before, n_bytes);
         }
@@ -119,7 +119,7 @@ static bool conflicts(const random_case *c, unsigned char *map, uint32_t n_bytes
     memset(map, 0, n_bytes);
     for (uint32_t i = 0; i < c->n; i++) {
         bool fresh = mark_box(&c->boxes[i], map, c->is_send[i] ? READ : WRITTEN);
-        clean      = clean && (fresh || c->is_send[i]);
+        clean = clean && (fresh || c->is_send[i]);
     }
     for (uint32_t b = 0; b < n_bytes; b++) {
         clean = clean && map[b] != (WRITTEN | READ);
@@ -131,10 +131,10 @@ static void test_random(void **state)
 {
     enum { BYTES = 2400 };
     static unsigned char memory[BYTES], map[BYTES];
-    uint32_t             n_conflicts = 0, n_clean = 0;
+    uint32_t n_conflicts = 0, n_clean = 0;
     (void)state;
     for (uint64_t seed = 1; seed <= 20000; seed++) {
-        uint64_t    random   = seed;
+        uint64_t random = seed;
         fy_registry registry = {0};
         random_case c;
         ferry_error error;
@@ -149,8 +149,8 @@ static void test_random(void **state)
         if (random_below(&random, 2) == 0) {
             fy_registry_sort(&registry);
         }
-        bool         wanted = conflicts(&c, map, BYTES);
-        ferry_status got    = check_now(&registry, &error);
+        bool wanted = conflicts(&c, map, BYTES);
+        ferry_status got = check_now(&registry, &error);
         check_at(got == (wanted ? FERRY_ERR_INVALID_INPUT : FERRY_OK), "seed %llu: %s, %s",
                  (unsigned long long)seed, ferry_status_name(got), error.message);
         n_conflicts += wanted;
@@ -166,14 +166,14 @@ static void add_columns(fy_registry *registry, char *memory, uint64_t n_rows, ui
 {
     uint64_t part = row_bytes / n_parts;
     for (uint64_t i = 0; i < n_parts; i++) {
-        ferry_box box     = FERRY_BOX_INIT;
-        box.buffer        = ferry_buffer_of(memory, n_rows * row_bytes);
+        ferry_box box = FERRY_BOX_INIT;
+        box.buffer = ferry_buffer_of(memory, n_rows * row_bytes);
         box.element_bytes = part;
-        box.offset        = i * part - (i == moved);
-        box.n_dims        = 1;
-        box.length[0]     = n_rows;
-        box.stride[0]     = row_bytes;
-        box.name          = "wide";
+        box.offset = i * part - (i == moved);
+        box.n_dims = 1;
+        box.length[0] = n_rows;
+        box.stride[0] = row_bytes;
+        box.name = "wide";
         add_end(registry, false, i, (uint32_t)(i % 7), &box);
     }
 }
@@ -208,8 +208,8 @@ static void test_range_through_rows(void **state)
     static const uint64_t far = (uint64_t)1 << 30, row = 65536, part = 8192;
     const struct {
         const char *name;
-        uint64_t    first, n_rows;
-        bool        meets;
+        uint64_t first, n_rows;
+        bool meets;
     } rows[] = {
         {"to where the range begins, further on", 0, far + 1, false},
         {"to its first whole row", 0, far + 2, true},
@@ -219,16 +219,16 @@ static void test_range_through_rows(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         fy_registry registry = {0};
-        uint64_t    bytes    = 3 * far * row;
-        ferry_box   range =
+        uint64_t bytes = 3 * far * row;
+        ferry_box range =
             flat_box(far_memory(), bytes, far * row + row / 2, row / 2 + 3 * row + part);
-        ferry_box column     = FERRY_BOX_INIT;
-        column.buffer        = ferry_buffer_of(far_memory(), bytes);
+        ferry_box column = FERRY_BOX_INIT;
+        column.buffer = ferry_buffer_of(far_memory(), bytes);
         column.element_bytes = part;
-        column.offset        = rows[i].first * row + 2 * part;
-        column.n_dims        = 1;
-        column.length[0]     = rows[i].n_rows;
-        column.stride[0]     = row;
+        column.offset = rows[i].first * row + 2 * part;
+        column.n_dims = 1;
+        column.length[0] = rows[i].n_rows;
+        column.stride[0] = row;
         add_end(&registry, false, 1, 0, &range);
         add_end(&registry, false, 2, 0, &column);
         if (rows[i].meets) {
@@ -243,22 +243,22 @@ static void test_range_through_rows(void **state)
 static void test_grid(void **state)
 {
     enum { ROWS = 32, COLUMNS = 32 };
-    uint64_t    shape[3] = {(uint64_t)ROWS * 4096 + 4096, COLUMNS * 16, 3};
+    uint64_t shape[3] = {(uint64_t)ROWS * 4096 + 4096, COLUMNS * 16, 3};
     fy_registry registry = {0};
     (void)state;
     for (int bad = 0; bad < 2; bad++) {
         for (uint32_t i = 0; i < ROWS * COLUMNS; i++) {
-            uint32_t     place     = i * 389 % (ROWS * COLUMNS);
-            uint64_t     begin[3]  = {place / COLUMNS * 4096, place % COLUMNS * 16, 0};
-            uint64_t     length[3] = {4096, 16, 2};
-            ferry_buffer buffer    = ferry_buffer_of(far_memory(), UINT64_C(1) << 40);
-            ferry_box    box       = FERRY_BOX_INIT;
-            ferry_error  error;
+            uint32_t place = i * 389 % (ROWS * COLUMNS);
+            uint64_t begin[3] = {place / COLUMNS * 4096, place % COLUMNS * 16, 0};
+            uint64_t length[3] = {4096, 16, 2};
+            ferry_buffer buffer = ferry_buffer_of(far_memory(), UINT64_C(1) << 40);
+            ferry_box box = FERRY_BOX_INIT;
+            ferry_error error;
             length[0] += bad == 1 && place == 500;
             must(ferry_box_of(&buffer, 2, 3, shape, begin, length, &box, &error), &error);
             add_end(&registry, false, i, 0, &box);
         }
-        uint64_t  row  = shape[1] * shape[2] * 2;
+        uint64_t row = shape[1] * shape[2] * 2;
         ferry_box rest = flat_box(far_memory(), UINT64_C(1) << 40, ROWS * 4096 * row, 4096 * row);
         add_end(&registry, false, 9999, 1, &rest);
         if (bad == 0) {
@@ -275,19 +275,19 @@ static void test_transposed(void **state)
 {
     enum { N = 8 };
     const uint64_t n_rows = (uint64_t)1 << 31, row = 65536, part = row / N;
-    fy_registry    registry = {0};
+    fy_registry registry = {0};
     (void)state;
     for (int bad = 0; bad < 2; bad++) {
         for (uint64_t i = 0; i < N; i++) {
-            ferry_box box     = FERRY_BOX_INIT;
-            box.buffer        = ferry_buffer_of(far_memory(), n_rows * row);
+            ferry_box box = FERRY_BOX_INIT;
+            box.buffer = ferry_buffer_of(far_memory(), n_rows * row);
             box.element_bytes = 2;
-            box.offset        = i * part;
-            box.n_dims        = 2;
-            box.length[0]     = part / 4; /* every other element */
-            box.stride[0]     = 4;
-            box.length[1]     = n_rows;
-            box.stride[1]     = row;
+            box.offset = i * part;
+            box.n_dims = 2;
+            box.length[0] = part / 4; /* every other element */
+            box.stride[0] = 4;
+            box.length[1] = n_rows;
+            box.stride[1] = row;
             if (bad == 1 && i == 5) { /* its first element is the last one of the part before */
                 box.offset -= 4;
             }
@@ -330,9 +330,9 @@ static void test_odd_strides(void **state)
     for (int bad = 0; bad < 2; bad++) {
         for (uint64_t i = 0; i < 3; i++) {
             ferry_box box = FERRY_BOX_INIT;
-            box.buffer    = ferry_buffer_of(far_memory(), 1 << 24);
-            box.offset    = i + (bad == 1 && i == 2 ? 5 : 0);
-            box.n_dims    = 2;
+            box.buffer = ferry_buffer_of(far_memory(), 1 << 24);
+            box.offset = i + (bad == 1 && i == 2 ? 5 : 0);
+            box.n_dims = 2;
             box.length[0] = 1000 - i * 100;
             box.stride[0] = 6000 + i * 6 * 6; /* places of one kind mod 6, in different rows */
             box.length[1] = 900;
@@ -351,8 +351,8 @@ static void test_reads(void **state)
 {
     static char memory[1000], back[1000];
     fy_registry registry = {0};
-    ferry_box   low      = flat_box(memory, 1000, 0, 400);
-    ferry_box   high     = flat_box(memory, 1000, 399, 601);
+    ferry_box low = flat_box(memory, 1000, 0, 400);
+    ferry_box high = flat_box(memory, 1000, 399, 601);
     (void)state;
     low.name = "layer.weight";
 
@@ -378,7 +378,7 @@ static void test_reads(void **state)
     expect_conflict(&registry, "kept where it is, and written by others",
                     (const char *[]){"task 8 ", NULL});
 
-    high.offset    = 1;
+    high.offset = 1;
     high.length[0] = 400;
     add_end(&registry, true, 7, ME, &low);
     add_end(&registry, false, 7, ME, &high);
@@ -387,9 +387,9 @@ static void test_reads(void **state)
 
     /* A pair: the back is written. */
     ferry_buffer front_buffer = ferry_buffer_of(memory, 1000);
-    ferry_buffer back_buffer  = ferry_buffer_of(back, 1000);
-    ferry_error  error;
-    uint32_t     held;
+    ferry_buffer back_buffer = ferry_buffer_of(back, 1000);
+    ferry_error error;
+    uint32_t held;
     must(fy_registry_hold(&registry, &front_buffer, &back_buffer, 0, &held, &error), &error);
     add_end(&registry, true, 7, ME, &low);
     add_end(&registry, false, 7, ME, &high);

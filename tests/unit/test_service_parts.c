@@ -11,20 +11,20 @@
 
 #include <stdlib.h>
 
-static size_t              n_registered, n_keys, n_votes;
+static size_t n_registered, n_keys, n_votes;
 static const ferry_region *exported[8];
-static ferry_status        flushed;
+static ferry_status flushed;
 
 ferry_status __wrap_ferry_region_register(ferry_transport *transport, const ferry_buffer *buffer,
                                           ferry_region **region_out, ferry_error *error);
 ferry_status __wrap_ferry_region_export(const ferry_region *region, void *key, size_t *n_bytes_out,
                                         ferry_error *error);
-void         __wrap_ferry_region_free(ferry_region *region);
-uint32_t     __wrap_fy_transport_capabilities(ferry_transport *transport, uint32_t peer);
+void __wrap_ferry_region_free(ferry_region *region);
+uint32_t __wrap_fy_transport_capabilities(ferry_transport *transport, uint32_t peer);
 ferry_status __wrap_fy_transport_try_flush(ferry_transport *transport, uint32_t *peer_out,
                                            ferry_error *error);
-void         __wrap_fy_transport_hurry(ferry_transport *transport, bool hurries);
-void         __wrap_fy_outcome_begin(ferry_service *service);
+void __wrap_fy_transport_hurry(ferry_transport *transport, bool hurries);
+void __wrap_fy_outcome_begin(ferry_service *service);
 
 /* What the service registers by itself is what was to be registered. */
 static ferry_region made;
@@ -33,10 +33,10 @@ ferry_status __wrap_ferry_region_register(ferry_transport *transport, const ferr
                                           ferry_region **region_out, ferry_error *error)
 {
     (void)error;
-    made.transport  = transport;
-    made.view.base  = buffer->base;
+    made.transport = transport;
+    made.view.base = buffer->base;
     made.view.bytes = buffer->bytes;
-    *region_out     = &made;
+    *region_out = &made;
     n_registered++;
     return FERRY_OK;
 }
@@ -48,7 +48,7 @@ ferry_status __wrap_ferry_region_export(const ferry_region *region, void *key, s
     (void)error;
     assert_true(n_keys < COUNT_OF(exported));
     exported[n_keys++] = region;
-    *n_bytes_out       = 0;
+    *n_bytes_out = 0;
     return FERRY_OK;
 }
 
@@ -92,38 +92,38 @@ enum { RUN_BYTES = 1 << 20 };
 
 typedef struct scene {
     ferry_transport transport;
-    ferry_service   service;
-    fy_exec         exec;
-    fy_held         held;
-    fy_end          receive;
-    fy_channel      channel;
+    ferry_service service;
+    fy_exec exec;
+    fy_held held;
+    fy_end receive;
+    fy_channel channel;
 } scene;
 
 static scene *open_scene(void)
 {
     static scene s;
-    static char  memory[16]; /* an address: nothing is read of it */
+    static char memory[16]; /* an address: nothing is read of it */
     memset(&s, 0, sizeof s);
     memset(&made, 0, sizeof made);
-    s.service.exec      = &s.exec;
+    s.service.exec = &s.exec;
     s.service.transport = &s.transport;
-    s.held              = (fy_held){.front = ferry_buffer_of(memory, RUN_BYTES)};
-    s.receive           = (fy_end){.run_bytes = RUN_BYTES, .bytes = RUN_BYTES};
-    s.channel           = (fy_channel){.peer = 1, .n_receives = 1};
-    s.exec.channels     = &s.channel;
-    s.exec.n_channels   = 1;
+    s.held = (fy_held){.front = ferry_buffer_of(memory, RUN_BYTES)};
+    s.receive = (fy_end){.run_bytes = RUN_BYTES, .bytes = RUN_BYTES};
+    s.channel = (fy_channel){.peer = 1, .n_receives = 1};
+    s.exec.channels = &s.channel;
+    s.exec.n_channels = 1;
 
-    s.service.registry.held           = &s.held;
-    s.service.registry.n_held         = 1;
+    s.service.registry.held = &s.held;
+    s.service.registry.n_held = 1;
     s.service.registry.receives.items = &s.receive;
-    s.service.registry.receives.n     = 1;
+    s.service.registry.receives.n = 1;
     n_registered = n_keys = n_votes = 0;
     return &s;
 }
 
 static void write_places(scene *s)
 {
-    fy_pack     out = {.bytes = NULL};
+    fy_pack out = {.bytes = NULL};
     ferry_error error;
     n_keys = 0;
     must(fy_places_write(&s->service, &s->channel, &out, &error), &error);
@@ -136,10 +136,10 @@ static void test_own_registration(void **state)
 {
     static ferry_region own;
     (void)state;
-    scene *s                   = open_scene();
-    own                        = (ferry_region){.transport = &s->transport};
-    own.view.base              = s->held.front.base;
-    own.view.bytes             = RUN_BYTES;
+    scene *s = open_scene();
+    own = (ferry_region){.transport = &s->transport};
+    own.view.base = s->held.front.base;
+    own.view.bytes = RUN_BYTES;
     s->held.front.registration = &own;
     write_places(s);
     assert_int_equal(n_registered, 0);
@@ -168,23 +168,23 @@ static void test_one_registration(void **state)
 static void test_no_room(void **state)
 {
     static fy_channel channels[2];
-    static fy_place   places[2];
-    static fy_range   range = {.first = 0, .bytes = 100};
-    ferry_error       error;
+    static fy_place places[2];
+    static fy_range range = {.first = 0, .bytes = 100};
+    ferry_error error;
     (void)state;
     scene *s = open_scene();
     for (uint32_t c = 0; c < 2; c++) {
-        places[c]   = (fy_place){.path = FERRY_PATH_STAGED, .bytes = 100, .n_ranges = 1};
-        channels[c] = (fy_channel){.peer        = c + 1,
-                                   .n_sends     = 1,
-                                   .places      = &places[c],
-                                   .ranges      = &range,
+        places[c] = (fy_place){.path = FERRY_PATH_STAGED, .bytes = 100, .n_ranges = 1};
+        channels[c] = (fy_channel){.peer = c + 1,
+                                   .n_sends = 1,
+                                   .places = &places[c],
+                                   .ranges = &range,
                                    .out_payload = c == 0 ? 0 : 64};
     }
     s->service.options.slot_bytes = 1000;
-    s->service.options.max_tasks  = 10;
-    s->exec.channels              = channels;
-    s->exec.n_channels            = 2;
+    s->service.options.max_tasks = 10;
+    s->exec.channels = channels;
+    s->exec.n_channels = 2;
     ferry_world world;
     memset(&world, 0, sizeof world);
     s->service.world = &world;
@@ -197,14 +197,14 @@ static void test_no_room(void **state)
 static void test_vote_after_flush(void **state)
 {
     static fy_failure none;
-    ferry_world       world;
+    ferry_world world;
     (void)state;
     scene *s = open_scene();
     memset(&world, 0, sizeof world);
-    world.failure              = &none;
+    world.failure = &none;
     world.settings.deadline_ns = INT64_MAX / 2;
-    s->service.world           = &world;
-    flushed                    = FERRY_ERR_TIMEOUT;
+    s->service.world = &world;
+    flushed = FERRY_ERR_TIMEOUT;
     for (int i = 0; i < 5; i++) {
         assert_false(fy_run_step(&s->service));
         assert_int_equal(n_votes, 0);

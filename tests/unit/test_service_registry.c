@@ -20,18 +20,18 @@ static void test_ends(void **state)
     enum { N_ENDS = 20000 };
     fy_registry registry = {0};
     ferry_error error;
-    char        text[256];
+    char text[256];
     (void)state;
     for (uint64_t i = 0; i < N_ENDS; i++) {
         ferry_box box = FERRY_BOX_INIT;
-        box.buffer    = ferry_buffer_of(memory + i % 7, 1000 + i % 13);
-        box.offset    = i % 500;
-        box.n_dims    = 2;
+        box.buffer = ferry_buffer_of(memory + i % 7, 1000 + i % 13);
+        box.offset = i % 500;
+        box.n_dims = 2;
         box.length[0] = 3;
         box.stride[0] = 20 + i % 5;
         box.length[1] = 1 + i % 20;
         box.stride[1] = 1;
-        box.name      = i % 7 == 3 ? "three" : NULL;
+        box.name = i % 7 == 3 ? "three" : NULL;
         add_end(&registry, i % 2 == 0, N_ENDS - i, (uint32_t)(i % 9), &box);
     }
     fy_registry_sort(&registry);
@@ -40,9 +40,9 @@ static void test_ends(void **state)
     assert_int_equal(registry.sends.n, N_ENDS / 2);
     uint64_t bytes = 0;
     for (size_t i = 0; i < N_ENDS / 2; i++) {
-        const fy_end *end   = &registry.receives.items[i];
-        uint64_t      which = N_ENDS - end->task_id;
-        fy_area       area  = fy_end_area(&registry, end);
+        const fy_end *end = &registry.receives.items[i];
+        uint64_t which = N_ENDS - end->task_id;
+        fy_area area = fy_end_area(&registry, end);
         assert_true(i == 0 || end[-1].peer < end->peer ||
                     (end[-1].peer == end->peer && end[-1].task_id < end->task_id));
         assert_int_equal(end->peer, which % 9);
@@ -76,7 +76,7 @@ static void test_ends(void **state)
 static void refuse(fy_registry *registry, const char *row, uint64_t task_id, const ferry_box *box,
                    ferry_status wanted, const char *says)
 {
-    counts      before = count(registry);
+    counts before = count(registry);
     ferry_error error;
     for (int is_send = 0; is_send < 2; is_send++) {
         check_status(row, wanted, fy_registry_add(registry, is_send, task_id, 4, box, &error),
@@ -90,7 +90,7 @@ static void refuse(fy_registry *registry, const char *row, uint64_t task_id, con
 static void test_refusals(void **state)
 {
     fy_registry registry = {0};
-    ferry_box   box      = flat_box(memory, 100, 10, 20);
+    ferry_box box = flat_box(memory, 100, 10, 20);
     ferry_error error;
     (void)state;
     add_end(&registry, true, 7, 4, &box);
@@ -106,10 +106,10 @@ static void test_refusals(void **state)
     box.offset = 81;
     refuse(&registry, "outside", 9, &box, FERRY_ERR_INVALID_INPUT,
            "bytes [81, 101) of a buffer of 100");
-    box.offset    = 10;
+    box.offset = 10;
     box.length[0] = 0;
     refuse(&registry, "nothing", 9, &box, FERRY_ERR_INVALID_INPUT, "task 9 has 0 bytes");
-    box.length[0]   = 20;
+    box.length[0] = 20;
     box.buffer.kind = FERRY_MEMORY_CUDA;
     refuse(&registry, "device", 9, &box, FERRY_ERR_UNSUPPORTED, "host memory only");
     box.buffer = ferry_buffer_of(NULL, 100);
@@ -120,7 +120,7 @@ static void test_refusals(void **state)
 static void test_lengths(void **state)
 {
     fy_registry registry = {0};
-    ferry_box   box      = flat_box(memory, 100, 0, 100);
+    ferry_box box = flat_box(memory, 100, 0, 100);
     (void)state;
     add_end(&registry, true, 1, 0, &box);
     box = flat_box(memory, 200, 100, 100);

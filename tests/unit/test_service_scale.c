@@ -34,9 +34,9 @@ static void check_growth(const char *what, uint32_t n_ranks, size_t few, size_t 
 static size_t memory_of_registry(uint32_t n_ranks)
 {
     fy_registry registry = {0};
-    ferry_box   box      = flat_box(buffer_memory, sizeof buffer_memory, 0, TASK_BYTES);
-    size_t      before   = live;
-    most                 = live;
+    ferry_box box = flat_box(buffer_memory, sizeof buffer_memory, 0, TASK_BYTES);
+    size_t before = live;
+    most = live;
     for (uint64_t id = 0; id < TASKS; id++) {
         for (uint32_t peer = n_ranks; peer-- > 0;) {
             add_end(&registry, true, id, peer, &box);
@@ -67,19 +67,19 @@ static void test_registry(void **state)
  * exchange fails. Rank 0 gets them all, and what it answers is looked at.
  */
 typedef struct exchange {
-    uint32_t       n_ranks;
+    uint32_t n_ranks;
     unsigned char *messages; /* of all ranks but the first, one behind the other */
-    size_t         used, capacity;
+    size_t used, capacity;
     unsigned char *all; /* with its own in front */
-    size_t        *lengths;
-    uint32_t       rank; /* that speaks */
-    cost           cost;
+    size_t *lengths;
+    uint32_t rank; /* that speaks */
+    cost cost;
 } exchange;
 
 static int gather(void *context, const void *bytes, size_t n_bytes, const void **all_out,
                   const size_t **lengths_out)
 {
-    exchange *x         = context;
+    exchange *x = context;
     x->lengths[x->rank] = n_bytes;
     if (x->rank != 0) {
         while (x->used + n_bytes > x->capacity) {
@@ -95,7 +95,7 @@ static int gather(void *context, const void *bytes, size_t n_bytes, const void *
     assert_non_null(x->all);
     memcpy(x->all, bytes, n_bytes);
     memcpy(x->all + n_bytes, x->messages, x->used);
-    *all_out     = x->all;
+    *all_out = x->all;
     *lengths_out = x->lengths;
     return 0;
 }
@@ -109,7 +109,7 @@ static int scatter(void *context, const void *all, const size_t *lengths, const 
         x->cost.most_to_rank =
             lengths[rank] > x->cost.most_to_rank ? lengths[rank] : x->cost.most_to_rank;
     }
-    *mine_out    = all;
+    *mine_out = all;
     *n_bytes_out = lengths[0];
     return 0;
 }
@@ -130,7 +130,7 @@ static int all_gather(void *context, const void *bytes, size_t n_bytes, const vo
 static ferry_workloads *workloads_of(uint32_t rank, uint32_t n_ranks)
 {
     ferry_workloads *workloads = NULL;
-    ferry_error      error;
+    ferry_error error;
     must(ferry_workloads_create(rank, n_ranks, &workloads, &error), &error);
     for (uint32_t i = 1; i <= TASKS; i++) {
         must(ferry_workloads_add_task(workloads, i, (rank + i) % n_ranks, TASK_BYTES, 2, &error),
@@ -144,16 +144,16 @@ static ferry_workloads *workloads_of(uint32_t rank, uint32_t n_ranks)
 static void speak(exchange *x, uint32_t rank)
 {
     ferry_workloads *workloads = workloads_of(rank, x->n_ranks);
-    ferry_exchange   its       = FERRY_EXCHANGE_INIT;
-    fy_turns         turns     = {0};
-    ferry_error      error;
-    its.context    = x;
-    its.rank       = rank;
-    its.n_ranks    = x->n_ranks;
+    ferry_exchange its = FERRY_EXCHANGE_INIT;
+    fy_turns turns = {0};
+    ferry_error error;
+    its.context = x;
+    its.rank = rank;
+    its.n_ranks = x->n_ranks;
     its.all_gather = all_gather;
-    its.gather     = gather;
-    its.scatter    = scatter;
-    x->rank        = rank;
+    its.gather = gather;
+    its.scatter = scatter;
+    x->rank = rank;
     assert_int_equal(fy_build_order(workloads, &its, &turns, &error), FERRY_ERR_EXCHANGE);
     ferry_workloads_destroy(workloads);
 }
@@ -161,16 +161,16 @@ static void speak(exchange *x, uint32_t rank)
 static cost order(uint32_t n_ranks)
 {
     exchange x = {.n_ranks = n_ranks};
-    x.lengths  = calloc(n_ranks, sizeof *x.lengths);
+    x.lengths = calloc(n_ranks, sizeof *x.lengths);
     assert_non_null(x.lengths);
     for (uint32_t rank = 1; rank < n_ranks; rank++) {
         speak(&x, rank);
     }
     size_t before = live;
-    most          = live;
+    most = live;
     speak(&x, 0);
-    x.cost.memory    = most - before;
-    x.cost.to_root   = x.used;
+    x.cost.memory = most - before;
+    x.cost.to_root = x.used;
     x.cost.n_batches = (size_t)n_ranks * TASKS * ((TASK_BYTES + SLOT - 1) / SLOT);
     free(x.messages);
     free(x.all);

@@ -13,18 +13,18 @@
 
 enum { MOST_CHANNELS = 1024, ITEMS = 4, RUN = 9 };
 
-static size_t   n_looks; /* of fy_send_step at a channel that might send */
-static size_t   n_given; /* times that turns were given */
+static size_t n_looks; /* of fy_send_step at a channel that might send */
+static size_t n_given; /* times that turns were given */
 static uint64_t orders[MOST_CHANNELS * ITEMS];
-static size_t   n_sent;
-static int64_t  now_ns, step_ns; /* what an item takes */
+static size_t n_sent;
+static int64_t now_ns, step_ns; /* what an item takes */
 
-void    __real_fy_turns_give(ferry_service *service);
-bool    __wrap_fy_burst_takes(const fy_channel *channel, const fy_item *item);
-void    __wrap_fy_turns_give(ferry_service *service);
+void __real_fy_turns_give(ferry_service *service);
+bool __wrap_fy_burst_takes(const fy_channel *channel, const fy_item *item);
+void __wrap_fy_turns_give(ferry_service *service);
 int64_t __wrap_fy_now_ns(void);
-bool    __wrap_fy_transport_shares_pointers(const ferry_transport *transport, uint32_t peer);
-void   *__wrap_ferry_region_base(const ferry_region *region);
+bool __wrap_fy_transport_shares_pointers(const ferry_transport *transport, uint32_t peer);
+void *__wrap_ferry_region_base(const ferry_region *region);
 void __wrap_fy_copy_mapped(ferry_service *service, const fy_channel *channel, const fy_item *item,
                            uint64_t *hashes);
 void __wrap_fy_statistics_sent(ferry_service *service, const fy_channel *channel,
@@ -106,10 +106,10 @@ ferry_status __wrap_ferry_put_signal(ferry_transport *transport, uint32_t peer,
 
 typedef struct scene {
     ferry_service service;
-    fy_exec       exec;
-    fy_channel    channels[MOST_CHANNELS];
-    fy_item       items[MOST_CHANNELS][ITEMS];
-    uint32_t      ready[MOST_CHANNELS];
+    fy_exec exec;
+    fy_channel channels[MOST_CHANNELS];
+    fy_item items[MOST_CHANNELS][ITEMS];
+    uint32_t ready[MOST_CHANNELS];
 } scene;
 
 /* Channels that can all send, each some items in order of their rounds. */
@@ -122,10 +122,10 @@ static scene *open_scene(uint32_t n_channels)
     s.exec =
         (fy_exec){.channels = s.channels, .n_channels = n_channels, .ready = s.ready, .run = RUN};
     for (uint32_t c = 0; c < n_channels; c++) {
-        fy_channel *channel  = &s.channels[c];
-        channel->peer        = c;
-        channel->entered     = true;
-        channel->out.items   = s.items[c];
+        fy_channel *channel = &s.channels[c];
+        channel->peer = c;
+        channel->entered = true;
+        channel->out.items = s.items[c];
         channel->out.n_items = ITEMS;
         for (uint32_t i = 0; i < ITEMS; i++) {
             s.items[c][i] = (fy_item){.path = FERRY_PATH_MAPPED, .bytes = 1};
@@ -174,7 +174,7 @@ static void test_pauses(void **state)
     (void)state;
     assert_int_equal(send_all(open_scene(16)), 16 * ITEMS);
     scene *s = open_scene(MOST_CHANNELS / 4);
-    step_ns  = 1000000;
+    step_ns = 1000000;
     assert_int_equal(send_all(s), MOST_CHANNELS / 4 * ITEMS);
 }
 
@@ -184,7 +184,7 @@ static void test_turns(void **state)
     (void)state;
     scene *s = open_scene(MOST_CHANNELS);
     for (uint32_t c = 0; c < MOST_CHANNELS; c++) {
-        s->channels[c].entered                = false;
+        s->channels[c].entered = false;
         words[c * FY_WORDS + FY_WORD_ENTERED] = RUN;
     }
     assert_false(fy_receive_step(&s->service));
@@ -219,7 +219,7 @@ static void test_full_step(void **state)
     scene *s = open_scene(MOST_CHANNELS / 4);
     for (uint32_t c = 0; c < s->exec.n_channels; c++) {
         s->channels[c].in_turns = true;
-        s->channels[c].turn     = ITEMS;
+        s->channels[c].turn = ITEMS;
     }
     assert_true(fy_send_step(&s->service));
     assert_int_equal(s->exec.n_away, FY_LEAST_WINDOW + FY_LEAST_WINDOW / 2);
@@ -237,15 +237,15 @@ static void test_long_round(void **state)
     fy_item items[N];
     (void)state;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        scene      *s       = open_scene(1);
+        scene *s = open_scene(1);
         fy_channel *channel = &s->channels[0];
         for (uint32_t k = 0; k < N; k++) {
             items[k] = (fy_item){.path = FERRY_PATH_STAGED, .bytes = 1, .order = 5};
         }
-        channel->in_turns   = true;
-        channel->in.items   = items;
+        channel->in_turns = true;
+        channel->in.items = items;
         channel->in.n_items = N;
-        channel->n_dealt    = rows[i].n_dealt;
+        channel->n_dealt = rows[i].n_dealt;
         __real_fy_turns_give(&s->service);
         check_at(channel->granted == rows[i].granted, "row %zu: %u", i, channel->granted);
     }

@@ -12,8 +12,8 @@ static void test_many(void **state)
 {
     enum { N_TENSORS = 20000 };
     ferry_tensors *tensors = NULL;
-    ferry_error    error;
-    char           name[64];
+    ferry_error error;
+    char name[64];
     (void)state;
     must(ferry_tensors_create(&tensors, &error), &error);
     for (uint32_t i = 0; i < N_TENSORS; i++) {
@@ -39,8 +39,8 @@ static void test_many(void **state)
 static void test_pairs(void **state)
 {
     ferry_tensors *tensors = NULL;
-    ferry_buffer   front = ferry_buffer_of(memory, 100), back = ferry_buffer_of(memory + 100, 100);
-    ferry_error    error;
+    ferry_buffer front = ferry_buffer_of(memory, 100), back = ferry_buffer_of(memory + 100, 100);
+    ferry_error error;
     (void)state;
     must(ferry_tensors_create(&tensors, &error), &error);
     must(ferry_tensors_add_pair(tensors, "w", &front, &back, &error), &error);
@@ -62,10 +62,10 @@ static void test_pairs(void **state)
 static void test_refusals(void **state)
 {
     ferry_tensors *tensors = NULL;
-    ferry_buffer   buffer = ferry_buffer_of(memory, 100), bad = ferry_buffer_of(NULL, 1);
-    ferry_buffer   device = buffer, endless = ferry_buffer_of(memory, UINT64_MAX);
-    ferry_buffer   nothing = ferry_buffer_of(NULL, 0);
-    ferry_error    error;
+    ferry_buffer buffer = ferry_buffer_of(memory, 100), bad = ferry_buffer_of(NULL, 1);
+    ferry_buffer device = buffer, endless = ferry_buffer_of(memory, UINT64_MAX);
+    ferry_buffer nothing = ferry_buffer_of(NULL, 0);
+    ferry_error error;
     (void)state;
     must(ferry_tensors_create(&tensors, &error), &error);
     must(ferry_tensors_add(tensors, "w", &buffer, &error), &error);

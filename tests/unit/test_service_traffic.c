@@ -54,10 +54,10 @@ typedef struct traffic {
     uint32_t n_tasks;    /* that a rank sends to another one, BYTES together */
     uint64_t slot_bytes; /* 0: the default, which takes all of them */
     uint32_t paths;      /* 0: through slots */
-    size_t   bytes;      /* given to gathers by all ranks */
-    size_t   calls;
-    size_t   to_root; /* from all others */
-    size_t   to_rank[MOST_RANKS];
+    size_t bytes;        /* given to gathers by all ranks */
+    size_t calls;
+    size_t to_root; /* from all others */
+    size_t to_rank[MOST_RANKS];
 } traffic;
 
 static bool to_next(uint32_t from, uint32_t to, uint32_t n_ranks)
@@ -93,7 +93,7 @@ static void add_tasks(rank_thread *self, ferry_service *service, ferry_buffer *f
                       ferry_buffer *to)
 {
     const traffic *wanted = self->context;
-    uint64_t       size   = BYTES / wanted->n_tasks;
+    uint64_t size = BYTES / wanted->n_tasks;
     for (uint32_t peer = 0; peer < self->n_ranks; peer++) {
         for (uint32_t i = 0; i < wanted->n_tasks; i++) {
             if (wanted->sends(self->rank, peer, self->n_ranks)) {
@@ -110,13 +110,13 @@ static void add_tasks(rank_thread *self, ferry_service *service, ferry_buffer *f
 
 static void work(rank_thread *self)
 {
-    const traffic        *wanted  = self->context;
-    ferry_service        *service = NULL;
+    const traffic *wanted = self->context;
+    ferry_service *service = NULL;
     ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
-    unsigned char        *memory  = calloc(self->n_ranks + 1, BYTES);
-    ferry_buffer          from    = {.base = memory, .bytes = BYTES};
-    ferry_buffer          to[MOST_RANKS];
-    options.paths      = wanted->paths == 0 ? (uint32_t)FERRY_PATH_STAGED : wanted->paths;
+    unsigned char *memory = calloc(self->n_ranks + 1, BYTES);
+    ferry_buffer from = {.base = memory, .bytes = BYTES};
+    ferry_buffer to[MOST_RANKS];
+    options.paths = wanted->paths == 0 ? (uint32_t)FERRY_PATH_STAGED : wanted->paths;
     options.slot_bytes = wanted->slot_bytes == 0 ? options.slot_bytes : wanted->slot_bytes;
     memset(memory, (int)self->rank + 1, BYTES);
     for (uint32_t r = 0; r < self->n_ranks; r++) {
@@ -148,8 +148,8 @@ static traffic traffic_like(uint32_t n_ranks, traffic wanted)
         atomic_store(&n_to_rank[r], 0);
     }
     run_ranks(n_ranks, NULL, work, &wanted);
-    wanted.bytes   = atomic_load(&n_gathered);
-    wanted.calls   = atomic_load(&n_calls);
+    wanted.bytes = atomic_load(&n_gathered);
+    wanted.calls = atomic_load(&n_calls);
     wanted.to_root = atomic_load(&n_to_root);
     for (uint32_t r = 0; r < n_ranks; r++) {
         wanted.to_rank[r] = atomic_load(&n_to_rank[r]);
@@ -242,13 +242,13 @@ static void test_many_peers(void **state)
 static void make_regions(rank_thread *self)
 {
     enum { MOST_REGIONS = 32, REGION_BYTES = 64 };
-    const uint32_t      *n         = self->context;
-    ferry_transport     *transport = NULL;
-    ferry_region        *symmetric[MOST_REGIONS], *registered[MOST_REGIONS];
+    const uint32_t *n = self->context;
+    ferry_transport *transport = NULL;
+    ferry_region *symmetric[MOST_REGIONS], *registered[MOST_REGIONS];
     static unsigned char memory[MOST_RANKS][REGION_BYTES];
-    ferry_buffer         buffer = ferry_buffer_of(memory[self->rank], REGION_BYTES);
-    unsigned char        key[FERRY_KEY_BYTES];
-    size_t               key_bytes = 0;
+    ferry_buffer buffer = ferry_buffer_of(memory[self->rank], REGION_BYTES);
+    unsigned char key[FERRY_KEY_BYTES];
+    size_t key_bytes = 0;
     expect_ok(self, ferry_transport_open(self->world, "inproc", &transport, &self->error));
     for (uint32_t i = 0; i < *n; i++) {
         expect_ok(self, ferry_region_alloc(transport, REGION_BYTES, &symmetric[i], &self->error));
@@ -278,7 +278,7 @@ static void test_regions(void **state)
     (void)state;
     for (int large = 0; large < 2; large++) {
         uint32_t n_ranks = large ? 12 : 3;
-        traffic  few = traffic_of_regions(n_ranks, FEW), many = traffic_of_regions(n_ranks, MANY);
+        traffic few = traffic_of_regions(n_ranks, FEW), many = traffic_of_regions(n_ranks, MANY);
         each[large] = (traffic){.bytes = (many.bytes - few.bytes) / (MANY - FEW),
                                 .calls = (many.calls - few.calls) / (MANY - FEW)};
         check_at(each[large].calls > 0 && each[large].calls <= MOST_CALLS &&

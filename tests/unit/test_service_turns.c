@@ -12,17 +12,17 @@
 #include <stdlib.h>
 
 enum {
-    N_RANKS   = 5,
-    BYTES     = 200 << 10,
-    SLOT      = 1 << 10,
+    N_RANKS = 5,
+    BYTES = 200 << 10,
+    SLOT = 1 << 10,
     MOST_AWAY = FY_LEAST_WINDOW + FY_LEAST_WINDOW / 2
 };
 
 typedef struct counts {
     const ferry_service *service;
-    uint32_t             most_away; /* sent in turns, and not yet dealt with */
-    uint32_t             most_let;  /* let come, and not yet dealt with */
-    uint64_t             n_let;     /* times that more was let come */
+    uint32_t most_away; /* sent in turns, and not yet dealt with */
+    uint32_t most_let;  /* let come, and not yet dealt with */
+    uint64_t n_let;     /* times that more was let come */
 
 } counts;
 
@@ -43,7 +43,7 @@ static uint32_t count_away(const fy_exec *exec, uint32_t peer, uint32_t arrived)
     uint32_t away = 0;
     for (uint32_t c = 0; c < exec->n_channels; c++) {
         const fy_channel *channel = &exec->channels[c];
-        uint32_t          n_sent  = channel->peer == peer ? arrived : channel->n_sent;
+        uint32_t n_sent = channel->peer == peer ? arrived : channel->n_sent;
         away += channel->in_turns ? n_sent - channel->n_consumed : 0;
     }
     return away;
@@ -66,10 +66,10 @@ static void count_signal(const fy_exec *exec, uint32_t peer, const ferry_signal 
         return;
     }
     if (word == FY_WORD_ARRIVED) {
-        uint32_t away   = count_away(exec, peer, (uint32_t)signal->value);
+        uint32_t away = count_away(exec, peer, (uint32_t)signal->value);
         mine->most_away = away > mine->most_away ? away : mine->most_away;
     } else if (word == FY_WORD_TURN) {
-        uint32_t let   = count_let(exec);
+        uint32_t let = count_let(exec);
         mine->most_let = let > mine->most_let ? let : mine->most_let;
         mine->n_let++;
     }
@@ -92,9 +92,9 @@ ferry_status __wrap_ferry_put_signal(ferry_transport *transport, uint32_t peer,
  */
 static void run_after_a_pause(rank_thread *self, ferry_service *service)
 {
-    fy_exec *exec      = service->exec;
-    exec->window       = FY_LEAST_WINDOW + 3;
-    exec->window_ns    = 1;
+    fy_exec *exec = service->exec;
+    exec->window = FY_LEAST_WINDOW + 3;
+    exec->window_ns = 1;
     exec->window_bytes = UINT64_C(1) << 30;
     expect_ok(self, ferry_service_run(service, &self->error));
     expect(self, exec->window == FY_LEAST_WINDOW + 3);
@@ -102,20 +102,20 @@ static void run_after_a_pause(rank_thread *self, ferry_service *service)
 
 static void run_turns(rank_thread *self)
 {
-    counts                own     = {.service = NULL};
-    ferry_service        *service = NULL;
+    counts own = {.service = NULL};
+    ferry_service *service = NULL;
     ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
-    unsigned char        *memory  = calloc(2 * N_RANKS, BYTES);
+    unsigned char *memory = calloc(2 * N_RANKS, BYTES);
     expect(self, memory != NULL);
-    options.engines    = "delay=500us:inproc"; /* answers take their time */
-    options.paths      = FERRY_PATH_STAGED;
+    options.engines = "delay=500us:inproc"; /* answers take their time */
+    options.paths = FERRY_PATH_STAGED;
     options.slot_bytes = SLOT;
-    options.n_threads  = 1;
+    options.n_threads = 1;
     expect_ok(self, ferry_service_create(self->world, &options, &service, &self->error));
     expect_ok(self, ferry_service_init(service, FERRY_LOG_OFF, &self->error));
     for (uint32_t peer = 0; peer < N_RANKS; peer++) {
         ferry_buffer from = ferry_buffer_of(memory + (size_t)peer * BYTES, BYTES);
-        ferry_buffer to   = ferry_buffer_of(memory + (size_t)(N_RANKS + peer) * BYTES, BYTES);
+        ferry_buffer to = ferry_buffer_of(memory + (size_t)(N_RANKS + peer) * BYTES, BYTES);
         memset(from.base, (int)(self->rank * 10 + peer + 1), BYTES);
         if (peer != self->rank) {
             expect_ok(self, ferry_service_register_send(service, self->rank, &from, 0, BYTES, peer,
@@ -130,7 +130,7 @@ static void run_turns(rank_thread *self)
         expect(self, service->exec->channels[c].out.n_items >= BYTES / SLOT);
     }
     own.service = service;
-    mine        = &own;
+    mine = &own;
     expect_ok(self, ferry_service_run(service, &self->error));
     mine = NULL;
     run_after_a_pause(self, service);
@@ -141,7 +141,7 @@ static void run_turns(rank_thread *self)
     }
     ferry_service_destroy(service);
     free(memory);
-    counts *all     = self->context;
+    counts *all = self->context;
     all[self->rank] = own;
 }
 

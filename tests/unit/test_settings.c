@@ -38,8 +38,8 @@ static void test_defaults(void **state)
 static void test_variables_and_options(void **state)
 {
     (void)state;
-    fy_settings         settings, copy;
-    ferry_error         error;
+    fy_settings settings, copy;
+    ferry_error error;
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
     setenv("FERRY_DEADLINE", "2", 1);
     setenv("FERRY_ENTRY_LIMIT", "0.5", 1);
@@ -57,10 +57,10 @@ static void test_variables_and_options(void **state)
 
     setenv("FERRY_JOIN_LIMIT", "7", 1);
     options.deadline_seconds = 1.5;
-    options.entry_seconds    = 4;
-    options.secret           = "from inside";
-    options.nodes            = "2";
-    options.host             = "h1";
+    options.entry_seconds = 4;
+    options.secret = "from inside";
+    options.nodes = "2";
+    options.host = "h1";
     must(fy_settings_init(&settings, &options, &error), &error);
     must(fy_settings_copy(&settings, &copy, &error), &error);
     fy_settings_cleanup(&settings);
@@ -81,7 +81,7 @@ static void test_nothing_is_kept(void **state)
 {
     (void)state;
     static char nodes[8001];
-    size_t      used = 0;
+    size_t used = 0;
     for (size_t i = 0; i + 1 < sizeof nodes; i++) {
         nodes[i] = i % 2 == 0 ? '1' : ',';
     }
@@ -101,10 +101,10 @@ static void test_refused(void **state)
 {
     (void)state;
     static const struct {
-        const char         *name;
+        const char *name;
         ferry_world_options options;
-        ferry_status        status;
-        const char         *says;
+        ferry_status status;
+        const char *says;
     } rows[] = {
         {"no _INIT", {.struct_size = 0}, FERRY_ERR_MISUSE, "FERRY_WORLD_OPTIONS_INIT"},
         {"negative", {SIZED, .deadline_seconds = -1}, FERRY_ERR_MISUSE, "deadline_seconds is -1"},
@@ -146,8 +146,8 @@ static void test_wrong_variables(void **state)
         unsetenv(rows[i].name);
     }
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    options.secret              = "given";
-    options.deadline_seconds    = 2;
+    options.secret = "given";
+    options.deadline_seconds = 2;
     setenv("FERRY_SECRET", "", 1);
     setenv("FERRY_DEADLINE", "soon", 1);
     must(fy_settings_init(&settings, &options, &error), &error);
@@ -160,9 +160,9 @@ static void test_fake_nodes(void **state)
     (void)state;
     static const struct {
         const char *nodes;
-        uint32_t    n_ranks;
+        uint32_t n_ranks;
         const char *wanted; /* a digit for each rank, or a part of the sentence */
-        bool        fine;
+        bool fine;
     } rows[] = {
         {"1", 3, "000", true},
         {"2", 4, "0011", true},
@@ -189,8 +189,8 @@ static void test_fake_nodes(void **state)
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         for (uint32_t rank = 0; rank < rows[i].n_ranks; rank++) {
-            ferry_error  error;
-            uint32_t     node = 99;
+            ferry_error error;
+            uint32_t node = 99;
             ferry_status status =
                 fy_settings_fake_node(rows[i].nodes, rank, rows[i].n_ranks, &node, &error);
             check_status(rows[i].nodes, rows[i].fine ? FERRY_OK : FERRY_ERR_INVALID_INPUT, status,
@@ -210,7 +210,7 @@ static void test_seconds(void **state)
     (void)state;
     static const struct {
         const char *text;
-        double      wanted; /* 0: refused */
+        double wanted; /* 0: refused */
     } rows[] = {
         {"10", 10},      {"0.5", 0.5}, {".25", 0.25}, {"1e-3", 0.001}, {"31536000", 31536000},
         {"", 0},         {"0", 0},     {"-1", 0},     {"+1", 0},       {" 1", 0},
@@ -238,11 +238,11 @@ static void test_nodes_of_a_world(void **state)
     (void)state;
     static const struct {
         const char *name;
-        uint32_t    rank, n_ranks;
-        uint64_t    ids[8];
-        uint32_t    node_of[8];
-        uint32_t    n_nodes, n_local, local_rank;
-        uint32_t    local[8];
+        uint32_t rank, n_ranks;
+        uint64_t ids[8];
+        uint32_t node_of[8];
+        uint32_t n_nodes, n_local, local_rank;
+        uint32_t local[8];
     } rows[] = {
         {"one rank", 0, 1, {9}, {0}, 1, 1, 0, {0}},
         {"one node", 2, 4, {7, 7, 7, 7}, {0, 0, 0, 0}, 1, 4, 2, {0, 1, 2, 3}},
@@ -251,9 +251,9 @@ static void test_nodes_of_a_world(void **state)
         {"mixed", 5, 8, {5, 3, 5, 1, 3, 1, 1, 0}, {0, 1, 0, 2, 1, 2, 2, 3}, 4, 3, 1, {3, 5, 6}},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        fy_settings  settings = {0};
+        fy_settings settings = {0};
         ferry_world *world;
-        ferry_error  error;
+        ferry_error error;
         must(fy_world_new(rows[i].rank, rows[i].n_ranks, &settings, &world, &error), &error);
         check_row(rows[i].name, ferry_world_n_local_ranks(world) == rows[i].n_ranks);
         must(fy_world_set_nodes(world, rows[i].ids, &error), &error);

@@ -55,7 +55,7 @@ typedef struct row {
     const char *tensors;
     const char *source_rules;
     const char *destination_rules;
-    uint32_t    rank;
+    uint32_t rank;
     const char *at_source; /* what the rank holds there, and at the destination */
     const char *at_destination;
 } row;
@@ -116,9 +116,9 @@ static const row rows[] = {
 
 static ferry_plan *plan_row(const row *r, const char *subset)
 {
-    char               text[4096];
+    char text[4096];
     ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
-    options.subset             = subset;
+    options.subset = subset;
     snprintf(text, sizeof text,
              "{'format':'ferry.spec/1','tensors':[%s],'source':{'mesh':[['tp',2]],'rules':[%s]},"
              "'destination':{'mesh':[['tp',2]],'rules':[%s]}}",
@@ -154,10 +154,10 @@ static void test_edges(void **state)
 static void test_subset(void **state)
 {
     (void)state;
-    const row   r    = {.tensors = "{'name':'a','shape':[2],'dtype':'u8'},{'name':'b','shape':[2],"
-                                        "'dtype':'u8','source':'a'},{'name':'c','shape':[1],'dtype':'u8'}",
-                        .source_rules      = WHOLE,
-                        .destination_rules = WHOLE};
+    const row r = {.tensors = "{'name':'a','shape':[2],'dtype':'u8'},{'name':'b','shape':[2],"
+                              "'dtype':'u8','source':'a'},{'name':'c','shape':[1],'dtype':'u8'}",
+                   .source_rules = WHOLE,
+                   .destination_rules = WHOLE};
     ferry_plan *plan = plan_row(&r, "b");
     check_shards("b", plan, FERRY_SIDE_SOURCE, 0, "a 2B 2/2:0+2\n");
     check_shards("b", plan, FERRY_SIDE_DESTINATION, 1, "b 2B 2/2:0+2 from a at 0+2 begin 0+2/2\n");
@@ -193,8 +193,8 @@ typedef struct probe {
 /* What is wrong to ask inside a visit. */
 static ferry_status ask_wrongly(void *context, const ferry_shard *shard)
 {
-    probe       *p      = context;
-    uint64_t     at     = 77;
+    probe *p = context;
+    uint64_t at = 77;
     ferry_origin origin = FERRY_ORIGIN_INIT;
     p->n++;
     assert_int_equal(ferry_shard_piece_count(shard, shard->n_dims), 0);
@@ -213,13 +213,13 @@ static ferry_status ask_wrongly(void *context, const ferry_shard *shard)
 static void test_misuse(void **state)
 {
     (void)state;
-    const row   r    = {.tensors           = "{'name':'a','shape':[2],'dtype':'u8'},"
-                                                  "{'name':'b','shape':[2],'dtype':'u8'}",
-                        .source_rules      = WHOLE,
-                        .destination_rules = WHOLE};
+    const row r = {.tensors = "{'name':'a','shape':[2],'dtype':'u8'},"
+                              "{'name':'b','shape':[2],'dtype':'u8'}",
+                   .source_rules = WHOLE,
+                   .destination_rules = WHOLE};
     ferry_plan *plan = plan_row(&r, NULL);
-    uint32_t    n    = 0;
-    probe       p    = {0};
+    uint32_t n = 0;
+    probe p = {0};
     assert_int_equal(ferry_plan_visit_shards(NULL, FERRY_SIDE_SOURCE, 0, describe, NULL, &error),
                      FERRY_ERR_MISUSE);
     assert_int_equal(ferry_plan_visit_shards(plan, FERRY_SIDE_SOURCE, 0, NULL, NULL, &error),

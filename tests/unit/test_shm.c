@@ -22,8 +22,8 @@
 
 /* What a rank's kernel denies. */
 typedef struct denial {
-    long     call;   /* 0: nothing */
-    int      answer; /* an errno */
+    long call;       /* 0: nothing */
+    int answer;      /* an errno */
     uint32_t advice; /* of madvise: only this one; 0: any */
 } denial;
 
@@ -53,7 +53,7 @@ static void run_process(rank_thread *self, const char *path, const denial *denie
 {
     snprintf(self->wrong, sizeof self->wrong, "rank %u: the kernel takes no filter", self->rank);
     if (deny(denied)) {
-        self->wrong[0]      = '\0';
+        self->wrong[0] = '\0';
         ferry_status status = ferry_world_create_from_file(path, self->rank, self->n_ranks, NULL,
                                                            &self->world, &self->error);
         if (status != FERRY_OK) {
@@ -73,11 +73,11 @@ static void run_process(rank_thread *self, const char *path, const denial *denie
 static void run_processes(uint32_t n_ranks, void (*run)(rank_thread *self), const denial *denied,
                           uint32_t victim)
 {
-    static const denial nothing  = {0};
-    char                folder[] = "/tmp/ferry-shm-XXXXXX";
-    char                path[64];
-    pid_t               pids[MOST_RANKS];
-    uint32_t            n_wrong = 0;
+    static const denial nothing = {0};
+    char folder[] = "/tmp/ferry-shm-XXXXXX";
+    char path[64];
+    pid_t pids[MOST_RANKS];
+    uint32_t n_wrong = 0;
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/ranks", folder);
     fflush(NULL);
@@ -105,22 +105,22 @@ enum { USER_BYTES = 300001, REGION_BYTES = 5 << 20 };
 
 typedef struct setting {
     ferry_transport *transport;
-    ferry_region    *region;
-    ferry_region    *own; /* of user memory */
-    unsigned char   *memory;
-    unsigned char    keys[MOST_RANKS * FERRY_KEY_BYTES];
-    size_t           key_bytes;
+    ferry_region *region;
+    ferry_region *own; /* of user memory */
+    unsigned char *memory;
+    unsigned char keys[MOST_RANKS * FERRY_KEY_BYTES];
+    size_t key_bytes;
 } setting;
 
 static ferry_status set_up(rank_thread *self, setting *it)
 {
     static unsigned char memory[USER_BYTES];
     static unsigned char key[FERRY_KEY_BYTES];
-    ferry_error         *error  = &self->error;
-    ferry_buffer         buffer = ferry_buffer_of(memory, sizeof memory);
-    const void          *all    = NULL;
-    ferry_status         status = ferry_transport_open(self->world, "shm", &it->transport, error);
-    it->memory                  = memory;
+    ferry_error *error = &self->error;
+    ferry_buffer buffer = ferry_buffer_of(memory, sizeof memory);
+    const void *all = NULL;
+    ferry_status status = ferry_transport_open(self->world, "shm", &it->transport, error);
+    it->memory = memory;
     if (status == FERRY_OK) {
         status = ferry_region_alloc(it->transport, REGION_BYTES, &it->region, error);
     }
@@ -157,10 +157,10 @@ static void take_down(setting *it)
 static void move_symmetric(rank_thread *self, const setting *it)
 {
     static unsigned char source[REGION_BYTES - 64];
-    uint32_t             next     = (self->rank + 1) % self->n_ranks;
-    uint32_t             previous = (self->rank + self->n_ranks - 1) % self->n_ranks;
-    const unsigned char *base     = ferry_region_base(it->region);
-    ferry_buffer         buffer   = ferry_buffer_of(source, sizeof source);
+    uint32_t next = (self->rank + 1) % self->n_ranks;
+    uint32_t previous = (self->rank + self->n_ranks - 1) % self->n_ranks;
+    const unsigned char *base = ferry_region_base(it->region);
+    ferry_buffer buffer = ferry_buffer_of(source, sizeof source);
     for (uint64_t lap = 1; lap <= 2; lap++) {
         ferry_signal signal = {it->region, 16, lap, FERRY_SIGNAL_SET};
         memset(source, (int)(10 * lap + self->rank), sizeof source);
@@ -182,13 +182,13 @@ static void move_registered(rank_thread *self, const setting *it)
 {
     static unsigned char source[USER_BYTES - 2];
     static unsigned char fetched[USER_BYTES];
-    uint32_t             next     = (self->rank + 1) % self->n_ranks;
-    uint32_t             previous = (self->rank + self->n_ranks - 1) % self->n_ranks;
-    ferry_buffer         buffer   = ferry_buffer_of(source, sizeof source);
-    ferry_buffer         target   = ferry_buffer_of(fetched, sizeof fetched);
-    ferry_signal         signal   = {it->region, 8, 1, FERRY_SIGNAL_ADD};
-    ferry_region        *imported;
-    uint32_t             can;
+    uint32_t next = (self->rank + 1) % self->n_ranks;
+    uint32_t previous = (self->rank + self->n_ranks - 1) % self->n_ranks;
+    ferry_buffer buffer = ferry_buffer_of(source, sizeof source);
+    ferry_buffer target = ferry_buffer_of(fetched, sizeof fetched);
+    ferry_signal signal = {it->region, 8, 1, FERRY_SIGNAL_ADD};
+    ferry_region *imported;
+    uint32_t can;
     expect_ok(self, ferry_transport_peer(it->transport, next, NULL, &can, &self->error));
     expect(self, (can & FERRY_CAN_REMOTE_USER_MEMORY) != 0);
     expect_ok(self, import(it, next, &imported, &self->error));
@@ -221,9 +221,9 @@ static void run_allowed(rank_thread *self)
 static void run_without_attach(rank_thread *self)
 {
     static setting it;
-    ferry_region  *imported;
-    uint32_t       can;
-    uint32_t       peer = 1 - self->rank;
+    ferry_region *imported;
+    uint32_t can;
+    uint32_t peer = 1 - self->rank;
     expect_ok(self, set_up(self, &it));
     expect_ok(self, ferry_transport_peer(it.transport, peer, NULL, &can, &self->error));
     expect(self, (can & FERRY_CAN_REMOTE_USER_MEMORY) == 0);
@@ -266,7 +266,7 @@ static void test_old_kernel(void **state)
 static void run_without_pages(rank_thread *self)
 {
     ferry_transport *transport;
-    ferry_region    *region;
+    ferry_region *region;
     expect_ok(self, ferry_transport_open(self->world, "shm", &transport, &self->error));
     expect_status(self, FERRY_ERR_NO_MEMORY,
                   ferry_region_alloc(transport, REGION_BYTES, &region, &self->error));
@@ -285,14 +285,14 @@ static void test_no_pages(void **state)
 static void run_unmapped(rank_thread *self)
 {
     static unsigned char key[FERRY_KEY_BYTES];
-    unsigned char        bytes[100] = {0};
-    setting              it;
-    ferry_region        *own;
-    ferry_region        *imported;
-    size_t               n_bytes;
-    const void          *all;
-    uint32_t             peer  = 1 - self->rank;
-    ferry_error         *error = &self->error;
+    unsigned char bytes[100] = {0};
+    setting it;
+    ferry_region *own;
+    ferry_region *imported;
+    size_t n_bytes;
+    const void *all;
+    uint32_t peer = 1 - self->rank;
+    ferry_error *error = &self->error;
     expect_ok(self, ferry_transport_open(self->world, "shm", &it.transport, error));
     void *memory = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     expect(self, memory != MAP_FAILED);
@@ -326,9 +326,9 @@ static void test_unmapped(void **state)
 static void run_closed(rank_thread *self)
 {
     static setting it;
-    unsigned char  bytes[100] = {1};
-    ferry_region  *imported;
-    ferry_buffer   buffer = ferry_buffer_of(bytes, sizeof bytes);
+    unsigned char bytes[100] = {1};
+    ferry_region *imported;
+    ferry_buffer buffer = ferry_buffer_of(bytes, sizeof bytes);
     expect_ok(self, set_up(self, &it));
     expect_ok(self, import(&it, 1 - self->rank, &imported, &self->error));
     expect_ok(self, ferry_world_barrier(self->world, &self->error));
@@ -361,12 +361,12 @@ enum { VICTIM = 1 };
 
 static void run_death(rank_thread *self)
 {
-    static setting       it;
+    static setting it;
     static unsigned char source[USER_BYTES];
-    ferry_region        *imported;
-    ferry_buffer         buffer = ferry_buffer_of(source, sizeof source);
-    ferry_status         status = FERRY_OK;
-    uint32_t             named  = FERRY_ANY_RANK;
+    ferry_region *imported;
+    ferry_buffer buffer = ferry_buffer_of(source, sizeof source);
+    ferry_status status = FERRY_OK;
+    uint32_t named = FERRY_ANY_RANK;
     expect_ok(self, set_up(self, &it));
     expect_ok(self, import(&it, VICTIM, &imported, &self->error));
     expect_ok(self, ferry_world_barrier(self->world, &self->error));
@@ -418,9 +418,9 @@ enum { MAPPED_BYTES = (5 << 20) + 77 };
 static ferry_status set_up_mapped(rank_thread *self, setting *it, ferry_buffer *memory)
 {
     unsigned char key[FERRY_KEY_BYTES];
-    ferry_error  *error  = &self->error;
-    const void   *all    = NULL;
-    ferry_status  status = ferry_transport_open(self->world, "shm", &it->transport, error);
+    ferry_error *error = &self->error;
+    const void *all = NULL;
+    ferry_status status = ferry_transport_open(self->world, "shm", &it->transport, error);
     if (status == FERRY_OK) {
         status = ferry_region_alloc(it->transport, REGION_BYTES, &it->region, error);
     }
@@ -442,15 +442,15 @@ static ferry_status set_up_mapped(rank_thread *self, setting *it, ferry_buffer *
 /* Whether attach is allowed or not, what can be mapped is reached. */
 static void run_mapped(rank_thread *self)
 {
-    static setting       it;
+    static setting it;
     static unsigned char source[MAPPED_BYTES];
-    ferry_buffer         memory;
-    ferry_region        *imported;
-    uint32_t             peer = 1 - self->rank;
+    ferry_buffer memory;
+    ferry_region *imported;
+    uint32_t peer = 1 - self->rank;
     expect_ok(self, set_up_mapped(self, &it, &memory));
     expect_ok(self, import(&it, peer, &imported, &self->error));
     unsigned char *mapped = ferry_region_pointer(imported, peer);
-    ferry_buffer   buffer = ferry_buffer_of(source, sizeof source);
+    ferry_buffer buffer = ferry_buffer_of(source, sizeof source);
     expect(self, mapped != NULL);
     memset(source, (int)self->rank + 1, sizeof source);
     expect_ok(self, ferry_put(it.transport, peer, imported, 0, &buffer, NULL, &self->error));
@@ -486,9 +486,9 @@ static const denial no_links = {.call = SYS_readlinkat, .answer = EACCES};
 static void run_secretive(rank_thread *self)
 {
     static setting it;
-    ferry_buffer   memory;
-    ferry_region  *imported;
-    uint32_t       peer = 1 - self->rank;
+    ferry_buffer memory;
+    ferry_region *imported;
+    uint32_t peer = 1 - self->rank;
     expect_ok(self, set_up_mapped(self, &it, &memory));
     expect(self, deny(&no_links));
     expect_status(self, FERRY_ERR_UNSUPPORTED, import(&it, peer, &imported, &self->error));
@@ -511,8 +511,8 @@ static void test_secretive(void **state)
 static void run_limited(rank_thread *self)
 {
     ferry_transport *transport;
-    ferry_buffer     memory = ferry_buffer_of(self, 1);
-    struct rlimit    limit;
+    ferry_buffer memory = ferry_buffer_of(self, 1);
+    struct rlimit limit;
     expect_ok(self, ferry_transport_open(self->world, "shm", &transport, &self->error));
     expect(self, getrlimit(RLIMIT_FSIZE, &limit) == 0);
     limit.rlim_cur = 1 << 20;
@@ -537,11 +537,11 @@ static void test_limited(void **state)
 static void run_without_descriptors(rank_thread *self)
 {
     ferry_transport *transport;
-    ferry_region    *region = NULL;
-    struct rlimit    limit, none;
+    ferry_region *region = NULL;
+    struct rlimit limit, none;
     expect_ok(self, ferry_transport_open(self->world, "shm", &transport, &self->error));
     expect(self, getrlimit(RLIMIT_NOFILE, &limit) == 0);
-    none     = limit;
+    none = limit;
     int next = dup(STDERR_FILENO);
     close(next);
     none.rlim_cur = (rlim_t)next;
@@ -577,22 +577,22 @@ static unsigned char reference[ARENA_BYTES];
 static void divide(uint64_t *random, unsigned char *base, size_t bytes, size_t n,
                    struct iovec *pieces)
 {
-    size_t gap  = (ARENA_BYTES - bytes) / (n + 1);
-    size_t at   = random_below(random, (uint32_t)gap + 1);
+    size_t gap = (ARENA_BYTES - bytes) / (n + 1);
+    size_t at = random_below(random, (uint32_t)gap + 1);
     size_t left = bytes;
     for (size_t i = 0; i < n; i++) {
         size_t most = i + 1 == n ? left : 2 * (left / (n - i)) + 1;
         size_t here = i + 1 == n || most > left ? left : random_below(random, (uint32_t)most);
-        here        = random_below(random, 8) == 0 && i + 1 < n ? 0 : here;
-        pieces[i]   = (struct iovec){.iov_base = base + at, .iov_len = here};
+        here = random_below(random, 8) == 0 && i + 1 < n ? 0 : here;
+        pieces[i] = (struct iovec){.iov_base = base + at, .iov_len = here};
         left -= here;
         at += here + (gap == 0 ? 0 : random_below(random, (uint32_t)gap));
     }
     for (size_t i = n; i > 1; i--) {
-        size_t       j    = random_below(random, (uint32_t)i);
+        size_t j = random_below(random, (uint32_t)i);
         struct iovec swap = pieces[j];
-        pieces[j]         = pieces[i - 1];
-        pieces[i - 1]     = swap;
+        pieces[j] = pieces[i - 1];
+        pieces[i - 1] = swap;
     }
 }
 
@@ -615,8 +615,8 @@ static void refer(const struct iovec *from, const struct iovec *to, size_t n_to)
 static void compare_remote(rank_thread *self, ferry_transport *transport)
 {
     static unsigned char seen[ARENA_BYTES];
-    struct iovec         here  = {.iov_base = seen, .iov_len = sizeof seen};
-    struct iovec         there = {.iov_base = arena, .iov_len = sizeof seen};
+    struct iovec here = {.iov_base = seen, .iov_len = sizeof seen};
+    struct iovec there = {.iov_base = arena, .iov_len = sizeof seen};
     expect_ok(self, fy_transport_attach_read(transport, 1, &here, 1, &there, 1, &self->error));
     expect(self, memcmp(seen, reference, sizeof seen) == 0);
 }
@@ -624,10 +624,10 @@ static void compare_remote(rank_thread *self, ferry_transport *transport)
 static void run_pieces(rank_thread *self)
 {
     static unsigned char own[ARENA_BYTES];
-    static struct iovec  here[MOST_PIECES];
-    static struct iovec  there[MOST_PIECES];
-    ferry_transport     *transport;
-    uint64_t             random = 77;
+    static struct iovec here[MOST_PIECES];
+    static struct iovec there[MOST_PIECES];
+    ferry_transport *transport;
+    uint64_t random = 77;
     expect_ok(self, ferry_transport_open(self->world, "shm", &transport, &self->error));
     expect(self, fy_transport_can_attach(transport, 1 - self->rank));
     expect(self, !fy_transport_can_attach(transport, self->rank));
@@ -636,8 +636,8 @@ static void run_pieces(rank_thread *self)
                   FERRY_CAN_REMOTE_USER_MEMORY) != 0);
     expect_ok(self, ferry_world_barrier(self->world, &self->error));
     for (unsigned round = 0; self->rank == 0 && round < 60; round++) {
-        size_t bytes   = random_below(&random, round % 3 == 0 ? 5000 : ARENA_BYTES / 2);
-        size_t n_here  = 1 + random_below(&random, round % 4 == 0 ? MOST_PIECES : 40);
+        size_t bytes = random_below(&random, round % 3 == 0 ? 5000 : ARENA_BYTES / 2);
+        size_t n_here = 1 + random_below(&random, round % 4 == 0 ? MOST_PIECES : 40);
         size_t n_there = 1 + random_below(&random, round % 5 == 0 ? MOST_PIECES : 40);
         for (size_t i = 0; i < sizeof own; i += 8) {
             uint64_t word = random_u64(&random);
@@ -672,11 +672,11 @@ static void test_pieces(void **state)
 static void run_holes(rank_thread *self)
 {
     ferry_transport *transport;
-    unsigned char    own[100];
-    size_t           page = (size_t)sysconf(_SC_PAGESIZE);
-    struct iovec     here = {.iov_base = own, .iov_len = sizeof own};
-    struct iovec     there[3];
-    ferry_error     *error = &self->error;
+    unsigned char own[100];
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    struct iovec here = {.iov_base = own, .iov_len = sizeof own};
+    struct iovec there[3];
+    ferry_error *error = &self->error;
     memset(own, 7, sizeof own);
     unsigned char *hole =
         mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -703,7 +703,7 @@ static void run_holes(rank_thread *self)
                       fy_transport_attach_write(transport, 0, &here, 1, &here, 1, error));
         expect_status(self, FERRY_ERR_MISUSE,
                       fy_transport_attach_read(transport, 2, &here, 1, &here, 1, error));
-        here.iov_len          = SIZE_MAX;
+        here.iov_len = SIZE_MAX;
         struct iovec twice[2] = {here, here};
         expect_status(self, FERRY_ERR_MISUSE,
                       fy_transport_attach_read(transport, 1, twice, 2, twice, 2, error));
@@ -724,9 +724,9 @@ static void run_hidden(rank_thread *self)
 {
     static const char *const hiding[] = {"delay=10us:shm", "reorder=1:shm", "lose=0@1000:shm",
                                          "flip=5:shm",     "strict:shm",    "trace:flip=5:shm"};
-    struct iovec             piece    = {.iov_base = arena, .iov_len = 8};
-    ferry_transport         *transport;
-    uint32_t                 peer = 1 - self->rank;
+    struct iovec piece = {.iov_base = arena, .iov_len = 8};
+    ferry_transport *transport;
+    uint32_t peer = 1 - self->rank;
     for (size_t i = 0; i < COUNT_OF(hiding); i++) {
         expect_ok(self, ferry_transport_open(self->world, hiding[i], &transport, &self->error));
         expect(self, !fy_transport_can_attach(transport, peer));
@@ -757,11 +757,11 @@ static void test_hidden(void **state)
 static void run_dead_peer(rank_thread *self)
 {
     static unsigned char own[ARENA_BYTES];
-    ferry_transport     *transport;
-    struct iovec         here   = {.iov_base = own, .iov_len = sizeof own};
-    struct iovec         there  = {.iov_base = arena, .iov_len = sizeof arena};
-    ferry_status         status = FERRY_OK;
-    ferry_region        *region;
+    ferry_transport *transport;
+    struct iovec here = {.iov_base = own, .iov_len = sizeof own};
+    struct iovec there = {.iov_base = arena, .iov_len = sizeof arena};
+    ferry_status status = FERRY_OK;
+    ferry_region *region;
     expect_ok(self, ferry_transport_open(self->world, "shm", &transport, &self->error));
     expect_ok(self, ferry_region_alloc(transport, 64, &region, &self->error));
     expect_ok(self, ferry_world_barrier(self->world, &self->error));

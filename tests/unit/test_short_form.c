@@ -14,26 +14,26 @@ enum { MAX_TENSORS = 256, MAX_NAME = 96 };
 
 /* A model under construction. */
 typedef struct scene {
-    size_t          n_tensors;
+    size_t n_tensors;
     fy_model_tensor tensors[MAX_TENSORS];
-    uint64_t        shapes[MAX_TENSORS][3];
-    char            names[MAX_TENSORS][MAX_NAME];
-    json_t         *config;
-    json_t         *side;
-    json_t         *replicated;
-    ferry_error     error;
+    uint64_t shapes[MAX_TENSORS][3];
+    char names[MAX_TENSORS][MAX_NAME];
+    json_t *config;
+    json_t *side;
+    json_t *replicated;
+    ferry_error error;
 } scene;
 
 /* Extents that are 0 end the shape. */
 static void add3(scene *s, const char *name, uint64_t a, uint64_t b, uint64_t c)
 {
-    size_t    i     = s->n_tensors++;
+    size_t i = s->n_tensors++;
     uint64_t *shape = s->shapes[i];
     assert_true(i < MAX_TENSORS && strlen(name) < MAX_NAME);
     strcpy(s->names[i], name);
-    shape[0]      = a;
-    shape[1]      = b;
-    shape[2]      = c;
+    shape[0] = a;
+    shape[1] = b;
+    shape[2] = c;
     s->tensors[i] = (fy_model_tensor){
         .name = s->names[i], .n_dims = (uint32_t)((a != 0) + (b != 0) + (c != 0)), .shape = shape};
 }
@@ -133,7 +133,7 @@ static void check_json(const char *row, const json_t *actual, const char *quoted
 /* The rule with that pattern; NULL: none. */
 static const json_t *rule_of(const scene *s, const char *match)
 {
-    size_t  i;
+    size_t i;
     json_t *rule;
     json_array_foreach (json_object_get(s->side, "rules"), i, rule) {
         if (strcmp(json_string_value(json_object_get(rule, "match")), match) == 0) {
@@ -179,10 +179,10 @@ static void check_accepted(const scene *s)
     json_t *spec = json_pack("{s:s, s:o, s:o, s:O}", "format", "ferry.spec/1", "tensors", tensors,
                              "source", parse("{'mesh': [['one', 1]], 'rules': [{'match': '*'}]}"),
                              "destination", s->side);
-    char   *text = json_dumps(spec, 0);
+    char *text = json_dumps(spec, 0);
     assert_non_null(text);
     ferry_spec *parsed = NULL;
-    ferry_plan *plan   = NULL;
+    ferry_plan *plan = NULL;
     ferry_error error;
     must(ferry_spec_parse(text, strlen(text), "spec", &parsed, &error), &error);
     must(ferry_plan_create(parsed, NULL, &plan, &error), &error);
@@ -199,7 +199,7 @@ static void test_is(void **state)
     (void)state;
     static const struct {
         const char *text;
-        bool        is;
+        bool is;
     } rows[] = {{"tp=4", true},       {"tp=4,pp=2", true}, {"tp=x", true},   {"TP=4", true},
                 {"banana=1", true},   {"tp=", true},       {"", false},      {"hf", false},
                 {"tp", false},        {"=4", false},       {"4=tp", false},  {"./tp=4", false},
@@ -258,8 +258,8 @@ static void test_bad_texts(void **state)
 static void test_long_text(void **state)
 {
     (void)state;
-    scene *s    = new_llama(1);
-    char  *text = malloc(10001);
+    scene *s = new_llama(1);
+    char *text = malloc(10001);
     assert_non_null(text);
     memset(text, 'a', 10000);
     text[10000] = '\0';
@@ -567,9 +567,9 @@ static void test_bad_names(void **state)
 static void test_strange_shapes(void **state)
 {
     (void)state;
-    static const uint64_t    extents[] = {0, 1, 3, 96, INT64_MAX, UINT64_MAX, UINT64_MAX - 63};
-    static const char *const texts[]   = {"tp=2", "tp=4,pp=3", "tp=7,ep=2", "tp=16777215"};
-    scene                   *s         = new_llama(2);
+    static const uint64_t extents[] = {0, 1, 3, 96, INT64_MAX, UINT64_MAX, UINT64_MAX - 63};
+    static const char *const texts[] = {"tp=2", "tp=4,pp=3", "tp=7,ep=2", "tp=16777215"};
+    scene *s = new_llama(2);
     add3(s, "model.layers.0.mlp.experts.gate_up_proj", 2, 64, 32);
     add3(s, "model.layers.0.mlp.experts.down_proj", 2, 16, 64);
     for (size_t i = 0; i < s->n_tensors; i++) {
@@ -577,9 +577,9 @@ static void test_strange_shapes(void **state)
         for (uint32_t d = 0; d < was.n_dims; d++) {
             uint64_t had = s->shapes[i][d];
             for (size_t e = 0; e < COUNT_OF(extents) * COUNT_OF(texts); e++) {
-                s->shapes[i][d]     = extents[e % COUNT_OF(extents)];
+                s->shapes[i][d] = extents[e % COUNT_OF(extents)];
                 s->error.message[0] = '\0';
-                bool made           = make(s, texts[e / COUNT_OF(extents)]) == FERRY_OK;
+                bool made = make(s, texts[e / COUNT_OF(extents)]) == FERRY_OK;
                 check_row(was.name, made == (s->side != NULL));
                 check_row(was.name, made || s->error.message[0] != '\0');
             }
@@ -632,9 +632,9 @@ static void test_no_json_memory(void **state)
     json_object_set_new(s->config, "num_hidden_layers", json_integer(1));
     json_set_alloc_funcs(scarce_malloc, free);
     for (int64_t n = 0;; n++) {
-        json_left           = n;
+        json_left = n;
         ferry_status status = make(s, "tp=4,pp=2");
-        json_left           = -1;
+        json_left = -1;
         if (status == FERRY_OK) {
             assert_true(n > 50);
             break;

@@ -16,15 +16,15 @@
 /* A thing that only counts how often it is moved on, and for how long it might take. */
 typedef struct counter {
     fy_work work;
-    int     n_moved;
+    int n_moved;
     int64_t longest_ns;
 } counter;
 
 static void count_move(void *context, int64_t until_ns)
 {
-    counter *own     = context;
-    int64_t  left_ns = until_ns - fy_now_ns();
-    own->longest_ns  = left_ns > own->longest_ns ? left_ns : own->longest_ns;
+    counter *own = context;
+    int64_t left_ns = until_ns - fy_now_ns();
+    own->longest_ns = left_ns > own->longest_ns ? left_ns : own->longest_ns;
     own->n_moved++;
 }
 
@@ -77,8 +77,8 @@ static ferry_status open_copy(rank_thread *self, uint32_t peer, unsigned char by
                               ferry_service **service_out)
 {
     ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
-    ferry_buffer          from    = ferry_buffer_of(bytes[0], sizeof bytes[0]);
-    ferry_buffer          to      = ferry_buffer_of(bytes[1], sizeof bytes[1]);
+    ferry_buffer from = ferry_buffer_of(bytes[0], sizeof bytes[0]);
+    ferry_buffer to = ferry_buffer_of(bytes[1], sizeof bytes[1]);
     ferry_status status = ferry_service_create(self->world, &options, service_out, &self->error);
     if (status == FERRY_OK) {
         status = ferry_service_init(*service_out, FERRY_LOG_OFF, &self->error);
@@ -100,8 +100,8 @@ static ferry_status open_copy(rank_thread *self, uint32_t peer, unsigned char by
 static void busy(rank_thread *self)
 {
     ferry_service *service = NULL;
-    unsigned char  bytes[2][64];
-    counter        own;
+    unsigned char bytes[2][64];
+    counter own;
     expect_ok(self, open_copy(self, self->rank, bytes, &service));
     start_counter(self->world, &own, 1000);
     expect_ok(self, ferry_service_run(service, &self->error));
@@ -127,8 +127,8 @@ static void told(rank_thread *self)
     for (int how = 0; how < N; how++) {
         ferry_service *service = NULL;
         ferry_request *request = NULL;
-        unsigned char  bytes[2][64];
-        ferry_status   wanted = how == GOES_ON ? FERRY_OK : FERRY_ERR_ABORTED;
+        unsigned char bytes[2][64];
+        ferry_status wanted = how == GOES_ON ? FERRY_OK : FERRY_ERR_ABORTED;
         expect_ok(self, open_copy(self, 1 - self->rank, bytes, &service));
         expect_ok(self, ferry_service_start(service, NULL, &request, &self->error));
         if (self->rank == 0 && how == CANCELLED) {
@@ -157,9 +157,9 @@ static void test_told(void **state)
 /* The same with a collective: rank 0's cancel counts as long as its part is not done. */
 static void told_mixed(rank_thread *self)
 {
-    ferry_mixed_comm *comm    = NULL;
-    ferry_request    *request = NULL;
-    tensors           t;
+    ferry_mixed_comm *comm = NULL;
+    ferry_request *request = NULL;
+    tensors t;
     fill(&t, self->rank);
     expect_ok(self, open_handle(self, &comm));
     if (self->rank == 0) { /* begins first, and cannot have done its part */
@@ -182,9 +182,9 @@ static void told_mixed(rank_thread *self)
 /* And comes too late when it is: nobody has another outcome than the others. */
 static void too_late(rank_thread *self)
 {
-    ferry_mixed_comm *comm    = NULL;
-    ferry_request    *request = NULL;
-    tensors           t;
+    ferry_mixed_comm *comm = NULL;
+    ferry_request *request = NULL;
+    tensors t;
     fill(&t, self->rank);
     expect_ok(self, open_handle(self, &comm));
     expect_ok(self, start_gather(comm, &t, &request, &self->error));
@@ -212,7 +212,7 @@ static void test_told_mixed(void **state)
 static fy_answer ask(ferry_world *world, uint32_t number, uint64_t run)
 {
     fy_question question = {.kind = FY_THING_SERVICE, .number = number, .run = run};
-    fy_answer   own;
+    fy_answer own;
     fy_answer_make(world->here, &question, false, 0, &own);
     return own;
 }
@@ -221,8 +221,8 @@ static fy_answer ask(ferry_world *world, uint32_t number, uint64_t run)
 static void ended(rank_thread *self)
 {
     enum { N_THINGS = 10 * FY_MOST_ENDED };
-    fy_whereabouts *here  = self->world->here;
-    fy_work         alive = {.kind = FY_THING_SERVICE};
+    fy_whereabouts *here = self->world->here;
+    fy_work alive = {.kind = FY_THING_SERVICE};
     for (uint32_t i = 1; i <= N_THINGS; i++) {
         fy_work work = {.kind = FY_THING_SERVICE};
         fy_work_add(self->world, &work, i);
@@ -232,9 +232,9 @@ static void ended(rank_thread *self)
     }
     fy_work_add(self->world, &alive, N_THINGS + 1);
     for (uint32_t i = 1; i <= N_THINGS; i++) {
-        fy_answer its     = ask(self->world, i, i + 1);
-        uint64_t  tag     = fy_letter_tag(FY_LETTER_ANSWER, FY_THING_SERVICE, i, 7);
-        bool      is_kept = i > N_THINGS - FY_MOST_ENDED;
+        fy_answer its = ask(self->world, i, i + 1);
+        uint64_t tag = fy_letter_tag(FY_LETTER_ANSWER, FY_THING_SERVICE, i, 7);
+        bool is_kept = i > N_THINGS - FY_MOST_ENDED;
         expect(self, its.ended == is_kept && its.begun == is_kept);
         expect(self, !ask(self->world, i, i + 2).begun);
         expect(self, fy_letter_is_late(here, tag) == is_kept);

@@ -12,9 +12,9 @@ static void test_names_and_texts(void **state)
     (void)state;
     static const struct {
         ferry_status status;
-        int          number;
-        const char  *name;
-        const char  *text;
+        int number;
+        const char *name;
+        const char *text;
     } rows[] = {
 #define ROW(name, number, text) {FERRY_##name, number, #name, text},
         FERRY_STATUS_MAP(ROW)
@@ -34,7 +34,7 @@ static void test_numbers_stay(void **state)
     (void)state;
     static const struct {
         const char *name;
-        int         number;
+        int number;
     } rows[] = {{"OK", 0},
                 {"ERR_MISUSE", 1},
                 {"ERR_INVALID_INPUT", 2},
@@ -88,11 +88,11 @@ static void test_truncation(void **state)
         ferry_error error;
         memset(text, 'x', length);
         text[length < sizeof text ? length : sizeof text - 1] = '\0';
-        size_t full                                           = strlen(text);
+        size_t full = strlen(text);
         memset(&error, '#', sizeof error);
         fy_fail(&error, FERRY_ERR_IO, "%s", text);
         size_t kept = strlen(error.message);
-        bool   fits = full < FERRY_ERROR_BYTES;
+        bool fits = full < FERRY_ERROR_BYTES;
         check_at(kept == (fits ? full : FERRY_ERROR_BYTES - 1), "length %zu", length);
         check_at(fits == (strstr(error.message, "...") == NULL), "length %zu", length);
         check_at(fits || strcmp(error.message + kept - 3, "...") == 0, "length %zu", length);
@@ -123,7 +123,7 @@ static void test_copy_out(void **state)
 {
     (void)state;
     struct {
-        size_t   struct_size;
+        size_t struct_size;
         uint64_t fields[3];
     } to, from = {sizeof from, {1, 2, 3}};
     ferry_error error;

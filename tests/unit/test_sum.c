@@ -16,18 +16,18 @@
 
 enum {
     MOST_SOURCES = 64,
-    MOST_N       = 5000,  /* elements of a case */
-    ROOM         = 28672, /* bytes between two pages that nobody may touch */
-    PAGE         = 4096,
-    GUARD        = 192, /* bytes around a target that must stay as they are */
-    CANARY       = 0x5a
+    MOST_N = 5000, /* elements of a case */
+    ROOM = 28672,  /* bytes between two pages that nobody may touch */
+    PAGE = 4096,
+    GUARD = 192, /* bytes around a target that must stay as they are */
+    CANARY = 0x5a
 };
 
 /* ---- the reference ---- */
 
 typedef struct layout {
     const char *name;
-    int         exponent_bits, mantissa_bits;
+    int exponent_bits, mantissa_bits;
 } layout;
 
 static const layout layouts[FY_SUM_N_TYPES] = {
@@ -62,11 +62,11 @@ static uint32_t nan_of(const layout *l)
 
 static double value_of(fy_sum_type type, uint32_t code)
 {
-    const layout *l         = &layouts[type];
-    uint32_t      magnitude = code & (sign_of(l) - 1);
-    uint32_t      mantissa  = magnitude & ((1u << l->mantissa_bits) - 1);
-    int           exponent  = (int)(magnitude >> l->mantissa_bits);
-    double        sign      = (code & sign_of(l)) != 0 ? -1 : 1;
+    const layout *l = &layouts[type];
+    uint32_t magnitude = code & (sign_of(l) - 1);
+    uint32_t mantissa = magnitude & ((1u << l->mantissa_bits) - 1);
+    int exponent = (int)(magnitude >> l->mantissa_bits);
+    double sign = (code & sign_of(l)) != 0 ? -1 : 1;
     if (magnitude > infinity_of(l)) {
         return NAN;
     }
@@ -83,19 +83,19 @@ static double value_of(fy_sum_type type, uint32_t code)
 /* Rounds: counts units in the last place of the value's binade, or of the least one. */
 static uint32_t code_of(fy_sum_type type, double value)
 {
-    const layout *l     = &layouts[type];
-    uint32_t      sign  = signbit(value) ? sign_of(l) : 0;
-    int           least = 1 - bias_of(l), exponent;
+    const layout *l = &layouts[type];
+    uint32_t sign = signbit(value) ? sign_of(l) : 0;
+    int least = 1 - bias_of(l), exponent;
     if (isnan(value)) {
         return nan_of(l);
     }
     if (isinf(value)) {
         return sign | infinity_of(l);
     }
-    exponent     = value == 0 ? least : ilogb(value);
-    exponent     = exponent < least ? least : exponent;
+    exponent = value == 0 ? least : ilogb(value);
+    exponent = exponent < least ? least : exponent;
     double units = rint(ldexp(fabs(value), l->mantissa_bits - exponent));
-    double code  = ldexp(exponent - least, l->mantissa_bits) + units;
+    double code = ldexp(exponent - least, l->mantissa_bits) + units;
     return sign | (code >= infinity_of(l) ? infinity_of(l) : (uint32_t)code);
 }
 
@@ -179,9 +179,9 @@ static int free_rooms(void **state)
 /* Elements of every source and what is to come out; a call takes the first n of them. */
 typedef struct data {
     fy_sum_type from, to;
-    size_t      n_sources, n;
-    uint32_t    codes[MOST_N][MOST_SOURCES];
-    uint32_t    wanted[MOST_N];
+    size_t n_sources, n;
+    uint32_t codes[MOST_N][MOST_SOURCES];
+    uint32_t wanted[MOST_N];
 } data;
 
 static data input;
@@ -199,10 +199,10 @@ enum { IN_PLACE_NOT = -1 };
 typedef struct way {
     size_t n;
     size_t source_offset; /* of the first; the others differ */
-    bool   at_end;        /* sources end where their room ends instead, and offsets are 0 */
+    bool at_end;          /* sources end where their room ends instead, and offsets are 0 */
     size_t target_offsets[FY_SUM_MOST_TARGETS];
-    bool   has_two, stream;
-    int    in_place; /* the source that is the first target too */
+    bool has_two, stream;
+    int in_place; /* the source that is the first target too */
 } way;
 
 static const char *source_place(const data *d, const way *w, size_t i)
@@ -257,13 +257,13 @@ static void check_sources(const data *d, const way *w)
 static void check_sum(const data *d, const way *w)
 {
     const void *sources[MOST_SOURCES];
-    fy_sum      sum = {.sources     = sources,
-                       .n_sources   = d->n_sources,
-                       .source_type = d->from,
-                       .targets     = {target_place(d, w, 0), NULL},
-                       .target_type = d->to,
-                       .n           = w->n,
-                       .stream      = w->stream};
+    fy_sum sum = {.sources = sources,
+                  .n_sources = d->n_sources,
+                  .source_type = d->from,
+                  .targets = {target_place(d, w, 0), NULL},
+                  .target_type = d->to,
+                  .n = w->n,
+                  .stream = w->stream};
     for (size_t s = 0; s < d->n_sources; s++) {
         sources[s] = source_place(d, w, s);
         for (size_t i = 0; i < w->n; i++) {
@@ -311,9 +311,9 @@ static const uint32_t special_bf16[] = {
 
 static const struct specials {
     const uint32_t *codes;
-    uint32_t        n;
-} specials[FY_SUM_N_TYPES] = {[FY_SUM_F32]  = {special_f32, COUNT_OF(special_f32)},
-                              [FY_SUM_F16]  = {special_f16, COUNT_OF(special_f16)},
+    uint32_t n;
+} specials[FY_SUM_N_TYPES] = {[FY_SUM_F32] = {special_f32, COUNT_OF(special_f32)},
+                              [FY_SUM_F16] = {special_f16, COUNT_OF(special_f16)},
                               [FY_SUM_BF16] = {special_bf16, COUNT_OF(special_bf16)}};
 
 /* Any bits, special ones, and numbers of about the same size, whose sums are rounded. */
@@ -334,10 +334,10 @@ static uint32_t random_code(fy_sum_type type, uint64_t *seed)
 
 static void fill(data *d, const fy_sum_type form[2], size_t n_sources, size_t n, uint64_t *seed)
 {
-    d->from      = form[0];
-    d->to        = form[1];
+    d->from = form[0];
+    d->to = form[1];
     d->n_sources = n_sources;
-    d->n         = n;
+    d->n = n;
     for (size_t i = 0; i < n; i++) {
         for (size_t s = 0; s < n_sources; s++) {
             d->codes[i][s] = random_code(d->from, seed);
@@ -348,12 +348,12 @@ static void fill(data *d, const fy_sum_type form[2], size_t n_sources, size_t n,
 
 static way random_way(const data *d, size_t n, uint64_t *seed)
 {
-    way w    = {.n              = n,
-                .source_offset  = random_below(seed, 64),
-                .target_offsets = {random_below(seed, 32), random_below(seed, 32)},
-                .has_two        = random_below(seed, 2) == 0,
-                .stream         = random_below(seed, 2) == 0,
-                .in_place       = IN_PLACE_NOT};
+    way w = {.n = n,
+             .source_offset = random_below(seed, 64),
+             .target_offsets = {random_below(seed, 32), random_below(seed, 32)},
+             .has_two = random_below(seed, 2) == 0,
+             .stream = random_below(seed, 2) == 0,
+             .in_place = IN_PLACE_NOT};
     w.at_end = random_below(seed, 3) == 0;
     if (d->from == d->to && random_below(seed, 3) == 0) {
         w.in_place = (int)random_below(seed, (uint32_t)d->n_sources);
@@ -366,7 +366,7 @@ static way random_way(const data *d, size_t n, uint64_t *seed)
 static void test_all_lengths(void **state)
 {
     static const size_t counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 64};
-    uint64_t            seed     = 1;
+    uint64_t seed = 1;
     (void)state;
     for (size_t f = 0; f < COUNT_OF(forms); f++) {
         for (size_t c = 0; c < COUNT_OF(counts); c++) {
@@ -389,11 +389,11 @@ static void test_all_misalignments(void **state)
         for (size_t n_sources = 1; n_sources <= 5; n_sources += 1) {
             fill(&input, forms[f], n_sources, 260, &seed);
             for (size_t i = 0; i < in_line * 4; i++) {
-                way w               = random_way(&input, 260 - i % 130, &seed);
+                way w = random_way(&input, 260 - i % 130, &seed);
                 w.target_offsets[0] = i / 4;
-                w.stream            = i % 2 == 0;
-                w.has_two           = i / 2 % 2 == 0;
-                w.in_place          = IN_PLACE_NOT;
+                w.stream = i % 2 == 0;
+                w.has_two = i / 2 % 2 == 0;
+                w.in_place = IN_PLACE_NOT;
                 check_sum(&input, &w);
             }
         }
@@ -421,10 +421,10 @@ static void test_special_pairs(void **state)
     (void)state;
     for (size_t f = 0; f < COUNT_OF(forms); f++) {
         const struct specials *list = &specials[forms[f][0]];
-        input.from                  = forms[f][0];
-        input.to                    = forms[f][1];
-        input.n_sources             = 2;
-        input.n                     = (size_t)list->n * list->n;
+        input.from = forms[f][0];
+        input.to = forms[f][1];
+        input.n_sources = 2;
+        input.n = (size_t)list->n * list->n;
         assert_true(input.n <= MOST_N);
         for (uint32_t i = 0; i < input.n; i++) {
             input.codes[i][0] = list->codes[i / list->n];
@@ -457,13 +457,13 @@ static void test_all_codes_widened(void **state)
  */
 static void set_boundary(data *d, uint32_t code)
 {
-    uint32_t sign      = sign_of(&layouts[d->to]);
+    uint32_t sign = sign_of(&layouts[d->to]);
     uint32_t magnitude = code & (sign - 1);
-    double   low       = value_of(d->to, magnitude);
+    double low = value_of(d->to, magnitude);
     /* Where the next would be, if infinity were not in its place. */
-    double   high   = magnitude + 1 < infinity_of(&layouts[d->to])
-                          ? value_of(d->to, magnitude + 1)
-                          : 2 * low - value_of(d->to, magnitude - 1);
+    double high = magnitude + 1 < infinity_of(&layouts[d->to])
+                      ? value_of(d->to, magnitude + 1)
+                      : 2 * low - value_of(d->to, magnitude - 1);
     uint32_t middle = code_of(FY_SUM_F32, (low + high) / 2) | ((code & sign) != 0 ? 0x80000000 : 0);
     d->codes[d->n++][0] = middle;
     d->codes[d->n++][0] = middle - 1;
@@ -501,7 +501,7 @@ static void test_in_place(void **state)
         for (size_t n_sources = 2; n_sources <= 6 && forms[f][0] == forms[f][1]; n_sources++) {
             const void *sources[MOST_SOURCES];
             fill(&input, forms[f], n_sources, N, &seed);
-            way    w   = {.n = N, .source_offset = 5, .in_place = 1};
+            way w = {.n = N, .source_offset = 5, .in_place = 1};
             fy_sum sum = {sources,  n_sources, input.from,    {NULL, NULL},
                           input.to, N,         n_sources == 3};
             for (size_t s = 0; s < n_sources; s++) {

@@ -19,7 +19,7 @@ enum { MOST_PARTS = 5000 };
 static fy_team *team_of(uint32_t n_threads)
 {
     ferry_error error;
-    fy_team    *team = NULL;
+    fy_team *team = NULL;
     must(fy_team_create(n_threads, &team, &error), &error);
     assert_int_equal(fy_team_size(team), n_threads);
     return team;
@@ -64,7 +64,7 @@ static void test_short_jobs(void **state)
 {
     (void)state;
     fy_team *team = team_of(4);
-    tally   *t    = calloc(1, sizeof *t);
+    tally *t = calloc(1, sizeof *t);
     for (uint32_t round = 1; round <= 20000; round++) {
         fy_team_run(team, 2 + round % 5, count_part, t);
     }
@@ -78,13 +78,13 @@ static void test_short_jobs(void **state)
 /* Parts that wait for each other end only if several threads do them at once. */
 typedef struct crowd {
     _Atomic uint32_t n;
-    uint32_t         wanted;
-    pthread_t        threads[8];
+    uint32_t wanted;
+    pthread_t threads[8];
 } crowd;
 
 static void join_crowd(void *context, uint64_t part)
 {
-    crowd *c         = context;
+    crowd *c = context;
     c->threads[part] = pthread_self();
     atomic_fetch_add(&c->n, 1);
     while (atomic_load(&c->n) < c->wanted) {
@@ -97,7 +97,7 @@ static void test_threads_work_at_once(void **state)
     (void)state;
     for (uint32_t n = 2; n <= 8; n += 3) {
         fy_team *team = team_of(n);
-        crowd    c    = {.wanted = n};
+        crowd c = {.wanted = n};
         fy_team_run(team, n, join_crowd, &c);
         for (uint32_t i = 0; i < n; i++) {
             for (uint32_t j = 0; j < i; j++) {
@@ -125,7 +125,7 @@ static void test_streaming_parts_are_fenced(void **state)
 {
     (void)state;
     fy_team *team = team_of(3);
-    copies  *c    = calloc(1, sizeof *c);
+    copies *c = calloc(1, sizeof *c);
     for (int round = 1; round < 100; round++) {
         memset(c->from, round, sizeof c->from);
         fy_team_run(team, PIECES, copy_piece, c);
@@ -136,13 +136,13 @@ static void test_streaming_parts_are_fenced(void **state)
 }
 
 typedef struct watch {
-    crowd            crowd;
+    crowd crowd;
     _Atomic uint32_t n_blocking;
 } watch;
 
 static void look_at_signals(void *context, uint64_t part)
 {
-    watch   *w = context;
+    watch *w = context;
     sigset_t blocked;
     pthread_sigmask(SIG_SETMASK, NULL, &blocked);
     if (sigismember(&blocked, SIGUSR1) && sigismember(&blocked, SIGTERM)) {
@@ -156,7 +156,7 @@ static void test_threads_block_signals(void **state)
     (void)state;
     sigset_t blocked;
     fy_team *team = team_of(3);
-    watch    w    = {.crowd = {.wanted = 3}};
+    watch w = {.crowd = {.wanted = 3}};
     pthread_sigmask(SIG_SETMASK, NULL, &blocked);
     assert_false(sigismember(&blocked, SIGUSR1)); /* as it was */
     fy_team_run(team, 3, look_at_signals, &w);
@@ -168,7 +168,7 @@ static void test_failures(void **state)
 {
     (void)state;
     ferry_error error;
-    fy_team    *team = NULL;
+    fy_team *team = NULL;
     check_status("no threads", FERRY_ERR_MISUSE, fy_team_create(0, &team, &error), &error);
     for (int64_t n = 0;; n++) {
         fy_alloc_fail_after(n);
@@ -200,12 +200,12 @@ static void test_too_many_threads(void **state)
 {
     (void)state;
     struct rlimit before, none;
-    ferry_error   error;
-    fy_team      *team = NULL;
+    ferry_error error;
+    fy_team *team = NULL;
     if (getrlimit(RLIMIT_AS, &before) != 0) {
         skip();
     }
-    none          = before;
+    none = before;
     none.rlim_cur = (rlim_t)400 << 20; /* each thread's stack takes some of it */
     if (setrlimit(RLIMIT_AS, &none) != 0) {
         skip();

@@ -47,13 +47,13 @@ static void fill(unsigned char *bytes, size_t n_bytes, unsigned seed)
 /* Each rank puts to the next one, which answers by a signal that the place is free again. */
 static void run_ring(rank_thread *self)
 {
-    ferry_transport     *transport;
-    ferry_region        *region;
-    uint32_t             next     = (self->rank + 1) % self->n_ranks;
-    uint32_t             previous = (self->rank + self->n_ranks - 1) % self->n_ranks;
+    ferry_transport *transport;
+    ferry_region *region;
+    uint32_t next = (self->rank + 1) % self->n_ranks;
+    uint32_t previous = (self->rank + self->n_ranks - 1) % self->n_ranks;
     static unsigned char sources[MOST_RANKS][LAP_BYTES];
-    unsigned char       *source = sources[self->rank];
-    unsigned char        wanted[64];
+    unsigned char *source = sources[self->rank];
+    unsigned char wanted[64];
     expect_ok(self, ferry_transport_open(self->world, self->context, &transport, &self->error));
     expect_ok(self, ferry_region_alloc(transport, REGION_BYTES, &region, &self->error));
     unsigned char *base = ferry_region_base(region);
@@ -65,10 +65,10 @@ static void run_ring(rank_thread *self)
     expect_ok(self, ferry_world_barrier(self->world, &self->error));
     for (unsigned lap = 1; lap <= N_LAPS; lap++) {
         ferry_signal arrived = {region, SIGNAL_AT, lap, FERRY_SIGNAL_SET};
-        ferry_signal freed   = {region, 2 * SIGNAL_AT, 1, FERRY_SIGNAL_ADD};
-        ferry_buffer buffer  = ferry_buffer_of(source, LAP_BYTES);
+        ferry_signal freed = {region, 2 * SIGNAL_AT, 1, FERRY_SIGNAL_ADD};
+        ferry_buffer buffer = ferry_buffer_of(source, LAP_BYTES);
         ferry_buffer nothing = ferry_buffer_of(NULL, 0);
-        uint64_t     seen    = 0;
+        uint64_t seen = 0;
         fill(source, LAP_BYTES, lap + self->rank);
         expect_ok(self, ferry_put_signal(transport, next, region, 64, &buffer, &arrived, NULL,
                                          &self->error));
@@ -87,7 +87,7 @@ static void run_ring(rank_thread *self)
     }
     /* What the next one got is what a get and its pointer show. */
     unsigned char fetched[64];
-    ferry_buffer  target = ferry_buffer_of(fetched, sizeof fetched);
+    ferry_buffer target = ferry_buffer_of(fetched, sizeof fetched);
     expect_ok(self, ferry_get(transport, next, region, 64, &target, NULL, &self->error));
     expect_ok(self, ferry_flush(transport, FERRY_ANY_RANK, NULL, &self->error));
     expect(self, memcmp(fetched, source, sizeof fetched) == 0);
@@ -112,9 +112,9 @@ static void test_ring(void **state)
 static void run_self(rank_thread *self)
 {
     ferry_transport *transport;
-    ferry_region    *region;
-    const char      *name;
-    uint32_t         can;
+    ferry_region *region;
+    const char *name;
+    uint32_t can;
     expect_ok(self, ferry_transport_open(self->world, self->context, &transport, &self->error));
     expect_ok(self, ferry_region_alloc(transport, 3 << 20, &region, &self->error));
     expect_ok(self, ferry_transport_peer(transport, self->rank, &name, &can, &self->error));
@@ -122,7 +122,7 @@ static void run_self(rank_thread *self)
     unsigned char *base = ferry_region_base(region);
     fill(base, 1000, 5);
     ferry_buffer overlapping = ferry_buffer_of(base, 1000);
-    ferry_signal signal      = {region, 2 << 20, 7, FERRY_SIGNAL_ADD};
+    ferry_signal signal = {region, 2 << 20, 7, FERRY_SIGNAL_ADD};
     for (int i = 0; i < 2; i++) {
         expect_ok(self, ferry_put_signal(transport, self->rank, region, 8, &overlapping, &signal,
                                          NULL, &self->error));
@@ -156,12 +156,12 @@ static void test_self(void **state)
 static void run_ranges(rank_thread *self)
 {
     ferry_transport *transport;
-    ferry_region    *region;
+    ferry_region *region;
     expect_ok(self, ferry_transport_open(self->world, self->context, &transport, &self->error));
     expect_ok(self, ferry_region_alloc(transport, 4096, &region, &self->error));
     const struct {
-        uint64_t    offset;
-        uint64_t    bytes;
+        uint64_t offset;
+        uint64_t bytes;
         const char *says; /* NULL: allowed */
     } rows[] = {
         {4096, 0, NULL},
@@ -190,8 +190,8 @@ static void run_ranges(rank_thread *self)
     }
     /* A put whose signal is wrong moves nothing. */
     const struct {
-        uint64_t    offset;
-        uint32_t    op;
+        uint64_t offset;
+        uint32_t op;
         const char *says;
     } signals[] = {
         {4, FERRY_SIGNAL_SET, "offset 4 of region 2 is not a multiple of 8"},
@@ -223,10 +223,10 @@ static void check_waits(rank_thread *self, ferry_transport *transport, ferry_reg
 {
     const struct {
         ferry_transport *transport;
-        ferry_region    *region;
-        uint32_t         compare, from;
-        double           seconds;
-        const char      *says;
+        ferry_region *region;
+        uint32_t compare, from;
+        double seconds;
+        const char *says;
     } rows[] = {
         {NULL, region, FERRY_COMPARE_EQ, 0, 0, "needs a transport and a region"},
         {transport, NULL, FERRY_COMPARE_EQ, 0, 0, "needs a transport and a region"},
@@ -251,15 +251,15 @@ static void check_moves(rank_thread *self, ferry_transport *transport, ferry_reg
                         ferry_transport *other, ferry_region *foreign)
 {
     unsigned char bytes[64] = {0};
-    ferry_error  *error     = &self->error;
-    ferry_buffer  buffer    = ferry_buffer_of(bytes, sizeof bytes);
-    ferry_buffer  nowhere   = ferry_buffer_of(NULL, 1);
-    ferry_buffer  device    = buffer;
-    ferry_buffer  strange   = buffer;
-    ferry_signal  signal    = {foreign, 0, 1, FERRY_SIGNAL_SET};
-    ferry_queue  *queue     = (ferry_queue *)(void *)bytes;
-    device.kind             = FERRY_MEMORY_CUDA;
-    strange.registration    = region;
+    ferry_error *error = &self->error;
+    ferry_buffer buffer = ferry_buffer_of(bytes, sizeof bytes);
+    ferry_buffer nowhere = ferry_buffer_of(NULL, 1);
+    ferry_buffer device = buffer;
+    ferry_buffer strange = buffer;
+    ferry_signal signal = {foreign, 0, 1, FERRY_SIGNAL_SET};
+    ferry_queue *queue = (ferry_queue *)(void *)bytes;
+    device.kind = FERRY_MEMORY_CUDA;
+    strange.registration = region;
     expect_status(self, FERRY_ERR_MISUSE, ferry_put(NULL, 1, region, 0, &buffer, NULL, error));
     expect_status(self, FERRY_ERR_MISUSE, ferry_put(transport, 1, NULL, 0, &buffer, NULL, error));
     expect_status(self, FERRY_ERR_MISUSE, ferry_put(transport, 1, region, 0, NULL, NULL, error));
@@ -307,14 +307,14 @@ static void check_conditions(rank_thread *self, ferry_transport *transport, ferr
 /* What cannot be registered, and what registered memory is not for. */
 static void check_registering(rank_thread *self, ferry_transport *transport, ferry_region *region)
 {
-    unsigned char bytes[64]  = {0};
-    ferry_error  *error      = &self->error;
-    ferry_buffer  buffer     = ferry_buffer_of(bytes, sizeof bytes);
-    ferry_buffer  nowhere    = ferry_buffer_of(NULL, 1);
-    ferry_buffer  device     = buffer;
+    unsigned char bytes[64] = {0};
+    ferry_error *error = &self->error;
+    ferry_buffer buffer = ferry_buffer_of(bytes, sizeof bytes);
+    ferry_buffer nowhere = ferry_buffer_of(NULL, 1);
+    ferry_buffer device = buffer;
     ferry_region *registered = NULL;
-    ferry_signal  signal     = {NULL, 0, 1, FERRY_SIGNAL_SET};
-    device.kind              = FERRY_MEMORY_CUDA;
+    ferry_signal signal = {NULL, 0, 1, FERRY_SIGNAL_SET};
+    device.kind = FERRY_MEMORY_CUDA;
     expect_status(self, FERRY_ERR_UNSUPPORTED,
                   ferry_region_register(transport, &device, &registered, error));
     expect_status(self, FERRY_ERR_MISUSE,
@@ -333,7 +333,7 @@ static void check_registering(rank_thread *self, ferry_transport *transport, fer
 static void run_arguments(rank_thread *self)
 {
     ferry_transport *transports[2];
-    ferry_region    *regions[2];
+    ferry_region *regions[2];
     for (int i = 0; i < 2; i++) {
         expect_ok(self,
                   ferry_transport_open(self->world, self->context, &transports[i], &self->error));
@@ -363,9 +363,9 @@ static void test_arguments(void **state)
 static void run_disagreement(rank_thread *self)
 {
     ferry_transport *transport;
-    ferry_region    *region;
-    ferry_error     *error  = &self->error;
-    const char      *engine = self->rank == 2 ? "strict:inproc" : self->context;
+    ferry_region *region;
+    ferry_error *error = &self->error;
+    const char *engine = self->rank == 2 ? "strict:inproc" : self->context;
     expect_status(self, FERRY_ERR_INVALID_INPUT,
                   ferry_transport_open(self->world, engine, &transport, error));
     expect_says(self, "rank 0 opens transport");
@@ -411,9 +411,9 @@ static void import_from(rank_thread *self, ferry_transport *transport, const fer
                         uint32_t peer, ferry_region **imported_out)
 {
     unsigned char key[FERRY_KEY_BYTES];
-    size_t        key_bytes = 0;
-    ferry_error  *error     = &self->error;
-    const void   *all;
+    size_t key_bytes = 0;
+    ferry_error *error = &self->error;
+    const void *all;
     expect_ok(self, ferry_region_export(own, key, &key_bytes, error));
     expect(self, key_bytes <= FERRY_KEY_BYTES);
     expect_ok(self, ferry_world_all_gather(self->world, key, key_bytes, &all, error));
@@ -431,11 +431,11 @@ static void import_from(rank_thread *self, ferry_transport *transport, const fer
 static void put_and_get(rank_thread *self, ferry_transport *transport, ferry_region *words,
                         ferry_region *imported, const unsigned char *bytes)
 {
-    uint32_t             next   = (self->rank + 1) % self->n_ranks;
+    uint32_t next = (self->rank + 1) % self->n_ranks;
     const unsigned char *memory = memories[self->rank];
-    ferry_error         *error  = &self->error;
-    ferry_buffer         source = ferry_buffer_of((unsigned char *)(uintptr_t)bytes, PUT_BYTES);
-    ferry_signal         signal = {words, 8, 1, FERRY_SIGNAL_SET};
+    ferry_error *error = &self->error;
+    ferry_buffer source = ferry_buffer_of((unsigned char *)(uintptr_t)bytes, PUT_BYTES);
+    ferry_signal signal = {words, 8, 1, FERRY_SIGNAL_SET};
     if (self->n_ranks > 2) {
         uint32_t wrong = (next + 1) % self->n_ranks;
         expect_status(self, FERRY_ERR_MISUSE,
@@ -461,13 +461,13 @@ static void put_and_get(rank_thread *self, ferry_transport *transport, ferry_reg
 static void run_registered(rank_thread *self)
 {
     ferry_transport *transport;
-    ferry_region    *words, *own, *imported = NULL;
-    unsigned char    bytes[PUT_BYTES], key[FERRY_KEY_BYTES];
-    size_t           key_bytes = 0;
-    ferry_error     *error     = &self->error;
-    unsigned char   *memory    = memories[self->rank];
-    ferry_buffer     buffer    = ferry_buffer_of(memory, OWN_BYTES);
-    ferry_buffer     source    = ferry_buffer_of(bytes, sizeof bytes);
+    ferry_region *words, *own, *imported = NULL;
+    unsigned char bytes[PUT_BYTES], key[FERRY_KEY_BYTES];
+    size_t key_bytes = 0;
+    ferry_error *error = &self->error;
+    unsigned char *memory = memories[self->rank];
+    ferry_buffer buffer = ferry_buffer_of(memory, OWN_BYTES);
+    ferry_buffer source = ferry_buffer_of(bytes, sizeof bytes);
     memset(memory, 0, OWN_BYTES);
     fill(bytes, sizeof bytes, self->rank);
     expect_ok(self, ferry_transport_open(self->world, self->context, &transport, error));
@@ -504,13 +504,13 @@ static void test_registered(void **state)
 static void run_keys(rank_thread *self)
 {
     ferry_transport *transports[2];
-    ferry_region    *own;
-    ferry_region    *imported = NULL;
-    unsigned char    memory[64];
-    unsigned char    key[FERRY_KEY_BYTES + 1] = {0};
-    size_t           n_bytes                  = 0;
-    ferry_error     *error                    = &self->error;
-    ferry_buffer     buffer                   = ferry_buffer_of(memory, sizeof memory);
+    ferry_region *own;
+    ferry_region *imported = NULL;
+    unsigned char memory[64];
+    unsigned char key[FERRY_KEY_BYTES + 1] = {0};
+    size_t n_bytes = 0;
+    ferry_error *error = &self->error;
+    ferry_buffer buffer = ferry_buffer_of(memory, sizeof memory);
     for (int i = 0; i < 2; i++) {
         expect_ok(self, ferry_transport_open(self->world, self->context, &transports[i], error));
     }
@@ -534,7 +534,7 @@ static void run_keys(rank_thread *self)
     }
     /* Whatever else is registered: the key is good as long as its own region is. */
     ferry_region *others[3];
-    ferry_buffer  piece = ferry_buffer_of(memory, 1);
+    ferry_buffer piece = ferry_buffer_of(memory, 1);
     for (size_t i = 0; i < COUNT_OF(others); i++) {
         expect_ok(self, ferry_region_register(transports[0], &piece, &others[i], error));
     }
@@ -564,9 +564,9 @@ static void test_keys(void **state)
 static void run_limits(rank_thread *self)
 {
     ferry_transport *transport;
-    ferry_region    *region;
-    ferry_error     *error = &self->error;
-    uint64_t         seen  = 77;
+    ferry_region *region;
+    ferry_error *error = &self->error;
+    uint64_t seen = 77;
     expect_ok(self, ferry_transport_open(self->world, self->context, &transport, error));
     expect_ok(self, ferry_region_alloc(transport, 4096, &region, error));
     if (self->rank == 0) {
@@ -592,7 +592,7 @@ static void run_limits(rank_thread *self)
     }
     expect_ok(self, ferry_world_send(self->world, 1 - self->rank, 5, "", 1, error));
     const void *bytes;
-    size_t      n_bytes;
+    size_t n_bytes;
     expect_ok(self, ferry_world_receive(self->world, 1 - self->rank, 5, -1, &bytes, &n_bytes, NULL,
                                         error));
     ferry_region_free(region);
@@ -611,10 +611,10 @@ static void test_limits(void **state)
 static void run_abort(rank_thread *self)
 {
     ferry_transport *transport;
-    ferry_region    *region;
-    ferry_region    *another;
-    ferry_error     *error  = &self->error;
-    ferry_status     status = FERRY_OK;
+    ferry_region *region;
+    ferry_region *another;
+    ferry_error *error = &self->error;
+    ferry_status status = FERRY_OK;
     expect_ok(self, ferry_transport_open(self->world, self->context, &transport, error));
     expect_ok(self, ferry_region_alloc(transport, 1 << 20, &region, error));
     if (self->rank == 0) {
@@ -624,7 +624,7 @@ static void run_abort(rank_thread *self)
         expect(self, status == FERRY_ERR_ABORTED);
     } else {
         static unsigned char source[1 << 20];
-        ferry_buffer         buffer = ferry_buffer_of(source, sizeof source - 64);
+        ferry_buffer buffer = ferry_buffer_of(source, sizeof source - 64);
         while (status == FERRY_OK) {
             status = ferry_put(transport, 0, region, 64, &buffer, NULL, error);
         }
@@ -652,22 +652,22 @@ static void test_abort(void **state)
 static void run_without_memory(rank_thread *self)
 {
     ferry_transport *transport = NULL;
-    ferry_region    *region    = NULL;
-    ferry_error     *error     = &self->error;
-    bool             whole     = false;
+    ferry_region *region = NULL;
+    ferry_error *error = &self->error;
+    bool whole = false;
     for (int64_t n_more = 0; !whole; n_more++) {
         expect(self, n_more < 1000);
         fy_alloc_fail_after(n_more);
         ferry_status status = ferry_transport_open(self->world, self->context, &transport, error);
         if (status == FERRY_OK) {
             status = ferry_region_alloc(transport, 100, &region, error);
-            whole  = status == FERRY_OK;
+            whole = status == FERRY_OK;
         }
         fy_alloc_fail_after(-1);
         expect(self, whole || status == FERRY_ERR_NO_MEMORY);
         ferry_region_free(region);
         ferry_transport_close(transport);
-        region    = NULL;
+        region = NULL;
         transport = NULL;
     }
 }
@@ -682,18 +682,18 @@ static void test_without_memory(void **state)
 
 /* The same among several ranks: whichever of them lacks memory, all end alike. */
 typedef struct outcomes {
-    const char  *engine;
+    const char *engine;
     ferry_status of[MOST_RANKS];
 } outcomes;
 
 static void run_agreed(rank_thread *self)
 {
-    outcomes    *common = self->context;
-    ferry_error *error  = &self->error;
-    bool         whole  = false;
+    outcomes *common = self->context;
+    ferry_error *error = &self->error;
+    bool whole = false;
     for (int64_t n_more = 0; !whole; n_more++) {
         ferry_transport *transport = NULL;
-        ferry_region    *region    = NULL;
+        ferry_region *region = NULL;
         expect(self, n_more < 1000);
         expect_ok(self, ferry_world_barrier(self->world, error));
         if (self->rank == 0) {
@@ -701,7 +701,7 @@ static void run_agreed(rank_thread *self)
         }
         expect_ok(self, ferry_world_barrier(self->world, error));
         ferry_status *mine = &common->of[self->rank];
-        *mine              = ferry_transport_open(self->world, common->engine, &transport, error);
+        *mine = ferry_transport_open(self->world, common->engine, &transport, error);
         if (*mine == FERRY_OK) {
             *mine = ferry_region_alloc(transport, 100, &region, error);
         }
@@ -735,9 +735,9 @@ static void test_agreed(void **state)
 static void run_without_descriptors(rank_thread *self)
 {
     ferry_transport *transport;
-    ferry_region    *region;
-    ferry_error     *error = &self->error;
-    struct rlimit    files, lengths, few;
+    ferry_region *region;
+    ferry_error *error = &self->error;
+    struct rlimit files, lengths, few;
     expect_ok(self, ferry_transport_open(self->world, "shm", &transport, error));
     expect(self, getrlimit(RLIMIT_NOFILE, &files) == 0 && getrlimit(RLIMIT_FSIZE, &lengths) == 0);
     int lowest = dup(0);
@@ -745,7 +745,7 @@ static void run_without_descriptors(rank_thread *self)
     close(lowest);
     bool whole = false;
     for (unsigned n_more = 0; !whole; n_more++) {
-        few          = files;
+        few = files;
         few.rlim_cur = (rlim_t)lowest + n_more;
         expect(self, n_more < 200 && setrlimit(RLIMIT_NOFILE, &few) == 0);
         ferry_status status = ferry_region_alloc(transport, 100, &region, error);
@@ -754,7 +754,7 @@ static void run_without_descriptors(rank_thread *self)
         expect(self, n_more > 0 || !whole);
     }
     ferry_region_free(region);
-    few          = lengths;
+    few = lengths;
     few.rlim_cur = 1 << 20;
     expect(self, setrlimit(RLIMIT_FSIZE, &few) == 0);
     ferry_status status = ferry_region_alloc(transport, 2 << 20, &region, error);
@@ -779,14 +779,14 @@ static void run_many_regions(rank_thread *self)
 {
     enum { N_REGIONS = 40 };
     ferry_transport *transport;
-    ferry_region    *regions[N_REGIONS];
-    uint32_t         next = (self->rank + 1) % self->n_ranks;
+    ferry_region *regions[N_REGIONS];
+    uint32_t next = (self->rank + 1) % self->n_ranks;
     expect_ok(self, ferry_transport_open(self->world, self->context, &transport, &self->error));
     for (unsigned i = 0; i < N_REGIONS; i++) {
         uint64_t bytes = 8 + (uint64_t)i * i * i * 61;
         expect_ok(self, ferry_region_alloc(transport, bytes, &regions[i], &self->error));
-        unsigned char last   = (unsigned char)(i + 1);
-        ferry_buffer  buffer = ferry_buffer_of(&last, 1);
+        unsigned char last = (unsigned char)(i + 1);
+        ferry_buffer buffer = ferry_buffer_of(&last, 1);
         expect_ok(self,
                   ferry_put(transport, next, regions[i], bytes - 1, &buffer, NULL, &self->error));
     }
@@ -815,11 +815,11 @@ static void test_many_regions(void **state)
 static void run_shared_pointers(rank_thread *self)
 {
     ferry_transport *transport;
-    ferry_buffer     memory;
-    uint32_t         next   = (self->rank + 1) % self->n_ranks;
-    bool             shares = strstr(self->context, "inproc") != NULL;
-    ferry_error     *error  = &self->error;
-    const void      *all;
+    ferry_buffer memory;
+    uint32_t next = (self->rank + 1) % self->n_ranks;
+    bool shares = strstr(self->context, "inproc") != NULL;
+    ferry_error *error = &self->error;
+    const void *all;
     expect_ok(self, ferry_transport_open(self->world, self->context, &transport, error));
     expect(self, fy_transport_shares_pointers(transport, next) == shares);
     expect(self, !fy_transport_shares_pointers(transport, self->rank));
@@ -837,7 +837,7 @@ static void run_shared_pointers(rank_thread *self)
     } else {
         struct iovec here[2] = {{.iov_base = memory.base, .iov_len = 0},
                                 {.iov_base = (char *)memory.base + 500, .iov_len = 500}};
-        struct iovec there   = {.iov_base = theirs, .iov_len = 500};
+        struct iovec there = {.iov_base = theirs, .iov_len = 500};
         memset((char *)memory.base + 500, (int)self->rank + 1, 500);
         expect(self, fy_transport_can_attach(transport, next));
         expect_ok(self, fy_transport_attach_write(transport, next, here, 2, &there, 1, error));
@@ -873,9 +873,9 @@ enum { N_BLOCKS = 24 };
 
 typedef struct told {
     unsigned char key[FERRY_KEY_BYTES];
-    size_t        key_bytes;
-    void         *base;
-    bool          lives;
+    size_t key_bytes;
+    void *base;
+    bool lives;
 } told;
 
 static void make_block(rank_thread *self, ferry_transport *transport, ferry_buffer *memory,
@@ -884,7 +884,7 @@ static void make_block(rank_thread *self, ferry_transport *transport, ferry_buff
     expect_ok(self, ferry_memory_alloc(transport, 64, memory, &self->error));
     expect_ok(self,
               ferry_region_export(memory->registration, its->key, &its->key_bytes, &self->error));
-    its->base  = memory->base;
+    its->base = memory->base;
     its->lives = true;
 }
 
@@ -892,7 +892,7 @@ static void import_block(rank_thread *self, ferry_transport *transport, uint32_t
                          const told *its)
 {
     ferry_region *imported = NULL;
-    ferry_status  status =
+    ferry_status status =
         ferry_region_import(transport, its->key, its->key_bytes, &imported, &self->error);
     if (its->lives) {
         expect(self, status == FERRY_OK);
@@ -907,10 +907,10 @@ static void import_block(rank_thread *self, ferry_transport *transport, uint32_t
 static void run_blocks(rank_thread *self)
 {
     ferry_transport *transport;
-    ferry_buffer     memory[N_BLOCKS];
-    told             own[N_BLOCKS];
-    const void      *all  = NULL;
-    uint32_t         next = (self->rank + 1) % self->n_ranks;
+    ferry_buffer memory[N_BLOCKS];
+    told own[N_BLOCKS];
+    const void *all = NULL;
+    uint32_t next = (self->rank + 1) % self->n_ranks;
     memset(own, 0, sizeof own);
     expect_ok(self, ferry_transport_open(self->world, self->context, &transport, &self->error));
     for (size_t i = 0; i < N_BLOCKS; i++) {
@@ -949,13 +949,13 @@ static void test_blocks(void **state)
 /* Memory goes whenever its owner says, before the transport's last holder does. */
 static void run_holders(rank_thread *self)
 {
-    ferry_transport     *transport;
-    ferry_region        *region;
-    ferry_region        *own;
-    ferry_buffer         memory[3];
+    ferry_transport *transport;
+    ferry_region *region;
+    ferry_region *own;
+    ferry_buffer memory[3];
     static unsigned char bytes[MOST_RANKS][64];
-    ferry_buffer         buffer = ferry_buffer_of(bytes[self->rank], 64);
-    ferry_error         *error  = &self->error;
+    ferry_buffer buffer = ferry_buffer_of(bytes[self->rank], 64);
+    ferry_error *error = &self->error;
     expect_ok(self, ferry_transport_open(self->world, self->context, &transport, error));
     expect_ok(self, ferry_region_alloc(transport, 100, &region, error));
     expect_ok(self, ferry_region_register(transport, &buffer, &own, error));
@@ -989,7 +989,7 @@ static void test_holders(void **state)
 static void run_scarce_memory(rank_thread *self)
 {
     ferry_transport *transport;
-    ferry_buffer     memory;
+    ferry_buffer memory;
     expect_ok(self, ferry_transport_open(self->world, self->context, &transport, &self->error));
     expect_ok(self, ferry_memory_alloc(transport, 3 << 20, &memory, &self->error));
     for (int64_t n_more = 0;; n_more++) {

@@ -8,15 +8,15 @@ enum { SMALL = 32 << 10, N_SIZES = 3 }; /* pieces of 8, 16 and 32 KiB */
 static ferry_mixed_comm_options options_of(const rank_thread *self, uint32_t tp, uint32_t n_nodes)
 {
     ferry_mixed_comm_options o = FERRY_MIXED_COMM_OPTIONS_INIT;
-    o.dtype                    = FERRY_F32;
-    o.world_rank               = self->rank;
-    o.world_size               = self->n_ranks;
-    o.local_size               = self->n_ranks / n_nodes;
-    o.local_rank               = self->rank % o.local_size;
-    o.inter_size               = n_nodes;
-    o.inter_rank               = self->rank / o.local_size;
-    o.local_tp_size            = tp;
-    o.autotune_bytes           = SMALL;
+    o.dtype = FERRY_F32;
+    o.world_rank = self->rank;
+    o.world_size = self->n_ranks;
+    o.local_size = self->n_ranks / n_nodes;
+    o.local_rank = self->rank % o.local_size;
+    o.inter_size = n_nodes;
+    o.inter_rank = self->rank / o.local_size;
+    o.local_tp_size = tp;
+    o.autotune_bytes = SMALL;
     return o;
 }
 
@@ -27,7 +27,7 @@ static void check_timings(rank_thread *self, const ferry_mixed_comm *comm, size_
     expect(self, n == comm->n_ops * n_modes * N_SIZES);
     for (size_t i = 0; i < n; i++) {
         ferry_mixed_timing t = FERRY_MIXED_TIMING_INIT, last = FERRY_MIXED_TIMING_INIT;
-        size_t             in_op = i % (n_modes * N_SIZES);
+        size_t in_op = i % (n_modes * N_SIZES);
         expect_ok(self, ferry_mixed_comm_timing_at(comm, i, &t, &self->error));
         expect(self, t.op == comm->ops[i / (n_modes * N_SIZES)]);
         expect(self, t.mode == comm->modes[i % n_modes]);
@@ -54,8 +54,8 @@ static void check_timings(rank_thread *self, const ferry_mixed_comm *comm, size_
 /* Bit for bit what the other ranks have. */
 static void check_alike(rank_thread *self, const ferry_mixed_comm *comm)
 {
-    size_t      bytes = comm->tuning->n * sizeof *comm->tuning->timings;
-    const void *all   = NULL;
+    size_t bytes = comm->tuning->n * sizeof *comm->tuning->timings;
+    const void *all = NULL;
     expect_ok(self, ferry_world_all_gather(self->world, comm->tuning->timings, bytes, &all,
                                            &self->error));
     for (uint32_t rank = 0; rank < self->n_ranks; rank++) {
@@ -66,12 +66,12 @@ static void check_alike(rank_thread *self, const ferry_mixed_comm *comm)
 /* A gather of pieces of as many bytes, in the mode that the table has for them. */
 static void check_run(rank_thread *self, ferry_mixed_comm *comm, uint64_t bytes)
 {
-    uint64_t           n    = bytes / sizeof(float);
-    float             *in   = calloc(n, sizeof *in);
-    float             *out  = calloc(2 * n, sizeof *out);
-    ferry_mixed_tensor ti   = {ferry_buffer_of(in, bytes), 1, n};
-    ferry_mixed_tensor to   = {ferry_buffer_of(out, 2 * bytes), 2, n};
-    uint32_t           mode = 0;
+    uint64_t n = bytes / sizeof(float);
+    float *in = calloc(n, sizeof *in);
+    float *out = calloc(2 * n, sizeof *out);
+    ferry_mixed_tensor ti = {ferry_buffer_of(in, bytes), 1, n};
+    ferry_mixed_tensor to = {ferry_buffer_of(out, 2 * bytes), 2, n};
+    uint32_t mode = 0;
     expect_ok(self, ferry_mixed_comm_select_autotune_mode(comm, FERRY_MIXED_ALL_REDUCE_ALL_GATHER,
                                                           &ti, &mode, &self->error));
     for (size_t i = 0; i < comm->tuning->n; i++) {
@@ -95,11 +95,11 @@ static void check_run(rank_thread *self, ferry_mixed_comm *comm, uint64_t bytes)
 
 static void run_tuned(rank_thread *self)
 {
-    ferry_mixed_comm        *comm = NULL, *other;
-    ferry_mixed_comm_options o    = options_of(self, 2, 1);
-    ferry_mixed_comm_info    info = FERRY_MIXED_COMM_INFO_INIT;
-    const uint32_t          *modes;
-    size_t                   n_modes;
+    ferry_mixed_comm *comm = NULL, *other;
+    ferry_mixed_comm_options o = options_of(self, 2, 1);
+    ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
+    const uint32_t *modes;
+    size_t n_modes;
     expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
     expect_ok(self, ferry_mixed_comm_get_valid_mode_list(comm, &modes, &n_modes, &self->error));
     expect(self, n_modes == 7 && modes[6] == FERRY_MIXED_AUTOTUNE);
@@ -137,11 +137,11 @@ static void run_tuned(rank_thread *self)
 /* Nodes that are faked, and ranks that are alone: whatever there is gets times. */
 static void run_other(rank_thread *self)
 {
-    ferry_mixed_comm        *comm    = NULL;
-    uint32_t                 n_nodes = (uint32_t)(uintptr_t)self->context;
-    ferry_mixed_comm_options o       = options_of(self, 0, n_nodes);
-    o.deterministic                  = n_nodes > 1;
-    o.autotune_bytes                 = n_nodes > 1 ? SMALL : 2 * SMALL - 1;
+    ferry_mixed_comm *comm = NULL;
+    uint32_t n_nodes = (uint32_t)(uintptr_t)self->context;
+    ferry_mixed_comm_options o = options_of(self, 0, n_nodes);
+    o.deterministic = n_nodes > 1;
+    o.autotune_bytes = n_nodes > 1 ? SMALL : 2 * SMALL - 1;
     expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
     expect(self, fy_comm_has_mode(comm, FERRY_MIXED_AUTOTUNE));
     check_timings(self, comm, comm->n_modes - 1);
@@ -164,18 +164,18 @@ static void test_ranks(void **state)
  */
 typedef struct times {
     int64_t (*ns_of)(struct times *times, const fy_call *call); /* asked once for each call */
-    int64_t  now_ns;
+    int64_t now_ns;
     uint64_t last_call;
-    uint32_t mode;          /* the one that the test is about */
-    int64_t  ns, others_ns; /* of its calls, and of others */
+    uint32_t mode;         /* the one that the test is about */
+    int64_t ns, others_ns; /* of its calls, and of others */
     uint32_t n_cold[FERRY_MIXED_N_MODES], last_mode;
     uint64_t last_long_call;
-    bool     is_repeated; /* two calls, one right after the other */
+    bool is_repeated; /* two calls, one right after the other */
 } times;
 
 static void pass_time(void *context, const fy_lane *lane)
 {
-    times         *t    = context;
+    times *t = context;
     const fy_call *call = &lane->comm->call;
     if (call->number != t->last_call && call->geometry.n_elements > 16) {
         t->now_ns += t->ns_of(t, call);
@@ -191,8 +191,8 @@ static int64_t read_time(void *context)
 /* A table by these times. */
 static void tune_by(rank_thread *self, ferry_mixed_comm *comm, times *t)
 {
-    comm->stall         = self->rank == 1 ? pass_time : NULL;
-    comm->clock         = read_time;
+    comm->stall = self->rank == 1 ? pass_time : NULL;
+    comm->clock = read_time;
     comm->stall_context = t;
     expect_ok(self, ferry_mixed_comm_run_autotune(comm, &self->error));
     comm->stall = NULL;
@@ -201,10 +201,10 @@ static void tune_by(rank_thread *self, ferry_mixed_comm *comm, times *t)
 
 static ferry_mixed_comm *create_untuned(rank_thread *self, uint64_t most_bytes)
 {
-    ferry_mixed_comm        *comm = NULL;
-    ferry_mixed_comm_options o    = options_of(self, 0, 1);
-    o.use_autotune                = false;
-    o.autotune_bytes              = most_bytes;
+    ferry_mixed_comm *comm = NULL;
+    ferry_mixed_comm_options o = options_of(self, 0, 1);
+    o.use_autotune = false;
+    o.autotune_bytes = most_bytes;
     if (ferry_mixed_comm_create(self->world, &o, &comm, &self->error) != FERRY_OK) {
         snprintf(self->wrong, sizeof self->wrong, "%s", self->error.message);
     }
@@ -218,7 +218,7 @@ static int64_t ns_of_choice(times *t, const fy_call *call)
 
 static void run_choice(rank_thread *self)
 {
-    times             t    = *(const times *)self->context;
+    times t = *(const times *)self->context;
     ferry_mixed_comm *comm = create_untuned(self, SMALL);
     expect(self, comm != NULL);
     t.ns_of = ns_of_choice;
@@ -249,14 +249,14 @@ static int64_t ns_of_cold(times *t, const fy_call *call)
 {
     t->is_repeated |= call->number == t->last_long_call + 1 && call->mode == t->last_mode;
     t->last_long_call = call->number;
-    t->last_mode      = call->mode;
+    t->last_mode = call->mode;
     return t->n_cold[call->mode]++ == 0 ? 5000000 : ns_of_choice(t, call);
 }
 
 static void run_cold(rank_thread *self)
 {
-    times   t = {.ns_of = ns_of_cold, .mode = FERRY_MIXED_BASE_ONE, .ns = 9000, .others_ns = 10000};
-    int64_t forever        = INT64_MAX / 2;
+    times t = {.ns_of = ns_of_cold, .mode = FERRY_MIXED_BASE_ONE, .ns = 9000, .others_ns = 10000};
+    int64_t forever = INT64_MAX / 2;
     ferry_mixed_comm *comm = create_untuned(self, 8192);
     expect(self, comm != NULL);
     atomic_store(&self->world->yields_from_ns, forever);
@@ -281,7 +281,7 @@ static int64_t ns_of_bytes(times *t, const fy_call *call)
 
 static void run_left_out(rank_thread *self)
 {
-    times             t    = {.ns_of = ns_of_bytes, .mode = FERRY_MIXED_BASE_ONE};
+    times t = {.ns_of = ns_of_bytes, .mode = FERRY_MIXED_BASE_ONE};
     ferry_mixed_comm *comm = create_untuned(self, 4 * SMALL);
     expect(self, comm != NULL);
     tune_by(self, comm, &t);
@@ -317,11 +317,11 @@ static void expect_refused(rank_thread *self, ferry_mixed_comm *comm, const char
 
 static void run_divergent(rank_thread *self)
 {
-    ferry_mixed_comm        *comm = NULL, *none = NULL;
-    ferry_mixed_comm_options o   = options_of(self, 2, 1);
-    bool                     odd = self->rank == 2;
-    o.dtype                      = FERRY_BF16; /* as the tables of the other tests */
-    o.use_autotune               = false;
+    ferry_mixed_comm *comm = NULL, *none = NULL;
+    ferry_mixed_comm_options o = options_of(self, 2, 1);
+    bool odd = self->rank == 2;
+    o.dtype = FERRY_BF16; /* as the tables of the other tests */
+    o.use_autotune = false;
     expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
     expect_ok(self, fy_tune_load(comm, path_of("e.json"), &self->error));
     expect(self, ferry_mixed_comm_timing_count(comm) == 8);
@@ -336,7 +336,7 @@ static void run_divergent(rank_thread *self)
     ferry_mixed_comm_destroy(comm);
 
     o.use_autotune = true;
-    o.tune_file    = path_of("g.json");
+    o.tune_file = path_of("g.json");
     expect_status(self, FERRY_ERR_INVALID_INPUT,
                   ferry_mixed_comm_create(self->world, &o, &none, &self->error));
     expect(self, none == NULL);
@@ -352,8 +352,8 @@ static void run_divergent(rank_thread *self)
 static void test_divergent(void **state)
 {
     ferry_mixed_comm comm;
-    ferry_error      error;
-    fy_tuning       *table = make_table();
+    ferry_error error;
+    fy_tuning *table = make_table();
     (void)state;
     make_handle(&comm);
     must(fy_tuning_write(&comm, table, path_of("e.json"), &error), &error);
@@ -376,12 +376,12 @@ static void abort_soon(void *context, const fy_lane *lane)
 
 static void run_abort(rank_thread *self)
 {
-    ferry_mixed_comm        *comm   = NULL;
-    ferry_mixed_comm_options o      = options_of(self, 2, 1);
-    int                      n_left = 40;
+    ferry_mixed_comm *comm = NULL;
+    ferry_mixed_comm_options o = options_of(self, 2, 1);
+    int n_left = 40;
     expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
-    size_t n            = ferry_mixed_comm_timing_count(comm);
-    comm->stall         = self->rank == 3 ? abort_soon : NULL;
+    size_t n = ferry_mixed_comm_timing_count(comm);
+    comm->stall = self->rank == 3 ? abort_soon : NULL;
     comm->stall_context = &n_left;
     expect_status(self, FERRY_ERR_ABORTED, ferry_mixed_comm_run_autotune(comm, &self->error));
     expect_says(self, "enough");
@@ -401,10 +401,10 @@ static void run_no_memory(rank_thread *self)
 {
     ferry_status status = FERRY_ERR_NO_MEMORY;
     for (int n = 0; status != FERRY_OK; n++) {
-        ferry_mixed_comm        *comm = NULL;
-        ferry_mixed_comm_options o    = options_of(self, 0, 1);
-        o.use_autotune                = false;
-        o.autotune_bytes              = 1; /* the smallest size is measured always */
+        ferry_mixed_comm *comm = NULL;
+        ferry_mixed_comm_options o = options_of(self, 0, 1);
+        o.use_autotune = false;
+        o.autotune_bytes = 1; /* the smallest size is measured always */
         expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
         fy_alloc_fail_after(n);
         status = ferry_mixed_comm_run_autotune(comm, &self->error);
@@ -423,10 +423,10 @@ static void test_run_no_memory(void **state)
 
 static void run_misuse(rank_thread *self)
 {
-    ferry_mixed_comm        *comm = NULL;
-    ferry_mixed_comm_options o    = options_of(self, 0, 1);
-    ferry_mixed_timing       t    = FERRY_MIXED_TIMING_INIT;
-    o.only_construct              = true;
+    ferry_mixed_comm *comm = NULL;
+    ferry_mixed_comm_options o = options_of(self, 0, 1);
+    ferry_mixed_timing t = FERRY_MIXED_TIMING_INIT;
+    o.only_construct = true;
     expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
     expect_status(self, FERRY_ERR_MISUSE, ferry_mixed_comm_run_autotune(comm, &self->error));
     expect_says(self, "init_virtual_memory");

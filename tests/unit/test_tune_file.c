@@ -22,7 +22,7 @@ static void test_select(void **state)
                 {100000, 8, 5}, {1u << 30, 8, 5}, {UINT64_MAX, 8, 5}};
 
     ferry_mixed_comm comm = {.n_modes = 0};
-    fy_tuning       *t    = fy_tuning_create(9);
+    fy_tuning *t = fy_tuning_create(9);
     (void)state;
     assert_non_null(t);
     for (uint32_t op = 0; op < 5; op += 2) { /* of 1 and 3 there is nothing */
@@ -102,13 +102,13 @@ static void check_same(const fy_tuning *a, const fy_tuning *b)
 static void test_file(void **state)
 {
     ferry_mixed_comm comm;
-    fy_tuning       *table = make_table(), *read = NULL;
-    ferry_error      error;
-    json_error_t     why;
-    const char      *format = NULL, *dtype = NULL, *op = NULL, *mode = NULL;
-    int              tp = 0, dp = 0, is_tree = 1, lanes = 0, is_chosen = 0;
-    json_int_t       bytes = 0, block = 0;
-    double           seconds = 0;
+    fy_tuning *table = make_table(), *read = NULL;
+    ferry_error error;
+    json_error_t why;
+    const char *format = NULL, *dtype = NULL, *op = NULL, *mode = NULL;
+    int tp = 0, dp = 0, is_tree = 1, lanes = 0, is_chosen = 0;
+    json_int_t bytes = 0, block = 0;
+    double seconds = 0;
     (void)state;
     make_handle(&comm);
     must(fy_tuning_write(&comm, table, path_of("a.json"), &error), &error);
@@ -250,8 +250,8 @@ static const file_row refused[] = {
 static void test_files(void **state)
 {
     ferry_mixed_comm comm;
-    ferry_error      error;
-    fy_tuning       *read = NULL;
+    ferry_error error;
+    fy_tuning *read = NULL;
     (void)state;
     make_handle(&comm);
     for (size_t i = 0; i < COUNT_OF(accepted); i++) {
@@ -282,9 +282,9 @@ static void test_files(void **state)
 static void test_large_file(void **state)
 {
     ferry_mixed_comm comm;
-    ferry_error      error;
-    fy_tuning       *read   = NULL;
-    FILE            *stream = fopen(path_of("d.json"), "w");
+    ferry_error error;
+    fy_tuning *read = NULL;
+    FILE *stream = fopen(path_of("d.json"), "w");
     (void)state;
     assert_non_null(stream);
     assert_int_equal(ftruncate(fileno(stream), (16 << 20) + 1), 0);
@@ -297,9 +297,9 @@ static void test_large_file(void **state)
 static void test_no_memory(void **state)
 {
     ferry_mixed_comm comm;
-    ferry_error      error;
-    fy_tuning       *table = make_table(), *read = NULL;
-    ferry_status     status = FERRY_ERR_NO_MEMORY;
+    ferry_error error;
+    fy_tuning *table = make_table(), *read = NULL;
+    ferry_status status = FERRY_ERR_NO_MEMORY;
     (void)state;
     make_handle(&comm);
     for (int n = 0; status != FERRY_OK; n++) {

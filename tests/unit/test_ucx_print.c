@@ -6,7 +6,7 @@
 
 typedef struct print_row {
     const char *text;
-    bool        is_so;
+    bool is_so;
 } print_row;
 
 #define DEVICE(name) "# resource 0  :  md 0  dev 0  flags -- " name "\n"

@@ -8,10 +8,10 @@
 #include <stdlib.h>
 
 typedef struct value_row {
-    uint32_t    kind;
-    uint32_t    bits; /* 0: the kind's own */
+    uint32_t kind;
+    uint32_t bits; /* 0: the kind's own */
     const char *bytes;
-    bool        high;
+    bool high;
     const char *says;
 } value_row;
 
@@ -73,11 +73,11 @@ static void test_values(void **state)
     (void)state;
     bool seen[FERRY_BYTES + 1] = {false};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        const value_row *row   = &rows[i];
-        ferry_dtype      dtype = dtype_of(row);
-        size_t           n     = (dtype.element_bits + 7) / 8;
-        char            *bytes = malloc(n + 1);
-        char             text[96];
+        const value_row *row = &rows[i];
+        ferry_dtype dtype = dtype_of(row);
+        size_t n = (dtype.element_bits + 7) / 8;
+        char *bytes = malloc(n + 1);
+        char text[96];
         assert_non_null(bytes);
         memcpy(bytes + 1, row->bytes, n);
         fy_format_value(dtype, bytes + 1, row->high, 0, text, sizeof text);
@@ -94,7 +94,7 @@ static void test_long_values(void **state)
 {
     (void)state;
     const ferry_dtype dtype = {.kind = FERRY_BYTES, .element_bits = 40 * 8};
-    char              bytes[40], text[96];
+    char bytes[40], text[96];
     for (size_t i = 0; i < sizeof bytes; i++) {
         bytes[i] = (char)i;
     }
@@ -128,7 +128,7 @@ static void test_index(void **state)
 {
     (void)state;
     const uint64_t index[] = {1, 0, UINT64_MAX - 1};
-    char           text[64];
+    char text[64];
     fy_format_shape(index, 3, text, sizeof text);
     assert_string_equal(text, "[1, 0, 18446744073709551614]");
     fy_format_shape(index, 1, text, sizeof text);
@@ -149,7 +149,7 @@ static void test_first_difference(void **state)
     (void)state;
     enum { N = 3 * 4096 + 5 };
     const uint64_t at[] = {0, 1, 4095, 4096, 4097, 8191, 8192, N - 1};
-    char          *a = calloc(1, N), *b = calloc(1, N);
+    char *a = calloc(1, N), *b = calloc(1, N);
     assert_true(a != NULL && b != NULL);
     assert_int_equal(fy_first_difference(a, b, 0), 0);
     assert_int_equal(fy_first_difference(a, b, N), N);

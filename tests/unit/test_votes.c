@@ -14,10 +14,10 @@ static const uint32_t strange[] = {FY_N_STATUSES, 4711, UINT32_MAX};
 
 static void vote(rank_thread *self)
 {
-    ferry_error   why, said;
+    ferry_error why, said;
     unsigned char message[64];
-    fy_votes      votes;
-    uint32_t      much = 1000;
+    fy_votes votes;
+    uint32_t much = 1000;
     fy_fail(&why, FERRY_ERR_INVALID_INPUT, "no");
     fy_vote own = {.status = FERRY_ERR_INVALID_INPUT, .own = &why};
     expect_ok(self, fy_votes_gather(self->world, &own, &votes, &self->error));
@@ -44,11 +44,11 @@ static void test_votes(void **state)
 
 static void test_news(void **state)
 {
-    unsigned char  bytes[FY_NEWS_BYTES];
-    fy_wire_packer packer  = {.bytes = bytes};
-    fy_failure     failure = {0}, heard = {0};
-    uint32_t       rank;
-    ferry_error    text;
+    unsigned char bytes[FY_NEWS_BYTES];
+    fy_wire_packer packer = {.bytes = bytes};
+    fy_failure failure = {0}, heard = {0};
+    uint32_t rank;
+    ferry_error text;
     (void)state;
     assert_true(fy_failure_set(&failure, FERRY_ERR_TIMEOUT, 3, "rank 3 is silent"));
     assert_true(fy_news_pack(&failure, &packer));
@@ -58,9 +58,9 @@ static void test_news(void **state)
     assert_int_equal(rank, 3);
     assert_string_equal(text.message, "rank 3 is silent");
     for (size_t i = 0; i <= COUNT_OF(strange); i++) {
-        fy_failure     nothing = {0};
-        uint32_t       status  = i < COUNT_OF(strange) ? strange[i] : (uint32_t)FERRY_OK;
-        fy_wire_packer other   = {.bytes = bytes};
+        fy_failure nothing = {0};
+        uint32_t status = i < COUNT_OF(strange) ? strange[i] : (uint32_t)FERRY_OK;
+        fy_wire_packer other = {.bytes = bytes};
         fy_wire_pack_u32(&other, status);
         reader = fy_wire_reader_of(bytes, packer.used);
         assert_false(fy_news_read(&reader, &nothing));

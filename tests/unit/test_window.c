@@ -7,23 +7,23 @@
 /* A job that brings one tensor of a file to the layout of a rule; NULL where half bytes forbid. */
 typedef struct bench {
     ferry_checkpoint *from;
-    fy_job            job;
-    bool              is_made;
+    fy_job job;
+    bool is_made;
 } bench;
 
 typedef struct kind {
     const char *dtype; /* as files say it */
-    uint32_t    bits;
+    uint32_t bits;
 } kind;
 
 static bench bench_of(const kind *k, const uint64_t *shape, uint32_t n_dims, const char *rule)
 {
-    bench        b     = {0};
-    small_file   file  = {0};
-    uint64_t     n     = 1;
-    ferry_error  error = {""};
-    char         quoted[300];
-    static char  zeros[1 << 16];
+    bench b = {0};
+    small_file file = {0};
+    uint64_t n = 1;
+    ferry_error error = {""};
+    char quoted[300];
+    static char zeros[1 << 16];
     json_error_t at;
     for (uint32_t d = 0; d < n_dims; d++) {
         n *= shape[d];
@@ -33,12 +33,12 @@ static bench bench_of(const kind *k, const uint64_t *shape, uint32_t n_dims, con
     small_write(&file, small_path("w.safetensors"), NULL);
     snprintf(quoted, sizeof quoted, "{'mesh':[['x',2],['y',3]],'rules':[{'match':'*'%s}]}", rule);
     unquote(quoted);
-    json_t   *side   = json_loads(quoted, 0, &at);
+    json_t *side = json_loads(quoted, 0, &at);
     fy_target target = {.name = "target", .side = side};
     assert_non_null(side);
-    b.from              = small_open(small_path("w.safetensors"));
+    b.from = small_open(small_path("w.safetensors"));
     ferry_status status = fy_job_create(b.from, &target, &b.job, &error);
-    b.is_made           = status == FERRY_OK;
+    b.is_made = status == FERRY_OK;
     if (!b.is_made && (status != FERRY_ERR_INVALID_PLAN || k->bits >= 8)) {
         fail_msg("%s: %s", quoted, error.message);
     }
@@ -60,8 +60,8 @@ static void check_boxes(const fy_window *w, uint32_t n_dims, uint32_t bits)
     uint64_t at = w->flat_begin + w->first;
     for (size_t b = 0; b < w->n_boxes; b++) {
         const fy_box *box = &w->boxes[b];
-        uint64_t      n = 1, offset = 0, pitch = 1, run = 1;
-        bool          is_run = true;
+        uint64_t n = 1, offset = 0, pitch = 1, run = 1;
+        bool is_run = true;
         for (uint32_t d = n_dims; d-- > 0;) {
             assert_true(box->length[d] > 0 && box->begin[d] + box->length[d] <= w->shape[d]);
             offset += box->begin[d] * pitch;
@@ -83,16 +83,16 @@ static void check_boxes(const fy_window *w, uint32_t n_dims, uint32_t bits)
 static void check_windows(const bench *b, uint32_t bits, uint64_t most_bytes, uint64_t most_span,
                           bool *has_many)
 {
-    const fy_job     *job     = &b->job;
-    const fy_tensor  *t       = &job->problem.tensors[0];
-    const fy_layout  *layout  = &job->problem.placements[t->dst].layout;
+    const fy_job *job = &b->job;
+    const fy_tensor *t = &job->problem.tensors[0];
+    const fy_layout *layout = &job->problem.placements[t->dst].layout;
     const fy_holders *holders = fy_problem_holders(&job->problem, t->dst);
-    fy_grain          grain   = fy_grain_of(job, 0, most_bytes, most_span);
+    fy_grain grain = fy_grain_of(job, 0, most_bytes, most_span);
     for (uint32_t cell = 0; cell < holders->n_cells; cell++) {
         fy_window_walk walk;
-        uint64_t       shape[FY_MAX_DIMS], next = 0;
-        uint32_t       n_dims;
-        uint64_t       total = fy_placement_shape(&job->problem, t->dst, cell, &n_dims, shape);
+        uint64_t shape[FY_MAX_DIMS], next = 0;
+        uint32_t n_dims;
+        uint64_t total = fy_placement_shape(&job->problem, t->dst, cell, &n_dims, shape);
         fy_window_walk_begin(&walk, job, 0, cell, &grain);
         while (fy_window_walk_next(&walk)) {
             const fy_window *w = &walk.window;
@@ -161,7 +161,7 @@ static void test_tiling(void **state)
     bool has_many = false;
     for (uint32_t n_dims = 0; n_dims <= 4; n_dims++) {
         uint64_t shape[4] = {0};
-        uint64_t most     = n_dims <= 2 ? 5 : n_dims == 3 ? 3 : 2;
+        uint64_t most = n_dims <= 2 ? 5 : n_dims == 3 ? 3 : 2;
         for (;;) {
             check_shape(shape, n_dims, &has_many);
             uint32_t d = n_dims;
@@ -182,10 +182,10 @@ static void test_grain(void **state)
     (void)state;
     const struct {
         const char *name;
-        uint64_t    shape[3];
-        uint64_t    bytes, span;
-        uint32_t    dim;
-        uint64_t    rows;
+        uint64_t shape[3];
+        uint64_t bytes, span;
+        uint32_t dim;
+        uint64_t rows;
     } table[] = {
         {"all of it", {4, 6, 8}, 192, 1000, 0, 4},
         {"some rows", {4, 6, 8}, 191, 1000, 0, 3},
@@ -197,7 +197,7 @@ static void test_grain(void **state)
         {"no span", {4, 6, 8}, 192, 0, 0, 1},
     };
     for (size_t i = 0; i < COUNT_OF(table); i++) {
-        bench    b     = bench_of(&kinds[0], table[i].shape, 3, "");
+        bench b = bench_of(&kinds[0], table[i].shape, 3, "");
         fy_grain grain = fy_grain_of(&b.job, 0, table[i].bytes, table[i].span);
         check_at(grain.dim == table[i].dim && grain.rows == table[i].rows, "%s: %llu rows of %u",
                  table[i].name, (unsigned long long)grain.rows, grain.dim);
@@ -210,9 +210,9 @@ static void test_opaque(void **state)
 {
     (void)state;
     const uint64_t shape[] = {5, 8};
-    const kind     opaque = {"F6_E2M3", 6}, bytes = {"U8", 8};
-    bench          b        = bench_of(&opaque, shape, 2, "");
-    bool           has_many = false;
+    const kind opaque = {"F6_E2M3", 6}, bytes = {"U8", 8};
+    bench b = bench_of(&opaque, shape, 2, "");
+    bool has_many = false;
     for (uint64_t most = 1; most < 40; most++) {
         check_windows(&b, bytes.bits, most, 1000, &has_many);
     }

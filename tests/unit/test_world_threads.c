@@ -16,14 +16,14 @@ enum { MOST_RANKS = 32 };
 
 /* Every rank is a thread; what is wrong there is told to the test's own one. */
 typedef struct rank_thread {
-    pthread_t    thread;
+    pthread_t thread;
     ferry_world *world;
-    uint32_t     rank;
-    uint32_t     n_ranks;
+    uint32_t rank;
+    uint32_t n_ranks;
     void (*run)(struct rank_thread *self);
-    void       *context;
+    void *context;
     const char *problem;
-    int         line;
+    int line;
     ferry_error error;
 } rank_thread;
 
@@ -31,7 +31,7 @@ typedef struct rank_thread {
     do {                                                                                           \
         if (!(condition) && self->problem == NULL) {                                               \
             self->problem = #condition;                                                            \
-            self->line    = __LINE__;                                                              \
+            self->line = __LINE__;                                                                 \
         }                                                                                          \
     } while (0)
 
@@ -47,15 +47,15 @@ static void run_ranks(const char *row, uint32_t n_ranks, const ferry_world_optio
                       void (*run)(rank_thread *self), void *context)
 {
     static rank_thread threads[MOST_RANKS];
-    ferry_world       *worlds[MOST_RANKS];
-    ferry_error        error;
+    ferry_world *worlds[MOST_RANKS];
+    ferry_error error;
     memset(threads, 0, sizeof threads);
     must(ferry_world_create_threads(n_ranks, options, worlds, &error), &error);
     for (uint32_t r = 0; r < n_ranks; r++) {
-        threads[r].world   = worlds[r];
-        threads[r].rank    = r;
+        threads[r].world = worlds[r];
+        threads[r].rank = r;
         threads[r].n_ranks = n_ranks;
-        threads[r].run     = run;
+        threads[r].run = run;
         threads[r].context = context;
         assert_int_equal(pthread_create(&threads[r].thread, NULL, run_rank, &threads[r]), 0);
     }
@@ -101,16 +101,16 @@ static void test_numbers(void **state)
 {
     (void)state;
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    options.nodes               = "3,2";
+    options.nodes = "3,2";
     run_ranks("numbers", 5, &options, look_at_numbers, NULL);
 }
 
 static void test_create_refused(void **state)
 {
     (void)state;
-    ferry_world_options options   = FERRY_WORLD_OPTIONS_INIT;
-    ferry_world        *worlds[4] = {NULL};
-    ferry_error         error;
+    ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
+    ferry_world *worlds[4] = {NULL};
+    ferry_error error;
     assert_int_equal(ferry_world_create_threads(0, NULL, worlds, &error), FERRY_ERR_MISUSE);
     assert_int_equal(ferry_world_create_threads(2, NULL, NULL, &error), FERRY_ERR_MISUSE);
     assert_int_equal(ferry_world_create_threads(1u << 20, NULL, worlds, &error), FERRY_ERR_LIMIT);
@@ -129,15 +129,15 @@ static void test_create_refused(void **state)
 static void test_misuse(void **state)
 {
     (void)state;
-    ferry_world  *world, *other;
-    ferry_error   error;
-    const void   *out;
+    ferry_world *world, *other;
+    ferry_error error;
+    const void *out;
     const size_t *lengths;
-    size_t        n;
-    char          byte = 0;
+    size_t n;
+    char byte = 0;
     must(ferry_world_create_threads(1, NULL, &world, &error), &error);
     struct {
-        const char  *name;
+        const char *name;
         ferry_status status;
         ferry_status wanted;
     } rows[] = {
@@ -223,7 +223,7 @@ static bool is_right(const stress_plan *stress, uint32_t number, uint32_t rank,
 static void gather_one(rank_thread *self, const stress_plan *stress, uint32_t number,
                        const unsigned char *bytes, uint32_t n_bytes)
 {
-    const void   *all     = NULL;
+    const void *all = NULL;
     const size_t *lengths = NULL;
     expect(ferry_world_all_gather_v(self->world, bytes, n_bytes, &all, &lengths, &self->error) ==
            FERRY_OK);
@@ -238,9 +238,9 @@ static void gather_one(rank_thread *self, const stress_plan *stress, uint32_t nu
 static void broadcast_one(rank_thread *self, const stress_plan *stress, uint32_t number,
                           const unsigned char *bytes, uint32_t n_bytes)
 {
-    uint32_t    root  = number % self->n_ranks;
-    const void *out   = NULL;
-    size_t      n_out = 0;
+    uint32_t root = number % self->n_ranks;
+    const void *out = NULL;
+    size_t n_out = 0;
     expect(ferry_world_broadcast(self->world, root, self->rank == root ? bytes : NULL, n_bytes,
                                  &out, &n_out, &self->error) == FERRY_OK);
     expect(n_out == length_of(stress, number, root));
@@ -250,9 +250,9 @@ static void broadcast_one(rank_thread *self, const stress_plan *stress, uint32_t
 static void call_many(rank_thread *self)
 {
     const stress_plan *stress = self->context;
-    unsigned char     *bytes  = malloc(stress->most_bytes + 1);
+    unsigned char *bytes = malloc(stress->most_bytes + 1);
     for (uint32_t number = 1; number <= stress->n_calls && self->problem == NULL; number++) {
-        uint64_t random  = stress->seed + number;
+        uint64_t random = stress->seed + number;
         uint32_t n_bytes = length_of(stress, number, self->rank);
         for (uint32_t i = 0; i < n_bytes; i++) {
             bytes[i] = byte_of(stress, number, self->rank, i);
@@ -278,7 +278,7 @@ static void test_stress(void **state)
     static const uint32_t sizes[] = {1, 2, 3, 4, 7, 16, 32};
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         stress_plan stress = {.seed = 5 + i, .n_calls = 24000 / (4 + sizes[i]), .most_bytes = 300};
-        char        row[48];
+        char row[48];
         snprintf(row, sizeof row, "seed %u", (unsigned)stress.seed);
         run_ranks(row, sizes[i], NULL, call_many, &stress);
     }
@@ -307,9 +307,9 @@ static void test_barrier(void **state)
 /* What one call hands out may go into the next one. */
 static void hand_on(rank_thread *self)
 {
-    uint64_t    value = self->rank;
-    const void *all   = &value;
-    size_t      n     = sizeof value;
+    uint64_t value = self->rank;
+    const void *all = &value;
+    size_t n = sizeof value;
     for (int i = 0; i < 3; i++) {
         expect(ferry_world_all_gather(self->world, all, n, &all, &self->error) == FERRY_OK);
         n *= self->n_ranks;
@@ -329,18 +329,18 @@ static void test_results_go_into_the_next_call(void **state)
 /* Different calls are found out, on every rank, with one sentence; the world has failed. */
 typedef struct mismatch {
     const char *name;
-    int         calls[4]; /* by rank: 0 barrier, 1 gather, 2 and more: broadcast from rank n - 2 */
+    int calls[4]; /* by rank: 0 barrier, 1 gather, 2 and more: broadcast from rank n - 2 */
     const char *says;
 } mismatch;
 
 static void call_differently(rank_thread *self)
 {
     const mismatch *row = self->context;
-    const void     *out = self;
-    const size_t   *lengths;
-    size_t          n      = 7;
-    int             call   = row->calls[self->rank];
-    ferry_status    status = FERRY_OK;
+    const void *out = self;
+    const size_t *lengths;
+    size_t n = 7;
+    int call = row->calls[self->rank];
+    ferry_status status = FERRY_OK;
     expect(ferry_world_barrier(self->world, &self->error) == FERRY_OK);
     if (call == 0) {
         status = ferry_world_barrier(self->world, &self->error);
@@ -404,9 +404,9 @@ static void test_unequal_gather(void **state)
 
 static void expect_message(rank_thread *self, uint32_t from, uint32_t tag, const char *text)
 {
-    const void *bytes    = "";
-    size_t      n        = 0;
-    uint32_t    received = 99;
+    const void *bytes = "";
+    size_t n = 0;
+    uint32_t received = 99;
     expect(ferry_world_receive(self->world, from, tag, -1, &bytes, &n, &received, &self->error) ==
            FERRY_OK);
     expect(n == strlen(text) && memcmp(bytes, text, n) == 0);
@@ -422,7 +422,7 @@ static void send_text(rank_thread *self, uint32_t to, uint32_t tag, const char *
 static void talk(rank_thread *self)
 {
     const void *bytes;
-    size_t      n;
+    size_t n;
     if (self->rank == 0) {
         expect_message(self, 1, 5, "second tag");
         expect_message(self, 1, 4, "one");
@@ -495,14 +495,14 @@ static void send_to_all(rank_thread *self, unsigned char *bytes, uint32_t number
 
 static void chatter(rank_thread *self)
 {
-    unsigned char *bytes                   = calloc(FERRY_MESSAGE_BYTES, 1);
-    uint32_t       number_from[MOST_RANKS] = {0};
+    unsigned char *bytes = calloc(FERRY_MESSAGE_BYTES, 1);
+    uint32_t number_from[MOST_RANKS] = {0};
     for (uint32_t i = 0; i < N_MESSAGES && self->problem == NULL; i++) {
         send_to_all(self, bytes, i);
         for (uint32_t k = 0; k < self->n_ranks && self->problem == NULL; k++) {
             const void *got;
-            size_t      n;
-            uint32_t    from, number = 0;
+            size_t n;
+            uint32_t from, number = 0;
             expect(ferry_world_receive(self->world, FERRY_ANY_RANK, 1, -1, &got, &n, &from,
                                        &self->error) == FERRY_OK);
             if (self->problem == NULL) {
@@ -527,7 +527,7 @@ static void fill(rank_thread *self)
 {
     static unsigned char bytes[FERRY_MESSAGE_BYTES];
     if (self->rank == 0) {
-        uint32_t     n_sent = 0;
+        uint32_t n_sent = 0;
         ferry_status status;
         while ((status = ferry_world_send(self->world, 1, 1, bytes, sizeof bytes, &self->error)) ==
                FERRY_OK) {
@@ -554,8 +554,8 @@ static void test_full_mailbox(void **state)
 static void wait_somehow(rank_thread *self)
 {
     const void *out;
-    size_t      n;
-    uint32_t    named = 99;
+    size_t n;
+    uint32_t named = 99;
     if (self->rank == 3) {
         /* Others may sleep by now or not: both must end. */
         for (int i = 0; i < 200; i++) {
@@ -598,9 +598,9 @@ static void test_abort(void **state)
 static void end_the_sleep(rank_thread *self)
 {
     _Atomic uint32_t *n_awake = self->context;
-    fy_threads       *all     = fy_threads_of(self->world);
-    const void       *out;
-    size_t            n;
+    fy_threads *all = fy_threads_of(self->world);
+    const void *out;
+    size_t n;
     if (self->rank == 0) {
         expect(is(self, FERRY_ERR_ABORTED, ferry_world_barrier(self->world, &self->error),
                   "rank 2 ended the world: it gave no reason"));
@@ -632,9 +632,9 @@ static void test_abort_wakes(void **state)
 
 static void *gather_in_vain(void *context)
 {
-    rank_thread  *self  = context;
-    char         *bytes = malloc(100);
-    const void   *all;
+    rank_thread *self = context;
+    char *bytes = malloc(100);
+    const void *all;
     const size_t *lengths;
     memset(bytes, 1, 100);
     expect(ferry_world_all_gather_v(self->world, bytes, 100, &all, &lengths, &self->error) ==
@@ -650,12 +650,12 @@ static void *gather_in_vain(void *context)
 static void test_last_arrival_after_a_failure(void **state)
 {
     (void)state;
-    ferry_world  *worlds[2];
-    rank_thread   other = {0};
-    const void   *all;
+    ferry_world *worlds[2];
+    rank_thread other = {0};
+    const void *all;
     const size_t *lengths;
     must(ferry_world_create_threads(2, NULL, worlds, &other.error), &other.error);
-    other.world         = worlds[0];
+    other.world = worlds[0];
     fy_threads *threads = fy_threads_of(worlds[0]);
     assert_int_equal(pthread_create(&other.thread, NULL, gather_in_vain, &other), 0);
     while (atomic_load(&threads->arrivals) == 0) {
@@ -677,13 +677,13 @@ static void test_last_arrival_after_a_failure(void **state)
 static void call_until_the_end(rank_thread *self)
 {
     const stress_plan *stress = self->context;
-    uint64_t           random = stress->seed;
-    uint32_t           last   = random_below(&random, 200);
-    uint32_t           killer = random_below(&random, self->n_ranks);
-    unsigned char      bytes[512];
-    ferry_status       status = FERRY_OK;
+    uint64_t random = stress->seed;
+    uint32_t last = random_below(&random, 200);
+    uint32_t killer = random_below(&random, self->n_ranks);
+    unsigned char bytes[512];
+    ferry_status status = FERRY_OK;
     for (uint32_t number = 1; status == FERRY_OK && self->problem == NULL; number++) {
-        const void   *all;
+        const void *all;
         const size_t *lengths;
         if (self->rank == killer && number == last + 1) {
             ferry_world_abort(self->world, "now");
@@ -706,7 +706,7 @@ static void test_abort_at_any_moment(void **state)
     (void)state;
     for (uint64_t seed = 1; seed <= 100; seed++) {
         stress_plan stress = {.seed = seed};
-        char        row[32];
+        char row[32];
         snprintf(row, sizeof row, "seed %u", (unsigned)seed);
         run_ranks(row, 5, NULL, call_until_the_end, &stress);
     }
@@ -730,7 +730,7 @@ static void test_entry_limit(void **state)
 {
     (void)state;
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    options.entry_seconds       = 0.02;
+    options.entry_seconds = 0.02;
     run_ranks("late", 4, &options, enter_late, NULL);
 }
 
@@ -738,8 +738,8 @@ static void test_entry_limit(void **state)
 static void receive_in_vain(rank_thread *self)
 {
     _Atomic uint32_t *n_done = self->context;
-    const void       *out;
-    size_t            n;
+    const void *out;
+    size_t n;
     expect(is(self, FERRY_ERR_TIMEOUT,
               ferry_world_receive(self->world, FERRY_ANY_RANK, 3, -1, &out, &n, NULL, &self->error),
               "no message with tag 3 from any rank within 0.005 s"));
@@ -754,18 +754,18 @@ static void test_receive_limit(void **state)
 {
     (void)state;
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    _Atomic uint32_t    n_done  = 0;
-    options.entry_seconds       = 0.005;
+    _Atomic uint32_t n_done = 0;
+    options.entry_seconds = 0.005;
     run_ranks("in vain", 3, &options, receive_in_vain, &n_done);
 }
 
 /* Rank 1 leaves; how says in what the others wait for it. */
 static void wait_for_a_leaver(rank_thread *self)
 {
-    const int   *how = self->context;
-    const void  *out;
-    size_t       n;
-    uint32_t     named  = 99;
+    const int *how = self->context;
+    const void *out;
+    size_t n;
+    uint32_t named = 99;
     ferry_status status = FERRY_OK;
     if (self->rank == 1) {
         fy_threads *all = fy_threads_of(self->world);
@@ -807,7 +807,7 @@ static void test_leaving_too_early(void **state)
 static void leave_a_message(rank_thread *self)
 {
     const void *out;
-    size_t      n;
+    size_t n;
     if (self->rank != 0) {
         send_text(self, 0, 1, "good-bye");
         return;
@@ -833,8 +833,8 @@ static void test_leaving_has_a_limit(void **state)
 {
     (void)state;
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    ferry_world        *worlds[2];
-    ferry_error         error;
+    ferry_world *worlds[2];
+    ferry_error error;
     options.deadline_seconds = 0.01;
     must(ferry_world_create_threads(2, &options, worlds, &error), &error);
     int64_t begin_ns = fy_now_ns();
@@ -856,7 +856,7 @@ static void test_leaving_has_a_limit(void **state)
 
 static bool gathers_members(rank_thread *self, ferry_world *world)
 {
-    uint32_t    me = ferry_world_member(world, ferry_world_rank(world));
+    uint32_t me = ferry_world_member(world, ferry_world_rank(world));
     const void *all;
     if (me != self->rank || ferry_world_all_gather(world, &me, 4, &all, &self->error) != FERRY_OK) {
         return false;
@@ -873,7 +873,7 @@ static bool gathers_members(rank_thread *self, ferry_world *world)
 static void shrink_down(rank_thread *self)
 {
     static const uint32_t steps[][8] = {{2, 99}, {0, 7, 99}, {1, 3, 4, 6, 99}};
-    static const uint32_t sizes[]    = {7, 5, 1};
+    static const uint32_t sizes[] = {7, 5, 1};
     for (uint32_t step = 0; step < COUNT_OF(steps) && self->problem == NULL; step++) {
         uint32_t min = step == 0 ? 7 : 0;
         for (const uint32_t *leaver = steps[step]; *leaver != 99; leaver++) {
@@ -904,7 +904,7 @@ static void test_shrink(void **state)
 {
     (void)state;
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    options.nodes               = "2,4,2";
+    options.nodes = "2,4,2";
     for (int i = 0; i < 20; i++) {
         run_ranks("shrink", 8, &options, shrink_down, NULL);
     }
@@ -961,15 +961,15 @@ static void test_shrink_without_the_late(void **state)
 {
     (void)state;
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    options.entry_seconds       = 0.01;
+    options.entry_seconds = 0.01;
     run_ranks("late", 4, &options, shrink_without_the_late, NULL);
 }
 
 /* Who does not come within the join limit is left behind, and told so when it comes. */
 static void shrink_without_the_absent(rank_thread *self)
 {
-    _Atomic uint32_t *n_done  = self->context;
-    ferry_world      *smaller = NULL;
+    _Atomic uint32_t *n_done = self->context;
+    ferry_world *smaller = NULL;
     ferry_world_abort(self->world, "for this test");
     if (self->rank == 0) {
         while (atomic_load(n_done) < self->n_ranks - 1) {
@@ -993,8 +993,8 @@ static void test_shrink_without_the_absent(void **state)
 {
     (void)state;
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    _Atomic uint32_t    n_done  = 0;
-    options.join_seconds        = 8; /* in which the others come, also when one is off the cores */
+    _Atomic uint32_t n_done = 0;
+    options.join_seconds = 8; /* in which the others come, also when one is off the cores */
     run_ranks("absent", 3, &options, shrink_without_the_absent, &n_done);
 }
 
@@ -1007,12 +1007,12 @@ static void test_create_without_memory(void **state)
 {
     (void)state;
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    ferry_world        *worlds[3];
-    ferry_error         error;
-    ferry_status        status = FERRY_ERR_NO_MEMORY;
-    options.secret             = "s";
-    options.nodes              = "2,1";
-    options.host               = "h";
+    ferry_world *worlds[3];
+    ferry_error error;
+    ferry_status status = FERRY_ERR_NO_MEMORY;
+    options.secret = "s";
+    options.nodes = "2,1";
+    options.host = "h";
     for (int64_t n = 0; status != FERRY_OK; n++) {
         memset(worlds, 0, sizeof worlds);
         fy_alloc_fail_after(n);
@@ -1040,8 +1040,8 @@ static void set_memory(rank_thread *self, int64_t n_more)
 /* What one rank has no memory for fails on all, and the world goes on. */
 static void talk_without_memory(rank_thread *self)
 {
-    uint64_t    value = self->rank;
-    const void *all   = NULL;
+    uint64_t value = self->rank;
+    const void *all = NULL;
     set_memory(self, 0);
     expect(is(self, FERRY_ERR_NO_MEMORY,
               ferry_world_all_gather(self->world, &value, 8, &all, &self->error),
@@ -1064,7 +1064,7 @@ static void test_shrink_without_memory(void **state)
 {
     (void)state;
     ferry_world *world, *same = NULL;
-    ferry_error  error;
+    ferry_error error;
     ferry_status status = FERRY_ERR_NO_MEMORY;
     must(ferry_world_create_threads(1, NULL, &world, &error), &error);
     ferry_world_abort(world, "to shrink it");

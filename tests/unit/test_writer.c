@@ -12,7 +12,7 @@
 #include <jansson.h>
 
 /* A writer is large: it lives outside the stack. */
-static fy_writer   writer;
+static fy_writer writer;
 static text_buffer output;
 
 static int reset(void **state)
@@ -41,7 +41,7 @@ static void test_numbers(void **state)
 {
     (void)state;
     static const struct {
-        uint64_t    value;
+        uint64_t value;
         const char *text;
     } rows[] = {
         {0, "0"}, {9, "9"}, {10, "10"}, {1000, "1000"}, {UINT64_MAX, "18446744073709551615"}};
@@ -57,7 +57,7 @@ static void check_double(double value)
     reset(NULL);
     fy_write_double(&writer, value);
     const char *written = finish();
-    double      back    = strtod(written, NULL);
+    double back = strtod(written, NULL);
     check_at(memcmp(&back, &value, sizeof value) == 0, "%a became %s", value, written);
     json_t *json = json_loads(written, JSON_DECODE_ANY, NULL);
     check_at(json_is_number(json), "%a became %s", value, written);
@@ -78,7 +78,7 @@ static void test_doubles_round_trip(void **state)
     }
     for (int i = 0; i < 20000; i++) {
         uint64_t bits = random_u64(&seed);
-        double   value;
+        double value;
         memcpy(&value, &bits, sizeof value);
         if (isfinite(value)) {
             check_double(value);
@@ -90,7 +90,7 @@ static void test_doubles_are_short(void **state)
 {
     (void)state;
     static const struct {
-        double      value;
+        double value;
         const char *text;
     } rows[] = {{0.1, "0.1"},
                 {0.25, "0.25"},
@@ -134,14 +134,14 @@ static void test_long_output(void **state)
 {
     (void)state;
     static char pattern[3 * FY_WRITER_BYTES];
-    uint64_t    seed     = 9;
+    uint64_t seed = 9;
     text_buffer expected = {0};
     for (size_t i = 0; i < sizeof pattern; i++) {
         pattern[i] = (char)('a' + i % 23);
     }
     for (int i = 0; i < 200; i++) {
         size_t n = i % 10 == 0 ? random_below(&seed, sizeof pattern) : random_below(&seed, 2000);
-        n        = i == 17 ? FY_WRITER_BYTES : n;
+        n = i == 17 ? FY_WRITER_BYTES : n;
         fy_write_bytes(&writer, pattern, n);
         text_append(&expected, pattern, n);
     }
@@ -170,7 +170,7 @@ static void test_failure_sticks(void **state)
     (void)state;
     static char chunk[FY_WRITER_BYTES];
     for (size_t fails_at = 1; fails_at <= 3; fails_at++) {
-        failing     f = {.fails_at = fails_at};
+        failing f = {.fails_at = fails_at};
         ferry_error error;
         fy_writer_init(&writer, write_until, &f);
         for (int i = 0; i < 10; i++) {
@@ -185,7 +185,7 @@ static void test_failure_sticks(void **state)
 static void test_failure_at_the_last_flush(void **state)
 {
     (void)state;
-    failing     f = {.fails_at = 1};
+    failing f = {.fails_at = 1};
     ferry_error error;
     fy_writer_init(&writer, write_until, &f);
     fy_write_text(&writer, "short");

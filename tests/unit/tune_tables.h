@@ -31,20 +31,20 @@ static inline const char *path_of(const char *name)
 static inline void make_handle(ferry_mixed_comm *comm)
 {
     const ferry_mixed_comm_options options = FERRY_MIXED_COMM_OPTIONS_INIT;
-    const fy_topology_wish         wish    = {
-                   .world_size = 4, .local_size = 4, .inter_size = 1, .local_tp = 2, .local_dp = 2};
+    const fy_topology_wish wish = {
+        .world_size = 4, .local_size = 4, .inter_size = 1, .local_tp = 2, .local_dp = 2};
     ferry_error error;
     memset(comm, 0, sizeof *comm);
     must(fy_topology_make(&wish, &comm->topology, &error), &error);
     comm->options = options;
-    comm->ops[0]  = FERRY_MIXED_ALL_REDUCE_ALL_GATHER;
-    comm->ops[1]  = FERRY_MIXED_REDUCE_SCATTER_ALL_REDUCE;
-    comm->n_ops   = 2;
+    comm->ops[0] = FERRY_MIXED_ALL_REDUCE_ALL_GATHER;
+    comm->ops[1] = FERRY_MIXED_REDUCE_SCATTER_ALL_REDUCE;
+    comm->n_ops = 2;
     for (uint32_t mode = FERRY_MIXED_FUSED_WAITS_MULTICAST;
          mode <= FERRY_MIXED_FUSED_BYTES1_UNICAST; mode++) {
         comm->modes[comm->n_modes++] = mode;
     }
-    comm->n_lanes           = 1;
+    comm->n_lanes = 1;
     comm->limits.most_lines = 4096;
 }
 

@@ -11,9 +11,9 @@
 bool parse_bytes(const char *text, uint64_t *bytes_out)
 {
     static const char units[] = "KMG";
-    char             *end;
-    unsigned          shift  = 0;
-    errno                    = 0;
+    char *end;
+    unsigned shift = 0;
+    errno = 0;
     unsigned long long value = strtoull(text, &end, 10);
     if (*text < '0' || *text > '9' || errno != 0 || value == 0) {
         return false;
@@ -33,7 +33,7 @@ int parse_within(const char *name, const char *option, const char *text, uint32_
                  uint32_t most, uint32_t *value_out)
 {
     char *end;
-    errno                    = 0;
+    errno = 0;
     unsigned long long value = strtoull(text, &end, 10);
     if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value < least || value > most) {
         return fail_usage(name, "%s takes a number from %u to %u, not \"%s\"", option, least, most,
@@ -84,7 +84,7 @@ bool find_word(const option_word *words, const char *text, size_t length, uint32
 int parse_word(const char *name, const char *option, const option_word *words, const char *text,
                uint32_t *value_out)
 {
-    char   all[256]; /* "none, path or end" */
+    char all[256]; /* "none, path or end" */
     size_t length = 0;
     if (find_word(words, text, strlen(text), value_out)) {
         return EXIT_DONE;
@@ -123,7 +123,7 @@ static void append_list(char *to, const char *value, const char *mark)
 int add_pattern(const char *name, int option, const char *value, const char **subset_out)
 {
     static char *subset; /* until the process ends: it runs one command */
-    bool         leaves_out = option == SHARED_OPT_EXCLUDE;
+    bool leaves_out = option == SHARED_OPT_EXCLUDE;
     if (option != SHARED_OPT_SUBSET && !is_plain_list(value)) {
         return fail_usage(
             name,
@@ -142,7 +142,7 @@ int add_pattern(const char *name, int option, const char *value, const char **su
     }
     strcpy(grown + before, before > 0 ? "," : "");
     append_list(grown + before, value, leaves_out ? "!" : "");
-    subset      = grown;
+    subset = grown;
     *subset_out = subset;
     return EXIT_DONE;
 }

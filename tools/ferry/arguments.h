@@ -35,7 +35,7 @@ bool parse_bytes(const char *text, uint64_t *bytes_out);
 /* One of the words that an option takes; a table of them ends with NULL. */
 typedef struct option_word {
     const char *text;
-    uint32_t    value;
+    uint32_t value;
 } option_word;
 
 bool find_word(const option_word *words, const char *text, size_t length, uint32_t *value_out);

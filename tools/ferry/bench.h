@@ -12,17 +12,17 @@
 
 /* What `ferry bench` was asked for. */
 typedef struct bench_request {
-    bool        json;
-    bool        join;      /* be one rank of a world that somebody else has started */
-    uint32_t    n_ranks;   /* 0: not said */
+    bool json;
+    bool join;             /* be one rank of a world that somebody else has started */
+    uint32_t n_ranks;      /* 0: not said */
     const char *transport; /* NULL: the best */
-    uint32_t    n_threads; /* 0: not said */
-    uint64_t    least;     /* sizes in bytes; 0: those of each table */
-    uint64_t    most;
-    double      seconds; /* of each line */
+    uint32_t n_threads;    /* 0: not said */
+    uint64_t least;        /* sizes in bytes; 0: those of each table */
+    uint64_t most;
+    double seconds; /* of each line */
     /* As they were typed, for the ranks; NULL: not said. */
-    const char   *sizes_text;
-    const char   *seconds_text;
+    const char *sizes_text;
+    const char *seconds_text;
     mixed_request mixed; /* what goes with mixed only; the rest is filled in when it is run */
 } bench_request;
 
@@ -46,30 +46,30 @@ double bench_now(void);
 /* One line of the result. Rates are of whole messages; both_ways counts those of both ranks. */
 typedef enum bench_test {
     BENCH_PUT_SIGNAL = 0, /* one way of a put with its signal */
-    BENCH_SIGNAL     = 1,
-    BENCH_BARRIER    = 2,
-    BENCH_PUT        = 3, /* from here on: windows of messages and a flush */
-    BENCH_BOTH_WAYS  = 4,
-    BENCH_GET        = 5,
+    BENCH_SIGNAL = 1,
+    BENCH_BARRIER = 2,
+    BENCH_PUT = 3, /* from here on: windows of messages and a flush */
+    BENCH_BOTH_WAYS = 4,
+    BENCH_GET = 5,
 } bench_test;
 
 typedef struct bench_line {
-    bench_test  test;
-    uint64_t    bytes;
-    uint32_t    window; /* messages between two flushes */
-    size_t      n;      /* samples */
-    bench_times times;  /* of a message one way, or of a window */
-    double      rate;   /* median bytes a second; of both directions together */
-    double      slow_rate;
+    bench_test test;
+    uint64_t bytes;
+    uint32_t window;   /* messages between two flushes */
+    size_t n;          /* samples */
+    bench_times times; /* of a message one way, or of a window */
+    double rate;       /* median bytes a second; of both directions together */
+    double slow_rate;
 } bench_line;
 
 typedef struct bench_report {
-    bool          json;
-    bool          any; /* a line was printed */
-    bench_test    last;
-    uint32_t      n_ranks;
-    const char   *engine;
-    uint32_t      capabilities;
+    bool json;
+    bool any; /* a line was printed */
+    bench_test last;
+    uint32_t n_ranks;
+    const char *engine;
+    uint32_t capabilities;
     ferry_machine machine; /* with the copy limit */
 } bench_report;
 

@@ -22,17 +22,17 @@ static uint64_t next_size(const mixed_request *r, uint64_t bytes)
 
 static ferry_status run_lines(mixed_bench *b, ferry_error *error)
 {
-    const mixed_request *r       = b->request;
-    uint32_t             element = mixed_element_bytes(b->rank.info.dtype);
-    ferry_status         status  = FERRY_OK;
+    const mixed_request *r = b->request;
+    uint32_t element = mixed_element_bytes(b->rank.info.dtype);
+    ferry_status status = FERRY_OK;
     for (size_t op = 0; op < b->n_ops; op++) {
         for (uint64_t bytes = r->least; bytes <= r->most; bytes = next_size(r, bytes)) {
             for (size_t mode = 0; mode < b->n_modes && status == FERRY_OK; mode++) {
-                mixed_line line = {.op    = b->ops[op],
-                                   .mode  = b->modes[mode],
+                mixed_line line = {.op = b->ops[op],
+                                   .mode = b->modes[mode],
                                    .bytes = bytes / element * element,
                                    .count = bytes / element};
-                status          = mixed_run_line(b, &line, error);
+                status = mixed_run_line(b, &line, error);
             }
         }
     }
@@ -46,7 +46,7 @@ typedef const char *(*name_fn)(uint32_t number);
 static void list_names(const uint32_t *list, size_t n, name_fn name, char *text, size_t text_bytes)
 {
     size_t used = 0;
-    text[0]     = '\0';
+    text[0] = '\0';
     for (size_t i = 0; i < n && used < text_bytes; i++) {
         used += (size_t)snprintf(text + used, text_bytes - used, "%s%s", i > 0 ? ", " : "",
                                  name(list[i]));
@@ -60,13 +60,13 @@ static ferry_status choose(const uint32_t **list, size_t *n, uint32_t wanted, bo
     static const uint32_t default_mode = FERRY_MIXED_MODE_DEFAULT;
 
     name_fn name = is_mode ? ferry_mixed_mode_name : ferry_mixed_op_name;
-    char    text[256];
+    char text[256];
     if (wanted == MIXED_ALL) {
         return FERRY_OK;
     }
     if (is_mode && wanted == default_mode) {
         *list = &default_mode;
-        *n    = 1;
+        *n = 1;
         return FERRY_OK;
     }
     for (size_t i = 0; i < *n; i++) {
@@ -83,8 +83,8 @@ static ferry_status choose(const uint32_t **list, size_t *n, uint32_t wanted, bo
 
 static ferry_status choose_lines(mixed_bench *b, ferry_error *error)
 {
-    ferry_mixed_comm *comm   = b->rank.comm;
-    ferry_status      status = ferry_mixed_comm_get_valid_op_list(comm, &b->ops, &b->n_ops, error);
+    ferry_mixed_comm *comm = b->rank.comm;
+    ferry_status status = ferry_mixed_comm_get_valid_op_list(comm, &b->ops, &b->n_ops, error);
     if (status == FERRY_OK) {
         status = ferry_mixed_comm_get_valid_mode_list(comm, &b->modes, &b->n_modes, error);
     }
@@ -104,9 +104,9 @@ static ferry_status choose_lines(mixed_bench *b, ferry_error *error)
 static ferry_status check_room(mixed_bench *b, ferry_error *error)
 {
     ferry_machine machine = FERRY_MACHINE_INIT;
-    bool          alone   = b->request->join && !b->request->started;
-    uint64_t      n       = alone ? b->rank.info.local_size : b->rank.n_ranks;
-    ferry_status  status  = ferry_machine_probe(0, &machine, error);
+    bool alone = b->request->join && !b->request->started;
+    uint64_t n = alone ? b->rank.info.local_size : b->rank.n_ranks;
+    ferry_status status = ferry_machine_probe(0, &machine, error);
     if (status == FERRY_OK) {
         status = ferry_world_barrier(b->rank.world, error);
     }
@@ -140,14 +140,14 @@ static ferry_status allocate(mixed_bench *b, ferry_error *error)
     for (size_t i = 0; i < b->n_ops; i++) {
         mixed_line line = {.op = b->ops[i], .count = b->request->most};
         mixed_case c = mixed_case_of(b, &line, MIXED_INTEGERS); /* of bytes here, not of elements */
-        uint64_t   in = mixed_in_count(&c), out = mixed_out_count(&c);
-        b->in_bytes  = in > b->in_bytes ? in : b->in_bytes;
+        uint64_t in = mixed_in_count(&c), out = mixed_out_count(&c);
+        b->in_bytes = in > b->in_bytes ? in : b->in_bytes;
         b->out_bytes = out > b->out_bytes ? out : b->out_bytes;
     }
-    uint32_t n      = b->request->n_iterations;
-    b->place_bytes  = b->in_bytes > b->out_bytes ? b->in_bytes : b->out_bytes;
+    uint32_t n = b->request->n_iterations;
+    b->place_bytes = b->in_bytes > b->out_bytes ? b->in_bytes : b->out_bytes;
     b->most_samples = n > MIXED_MOST_SAMPLES ? n : MIXED_MOST_SAMPLES;
-    b->samples      = calloc(b->most_samples, sizeof *b->samples);
+    b->samples = calloc(b->most_samples, sizeof *b->samples);
     ferry_status status =
         b->samples == NULL ? mixed_fail(error, FERRY_ERR_NO_MEMORY, "out of memory") : FERRY_OK;
     if (status == FERRY_OK) {
@@ -164,9 +164,9 @@ static ferry_status allocate(mixed_bench *b, ferry_error *error)
 
 static void fill(mixed_bench *b, void *memory, uint64_t bytes)
 {
-    uint32_t   element = mixed_element_bytes(b->rank.info.dtype);
-    mixed_line line    = {.op = FERRY_MIXED_ALL_REDUCE, .count = bytes / element};
-    mixed_case c       = mixed_case_of(b, &line, MIXED_INTEGERS);
+    uint32_t element = mixed_element_bytes(b->rank.info.dtype);
+    mixed_line line = {.op = FERRY_MIXED_ALL_REDUCE, .count = bytes / element};
+    mixed_case c = mixed_case_of(b, &line, MIXED_INTEGERS);
     mixed_fill(&c, memory);
 }
 
@@ -220,8 +220,8 @@ static ferry_status judge(mixed_bench *b, ferry_error *error)
 
 int bench_mixed(const mixed_request *r, ferry_world *world)
 {
-    ferry_error  error  = {0};
-    mixed_bench  b      = {.request = r};
+    ferry_error error = {0};
+    mixed_bench b = {.request = r};
     ferry_status status = open_bench(&b, world, &error);
     if (status == FERRY_OK && b.rank.rank == 0) {
         mixed_report_begin(&b.report);

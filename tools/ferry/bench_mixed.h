@@ -15,34 +15,34 @@
 /* What was asked for: of a command that has no such option, what it takes without it. */
 typedef struct mixed_request {
     const char *command; /* "bench" or "tune", for sentences */
-    bool        json;
-    bool        join;    /* be one rank of a world that somebody else has started */
-    bool        started; /* the same, and that somebody is this command */
-    uint32_t    n_ranks; /* 0: not said */
-    uint32_t    n_nodes; /* 0: not said */
+    bool json;
+    bool join;        /* be one rank of a world that somebody else has started */
+    bool started;     /* the same, and that somebody is this command */
+    uint32_t n_ranks; /* 0: not said */
+    uint32_t n_nodes; /* 0: not said */
     const char *transport;
-    uint32_t    local_tp, local_dp, inter_tp, inter_dp; /* 0: not said */
-    uint32_t    dtype;
-    uint32_t    grid, max_block, min_block, min_steps; /* 0: not said */
-    bool        deterministic;
+    uint32_t local_tp, local_dp, inter_tp, inter_dp; /* 0: not said */
+    uint32_t dtype;
+    uint32_t grid, max_block, min_block, min_steps; /* 0: not said */
+    bool deterministic;
     const char *mixed_option; /* the last that goes with mixed collectives only; or NULL */
 
     /* Of ferry bench mixed: */
-    uint32_t    op;   /* or MIXED_ALL */
-    uint32_t    mode; /* or MIXED_ALL */
-    bool        check;
-    bool        counts;
-    bool        autotune;
+    uint32_t op;   /* or MIXED_ALL */
+    uint32_t mode; /* or MIXED_ALL */
+    bool check;
+    bool counts;
+    bool autotune;
     const char *tune_file;
-    uint64_t    least, most;  /* bytes of the local piece; 0: not said */
-    uint64_t    step_bytes;   /* from one size to the next; 0: by the factor */
-    uint32_t    step_factor;  /* 0: not said */
-    uint32_t    n_warmup;     /* calls before those that are timed */
-    uint32_t    n_iterations; /* that are timed; 0: as many as fit into the seconds */
-    double      seconds;      /* of each line */
+    uint64_t least, most;  /* bytes of the local piece; 0: not said */
+    uint64_t step_bytes;   /* from one size to the next; 0: by the factor */
+    uint32_t step_factor;  /* 0: not said */
+    uint32_t n_warmup;     /* calls before those that are timed */
+    uint32_t n_iterations; /* that are timed; 0: as many as fit into the seconds */
+    double seconds;        /* of each line */
 
     /* Of ferry tune: */
-    uint64_t    max_bytes; /* 0: the library's own limit */
+    uint64_t max_bytes; /* 0: the library's own limit */
     const char *out;
     const char *show;
 } mixed_request;
@@ -102,14 +102,14 @@ typedef int (*mixed_rank_fn)(const mixed_request *r, ferry_world *world);
 int mixed_start(const mixed_request *r, int argc, char **argv, mixed_rank_fn rank);
 
 typedef struct mixed_rank {
-    const mixed_request  *request;
-    ferry_world          *world;
-    ferry_mixed_comm     *comm;
+    const mixed_request *request;
+    ferry_world *world;
+    ferry_mixed_comm *comm;
     ferry_mixed_comm_info info;
-    uint32_t              rank;
-    uint32_t              n_ranks;
-    char                  nodes[16]; /* for the world's options; "" where nothing was said */
-    bool                  is_common; /* all ranks fail, and with one sentence */
+    uint32_t rank;
+    uint32_t n_ranks;
+    char nodes[16]; /* for the world's options; "" where nothing was said */
+    bool is_common; /* all ranks fail, and with one sentence */
 } mixed_rank;
 
 /* Joins the world unless one is given, which is owned from now on, and makes the handle. */
@@ -143,30 +143,30 @@ enum { MIXED_N_FORMS = 2 };
 
 /* What was found of one form. */
 typedef struct mixed_figures {
-    uint64_t n_calls;        /* that were timed */
-    double   seconds;        /* of a call: the median of the rank where it is longest */
-    double   slow;           /* what 99 of 100 are below, on that rank */
-    double   least, most;    /* the shortest and the longest call of any rank */
-    double   rate, bus_rate; /* bytes a second */
-    uint64_t n_wrong;        /* elements of all ranks */
-    uint32_t n_differ;       /* ranks whose bits are not those of others that have the same */
+    uint64_t n_calls;      /* that were timed */
+    double seconds;        /* of a call: the median of the rank where it is longest */
+    double slow;           /* what 99 of 100 are below, on that rank */
+    double least, most;    /* the shortest and the longest call of any rank */
+    double rate, bus_rate; /* bytes a second */
+    uint64_t n_wrong;      /* elements of all ranks */
+    uint32_t n_differ;     /* ranks whose bits are not those of others that have the same */
 } mixed_figures;
 
 typedef struct mixed_line {
-    uint32_t      op, mode;
-    uint64_t      bytes, count; /* of the local piece */
+    uint32_t op, mode;
+    uint64_t bytes, count; /* of the local piece */
     mixed_figures forms[MIXED_N_FORMS];
-    mixed_work    work; /* out of place */
+    mixed_work work; /* out of place */
 } mixed_line;
 
 typedef struct mixed_report {
     const mixed_request *request;
-    const mixed_rank    *rank;
-    ferry_machine        machine;
-    uint32_t             op;      /* of the last line */
-    uint64_t             n_rates; /* that were printed, of both forms */
-    double               bus_sum; /* of their rates on the bus */
-    uint64_t             n_wrong; /* in all lines */
+    const mixed_rank *rank;
+    ferry_machine machine;
+    uint32_t op;      /* of the last line */
+    uint64_t n_rates; /* that were printed, of both forms */
+    double bus_sum;   /* of their rates on the bus */
+    uint64_t n_wrong; /* in all lines */
 } mixed_report;
 
 /* On stdout, line by line. */

@@ -42,7 +42,7 @@ static uint32_t f16_of_exact(float value)
 {
     uint32_t bits = bits_of_float(value);
     uint32_t sign = bits >> 16 & 0x8000;
-    int32_t  exponent;
+    int32_t exponent;
     if ((bits & 0x7fffffff) == 0) {
         return sign;
     }
@@ -55,7 +55,7 @@ static uint32_t f16_of_exact(float value)
 
 static float float_of_f16(uint32_t bits)
 {
-    uint32_t sign     = (bits & 0x8000) << 16;
+    uint32_t sign = (bits & 0x8000) << 16;
     uint32_t exponent = bits >> 10 & 0x1f, fraction = bits & 0x3ff;
     if (exponent == 0) {
         float value = (float)fraction * 0x1p-24f;
@@ -131,11 +131,11 @@ static void integers(const mixed_case *c, uint32_t rank, uint64_t begin, uint32_
 {
     uint32_t key = key_of(c, rank), most = MOST_EXACT / c->n_ranks;
     uint32_t every = (c->n_ranks + MOST_EXACT - 1) / MOST_EXACT;
-    most           = most < 1 ? 1 : most > MOST_INTEGER ? MOST_INTEGER : most;
+    most = most < 1 ? 1 : most > MOST_INTEGER ? MOST_INTEGER : most;
     for (uint32_t i = 0; i < n; i++) {
         uint64_t span = 2 * (uint64_t)most + 1;
-        int32_t  v    = (int32_t)(random_at(key, begin + i) * span >> 32) - (int32_t)most;
-        out[i]        = every == 1 || (begin + i + rank) % every == 0 ? v : 0;
+        int32_t v = (int32_t)(random_at(key, begin + i) * span >> 32) - (int32_t)most;
+        out[i] = every == 1 || (begin + i + rank) % every == 0 ? v : 0;
     }
 }
 
@@ -144,14 +144,14 @@ static void randoms(const mixed_case *c, uint32_t rank, uint64_t begin, uint32_t
 {
     static const double scales[8] = {0x1p-28, 0x1p-27, 0x1p-26, 0x1p-25,
                                      0x1p-24, 0x1p-23, 0x1p-22, 0x1p-21};
-    uint32_t            key       = key_of(c, rank);
-    int                 bits      = significand_bits(c->dtype);
-    double              unit      = ldexp(1, 24 - bits);
-    uint32_t            mask      = (1u << bits) - 1;
+    uint32_t key = key_of(c, rank);
+    int bits = significand_bits(c->dtype);
+    double unit = ldexp(1, 24 - bits);
+    uint32_t mask = (1u << bits) - 1;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t h     = random_at(key, begin + i);
-        double   value = (double)(h >> 4 & mask) * unit * scales[h & 7];
-        out[i]         = h & 8 ? -value : value;
+        uint32_t h = random_at(key, begin + i);
+        double value = (double)(h >> 4 & mask) * unit * scales[h & 7];
+        out[i] = h & 8 ? -value : value;
     }
 }
 
@@ -172,9 +172,9 @@ static uint32_t bits_at(const mixed_case *c, uint32_t key, uint64_t index)
 
 void mixed_fill(const mixed_case *c, void *in)
 {
-    double   values[BLOCK];
+    double values[BLOCK];
     uint64_t n_in = mixed_in_count(c);
-    uint32_t key  = key_of(c, c->rank);
+    uint32_t key = key_of(c, c->rank);
     for (uint64_t begin = 0; begin < n_in; begin += BLOCK) {
         uint32_t n = n_in - begin < BLOCK ? (uint32_t)(n_in - begin) : BLOCK;
         if (c->pattern != MIXED_BITS) {
@@ -233,11 +233,11 @@ typedef struct piece {
 static piece piece_at(const mixed_case *c, uint64_t first)
 {
     uint32_t chunk = (uint32_t)(first / c->count);
-    uint64_t left  = c->count - first % c->count;
+    uint64_t left = c->count - first % c->count;
     uint64_t shift = scatters(c->op) ? mixed_dp_rank(c, c->rank) * c->count : 0;
-    return (piece){.first    = first,
-                   .n        = left < BLOCK ? (uint32_t)left : BLOCK,
-                   .chunk    = chunk,
+    return (piece){.first = first,
+                   .n = left < BLOCK ? (uint32_t)left : BLOCK,
+                   .chunk = chunk,
                    .in_first = shift + first % c->count};
 }
 
@@ -264,7 +264,7 @@ uint32_t mixed_first_replica(const mixed_case *c, uint32_t rank)
  */
 static double bound_of(const mixed_case *c, double growth, double sum, double magnitude)
 {
-    double u       = ldexp(1, -significand_bits(c->dtype));
+    double u = ldexp(1, -significand_bits(c->dtype));
     double partial = magnitude * growth;
     return c->pattern == MIXED_INTEGERS ? 0 : partial + u * (fabs(sum) + partial);
 }
@@ -279,8 +279,8 @@ static void note_wrong(mixed_verdict *v, uint64_t index, double got, double want
 {
     if (v->n_wrong++ == 0) {
         v->first = index;
-        v->got   = got;
-        v->want  = want;
+        v->got = got;
+        v->want = want;
     }
 }
 
@@ -324,9 +324,9 @@ static void check_bits(const mixed_case *c, const void *out, piece p, mixed_verd
 
 mixed_verdict mixed_check(const mixed_case *c, const void *out)
 {
-    mixed_verdict v      = {0};
-    uint64_t      n_out  = mixed_out_count(c);
-    double        growth = growth_of(c);
+    mixed_verdict v = {0};
+    uint64_t n_out = mixed_out_count(c);
+    double growth = growth_of(c);
     for (uint64_t at = 0; at < n_out;) {
         piece p = piece_at(c, at);
         if (c->pattern == MIXED_BITS) {

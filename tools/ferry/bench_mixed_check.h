@@ -14,21 +14,21 @@
 
 typedef enum mixed_pattern {
     MIXED_INTEGERS = 0, /* whole numbers, so small that every sum of some of them is exact */
-    MIXED_RANDOM   = 1, /* numbers of all signs and many sizes; their sum is rounded */
-    MIXED_BITS     = 2  /* any bits, NaNs and -0 among them: of all-gather only */
+    MIXED_RANDOM = 1,   /* numbers of all signs and many sizes; their sum is rounded */
+    MIXED_BITS = 2      /* any bits, NaNs and -0 among them: of all-gather only */
 } mixed_pattern;
 
 /* One call as one rank sees it. */
 typedef struct mixed_case {
-    uint32_t      op;    /* a ferry_mixed_op */
-    uint32_t      dtype; /* FERRY_F16, FERRY_BF16 or FERRY_F32 */
-    uint32_t      rank;
-    uint32_t      n_ranks;
-    uint32_t      local_size; /* ranks of a node */
-    uint32_t      local_tp, local_dp, inter_tp, inter_dp;
-    uint64_t      count;  /* elements of the local piece */
-    uint32_t      stages; /* how often a sum may be rounded before it is complete */
-    uint32_t      seed;   /* other numbers for another one */
+    uint32_t op;    /* a ferry_mixed_op */
+    uint32_t dtype; /* FERRY_F16, FERRY_BF16 or FERRY_F32 */
+    uint32_t rank;
+    uint32_t n_ranks;
+    uint32_t local_size; /* ranks of a node */
+    uint32_t local_tp, local_dp, inter_tp, inter_dp;
+    uint64_t count;  /* elements of the local piece */
+    uint32_t stages; /* how often a sum may be rounded before it is complete */
+    uint32_t seed;   /* other numbers for another one */
     mixed_pattern pattern;
 } mixed_case;
 
@@ -36,8 +36,8 @@ typedef struct mixed_case {
 typedef struct mixed_verdict {
     uint64_t n_wrong;
     uint64_t first; /* the first wrong element, */
-    double   got;   /* what it is, */
-    double   want;  /* and what it should be; of MIXED_BITS both are the bits */
+    double got;     /* what it is, */
+    double want;    /* and what it should be; of MIXED_BITS both are the bits */
 } mixed_verdict;
 
 /* Elements of this rank's input and of its output. */

@@ -14,14 +14,14 @@ enum { PACE_CALLS = 2, LEAST_SAMPLES = 5, MOST_WINDOW = 16, COLUMNS = 64 };
 /* What a rank has found wrong in a line. */
 typedef struct finding {
     mixed_verdict verdict; /* of all passes; the first wrong element is that of the first */
-    uint32_t      pattern; /* where that was */
-    uint64_t      digest;  /* of a result that other ranks must have as well */
+    uint32_t pattern;      /* where that was */
+    uint64_t digest;       /* of a result that other ranks must have as well */
 } finding;
 
 /* What ranks tell each other of one form of a line. */
 typedef struct share {
-    bench_times        times;
-    finding            found;
+    bench_times times;
+    finding found;
     ferry_mixed_counts counts;
 } share;
 
@@ -31,7 +31,7 @@ typedef struct share {
 static uint32_t stages_of(const mixed_bench *b, uint32_t mode)
 {
     uint32_t before_last = b->rank.n_ranks - 1;
-    bool     fused       = mode >= FERRY_MIXED_FUSED_WAITS_MULTICAST && mode < FERRY_MIXED_BASE_ONE;
+    bool fused = mode >= FERRY_MIXED_FUSED_WAITS_MULTICAST && mode < FERRY_MIXED_BASE_ONE;
     if (b->request->deterministic) {
         return 0;
     }
@@ -41,19 +41,19 @@ static uint32_t stages_of(const mixed_bench *b, uint32_t mode)
 mixed_case mixed_case_of(const mixed_bench *b, const mixed_line *line, mixed_pattern pattern)
 {
     const ferry_mixed_comm_info *info = &b->rank.info;
-    return (mixed_case){.op         = line->op,
-                        .dtype      = info->dtype,
-                        .rank       = b->rank.rank,
-                        .n_ranks    = b->rank.n_ranks,
+    return (mixed_case){.op = line->op,
+                        .dtype = info->dtype,
+                        .rank = b->rank.rank,
+                        .n_ranks = b->rank.n_ranks,
                         .local_size = info->local_size,
-                        .local_tp   = info->local_tp_size,
-                        .local_dp   = info->local_dp_size,
-                        .inter_tp   = info->inter_tp_size,
-                        .inter_dp   = info->inter_dp_size,
-                        .count      = line->count,
-                        .stages     = stages_of(b, line->mode),
-                        .seed       = b->n_lines, /* what an earlier line has left is wrong */
-                        .pattern    = pattern};
+                        .local_tp = info->local_tp_size,
+                        .local_dp = info->local_dp_size,
+                        .inter_tp = info->inter_tp_size,
+                        .inter_dp = info->inter_dp_size,
+                        .count = line->count,
+                        .stages = stages_of(b, line->mode),
+                        .seed = b->n_lines, /* what an earlier line has left is wrong */
+                        .pattern = pattern};
 }
 
 static ferry_mixed_tensor tensor_of(void *base, uint64_t count, uint64_t columns, uint32_t element)
@@ -81,12 +81,12 @@ static places places_of(const mixed_bench *b, const mixed_case *c, mixed_form fo
 static ferry_status call(mixed_bench *b, const mixed_line *line, mixed_form form,
                          ferry_error *error)
 {
-    mixed_case         c       = mixed_case_of(b, line, MIXED_INTEGERS);
-    places             at      = places_of(b, &c, form);
-    uint64_t           columns = line->count % COLUMNS == 0 ? COLUMNS : 1;
-    uint32_t           element = mixed_element_bytes(c.dtype);
-    ferry_mixed_tensor in      = tensor_of(at.in, mixed_in_count(&c), columns, element);
-    ferry_mixed_tensor out     = tensor_of(at.out, mixed_out_count(&c), columns, element);
+    mixed_case c = mixed_case_of(b, line, MIXED_INTEGERS);
+    places at = places_of(b, &c, form);
+    uint64_t columns = line->count % COLUMNS == 0 ? COLUMNS : 1;
+    uint32_t element = mixed_element_bytes(c.dtype);
+    ferry_mixed_tensor in = tensor_of(at.in, mixed_in_count(&c), columns, element);
+    ferry_mixed_tensor out = tensor_of(at.out, mixed_out_count(&c), columns, element);
     return ferry_mixed_comm_run(b->rank.comm, line->op, &in, &out, line->mode, NULL, error);
 }
 
@@ -96,8 +96,8 @@ static ferry_status call(mixed_bench *b, const mixed_line *line, mixed_form form
 static void begin_pass(mixed_bench *b, const mixed_line *line, mixed_form form,
                        mixed_pattern pattern)
 {
-    mixed_case c  = mixed_case_of(b, line, pattern);
-    places     at = places_of(b, &c, form);
+    mixed_case c = mixed_case_of(b, line, pattern);
+    places at = places_of(b, &c, form);
     mixed_poison(&c, at.out);
     mixed_fill(&c, at.in);
 }
@@ -105,9 +105,9 @@ static void begin_pass(mixed_bench *b, const mixed_line *line, mixed_form form,
 static void end_pass(mixed_bench *b, const mixed_line *line, mixed_form form, mixed_pattern pattern,
                      finding *found)
 {
-    mixed_case    c   = mixed_case_of(b, line, pattern);
-    const void   *out = places_of(b, &c, form).out;
-    mixed_verdict v   = mixed_check(&c, out);
+    mixed_case c = mixed_case_of(b, line, pattern);
+    const void *out = places_of(b, &c, form).out;
+    mixed_verdict v = mixed_check(&c, out);
     if (found->verdict.n_wrong == 0 && v.n_wrong > 0) {
         found->verdict = v;
         found->pattern = pattern;
@@ -156,7 +156,7 @@ static void describe_wrong(mixed_bench *b, const mixed_line *line, mixed_form fo
 static void describe_differing(mixed_bench *b, const mixed_line *line, mixed_form form,
                                uint32_t rank)
 {
-    char       text[160];
+    char text[160];
     mixed_case c = mixed_case_of(b, line, MIXED_RANDOM);
     mixed_fail(&b->first_wrong, FERRY_ERR_DIGEST,
                "the first in %s: rank %u has other bits than rank %u", line_text(line, form, text),
@@ -172,10 +172,10 @@ typedef struct pace {
 
 static pace pace_of(const mixed_bench *b, double each)
 {
-    pace   own    = {0};
+    pace own = {0};
     double window = WINDOW_SECONDS / each;
-    own.window    = window < 1 ? 1 : window > MOST_WINDOW ? MOST_WINDOW : (uint64_t)window;
-    double fit    = b->request->seconds / (each * (double)own.window);
+    own.window = window < 1 ? 1 : window > MOST_WINDOW ? MOST_WINDOW : (uint64_t)window;
+    double fit = b->request->seconds / (each * (double)own.window);
     own.n_samples = fit < LEAST_SAMPLES        ? LEAST_SAMPLES
                     : fit > MIXED_MOST_SAMPLES ? MIXED_MOST_SAMPLES
                                                : (uint64_t)fit;
@@ -199,16 +199,16 @@ static ferry_status call_often(mixed_bench *b, const mixed_line *line, mixed_for
 static ferry_status agree_on_pace(mixed_bench *b, const mixed_line *line, mixed_form form,
                                   pace *pace_out, ferry_error *error)
 {
-    const mixed_request *r      = b->request;
-    const void          *said   = NULL;
-    size_t               n_said = 0;
-    uint32_t             first  = r->n_warmup > PACE_CALLS ? r->n_warmup - PACE_CALLS : 0;
+    const mixed_request *r = b->request;
+    const void *said = NULL;
+    size_t n_said = 0;
+    uint32_t first = r->n_warmup > PACE_CALLS ? r->n_warmup - PACE_CALLS : 0;
     if (r->n_iterations != 0) {
         *pace_out = (pace){.n_samples = r->n_iterations, .window = 1};
         return call_often(b, line, form, r->n_warmup, error);
     }
     ferry_status status = call_often(b, line, form, first, error);
-    double       begin  = bench_now();
+    double begin = bench_now();
     if (status == FERRY_OK) {
         status = call_often(b, line, form, PACE_CALLS, error);
     }
@@ -216,7 +216,7 @@ static ferry_status agree_on_pace(mixed_bench *b, const mixed_line *line, mixed_
         return status;
     }
     pace own = pace_of(b, (bench_now() - begin) / PACE_CALLS + 1e-9);
-    status   = ferry_world_broadcast(b->rank.world, 0, &own, sizeof own, &said, &n_said, error);
+    status = ferry_world_broadcast(b->rank.world, 0, &own, sizeof own, &said, &n_said, error);
     if (status == FERRY_OK) {
         memcpy(pace_out, said, sizeof own);
     }
@@ -228,8 +228,8 @@ static ferry_status sample(mixed_bench *b, const mixed_line *line, mixed_form fo
 {
     ferry_status status = ferry_world_barrier(b->rank.world, error);
     for (uint64_t i = 0; i < p->n_samples && status == FERRY_OK; i++) {
-        double begin  = bench_now();
-        status        = call_often(b, line, form, (uint32_t)p->window, error);
+        double begin = bench_now();
+        status = call_often(b, line, form, (uint32_t)p->window, error);
         b->samples[i] = (bench_now() - begin) / (double)p->window;
     }
     return status;
@@ -252,10 +252,10 @@ static void take_times(mixed_figures *figures, const bench_times *times, bool is
 {
     if (times->median > figures->seconds) {
         figures->seconds = times->median;
-        figures->slow    = times->p99;
+        figures->slow = times->p99;
     }
     figures->least = is_first || times->least < figures->least ? times->least : figures->least;
-    figures->most  = times->most > figures->most ? times->most : figures->most;
+    figures->most = times->most > figures->most ? times->most : figures->most;
 }
 
 static void take_counts(mixed_line *line, const ferry_mixed_counts *counts)
@@ -270,10 +270,10 @@ static void take_counts(mixed_line *line, const ferry_mixed_counts *counts)
 static void take_finding(mixed_bench *b, mixed_line *line, mixed_form form, const share *all,
                          uint32_t rank)
 {
-    mixed_case     c       = mixed_case_of(b, line, MIXED_RANDOM);
+    mixed_case c = mixed_case_of(b, line, MIXED_RANDOM);
     mixed_figures *figures = &line->forms[form];
-    const finding *found   = &all[rank].found;
-    bool           none    = b->n_wrong == 0 && b->n_differ == 0;
+    const finding *found = &all[rank].found;
+    bool none = b->n_wrong == 0 && b->n_differ == 0;
     if (found->verdict.n_wrong > 0 && none) {
         describe_wrong(b, line, form, rank, found);
     }
@@ -291,8 +291,8 @@ static void take_finding(mixed_bench *b, mixed_line *line, mixed_form form, cons
 static ferry_status combine(mixed_bench *b, mixed_line *line, mixed_form form, const share *own,
                             ferry_error *error)
 {
-    const void  *said = NULL;
-    share       *all  = malloc(b->rank.n_ranks * sizeof *all);
+    const void *said = NULL;
+    share *all = malloc(b->rank.n_ranks * sizeof *all);
     ferry_status status =
         all == NULL ? mixed_fail(error, FERRY_ERR_NO_MEMORY, "out of memory") : FERRY_OK;
     if (status == FERRY_OK) {
@@ -317,8 +317,8 @@ static ferry_status combine(mixed_bench *b, mixed_line *line, mixed_form form, c
  */
 static void take_rates(const mixed_bench *b, const mixed_line *line, mixed_figures *figures)
 {
-    double ranks      = b->rank.n_ranks;
-    figures->rate     = (double)line->bytes * b->rank.info.dp_size / figures->seconds;
+    double ranks = b->rank.n_ranks;
+    figures->rate = (double)line->bytes * b->rank.info.dp_size / figures->seconds;
     figures->bus_rate = figures->rate * (ranks + b->rank.info.tp_size - 2) / ranks;
 }
 
@@ -332,7 +332,7 @@ static ferry_status check_form(mixed_bench *b, const mixed_line *line, mixed_for
                                finding *found, ferry_error *error)
 {
     mixed_pattern pattern = line->op == FERRY_MIXED_ALL_GATHER ? MIXED_BITS : MIXED_RANDOM;
-    ferry_status  status  = check_pass(b, line, form, pattern, found, error);
+    ferry_status status = check_pass(b, line, form, pattern, found, error);
     if (status == FERRY_OK) {
         status = check_pass(b, line, form, MIXED_INTEGERS, found, error);
     }
@@ -344,11 +344,11 @@ static ferry_status check_form(mixed_bench *b, const mixed_line *line, mixed_for
 
 static ferry_status run_form(mixed_bench *b, mixed_line *line, mixed_form form, ferry_error *error)
 {
-    share          own     = {.counts = FERRY_MIXED_COUNTS_INIT};
-    pace           p       = {0};
+    share own = {.counts = FERRY_MIXED_COUNTS_INIT};
+    pace p = {0};
     mixed_figures *figures = &line->forms[form];
-    bool           counts  = b->request->counts && form == MIXED_OUT_OF_PLACE;
-    ferry_status   status =
+    bool counts = b->request->counts && form == MIXED_OUT_OF_PLACE;
+    ferry_status status =
         b->request->check ? check_form(b, line, form, &own.found, error) : FERRY_OK;
     if (status == FERRY_OK) {
         status = agree_on_pace(b, line, form, &p, error);
@@ -365,9 +365,9 @@ static ferry_status run_form(mixed_bench *b, mixed_line *line, mixed_form form, 
     if (status != FERRY_OK) {
         return status;
     }
-    own.times        = bench_sort_times(b->samples, p.n_samples);
+    own.times = bench_sort_times(b->samples, p.n_samples);
     figures->n_calls = p.n_samples * p.window;
-    status           = combine(b, line, form, &own, error);
+    status = combine(b, line, form, &own, error);
     if (status == FERRY_OK) {
         take_rates(b, line, figures);
     }

@@ -11,19 +11,19 @@ enum { MIXED_MOST_SAMPLES = 2000 };
 
 typedef struct mixed_bench {
     const mixed_request *request;
-    mixed_rank           rank;
-    const uint32_t      *ops, *modes; /* that are measured */
-    size_t               n_ops, n_modes;
-    void                *in, *out;
-    void                *place; /* of those in place: as long as the longer of the two */
-    uint64_t             in_bytes, out_bytes, place_bytes;
-    double              *samples;
-    size_t               most_samples;
-    uint32_t             n_lines;
-    mixed_report         report;
-    uint64_t             n_wrong;
-    uint32_t             n_differ;
-    ferry_error          first_wrong; /* a sentence about the first */
+    mixed_rank rank;
+    const uint32_t *ops, *modes; /* that are measured */
+    size_t n_ops, n_modes;
+    void *in, *out;
+    void *place; /* of those in place: as long as the longer of the two */
+    uint64_t in_bytes, out_bytes, place_bytes;
+    double *samples;
+    size_t most_samples;
+    uint32_t n_lines;
+    mixed_report report;
+    uint64_t n_wrong;
+    uint32_t n_differ;
+    ferry_error first_wrong; /* a sentence about the first */
 } mixed_bench;
 
 /* This rank's call, of one pattern. */

@@ -10,11 +10,11 @@
 #include <string.h>
 
 enum {
-    MOST_RANKS  = 65536,
-    MOST_LANES  = 4096,
-    MOST_LINES  = 1 << 24,
-    MOST_STEPS  = 1 << 20,
-    MOST_CALLS  = 1000000,
+    MOST_RANKS = 65536,
+    MOST_LANES = 4096,
+    MOST_LINES = 1 << 24,
+    MOST_STEPS = 1 << 20,
+    MOST_CALLS = 1000000,
     MOST_FACTOR = 1 << 20
 };
 static const uint64_t MOST_BYTES = (uint64_t)1 << 40;
@@ -54,25 +54,25 @@ static int apply_bench_option(int option, mixed_request *r)
         return parse_name(r, "--op", ferry_mixed_op_parse, &r->op);
     case MIXED_OPT_MODE:
         r->mixed_option = "--mode";
-        status          = parse_name(r, "--mode", ferry_mixed_mode_parse, &r->mode);
-        r->autotune     = r->autotune || r->mode == FERRY_MIXED_AUTOTUNE;
+        status = parse_name(r, "--mode", ferry_mixed_mode_parse, &r->mode);
+        r->autotune = r->autotune || r->mode == FERRY_MIXED_AUTOTUNE;
         return status;
     case MIXED_OPT_CHECK:
         r->mixed_option = "--check";
-        r->check        = true;
+        r->check = true;
         return EXIT_DONE;
     case MIXED_OPT_COUNTS:
         r->mixed_option = "--counts";
-        r->counts       = true;
+        r->counts = true;
         return EXIT_DONE;
     case MIXED_OPT_AUTOTUNE:
         r->mixed_option = "--autotune";
-        r->autotune     = true;
+        r->autotune = true;
         return EXIT_DONE;
     case MIXED_OPT_TUNE_FILE:
         r->mixed_option = "--tune-file";
-        r->tune_file    = optarg;
-        r->autotune     = true;
+        r->tune_file = optarg;
+        r->autotune = true;
         return EXIT_DONE;
     case MIXED_OPT_STEP_FACTOR:
         r->mixed_option = "--step-factor";
@@ -86,10 +86,10 @@ static int apply_bench_option(int option, mixed_request *r)
 }
 
 static const struct count_option {
-    int         option;
+    int option;
     const char *text;
-    uint32_t    most;
-    size_t      offset; /* of its field */
+    uint32_t most;
+    size_t offset; /* of its field */
 } count_options[] = {
     {MIXED_OPT_NODES, "--nodes", MOST_RANKS, offsetof(mixed_request, n_nodes)},
     {MIXED_OPT_LOCAL_TP, "--local-tp", MOST_RANKS, offsetof(mixed_request, local_tp)},
@@ -104,9 +104,9 @@ static const struct count_option {
 };
 
 static const struct size_option {
-    int         option;
+    int option;
     const char *text;
-    size_t      offset; /* of its field */
+    size_t offset; /* of its field */
 } size_options[] = {
     {MIXED_OPT_MIN_BYTES, "--min-bytes", offsetof(mixed_request, least)},
     {MIXED_OPT_MAX_BYTES, "--max-bytes", offsetof(mixed_request, most)},
@@ -148,12 +148,12 @@ int mixed_apply_option(int option, mixed_request *r)
         r->mixed_option = "--dtype";
         return parse_dtype(r);
     case MIXED_OPT_DETERMINISTIC:
-        r->mixed_option  = "--deterministic";
+        r->mixed_option = "--deterministic";
         r->deterministic = true;
         return EXIT_DONE;
     case MIXED_OPT_STARTED:
         r->mixed_option = "--started";
-        r->started      = true;
+        r->started = true;
         return EXIT_DONE;
     default:
         return apply_size_option(option, r);
@@ -171,7 +171,7 @@ static int fill_in_ranks(mixed_request *r)
     uint64_t inter = or_one(r->inter_tp) * or_one(r->inter_dp);
     uint64_t local = or_one(r->local_tp) * or_one(r->local_dp);
     uint64_t nodes = r->n_nodes != 0 ? r->n_nodes : inter;
-    bool     sized = r->local_tp != 0 || r->local_dp != 0 || nodes > 1;
+    bool sized = r->local_tp != 0 || r->local_dp != 0 || nodes > 1;
     uint64_t ranks = r->n_ranks != 0 ? r->n_ranks : sized ? nodes * local : 2;
     if (nodes > MOST_RANKS || local > MOST_RANKS || ranks > MOST_RANKS) {
         return fail_usage(r->command, "the sizes make a world of more than %d ranks", MOST_RANKS);
@@ -189,8 +189,8 @@ static int fill_in_ranks(mixed_request *r)
 int mixed_check_together(mixed_request *r)
 {
     uint32_t element = mixed_element_bytes(r->dtype);
-    bool     member  = getenv("RANK") != NULL && getenv("WORLD_SIZE") != NULL;
-    r->join          = r->join || r->started || member;
+    bool member = getenv("RANK") != NULL && getenv("WORLD_SIZE") != NULL;
+    r->join = r->join || r->started || member;
     if (r->least != 0 && r->least < element) {
         return fail_usage(r->command, "the smallest size is below one element, which has %u bytes",
                           element);

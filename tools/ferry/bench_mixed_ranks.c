@@ -30,7 +30,7 @@ ferry_status mixed_fail(ferry_error *error, ferry_status status, const char *for
 static int start_processes(const mixed_request *r, int argc, char **argv)
 {
     static char self[] = "/proc/self/exe", started[] = "--started";
-    char      **words = calloc((size_t)argc + 3, sizeof *words);
+    char **words = calloc((size_t)argc + 3, sizeof *words);
     if (words == NULL) {
         return fail(r->command, "out of memory");
     }
@@ -38,13 +38,13 @@ static int start_processes(const mixed_request *r, int argc, char **argv)
     words[1] = argv[0];
     words[2] = started;
     memcpy(words + 3, argv + 1, ((size_t)argc - 1) * sizeof *words);
-    launch_request request = {.name          = r->command,
-                              .n_ranks       = r->n_ranks,
-                              .n_world       = r->n_ranks,
+    launch_request request = {.name = r->command,
+                              .n_ranks = r->n_ranks,
+                              .n_world = r->n_ranks,
                               .grace_seconds = LAUNCH_GRACE_SECONDS,
                               .ranks_explain = true,
-                              .program       = words};
-    int            status  = launch(&request);
+                              .program = words};
+    int status = launch(&request);
     free(words);
     return status;
 }
@@ -53,24 +53,24 @@ static int start_processes(const mixed_request *r, int argc, char **argv)
 
 typedef struct rank_thread {
     const mixed_request *request;
-    mixed_rank_fn        rank;
-    ferry_world         *world;
-    pthread_t            thread;
-    int                  status;
+    mixed_rank_fn rank;
+    ferry_world *world;
+    pthread_t thread;
+    int status;
 } rank_thread;
 
 static void *run_thread(void *argument)
 {
     rank_thread *t = argument;
-    t->status      = t->rank(t->request, t->world);
+    t->status = t->rank(t->request, t->world);
     return NULL;
 }
 
 /* Worlds of threads that could not be started are ended and destroyed here. */
 static int run_threads(rank_thread *threads, uint32_t n, const char *name)
 {
-    uint32_t    started = 0;
-    int         status  = EXIT_DONE;
+    uint32_t started = 0;
+    int status = EXIT_DONE;
     ferry_error error;
     while (started < n &&
            pthread_create(&threads[started].thread, NULL, run_thread, &threads[started]) == 0) {
@@ -102,14 +102,14 @@ static const char *nodes_text(const mixed_request *r, char text[16])
 
 static int start_threads(const mixed_request *r, mixed_rank_fn rank)
 {
-    uint32_t            n       = r->n_ranks;
+    uint32_t n = r->n_ranks;
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    ferry_error         error;
-    char                nodes[16];
-    int                 status;
-    ferry_world       **worlds  = calloc(n, sizeof(ferry_world *));
-    rank_thread        *threads = calloc(n, sizeof *threads);
-    options.nodes               = nodes_text(r, nodes);
+    ferry_error error;
+    char nodes[16];
+    int status;
+    ferry_world **worlds = calloc(n, sizeof(ferry_world *));
+    rank_thread *threads = calloc(n, sizeof *threads);
+    options.nodes = nodes_text(r, nodes);
     if (worlds == NULL || threads == NULL) {
         status = fail(r->command, "out of memory");
     } else if (ferry_world_create_threads(n, &options, worlds, &error) != FERRY_OK) {
@@ -129,7 +129,7 @@ static int start_threads(const mixed_request *r, mixed_rank_fn rank)
 static bool wants_threads(const mixed_request *r)
 {
     const char *engines = r->transport != NULL ? r->transport : getenv("FERRY_TRANSPORT");
-    const char *colon   = engines == NULL ? NULL : strrchr(engines, ':');
+    const char *colon = engines == NULL ? NULL : strrchr(engines, ':');
     return engines != NULL && strcmp(colon == NULL ? engines : colon + 1, "inproc") == 0;
 }
 
@@ -169,20 +169,20 @@ static void bind_to_core(const ferry_world *world)
 static ferry_mixed_comm_options options_of(const mixed_request *r)
 {
     ferry_mixed_comm_options options = FERRY_MIXED_COMM_OPTIONS_INIT;
-    options.local_tp_size            = r->local_tp;
-    options.local_dp_size            = r->local_dp;
-    options.inter_tp_size            = r->inter_tp;
-    options.inter_dp_size            = r->inter_dp;
-    options.dtype                    = r->dtype;
-    options.grid_size                = r->grid;
-    options.max_block_size           = r->max_block;
-    options.min_block_size           = r->min_block != 0 ? r->min_block : options.min_block_size;
-    options.min_num_steps            = r->min_steps != 0 ? r->min_steps : options.min_num_steps;
-    options.deterministic            = r->deterministic;
-    options.use_autotune             = r->autotune;
-    options.tune_file                = r->tune_file;
-    options.engines                  = r->transport;
-    options.autotune_bytes           = r->max_bytes;
+    options.local_tp_size = r->local_tp;
+    options.local_dp_size = r->local_dp;
+    options.inter_tp_size = r->inter_tp;
+    options.inter_dp_size = r->inter_dp;
+    options.dtype = r->dtype;
+    options.grid_size = r->grid;
+    options.max_block_size = r->max_block;
+    options.min_block_size = r->min_block != 0 ? r->min_block : options.min_block_size;
+    options.min_num_steps = r->min_steps != 0 ? r->min_steps : options.min_num_steps;
+    options.deterministic = r->deterministic;
+    options.use_autotune = r->autotune;
+    options.tune_file = r->tune_file;
+    options.engines = r->transport;
+    options.autotune_bytes = r->max_bytes;
     return options;
 }
 
@@ -190,17 +190,17 @@ ferry_status mixed_open(const mixed_request *r, ferry_world *world, mixed_rank *
                         ferry_error *error)
 {
     ferry_mixed_comm_options options = options_of(r);
-    ferry_world_options      joining = FERRY_WORLD_OPTIONS_INIT;
-    *rank_out                        = (mixed_rank){.request = r, .world = world};
-    rank_out->info                   = (ferry_mixed_comm_info)FERRY_MIXED_COMM_INFO_INIT;
-    joining.nodes                    = nodes_text(r, rank_out->nodes);
+    ferry_world_options joining = FERRY_WORLD_OPTIONS_INIT;
+    *rank_out = (mixed_rank){.request = r, .world = world};
+    rank_out->info = (ferry_mixed_comm_info)FERRY_MIXED_COMM_INFO_INIT;
+    joining.nodes = nodes_text(r, rank_out->nodes);
     if (world == NULL) {
         ferry_status status = ferry_world_create(&joining, &rank_out->world, error);
         if (status != FERRY_OK) {
             return status;
         }
     }
-    rank_out->rank    = ferry_world_rank(rank_out->world);
+    rank_out->rank = ferry_world_rank(rank_out->world);
     rank_out->n_ranks = ferry_world_n_ranks(rank_out->world);
     bind_to_core(rank_out->world);
     ferry_status status =
@@ -220,9 +220,9 @@ ferry_status mixed_open(const mixed_request *r, ferry_world *world, mixed_rank *
  */
 static bool is_speaker(const mixed_rank *rank)
 {
-    uint32_t    culprit = FERRY_ANY_RANK;
-    bool        started = rank->request->started;
-    const char *number  = getenv("RANK");
+    uint32_t culprit = FERRY_ANY_RANK;
+    bool started = rank->request->started;
+    const char *number = getenv("RANK");
     if (rank->world == NULL) {
         return !started || number == NULL || strcmp(number, "0") == 0;
     }
@@ -242,9 +242,9 @@ int mixed_close(mixed_rank *rank, ferry_status status, const ferry_error *error)
 {
     static const struct timespec moment = {.tv_nsec = 500000000};
 
-    const mixed_request *r     = rank->request;
-    bool                 fails = status != FERRY_OK;
-    bool                 says  = fails && is_speaker(rank);
+    const mixed_request *r = rank->request;
+    bool fails = status != FERRY_OK;
+    bool says = fails && is_speaker(rank);
     if (says) {
         fail(r->command, error->message);
     }

@@ -183,7 +183,7 @@ void mixed_report_line(mixed_report *report, const mixed_line *line)
 void mixed_report_end(const mixed_report *report)
 {
     double average = report->bus_sum / (double)report->n_rates / 1e9;
-    char   wrong[32];
+    char wrong[32];
     snprintf(wrong, sizeof wrong, "%llu", (unsigned long long)report->n_wrong);
     if (report->request->json) {
         printf("\n],\"average_bus_gbytes_per_s\":%.6f,\"wrong\":%s}\n", average,

@@ -15,16 +15,16 @@ static const struct test_text {
     const char *title;
 } tests[] = {
     [BENCH_PUT_SIGNAL] = {"put_signal", "Put with signal, rank 0 to 1: one way"},
-    [BENCH_SIGNAL]     = {"signal", "Signal alone, rank 0 to 1: one way"},
-    [BENCH_BARRIER]    = {"barrier", "Barrier of all ranks"},
-    [BENCH_PUT]        = {"put", "Put, rank 0 to 1"},
-    [BENCH_BOTH_WAYS]  = {"both_ways", "Put, ranks 0 and 1 to each other at once: sum of both"},
-    [BENCH_GET]        = {"get", "Get, rank 0 from 1"},
+    [BENCH_SIGNAL] = {"signal", "Signal alone, rank 0 to 1: one way"},
+    [BENCH_BARRIER] = {"barrier", "Barrier of all ranks"},
+    [BENCH_PUT] = {"put", "Put, rank 0 to 1"},
+    [BENCH_BOTH_WAYS] = {"both_ways", "Put, ranks 0 and 1 to each other at once: sum of both"},
+    [BENCH_GET] = {"get", "Get, rank 0 from 1"},
 };
 _Static_assert(sizeof tests / sizeof tests[0] == BENCH_GET + 1, "every test has its text");
 
 static const struct capability_text {
-    uint32_t    flag;
+    uint32_t flag;
     const char *name;
 } capabilities[] = {
     {FERRY_CAN_REMOTE_USER_MEMORY, "remote_user_memory"},
@@ -48,7 +48,7 @@ double bench_now(void)
 const char *bench_size_text(uint64_t bytes, char text[32])
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB"};
-    size_t                   unit    = 0;
+    size_t unit = 0;
     while (unit < 3 && bytes >= 1024 && bytes % 1024 == 0) {
         bytes /= 1024;
         unit++;
@@ -67,9 +67,9 @@ bench_times bench_sort_times(double *seconds, size_t n)
 {
     qsort(seconds, n, sizeof *seconds, compare_double);
     return (bench_times){.median = seconds[n / 2],
-                         .p99    = seconds[(n * 99 + 99) / 100 - 1], /* of two, the longer */
-                         .least  = seconds[0],
-                         .most   = seconds[n - 1]};
+                         .p99 = seconds[(n * 99 + 99) / 100 - 1], /* of two, the longer */
+                         .least = seconds[0],
+                         .most = seconds[n - 1]};
 }
 
 static void print_names(uint32_t flags, const char *before, const char *between, const char *after)
@@ -123,7 +123,7 @@ static void print_head(const bench_line *line)
 
 static void print_line(const bench_report *report, const bench_line *line)
 {
-    char   size[32], share[16] = "-", text[4][UNIT_TEXT_BYTES];
+    char size[32], share[16] = "-", text[4][UNIT_TEXT_BYTES];
     double limit = report->machine.copy_gbytes_per_s * 1e9;
     bench_size_text(line->bytes, size);
     if (line->test == BENCH_BARRIER || line->test == BENCH_SIGNAL) {
@@ -174,7 +174,7 @@ void bench_report_line(bench_report *report, const bench_line *line)
         print_line(report, line);
         fflush(stdout);
     }
-    report->any  = true;
+    report->any = true;
     report->last = line->test;
 }
 

@@ -16,13 +16,13 @@
 static const double PROBE_SECONDS = 0.3;
 
 enum {
-    WINDOW        = 64,       /* messages between two flushes, */
-    WINDOW_BYTES  = 64 << 20, /* unless they are more bytes than these */
-    FIRST_TURNS   = 64,       /* samples before a line, which are not counted */
+    WINDOW = 64,             /* messages between two flushes, */
+    WINDOW_BYTES = 64 << 20, /* unless they are more bytes than these */
+    FIRST_TURNS = 64,        /* samples before a line, which are not counted */
     FIRST_WINDOWS = 8,
     LEAST_SAMPLES = 8,
-    MOST_SAMPLES  = 100000,
-    FLUSH_EVERY   = 64
+    MOST_SAMPLES = 100000,
+    FLUSH_EVERY = 64
 };
 
 /* Words of the signal region, one for each side, on lines of their own. */
@@ -30,18 +30,18 @@ enum { SIGNAL_BYTES = 4096, WORD_OF_0 = 0, WORD_OF_1 = 512 };
 
 typedef struct bench {
     const bench_request *request;
-    ferry_world         *world;
-    ferry_transport     *transport;
-    ferry_region        *data; /* what is put to and got from */
-    ferry_region        *signals;
-    ferry_region        *local;       /* registers own_bytes */
-    void                *own_bytes;   /* sources of puts, targets of gets */
-    uint64_t             own_n_bytes; /* of those, and of data */
-    double              *samples;
-    uint64_t             turn; /* of the signals */
-    uint32_t             rank;
-    uint32_t             peer; /* of ranks 0 and 1 */
-    bench_report         report;
+    ferry_world *world;
+    ferry_transport *transport;
+    ferry_region *data; /* what is put to and got from */
+    ferry_region *signals;
+    ferry_region *local;  /* registers own_bytes */
+    void *own_bytes;      /* sources of puts, targets of gets */
+    uint64_t own_n_bytes; /* of those, and of data */
+    double *samples;
+    uint64_t turn; /* of the signals */
+    uint32_t rank;
+    uint32_t peer; /* of ranks 0 and 1 */
+    bench_report report;
 } bench;
 
 static ferry_buffer own(const bench *b, uint64_t offset, uint64_t bytes)
@@ -58,8 +58,8 @@ static ferry_status send_turn(bench *b, uint64_t bytes, ferry_error *error)
     ferry_buffer source = own(b, 0, bytes);
     ferry_signal signal = {.region = b->signals,
                            .offset = b->rank == 0 ? WORD_OF_1 : WORD_OF_0,
-                           .value  = b->turn,
-                           .op     = FERRY_SIGNAL_SET};
+                           .value = b->turn,
+                           .op = FERRY_SIGNAL_SET};
     return ferry_put_signal(b->transport, b->peer, b->data, 0, &source, &signal, NULL, error);
 }
 
@@ -74,7 +74,7 @@ static ferry_status sample_turn(bench *b, const bench_line *line, double *second
                                 ferry_error *error)
 {
     b->turn++;
-    double       begin  = bench_now();
+    double begin = bench_now();
     ferry_status status = b->rank == 0 ? send_turn(b, line->bytes, error) : await_turn(b, error);
     if (status == FERRY_OK) {
         status = b->rank == 0 ? await_turn(b, error) : send_turn(b, line->bytes, error);
@@ -90,9 +90,9 @@ static ferry_status sample_barrier(bench *b, const bench_line *line, double *sec
                                    ferry_error *error)
 {
     (void)line;
-    double       begin  = bench_now();
+    double begin = bench_now();
     ferry_status status = ferry_world_barrier(b->world, error);
-    *seconds_out        = bench_now() - begin;
+    *seconds_out = bench_now() - begin;
     return status;
 }
 
@@ -100,13 +100,13 @@ static ferry_status sample_window(bench *b, const bench_line *line, double *seco
                                   ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    double       begin  = bench_now();
+    double begin = bench_now();
     for (uint32_t i = 0; i < line->window && status == FERRY_OK; i++) {
-        uint64_t     offset = i * line->bytes;
+        uint64_t offset = i * line->bytes;
         ferry_buffer buffer = own(b, offset, line->bytes);
-        status              = line->test == BENCH_GET
-                                  ? ferry_get(b->transport, b->peer, b->data, offset, &buffer, NULL, error)
-                                  : ferry_put(b->transport, b->peer, b->data, offset, &buffer, NULL, error);
+        status = line->test == BENCH_GET
+                     ? ferry_get(b->transport, b->peer, b->data, offset, &buffer, NULL, error)
+                     : ferry_put(b->transport, b->peer, b->data, offset, &buffer, NULL, error);
     }
     if (status == FERRY_OK) {
         status = ferry_flush(b->transport, b->peer, NULL, error);
@@ -165,18 +165,18 @@ static ferry_status sample(bench *b, const bench_line *line, size_t n, ferry_err
 static ferry_status agree_on_samples(bench *b, const bench_line *line, size_t *n_out,
                                      ferry_error *error)
 {
-    size_t       n_first = line->test < BENCH_PUT ? FIRST_TURNS : FIRST_WINDOWS;
-    double       each    = 1e-9;
-    const void  *said    = NULL;
-    size_t       n_said  = 0;
-    ferry_status status  = sample(b, line, n_first, error);
+    size_t n_first = line->test < BENCH_PUT ? FIRST_TURNS : FIRST_WINDOWS;
+    double each = 1e-9;
+    const void *said = NULL;
+    size_t n_said = 0;
+    ferry_status status = sample(b, line, n_first, error);
     for (size_t i = n_first / 2; i < n_first; i++) {
         each += b->samples[i] / (double)(n_first / 2) * (is_turn(line->test) ? 2 : 1);
     }
-    double   fit = b->request->seconds / each;
-    uint64_t n   = fit < LEAST_SAMPLES  ? LEAST_SAMPLES
-                   : fit > MOST_SAMPLES ? MOST_SAMPLES
-                                        : (uint64_t)fit;
+    double fit = b->request->seconds / each;
+    uint64_t n = fit < LEAST_SAMPLES  ? LEAST_SAMPLES
+                 : fit > MOST_SAMPLES ? MOST_SAMPLES
+                                      : (uint64_t)fit;
     if (status == FERRY_OK) {
         status = ferry_world_broadcast(b->world, 0, &n, sizeof n, &said, &n_said, error);
     }
@@ -190,13 +190,13 @@ static ferry_status agree_on_samples(bench *b, const bench_line *line, size_t *n
 /* With both ranks putting at once, the sum of what each sees. */
 static ferry_status add_rates(bench *b, bench_line *line, ferry_error *error)
 {
-    double       mine[2] = {line->rate, line->slow_rate};
-    double       theirs[2][2];
-    const void  *all    = NULL;
+    double mine[2] = {line->rate, line->slow_rate};
+    double theirs[2][2];
+    const void *all = NULL;
     ferry_status status = ferry_world_all_gather(b->world, mine, sizeof mine, &all, error);
     if (status == FERRY_OK) {
         memcpy(theirs, all, sizeof theirs);
-        line->rate      = theirs[0][0] + theirs[1][0];
+        line->rate = theirs[0][0] + theirs[1][0];
         line->slow_rate = theirs[0][1] + theirs[1][1];
     }
     return status;
@@ -212,9 +212,9 @@ static ferry_status run_line(bench *b, bench_line *line, ferry_error *error)
         status = sample(b, line, line->n, error);
     }
     if (status == FERRY_OK && takes_part(b, line->test)) {
-        double bytes    = (double)line->bytes * line->window;
-        line->times     = bench_sort_times(b->samples, line->n);
-        line->rate      = bytes / line->times.median;
+        double bytes = (double)line->bytes * line->window;
+        line->times = bench_sort_times(b->samples, line->n);
+        line->rate = bytes / line->times.median;
         line->slow_rate = bytes / line->times.p99;
     }
     if (status == FERRY_OK && line->test == BENCH_BOTH_WAYS) {
@@ -238,7 +238,7 @@ static ferry_status run_sizes(bench *b, bench_test test, uint64_t least, uint64_
     ferry_status status = FERRY_OK;
     if (b->request->least != 0) {
         least = b->request->least;
-        most  = b->request->most;
+        most = b->request->most;
     }
     for (uint64_t bytes = least; bytes <= most && status == FERRY_OK; bytes *= 2) {
         bench_line line = {
@@ -277,9 +277,9 @@ static ferry_status run_table(bench *b, bench_test test, ferry_error *error)
 static ferry_status run_lines(bench *b, ferry_error *error)
 {
     static const bench_test tables[] = {BENCH_PUT_SIGNAL, BENCH_PUT, BENCH_BOTH_WAYS, BENCH_GET};
-    bench_line              signal   = {.test = BENCH_SIGNAL, .window = 1};
-    bench_line              barrier  = {.test = BENCH_BARRIER, .window = 1};
-    ferry_status            status   = run_line(b, &signal, error);
+    bench_line signal = {.test = BENCH_SIGNAL, .window = 1};
+    bench_line barrier = {.test = BENCH_BARRIER, .window = 1};
+    ferry_status status = run_line(b, &signal, error);
     for (size_t i = 0; i < sizeof tables / sizeof tables[0] && status == FERRY_OK; i++) {
         status = run_table(b, tables[i], error);
     }
@@ -299,7 +299,7 @@ static uint64_t region_bytes(const bench_request *r)
 static ferry_status allocate(bench *b, ferry_error *error)
 {
     /* The others only hold memory because symmetric regions are of one size. */
-    b->own_n_bytes      = region_bytes(b->request);
+    b->own_n_bytes = region_bytes(b->request);
     ferry_status status = ferry_region_alloc(b->transport, b->own_n_bytes, &b->data, error);
     if (status == FERRY_OK) {
         status = ferry_region_alloc(b->transport, SIGNAL_BYTES, &b->signals, error);
@@ -349,8 +349,8 @@ static ferry_status open_bench(bench *b, ferry_error *error)
     }
     b->rank = ferry_world_rank(b->world);
     bind_to_core(b->rank);
-    b->peer           = b->rank == 0 ? 1 : 0;
-    b->report.json    = b->request->json;
+    b->peer = b->rank == 0 ? 1 : 0;
+    b->report.json = b->request->json;
     b->report.n_ranks = ferry_world_n_ranks(b->world);
     if (b->report.n_ranks < 2) {
         snprintf(error->message, sizeof error->message,
@@ -393,7 +393,7 @@ static void close_bench(bench *b)
  */
 static bool is_speaker(const bench *b)
 {
-    uint32_t     culprit = FERRY_ANY_RANK;
+    uint32_t culprit = FERRY_ANY_RANK;
     ferry_status failure =
         b->world == NULL ? FERRY_OK : ferry_world_state(b->world, &culprit, NULL);
     bool lost_0 = culprit == 0 && (failure == FERRY_ERR_PEER_LOST || failure == FERRY_ERR_TIMEOUT);
@@ -402,8 +402,8 @@ static bool is_speaker(const bench *b)
 
 int bench_transport(const bench_request *request)
 {
-    ferry_error  error;
-    bench        b      = {.request = request};
+    ferry_error error;
+    bench b = {.request = request};
     ferry_status status = open_bench(&b, &error);
     if (status == FERRY_OK && b.rank == 0) {
         bench_report_begin(&b.report);

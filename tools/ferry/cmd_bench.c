@@ -90,38 +90,38 @@ static const option_row rows[] = {
                 "The default\n"
                 "  is as many ranks as the sizes below multiply to, or 2\n"),
     OPTION("sizes", "RANGE", OPT_SIZES, "A:B: bytes of the local piece, doubled; default 8K:64M"),
-    {.name   = "min-bytes",
-     .value  = "SIZE",
-     .id     = MIXED_OPT_MIN_BYTES,
+    {.name = "min-bytes",
+     .value = "SIZE",
+     .id = MIXED_OPT_MIN_BYTES,
      .letter = 'b',
-     .text   = "the smallest piece, instead of --sizes; default 8K"},
-    {.name   = "max-bytes",
-     .value  = "SIZE",
-     .id     = MIXED_OPT_MAX_BYTES,
+     .text = "the smallest piece, instead of --sizes; default 8K"},
+    {.name = "max-bytes",
+     .value = "SIZE",
+     .id = MIXED_OPT_MAX_BYTES,
      .letter = 'e',
-     .text   = "the largest; default 64M"},
-    {.name   = "step-factor",
-     .value  = "N",
-     .id     = MIXED_OPT_STEP_FACTOR,
+     .text = "the largest; default 64M"},
+    {.name = "step-factor",
+     .value = "N",
+     .id = MIXED_OPT_STEP_FACTOR,
      .letter = 'f',
-     .text   = "each size is N times the one before; default 2"},
-    {.name   = "step-bytes",
-     .value  = "SIZE",
-     .id     = MIXED_OPT_STEP_BYTES,
+     .text = "each size is N times the one before; default 2"},
+    {.name = "step-bytes",
+     .value = "SIZE",
+     .id = MIXED_OPT_STEP_BYTES,
      .letter = 'i',
-     .text   = "each size is the one before and SIZE more"},
-    {.name   = "warmup",
-     .value  = "N",
-     .id     = MIXED_OPT_WARMUP,
+     .text = "each size is the one before and SIZE more"},
+    {.name = "warmup",
+     .value = "N",
+     .id = MIXED_OPT_WARMUP,
      .letter = 'w',
-     .text   = "calls before those that are timed; default 4. Without --iterations at least 2 are "
-               "made: they tell how many fit into --seconds"},
-    {.name   = "iterations",
-     .value  = "N",
-     .id     = MIXED_OPT_ITERATIONS,
+     .text = "calls before those that are timed; default 4. Without --iterations at least 2 are "
+             "made: they tell how many fit into --seconds"},
+    {.name = "iterations",
+     .value = "N",
+     .id = MIXED_OPT_ITERATIONS,
      .letter = 'n',
-     .text   = "calls that are timed, each alone; default as many as fit into --seconds, short "
-               "ones timed up to 16 together"},
+     .text = "calls that are timed, each alone; default as many as fit into --seconds, short "
+             "ones timed up to 16 together"},
     OPTION(
         "nodes", "N", MIXED_OPT_NODES,
         "spread the ranks over N nodes, whatever machines they are on; default as --inter-tp and "
@@ -137,10 +137,10 @@ static const option_row rows[] = {
     OPTION("mode", "NAME", MIXED_OPT_MODE,
            "one mode, such as fused-waits-multicast; default all that there are; or default, or "
            "autotune"),
-    {.name   = "check",
-     .id     = MIXED_OPT_CHECK,
+    {.name = "check",
+     .id = MIXED_OPT_CHECK,
      .letter = 'c',
-     .text   = "check every element of every result"},
+     .text = "check every element of every result"},
     OPTION("counts", NULL, MIXED_OPT_COUNTS, "print what a call moves, and how often it waits"),
     OPTION("deterministic", NULL, MIXED_OPT_DETERMINISTIC,
            "one tree of sums, whatever mode and size"),
@@ -166,7 +166,7 @@ static const option_row rows[] = {
 
 int bench_copy(const bench_request *request)
 {
-    ferry_error   error;
+    ferry_error error;
     ferry_machine machine = FERRY_MACHINE_INIT;
     if (ferry_machine_probe(request->seconds, &machine, &error) != FERRY_OK) {
         return fail("bench", error.message);
@@ -186,10 +186,10 @@ int bench_copy(const bench_request *request)
 static const struct benchmark {
     const char *name;
     const char *summary;
-    bool        has_ranks;
-    bool        has_sizes;
-    bool        has_threads;
-    bool        is_mixed; /* starts its ranks itself, from one on, and has options of its own */
+    bool has_ranks;
+    bool has_sizes;
+    bool has_threads;
+    bool is_mixed; /* starts its ranks itself, from one on, and has options of its own */
     int (*run)(const bench_request *request);
 } benchmarks[] = {
     {"transport", "puts, gets, signals and barriers between ranks", true, true, false, false,
@@ -203,13 +203,13 @@ enum { N_BENCHMARKS = sizeof benchmarks / sizeof benchmarks[0] };
 static bool read_size(const char *text, uint64_t *bytes_out, const char **end_out)
 {
     static const char units[] = "KMG";
-    char             *end;
-    errno                    = 0;
+    char *end;
+    errno = 0;
     unsigned long long value = strtoull(text, &end, 10);
-    const char        *unit  = *end == '\0' ? NULL : strchr(units, *end);
-    unsigned           shift = unit == NULL ? 0 : 10 * (unsigned)(unit - units + 1);
-    *bytes_out               = (uint64_t)value << shift;
-    *end_out                 = end + (unit != NULL);
+    const char *unit = *end == '\0' ? NULL : strchr(units, *end);
+    unsigned shift = unit == NULL ? 0 : 10 * (unsigned)(unit - units + 1);
+    *bytes_out = (uint64_t)value << shift;
+    *end_out = end + (unit != NULL);
     return *text >= '0' && *text <= '9' && errno == 0 && value > 0 && value <= 1ull << 40 &&
            *bytes_out <= 1ull << 40;
 }
@@ -229,7 +229,7 @@ static int parse_sizes(const char *text, bench_request *r)
 static int parse_ranks(const char *text, bench_request *r)
 {
     char *end;
-    errno               = 0;
+    errno = 0;
     unsigned long value = strtoul(text, &end, 10);
     if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value < 1 || value > 65536) {
         return fail_usage("bench", "--ranks takes a number from 1 to 65536, not \"%s\"", text);
@@ -241,7 +241,7 @@ static int parse_ranks(const char *text, bench_request *r)
 static int parse_threads(const char *text, bench_request *r)
 {
     char *end;
-    errno               = 0;
+    errno = 0;
     unsigned long value = strtoul(text, &end, 10);
     if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value < 1 || value > 4096) {
         return fail_usage("bench", "--threads takes a number from 1 to 4096, not \"%s\"", text);
@@ -254,7 +254,7 @@ static int parse_seconds(const char *text, bench_request *r)
 {
     char *end;
     r->seconds_text = text;
-    r->seconds      = strtod(text, &end);
+    r->seconds = strtod(text, &end);
     if (end == text || *end != '\0' || !(r->seconds > 0) || r->seconds > 3600) {
         return fail_usage("bench", "--seconds takes a number above 0 and up to 3600, not \"%s\"",
                           text);
@@ -330,7 +330,7 @@ static int check_together(const bench_request *r, const struct benchmark *benchm
 static int start_ranks(const bench_request *r, const char *name)
 {
     const char *words[16] = {"/proc/self/exe", "bench", name, "--join"};
-    size_t      n         = 4;
+    size_t n = 4;
     const struct {
         const char *option, *value;
     } options[] = {
@@ -344,12 +344,12 @@ static int start_ranks(const bench_request *r, const char *name)
     if (r->json) {
         words[n++] = "--json";
     }
-    launch_request request = {.name          = "bench",
-                              .n_ranks       = r->n_ranks == 0 ? BENCH_RANKS : r->n_ranks,
+    launch_request request = {.name = "bench",
+                              .n_ranks = r->n_ranks == 0 ? BENCH_RANKS : r->n_ranks,
                               .grace_seconds = LAUNCH_GRACE_SECONDS,
                               .ranks_explain = true,
-                              .program       = (char **)words};
-    request.n_world        = request.n_ranks;
+                              .program = (char **)words};
+    request.n_world = request.n_ranks;
     return launch(&request);
 }
 
@@ -357,31 +357,31 @@ static int start_ranks(const bench_request *r, const char *name)
 static int run_mixed(const bench_request *r, int argc, char **argv)
 {
     const uint64_t least = 8 << 10, most = 64 << 20;
-    mixed_request  m = r->mixed;
-    m.json           = r->json;
-    m.join           = r->join;
-    m.n_ranks        = r->n_ranks;
-    m.transport      = r->transport;
-    m.seconds        = r->seconds;
+    mixed_request m = r->mixed;
+    m.json = r->json;
+    m.join = r->join;
+    m.n_ranks = r->n_ranks;
+    m.transport = r->transport;
+    m.seconds = r->seconds;
     if (r->least != 0 && (m.least != 0 || m.most != 0)) {
         return fail_usage("bench", "--sizes does not go with --min-bytes and --max-bytes");
     }
     if (m.step_bytes != 0 && m.step_factor != 0) {
         return fail_usage("bench", "--step-bytes does not go with --step-factor");
     }
-    m.least       = m.least != 0 ? m.least : r->least != 0 ? r->least : least;
-    m.most        = m.most != 0 ? m.most : r->least != 0 ? r->most : most;
+    m.least = m.least != 0 ? m.least : r->least != 0 ? r->least : least;
+    m.most = m.most != 0 ? m.most : r->least != 0 ? r->most : most;
     m.step_factor = m.step_factor != 0 ? m.step_factor : 2;
-    m.max_bytes   = m.most;
-    int status    = mixed_check_together(&m);
+    m.max_bytes = m.most;
+    int status = mixed_check_together(&m);
     return status == EXIT_DONE ? mixed_start(&m, argc, argv, bench_mixed) : status;
 }
 
 static int run_benchmark(const struct benchmark *benchmark, bench_request *r, int argc, char **argv)
 {
     bool member = getenv("RANK") != NULL && getenv("WORLD_SIZE") != NULL;
-    r->join     = r->join || (benchmark->has_ranks && !benchmark->is_mixed && member);
-    int status  = check_together(r, benchmark);
+    r->join = r->join || (benchmark->has_ranks && !benchmark->is_mixed && member);
+    int status = check_together(r, benchmark);
     if (status != EXIT_DONE) {
         return status;
     }
@@ -393,13 +393,13 @@ static int run_benchmark(const struct benchmark *benchmark, bench_request *r, in
 
 static int run(int argc, char **argv)
 {
-    bench_request r      = {.seconds = 0.1,
-                            .mixed   = {.command  = "bench",
-                                        .dtype    = FERRY_BF16,
-                                        .op       = MIXED_ALL,
-                                        .mode     = MIXED_ALL,
-                                        .n_warmup = MIXED_WARMUP}};
-    int           status = parse(argc, argv, &r);
+    bench_request r = {.seconds = 0.1,
+                       .mixed = {.command = "bench",
+                                 .dtype = FERRY_BF16,
+                                 .op = MIXED_ALL,
+                                 .mode = MIXED_ALL,
+                                 .n_warmup = MIXED_WARMUP}};
+    int status = parse(argc, argv, &r);
     if (status != EXIT_DONE) {
         return status;
     }
@@ -419,10 +419,10 @@ static int run(int argc, char **argv)
                       argv[optind]);
 }
 
-const command command_bench = {.name      = "bench",
-                               .group     = "Ranks and machines",
-                               .summary   = "measure transports, collectives and memory here",
-                               .help      = help,
-                               .options   = rows,
+const command command_bench = {.name = "bench",
+                               .group = "Ranks and machines",
+                               .summary = "measure transports, collectives and memory here",
+                               .help = help,
+                               .options = rows,
                                .more_help = more_help,
-                               .run       = run};
+                               .run = run};

@@ -223,10 +223,10 @@ static int run(int argc, char **argv)
     return fail_usage("completion", "takes bash, zsh or fish");
 }
 
-const command command_completion = {.name    = "completion",
-                                    .group   = "Shells",
+const command command_completion = {.name = "completion",
+                                    .group = "Shells",
                                     .summary = "print a script for completion in bash, zsh or fish",
-                                    .help    = help,
+                                    .help = help,
                                     .options = rows,
                                     .more_help = more_help,
-                                    .run       = run};
+                                    .run = run};

@@ -45,7 +45,7 @@ static const option_row rows[] = {
 
 static int apply_option(int option, void *request)
 {
-    draw_request *r                                = request;
+    draw_request *r = request;
     *(option == OPT_TENSOR ? &r->tensor : &r->out) = optarg;
     return EXIT_DONE;
 }
@@ -58,11 +58,11 @@ enum { MOST_MOVES = 64 };
 typedef struct choice {
     const char *tensor; /* of the plan */
     const char *current;
-    uint64_t    n_moves;
-    uint64_t    bytes;
-    uint64_t    most_moves;
-    uint64_t    most_bytes;
-    bool        is_fine; /* the chosen has more than MOST_MOVES */
+    uint64_t n_moves;
+    uint64_t bytes;
+    uint64_t most_moves;
+    uint64_t most_bytes;
+    bool is_fine; /* the chosen has more than MOST_MOVES */
 } choice;
 
 static bool is_better(const choice *c)
@@ -77,8 +77,8 @@ static bool is_better(const choice *c)
 static void close_tensor(choice *c)
 {
     if (c->current != NULL && is_better(c)) {
-        c->is_fine    = c->n_moves > MOST_MOVES;
-        c->tensor     = c->current;
+        c->is_fine = c->n_moves > MOST_MOVES;
+        c->tensor = c->current;
         c->most_moves = c->n_moves;
         c->most_bytes = c->bytes;
     }
@@ -92,7 +92,7 @@ static ferry_status count_move(void *context, const ferry_move *move)
         close_tensor(c);
         c->current = move->tensor;
         c->n_moves = 0;
-        c->bytes   = 0;
+        c->bytes = 0;
     }
     c->n_moves++;
     c->bytes += move->bytes;
@@ -107,7 +107,7 @@ static ferry_status plan_tensor(const ferry_spec *spec, const char *tensor, ferr
                                 ferry_error *error)
 {
     ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
-    char              *pattern = tensor == NULL ? NULL : strdup(tensor);
+    char *pattern = tensor == NULL ? NULL : strdup(tensor);
     if (tensor != NULL && pattern == NULL) {
         snprintf(error->message, sizeof error->message, "no memory for a tensor's name");
         return FERRY_ERR_NO_MEMORY;
@@ -115,7 +115,7 @@ static ferry_status plan_tensor(const ferry_spec *spec, const char *tensor, ferr
     for (char *at = pattern; at != NULL && *at != '\0'; at++) {
         *at = *at == ',' || (*at == '!' && at == pattern) ? '?' : *at;
     }
-    options.subset      = pattern;
+    options.subset = pattern;
     ferry_status status = ferry_plan_create(spec, &options, plan_out, error);
     free(pattern);
     return status;
@@ -123,8 +123,8 @@ static ferry_status plan_tensor(const ferry_spec *spec, const char *tensor, ferr
 
 static ferry_status choose(const ferry_spec *spec, char **tensor_out, ferry_error *error)
 {
-    ferry_plan  *plan   = NULL;
-    choice       c      = {0};
+    ferry_plan *plan = NULL;
+    choice c = {0};
     ferry_status status = plan_tensor(spec, NULL, &plan, error);
     if (status == FERRY_OK) {
         status = ferry_plan_visit(plan, FERRY_ALL_RANKS, count_move, &c, NULL, error);
@@ -150,10 +150,10 @@ static ferry_status write_picture(const draw_request *r, const draw_picture *pic
 
 static ferry_status draw(const draw_request *r, const ferry_spec *spec, ferry_error *error)
 {
-    char        *chosen  = NULL;
-    ferry_plan  *plan    = NULL;
+    char *chosen = NULL;
+    ferry_plan *plan = NULL;
     draw_picture picture = {0};
-    ferry_status status  = r->tensor == NULL ? choose(spec, &chosen, error) : FERRY_OK;
+    ferry_status status = r->tensor == NULL ? choose(spec, &chosen, error) : FERRY_OK;
     if (status == FERRY_OK) {
         status = plan_tensor(spec, r->tensor == NULL ? chosen : r->tensor, &plan, error);
         if (status == FERRY_ERR_INVALID_PLAN && r->tensor != NULL) {
@@ -177,8 +177,8 @@ static ferry_status draw(const draw_request *r, const ferry_spec *spec, ferry_er
 
 static int run(int argc, char **argv)
 {
-    draw_request r      = {0};
-    int          status = parse_options(&command_draw, argc, argv, apply_option, &r);
+    draw_request r = {0};
+    int status = parse_options(&command_draw, argc, argv, apply_option, &r);
     if (status != EXIT_DONE) {
         return status;
     }
@@ -187,7 +187,7 @@ static int run(int argc, char **argv)
     }
     ferry_error error;
     ferry_spec *spec = NULL;
-    r.path           = argv[optind];
+    r.path = argv[optind];
     if (plan_is_saved(r.path)) {
         return fail_usage("draw", "%s is a saved plan: give the spec that it was made from",
                           r.path);
@@ -200,10 +200,10 @@ static int run(int argc, char **argv)
     return done == FERRY_OK ? EXIT_DONE : fail("draw", error.message);
 }
 
-const command command_draw = {.name      = "draw",
-                              .group     = "Plan and move",
-                              .summary   = "draw how a tensor gets from one layout to another",
-                              .help      = help,
-                              .options   = rows,
+const command command_draw = {.name = "draw",
+                              .group = "Plan and move",
+                              .summary = "draw how a tensor gets from one layout to another",
+                              .help = help,
+                              .options = rows,
                               .more_help = more_help,
-                              .run       = run};
+                              .run = run};

@@ -41,7 +41,7 @@ typedef struct engine {
     const char *name;
     const char *summary;
     const char *why_not;
-    bool        available;
+    bool available;
 } engine;
 
 static ferry_status engine_at(size_t index, engine *engine_out, ferry_error *error)
@@ -54,7 +54,7 @@ static ferry_status print_engines(ferry_error *error)
 {
     printf("\nEngines:\n");
     for (size_t i = 0; i < ferry_engine_count(); i++) {
-        engine       e;
+        engine e;
         ferry_status status = engine_at(i, &e, error);
         if (status != FERRY_OK) {
             return status;
@@ -70,16 +70,16 @@ static ferry_status print_engines(ferry_error *error)
 static ferry_status print_variables(ferry_error *error)
 {
     const char *name, *meaning, *value;
-    int         name_width = 0, value_width = 7;
+    int name_width = 0, value_width = 7;
     printf("\nVariables:\n");
     for (size_t i = 0; i < ferry_config_count(); i++) {
         ferry_status status = ferry_config_at(i, &name, &meaning, &value, error);
         if (status != FERRY_OK) {
             return status;
         }
-        int width  = (int)strlen(name);
+        int width = (int)strlen(name);
         name_width = width > name_width ? width : name_width;
-        width      = value == NULL ? 0 : (int)strlen(value);
+        width = value == NULL ? 0 : (int)strlen(value);
         if (width > value_width && width <= 24) { /* a long path shall not push all the others */
             value_width = width;
         }
@@ -108,7 +108,7 @@ static ferry_status print_text(const ferry_machine *machine, ferry_error *error)
 static ferry_status print_engines_json(ferry_error *error)
 {
     for (size_t i = 0; i < ferry_engine_count(); i++) {
-        engine       e;
+        engine e;
         ferry_status status = engine_at(i, &e, error);
         if (status != FERRY_OK) {
             return status;
@@ -127,7 +127,7 @@ static ferry_status print_engines_json(ferry_error *error)
 static ferry_status print_variables_json(ferry_error *error)
 {
     for (size_t i = 0; i < ferry_config_count(); i++) {
-        const char  *name, *meaning, *value;
+        const char *name, *meaning, *value;
         ferry_status status = ferry_config_at(i, &name, &meaning, &value, error);
         if (status != FERRY_OK) {
             return status;
@@ -163,17 +163,17 @@ static ferry_status print_json(const ferry_machine *machine, ferry_error *error)
 static int apply_option(int option, void *request)
 {
     info_request *r = request;
-    r->json         = r->json || option == OPT_JSON;
-    r->measure      = r->measure && option != OPT_NO_MEASURE;
+    r->json = r->json || option == OPT_JSON;
+    r->measure = r->measure && option != OPT_NO_MEASURE;
     return EXIT_DONE;
 }
 
 static int run(int argc, char **argv)
 {
-    ferry_error   error;
+    ferry_error error;
     ferry_machine machine = FERRY_MACHINE_INIT;
-    info_request  r       = {.measure = true};
-    int           parsed  = parse_options(&command_info, argc, argv, apply_option, &r);
+    info_request r = {.measure = true};
+    int parsed = parse_options(&command_info, argc, argv, apply_option, &r);
     if (parsed != EXIT_DONE) {
         return parsed;
     }
@@ -187,10 +187,10 @@ static int run(int argc, char **argv)
     return status == FERRY_OK ? EXIT_DONE : fail("info", error.message);
 }
 
-const command command_info = {.name      = "info",
-                              .group     = "Ranks and machines",
-                              .summary   = "show engines, limits of this machine, and settings",
-                              .help      = help,
-                              .options   = rows,
+const command command_info = {.name = "info",
+                              .group = "Ranks and machines",
+                              .summary = "show engines, limits of this machine, and settings",
+                              .help = help,
+                              .options = rows,
                               .more_help = more_help,
-                              .run       = run};
+                              .run = run};

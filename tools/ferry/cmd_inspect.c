@@ -80,10 +80,10 @@ static int apply_option(int option, void *request)
     case SHARED_OPT_SUBSET:
         return add_pattern("inspect", option, optarg, &r->subset);
     default:
-        r->json      = r->json || option == OPT_JSON;
-        r->tensors   = r->tensors || option == OPT_TENSORS;
+        r->json = r->json || option == OPT_JSON;
+        r->tensors = r->tensors || option == OPT_TENSORS;
         r->checksums = r->checksums || option == OPT_CHECKSUMS;
-        r->stats     = r->stats || option == OPT_STATS;
+        r->stats = r->stats || option == OPT_STATS;
         return EXIT_DONE;
     }
 }
@@ -105,10 +105,10 @@ static ferry_status tensor_at(const inspected *it, size_t index, inspect_tensor 
     }
     ferry_status status = ferry_checkpoint_tensor_at(it->checkpoint, index, &tensor, error);
     if (status == FERRY_OK) {
-        tensor_out->name   = tensor.name;
-        tensor_out->dtype  = dtype_name(tensor.dtype);
+        tensor_out->name = tensor.name;
+        tensor_out->dtype = dtype_name(tensor.dtype);
         tensor_out->n_dims = tensor.n_dims;
-        tensor_out->bytes  = tensor.bytes;
+        tensor_out->bytes = tensor.bytes;
         memcpy(tensor_out->shape, tensor.shape, sizeof tensor_out->shape);
     }
     return status;
@@ -133,7 +133,7 @@ static const char *name_at(const void *context, size_t i)
 static ferry_status check_patterns(const inspected *it, const inspect_request *r,
                                    ferry_error *error)
 {
-    ferry_error  why;
+    ferry_error why;
     ferry_status status = ferry_subset_check(it->subset, it->totals.n_tensors, name_at, it, &why);
     if (status != FERRY_OK) {
         snprintf(error->message, sizeof error->message, "%s: %.400s", r->path, why.message);
@@ -144,7 +144,7 @@ static ferry_status check_patterns(const inspected *it, const inspect_request *r
 ferry_status inspect_choose(inspected *it, const inspect_request *r, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    it->chosen          = calloc(it->totals.n_tensors + 1, sizeof *it->chosen);
+    it->chosen = calloc(it->totals.n_tensors + 1, sizeof *it->chosen);
     if (it->chosen == NULL) {
         return inspect_no_memory(error);
     }
@@ -174,7 +174,7 @@ ferry_status inspect_choose(inspected *it, const inspect_request *r, ferry_error
 /* Whether the text stands anywhere in the rest of the file. */
 static bool contains(FILE *file, const char *text)
 {
-    char   window[65536];
+    char window[65536];
     size_t length = strlen(text), kept = 0, n;
     while ((n = fread(window + kept, 1, sizeof window - kept, file)) > 0) {
         n += kept;
@@ -196,9 +196,9 @@ static const off_t MOST_SPEC_BYTES = 1 << 30;
  */
 static bool is_spec(const char *path)
 {
-    static const char end[]  = ".index.json";
-    size_t            length = strlen(path);
-    char              first[8];
+    static const char end[] = ".index.json";
+    size_t length = strlen(path);
+    char first[8];
     if (length >= sizeof end - 1 && strcmp(path + length - (sizeof end - 1), end) == 0) {
         return false;
     }
@@ -232,13 +232,13 @@ static ferry_status print_it(const inspect_request *r, const inspected *it, ferr
 
 static ferry_status show_plan(const inspect_request *r, ferry_error *error)
 {
-    inspect_plan   plan;
+    inspect_plan plan;
     inspect_tensor tensor;
-    ferry_status   status = inspect_plan_open(r->path, &plan, error);
+    ferry_status status = inspect_plan_open(r->path, &plan, error);
     if (status != FERRY_OK) {
         return status;
     }
-    inspected it        = {.plan = &plan, .totals = FERRY_CHECKPOINT_TOTALS_INIT};
+    inspected it = {.plan = &plan, .totals = FERRY_CHECKPOINT_TOTALS_INIT};
     it.totals.n_tensors = plan.n_tensors;
     for (size_t i = 0; i < plan.n_tensors && status == FERRY_OK; i++) {
         status = inspect_plan_tensor_at(&plan, i, &tensor, error);
@@ -258,12 +258,12 @@ static ferry_status show_plan(const inspect_request *r, ferry_error *error)
 
 static ferry_status show_checkpoint(const inspect_request *r, ferry_error *error)
 {
-    inspected         it         = {.totals = FERRY_CHECKPOINT_TOTALS_INIT};
+    inspected it = {.totals = FERRY_CHECKPOINT_TOTALS_INIT};
     ferry_checkpoint *checkpoint = NULL;
-    ferry_status      status     = work_open_checkpoint("inspect", r->path, &checkpoint, error);
+    ferry_status status = work_open_checkpoint("inspect", r->path, &checkpoint, error);
     if (status == FERRY_OK) {
         it.checkpoint = checkpoint;
-        status        = ferry_checkpoint_get_totals(checkpoint, &it.totals, error);
+        status = ferry_checkpoint_get_totals(checkpoint, &it.totals, error);
     }
     if (status == FERRY_OK) {
         status = inspect_choose(&it, r, error);
@@ -284,8 +284,8 @@ static ferry_status show_checkpoint(const inspect_request *r, ferry_error *error
 static int run(int argc, char **argv)
 {
     inspect_request r = {.path = NULL};
-    ferry_error     error;
-    int             status = parse_options(&command_inspect, argc, argv, apply_option, &r);
+    ferry_error error;
+    int status = parse_options(&command_inspect, argc, argv, apply_option, &r);
     if (status != EXIT_DONE) {
         return status;
     }
@@ -308,10 +308,10 @@ static int run(int argc, char **argv)
     return EXIT_DONE;
 }
 
-const command command_inspect = {.name      = "inspect",
-                                 .group     = "Checkpoints",
-                                 .summary   = "show what a checkpoint or a plan holds",
-                                 .help      = help,
-                                 .options   = rows,
+const command command_inspect = {.name = "inspect",
+                                 .group = "Checkpoints",
+                                 .summary = "show what a checkpoint or a plan holds",
+                                 .help = help,
+                                 .options = rows,
                                  .more_help = more_help,
-                                 .run       = run};
+                                 .run = run};

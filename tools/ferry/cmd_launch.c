@@ -60,7 +60,7 @@ static int close_to_ranks(const launch_job *job)
         return fail(job->request->name, "/dev/null cannot be opened");
     }
     close(fd);
-    DIR                 *folder = opendir("/proc/self/fd");
+    DIR *folder = opendir("/proc/self/fd");
     const struct dirent *entry;
     while (folder != NULL && (entry = readdir(folder)) != NULL) {
         fd = atoi(entry->d_name);
@@ -91,11 +91,11 @@ static int open_report(launch_job *job)
 static int open_job(launch_job *job)
 {
     size_t n = job->request->n_ranks;
-    void  *shared =
+    void *shared =
         mmap(NULL, n * sizeof(pid_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     job->groups = shared == MAP_FAILED ? NULL : shared;
-    job->ranks  = calloc(n, sizeof *job->ranks);
-    job->polls  = calloc(2 * n + 8, sizeof *job->polls);
+    job->ranks = calloc(n, sizeof *job->ranks);
+    job->polls = calloc(2 * n + 8, sizeof *job->polls);
     if (job->groups == NULL || job->ranks == NULL || job->polls == NULL) {
         return fail(job->request->name, "out of memory");
     }
@@ -105,7 +105,7 @@ static int open_job(launch_job *job)
     int status = close_to_ranks(job);
     if (status == EXIT_DONE) {
         job->null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-        status       = launch_open_signals(job);
+        status = launch_open_signals(job);
     }
     if (status == EXIT_DONE) {
         status = launch_start_guard(job);
@@ -162,16 +162,16 @@ static void run_job(launch_job *job)
 
 int launch(const launch_request *request)
 {
-    launch_job job    = {.request   = request,
-                         .guard     = -1,
-                         .guard_fd  = -1,
-                         .listener  = -1,
-                         .null_fd   = -1,
-                         .signal_fd = -1,
-                         .report    = {-1, -1},
-                         .sinks     = {{.fd = STDOUT_FILENO}, {.fd = STDERR_FILENO}},
-                         .input     = {.fd = -1}};
-    int        status = open_job(&job);
+    launch_job job = {.request = request,
+                      .guard = -1,
+                      .guard_fd = -1,
+                      .listener = -1,
+                      .null_fd = -1,
+                      .signal_fd = -1,
+                      .report = {-1, -1},
+                      .sinks = {{.fd = STDOUT_FILENO}, {.fd = STDERR_FILENO}},
+                      .input = {.fd = -1}};
+    int status = open_job(&job);
     if (status == EXIT_DONE) {
         run_job(&job);
         status = job.status;
@@ -183,15 +183,15 @@ int launch(const launch_request *request)
 static int run(int argc, char **argv)
 {
     launch_request request;
-    int            status = launch_parse_arguments(argc, argv, &request);
+    int status = launch_parse_arguments(argc, argv, &request);
     return status == EXIT_DONE ? launch(&request) : status;
 }
 
-const command command_launch = {.name           = "launch",
-                                .group          = "Ranks and machines",
-                                .summary        = "start the ranks of a program on this machine",
-                                .help           = help,
-                                .options        = launch_option_rows,
-                                .more_help      = more_help,
+const command command_launch = {.name = "launch",
+                                .group = "Ranks and machines",
+                                .summary = "start the ranks of a program on this machine",
+                                .help = help,
+                                .options = launch_option_rows,
+                                .more_help = more_help,
                                 .starts_program = true,
-                                .run            = run};
+                                .run = run};

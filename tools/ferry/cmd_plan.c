@@ -41,9 +41,9 @@ static const char more_help[] =
 bool plan_is_saved(const char *path)
 {
     static const char begin[] = "{\"format\":\"ferry.saved-plan/";
-    char              bytes[sizeof begin - 1];
-    FILE             *file  = fopen(path, "rb");
-    bool              saved = file != NULL && fread(bytes, 1, sizeof bytes, file) == sizeof bytes &&
+    char bytes[sizeof begin - 1];
+    FILE *file = fopen(path, "rb");
+    bool saved = file != NULL && fread(bytes, 1, sizeof bytes, file) == sizeof bytes &&
                  memcmp(bytes, begin, sizeof bytes) == 0;
     if (file != NULL) {
         fclose(file);
@@ -57,7 +57,7 @@ ferry_status plan_open(const char *path, const ferry_plan_options *planning, fer
     if (plan_is_saved(path)) {
         return ferry_plan_load(path, plan_out, error);
     }
-    ferry_spec  *spec   = NULL;
+    ferry_spec *spec = NULL;
     ferry_status status = ferry_spec_load(path, &spec, error);
     if (status == FERRY_OK) {
         status = ferry_plan_create(spec, planning, plan_out, error);
@@ -76,10 +76,10 @@ static ferry_status prove(const plan_request *r, const ferry_plan *plan, ferry_p
                           ferry_error *error)
 {
     const char *folder = getenv("TMPDIR");
-    char        path[512];
+    char path[512];
     snprintf(path, sizeof path, "%s/ferry-plan-XXXXXX", folder == NULL ? "/tmp" : folder);
-    int   descriptor = mkstemp(path);
-    FILE *file       = descriptor < 0 ? NULL : fdopen(descriptor, "wb");
+    int descriptor = mkstemp(path);
+    FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "wb");
     if (file == NULL) {
         snprintf(error->message, sizeof error->message, "%.400s: cannot be created: %s", path,
                  strerror(errno));
@@ -100,10 +100,10 @@ static ferry_status prove(const plan_request *r, const ferry_plan *plan, ferry_p
 /* schedule may be NULL: then the plan is printed without one. */
 static int print_json(const plan_request *r, const ferry_plan *plan, const ferry_schedule *schedule)
 {
-    ferry_error             error;
+    ferry_error error;
     ferry_plan_json_options options = FERRY_PLAN_JSON_OPTIONS_INIT;
-    options.summary                 = r->summary;
-    options.rank                    = r->has_rank ? r->rank : FERRY_ALL_RANKS;
+    options.summary = r->summary;
+    options.rank = r->has_rank ? r->rank : FERRY_ALL_RANKS;
     ferry_status status =
         schedule == NULL
             ? ferry_plan_write_json(plan, &options, write_stream, stdout, &error)
@@ -113,7 +113,7 @@ static int print_json(const plan_request *r, const ferry_plan *plan, const ferry
 
 static int check_request(const plan_request *r, const ferry_plan *plan)
 {
-    char     text[128];
+    char text[128];
     uint32_t n_ranks = ferry_plan_world_size(plan);
     if (r->has_rank && r->rank >= n_ranks) {
         snprintf(text, sizeof text, "--rank: rank %u is not in the world of %u rank%s", r->rank,
@@ -171,9 +171,9 @@ static ferry_status make_schedule(const plan_request *r, const ferry_plan *plan,
                                   ferry_schedule **schedule_out, ferry_error *error)
 {
     ferry_schedule_options options = r->scheduling;
-    terminal_clock        *clock   = terminal_clock_begin("scheduling");
-    options.progress               = show_schedule;
-    options.context                = clock;
+    terminal_clock *clock = terminal_clock_begin("scheduling");
+    options.progress = show_schedule;
+    options.context = clock;
     ferry_status status = ferry_schedule_create_for_plan(plan, &options, schedule_out, error);
     terminal_clock_end(clock);
     return status;
@@ -182,16 +182,16 @@ static ferry_status make_schedule(const plan_request *r, const ferry_plan *plan,
 static ferry_status prove_slowly(const plan_request *r, const ferry_plan *plan, ferry_proof *proof,
                                  ferry_error *error)
 {
-    terminal_clock *clock  = terminal_clock_begin("proving");
-    ferry_status    status = prove(r, plan, proof, error);
+    terminal_clock *clock = terminal_clock_begin("proving");
+    ferry_status status = prove(r, plan, proof, error);
     terminal_clock_end(clock);
     return status;
 }
 
 static ferry_status make_plan(const plan_request *r, ferry_plan **plan_out, ferry_error *error)
 {
-    terminal_clock *clock  = terminal_clock_begin("planning");
-    ferry_status    status = plan_open(r->path, &r->planning, plan_out, error);
+    terminal_clock *clock = terminal_clock_begin("planning");
+    ferry_status status = plan_open(r->path, &r->planning, plan_out, error);
     terminal_clock_end(clock);
     return status;
 }
@@ -199,10 +199,10 @@ static ferry_status make_plan(const plan_request *r, ferry_plan **plan_out, ferr
 /* What may fail comes before what prints and what leaves files. */
 static int run_request(const plan_request *r, const ferry_plan *plan)
 {
-    ferry_error     error;
-    ferry_proof     proof    = FERRY_PROOF_INIT;
+    ferry_error error;
+    ferry_proof proof = FERRY_PROOF_INIT;
     ferry_schedule *schedule = NULL;
-    int             status   = check_request(r, plan);
+    int status = check_request(r, plan);
     if (status != EXIT_DONE) {
         return status;
     }
@@ -243,7 +243,7 @@ static int open_and_run(const plan_request *r)
 static int run(int argc, char **argv)
 {
     plan_request r;
-    int          status = plan_parse_arguments(argc, argv, &r);
+    int status = plan_parse_arguments(argc, argv, &r);
     if (status == EXIT_DONE) {
         status = open_and_run(&r);
     }
@@ -251,10 +251,10 @@ static int run(int argc, char **argv)
     return status;
 }
 
-const command command_plan = {.name      = "plan",
-                              .group     = "Plan and move",
-                              .summary   = "plan a move between two layouts, and predict its time",
-                              .help      = help,
-                              .options   = plan_option_rows,
+const command command_plan = {.name = "plan",
+                              .group = "Plan and move",
+                              .summary = "plan a move between two layouts, and predict its time",
+                              .help = help,
+                              .options = plan_option_rows,
                               .more_help = more_help,
-                              .run       = run};
+                              .run = run};

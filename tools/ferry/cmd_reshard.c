@@ -111,17 +111,17 @@ static int fail_run(const reshard_request *r, const char *sentence, bool has_beg
 static ferry_status write_result(const reshard_request *r, ferry_reshard *reshard,
                                  reshard_report *report, ferry_error *error)
 {
-    work_watch                watch;
+    work_watch watch;
     ferry_reshard_run_options options = FERRY_RESHARD_RUN_OPTIONS_INIT;
-    options.resume                    = true;
-    options.restart                   = r->restart;
-    options.bytes_per_s               = r->bytes_per_s;
-    options.progress                  = work_watch_show;
-    options.context                   = &watch;
+    options.resume = true;
+    options.restart = r->restart;
+    options.bytes_per_s = r->bytes_per_s;
+    options.progress = work_watch_show;
+    options.context = &watch;
     work_watch_begin(&watch, "reshard");
-    watch.is_json       = r->json;
+    watch.is_json = r->json;
     ferry_status status = ferry_reshard_run(reshard, r->out, &options, &report->result, error);
-    report->has_begun   = watch.phase != NULL; /* it has its place before it reports anything */
+    report->has_begun = watch.phase != NULL; /* it has its place before it reports anything */
     if (status == FERRY_ERR_STOPPED) {
         fail_run(r, "interrupted",
                  report->has_begun); /* while further signals still change nothing */
@@ -161,14 +161,14 @@ static ferry_status work(const reshard_request *r, ferry_reshard *reshard, resha
 
 static int run_request(const reshard_request *r)
 {
-    int               status = EXIT_DONE;
-    ferry_error       error;
-    ferry_checkpoint *source  = NULL;
-    ferry_reshard    *reshard = NULL;
-    reshard_report    report  = {.request = r,
-                                 .source  = FERRY_CHECKPOINT_TOTALS_INIT,
-                                 .totals  = FERRY_RESHARD_TOTALS_INIT,
-                                 .result  = FERRY_RESHARD_RESULT_INIT};
+    int status = EXIT_DONE;
+    ferry_error error;
+    ferry_checkpoint *source = NULL;
+    ferry_reshard *reshard = NULL;
+    reshard_report report = {.request = r,
+                             .source = FERRY_CHECKPOINT_TOTALS_INIT,
+                             .totals = FERRY_RESHARD_TOTALS_INIT,
+                             .result = FERRY_RESHARD_RESULT_INIT};
     /* The target first: the run would refuse it in the end, when all headers have been read. */
     if (ferry_reshard_check_target(r->out, &error) != FERRY_OK ||
         work_open_checkpoint("reshard", r->source, &source, &error) != FERRY_OK ||
@@ -186,14 +186,14 @@ static int run_request(const reshard_request *r)
 static int run(int argc, char **argv)
 {
     reshard_request r;
-    int             status = reshard_parse_arguments(argc, argv, &r);
+    int status = reshard_parse_arguments(argc, argv, &r);
     return status == EXIT_DONE ? run_request(&r) : status;
 }
 
-const command command_reshard = {.name      = "reshard",
-                                 .group     = "Checkpoints",
-                                 .summary   = "write a checkpoint in another layout",
-                                 .help      = help,
-                                 .options   = reshard_option_rows,
+const command command_reshard = {.name = "reshard",
+                                 .group = "Checkpoints",
+                                 .summary = "write a checkpoint in another layout",
+                                 .help = help,
+                                 .options = reshard_option_rows,
                                  .more_help = more_help,
-                                 .run       = run};
+                                 .run = run};

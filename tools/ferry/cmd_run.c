@@ -49,10 +49,10 @@ static const char more_help[] =
 /* Destinations are counted at once; only if these fit, what every rank needs is added up. */
 static ferry_status check_room(const run_request *r, const ferry_plan *plan, ferry_error *error)
 {
-    ferry_machine     machine = FERRY_MACHINE_INIT;
-    ferry_plan_totals totals  = FERRY_PLAN_TOTALS_INIT;
-    uint32_t          n_ranks = ferry_plan_world_size(plan);
-    ferry_status      status  = ferry_machine_probe(0, &machine, error);
+    ferry_machine machine = FERRY_MACHINE_INIT;
+    ferry_plan_totals totals = FERRY_PLAN_TOTALS_INIT;
+    uint32_t n_ranks = ferry_plan_world_size(plan);
+    ferry_status status = ferry_machine_probe(0, &machine, error);
     if (status == FERRY_OK) {
         status = ferry_plan_get_totals(plan, &totals, error);
     }
@@ -63,7 +63,7 @@ static ferry_status check_room(const run_request *r, const ferry_plan *plan, fer
     uint64_t needed = 0;
     for (uint32_t rank = 0; rank < n_ranks && status == FERRY_OK; rank++) {
         uint64_t bytes = 0;
-        status         = run_needed_bytes(r, plan, rank, &bytes, error);
+        status = run_needed_bytes(r, plan, rank, &bytes, error);
         needed += bytes;
     }
     return status == FERRY_OK ? run_check_room(needed, machine.room_bytes, n_ranks, error) : status;
@@ -75,7 +75,7 @@ static ferry_status check_room(const run_request *r, const ferry_plan *plan, fer
 static int start_processes(int argc, char **argv, uint32_t n_ranks)
 {
     static char self[] = "/proc/self/exe", name[] = "run", started[] = "--started";
-    char      **words = calloc((size_t)argc + 3, sizeof *words);
+    char **words = calloc((size_t)argc + 3, sizeof *words);
     if (words == NULL) {
         return fail("run", "out of memory");
     }
@@ -83,13 +83,13 @@ static int start_processes(int argc, char **argv, uint32_t n_ranks)
     words[1] = name;
     words[2] = started;
     memcpy(words + 3, argv + 1, ((size_t)argc - 1) * sizeof *words);
-    launch_request request = {.name          = "run",
-                              .n_ranks       = n_ranks,
-                              .n_world       = n_ranks,
+    launch_request request = {.name = "run",
+                              .n_ranks = n_ranks,
+                              .n_world = n_ranks,
                               .grace_seconds = LAUNCH_GRACE_SECONDS,
                               .ranks_explain = true,
-                              .program       = words};
-    int            status  = launch(&request);
+                              .program = words};
+    int status = launch(&request);
     free(words);
     bool asked = status == 128 + SIGINT || status == 128 + SIGTERM || status == 128 + SIGHUP ||
                  status == 128 + SIGQUIT;
@@ -100,16 +100,16 @@ static int start_processes(int argc, char **argv, uint32_t n_ranks)
 
 typedef struct rank_thread {
     const run_request *request;
-    const ferry_plan  *plan;
-    ferry_world       *world;
-    pthread_t          thread;
-    int                status;
+    const ferry_plan *plan;
+    ferry_world *world;
+    pthread_t thread;
+    int status;
 } rank_thread;
 
 static void *run_thread(void *argument)
 {
     rank_thread *t = argument;
-    t->status      = run_rank(t->request, t->world, t->plan);
+    t->status = run_rank(t->request, t->world, t->plan);
     return NULL;
 }
 
@@ -125,13 +125,13 @@ static int join_threads(rank_thread *threads, uint32_t n)
 
 static int start_threads(const run_request *r, const ferry_plan *plan)
 {
-    uint32_t            n = ferry_plan_world_size(plan), started = 0;
+    uint32_t n = ferry_plan_world_size(plan), started = 0;
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    ferry_error         error;
-    int                 status  = EXIT_DONE;
-    ferry_world       **worlds  = calloc(n, sizeof(ferry_world *));
-    rank_thread        *threads = calloc(n, sizeof *threads);
-    options.deadline_seconds    = r->deadline;
+    ferry_error error;
+    int status = EXIT_DONE;
+    ferry_world **worlds = calloc(n, sizeof(ferry_world *));
+    rank_thread *threads = calloc(n, sizeof *threads);
+    options.deadline_seconds = r->deadline;
     if (worlds == NULL || threads == NULL) {
         status = fail("run", "out of memory");
     } else if (ferry_world_create_threads(n, &options, worlds, &error) != FERRY_OK) {
@@ -139,7 +139,7 @@ static int start_threads(const run_request *r, const ferry_plan *plan)
     }
     for (; started < n && status == EXIT_DONE; started++) {
         rank_thread *t = &threads[started];
-        *t             = (rank_thread){.request = r, .plan = plan, .world = worlds[started]};
+        *t = (rank_thread){.request = r, .plan = plan, .world = worlds[started]};
         if (pthread_create(&t->thread, NULL, run_thread, t) != 0) {
             snprintf(error.message, sizeof error.message,
                      "rank %u of %u could not be started; is the limit of threads reached?",
@@ -172,7 +172,7 @@ static bool wants_threads(const run_request *r)
 static int run(int argc, char **argv)
 {
     run_request r;
-    int         status = run_parse_arguments(argc, argv, &r);
+    int status = run_parse_arguments(argc, argv, &r);
     if (status != EXIT_DONE) {
         return status;
     }
@@ -193,17 +193,17 @@ static int run(int argc, char **argv)
     } else {
         uint32_t n_ranks = ferry_plan_world_size(plan);
         ferry_plan_destroy(plan); /* ranks make their own; this process only waits */
-        plan   = NULL;
+        plan = NULL;
         status = start_processes(argc, argv, n_ranks);
     }
     ferry_plan_destroy(plan);
     return status;
 }
 
-const command command_run = {.name      = "run",
-                             .group     = "Plan and move",
-                             .summary   = "move a model between two layouts here, and verify it",
-                             .help      = help,
-                             .options   = run_option_rows,
+const command command_run = {.name = "run",
+                             .group = "Plan and move",
+                             .summary = "move a model between two layouts here, and verify it",
+                             .help = help,
+                             .options = run_option_rows,
                              .more_help = more_help,
-                             .run       = run};
+                             .run = run};

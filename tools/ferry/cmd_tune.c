@@ -87,7 +87,7 @@ static int apply_option(int option, void *request)
         return *optarg != '\0' ? EXIT_DONE : fail_usage("tune", "--show takes the name of a file");
     case OPT_OUT:
         r->mixed_option = "--out";
-        r->out          = optarg;
+        r->out = optarg;
         return *optarg != '\0' ? EXIT_DONE : fail_usage("tune", "--out takes the name of a file");
     case OPT_MAX_BYTES:
         r->mixed_option = "--max-bytes";
@@ -97,11 +97,11 @@ static int apply_option(int option, void *request)
         return parse_count("tune", "--ranks", optarg, MOST_RANKS, &r->n_ranks);
     case SHARED_OPT_TRANSPORT:
         r->mixed_option = "--transport";
-        r->transport    = optarg;
+        r->transport = optarg;
         return EXIT_DONE;
     case SHARED_OPT_JOIN:
         r->mixed_option = "--join";
-        r->join         = true;
+        r->join = true;
         return EXIT_DONE;
     default:
         return mixed_apply_option(option, r);
@@ -111,7 +111,7 @@ static int apply_option(int option, void *request)
 static int show(const mixed_request *r)
 {
     ferry_error error;
-    tune_table  table;
+    tune_table table;
     if (tune_read(r->show, &table, &error) != FERRY_OK) {
         return fail("tune", error.message);
     }
@@ -126,8 +126,8 @@ static int show(const mixed_request *r)
 
 static int run(int argc, char **argv)
 {
-    mixed_request r      = {.command = "tune", .dtype = FERRY_BF16};
-    int           status = parse_options(&command_tune, argc, argv, apply_option, &r);
+    mixed_request r = {.command = "tune", .dtype = FERRY_BF16};
+    int status = parse_options(&command_tune, argc, argv, apply_option, &r);
     if (status != EXIT_DONE) {
         return status;
     }
@@ -144,10 +144,10 @@ static int run(int argc, char **argv)
     return status == EXIT_DONE ? mixed_start(&r, argc, argv, tune_rank) : status;
 }
 
-const command command_tune = {.name      = "tune",
-                              .group     = "Ranks and machines",
-                              .summary   = "find the fastest mode of each collective, and save it",
-                              .help      = help,
-                              .options   = rows,
+const command command_tune = {.name = "tune",
+                              .group = "Ranks and machines",
+                              .summary = "find the fastest mode of each collective, and save it",
+                              .help = help,
+                              .options = rows,
                               .more_help = more_help,
-                              .run       = run};
+                              .run = run};

@@ -56,12 +56,12 @@ static const option_row rows[] = {
     OPTION_END};
 
 typedef struct verify_run {
-    work_watch           watch;
-    const char          *path[2];
-    bool                 json;
-    bool                 digests;
-    bool                 has_begun; /* the output */
-    uint64_t             n_printed;
+    work_watch watch;
+    const char *path[2];
+    bool json;
+    bool digests;
+    bool has_begun; /* the output */
+    uint64_t n_printed;
     ferry_verify_options options;
 } verify_run;
 
@@ -160,9 +160,9 @@ static ferry_status verify(verify_run *v, const ferry_checkpoint *a, const ferry
                            ferry_error *error)
 {
     ferry_verify_result result = FERRY_VERIFY_RESULT_INIT;
-    v->options.progress        = show_progress;
-    v->options.visitor         = v->digests || v->json ? print_tensor : NULL;
-    v->options.context         = v;
+    v->options.progress = show_progress;
+    v->options.visitor = v->digests || v->json ? print_tensor : NULL;
+    v->options.context = v;
     work_watch_begin(&v->watch, "verify");
     ferry_status status = ferry_checkpoint_verify(a, b, &v->options, &result, error);
     work_watch_end(&v->watch);
@@ -178,11 +178,11 @@ static ferry_status verify(verify_run *v, const ferry_checkpoint *a, const ferry
 
 static int run(int argc, char **argv)
 {
-    verify_run        v = {.options = FERRY_VERIFY_OPTIONS_INIT};
-    ferry_error       error;
+    verify_run v = {.options = FERRY_VERIFY_OPTIONS_INIT};
+    ferry_error error;
     ferry_checkpoint *a = NULL, *b = NULL;
-    ferry_status      found;
-    int               status = parse_options(&command_verify, argc, argv, apply_option, &v);
+    ferry_status found;
+    int status = parse_options(&command_verify, argc, argv, apply_option, &v);
     if (status != EXIT_DONE) {
         return status;
     }
@@ -194,7 +194,7 @@ static int run(int argc, char **argv)
     }
     v.path[0] = argv[optind];
     v.path[1] = argv[optind + 1];
-    found     = work_open_checkpoint("verify", v.path[0], &a, &error);
+    found = work_open_checkpoint("verify", v.path[0], &a, &error);
     if (found == FERRY_OK) {
         found = work_open_checkpoint("verify", v.path[1], &b, &error);
     }
@@ -210,11 +210,11 @@ static int run(int argc, char **argv)
     return status;
 }
 
-const command command_verify = {.name      = "verify",
-                                .group     = "Checkpoints",
-                                .summary   = "check that two checkpoints hold the same tensors",
-                                .help      = help,
-                                .options   = rows,
+const command command_verify = {.name = "verify",
+                                .group = "Checkpoints",
+                                .summary = "check that two checkpoints hold the same tensors",
+                                .help = help,
+                                .options = rows,
                                 .more_help = more_help,
-                                .compares  = true,
-                                .run       = run};
+                                .compares = true,
+                                .run = run};

@@ -12,20 +12,20 @@ enum { EXIT_DIFFERENT = 1, EXIT_TROUBLE = 2 };
 
 /* One subcommand. The help text is also the body of its man page. */
 typedef struct command {
-    const char              *name;
-    const char              *group; /* the heading that it stands under in `ferry --help` */
-    const char              *summary;
-    const char              *help; /* up to the options */
+    const char *name;
+    const char *group; /* the heading that it stands under in `ferry --help` */
+    const char *summary;
+    const char *help; /* up to the options */
     const struct option_row *options;
-    const char              *more_help; /* behind them */
-    int (*run)(int argc, char **argv);  /* argv[0] is the command's name */
-    bool starts_program;                /* what follows its first argument is a program's own */
-    bool compares;                      /* its statuses are those of cmp and diff */
+    const char *more_help;             /* behind them */
+    int (*run)(int argc, char **argv); /* argv[0] is the command's name */
+    bool starts_program;               /* what follows its first argument is a program's own */
+    bool compares;                     /* its statuses are those of cmp and diff */
 } command;
 
 /* In the order of `ferry --help`, those of a group together. */
 extern const command *const commands[];
-extern const size_t         n_commands;
+extern const size_t n_commands;
 
 extern const command command_plan;
 extern const command command_draw;

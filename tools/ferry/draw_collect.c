@@ -14,7 +14,7 @@ typedef struct run {
 } run;
 
 typedef struct runs {
-    run   *at;
+    run *at;
     size_t n;
     size_t capacity;
 } runs;
@@ -22,22 +22,22 @@ typedef struct runs {
 /* What one rank holds of a tensor, as runs of rows and runs of columns. */
 typedef struct shard_map {
     const char *tensor; /* NULL where the rank holds nothing */
-    uint32_t    n_dims;
-    uint64_t    local[FERRY_MAX_DIMS];
-    uint64_t    n_rows; /* of the whole tensor, folded */
-    uint64_t    n_columns;
-    runs        rows;
-    runs        columns;
+    uint32_t n_dims;
+    uint64_t local[FERRY_MAX_DIMS];
+    uint64_t n_rows; /* of the whole tensor, folded */
+    uint64_t n_columns;
+    runs rows;
+    runs columns;
 } shard_map;
 
 typedef struct collecting {
     draw_picture *picture;
-    ferry_side    side;
-    uint32_t      rank;
-    shard_map     map; /* of the shard in hand */
-    draw_boxes    held;
-    draw_boxes    fills;
-    ferry_error  *error;
+    ferry_side side;
+    uint32_t rank;
+    shard_map map; /* of the shard in hand */
+    draw_boxes held;
+    draw_boxes fills;
+    ferry_error *error;
 } collecting;
 
 static ferry_status fail_memory(ferry_error *error)
@@ -61,8 +61,8 @@ static void *grow(void *array, size_t n, size_t *capacity, size_t bytes)
     if (n < *capacity) {
         return array;
     }
-    size_t more  = *capacity == 0 ? 16 : *capacity * 2;
-    void  *grown = realloc(array, more * bytes);
+    size_t more = *capacity == 0 ? 16 : *capacity * 2;
+    void *grown = realloc(array, more * bytes);
     if (grown != NULL) {
         *capacity = more;
     }
@@ -84,7 +84,7 @@ static ferry_status add_run(runs *list, run one, const char *tensor, ferry_error
     if (grown == NULL) {
         return fail_memory(error);
     }
-    list->at            = grown;
+    list->at = grown;
     list->at[list->n++] = one;
     return FERRY_OK;
 }
@@ -98,7 +98,7 @@ static ferry_status add_box(draw_boxes *list, draw_box box, const char *tensor, 
     if (grown == NULL) {
         return fail_memory(error);
     }
-    list->at            = grown;
+    list->at = grown;
     list->at[list->n++] = box;
     return FERRY_OK;
 }
@@ -123,22 +123,22 @@ static ferry_status add_rows(shard_map *map, const ferry_shard *shard, uint32_t 
     if (dim == n) {
         return add_run(&map->rows, (run){local, global, 1}, shard->tensor, error);
     }
-    bool     simple = true;
-    uint64_t below  = 1;
+    bool simple = true;
+    uint64_t below = 1;
     for (uint32_t d = dim + 1; d < n; d++) {
         simple = simple && is_whole(shard, d);
         below *= shard->global[d];
     }
     ferry_status status = FERRY_OK;
-    size_t       pieces = ferry_shard_piece_count(shard, dim);
+    size_t pieces = ferry_shard_piece_count(shard, dim);
     for (size_t i = 0; status == FERRY_OK && i < pieces; i++) {
         uint64_t begin = 0, at = 0, length = 0;
-        status         = ferry_shard_piece_at(shard, dim, i, &begin, &at, &length, error);
+        status = ferry_shard_piece_at(shard, dim, i, &begin, &at, &length, error);
         uint64_t first = local * shard->local[dim] + begin;
         uint64_t place = global * shard->global[dim] + at;
         if (status == FERRY_OK && simple) {
             run one = {first * below, place * below, length * below};
-            status  = add_run(&map->rows, one, shard->tensor, error);
+            status = add_run(&map->rows, one, shard->tensor, error);
             continue;
         }
         for (uint64_t k = 0; status == FERRY_OK && k < length; k++) {
@@ -153,12 +153,12 @@ static ferry_status add_columns(shard_map *map, const ferry_shard *shard, ferry_
     if (shard->n_dims == 0) {
         return add_run(&map->columns, (run){0, 0, 1}, shard->tensor, error);
     }
-    uint32_t     dim    = shard->n_dims - 1;
+    uint32_t dim = shard->n_dims - 1;
     ferry_status status = FERRY_OK;
-    size_t       pieces = ferry_shard_piece_count(shard, dim);
+    size_t pieces = ferry_shard_piece_count(shard, dim);
     for (size_t i = 0; status == FERRY_OK && i < pieces; i++) {
         run one = {0, 0, 0};
-        status  = ferry_shard_piece_at(shard, dim, i, &one.local, &one.global, &one.length, error);
+        status = ferry_shard_piece_at(shard, dim, i, &one.local, &one.global, &one.length, error);
         if (status == FERRY_OK) {
             status = add_run(&map->columns, one, shard->tensor, error);
         }
@@ -168,11 +168,11 @@ static ferry_status add_columns(shard_map *map, const ferry_shard *shard, ferry_
 
 static ferry_status make_map(shard_map *map, const ferry_shard *shard, ferry_error *error)
 {
-    map->tensor    = shard->tensor;
-    map->n_dims    = shard->n_dims;
-    map->rows.n    = 0;
+    map->tensor = shard->tensor;
+    map->n_dims = shard->n_dims;
+    map->rows.n = 0;
     map->columns.n = 0;
-    map->n_rows    = 1;
+    map->n_rows = 1;
     map->n_columns = shard->n_dims == 0 ? 1 : shard->global[shard->n_dims - 1];
     memcpy(map->local, shard->local, sizeof map->local);
     for (uint32_t d = 0; d < n_row_dims(shard->n_dims); d++) {
@@ -187,9 +187,9 @@ static bool clip(const run *one, uint64_t begin, uint64_t end, uint64_t *at_out,
                  uint64_t *length_out)
 {
     uint64_t first = one->local > begin ? one->local : begin;
-    uint64_t last  = one->local + one->length < end ? one->local + one->length : end;
-    *at_out        = one->global + (first - one->local);
-    *length_out    = last > first ? last - first : 0;
+    uint64_t last = one->local + one->length < end ? one->local + one->length : end;
+    *at_out = one->global + (first - one->local);
+    *length_out = last > first ? last - first : 0;
     return last > first;
 }
 
@@ -197,7 +197,7 @@ static bool clip(const run *one, uint64_t begin, uint64_t end, uint64_t *at_out,
 static ferry_status add_local(collecting *c, draw_boxes *list, uint32_t from, const uint64_t *rows,
                               const uint64_t *columns)
 {
-    draw_box     box    = {.rank = c->rank, .from = from};
+    draw_box box = {.rank = c->rank, .from = from};
     ferry_status status = FERRY_OK;
     for (size_t i = 0; status == FERRY_OK && i < c->map.rows.n; i++) {
         if (!clip(&c->map.rows.at[i], rows[0], rows[1], &box.row, &box.n_rows)) {
@@ -216,17 +216,17 @@ static ferry_status add_local(collecting *c, draw_boxes *list, uint32_t from, co
  * beginning of one. */
 static ferry_status add_flat(collecting *c, draw_boxes *list, uint64_t begin, uint64_t end)
 {
-    uint64_t     width  = c->map.n_dims == 0 ? 1 : c->map.local[c->map.n_dims - 1];
+    uint64_t width = c->map.n_dims == 0 ? 1 : c->map.local[c->map.n_dims - 1];
     ferry_status status = FERRY_OK;
     while (status == FERRY_OK && begin < end) {
         uint64_t row = begin / width, column = begin % width;
-        bool     part      = column != 0 || end - begin < width;
-        uint64_t n_rows    = part ? 1 : (end - begin) / width;
+        bool part = column != 0 || end - begin < width;
+        uint64_t n_rows = part ? 1 : (end - begin) / width;
         uint64_t n_columns = !part                          ? width
                              : end - begin < width - column ? end - begin
                                                             : width - column;
-        status             = add_local(c, list, c->rank, (uint64_t[]){row, row + n_rows},
-                                       (uint64_t[]){column, column + n_columns});
+        status = add_local(c, list, c->rank, (uint64_t[]){row, row + n_rows},
+                           (uint64_t[]){column, column + n_columns});
         begin += n_rows * n_columns;
     }
     return status;
@@ -235,14 +235,14 @@ static ferry_status add_flat(collecting *c, draw_boxes *list, uint64_t begin, ui
 /* The box of a move, whose rows may lie apart where inner dimensions are not whole. */
 static ferry_status add_move(collecting *c, const ferry_move *move, uint32_t dim, uint64_t folded)
 {
-    uint32_t n          = n_row_dims(move->n_dims);
+    uint32_t n = n_row_dims(move->n_dims);
     uint64_t columns[2] = {0, 1};
     if (move->n_dims > 0) {
         columns[0] = move->dst_begin[n];
         columns[1] = move->dst_begin[n] + move->length[n];
     }
-    bool     simple = true;
-    uint64_t below  = 1;
+    bool simple = true;
+    uint64_t below = 1;
     for (uint32_t d = dim + 1; d < n; d++) {
         simple = simple && move->length[d] == c->map.local[d];
         below *= c->map.local[d];
@@ -297,10 +297,10 @@ static draw_matrix *find_matrix(draw_side *side, const shard_map *map, const dra
         return NULL;
     }
     draw_matrix *matrix = &side->matrices[side->n++];
-    matrix->tensor      = map->tensor;
-    matrix->n_rows      = map->n_rows;
-    matrix->n_columns   = map->n_columns;
-    matrix->copy        = copy;
+    matrix->tensor = map->tensor;
+    matrix->n_rows = map->n_rows;
+    matrix->n_columns = map->n_columns;
+    matrix->copy = copy;
     return matrix;
 }
 
@@ -324,7 +324,7 @@ static ferry_status add_sender(draw_picture *picture, uint32_t rank, ferry_error
     if (grown == NULL) {
         return fail_memory(error);
     }
-    picture->senders                       = grown;
+    picture->senders = grown;
     picture->senders[picture->n_senders++] = rank;
     return FERRY_OK;
 }
@@ -353,15 +353,15 @@ static ferry_status place(collecting *c)
 
 static ferry_status take_shard(collecting *c, const ferry_shard *shard)
 {
-    c->held.n           = 0;
-    c->fills.n          = 0;
+    c->held.n = 0;
+    c->fills.n = 0;
     ferry_status status = make_map(&c->map, shard, c->error);
     return status == FERRY_OK ? add_flat(c, &c->held, shard->flat_begin, shard->flat_end) : status;
 }
 
 static ferry_status take_source(void *context, const ferry_shard *shard)
 {
-    collecting  *c      = context;
+    collecting *c = context;
     ferry_status status = take_shard(c, shard);
     if (status == FERRY_OK) {
         status = append(&c->fills, &c->held, shard->tensor, c->error);
@@ -371,7 +371,7 @@ static ferry_status take_source(void *context, const ferry_shard *shard)
 
 static ferry_status take_destination(void *context, const ferry_shard *shard)
 {
-    collecting   *c       = context;
+    collecting *c = context;
     draw_picture *picture = c->picture;
     if (picture->tensor != NULL && strcmp(picture->tensor, shard->tensor) != 0) {
         snprintf(c->error->message, sizeof c->error->message,
@@ -381,7 +381,7 @@ static ferry_status take_destination(void *context, const ferry_shard *shard)
         return FERRY_ERR_INVALID_INPUT;
     }
     picture->tensor = shard->tensor;
-    picture->dtype  = shard->dtype;
+    picture->dtype = shard->dtype;
     picture->n_dims = shard->n_dims;
     memcpy(picture->shape, shard->global, sizeof picture->shape);
     return take_shard(c, shard);
@@ -397,8 +397,8 @@ static ferry_status take_move(void *context, const ferry_move *move)
 static ferry_status visit_side(collecting *c, const ferry_plan *plan, ferry_side side,
                                ferry_shard_visitor take)
 {
-    c->side             = side;
-    c->map.tensor       = NULL;
+    c->side = side;
+    c->map.tensor = NULL;
     ferry_status status = ferry_plan_visit_shards(plan, side, c->rank, take, c, c->error);
     c->picture->sides[side].n_ranks += c->map.tensor != NULL;
     return status;
@@ -406,7 +406,7 @@ static ferry_status visit_side(collecting *c, const ferry_plan *plan, ferry_side
 
 static ferry_status collect_rank(collecting *c, const ferry_plan *plan, uint32_t rank)
 {
-    c->rank             = rank;
+    c->rank = rank;
     ferry_status status = visit_side(c, plan, FERRY_SIDE_SOURCE, take_source);
     if (status == FERRY_OK) {
         status = visit_side(c, plan, FERRY_SIDE_DESTINATION, take_destination);
@@ -420,8 +420,8 @@ static ferry_status collect_rank(collecting *c, const ferry_plan *plan, uint32_t
 
 ferry_status draw_collect(const ferry_plan *plan, draw_picture *picture, ferry_error *error)
 {
-    *picture            = (draw_picture){0};
-    collecting   c      = {.picture = picture, .error = error};
+    *picture = (draw_picture){0};
+    collecting c = {.picture = picture, .error = error};
     ferry_status status = FERRY_OK;
     for (uint32_t r = 0; status == FERRY_OK && r < ferry_plan_world_size(plan); r++) {
         status = collect_rank(&c, plan, r);

@@ -11,25 +11,25 @@
 
 /* Sizes in pixels at 100 %. */
 enum {
-    MARGIN        = 20,
-    MATRIX        = 190, /* the longer side of a matrix */
-    SHORTEST      = 112, /* the shorter side, however thin the tensor is */
-    GAP           = 26,
-    CAPTION       = 20, /* the line above a matrix */
-    HEAD          = 66, /* the lines above all */
-    FOOT          = 50,
-    ARROW         = 70,
+    MARGIN = 20,
+    MATRIX = 190,   /* the longer side of a matrix */
+    SHORTEST = 112, /* the shorter side, however thin the tensor is */
+    GAP = 26,
+    CAPTION = 20, /* the line above a matrix */
+    HEAD = 66,    /* the lines above all */
+    FOOT = 50,
+    ARROW = 70,
     RIGHT_COLUMNS = 2,
-    WORD_WIDTH    = 46, /* of "rank 12" */
-    NUMBER_WIDTH  = 12,
-    THINNEST      = 3, /* a box whose outline would not cover it */
-    TEXT_HEIGHT   = 14,
-    FROM_WIDTH    = 104, /* of a box that says both whose it is and where it comes from */
-    MOST_NAME     = 64
+    WORD_WIDTH = 46, /* of "rank 12" */
+    NUMBER_WIDTH = 12,
+    THINNEST = 3, /* a box whose outline would not cover it */
+    TEXT_HEIGHT = 14,
+    FROM_WIDTH = 104, /* of a box that says both whose it is and where it comes from */
+    MOST_NAME = 64
 };
 
 typedef struct canvas {
-    FILE               *file;
+    FILE *file;
     const draw_picture *picture;
 } canvas;
 
@@ -74,12 +74,12 @@ static void put_colour(const canvas *c, uint32_t rank)
         {0xd9, 0x9a, 0xe0}, {0xf2, 0xd3, 0x5e}, {0x79, 0xd2, 0xcf},
         {0xf0, 0x8a, 0x96}, {0xb7, 0xa6, 0x8f}, {0xa9, 0xa9, 0xf0}};
     const size_t n_hues = sizeof hues / sizeof hues[0];
-    size_t       turn   = 0;
+    size_t turn = 0;
     while (turn < c->picture->n_senders && c->picture->senders[turn] != rank) {
         turn++;
     }
-    const unsigned char *hue   = hues[turn % n_hues];
-    unsigned             shade = 100 - 14 * (unsigned)(turn / n_hues % 4);
+    const unsigned char *hue = hues[turn % n_hues];
+    unsigned shade = 100 - 14 * (unsigned)(turn / n_hues % 4);
     fprintf(c->file, "#%02x%02x%02x", hue[0] * shade / 100, hue[1] * shade / 100,
             hue[2] * shade / 100);
 }
@@ -88,10 +88,10 @@ static void put_colour(const canvas *c, uint32_t rank)
 static place size_of(const draw_matrix *matrix)
 {
     double rows = (double)matrix->n_rows, columns = (double)matrix->n_columns;
-    double most  = rows > columns ? rows : columns;
-    place  where = {0, 0, MATRIX, MATRIX};
+    double most = rows > columns ? rows : columns;
+    place where = {0, 0, MATRIX, MATRIX};
     if (most > 0) {
-        where.width  = fmax(SHORTEST, MATRIX * columns / most);
+        where.width = fmax(SHORTEST, MATRIX * columns / most);
         where.height = fmax(SHORTEST, MATRIX * rows / most);
     }
     return where;
@@ -116,9 +116,9 @@ static void put_owner(FILE *file, const draw_box *box, place at, bool has_from)
     if (at.height < TEXT_HEIGHT || at.width < NUMBER_WIDTH) {
         return;
     }
-    bool   left = has_from && at.width >= FROM_WIDTH;
-    double x    = left ? at.x + 6 : at.x + at.width / 2;
-    double y    = at.y + (has_from ? TEXT_HEIGHT : at.height / 2 + 4);
+    bool left = has_from && at.width >= FROM_WIDTH;
+    double x = left ? at.x + 6 : at.x + at.width / 2;
+    double y = at.y + (has_from ? TEXT_HEIGHT : at.height / 2 + 4);
     fprintf(file, "<text class=\"in\" x=\"%.2f\" y=\"%.2f\"%s>%s%u</text>\n", x, y,
             left ? "" : " text-anchor=\"middle\"", at.width < WORD_WIDTH ? "" : "rank ", box->rank);
 }
@@ -143,8 +143,8 @@ static bool is_largest(const draw_boxes *boxes, size_t index)
     const draw_box *own = &boxes->at[index];
     for (size_t i = 0; i < boxes->n; i++) {
         const draw_box *other = &boxes->at[i];
-        double          size  = (double)other->n_rows * (double)other->n_columns;
-        double          mine  = (double)own->n_rows * (double)own->n_columns;
+        double size = (double)other->n_rows * (double)other->n_columns;
+        double mine = (double)own->n_rows * (double)own->n_columns;
         if (other->rank == own->rank && (size > mine || (size == mine && i < index))) {
             return false;
         }
@@ -228,8 +228,8 @@ static double put_side(const canvas *c, ferry_side kind, const draw_side *side, 
             top += tallest + CAPTION + GAP;
             tallest = 0;
         }
-        at.x    = x + (double)(i % n_columns) * (MATRIX + GAP);
-        at.y    = top + CAPTION;
+        at.x = x + (double)(i % n_columns) * (MATRIX + GAP);
+        at.y = top + CAPTION;
         tallest = fmax(tallest, at.height);
         if (c != NULL) {
             put_matrix(c, kind, &side->matrices[i], at);
@@ -254,7 +254,7 @@ static void put_title(const canvas *c, ferry_side kind, double x)
 static void put_head(const canvas *c, double width, double height)
 {
     const draw_picture *p = c->picture;
-    char                dtype[FERRY_DTYPE_TEXT_BYTES];
+    char dtype[FERRY_DTYPE_TEXT_BYTES];
     fprintf(c->file,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" width=\"%.0f\" "
             "height=\"%.0f\" role=\"img\">\n<title>",
@@ -301,18 +301,18 @@ static void put_foot(const canvas *c, double y)
 
 ferry_status draw_write_svg(const void *context, FILE *file, ferry_error *error)
 {
-    canvas           c           = {file, context};
-    const draw_side *source      = &c.picture->sides[FERRY_SIDE_SOURCE];
+    canvas c = {file, context};
+    const draw_side *source = &c.picture->sides[FERRY_SIDE_SOURCE];
     const draw_side *destination = &c.picture->sides[FERRY_SIDE_DESTINATION];
-    size_t           columns     = destination->n < RIGHT_COLUMNS ? destination->n : RIGHT_COLUMNS;
-    double           right       = MARGIN + MATRIX + ARROW;
-    double           width       = right + (double)columns * (MATRIX + GAP) - GAP + MARGIN;
-    double           left_height = put_side(NULL, FERRY_SIDE_SOURCE, source, 1, 0, 0);
+    size_t columns = destination->n < RIGHT_COLUMNS ? destination->n : RIGHT_COLUMNS;
+    double right = MARGIN + MATRIX + ARROW;
+    double width = right + (double)columns * (MATRIX + GAP) - GAP + MARGIN;
+    double left_height = put_side(NULL, FERRY_SIDE_SOURCE, source, 1, 0, 0);
     double right_height = put_side(NULL, FERRY_SIDE_DESTINATION, destination, columns, 0, 0);
-    double height       = fmax(left_height, right_height);
-    double first        = source->n == 0 ? MATRIX : size_of(&source->matrices[0]).height;
-    double middle       = HEAD + CAPTION + first / 2;
-    width               = fmax(width, 2 * MARGIN + 480);
+    double height = fmax(left_height, right_height);
+    double first = source->n == 0 ? MATRIX : size_of(&source->matrices[0]).height;
+    double middle = HEAD + CAPTION + first / 2;
+    width = fmax(width, 2 * MARGIN + 480);
     put_head(&c, width, HEAD + height + FOOT);
     put_title(&c, FERRY_SIDE_SOURCE, MARGIN);
     put_title(&c, FERRY_SIDE_DESTINATION, right);

@@ -13,41 +13,41 @@
 
 typedef struct inspect_request {
     const char *path;
-    bool        json;
-    bool        tensors;
-    bool        checksums;
-    bool        stats;
+    bool json;
+    bool tensors;
+    bool checksums;
+    bool stats;
     const char *subset; /* as in ferry_plan_options; NULL: all tensors */
-    uint64_t    memory_cap;
-    uint32_t    n_threads;
+    uint64_t memory_cap;
+    uint32_t n_threads;
 } inspect_request;
 
 /* ---- what is inspected: a checkpoint, or a plan ---- */
 
 typedef struct inspect_plan {
-    ferry_plan       *plan;
-    bool              is_saved;
+    ferry_plan *plan;
+    bool is_saved;
     ferry_plan_totals totals;
     /* What destinations get, each tensor once. Names live as long as the plan. */
     struct inspect_plan_tensor *tensors;
-    size_t                      n_tensors, capacity;
-    const char                **seen; /* a set of names by address; they are one for a tensor */
-    size_t                      seen_capacity;
+    size_t n_tensors, capacity;
+    const char **seen; /* a set of names by address; they are one for a tensor */
+    size_t seen_capacity;
 } inspect_plan;
 
 /* Of a saved plan, or of a spec, which is planned with the default options. */
 ferry_status inspect_plan_open(const char *path, inspect_plan *plan_out, ferry_error *error);
-void         inspect_plan_close(inspect_plan *plan);
+void inspect_plan_close(inspect_plan *plan);
 
 typedef struct inspected {
-    const ferry_checkpoint  *checkpoint; /* or NULL: then it is the plan */
-    ferry_checkpoint_totals  totals;     /* of either; of a plan, without files */
-    const inspect_plan      *plan;
-    ferry_tensor_statistics *stats;  /* [totals.n_tensors] with --stats, else NULL */
-    ferry_subset            *subset; /* of names that were asked for */
+    const ferry_checkpoint *checkpoint; /* or NULL: then it is the plan */
+    ferry_checkpoint_totals totals;     /* of either; of a plan, without files */
+    const inspect_plan *plan;
+    ferry_tensor_statistics *stats; /* [totals.n_tensors] with --stats, else NULL */
+    ferry_subset *subset;           /* of names that were asked for */
     /* The tensors that were asked for, by their numbers in what is inspected. */
-    size_t  *chosen;
-    size_t   n_chosen;
+    size_t *chosen;
+    size_t n_chosen;
     uint64_t chosen_bytes;
 } inspected;
 
@@ -55,10 +55,10 @@ typedef struct inspected {
 typedef struct inspect_tensor {
     const char *name;
     const char *dtype;
-    uint32_t    n_dims;
-    uint64_t    shape[FERRY_MAX_DIMS];
-    uint64_t    bytes;
-    char        dtype_text[FERRY_DTYPE_TEXT_BYTES];
+    uint32_t n_dims;
+    uint64_t shape[FERRY_MAX_DIMS];
+    uint64_t bytes;
+    char dtype_text[FERRY_DTYPE_TEXT_BYTES];
 } inspect_tensor;
 
 /* index: below n_chosen. */
@@ -72,22 +72,22 @@ ferry_status inspect_plan_tensor_at(const inspect_plan *plan, size_t index,
 /* ---- tensors whose names differ in numbers only, of one type and shape ---- */
 
 typedef struct inspect_group {
-    char    *text;  /* its name with a {0-31} for each number, its shape and its type */
-    char    *shape; /* within text */
-    char    *dtype;
-    size_t   first; /* its first tensor */
+    char *text;  /* its name with a {0-31} for each number, its shape and its type */
+    char *shape; /* within text */
+    char *dtype;
+    size_t first; /* its first tensor */
     uint64_t n_tensors;
     uint64_t bytes;
 } inspect_group;
 
 typedef struct inspect_groups {
     inspect_group *groups; /* in the order of their first tensors */
-    size_t         n_groups;
+    size_t n_groups;
 } inspect_groups;
 
 ferry_status inspect_group_tensors(const inspected *it, inspect_groups *groups_out,
                                    ferry_error *error);
-void         inspect_groups_free(inspect_groups *groups);
+void inspect_groups_free(inspect_groups *groups);
 
 /* ---- on stdout ---- */
 

@@ -21,7 +21,7 @@ static ferry_status visit_shards(const inspected *it, shard_visitor visitor, voi
     ferry_status status = FERRY_OK;
     for (size_t f = 0; f < it->totals.n_files && status == FERRY_OK; f++) {
         ferry_checkpoint_file file = FERRY_CHECKPOINT_FILE_INIT;
-        status                     = ferry_checkpoint_file_at(it->checkpoint, f, &file, error);
+        status = ferry_checkpoint_file_at(it->checkpoint, f, &file, error);
         for (size_t i = 0; i < file.n_tensors && status == FERRY_OK; i++) {
             ferry_checkpoint_shard shard = FERRY_CHECKPOINT_SHARD_INIT;
             status = ferry_checkpoint_shard_at(it->checkpoint, f, i, &shard, error);
@@ -58,9 +58,9 @@ static ferry_status print_others(const inspected *it, ferry_error *error)
         printf("\nOther files:\n  %12s  name\n", "bytes");
     }
     for (size_t i = 0; i < n; i++) {
-        ferry_checkpoint_other other  = FERRY_CHECKPOINT_OTHER_INIT;
-        ferry_status           status = ferry_checkpoint_other_at(it->checkpoint, i, &other, error);
-        char                   text[UNIT_TEXT_BYTES];
+        ferry_checkpoint_other other = FERRY_CHECKPOINT_OTHER_INIT;
+        ferry_status status = ferry_checkpoint_other_at(it->checkpoint, i, &other, error);
+        char text[UNIT_TEXT_BYTES];
         if (status != FERRY_OK) {
             return status;
         }
@@ -80,7 +80,7 @@ static ferry_status print_others(const inspected *it, ferry_error *error)
 /* The begin of a value that is long, in whole characters. */
 static void print_value(const char *value)
 {
-    char   text[MOST_VALUE + 1];
+    char text[MOST_VALUE + 1];
     size_t length = strlen(value), shown = length < MOST_VALUE ? length : MOST_VALUE;
     while (shown > 0 && ((unsigned char)value[shown] & 0xc0) == 0x80) {
         shown--;
@@ -98,7 +98,7 @@ static ferry_status print_metadata(const inspected *it, ferry_error *error)
         printf("\nMetadata:\n");
     }
     for (size_t i = 0; i < n; i++) {
-        const char  *key = NULL, *value = NULL;
+        const char *key = NULL, *value = NULL;
         ferry_status status = ferry_checkpoint_metadata_at(it->checkpoint, i, &key, &value, error);
         if (status != FERRY_OK) {
             return status;
@@ -119,7 +119,7 @@ static ferry_status print_shard(void *context, const ferry_checkpoint_file *file
                                 const ferry_checkpoint_shard *shard)
 {
     const inspected *it = context;
-    char             text[UNIT_TEXT_BYTES];
+    char text[UNIT_TEXT_BYTES];
     if (it->totals.is_sharded) {
         printf("  %8u", file->rank);
     }
@@ -137,8 +137,8 @@ static ferry_status print_shard(void *context, const ferry_checkpoint_file *file
 static ferry_status print_checksums(const inspected *it, const inspect_request *r,
                                     ferry_error *error)
 {
-    shard_count  count = {0};
-    char         text[2][UNIT_TEXT_BYTES];
+    shard_count count = {0};
+    char text[2][UNIT_TEXT_BYTES];
     ferry_status status = visit_shards(it, count_shard, &count, error);
     if (status != FERRY_OK) {
         return status;
@@ -173,8 +173,8 @@ static ferry_status print_others_json(const inspected *it, ferry_error *error)
 {
     printf(",\n\"others\":[");
     for (size_t i = 0; i < ferry_checkpoint_other_count(it->checkpoint); i++) {
-        ferry_checkpoint_other other  = FERRY_CHECKPOINT_OTHER_INIT;
-        ferry_status           status = ferry_checkpoint_other_at(it->checkpoint, i, &other, error);
+        ferry_checkpoint_other other = FERRY_CHECKPOINT_OTHER_INIT;
+        ferry_status status = ferry_checkpoint_other_at(it->checkpoint, i, &other, error);
         if (status != FERRY_OK) {
             return status;
         }
@@ -192,7 +192,7 @@ static ferry_status print_metadata_json(const inspected *it, ferry_error *error)
 {
     printf(",\n\"metadata\":{");
     for (size_t i = 0; i < ferry_checkpoint_metadata_count(it->checkpoint); i++) {
-        const char  *key = NULL, *value = NULL;
+        const char *key = NULL, *value = NULL;
         ferry_status status = ferry_checkpoint_metadata_at(it->checkpoint, i, &key, &value, error);
         if (status != FERRY_OK) {
             return status;
@@ -236,8 +236,8 @@ static ferry_status print_shard_json(void *context, const ferry_checkpoint_file 
 ferry_status inspect_print_about_json(const inspected *it, const inspect_request *request,
                                       ferry_error *error)
 {
-    shard_count  count  = {0};
-    shard_list   list   = {.is_sharded = it->totals.is_sharded};
+    shard_count count = {0};
+    shard_list list = {.is_sharded = it->totals.is_sharded};
     ferry_status status = print_others_json(it, error);
     if (status == FERRY_OK) {
         status = print_metadata_json(it, error);

@@ -15,18 +15,18 @@ enum { MOST_DIGITS = 18 }; /* a longer number is text */
 
 /* A tensor, while they are grouped. Equal keys make a group. */
 typedef struct keyed {
-    char       *key; /* the name with {} for each number; shape; type: each with its zero */
-    size_t      key_bytes;
+    char *key; /* the name with {} for each number; shape; type: each with its zero */
+    size_t key_bytes;
     const char *name;
-    size_t      index;
-    uint64_t    bytes;
+    size_t index;
+    uint64_t bytes;
 } keyed;
 
 /* How many digits a part of the name has that is a number: between dots, without leading zeros. */
 static size_t count_digits(const char *name, const char *at)
 {
-    size_t n       = strspn(at, "0123456789");
-    bool   is_part = (at == name || at[-1] == '.') && (at[n] == '.' || at[n] == '\0');
+    size_t n = strspn(at, "0123456789");
+    bool is_part = (at == name || at[-1] == '.') && (at[n] == '.' || at[n] == '\0');
     return is_part && n > 0 && n <= MOST_DIGITS && (n == 1 || *at != '0') ? n : 0;
 }
 
@@ -50,11 +50,11 @@ static size_t fold_name(const char *name, char *key)
 
 static bool make_key(const inspect_tensor *tensor, keyed *k)
 {
-    char   shape[SHAPE_TEXT_BYTES];
-    size_t name_bytes  = strlen(tensor->name);
+    char shape[SHAPE_TEXT_BYTES];
+    size_t name_bytes = strlen(tensor->name);
     size_t shape_bytes = strlen(format_shape(tensor->shape, tensor->n_dims, shape)) + 1;
     size_t dtype_bytes = strlen(tensor->dtype) + 1;
-    char  *key         = malloc(2 * name_bytes + 1 + shape_bytes + dtype_bytes);
+    char *key = malloc(2 * name_bytes + 1 + shape_bytes + dtype_bytes);
     if (key == NULL) {
         return false;
     }
@@ -62,7 +62,7 @@ static bool make_key(const inspect_tensor *tensor, keyed *k)
     memcpy(key + length, shape, shape_bytes);
     memcpy(key + length + shape_bytes, tensor->dtype, dtype_bytes);
     k->key_bytes = length + shape_bytes + dtype_bytes;
-    k->key       = key;
+    k->key = key;
     char *fitted = realloc(key, k->key_bytes);
     if (fitted != NULL) {
         k->key = fitted;
@@ -73,8 +73,8 @@ static bool make_key(const inspect_tensor *tensor, keyed *k)
 static int compare_keyed(const void *a, const void *b)
 {
     const keyed *x = a, *y = b;
-    size_t       least = x->key_bytes < y->key_bytes ? x->key_bytes : y->key_bytes;
-    int          order = memcmp(x->key, y->key, least);
+    size_t least = x->key_bytes < y->key_bytes ? x->key_bytes : y->key_bytes;
+    int order = memcmp(x->key, y->key, least);
     if (order == 0 && x->key_bytes != y->key_bytes) {
         return x->key_bytes < y->key_bytes ? -1 : 1;
     }
@@ -109,8 +109,8 @@ static void widen(range *ranges, const char *name, bool is_first)
         size_t digits = count_digits(name, at);
         if (digits > 0) {
             uint64_t value = strtoull(at, NULL, 10);
-            ranges->least  = is_first || value < ranges->least ? value : ranges->least;
-            ranges->most   = is_first || value > ranges->most ? value : ranges->most;
+            ranges->least = is_first || value < ranges->least ? value : ranges->least;
+            ranges->most = is_first || value > ranges->most ? value : ranges->most;
             ranges++;
         }
         at += digits > 0 ? digits : 1;
@@ -120,9 +120,9 @@ static void widen(range *ranges, const char *name, bool is_first)
 /* The name of one of the group's tensors, with ranges instead of numbers; then shape and type. */
 static bool write_text(inspect_group *group, const keyed *one, const range *ranges)
 {
-    size_t n         = count_numbers(one->name);
+    size_t n = count_numbers(one->name);
     size_t tail_from = strlen(one->key) + 1, tail = one->key_bytes - tail_from;
-    char  *text = malloc(strlen(one->name) + n * 2 * (MOST_DIGITS + 2) + 1 + tail);
+    char *text = malloc(strlen(one->name) + n * 2 * (MOST_DIGITS + 2) + 1 + tail);
     if (text == NULL) {
         return false;
     }
@@ -142,7 +142,7 @@ static bool write_text(inspect_group *group, const keyed *one, const range *rang
     }
     text[length++] = '\0';
     memcpy(text + length, one->key + tail_from, tail);
-    group->text  = text;
+    group->text = text;
     group->shape = text + length;
     group->dtype = group->shape + strlen(group->shape) + 1;
     return true;
@@ -197,18 +197,18 @@ static bool make_groups(const keyed *tensors, size_t n, inspect_groups *groups)
 ferry_status inspect_group_tensors(const inspected *it, inspect_groups *groups_out,
                                    ferry_error *error)
 {
-    size_t         n       = it->n_chosen;
-    inspect_groups groups  = {.n_groups = 0};
-    keyed         *tensors = calloc(n + 1, sizeof *tensors);
-    ferry_status   status  = tensors == NULL ? inspect_no_memory(error) : FERRY_OK;
+    size_t n = it->n_chosen;
+    inspect_groups groups = {.n_groups = 0};
+    keyed *tensors = calloc(n + 1, sizeof *tensors);
+    ferry_status status = tensors == NULL ? inspect_no_memory(error) : FERRY_OK;
     for (size_t i = 0; i < n && status == FERRY_OK; i++) {
         inspect_tensor tensor;
         status = inspect_tensor_at(it, i, &tensor, error);
         if (status == FERRY_OK) {
-            tensors[i].name  = tensor.name;
+            tensors[i].name = tensor.name;
             tensors[i].index = i;
             tensors[i].bytes = tensor.bytes;
-            status           = make_key(&tensor, &tensors[i]) ? FERRY_OK : inspect_no_memory(error);
+            status = make_key(&tensor, &tensors[i]) ? FERRY_OK : inspect_no_memory(error);
         }
     }
     if (status == FERRY_OK) {

@@ -29,7 +29,7 @@ static ferry_status print_tensors(const inspected *it, ferry_error *error)
     printf(",\n\"tensors\":[");
     for (size_t i = 0; i < it->n_chosen; i++) {
         inspect_tensor tensor;
-        ferry_status   status = inspect_tensor_at(it, i, &tensor, error);
+        ferry_status status = inspect_tensor_at(it, i, &tensor, error);
         if (status != FERRY_OK) {
             return status;
         }
@@ -55,8 +55,8 @@ static ferry_status print_files_json(const inspected *it, ferry_error *error)
 {
     printf(",\n\"files\":[");
     for (size_t i = 0; i < it->totals.n_files; i++) {
-        ferry_checkpoint_file file   = FERRY_CHECKPOINT_FILE_INIT;
-        ferry_status          status = ferry_checkpoint_file_at(it->checkpoint, i, &file, error);
+        ferry_checkpoint_file file = FERRY_CHECKPOINT_FILE_INIT;
+        ferry_status status = ferry_checkpoint_file_at(it->checkpoint, i, &file, error);
         if (status != FERRY_OK) {
             return status;
         }

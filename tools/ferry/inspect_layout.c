@@ -9,7 +9,7 @@
 #include <string.h>
 
 typedef struct text_buffer {
-    char  *bytes;
+    char *bytes;
     size_t length, capacity;
 } text_buffer;
 
@@ -18,11 +18,11 @@ static int append(void *context, const char *bytes, size_t n_bytes)
     text_buffer *b = context;
     if (b->capacity - b->length <= n_bytes) {
         size_t capacity = (b->capacity + n_bytes + 1) * 2;
-        char  *grown    = realloc(b->bytes, capacity);
+        char *grown = realloc(b->bytes, capacity);
         if (grown == NULL) {
             return -1;
         }
-        b->bytes    = grown;
+        b->bytes = grown;
         b->capacity = capacity;
     }
     memcpy(b->bytes + b->length, bytes, n_bytes);
@@ -39,8 +39,8 @@ static const char *skip_space(const char *at)
 /* The end of the value at `at`: where a comma or bracket of what it stands in follows. */
 static const char *find_end(const char *at)
 {
-    unsigned depth    = 0;
-    bool     in_quote = false;
+    unsigned depth = 0;
+    bool in_quote = false;
     for (; *at != '\0'; at++) {
         if (in_quote && *at == '\\' && at[1] != '\0') {
             at++;
@@ -84,7 +84,7 @@ static size_t count_entries(const char *list)
 
 static void print_entries(const char *list)
 {
-    size_t      n  = count_entries(list);
+    size_t n = count_entries(list);
     const char *at = skip_space(list + 1);
     for (size_t i = 0; i < n; i++) {
         const char *end = find_end(at);
@@ -102,9 +102,9 @@ static void print_entries(const char *list)
 static void print_members(const char *object)
 {
     const char *at = skip_space(object);
-    at             = *at == '{' ? skip_space(at + 1) : at;
+    at = *at == '{' ? skip_space(at + 1) : at;
     while (*at == '"') {
-        const char *end   = find_end(at);
+        const char *end = find_end(at);
         const char *colon = strchr(at, ':'); /* keys of layouts have none */
         if (colon == NULL || colon > end) {
             break;
@@ -122,7 +122,7 @@ static void print_members(const char *object)
 
 ferry_status inspect_print_layout(const ferry_checkpoint *checkpoint, ferry_error *error)
 {
-    text_buffer  text   = {.bytes = NULL};
+    text_buffer text = {.bytes = NULL};
     ferry_status status = ferry_checkpoint_write_layout(checkpoint, append, &text, error);
     if (status == FERRY_OK && text.bytes != NULL) {
         printf("\nLayout:\n");

@@ -13,8 +13,8 @@
 struct inspect_plan_tensor {
     const char *name;
     ferry_dtype dtype;
-    uint32_t    n_dims;
-    uint64_t    shape[FERRY_MAX_DIMS];
+    uint32_t n_dims;
+    uint64_t shape[FERRY_MAX_DIMS];
 };
 
 ferry_status inspect_no_memory(ferry_error *error)
@@ -44,10 +44,10 @@ static bool reserve(inspect_plan *p)
     if (p->n_tensors < p->capacity) {
         return true;
     }
-    size_t                      capacity = p->capacity == 0 ? 256 : p->capacity * 2;
-    const char                **seen     = calloc(capacity * 2, sizeof *seen);
-    struct inspect_plan_tensor *tensors  = realloc(p->tensors, capacity * sizeof *tensors);
-    p->tensors                           = tensors != NULL ? tensors : p->tensors;
+    size_t capacity = p->capacity == 0 ? 256 : p->capacity * 2;
+    const char **seen = calloc(capacity * 2, sizeof *seen);
+    struct inspect_plan_tensor *tensors = realloc(p->tensors, capacity * sizeof *tensors);
+    p->tensors = tensors != NULL ? tensors : p->tensors;
     if (seen == NULL || tensors == NULL) {
         free(seen);
         return false;
@@ -56,9 +56,9 @@ static bool reserve(inspect_plan *p)
         *find_seen(seen, capacity * 2, tensors[i].name) = tensors[i].name;
     }
     free(p->seen);
-    p->seen          = seen;
+    p->seen = seen;
     p->seen_capacity = capacity * 2;
-    p->capacity      = capacity;
+    p->capacity = capacity;
     return true;
 }
 
@@ -71,10 +71,10 @@ static ferry_status add_shard(void *context, const ferry_shard *shard)
     const char **place = find_seen(p->seen, p->seen_capacity, shard->tensor);
     if (*place == NULL) {
         struct inspect_plan_tensor *tensor = &p->tensors[p->n_tensors++];
-        *place                             = shard->tensor;
-        tensor->name                       = shard->tensor;
-        tensor->dtype                      = shard->dtype;
-        tensor->n_dims                     = shard->n_dims;
+        *place = shard->tensor;
+        tensor->name = shard->tensor;
+        tensor->dtype = shard->dtype;
+        tensor->n_dims = shard->n_dims;
         memcpy(tensor->shape, shard->global, sizeof tensor->shape);
     }
     return FERRY_OK;
@@ -83,8 +83,8 @@ static ferry_status add_shard(void *context, const ferry_shard *shard)
 static ferry_status list_tensors(inspect_plan *p, ferry_error *error)
 {
     ferry_plan_statistics statistics = FERRY_PLAN_STATISTICS_INIT;
-    ferry_status          status     = ferry_plan_get_statistics(p->plan, &statistics, error);
-    uint32_t              n_ranks    = ferry_plan_world_size(p->plan);
+    ferry_status status = ferry_plan_get_statistics(p->plan, &statistics, error);
+    uint32_t n_ranks = ferry_plan_world_size(p->plan);
     for (uint32_t rank = 0;
          rank < n_ranks && status == FERRY_OK && p->n_tensors < statistics.n_tensors; rank++) {
         status =
@@ -96,8 +96,8 @@ static ferry_status list_tensors(inspect_plan *p, ferry_error *error)
 ferry_status inspect_plan_open(const char *path, inspect_plan *plan_out, ferry_error *error)
 {
     ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
-    inspect_plan       p      = {.totals = FERRY_PLAN_TOTALS_INIT, .is_saved = plan_is_saved(path)};
-    ferry_status       status = plan_open(path, &options, &p.plan, error);
+    inspect_plan p = {.totals = FERRY_PLAN_TOTALS_INIT, .is_saved = plan_is_saved(path)};
+    ferry_status status = plan_open(path, &options, &p.plan, error);
     if (status == FERRY_OK) {
         status = ferry_plan_get_totals(p.plan, &p.totals, error);
     }
@@ -123,13 +123,13 @@ void inspect_plan_close(inspect_plan *plan)
 ferry_status inspect_plan_tensor_at(const inspect_plan *plan, size_t index,
                                     inspect_tensor *tensor_out, ferry_error *error)
 {
-    const struct inspect_plan_tensor *t    = &plan->tensors[index];
-    uint64_t                          bits = t->dtype.element_bits;
+    const struct inspect_plan_tensor *t = &plan->tensors[index];
+    uint64_t bits = t->dtype.element_bits;
     (void)error;
     for (uint32_t d = 0; d < t->n_dims; d++) {
         bits *= t->shape[d];
     }
-    tensor_out->name   = t->name;
+    tensor_out->name = t->name;
     tensor_out->n_dims = t->n_dims;
     memcpy(tensor_out->shape, t->shape, sizeof tensor_out->shape);
     tensor_out->bytes = (bits + 7) / 8; /* half a byte may be left of f4 */

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 typedef struct stats_work {
-    work_watch               watch;
+    work_watch watch;
     ferry_tensor_statistics *stats;
 } stats_work;
 
@@ -24,7 +24,7 @@ static bool show_progress(void *context, const ferry_work_progress *progress)
 
 static void keep(void *context, size_t tensor, const ferry_tensor_statistics *statistics)
 {
-    stats_work *work    = context;
+    stats_work *work = context;
     work->stats[tensor] = *statistics;
 }
 
@@ -32,17 +32,17 @@ ferry_status inspect_measure(const ferry_checkpoint *checkpoint, const inspect_r
                              size_t n_tensors, ferry_tensor_statistics **stats_out,
                              ferry_error *error)
 {
-    stats_work               work    = {.stats = calloc(n_tensors + 1, sizeof *work.stats)};
+    stats_work work = {.stats = calloc(n_tensors + 1, sizeof *work.stats)};
     ferry_statistics_options options = FERRY_STATISTICS_OPTIONS_INIT;
     if (work.stats == NULL) {
         return inspect_no_memory(error);
     }
     options.memory_cap_bytes = request->memory_cap;
-    options.n_threads        = request->n_threads;
-    options.subset           = request->subset;
-    options.progress         = show_progress;
-    options.visitor          = keep;
-    options.context          = &work;
+    options.n_threads = request->n_threads;
+    options.subset = request->subset;
+    options.progress = show_progress;
+    options.visitor = keep;
+    options.context = &work;
     work_watch_begin(&work.watch, "inspect");
     ferry_status status = ferry_checkpoint_measure(checkpoint, &options, error);
     work_watch_end(&work.watch);
@@ -96,7 +96,7 @@ ferry_status inspect_print_stats(const inspected *it, ferry_error *error)
            "shape", "least", "most", "mean", "NaN", "infinite");
     for (size_t i = 0; i < it->n_chosen; i++) {
         inspect_tensor tensor;
-        ferry_status   status = inspect_tensor_at(it, i, &tensor, error);
+        ferry_status status = inspect_tensor_at(it, i, &tensor, error);
         if (status != FERRY_OK) {
             return status;
         }

@@ -12,7 +12,7 @@
 static void print_head(const inspected *it, const inspect_request *r)
 {
     const ferry_checkpoint_totals *t = &it->totals;
-    char                           text[4][32];
+    char text[4][32];
     printf("%s: a %s, %s tensor%s of %s", r->path,
            it->checkpoint == NULL ? inspect_kind(it)
            : t->is_sharded        ? "sharded checkpoint"
@@ -33,9 +33,9 @@ static void print_head(const inspected *it, const inspect_request *r)
 
 static void print_plan(const inspect_plan *p)
 {
-    char                     digest[33], text[5][32];
+    char digest[33], text[5][32];
     const ferry_plan_totals *t = &p->totals;
-    uint32_t                 n = ferry_plan_world_size(p->plan);
+    uint32_t n = ferry_plan_world_size(p->plan);
     ferry_plan_digest(p->plan, digest);
     printf("%s rank%s, %s move%s: %s in all, %s between ranks, %s stay on their rank\n",
            format_count(n, text[3]), plural(n), format_count(t->n_moves, text[4]),
@@ -87,8 +87,8 @@ static ferry_status print_tensors(const inspected *it, ferry_error *error)
     printf("\nTensors:\n  %-8s  %-*s  %12s  name\n", "dtype", SHAPE_WIDTH, "shape", "bytes");
     for (size_t i = 0; i < it->n_chosen; i++) {
         inspect_tensor tensor;
-        char           shape[SHAPE_TEXT_BYTES];
-        ferry_status   status = inspect_tensor_at(it, i, &tensor, error);
+        char shape[SHAPE_TEXT_BYTES];
+        ferry_status status = inspect_tensor_at(it, i, &tensor, error);
         if (status != FERRY_OK) {
             return status;
         }
@@ -114,7 +114,7 @@ static void print_dtypes(inspect_groups *groups)
     qsort(g, groups->n_groups, sizeof *g, compare_dtype);
     for (size_t i = 0, end; i < groups->n_groups; i = end) {
         uint64_t n = 0, bytes = 0;
-        char     text[32], count[32];
+        char text[32], count[32];
         for (end = i; end < groups->n_groups && strcmp(g[end].dtype, g[i].dtype) == 0; end++) {
             n += g[end].n_tensors;
             bytes += g[end].bytes;
@@ -169,7 +169,7 @@ ferry_status inspect_print_table(const inspected *it, const inspect_request *req
                                  ferry_error *error)
 {
     inspect_groups groups;
-    ferry_status   status = inspect_group_tensors(it, &groups, error);
+    ferry_status status = inspect_group_tensors(it, &groups, error);
     if (status != FERRY_OK) {
         return status;
     }

@@ -9,13 +9,13 @@
 static size_t character_bytes(const unsigned char *text)
 {
     static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000};
-    unsigned              first   = text[0];
-    size_t                n       = first < 0x80             ? 1
-                                    : (first & 0xe0) == 0xc0 ? 2
-                                    : (first & 0xf0) == 0xe0 ? 3
-                                    : (first & 0xf8) == 0xf0 ? 4
-                                                             : 0;
-    unsigned              code    = n > 1 ? first & (0x7fu >> n) : first;
+    unsigned first = text[0];
+    size_t n = first < 0x80             ? 1
+               : (first & 0xe0) == 0xc0 ? 2
+               : (first & 0xf0) == 0xe0 ? 3
+               : (first & 0xf8) == 0xf0 ? 4
+                                        : 0;
+    unsigned code = n > 1 ? first & (0x7fu >> n) : first;
     for (size_t i = 1; i < n; i++) {
         if ((text[i] & 0xc0) != 0x80) { /* also at the end of the text */
             return 0;

@@ -24,7 +24,7 @@ int launch_input_open(launch_job *job, int *fd_out)
         return fail(job->request->name, "no pipe could be made for the terminal's input");
     }
     job->input.fd = ends[1];
-    *fd_out       = ends[0];
+    *fd_out = ends[0];
     return EXIT_DONE;
 }
 

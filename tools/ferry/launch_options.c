@@ -54,7 +54,7 @@ const option_row launch_option_rows[] = {
 static int read_count(const char *option, const char *text, uint32_t least, uint32_t *value_out)
 {
     char *end;
-    errno                    = 0;
+    errno = 0;
     unsigned long long value = strtoull(text, &end, 10);
     if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value < least ||
         value > FERRY_MAX_RANKS) {
@@ -67,7 +67,7 @@ static int read_count(const char *option, const char *text, uint32_t least, uint
 
 static int parse_grace(const char *text, double *seconds_out)
 {
-    char  *end;
+    char *end;
     double seconds = strtod(text, &end);
     if (end == text || *end != '\0' || !(seconds >= 0) || seconds > 86400) {
         return fail_usage("launch", "--grace takes seconds from 0 to 86400, not \"%s\"", text);
@@ -80,10 +80,10 @@ static int parse_grace(const char *text, double *seconds_out)
 static int parse_master(char *text, launch_request *r)
 {
     char *colon = strrchr(text, ':');
-    char *host  = text;
-    bool  good  = colon != NULL && colon != text;
+    char *host = text;
+    bool good = colon != NULL && colon != text;
     if (good) {
-        char         *end;
+        char *end;
         unsigned long port = strtoul(colon + 1, &end, 10);
         good = colon[1] >= '0' && colon[1] <= '9' && *end == '\0' && port > 0 && port < 65536;
     }
@@ -121,13 +121,13 @@ static int set_variable(const char *option, const char *name, const char *value)
 
 typedef struct launch_arguments {
     launch_request request;
-    bool           has_first_rank; /* 0 is said by saying nothing, too */
+    bool has_first_rank; /* 0 is said by saying nothing, too */
 } launch_arguments;
 
 static int apply_option(int option, void *arguments)
 {
     launch_arguments *a = arguments;
-    launch_request   *r = &a->request;
+    launch_request *r = &a->request;
     switch (option) {
     case 'n':
         return read_count("-n", optarg, 1, &r->n_ranks);
@@ -185,13 +185,13 @@ static int check_together(launch_request *r, bool has_first_rank)
 
 int launch_parse_arguments(int argc, char **argv, launch_request *request_out)
 {
-    launch_arguments a      = {{.name = "launch", .grace_seconds = LAUNCH_GRACE_SECONDS}, false};
-    int              status = parse_options(&command_launch, argc, argv, apply_option, &a);
+    launch_arguments a = {{.name = "launch", .grace_seconds = LAUNCH_GRACE_SECONDS}, false};
+    int status = parse_options(&command_launch, argc, argv, apply_option, &a);
     if (status != EXIT_DONE) {
         return status;
     }
     a.request.program = argv + optind;
-    status            = check_together(&a.request, a.has_first_rank);
+    status = check_together(&a.request, a.has_first_rank);
     if (status == EXIT_DONE) {
         *request_out = a.request;
     }

@@ -19,21 +19,21 @@
 
 enum {
     LONGEST_LINE = 1 << 20, /* what is longer is cut into several */
-    FULL_SINK    = 1 << 18, /* no more is read until some of it is written */
-    LAST_READS   = 256      /* of a pipe: more than it holds, but no end if somebody writes on */
+    FULL_SINK = 1 << 18,    /* no more is read until some of it is written */
+    LAST_READS = 256        /* of a pipe: more than it holds, but no end if somebody writes on */
 };
 
 int launch_output_open(launch_job *job)
 {
-    struct rlimit         files;
-    const launch_request *r      = job->request;
-    rlim_t                wanted = 2 * (rlim_t)r->n_ranks + 64;
-    job->streams                 = calloc(r->n_ranks, 2 * sizeof *job->streams);
+    struct rlimit files;
+    const launch_request *r = job->request;
+    rlim_t wanted = 2 * (rlim_t)r->n_ranks + 64;
+    job->streams = calloc(r->n_ranks, 2 * sizeof *job->streams);
     if (job->streams == NULL) {
         return fail(r->name, "out of memory");
     }
     for (uint32_t i = 0; i < 2 * r->n_ranks; i++) {
-        job->streams[i].fd   = -1;
+        job->streams[i].fd = -1;
         job->streams[i].rank = r->first_rank + i / 2;
         job->streams[i].sink = &job->sinks[i % 2];
     }
@@ -56,7 +56,7 @@ int launch_output_of_rank(launch_job *job, uint32_t local_rank, int fds_out[2])
         }
         fcntl(ends[0], F_SETFL, O_NONBLOCK);
         job->streams[2 * local_rank + i].fd = ends[0];
-        fds_out[i]                          = ends[1];
+        fds_out[i] = ends[1];
     }
     return EXIT_DONE;
 }
@@ -68,11 +68,11 @@ static bool append(char **bytes, size_t *n_bytes, size_t *capacity, const char *
     }
     if (*capacity - *n_bytes < n_more) {
         size_t larger = 2 * (*n_bytes + n_more);
-        char  *moved  = realloc(*bytes, larger);
+        char *moved = realloc(*bytes, larger);
         if (moved == NULL) {
             return false;
         }
-        *bytes    = moved;
+        *bytes = moved;
         *capacity = larger;
     }
     memcpy(*bytes + *n_bytes, more, n_more);
@@ -96,7 +96,7 @@ static void give(launch_sink *sink, const char *bytes, size_t n_bytes)
 static void give_line(launch_stream *stream, const char *more, size_t n_more)
 {
     char tag[24];
-    int  length = snprintf(tag, sizeof tag, "[%u] ", stream->rank);
+    int length = snprintf(tag, sizeof tag, "[%u] ", stream->rank);
     give(stream->sink, tag, (size_t)length);
     give(stream->sink, stream->line, stream->n_bytes);
     give(stream->sink, more, n_more);
@@ -128,7 +128,7 @@ static void close_stream(launch_stream *stream)
         give_line(stream, "", 0);
     }
     free(stream->line);
-    stream->line     = NULL;
+    stream->line = NULL;
     stream->capacity = 0;
 }
 
@@ -147,13 +147,13 @@ void launch_output_read(launch_stream *stream)
 /* Called when the descriptor is ready: so much can then be written without waiting. */
 void launch_output_write(launch_sink *sink)
 {
-    size_t  left = sink->n_bytes - sink->begin;
-    ssize_t n    = write(sink->fd, sink->bytes + sink->begin, left < PIPE_BUF ? left : PIPE_BUF);
+    size_t left = sink->n_bytes - sink->begin;
+    ssize_t n = write(sink->fd, sink->bytes + sink->begin, left < PIPE_BUF ? left : PIPE_BUF);
     if (n > 0) {
         sink->begin += (size_t)n;
     } else if (n < 0 && errno != EINTR && errno != EAGAIN) {
         sink->broken = true;
-        sink->begin  = sink->n_bytes;
+        sink->begin = sink->n_bytes;
     }
 }
 
@@ -171,7 +171,7 @@ void launch_output_finish(launch_job *job)
 {
     for (uint32_t i = 0; job->streams != NULL && i < 2 * job->request->n_ranks; i++) {
         launch_stream *stream = &job->streams[i];
-        struct pollfd  ready  = {.fd = stream->fd, .events = POLLIN};
+        struct pollfd ready = {.fd = stream->fd, .events = POLLIN};
         for (int n = 0; n < LAST_READS && stream->fd >= 0 && poll(&ready, 1, 0) > 0; n++) {
             launch_output_read(stream);
         }

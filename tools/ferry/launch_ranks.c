@@ -18,7 +18,7 @@ enum { LISTENER_IN_RANK = 3 };
 
 typedef struct exec_report {
     uint32_t local_rank;
-    int      error;
+    int error;
 } exec_report;
 
 /*
@@ -30,7 +30,7 @@ typedef struct exec_report {
 static _Noreturn void run_guard(const launch_job *job, int pipe_fd)
 {
     static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP};
-    char             byte;
+    char byte;
     for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++) {
         signal(ignored[i], SIG_IGN);
     }
@@ -103,8 +103,8 @@ static _Noreturn void become_rank(const launch_job *job, uint32_t local_rank, pi
     signal(SIGCHLD, SIG_DFL);
     sigprocmask(SIG_SETMASK, &job->old_mask, NULL);
     execvp(job->request->program[0], job->request->program);
-    exec_report report  = {.local_rank = local_rank, .error = errno};
-    ssize_t     written = write(job->report[1], &report, sizeof report);
+    exec_report report = {.local_rank = local_rank, .error = errno};
+    ssize_t written = write(job->report[1], &report, sizeof report);
     (void)written; /* nobody is left to be told */
     _exit(127);
 }
@@ -112,7 +112,7 @@ static _Noreturn void become_rank(const launch_job *job, uint32_t local_rank, pi
 static int start_process(launch_job *job, uint32_t local_rank, const int fds[3])
 {
     pid_t launcher = getpid();
-    pid_t pid      = fork();
+    pid_t pid = fork();
     if (pid == 0) {
         become_rank(job, local_rank, launcher, fds);
     }
@@ -126,7 +126,7 @@ static int start_process(launch_job *job, uint32_t local_rank, const int fds[3])
     }
     setpgid(pid, pid); /* the child may not have come so far when it is to be signalled */
     job->groups[local_rank] = pid;
-    job->ranks[local_rank]  = (launch_rank){.pid = pid, .running = true};
+    job->ranks[local_rank] = (launch_rank){.pid = pid, .running = true};
     job->n_started++;
     job->n_running++;
     return EXIT_DONE;
@@ -134,8 +134,8 @@ static int start_process(launch_job *job, uint32_t local_rank, const int fds[3])
 
 int launch_start_rank(launch_job *job, uint32_t local_rank)
 {
-    int  fds[3]   = {job->null_fd, STDOUT_FILENO, STDERR_FILENO};
-    int  status   = EXIT_DONE;
+    int fds[3] = {job->null_fd, STDOUT_FILENO, STDERR_FILENO};
+    int status = EXIT_DONE;
     bool is_first = job->request->first_rank + local_rank == 0;
     if (is_first) {
         status = launch_input_open(job, &fds[0]);

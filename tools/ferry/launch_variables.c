@@ -38,9 +38,9 @@ static int set_number(const launch_job *job, const char *name, uint32_t value)
 static int bind_loopback(uint16_t port, uint16_t *port_out)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
-    socklen_t          length  = sizeof address;
-    address.sin_addr.s_addr    = htonl(INADDR_LOOPBACK);
-    int fd                     = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    socklen_t length = sizeof address;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) {
         return -1;
     }
@@ -76,8 +76,8 @@ static int open_listener(launch_job *job, uint16_t *port_out)
 /* The lowest port that the kernel hands out by itself. */
 static uint16_t lowest_ephemeral(void)
 {
-    FILE    *file = fopen("/proc/sys/net/ipv4/ip_local_port_range", "re");
-    unsigned low  = 32768;
+    FILE *file = fopen("/proc/sys/net/ipv4/ip_local_port_range", "re");
+    unsigned low = 32768;
     if (file != NULL) {
         if (fscanf(file, "%u", &low) != 1 || low > 65535) {
             low = 32768;
@@ -113,7 +113,7 @@ static int find_port(const launch_job *job, uint16_t *port_out)
 static int make_secret(const launch_job *job)
 {
     unsigned char bytes[32];
-    char          text[2 * sizeof bytes + 1];
+    char text[2 * sizeof bytes + 1];
     for (size_t have = 0; have < sizeof bytes;) {
         ssize_t n = getrandom(bytes + have, sizeof bytes - have, 0);
         if (n < 0 && errno != EINTR) {
@@ -130,7 +130,7 @@ static int make_secret(const launch_job *job)
 static int prepare_here(launch_job *job)
 {
     uint16_t master_port = 0, port = 0;
-    int      status = find_port(job, &master_port);
+    int status = find_port(job, &master_port);
     if (status == EXIT_DONE) {
         status = set_text(job, "MASTER_ADDR", "127.0.0.1");
     }
@@ -156,8 +156,8 @@ static int prepare_here(launch_job *job)
 /* Each host has its own launcher: what they must agree on comes from the options. */
 static int prepare_hosts(const launch_job *job)
 {
-    const launch_request *r      = job->request;
-    int                   status = set_text(job, "MASTER_ADDR", r->master_host);
+    const launch_request *r = job->request;
+    int status = set_text(job, "MASTER_ADDR", r->master_host);
     if (status == EXIT_DONE) {
         status = set_text(job, "MASTER_PORT", r->master_port);
     }

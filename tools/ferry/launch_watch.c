@@ -16,10 +16,10 @@
 #include <unistd.h>
 
 enum {
-    MS              = 1000000,
+    MS = 1000000,
     GIVE_UP_SECONDS = 10, /* after SIGKILL: what is left then hangs in the kernel */
-    LEFT_MS         = 20, /* how often to look for groups whose end nobody announces */
-    TERMINAL_MS     = 500 /* how often to look whether the terminal is ours */
+    LEFT_MS = 20,         /* how often to look for groups whose end nobody announces */
+    TERMINAL_MS = 500     /* how often to look whether the terminal is ours */
 };
 
 int64_t launch_now_ns(void)
@@ -58,8 +58,8 @@ int launch_open_signals(launch_job *job)
 static void kill_all(launch_job *job)
 {
     launch_signal(job, SIGKILL);
-    job->killed   = true;
-    job->ending   = true;
+    job->killed = true;
+    job->ending = true;
     job->until_ns = launch_now_ns() + (int64_t)GIVE_UP_SECONDS * 1000 * MS;
 }
 
@@ -74,7 +74,7 @@ static void begin_end(launch_job *job)
         launch_signal(job, SIGCONT);
         job->told = SIGTERM;
     }
-    job->ending   = true;
+    job->ending = true;
     job->until_ns = launch_now_ns() + (int64_t)(job->request->grace_seconds * 1e9);
 }
 
@@ -88,7 +88,7 @@ void launch_end(launch_job *job, int status)
 
 void launch_fail(launch_job *job, int status, const char *format, ...)
 {
-    char    sentence[512];
+    char sentence[512];
     va_list arguments;
     if (job->status == 0) {
         va_start(arguments, format);
@@ -116,7 +116,7 @@ static void go_on_ending(launch_job *job)
         launch_fail(job, EXIT_FAILED, "ranks that do not end although they were killed: %u",
                     job->n_running + job->n_left);
         job->n_running = 0;
-        job->n_left    = 0;
+        job->n_left = 0;
     }
 }
 
@@ -125,8 +125,8 @@ static void go_on_ending(launch_job *job)
 static void fail_rank(launch_job *job, uint32_t local_rank, int how)
 {
     uint32_t rank = job->request->first_rank + local_rank;
-    int      pid  = job->ranks[local_rank].pid;
-    int      code = WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how);
+    int pid = job->ranks[local_rank].pid;
+    int code = WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how);
     if (WIFSIGNALED(how)) {
         if (job->request->ranks_explain && job->status == EXIT_FAILED && !job->killed) {
             job->status = 0; /* others saw it before it was seen here: this is why they failed */
@@ -182,8 +182,8 @@ static void forget_empty_groups(launch_job *job)
 static void reap(launch_job *job, pid_t first)
 {
     uint32_t none = job->request->n_ranks, failed = none;
-    int      how = 0, how_failed = 0;
-    pid_t    pid = first > 0 ? waitpid(first, &how, WNOHANG) : 0;
+    int how = 0, how_failed = 0;
+    pid_t pid = first > 0 ? waitpid(first, &how, WNOHANG) : 0;
     if (pid > 0) {
         uint32_t rank = end_process(job, pid);
         if (rank != none && how != 0) {
@@ -197,7 +197,7 @@ static void reap(launch_job *job, pid_t first)
         }
         if (rank != none && how != 0 &&
             (failed == none || (WIFSIGNALED(how) && !WIFSIGNALED(how_failed)))) {
-            failed     = rank;
+            failed = rank;
             how_failed = how;
         }
     }
@@ -214,7 +214,7 @@ static void interrupt(launch_job *job)
     if (job->n_running + job->n_left == 0) { /* only output is left, and nobody takes it */
         for (int i = 0; i < 2; i++) {
             job->sinks[i].broken = true;
-            job->sinks[i].begin  = job->sinks[i].n_bytes;
+            job->sinks[i].begin = job->sinks[i].n_bytes;
         }
     } else if (++job->interrupts > 1) {
         if (job->status == 0) {
@@ -283,9 +283,9 @@ enum { POLL_SIGNALS, POLL_TERMINAL, POLL_INPUT, POLL_SINKS, POLL_STREAMS = POLL_
 
 static uint32_t fill_polls(const launch_job *job, struct pollfd *polls)
 {
-    const launch_input *input     = &job->input;
-    uint32_t            n_streams = job->streams == NULL ? 0 : 2 * job->n_started;
-    polls[POLL_SIGNALS]           = (struct pollfd){.fd = job->signal_fd, .events = POLLIN};
+    const launch_input *input = &job->input;
+    uint32_t n_streams = job->streams == NULL ? 0 : 2 * job->n_started;
+    polls[POLL_SIGNALS] = (struct pollfd){.fd = job->signal_fd, .events = POLLIN};
     polls[POLL_TERMINAL] =
         (struct pollfd){.fd = launch_input_wants(input) ? STDIN_FILENO : -1, .events = POLLIN};
     /* Without events, to hear that rank 0 reads no more. */
@@ -297,8 +297,8 @@ static uint32_t fill_polls(const launch_job *job, struct pollfd *polls)
     }
     for (uint32_t i = 0; i < n_streams; i++) {
         const launch_stream *stream = &job->streams[i];
-        polls[POLL_STREAMS + i]     = (struct pollfd){
-                .fd = launch_output_full(stream->sink) ? -1 : stream->fd, .events = POLLIN};
+        polls[POLL_STREAMS + i] = (struct pollfd){
+            .fd = launch_output_full(stream->sink) ? -1 : stream->fd, .events = POLLIN};
     }
     return POLL_STREAMS + n_streams;
 }

@@ -16,7 +16,7 @@ const command *const commands[] = {&command_plan,    &command_draw,      &comman
                                    &command_reshard, &command_inspect,   &command_verify,
                                    &command_launch,  &command_bench,     &command_tune,
                                    &command_info,    &command_completion};
-const size_t         n_commands = sizeof commands / sizeof commands[0];
+const size_t n_commands = sizeof commands / sizeof commands[0];
 
 static const char overview[] =
     "Usage: ferry COMMAND [OPTION]...\n"
@@ -243,12 +243,12 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], "help") == 0 && argc > 2) { /* ferry help plan: ferry plan --help */
         static char option[] = "--help";
-        argv[1]              = argv[2];
-        argv[2]              = option;
-        argc                 = 3;
+        argv[1] = argv[2];
+        argv[2] = option;
+        argc = 3;
     }
-    const command *c      = find_command(argv[1]);
-    int            status = dispatch(c, argc, argv);
+    const command *c = find_command(argv[1]);
+    int status = dispatch(c, argc, argv);
     /* A full disk or a closed pipe must not pass for success, whichever write it was. */
     if ((fflush(stdout) != 0 || ferror(stdout)) && status == EXIT_DONE) {
         static const char sentence[] = "the output could not be written";

@@ -14,7 +14,7 @@ enum { MOST_OPTIONS = 64, TEXT_COLUMN = 22, LAST_COLUMN = 99 };
 /* The table as getopt wants it. */
 typedef struct getopt_table {
     struct option long_options[MOST_OPTIONS + 1];
-    char          letters[2 * MOST_OPTIONS + 3];
+    char letters[2 * MOST_OPTIONS + 3];
 } getopt_table;
 
 static bool is_option(const option_row *row)
@@ -75,7 +75,7 @@ static unsigned least_of(unsigned a, unsigned b)
 static unsigned distance(const char *a, const char *b)
 {
     unsigned rows[3][MOST_WORD + 1];
-    size_t   n_a = strlen(a), n_b = strlen(b);
+    size_t n_a = strlen(a), n_b = strlen(b);
     if (n_a > MOST_WORD || n_b > MOST_WORD) {
         return UINT32_MAX;
     }
@@ -83,7 +83,7 @@ static unsigned distance(const char *a, const char *b)
         rows[0][k] = (unsigned)k;
     }
     for (size_t i = 1; i <= n_a; i++) {
-        unsigned       *row   = rows[i % 3];
+        unsigned *row = rows[i % 3];
         const unsigned *above = rows[(i + 2) % 3], *before = rows[(i + 1) % 3];
         row[0] = (unsigned)i;
         for (size_t k = 1; k <= n_b; k++) {
@@ -106,7 +106,7 @@ const char *nearest_word(const char *word, const char *const *list, size_t n)
         unsigned away = distance(word, list[i]);
         if (away < least) {
             nearest = list[i];
-            least   = away;
+            least = away;
         }
     }
     return nearest;
@@ -115,8 +115,8 @@ const char *nearest_word(const char *word, const char *const *list, size_t n)
 static int fail_unknown(const command *c, const getopt_table *table, const char *word)
 {
     const char *names[MOST_OPTIONS], *nearest = NULL;
-    char        typed[MOST_WORD + 1];
-    size_t      n = 0, length = strncmp(word, "--", 2) == 0 ? strcspn(word + 2, "=") : SIZE_MAX;
+    char typed[MOST_WORD + 1];
+    size_t n = 0, length = strncmp(word, "--", 2) == 0 ? strcspn(word + 2, "=") : SIZE_MAX;
     while (table->long_options[n].name != NULL) {
         names[n] = table->long_options[n].name;
         n++;
@@ -124,7 +124,7 @@ static int fail_unknown(const command *c, const getopt_table *table, const char 
     if (length <= MOST_WORD) {
         memcpy(typed, word + 2, length);
         typed[length] = '\0';
-        nearest       = nearest_word(typed, names, n);
+        nearest = nearest_word(typed, names, n);
     }
     return nearest == NULL
                ? fail_usage(c->name, "unknown option %s", word)
@@ -136,12 +136,12 @@ static int fail_option(const command *c, const getopt_table *table, int found, c
 {
     /* getopt goes through "-xy" letter by letter, and is past the word only behind its last. Of a
      * letter of several bytes it has seen one: then the word says more. */
-    bool        is_short = optopt != 0 && optopt<128, is_whole = optopt> 0;
-    const char  letter[] = {'-', (char)optopt, '\0'};
-    bool        is_ahead = argv[optind] != NULL && strchr(argv[optind], letter[1]) != NULL;
-    const char *word     = is_short && is_whole   ? letter
-                           : is_short && is_ahead ? argv[optind]
-                                                  : argv[optind - 1];
+    bool is_short = optopt != 0 && optopt<128, is_whole = optopt> 0;
+    const char letter[] = {'-', (char)optopt, '\0'};
+    bool is_ahead = argv[optind] != NULL && strchr(argv[optind], letter[1]) != NULL;
+    const char *word = is_short && is_whole   ? letter
+                       : is_short && is_ahead ? argv[optind]
+                                              : argv[optind - 1];
     if (found == ':') {
         return fail_usage(c->name, "%s needs a value", word);
     }
@@ -175,7 +175,7 @@ static int id_of(const command *c, int found)
 int parse_options(const command *c, int argc, char **argv, apply_option_fn apply, void *request)
 {
     getopt_table table;
-    int          found, status = EXIT_DONE;
+    int found, status = EXIT_DONE;
     make_table(c, &table);
     optind = 1;
     opterr = 0;
@@ -208,8 +208,8 @@ int count_own_arguments(const command *c, int argc, char **argv)
 static int write_form(const option_row *row, char *text, size_t size)
 {
     const char letter[] = {'-', row->letter, '\0'};
-    bool       both     = row->letter != '\0' && row->name != NULL;
-    int        length =
+    bool both = row->letter != '\0' && row->name != NULL;
+    int length =
         snprintf(text, size, "  %s%s%s%s", row->letter != '\0' ? letter : "", both ? ", " : "",
                  row->name != NULL ? "--" : "", row->name != NULL ? row->name : "");
     const char *value = row->value;
@@ -224,9 +224,9 @@ static int write_form(const option_row *row, char *text, size_t size)
 /* The option, and its text broken into lines in the column beside it. */
 static void print_option(const option_row *row, put_line_fn put_line)
 {
-    char        line[LAST_COLUMN + 1];
-    int         length = write_form(row, line, sizeof line);
-    const char *at     = row->text;
+    char line[LAST_COLUMN + 1];
+    int length = write_form(row, line, sizeof line);
+    const char *at = row->text;
     if (length > TEXT_COLUMN - 2) {
         put_line(line, length);
         length = 0;
@@ -235,8 +235,8 @@ static void print_option(const option_row *row, put_line_fn put_line)
         memset(line + length, ' ', (size_t)(TEXT_COLUMN - length));
         length = TEXT_COLUMN;
         for (;;) {
-            int  blank = *at == ' ' ? 1 : 0;
-            int  word  = (int)strcspn(at + blank, " ");
+            int blank = *at == ' ' ? 1 : 0;
+            int word = (int)strcspn(at + blank, " ");
             bool first = length == TEXT_COLUMN;
             if (word == 0 || (!first && length + 1 + word > LAST_COLUMN - 2)) {
                 at += blank;
@@ -278,7 +278,7 @@ static void print_heading(const char *heading, put_line_fn put_line)
 void print_option_table(const option_row *rows, put_line_fn put_line)
 {
     static const option_row of_help = {"help", NULL, 1, "this text", NULL, 0};
-    bool                    helped  = false;
+    bool helped = false;
     print_heading("Options", put_line);
     for (const option_row *row = rows; row->id != 0; row++) {
         if (row->id == OPTION_HEADING_ID) {

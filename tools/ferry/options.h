@@ -12,12 +12,12 @@
  * shells complete.
  */
 typedef struct option_row {
-    const char *name;   /* without dashes; NULL of a letter alone, of headings and notes */
-    const char *value;  /* what help calls it, in brackets where it may be left out; NULL: none */
-    int         id;     /* handed to apply_option_fn; 0 ends the table */
-    const char *text;   /* for people; NULL: the option is known, and not shown */
-    const char *words;  /* what the value may be, with blanks between (optional: anything) */
-    char        letter; /* of its short form (optional) */
+    const char *name;  /* without dashes; NULL of a letter alone, of headings and notes */
+    const char *value; /* what help calls it, in brackets where it may be left out; NULL: none */
+    int id;            /* handed to apply_option_fn; 0 ends the table */
+    const char *text;  /* for people; NULL: the option is known, and not shown */
+    const char *words; /* what the value may be, with blanks between (optional: anything) */
+    char letter;       /* of its short form (optional) */
 } option_row;
 
 enum { OPTION_HEADING_ID = -1, OPTION_NOTE_ID = -2, OPTION_QUIET_ID = -3, OPTION_VERBOSE_ID = -4 };

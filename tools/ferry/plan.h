@@ -13,20 +13,20 @@
 
 /* What `ferry plan` was asked for. */
 typedef struct plan_request {
-    const char            *path;
-    bool                   json;
-    bool                   summary;
-    bool                   prove;
-    bool                   has_rank;
-    bool                   has_planning_option;
-    bool                   has_schedule;      /* --schedule or --trace */
-    bool                   has_duplex;        /* --duplex, which must agree with the rule */
-    const char            *scheduling_option; /* the last that goes with a schedule only; or NULL */
-    uint32_t               rank;
-    const char            *save;
-    const char            *trace;
-    uint32_t              *lost; /* what planning.lost_ranks points to */
-    ferry_plan_options     planning;
+    const char *path;
+    bool json;
+    bool summary;
+    bool prove;
+    bool has_rank;
+    bool has_planning_option;
+    bool has_schedule;             /* --schedule or --trace */
+    bool has_duplex;               /* --duplex, which must agree with the rule */
+    const char *scheduling_option; /* the last that goes with a schedule only; or NULL */
+    uint32_t rank;
+    const char *save;
+    const char *trace;
+    uint32_t *lost; /* what planning.lost_ranks points to */
+    ferry_plan_options planning;
     ferry_schedule_options scheduling;
 } plan_request;
 
@@ -34,11 +34,11 @@ extern const option_row plan_option_rows[];
 
 /* EXIT_DONE, or EXIT_USAGE or EXIT_FAILED after a sentence on stderr. Either way the request is
  * set, and needs its cleanup. */
-int  plan_parse_arguments(int argc, char **argv, plan_request *request_out);
+int plan_parse_arguments(int argc, char **argv, plan_request *request_out);
 void plan_request_cleanup(plan_request *request);
 
 /* A plan that was saved, or that of a spec; a saved one has its own options. */
-bool         plan_is_saved(const char *path);
+bool plan_is_saved(const char *path);
 ferry_status plan_open(const char *path, const ferry_plan_options *planning, ferry_plan **plan_out,
                        ferry_error *error);
 

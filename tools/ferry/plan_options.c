@@ -79,16 +79,16 @@ const option_row plan_option_rows[] = {
 static bool parse_number(const char *text, unsigned long long *value_out, const char **end_out)
 {
     char *end;
-    errno      = 0;
+    errno = 0;
     *value_out = strtoull(text, &end, 10);
-    *end_out   = end;
+    *end_out = end;
     return *text >= '0' && *text <= '9' && errno == 0;
 }
 
 static bool parse_rank(const char *text, uint32_t *rank_out)
 {
     unsigned long long value;
-    const char        *end;
+    const char *end;
     if (!parse_number(text, &value, &end) || *end != '\0' || value >= FERRY_MAX_RANKS) {
         return false;
     }
@@ -108,14 +108,14 @@ static size_t count_commas(const char *text)
 /* "3,7": what planning thinks of the numbers, it says itself. Given again, it adds more ranks. */
 static int parse_without(const char *text, plan_request *r)
 {
-    size_t    n     = r->planning.n_lost_ranks;
+    size_t n = r->planning.n_lost_ranks;
     uint32_t *ranks = realloc(r->lost, (n + count_commas(text) + 1) * sizeof *ranks);
     if (ranks == NULL) {
         return fail("plan", "no memory for a list of ranks");
     }
-    r->lost                = ranks;
+    r->lost = ranks;
     r->planning.lost_ranks = ranks;
-    const char *at         = text, *end;
+    const char *at = text, *end;
     do {
         unsigned long long value;
         if (!parse_number(at, &value, &end) || (*end != ',' && *end != '\0') ||
@@ -124,10 +124,10 @@ static int parse_without(const char *text, plan_request *r)
                               text);
         }
         ranks[n++] = (uint32_t)value;
-        at         = end + 1;
+        at = end + 1;
     } while (*end == ',');
     r->planning.n_lost_ranks = n;
-    r->has_planning_option   = true;
+    r->has_planning_option = true;
     return EXIT_DONE;
 }
 
@@ -137,7 +137,7 @@ static int parse_rule(const char *text, plan_request *r)
                                         {"first-fit", FERRY_SCHEDULE_FIRST_FIT},
                                         {"first-fit-half", FERRY_SCHEDULE_FIRST_FIT_HALF},
                                         {NULL, 0}};
-    r->has_schedule                  = true;
+    r->has_schedule = true;
     return text == NULL ? EXIT_DONE
                         : parse_word("plan", "--schedule", rules, text, &r->scheduling.rule);
 }
@@ -146,7 +146,7 @@ static int parse_duplex(const char *text, plan_request *r)
 {
     static const option_word modes[] = {
         {"half", FERRY_DUPLEX_HALF}, {"full", FERRY_DUPLEX_FULL}, {NULL, 0}};
-    r->has_duplex        = true;
+    r->has_duplex = true;
     r->scheduling_option = "--duplex";
     return parse_word("plan", "--duplex", modes, text, &r->scheduling.duplex);
 }
@@ -171,13 +171,13 @@ static int apply_schedule_option(int option, plan_request *r)
         return parse_max_tasks(optarg, r);
     case SHARED_OPT_NO_RELAYS:
         r->scheduling.no_relays = true;
-        r->scheduling_option    = "--no-relays";
+        r->scheduling_option = "--no-relays";
         return EXIT_DONE;
     case OPT_TRACE:
         if (*optarg == '\0') {
             return fail_usage("plan", "--trace takes the name of a file");
         }
-        r->trace        = optarg;
+        r->trace = optarg;
         r->has_schedule = true;
         return EXIT_DONE;
     default:
@@ -267,7 +267,7 @@ static int parse(int argc, char **argv, plan_request *r)
 
 int plan_parse_arguments(int argc, char **argv, plan_request *request_out)
 {
-    *request_out = (plan_request){.planning   = FERRY_PLAN_OPTIONS_INIT,
+    *request_out = (plan_request){.planning = FERRY_PLAN_OPTIONS_INIT,
                                   .scheduling = FERRY_SCHEDULE_OPTIONS_INIT};
     return parse(argc, argv, request_out);
 }

@@ -13,7 +13,7 @@ enum { SLOTS = 2 };
 
 typedef struct idle_rank {
     uint32_t rank;
-    double   idle;
+    double idle;
 } idle_rank;
 
 static int compare_idle(const void *a, const void *b)
@@ -62,11 +62,11 @@ static const char *reason_in_words(const ferry_schedule_report *report, bool is_
 
 static void print_head(const plan_request *r)
 {
-    static const char *const      rules[] = {[FERRY_SCHEDULE_OPTIMAL]        = "optimal",
-                                             [FERRY_SCHEDULE_FIRST_FIT]      = "first fit",
-                                             [FERRY_SCHEDULE_FIRST_FIT_HALF] = "first fit"};
-    const ferry_schedule_options *o       = &r->scheduling;
-    char                          slot[32], most[32];
+    static const char *const rules[] = {[FERRY_SCHEDULE_OPTIMAL] = "optimal",
+                                        [FERRY_SCHEDULE_FIRST_FIT] = "first fit",
+                                        [FERRY_SCHEDULE_FIRST_FIT_HALF] = "first fit"};
+    const ferry_schedule_options *o = &r->scheduling;
+    char slot[32], most[32];
     uint64_t slot_bytes = o->slot_bytes == 0 ? FERRY_SLOT_BYTES : o->slot_bytes;
     printf("\nSchedule: %s, %s duplex, batches of at most %s and %s segments%s\n", rules[o->rule],
            o->duplex == FERRY_DUPLEX_HALF ? "half" : "full", format_bytes((double)slot_bytes, slot),
@@ -101,16 +101,16 @@ static void print_report(const plan_request *r, const ferry_schedule_report *rep
 static ferry_status print_idle(const ferry_schedule *schedule, uint32_t n_ranks,
                                const ferry_schedule_report *report, ferry_error *error)
 {
-    idle_rank   *ranks  = calloc(n_ranks, sizeof *ranks);
+    idle_rank *ranks = calloc(n_ranks, sizeof *ranks);
     ferry_status status = FERRY_OK;
-    char         text[3][64];
+    char text[3][64];
     if (ranks == NULL) {
         snprintf(error->message, sizeof error->message, "out of memory");
         return FERRY_ERR_NO_MEMORY;
     }
     for (uint32_t i = 0; i < n_ranks && status == FERRY_OK; i++) {
         ranks[i].rank = i;
-        status        = ferry_schedule_get_idle(schedule, i, &ranks[i].idle, error);
+        status = ferry_schedule_get_idle(schedule, i, &ranks[i].idle, error);
     }
     if (status == FERRY_OK) {
         qsort(ranks, n_ranks, sizeof *ranks, compare_idle);
@@ -124,15 +124,15 @@ static ferry_status print_idle(const ferry_schedule *schedule, uint32_t n_ranks,
     return status;
 }
 
-static ferry_status print_simulation(const ferry_schedule        *schedule,
+static ferry_status print_simulation(const ferry_schedule *schedule,
                                      const ferry_schedule_report *report, ferry_error *error)
 {
-    ferry_simulation_options options    = FERRY_SIMULATION_OPTIONS_INIT;
-    ferry_simulation_report  found      = FERRY_SIMULATION_REPORT_INIT;
-    ferry_simulation        *simulation = NULL;
-    char                     text[64], bytes[32];
-    options.send_slots  = SLOTS;
-    options.recv_slots  = SLOTS;
+    ferry_simulation_options options = FERRY_SIMULATION_OPTIONS_INIT;
+    ferry_simulation_report found = FERRY_SIMULATION_REPORT_INIT;
+    ferry_simulation *simulation = NULL;
+    char text[64], bytes[32];
+    options.send_slots = SLOTS;
+    options.recv_slots = SLOTS;
     ferry_status status = ferry_simulation_create(schedule, &options, &simulation, error);
     if (status == FERRY_OK) {
         status = ferry_simulation_get_report(simulation, &found, error);
@@ -157,11 +157,11 @@ static ferry_status print_simulation(const ferry_schedule        *schedule,
 static ferry_status print_batch(const ferry_schedule *schedule, uint64_t index, bool is_send,
                                 ferry_error *error)
 {
-    ferry_batch   batch   = FERRY_BATCH_INIT;
+    ferry_batch batch = FERRY_BATCH_INIT;
     ferry_segment segment = FERRY_SEGMENT_INIT;
-    uint64_t      relayed = 0;
-    char          text[2][32];
-    ferry_status  status = ferry_schedule_batch_at(schedule, index, &batch, error);
+    uint64_t relayed = 0;
+    char text[2][32];
+    ferry_status status = ferry_schedule_batch_at(schedule, index, &batch, error);
     for (uint32_t i = 0; i < batch.n_segments && status == FERRY_OK; i++) {
         status = ferry_schedule_segment_at(schedule, batch.first_segment + i, &segment, error);
         relayed += segment.is_relayed ? segment.bytes : 0;
@@ -177,8 +177,8 @@ static ferry_status print_batch(const ferry_schedule *schedule, uint64_t index, 
 static ferry_status print_batches(const ferry_schedule *schedule, uint32_t rank, bool is_send,
                                   ferry_error *error)
 {
-    uint32_t     n      = is_send ? ferry_schedule_send_count(schedule, rank)
-                                  : ferry_schedule_recv_count(schedule, rank);
+    uint32_t n = is_send ? ferry_schedule_send_count(schedule, rank)
+                         : ferry_schedule_recv_count(schedule, rank);
     ferry_status status = FERRY_OK;
     printf("\nWhat rank %u %s, in order:%s\n", rank, is_send ? "sends" : "receives",
            n == 0 ? " nothing" : "");
@@ -188,8 +188,8 @@ static ferry_status print_batches(const ferry_schedule *schedule, uint32_t rank,
     }
     for (uint32_t i = 0; i < n && status == FERRY_OK; i++) {
         uint64_t index = 0;
-        status         = is_send ? ferry_schedule_send_at(schedule, rank, i, &index, error)
-                                 : ferry_schedule_recv_at(schedule, rank, i, &index, error);
+        status = is_send ? ferry_schedule_send_at(schedule, rank, i, &index, error)
+                         : ferry_schedule_recv_at(schedule, rank, i, &index, error);
         if (status == FERRY_OK) {
             status = print_batch(schedule, index, is_send, error);
         }
@@ -200,9 +200,9 @@ static ferry_status print_batches(const ferry_schedule *schedule, uint32_t rank,
 int plan_print_schedule(const plan_request *r, const ferry_plan *plan,
                         const ferry_schedule *schedule)
 {
-    ferry_error           error;
+    ferry_error error;
     ferry_schedule_report report = FERRY_SCHEDULE_REPORT_INIT;
-    ferry_status          status = ferry_schedule_get_report(schedule, &report, &error);
+    ferry_status status = ferry_schedule_get_report(schedule, &report, &error);
     if (status == FERRY_OK && report.n_batches == 0) {
         printf("\nSchedule: nothing travels between ranks\n");
         return EXIT_DONE;

@@ -9,15 +9,15 @@
 #include <stdlib.h>
 
 typedef struct row {
-    uint32_t         rank;
+    uint32_t rank;
     ferry_rank_bytes bytes;
 } row;
 
 static int compare_busy(const void *a, const void *b)
 {
     const row *x = a, *y = b;
-    uint64_t   p = x->bytes.in > x->bytes.out ? x->bytes.in : x->bytes.out;
-    uint64_t   q = y->bytes.in > y->bytes.out ? y->bytes.in : y->bytes.out;
+    uint64_t p = x->bytes.in > x->bytes.out ? x->bytes.in : x->bytes.out;
+    uint64_t q = y->bytes.in > y->bytes.out ? y->bytes.in : y->bytes.out;
     if (p != q) {
         return p > q ? -1 : 1;
     }
@@ -77,9 +77,9 @@ static void print_bound(const ferry_plan_bound *bound)
 static void print_balance(const row *rows, uint32_t n, const ferry_plan_bound *bound)
 {
     uint64_t in = 0, out = 0;
-    char     text[32], least[32];
+    char text[32], least[32];
     for (uint32_t i = 0; i < n; i++) {
-        in  = rows[i].bytes.in > in ? rows[i].bytes.in : in;
+        in = rows[i].bytes.in > in ? rows[i].bytes.in : in;
         out = rows[i].bytes.out > out ? rows[i].bytes.out : out;
     }
     printf("Busiest receiver: %s\n", format_bytes((double)in, text));
@@ -114,7 +114,7 @@ static ferry_status list_rows(const ferry_plan *plan, row *rows, ferry_error *er
 {
     uint32_t n = ferry_plan_world_size(plan);
     for (uint32_t i = 0; i < n; i++) {
-        rows[i]             = (row){.rank = i, .bytes = FERRY_RANK_BYTES_INIT};
+        rows[i] = (row){.rank = i, .bytes = FERRY_RANK_BYTES_INIT};
         ferry_status status = ferry_plan_get_rank_bytes(plan, i, &rows[i].bytes, error);
         if (status != FERRY_OK) {
             return status;
@@ -141,13 +141,13 @@ static ferry_status print_move(void *context, const ferry_move *move)
 
 int plan_print_table(const plan_request *r, const ferry_plan *plan)
 {
-    ferry_error           error;
-    ferry_plan_totals     totals     = FERRY_PLAN_TOTALS_INIT;
+    ferry_error error;
+    ferry_plan_totals totals = FERRY_PLAN_TOTALS_INIT;
     ferry_plan_statistics statistics = FERRY_PLAN_STATISTICS_INIT;
-    ferry_plan_bound      bound      = FERRY_PLAN_BOUND_INIT;
-    uint32_t              n          = ferry_plan_world_size(plan);
-    row                  *rows       = calloc(n, sizeof *rows);
-    int                   status     = EXIT_DONE;
+    ferry_plan_bound bound = FERRY_PLAN_BOUND_INIT;
+    uint32_t n = ferry_plan_world_size(plan);
+    row *rows = calloc(n, sizeof *rows);
+    int status = EXIT_DONE;
     if (rows == NULL) {
         return fail("plan", "out of memory");
     }

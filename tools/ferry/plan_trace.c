@@ -24,13 +24,13 @@ static ferry_status fail_file(const char *path, const char *what, ferry_error *e
 static ferry_status write_file(const char *path, int flags, fill_file_fn fill, const void *context,
                                ferry_error *error)
 {
-    int   descriptor = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
-    FILE *file       = descriptor < 0 ? NULL : fdopen(descriptor, "wb");
+    int descriptor = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
+    FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "wb");
     if (file == NULL) {
         return fail_file(path, "cannot be created", error);
     }
     ferry_status status = fill(context, file, error);
-    bool         full   = status == FERRY_OK && fflush(file) != 0;
+    bool full = status == FERRY_OK && fflush(file) != 0;
     if (status == FERRY_ERR_IO || full) {
         status = fail_file(path, "cannot be written", error);
     }
@@ -57,8 +57,8 @@ ferry_status replace_file(const char *path, fill_file_fn fill, const void *conte
     if (getrandom(&number, sizeof number, 0) != sizeof number) {
         return fail_file(path, "cannot be named", error);
     }
-    size_t bytes     = strlen(path) + 32;
-    char  *temporary = malloc(bytes);
+    size_t bytes = strlen(path) + 32;
+    char *temporary = malloc(bytes);
     if (temporary == NULL) {
         snprintf(error->message, sizeof error->message, "out of memory");
         return FERRY_ERR_NO_MEMORY;
@@ -82,9 +82,9 @@ static ferry_status fill_trace(const void *context, FILE *file, ferry_error *err
 
 int plan_write_trace(const ferry_schedule *schedule, const char *path)
 {
-    ferry_error       error;
+    ferry_error error;
     ferry_simulation *simulation = NULL;
-    ferry_status      status     = ferry_simulation_create(schedule, NULL, &simulation, &error);
+    ferry_status status = ferry_simulation_create(schedule, NULL, &simulation, &error);
     if (status == FERRY_OK) {
         status = replace_file(path, fill_trace, simulation, &error);
     }

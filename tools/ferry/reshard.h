@@ -10,15 +10,15 @@
 
 /* What `ferry reshard` was asked for. */
 typedef struct reshard_request {
-    const char           *source;
-    const char           *to;
-    const char           *out;
-    const char           *cast; /* as typed; NULL: none */
-    bool                  dry_run;
-    bool                  resume; /* said, and what is done anyway */
-    bool                  restart;
-    uint64_t              bytes_per_s; /* 0: as fast as it goes */
-    bool                  json;
+    const char *source;
+    const char *to;
+    const char *out;
+    const char *cast; /* as typed; NULL: none */
+    bool dry_run;
+    bool resume; /* said, and what is done anyway */
+    bool restart;
+    uint64_t bytes_per_s; /* 0: as fast as it goes */
+    bool json;
     ferry_reshard_options options;
 } reshard_request;
 
@@ -29,14 +29,14 @@ int reshard_parse_arguments(int argc, char **argv, reshard_request *request_out)
 
 /* What there is to say of one that was done, or would be. */
 typedef struct reshard_report {
-    const reshard_request  *request;
-    const ferry_reshard    *reshard;
+    const reshard_request *request;
+    const ferry_reshard *reshard;
     ferry_checkpoint_totals source;
-    ferry_reshard_totals    totals;
-    ferry_reshard_result    result;    /* if it was no dry run */
-    bool                    has_begun; /* to write it */
-    bool                    has_estimate;
-    double                  estimate; /* seconds, of a dry run */
+    ferry_reshard_totals totals;
+    ferry_reshard_result result; /* if it was no dry run */
+    bool has_begun;              /* to write it */
+    bool has_estimate;
+    double estimate; /* seconds, of a dry run */
 } reshard_report;
 
 /* On stdout. */

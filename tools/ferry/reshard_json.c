@@ -43,8 +43,8 @@ static ferry_status print_files(const reshard_report *report, ferry_error *error
 {
     printf(",\n\"files\":[");
     for (size_t i = 0; i < report->totals.n_files; i++) {
-        ferry_checkpoint_file file   = FERRY_CHECKPOINT_FILE_INIT;
-        ferry_status          status = ferry_reshard_file_at(report->reshard, i, &file, error);
+        ferry_checkpoint_file file = FERRY_CHECKPOINT_FILE_INIT;
+        ferry_status status = ferry_reshard_file_at(report->reshard, i, &file, error);
         if (status != FERRY_OK) {
             return status;
         }
@@ -81,8 +81,8 @@ static ferry_status print_others(const reshard_report *report, ferry_error *erro
 {
     printf(",\n\"others\":[");
     for (size_t i = 0; i < report->totals.n_others; i++) {
-        ferry_reshard_other other  = FERRY_RESHARD_OTHER_INIT;
-        ferry_status        status = ferry_reshard_other_at(report->reshard, i, &other, error);
+        ferry_reshard_other other = FERRY_RESHARD_OTHER_INIT;
+        ferry_status status = ferry_reshard_other_at(report->reshard, i, &other, error);
         if (status != FERRY_OK) {
             return status;
         }
@@ -107,9 +107,9 @@ static void print_replicated(const reshard_report *report)
 
 ferry_status reshard_print_json(const reshard_report *report, ferry_error *error)
 {
-    const ferry_checkpoint_totals *from   = &report->source;
-    const ferry_reshard_totals    *to     = &report->totals;
-    ferry_status                   status = FERRY_OK;
+    const ferry_checkpoint_totals *from = &report->source;
+    const ferry_reshard_totals *to = &report->totals;
+    ferry_status status = FERRY_OK;
     print_text("{\"format\":\"ferry.reshard/1\",\"version\":", ferry_version());
     print_side(",\n\"source\":{\"path\":", report->request->source, from->is_sharded,
                from->n_tensors, from->n_files, from->file_bytes);

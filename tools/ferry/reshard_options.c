@@ -58,7 +58,7 @@ static int parse_cast(reshard_request *r)
                                         {"f32", FERRY_F32},
                                         {"f8e4m3", FERRY_F8E4M3},
                                         {NULL, 0}};
-    r->cast                          = optarg;
+    r->cast = optarg;
     return parse_word("reshard", "--cast", casts, optarg, &r->options.cast);
 }
 

@@ -16,9 +16,9 @@ static const char *tell_kind(bool is_sharded)
 /* What is read and what is made of it: the same lines for a dry run and a real one. */
 static void print_head(const reshard_report *report)
 {
-    const ferry_reshard_totals    *t = &report->totals;
+    const ferry_reshard_totals *t = &report->totals;
     const ferry_checkpoint_totals *s = &report->source;
-    char                           text[3][UNIT_TEXT_BYTES];
+    char text[3][UNIT_TEXT_BYTES];
     printf("From       %s: %s, %s tensor%s, %s in %s file%s\n", report->request->source,
            tell_kind(s->is_sharded), format_count(s->n_tensors, text[0]), plural(s->n_tensors),
            format_bytes((double)s->file_bytes, text[1]), format_count(s->n_files, text[2]),
@@ -40,8 +40,8 @@ static ferry_status print_others(const reshard_report *report, ferry_error *erro
 {
     char text[32];
     for (size_t i = 0; i < report->totals.n_others; i++) {
-        ferry_reshard_other other  = FERRY_RESHARD_OTHER_INIT;
-        ferry_status        status = ferry_reshard_other_at(report->reshard, i, &other, error);
+        ferry_reshard_other other = FERRY_RESHARD_OTHER_INIT;
+        ferry_status status = ferry_reshard_other_at(report->reshard, i, &other, error);
         if (status != FERRY_OK) {
             return status;
         }
@@ -64,7 +64,7 @@ static ferry_status print_others(const reshard_report *report, ferry_error *erro
 static ferry_status print_dry_run(const reshard_report *report, ferry_error *error)
 {
     const ferry_reshard_totals *t = &report->totals;
-    char                        text[3][32];
+    char text[3][32];
     ferry_status status = print_files(report->reshard, file_at, t->n_files, t->is_sharded, error);
     if (status != FERRY_OK) {
         return status;
@@ -91,7 +91,7 @@ static ferry_status print_dry_run(const reshard_report *report, ferry_error *err
 static void print_result(const reshard_report *report)
 {
     const ferry_reshard_result *r = &report->result;
-    uint64_t new                  = r->written_bytes - r->resumed_bytes;
+    uint64_t new = r->written_bytes - r->resumed_bytes;
     char text[3][UNIT_TEXT_BYTES];
     printf("Read       %s\n", format_bytes((double)report->totals.read_bytes, text[0]));
     printf("Written    %s in %s", format_bytes((double)r->written_bytes, text[1]),

@@ -21,18 +21,18 @@ typedef enum run_verify {
 
 /* What `ferry run` was asked for. */
 typedef struct run_request {
-    const char           *path;
-    bool                  json;
-    bool                  join;    /* be one rank of a world that somebody else has started */
-    bool                  started; /* the same, and that somebody is another `ferry run` */
-    bool                  has_planning_option;
-    bool                  plain_memory;
-    uint32_t              iterations; /* those that are timed; one more goes before */
-    uint32_t              verify;     /* a run_verify */
-    double                deadline;   /* seconds; 0: the default */
-    const char           *trace;
-    const char           *paths; /* as typed; NULL: not said */
-    ferry_plan_options    planning;
+    const char *path;
+    bool json;
+    bool join;    /* be one rank of a world that somebody else has started */
+    bool started; /* the same, and that somebody is another `ferry run` */
+    bool has_planning_option;
+    bool plain_memory;
+    uint32_t iterations; /* those that are timed; one more goes before */
+    uint32_t verify;     /* a run_verify */
+    double deadline;     /* seconds; 0: the default */
+    const char *trace;
+    const char *paths; /* as typed; NULL: not said */
+    ferry_plan_options planning;
     ferry_service_options service;
 } run_request;
 
@@ -55,20 +55,20 @@ int run_rank(const run_request *request, ferry_world *world, const ferry_plan *p
 
 typedef struct run_shards {
     const ferry_plan *plan;
-    ferry_side        side;
-    uint32_t          rank;
-    size_t            n;
-    uint64_t          tensor_bytes;
-    uint64_t          memory_bytes; /* with what alignment adds */
-    uint64_t         *offsets;      /* of each tensor in the memory, in order of the visit */
-    const char      **names;        /* live as long as the plan */
-    uint64_t         *bytes;
+    ferry_side side;
+    uint32_t rank;
+    size_t n;
+    uint64_t tensor_bytes;
+    uint64_t memory_bytes; /* with what alignment adds */
+    uint64_t *offsets;     /* of each tensor in the memory, in order of the visit */
+    const char **names;    /* live as long as the plan */
+    uint64_t *bytes;
 } run_shards;
 
 /* Of what a rank holds on a side, without memory for it. */
 ferry_status run_shards_open(const ferry_plan *plan, ferry_side side, uint32_t rank,
                              run_shards *shards_out, ferry_error *error);
-void         run_shards_close(run_shards *shards);
+void run_shards_close(run_shards *shards);
 
 /* Bytes that a rank needs for its shards, and what its staging may grow to. */
 ferry_status run_needed_bytes(const run_request *request, const ferry_plan *plan, uint32_t rank,
@@ -90,13 +90,13 @@ ferry_status run_shards_work(const run_shards *shards, uint32_t work, char *cons
 
 typedef struct run_arena {
     ferry_buffer buffer;
-    bool         is_plain;
+    bool is_plain;
 } run_arena;
 
 /* Every page is there when it returns. */
 ferry_status run_arena_open(ferry_transport *transport, bool plain, uint64_t bytes,
                             run_arena *arena_out, ferry_error *error);
-void         run_arena_close(run_arena *arena);
+void run_arena_close(run_arena *arena);
 
 /* ---- run_results.c: what ranks tell rank 0 ---- */
 
@@ -112,37 +112,37 @@ typedef struct run_rank_result {
     uint64_t source_shards, source_bytes;
     uint64_t destination_shards, destination_bytes;
     uint64_t verified_shards, verified_bytes; /* in each check */
-    double   begin;                           /* of the last run, on this machine's clock */
-    double   copy_gbytes_per_s;               /* the limit, of the first rank of each node */
+    double begin;                             /* of the last run, on this machine's clock */
+    double copy_gbytes_per_s;                 /* the limit, of the first rank of each node */
 } run_rank_result;
 
 typedef struct run_peer {
     uint32_t rank;
     uint32_t peer;
     uint32_t paths;
-    char     engine[68];
+    char engine[68];
     uint64_t bytes_out;
     uint64_t bytes_in;
 } run_peer;
 
 /* What a rank gives, and on rank 0 what all have given, in order of ranks. */
 typedef struct run_results {
-    uint32_t         n_ranks;
-    uint32_t         n_nodes;
-    uint32_t         n_runs; /* the first is not timed */
+    uint32_t n_ranks;
+    uint32_t n_nodes;
+    uint32_t n_runs; /* the first is not timed */
     run_rank_result *ranks;
-    run_sample      *samples; /* n_runs of each rank */
-    run_peer        *peers;
-    size_t           n_peers;
-    ferry_span      *spans;
-    size_t          *n_spans; /* of each rank */
-    ferry_machine    machine; /* of rank 0 */
+    run_sample *samples; /* n_runs of each rank */
+    run_peer *peers;
+    size_t n_peers;
+    ferry_span *spans;
+    size_t *n_spans;       /* of each rank */
+    ferry_machine machine; /* of rank 0 */
 } run_results;
 
 /* Collective: rank 0 gets results, which it frees; the others nothing. */
 ferry_status run_results_gather(ferry_world *world, const run_results *own, run_results *all_out,
                                 ferry_error *error);
-void         run_results_free(run_results *results);
+void run_results_free(run_results *results);
 
 /* ---- what rank 0 makes of them ---- */
 
@@ -150,30 +150,30 @@ enum { RUN_PACK, RUN_WIRE, RUN_UNPACK, RUN_CHECKSUM, RUN_WAIT, RUN_WHOLE, RUN_PH
 
 /* The word of ferry.run/1. */
 const char *run_phase_name(uint32_t phase);
-double      run_phase_seconds(const run_sample *sample, uint32_t phase);
+double run_phase_seconds(const run_sample *sample, uint32_t phase);
 
 typedef struct run_phase {
-    double   least, median, most; /* over ranks */
-    uint32_t slowest;             /* the rank of the most */
+    double least, median, most; /* over ranks */
+    uint32_t slowest;           /* the rank of the most */
 } run_phase;
 
 typedef struct run_summary {
-    ferry_plan_totals     totals;
-    ferry_plan_bound      bound;
+    ferry_plan_totals totals;
+    ferry_plan_bound bound;
     ferry_plan_statistics plan;
-    uint64_t              bytes; /* moved and local */
-    uint32_t              median_run;
-    double                least, median, most; /* seconds of the slowest rank, over timed runs */
-    double                bytes_per_s;
-    double                copy_bytes_per_s;   /* the machines' limit; 0: not measured */
-    run_phase             phases[RUN_PHASES]; /* of the median run */
-    uint64_t              staging_bytes;      /* the most of a rank */
-    uint64_t              path_bytes[5];      /* in order of the flags; of the median run */
-    uint64_t              relayed_bytes;
-    uint64_t              later_work; /* plannings and the like after the first run */
-    uint64_t              source_bytes, destination_bytes;
-    uint32_t              source_ranks, destination_ranks;
-    uint64_t              verified_shards, verified_bytes;
+    uint64_t bytes; /* moved and local */
+    uint32_t median_run;
+    double least, median, most; /* seconds of the slowest rank, over timed runs */
+    double bytes_per_s;
+    double copy_bytes_per_s;      /* the machines' limit; 0: not measured */
+    run_phase phases[RUN_PHASES]; /* of the median run */
+    uint64_t staging_bytes;       /* the most of a rank */
+    uint64_t path_bytes[5];       /* in order of the flags; of the median run */
+    uint64_t relayed_bytes;
+    uint64_t later_work; /* plannings and the like after the first run */
+    uint64_t source_bytes, destination_bytes;
+    uint32_t source_ranks, destination_ranks;
+    uint64_t verified_shards, verified_bytes;
 } run_summary;
 
 ferry_status run_summarize(const ferry_plan *plan, const run_results *results,

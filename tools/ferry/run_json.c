@@ -29,8 +29,8 @@ static void print_ratio(const char *before, double over, double under)
 static void print_options(const run_request *r)
 {
     static const char *const checksums[] = {"none", "path", "end"};
-    static const char *const commits[]   = {"in-place", "swap"};
-    static const char *const verifies[]  = {"ends", "each", "none"};
+    static const char *const commits[] = {"in-place", "swap"};
+    static const char *const verifies[] = {"ends", "each", "none"};
     printf(",\"options\":{\"iterations\":%u,\"verify\":\"%s\",\"checksum\":\"%s\",\"commit\":\"%"
            "s\",\"memory\":\"%s\"",
            r->iterations, verifies[r->verify], checksums[r->service.checksum],
@@ -124,8 +124,8 @@ static void print_peers(const run_results *all, uint32_t rank, size_t *next)
     const char *separator = "";
     printf(",\"peers\":[");
     for (; *next < all->n_peers && all->peers[*next].rank == rank; (*next)++) {
-        const run_peer *p     = &all->peers[*next];
-        const char     *comma = "";
+        const run_peer *p = &all->peers[*next];
+        const char *comma = "";
         printf("%s\n  {\"peer\":%u,\"engine\":", separator, p->peer);
         print_json_text(p->engine);
         printf(",\"paths\":[");
@@ -148,8 +148,8 @@ static void print_ranks(const run_results *all)
     size_t next_peer = 0;
     printf(",\n\"ranks\":[");
     for (uint32_t rank = 0; rank < all->n_ranks; rank++) {
-        const run_rank_result *r       = &all->ranks[rank];
-        const run_sample      *samples = &all->samples[(size_t)rank * all->n_runs];
+        const run_rank_result *r = &all->ranks[rank];
+        const run_sample *samples = &all->samples[(size_t)rank * all->n_runs];
         printf("%s\n {\"rank\":%u,\"node\":%u", rank == 0 ? "" : ",", rank, r->node);
         print_u64(",\"source_shards\":", r->source_shards);
         print_u64(",\"source_bytes\":", r->source_bytes);

@@ -11,7 +11,7 @@
 
 static ferry_status open_plain(uint64_t bytes, ferry_buffer *buffer_out, ferry_error *error)
 {
-    char  text[32];
+    char text[32];
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (memory == MAP_FAILED) {
@@ -26,8 +26,8 @@ static ferry_status open_plain(uint64_t bytes, ferry_buffer *buffer_out, ferry_e
 ferry_status run_arena_open(ferry_transport *transport, bool plain, uint64_t bytes,
                             run_arena *arena_out, ferry_error *error)
 {
-    run_arena    arena  = {.is_plain = plain};
-    uint64_t     wanted = bytes > 0 ? bytes : 1; /* a rank without shards has a place for none */
+    run_arena arena = {.is_plain = plain};
+    uint64_t wanted = bytes > 0 ? bytes : 1; /* a rank without shards has a place for none */
     ferry_status status = plain ? open_plain(wanted, &arena.buffer, error)
                                 : ferry_memory_alloc(transport, wanted, &arena.buffer, error);
     if (status == FERRY_OK) {

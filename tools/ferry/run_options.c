@@ -75,16 +75,16 @@ static const option_word checksums[] = {{"none", FERRY_CHECKSUM_NONE},
                                         {"path", FERRY_CHECKSUM_PATH},
                                         {"end", FERRY_CHECKSUM_END},
                                         {NULL, 0}};
-static const option_word commits[]   = {
-      {"in-place", FERRY_COMMIT_IN_PLACE}, {"swap", FERRY_COMMIT_SWAP}, {NULL, 0}};
+static const option_word commits[] = {
+    {"in-place", FERRY_COMMIT_IN_PLACE}, {"swap", FERRY_COMMIT_SWAP}, {NULL, 0}};
 static const option_word memories[] = {{"ferry", 0}, {"malloc", 1}, {NULL, 0}};
-static const option_word paths[]    = {{"auto", 0},
-                                       {"local", FERRY_PATH_LOCAL},
-                                       {"mapped", FERRY_PATH_MAPPED},
-                                       {"attach", FERRY_PATH_ATTACH},
-                                       {"remote", FERRY_PATH_REMOTE},
-                                       {"staged", FERRY_PATH_STAGED},
-                                       {NULL, 0}};
+static const option_word paths[] = {{"auto", 0},
+                                    {"local", FERRY_PATH_LOCAL},
+                                    {"mapped", FERRY_PATH_MAPPED},
+                                    {"attach", FERRY_PATH_ATTACH},
+                                    {"remote", FERRY_PATH_REMOTE},
+                                    {"staged", FERRY_PATH_STAGED},
+                                    {NULL, 0}};
 
 static int parse_deadline(run_request *r)
 {
@@ -102,8 +102,8 @@ static int parse_paths(run_request *r)
 {
     uint32_t flags = 0;
     for (const char *at = optarg;; at++) {
-        size_t   length = strcspn(at, ",");
-        uint32_t flag   = 0;
+        size_t length = strcspn(at, ",");
+        uint32_t flag = 0;
         if (!find_word(paths, at, length, &flag)) {
             return fail_usage("run",
                               "--paths takes auto, or some of mapped, attach, remote, staged and "
@@ -117,21 +117,21 @@ static int parse_paths(run_request *r)
         }
     }
     r->service.paths = flags;
-    r->paths         = optarg;
+    r->paths = optarg;
     return EXIT_DONE;
 }
 
 static int apply_service_option(int option, run_request *r)
 {
-    uint32_t plain  = 0;
-    int      status = EXIT_DONE;
+    uint32_t plain = 0;
+    int status = EXIT_DONE;
     switch (option) {
     case OPT_CHECKSUM:
         return parse_word("run", "--checksum", checksums, optarg, &r->service.checksum);
     case OPT_COMMIT:
         return parse_word("run", "--commit", commits, optarg, &r->service.commit);
     case OPT_MEMORY:
-        status          = parse_word("run", "--memory", memories, optarg, &plain);
+        status = parse_word("run", "--memory", memories, optarg, &plain);
         r->plain_memory = plain != 0;
         return status;
     case OPT_MEMORY_CAP:
@@ -177,7 +177,7 @@ static int apply_option(int option, void *request)
         return EXIT_DONE;
     case OPT_STARTED:
         r->started = true;
-        r->join    = true;
+        r->join = true;
         return EXIT_DONE;
     case SHARED_OPT_JOIN:
         r->join = true;
@@ -189,10 +189,10 @@ static int apply_option(int option, void *request)
 
 int run_parse_arguments(int argc, char **argv, run_request *request_out)
 {
-    run_request r      = {.iterations = 5,
-                          .planning   = FERRY_PLAN_OPTIONS_INIT,
-                          .service    = FERRY_SERVICE_OPTIONS_INIT};
-    int         status = parse_options(&command_run, argc, argv, apply_option, &r);
+    run_request r = {.iterations = 5,
+                     .planning = FERRY_PLAN_OPTIONS_INIT,
+                     .service = FERRY_SERVICE_OPTIONS_INIT};
+    int status = parse_options(&command_run, argc, argv, apply_option, &r);
     if (status != EXIT_DONE) {
         return status;
     }
@@ -200,7 +200,7 @@ int run_parse_arguments(int argc, char **argv, run_request *request_out)
         return fail_usage("run", "%s",
                           optind == argc ? "a spec is missing" : "there is more than one spec");
     }
-    r.path       = argv[optind];
+    r.path = argv[optind];
     *request_out = r;
     return EXIT_DONE;
 }

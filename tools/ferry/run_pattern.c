@@ -9,9 +9,9 @@
 #include <string.h>
 
 enum {
-    LANES       = 8,
-    WORD_BYTES  = 4,
-    STEP_BYTES  = LANES * WORD_BYTES,
+    LANES = 8,
+    WORD_BYTES = 4,
+    STEP_BYTES = LANES * WORD_BYTES,
     BLOCK_STEPS = 64 /* between two looks at what differs */
 };
 
@@ -64,8 +64,8 @@ static seeds seeds_of(run_key key, uint64_t word)
 uint8_t run_pattern_byte(run_key key, uint64_t at)
 {
     uint64_t number = at / WORD_BYTES;
-    uint32_t word   = (uint32_t)number;
-    seeds    s      = seeds_of(key, number);
+    uint32_t word = (uint32_t)number;
+    seeds s = seeds_of(key, number);
     MIX(word, s);
     return (uint8_t)(word >> 8 * (at % WORD_BYTES));
 }
@@ -93,8 +93,8 @@ static inline __attribute__((always_inline)) uint64_t check_steps(const char *me
     lanes number = {0, 1, 2, 3, 4, 5, 6, 7};
     number += first;
     for (uint64_t begin = 0; begin < n_steps; begin += BLOCK_STEPS) {
-        uint64_t end    = n_steps - begin < BLOCK_STEPS ? n_steps : begin + BLOCK_STEPS;
-        lanes    differ = {0};
+        uint64_t end = n_steps - begin < BLOCK_STEPS ? n_steps : begin + BLOCK_STEPS;
+        lanes differ = {0};
         for (uint64_t i = begin; i < end; i++) {
             lanes x = number;
             MIX(x, s);
@@ -173,7 +173,7 @@ static void fill_bytes(char *memory, run_key key, uint64_t at, uint64_t n_bytes,
 {
     for (uint64_t i = 0; i < n_bytes; i++) {
         uint64_t here = at + i;
-        memory[i]     = (char)(run_pattern_byte(key, here) ^ flip >> 8 * (here % WORD_BYTES));
+        memory[i] = (char)(run_pattern_byte(key, here) ^ flip >> 8 * (here % WORD_BYTES));
     }
 }
 
@@ -190,14 +190,14 @@ static uint64_t check_bytes(const char *memory, run_key key, uint64_t at, uint64
 void run_pattern_fill(void *memory, run_key key, uint64_t at, uint64_t n_bytes, int poison)
 {
     uint32_t flip = poison ? POISON : 0;
-    char    *to   = memory;
+    char *to = memory;
     for (uint64_t done = 0; done < n_bytes;) {
         uint64_t bytes = head_bytes(at + done, n_bytes - done);
         uint64_t steps = bytes > 0 ? 0 : count_steps(at + done, n_bytes - done);
         if (steps > 0) {
             uint64_t number = (at + done) / WORD_BYTES;
-            seeds    s      = seeds_of(key, number);
-            bytes           = steps * STEP_BYTES;
+            seeds s = seeds_of(key, number);
+            bytes = steps * STEP_BYTES;
             (has_avx2() ? fill_avx2 : fill_plainly)(to + done, s, (uint32_t)number, steps, flip);
         } else {
             bytes = bytes > 0 ? bytes : least(STEP_BYTES, n_bytes - done);
@@ -216,7 +216,7 @@ uint64_t run_pattern_check(const void *memory, run_key key, uint64_t at, uint64_
         uint64_t right;
         if (steps > 0) {
             uint64_t number = (at + done) / WORD_BYTES;
-            seeds    s      = seeds_of(key, number);
+            seeds s = seeds_of(key, number);
             right =
                 (has_avx2() ? check_avx2 : check_plainly)(from + done, s, (uint32_t)number, steps) *
                 STEP_BYTES;

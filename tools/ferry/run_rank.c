@@ -23,20 +23,20 @@ enum { SOURCES, FRONT, BACK, N_ARENAS };
 
 typedef struct rank_run {
     const run_request *request;
-    const ferry_plan  *plan;
-    ferry_plan        *own_plan;
-    ferry_world       *world;
-    ferry_transport   *transport;
-    ferry_service     *service;
-    uint32_t           rank;
-    run_shards         sources, destinations;
-    run_arena          arenas[N_ARENAS];
-    char             **memories[N_ARENAS]; /* of each tensor */
-    run_results        results;            /* this rank's own */
-    const char        *doing;              /* for the terminal; NULL where there is none */
-    double             shown;              /* when that was last told */
-    uint32_t           number;             /* of the run, from 1 on; 0: before */
-    bool               is_common;          /* all ranks have failed, and with one sentence */
+    const ferry_plan *plan;
+    ferry_plan *own_plan;
+    ferry_world *world;
+    ferry_transport *transport;
+    ferry_service *service;
+    uint32_t rank;
+    run_shards sources, destinations;
+    run_arena arenas[N_ARENAS];
+    char **memories[N_ARENAS]; /* of each tensor */
+    run_results results;       /* this rank's own */
+    const char *doing;         /* for the terminal; NULL where there is none */
+    double shown;              /* when that was last told */
+    uint32_t number;           /* of the run, from 1 on; 0: before */
+    bool is_common;            /* all ranks have failed, and with one sentence */
 } rank_run;
 
 double run_now(void)
@@ -66,8 +66,8 @@ static const double SHOW_SECONDS = 0.2;
 static void show(void *context, uint64_t done, uint64_t total)
 {
     rank_run *run = context;
-    double    now = run_now();
-    char      size[UNIT_TEXT_BYTES], before[64], behind[64];
+    double now = run_now();
+    char size[UNIT_TEXT_BYTES], before[64], behind[64];
     if (run->doing == NULL || now < run->shown + SHOW_SECONDS) {
         return;
     }
@@ -127,12 +127,12 @@ typedef struct demand {
 static ferry_status check_nodes(rank_run *run, ferry_error *error)
 {
     ferry_machine machine = FERRY_MACHINE_INIT;
-    demand        own     = {0};
-    const void   *said    = NULL;
-    ferry_status  status  = ferry_machine_probe(0, &machine, error);
+    demand own = {0};
+    const void *said = NULL;
+    ferry_status status = ferry_machine_probe(0, &machine, error);
     if (status == FERRY_OK) {
         own.room = machine.room_bytes;
-        status   = run_needed_bytes(run->request, run->plan, run->rank, &own.needed, error);
+        status = run_needed_bytes(run->request, run->plan, run->rank, &own.needed, error);
     }
     if (status == FERRY_OK) {
         status = ferry_world_all_gather(run->world, &own, sizeof own, &said, error);
@@ -158,18 +158,18 @@ static ferry_status check_nodes(rank_run *run, ferry_error *error)
 static ferry_status open_world(rank_run *run, ferry_error *error)
 {
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    options.deadline_seconds    = run->request->deadline;
+    options.deadline_seconds = run->request->deadline;
     ferry_status status =
         run->world == NULL ? ferry_world_create(&options, &run->world, error) : FERRY_OK;
     if (status != FERRY_OK) {
         return status;
     }
-    run->rank            = ferry_world_rank(run->world);
+    run->rank = ferry_world_rank(run->world);
     run->results.n_ranks = ferry_world_n_ranks(run->world);
     run->results.n_nodes = ferry_world_n_nodes(run->world);
-    run->doing           = run->rank == 0 && terminal_of_stderr().is_live ? "planning" : NULL;
+    run->doing = run->rank == 0 && terminal_of_stderr().is_live ? "planning" : NULL;
     if (run->plan == NULL) {
-        status    = plan_open(run->request->path, &run->request->planning, &run->own_plan, error);
+        status = plan_open(run->request->path, &run->request->planning, &run->own_plan, error);
         run->plan = run->own_plan;
     }
     if (status == FERRY_OK) {
@@ -186,11 +186,11 @@ static ferry_status open_world(rank_run *run, ferry_error *error)
 static ferry_status open_service(rank_run *run, ferry_error *error)
 {
     ferry_service_options options = run->request->service;
-    ferry_log_level       level   = FERRY_LOG_OFF;
-    const char           *wanted  = getenv("FERRY_LOG");
-    options.transport             = run->transport;
-    options.engines               = NULL;
-    options.trace                 = run->request->trace != NULL;
+    ferry_log_level level = FERRY_LOG_OFF;
+    const char *wanted = getenv("FERRY_LOG");
+    options.transport = run->transport;
+    options.engines = NULL;
+    options.trace = run->request->trace != NULL;
     if (wanted != NULL) {
         (void)ferry_log_level_parse(wanted, &level, NULL);
     }
@@ -203,9 +203,9 @@ static ferry_status open_service(rank_run *run, ferry_error *error)
 static ferry_status open_memory(rank_run *run, const run_shards *shards, int arena,
                                 ferry_error *error)
 {
-    ferry_status status  = run_arena_open(run->transport, run->request->plain_memory,
-                                          shards->memory_bytes, &run->arenas[arena], error);
-    char       **begins  = calloc(shards->n > 0 ? shards->n : 1, sizeof *begins);
+    ferry_status status = run_arena_open(run->transport, run->request->plain_memory,
+                                         shards->memory_bytes, &run->arenas[arena], error);
+    char **begins = calloc(shards->n > 0 ? shards->n : 1, sizeof *begins);
     run->memories[arena] = begins;
     if (status == FERRY_OK && begins == NULL) {
         status = fail_memory(error);
@@ -271,7 +271,7 @@ static ferry_status list_tensors(const rank_run *run, const run_shards *shards, 
 static ferry_status bind_shards(rank_run *run, ferry_error *error)
 {
     ferry_tensors *sources = NULL, *destinations = NULL;
-    ferry_status   status = list_tensors(run, &run->sources, SOURCES, &sources, error);
+    ferry_status status = list_tensors(run, &run->sources, SOURCES, &sources, error);
     if (status == FERRY_OK) {
         status = list_tensors(run, &run->destinations, FRONT, &destinations, error);
     }
@@ -308,13 +308,13 @@ static int arena_behind(const rank_run *run, uint32_t number)
 
 typedef struct verdict {
     uint32_t is_wrong;
-    char     sentence[1020];
+    char sentence[1020];
 } verdict;
 
 /* Each rank knows of its own bytes; then all know of all. */
 static ferry_status check_bytes(rank_run *run, uint32_t number, ferry_error *error)
 {
-    verdict     own  = {0}, theirs;
+    verdict own = {0}, theirs;
     const void *said = NULL;
     ferry_error wrong;
     begin_showing(run, "checking");
@@ -341,9 +341,9 @@ static ferry_status check_bytes(rank_run *run, uint32_t number, ferry_error *err
 
 static ferry_status run_once(rank_run *run, uint32_t number, ferry_error *error)
 {
-    run_sample  *sample = &run->results.samples[number];
+    run_sample *sample = &run->results.samples[number];
     ferry_status status = FERRY_OK;
-    run->number         = number + 1;
+    run->number = number + 1;
     if (is_checked(run->request, number)) {
         begin_showing(run, "poisoning");
         status = run_shards_work(&run->destinations, RUN_POISON,
@@ -372,7 +372,7 @@ static ferry_status run_once(rank_run *run, uint32_t number, ferry_error *error)
 static ferry_status probe(rank_run *run, ferry_error *error)
 {
     ferry_machine machine = FERRY_MACHINE_INIT;
-    ferry_status  status  = ferry_world_barrier(run->world, error);
+    ferry_status status = ferry_world_barrier(run->world, error);
     begin_showing(run, "measuring the machine");
     if (status == FERRY_OK && ferry_world_local_rank(run->world) == 0) {
         status = ferry_machine_probe(PROBE_SECONDS, &machine, error);
@@ -380,15 +380,15 @@ static ferry_status probe(rank_run *run, ferry_error *error)
     run_rank_result *own = run->results.ranks;
     if (machine.copy_all_gbytes_per_s > own->copy_gbytes_per_s) {
         own->copy_gbytes_per_s = machine.copy_all_gbytes_per_s;
-        run->results.machine   = machine;
+        run->results.machine = machine;
     }
     return status == FERRY_OK ? ferry_world_barrier(run->world, error) : status;
 }
 
 static ferry_status run_all(rank_run *run, ferry_error *error)
 {
-    run->results.n_runs  = run->request->iterations + 1;
-    run->results.ranks   = calloc(1, sizeof *run->results.ranks);
+    run->results.n_runs = run->request->iterations + 1;
+    run->results.ranks = calloc(1, sizeof *run->results.ranks);
     run->results.samples = calloc(run->results.n_runs, sizeof *run->results.samples);
     if (run->results.ranks == NULL || run->results.samples == NULL) {
         return fail_memory(error);
@@ -412,22 +412,22 @@ static ferry_status run_all(rank_run *run, ferry_error *error)
 
 static ferry_status list_peers(rank_run *run, ferry_error *error)
 {
-    run_results *own    = &run->results;
+    run_results *own = &run->results;
     ferry_status status = FERRY_OK;
-    own->n_peers        = ferry_service_peer_count(run->service);
-    own->peers          = calloc(own->n_peers > 0 ? own->n_peers : 1, sizeof *own->peers);
+    own->n_peers = ferry_service_peer_count(run->service);
+    own->peers = calloc(own->n_peers > 0 ? own->n_peers : 1, sizeof *own->peers);
     if (own->peers == NULL) {
         return fail_memory(error);
     }
     for (size_t i = 0; i < own->n_peers && status == FERRY_OK; i++) {
         ferry_service_peer peer = FERRY_SERVICE_PEER_INIT;
-        status                  = ferry_service_peer_at(run->service, (uint32_t)i, &peer, error);
+        status = ferry_service_peer_at(run->service, (uint32_t)i, &peer, error);
         if (status == FERRY_OK) {
-            own->peers[i] = (run_peer){.rank      = run->rank,
-                                       .peer      = peer.peer,
-                                       .paths     = peer.paths,
+            own->peers[i] = (run_peer){.rank = run->rank,
+                                       .peer = peer.peer,
+                                       .paths = peer.paths,
                                        .bytes_out = peer.bytes_out,
-                                       .bytes_in  = peer.bytes_in};
+                                       .bytes_in = peer.bytes_in};
             snprintf(own->peers[i].engine, sizeof own->peers[i].engine, "%s",
                      peer.engine != NULL ? peer.engine : "");
         }
@@ -437,37 +437,37 @@ static ferry_status list_peers(rank_run *run, ferry_error *error)
 
 static ferry_status list_spans(rank_run *run, ferry_error *error)
 {
-    run_results *own    = &run->results;
-    uint64_t     n      = run->request->trace != NULL ? ferry_service_span_count(run->service) : 0;
+    run_results *own = &run->results;
+    uint64_t n = run->request->trace != NULL ? ferry_service_span_count(run->service) : 0;
     ferry_status status = FERRY_OK;
-    own->spans          = calloc(n > 0 ? n : 1, sizeof *own->spans);
-    own->n_spans        = calloc(1, sizeof *own->n_spans);
+    own->spans = calloc(n > 0 ? n : 1, sizeof *own->spans);
+    own->n_spans = calloc(1, sizeof *own->n_spans);
     if (own->spans == NULL || own->n_spans == NULL) {
         return fail_memory(error);
     }
     own->n_spans[0] = n;
     for (uint64_t i = 0; i < n && status == FERRY_OK; i++) {
         own->spans[i] = (ferry_span)FERRY_SPAN_INIT;
-        status        = ferry_service_span_at(run->service, i, &own->spans[i], error);
+        status = ferry_service_span_at(run->service, i, &own->spans[i], error);
     }
     return status;
 }
 
 static ferry_status tell_results(rank_run *run, ferry_error *error)
 {
-    run_rank_result *own      = run->results.ranks;
-    bool             verified = run->request->verify != RUN_VERIFY_NONE;
-    own->rank                 = run->rank;
-    own->node                 = ferry_world_node_of(run->world, run->rank);
-    own->source_shards        = run->sources.n;
-    own->source_bytes         = run->sources.tensor_bytes;
-    own->destination_shards   = run->destinations.n;
-    own->destination_bytes    = run->destinations.tensor_bytes;
-    own->verified_shards      = verified ? run->destinations.n : 0;
-    own->verified_bytes       = verified ? run->destinations.tensor_bytes : 0;
-    run_results  all          = {0};
-    run_summary  summary      = {0};
-    ferry_status status       = list_peers(run, error);
+    run_rank_result *own = run->results.ranks;
+    bool verified = run->request->verify != RUN_VERIFY_NONE;
+    own->rank = run->rank;
+    own->node = ferry_world_node_of(run->world, run->rank);
+    own->source_shards = run->sources.n;
+    own->source_bytes = run->sources.tensor_bytes;
+    own->destination_shards = run->destinations.n;
+    own->destination_bytes = run->destinations.tensor_bytes;
+    own->verified_shards = verified ? run->destinations.n : 0;
+    own->verified_bytes = verified ? run->destinations.tensor_bytes : 0;
+    run_results all = {0};
+    run_summary summary = {0};
+    ferry_status status = list_peers(run, error);
     if (status == FERRY_OK) {
         status = list_spans(run, error);
     }
@@ -516,8 +516,8 @@ static void close_rank(rank_run *run)
  */
 static bool is_speaker(const rank_run *run)
 {
-    uint32_t    culprit = FERRY_ANY_RANK;
-    const char *rank    = getenv("RANK");
+    uint32_t culprit = FERRY_ANY_RANK;
+    const char *rank = getenv("RANK");
     if (run->world == NULL) {
         return !run->request->started || rank == NULL || strcmp(rank, "0") == 0;
     }
@@ -537,8 +537,8 @@ static int end_rank(rank_run *run, ferry_status status, const ferry_error *error
 {
     static const struct timespec moment = {.tv_nsec = 500000000};
 
-    bool fails  = status != FERRY_OK;
-    bool says   = fails && is_speaker(run);
+    bool fails = status != FERRY_OK;
+    bool says = fails && is_speaker(run);
     bool lonely = fails && !run->is_common && run->world != NULL;
     if (fails) {
         end_showing(run);
@@ -558,8 +558,8 @@ static int end_rank(rank_run *run, ferry_status status, const ferry_error *error
 
 int run_rank(const run_request *request, ferry_world *world, const ferry_plan *plan)
 {
-    ferry_error  error;
-    rank_run     run    = {.request = request, .world = world, .plan = plan};
+    ferry_error error;
+    rank_run run = {.request = request, .world = world, .plan = plan};
     ferry_status status = open_world(&run, &error);
     if (status == FERRY_OK) {
         status = open_service(&run, &error);

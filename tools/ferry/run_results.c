@@ -22,7 +22,7 @@ static ferry_status send_bytes(ferry_world *world, const char *bytes, size_t n_b
     ferry_status status = FERRY_OK;
     for (size_t done = 0; done < n_bytes && status == FERRY_OK;) {
         size_t n = n_bytes - done < FERRY_MESSAGE_BYTES ? n_bytes - done : FERRY_MESSAGE_BYTES;
-        status   = ferry_world_send(world, 0, TAG, bytes + done, n, error);
+        status = ferry_world_send(world, 0, TAG, bytes + done, n, error);
         done += n;
     }
     return status;
@@ -34,8 +34,8 @@ static ferry_status receive_bytes(ferry_world *world, uint32_t from, char *to, s
     ferry_status status = FERRY_OK;
     for (size_t done = 0; done < n_bytes && status == FERRY_OK;) {
         const void *bytes = NULL;
-        size_t      n     = 0;
-        status            = ferry_world_receive(world, from, TAG, -1, &bytes, &n, NULL, error);
+        size_t n = 0;
+        status = ferry_world_receive(world, from, TAG, -1, &bytes, &n, NULL, error);
         if (status == FERRY_OK && n > n_bytes - done) {
             snprintf(error->message, sizeof error->message,
                      "rank %u sent other results than it had announced", from);
@@ -57,14 +57,14 @@ static ferry_status gather(ferry_world *world, const void *items, size_t item_by
                            void **all_out, size_t *total_out, size_t *counts_out,
                            ferry_error *error)
 {
-    uint32_t     n_ranks = ferry_world_n_ranks(world);
-    uint64_t     own     = n;
-    const void  *said    = NULL;
-    ferry_status status  = ferry_world_all_gather(world, &own, sizeof own, &said, error);
+    uint32_t n_ranks = ferry_world_n_ranks(world);
+    uint64_t own = n;
+    const void *said = NULL;
+    ferry_status status = ferry_world_all_gather(world, &own, sizeof own, &said, error);
     if (status != FERRY_OK || ferry_world_rank(world) != 0) {
         return status == FERRY_OK ? send_bytes(world, items, n * item_bytes, error) : status;
     }
-    size_t    total  = 0;
+    size_t total = 0;
     uint64_t *counts = calloc(n_ranks, sizeof *counts);
     if (counts == NULL) {
         return fail_memory(error);
@@ -74,7 +74,7 @@ static ferry_status gather(ferry_world *world, const void *items, size_t item_by
         total += counts[rank];
     }
     char *all = calloc(total > 0 ? total : 1, item_bytes);
-    status    = all == NULL ? fail_memory(error) : FERRY_OK;
+    status = all == NULL ? fail_memory(error) : FERRY_OK;
     for (size_t rank = 0, at = 0; rank < n_ranks && status == FERRY_OK; rank++) {
         if (rank == 0) {
             memcpy(all, items, n * item_bytes);
@@ -92,7 +92,7 @@ static ferry_status gather(ferry_world *world, const void *items, size_t item_by
         free(all);
         return status;
     }
-    *all_out   = all;
+    *all_out = all;
     *total_out = total;
     return FERRY_OK;
 }
@@ -100,12 +100,12 @@ static ferry_status gather(ferry_world *world, const void *items, size_t item_by
 ferry_status run_results_gather(ferry_world *world, const run_results *own, run_results *all_out,
                                 ferry_error *error)
 {
-    size_t      ignored;
+    size_t ignored;
     run_results all = {.n_ranks = own->n_ranks,
                        .n_nodes = own->n_nodes,
-                       .n_runs  = own->n_runs,
+                       .n_runs = own->n_runs,
                        .machine = own->machine};
-    all.n_spans     = calloc(own->n_ranks, sizeof *all.n_spans);
+    all.n_spans = calloc(own->n_ranks, sizeof *all.n_spans);
     if (all.n_spans == NULL) {
         return fail_memory(error);
     }
@@ -181,13 +181,13 @@ double run_seconds(const run_results *results, uint32_t number)
     double most = 0;
     for (uint32_t rank = 0; rank < results->n_ranks; rank++) {
         double seconds = sample_of(results, rank, number)->statistics.seconds;
-        most           = seconds > most ? seconds : most;
+        most = seconds > most ? seconds : most;
     }
     return most;
 }
 
 typedef struct timed {
-    double   seconds;
+    double seconds;
     uint32_t number;
 } timed;
 
@@ -208,10 +208,10 @@ static void summarize_runs(const run_results *results, timed *runs, run_summary 
         runs[i] = (timed){.seconds = run_seconds(results, i + 1), .number = i + 1};
     }
     qsort(runs, n, sizeof *runs, compare_timed);
-    s->least       = runs[0].seconds;
-    s->most        = runs[n - 1].seconds;
-    s->median      = runs[n / 2].seconds;
-    s->median_run  = runs[n / 2].number;
+    s->least = runs[0].seconds;
+    s->most = runs[n - 1].seconds;
+    s->median = runs[n / 2].seconds;
+    s->median_run = runs[n / 2].number;
     s->bytes_per_s = s->median > 0 ? (double)s->bytes / s->median : 0;
 }
 
@@ -224,9 +224,9 @@ static void summarize_phase(const run_results *results, uint32_t phase, timed *r
             .seconds = run_phase_seconds(sample_of(results, i, s->median_run), phase), .number = i};
     }
     qsort(ranks, n, sizeof *ranks, compare_timed);
-    s->phases[phase] = (run_phase){.least   = ranks[0].seconds,
-                                   .median  = ranks[n / 2].seconds,
-                                   .most    = ranks[n - 1].seconds,
+    s->phases[phase] = (run_phase){.least = ranks[0].seconds,
+                                   .median = ranks[n / 2].seconds,
+                                   .most = ranks[n - 1].seconds,
                                    .slowest = ranks[n - 1].number};
 }
 
@@ -242,7 +242,7 @@ static uint64_t later_work(const run_results *results, uint32_t rank)
 
 static void add_rank(const run_results *results, uint32_t rank, run_summary *s)
 {
-    const run_rank_result          *r = &results->ranks[rank];
+    const run_rank_result *r = &results->ranks[rank];
     const ferry_service_statistics *t = &sample_of(results, rank, s->median_run)->statistics;
     const uint64_t bytes[] = {t->bytes_local, t->bytes_mapped, t->bytes_attach, t->bytes_remote,
                               t->bytes_staged};
@@ -264,11 +264,11 @@ static void add_rank(const run_results *results, uint32_t rank, run_summary *s)
 ferry_status run_summarize(const ferry_plan *plan, const run_results *results,
                            run_summary *summary_out, ferry_error *error)
 {
-    run_summary s      = {.totals = FERRY_PLAN_TOTALS_INIT,
-                          .bound  = FERRY_PLAN_BOUND_INIT,
-                          .plan   = FERRY_PLAN_STATISTICS_INIT};
-    size_t      n      = results->n_ranks > results->n_runs ? results->n_ranks : results->n_runs;
-    timed      *sorted = calloc(n, sizeof *sorted);
+    run_summary s = {.totals = FERRY_PLAN_TOTALS_INIT,
+                     .bound = FERRY_PLAN_BOUND_INIT,
+                     .plan = FERRY_PLAN_STATISTICS_INIT};
+    size_t n = results->n_ranks > results->n_runs ? results->n_ranks : results->n_runs;
+    timed *sorted = calloc(n, sizeof *sorted);
     if (sorted == NULL) {
         return fail_memory(error);
     }

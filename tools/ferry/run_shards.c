@@ -12,37 +12,37 @@
 
 enum {
     SMALL_ALIGNMENT = 64,
-    PAGE_ALIGNMENT  = 4096,
-    LARGE_BYTES     = 1 << 20,
-    RANK_BYTES      = 8 << 20 /* what a rank needs beside shards and staging */
+    PAGE_ALIGNMENT = 4096,
+    LARGE_BYTES = 1 << 20,
+    RANK_BYTES = 8 << 20 /* what a rank needs beside shards and staging */
 };
 
 /* Offsets are counted from 0 in every pass alike. */
 static uint64_t place(uint64_t *end, uint64_t bytes)
 {
     uint64_t alignment = bytes >= LARGE_BYTES ? PAGE_ALIGNMENT : SMALL_ALIGNMENT;
-    uint64_t begin     = (*end + alignment - 1) / alignment * alignment;
-    *end               = begin + bytes;
+    uint64_t begin = (*end + alignment - 1) / alignment * alignment;
+    *end = begin + bytes;
     return begin;
 }
 
 typedef struct collecting {
-    run_shards  *shards;
-    size_t       capacity;
-    bool         counts_only;
+    run_shards *shards;
+    size_t capacity;
+    bool counts_only;
     ferry_error *error;
 } collecting;
 
 static ferry_status grow(collecting *c)
 {
-    run_shards *s        = c->shards;
-    size_t      capacity = c->capacity == 0 ? 64 : 2 * c->capacity;
-    uint64_t   *offsets  = realloc(s->offsets, capacity * sizeof *offsets);
-    s->offsets           = offsets != NULL ? offsets : s->offsets;
-    uint64_t *bytes      = realloc(s->bytes, capacity * sizeof *bytes);
-    s->bytes             = bytes != NULL ? bytes : s->bytes;
-    const char **names   = realloc(s->names, capacity * sizeof *names);
-    s->names             = names != NULL ? names : s->names;
+    run_shards *s = c->shards;
+    size_t capacity = c->capacity == 0 ? 64 : 2 * c->capacity;
+    uint64_t *offsets = realloc(s->offsets, capacity * sizeof *offsets);
+    s->offsets = offsets != NULL ? offsets : s->offsets;
+    uint64_t *bytes = realloc(s->bytes, capacity * sizeof *bytes);
+    s->bytes = bytes != NULL ? bytes : s->bytes;
+    const char **names = realloc(s->names, capacity * sizeof *names);
+    s->names = names != NULL ? names : s->names;
     if (offsets == NULL || bytes == NULL || names == NULL) {
         snprintf(c->error->message, sizeof c->error->message, "out of memory");
         return FERRY_ERR_NO_MEMORY;
@@ -53,17 +53,17 @@ static ferry_status grow(collecting *c)
 
 static ferry_status collect(void *context, const ferry_shard *shard)
 {
-    collecting *c      = context;
-    run_shards *s      = c->shards;
-    uint64_t    offset = place(&s->memory_bytes, shard->bytes);
+    collecting *c = context;
+    run_shards *s = c->shards;
+    uint64_t offset = place(&s->memory_bytes, shard->bytes);
     s->tensor_bytes += shard->bytes;
     if (!c->counts_only) {
         if (s->n == c->capacity && grow(c) != FERRY_OK) {
             return FERRY_ERR_NO_MEMORY;
         }
         s->offsets[s->n] = offset;
-        s->bytes[s->n]   = shard->bytes;
-        s->names[s->n]   = shard->tensor;
+        s->bytes[s->n] = shard->bytes;
+        s->names[s->n] = shard->tensor;
     }
     s->n++;
     return FERRY_OK;
@@ -72,7 +72,7 @@ static ferry_status collect(void *context, const ferry_shard *shard)
 static ferry_status collect_all(const ferry_plan *plan, ferry_side side, uint32_t rank,
                                 bool counts_only, run_shards *shards, ferry_error *error)
 {
-    *shards      = (run_shards){.plan = plan, .side = side, .rank = rank};
+    *shards = (run_shards){.plan = plan, .side = side, .rank = rank};
     collecting c = {.shards = shards, .counts_only = counts_only, .error = error};
     return ferry_plan_visit_shards(plan, side, rank, collect, &c, error);
 }
@@ -80,7 +80,7 @@ static ferry_status collect_all(const ferry_plan *plan, ferry_side side, uint32_
 ferry_status run_shards_open(const ferry_plan *plan, ferry_side side, uint32_t rank,
                              run_shards *shards_out, ferry_error *error)
 {
-    run_shards   shards;
+    run_shards shards;
     ferry_status status = collect_all(plan, side, rank, false, &shards, error);
     if (status != FERRY_OK) {
         run_shards_close(&shards);
@@ -101,9 +101,9 @@ void run_shards_close(run_shards *shards)
 ferry_status run_needed_bytes(const run_request *request, const ferry_plan *plan, uint32_t rank,
                               uint64_t *bytes_out, ferry_error *error)
 {
-    run_shards       sources, destinations;
+    run_shards sources, destinations;
     ferry_rank_bytes traffic = FERRY_RANK_BYTES_INIT;
-    ferry_status     status  = collect_all(plan, FERRY_SIDE_SOURCE, rank, true, &sources, error);
+    ferry_status status = collect_all(plan, FERRY_SIDE_SOURCE, rank, true, &sources, error);
     if (status == FERRY_OK) {
         status = collect_all(plan, FERRY_SIDE_DESTINATION, rank, true, &destinations, error);
     }
@@ -115,8 +115,8 @@ ferry_status run_needed_bytes(const run_request *request, const ferry_plan *plan
     }
     uint64_t cap = request->service.memory_cap > 0 ? request->service.memory_cap : FERRY_MEMORY_CAP;
     uint64_t travels = traffic.in + traffic.out;
-    bool     swaps   = request->service.commit == FERRY_COMMIT_SWAP;
-    *bytes_out       = sources.memory_bytes + destinations.memory_bytes * (swaps ? 2 : 1) +
+    bool swaps = request->service.commit == FERRY_COMMIT_SWAP;
+    *bytes_out = sources.memory_bytes + destinations.memory_bytes * (swaps ? 2 : 1) +
                  (travels < cap ? travels : cap) + RANK_BYTES;
     return FERRY_OK;
 }
@@ -140,13 +140,13 @@ ferry_status run_check_room(uint64_t needed, uint64_t room, uint32_t n_ranks, fe
 
 typedef struct pass {
     const run_shards *shards;
-    run_work          work;
-    char *const      *memories;
-    size_t            index;
-    uint64_t          done;
-    run_progress_fn   progress;
-    void             *context;
-    ferry_error      *error;
+    run_work work;
+    char *const *memories;
+    size_t index;
+    uint64_t done;
+    run_progress_fn progress;
+    void *context;
+    ferry_error *error;
 } pass;
 
 static ferry_status fail_wrong(const pass *p, const ferry_shard *shard, const run_mismatch *wrong)
@@ -166,7 +166,7 @@ static ferry_status fail_wrong(const pass *p, const ferry_shard *shard, const ru
 
 static ferry_status work_on_shard(void *context, const ferry_shard *shard)
 {
-    pass        *p     = context;
+    pass *p = context;
     run_mismatch wrong = {0};
     ferry_status status =
         run_walk(shard, p->shards->side, p->work, p->memories[p->index], &wrong, p->error);
@@ -184,13 +184,13 @@ static ferry_status work_on_shard(void *context, const ferry_shard *shard)
 ferry_status run_shards_work(const run_shards *shards, uint32_t work, char *const *memories,
                              run_progress_fn progress, void *context, ferry_error *error)
 {
-    ferry_error  said = {{0}};
-    pass         p    = {.shards   = shards,
-                         .work     = (run_work)work,
-                         .memories = memories,
-                         .progress = progress,
-                         .context  = context,
-                         .error    = &said};
+    ferry_error said = {{0}};
+    pass p = {.shards = shards,
+              .work = (run_work)work,
+              .memories = memories,
+              .progress = progress,
+              .context = context,
+              .error = &said};
     ferry_status status =
         ferry_plan_visit_shards(shards->plan, shards->side, shards->rank, work_on_shard, &p, error);
     if (status != FERRY_OK && said.message[0] != '\0') {

@@ -14,7 +14,7 @@ static const char *const phase_titles[RUN_PHASES] = {
 
 static void print_head(const run_request *r, const run_results *all, const run_summary *s)
 {
-    char        text[4][32], tensors[32], moves[32];
+    char text[4][32], tensors[32], moves[32];
     const char *slash = strrchr(r->path, '/');
     printf("%s: %s tensor%s, %s on %u rank%s to %s on %u rank%s",
            slash == NULL ? r->path : slash + 1, format_count(s->plan.n_tensors, tensors),
@@ -90,7 +90,7 @@ static void print_engines(const run_results *all)
 
 static void print_paths(const run_results *all, const run_summary *s)
 {
-    char        text[32];
+    char text[32];
     const char *separator = "";
     printf("Paths      ");
     for (uint32_t i = sizeof s->path_bytes / sizeof s->path_bytes[0]; i-- > 0;) {
@@ -109,7 +109,7 @@ static void print_paths(const run_results *all, const run_summary *s)
 
 static void print_memory(const run_request *r, const run_summary *s)
 {
-    char     text[2][32];
+    char text[2][32];
     uint64_t cap = r->service.memory_cap > 0 ? r->service.memory_cap : FERRY_MEMORY_CAP;
     printf("Memory     %s; staging of a rank at most %s of %s\n",
            r->plain_memory ? "malloc" : "ferry_memory_alloc",
@@ -127,8 +127,8 @@ static void print_checks(const run_request *r, const run_summary *s)
     static const char *const kinds[] = {
         [FERRY_CHECKSUM_NONE] = NULL,
         [FERRY_CHECKSUM_PATH] = "of what passed through a transport, in every run",
-        [FERRY_CHECKSUM_END]  = "of every destination, read again in every run"};
-    char     text[32];
+        [FERRY_CHECKSUM_END] = "of every destination, read again in every run"};
+    char text[32];
     uint32_t n = run_check_count(r);
     if (kinds[r->service.checksum] != NULL) {
         printf("Checksums  %s\n", kinds[r->service.checksum]);

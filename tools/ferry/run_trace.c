@@ -14,12 +14,12 @@
 enum { PID_PLAN = 1, PID_RUN = 2 };
 
 typedef struct trace {
-    FILE              *file;
+    FILE *file;
     const run_request *request;
-    const ferry_plan  *plan;
+    const ferry_plan *plan;
     const run_results *results;
     const run_summary *summary;
-    uint32_t           thread; /* the last number given */
+    uint32_t thread; /* the last number given */
 } trace;
 
 static ferry_status fail_memory(ferry_error *error)
@@ -74,8 +74,8 @@ static ferry_status write_batch(trace *t, const ferry_schedule *schedule,
                                 const ferry_simulation *simulation, uint64_t number, bool sends,
                                 uint32_t tid, double unit, ferry_error *error)
 {
-    ferry_batch  batch = FERRY_BATCH_INIT;
-    double       begin = 0, end = 0;
+    ferry_batch batch = FERRY_BATCH_INIT;
+    double begin = 0, end = 0;
     ferry_status status = ferry_schedule_batch_at(schedule, number, &batch, error);
     if (status == FERRY_OK) {
         status = ferry_simulation_batch_time(simulation, number, &begin, &end, error);
@@ -93,14 +93,14 @@ static ferry_status write_planned_rank(trace *t, const ferry_schedule *schedule,
                                        const ferry_simulation *simulation, uint32_t rank,
                                        bool sends, double unit, ferry_error *error)
 {
-    uint32_t     n      = sends ? ferry_schedule_send_count(schedule, rank)
-                                : ferry_schedule_recv_count(schedule, rank);
-    uint32_t     tid    = n > 0 ? write_thread(t, PID_PLAN, rank, sends ? "sends" : "receives") : 0;
+    uint32_t n = sends ? ferry_schedule_send_count(schedule, rank)
+                       : ferry_schedule_recv_count(schedule, rank);
+    uint32_t tid = n > 0 ? write_thread(t, PID_PLAN, rank, sends ? "sends" : "receives") : 0;
     ferry_status status = FERRY_OK;
     for (uint32_t i = 0; i < n && status == FERRY_OK; i++) {
         uint64_t number = 0;
-        status          = sends ? ferry_schedule_send_at(schedule, rank, i, &number, error)
-                                : ferry_schedule_recv_at(schedule, rank, i, &number, error);
+        status = sends ? ferry_schedule_send_at(schedule, rank, i, &number, error)
+                       : ferry_schedule_recv_at(schedule, rank, i, &number, error);
         if (status == FERRY_OK) {
             status = write_batch(t, schedule, simulation, number, sends, tid, unit, error);
         }
@@ -110,12 +110,12 @@ static ferry_status write_planned_rank(trace *t, const ferry_schedule *schedule,
 
 static ferry_status write_plan(trace *t, ferry_error *error)
 {
-    ferry_schedule_options options    = FERRY_SCHEDULE_OPTIONS_INIT;
-    ferry_schedule_report  report     = FERRY_SCHEDULE_REPORT_INIT;
-    ferry_schedule        *schedule   = NULL;
-    ferry_simulation      *simulation = NULL;
-    options.slot_bytes                = t->request->service.slot_bytes;
-    options.no_relays                 = t->request->service.no_relays;
+    ferry_schedule_options options = FERRY_SCHEDULE_OPTIONS_INIT;
+    ferry_schedule_report report = FERRY_SCHEDULE_REPORT_INIT;
+    ferry_schedule *schedule = NULL;
+    ferry_simulation *simulation = NULL;
+    options.slot_bytes = t->request->service.slot_bytes;
+    options.no_relays = t->request->service.no_relays;
     ferry_status status = ferry_schedule_create_for_plan(t->plan, &options, &schedule, error);
     if (status == FERRY_OK) {
         status = ferry_schedule_get_report(schedule, &report, error);
@@ -156,7 +156,7 @@ static int compare_begin(const void *a, const void *b)
 /* Threads of a rank, each with the end of its last span. */
 typedef struct lane {
     uint32_t tid;
-    double   end;
+    double end;
 } lane;
 
 /* The first thread that is free at the span's begin. */
@@ -178,14 +178,14 @@ static ferry_status write_run_rank(trace *t, uint32_t rank, ferry_span *spans, s
                                    double offset, ferry_error *error)
 {
     size_t n_lanes = 0;
-    lane  *lanes   = calloc(n > 0 ? n : 1, sizeof *lanes);
+    lane *lanes = calloc(n > 0 ? n : 1, sizeof *lanes);
     if (lanes == NULL) {
         return fail_memory(error);
     }
     qsort(spans, n, sizeof *spans, compare_begin);
     for (size_t i = 0; i < n; i++) {
         lane *l = find_lane(t, rank, lanes, &n_lanes, &spans[i]);
-        l->end  = spans[i].end;
+        l->end = spans[i].end;
         write_span(t, PID_RUN, l->tid, kind_text(spans[i].kind), spans[i].peer,
                    offset + spans[i].begin, offset + spans[i].end);
         fprintf(t->file, ",\"args\":{\"batch\":%llu,\"bytes\":%llu}}",
@@ -208,11 +208,11 @@ static double begin_of(const run_results *results, uint32_t rank)
 static ferry_status write_run(trace *t, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    ferry_span  *spans  = t->results->spans;
+    ferry_span *spans = t->results->spans;
     write_process(t, PID_RUN, "run");
     for (uint32_t rank = 0; rank < t->results->n_ranks && status == FERRY_OK; rank++) {
         size_t n = t->results->n_spans[rank];
-        status   = write_run_rank(t, rank, spans, n, begin_of(t->results, rank), error);
+        status = write_run_rank(t, rank, spans, n, begin_of(t->results, rank), error);
         spans += n;
     }
     return status;
@@ -221,7 +221,7 @@ static ferry_status write_run(trace *t, ferry_error *error)
 static ferry_status fill(const void *context, FILE *file, ferry_error *error)
 {
     trace t = *(const trace *)context;
-    t.file  = file;
+    t.file = file;
     fprintf(file, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
     ferry_status status = write_plan(&t, error);
     if (status == FERRY_OK) {

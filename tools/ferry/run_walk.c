@@ -19,19 +19,19 @@ typedef struct run {
 
 typedef struct walk {
     const ferry_shard *shard;
-    run_work           work;
-    run_key            key;
-    uint64_t           bits; /* of an element */
-    char              *memory;
-    run_mismatch      *mismatch;
-    bool               is_wrong;
+    run_work work;
+    run_key key;
+    uint64_t bits; /* of an element */
+    char *memory;
+    run_mismatch *mismatch;
+    bool is_wrong;
 
     uint32_t inner;      /* the dimension whose runs are rows */
     uint64_t first_from; /* what dimensions contribute that the shard does not have */
     uint64_t local_stride[FERRY_MAX_DIMS + 1];
     uint64_t source_stride[FERRY_MAX_DIMS + 1];
-    run     *runs[FERRY_MAX_DIMS + 1];
-    size_t   n_runs[FERRY_MAX_DIMS + 1];
+    run *runs[FERRY_MAX_DIMS + 1];
+    size_t n_runs[FERRY_MAX_DIMS + 1];
 } walk;
 
 /* ---- rows ---- */
@@ -44,20 +44,20 @@ static uint8_t expected_byte(const walk *w, uint64_t at)
 /* Of element `element` of the memory, which is element `from` of the source tensor. */
 static void note_wrong(walk *w, uint64_t element, uint64_t from)
 {
-    uint64_t bytes       = (w->bits + 7) / 8;
-    bytes                = bytes < sizeof w->mismatch->found ? bytes : sizeof w->mismatch->found;
-    w->is_wrong          = true;
+    uint64_t bytes = (w->bits + 7) / 8;
+    bytes = bytes < sizeof w->mismatch->found ? bytes : sizeof w->mismatch->found;
+    w->is_wrong = true;
     w->mismatch->element = element;
     w->mismatch->n_bytes = bytes;
     for (uint64_t i = 0; i < bytes; i++) {
         uint8_t expected = expected_byte(w, from * w->bits / 8 + i);
-        uint8_t found    = (uint8_t)w->memory[element * w->bits / 8 + i];
+        uint8_t found = (uint8_t)w->memory[element * w->bits / 8 + i];
         if (w->bits < 8) {
             expected = expected >> 4 * (from % 2) & 15;
-            found    = found >> 4 * (element % 2) & 15;
+            found = found >> 4 * (element % 2) & 15;
         }
         w->mismatch->expected[i] = expected;
-        w->mismatch->found[i]    = found;
+        w->mismatch->found[i] = found;
     }
 }
 
@@ -75,7 +75,7 @@ static bool work_on_halves(walk *w, uint64_t to, uint64_t from, uint64_t n)
             }
             continue;
         }
-        half  = w->work == RUN_POISON ? half ^ 15u : half;
+        half = w->work == RUN_POISON ? half ^ 15u : half;
         *byte = (uint8_t)((*byte & ~(15u << here)) | half << here);
     }
     return true;
@@ -87,8 +87,8 @@ static bool work_on_row(walk *w, uint64_t to, uint64_t from, uint64_t n)
     if (w->bits < 8 && (to % 2 != 0 || from % 2 != 0 || n % 2 != 0)) {
         return work_on_halves(w, to, from, n);
     }
-    char    *memory  = w->memory + to * w->bits / 8;
-    uint64_t at      = from * w->bits / 8;
+    char *memory = w->memory + to * w->bits / 8;
+    uint64_t at = from * w->bits / 8;
     uint64_t n_bytes = n * w->bits / 8;
     if (w->work != RUN_CHECK) {
         run_pattern_fill(memory, w->key, at, n_bytes, w->work == RUN_POISON);
@@ -110,7 +110,7 @@ static bool work_on_row(walk *w, uint64_t to, uint64_t from, uint64_t n)
 static bool clip_row(walk *w, uint64_t local, uint64_t from, uint64_t n)
 {
     uint64_t begin = local > w->shard->flat_begin ? local : w->shard->flat_begin;
-    uint64_t end   = local + n < w->shard->flat_end ? local + n : w->shard->flat_end;
+    uint64_t end = local + n < w->shard->flat_end ? local + n : w->shard->flat_end;
     return begin >= end ||
            work_on_row(w, begin - w->shard->flat_begin, from + (begin - local), end - begin);
 }
@@ -120,7 +120,7 @@ static bool walk_dimension(walk *w, uint32_t dim, uint64_t local, uint64_t from)
     uint64_t local_stride = w->local_stride[dim], source_stride = w->source_stride[dim];
     for (size_t i = 0; i < w->n_runs[dim]; i++) {
         const run *r = &w->runs[dim][i];
-        uint64_t   l = local + r->local * local_stride, f = from + r->source * source_stride;
+        uint64_t l = local + r->local * local_stride, f = from + r->source * source_stride;
         if (dim == w->inner) {
             if (!clip_row(w, l, f, r->length * local_stride)) {
                 return false;
@@ -149,23 +149,23 @@ static ferry_status fail_memory(ferry_error *error)
 static ferry_status cut_runs(walk *w, const ferry_origin *origin, uint32_t dim, uint64_t begin,
                              ferry_error *error)
 {
-    size_t n     = ferry_shard_piece_count(w->shard, dim);
+    size_t n = ferry_shard_piece_count(w->shard, dim);
     w->runs[dim] = calloc(n > 0 ? n : 1, sizeof *w->runs[dim]);
     if (w->runs[dim] == NULL) {
         return fail_memory(error);
     }
     uint64_t first = origin->at[dim], last = first + origin->length[dim];
     for (size_t i = 0; i < n; i++) {
-        uint64_t     local, global, length;
+        uint64_t local, global, length;
         ferry_status status =
             ferry_shard_piece_at(w->shard, dim, i, &local, &global, &length, error);
         if (status != FERRY_OK) {
             return status;
         }
         uint64_t from = global > first ? global : first;
-        uint64_t to   = global + length < last ? global + length : last;
+        uint64_t to = global + length < last ? global + length : last;
         if (from < to) {
-            w->runs[dim][w->n_runs[dim]++] = (run){.local  = local + (from - global),
+            w->runs[dim][w->n_runs[dim]++] = (run){.local = local + (from - global),
                                                    .source = begin + (from - first),
                                                    .length = to - from};
         }
@@ -183,9 +183,9 @@ static ferry_status cut_dimensions(walk *w, const ferry_origin *origin, ferry_er
         if (i > n) {
             w->first_from += begin * source_stride;
         } else {
-            w->local_stride[n - i]  = local_stride;
+            w->local_stride[n - i] = local_stride;
             w->source_stride[n - i] = source_stride;
-            ferry_status status     = cut_runs(w, origin, n - i, begin, error);
+            ferry_status status = cut_runs(w, origin, n - i, begin, error);
             if (status != FERRY_OK) {
                 return status;
             }
@@ -195,12 +195,12 @@ static ferry_status cut_dimensions(walk *w, const ferry_origin *origin, ferry_er
     }
     if (n == 0) { /* one element */
         w->local_stride[0] = w->source_stride[0] = 1;
-        w->runs[0]                               = calloc(1, sizeof *w->runs[0]);
+        w->runs[0] = calloc(1, sizeof *w->runs[0]);
         if (w->runs[0] == NULL) {
             return fail_memory(error);
         }
         w->runs[0][0] = (run){.length = 1};
-        w->n_runs[0]  = 1;
+        w->n_runs[0] = 1;
     }
     return FERRY_OK;
 }
@@ -210,8 +210,8 @@ static void find_rows(walk *w)
 {
     w->inner = w->shard->n_dims > 0 ? w->shard->n_dims - 1 : 0;
     while (w->inner > 0) {
-        uint32_t   dim = w->inner;
-        const run *r   = w->runs[dim];
+        uint32_t dim = w->inner;
+        const run *r = w->runs[dim];
         if (w->n_runs[dim] != 1 || r->length != w->shard->local[dim] ||
             w->source_stride[dim - 1] != r->length * w->source_stride[dim]) {
             return;
@@ -223,8 +223,8 @@ static void find_rows(walk *w)
 
 static ferry_status walk_origin(walk *w, const ferry_origin *origin, ferry_error *error)
 {
-    w->key              = run_key_of(origin->source);
-    w->first_from       = 0;
+    w->key = run_key_of(origin->source);
+    w->first_from = 0;
     ferry_status status = cut_dimensions(w, origin, error);
     if (status == FERRY_OK) {
         find_rows(w);
@@ -232,7 +232,7 @@ static ferry_status walk_origin(walk *w, const ferry_origin *origin, ferry_error
     }
     for (uint32_t dim = 0; dim <= FERRY_MAX_DIMS; dim++) {
         free(w->runs[dim]);
-        w->runs[dim]   = NULL;
+        w->runs[dim] = NULL;
         w->n_runs[dim] = 0;
     }
     return status == FERRY_OK && w->is_wrong ? FERRY_ERR_DIGEST : status;
@@ -241,7 +241,7 @@ static ferry_status walk_origin(walk *w, const ferry_origin *origin, ferry_error
 /* A source is its own origin. */
 static void make_own_origin(const ferry_shard *shard, ferry_origin *origin)
 {
-    origin->source        = shard->tensor;
+    origin->source = shard->tensor;
     origin->source_n_dims = shard->n_dims;
     memcpy(origin->length, shard->global, sizeof shard->global);
     memcpy(origin->source_length, shard->global, sizeof shard->global);
@@ -252,13 +252,13 @@ ferry_status run_walk(const ferry_shard *shard, ferry_side side, run_work work, 
                       run_mismatch *mismatch_out, ferry_error *error)
 {
     run_mismatch ignored;
-    walk         w      = {.shard    = shard,
-                           .work     = work,
-                           .bits     = shard->dtype.element_bits,
-                           .memory   = memory,
-                           .mismatch = mismatch_out != NULL ? mismatch_out : &ignored};
-    bool         is_own = side == FERRY_SIDE_SOURCE;
-    size_t       n      = is_own ? 1 : ferry_shard_origin_count(shard);
+    walk w = {.shard = shard,
+              .work = work,
+              .bits = shard->dtype.element_bits,
+              .memory = memory,
+              .mismatch = mismatch_out != NULL ? mismatch_out : &ignored};
+    bool is_own = side == FERRY_SIDE_SOURCE;
+    size_t n = is_own ? 1 : ferry_shard_origin_count(shard);
     ferry_status status = FERRY_OK;
     for (size_t i = 0; i < n && status == FERRY_OK && shard->bytes > 0; i++) {
         ferry_origin origin = FERRY_ORIGIN_INIT;
@@ -293,10 +293,10 @@ static uint64_t global_of(const ferry_shard *shard, uint32_t dim, uint64_t index
 void run_element_text(const ferry_shard *shard, uint64_t element, char *text, size_t n_bytes)
 {
     uint64_t index[FERRY_MAX_DIMS] = {0};
-    uint64_t left                  = element + shard->flat_begin;
+    uint64_t left = element + shard->flat_begin;
     for (uint32_t dim = shard->n_dims; dim-- > 0;) {
         uint64_t extent = shard->local[dim] > 0 ? shard->local[dim] : 1;
-        index[dim]      = global_of(shard, dim, left % extent);
+        index[dim] = global_of(shard, dim, left % extent);
         left /= extent;
     }
     int used = snprintf(text, n_bytes, "%.600s[", shard->tensor);

@@ -10,17 +10,17 @@
 
 /* What is done to a shard's memory. */
 typedef enum run_work {
-    RUN_FILL   = 0, /* the right bytes */
+    RUN_FILL = 0,   /* the right bytes */
     RUN_POISON = 1, /* bytes of which none is right */
-    RUN_CHECK  = 2
+    RUN_CHECK = 2
 } run_work;
 
 /* The first element of a shard that is not as it should be. */
 typedef struct run_mismatch {
     uint64_t element; /* counted from the begin of the shard's memory */
     uint64_t n_bytes; /* of the two, up to as many as fit */
-    uint8_t  expected[16];
-    uint8_t  found[16];
+    uint8_t expected[16];
+    uint8_t found[16];
 } run_mismatch;
 
 /*

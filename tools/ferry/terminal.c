@@ -42,9 +42,9 @@ static unsigned columns_of(int descriptor)
 
 terminal terminal_of_stderr(void)
 {
-    const char *kind     = getenv("TERM");
+    const char *kind = getenv("TERM");
     const char *no_color = getenv("NO_COLOR");
-    terminal    t        = {.columns = DEFAULT_COLUMNS};
+    terminal t = {.columns = DEFAULT_COLUMNS};
     t.is_live =
         isatty(STDERR_FILENO) != 0 && kind != NULL && kind[0] != '\0' && strcmp(kind, "dumb") != 0;
     t.has_colour = t.is_live && (no_color == NULL || no_color[0] == '\0');
@@ -107,7 +107,7 @@ void terminal_step(const char *name, const char *format, ...)
 /* ---- the line ---- */
 
 static pthread_mutex_t line_lock = PTHREAD_MUTEX_INITIALIZER;
-static bool            is_shown;
+static bool is_shown;
 
 static bool shows_lines(const terminal *t)
 {
@@ -132,9 +132,9 @@ enum { LEAST_BAR = 10, MOST_BAR = 40 };
 
 void terminal_put_bar(const char *before, double done, const char *behind)
 {
-    terminal t    = terminal_of_stderr();
-    size_t   used = strlen(before) + strlen(behind) + 5; /* blanks, brackets, the last column */
-    char     bar[MOST_BAR + 1];
+    terminal t = terminal_of_stderr();
+    size_t used = strlen(before) + strlen(behind) + 5; /* blanks, brackets, the last column */
+    char bar[MOST_BAR + 1];
     if (!shows_lines(&t)) {
         return;
     }
@@ -145,7 +145,7 @@ void terminal_put_bar(const char *before, double done, const char *behind)
         return;
     }
     size_t width = t.columns - used < MOST_BAR ? t.columns - used : MOST_BAR;
-    size_t full  = done >= 1 ? width : done > 0 ? (size_t)(done * (double)width) : 0;
+    size_t full = done >= 1 ? width : done > 0 ? (size_t)(done * (double)width) : 0;
     for (size_t i = 0; i < width; i++) {
         bar[i] = i < full ? '=' : i == full ? '>' : ' ';
     }
@@ -172,12 +172,12 @@ void terminal_clear_line(void)
 /* ---- a clock ---- */
 
 struct terminal_clock {
-    pthread_t             thread;
-    pthread_mutex_t       lock;
-    pthread_cond_t        ended;
-    bool                  ends;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    bool ends;
     _Atomic(const char *) doing;
-    struct timespec       begin;
+    struct timespec begin;
 };
 
 static const double SHOW_FROM_SECONDS = 1;
@@ -185,7 +185,7 @@ static const double SHOW_FROM_SECONDS = 1;
 static void show_time(const terminal_clock *clock)
 {
     struct timespec now;
-    char            text[2 * MOST_COLUMNS], time[UNIT_TEXT_BYTES];
+    char text[2 * MOST_COLUMNS], time[UNIT_TEXT_BYTES];
     clock_gettime(CLOCK_MONOTONIC, &now);
     double seconds = (double)(now.tv_sec - clock->begin.tv_sec) +
                      1e-9 * (double)(now.tv_nsec - clock->begin.tv_nsec);
@@ -217,7 +217,7 @@ static void *run_clock(void *argument)
 
 terminal_clock *terminal_clock_begin(const char *doing)
 {
-    terminal        t     = terminal_of_stderr();
+    terminal t = terminal_of_stderr();
     terminal_clock *clock = shows_lines(&t) ? calloc(1, sizeof *clock) : NULL;
     if (clock == NULL) {
         return NULL;

@@ -10,19 +10,19 @@
  * --quiet, steps with --verbose, and on a terminal one line that shows how far long work is.
  */
 typedef enum loudness {
-    LOUDNESS_QUIET   = -1, /* errors only */
-    LOUDNESS_NORMAL  = 0,
+    LOUDNESS_QUIET = -1, /* errors only */
+    LOUDNESS_NORMAL = 0,
     LOUDNESS_VERBOSE = 1
 } loudness;
 
 /* Of this process: said by --quiet and --verbose, before a command begins to work. */
-void     terminal_set_loudness(loudness how);
+void terminal_set_loudness(loudness how);
 loudness terminal_loudness(void);
 
 /* What stderr is, by the terminal and the environment. */
 typedef struct terminal {
-    bool     is_live;    /* a terminal whose line can be written again: not a dumb one */
-    bool     has_colour; /* that, and NO_COLOR is not set */
+    bool is_live;    /* a terminal whose line can be written again: not a dumb one */
+    bool has_colour; /* that, and NO_COLOR is not set */
     unsigned columns;
 } terminal;
 

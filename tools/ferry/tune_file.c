@@ -14,8 +14,8 @@ enum { MOST_RANKS = 1 << 20, MOST_TIMINGS = 1 << 16 };
 
 /* The first failure counts; what is asked after it is zero. */
 typedef struct reader {
-    const char  *path;
-    char         place[64]; /* such as "timings[3]." */
+    const char *path;
+    char place[64]; /* such as "timings[3]." */
     ferry_status status;
     ferry_error *error;
 } reader;
@@ -24,7 +24,7 @@ static void refuse(reader *r, const char *format, ...) __attribute__((format(pri
 
 static void refuse(reader *r, const char *format, ...)
 {
-    char    text[256];
+    char text[256];
     va_list arguments;
     if (r->status != FERRY_OK) {
         return;
@@ -39,7 +39,7 @@ static void refuse(reader *r, const char *format, ...)
 static void expect_keys(reader *r, const json_t *object, const char *const *keys)
 {
     const char *key;
-    json_t     *value;
+    json_t *value;
     if (!json_is_object(object)) {
         refuse(r, "an object is expected");
         return;
@@ -76,8 +76,8 @@ static const char *text_of(reader *r, const json_t *object, const char *key)
 static uint64_t number_of(reader *r, const json_t *object, const char *key, uint64_t least,
                           uint64_t most)
 {
-    const json_t *value  = member(r, object, key);
-    json_int_t    number = json_integer_value(value);
+    const json_t *value = member(r, object, key);
+    json_int_t number = json_integer_value(value);
     if (value != NULL && (!json_is_integer(value) || number < 0 || (uint64_t)number < least ||
                           (uint64_t)number > most)) {
         refuse(r, "%s is not a whole number from %llu to %llu", key, (unsigned long long)least,
@@ -101,8 +101,8 @@ static uint32_t name_of(reader *r, const json_t *object, const char *key,
                         ferry_status (*parse)(const char *, uint32_t *, ferry_error *),
                         const char *(*name)(uint32_t))
 {
-    const char *text   = text_of(r, object, key);
-    uint32_t    number = 0;
+    const char *text = text_of(r, object, key);
+    uint32_t number = 0;
     ferry_error why;
     if (r->status == FERRY_OK && parse(text, &number, &why) != FERRY_OK) {
         refuse(r, "%s: %s", key, why.message);
@@ -123,7 +123,7 @@ static void read_topology(reader *r, const json_t *json, ferry_mixed_comm_info *
     info->local_dp_size = (uint32_t)number_of(r, json, "local_dp", 1, MOST_RANKS);
     info->inter_tp_size = (uint32_t)number_of(r, json, "inter_tp", 1, MOST_RANKS);
     info->inter_dp_size = (uint32_t)number_of(r, json, "inter_dp", 1, MOST_RANKS);
-    double ranks        = (double)info->local_tp_size * info->local_dp_size *
+    double ranks = (double)info->local_tp_size * info->local_dp_size *
                    ((double)info->inter_tp_size * info->inter_dp_size);
     if (ranks > MOST_RANKS) {
         refuse(r, "the sizes make %.0f ranks, more than %d", ranks, MOST_RANKS);
@@ -132,8 +132,8 @@ static void read_topology(reader *r, const json_t *json, ferry_mixed_comm_info *
     info->local_size = info->local_tp_size * info->local_dp_size;
     info->inter_size = info->inter_tp_size * info->inter_dp_size;
     info->world_size = info->local_size * info->inter_size;
-    info->tp_size    = info->local_tp_size * info->inter_tp_size;
-    info->dp_size    = info->local_dp_size * info->inter_dp_size;
+    info->tp_size = info->local_tp_size * info->inter_tp_size;
+    info->dp_size = info->local_dp_size * info->inter_dp_size;
 }
 
 static void read_engines(reader *r, const json_t *json, tune_table *table)
@@ -147,7 +147,7 @@ static void read_engines(reader *r, const json_t *json, tune_table *table)
 
 static void read_dtype(reader *r, const json_t *json, ferry_mixed_comm_info *info)
 {
-    const char *text  = text_of(r, json, "dtype");
+    const char *text = text_of(r, json, "dtype");
     ferry_dtype dtype = {0};
     if (r->status == FERRY_OK &&
         (ferry_dtype_parse(text, &dtype, NULL) != FERRY_OK ||
@@ -161,16 +161,16 @@ static ferry_mixed_timing read_timing(reader *r, const json_t *json, size_t inde
 {
     static const char *const keys[] = {"op",      "bytes",  "mode", "block_size",
                                        "seconds", "chosen", NULL};
-    ferry_mixed_timing       t      = FERRY_MIXED_TIMING_INIT;
+    ferry_mixed_timing t = FERRY_MIXED_TIMING_INIT;
     snprintf(r->place, sizeof r->place, "timings[%zu].", index);
     expect_keys(r, json, keys);
-    t.op                  = name_of(r, json, "op", ferry_mixed_op_parse, ferry_mixed_op_name);
-    t.mode                = name_of(r, json, "mode", ferry_mixed_mode_parse, ferry_mixed_mode_name);
-    t.bytes               = number_of(r, json, "bytes", 1, INT64_MAX);
-    t.block_size          = (uint32_t)number_of(r, json, "block_size", 0, UINT32_MAX);
-    t.chosen              = flag_of(r, json, "chosen");
+    t.op = name_of(r, json, "op", ferry_mixed_op_parse, ferry_mixed_op_name);
+    t.mode = name_of(r, json, "mode", ferry_mixed_mode_parse, ferry_mixed_mode_name);
+    t.bytes = number_of(r, json, "bytes", 1, INT64_MAX);
+    t.block_size = (uint32_t)number_of(r, json, "block_size", 0, UINT32_MAX);
+    t.chosen = flag_of(r, json, "chosen");
     const json_t *seconds = member(r, json, "seconds");
-    t.seconds             = json_number_value(seconds);
+    t.seconds = json_number_value(seconds);
     if (seconds != NULL && (!json_is_number(seconds) || !(t.seconds >= 0) || isinf(t.seconds))) {
         refuse(r, "seconds is not a number from 0 on");
     }
@@ -196,7 +196,7 @@ static void check_timings(reader *r, const tune_table *table)
     size_t n_chosen = 0;
     for (size_t i = 0; i < table->n; i++) {
         const ferry_mixed_timing *t = &table->timings[i], *next = t + 1;
-        bool                      is_last = i + 1 == table->n;
+        bool is_last = i + 1 == table->n;
         snprintf(r->place, sizeof r->place, "timings[%zu]: ", i);
         if (!is_last && !is_before(t, next)) {
             refuse(r, "the next one does not come behind it by op, bytes and mode");
@@ -243,7 +243,7 @@ static void read_document(reader *r, const json_t *json, tune_table *table)
         refuse(r, "format is \"%s\", not \"ferry.tuning/1\"", format);
     }
     table->info.deterministic = flag_of(r, json, "deterministic");
-    table->info.grid_size     = (uint32_t)number_of(r, json, "grid_size", 1, UINT32_MAX);
+    table->info.grid_size = (uint32_t)number_of(r, json, "grid_size", 1, UINT32_MAX);
     read_dtype(r, json, &table->info);
     const json_t *timings = member(r, json, "timings");
     read_topology(r, member(r, json, "topology"), &table->info);
@@ -258,9 +258,9 @@ static void read_document(reader *r, const json_t *json, tune_table *table)
 ferry_status tune_read(const char *path, tune_table *table_out, ferry_error *error)
 {
     json_error_t why;
-    tune_table   table = {.info = FERRY_MIXED_COMM_INFO_INIT};
-    reader       r     = {.path = path, .error = error};
-    json_t      *json  = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
+    tune_table table = {.info = FERRY_MIXED_COMM_INFO_INIT};
+    reader r = {.path = path, .error = error};
+    json_t *json = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
     if (json == NULL) {
         return why.line < 0 ? mixed_fail(error, FERRY_ERR_INVALID_INPUT, "%s", why.text)
                             : mixed_fail(error, FERRY_ERR_INVALID_INPUT, "%s:%d: %s", path,
@@ -272,9 +272,9 @@ ferry_status tune_read(const char *path, tune_table *table_out, ferry_error *err
         tune_table_free(&table);
         return r.status;
     }
-    table.info.multicast           = true; /* a file does not say, and nothing is remarked */
-    *table_out                     = table;
-    table_out->info.inside_engine  = table_out->inside;
+    table.info.multicast = true; /* a file does not say, and nothing is remarked */
+    *table_out = table;
+    table_out->info.inside_engine = table_out->inside;
     table_out->info.between_engine = table_out->between;
     return FERRY_OK;
 }

@@ -13,15 +13,15 @@
 
 static ferry_status collect(const mixed_rank *rank, tune_table *table, ferry_error *error)
 {
-    size_t       n      = ferry_mixed_comm_timing_count(rank->comm);
+    size_t n = ferry_mixed_comm_timing_count(rank->comm);
     ferry_status status = ferry_mixed_comm_describe(rank->comm, &table->info, error);
-    table->timings      = calloc(n > 0 ? n : 1, sizeof *table->timings);
+    table->timings = calloc(n > 0 ? n : 1, sizeof *table->timings);
     if (table->timings == NULL) {
         return mixed_fail(error, FERRY_ERR_NO_MEMORY, "out of memory");
     }
     for (size_t i = 0; i < n && status == FERRY_OK; i++) {
         table->timings[i] = (ferry_mixed_timing)FERRY_MIXED_TIMING_INIT;
-        status            = ferry_mixed_comm_timing_at(rank->comm, i, &table->timings[i], error);
+        status = ferry_mixed_comm_timing_at(rank->comm, i, &table->timings[i], error);
     }
     table->n = n;
     return status;
@@ -30,7 +30,7 @@ static ferry_status collect(const mixed_rank *rank, tune_table *table, ferry_err
 /* Printed first: a file that cannot be written must not cost what was measured. */
 static ferry_status tell(const mixed_request *r, const mixed_rank *rank, ferry_error *error)
 {
-    tune_table   table  = {.info = FERRY_MIXED_COMM_INFO_INIT};
+    tune_table table = {.info = FERRY_MIXED_COMM_INFO_INIT};
     ferry_status status = collect(rank, &table, error);
     if (status == FERRY_OK && r->json) {
         tune_print_json(&table);
@@ -48,12 +48,12 @@ static ferry_status tell(const mixed_request *r, const mixed_rank *rank, ferry_e
 
 int tune_rank(const mixed_request *r, ferry_world *world)
 {
-    ferry_error  error = {0};
-    mixed_rank   rank;
+    ferry_error error = {0};
+    mixed_rank rank;
     ferry_status status = mixed_open(r, world, &rank, &error);
     if (status == FERRY_OK) {
         terminal_clock *clock = rank.rank == 0 ? terminal_clock_begin("measuring") : NULL;
-        status                = ferry_mixed_comm_run_autotune(rank.comm, &error);
+        status = ferry_mixed_comm_run_autotune(rank.comm, &error);
         terminal_clock_end(clock);
     }
     if (status == FERRY_OK && rank.rank == 0) {

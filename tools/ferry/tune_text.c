@@ -13,7 +13,7 @@ void tune_table_free(tune_table *table)
 {
     free(table->timings);
     table->timings = NULL;
-    table->n       = 0;
+    table->n = 0;
 }
 
 /* ---- for people ---- */
@@ -47,7 +47,7 @@ static size_t list_modes(const ferry_mixed_timing *timings, size_t n,
 
 static void print_head(uint32_t op, const uint32_t *modes, size_t n_modes)
 {
-    char        first[24];
+    char first[24];
     const char *second;
     printf("\n%s\n  %10s", ferry_mixed_op_name(op), "size");
     for (size_t i = 0; i < n_modes; i++) {
@@ -76,7 +76,7 @@ static void print_cell(const ferry_mixed_timing *timing)
 static void print_row(const ferry_mixed_timing *timings, size_t n, const uint32_t *modes,
                       size_t n_modes)
 {
-    char     size[32], block[16] = "-";
+    char size[32], block[16] = "-";
     uint32_t lines = 0;
     printf("  %10s", bench_size_text(timings[0].bytes, size));
     for (size_t k = 0; k < n_modes; k++) {
@@ -107,7 +107,7 @@ static size_t run_length(const ferry_mixed_timing *timings, size_t n, bool with_
 static void print_op(const ferry_mixed_timing *timings, size_t n)
 {
     uint32_t modes[FERRY_MIXED_N_MODES];
-    size_t   n_modes = list_modes(timings, n, modes);
+    size_t n_modes = list_modes(timings, n, modes);
     print_head(timings[0].op, modes, n_modes);
     for (size_t at = 0; at < n;) {
         size_t length = run_length(timings + at, n - at, true);

@@ -8,7 +8,7 @@
 const char *format_bytes(double bytes, char text[UNIT_TEXT_BYTES])
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-    size_t                   unit    = 0;
+    size_t unit = 0;
     while (bytes >= 1024 && unit + 1 < sizeof units / sizeof units[0]) {
         bytes /= 1024;
         unit++;
@@ -69,7 +69,7 @@ const char *format_seconds(double seconds, char text[UNIT_TEXT_BYTES])
 
 const char *format_count(uint64_t n, char text[UNIT_TEXT_BYTES])
 {
-    char   digits[UNIT_TEXT_BYTES];
+    char digits[UNIT_TEXT_BYTES];
     size_t length = (size_t)snprintf(digits, sizeof digits, "%llu", (unsigned long long)n), at = 0;
     for (size_t i = 0; i < length; i++) {
         if (i > 0 && (length - i) % 3 == 0) {

@@ -16,7 +16,7 @@ static const double NEW_WEIGHT = 0.3;
 static const int caught_signals[] = {SIGINT, SIGTERM, SIGHUP};
 enum { N_CAUGHT = sizeof caught_signals / sizeof caught_signals[0] };
 
-static struct sigaction      earlier[N_CAUGHT];
+static struct sigaction earlier[N_CAUGHT];
 static volatile sig_atomic_t caught; /* the first signal, or 0 */
 
 static void catch_signal(int number)
@@ -29,7 +29,7 @@ static void catch_signal(int number)
 void work_watch_begin(work_watch *watch, const char *name)
 {
     struct sigaction action = {.sa_handler = catch_signal, .sa_flags = SA_RESTART};
-    *watch                  = (work_watch){.name = name};
+    *watch = (work_watch){.name = name};
     sigemptyset(&action.sa_mask);
     for (int i = 0; i < N_CAUGHT; i++) {
         sigaction(caught_signals[i], NULL, &earlier[i]);
@@ -42,9 +42,9 @@ void work_watch_begin(work_watch *watch, const char *name)
 /* With --verbose, when a phase is over. */
 static void tell_phase(const work_watch *w)
 {
-    char     time[UNIT_TEXT_BYTES], bytes[UNIT_TEXT_BYTES], rate[UNIT_TEXT_BYTES];
-    double   seconds = w->seconds - w->phase_began;
-    uint64_t done    = w->done_bytes > w->phase_bytes ? w->done_bytes - w->phase_bytes : 0;
+    char time[UNIT_TEXT_BYTES], bytes[UNIT_TEXT_BYTES], rate[UNIT_TEXT_BYTES];
+    double seconds = w->seconds - w->phase_began;
+    uint64_t done = w->done_bytes > w->phase_bytes ? w->done_bytes - w->phase_bytes : 0;
     if (w->phase == NULL) {
         return;
     }
@@ -81,10 +81,10 @@ void work_watch_die(void)
 static void begin_phase(work_watch *w, const ferry_work_progress *p)
 {
     tell_phase(w);
-    w->phase       = p->phase;
+    w->phase = p->phase;
     w->phase_began = p->seconds;
     w->phase_bytes = p->done_bytes;
-    w->shown       = p->seconds;
+    w->shown = p->seconds;
     w->shown_bytes = p->done_bytes;
     w->bytes_per_s = 0;
 }
@@ -97,7 +97,7 @@ static void measure(work_watch *w, const ferry_work_progress *p)
         w->bytes_per_s =
             w->bytes_per_s > 0 ? w->bytes_per_s + NEW_WEIGHT * (rate - w->bytes_per_s) : rate;
     }
-    w->shown       = p->seconds;
+    w->shown = p->seconds;
     w->shown_bytes = p->done_bytes;
 }
 
@@ -106,7 +106,7 @@ static void append(work_line *line, const char *format, ...) __attribute__((form
 
 static void append(work_line *line, const char *format, ...)
 {
-    size_t  length = strlen(line->behind);
+    size_t length = strlen(line->behind);
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(line->behind + length, sizeof line->behind - length, format, arguments);
@@ -125,10 +125,10 @@ static void append_remaining(work_line *line, double seconds)
 
 static void describe_bytes(const work_watch *w, const ferry_work_progress *p, work_line *line)
 {
-    char     text[UNIT_TEXT_BYTES];
+    char text[UNIT_TEXT_BYTES];
     uint64_t done = p->done_bytes < p->total_bytes ? p->done_bytes : p->total_bytes;
     line->has_bar = true;
-    line->done    = (double)done / (double)p->total_bytes;
+    line->done = (double)done / (double)p->total_bytes;
     append(line, "%.0f%% of %s", 100 * line->done, format_bytes((double)p->total_bytes, text));
     if (w->bytes_per_s > 0 && done < p->total_bytes) {
         append(line, ", %s", format_rate(w->bytes_per_s, text));
@@ -138,10 +138,10 @@ static void describe_bytes(const work_watch *w, const ferry_work_progress *p, wo
 
 static void describe_files(const ferry_work_progress *p, work_line *line)
 {
-    char     text[2][UNIT_TEXT_BYTES];
+    char text[2][UNIT_TEXT_BYTES];
     uint64_t done = p->done_files < p->total_files ? p->done_files : p->total_files;
     line->has_bar = true;
-    line->done    = (double)done / (double)p->total_files;
+    line->done = (double)done / (double)p->total_files;
     append(line, "%s of %s files", format_count(done, text[0]),
            format_count(p->total_files, text[1]));
 }
@@ -152,7 +152,7 @@ bool work_watch_take(work_watch *w, const ferry_work_progress *p, work_line *lin
     if (is_new) {
         begin_phase(w, p);
     }
-    w->seconds    = p->seconds;
+    w->seconds = p->seconds;
     w->done_bytes = p->done_bytes;
     if (!is_new && p->seconds < w->shown + SHOW_SECONDS) {
         return false;
@@ -187,7 +187,7 @@ static void note_begin(work_watch *w, const ferry_work_progress *p)
 bool work_watch_show(void *watch, const ferry_work_progress *progress)
 {
     work_watch *w = watch;
-    work_line   line;
+    work_line line;
     note_begin(w, progress);
     if (work_watch_take(w, progress, &line)) {
         if (line.has_bar) {

@@ -13,17 +13,17 @@
  * signals meanwhile change nothing.
  */
 typedef struct work_watch {
-    const char *name;      /* of the command, for what it notes */
-    bool        is_json;   /* what it would note is in the output */
-    bool        has_noted; /* where it begins */
-    const char *phase;     /* of the last call */
-    double      phase_began;
-    uint64_t    phase_bytes; /* that were done then */
-    double      shown;       /* when the line was last written */
-    uint64_t    shown_bytes; /* what was done then */
-    double      bytes_per_s; /* lately; 0: not known yet */
-    double      seconds;     /* of the last call, and what was done then */
-    uint64_t    done_bytes;
+    const char *name;  /* of the command, for what it notes */
+    bool is_json;      /* what it would note is in the output */
+    bool has_noted;    /* where it begins */
+    const char *phase; /* of the last call */
+    double phase_began;
+    uint64_t phase_bytes; /* that were done then */
+    double shown;         /* when the line was last written */
+    uint64_t shown_bytes; /* what was done then */
+    double bytes_per_s;   /* lately; 0: not known yet */
+    double seconds;       /* of the last call, and what was done then */
+    uint64_t done_bytes;
 } work_watch;
 
 /* Signals are caught until the end. One watch at a time. */
@@ -40,10 +40,10 @@ void work_watch_die(void);
 
 /* What a line shows: a bar stands between the texts where the end is known. */
 typedef struct work_line {
-    bool   has_bar;
+    bool has_bar;
     double done; /* 0 to 1 */
-    char   before[64];
-    char   behind[96];
+    char before[64];
+    char behind[96];
 } work_line;
 
 /* Takes in what is told; whether a line is to be shown now, which *line_out is then. */

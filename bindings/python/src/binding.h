@@ -25,7 +25,7 @@
 
 /* Raises the exception of a status with its sentence; returns NULL, and fp_raise_int -1. */
 PyObject *fp_raise(ferry_status status, const char *sentence);
-int       fp_raise_int(ferry_status status, const char *sentence);
+int fp_raise_int(ferry_status status, const char *sentence);
 /* The same of a collective call that has ended so on all ranks, as one that is no misuse does. */
 PyObject *fp_raise_on_all(ferry_status status, const char *sentence);
 /* Whether this is a type of ferry's exceptions. */
@@ -42,9 +42,9 @@ PyObject *fp_raise_format(ferry_status status, const char *format, ...)
  */
 typedef struct fp_use {
     const char *what; /* "the world", "the service": for sentences */
-    pid_t       pid;
-    bool        busy;        /* guarded by the interpreter's lock */
-    bool        is_replaced; /* busy with a call that puts another one in the handle's place */
+    pid_t pid;
+    bool busy;        /* guarded by the interpreter's lock */
+    bool is_replaced; /* busy with a call that puts another one in the handle's place */
 } fp_use;
 
 void fp_use_init(fp_use *use, const char *what);
@@ -91,18 +91,18 @@ typedef enum fp_source {
  * are bytes. A pointer has n_bytes as the caller said and dtype "u8" of one dim.
  */
 typedef struct fp_view {
-    PyObject   *owner; /* NULL: an empty view */
-    fp_source   source;
-    char       *base;  /* of element (0, 0, ...) */
-    uint64_t    bytes; /* of all elements together */
+    PyObject *owner; /* NULL: an empty view */
+    fp_source source;
+    char *base;     /* of element (0, 0, ...) */
+    uint64_t bytes; /* of all elements together */
     ferry_dtype dtype;
-    PyObject   *raw; /* str: where dtype is FERRY_BYTES, which bytes its library says they are */
-    uint32_t    n_dims;
-    uint64_t    shape[FERRY_MAX_DIMS];
-    uint64_t    stride[FERRY_MAX_DIMS];
-    bool        is_contiguous; /* row-major without gaps */
-    bool        is_readonly;
-    void       *held; /* a Py_buffer or a DLPack capsule */
+    PyObject *raw; /* str: where dtype is FERRY_BYTES, which bytes its library says they are */
+    uint32_t n_dims;
+    uint64_t shape[FERRY_MAX_DIMS];
+    uint64_t stride[FERRY_MAX_DIMS];
+    bool is_contiguous; /* row-major without gaps */
+    bool is_readonly;
+    void *held; /* a Py_buffer or a DLPack capsule */
 } fp_view;
 
 #define FP_VIEW_INIT                                                                               \
@@ -140,16 +140,16 @@ PyObject *fp_dtype_raw(PyObject *object);
 bool fp_u64(PyObject *number, const char *what, uint64_t *out);
 bool fp_u32(PyObject *number, const char *what, uint32_t *out);
 /* A sequence of ranks to a group, or None to NULL. The caller releases the group. */
-bool      fp_group(PyObject *ranks, const char *what, ferry_group **group_out);
+bool fp_group(PyObject *ranks, const char *what, ferry_group **group_out);
 PyObject *fp_u64_tuple(const uint64_t *numbers, uint32_t n);
 /* Collects what a ferry_write_fn is given; fp_text_take makes it a str and frees it. */
 typedef struct fp_text {
-    char  *bytes;
+    char *bytes;
     size_t used, capacity;
 } fp_text;
-int       fp_text_write(void *context, const char *bytes, size_t n_bytes);
+int fp_text_write(void *context, const char *bytes, size_t n_bytes);
 PyObject *fp_text_take(fp_text *text);
-void      fp_text_clear(fp_text *text);
+void fp_text_clear(fp_text *text);
 
 /* exchange.c: the caller's way to talk, as ferry_exchange wants it. */
 
@@ -160,12 +160,12 @@ void      fp_text_clear(fp_text *text);
  */
 typedef struct fp_exchange {
     ferry_exchange exchange;
-    PyObject      *object;
-    PyObject      *answer; /* keeps what was handed out last */
-    char          *joined;
-    size_t        *lengths;
-    size_t         n_lengths;
-    PyObject      *type, *value, *trace; /* what the object raised */
+    PyObject *object;
+    PyObject *answer; /* keeps what was handed out last */
+    char *joined;
+    size_t *lengths;
+    size_t n_lengths;
+    PyObject *type, *value, *trace; /* what the object raised */
 } fp_exchange;
 
 bool fp_exchange_of(PyObject *object, fp_exchange *exchange_out);
@@ -177,9 +177,9 @@ PyObject *fp_raise_exchanged(fp_exchange *exchange, ferry_status status, const c
 
 typedef struct fp_world {
     PyObject_HEAD
-    fp_use       use;
-    ferry_world *world;     /* NULL: closed */
-    bool         is_thread; /* a rank of a world of threads */
+    fp_use use;
+    ferry_world *world; /* NULL: closed */
+    bool is_thread;     /* a rank of a world of threads */
 } fp_world;
 
 extern PyTypeObject *fp_world_type;
@@ -210,6 +210,6 @@ PyTypeObject *fp_add_type(PyObject *module, PyType_Spec *spec);
  * use. The sentence is the type's docstring, which says who makes them.
  */
 PyObject *fp_refuse_new(PyTypeObject *type, PyObject *args, PyObject *kwargs);
-bool      fp_add_functions(PyObject *module, PyMethodDef *functions);
+bool fp_add_functions(PyObject *module, PyMethodDef *functions);
 
 #endif

@@ -20,10 +20,10 @@ static PyTypeObject *checkpoint_type;
 
 /* While a call works without the interpreter's lock, and is asked now and then to tell. */
 typedef struct watch {
-    PyObject      *progress; /* (optional) */
-    PyObject      *digests;  /* (optional) a dict that is filled */
+    PyObject *progress; /* (optional) */
+    PyObject *digests;  /* (optional) a dict that is filled */
     PyThreadState *thread;
-    PyObject      *type, *value, *trace; /* what was raised meanwhile */
+    PyObject *type, *value, *trace; /* what was raised meanwhile */
 } watch;
 
 static void begin(watch *w)
@@ -63,7 +63,7 @@ static bool tell(void *context, const ferry_work_progress *p)
     if (goes_on && w->progress != NULL) {
         PyObject *said = PyObject_CallFunction(w->progress, "sKKd", p->phase, (ull)p->done_bytes,
                                                (ull)p->total_bytes, p->seconds);
-        goes_on        = said != NULL && said != Py_False;
+        goes_on = said != NULL && said != Py_False;
         Py_XDECREF(said);
     }
     keep_raised(w);
@@ -117,8 +117,8 @@ static PyObject *get_totals(PyObject *self, void *unused)
 {
     (void)unused;
     ferry_checkpoint_totals t = FERRY_CHECKPOINT_TOTALS_INIT;
-    ferry_error             error;
-    ferry_status            status = ferry_checkpoint_get_totals(get(self), &t, &error);
+    ferry_error error;
+    ferry_status status = ferry_checkpoint_get_totals(get(self), &t, &error);
     if (status != FERRY_OK) {
         return fp_raise(status, error.message);
     }
@@ -143,9 +143,9 @@ static PyObject *file_tuple(const ferry_checkpoint_file *file, bool is_sharded)
 static PyObject *file_at(PyObject *self, PyObject *number)
 {
     ferry_checkpoint_totals totals = FERRY_CHECKPOINT_TOTALS_INIT;
-    ferry_checkpoint_file   file   = FERRY_CHECKPOINT_FILE_INIT;
-    uint64_t                index;
-    ferry_error             error;
+    ferry_checkpoint_file file = FERRY_CHECKPOINT_FILE_INIT;
+    uint64_t index;
+    ferry_error error;
     if (!fp_u64(number, "the index of a file", &index)) {
         return NULL;
     }
@@ -172,8 +172,8 @@ static const char *name_of_word(const char *text)
 static PyObject *tensor_at(PyObject *self, PyObject *number)
 {
     ferry_checkpoint_tensor t = FERRY_CHECKPOINT_TENSOR_INIT;
-    uint64_t                index;
-    ferry_error             error;
+    uint64_t index;
+    ferry_error error;
     if (!fp_u64(number, "the index of a tensor", &index)) {
         return NULL;
     }
@@ -191,10 +191,10 @@ static PyObject *write_layout(PyObject *self, PyObject *unused)
 {
     (void)unused;
     const ferry_checkpoint *checkpoint = get(self);
-    fp_text                 text       = {NULL, 0, 0};
-    ferry_error             error;
-    ferry_status            status;
-    PyThreadState          *thread = PyEval_SaveThread();
+    fp_text text = {NULL, 0, 0};
+    ferry_error error;
+    ferry_status status;
+    PyThreadState *thread = PyEval_SaveThread();
     status = ferry_checkpoint_write_layout(checkpoint, fp_text_write, &text, &error);
     PyEval_RestoreThread(thread);
     if (status != FERRY_OK) {
@@ -215,24 +215,24 @@ static void dealloc(PyObject *self)
 /* Another layout. */
 
 typedef struct reshard_call {
-    ferry_checkpoint     *from;
-    const char           *to;
-    PyObject             *path; /* bytes; NULL: none was given */
+    ferry_checkpoint *from;
+    const char *to;
+    PyObject *path; /* bytes; NULL: none was given */
     ferry_reshard_options options;
-    bool                  resume, dry_run;
-    ferry_reshard        *made;
-    ferry_reshard_totals  totals;
-    ferry_reshard_result  result;
-    bool                  has_estimate;
-    double                estimate;
+    bool resume, dry_run;
+    ferry_reshard *made;
+    ferry_reshard_totals totals;
+    ferry_reshard_result result;
+    bool has_estimate;
+    double estimate;
 } reshard_call;
 
 static ferry_status run(reshard_call *c, const char *path, watch *w, ferry_error *error)
 {
     ferry_reshard_run_options options = FERRY_RESHARD_RUN_OPTIONS_INIT;
-    options.resume                    = c->resume;
-    options.progress                  = tell;
-    options.context                   = w;
+    options.resume = c->resume;
+    options.progress = tell;
+    options.context = w;
     return ferry_reshard_run(c->made, path, &options, &c->result, error);
 }
 
@@ -240,7 +240,7 @@ static ferry_status estimate(reshard_call *c, const char *path, ferry_error *err
 {
     ferry_status status = path == NULL ? FERRY_ERR_UNSUPPORTED
                                        : ferry_reshard_estimate(c->made, path, &c->estimate, error);
-    c->has_estimate     = status == FERRY_OK;
+    c->has_estimate = status == FERRY_OK;
     return status == FERRY_ERR_UNSUPPORTED ? FERRY_OK : status;
 }
 
@@ -262,10 +262,10 @@ static PyObject *list_files(const reshard_call *c)
     PyObject *list = PyList_New(0);
     for (size_t i = 0; list != NULL && i < c->totals.n_files; i++) {
         ferry_checkpoint_file file = FERRY_CHECKPOINT_FILE_INIT;
-        ferry_error           error;
-        ferry_status          status = ferry_reshard_file_at(c->made, i, &file, &error);
-        PyObject             *tuple  = status == FERRY_OK ? file_tuple(&file, c->totals.is_sharded)
-                                                          : fp_raise(status, error.message);
+        ferry_error error;
+        ferry_status status = ferry_reshard_file_at(c->made, i, &file, &error);
+        PyObject *tuple = status == FERRY_OK ? file_tuple(&file, c->totals.is_sharded)
+                                             : fp_raise(status, error.message);
         if (tuple == NULL || PyList_Append(list, tuple) != 0) {
             Py_CLEAR(list);
         }
@@ -276,7 +276,7 @@ static PyObject *list_files(const reshard_call *c)
 
 static PyObject *list_replicated(const reshard_call *c)
 {
-    PyObject   *list = PyList_New(0);
+    PyObject *list = PyList_New(0);
     const char *name;
     for (size_t i = 0; list != NULL && (name = ferry_reshard_replicated_at(c->made, i)); i++) {
         PyObject *text = PyUnicode_FromString(name);
@@ -291,7 +291,7 @@ static PyObject *list_replicated(const reshard_call *c)
 /* What was done, by the names of ferry.ReshardResult's fields. */
 static PyObject *report(const reshard_call *c)
 {
-    PyObject *files      = list_files(c);
+    PyObject *files = list_files(c);
     PyObject *replicated = files == NULL ? NULL : list_replicated(c);
     PyObject *seconds =
         c->has_estimate ? PyFloat_FromDouble(c->estimate) : (Py_INCREF(Py_None), Py_None);
@@ -314,12 +314,12 @@ static PyObject *report(const reshard_call *c)
 
 static PyObject *reshard_all(reshard_call *c, PyObject *progress)
 {
-    watch       w    = {.progress = progress == Py_None ? NULL : progress};
+    watch w = {.progress = progress == Py_None ? NULL : progress};
     const char *path = c->path == NULL ? NULL : PyBytes_AsString(c->path);
     ferry_error error;
     begin(&w);
-    ferry_status   status = work(c, path, &w, &error);
-    PyObject      *made   = end(&w, status, &error) ? report(c) : NULL;
+    ferry_status status = work(c, path, &w, &error);
+    PyObject *made = end(&w, status, &error) ? report(c) : NULL;
     PyThreadState *thread = PyEval_SaveThread();
     ferry_reshard_destroy(c->made);
     PyEval_RestoreThread(thread);
@@ -331,7 +331,7 @@ static bool take_options(reshard_call *c, PyObject *cast, PyObject *part, PyObje
                          PyObject *threads)
 {
     ferry_dtype dtype = {0, 0};
-    bool        good  = (cast == Py_None || fp_dtype_of(cast, &dtype)) &&
+    bool good = (cast == Py_None || fp_dtype_of(cast, &dtype)) &&
                 fp_u64(part, "part_bytes", &c->options.part_bytes) &&
                 fp_u64(cap, "memory_cap", &c->options.memory_cap_bytes) &&
                 fp_u32(threads, "threads", &c->options.n_threads);
@@ -344,21 +344,21 @@ static PyObject *reshard(PyObject *module, PyObject *args, PyObject *kwargs)
     (void)module;
     static char *names[] = {"checkpoint", "to",      "path",   "subset",  "cast",     "part_bytes",
                             "memory_cap", "threads", "resume", "dry_run", "progress", NULL};
-    reshard_call c       = {.options = FERRY_RESHARD_OPTIONS_INIT,
-                            .totals  = FERRY_RESHARD_TOTALS_INIT,
-                            .result  = FERRY_RESHARD_RESULT_INIT};
-    PyObject    *from, *to = NULL, *path, *cast, *part, *cap, *threads, *progress;
-    int          resume, dry_run;
+    reshard_call c = {.options = FERRY_RESHARD_OPTIONS_INIT,
+                      .totals = FERRY_RESHARD_TOTALS_INIT,
+                      .result = FERRY_RESHARD_RESULT_INIT};
+    PyObject *from, *to = NULL, *path, *cast, *part, *cap, *threads, *progress;
+    int resume, dry_run;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O&OzOOOOppO", names, checkpoint_type, &from,
                                      fp_path_bytes, &to, &path, &c.options.subset, &cast, &part,
                                      &cap, &threads, &resume, &dry_run, &progress)) {
         return NULL;
     }
     PyObject *made = NULL;
-    c.from         = get(from);
-    c.to           = PyBytes_AsString(to);
-    c.resume       = resume != 0;
-    c.dry_run      = dry_run != 0;
+    c.from = get(from);
+    c.to = PyBytes_AsString(to);
+    c.resume = resume != 0;
+    c.dry_run = dry_run != 0;
     if (path == Py_None && !c.dry_run) {
         fp_raise(FERRY_ERR_INVALID_INPUT, "dst is missing: only a dry run does without it");
     } else if ((path == Py_None || fp_path_bytes(path, &c.path)) &&
@@ -375,21 +375,21 @@ static PyObject *reshard(PyObject *module, PyObject *args, PyObject *kwargs)
 static PyObject *verify(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
-    static char         *names[] = {"a", "b", "memory_cap", "threads", "digests", "progress", NULL};
-    PyObject            *a, *b, *cap, *threads, *digests, *progress;
+    static char *names[] = {"a", "b", "memory_cap", "threads", "digests", "progress", NULL};
+    PyObject *a, *b, *cap, *threads, *digests, *progress;
     ferry_verify_options options = FERRY_VERIFY_OPTIONS_INIT;
-    ferry_verify_result  result  = FERRY_VERIFY_RESULT_INIT;
-    ferry_error          error;
+    ferry_verify_result result = FERRY_VERIFY_RESULT_INIT;
+    ferry_error error;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!OOOO", names, checkpoint_type, &a,
                                      checkpoint_type, &b, &cap, &threads, &digests, &progress) ||
         !fp_u64(cap, "memory_cap", &options.memory_cap_bytes) ||
         !fp_u32(threads, "threads", &options.n_threads)) {
         return NULL;
     }
-    watch w          = {.progress = progress == Py_None ? NULL : progress, .digests = digests};
+    watch w = {.progress = progress == Py_None ? NULL : progress, .digests = digests};
     options.progress = tell;
-    options.visitor  = digests == Py_None ? NULL : note_digest;
-    options.context  = &w;
+    options.visitor = digests == Py_None ? NULL : note_digest;
+    options.context = &w;
     begin(&w);
     ferry_status status = ferry_checkpoint_verify(get(a), get(b), &options, &result, &error);
     if (!end(&w, status, &error)) {
@@ -424,10 +424,10 @@ bool fp_add_checkpoint(PyObject *module)
         {Py_tp_dealloc, (void *)dealloc},
         {0, NULL},
     };
-    static PyType_Spec spec        = {.name      = "ferry._ferry.Checkpoint",
-                                      .basicsize = sizeof(fp_checkpoint),
-                                      .flags     = Py_TPFLAGS_DEFAULT,
-                                      .slots     = slots};
+    static PyType_Spec spec = {.name = "ferry._ferry.Checkpoint",
+                               .basicsize = sizeof(fp_checkpoint),
+                               .flags = Py_TPFLAGS_DEFAULT,
+                               .slots = slots};
     static PyMethodDef functions[] = {
         {"checkpoint_open", checkpoint_open, METH_O,
          FP_DOC("checkpoint_open($module, path, /)", "Opens a checkpoint.")},

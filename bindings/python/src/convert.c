@@ -48,16 +48,16 @@ bool fp_group(PyObject *ranks, const char *what, ferry_group **group_out)
     if (list == NULL) {
         return false;
     }
-    size_t    n       = (size_t)PyList_Size(list);
+    size_t n = (size_t)PyList_Size(list);
     uint32_t *numbers = malloc((n + 1) * sizeof *numbers);
-    bool      good    = numbers != NULL;
+    bool good = numbers != NULL;
     if (!good) {
         PyErr_NoMemory();
     }
     for (size_t i = 0; good && i < n; i++) {
         good = fp_u32(PyList_GetItem(list, (Py_ssize_t)i), what, &numbers[i]);
     }
-    ferry_error  error;
+    ferry_error error;
     ferry_status status = good ? ferry_group_create(numbers, n, group_out, &error) : FERRY_OK;
     free(numbers);
     Py_DECREF(list);
@@ -91,7 +91,7 @@ int fp_text_write(void *context, const char *bytes, size_t n_bytes)
         if (grown == NULL) {
             return -1;
         }
-        text->bytes    = grown;
+        text->bytes = grown;
         text->capacity = capacity;
     }
     memcpy(text->bytes + text->used, bytes, n_bytes);

@@ -6,7 +6,7 @@
 /* Names of torch and numpy where they differ from ferry's. */
 static const struct {
     const char *text;
-    uint32_t    kind;
+    uint32_t kind;
 } others[] = {
     {"float64", FERRY_F64},
     {"double", FERRY_F64},
@@ -55,7 +55,7 @@ static bool by_safetensors_name(const char *text, ferry_dtype *dtype_out)
 static bool name_of(PyObject *object, char *text, size_t text_bytes)
 {
     PyObject *string = PyUnicode_Check(object) ? (Py_INCREF(object), object) : PyObject_Str(object);
-    PyObject *bytes  = string == NULL ? NULL : PyUnicode_AsUTF8String(string);
+    PyObject *bytes = string == NULL ? NULL : PyUnicode_AsUTF8String(string);
     Py_XDECREF(string);
     if (bytes == NULL) {
         return false;
@@ -65,7 +65,7 @@ static bool name_of(PyObject *object, char *text, size_t text_bytes)
         whole += 6;
     }
     size_t length = strlen(whole);
-    length        = length < text_bytes ? length : text_bytes - 1;
+    length = length < text_bytes ? length : text_bytes - 1;
     memcpy(text, whole, length);
     text[length] = '\0';
     Py_DECREF(bytes);
@@ -89,13 +89,13 @@ bool fp_dtype_of(PyObject *object, ferry_dtype *dtype_out)
     PyObject *found = PyDict_GetItemWithError(known, object);
     if (found != NULL) {
         unsigned long long packed = PyLong_AsUnsignedLongLong(found);
-        *dtype_out                = (ferry_dtype){(uint32_t)(packed >> 32), (uint32_t)packed};
+        *dtype_out = (ferry_dtype){(uint32_t)(packed >> 32), (uint32_t)packed};
         return true;
     }
     PyErr_Clear(); /* what cannot be hashed is not a dtype, and says so below */
-    char      text[96];
+    char text[96];
     PyObject *named = name_of_class(object);
-    bool      read  = named != NULL && name_of(named, text, sizeof text);
+    bool read = named != NULL && name_of(named, text, sizeof text);
     Py_XDECREF(named);
     if (!read) {
         return false;
@@ -109,7 +109,7 @@ bool fp_dtype_of(PyObject *object, ferry_dtype *dtype_out)
     }
     PyObject *packed = PyLong_FromUnsignedLongLong((unsigned long long)dtype_out->kind << 32 |
                                                    dtype_out->element_bits);
-    bool      kept   = packed != NULL && PyDict_SetItem(known, object, packed) == 0;
+    bool kept = packed != NULL && PyDict_SetItem(known, object, packed) == 0;
     Py_XDECREF(packed);
     return kept;
 }

@@ -12,11 +12,11 @@
 static PyObject *raise(ferry_status status, const char *sentence, bool on_all)
 {
     /* A path in it may be no UTF-8. */
-    PyObject *text   = PyUnicode_DecodeUTF8(sentence, (Py_ssize_t)strlen(sentence), "replace");
+    PyObject *text = PyUnicode_DecodeUTF8(sentence, (Py_ssize_t)strlen(sentence), "replace");
     PyObject *errors = text == NULL ? NULL : PyImport_ImportModule("ferry._errors");
-    PyObject *made   = errors == NULL ? NULL
-                                      : PyObject_CallMethod(errors, "of_status", "iOO", (int)status,
-                                                            text, on_all ? Py_True : Py_False);
+    PyObject *made = errors == NULL ? NULL
+                                    : PyObject_CallMethod(errors, "of_status", "iOO", (int)status,
+                                                          text, on_all ? Py_True : Py_False);
     if (made != NULL) {
         PyErr_SetObject((PyObject *)Py_TYPE(made), made);
     }
@@ -39,8 +39,8 @@ PyObject *fp_raise_on_all(ferry_status status, const char *sentence)
 bool fp_is_error(PyObject *type)
 {
     PyObject *errors = PyImport_ImportModule("ferry._errors");
-    PyObject *base   = errors == NULL ? NULL : PyObject_GetAttrString(errors, "Error");
-    bool      yes    = base != NULL && PyErr_GivenExceptionMatches(type, base) != 0;
+    PyObject *base = errors == NULL ? NULL : PyObject_GetAttrString(errors, "Error");
+    bool yes = base != NULL && PyErr_GivenExceptionMatches(type, base) != 0;
     Py_XDECREF(base);
     Py_XDECREF(errors);
     return yes;
@@ -54,7 +54,7 @@ int fp_raise_int(ferry_status status, const char *sentence)
 
 PyObject *fp_raise_format(ferry_status status, const char *format, ...)
 {
-    char    sentence[FERRY_ERROR_BYTES];
+    char sentence[FERRY_ERROR_BYTES];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(sentence, sizeof sentence, format, arguments);
@@ -69,7 +69,7 @@ static PyObject *status_names(PyObject *module, PyObject *unused)
     PyObject *names = PyDict_New();
 #define ADD(name, number, text)                                                                    \
     if (names != NULL) {                                                                           \
-        PyObject *key  = PyLong_FromLong(number);                                                  \
+        PyObject *key = PyLong_FromLong(number);                                                   \
         PyObject *word = PyUnicode_FromString(#name);                                              \
         if (key == NULL || word == NULL || PyDict_SetItem(names, key, word) != 0) {                \
             Py_CLEAR(names);                                                                       \

@@ -17,8 +17,8 @@ static int keep_raised(fp_exchange *own)
 /* A list of size bytes objects becomes what C is handed: all of them in one piece. */
 static bool join(fp_exchange *own, PyObject *list)
 {
-    Py_ssize_t n     = PySequence_Size(list);
-    size_t     total = 0;
+    Py_ssize_t n = PySequence_Size(list);
+    size_t total = 0;
     if (n != (Py_ssize_t)own->exchange.n_ranks) {
         if (n >= 0) {
             PyErr_Format(PyExc_ValueError, "the exchange gave %zd parts to %u ranks", n,
@@ -27,11 +27,11 @@ static bool join(fp_exchange *own, PyObject *list)
         return false;
     }
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject  *part = PySequence_GetItem(list, i);
-        char      *bytes;
+        PyObject *part = PySequence_GetItem(list, i);
+        char *bytes;
         Py_ssize_t length;
-        bool       good  = part != NULL && PyBytes_AsStringAndSize(part, &bytes, &length) == 0;
-        char      *grown = good ? realloc(own->joined, total + (size_t)length + 1) : NULL;
+        bool good = part != NULL && PyBytes_AsStringAndSize(part, &bytes, &length) == 0;
+        char *grown = good ? realloc(own->joined, total + (size_t)length + 1) : NULL;
         if (grown != NULL) {
             own->joined = grown;
             memcpy(grown + total, bytes, (size_t)length);
@@ -61,13 +61,13 @@ static bool gather_by(fp_exchange *own, const char *method, const void *bytes, s
 static int gather_as(fp_exchange *own, const char *method, const void *bytes, size_t n_bytes,
                      bool gets, const void **all_out, const size_t **lengths_out)
 {
-    PyGILState_STATE  state = PyGILState_Ensure();
+    PyGILState_STATE state = PyGILState_Ensure();
     static const char nothing[1];
     int failed = gather_by(own, method, bytes == NULL ? nothing : bytes, n_bytes, gets)
                      ? 0
                      : keep_raised(own);
     PyGILState_Release(state);
-    *all_out     = own->joined == NULL ? nothing : own->joined;
+    *all_out = own->joined == NULL ? nothing : own->joined;
     *lengths_out = own->lengths;
     return failed;
 }
@@ -104,20 +104,20 @@ static PyObject *parts_of(const fp_exchange *own, const char *all, const size_t 
 static int scatter(void *context, const void *all, const size_t *lengths, const void **mine_out,
                    size_t *n_bytes_out)
 {
-    fp_exchange     *own    = context;
-    PyGILState_STATE state  = PyGILState_Ensure();
-    int              failed = -1;
-    char            *bytes;
-    Py_ssize_t       length;
-    PyObject        *parts = parts_of(own, all, lengths);
+    fp_exchange *own = context;
+    PyGILState_STATE state = PyGILState_Ensure();
+    int failed = -1;
+    char *bytes;
+    Py_ssize_t length;
+    PyObject *parts = parts_of(own, all, lengths);
     PyObject *mine = parts == NULL ? NULL : PyObject_CallMethod(own->object, "scatter", "O", parts);
     Py_XDECREF(parts);
     if (mine != NULL && PyBytes_AsStringAndSize(mine, &bytes, &length) == 0) {
         Py_XDECREF(own->answer);
-        own->answer  = mine; /* its bytes live until the next one */
-        *mine_out    = bytes;
+        own->answer = mine; /* its bytes live until the next one */
+        *mine_out = bytes;
         *n_bytes_out = (size_t)length;
-        failed       = 0;
+        failed = 0;
     } else {
         Py_XDECREF(mine);
         keep_raised(own);
@@ -129,17 +129,17 @@ static int scatter(void *context, const void *all, const size_t *lengths, const 
 static bool number_of(PyObject *object, const char *name, uint32_t *out)
 {
     PyObject *number = PyObject_GetAttrString(object, name);
-    bool      good   = number != NULL && fp_u32(number, name, out);
+    bool good = number != NULL && fp_u32(number, name, out);
     Py_XDECREF(number);
     return good;
 }
 
 bool fp_exchange_of(PyObject *object, fp_exchange *exchange_out)
 {
-    *exchange_out         = (fp_exchange){.exchange = FERRY_EXCHANGE_INIT};
+    *exchange_out = (fp_exchange){.exchange = FERRY_EXCHANGE_INIT};
     ferry_exchange *plain = &exchange_out->exchange;
-    plain->context        = exchange_out;
-    plain->all_gather     = all_gather;
+    plain->context = exchange_out;
+    plain->all_gather = all_gather;
     if (!number_of(object, "rank", &plain->rank) || !number_of(object, "size", &plain->n_ranks)) {
         return false;
     }
@@ -149,7 +149,7 @@ bool fp_exchange_of(PyObject *object, fp_exchange *exchange_out)
         return false;
     }
     if (PyObject_HasAttrString(object, "gather") && PyObject_HasAttrString(object, "scatter")) {
-        plain->gather  = gather;
+        plain->gather = gather;
         plain->scatter = scatter;
     }
     Py_INCREF(object);
@@ -161,7 +161,7 @@ void fp_exchange_clear(fp_exchange *exchange)
 {
     free(exchange->joined);
     free(exchange->lengths);
-    exchange->joined  = NULL;
+    exchange->joined = NULL;
     exchange->lengths = NULL;
     Py_CLEAR(exchange->object);
     Py_CLEAR(exchange->answer);

@@ -17,14 +17,14 @@
 #include <unistd.h>
 
 static struct {
-    pthread_mutex_t  lock;  /* of the world */
-    ferry_world     *world; /* of the call that is on; else NULL */
-    bool             is_on;
+    pthread_mutex_t lock; /* of the world */
+    ferry_world *world;   /* of the call that is on; else NULL */
+    bool is_on;
     _Atomic uint64_t n_changes; /* of the world: tells one call from the next */
     _Atomic uint64_t rung_at;   /* what it was when the signal came */
-    sem_t            rung;
-    pid_t            thread_pid; /* the process that has the thread: a child of fork has none */
-    struct sigaction python;     /* what SIGINT did before, and does again after the call */
+    sem_t rung;
+    pid_t thread_pid;        /* the process that has the thread: a child of fork has none */
+    struct sigaction python; /* what SIGINT did before, and does again after the call */
 } guard = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void on_interrupt(int number, siginfo_t *info, void *context)
@@ -43,11 +43,11 @@ static void on_interrupt(int number, siginfo_t *info, void *context)
 /* Whether Python's handler of SIGINT is the one that raises KeyboardInterrupt. */
 static bool would_raise(void)
 {
-    PyGILState_STATE state  = PyGILState_Ensure();
-    PyObject        *module = PyImport_ImportModule("signal");
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *module = PyImport_ImportModule("signal");
     PyObject *usual = module == NULL ? NULL : PyObject_GetAttrString(module, "default_int_handler");
-    PyObject *now   = usual == NULL ? NULL : PyObject_CallMethod(module, "getsignal", "i", SIGINT);
-    bool      yes   = now != NULL && now == usual;
+    PyObject *now = usual == NULL ? NULL : PyObject_CallMethod(module, "getsignal", "i", SIGINT);
+    bool yes = now != NULL && now == usual;
     PyErr_Clear();
     Py_XDECREF(now);
     Py_XDECREF(usual);
@@ -86,7 +86,7 @@ static void *watch(void *unused)
 static bool start_thread(pid_t pid)
 {
     pthread_t thread;
-    sigset_t  all, before;
+    sigset_t all, before;
     if (guard.thread_pid != 0) { /* the process forked, perhaps in the middle of a call */
         pthread_mutex_init(&guard.lock, NULL);
         guard.world = NULL;
@@ -116,7 +116,7 @@ static bool is_handled(const struct sigaction *action)
 static bool take_signal(void)
 {
     struct sigaction own = {.sa_flags = SA_SIGINFO | SA_ONSTACK}, before;
-    own.sa_sigaction     = on_interrupt;
+    own.sa_sigaction = on_interrupt;
     if (sigaction(SIGINT, NULL, &before) != 0 || !is_handled(&before)) {
         return false;
     }
@@ -139,7 +139,7 @@ static void set_world(ferry_world *world)
 
 bool fp_guard_begin(ferry_world *world, bool *guarded_out)
 {
-    pid_t pid    = getpid();
+    pid_t pid = getpid();
     *guarded_out = false;
     if (syscall(SYS_gettid) != pid || (guard.thread_pid != pid && !start_thread(pid)) ||
         guard.is_on || !take_signal()) {

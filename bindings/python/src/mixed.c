@@ -10,13 +10,13 @@
  */
 typedef struct fp_mixed {
     PyObject_HEAD
-    fp_use            use;
+    fp_use use;
     ferry_mixed_comm *comm; /* NULL: not made yet, or shut down */
-    PyObject         *world_object;
-    PyObject         *lender; /* the service whose transport it uses, or NULL */
-    ferry_world      *world;  /* of that; the handle keeps it, also when the object is closed */
-    uint32_t          dtype;
-    uint32_t          dp_size;
+    PyObject *world_object;
+    PyObject *lender;   /* the service whose transport it uses, or NULL */
+    ferry_world *world; /* of that; the handle keeps it, also when the object is closed */
+    uint32_t dtype;
+    uint32_t dp_size;
 } fp_mixed;
 
 /* Making and ending. */
@@ -31,10 +31,10 @@ static PyObject *new_handle(PyTypeObject *type, PyObject *args, PyObject *kwargs
 }
 
 typedef struct making {
-    ferry_world             *world;
-    PyObject                *lender;
+    ferry_world *world;
+    PyObject *lender;
     ferry_mixed_comm_options options;
-    ferry_mixed_comm        *comm;
+    ferry_mixed_comm *comm;
 } making;
 
 static ferry_status make(void *context, ferry_error *error)
@@ -65,35 +65,35 @@ static bool borrow_transport(making *m)
 static bool parse_making(PyObject *args, PyObject *kwargs, making *m, PyObject **world,
                          ferry_dtype *dtype)
 {
-    static char              *names[] = {"world",
-                                         "dtype",
-                                         "world_rank",
-                                         "world_size",
-                                         "local_rank",
-                                         "local_size",
-                                         "inter_rank",
-                                         "inter_size",
-                                         "local_tp_size",
-                                         "local_dp_size",
-                                         "inter_tp_size",
-                                         "inter_dp_size",
-                                         "grid_size",
-                                         "max_block_size",
-                                         "min_block_size",
-                                         "min_num_steps",
-                                         "autotune_bytes",
-                                         "ib_enable_ibgda",
-                                         "should_init_nvshmem",
-                                         "use_autotune",
-                                         "deterministic",
-                                         "only_construct",
-                                         "engines",
-                                         "tune_file",
-                                         "transport",
-                                         NULL};
-    ferry_mixed_comm_options *o       = &m->options;
-    PyObject                 *dtype_object;
-    int                       flags[5];
+    static char *names[] = {"world",
+                            "dtype",
+                            "world_rank",
+                            "world_size",
+                            "local_rank",
+                            "local_size",
+                            "inter_rank",
+                            "inter_size",
+                            "local_tp_size",
+                            "local_dp_size",
+                            "inter_tp_size",
+                            "inter_dp_size",
+                            "grid_size",
+                            "max_block_size",
+                            "min_block_size",
+                            "min_num_steps",
+                            "autotune_bytes",
+                            "ib_enable_ibgda",
+                            "should_init_nvshmem",
+                            "use_autotune",
+                            "deterministic",
+                            "only_construct",
+                            "engines",
+                            "tune_file",
+                            "transport",
+                            NULL};
+    ferry_mixed_comm_options *o = &m->options;
+    PyObject *dtype_object;
+    int flags[5];
     if (!PyArg_ParseTupleAndKeywords(
             args, kwargs, "OO$IIIIIIIIIIIIIIKpppppzzO", names, world, &dtype_object, &o->world_rank,
             &o->world_size, &o->local_rank, &o->local_size, &o->inter_rank, &o->inter_size,
@@ -104,12 +104,12 @@ static bool parse_making(PyObject *args, PyObject *kwargs, making *m, PyObject *
         !fp_dtype_of(dtype_object, dtype) || !borrow_transport(m)) {
         return false;
     }
-    o->dtype               = dtype->kind;
-    o->ib_enable_ibgda     = flags[0] != 0;
+    o->dtype = dtype->kind;
+    o->ib_enable_ibgda = flags[0] != 0;
     o->should_init_nvshmem = flags[1] != 0;
-    o->use_autotune        = flags[2] != 0;
-    o->deterministic       = flags[3] != 0;
-    o->only_construct      = flags[4] != 0;
+    o->use_autotune = flags[2] != 0;
+    o->deterministic = flags[3] != 0;
+    o->only_construct = flags[4] != 0;
     return true;
 }
 
@@ -123,18 +123,18 @@ static void adopt(fp_mixed *own, const making *m, PyObject *world)
         ((fp_service *)m->lender)->n_lent++;
     }
     own->world_object = world;
-    own->lender       = m->lender;
-    own->world        = m->world;
-    own->dtype        = m->options.dtype;
-    own->dp_size      = info.dp_size;
-    own->comm         = m->comm;
+    own->lender = m->lender;
+    own->world = m->world;
+    own->dtype = m->options.dtype;
+    own->dp_size = info.dp_size;
+    own->comm = m->comm;
 }
 
 static PyObject *open_handle(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    fp_mixed   *own = (fp_mixed *)self;
-    making      m   = {.options = FERRY_MIXED_COMM_OPTIONS_INIT};
-    PyObject   *world;
+    fp_mixed *own = (fp_mixed *)self;
+    making m = {.options = FERRY_MIXED_COMM_OPTIONS_INIT};
+    PyObject *world;
     ferry_dtype dtype;
     if (!parse_making(args, kwargs, &m, &world, &dtype)) {
         return NULL;
@@ -159,8 +159,8 @@ static PyObject *open_handle(PyObject *self, PyObject *args, PyObject *kwargs)
 static void destroy(fp_mixed *own)
 {
     ferry_mixed_comm *comm = own->comm;
-    own->comm              = NULL;
-    PyThreadState *state   = PyEval_SaveThread();
+    own->comm = NULL;
+    PyThreadState *state = PyEval_SaveThread();
     ferry_mixed_comm_destroy(comm);
     PyEval_RestoreThread(state);
     if (own->lender != NULL) {
@@ -170,12 +170,12 @@ static void destroy(fp_mixed *own)
 
 typedef struct shutting {
     ferry_mixed_comm *comm;
-    bool              was_called;
+    bool was_called;
 } shutting;
 
 static ferry_status call_shut_down(void *context, ferry_error *error)
 {
-    shutting *s   = context;
+    shutting *s = context;
     s->was_called = true;
     return ferry_mixed_comm_shutdown(s->comm, error);
 }
@@ -191,8 +191,8 @@ static PyObject *shut_down(PyObject *self, PyObject *unused)
     if (!fp_enter(&own->use, true)) {
         return NULL;
     }
-    shutting s    = {.comm = own->comm};
-    bool     good = fp_block(own->world, call_shut_down, &s);
+    shutting s = {.comm = own->comm};
+    bool good = fp_block(own->world, call_shut_down, &s);
     if (s.was_called) {
         PyObject *type, *value, *trace;
         PyErr_Fetch(&type, &value, &trace);
@@ -213,9 +213,9 @@ static PyObject *abandon(PyObject *self, PyObject *unused)
 
 static void dealloc(PyObject *self)
 {
-    fp_mixed     *own  = (fp_mixed *)self;
+    fp_mixed *own = (fp_mixed *)self;
     PyTypeObject *type = Py_TYPE(self);
-    freefunc      free = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    freefunc free = (freefunc)PyType_GetSlot(type, Py_tp_free);
     PyObject_GC_UnTrack(self);
     if (own->comm != NULL && fp_is_own(&own->use)) {
         destroy(own);
@@ -242,7 +242,7 @@ typedef ferry_status (*part_fn)(ferry_mixed_comm *comm, ferry_error *error);
 
 typedef struct part {
     ferry_mixed_comm *comm;
-    part_fn           call;
+    part_fn call;
 } part;
 
 static ferry_status call_part(void *context, ferry_error *error)
@@ -257,7 +257,7 @@ static PyObject *run_part(PyObject *self, part_fn call)
     if (!fp_enter(&own->use, own->comm != NULL)) {
         return NULL;
     }
-    part p    = {own->comm, call};
+    part p = {own->comm, call};
     bool good = fp_block(own->world, call_part, &p);
     fp_leave(&own->use);
     return good ? (Py_INCREF(Py_None), Py_None) : NULL;
@@ -284,9 +284,9 @@ static PyObject *run_autotune(PyObject *self, PyObject *unused)
 /* Calls. */
 
 typedef struct call {
-    uint32_t   op, mode;
+    uint32_t op, mode;
     fp_operand in, out;
-    PyObject  *x_out; /* owned */
+    PyObject *x_out; /* owned */
 } call;
 
 static uint64_t rows_out(const fp_mixed *own, uint32_t op, uint64_t rows)
@@ -305,9 +305,9 @@ static uint64_t rows_out(const fp_mixed *own, uint32_t op, uint64_t rows)
 
 static PyObject *make_out(const fp_mixed *own, const call *c, PyObject *x_in)
 {
-    unsigned long long rows   = rows_out(own, c->op, c->in.tensor.rows);
-    PyObject          *module = PyImport_ImportModule("ferry._mixed");
-    PyObject          *made   = NULL;
+    unsigned long long rows = rows_out(own, c->op, c->in.tensor.rows);
+    PyObject *module = PyImport_ImportModule("ferry._mixed");
+    PyObject *made = NULL;
     if (module != NULL) {
         made = PyObject_CallMethod(module, "empty_like", "OK", x_in, rows);
         Py_DECREF(module);
@@ -356,7 +356,7 @@ static bool prepare(const fp_mixed *own, PyObject *op, PyObject *x_in, PyObject 
  */
 static void refuse(fp_mixed *own)
 {
-    PyObject          *type, *value, *trace;
+    PyObject *type, *value, *trace;
     ferry_mixed_tensor nothing = {ferry_buffer_of(NULL, 0), 0, 0};
     PyErr_Fetch(&type, &value, &trace);
     if (PyErr_GivenExceptionMatches(type, PyExc_Exception)) {
@@ -371,13 +371,13 @@ static void refuse(fp_mixed *own)
 static bool carry_out(fp_mixed *own, const call *c)
 {
     ferry_error error;
-    bool        guarded;
+    bool guarded;
     if (!fp_guard_begin(own->world, &guarded)) {
         return false;
     }
-    PyThreadState *state  = PyEval_SaveThread();
-    ferry_status   status = ferry_mixed_comm_run(own->comm, c->op, &c->in.tensor, &c->out.tensor,
-                                                 c->mode, NULL, &error);
+    PyThreadState *state = PyEval_SaveThread();
+    ferry_status status = ferry_mixed_comm_run(own->comm, c->op, &c->in.tensor, &c->out.tensor,
+                                               c->mode, NULL, &error);
     PyEval_RestoreThread(state);
     fp_guard_end(guarded);
     return fp_ended(status, &error);
@@ -393,9 +393,9 @@ PyDoc_STRVAR(
 static PyObject *run(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"op", "x_in", "x_out", "mode", NULL};
-    fp_mixed    *own     = (fp_mixed *)self;
-    call         c       = {.in = FP_OPERAND_INIT, .out = FP_OPERAND_INIT};
-    PyObject    *op, *x_in, *x_out = Py_None, *mode = Py_None;
+    fp_mixed *own = (fp_mixed *)self;
+    call c = {.in = FP_OPERAND_INIT, .out = FP_OPERAND_INIT};
+    PyObject *op, *x_in, *x_out = Py_None, *mode = Py_None;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|OO", names, &op, &x_in, &x_out, &mode) ||
         !fp_enter(&own->use, own->comm != NULL)) {
         return NULL;
@@ -418,11 +418,11 @@ static PyObject *run(PyObject *self, PyObject *args, PyObject *kwargs)
 
 static PyObject *select_mode(PyObject *self, PyObject *args)
 {
-    fp_mixed    *own = (fp_mixed *)self;
-    fp_operand   in  = FP_OPERAND_INIT;
-    PyObject    *op_object, *x_in;
-    uint32_t     op, mode = 0;
-    ferry_error  error;
+    fp_mixed *own = (fp_mixed *)self;
+    fp_operand in = FP_OPERAND_INIT;
+    PyObject *op_object, *x_in;
+    uint32_t op, mode = 0;
+    ferry_error error;
     ferry_status status = FERRY_OK;
     if (!PyArg_ParseTuple(args, "OO", &op_object, &x_in) ||
         !fp_enter(&own->use, own->comm != NULL)) {
@@ -469,10 +469,10 @@ static PyObject *answer(fp_mixed *own, ferry_status status, const ferry_error *e
 
 static PyObject *valid(PyObject *self, bool modes)
 {
-    fp_mixed       *own = (fp_mixed *)self;
+    fp_mixed *own = (fp_mixed *)self;
     const uint32_t *numbers;
-    size_t          n;
-    ferry_error     error;
+    size_t n;
+    ferry_error error;
     if (!fp_enter(&own->use, own->comm != NULL)) {
         return NULL;
     }
@@ -500,8 +500,8 @@ static PyObject *valid_modes(PyObject *self, PyObject *unused)
 
 static PyObject *info_tuple(const void *content)
 {
-    const ferry_mixed_comm_info *i    = content;
-    ferry_dtype                  kind = {0, 0};
+    const ferry_mixed_comm_info *i = content;
+    ferry_dtype kind = {0, 0};
     ferry_dtype_of(i->dtype, &kind, NULL);
     PyObject *dtype = fp_dtype_name(kind);
     return dtype == NULL
@@ -520,9 +520,9 @@ static PyObject *info_tuple(const void *content)
 static PyObject *describe(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    fp_mixed             *own  = (fp_mixed *)self;
+    fp_mixed *own = (fp_mixed *)self;
     ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
-    ferry_error           error;
+    ferry_error error;
     if (!fp_enter(&own->use, own->comm != NULL)) {
         return NULL;
     }
@@ -542,9 +542,9 @@ static PyObject *counts_tuple(const void *content)
 static PyObject *counts(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    fp_mixed          *own   = (fp_mixed *)self;
+    fp_mixed *own = (fp_mixed *)self;
     ferry_mixed_counts found = FERRY_MIXED_COUNTS_INIT;
-    ferry_error        error;
+    ferry_error error;
     if (!fp_enter(&own->use, own->comm != NULL)) {
         return NULL;
     }
@@ -561,7 +561,7 @@ static PyObject *none(const void *unused)
 static PyObject *reset_counts(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    fp_mixed   *own = (fp_mixed *)self;
+    fp_mixed *own = (fp_mixed *)self;
     ferry_error error;
     if (!fp_enter(&own->use, own->comm != NULL)) {
         return NULL;
@@ -572,7 +572,7 @@ static PyObject *reset_counts(PyObject *self, PyObject *unused)
 
 static PyObject *save_tuning(PyObject *self, PyObject *args)
 {
-    fp_mixed   *own = (fp_mixed *)self;
+    fp_mixed *own = (fp_mixed *)self;
     const char *path;
     ferry_error error;
     if (!PyArg_ParseTuple(args, "s", &path) || !fp_enter(&own->use, own->comm != NULL)) {
@@ -585,8 +585,8 @@ static PyObject *save_tuning(PyObject *self, PyObject *args)
 static PyObject *timing_tuple(const ferry_mixed_comm *comm, size_t index)
 {
     ferry_mixed_timing t = FERRY_MIXED_TIMING_INIT;
-    ferry_error        error;
-    ferry_status       status = ferry_mixed_comm_timing_at(comm, index, &t, &error);
+    ferry_error error;
+    ferry_status status = ferry_mixed_comm_timing_at(comm, index, &t, &error);
     if (status != FERRY_OK) {
         return fp_raise(status, error.message);
     }
@@ -602,7 +602,7 @@ static PyObject *timings(PyObject *self, PyObject *unused)
     if (!fp_enter(&own->use, own->comm != NULL)) {
         return NULL;
     }
-    size_t    n    = ferry_mixed_comm_timing_count(own->comm);
+    size_t n = ferry_mixed_comm_timing_count(own->comm);
     PyObject *list = PyList_New((Py_ssize_t)n);
     for (size_t i = 0; list != NULL && i < n; i++) {
         PyObject *timing = timing_tuple(own->comm, i);
@@ -677,7 +677,7 @@ bool fp_add_mixed(PyObject *module)
         {Py_tp_traverse, (void *)traverse},
         {0, NULL},
     };
-    static PyType_Spec spec = {.name      = "ferry._ferry.MixedComm",
+    static PyType_Spec spec = {.name = "ferry._ferry.MixedComm",
                                .basicsize = sizeof(fp_mixed),
                                .flags =
                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,

@@ -18,9 +18,9 @@ long fp_mixed_mode_number(uint32_t mode);
 /* A tensor as a call needs it. The first dim counts rows; what the others make up are columns. */
 typedef struct fp_operand {
     ferry_mixed_tensor tensor;
-    uint32_t           n_dims;
-    uint64_t           shape[FERRY_MAX_DIMS];
-    fp_view            view; /* without an owner where torch was asked directly */
+    uint32_t n_dims;
+    uint64_t shape[FERRY_MAX_DIMS];
+    fp_view view; /* without an owner where torch was asked directly */
 } fp_operand;
 
 #define FP_OPERAND_INIT                                                                            \

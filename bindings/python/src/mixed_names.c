@@ -30,7 +30,7 @@ long fp_mixed_mode_number(uint32_t mode)
 static PyObject *member_of(PyObject *name, const char *finder)
 {
     PyObject *module = PyImport_ImportModule("ferry._mixed");
-    PyObject *found  = module == NULL ? NULL : PyObject_CallMethod(module, finder, "O", name);
+    PyObject *found = module == NULL ? NULL : PyObject_CallMethod(module, finder, "O", name);
     Py_XDECREF(module);
     return found;
 }
@@ -44,7 +44,7 @@ static bool number_of(PyObject *object, const char *class_name, const char *find
         return false;
     }
     bool is_number = PyLong_Check(member) && !PyBool_Check(member);
-    long number    = is_number ? PyLong_AsLong(member) : -1;
+    long number = is_number ? PyLong_AsLong(member) : -1;
     Py_DECREF(member);
     PyErr_Clear(); /* beyond a long is beyond the enum */
     if (number < 0 || number >= n) {

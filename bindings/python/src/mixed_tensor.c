@@ -17,12 +17,12 @@ static bool find_torch(void)
     if (module == NULL) {
         return false;
     }
-    torch.data_ptr      = PyUnicode_InternFromString("data_ptr");
-    torch.shape         = PyUnicode_InternFromString("shape");
-    torch.dtype         = PyUnicode_InternFromString("dtype");
+    torch.data_ptr = PyUnicode_InternFromString("data_ptr");
+    torch.shape = PyUnicode_InternFromString("shape");
+    torch.dtype = PyUnicode_InternFromString("dtype");
     torch.is_contiguous = PyUnicode_InternFromString("is_contiguous");
-    torch.is_cpu        = PyUnicode_InternFromString("is_cpu");
-    torch.type          = PyObject_GetAttrString(module, "Tensor");
+    torch.is_cpu = PyUnicode_InternFromString("is_cpu");
+    torch.type = PyObject_GetAttrString(module, "Tensor");
     PyErr_Clear(); /* a torch that is only half imported has none yet */
     return torch.type != NULL;
 }
@@ -55,7 +55,7 @@ static bool take_shape(PyObject *shape, fp_operand *operand)
 static bool torch_dtype(PyObject *tensor, ferry_dtype *dtype_out)
 {
     PyObject *dtype = PyObject_GetAttr(tensor, torch.dtype);
-    bool      good  = dtype != NULL && fp_dtype_of(dtype, dtype_out);
+    bool good = dtype != NULL && fp_dtype_of(dtype, dtype_out);
     Py_XDECREF(dtype);
     return good;
 }
@@ -63,7 +63,7 @@ static bool torch_dtype(PyObject *tensor, ferry_dtype *dtype_out)
 static bool torch_base(PyObject *tensor, void **base_out)
 {
     PyObject *pointer = PyObject_CallMethodObjArgs(tensor, torch.data_ptr, NULL);
-    *base_out         = pointer == NULL ? NULL : PyLong_AsVoidPtr(pointer);
+    *base_out = pointer == NULL ? NULL : PyLong_AsVoidPtr(pointer);
     Py_XDECREF(pointer);
     return *base_out != NULL;
 }
@@ -72,7 +72,7 @@ static bool torch_base(PyObject *tensor, void **base_out)
 static bool ask_torch(PyObject *tensor, uint32_t dtype, fp_operand *operand)
 {
     ferry_dtype own;
-    PyObject   *shape = PyObject_GetAttr(tensor, torch.shape);
+    PyObject *shape = PyObject_GetAttr(tensor, torch.shape);
     bool good = take_shape(shape, operand) && torch_dtype(tensor, &own) && own.kind == dtype &&
                 is_yes(PyObject_GetAttr(tensor, torch.is_cpu)) &&
                 is_yes(PyObject_CallMethodObjArgs(tensor, torch.is_contiguous, NULL)) &&
@@ -135,7 +135,7 @@ static bool ask_view(PyObject *object, const char *name, uint32_t dtype, bool wr
         return false;
     }
     operand->tensor.buffer.base = view->base;
-    operand->n_dims             = view->n_dims;
+    operand->n_dims = view->n_dims;
     for (uint32_t d = 0; d < view->n_dims; d++) {
         operand->shape[d] = view->shape[d];
     }
@@ -156,10 +156,10 @@ bool fp_operand_of(PyObject *object, const char *name, uint32_t dtype, bool writ
     for (uint32_t d = 1; d < operand->n_dims; d++) {
         columns *= operand->shape[d];
     }
-    operand->tensor.rows    = operand->shape[0];
+    operand->tensor.rows = operand->shape[0];
     operand->tensor.columns = columns;
-    operand->tensor.buffer  = ferry_buffer_of(operand->tensor.buffer.base,
-                                              operand->shape[0] * columns * own.element_bits / 8);
+    operand->tensor.buffer = ferry_buffer_of(operand->tensor.buffer.base,
+                                             operand->shape[0] * columns * own.element_bits / 8);
     return true;
 }
 

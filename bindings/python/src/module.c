@@ -29,7 +29,7 @@ static bool is_first_interpreter(void)
 
 PyTypeObject *fp_add_type(PyObject *module, PyType_Spec *spec)
 {
-    PyObject   *type = PyType_FromSpec(spec);
+    PyObject *type = PyType_FromSpec(spec);
     const char *name = strrchr(spec->name, '.') + 1;
     if (type == NULL) {
         return NULL;
@@ -47,7 +47,7 @@ PyObject *fp_refuse_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     (void)args, (void)kwargs;
     PyObject *name = PyObject_GetAttrString((PyObject *)type, "__name__");
-    PyObject *doc  = name == NULL ? NULL : PyObject_GetAttrString((PyObject *)type, "__doc__");
+    PyObject *doc = name == NULL ? NULL : PyObject_GetAttrString((PyObject *)type, "__doc__");
     if (doc != NULL) {
         PyErr_Format(PyExc_TypeError, "%U is not made by calling it: %U", name, doc);
     }
@@ -67,13 +67,13 @@ static PyObject *engines(PyObject *module, PyObject *unused)
     (void)module, (void)unused;
     PyObject *list = PyList_New(0);
     for (size_t i = 0; list != NULL && i < ferry_engine_count(); i++) {
-        const char  *name, *summary, *why_not;
-        bool         available;
-        ferry_error  error;
+        const char *name, *summary, *why_not;
+        bool available;
+        ferry_error error;
         ferry_status status = ferry_engine_at(i, &name, &summary, &available, &why_not, &error);
-        PyObject    *one    = status != FERRY_OK
-                                  ? fp_raise(status, error.message)
-                                  : Py_BuildValue("(ssz)", name, summary, available ? NULL : why_not);
+        PyObject *one = status != FERRY_OK
+                            ? fp_raise(status, error.message)
+                            : Py_BuildValue("(ssz)", name, summary, available ? NULL : why_not);
         if (one == NULL || PyList_Append(list, one) != 0) {
             Py_CLEAR(list);
         }
@@ -106,11 +106,11 @@ PyMODINIT_FUNC PyInit__ferry(void);
 
 PyMODINIT_FUNC PyInit__ferry(void)
 {
-    static PyModuleDef_Slot   slots[]    = {{Py_mod_exec, (void *)fill}, {0, NULL}};
+    static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)fill}, {0, NULL}};
     static struct PyModuleDef definition = {
         PyModuleDef_HEAD_INIT,
-        .m_name  = "ferry._ferry",
-        .m_doc   = "The C library ferry, as the package ferry needs it.",
+        .m_name = "ferry._ferry",
+        .m_doc = "The C library ferry, as the package ferry needs it.",
         .m_slots = slots,
     };
     return PyModuleDef_Init(&definition);

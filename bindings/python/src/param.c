@@ -12,15 +12,15 @@ static PyObject *class_and_text(PyObject *errors, PyObject *value, PyObject **te
 {
     PyObject *base = PyObject_GetAttrString(errors, "Error");
     PyObject *made = NULL;
-    int       own  = base == NULL ? -1 : PyObject_IsInstance(value, base);
+    int own = base == NULL ? -1 : PyObject_IsInstance(value, base);
     if (own == 1) {
         made = (PyObject *)Py_TYPE(value);
         Py_INCREF(made);
         *text_out = PyObject_Str(value);
     } else if (own == 0) {
         PyObject *type = PyObject_GetAttrString((PyObject *)Py_TYPE(value), "__name__");
-        made           = PyObject_GetAttrString(errors, "InvalidInput");
-        *text_out      = type == NULL ? NULL : PyUnicode_FromFormat("%U: %S", type, value);
+        made = PyObject_GetAttrString(errors, "InvalidInput");
+        *text_out = type == NULL ? NULL : PyUnicode_FromFormat("%U: %S", type, value);
         Py_XDECREF(type);
     }
     Py_XDECREF(base);
@@ -30,14 +30,14 @@ static PyObject *class_and_text(PyObject *errors, PyObject *value, PyObject **te
 /* Whether a sentence speaks of the parameter already: in quotes, or as its first word. */
 static int speaks_of(PyObject *text, PyObject *name)
 {
-    PyObject  *quoted = PyUnicode_FromFormat("\"%U\"", name);
-    int        found  = quoted == NULL ? -1 : PyUnicode_Contains(text, quoted);
+    PyObject *quoted = PyUnicode_FromFormat("\"%U\"", name);
+    int found = quoted == NULL ? -1 : PyUnicode_Contains(text, quoted);
     Py_ssize_t length = PyUnicode_GetLength(name);
     Py_XDECREF(quoted);
     if (found == 0 && PyUnicode_Tailmatch(text, name, 0, PY_SSIZE_T_MAX, -1) == 1 &&
         PyUnicode_GetLength(text) > length) {
         Py_UCS4 next = PyUnicode_ReadChar(text, length);
-        found        = next == ' ' || next == ':';
+        found = next == ' ' || next == ':';
     }
     return found;
 }
@@ -46,12 +46,12 @@ static void raise_named(PyObject *name, PyObject *value)
 {
     PyObject *text = NULL, *sentence = NULL, *args = NULL, *kwargs = NULL, *made = NULL;
     PyObject *errors = PyImport_ImportModule("ferry._errors");
-    PyObject *type   = errors == NULL ? NULL : class_and_text(errors, value, &text);
+    PyObject *type = errors == NULL ? NULL : class_and_text(errors, value, &text);
     if (type != NULL && text != NULL) {
         int named = speaks_of(text, name);
-        sentence  = named < 0    ? NULL
-                    : named == 1 ? (Py_INCREF(text), text)
-                                 : PyUnicode_FromFormat("parameter \"%U\": %U", name, text);
+        sentence = named < 0    ? NULL
+                   : named == 1 ? (Py_INCREF(text), text)
+                                : PyUnicode_FromFormat("parameter \"%U\": %U", name, text);
     }
     if (sentence != NULL && (args = PyTuple_Pack(1, sentence)) != NULL &&
         (kwargs = PyDict_New()) != NULL && PyDict_SetItemString(kwargs, "tensor", name) == 0) {
@@ -121,12 +121,12 @@ static bool by_contents(fp_groups *groups, PyObject *ranks, const char *what,
         return false;
     }
     PyObject *found = PyDict_GetItemWithError(groups->by_ranks, tuple);
-    bool      good  = found != NULL;
+    bool good = found != NULL;
     if (good) {
         *group_out = PyCapsule_GetPointer(found, CAPSULE);
     } else {
         PyErr_Clear(); /* what cannot be hashed is no rank, and says so now */
-        good              = fp_group(tuple, what, group_out);
+        good = fp_group(tuple, what, group_out);
         PyObject *capsule = good ? PyCapsule_New(*group_out, CAPSULE, release_capsule) : NULL;
         if (good && capsule == NULL) {
             ferry_group_release(*group_out);
@@ -155,7 +155,7 @@ bool fp_groups_find(fp_groups *groups, PyObject *ranks, const char *what, ferry_
     /* Held, so that no other list can come to lie where this one was. */
     Py_INCREF(ranks);
     Py_XDECREF(groups->recent[place].list);
-    groups->recent[place].list  = ranks;
+    groups->recent[place].list = ranks;
     groups->recent[place].group = *group_out;
     return true;
 }
@@ -250,8 +250,8 @@ static bool to_shape(PyObject *shape, uint64_t *out, uint32_t *n_dims_out)
         fp_raise(FERRY_ERR_INVALID_INPUT, "its shape is not a tuple of lengths");
         return false;
     }
-    Py_ssize_t n    = PyTuple_Size(tuple);
-    bool       good = n <= FERRY_MAX_DIMS;
+    Py_ssize_t n = PyTuple_Size(tuple);
+    bool good = n <= FERRY_MAX_DIMS;
     if (!good) {
         fp_raise_format(FERRY_ERR_LIMIT, "the shape has %zd dimensions, and ferry takes %d", n,
                         FERRY_MAX_DIMS);
@@ -282,7 +282,7 @@ static PyObject *to_bytes(PyObject *text, const char *what)
 static bool to_sizes(PyObject *list, uint64_t **sizes_out, size_t *n_out)
 {
     *sizes_out = NULL;
-    *n_out     = 0;
+    *n_out = 0;
     if (list == Py_None) {
         return true;
     }
@@ -292,9 +292,9 @@ static bool to_sizes(PyObject *list, uint64_t **sizes_out, size_t *n_out)
         fp_raise(FERRY_ERR_INVALID_INPUT, "partition_sizes is not a list of lengths");
         return false;
     }
-    size_t    n     = (size_t)PyTuple_Size(tuple);
+    size_t n = (size_t)PyTuple_Size(tuple);
     uint64_t *sizes = malloc((n + 1) * sizeof *sizes);
-    bool      good  = sizes != NULL;
+    bool good = sizes != NULL;
     if (!good) {
         PyErr_NoMemory();
     }
@@ -308,7 +308,7 @@ static bool to_sizes(PyObject *list, uint64_t **sizes_out, size_t *n_out)
         return false;
     }
     *sizes_out = sizes;
-    *n_out     = n;
+    *n_out = n;
     return true;
 }
 
@@ -339,10 +339,10 @@ static bool read_texts(PyObject *object, fp_param *p)
         return false;
     }
     p->metadata.name = PyBytes_AsString(p->name_bytes);
-    bool good        = true;
+    bool good = true;
     if (resolved != Py_None) {
-        p->resolved_bytes         = to_bytes(resolved, "resolved_name");
-        good                      = p->resolved_bytes != NULL;
+        p->resolved_bytes = to_bytes(resolved, "resolved_name");
+        good = p->resolved_bytes != NULL;
         p->metadata.resolved_name = good ? PyBytes_AsString(p->resolved_bytes) : NULL;
     }
     Py_DECREF(resolved);
@@ -352,8 +352,8 @@ static bool read_texts(PyObject *object, fp_param *p)
 static bool read_dtype(PyObject *object, fp_param *p)
 {
     PyObject *dtype = get(object, A_dtype), *size = get(object, A_element_size);
-    uint64_t  bytes = 0;
-    bool      good  = dtype != NULL && size != NULL && fp_dtype_of(dtype, &p->metadata.dtype) &&
+    uint64_t bytes = 0;
+    bool good = dtype != NULL && size != NULL && fp_dtype_of(dtype, &p->metadata.dtype) &&
                 fp_u64(size, "element_size", &bytes);
     if (good && bytes != (p->metadata.dtype.element_bits + 7) / 8) {
         fp_raise_format(FERRY_ERR_INVALID_INPUT,
@@ -370,7 +370,7 @@ static bool read_dtype(PyObject *object, fp_param *p)
 #define READ(object, a, value, condition)                                                          \
     do {                                                                                           \
         PyObject *value = get(object, a);                                                          \
-        bool      read_ = value != NULL && (condition);                                            \
+        bool read_ = value != NULL && (condition);                                                 \
         Py_XDECREF(value);                                                                         \
         if (!read_) {                                                                              \
             return false;                                                                          \
@@ -388,7 +388,7 @@ static bool read_partition(PyObject *object, fp_param *p)
     READ(object, A_partition_stride, value,
          fp_u64(value, "partition_stride", &m->partition_stride));
     PyObject *sizes = get_or_none(object, A_partition_sizes);
-    bool      good  = sizes != NULL && to_sizes(sizes, &p->sizes, &m->n_partition_sizes);
+    bool good = sizes != NULL && to_sizes(sizes, &p->sizes, &m->n_partition_sizes);
     Py_XDECREF(sizes);
     m->partition_sizes = p->sizes;
     return good;
@@ -403,7 +403,7 @@ static bool read_owner(PyObject *object, fp_param *p)
                         FERRY_MAX_RANKS);
         return false;
     }
-    p->has_owner           = owner >= 0;
+    p->has_owner = owner >= 0;
     p->metadata.owner_rank = owner < 0 ? 0 : (uint32_t)owner;
     return true;
 }
@@ -438,7 +438,7 @@ static bool read_rest(PyObject *object, fp_groups *groups, fp_param *p)
 
 static bool read_name(PyObject *object, fp_param *p)
 {
-    *p      = (fp_param){.metadata = FERRY_PARAM_METADATA_INIT};
+    *p = (fp_param){.metadata = FERRY_PARAM_METADATA_INIT};
     p->name = get(object, A_name);
     if (p->name == NULL) {
         PyErr_Clear();
@@ -482,7 +482,7 @@ PyObject *fp_slices(const ferry_slice *slices, uint32_t n_dims)
     PyObject *tuple = PyTuple_New((Py_ssize_t)n_dims);
     for (uint32_t d = 0; tuple != NULL && d < n_dims; d++) {
         PyObject *begin = PyLong_FromUnsignedLongLong(slices[d].begin);
-        PyObject *end   = PyLong_FromUnsignedLongLong(slices[d].begin + slices[d].length);
+        PyObject *end = PyLong_FromUnsignedLongLong(slices[d].begin + slices[d].length);
         PyObject *slice = begin == NULL || end == NULL ? NULL : PySlice_New(begin, end, NULL);
         Py_XDECREF(begin);
         Py_XDECREF(end);
@@ -498,9 +498,9 @@ PyObject *fp_slices(const ferry_slice *slices, uint32_t n_dims)
 static PyObject *rank_in_group(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject    *ranks, *number;
+    PyObject *ranks, *number;
     ferry_group *group;
-    uint32_t     rank;
+    uint32_t rank;
     if (!PyArg_ParseTuple(args, "OO", &number, &ranks) || !fp_u32(number, "the rank", &rank)) {
         return NULL;
     }
@@ -510,8 +510,8 @@ static PyObject *rank_in_group(PyObject *module, PyObject *args)
     if (!fp_group(ranks, "the group", &group)) {
         return NULL;
     }
-    size_t       index = 0;
-    ferry_error  error;
+    size_t index = 0;
+    ferry_error error;
     ferry_status status = ferry_rank_in_group(rank, group, &index, &error);
     ferry_group_release(group);
     return status == FERRY_OK ? PyLong_FromSize_t(index) : fp_raise(status, error.message);
@@ -520,10 +520,10 @@ static PyObject *rank_in_group(PyObject *module, PyObject *args)
 static PyObject *detect_expert_index(PyObject *module, PyObject *name)
 {
     (void)module;
-    bool        found = false;
-    uint64_t    index = 0;
+    bool found = false;
+    uint64_t index = 0;
     ferry_error error;
-    PyObject   *bytes = to_bytes(name, "the name of a parameter");
+    PyObject *bytes = to_bytes(name, "the name of a parameter");
     if (bytes == NULL) {
         return NULL;
     }
@@ -569,9 +569,9 @@ static bool make_prefix_map(PyObject *prefixes, PyObject *name, ferry_prefix_map
     if (prefixes == Py_None || (global = find_prefix(prefixes, name, &local)) == NULL) {
         return !PyErr_Occurred();
     }
-    PyObject    *from = to_bytes(local, "a prefix");
-    PyObject    *to   = from == NULL ? NULL : to_bytes(global, "what layer_module_prefix_map has");
-    ferry_error  error;
+    PyObject *from = to_bytes(local, "a prefix");
+    PyObject *to = from == NULL ? NULL : to_bytes(global, "what layer_module_prefix_map has");
+    ferry_error error;
     ferry_status status = FERRY_OK;
     if (to != NULL) {
         status = ferry_prefix_map_create(map_out, &error);
@@ -597,9 +597,9 @@ static bool make_prefix_map(PyObject *prefixes, PyObject *name, ferry_prefix_map
 /* (resolved name, global expert index or None); base is metadata's name as a str. */
 static PyObject *resolve(ferry_param_metadata *metadata, PyObject *base, PyObject *prefixes)
 {
-    char              buffer[FERRY_NAME_BYTES];
+    char buffer[FERRY_NAME_BYTES];
     ferry_prefix_map *map;
-    ferry_error       error;
+    ferry_error error;
     metadata->has_global_expert_index = false;
     if (!make_prefix_map(prefixes, base, &map)) {
         return NULL;
@@ -634,7 +634,7 @@ static PyObject *resolve_name(PyObject *module, PyObject *args)
     (void)module;
     PyObject *object, *base, *prefixes, *made = NULL;
     fp_groups groups;
-    fp_param  p;
+    fp_param p;
     if (!PyArg_ParseTuple(args, "OUO", &object, &base, &prefixes) || !dict_or_none(prefixes) ||
         !read_name(object, &p)) {
         return NULL;
@@ -645,7 +645,7 @@ static PyObject *resolve_name(PyObject *module, PyObject *args)
     if (ranks != NULL && fp_groups_find(&groups, ranks, "expert_parallel_group_ranks",
                                         &p.metadata.expert_parallel_group_ranks)) {
         p.metadata.name = PyBytes_AsString(p.name_bytes);
-        made            = resolve(&p.metadata, base, prefixes);
+        made = resolve(&p.metadata, base, prefixes);
     }
     if (made == NULL) {
         fp_blame(p.name);
@@ -660,7 +660,7 @@ static PyObject *resolve_name(PyObject *module, PyObject *args)
 
 /* The groups of a rank, as the caller has them and as C wants them. */
 typedef struct sides {
-    PyObject            *lists[6];
+    PyObject *lists[6];
     ferry_process_groups groups;
 } sides;
 
@@ -670,7 +670,7 @@ static bool read_sides(PyObject *tuple, fp_groups *cache, sides *out)
     ferry_group **places[] = {&out->groups.tensor_parallel,   &out->groups.expert_tensor_parallel,
                               &out->groups.expert_parallel,   &out->groups.data_parallel,
                               &out->groups.pipeline_parallel, &out->groups.world};
-    out->groups            = (ferry_process_groups)FERRY_PROCESS_GROUPS_INIT;
+    out->groups = (ferry_process_groups)FERRY_PROCESS_GROUPS_INIT;
     for (Py_ssize_t i = 0; i < 6; i++) {
         out->lists[i] = PyTuple_GetItem(tuple, i);
         if (out->lists[i] == NULL || !fp_groups_find(cache, out->lists[i], names[i], places[i])) {
@@ -697,8 +697,8 @@ static PyObject *list_of(const sides *own, const ferry_group *group)
 /* What a parameter shows; attributes that it has not are the defaults of frameworks. */
 typedef struct shown {
     ferry_param_description description;
-    PyObject               *shape, *dtype, *size, *dim, *stride, *sizes;
-    uint64_t               *lengths;
+    PyObject *shape, *dtype, *size, *dim, *stride, *sizes;
+    uint64_t *lengths;
 } shown;
 
 static void shown_clear(shown *s)
@@ -730,7 +730,7 @@ static PyObject *element_size_of(PyObject *param)
 static bool show_flag(PyObject *param, attribute a, bool *out)
 {
     PyObject *value = get_or_none(param, a);
-    bool      good  = value != NULL && to_bool(value, out);
+    bool good = value != NULL && to_bool(value, out);
     Py_XDECREF(value);
     return good;
 }
@@ -746,7 +746,7 @@ static bool show_partition(PyObject *param, shown *s)
     if (!d->tensor_model_parallel) {
         return true;
     }
-    d->has_partition_dim    = s->dim != Py_None;
+    d->has_partition_dim = s->dim != Py_None;
     d->has_partition_stride = s->stride != Py_None;
     return (!d->has_partition_dim || to_dim(s->dim, d->n_dims, &d->partition_dim)) &&
            (!d->has_partition_stride ||
@@ -756,9 +756,9 @@ static bool show_partition(PyObject *param, shown *s)
 
 static bool show(PyObject *param, shown *s)
 {
-    *s              = (shown){.description = FERRY_PARAM_DESCRIPTION_INIT};
+    *s = (shown){.description = FERRY_PARAM_DESCRIPTION_INIT};
     PyObject *shape = get(param, A_shape);
-    s->shape        = shape == NULL ? NULL : PySequence_Tuple(shape);
+    s->shape = shape == NULL ? NULL : PySequence_Tuple(shape);
     Py_XDECREF(shape);
     if (s->shape == NULL || (s->dtype = get(param, A_dtype)) == NULL ||
         (s->size = element_size_of(param)) == NULL) {
@@ -797,24 +797,24 @@ static PyObject *fields_of(PyObject *name, const shown *s, const sides *own, PyO
 }
 
 typedef struct extraction {
-    uint32_t  rank;
+    uint32_t rank;
     PyObject *experts; /* num_experts or None */
-    uint64_t  n_experts;
+    uint64_t n_experts;
     PyObject *prefixes;
-    sides     own;
+    sides own;
 } extraction;
 
 static PyObject *extract_one(const extraction *x, PyObject *name, PyObject *param)
 {
-    shown                s;
-    ferry_param_metadata m      = FERRY_PARAM_METADATA_INIT;
-    PyObject            *fields = NULL;
-    PyObject            *bytes  = to_bytes(name, "the name of a parameter");
+    shown s;
+    ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
+    PyObject *fields = NULL;
+    PyObject *bytes = to_bytes(name, "the name of a parameter");
     if (bytes == NULL) {
         return NULL;
     }
     if (show(param, &s)) {
-        ferry_error  error;
+        ferry_error error;
         ferry_status status = ferry_extract_param_metadata(
             &s.description, PyBytes_AsString(bytes), x->rank, &x->own.groups,
             x->experts == Py_None ? NULL : &x->n_experts, &m, &error);
@@ -831,8 +831,8 @@ static PyObject *extract_one(const extraction *x, PyObject *name, PyObject *para
 
 static PyObject *extract_all(const extraction *x, PyObject *pairs)
 {
-    Py_ssize_t n    = PyList_Size(pairs);
-    PyObject  *list = n < 0 ? NULL : PyList_New(0);
+    Py_ssize_t n = PyList_Size(pairs);
+    PyObject *list = n < 0 ? NULL : PyList_New(0);
     for (Py_ssize_t i = 0; list != NULL && i < PyList_Size(pairs); i++) {
         PyObject *pair = PyList_GetItem(pairs, i), *name, *param, *fields = NULL;
         Py_INCREF(pair);
@@ -855,8 +855,8 @@ static PyObject *extract_params(PyObject *module, PyObject *args)
 {
     (void)module;
     extraction x = {0};
-    fp_groups  groups;
-    PyObject  *pairs, *rank, *tuple, *list = NULL;
+    fp_groups groups;
+    PyObject *pairs, *rank, *tuple, *list = NULL;
     if (!PyArg_ParseTuple(args, "O!OO!OO", &PyList_Type, &pairs, &rank, &PyTuple_Type, &tuple,
                           &x.experts, &x.prefixes) ||
         !fp_u32(rank, "owner_rank", &x.rank) || !dict_or_none(x.prefixes) ||
@@ -880,9 +880,9 @@ static bool read_dp(PyObject *object, fp_groups *groups, ferry_param_metadata *o
         return false;
     }
     PyObject *ranks = get(object, A_data_parallel_group_ranks);
-    bool      good  = ranks != NULL && fp_groups_find(groups, ranks, "data_parallel_group_ranks",
-                                                      &p.metadata.data_parallel_group_ranks);
-    *out            = p.metadata;
+    bool good = ranks != NULL && fp_groups_find(groups, ranks, "data_parallel_group_ranks",
+                                                &p.metadata.data_parallel_group_ranks);
+    *out = p.metadata;
     if (!good) {
         fp_blame(p.name);
     }
@@ -894,13 +894,13 @@ static bool read_dp(PyObject *object, fp_groups *groups, ferry_param_metadata *o
 static PyObject *select_among(PyObject *sources, PyObject *destination, uint32_t rank,
                               ferry_param_metadata *all, const ferry_param_metadata **places)
 {
-    size_t      n = (size_t)PyList_Size(sources), chosen = 0;
-    fp_groups   groups;
+    size_t n = (size_t)PyList_Size(sources), chosen = 0;
+    fp_groups groups;
     ferry_error error;
-    bool        good = fp_groups_init(&groups) && read_dp(destination, &groups, &all[n]);
+    bool good = fp_groups_init(&groups) && read_dp(destination, &groups, &all[n]);
     for (size_t i = 0; good && i < n; i++) {
         places[i] = &all[i];
-        good      = read_dp(PyList_GetItem(sources, (Py_ssize_t)i), &groups, &all[i]);
+        good = read_dp(PyList_GetItem(sources, (Py_ssize_t)i), &groups, &all[i]);
     }
     ferry_status status =
         good ? ferry_select_source_balanced(places, n, &all[n], rank, &chosen, &error) : FERRY_OK;
@@ -916,17 +916,17 @@ static PyObject *select_source(PyObject *module, PyObject *args)
 {
     (void)module;
     PyObject *sources, *destination, *number;
-    uint32_t  rank;
+    uint32_t rank;
     if (!PyArg_ParseTuple(args, "O!OO", &PyList_Type, &sources, &destination, &number) ||
         !fp_u32(number, "dst_rank", &rank)) {
         return NULL;
     }
-    size_t                       n      = (size_t)PyList_Size(sources);
-    ferry_param_metadata        *all    = calloc(n + 1, sizeof *all);
+    size_t n = (size_t)PyList_Size(sources);
+    ferry_param_metadata *all = calloc(n + 1, sizeof *all);
     const ferry_param_metadata **places = calloc(n + 1, sizeof *places);
-    PyObject                    *made   = all == NULL || places == NULL
-                                              ? PyErr_NoMemory()
-                                              : select_among(sources, destination, rank, all, places);
+    PyObject *made = all == NULL || places == NULL
+                         ? PyErr_NoMemory()
+                         : select_among(sources, destination, rank, all, places);
     free(all);
     free(places);
     return made;
@@ -935,7 +935,7 @@ static PyObject *select_source(PyObject *module, PyObject *args)
 /* Both sides of a parameter. */
 typedef struct pair {
     fp_groups groups;
-    fp_param  src, dst;
+    fp_param src, dst;
 } pair;
 
 static bool pair_read(PyObject *src, PyObject *dst, pair *out)
@@ -956,11 +956,11 @@ static void pair_clear(pair *p)
 static PyObject *build_descriptors(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject                 *src, *dst, *made = NULL;
-    pair                      both;
+    PyObject *src, *dst, *made = NULL;
+    pair both;
     ferry_sharding_descriptor d = FERRY_SHARDING_DESCRIPTOR_INIT;
-    size_t                    n = 0;
-    ferry_error               error;
+    size_t n = 0;
+    ferry_error error;
     if (!PyArg_ParseTuple(args, "OO", &src, &dst)) {
         return NULL;
     }
@@ -986,11 +986,11 @@ static PyObject *transfer_list(const ferry_transfers *transfers, uint32_t n_dims
     PyObject *list = PyList_New(0);
     for (size_t i = 0; list != NULL && i < ferry_transfers_count(transfers); i++) {
         ferry_slice src[FERRY_MAX_DIMS], dst[FERRY_MAX_DIMS];
-        uint32_t    rank = 0;
+        uint32_t rank = 0;
         ferry_transfers_at(transfers, i, &rank, src, dst, NULL);
         PyObject *from = fp_slices(src, n_dims);
-        PyObject *to   = from == NULL ? NULL : fp_slices(dst, n_dims);
-        PyObject *one  = to == NULL ? NULL : Py_BuildValue("(IOO)", rank, from, to);
+        PyObject *to = from == NULL ? NULL : fp_slices(dst, n_dims);
+        PyObject *one = to == NULL ? NULL : Py_BuildValue("(IOO)", rank, from, to);
         if (one == NULL || PyList_Append(list, one) != 0) {
             Py_CLEAR(list);
         }
@@ -1010,7 +1010,7 @@ static bool read_descriptor(PyObject *object, fp_groups *groups, PyObject **name
     READ(object, A_name, value, (*name_out = to_bytes(value, "a descriptor's name")) != NULL);
     READ(object, A_src_dim_ranks, value, fp_groups_find(groups, value, "src_dim_ranks", &src));
     READ(object, A_dst_dim_ranks, value, fp_groups_find(groups, value, "dst_dim_ranks", &dst));
-    out->name          = PyBytes_AsString(*name_out);
+    out->name = PyBytes_AsString(*name_out);
     out->src_dim_ranks = src;
     out->dst_dim_ranks = dst;
     return true;
@@ -1019,11 +1019,11 @@ static bool read_descriptor(PyObject *object, fp_groups *groups, PyObject **name
 static ferry_status transfers_by_lcm(PyObject *descriptors, const char *name, pair *both,
                                      uint32_t rank, ferry_transfers **out, ferry_error *error)
 {
-    ferry_sharding_descriptor d      = FERRY_SHARDING_DESCRIPTOR_INIT;
-    PyObject                 *text   = NULL;
-    size_t                    n      = (size_t)PyList_Size(descriptors);
-    ferry_status              status = FERRY_OK;
-    bool                      readable =
+    ferry_sharding_descriptor d = FERRY_SHARDING_DESCRIPTOR_INIT;
+    PyObject *text = NULL;
+    size_t n = (size_t)PyList_Size(descriptors);
+    ferry_status status = FERRY_OK;
+    bool readable =
         n != 1 || read_descriptor(PyList_GetItem(descriptors, 0), &both->groups, &text, &d);
     if (readable) {
         status = ferry_plan_multi_dim_lcm(name, &both->src.metadata, &both->dst.metadata,
@@ -1049,11 +1049,11 @@ static bool check_source(const pair *both)
 static PyObject *transfers(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject        *how, *name, *src, *dst, *number, *list = NULL;
-    uint32_t         rank;
-    pair             both;
+    PyObject *how, *name, *src, *dst, *number, *list = NULL;
+    uint32_t rank;
+    pair both;
     ferry_transfers *made = NULL;
-    ferry_error      error;
+    ferry_error error;
     if (!PyArg_ParseTuple(args, "OOOOO", &how, &name, &src, &dst, &number) ||
         !fp_u32(number, "my_global_rank", &rank)) {
         return NULL;
@@ -1062,13 +1062,13 @@ static PyObject *transfers(PyObject *module, PyObject *args)
     if (bytes == NULL) {
         return NULL;
     }
-    bool         good   = pair_read(src, dst, &both);
+    bool good = pair_read(src, dst, &both);
     ferry_status status = FERRY_OK;
     if (good && PyList_Check(how)) {
         status = transfers_by_lcm(how, PyBytes_AsString(bytes), &both, rank, &made, &error);
     } else if (good && check_source(&both)) {
         bool any = PyUnicode_CompareWithASCIIString(how, "any") == 0;
-        status   = (any ? ferry_determine_source_ranks_for_dst_param : ferry_finalize_dp_transfers)(
+        status = (any ? ferry_determine_source_ranks_for_dst_param : ferry_finalize_dp_transfers)(
             PyBytes_AsString(bytes), &both.src.metadata, &both.dst.metadata, rank, &made, &error);
     }
     if (status != FERRY_OK) {

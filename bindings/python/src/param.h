@@ -14,7 +14,7 @@ enum { FP_RECENT_GROUPS = 16 };
 typedef struct fp_groups {
     PyObject *by_ranks; /* tuple of ranks: capsule of the group */
     struct {
-        PyObject    *list;
+        PyObject *list;
         ferry_group *group;
     } recent[FP_RECENT_GROUPS];
 } fp_groups;
@@ -27,10 +27,10 @@ bool fp_groups_find(fp_groups *groups, PyObject *ranks, const char *what, ferry_
 /* A ParameterMetadata as C wants it, with the texts and lists that it borrows. */
 typedef struct fp_param {
     ferry_param_metadata metadata;
-    bool                 has_owner;
-    PyObject            *name; /* as the caller has it */
-    PyObject            *name_bytes, *resolved_bytes;
-    uint64_t            *sizes;
+    bool has_owner;
+    PyObject *name; /* as the caller has it */
+    PyObject *name_bytes, *resolved_bytes;
+    uint64_t *sizes;
 } fp_param;
 
 /*

@@ -34,16 +34,16 @@ static PyObject *spec_parse(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
     static char *names[] = {"text", "name", NULL};
-    const char  *text, *name = "spec";
-    Py_ssize_t   length;
-    ferry_spec  *spec;
-    ferry_error  error;
+    const char *text, *name = "spec";
+    Py_ssize_t length;
+    ferry_spec *spec;
+    ferry_error error;
     ferry_status status;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "s#|s", names, &text, &length, &name)) {
         return NULL;
     }
     PyThreadState *thread = PyEval_SaveThread();
-    status                = ferry_spec_parse(text, (size_t)length, name, &spec, &error);
+    status = ferry_spec_parse(text, (size_t)length, name, &spec, &error);
     PyEval_RestoreThread(thread);
     return status == FERRY_OK ? wrap_spec(spec) : fp_raise(status, error.message);
 }
@@ -124,9 +124,9 @@ static bool ranks_of(PyObject *sequence, uint32_t **ranks_out, size_t *n_out)
     if (list == NULL) {
         return false;
     }
-    size_t    n     = (size_t)PyList_Size(list);
+    size_t n = (size_t)PyList_Size(list);
     uint32_t *ranks = malloc((n + 1) * sizeof *ranks);
-    bool      good  = ranks != NULL;
+    bool good = ranks != NULL;
     if (!good) {
         PyErr_NoMemory();
     }
@@ -139,31 +139,31 @@ static bool ranks_of(PyObject *sequence, uint32_t **ranks_out, size_t *n_out)
         return false;
     }
     *ranks_out = ranks;
-    *n_out     = n;
+    *n_out = n;
     return true;
 }
 
 static PyObject *plan_create(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
-    static char       *names[] = {"spec", "replica", "subset", "lost_ranks", NULL};
-    PyObject          *spec, *lost = NULL;
-    const char        *replica = "balanced";
+    static char *names[] = {"spec", "replica", "subset", "lost_ranks", NULL};
+    PyObject *spec, *lost = NULL;
+    const char *replica = "balanced";
     ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
-    uint32_t          *ranks   = NULL;
-    ferry_plan        *plan;
-    ferry_error        error;
-    ferry_status       status;
+    uint32_t *ranks = NULL;
+    ferry_plan *plan;
+    ferry_error error;
+    ferry_status status;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|szO", names, spec_type, &spec, &replica,
                                      &options.subset, &lost) ||
         !fp_replica_of(replica, &options.replica) ||
         !ranks_of(lost, &ranks, &options.n_lost_ranks)) {
         return NULL;
     }
-    options.lost_ranks       = ranks;
-    const ferry_spec *from   = ((fp_spec *)spec)->spec;
-    PyThreadState    *thread = PyEval_SaveThread();
-    status                   = ferry_plan_create(from, &options, &plan, &error);
+    options.lost_ranks = ranks;
+    const ferry_spec *from = ((fp_spec *)spec)->spec;
+    PyThreadState *thread = PyEval_SaveThread();
+    status = ferry_plan_create(from, &options, &plan, &error);
     PyEval_RestoreThread(thread);
     free(ranks);
     return status == FERRY_OK ? fp_plan_wrap(plan) : fp_raise(status, error.message);
@@ -214,8 +214,8 @@ static PyObject *get_totals(PyObject *self, void *unused)
 {
     (void)unused;
     ferry_plan_totals t = FERRY_PLAN_TOTALS_INIT;
-    ferry_error       error;
-    ferry_status      status = ferry_plan_get_totals(((fp_plan *)self)->plan, &t, &error);
+    ferry_error error;
+    ferry_status status = ferry_plan_get_totals(((fp_plan *)self)->plan, &t, &error);
     if (status != FERRY_OK) {
         return fp_raise(status, error.message);
     }
@@ -227,11 +227,11 @@ static PyObject *get_bound(PyObject *self, void *unused)
 {
     (void)unused;
     const ferry_plan *plan = ((fp_plan *)self)->plan;
-    ferry_plan_bound  b    = FERRY_PLAN_BOUND_INIT;
-    ferry_error       error;
-    ferry_status      status;
-    PyThreadState    *thread = PyEval_SaveThread();
-    status                   = ferry_plan_get_bound(plan, &b, &error);
+    ferry_plan_bound b = FERRY_PLAN_BOUND_INIT;
+    ferry_error error;
+    ferry_status status;
+    PyThreadState *thread = PyEval_SaveThread();
+    status = ferry_plan_get_bound(plan, &b, &error);
     PyEval_RestoreThread(thread);
     if (status != FERRY_OK) {
         return fp_raise(status, error.message);
@@ -247,8 +247,8 @@ static PyObject *get_statistics(PyObject *self, void *unused)
 {
     (void)unused;
     ferry_plan_statistics s = FERRY_PLAN_STATISTICS_INIT;
-    ferry_error           error;
-    ferry_status          status = ferry_plan_get_statistics(((fp_plan *)self)->plan, &s, &error);
+    ferry_error error;
+    ferry_status status = ferry_plan_get_statistics(((fp_plan *)self)->plan, &s, &error);
     if (status != FERRY_OK) {
         return fp_raise(status, error.message);
     }
@@ -278,9 +278,9 @@ bool fp_plan_rank(const ferry_plan *plan, PyObject *rank, uint32_t *rank_out)
 static PyObject *rank_bytes(PyObject *self, PyObject *number)
 {
     const ferry_plan *plan = ((fp_plan *)self)->plan;
-    ferry_rank_bytes  b    = FERRY_RANK_BYTES_INIT;
-    uint32_t          rank;
-    ferry_error       error;
+    ferry_rank_bytes b = FERRY_RANK_BYTES_INIT;
+    uint32_t rank;
+    ferry_error error;
     if (!fp_plan_rank(plan, number, &rank)) {
         return NULL;
     }
@@ -294,21 +294,21 @@ static PyObject *rank_bytes(PyObject *self, PyObject *number)
 
 static PyObject *write_json(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static char            *names[] = {"rank", "summary", NULL};
-    const ferry_plan       *plan    = ((fp_plan *)self)->plan;
+    static char *names[] = {"rank", "summary", NULL};
+    const ferry_plan *plan = ((fp_plan *)self)->plan;
     ferry_plan_json_options options = FERRY_PLAN_JSON_OPTIONS_INIT;
-    fp_text                 text    = {NULL, 0, 0};
-    PyObject               *rank    = Py_None;
-    int                     summary = 0;
-    ferry_error             error;
-    ferry_status            status;
+    fp_text text = {NULL, 0, 0};
+    PyObject *rank = Py_None;
+    int summary = 0;
+    ferry_error error;
+    ferry_status status;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|Op", names, &rank, &summary) ||
         !fp_plan_rank(plan, rank, &options.rank)) {
         return NULL;
     }
-    options.summary       = summary != 0;
+    options.summary = summary != 0;
     PyThreadState *thread = PyEval_SaveThread();
-    status                = ferry_plan_write_json(plan, &options, fp_text_write, &text, &error);
+    status = ferry_plan_write_json(plan, &options, fp_text_write, &text, &error);
     PyEval_RestoreThread(thread);
     if (status != FERRY_OK) {
         fp_text_clear(&text);
@@ -320,7 +320,7 @@ static PyObject *write_json(PyObject *self, PyObject *args, PyObject *kwargs)
 static void dealloc_plan(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    ferry_plan   *plan = ((fp_plan *)self)->plan;
+    ferry_plan *plan = ((fp_plan *)self)->plan;
     ferry_plan_destroy(plan);
     PyObject_Free(self);
     Py_DECREF(type);
@@ -341,11 +341,11 @@ static bool add_spec(PyObject *module)
         {Py_tp_dealloc, (void *)dealloc_spec},
         {0, NULL},
     };
-    static PyType_Spec spec = {.name      = "ferry._ferry.Spec",
+    static PyType_Spec spec = {.name = "ferry._ferry.Spec",
                                .basicsize = sizeof(fp_spec),
-                               .flags     = Py_TPFLAGS_DEFAULT,
-                               .slots     = slots};
-    spec_type               = fp_add_type(module, &spec);
+                               .flags = Py_TPFLAGS_DEFAULT,
+                               .slots = slots};
+    spec_type = fp_add_type(module, &spec);
     return spec_type != NULL;
 }
 
@@ -387,11 +387,11 @@ static bool add_plan(PyObject *module)
         {Py_tp_dealloc, (void *)dealloc_plan},
         {0, NULL},
     };
-    static PyType_Spec spec = {.name      = "ferry._ferry.Plan",
+    static PyType_Spec spec = {.name = "ferry._ferry.Plan",
                                .basicsize = sizeof(fp_plan),
-                               .flags     = Py_TPFLAGS_DEFAULT,
-                               .slots     = slots};
-    plan_type               = fp_add_type(module, &spec);
+                               .flags = Py_TPFLAGS_DEFAULT,
+                               .slots = slots};
+    plan_type = fp_add_type(module, &spec);
     return plan_type != NULL;
 }
 

@@ -30,6 +30,6 @@ bool fp_plan_rank(const ferry_plan *plan, PyObject *rank, uint32_t *rank_out);
 PyObject *fp_plan_moves(PyObject *self, PyObject *rank);
 PyObject *fp_plan_traffic(PyObject *self, PyObject *rank);
 PyObject *fp_plan_shards(PyObject *self, PyObject *args);
-bool      fp_add_plan_visit(PyObject *module);
+bool fp_add_plan_visit(PyObject *module);
 
 #endif

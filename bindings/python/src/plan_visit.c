@@ -8,7 +8,7 @@
 /* Texts of a plan come again and again in one place of memory: the last one is kept as a str. */
 typedef struct words {
     const char *text;
-    PyObject   *object;
+    PyObject *object;
 } words;
 
 static PyObject *word(words *last, const char *text)
@@ -37,30 +37,30 @@ enum { FIRST_BLOCK = 256, LARGEST_BLOCK = 1 << 15, MOST_LEFT_OUT = 1 << 22 };
 
 typedef struct moves {
     PyObject_HEAD
-    PyObject         *object; /* the plan's */
-    const ferry_plan *plan;   /* NULL: the end */
-    uint32_t          rank;   /* that is visited */
-    bool              rank_by_rank;
-    bool              busy;
-    uint64_t          n_seen; /* of this visit's moves */
-    ferry_move       *block;
-    size_t            capacity, n, next;
-    words             tensor, source;
-    ferry_dtype       dtype;
-    PyObject         *dtype_name;
+    PyObject *object;       /* the plan's */
+    const ferry_plan *plan; /* NULL: the end */
+    uint32_t rank;          /* that is visited */
+    bool rank_by_rank;
+    bool busy;
+    uint64_t n_seen; /* of this visit's moves */
+    ferry_move *block;
+    size_t capacity, n, next;
+    words tensor, source;
+    ferry_dtype dtype;
+    PyObject *dtype_name;
 } moves;
 
 static PyTypeObject *moves_type;
 
 typedef struct collecting {
-    moves   *own;
+    moves *own;
     uint64_t n_left_out;
 } collecting;
 
 static ferry_status collect(void *context, const ferry_move *move)
 {
-    collecting *c   = context;
-    moves      *own = c->own;
+    collecting *c = context;
+    moves *own = c->own;
     if (own->rank_by_rank && move->to != own->rank) {
         return FERRY_OK;
     }
@@ -78,7 +78,7 @@ static ferry_status collect(void *context, const ferry_move *move)
 /* One visit more; sets plan to NULL when there is nothing behind this block. */
 static ferry_status visit_block(moves *own, ferry_error *error)
 {
-    collecting   c      = {own, 0};
+    collecting c = {own, 0};
     ferry_status status = ferry_plan_visit(own->plan, own->rank, collect, &c, NULL, error);
     if (status == FERRY_ERR_STOPPED) {
         own->n_seen += own->n;
@@ -98,7 +98,7 @@ static ferry_status fill_block(moves *own, ferry_error *error)
         size_t capacity = own->capacity == 0 ? FIRST_BLOCK : 4 * own->capacity;
         free(own->block);
         own->capacity = capacity < LARGEST_BLOCK ? capacity : LARGEST_BLOCK;
-        own->block    = malloc(own->capacity * sizeof *own->block);
+        own->block = malloc(own->capacity * sizeof *own->block);
         if (own->block == NULL) {
             own->capacity = 0;
             return FERRY_ERR_NO_MEMORY;
@@ -113,16 +113,16 @@ static ferry_status fill_block(moves *own, ferry_error *error)
 
 static bool refill(moves *own)
 {
-    ferry_error  error = {"moves of a plan: memory could not be allocated"};
+    ferry_error error = {"moves of a plan: memory could not be allocated"};
     ferry_status status;
     if (own->busy) {
         fp_raise(FERRY_ERR_MISUSE, "another thread is in this iterator of moves: call "
                                    "plan.moves() once for each thread");
         return false;
     }
-    own->busy             = true;
+    own->busy = true;
     PyThreadState *thread = PyEval_SaveThread();
-    status                = fill_block(own, &error);
+    status = fill_block(own, &error);
     PyEval_RestoreThread(thread);
     own->busy = false;
     if (status != FERRY_OK) {
@@ -143,7 +143,7 @@ static PyObject *name_dtype(moves *own, ferry_dtype dtype)
         }
         Py_XDECREF(own->dtype_name);
         own->dtype_name = name;
-        own->dtype      = dtype;
+        own->dtype = dtype;
     }
     return own->dtype_name;
 }
@@ -162,16 +162,16 @@ static PyObject *source_lengths(const ferry_move *m, PyObject *lengths)
 /* In the order of ferry.Move's fields. */
 static PyObject *tuple_of(moves *own, const ferry_move *m)
 {
-    PyObject *tensor  = word(&own->tensor, m->tensor);
-    PyObject *source  = tensor == NULL ? NULL : word(&own->source, m->source);
-    PyObject *dtype   = source == NULL ? NULL : name_dtype(own, m->dtype);
+    PyObject *tensor = word(&own->tensor, m->tensor);
+    PyObject *source = tensor == NULL ? NULL : word(&own->source, m->source);
+    PyObject *dtype = source == NULL ? NULL : name_dtype(own, m->dtype);
     PyObject *lengths = dtype == NULL ? NULL : fp_u64_tuple(m->length, m->n_dims);
-    PyObject *others  = source_lengths(m, lengths);
-    PyObject *at      = others == NULL ? NULL : fp_u64_tuple(m->dst_begin, m->n_dims);
-    PyObject *begin   = at == NULL ? NULL : fp_u64_tuple(m->src_begin, m->src_n_dims);
-    PyObject *tuple   = begin == NULL ? NULL : PyTuple_New(11);
+    PyObject *others = source_lengths(m, lengths);
+    PyObject *at = others == NULL ? NULL : fp_u64_tuple(m->dst_begin, m->n_dims);
+    PyObject *begin = at == NULL ? NULL : fp_u64_tuple(m->src_begin, m->src_n_dims);
+    PyObject *tuple = begin == NULL ? NULL : PyTuple_New(11);
     PyObject *fields[11];
-    bool      good = tuple != NULL;
+    bool good = tuple != NULL;
     if (good) {
         Py_INCREF(tensor), Py_INCREF(source), Py_INCREF(dtype);
         Py_INCREF(at), Py_INCREF(begin), Py_INCREF(lengths), Py_INCREF(others);
@@ -216,7 +216,7 @@ static PyObject *same(PyObject *self)
 static void dealloc_moves(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    moves        *own  = (moves *)self;
+    moves *own = (moves *)self;
     free(own->block);
     Py_XDECREF(own->tensor.object);
     Py_XDECREF(own->source.object);
@@ -228,10 +228,10 @@ static void dealloc_moves(PyObject *self)
 
 PyObject *fp_plan_moves(PyObject *self, PyObject *number)
 {
-    const ferry_plan *plan   = fp_plan_get(self);
+    const ferry_plan *plan = fp_plan_get(self);
     ferry_plan_totals totals = FERRY_PLAN_TOTALS_INIT;
-    uint32_t          rank;
-    ferry_error       error;
+    uint32_t rank;
+    ferry_error error;
     if (plan == NULL || !fp_plan_rank(plan, number, &rank)) {
         return NULL;
     }
@@ -245,10 +245,10 @@ PyObject *fp_plan_moves(PyObject *self, PyObject *number)
     }
     memset((char *)own + sizeof(PyObject), 0, sizeof *own - sizeof(PyObject));
     Py_INCREF(self);
-    own->object       = self;
-    own->plan         = plan;
+    own->object = self;
+    own->plan = plan;
     own->rank_by_rank = rank == FERRY_ALL_RANKS && totals.n_moves > MOST_LEFT_OUT;
-    own->rank         = own->rank_by_rank ? 0 : rank;
+    own->rank = own->rank_by_rank ? 0 : rank;
     return (PyObject *)own;
 }
 
@@ -262,32 +262,32 @@ typedef struct flow {
 } flow;
 
 typedef struct traffic {
-    uint64_t      *row;     /* by sender; 0: none yet */
-    uint32_t      *senders; /* of the row */
-    uint32_t       n_senders;
-    uint32_t       to;
-    flow          *flows;
-    size_t         n, capacity;
-    uint64_t       n_visited;
+    uint64_t *row;     /* by sender; 0: none yet */
+    uint32_t *senders; /* of the row */
+    uint32_t n_senders;
+    uint32_t to;
+    flow *flows;
+    size_t n, capacity;
+    uint64_t n_visited;
     PyThreadState *thread;
-    bool           interrupted;
+    bool interrupted;
 } traffic;
 
 static ferry_status end_row(traffic *t)
 {
     if (t->capacity - t->n < t->n_senders) {
         size_t capacity = 2 * t->capacity + t->n_senders;
-        flow  *grown    = realloc(t->flows, capacity * sizeof *grown);
+        flow *grown = realloc(t->flows, capacity * sizeof *grown);
         if (grown == NULL) {
             return FERRY_ERR_NO_MEMORY;
         }
-        t->flows    = grown;
+        t->flows = grown;
         t->capacity = capacity;
     }
     for (uint32_t i = 0; i < t->n_senders; i++) {
-        uint32_t from    = t->senders[i];
+        uint32_t from = t->senders[i];
         t->flows[t->n++] = (flow){from, t->to, t->row[from]};
-        t->row[from]     = 0;
+        t->row[from] = 0;
     }
     t->n_senders = 0;
     return FERRY_OK;
@@ -298,21 +298,21 @@ static bool is_interrupted(traffic *t)
 {
     PyEval_RestoreThread(t->thread);
     t->interrupted = PyErr_CheckSignals() != 0;
-    t->thread      = PyEval_SaveThread();
+    t->thread = PyEval_SaveThread();
     return t->interrupted;
 }
 
 static ferry_status sum_up(void *context, const ferry_move *move)
 {
     enum { BETWEEN_LOOKS = 1 << 22 };
-    traffic     *t      = context;
+    traffic *t = context;
     ferry_status status = FERRY_OK;
     if (++t->n_visited % BETWEEN_LOOKS == 0 && is_interrupted(t)) {
         return FERRY_ERR_STOPPED;
     }
     if (move->to != t->to) {
         status = end_row(t);
-        t->to  = move->to;
+        t->to = move->to;
     }
     if (status == FERRY_OK && move->bytes != 0) {
         if (t->row[move->from] == 0) {
@@ -327,9 +327,9 @@ static PyObject *dict_of_flows(const traffic *t)
 {
     PyObject *dict = PyDict_New();
     for (size_t i = 0; dict != NULL && i < t->n; i++) {
-        const flow *f   = &t->flows[i];
-        PyObject   *key = Py_BuildValue("(II)", (unsigned)f->from, (unsigned)f->to);
-        PyObject   *sum = PyLong_FromUnsignedLongLong(f->bytes);
+        const flow *f = &t->flows[i];
+        PyObject *key = Py_BuildValue("(II)", (unsigned)f->from, (unsigned)f->to);
+        PyObject *sum = PyLong_FromUnsignedLongLong(f->bytes);
         if (key == NULL || sum == NULL || PyDict_SetItem(dict, key, sum) != 0) {
             Py_CLEAR(dict);
         }
@@ -342,18 +342,18 @@ static PyObject *dict_of_flows(const traffic *t)
 PyObject *fp_plan_traffic(PyObject *self, PyObject *number)
 {
     const ferry_plan *plan = fp_plan_get(self);
-    uint32_t          rank;
-    traffic           t     = {.to = 0};
-    ferry_error       error = {"traffic of a plan: memory could not be allocated"};
-    ferry_status      status;
+    uint32_t rank;
+    traffic t = {.to = 0};
+    ferry_error error = {"traffic of a plan: memory could not be allocated"};
+    ferry_status status;
     if (plan == NULL || !fp_plan_rank(plan, number, &rank)) {
         return NULL;
     }
     size_t world = ferry_plan_world_size(plan);
-    t.row        = calloc(world, sizeof *t.row);
-    t.senders    = calloc(world, sizeof *t.senders);
-    status       = t.row == NULL || t.senders == NULL ? FERRY_ERR_NO_MEMORY : FERRY_OK;
-    t.thread     = PyEval_SaveThread();
+    t.row = calloc(world, sizeof *t.row);
+    t.senders = calloc(world, sizeof *t.senders);
+    status = t.row == NULL || t.senders == NULL ? FERRY_ERR_NO_MEMORY : FERRY_OK;
+    t.thread = PyEval_SaveThread();
     if (status == FERRY_OK) {
         status = ferry_plan_visit(plan, rank, sum_up, &t, NULL, &error);
     }
@@ -376,12 +376,12 @@ PyObject *fp_plan_traffic(PyObject *self, PyObject *number)
 static ferry_status add_shard(void *context, const ferry_shard *s)
 {
     PyObject *global = fp_u64_tuple(s->global, s->n_dims);
-    PyObject *local  = fp_u64_tuple(s->local, s->n_dims);
-    PyObject *dtype  = fp_dtype_name(s->dtype);
-    PyObject *flat   = s->is_flat ? Py_BuildValue("(KK)", (unsigned long long)s->flat_begin,
-                                                  (unsigned long long)s->flat_end)
-                                  : (Py_INCREF(Py_None), Py_None);
-    PyObject *shard  = NULL;
+    PyObject *local = fp_u64_tuple(s->local, s->n_dims);
+    PyObject *dtype = fp_dtype_name(s->dtype);
+    PyObject *flat = s->is_flat ? Py_BuildValue("(KK)", (unsigned long long)s->flat_begin,
+                                                (unsigned long long)s->flat_end)
+                                : (Py_INCREF(Py_None), Py_None);
+    PyObject *shard = NULL;
     if (global != NULL && local != NULL && dtype != NULL && flat != NULL) {
         shard = Py_BuildValue("(sOOOOK)", s->tensor, dtype, local, global, flat,
                               (unsigned long long)s->bytes);
@@ -398,10 +398,10 @@ static ferry_status add_shard(void *context, const ferry_shard *s)
 PyObject *fp_plan_shards(PyObject *self, PyObject *args)
 {
     const ferry_plan *plan = fp_plan_get(self);
-    const char       *side;
-    PyObject         *number, *list;
-    uint32_t          rank;
-    ferry_error       error;
+    const char *side;
+    PyObject *number, *list;
+    uint32_t rank;
+    ferry_error error;
     if (plan == NULL || !PyArg_ParseTuple(args, "sO", &side, &number) ||
         !fp_plan_rank(plan, number, &rank)) {
         return NULL;
@@ -440,10 +440,10 @@ bool fp_add_plan_visit(PyObject *module)
         {Py_tp_dealloc, (void *)dealloc_moves},
         {0, NULL},
     };
-    static PyType_Spec spec = {.name      = "ferry._ferry.Moves",
+    static PyType_Spec spec = {.name = "ferry._ferry.Moves",
                                .basicsize = sizeof(moves),
-                               .flags     = Py_TPFLAGS_DEFAULT,
-                               .slots     = slots};
-    moves_type              = fp_add_type(module, &spec);
+                               .flags = Py_TPFLAGS_DEFAULT,
+                               .slots = slots};
+    moves_type = fp_add_type(module, &spec);
     return moves_type != NULL;
 }

@@ -13,7 +13,7 @@ static PyTypeObject *model_type, *roster_type, *rank_plan_type;
 typedef struct fp_model {
     PyObject_HEAD
     ferry_model *model;
-    PyObject    *names; /* resolved name: local name, where they differ */
+    PyObject *names; /* resolved name: local name, where they differ */
 } fp_model;
 
 static const ferry_model *model_of(PyObject *object, bool *good_out)
@@ -49,16 +49,16 @@ static bool keep_name(fp_model *own, const fp_param *p)
  */
 static bool add_param(fp_model *own, fp_param *p, uint32_t rank, const uint64_t *num_experts)
 {
-    char                  buffer[FERRY_NAME_BYTES];
+    char buffer[FERRY_NAME_BYTES];
     ferry_param_metadata *m = &p->metadata;
-    ferry_error           error;
-    ferry_status          status = FERRY_OK;
+    ferry_error error;
+    ferry_status status = FERRY_OK;
     if (!check_owner(p, rank)) {
         return false;
     }
     if (num_experts != NULL && !m->has_num_experts) {
         m->has_num_experts = true;
-        m->num_experts     = *num_experts;
+        m->num_experts = *num_experts;
     }
     if (m->resolved_name == NULL && m->is_ep) {
         status = ferry_assign_resolved_name(m, NULL, buffer, &error);
@@ -77,7 +77,7 @@ static bool add_param(fp_model *own, fp_param *p, uint32_t rank, const uint64_t 
 static bool fill_model(fp_model *own, PyObject *list, uint32_t rank, const uint64_t *num_experts)
 {
     fp_groups groups;
-    bool      good = fp_groups_init(&groups);
+    bool good = fp_groups_init(&groups);
     for (Py_ssize_t i = 0; good && i < PyTuple_Size(list); i++) {
         fp_param p;
         good = fp_param_read(PyTuple_GetItem(list, i), &groups, &p);
@@ -99,7 +99,7 @@ static PyObject *new_model(void)
     }
     own->model = NULL;
     own->names = PyDict_New();
-    ferry_error  error;
+    ferry_error error;
     ferry_status status = ferry_model_create(&own->model, &error);
     if (status != FERRY_OK) {
         fp_raise(status, error.message);
@@ -115,15 +115,15 @@ static PyObject *make_model(PyObject *module, PyObject *args)
 {
     (void)module;
     PyObject *sequence, *number, *experts = Py_None;
-    uint32_t  rank;
-    uint64_t  n_experts = 0;
+    uint32_t rank;
+    uint64_t n_experts = 0;
     if (!PyArg_ParseTuple(args, "OO|O", &sequence, &number, &experts) ||
         !fp_u32(number, "the rank", &rank) ||
         (experts != Py_None && !fp_u64(experts, "num_experts", &n_experts))) {
         return NULL;
     }
     PyObject *list = PySequence_Tuple(sequence);
-    PyObject *own  = list == NULL ? NULL : new_model();
+    PyObject *own = list == NULL ? NULL : new_model();
     if (own != NULL &&
         !fill_model((fp_model *)own, list, rank, experts == Py_None ? NULL : &n_experts)) {
         Py_CLEAR(own);
@@ -156,9 +156,9 @@ static bool options_of(const char *replica, const char *subset, ferry_plan_optio
                         "replica is \"%.100s\"; give \"balanced\" or \"seed\"", replica);
         return false;
     }
-    *out         = (ferry_plan_options)FERRY_PLAN_OPTIONS_INIT;
+    *out = (ferry_plan_options)FERRY_PLAN_OPTIONS_INIT;
     out->replica = is_seed ? FERRY_REPLICA_SEED : FERRY_REPLICA_BALANCED;
-    out->subset  = subset;
+    out->subset = subset;
     return true;
 }
 
@@ -166,16 +166,16 @@ static bool options_of(const char *replica, const char *subset, ferry_plan_optio
 
 typedef struct fp_roster {
     PyObject_HEAD
-    fp_use        use; /* set and plan may not meet */
+    fp_use use; /* set and plan may not meet */
     ferry_roster *roster;
 } fp_roster;
 
 static PyObject *make_roster(PyObject *module, PyObject *number)
 {
     (void)module;
-    uint32_t      n_ranks;
+    uint32_t n_ranks;
     ferry_roster *roster = NULL;
-    ferry_error   error;
+    ferry_error error;
     if (!fp_u32(number, "the number of ranks", &n_ranks)) {
         return NULL;
     }
@@ -199,9 +199,9 @@ static PyObject *make_roster(PyObject *module, PyObject *number)
 static PyObject *roster_set(PyObject *self, PyObject *args)
 {
     fp_roster *own = (fp_roster *)self;
-    PyObject  *number, *src, *dst;
-    uint32_t   rank;
-    bool       good;
+    PyObject *number, *src, *dst;
+    uint32_t rank;
+    bool good;
     if (!PyArg_ParseTuple(args, "OOO", &number, &src, &dst) || !fp_u32(number, "the rank", &rank)) {
         return NULL;
     }
@@ -210,7 +210,7 @@ static PyObject *roster_set(PyObject *self, PyObject *args)
     if (!good || !fp_enter(&own->use, true)) {
         return NULL;
     }
-    ferry_error  error;
+    ferry_error error;
     ferry_status status = ferry_roster_set(own->roster, rank, src_model, dst_model, &error);
     fp_leave(&own->use);
     if (status != FERRY_OK) {
@@ -221,18 +221,18 @@ static PyObject *roster_set(PyObject *self, PyObject *args)
 
 static PyObject *roster_plan(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static char       *names[] = {"replica", "subset", NULL};
-    fp_roster         *own     = (fp_roster *)self;
-    const char        *replica = "balanced", *subset = NULL;
+    static char *names[] = {"replica", "subset", NULL};
+    fp_roster *own = (fp_roster *)self;
+    const char *replica = "balanced", *subset = NULL;
     ferry_plan_options options;
-    ferry_plan        *plan = NULL;
-    ferry_error        error;
+    ferry_plan *plan = NULL;
+    ferry_error error;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|sz", names, &replica, &subset) ||
         !options_of(replica, subset, &options) || !fp_enter(&own->use, true)) {
         return NULL;
     }
     PyThreadState *thread = PyEval_SaveThread();
-    ferry_status   status = ferry_plan_create_from_roster(own->roster, &options, &plan, &error);
+    ferry_status status = ferry_plan_create_from_roster(own->roster, &options, &plan, &error);
     PyEval_RestoreThread(thread);
     fp_leave(&own->use);
     return status == FERRY_OK ? fp_plan_wrap(plan) : fp_raise(status, error.message);
@@ -255,7 +255,7 @@ typedef struct fp_rank_plan {
     PyObject *src_names, *dst_names;
     /* Many ops in a row are of one parameter: the last name that was looked up. */
     const char *last[2];
-    PyObject   *last_name[2];
+    PyObject *last_name[2];
 } fp_rank_plan;
 
 static PyObject *names_of(PyObject *model)
@@ -275,7 +275,7 @@ static PyObject *wrap_rank_plan(ferry_reshard_plan *plan, PyObject *src, PyObjec
         ferry_reshard_plan_destroy(plan);
         return NULL;
     }
-    own->plan      = plan;
+    own->plan = plan;
     own->src_names = names_of(src);
     own->dst_names = names_of(dst);
     own->last[0] = own->last[1] = NULL;
@@ -287,11 +287,11 @@ static PyObject *wrap_rank_plan(ferry_reshard_plan *plan, PyObject *src, PyObjec
 static PyObject *rank_plan(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject           *object, *number, *src, *dst;
-    uint32_t            rank;
-    bool                good;
+    PyObject *object, *number, *src, *dst;
+    uint32_t rank;
+    bool good;
     ferry_reshard_plan *made = NULL;
-    ferry_error         error;
+    ferry_error error;
     if (!PyArg_ParseTuple(args, "OOOO", &object, &number, &src, &dst) ||
         !fp_u32(number, "the rank", &rank)) {
         return NULL;
@@ -305,7 +305,7 @@ static PyObject *rank_plan(PyObject *module, PyObject *args)
                                rank, ferry_plan_world_size(plan));
     }
     PyThreadState *thread = PyEval_SaveThread();
-    ferry_status   status = ferry_reshard_plan_create(plan, rank, &made, &error);
+    ferry_status status = ferry_reshard_plan_create(plan, rank, &made, &error);
     PyEval_RestoreThread(thread);
     return status == FERRY_OK ? wrap_rank_plan(made, src, dst) : fp_raise(status, error.message);
 }
@@ -314,14 +314,14 @@ static PyObject *rank_plan(PyObject *module, PyObject *args)
 static PyObject *build_rank_plan(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject           *src, *dst, *object;
-    int                 centralized;
-    const char         *replica, *subset;
-    bool                good;
-    fp_exchange         exchange;
-    ferry_plan_options  options;
+    PyObject *src, *dst, *object;
+    int centralized;
+    const char *replica, *subset;
+    bool good;
+    fp_exchange exchange;
+    ferry_plan_options options;
     ferry_reshard_plan *made = NULL;
-    ferry_error         error;
+    ferry_error error;
     if (!PyArg_ParseTuple(args, "OOOpsz", &src, &dst, &object, &centralized, &replica, &subset) ||
         !options_of(replica, subset, &options)) {
         return NULL;
@@ -336,7 +336,7 @@ static PyObject *build_rank_plan(PyObject *module, PyObject *args)
         return NULL;
     }
     PyThreadState *thread = PyEval_SaveThread();
-    ferry_status   status =
+    ferry_status status =
         (centralized ? ferry_build_centralized_reshard_plan : ferry_build_local_reshard_plan)(
             src_model, dst_model, NULL, &exchange.exchange, &options, &made, &error);
     PyEval_RestoreThread(thread);
@@ -349,9 +349,9 @@ static PyObject *build_rank_plan(PyObject *module, PyObject *args)
 /* The name that this rank's own model has for it. */
 static PyObject *local_name(fp_rank_plan *own, const ferry_transfer_op *op)
 {
-    const char *text  = op->is_send && op->source_name != NULL ? op->source_name : op->param_name;
-    int         side  = op->is_send ? 0 : 1;
-    PyObject   *names = op->is_send ? own->src_names : own->dst_names;
+    const char *text = op->is_send && op->source_name != NULL ? op->source_name : op->param_name;
+    int side = op->is_send ? 0 : 1;
+    PyObject *names = op->is_send ? own->src_names : own->dst_names;
     if (own->last[side] != text) {
         PyObject *name = PyUnicode_FromString(text);
         PyObject *local =
@@ -367,7 +367,7 @@ static PyObject *local_name(fp_rank_plan *own, const ferry_transfer_op *op)
         }
         Py_XDECREF(own->last_name[side]);
         own->last_name[side] = name;
-        own->last[side]      = text;
+        own->last[side] = text;
     }
     Py_INCREF(own->last_name[side]);
     return own->last_name[side];
@@ -394,18 +394,18 @@ static PyObject *fields_of(fp_rank_plan *own, const ferry_transfer_op *op)
 static PyObject *ops(PyObject *self, PyObject *args)
 {
     fp_rank_plan *own = (fp_rank_plan *)self;
-    int           is_send;
-    Py_ssize_t    begin, end;
+    int is_send;
+    Py_ssize_t begin, end;
     if (!PyArg_ParseTuple(args, "pnn", &is_send, &begin, &end)) {
         return NULL;
     }
     PyObject *list = PyList_New(0);
     for (Py_ssize_t i = begin; list != NULL && i < end; i++) {
         ferry_transfer_op op = FERRY_TRANSFER_OP_INIT;
-        ferry_error       error;
-        ferry_status      status = is_send
-                                       ? ferry_reshard_plan_send_at(own->plan, (size_t)i, &op, &error)
-                                       : ferry_reshard_plan_recv_at(own->plan, (size_t)i, &op, &error);
+        ferry_error error;
+        ferry_status status = is_send
+                                  ? ferry_reshard_plan_send_at(own->plan, (size_t)i, &op, &error)
+                                  : ferry_reshard_plan_recv_at(own->plan, (size_t)i, &op, &error);
         PyObject *one = status == FERRY_OK ? fields_of(own, &op) : fp_raise(status, error.message);
         if (one == NULL || PyList_Append(list, one) != 0) {
             Py_CLEAR(list);
@@ -446,7 +446,7 @@ static PyObject *describe(PyObject *self, PyObject *unused)
 static void dealloc_rank_plan(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    fp_rank_plan *own  = (fp_rank_plan *)self;
+    fp_rank_plan *own = (fp_rank_plan *)self;
     ferry_reshard_plan_destroy(own->plan);
     Py_XDECREF(own->src_names);
     Py_XDECREF(own->dst_names);
@@ -466,10 +466,10 @@ static bool add_types(PyObject *module)
         {Py_tp_dealloc, (void *)dealloc_model},
         {0, NULL},
     };
-    static PyType_Spec model_spec       = {.name      = "ferry._ferry.Model",
-                                           .basicsize = sizeof(fp_model),
-                                           .flags     = Py_TPFLAGS_DEFAULT,
-                                           .slots     = model_slots};
+    static PyType_Spec model_spec = {.name = "ferry._ferry.Model",
+                                     .basicsize = sizeof(fp_model),
+                                     .flags = Py_TPFLAGS_DEFAULT,
+                                     .slots = model_slots};
     static PyMethodDef roster_methods[] = {
         {"set", roster_set, METH_VARARGS,
          FP_DOC("set($self, rank, src_model, dst_model, /)",
@@ -485,12 +485,12 @@ static bool add_types(PyObject *module)
         {Py_tp_dealloc, (void *)dealloc_roster},
         {0, NULL},
     };
-    static PyType_Spec roster_spec = {.name      = "ferry._ferry.Roster",
+    static PyType_Spec roster_spec = {.name = "ferry._ferry.Roster",
                                       .basicsize = sizeof(fp_roster),
-                                      .flags     = Py_TPFLAGS_DEFAULT,
-                                      .slots     = roster_slots};
-    model_type                     = fp_add_type(module, &model_spec);
-    roster_type                    = model_type == NULL ? NULL : fp_add_type(module, &roster_spec);
+                                      .flags = Py_TPFLAGS_DEFAULT,
+                                      .slots = roster_slots};
+    model_type = fp_add_type(module, &model_spec);
+    roster_type = model_type == NULL ? NULL : fp_add_type(module, &roster_spec);
     return roster_type != NULL;
 }
 
@@ -519,11 +519,11 @@ static bool add_rank_plan(PyObject *module)
         {Py_tp_dealloc, (void *)dealloc_rank_plan},
         {0, NULL},
     };
-    static PyType_Spec spec = {.name      = "ferry._ferry.RankPlan",
+    static PyType_Spec spec = {.name = "ferry._ferry.RankPlan",
                                .basicsize = sizeof(fp_rank_plan),
-                               .flags     = Py_TPFLAGS_DEFAULT,
-                               .slots     = slots};
-    rank_plan_type          = fp_add_type(module, &spec);
+                               .flags = Py_TPFLAGS_DEFAULT,
+                               .slots = slots};
+    rank_plan_type = fp_add_type(module, &spec);
     return rank_plan_type != NULL;
 }
 

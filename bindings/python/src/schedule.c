@@ -4,7 +4,7 @@
 static bool add_batch(ferry_scheduled_batches *batches, PyObject *key)
 {
     ferry_scheduled_batch batch = FERRY_SCHEDULED_BATCH_INIT;
-    ferry_error           error;
+    ferry_error error;
     if (!PyTuple_Check(key) || PyTuple_Size(key) != 4) {
         fp_raise(FERRY_ERR_INVALID_INPUT, "a batch is (source, destination, index, bytes) here");
         return false;
@@ -34,7 +34,7 @@ static bool add_all(ferry_scheduled_batches *batches, PyObject *list)
 
 static PyObject *iterations_of(const ferry_scheduled_batches *batches)
 {
-    uint64_t  n    = ferry_scheduled_batches_count(batches);
+    uint64_t n = ferry_scheduled_batches_count(batches);
     PyObject *list = PyList_New((Py_ssize_t)n);
     for (uint64_t i = 0; list != NULL && i < n; i++) {
         ferry_scheduled_batch batch = FERRY_SCHEDULED_BATCH_INIT;
@@ -49,10 +49,10 @@ static PyObject *iterations_of(const ferry_scheduled_batches *batches)
 
 static PyObject *assign(ferry_scheduled_batches *batches, unsigned rule, unsigned duplex)
 {
-    ferry_error    error;
-    uint32_t       n      = 0;
-    PyThreadState *state  = PyEval_SaveThread();
-    ferry_status   status = ferry_assign_iterations(batches, rule, duplex, &n, &error);
+    ferry_error error;
+    uint32_t n = 0;
+    PyThreadState *state = PyEval_SaveThread();
+    ferry_status status = ferry_assign_iterations(batches, rule, duplex, &n, &error);
     PyEval_RestoreThread(state);
     if (status != FERRY_OK) {
         return fp_raise(status, error.message);
@@ -70,9 +70,9 @@ PyDoc_STRVAR(
 static PyObject *assign_iterations(PyObject *module, PyObject *args)
 {
     (void)module;
-    unsigned                 n_pes, rule, duplex;
-    PyObject                *list;
-    ferry_error              error;
+    unsigned n_pes, rule, duplex;
+    PyObject *list;
+    ferry_error error;
     ferry_scheduled_batches *batches = NULL;
     if (!PyArg_ParseTuple(args, "IO!II", &n_pes, &PyList_Type, &list, &rule, &duplex)) {
         return NULL;

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-PyTypeObject        *fp_service_type;
+PyTypeObject *fp_service_type;
 static PyTypeObject *memory_type, *ledger_type;
 
 static fp_use *world_use(fp_service *own)
@@ -65,9 +65,9 @@ static PyObject *wrap(ferry_service *service, PyObject *world)
     memset((char *)own + offsetof(fp_service, use), 0, sizeof *own - offsetof(fp_service, use));
     fp_use_init(&own->use, "the service");
     Py_INCREF(world);
-    own->service  = service;
-    own->world    = world;
-    own->raw      = ((fp_world *)world)->world;
+    own->service = service;
+    own->world = world;
+    own->raw = ((fp_world *)world)->world;
     own->patience = ferry_world_deadline(own->raw) / 2;
     ferry_service_set_progress(service, fp_service_progress, own);
     PyObject_GC_Track((PyObject *)own);
@@ -77,20 +77,20 @@ static PyObject *wrap(ferry_service *service, PyObject *world)
 static PyObject *create(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
-    static char          *names[] = {"world",   "engines",  "memory_cap",    "slot_bytes",
-                                     "threads", "checksum", "commit",        "paths",
-                                     "relays",  "trace",    "first_version", NULL};
+    static char *names[] = {"world",   "engines",  "memory_cap",    "slot_bytes",
+                            "threads", "checksum", "commit",        "paths",
+                            "relays",  "trace",    "first_version", NULL};
     ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
-    PyObject             *world, *cap, *slot, *threads, *paths, *first;
-    int                   relays, trace;
+    PyObject *world, *cap, *slot, *threads, *paths, *first;
+    int relays, trace;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OzOOOIIOppO", names, &world, &options.engines,
                                      &cap, &slot, &threads, &options.checksum, &options.commit,
                                      &paths, &relays, &trace, &first)) {
         return NULL;
     }
     options.no_relays = relays == 0;
-    options.trace     = trace != 0;
-    ferry_world *raw  = fp_world_get(world);
+    options.trace = trace != 0;
+    ferry_world *raw = fp_world_get(world);
     if (raw == NULL || !fp_u64(cap, "memory_cap", &options.memory_cap) ||
         !fp_u64(slot, "slot_bytes", &options.slot_bytes) ||
         !fp_u32(threads, "threads", &options.n_threads) ||
@@ -98,19 +98,19 @@ static PyObject *create(PyObject *module, PyObject *args, PyObject *kwargs)
         !fp_u64(first, "first_version", &options.first_version)) {
         return NULL;
     }
-    ferry_error    error;
+    ferry_error error;
     ferry_service *service = NULL;
-    ferry_status   status  = ferry_service_create(raw, &options, &service, &error);
+    ferry_status status = ferry_service_create(raw, &options, &service, &error);
     return status == FERRY_OK ? wrap(service, world) : fp_raise(status, error.message);
 }
 
 /* Collective calls, and those that may wait for bytes on their way. */
 
 typedef struct call {
-    fp_service     *own;
+    fp_service *own;
     ferry_log_level level;
-    ferry_world    *survivors;
-    uint64_t        version;
+    ferry_world *survivors;
+    uint64_t version;
 } call;
 
 static ferry_status call_init(void *context, ferry_error *error)
@@ -139,14 +139,14 @@ void fp_service_decline(fp_service *own, PyObject **type, PyObject **value, PyOb
 {
     PyErr_Fetch(type, value, trace);
     PyErr_NormalizeException(type, value, trace);
-    PyObject   *kind  = PyObject_GetAttrString(*type, "__name__");
-    PyObject   *said  = *value == NULL ? NULL : PyObject_Str(*value);
-    bool        plain = fp_is_error(*type);
-    PyObject   *text  = kind == NULL || said == NULL ? NULL
-                        : plain                      ? (Py_INCREF(said), said)
-                                                     : PyUnicode_FromFormat("%U: %U", kind, said);
-    PyObject   *bytes = text == NULL ? NULL : PyUnicode_AsUTF8String(text);
-    const char *why   = "its tensors could not be looked at";
+    PyObject *kind = PyObject_GetAttrString(*type, "__name__");
+    PyObject *said = *value == NULL ? NULL : PyObject_Str(*value);
+    bool plain = fp_is_error(*type);
+    PyObject *text = kind == NULL || said == NULL ? NULL
+                     : plain                      ? (Py_INCREF(said), said)
+                                                  : PyUnicode_FromFormat("%U: %U", kind, said);
+    PyObject *bytes = text == NULL ? NULL : PyUnicode_AsUTF8String(text);
+    const char *why = "its tensors could not be looked at";
     ferry_service_refuse(own->service, bytes == NULL ? why : PyBytes_AsString(bytes));
     if (*value != NULL) {
         PyObject_SetAttrString(*value, "_ferry_on_all", Py_True);
@@ -203,7 +203,7 @@ static PyObject *none_if(bool good)
 static PyObject *init(PyObject *self, PyObject *args)
 {
     const char *text;
-    call        c = {.level = FERRY_LOG_INFO};
+    call c = {.level = FERRY_LOG_INFO};
     ferry_error error;
     if (!PyArg_ParseTuple(args, "s", &text)) {
         return NULL;
@@ -219,7 +219,7 @@ static PyObject *schedule(PyObject *self, PyObject *unused)
 {
     (void)unused;
     fp_service *own = (fp_service *)self;
-    call        c   = {.own = own};
+    call c = {.own = own};
     if (!fp_service_enter(own)) {
         return NULL;
     }
@@ -231,8 +231,8 @@ static PyObject *schedule(PyObject *self, PyObject *unused)
 /* decline(reason): the next collective call ends on all ranks with this sentence. */
 static PyObject *decline(PyObject *self, PyObject *reason)
 {
-    fp_service *own   = (fp_service *)self;
-    PyObject   *bytes = PyUnicode_AsUTF8String(reason);
+    fp_service *own = (fp_service *)self;
+    PyObject *bytes = PyUnicode_AsUTF8String(reason);
     if (bytes == NULL || !fp_service_enter(own)) {
         Py_XDECREF(bytes);
         return NULL;
@@ -259,7 +259,7 @@ static PyObject *check_memory(PyObject *self, PyObject *unused)
 static PyObject *recover(PyObject *self, PyObject *survivors)
 {
     fp_service *own = (fp_service *)self;
-    call        c   = {.own = own, .survivors = fp_world_get(survivors)};
+    call c = {.own = own, .survivors = fp_world_get(survivors)};
     if (c.survivors == NULL || !fp_enter(&own->use, !own->is_finalized)) {
         return NULL;
     }
@@ -291,14 +291,14 @@ static PyObject *abandon(PyObject *self, PyObject *unused)
 static PyObject *clear_requests(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    fp_service  *own = (fp_service *)self;
-    ferry_error  error;
+    fp_service *own = (fp_service *)self;
+    ferry_error error;
     ferry_status status;
     if (!fp_service_enter(own)) {
         return NULL;
     }
     PyThreadState *thread = PyEval_SaveThread();
-    status                = ferry_service_clear_requests(own->service, &error);
+    status = ferry_service_clear_requests(own->service, &error);
     PyEval_RestoreThread(thread);
     if (status == FERRY_OK) {
         own->is_resumed = false;
@@ -318,9 +318,9 @@ typedef struct fp_ledger {
 static PyObject *take_ledger(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    fp_service   *own    = (fp_service *)self;
+    fp_service *own = (fp_service *)self;
     ferry_ledger *ledger = NULL;
-    ferry_error   error;
+    ferry_error error;
     if (!fp_enter(&own->use, !own->is_finalized)) {
         return NULL;
     }
@@ -349,7 +349,7 @@ static PyObject *resume(PyObject *self, PyObject *ledger)
         return NULL;
     }
     ferry_status status = ferry_service_resume(own->service, ((fp_ledger *)ledger)->ledger, &error);
-    own->is_resumed     = own->is_resumed || status == FERRY_OK;
+    own->is_resumed = own->is_resumed || status == FERRY_OK;
     fp_service_leave(own);
     return status == FERRY_OK ? none_if(true) : fp_raise(status, error.message);
 }
@@ -380,20 +380,20 @@ static void ledger_dealloc(PyObject *self)
 static PyObject *alloc(PyObject *self, PyObject *number)
 {
     fp_service *own = (fp_service *)self;
-    uint64_t    bytes;
+    uint64_t bytes;
     if (!fp_u64(number, "the length of the memory", &bytes) || !fp_service_enter(own)) {
         return NULL;
     }
     ferry_transport *transport = ferry_service_transport(own->service);
-    ferry_buffer     buffer    = ferry_buffer_of(NULL, 0);
-    ferry_status     status    = FERRY_ERR_MISUSE;
-    ferry_error      error     = {"memory is made by a service that was initialized: call init()"};
+    ferry_buffer buffer = ferry_buffer_of(NULL, 0);
+    ferry_status status = FERRY_ERR_MISUSE;
+    ferry_error error = {"memory is made by a service that was initialized: call init()"};
     if (transport != NULL && bytes == 0) {
         status = FERRY_ERR_INVALID_INPUT;
-        error  = (ferry_error){"memory of 0 bytes is asked for"};
+        error = (ferry_error){"memory of 0 bytes is asked for"};
     } else if (transport != NULL) {
         PyThreadState *thread = PyEval_SaveThread();
-        status                = ferry_memory_alloc(transport, bytes, &buffer, &error);
+        status = ferry_memory_alloc(transport, bytes, &buffer, &error);
         PyEval_RestoreThread(thread);
     }
     fp_service_leave(own);
@@ -408,17 +408,17 @@ static PyObject *alloc(PyObject *self, PyObject *number)
     fp_use_init(&memory->use, "the memory");
     Py_INCREF(self);
     memory->service = own;
-    memory->buffer  = buffer;
-    memory->next    = own->memories;
-    own->memories   = memory;
+    memory->buffer = buffer;
+    memory->next = own->memories;
+    own->memories = memory;
     return (PyObject *)memory;
 }
 
 static void memory_dealloc(PyObject *self)
 {
-    PyTypeObject *type   = Py_TYPE(self);
-    fp_memory    *memory = (fp_memory *)self;
-    fp_memory   **at     = &memory->service->memories;
+    PyTypeObject *type = Py_TYPE(self);
+    fp_memory *memory = (fp_memory *)self;
+    fp_memory **at = &memory->service->memories;
     while (*at != memory) {
         at = &(*at)->next;
     }
@@ -456,16 +456,16 @@ static PyObject *memory_bytes(PyObject *self, void *unused)
  */
 
 typedef struct leaving {
-    ferry_world    *world;
-    bool            done;
+    ferry_world *world;
+    bool done;
     pthread_mutex_t lock;
-    pthread_cond_t  ended;
+    pthread_cond_t ended;
 } leaving;
 
 static void *watch_leaving(void *context)
 {
     enum { LEAVE_SECONDS = 10 };
-    leaving        *l = context;
+    leaving *l = context;
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += LEAVE_SECONDS;
@@ -484,7 +484,7 @@ static void *watch_leaving(void *context)
 
 static void leave(fp_service *own)
 {
-    leaving   l = {.world = own->raw, .done = false};
+    leaving l = {.world = own->raw, .done = false};
     pthread_t thread;
     pthread_mutex_init(&l.lock, NULL);
     pthread_cond_init(&l.ended, NULL);
@@ -504,9 +504,9 @@ static void leave(fp_service *own)
 /* finalize(quickly): quickly is for a program that ends. */
 static PyObject *finalize(PyObject *self, PyObject *args)
 {
-    fp_service *own     = (fp_service *)self;
-    call        c       = {.own = own};
-    int         quickly = 0;
+    fp_service *own = (fp_service *)self;
+    call c = {.own = own};
+    int quickly = 0;
     if (!PyArg_ParseTuple(args, "p", &quickly) || !fp_enter(&own->use, !own->is_finalized)) {
         return NULL;
     }
@@ -570,7 +570,7 @@ static void leave_with_program(fp_service *own)
 static void dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    fp_service   *own  = (fp_service *)self;
+    fp_service *own = (fp_service *)self;
     PyObject_GC_UnTrack(self);
     if (!own->is_finalized && fp_is_own(&own->use) && PyEval_GetFrame() == NULL) {
         leave_with_program(own);
@@ -591,7 +591,7 @@ static void dealloc(PyObject *self)
 
 static int traverse(PyObject *self, visitproc visit, void *arg)
 {
-    fp_service     *own     = (fp_service *)self;
+    fp_service *own = (fp_service *)self;
     const fp_holds *lists[] = {&own->holds, &own->kept};
     for (size_t list = 0; list < 2; list++) {
         int stopped = fp_holds_visit(lists[list], visit, arg);
@@ -625,7 +625,7 @@ static int clear(PyObject *self)
     static PyObject *get_##name(PyObject *self, void *unused)                                      \
     {                                                                                              \
         (void)unused;                                                                              \
-        fp_service          *own     = (fp_service *)self;                                         \
+        fp_service *own = (fp_service *)self;                                                      \
         const ferry_service *service = own->service;                                               \
         return own->use.is_replaced && !fp_may_read(&own->use, true) ? NULL : make(call);          \
     }
@@ -753,10 +753,10 @@ static PyTypeObject *add_service_type(PyObject *module)
         {Py_tp_methods, methods},
         {0, NULL},
     };
-    static PyType_Spec spec = {.name      = "ferry._ferry.Service",
+    static PyType_Spec spec = {.name = "ferry._ferry.Service",
                                .basicsize = sizeof(fp_service),
-                               .flags     = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-                               .slots     = slots};
+                               .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                               .slots = slots};
     return fp_add_type(module, &spec);
 }
 

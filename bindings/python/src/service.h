@@ -12,25 +12,25 @@
 
 /* A tensor that the service keeps alive: what is needed of an fp_view to check and to end it. */
 typedef struct fp_hold {
-    PyObject   *owner;
-    PyObject   *name; /* str, or NULL: then the task tells it apart */
-    PyObject   *raw;  /* as an fp_view has it */
-    void       *held;
-    char       *base;
-    uint64_t    bytes;
-    uint64_t    layout; /* as fp_view_layout has it */
-    uint64_t    task_id;
+    PyObject *owner;
+    PyObject *name; /* str, or NULL: then the task tells it apart */
+    PyObject *raw;  /* as an fp_view has it */
+    void *held;
+    char *base;
+    uint64_t bytes;
+    uint64_t layout; /* as fp_view_layout has it */
+    uint64_t task_id;
     ferry_dtype dtype;
-    fp_source   source;
-    bool        is_front;   /* of a pair: the back follows */
-    bool        is_written; /* by runs */
+    fp_source source;
+    bool is_front;   /* of a pair: the back follows */
+    bool is_written; /* by runs */
 } fp_hold;
 
 typedef struct fp_holds {
-    fp_hold  *items;
-    size_t    n, capacity;
+    fp_hold *items;
+    size_t n, capacity;
     uint32_t *slots; /* by owner: number + 1; 0 is free */
-    size_t    n_slots;
+    size_t n_slots;
 } fp_holds;
 
 /* Room for one more; false with an exception. */
@@ -39,8 +39,8 @@ bool fp_holds_reserve(fp_holds *holds);
 fp_hold *fp_holds_find(const fp_holds *holds, const fp_view *view);
 /* There is room. Takes over the view, which is empty then. name may be NULL. */
 fp_hold *fp_holds_put(fp_holds *holds, fp_view *view, PyObject *name, uint64_t task_id);
-void     fp_hold_clear(fp_hold *hold);
-void     fp_holds_clear(fp_holds *holds);
+void fp_hold_clear(fp_hold *hold);
+void fp_holds_clear(fp_holds *holds);
 /* For the collector of cycles: every reference that the holds have. */
 int fp_holds_visit(const fp_holds *holds, visitproc visit, void *arg);
 /* Appends all of one to the other, which has room for nothing else then; false: no memory. */
@@ -55,16 +55,16 @@ void fp_hold_words(PyObject *name, uint64_t task_id, char text[160]);
  * found that both are there. The sum of all ranks is zero where all agree.
  */
 typedef struct fp_kind {
-    uint64_t  task_id;
-    uint32_t  peer;
-    bool      is_send;
+    uint64_t task_id;
+    uint32_t peer;
+    bool is_send;
     PyObject *dtype; /* str; NULL: any bytes, or as the view has it */
     PyObject *name;  /* str or NULL */
 } fp_kind;
 
 typedef struct fp_kinds {
     fp_kind *items;
-    size_t   n, capacity;
+    size_t n, capacity;
     uint64_t sum;
 } fp_kinds;
 
@@ -78,10 +78,10 @@ PyObject *fp_kind_text(ferry_dtype dtype, PyObject *raw);
 typedef struct fp_watch {
     PyObject *callback; /* borrowed; NULL: none */
     PyObject *type, *value, *trace;
-    double    looked;  /* seconds of the run */
-    double    stopped; /* since an interrupt */
-    bool      is_interrupted, is_cancelled, is_aborted;
-    bool      is_dropped; /* nobody waits: no handler and no function of the program is called */
+    double looked;  /* seconds of the run */
+    double stopped; /* since an interrupt */
+    bool is_interrupted, is_cancelled, is_aborted;
+    bool is_dropped; /* nobody waits: no handler and no function of the program is called */
 } fp_watch;
 
 void fp_watch_clear(fp_watch *watch);
@@ -90,33 +90,33 @@ struct fp_memory;
 
 typedef struct fp_service {
     PyObject_HEAD
-    fp_use            use;
-    ferry_service    *service;
-    ferry_world      *raw;   /* which lives as long as the service */
-    PyObject         *world; /* a World */
-    fp_holds          holds;
-    fp_holds          kept; /* of a run that failed with bytes on their way: until the end */
-    fp_kinds          kinds;
-    PyObject         *written;   /* a list of torch's tensors that runs write, once one has ended */
-    PyObject         *plan;      /* that is bound, or NULL */
-    PyObject         *bound[2];  /* by ferry_side: name to the number of its hold there */
-    size_t            n_sources; /* of bound holds: those of destinations follow */
+    fp_use use;
+    ferry_service *service;
+    ferry_world *raw; /* which lives as long as the service */
+    PyObject *world;  /* a World */
+    fp_holds holds;
+    fp_holds kept; /* of a run that failed with bytes on their way: until the end */
+    fp_kinds kinds;
+    PyObject *written;  /* a list of torch's tensors that runs write, once one has ended */
+    PyObject *plan;     /* that is bound, or NULL */
+    PyObject *bound[2]; /* by ferry_side: name to the number of its hold there */
+    size_t n_sources;   /* of bound holds: those of destinations follow */
     struct fp_memory *memories;
-    ferry_request    *dropped; /* a run that nobody has a request of: it is ended before all else */
-    fp_watch          watch;
-    size_t            n_lent;   /* handlers of collectives that use its transport */
-    double            patience; /* seconds that an interrupted run has for an orderly end */
-    bool              is_finalized, is_running, is_resumed, is_tainted;
-    bool              is_abandoned;
-    bool              is_refused; /* it is scheduled, and ends of a task are of different dtypes */
+    ferry_request *dropped; /* a run that nobody has a request of: it is ended before all else */
+    fp_watch watch;
+    size_t n_lent;   /* handlers of collectives that use its transport */
+    double patience; /* seconds that an interrupted run has for an orderly end */
+    bool is_finalized, is_running, is_resumed, is_tainted;
+    bool is_abandoned;
+    bool is_refused; /* it is scheduled, and ends of a task are of different dtypes */
 } fp_service;
 
 /* Memory of ferry, and the service whose transport it belongs to. */
 typedef struct fp_memory {
     PyObject_HEAD
-    fp_use            use;
-    fp_service       *service;
-    ferry_buffer      buffer;
+    fp_use use;
+    fp_service *service;
+    ferry_buffer buffer;
     struct fp_memory *next;
 } fp_memory;
 

@@ -16,9 +16,9 @@ typedef unsigned long long ull;
 PyObject *fp_service_statistics(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    fp_service              *own = (fp_service *)self;
-    ferry_service_statistics s   = FERRY_SERVICE_STATISTICS_INIT;
-    ferry_error              error;
+    fp_service *own = (fp_service *)self;
+    ferry_service_statistics s = FERRY_SERVICE_STATISTICS_INIT;
+    ferry_error error;
     if (!fp_enter(&own->use, !own->is_finalized)) {
         return NULL;
     }
@@ -56,7 +56,7 @@ PyObject *fp_service_peers(PyObject *self, PyObject *unused)
         return NULL;
     }
     PyObject *list = PyList_New(0);
-    uint32_t  n    = ferry_service_peer_count(own->service);
+    uint32_t n = ferry_service_peer_count(own->service);
     for (uint32_t i = 0; list != NULL && i < n; i++) {
         ferry_service_peer peer = FERRY_SERVICE_PEER_INIT;
         if (ferry_service_peer_at(own->service, i, &peer, NULL) == FERRY_OK) {
@@ -104,8 +104,8 @@ PyObject *fp_service_destinations(PyObject *self, PyObject *unused)
         return NULL;
     }
     PyObject *owners = owners_by_base(&own->holds);
-    PyObject *list   = owners == NULL ? NULL : PyList_New(0);
-    uint64_t  n      = ferry_service_destination_count(own->service);
+    PyObject *list = owners == NULL ? NULL : PyList_New(0);
+    uint64_t n = ferry_service_destination_count(own->service);
     for (uint64_t i = 0; list != NULL && i < n; i++) {
         ferry_destination d = FERRY_DESTINATION_INIT;
         if (ferry_service_destination_at(own->service, i, &d, NULL) == FERRY_OK) {
@@ -125,7 +125,7 @@ PyObject *fp_service_spans(PyObject *self, PyObject *unused)
         return NULL;
     }
     PyObject *list = PyList_New(0);
-    uint64_t  n    = ferry_service_span_count(own->service);
+    uint64_t n = ferry_service_span_count(own->service);
     for (uint64_t i = 0; list != NULL && i < n; i++) {
         ferry_span span = FERRY_SPAN_INIT;
         if (ferry_service_span_at(own->service, i, &span, NULL) == FERRY_OK) {

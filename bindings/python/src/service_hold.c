@@ -26,9 +26,9 @@ static void insert(fp_holds *holds, size_t number)
 
 static bool grow(fp_holds *holds)
 {
-    size_t    capacity = holds->capacity == 0 ? 64 : 2 * holds->capacity;
-    fp_hold  *items    = realloc(holds->items, capacity * sizeof *items);
-    uint32_t *slots    = calloc(2 * capacity, sizeof *slots);
+    size_t capacity = holds->capacity == 0 ? 64 : 2 * holds->capacity;
+    fp_hold *items = realloc(holds->items, capacity * sizeof *items);
+    uint32_t *slots = calloc(2 * capacity, sizeof *slots);
     if (items != NULL) {
         holds->items = items;
     }
@@ -38,8 +38,8 @@ static bool grow(fp_holds *holds)
         return false;
     }
     free(holds->slots);
-    holds->slots    = slots;
-    holds->n_slots  = 2 * capacity;
+    holds->slots = slots;
+    holds->n_slots = 2 * capacity;
     holds->capacity = capacity;
     for (size_t i = 0; i < holds->n; i++) {
         insert(holds, i);
@@ -58,7 +58,7 @@ fp_hold *fp_holds_find(const fp_holds *holds, const fp_view *view)
         return NULL;
     }
     for (size_t at = slot_of(holds, view->owner); holds->slots[at] != 0;
-         at        = (at + 1) & (holds->n_slots - 1)) {
+         at = (at + 1) & (holds->n_slots - 1)) {
         fp_hold *hold = &holds->items[holds->slots[at] - 1];
         if (hold->owner == view->owner && hold->base == view->base && hold->bytes == view->bytes) {
             return hold;
@@ -71,28 +71,28 @@ fp_hold *fp_holds_put(fp_holds *holds, fp_view *view, PyObject *name, uint64_t t
 {
     fp_hold *hold = &holds->items[holds->n++];
     Py_XINCREF(name);
-    *hold = (fp_hold){.owner   = view->owner,
-                      .name    = name,
-                      .held    = view->held,
-                      .base    = view->base,
-                      .bytes   = view->bytes,
-                      .layout  = fp_view_layout(view),
+    *hold = (fp_hold){.owner = view->owner,
+                      .name = name,
+                      .held = view->held,
+                      .base = view->base,
+                      .bytes = view->bytes,
+                      .layout = fp_view_layout(view),
                       .task_id = task_id,
-                      .raw     = view->raw,
-                      .dtype   = view->dtype,
-                      .source  = view->source};
+                      .raw = view->raw,
+                      .dtype = view->dtype,
+                      .source = view->source};
     insert(holds, holds->n - 1);
     view->owner = NULL;
-    view->held  = NULL;
-    view->raw   = NULL;
+    view->held = NULL;
+    view->raw = NULL;
     return hold;
 }
 
 void fp_hold_clear(fp_hold *hold)
 {
     fp_view view = {.owner = hold->owner, .held = hold->held, .source = hold->source};
-    hold->owner  = NULL;
-    hold->held   = NULL;
+    hold->owner = NULL;
+    hold->held = NULL;
     Py_CLEAR(hold->name);
     Py_CLEAR(hold->raw);
     fp_view_clear(&view);
@@ -102,7 +102,7 @@ void fp_holds_clear(fp_holds *holds)
 {
     /* What a tensor's end runs may come back here. */
     fp_holds old = *holds;
-    *holds       = (fp_holds){.items = NULL};
+    *holds = (fp_holds){.items = NULL};
     for (size_t i = 0; i < old.n; i++) {
         fp_hold_clear(&old.items[i]);
     }
@@ -113,8 +113,8 @@ void fp_holds_clear(fp_holds *holds)
 int fp_holds_visit(const fp_holds *holds, visitproc visit, void *arg)
 {
     for (size_t i = 0; i < holds->n; i++) {
-        const fp_hold *hold      = &holds->items[i];
-        bool           is_buffer = hold->held != NULL && hold->source == FP_SOURCE_BUFFER;
+        const fp_hold *hold = &holds->items[i];
+        bool is_buffer = hold->held != NULL && hold->source == FP_SOURCE_BUFFER;
         Py_VISIT(hold->owner);
         Py_VISIT(is_buffer ? fp_buffer_object(hold->held) : (PyObject *)hold->held);
     }
@@ -131,10 +131,10 @@ bool fp_holds_move(fp_holds *from, fp_holds *to)
     if (from->n != 0) { /* else there may be no items */
         memcpy(items + to->n, from->items, from->n * sizeof *items);
     }
-    to->items    = items;
-    to->n        = to->n + from->n;
+    to->items = items;
+    to->n = to->n + from->n;
     to->capacity = to->n;
-    from->n      = 0;
+    from->n = 0;
     fp_holds_clear(from);
     return true;
 }
@@ -156,11 +156,11 @@ bool fp_holds_check(const fp_holds *holds)
     fp_view view = FP_VIEW_INIT;
     for (size_t i = 0; i < holds->n; i++) {
         const fp_hold *hold = &holds->items[i];
-        view.owner          = hold->owner;
-        view.held           = hold->held;
-        view.source         = hold->source;
-        view.base           = hold->base;
-        view.bytes          = hold->bytes;
+        view.owner = hold->owner;
+        view.held = hold->held;
+        view.source = hold->source;
+        view.base = hold->base;
+        view.bytes = hold->bytes;
         if (!fp_view_check(&view, hold->layout, NULL)) {
             char text[160];
             PyErr_Clear(); /* once more, for a sentence with its name */

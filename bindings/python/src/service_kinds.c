@@ -46,22 +46,22 @@ static bool reserve(fp_kinds *kinds)
     if (kinds->n < kinds->capacity) {
         return true;
     }
-    size_t   capacity = kinds->capacity == 0 ? 64 : 2 * kinds->capacity;
-    fp_kind *items    = realloc(kinds->items, capacity * sizeof *items);
+    size_t capacity = kinds->capacity == 0 ? 64 : 2 * kinds->capacity;
+    fp_kind *items = realloc(kinds->items, capacity * sizeof *items);
     if (items == NULL) {
         PyErr_NoMemory();
         return false;
     }
-    kinds->items    = items;
+    kinds->items = items;
     kinds->capacity = capacity;
     return true;
 }
 
 bool fp_kinds_add(fp_kinds *kinds, const fp_view *view, const fp_kind *end, uint32_t my_rank)
 {
-    PyObject *dtype     = end->dtype != NULL ? (Py_INCREF(end->dtype), end->dtype)
-                                             : fp_kind_text(view->dtype, view->raw);
-    uint64_t  text_hash = 0;
+    PyObject *dtype = end->dtype != NULL ? (Py_INCREF(end->dtype), end->dtype)
+                                         : fp_kind_text(view->dtype, view->raw);
+    uint64_t text_hash = 0;
     if (dtype == NULL || !reserve(kinds) || (dtype != Py_None && !hash_text(dtype, &text_hash))) {
         Py_XDECREF(dtype);
         return false;
@@ -70,7 +70,7 @@ bool fp_kinds_add(fp_kinds *kinds, const fp_view *view, const fp_kind *end, uint
         Py_CLEAR(dtype);
     }
     Py_XINCREF(end->name);
-    kinds->items[kinds->n]       = *end;
+    kinds->items[kinds->n] = *end;
     kinds->items[kinds->n].dtype = dtype;
     kinds->n++;
     uint64_t from = end->is_send ? my_rank : end->peer, to = end->is_send ? end->peer : my_rank;
@@ -118,7 +118,7 @@ PyObject *fp_service_kinds_sum(PyObject *self, PyObject *unused)
 {
     (void)unused;
     const fp_service *own = (fp_service *)self;
-    uint64_t          sum = own->kinds.sum;
+    uint64_t sum = own->kinds.sum;
     for (size_t i = 0; own->bound[0] != NULL && i < own->holds.n; i++) {
         sum = own->holds.items[i].raw != NULL ? mix(sum, 1) : sum;
     }
@@ -129,13 +129,13 @@ PyObject *fp_service_kinds_sum(PyObject *self, PyObject *unused)
 PyObject *fp_service_kinds(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    const fp_service *own   = (fp_service *)self;
-    PyObject         *sides = raw_of_plan(own);
-    PyObject         *list  = sides == NULL ? NULL : PyList_New(0);
+    const fp_service *own = (fp_service *)self;
+    PyObject *sides = raw_of_plan(own);
+    PyObject *list = sides == NULL ? NULL : PyList_New(0);
     for (size_t i = 0; list != NULL && i < own->kinds.n; i++) {
         const fp_kind *kind = &own->kinds.items[i];
-        PyObject      *item = Py_BuildValue("(OKIOO)", kind->is_send ? Py_True : Py_False,
-                                            (unsigned long long)kind->task_id, kind->peer,
+        PyObject *item = Py_BuildValue("(OKIOO)", kind->is_send ? Py_True : Py_False,
+                                       (unsigned long long)kind->task_id, kind->peer,
                                        kind->dtype == NULL ? Py_None : kind->dtype,
                                        kind->name == NULL ? Py_None : kind->name);
         if (item == NULL || PyList_Append(list, item) != 0) {

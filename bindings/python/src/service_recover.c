@@ -8,14 +8,14 @@
 #include "service.h"
 
 typedef struct recovering {
-    fp_service            *own;
-    fp_world              *world_object;
-    ferry_service         *service;
-    ferry_world           *world;
+    fp_service *own;
+    fp_world *world_object;
+    ferry_service *service;
+    ferry_world *world;
     ferry_recovery_options options;
-    ferry_plan_options     plan;
-    ferry_tensors         *sides[2];
-    ferry_recovery         found;
+    ferry_plan_options plan;
+    ferry_tensors *sides[2];
+    ferry_recovery found;
 } recovering;
 
 static bool add_held(const fp_service *own, const fp_hold *hold, ferry_tensors *tensors)
@@ -24,9 +24,9 @@ static bool add_held(const fp_service *own, const fp_hold *hold, ferry_tensors *
     if (name == NULL) {
         return false;
     }
-    const char  *text  = PyBytes_AsString(name);
+    const char *text = PyBytes_AsString(name);
     ferry_buffer front = fp_service_buffer(own, hold->base, hold->bytes), back = front;
-    ferry_error  error;
+    ferry_error error;
     if (hold->is_front) {
         back = fp_service_buffer(own, hold[1].base, hold[1].bytes);
     }
@@ -40,10 +40,10 @@ static bool add_held(const fp_service *own, const fp_hold *hold, ferry_tensors *
 /* The lists that bind was given, with what rebind has put into them. */
 static bool list_held(recovering *r)
 {
-    const fp_holds *holds  = &r->own->holds;
-    size_t          ends[] = {0, r->own->n_sources, holds->n};
+    const fp_holds *holds = &r->own->holds;
+    size_t ends[] = {0, r->own->n_sources, holds->n};
     for (int side = 0; side < 2; side++) {
-        ferry_error  error;
+        ferry_error error;
         ferry_status status = ferry_tensors_create(&r->sides[side], &error);
         if (status != FERRY_OK) {
             return fp_raise(status, error.message) != NULL;
@@ -86,18 +86,18 @@ static ferry_status call_recover_onto(void *context, ferry_error *error)
  */
 static bool replace(recovering *r)
 {
-    fp_service *own                  = r->own;
-    r->service                       = own->service;
-    r->world                         = r->world_object->world;
-    own->use.is_replaced             = true;
+    fp_service *own = r->own;
+    r->service = own->service;
+    r->world = r->world_object->world;
+    own->use.is_replaced = true;
     r->world_object->use.is_replaced = true;
-    bool good                        = fp_block(NULL, call_recover_onto, r);
+    bool good = fp_block(NULL, call_recover_onto, r);
     r->world_object->use.is_replaced = false;
-    own->use.is_replaced             = false;
-    r->world_object->world           = r->world;
+    own->use.is_replaced = false;
+    r->world_object->world = r->world;
     if (r->service != own->service) {
-        own->service    = r->service;
-        own->raw        = r->world;
+        own->service = r->service;
+        own->raw = r->world;
         own->is_tainted = false; /* what bytes could still come by is closed */
     }
     /* Ranks that prepare once more wait for each other. */
@@ -113,21 +113,21 @@ static bool replace(recovering *r)
 PyObject *fp_service_recover_onto(PyObject *self, PyObject *args)
 {
     fp_service *own = (fp_service *)self;
-    recovering  r   = {.own     = own,
-                       .options = FERRY_RECOVERY_OPTIONS_INIT,
-                       .plan    = FERRY_PLAN_OPTIONS_INIT,
-                       .found   = FERRY_RECOVERY_INIT};
-    PyObject   *spec;
+    recovering r = {.own = own,
+                    .options = FERRY_RECOVERY_OPTIONS_INIT,
+                    .plan = FERRY_PLAN_OPTIONS_INIT,
+                    .found = FERRY_RECOVERY_INIT};
+    PyObject *spec;
     const char *replica;
     if (!PyArg_ParseTuple(args, "OszI", &spec, &replica, &r.plan.subset, &r.options.min_ranks) ||
         (r.options.spec = fp_spec_get(spec)) == NULL || !fp_replica_of(replica, &r.plan.replica) ||
         !fp_service_enter(own)) {
         return NULL;
     }
-    r.options.plan_options      = &r.plan;
-    r.world_object              = (fp_world *)own->world;
+    r.options.plan_options = &r.plan;
+    r.world_object = (fp_world *)own->world;
     const ferry_service *failed = own->service;
-    bool good   = may_recover(own) && fp_holds_check(&own->holds) && list_held(&r) && replace(&r);
+    bool good = may_recover(own) && fp_holds_check(&own->holds) && list_held(&r) && replace(&r);
     bool is_new = own->service != failed;
     fp_service_leave(own);
     ferry_tensors_destroy(r.sides[0]);

@@ -8,18 +8,18 @@
 /* By hand. */
 
 typedef struct end {
-    bool        is_send;
-    uint64_t    task_id, pos, size;
-    uint32_t    peer;
-    bool        has_size;
-    PyObject   *tensor, *name;
+    bool is_send;
+    uint64_t task_id, pos, size;
+    uint32_t peer;
+    bool has_size;
+    PyObject *tensor, *name;
     const char *name_text;
 } end;
 
 ferry_buffer fp_service_buffer(const fp_service *own, const void *base, uint64_t bytes)
 {
     ferry_buffer buffer = ferry_buffer_of(base, bytes);
-    uintptr_t    at     = (uintptr_t)base;
+    uintptr_t at = (uintptr_t)base;
     for (const fp_memory *m = own->memories; m != NULL; m = m->next) {
         uintptr_t begin = (uintptr_t)m->buffer.base;
         if (at >= begin && at - begin < m->buffer.bytes &&
@@ -78,12 +78,12 @@ static bool make_box(const fp_service *own, const fp_view *view, const end *e, f
         return fail_range(view, e);
     }
     if (view->is_contiguous || e->size == 0) {
-        *box           = (ferry_box)FERRY_BOX_INIT;
-        box->offset    = e->pos;
-        box->n_dims    = 1;
+        *box = (ferry_box)FERRY_BOX_INIT;
+        box->offset = e->pos;
+        box->n_dims = 1;
         box->length[0] = e->size;
         box->stride[0] = 1;
-        box->buffer    = fp_service_buffer(own, view->base, view->bytes);
+        box->buffer = fp_service_buffer(own, view->base, view->bytes);
     } else {
         fp_view_box(view, box);
         box->buffer = fp_service_buffer(own, view->base, box->buffer.bytes);
@@ -110,11 +110,11 @@ static bool put_box(fp_service *own, const end *e, PyObject *dtype, const ferry_
                     fp_view *view)
 {
     ferry_error error;
-    fp_kind     kind = {.task_id = e->task_id,
-                        .peer    = e->peer,
-                        .is_send = e->is_send,
-                        .dtype   = dtype,
-                        .name    = e->name};
+    fp_kind kind = {.task_id = e->task_id,
+                    .peer = e->peer,
+                    .is_send = e->is_send,
+                    .dtype = dtype,
+                    .name = e->name};
     if (has_no_bytes(box)) {
         return true; /* an uneven cut leaves some ends empty: nothing is to move, nor to match */
     }
@@ -190,8 +190,8 @@ static bool read_name(PyObject *name, end *e, PyObject **bytes_out)
         fp_raise(FERRY_ERR_INVALID_INPUT, "the name of a task is a str or None");
         return false;
     }
-    *bytes_out   = PyUnicode_AsUTF8String(name);
-    e->name      = name;
+    *bytes_out = PyUnicode_AsUTF8String(name);
+    e->name = name;
     e->name_text = *bytes_out == NULL ? NULL : PyBytes_AsString(*bytes_out);
     return *bytes_out != NULL;
 }
@@ -200,8 +200,8 @@ static bool read_name(PyObject *name, end *e, PyObject **bytes_out)
 static bool read_end(fp_service *own, bool is_send, PyObject *tuple)
 {
     Py_ssize_t n = PyTuple_Size(tuple);
-    end        e = {.is_send = is_send};
-    PyObject  *bytes;
+    end e = {.is_send = is_send};
+    PyObject *bytes;
     if (n != 5 && n != 6) {
         fp_raise_format(FERRY_ERR_INVALID_INPUT,
                         "a registration has %zd values: it is (task_id, tensor, pos, size, %s) or "
@@ -210,8 +210,8 @@ static bool read_end(fp_service *own, bool is_send, PyObject *tuple)
         return false;
     }
     PyObject *size = PyTuple_GetItem(tuple, 3);
-    e.tensor       = PyTuple_GetItem(tuple, 1);
-    e.has_size     = size != Py_None;
+    e.tensor = PyTuple_GetItem(tuple, 1);
+    e.has_size = size != Py_None;
     if (!fp_u64(PyTuple_GetItem(tuple, 0), "task_id", &e.task_id) ||
         !fp_u64(PyTuple_GetItem(tuple, 2), is_send ? "src_pos" : "dest_pos", &e.pos) ||
         (e.has_size && !fp_u64(size, "size", &e.size)) ||
@@ -226,9 +226,9 @@ static bool read_end(fp_service *own, bool is_send, PyObject *tuple)
 
 PyObject *fp_service_register(PyObject *self, PyObject *args)
 {
-    fp_service *own     = (fp_service *)self;
-    PyObject   *tuple   = PyTuple_GetSlice(args, 1, PyTuple_Size(args));
-    int         is_send = tuple == NULL ? 0 : PyObject_IsTrue(PyTuple_GetItem(args, 0));
+    fp_service *own = (fp_service *)self;
+    PyObject *tuple = PyTuple_GetSlice(args, 1, PyTuple_Size(args));
+    int is_send = tuple == NULL ? 0 : PyObject_IsTrue(PyTuple_GetItem(args, 0));
     if (tuple == NULL || !fp_service_enter(own)) {
         Py_XDECREF(tuple);
         return NULL;
@@ -244,7 +244,7 @@ typedef bool (*read_fn)(fp_service *own, bool is_send, PyObject *tuple);
 static bool read_any(fp_service *own, bool is_send, PyObject *item, read_fn read)
 {
     PyObject *tuple = PySequence_Tuple(item);
-    bool      good  = tuple != NULL && read(own, is_send, tuple);
+    bool good = tuple != NULL && read(own, is_send, tuple);
     Py_XDECREF(tuple);
     return good;
 }
@@ -252,8 +252,8 @@ static bool read_any(fp_service *own, bool is_send, PyObject *item, read_fn read
 static PyObject *register_each(PyObject *self, PyObject *args, read_fn read)
 {
     fp_service *own = (fp_service *)self;
-    int         is_send;
-    PyObject   *sequence;
+    int is_send;
+    PyObject *sequence;
     if (!PyArg_ParseTuple(args, "pO", &is_send, &sequence)) {
         return NULL;
     }
@@ -262,8 +262,8 @@ static PyObject *register_each(PyObject *self, PyObject *args, read_fn read)
         Py_XDECREF(all);
         return NULL;
     }
-    Py_ssize_t n    = PyTuple_Size(all);
-    bool       good = true;
+    Py_ssize_t n = PyTuple_Size(all);
+    bool good = true;
     for (Py_ssize_t i = 0; good && i < n; i++) {
         good = read_any(own, is_send != 0, PyTuple_GetItem(all, i), read);
     }
@@ -285,9 +285,9 @@ PyObject *fp_service_register_many(PyObject *self, PyObject *args)
  */
 typedef struct piece {
     PyObject *dtype; /* str or None */
-    uint32_t  n_dims;
-    uint64_t  shape[FERRY_MAX_DIMS], begin[FERRY_MAX_DIMS], length[FERRY_MAX_DIMS];
-    uint64_t  element_bytes, first;
+    uint32_t n_dims;
+    uint64_t shape[FERRY_MAX_DIMS], begin[FERRY_MAX_DIMS], length[FERRY_MAX_DIMS];
+    uint64_t element_bytes, first;
 } piece;
 
 static bool read_numbers(PyObject *tuple, const char *what, uint32_t n, uint64_t *numbers)
@@ -306,7 +306,7 @@ static bool read_numbers(PyObject *tuple, const char *what, uint32_t n, uint64_t
 static bool read_piece(PyObject *tuple, piece *p)
 {
     PyObject *shape = PyTuple_GetItem(tuple, 5);
-    p->dtype        = PyTuple_GetItem(tuple, 4);
+    p->dtype = PyTuple_GetItem(tuple, 4);
     if (!PyTuple_Check(shape) || PyTuple_Size(shape) > FERRY_MAX_DIMS) {
         fp_raise(FERRY_ERR_INVALID_INPUT, "the shape of a box is not a tuple of numbers");
         return false;
@@ -346,11 +346,11 @@ static bool box_of_piece(const fp_service *own, const fp_view *view, const end *
             stride *= p->shape[d];
         }
     }
-    box->name          = e->name_text;
+    box->name = e->name_text;
     box->element_bytes = p->element_bytes;
-    box->n_dims        = p->n_dims;
-    box->buffer        = fp_service_buffer(own, view->base, box->buffer.bytes);
-    box->offset        = 0 - p->first * p->element_bytes;
+    box->n_dims = p->n_dims;
+    box->buffer = fp_service_buffer(own, view->base, box->buffer.bytes);
+    box->offset = 0 - p->first * p->element_bytes;
     for (uint32_t d = 0; d < p->n_dims; d++) {
         box->offset += p->begin[d] * box->stride[d];
         box->length[d] = p->length[d];
@@ -360,9 +360,9 @@ static bool box_of_piece(const fp_service *own, const fp_view *view, const end *
 
 static bool read_box(fp_service *own, bool is_send, PyObject *tuple)
 {
-    end       e = {.is_send = is_send};
-    piece     p;
-    fp_view   view;
+    end e = {.is_send = is_send};
+    piece p;
+    fp_view view;
     ferry_box box;
     PyObject *bytes;
     if (PyTuple_Size(tuple) != 10) {
@@ -392,10 +392,10 @@ PyObject *fp_service_register_boxes(PyObject *self, PyObject *args)
 /* By a plan. */
 
 typedef struct side {
-    ferry_side     side;
+    ferry_side side;
     ferry_tensors *tensors;
-    fp_holds       holds;
-    PyObject      *numbers; /* name to the number of its hold */
+    fp_holds holds;
+    PyObject *numbers; /* name to the number of its hold */
 } side;
 
 static const char *const side_words[] = {"source", "destination"};
@@ -426,7 +426,7 @@ static fp_hold *hold_whole(side *s, PyObject *name, const char *text, PyObject *
         fp_view_clear(&view);
         return NULL;
     }
-    fp_hold *hold    = fp_holds_put(&s->holds, &view, name, 0);
+    fp_hold *hold = fp_holds_put(&s->holds, &view, name, 0);
     hold->is_written = s->side == FERRY_SIDE_DESTINATION;
     return hold;
 }
@@ -442,14 +442,14 @@ static bool add_tensor(const fp_service *own, side *s, PyObject *name, const cha
                         text, PySequence_Size(value));
         return false;
     }
-    PyObject    *number   = PyLong_FromSize_t(s->holds.n);
-    bool         good     = number != NULL && PyDict_SetItem(s->numbers, name, number) == 0;
+    PyObject *number = PyLong_FromSize_t(s->holds.n);
+    bool good = number != NULL && PyDict_SetItem(s->numbers, name, number) == 0;
     ferry_buffer parts[2] = {{.base = NULL}, {.base = NULL}};
-    size_t       first    = s->holds.n;
+    size_t first = s->holds.n;
     Py_XDECREF(number);
     for (int i = 0; good && i < (is_pair ? 2 : 1); i++) {
-        PyObject *one  = is_pair ? PySequence_GetItem(value, i) : (Py_INCREF(value), value);
-        fp_hold  *hold = one == NULL ? NULL : hold_whole(s, name, text, one);
+        PyObject *one = is_pair ? PySequence_GetItem(value, i) : (Py_INCREF(value), value);
+        fp_hold *hold = one == NULL ? NULL : hold_whole(s, name, text, one);
         Py_XDECREF(one);
         good = hold != NULL;
         if (good) {
@@ -460,7 +460,7 @@ static bool add_tensor(const fp_service *own, side *s, PyObject *name, const cha
         return false;
     }
     s->holds.items[first].is_front = is_pair;
-    ferry_error  error;
+    ferry_error error;
     ferry_status status =
         is_pair ? ferry_tensors_add_pair(s->tensors, text, &parts[0], &parts[1], &error)
                 : ferry_tensors_add(s->tensors, text, &parts[0], &error);
@@ -469,9 +469,9 @@ static bool add_tensor(const fp_service *own, side *s, PyObject *name, const cha
 
 static bool add_item(const fp_service *own, side *s, PyObject *item)
 {
-    bool      is_pair = PyTuple_Check(item) && PyTuple_Size(item) == 2;
-    PyObject *name    = is_pair ? PyTuple_GetItem(item, 0) : NULL;
-    PyObject *bytes   = name != NULL && PyUnicode_Check(name) ? PyUnicode_AsUTF8String(name) : NULL;
+    bool is_pair = PyTuple_Check(item) && PyTuple_Size(item) == 2;
+    PyObject *name = is_pair ? PyTuple_GetItem(item, 0) : NULL;
+    PyObject *bytes = name != NULL && PyUnicode_Check(name) ? PyUnicode_AsUTF8String(name) : NULL;
     if (bytes == NULL) {
         PyErr_Clear();
         fp_raise_format(FERRY_ERR_INVALID_INPUT, "the %ss are not a dict of names to tensors",
@@ -487,7 +487,7 @@ static bool add_item(const fp_service *own, side *s, PyObject *item)
 static bool side_fill(const fp_service *own, side *s, PyObject *tensors)
 {
     ferry_error error;
-    s->numbers          = PyDict_New();
+    s->numbers = PyDict_New();
     ferry_status status = ferry_tensors_create(&s->tensors, &error);
     if (s->numbers == NULL || status != FERRY_OK) {
         return s->numbers != NULL && fp_raise(status, error.message) != NULL;
@@ -498,8 +498,8 @@ static bool side_fill(const fp_service *own, side *s, PyObject *tensors)
         fp_raise_format(FERRY_ERR_INVALID_INPUT, "the %ss are not a dict of names to tensors",
                         side_words[s->side]);
     }
-    bool       good = items != NULL;
-    Py_ssize_t n    = good ? PyList_Size(items) : 0;
+    bool good = items != NULL;
+    Py_ssize_t n = good ? PyList_Size(items) : 0;
     for (Py_ssize_t i = 0; good && i < n; i++) {
         good = add_item(own, s, PyList_GetItem(items, i));
     }
@@ -540,8 +540,8 @@ static bool note_raw(fp_hold *hold, ferry_dtype planned)
 /* Lengths are the library's to check; that a dtype is another one it cannot see. */
 static ferry_status check_shard(void *context, const ferry_shard *shard)
 {
-    const side *s      = context;
-    PyObject   *number = PyDict_GetItemString(s->numbers, shard->tensor);
+    const side *s = context;
+    PyObject *number = PyDict_GetItemString(s->numbers, shard->tensor);
     if (number == NULL) {
         return FERRY_OK;
     }
@@ -553,7 +553,7 @@ static ferry_status check_shard(void *context, const ferry_shard *shard)
             }
             continue;
         }
-        char      planned[FERRY_DTYPE_TEXT_BYTES];
+        char planned[FERRY_DTYPE_TEXT_BYTES];
         PyObject *given = fp_kind_text(hold[i].dtype, hold[i].raw);
         PyObject *bytes = given == NULL ? NULL : PyUnicode_AsUTF8String(given);
         ferry_dtype_format(shard->dtype, planned);
@@ -572,10 +572,10 @@ static ferry_status check_shard(void *context, const ferry_shard *shard)
 
 static bool check_sides(const fp_service *own, const ferry_plan *plan, side sides[2])
 {
-    uint32_t me   = ferry_world_member(own->raw, ferry_service_my_pe(own->service));
+    uint32_t me = ferry_world_member(own->raw, ferry_service_my_pe(own->service));
     bool is_spare = sides[0].holds.n + sides[1].holds.n == 0 && me >= ferry_plan_world_size(plan);
     for (int i = 0; i < 2 && !is_spare; i++) {
-        ferry_error  error;
+        ferry_error error;
         ferry_status status =
             ferry_plan_visit_shards(plan, (ferry_side)i, me, check_shard, &sides[i], &error);
         if (PyErr_Occurred()) {
@@ -600,7 +600,7 @@ static bool take_sides(fp_service *own, side sides[2])
     fp_service_forget(own);
     own->n_sources = sides[0].holds.n;
     for (int i = 0; i < 2; i++) {
-        own->bound[i]    = sides[i].numbers;
+        own->bound[i] = sides[i].numbers;
         sides[i].numbers = NULL;
     }
     return append(&own->holds, &sides[0].holds) && append(&own->holds, &sides[1].holds);
@@ -609,9 +609,9 @@ static bool take_sides(fp_service *own, side sides[2])
 static bool bind_sides(fp_service *own, PyObject *plan_object, const ferry_plan *plan,
                        side sides[2])
 {
-    ferry_error    error;
+    ferry_error error;
     PyThreadState *thread = PyEval_SaveThread();
-    ferry_status   status =
+    ferry_status status =
         ferry_service_bind(own->service, plan, sides[0].tensors, sides[1].tensors, &error);
     PyEval_RestoreThread(thread);
     if (status != FERRY_OK) {
@@ -629,8 +629,8 @@ static bool bind_sides(fp_service *own, PyObject *plan_object, const ferry_plan 
 PyObject *fp_service_bind(PyObject *self, PyObject *args)
 {
     fp_service *own = (fp_service *)self;
-    PyObject   *object, *given[2];
-    side        sides[2] = {{.side = FERRY_SIDE_SOURCE}, {.side = FERRY_SIDE_DESTINATION}};
+    PyObject *object, *given[2];
+    side sides[2] = {{.side = FERRY_SIDE_SOURCE}, {.side = FERRY_SIDE_DESTINATION}};
     if (!PyArg_ParseTuple(args, "OOO", &object, &given[0], &given[1])) {
         return NULL;
     }
@@ -650,7 +650,7 @@ PyObject *fp_service_bind(PyObject *self, PyObject *args)
 
 typedef struct rebinding {
     ferry_service *service;
-    side           sides[2];
+    side sides[2];
 } rebinding;
 
 static ferry_status call_rebind(void *context, ferry_error *error)
@@ -662,8 +662,8 @@ static ferry_status call_rebind(void *context, ferry_error *error)
 static void exchange_holds(fp_hold *old_hold, fp_hold *fresh)
 {
     fp_hold kept = *old_hold;
-    *old_hold    = *fresh;
-    *fresh       = kept;
+    *old_hold = *fresh;
+    *fresh = kept;
 }
 
 /* Holds of tensors that were bound take the places of the old ones, which end with the side. */
@@ -674,9 +674,9 @@ static void replace_holds(fp_service *own, side *s)
         if (number == NULL) {
             continue;
         }
-        size_t   at       = PyLong_AsSize_t(number) + (s->side == 0 ? 0 : own->n_sources);
+        size_t at = PyLong_AsSize_t(number) + (s->side == 0 ? 0 : own->n_sources);
         fp_hold *old_hold = &own->holds.items[at];
-        bool     is_front = s->holds.items[i].is_front;
+        bool is_front = s->holds.items[i].is_front;
         if (old_hold->is_front && is_front) {
             exchange_holds(old_hold + 1, &s->holds.items[i + 1]);
         }
@@ -714,9 +714,9 @@ static bool check_rebound(const fp_service *own, side sides[2])
     }
     for (int i = 0; i < 2; i++) {
         for (size_t at = 0; at < sides[i].holds.n; at++) {
-            const fp_hold *fresh  = &sides[i].holds.items[at];
-            PyObject      *number = PyDict_GetItem(own->bound[i], fresh->name);
-            size_t         old    = number == NULL ? 0 : PyLong_AsSize_t(number);
+            const fp_hold *fresh = &sides[i].holds.items[at];
+            PyObject *number = PyDict_GetItem(own->bound[i], fresh->name);
+            size_t old = number == NULL ? 0 : PyLong_AsSize_t(number);
             if (number != NULL &&
                 !is_as_raw(&own->holds.items[old + (i == 0 ? 0 : own->n_sources)], fresh)) {
                 return false;
@@ -729,9 +729,9 @@ static bool check_rebound(const fp_service *own, side sides[2])
 PyObject *fp_service_rebind(PyObject *self, PyObject *args)
 {
     fp_service *own = (fp_service *)self;
-    PyObject   *given[2];
-    rebinding   r = {.service = own->service,
-                     .sides   = {{.side = FERRY_SIDE_SOURCE}, {.side = FERRY_SIDE_DESTINATION}}};
+    PyObject *given[2];
+    rebinding r = {.service = own->service,
+                   .sides = {{.side = FERRY_SIDE_SOURCE}, {.side = FERRY_SIDE_DESTINATION}}};
     if (!PyArg_ParseTuple(args, "OO", &given[0], &given[1]) || !fp_service_enter(own)) {
         return NULL;
     }

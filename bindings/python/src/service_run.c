@@ -11,10 +11,10 @@ static PyTypeObject *request_type;
 
 typedef struct fp_request {
     PyObject_HEAD
-    fp_service    *service;
+    fp_service *service;
     ferry_request *request;
-    PyObject      *callback;
-    bool           is_done;
+    PyObject *callback;
+    bool is_done;
 } fp_request;
 
 /* Watching. */
@@ -70,7 +70,7 @@ static void look_dropped(fp_service *own, const ferry_progress *progress)
     fp_watch *watch = &own->watch;
     if (!watch->is_interrupted) {
         watch->is_interrupted = watch->is_cancelled = true;
-        watch->stopped                              = progress->seconds;
+        watch->stopped = progress->seconds;
     }
     end_world(own, progress->seconds, false);
 }
@@ -81,7 +81,7 @@ static void look(fp_service *own, const ferry_progress *progress)
     if (PyErr_CheckSignals() != 0) {
         bool again = watch->is_interrupted;
         keep_raised(watch);
-        watch->stopped        = again ? watch->stopped : progress->seconds;
+        watch->stopped = again ? watch->stopped : progress->seconds;
         watch->is_interrupted = true;
         end_world(own, progress->seconds, again);
     } else if (watch->is_interrupted) {
@@ -94,12 +94,12 @@ static void look(fp_service *own, const ferry_progress *progress)
 bool fp_service_progress(void *context, const ferry_progress *progress)
 {
     const double OFTEN = 0.04; /* the last call follows right after another one, or a short run */
-    fp_service  *own   = context;
-    fp_watch    *watch = &own->watch;
+    fp_service *own = context;
+    fp_watch *watch = &own->watch;
     if (watch->is_dropped) {
         look_dropped(own, progress);
     } else if (watch->callback != NULL || progress->seconds - watch->looked > OFTEN) {
-        watch->looked         = progress->seconds;
+        watch->looked = progress->seconds;
         PyGILState_STATE lock = PyGILState_Ensure();
         look(own, progress);
         PyGILState_Release(lock);
@@ -110,7 +110,7 @@ bool fp_service_progress(void *context, const ferry_progress *progress)
 /* A run that was cancelled or refused in a world that lives has no bytes on their way. */
 static void taint(fp_service *own, ferry_status status)
 {
-    bool is_ended   = status == FERRY_ERR_ABORTED || status == FERRY_ERR_INVALID_INPUT;
+    bool is_ended = status == FERRY_ERR_ABORTED || status == FERRY_ERR_INVALID_INPUT;
     bool is_orderly = status == FERRY_OK || (is_ended && !own->watch.is_aborted);
     own->is_tainted = own->is_tainted || !is_orderly;
 }
@@ -160,8 +160,8 @@ static bool watch_end(fp_service *own, ferry_status status, const char *sentence
     own->is_running = false;
     taint(own, status);
     tell_torch(own);
-    PyObject *type   = watch->type;
-    bool      raised = type != NULL;
+    PyObject *type = watch->type;
+    bool raised = type != NULL;
     if (raised) {
         PyErr_Restore(type, watch->value, watch->trace);
         watch->type = watch->value = watch->trace = NULL;
@@ -186,9 +186,9 @@ static ferry_status call_start(void *context, ferry_error *error)
 
 static bool begin_now(beginning *b)
 {
-    ferry_error    error;
+    ferry_error error;
     PyThreadState *thread = PyEval_SaveThread();
-    ferry_status   status = call_start(b, &error);
+    ferry_status status = call_start(b, &error);
     PyEval_RestoreThread(thread);
     if (status != FERRY_OK) {
         fp_raise(status, error.message);
@@ -243,11 +243,11 @@ PyObject *fp_service_run(PyObject *self, PyObject *callback)
         return NULL;
     }
     ferry_request *request = begin(own, callback);
-    bool           good    = false;
+    bool good = false;
     if (request != NULL) {
-        ferry_error    error;
+        ferry_error error;
         PyThreadState *thread = PyEval_SaveThread();
-        ferry_status   status = ferry_request_wait(request, &error);
+        ferry_status status = ferry_request_wait(request, &error);
         ferry_request_destroy(request);
         PyEval_RestoreThread(thread);
         good = watch_end(own, status, error.message);
@@ -266,10 +266,10 @@ PyObject *fp_service_start(PyObject *self, PyObject *callback)
     if (made != NULL) {
         Py_INCREF(self);
         Py_INCREF(callback);
-        made->service  = own;
+        made->service = own;
         made->callback = callback;
-        made->is_done  = false;
-        made->request  = begin(own, callback);
+        made->is_done = false;
+        made->request = begin(own, callback);
         PyObject_GC_Track((PyObject *)made);
         if (made->request == NULL) {
             Py_CLEAR(made);
@@ -283,15 +283,15 @@ PyObject *fp_service_start(PyObject *self, PyObject *callback)
 PyObject *fp_service_time_runs(PyObject *self, PyObject *number)
 {
     fp_service *own = (fp_service *)self;
-    uint64_t    n;
+    uint64_t n;
     if (!fp_u64(number, "the number of runs", &n) || !fp_service_enter(own)) {
         return NULL;
     }
     fp_watch_clear(&own->watch);
-    ferry_error     error;
-    ferry_status    status = FERRY_OK;
+    ferry_error error;
+    ferry_status status = FERRY_OK;
     struct timespec begin, end;
-    PyThreadState  *thread = PyEval_SaveThread();
+    PyThreadState *thread = PyEval_SaveThread();
     clock_gettime(CLOCK_MONOTONIC, &begin);
     for (uint64_t i = 0; status == FERRY_OK && i < n && !own->watch.is_cancelled; i++) {
         status = ferry_service_run(own->service, &error);
@@ -338,14 +338,14 @@ static bool request_end(fp_request *own, bool was_done, ferry_status status, con
 static PyObject *request_wait(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    fp_request *own      = (fp_request *)self;
-    bool        was_done = own->is_done;
+    fp_request *own = (fp_request *)self;
+    bool was_done = own->is_done;
     ferry_error error;
     if (!enter(own)) {
         return NULL;
     }
     PyThreadState *thread = PyEval_SaveThread();
-    ferry_status   status = ferry_request_wait(own->request, &error);
+    ferry_status status = ferry_request_wait(own->request, &error);
     PyEval_RestoreThread(thread);
     bool good = request_end(own, was_done, status, error.message);
     leave(own, was_done);
@@ -355,14 +355,14 @@ static PyObject *request_wait(PyObject *self, PyObject *unused)
 static PyObject *request_test(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    fp_request *own      = (fp_request *)self;
-    bool        was_done = own->is_done, done = false, good = true;
+    fp_request *own = (fp_request *)self;
+    bool was_done = own->is_done, done = false, good = true;
     ferry_error error;
     if (!enter(own)) {
         return NULL;
     }
     PyThreadState *thread = PyEval_SaveThread();
-    ferry_status   status = ferry_request_test(own->request, &done, &error);
+    ferry_status status = ferry_request_test(own->request, &done, &error);
     PyEval_RestoreThread(thread);
     if (done) {
         good = request_end(own, was_done, status, error.message);
@@ -405,14 +405,14 @@ void fp_service_settle(fp_service *own)
     own->dropped = NULL;
     fp_watch_clear(&own->watch);
     own->watch.is_dropped = true;
-    ferry_error    error;
+    ferry_error error;
     PyThreadState *thread = PyEval_SaveThread();
     ferry_request_cancel(request);
     ferry_status status = ferry_request_wait(request, &error);
     ferry_request_destroy(request);
     PyEval_RestoreThread(thread);
     own->watch.is_dropped = false;
-    own->is_running       = false;
+    own->is_running = false;
     taint(own, status);
     tell_torch(own);
     if (status != FERRY_OK) {
@@ -428,7 +428,7 @@ void fp_service_settle(fp_service *own)
 static void request_drop(fp_request *own)
 {
     fp_service *service = own->service;
-    PyObject   *type, *value, *trace;
+    PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     service->dropped = own->request;
     /* In another thread's hands, or a callback's: then its next call ends the run. */
@@ -447,7 +447,7 @@ static void request_drop(fp_request *own)
 static void request_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    fp_request   *own  = (fp_request *)self;
+    fp_request *own = (fp_request *)self;
     PyObject_GC_UnTrack(self);
     if (own->request != NULL && fp_is_own(&own->service->use)) {
         if (own->is_done) {
@@ -518,10 +518,10 @@ bool fp_add_service_run(PyObject *module)
         {Py_tp_clear, (void *)request_clear},
         {0, NULL},
     };
-    static PyType_Spec spec = {.name      = "ferry.Request",
+    static PyType_Spec spec = {.name = "ferry.Request",
                                .basicsize = sizeof(fp_request),
-                               .flags     = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-                               .slots     = slots};
-    request_type            = fp_add_type(module, &spec);
+                               .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                               .slots = slots};
+    request_type = fp_add_type(module, &spec);
     return request_type != NULL;
 }

@@ -62,9 +62,9 @@ bool fp_ended(ferry_status status, const ferry_error *error)
 
 bool fp_block(ferry_world *world, fp_call_fn call, void *context)
 {
-    ferry_error  error;
+    ferry_error error;
     ferry_status status;
-    bool         guarded;
+    bool guarded;
     if (!fp_guard_begin(world, &guarded)) {
         return false;
     }
@@ -87,8 +87,8 @@ int fp_path_bytes(PyObject *path, void *bytes_out)
 
 bool fp_with_path(PyObject *path, fp_path_fn call, void *context)
 {
-    PyObject    *bytes;
-    ferry_error  error;
+    PyObject *bytes;
+    ferry_error error;
     ferry_status status;
     if (!fp_path_bytes(path, &bytes)) {
         return false;

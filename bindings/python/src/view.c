@@ -34,8 +34,8 @@ bool fp_view_set_dim(fp_view *view, uint32_t at, int64_t length, int64_t stride,
 bool fp_view_finish(fp_view *view, const char *name)
 {
     uint64_t element_bytes = view->dtype.element_bits / 8;
-    uint64_t expected      = element_bytes;
-    view->is_contiguous    = true;
+    uint64_t expected = element_bytes;
+    view->is_contiguous = true;
     for (uint32_t d = view->n_dims; d-- > 0;) {
         uint64_t length = view->shape[d];
         if (length <= 1) {
@@ -48,7 +48,7 @@ bool fp_view_finish(fp_view *view, const char *name)
         }
         expected *= length;
     }
-    view->bytes         = expected;
+    view->bytes = expected;
     view->is_contiguous = view->is_contiguous || expected == 0;
     return true;
 }
@@ -68,7 +68,7 @@ bool fp_view_check_dims(Py_ssize_t n_dims, const char *name)
 static bool view_pointer(PyObject *number, uint64_t bytes, fp_view *view)
 {
     view->source = FP_SOURCE_POINTER;
-    view->base   = PyLong_AsVoidPtr(number);
+    view->base = PyLong_AsVoidPtr(number);
     if (view->base == NULL) {
         if (!PyErr_Occurred()) {
             fp_raise(FERRY_ERR_INVALID_INPUT, "a tensor is given as the pointer 0");
@@ -76,10 +76,10 @@ static bool view_pointer(PyObject *number, uint64_t bytes, fp_view *view)
         return false;
     }
     ferry_dtype_of(FERRY_U8, &view->dtype, NULL);
-    view->n_dims        = 1;
-    view->shape[0]      = bytes;
-    view->stride[0]     = 1;
-    view->bytes         = bytes;
+    view->n_dims = 1;
+    view->shape[0] = bytes;
+    view->stride[0] = 1;
+    view->bytes = bytes;
     view->is_contiguous = true;
     return true;
 }
@@ -114,8 +114,8 @@ static bool view_any(PyObject *object, const char *name, bool writable, uint64_t
         return view_pointer(object, pointer_bytes, view);
     }
     int seen = fp_view_buffer(object, name, writable, view);
-    seen     = seen == 0 ? fp_view_interface(object, name, writable, view) : seen;
-    seen     = seen == 0 ? fp_view_dlpack(object, name, writable, view) : seen;
+    seen = seen == 0 ? fp_view_interface(object, name, writable, view) : seen;
+    seen = seen == 0 ? fp_view_dlpack(object, name, writable, view) : seen;
     return seen > 0;
 }
 
@@ -175,7 +175,7 @@ bool fp_view_of(PyObject *object, const char *name, bool writable, uint64_t poin
     *view_out = (fp_view)FP_VIEW_INIT;
     Py_INCREF(object);
     view_out->owner = object;
-    bool good       = view_any(object, name, writable, pointer_bytes, view_out);
+    bool good = view_any(object, name, writable, pointer_bytes, view_out);
     if (!good && !PyErr_Occurred()) {
         fail_type(object, name);
     } else if (!good) {
@@ -208,7 +208,7 @@ void fp_view_clear(fp_view *view)
 /* What it is now. The owner is borrowed: nothing is held. False with an exception. */
 static bool look_again(const fp_view *view, const char *name, fp_view *now_out)
 {
-    *now_out  = (fp_view)FP_VIEW_INIT;
+    *now_out = (fp_view)FP_VIEW_INIT;
     bool good = view->source == FP_SOURCE_TORCH ? fp_view_torch(view->owner, name, now_out)
                                                 : fp_buffer_again(view, name, now_out);
     Py_CLEAR(now_out->raw);
@@ -256,9 +256,9 @@ uint64_t fp_view_layout(const fp_view *view)
 static PyObject *place_of(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject   *tensor;
+    PyObject *tensor;
     const char *name;
-    fp_view     view;
+    fp_view view;
     if (!PyArg_ParseTuple(args, "Oz", &tensor, &name) ||
         !fp_view_of(tensor, name, false, 0, &view)) {
         return NULL;
@@ -274,10 +274,10 @@ static PyObject *place_of(PyObject *module, PyObject *args)
 static PyObject *view_of(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject   *tensor;
+    PyObject *tensor;
     const char *name;
-    int         writable;
-    fp_view     view;
+    int writable;
+    fp_view view;
     if (!PyArg_ParseTuple(args, "Ozp", &tensor, &name, &writable) ||
         !fp_view_of(tensor, name, writable != 0, 0, &view)) {
         return NULL;
@@ -311,11 +311,11 @@ bool fp_add_view(PyObject *module)
 
 void fp_view_box(const fp_view *view, ferry_box *box_out)
 {
-    *box_out               = (ferry_box)FERRY_BOX_INIT;
+    *box_out = (ferry_box)FERRY_BOX_INIT;
     uint64_t element_bytes = view->dtype.element_bits / 8;
-    uint64_t extent        = view->bytes == 0 ? 0 : element_bytes;
+    uint64_t extent = view->bytes == 0 ? 0 : element_bytes;
     box_out->element_bytes = element_bytes;
-    box_out->n_dims        = view->n_dims;
+    box_out->n_dims = view->n_dims;
     for (uint32_t d = 0; d < view->n_dims; d++) {
         box_out->length[d] = view->shape[d];
         box_out->stride[d] = view->stride[d];

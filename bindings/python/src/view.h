@@ -38,7 +38,7 @@ int fp_view_buffer(PyObject *object, const char *name, bool writable, fp_view *v
 bool fp_buffer_again(const fp_view *view, const char *name, fp_view *now_out);
 /* What the view of a buffer holds, and its giving back. */
 PyObject *fp_buffer_object(const void *held);
-void      fp_buffer_release(void *held);
+void fp_buffer_release(void *held);
 /* __array_interface__ */
 int fp_view_interface(PyObject *object, const char *name, bool writable, fp_view *view);
 
@@ -46,10 +46,10 @@ int fp_view_interface(PyObject *object, const char *name, bool writable, fp_view
 
 /* DLPack, as its specification has it. */
 typedef struct fp_dl_tensor {
-    void    *data;
-    int32_t  device_type, device_id;
-    int32_t  n_dims;
-    uint8_t  code, bits;
+    void *data;
+    int32_t device_type, device_id;
+    int32_t n_dims;
+    uint8_t code, bits;
     uint16_t lanes;
     int64_t *shape;
     int64_t *strides; /* of elements; NULL: row-major */

@@ -11,28 +11,28 @@
  * looked up in the interpreter.
  */
 typedef struct py_buffer {
-    void       *buf;
-    PyObject   *obj;
-    Py_ssize_t  len;
-    Py_ssize_t  itemsize;
-    int         readonly;
-    int         ndim;
-    char       *format;
+    void *buf;
+    PyObject *obj;
+    Py_ssize_t len;
+    Py_ssize_t itemsize;
+    int readonly;
+    int ndim;
+    char *format;
     Py_ssize_t *shape;
     Py_ssize_t *strides;
     Py_ssize_t *suboffsets;
-    void       *internal;
+    void *internal;
 } py_buffer;
 
 typedef int (*get_buffer_fn)(PyObject *object, py_buffer *view, int flags);
 typedef void (*release_buffer_fn)(py_buffer *view);
-static get_buffer_fn     get_buffer;
+static get_buffer_fn get_buffer;
 static release_buffer_fn release_buffer;
 
 /* Whether the interpreter has them, as all that there are do. */
 static bool find_buffer_functions(void)
 {
-    void *get     = get_buffer == NULL ? dlsym(RTLD_DEFAULT, "PyObject_GetBuffer") : NULL;
+    void *get = get_buffer == NULL ? dlsym(RTLD_DEFAULT, "PyObject_GetBuffer") : NULL;
     void *release = get != NULL ? dlsym(RTLD_DEFAULT, "PyBuffer_Release") : NULL;
     if (get != NULL && release != NULL) {
         memcpy(&get_buffer, &get, sizeof get);
@@ -84,10 +84,10 @@ static uint32_t kind_of_format(const char *format, Py_ssize_t itemsize)
 static bool set_dtype(PyObject *object, const py_buffer *held, fp_view *view)
 {
     const char *format = held->format == NULL ? "B" : held->format;
-    uint32_t    kind   = 0;
+    uint32_t kind = 0;
     if (!is_foreign_order(format, held->itemsize)) {
         bool has_order = format[0] != '\0' && strchr("@=<>!", format[0]) != NULL;
-        kind           = kind_of_format(format + has_order, held->itemsize);
+        kind = kind_of_format(format + has_order, held->itemsize);
     }
     if (kind != 0) {
         return ferry_dtype_of(kind, &view->dtype, NULL) == FERRY_OK;
@@ -95,14 +95,14 @@ static bool set_dtype(PyObject *object, const py_buffer *held, fp_view *view)
     PyObject *dtype = PyObject_GetAttrString(object, "dtype"); /* numpy's, as torch would say it */
     PyErr_Clear();
     view->dtype = (ferry_dtype){FERRY_BYTES, (uint32_t)held->itemsize * 8};
-    view->raw   = dtype != NULL ? fp_dtype_raw(dtype) : PyUnicode_FromString(format);
+    view->raw = dtype != NULL ? fp_dtype_raw(dtype) : PyUnicode_FromString(format);
     Py_XDECREF(dtype);
     return view->raw != NULL;
 }
 
 static bool read_buffer(PyObject *object, const py_buffer *held, const char *name, fp_view *view)
 {
-    view->base        = held->buf;
+    view->base = held->buf;
     view->is_readonly = held->readonly != 0;
     if (held->format != NULL && strchr(held->format, 'O') != NULL) {
         fp_raise_format(
@@ -124,7 +124,7 @@ static bool read_buffer(PyObject *object, const py_buffer *held, const char *nam
     int64_t step = held->itemsize;
     for (uint32_t d = view->n_dims; d-- > 0;) { /* ctypes leaves strides out: row-major */
         int64_t own = held->strides == NULL ? step : held->strides[d];
-        own         = held->len == 0 ? 1 : own; /* numpy's are 0 where there is no element */
+        own = held->len == 0 ? 1 : own; /* numpy's are 0 where there is no element */
         if (!fp_view_set_dim(view, d, held->shape[d], own, name)) {
             return false;
         }
@@ -158,7 +158,7 @@ int fp_view_buffer(PyObject *object, const char *name, bool writable, fp_view *v
         return readonly ? -1 : 0;
     }
     view->source = FP_SOURCE_BUFFER;
-    view->held   = held;
+    view->held = held;
     return read_buffer(object, held, name, view) ? 1 : -1;
 }
 
@@ -194,15 +194,15 @@ static bool interface_dims(PyObject *shape, PyObject *strides, fp_view *view, co
 
 static bool interface_dtype(PyObject *object, fp_view *view)
 {
-    PyObject     *dtype = PyObject_GetAttrString(object, "dtype");
-    PyObject     *width = dtype == NULL ? NULL : PyObject_GetAttrString(dtype, "itemsize");
+    PyObject *dtype = PyObject_GetAttrString(object, "dtype");
+    PyObject *width = dtype == NULL ? NULL : PyObject_GetAttrString(dtype, "itemsize");
     unsigned long bytes = width == NULL ? 0 : PyLong_AsUnsignedLong(width);
-    bool          good  = bytes > 0 && bytes < UINT32_MAX / 8 && !PyErr_Occurred();
+    bool good = bytes > 0 && bytes < UINT32_MAX / 8 && !PyErr_Occurred();
     if (good && (!fp_dtype_of(dtype, &view->dtype) || view->dtype.element_bits != bytes * 8)) {
         PyErr_Clear();
         view->dtype = (ferry_dtype){FERRY_BYTES, (uint32_t)bytes * 8};
-        view->raw   = fp_dtype_raw(dtype);
-        good        = view->raw != NULL;
+        view->raw = fp_dtype_raw(dtype);
+        good = view->raw != NULL;
     }
     Py_XDECREF(width);
     Py_XDECREF(dtype);
@@ -212,10 +212,10 @@ static bool interface_dtype(PyObject *object, fp_view *view)
 static bool read_interface(PyObject *object, PyObject *interface, const char *name, bool writable,
                            fp_view *view)
 {
-    PyObject *data    = PyDict_GetItemString(interface, "data");
-    PyObject *shape   = PyDict_GetItemString(interface, "shape");
+    PyObject *data = PyDict_GetItemString(interface, "data");
+    PyObject *shape = PyDict_GetItemString(interface, "shape");
     PyObject *strides = PyDict_GetItemString(interface, "strides");
-    PyObject *type    = PyDict_GetItemString(interface, "typestr");
+    PyObject *type = PyDict_GetItemString(interface, "typestr");
     if (data == NULL || shape == NULL || type == NULL || !PyTuple_Check(data) ||
         PyTuple_Size(data) != 2 || !PyLong_Check(PyTuple_GetItem(data, 0)) ||
         !PyTuple_Check(shape) || !PyUnicode_Check(type) ||
@@ -223,11 +223,11 @@ static bool read_interface(PyObject *object, PyObject *interface, const char *na
         !interface_dtype(object, view) || !fp_view_check_dims(PyTuple_Size(shape), name)) {
         return false;
     }
-    bool has_strides  = strides != NULL && PyTuple_Check(strides);
-    view->source      = FP_SOURCE_BUFFER;
-    view->base        = PyLong_AsVoidPtr(PyTuple_GetItem(data, 0));
+    bool has_strides = strides != NULL && PyTuple_Check(strides);
+    view->source = FP_SOURCE_BUFFER;
+    view->base = PyLong_AsVoidPtr(PyTuple_GetItem(data, 0));
     view->is_readonly = PyObject_IsTrue(PyTuple_GetItem(data, 1)) != 0;
-    view->n_dims      = (uint32_t)PyTuple_Size(shape);
+    view->n_dims = (uint32_t)PyTuple_Size(shape);
     if (PyErr_Occurred() || (has_strides && PyTuple_Size(strides) != PyTuple_Size(shape))) {
         return false;
     }

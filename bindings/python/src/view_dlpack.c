@@ -5,8 +5,8 @@ enum { DL_CPU = 1, DL_CUDA_HOST = 3 };
 
 /* As the specification numbers what numbers are; raw where ferry has no name, as torch has it. */
 static const struct {
-    uint8_t     code, bits;
-    uint32_t    kind;
+    uint8_t code, bits;
+    uint32_t kind;
     const char *raw;
 } dtypes[] = {
     {0, 8, FERRY_I8, NULL},
@@ -47,7 +47,7 @@ static bool set_dtype(const fp_dl_tensor *tensor, const char *name, fp_view *vie
     for (size_t i = 0; tensor->lanes == 1 && i < sizeof dtypes / sizeof dtypes[0]; i++) {
         if (dtypes[i].code == tensor->code && dtypes[i].bits == tensor->bits) {
             view->dtype.kind = dtypes[i].kind;
-            view->raw        = dtypes[i].raw == NULL ? NULL : PyUnicode_FromString(dtypes[i].raw);
+            view->raw = dtypes[i].raw == NULL ? NULL : PyUnicode_FromString(dtypes[i].raw);
             return dtypes[i].raw == NULL || view->raw != NULL;
         }
     }
@@ -91,7 +91,7 @@ bool fp_view_read_dlpack(const fp_dl_tensor *tensor, const char *name, fp_view *
                         (int)tensor->n_dims);
         return false;
     }
-    view->base   = (char *)tensor->data + tensor->byte_offset;
+    view->base = (char *)tensor->data + tensor->byte_offset;
     view->n_dims = (uint32_t)tensor->n_dims;
     return set_dtype(tensor, name, view) && set_dims(tensor, name, view);
 }
@@ -99,9 +99,9 @@ bool fp_view_read_dlpack(const fp_dl_tensor *tensor, const char *name, fp_view *
 /* What a capsule of version 1 has before its tensor. */
 typedef struct dl_versioned {
     uint32_t major, minor;
-    void    *manager;
+    void *manager;
     void (*deleter)(void *self);
-    uint64_t     flags;
+    uint64_t flags;
     fp_dl_tensor tensor;
 } dl_versioned;
 
@@ -111,9 +111,9 @@ enum { DL_READ_ONLY = 1, DL_IS_COPIED = 2 };
 static PyObject *get_capsule(PyObject *object)
 {
     PyObject *method = PyObject_GetAttrString(object, "__dlpack__");
-    PyObject *none   = method == NULL ? NULL : PyTuple_New(0);
+    PyObject *none = method == NULL ? NULL : PyTuple_New(0);
     PyObject *newest = none == NULL ? NULL : Py_BuildValue("{s(ii)}", "max_version", 1, 0);
-    PyObject *made   = newest == NULL ? NULL : PyObject_Call(method, none, newest);
+    PyObject *made = newest == NULL ? NULL : PyObject_Call(method, none, newest);
     if (made == NULL && newest != NULL && PyErr_ExceptionMatches(PyExc_TypeError)) {
         PyErr_Clear(); /* a library that is older */
         made = PyObject_Call(method, none, NULL);
@@ -158,7 +158,7 @@ int fp_view_dlpack(PyObject *object, const char *name, bool writable, fp_view *v
         return -1;
     }
     view->source = FP_SOURCE_DLPACK;
-    view->held   = capsule; /* its destructor gives the tensor back: it is never renamed */
+    view->held = capsule; /* its destructor gives the tensor back: it is never renamed */
     const fp_dl_tensor *tensor = PyCapsule_IsValid(capsule, "dltensor_versioned")
                                      ? read_versioned(capsule, name, writable, view)
                                      : PyCapsule_GetPointer(capsule, "dltensor");

@@ -5,7 +5,7 @@
 
 /* What a library offers for its own tensors beside __dlpack__: version 1 of DLPack's table. */
 typedef struct dl_exchange {
-    uint32_t            major, minor;
+    uint32_t major, minor;
     struct dl_exchange *older;
     void (*unused[3])(void);
     int (*describe)(void *object, fp_dl_tensor *out); /* may be NULL; borrows from the object */
@@ -23,8 +23,8 @@ static int (*describe_plain)(void *object, fp_dl_tensor *out);
 
 static void find_description(PyObject *torch, PyObject *type)
 {
-    PyObject          *nn       = PyObject_GetAttrString(torch, "nn");
-    PyObject          *capsule  = PyObject_GetAttrString(type, "__dlpack_c_exchange_api__");
+    PyObject *nn = PyObject_GetAttrString(torch, "nn");
+    PyObject *capsule = PyObject_GetAttrString(type, "__dlpack_c_exchange_api__");
     const dl_exchange *exchange = NULL;
     if (nn != NULL && capsule != NULL) {
         exchange = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
@@ -56,8 +56,8 @@ static PyObject *torch_tensor(void)
     }
     static const char *const words[] = {"data_ptr", "shape",  "stride", "dtype",
                                         "is_cpu",   "device", "is_neg", "is_conj"};
-    PyObject                *modules = PyImport_GetModuleDict();
-    PyObject                *torch   = PyDict_GetItemString(modules, "torch");
+    PyObject *modules = PyImport_GetModuleDict();
+    PyObject *torch = PyDict_GetItemString(modules, "torch");
     if (torch == NULL) {
         return NULL;
     }
@@ -106,7 +106,7 @@ static bool torch_pointer(PyObject *tensor, const char *name, char **base_out)
 static bool is_true(PyObject *tensor, PyObject *attribute)
 {
     PyObject *value = PyObject_GetAttr(tensor, attribute);
-    bool      yes   = value == Py_True;
+    bool yes = value == Py_True;
     Py_XDECREF(value);
     PyErr_Clear();
     return yes;
@@ -126,8 +126,8 @@ static bool torch_on_host(PyObject *tensor, const char *name)
         return true;
     }
     PyObject *device = PyObject_GetAttr(tensor, torch_names[DEVICE]);
-    PyObject *text   = device == NULL ? NULL : PyObject_Str(device);
-    PyObject *bytes  = text == NULL ? NULL : PyUnicode_AsUTF8String(text);
+    PyObject *text = device == NULL ? NULL : PyObject_Str(device);
+    PyObject *bytes = text == NULL ? NULL : PyUnicode_AsUTF8String(text);
     if (bytes != NULL && strcmp(PyBytes_AsString(bytes), "meta") == 0) {
         fp_raise_format(FERRY_ERR_UNSUPPORTED,
                         "%s is on device meta: it has a shape and no memory; make it with "
@@ -150,14 +150,14 @@ static bool torch_dims(PyObject *tensor, fp_view *view, const char *name)
     PyObject *shape = PyObject_GetAttr(tensor, torch_names[SHAPE]);
     PyObject *stride =
         shape == NULL ? NULL : PyObject_CallMethodObjArgs(tensor, torch_names[STRIDE], NULL);
-    bool    good  = stride != NULL && fp_view_check_dims(PyTuple_Size(shape), name);
+    bool good = stride != NULL && fp_view_check_dims(PyTuple_Size(shape), name);
     int64_t width = (int64_t)(view->dtype.element_bits / 8);
     if (good) {
         view->n_dims = (uint32_t)PyTuple_Size(shape);
     }
     for (uint32_t d = 0; good && d < view->n_dims; d++) {
         long long length = PyLong_AsLongLong(PyTuple_GetItem(shape, (Py_ssize_t)d));
-        long long step   = PyLong_AsLongLong(PyTuple_GetItem(stride, (Py_ssize_t)d));
+        long long step = PyLong_AsLongLong(PyTuple_GetItem(stride, (Py_ssize_t)d));
         good = !PyErr_Occurred() && fp_view_set_dim(view, d, length, step * width, name);
     }
     Py_XDECREF(shape);
@@ -169,12 +169,12 @@ static bool torch_dims(PyObject *tensor, fp_view *view, const char *name)
 static bool torch_dtype(PyObject *tensor, fp_view *view)
 {
     PyObject *dtype = PyObject_GetAttr(tensor, torch_names[DTYPE]);
-    bool      good  = dtype != NULL && fp_dtype_of(dtype, &view->dtype);
+    bool good = dtype != NULL && fp_dtype_of(dtype, &view->dtype);
     if (!good && dtype != NULL) {
         PyErr_Clear();
         PyObject *width = PyObject_GetAttrString(dtype, "itemsize");
-        view->dtype     = (ferry_dtype){FERRY_BYTES, 0};
-        view->raw       = fp_dtype_raw(dtype);
+        view->dtype = (ferry_dtype){FERRY_BYTES, 0};
+        view->raw = fp_dtype_raw(dtype);
         if (width != NULL) {
             view->dtype.element_bits = (uint32_t)PyLong_AsUnsignedLong(width) * 8;
         }
@@ -188,7 +188,7 @@ static bool torch_dtype(PyObject *tensor, fp_view *view)
 static bool ask(PyObject *tensor, PyObject *method)
 {
     PyObject *answer = PyObject_CallMethodObjArgs(tensor, method, NULL);
-    bool      yes    = answer == Py_True;
+    bool yes = answer == Py_True;
     Py_XDECREF(answer);
     PyErr_Clear();
     return yes;
@@ -201,9 +201,9 @@ static bool ask(PyObject *tensor, PyObject *method)
 static bool torch_has_values(PyObject *tensor, const fp_view *view, const char *name)
 {
     uint32_t kind = view->dtype.kind;
-    bool     real = (kind == FERRY_F16 || kind == FERRY_F32 || kind == FERRY_F64) &&
+    bool real = (kind == FERRY_F16 || kind == FERRY_F32 || kind == FERRY_F64) &&
                 (!view->is_contiguous || view->bytes <= view->dtype.element_bits / 8);
-    bool neg  = real && ask(tensor, torch_names[IS_NEG]);
+    bool neg = real && ask(tensor, torch_names[IS_NEG]);
     bool conj = (kind == FERRY_C64 || kind == FERRY_BYTES) && ask(tensor, torch_names[IS_CONJ]);
     if (neg || conj) {
         fp_raise_format(FERRY_ERR_INVALID_INPUT,

@@ -36,7 +36,7 @@ static PyObject *wrap(ferry_world *world)
         return NULL;
     }
     fp_use_init(&own->use, "the world");
-    own->world     = world;
+    own->world = world;
     own->is_thread = false;
     return (PyObject *)own;
 }
@@ -44,12 +44,12 @@ static PyObject *wrap(ferry_world *world)
 /* Making. */
 
 typedef struct making {
-    ferry_world_options    options;
+    ferry_world_options options;
     const ferry_bootstrap *bootstrap;
-    const char            *path;
-    uint32_t               rank, n_ranks;
-    ferry_world           *world;
-    ferry_world          **worlds;
+    const char *path;
+    uint32_t rank, n_ranks;
+    ferry_world *world;
+    ferry_world **worlds;
 } making;
 
 static ferry_status make(void *context, ferry_error *error)
@@ -71,8 +71,8 @@ static ferry_status make(void *context, ferry_error *error)
 static bool is_interrupted(void *unused)
 {
     (void)unused;
-    PyGILState_STATE state  = PyGILState_Ensure();
-    bool             raised = PyErr_Occurred() != NULL || PyErr_CheckSignals() != 0;
+    PyGILState_STATE state = PyGILState_Ensure();
+    bool raised = PyErr_Occurred() != NULL || PyErr_CheckSignals() != 0;
     PyGILState_Release(state);
     return raised;
 }
@@ -80,7 +80,7 @@ static bool is_interrupted(void *unused)
 static ferry_world_options default_options(void)
 {
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    options.is_interrupted      = is_interrupted;
+    options.is_interrupted = is_interrupted;
     return options;
 }
 
@@ -99,7 +99,7 @@ static PyObject *from_environment(PyObject *module, PyObject *args, PyObject *kw
 {
     (void)module;
     static char *names[] = {OPTION_NAMES, NULL};
-    making       m       = {.options = default_options()};
+    making m = {.options = default_options()};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|" OPTION_FORMAT, names,
                                      OPTION_PLACES(m.options))) {
         return NULL;
@@ -111,13 +111,13 @@ static PyObject *from_file(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
     static char *names[] = {"path", "rank", "size", OPTION_NAMES, NULL};
-    making       m       = {.options = default_options()};
-    PyObject    *path    = NULL;
+    making m = {.options = default_options()};
+    PyObject *path = NULL;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&II|" OPTION_FORMAT, names, fp_path_bytes,
                                      &path, &m.rank, &m.n_ranks, OPTION_PLACES(m.options))) {
         return NULL;
     }
-    m.path         = PyBytes_AsString(path);
+    m.path = PyBytes_AsString(path);
     PyObject *made = fp_block(NULL, make, &m) ? wrap(m.world) : NULL;
     Py_DECREF(path);
     return made;
@@ -127,7 +127,7 @@ static PyObject *threads(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
     static char *names[] = {"size", OPTION_NAMES, NULL};
-    making       m       = {.options = default_options()};
+    making m = {.options = default_options()};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "I|" OPTION_FORMAT, names, &m.n_ranks,
                                      OPTION_PLACES(m.options))) {
         return NULL;
@@ -163,8 +163,8 @@ static PyObject *threads(PyObject *module, PyObject *args, PyObject *kwargs)
 
 static int bootstrap_gather(void *context, const void *bytes, size_t n_bytes, void *all_out)
 {
-    fp_exchange  *exchange = context;
-    const void   *all;
+    fp_exchange *exchange = context;
+    const void *all;
     const size_t *lengths;
     if (exchange->exchange.all_gather(exchange, bytes, n_bytes, &all, &lengths) != 0) {
         return -1;
@@ -188,9 +188,9 @@ static PyObject *from_exchange(PyObject *module, PyObject *args, PyObject *kwarg
 {
     (void)module;
     static char *names[] = {"exchange", OPTION_NAMES, NULL};
-    making       m       = {.options = default_options()};
-    PyObject    *object;
-    fp_exchange  exchange;
+    making m = {.options = default_options()};
+    PyObject *object;
+    fp_exchange exchange;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|" OPTION_FORMAT, names, &object,
                                      OPTION_PLACES(m.options))) {
         return NULL;
@@ -200,12 +200,12 @@ static PyObject *from_exchange(PyObject *module, PyObject *args, PyObject *kwarg
         return NULL;
     }
     ferry_bootstrap bootstrap = FERRY_BOOTSTRAP_INIT;
-    bootstrap.context         = &exchange;
-    bootstrap.rank            = exchange.exchange.rank;
-    bootstrap.n_ranks         = exchange.exchange.n_ranks;
-    bootstrap.all_gather      = bootstrap_gather;
-    m.bootstrap               = &bootstrap;
-    ferry_error  error;
+    bootstrap.context = &exchange;
+    bootstrap.rank = exchange.exchange.rank;
+    bootstrap.n_ranks = exchange.exchange.n_ranks;
+    bootstrap.all_gather = bootstrap_gather;
+    m.bootstrap = &bootstrap;
+    ferry_error error;
     ferry_status status;
     /* Signals are looked for in the object's own calls. */
     Py_BEGIN_ALLOW_THREADS
@@ -243,7 +243,7 @@ static PyObject *get_members(PyObject *self, void *unused)
 {
     (void)unused;
     ferry_world *world = read_world(self);
-    PyObject    *tuple = world == NULL ? NULL : PyTuple_New(ferry_world_n_ranks(world));
+    PyObject *tuple = world == NULL ? NULL : PyTuple_New(ferry_world_n_ranks(world));
     for (uint32_t r = 0; tuple != NULL && r < ferry_world_n_ranks(world); r++) {
         PyTuple_SetItem(tuple, (Py_ssize_t)r,
                         PyLong_FromUnsignedLong(ferry_world_member(world, r)));
@@ -260,15 +260,15 @@ static PyObject *get_closed(PyObject *self, void *unused)
 /* Collective calls. */
 
 typedef struct collective {
-    ferry_world  *world;
-    const char   *bytes;
-    Py_ssize_t    n_bytes;
-    uint32_t      root;
-    const void   *all;
+    ferry_world *world;
+    const char *bytes;
+    Py_ssize_t n_bytes;
+    uint32_t root;
+    const void *all;
     const size_t *lengths;
-    size_t        n_all;
-    uint32_t      min_ranks;
-    ferry_world  *smaller;
+    size_t n_all;
+    uint32_t min_ranks;
+    ferry_world *smaller;
 } collective;
 
 static ferry_status call_barrier(void *context, ferry_error *error)
@@ -325,14 +325,14 @@ static PyObject *barrier(PyObject *self, PyObject *unused)
 static PyObject *all_gather(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"data", NULL};
-    collective   c       = {0};
+    collective c = {0};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#", names, &c.bytes, &c.n_bytes) ||
         !collect(self, call_all_gather, &c)) {
         return NULL;
     }
-    uint32_t    n    = ferry_world_n_ranks(c.world);
-    PyObject   *list = PyList_New((Py_ssize_t)n);
-    const char *at   = c.all;
+    uint32_t n = ferry_world_n_ranks(c.world);
+    PyObject *list = PyList_New((Py_ssize_t)n);
+    const char *at = c.all;
     for (uint32_t r = 0; list != NULL && r < n; r++) {
         PyObject *part = PyBytes_FromStringAndSize(at, (Py_ssize_t)c.lengths[r]);
         if (part == NULL || PyList_SetItem(list, (Py_ssize_t)r, part) != 0) {
@@ -347,7 +347,7 @@ static PyObject *all_gather(PyObject *self, PyObject *args, PyObject *kwargs)
 static PyObject *broadcast(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"data", "root", NULL};
-    collective   c       = {0};
+    collective c = {0};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "z#|I", names, &c.bytes, &c.n_bytes, &c.root) ||
         !collect(self, call_broadcast, &c)) {
         return NULL;
@@ -360,7 +360,7 @@ static PyObject *broadcast(PyObject *self, PyObject *args, PyObject *kwargs)
 static PyObject *shrink(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"min_size", NULL};
-    collective   c       = {0};
+    collective c = {0};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|I", names, &c.min_ranks) ||
         !collect(self, call_shrink, &c)) {
         return NULL;
@@ -377,8 +377,8 @@ static PyObject *shrink(PyObject *self, PyObject *args, PyObject *kwargs)
 static PyObject *abort_world(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"reason", NULL};
-    const char  *reason  = "the program ended the world";
-    fp_world    *own     = (fp_world *)self;
+    const char *reason = "the program ended the world";
+    fp_world *own = (fp_world *)self;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|s", names, &reason)) {
         return NULL;
     }
@@ -394,7 +394,7 @@ static PyObject *abort_world(PyObject *self, PyObject *args, PyObject *kwargs)
 static PyObject *check(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    fp_world   *own = (fp_world *)self;
+    fp_world *own = (fp_world *)self;
     ferry_error error;
     if (read_world(self) == NULL) {
         return NULL;
@@ -411,7 +411,7 @@ static PyObject *check(PyObject *self, PyObject *unused)
 static void close_handle(fp_world *own)
 {
     ferry_world *world = own->world;
-    own->world         = NULL;
+    own->world = NULL;
     if (world != NULL && fp_is_own(&own->use)) {
         Py_BEGIN_ALLOW_THREADS
         ferry_world_destroy(world);
@@ -438,7 +438,7 @@ static PyObject *close_world(PyObject *self, PyObject *unused)
  * ferry_world_leave. */
 static PyObject *leave_for_good(PyObject *self, PyObject *args)
 {
-    fp_world   *own    = (fp_world *)self;
+    fp_world *own = (fp_world *)self;
     const char *reason = NULL;
     if (!PyArg_ParseTuple(args, "|z", &reason)) {
         return NULL;
@@ -554,10 +554,10 @@ bool fp_add_world(PyObject *module)
         {Py_tp_dealloc, (void *)dealloc},
         {0, NULL},
     };
-    static PyType_Spec spec = {.name      = "ferry.World",
+    static PyType_Spec spec = {.name = "ferry.World",
                                .basicsize = sizeof(fp_world),
-                               .flags     = Py_TPFLAGS_DEFAULT,
-                               .slots     = slots};
-    fp_world_type           = fp_add_type(module, &spec);
+                               .flags = Py_TPFLAGS_DEFAULT,
+                               .slots = slots};
+    fp_world_type = fp_add_type(module, &spec);
     return fp_world_type != NULL && fp_add_functions(module, functions);
 }

@@ -42,12 +42,12 @@ enum { UNKNOWN, ALLOWED, DENIED };
 
 struct fy_attach {
     ferry_world *world;
-    token        own;
-    uint64_t    *page; /* where the own one lies */
-    bool         revoked;
-    token       *tokens;   /* of the local ranks */
-    uint8_t     *verdicts; /* of the local ranks */
-    uint32_t     n_local;
+    token own;
+    uint64_t *page; /* where the own one lies */
+    bool revoked;
+    token *tokens;     /* of the local ranks */
+    uint8_t *verdicts; /* of the local ranks */
+    uint32_t n_local;
 };
 
 static ferry_status prepare(ferry_world *world, fy_attach **attach_out, ferry_error *error)
@@ -56,13 +56,13 @@ static ferry_status prepare(ferry_world *world, fy_attach **attach_out, ferry_er
     if (attach == NULL) {
         return fy_fail_no_memory(error, "cross-memory attach");
     }
-    attach->world    = world;
-    attach->n_local  = world->n_local_ranks;
-    attach->tokens   = fy_alloc_zeroed(attach->n_local, sizeof *attach->tokens);
+    attach->world = world;
+    attach->n_local = world->n_local_ranks;
+    attach->tokens = fy_alloc_zeroed(attach->n_local, sizeof *attach->tokens);
     attach->verdicts = fy_alloc_zeroed(attach->n_local, sizeof *attach->verdicts);
-    void *page       = mmap(NULL, (size_t)fy_page_bytes(), PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    attach->page     = page == MAP_FAILED ? NULL : page;
+    void *page = mmap(NULL, (size_t)fy_page_bytes(), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    attach->page = page == MAP_FAILED ? NULL : page;
     if (attach->tokens == NULL || attach->verdicts == NULL || attach->page == NULL) {
         fy_attach_destroy(attach);
         return fy_fail_no_memory(error, "cross-memory attach");
@@ -70,23 +70,23 @@ static ferry_status prepare(ferry_world *world, fy_attach **attach_out, ferry_er
     if (getrandom(&attach->own.value, sizeof attach->own.value, GRND_NONBLOCK) < 0) {
         attach->own.value = (uint64_t)fy_now_ns();
     }
-    attach->page[0]     = attach->own.value;
+    attach->page[0] = attach->own.value;
     attach->own.address = (uintptr_t)attach->page;
-    *attach_out         = attach;
+    *attach_out = attach;
     return FERRY_OK;
 }
 
 ferry_status fy_attach_create(ferry_world *world, fy_attach **attach_out, ferry_error *error)
 {
-    fy_attach   *attach = NULL;
-    ferry_error  why    = {.message = ""};
-    token        none   = {0};
+    fy_attach *attach = NULL;
+    ferry_error why = {.message = ""};
+    token none = {0};
     ferry_status status = prepare(world, &attach, &why);
-    fy_vote      vote   = {.status  = status,
-                           .own     = &why,
-                           .bytes   = attach == NULL ? &none : &attach->own,
-                           .n_bytes = sizeof none};
-    fy_votes     votes;
+    fy_vote vote = {.status = status,
+                    .own = &why,
+                    .bytes = attach == NULL ? &none : &attach->own,
+                    .n_bytes = sizeof none};
+    fy_votes votes;
     status = fy_votes_gather(world, &vote, &votes, error);
     if (status == FERRY_OK) {
         status = fy_votes_status(&votes, error);
@@ -95,10 +95,10 @@ ferry_status fy_attach_create(ferry_world *world, fy_attach **attach_out, ferry_
         fy_attach_destroy(attach);
         return status;
     }
-    size_t   at    = 0;
+    size_t at = 0;
     uint32_t local = 0;
     for (uint32_t rank = 0; rank < world->n_ranks && local < attach->n_local; rank++) {
-        size_t      n_bytes;
+        size_t n_bytes;
         const void *bytes = fy_votes_next(&votes, rank, &at, &n_bytes);
         if (rank == world->local_ranks[local] && n_bytes == sizeof none) {
             memcpy(&attach->tokens[local], bytes, sizeof none);
@@ -137,7 +137,7 @@ void fy_attach_destroy(fy_attach *attach)
 static uint32_t local_of(const fy_attach *attach, uint32_t peer)
 {
     uint32_t first = 0;
-    uint32_t end   = attach->n_local;
+    uint32_t end = attach->n_local;
     while (first < end) {
         uint32_t middle = first + (end - first) / 2;
         if (attach->world->local_ranks[middle] < peer) {
@@ -153,10 +153,10 @@ static uint32_t local_of(const fy_attach *attach, uint32_t peer)
 /* Reads the peer's number: 0 if it is there, else an errno; EFAULT for another process's memory. */
 static int identify(int32_t pid, const token *its)
 {
-    uint64_t     value  = 0;
-    struct iovec here   = {.iov_base = &value, .iov_len = sizeof value};
-    struct iovec there  = {.iov_base = (void *)(uintptr_t)its->address, .iov_len = sizeof value};
-    ssize_t      n_read = process_vm_readv(pid, &here, 1, &there, 1, 0);
+    uint64_t value = 0;
+    struct iovec here = {.iov_base = &value, .iov_len = sizeof value};
+    struct iovec there = {.iov_base = (void *)(uintptr_t)its->address, .iov_len = sizeof value};
+    ssize_t n_read = process_vm_readv(pid, &here, 1, &there, 1, 0);
     if (n_read < 0) {
         return errno;
     }
@@ -260,8 +260,8 @@ static ferry_status explain(const fy_attach *attach, uint32_t peer, const void *
 /* A place in a list of pieces: n are left, of the first of which skip bytes are done. */
 typedef struct cursor {
     const struct iovec *pieces;
-    size_t              n;
-    size_t              skip;
+    size_t n;
+    size_t skip;
 } cursor;
 
 static void skip_empty(cursor *at)
@@ -286,18 +286,18 @@ static void advance(cursor *at, uint64_t bytes)
 /* The pieces of one call from the cursor on, empty ones left out; the last one may be cut. */
 typedef struct window {
     struct iovec pieces[1 + CALL_PIECES]; /* the first is for the token */
-    size_t       n;
-    uint64_t     bytes;
+    size_t n;
+    uint64_t bytes;
 } window;
 
 static void open_window(window *out, cursor at, uint64_t most_bytes)
 {
-    out->n     = 0;
+    out->n = 0;
     out->bytes = 0;
     for (; at.n > 0 && out->n < CALL_PIECES && out->bytes < most_bytes; at.pieces++, at.n--) {
         size_t bytes = (size_t)fy_min(at.pieces->iov_len - at.skip, most_bytes - out->bytes);
         if (bytes > 0) {
-            char *base            = (char *)at.pieces->iov_base + at.skip;
+            char *base = (char *)at.pieces->iov_base + at.skip;
             out->pieces[++out->n] = (struct iovec){.iov_base = base, .iov_len = bytes};
         }
         out->bytes += bytes;
@@ -308,7 +308,7 @@ static void open_window(window *out, cursor at, uint64_t most_bytes)
 /* Writes the token to where it lies, and the pieces; how many bytes of these, or -1 and errno. */
 static ssize_t write_there(int32_t pid, const token *its, window *ours, window *theirs)
 {
-    uint64_t value  = its->value;
+    uint64_t value = its->value;
     ours->pieces[0] = (struct iovec){.iov_base = &value, .iov_len = sizeof value};
     theirs->pieces[0] =
         (struct iovec){.iov_base = (void *)(uintptr_t)its->address, .iov_len = sizeof value};
@@ -325,10 +325,10 @@ static ferry_status transfer(const fy_attach *attach, uint32_t peer, bool write,
                              cursor *there, ferry_error *error)
 {
     ferry_world *world = attach->world;
-    int32_t      pid   = world->pid_of(world, peer);
-    window       ours, theirs;
-    const token *its     = &attach->tokens[local_of(attach, peer)];
-    int          problem = identify(pid, its);
+    int32_t pid = world->pid_of(world, peer);
+    window ours, theirs;
+    const token *its = &attach->tokens[local_of(attach, peer)];
+    int problem = identify(pid, its);
     if (problem == EFAULT) {
         return refuse(world, peer, error);
     }
@@ -356,10 +356,10 @@ static ferry_status transfer(const fy_attach *attach, uint32_t peer, bool write,
 static void copy_pieces(bool write, cursor *here, cursor *there)
 {
     while (here->n > 0 && there->n > 0) {
-        char  *ours   = (char *)here->pieces->iov_base + here->skip;
-        char  *theirs = (char *)there->pieces->iov_base + there->skip;
-        size_t bytes  = (size_t)fy_min(here->pieces->iov_len - here->skip,
-                                       there->pieces->iov_len - there->skip);
+        char *ours = (char *)here->pieces->iov_base + here->skip;
+        char *theirs = (char *)there->pieces->iov_base + there->skip;
+        size_t bytes = (size_t)fy_min(here->pieces->iov_len - here->skip,
+                                      there->pieces->iov_len - there->skip);
         fy_mapped_copy(write ? theirs : ours, write ? ours : theirs, bytes);
         advance(here, bytes);
         advance(there, bytes);
@@ -370,8 +370,8 @@ ferry_status fy_attach_pieces(fy_attach *attach, uint32_t peer, bool write,
                               const struct iovec *here, size_t n_here, const struct iovec *there,
                               size_t n_there, ferry_error *error)
 {
-    cursor       ours   = {.pieces = here, .n = n_here};
-    cursor       theirs = {.pieces = there, .n = n_there};
+    cursor ours = {.pieces = here, .n = n_here};
+    cursor theirs = {.pieces = there, .n = n_there};
     ferry_status status = FERRY_OK;
     skip_empty(&ours);
     skip_empty(&theirs);
@@ -391,7 +391,7 @@ ferry_status fy_attach_pieces(fy_attach *attach, uint32_t peer, bool write,
 ferry_status fy_attach_write(fy_attach *attach, uint32_t peer, void *to, const void *from,
                              uint64_t bytes, ferry_error *error)
 {
-    struct iovec here  = {.iov_base = (void *)(uintptr_t)from, .iov_len = (size_t)bytes};
+    struct iovec here = {.iov_base = (void *)(uintptr_t)from, .iov_len = (size_t)bytes};
     struct iovec there = {.iov_base = to, .iov_len = (size_t)bytes};
     return fy_attach_pieces(attach, peer, true, &here, 1, &there, 1, error);
 }
@@ -399,7 +399,7 @@ ferry_status fy_attach_write(fy_attach *attach, uint32_t peer, void *to, const v
 ferry_status fy_attach_read(fy_attach *attach, uint32_t peer, void *to, const void *from,
                             uint64_t bytes, ferry_error *error)
 {
-    struct iovec here  = {.iov_base = to, .iov_len = (size_t)bytes};
+    struct iovec here = {.iov_base = to, .iov_len = (size_t)bytes};
     struct iovec there = {.iov_base = (void *)(uintptr_t)from, .iov_len = (size_t)bytes};
     return fy_attach_pieces(attach, peer, false, &here, 1, &there, 1, error);
 }

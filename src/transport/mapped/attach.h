@@ -18,7 +18,7 @@ typedef struct fy_attach fy_attach;
 
 /* Collective over all ranks. */
 ferry_status fy_attach_create(ferry_world *world, fy_attach **attach_out, ferry_error *error);
-void         fy_attach_destroy(fy_attach *attach); /* NULL is allowed */
+void fy_attach_destroy(fy_attach *attach); /* NULL is allowed */
 
 /*
  * Nobody may reach this rank's memory any more: for when the world has failed, and what was

@@ -23,7 +23,7 @@ static const long HUGETLBFS = 0x958458f6; /* statfs.f_type, as linux/magic.h has
 static uint64_t free_huge_pages(void)
 {
     uint64_t n_free = fy_file_number("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
-    uint64_t taken  = fy_file_number("/sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages");
+    uint64_t taken = fy_file_number("/sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages");
     return n_free > taken ? n_free - taken : 0;
 }
 
@@ -72,9 +72,9 @@ ferry_status fy_shared_file_make(const char *name, const char *what, uint64_t by
 
 int fy_shared_file_make_huge(const char *name, const char *what, uint64_t bytes)
 {
-    uint64_t n_free   = free_huge_pages();
+    uint64_t n_free = free_huge_pages();
     uint64_t n_wanted = bytes / FY_HUGE_BYTES;
-    int      fd;
+    int fd;
     if (n_free < n_wanted) {
         fy_log(FERRY_LOG_DEBUG, "%s: %llu of the %llu huge pages wanted are free", what,
                (unsigned long long)n_free, (unsigned long long)n_wanted);
@@ -96,7 +96,7 @@ int fy_shared_file_make_huge(const char *name, const char *what, uint64_t bytes)
 
 uint64_t fy_shared_file_page_bytes(int fd, uint64_t *bytes_out)
 {
-    struct stat   status;
+    struct stat status;
     struct statfs system;
     if (fstat(fd, &status) != 0 || fstatfs(fd, &system) != 0) {
         return 0;
@@ -110,8 +110,8 @@ uint64_t fy_shared_file_page_bytes(int fd, uint64_t *bytes_out)
 char *fy_shared_file_map(int fd, uint64_t bytes)
 {
     uint64_t spare = bytes >= FY_HUGE_BYTES ? FY_HUGE_BYTES : 0;
-    char    *all   = mmap(NULL, (size_t)(bytes + spare), PROT_NONE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *all = mmap(NULL, (size_t)(bytes + spare), PROT_NONE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (all == MAP_FAILED) {
         return NULL;
     }

@@ -20,12 +20,12 @@
 
 /* A symmetric region, as all ranks see it. */
 typedef struct heap {
-    struct heap  *next;
+    struct heap *next;
     struct heap **link; /* what points to this one */
-    uint64_t      id;
-    uint64_t      bytes;
-    uint32_t      n_users; /* ranks that have not released it */
-    void         *parts[]; /* by rank; complete when alloc has been agreed upon */
+    uint64_t id;
+    uint64_t bytes;
+    uint32_t n_users; /* ranks that have not released it */
+    void *parts[];    /* by rank; complete when alloc has been agreed upon */
 } heap;
 
 /* Memory for a registered region, as its owner and those that imported it see it. */
@@ -34,31 +34,31 @@ typedef struct block {
     uint32_t owner;
     uint32_t place;   /* among those of all ranks: its key */
     uint32_t n_users; /* the owner and the imports that are not released */
-    void    *base;
+    void *base;
     uint64_t bytes;
 } block;
 
 /* Where a key leads to: a block, or none, and then to the next such place. */
 typedef struct place {
-    block   *block;
+    block *block;
     uint32_t next_free; /* plus one; 0: there is none */
 } place;
 
 /* What the ranks of a transport share. */
 typedef struct common {
     _Atomic uint32_t references;
-    uint32_t         n_ranks;
-    pthread_mutex_t  lock;  /* of the lists and what is in them, but for parts that are complete */
-    heap            *heaps; /* the newest first, which has the largest id */
-    place           *places;
-    size_t           n_places, place_capacity;
-    uint32_t         free_place; /* plus one */
+    uint32_t n_ranks;
+    pthread_mutex_t lock; /* of the lists and what is in them, but for parts that are complete */
+    heap *heaps;          /* the newest first, which has the largest id */
+    place *places;
+    size_t n_places, place_capacity;
+    uint32_t free_place;         /* plus one */
     _Atomic uint32_t visitors[]; /* by rank: copies under way in memory that it registered */
 } common;
 
 typedef struct inproc {
     ferry_world *world;
-    common      *common;
+    common *common;
 } inproc;
 
 static bool probe(char *why, size_t why_bytes)
@@ -77,7 +77,7 @@ static ferry_status make_common(uint32_t n_ranks, common **common_out, ferry_err
     }
     atomic_init(&fresh->references, n_ranks);
     fresh->n_ranks = n_ranks;
-    *common_out    = fresh;
+    *common_out = fresh;
     return FERRY_OK;
 }
 
@@ -93,19 +93,19 @@ static void leave(common *shared, uint32_t n_references)
 /* Rank 0 makes what is shared and hands it to all: a gather of threads reaches all or none. */
 static ferry_status open_inproc(const fy_host *host, void **state_out, ferry_error *error)
 {
-    ferry_error  why    = {.message = ""};
-    common      *shared = NULL;
+    ferry_error why = {.message = ""};
+    common *shared = NULL;
     ferry_status status = FERRY_OK;
-    inproc      *state  = fy_alloc_zeroed(1, sizeof *state);
+    inproc *state = fy_alloc_zeroed(1, sizeof *state);
     if (state == NULL) {
         status = fy_fail_no_memory(&why, "engine inproc");
     } else if (host->rank == 0) {
         status = make_common(host->n_ranks, &shared, &why);
     }
-    fy_vote  vote = {.status = status, .own = &why, .bytes = &shared, .n_bytes = sizeof shared};
+    fy_vote vote = {.status = status, .own = &why, .bytes = &shared, .n_bytes = sizeof shared};
     fy_votes votes;
-    size_t   at = 0;
-    size_t   n_bytes;
+    size_t at = 0;
+    size_t n_bytes;
     status = fy_votes_gather(host->world, &vote, &votes, error);
     if (status == FERRY_OK) {
         status = fy_votes_status(&votes, error);
@@ -122,7 +122,7 @@ static ferry_status open_inproc(const fy_host *host, void **state_out, ferry_err
     }
     memcpy(&state->common, rank_0, sizeof state->common);
     state->world = host->world;
-    *state_out   = state;
+    *state_out = state;
     return FERRY_OK;
 }
 
@@ -155,10 +155,10 @@ static heap *join_heap(common *shared, uint64_t id, uint64_t bytes)
         if (one == NULL) {
             return NULL;
         }
-        one->id       = id;
-        one->bytes    = bytes;
-        one->next     = shared->heaps;
-        one->link     = &shared->heaps;
+        one->id = id;
+        one->bytes = bytes;
+        one->next = shared->heaps;
+        one->link = &shared->heaps;
         shared->heaps = one;
         if (one->next != NULL) {
             one->next->link = &one->next;
@@ -171,8 +171,8 @@ static heap *join_heap(common *shared, uint64_t id, uint64_t bytes)
 static ferry_status alloc(void *context, fy_region_view *region, void **attachment_out,
                           ferry_error *error)
 {
-    inproc      *state  = context;
-    void        *base   = NULL;
+    inproc *state = context;
+    void *base = NULL;
     ferry_status status = fy_pages_alloc(region->bytes, &base, error);
     if (status != FERRY_OK) {
         return status;
@@ -187,7 +187,7 @@ static ferry_status alloc(void *context, fy_region_view *region, void **attachme
         fy_pages_free(base, region->bytes);
         return fy_fail_no_memory(error, "a symmetric region");
     }
-    region->base    = base;
+    region->base = base;
     *attachment_out = joined;
     return FERRY_OK;
 }
@@ -228,7 +228,7 @@ static void release_heap(common *shared, heap *one)
 static bool take_place(common *shared, block *one)
 {
     if (shared->free_place != 0) {
-        one->place         = shared->free_place - 1;
+        one->place = shared->free_place - 1;
         shared->free_place = shared->places[one->place].next_free;
     } else if (shared->n_places < UINT32_MAX - 1 &&
                fy_reserve((void **)&shared->places, &shared->place_capacity, shared->n_places + 1,
@@ -244,9 +244,9 @@ static bool take_place(common *shared, block *one)
 static ferry_status alloc_local(void *context, fy_region_view *region, void **attachment_out,
                                 ferry_error *error)
 {
-    inproc      *state  = context;
-    block       *fresh  = fy_alloc_zeroed(1, sizeof *fresh);
-    void        *base   = NULL;
+    inproc *state = context;
+    block *fresh = fy_alloc_zeroed(1, sizeof *fresh);
+    void *base = NULL;
     ferry_status status = FERRY_OK;
     if (fresh == NULL) {
         return fy_fail_no_memory(error, "memory that others can reach");
@@ -256,11 +256,11 @@ static ferry_status alloc_local(void *context, fy_region_view *region, void **at
         fy_free(fresh);
         return status;
     }
-    *fresh = (block){.id      = region->id,
-                     .owner   = state->world->rank,
+    *fresh = (block){.id = region->id,
+                     .owner = state->world->rank,
                      .n_users = 1,
-                     .base    = base,
-                     .bytes   = region->bytes};
+                     .base = base,
+                     .bytes = region->bytes};
     pthread_mutex_lock(&state->common->lock);
     bool placed = take_place(state->common, fresh);
     pthread_mutex_unlock(&state->common->lock);
@@ -269,7 +269,7 @@ static ferry_status alloc_local(void *context, fy_region_view *region, void **at
         fy_free(fresh);
         return fy_fail_no_memory(error, "memory that others can reach");
     }
-    region->base    = base;
+    region->base = base;
     *attachment_out = fresh;
     return FERRY_OK;
 }
@@ -277,8 +277,8 @@ static ferry_status alloc_local(void *context, fy_region_view *region, void **at
 /* One user more; NULL if the owner's memory and all imports of it are gone. */
 static block *join_block(common *shared, const fy_region_view *region)
 {
-    uint32_t at  = UINT32_MAX;
-    block   *one = NULL;
+    uint32_t at = UINT32_MAX;
+    block *one = NULL;
     if (region->key_bytes == sizeof at) {
         memcpy(&at, region->key, sizeof at);
     }
@@ -301,7 +301,7 @@ static void release_block(common *shared, block *one)
     bool last = --one->n_users == 0;
     if (last) {
         shared->places[one->place] = (place){.next_free = shared->free_place};
-        shared->free_place         = one->place + 1;
+        shared->free_place = one->place + 1;
     }
     pthread_mutex_unlock(&shared->lock);
     if (last) {
@@ -318,7 +318,7 @@ static ferry_status export_key(void *context, const fy_region_view *region, void
     (void)region;
     (void)error;
     const block *one = attachment;
-    *n_bytes_out     = 0;
+    *n_bytes_out = 0;
     if (one != NULL) {
         memcpy(key, &one->place, sizeof one->place);
         *n_bytes_out = sizeof one->place;
@@ -345,7 +345,7 @@ static ferry_status attach(void *context, const fy_region_view *region, void **a
                            ferry_error *error)
 {
     inproc *state = context;
-    block  *one   = NULL;
+    block *one = NULL;
     if (region->kind == FY_REGION_SYMMETRIC) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
                        "engine inproc shares only symmetric memory of its own");
@@ -402,8 +402,8 @@ static ferry_status put(void *context, uint32_t peer, const fy_region_view *regi
                         void *attachment, uint64_t offset, const void *source, uint64_t bytes,
                         const fy_signal_view *signal, ferry_error *error)
 {
-    const inproc *state  = context;
-    ferry_status  status = FERRY_OK;
+    const inproc *state = context;
+    ferry_status status = FERRY_OK;
     if (bytes != 0) {
         char *to = (char *)part_of(peer, region, attachment) + offset;
         if (region->kind == FY_REGION_SYMMETRIC) {
@@ -438,22 +438,22 @@ static void *pointer(void *context, uint32_t peer, const fy_region_view *region,
 }
 
 const fy_engine fy_inproc_engine = {
-    .abi          = FY_ENGINE_ABI,
-    .name         = "inproc",
-    .summary      = "threads of one process",
-    .probe        = probe,
-    .open         = open_inproc,
-    .close        = close_inproc,
+    .abi = FY_ENGINE_ABI,
+    .name = "inproc",
+    .summary = "threads of one process",
+    .probe = probe,
+    .open = open_inproc,
+    .close = close_inproc,
     .capabilities = capabilities,
-    .alloc        = alloc,
-    .attach       = attach,
-    .release      = release,
-    .put          = put,
-    .get          = get,
-    .flush        = fy_mapped_flush,
-    .pointer      = pointer,
-    .export_key   = export_key,
-    .alloc_local  = alloc_local,
-    .visit        = visit_peer,
-    .leave        = leave_peer,
+    .alloc = alloc,
+    .attach = attach,
+    .release = release,
+    .put = put,
+    .get = get,
+    .flush = fy_mapped_flush,
+    .pointer = pointer,
+    .export_key = export_key,
+    .alloc_local = alloc_local,
+    .visit = visit_peer,
+    .leave = leave_peer,
 };

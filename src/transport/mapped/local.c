@@ -25,7 +25,7 @@ typedef struct local_key {
     uint64_t inode;
     uint64_t device;
     uint64_t map_bytes;
-    int32_t  fd; /* of the owner's process */
+    int32_t fd; /* of the owner's process */
     uint32_t magic;
     uint64_t reserved;
 } local_key;
@@ -65,12 +65,12 @@ static ferry_status create_file(uint64_t bytes, const char *name, uint64_t *map_
                                 int *fd_out, bool *huge_out, ferry_error *error)
 {
     static const char what[] = "memory";
-    ferry_error       why;
-    uint64_t          rounded;
-    int               fd   = -1;
-    bool              huge = false;
+    ferry_error why;
+    uint64_t rounded;
+    int fd = -1;
+    bool huge = false;
     if (bytes >= FY_HUGE_BYTES && fy_pages_round(bytes, FY_HUGE_BYTES, &rounded)) {
-        fd   = fy_shared_file_make_huge(name, what, rounded);
+        fd = fy_shared_file_make_huge(name, what, rounded);
         huge = fd >= 0;
     }
     if (fd < 0) {
@@ -85,8 +85,8 @@ static ferry_status create_file(uint64_t bytes, const char *name, uint64_t *map_
         fd = -1;
     }
     *map_bytes_out = rounded;
-    *fd_out        = fd;
-    *huge_out      = huge;
+    *fd_out = fd;
+    *huge_out = huge;
     return FERRY_OK;
 }
 
@@ -114,9 +114,9 @@ static ferry_status map_own(fy_local_memory *memory, bool huge, ferry_error *err
 ferry_status fy_local_memory_create(uint64_t bytes, fy_local_memory *memory_out, ferry_error *error)
 {
     fy_local_memory memory = {.fd = -1};
-    bool            huge   = false;
-    char            name[NAME_BYTES];
-    uint64_t        rounded;
+    bool huge = false;
+    char name[NAME_BYTES];
+    uint64_t rounded;
     if (!fy_pages_round(bytes, FY_HUGE_BYTES, &rounded)) {
         return fy_fail(error, FERRY_ERR_NO_MEMORY, "no machine has %llu bytes of memory",
                        (unsigned long long)bytes);
@@ -128,7 +128,7 @@ ferry_status fy_local_memory_create(uint64_t bytes, fy_local_memory *memory_out,
         void *base = NULL;
         fy_log(FERRY_LOG_DEBUG, "memory of %llu bytes: descriptors run short, others cannot map it",
                (unsigned long long)bytes);
-        status     = fy_pages_alloc_checked(memory.map_bytes, &base, error);
+        status = fy_pages_alloc_checked(memory.map_bytes, &base, error);
         memory.map = base;
     } else if (status == FERRY_OK) {
         status = map_own(&memory, huge, error);
@@ -161,12 +161,12 @@ size_t fy_local_memory_key(fy_local_memory *memory, void *key)
     if (memory->fd < 0 || memory->renewed > 0 || fstat(memory->fd, &status) != 0) {
         return 0; /* half renewed it lies in two files */
     }
-    local_key its = {.token     = {memory->token[0], memory->token[1]},
-                     .inode     = (uint64_t)status.st_ino,
-                     .device    = (uint64_t)status.st_dev,
+    local_key its = {.token = {memory->token[0], memory->token[1]},
+                     .inode = (uint64_t)status.st_ino,
+                     .device = (uint64_t)status.st_dev,
                      .map_bytes = memory->map_bytes,
-                     .fd        = memory->fd,
-                     .magic     = LOCAL_MAGIC};
+                     .fd = memory->fd,
+                     .magic = LOCAL_MAGIC};
     memcpy(key, &its, sizeof its);
     memory->shared = true;
     return sizeof its;
@@ -179,7 +179,7 @@ size_t fy_local_memory_key(fy_local_memory *memory, void *key)
 /* Without a descriptor it becomes private memory, as when it is made. */
 static ferry_status begin_renewal(fy_local_memory *memory, ferry_error *error)
 {
-    char        name[NAME_BYTES];
+    char name[NAME_BYTES];
     ferry_error why;
     draw_token(memory->next_token, memory);
     write_name(memory->next_token, name);
@@ -225,9 +225,9 @@ ferry_status fy_local_memory_renew(fy_local_memory *memory, ferry_error *error)
     ferry_status status = memory->renewed == 0 ? begin_renewal(memory, error) : FERRY_OK;
     while (status == FERRY_OK && memory->renewed < memory->map_bytes) {
         uint64_t offset = memory->renewed;
-        uint64_t bytes  = fy_min(FY_RENEW_BYTES, memory->map_bytes - offset);
-        char    *at     = memory->map + offset;
-        status          = fy_room_check(bytes, "other pages for memory", error);
+        uint64_t bytes = fy_min(FY_RENEW_BYTES, memory->map_bytes - offset);
+        char *at = memory->map + offset;
+        status = fy_room_check(bytes, "other pages for memory", error);
         if (status == FERRY_OK) {
             status = memory->next_fd < 0 ? fy_pages_renew(at, bytes, error)
                                          : renew_in_file(at, bytes, memory->next_fd, offset, error);
@@ -248,8 +248,8 @@ ferry_status fy_local_memory_renew(fy_local_memory *memory, ferry_error *error)
         return status;
     }
     close(memory->fd);
-    memory->fd      = memory->next_fd;
-    memory->shared  = false;
+    memory->fd = memory->next_fd;
+    memory->shared = false;
     memory->renewed = 0;
     memcpy(memory->token, memory->next_token, sizeof memory->token);
     return FERRY_OK;
@@ -262,19 +262,19 @@ ferry_status fy_local_memory_renew(fy_local_memory *memory, ferry_error *error)
 /* Whether a link of /proc leads to the file of that name. */
 static bool leads_to(const char *link, const char *name)
 {
-    char    target[128];
-    char    wanted[128];
+    char target[128];
+    char wanted[128];
     ssize_t length = readlink(link, target, sizeof target - 1);
-    int     n      = snprintf(wanted, sizeof wanted, "/memfd:%s (deleted)", name);
+    int n = snprintf(wanted, sizeof wanted, "/memfd:%s (deleted)", name);
     return length == n && memcmp(target, wanted, (size_t)n) == 0;
 }
 
 /* What was opened is the file itself: sealed, so that to use it never ends in a signal. */
 static bool is_the_file(int fd, const char *name, const local_key *its)
 {
-    char        own[64];
+    char own[64];
     struct stat status;
-    int         seals = fcntl(fd, F_GET_SEALS);
+    int seals = fcntl(fd, F_GET_SEALS);
     snprintf(own, sizeof own, "/proc/self/fd/%d", fd);
     return seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && fstat(fd, &status) == 0 &&
            (uint64_t)status.st_ino == its->inode && (uint64_t)status.st_dev == its->device &&
@@ -304,7 +304,7 @@ static bool map_theirs(int fd, const local_key *its, fy_node_memory *memory)
 {
     memory->n_granules = fy_ceil_div(its->map_bytes, FY_HUGE_BYTES);
     memory->part_bytes = its->map_bytes;
-    memory->map_bytes  = its->map_bytes;
+    memory->map_bytes = its->map_bytes;
     memory->ready =
         fy_alloc_zeroed((size_t)fy_ceil_div(memory->n_granules, 64), sizeof *memory->ready);
     memory->map = memory->ready == NULL ? NULL : fy_shared_file_map(fd, its->map_bytes);
@@ -321,7 +321,7 @@ static bool map_theirs(int fd, const local_key *its, fy_node_memory *memory)
 bool fy_local_memory_map(int32_t pid, const void *key, size_t key_bytes, uint64_t bytes,
                          fy_node_memory *memory_out)
 {
-    local_key      its;
+    local_key its;
     fy_node_memory memory = {.map = NULL};
     if (key_bytes != sizeof its || pid <= 0) {
         return false;

@@ -15,14 +15,14 @@
  * name has the right file, whatever has become of the owner's process id meanwhile.
  */
 typedef struct fy_local_memory {
-    char    *map;
+    char *map;
     uint64_t map_bytes;
-    int      fd; /* -1: private memory, which nobody can map */
+    int fd; /* -1: private memory, which nobody can map */
     uint64_t token[2];
-    bool     shared; /* its key was given out */
+    bool shared; /* its key was given out */
     /* A renewal that has begun: bytes below `renewed` lie in the next file (-1: in private memory)
      * already. */
-    int      next_fd;
+    int next_fd;
     uint64_t next_token[2];
     uint64_t renewed;
 } fy_local_memory;

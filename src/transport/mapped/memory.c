@@ -23,8 +23,8 @@ static bool lay_out(fy_node_memory *memory, uint64_t bytes, uint64_t page_bytes,
     if (!fy_pages_round(bytes, page_bytes, &memory->part_bytes)) {
         return false;
     }
-    uint64_t step      = memory->part_bytes >= FY_HUGE_BYTES ? FY_HUGE_BYTES : page_bytes;
-    memory->stride     = (memory->part_bytes + step - 1) / step * step;
+    uint64_t step = memory->part_bytes >= FY_HUGE_BYTES ? FY_HUGE_BYTES : page_bytes;
+    memory->stride = (memory->part_bytes + step - 1) / step * step;
     memory->n_granules = fy_ceil_div(memory->part_bytes, FY_HUGE_BYTES);
     return fy_mul(memory->stride, n_parts, &memory->map_bytes) &&
            memory->map_bytes <= (uint64_t)INT64_MAX / 2;
@@ -75,17 +75,17 @@ static ferry_status create_file(uint64_t bytes, uint32_t n_parts, int *fd_out, f
 /* Among threads a descriptor's number is enough; it must stay until all have their own. */
 static ferry_status share_among_threads(ferry_world *world, int fd, int *fd_out, ferry_error *error)
 {
-    const void  *all;
+    const void *all;
     ferry_status status = ferry_world_all_gather(world, &fd, sizeof fd, &all, error);
     if (status != FERRY_OK) {
         return status;
     }
     int first;
     memcpy(&first, (const char *)all + world->local_ranks[0] * sizeof first, sizeof first);
-    int own          = fcntl(first, F_DUPFD_CLOEXEC, 0);
-    status           = own >= 0 ? FERRY_OK
-                                : fy_fail(error, FERRY_ERR_LIMIT,
-                                          "no descriptor is left for symmetric memory: %s", strerror(errno));
+    int own = fcntl(first, F_DUPFD_CLOEXEC, 0);
+    status = own >= 0 ? FERRY_OK
+                      : fy_fail(error, FERRY_ERR_LIMIT,
+                                "no descriptor is left for symmetric memory: %s", strerror(errno));
     ferry_status met = ferry_world_barrier(world, status == FERRY_OK ? error : NULL);
     if (status == FERRY_OK && met != FERRY_OK) {
         close(own);
@@ -102,7 +102,7 @@ static ferry_status share_file(ferry_world *world, int fd, int *fd_out, ferry_er
     if (world->ops->share_fd == NULL) {
         return share_among_threads(world, fd, fd_out, error);
     }
-    ferry_error  why;
+    ferry_error why;
     ferry_status status = world->ops->share_fd(world, fd, fd_out, &why);
     if (status != FERRY_OK) {
         if (world->local_rank == 0) { /* the others wait for what will never come */
@@ -159,8 +159,8 @@ static ferry_status map_file(ferry_world *world, int fd, uint64_t bytes, fy_node
         return status;
     }
     uint64_t n_bits = memory->n_granules * world->n_local_ranks;
-    memory->ready   = fy_alloc_zeroed((size_t)fy_ceil_div(n_bits, 64), sizeof *memory->ready);
-    memory->map     = fy_shared_file_map(fd, memory->map_bytes);
+    memory->ready = fy_alloc_zeroed((size_t)fy_ceil_div(n_bits, 64), sizeof *memory->ready);
+    memory->map = fy_shared_file_map(fd, memory->map_bytes);
     if (memory->map == NULL || memory->ready == NULL) {
         return fy_fail(error, FERRY_ERR_NO_MEMORY,
                        "%llu bytes of shared memory of %u ranks could not be mapped: %s",
@@ -177,10 +177,10 @@ ferry_status fy_node_memory_create(ferry_world *world, uint64_t bytes, fy_node_m
                                    ferry_error *error)
 {
     fy_node_memory memory = {.map = NULL};
-    ferry_error    why    = {.message = ""};
-    ferry_status   status = FERRY_OK;
-    int            made   = -1;
-    int            fd     = -1;
+    ferry_error why = {.message = ""};
+    ferry_status status = FERRY_OK;
+    int made = -1;
+    int fd = -1;
     if (world->local_rank == 0) {
         status = create_file(bytes, world->n_local_ranks, &made, &why);
     }
@@ -222,13 +222,13 @@ ferry_status fy_node_memory_prepare(fy_node_memory *memory, uint32_t local, uint
 {
     uint64_t last = (offset + bytes - 1) / FY_HUGE_BYTES;
     for (uint64_t granule = offset / FY_HUGE_BYTES; granule <= last; granule++) {
-        uint64_t  bit  = local * memory->n_granules + granule;
+        uint64_t bit = local * memory->n_granules + granule;
         uint64_t *word = &memory->ready[bit / 64];
-        uint64_t  mask = (uint64_t)1 << bit % 64;
+        uint64_t mask = (uint64_t)1 << bit % 64;
         if ((*word & mask) != 0) {
             continue;
         }
-        uint64_t     at = granule * FY_HUGE_BYTES;
+        uint64_t at = granule * FY_HUGE_BYTES;
         ferry_status status =
             fy_pages_populate(fy_node_memory_part(memory, local) + at,
                               fy_min(FY_HUGE_BYTES, memory->part_bytes - at), error);
@@ -242,11 +242,11 @@ ferry_status fy_node_memory_prepare(fy_node_memory *memory, uint32_t local, uint
 
 ferry_status fy_node_memory_renew(fy_node_memory *memory, uint32_t local, ferry_error *error)
 {
-    char        *part   = fy_node_memory_part(memory, local);
+    char *part = fy_node_memory_part(memory, local);
     ferry_status status = FERRY_OK;
     for (uint64_t at = 0; status == FERRY_OK && at < memory->part_bytes; at += FY_RENEW_BYTES) {
         uint64_t bytes = fy_min(FY_RENEW_BYTES, memory->part_bytes - at);
-        status         = fy_room_check(bytes, "other pages for symmetric memory", error);
+        status = fy_room_check(bytes, "other pages for symmetric memory", error);
         if (status == FERRY_OK) {
             status = fy_pages_renew(part + at, bytes, error);
         }

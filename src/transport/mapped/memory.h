@@ -15,18 +15,18 @@
  * pays for page faults one by one.
  */
 typedef struct fy_node_memory {
-    char     *map; /* of all parts */
-    uint64_t  map_bytes;
-    uint64_t  stride;     /* from one part to the next */
-    uint64_t  part_bytes; /* of whole pages */
-    uint64_t  n_granules; /* of a part */
-    uint64_t *ready;      /* bits, by part and granule: populated in this process */
+    char *map; /* of all parts */
+    uint64_t map_bytes;
+    uint64_t stride;     /* from one part to the next */
+    uint64_t part_bytes; /* of whole pages */
+    uint64_t n_granules; /* of a part */
+    uint64_t *ready;     /* bits, by part and granule: populated in this process */
 } fy_node_memory;
 
 /* Collective over all ranks: bytes for each. An error leaves nothing. */
 ferry_status fy_node_memory_create(ferry_world *world, uint64_t bytes, fy_node_memory *memory_out,
                                    ferry_error *error);
-void         fy_node_memory_cleanup(fy_node_memory *memory);
+void fy_node_memory_cleanup(fy_node_memory *memory);
 
 static inline char *fy_node_memory_part(const fy_node_memory *memory, uint32_t local)
 {

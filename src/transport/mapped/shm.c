@@ -15,8 +15,8 @@
 /* Ranks that are processes of one node. */
 typedef struct shm {
     ferry_world *world;
-    fy_attach   *attach;
-    uint32_t    *local_of; /* by rank: its number among those of this node; others' count as 0 */
+    fy_attach *attach;
+    uint32_t *local_of; /* by rank: its number among those of this node; others' count as 0 */
 } shm;
 
 static bool probe(char *why, size_t why_bytes)
@@ -42,11 +42,11 @@ static void close_shm(void *context)
 
 static ferry_status open_shm(const fy_host *host, void **state_out, ferry_error *error)
 {
-    ferry_world *world    = host->world;
-    shm         *state    = fy_alloc_zeroed(1, sizeof *state);
-    uint32_t    *local_of = fy_alloc_zeroed(host->n_ranks, sizeof *local_of);
-    fy_attach   *attach   = NULL;
-    ferry_status status   = fy_attach_create(world, &attach, error);
+    ferry_world *world = host->world;
+    shm *state = fy_alloc_zeroed(1, sizeof *state);
+    uint32_t *local_of = fy_alloc_zeroed(host->n_ranks, sizeof *local_of);
+    fy_attach *attach = NULL;
+    ferry_status status = fy_attach_create(world, &attach, error);
     if (status == FERRY_OK && (state == NULL || local_of == NULL)) {
         status = fy_fail_no_memory(error, "engine shm");
     }
@@ -59,7 +59,7 @@ static ferry_status open_shm(const fy_host *host, void **state_out, ferry_error 
     for (uint32_t local = 0; local < world->n_local_ranks; local++) {
         local_of[world->local_ranks[local]] = local;
     }
-    *state     = (shm){.world = world, .attach = attach, .local_of = local_of};
+    *state = (shm){.world = world, .attach = attach, .local_of = local_of};
     *state_out = state;
     return FERRY_OK;
 }
@@ -80,10 +80,10 @@ static uint32_t capabilities(void *context, uint32_t peer)
 static ferry_status alloc(void *context, fy_region_view *region, void **attachment_out,
                           ferry_error *error)
 {
-    shm            *state  = context;
+    shm *state = context;
     fy_node_memory *memory = fy_alloc_zeroed(1, sizeof *memory);
-    fy_node_memory  made   = {.map = NULL};
-    ferry_status    status = fy_node_memory_create(state->world, region->bytes, &made, error);
+    fy_node_memory made = {.map = NULL};
+    ferry_status status = fy_node_memory_create(state->world, region->bytes, &made, error);
     if (status == FERRY_OK && memory == NULL) {
         status = fy_fail_no_memory(error, "a symmetric region");
     }
@@ -92,8 +92,8 @@ static ferry_status alloc(void *context, fy_region_view *region, void **attachme
         fy_free(memory);
         return status;
     }
-    *memory         = made;
-    region->base    = fy_node_memory_part(memory, state->world->local_rank);
+    *memory = made;
+    region->base = fy_node_memory_part(memory, state->world->local_rank);
     *attachment_out = memory;
     return FERRY_OK;
 }
@@ -111,7 +111,7 @@ static ferry_status alloc_local(void *context, fy_region_view *region, void **at
         fy_free(memory);
         return status;
     }
-    region->base    = memory->map;
+    region->base = memory->map;
     *attachment_out = memory;
     return FERRY_OK;
 }
@@ -130,7 +130,7 @@ static ferry_status export_key(void *context, const fy_region_view *region, void
 static ferry_status map_theirs(const shm *state, const fy_region_view *region,
                                fy_node_memory **memory_out, ferry_error *error)
 {
-    int32_t         pid    = state->world->pid_of(state->world, region->owner);
+    int32_t pid = state->world->pid_of(state->world, region->owner);
     fy_node_memory *memory = NULL;
     if (region->key_bytes > 0) {
         memory = fy_alloc_zeroed(1, sizeof *memory);
@@ -208,9 +208,9 @@ static ferry_status find(const shm *state, uint32_t peer, const fy_region_view *
                          fy_node_memory *memory, uint64_t offset, uint64_t bytes, char **at_out,
                          ferry_error *error)
 {
-    uint32_t     local  = region->kind == FY_REGION_SYMMETRIC ? state->local_of[peer] : 0;
+    uint32_t local = region->kind == FY_REGION_SYMMETRIC ? state->local_of[peer] : 0;
     ferry_status status = fy_node_memory_prepare(memory, local, offset, bytes, error);
-    *at_out             = fy_node_memory_part(memory, local) + offset;
+    *at_out = fy_node_memory_part(memory, local) + offset;
     return status;
 }
 
@@ -222,7 +222,7 @@ static ferry_status put_bytes(const shm *state, uint32_t peer, const fy_region_v
         return fy_attach_write(state->attach, peer, (char *)region->base + offset, source, bytes,
                                error);
     }
-    char        *to;
+    char *to;
     ferry_status status = find(state, peer, region, attachment, offset, bytes, &to, error);
     if (status == FERRY_OK) {
         fy_mapped_copy(to, source, bytes);
@@ -234,9 +234,9 @@ static ferry_status put(void *context, uint32_t peer, const fy_region_view *regi
                         void *attachment, uint64_t offset, const void *source, uint64_t bytes,
                         const fy_signal_view *signal, ferry_error *error)
 {
-    shm         *state  = context;
+    shm *state = context;
     ferry_status status = FERRY_OK;
-    char        *word;
+    char *word;
     if (bytes != 0) {
         status = put_bytes(state, peer, region, attachment, offset, source, bytes, error);
     }
@@ -259,7 +259,7 @@ static ferry_status get(void *context, uint32_t peer, const fy_region_view *regi
         return fy_attach_read(state->attach, peer, target, (const char *)region->base + offset,
                               bytes, error);
     }
-    char        *from;
+    char *from;
     ferry_status status = find(state, peer, region, attachment, offset, bytes, &from, error);
     if (status == FERRY_OK) {
         fy_mapped_copy(target, from, bytes);
@@ -284,7 +284,7 @@ static ferry_status attach_pieces(void *context, uint32_t peer, bool write,
                                   const struct iovec *here, size_t n_here,
                                   const struct iovec *there, size_t n_there, ferry_error *error)
 {
-    const shm   *state  = context;
+    const shm *state = context;
     ferry_status status = fy_attach_check(state->attach, peer, error);
     if (status != FERRY_OK) {
         return status;
@@ -293,23 +293,23 @@ static ferry_status attach_pieces(void *context, uint32_t peer, bool write,
 }
 
 const fy_engine fy_shm_engine = {
-    .abi           = FY_ENGINE_ABI,
-    .name          = "shm",
-    .summary       = "processes of one node: mapped memory, and cross-memory attach",
-    .probe         = probe,
-    .open          = open_shm,
-    .close         = close_shm,
-    .capabilities  = capabilities,
-    .alloc         = alloc,
-    .attach        = attach,
-    .release       = release,
-    .put           = put,
-    .get           = get,
-    .flush         = fy_mapped_flush,
-    .pointer       = pointer,
-    .export_key    = export_key,
-    .alloc_local   = alloc_local,
+    .abi = FY_ENGINE_ABI,
+    .name = "shm",
+    .summary = "processes of one node: mapped memory, and cross-memory attach",
+    .probe = probe,
+    .open = open_shm,
+    .close = close_shm,
+    .capabilities = capabilities,
+    .alloc = alloc,
+    .attach = attach,
+    .release = release,
+    .put = put,
+    .get = get,
+    .flush = fy_mapped_flush,
+    .pointer = pointer,
+    .export_key = export_key,
+    .alloc_local = alloc_local,
     .attach_pieces = attach_pieces,
-    .revoke        = revoke_region,
-    .adopt         = adopt,
+    .revoke = revoke_region,
+    .adopt = adopt,
 };

@@ -15,9 +15,9 @@
 /* What a context prints of itself; NULL where there is no memory for it. */
 static char *print_of(ucp_context_h context)
 {
-    char  *info   = NULL;
-    size_t bytes  = 0;
-    FILE  *stream = open_memstream(&info, &bytes);
+    char *info = NULL;
+    size_t bytes = 0;
+    FILE *stream = open_memstream(&info, &bytes);
     if (stream == NULL) {
         return NULL;
     }
@@ -48,14 +48,14 @@ static ucs_status_t connect_in_background(ucp_config_t *config)
 static ucs_status_t make_one(bool has_tcp, ucp_context_h *context_out)
 {
     ucp_config_t *config;
-    ucs_status_t  status = ucp_config_read(NULL, NULL, &config);
+    ucs_status_t status = ucp_config_read(NULL, NULL, &config);
     if (status != UCS_OK) {
         return status;
     }
     ucp_params_t params = {
         .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
-        .features   = UCP_FEATURE_RMA | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
-        .name       = "ferry",
+        .features = UCP_FEATURE_RMA | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+        .name = "ferry",
     };
     if (has_tcp) {
         status = connect_in_background(config);
@@ -75,13 +75,13 @@ static ucs_status_t make_context(ucp_context_h *context_out)
     if (status != UCS_OK) {
         return status;
     }
-    char *info    = print_of(*context_out);
-    bool  has_tcp = info != NULL && fy_ucx_names_tcp(info);
+    char *info = print_of(*context_out);
+    bool has_tcp = info != NULL && fy_ucx_names_tcp(info);
     free(info);
     if (!has_tcp) {
         ucp_cleanup(*context_out);
         *context_out = NULL;
-        status       = make_one(false, context_out);
+        status = make_one(false, context_out);
     }
     return status;
 }
@@ -95,9 +95,9 @@ enum { LEAST_DESCRIPTORS = 24 };
 
 static ferry_status check_limits(ferry_error *error)
 {
-    int           taken[LEAST_DESCRIPTORS];
-    int           n_taken = 0;
-    struct rlimit limit   = {0};
+    int taken[LEAST_DESCRIPTORS];
+    int n_taken = 0;
+    struct rlimit limit = {0};
     while (n_taken < LEAST_DESCRIPTORS &&
            (taken[n_taken] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0) {
         n_taken++;
@@ -127,7 +127,7 @@ static ferry_status check_limits(ferry_error *error)
 static bool probe(char *why, size_t why_bytes)
 {
     ucp_context_h context;
-    ferry_error   limits;
+    ferry_error limits;
     if (check_limits(&limits) != FERRY_OK) {
         (void)snprintf(why, why_bytes, "%s", limits.message);
         return false;
@@ -165,7 +165,7 @@ static ferry_status open_worker(fy_ucx *engine, ferry_error *error)
     ucs_status_t status = make_context(&engine->context);
     if (status == UCS_OK) {
         ucp_worker_params_t params = {
-            .field_mask  = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+            .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
             .thread_mode = UCS_THREAD_MODE_SERIALIZED,
         };
         status = ucp_worker_create(engine->context, &params, &engine->worker);
@@ -184,17 +184,17 @@ static ferry_status open_worker(fy_ucx *engine, ferry_error *error)
 
 static ferry_status open_own(fy_ucx *engine, ferry_error *error)
 {
-    uint32_t n_ranks   = engine->host->n_ranks;
-    engine->peers      = fy_alloc_zeroed(n_ranks, sizeof *engine->peers);
+    uint32_t n_ranks = engine->host->n_ranks;
+    engine->peers = fy_alloc_zeroed(n_ranks, sizeof *engine->peers);
     engine->address_at = fy_alloc_zeroed(n_ranks, sizeof *engine->address_at);
-    engine->closing    = fy_alloc_zeroed(n_ranks, sizeof *engine->closing);
+    engine->closing = fy_alloc_zeroed(n_ranks, sizeof *engine->closing);
     if (engine->peers == NULL || engine->address_at == NULL || engine->closing == NULL) {
         return fy_fail_no_memory(error, "the peers of the ucx engine");
     }
     for (uint32_t rank = 0; rank < n_ranks; rank++) {
         engine->peers[rank].engine = engine;
     }
-    engine->may_choose  = getenv("UCX_RNDV_THRESH") == NULL;
+    engine->may_choose = getenv("UCX_RNDV_THRESH") == NULL;
     ferry_status status = check_limits(error);
     if (status == FERRY_OK) {
         status = read_mode(&engine->mode, error);
@@ -205,7 +205,7 @@ static ferry_status open_own(fy_ucx *engine, ferry_error *error)
 static bool has_rdma(ucp_context_h context)
 {
     char *info = print_of(context);
-    bool  has  = info != NULL && fy_ucx_names_rdma(info);
+    bool has = info != NULL && fy_ucx_names_rdma(info);
     free(info);
     return has;
 }
@@ -215,7 +215,7 @@ static ferry_status write_card(fy_ucx *engine, unsigned char **card_out, size_t 
                                ferry_error *error)
 {
     ucp_address_t *address;
-    size_t         bytes;
+    size_t bytes;
     if (ucp_worker_get_address(engine->worker, &address, &bytes) != UCS_OK) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED, "UCX has no address for this rank");
     }
@@ -228,7 +228,7 @@ static ferry_status write_card(fy_ucx *engine, unsigned char **card_out, size_t 
     if (card == NULL) {
         return fy_fail_no_memory(error, "the address of the ucx engine");
     }
-    *card_out  = card;
+    *card_out = card;
     *bytes_out = bytes + 1;
     return FERRY_OK;
 }
@@ -237,13 +237,13 @@ static ferry_status read_cards(fy_ucx *engine, const unsigned char *all, const s
                                ferry_error *error)
 {
     const fy_host *host = engine->host;
-    size_t         sum  = 0;
+    size_t sum = 0;
     for (uint32_t rank = 0; rank < host->n_ranks; rank++) {
         if (lengths[rank] == 0) {
             return fy_fail(error, FERRY_ERR_UNSUPPORTED,
                            "rank %u could not open UCX, so no rank can use it", rank);
         }
-        engine->address_at[rank]     = sum + 1;
+        engine->address_at[rank] = sum + 1;
         engine->peers[rank].has_rdma = all[sum] != 0;
         sum += lengths[rank];
     }
@@ -258,15 +258,15 @@ static ferry_status read_cards(fy_ucx *engine, const unsigned char *all, const s
 /* Takes part even if status, why this rank is not open, is an error: then with nothing. */
 static ferry_status meet(fy_ucx *engine, ferry_status status, ferry_error *error)
 {
-    const fy_host *host  = engine->host;
-    unsigned char *card  = NULL;
-    size_t         bytes = 0;
+    const fy_host *host = engine->host;
+    unsigned char *card = NULL;
+    size_t bytes = 0;
     if (status == FERRY_OK) {
         status = write_card(engine, &card, &bytes, error);
     }
-    const void   *all;
+    const void *all;
     const size_t *lengths;
-    ferry_status  met =
+    ferry_status met =
         host->all_gather(host, card, bytes, &all, &lengths, status == FERRY_OK ? error : NULL);
     fy_free(card);
     if (status == FERRY_OK) {
@@ -301,7 +301,7 @@ static void close_engine(void *state)
     fy_ucx *engine = state;
     fy_ucx_wake_close(engine);
     engine->is_closing = true;
-    engine->is_dead    = engine->is_dead || engine->host->state(engine->host, NULL) != FERRY_OK;
+    engine->is_dead = engine->is_dead || engine->host->state(engine->host, NULL) != FERRY_OK;
     if (engine->worker != NULL) {
         fy_ucx_peers_close(engine);
         if (engine->is_stuck) { /* to destroy it could end the process */
@@ -317,15 +317,15 @@ static void close_engine(void *state)
 static ferry_status open_engine(const fy_host *host, void **state_out, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    fy_ucx      *engine = fy_alloc_zeroed(1, sizeof *engine);
-    fy_ucx       nobody = {.host = host};
+    fy_ucx *engine = fy_alloc_zeroed(1, sizeof *engine);
+    fy_ucx nobody = {.host = host};
     if (engine == NULL) {
         status = fy_fail_no_memory(error, "the ucx engine");
         return meet(&nobody, status, error);
     }
-    engine->host      = host;
-    engine->gate      = -1;
-    engine->timer     = -1;
+    engine->host = host;
+    engine->gate = -1;
+    engine->timer = -1;
     engine->has_mutex = pthread_mutex_init(&engine->mutex, NULL) == 0;
     if (!engine->has_mutex) {
         status = fy_fail_no_memory(error, "a mutex of the ucx engine");
@@ -353,25 +353,25 @@ static uint32_t capabilities(void *state, uint32_t peer)
 }
 
 static const fy_engine table = {
-    .abi          = FY_ENGINE_ABI,
-    .name         = "ucx",
-    .summary      = "between machines, by UCX: RDMA, TCP and whatever else UCX_TLS names",
-    .probe        = probe,
-    .open         = open_engine,
-    .close        = close_engine,
+    .abi = FY_ENGINE_ABI,
+    .name = "ucx",
+    .summary = "between machines, by UCX: RDMA, TCP and whatever else UCX_TLS names",
+    .probe = probe,
+    .open = open_engine,
+    .close = close_engine,
     .capabilities = capabilities,
-    .attach       = fy_ucx_attach,
-    .release      = fy_ucx_release,
-    .export_key   = fy_ucx_export_key,
-    .put          = fy_ucx_put,
-    .get          = fy_ucx_get,
-    .flush        = fy_ucx_flush,
-    .progress     = fy_ucx_progress,
-    .sleep_ns     = fy_ucx_sleep_ns,
-    .revoke       = fy_ucx_revoke,
-    .hurry        = fy_ucx_hurry,
-    .has_room     = fy_ucx_has_room,
-    .try_flush    = fy_ucx_try_flush,
+    .attach = fy_ucx_attach,
+    .release = fy_ucx_release,
+    .export_key = fy_ucx_export_key,
+    .put = fy_ucx_put,
+    .get = fy_ucx_get,
+    .flush = fy_ucx_flush,
+    .progress = fy_ucx_progress,
+    .sleep_ns = fy_ucx_sleep_ns,
+    .revoke = fy_ucx_revoke,
+    .hurry = fy_ucx_hurry,
+    .has_room = fy_ucx_has_room,
+    .try_flush = fy_ucx_try_flush,
 };
 
 FERRY_API const fy_engine *ferry_engine_plugin(void);

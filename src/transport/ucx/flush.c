@@ -4,8 +4,8 @@
 enum { LOOKS = 64 }; /* before a wait goes through the library */
 
 typedef struct wait_for {
-    fy_ucx         *engine;
-    uint32_t        rank;
+    fy_ucx *engine;
+    uint32_t rank;
     fy_ucx_ready_fn ready;
 } wait_for;
 
@@ -37,11 +37,11 @@ static int64_t sleep_ns(void *context)
  */
 static ferry_status wait_in_slices(wait_for *wait, const char *what, ferry_error *error)
 {
-    fy_ucx        *engine   = wait->engine;
-    const fy_host *host     = engine->host;
-    fy_ucx_peer   *peer     = &engine->peers[wait->rank];
-    uint64_t       n_events = peer->n_events;
-    int64_t        since_ns = fy_ucx_now_ns();
+    fy_ucx *engine = wait->engine;
+    const fy_host *host = engine->host;
+    fy_ucx_peer *peer = &engine->peers[wait->rank];
+    uint64_t n_events = peer->n_events;
+    int64_t since_ns = fy_ucx_now_ns();
     for (;;) {
         fy_ucx_leave(engine);
         ferry_status status =
@@ -121,10 +121,10 @@ static ferry_status await(fy_ucx *engine, uint32_t rank, ferry_error *error)
 
 ferry_status fy_ucx_flush(void *state, uint32_t rank, ferry_error *error)
 {
-    fy_ucx  *engine = state;
-    bool     is_all = rank == FERRY_ANY_RANK;
-    uint32_t first  = is_all ? 0 : rank;
-    uint32_t end    = is_all ? engine->host->n_ranks : rank + 1;
+    fy_ucx *engine = state;
+    bool is_all = rank == FERRY_ANY_RANK;
+    uint32_t first = is_all ? 0 : rank;
+    uint32_t end = is_all ? engine->host->n_ranks : rank + 1;
 
     fy_ucx_enter(engine);
     ferry_status status = engine->host->state(engine->host, error);
@@ -170,7 +170,7 @@ ferry_status fy_ucx_try_flush(void *state, uint32_t *peer_out, ferry_error *erro
     for (uint32_t r = 0; r < engine->host->n_ranks; r++) {
         ferry_status its = try_peer(engine, r, error);
         if (its != FERRY_OK && (status == FERRY_OK || status == FERRY_ERR_TIMEOUT)) {
-            status    = its;
+            status = its;
             *peer_out = r;
         }
     }

@@ -25,7 +25,7 @@ static bool say(fy_ucx *engine, uint32_t rank, fy_ucx_role role, uint16_t kind)
                     engine->host->rank, rank);
         return false;
     }
-    op->header.kind   = kind;
+    op->header.kind = kind;
     op->header.number = 0;
     fy_ucx_send(op);
     return true;

@@ -14,9 +14,9 @@ static bool add_chunk(fy_ucx *engine)
         return false;
     }
     for (uint32_t i = FY_UCX_CHUNK; i-- > 0;) {
-        chunk[i].engine  = engine;
-        chunk[i].index   = (uint32_t)(engine->n_chunks * FY_UCX_CHUNK) + i;
-        chunk[i].next    = engine->free_ops;
+        chunk[i].engine = engine;
+        chunk[i].index = (uint32_t)(engine->n_chunks * FY_UCX_CHUNK) + i;
+        chunk[i].next = engine->free_ops;
         engine->free_ops = &chunk[i];
     }
     engine->chunks[engine->n_chunks++] = chunk;
@@ -28,19 +28,19 @@ fy_ucx_op *fy_ucx_op_new(fy_ucx *engine, uint32_t peer, fy_ucx_role role)
     if (engine->free_ops == NULL && !add_chunk(engine)) {
         return NULL;
     }
-    fy_ucx_op *op    = engine->free_ops;
+    fy_ucx_op *op = engine->free_ops;
     engine->free_ops = op->next;
 
-    op->next          = NULL;
-    op->peer          = peer;
-    op->role          = (uint8_t)role;
-    op->is_free       = false;
-    op->is_packed     = false;
-    op->bytes         = 0;
-    op->body          = NULL;
-    op->region        = NULL;
+    op->next = NULL;
+    op->peer = peer;
+    op->role = (uint8_t)role;
+    op->is_free = false;
+    op->is_packed = false;
+    op->bytes = 0;
+    op->body = NULL;
+    op->region = NULL;
     op->header.source = engine->host->rank;
-    op->header.after  = FY_UCX_NOTHING;
+    op->header.after = FY_UCX_NOTHING;
     return op;
 }
 
@@ -53,10 +53,10 @@ void fy_ucx_op_free(fy_ucx_op *op)
     if (op->is_packed) {
         ucp_rkey_buffer_release(op->body);
     }
-    op->role         = 0;
-    op->is_packed    = false;
-    op->region       = NULL;
-    op->next         = engine->free_ops;
+    op->role = 0;
+    op->is_packed = false;
+    op->region = NULL;
+    op->next = engine->free_ops;
     engine->free_ops = op;
 }
 
@@ -81,7 +81,7 @@ void fy_ucx_pool_cleanup(fy_ucx *engine)
         fy_free(engine->chunks[i]);
     }
     fy_free(engine->chunks);
-    engine->chunks   = NULL;
+    engine->chunks = NULL;
     engine->n_chunks = 0;
     engine->free_ops = NULL;
 }
@@ -113,8 +113,8 @@ fy_ucx_op *fy_ucx_dequeue(fy_ucx_queue *queue)
 void fy_ucx_due(fy_ucx_peer *peer)
 {
     if (!peer->is_due) {
-        peer->is_due      = true;
-        peer->next_due    = peer->engine->due;
+        peer->is_due = true;
+        peer->next_due = peer->engine->due;
         peer->engine->due = peer;
     }
 }

@@ -28,7 +28,7 @@ static bool grow(fy_ucx_order *order, uint64_t needed)
         slots[number & (capacity - 1)] = *slot_of(order, number);
     }
     fy_free(order->slots);
-    order->slots    = slots;
+    order->slots = slots;
     order->capacity = capacity;
     return true;
 }
@@ -46,9 +46,9 @@ fy_ucx_placed fy_ucx_order_place(fy_ucx_order *order, uint64_t number, const fy_
     if (place->taken) {
         return FY_UCX_NONSENSE;
     }
-    *place       = *slot;
+    *place = *slot;
     place->taken = true;
-    place->done  = false;
+    place->done = false;
     if (number >= order->end) {
         order->end = number + 1;
     }
@@ -70,7 +70,7 @@ bool fy_ucx_order_next(fy_ucx_order *order, fy_ucx_slot *slot_out)
         return false;
     }
     *slot_out = *slot;
-    *slot     = (fy_ucx_slot){0};
+    *slot = (fy_ucx_slot){0};
     order->next++;
     return true;
 }

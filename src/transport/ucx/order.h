@@ -16,9 +16,9 @@
 /* What a message asks for once it and all before it are in place. */
 typedef enum fy_ucx_after {
     FY_UCX_NOTHING = 0,
-    FY_UCX_SET     = 1, /* store value to the word at offset of region */
-    FY_UCX_ADD     = 2, /* add it */
-    FY_UCX_ANSWER  = 3, /* tell the source that value has been reached */
+    FY_UCX_SET = 1,    /* store value to the word at offset of region */
+    FY_UCX_ADD = 2,    /* add it */
+    FY_UCX_ANSWER = 3, /* tell the source that value has been reached */
 } fy_ucx_after;
 
 typedef struct fy_ucx_slot {
@@ -26,21 +26,21 @@ typedef struct fy_ucx_slot {
     uint64_t offset;
     uint64_t value;
     uint16_t after; /* fy_ucx_after */
-    bool     taken;
-    bool     done;
+    bool taken;
+    bool done;
 } fy_ucx_slot;
 
 typedef struct fy_ucx_order {
-    uint64_t     next; /* the lowest number that has not been handed out */
-    uint64_t     end;  /* above the highest number seen */
+    uint64_t next; /* the lowest number that has not been handed out */
+    uint64_t end;  /* above the highest number seen */
     fy_ucx_slot *slots;
-    size_t       capacity; /* zero or a power of two */
+    size_t capacity; /* zero or a power of two */
 } fy_ucx_order;
 
 typedef enum fy_ucx_placed {
-    FY_UCX_PLACED    = 0,
+    FY_UCX_PLACED = 0,
     FY_UCX_NO_MEMORY = 1,
-    FY_UCX_NONSENSE  = 2, /* a number that was seen before, or absurdly far ahead */
+    FY_UCX_NONSENSE = 2, /* a number that was seen before, or absurdly far ahead */
 } fy_ucx_placed;
 
 /* Message number has begun; slot is what follows it. Allocates only when more are open than ever.

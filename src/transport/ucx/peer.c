@@ -22,11 +22,11 @@ static uint32_t rank_of(const fy_ucx_peer *peer)
 
 void fy_ucx_lose(fy_ucx *engine, uint32_t peer, const char *format, ...)
 {
-    fy_ucx_news *news   = &engine->news;
-    bool         silent = engine->is_closing || engine->is_dead || engine->peers[peer].has_left;
+    fy_ucx_news *news = &engine->news;
+    bool silent = engine->is_closing || engine->is_dead || engine->peers[peer].has_left;
 
     engine->peers[peer].is_lost = true;
-    news->is_changed            = true;
+    news->is_changed = true;
     if (silent || news->sentence[0] != '\0') {
         return;
     }
@@ -34,8 +34,8 @@ void fy_ucx_lose(fy_ucx *engine, uint32_t peer, const char *format, ...)
     va_start(arguments, format);
     (void)fy_vprint(news->sentence, sizeof news->sentence, format, arguments);
     va_end(arguments);
-    news->has_loss  = true;
-    news->lost      = peer;
+    news->has_loss = true;
+    news->lost = peer;
     engine->is_dead = true;
 }
 
@@ -43,7 +43,7 @@ static void on_error(void *context, ucp_ep_h ep, ucs_status_t status)
 {
     (void)ep;
     fy_ucx_peer *peer = context;
-    uint32_t     rank = rank_of(peer);
+    uint32_t rank = rank_of(peer);
     fy_ucx_lose(peer->engine, rank, "rank %u is lost: its connection broke (UCX says: %s)", rank,
                 ucs_status_string(status));
 }
@@ -70,15 +70,15 @@ ferry_status fy_ucx_peer_state(const fy_ucx *engine, uint32_t peer, ferry_error 
 
 static void look_at_lanes(fy_ucx_peer *peer)
 {
-    char  *info   = NULL;
-    size_t bytes  = 0;
-    FILE  *stream = open_memstream(&info, &bytes);
+    char *info = NULL;
+    size_t bytes = 0;
+    FILE *stream = open_memstream(&info, &bytes);
     if (stream == NULL) {
         return;
     }
     ucp_ep_print_info(peer->ep, stream);
     if (fclose(stream) == 0) {
-        peer->is_fast   = fy_ucx_names_native_rma(info);
+        peer->is_fast = fy_ucx_names_native_rma(info);
         peer->has_xpmem = fy_ucx_names_xpmem(info);
     }
     free(info);
@@ -106,12 +106,12 @@ ferry_status fy_ucx_connect(fy_ucx *engine, uint32_t rank, ferry_error *error)
     if (first == NULL) {
         return fy_fail_no_memory(error, "a flush of the ucx engine");
     }
-    peer->is_guarded       = is_guarded(engine, rank);
+    peer->is_guarded = is_guarded(engine, rank);
     ucp_ep_params_t params = {
         .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER,
-        .address     = (const ucp_address_t *)(engine->addresses + engine->address_at[rank]),
-        .err_mode    = peer->is_guarded ? UCP_ERR_HANDLING_MODE_PEER : UCP_ERR_HANDLING_MODE_NONE,
+        .address = (const ucp_address_t *)(engine->addresses + engine->address_at[rank]),
+        .err_mode = peer->is_guarded ? UCP_ERR_HANDLING_MODE_PEER : UCP_ERR_HANDLING_MODE_NONE,
         .err_handler = {.cb = on_error, .arg = peer},
     };
     ucs_status_t status = ucp_ep_create(engine->worker, &params, &peer->ep);
@@ -132,7 +132,7 @@ ferry_status fy_ucx_connect(fy_ucx *engine, uint32_t rank, ferry_error *error)
      */
     peer->uses_rma = peer->is_fast && (engine->mode == FY_UCX_RMA ||
                                        (engine->mode == FY_UCX_AUTO && peer->is_guarded));
-    bool in_vain   = engine->mode == FY_UCX_RMA && !peer->uses_rma;
+    bool in_vain = engine->mode == FY_UCX_RMA && !peer->uses_rma;
     char line[160];
     (void)snprintf(line, sizeof line, "ucx: rank %u is reached by %s%s", rank,
                    peer->uses_rma ? "RMA" : "messages",
@@ -212,8 +212,8 @@ static bool is_meeting(const fy_ucx *engine)
 static void end_meetings(fy_ucx *engine, int64_t until_ns)
 {
     while (is_meeting(engine) && fy_ucx_now_ns() < until_ns) {
-        bool worked     = ucp_worker_progress(engine->worker) != 0;
-        bool settled    = fy_ucx_settle(engine);
+        bool worked = ucp_worker_progress(engine->worker) != 0;
+        bool settled = fy_ucx_settle(engine);
         engine->is_dead = engine->host->state(engine->host, NULL) != FERRY_OK;
         if (!worked && !settled) {
             nap();
@@ -257,19 +257,19 @@ static bool may_owe_answer(const fy_ucx *engine, uint32_t rank)
 void fy_ucx_cut(fy_ucx *engine)
 {
     void **requests = engine->closing;
-    bool   owes     = engine->is_stuck;
+    bool owes = engine->is_stuck;
     engine->is_dead = true;
     for (uint32_t rank = 0; rank < engine->host->n_ranks; rank++) {
-        fy_ucx_peer        *peer   = &engine->peers[rank];
+        fy_ucx_peer *peer = &engine->peers[rank];
         ucp_request_param_t params = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS};
         if (peer->ep != NULL && peer->is_guarded) {
-            params.flags   = UCP_EP_CLOSE_FLAG_FORCE;
+            params.flags = UCP_EP_CLOSE_FLAG_FORCE;
             requests[rank] = ucp_ep_close_nbx(peer->ep, &params);
-            peer->ep       = NULL;
+            peer->ep = NULL;
         } else if (peer->ep != NULL && may_owe_answer(engine, rank)) {
             requests[rank] = ucp_ep_flush_nbx(peer->ep, &params);
-            peer->is_met   = true;
-            owes           = true;
+            peer->is_met = true;
+            owes = true;
         }
     }
     if (!end_requests(engine, requests, fy_ucx_now_ns() + CUT_NS)) {
@@ -284,9 +284,9 @@ void fy_ucx_cut(fy_ucx *engine)
  */
 void fy_ucx_peers_close(fy_ucx *engine)
 {
-    uint32_t n_ranks  = engine->host->n_ranks;
-    void   **requests = engine->closing;
-    int64_t  until_ns = fy_ucx_now_ns() + CLOSE_NS;
+    uint32_t n_ranks = engine->host->n_ranks;
+    void **requests = engine->closing;
+    int64_t until_ns = fy_ucx_now_ns() + CLOSE_NS;
     if (engine->is_dead) {
         fy_ucx_cut(engine);
         return;
@@ -299,13 +299,13 @@ void fy_ucx_peers_close(fy_ucx *engine)
         fy_ucx_peer *peer = &engine->peers[rank];
         if (peer->ep != NULL && can_be_told(engine, peer)) {
             ucp_request_param_t none = {0};
-            requests[rank]           = ucp_ep_flush_nbx(peer->ep, &none);
+            requests[rank] = ucp_ep_flush_nbx(peer->ep, &none);
         }
     }
     (void)end_requests(engine, requests, until_ns);
     for (uint32_t rank = 0; rank < n_ranks; rank++) {
-        fy_ucx_peer *peer       = &engine->peers[rank];
-        bool         is_flushed = requests[rank] == NULL && can_be_told(engine, peer);
+        fy_ucx_peer *peer = &engine->peers[rank];
+        bool is_flushed = requests[rank] == NULL && can_be_told(engine, peer);
         if (requests[rank] != NULL) {
             ucp_request_free(requests[rank]);
             requests[rank] = NULL;
@@ -314,10 +314,10 @@ void fy_ucx_peers_close(fy_ucx *engine)
         if (peer->ep != NULL && (is_flushed || peer->is_guarded)) {
             ucp_request_param_t params = {
                 .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
-                .flags        = is_flushed ? 0 : UCP_EP_CLOSE_FLAG_FORCE,
+                .flags = is_flushed ? 0 : UCP_EP_CLOSE_FLAG_FORCE,
             };
             requests[rank] = ucp_ep_close_nbx(peer->ep, &params);
-            peer->ep       = NULL;
+            peer->ep = NULL;
         }
     }
     (void)end_requests(engine, requests, fy_ucx_now_ns() + CLOSE_NS);

@@ -4,8 +4,8 @@
 #include <stddef.h>
 #include <string.h>
 
-static const char *const rdma[]   = {"rc_", "ud_", "dc_", "gga_", "ugni_", "srd/"};
-static const char *const tcp[]    = {"tcp/"};
+static const char *const rdma[] = {"rc_", "ud_", "dc_", "gga_", "ugni_", "srd/"};
+static const char *const tcp[] = {"tcp/"};
 static const char *const inside[] = {"self/", "sysv/", "posix/", "cma/", "knem/", "xpmem/"};
 
 static bool begins(const char *text, const char *const *names, size_t n)
@@ -46,7 +46,7 @@ bool fy_ucx_names_tcp(const char *context)
 static const char *transport_of(const char *lane)
 {
     const char *at = strchr(lane, ':');
-    at             = at == NULL ? NULL : strchr(at + 1, ':');
+    at = at == NULL ? NULL : strchr(at + 1, ':');
     return at == NULL ? "" : at + 1;
 }
 
@@ -62,11 +62,11 @@ bool fy_ucx_names_native_rma(const char *endpoint)
 {
     bool is_native = false;
     for (const char *at = strstr(endpoint, "lane["); at != NULL; at = strstr(at + 1, "lane[")) {
-        char   line[256];
+        char line[256];
         size_t length = strcspn(at, "\n");
-        length        = length < sizeof line - 1 ? length : sizeof line - 1;
+        length = length < sizeof line - 1 ? length : sizeof line - 1;
         memcpy(line, at, length);
-        line[length]          = '\0';
+        line[length] = '\0';
         const char *transport = transport_of(line);
         if (strstr(line, " rma") == NULL) {
             continue;
@@ -83,7 +83,7 @@ bool fy_ucx_names_xpmem(const char *endpoint)
 {
     bool has = false;
     for (const char *at = strstr(endpoint, "lane["); at != NULL && !has;
-         at             = strstr(at + 1, "lane[")) {
+         at = strstr(at + 1, "lane[")) {
         has = strncmp(transport_of(at), "xpmem/", strlen("xpmem/")) == 0;
     }
     return has;

@@ -10,19 +10,19 @@
 #include <string.h>
 
 typedef struct message {
-    fy_ucx              *engine;
-    fy_ucx_peer         *peer;
+    fy_ucx *engine;
+    fy_ucx_peer *peer;
     const fy_ucx_header *header;
-    void                *data; /* the bytes, or UCX's name for bytes that are still there */
-    size_t               bytes;
-    bool                 is_rendezvous;
+    void *data; /* the bytes, or UCX's name for bytes that are still there */
+    size_t bytes;
+    bool is_rendezvous;
 } message;
 
 static void *place_of(fy_ucx *engine, uint32_t source, const char *what, uint64_t id,
                       uint64_t offset, uint64_t bytes, fy_ucx_region **region_out)
 {
     fy_ucx_region *region = fy_ucx_region_find(engine, id);
-    void          *place  = region == NULL ? NULL : fy_ucx_region_at(region, offset, bytes);
+    void *place = region == NULL ? NULL : fy_ucx_region_at(region, offset, bytes);
     if (region == NULL) {
         fy_ucx_lose(engine, source,
                     "rank %u %s %" PRIu64 " bytes at offset %" PRIu64 " of region %" PRIu64
@@ -58,7 +58,7 @@ static fy_ucx_op *new_reply(fy_ucx *engine, uint32_t to, uint16_t kind, uint64_t
         no_memory(engine);
         return NULL;
     }
-    op->header.kind   = kind;
+    op->header.kind = kind;
     op->header.number = number;
     fy_ucx_enqueue(&engine->jobs, op);
     return op;
@@ -89,7 +89,7 @@ static void raise_signal(fy_ucx *engine, uint32_t source, const fy_ucx_slot *slo
 void fy_ucx_deliver(fy_ucx *engine, uint32_t source)
 {
     fy_ucx_order *order = &engine->peers[source].order;
-    fy_ucx_slot   slot;
+    fy_ucx_slot slot;
     while (fy_ucx_order_next(order, &slot)) {
         if (slot.after == FY_UCX_ANSWER) {
             fy_ucx_op *op = new_reply(engine, source, FY_UCX_REACHED, slot.value);
@@ -115,8 +115,8 @@ static ucs_status_t receive_into(const message *m, void *place, fy_ucx_op *op)
     ucp_request_param_t params = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
                         UCP_OP_ATTR_FIELD_MEMORY_TYPE,
-        .cb          = {.recv_am = on_received},
-        .user_data   = op,
+        .cb = {.recv_am = on_received},
+        .user_data = op,
         .memory_type = UCS_MEMORY_TYPE_HOST,
     };
     ucs_status_ptr_t request =
@@ -132,11 +132,11 @@ static ucs_status_t receive_into(const message *m, void *place, fy_ucx_op *op)
 static bool place_in_order(const message *m)
 {
     const fy_ucx_header *header = m->header;
-    fy_ucx_slot          slot   = {.after = header->after};
+    fy_ucx_slot slot = {.after = header->after};
     if (header->after != FY_UCX_NOTHING) {
         slot.region = header->after_region;
         slot.offset = header->after_offset;
-        slot.value  = header->value;
+        slot.value = header->value;
     }
     switch (fy_ucx_order_place(&m->peer->order, header->number, &slot)) {
     case FY_UCX_PLACED:
@@ -154,8 +154,8 @@ static bool place_in_order(const message *m)
 static ucs_status_t on_put(const message *m)
 {
     const fy_ucx_header *header = m->header;
-    fy_ucx_region       *region = NULL;
-    void                *place  = NULL;
+    fy_ucx_region *region = NULL;
+    void *place = NULL;
     if (m->is_rendezvous && m->bytes == 0) {
         break_protocol(m->engine, header->source);
         return UCS_OK;
@@ -197,8 +197,8 @@ static ucs_status_t on_reached(const message *m)
         break_protocol(m->engine, m->header->source);
         return UCS_OK;
     }
-    m->peer->n_answered        = m->header->number;
-    m->peer->reached           = m->header->value;
+    m->peer->n_answered = m->header->number;
+    m->peer->reached = m->header->value;
     m->engine->news.is_changed = true;
     return UCS_OK;
 }
@@ -206,15 +206,15 @@ static ucs_status_t on_reached(const message *m)
 static ucs_status_t on_get(const message *m)
 {
     const fy_ucx_header *header = m->header;
-    fy_ucx_region       *region;
-    void      *place = place_of(m->engine, header->source, "gets", header->region, header->offset,
-                                header->value, &region);
+    fy_ucx_region *region;
+    void *place = place_of(m->engine, header->source, "gets", header->region, header->offset,
+                           header->value, &region);
     fy_ucx_op *op =
         place == NULL ? NULL : new_reply(m->engine, header->source, FY_UCX_GOT, header->number);
     if (op != NULL) {
         op->region = region;
-        op->body   = place;
-        op->bytes  = header->value;
+        op->body = place;
+        op->bytes = header->value;
         region->busy++;
     }
     return UCS_OK;
@@ -249,9 +249,9 @@ static ucs_status_t on_ask_key(const message *m)
 
 static ucs_status_t on_key(const message *m)
 {
-    fy_ucx    *engine = m->engine;
-    uint32_t   source = m->header->source;
-    fy_ucx_op *op     = fy_ucx_op_find(engine, m->header->number, source, FY_UCX_ASKING);
+    fy_ucx *engine = m->engine;
+    uint32_t source = m->header->source;
+    fy_ucx_op *op = fy_ucx_op_find(engine, m->header->number, source, FY_UCX_ASKING);
     if (op == NULL || m->is_rendezvous) {
         fy_ucx_lose(engine, source, "rank %u answers what was not asked", source);
         return UCS_OK;
@@ -260,7 +260,7 @@ static ucs_status_t on_key(const message *m)
         op->region == NULL ? NULL : fy_ucx_region_key(op->region, source, engine->host->n_ranks);
     if (key != NULL) {
         key->is_known = true;
-        key->base     = m->header->value;
+        key->base = m->header->value;
         if (m->bytes == 0 || ucp_ep_rkey_unpack(m->peer->ep, m->data, &key->rkey) != UCS_OK) {
             key->rkey = NULL; /* messages reach it all the same */
         }
@@ -272,7 +272,7 @@ static ucs_status_t on_key(const message *m)
 
 static ucs_status_t on_farewell(const message *m)
 {
-    m->peer->has_left          = true;
+    m->peer->has_left = true;
     m->engine->news.is_changed = true;
     fy_ucx_due(m->peer);
     return UCS_OK;
@@ -304,8 +304,8 @@ static ucs_status_t on_named(const message *m)
 static ucs_status_t on_message(void *context, const void *header, size_t header_bytes, void *data,
                                size_t bytes, const ucp_am_recv_param_t *param)
 {
-    fy_ucx       *engine = context;
-    fy_ucx_header copy   = {0};
+    fy_ucx *engine = context;
+    fy_ucx_header copy = {0};
     if (header_bytes < FY_UCX_SHORT_HEADER || header_bytes > sizeof copy) {
         return UCS_OK;
     }
@@ -315,11 +315,11 @@ static ucs_status_t on_message(void *context, const void *header, size_t header_
         return UCS_OK;
     }
     message m = {
-        .engine        = engine,
-        .peer          = &engine->peers[copy.source],
-        .header        = &copy,
-        .data          = data,
-        .bytes         = bytes,
+        .engine = engine,
+        .peer = &engine->peers[copy.source],
+        .header = &copy,
+        .data = data,
+        .bytes = bytes,
         .is_rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0,
     };
     m.peer->n_events++;
@@ -351,10 +351,10 @@ ucs_status_t fy_ucx_listen(fy_ucx *engine)
     ucp_am_handler_param_t params = {
         .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
                       UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
-        .id    = FY_UCX_MESSAGE_ID,
+        .id = FY_UCX_MESSAGE_ID,
         .flags = UCP_AM_FLAG_WHOLE_MSG,
-        .cb    = on_message,
-        .arg   = engine,
+        .cb = on_message,
+        .arg = engine,
     };
     return ucp_worker_set_am_recv_handler(engine->worker, &params);
 }

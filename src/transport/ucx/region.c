@@ -23,7 +23,7 @@ static bool is_used_by_rma(const fy_ucx *engine)
 ferry_status fy_ucx_attach(void *state, const fy_region_view *view, void **attachment_out,
                            ferry_error *error)
 {
-    fy_ucx        *engine = state;
+    fy_ucx *engine = state;
     fy_ucx_region *region = fy_alloc_zeroed(1, sizeof *region);
     if (region == NULL) {
         return fy_fail_no_memory(error, "a region of the ucx engine");
@@ -32,8 +32,8 @@ ferry_status fy_ucx_attach(void *state, const fy_region_view *view, void **attac
     if (view->kind != FY_REGION_IMPORTED) {
         fy_ucx_enter(engine);
         fy_ucx_region **bucket = &engine->regions[bucket_of(view->id)];
-        region->next           = *bucket;
-        *bucket                = region;
+        region->next = *bucket;
+        *bucket = region;
         if (is_used_by_rma(engine)) {
             fy_ucx_disarm(engine);
             (void)fy_ucx_region_map(engine, region); /* else messages reach it */
@@ -68,8 +68,8 @@ ferry_status fy_ucx_region_map(fy_ucx *engine, fy_ucx_region *region)
     }
     ucp_mem_map_params_t params = {
         .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH,
-        .address    = region->view.base,
-        .length     = region->view.bytes,
+        .address = region->view.base,
+        .length = region->view.bytes,
     };
     ucs_status_t status = ucp_mem_map(engine->context, &params, &region->memory);
     if (status != UCS_OK) {
@@ -88,7 +88,7 @@ ferry_status fy_ucx_region_map(fy_ucx *engine, fy_ucx_region *region)
 fy_ucx_key *fy_ucx_region_key(fy_ucx_region *region, uint32_t peer, uint32_t n_ranks)
 {
     if (region->keys == NULL) {
-        uint32_t n   = region->view.kind == FY_REGION_SYMMETRIC ? n_ranks : 1;
+        uint32_t n = region->view.kind == FY_REGION_SYMMETRIC ? n_ranks : 1;
         region->keys = fy_alloc_zeroed(n, sizeof *region->keys);
         if (region->keys == NULL) {
             return NULL;
@@ -104,7 +104,7 @@ static bool is_idle(const fy_ucx *engine, const fy_ucx_region *region)
 }
 
 typedef struct release_wait {
-    fy_ucx              *engine;
+    fy_ucx *engine;
     const fy_ucx_region *region;
 } release_wait;
 
@@ -160,7 +160,7 @@ static void forget_region(fy_ucx *engine, const fy_ucx_region *region)
 void fy_ucx_release(void *state, const fy_region_view *view, void *attachment)
 {
     (void)view;
-    fy_ucx        *engine = state;
+    fy_ucx *engine = state;
     fy_ucx_region *region = attachment;
     fy_ucx_enter(engine);
     unlink_region(engine, region);
@@ -199,9 +199,9 @@ void fy_ucx_release(void *state, const fy_region_view *view, void *attachment)
 ferry_status fy_ucx_revoke(void *state, const fy_region_view *view, void *attachment,
                            ferry_error *error)
 {
-    fy_ucx        *engine  = state;
-    fy_ucx_region *region  = attachment;
-    bool           is_bare = region->is_bare;
+    fy_ucx *engine = state;
+    fy_ucx_region *region = attachment;
+    bool is_bare = region->is_bare;
     fy_ucx_enter(engine);
     fy_ucx_cut(engine);
     if (region->memory != NULL) {
@@ -225,6 +225,6 @@ ferry_status fy_ucx_export_key(void *state, const fy_region_view *view, void *at
     (void)attachment;
     (void)error;
     *(unsigned char *)key = 1;
-    *n_bytes_out          = 1;
+    *n_bytes_out = 1;
     return FERRY_OK;
 }

@@ -7,8 +7,8 @@
  * queue; RDMA takes what it is given.
  */
 enum {
-    MOST_OPS    = 128,
-    FEW_OPS     = 4,         /* these go however large they are */
+    MOST_OPS = 128,
+    FEW_OPS = 4,             /* these go however large they are */
     SMALL_BYTES = 8192,      /* a message even where there is RMA: it carries its signal with it */
     EAGER_BYTES = 64 * 1024, /* over TCP, up to here a copy costs less than a rendezvous */
 };
@@ -39,8 +39,8 @@ static ucp_request_param_t params_of(fy_ucx_op *op)
     return (ucp_request_param_t){
         .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
                         UCP_OP_ATTR_FIELD_MEMORY_TYPE,
-        .cb          = {.send = on_sent},
-        .user_data   = op,
+        .cb = {.send = on_sent},
+        .user_data = op,
         .memory_type = UCS_MEMORY_TYPE_HOST,
     };
 }
@@ -54,8 +54,8 @@ static bool is_short(const fy_ucx_header *header)
 
 static void send_now(fy_ucx_op *op)
 {
-    fy_ucx_peer *peer          = &op->engine->peers[op->peer];
-    size_t       header_bytes  = is_short(&op->header) ? FY_UCX_SHORT_HEADER : FY_UCX_HEADER_BYTES;
+    fy_ucx_peer *peer = &op->engine->peers[op->peer];
+    size_t header_bytes = is_short(&op->header) ? FY_UCX_SHORT_HEADER : FY_UCX_HEADER_BYTES;
     ucp_request_param_t params = params_of(op);
     /* Left alone UCX sends more eagerly, for receivers that do not copy; here that is a copy more.
      */
@@ -98,14 +98,14 @@ void fy_ucx_flush_ep(fy_ucx_op *op)
 static ferry_status flush_rma(fy_ucx *engine, uint32_t rank, fy_ucx_op *held, ferry_error *error)
 {
     fy_ucx_peer *peer = &engine->peers[rank];
-    fy_ucx_op   *op   = fy_ucx_op_new(engine, rank, FY_UCX_FLUSHING);
+    fy_ucx_op *op = fy_ucx_op_new(engine, rank, FY_UCX_FLUSHING);
     if (op == NULL) {
         return fy_fail_no_memory(error, "a flush of the ucx engine");
     }
     if (held != NULL) {
         fy_ucx_enqueue(&peer->held, held);
     }
-    op->body            = held;
+    op->body = held;
     peer->has_unflushed = false;
     peer->n_flushing++;
     fy_ucx_flush_ep(op);
@@ -174,7 +174,7 @@ static ferry_status new_op(fy_ucx *engine, uint32_t rank, fy_ucx_role role, void
     if (op == NULL) {
         return fy_fail_no_memory(error, "an operation of the ucx engine");
     }
-    op->body  = body;
+    op->body = body;
     op->bytes = bytes;
     peer->n_sending++;
     peer->sending_bytes += bytes;
@@ -199,7 +199,7 @@ static bool has_answer(const fy_ucx *engine, uint32_t rank)
 static ferry_status ask_key(fy_ucx *engine, uint32_t rank, fy_ucx_region *region,
                             ferry_error *error)
 {
-    fy_ucx_op *answer  = fy_ucx_op_new(engine, rank, FY_UCX_ASKING);
+    fy_ucx_op *answer = fy_ucx_op_new(engine, rank, FY_UCX_ASKING);
     fy_ucx_op *message = fy_ucx_op_new(engine, rank, FY_UCX_REPLYING);
     if (answer == NULL || message == NULL) {
         fy_ucx_op_free(answer);
@@ -207,10 +207,10 @@ static ferry_status ask_key(fy_ucx *engine, uint32_t rank, fy_ucx_region *region
         return fy_fail_no_memory(error, "an operation of the ucx engine");
     }
     engine->peers[rank].is_asking = true;
-    answer->region                = region;
-    message->header.kind          = FY_UCX_ASK_KEY;
-    message->header.number        = answer->index;
-    message->header.region        = region->view.id;
+    answer->region = region;
+    message->header.kind = FY_UCX_ASK_KEY;
+    message->header.number = answer->index;
+    message->header.region = region->view.id;
     fy_ucx_send(message);
     return FERRY_OK;
 }
@@ -231,7 +231,7 @@ static ferry_status find_key(fy_ucx *engine, uint32_t rank, fy_ucx_region *regio
                              fy_ucx_key **key_out, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    fy_ucx_key  *key    = fy_ucx_region_key(region, rank, engine->host->n_ranks);
+    fy_ucx_key *key = fy_ucx_region_key(region, rank, engine->host->n_ranks);
     if (key == NULL) {
         return fy_fail_no_memory(error, "the keys of a region");
     }
@@ -267,7 +267,7 @@ static ferry_status choose(fy_ucx *engine, uint32_t rank, fy_ucx_region *region,
 
 static void name_place(fy_ucx_op *op, uint16_t kind, const fy_ucx_region *region, uint64_t offset)
 {
-    op->header.kind   = kind;
+    op->header.kind = kind;
     op->header.region = region->view.id;
     op->header.offset = offset;
 }
@@ -276,7 +276,7 @@ static ferry_status put_by_message(fy_ucx *engine, uint32_t rank, const fy_ucx_r
                                    uint64_t offset, void *source, uint64_t bytes,
                                    const fy_signal_view *signal, ferry_error *error)
 {
-    fy_ucx_op   *op;
+    fy_ucx_op *op;
     ferry_status status = new_op(engine, rank, FY_UCX_SENDING, source, bytes, &op, error);
     if (status != FERRY_OK) {
         return status;
@@ -286,11 +286,11 @@ static ferry_status put_by_message(fy_ucx *engine, uint32_t rank, const fy_ucx_r
         fy_ucx_send(op);
         return FERRY_OK;
     }
-    op->header.after        = signal->op == FERRY_SIGNAL_ADD ? FY_UCX_ADD : FY_UCX_SET;
+    op->header.after = signal->op == FERRY_SIGNAL_ADD ? FY_UCX_ADD : FY_UCX_SET;
     op->header.after_region = signal->region->id;
     op->header.after_offset = signal->offset;
-    op->header.value        = signal->value;
-    status                  = send_in_order(op, error);
+    op->header.value = signal->value;
+    status = send_in_order(op, error);
     if (status != FERRY_OK) {
         take_back(op);
     }
@@ -301,13 +301,13 @@ static ferry_status move_by_rma(fy_ucx *engine, uint32_t rank, fy_ucx_key *key, 
                                 void *body, uint64_t bytes, fy_ucx_role role, ferry_error *error)
 {
     fy_ucx_peer *peer = &engine->peers[rank];
-    fy_ucx_op   *op;
+    fy_ucx_op *op;
     ferry_status status = new_op(engine, rank, role, body, bytes, &op, error);
     if (status != FERRY_OK) {
         return status;
     }
     ucp_request_param_t params = params_of(op);
-    ucs_status_ptr_t    request;
+    ucs_status_ptr_t request;
     if (role == FY_UCX_WRITING) {
         peer->has_unflushed = true;
         request = ucp_put_nbx(peer->ep, body, bytes, key->base + offset, key->rkey, &params);
@@ -341,10 +341,10 @@ ferry_status fy_ucx_put(void *state, uint32_t rank, const fy_region_view *view, 
                         const fy_signal_view *signal, ferry_error *error)
 {
     (void)view;
-    fy_ucx        *engine = state;
+    fy_ucx *engine = state;
     fy_ucx_region *region = attachment;
-    unsigned char *from   = (unsigned char *)(uintptr_t)source;
-    fy_ucx_key    *key    = NULL;
+    unsigned char *from = (unsigned char *)(uintptr_t)source;
+    fy_ucx_key *key = NULL;
 
     fy_ucx_enter(engine);
     ferry_status status = begin(engine, rank, error);
@@ -352,8 +352,8 @@ ferry_status fy_ucx_put(void *state, uint32_t rank, const fy_region_view *view, 
         status = choose(engine, rank, region, bytes, &key, error);
     }
     while (status == FERRY_OK && bytes > 0) {
-        uint64_t piece   = piece_of(&engine->peers[rank], bytes);
-        bool     is_last = piece == bytes;
+        uint64_t piece = piece_of(&engine->peers[rank], bytes);
+        bool is_last = piece == bytes;
         if (key != NULL) {
             status = move_by_rma(engine, rank, key, offset, from, piece, FY_UCX_WRITING, error);
         } else {
@@ -376,7 +376,7 @@ static ferry_status get_by_message(fy_ucx *engine, uint32_t rank, const fy_ucx_r
                                    uint64_t offset, void *target, uint64_t bytes,
                                    ferry_error *error)
 {
-    fy_ucx_op   *op;
+    fy_ucx_op *op;
     ferry_status status = new_op(engine, rank, FY_UCX_WAITING, target, bytes, &op, error);
     if (status != FERRY_OK) {
         return status;
@@ -389,7 +389,7 @@ static ferry_status get_by_message(fy_ucx *engine, uint32_t rank, const fy_ucx_r
     engine->peers[rank].n_waiting++;
     name_place(message, FY_UCX_GET, region, offset);
     message->header.number = op->index;
-    message->header.value  = bytes;
+    message->header.value = bytes;
     fy_ucx_send(message);
     return FERRY_OK;
 }
@@ -398,10 +398,10 @@ ferry_status fy_ucx_get(void *state, uint32_t rank, const fy_region_view *view, 
                         uint64_t offset, void *target, uint64_t bytes, ferry_error *error)
 {
     (void)view;
-    fy_ucx        *engine = state;
+    fy_ucx *engine = state;
     fy_ucx_region *region = attachment;
-    unsigned char *to     = target;
-    fy_ucx_key    *key    = NULL;
+    unsigned char *to = target;
+    fy_ucx_key *key = NULL;
 
     fy_ucx_enter(engine);
     ferry_status status = begin(engine, rank, error);
@@ -434,9 +434,9 @@ ferry_status fy_ucx_ask_reached(fy_ucx *engine, uint32_t rank, ferry_error *erro
     if (op == NULL) {
         return fy_fail_no_memory(error, "a flush of the ucx engine");
     }
-    op->header.kind     = FY_UCX_PUT;
-    op->header.after    = FY_UCX_ANSWER;
-    op->header.value    = peer->n_asked + 1;
+    op->header.kind = FY_UCX_PUT;
+    op->header.after = FY_UCX_ANSWER;
+    op->header.value = peer->n_asked + 1;
     ferry_status status = send_in_order(op, error);
     if (status != FERRY_OK) {
         fy_ucx_op_free(op);
@@ -450,15 +450,15 @@ ferry_status fy_ucx_ask_reached(fy_ucx *engine, uint32_t rank, ferry_error *erro
 static void pack_key(fy_ucx *engine, fy_ucx_op *op)
 {
     fy_ucx_region *region = fy_ucx_region_find(engine, op->header.region);
-    void          *packed;
-    size_t         bytes;
+    void *packed;
+    size_t bytes;
     if (region != NULL && fy_ucx_region_map(engine, region) == FERRY_OK &&
         ucp_rkey_pack(engine->context, region->memory, &packed, &bytes) == UCS_OK) {
-        op->body         = packed;
-        op->bytes        = bytes;
-        op->is_packed    = true;
+        op->body = packed;
+        op->bytes = bytes;
+        op->is_packed = true;
         op->header.value = (uint64_t)(uintptr_t)region->view.base;
-        region->is_bare  = region->is_bare || engine->peers[op->peer].has_xpmem;
+        region->is_bare = region->is_bare || engine->peers[op->peer].has_xpmem;
     }
 }
 
@@ -499,14 +499,14 @@ bool fy_ucx_settle(fy_ucx *engine)
 {
     bool any = false;
     for (fy_ucx_op *op = fy_ucx_dequeue(&engine->jobs); op != NULL;
-         op            = fy_ucx_dequeue(&engine->jobs)) {
+         op = fy_ucx_dequeue(&engine->jobs)) {
         do_job(engine, op);
         any = true;
     }
     while (engine->due != NULL) {
         fy_ucx_peer *peer = engine->due;
-        engine->due       = peer->next_due;
-        peer->is_due      = false;
+        engine->due = peer->next_due;
+        peer->is_due = false;
         serve_due(engine, peer);
         any = true;
     }
@@ -525,9 +525,9 @@ static void free_held(fy_ucx_op *flush)
 
 void fy_ucx_finish(fy_ucx_op *op, ucs_status_t status)
 {
-    fy_ucx      *engine = op->engine;
-    fy_ucx_peer *peer   = &engine->peers[op->peer];
-    bool         is_in  = false;
+    fy_ucx *engine = op->engine;
+    fy_ucx_peer *peer = &engine->peers[op->peer];
+    bool is_in = false;
 
     engine->news.is_changed = true;
     peer->n_events++;

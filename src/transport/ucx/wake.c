@@ -32,13 +32,13 @@
 #include <unistd.h>
 
 enum {
-    TICK_NS     = 1000 * 1000,
-    SLOW_NS     = 10 * 1000 * 1000, /* the tick while armed */
-    POLL_NS     = 50 * 1000,        /* a sleep where nobody watches */
-    MOST_ROUNDS = 16,               /* of one run */
-    MOST_RUNS   = 8,                /* of the watcher before it lets others have the mutex */
-    STAY_NS     = 200 * 1000, /* who sleeps in a stream pays more for waking than for waiting */
-    SOON_NS     = 1000,
+    TICK_NS = 1000 * 1000,
+    SLOW_NS = 10 * 1000 * 1000, /* the tick while armed */
+    POLL_NS = 50 * 1000,        /* a sleep where nobody watches */
+    MOST_ROUNDS = 16,           /* of one run */
+    MOST_RUNS = 8,              /* of the watcher before it lets others have the mutex */
+    STAY_NS = 200 * 1000,       /* who sleeps in a stream pays more for waking than for waiting */
+    SOON_NS = 1000,
 };
 
 int64_t fy_ucx_now_ns(void)
@@ -50,7 +50,7 @@ int64_t fy_ucx_now_ns(void)
 
 static void set_timer(fy_ucx *engine, long first_ns, long each_ns)
 {
-    struct itimerspec spec = {.it_value    = {.tv_nsec = first_ns},
+    struct itimerspec spec = {.it_value = {.tv_nsec = first_ns},
                               .it_interval = {.tv_nsec = each_ns}};
     (void)timerfd_settime(engine->timer, 0, &spec, NULL);
 }
@@ -100,7 +100,7 @@ bool fy_ucx_run(fy_ucx *engine)
 {
     bool any = false;
     for (int round = 0; round < MOST_ROUNDS && !is_dead(engine); round++) {
-        bool worked  = ucp_worker_progress(engine->worker) != 0;
+        bool worked = ucp_worker_progress(engine->worker) != 0;
         bool settled = !engine->is_dead && fy_ucx_settle(engine);
         if (!worked && !settled) {
             break;
@@ -122,12 +122,12 @@ void fy_ucx_enter(fy_ucx *engine)
 
 void fy_ucx_leave(fy_ucx *engine)
 {
-    const fy_host *host       = engine->host;
-    fy_ucx_news   *news       = &engine->news;
-    bool           is_changed = news->is_changed;
-    bool           has_loss   = news->has_loss;
-    news->is_changed          = false;
-    news->has_loss            = false;
+    const fy_host *host = engine->host;
+    fy_ucx_news *news = &engine->news;
+    bool is_changed = news->is_changed;
+    bool has_loss = news->has_loss;
+    news->is_changed = false;
+    news->has_loss = false;
     pthread_mutex_unlock(&engine->mutex);
     if (is_changed) {
         host->ring(host);
@@ -146,7 +146,7 @@ static void serve(fy_ucx *engine)
         }
     }
     if (!engine->is_dead) {
-        engine->is_ticking      = true;
+        engine->is_ticking = true;
         engine->n_calls_at_tick = engine->n_calls;
         set_timer(engine, SOON_NS, TICK_NS);
     }
@@ -184,7 +184,7 @@ static void on_event(void *context)
 
 static void on_tick(void *context)
 {
-    fy_ucx  *engine = context;
+    fy_ucx *engine = context;
     uint64_t ticks;
     if (!enter_briefly(engine)) {
         return;
@@ -235,7 +235,7 @@ static ferry_status open_gate(fy_ucx *engine, ferry_error *error)
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
                        "the transports that UCX chose (UCX_TLS) cannot wake a sleeping process");
     }
-    engine->gate  = epoll_create1(EPOLL_CLOEXEC);
+    engine->gate = epoll_create1(EPOLL_CLOEXEC);
     engine->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (engine->gate < 0 || engine->timer < 0) {
         return fy_fail(error, FERRY_ERR_IO, "the ucx engine gets no descriptor to wait with: %s",
@@ -246,8 +246,8 @@ static ferry_status open_gate(fy_ucx *engine, ferry_error *error)
 
 ferry_status fy_ucx_wake_open(fy_ucx *engine, ferry_error *error)
 {
-    const fy_host *host   = engine->host;
-    ferry_status   status = open_gate(engine, error);
+    const fy_host *host = engine->host;
+    ferry_status status = open_gate(engine, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -285,6 +285,6 @@ void fy_ucx_wake_close(fy_ucx *engine)
     if (engine->timer >= 0) {
         (void)close(engine->timer);
     }
-    engine->gate  = -1;
+    engine->gate = -1;
     engine->timer = -1;
 }

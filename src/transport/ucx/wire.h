@@ -26,19 +26,19 @@ typedef struct fy_ucx_header {
 enum {
     FY_UCX_SHORT_HEADER = offsetof(fy_ucx_header, after_region),
     FY_UCX_HEADER_BYTES = sizeof(fy_ucx_header),
-    FY_UCX_MESSAGE_ID   = 1, /* of UCX: all kinds share a handler */
+    FY_UCX_MESSAGE_ID = 1, /* of UCX: all kinds share a handler */
 };
 
 typedef enum fy_ucx_kind {
-    FY_UCX_PUT      = 1, /* ordered: the body goes to offset of region; may be empty */
-    FY_UCX_REACHED  = 2, /* answers a PUT with FY_UCX_ANSWER: value is the PUT's */
-    FY_UCX_GET      = 3, /* asks for value bytes at offset of region */
-    FY_UCX_GOT      = 4, /* the body is what GET number asked for */
-    FY_UCX_ASK_KEY  = 5, /* asks for what RMA needs to reach region */
-    FY_UCX_KEY      = 6, /* answers: the body is a packed key, or empty if there is none */
+    FY_UCX_PUT = 1,      /* ordered: the body goes to offset of region; may be empty */
+    FY_UCX_REACHED = 2,  /* answers a PUT with FY_UCX_ANSWER: value is the PUT's */
+    FY_UCX_GET = 3,      /* asks for value bytes at offset of region */
+    FY_UCX_GOT = 4,      /* the body is what GET number asked for */
+    FY_UCX_ASK_KEY = 5,  /* asks for what RMA needs to reach region */
+    FY_UCX_KEY = 6,      /* answers: the body is a packed key, or empty if there is none */
     FY_UCX_FAREWELL = 7, /* the source closes in good order: its silence is no death */
-    FY_UCX_HELLO    = 8, /* the source can be sent something; this and the next in meet.c */
-    FY_UCX_NAMED    = 9, /* and by any of UCX's ways */
+    FY_UCX_HELLO = 8,    /* the source can be sent something; this and the next in meet.c */
+    FY_UCX_NAMED = 9,    /* and by any of UCX's ways */
 } fy_ucx_kind;
 
 #endif

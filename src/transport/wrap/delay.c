@@ -21,31 +21,31 @@ typedef struct delay_layer delay_layer;
 
 /* The inner engine's host: the layer's own, except that waiting depends on the thread. */
 typedef struct delay_host {
-    fy_host      host;
+    fy_host host;
     delay_layer *delay;
 } delay_host;
 
 struct delay_layer {
-    fy_layer        base;
-    int64_t         delay_ns; /* of reorder: the most */
-    bool            reorders;
-    uint64_t        random;
-    delay_host      inner_host;
+    fy_layer base;
+    int64_t delay_ns; /* of reorder: the most */
+    bool reorders;
+    uint64_t random;
+    delay_host inner_host;
     pthread_mutex_t lock;
-    pthread_cond_t  changed; /* an operation was added to an empty queue, or stopping */
-    pthread_t       thread;
-    bool            has_lock, has_thread;
+    pthread_cond_t changed; /* an operation was added to an empty queue, or stopping */
+    pthread_t thread;
+    bool has_lock, has_thread;
     /* What follows belongs to who holds the lock. */
-    bool         stopping;
-    uint32_t     depth; /* of calls into inner: above 0 the queue rests */
-    fy_ops       ops;
+    bool stopping;
+    uint32_t depth; /* of calls into inner: above 0 the queue rests */
+    fy_ops ops;
     ferry_status status; /* the first failure of an operation that its caller no longer sees */
-    ferry_error  error;
+    ferry_error error;
 };
 
 static const struct unit {
     const char *name;
-    uint64_t    ns;
+    uint64_t ns;
 } units[] = {{"ns", 1}, {"us", 1000}, {"ms", 1000000}, {"s", 1000000000}};
 
 static const uint64_t MOST_NS = UINT64_C(3600) * 1000000000;
@@ -53,8 +53,8 @@ static const uint64_t MOST_NS = UINT64_C(3600) * 1000000000;
 static ferry_status parse_delay(fy_layer *layer, const char *argument, ferry_error *error)
 {
     delay_layer *delay = (delay_layer *)layer;
-    uint64_t     number;
-    const char  *unit;
+    uint64_t number;
+    const char *unit;
     if (argument != NULL && fy_layer_number(argument, MOST_NS, &number, &unit)) {
         for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
             if (strcmp(unit, units[i].name) == 0 && number <= MOST_NS / units[i].ns) {
@@ -73,7 +73,7 @@ enum { MOST_REORDER_NS = 200000 };
 static ferry_status parse_reorder(fy_layer *layer, const char *argument, ferry_error *error)
 {
     delay_layer *delay = (delay_layer *)layer;
-    const char  *end;
+    const char *end;
     if (argument == NULL || !fy_layer_number(argument, UINT32_MAX, &delay->random, &end) ||
         *end != '\0') {
         return fy_layer_refuse(layer, "it needs a seed, such as reorder=7", error);
@@ -87,8 +87,8 @@ static ferry_status parse_reorder(fy_layer *layer, const char *argument, ferry_e
 static uint64_t draw(delay_layer *delay, uint64_t limit)
 {
     uint64_t x = delay->random += 0x9e3779b97f4a7c15u;
-    x          = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x          = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
     return (x ^ (x >> 31)) % limit;
 }
 
@@ -118,8 +118,8 @@ static ferry_status host_all_gather(const fy_host *host, const void *bytes, size
 static ferry_status wait_on_thread(const fy_host *host, bool (*ready)(void *context), void *context,
                                    int64_t limit_ns, ferry_error *error)
 {
-    const struct timespec nap      = {.tv_nsec = 50000};
-    int64_t               begin_ns = fy_now_ns();
+    const struct timespec nap = {.tv_nsec = 50000};
+    int64_t begin_ns = fy_now_ns();
     while (!ready(context)) {
         ferry_status status = host->state(host, error);
         if (status != FERRY_OK) {
@@ -173,22 +173,22 @@ static void host_unwatch(const fy_host *host, int fd)
 static void fill_inner_host(delay_layer *delay)
 {
     const fy_host *host = delay->base.host;
-    delay->inner_host   = (delay_host){
-          .host  = {.abi         = host->abi,
-                    .rank        = host->rank,
-                    .n_ranks     = host->n_ranks,
-                    .deadline_ns = host->deadline_ns,
-                    .world       = host->world,
-                    .same_node   = host_same_node,
-                    .all_gather  = host_all_gather,
-                    .wait        = host_wait,
-                    .state       = host_state,
-                    .lost        = host_lost,
-                    .ring        = host_ring,
-                    .watch       = host->watch == NULL ? NULL : host_watch,
-                    .unwatch     = host->unwatch == NULL ? NULL : host_unwatch,
-                    .log         = host->log},
-          .delay = delay,
+    delay->inner_host = (delay_host){
+        .host = {.abi = host->abi,
+                 .rank = host->rank,
+                 .n_ranks = host->n_ranks,
+                 .deadline_ns = host->deadline_ns,
+                 .world = host->world,
+                 .same_node = host_same_node,
+                 .all_gather = host_all_gather,
+                 .wait = host_wait,
+                 .state = host_state,
+                 .lost = host_lost,
+                 .ring = host_ring,
+                 .watch = host->watch == NULL ? NULL : host_watch,
+                 .unwatch = host->unwatch == NULL ? NULL : host_unwatch,
+                 .log = host->log},
+        .delay = delay,
     };
     delay->base.inner_host = &delay->inner_host.host;
 }
@@ -200,7 +200,7 @@ static void keep_failure(delay_layer *delay, ferry_status status, const ferry_er
 {
     if (status != FERRY_OK && delay->status == FERRY_OK) {
         delay->status = status;
-        delay->error  = *error;
+        delay->error = *error;
     }
 }
 
@@ -211,7 +211,7 @@ static const int64_t NEVER_NS = INT64_MAX;
 static int64_t next_due_ns(const delay_layer *delay)
 {
     const fy_ops *ops = &delay->ops;
-    int64_t       due = fy_ops_empty(ops) ? NEVER_NS : ops->items[ops->begin].due_ns;
+    int64_t due = fy_ops_empty(ops) ? NEVER_NS : ops->items[ops->begin].due_ns;
     for (size_t i = ops->begin; delay->reorders && i < ops->end; i++) {
         due = ops->items[i].due_ns < due ? ops->items[i].due_ns : due;
     }
@@ -242,15 +242,15 @@ static bool has_earlier(const fy_ops *ops, size_t index)
 /* Brings one that may go now to the front; false if none may. The lock is held. */
 static bool choose(delay_layer *delay, int64_t now_ns)
 {
-    fy_ops *ops    = &delay->ops;
-    size_t  chosen = ops->end;
-    size_t  n      = 0;
+    fy_ops *ops = &delay->ops;
+    size_t chosen = ops->end;
+    size_t n = 0;
     if (!delay->reorders) {
         return !fy_ops_empty(ops) && ops->items[ops->begin].due_ns <= now_ns;
     }
     for (size_t i = ops->begin; i < ops->end; i++) {
-        const fy_op *op     = &ops->items[i];
-        bool         may_go = op->due_ns <= now_ns && !(op->has_signal && has_earlier(ops, i));
+        const fy_op *op = &ops->items[i];
+        bool may_go = op->due_ns <= now_ns && !(op->has_signal && has_earlier(ops, i));
         if (may_go && draw(delay, ++n) == 0) {
             chosen = i;
         }
@@ -271,9 +271,9 @@ static bool choose(delay_layer *delay, int64_t now_ns)
  */
 static bool deliver(delay_layer *delay, int64_t now_ns)
 {
-    const fy_host *host   = delay->base.host;
-    bool           worked = false;
-    ferry_error    error  = {""};
+    const fy_host *host = delay->base.host;
+    bool worked = false;
+    ferry_error error = {""};
     if (!fy_ops_empty(&delay->ops) && host->state(host, &error) != FERRY_OK) {
         fy_ops_forget(&delay->ops);
         keep_failure(delay, host->state(host, NULL), &error);
@@ -289,7 +289,7 @@ static bool deliver(delay_layer *delay, int64_t now_ns)
 
 static void wait_until(delay_layer *delay, int64_t when_ns)
 {
-    struct timespec when = {.tv_sec  = (time_t)(when_ns / 1000000000),
+    struct timespec when = {.tv_sec = (time_t)(when_ns / 1000000000),
                             .tv_nsec = (long)(when_ns % 1000000000)};
     pthread_cond_timedwait(&delay->changed, &delay->lock, &when);
 }
@@ -314,7 +314,7 @@ static void *run(void *context)
 static bool init_lock(delay_layer *delay)
 {
     pthread_mutexattr_t mutex;
-    pthread_condattr_t  condition;
+    pthread_condattr_t condition;
     if (pthread_mutexattr_init(&mutex) != 0) {
         return false;
     }
@@ -430,8 +430,8 @@ static int64_t delay_sleep_ns(void *state)
     int64_t most_ns = fy_inner_sleep_ns(&delay->base);
     if (next_due_ns(delay) != NEVER_NS) {
         int64_t left_ns = next_due_ns(delay) - fy_now_ns();
-        left_ns         = left_ns < 0 ? 0 : left_ns;
-        most_ns         = left_ns < most_ns ? left_ns : most_ns;
+        left_ns = left_ns < 0 ? 0 : left_ns;
+        most_ns = left_ns < most_ns ? left_ns : most_ns;
     }
     leave(delay);
     return most_ns;
@@ -462,8 +462,8 @@ static ferry_status earlier_failure(delay_layer *delay, ferry_error *error)
 /* Until nothing is under way, so that inner may wait for peers that wait for what was put. */
 static ferry_status drain(delay_layer *delay, ferry_error *error)
 {
-    const fy_host *host   = delay->base.host;
-    ferry_status   status = host->state(host, error);
+    const fy_host *host = delay->base.host;
+    ferry_status status = host->state(host, error);
     pthread_mutex_lock(&delay->lock);
     ask_for(delay, FERRY_ANY_RANK, fy_now_ns());
     pthread_cond_signal(&delay->changed);
@@ -477,9 +477,9 @@ static ferry_status drain(delay_layer *delay, ferry_error *error)
 static ferry_status delay_alloc(void *state, fy_region_view *region, void **attachment_out,
                                 ferry_error *error)
 {
-    delay_layer    *delay = state;
+    delay_layer *delay = state;
     const fy_layer *layer = &delay->base;
-    ferry_error     ignored; /* of operations; alloc is collective and comes to its own end */
+    ferry_error ignored; /* of operations; alloc is collective and comes to its own end */
     (void)drain(delay, &ignored);
     enter(delay);
     ferry_status status = layer->inner->alloc(layer->inner_state, region, attachment_out, error);
@@ -490,7 +490,7 @@ static ferry_status delay_alloc(void *state, fy_region_view *region, void **atta
 static ferry_status delay_alloc_local(void *state, fy_region_view *region, void **attachment_out,
                                       ferry_error *error)
 {
-    delay_layer    *delay = state;
+    delay_layer *delay = state;
     const fy_layer *layer = &delay->base;
     enter(delay);
     ferry_status status =
@@ -502,7 +502,7 @@ static ferry_status delay_alloc_local(void *state, fy_region_view *region, void 
 static ferry_status delay_attach(void *state, const fy_region_view *region, void **attachment_out,
                                  ferry_error *error)
 {
-    delay_layer    *delay = state;
+    delay_layer *delay = state;
     const fy_layer *layer = &delay->base;
     enter(delay);
     ferry_status status = layer->inner->attach(layer->inner_state, region, attachment_out, error);
@@ -512,7 +512,7 @@ static ferry_status delay_attach(void *state, const fy_region_view *region, void
 
 static void delay_release(void *state, const fy_region_view *region, void *attachment)
 {
-    delay_layer    *delay = state;
+    delay_layer *delay = state;
     const fy_layer *layer = &delay->base;
     enter(delay);
     fy_ops_before_release(&delay->ops, layer, region);
@@ -523,7 +523,7 @@ static void delay_release(void *state, const fy_region_view *region, void *attac
 static ferry_status delay_export_key(void *state, const fy_region_view *region, void *attachment,
                                      void *key, size_t *n_bytes_out, ferry_error *error)
 {
-    delay_layer    *delay = state;
+    delay_layer *delay = state;
     const fy_layer *layer = &delay->base;
     enter(delay);
     ferry_status status =
@@ -541,7 +541,7 @@ static ferry_status add(delay_layer *delay, fy_op *op, ferry_error *error)
     int64_t now_ns = fy_now_ns();
     pthread_mutex_lock(&delay->lock);
     bool was_empty = fy_ops_empty(&delay->ops);
-    op->due_ns     = now_ns + delay->delay_ns;
+    op->due_ns = now_ns + delay->delay_ns;
     if (delay->reorders && op->has_signal) {
         ask_for(delay, op->peer, now_ns);
         op->due_ns = now_ns + (int64_t)draw(delay, (uint64_t)delay->delay_ns);
@@ -579,7 +579,7 @@ static ferry_status delay_get(void *state, uint32_t peer, const fy_region_view *
 
 static ferry_status delay_flush(void *state, uint32_t peer, ferry_error *error)
 {
-    delay_layer *delay  = state;
+    delay_layer *delay = state;
     ferry_status status = drain(delay, error);
     enter(delay);
     if (status != FERRY_OK) {
@@ -592,39 +592,39 @@ static ferry_status delay_flush(void *state, uint32_t peer, ferry_error *error)
 
 static void wrap_delay(fy_layer *layer)
 {
-    fy_engine *table    = &layer->table;
+    fy_engine *table = &layer->table;
     table->capabilities = delay_capabilities;
-    table->alloc        = table->alloc == NULL ? NULL : delay_alloc;
-    table->attach       = delay_attach;
-    table->release      = delay_release;
-    table->export_key   = table->export_key == NULL ? NULL : delay_export_key;
-    table->put          = delay_put;
-    table->get          = table->get == NULL ? NULL : delay_get;
-    table->flush        = delay_flush;
-    table->progress     = delay_progress;
-    table->sleep_ns     = delay_sleep_ns;
-    table->pointer      = fy_layer_no_pointer;
-    table->alloc_local  = table->alloc_local == NULL ? NULL : delay_alloc_local;
+    table->alloc = table->alloc == NULL ? NULL : delay_alloc;
+    table->attach = delay_attach;
+    table->release = delay_release;
+    table->export_key = table->export_key == NULL ? NULL : delay_export_key;
+    table->put = delay_put;
+    table->get = table->get == NULL ? NULL : delay_get;
+    table->flush = delay_flush;
+    table->progress = delay_progress;
+    table->sleep_ns = delay_sleep_ns;
+    table->pointer = fy_layer_no_pointer;
+    table->alloc_local = table->alloc_local == NULL ? NULL : delay_alloc_local;
 }
 
 const fy_layer_kind fy_layer_delay = {
-    .name    = "delay",
+    .name = "delay",
     .summary = "lets operations begin later",
-    .bytes   = sizeof(delay_layer),
-    .parse   = parse_delay,
+    .bytes = sizeof(delay_layer),
+    .parse = parse_delay,
     .prepare = prepare_delay,
-    .wrap    = wrap_delay,
-    .stop    = stop_delay,
+    .wrap = wrap_delay,
+    .stop = stop_delay,
     .cleanup = cleanup_delay,
 };
 
 const fy_layer_kind fy_layer_reorder = {
-    .name    = "reorder",
+    .name = "reorder",
     .summary = "lets puts wait for a flush or a signal, and come in any order",
-    .bytes   = sizeof(delay_layer),
-    .parse   = parse_reorder,
+    .bytes = sizeof(delay_layer),
+    .parse = parse_reorder,
     .prepare = prepare_delay,
-    .wrap    = wrap_delay,
-    .stop    = stop_delay,
+    .wrap = wrap_delay,
+    .stop = stop_delay,
     .cleanup = cleanup_delay,
 };

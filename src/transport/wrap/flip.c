@@ -11,8 +11,8 @@ static const uint64_t MOST_KEPT = UINT64_C(64) << 20;
 
 typedef struct copy {
     struct copy *next;
-    uint32_t     peer;
-    uint64_t     bytes;
+    uint32_t peer;
+    uint64_t bytes;
     /* the data */
 } copy;
 
@@ -22,15 +22,15 @@ typedef struct flip_layer {
     uint64_t random;
     uint64_t at;     /* of the next put, within its N */
     uint64_t victim; /* of these N */
-    copy    *copies; /* inner may still read them */
+    copy *copies;    /* inner may still read them */
     uint64_t kept_bytes;
 } flip_layer;
 
 static uint64_t next_random(flip_layer *flip)
 {
     uint64_t x = flip->random += UINT64_C(0x9e3779b97f4a7c15);
-    x          = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    x          = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
     return x ^ (x >> 31);
 }
 
@@ -49,8 +49,8 @@ static ferry_status prepare_flip(fy_layer *layer, ferry_error *error)
 {
     (void)error;
     flip_layer *flip = (flip_layer *)layer;
-    flip->random     = layer->host->rank;
-    flip->victim     = next_random(flip) % flip->n;
+    flip->random = layer->host->rank;
+    flip->victim = next_random(flip) % flip->n;
     return FERRY_OK;
 }
 
@@ -70,7 +70,7 @@ static void forget(flip_layer *flip, uint32_t peer)
 
 static ferry_status flip_flush(void *state, uint32_t peer, ferry_error *error)
 {
-    flip_layer  *flip   = state;
+    flip_layer *flip = state;
     ferry_status status = fy_inner_flush(&flip->base, peer, error);
     if (status == FERRY_OK) {
         forget(flip, peer);
@@ -82,7 +82,7 @@ static bool is_victim(flip_layer *flip)
 {
     bool victim = flip->at == flip->victim;
     if (++flip->at == flip->n) {
-        flip->at     = 0;
+        flip->at = 0;
         flip->victim = next_random(flip) % flip->n;
     }
     return victim;
@@ -105,7 +105,7 @@ static ferry_status flipped_copy(flip_layer *flip, uint32_t peer, const void *so
     memcpy(data, source, (size_t)bytes);
     uint64_t bit = next_random(flip) % (bytes * 8);
     data[bit / 8] ^= (unsigned char)(1u << bit % 8);
-    *c           = (copy){.next = flip->copies, .peer = peer, .bytes = bytes};
+    *c = (copy){.next = flip->copies, .peer = peer, .bytes = bytes};
     flip->copies = c;
     flip->kept_bytes += bytes;
     *copy_out = data;
@@ -135,10 +135,10 @@ static uint32_t flip_capabilities(void *state, uint32_t peer)
 
 static void wrap_flip(fy_layer *layer)
 {
-    layer->table.put          = flip_put;
-    layer->table.flush        = flip_flush;
+    layer->table.put = flip_put;
+    layer->table.flush = flip_flush;
     layer->table.capabilities = flip_capabilities;
-    layer->table.pointer      = fy_layer_no_pointer;
+    layer->table.pointer = fy_layer_no_pointer;
 }
 
 static void cleanup_flip(fy_layer *layer)
@@ -147,11 +147,11 @@ static void cleanup_flip(fy_layer *layer)
 }
 
 const fy_layer_kind fy_layer_flip = {
-    .name    = "flip",
+    .name = "flip",
     .summary = "flips one bit in one of N puts",
-    .bytes   = sizeof(flip_layer),
-    .parse   = parse_flip,
+    .bytes = sizeof(flip_layer),
+    .parse = parse_flip,
     .prepare = prepare_flip,
-    .wrap    = wrap_flip,
+    .wrap = wrap_flip,
     .cleanup = cleanup_flip,
 };

@@ -154,29 +154,29 @@ void *fy_layer_no_pointer(void *state, uint32_t peer, const fy_region_view *regi
 static void fill_table(fy_layer *layer)
 {
     const fy_engine *inner = layer->inner;
-    layer->table           = (fy_engine){
-                  .abi          = FY_ENGINE_ABI,
-                  .name         = layer->name,
-                  .summary      = layer->kind->summary,
-                  .probe        = inner->probe,
-                  .open         = NULL,
-                  .close        = pass_close,
-                  .capabilities = pass_capabilities,
-                  .alloc        = inner->alloc == NULL ? NULL : pass_alloc,
-                  .attach       = pass_attach,
-                  .release      = pass_release,
-                  .export_key   = inner->export_key == NULL ? NULL : pass_export_key,
-                  .put          = pass_put,
-                  .get          = inner->get == NULL ? NULL : pass_get,
-                  .flush        = pass_flush,
-                  .progress     = inner->progress == NULL ? NULL : pass_progress,
-                  .sleep_ns     = inner->sleep_ns == NULL ? NULL : pass_sleep_ns,
-                  .pointer      = inner->pointer == NULL ? NULL : pass_pointer,
-                  .alloc_local  = inner->alloc_local == NULL ? NULL : pass_alloc_local,
-                  .revoke       = inner->revoke == NULL ? NULL : pass_revoke,
-                  .hurry        = inner->hurry == NULL ? NULL : pass_hurry,
-                  .has_room     = inner->has_room == NULL ? NULL : pass_has_room,
-                  .try_flush    = inner->try_flush == NULL ? NULL : pass_try_flush,
+    layer->table = (fy_engine){
+        .abi = FY_ENGINE_ABI,
+        .name = layer->name,
+        .summary = layer->kind->summary,
+        .probe = inner->probe,
+        .open = NULL,
+        .close = pass_close,
+        .capabilities = pass_capabilities,
+        .alloc = inner->alloc == NULL ? NULL : pass_alloc,
+        .attach = pass_attach,
+        .release = pass_release,
+        .export_key = inner->export_key == NULL ? NULL : pass_export_key,
+        .put = pass_put,
+        .get = inner->get == NULL ? NULL : pass_get,
+        .flush = pass_flush,
+        .progress = inner->progress == NULL ? NULL : pass_progress,
+        .sleep_ns = inner->sleep_ns == NULL ? NULL : pass_sleep_ns,
+        .pointer = inner->pointer == NULL ? NULL : pass_pointer,
+        .alloc_local = inner->alloc_local == NULL ? NULL : pass_alloc_local,
+        .revoke = inner->revoke == NULL ? NULL : pass_revoke,
+        .hurry = inner->hurry == NULL ? NULL : pass_hurry,
+        .has_room = inner->has_room == NULL ? NULL : pass_has_room,
+        .try_flush = inner->try_flush == NULL ? NULL : pass_try_flush,
     };
 }
 
@@ -187,8 +187,8 @@ ferry_status fy_layer_create(const fy_layer_kind *kind, const char *element, siz
     if (layer == NULL) {
         return fy_fail_no_memory(error, "a wrapper");
     }
-    layer->kind         = kind;
-    layer->element      = fy_alloc_zeroed(length + 1, 1);
+    layer->kind = kind;
+    layer->element = fy_alloc_zeroed(length + 1, 1);
     ferry_status status = FERRY_OK;
     if (layer->element == NULL) {
         status = fy_fail_no_memory(error, "a wrapper");
@@ -196,10 +196,10 @@ ferry_status fy_layer_create(const fy_layer_kind *kind, const char *element, siz
     }
     memcpy(layer->element, element, length);
     const char *equals = strchr(layer->element, '=');
-    status             = kind->parse(layer, equals == NULL ? NULL : equals + 1, error);
+    status = kind->parse(layer, equals == NULL ? NULL : equals + 1, error);
     if (status == FERRY_OK) {
         *layer_out = layer;
-        layer      = NULL;
+        layer = NULL;
     }
 out:
     fy_layer_destroy(layer);
@@ -210,12 +210,12 @@ ferry_status fy_layer_wrap(fy_layer *layer, const fy_engine *inner, void *inner_
                            ferry_error *error)
 {
     size_t length = strlen(layer->element) + strlen(inner->name) + 2;
-    layer->name   = fy_alloc(length, 1);
+    layer->name = fy_alloc(length, 1);
     if (layer->name == NULL) {
         return fy_fail_no_memory(error, "a wrapper's name");
     }
     snprintf(layer->name, length, "%s:%s", layer->element, inner->name);
-    layer->inner       = inner;
+    layer->inner = inner;
     layer->inner_state = inner_state;
     fill_table(layer);
     layer->kind->wrap(layer);
@@ -246,8 +246,8 @@ ferry_status fy_layer_refuse(const fy_layer *layer, const char *sentence, ferry_
 
 bool fy_layer_number(const char *text, uint64_t limit, uint64_t *number_out, const char **end_out)
 {
-    uint64_t    number = 0;
-    const char *at     = text;
+    uint64_t number = 0;
+    const char *at = text;
     for (; *at >= '0' && *at <= '9'; at++) {
         uint64_t digit = (uint64_t)(*at - '0');
         if (number > (limit - digit) / 10 || digit > limit) {
@@ -256,6 +256,6 @@ bool fy_layer_number(const char *text, uint64_t limit, uint64_t *number_out, con
         number = number * 10 + digit;
     }
     *number_out = number;
-    *end_out    = at;
+    *end_out = at;
     return at != text;
 }

@@ -19,7 +19,7 @@ typedef struct fy_layer fy_layer;
 typedef struct fy_layer_kind {
     const char *name;
     const char *summary; /* one line */
-    size_t      bytes;   /* of the struct that embeds fy_layer */
+    size_t bytes;        /* of the struct that embeds fy_layer */
     /* Reads what follows '=' (NULL: there is none). The sentence begins with the element. */
     ferry_status (*parse)(fy_layer *layer, const char *argument, ferry_error *error);
     /* Before inner is open, with the world known; local. May replace inner_host. (optional) */
@@ -34,13 +34,13 @@ typedef struct fy_layer_kind {
 
 struct fy_layer {
     const fy_layer_kind *kind;
-    char                *element; /* such as "delay=200us" */
-    char                *name;    /* of the table: the element, a colon and inner's name */
-    const fy_host       *host;
-    const fy_host       *inner_host; /* what inner sees: host unless prepare says otherwise */
-    const fy_engine     *inner;
-    void                *inner_state;
-    fy_engine            table;
+    char *element; /* such as "delay=200us" */
+    char *name;    /* of the table: the element, a colon and inner's name */
+    const fy_host *host;
+    const fy_host *inner_host; /* what inner sees: host unless prepare says otherwise */
+    const fy_engine *inner;
+    void *inner_state;
+    fy_engine table;
 };
 
 extern const fy_layer_kind fy_layer_delay;
@@ -56,7 +56,7 @@ ferry_status fy_layer_create(const fy_layer_kind *kind, const char *element, siz
 /* Fills the table around an open engine. An error leaves inner open. */
 ferry_status fy_layer_wrap(fy_layer *layer, const fy_engine *inner, void *inner_state,
                            ferry_error *error);
-void         fy_layer_destroy(fy_layer *layer); /* leaves inner open; NULL is allowed */
+void fy_layer_destroy(fy_layer *layer); /* leaves inner open; NULL is allowed */
 
 /* "the element "delay=5": " and a sentence, as FERRY_ERR_INVALID_INPUT. */
 ferry_status fy_layer_refuse(const fy_layer *layer, const char *sentence, ferry_error *error);
@@ -65,10 +65,10 @@ ferry_status fy_layer_refuse(const fy_layer *layer, const char *sentence, ferry_
 bool fy_layer_number(const char *text, uint64_t limit, uint64_t *number_out, const char **end_out);
 
 /* Inner's functions with inner's state. */
-uint32_t     fy_inner_capabilities(const fy_layer *layer, uint32_t peer);
+uint32_t fy_inner_capabilities(const fy_layer *layer, uint32_t peer);
 ferry_status fy_inner_flush(const fy_layer *layer, uint32_t peer, ferry_error *error);
-bool         fy_inner_progress(const fy_layer *layer);
-int64_t      fy_inner_sleep_ns(const fy_layer *layer);
+bool fy_inner_progress(const fy_layer *layer);
+int64_t fy_inner_sleep_ns(const fy_layer *layer);
 
 /* A table function for wrappers through which everything must pass: nothing is mapped. */
 void *fy_layer_no_pointer(void *state, uint32_t peer, const fy_region_view *region,

@@ -84,10 +84,10 @@ static int64_t sleep_ns(void *context)
 /* What still goes through is flushed; then nothing ever answers. */
 static ferry_status lose_flush(void *state, uint32_t peer, ferry_error *error)
 {
-    lose_layer     *lose   = state;
-    const fy_layer *layer  = &lose->base;
-    const fy_host  *host   = layer->host;
-    ferry_status    status = fy_inner_flush(layer, peer, error);
+    lose_layer *lose = state;
+    const fy_layer *layer = &lose->base;
+    const fy_host *host = layer->host;
+    ferry_status status = fy_inner_flush(layer, peer, error);
     if (status != FERRY_OK || !involves(lose, peer) || lose->n_seen < lose->n) {
         return status;
     }
@@ -117,16 +117,16 @@ static void wrap_lose(fy_layer *layer)
     if (layer->inner->get != NULL) {
         layer->table.get = lose_get;
     }
-    layer->table.flush        = lose_flush;
+    layer->table.flush = lose_flush;
     layer->table.capabilities = lose_capabilities;
-    layer->table.pointer      = fy_layer_no_pointer;
+    layer->table.pointer = fy_layer_no_pointer;
 }
 
 const fy_layer_kind fy_layer_lose = {
-    .name    = "lose",
+    .name = "lose",
     .summary = "loses the traffic of a rank after N operations",
-    .bytes   = sizeof(lose_layer),
-    .parse   = parse_lose,
+    .bytes = sizeof(lose_layer),
+    .parse = parse_lose,
     .prepare = prepare_lose,
-    .wrap    = wrap_lose,
+    .wrap = wrap_lose,
 };

@@ -8,15 +8,15 @@
 fy_op fy_op_put(uint32_t peer, const fy_region_view *region, void *attachment, uint64_t offset,
                 const void *source, uint64_t bytes, const fy_signal_view *signal)
 {
-    fy_op op = {.peer       = peer,
-                .region     = *region,
+    fy_op op = {.peer = peer,
+                .region = *region,
                 .attachment = attachment,
-                .offset     = offset,
-                .memory     = (void *)(uintptr_t)source,
-                .bytes      = bytes,
+                .offset = offset,
+                .memory = (void *)(uintptr_t)source,
+                .bytes = bytes,
                 .has_signal = signal != NULL};
     if (signal != NULL) {
-        op.signal        = *signal;
+        op.signal = *signal;
         op.signal_region = *signal->region;
     }
     return op;
@@ -25,7 +25,7 @@ fy_op fy_op_put(uint32_t peer, const fy_region_view *region, void *attachment, u
 fy_op fy_op_get(uint32_t peer, const fy_region_view *region, void *attachment, uint64_t offset,
                 void *target, uint64_t bytes)
 {
-    fy_op op  = fy_op_put(peer, region, attachment, offset, target, bytes, NULL);
+    fy_op op = fy_op_put(peer, region, attachment, offset, target, bytes, NULL);
     op.is_get = true;
     return op;
 }
@@ -41,7 +41,7 @@ ferry_status fy_ops_add(fy_ops *ops, const fy_op *op, ferry_error *error)
     if (!fy_reserve(&items, &ops->capacity, ops->end + 1, sizeof *op)) {
         return fy_fail_no_memory(error, "an operation that a wrapper holds back");
     }
-    ops->items             = items;
+    ops->items = items;
     ops->items[ops->end++] = *op;
     return FERRY_OK;
 }
@@ -77,7 +77,7 @@ ferry_status fy_ops_perform_peer(fy_ops *ops, const fy_layer *layer, uint32_t pe
                                  ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    size_t       kept   = ops->begin;
+    size_t kept = ops->begin;
     for (size_t i = ops->begin; i < ops->end; i++) {
         fy_op *op = &ops->items[i];
         if (status == FERRY_OK && (peer == FERRY_ANY_RANK || op->peer == peer)) {
@@ -103,7 +103,7 @@ void fy_ops_before_release(fy_ops *ops, const fy_layer *layer, const fy_region_v
     bool needs = false;
     for (size_t i = ops->begin; i < ops->end && !needs; i++) {
         const fy_op *op = &ops->items[i];
-        needs           = same_region(&op->region, region) ||
+        needs = same_region(&op->region, region) ||
                 (op->has_signal && same_region(&op->signal_region, region));
     }
     if (!needs) {

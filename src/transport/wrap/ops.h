@@ -6,17 +6,17 @@
 
 /* Operations that a wrapper holds back, in the order of their calls. All zero is an empty queue. */
 typedef struct fy_op {
-    uint32_t       peer;
-    bool           is_get;
-    bool           has_signal;
+    uint32_t peer;
+    bool is_get;
+    bool has_signal;
     fy_region_view region; /* copies: the caller's views need not outlive the call */
-    void          *attachment;
-    uint64_t       offset;
-    void          *memory; /* source of a put, target of a get */
-    uint64_t       bytes;
+    void *attachment;
+    uint64_t offset;
+    void *memory; /* source of a put, target of a get */
+    uint64_t bytes;
     fy_signal_view signal; /* its region is signal_region */
     fy_region_view signal_region;
-    int64_t        due_ns;
+    int64_t due_ns;
 } fy_op;
 
 typedef struct fy_ops {
@@ -26,7 +26,7 @@ typedef struct fy_ops {
 } fy_ops;
 
 ferry_status fy_ops_add(fy_ops *ops, const fy_op *op, ferry_error *error);
-void         fy_ops_cleanup(fy_ops *ops);
+void fy_ops_cleanup(fy_ops *ops);
 
 static inline void fy_ops_forget(fy_ops *ops)
 {

@@ -12,8 +12,8 @@
 
 typedef struct strict_layer {
     fy_layer base;
-    fy_ops   held;
-    bool     claimed;
+    fy_ops held;
+    bool claimed;
 } strict_layer;
 
 /*
@@ -21,8 +21,8 @@ typedef struct strict_layer {
  * they know each other; engines of one transport each claim.
  */
 static pthread_mutex_t claim_lock = PTHREAD_MUTEX_INITIALIZER;
-static const void     *claimed_world;
-static size_t          n_claims;
+static const void *claimed_world;
+static size_t n_claims;
 
 static const void *identity(const fy_host *host)
 {
@@ -38,7 +38,7 @@ static ferry_status parse_strict(fy_layer *layer, const char *argument, ferry_er
 static ferry_status prepare_strict(fy_layer *layer, ferry_error *error)
 {
     strict_layer *strict = (strict_layer *)layer;
-    const void   *world  = identity(layer->host);
+    const void *world = identity(layer->host);
     pthread_mutex_lock(&claim_lock);
     if (n_claims == 0 || claimed_world == world) {
         claimed_world = world;
@@ -92,8 +92,8 @@ static ferry_status strict_export_key(void *state, const fy_region_view *region,
 
 static void strict_release(void *state, const fy_region_view *region, void *attachment)
 {
-    strict_layer   *strict = state;
-    const fy_layer *layer  = &strict->base;
+    strict_layer *strict = state;
+    const fy_layer *layer = &strict->base;
     fy_ops_before_release(&strict->held, layer, region);
     layer->inner->release(layer->inner_state, region, attachment);
 }
@@ -103,7 +103,7 @@ static ferry_status strict_put(void *state, uint32_t peer, const fy_region_view 
                                uint64_t bytes, const fy_signal_view *signal, ferry_error *error)
 {
     strict_layer *strict = state;
-    fy_op         op     = fy_op_put(peer, region, attachment, offset, source, bytes, signal);
+    fy_op op = fy_op_put(peer, region, attachment, offset, source, bytes, signal);
     if (signal == NULL) {
         return fy_ops_add(&strict->held, &op, error);
     }
@@ -116,15 +116,15 @@ static ferry_status strict_get(void *state, uint32_t peer, const fy_region_view 
                                ferry_error *error)
 {
     strict_layer *strict = state;
-    fy_op         op     = fy_op_get(peer, region, attachment, offset, target, bytes);
+    fy_op op = fy_op_get(peer, region, attachment, offset, target, bytes);
     return fy_ops_add(&strict->held, &op, error);
 }
 
 static ferry_status strict_flush(void *state, uint32_t peer, ferry_error *error)
 {
-    strict_layer  *strict = state;
-    const fy_host *host   = strict->base.host;
-    ferry_status   status = host->state(host, error);
+    strict_layer *strict = state;
+    const fy_host *host = strict->base.host;
+    ferry_status status = host->state(host, error);
     if (status != FERRY_OK) {
         fy_ops_forget(&strict->held); /* the caller may free what they need */
     } else {
@@ -137,14 +137,14 @@ static ferry_status strict_flush(void *state, uint32_t peer, ferry_error *error)
 static void wrap_strict(fy_layer *layer)
 {
     layer->table.capabilities = strict_capabilities;
-    layer->table.attach       = strict_attach;
-    layer->table.export_key   = strict_export_key;
-    layer->table.release      = strict_release;
-    layer->table.put          = strict_put;
+    layer->table.attach = strict_attach;
+    layer->table.export_key = strict_export_key;
+    layer->table.release = strict_release;
+    layer->table.put = strict_put;
     if (layer->inner->get != NULL) {
         layer->table.get = strict_get;
     }
-    layer->table.flush   = strict_flush;
+    layer->table.flush = strict_flush;
     layer->table.pointer = fy_layer_no_pointer;
 }
 
@@ -160,11 +160,11 @@ static void cleanup_strict(fy_layer *layer)
 }
 
 const fy_layer_kind fy_layer_strict = {
-    .name    = "strict",
+    .name = "strict",
     .summary = "leaves only what NVSHMEM can do",
-    .bytes   = sizeof(strict_layer),
-    .parse   = parse_strict,
+    .bytes = sizeof(strict_layer),
+    .parse = parse_strict,
     .prepare = prepare_strict,
-    .wrap    = wrap_strict,
+    .wrap = wrap_strict,
     .cleanup = cleanup_strict,
 };

@@ -15,7 +15,7 @@ enum { N_KINDS = sizeof kinds / sizeof kinds[0], MOST_LAYERS = 16 };
 
 typedef struct chain_layers {
     fy_layer *layer[MOST_LAYERS]; /* the outermost first */
-    size_t    n;
+    size_t n;
 } chain_layers;
 
 const char *fy_wrap_list(void)
@@ -26,7 +26,7 @@ const char *fy_wrap_list(void)
 static const fy_layer_kind *find_kind(const char *element, size_t length)
 {
     const char *equals = memchr(element, '=', length);
-    size_t      n_name = equals == NULL ? length : (size_t)(equals - element);
+    size_t n_name = equals == NULL ? length : (size_t)(equals - element);
     for (size_t i = 0; i < N_KINDS; i++) {
         if (strlen(kinds[i]->name) == n_name && memcmp(kinds[i]->name, element, n_name) == 0) {
             return kinds[i];
@@ -69,11 +69,11 @@ static ferry_status add_layer(chain_layers *layers, const char *element, size_t 
 static ferry_status create_layers(const char *chain, chain_layers *layers, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    const char  *at     = chain;
-    layers->n           = 0;
+    const char *at = chain;
+    layers->n = 0;
     do {
         size_t length = strcspn(at, ":");
-        status        = add_layer(layers, at, length, error);
+        status = add_layer(layers, at, length, error);
         at += length;
     } while (status == FERRY_OK && *at++ == ':');
     if (status != FERRY_OK) {
@@ -96,8 +96,8 @@ static ferry_status prepare(const char *chain, const fy_host *host, chain_layers
 {
     ferry_status status = create_layers(chain, layers, error);
     for (size_t i = 0; i < layers->n && status == FERRY_OK; i++) {
-        fy_layer *layer   = layers->layer[i];
-        layer->host       = i == 0 ? host : layers->layer[i - 1]->inner_host;
+        fy_layer *layer = layers->layer[i];
+        layer->host = i == 0 ? host : layers->layer[i - 1]->inner_host;
         layer->inner_host = layer->host;
         if (layer->kind->prepare != NULL) {
             status = layer->kind->prepare(layer, error);
@@ -112,18 +112,18 @@ static ferry_status prepare(const char *chain, const fy_host *host, chain_layers
 /* One rank's refusal is everybody's: opening the inner engine is collective. */
 static ferry_status agree(const fy_host *host, ferry_status own, ferry_error *error)
 {
-    const void   *all;
+    const void *all;
     const size_t *lengths;
     struct {
-        uint32_t    status;
+        uint32_t status;
         ferry_error error;
     } mine = {.status = (uint32_t)own};
     if (own != FERRY_OK && error != NULL) {
         mine.error = *error;
     }
     mine.error.message[FERRY_ERROR_BYTES - 1] = '\0';
-    size_t       n_bytes                      = own == FERRY_OK ? sizeof mine.status : sizeof mine;
-    ferry_error  ignored;
+    size_t n_bytes = own == FERRY_OK ? sizeof mine.status : sizeof mine;
+    ferry_error ignored;
     ferry_status status =
         host->all_gather(host, &mine, n_bytes, &all, &lengths, own == FERRY_OK ? error : &ignored);
     if (own != FERRY_OK || status != FERRY_OK) {
@@ -147,10 +147,10 @@ static ferry_status wrap_layers(chain_layers *layers, const fy_engine **engine, 
     ferry_status status = FERRY_OK;
     while (layers->n > 0 && status == FERRY_OK) {
         fy_layer *layer = layers->layer[layers->n - 1];
-        status          = fy_layer_wrap(layer, *engine, *state, error);
+        status = fy_layer_wrap(layer, *engine, *state, error);
         if (status == FERRY_OK) {
             *engine = &layer->table;
-            *state  = layer;
+            *state = layer;
             layers->n--; /* from here on its close destroys it */
         }
     }
@@ -164,13 +164,13 @@ static ferry_status wrap_layers(chain_layers *layers, const fy_engine **engine, 
 ferry_status fy_wrap_open(const char *chain, const fy_engine *inner, const fy_host *host,
                           const fy_engine **engine_out, void **state_out, ferry_error *error)
 {
-    chain_layers     layers = {.n = 0};
+    chain_layers layers = {.n = 0};
     const fy_engine *engine = inner;
-    void            *state  = NULL;
-    ferry_error      local;
-    ferry_error     *sentence = error == NULL ? &local : error; /* other ranks want it */
-    ferry_status     status   = prepare(chain, host, &layers, sentence);
-    status                    = agree(host, status, sentence);
+    void *state = NULL;
+    ferry_error local;
+    ferry_error *sentence = error == NULL ? &local : error; /* other ranks want it */
+    ferry_status status = prepare(chain, host, &layers, sentence);
+    status = agree(host, status, sentence);
     if (status == FERRY_OK) {
         status = inner->open(layers.layer[layers.n - 1]->inner_host, &state, error);
     }
@@ -181,7 +181,7 @@ ferry_status fy_wrap_open(const char *chain, const fy_engine *inner, const fy_ho
     status = wrap_layers(&layers, &engine, &state, error);
     if (status == FERRY_OK) {
         *engine_out = engine;
-        *state_out  = state;
+        *state_out = state;
     }
     return status;
 }

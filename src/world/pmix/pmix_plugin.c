@@ -20,8 +20,8 @@
  * meanwhile. A process that leaves without giving it back counts as crashed and takes its job down.
  */
 static pmix_proc_t self;
-static uint32_t    n_ranks;
-static pid_t       joined_by; /* 0: not joined; a child by fork inherits the number, not the life */
+static uint32_t n_ranks;
+static pid_t joined_by; /* 0: not joined; a child by fork inherits the number, not the life */
 
 static void leave(void)
 {
@@ -38,7 +38,7 @@ static ferry_status fail(ferry_error *error, const char *call, pmix_status_t res
 
 static ferry_status get_size(uint32_t *size_out, ferry_error *error)
 {
-    pmix_proc_t   job;
+    pmix_proc_t job;
     pmix_value_t *value = NULL;
     PMIX_LOAD_PROCID(&job, self.nspace, PMIX_RANK_WILDCARD);
     pmix_status_t result = PMIx_Get(&job, PMIX_JOB_SIZE, NULL, 0, &value);
@@ -77,7 +77,7 @@ static ferry_status begin(uint32_t *rank_out, uint32_t *n_ranks_out, ferry_error
         }
         joined_by = getpid();
     }
-    *rank_out    = self.rank;
+    *rank_out = self.rank;
     *n_ranks_out = n_ranks;
     return FERRY_OK;
 }
@@ -86,7 +86,7 @@ static ferry_status publish(const char *name, const char *text, ferry_error *err
 {
     pmix_value_t value;
     PMIX_VALUE_CONSTRUCT(&value);
-    value.type        = PMIX_STRING;
+    value.type = PMIX_STRING;
     value.data.string = fy_strdup(text);
     if (value.data.string == NULL) {
         return fy_fail_no_memory(error, "a text for PMIx");
@@ -106,20 +106,20 @@ static ferry_status publish(const char *name, const char *text, ferry_error *err
  */
 typedef struct question {
     pthread_mutex_t lock;
-    pthread_cond_t  answered;
-    uint32_t        holders;
-    bool            done;
-    pmix_status_t   result;
-    char           *text; /* NULL: none, or too long */
-    size_t          text_bytes;
-    pmix_info_t     refresh;
+    pthread_cond_t answered;
+    uint32_t holders;
+    bool done;
+    pmix_status_t result;
+    char *text; /* NULL: none, or too long */
+    size_t text_bytes;
+    pmix_info_t refresh;
 } question;
 
 static ferry_status make_question(size_t text_bytes, question **question_out, ferry_error *error)
 {
     pthread_condattr_t monotonic;
-    question          *fresh = fy_alloc_zeroed(1, sizeof *fresh);
-    char              *text  = fy_alloc_zeroed(text_bytes, 1);
+    question *fresh = fy_alloc_zeroed(1, sizeof *fresh);
+    char *text = fy_alloc_zeroed(text_bytes, 1);
     if (fresh == NULL || text == NULL) {
         fy_free(fresh);
         fy_free(text);
@@ -130,10 +130,10 @@ static ferry_status make_question(size_t text_bytes, question **question_out, fe
     pthread_mutex_init(&fresh->lock, NULL);
     pthread_cond_init(&fresh->answered, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    fresh->holders    = 2;
-    fresh->text       = text;
+    fresh->holders = 2;
+    fresh->text = text;
     fresh->text_bytes = text_bytes;
-    *question_out     = fresh;
+    *question_out = fresh;
     return FERRY_OK;
 }
 
@@ -155,10 +155,10 @@ static void take_answer(pmix_status_t result, pmix_value_t *value, void *context
 {
     question *asked = context;
     pthread_mutex_lock(&asked->lock);
-    asked->done   = true;
+    asked->done = true;
     asked->result = result;
     if (result == PMIX_SUCCESS) {
-        bool   text   = value != NULL && value->type == PMIX_STRING && value->data.string != NULL;
+        bool text = value != NULL && value->type == PMIX_STRING && value->data.string != NULL;
         size_t length = text ? strlen(value->data.string) : asked->text_bytes;
         if (length < asked->text_bytes) {
             memcpy(asked->text, value->data.string, length + 1);
@@ -218,9 +218,9 @@ static bool wait_slice(question *asked, const patience *wait)
 static ferry_status ask(uint32_t rank, const char *name, const patience *wait, char *text,
                         size_t text_bytes, pmix_status_t *result_out, ferry_error *error)
 {
-    pmix_proc_t  root;
-    question    *asked  = NULL;
-    bool         yes    = true;
+    pmix_proc_t root;
+    question *asked = NULL;
+    bool yes = true;
     ferry_status status = make_question(text_bytes, &asked, error);
     if (status != FERRY_OK) {
         return status;
@@ -237,7 +237,7 @@ static ferry_status ask(uint32_t rank, const char *name, const patience *wait, c
     pthread_mutex_lock(&asked->lock);
     if (result != PMIX_SUCCESS) { /* then nobody will answer */
         asked->holders--;
-        asked->done   = true;
+        asked->done = true;
         asked->result = result;
     }
     while (!asked->done && wait_slice(asked, wait)) {}
@@ -262,9 +262,9 @@ static ferry_status get(uint32_t rank, const char *name, int64_t limit_ns,
                         bool (*stop)(void *context), void *context, char *text, size_t text_bytes,
                         ferry_error *error)
 {
-    patience        wait   = {.end = later(now(), limit_ns), .stop = stop, .context = context};
-    struct timespec pause  = {.tv_nsec = 2000000};
-    pmix_status_t   result = PMIX_SUCCESS;
+    patience wait = {.end = later(now(), limit_ns), .stop = stop, .context = context};
+    struct timespec pause = {.tv_nsec = 2000000};
+    pmix_status_t result = PMIX_SUCCESS;
     for (;;) {
         ferry_status status = ask(rank, name, &wait, text, text_bytes, &result, error);
         if (status != FERRY_OK || result == PMIX_SUCCESS) {

@@ -3,9 +3,9 @@
 
 int main(void)
 {
-    ferry_error       error      = {""};
+    ferry_error error = {""};
     ferry_checkpoint *checkpoint = NULL;
-    ferry_reshard    *reshard    = NULL;
+    ferry_reshard *reshard = NULL;
     BLOCK
     demand(error.message[0] == 0, error.message);
     ferry_reshard_destroy(reshard);

@@ -12,12 +12,12 @@ static void use(const void *memory, size_t bytes)
 int main(void)
 {
     enum { bytes = 1000 };
-    ferry_error   error = {""};
-    ferry_world  *world = NULL;
+    ferry_error error = {""};
+    ferry_world *world = NULL;
     unsigned char data[bytes];
     memset(data, 7, sizeof data);
     check(ferry_world_create(NULL, &world, &error), &error);
-BLOCK
+    BLOCK
     demand(error.message[0] == 0, error.message);
     ferry_region_free(region);
     ferry_transport_close(transport);

@@ -3,7 +3,7 @@
 
 int main(void)
 {
-BLOCK
+    BLOCK
     check(status, &error);
     ferry_plan_totals totals = FERRY_PLAN_TOTALS_INIT;
     check(ferry_plan_get_totals(plan, &totals, &error), &error);

@@ -7,7 +7,7 @@ int main(void)
     ferry_plan *plan = NULL;
     ferry_spec *spec = NULL;
     check(ferry_spec_load("examples/llama-tiny.json", &spec, &error), &error);
-BLOCK
+    BLOCK
     check(ferry_plan_create(spec, &options, &plan, &error), &error);
     ferry_plan_totals some = FERRY_PLAN_TOTALS_INIT, all = FERRY_PLAN_TOTALS_INIT;
     check(ferry_plan_get_totals(plan, &some, &error), &error);

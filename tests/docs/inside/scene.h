@@ -1,5 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-/* What stands around the blocks of C in the pages: a world, a small model on four ranks, its memory. */
+/* What stands around the blocks of C in the pages: a world, a small model on four ranks, its
+ * memory. */
 #ifndef FERRY_TESTS_DOCS_SCENE_H
 #define FERRY_TESTS_DOCS_SCENE_H
 
@@ -71,8 +72,8 @@ static ferry_spec *make_spec(void)
 
 static ferry_tensors *make_tensors(void *memory, size_t bytes)
 {
-    ferry_error    error;
-    ferry_buffer   buffer  = ferry_buffer_of(memory, bytes);
+    ferry_error error;
+    ferry_buffer buffer = ferry_buffer_of(memory, bytes);
     ferry_tensors *tensors = NULL;
     check(ferry_tensors_create(&tensors, &error), &error);
     check(ferry_tensors_add(tensors, "w", &buffer, &error), &error);
@@ -98,8 +99,8 @@ static bool destination_is(uint64_t version)
 static ferry_service *make_service(ferry_world *world, const ferry_spec *spec,
                                    ferry_tensors *sources, ferry_tensors *destinations)
 {
-    ferry_error    error;
-    ferry_plan    *plan    = NULL;
+    ferry_error error;
+    ferry_plan *plan = NULL;
     ferry_service *service = NULL;
     check(ferry_plan_create(spec, NULL, &plan, &error), &error);
     check(ferry_service_create(world, NULL, &service, &error), &error);
@@ -112,8 +113,8 @@ static ferry_service *make_service(ferry_world *world, const ferry_spec *spec,
 
 /* Four ranks that are about to run such a service, of which the last one ends then. */
 typedef struct scene {
-    ferry_spec    *spec;
-    ferry_world   *world;
+    ferry_spec *spec;
+    ferry_world *world;
     ferry_service *service;
     ferry_tensors *sources, *destinations;
 } scene;
@@ -121,9 +122,9 @@ typedef struct scene {
 static scene open_scene(void)
 {
     ferry_error error;
-    scene       s = {.spec         = make_spec(),
-                     .sources      = make_tensors(source_memory, SOURCE_BYTES),
-                     .destinations = make_tensors(destination_memory, DESTINATION_BYTES)};
+    scene s = {.spec = make_spec(),
+               .sources = make_tensors(source_memory, SOURCE_BYTES),
+               .destinations = make_tensors(destination_memory, DESTINATION_BYTES)};
     check(ferry_world_create(NULL, &s.world, &error), &error);
     s.service = make_service(s.world, s.spec, s.sources, s.destinations);
     fill_source(1);

@@ -8,7 +8,7 @@ int main(void)
     ferry_spec *spec = NULL;
     check(ferry_spec_load("examples/llama-tiny.json", &spec, &error), &error);
     check(ferry_plan_create(spec, NULL, &plan, &error), &error);
-BLOCK
+    BLOCK
     check(status, &error);
     demand(report.has_seconds, "the cluster of the spec gives seconds");
     ferry_plan_destroy(plan);

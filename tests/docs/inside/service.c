@@ -10,16 +10,16 @@ static void train(int step)
 int main(void)
 {
     enum { n_steps = 3 };
-    ferry_error    error = {""};
-    ferry_spec    *spec  = make_spec();
-    ferry_plan    *plan  = NULL;
-    ferry_world   *world = NULL;
+    ferry_error error = {""};
+    ferry_spec *spec = make_spec();
+    ferry_plan *plan = NULL;
+    ferry_world *world = NULL;
     ferry_service *service;
-    ferry_tensors *sources      = make_tensors(source_memory, SOURCE_BYTES);
+    ferry_tensors *sources = make_tensors(source_memory, SOURCE_BYTES);
     ferry_tensors *destinations = make_tensors(destination_memory, DESTINATION_BYTES);
     check(ferry_world_create(NULL, &world, &error), &error);
     check(ferry_plan_create(spec, NULL, &plan, &error), &error);
-BLOCK
+    BLOCK
     demand(error.message[0] == 0, error.message);
     demand(destination_is(n_steps), "the last version is everywhere");
     ferry_service_destroy(service);

@@ -4,7 +4,7 @@
 
 int main(void)
 {
-    ferry_error  error;
+    ferry_error error;
     ferry_world *world = NULL;
     check(ferry_world_create(NULL, &world, &error), &error);
     if (ferry_world_rank(world) == 2) {
@@ -13,7 +13,7 @@ int main(void)
     say_ready(ferry_world_rank(world));
     ferry_status status = ferry_world_barrier(world, &error);
     demand(status == FERRY_ERR_PEER_LOST, "the others hear of it");
-BLOCK
+    BLOCK
     check(status, &error);
     demand(ferry_world_n_ranks(world) == 2, "two go on");
     check(ferry_world_barrier(world, &error), &error);

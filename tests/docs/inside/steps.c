@@ -4,21 +4,21 @@
 
 int main(void)
 {
-    ferry_error        error        = {""};
-    scene              s            = open_scene();
-    ferry_spec        *spec         = s.spec;
-    ferry_world       *world        = s.world, *survivors = NULL;
-    ferry_service     *service      = s.service, *again = NULL;
-    ferry_tensors     *sources      = s.sources, *destinations = s.destinations;
-    ferry_ledger      *ledger       = NULL;
-    ferry_plan        *plan         = NULL;
-    ferry_plan_options options      = FERRY_PLAN_OPTIONS_INIT;
-    const uint32_t     lost[]       = {3};
-    const size_t       n_lost       = 1;
-    uint64_t           version;
+    ferry_error error = {""};
+    scene s = open_scene();
+    ferry_spec *spec = s.spec;
+    ferry_world *world = s.world, *survivors = NULL;
+    ferry_service *service = s.service, *again = NULL;
+    ferry_tensors *sources = s.sources, *destinations = s.destinations;
+    ferry_ledger *ledger = NULL;
+    ferry_plan *plan = NULL;
+    ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
+    const uint32_t lost[] = {3};
+    const size_t n_lost = 1;
+    uint64_t version;
     demand(ferry_service_run(service, &error) == FERRY_ERR_PEER_LOST, "the others hear of it");
     error.message[0] = 0;
-BLOCK
+    BLOCK
     demand(error.message[0] == 0, error.message);
     demand(version == 0, "no version was whole before");
     demand(destination_is(1), "the first one is");
