@@ -10,9 +10,9 @@
  * and again, `offset` is cold with odd addresses on both sides, `shared` is cold into memory that
  * another process has mapped and touched too.
  */
-#include "base/copy.h"
-#include "base/copy_isa.h"
 #include "base/cpu.h"
+#include "host/copy.h"
+#include "host/copy_isa.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -101,7 +101,7 @@ static bool run_once(const bench_case *c, const char *text, measure *m)
         status = ferry_plan_create(spec, NULL, &plan, &error);
     }
     if (status == FERRY_OK && !c->summary) {
-        uint32_t rank = c->last ? ferry_plan_world_size(plan) - 1 : 0;
+        uint32_t rank = c->last ? ferry_plan_rank_count(plan) - 1 : 0;
         status = ferry_plan_visit(plan, c->all ? FERRY_ALL_RANKS : rank, take, &sum, &statistics,
                                   &error);
     }
@@ -112,9 +112,9 @@ static bool run_once(const bench_case *c, const char *text, measure *m)
         fprintf(stderr, "%s: %s\n", c->name, error.message);
     }
     m->moves = totals.n_moves;
-    m->visited = statistics.moves_visited;
-    m->peers = statistics.peers;
-    m->classes = statistics.layout_classes;
+    m->visited = statistics.n_moves_visited;
+    m->peers = statistics.n_peers;
+    m->classes = statistics.n_layout_classes;
     ferry_plan_destroy(plan);
     ferry_spec_destroy(spec);
     return status == FERRY_OK;

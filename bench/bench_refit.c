@@ -96,7 +96,8 @@ static void allocate(refit_bench *b, bool is_ferry, uint64_t bytes, ferry_buffer
 {
     ferry_error error;
     if (is_ferry && bytes > 0) {
-        refit_check(b, ferry_memory_alloc(b->transport, bytes, out, &error), &error);
+        refit_check(b, ferry_memory_alloc(b->transport, FERRY_MEMORY_HOST, 0, bytes, out, &error),
+                    &error);
     } else {
         *out = ferry_buffer_of(malloc(bytes + 1), bytes);
     }
@@ -199,11 +200,10 @@ static void write_statistics(FILE *out, const refit_series *s)
             (unsigned long long)t->staging_bytes, s->staging_pss_bytes,
             (unsigned long long)t->n_batches_sent);
     fprintf(out,
-            "\n   \"bytes_by_path\": {\"local\": %llu, \"mapped\": %llu, \"attach\": %llu, "
+            "\n   \"bytes_by_path\": {\"local\": %llu, \"mapped\": %llu, "
             "\"remote\": %llu, \"staged\": %llu},",
             (unsigned long long)t->bytes_local, (unsigned long long)t->bytes_mapped,
-            (unsigned long long)t->bytes_attach, (unsigned long long)t->bytes_remote,
-            (unsigned long long)t->bytes_staged);
+            (unsigned long long)t->bytes_remote, (unsigned long long)t->bytes_staged);
     fprintf(out,
             "\n   \"phases\": {\"pack\": %.6f, \"wire\": %.6f, \"unpack\": %.6f, \"check\": %.6f, "
             "\"wait\": %.6f}",
@@ -348,7 +348,7 @@ int main(int argc, char **argv)
     b.n_threads = a.n_threads < 0 ? 0 : (uint64_t)a.n_threads;
     refit_check(&b, ferry_world_create(NULL, &b.world, &error), &error);
     b.rank = ferry_world_rank(b.world);
-    if (ferry_world_n_ranks(b.world) != (uint32_t)its->n_ranks) {
+    if (ferry_world_rank_count(b.world) != (uint32_t)its->n_ranks) {
         fprintf(stderr, "bench_refit: %s wants %d ranks\n", a.its, its->n_ranks);
         return 2;
     }

@@ -10,8 +10,8 @@
  * The same rows are summed again and again: small ones lie in the caches, large ones do not. The
  * last column is the best set with stores past the cache.
  */
-#include "base/copy.h"
-#include "collective/sum.h"
+#include "exec/sum.h"
+#include "host/copy.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -66,7 +66,7 @@ static double side_max(void *context, double own)
     const void *all = NULL;
     double most = own;
     check(ferry_world_all_gather(s->world, &own, sizeof own, &all, &error), &error);
-    for (uint32_t i = 0; i < ferry_world_n_ranks(s->world); i++) {
+    for (uint32_t i = 0; i < ferry_world_rank_count(s->world); i++) {
         double other = ((const double *)all)[i];
         most = other > most ? other : most;
     }
@@ -77,10 +77,11 @@ static double side_max(void *context, double own)
 static bool side_offers(void *context, int way)
 {
     own_side *s = context;
-    const uint32_t *modes = NULL;
+    uint32_t modes[FERRY_MIXED_N_MODES];
     size_t n = 0;
     ferry_error error;
-    check(ferry_mixed_comm_get_valid_mode_list(s->comm, &modes, &n, &error), &error);
+    check(ferry_mixed_comm_get_valid_mode_list(s->comm, modes, FERRY_MIXED_N_MODES, &n, &error),
+          &error);
     for (size_t i = 0; i < n; i++) {
         if (modes[i] == (uint32_t)way) {
             return way != FERRY_MIXED_MODE_DEFAULT;
@@ -161,11 +162,11 @@ static void create(own_side *s, const words *w, mixed_arguments *arguments)
     options.autotune_bytes = arguments->sizes[arguments->n_sizes - 1];
     options.local_tp_size = w->local_tp;
     options.inter_tp_size = w->inter_tp;
-    if (w->local_tp == 0 && ferry_world_n_nodes(s->world) == 1) {
+    if (w->local_tp == 0 && ferry_world_node_count(s->world) == 1) {
         options.local_tp_size = (uint32_t)arguments->its.tp;
     }
     check(ferry_mixed_comm_create(s->world, &options, &s->comm, &error), &error);
-    check(ferry_mixed_comm_describe(s->comm, &info, &error), &error);
+    check(ferry_mixed_comm_get_info(s->comm, &info, &error), &error);
     if ((int)info.tp_size != arguments->its.tp || (int)info.dp_size != arguments->its.dp) {
         fprintf(stderr, "bench_mixed: the topology has tp %u and dp %u\n", info.tp_size,
                 info.dp_size);
@@ -224,7 +225,7 @@ int main(int argc, char **argv)
         bind_to_core(s.world);
     }
     if (mixed_read_arguments(argc - first, argv + first, (int)own_rank,
-                             (int)ferry_world_n_ranks(s.world), &arguments)) {
+                             (int)ferry_world_rank_count(s.world), &arguments)) {
         result = run(&s, &w, &arguments);
     }
     ferry_world_destroy(s.world);

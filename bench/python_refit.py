@@ -125,7 +125,7 @@ def with_ferry(rank, memory):
             done = rank.series(refit.run, new, rank.arguments.runs)
             numbers = service.statistics()
             done["paths"] = {name: getattr(numbers, "bytes_" + name)
-                             for name in ("local", "mapped", "attach", "remote", "staged")}
+                             for name in ("local", "mapped", "remote", "staged")}
     return done
 
 

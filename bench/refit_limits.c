@@ -1,6 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* What the machine can do with the same bytes, beside the service. */
-#include "base/copy.h"
+#include "host/copy.h"
 #include "refit_bench.h"
 
 #include <errno.h>

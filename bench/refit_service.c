@@ -15,7 +15,6 @@ static bool read_word(const char *word, ferry_service_options *options)
         uint32_t paths, checksum;
     } words[] = {{"run", 0, 0},
                  {"mapped", FERRY_PATH_MAPPED, 0},
-                 {"attach", FERRY_PATH_ATTACH, 0},
                  {"remote", FERRY_PATH_REMOTE, 0},
                  {"staged", FERRY_PATH_STAGED, 0},
                  {"path", 0, FERRY_CHECKSUM_PATH},
@@ -132,7 +131,7 @@ static double sum_pss(refit_bench *b)
 static void run_service(refit_bench *b, refit_series *s)
 {
     ferry_error error;
-    refit_check(b, ferry_service_run(s->own, &error), &error);
+    refit_check(b, ferry_service_run(s->own, NULL, &error), &error);
 }
 
 static void end_service(refit_bench *b, refit_series *s)
@@ -186,9 +185,9 @@ void refit_service_note_last(refit_bench *b, refit_series *s)
                  own.n_registrations != first.n_registrations;
     s->stood_still = refit_sum(b, moved) == 0;
     s->n_allocations = refit_sum(b, s->n_allocations);
-    uint64_t *const sums[] = {&own.bytes_local,    &own.bytes_mapped,  &own.bytes_attach,
-                              &own.bytes_remote,   &own.bytes_staged,  &own.bytes_relayed,
-                              &own.bytes_received, &own.n_batches_sent};
+    uint64_t *const sums[] = {&own.bytes_local,   &own.bytes_mapped,  &own.bytes_remote,
+                              &own.bytes_staged,  &own.bytes_relayed, &own.bytes_received,
+                              &own.n_batches_sent};
     for (size_t i = 0; i < sizeof sums / sizeof sums[0]; i++) {
         *sums[i] = refit_sum(b, *sums[i]);
     }

@@ -3,8 +3,8 @@
 #define FERRY_BENCH_SCHEDULE_H
 
 #include <ferry/ferry.h>
+#include <ferry/reference.h>
 #include <ferry/schedule.h>
-#include <ferry/scheduler.h>
 
 #include <stdbool.h>
 #include <stdint.h>

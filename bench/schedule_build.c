@@ -5,6 +5,8 @@
  */
 #include "schedule_bench.h"
 
+#include <ferry/reference.h>
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,56 +89,57 @@ static int replay(void *context, const void *bytes, size_t n_bytes, const void *
 }
 
 /* One task fills a batch: slots are as large as the tasks. */
-static ferry_status pack(const load *l, uint32_t rank, ferry_workloads **out, ferry_error *error)
+static ferry_status pack(const load *l, uint32_t rank, ferry_reference_workloads **out,
+                         ferry_error *error)
 {
-    ferry_workloads *w = NULL;
-    ferry_status status = ferry_workloads_create(rank, l->n_ranks, &w, error);
+    ferry_reference_workloads *w = NULL;
+    ferry_status status = ferry_reference_workloads_create(rank, l->n_ranks, &w, error);
     for (uint64_t i = 0; i < l->n && status == FERRY_OK; i++) {
         if (l->from[i] == rank) {
-            status = ferry_workloads_add_task(w, i, l->to[i], l->bytes[i], 2, error);
+            status = ferry_reference_workloads_add_task(w, i, l->to[i], l->bytes[i], 2, error);
         }
     }
     if (status == FERRY_OK) {
-        status = ferry_workloads_pack(w, l->bytes[0], 1, error);
+        status = ferry_reference_workloads_pack(w, l->bytes[0], 1, error);
     }
     *out = w;
     return status;
 }
 
-static ferry_status build(pe *p, const ferry_workloads *workloads, uint32_t rule, bool is_replay,
-                          uint32_t *rounds_out, ferry_error *error)
+static ferry_status build(pe *p, const ferry_reference_workloads *workloads, uint32_t rule,
+                          bool is_replay, uint32_t *rounds_out, ferry_error *error)
 {
-    ferry_build_schedule_options options = FERRY_BUILD_SCHEDULE_OPTIONS_INIT;
+    ferry_reference_schedule_options options = FERRY_REFERENCE_SCHEDULE_OPTIONS_INIT;
     ferry_exchange exchange = FERRY_EXCHANGE_INIT;
-    ferry_local_schedule *schedule = NULL;
-    ferry_summaries *summaries = NULL;
+    ferry_reference_schedule *schedule = NULL;
+    ferry_reference_summaries *summaries = NULL;
     uint32_t n_ranks = p->world->load->n_ranks;
     options.rule = rule;
     exchange.context = p;
     exchange.rank = p->rank;
     exchange.n_ranks = n_ranks;
     exchange.all_gather = is_replay ? replay : record;
-    ferry_status status = ferry_build_schedule(workloads, p->rank, n_ranks, &options, &exchange,
-                                               &schedule, &summaries, error);
+    ferry_status status = ferry_reference_schedule_build(workloads, &options, &exchange, &schedule,
+                                                         &summaries, error);
     if (status == FERRY_OK) {
-        *rounds_out = ferry_local_schedule_iteration_count(schedule);
+        *rounds_out = ferry_reference_schedule_round_count(schedule);
     }
-    ferry_local_schedule_destroy(schedule);
-    ferry_summaries_destroy(summaries);
+    ferry_reference_schedule_destroy(schedule);
+    ferry_reference_summaries_destroy(summaries);
     return status;
 }
 
 static void *run_pe(void *argument)
 {
     pe *p = argument;
-    ferry_workloads *workloads = NULL;
+    ferry_reference_workloads *workloads = NULL;
     ferry_error *error = &p->world->errors[p->rank];
     uint32_t rounds;
     ferry_status status = pack(p->world->load, p->rank, &workloads, error);
     if (status == FERRY_OK) {
         status = build(p, workloads, p->world->rule, false, &rounds, error);
     }
-    ferry_workloads_destroy(workloads);
+    ferry_reference_workloads_destroy(workloads);
     p->world->statuses[p->rank] = status;
     return NULL;
 }
@@ -162,12 +165,12 @@ static bool record_world(world *w, bench_row *row)
     return fine;
 }
 
-/* The median of ferry_build_schedule as rank 0, whose batches are packed already. */
+/* The median of ferry_reference_schedule_build as rank 0, whose batches are packed already. */
 static bool time_build(const bench *b, const load *l, uint32_t rule, bench_row *row,
                        const char *key)
 {
     static world w;
-    ferry_workloads *workloads = NULL;
+    ferry_reference_workloads *workloads = NULL;
     ferry_error error;
     double seconds[MAX_RUNS];
     uint32_t rounds = 0;
@@ -184,7 +187,7 @@ static bool time_build(const bench *b, const load *l, uint32_t rule, bench_row *
             seconds[i] = bench_now() - begin;
         }
     }
-    ferry_workloads_destroy(workloads);
+    ferry_reference_workloads_destroy(workloads);
     if (!bench_check(row, status, &error)) {
         return false;
     }
@@ -192,33 +195,34 @@ static bool time_build(const bench *b, const load *l, uint32_t rule, bench_row *
     return true;
 }
 
-/* The median of ferry_assign_iterations, the package's _assign_iterations. */
+/* The median of ferry_reference_batches_assign_rounds, the package's _assign_iterations. */
 static bool time_assign(const bench *b, const load *l, uint32_t rule, bench_row *row,
                         const char *key, const char *rounds_key)
 {
-    ferry_scheduled_batches *batches = NULL;
+    ferry_reference_batches *batches = NULL;
     ferry_error error;
     double seconds[MAX_RUNS];
     uint32_t rounds = 0;
     ferry_status status = FERRY_OK;
     for (int i = -1; i < b->n_runs && status == FERRY_OK; i++) {
-        status = ferry_scheduled_batches_create(l->n_ranks, &batches, &error);
+        status = ferry_reference_batches_create(l->n_ranks, &batches, &error);
         for (uint64_t k = 0; k < l->n && status == FERRY_OK; k++) {
-            ferry_scheduled_batch batch = FERRY_SCHEDULED_BATCH_INIT;
-            batch.source = l->from[k];
-            batch.destination = l->to[k];
-            batch.batch_index = l->index[k];
-            batch.total_bytes = l->bytes[k];
-            status = ferry_scheduled_batches_add(batches, &batch, &error);
+            ferry_reference_batch batch = FERRY_REFERENCE_BATCH_INIT;
+            batch.from = l->from[k];
+            batch.to = l->to[k];
+            batch.index = l->index[k];
+            batch.bytes = l->bytes[k];
+            status = ferry_reference_batches_add(batches, &batch, &error);
         }
         double begin = bench_now();
         if (status == FERRY_OK) {
-            status = ferry_assign_iterations(batches, rule, FERRY_DUPLEX_FULL, &rounds, &error);
+            status = ferry_reference_batches_assign_rounds(batches, rule, FERRY_DUPLEX_FULL,
+                                                           &rounds, &error);
         }
         if (i >= 0) {
             seconds[i] = bench_now() - begin;
         }
-        ferry_scheduled_batches_destroy(batches);
+        ferry_reference_batches_destroy(batches);
         batches = NULL;
     }
     if (!bench_check(row, status, &error)) {

@@ -47,7 +47,7 @@ static ferry_status describe(const ferry_schedule *schedule, double rate, bench_
     ferry_simulation_destroy(simulation);
     bench_add(row, "simulate-s", end - begin);
     bench_add(row, "batches", (double)report.n_batches);
-    bench_add(row, "rounds", report.rounds);
+    bench_add(row, "rounds", report.n_rounds);
     bench_add(row, "degree", report.degree);
     bench_add(row, "GiB", (double)report.bytes / 0x1p30);
     bench_add(row, "relayed-GiB", (double)report.relayed_bytes / 0x1p30);

@@ -2,19 +2,21 @@
 /* Rounds of each rule against the degree, and makespans against the bound. */
 #include "schedule_bench.h"
 
+#include <ferry/reference.h>
+
 #include <stdlib.h>
 
-static ferry_status collect(const load *l, ferry_scheduled_batches **out, ferry_error *error)
+static ferry_status collect(const load *l, ferry_reference_batches **out, ferry_error *error)
 {
-    ferry_scheduled_batches *batches = NULL;
-    ferry_status status = ferry_scheduled_batches_create(l->n_ranks, &batches, error);
+    ferry_reference_batches *batches = NULL;
+    ferry_status status = ferry_reference_batches_create(l->n_ranks, &batches, error);
     for (uint64_t i = 0; i < l->n && status == FERRY_OK; i++) {
-        ferry_scheduled_batch batch = FERRY_SCHEDULED_BATCH_INIT;
-        batch.source = l->from[i];
-        batch.destination = l->to[i];
-        batch.batch_index = l->index[i];
-        batch.total_bytes = l->bytes[i];
-        status = ferry_scheduled_batches_add(batches, &batch, error);
+        ferry_reference_batch batch = FERRY_REFERENCE_BATCH_INIT;
+        batch.from = l->from[i];
+        batch.to = l->to[i];
+        batch.index = l->index[i];
+        batch.bytes = l->bytes[i];
+        status = ferry_reference_batches_add(batches, &batch, error);
     }
     *out = batches;
     return status;
@@ -39,14 +41,14 @@ static void measure_rounds(const bench *b, const void *argument, bench_row *row)
     bench_add(row, "degree", degree);
     bench_add(row, "half-degree", half);
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
-        ferry_scheduled_batches *batches = NULL;
+        ferry_reference_batches *batches = NULL;
         uint32_t rounds = 0;
         ferry_status status = collect(l, &batches, &error);
         if (status == FERRY_OK) {
-            status =
-                ferry_assign_iterations(batches, rules[i].rule, rules[i].duplex, &rounds, &error);
+            status = ferry_reference_batches_assign_rounds(batches, rules[i].rule, rules[i].duplex,
+                                                           &rounds, &error);
         }
-        ferry_scheduled_batches_destroy(batches);
+        ferry_reference_batches_destroy(batches);
         if (!bench_check(row, status, &error)) {
             return;
         }
@@ -143,7 +145,7 @@ static void report_rules(const sized_load *s, const ferry_task_list *tasks,
     bench_add(row, "batches", (double)report.n_batches);
     bench_add(row, "bound", report.bound);
     bench_add(row, "degree", report.degree);
-    bench_add(row, "rounds", report.rounds);
+    bench_add(row, "rounds", report.n_rounds);
     double bound = report.bound;
     bench_add(row, "optimal/bound", report.makespan / bound);
     bench_add(row, "optimal/slot-bound",

@@ -28,7 +28,8 @@ static void measure_colour(const bench *b, const void *argument, bench_row *row)
     uint32_t *to = bench_alloc(c->n_edges, sizeof *to);
     uint32_t *out = bench_alloc(c->n_edges, sizeof *out);
     uint32_t *used = bench_alloc((size_t)c->n_ranks * 2, sizeof *used);
-    uint32_t n = 0, degree = 0;
+    uint32_t degree = 0;
+    fy_edges edges = {c->n_ranks, 0, c->n_edges, from, to, out};
     double seconds[MAX_RUNS];
     ferry_error error;
     for (uint64_t i = 0; i < c->n_edges; i++) {
@@ -44,13 +45,13 @@ static void measure_colour(const bench *b, const void *argument, bench_row *row)
     uint64_t before = bench_peak_kib();
     for (int i = 0; i < b->n_runs && status == FERRY_OK; i++) {
         double begin = bench_now();
-        status = fy_colour_bipartite(c->n_ranks, c->n_edges, from, to, out, &n, &error);
+        status = fy_colour_bipartite(&edges, &error);
         seconds[i] = bench_now() - begin;
     }
     if (bench_check(row, status, &error)) {
         bench_add(row, "edges", (double)c->n_edges);
         bench_add(row, "degree", degree);
-        bench_add(row, "rounds", n);
+        bench_add(row, "rounds", edges.n_rounds);
         bench_add(row, "median-s", bench_median(seconds, b->n_runs));
         bench_add(row, "least-s", seconds[0]);
         bench_add(row, "most-s", seconds[b->n_runs - 1]);
@@ -112,8 +113,8 @@ static ferry_status simulate_once(const simulate_case *c, const ferry_schedule *
     ferry_simulation *simulation = NULL;
     ferry_simulation_report report = FERRY_SIMULATION_REPORT_INIT;
     double begin = bench_now();
-    options.send_slots = c->slots;
-    options.recv_slots = c->slots;
+    options.n_send_slots = c->slots;
+    options.n_receive_slots = c->slots;
     ferry_status status = ferry_simulation_create(schedule, &options, &simulation, error);
     double end = bench_now();
     if (status == FERRY_OK) {
@@ -149,7 +150,7 @@ static void measure_simulate(const bench *b, const void *argument, bench_row *ro
     }
     bench_add(row, "batches", (double)report.n_batches);
     bench_add(row, "degree", report.degree);
-    bench_add(row, "rounds", report.rounds);
+    bench_add(row, "rounds", report.n_rounds);
     bench_add(row, "create-s", end - begin);
     if (status == FERRY_OK) {
         status = simulate_once(c, schedule, row, &error);

@@ -6,7 +6,7 @@
  */
 #include "transport_bench.h"
 
-#include "base/copy.h"
+#include "host/copy.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -223,7 +223,8 @@ static void run_attach(member *m)
     card mine = {.base = memory, .pid = getpid()}, theirs;
     const void *all = NULL;
     ferry_error error;
-    member_check(m, ferry_region_export(own, mine.key, &mine.key_bytes, &error), &error);
+    member_check(m, ferry_region_export(own, mine.key, sizeof mine.key, &mine.key_bytes, &error),
+                 &error);
     member_check(m, ferry_world_all_gather(m->world, &mine, sizeof mine, &all, &error), &error);
     memcpy(&theirs, (const char *)all + sizeof mine, sizeof theirs);
     if (m->rank == 0) {

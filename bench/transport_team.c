@@ -51,7 +51,8 @@ ferry_region *member_alloc(member *m, size_t bytes)
 {
     ferry_region *region = NULL;
     ferry_error error;
-    member_check(m, ferry_region_alloc(m->transport, bytes, &region, &error), &error);
+    member_check(m, ferry_region_alloc(m->transport, FERRY_MEMORY_HOST, 0, bytes, &region, &error),
+                 &error);
     return region;
 }
 
@@ -80,7 +81,8 @@ void member_put(member *m, uint32_t peer, ferry_region *to, size_t offset, const
 {
     ferry_error error;
     ferry_buffer source = ferry_buffer_of(from, bytes);
-    member_check(m, ferry_put(m->transport, peer, to, offset, &source, NULL, &error), &error);
+    member_check(m, ferry_transport_put(m->transport, peer, to, offset, &source, NULL, &error),
+                 &error);
 }
 
 void member_raise(member *m, uint32_t peer, ferry_region *to, const void *from, size_t bytes,
@@ -90,23 +92,24 @@ void member_raise(member *m, uint32_t peer, ferry_region *to, const void *from, 
     ferry_buffer source = ferry_buffer_of(from, bytes);
     ferry_signal signal = {
         .region = words, .offset = offset, .value = value, .op = FERRY_SIGNAL_SET};
-    member_check(m, ferry_put_signal(m->transport, peer, to, 0, &source, &signal, NULL, &error),
-                 &error);
+    member_check(
+        m, ferry_transport_put_signal(m->transport, peer, to, 0, &source, &signal, NULL, &error),
+        &error);
 }
 
 void member_await(member *m, ferry_region *words, size_t offset, uint64_t value, uint32_t from)
 {
     ferry_error error;
     member_check(m,
-                 ferry_signal_wait(m->transport, words, offset, FERRY_COMPARE_GE, value, from,
-                                   m->bench->limit_s, NULL, &error),
+                 ferry_transport_wait_signal(m->transport, words, offset, FERRY_COMPARE_GE, value,
+                                             from, m->bench->limit_s, NULL, NULL, &error),
                  &error);
 }
 
 void member_flush(member *m, uint32_t peer)
 {
     ferry_error error;
-    member_check(m, ferry_flush(m->transport, peer, NULL, &error), &error);
+    member_check(m, ferry_transport_flush(m->transport, peer, NULL, &error), &error);
 }
 
 /* Closing the transport frees the regions that are left. */

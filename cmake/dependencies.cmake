@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 # What libferry is built with: jansson, libsodium, and the header of xxhash. `scripts/packages.sh`
 # installs them. A wheel that is built where they are missing takes Debian's packages into the build
 # folder instead and installs nothing: `pip install .` needs no more than a compiler.

@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 # Headers, both libraries, the command, ferry.pc and a CMake package. The package brings the shared
 # library; static users take ferry.pc with --static, which names what libferry.a needs.
 include(CMakePackageConfigHelpers)

@@ -1,5 +1,6 @@
-# Engines and bootstraps that need a library which not every machine has: loaded at run time, and built
-# where the headers are. Each is a folder of its own and links nothing of libferry.
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+# Engines and bootstraps that need a library which not every machine has, and kinds of memory: loaded at
+# run time, and built where the headers are. Each is a folder of its own and links nothing of libferry.
 pkg_check_modules(UCX IMPORTED_TARGET ucx>=1.12)
 pkg_check_modules(PMIX IMPORTED_TARGET pmix>=3)
 
@@ -26,6 +27,9 @@ function(ferry_plugin name library)
     install(TARGETS ferry_${name} LIBRARY DESTINATION ${FERRY_PLUGIN_INSTALL_DIR})
 endfunction()
 
+# The test kind of memory needs nothing: it is always built.
+file(GLOB FERRY_FAR_SOURCES CONFIGURE_DEPENDS src/memory/far/*.c)
+ferry_plugin(far m ${FERRY_FAR_SOURCES})
 file(GLOB FERRY_UCX_SOURCES CONFIGURE_DEPENDS src/transport/ucx/*.c)
 if(UCX_FOUND AND FERRY_UCX_SOURCES)
     ferry_plugin(ucx PkgConfig::UCX ${FERRY_UCX_SOURCES})

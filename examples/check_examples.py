@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Checks the example specs, without ferry: examples/check_examples.py
 
 For every *.json beside this file it expands the tensors, places them by the rules, and checks

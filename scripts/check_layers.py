@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Checks that folders are layers: who may include whom, what pure folders keep away from, and that
-only the folder of an engine includes the engine's headers."""
+only the folder of an engine includes the engine's headers. And the house rules that a script can
+read: no two types of src/ share a name, structs and functions can be taken in at once, and every
+source has its licence line."""
 
 import pathlib
 import re
@@ -12,17 +14,22 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Every folder of src/ with the folders that it may include beside itself and base.
 LAYERS = {
     "base": [],
+    "host": [],
     "layout": [],
     "model": ["layout"],
-    "plan": ["layout", "model"],
-    "checkpoint": ["layout", "model", "plan", "pack"],
-    "prove": [],
+    "plan": ["layout", "model", "schedule"],
+    "checkpoint": ["host", "layout", "model", "plan", "exec"],
+    "prove": ["host"],
     "schedule": [],
-    "pack": ["layout"],
-    "service": ["layout", "model", "plan", "schedule", "pack", "world", "transport"],
-    "world": [],
-    "transport": ["world"],
-    "collective": ["pack", "world", "transport"],
+    "memory": ["host"],
+    "memory/far": ["layout", "memory", "exec"],
+    "exec": ["host", "layout", "memory"],
+    "program": ["memory", "exec"],
+    "service": ["host", "layout", "model", "plan", "schedule", "memory", "exec", "program", "world",
+                "transport"],
+    "world": ["host"],
+    "transport": ["host", "memory", "exec", "world"],
+    "collective": ["host", "memory", "exec", "program", "world", "transport"],
 }
 PURE = ["layout", "model", "plan", "schedule"]
 IMPURE_HEADERS = {
@@ -38,12 +45,18 @@ ENGINE_HEADERS = {"ucp/": "transport/ucx", "uct/": "transport/ucx", "ucs/": "tra
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 
 
+# What a header or a source defines: struct fy_x {, } fy_x;, and typedefs of functions.
+TYPE = re.compile(r"^(?:typedef )?(?:struct|union|enum) (fy_\w+)\s*\{|^\} (fy_\w+);"
+                  r"|^typedef [^;{]*?\(?\*?(fy_\w+)\)?\(", re.MULTILINE)
+
+
 def strip_comments(text):
     return re.sub(r'"(\\.|[^"\\])*"', '""', re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL))
 
 
 def check_file(path, problems):
-    folder = path.relative_to(ROOT / "src").parts[0]
+    own = path.relative_to(ROOT / "src").parent.as_posix()
+    folder = own if own in LAYERS else own.split("/")[0]
     text = path.read_text()
     where = path.relative_to(ROOT)
     for header in INCLUDE.findall(text):
@@ -61,6 +74,54 @@ def check_file(path, problems):
                 problems.append(f"{where}: {folder}/ is pure and may not call {call}()")
 
 
+def check_types(problems):
+    """Who reads a name must not need to know which folder he is in."""
+    places = {}
+    for path in sorted((ROOT / "src").rglob("*.[ch]")):
+        text = strip_comments(path.read_text())
+        for name in {"".join(found) for found in TYPE.findall(text)}:
+            places.setdefault(name, []).append(str(path.relative_to(ROOT)))
+    for name, paths in sorted(places.items()):
+        if len(paths) > 1:
+            problems.append(f"{name} is defined in {' and in '.join(paths)}: one name, one type")
+    if len(places) < 300:
+        problems.append(f"check_layers.py finds {len(places)} types only")
+
+
+STRUCT = re.compile(r"^(?:typedef )?struct (\w+) \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
+FUNCTION = re.compile(r"^(?!struct|typedef|enum|union|static const|const)\w[^\n;=]*?(\w+)\([^;{}]*\)\n\{\n(.*?)^\}",
+                      re.MULTILINE | re.DOTALL)
+MOST_MEMBERS = 40  # declarations; a table of functions with that many would be one to look at, too
+MOST_LINES = 60    # of a function: see docs/style.md
+
+
+def check_sizes(problems):
+    n_functions = 0
+    for path in sorted((ROOT / "src").rglob("*.[ch]")):
+        text = strip_comments(path.read_text())
+        for name, body in STRUCT.findall(text):
+            if body.count(";") > MOST_MEMBERS:
+                problems.append(f"{path.relative_to(ROOT)}: {name} has {body.count(';')} members: "
+                                "whose are they?")
+        for name, body in FUNCTION.findall(path.read_text()):
+            n_functions += 1
+            if body.count("\n") > MOST_LINES:
+                problems.append(f"{path.relative_to(ROOT)}: {name}() has {body.count(chr(10))} lines")
+    if n_functions < 4000:
+        problems.append(f"check_layers.py finds {n_functions} functions only")
+
+
+def check_licences(problems):
+    """Every source says in its first three lines whose it is."""
+    names = [path for pattern in ("*.[ch]", "*.py", "*.sh", "*.cmake", "CMakeLists.txt")
+             for folder in ("bench", "bindings", "cmake", "examples", "include", "scripts", "src",
+                            "tests", "tools") for path in sorted((ROOT / folder).rglob(pattern))]
+    for path in [ROOT / "CMakeLists.txt", *names]:
+        with open(path, encoding="utf-8") as file:
+            if not any("SPDX-License-Identifier" in file.readline() for _ in range(3)):
+                problems.append(f"{path.relative_to(ROOT)}: has no licence line")
+
+
 def check_users(folder, name, problems):
     for path in sorted((ROOT / folder).rglob("*.[ch]")):
         for header in INCLUDE.findall(path.read_text()):
@@ -76,6 +137,9 @@ def main():
     for folder in (ROOT / "src").iterdir():
         if folder.is_dir() and folder.name not in LAYERS:
             problems.append(f"src/{folder.name}/ is no layer that this script knows")
+    check_types(problems)
+    check_sizes(problems)
+    check_licences(problems)
     check_users("tools", "the command", problems)
     check_users("bindings/python", "the Python package", problems)
     print("\n".join(problems) if problems else "folders are layers")

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 # From nothing to a first refit: installs what is missing, builds, moves part of a model from TP4 to TP2 x DP2 between four
 # processes and verifies every byte; then plans real models, with a schedule and the proof.
 set -eu

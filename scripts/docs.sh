@@ -1,4 +1,5 @@
 #!/bin/sh
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 # Makes the references of all C and Python names as pages in build/docs (or in the folder that is named), from the
 # headers' comments and the package's docstrings:
 #     scripts/docs.sh [--build FOLDER] [FOLDER]

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 # Runs fuzz targets one after the other and prints how many inputs a second each tried:
 #     scripts/fuzz.sh [--seconds N] [TARGET...]
 # Twenty seconds each, and all of them, unless told otherwise. What is found is kept in build/fuzz/tests/found, and

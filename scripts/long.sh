@@ -1,4 +1,5 @@
 #!/bin/sh
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 # The tests that take minutes: thousands of random cases, other libraries' checkpoints and tensors (their packages
 # go to build/packages), then every fuzz target for an hour, or as many seconds as FERRY_FUZZ_SECONDS says.
 set -eu

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 # Installs what ferry builds and tests with, where it is missing. Debian and its relatives; elsewhere it
 # says what to install.
 set -eu

@@ -38,45 +38,74 @@ def output_of(*command):
 
 # ---- the stack ----
 
-# Every folder of src/: its column and row, and what it does.
+# Every folder of src/ above base and host, from left to right, and what it does. Rows and arrows come
+# from what the files include.
 FOLDERS = {
-    "prove": (0, 0, "proves a printed plan"),
-    "checkpoint": (1, 0, "files to files"),
-    "service": (2, 0, "refit: runs, versions"),
-    "collective": (3, 0, "fused collectives"),
-    "plan": (0, 1, "which rank sends what"),
-    "schedule": (1, 1, "when"),
-    "pack": (2, 1, "strided copies, casts"),
-    "transport": (3, 1, "bytes: shm, UCX, threads"),
-    "model": (0, 2, "specs, metadata"),
-    "world": (3, 2, "ranks find each other"),
-    "layout": (0, 3, "cuts, boxes, overlaps"),
+    "prove": "proves a printed plan",
+    "checkpoint": "files to files",
+    "plan": "who sends what",
+    "schedule": "in which round",
+    "model": "specs, metadata",
+    "layout": "cuts, boxes, overlaps",
+    "service": "refit: runs, versions",
+    "collective": "fused collectives",
+    "transport": "shm, UCX, threads",
+    "exec": "copies, casts, sums",
+    "program": "steps, and who drives them",
+    "memory": "kinds of memory",
+    "world": "ranks find each other",
 }
+BELOW_ALL = ("base", "host")
 CALLERS = (("ferry", "the command"), ("Python package", "refit, adapters"),
            ("your program", "C, or MPI, torchrun, Slurm"))
 
 
-def direct_layers():
-    """Who calls whom, less what is reached by way of another folder."""
-    layers = check_layers.LAYERS
-    if set(layers) - {"base"} != set(FOLDERS):
+def include_graph():
+    """Of every folder, the others that its files include; less those that are plugins, which stand
+    beside the library and see of it what is above them, too."""
+    graph = {}
+    plugins = {ROOT / "src" / name for name in check_layers.LAYERS if "/" in name}
+    for path in sorted((ROOT / "src").rglob("*.[ch]")):
+        if path.parent in plugins:
+            continue
+        folder = path.relative_to(ROOT / "src").parts[0]
+        found = graph.setdefault(folder, set())
+        found |= {header.split("/")[0] for header in check_layers.INCLUDE.findall(path.read_text())
+                  if header.split("/")[0] in check_layers.LAYERS}
+    graph = {folder: found - {folder, *BELOW_ALL} for folder, found in graph.items()
+             if folder not in BELOW_ALL and folder in check_layers.LAYERS}
+    if set(graph) != set(FOLDERS):
         sys.exit("the picture of the stack lacks a folder of src/, or has one too many: "
-                 + ", ".join(sorted((set(layers) - {"base"}) ^ set(FOLDERS))))
+                 + ", ".join(sorted(set(graph) ^ set(FOLDERS))))
+    return graph
 
+
+def reduced(graph):
+    """The same without arrows to what is reached by way of another folder."""
     def below(folder):
-        found = set(layers[folder])
-        for other in layers[folder]:
-            found |= below(other)
-        return found
-    for folder, callees in layers.items():
-        for callee in callees:
-            if not any(callee in below(other) for other in callees if other != callee):
-                yield folder, callee
+        return graph[folder].union(*(below(other) for other in graph[folder]))
+    return {folder: {other for other in found
+                     if not any(other in below(third) for third in found - {other})}
+            for folder, found in graph.items()}
+
+
+def rows_of(graph):
+    """The longest way down from each folder, as rows from the top."""
+    def height(folder):
+        return 1 + max(map(height, graph[folder]), default=-1)
+    heights = {folder: height(folder) for folder in FOLDERS}
+    rows = [[] for _ in range(max(heights.values()) + 1)]
+    for folder in FOLDERS:
+        rows[-1 - heights[folder]].append(folder)
+    return rows
 
 
 def stack():
     d = Drawing(WIDTH, "The layers of ferry, and who calls whom", SOURCE)
-    step, wide, high, top = 210, 190, 50, 164
+    graph = include_graph()
+    rows = rows_of(graph)
+    callees = set().union(*graph.values())
+    high, top, step = 50, 164, 94
     for i, (name, words) in enumerate(CALLERS):
         d.rect(20 + i * 280, 16, 260, 46, "d", 6)
         d.text(150 + i * 280, 36, name, "in strong", "middle")
@@ -85,28 +114,29 @@ def stack():
     d.rect(20, 88, 820, 40, "f", 6)
     d.text(430, 113, "include/ferry/*.h: the public interface of libferry; nothing bypasses it",
            "in", "middle")
-
-    def place(folder):
-        column, row, _ = FOLDERS[folder]
-        return 20 + column * step, top + row * 94
-
-    for folder in ("prove", "checkpoint", "service", "collective"):
-        d.arrow((place(folder)[0] + wide / 2, 128), (place(folder)[0] + wide / 2, top - 2))
-    for folder, callee in direct_layers():
-        (x1, y1), (x2, y2) = place(folder), place(callee)
-        aim = max(-70, min(70, (x1 - x2) / 4))
-        d.arrow((x1 + wide / 2 - aim, y1 + high), (x2 + wide / 2 + aim, y2 - 2))
-    for folder, (_, row, words) in FOLDERS.items():
-        x, y = place(folder)
-        d.rect(x, y, wide, high, "a" if row == 0 else "c", 6)
+    wide = min(200, (820 - 12 * (max(map(len, rows)) - 1)) / max(map(len, rows)))
+    place = {}
+    for row, folders in enumerate(rows):
+        gap = (820 - wide * len(folders)) / (len(folders) + 1)
+        for column, folder in enumerate(folders):
+            place[folder] = (20 + gap + column * (wide + gap), top + row * step)
+    for folder, found in reduced(graph).items():
+        for callee in sorted(found):
+            (x1, y1), (x2, y2) = place[folder], place[callee]
+            aim = max(-wide / 3, min(wide / 3, (x1 - x2) / 4))
+            d.arrow((x1 + wide / 2 - aim, y1 + high), (x2 + wide / 2 + aim, y2 - 2))
+    for folder, words in FOLDERS.items():
+        x, y = place[folder]
+        d.rect(x, y, wide, high, "c" if folder in callees else "a", 6)
         d.text(x + wide / 2, y + 21, f"{folder}/", "in strong", "middle")
         d.text(x + wide / 2, y + 39, words, "in", "middle")
-    y = top + 4 * 94 - 26
+    y = top + len(rows) * step - 26
     d.rect(20, y, 820, 30, "e", 6)
-    d.text(430, y + 20, "base/: errors, memory, numbers, JSON; for all of them", "in", "middle")
-    d.text(20, y + 52, "An arrow goes from a folder of src/ to those whose functions it calls; "
-           "a folder may also call those below them.", "small")
-    d.text(20, y + 69, "prove/ calls none: it shares no mistakes with the planner.", "small")
+    d.text(430, y + 20, "host/: the machine    base/: errors, memory, numbers, JSON; for all of them",
+           "in", "middle")
+    d.text(20, y + 52, "Drawn from the includes of src/: an arrow goes from a folder to those that it "
+           "uses, a longer way stands for a shorter one.", "small")
+    d.text(20, y + 69, "prove/ uses none of them: it shares no mistakes with the planner.", "small")
     return d.write()
 
 

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 # Makes build/packages, a virtual environment with the packages of others that tests read with and compare
 # with. Quiet when it is as the lists say; what could not be had is one sentence, and status 1.
 set -eu

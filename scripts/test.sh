@@ -1,4 +1,5 @@
 #!/bin/sh
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, builds with gcc and clang without a warning, and passes the tests.
 set -eu
 cd "$(dirname "$0")/.."

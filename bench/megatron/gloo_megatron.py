@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Moves a matrix from row shards to column shards with Megatron-Core 0.16.1's own GlooCopyService.
 
     build/megatron-venv/bin/python3 bench/megatron/gloo_megatron.py --from 2 --to 2 [--runs 5]

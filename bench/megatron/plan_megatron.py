@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Times the plan of Megatron-Core 0.16.1, and writes it down for comparison.
 
     python3 -m venv /tmp/megatron-venv

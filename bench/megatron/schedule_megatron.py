@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Schedules loads with Megatron-Core 0.16.1's own CommunicationScheduler.
 
     bench_schedule --part build --loads FOLDER

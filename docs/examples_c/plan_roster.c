@@ -107,8 +107,8 @@ static ferry_status run(ferry_error *error)
     }
     ferry_plan_destroy(plan);
     ferry_roster_destroy(roster);
-    ferry_group_release(dst.group);
-    ferry_group_release(src.group);
+    ferry_group_destroy(dst.group);
+    ferry_group_destroy(src.group);
     return status;
 }
 

@@ -23,7 +23,7 @@ static ferry_status plan_and_print(const char *path, uint32_t rank, ferry_error 
     ferry_spec *spec = NULL;
     ferry_plan *plan = NULL;
     ferry_visit_statistics statistics = FERRY_VISIT_STATISTICS_INIT;
-    char digest[33];
+    char digest[FERRY_DIGEST_BYTES];
     uint64_t n_bytes = 0;
 
     ferry_status status = ferry_spec_load(path, &spec, error);
@@ -35,8 +35,8 @@ static ferry_status plan_and_print(const char *path, uint32_t rank, ferry_error 
         status = ferry_plan_visit(plan, rank, print_move, &n_bytes, &statistics, error);
     }
     if (status == FERRY_OK) {
-        ferry_plan_digest(plan, digest);
-        printf("%" PRIu64 " bytes with %" PRIu64 " peers, plan %s\n", n_bytes, statistics.peers,
+        ferry_plan_digest(plan, digest, sizeof digest);
+        printf("%" PRIu64 " bytes with %" PRIu64 " peers, plan %s\n", n_bytes, statistics.n_peers,
                digest);
     }
     ferry_plan_destroy(plan);

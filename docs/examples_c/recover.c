@@ -32,7 +32,8 @@ static ferry_status add_tensor(void *context, const ferry_shard *shard)
     }
     ferry_buffer *pair = &all->buffers[all->n];
     for (uint32_t i = 0; status == FERRY_OK && i < 2; i++) {
-        status = ferry_memory_alloc(all->transport, shard->bytes, &pair[i], all->error);
+        status = ferry_memory_alloc(all->transport, FERRY_MEMORY_HOST, 0, shard->bytes, &pair[i],
+                                    all->error);
         all->n += status == FERRY_OK;
     }
     return status == FERRY_OK
@@ -109,10 +110,10 @@ static ferry_status make(refit *r, ferry_error *error)
         status = ferry_service_init(r->service, FERRY_LOG_ERROR, error);
     }
     ferry_transport *transport = ferry_service_transport(r->service);
-    if (status == FERRY_OK && r->rank < ferry_plan_world_size(plan)) {
+    if (status == FERRY_OK && r->rank < ferry_plan_rank_count(plan)) {
         status = take_side(transport, plan, FERRY_SIDE_SOURCE, r->rank, &r->sources, error);
     }
-    if (status == FERRY_OK && r->rank < ferry_plan_world_size(plan)) {
+    if (status == FERRY_OK && r->rank < ferry_plan_rank_count(plan)) {
         status =
             take_side(transport, plan, FERRY_SIDE_DESTINATION, r->rank, &r->destinations, error);
     }
@@ -138,7 +139,7 @@ static ferry_status move_versions(refit *r, uint64_t n_versions, ferry_error *er
         if ((int)r->rank == r->victim && (int)next == r->victim_run) {
             leave_in_a_run(r->service);
         }
-        if (ferry_service_run(r->service, error) == FERRY_OK) {
+        if (ferry_service_run(r->service, NULL, error) == FERRY_OK) {
             if (!is_right(r->service) || ferry_service_version(r->service) != next) {
                 snprintf(error->message, sizeof error->message, "version %" PRIu64 " is wrong",
                          next);
@@ -157,7 +158,7 @@ static ferry_status move_versions(refit *r, uint64_t n_versions, ferry_error *er
         next = recovery.next;
     }
     printf("rank %" PRIu32 ": version %" PRIu64 " is whole, on %" PRIu32 " ranks\n", r->rank,
-           ferry_service_version(r->service), ferry_world_n_ranks(r->world));
+           ferry_service_version(r->service), ferry_world_rank_count(r->world));
     return FERRY_OK;
 }
 

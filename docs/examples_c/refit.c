@@ -47,7 +47,8 @@ static ferry_status make_side(ferry_transport *transport, const ferry_plan *plan
         status = ferry_plan_visit_shards(plan, which, rank, count_bytes, all, error);
     }
     if (status == FERRY_OK && all->used > 0) {
-        status = ferry_memory_alloc(transport, all->used, &all->memory, error);
+        status =
+            ferry_memory_alloc(transport, FERRY_MEMORY_HOST, 0, all->used, &all->memory, error);
     }
     all->used = 0;
     return status == FERRY_OK ? ferry_plan_visit_shards(plan, which, rank, add_tensor, all, error)
@@ -60,7 +61,7 @@ static ferry_status move_model(ferry_service *service, uint32_t rank, int n_runs
     ferry_service_statistics statistics = FERRY_SERVICE_STATISTICS_INIT;
     ferry_status status = ferry_service_schedule(service, error);
     for (int i = 0; status == FERRY_OK && i < n_runs; i++) {
-        status = ferry_service_run(service, error); /* here the sources would have changed */
+        status = ferry_service_run(service, NULL, error); /* here the sources would have changed */
     }
     if (status == FERRY_OK) {
         status = ferry_service_get_statistics(service, &statistics, error);

@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Between two DTensor state dicts: FSDP over tensor parallelism to plain tensor parallelism.
 
     torchrun --nproc-per-node 4 dtensor_refit.py

@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """All-reduce over tensor-parallel ranks and all-gather over data-parallel ones, in one operation.
 
     torchrun --nproc-per-node 4 mixed_collective.py

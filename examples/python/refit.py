@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """A matrix from row shards to column shards, again and again, while its values change.
 
     torchrun --nproc-per-node 4 refit.py

@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """A checkpoint to four tensor-parallel ranks and back, with nothing but the standard library.
 
     python reshard_checkpoint.py [MODEL]

@@ -3,8 +3,8 @@
 #define FERRY_BOX_H
 
 #include <ferry/export.h>
+#include <ferry/limits.h>
 #include <ferry/memory.h>
-#include <ferry/plan.h>
 #include <ferry/status.h>
 
 #include <stddef.h>
@@ -29,7 +29,7 @@ typedef struct ferry_box {
 
 #define FERRY_BOX_INIT                                                                             \
     {                                                                                              \
-        sizeof(ferry_box), {NULL, 0, FERRY_MEMORY_HOST, 0, NULL}, NULL, 1, 0, 0, {0},              \
+        sizeof(ferry_box), {NULL, 0, FERRY_MEMORY_HOST, 0, NULL, {0, 0}}, NULL, 1, 0, 0, {0},      \
         {                                                                                          \
             0                                                                                      \
         }                                                                                          \

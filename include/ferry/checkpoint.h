@@ -25,11 +25,11 @@ typedef struct ferry_work_progress {
     const char *phase; /* such as "copying", "syncing", "verifying" */
     uint64_t done_bytes;
     uint64_t total_bytes;
-    double seconds;      /* since the work began */
-    const char *anew;    /* why a reshard that may go on where an earlier one ended does not: a
-                            phrase that lives for ever; NULL: it does, or nothing was left */
-    uint64_t done_files; /* of work that goes file by file; else 0 */
-    uint64_t total_files;
+    double seconds;        /* since the work began */
+    const char *anew;      /* why a reshard that may go on where an earlier one ended does not: a
+                              phrase that lives for ever; NULL: it does, or nothing was left */
+    uint64_t n_done_files; /* of work that goes file by file; else 0 */
+    uint64_t n_total_files;
     bool goes_on; /* a reshard, where an earlier one ended */
 } ferry_work_progress;
 
@@ -181,7 +181,11 @@ typedef struct ferry_tensor_statistics {
     uint64_t n_nan;
     uint64_t n_infinite;
     double least, most; /* of the finite ones; 0 where there are none */
-    double mean;        /* likewise: their sum in double precision, in order, over their number */
+    /*
+     * Likewise: their sum in double precision, in order, over their number. Elements from 2^512 on
+     * are summed apart, made smaller by 2^64 meanwhile, so that the sum of finite ones is finite.
+     */
+    double mean;
 } ferry_tensor_statistics;
 
 #define FERRY_TENSOR_STATISTICS_INIT                                                               \

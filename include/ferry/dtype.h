@@ -56,8 +56,8 @@ FERRY_API ferry_status ferry_dtype_of(uint32_t kind, ferry_dtype *dtype_out, fer
 /* The longest text of a type, with its terminating zero. */
 #define FERRY_DTYPE_TEXT_BYTES 24
 
-/* Writes the type's name to text, which holds FERRY_DTYPE_TEXT_BYTES. */
-FERRY_API void ferry_dtype_format(ferry_dtype dtype, char *text);
+/* Writes the type's name to text, cut to fit, and returns its length: the form of snprintf. */
+FERRY_API size_t ferry_dtype_format(ferry_dtype dtype, char *text, size_t text_bytes);
 
 FERRY_END_DECLS
 

@@ -14,6 +14,9 @@
  * comment calls immutable may be used by several threads at once. Callbacks run inside the call
  * that they are given to, on the caller's thread.
  *
+ * All headers but mpi.h, which needs MPI, and reference.h, the reference scheduler's calls, which
+ * have a header of their own.
+ *
  * Structs with a struct_size are made with their _INIT value; fields are only ever appended.
  * destroy functions take NULL.
  */
@@ -29,6 +32,7 @@
 #include <ferry/dtype.h>
 #include <ferry/export.h>
 #include <ferry/group.h>
+#include <ferry/limits.h>
 #include <ferry/log.h>
 #include <ferry/machine.h>
 #include <ferry/memory.h>
@@ -37,10 +41,10 @@
 #include <ferry/pack.h>
 #include <ferry/plan.h>
 #include <ferry/prove.h>
+#include <ferry/queue.h>
 #include <ferry/request.h>
 #include <ferry/reshard.h>
 #include <ferry/schedule.h>
-#include <ferry/scheduler.h>
 #include <ferry/service.h>
 #include <ferry/shard.h>
 #include <ferry/spec.h>

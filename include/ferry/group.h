@@ -34,10 +34,10 @@ FERRY_API ferry_status ferry_group_create_range(uint32_t first, uint32_t stride,
 FERRY_API ferry_group *ferry_group_retain(ferry_group *group);
 
 /* Gives one reference back; NULL is allowed. */
-FERRY_API void ferry_group_release(ferry_group *group);
+FERRY_API void ferry_group_destroy(ferry_group *group);
 
 /* How many ranks the group has. */
-FERRY_API size_t ferry_group_size(const ferry_group *group);
+FERRY_API size_t ferry_group_rank_count(const ferry_group *group);
 
 /* The rank at index, which must be below the size: the caller has checked. */
 FERRY_API uint32_t ferry_group_rank_at(const ferry_group *group, size_t index);
@@ -46,8 +46,8 @@ FERRY_API uint32_t ferry_group_rank_at(const ferry_group *group, size_t index);
  * The position of rank in the group (the reference's _get_rank_in_group). A rank that is no member
  * is FERRY_ERR_INVALID_INPUT, and the sentence names the rank and the group.
  */
-FERRY_API ferry_status ferry_rank_in_group(uint32_t rank, const ferry_group *group,
-                                           size_t *index_out, ferry_error *error);
+FERRY_API ferry_status ferry_group_find_rank(const ferry_group *group, uint32_t rank,
+                                             size_t *index_out, ferry_error *error);
 
 FERRY_END_DECLS
 

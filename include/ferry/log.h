@@ -18,7 +18,11 @@ typedef enum ferry_log_level {
     FERRY_LOG_OFF = 5
 } ferry_log_level;
 
-/* Receives one line without a newline. May be called from any thread; calls do not overlap. */
+/*
+ * Receives one line without a newline. May be called from any thread; calls do not overlap. It may
+ * call the library, and configure the log: lines that would be logged meanwhile by its thread are
+ * left out. It must not wait for another thread that may log.
+ */
 typedef void (*ferry_log_sink)(void *context, ferry_log_level level, const char *line);
 
 /*

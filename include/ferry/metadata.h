@@ -5,7 +5,7 @@
 #include <ferry/dtype.h>
 #include <ferry/export.h>
 #include <ferry/group.h>
-#include <ferry/plan.h>
+#include <ferry/limits.h>
 #include <ferry/status.h>
 
 #include <stdbool.h>
@@ -58,8 +58,8 @@ typedef struct ferry_param_metadata {
  * The expert index in the name of a per-expert tensor: K of a dotted part that is exactly weight<K>
  * or bias<K>. *found_out is false for every other name. An index beyond 64 bits is an error.
  */
-FERRY_API ferry_status ferry_detect_expert_index(const char *param_name, bool *found_out,
-                                                 uint64_t *index_out, ferry_error *error);
+FERRY_API ferry_status ferry_param_detect_expert_index(const char *param_name, bool *found_out,
+                                                       uint64_t *index_out, ferry_error *error);
 
 /* From module prefixes of this pipeline stage ("decoder.layers.0") to global ones. */
 typedef struct ferry_prefix_map ferry_prefix_map;
@@ -72,20 +72,17 @@ FERRY_API ferry_status ferry_prefix_map_add(ferry_prefix_map *map, const char *l
 /* NULL is allowed. */
 FERRY_API void ferry_prefix_map_destroy(ferry_prefix_map *map);
 
-/* Room for any resolved name. */
-#define FERRY_NAME_BYTES 4096
-
 /*
  * Gives the parameter its name in the whole model: the longest prefix of the map (NULL: none) is
  * replaced, then, with expert parallelism, a per-expert index by the global one, which is also
- * stored. The name is written to buffer (FERRY_NAME_BYTES), and metadata->resolved_name points
- * there.
+ * stored. The name is written to buffer, for which FERRY_NAME_BYTES are enough, and
+ * metadata->resolved_name points there.
  */
-FERRY_API ferry_status ferry_assign_resolved_name(ferry_param_metadata *metadata,
-                                                  const ferry_prefix_map *map, char *buffer,
-                                                  ferry_error *error);
+FERRY_API ferry_status ferry_param_metadata_resolve_name(ferry_param_metadata *metadata,
+                                                         const ferry_prefix_map *map, char *buffer,
+                                                         size_t buffer_bytes, ferry_error *error);
 
-/* A parameter as a framework shows it, for ferry_extract_param_metadata. */
+/* A parameter as a framework shows it, for ferry_param_metadata_extract. */
 typedef struct ferry_param_description {
     size_t struct_size;
     uint32_t n_dims;
@@ -107,7 +104,7 @@ typedef struct ferry_param_description {
         sizeof(ferry_param_description), 0, {0}, {0, 0}, false, false, 0, false, 1, true, NULL, 0  \
     }
 
-/* The groups of a rank; NULL for those it has not. */
+/* The groups that a rank is in. NULL: it is in no such group. */
 typedef struct ferry_process_groups {
     size_t struct_size;
     ferry_group *tensor_parallel;
@@ -128,7 +125,7 @@ typedef struct ferry_process_groups {
  * given. *metadata_out was made with its _INIT value; it borrows name, groups and lists. Resolve
  * its name before planning with it.
  */
-FERRY_API ferry_status ferry_extract_param_metadata(const ferry_param_description *param,
+FERRY_API ferry_status ferry_param_metadata_extract(const ferry_param_description *param,
                                                     const char *param_name, uint32_t owner_rank,
                                                     const ferry_process_groups *groups,
                                                     const uint64_t *num_experts,
@@ -141,11 +138,10 @@ FERRY_API ferry_status ferry_extract_param_metadata(const ferry_param_descriptio
  * destination's DP group, 0 if it is no member) mod n in the order of the groups' rank tuples,
  * first entry.
  */
-FERRY_API ferry_status ferry_select_source_balanced(const ferry_param_metadata *const *sources,
-                                                    size_t n_sources,
-                                                    const ferry_param_metadata *destination,
-                                                    uint32_t dst_rank, size_t *chosen_out,
-                                                    ferry_error *error);
+FERRY_API ferry_status
+ferry_param_metadata_select_source(const ferry_param_metadata *const *sources, size_t n_sources,
+                                   const ferry_param_metadata *destination, uint32_t dst_rank,
+                                   size_t *chosen_out, ferry_error *error);
 
 /* All parameters of one rank's model, in their order. Not thread safe while it is filled. */
 typedef struct ferry_model ferry_model;

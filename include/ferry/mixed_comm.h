@@ -96,11 +96,17 @@ FERRY_API ferry_status ferry_mixed_op_parse(const char *text, uint32_t *op_out, 
 FERRY_API ferry_status ferry_mixed_mode_parse(const char *text, uint32_t *mode_out,
                                               ferry_error *error);
 
-/* Where tensors lie: memory of this rank's process. */
+/*
+ * A device that must be there for this rank's tensors, which say themselves where they lie: one
+ * that cannot be had is refused when the handle is made, not at its first call.
+ */
 typedef struct ferry_device {
-    uint32_t kind; /* ferry_memory_kind; FERRY_MEMORY_CUDA is refused by this version */
+    uint32_t kind; /* ferry_memory_kind; this version has none of FERRY_MEMORY_CUDA */
     int32_t index; /* -1 on hosts; another one is refused by this version */
 } ferry_device;
+
+/* What a worker takes at a time: sizes of blocks count these. */
+#define FERRY_MIXED_BLOCK_BYTES 256
 
 /*
  * The constructor's parameters. Ranks and sizes: with world_size, local_size and inter_size all 0
@@ -112,9 +118,6 @@ typedef struct ferry_device {
  * where it cannot (a wrapped transport) only unicast modes are offered. Sizes of a level: none
  * given (0) means tp is all and dp is 1; one given, the other is the quotient.
  */
-/* What a worker takes at a time: sizes of blocks count these. */
-#define FERRY_MIXED_BLOCK_BYTES 256
-
 typedef struct ferry_mixed_comm_options {
     size_t struct_size;
     uint32_t world_rank, world_size;
@@ -163,7 +166,7 @@ FERRY_API ferry_status ferry_mixed_comm_create(ferry_world *world,
  * The parts of create, for callers that want them one by one (only_construct). Each is collective,
  * and doing it twice has the effect of once. init_nvshmem opens what carries bytes between nodes:
  * on hosts that is UCX or, for nodes set by FERRY_NODES, whatever the transport has for these
- * ranks, and ferry_mixed_comm_describe says so. With one node there is nothing to open.
+ * ranks, and ferry_mixed_comm_get_info says so. With one node there is nothing to open.
  */
 FERRY_API ferry_status ferry_mixed_comm_init_virtual_memory(ferry_mixed_comm *comm,
                                                             ferry_error *error);
@@ -188,15 +191,15 @@ FERRY_API void ferry_mixed_comm_destroy(ferry_mixed_comm *comm);
 /*
  * The operations and modes of this topology: numbers of ferry_mixed_op, and of ferry_mixed_mode.
  * Every mode of the list works for every operation of the other; AUTOTUNE is among them once its
- * table exists. Pointers are the handle's, and valid until the next call to a function that may
- * change the list.
+ * table exists. As many as there is room for are written; *n_out is how many there are, at most
+ * FERRY_MIXED_N_OPS and FERRY_MIXED_N_MODES.
  */
 FERRY_API ferry_status ferry_mixed_comm_get_valid_op_list(const ferry_mixed_comm *comm,
-                                                          const uint32_t **ops_out, size_t *n_out,
-                                                          ferry_error *error);
+                                                          uint32_t *ops_out, size_t room,
+                                                          size_t *n_out, ferry_error *error);
 /* The modes that this topology offers: see above. */
 FERRY_API ferry_status ferry_mixed_comm_get_valid_mode_list(const ferry_mixed_comm *comm,
-                                                            const uint32_t **modes_out,
+                                                            uint32_t *modes_out, size_t room,
                                                             size_t *n_out, ferry_error *error);
 
 /* `rows` rows of `columns` elements each, side by side, in a buffer of exactly as many bytes. */
@@ -213,15 +216,27 @@ typedef struct ferry_mixed_tensor {
  * that is not a multiple of the element's size, an operation or a mode that is not offered are
  * FERRY_ERR_INVALID_INPUT, and nothing was moved. Where all ranks are refused alike the handle goes
  * on; where one is, the others get FERRY_ERR_MISUSE, for they wait for a call that never began.
- * queue is NULL in this version.
+ *
+ * Tensors may lie in memory of any kind, the two in different ones, and elsewhere on other ranks:
+ * each buffer says where. What cannot be had is FERRY_ERR_UNSUPPORTED, what is not as the buffer
+ * says FERRY_ERR_MISUSE.
+ *
+ * queue: NULL is host order, whatever the tensors' memory: the call returns when the output is
+ * there. On a queue of a device, which must have access to both tensors, it returns at once; the
+ * call begins when earlier work of the queue is done, later work of the queue begins when the
+ * output is there, and ferry_queue_synchronize says what became of it. Ranks need not agree on
+ * that. Until then the tensors' memory stays, and the handle is that queue's: a call on another
+ * queue or in host order is FERRY_ERR_MISUSE, and destroy waits.
  */
 FERRY_API ferry_status ferry_mixed_comm_run(ferry_mixed_comm *comm, uint32_t op,
                                             const ferry_mixed_tensor *in,
                                             const ferry_mixed_tensor *out, uint32_t mode,
                                             ferry_queue *queue, ferry_error *error);
 
-/* The same, begun: the bytes move within ferry_request_test and ferry_request_wait, and while the
- * rank waits for something else in this world. One at a time.
+/*
+ * The same, begun. In host order the bytes move within ferry_request_test and ferry_request_wait,
+ * and while the rank waits for something else in this world, one call at a time; on a queue they
+ * move in its order, and there may be as many requests as calls.
  */
 FERRY_API ferry_status ferry_mixed_comm_start(ferry_mixed_comm *comm, uint32_t op,
                                               const ferry_mixed_tensor *in,
@@ -246,10 +261,10 @@ typedef struct ferry_mixed_timing {
     size_t struct_size;
     uint32_t op;
     uint32_t mode;
-    uint64_t bytes;      /* of the local piece: the input; for reduce-scatter input / dp */
-    uint32_t block_size; /* in lines of 64 bytes, that it was fastest with; 0: the default's */
-    double seconds;      /* of the slowest rank, the median; 0: left out, being far behind */
-    bool chosen;         /* AUTOTUNE takes it for sizes near this one */
+    uint64_t bytes;       /* of the local piece: the input; for reduce-scatter input / dp */
+    uint32_t block_lines; /* of 64 bytes, that it was fastest with; 0: the default geometry's */
+    double seconds;       /* of the slowest rank, the median; 0: left out, being far behind */
+    bool chosen;          /* AUTOTUNE takes it for sizes near this one */
 } ferry_mixed_timing;
 
 #define FERRY_MIXED_TIMING_INIT                                                                    \
@@ -268,17 +283,18 @@ FERRY_API ferry_status ferry_mixed_comm_timing_at(const ferry_mixed_comm *comm, 
  * the formulas. */
 typedef struct ferry_mixed_counts {
     size_t struct_size;
-    uint64_t calls;
-    uint64_t steps;                /* blocks, of all lanes */
-    uint64_t waits;                /* of the lane that waited most, in its steps */
+    uint64_t n_calls;
+    uint64_t n_steps;              /* blocks, of all lanes */
+    uint64_t n_waits;              /* of the lane that waited most, in its steps */
     uint64_t inside_bytes_written; /* for ranks of this node: once for each copy that is written */
     uint64_t inside_bytes_read;    /* of what ranks of this node have written */
     uint64_t between_bytes;        /* put to other nodes */
+    uint64_t n_device_elements; /* of pieces that were copied or summed in memory of another kind */
 } ferry_mixed_counts;
 
 #define FERRY_MIXED_COUNTS_INIT                                                                    \
     {                                                                                              \
-        sizeof(ferry_mixed_counts), 0, 0, 0, 0, 0, 0                                               \
+        sizeof(ferry_mixed_counts), 0, 0, 0, 0, 0, 0, 0                                            \
     }
 
 /* What this rank has done since then. */
@@ -287,6 +303,8 @@ FERRY_API ferry_status ferry_mixed_comm_get_counts(const ferry_mixed_comm *comm,
                                                    ferry_error *error);
 /* Counts from 0 again. */
 FERRY_API ferry_status ferry_mixed_comm_reset_counts(ferry_mixed_comm *comm, ferry_error *error);
+
+#define FERRY_MIXED_ENGINE_BYTES 64
 
 /* The topology and the engines of a handle, with what options left open filled in. */
 typedef struct ferry_mixed_comm_info {
@@ -303,19 +321,19 @@ typedef struct ferry_mixed_comm_info {
     bool between_nodes;      /* init_nvshmem is done */
     bool tuned;
     bool deterministic;
-    const char *inside_engine;  /* "shm"; "" where there is no other rank */
-    const char *between_engine; /* "ucx" */
-    const char *between_note;   /* such as: UCX stands in for NVSHMEM on hosts */
+    char inside_engine[FERRY_MIXED_ENGINE_BYTES];  /* "shm"; "" where there is no other rank */
+    char between_engine[FERRY_MIXED_ENGINE_BYTES]; /* "ucx" */
+    const char *between_note; /* for ever; such as: UCX stands in for NVSHMEM on hosts */
 } ferry_mixed_comm_info;
 
 #define FERRY_MIXED_COMM_INFO_INIT                                                                 \
     {                                                                                              \
         sizeof(ferry_mixed_comm_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,       \
-            false, false, false, false, false, NULL, NULL, NULL                                    \
+            false, false, false, false, false, "", "", NULL                                        \
     }
 
 /* What the handle found and chose. */
-FERRY_API ferry_status ferry_mixed_comm_describe(const ferry_mixed_comm *comm,
+FERRY_API ferry_status ferry_mixed_comm_get_info(const ferry_mixed_comm *comm,
                                                  ferry_mixed_comm_info *info_out,
                                                  ferry_error *error);
 

@@ -4,6 +4,7 @@
 
 #include <ferry/box.h>
 #include <ferry/export.h>
+#include <ferry/queue.h>
 #include <ferry/status.h>
 
 #include <stddef.h>
@@ -56,11 +57,16 @@ typedef struct ferry_copy_options {
  * f8e4m3, which has none. NaN stays NaN. Scales by block need boxes of the same lengths, and tell
  * them by the dims of `from`.
  *
+ * Either side may be memory of a device; between two devices that do not reach each other it goes
+ * through the host. On a queue of a device the call returns at once; the boxes, which are that
+ * device's or the host's, and what the options point to must stay until it is done.
+ *
  * FERRY_ERR_INVALID_INPUT names what does not fit; FERRY_ERR_UNSUPPORTED a cast that there is not.
  * options may be NULL. After an error nothing was written.
  */
-FERRY_API ferry_status ferry_copy_box(const ferry_box *to, const ferry_box *from,
-                                      const ferry_copy_options *options, ferry_error *error);
+FERRY_API ferry_status ferry_box_copy(const ferry_box *to, const ferry_box *from,
+                                      const ferry_copy_options *options, ferry_queue *queue,
+                                      ferry_error *error);
 
 FERRY_END_DECLS
 

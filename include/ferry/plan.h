@@ -4,6 +4,7 @@
 
 #include <ferry/dtype.h>
 #include <ferry/export.h>
+#include <ferry/limits.h>
 #include <ferry/spec.h>
 #include <ferry/status.h>
 #include <ferry/writer.h>
@@ -13,8 +14,6 @@
 #include <stdint.h>
 
 FERRY_BEGIN_DECLS
-
-#define FERRY_MAX_DIMS 8
 
 /*
  * A plan says which box of which tensor goes from which rank to which. It is a function of its
@@ -152,12 +151,12 @@ typedef struct ferry_plan_bound {
 /* What planning touched: the cost of a rank's plan is its own moves + layout classes x peers. */
 typedef struct ferry_plan_statistics {
     size_t struct_size;
-    uint64_t n_tensors;      /* destination tensors in the plan */
-    uint64_t layout_classes; /* distinct pairs of placements */
-    uint64_t replica_sets;   /* distinct sets of ranks that hold the same bytes */
-    uint64_t holder_entries; /* ranks, summed over the distinct tables of holders */
-    uint64_t cuts;           /* places where the load of one replica set passes to the next rank */
-    uint64_t flat_steps;     /* boxes that were looked at where flat cuts divide shards */
+    uint64_t n_tensors;        /* destination tensors in the plan */
+    uint64_t n_layout_classes; /* distinct pairs of placements */
+    uint64_t n_replica_sets;   /* distinct sets of ranks that hold the same bytes */
+    uint64_t n_holder_entries; /* ranks, summed over the distinct tables of holders */
+    uint64_t n_cuts;       /* places where the load of one replica set passes to the next rank */
+    uint64_t n_flat_steps; /* boxes that were looked at where flat cuts divide shards */
 } ferry_plan_statistics;
 
 #define FERRY_PLAN_STATISTICS_INIT                                                                 \
@@ -177,13 +176,13 @@ FERRY_API ferry_status ferry_plan_create(const ferry_spec *spec, const ferry_pla
 FERRY_API void ferry_plan_destroy(ferry_plan *plan);
 
 /* The world is 0 .. size - 1: ranks without any tensor are in it too. */
-FERRY_API uint32_t ferry_plan_world_size(const ferry_plan *plan);
+FERRY_API uint32_t ferry_plan_rank_count(const ferry_plan *plan);
 
 /*
- * 32 hex digits and a zero, of the placements, the policy, the subset and the planner's version. Of
- * no plan, zeros.
+ * Writes the digest of the placements, the policy, the subset and the planner's version, 32 hex
+ * digits (of no plan, zeros), to text, cut to fit, and returns 32: the form of snprintf.
  */
-FERRY_API void ferry_plan_digest(const ferry_plan *plan, char digest_out[33]);
+FERRY_API size_t ferry_plan_digest(const ferry_plan *plan, char *text, size_t text_bytes);
 
 /* How many moves, and how many bytes they are. */
 FERRY_API ferry_status ferry_plan_get_totals(const ferry_plan *plan, ferry_plan_totals *totals_out,
@@ -207,12 +206,12 @@ typedef ferry_status (*ferry_move_visitor)(void *context, const ferry_move *move
 
 #define FERRY_ALL_RANKS UINT32_MAX
 
-/* What a visit touched. peers: other ranks that this rank exchanges moves with. */
+/* What a visit touched. n_peers: other ranks that this rank exchanges moves with. */
 typedef struct ferry_visit_statistics {
     size_t struct_size;
-    uint64_t peers;
-    uint64_t layout_classes; /* those that the rank takes part in */
-    uint64_t moves_visited;  /* handed over, and looked at on the way to a task id */
+    uint64_t n_peers;
+    uint64_t n_layout_classes; /* those that the rank takes part in */
+    uint64_t n_moves_visited;  /* handed over, and looked at on the way to a task id */
 } ferry_visit_statistics;
 
 #define FERRY_VISIT_STATISTICS_INIT                                                                \
@@ -221,7 +220,7 @@ typedef struct ferry_visit_statistics {
     }
 
 /* "egress", "node_ingress", ...: the words of ferry.plan/1; "none" for any other number. */
-FERRY_API const char *ferry_bound_reason_name(uint32_t reason);
+FERRY_API const char *ferry_plan_bound_reason_name(uint32_t reason);
 
 /*
  * Visits in order of task ids: the moves that rank sends or receives, or all with FERRY_ALL_RANKS.

@@ -16,8 +16,8 @@ typedef struct ferry_proof {
     uint64_t n_tensors;            /* tensors that the destination wants */
     uint64_t n_moves;              /* moves read, local ones included */
     uint64_t n_destination_shards; /* pairs of rank and tensor with at least one element */
-    uint64_t bytes_moved;          /* by moves between two ranks */
-    uint64_t bytes_local;          /* by moves from a rank to itself */
+    uint64_t moved_bytes;          /* by moves between two ranks */
+    uint64_t local_bytes;          /* by moves from a rank to itself */
 } ferry_proof;
 
 #define FERRY_PROOF_INIT                                                                           \
@@ -40,7 +40,7 @@ typedef struct ferry_proof {
  * number is beyond this version. FERRY_ERR_MISUSE: a path is NULL, or *proof_out was not
  * initialised.
  */
-FERRY_API ferry_status ferry_prove_plan(const char *spec_path, const char *plan_path,
+FERRY_API ferry_status ferry_plan_prove(const char *spec_path, const char *plan_path,
                                         ferry_proof *proof_out, ferry_error *error);
 
 FERRY_END_DECLS

@@ -69,20 +69,37 @@ typedef struct ferry_sharding_descriptor {
  * length must equal destination ranks x local length, else FERRY_ERR_INVALID_PLAN: a replicated
  * tensor must not pass as sharded.
  */
-FERRY_API ferry_status ferry_build_descriptors_for_param(const ferry_param_metadata *src,
-                                                         const ferry_param_metadata *dst,
-                                                         ferry_sharding_descriptor *descriptor_out,
-                                                         size_t *n_out, ferry_error *error);
+FERRY_API ferry_status ferry_sharding_descriptor_build(const ferry_param_metadata *src,
+                                                       const ferry_param_metadata *dst,
+                                                       ferry_sharding_descriptor *descriptor_out,
+                                                       size_t *n_out, ferry_error *error);
 
 /* What one rank receives of one parameter: from which rank, and the slices on both sides. */
 typedef struct ferry_transfers ferry_transfers;
 
+typedef struct ferry_transfer {
+    size_t struct_size;
+    uint32_t src_rank;
+    uint32_t n_dims;
+    ferry_slice src_slice[FERRY_MAX_DIMS]; /* in the sender's shard */
+    ferry_slice dst_slice[FERRY_MAX_DIMS]; /* in the receiver's */
+} ferry_transfer;
+
+#define FERRY_TRANSFER_INIT                                                                        \
+    {                                                                                              \
+        sizeof(ferry_transfer), 0, 0, {{0, 0}},                                                    \
+        {                                                                                          \
+            {                                                                                      \
+                0, 0                                                                               \
+            }                                                                                      \
+        }                                                                                          \
+    }
+
 /* How many transfers there are. */
 FERRY_API size_t ferry_transfers_count(const ferry_transfers *transfers);
-/* Either slice list, of n_dims entries, may be NULL. */
+/* A transfer, by number. */
 FERRY_API ferry_status ferry_transfers_at(const ferry_transfers *transfers, size_t index,
-                                          uint32_t *src_rank_out, ferry_slice *src_slice_out,
-                                          ferry_slice *dst_slice_out, ferry_error *error);
+                                          ferry_transfer *transfer_out, ferry_error *error);
 /* NULL is allowed. */
 FERRY_API void ferry_transfers_destroy(ferry_transfers *transfers);
 
@@ -91,7 +108,7 @@ FERRY_API void ferry_transfers_destroy(ferry_transfers *transfers);
  * partition_dim, with its stride or packed blocks; slices are maximal contiguous runs, in order of
  * the destination. my_rank must be in the destination's group.
  */
-FERRY_API ferry_status ferry_plan_multi_dim_lcm(
+FERRY_API ferry_status ferry_transfers_plan_lcm(
     const char *param_name, const ferry_param_metadata *src, const ferry_param_metadata *dst,
     const ferry_sharding_descriptor *descriptors, size_t n_descriptors, uint32_t my_rank,
     ferry_transfers **transfers_out, ferry_error *error);
@@ -101,12 +118,12 @@ FERRY_API ferry_status ferry_plan_multi_dim_lcm(
  * group; a local copy for a rank of the source's DP group, which has it already; else from source
  * DP rank number (my_rank mod size).
  */
-FERRY_API ferry_status ferry_finalize_dp_transfers(
+FERRY_API ferry_status ferry_transfers_finalize_dp(
     const char *param_name, const ferry_param_metadata *src, const ferry_param_metadata *dst,
     uint32_t my_rank, ferry_transfers **transfers_out, ferry_error *error);
 
 /* Chooses between the two; a parameter that is TP on a side but has no descriptor is refused. */
-FERRY_API ferry_status ferry_determine_source_ranks_for_dst_param(
+FERRY_API ferry_status ferry_transfers_find_sources(
     const char *param_name, const ferry_param_metadata *src, const ferry_param_metadata *dst,
     uint32_t my_rank, ferry_transfers **transfers_out, ferry_error *error);
 
@@ -141,15 +158,16 @@ FERRY_API ferry_status ferry_reshard_plan_create(const ferry_plan *plan, uint32_
 /* How many ops this rank sends. */
 FERRY_API size_t ferry_reshard_plan_send_count(const ferry_reshard_plan *plan);
 /* How many ops this rank receives. */
-FERRY_API size_t ferry_reshard_plan_recv_count(const ferry_reshard_plan *plan);
+FERRY_API size_t ferry_reshard_plan_receive_count(const ferry_reshard_plan *plan);
 /* op_out starts as FERRY_TRANSFER_OP_INIT; its texts live as long as the plan of this rank. */
 FERRY_API ferry_status ferry_reshard_plan_send_at(const ferry_reshard_plan *plan, size_t index,
                                                   ferry_transfer_op *op_out, ferry_error *error);
 /* The same of what this rank receives. */
-FERRY_API ferry_status ferry_reshard_plan_recv_at(const ferry_reshard_plan *plan, size_t index,
-                                                  ferry_transfer_op *op_out, ferry_error *error);
-/* 32 hex digits and a zero, of the whole plan: equal on all ranks. */
-FERRY_API void ferry_reshard_plan_digest(const ferry_reshard_plan *plan, char digest_out[33]);
+FERRY_API ferry_status ferry_reshard_plan_receive_at(const ferry_reshard_plan *plan, size_t index,
+                                                     ferry_transfer_op *op_out, ferry_error *error);
+/* The digest of the whole plan, equal on all ranks: see ferry_plan_digest. */
+FERRY_API size_t ferry_reshard_plan_digest(const ferry_reshard_plan *plan, char *text,
+                                           size_t text_bytes);
 
 /*
  * Writes "ReshardPlan(sends=2, receives=3, send_bytes=64, receive_bytes=96)" to text, cut to fit,
@@ -191,14 +209,17 @@ typedef struct ferry_exchange {
  * model may be NULL, on any rank. num_experts may be NULL; it fills in what the metadata leaves
  * open. All ranks fail together, with the same sentence.
  */
-FERRY_API ferry_status ferry_build_centralized_reshard_plan(
+FERRY_API ferry_status ferry_reshard_plan_build_centralized(
     const ferry_model *src_model, const ferry_model *dst_model, const uint64_t *num_experts,
     const ferry_exchange *exchange, const ferry_plan_options *options,
     ferry_reshard_plan **plan_out, ferry_error *error);
 
-/* Local: every rank gathers the compact descriptions and derives its own plan. Same ids, same
- * digest. */
-FERRY_API ferry_status ferry_build_local_reshard_plan(
+/*
+ * Local: every rank gathers the compact descriptions and derives its own plan. Same ids, same
+ * digest. options must be the same on all ranks, else FERRY_ERR_INVALID_INPUT names the first that
+ * has others than rank 0. (Centralized, those of rank 0 count.)
+ */
+FERRY_API ferry_status ferry_reshard_plan_build_local(
     const ferry_model *src_model, const ferry_model *dst_model, const uint64_t *num_experts,
     const ferry_exchange *exchange, const ferry_plan_options *options,
     ferry_reshard_plan **plan_out, ferry_error *error);

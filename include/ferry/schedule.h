@@ -4,6 +4,7 @@
 
 #include <ferry/export.h>
 #include <ferry/plan.h>
+#include <ferry/reshard.h>
 #include <ferry/status.h>
 #include <ferry/writer.h>
 
@@ -138,6 +139,28 @@ FERRY_API ferry_status ferry_schedule_create_for_plan(const ferry_plan *plan,
                                                       ferry_schedule **schedule_out,
                                                       ferry_error *error);
 
+/*
+ * The rooted form for whole plans: what ferry_schedule_create_for_plan makes, without every rank
+ * making it. Every rank has the plan; rank 0 makes the schedule and gives each rank its part, and
+ * the digest of the whole is compared. With gather and scatter no rank but rank 0 handles more than
+ * its own part; without them all_gather serves for both.
+ *
+ * A part is a ferry_schedule of the batches that one rank sends or receives. Numbers of batches and
+ * segments are its own (the two ends of a batch agree on round and from), report and digest are the
+ * whole's, lists and idle time are there for that rank only. What needs the whole refuses a part
+ * with FERRY_ERR_MISUSE: ferry_simulation_create and ferry_schedule_write_json.
+ *
+ * FERRY_ERR_DIGEST names the first rank that has another plan than rank 0, FERRY_ERR_INVALID_INPUT
+ * the first with other options. All ranks fail together and with the same sentence; on its own is
+ * only a rank whose exchange is unusable, fails or damages the last message, and rank 0 where it
+ * lacks even the memory to note a length per rank.
+ */
+FERRY_API ferry_status ferry_schedule_build_rooted(const ferry_plan *plan,
+                                                   const ferry_schedule_options *options,
+                                                   const ferry_exchange *exchange,
+                                                   ferry_schedule **schedule_out,
+                                                   ferry_error *error);
+
 /* NULL is allowed. */
 FERRY_API void ferry_schedule_destroy(ferry_schedule *schedule);
 
@@ -150,7 +173,7 @@ FERRY_API void ferry_schedule_destroy(ferry_schedule *schedule);
  */
 typedef struct ferry_schedule_report {
     size_t struct_size;
-    uint32_t rounds;
+    uint32_t n_rounds;
     uint32_t degree; /* the most batches that one rank sends, or that one rank receives */
     uint64_t n_batches;
     uint64_t n_segments;
@@ -214,22 +237,23 @@ FERRY_API ferry_status ferry_schedule_segment_at(const ferry_schedule *schedule,
 /* What a rank sends and what it receives, in order: numbers of batches. 0 for unknown ranks. */
 FERRY_API uint32_t ferry_schedule_send_count(const ferry_schedule *schedule, uint32_t rank);
 /* The same of what the rank receives. */
-FERRY_API uint32_t ferry_schedule_recv_count(const ferry_schedule *schedule, uint32_t rank);
+FERRY_API uint32_t ferry_schedule_receive_count(const ferry_schedule *schedule, uint32_t rank);
 /* The number of a batch that the rank sends; index counts those. */
 FERRY_API ferry_status ferry_schedule_send_at(const ferry_schedule *schedule, uint32_t rank,
                                               uint32_t index, uint64_t *batch_out,
                                               ferry_error *error);
 /* The number of a batch that the rank receives; index counts those. */
-FERRY_API ferry_status ferry_schedule_recv_at(const ferry_schedule *schedule, uint32_t rank,
-                                              uint32_t index, uint64_t *batch_out,
-                                              ferry_error *error);
+FERRY_API ferry_status ferry_schedule_receive_at(const ferry_schedule *schedule, uint32_t rank,
+                                                 uint32_t index, uint64_t *batch_out,
+                                                 ferry_error *error);
 
 /* The time of the makespan in which a rank neither sends nor receives. */
 FERRY_API ferry_status ferry_schedule_get_idle(const ferry_schedule *schedule, uint32_t rank,
                                                double *idle_out, ferry_error *error);
 
-/* 32 hex digits and a zero, of every batch and segment. Of no schedule, zeros. */
-FERRY_API void ferry_schedule_digest(const ferry_schedule *schedule, char digest_out[33]);
+/* The digest of every batch and segment: see ferry_plan_digest. */
+FERRY_API size_t ferry_schedule_digest(const ferry_schedule *schedule, char *text,
+                                       size_t text_bytes);
 
 /* ferry.plan/1 with its "schedule"; options as for ferry_plan_write_json. */
 FERRY_API ferry_status ferry_schedule_write_json(const ferry_schedule *schedule,
@@ -246,9 +270,9 @@ typedef struct ferry_simulation ferry_simulation;
 
 typedef struct ferry_simulation_options {
     size_t struct_size;
-    uint32_t send_slots;     /* of each rank; 0: as many as needed */
-    uint32_t recv_slots;     /* of each rank; 0: as many as needed */
-    double pack_bytes_per_s; /* into a slot, and out of one at the receiver; 0: in no time */
+    uint32_t n_send_slots;    /* of each rank; 0: as many as needed */
+    uint32_t n_receive_slots; /* of each rank; 0: as many as needed */
+    double pack_bytes_per_s;  /* into a slot, and out of one at the receiver; 0: in no time */
 } ferry_simulation_options;
 
 #define FERRY_SIMULATION_OPTIONS_INIT                                                              \
@@ -284,7 +308,8 @@ typedef struct ferry_simulation_rank {
         sizeof(ferry_simulation_rank), 0, 0, 0, 0                                                  \
     }
 
-/* options may be NULL. The simulation holds no reference to the schedule, which must outlive it. */
+/* options may be NULL. The simulation holds on to the schedule, which may be destroyed before it.
+ */
 FERRY_API ferry_status ferry_simulation_create(const ferry_schedule *schedule,
                                                const ferry_simulation_options *options,
                                                ferry_simulation **simulation_out,
@@ -300,9 +325,9 @@ FERRY_API ferry_status ferry_simulation_get_rank(const ferry_simulation *simulat
                                                  ferry_simulation_rank *rank_out,
                                                  ferry_error *error);
 /* When a batch was on the wire. */
-FERRY_API ferry_status ferry_simulation_batch_time(const ferry_simulation *simulation,
-                                                   uint64_t batch, double *start_out,
-                                                   double *end_out, ferry_error *error);
+FERRY_API ferry_status ferry_simulation_get_batch_time(const ferry_simulation *simulation,
+                                                       uint64_t batch, double *start_out,
+                                                       double *end_out, ferry_error *error);
 /* A Chrome trace: opens in Perfetto. Without a cluster, a byte counts as a nanosecond. */
 FERRY_API ferry_status ferry_simulation_write_trace(const ferry_simulation *simulation,
                                                     ferry_write_fn write, void *context,

@@ -28,17 +28,17 @@ FERRY_BEGIN_DECLS
  *     ferry_service_register_send(service, 7, &weights, 0, n_bytes, 1, &error);     on rank 0
  *     ferry_service_register_receive(service, 7, &weights, 0, n_bytes, 0, &error);  on rank 1
  *     ferry_service_schedule(service, &error);
- *     ferry_service_run(service, &error);
+ *     ferry_service_run(service, NULL, &error);
  *
  * Collective calls are init, schedule, rebind, run and start, recover and finalize: every rank
  * makes them, in the same order. They succeed on all ranks or fail on all, with the same sentence;
  * only a lost rank can leave others with OK.
  *
  * A service is used by one thread at a time; ferry_request_test from any. While a run is under way
- * nothing else may be called on the service, but runs of other services, mixed collectives and
- * collective calls of the world may be under way at the same time: a call that waits for one of
- * them, or tests it, advances the others. The service holds a reference to its world and its
- * transport.
+ * nothing else may be called on the service (but further runs on the same queue), and runs of other
+ * services, mixed collectives and collective calls of the world may be under way at the same time:
+ * a call that waits for one of them, or tests it, advances the others. The service holds a
+ * reference to its world and its transport.
  */
 typedef struct ferry_service ferry_service;
 
@@ -66,10 +66,9 @@ typedef enum ferry_commit {
 enum {
     FERRY_PATH_LOCAL = 1 << 0,  /* a copy within a rank */
     FERRY_PATH_MAPPED = 1 << 1, /* the peer's memory is mapped here: a copy from tensor to tensor */
-    FERRY_PATH_ATTACH = 1 << 2, /* cross-memory attach: the kernel copies from tensor to tensor */
-    FERRY_PATH_REMOTE = 1 << 3, /* puts into the destination, which is registered */
-    FERRY_PATH_STAGED = 1 << 4, /* through slots: packed, put, unpacked; always possible */
-    FERRY_PATH_ALL = (1 << 5) - 1
+    FERRY_PATH_REMOTE = 1 << 2, /* puts into the destination, which is registered */
+    FERRY_PATH_STAGED = 1 << 3, /* through slots: packed, put, unpacked; always possible */
+    FERRY_PATH_ALL = (1 << 4) - 1
 };
 
 #define FERRY_MEMORY_CAP ((uint64_t)64 << 20)
@@ -94,12 +93,14 @@ typedef struct ferry_service_options {
     bool trace;     /* keep the times of batches for ferry_service_span_at */
     /* The number of the first run, for a service that goes on from another one; default 1. */
     uint64_t first_version;
+    int32_t device; /* that this rank computes on, as ferry_service_device says it; -1: the host.
+                       Each buffer says where it lies itself. */
 } ferry_service_options;
 
 #define FERRY_SERVICE_OPTIONS_INIT                                                                 \
     {                                                                                              \
         sizeof(ferry_service_options), NULL, NULL, 0, 0, 0, 0, FERRY_CHECKSUM_NONE,                \
-            FERRY_COMMIT_IN_PLACE, 0, false, false, 0                                              \
+            FERRY_COMMIT_IN_PLACE, 0, false, false, 0, -1                                          \
     }
 
 /* Local; nothing is opened yet. options may be NULL. */
@@ -114,7 +115,7 @@ FERRY_API ferry_status ferry_service_init(ferry_service *service, ferry_log_leve
 /* The number of this rank in the world of the service. */
 FERRY_API uint32_t ferry_service_my_pe(const ferry_service *service);
 /* How many ranks that world has. */
-FERRY_API uint32_t ferry_service_n_pes(const ferry_service *service);
+FERRY_API uint32_t ferry_service_pe_count(const ferry_service *service);
 FERRY_API int32_t ferry_service_device(const ferry_service *service); /* -1: the host */
 /* Whether init has succeeded and finalize was not called. */
 FERRY_API bool ferry_service_initialized(const ferry_service *service);
@@ -191,8 +192,16 @@ FERRY_API ferry_status ferry_service_rebind(ferry_service *service, const ferry_
  * rank that is stopped may still be in the middle of a copy: that ends with ferry_world_shrink,
  * after which it changes nothing, however late it wakes. Keep the memory until then, and what is
  * not of ferry_memory_alloc until the service is finalized.
+ *
+ * On a device's queue it returns at once. The run begins when earlier work of the queue is done,
+ * and later work begins when it is over; ferry_queue_synchronize returns its outcome. All memory of
+ * this rank is the host's or that device's. Until then the world is the queue's: calls in host
+ * order and on other queues, of the service, its world and all that is made with it, are
+ * FERRY_ERR_MISUSE with a sentence. Finalizing or destroying the service cancels such runs and
+ * waits for them.
  */
-FERRY_API ferry_status ferry_service_run(ferry_service *service, ferry_error *error);
+FERRY_API ferry_status ferry_service_run(ferry_service *service, ferry_queue *queue,
+                                         ferry_error *error);
 
 /* The argument of a progress callback: bytes that this rank sends and receives. */
 typedef struct ferry_progress {
@@ -203,7 +212,8 @@ typedef struct ferry_progress {
 } ferry_progress;
 
 /*
- * Called within test, wait and run, on the caller's thread: before these move anything, about
+ * Called within test, wait and run, on the caller's thread, or for a run on a queue on the queue's
+ * own: before these move anything, about
  * twenty times per second, and once at the end, when its result is ignored. Otherwise false cancels
  * the run on all ranks. It is not called when a wait for something else advances the run. It must
  * not call the service or its world. NULL removes it.
@@ -215,7 +225,8 @@ FERRY_API void ferry_service_set_progress(ferry_service *service, ferry_progress
 
 /*
  * Begins a run and returns. The bytes move within test and wait (and whenever peers write here);
- * queue is NULL in this version. One run at a time.
+ * one run at a time. On a device's queue it is a run as above, of which the request tells: wait,
+ * test and cancel are for any thread, and to destroy the request only gives the outcome up.
  */
 FERRY_API ferry_status ferry_service_start(ferry_service *service, ferry_queue *queue,
                                            ferry_request **request_out, ferry_error *error);
@@ -262,7 +273,10 @@ typedef struct ferry_destination {
     {                                                                                              \
         sizeof(ferry_destination), NULL, 0, 0, 0, 0,                                               \
         {                                                                                          \
-            NULL, 0, FERRY_MEMORY_HOST, 0, NULL                                                    \
+            NULL, 0, FERRY_MEMORY_HOST, 0, NULL,                                                   \
+            {                                                                                      \
+                0, 0                                                                               \
+            }                                                                                      \
         }                                                                                          \
     }
 
@@ -376,11 +390,11 @@ typedef struct ferry_service_statistics {
     /* Of the last run. Bytes that this rank sent, by path; received are those of its peers. */
     uint64_t bytes_local;
     uint64_t bytes_mapped;
-    uint64_t bytes_attach;
     uint64_t bytes_remote;
     uint64_t bytes_staged;
     uint64_t bytes_relayed; /* thereof what this rank passed on */
     uint64_t bytes_received;
+    uint64_t bytes_device; /* of both, what a device's own verbs packed, copied or unpacked */
     uint64_t n_batches_sent;
     uint64_t n_batches_received;
     double seconds;      /* from start to the common outcome */
@@ -389,12 +403,17 @@ typedef struct ferry_service_statistics {
     double seconds_unpack;
     double seconds_check; /* reading destinations again */
     double seconds_wait;
+    /*
+     * What it took to get ready: steps of init, schedule, rebind and recover at which all ranks
+     * waited for all, and rounds of messages between pairs. No run adds to it.
+     */
+    uint64_t n_exchanges;
 } ferry_service_statistics;
 
 #define FERRY_SERVICE_STATISTICS_INIT                                                              \
     {                                                                                              \
         sizeof(ferry_service_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-            0                                                                                      \
+            0, 0                                                                                   \
     }
 
 /* What the service has moved and how long it took. */
@@ -424,7 +443,7 @@ FERRY_API ferry_status ferry_service_peer_at(const ferry_service *service, uint3
                                              ferry_service_peer *peer_out, ferry_error *error);
 
 /* "mapped", "staged", ...: one flag's word. */
-FERRY_API const char *ferry_path_name(uint32_t path);
+FERRY_API const char *ferry_service_path_name(uint32_t path);
 
 /*
  * The batches of this rank's last run, where the option asked for it, in order of time. Times are

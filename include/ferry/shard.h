@@ -4,6 +4,7 @@
 
 #include <ferry/dtype.h>
 #include <ferry/export.h>
+#include <ferry/limits.h>
 #include <ferry/plan.h>
 #include <ferry/status.h>
 
@@ -32,10 +33,14 @@ typedef struct ferry_shard {
     bool is_flat;
     uint64_t flat_begin; /* 0 and the product of local[] where it is not flat */
     uint64_t flat_end;
-    const void *internal; /* for ferry_shard_piece_at and ferry_shard_origin_at */
+    uint64_t visit; /* which one hands it over: for ferry_shard_piece_at and _origin_at */
 } ferry_shard;
 
-/* Ends the visit unless it returns FERRY_OK. The shard lives until the call returns. */
+/*
+ * Anything but FERRY_OK ends the visit, which then returns that. A copy of the shard may be kept;
+ * its pieces and origins can be asked for until the visitor returns, and by its thread: later that
+ * is FERRY_ERR_MISUSE, or none are counted.
+ */
 typedef ferry_status (*ferry_shard_visitor)(void *context, const ferry_shard *shard);
 
 /*

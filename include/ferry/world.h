@@ -163,7 +163,7 @@ FERRY_API void ferry_world_leave(ferry_world *world, const char *reason);
 /* The number of this rank, from 0 on. */
 FERRY_API uint32_t ferry_world_rank(const ferry_world *world);
 /* How many ranks the world has. */
-FERRY_API uint32_t ferry_world_n_ranks(const ferry_world *world);
+FERRY_API uint32_t ferry_world_rank_count(const ferry_world *world);
 
 /* How long a rank may show no sign of life, in seconds; 0 for NULL. A shrunk world has the same. */
 FERRY_API double ferry_world_deadline(const ferry_world *world);
@@ -172,19 +172,19 @@ FERRY_API double ferry_world_deadline(const ferry_world *world);
 FERRY_API uint32_t ferry_world_epoch(const ferry_world *world);
 
 /* Who rank was in the first world: a shrunk world numbers its ranks anew, in the same order. */
-FERRY_API uint32_t ferry_world_member(const ferry_world *world, uint32_t rank);
+FERRY_API uint32_t ferry_world_member_of(const ferry_world *world, uint32_t rank);
 
 /*
  * Nodes are numbered by their lowest rank. Ranks are on one node when each has mapped memory that
  * the other made (or as the option `nodes` says). Out of range is UINT32_MAX.
  */
-FERRY_API uint32_t ferry_world_n_nodes(const ferry_world *world);
+FERRY_API uint32_t ferry_world_node_count(const ferry_world *world);
 /* The node of a rank. */
 FERRY_API uint32_t ferry_world_node_of(const ferry_world *world, uint32_t rank);
 /* This rank's number among those of its node, and how many those are. */
 FERRY_API uint32_t ferry_world_local_rank(const ferry_world *world);
 /* How many ranks this rank's node has. */
-FERRY_API uint32_t ferry_world_n_local_ranks(const ferry_world *world);
+FERRY_API uint32_t ferry_world_local_rank_count(const ferry_world *world);
 
 /*
  * Collective calls: all ranks, in the same order. A rank that calls another one than the others is

@@ -74,7 +74,7 @@ void fy_free(void *items)
     free(items);
 }
 
-bool fy_reserve(void **items, size_t *capacity, size_t needed, size_t item_bytes)
+bool fy_reserve(void *array_inout, size_t *capacity, size_t needed, size_t item_bytes)
 {
     if (needed <= *capacity) {
         return true;
@@ -83,11 +83,13 @@ bool fy_reserve(void **items, size_t *capacity, size_t needed, size_t item_bytes
     if (larger < needed) {
         larger = needed;
     }
-    void *moved = fy_realloc(*items, larger, item_bytes);
+    void *items;
+    memcpy(&items, array_inout, sizeof items);
+    void *moved = fy_realloc(items, larger, item_bytes);
     if (moved == NULL) {
         return false;
     }
-    *items = moved;
+    memcpy(array_inout, &moved, sizeof moved);
     *capacity = larger;
     return true;
 }

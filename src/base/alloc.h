@@ -18,9 +18,15 @@ void fy_free(void *items);
 
 /*
  * Makes room for needed items in a growing array: capacity at least doubles, so appending costs
- * amortised constant time. On failure the array is as it was.
+ * amortised constant time. On failure the array is as it was. array_inout points to the pointer to
+ * its items, of whatever type.
  */
-bool fy_reserve(void **items, size_t *capacity, size_t needed, size_t item_bytes);
+bool fy_reserve(void *array_inout, size_t *capacity, size_t needed, size_t item_bytes);
+#define FY_RESERVE(array, capacity, needed)                                                        \
+    fy_reserve(&(array), &(capacity), (needed), sizeof *(array))
+/* That as a step that may fail; what: for the sentence. Wants base/status.h. */
+#define FY_GROW(array, capacity, needed, what, error)                                              \
+    fy_check_memory(FY_RESERVE(array, capacity, needed), what, error)
 
 /* Test only: the allocation after n_more successful ones fails, and all later ones; negative: none.
  */

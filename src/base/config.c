@@ -19,11 +19,9 @@ typedef ferry_status (*parse_fn)(const char *text, int *value_out, ferry_error *
 static ferry_status parse_log(const char *text, int *value_out, ferry_error *error)
 {
     ferry_log_level level;
-    ferry_status status = ferry_log_level_parse(text, &level, error);
-    if (status == FERRY_OK) {
-        *value_out = (int)level;
-    }
-    return status;
+    FY_TRY(ferry_log_level_parse(text, &level, error));
+    *value_out = (int)level;
+    return FERRY_OK;
 }
 
 static ferry_status parse_isa(const char *text, int *value_out, ferry_error *error)
@@ -123,6 +121,10 @@ static const struct variable {
      parse_seconds},
     {"FERRY_ENTRY_LIMIT",
      "seconds to wait for a living rank to enter an operation (default: no limit)", parse_seconds},
+    {"FERRY_FAR_FAIL", "which copy or sum of far memory, the test kind, fails (default: none)",
+     parse_number},
+    {"FERRY_FAR_SEED", "order in which far memory, the test kind, is late (default: by chance)",
+     parse_number},
     {"FERRY_HOST", "address under which other machines reach this one (default: found out)",
      parse_text},
     {"FERRY_ISA",
@@ -199,10 +201,7 @@ ferry_status ferry_config_check(ferry_error *error)
 {
     for (char **entry = environ; entry != NULL && *entry != NULL; entry++) {
         if (strncmp(*entry, "FERRY_", 6) == 0 && strchr(*entry, '=') != NULL) {
-            ferry_status status = check_one(*entry, error);
-            if (status != FERRY_OK) {
-                return status;
-            }
+            FY_TRY(check_one(*entry, error));
         }
     }
     return FERRY_OK;

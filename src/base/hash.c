@@ -8,85 +8,50 @@
 #include <stdio.h>
 #include <string.h>
 
+static const fy_hash_kernels *kernels(void)
+{
+    static const fy_hash_kernels *const all[] = {
+        [FY_ISA_BASELINE] = &fy_hash_baseline,
+        [FY_ISA_AVX2] = &fy_hash_avx2,
+        [FY_ISA_AVX512] = &fy_hash_avx512,
+    };
+    return all[fy_cpu_isa()];
+}
+
 uint64_t fy_hash64(const void *bytes, size_t n_bytes)
 {
-    switch (fy_cpu_isa()) {
-    case FY_ISA_AVX512:
-        return fy_hash64_avx512(bytes, n_bytes);
-    case FY_ISA_AVX2:
-        return fy_hash64_avx2(bytes, n_bytes);
-    case FY_ISA_BASELINE:
-        break;
-    }
-    return fy_hash64_baseline(bytes, n_bytes);
+    return kernels()->hash64(bytes, n_bytes);
 }
 
 fy_hash128 fy_hash128_of(const void *bytes, size_t n_bytes)
 {
-    switch (fy_cpu_isa()) {
-    case FY_ISA_AVX512:
-        return fy_hash128_avx512(bytes, n_bytes);
-    case FY_ISA_AVX2:
-        return fy_hash128_avx2(bytes, n_bytes);
-    case FY_ISA_BASELINE:
-        break;
-    }
-    return fy_hash128_baseline(bytes, n_bytes);
+    return kernels()->hash128(bytes, n_bytes);
 }
 
 void fy_hasher_begin(fy_hasher *hasher)
 {
-    switch (fy_cpu_isa()) {
-    case FY_ISA_AVX512:
-        fy_hasher_begin_avx512(hasher);
-        return;
-    case FY_ISA_AVX2:
-        fy_hasher_begin_avx2(hasher);
-        return;
-    case FY_ISA_BASELINE:
-        break;
-    }
-    fy_hasher_begin_baseline(hasher);
+    kernels()->begin(hasher);
 }
 
 void fy_hasher_update(fy_hasher *hasher, const void *bytes, size_t n_bytes)
 {
-    switch (fy_cpu_isa()) {
-    case FY_ISA_AVX512:
-        fy_hasher_update_avx512(hasher, bytes, n_bytes);
-        return;
-    case FY_ISA_AVX2:
-        fy_hasher_update_avx2(hasher, bytes, n_bytes);
-        return;
-    case FY_ISA_BASELINE:
-        break;
-    }
-    fy_hasher_update_baseline(hasher, bytes, n_bytes);
+    kernels()->update(hasher, bytes, n_bytes);
 }
 
 uint64_t fy_hasher_end(const fy_hasher *hasher)
 {
-    switch (fy_cpu_isa()) {
-    case FY_ISA_AVX512:
-        return fy_hasher_end_avx512(hasher);
-    case FY_ISA_AVX2:
-        return fy_hasher_end_avx2(hasher);
-    case FY_ISA_BASELINE:
-        break;
-    }
-    return fy_hasher_end_baseline(hasher);
+    return kernels()->end(hasher);
 }
 
-void fy_hash128_format(fy_hash128 hash, char text[33])
+size_t fy_hash128_print(fy_hash128 hash, char *text, size_t text_bytes)
 {
-    snprintf(text, 33, "%016llx%016llx", (unsigned long long)hash.high,
-             (unsigned long long)hash.low);
+    return (size_t)snprintf(text, text_bytes, "%016llx%016llx", (unsigned long long)hash.high,
+                            (unsigned long long)hash.low);
 }
 
 static unsigned char *room(fy_digest *digest, size_t n_bytes)
 {
-    if (digest->failed ||
-        !fy_reserve((void **)&digest->bytes, &digest->capacity, digest->used + n_bytes, 1)) {
+    if (digest->failed || !FY_RESERVE(digest->bytes, digest->capacity, digest->used + n_bytes)) {
         digest->failed = 1;
         return NULL;
     }

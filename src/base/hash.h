@@ -37,9 +37,10 @@ void fy_hasher_update(fy_hasher *hasher, const void *bytes, size_t n_bytes);
 uint64_t fy_hasher_end(const fy_hasher *hasher);
 
 /*
- * For who adds up the stripes of 64 bytes himself: the numbers of a hasher that has just begun and
- * the secret; and how to go on once n_stripes were added, more than 240 bytes, when at least one
- * more byte will come. Sums are scrambled behind every whole block of 16 stripes.
+ * For code that hashes while it copies, and so adds up XXH3's stripes of 64 bytes by itself.
+ * fy_hasher_numbers gives it what it begins with: the numbers of a new hasher, and the secret. With
+ * fy_hasher_resume the hasher takes over again, behind n_stripes that are more than 240 bytes, and
+ * before the last byte. Sums are scrambled behind every whole block of 16 stripes.
  */
 void fy_hasher_numbers(const fy_hasher *hasher, uint64_t numbers_out[8],
                        const unsigned char **secret_out);
@@ -65,8 +66,8 @@ static inline fy_hash128 fy_hash128_add(fy_hash128 a, fy_hash128 b)
     return sum;
 }
 
-/* 32 hex digits, high half first, and a zero. */
-void fy_hash128_format(fy_hash128 hash, char text[33]);
+/* 32 hex digits, high half first, cut to fit the buffer: what they take without their zero. */
+size_t fy_hash128_print(fy_hash128 hash, char *text, size_t text_bytes);
 
 /*
  * A growing record of values to be hashed at the end, each in a fixed form (little endian, texts

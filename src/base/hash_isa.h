@@ -4,23 +4,17 @@
 
 #include "base/hash.h"
 
-/* One copy of XXH3 per instruction set: hash_<isa>.c. */
-uint64_t fy_hash64_baseline(const void *bytes, size_t n_bytes);
-fy_hash128 fy_hash128_baseline(const void *bytes, size_t n_bytes);
-uint64_t fy_hash64_avx2(const void *bytes, size_t n_bytes);
-fy_hash128 fy_hash128_avx2(const void *bytes, size_t n_bytes);
-uint64_t fy_hash64_avx512(const void *bytes, size_t n_bytes);
-fy_hash128 fy_hash128_avx512(const void *bytes, size_t n_bytes);
+/*
+ * One copy of XXH3 per instruction set: hash_<isa>.c. The state of one is of no use to another.
+ */
+typedef struct fy_hash_kernels {
+    uint64_t (*hash64)(const void *bytes, size_t n_bytes);
+    fy_hash128 (*hash128)(const void *bytes, size_t n_bytes);
+    void (*begin)(fy_hasher *hasher);
+    void (*update)(fy_hasher *hasher, const void *bytes, size_t n_bytes);
+    uint64_t (*end)(const fy_hasher *hasher);
+} fy_hash_kernels;
 
-/* The state of one instruction set is of no use to another. */
-void fy_hasher_begin_baseline(fy_hasher *hasher);
-void fy_hasher_update_baseline(fy_hasher *hasher, const void *bytes, size_t n_bytes);
-uint64_t fy_hasher_end_baseline(const fy_hasher *hasher);
-void fy_hasher_begin_avx2(fy_hasher *hasher);
-void fy_hasher_update_avx2(fy_hasher *hasher, const void *bytes, size_t n_bytes);
-uint64_t fy_hasher_end_avx2(const fy_hasher *hasher);
-void fy_hasher_begin_avx512(fy_hasher *hasher);
-void fy_hasher_update_avx512(fy_hasher *hasher, const void *bytes, size_t n_bytes);
-uint64_t fy_hasher_end_avx512(const fy_hasher *hasher);
+extern const fy_hash_kernels fy_hash_baseline, fy_hash_avx2, fy_hash_avx512;
 
 #endif

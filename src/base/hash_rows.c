@@ -1,5 +1,5 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-/* What of XXH3's state those know who add up stripes themselves: the same for all builds of it. */
+/* What code that adds up stripes by itself must know of XXH3's state: the same in all builds. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

@@ -71,7 +71,7 @@ typedef struct dump {
 static int append_dump(const char *bytes, size_t n_bytes, void *context)
 {
     dump *d = context;
-    if (d->failed || !fy_reserve((void **)&d->text, &d->capacity, d->used + n_bytes + 1, 1)) {
+    if (d->failed || !FY_RESERVE(d->text, d->capacity, d->used + n_bytes + 1)) {
         d->failed = true;
         return -1;
     }
@@ -201,11 +201,9 @@ ferry_status fy_json_get_size(const json_t *json, const fy_json_place *place, ui
 {
     int64_t value = 0;
     int64_t limit = most > INT64_MAX ? INT64_MAX : (int64_t)most;
-    ferry_status status = fy_json_get_integer(json, place, (int64_t)least, limit, &value, error);
-    if (status == FERRY_OK) {
-        *value_out = (uint64_t)value;
-    }
-    return status;
+    FY_TRY(fy_json_get_integer(json, place, (int64_t)least, limit, &value, error));
+    *value_out = (uint64_t)value;
+    return FERRY_OK;
 }
 
 ferry_status fy_json_get_positive(const json_t *json, const fy_json_place *place, double *value_out,
@@ -231,6 +229,96 @@ ferry_status fy_json_member(const json_t *object, const fy_json_place *place, co
     }
     *member_out = member;
     return FERRY_OK;
+}
+
+static ferry_status read_field(const json_t *json, const fy_json_place *place,
+                               const fy_json_field *field, void *object, void *context,
+                               ferry_error *error)
+{
+    uint64_t number;
+    switch (field->type) {
+    case FY_JSON_VALUE:
+        *(const json_t **)object = json;
+        return FERRY_OK;
+    case FY_JSON_STRING:
+        return fy_json_get_string(json, place, object, error);
+    case FY_JSON_BOOL:
+        return fy_json_get_bool(json, place, object, error);
+    case FY_JSON_U32:
+        FY_TRY(fy_json_get_size(json, place, field->least, field->most, &number, error));
+        *(uint32_t *)object = (uint32_t)number;
+        return FERRY_OK;
+    case FY_JSON_SIZE:
+        return fy_json_get_size(json, place, field->least, field->most, object, error);
+    case FY_JSON_READ:
+        return field->read(json, place, object, context, error);
+    case FY_JSON_UNREAD:
+        break;
+    }
+    return FERRY_OK;
+}
+
+enum { MOST_FIELDS = 15 };
+
+ferry_status fy_json_read(const json_t *json, const fy_json_place *place,
+                          const fy_json_field *fields, void *object, void *context,
+                          ferry_error *error)
+{
+    const char *keys[MOST_FIELDS + 1] = {NULL};
+    for (size_t i = 0; i < MOST_FIELDS && fields[i].key != NULL; i++) {
+        keys[i] = fields[i].key;
+    }
+    FY_TRY(fy_json_expect_object(json, place, keys, error));
+    for (const fy_json_field *field = fields; field->key != NULL; field++) {
+        const json_t *member = json_object_get(json, field->key);
+        fy_json_place at = {.parent = place, .key = field->key};
+        if (member != NULL) {
+            char *to = (char *)object + field->offset;
+            FY_TRY(read_field(member, &at, field, to, context, error));
+        } else if (field->is_needed) {
+            return fy_json_member(json, place, field->key, &member, error);
+        }
+    }
+    return FERRY_OK;
+}
+
+ferry_status fy_json_read_items(const json_t *json, const fy_json_place *place,
+                                fy_json_read_fn read, void *context, fy_arena *arena,
+                                size_t item_bytes, const char *what, void *items_out, size_t *n_out,
+                                ferry_error *error)
+{
+    FY_TRY(fy_json_expect_array(json, place, error));
+    size_t n = json_array_size(json);
+    char *items = fy_arena_alloc(arena, n, item_bytes);
+    FY_TRY(fy_check_memory(items != NULL, what, error));
+    memset(items, 0, n * item_bytes);
+    memcpy(items_out, &items, sizeof items);
+    *n_out = n;
+    for (size_t i = 0; i < n; i++) {
+        fy_json_place at = {.parent = place, .index = i};
+        FY_TRY(read(json_array_get(json, i), &at, items + i * item_bytes, context, error));
+    }
+    return FERRY_OK;
+}
+
+typedef struct bounds {
+    uint64_t least, most;
+} bounds;
+
+static ferry_status read_size(const json_t *json, const fy_json_place *place, void *object,
+                              void *context, ferry_error *error)
+{
+    const bounds *b = context;
+    return fy_json_get_size(json, place, b->least, b->most, object, error);
+}
+
+ferry_status fy_json_read_sizes(const json_t *json, const fy_json_place *place, uint64_t least,
+                                uint64_t most, fy_arena *arena, const char *what,
+                                uint64_t **sizes_out, size_t *n_out, ferry_error *error)
+{
+    bounds b = {least, most};
+    return fy_json_read_items(json, place, read_size, &b, arena, sizeof **sizes_out, what,
+                              sizes_out, n_out, error);
 }
 
 /* The bytes behind a first byte, and the least number that may need so many; 0: no first byte. */

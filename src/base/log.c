@@ -19,17 +19,34 @@ static ferry_log_sink current_sink;
 static void *current_context;
 static int64_t current_rank = -1;
 
+/* This thread is in the sink, and so has the lock. What is logged meanwhile is left out. */
+static _Thread_local bool in_sink;
+
+static void take_lock(void)
+{
+    if (!in_sink) {
+        pthread_mutex_lock(&lock);
+    }
+}
+
+static void give_lock(void)
+{
+    if (!in_sink) {
+        pthread_mutex_unlock(&lock);
+    }
+}
+
 static const char *const level_names[] = {"trace", "debug", "info", "warn", "error", "off"};
 _Static_assert(sizeof level_names / sizeof level_names[0] == FERRY_LOG_OFF + 1,
                "every level has a name");
 
 void ferry_log_configure(ferry_log_level level, ferry_log_sink sink, void *context)
 {
-    pthread_mutex_lock(&lock);
+    take_lock();
     current_sink = sink;
     current_context = context;
     atomic_store(&current_level, (int)level);
-    pthread_mutex_unlock(&lock);
+    give_lock();
 }
 
 void fy_log_set_level(ferry_log_level level)
@@ -39,17 +56,15 @@ void fy_log_set_level(ferry_log_level level)
 
 void ferry_log_set_rank(int64_t rank)
 {
-    pthread_mutex_lock(&lock);
+    take_lock();
     current_rank = rank;
-    pthread_mutex_unlock(&lock);
+    give_lock();
 }
 
 ferry_status ferry_log_level_parse(const char *text, ferry_log_level *level_out, ferry_error *error)
 {
-    if (text == NULL || level_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_log_level_parse needs a text and a place for the result");
-    }
+    FY_TRY(fy_check_use(text != NULL && level_out != NULL,
+                        "ferry_log_level_parse needs a text and a place for the result", error));
     for (int level = 0; level <= FERRY_LOG_OFF; level++) {
         if (strcasecmp(text, level_names[level]) == 0) {
             *level_out = (ferry_log_level)level;
@@ -75,7 +90,7 @@ bool fy_log_enabled(ferry_log_level level)
 
 void fy_log(ferry_log_level level, const char *format, ...)
 {
-    if (!fy_log_enabled(level)) {
+    if (!fy_log_enabled(level) || in_sink) {
         return;
     }
     char text[1024];
@@ -92,7 +107,9 @@ void fy_log(ferry_log_level level, const char *format, ...)
     }
     snprintf(line, sizeof line, "%s%s: %s", prefix, level_names[level], text);
     if (current_sink != NULL) {
+        in_sink = true;
         current_sink(current_context, level, line);
+        in_sink = false;
     } else {
         fprintf(stderr, "ferry: %s\n", line);
     }

@@ -5,6 +5,7 @@
 #include "base/status.h"
 
 #include <ferry/ferry.h>
+#include <ferry/reference.h>
 
 /*
  * Every struct with a struct_size that callers hand in, its _INIT value, and the last field of its
@@ -18,7 +19,7 @@
 #define FY_INPUT_STRUCTS(X)                                                                        \
     X(bootstrap, FERRY_BOOTSTRAP_INIT, all_gather)                                                 \
     X(box, FERRY_BOX_INIT, stride)                                                                 \
-    X(build_schedule_options, FERRY_BUILD_SCHEDULE_OPTIONS_INIT, duplex)                           \
+    X(reference_schedule_options, FERRY_REFERENCE_SCHEDULE_OPTIONS_INIT, duplex)                   \
     X(cluster_options, FERRY_CLUSTER_OPTIONS_INIT, latency_s)                                      \
     X(copy_options, FERRY_COPY_OPTIONS_INIT, hash_out)                                             \
     X(exchange, FERRY_EXCHANGE_INIT, scatter)                                                      \
@@ -32,7 +33,7 @@
     X(reshard_options, FERRY_RESHARD_OPTIONS_INIT, n_threads)                                      \
     X(reshard_run_options, FERRY_RESHARD_RUN_OPTIONS_INIT, context)                                \
     X(schedule_options, FERRY_SCHEDULE_OPTIONS_INIT, no_relays)                                    \
-    X(scheduled_batch, FERRY_SCHEDULED_BATCH_INIT, total_bytes)                                    \
+    X(reference_batch, FERRY_REFERENCE_BATCH_INIT, bytes)                                          \
     X(service_options, FERRY_SERVICE_OPTIONS_INIT, trace)                                          \
     X(sharding_descriptor, FERRY_SHARDING_DESCRIPTOR_INIT, dst_dim_ranks)                          \
     X(simulation_options, FERRY_SIMULATION_OPTIONS_INIT, pack_bytes_per_s)                         \

@@ -59,6 +59,11 @@ ferry_status fy_fail(ferry_error *error, ferry_status status, const char *format
     return status;
 }
 
+ferry_status fy_forward(ferry_error *error, ferry_status status, const ferry_error *own)
+{
+    return status == FERRY_OK ? FERRY_OK : fy_fail(error, status, "%s", own->message);
+}
+
 ferry_status fy_fail_no_memory(ferry_error *error, const char *what)
 {
     return fy_fail(error, FERRY_ERR_NO_MEMORY, "out of memory while allocating %s", what);
@@ -106,13 +111,25 @@ ferry_status fy_check_out(const void *to, const char *what, ferry_error *error)
 ferry_status fy_copy_out(const void *from, size_t from_bytes, void *to, const char *what,
                          ferry_error *error)
 {
-    ferry_status status = fy_check_out(to, what, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_check_out(to, what, error));
     size_t wanted = *(const size_t *)to;
     size_t bytes = wanted < from_bytes ? wanted : from_bytes;
     memcpy(to, from, bytes);
     *(size_t *)to = wanted;
     return FERRY_OK;
+}
+
+void fy_before_callback(ferry_error *error)
+{
+    if (error != NULL) {
+        error->message[0] = '\0';
+    }
+}
+
+ferry_status fy_after_callback(ferry_status status, const char *what, ferry_error *error)
+{
+    if (status != FERRY_OK && error != NULL && error->message[0] == '\0') {
+        return fy_fail(error, status, "the %s ended the call: %s", what, ferry_status_text(status));
+    }
+    return status;
 }

@@ -17,10 +17,9 @@ static uint64_t tensor_bytes(const fy_ckpt_tensor *tensor)
 ferry_status ferry_checkpoint_get_totals(const ferry_checkpoint *checkpoint,
                                          ferry_checkpoint_totals *totals_out, ferry_error *error)
 {
-    if (checkpoint == NULL || totals_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_checkpoint_get_totals needs a checkpoint and a place for the result");
-    }
+    FY_TRY(fy_check_use(checkpoint != NULL && totals_out != NULL,
+                        "ferry_checkpoint_get_totals needs a checkpoint and a place for the result",
+                        error));
     ferry_checkpoint_totals totals = {
         .is_sharded = checkpoint->is_sharded,
         .n_files = checkpoint->n_files,
@@ -149,10 +148,8 @@ ferry_status ferry_checkpoint_write_layout(const ferry_checkpoint *checkpoint, f
                                            void *context, ferry_error *error)
 {
     char *text = NULL;
-    if (checkpoint == NULL || write == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_checkpoint_write_layout needs a checkpoint and a function");
-    }
+    FY_TRY(fy_check_use(checkpoint != NULL && write != NULL,
+                        "ferry_checkpoint_write_layout needs a checkpoint and a function", error));
     ferry_status status = FERRY_OK;
     if (checkpoint->layout != NULL) {
         status = fy_json_dump(checkpoint->layout, &text, error);

@@ -72,9 +72,7 @@ ferry_status fy_gather_check_whole(fy_gather *gather, uint32_t file, const fy_st
     while (at < end && status == FERRY_OK) {
         uint64_t n = fy_min(end - at, gather->span_bytes);
         status = fy_gather_check_stop(gather, error);
-        if (status == FERRY_OK) {
-            status = fy_files_read(gather->files, file, at, gather->span, n, error);
-        }
+        FY_THEN(status, fy_files_read(gather->files, file, at, gather->span, n, error));
         if (status == FERRY_OK) {
             fy_hasher_update(&hasher, gather->span, (size_t)n);
         }
@@ -93,13 +91,11 @@ ferry_status fy_gather_check_stop(const fy_gather *gather, ferry_error *error)
 
 ferry_status fy_gather_end(fy_gather *gather, ferry_error *error)
 {
-    ferry_status status = FERRY_OK;
-    for (size_t i = 0; i < gather->n_checks && status == FERRY_OK; i++) {
+    for (size_t i = 0; i < gather->n_checks; i++) {
         const fy_source_check *check = &gather->checks[i];
-        status =
-            check->next == check->entry->end - check->entry->begin
-                ? compare(gather, check->file, check->entry, fy_hasher_end(check->hasher), error)
-                : fy_gather_check_whole(gather, check->file, check->entry, error);
+        FY_TRY(check->next == check->entry->end - check->entry->begin
+                   ? compare(gather, check->file, check->entry, fy_hasher_end(check->hasher), error)
+                   : fy_gather_check_whole(gather, check->file, check->entry, error));
     }
-    return status;
+    return FERRY_OK;
 }

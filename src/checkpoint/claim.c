@@ -1,9 +1,9 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "checkpoint/claim.h"
 
-#include "base/file.h"
 #include "base/hash.h"
 #include "checkpoint/folder.h"
+#include "host/file.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -236,11 +236,9 @@ ferry_status fy_claim_refuse(int folder_fd, const char *path, ferry_error *error
     if (!read_claim(folder_fd, FY_CLAIM_NAME, &c)) {
         return FERRY_OK;
     }
-    ferry_status status = fy_claim_take(folder_fd, path, error);
-    if (status == FERRY_OK) {
-        fy_claim_drop(folder_fd);
-    }
-    return status;
+    FY_TRY(fy_claim_take(folder_fd, path, error));
+    fy_claim_drop(folder_fd);
+    return FERRY_OK;
 }
 
 bool fy_claim_is_name(const char *name)

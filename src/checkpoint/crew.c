@@ -114,9 +114,7 @@ ferry_status fy_crew_run(const fy_crew_job *job, ferry_error *error)
     uint32_t n = job->n_parts < job->n_workers ? (uint32_t)job->n_parts : job->n_workers;
     worker *workers = fy_alloc(n, sizeof *workers);
     pthread_condattr_t clock;
-    if (workers == NULL) {
-        return fy_fail_no_memory(error, "threads");
-    }
+    FY_TRY(fy_check_memory(workers != NULL, "threads", error));
     pthread_mutex_init(&c.lock, NULL);
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
@@ -132,7 +130,7 @@ ferry_status fy_crew_run(const fy_crew_job *job, ferry_error *error)
             pthread_join(workers[i].thread, NULL);
         }
         if (c.status != FERRY_OK) {
-            status = fy_fail(error, c.status, "%s", c.error.message);
+            status = fy_forward(error, c.status, &c.error);
         } else if (!goes_on) {
             status = fy_fail(error, FERRY_ERR_STOPPED, "was stopped before it was done");
         }

@@ -5,7 +5,7 @@
  */
 #include "checkpoint/families.h"
 
-static const fy_row attention_rows[] = {
+static const fy_family_row attention_rows[] = {
     {"self_attn.q_proj", FY_WAY_Q, FY_ZONE_LAYERS, false},
     {"self_attn.k_proj", FY_WAY_KV, FY_ZONE_LAYERS, false},
     {"self_attn.v_proj", FY_WAY_KV, FY_ZONE_LAYERS, false},
@@ -17,7 +17,7 @@ static const fy_row attention_rows[] = {
 };
 
 /* Latent attention: the down-projections are small and whole, the heads are cut. */
-static const fy_row latent_rows[] = {
+static const fy_family_row latent_rows[] = {
     {"self_attn.q_proj", FY_WAY_MLA_Q, FY_ZONE_LAYERS, false},
     {"self_attn.q_a_proj", FY_WAY_WHOLE, FY_ZONE_LAYERS, false},
     {"self_attn.q_b_proj", FY_WAY_MLA_Q, FY_ZONE_LAYERS, false},
@@ -30,7 +30,7 @@ static const fy_row latent_rows[] = {
 };
 
 /* Layers behind the last one, which predict further tokens. */
-static const fy_row predictor_rows[] = {
+static const fy_family_row predictor_rows[] = {
     {"eh_proj", FY_WAY_WHOLE, FY_ZONE_LAYERS, false},
     {"embed_tokens", FY_WAY_PLAIN, FY_ZONE_LAYERS, false},
     {"shared_head.head", FY_WAY_PLAIN, FY_ZONE_LAYERS, false},
@@ -38,7 +38,7 @@ static const fy_row predictor_rows[] = {
 };
 
 /* Heads side by side, each with its own q, k and v. */
-static const fy_row neox_rows[] = {
+static const fy_family_row neox_rows[] = {
     {"attention.query_key_value", FY_WAY_MIXED_QKV, FY_ZONE_LAYERS, false},
     {"attention.dense", FY_WAY_MIXED_O, FY_ZONE_LAYERS, false},
     {"mlp.dense_h_to_4h", FY_WAY_COLUMN, FY_ZONE_LAYERS, false},
@@ -48,7 +48,7 @@ static const fy_row neox_rows[] = {
     {NULL, FY_WAY_UNKNOWN, FY_ZONE_LAYERS, false},
 };
 
-static const fy_row expert_rows[] = {
+static const fy_family_row expert_rows[] = {
     {"experts.*.gate_proj", FY_WAY_COLUMN, FY_ZONE_LAYERS, false},
     {"experts.*.up_proj", FY_WAY_COLUMN, FY_ZONE_LAYERS, false},
     {"experts.*.down_proj", FY_WAY_ROW, FY_ZONE_LAYERS, false},
@@ -75,7 +75,7 @@ static const fy_row expert_rows[] = {
     {NULL, FY_WAY_UNKNOWN, FY_ZONE_LAYERS, false},
 };
 
-static const fy_row mlp_rows[] = {
+static const fy_family_row mlp_rows[] = {
     {"mlp.gate_proj", FY_WAY_COLUMN, FY_ZONE_LAYERS, false},
     {"mlp.up_proj", FY_WAY_COLUMN, FY_ZONE_LAYERS, false},
     {"mlp.down_proj", FY_WAY_ROW, FY_ZONE_LAYERS, false},
@@ -102,7 +102,7 @@ static const fy_row mlp_rows[] = {
         module ".out_proj", FY_WAY_SSM_OUT, FY_ZONE_LAYERS, false                                  \
     }
 
-static const fy_row ssm_rows[] = {
+static const fy_family_row ssm_rows[] = {
     SSM_ROWS("mixer"),
     SSM_ROWS("mamba"),
     {"mixer.q_proj", FY_WAY_Q, FY_ZONE_LAYERS, false},
@@ -115,7 +115,7 @@ static const fy_row ssm_rows[] = {
 };
 
 /* What all have. */
-static const fy_row common_rows[] = {
+static const fy_family_row common_rows[] = {
     {"*norm", FY_WAY_WHOLE, FY_ZONE_LAYERS, false},
     {"*rotary_emb.inv_freq", FY_WAY_WHOLE, FY_ZONE_LAYERS, true},
 

@@ -50,19 +50,19 @@ typedef enum fy_zone {
  * number (and perhaps more); elsewhere it follows the decoder's root, or anything if it begins with
  * a star. A module has parameters (weight, bias, scales); a raw row names the tensor itself.
  */
-typedef struct fy_row {
+typedef struct fy_family_row {
     const char *name; /* NULL ends a table */
     fy_way way;
     fy_zone zone;
     bool raw;
-} fy_row;
+} fy_family_row;
 
 enum { FY_MAX_GROUPS = 8 };
 
 typedef struct fy_family {
     const char *words;      /* architectures and model types: lower case, letters and digits */
     const char *signatures; /* modules of a layer that only such models have, all of them */
-    const fy_row *groups[FY_MAX_GROUPS]; /* tables; the first row that fits decides */
+    const fy_family_row *groups[FY_MAX_GROUPS]; /* tables; the first row that fits decides */
 } fy_family;
 
 /* Where the layers' names begin: "model." before "layers.3.mlp". */

@@ -53,11 +53,17 @@ ferry_status fy_decoder_find(const fy_model_tensor *tensors, size_t n_tensors,
             }
         }
     }
+    if (n_tensors == 0) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s: has no tensors, and short forms cut those of a model that they know: "
+                       "write a layout file",
+                       source_name);
+    }
     return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                    "%s: no tensor is named like one of a decoder's layer (model.layers.0. and the "
                    "like; the first of %zu is \"%s\"); short forms do not know this model: write a "
                    "layout file",
-                   source_name, n_tensors, n_tensors == 0 ? "" : tensors[0].name);
+                   source_name, n_tensors, tensors[0].name);
 }
 
 /* "Qwen3MoeForCausalLM" and "qwen3_moe" are both "qwen3moe". */

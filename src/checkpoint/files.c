@@ -2,8 +2,8 @@
 #include "checkpoint/files.h"
 
 #include "base/alloc.h"
-#include "base/file.h"
 #include "checkpoint/open.h"
+#include "host/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -106,23 +106,23 @@ ferry_status fy_files_of(const ferry_checkpoint *checkpoint, fy_files **files_ou
                          ferry_error *error)
 {
     fy_files *files = NULL;
-    ferry_status status = create(checkpoint->folder_fd, checkpoint->n_files, &files, error);
-    for (size_t i = 0; i < checkpoint->n_files && status == FERRY_OK; i++) {
+    FY_TRY(create(checkpoint->folder_fd, checkpoint->n_files, &files, error));
+    for (size_t i = 0; i < checkpoint->n_files; i++) {
         files->slots[i].path = fy_strdup(checkpoint->files[i].path);
         files->slots[i].expected = &checkpoint->files[i];
     }
-    return status == FERRY_OK ? hand_out(files, files_out, error) : status;
+    return hand_out(files, files_out, error);
 }
 
 ferry_status fy_files_make(int folder_fd, const char *folder, size_t n, fy_file_name_fn name,
                            const void *context, fy_files **files_out, ferry_error *error)
 {
     fy_files *files = NULL;
-    ferry_status status = create(folder_fd, n, &files, error);
-    for (size_t i = 0; i < n && status == FERRY_OK; i++) {
+    FY_TRY(create(folder_fd, n, &files, error));
+    for (size_t i = 0; i < n; i++) {
         files->slots[i].path = fy_ckpt_join(folder, name(context, i));
     }
-    return status == FERRY_OK ? hand_out(files, files_out, error) : status;
+    return hand_out(files, files_out, error);
 }
 
 const char *fy_files_path(const fy_files *files, size_t i)
@@ -260,9 +260,7 @@ ferry_status fy_files_read(fy_files *files, size_t i, uint64_t offset, void *byt
 {
     int descriptor;
     ferry_status status = fy_pace_take(files->pace, n_bytes, error);
-    if (status == FERRY_OK) {
-        status = fy_files_get(files, i, &descriptor, error);
-    }
+    FY_THEN(status, fy_files_get(files, i, &descriptor, error));
     if (status == FERRY_OK) {
         status =
             fy_file_read_exactly(descriptor, files->slots[i].path, offset, n_bytes, bytes, error);
@@ -290,9 +288,7 @@ ferry_status fy_files_write(fy_files *files, size_t i, uint64_t offset, const vo
 {
     int descriptor;
     ferry_status status = fy_pace_take(files->pace, n_bytes, error);
-    if (status == FERRY_OK) {
-        status = fy_files_get(files, i, &descriptor, error);
-    }
+    FY_THEN(status, fy_files_get(files, i, &descriptor, error));
     if (status == FERRY_OK) {
         status = write_all(files->slots[i].path, descriptor, offset, bytes, n_bytes, error);
         fy_files_put(files, i);
@@ -312,17 +308,10 @@ ferry_status fy_files_copy(fy_files *from, size_t i, uint64_t from_offset, fy_fi
                            ferry_error *error)
 {
     int in, out;
-    ferry_status status = fy_pace_take(to->pace, n_bytes, error);
-    if (status == FERRY_OK) {
-        status = fy_pace_take(from->pace, n_bytes, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_files_get(from, i, &in, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
-    status = fy_files_get(to, j, &out, error);
+    FY_TRY(fy_pace_take(to->pace, n_bytes, error));
+    FY_TRY(fy_pace_take(from->pace, n_bytes, error));
+    FY_TRY(fy_files_get(from, i, &in, error));
+    ferry_status status = fy_files_get(to, j, &out, error);
     if (status != FERRY_OK) {
         fy_files_put(from, i);
         return status;

@@ -2,8 +2,8 @@
 #include "checkpoint/folder.h"
 
 #include "base/alloc.h"
-#include "base/file.h"
 #include "checkpoint/claim.h"
+#include "host/file.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -54,9 +54,7 @@ static ferry_status resolve(const char *path, fy_folder *folder, ferry_error *er
         length--;
     }
     folder->path = join(path, length, "", "");
-    if (folder->path == NULL) {
-        return fy_fail_no_memory(error, "a file name");
-    }
+    FY_TRY(fy_check_memory(folder->path != NULL, "a file name", error));
     const char *name = name_of(folder->path);
     size_t head = (size_t)(name - folder->path); /* with its slash */
     folder->parent = head == 0 ? join(".", 1, "", "") : join(path, head > 1 ? head - 1 : 1, "", "");
@@ -201,9 +199,7 @@ static ferry_status fail_entry(const fy_folder *folder, const char *name, const 
 {
     int reason = errno;
     char *path = join(folder->partial, strlen(folder->partial), "/", name);
-    if (path == NULL) {
-        return fy_fail_no_memory(error, "a file name");
-    }
+    FY_TRY(fy_check_memory(path != NULL, "a file name", error));
     ferry_status status = fy_fail_errno(path, what, reason, error);
     fy_free(path);
     return status;
@@ -387,9 +383,7 @@ static ferry_status make_lock(fy_folder *folder, int flags, bool *retry_out, fer
 {
     const char *partial = name_of(folder->partial);
     char *name = join(partial, strlen(partial), "/", FY_LOCK_NAME);
-    if (name == NULL) {
-        return fy_fail_no_memory(error, "a file name");
-    }
+    FY_TRY(fy_check_memory(name != NULL, "a file name", error));
     folder->lock = openat(folder->parent_fd, name, flags | O_CREAT | O_EXCL, 0666);
     int reason = errno;
     fy_free(name);
@@ -459,10 +453,7 @@ static ferry_status lock_file(fy_folder *folder, ferry_error *error)
 
 static ferry_status take_lock(fy_folder *folder, bool *retry_out, ferry_error *error)
 {
-    ferry_status status = lock_file(folder, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(lock_file(folder, error));
     /* Its last owner may have removed it, or renamed the folder, while it was being opened. */
     bool is_partial = is_still(folder->parent_fd, name_of(folder->partial), folder->fd);
     bool is_current = is_still(folder->fd, FY_LOCK_NAME, folder->lock);
@@ -525,11 +516,11 @@ static ferry_status take(fy_folder *folder, ferry_error *error)
 /* What a dead run has left: to go on with it, or gone. */
 static ferry_status settle(fy_folder *folder, bool keep, fy_leftover *left_out, ferry_error *error)
 {
-    ferry_status status = keep ? visit_entries(folder, examine_entry, left_out, error) : FERRY_OK;
-    if (status == FERRY_OK && (!keep || *left_out == FY_LEFT_STRANGE)) {
-        status = fy_folder_clear(folder, error);
+    FY_TRY(keep ? visit_entries(folder, examine_entry, left_out, error) : FERRY_OK);
+    if (!keep || *left_out == FY_LEFT_STRANGE) {
+        FY_TRY(fy_folder_clear(folder, error));
     }
-    return status;
+    return FERRY_OK;
 }
 
 static void forget(fy_folder *folder)
@@ -548,11 +539,9 @@ static void forget(fy_folder *folder)
 static ferry_status find_place(const char *path, fy_folder *folder, ferry_error *error)
 {
     *folder = (fy_folder){.parent_fd = -1, .fd = -1, .lock = -1};
-    ferry_status status = resolve(path, folder, error);
-    if (status == FERRY_OK) {
-        status = open_parent(folder, error);
-    }
-    return status == FERRY_OK ? check_absent(folder, error) : status;
+    FY_TRY(resolve(path, folder, error));
+    FY_TRY(open_parent(folder, error));
+    return check_absent(folder, error);
 }
 
 ferry_status fy_folder_check(const char *path, ferry_error *error)
@@ -582,9 +571,7 @@ ferry_status fy_folder_begin(const char *path, bool keep, fy_folder *folder, fy_
     fy_folder begun;
     fy_leftover left = FY_LEFT_NOTHING;
     ferry_status status = find_place(path, &begun, error);
-    if (status == FERRY_OK) {
-        status = take(&begun, error);
-    }
+    FY_THEN(status, take(&begun, error));
     if (status != FERRY_OK) {
         forget(&begun);
         return status;
@@ -610,10 +597,7 @@ static ferry_status rename_into_place(const fy_folder *folder, ferry_error *erro
     int at = folder->parent_fd;
     int rc = renameat2(at, from, at, to, RENAME_NOREPLACE);
     if (rc != 0 && (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP)) {
-        ferry_status status = check_absent(folder, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(check_absent(folder, error));
         rc = renameat(at, from, at, to);
     }
     if (rc != 0 && errno == EEXIST) {
@@ -638,18 +622,10 @@ static ferry_status sync_folder(int fd, const char *path, ferry_error *error)
 
 ferry_status fy_folder_commit(fy_folder *folder, ferry_error *error)
 {
-    ferry_status status = check_absent(folder, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    status = sync_folder(folder->fd, folder->partial, error);
-    if (status == FERRY_OK) {
-        status = rename_into_place(folder, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
-    status = sync_folder(folder->parent_fd, folder->parent, error);
+    FY_TRY(check_absent(folder, error));
+    FY_TRY(sync_folder(folder->fd, folder->partial, error));
+    FY_TRY(rename_into_place(folder, error));
+    ferry_status status = sync_folder(folder->parent_fd, folder->parent, error);
     if (status != FERRY_OK && renameat(folder->parent_fd, name_of(folder->path), folder->parent_fd,
                                        name_of(folder->partial)) == 0) {
         return status; /* there is nothing at path, as after any error */

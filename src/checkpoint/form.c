@@ -255,13 +255,8 @@ static ferry_status check_sizes(const fy_form *form, const char *file_name, ferr
 ferry_status fy_form_arrange(fy_form *form, const char *file_name, ferry_error *error)
 {
     fy_sort(form->tensors, form->n_tensors, sizeof *form->tensors, compare_tensors);
-    ferry_status status = check_sizes(form, file_name, error);
-    if (status == FERRY_OK) {
-        status = place_tensors(form, file_name, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(check_sizes(form, file_name, error));
+    FY_TRY(place_tensors(form, file_name, error));
     sink counted = {0};
     put_header(&counted, form);
     uint64_t bytes = fy_ceil_div(LENGTH_BYTES + counted.bytes, DATA_ALIGNMENT) * DATA_ALIGNMENT;
@@ -338,9 +333,7 @@ ferry_status fy_form_write_index(const char *const *names, const uint32_t *part,
     char file[64];
     sink s = {.writer = writer};
     mapped *sorted = fy_alloc(n, sizeof *sorted);
-    if (sorted == NULL) {
-        return fy_fail_no_memory(error, "the index of a checkpoint");
-    }
+    FY_TRY(fy_check_memory(sorted != NULL, "the index of a checkpoint", error));
     for (size_t i = 0; i < n; i++) {
         sorted[i] = (mapped){.name = names[i], .part = part[i]};
     }

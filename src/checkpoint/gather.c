@@ -1,11 +1,12 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-#include "checkpoint/gather_read.h"
+#include "checkpoint/gather.h"
 
 #include "base/checked.h"
+#include "base/sort.h"
 
 #include <string.h>
 
-ferry_status fy_gather_init(fy_gather *gather, const fy_job *job, fy_files *files,
+ferry_status fy_gather_init(fy_gather *gather, const fy_layout_job *job, fy_files *files,
                             fy_checked *checked, uint64_t span_bytes, ferry_error *error)
 {
     *gather = (fy_gather){.job = job,
@@ -37,11 +38,10 @@ void fy_gather_cleanup(fy_gather *gather)
 
 ferry_status fy_gather_begin(fy_gather *gather, uint32_t tensor, ferry_error *error)
 {
-    const fy_job *job = gather->job;
+    const fy_layout_job *job = gather->job;
     size_t n = job->first_leg[tensor + 1] - job->first_leg[tensor];
-    if (!fy_reserve((void **)&gather->atoms, &gather->atoms_capacity, n, sizeof *gather->atoms) ||
-        !fy_reserve((void **)&gather->first_atom, &gather->first_capacity, n,
-                    sizeof *gather->first_atom)) {
+    if (!FY_RESERVE(gather->atoms, gather->atoms_capacity, n) ||
+        !FY_RESERVE(gather->first_atom, gather->first_capacity, n)) {
         return fy_fail_no_memory(error, "the boxes of a tensor");
     }
     for (; gather->n_atoms < n; gather->n_atoms++) {
@@ -65,7 +65,7 @@ static const fy_route *route_of(const fy_gather *gather, size_t leg)
 
 bool fy_gather_takes_turns(const fy_gather *gather)
 {
-    const fy_job *job = gather->job;
+    const fy_layout_job *job = gather->job;
     for (size_t l = job->first_leg[gather->tensor]; l < job->first_leg[gather->tensor + 1]; l++) {
         if (!route_of(gather, l)->is_regular) {
             return false;
@@ -84,7 +84,7 @@ static ferry_status area_of(const uint64_t *shape, const uint64_t *begin, const 
                             uint32_t n_dims, uint64_t first, uint32_t bits, fy_area *area,
                             ferry_error *error)
 {
-    uint64_t stride[FY_MAX_DIMS], at = 0, pitch = 1, run = 1;
+    uint64_t stride[FERRY_MAX_DIMS], at = 0, pitch = 1, run = 1;
     uint32_t n = n_dims;
     for (uint32_t d = n_dims; d-- > 0;) {
         at += begin[d] * pitch;
@@ -102,10 +102,10 @@ static ferry_status area_of(const uint64_t *shape, const uint64_t *begin, const 
 }
 
 typedef struct box_pair {
-    uint64_t src_begin[FY_MAX_DIMS]; /* or FY_LOCAL_BY_OWNER */
-    uint64_t src_global[FY_MAX_DIMS];
-    uint64_t dst_begin[FY_MAX_DIMS];
-    uint64_t length[FY_MAX_DIMS];
+    uint64_t src_begin[FERRY_MAX_DIMS]; /* or FY_LOCAL_BY_OWNER */
+    uint64_t src_global[FERRY_MAX_DIMS];
+    uint64_t dst_begin[FERRY_MAX_DIMS];
+    uint64_t length[FERRY_MAX_DIMS];
     uint32_t cell;
 } box_pair;
 
@@ -115,11 +115,8 @@ static ferry_status read_box(fy_gather *gather, const fy_window *window, uint32_
     const fy_routes *routes = &gather->job->routes;
     const fy_source_shard *shard = NULL;
     fy_area from, to_area;
-    uint64_t shape[FY_MAX_DIMS];
-    ferry_status status = fy_gather_find_shard(gather, leg, box->cell, &shard, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    uint64_t shape[FERRY_MAX_DIMS];
+    FY_TRY(fy_gather_find_shard(gather, leg, box->cell, &shard, error));
     for (uint32_t d = 0; d < route->n_dims; d++) {
         shape[d] = d < route->dst_pad ? 1 : window->shape[d - route->dst_pad];
         if (box->src_begin[d] == FY_LOCAL_BY_OWNER) {
@@ -128,15 +125,10 @@ static ferry_status read_box(fy_gather *gather, const fy_window *window, uint32_
                                shard->parts[d], box->src_global[d]);
         }
     }
-    status = area_of(shard->shape, box->src_begin, box->length, route->n_dims, shard->flat_begin,
-                     route->element_bits, &from, error);
-    if (status == FERRY_OK) {
-        status = area_of(shape, box->dst_begin, box->length, route->n_dims,
-                         window->flat_begin + window->first, route->element_bits, &to_area, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(area_of(shard->shape, box->src_begin, box->length, route->n_dims, shard->flat_begin,
+                   route->element_bits, &from, error));
+    FY_TRY(area_of(shape, box->dst_begin, box->length, route->n_dims,
+                   window->flat_begin + window->first, route->element_bits, &to_area, error));
     from.offset += shard->base;
     gather->is_one_file =
         gather->n_boxes == 0 || (gather->is_one_file && gather->whole_file == shard->file);
@@ -160,15 +152,8 @@ typedef struct runs {
 static runs runs_in(const fy_overlap *overlap, uint32_t part, uint64_t begin, uint64_t end)
 {
     const fy_run *all = overlap->runs + overlap->run_begin[part];
-    size_t n = fy_overlap_n_runs(overlap, part), low = 0, high = n;
-    while (low < high) { /* the first that ends behind begin */
-        size_t middle = low + (high - low) / 2;
-        if (all[middle].dst_local + all[middle].length <= begin) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    size_t n = fy_overlap_n_runs(overlap, part);
+    FY_BISECT(size_t, low, 0, n, at, all[at].dst_local + all[at].length <= begin);
     runs found = {.runs = all + low};
     while (low + found.n < n && found.runs[found.n].dst_local < end) {
         found.n++;
@@ -192,8 +177,8 @@ static void clip_run(const fy_run *run, uint64_t begin, uint64_t end, uint32_t d
 static ferry_status read_product(fy_gather *gather, const fy_window *window, const fy_box *inside,
                                  uint32_t leg, const fy_route *route, char *to, ferry_error *error)
 {
-    uint32_t parts[FY_MAX_DIMS + 1];
-    runs found[FY_MAX_DIMS];
+    uint32_t parts[FERRY_MAX_DIMS + 1];
+    runs found[FERRY_MAX_DIMS];
     fy_route_dst_parts(&gather->job->routes, route, window->cell, parts);
     for (uint32_t d = 0; d < route->n_dims; d++) {
         bool own = d >= route->dst_pad;
@@ -214,10 +199,7 @@ static ferry_status read_product(fy_gather *gather, const fy_window *window, con
             clip_run(run, begin, end, d, &box);
             box.cell += run->src_cell * route->cell_weight[d];
         }
-        ferry_status status = read_box(gather, window, leg, route, &box, to, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(read_box(gather, window, leg, route, &box, to, error));
         uint32_t d = route->n_dims;
         while (d > 0 && ++found[d - 1].at == found[d - 1].n) {
             found[--d].at = 0;
@@ -284,7 +266,7 @@ static ferry_status read_atoms(fy_gather *gather, const fy_window *window, const
 
 static ferry_status list_atoms(fy_gather *gather, uint32_t cell, ferry_error *error)
 {
-    const fy_job *job = gather->job;
+    const fy_layout_job *job = gather->job;
     size_t first = job->first_leg[gather->tensor];
     ferry_status status = FERRY_OK;
     for (size_t l = first; l < job->first_leg[gather->tensor + 1] && status == FERRY_OK; l++) {
@@ -302,7 +284,7 @@ static ferry_status list_atoms(fy_gather *gather, uint32_t cell, ferry_error *er
 ferry_status fy_gather_read(fy_gather *gather, const fy_window *window, char *to,
                             ferry_error *error)
 {
-    const fy_job *job = gather->job;
+    const fy_layout_job *job = gather->job;
     size_t first = job->first_leg[gather->tensor];
     ferry_status status = FERRY_OK;
     gather->is_whole = false;
@@ -333,13 +315,13 @@ ferry_status fy_gather_look(fy_gather *gather, const fy_window *window, ferry_er
 
 ferry_status fy_gather_locate(fy_gather *gather, const fy_window *window, ferry_error *error)
 {
-    ferry_status status = fy_gather_look(gather, window, error);
-    if (status == FERRY_OK && !gather->is_whole) {
-        status = fy_fail(error, FERRY_ERR_LIMIT,
-                         "\"%s\" has rows of %llu bytes that cannot be cut on bytes, and more than "
-                         "a window has room for",
-                         gather->job->problem.tensors[window->tensor].name,
-                         (unsigned long long)window->bytes);
+    FY_TRY(fy_gather_look(gather, window, error));
+    if (!gather->is_whole) {
+        return fy_fail(error, FERRY_ERR_LIMIT,
+                       "\"%s\" has rows of %llu bytes that cannot be cut on bytes, and more than "
+                       "a window has room for",
+                       gather->job->problem.tensors[window->tensor].name,
+                       (unsigned long long)window->bytes);
     }
-    return status;
+    return FERRY_OK;
 }

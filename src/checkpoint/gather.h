@@ -5,7 +5,7 @@
 #include "base/hash.h"
 #include "checkpoint/files.h"
 #include "checkpoint/window.h"
-#include "pack/area.h"
+#include "exec/area.h"
 
 #include <stdatomic.h>
 
@@ -15,9 +15,9 @@ typedef struct fy_source_shard {
     uint32_t cell;
     uint32_t file;
     const fy_st_tensor *entry;
-    uint64_t base;                   /* of its data in the file */
-    uint64_t shape[FY_MAX_DIMS];     /* before flattening, in the route's dimensions */
-    uint32_t parts[FY_MAX_DIMS + 1]; /* likewise */
+    uint64_t base;                      /* of its data in the file */
+    uint64_t shape[FERRY_MAX_DIMS];     /* before flattening, in the route's dimensions */
+    uint32_t parts[FERRY_MAX_DIMS + 1]; /* likewise */
     uint64_t flat_begin;
     uint32_t check; /* into checks, or FY_NONE */
 } fy_source_shard;
@@ -51,7 +51,7 @@ void fy_checked_cleanup(fy_checked *checked);
  * to end in order is read again for that, once in a job.
  */
 typedef struct fy_gather {
-    const fy_job *job;
+    const fy_layout_job *job;
     fy_files *files;
     fy_checked *checked;
     const _Atomic bool *stops; /* whether the caller wants an end; NULL: never */
@@ -82,7 +82,7 @@ typedef struct fy_gather {
     uint64_t whole_offset;
 } fy_gather;
 
-ferry_status fy_gather_init(fy_gather *gather, const fy_job *job, fy_files *files,
+ferry_status fy_gather_init(fy_gather *gather, const fy_layout_job *job, fy_files *files,
                             fy_checked *checked, uint64_t span_bytes, ferry_error *error);
 void fy_gather_cleanup(fy_gather *gather);
 
@@ -106,5 +106,14 @@ ferry_status fy_gather_end(fy_gather *gather, ferry_error *error);
 /* Reads a tensor of a file whole and compares its checksum, if it has one that was not checked. */
 ferry_status fy_gather_check_whole(fy_gather *gather, uint32_t file, const fy_st_tensor *entry,
                                    ferry_error *error);
+
+/* The shard of a source cell of one of the tensor's legs; it moves when the next is looked for. */
+ferry_status fy_gather_find_shard(fy_gather *gather, uint32_t leg, uint32_t cell,
+                                  const fy_source_shard **shard_out, ferry_error *error);
+
+/* A box of the source, with offsets in the file, to one of the window: byte k is byte k. */
+ferry_status fy_gather_read_area(fy_gather *gather, const fy_source_shard *shard,
+                                 const fy_area *from, const fy_area *to_area, char *to,
+                                 ferry_error *error);
 
 #endif

@@ -1,6 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* How boxes of source shards are read from files: in long runs, or with what lies between. */
-#include "checkpoint/gather_read.h"
+#include "checkpoint/gather.h"
 
 #include "base/checked.h"
 
@@ -15,8 +15,7 @@ enum { DIRECT_FROM = 16384 };
 static fy_source_check *next_check(fy_gather *gather)
 {
     if (gather->n_checks == gather->made_checks) {
-        if (!fy_reserve((void **)&gather->checks, &gather->check_capacity, gather->n_checks + 1,
-                        sizeof *gather->checks)) {
+        if (!FY_RESERVE(gather->checks, gather->check_capacity, gather->n_checks + 1)) {
             return NULL;
         }
         fy_source_check *made = &gather->checks[gather->n_checks];
@@ -60,17 +59,14 @@ static ferry_status find_check(fy_gather *gather, fy_source_shard *shard, ferry_
 /* Of the ranks that hold the cell, the first: any other would have to be read from another file. */
 static ferry_status open_shard(fy_gather *gather, fy_source_shard *shard, ferry_error *error)
 {
-    const fy_job *job = gather->job;
+    const fy_layout_job *job = gather->job;
     const fy_leg *leg = &job->routes.legs[shard->leg];
     const fy_route *route = &job->routes.routes[leg->route];
     const fy_layout *layout = &job->problem.placements[route->src].layout;
     const fy_holders *holders = route->view->holders;
     uint32_t rank = route->view->rank[route->view->cell_begin[shard->cell]];
     uint64_t end;
-    ferry_status status = fy_job_locate(job, leg->source, rank, &shard->file, &shard->entry, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_job_locate(job, leg->source, rank, &shard->file, &shard->entry, error));
     memset(shard->parts, 0, sizeof shard->parts);
     fy_layout_parts(&job->problem, layout, holders->cell[fy_holders_find(holders, rank)],
                     shard->parts + route->src_pad);
@@ -99,17 +95,13 @@ ferry_status fy_gather_find_shard(fy_gather *gather, uint32_t leg, uint32_t cell
     }
     if (c.value == FY_INDEX_NONE) {
         c.value = (uint32_t)gather->n_shards;
-        if (!fy_reserve((void **)&gather->shards, &gather->shard_capacity, gather->n_shards + 1,
-                        sizeof *gather->shards) ||
+        if (!FY_RESERVE(gather->shards, gather->shard_capacity, gather->n_shards + 1) ||
             !fy_index_insert(&gather->shard_index, key, c.value)) {
             return fy_fail_no_memory(error, "the shards of a tensor");
         }
         fy_source_shard *shard = &gather->shards[c.value];
         *shard = (fy_source_shard){.leg = leg, .cell = cell};
-        ferry_status status = open_shard(gather, shard, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(open_shard(gather, shard, error));
         gather->n_shards++;
     }
     gather->last_shard = c.value;
@@ -142,11 +134,7 @@ static ferry_status load(fy_gather *gather, const fy_source_shard *shard, uint64
         gather->span_file == shard->file && gather->span_begin <= begin && end <= gather->span_end;
     if (!is_there) {
         gather->span_begin = gather->span_end = 0;
-        ferry_status status =
-            fy_files_read(gather->files, shard->file, begin, gather->span, end - begin, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(fy_files_read(gather->files, shard->file, begin, gather->span, end - begin, error));
         gather->span_file = shard->file;
         gather->span_begin = begin;
         gather->span_end = end;
@@ -164,11 +152,9 @@ static ferry_status read_run(fy_gather *gather, const fy_source_shard *shard, ui
     fy_area_walk walk = fy_area_walk_of(to_area, first, n_bytes);
     ferry_status status = FERRY_OK;
     if (walk.n_here >= n_bytes) { /* and of the destination */
-        status = fy_files_read(gather->files, shard->file, offset, to + walk.at, n_bytes, error);
-        if (status == FERRY_OK) {
-            note_read(gather, shard, offset, to + walk.at, n_bytes);
-        }
-        return status;
+        FY_TRY(fy_files_read(gather->files, shard->file, offset, to + walk.at, n_bytes, error));
+        note_read(gather, shard, offset, to + walk.at, n_bytes);
+        return FERRY_OK;
     }
     for (uint64_t done = 0; done < n_bytes && status == FERRY_OK;) {
         uint64_t here = fy_min(n_bytes - done, gather->span_bytes);

@@ -8,21 +8,20 @@
 #include <stdio.h>
 #include <string.h>
 
-static ferry_status add_tensors(fy_job *job, ferry_error *error)
+static ferry_status add_tensors(fy_layout_job *job, ferry_error *error)
 {
-    ferry_status status = FERRY_OK;
-    for (size_t i = 0; i < job->from->n_tensors && status == FERRY_OK; i++) {
+    for (size_t i = 0; i < job->from->n_tensors; i++) {
         const fy_ckpt_tensor *t = &job->from->tensors[i];
-        status = fy_spec_add_tensor(job->spec, t->name, t->dtype, t->shape, t->n_dims, error);
+        FY_TRY(fy_spec_add_tensor(job->spec, t->name, t->dtype, t->shape, t->n_dims, error));
     }
-    return status;
+    return FERRY_OK;
 }
 
 /* ---- the target's own list of tensors ---- */
 
 typedef struct listing {
-    fy_job *job;
-    const fy_target *target;
+    fy_layout_job *job;
+    const fy_job_target *target;
     fy_json_place place;
     bool *is_listed; /* [tensors of the source] */
     json_t *own;     /* entries that say what is so */
@@ -41,8 +40,8 @@ static ferry_status check_listed(listing *l, const fy_tensor *listed, ferry_erro
     }
     const fy_ckpt_tensor *tensor = &from->tensors[number];
     char has[FERRY_DTYPE_TEXT_BYTES], wanted[FERRY_DTYPE_TEXT_BYTES];
-    ferry_dtype_format(tensor->dtype, has);
-    ferry_dtype_format(listed->dtype, wanted);
+    ferry_dtype_format(tensor->dtype, has, sizeof has);
+    ferry_dtype_format(listed->dtype, wanted, sizeof wanted);
     if (strcmp(has, wanted) != 0) {
         return fy_json_fail(&l->place, error, "say that \"%s\" is %s, but in %s it is %s",
                             listed->name, wanted, from->path, has);
@@ -61,9 +60,7 @@ static ferry_status check_listed(listing *l, const fy_tensor *listed, ferry_erro
 static ferry_status check_own(listing *l, ferry_error *error)
 {
     ferry_spec *spec = fy_spec_new();
-    if (spec == NULL) {
-        return fy_fail_no_memory(error, "the tensors of a layout");
-    }
+    FY_TRY(fy_check_memory(spec != NULL, "the tensors of a layout", error));
     ferry_status status = fy_spec_parse_tensors(spec, l->own, &l->place, error);
     for (uint32_t t = 0; t < spec->n_tensors && status == FERRY_OK; t++) {
         status = check_listed(l, &spec->tensors[t], error);
@@ -82,9 +79,7 @@ static ferry_status read_listing(listing *l, ferry_error *error)
             status = fy_fail_no_memory(error, "the tensors of a layout");
         }
     }
-    if (status == FERRY_OK) {
-        status = check_own(l, error);
-    }
+    FY_THEN(status, check_own(l, error));
     return status == FERRY_OK ? fy_spec_parse_tensors(l->job->spec, l->fed, &l->place, error)
                               : status;
 }
@@ -101,7 +96,8 @@ static void note_consumed(const listing *l)
     }
 }
 
-static ferry_status apply_listing(fy_job *job, const fy_target *target, ferry_error *error)
+static ferry_status apply_listing(fy_layout_job *job, const fy_job_target *target,
+                                  ferry_error *error)
 {
     fy_json_place root = {.key = target->name};
     listing l = {.job = job,
@@ -129,32 +125,27 @@ static json_t *side_of_one(void)
     return json_pack("{s:[[s, i]], s:[{s:s}]}", "mesh", "file", 1, "rules", "match", "*");
 }
 
-static ferry_status parse_side(fy_job *job, const json_t *json, const char *name, fy_side *side,
-                               ferry_error *error)
+static ferry_status parse_side(fy_layout_job *job, const json_t *json, const char *name,
+                               fy_side *side, ferry_error *error)
 {
     fy_json_place place = {.key = name};
     side->name = name;
     return fy_spec_parse_side(job->spec, json, &place, side, error);
 }
 
-static ferry_status make_sides(fy_job *job, const fy_target *target, const json_t *one,
+static ferry_status make_sides(fy_layout_job *job, const fy_job_target *target, const json_t *one,
                                ferry_error *error)
 {
     const ferry_checkpoint *from = job->from;
-    ferry_status status = add_tensors(job, error);
-    if (status == FERRY_OK && target->tensors != NULL) {
-        status = apply_listing(job, target, error);
+    FY_TRY(add_tensors(job, error));
+    if (target->tensors != NULL) {
+        FY_TRY(apply_listing(job, target, error));
     }
-    if (status == FERRY_OK) {
-        status = parse_side(job, from->is_sharded ? from->layout : one,
-                            from->is_sharded ? from->layout_path : from->path, &job->spec->source,
-                            error);
-    }
-    if (status == FERRY_OK) {
-        const json_t *to = target->side == NULL ? one : target->side;
-        status = parse_side(job, to, target->name, &job->spec->destination, error);
-    }
-    return status;
+    FY_TRY(parse_side(job, from->is_sharded ? from->layout : one,
+                      from->is_sharded ? from->layout_path : from->path, &job->spec->source,
+                      error));
+    const json_t *to = target->side == NULL ? one : target->side;
+    return parse_side(job, to, target->name, &job->spec->destination, error);
 }
 
 typedef struct rank_place {
@@ -193,14 +184,12 @@ static ferry_status index_places(const fy_side *side, fy_places *places, ferry_e
 
 /* ---- what is wanted ---- */
 
-static ferry_status note_wanted(fy_job *job, const fy_target *target, ferry_error *error)
+static ferry_status note_wanted(fy_layout_job *job, const fy_job_target *target, ferry_error *error)
 {
     fy_problem *problem = &job->problem;
     fy_subset subset;
     job->is_wanted = fy_alloc_zeroed(problem->n_tensors, sizeof *job->is_wanted);
-    if (job->is_wanted == NULL) {
-        return fy_fail_no_memory(error, "the tensors of a checkpoint");
-    }
+    FY_TRY(fy_check_memory(job->is_wanted != NULL, "the tensors of a checkpoint", error));
     for (uint32_t t = 0; t < problem->n_tensors; t++) {
         const fy_tensor *tensor = &problem->tensors[t];
         if (t < job->from->n_tensors && tensor->src == FY_NONE) {
@@ -229,7 +218,7 @@ static bool is_whole(const fy_problem *problem, uint32_t placement)
 }
 
 /* Tensors whose elements are not whole bytes travel as they are: uncut, and not into others. */
-static ferry_status check_opaque(const fy_job *job, ferry_error *error)
+static ferry_status check_opaque(const fy_layout_job *job, ferry_error *error)
 {
     const fy_problem *problem = &job->problem;
     for (uint32_t t = 0; t < problem->n_tensors; t++) {
@@ -249,7 +238,7 @@ static ferry_status check_opaque(const fy_job *job, ferry_error *error)
 }
 
 /* What a new tensor is made of has one type, also in the words of files. */
-static ferry_status check_words(const fy_job *job, ferry_error *error)
+static ferry_status check_words(const fy_layout_job *job, ferry_error *error)
 {
     for (uint32_t t = 0; t < job->problem.n_tensors; t++) {
         const fy_tensor *tensor = &job->problem.tensors[t];
@@ -267,13 +256,11 @@ static ferry_status check_words(const fy_job *job, ferry_error *error)
     return FERRY_OK;
 }
 
-static ferry_status list_legs(fy_job *job, ferry_error *error)
+static ferry_status list_legs(fy_layout_job *job, ferry_error *error)
 {
     size_t n = job->problem.n_tensors;
     job->first_leg = fy_alloc_zeroed(n + 1, sizeof *job->first_leg);
-    if (job->first_leg == NULL) {
-        return fy_fail_no_memory(error, "the tensors of a checkpoint");
-    }
+    FY_TRY(fy_check_memory(job->first_leg != NULL, "the tensors of a checkpoint", error));
     size_t leg = 0;
     for (size_t t = 0; t <= n; t++) {
         while (leg < job->routes.n_legs && job->routes.legs[leg].tensor < t) {
@@ -284,13 +271,11 @@ static ferry_status list_legs(fy_job *job, ferry_error *error)
     return FERRY_OK;
 }
 
-static ferry_status note_longest(fy_job *job, ferry_error *error)
+static ferry_status note_longest(fy_layout_job *job, ferry_error *error)
 {
     const fy_problem *problem = &job->problem;
     job->longest = fy_alloc_zeroed(problem->n_splits, sizeof *job->longest);
-    if (job->longest == NULL) {
-        return fy_fail_no_memory(error, "the layouts of a checkpoint");
-    }
+    FY_TRY(fy_check_memory(job->longest != NULL, "the layouts of a checkpoint", error));
     for (size_t i = 0; i < problem->n_splits; i++) {
         for (uint32_t p = 0; p < problem->splits[i]->n_parts; p++) {
             job->longest[i] = fy_max(job->longest[i], problem->splits[i]->part_length[p]);
@@ -300,7 +285,7 @@ static ferry_status note_longest(fy_job *job, ferry_error *error)
 }
 
 /* A cell that is wanted, and that the rules of the source give to nobody. */
-static ferry_status check_holders(const fy_job *job, ferry_error *error)
+static ferry_status check_holders(const fy_layout_job *job, ferry_error *error)
 {
     for (size_t r = 0; r < job->routes.n_routes; r++) {
         const fy_route *route = &job->routes.routes[r];
@@ -316,49 +301,29 @@ static ferry_status check_holders(const fy_job *job, ferry_error *error)
     return FERRY_OK;
 }
 
-static ferry_status lower(fy_job *job, const fy_target *target, ferry_error *error)
+static ferry_status lower(fy_layout_job *job, const fy_job_target *target, ferry_error *error)
 {
-    ferry_status status = fy_spec_lower(job->spec, &job->problem, error);
-    if (status == FERRY_OK) {
-        status = note_wanted(job, target, error);
-    }
-    if (status == FERRY_OK) {
-        status = check_opaque(job, error);
-    }
-    if (status == FERRY_OK) {
-        status = check_words(job, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_routes_build(&job->problem, target->subset, &job->routes, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_routes_check_alignment(&job->routes, error);
-    }
-    if (status == FERRY_OK) {
-        status = check_holders(job, error);
-    }
-    if (status == FERRY_OK) {
-        status = note_longest(job, error);
-    }
-    return status == FERRY_OK ? list_legs(job, error) : status;
+    FY_TRY(fy_spec_lower(job->spec, &job->problem, error));
+    FY_TRY(note_wanted(job, target, error));
+    FY_TRY(check_opaque(job, error));
+    FY_TRY(check_words(job, error));
+    FY_TRY(fy_routes_build(&job->problem, target->subset, &job->routes, error));
+    FY_TRY(fy_routes_check_alignment(&job->routes, error));
+    FY_TRY(check_holders(job, error));
+    FY_TRY(note_longest(job, error));
+    return list_legs(job, error);
 }
 
-ferry_status fy_job_create(const ferry_checkpoint *from, const fy_target *target, fy_job *job,
-                           ferry_error *error)
+ferry_status fy_job_create(const ferry_checkpoint *from, const fy_job_target *target,
+                           fy_layout_job *job, ferry_error *error)
 {
-    *job = (fy_job){.from = from, .spec = fy_spec_new()};
+    *job = (fy_layout_job){.from = from, .spec = fy_spec_new()};
     json_t *one = side_of_one();
     ferry_status status = job->spec == NULL || one == NULL ? fy_fail_no_memory(error, "a reshard")
                                                            : make_sides(job, target, one, error);
-    if (status == FERRY_OK) {
-        status = index_places(&job->spec->source, &job->from_places, error);
-    }
-    if (status == FERRY_OK) {
-        status = index_places(&job->spec->destination, &job->to_places, error);
-    }
-    if (status == FERRY_OK) {
-        status = lower(job, target, error);
-    }
+    FY_THEN(status, index_places(&job->spec->source, &job->from_places, error));
+    FY_THEN(status, index_places(&job->spec->destination, &job->to_places, error));
+    FY_THEN(status, lower(job, target, error));
     json_decref(one);
     if (status != FERRY_OK) {
         fy_job_cleanup(job);
@@ -366,7 +331,7 @@ ferry_status fy_job_create(const ferry_checkpoint *from, const fy_target *target
     return status;
 }
 
-void fy_job_cleanup(fy_job *job)
+void fy_job_cleanup(fy_layout_job *job)
 {
     fy_routes_cleanup(&job->routes);
     fy_problem_cleanup(&job->problem);
@@ -376,5 +341,5 @@ void fy_job_cleanup(fy_job *job)
     fy_free(job->first_leg);
     fy_free(job->longest);
     fy_free(job->is_wanted);
-    *job = (fy_job){0};
+    *job = (fy_layout_job){0};
 }

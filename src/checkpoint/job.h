@@ -20,7 +20,7 @@ typedef struct fy_places {
  * above knows layouts. Tensors of the spec are those of the checkpoint, with the same numbers, and
  * then new ones that are fed from boxes of them. Stays where it is once made: routes point into it.
  */
-typedef struct fy_job {
+typedef struct fy_layout_job {
     const ferry_checkpoint *from;
     ferry_spec *spec;
     fy_problem problem;
@@ -30,19 +30,19 @@ typedef struct fy_job {
     size_t *first_leg; /* [n_tensors + 1]: the legs of a destination tensor */
     uint64_t *longest; /* [n_splits] of the problem: the longest part */
     bool *is_wanted;   /* [n_tensors]: it is in the result */
-} fy_job;
+} fy_layout_job;
 
 /* Where a destination is: a side of a spec, and perhaps its own list of tensors. */
-typedef struct fy_target {
+typedef struct fy_job_target {
     const char *name;      /* for sentences */
     const json_t *side;    /* NULL: one rank that has everything */
     const json_t *tensors; /* NULL: those of the source */
     const char *subset;    /* NULL: all */
-} fy_target;
+} fy_job_target;
 
-ferry_status fy_job_create(const ferry_checkpoint *from, const fy_target *target, fy_job *job,
-                           ferry_error *error);
-void fy_job_cleanup(fy_job *job);
+ferry_status fy_job_create(const ferry_checkpoint *from, const fy_job_target *target,
+                           fy_layout_job *job, ferry_error *error);
+void fy_job_cleanup(fy_layout_job *job);
 
 /* The rank that stands at this place of a side's mesh: files are numbered by places. */
 static inline uint32_t fy_side_rank_at(const fy_side *side, uint32_t place)
@@ -54,19 +54,19 @@ static inline uint32_t fy_side_rank_at(const fy_side *side, uint32_t place)
 uint32_t fy_places_find(const fy_places *places, uint32_t rank);
 
 /* The file that holds a source tensor's shard for a rank, and its entry there. */
-ferry_status fy_job_locate(const fy_job *job, uint32_t tensor, uint32_t rank, uint32_t *file_out,
-                           const fy_st_tensor **entry_out, ferry_error *error);
+ferry_status fy_job_locate(const fy_layout_job *job, uint32_t tensor, uint32_t rank,
+                           uint32_t *file_out, const fy_st_tensor **entry_out, ferry_error *error);
 
 /* The local shape, as files write it, of a cell of a placement: flat ones have one dimension. */
 uint64_t fy_placement_shape(const fy_problem *problem, uint32_t placement, uint32_t cell,
-                            uint32_t *n_dims_out, uint64_t shape_out[FY_MAX_DIMS]);
+                            uint32_t *n_dims_out, uint64_t shape_out[FERRY_MAX_DIMS]);
 
 /* The global index of an element that is the given one in the memory of a cell's holders. */
 void fy_placement_global(const fy_problem *problem, uint32_t placement, uint32_t cell,
-                         uint64_t element, uint64_t index_out[FY_MAX_DIMS]);
+                         uint64_t element, uint64_t index_out[FERRY_MAX_DIMS]);
 
 /* The word for a tensor's dtype in files, and its own shape if it is opaque. */
-const fy_ckpt_tensor *fy_job_model_tensor(const fy_job *job, uint32_t tensor);
+const fy_ckpt_tensor *fy_job_model_tensor(const fy_layout_job *job, uint32_t tensor);
 
 /* "[3, 5]" */
 void fy_format_shape(const uint64_t *shape, uint32_t n_dims, char *text, size_t bytes);

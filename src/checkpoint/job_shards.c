@@ -3,6 +3,7 @@
 #include "checkpoint/job.h"
 
 #include "base/checked.h"
+#include "base/sort.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,23 +12,16 @@
 uint32_t fy_places_find(const fy_places *places, uint32_t rank)
 {
     const fy_side *side = places->side;
-    uint32_t low = 0, high = side->n_ranks;
     if (places->by_rank == NULL) {
         return rank - side->first_rank;
     }
-    while (high - low > 1) {
-        uint32_t middle = low + (high - low) / 2;
-        if (side->ranks[places->by_rank[middle]] <= rank) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
+    FY_BISECT_LAST(uint32_t, low, 0, side->n_ranks, middle,
+                   side->ranks[places->by_rank[middle]] <= rank);
     return places->by_rank[low];
 }
 
-ferry_status fy_job_locate(const fy_job *job, uint32_t tensor, uint32_t rank, uint32_t *file_out,
-                           const fy_st_tensor **entry_out, ferry_error *error)
+ferry_status fy_job_locate(const fy_layout_job *job, uint32_t tensor, uint32_t rank,
+                           uint32_t *file_out, const fy_st_tensor **entry_out, ferry_error *error)
 {
     const ferry_checkpoint *from = job->from;
     const fy_ckpt_tensor *t = &from->tensors[tensor];
@@ -49,10 +43,10 @@ ferry_status fy_job_locate(const fy_job *job, uint32_t tensor, uint32_t rank, ui
 }
 
 uint64_t fy_placement_shape(const fy_problem *problem, uint32_t placement, uint32_t cell,
-                            uint32_t *n_dims_out, uint64_t shape_out[FY_MAX_DIMS])
+                            uint32_t *n_dims_out, uint64_t shape_out[FERRY_MAX_DIMS])
 {
     const fy_layout *layout = &problem->placements[placement].layout;
-    uint32_t parts[FY_MAX_DIMS + 1];
+    uint32_t parts[FERRY_MAX_DIMS + 1];
     uint64_t begin, end;
     fy_layout_parts(problem, layout, cell, parts);
     uint64_t n_elements = fy_layout_shard(problem, layout, parts, shape_out);
@@ -83,11 +77,11 @@ static uint64_t global_index(const fy_split *split, uint32_t part, uint64_t loca
 }
 
 void fy_placement_global(const fy_problem *problem, uint32_t placement, uint32_t cell,
-                         uint64_t element, uint64_t index_out[FY_MAX_DIMS])
+                         uint64_t element, uint64_t index_out[FERRY_MAX_DIMS])
 {
     const fy_layout *layout = &problem->placements[placement].layout;
-    uint32_t parts[FY_MAX_DIMS + 1];
-    uint64_t shape[FY_MAX_DIMS], begin, end;
+    uint32_t parts[FERRY_MAX_DIMS + 1];
+    uint64_t shape[FERRY_MAX_DIMS], begin, end;
     fy_layout_parts(problem, layout, cell, parts);
     uint64_t n_elements = fy_layout_shard(problem, layout, parts, shape);
     fy_layout_flat_range(layout, parts[layout->n_dims], n_elements, &begin, &end);
@@ -98,7 +92,7 @@ void fy_placement_global(const fy_problem *problem, uint32_t placement, uint32_t
     }
 }
 
-const fy_ckpt_tensor *fy_job_model_tensor(const fy_job *job, uint32_t tensor)
+const fy_ckpt_tensor *fy_job_model_tensor(const fy_layout_job *job, uint32_t tensor)
 {
     const fy_tensor *t = &job->problem.tensors[tensor];
     return &job->from->tensors[t->n_feeds == 0 ? tensor : t->feeds[0].tensor];
@@ -118,16 +112,13 @@ void fy_format_shape(const uint64_t *shape, uint32_t n_dims, char *text, size_t 
     }
 }
 
-static ferry_status check_entry(const fy_job *job, uint32_t tensor, uint32_t rank, uint32_t n_dims,
-                                const uint64_t *shape, ferry_error *error)
+static ferry_status check_entry(const fy_layout_job *job, uint32_t tensor, uint32_t rank,
+                                uint32_t n_dims, const uint64_t *shape, ferry_error *error)
 {
     const fy_ckpt_tensor *model = &job->from->tensors[tensor];
     const fy_st_tensor *entry = NULL;
     uint32_t file;
-    ferry_status status = fy_job_locate(job, tensor, rank, &file, &entry, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_job_locate(job, tensor, rank, &file, &entry, error));
     if (model->is_opaque) { /* it is whole, and its bytes were compared when it was opened */
         return FERRY_OK;
     }
@@ -146,14 +137,14 @@ static ferry_status check_entry(const fy_job *job, uint32_t tensor, uint32_t ran
     return FERRY_OK;
 }
 
-static ferry_status check_tensor(const fy_job *job, uint32_t tensor, size_t *n_held,
+static ferry_status check_tensor(const fy_layout_job *job, uint32_t tensor, size_t *n_held,
                                  ferry_error *error)
 {
     uint32_t placement = job->problem.tensors[tensor].src;
     const fy_holders *holders = fy_problem_holders(&job->problem, placement);
     ferry_status status = FERRY_OK;
     for (uint32_t cell = 0; cell < holders->n_cells && status == FERRY_OK; cell++) {
-        uint64_t shape[FY_MAX_DIMS];
+        uint64_t shape[FERRY_MAX_DIMS];
         uint32_t n_dims;
         fy_placement_shape(&job->problem, placement, cell, &n_dims, shape);
         uint32_t s = holders->cell_begin[cell];
@@ -166,7 +157,7 @@ static ferry_status check_tensor(const fy_job *job, uint32_t tensor, size_t *n_h
 }
 
 /* A file that lists more than its rank holds: says what. */
-static ferry_status fail_extra(const fy_job *job, uint32_t place, ferry_error *error)
+static ferry_status fail_extra(const fy_layout_job *job, uint32_t place, ferry_error *error)
 {
     const fy_ckpt_file *file = &job->from->files[place];
     for (size_t i = 0; i < file->header.n_tensors; i++) {
@@ -184,14 +175,12 @@ static ferry_status fail_extra(const fy_job *job, uint32_t place, ferry_error *e
                    file->path);
 }
 
-static ferry_status check_shards(const fy_job *job, ferry_error *error)
+static ferry_status check_shards(const fy_layout_job *job, ferry_error *error)
 {
     const ferry_checkpoint *from = job->from;
     size_t *n_held = fy_alloc_zeroed(from->n_files, sizeof *n_held);
     ferry_status status = FERRY_OK;
-    if (n_held == NULL) {
-        return fy_fail_no_memory(error, "the files of a checkpoint");
-    }
+    FY_TRY(fy_check_memory(n_held != NULL, "the files of a checkpoint", error));
     for (uint32_t t = 0; t < from->n_tensors && status == FERRY_OK; t++) {
         status = check_tensor(job, t, n_held, error);
     }
@@ -206,8 +195,8 @@ static ferry_status check_shards(const fy_job *job, ferry_error *error)
 
 ferry_status fy_ckpt_check_shards(const ferry_checkpoint *checkpoint, ferry_error *error)
 {
-    fy_target one = {.name = checkpoint->path};
-    fy_job job;
+    fy_job_target one = {.name = checkpoint->path};
+    fy_layout_job job;
     ferry_error inner;
     ferry_status status = fy_job_create(checkpoint, &one, &job, &inner);
     if (status != FERRY_OK &&
@@ -215,7 +204,7 @@ ferry_status fy_ckpt_check_shards(const ferry_checkpoint *checkpoint, ferry_erro
         return fy_fail(error, status, "%s: %s", checkpoint->layout_path, inner.message);
     }
     if (status != FERRY_OK) {
-        return fy_fail(error, status, "%s", inner.message);
+        return fy_forward(error, status, &inner);
     }
     if (status == FERRY_OK) {
         status = check_shards(&job, error);

@@ -2,8 +2,8 @@
 #include "checkpoint/journal.h"
 
 #include "base/alloc.h"
-#include "base/file.h"
 #include "checkpoint/folder.h"
+#include "host/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -92,9 +92,7 @@ ferry_status fy_journal_append(const fy_journal *journal, uint64_t task, const u
     }
     size_t n = n_values + RECORD_WORDS;
     uint64_t *words = fy_alloc(n, WORD_BYTES);
-    if (words == NULL) {
-        return fy_fail_no_memory(error, "a record of the journal");
-    }
+    FY_TRY(fy_check_memory(words != NULL, "a record of the journal", error));
     words[0] = task;
     words[1] = n_values;
     if (n_values > 0) {
@@ -161,9 +159,7 @@ static ferry_status read_record(reader *r, size_t *n_out, ferry_error *error)
         return FERRY_OK;
     }
     size_t n = (size_t)begin[1] + RECORD_WORDS;
-    if (!fy_reserve((void **)&r->words, &r->capacity, n, WORD_BYTES)) {
-        return fy_fail_no_memory(error, "a record of the journal");
-    }
+    FY_TRY(FY_GROW(r->words, r->capacity, n, "a record of the journal", error));
     memcpy(r->words, begin, sizeof begin);
     if (read_words(r, r->words + 2, n - 2) &&
         r->words[n - 1] == fy_hash64(r->words, (n - 1) * WORD_BYTES)) {

@@ -2,8 +2,8 @@
 #include "checkpoint/layout_file.h"
 
 #include "base/alloc.h"
-#include "base/file.h"
 #include "base/json.h"
+#include "host/file.h"
 
 #include <string.h>
 
@@ -24,11 +24,11 @@ static ferry_status check_format(const json_t *root, const fy_json_place *place,
     if (format == NULL) {
         return FERRY_OK;
     }
-    ferry_status status = fy_json_get_string(format, &at, &text, error);
-    if (status == FERRY_OK && strcmp(text, LAYOUT_FORMAT) != 0) {
-        status = fy_json_fail(&at, error, "must be \"%s\", not \"%s\"", LAYOUT_FORMAT, text);
+    FY_TRY(fy_json_get_string(format, &at, &text, error));
+    if (strcmp(text, LAYOUT_FORMAT) != 0) {
+        return fy_json_fail(&at, error, "must be \"%s\", not \"%s\"", LAYOUT_FORMAT, text);
     }
-    return status;
+    return FERRY_OK;
 }
 
 static ferry_status check_members(const json_t *root, const char *name, ferry_error *error)
@@ -36,9 +36,7 @@ static ferry_status check_members(const json_t *root, const char *name, ferry_er
     fy_json_place place = {.key = name};
     fy_json_place at = {.parent = &place, .key = "tensors"};
     ferry_status status = fy_json_expect_object(root, &place, LAYOUT_KEYS, error);
-    if (status == FERRY_OK) {
-        status = check_format(root, &place, error);
-    }
+    FY_THEN(status, check_format(root, &place, error));
     const json_t *tensors = json_object_get(root, "tensors");
     if (status == FERRY_OK && tensors != NULL) {
         status = fy_json_expect_array(tensors, &at, error);
@@ -51,9 +49,7 @@ ferry_status fy_layout_parse(const char *text, size_t length, const char *name, 
 {
     json_t *root = NULL;
     ferry_status status = fy_json_parse(text, length, name, &root, error);
-    if (status == FERRY_OK) {
-        status = check_members(root, name, error);
-    }
+    FY_THEN(status, check_members(root, name, error));
     if (status == FERRY_OK) {
         *tensors_out = json_incref(json_object_get(root, "tensors"));
         json_object_del(root, "tensors"); /* where there are none, it fails, and that is well */
@@ -71,9 +67,7 @@ ferry_status fy_layout_load(const char *path, json_t **side_out, json_t **tensor
     char *text = NULL;
     size_t length = 0;
     ferry_status status = fy_file_read(path, MOST_LAYOUT_BYTES, &text, &length, error);
-    if (status == FERRY_OK) {
-        status = fy_layout_parse(text, length, path, side_out, tensors_out, error);
-    }
+    FY_THEN(status, fy_layout_parse(text, length, path, side_out, tensors_out, error));
     fy_free(text);
     return status;
 }

@@ -15,7 +15,7 @@ typedef struct worker {
 typedef struct measurement {
     const ferry_checkpoint *checkpoint;
     const ferry_statistics_options *options;
-    fy_job job; /* to one rank that has everything */
+    fy_layout_job job; /* to one rank that has everything */
     fy_files *files;
     fy_checked checked;
     fy_buffers buffers;
@@ -59,9 +59,7 @@ static ferry_status measure_part(void *context, uint32_t number, size_t tensor, 
     fy_window_walk_begin(&walk, &m->job, (uint32_t)tensor, 0, &grain);
     while (status == FERRY_OK && fy_window_walk_next(&walk)) {
         status = fy_gather_check_stop(&w->gather, error);
-        if (status == FERRY_OK) {
-            status = fy_gather_read(&w->gather, &walk.window, w->window, error);
-        }
+        FY_THEN(status, fy_gather_read(&w->gather, &walk.window, w->window, error));
         if (status == FERRY_OK) {
             fy_tally_add(&m->tallies[tensor], kind, w->window, (size_t)walk.window.n_elements,
                          w->room);
@@ -90,9 +88,7 @@ static ferry_status make_worker(measurement *m, worker *w, ferry_error *error)
     /* Of the smallest type two elements are in a byte of a window. */
     w->window = fy_alloc(m->buffers.window_bytes, 1);
     w->room = fy_alloc(2 * m->buffers.window_bytes, sizeof *w->room);
-    if (w->window == NULL || w->room == NULL) {
-        return fy_fail_no_memory(error, "a buffer");
-    }
+    FY_TRY(fy_check_memory(w->window != NULL && w->room != NULL, "a buffer", error));
     ferry_status status =
         fy_gather_init(&w->gather, &m->job, m->files, &m->checked, m->buffers.span_bytes, error);
     w->gather.stops = &m->stops;
@@ -101,29 +97,25 @@ static ferry_status make_worker(measurement *m, worker *w, ferry_error *error)
 
 static ferry_status prepare(measurement *m, ferry_error *error)
 {
-    fy_target whole = {.name = m->checkpoint->path, .subset = m->options->subset};
+    fy_job_target whole = {.name = m->checkpoint->path, .subset = m->options->subset};
     m->tallies = fy_alloc_zeroed(m->checkpoint->n_tensors, sizeof *m->tallies);
     m->workers = fy_alloc_zeroed(m->buffers.n_threads, sizeof *m->workers);
     if (m->tallies == NULL || m->workers == NULL) {
         return fy_fail_no_memory(error, "the tensors of a checkpoint");
     }
-    ferry_status status = fy_job_create(m->checkpoint, &whole, &m->job, error);
-    for (size_t i = 0; i < m->checkpoint->n_tensors && status == FERRY_OK; i++) {
+    FY_TRY(fy_job_create(m->checkpoint, &whole, &m->job, error));
+    for (size_t i = 0; i < m->checkpoint->n_tensors; i++) {
         m->total_bytes +=
             is_looked_at(m, i)
                 ? fy_bytes(elements_of(m, i), m->checkpoint->tensors[i].dtype.element_bits)
                 : 0;
     }
-    if (status == FERRY_OK) {
-        status = fy_files_of(m->checkpoint, &m->files, error);
+    FY_TRY(fy_files_of(m->checkpoint, &m->files, error));
+    FY_TRY(fy_checked_create(m->checkpoint, &m->checked, error));
+    for (uint32_t i = 0; i < m->buffers.n_threads; i++) {
+        FY_TRY(make_worker(m, &m->workers[i], error));
     }
-    if (status == FERRY_OK) {
-        status = fy_checked_create(m->checkpoint, &m->checked, error);
-    }
-    for (uint32_t i = 0; i < m->buffers.n_threads && status == FERRY_OK; i++) {
-        status = make_worker(m, &m->workers[i], error);
-    }
-    return status;
+    return FERRY_OK;
 }
 
 static void clean_up(measurement *m)
@@ -147,15 +139,14 @@ static void visit(const measurement *m)
             continue;
         }
         const fy_tally *t = &m->tallies[i];
-        uint64_t n_finite = t->n_elements - t->n_nan - t->n_infinite;
         ferry_tensor_statistics s = {.struct_size = sizeof s,
                                      .has_numbers = has_numbers(m, i),
                                      .n_elements = elements_of(m, i),
                                      .n_nan = t->n_nan,
                                      .n_infinite = t->n_infinite,
                                      .least = t->least,
-                                     .most = t->most};
-        s.mean = n_finite > 0 ? t->sum / (double)n_finite : 0;
+                                     .most = t->most,
+                                     .mean = fy_tally_mean(t)};
         m->options->visitor(m->options->context, i, &s);
     }
 }
@@ -164,21 +155,14 @@ ferry_status ferry_checkpoint_measure(const ferry_checkpoint *checkpoint,
                                       const ferry_statistics_options *options, ferry_error *error)
 {
     ferry_statistics_options own;
-    ferry_status status = fy_take_statistics_options(options, &own, error);
-    if (status == FERRY_OK && checkpoint == NULL) {
-        status = fy_fail(error, FERRY_ERR_MISUSE, "ferry_checkpoint_measure needs a checkpoint");
-    }
-    if (status == FERRY_OK) {
-        status = fy_check_buffers(own.memory_cap_bytes, own.n_threads, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_take_statistics_options(options, &own, error));
+    FY_TRY(fy_check_use(checkpoint != NULL, "ferry_checkpoint_measure needs a checkpoint", error));
+    FY_TRY(fy_check_buffers(own.memory_cap_bytes, own.n_threads, error));
     measurement m = {.checkpoint = checkpoint, .options = &own, .began = fy_seconds_now()};
     m.buffers = fy_share_memory(own.memory_cap_bytes, own.n_threads);
     /* A window is widened to eight times its bytes at most. */
     m.buffers.window_bytes /= 4;
-    status = prepare(&m, error);
+    ferry_status status = prepare(&m, error);
     if (status == FERRY_OK) {
         fy_crew_job job = {.n_workers = m.buffers.n_threads,
                            .n_parts = checkpoint->n_tensors,
@@ -187,9 +171,7 @@ ferry_status ferry_checkpoint_measure(const ferry_checkpoint *checkpoint,
                            .context = &m};
         status = fy_crew_run(&job, error);
     }
-    if (status == FERRY_OK) {
-        status = fy_files_check_unchanged(m.files, error);
-    }
+    FY_THEN(status, fy_files_check_unchanged(m.files, error));
     if (status == FERRY_OK) {
         visit(&m);
     }

@@ -9,7 +9,7 @@ static json_t *describe(const fy_ckpt_tensor *tensor)
     char dtype[FERRY_DTYPE_TEXT_BYTES];
     json_t *shape = json_array();
     bool whole = shape != NULL;
-    ferry_dtype_format(tensor->dtype, dtype);
+    ferry_dtype_format(tensor->dtype, dtype, sizeof dtype);
     for (uint32_t d = 0; whole && d < tensor->n_dims; d++) {
         whole = json_array_append_new(shape, json_integer((json_int_t)tensor->shape[d])) == 0;
     }
@@ -24,10 +24,8 @@ ferry_status fy_model_read_tensors(const char *path, json_t **tensors_out, ferry
 {
     ferry_checkpoint *model = NULL;
     json_t *tensors = NULL;
-    ferry_status status = ferry_checkpoint_open(path, &model, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(ferry_checkpoint_open(path, &model, error));
+    ferry_status status = FERRY_OK;
     tensors = json_array();
     bool whole = tensors != NULL;
     for (size_t i = 0; whole && i < model->n_tensors; i++) {

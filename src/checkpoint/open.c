@@ -69,12 +69,13 @@ char *fy_ckpt_join(const char *folder, const char *file)
     return path;
 }
 
-ferry_status fy_ckpt_tell(const ferry_checkpoint *checkpoint, const char *phase, ferry_error *error)
+/* How far opening is; FERRY_ERR_STOPPED if that shall end. */
+static ferry_status tell(const ferry_checkpoint *checkpoint, const char *phase, ferry_error *error)
 {
     ferry_work_progress progress = {.phase = phase,
                                     .seconds = fy_seconds_now() - checkpoint->began,
-                                    .done_files = checkpoint->n_files,
-                                    .total_files = checkpoint->n_expected};
+                                    .n_done_files = checkpoint->n_files,
+                                    .n_total_files = checkpoint->n_expected};
     return checkpoint->progress == NULL ||
                    checkpoint->progress(checkpoint->progress_context, &progress)
                ? FERRY_OK
@@ -85,15 +86,13 @@ ferry_status fy_ckpt_add_file(ferry_checkpoint *checkpoint, char *path, uint32_t
                               ferry_error *error)
 {
     struct stat about;
-    if (path == NULL) {
-        return fy_fail_no_memory(error, "a file name");
-    }
+    FY_TRY(fy_check_memory(path != NULL, "a file name", error));
     const char *slash = strrchr(path, '/');
     fy_ckpt_file file = {.path = path, .name = slash == NULL ? path : slash + 1, .rank = rank};
     ferry_status status =
         fy_st_read_at(checkpoint->folder_fd, file.name, path, &file.header, &about, error);
-    if (status == FERRY_OK && !fy_reserve((void **)&checkpoint->files, &checkpoint->file_capacity,
-                                          checkpoint->n_files + 1, sizeof *checkpoint->files)) {
+    if (status == FERRY_OK &&
+        !FY_RESERVE(checkpoint->files, checkpoint->file_capacity, checkpoint->n_files + 1)) {
         fy_st_cleanup(&file.header);
         status = fy_fail_no_memory(error, "the files of a checkpoint");
     }
@@ -109,7 +108,7 @@ ferry_status fy_ckpt_add_file(ferry_checkpoint *checkpoint, char *path, uint32_t
     file.inode = (uint64_t)about.st_ino;
 
     checkpoint->files[checkpoint->n_files++] = file;
-    return fy_ckpt_tell(checkpoint, "opening", error);
+    return tell(checkpoint, "opening", error);
 }
 
 ferry_status fy_ckpt_reserve(ferry_checkpoint *checkpoint, size_t n_more, ferry_error *error)
@@ -119,10 +118,8 @@ ferry_status fy_ckpt_reserve(ferry_checkpoint *checkpoint, size_t n_more, ferry_
         return fy_fail(error, FERRY_ERR_LIMIT, "%s: has %zu tensors or more, beyond the limit",
                        checkpoint->path, n);
     }
-    if (!fy_reserve((void **)&checkpoint->tensors, &checkpoint->tensor_capacity, n,
-                    sizeof *checkpoint->tensors)) {
-        return fy_fail_no_memory(error, "the tensors of a checkpoint");
-    }
+    FY_TRY(FY_GROW(checkpoint->tensors, checkpoint->tensor_capacity, n,
+                   "the tensors of a checkpoint", error));
     return FERRY_OK;
 }
 
@@ -151,10 +148,7 @@ static bool ends_with(const char *text, const char *end)
 
 static ferry_status open_folder(ferry_checkpoint *checkpoint, ferry_error *error)
 {
-    ferry_status status = fy_ckpt_list(checkpoint, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_ckpt_list(checkpoint, error));
     if (fy_ckpt_lists(checkpoint, FY_LAYOUT_NAME)) {
         return fy_ckpt_open_sharded(checkpoint, error);
     }
@@ -163,8 +157,8 @@ static ferry_status open_folder(ferry_checkpoint *checkpoint, ferry_error *error
         return fy_ckpt_open_all(checkpoint, is_single ? FY_SINGLE_NAME : NULL, error);
     }
     char *path = fy_ckpt_join(checkpoint->folder, FY_INDEX_NAME);
-    status = path == NULL ? fy_fail_no_memory(error, "a file name")
-                          : fy_ckpt_open_index(checkpoint, path, error);
+    ferry_status status = path == NULL ? fy_fail_no_memory(error, "a file name")
+                                       : fy_ckpt_open_index(checkpoint, path, error);
     fy_free(path);
     return status;
 }
@@ -178,15 +172,11 @@ static ferry_status open_any(ferry_checkpoint *checkpoint, bool is_folder, ferry
         status = open_folder(checkpoint, error);
     } else if (is_index) {
         status = fy_ckpt_list(checkpoint, error);
-        if (status == FERRY_OK) {
-            status = fy_ckpt_open_index(checkpoint, checkpoint->path, error);
-        }
+        FY_THEN(status, fy_ckpt_open_index(checkpoint, checkpoint->path, error));
     } else {
         status = fy_ckpt_open_file(checkpoint, error);
     }
-    if (status == FERRY_OK) {
-        status = fy_ckpt_merge_metadata(checkpoint, error);
-    }
+    FY_THEN(status, fy_ckpt_merge_metadata(checkpoint, error));
     fy_ckpt_keep_others(checkpoint);
     return status;
 }
@@ -230,28 +220,22 @@ ferry_status ferry_checkpoint_open_watched(const char *path, ferry_work_progress
                                            ferry_error *error)
 {
     struct stat about;
-    if (path == NULL || checkpoint_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_checkpoint_open needs a path and a place for the result");
-    }
+    FY_TRY(fy_check_use(path != NULL && checkpoint_out != NULL,
+                        "ferry_checkpoint_open needs a path and a place for the result", error));
     if (stat(path, &about) != 0) {
         return fy_fail(error, FERRY_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
     }
     ferry_checkpoint *checkpoint = fy_alloc_zeroed(1, sizeof *checkpoint);
-    if (checkpoint == NULL) {
-        return fy_fail_no_memory(error, "a checkpoint");
-    }
+    FY_TRY(fy_check_memory(checkpoint != NULL, "a checkpoint", error));
     checkpoint->folder_fd = -1;
     checkpoint->progress = progress;
     checkpoint->progress_context = context;
     checkpoint->began = fy_seconds_now();
     bool is_folder = S_ISDIR(about.st_mode);
     ferry_status status = set_paths(checkpoint, path, is_folder, error);
-    if (status == FERRY_OK) {
-        status = open_any(checkpoint, is_folder, error);
-    }
+    FY_THEN(status, open_any(checkpoint, is_folder, error));
     if (status == FERRY_OK && checkpoint->is_sharded) {
-        status = fy_ckpt_tell(checkpoint, "checking the layout", error);
+        status = tell(checkpoint, "checking the layout", error);
     }
     if (status == FERRY_OK && checkpoint->is_sharded) {
         status = fy_ckpt_check_shards(checkpoint, error);

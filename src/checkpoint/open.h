@@ -22,10 +22,6 @@ bool fy_ckpt_is_safetensors(const char *name);
  * checkpoint's own files and nothing that describes them. */
 void fy_ckpt_keep_others(ferry_checkpoint *checkpoint);
 
-/* Tells how far opening is; FERRY_ERR_STOPPED if that shall end. */
-ferry_status fy_ckpt_tell(const ferry_checkpoint *checkpoint, const char *phase,
-                          ferry_error *error);
-
 /* Reads the header of a file of the folder, the path of which becomes the checkpoint's. */
 ferry_status fy_ckpt_add_file(ferry_checkpoint *checkpoint, char *path, uint32_t rank,
                               ferry_error *error);

@@ -35,8 +35,8 @@ static ferry_status add(ferry_checkpoint *checkpoint, const fy_ckpt_other *other
 {
     size_t length = strlen(name);
     char *copy = fy_alloc(length + 2, 1);
-    if (copy == NULL || !fy_reserve((void **)&checkpoint->others, &checkpoint->other_capacity,
-                                    checkpoint->n_others + 1, sizeof *checkpoint->others)) {
+    if (copy == NULL ||
+        !FY_RESERVE(checkpoint->others, checkpoint->other_capacity, checkpoint->n_others + 1)) {
         fy_free(copy);
         return fy_fail_no_memory(error, "the names of a folder");
     }

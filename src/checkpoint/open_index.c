@@ -1,10 +1,10 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* A logical checkpoint in parts: an index says which part holds which tensor. */
-#include "base/file.h"
 #include "base/hash.h"
 #include "base/sort.h"
 #include "checkpoint/open.h"
 #include "checkpoint/st_json.h"
+#include "host/file.h"
 
 #include <string.h>
 
@@ -74,12 +74,8 @@ static ferry_status add_part(weight_map *map, const fy_st_cursor *cursor, fy_st_
         return fy_st_fail(cursor, at, "must name a file beside the index, not \"%.*s\"",
                           text.length > 200 ? 200 : (int)text.length, text.bytes);
     }
-    ferry_status status = keep_text(map, cursor, text, at, &new_part.name);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    if (!fy_reserve((void **)&map->parts, &map->part_capacity, map->n_parts + 1,
-                    sizeof *map->parts) ||
+    FY_TRY(keep_text(map, cursor, text, at, &new_part.name));
+    if (!FY_RESERVE(map->parts, map->part_capacity, map->n_parts + 1) ||
         !fy_index_insert(&map->part_names, fy_hash64(text.bytes, text.length), new_part.number)) {
         return fy_fail_no_memory(cursor->error, "the parts of a checkpoint");
     }
@@ -92,10 +88,7 @@ static ferry_status take_part(weight_map *map, fy_st_cursor *cursor, place *to)
     fy_st_text text;
     fy_st_peek(cursor);
     size_t at = cursor->at;
-    ferry_status status = fy_st_take_string(cursor, &text);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_st_take_string(cursor, &text));
     fy_index_cursor c = fy_index_first(&map->part_names, fy_hash64(text.bytes, text.length));
     for (; c.value != FY_INDEX_NONE; fy_index_next(&map->part_names, &c)) {
         if (fy_st_text_is(text, map->parts[c.value].name)) {
@@ -113,24 +106,15 @@ static ferry_status take_place(weight_map *map, fy_st_cursor *cursor)
     place new_place = {NULL, 0};
     fy_st_peek(cursor);
     size_t at = cursor->at;
-    ferry_status status = fy_st_take_key(cursor, &text);
-    if (status == FERRY_OK) {
-        status = keep_text(map, cursor, text, at, &new_place.tensor);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_st_take_key(cursor, &text));
+    FY_TRY(keep_text(map, cursor, text, at, &new_place.tensor));
     cursor->key = new_place.tensor;
     if (find_place(map, new_place.tensor) != NULL) {
         return fy_st_fail(cursor, at, "is there twice");
     }
-    status = take_part(map, cursor, &new_place);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(take_part(map, cursor, &new_place));
     uint64_t hash = fy_hash64(new_place.tensor, strlen(new_place.tensor));
-    if (!fy_reserve((void **)&map->places, &map->place_capacity, map->n_places + 1,
-                    sizeof *map->places) ||
+    if (!FY_RESERVE(map->places, map->place_capacity, map->n_places + 1) ||
         !fy_index_insert(&map->tensors, hash, (uint32_t)map->n_places)) {
         return fy_fail_no_memory(cursor->error, "the tensors of an index");
     }
@@ -177,10 +161,8 @@ static ferry_status take_index(weight_map *map, fy_st_cursor *cursor)
         fy_st_peek(cursor);
         size_t at = cursor->at;
         status = fy_st_take_key(cursor, &key);
-        if (status == FERRY_OK) {
-            status = fy_st_text_is(key, "weight_map") ? take_map(map, cursor, at)
-                                                      : fy_st_skip_value(cursor);
-        }
+        FY_THEN(status, fy_st_text_is(key, "weight_map") ? take_map(map, cursor, at)
+                                                         : fy_st_skip_value(cursor));
     }
     if (status == FERRY_OK && fy_st_peek(cursor) != -1) {
         status = fy_st_fail_expected(cursor, "nothing but white space behind the object");
@@ -223,11 +205,7 @@ static ferry_status open_part(ferry_checkpoint *checkpoint, const weight_map *ma
                        "%s: places \"%.200s\" in %.200s, which is not there", map->path, p->tensor,
                        p->name);
     }
-    ferry_status status =
-        fy_ckpt_add_file(checkpoint, fy_ckpt_join(checkpoint->folder, p->name), 0, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_ckpt_add_file(checkpoint, fy_ckpt_join(checkpoint->folder, p->name), 0, error));
     const fy_ckpt_file *file = &checkpoint->files[checkpoint->n_files - 1];
     for (size_t i = 0; i < file->header.n_tensors; i++) {
         const char *name = file->header.tensors[i].name;
@@ -270,9 +248,7 @@ ferry_status fy_ckpt_open_index(ferry_checkpoint *checkpoint, const char *path, 
     for (size_t i = 0; i < map.n_parts && status == FERRY_OK; i++) {
         status = open_part(checkpoint, &map, &map.parts[i], error);
     }
-    if (status == FERRY_OK) {
-        status = fy_ckpt_add_all_tensors(checkpoint, error);
-    }
+    FY_THEN(status, fy_ckpt_add_all_tensors(checkpoint, error));
     if (status == FERRY_OK && checkpoint->n_tensors != map.n_places) {
         status = check_missing(checkpoint, &map, error);
     }

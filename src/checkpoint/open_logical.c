@@ -25,9 +25,7 @@ static ferry_status add_tensors(ferry_checkpoint *checkpoint, uint32_t number, f
         };
         if (entry->is_opaque) { /* as it travels: so many bytes */
             uint64_t *bytes = fy_arena_alloc(&checkpoint->arena, 1, sizeof *bytes);
-            if (bytes == NULL) {
-                return fy_fail_no_memory(error, "the tensors of a checkpoint");
-            }
+            FY_TRY(fy_check_memory(bytes != NULL, "the tensors of a checkpoint", error));
             *bytes = entry->end - entry->begin;
             tensor.n_dims = 1;
             tensor.shape = bytes;
@@ -48,17 +46,17 @@ ferry_status fy_ckpt_add_all_tensors(ferry_checkpoint *checkpoint, ferry_error *
     for (size_t i = 0; i < checkpoint->n_files; i++) {
         n += checkpoint->files[i].header.n_tensors;
     }
-    ferry_status status = fy_ckpt_reserve(checkpoint, n, error);
-    for (size_t i = 0; i < checkpoint->n_files && status == FERRY_OK; i++) {
-        status = add_tensors(checkpoint, (uint32_t)i, error);
+    FY_TRY(fy_ckpt_reserve(checkpoint, n, error));
+    for (size_t i = 0; i < checkpoint->n_files; i++) {
+        FY_TRY(add_tensors(checkpoint, (uint32_t)i, error));
     }
-    return status;
+    return FERRY_OK;
 }
 
 ferry_status fy_ckpt_open_file(ferry_checkpoint *checkpoint, ferry_error *error)
 {
-    ferry_status status = fy_ckpt_add_file(checkpoint, fy_strdup(checkpoint->path), 0, error);
-    return status == FERRY_OK ? fy_ckpt_add_all_tensors(checkpoint, error) : status;
+    FY_TRY(fy_ckpt_add_file(checkpoint, fy_strdup(checkpoint->path), 0, error));
+    return fy_ckpt_add_all_tensors(checkpoint, error);
 }
 
 static bool is_part(const char *name, const char *only)

@@ -46,9 +46,7 @@ static ferry_status read_shape(ferry_checkpoint *checkpoint, const json_t *json,
         return status;
     }
     uint64_t *shape = fy_arena_alloc(&checkpoint->arena, n, sizeof *shape);
-    if (shape == NULL) {
-        return fy_fail_no_memory(error, "a shape");
-    }
+    FY_TRY(fy_check_memory(shape != NULL, "a shape", error));
     for (size_t d = 0; d < n && status == FERRY_OK; d++) {
         fy_json_place at = {.parent = place, .index = d};
         status = fy_json_get_size(json_array_get(json, d), &at, 0, INT64_MAX, &shape[d], error);
@@ -63,11 +61,11 @@ static ferry_status read_dtype(const json_t *json, const fy_json_place *place,
 {
     const char *text = NULL;
     ferry_error why = {""};
-    ferry_status status = fy_json_get_string(json, place, &text, error);
-    if (status == FERRY_OK && ferry_dtype_parse(text, &tensor->dtype, &why) != FERRY_OK) {
-        status = fy_json_fail(place, error, "is wrong: %s", why.message);
+    FY_TRY(fy_json_get_string(json, place, &text, error));
+    if (ferry_dtype_parse(text, &tensor->dtype, &why) != FERRY_OK) {
+        return fy_json_fail(place, error, "is wrong: %s", why.message);
     }
-    return status;
+    return FERRY_OK;
 }
 
 static ferry_status read_name(ferry_checkpoint *checkpoint, const json_t *json,
@@ -75,12 +73,9 @@ static ferry_status read_name(ferry_checkpoint *checkpoint, const json_t *json,
                               ferry_error *error)
 {
     const char *name = NULL;
-    ferry_status status = fy_json_get_string(json, place, &name, error);
-    if (status == FERRY_OK && name[0] == '\0') {
-        status = fy_json_fail(place, error, "must not be empty");
-    }
-    if (status != FERRY_OK) {
-        return status;
+    FY_TRY(fy_json_get_string(json, place, &name, error));
+    if (name[0] == '\0') {
+        return fy_json_fail(place, error, "must not be empty");
     }
     tensor->name = fy_arena_copy(&checkpoint->arena, name, strlen(name));
     return tensor->name == NULL ? fy_fail_no_memory(error, "the tensors of a checkpoint")
@@ -100,12 +95,12 @@ static ferry_status check_keys(const json_t *json, const fy_json_place *place, f
                                 barred[i]);
         }
     }
-    ferry_status status = fy_json_expect_object(json, place, known, error);
-    for (size_t i = 0; known[i] != NULL && status == FERRY_OK; i++) {
+    FY_TRY(fy_json_expect_object(json, place, known, error));
+    for (size_t i = 0; known[i] != NULL; i++) {
         const json_t *member;
-        status = fy_json_member(json, place, known[i], &member, error);
+        FY_TRY(fy_json_member(json, place, known[i], &member, error));
     }
-    return status;
+    return FERRY_OK;
 }
 
 static ferry_status read_tensor(ferry_checkpoint *checkpoint, const json_t *json,
@@ -116,26 +111,16 @@ static ferry_status read_tensor(ferry_checkpoint *checkpoint, const json_t *json
     fy_json_place name_at = {.parent = place, .key = "name"};
     fy_json_place shape_at = {.parent = place, .key = "shape"};
     fy_json_place dtype_at = {.parent = place, .key = "dtype"};
-    ferry_status status = check_keys(json, place, error);
-    if (status == FERRY_OK) {
-        status = read_name(checkpoint, json_object_get(json, "name"), &name_at, &tensor, error);
+    FY_TRY(check_keys(json, place, error));
+    FY_TRY(read_name(checkpoint, json_object_get(json, "name"), &name_at, &tensor, error));
+    FY_TRY(read_shape(checkpoint, json_object_get(json, "shape"), &shape_at, &tensor, error));
+    FY_TRY(read_dtype(json_object_get(json, "dtype"), &dtype_at, &tensor, error));
+    FY_TRY(check_size(&tensor, place, error));
+    FY_TRY(fy_ckpt_add_tensor(checkpoint, &tensor, &twin, error));
+    if (twin != FY_INDEX_NONE) {
+        return fy_json_fail(&name_at, error, "\"%.200s\" is there twice", tensor.name);
     }
-    if (status == FERRY_OK) {
-        status = read_shape(checkpoint, json_object_get(json, "shape"), &shape_at, &tensor, error);
-    }
-    if (status == FERRY_OK) {
-        status = read_dtype(json_object_get(json, "dtype"), &dtype_at, &tensor, error);
-    }
-    if (status == FERRY_OK) {
-        status = check_size(&tensor, place, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_ckpt_add_tensor(checkpoint, &tensor, &twin, error);
-    }
-    if (status == FERRY_OK && twin != FY_INDEX_NONE) {
-        status = fy_json_fail(&name_at, error, "\"%.200s\" is there twice", tensor.name);
-    }
-    return status;
+    return FERRY_OK;
 }
 
 static ferry_status read_tensors(ferry_checkpoint *checkpoint, const json_t *tensors,
@@ -146,15 +131,13 @@ static ferry_status read_tensors(ferry_checkpoint *checkpoint, const json_t *ten
     if (tensors == NULL) {
         return fy_json_fail(&place, error, "lacks the key \"tensors\", which a checkpoint's has");
     }
-    ferry_status status = fy_json_expect_array(tensors, &at, error);
-    if (status == FERRY_OK) {
-        status = fy_ckpt_reserve(checkpoint, json_array_size(tensors), error);
-    }
-    for (size_t i = 0; i < json_array_size(tensors) && status == FERRY_OK; i++) {
+    FY_TRY(fy_json_expect_array(tensors, &at, error));
+    FY_TRY(fy_ckpt_reserve(checkpoint, json_array_size(tensors), error));
+    for (size_t i = 0; i < json_array_size(tensors); i++) {
         fy_json_place item = {.parent = &at, .index = i};
-        status = read_tensor(checkpoint, json_array_get(tensors, i), &item, error);
+        FY_TRY(read_tensor(checkpoint, json_array_get(tensors, i), &item, error));
     }
-    return status;
+    return FERRY_OK;
 }
 
 /* ---- the files of its ranks ---- */
@@ -177,8 +160,8 @@ static ferry_status fail_layout(const fy_ckpt_file *file, const fy_ckpt_tensor *
                                 const fy_st_tensor *entry, ferry_error *error)
 {
     char says[FERRY_DTYPE_TEXT_BYTES], wanted[FERRY_DTYPE_TEXT_BYTES];
-    ferry_dtype_format(tensor->dtype, says);
-    ferry_dtype_format(entry->dtype, wanted);
+    ferry_dtype_format(tensor->dtype, says, sizeof says);
+    ferry_dtype_format(entry->dtype, wanted, sizeof wanted);
     if (entry->is_opaque) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s: \"%.200s\" is %.40s, which cannot be cut: " FY_LAYOUT_NAME
@@ -289,10 +272,7 @@ static ferry_status take_checksums(fy_ckpt_file *file, ferry_error *error)
     for (size_t i = 0; i < header->n_metadata; i++) {
         fy_st_entry entry = header->metadata[i];
         if (is_checksum(&entry)) {
-            ferry_status status = take_checksum(file, &entry, error);
-            if (status != FERRY_OK) {
-                return status;
-            }
+            FY_TRY(take_checksum(file, &entry, error));
             continue;
         }
         entry.key = fy_arena_copy(&header->arena, entry.key, strlen(entry.key));
@@ -323,11 +303,8 @@ static ferry_status add_rank(ferry_checkpoint *checkpoint, uint32_t rank, ferry_
                        "%s: has rank %u in its mesh, but %s is not there", checkpoint->layout_path,
                        rank, name);
     }
-    ferry_status status =
-        fy_ckpt_add_file(checkpoint, fy_ckpt_join(checkpoint->folder, name), rank, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_ckpt_add_file(checkpoint, fy_ckpt_join(checkpoint->folder, name), rank, error));
+    ferry_status status = FERRY_OK;
     fy_ckpt_file *file = &checkpoint->files[checkpoint->n_files - 1];
     uint32_t number = (uint32_t)checkpoint->n_files - 1;
     for (size_t i = 0; i < file->header.n_tensors && status == FERRY_OK; i++) {
@@ -346,9 +323,7 @@ static ferry_status check_strays(const ferry_checkpoint *checkpoint, ferry_error
 {
     ferry_status status = FERRY_OK;
     const char **names = fy_alloc(checkpoint->n_files, sizeof *names);
-    if (names == NULL) {
-        return fy_fail_no_memory(error, "the files of a checkpoint");
-    }
+    FY_TRY(fy_check_memory(names != NULL, "the files of a checkpoint", error));
     for (size_t i = 0; i < checkpoint->n_files; i++) {
         names[i] = checkpoint->files[i].name;
     }
@@ -370,9 +345,7 @@ static ferry_status open_ranks(ferry_checkpoint *checkpoint, ferry_error *error)
 {
     fy_json_place place = {.key = checkpoint->layout_path};
     ferry_spec *spec = fy_spec_new();
-    if (spec == NULL) {
-        return fy_fail_no_memory(error, "a layout");
-    }
+    FY_TRY(fy_check_memory(spec != NULL, "a layout", error));
     fy_side *side = &spec->source;
     ferry_status status = fy_spec_parse_side(spec, checkpoint->layout, &place, side, error);
     checkpoint->n_expected = status == FERRY_OK ? side->n_ranks : 0;
@@ -389,14 +362,10 @@ ferry_status fy_ckpt_open_sharded(ferry_checkpoint *checkpoint, ferry_error *err
     json_t *tensors = NULL;
     checkpoint->is_sharded = true;
     checkpoint->layout_path = fy_ckpt_join(checkpoint->folder, FY_LAYOUT_NAME);
-    if (checkpoint->layout_path == NULL) {
-        return fy_fail_no_memory(error, "a file name");
-    }
+    FY_TRY(fy_check_memory(checkpoint->layout_path != NULL, "a file name", error));
     ferry_status status =
         fy_layout_load(checkpoint->layout_path, &checkpoint->layout, &tensors, error);
-    if (status == FERRY_OK) {
-        status = read_tensors(checkpoint, tensors, error);
-    }
+    FY_THEN(status, read_tensors(checkpoint, tensors, error));
     json_decref(tensors); /* it is many times larger than what was read from it */
     return status == FERRY_OK ? open_ranks(checkpoint, error) : status;
 }

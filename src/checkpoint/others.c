@@ -2,8 +2,8 @@
 #include "checkpoint/others.h"
 
 #include "base/alloc.h"
-#include "base/file.h"
 #include "base/glob.h"
+#include "host/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -251,9 +251,7 @@ ferry_status fy_config_set_dtype(const char *text, size_t length, const char *dt
         return FERRY_OK;
     }
     char *changed = fy_alloc(length + n_values * (strlen(dtype) + 2) + 1, 1);
-    if (changed == NULL) {
-        return fy_fail_no_memory(error, "a config.json");
-    }
+    FY_TRY(fy_check_memory(changed != NULL, "a config.json", error));
     const char *copied = text;
     s = (scan){.at = text, .end = text + length};
     while (find_dtype(&s, &value)) {

@@ -5,9 +5,9 @@
  * plan of it.
  */
 #include "base/alloc.h"
-#include "base/file.h"
 #include "base/json.h"
 #include "base/writer.h"
+#include "host/file.h"
 #include "model/spec.h"
 #include "plan/core.h"
 
@@ -30,11 +30,9 @@ static ferry_status write_saved(void *context, void *stream, ferry_error *error)
     fy_writer *w = fy_alloc(1, sizeof *w);
     char digest[33];
     ferry_status status = FERRY_OK;
-    if (w == NULL) {
-        return fy_fail_no_memory(error, "an output buffer");
-    }
+    FY_TRY(fy_check_memory(w != NULL, "an output buffer", error));
     fy_writer_init(w, fy_file_write, stream);
-    ferry_plan_digest(plan, digest);
+    ferry_plan_digest(plan, digest, sizeof digest);
     fy_write_text(w, "{\"format\":\"ferry.saved-plan/1\",\"digest\":\"");
     fy_write_text(w, digest);
     fy_write_text(w, "\",\"replica\":\"");
@@ -54,18 +52,15 @@ static ferry_status write_saved(void *context, void *stream, ferry_error *error)
         status = fy_roster_write(plan->roster, w, error);
     }
     fy_write_text(w, "}\n");
-    if (status == FERRY_OK) {
-        status = fy_writer_finish(w, error);
-    }
+    FY_THEN(status, fy_writer_finish(w, error));
     fy_free(w);
     return status;
 }
 
 ferry_status ferry_plan_save(const ferry_plan *plan, const char *path, ferry_error *error)
 {
-    if (plan == NULL || path == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_plan_save needs a plan and a path");
-    }
+    FY_TRY(fy_check_use(plan != NULL && path != NULL, "ferry_plan_save needs a plan and a path",
+                        error));
     return fy_file_replace(path, write_saved, (void *)plan, error);
 }
 
@@ -75,13 +70,8 @@ static ferry_status read_policy(const json_t *root, const fy_json_place *place,
     const json_t *member = NULL;
     const char *text = NULL;
     fy_json_place at = {.parent = place, .key = "replica"};
-    ferry_status status = fy_json_member(root, place, "replica", &member, error);
-    if (status == FERRY_OK) {
-        status = fy_json_get_string(member, &at, &text, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_json_member(root, place, "replica", &member, error));
+    FY_TRY(fy_json_get_string(member, &at, &text, error));
     if (strcmp(text, "seed") != 0 && strcmp(text, "balanced") != 0) {
         return fy_json_fail(&at, error, "must be seed or balanced, not \"%s\"", text);
     }
@@ -103,9 +93,7 @@ static ferry_status read_lost(const json_t *root, const fy_json_place *place,
         return status;
     }
     uint32_t *ranks = fy_alloc(n, sizeof *ranks);
-    if (ranks == NULL) {
-        return fy_fail_no_memory(error, "the lost ranks");
-    }
+    FY_TRY(fy_check_memory(ranks != NULL, "the lost ranks", error));
     for (size_t i = 0; i < n && status == FERRY_OK; i++) {
         uint64_t rank = 0;
         fy_json_place entry = {.parent = &at, .index = i};
@@ -130,20 +118,14 @@ static ferry_status plan_again(const json_t *root, const fy_json_place *place, c
         fy_json_place at = {.parent = place, .key = "roster"};
         ferry_roster *roster = NULL;
         ferry_status status = fy_roster_from_json(roster_json, &at, &roster, error);
-        if (status == FERRY_OK) {
-            status = ferry_plan_create_from_roster(roster, options, plan_out, error);
-        }
+        FY_THEN(status, ferry_plan_create_from_roster(roster, options, plan_out, error));
         ferry_roster_destroy(roster);
         return status;
     }
     ferry_spec *spec = NULL;
     ferry_status status = fy_spec_from_json(spec_json, path, &spec, error);
-    if (status == FERRY_OK) {
-        status = fy_json_dump(spec_json, &spec->text, error);
-    }
-    if (status == FERRY_OK) {
-        status = ferry_plan_create(spec, options, plan_out, error);
-    }
+    FY_THEN(status, fy_json_dump(spec_json, &spec->text, error));
+    FY_THEN(status, ferry_plan_create(spec, options, plan_out, error));
     ferry_spec_destroy(spec);
     return status;
 }
@@ -152,7 +134,7 @@ static ferry_status check_digest(const ferry_plan *plan, const char *path, const
                                  ferry_error *error)
 {
     char digest[33];
-    ferry_plan_digest(plan, digest);
+    ferry_plan_digest(plan, digest, sizeof digest);
     if (strcmp(digest, wanted) != 0) {
         return fy_fail(error, FERRY_ERR_DIGEST,
                        "%s: was saved with digest %s, but now makes %s: the file was changed, or "
@@ -174,31 +156,17 @@ static ferry_status load(const json_t *root, const char *path, ferry_plan **plan
     fy_json_place place = {.key = path};
     fy_json_place at = {.parent = &place, .key = "format"};
     ferry_status status = fy_json_expect_object(root, &place, keys, error);
-    if (status == FERRY_OK) {
-        status = fy_json_member(root, &place, "format", &member, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_json_get_string(member, &at, &format, error);
-    }
+    FY_THEN(status, fy_json_member(root, &place, "format", &member, error));
+    FY_THEN(status, fy_json_get_string(member, &at, &format, error));
     if (status == FERRY_OK && strcmp(format, "ferry.saved-plan/1") != 0) {
         status = fy_json_fail(&at, error, "is \"%s\", not ferry.saved-plan/1", format);
     }
     at.key = "digest";
-    if (status == FERRY_OK) {
-        status = fy_json_member(root, &place, "digest", &member, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_json_get_string(member, &at, &digest, error);
-    }
-    if (status == FERRY_OK) {
-        status = read_policy(root, &place, &options, error);
-    }
-    if (status == FERRY_OK) {
-        status = read_lost(root, &place, &options, error);
-    }
-    if (status == FERRY_OK) {
-        status = plan_again(root, &place, path, &options, plan_out, error);
-    }
+    FY_THEN(status, fy_json_member(root, &place, "digest", &member, error));
+    FY_THEN(status, fy_json_get_string(member, &at, &digest, error));
+    FY_THEN(status, read_policy(root, &place, &options, error));
+    FY_THEN(status, read_lost(root, &place, &options, error));
+    FY_THEN(status, plan_again(root, &place, path, &options, plan_out, error));
     fy_free((void *)options.lost_ranks);
     return status == FERRY_OK ? check_digest(*plan_out, path, digest, error) : status;
 }
@@ -209,17 +177,11 @@ ferry_status ferry_plan_load(const char *path, ferry_plan **plan_out, ferry_erro
     size_t length = 0;
     json_t *root = NULL;
     ferry_plan *plan = NULL;
-    if (path == NULL || plan_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_plan_load needs a path and a place for the result");
-    }
+    FY_TRY(fy_check_use(path != NULL && plan_out != NULL,
+                        "ferry_plan_load needs a path and a place for the result", error));
     ferry_status status = fy_file_read(path, MOST_PLAN_BYTES, &text, &length, error);
-    if (status == FERRY_OK) {
-        status = fy_json_parse(text, length, path, &root, error);
-    }
-    if (status == FERRY_OK) {
-        status = load(root, path, &plan, error);
-    }
+    FY_THEN(status, fy_json_parse(text, length, path, &root, error));
+    FY_THEN(status, load(root, path, &plan, error));
     if (status == FERRY_OK) {
         *plan_out = plan;
         plan = NULL;

@@ -38,7 +38,7 @@ struct ferry_reshard {
     json_t *side;       /* of the result, where it is sharded; else NULL */
     json_t *tensors;    /* that the layout file lists, or NULL */
     json_t *replicated; /* names that no built-in rule knows, or NULL */
-    fy_job job;
+    fy_layout_job job;
     char *config; /* what a cast makes of config.json; NULL: what it was */
     size_t config_length;
     fy_hash128 target_key; /* of the layout that was asked for, as resolved */
@@ -116,5 +116,23 @@ void fy_reshard_worker_cleanup(fy_reshard_worker *worker);
 /* Makes one tensor of the result in all files that have it, or finds that an earlier run has. */
 ferry_status fy_reshard_tensor(fy_reshard_work *work, fy_reshard_worker *worker, uint32_t tensor,
                                ferry_error *error);
+
+/* What a run does to the partial folder, beside filling tensors in. */
+
+/* Begins the journal of a run that may be gone on with, or goes on with one that fits. */
+ferry_status fy_reshard_open_journal(fy_reshard_work *work, fy_leftover left, ferry_error *error);
+
+/* Makes the result's files in their full sizes; a disk that is too small shows at once. */
+ferry_status fy_reshard_make_files(fy_reshard_work *work, ferry_error *error);
+
+/* Writes a file's header and syncs it. */
+ferry_status fy_reshard_finish_file(fy_reshard_work *work, size_t file, ferry_error *error);
+
+/* The layout file or the index. */
+ferry_status fy_reshard_write_text(fy_reshard_work *work, ferry_error *error);
+
+/* One of the source's other files, if it is to be copied; by a worker, in its window. */
+ferry_status fy_reshard_copy_other(fy_reshard_work *work, uint32_t worker, size_t other,
+                                   ferry_error *error);
 
 #endif

@@ -12,9 +12,7 @@
 ferry_status ferry_reshard_get_totals(const ferry_reshard *reshard,
                                       ferry_reshard_totals *totals_out, ferry_error *error)
 {
-    if (reshard == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_reshard_get_totals needs a reshard");
-    }
+    FY_TRY(fy_check_use(reshard != NULL, "ferry_reshard_get_totals needs a reshard", error));
     return fy_copy_out(&reshard->totals, sizeof reshard->totals, totals_out, "ferry_reshard_totals",
                        error);
 }
@@ -128,14 +126,11 @@ ferry_status ferry_reshard_estimate(const ferry_reshard *reshard, const char *pa
                                     double *seconds_out, ferry_error *error)
 {
     double seconds = 0;
-    if (reshard == NULL || path == NULL || seconds_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_reshard_estimate needs a reshard, a path and a place for the result");
-    }
+    FY_TRY(fy_check_use(reshard != NULL && path != NULL && seconds_out != NULL,
+                        "ferry_reshard_estimate needs a reshard, a path and a place for the result",
+                        error));
     char *parent = parent_of(path);
-    if (parent == NULL) {
-        return fy_fail_no_memory(error, "a file name");
-    }
+    FY_TRY(fy_check_memory(parent != NULL, "a file name", error));
     ferry_status status = try_disk(parent, &seconds, error);
     if (status == FERRY_OK) {
         const ferry_reshard_totals *t = &reshard->totals;

@@ -2,7 +2,6 @@
 #include "checkpoint/reshard.h"
 
 #include "base/checked.h"
-#include "base/file.h"
 #include "base/json.h"
 #include "base/options.h"
 #include "checkpoint/crew.h"
@@ -10,7 +9,8 @@
 #include "checkpoint/open.h"
 #include "checkpoint/others.h"
 #include "checkpoint/short_form.h"
-#include "pack/cast.h"
+#include "exec/cast.h"
+#include "host/file.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -84,9 +84,7 @@ static ferry_status read_config(const ferry_reshard *c, config_text *config_out,
     struct stat about;
     ferry_status status = FERRY_OK;
     char *path = fy_ckpt_join(from->folder, FY_CONFIG_NAME);
-    if (path == NULL) {
-        return fy_fail_no_memory(error, "a file name");
-    }
+    FY_TRY(fy_check_memory(path != NULL, "a file name", error));
     if (fstatat(from->folder_fd, FY_CONFIG_NAME, &about, 0) == 0) {
         status = fy_file_read_in(from->folder_fd, FY_CONFIG_NAME, path, MOST_CONFIG_BYTES,
                                  &config_out->text, &config_out->length, error);
@@ -99,9 +97,7 @@ static ferry_status parse_config(const ferry_checkpoint *from, const config_text
                                  json_t **config_out, ferry_error *error)
 {
     char *path = fy_ckpt_join(from->folder, FY_CONFIG_NAME);
-    if (path == NULL) {
-        return fy_fail_no_memory(error, "a file name");
-    }
+    FY_TRY(fy_check_memory(path != NULL, "a file name", error));
     ferry_status status =
         config->text == NULL ? FERRY_OK
                              : fy_json_parse(config->text, config->length, path, config_out, error);
@@ -133,18 +129,14 @@ static ferry_status apply_short_form(ferry_reshard *c, const config_text *text, 
     json_t *config = NULL;
     fy_model_tensor *tensors = fy_alloc(from->n_tensors, sizeof *tensors);
     ferry_status status = FERRY_OK;
-    if (tensors == NULL) {
-        return fy_fail_no_memory(error, "the tensors of a checkpoint");
-    }
+    FY_TRY(fy_check_memory(tensors != NULL, "the tensors of a checkpoint", error));
     for (size_t i = 0; i < from->n_tensors; i++) {
         const fy_ckpt_tensor *t = &from->tensors[i];
         tensors[i] = (fy_model_tensor){.name = t->name, .n_dims = t->n_dims, .shape = t->shape};
     }
     status = parse_config(from, text, &config, error);
-    if (status == FERRY_OK) {
-        status = fy_short_form_make(c->to, tensors, from->n_tensors, config, from->path, &c->side,
-                                    &c->replicated, error);
-    }
+    FY_THEN(status, fy_short_form_make(c->to, tensors, from->n_tensors, config, from->path,
+                                       &c->side, &c->replicated, error));
     json_decref(config);
     fy_free(tensors);
     return status;
@@ -247,9 +239,7 @@ static ferry_status make_key(ferry_reshard *c, ferry_error *error)
 {
     fy_digest digest = {0};
     ferry_status status = fy_reshard_digest_json(&digest, c->side, error);
-    if (status == FERRY_OK) {
-        status = fy_reshard_digest_json(&digest, c->tensors, error);
-    }
+    FY_THEN(status, fy_reshard_digest_json(&digest, c->tensors, error));
     bool failed = digest.failed != 0;
     c->target_key = fy_digest_take(&digest);
     fy_digest_cleanup(&digest);
@@ -258,26 +248,16 @@ static ferry_status make_key(ferry_reshard *c, ferry_error *error)
 
 static ferry_status make_from(ferry_reshard *c, const config_text *config, ferry_error *error)
 {
-    ferry_status status = find_target(c, config, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    fy_target target = {.name = c->to, .side = c->side, .tensors = c->tensors, .subset = c->subset};
-    status = fy_job_create(c->from, &target, &c->job, error);
-    if (status == FERRY_OK) {
-        status = make_key(c, error);
-    }
+    FY_TRY(find_target(c, config, error));
+    fy_job_target target = {
+        .name = c->to, .side = c->side, .tensors = c->tensors, .subset = c->subset};
+    ferry_status status = fy_job_create(c->from, &target, &c->job, error);
+    FY_THEN(status, make_key(c, error));
     json_decref(c->tensors); /* they are in the job now */
     c->tensors = NULL;
-    if (status == FERRY_OK) {
-        status = fy_reshard_make_forms(c, error);
-    }
-    if (status == FERRY_OK) {
-        status = check_subset(c, error);
-    }
-    if (status == FERRY_OK) {
-        status = count_others(c, config, error);
-    }
+    FY_THEN(status, fy_reshard_make_forms(c, error));
+    FY_THEN(status, check_subset(c, error));
+    FY_THEN(status, count_others(c, config, error));
     if (status == FERRY_OK) {
         count_read(c);
         c->totals.is_sharded = c->is_sharded;
@@ -290,9 +270,7 @@ static ferry_status make(ferry_reshard *c, ferry_error *error)
 {
     config_text config = {0};
     ferry_status status = read_config(c, &config, error);
-    if (status == FERRY_OK) {
-        status = make_from(c, &config, error);
-    }
+    FY_THEN(status, make_from(c, &config, error));
     fy_free(config.text);
     return status;
 }
@@ -301,29 +279,18 @@ ferry_status ferry_reshard_create(const ferry_checkpoint *from, const char *to,
                                   const ferry_reshard_options *options, ferry_reshard **reshard_out,
                                   ferry_error *error)
 {
-    if (from == NULL || to == NULL || reshard_out == NULL) {
-        return fy_fail(
-            error, FERRY_ERR_MISUSE,
-            "ferry_reshard_create needs a checkpoint, a target and a place for the result");
-    }
+    FY_TRY(fy_check_use(
+        from != NULL && to != NULL && reshard_out != NULL,
+        "ferry_reshard_create needs a checkpoint, a target and a place for the result", error));
     ferry_reshard_options own;
-    ferry_status status = fy_take_reshard_options(options, &own, error);
-    if (status == FERRY_OK) {
-        status = check_options(&own, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_take_reshard_options(options, &own, error));
+    FY_TRY(check_options(&own, error));
     ferry_reshard *c = fy_alloc_zeroed(1, sizeof *c);
-    if (c == NULL) {
-        return fy_fail_no_memory(error, "a reshard");
-    }
+    FY_TRY(fy_check_memory(c != NULL, "a reshard", error));
     c->from = from;
     c->totals.struct_size = sizeof c->totals;
-    status = keep_options(c, to, &own, error);
-    if (status == FERRY_OK) {
-        status = make(c, error);
-    }
+    ferry_status status = keep_options(c, to, &own, error);
+    FY_THEN(status, make(c, error));
     if (status == FERRY_OK) {
         *reshard_out = c;
         c = NULL;

@@ -1,11 +1,11 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-#include "checkpoint/reshard_files.h"
+#include "checkpoint/reshard.h"
 
 #include "base/checked.h"
-#include "base/file.h"
 #include "checkpoint/layout_file.h"
 #include "checkpoint/open.h"
 #include "checkpoint/others.h"
+#include "host/file.h"
 
 #include <ferry/ferry.h>
 
@@ -87,9 +87,7 @@ static ferry_status note_resumed(void *context, uint64_t task, const uint64_t *v
         return FERRY_OK; /* no record of this reshard: it is done again */
     }
     uint64_t *kept = fy_alloc(n_values, sizeof *kept);
-    if (kept == NULL) {
-        return fy_fail_no_memory(error, "what an earlier run has done");
-    }
+    FY_TRY(fy_check_memory(kept != NULL, "what an earlier run has done", error));
     if (n_values > 0) {
         memcpy(kept, values, n_values * sizeof *kept);
     }
@@ -146,14 +144,9 @@ static ferry_status resume(fy_reshard_work *w, const fy_journal_key *key, const 
                            ferry_error *error)
 {
     w->resumed = fy_alloc_zeroed(w->reshard->job.problem.n_tensors, sizeof *w->resumed);
-    if (w->resumed == NULL) {
-        return fy_fail_no_memory(error, "what an earlier run has done");
-    }
-    ferry_status status =
-        fy_journal_resume(w->folder.fd, key, note_resumed, w, &w->journal, misfit_out, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_check_memory(w->resumed != NULL, "what an earlier run has done", error));
+    FY_TRY(fy_journal_resume(w->folder.fd, key, note_resumed, w, &w->journal, misfit_out, error));
+    ferry_status status = FERRY_OK;
     if (*misfit_out == NULL) {
         status = keep_tensors(w, error);
         w->goes_on = atomic_load(&w->has_records);
@@ -218,10 +211,8 @@ ferry_status fy_reshard_make_files(fy_reshard_work *w, ferry_error *error)
     ferry_status status = check_space(w, error);
     /* In memory, copying by way of a window in the cache is faster than the kernel's splicing. */
     w->copies_in_kernel = !is_in_memory(w->folder.fd);
-    if (status == FERRY_OK) {
-        status =
-            fy_files_make(w->folder.fd, w->folder.partial, c->n_out, name_of, c, &w->out, error);
-    }
+    FY_THEN(status,
+            fy_files_make(w->folder.fd, w->folder.partial, c->n_out, name_of, c, &w->out, error));
     if (status == FERRY_OK) {
         fy_files_set_pace(w->out, &w->pace);
     }
@@ -277,15 +268,13 @@ ferry_status fy_reshard_finish_file(fy_reshard_work *w, size_t file, ferry_error
     ferry_error cause = {{0}};
     header_place place = {.files = w->out, .file = file, .error = &cause};
     fy_writer *writer = fy_alloc(1, sizeof *writer);
-    if (writer == NULL) {
-        return fy_fail_no_memory(error, "a header");
-    }
+    FY_TRY(fy_check_memory(writer != NULL, "a header", error));
     fy_writer_init(writer, write_header, &place);
     fy_form_write_header(&w->reshard->out[file].form, writer);
     ferry_status status = fy_writer_finish(writer, error);
     fy_free(writer);
     if (status != FERRY_OK) {
-        return fy_fail(error, FERRY_ERR_IO, "%s", cause.message);
+        return fy_forward(error, FERRY_ERR_IO, &cause);
     }
     return sync_file(w->out, file, error);
 }
@@ -300,7 +289,7 @@ static void write_layout(const ferry_reshard *c, fy_writer *writer)
         if (c->job.is_wanted[t]) {
             const fy_tensor *tensor = &c->job.problem.tensors[t];
             char dtype[FERRY_DTYPE_TEXT_BYTES];
-            ferry_dtype_format(fy_reshard_type(c, t).dtype, dtype);
+            ferry_dtype_format(fy_reshard_type(c, t).dtype, dtype, sizeof dtype);
             fy_layout_write_tensor(writer, number++, tensor->name, dtype, tensor->shape,
                                    tensor->n_dims);
         }
@@ -340,9 +329,7 @@ static ferry_status fill_text(const ferry_reshard *c, const char *path, FILE *fi
 {
     fy_writer *writer = fy_alloc(1, sizeof *writer);
     ferry_status status = FERRY_OK;
-    if (writer == NULL) {
-        return fy_fail_no_memory(error, path);
-    }
+    FY_TRY(fy_check_memory(writer != NULL, path, error));
     fy_writer_init(writer, fy_file_write, file);
     if (c->is_sharded) {
         write_layout(c, writer);
@@ -365,9 +352,7 @@ static ferry_status fill_text(const ferry_reshard *c, const char *path, FILE *fi
 static ferry_status write_text(const fy_reshard_work *w, const char *name, ferry_error *error)
 {
     char *path = fy_ckpt_join(w->folder.partial, name);
-    if (path == NULL) {
-        return fy_fail_no_memory(error, "a file name");
-    }
+    FY_TRY(fy_check_memory(path != NULL, "a file name", error));
     ferry_status status;
     int descriptor =
         openat(w->folder.fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
@@ -409,10 +394,7 @@ typedef struct copy {
 static ferry_status write_copy(const copy *c, const char *bytes, size_t n_bytes, ferry_error *error)
 {
     /* Of what was read as well. */
-    ferry_status status = fy_pace_take(&c->work->pace, 2 * (uint64_t)n_bytes, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_pace_take(&c->work->pace, 2 * (uint64_t)n_bytes, error));
     for (size_t done = 0; done < n_bytes;) {
         ssize_t now = write(c->to, bytes + done, n_bytes - done);
         if (now == 0 || (now < 0 && errno != EINTR)) {

@@ -4,8 +4,8 @@
 
 #include "base/checked.h"
 #include "base/sort.h"
+#include "exec/cast.h"
 #include "model/dtype.h"
-#include "pack/cast.h"
 
 #include <string.h>
 
@@ -54,10 +54,8 @@ static const uint64_t *keep_shape(ferry_reshard *c, const uint64_t *shape, uint3
 /* All holders of a cell share the shape. */
 static ferry_status add_tensor(fy_out_file *file, const fy_form_tensor *tensor, ferry_error *error)
 {
-    if (!fy_reserve((void **)&file->form.tensors, &file->capacity, file->form.n_tensors + 1,
-                    sizeof *file->form.tensors)) {
-        return fy_fail_no_memory(error, "the files of a result");
-    }
+    FY_TRY(FY_GROW(file->form.tensors, file->capacity, file->form.n_tensors + 1,
+                   "the files of a result", error));
     file->form.tensors[file->form.n_tensors++] = *tensor;
     return FERRY_OK;
 }
@@ -69,7 +67,7 @@ static ferry_status describe(ferry_reshard *c, uint32_t tensor, uint32_t cell, f
     const fy_tensor *t = &c->job.problem.tensors[tensor];
     const fy_ckpt_tensor *model = fy_job_model_tensor(&c->job, tensor);
     fy_out_type type = fy_reshard_type(c, tensor);
-    uint64_t shape[FY_MAX_DIMS];
+    uint64_t shape[FERRY_MAX_DIMS];
     uint32_t n_dims;
     uint64_t n_elements = fy_placement_shape(&c->job.problem, t->dst, cell, &n_dims, shape);
     *form = (fy_form_tensor){.name = t->name,
@@ -121,9 +119,7 @@ static ferry_status add_all(ferry_reshard *c, ferry_error *error)
         } else {
             fy_form_tensor form;
             status = describe(c, t, 0, &form, error);
-            if (status == FERRY_OK) {
-                status = add_tensor(&c->out[c->part_of[t]], &form, error);
-            }
+            FY_THEN(status, add_tensor(&c->out[c->part_of[t]], &form, error));
         }
     }
     return status;
@@ -135,9 +131,7 @@ static ferry_status make_files(ferry_reshard *c, size_t n, ferry_error *error)
 {
     char name[64];
     c->out = fy_alloc_zeroed(n, sizeof *c->out);
-    if (c->out == NULL) {
-        return fy_fail_no_memory(error, "the files of a result");
-    }
+    FY_TRY(fy_check_memory(c->out != NULL, "the files of a result", error));
     for (; c->n_out < n; c->n_out++) {
         fy_out_file *file = &c->out[c->n_out];
         if (c->is_sharded) {
@@ -147,9 +141,7 @@ static ferry_status make_files(ferry_reshard *c, size_t n, ferry_error *error)
             fy_form_part_name((uint32_t)c->n_out, (uint32_t)n, name, sizeof name);
         }
         file->name = fy_strdup(name);
-        if (file->name == NULL) {
-            return fy_fail_no_memory(error, "the files of a result");
-        }
+        FY_TRY(fy_check_memory(file->name != NULL, "the files of a result", error));
         file->form.metadata = c->from->metadata;
         file->form.n_metadata = c->from->n_metadata;
         file->form.has_checksums = c->is_sharded;
@@ -201,10 +193,7 @@ static int compare_tags(const void *a, const void *b)
 static ferry_status arrange(fy_out_file *file, ferry_error *error)
 {
     size_t n = file->form.n_tensors;
-    ferry_status status = fy_form_arrange(&file->form, file->name, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_form_arrange(&file->form, file->name, error));
     tagged *tags = fy_alloc(n, sizeof *tags);
     file->by_tag = fy_alloc(n, sizeof *file->by_tag);
     if (tags == NULL || file->by_tag == NULL) {
@@ -224,15 +213,8 @@ static ferry_status arrange(fy_out_file *file, ferry_error *error)
 
 fy_form_tensor *fy_out_find(const fy_out_file *file, uint32_t tensor)
 {
-    size_t low = 0, high = file->form.n_tensors;
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        if (file->form.tensors[file->by_tag[middle]].tag <= tensor) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
+    FY_BISECT_LAST(size_t, low, 0, file->form.n_tensors, middle,
+                   file->form.tensors[file->by_tag[middle]].tag <= tensor);
     return &file->form.tensors[file->by_tag[low]];
 }
 
@@ -243,12 +225,8 @@ ferry_status fy_reshard_make_forms(ferry_reshard *c, ferry_error *error)
     if (!c->is_sharded) {
         status = choose_parts(c, &n_files, error);
     }
-    if (status == FERRY_OK) {
-        status = make_files(c, n_files, error);
-    }
-    if (status == FERRY_OK) {
-        status = add_all(c, error);
-    }
+    FY_THEN(status, make_files(c, n_files, error));
+    FY_THEN(status, add_all(c, error));
     for (size_t i = 0; i < c->n_out && status == FERRY_OK; i++) {
         status = arrange(&c->out[i], error);
         c->totals.file_bytes += c->out[i].form.header_bytes + c->out[i].form.data_bytes;

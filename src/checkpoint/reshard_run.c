@@ -5,7 +5,6 @@
 #include "base/options.h"
 #include "base/sort.h"
 #include "checkpoint/crew.h"
-#include "checkpoint/reshard_files.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -143,21 +142,15 @@ static ferry_status prepare(fy_reshard_work *w, ferry_error *error)
     ferry_reshard *c = w->reshard;
     w->workers = fy_alloc_zeroed(c->buffers.n_threads, sizeof *w->workers);
     w->dirty = fy_alloc_zeroed(c->n_out, sizeof *w->dirty);
-    if (w->workers == NULL || w->dirty == NULL) {
-        return fy_fail_no_memory(error, "a reshard");
+    FY_TRY(fy_check_memory(w->workers != NULL && w->dirty != NULL, "a reshard", error));
+    FY_TRY(fy_files_of(c->from, &w->in, error));
+    fy_files_set_pace(w->in, &w->pace);
+    FY_TRY(fy_checked_create(c->from, &w->checked, error));
+    FY_TRY(choose_order(w, error));
+    for (uint32_t i = 0; i < c->buffers.n_threads; i++) {
+        FY_TRY(fy_reshard_worker_init(&w->workers[i], w, error));
     }
-    ferry_status status = fy_files_of(c->from, &w->in, error);
-    if (status == FERRY_OK) {
-        fy_files_set_pace(w->in, &w->pace);
-        status = fy_checked_create(c->from, &w->checked, error);
-    }
-    if (status == FERRY_OK) {
-        status = choose_order(w, error);
-    }
-    for (uint32_t i = 0; i < c->buffers.n_threads && status == FERRY_OK; i++) {
-        status = fy_reshard_worker_init(&w->workers[i], w, error);
-    }
-    return status;
+    return FERRY_OK;
 }
 
 static void clean_up(fy_reshard_work *w)
@@ -200,9 +193,7 @@ static ferry_status run_phases(fy_reshard_work *w, double *copy_seconds, ferry_e
         job.tick = tell_only;
         status = fy_crew_run(&job, error);
     }
-    if (status == FERRY_OK) {
-        status = fy_reshard_write_text(w, error);
-    }
+    FY_THEN(status, fy_reshard_write_text(w, error));
     if (status == FERRY_OK && c->from->n_others > 0) {
         w->phase = "copying other files";
         w->total_bytes = c->totals.other_bytes;
@@ -230,18 +221,10 @@ static ferry_status run_in_folder(fy_reshard_work *w, fy_leftover left, double *
                                   ferry_error *error)
 {
     ferry_status status = prepare(w, error);
-    if (status == FERRY_OK) {
-        status = fy_reshard_open_journal(w, left, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_reshard_make_files(w, error);
-    }
-    if (status == FERRY_OK) {
-        status = run_phases(w, copy_seconds, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_files_check_unchanged(w->in, error);
-    }
+    FY_THEN(status, fy_reshard_open_journal(w, left, error));
+    FY_THEN(status, fy_reshard_make_files(w, error));
+    FY_THEN(status, run_phases(w, copy_seconds, error));
+    FY_THEN(status, fy_files_check_unchanged(w->in, error));
     /* The last moment: a wish to stop that came since the last look must not be lost. */
     if (status == FERRY_OK && !tell(w)) {
         status = fy_fail(error, FERRY_ERR_STOPPED, "was stopped before it was done");
@@ -265,16 +248,12 @@ ferry_status ferry_reshard_run(ferry_reshard *reshard, const char *path,
                                const ferry_reshard_run_options *options,
                                ferry_reshard_result *result_out, ferry_error *error)
 {
-    if (reshard == NULL || path == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_reshard_run needs a reshard and a path");
-    }
+    FY_TRY(fy_check_use(reshard != NULL && path != NULL,
+                        "ferry_reshard_run needs a reshard and a path", error));
     ferry_reshard_run_options own;
-    ferry_status status = fy_take_reshard_run_options(options, &own, error);
-    if (status == FERRY_OK && result_out != NULL) {
-        status = fy_check_out(result_out, "ferry_reshard_result", error);
-    }
-    if (status != FERRY_OK) {
-        return status;
+    FY_TRY(fy_take_reshard_run_options(options, &own, error));
+    if (result_out != NULL) {
+        FY_TRY(fy_check_out(result_out, "ferry_reshard_result", error));
     }
     fy_reshard_work w = {.reshard = reshard,
                          .options = &own,
@@ -284,14 +263,11 @@ ferry_status ferry_reshard_run(ferry_reshard *reshard, const char *path,
                          .began = fy_seconds_now()};
     fy_leftover left = FY_LEFT_NOTHING;
     double copy_seconds = 0;
-    status = fy_pace_init(&w.pace, own.bytes_per_s, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_pace_init(&w.pace, own.bytes_per_s, error));
     w.pace.stops = &w.stops;
 
     bool keep = own.resume && !own.restart;
-    status = fy_folder_begin(path, keep, &w.folder, &left, error);
+    ferry_status status = fy_folder_begin(path, keep, &w.folder, &left, error);
     if (status != FERRY_OK) {
         fy_pace_cleanup(&w.pace);
         return status;

@@ -3,7 +3,7 @@
 #include "checkpoint/reshard.h"
 
 #include "base/checked.h"
-#include "pack/cast.h"
+#include "exec/cast.h"
 
 #include <string.h>
 
@@ -143,10 +143,8 @@ static ferry_status move_element(const task *t, const fy_window *window, fy_hash
                    .file = gather->whole_file,
                    .offset = gather->whole_offset + done};
         status = fy_gather_check_stop(gather, error);
-        if (status == FERRY_OK) {
-            status =
-                fy_files_read(t->work->in, p.file, p.offset, t->worker->window, p.n_bytes, error);
-        }
+        FY_THEN(status,
+                fy_files_read(t->work->in, p.file, p.offset, t->worker->window, p.n_bytes, error));
         if (status == FERRY_OK) {
             fy_hasher_update(hasher, p.bytes, (size_t)p.n_bytes);
             status = write_to_holders(t, window->cell,
@@ -166,10 +164,7 @@ static ferry_status move_window(const task *t, const fy_window *window, fy_hashe
         ferry_status found = fy_gather_locate(gather, window, error);
         return found == FERRY_OK ? move_element(t, window, hasher, error) : found;
     }
-    ferry_status status = fy_gather_read(gather, window, t->worker->window, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_gather_read(gather, window, t->worker->window, error));
     piece p = {.bytes = t->worker->window,
                .n_bytes = window->bytes,
                .is_in_file = gather->is_whole,
@@ -208,9 +203,7 @@ static ferry_status move_cells(const task *t, uint32_t first, uint32_t n, const 
             }
             more = true;
             status = fy_gather_check_stop(&t->worker->gather, error);
-            if (status == FERRY_OK) {
-                status = move_window(t, &walks[i].window, &t->worker->hashers[i], error);
-            }
+            FY_THEN(status, move_window(t, &walks[i].window, &t->worker->hashers[i], error));
         }
     }
     for (uint32_t i = 0; i < n && status == FERRY_OK; i++) {
@@ -267,10 +260,8 @@ static ferry_status move_all(const task *t, ferry_error *error)
 {
     fy_grain grain = grain_of(t);
     uint32_t n_cells = t->holders->n_cells;
-    ferry_status status = fy_gather_begin(&t->worker->gather, t->tensor, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_gather_begin(&t->worker->gather, t->tensor, error));
+    ferry_status status = FERRY_OK;
     uint32_t at_once = cells_in_turn(t, &grain);
     for (uint32_t first = 0; first < n_cells && status == FERRY_OK; first += at_once) {
         uint32_t n = n_cells - first < at_once ? n_cells - first : at_once;
@@ -292,9 +283,7 @@ static ferry_status hash_written(const task *t, uint32_t file, uint64_t *hash_ou
     while (at < end && status == FERRY_OK) {
         uint64_t n = fy_min(end - at, t->work->reshard->buffers.window_bytes);
         status = fy_gather_check_stop(&t->worker->gather, error);
-        if (status == FERRY_OK) {
-            status = fy_files_read(t->work->out, file, at, t->worker->window, n, error);
-        }
+        FY_THEN(status, fy_files_read(t->work->out, file, at, t->worker->window, n, error));
         if (status == FERRY_OK) {
             fy_hasher_update(&hasher, t->worker->window, (size_t)n);
         }
@@ -355,9 +344,7 @@ ferry_status fy_reshard_tensor(fy_reshard_work *work, fy_reshard_worker *worker,
     bool is_there = false;
     ferry_status status = FERRY_OK;
     t.checksums = fy_alloc_zeroed(t.holders->n_cells, sizeof *t.checksums);
-    if (t.checksums == NULL) {
-        return fy_fail_no_memory(error, "the checksums of a tensor");
-    }
+    FY_TRY(fy_check_memory(t.checksums != NULL, "the checksums of a tensor", error));
     if (recorded != NULL) {
         status = check_written(&t, recorded, &is_there, error);
     }

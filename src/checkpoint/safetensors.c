@@ -57,10 +57,7 @@ static ferry_status take_word(parse *p, const fy_st_word **word_out)
     fy_st_text text;
     fy_st_peek(&p->cursor);
     size_t at = p->cursor.at;
-    ferry_status status = fy_st_take_string(&p->cursor, &text);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_st_take_string(&p->cursor, &text));
     for (size_t i = 0; i < p->n_words; i++) {
         size_t known = (p->last_word + i) % p->n_words;
         if (fy_st_text_is(text, p->words[known].text)) {
@@ -74,13 +71,11 @@ static ferry_status take_word(parse *p, const fy_st_word **word_out)
                           text.length == 0 ? "must not be empty" : "is one of too many in a file");
     }
     fy_st_word *w = &p->words[p->n_words];
-    status = keep_text(p, &p->header->arena, text, at, &w->text);
-    if (status == FERRY_OK) {
-        fy_st_word_classify(w);
-        p->last_word = p->n_words++;
-        *word_out = w;
-    }
-    return status;
+    FY_TRY(keep_text(p, &p->header->arena, text, at, &w->text));
+    fy_st_word_classify(w);
+    p->last_word = p->n_words++;
+    *word_out = w;
+    return FERRY_OK;
 }
 
 /* ---- one entry ---- */
@@ -127,20 +122,11 @@ static ferry_status take_shape(parse *p, fy_st_tensor *tensor)
 
 static ferry_status take_offsets(parse *p, fy_st_tensor *tensor)
 {
-    ferry_status status = fy_st_take(&p->cursor, '[', "a pair of offsets");
-    if (status == FERRY_OK) {
-        status = fy_st_take_number(&p->cursor, &tensor->begin);
-    }
-    if (status == FERRY_OK) {
-        status = fy_st_take(&p->cursor, ',', "',' and a second offset");
-    }
-    if (status == FERRY_OK) {
-        status = fy_st_take_number(&p->cursor, &tensor->end);
-    }
-    if (status == FERRY_OK) {
-        status = fy_st_take(&p->cursor, ']', "']' behind two offsets");
-    }
-    return status;
+    FY_TRY(fy_st_take(&p->cursor, '[', "a pair of offsets"));
+    FY_TRY(fy_st_take_number(&p->cursor, &tensor->begin));
+    FY_TRY(fy_st_take(&p->cursor, ',', "',' and a second offset"));
+    FY_TRY(fy_st_take_number(&p->cursor, &tensor->end));
+    return fy_st_take(&p->cursor, ']', "']' behind two offsets");
 }
 
 enum { DTYPE, SHAPE, OFFSETS, N_KEYS };
@@ -161,10 +147,7 @@ static ferry_status take_member(parse *p, bool seen[N_KEYS], const fy_st_word **
     fy_st_text text;
     fy_st_peek(&p->cursor);
     size_t at = p->cursor.at;
-    ferry_status status = fy_st_take_key(&p->cursor, &text);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_st_take_key(&p->cursor, &text));
     int key = find_key(text);
     if (key == N_KEYS) {
         return fy_st_skip_value(&p->cursor);
@@ -174,13 +157,11 @@ static ferry_status take_member(parse *p, bool seen[N_KEYS], const fy_st_word **
         return fy_st_fail(&p->cursor, at, "is there twice");
     }
     seen[key] = true;
-    status = key == DTYPE   ? take_word(p, word_out)
-             : key == SHAPE ? take_shape(p, tensor)
-                            : take_offsets(p, tensor);
-    if (status == FERRY_OK) {
-        p->cursor.key = NULL;
-    }
-    return status;
+    FY_TRY(key == DTYPE   ? take_word(p, word_out)
+           : key == SHAPE ? take_shape(p, tensor)
+                          : take_offsets(p, tensor));
+    p->cursor.key = NULL;
+    return FERRY_OK;
 }
 
 static ferry_status check_entry(const parse *p, const bool seen[N_KEYS], const fy_st_word *w,
@@ -218,17 +199,14 @@ static ferry_status take_tensor(parse *p, const char *name)
         }
         status = take_member(p, seen, &w, &tensor);
     }
-    if (status == FERRY_OK) {
-        status = check_entry(p, seen, w, &tensor);
-    }
+    FY_THEN(status, check_entry(p, seen, w, &tensor));
     if (status != FERRY_OK) {
         return status;
     }
     p->cursor.subject = NULL;
     fy_st_header *h = p->header;
-    if (!fy_reserve((void **)&h->tensors, &h->capacity, h->n_tensors + 1, sizeof *h->tensors)) {
-        return fy_fail_no_memory(p->cursor.error, "a safetensors header");
-    }
+    FY_TRY(FY_GROW(h->tensors, h->capacity, h->n_tensors + 1, "a safetensors header",
+                   p->cursor.error));
     h->tensors[h->n_tensors++] = tensor;
     return FERRY_OK;
 }
@@ -242,27 +220,16 @@ static ferry_status take_pair(parse *p)
     fy_st_entry entry = {NULL, NULL};
     fy_st_peek(&p->cursor);
     size_t at = p->cursor.at;
-    ferry_status status = fy_st_take_key(&p->cursor, &text);
-    if (status == FERRY_OK) {
-        status = keep_text(p, &h->texts, text, at, &entry.key);
-    }
-    if (status == FERRY_OK) {
-        p->cursor.key = entry.key;
-        fy_st_peek(&p->cursor);
-        at = p->cursor.at;
-        status = fy_st_take_string(&p->cursor, &text);
-    }
-    if (status == FERRY_OK) {
-        status = keep_text(p, &h->texts, text, at, &entry.value);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_st_take_key(&p->cursor, &text));
+    FY_TRY(keep_text(p, &h->texts, text, at, &entry.key));
+    p->cursor.key = entry.key;
+    fy_st_peek(&p->cursor);
+    at = p->cursor.at;
+    FY_TRY(fy_st_take_string(&p->cursor, &text));
+    FY_TRY(keep_text(p, &h->texts, text, at, &entry.value));
     p->cursor.key = NULL;
-    if (!fy_reserve((void **)&h->metadata, &h->metadata_capacity, h->n_metadata + 1,
-                    sizeof *h->metadata)) {
-        return fy_fail_no_memory(p->cursor.error, "the metadata of a file");
-    }
+    FY_TRY(FY_GROW(h->metadata, h->metadata_capacity, h->n_metadata + 1, "the metadata of a file",
+                   p->cursor.error));
     h->metadata[h->n_metadata++] = entry;
     return FERRY_OK;
 }
@@ -310,18 +277,15 @@ static ferry_status take_entry(parse *p)
     const char *name = NULL;
     fy_st_peek(&p->cursor);
     size_t at = p->cursor.at;
-    ferry_status status = fy_st_take_key(&p->cursor, &text);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_st_take_key(&p->cursor, &text));
     if (fy_st_text_is(text, "__metadata__")) {
         return take_metadata(p, at);
     }
     if (text.length == 0) {
         return fy_st_fail(&p->cursor, at, "the name of a tensor is empty");
     }
-    status = keep_text(p, &p->header->arena, text, at, &name);
-    return status == FERRY_OK ? take_tensor(p, name) : status;
+    FY_TRY(keep_text(p, &p->header->arena, text, at, &name));
+    return take_tensor(p, name);
 }
 
 static ferry_status take_header(parse *p)
@@ -450,9 +414,7 @@ ferry_status fy_st_parse(const char *text, size_t length, uint64_t data_bytes, c
         sort_tensors(header);
         status = index_names(header, name, error);
     }
-    if (status == FERRY_OK) {
-        status = check_cover(header, name, error);
-    }
+    FY_THEN(status, check_cover(header, name, error));
     if (status != FERRY_OK) {
         fy_st_cleanup(header);
     }

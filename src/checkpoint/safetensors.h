@@ -53,11 +53,11 @@ typedef struct fy_st_header {
 ferry_status fy_st_parse(const char *text, size_t length, uint64_t data_bytes, const char *name,
                          fy_st_header *header, ferry_error *error);
 
-/* Of a file; with what the file system says of the very file that was read. */
+/*
+ * Of a file of an open folder, or AT_FDCWD; with what the file system says of the very file that
+ * was read. path is for sentences.
+ */
 struct stat;
-ferry_status fy_st_read(const char *path, fy_st_header *header, struct stat *about_out,
-                        ferry_error *error);
-/* The same of a file of an open folder; path is for sentences. */
 ferry_status fy_st_read_at(int folder_fd, const char *name, const char *path, fy_st_header *header,
                            struct stat *about_out, ferry_error *error);
 

@@ -76,10 +76,7 @@ static ferry_status parse_text(const char *text, fy_short_mesh *mesh, ferry_erro
     *mesh = (fy_short_mesh){0};
     for (;;) {
         size_t length = strcspn(item, ",");
-        ferry_status status = parse_item(text, item, length, mesh, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(parse_item(text, item, length, mesh, error));
         if (item[length] == '\0') {
             break;
         }
@@ -193,21 +190,16 @@ static ferry_status count_layers(const fy_short_model *m, uint64_t *counted_out,
 {
     static const char *const keys[] = {"num_hidden_layers", "n_layer", "num_layers", NULL};
     uint64_t number = 0;
-    ferry_status status = fy_facts_number(&m->facts, keys, &number, error);
-    if (status == FERRY_OK) {
-        *counted_out = number == 0 ? m->n_layers : number;
-    }
-    return status;
+    FY_TRY(fy_facts_number(&m->facts, keys, &number, error));
+    *counted_out = number == 0 ? m->n_layers : number;
+    return FERRY_OK;
 }
 
 static ferry_status join_side(const fy_short_model *m, json_t *rules, json_t **side_out,
                               ferry_error *error)
 {
     uint64_t counted;
-    ferry_status status = count_layers(m, &counted, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(count_layers(m, &counted, error));
     json_t *side = json_object();
     bool done = side != NULL && json_object_set_new(side, "mesh", join_mesh(m)) == 0 &&
                 json_object_set_new(side, "stages", join_stages(m, counted)) == 0 &&
@@ -227,26 +219,16 @@ ferry_status fy_short_form_make(const char *text, const fy_model_tensor *tensors
     fy_short_model m = {.tensors = tensors, .n_tensors = n_tensors};
     json_t *rules = NULL;
     json_t *unknown = NULL;
-    ferry_status status = parse_text(text, &m.mesh, error);
-    if (status == FERRY_OK) {
-        status = fy_decoder_find(tensors, n_tensors, source_name, &m.decoder, error);
-    }
-    if (status == FERRY_OK) {
-        status =
-            fy_family_find(tensors, n_tensors, m.decoder, config, source_name, &m.family, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(parse_text(text, &m.mesh, error));
+    FY_TRY(fy_decoder_find(tensors, n_tensors, source_name, &m.decoder, error));
+    FY_TRY(fy_family_find(tensors, n_tensors, m.decoder, config, source_name, &m.family, error));
     m.facts = (fy_facts){.source_name = source_name,
                          .config = config,
                          .text_config = fy_config_of_text(config),
                          .tp = (uint32_t)fy_max(m.mesh.size[FY_AXIS_TP], 1),
                          .ep = (uint32_t)fy_max(m.mesh.size[FY_AXIS_EP], 1)};
-    status = fy_short_rules_make(&m, &rules, &unknown, error);
-    if (status == FERRY_OK) {
-        status = join_side(&m, rules, side_out, error);
-    }
+    ferry_status status = fy_short_rules_make(&m, &rules, &unknown, error);
+    FY_THEN(status, join_side(&m, rules, side_out, error));
     if (status == FERRY_OK && replicated_out != NULL) {
         *replicated_out = json_incref(unknown);
     }

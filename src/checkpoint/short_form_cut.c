@@ -3,7 +3,7 @@
  * From a way and a tensor to the "shard" of a rule. A cut is first made for the module's weight;
  * its bias and its scales follow it, scales in blocks instead of rows.
  */
-#include "checkpoint/short_form_cut.h"
+#include "checkpoint/short_form_rules.h"
 
 #include "base/checked.h"
 

@@ -3,7 +3,6 @@
 #include "checkpoint/short_form_facts.h"
 
 #include "base/checked.h"
-#include "checkpoint/short_form_ssm.h"
 
 #include <string.h>
 
@@ -39,10 +38,7 @@ ferry_status fy_facts_number(const fy_facts *facts, const char *const *keys, uin
     uint64_t number = 0;
     for (size_t i = 0; i < 2 && number == 0; i++) {
         for (const char *const *key = keys; *key != NULL && number == 0; key++) {
-            ferry_status status = read_number(facts, objects[i], *key, &number, error);
-            if (status != FERRY_OK) {
-                return status;
-            }
+            FY_TRY(read_number(facts, objects[i], *key, &number, error));
         }
     }
     *number_out = number;
@@ -56,7 +52,8 @@ static ferry_status number_of(const fy_facts *facts, const char *key, uint64_t *
     return fy_facts_number(facts, keys, number_out, error);
 }
 
-uint64_t fy_lcm(uint64_t a, uint64_t b)
+/* Of numbers below 2^31. */
+static uint64_t least_multiple(uint64_t a, uint64_t b)
 {
     uint64_t x = a, y = b;
     while (y != 0) {
@@ -70,7 +67,7 @@ uint64_t fy_lcm(uint64_t a, uint64_t b)
 /* How many items of that size make a multiple of the block. */
 static uint64_t items_for(uint64_t item, uint64_t block)
 {
-    return fy_lcm(item, block) / item;
+    return least_multiple(item, block) / item;
 }
 
 static ferry_status need_config(const fy_facts *facts, const char *why, ferry_error *error)
@@ -114,7 +111,7 @@ static ferry_status gather_blocks(fy_facts *facts, ferry_error *error)
         }
         facts->block[i] = (uint64_t)number;
     }
-    facts->tile = fy_lcm(facts->block[0], facts->block[1]);
+    facts->tile = least_multiple(facts->block[0], facts->block[1]);
     return FERRY_OK;
 }
 
@@ -132,25 +129,19 @@ static ferry_status read_heads(const fy_facts *facts, const fy_model_tensor *nor
 {
     static const char *const size_keys[] = {"head_dim", "attention_head_dim", NULL};
     uint64_t hidden = 0;
-    ferry_status status = fy_facts_number(facts, size_keys, &h->size, error);
-    if (status == FERRY_OK) {
-        status = number_of(facts, "num_attention_heads", &h->q, error);
-    }
-    if (status == FERRY_OK) {
-        status = number_of(facts, "num_key_value_heads", &h->kv, error);
-    }
-    if (status == FERRY_OK) {
-        status = number_of(facts, "hidden_size", &hidden, error);
-    }
+    FY_TRY(fy_facts_number(facts, size_keys, &h->size, error));
+    FY_TRY(number_of(facts, "num_attention_heads", &h->q, error));
+    FY_TRY(number_of(facts, "num_key_value_heads", &h->kv, error));
+    FY_TRY(number_of(facts, "hidden_size", &hidden, error));
     uint64_t length = norm != NULL && norm->n_dims == 1 ? norm->shape[0] : 0;
-    if (status == FERRY_OK && h->size == 0 && length > 0 && length < facts->q_rows &&
-        facts->q_rows % length == 0 && facts->kv_rows % length == 0) {
+    if (h->size == 0 && length > 0 && length < facts->q_rows && facts->q_rows % length == 0 &&
+        facts->kv_rows % length == 0) {
         h->size = length;
     }
-    if (status == FERRY_OK && h->size == 0 && h->q != 0) {
+    if (h->size == 0 && h->q != 0) {
         h->size = hidden / h->q;
     }
-    return status;
+    return FERRY_OK;
 }
 
 static ferry_status check_rows(const fy_facts *facts, const char *what, uint64_t rows,
@@ -234,7 +225,7 @@ static ferry_status cut_heads(fy_facts *facts, const heads *h, ferry_error *erro
         return cut_shared_heads(facts, h, n_q, n_kv, error);
     }
     uint64_t together =
-        fy_lcm(items_for(h->size, facts->block[0]), items_for(h->size, facts->block[1]));
+        least_multiple(items_for(h->size, facts->block[0]), items_for(h->size, facts->block[1]));
     facts->kv_unit = fy_min(together, n_kv) * h->size;
     facts->q_unit = n_q / n_kv * facts->kv_unit;
     return FERRY_OK;
@@ -270,16 +261,10 @@ static ferry_status gather_attention(fy_facts *facts, const fy_model_tensor *con
     }
     const char *q_name =
         samples[FY_WAY_Q] == NULL ? samples[FY_WAY_O]->name : samples[FY_WAY_Q]->name;
-    if (status == FERRY_OK) {
-        status = check_rows(facts, q_name, facts->q_rows, h.q, h.size, error);
-    }
-    if (status == FERRY_OK) {
-        status = check_rows(facts, qkv == NULL ? kv->name : qkv->name, facts->kv_rows, h.kv, h.size,
-                            error);
-    }
-    if (status == FERRY_OK) {
-        status = cut_heads(facts, &h, error);
-    }
+    FY_THEN(status, check_rows(facts, q_name, facts->q_rows, h.q, h.size, error));
+    FY_THEN(status, check_rows(facts, qkv == NULL ? kv->name : qkv->name, facts->kv_rows, h.kv,
+                               h.size, error));
+    FY_THEN(status, cut_heads(facts, &h, error));
     if (status == FERRY_OK && qkv != NULL && facts->kv_parts == 0 &&
         facts->kv_rows / h.size % facts->tp != 0) {
         status = fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -298,17 +283,10 @@ typedef struct latent {
 
 static ferry_status read_latent(const fy_facts *facts, latent *l, ferry_error *error)
 {
-    ferry_status status = number_of(facts, "num_attention_heads", &l->heads, error);
-    if (status == FERRY_OK) {
-        status = number_of(facts, "qk_nope_head_dim", &l->nope, error);
-    }
-    if (status == FERRY_OK) {
-        status = number_of(facts, "qk_rope_head_dim", &l->rope, error);
-    }
-    if (status == FERRY_OK) {
-        status = number_of(facts, "v_head_dim", &l->value, error);
-    }
-    return status;
+    FY_TRY(number_of(facts, "num_attention_heads", &l->heads, error));
+    FY_TRY(number_of(facts, "qk_nope_head_dim", &l->nope, error));
+    FY_TRY(number_of(facts, "qk_rope_head_dim", &l->rope, error));
+    return number_of(facts, "v_head_dim", &l->value, error);
 }
 
 /* heads x (nope + rope), heads x (nope + value), heads x value: with the rope's size they tell. */
@@ -335,10 +313,7 @@ static ferry_status gather_latent(fy_facts *facts, const fy_model_tensor *const 
         samples[FY_WAY_MLA_O] == NULL) {
         return FERRY_OK;
     }
-    ferry_status status = read_latent(facts, &l, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(read_latent(facts, &l, error));
     uint64_t down = extent_of(samples[FY_WAY_MLA_KV_A], 0);
     uint64_t rank = extent_of(samples[FY_WAY_MLA_NORM], 0);
     bool small = fy_max(fy_max(facts->mla_q_rows, facts->mla_kv_rows),
@@ -362,9 +337,9 @@ static ferry_status gather_latent(fy_facts *facts, const fy_model_tensor *const 
         return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: tp=%u exceeds the %llu heads",
                        facts->source_name, facts->tp, (ull)l.heads);
     }
-    uint64_t together = fy_lcm(
-        items_for(l.nope + l.rope, facts->block[0]),
-        fy_lcm(items_for(l.nope + l.value, facts->block[0]), items_for(l.value, facts->block[1])));
+    uint64_t together = least_multiple(items_for(l.nope + l.rope, facts->block[0]),
+                                       least_multiple(items_for(l.nope + l.value, facts->block[0]),
+                                                      items_for(l.value, facts->block[1])));
     together = fy_min(together, l.heads);
     facts->mla_q_unit = together * (l.nope + l.rope);
     facts->mla_kv_unit = together * (l.nope + l.value);
@@ -383,10 +358,7 @@ static ferry_status gather_mixed(fy_facts *facts, const fy_model_tensor *const *
     }
     uint64_t rows = extent_of(mixed, 0);
     uint64_t n = 0;
-    ferry_status status = number_of(facts, "num_attention_heads", &n, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(number_of(facts, "num_attention_heads", &n, error));
     if (rows == 0 || rows % 3 != 0 || (n != 0 && rows / 3 % n != 0) || rows >= number_limit) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s: %s has %llu rows, which are not q, k and v of %llu heads; write a "
@@ -441,21 +413,10 @@ ferry_status fy_facts_gather(fy_facts *facts, const fy_model_tensor *const *samp
     if (facts->tp <= 1) {
         return FERRY_OK; /* uncut dimensions need no numbers */
     }
-    ferry_status status = gather_stacked(facts, samples, error);
-    if (status == FERRY_OK) {
-        status = gather_blocks(facts, error);
-    }
-    if (status == FERRY_OK) {
-        status = gather_attention(facts, samples, error);
-    }
-    if (status == FERRY_OK) {
-        status = gather_latent(facts, samples, error);
-    }
-    if (status == FERRY_OK) {
-        status = gather_mixed(facts, samples, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_facts_gather_ssm(facts, samples, error);
-    }
-    return status;
+    FY_TRY(gather_stacked(facts, samples, error));
+    FY_TRY(gather_blocks(facts, error));
+    FY_TRY(gather_attention(facts, samples, error));
+    FY_TRY(gather_latent(facts, samples, error));
+    FY_TRY(gather_mixed(facts, samples, error));
+    return fy_facts_gather_ssm(facts, samples, error);
 }

@@ -69,6 +69,8 @@ ferry_status fy_facts_gather(fy_facts *facts, const fy_model_tensor *const *samp
 ferry_status fy_facts_number(const fy_facts *facts, const char *const *keys, uint64_t *number_out,
                              ferry_error *error);
 
-uint64_t fy_lcm(uint64_t a, uint64_t b); /* of numbers below 2^31 */
+/* The numbers of state spaces; part of fy_facts_gather. */
+ferry_status fy_facts_gather_ssm(fy_facts *facts, const fy_model_tensor *const *samples,
+                                 ferry_error *error);
 
 #endif

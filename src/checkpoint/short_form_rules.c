@@ -10,7 +10,6 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "base/glob.h"
-#include "checkpoint/short_form_cut.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +20,7 @@ enum { MAX_PATTERN = 192, NO_ROW = UINT16_MAX };
 
 /* A row of the tables with its pattern for this model, and the rules made of it. */
 typedef struct entry {
-    const fy_row *row;
+    const fy_family_row *row;
     char pattern[MAX_PATTERN]; /* of the module, or of the tensor for a raw row */
     size_t length;
     const char *tail; /* behind its last star */
@@ -41,7 +40,7 @@ typedef struct maker {
     json_t *unknown;
 } maker;
 
-static void fill_entry(const fy_decoder *decoder, const fy_row *row, entry *e)
+static void fill_entry(const fy_decoder *decoder, const fy_family_row *row, entry *e)
 {
     bool in_layers = row->zone == FY_ZONE_LAYERS;
     const char *before = row->name[0] == '*' ? "" : decoder->root;
@@ -56,10 +55,10 @@ static void fill_entry(const fy_decoder *decoder, const fy_row *row, entry *e)
 
 static ferry_status list_rows(maker *m, ferry_error *error)
 {
-    const fy_row *const *groups = m->model->family->groups;
+    const fy_family_row *const *groups = m->model->family->groups;
     size_t n_rows = 0;
     for (size_t g = 0; g < FY_MAX_GROUPS && groups[g] != NULL; g++) {
-        for (const fy_row *row = groups[g]; row->name != NULL; row++) {
+        for (const fy_family_row *row = groups[g]; row->name != NULL; row++) {
             n_rows++;
         }
     }
@@ -69,7 +68,7 @@ static ferry_status list_rows(maker *m, ferry_error *error)
         return fy_fail_no_memory(error, "the rules of a short form");
     }
     for (size_t g = 0; g < FY_MAX_GROUPS && groups[g] != NULL; g++) {
-        for (const fy_row *row = groups[g]; row->name != NULL; row++) {
+        for (const fy_family_row *row = groups[g]; row->name != NULL; row++) {
             fill_entry(m->model->decoder, row, &m->entries[m->n_entries++]);
         }
     }
@@ -142,7 +141,7 @@ static void sort_tensors(maker *m)
         if (m->rows[i] == NO_ROW) {
             continue;
         }
-        const fy_row *row = m->entries[m->rows[i]].row;
+        const fy_family_row *row = m->entries[m->rows[i]].row;
         fy_param param = split_name(t->name, strlen(t->name), &module);
         if ((row->raw || param == FY_PARAM_WEIGHT) && m->samples[row->way] == NULL) {
             m->samples[row->way] = t;

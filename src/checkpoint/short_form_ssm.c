@@ -4,7 +4,7 @@
  * second packs z, x, B, C and dt in one projection and x, B, C in one convolution; heads of x share
  * the B and C of their group, so a rank has whole heads and the groups that they use.
  */
-#include "checkpoint/short_form_ssm.h"
+#include "checkpoint/short_form_facts.h"
 
 typedef unsigned long long ull;
 
@@ -42,13 +42,8 @@ static ferry_status read_groups(fy_facts *facts, ferry_error *error)
     static const char *const group_keys[] = {"mamba_n_groups", "n_groups", NULL};
     static const char *const state_keys[] = {"mamba_d_state", "ssm_state_size", "state_size", NULL};
     uint64_t groups = 0, state = 0;
-    ferry_status status = fy_facts_number(facts, group_keys, &groups, error);
-    if (status == FERRY_OK) {
-        status = fy_facts_number(facts, state_keys, &state, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_facts_number(facts, group_keys, &groups, error));
+    FY_TRY(fy_facts_number(facts, state_keys, &state, error));
     if (groups == 0 && state == 0) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s: tp=%u needs config.json with the groups of the state spaces (n_groups "
@@ -76,13 +71,8 @@ ferry_status fy_facts_gather_ssm(fy_facts *facts, const fy_model_tensor *const *
     if (!some || samples[FY_WAY_SSM_X] != NULL) {
         return FERRY_OK;
     }
-    ferry_status status = read_sizes(facts, samples, error);
-    if (status == FERRY_OK) {
-        status = read_groups(facts, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(read_sizes(facts, samples, error));
+    FY_TRY(read_groups(facts, error));
     uint64_t tp = facts->tp, groups = facts->ssm_groups;
     if (facts->ssm_heads % tp != 0) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,

@@ -1,9 +1,9 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* Specs and saved plans as files. */
 #include "base/alloc.h"
-#include "base/file.h"
 #include "base/json.h"
 #include "checkpoint/model_headers.h"
+#include "host/file.h"
 #include "model/spec.h"
 
 #include <stdio.h>
@@ -34,16 +34,13 @@ static ferry_status expand_model(const char *spec_path, json_t *root, ferry_erro
     json_t *tensors;
     fy_json_place place = {.key = spec_path};
     fy_json_place at = {.parent = &place, .key = "model"};
-    ferry_status status = fy_json_get_string(json_object_get(root, "model"), &at, &model, error);
-    if (status == FERRY_OK && json_object_get(root, "tensors") != NULL) {
-        status = fy_json_fail(&at, error, "and tensors exclude each other");
-    }
-    if (status != FERRY_OK) {
-        return status;
+    FY_TRY(fy_json_get_string(json_object_get(root, "model"), &at, &model, error));
+    if (json_object_get(root, "tensors") != NULL) {
+        return fy_json_fail(&at, error, "and tensors exclude each other");
     }
     char *path = beside(spec_path, model);
-    status = path == NULL ? fy_fail_no_memory(error, "a file name")
-                          : fy_model_read_tensors(path, &tensors, error);
+    ferry_status status = path == NULL ? fy_fail_no_memory(error, "a file name")
+                                       : fy_model_read_tensors(path, &tensors, error);
     fy_free(path);
     if (status == FERRY_OK && (json_object_set_new(root, "tensors", tensors) != 0 ||
                                json_object_del(root, "model") != 0)) {
@@ -70,24 +67,16 @@ ferry_status ferry_spec_load(const char *path, ferry_spec **spec_out, ferry_erro
     size_t length = 0;
     json_t *root = NULL;
     ferry_spec *spec = NULL;
-    if (path == NULL || spec_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_spec_load needs a path and a place for the result");
-    }
+    FY_TRY(fy_check_use(path != NULL && spec_out != NULL,
+                        "ferry_spec_load needs a path and a place for the result", error));
     ferry_status status = fy_file_read(path, MOST_SPEC_BYTES, &text, &length, error);
-    if (status == FERRY_OK) {
-        status = fy_json_parse(text, length, path, &root, error);
-    }
+    FY_THEN(status, fy_json_parse(text, length, path, &root, error));
     bool has_model = json_object_get(root, "model") != NULL;
     if (status == FERRY_OK && has_model) {
         status = expand_model(path, root, error);
     }
-    if (status == FERRY_OK) {
-        status = fy_spec_from_json(root, path, &spec, error);
-    }
-    if (status == FERRY_OK) {
-        status = keep_text(spec, &text, root, has_model, error);
-    }
+    FY_THEN(status, fy_spec_from_json(root, path, &spec, error));
+    FY_THEN(status, keep_text(spec, &text, root, has_model, error));
     if (status == FERRY_OK) {
         *spec_out = spec;
         spec = NULL;

@@ -143,10 +143,8 @@ static ferry_status append(fy_st_cursor *cursor, size_t *used_inout, const char 
     if (n_bytes == 0) {
         return FERRY_OK; /* there may be no scratch yet */
     }
-    if (!fy_reserve((void **)&cursor->scratch, &cursor->scratch_capacity, *used_inout + n_bytes,
-                    1)) {
-        return fy_fail_no_memory(cursor->error, "a string of a header");
-    }
+    FY_TRY(FY_GROW(cursor->scratch, cursor->scratch_capacity, *used_inout + n_bytes,
+                   "a string of a header", cursor->error));
     memcpy(cursor->scratch + *used_inout, bytes, n_bytes);
     *used_inout += n_bytes;
     return FERRY_OK;
@@ -226,8 +224,8 @@ static ferry_status append_escape(fy_st_cursor *cursor, size_t *used_inout)
                           "a backslash is followed by something that is not an escape");
     }
     uint32_t code = 0;
-    ferry_status status = take_unicode(cursor, &code);
-    return status == FERRY_OK ? append_code(cursor, used_inout, code) : status;
+    FY_TRY(take_unicode(cursor, &code));
+    return append_code(cursor, used_inout, code);
 }
 
 static ferry_status fail_string(const fy_st_cursor *cursor, size_t begin)
@@ -276,8 +274,8 @@ ferry_status fy_st_take_string(fy_st_cursor *cursor, fy_st_text *text_out)
 
 ferry_status fy_st_take_key(fy_st_cursor *cursor, fy_st_text *key_out)
 {
-    ferry_status status = fy_st_take_string(cursor, key_out);
-    return status == FERRY_OK ? fy_st_take(cursor, ':', "':'") : status;
+    FY_TRY(fy_st_take_string(cursor, key_out));
+    return fy_st_take(cursor, ':', "':'");
 }
 
 static bool is_digit(const fy_st_cursor *cursor)
@@ -378,9 +376,7 @@ static ferry_status skip_items(fy_st_cursor *cursor, char open, int depth)
         if (open == '{') {
             status = fy_st_take_key(cursor, &key);
         }
-        if (status == FERRY_OK) {
-            status = skip_value(cursor, depth + 1);
-        }
+        FY_THEN(status, skip_value(cursor, depth + 1));
     }
     return status;
 }

@@ -2,7 +2,7 @@
 /* The header of a safetensors file that lies on disk. */
 #include "checkpoint/safetensors.h"
 
-#include "base/file.h"
+#include "host/file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -21,10 +21,7 @@ static ferry_status read_length(int fd, const char *path, uint64_t file_bytes, u
                        "%s: has %llu bytes, too few for a safetensors header", path,
                        (unsigned long long)file_bytes);
     }
-    ferry_status status = fy_file_read_exactly(fd, path, 0, LENGTH_BYTES, (char *)bytes, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_file_read_exactly(fd, path, 0, LENGTH_BYTES, (char *)bytes, error));
     uint64_t length = 0;
     for (int i = LENGTH_BYTES; i > 0; i--) {
         length = length << 8 | bytes[i - 1];
@@ -47,27 +44,14 @@ static ferry_status read_header(int fd, const char *path, uint64_t file_bytes, f
                                 ferry_error *error)
 {
     uint64_t length = 0;
-    ferry_status status = read_length(fd, path, file_bytes, &length, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(read_length(fd, path, file_bytes, &length, error));
     char *text = fy_alloc((size_t)length, 1);
-    if (text == NULL) {
-        return fy_fail_no_memory(error, "a safetensors header");
-    }
-    status = fy_file_read_exactly(fd, path, LENGTH_BYTES, length, text, error);
-    if (status == FERRY_OK) {
-        status = fy_st_parse(text, (size_t)length, file_bytes - LENGTH_BYTES - length, path, header,
-                             error);
-    }
+    FY_TRY(fy_check_memory(text != NULL, "a safetensors header", error));
+    ferry_status status = fy_file_read_exactly(fd, path, LENGTH_BYTES, length, text, error);
+    FY_THEN(status, fy_st_parse(text, (size_t)length, file_bytes - LENGTH_BYTES - length, path,
+                                header, error));
     fy_free(text);
     return status;
-}
-
-ferry_status fy_st_read(const char *path, fy_st_header *header, struct stat *about_out,
-                        ferry_error *error)
-{
-    return fy_st_read_at(AT_FDCWD, path, path, header, about_out, error);
 }
 
 ferry_status fy_st_read_at(int folder_fd, const char *name, const char *path, fy_st_header *header,

@@ -1,7 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "checkpoint/tally.h"
 
-#include "pack/cast.h"
+#include "exec/cast.h"
 
 #include <math.h>
 #include <string.h>
@@ -49,19 +49,32 @@ static void widen(uint32_t kind, const void *elements, size_t n, float *to)
 
 /* ---- counting ---- */
 
+/* There are fewer than 2^64 elements: neither sum comes near to the largest double. */
+static const double BIG = 0x1p512;
+
 static inline void add(fy_tally *t, double value)
 {
     if (isfinite(value)) {
         bool is_first = t->n_elements == t->n_nan + t->n_infinite;
         t->least = is_first || value < t->least ? value : t->least;
         t->most = is_first || value > t->most ? value : t->most;
-        t->sum += value;
+        if (fabs(value) < BIG) {
+            t->sum += value;
+        } else {
+            t->sum_of_big += value * 0x1p-64;
+        }
     } else if (isnan(value)) {
         t->n_nan++;
     } else {
         t->n_infinite++;
     }
     t->n_elements++;
+}
+
+double fy_tally_mean(const fy_tally *tally)
+{
+    double n = (double)(tally->n_elements - tally->n_nan - tally->n_infinite);
+    return n > 0 ? tally->sum / n + tally->sum_of_big / n * 0x1p64 : 0;
 }
 
 static void add_f64(fy_tally *tally, const char *elements, size_t n)

@@ -14,11 +14,15 @@ typedef struct fy_tally {
     uint64_t n_nan;
     uint64_t n_infinite;
     double least, most; /* of the finite ones, if there are some */
-    double sum;
+    double sum;         /* of those below 2^512 */
+    double sum_of_big;  /* of the others, each by 2^-64: so no sum overflows */
 } fy_tally;
 
 /* Whether elements of this kind are floating numbers. */
 bool fy_tally_takes(uint32_t kind);
+
+/* Of the finite elements; 0 if there are none. It is no further from zero than the furthest. */
+double fy_tally_mean(const fy_tally *tally);
 
 /*
  * Adds n elements as files write them. room holds n floats, and is used where elements are no f32

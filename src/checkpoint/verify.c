@@ -39,7 +39,8 @@ static ferry_status compare_headers(const fy_verify_work *c, const fy_ckpt_tenso
     return FERRY_OK;
 }
 
-ferry_status fy_verify_models(fy_verify_work *c, ferry_error *error)
+/* Names, shapes and dtypes; fills twin. */
+static ferry_status verify_models(fy_verify_work *c, ferry_error *error)
 {
     const ferry_checkpoint *a = c->sides[0].checkpoint, *b = c->sides[1].checkpoint;
     for (size_t i = 0; i < a->n_tensors; i++) {
@@ -47,10 +48,7 @@ ferry_status fy_verify_models(fy_verify_work *c, ferry_error *error)
         if (c->twin[i] == FY_INDEX_NONE) {
             return fail_missing(c, a->tensors[i].name, 0, error);
         }
-        ferry_status status = compare_headers(c, &a->tensors[i], &b->tensors[c->twin[i]], error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(compare_headers(c, &a->tensors[i], &b->tensors[c->twin[i]], error));
     }
     for (size_t i = 0; i < b->n_tensors; i++) {
         if (fy_ckpt_find(a, b->tensors[i].name) == FY_INDEX_NONE) {
@@ -65,17 +63,15 @@ ferry_status fy_verify_models(fy_verify_work *c, ferry_error *error)
 static ferry_status open_side(fy_verify_side *side, const ferry_checkpoint *checkpoint,
                               ferry_error *error)
 {
-    fy_target one = {.name = checkpoint->path};
-    fy_target own = {.name = checkpoint->path, .side = checkpoint->layout};
+    fy_job_target one = {.name = checkpoint->path};
+    fy_job_target own = {.name = checkpoint->path, .side = checkpoint->layout};
     side->checkpoint = checkpoint;
     ferry_status status = fy_job_create(checkpoint, &one, &side->whole, error);
     if (status == FERRY_OK && checkpoint->is_sharded) {
         status = fy_job_create(checkpoint, &own, &side->own, error);
         side->has_own = status == FERRY_OK;
     }
-    if (status == FERRY_OK) {
-        status = fy_files_of(checkpoint, &side->files, error);
-    }
+    FY_THEN(status, fy_files_of(checkpoint, &side->files, error));
     return status == FERRY_OK ? fy_checked_create(checkpoint, &side->checked, error) : status;
 }
 
@@ -86,10 +82,8 @@ static ferry_status make_worker(fy_verify_work *c, fy_verify_worker *w, ferry_er
         fy_verify_side *side = &c->sides[s];
         w->window[s] = fy_alloc(c->buffers.window_bytes, 1);
         status = w->window[s] == NULL ? fy_fail_no_memory(error, "a buffer") : FERRY_OK;
-        if (status == FERRY_OK) {
-            status = fy_gather_init(&w->whole[s], &side->whole, side->files, &side->checked,
-                                    c->buffers.span_bytes, error);
-        }
+        FY_THEN(status, fy_gather_init(&w->whole[s], &side->whole, side->files, &side->checked,
+                                       c->buffers.span_bytes, error));
         if (status == FERRY_OK && side->has_own) {
             status = fy_gather_init(&w->own[s], &side->own, side->files, &side->checked,
                                     c->buffers.span_bytes, error);
@@ -187,17 +181,13 @@ static ferry_status prepare(fy_verify_work *c, const ferry_checkpoint *a, const 
     }
     c->sides[0].checkpoint = a;
     c->sides[1].checkpoint = b;
-    ferry_status status = fy_verify_models(c, error);
-    if (status == FERRY_OK) {
-        status = open_side(&c->sides[0], a, error);
+    FY_TRY(verify_models(c, error));
+    FY_TRY(open_side(&c->sides[0], a, error));
+    FY_TRY(open_side(&c->sides[1], b, error));
+    for (uint32_t i = 0; i < c->buffers.n_threads; i++) {
+        FY_TRY(make_worker(c, &c->workers[i], error));
     }
-    if (status == FERRY_OK) {
-        status = open_side(&c->sides[1], b, error);
-    }
-    for (uint32_t i = 0; i < c->buffers.n_threads && status == FERRY_OK; i++) {
-        status = make_worker(c, &c->workers[i], error);
-    }
-    return status;
+    return FERRY_OK;
 }
 
 static void visit(const fy_verify_work *c)
@@ -216,29 +206,21 @@ ferry_status ferry_checkpoint_verify(const ferry_checkpoint *a, const ferry_chec
                                      const ferry_verify_options *options,
                                      ferry_verify_result *result_out, ferry_error *error)
 {
-    if (a == NULL || b == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_checkpoint_verify needs two checkpoints");
-    }
+    FY_TRY(fy_check_use(a != NULL && b != NULL, "ferry_checkpoint_verify needs two checkpoints",
+                        error));
     ferry_verify_options own;
-    ferry_status status = fy_take_verify_options(options, &own, error);
-    if (status == FERRY_OK && result_out != NULL) {
-        status = fy_check_out(result_out, "ferry_verify_result", error);
+    FY_TRY(fy_take_verify_options(options, &own, error));
+    if (result_out != NULL) {
+        FY_TRY(fy_check_out(result_out, "ferry_verify_result", error));
     }
-    if (status == FERRY_OK) {
-        status = fy_check_buffers(own.memory_cap_bytes, own.n_threads, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_check_buffers(own.memory_cap_bytes, own.n_threads, error));
     fy_verify_work c = {.options = &own, .began = fy_seconds_now()};
     /* A worker has a span and a window for each side, and more spans for replicas. */
     c.buffers = fy_share_memory(c.options->memory_cap_bytes, c.options->n_threads);
     c.buffers.span_bytes /= 2;
     c.buffers.window_bytes /= 2;
-    status = prepare(&c, a, b, error);
-    if (status == FERRY_OK) {
-        status = run(&c, error);
-    }
+    ferry_status status = prepare(&c, a, b, error);
+    FY_THEN(status, run(&c, error));
     for (int s = 0; s < 2 && status == FERRY_OK; s++) {
         status = fy_files_check_unchanged(c.sides[s].files, error);
     }

@@ -7,8 +7,8 @@
 /* One of two checkpoints that are compared: as a whole, and each local tensor with the others. */
 typedef struct fy_verify_side {
     const ferry_checkpoint *checkpoint;
-    fy_job whole; /* to one rank that has everything */
-    fy_job own;   /* sharded: to its own layout */
+    fy_layout_job whole; /* to one rank that has everything */
+    fy_layout_job own;   /* sharded: to its own layout */
     fy_files *files;
     fy_checked checked;
     bool has_own;
@@ -33,9 +33,6 @@ typedef struct fy_verify_work {
     uint64_t total_bytes;
     double began;
 } fy_verify_work;
-
-/* Names, shapes and dtypes; fills twin. */
-ferry_status fy_verify_models(fy_verify_work *work, ferry_error *error);
 
 /* Every bit of a tensor of a and its twin. */
 ferry_status fy_verify_tensor(fy_verify_work *work, fy_verify_worker *worker, uint32_t tensor,

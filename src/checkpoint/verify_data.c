@@ -21,7 +21,7 @@ typedef struct pair {
 
 static void format_index(const pair *p, uint64_t element, char *text, size_t text_bytes)
 {
-    uint64_t index[FY_MAX_DIMS] = {element};
+    uint64_t index[FERRY_MAX_DIMS] = {element};
     uint32_t n_dims = 1;
     if (p->problem != NULL) {
         n_dims = p->problem->placements[p->placement].layout.n_dims;
@@ -205,9 +205,7 @@ static ferry_status compare_local_window(local *l, const fy_window *window, ferr
     uint64_t offset = l->base + fy_bytes(window->first, t->dtype.element_bits);
     char note[64];
     ferry_status status = fy_gather_check_stop(gather, error);
-    if (status == FERRY_OK) {
-        status = fy_gather_look(gather, window, error);
-    }
+    FY_THEN(status, fy_gather_look(gather, window, error));
     if (status != FERRY_OK || is_itself(l)) {
         return status;
     }
@@ -231,9 +229,8 @@ static ferry_status compare_local_window(local *l, const fy_window *window, ferr
                    : status;
     }
     status = fy_gather_read(gather, window, l->worker->window[0], error);
-    if (status == FERRY_OK) {
-        status = fy_files_read(files, l->file, offset, l->worker->window[1], window->bytes, error);
-    }
+    FY_THEN(status,
+            fy_files_read(files, l->file, offset, l->worker->window[1], window->bytes, error));
     return status == FERRY_OK
                ? compare_bytes(&p, l->worker->window[0], l->worker->window[1], window->bytes, error)
                : status;
@@ -245,12 +242,10 @@ static ferry_status compare_local(local *l, uint32_t cell, bool is_replica, cons
 {
     fy_verify_work *c = l->work;
     fy_gather *gather = &l->worker->own[l->side];
-    const fy_job *job = &c->sides[l->side].own;
+    const fy_layout_job *job = &c->sides[l->side].own;
     fy_window_walk walk;
-    ferry_status status = fy_job_locate(job, l->tensor, l->rank, &l->file, &l->entry, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_job_locate(job, l->tensor, l->rank, &l->file, &l->entry, error));
+    ferry_status status = FERRY_OK;
     l->base = job->from->files[l->file].header.data_begin + l->entry->begin;
     l->was_compared = false;
     fy_window_walk_begin(&walk, job, l->tensor, cell, grain);
@@ -279,16 +274,16 @@ static bool has_shared_pieces(const fy_problem *problem, uint32_t placement)
 ferry_status fy_verify_replicas(fy_verify_work *c, fy_verify_worker *w, uint32_t side,
                                 uint32_t tensor, ferry_error *error)
 {
-    const fy_job *job = &c->sides[side].own;
+    const fy_layout_job *job = &c->sides[side].own;
     const fy_holders *holders = fy_problem_holders(&job->problem, job->problem.tensors[tensor].dst);
     local l = {.work = c, .worker = w, .side = side, .tensor = tensor};
     bool is_shared = has_shared_pieces(&job->problem, job->problem.tensors[tensor].dst);
     fy_grain grain = fy_grain_of(job, tensor, c->buffers.window_bytes, c->buffers.span_bytes);
-    ferry_status status = fy_gather_begin(&w->own[side], tensor, error);
-    for (uint32_t s = 0; s < holders->n_slots && status == FERRY_OK; s++) {
+    FY_TRY(fy_gather_begin(&w->own[side], tensor, error));
+    for (uint32_t s = 0; s < holders->n_slots; s++) {
         l.rank = holders->rank[s];
-        status = compare_local(&l, holders->cell[s],
-                               is_shared || fy_holders_replica(holders, s) > 0, &grain, error);
+        FY_TRY(compare_local(&l, holders->cell[s], is_shared || fy_holders_replica(holders, s) > 0,
+                             &grain, error));
     }
-    return status;
+    return FERRY_OK;
 }

@@ -4,7 +4,7 @@
 
 #include "base/print.h"
 
-#include "pack/cast.h"
+#include "exec/cast.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -6,14 +6,14 @@
 #include <string.h>
 
 /* The longest shard of a dimension. */
-static uint64_t longest(const fy_job *job, uint32_t placement, uint32_t dim)
+static uint64_t longest(const fy_layout_job *job, uint32_t placement, uint32_t dim)
 {
     const fy_layout *layout = &job->problem.placements[placement].layout;
     return job->longest[layout->split[dim]];
 }
 
 /* Elements of a row of dim in the largest shard; saturates. */
-static uint64_t row_of(const fy_job *job, uint32_t placement, uint32_t dim)
+static uint64_t row_of(const fy_layout_job *job, uint32_t placement, uint32_t dim)
 {
     const fy_layout *layout = &job->problem.placements[placement].layout;
     uint64_t row = 1;
@@ -31,7 +31,7 @@ static uint64_t bytes_of(uint64_t n_elements, uint32_t bits)
 }
 
 /* The largest row of a source shard under the dimension of the cut. */
-static uint64_t source_row_bytes(const fy_job *job, uint32_t tensor, uint32_t dim)
+static uint64_t source_row_bytes(const fy_layout_job *job, uint32_t tensor, uint32_t dim)
 {
     uint32_t bits = job->problem.tensors[tensor].dtype.element_bits;
     uint64_t most = 1;
@@ -51,7 +51,8 @@ static bool splits_bytes(uint64_t row, uint32_t bits)
     return bits % 8 != 0 && row * bits % 8 != 0;
 }
 
-fy_grain fy_grain_of(const fy_job *job, uint32_t tensor, uint64_t most_bytes, uint64_t most_span)
+fy_grain fy_grain_of(const fy_layout_job *job, uint32_t tensor, uint64_t most_bytes,
+                     uint64_t most_span)
 {
     const fy_tensor *t = &job->problem.tensors[tensor];
     const fy_layout *layout = &job->problem.placements[t->dst].layout;
@@ -85,12 +86,12 @@ static bool halves_rows(const fy_window_walk *walk)
     return walk->element_bits % 8 != 0 && (last % 2 != 0 || walk->window.flat_begin % 2 != 0);
 }
 
-void fy_window_walk_begin(fy_window_walk *walk, const fy_job *job, uint32_t tensor, uint32_t cell,
-                          const fy_grain *grain)
+void fy_window_walk_begin(fy_window_walk *walk, const fy_layout_job *job, uint32_t tensor,
+                          uint32_t cell, const fy_grain *grain)
 {
     const fy_tensor *t = &job->problem.tensors[tensor];
     const fy_layout *layout = &job->problem.placements[t->dst].layout;
-    uint32_t parts[FY_MAX_DIMS + 1];
+    uint32_t parts[FERRY_MAX_DIMS + 1];
     uint64_t begin, end;
     *walk = (fy_window_walk){.window = {.tensor = tensor, .cell = cell},
                              .grain = *grain,

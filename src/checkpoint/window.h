@@ -20,7 +20,8 @@ typedef struct fy_grain {
  * most_span. At least one row, whatever its size; elements smaller than a byte are kept together so
  * that windows begin on bytes.
  */
-fy_grain fy_grain_of(const fy_job *job, uint32_t tensor, uint64_t most_bytes, uint64_t most_span);
+fy_grain fy_grain_of(const fy_layout_job *job, uint32_t tensor, uint64_t most_bytes,
+                     uint64_t most_span);
 
 typedef struct fy_window {
     uint32_t tensor;
@@ -29,7 +30,7 @@ typedef struct fy_window {
     uint64_t n_elements;
     uint64_t bytes;
     /* The shard before flattening, where its flat range begins, and the window as boxes of it. */
-    uint64_t shape[FY_MAX_DIMS];
+    uint64_t shape[FERRY_MAX_DIMS];
     uint64_t flat_begin;
     size_t n_boxes;
     fy_box boxes[FY_MAX_RANGE_BOXES];
@@ -48,8 +49,8 @@ typedef struct fy_window_walk {
     uint64_t section; /* elements of all rows under one fixed prefix */
 } fy_window_walk;
 
-void fy_window_walk_begin(fy_window_walk *walk, const fy_job *job, uint32_t tensor, uint32_t cell,
-                          const fy_grain *grain);
+void fy_window_walk_begin(fy_window_walk *walk, const fy_layout_job *job, uint32_t tensor,
+                          uint32_t cell, const fy_grain *grain);
 /* False behind the last; a shard without elements has none. */
 bool fy_window_walk_next(fy_window_walk *walk);
 

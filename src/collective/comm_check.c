@@ -13,36 +13,32 @@ static ferry_status check_tensor(const ferry_mixed_comm *comm, const ferry_mixed
     if (tensor == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE, "run needs an %s tensor", what);
     }
-    if (tensor->buffer.kind != FERRY_MEMORY_HOST) {
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "the %s lies in memory of kind %u; this version runs on hosts", what,
-                       tensor->buffer.kind);
-    }
     if (tensor->rows == 0 || tensor->columns == 0) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT, "the %s is empty: %llu rows of %llu", what,
                        (unsigned long long)tensor->rows, (unsigned long long)tensor->columns);
     }
     if (!fy_mul(tensor->rows, tensor->columns, &elements) ||
-        !fy_mul(elements, comm->element_bytes, &bytes) || bytes != tensor->buffer.bytes) {
+        !fy_mul(elements, comm->program.element_bytes, &bytes) || bytes != tensor->buffer.bytes) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "the %s has %llu rows of %llu elements of %u bytes, but a buffer of %llu "
                        "bytes",
                        what, (unsigned long long)tensor->rows, (unsigned long long)tensor->columns,
-                       comm->element_bytes, (unsigned long long)tensor->buffer.bytes);
+                       comm->program.element_bytes, (unsigned long long)tensor->buffer.bytes);
     }
-    if (tensor->buffer.base == NULL || (uintptr_t)tensor->buffer.base % comm->element_bytes != 0) {
+    if (tensor->buffer.base == NULL ||
+        (uintptr_t)tensor->buffer.base % comm->program.element_bytes != 0) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "the %s begins at address %p, which is not a multiple of its elements' %u "
                        "bytes",
-                       what, tensor->buffer.base, comm->element_bytes);
+                       what, tensor->buffer.base, comm->program.element_bytes);
     }
-    return FERRY_OK;
+    return fy_buffer_check(&tensor->buffer, what, error);
 }
 
 static ferry_status check_rows(const ferry_mixed_comm *comm, uint32_t op,
                                const ferry_mixed_tensor *in, ferry_error *error)
 {
-    uint32_t in_chunks = fy_op_in_chunks(&comm->topology, op);
+    uint32_t in_chunks = fy_mix_op_in_chunks(&comm->program.topology, op);
     if (in->rows % in_chunks != 0) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s: the input's %llu rows cannot be divided among %u data-parallel ranks",
@@ -55,8 +51,8 @@ static ferry_status check_shapes(const ferry_mixed_comm *comm, uint32_t op,
                                  const ferry_mixed_tensor *in, const ferry_mixed_tensor *out,
                                  ferry_error *error)
 {
-    uint32_t out_chunks = fy_op_out_chunks(&comm->topology, op);
-    uint64_t rows = in->rows / fy_op_in_chunks(&comm->topology, op), wanted;
+    uint32_t out_chunks = fy_mix_op_out_chunks(&comm->program.topology, op);
+    uint64_t rows = in->rows / fy_mix_op_in_chunks(&comm->program.topology, op), wanted;
     if (!fy_mul(rows, out_chunks, &wanted) || out->rows != wanted || out->columns != in->columns) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s makes %llu rows of %llu elements of an input of %llu rows, but the "
@@ -79,12 +75,12 @@ static ferry_status check_overlap(const ferry_mixed_comm *comm, const ferry_mixe
     }
     uint64_t small = fy_min(in->buffer.bytes, out->buffer.bytes);
     uint64_t large = fy_max(in->buffer.bytes, out->buffer.bytes);
-    uint64_t at = large > small ? comm->topology.dp_rank * small : 0;
+    uint64_t at = large > small ? comm->program.topology.dp_rank * small : 0;
     bool in_place = in->buffer.bytes < out->buffer.bytes ? a == b + at : b == a + at;
     if (!in_place) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "input and output overlap, but the smaller is not chunk %u of the larger",
-                       comm->topology.dp_rank);
+                       comm->program.topology.dp_rank);
     }
     return FERRY_OK;
 }
@@ -98,11 +94,11 @@ static ferry_status check_offered(const ferry_mixed_comm *comm, uint32_t op, fer
     }
     return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                    "operation %u (%s) is not offered where tp is %u and dp is %u", op,
-                   ferry_mixed_op_name(op), comm->topology.tp, comm->topology.dp);
+                   ferry_mixed_op_name(op), comm->program.topology.tp, comm->program.topology.dp);
 }
 
-ferry_status fy_call_mode(const ferry_mixed_comm *comm, uint32_t op, uint64_t piece_bytes,
-                          uint32_t *mode, uint32_t *block_lines, ferry_error *error)
+ferry_status fy_mix_call_mode(const ferry_mixed_comm *comm, uint32_t op, uint64_t piece_bytes,
+                              uint32_t *mode, uint32_t *block_lines, ferry_error *error)
 {
     if (*mode == FERRY_MIXED_MODE_DEFAULT) {
         *mode = comm->tuning != NULL                             ? (uint32_t)FERRY_MIXED_AUTOTUNE
@@ -118,7 +114,7 @@ ferry_status fy_call_mode(const ferry_mixed_comm *comm, uint32_t op, uint64_t pi
         }
         fy_tune_select(comm, op, piece_bytes, mode, block_lines);
     }
-    if (*mode >= FERRY_MIXED_N_MODES || comm->schedules[op][*mode] == NULL) {
+    if (*mode >= FERRY_MIXED_N_MODES || comm->program.schedules[op][*mode] == NULL) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "mode %u (%s) is not offered by this topology and transport; "
                        "get_valid_mode_list says which are",
@@ -127,34 +123,25 @@ ferry_status fy_call_mode(const ferry_mixed_comm *comm, uint32_t op, uint64_t pi
     return FERRY_OK;
 }
 
-ferry_status fy_call_check_input(const ferry_mixed_comm *comm, uint32_t op,
-                                 const ferry_mixed_tensor *in, ferry_error *error)
+ferry_status fy_mix_call_check_input(const ferry_mixed_comm *comm, uint32_t op,
+                                     const ferry_mixed_tensor *in, ferry_error *error)
 {
     ferry_status status = check_offered(comm, op, error);
-    if (status == FERRY_OK) {
-        status = check_tensor(comm, in, "input", error);
-    }
+    FY_THEN(status, check_tensor(comm, in, "input", error));
     return status == FERRY_OK ? check_rows(comm, op, in, error) : status;
 }
 
-ferry_status fy_call_check(const ferry_mixed_comm *comm, uint32_t op, const ferry_mixed_tensor *in,
-                           const ferry_mixed_tensor *out, const ferry_queue *queue,
-                           ferry_error *error)
+ferry_status fy_mix_call_check(const ferry_mixed_comm *comm, uint32_t op,
+                               const ferry_mixed_tensor *in, const ferry_mixed_tensor *out,
+                               ferry_error *error)
 {
-    if (queue != NULL) {
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED, "run: this version has no queues; pass NULL");
-    }
-    ferry_status status = fy_call_check_input(comm, op, in, error);
-    if (status == FERRY_OK) {
-        status = check_tensor(comm, out, "output", error);
-    }
-    if (status == FERRY_OK) {
-        status = check_shapes(comm, op, in, out, error);
-    }
+    ferry_status status = fy_mix_call_check_input(comm, op, in, error);
+    FY_THEN(status, check_tensor(comm, out, "output", error));
+    FY_THEN(status, check_shapes(comm, op, in, out, error));
     return status == FERRY_OK ? check_overlap(comm, in, out, error) : status;
 }
 
-uint64_t fy_call_piece(const ferry_mixed_comm *comm, uint32_t op, const ferry_mixed_tensor *in)
+uint64_t fy_mix_call_piece(const ferry_mixed_comm *comm, uint32_t op, const ferry_mixed_tensor *in)
 {
-    return in->rows / fy_op_in_chunks(&comm->topology, op) * in->columns;
+    return in->rows / fy_mix_op_in_chunks(&comm->program.topology, op) * in->columns;
 }

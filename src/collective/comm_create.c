@@ -6,8 +6,8 @@
 #include "base/options.h"
 #include "collective/comm.h"
 #include "collective/tune.h"
-#include "transport/agree.h"
-#include "world/world.h"
+#include "world/agree.h"
+#include "world/order.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -23,23 +23,20 @@ static ferry_status check_options(const ferry_mixed_comm_options *options, ferry
         ferry_dtype dtype = {0, 0};
         char name[FERRY_DTYPE_TEXT_BYTES] = "bytes";
         if (ferry_dtype_of(options->dtype, &dtype, NULL) == FERRY_OK) {
-            ferry_dtype_format(dtype, name);
+            ferry_dtype_format(dtype, name, sizeof name);
         }
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
                        "mixed collectives sum f16, bf16 and f32, not dtype %u (%s)", options->dtype,
                        name);
     }
-    if (options->device.kind == FERRY_MEMORY_HOST && options->device.index != -1) {
+    if (options->device.kind != FERRY_MEMORY_HOST) {
+        fy_space space = {options->device.kind, options->device.index};
+        FY_TRY(fy_space_check(space, "device of the options", error));
+    } else if (options->device.index != -1) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
                        "device index %d is asked for: mixed collectives of this version place "
                        "nothing by NUMA node, and the index is -1",
                        options->device.index);
-    }
-    if (options->device.kind != FERRY_MEMORY_HOST) {
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "mixed collectives of this version run on hosts: device kind %u is none of "
-                       "theirs",
-                       options->device.kind);
     }
     if (options->grid_size > MOST_LANES) {
         return fy_fail(error, FERRY_ERR_LIMIT, "grid_size %u is more than %d", options->grid_size,
@@ -86,9 +83,7 @@ static ferry_status find_topology(const ferry_world *world, const ferry_mixed_co
     if (wish.world_size == 0 && wish.local_size == 0 && wish.inter_size == 0) {
         status = wish_of_world(world, &wish, error);
     }
-    if (status == FERRY_OK) {
-        status = fy_topology_make(&wish, topology_out, error);
-    }
+    FY_THEN(status, fy_topology_make(&wish, topology_out, error));
     if (status == FERRY_OK &&
         (topology_out->world_size != world->n_ranks || topology_out->world_rank != world->rank)) {
         status = fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -111,98 +106,56 @@ static uint32_t default_grid(const ferry_world *world, const fy_topology *topolo
     return (uint32_t)n / topology->local_size;
 }
 
-/* What must be the same on all ranks, by name. */
-typedef struct shared_options {
-    uint64_t values[16];
-} shared_options;
+/* What must be the same on all ranks, and behind it what they settle together. */
+enum { N_SAME = 16, LANES = N_SAME, NUMBER, N_FIELDS };
 
-static const char *const shared_names[] = {
-    "local_size",      "inter_size",     "local_tp_size",  "inter_tp_size",
-    "dtype",           "grid_size",      "max_block_size", "min_block_size",
-    "min_num_steps",   "use_autotune",   "deterministic",  "only_construct",
-    "transport given", "autotune_bytes", "staging_bytes",  "should_init_nvshmem",
-};
-_Static_assert(sizeof shared_names / sizeof shared_names[0] == 16, "a name for each value");
-
-static shared_options shared_of(const ferry_mixed_comm *comm)
+static void list_same(const ferry_mixed_comm *comm, fy_field fields[N_FIELDS])
 {
     const ferry_mixed_comm_options *o = &comm->options;
-    const fy_topology *t = &comm->topology;
-    return (shared_options){{t->local_size, t->inter_size, t->local_tp, t->inter_tp, o->dtype,
-                             o->grid_size, o->max_block_size, o->min_block_size, o->min_num_steps,
-                             o->use_autotune, o->deterministic, o->only_construct,
-                             o->transport != NULL, o->autotune_bytes, o->staging_bytes,
-                             o->should_init_nvshmem}};
-}
-
-static ferry_status fail_length(uint32_t rank, size_t n_bytes, ferry_error *error)
-{
-    return fy_fail(error, FERRY_ERR_EXCHANGE,
-                   "mixed collective: the options of rank %u are %zu bytes; is it another version "
-                   "of the library?",
-                   rank, n_bytes);
-}
-
-static ferry_status compare_options(const ferry_mixed_comm *comm, const fy_votes *votes,
-                                    ferry_error *error)
-{
-    size_t at = 0, n_bytes = 0;
-    shared_options first, other;
-    const void *rank_0 = fy_votes_next(votes, 0, &at, &n_bytes);
-    if (n_bytes != sizeof first) {
-        return fail_length(0, n_bytes, error);
+    const fy_topology *t = &comm->program.topology;
+    const struct {
+        const char *name;
+        uint64_t value;
+    } same[N_SAME] = {{"mixed collective: local_size", t->local_size},
+                      {"mixed collective: inter_size", t->inter_size},
+                      {"mixed collective: local_tp_size", t->local_tp},
+                      {"mixed collective: inter_tp_size", t->inter_tp},
+                      {"mixed collective: dtype", o->dtype},
+                      {"mixed collective: grid_size", o->grid_size},
+                      {"mixed collective: max_block_size", o->max_block_size},
+                      {"mixed collective: min_block_size", o->min_block_size},
+                      {"mixed collective: min_num_steps", o->min_num_steps},
+                      {"mixed collective: use_autotune", o->use_autotune},
+                      {"mixed collective: deterministic", o->deterministic},
+                      {"mixed collective: only_construct", o->only_construct},
+                      {"mixed collective: transport given", o->transport != NULL},
+                      {"mixed collective: autotune_bytes", o->autotune_bytes},
+                      {"mixed collective: staging_bytes", o->staging_bytes},
+                      {"mixed collective: should_init_nvshmem", o->should_init_nvshmem}};
+    for (size_t i = 0; i < N_SAME; i++) {
+        fields[i] = (fy_field){.name = same[i].name, .value = same[i].value, .how = FY_SAME};
     }
-    memcpy(&first, rank_0, sizeof first);
-    for (uint32_t rank = 1; rank < comm->world->n_ranks; rank++) {
-        const void *its = fy_votes_next(votes, rank, &at, &n_bytes);
-        if (n_bytes != sizeof other) {
-            return fail_length(rank, n_bytes, error);
-        }
-        memcpy(&other, its, sizeof other);
-        for (size_t i = 0; i < 16; i++) {
-            /* 0 lanes: each rank counts its cores, and the fewest of them hold for all. */
-            if (first.values[i] != other.values[i]) {
-                return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                               "mixed collective: %s is %llu on rank 0 but %llu on rank %u; it "
-                               "must be the same on all ranks",
-                               shared_names[i], (unsigned long long)first.values[i],
-                               (unsigned long long)other.values[i], rank);
-            }
-        }
-    }
-    return FERRY_OK;
 }
 
-/* All ranks bring valid options that agree, or all fail. */
+/*
+ * All ranks bring valid options that agree, or all fail. Where the caller left the lanes open there
+ * are as many as the rank with the fewest cores has.
+ */
 static ferry_status agree(ferry_mixed_comm *comm, ferry_status status, ferry_error *error)
 {
-    shared_options mine = {{0}};
-    ferry_error own = {{0}};
-    if (status == FERRY_OK) {
-        mine = shared_of(comm);
-    } else if (error != NULL) {
-        own = *error;
+    fy_field fields[N_FIELDS];
+    uint32_t lanes = comm->options.grid_size;
+    list_same(comm, fields);
+    if (status == FERRY_OK && lanes == 0) {
+        lanes = default_grid(comm->world, &comm->program.topology);
     }
-    fy_vote vote = {status, &own, &mine, sizeof mine};
-    fy_votes votes = {0};
-    ferry_status agreed = fy_votes_gather(comm->world, &vote, &votes, error);
-    if (agreed == FERRY_OK) {
-        agreed = fy_votes_status(&votes, error);
-    }
-    return agreed == FERRY_OK ? compare_options(comm, &votes, error) : agreed;
-}
-
-/* The fewest lanes that any rank has cores for, where the caller left it open; and its number. */
-static ferry_status agree_on_lanes(ferry_mixed_comm *comm, ferry_error *error)
-{
-    enum { LANES, NUMBER, N };
-    uint32_t own = comm->options.grid_size;
-    fy_merged all[N] = {{own != 0 ? own : default_grid(comm->world, &comm->topology), FY_LEAST},
-                        {fy_thing_propose(comm->world, FY_THING_MIXED), FY_MOST}};
-    ferry_status status = fy_merge_numbers(comm->world, all, N, error);
-    comm->n_lanes = (uint32_t)all[LANES].value;
+    fields[LANES] = (fy_field){.value = lanes, .how = FY_LEAST};
+    fields[NUMBER] =
+        (fy_field){.value = fy_object_propose(comm->world, FY_OBJECT_MIXED), .how = FY_MOST};
+    status = fy_agree_on(comm->world, FY_JOINT_MIXED_CREATE, 0, fields, N_FIELDS, status, error);
     if (status == FERRY_OK) {
-        fy_comm_work_add(comm, (uint32_t)all[NUMBER].value);
+        comm->program.n_lanes = (uint32_t)fields[LANES].value;
+        fy_comm_work_add(comm, (uint32_t)fields[NUMBER].value);
     }
     return status;
 }
@@ -225,13 +178,14 @@ static ferry_status keep_texts(ferry_mixed_comm *comm, ferry_error *error)
 static void list_ops(ferry_mixed_comm *comm)
 {
     for (uint32_t op = 0; op < FERRY_MIXED_N_OPS; op++) {
-        if (fy_topology_has_op(&comm->topology, op)) {
+        if (fy_topology_has_op(&comm->program.topology, op)) {
             comm->ops[comm->n_ops++] = op;
         }
     }
     /* Until memory is opened it is not known whether ranks can read each other's. */
     for (uint32_t mode = FERRY_MIXED_FUSED_WAITS_MULTICAST; mode < FERRY_MIXED_N_MODES; mode++) {
-        if (fy_topology_has_mode(&comm->topology, mode, true, comm->options.deterministic)) {
+        if (fy_topology_has_mode(&comm->program.topology, mode, true,
+                                 comm->options.deterministic)) {
             comm->modes[comm->n_modes++] = mode;
         }
     }
@@ -242,24 +196,22 @@ static ferry_status set_up(ferry_mixed_comm *comm, ferry_error *error)
 {
     ferry_mixed_comm_options *o = &comm->options;
     ferry_status status = check_options(o, error);
-    if (status == FERRY_OK) {
-        status = find_topology(comm->world, o, &comm->topology, error);
-    }
+    FY_THEN(status, find_topology(comm->world, o, &comm->program.topology, error));
     if (status == FERRY_OK && o->transport != NULL && o->transport->world != comm->world) {
         status = fy_fail(error, FERRY_ERR_MISUSE,
                          "the transport of the options belongs to another world");
     }
-    if (status == FERRY_OK) {
-        status = keep_texts(comm, error);
-    }
+    FY_THEN(status, keep_texts(comm, error));
     if (status != FERRY_OK) {
         return status;
     }
-    comm->type = o->dtype == FERRY_F16    ? FY_SUM_F16
-                 : o->dtype == FERRY_BF16 ? FY_SUM_BF16
-                                          : FY_SUM_F32;
-    comm->element_bytes = (uint32_t)fy_sum_type_bytes(comm->type);
-    comm->n_slots = FY_N_SLOTS;
+    comm->program.type = o->dtype == FERRY_F16    ? FY_SUM_F16
+                         : o->dtype == FERRY_BF16 ? FY_SUM_BF16
+                                                  : FY_SUM_F32;
+    comm->program.element_bytes = (uint32_t)fy_sum_type_bytes(comm->program.type);
+    comm->program.dtype = o->dtype;
+    comm->host_verbs = &fy_mix_host_verbs;
+    comm->far_verbs = &fy_mix_far_verbs;
     comm->request = fy_alloc_zeroed(1, sizeof *comm->request);
     if (comm->request == NULL) {
         return fy_fail_no_memory(error, "a mixed collective");
@@ -268,7 +220,7 @@ static ferry_status set_up(ferry_mixed_comm *comm, ferry_error *error)
     list_ops(comm);
     if (o->transport != NULL) {
         fy_transport_retain(o->transport);
-        comm->transport = o->transport;
+        comm->wires.transport = o->transport;
     }
     return FERRY_OK;
 }
@@ -279,10 +231,7 @@ static ferry_status set_up(ferry_mixed_comm *comm, ferry_error *error)
  */
 static ferry_status tune(ferry_mixed_comm *comm, ferry_error *error)
 {
-    ferry_status status = fy_comm_meet(comm, FY_OP_TUNE, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_comm_meet(comm, FY_MIX_OP_TUNE, error));
     return comm->own_tune_file != NULL ? fy_tune_load(comm, comm->own_tune_file, error)
                                        : fy_tune_run(comm, error);
 }
@@ -290,9 +239,7 @@ static ferry_status tune(ferry_mixed_comm *comm, ferry_error *error)
 static ferry_status init_all(ferry_mixed_comm *comm, ferry_error *error)
 {
     ferry_status status = ferry_mixed_comm_init_virtual_memory(comm, error);
-    if (status == FERRY_OK) {
-        status = ferry_mixed_comm_init_nvshmem(comm, error);
-    }
+    FY_THEN(status, ferry_mixed_comm_init_nvshmem(comm, error));
     if (status == FERRY_OK && comm->options.use_autotune) {
         status = tune(comm, error);
     }
@@ -309,6 +256,7 @@ ferry_status ferry_mixed_comm_create(ferry_world *world, const ferry_mixed_comm_
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_mixed_comm_create needs a world and a place for the handle");
     }
+    FY_TRY(fy_world_check_order(world, "ferry_mixed_comm_create", error));
     ferry_mixed_comm *comm = fy_alloc_zeroed(1, sizeof *comm);
     if (comm == NULL) {
         fy_joint_enter(world, FY_JOINT_MIXED_CREATE, 0);
@@ -319,16 +267,11 @@ ferry_status ferry_mixed_comm_create(ferry_world *world, const ferry_mixed_comm_
     }
     comm->world = world;
     fy_world_retain(world);
-    pthread_mutex_init(&comm->network, NULL);
+    pthread_mutex_init(&comm->wires.network, NULL);
     fy_joint_enter(world, FY_JOINT_MIXED_CREATE, 0);
     ferry_status status = fy_take_mixed_comm_options(options, &comm->options, error);
-    if (status == FERRY_OK) {
-        status = set_up(comm, error);
-    }
+    FY_THEN(status, set_up(comm, error));
     status = agree(comm, status, error);
-    if (status == FERRY_OK) {
-        status = agree_on_lanes(comm, error);
-    }
     if (status == FERRY_OK && !comm->options.only_construct) {
         status = init_all(comm, error);
     }
@@ -346,13 +289,14 @@ void ferry_mixed_comm_destroy(ferry_mixed_comm *comm)
     if (comm == NULL || fy_world_is_inherited(comm->world)) {
         return;
     }
+    fy_order_await(comm->world);
     fy_comm_release_request(comm);
     fy_comm_finish(comm);
     fy_work_remove(comm->world, &comm->work);
     fy_tune_destroy(comm->tuning);
     fy_free(comm->own_engines);
     fy_free(comm->own_tune_file);
-    pthread_mutex_destroy(&comm->network);
+    pthread_mutex_destroy(&comm->wires.network);
     ferry_world_destroy(comm->world);
     fy_free(comm);
 }
@@ -367,15 +311,20 @@ static ferry_status check_query(const ferry_mixed_comm *comm, const void *out, c
     return FERRY_OK;
 }
 
-ferry_status ferry_mixed_comm_get_valid_op_list(const ferry_mixed_comm *comm,
-                                                const uint32_t **ops_out, size_t *n_out,
-                                                ferry_error *error)
+/* As many numbers as the caller has room for; how many there are is said in any case. */
+static void give_list(const uint32_t *list, size_t n, uint32_t *out, size_t room, size_t *n_out)
+{
+    memcpy(out, list, fy_min(n, room) * sizeof *list);
+    *n_out = n;
+}
+
+ferry_status ferry_mixed_comm_get_valid_op_list(const ferry_mixed_comm *comm, uint32_t *ops_out,
+                                                size_t room, size_t *n_out, ferry_error *error)
 {
     ferry_status status =
         check_query(comm, ops_out == NULL ? NULL : n_out, "get_valid_op_list", error);
     if (status == FERRY_OK) {
-        *ops_out = comm->ops;
-        *n_out = comm->n_ops;
+        give_list(comm->ops, comm->n_ops, ops_out, room, n_out);
     }
     return status;
 }
@@ -390,15 +339,13 @@ bool fy_comm_has_mode(const ferry_mixed_comm *comm, uint32_t mode)
     return false;
 }
 
-ferry_status ferry_mixed_comm_get_valid_mode_list(const ferry_mixed_comm *comm,
-                                                  const uint32_t **modes_out, size_t *n_out,
-                                                  ferry_error *error)
+ferry_status ferry_mixed_comm_get_valid_mode_list(const ferry_mixed_comm *comm, uint32_t *modes_out,
+                                                  size_t room, size_t *n_out, ferry_error *error)
 {
     ferry_status status =
         check_query(comm, modes_out == NULL ? NULL : n_out, "get_valid_mode_list", error);
     if (status == FERRY_OK) {
-        *modes_out = comm->modes;
-        *n_out = comm->n_modes;
+        give_list(comm->modes, comm->n_modes, modes_out, room, n_out);
     }
     return status;
 }
@@ -406,18 +353,16 @@ ferry_status ferry_mixed_comm_get_valid_mode_list(const ferry_mixed_comm *comm,
 ferry_status ferry_mixed_comm_get_counts(const ferry_mixed_comm *comm,
                                          ferry_mixed_counts *counts_out, ferry_error *error)
 {
-    ferry_status status = check_query(comm, counts_out, "get_counts", error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    ferry_mixed_counts counts = {.struct_size = sizeof counts, .calls = comm->n_calls};
-    for (uint32_t i = 0; comm->lanes != NULL && i < comm->n_lanes; i++) {
-        const fy_lane *lane = &comm->lanes[i];
-        counts.steps += lane->n_steps_done;
-        counts.waits = fy_max(counts.waits, lane->n_waits);
+    FY_TRY(check_query(comm, counts_out, "get_counts", error));
+    ferry_mixed_counts counts = {.struct_size = sizeof counts, .n_calls = comm->state.n_calls};
+    for (uint32_t i = 0; comm->state.lanes != NULL && i < comm->program.n_lanes; i++) {
+        const fy_mix_lane *lane = &comm->state.lanes[i];
+        counts.n_steps += lane->n_steps_done;
+        counts.n_waits = fy_max(counts.n_waits, lane->n_waits);
         counts.inside_bytes_written += lane->inside_written;
         counts.inside_bytes_read += lane->inside_read;
         counts.between_bytes += lane->between;
+        counts.n_device_elements += lane->device_elements;
     }
     return fy_copy_out(&counts, sizeof counts, counts_out, "ferry_mixed_counts", error);
 }
@@ -427,11 +372,11 @@ ferry_status ferry_mixed_comm_reset_counts(ferry_mixed_comm *comm, ferry_error *
     if (comm == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE, "reset_counts needs a mixed collective");
     }
-    comm->n_calls = 0;
-    for (uint32_t i = 0; comm->lanes != NULL && i < comm->n_lanes; i++) {
-        fy_lane *lane = &comm->lanes[i];
+    comm->state.n_calls = 0;
+    for (uint32_t i = 0; comm->state.lanes != NULL && i < comm->program.n_lanes; i++) {
+        fy_mix_lane *lane = &comm->state.lanes[i];
         lane->n_steps_done = lane->n_waits = 0;
-        lane->inside_written = lane->inside_read = lane->between = 0;
+        lane->inside_written = lane->inside_read = lane->between = lane->device_elements = 0;
     }
     return FERRY_OK;
 }
@@ -439,19 +384,19 @@ ferry_status ferry_mixed_comm_reset_counts(ferry_mixed_comm *comm, ferry_error *
 /* The engine towards the first other rank inside the node, or on another node; "" if none is. */
 static const char *engine_towards(const ferry_mixed_comm *comm, bool inside)
 {
-    const fy_topology *t = &comm->topology;
+    const fy_topology *t = &comm->program.topology;
     const char *engine = "";
     uint32_t rank = inside ? (t->local_rank + 1) % t->local_size + t->inter_rank * t->local_size
                            : (t->world_rank + t->local_size) % t->world_size;
-    if (comm->transport != NULL && rank != t->world_rank) {
-        ferry_transport_peer(comm->transport, rank, &engine, NULL, NULL);
+    if (comm->wires.transport != NULL && rank != t->world_rank) {
+        ferry_transport_get_peer(comm->wires.transport, rank, &engine, NULL, NULL);
     }
     return engine;
 }
 
 static const char *note_on(const ferry_mixed_comm *comm)
 {
-    if (comm->topology.inter_size == 1) {
+    if (comm->program.topology.inter_size == 1) {
         return "one node: nothing is between";
     }
     return strstr(engine_towards(comm, false), "ucx") != NULL
@@ -459,43 +404,42 @@ static const char *note_on(const ferry_mixed_comm *comm)
                : "the transport's own engine stands in for NVSHMEM on hosts";
 }
 
-ferry_status ferry_mixed_comm_describe(const ferry_mixed_comm *comm,
+ferry_status ferry_mixed_comm_get_info(const ferry_mixed_comm *comm,
                                        ferry_mixed_comm_info *info_out, ferry_error *error)
 {
-    ferry_status status = check_query(comm, info_out, "describe", error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    const fy_topology *t = &comm->topology;
-    ferry_mixed_comm_info info = {
-        .struct_size = sizeof info,
-        .world_rank = t->world_rank,
-        .world_size = t->world_size,
-        .local_rank = t->local_rank,
-        .local_size = t->local_size,
-        .inter_rank = t->inter_rank,
-        .inter_size = t->inter_size,
-        .local_tp_size = t->local_tp,
-        .local_dp_size = t->local_dp,
-        .inter_tp_size = t->inter_tp,
-        .inter_dp_size = t->inter_dp,
-        .tp_rank = t->tp_rank,
-        .tp_size = t->tp,
-        .dp_rank = t->dp_rank,
-        .dp_size = t->dp,
-        .dtype = comm->options.dtype,
-        .grid_size = comm->n_lanes,
-        .max_block_size = comm->limits.most_lines / (FERRY_MIXED_BLOCK_BYTES / FY_LINE_BYTES),
-        .staging_bytes = (comm->layout.lane_bytes[FY_REGION_INSIDE] +
-                          comm->layout.lane_bytes[FY_REGION_BETWEEN]) *
-                         comm->n_lanes,
-        .virtual_memory = comm->inside_ready,
-        .multicast = comm->opened && comm->mapped,
-        .between_nodes = comm->between_ready,
-        .tuned = comm->tuning != NULL,
-        .deterministic = comm->options.deterministic,
-        .inside_engine = engine_towards(comm, true),
-        .between_engine = t->inter_size > 1 ? engine_towards(comm, false) : "",
-        .between_note = note_on(comm)};
+    FY_TRY(check_query(comm, info_out, "describe", error));
+    const fy_topology *t = &comm->program.topology;
+    ferry_mixed_comm_info info = {.struct_size = sizeof info,
+                                  .world_rank = t->world_rank,
+                                  .world_size = t->world_size,
+                                  .local_rank = t->local_rank,
+                                  .local_size = t->local_size,
+                                  .inter_rank = t->inter_rank,
+                                  .inter_size = t->inter_size,
+                                  .local_tp_size = t->local_tp,
+                                  .local_dp_size = t->local_dp,
+                                  .inter_tp_size = t->inter_tp,
+                                  .inter_dp_size = t->inter_dp,
+                                  .tp_rank = t->tp_rank,
+                                  .tp_size = t->tp,
+                                  .dp_rank = t->dp_rank,
+                                  .dp_size = t->dp,
+                                  .dtype = comm->options.dtype,
+                                  .grid_size = comm->program.n_lanes,
+                                  .max_block_size = comm->program.limits.most_lines /
+                                                    (FERRY_MIXED_BLOCK_BYTES / FY_MIX_LINE_BYTES),
+                                  .staging_bytes =
+                                      (comm->program.layout.lane_bytes[FY_MIX_REGION_INSIDE] +
+                                       comm->program.layout.lane_bytes[FY_MIX_REGION_BETWEEN]) *
+                                      comm->program.n_lanes,
+                                  .virtual_memory = comm->inside_ready,
+                                  .multicast = comm->opened && comm->program.mapped,
+                                  .between_nodes = comm->between_ready,
+                                  .tuned = comm->tuning != NULL,
+                                  .deterministic = comm->options.deterministic,
+                                  .between_note = note_on(comm)};
+    snprintf(info.inside_engine, sizeof info.inside_engine, "%s", engine_towards(comm, true));
+    snprintf(info.between_engine, sizeof info.between_engine, "%s",
+             t->inter_size > 1 ? engine_towards(comm, false) : "");
     return fy_copy_out(&info, sizeof info, info_out, "ferry_mixed_comm_info", error);
 }

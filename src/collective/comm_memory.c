@@ -3,7 +3,7 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "collective/comm.h"
-#include "transport/agree.h"
+#include "world/agree.h"
 #include "world/world.h"
 
 #include <string.h>
@@ -20,31 +20,30 @@ static uint32_t rank_of_local(const fy_topology *t, uint32_t local_rank)
 /* Whether all other ranks of the node can be looked into, on every node. */
 static ferry_status find_mapped(ferry_mixed_comm *comm, ferry_error *error)
 {
-    const fy_topology *t = &comm->topology;
-    uint8_t mine = 1;
-    const void *all = NULL;
+    const fy_topology *t = &comm->program.topology;
+    fy_field mapped = {.value = 1, .how = FY_AND};
     for (uint32_t i = 0; i < t->local_size; i++) {
         uint32_t rank = rank_of_local(t, i);
-        mine &= rank == t->world_rank ||
-                (fy_transport_capabilities(comm->transport, rank) & FERRY_CAN_PEER_POINTER) != 0;
+        mapped.value &=
+            rank == t->world_rank ||
+            (fy_transport_capabilities(comm->wires.transport, rank) & FERRY_CAN_PEER_POINTER) != 0;
     }
-    ferry_status status = ferry_world_all_gather(comm->world, &mine, 1, &all, error);
-    if (status == FERRY_OK) {
-        comm->mapped = memchr(all, 0, t->world_size) == NULL;
-    }
-    return status;
+    FY_TRY(fy_agree_on(comm->world, FY_JOINT_MIXED_INIT_VIRTUAL_MEMORY,
+                       fy_joint_object(comm->work.number, 0), &mapped, 1, FERRY_OK, error));
+    comm->program.mapped = mapped.value != 0;
+    return FERRY_OK;
 }
 
 static ferry_status build_schedule(ferry_mixed_comm *comm, uint32_t op, uint32_t mode,
                                    ferry_error *error)
 {
-    fy_schedule_options options = {comm->options.deterministic, comm->mapped};
-    fy_schedule *built = fy_alloc_zeroed(1, sizeof *built);
+    fy_mix_schedule_options options = {comm->options.deterministic, comm->program.mapped};
+    fy_mix_schedule *built = fy_alloc_zeroed(1, sizeof *built);
     if (built == NULL) {
         return fy_fail_no_memory(error, "a schedule");
     }
-    comm->schedules[op][mode] = built;
-    return fy_schedule_build(&comm->topology, op, mode, &options, built, error);
+    comm->program.schedules[op][mode] = built;
+    return fy_mix_schedule_build(&comm->program.topology, op, mode, &options, built, error);
 }
 
 static ferry_status build_schedules(ferry_mixed_comm *comm, ferry_error *error)
@@ -52,7 +51,7 @@ static ferry_status build_schedules(ferry_mixed_comm *comm, ferry_error *error)
     ferry_status status = FERRY_OK;
     comm->n_modes = 0;
     for (uint32_t mode = FERRY_MIXED_FUSED_WAITS_MULTICAST; mode < FERRY_MIXED_N_MODES; mode++) {
-        if (!fy_topology_has_mode(&comm->topology, mode, comm->mapped,
+        if (!fy_topology_has_mode(&comm->program.topology, mode, comm->program.mapped,
                                   comm->options.deterministic)) {
             continue;
         }
@@ -69,10 +68,9 @@ static size_t most_sources(const ferry_mixed_comm *comm)
     size_t most = 1;
     for (uint32_t op = 0; op < FERRY_MIXED_N_OPS; op++) {
         for (uint32_t mode = 0; mode < FERRY_MIXED_N_MODES; mode++) {
-            const fy_schedule *schedule = comm->schedules[op][mode];
-            for (uint32_t i = 0; schedule != NULL && i < schedule->n_actions; i++) {
-                const fy_action *action = &schedule->actions[i];
-                most = action->kind == FY_ACTION_SUM ? fy_max(most, action->n) : most;
+            const fy_mix_schedule *schedule = comm->program.schedules[op][mode];
+            for (uint32_t i = 0; schedule != NULL && i < schedule->n_sums; i++) {
+                most = fy_max(most, schedule->sums[i].n);
             }
         }
     }
@@ -82,23 +80,27 @@ static size_t most_sources(const ferry_mixed_comm *comm)
 static ferry_status make_lanes(ferry_mixed_comm *comm, ferry_error *error)
 {
     size_t n_sources = most_sources(comm);
-    uint64_t rows = fy_op_in_chunks(&comm->topology, comm->ops[0]) +
-                    (uint64_t)fy_op_out_chunks(&comm->topology, comm->ops[0]);
-    comm->meeting = fy_alloc_zeroed(rows, comm->element_bytes);
-    comm->lanes = fy_alloc_zeroed(comm->n_lanes, sizeof *comm->lanes);
-    if (comm->lanes == NULL || comm->meeting == NULL) {
+    const fy_program *any = &comm->program.schedules[comm->ops[0]][comm->modes[0]]->program;
+    uint64_t rows = fy_mix_op_in_chunks(&comm->program.topology, comm->ops[0]) +
+                    (uint64_t)fy_mix_op_out_chunks(&comm->program.topology, comm->ops[0]);
+    comm->meeting = fy_alloc_zeroed(rows, comm->program.element_bytes);
+    comm->state.lanes = fy_alloc_zeroed(comm->program.n_lanes, sizeof *comm->state.lanes);
+    if (comm->state.lanes == NULL || comm->meeting == NULL) {
         return fy_fail_no_memory(error, "the lanes of a mixed collective");
     }
-    for (uint32_t i = 0; i < comm->n_lanes; i++) {
-        comm->lanes[i].comm = comm;
-        comm->lanes[i].index = i;
-        comm->lanes[i].done = true;
-        comm->lanes[i].sources = fy_alloc_zeroed(n_sources, sizeof *comm->lanes[i].sources);
-        if (comm->lanes[i].sources == NULL) {
-            return fy_fail_no_memory(error, "the lanes of a mixed collective");
-        }
+    for (uint32_t i = 0; i < comm->program.n_lanes; i++) {
+        fy_mix_lane *lane = &comm->state.lanes[i];
+        *lane = (fy_mix_lane){.program = &comm->program,
+                              .call = &comm->state.call,
+                              .wires = &comm->wires,
+                              .index = i,
+                              .done = true,
+                              .sources = fy_alloc_zeroed(n_sources, sizeof *lane->sources)};
+        FY_TRY(fy_check_memory(lane->sources != NULL, "the lanes of a mixed collective", error));
+        FY_TRY(fy_drive_open(&lane->drive, any, NULL, error));
     }
-    return comm->n_lanes > 1 ? fy_team_create(comm->n_lanes, &comm->team, error) : FERRY_OK;
+    return comm->program.n_lanes > 1 ? fy_team_create(comm->program.n_lanes, &comm->team, error)
+                                     : FERRY_OK;
 }
 
 /*
@@ -108,7 +110,7 @@ static ferry_status make_lanes(ferry_mixed_comm *comm, ferry_error *error)
  */
 static uint32_t lines_of(uint32_t block_size)
 {
-    uint64_t lines = (uint64_t)block_size * (FERRY_MIXED_BLOCK_BYTES / FY_LINE_BYTES);
+    uint64_t lines = (uint64_t)block_size * (FERRY_MIXED_BLOCK_BYTES / FY_MIX_LINE_BYTES);
     return lines < UINT32_MAX ? (uint32_t)lines : UINT32_MAX;
 }
 
@@ -116,12 +118,15 @@ static void make_layout(ferry_mixed_comm *comm)
 {
     uint64_t staging = comm->options.staging_bytes;
     if (staging == 0) {
-        staging = comm->topology.inter_size > 1 ? STAGING_BETWEEN : STAGING_INSIDE;
+        staging = comm->program.topology.inter_size > 1 ? STAGING_BETWEEN : STAGING_INSIDE;
     }
-    fy_layout_make(comm, fy_layout_fit(comm, staging), &comm->layout);
-    comm->limits = (fy_geometry_limits){
-        .n_lanes = comm->n_lanes,
-        .most_lines = (uint32_t)(comm->layout.most_elements * comm->element_bytes / FY_LINE_BYTES),
+    uint64_t wished = (uint64_t)comm->options.max_block_size * FERRY_MIXED_BLOCK_BYTES;
+    fy_mix_layout_make(&comm->program, fy_mix_layout_fit(&comm->program, wished, staging),
+                       &comm->program.layout);
+    comm->program.limits = (fy_geometry_limits){
+        .n_lanes = comm->program.n_lanes,
+        .most_lines = (uint32_t)(comm->program.layout.most_elements * comm->program.element_bytes /
+                                 FY_MIX_LINE_BYTES),
         .max_lines = lines_of(comm->options.max_block_size),
         .min_lines = lines_of(comm->options.min_block_size),
         .min_steps = comm->options.min_num_steps,
@@ -132,12 +137,12 @@ static void make_layout(ferry_mixed_comm *comm)
 static ferry_status find_peers(const ferry_mixed_comm *comm, const ferry_region *region,
                                char ***peers_out, ferry_error *error)
 {
-    const fy_topology *t = &comm->topology;
+    const fy_topology *t = &comm->program.topology;
     char **peers = fy_alloc_zeroed(t->local_size, sizeof *peers);
     if (peers == NULL) {
         return fy_fail_no_memory(error, "pointers to peers");
     }
-    for (uint32_t i = 0; comm->mapped && i < t->local_size; i++) {
+    for (uint32_t i = 0; comm->program.mapped && i < t->local_size; i++) {
         uint32_t rank = rank_of_local(t, i);
         peers[i] =
             rank == t->world_rank ? ferry_region_base(region) : ferry_region_pointer(region, rank);
@@ -148,13 +153,13 @@ static ferry_status find_peers(const ferry_mixed_comm *comm, const ferry_region 
 
 static ferry_status find_bells(ferry_mixed_comm *comm, ferry_error *error)
 {
-    const fy_topology *t = &comm->topology;
-    comm->bells = fy_alloc_zeroed(t->local_size, sizeof *comm->bells);
-    if (comm->bells == NULL) {
+    const fy_topology *t = &comm->program.topology;
+    comm->wires.bells = fy_alloc_zeroed(t->local_size, sizeof *comm->wires.bells);
+    if (comm->wires.bells == NULL) {
         return fy_fail_no_memory(error, "bells");
     }
-    for (uint32_t i = 0; comm->mapped && i < t->local_size; i++) {
-        comm->bells[i] = comm->world->bell_of(comm->world, rank_of_local(t, i));
+    for (uint32_t i = 0; comm->program.mapped && i < t->local_size; i++) {
+        comm->wires.bells[i] = comm->world->bell_of(comm->world, rank_of_local(t, i));
     }
     return FERRY_OK;
 }
@@ -176,64 +181,53 @@ ferry_status fy_comm_open(ferry_mixed_comm *comm, ferry_error *error)
         return FERRY_OK;
     }
     ferry_status status = FERRY_OK;
-    if (comm->transport == NULL) {
-        status = ferry_transport_open(comm->world, comm->own_engines, &comm->transport, error);
+    if (comm->wires.transport == NULL) {
+        status =
+            ferry_transport_open(comm->world, comm->own_engines, &comm->wires.transport, error);
     }
-    if (status == FERRY_OK) {
-        status = find_mapped(comm, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_agree(comm->world, prepare(comm, error), error);
-    }
-    if (status == FERRY_OK) {
-        status = ferry_region_alloc(comm->transport, fy_control_bytes(comm), &comm->control, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_agree(comm->world, find_peers(comm, comm->control, &comm->peer_controls, error),
-                          error);
-    }
+    FY_THEN(status, find_mapped(comm, error));
+    FY_THEN(status, fy_agree(comm->world, prepare(comm, error), error));
+    FY_THEN(status, ferry_region_alloc(comm->wires.transport, FERRY_MEMORY_HOST, 0,
+                                       fy_mix_control_bytes(comm), &comm->boards.control, error));
+    FY_THEN(status,
+            fy_agree(comm->world,
+                     find_peers(comm, comm->boards.control, &comm->boards.peer_controls, error),
+                     error));
     comm->opened = status == FERRY_OK;
     return status;
 }
 
 /* Boxes of a region, and where the node's ranks have theirs. Collective. */
-static ferry_status open_region(ferry_mixed_comm *comm, fy_region_index index, ferry_error *error)
+static ferry_status open_region(ferry_mixed_comm *comm, fy_mix_region_index index,
+                                ferry_error *error)
 {
     ferry_status status = fy_comm_open(comm, error);
-    uint64_t bytes = comm->layout.lane_bytes[index] * comm->n_lanes;
+    uint64_t bytes = comm->program.layout.lane_bytes[index] * comm->program.n_lanes;
     if (status != FERRY_OK || bytes == 0) {
         return status;
     }
-    status = ferry_region_alloc(comm->transport, bytes, &comm->regions[index], error);
+    status = ferry_region_alloc(comm->wires.transport, FERRY_MEMORY_HOST, 0, bytes,
+                                &comm->wires.regions[index], error);
     if (status != FERRY_OK) {
         return status;
     }
-    comm->own[index] = ferry_region_base(comm->regions[index]);
-    return fy_agree(comm->world, find_peers(comm, comm->regions[index], &comm->peers[index], error),
+    comm->wires.own[index] = ferry_region_base(comm->wires.regions[index]);
+    return fy_agree(comm->world,
+                    find_peers(comm, comm->wires.regions[index], &comm->wires.peers[index], error),
                     error);
 }
 
-static ferry_status check_open(ferry_mixed_comm *comm, const char *what, ferry_error *error)
-{
-    if (comm == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "%s needs a mixed collective", what);
-    }
-    if (comm->finished) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "%s after shutdown; only destroy may follow", what);
-    }
-    return fy_comm_state(comm, error);
-}
-
 static ferry_status init_region(ferry_mixed_comm *comm, const char *what, fy_joint_call as,
-                                fy_region_index index, bool *ready, ferry_error *error)
+                                fy_mix_region_index index, bool *ready, ferry_error *error)
 {
-    ferry_status status = check_open(comm, what, error);
+    ferry_status status = fy_comm_take(comm, what, error);
     if (status != FERRY_OK) {
         return status;
     }
-    if (atomic_exchange(&comm->busy, true)) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "%s: another thread, or a request, uses this handle now", what);
+    status = fy_comm_state(comm, error);
+    if (status != FERRY_OK) {
+        fy_comm_give_back(comm);
+        return status;
     }
     if (!*ready) {
         fy_joint_enter(comm->world, as, fy_comm_object(comm));
@@ -244,26 +238,26 @@ static ferry_status init_region(ferry_mixed_comm *comm, const char *what, fy_joi
     if (status != FERRY_OK) {
         fy_comm_break(comm, status, "%s failed", what);
     }
-    atomic_store(&comm->busy, false);
+    fy_comm_give_back(comm);
     return status;
 }
 
 ferry_status ferry_mixed_comm_init_virtual_memory(ferry_mixed_comm *comm, ferry_error *error)
 {
     return init_region(comm, "init_virtual_memory", FY_JOINT_MIXED_INIT_VIRTUAL_MEMORY,
-                       FY_REGION_INSIDE, comm == NULL ? NULL : &comm->inside_ready, error);
+                       FY_MIX_REGION_INSIDE, comm == NULL ? NULL : &comm->inside_ready, error);
 }
 
 ferry_status ferry_mixed_comm_init_nvshmem(ferry_mixed_comm *comm, ferry_error *error)
 {
     if (comm != NULL && !comm->options.should_init_nvshmem && comm->options.transport == NULL &&
-        comm->topology.inter_size > 1) {
+        comm->program.topology.inter_size > 1) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "init_nvshmem: should_init_nvshmem is false, so the engine between the %u "
                        "nodes must be opened by the caller: pass options.transport",
-                       comm->topology.inter_size);
+                       comm->program.topology.inter_size);
     }
-    return init_region(comm, "init_nvshmem", FY_JOINT_MIXED_INIT_NVSHMEM, FY_REGION_BETWEEN,
+    return init_region(comm, "init_nvshmem", FY_JOINT_MIXED_INIT_NVSHMEM, FY_MIX_REGION_BETWEEN,
                        comm == NULL ? NULL : &comm->between_ready, error);
 }
 
@@ -271,10 +265,10 @@ static void free_schedules(ferry_mixed_comm *comm)
 {
     for (uint32_t op = 0; op < FERRY_MIXED_N_OPS; op++) {
         for (uint32_t mode = 0; mode < FERRY_MIXED_N_MODES; mode++) {
-            if (comm->schedules[op][mode] != NULL) {
-                fy_schedule_cleanup(comm->schedules[op][mode]);
-                fy_free(comm->schedules[op][mode]);
-                comm->schedules[op][mode] = NULL;
+            if (comm->program.schedules[op][mode] != NULL) {
+                fy_mix_schedule_cleanup(comm->program.schedules[op][mode]);
+                fy_free(comm->program.schedules[op][mode]);
+                comm->program.schedules[op][mode] = NULL;
             }
         }
     }
@@ -282,31 +276,36 @@ static void free_schedules(ferry_mixed_comm *comm)
 
 void fy_comm_close(ferry_mixed_comm *comm)
 {
-    for (int i = FY_N_REGIONS - 1; i >= 0; i--) {
-        ferry_region_free(comm->regions[i]);
-        fy_free(comm->peers[i]);
-        comm->regions[i] = NULL;
-        comm->peers[i] = NULL;
-        comm->own[i] = NULL;
+    /* First what may still read and write boxes. */
+    for (uint32_t i = 0; comm->state.lanes != NULL && i < comm->program.n_lanes; i++) {
+        fy_mix_far_close(&comm->state.lanes[i]);
     }
-    ferry_region_free(comm->control);
-    comm->control = NULL;
-    fy_free(comm->peer_controls);
-    comm->peer_controls = NULL;
-    fy_free(comm->bells);
-    comm->bells = NULL;
+    for (int i = FY_MIX_N_REGIONS - 1; i >= 0; i--) {
+        ferry_region_free(comm->wires.regions[i]);
+        fy_free(comm->wires.peers[i]);
+        comm->wires.regions[i] = NULL;
+        comm->wires.peers[i] = NULL;
+        comm->wires.own[i] = NULL;
+    }
+    ferry_region_free(comm->boards.control);
+    comm->boards.control = NULL;
+    fy_free(comm->boards.peer_controls);
+    comm->boards.peer_controls = NULL;
+    fy_free(comm->wires.bells);
+    comm->wires.bells = NULL;
     fy_team_destroy(comm->team);
     comm->team = NULL;
-    for (uint32_t i = 0; comm->lanes != NULL && i < comm->n_lanes; i++) {
-        fy_free(comm->lanes[i].sources);
+    for (uint32_t i = 0; comm->state.lanes != NULL && i < comm->program.n_lanes; i++) {
+        fy_free(comm->state.lanes[i].sources);
+        fy_drive_close(&comm->state.lanes[i].drive);
     }
-    fy_free(comm->lanes);
+    fy_free(comm->state.lanes);
     fy_free(comm->meeting);
-    comm->lanes = NULL;
+    comm->state.lanes = NULL;
     comm->meeting = NULL;
     free_schedules(comm);
-    ferry_transport_close(comm->transport);
-    comm->transport = NULL;
+    ferry_transport_close(comm->wires.transport);
+    comm->wires.transport = NULL;
     comm->opened = comm->inside_ready = comm->between_ready = false;
 }
 
@@ -331,28 +330,20 @@ void fy_comm_finish(ferry_mixed_comm *comm)
 
 ferry_status ferry_mixed_comm_shutdown(ferry_mixed_comm *comm, ferry_error *error)
 {
-    if (comm == NULL || comm->finished) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "shutdown needs a mixed collective that was not shut down before");
-    }
-    ferry_status status = fy_world_check_process(comm->world, error);
+    ferry_status status = fy_comm_take(comm, "shutdown", error);
     if (status != FERRY_OK) {
         return status;
     }
-    if (atomic_exchange(&comm->busy, true)) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "shutdown: another thread, or a request, uses this handle now");
-    }
     status = fy_comm_state(comm, error);
     if (status == FERRY_OK && comm->inside_ready &&
-        (comm->between_ready || comm->topology.inter_size == 1)) {
-        status = fy_comm_meet(comm, FY_OP_SHUTDOWN, error);
+        (comm->between_ready || comm->program.topology.inter_size == 1)) {
+        status = fy_comm_meet(comm, FY_MIX_OP_SHUTDOWN, error);
         if (status != FERRY_OK) { /* nobody else frees the memory now: destroy does */
-            atomic_store(&comm->busy, false);
+            fy_comm_give_back(comm);
             return status;
         }
     }
     finish(comm);
-    atomic_store(&comm->busy, false);
+    fy_comm_give_back(comm);
     return status;
 }

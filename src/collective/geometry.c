@@ -36,7 +36,7 @@ fy_geometry fy_geometry_of(const fy_geometry_limits *limits, uint64_t n_elements
                            uint32_t element_bytes)
 {
     block_limits b = limits_of(limits);
-    uint64_t line_elements = FY_LINE_BYTES / element_bytes;
+    uint64_t line_elements = FY_MIX_LINE_BYTES / element_bytes;
     uint64_t n_lines = fy_ceil_div(n_elements, line_elements);
     uint64_t n_lanes = fy_min(n_lines / b.least, fy_max(limits->n_lanes, 1));
     uint64_t lane_lines = fy_ceil_div(n_lines, fy_max(n_lanes, 1));
@@ -71,14 +71,14 @@ static uint64_t part_elements(uint64_t n_elements, uint32_t n, uint32_t line_ele
     return fy_ceil_div(fy_ceil_div(n_elements, line_elements), n) * line_elements;
 }
 
-fy_span fy_part_of(uint64_t n_elements, uint32_t n, uint32_t index, uint32_t line_elements)
+fy_mix_span fy_mix_part_of(uint64_t n_elements, uint32_t n, uint32_t index, uint32_t line_elements)
 {
     uint64_t each = part_elements(n_elements, n, line_elements);
     uint64_t begin = fy_min(index * each, n_elements);
-    return (fy_span){begin, fy_min(each, n_elements - begin)};
+    return (fy_mix_span){begin, fy_min(each, n_elements - begin)};
 }
 
-uint64_t fy_part_longest(uint64_t n_elements, uint32_t n, uint32_t line_elements)
+uint64_t fy_mix_part_longest(uint64_t n_elements, uint32_t n, uint32_t line_elements)
 {
     return fy_min(part_elements(n_elements, n, line_elements), n_elements); /* the first */
 }

@@ -9,7 +9,7 @@
  * thread's vector on a GPU: a message of n elements in a chunk is cut into a range for each lane,
  * and each range into steps of one block; the last of each may be shorter.
  */
-enum { FY_LINE_BYTES = 64 };
+enum { FY_MIX_LINE_BYTES = 64 };
 
 typedef struct fy_geometry_limits {
     uint32_t n_lanes;    /* the most lanes; at least 1 */
@@ -50,13 +50,13 @@ uint64_t fy_geometry_lane_steps(const fy_geometry *geometry, uint32_t lane);
  * A block in parts: part `index` of n, which begin at whole lines of line_elements and are equal
  * but for the last ones, which may be shorter or empty. n is at least 1.
  */
-typedef struct fy_span {
+typedef struct fy_mix_span {
     uint64_t begin, length;
-} fy_span;
+} fy_mix_span;
 
-fy_span fy_part_of(uint64_t n_elements, uint32_t n, uint32_t index, uint32_t line_elements);
+fy_mix_span fy_mix_part_of(uint64_t n_elements, uint32_t n, uint32_t index, uint32_t line_elements);
 
-/* The longest part that fy_part_of gives: what must have room. */
-uint64_t fy_part_longest(uint64_t n_elements, uint32_t n, uint32_t line_elements);
+/* The longest part that fy_mix_part_of gives: what must have room. */
+uint64_t fy_mix_part_longest(uint64_t n_elements, uint32_t n, uint32_t line_elements);
 
 #endif

@@ -59,10 +59,8 @@ static uint32_t find(const char *text, const char *const *names, uint32_t n)
 
 ferry_status ferry_mixed_op_parse(const char *text, uint32_t *op_out, ferry_error *error)
 {
-    if (text == NULL || op_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_mixed_op_parse needs a text and a place for the result");
-    }
+    FY_TRY(fy_check_use(text != NULL && op_out != NULL,
+                        "ferry_mixed_op_parse needs a text and a place for the result", error));
     uint32_t op = find(text, op_names, FERRY_MIXED_N_OPS);
     if (op == FERRY_MIXED_N_OPS) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -75,10 +73,8 @@ ferry_status ferry_mixed_op_parse(const char *text, uint32_t *op_out, ferry_erro
 
 ferry_status ferry_mixed_mode_parse(const char *text, uint32_t *mode_out, ferry_error *error)
 {
-    if (text == NULL || mode_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_mixed_mode_parse needs a text and a place for the result");
-    }
+    FY_TRY(fy_check_use(text != NULL && mode_out != NULL,
+                        "ferry_mixed_mode_parse needs a text and a place for the result", error));
     uint32_t mode = find(text, mode_names, FERRY_MIXED_N_MODES);
     if (mode == FERRY_MIXED_N_MODES) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,

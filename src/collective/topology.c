@@ -26,14 +26,9 @@ static ferry_status check_rank(const char *level, uint32_t rank, uint32_t size, 
 
 static ferry_status check_ranks(const fy_topology_wish *wish, ferry_error *error)
 {
-    ferry_status status = check_rank("world", wish->world_rank, wish->world_size, error);
-    if (status == FERRY_OK) {
-        status = check_rank("local", wish->local_rank, wish->local_size, error);
-    }
-    if (status == FERRY_OK) {
-        status = check_rank("inter", wish->inter_rank, wish->inter_size, error);
-    }
-    return status;
+    FY_TRY(check_rank("world", wish->world_rank, wish->world_size, error));
+    FY_TRY(check_rank("local", wish->local_rank, wish->local_size, error));
+    return check_rank("inter", wish->inter_rank, wish->inter_size, error);
 }
 
 static ferry_status check_world(const fy_topology_wish *wish, ferry_error *error)
@@ -45,10 +40,10 @@ static ferry_status check_world(const fy_topology_wish *wish, ferry_error *error
                        wish->local_size, wish->inter_size, (unsigned long long)product,
                        wish->world_size);
     }
-    if (wish->world_size > FY_TOPOLOGY_MOST_RANKS) {
+    if (wish->world_size > FY_MIX_TOPOLOGY_MOST_RANKS) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "world_size %u: a mixed collective has at most %d ranks", wish->world_size,
-                       FY_TOPOLOGY_MOST_RANKS);
+                       FY_MIX_TOPOLOGY_MOST_RANKS);
     }
     return FERRY_OK;
 }
@@ -118,29 +113,17 @@ ferry_status fy_topology_make(const fy_topology_wish *wish, fy_topology *topolog
                      .local_dp = wish->local_dp,
                      .inter_tp = wish->inter_tp,
                      .inter_dp = wish->inter_dp};
-    ferry_status status = check_sizes(wish, error);
-    if (status == FERRY_OK) {
-        status = check_ranks(wish, error);
-    }
-    if (status == FERRY_OK) {
-        status = check_world(wish, error);
-    }
-    if (status == FERRY_OK) {
-        status = split_level("local", t.local_size, &t.local_tp, &t.local_dp, error);
-    }
-    if (status == FERRY_OK) {
-        status = split_level("inter", t.inter_size, &t.inter_tp, &t.inter_dp, error);
-    }
-    if (status == FERRY_OK) {
-        status = check_composed(wish, error);
-    }
-    if (status == FERRY_OK) {
-        t.tp = t.local_tp * t.inter_tp;
-        t.dp = t.local_dp * t.inter_dp;
-        place_rank(&t, wish->world_rank);
-        *topology_out = t;
-    }
-    return status;
+    FY_TRY(check_sizes(wish, error));
+    FY_TRY(check_ranks(wish, error));
+    FY_TRY(check_world(wish, error));
+    FY_TRY(split_level("local", t.local_size, &t.local_tp, &t.local_dp, error));
+    FY_TRY(split_level("inter", t.inter_size, &t.inter_tp, &t.inter_dp, error));
+    FY_TRY(check_composed(wish, error));
+    t.tp = t.local_tp * t.inter_tp;
+    t.dp = t.local_dp * t.inter_dp;
+    place_rank(&t, wish->world_rank);
+    *topology_out = t;
+    return FERRY_OK;
 }
 
 /*
@@ -230,12 +213,12 @@ bool fy_topology_has_mode(const fy_topology *topology, uint32_t mode, bool multi
 /* How many inputs an element of an operation's result is the sum of. */
 static uint32_t summands(const fy_topology *t, uint32_t op)
 {
-    return op == FERRY_MIXED_ALL_GATHER ? 1 : fy_op_scatters(op) ? t->world_size : t->tp;
+    return op == FERRY_MIXED_ALL_GATHER ? 1 : fy_mix_op_scatters(op) ? t->world_size : t->tp;
 }
 
 bool fy_topology_keeps_tree(const fy_topology *topology, uint32_t op, uint32_t mode)
 {
-    bool nodes_first = !fy_op_scatters(op);
+    bool nodes_first = !fy_mix_op_scatters(op);
     switch (mode) {
     case FERRY_MIXED_FUSED_WAITS_MULTICAST:
     case FERRY_MIXED_FUSED_WAITS_UNICAST:
@@ -254,22 +237,22 @@ bool fy_topology_keeps_tree(const fy_topology *topology, uint32_t op, uint32_t m
     }
 }
 
-uint32_t fy_op_in_chunks(const fy_topology *topology, uint32_t op)
+uint32_t fy_mix_op_in_chunks(const fy_topology *topology, uint32_t op)
 {
-    return fy_op_scatters(op) ? topology->dp : 1;
+    return fy_mix_op_scatters(op) ? topology->dp : 1;
 }
 
-uint32_t fy_op_out_chunks(const fy_topology *topology, uint32_t op)
+uint32_t fy_mix_op_out_chunks(const fy_topology *topology, uint32_t op)
 {
-    return fy_op_gathers(op) ? topology->dp : 1;
+    return fy_mix_op_gathers(op) ? topology->dp : 1;
 }
 
-bool fy_op_gathers(uint32_t op)
+bool fy_mix_op_gathers(uint32_t op)
 {
     return op == FERRY_MIXED_ALL_GATHER || op == FERRY_MIXED_ALL_REDUCE_ALL_GATHER;
 }
 
-bool fy_op_scatters(uint32_t op)
+bool fy_mix_op_scatters(uint32_t op)
 {
     return op == FERRY_MIXED_REDUCE_SCATTER || op == FERRY_MIXED_REDUCE_SCATTER_ALL_REDUCE;
 }

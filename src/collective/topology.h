@@ -32,7 +32,7 @@ typedef struct fy_topology_wish {
 } fy_topology_wish;
 
 /* Ranks of a mixed collective; a table for each of them must fit into memory. */
-enum { FY_TOPOLOGY_MOST_RANKS = 1 << 20 };
+enum { FY_MIX_TOPOLOGY_MOST_RANKS = 1 << 20 };
 
 /*
  * FERRY_ERR_INVALID_INPUT names the first rule that is broken, with its numbers: sizes of zero,
@@ -74,12 +74,12 @@ bool fy_topology_has_mode(const fy_topology *topology, uint32_t mode, bool multi
 bool fy_topology_keeps_tree(const fy_topology *topology, uint32_t op, uint32_t mode);
 
 /* Chunks of the input and of the output: 1 or dp. */
-uint32_t fy_op_in_chunks(const fy_topology *topology, uint32_t op);
-uint32_t fy_op_out_chunks(const fy_topology *topology, uint32_t op);
+uint32_t fy_mix_op_in_chunks(const fy_topology *topology, uint32_t op);
+uint32_t fy_mix_op_out_chunks(const fy_topology *topology, uint32_t op);
 
 /* Whether the operation ends with a concatenation (all-reduce is the one that does neither). */
-bool fy_op_gathers(uint32_t op);
+bool fy_mix_op_gathers(uint32_t op);
 /* Whether it begins by scattering. */
-bool fy_op_scatters(uint32_t op);
+bool fy_mix_op_scatters(uint32_t op);
 
 #endif

@@ -16,16 +16,16 @@
 
 enum { RING_CONTACTS = 6 };
 
-static const fy_edge rings[] = {FY_EDGE_WORLD_UP, FY_EDGE_TP_UP, FY_EDGE_DP_UP};
+static const fy_mix_edge rings[] = {FY_MIX_EDGE_WORLD_UP, FY_MIX_EDGE_TP_UP, FY_MIX_EDGE_DP_UP};
 
-static uint32_t neighbour(const fy_topology *t, fy_edge ring, bool up)
+static uint32_t neighbour(const fy_topology *t, fy_mix_edge ring, bool up)
 {
-    uint32_t size = fy_edge_group_size(t, ring);
-    uint32_t index = fy_edge_group_index(t, ring);
-    return fy_edge_group_rank(t, ring, (up ? index + 1 : index + size - 1) % size);
+    uint32_t size = fy_mix_edge_group_size(t, ring);
+    uint32_t index = fy_mix_edge_group_index(t, ring);
+    return fy_mix_edge_group_rank(t, ring, (up ? index + 1 : index + size - 1) % size);
 }
 
-uint32_t fy_contact_count(const fy_topology *t)
+uint32_t fy_mix_contact_count(const fy_topology *t)
 {
     return t->local_size + t->inter_size + RING_CONTACTS;
 }
@@ -45,9 +45,9 @@ static uint32_t contact_rank(const fy_topology *t, uint32_t contact)
 }
 
 /* The number under which a reader knows a writer. */
-uint32_t fy_contact_of(const ferry_mixed_comm *comm, uint32_t reader, uint32_t writer)
+uint32_t fy_mix_contact_of(const ferry_mixed_comm *comm, uint32_t reader, uint32_t writer)
 {
-    fy_topology t = fy_topology_of_rank(&comm->topology, reader);
+    fy_topology t = fy_topology_of_rank(&comm->program.topology, reader);
     if (writer / t.local_size == t.inter_rank) {
         return writer % t.local_size;
     }
@@ -64,31 +64,32 @@ uint32_t fy_contact_of(const ferry_mixed_comm *comm, uint32_t reader, uint32_t w
 
 static uint64_t board_at(uint32_t contact)
 {
-    return FY_CONTROL_BOARDS + (uint64_t)contact * sizeof(fy_board);
+    return FY_MIX_CONTROL_BOARDS + (uint64_t)contact * sizeof(fy_mix_board);
 }
 
 static uint64_t notice_at(const ferry_mixed_comm *comm, uint32_t contact)
 {
-    return board_at(fy_contact_count(&comm->topology)) + (uint64_t)contact * sizeof(fy_notice);
+    return board_at(fy_mix_contact_count(&comm->program.topology)) +
+           (uint64_t)contact * sizeof(fy_mix_notice);
 }
 
-uint64_t fy_control_bytes(const ferry_mixed_comm *comm)
+uint64_t fy_mix_control_bytes(const ferry_mixed_comm *comm)
 {
-    return notice_at(comm, fy_contact_count(&comm->topology));
+    return notice_at(comm, fy_mix_contact_count(&comm->program.topology));
 }
 
 static void *control_at(const ferry_mixed_comm *comm, uint64_t offset)
 {
-    return (char *)ferry_region_base(comm->control) + offset;
+    return (char *)ferry_region_base(comm->boards.control) + offset;
 }
 
-const char *fy_call_text(uint32_t op, uint32_t mode, uint64_t count, char *text, size_t bytes)
+const char *fy_mix_call_text(uint32_t op, uint32_t mode, uint64_t count, char *text, size_t bytes)
 {
-    if (op == FY_OP_SHUTDOWN) {
+    if (op == FY_MIX_OP_SHUTDOWN) {
         snprintf(text, bytes, "a shutdown");
-    } else if (op == FY_OP_TUNE) {
+    } else if (op == FY_MIX_OP_TUNE) {
         snprintf(text, bytes, "an autotune");
-    } else if (op == FY_OP_REFUSED) {
+    } else if (op == FY_MIX_OP_REFUSED) {
         snprintf(text, bytes, "one that was refused there");
     } else {
         snprintf(text, bytes, "%s of %llu elements in mode %s", ferry_mixed_op_name(op),
@@ -101,12 +102,12 @@ const char *fy_call_text(uint32_t op, uint32_t mode, uint64_t count, char *text,
 static void for_contacts(ferry_mixed_comm *comm,
                          void (*put)(ferry_mixed_comm *comm, uint32_t rank, uint32_t number))
 {
-    const fy_topology *t = &comm->topology;
-    for (uint32_t contact = 0; contact < fy_contact_count(t); contact++) {
+    const fy_topology *t = &comm->program.topology;
+    for (uint32_t contact = 0; contact < fy_mix_contact_count(t); contact++) {
         uint32_t rank = contact_rank(t, contact);
         /* A rank under several numbers is told once: by the number that it is found under. */
-        if (rank != t->world_rank && fy_contact_of(comm, t->world_rank, rank) == contact) {
-            put(comm, rank, fy_contact_of(comm, rank, t->world_rank));
+        if (rank != t->world_rank && fy_mix_contact_of(comm, t->world_rank, rank) == contact) {
+            put(comm, rank, fy_mix_contact_of(comm, rank, t->world_rank));
         }
     }
 }
@@ -114,48 +115,51 @@ static void for_contacts(ferry_mixed_comm *comm,
 /* Whoever cannot be told learns it by the deadline. */
 static void put_notice(ferry_mixed_comm *comm, uint32_t rank, uint32_t number)
 {
-    fy_notice *notice = control_at(comm, notice_at(comm, comm->topology.local_rank));
+    fy_mix_notice *notice = control_at(comm, notice_at(comm, comm->program.topology.local_rank));
     uint64_t there = notice_at(comm, number);
     ferry_buffer source = ferry_buffer_of(notice->sentence, sizeof notice->sentence);
     ferry_buffer none = ferry_buffer_of(NULL, 0);
-    ferry_signal status = {comm->control, there, notice->status, FERRY_SIGNAL_SET};
-    ferry_signal count = {comm->control, FY_CONTROL_NOTICES, 1, FERRY_SIGNAL_ADD};
+    ferry_signal status = {comm->boards.control, there, notice->status, FERRY_SIGNAL_SET};
+    ferry_signal count = {comm->boards.control, FY_MIX_CONTROL_NOTICES, 1, FERRY_SIGNAL_ADD};
     /* Several may come at once: the count says that there is news, the status that it is whole. */
-    if (ferry_put_signal(comm->transport, rank, comm->control, there + sizeof notice->status,
-                         &source, &status, NULL, NULL) == FERRY_OK &&
-        ferry_put_signal(comm->transport, rank, comm->control, 0, &none, &count, NULL, NULL) ==
-            FERRY_OK) {
-        ferry_flush(comm->transport, rank, NULL, NULL);
+    if (ferry_transport_put_signal(comm->wires.transport, rank, comm->boards.control,
+                                   there + sizeof notice->status, &source, &status, NULL,
+                                   NULL) == FERRY_OK &&
+        ferry_transport_put_signal(comm->wires.transport, rank, comm->boards.control, 0, &none,
+                                   &count, NULL, NULL) == FERRY_OK) {
+        ferry_transport_flush(comm->wires.transport, rank, NULL, NULL);
     }
 }
 
 void fy_comm_break(ferry_mixed_comm *comm, ferry_status status, const char *format, ...)
 {
     va_list arguments;
-    pthread_mutex_lock(&comm->network);
+    pthread_mutex_lock(&comm->wires.network);
     if (atomic_load(&comm->broken) == FERRY_OK) {
         va_start(arguments, format);
         fy_vprint(comm->reason.message, sizeof comm->reason.message, format, arguments);
         va_end(arguments);
-        if (comm->control != NULL && !fy_failed(comm->world->failure)) {
+        if (comm->boards.control != NULL && !fy_failed(comm->world->failure)) {
             /* This rank's own number among its contacts is free to hold what is sent. */
-            fy_notice *notice = control_at(comm, notice_at(comm, comm->topology.local_rank));
+            fy_mix_notice *notice =
+                control_at(comm, notice_at(comm, comm->program.topology.local_rank));
             notice->status = (uint64_t)status;
             snprintf(notice->sentence, sizeof notice->sentence, "%.*s",
                      (int)sizeof notice->sentence - 1, comm->reason.message);
             for_contacts(comm, put_notice);
+            fy_work_break(comm->world, &comm->work);
         }
         atomic_store(&comm->broken, (uint32_t)status);
     }
-    pthread_mutex_unlock(&comm->network);
+    pthread_mutex_unlock(&comm->wires.network);
 }
 
 static void read_notices(ferry_mixed_comm *comm)
 {
-    for (uint32_t contact = 0; contact < fy_contact_count(&comm->topology); contact++) {
-        const fy_notice *notice = control_at(comm, notice_at(comm, contact));
+    for (uint32_t contact = 0; contact < fy_mix_contact_count(&comm->program.topology); contact++) {
+        const fy_mix_notice *notice = control_at(comm, notice_at(comm, contact));
         ferry_status status = (ferry_status)atomic_load(&notice->status);
-        if (contact != comm->topology.local_rank && status != FERRY_OK) {
+        if (contact != comm->program.topology.local_rank && status != FERRY_OK) {
             fy_comm_break(comm, status, "%.*s", (int)sizeof notice->sentence - 1, notice->sentence);
             return;
         }
@@ -164,19 +168,20 @@ static void read_notices(ferry_mixed_comm *comm)
 
 ferry_status fy_comm_state(ferry_mixed_comm *comm, ferry_error *error)
 {
-    ferry_status status = fy_world_check_process(comm->world, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    if (atomic_load(&comm->broken) == FERRY_OK && comm->control != NULL) {
-        _Atomic uint64_t *notices = control_at(comm, FY_CONTROL_NOTICES);
+    FY_TRY(fy_world_check_process(comm->world, error));
+    if (atomic_load(&comm->broken) == FERRY_OK && comm->boards.control != NULL) {
+        _Atomic uint64_t *notices = control_at(comm, FY_MIX_CONTROL_NOTICES);
         if (atomic_load(notices) != 0) {
             read_notices(comm);
         }
+        if (fy_comm_is_cancelled(comm)) {
+            fy_comm_break(comm, FERRY_ERR_ABORTED, "rank %u cancelled a call on a queue",
+                          comm->program.topology.world_rank);
+        }
     }
-    status = (ferry_status)atomic_load(&comm->broken);
+    ferry_status status = (ferry_status)atomic_load(&comm->broken);
     if (status != FERRY_OK) {
-        return fy_fail(error, status, "%s", comm->reason.message);
+        return fy_forward(error, status, &comm->reason);
     }
     if (fy_failed(comm->world->failure)) {
         return fy_failure_get(comm->world->failure, NULL, error);
@@ -184,10 +189,10 @@ ferry_status fy_comm_state(ferry_mixed_comm *comm, ferry_error *error)
     return FERRY_OK;
 }
 
-void fy_board_write(ferry_mixed_comm *comm, uint64_t call, uint32_t op, uint32_t mode,
-                    uint64_t count, bool waits)
+void fy_mix_board_write(ferry_mixed_comm *comm, uint64_t call, uint32_t op, uint32_t mode,
+                        uint64_t count, bool waits)
 {
-    fy_board *board = control_at(comm, FY_CONTROL_BOARD);
+    fy_mix_board *board = control_at(comm, FY_MIX_CONTROL_BOARD);
     atomic_store_explicit(&board->begun, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
     board->ended = call;
@@ -200,33 +205,36 @@ void fy_board_write(ferry_mixed_comm *comm, uint64_t call, uint32_t op, uint32_t
 
 static void put_board(ferry_mixed_comm *comm, uint32_t rank, uint32_t number)
 {
-    const fy_board *board = &comm->sent[comm->n_sent - 1];
+    const fy_mix_board *board = &comm->boards.sent[comm->boards.n_sent - 1];
     ferry_buffer source = ferry_buffer_of(&board->count, sizeof *board - sizeof board->begun);
-    ferry_signal signal = {comm->control, board_at(number), board->ended, FERRY_SIGNAL_SET};
-    if (comm->mapped && rank / comm->topology.local_size == comm->topology.inter_rank) {
+    ferry_signal signal = {comm->boards.control, board_at(number), board->ended, FERRY_SIGNAL_SET};
+    if (comm->program.mapped &&
+        rank / comm->program.topology.local_size == comm->program.topology.inter_rank) {
         return; /* it looks for itself */
     }
     /* Whoever cannot be told learns it by the deadline. */
-    (void)ferry_put_signal(comm->transport, rank, comm->control,
-                           board_at(number) + sizeof board->begun, &source, &signal, NULL, NULL);
+    (void)ferry_transport_put_signal(comm->wires.transport, rank, comm->boards.control,
+                                     board_at(number) + sizeof board->begun, &source, &signal, NULL,
+                                     NULL);
 }
 
 /* The source of a put must not change on its way, and the board may: so each time another line. */
 static bool copy_to_send(ferry_mixed_comm *comm)
 {
-    if (comm->n_sent == FY_N_SENT) {
-        if (ferry_flush(comm->transport, FERRY_ANY_RANK, NULL, NULL) != FERRY_OK) {
+    if (comm->boards.n_sent == FY_MIX_N_SENT) {
+        if (ferry_transport_flush(comm->wires.transport, FERRY_ANY_RANK, NULL, NULL) != FERRY_OK) {
             return false;
         }
-        comm->n_sent = 0;
+        comm->boards.n_sent = 0;
     }
-    comm->sent[comm->n_sent++] = *(const fy_board *)control_at(comm, FY_CONTROL_BOARD);
+    comm->boards.sent[comm->boards.n_sent++] =
+        *(const fy_mix_board *)control_at(comm, FY_MIX_CONTROL_BOARD);
     return true;
 }
 
-void fy_board_tell(ferry_mixed_comm *comm)
+void fy_mix_board_tell(ferry_mixed_comm *comm)
 {
-    bool all_look = comm->mapped && comm->topology.inter_size == 1;
+    bool all_look = comm->program.mapped && comm->program.topology.inter_size == 1;
     if (!all_look && copy_to_send(comm)) {
         for_contacts(comm, put_board);
     }
@@ -236,88 +244,83 @@ void fy_board_tell(ferry_mixed_comm *comm)
  * Reads a board that its owner, or the transport, may be changing: what comes of that is for the
  * caller to tell, who looks at the number before and after, and twice.
  */
-__attribute__((noinline, no_sanitize("thread"))) static bool copy_board(const fy_board *from,
-                                                                        fy_seen *seen_out)
+__attribute__((noinline, no_sanitize("thread"))) static bool copy_board(const fy_mix_board *from,
+                                                                        fy_mix_seen *seen_out)
 {
     uint64_t begun = atomic_load_explicit(&from->begun, memory_order_acquire);
-    *seen_out = (fy_seen){.call = from->ended,
-                          .count = from->count,
-                          .waits = from->waits,
-                          .op = from->op,
-                          .mode = from->mode};
+    *seen_out = (fy_mix_seen){.call = from->ended,
+                              .count = from->count,
+                              .waits = from->waits,
+                              .op = from->op,
+                              .mode = from->mode};
     atomic_thread_fence(memory_order_acquire);
     return begun != 0 && begun == seen_out->call &&
            atomic_load_explicit(&from->begun, memory_order_relaxed) == begun;
 }
 
 /* What a contact's board says; false where it is being changed. */
-static bool read_board(const ferry_mixed_comm *comm, uint32_t rank, fy_seen *seen_out)
+static bool read_board(const ferry_mixed_comm *comm, uint32_t rank, fy_mix_seen *seen_out)
 {
-    const fy_topology *t = &comm->topology;
-    if (comm->mapped && rank / t->local_size == t->inter_rank) {
-        const char *control = comm->peer_controls[rank % t->local_size];
-        return copy_board((const fy_board *)(const void *)(control + FY_CONTROL_BOARD), seen_out);
+    const fy_topology *t = &comm->program.topology;
+    if (comm->program.mapped && rank / t->local_size == t->inter_rank) {
+        const char *control = comm->boards.peer_controls[rank % t->local_size];
+        return copy_board((const fy_mix_board *)(const void *)(control + FY_MIX_CONTROL_BOARD),
+                          seen_out);
     }
-    return copy_board(control_at(comm, board_at(fy_contact_of(comm, t->world_rank, rank))),
+    return copy_board(control_at(comm, board_at(fy_mix_contact_of(comm, t->world_rank, rank))),
                       seen_out);
 }
 
-/* The link that a lane is blocked at. */
-static const fy_link *blocked_at(const fy_lane *lane)
+static void break_by_board(ferry_mixed_comm *comm, uint32_t rank, const fy_mix_seen *board)
 {
-    const fy_schedule *schedule = lane->comm->call.schedule;
-    const fy_stage *stage = &schedule->stages[lane->stage];
-    return &schedule
-                ->links[schedule->actions[stage->first_action + lane->action].first + lane->link];
-}
-
-static void break_by_board(ferry_mixed_comm *comm, uint32_t rank, const fy_seen *board)
-{
-    const fy_call *call = &comm->call;
+    const fy_mix_call *call = &comm->state.call;
     char theirs[96], ours[96];
-    fy_call_text(board->op, board->mode, board->count, theirs, sizeof theirs);
-    fy_call_text(call->op, call->mode, call->geometry.n_elements, ours, sizeof ours);
+    fy_mix_call_text(board->op, board->mode, board->count, theirs, sizeof theirs);
+    fy_mix_call_text(call->op, call->mode, call->geometry.n_elements, ours, sizeof ours);
     fy_comm_break(comm, FERRY_ERR_MISUSE,
                   "mixed collective: call %llu of rank %u is %s, but rank %u is in call %llu, %s; "
                   "all ranks make the same calls in the same order",
-                  (unsigned long long)board->call, rank, theirs, comm->topology.world_rank,
+                  (unsigned long long)board->call, rank, theirs, comm->program.topology.world_rank,
                   (unsigned long long)call->number, ours);
 }
 
-static bool is_same(const fy_seen *a, const fy_seen *b)
+static bool is_same(const fy_mix_seen *a, const fy_mix_seen *b)
 {
     return a->call == b->call && a->count == b->count && a->op == b->op && a->mode == b->mode;
 }
 
-fy_suspicion fy_lane_suspect(fy_lane *lane)
+fy_progress fy_comm_advance(ferry_mixed_comm *comm, fy_mix_lane *lane)
 {
-    ferry_mixed_comm *comm = lane->comm;
-    const fy_call *call = &comm->call;
-    const fy_link *link = blocked_at(lane);
-    fy_seen before = lane->seen, *board = &lane->seen;
+    fy_progress progress = fy_mix_lane_advance(lane);
+    if (progress == FY_PROGRESS_FAILED) {
+        fy_comm_break(comm, lane->status, "%s", lane->error.message);
+    }
+    return progress;
+}
+
+fy_mix_suspicion fy_mix_lane_suspect(ferry_mixed_comm *comm, fy_mix_lane *lane)
+{
+    const fy_mix_call *call = &comm->state.call;
+    const fy_mix_link *link = fy_mix_lane_link(lane);
+    fy_mix_seen before = lane->seen, *board = &lane->seen;
     if (!read_board(comm, link->rank, board) || board->call < call->number) {
-        return FY_NOT_THERE;
+        return FY_MIX_NOT_THERE;
     }
     if (board->call == call->number && board->op == call->op && board->mode == call->mode &&
         board->count == call->geometry.n_elements) {
-        return board->waits != 0 ? FY_WAITS_TOO : FY_ENTERED;
+        return board->waits != 0 ? FY_MIX_WAITS_TOO : FY_MIX_ENTERED;
     }
     if (!is_same(&before, board)) {
-        return FY_ENTERED; /* it may have been half written: believed when it says so again */
+        return FY_MIX_ENTERED; /* it may have been half written: believed when it says so again */
     }
     /* What it wrote for this call came before its board changed: so look again. */
     uint64_t moved = lane->moved;
     if (board->call > call->number) {
-        fy_progress progress = fy_lane_advance(lane);
-        if (progress != FY_LANE_BLOCKED || lane->moved != moved) {
-            return FY_ENTERED;
+        fy_progress progress = fy_comm_advance(comm, lane);
+        if (progress != FY_PROGRESS_BLOCKED || lane->moved != moved) {
+            return FY_MIX_ENTERED;
         }
     }
     break_by_board(comm, link->rank, board);
-    return FY_DIVERGED;
-}
-
-uint32_t fy_lane_awaited(const fy_lane *lane)
-{
-    return blocked_at(lane)->rank;
+    return FY_MIX_DIVERGED;
 }

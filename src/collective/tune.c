@@ -3,7 +3,7 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "collective/tune_table.h"
-#include "transport/agree.h"
+#include "world/agree.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +41,7 @@ void fy_tuning_index(fy_tuning *tuning)
         for (; i < tuning->n && tuning->timings[i].op == op; i++) {
             const ferry_mixed_timing *t = &tuning->timings[i];
             if (t->chosen) {
-                tuning->tuned[n++] = (fy_tuned){t->bytes, t->mode, t->block_size};
+                tuning->tuned[n++] = (fy_tuned){t->bytes, t->mode, t->block_lines};
             }
         }
     }
@@ -59,7 +59,7 @@ void fy_tuning_adopt(ferry_mixed_comm *comm, fy_tuning *tuning)
 
 uint32_t fy_tuning_most_lines(const ferry_mixed_comm *comm)
 {
-    const fy_geometry_limits *limits = &comm->limits;
+    const fy_geometry_limits *limits = &comm->program.limits;
     return limits->max_lines == 0 ? limits->most_lines
                                   : (uint32_t)fy_min(limits->max_lines, limits->most_lines);
 }
@@ -85,88 +85,46 @@ void fy_tune_select(const ferry_mixed_comm *comm, uint32_t op, uint64_t piece_by
  * Beginning
  */
 
-static ferry_status compare_votes(const ferry_mixed_comm *comm, const fy_votes *votes,
-                                  fy_tune_visit visit, void *context, ferry_error *error)
+ferry_status fy_tune_meet(ferry_mixed_comm *comm, ferry_status status, const char *table,
+                          uint64_t *share_inout, ferry_error *error)
 {
-    static const char *const does[] = {"measures", "reads a saved table"};
-
-    size_t at = 0, n_bytes = 0;
-    fy_tune_vote first = {0}, vote;
-    ferry_status status = FERRY_OK;
-    for (uint32_t rank = 0; status == FERRY_OK && rank < comm->world->n_ranks; rank++) {
-        const void *bytes = fy_votes_next(votes, rank, &at, &n_bytes);
-        if (n_bytes != sizeof vote) {
-            return fy_fail(error, FERRY_ERR_MISUSE, "autotune: rank %u makes another call", rank);
-        }
-        memcpy(&vote, bytes, sizeof vote);
-        first = rank == 0 ? vote : first;
-        if (vote.reads != first.reads) {
-            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                           "autotune: rank 0 %s, but rank %u %s: give all ranks the same tune_file "
-                           "or FERRY_TUNE_FILE, or none",
-                           does[first.reads != 0], rank, does[vote.reads != 0]);
-        }
-        if (visit != NULL) {
-            status = visit(context, rank, &vote, error);
-        }
-    }
-    return status;
-}
-
-ferry_status fy_tune_meet(ferry_mixed_comm *comm, ferry_status status, const fy_tune_vote *mine,
-                          fy_tune_visit visit, void *context, ferry_error *error)
-{
-    fy_vote vote = {status, error, mine, sizeof *mine};
-    fy_votes votes = {0};
-    ferry_status gathered = fy_votes_gather(comm->world, &vote, &votes, error);
-    if (gathered == FERRY_OK) {
-        gathered = fy_votes_status(&votes, error);
-    }
-    return gathered == FERRY_OK ? compare_votes(comm, &votes, visit, context, error) : gathered;
+    enum { DOES, TABLE, SHARE, N };
+    fy_field fields[N] = {
+        {.name = "autotune",
+         .text = table == NULL ? "measuring" : "reading a saved table",
+         .how = FY_SAME,
+         .remedy = ": give all ranks the same tune_file or FERRY_TUNE_FILE, or none"},
+        {.name = "the digest of the saved table",
+         .text = table == NULL ? "" : table,
+         .how = FY_SAME,
+         .has_none = table == NULL,
+         .remedy = ": give all ranks the same file (`ferry tune` makes one)"},
+        {.value = *share_inout, .how = FY_LEAST}};
+    FY_TRY(fy_agree_on(comm->world, FY_JOINT_MIXED_AUTOTUNE, fy_comm_object(comm), fields, N,
+                       status, error));
+    *share_inout = fields[SHARE].value;
+    return FERRY_OK;
 }
 
 /*
  * Calls of the public API
  */
 
-static ferry_status check_ready(ferry_mixed_comm *comm, ferry_error *error)
-{
-    ferry_status status = fy_comm_state(comm, error);
-    if (status == FERRY_OK &&
-        (!comm->inside_ready || (!comm->between_ready && comm->topology.inter_size > 1))) {
-        status = fy_fail(error, FERRY_ERR_MISUSE,
-                         "run_autotune needs init_virtual_memory, and with several nodes "
-                         "init_nvshmem, before it");
-    }
-    return status;
-}
-
 ferry_status ferry_mixed_comm_run_autotune(ferry_mixed_comm *comm, ferry_error *error)
 {
-    if (comm == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "run_autotune needs a mixed collective");
+    ferry_status status = fy_comm_take(comm, "run_autotune", error);
+    if (status != FERRY_OK) {
+        return status;
     }
-    if (atomic_exchange_explicit(&comm->busy, true, memory_order_acquire)) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "run_autotune: another thread, or a request, uses this handle now");
-    }
-    ferry_status status = FERRY_OK;
-    if (comm->finished) {
-        status = fy_fail(error, FERRY_ERR_MISUSE,
-                         "run_autotune after shutdown; only destroy may follow");
-    }
-    if (status == FERRY_OK) {
-        status = check_ready(comm, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_comm_meet(comm, FY_OP_TUNE, error);
-    }
+    status = fy_comm_state(comm, error);
+    FY_THEN(status, fy_comm_check_ready(comm, "run_autotune", error));
+    FY_THEN(status, fy_comm_meet(comm, FY_MIX_OP_TUNE, error));
     if (status == FERRY_OK) {
         fy_joint_enter(comm->world, FY_JOINT_MIXED_AUTOTUNE, fy_comm_object(comm));
         status = fy_tune_run(comm, error);
         fy_joint_leave(comm->world);
     }
-    atomic_store_explicit(&comm->busy, false, memory_order_release);
+    fy_comm_give_back(comm);
     return status;
 }
 
@@ -200,22 +158,11 @@ ferry_status ferry_mixed_comm_save_tuning(const ferry_mixed_comm *comm, const ch
     return fy_tuning_write(comm, comm->tuning, path, error);
 }
 
-static ferry_status same_table(void *context, uint32_t rank, const fy_tune_vote *vote,
-                               ferry_error *error)
-{
-    fy_tune_vote *first = context;
-    *first = rank == 0 ? *vote : *first;
-    if (vote->a != first->a || vote->b != first->b) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "the saved table of rank %u is not that of rank 0: give all ranks the same "
-                       "file (`ferry tune` makes one)",
-                       rank);
-    }
-    return FERRY_OK;
-}
+enum { DIGEST_BYTES = 33 };
 
 /* Of values, so that files which differ in blanks only are the same. */
-static fy_tune_vote vote_on(const fy_tuning *tuning, ferry_status *status, ferry_error *error)
+static ferry_status format_digest(const fy_tuning *tuning, char text[DIGEST_BYTES],
+                                  ferry_error *error)
 {
     fy_digest digest = {0};
     for (size_t i = 0; i < tuning->n; i++) {
@@ -225,29 +172,26 @@ static fy_tune_vote vote_on(const fy_tuning *tuning, ferry_status *status, ferry
         fy_digest_u64(&digest, t->op);
         fy_digest_u64(&digest, t->bytes);
         fy_digest_u64(&digest, t->mode);
-        fy_digest_u64(&digest, t->block_size);
+        fy_digest_u64(&digest, t->block_lines);
         fy_digest_u64(&digest, seconds);
         fy_digest_u64(&digest, t->chosen);
     }
-    if (digest.failed) {
-        *status = fy_fail_no_memory(error, "the digest of a saved table");
-    }
-    fy_hash128 hash = fy_digest_take(&digest);
+    bool has_memory = !digest.failed;
+    fy_hash128_print(fy_digest_take(&digest), text, DIGEST_BYTES);
     fy_digest_cleanup(&digest);
-    return (fy_tune_vote){.reads = 1, .a = hash.low, .b = hash.high};
+    return fy_check_memory(has_memory, "the digest of a saved table", error);
 }
 
 ferry_status fy_tune_load(ferry_mixed_comm *comm, const char *path, ferry_error *error)
 {
     ferry_error own;
     fy_tuning *tuning = NULL;
-    fy_tune_vote mine = {.reads = 1}, first;
+    char digest[DIGEST_BYTES] = "";
+    uint64_t no_share = UINT64_MAX;
     error = error == NULL ? &own : error;
     ferry_status status = fy_tuning_read(comm, path, &tuning, error);
-    if (status == FERRY_OK) {
-        mine = vote_on(tuning, &status, error);
-    }
-    status = fy_tune_meet(comm, status, &mine, same_table, &first, error);
+    FY_THEN(status, format_digest(tuning, digest, error));
+    status = fy_tune_meet(comm, status, digest, &no_share, error);
     if (status == FERRY_OK) {
         fy_tuning_adopt(comm, tuning);
         tuning = NULL;

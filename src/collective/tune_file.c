@@ -1,11 +1,11 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* Saved tables: ferry.tuning/1 of docs/formats.md. */
 #include "base/alloc.h"
-#include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/writer.h"
 #include "collective/tune_table.h"
+#include "host/file.h"
 
 #include <math.h>
 #include <string.h>
@@ -29,7 +29,7 @@ static void format_dtype(const ferry_mixed_comm *comm, char text[FERRY_DTYPE_TEX
 {
     ferry_dtype dtype = {0, 0};
     ferry_dtype_of(comm->options.dtype, &dtype, NULL);
-    ferry_dtype_format(dtype, text);
+    ferry_dtype_format(dtype, text, FERRY_DTYPE_TEXT_BYTES);
 }
 
 /* ---- writing ---- */
@@ -42,7 +42,7 @@ typedef struct document {
 
 static void write_head(fy_writer *w, const document *d)
 {
-    const fy_topology *t = &d->comm->topology;
+    const fy_topology *t = &d->comm->program.topology;
     char dtype[FERRY_DTYPE_TEXT_BYTES];
     format_dtype(d->comm, dtype);
     fy_write_text(w, "{\n  \"format\": \"" TUNING_FORMAT "\",\n  \"topology\": {");
@@ -61,7 +61,7 @@ static void write_head(fy_writer *w, const document *d)
     fy_write_text(w, ", \"between\": ");
     fy_write_string(w, d->info.between_engine);
     fy_write_text(w, "},\n  \"grid_size\": ");
-    fy_write_u64(w, d->comm->n_lanes);
+    fy_write_u64(w, d->comm->program.n_lanes);
     fy_write_text(w, ",\n  \"timings\": [");
 }
 
@@ -74,7 +74,7 @@ static void write_timing(fy_writer *w, const ferry_mixed_timing *t)
     fy_write_text(w, ", \"mode\": ");
     fy_write_string(w, ferry_mixed_mode_name(t->mode));
     fy_write_text(w, ", \"block_size\": ");
-    fy_write_u64(w, t->block_size);
+    fy_write_u64(w, t->block_lines);
     fy_write_text(w, ", \"seconds\": ");
     fy_write_double(w, t->seconds);
     fy_write_text(w, t->chosen ? ", \"chosen\": true}" : ", \"chosen\": false}");
@@ -84,9 +84,7 @@ static ferry_status fill(void *context, void *stream, ferry_error *error)
 {
     const document *d = context;
     fy_writer *w = fy_alloc(1, sizeof *w);
-    if (w == NULL) {
-        return fy_fail_no_memory(error, "a writer");
-    }
+    FY_TRY(fy_check_memory(w != NULL, "a writer", error));
     fy_writer_init(w, fy_file_write, stream);
     write_head(w, d);
     for (size_t i = 0; i < d->tuning->n; i++) {
@@ -103,162 +101,102 @@ ferry_status fy_tuning_write(const ferry_mixed_comm *comm, const fy_tuning *tuni
                              const char *path, ferry_error *error)
 {
     document d = {comm, tuning, FERRY_MIXED_COMM_INFO_INIT};
-    ferry_status status = ferry_mixed_comm_describe(comm, &d.info, error);
-    return status == FERRY_OK ? fy_file_replace(path, fill, &d, error) : status;
+    FY_TRY(ferry_mixed_comm_get_info(comm, &d.info, error));
+    return fy_file_replace(path, fill, &d, error);
 }
 
 /* ---- reading: what a table is for ---- */
 
-/* A member and its place. */
-typedef struct field {
-    const json_t *json;
-    fy_json_place place;
-} field;
+/* What a table begins with. */
+typedef struct head {
+    const char *format, *dtype, *inside, *between;
+    uint32_t sizes[4]; /* by TOPOLOGY_KEYS */
+    uint32_t n_lanes;
+    bool is_deterministic;
+    const json_t *timings;
+} head;
 
-static ferry_status find_field(const json_t *object, const fy_json_place *parent, const char *key,
-                               field *field_out, ferry_error *error)
+static ferry_status read_topology(const json_t *json, const fy_json_place *place, void *object,
+                                  void *context, ferry_error *error)
 {
-    field_out->place = (fy_json_place){.parent = parent, .key = key};
-    return fy_json_member(object, parent, key, &field_out->json, error);
-}
-
-static ferry_status get_text(const json_t *object, const fy_json_place *place, const char *key,
-                             const char **text_out, ferry_error *error)
-{
-    field f;
-    ferry_status status = find_field(object, place, key, &f, error);
-    return status == FERRY_OK ? fy_json_get_string(f.json, &f.place, text_out, error) : status;
-}
-
-static ferry_status get_number(const json_t *object, const fy_json_place *place, const char *key,
-                               uint64_t least, uint64_t most, uint64_t *number_out,
-                               ferry_error *error)
-{
-    field f;
-    ferry_status status = find_field(object, place, key, &f, error);
-    return status == FERRY_OK ? fy_json_get_size(f.json, &f.place, least, most, number_out, error)
-                              : status;
-}
-
-static ferry_status get_flag(const json_t *object, const fy_json_place *place, const char *key,
-                             bool *flag_out, ferry_error *error)
-{
-    field f;
-    ferry_status status = find_field(object, place, key, &f, error);
-    return status == FERRY_OK ? fy_json_get_bool(f.json, &f.place, flag_out, error) : status;
-}
-
-static ferry_status check_topology(const ferry_mixed_comm *comm, const json_t *root,
-                                   const fy_json_place *place, ferry_error *error)
-{
-    field f;
-    ferry_status status = find_field(root, place, "topology", &f, error);
-    if (status == FERRY_OK) {
-        status = fy_json_expect_object(f.json, &f.place, TOPOLOGY_KEYS, error);
+    uint32_t *sizes = object;
+    const ferry_mixed_comm *comm = context;
+    fy_json_field fields[] = {[4] = {.key = NULL}};
+    for (size_t i = 0; TOPOLOGY_KEYS[i] != NULL; i++) {
+        fields[i] = (fy_json_field){TOPOLOGY_KEYS[i], FY_JSON_U32,
+                                    FY_JSON_NEEDED,   .offset = i * sizeof *sizes,
+                                    .least = 1,       .most = FY_MIX_TOPOLOGY_MOST_RANKS};
     }
-    for (size_t i = 0; status == FERRY_OK && TOPOLOGY_KEYS[i] != NULL; i++) {
-        uint64_t size = 0;
-        uint32_t own = topology_size(&comm->topology, i);
-        status =
-            get_number(f.json, &f.place, TOPOLOGY_KEYS[i], 1, FY_TOPOLOGY_MOST_RANKS, &size, error);
-        if (status == FERRY_OK && size != own) {
-            status = fy_json_fail(&f.place, error, "has %s %llu, but that of this handle is %u",
-                                  TOPOLOGY_KEYS[i], (unsigned long long)size, own);
+    FY_TRY(fy_json_read(json, place, fields, sizes, NULL, error));
+    for (size_t i = 0; TOPOLOGY_KEYS[i] != NULL; i++) {
+        uint32_t own = topology_size(&comm->program.topology, i);
+        if (sizes[i] != own) {
+            return fy_json_fail(place, error, "has %s %u, but that of this handle is %u",
+                                TOPOLOGY_KEYS[i], sizes[i], own);
         }
     }
-    return status;
+    return FERRY_OK;
 }
 
-static ferry_status check_dtype(const ferry_mixed_comm *comm, const json_t *root,
-                                const fy_json_place *place, ferry_error *error)
+static ferry_status read_engines(const json_t *json, const fy_json_place *place, void *object,
+                                 void *context, ferry_error *error)
 {
-    char own[FERRY_DTYPE_TEXT_BYTES];
-    const char *text = NULL;
-    ferry_status status = get_text(root, place, "dtype", &text, error);
-    format_dtype(comm, own);
-    if (status == FERRY_OK && strcmp(text, own) != 0) {
-        status = fy_json_fail(place, error, "dtype is \"%s\", but that of this handle is \"%s\"",
-                              text, own);
-    }
-    return status;
+    static const fy_json_field fields[] = {
+        {"inside", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(head, inside)},
+        {"between", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(head, between)},
+        {.key = NULL}};
+    return fy_json_read(json, place, fields, object, context, error);
 }
 
-static ferry_status check_tree(const ferry_mixed_comm *comm, const json_t *root,
-                               const fy_json_place *place, ferry_error *error)
-{
-    bool flag = false;
-    ferry_status status = get_flag(root, place, "deterministic", &flag, error);
-    if (status == FERRY_OK && flag != comm->options.deterministic) {
-        status =
-            fy_json_fail(place, error, "deterministic is %s, but %s for this handle",
-                         flag ? "true" : "false", comm->options.deterministic ? "true" : "false");
-    }
-    return status;
-}
+static const fy_json_field head_fields[] = {
+    {"format", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(head, format)},
+    {"topology", FY_JSON_READ, FY_JSON_NEEDED, .offset = offsetof(head, sizes),
+     .read = read_topology},
+    {"dtype", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(head, dtype)},
+    {"deterministic", FY_JSON_BOOL, FY_JSON_NEEDED, .offset = offsetof(head, is_deterministic)},
+    {"engines", FY_JSON_READ, FY_JSON_NEEDED, .read = read_engines},
+    {"grid_size", FY_JSON_U32, FY_JSON_NEEDED, .offset = offsetof(head, n_lanes), .least = 1,
+     .most = UINT32_MAX},
+    {"timings", FY_JSON_VALUE, FY_JSON_NEEDED, .offset = offsetof(head, timings)},
+    {.key = NULL}};
 
 /* Times of other engines or lanes are worth less, but no harm. */
-static ferry_status note_engines(const ferry_mixed_comm *comm, const json_t *root,
-                                 const fy_json_place *place, ferry_error *error)
+static ferry_status note_engines(const ferry_mixed_comm *comm, const head *h, const char *path,
+                                 ferry_error *error)
 {
-    static const char *const keys[] = {"inside", "between", NULL};
-
     ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
-    const char *inside = NULL, *between = NULL;
-    uint64_t lanes = 0;
-    field f;
-    ferry_status status = find_field(root, place, "engines", &f, error);
-    if (status == FERRY_OK) {
-        status = fy_json_expect_object(f.json, &f.place, keys, error);
-    }
-    if (status == FERRY_OK) {
-        status = get_text(f.json, &f.place, "inside", &inside, error);
-    }
-    if (status == FERRY_OK) {
-        status = get_text(f.json, &f.place, "between", &between, error);
-    }
-    if (status == FERRY_OK) {
-        status = get_number(root, place, "grid_size", 1, UINT32_MAX, &lanes, error);
-    }
-    if (status == FERRY_OK) {
-        status = ferry_mixed_comm_describe(comm, &info, error);
-    }
-    if (status == FERRY_OK &&
-        (strcmp(inside, info.inside_engine) != 0 || strcmp(between, info.between_engine) != 0 ||
-         lanes != comm->n_lanes)) {
+    FY_TRY(ferry_mixed_comm_get_info(comm, &info, error));
+    if (strcmp(h->inside, info.inside_engine) != 0 ||
+        strcmp(h->between, info.between_engine) != 0 || h->n_lanes != comm->program.n_lanes) {
         fy_log(FERRY_LOG_INFO,
-               "%s was measured with %llu lanes and engines \"%s\" and \"%s\"; this handle has %u, "
+               "%s was measured with %u lanes and engines \"%s\" and \"%s\"; this handle has %u, "
                "\"%s\" and \"%s\"",
-               place->key, (unsigned long long)lanes, inside, between, comm->n_lanes,
-               info.inside_engine, info.between_engine);
+               path, h->n_lanes, h->inside, h->between, comm->program.n_lanes, info.inside_engine,
+               info.between_engine);
     }
-    return status;
+    return FERRY_OK;
 }
 
-static ferry_status check_head(const ferry_mixed_comm *comm, const json_t *root,
-                               const fy_json_place *place, ferry_error *error)
+static ferry_status read_head(const ferry_mixed_comm *comm, const json_t *root,
+                              const fy_json_place *place, head *h, ferry_error *error)
 {
-    static const char *const keys[] = {"format",  "topology",  "dtype",   "deterministic",
-                                       "engines", "grid_size", "timings", NULL};
-
-    const char *format = NULL;
-    ferry_status status = fy_json_expect_object(root, place, keys, error);
-    if (status == FERRY_OK) {
-        status = get_text(root, place, "format", &format, error);
+    char own[FERRY_DTYPE_TEXT_BYTES];
+    FY_TRY(fy_json_read(root, place, head_fields, h, (void *)(uintptr_t)comm, error));
+    if (strcmp(h->format, TUNING_FORMAT) != 0) {
+        return fy_json_fail(place, error, "format must be \"%s\", not \"%s\"", TUNING_FORMAT,
+                            h->format);
     }
-    if (status == FERRY_OK && strcmp(format, TUNING_FORMAT) != 0) {
-        status =
-            fy_json_fail(place, error, "format must be \"%s\", not \"%s\"", TUNING_FORMAT, format);
+    format_dtype(comm, own);
+    if (strcmp(h->dtype, own) != 0) {
+        return fy_json_fail(place, error, "dtype is \"%s\", but that of this handle is \"%s\"",
+                            h->dtype, own);
     }
-    if (status == FERRY_OK) {
-        status = check_topology(comm, root, place, error);
+    if (h->is_deterministic != comm->options.deterministic) {
+        return fy_json_fail(place, error, "deterministic is %s, but %s for this handle",
+                            h->is_deterministic ? "true" : "false",
+                            comm->options.deterministic ? "true" : "false");
     }
-    if (status == FERRY_OK) {
-        status = check_dtype(comm, root, place, error);
-    }
-    if (status == FERRY_OK) {
-        status = check_tree(comm, root, place, error);
-    }
-    return status == FERRY_OK ? note_engines(comm, root, place, error) : status;
+    return note_engines(comm, h, place->key, error);
 }
 
 /* ---- reading: its times ---- */
@@ -274,19 +212,11 @@ static bool offers_op(const ferry_mixed_comm *comm, uint32_t op)
 }
 
 /* The names as they are written: without the freedom that people have. */
-static ferry_status read_names(const ferry_mixed_comm *comm, const json_t *json,
-                               const fy_json_place *place, ferry_mixed_timing *timing,
-                               ferry_error *error)
+static ferry_status check_names(const ferry_mixed_comm *comm, const char *op, const char *mode,
+                                const fy_json_place *place, ferry_mixed_timing *timing,
+                                ferry_error *error)
 {
-    const char *op = NULL, *mode = NULL;
     ferry_error why;
-    ferry_status status = get_text(json, place, "op", &op, error);
-    if (status == FERRY_OK) {
-        status = get_text(json, place, "mode", &mode, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
     if (ferry_mixed_op_parse(op, &timing->op, &why) != FERRY_OK ||
         ferry_mixed_mode_parse(mode, &timing->mode, &why) != FERRY_OK) {
         return fy_json_fail(place, error, "%s", why.message);
@@ -307,19 +237,15 @@ static ferry_status read_names(const ferry_mixed_comm *comm, const json_t *json,
     return FERRY_OK;
 }
 
-static ferry_status read_seconds(const json_t *json, const fy_json_place *place,
-                                 double *seconds_out, ferry_error *error)
+static ferry_status read_seconds(const json_t *json, const fy_json_place *place, void *object,
+                                 void *context, ferry_error *error)
 {
-    field f;
-    ferry_status status = find_field(json, place, "seconds", &f, error);
-    if (status != FERRY_OK) {
-        return status;
+    double seconds = json_number_value(json);
+    (void)context;
+    if (!json_is_number(json) || !(seconds >= 0) || isinf(seconds)) {
+        return fy_json_fail(place, error, "must be a number from 0 on");
     }
-    double seconds = json_number_value(f.json);
-    if (!json_is_number(f.json) || !(seconds >= 0) || isinf(seconds)) {
-        return fy_json_fail(&f.place, error, "must be a number from 0 on");
-    }
-    *seconds_out = seconds;
+    *(double *)object = seconds;
     return FERRY_OK;
 }
 
@@ -333,42 +259,40 @@ static ferry_status check_chosen(const ferry_mixed_comm *comm, const ferry_mixed
         return fy_json_fail(place, error, "is chosen, but mode %s is not offered by this handle",
                             ferry_mixed_mode_name(t->mode));
     }
-    if (t->block_size > fy_tuning_most_lines(comm)) {
+    if (t->block_lines > fy_tuning_most_lines(comm)) {
         return fy_json_fail(place, error,
                             "is chosen, but its block_size %u is more than the %u lines that "
                             "max_block_size and staging_bytes of this handle allow",
-                            t->block_size, fy_tuning_most_lines(comm));
+                            t->block_lines, fy_tuning_most_lines(comm));
     }
     return FERRY_OK;
 }
+
+typedef struct timing_json {
+    const char *op, *mode;
+    ferry_mixed_timing timing;
+} timing_json;
 
 static ferry_status read_timing(const ferry_mixed_comm *comm, const json_t *json,
                                 const fy_json_place *place, ferry_mixed_timing *timing,
                                 ferry_error *error)
 {
-    static const char *const keys[] = {"op",      "bytes",  "mode", "block_size",
-                                       "seconds", "chosen", NULL};
-
-    uint64_t block = 0;
-    ferry_status status = fy_json_expect_object(json, place, keys, error);
-    timing->struct_size = sizeof *timing;
-    if (status == FERRY_OK) {
-        status = read_names(comm, json, place, timing, error);
-    }
-    if (status == FERRY_OK) {
-        status = get_number(json, place, "bytes", 1, INT64_MAX, &timing->bytes, error);
-    }
-    if (status == FERRY_OK) {
-        status = get_number(json, place, "block_size", 0, UINT32_MAX, &block, error);
-    }
-    if (status == FERRY_OK) {
-        status = read_seconds(json, place, &timing->seconds, error);
-    }
-    if (status == FERRY_OK) {
-        status = get_flag(json, place, "chosen", &timing->chosen, error);
-    }
-    timing->block_size = (uint32_t)block;
-    return status == FERRY_OK && timing->chosen ? check_chosen(comm, timing, place, error) : status;
+    static const fy_json_field fields[] = {
+        {"op", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(timing_json, op)},
+        {"bytes", FY_JSON_SIZE, FY_JSON_NEEDED, .offset = offsetof(timing_json, timing.bytes),
+         .least = 1, .most = INT64_MAX},
+        {"mode", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(timing_json, mode)},
+        {"block_size", FY_JSON_U32, FY_JSON_NEEDED,
+         .offset = offsetof(timing_json, timing.block_lines), .most = UINT32_MAX},
+        {"seconds", FY_JSON_READ, FY_JSON_NEEDED, .offset = offsetof(timing_json, timing.seconds),
+         .read = read_seconds},
+        {"chosen", FY_JSON_BOOL, FY_JSON_NEEDED, .offset = offsetof(timing_json, timing.chosen)},
+        {.key = NULL}};
+    timing_json t = {.timing = {.struct_size = sizeof *timing}};
+    FY_TRY(fy_json_read(json, place, fields, &t, NULL, error));
+    FY_TRY(check_names(comm, t.op, t.mode, place, &t.timing, error));
+    *timing = t.timing;
+    return timing->chosen ? check_chosen(comm, timing, place, error) : FERRY_OK;
 }
 
 static bool is_before(const ferry_mixed_timing *a, const ferry_mixed_timing *b)
@@ -417,51 +341,34 @@ static ferry_status check_ops(const ferry_mixed_comm *comm, const fy_tuning *tun
     return FERRY_OK;
 }
 
-static ferry_status read_timings(const ferry_mixed_comm *comm, const field *list, fy_tuning *tuning,
-                                 ferry_error *error)
+static ferry_status read_timings(const ferry_mixed_comm *comm, const json_t *json,
+                                 const fy_json_place *list, fy_tuning *tuning, ferry_error *error)
 {
-    ferry_status status = FERRY_OK;
-    for (size_t i = 0; status == FERRY_OK && i < tuning->room; i++) {
-        fy_json_place place = {.parent = &list->place, .index = i};
-        status =
-            read_timing(comm, json_array_get(list->json, i), &place, &tuning->timings[i], error);
+    for (size_t i = 0; i < tuning->room; i++) {
+        fy_json_place place = {.parent = list, .index = i};
+        FY_TRY(read_timing(comm, json_array_get(json, i), &place, &tuning->timings[i], error));
         tuning->n = i + 1;
     }
-    if (status == FERRY_OK) {
-        status = check_order(tuning, &list->place, error);
-    }
-    if (status == FERRY_OK) {
-        fy_tuning_index(tuning);
-        status = check_ops(comm, tuning, &list->place, error);
-    }
-    return status;
+    FY_TRY(check_order(tuning, list, error));
+    fy_tuning_index(tuning);
+    return check_ops(comm, tuning, list, error);
 }
 
 static ferry_status read_document(const ferry_mixed_comm *comm, const json_t *root,
                                   const char *path, fy_tuning **tuning_out, ferry_error *error)
 {
     fy_json_place place = {.key = path};
-    field list;
-    ferry_status status = check_head(comm, root, &place, error);
-    if (status == FERRY_OK) {
-        status = find_field(root, &place, "timings", &list, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_json_expect_array(list.json, &list.place, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
-    size_t n = json_array_size(list.json);
+    fy_json_place list = {.parent = &place, .key = "timings"};
+    head h;
+    FY_TRY(read_head(comm, root, &place, &h, error));
+    FY_TRY(fy_json_expect_array(h.timings, &list, error));
+    size_t n = json_array_size(h.timings);
     if (n > MOST_TIMINGS) {
-        return fy_json_fail(&list.place, error, "has %zu times, more than %d", n,
-                            (int)MOST_TIMINGS);
+        return fy_json_fail(&list, error, "has %zu times, more than %d", n, (int)MOST_TIMINGS);
     }
     fy_tuning *tuning = fy_tuning_create(n);
-    if (tuning == NULL) {
-        return fy_fail_no_memory(error, path);
-    }
-    status = read_timings(comm, &list, tuning, error);
+    FY_TRY(fy_check_memory(tuning != NULL, path, error));
+    ferry_status status = read_timings(comm, h.timings, &list, tuning, error);
     if (status != FERRY_OK) {
         fy_tune_destroy(tuning);
         return status;
@@ -488,12 +395,8 @@ ferry_status fy_tuning_read(const ferry_mixed_comm *comm, const char *path, fy_t
     size_t length = 0;
     json_t *root = NULL;
     ferry_status status = fy_file_read(path, MOST_FILE_BYTES, &text, &length, error);
-    if (status == FERRY_OK) {
-        status = fy_json_parse(text, length, path, &root, error);
-    }
-    if (status == FERRY_OK) {
-        status = read_document(comm, root, path, tuning_out, error);
-    }
+    FY_THEN(status, fy_json_parse(text, length, path, &root, error));
+    FY_THEN(status, read_document(comm, root, path, tuning_out, error));
     json_decref(root);
     fy_free(text);
     return add_remedy(status, error);

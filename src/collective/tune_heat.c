@@ -12,24 +12,24 @@ static ferry_mixed_tensor tensor_of(const fy_course *course, char *base, uint32_
                                     uint64_t piece_bytes)
 {
     return (ferry_mixed_tensor){ferry_buffer_of(base, n_chunks * piece_bytes), n_chunks,
-                                piece_bytes / course->comm->element_bytes};
+                                piece_bytes / course->comm->program.element_bytes};
 }
 
 static ferry_status run_one(const fy_course *course, uint64_t piece_bytes, uint32_t mode,
                             uint32_t block_lines, ferry_error *error)
 {
-    const fy_topology *t = &course->comm->topology;
+    const fy_topology *t = &course->comm->program.topology;
     ferry_mixed_tensor in =
-        tensor_of(course, course->in, fy_op_in_chunks(t, course->op), piece_bytes);
+        tensor_of(course, course->in, fy_mix_op_in_chunks(t, course->op), piece_bytes);
     ferry_mixed_tensor out =
-        tensor_of(course, course->out, fy_op_out_chunks(t, course->op), piece_bytes);
+        tensor_of(course, course->out, fy_mix_op_out_chunks(t, course->op), piece_bytes);
     return fy_comm_run(course->comm, course->op, &in, &out, mode, block_lines, error);
 }
 
 static int64_t now_ns(const fy_course *course)
 {
-    const ferry_mixed_comm *comm = course->comm;
-    return comm->clock == NULL ? fy_now_ns() : comm->clock(comm->stall_context);
+    const fy_mix_verbs *verbs = course->comm->host_verbs;
+    return verbs->now_ns(verbs);
 }
 
 /* A sample, with a small call before it: no operation ends before all ranks have begun it. */
@@ -37,7 +37,7 @@ static ferry_status take_sample(const fy_course *course, const fy_entrant *entra
                                 ferry_error *error)
 {
     ferry_status status =
-        run_one(course, course->comm->element_bytes, course->comm->modes[0], 0, error);
+        run_one(course, course->comm->program.element_bytes, course->comm->modes[0], 0, error);
     int64_t begin = now_ns(course);
     for (uint32_t i = 0; status == FERRY_OK && i < entrant->n_calls; i++) {
         status = run_one(course, course->bytes, entrant->mode, entrant->block_lines, error);
@@ -83,11 +83,8 @@ static ferry_status add_samples(fy_course *course, fy_entrant *entrants, size_t 
 {
     const void *all = NULL;
     size_t n_mine = n_samples + 1;
-    ferry_status status = ferry_world_all_gather(course->comm->world, course->mine,
-                                                 n_mine * sizeof(double), &all, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(ferry_world_all_gather(course->comm->world, course->mine, n_mine * sizeof(double), &all,
+                                  error));
     for (size_t i = 0; i < n_samples; i++) {
         fy_entrant *entrant = &entrants[i % n];
         if (entrant->n_samples < FY_MOST_SAMPLES) {

@@ -6,10 +6,10 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "base/log.h"
-#include "base/room.h"
 #include "collective/tune_heat.h"
 #include "collective/tune_table.h"
-#include "transport/agree.h"
+#include "host/room.h"
+#include "world/agree.h"
 #include "world/bell.h"
 
 #include <string.h>
@@ -123,20 +123,15 @@ static ferry_status time_modes(search *s, ferry_error *error)
     fy_entrant *e = s->entrants;
     bool is_long = false;
     enter_modes(s);
-    ferry_status status = look_at_modes(s, &is_long, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    status = fy_heat_run(&s->course, e, s->n_modes, is_long ? 1 : 3, error);
+    FY_TRY(look_at_modes(s, &is_long, error));
+    ferry_status status = fy_heat_run(&s->course, e, s->n_modes, is_long ? 1 : 3, error);
     fy_heat_sort(e, s->n_modes, true);
     for (s->n_in = 1; s->n_in < s->n_modes; s->n_in++) {
         if (e[s->n_in].least > (is_long ? FAR_OF_LONG : FAR) * e[0].least) {
             break;
         }
     }
-    if (status == FERRY_OK) {
-        status = fy_heat_run(&s->course, e, s->n_in, is_long ? 2 : rounds_for(&e[0]), error);
-    }
+    FY_THEN(status, fy_heat_run(&s->course, e, s->n_in, is_long ? 2 : rounds_for(&e[0]), error));
     fy_heat_sort(e, s->n_in, false);
     return status;
 }
@@ -152,15 +147,16 @@ static ferry_status time_modes(search *s, ferry_error *error)
 static size_t list_blocks(const search *s, uint32_t blocks[MOST_BLOCKS])
 {
     const ferry_mixed_comm *comm = s->comm;
-    uint64_t line = FY_LINE_BYTES / comm->element_bytes;
+    uint64_t line = FY_MIX_LINE_BYTES / comm->program.element_bytes;
     fy_geometry usual =
-        fy_geometry_of(&comm->limits, s->course.bytes / comm->element_bytes, comm->element_bytes);
+        fy_geometry_of(&comm->program.limits, s->course.bytes / comm->program.element_bytes,
+                       comm->program.element_bytes);
     uint64_t range = usual.lane_elements / line;
     uint64_t largest = usual.n_lanes > 1 ? fy_ceil_div(range, 2) : range;
     size_t n = 0;
     largest = fy_min(largest, fy_tuning_most_lines(comm));
     for (uint64_t lines = largest; n < MOST_BLOCKS; lines = fy_ceil_div(lines, 2)) {
-        if (lines < comm->limits.min_lines || lines <= 1) {
+        if (lines < comm->program.limits.min_lines || lines <= 1) {
             break;
         }
         if (lines != usual.block_elements / line) {
@@ -217,8 +213,8 @@ static ferry_status run_finals(search *s, const fy_entrant *trials, size_t n_tri
     if (n == n_best) {
         return FERRY_OK; /* nobody has won */
     }
-    ferry_status status = fy_heat_run(&s->course, finals, n, rounds_for(&s->entrants[0]), error);
-    for (size_t i = 0, k = 0; status == FERRY_OK && i < n_best; i++, k++) {
+    FY_TRY(fy_heat_run(&s->course, finals, n, rounds_for(&s->entrants[0]), error));
+    for (size_t i = 0, k = 0; i < n_best; i++, k++) {
         fy_entrant *e = &s->entrants[i];
         e->seconds = finals[k].seconds;
         if (k + 1 < n && finals[k + 1].mode == e->mode) {
@@ -228,7 +224,7 @@ static ferry_status run_finals(search *s, const fy_entrant *trials, size_t n_tri
             e->block_lines = wins ? finals[k].block_lines : 0;
         }
     }
-    return status;
+    return FERRY_OK;
 }
 
 static ferry_status time_blocks(search *s, ferry_error *error)
@@ -285,7 +281,7 @@ static void add_timing(search *s, uint32_t mode, const fy_entrant *e, bool is_ch
         .op = s->course.op,
         .mode = mode,
         .bytes = s->course.bytes,
-        .block_size = e == NULL ? 0 : e->block_lines,
+        .block_lines = e == NULL ? 0 : e->block_lines,
         .seconds = e == NULL ? 0 : e->seconds,
         .chosen = is_chosen,
     };
@@ -327,9 +323,7 @@ static ferry_status time_op(search *s, uint32_t op, ferry_error *error)
     for (uint64_t bytes = LEAST_BYTES; status == FERRY_OK && bytes <= s->most_bytes; bytes *= 2) {
         s->course.bytes = bytes;
         status = time_modes(s, error);
-        if (status == FERRY_OK) {
-            status = time_blocks(s, error);
-        }
+        FY_THEN(status, time_blocks(s, error));
         if (status == FERRY_OK) {
             record(s);
         }
@@ -346,8 +340,8 @@ static uint32_t most_chunks(const ferry_mixed_comm *comm)
 {
     uint32_t most = 1;
     for (size_t i = 0; i < comm->n_ops; i++) {
-        most = (uint32_t)fy_max(most, fy_op_in_chunks(&comm->topology, comm->ops[i]));
-        most = (uint32_t)fy_max(most, fy_op_out_chunks(&comm->topology, comm->ops[i]));
+        most = (uint32_t)fy_max(most, fy_mix_op_in_chunks(&comm->program.topology, comm->ops[i]));
+        most = (uint32_t)fy_max(most, fy_mix_op_out_chunks(&comm->program.topology, comm->ops[i]));
     }
     return most;
 }
@@ -372,24 +366,13 @@ static ferry_status find_share(const ferry_world *world, uint64_t *share_out, fe
     return status;
 }
 
-static ferry_status see_share(void *context, uint32_t rank, const fy_tune_vote *vote,
-                              ferry_error *error)
-{
-    uint64_t *least = context;
-    (void)rank;
-    (void)error;
-    *least = fy_min(*least, vote->a);
-    return FERRY_OK;
-}
-
 /* The largest piece that all ranks have room for. */
 static ferry_status agree_on_size(search *s, ferry_error *error)
 {
-    fy_tune_vote mine = {0};
-    uint64_t share = UINT64_MAX;
+    uint64_t share = 0;
     uint64_t chunks = 2 * (uint64_t)most_chunks(s->comm);
-    ferry_status status = find_share(s->comm->world, &mine.a, error);
-    status = fy_tune_meet(s->comm, status, &mine, see_share, &share, error);
+    ferry_status status = find_share(s->comm->world, &share, error);
+    status = fy_tune_meet(s->comm, status, NULL, &share, error);
     uint64_t wanted = wanted_bytes(s->comm);
     s->most_bytes = wanted;
     while (s->most_bytes > LEAST_BYTES && s->most_bytes > share / chunks) {
@@ -411,12 +394,12 @@ static ferry_status agree_on_size(search *s, ferry_error *error)
 static char *make_tensor(search *s, int which)
 {
     uint64_t bytes = s->most_bytes * most_chunks(s->comm);
-    s->memory[which] = fy_alloc(bytes + FY_LINE_BYTES, 1);
+    s->memory[which] = fy_alloc(bytes + FY_MIX_LINE_BYTES, 1);
     if (s->memory[which] == NULL) {
         return NULL;
     }
     char *base = s->memory[which];
-    base += (FY_LINE_BYTES - (uintptr_t)base % FY_LINE_BYTES) % FY_LINE_BYTES;
+    base += (FY_MIX_LINE_BYTES - (uintptr_t)base % FY_MIX_LINE_BYTES) % FY_MIX_LINE_BYTES;
     memset(base, 0x3c, bytes);
     return base;
 }
@@ -451,7 +434,7 @@ static ferry_status time_all(search *s, ferry_error *error)
     if (status != FERRY_OK) {
         /* Others may be within a call that this rank makes no more. */
         fy_comm_break(s->comm, status, "autotune failed on rank %u: %s",
-                      s->comm->topology.world_rank, error->message);
+                      s->comm->program.topology.world_rank, error->message);
         return status;
     }
     fy_tuning_index(s->tuning);
@@ -468,12 +451,8 @@ ferry_status fy_tune_run(ferry_mixed_comm *comm, ferry_error *error)
     search s = {.comm = comm};
     error = error == NULL ? &own : error;
     ferry_status status = agree_on_size(&s, error);
-    if (status == FERRY_OK) {
-        status = fy_agree(comm->world, prepare(&s, error), error);
-    }
-    if (status == FERRY_OK) {
-        status = time_all(&s, error);
-    }
+    FY_THEN(status, fy_agree(comm->world, prepare(&s, error), error));
+    FY_THEN(status, time_all(&s, error));
     fy_tune_destroy(s.tuning);
     fy_free(s.memory[0]);
     fy_free(s.memory[1]);

@@ -33,22 +33,13 @@ void fy_tuning_adopt(ferry_mixed_comm *comm, fy_tuning *tuning);
 uint32_t fy_tuning_most_lines(const ferry_mixed_comm *comm);
 
 /*
- * How autotune begins on every rank. Some measuring while others read a file would wait for each
- * other for ever, so each says what it does, and two numbers that the others shall know.
+ * Collective: how autotune begins on every rank. Some measuring while others read a file would wait
+ * for each other for ever, and tables that differ would choose differently: FERRY_OK only where all
+ * ranks do the same. table: the digest of the one that was read, NULL of who measures. *share is
+ * the least of all then. status and *error are this rank's until now.
  */
-typedef struct fy_tune_vote {
-    uint64_t reads; /* 1: a saved table */
-    uint64_t a, b;
-} fy_tune_vote;
-
-/*
- * Collective. status and *error are this rank's until now; FERRY_OK only where all ranks bring that
- * and do the same. visit (optional) sees all votes, and may object.
- */
-typedef ferry_status (*fy_tune_visit)(void *context, uint32_t rank, const fy_tune_vote *vote,
-                                      ferry_error *error);
-ferry_status fy_tune_meet(ferry_mixed_comm *comm, ferry_status status, const fy_tune_vote *mine,
-                          fy_tune_visit visit, void *context, ferry_error *error);
+ferry_status fy_tune_meet(ferry_mixed_comm *comm, ferry_status status, const char *table,
+                          uint64_t *share_inout, ferry_error *error);
 
 /* tune_file.c; local. The table must fit to the handle: its topology, type, modes and blocks. */
 ferry_status fy_tuning_read(const ferry_mixed_comm *comm, const char *path, fy_tuning **tuning_out,

@@ -10,16 +10,6 @@ uint64_t fy_box_volume(const uint64_t *length, uint32_t n_dims)
     return volume;
 }
 
-int fy_box_compare(const fy_box *a, const fy_box *b, uint32_t n_dims)
-{
-    for (uint32_t d = 0; d < n_dims; d++) {
-        if (a->begin[d] != b->begin[d]) {
-            return a->begin[d] < b->begin[d] ? -1 : 1;
-        }
-    }
-    return 0;
-}
-
 typedef struct range_walk {
     const uint64_t *shape;
     uint32_t n_dims;

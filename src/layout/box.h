@@ -2,29 +2,26 @@
 #ifndef FY_LAYOUT_BOX_H
 #define FY_LAYOUT_BOX_H
 
+#include <ferry/limits.h>
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-enum { FY_MAX_DIMS = 8 };
-
 /* An n-dimensional rectangle. With no dimensions it is the one element of a scalar. */
 typedef struct fy_box {
-    uint64_t begin[FY_MAX_DIMS];
-    uint64_t length[FY_MAX_DIMS];
+    uint64_t begin[FERRY_MAX_DIMS];
+    uint64_t length[FERRY_MAX_DIMS];
 } fy_box;
 
 uint64_t fy_box_volume(const uint64_t *length, uint32_t n_dims);
-
-/* Orders by begin, lexicographically. */
-int fy_box_compare(const fy_box *a, const fy_box *b, uint32_t n_dims);
 
 /*
  * The elements [begin, end) of an array in row-major order, as the fewest boxes of whole rows,
  * planes and so on between a head and a tail: at most 2 n - 1, in row-major order. This is how a
  * flat shard becomes boxes. Returns their number.
  */
-enum { FY_MAX_RANGE_BOXES = 2 * FY_MAX_DIMS - 1 };
+enum { FY_MAX_RANGE_BOXES = 2 * FERRY_MAX_DIMS - 1 };
 size_t fy_range_boxes(const uint64_t *shape, uint32_t n_dims, uint64_t begin, uint64_t end,
                       fy_box boxes[FY_MAX_RANGE_BOXES]);
 

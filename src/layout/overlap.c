@@ -3,10 +3,11 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "base/sort.h"
 
 #include <string.h>
 
-/* Calls with every maximal common interval of two lists of pieces, in global order. */
+/* A maximal common interval of two lists of pieces. */
 typedef struct meeting {
     const fy_piece *src;
     const fy_piece *dst;
@@ -22,6 +23,7 @@ typedef struct walk {
     size_t j; /* the next destination piece */
 } walk;
 
+/* The next one, in global order. */
 static bool next_meeting(walk *r, meeting *meeting_out)
 {
     const fy_region *region = &r->region;
@@ -235,9 +237,7 @@ ferry_status fy_overlap_create(const fy_split *src, const fy_split *dst, const f
                                fy_overlap **overlap_out, ferry_error *error)
 {
     fy_overlap *overlap = fy_alloc_zeroed(1, sizeof *overlap);
-    if (overlap == NULL) {
-        return fy_fail_no_memory(error, "an overlap");
-    }
+    FY_TRY(fy_check_memory(overlap != NULL, "an overlap", error));
     overlap->n_dst_parts = dst->n_parts;
     overlap->n_src_cells = region->one_owner ? src->n_parts : src->n_cells;
     walk whole = {.src = src, .dst = dst, .region = *region};
@@ -263,15 +263,8 @@ void fy_overlap_destroy(fy_overlap *overlap)
 
 const fy_touch *fy_overlap_find(const fy_overlap *overlap, uint32_t src_cell, uint32_t dst_part)
 {
-    size_t low = overlap->touch_begin[src_cell], high = overlap->touch_begin[src_cell + 1];
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (overlap->touches[middle].dst_part < dst_part) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    FY_BISECT(size_t, low, overlap->touch_begin[src_cell], overlap->touch_begin[src_cell + 1],
+              middle, overlap->touches[middle].dst_part < dst_part);
     bool found =
         low < overlap->touch_begin[src_cell + 1] && overlap->touches[low].dst_part == dst_part;
     return found ? &overlap->touches[low] : NULL;
@@ -279,14 +272,7 @@ const fy_touch *fy_overlap_find(const fy_overlap *overlap, uint32_t src_cell, ui
 
 const fy_touch *fy_overlap_at(const fy_overlap *overlap, uint32_t src_cell, uint64_t position)
 {
-    size_t low = overlap->touch_begin[src_cell], high = overlap->touch_begin[src_cell + 1];
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        if (overlap->touches[middle].before <= position) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
+    FY_BISECT_LAST(size_t, low, overlap->touch_begin[src_cell], overlap->touch_begin[src_cell + 1],
+                   middle, overlap->touches[middle].before <= position);
     return &overlap->touches[low];
 }

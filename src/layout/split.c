@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "base/sort.h"
 
 #include <string.h>
 
@@ -34,9 +35,7 @@ static ferry_status builder_init(builder *b, uint64_t extent, uint64_t n_parts, 
                        (unsigned long long)n_parts, FY_MAX_PIECES);
     }
     b->split = fy_alloc_zeroed(1, sizeof *b->split);
-    if (b->split == NULL) {
-        return fy_fail_no_memory(error, "a split");
-    }
+    FY_TRY(fy_check_memory(b->split != NULL, "a split", error));
     b->split->extent = extent;
     b->split->n_parts = (uint32_t)n_parts;
     b->split->n_cells = (uint32_t)n_parts;
@@ -78,8 +77,7 @@ static bool cell_of(builder *b, uint32_t part, uint32_t n_owners, uint32_t *cell
     }
     if (first == n_shared) {
         uint32_t n_more = split->n_parts / n_owners;
-        if (!fy_reserve((void **)&split->shared_cells, &b->cell_capacity, n_shared + n_more,
-                        sizeof *split->shared_cells)) {
+        if (!FY_RESERVE(split->shared_cells, b->cell_capacity, n_shared + n_more)) {
             return false;
         }
         for (uint32_t i = 0; i < n_more; i++) {
@@ -95,8 +93,7 @@ static bool cell_of(builder *b, uint32_t part, uint32_t n_owners, uint32_t *cell
 static bool add_shared_begins(builder *b, uint32_t part, uint32_t n_owners)
 {
     fy_split *split = b->split;
-    if (!fy_reserve((void **)&split->shared_local, &b->local_capacity,
-                    split->n_shared_local + n_owners, sizeof *split->shared_local)) {
+    if (!FY_RESERVE(split->shared_local, b->local_capacity, split->n_shared_local + n_owners)) {
         return false;
     }
     memcpy(split->shared_local + split->n_shared_local, split->part_length + part,
@@ -118,8 +115,7 @@ static bool append(builder *b, uint64_t global, uint64_t length, uint32_t part, 
         piece.local = n_owners == 1 ? split->part_length[part] : split->n_shared_local;
         if (!cell_of(b, part, n_owners, &piece.cell) ||
             (n_owners > 1 && !add_shared_begins(b, part, n_owners)) ||
-            !fy_reserve((void **)&split->pieces, &b->piece_capacity, split->n_pieces + 1,
-                        sizeof *split->pieces)) {
+            !FY_RESERVE(split->pieces, b->piece_capacity, split->n_pieces + 1)) {
             return false;
         }
         split->pieces[split->n_pieces++] = piece;
@@ -210,7 +206,7 @@ static bool append_even(builder *b, uint64_t begin, uint64_t extent, uint64_t un
 ferry_status fy_split_even(uint64_t extent, uint32_t n_parts, uint64_t unit, fy_split **split_out,
                            ferry_error *error)
 {
-    fy_block block = {.size = extent, .n_parts = n_parts};
+    fy_split_block block = {.size = extent, .n_parts = n_parts};
     return fy_split_blocks(extent, n_parts, &block, 1, unit, split_out, error);
 }
 
@@ -222,15 +218,9 @@ ferry_status fy_split_strided(uint64_t extent, uint32_t n_parts, uint64_t stride
         return fy_fail(error, FERRY_ERR_LIMIT, "%u parts x stride %llu overflows 64 bits", n_parts,
                        (unsigned long long)stride);
     }
-    ferry_status status = check_unit(extent, unit, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(check_unit(extent, unit, error));
     uint64_t length = fy_max(fy_ceil_div(extent / unit, n_segments) * unit, 1);
-    status = check_piece_count(fy_ceil_div(extent, length), error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(check_piece_count(fy_ceil_div(extent, length), error));
     return fy_split_cyclic(extent, n_parts, length, split_out, error);
 }
 
@@ -268,10 +258,7 @@ ferry_status fy_split_sizes(uint64_t extent, const uint64_t *sizes, size_t n_siz
                        (unsigned long long)sum, (unsigned long long)extent);
     }
     builder b;
-    ferry_status status = builder_init(&b, extent, n_sizes, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(builder_init(&b, extent, n_sizes, error));
     bool complete = true;
     uint64_t begin = 0;
     for (size_t i = 0; complete && i < n_sizes; i++) {
@@ -281,7 +268,7 @@ ferry_status fy_split_sizes(uint64_t extent, const uint64_t *sizes, size_t n_siz
     return builder_finish(&b, complete, split_out, error);
 }
 
-static ferry_status check_blocks(uint64_t extent, uint32_t n_parts, const fy_block *blocks,
+static ferry_status check_blocks(uint64_t extent, uint32_t n_parts, const fy_split_block *blocks,
                                  size_t n_blocks, uint64_t unit, ferry_error *error)
 {
     uint64_t sum = 0, n_pieces = 0;
@@ -294,10 +281,7 @@ static ferry_status check_blocks(uint64_t extent, uint32_t n_parts, const fy_blo
                            "block %zu is cut into %u parts, which does not divide %u ranks", i,
                            blocks[i].n_parts, n_parts);
         }
-        ferry_status status = check_unit(blocks[i].size, unit, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(check_unit(blocks[i].size, unit, error));
         /* A shared piece costs one begin per owner: count it as that many. */
         n_pieces += fy_min(blocks[i].size, n_parts);
     }
@@ -309,7 +293,7 @@ static ferry_status check_blocks(uint64_t extent, uint32_t n_parts, const fy_blo
     return check_piece_count(n_pieces, error);
 }
 
-ferry_status fy_split_blocks(uint64_t extent, uint32_t n_parts, const fy_block *blocks,
+ferry_status fy_split_blocks(uint64_t extent, uint32_t n_parts, const fy_split_block *blocks,
                              size_t n_blocks, uint64_t unit, fy_split **split_out,
                              ferry_error *error)
 {
@@ -366,20 +350,14 @@ ferry_status fy_split_segments(uint32_t n_parts, const uint64_t *lengths, size_t
     if (!fy_mul(n_parts, n_segments, &n_pieces)) {
         n_pieces = UINT64_MAX;
     }
-    ferry_status status = check_piece_count(n_pieces, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(check_piece_count(n_pieces, error));
     for (uint64_t i = 0; i < n_pieces; i++) {
         if (!fy_add(extent, lengths[i], &extent)) {
             return fy_fail(error, FERRY_ERR_INVALID_INPUT, "the lengths overflow 64 bits");
         }
     }
     builder b;
-    status = builder_init(&b, extent, n_parts, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(builder_init(&b, extent, n_parts, error));
     bool complete = true;
     uint64_t begin = 0;
     for (size_t s = 0; complete && s < n_segments; s++) {
@@ -440,10 +418,7 @@ ferry_status fy_split_canonical(const fy_split *split, uint32_t *number_out, fy_
         return FERRY_OK;
     }
     builder b;
-    ferry_status status = builder_init(&b, split->extent, split->n_parts / common, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(builder_init(&b, split->extent, split->n_parts / common, error));
     bool complete = true;
     for (size_t i = 0; complete && i < split->n_pieces; i++) {
         const fy_piece *piece = &split->pieces[i];
@@ -463,15 +438,7 @@ fy_owners fy_split_cell_owners(const fy_split *split, uint32_t cell)
 
 uint64_t fy_split_local(const fy_split *split, uint32_t part, uint64_t global)
 {
-    size_t low = 0, high = split->n_pieces;
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        if (split->pieces[middle].global <= global) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
+    FY_BISECT_LAST(size_t, low, 0, split->n_pieces, middle, split->pieces[middle].global <= global);
     const fy_piece *piece = &split->pieces[low];
     uint64_t begin = piece->local;
     if (piece->n_owners > 1) {

@@ -75,11 +75,11 @@ ferry_status fy_split_sizes(uint64_t extent, const uint64_t *sizes, size_t n_siz
 
 /* Packed components, each cut evenly by itself into n_parts, or into fewer that neighbours share.
  */
-typedef struct fy_block {
+typedef struct fy_split_block {
     uint64_t size;
     uint32_t n_parts; /* divides the n_parts of the split */
-} fy_block;
-ferry_status fy_split_blocks(uint64_t extent, uint32_t n_parts, const fy_block *blocks,
+} fy_split_block;
+ferry_status fy_split_blocks(uint64_t extent, uint32_t n_parts, const fy_split_block *blocks,
                              size_t n_blocks, uint64_t unit, fy_split **split_out,
                              ferry_error *error);
 

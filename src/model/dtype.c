@@ -42,10 +42,8 @@ static ferry_status parse_opaque(const char *digits, const char *text, ferry_dty
 
 ferry_status ferry_dtype_parse(const char *text, ferry_dtype *dtype_out, ferry_error *error)
 {
-    if (text == NULL || dtype_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_dtype_parse needs a text and a place for the result");
-    }
+    FY_TRY(fy_check_use(text != NULL && dtype_out != NULL,
+                        "ferry_dtype_parse needs a text and a place for the result", error));
     for (size_t i = 0; i < N_DTYPES; i++) {
         if (strcmp(text, dtypes[i].name) == 0) {
             *dtype_out = (ferry_dtype){.kind = dtypes[i].kind, .element_bits = dtypes[i].bits};
@@ -73,15 +71,14 @@ ferry_status ferry_dtype_of(uint32_t kind, ferry_dtype *dtype_out, ferry_error *
     return fy_fail(error, FERRY_ERR_MISUSE, "%u is not a dtype with a size of its own", kind);
 }
 
-void ferry_dtype_format(ferry_dtype dtype, char *text)
+size_t ferry_dtype_format(ferry_dtype dtype, char *text, size_t text_bytes)
 {
     for (size_t i = 0; i < N_DTYPES; i++) {
         if (dtypes[i].kind == dtype.kind) {
-            snprintf(text, FERRY_DTYPE_TEXT_BYTES, "%s", dtypes[i].name);
-            return;
+            return (size_t)snprintf(text, text_bytes, "%s", dtypes[i].name);
         }
     }
-    snprintf(text, FERRY_DTYPE_TEXT_BYTES, "bytes:%u", dtype.element_bits / 8);
+    return (size_t)snprintf(text, text_bytes, "bytes:%u", dtype.element_bits / 8);
 }
 
 bool fy_dtype_from_safetensors(const char *text, ferry_dtype *dtype_out)

@@ -58,7 +58,7 @@ static bool add_rank(encoder *e, uint32_t rank)
         last->n++;
         return true;
     }
-    if (!fy_reserve((void **)&e->runs, &e->capacity, e->n_runs + 1, sizeof *e->runs)) {
+    if (!FY_RESERVE(e->runs, e->capacity, e->n_runs + 1)) {
         return false;
     }
     e->runs[e->n_runs++] = (fy_group_run){.first = rank, .n = 1};
@@ -161,9 +161,7 @@ static int64_t find_twice_by_pairs(const encoder *e)
 static ferry_status find_twice_by_rank(const encoder *e, int64_t *found_out, ferry_error *error)
 {
     uint64_t *seen = fy_alloc_zeroed(FERRY_MAX_RANKS / 64, sizeof *seen);
-    if (seen == NULL) {
-        return fy_fail_no_memory(error, "a group");
-    }
+    FY_TRY(fy_check_memory(seen != NULL, "a group", error));
     for (size_t i = 0; i < e->n_runs; i++) {
         for (uint32_t k = 0; k < e->runs[i].n && *found_out < 0; k++) {
             uint32_t rank = rank_of(&e->runs[i], k);
@@ -235,14 +233,9 @@ static void destroy(ferry_group *group)
 
 static ferry_status make_group(const encoder *e, ferry_group **group_out, ferry_error *error)
 {
-    ferry_status status = check_distinct(e, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(check_distinct(e, error));
     ferry_group *group = fy_alloc(1, sizeof *group + e->n_runs * sizeof *e->runs);
-    if (group == NULL) {
-        return fy_fail_no_memory(error, "a group");
-    }
+    FY_TRY(fy_check_memory(group != NULL, "a group", error));
     *group = (ferry_group){.n_ranks = e->n_ranks, .n_runs = e->n_runs, .hash = hash_runs(e)};
     atomic_init(&group->references, 1);
     group->before = fy_alloc(e->n_runs, sizeof *group->before);
@@ -281,9 +274,7 @@ ferry_status ferry_group_create(const uint32_t *ranks, size_t n_ranks, ferry_gro
             status = fy_fail_no_memory(error, "a group");
         }
     }
-    if (status == FERRY_OK) {
-        status = make_group(&e, group_out, error);
-    }
+    FY_THEN(status, make_group(&e, group_out, error));
     fy_free(e.runs);
     return status;
 }
@@ -334,9 +325,7 @@ ferry_status fy_group_create_runs(const fy_group_run *runs, size_t n_runs, ferry
             status = fy_fail_no_memory(error, "a group");
         }
     }
-    if (status == FERRY_OK) {
-        status = make_group(&e, group_out, error);
-    }
+    FY_THEN(status, make_group(&e, group_out, error));
     fy_free(e.runs);
     return status;
 }
@@ -349,7 +338,7 @@ ferry_group *ferry_group_retain(ferry_group *group)
     return group;
 }
 
-void ferry_group_release(ferry_group *group)
+void ferry_group_destroy(ferry_group *group)
 {
     /* Acquire-release: the last holder must see every write of the others before it frees. */
     if (group != NULL &&
@@ -358,22 +347,14 @@ void ferry_group_release(ferry_group *group)
     }
 }
 
-size_t ferry_group_size(const ferry_group *group)
+size_t ferry_group_rank_count(const ferry_group *group)
 {
     return group == NULL ? 0 : group->n_ranks;
 }
 
 uint32_t ferry_group_rank_at(const ferry_group *group, size_t index)
 {
-    size_t low = 0, high = group->n_runs;
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        if (group->before[middle] <= index) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
+    FY_BISECT_LAST(size_t, low, 0, group->n_runs, middle, group->before[middle] <= index);
     return rank_of(&group->runs[low], (uint32_t)(index - group->before[low]));
 }
 
@@ -389,15 +370,8 @@ fy_group_run fy_group_run_at(const ferry_group *group, size_t index)
 
 static bool find_sorted(const ferry_group *group, uint32_t rank, size_t *index_out)
 {
-    size_t low = 0, high = group->n_ranks;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (ferry_group_rank_at(group, group->by_rank[middle]) < rank) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    FY_BISECT(size_t, low, 0, group->n_ranks, middle,
+              ferry_group_rank_at(group, group->by_rank[middle]) < rank);
     bool found = low < group->n_ranks && ferry_group_rank_at(group, group->by_rank[low]) == rank;
     *index_out = found ? group->by_rank[low] : *index_out;
     return found;
@@ -471,13 +445,11 @@ void fy_group_format(const ferry_group *group, char *text, size_t text_bytes)
     snprintf(text + used, text_bytes - used, ")");
 }
 
-ferry_status ferry_rank_in_group(uint32_t rank, const ferry_group *group, size_t *index_out,
-                                 ferry_error *error)
+ferry_status ferry_group_find_rank(const ferry_group *group, uint32_t rank, size_t *index_out,
+                                   ferry_error *error)
 {
-    if (group == NULL || index_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_rank_in_group needs a group and a place for the result");
-    }
+    FY_TRY(fy_check_use(group != NULL && index_out != NULL,
+                        "ferry_group_find_rank needs a group and a place for the result", error));
     if (!fy_group_find(group, rank, index_out)) {
         char text[160];
         fy_group_format(group, text, sizeof text);

@@ -28,7 +28,7 @@ fy_group_run fy_group_run_at(const ferry_group *group, size_t index);
 /* Nobody can be chosen from a group without ranks: it counts as none. NULL is allowed. */
 static inline ferry_group *fy_group_or_none(ferry_group *group)
 {
-    return ferry_group_size(group) == 0 ? NULL : group;
+    return ferry_group_rank_count(group) == 0 ? NULL : group;
 }
 
 bool fy_group_find(const ferry_group *group, uint32_t rank, size_t *index_out);

@@ -13,8 +13,7 @@ bool fy_group_table_find(fy_group_table *table, ferry_group *group, uint32_t *nu
             return true;
         }
     }
-    if (!fy_reserve((void **)&table->groups, &table->capacity, table->n_groups + 1,
-                    sizeof(ferry_group *)) ||
+    if (!FY_RESERVE(table->groups, table->capacity, table->n_groups + 1) ||
         !fy_index_insert(&table->index, fy_group_hash(group), (uint32_t)table->n_groups)) {
         return false;
     }

@@ -115,9 +115,7 @@ ferry_status fy_holders_create(uint32_t n_cells, const fy_holder *entries, size_
                                fy_holders **holders_out, ferry_error *error)
 {
     fy_holders *holders = fy_alloc_zeroed(1, sizeof *holders);
-    if (holders == NULL) {
-        return fy_fail_no_memory(error, "a table of holders");
-    }
+    FY_TRY(fy_check_memory(holders != NULL, "a table of holders", error));
     holders->n_cells = n_cells;
     holders->n_slots = (uint32_t)n_entries;
     fy_holder *copy = NULL;
@@ -153,15 +151,8 @@ uint32_t fy_holders_find(const fy_holders *holders, uint32_t rank)
     if (holders->last_rank - holders->first_rank + 1 == holders->n_slots) {
         return holders->by_rank[rank - holders->first_rank]; /* no gaps */
     }
-    uint32_t low = 0, high = holders->n_slots;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (holders->rank[holders->by_rank[middle]] < rank) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    FY_BISECT(uint32_t, low, 0, holders->n_slots, middle,
+              holders->rank[holders->by_rank[middle]] < rank);
     uint32_t slot = low < holders->n_slots ? holders->by_rank[low] : FY_NO_SLOT;
     return slot != FY_NO_SLOT && holders->rank[slot] == rank ? slot : FY_NO_SLOT;
 }

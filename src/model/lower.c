@@ -36,7 +36,7 @@ static uint32_t memo_find(const memo *m, fy_hash128 key)
 
 static bool memo_add(memo *m, fy_hash128 key, uint32_t number)
 {
-    if (!fy_reserve((void **)&m->entries, &m->capacity, m->n_entries + 1, sizeof *m->entries) ||
+    if (!FY_RESERVE(m->entries, m->capacity, m->n_entries + 1) ||
         !fy_index_insert(&m->index, key.low, (uint32_t)m->n_entries)) {
         return false;
     }
@@ -80,7 +80,7 @@ static bool rule_pins(const fy_rule *rule, uint32_t axis)
 
 static bool rule_cuts(const fy_rule *rule, uint32_t axis)
 {
-    for (uint32_t i = 0; i < rule->n_shards; i++) {
+    for (size_t i = 0; i < rule->n_shards; i++) {
         for (uint32_t j = 0; j < rule->shards[i].n_axes; j++) {
             if (rule->shards[i].axes[j] == axis) {
                 return true;
@@ -111,7 +111,7 @@ static ferry_status apply_stages(const fy_tensor *tensor, size_t name_length, pl
     for (uint32_t i = 0; i < side->n_axes; i++) {
         p->stage_coordinate[i] = FY_NONE;
     }
-    for (uint32_t i = 0; i < side->n_stages; i++) {
+    for (size_t i = 0; i < side->n_stages; i++) {
         const fy_stage *stage = &side->stages[i];
         const char *axis = side->axes[stage->axis].name;
         uint64_t item;
@@ -151,7 +151,7 @@ static ferry_status check_dims(const fy_tensor *tensor, const placing *p, ferry_
                        "%s: the rule \"%s\" cuts \"%s\", which is a scalar", p->side->name,
                        rule->match, tensor->name);
     }
-    for (uint32_t i = 0; i < rule->n_shards; i++) {
+    for (size_t i = 0; i < rule->n_shards; i++) {
         if (rule->shards[i].dim >= tensor->n_dims) {
             return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                            "%s: the rule \"%s\" cuts dim %u of \"%s\", which has %u dimensions",
@@ -209,9 +209,7 @@ static ferry_status lower_split(lowering *l, const fy_tensor *tensor, const plac
                        tensor->name, dim, p->rule->match, inner.message);
     }
     status = fy_problem_add_split(l->problem, split, number_out, error);
-    if (status == FERRY_OK && !memo_add(&l->splits, key, *number_out)) {
-        status = fy_fail_no_memory(error, "the splits");
-    }
+    FY_THEN(status, fy_check_memory(memo_add(&l->splits, key, *number_out), "the splits", error));
     return status;
 }
 
@@ -235,7 +233,7 @@ typedef struct cell_map {
     const fy_rule *rule;
     axis_role axes[FY_MAX_AXES];
     uint32_t n_cuts;
-    cut_role cuts[FY_MAX_DIMS];
+    cut_role cuts[FERRY_MAX_DIMS];
     uint32_t n_flat;
     uint64_t n_cells;
     uint64_t n_holders;
@@ -268,7 +266,7 @@ static void map_cells(const placing *p, uint32_t n_dims, cell_map *map)
     map->n_flat = p->rule->is_flat ? p->side->axes[p->rule->flat_axis].size : 1;
     map->n_cells = map->n_flat;
     for (uint32_t d = n_dims; d > 0; d--) {
-        for (uint32_t i = 0; i < p->rule->n_shards; i++) {
+        for (size_t i = 0; i < p->rule->n_shards; i++) {
             const fy_shard *shard = &p->rule->shards[i];
             if (shard->dim == d - 1) {
                 map->cuts[map->n_cuts++] = (cut_role){.shard = shard,
@@ -358,16 +356,12 @@ static ferry_status lower_holders(lowering *l, const fy_tensor *tensor, const pl
     }
     fy_holders *holders = NULL;
     fy_holder *entries = fy_alloc((size_t)map.n_holders, sizeof *entries);
-    if (entries == NULL) {
-        return fy_fail_no_memory(error, "the holders of a tensor");
-    }
+    FY_TRY(fy_check_memory(entries != NULL, "the holders of a tensor", error));
     fill_entries(&map, entries);
     ferry_status status =
         fy_holders_create((uint32_t)map.n_cells, entries, (size_t)map.n_holders, &holders, error);
     fy_free(entries);
-    if (status == FERRY_OK) {
-        status = fy_problem_add_holders(l->problem, holders, number_out, error);
-    }
+    FY_THEN(status, fy_problem_add_holders(l->problem, holders, number_out, error));
     if (status == FERRY_OK && !memo_add(&l->holders, key, *number_out)) {
         status = fy_fail_no_memory(error, "the tables of holders");
     }
@@ -380,8 +374,8 @@ static ferry_status check_flat_sizes(const lowering *l, const fy_tensor *tensor,
 {
     uint64_t sum = layout->flat_begin[layout->n_flat];
     for (uint32_t cell = 0; cell < n_cells; cell += layout->n_flat) {
-        uint32_t parts[FY_MAX_DIMS + 1];
-        uint64_t shape[FY_MAX_DIMS];
+        uint32_t parts[FERRY_MAX_DIMS + 1];
+        uint64_t shape[FERRY_MAX_DIMS];
         fy_layout_parts(l->problem, layout, cell, parts);
         uint64_t n_elements = fy_layout_shard(l->problem, layout, parts, shape);
         if (n_elements != sum) {
@@ -403,30 +397,24 @@ static ferry_status make_placement(lowering *l, const fy_tensor *tensor, const p
     uint32_t holders;
     for (uint32_t d = 0; d < tensor->n_dims; d++) {
         const fy_shard *shard = NULL;
-        for (uint32_t i = 0; i < p->rule->n_shards; i++) {
+        for (size_t i = 0; i < p->rule->n_shards; i++) {
             if (p->rule->shards[i].dim == d) {
                 shard = &p->rule->shards[i];
             }
         }
         layout.shape[d] = tensor->shape[d];
-        ferry_status status = lower_split(l, tensor, p, shard, d, &layout.split[d], error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(lower_split(l, tensor, p, shard, d, &layout.split[d], error));
     }
     if (p->rule->is_flat) {
         layout.n_flat = p->side->axes[p->rule->flat_axis].size;
         layout.flat_begin = p->rule->flat_begin;
     }
-    ferry_status status = lower_holders(l, tensor, p, &holders, error);
-    if (status == FERRY_OK && layout.flat_begin != NULL) {
-        status =
-            check_flat_sizes(l, tensor, p, &layout, l->problem->holders[holders]->n_cells, error);
+    FY_TRY(lower_holders(l, tensor, p, &holders, error));
+    if (layout.flat_begin != NULL) {
+        FY_TRY(
+            check_flat_sizes(l, tensor, p, &layout, l->problem->holders[holders]->n_cells, error));
     }
-    if (status == FERRY_OK) {
-        status = fy_problem_add_placement(l->problem, &layout, holders, NULL, number_out, error);
-    }
-    return status;
+    return fy_problem_add_placement(l->problem, &layout, holders, NULL, number_out, error);
 }
 
 static ferry_status lower_tensor(lowering *l, const fy_tensor *tensor, const fy_side *side,
@@ -446,14 +434,9 @@ static ferry_status lower_tensor(lowering *l, const fy_tensor *tensor, const fy_
     if (p.rule->skip) {
         return FERRY_OK;
     }
-    ferry_status status = check_dims(tensor, &p, error);
-    if (status == FERRY_OK) {
-        status = apply_stages(tensor, length, &p, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
-    uint64_t values[2 + FY_MAX_DIMS + FY_MAX_AXES] = {(uintptr_t)p.rule, tensor->n_dims};
+    FY_TRY(check_dims(tensor, &p, error));
+    FY_TRY(apply_stages(tensor, length, &p, error));
+    uint64_t values[2 + FERRY_MAX_DIMS + FY_MAX_AXES] = {(uintptr_t)p.rule, tensor->n_dims};
     size_t n = 2;
     for (uint32_t d = 0; d < tensor->n_dims; d++) {
         values[n++] = tensor->shape[d];
@@ -466,11 +449,8 @@ static ferry_status lower_tensor(lowering *l, const fy_tensor *tensor, const fy_
     if (*placement_out != FY_NONE) {
         return FERRY_OK;
     }
-    status = make_placement(l, tensor, &p, placement_out, error);
-    if (status == FERRY_OK && !memo_add(&l->placements, key, *placement_out)) {
-        status = fy_fail_no_memory(error, "the placements");
-    }
-    return status;
+    FY_TRY(make_placement(l, tensor, &p, placement_out, error));
+    return fy_check_memory(memo_add(&l->placements, key, *placement_out), "the placements", error);
 }
 
 static uint32_t world_of(const fy_side *side)
@@ -520,12 +500,8 @@ ferry_status fy_spec_lower(const ferry_spec *spec, fy_problem *problem, ferry_er
         memcpy(problem->tensors, spec->tensors, spec->n_tensors * sizeof *problem->tensors);
     }
     status = fy_rule_index_init(&l.rules[0], &spec->source, error);
-    if (status == FERRY_OK) {
-        status = fy_rule_index_init(&l.rules[1], &spec->destination, error);
-    }
-    if (status == FERRY_OK) {
-        status = lower_all(&l, error);
-    }
+    FY_THEN(status, fy_rule_index_init(&l.rules[1], &spec->destination, error));
+    FY_THEN(status, lower_all(&l, error));
     if (status == FERRY_OK && l.key.failed) {
         status = fy_fail_no_memory(error, "the tables of holders");
     }

@@ -44,13 +44,6 @@ static ferry_status check_partition(const ferry_param_metadata *m, ferry_error *
     return FERRY_OK;
 }
 
-ferry_status fy_metadata_take(const ferry_param_metadata *given, ferry_param_metadata *m,
-                              ferry_error *error)
-{
-    ferry_status status = fy_take_param_metadata(given, m, error);
-    return status == FERRY_OK ? fy_metadata_check(m, error) : status;
-}
-
 /* Names go through JSON and through messages, where they must fit as they do here. */
 static ferry_status check_name(const char *name, uint32_t rank, ferry_error *error)
 {
@@ -67,18 +60,16 @@ static ferry_status check_name(const char *name, uint32_t rank, ferry_error *err
     return FERRY_OK;
 }
 
-ferry_status fy_metadata_check(const ferry_param_metadata *m, ferry_error *error)
+/* What every function checks of metadata from outside, before it looks at anything else. */
+static ferry_status check_metadata(const ferry_param_metadata *m, ferry_error *error)
 {
     if (m->name == NULL || m->name[0] == '\0') {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "metadata needs FERRY_PARAM_METADATA_INIT and a name");
     }
-    ferry_status status = check_name(m->name, m->owner_rank, error);
-    if (status == FERRY_OK && m->resolved_name != NULL) {
-        status = check_name(m->resolved_name, m->owner_rank, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
+    FY_TRY(check_name(m->name, m->owner_rank, error));
+    if (m->resolved_name != NULL) {
+        FY_TRY(check_name(m->resolved_name, m->owner_rank, error));
     }
     if (m->n_dims > FERRY_MAX_DIMS || (m->n_partition_sizes > 0 && m->partition_sizes == NULL)) {
         return fy_fail(error, FERRY_ERR_MISUSE, "%s has %u dimensions (at most %d) or lacks a list",
@@ -101,6 +92,13 @@ ferry_status fy_metadata_check(const ferry_param_metadata *m, ferry_error *error
         }
     }
     return m->is_tp ? check_partition(m, error) : FERRY_OK;
+}
+
+ferry_status fy_metadata_take(const ferry_param_metadata *given, ferry_param_metadata *m,
+                              ferry_error *error)
+{
+    FY_TRY(fy_take_param_metadata(given, m, error));
+    return check_metadata(m, error);
 }
 
 static void describe(const ferry_param_description *param, ferry_param_metadata *m)
@@ -131,37 +129,29 @@ static void place_in_groups(const ferry_process_groups *groups, ferry_param_meta
         groups->pipeline_parallel == NULL ? groups->world : groups->pipeline_parallel;
 }
 
-ferry_status ferry_extract_param_metadata(const ferry_param_description *param,
+ferry_status ferry_param_metadata_extract(const ferry_param_description *param,
                                           const char *param_name, uint32_t owner_rank,
                                           const ferry_process_groups *groups,
                                           const uint64_t *num_experts,
                                           ferry_param_metadata *metadata_out, ferry_error *error)
 {
-    if (param == NULL || param_name == NULL || groups == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_extract_param_metadata needs a description, a name and groups, made "
-                       "with their _INIT values");
-    }
+    FY_TRY(fy_check_use(param != NULL && param_name != NULL && groups != NULL,
+                        "ferry_param_metadata_extract needs a description, a name and groups, made "
+                        "with their _INIT values",
+                        error));
     ferry_param_description p;
     ferry_process_groups g;
     ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
-    ferry_status status = fy_check_out(metadata_out, "ferry_param_metadata", error);
-    if (status == FERRY_OK) {
-        status = fy_take_param_description(param, &p, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_take_process_groups(groups, &g, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_check_out(metadata_out, "ferry_param_metadata", error));
+    FY_TRY(fy_take_param_description(param, &p, error));
+    FY_TRY(fy_take_process_groups(groups, &g, error));
     describe(&p, &m);
     place_in_groups(&g, &m);
     m.name = param_name;
     m.owner_rank = owner_rank;
     m.has_num_experts = num_experts != NULL;
     m.num_experts = num_experts == NULL ? 0 : *num_experts;
-    status = fy_metadata_check(&m, error);
+    ferry_status status = check_metadata(&m, error);
     return status == FERRY_OK
                ? fy_copy_out(&m, sizeof m, metadata_out, "ferry_param_metadata", error)
                : status;
@@ -169,13 +159,10 @@ ferry_status ferry_extract_param_metadata(const ferry_param_description *param,
 
 ferry_status ferry_model_create(ferry_model **model_out, ferry_error *error)
 {
-    if (model_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_model_create needs a place for the result");
-    }
+    FY_TRY(
+        fy_check_use(model_out != NULL, "ferry_model_create needs a place for the result", error));
     ferry_model *model = fy_alloc_zeroed(1, sizeof *model);
-    if (model == NULL) {
-        return fy_fail_no_memory(error, "a model");
-    }
+    FY_TRY(fy_check_memory(model != NULL, "a model", error));
     *model_out = model;
     return FERRY_OK;
 }
@@ -206,15 +193,10 @@ bool fy_metadata_copy_texts(fy_arena *arena, ferry_param_metadata *m)
 ferry_status ferry_model_add(ferry_model *model, const ferry_param_metadata *metadata,
                              ferry_error *error)
 {
-    if (model == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_model_add needs a model");
-    }
+    FY_TRY(fy_check_use(model != NULL, "ferry_model_add needs a model", error));
     ferry_param_metadata m;
-    ferry_status status = fy_metadata_take(metadata, &m, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    if (!fy_reserve((void **)&model->params, &model->capacity, model->n_params + 1, sizeof m) ||
+    FY_TRY(fy_metadata_take(metadata, &m, error));
+    if (!FY_RESERVE(model->params, model->capacity, model->n_params + 1) ||
         !fy_metadata_copy_texts(&model->arena, &m)) {
         return fy_fail_no_memory(error, "a parameter");
     }
@@ -248,10 +230,10 @@ void ferry_model_destroy(ferry_model *model)
         return;
     }
     for (size_t i = 0; i < model->n_params; i++) {
-        ferry_group_release(model->params[i].tensor_parallel_group_ranks);
-        ferry_group_release(model->params[i].expert_parallel_group_ranks);
-        ferry_group_release(model->params[i].data_parallel_group_ranks);
-        ferry_group_release(model->params[i].pipeline_parallel_group_ranks);
+        ferry_group_destroy(model->params[i].tensor_parallel_group_ranks);
+        ferry_group_destroy(model->params[i].expert_parallel_group_ranks);
+        ferry_group_destroy(model->params[i].data_parallel_group_ranks);
+        ferry_group_destroy(model->params[i].pipeline_parallel_group_ranks);
     }
     fy_free(model->params);
     fy_arena_cleanup(&model->arena);
@@ -295,20 +277,20 @@ static int compare_candidates(const void *a, const void *b)
     return by_group != 0 ? by_group : (x->index > y->index) - (x->index < y->index);
 }
 
-ferry_status ferry_select_source_balanced(const ferry_param_metadata *const *sources,
-                                          size_t n_sources, const ferry_param_metadata *destination,
-                                          uint32_t dst_rank, size_t *chosen_out, ferry_error *error)
+ferry_status ferry_param_metadata_select_source(const ferry_param_metadata *const *sources,
+                                                size_t n_sources,
+                                                const ferry_param_metadata *destination,
+                                                uint32_t dst_rank, size_t *chosen_out,
+                                                ferry_error *error)
 {
-    if (sources == NULL || n_sources == 0 || destination == NULL || chosen_out == NULL) {
-        return fy_fail(
-            error, FERRY_ERR_MISUSE,
-            "ferry_select_source_balanced needs sources, a destination and a place for the result");
-    }
+    FY_TRY(
+        fy_check_use(sources != NULL && n_sources != 0 && destination != NULL && chosen_out != NULL,
+                     "ferry_param_metadata_select_source needs sources, a destination and a place "
+                     "for the result",
+                     error));
     ferry_param_metadata m;
     candidate *sorted = fy_alloc(n_sources, sizeof *sorted);
-    if (sorted == NULL) {
-        return fy_fail_no_memory(error, "the buckets of DP groups");
-    }
+    FY_TRY(fy_check_memory(sorted != NULL, "the buckets of DP groups", error));
     ferry_status status = FERRY_OK;
     for (size_t i = 0; i < n_sources && status == FERRY_OK; i++) {
         if (sources[i] == NULL) {
@@ -318,9 +300,7 @@ ferry_status ferry_select_source_balanced(const ferry_param_metadata *const *sou
         status = fy_take_param_metadata(sources[i], &m, error);
         sorted[i] = (candidate){.dp = fy_group_or_none(m.data_parallel_group_ranks), .index = i};
     }
-    if (status == FERRY_OK) {
-        status = fy_take_param_metadata(destination, &m, error);
-    }
+    FY_THEN(status, fy_take_param_metadata(destination, &m, error));
     if (status != FERRY_OK) {
         fy_free(sorted);
         return status;

@@ -15,9 +15,6 @@ struct ferry_model {
     size_t capacity;
 };
 
-/* What every function checks of metadata from outside, before it looks at anything else. */
-ferry_status fy_metadata_check(const ferry_param_metadata *metadata, ferry_error *error);
-
 /* Reads a caller's metadata and checks it. */
 ferry_status fy_metadata_take(const ferry_param_metadata *given, ferry_param_metadata *metadata,
                               ferry_error *error);

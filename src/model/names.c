@@ -60,14 +60,12 @@ static bool find_expert_part(const char *name, const char **digits_out, const ch
     }
 }
 
-ferry_status ferry_detect_expert_index(const char *param_name, bool *found_out, uint64_t *index_out,
-                                       ferry_error *error)
+ferry_status ferry_param_detect_expert_index(const char *param_name, bool *found_out,
+                                             uint64_t *index_out, ferry_error *error)
 {
     const char *digits, *end;
-    if (param_name == NULL || found_out == NULL || index_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_detect_expert_index needs a name and two places");
-    }
+    FY_TRY(fy_check_use(param_name != NULL && found_out != NULL && index_out != NULL,
+                        "ferry_param_detect_expert_index needs a name and two places", error));
     if (!find_expert_part(param_name, &digits, &end)) {
         *found_out = false;
         return FERRY_OK;
@@ -97,14 +95,10 @@ struct ferry_prefix_map {
 
 ferry_status ferry_prefix_map_create(ferry_prefix_map **map_out, ferry_error *error)
 {
-    if (map_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_prefix_map_create needs a place for the result");
-    }
+    FY_TRY(fy_check_use(map_out != NULL, "ferry_prefix_map_create needs a place for the result",
+                        error));
     ferry_prefix_map *map = fy_alloc_zeroed(1, sizeof *map);
-    if (map == NULL) {
-        return fy_fail_no_memory(error, "a prefix map");
-    }
+    FY_TRY(fy_check_memory(map != NULL, "a prefix map", error));
     *map_out = map;
     return FERRY_OK;
 }
@@ -112,11 +106,10 @@ ferry_status ferry_prefix_map_create(ferry_prefix_map **map_out, ferry_error *er
 ferry_status ferry_prefix_map_add(ferry_prefix_map *map, const char *local_prefix,
                                   const char *global_prefix, ferry_error *error)
 {
-    if (map == NULL || local_prefix == NULL || global_prefix == NULL || *local_prefix == '\0' ||
-        *global_prefix == '\0') {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_prefix_map_add needs a map and two prefixes that are not empty");
-    }
+    FY_TRY(fy_check_use(map != NULL && local_prefix != NULL && global_prefix != NULL &&
+                            *local_prefix != '\0' && *global_prefix != '\0',
+                        "ferry_prefix_map_add needs a map and two prefixes that are not empty",
+                        error));
     for (size_t i = 0; i < map->n_items; i++) {
         if (strcmp(map->items[i].local, local_prefix) == 0) {
             return fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -126,7 +119,7 @@ ferry_status ferry_prefix_map_add(ferry_prefix_map *map, const char *local_prefi
     }
     prefix item = {.local = fy_strdup(local_prefix), .global = fy_strdup(global_prefix)};
     if (item.local == NULL || item.global == NULL ||
-        !fy_reserve((void **)&map->items, &map->capacity, map->n_items + 1, sizeof item)) {
+        !FY_RESERVE(map->items, map->capacity, map->n_items + 1)) {
         fy_free(item.local);
         fy_free(item.global);
         return fy_fail_no_memory(error, "a prefix map");
@@ -167,7 +160,7 @@ static ferry_status find_global_expert(const ferry_param_metadata *metadata, uin
 {
     const ferry_group *group = metadata->expert_parallel_group_ranks;
     size_t position;
-    if (group == NULL || ferry_group_size(group) == 0) {
+    if (group == NULL || ferry_group_rank_count(group) == 0) {
         return fy_fail(
             error, FERRY_ERR_INVALID_INPUT,
             "%s of rank %u is expert parallel, but its expert-parallel group is not known",
@@ -178,7 +171,7 @@ static ferry_status find_global_expert(const ferry_param_metadata *metadata, uin
                        "%s of rank %u is expert parallel, but num_experts is not given",
                        metadata->name, metadata->owner_rank);
     }
-    uint64_t size = ferry_group_size(group);
+    uint64_t size = ferry_group_rank_count(group);
     if (metadata->num_experts == 0 || metadata->num_experts % size != 0) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s: num_experts %llu is not a multiple of the %llu ranks of the "
@@ -187,7 +180,7 @@ static ferry_status find_global_expert(const ferry_param_metadata *metadata, uin
                        (unsigned long long)size);
     }
     ferry_error inner;
-    ferry_status status = ferry_rank_in_group(metadata->owner_rank, group, &position, &inner);
+    ferry_status status = ferry_group_find_rank(group, metadata->owner_rank, &position, &inner);
     if (status != FERRY_OK) {
         return fy_fail(error, status, "%s: expert parallel: %s", metadata->name, inner.message);
     }
@@ -229,18 +222,15 @@ static bool write_expert_name(const char *name, uint64_t global, char *buffer)
     }
 }
 
-ferry_status ferry_assign_resolved_name(ferry_param_metadata *metadata, const ferry_prefix_map *map,
-                                        char *buffer, ferry_error *error)
+ferry_status ferry_param_metadata_resolve_name(ferry_param_metadata *metadata,
+                                               const ferry_prefix_map *map, char *buffer,
+                                               size_t buffer_bytes, ferry_error *error)
 {
     ferry_param_metadata m;
-    ferry_status status = fy_take_param_metadata(metadata, &m, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    if (metadata == NULL || m.name == NULL || buffer == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_assign_resolved_name needs metadata with a name, and a buffer");
-    }
+    FY_TRY(fy_take_param_metadata(metadata, &m, error));
+    FY_TRY(fy_check_use(
+        metadata != NULL && m.name != NULL && buffer != NULL,
+        "ferry_param_metadata_resolve_name needs metadata with a name, and a buffer", error));
     char staged[FERRY_NAME_BYTES];
     const prefix *longest = longest_prefix(map, m.name);
     const char *head = longest == NULL ? "" : longest->global;
@@ -252,23 +242,27 @@ ferry_status ferry_assign_resolved_name(ferry_param_metadata *metadata, const fe
     }
     bool found = false;
     uint64_t local = 0, global = 0;
-    status = ferry_detect_expert_index(staged, &found, &local, error);
-    if (status == FERRY_OK && found && m.is_ep) {
-        status = find_global_expert(&m, local, &global, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
+    FY_TRY(ferry_param_detect_expert_index(staged, &found, &local, error));
+    if (found && m.is_ep) {
+        FY_TRY(find_global_expert(&m, local, &global, error));
     }
     if (found && m.is_ep) {
-        if (!write_expert_name(staged, global, buffer)) {
+        char numbered[FERRY_NAME_BYTES];
+        if (!write_expert_name(staged, global, numbered)) {
             return fy_fail(error, FERRY_ERR_LIMIT, "the name %.100s... has more than %d bytes",
                            m.name, FERRY_NAME_BYTES - 32);
         }
+        memcpy(staged, numbered, strlen(numbered) + 1);
+    }
+    if (strlen(staged) >= buffer_bytes) {
+        return fy_fail(error, FERRY_ERR_LIMIT, "the name %.100s takes %zu bytes, not %zu", staged,
+                       strlen(staged) + 1, buffer_bytes);
+    }
+    if (found && m.is_ep) {
         metadata->has_global_expert_index = true;
         metadata->global_expert_index = global;
-    } else {
-        memcpy(buffer, staged, (size_t)length + 1);
     }
+    memcpy(buffer, staged, strlen(staged) + 1);
     metadata->resolved_name = buffer;
     return FERRY_OK;
 }

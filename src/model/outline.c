@@ -31,14 +31,9 @@ static ferry_status resolve(draft *d, const ferry_param_metadata **said, ferry_e
 {
     char name[FERRY_NAME_BYTES];
     ferry_param_metadata *m = fy_arena_alloc(&d->arena, 1, sizeof *m);
-    if (m == NULL) {
-        return fy_fail_no_memory(error, "a name");
-    }
+    FY_TRY(fy_check_memory(m != NULL, "a name", error));
     *m = **said;
-    ferry_status status = ferry_assign_resolved_name(m, NULL, name, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(ferry_param_metadata_resolve_name(m, NULL, name, sizeof name, error));
     m->resolved_name = fy_arena_copy(&d->arena, name, strlen(name));
     *said = m;
     return m->resolved_name == NULL ? fy_fail_no_memory(error, "a name") : FERRY_OK;
@@ -48,9 +43,7 @@ static ferry_status draft_model(draft *d, const ferry_model *model, ferry_error 
 {
     d->n_params = model->n_params;
     d->params = fy_alloc(model->n_params, sizeof *d->params);
-    if (d->params == NULL) {
-        return fy_fail_no_memory(error, "a model");
-    }
+    FY_TRY(fy_check_memory(d->params != NULL, "a model", error));
     for (size_t i = 0; i < model->n_params; i++) {
         draft_param *p = &d->params[i];
         p->said = &model->params[i];
@@ -58,10 +51,7 @@ static ferry_status draft_model(draft *d, const ferry_model *model, ferry_error 
             return fy_fail_no_memory(error, "the groups of a model");
         }
         if (p->said->is_ep && p->said->resolved_name == NULL) {
-            ferry_status status = resolve(d, &p->said, error);
-            if (status != FERRY_OK) {
-                return status;
-            }
+            FY_TRY(resolve(d, &p->said, error));
         }
     }
     return FERRY_OK;
@@ -133,9 +123,7 @@ static bool add_kind(fy_outlines *set, draft_param *p, uint64_t hash)
 {
     fy_outline_param kind = {.said = *p->said, .kind = (uint32_t)set->n_kinds};
     uint64_t *sizes = fy_arena_alloc(&set->arena, p->said->n_partition_sizes, sizeof *sizes);
-    if (sizes == NULL ||
-        !fy_reserve((void **)&set->kinds, &set->kind_capacity, set->n_kinds + 1,
-                    sizeof *set->kinds) ||
+    if (sizes == NULL || !FY_RESERVE(set->kinds, set->kind_capacity, set->n_kinds + 1) ||
         !fy_index_insert(&set->kind_index, hash, kind.kind)) {
         return false;
     }
@@ -232,8 +220,7 @@ static const fy_outline *add(fy_outlines *set, const draft *d, uint64_t hash)
         return NULL;
     }
     outline->number = (uint32_t)set->n_outlines;
-    if (!fy_reserve((void **)&set->all, &set->capacity, set->n_outlines + 1,
-                    sizeof(fy_outline *)) ||
+    if (!FY_RESERVE(set->all, set->capacity, set->n_outlines + 1) ||
         !fy_index_insert(&set->index, hash, outline->number)) {
         destroy(outline);
         return NULL;
@@ -320,7 +307,7 @@ void fy_outlines_cleanup(fy_outlines *set)
     fy_index_cleanup(&set->kind_index);
     fy_arena_cleanup(&set->arena);
     for (size_t i = 0; i < set->groups.n_groups; i++) {
-        ferry_group_release(set->groups.groups[i]);
+        ferry_group_destroy(set->groups.groups[i]);
     }
     fy_group_table_cleanup(&set->groups);
     *set = (fy_outlines){0};

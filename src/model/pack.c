@@ -1,83 +1,11 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-/* Models as bytes. Numbers are little groups of seven bits, so small ones cost one byte. */
+/* Models as bytes. */
 #include "model/roster.h"
 
 #include "base/checked.h"
 #include "model/group.h"
 
 #include <string.h>
-
-static void put(fy_pack *out, const void *bytes, size_t n)
-{
-    if (out->failed || !fy_reserve((void **)&out->bytes, &out->capacity, out->used + n, 1)) {
-        out->failed = true;
-        return;
-    }
-    if (n > 0) {
-        memcpy(out->bytes + out->used, bytes, n);
-    }
-    out->used += n;
-}
-
-void fy_pack_number(fy_pack *out, uint64_t value)
-{
-    unsigned char groups[10];
-    size_t n = 0;
-    do {
-        groups[n++] = (unsigned char)((value & 0x7f) | (value > 0x7f ? 0x80 : 0));
-        value >>= 7;
-    } while (value != 0);
-    put(out, groups, n);
-}
-
-void fy_pack_text(fy_pack *out, const char *text)
-{
-    size_t length = strlen(text);
-    fy_pack_number(out, length);
-    put(out, text, length);
-}
-
-void fy_pack_cleanup(fy_pack *out)
-{
-    fy_free(out->bytes);
-    *out = (fy_pack){0};
-}
-
-const size_t *fy_no_lengths(uint32_t n_ranks)
-{
-    enum { MOST_RANKS = 1 << 16 };
-    static size_t none[MOST_RANKS]; /* never written, so it costs no memory */
-    return n_ranks <= MOST_RANKS ? none : NULL;
-}
-
-uint64_t fy_read_number(fy_reader *in, uint64_t most)
-{
-    uint64_t value = 0;
-    for (unsigned shift = 0; shift < 64 && in->at < in->end; shift += 7) {
-        unsigned char group = *in->at++;
-        value |= (uint64_t)(group & 0x7f) << shift;
-        if ((group & 0x80) == 0) {
-            in->failed = in->failed || value > most;
-            return in->failed ? 0 : value;
-        }
-    }
-    in->failed = true;
-    return 0;
-}
-
-const char *fy_read_text(fy_reader *in, size_t *length_out)
-{
-    uint64_t length = fy_read_number(in, (uint64_t)(in->end - in->at));
-    if (in->failed || length > (uint64_t)(in->end - in->at)) {
-        in->failed = true;
-        *length_out = 0;
-        return "";
-    }
-    const char *text = (const char *)in->at;
-    in->at += length;
-    *length_out = (size_t)length;
-    return text;
-}
 
 /* Small numbers of either sign stay small. */
 static uint64_t fold_sign(int64_t value)
@@ -166,7 +94,7 @@ void fy_model_pack(const ferry_model *model, fy_pack *out)
     }
     pack_groups(table.groups, table.n_groups, out);
     fy_pack_number(out, model->n_params);
-    put(out, params.bytes, params.used);
+    fy_pack_bytes(out, params.bytes, params.used);
     out->failed = out->failed || params.failed;
     fy_pack_cleanup(&params);
     fy_group_table_cleanup(&table);
@@ -205,11 +133,10 @@ typedef struct group_list {
 static ferry_status unpack_group(fy_reader *in, group_list *list, ferry_error *error)
 {
     /* Every run takes three bytes at least: what is left bounds the allocation. */
-    uint64_t n_runs = fy_read_number(in, (uint64_t)(in->end - in->at) / 3);
+    uint64_t n_runs = fy_read_number(in, fy_read_left(in) / 3);
     fy_group_run *runs = fy_alloc((size_t)n_runs, sizeof *runs);
     ferry_status status = FERRY_OK;
-    if (runs == NULL || !fy_reserve((void **)&list->groups, &list->capacity, list->n_groups + 1,
-                                    sizeof(ferry_group *))) {
+    if (runs == NULL || !FY_RESERVE(list->groups, list->capacity, list->n_groups + 1)) {
         fy_free(runs);
         return fy_fail_no_memory(error, "the groups of a model");
     }
@@ -228,12 +155,11 @@ static ferry_status unpack_group(fy_reader *in, group_list *list, ferry_error *e
 
 static ferry_status unpack_groups(fy_reader *in, group_list *list, ferry_error *error)
 {
-    uint64_t n_groups = fy_read_number(in, (uint64_t)(in->end - in->at));
-    ferry_status status = FERRY_OK;
-    for (uint64_t g = 0; g < n_groups && !in->failed && status == FERRY_OK; g++) {
-        status = unpack_group(in, list, error);
+    uint64_t n_groups = fy_read_number(in, fy_read_left(in));
+    for (uint64_t g = 0; g < n_groups && !in->failed; g++) {
+        FY_TRY(unpack_group(in, list, error));
     }
-    return status;
+    return FERRY_OK;
 }
 
 static const char *unpack_name(fy_reader *in, fy_arena *arena, bool *failed)
@@ -280,7 +206,7 @@ static bool unpack_param(fy_reader *in, const group_list *list, fy_arena *arena,
     m->expert_parallel_group_ranks = unpack_group_number(in, list);
     m->data_parallel_group_ranks = unpack_group_number(in, list);
     m->pipeline_parallel_group_ranks = unpack_group_number(in, list);
-    m->n_partition_sizes = (size_t)fy_read_number(in, (uint64_t)(in->end - in->at));
+    m->n_partition_sizes = (size_t)fy_read_number(in, fy_read_left(in));
     uint64_t *sizes = fy_arena_alloc(arena, m->n_partition_sizes, sizeof *sizes);
     for (size_t i = 0; sizes != NULL && i < m->n_partition_sizes; i++) {
         sizes[i] = fy_read_number(in, INT64_MAX);
@@ -292,7 +218,7 @@ static bool unpack_param(fy_reader *in, const group_list *list, fy_arena *arena,
 static ferry_status unpack_params(fy_reader *in, const group_list *list, ferry_model *model,
                                   ferry_error *error)
 {
-    uint64_t n = fy_read_number(in, (uint64_t)(in->end - in->at));
+    uint64_t n = fy_read_number(in, fy_read_left(in));
     ferry_status status = FERRY_OK;
     for (uint64_t i = 0; i < n && !in->failed && status == FERRY_OK; i++) {
         fy_arena arena = {0};
@@ -307,7 +233,7 @@ static ferry_status unpack_params(fy_reader *in, const group_list *list, ferry_m
     return status;
 }
 
-ferry_status fy_model_unpack(fy_reader *in, ferry_model **model_out, ferry_error *error)
+static ferry_status unpack_model(fy_reader *in, ferry_model **model_out, ferry_error *error)
 {
     group_list list = {0};
     ferry_model *model = NULL;
@@ -327,7 +253,7 @@ ferry_status fy_model_unpack(fy_reader *in, ferry_model **model_out, ferry_error
                          "the packed model of a rank is cut short or damaged");
     }
     for (size_t i = 0; i < list.n_groups; i++) {
-        ferry_group_release(list.groups[i]);
+        ferry_group_destroy(list.groups[i]);
     }
     fy_free(list.groups);
     if (status == FERRY_OK) {
@@ -342,13 +268,9 @@ ferry_status fy_roster_set_packed(ferry_roster *roster, uint32_t rank, fy_reader
                                   ferry_error *error)
 {
     ferry_model *src = NULL, *dst = NULL;
-    ferry_status status = fy_model_unpack(in, &src, error);
-    if (status == FERRY_OK) {
-        status = fy_model_unpack(in, &dst, error);
-    }
-    if (status == FERRY_OK) {
-        status = ferry_roster_set(roster, rank, src, dst, error);
-    }
+    ferry_status status = unpack_model(in, &src, error);
+    FY_THEN(status, unpack_model(in, &dst, error));
+    FY_THEN(status, ferry_roster_set(roster, rank, src, dst, error));
     ferry_model_destroy(src);
     ferry_model_destroy(dst);
     return status;

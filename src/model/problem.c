@@ -2,6 +2,7 @@
 #include "model/problem.h"
 
 #include "base/checked.h"
+#include "base/sort.h"
 
 void fy_problem_cleanup(fy_problem *problem)
 {
@@ -34,8 +35,7 @@ ferry_status fy_problem_add_split(fy_problem *problem, fy_split *split, uint32_t
         }
     }
     uint32_t number = (uint32_t)problem->n_splits;
-    if (!fy_reserve((void **)&problem->splits, &problem->split_capacity, problem->n_splits + 1,
-                    sizeof(fy_split *)) ||
+    if (!FY_RESERVE(problem->splits, problem->split_capacity, problem->n_splits + 1) ||
         !fy_index_insert(&problem->split_index, split->hash.low, number)) {
         fy_split_destroy(split);
         return fy_fail_no_memory(error, "the splits");
@@ -70,8 +70,7 @@ ferry_status fy_problem_add_holders(fy_problem *problem, fy_holders *holders, ui
         }
     }
     uint32_t number = (uint32_t)problem->n_holders;
-    if (!fy_reserve((void **)&problem->holders, &problem->holders_capacity, problem->n_holders + 1,
-                    sizeof(fy_holders *)) ||
+    if (!FY_RESERVE(problem->holders, problem->holders_capacity, problem->n_holders + 1) ||
         !fy_index_insert(&problem->holders_index, holders->hash, number)) {
         fy_holders_destroy(holders);
         return fy_fail_no_memory(error, "the tables of holders");
@@ -87,20 +86,13 @@ uint32_t fy_problem_order(const fy_problem *problem, uint32_t rank, uint32_t ten
     if (order == NULL || order->n == 0) {
         return tensor;
     }
-    uint32_t low = 0, high = order->n;
-    while (high - low > 1) {
-        uint32_t middle = low + (high - low) / 2;
-        if (order->tensors[order->sorted[middle]] <= tensor) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
+    FY_BISECT_LAST(uint32_t, low, 0, order->n, middle,
+                   order->tensors[order->sorted[middle]] <= tensor);
     return order->sorted[low];
 }
 
 void fy_layout_parts(const fy_problem *problem, const fy_layout *layout, uint32_t cell,
-                     uint32_t parts_out[FY_MAX_DIMS + 1])
+                     uint32_t parts_out[FERRY_MAX_DIMS + 1])
 {
     uint32_t n_flat = layout->n_flat == 0 ? 1 : layout->n_flat;
     parts_out[layout->n_dims] = cell % n_flat;
@@ -113,7 +105,7 @@ void fy_layout_parts(const fy_problem *problem, const fy_layout *layout, uint32_
 }
 
 uint64_t fy_layout_shard(const fy_problem *problem, const fy_layout *layout, const uint32_t *parts,
-                         uint64_t shape_out[FY_MAX_DIMS])
+                         uint64_t shape_out[FERRY_MAX_DIMS])
 {
     uint64_t n_elements = 1;
     for (uint32_t d = 0; d < layout->n_dims; d++) {
@@ -142,9 +134,9 @@ void fy_layout_flat_range(const fy_layout *layout, uint32_t flat_part, uint64_t 
 /* What a cell holds, from what its parts hold: independent of how parts are numbered. */
 static fy_hash128 hash_cell(const fy_problem *problem, const fy_layout *layout, uint32_t cell)
 {
-    uint32_t parts[FY_MAX_DIMS + 1];
-    uint64_t shape[FY_MAX_DIMS];
-    uint64_t values[2 * FY_MAX_DIMS + 3];
+    uint32_t parts[FERRY_MAX_DIMS + 1];
+    uint64_t shape[FERRY_MAX_DIMS];
+    uint64_t values[2 * FERRY_MAX_DIMS + 3];
     size_t n = 0;
     fy_layout_parts(problem, layout, cell, parts);
     for (uint32_t d = 0; d < layout->n_dims; d++) {
@@ -203,8 +195,7 @@ ferry_status fy_problem_intern_placement(fy_problem *problem, const fy_placement
         }
     }
     uint32_t number = (uint32_t)problem->n_placements;
-    if (!fy_reserve((void **)&problem->placements, &problem->placement_capacity,
-                    problem->n_placements + 1, sizeof *problem->placements) ||
+    if (!FY_RESERVE(problem->placements, problem->placement_capacity, problem->n_placements + 1) ||
         !fy_index_insert(&problem->placement_index, hash.low, number)) {
         return fy_fail_no_memory(error, "the placements");
     }

@@ -3,6 +3,7 @@
 #define FY_MODEL_PROBLEM_H
 
 #include "base/alloc.h"
+#include "base/cluster.h"
 #include "base/hash.h"
 #include "base/index.h"
 #include "base/status.h"
@@ -24,9 +25,9 @@
 typedef struct fy_layout {
     uint32_t n_dims;
     uint32_t n_flat; /* parts of the flat cut; 0: not flat */
-    uint64_t shape[FY_MAX_DIMS];
-    uint32_t split[FY_MAX_DIMS]; /* numbers of splits */
-    const uint64_t *flat_begin;  /* [n_flat + 1]; NULL: the chunk rule */
+    uint64_t shape[FERRY_MAX_DIMS];
+    uint32_t split[FERRY_MAX_DIMS]; /* numbers of splits */
+    const uint64_t *flat_begin;     /* [n_flat + 1]; NULL: the chunk rule */
     bool is_cut; /* meant to be cut, be it into one part: the seed policy asks for that */
 } fy_layout;
 
@@ -51,9 +52,9 @@ typedef struct fy_placement {
 typedef struct fy_feed {
     uint32_t tensor;
     uint32_t n_dims;
-    uint64_t begin[FY_MAX_DIMS];
-    uint64_t at[FY_MAX_DIMS];
-    uint64_t shape[FY_MAX_DIMS];
+    uint64_t begin[FERRY_MAX_DIMS];
+    uint64_t at[FERRY_MAX_DIMS];
+    uint64_t shape[FERRY_MAX_DIMS];
 } fy_feed;
 
 typedef struct fy_tensor {
@@ -67,23 +68,6 @@ typedef struct fy_tensor {
     const fy_feed *feeds;
     bool is_source_only; /* the destination has no place for it, whatever its rules */
 } fy_tensor;
-
-/* Rates in bytes per second. */
-typedef struct fy_node_rate {
-    uint32_t node;
-    double rank_rate;
-    double node_rate;
-} fy_node_rate;
-
-typedef struct fy_cluster {
-    bool present;
-    uint32_t ranks_per_node;
-    double rank_rate;
-    double node_rate;
-    double latency_s;
-    size_t n_overrides;
-    fy_node_rate *overrides; /* by ascending node */
-} fy_cluster;
 
 /* One rank's parameters in its own order; n is 0 where that is the order of tensors. */
 typedef struct fy_order {
@@ -149,11 +133,11 @@ uint32_t fy_problem_order(const fy_problem *problem, uint32_t rank, uint32_t ten
 
 /* The part of each dimension, and the flat part last, of a cell of a placement. */
 void fy_layout_parts(const fy_problem *problem, const fy_layout *layout, uint32_t cell,
-                     uint32_t parts_out[FY_MAX_DIMS + 1]);
+                     uint32_t parts_out[FERRY_MAX_DIMS + 1]);
 
 /* The shape of a cell's shard before flattening; returns its elements. */
 uint64_t fy_layout_shard(const fy_problem *problem, const fy_layout *layout, const uint32_t *parts,
-                         uint64_t shape_out[FY_MAX_DIMS]);
+                         uint64_t shape_out[FERRY_MAX_DIMS]);
 
 /* The range [begin, end) of the flat part in a shard of n_elements. */
 void fy_layout_flat_range(const fy_layout *layout, uint32_t flat_part, uint64_t n_elements,

@@ -3,18 +3,14 @@
 
 ferry_status ferry_roster_create(uint32_t n_ranks, ferry_roster **roster_out, ferry_error *error)
 {
-    if (roster_out == NULL || n_ranks == 0) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_roster_create needs ranks and a place for the result");
-    }
+    FY_TRY(fy_check_use(roster_out != NULL && n_ranks != 0,
+                        "ferry_roster_create needs ranks and a place for the result", error));
     if (n_ranks > FERRY_MAX_RANKS) {
         return fy_fail(error, FERRY_ERR_LIMIT, "a world of %u ranks; ranks are below %u", n_ranks,
                        FERRY_MAX_RANKS);
     }
     ferry_roster *roster = fy_alloc_zeroed(1, sizeof *roster);
-    if (roster == NULL) {
-        return fy_fail_no_memory(error, "a roster");
-    }
+    FY_TRY(fy_check_memory(roster != NULL, "a roster", error));
     atomic_init(&roster->references, 1);
     atomic_init(&roster->is_planned, false);
     roster->n_ranks = n_ranks;
@@ -62,12 +58,9 @@ static ferry_status take_model(ferry_roster *roster, uint32_t rank, int side,
                            model->params[i].name, model->params[i].owner_rank, rank);
         }
     }
-    ferry_status status =
-        fy_outlines_take(&roster->outlines, model, roster->last[side], said_out, error);
-    if (status == FERRY_OK) {
-        roster->last[side] = said_out->outline;
-    }
-    return status;
+    FY_TRY(fy_outlines_take(&roster->outlines, model, roster->last[side], said_out, error));
+    roster->last[side] = said_out->outline;
+    return FERRY_OK;
 }
 
 ferry_status ferry_roster_set(ferry_roster *roster, uint32_t rank, const ferry_model *src_model,
@@ -89,9 +82,7 @@ ferry_status ferry_roster_set(ferry_roster *roster, uint32_t rank, const ferry_m
     }
     fy_entry entry = {.is_set = true};
     ferry_status status = take_model(roster, rank, 0, src_model, &entry.said[0], error);
-    if (status == FERRY_OK) {
-        status = take_model(roster, rank, 1, dst_model, &entry.said[1], error);
-    }
+    FY_THEN(status, take_model(roster, rank, 1, dst_model, &entry.said[1], error));
     if (status != FERRY_OK) {
         fy_said_cleanup(&entry.said[0]);
         return status;

@@ -2,6 +2,7 @@
 #ifndef FY_MODEL_ROSTER_H
 #define FY_MODEL_ROSTER_H
 
+#include "base/bytes.h"
 #include "model/metadata.h"
 #include "model/outline.h"
 #include "model/problem.h"
@@ -39,35 +40,7 @@ ferry_status fy_metadata_split(const ferry_param_metadata *const *parts, uint32_
                                uint32_t dim, fy_split **split_out, ferry_error *error);
 
 /* Models as bytes, for exchanges and files: groups once, then the parameters. */
-typedef struct fy_pack {
-    unsigned char *bytes;
-    size_t used;
-    size_t capacity;
-    bool failed;
-} fy_pack;
-
-void fy_pack_number(fy_pack *out, uint64_t value);
-void fy_pack_text(fy_pack *out, const char *text);
-void fy_pack_cleanup(fy_pack *out);
-
-/*
- * The lengths of as many messages without a byte: for a rank 0 that has no memory for a list of its
- * own, but must take part in a scatter. NULL for more than 65,536 ranks.
- */
-const size_t *fy_no_lengths(uint32_t n_ranks);
-
-typedef struct fy_reader {
-    const unsigned char *at;
-    const unsigned char *end;
-    bool failed; /* something was missing or out of range */
-} fy_reader;
-
-uint64_t fy_read_number(fy_reader *in, uint64_t most);
-/* Borrowed; not zero ended. */
-const char *fy_read_text(fy_reader *in, size_t *length_out);
-
 void fy_model_pack(const ferry_model *model, fy_pack *out); /* NULL is a model that is not there */
-ferry_status fy_model_unpack(fy_reader *in, ferry_model **model_out, ferry_error *error);
 
 /* A rank's two models, source first, one packed behind the other. */
 void fy_roster_pack(const ferry_roster *roster, uint32_t rank, fy_pack *out);

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-void fy_gathering_cleanup(fy_gathering *g)
+void fy_gathering_cleanup(fy_roster_gathering *g)
 {
     fy_index_cleanup(&g->names);
     fy_free(g->tensors);
@@ -17,7 +17,7 @@ void fy_gathering_cleanup(fy_gathering *g)
     }
 }
 
-uint32_t fy_gathering_find(const fy_gathering *g, const char *name)
+uint32_t fy_gathering_find(const fy_roster_gathering *g, const char *name)
 {
     fy_index_cursor c = fy_index_first(&g->names, fy_hash64(name, strlen(name)));
     while (c.value != FY_INDEX_NONE && strcmp(g->problem->tensors[c.value].name, name) != 0) {
@@ -26,7 +26,7 @@ uint32_t fy_gathering_find(const fy_gathering *g, const char *name)
     return c.value;
 }
 
-bool fy_gathering_first(const fy_gathering *g, uint32_t tensor, int side,
+bool fy_gathering_first(const fy_roster_gathering *g, uint32_t tensor, int side,
                         ferry_param_metadata *metadata_out)
 {
     uint32_t i = g->tensors[tensor].first[side];
@@ -40,7 +40,7 @@ bool fy_gathering_first(const fy_gathering *g, uint32_t tensor, int side,
 }
 
 /* The ranks of each outline, ascending. */
-static ferry_status chain_ranks(fy_gathering *g, int side, ferry_error *error)
+static ferry_status chain_ranks(fy_roster_gathering *g, int side, ferry_error *error)
 {
     size_t n_outlines = g->roster->outlines.n_outlines;
     g->first_rank[side] = fy_alloc(n_outlines, sizeof *g->first_rank[side]);
@@ -62,8 +62,8 @@ static ferry_status chain_ranks(fy_gathering *g, int side, ferry_error *error)
 }
 
 /* The ranks list their tensors in much the same order: guess is the number that comes next. */
-static ferry_status find_or_add(fy_gathering *g, const ferry_param_metadata *m, uint32_t guess,
-                                uint32_t *number_out, ferry_error *error)
+static ferry_status find_or_add(fy_roster_gathering *g, const ferry_param_metadata *m,
+                                uint32_t guess, uint32_t *number_out, ferry_error *error)
 {
     fy_problem *problem = g->problem;
     const char *name = fy_metadata_name(m);
@@ -73,9 +73,8 @@ static ferry_status find_or_add(fy_gathering *g, const ferry_param_metadata *m, 
         return FERRY_OK;
     }
     uint32_t n = problem->n_tensors;
-    if (!fy_reserve((void **)&problem->tensors, &g->tensor_capacity, n + 1u,
-                    sizeof *problem->tensors) ||
-        !fy_reserve((void **)&g->tensors, &g->uses_capacity, n + 1u, sizeof *g->tensors) ||
+    if (!FY_RESERVE(problem->tensors, g->tensor_capacity, n + 1u) ||
+        !FY_RESERVE(g->tensors, g->uses_capacity, n + 1u) ||
         !fy_index_insert(&g->names, fy_hash64(name, strlen(name)), n)) {
         return fy_fail_no_memory(error, "the tensors of a roster");
     }
@@ -87,8 +86,8 @@ static ferry_status find_or_add(fy_gathering *g, const ferry_param_metadata *m, 
     return FERRY_OK;
 }
 
-static ferry_status add_use(fy_gathering *g, uint32_t tensor, int side, const fy_outline *outline,
-                            size_t param, ferry_error *error)
+static ferry_status add_use(fy_roster_gathering *g, uint32_t tensor, int side,
+                            const fy_outline *outline, size_t param, ferry_error *error)
 {
     fy_uses *uses = &g->tensors[tensor];
     if (uses->last[side] != FY_NONE && g->uses[uses->last[side]].outline == outline->number) {
@@ -98,9 +97,7 @@ static ferry_status add_use(fy_gathering *g, uint32_t tensor, int side, const fy
                        g->problem->tensors[tensor].name);
     }
     uint32_t n = (uint32_t)g->n_uses;
-    if (!fy_reserve((void **)&g->uses, &g->use_capacity, g->n_uses + 1, sizeof *g->uses)) {
-        return fy_fail_no_memory(error, "the parameters of a roster");
-    }
+    FY_TRY(FY_GROW(g->uses, g->use_capacity, g->n_uses + 1, "the parameters of a roster", error));
     g->uses[g->n_uses++] = (fy_use){.outline = outline->number,
                                     .param = (uint32_t)param,
                                     .kind = outline->params[param].kind,
@@ -125,8 +122,8 @@ static int compare_tensors(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static ferry_status make_order(fy_gathering *g, const fy_outline *outline, fy_order *order_out,
-                               ferry_error *error)
+static ferry_status make_order(fy_roster_gathering *g, const fy_outline *outline,
+                               fy_order *order_out, ferry_error *error)
 {
     fy_arena *arena = &g->problem->arena;
     fy_order order = {.n = (uint32_t)outline->n_params};
@@ -151,16 +148,15 @@ static ferry_status make_order(fy_gathering *g, const fy_outline *outline, fy_or
 }
 
 /* All ranks of an outline share its order. */
-static ferry_status note_order(fy_gathering *g, const fy_outline *outline, ferry_error *error)
+static ferry_status note_order(fy_roster_gathering *g, const fy_outline *outline,
+                               ferry_error *error)
 {
     fy_problem *problem = g->problem;
     fy_order order;
     if (problem->rank_order == NULL) {
         problem->rank_order =
             fy_arena_alloc(&problem->arena, problem->n_ranks, sizeof *problem->rank_order);
-        if (problem->rank_order == NULL) {
-            return fy_fail_no_memory(error, "the order of parameters");
-        }
+        FY_TRY(fy_check_memory(problem->rank_order != NULL, "the order of parameters", error));
         memset(problem->rank_order, 0, problem->n_ranks * sizeof *problem->rank_order);
     }
     ferry_status status = make_order(g, outline, &order, error);
@@ -171,7 +167,7 @@ static ferry_status note_order(fy_gathering *g, const fy_outline *outline, ferry
     return status;
 }
 
-static ferry_status gather_outline(fy_gathering *g, const fy_outline *outline, int side,
+static ferry_status gather_outline(fy_roster_gathering *g, const fy_outline *outline, int side,
                                    ferry_error *error)
 {
     ferry_status status = FERRY_OK;
@@ -190,7 +186,7 @@ static ferry_status gather_outline(fy_gathering *g, const fy_outline *outline, i
     return has_order ? note_order(g, outline, error) : status;
 }
 
-ferry_status fy_gathering_make(fy_gathering *g, ferry_error *error)
+ferry_status fy_gathering_make(fy_roster_gathering *g, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
     for (int side = 1; side >= 0 && status == FERRY_OK; side--) {

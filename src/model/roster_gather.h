@@ -18,7 +18,7 @@ typedef struct fy_uses {
 } fy_uses;
 
 /* The parameters of a roster by their names in the whole model. */
-typedef struct fy_gathering {
+typedef struct fy_roster_gathering {
     const ferry_roster *roster;
     fy_problem *problem; /* gets the tensors, without placements */
     fy_index names;
@@ -30,21 +30,21 @@ typedef struct fy_gathering {
     /* By side: the lowest rank of each outline, and the next one of the same; FY_NONE: none. */
     uint32_t *first_rank[2]; /* [n_outlines] */
     uint32_t *next_rank[2];  /* [n_ranks] */
-} fy_gathering;
+} fy_roster_gathering;
 
 /*
  * Fills a gathering that names its roster and problem. Destination tensors first, in the order of
  * the ranks; then what only the source has. Uses are in the order of their lowest ranks. Notes the
  * order of a rank's own parameters, where it is not that of the tensors.
  */
-ferry_status fy_gathering_make(fy_gathering *g, ferry_error *error);
-void fy_gathering_cleanup(fy_gathering *g);
+ferry_status fy_gathering_make(fy_roster_gathering *g, ferry_error *error);
+void fy_gathering_cleanup(fy_roster_gathering *g);
 
 /* FY_NONE: no rank has it. */
-uint32_t fy_gathering_find(const fy_gathering *g, const char *name);
+uint32_t fy_gathering_find(const fy_roster_gathering *g, const char *name);
 
 /* What the lowest rank of a side says of a tensor; false: none has it. */
-bool fy_gathering_first(const fy_gathering *g, uint32_t tensor, int side,
+bool fy_gathering_first(const fy_roster_gathering *g, uint32_t tensor, int side,
                         ferry_param_metadata *metadata_out);
 
 #endif

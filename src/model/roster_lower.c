@@ -23,7 +23,7 @@ typedef struct placed_side {
 } placed_side;
 
 typedef struct roster_lowering {
-    fy_gathering gathering;
+    fy_roster_gathering gathering;
     fy_problem *problem;
     bool with_seed;
     /* Sides that differ only in the name of the tensor are worked out once. */
@@ -62,11 +62,10 @@ static int compare_owners(const void *a, const void *b)
 /* What the ranks of one use say. */
 static ferry_status list_use(roster_lowering *l, const fy_use *use, int side, ferry_error *error)
 {
-    const fy_gathering *g = &l->gathering;
+    const fy_roster_gathering *g = &l->gathering;
     for (uint32_t r = g->first_rank[side][use->outline]; r != FY_NONE; r = g->next_rank[side][r]) {
-        if (!fy_reserve((void **)&l->said, &l->said_capacity, l->n_side + 1, sizeof *l->said)) {
-            return fy_fail_no_memory(error, "the holders of a parameter");
-        }
+        FY_TRY(
+            FY_GROW(l->said, l->said_capacity, l->n_side + 1, "the holders of a parameter", error));
         fy_said_param(&g->roster->entries[r].said[side], r, use->param, &l->said[l->n_side++]);
     }
     return FERRY_OK;
@@ -87,8 +86,8 @@ static ferry_status list_side(roster_lowering *l, uint32_t tensor, int side, fer
     if (uses->first[side] != uses->last[side]) {
         fy_sort(l->said, l->n_side, sizeof *l->said, compare_owners);
     }
-    if (!fy_reserve((void **)&l->side, &l->side_capacity, l->n_side, sizeof *l->side) ||
-        !fy_reserve((void **)&l->part, &l->part_capacity, l->n_side, sizeof *l->part)) {
+    if (!FY_RESERVE(l->side, l->side_capacity, l->n_side) ||
+        !FY_RESERVE(l->part, l->part_capacity, l->n_side)) {
         return fy_fail_no_memory(error, "the holders of a parameter");
     }
     for (size_t i = 0; i < l->n_side; i++) {
@@ -119,8 +118,8 @@ static ferry_status check_alike(const roster_lowering *l, const char *side_name,
                                    (first->tensor_parallel_group_ranks == NULL)) {
             what = "knowledge of the tensor-parallel group";
         } else if (m->is_tp && m->tensor_parallel_group_ranks != NULL &&
-                   ferry_group_size(m->tensor_parallel_group_ranks) !=
-                       ferry_group_size(first->tensor_parallel_group_ranks)) {
+                   ferry_group_rank_count(m->tensor_parallel_group_ranks) !=
+                       ferry_group_rank_count(first->tensor_parallel_group_ranks)) {
             what = "tensor-parallel size";
         }
         for (uint32_t d = 0; what == NULL && d < m->n_dims; d++) {
@@ -169,10 +168,8 @@ static ferry_status split_strided(const ferry_param_metadata *const *parts, uint
     for (uint32_t p = 0; p < n_parts; p++) {
         extent += part_length(parts, p, dim);
     }
-    ferry_status status = fy_split_strided(extent, n_parts, stride, 1, split_out, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_split_strided(extent, n_parts, stride, 1, split_out, error));
+    ferry_status status = FERRY_OK;
     for (uint32_t p = 0; p < n_parts; p++) {
         if ((*split_out)->part_length[p] != part_length(parts, p, dim)) {
             const ferry_param_metadata *m = any_present(parts);
@@ -199,9 +196,7 @@ ferry_status fy_metadata_split(const ferry_param_metadata *const *parts, uint32_
     }
     size_t n_segments = like->is_tp && like->n_partition_sizes > 0 ? like->n_partition_sizes : 1;
     uint64_t *lengths = fy_alloc(n_parts * n_segments, sizeof *lengths);
-    if (lengths == NULL) {
-        return fy_fail_no_memory(error, "the lengths of shards");
-    }
+    FY_TRY(fy_check_memory(lengths != NULL, "the lengths of shards", error));
     for (uint32_t p = 0; p < n_parts; p++) {
         const ferry_param_metadata *m = is_present(parts, p) ? parts[p] : like;
         for (size_t s = 0; s < n_segments; s++) {
@@ -217,17 +212,15 @@ ferry_status fy_metadata_split(const ferry_param_metadata *const *parts, uint32_
 /* Which part each holder has; by_part[p] is a representative of part p. */
 static ferry_status find_parts(roster_lowering *l, uint32_t n_parts, ferry_error *error)
 {
-    if (!fy_reserve((void **)&l->by_part, &l->by_part_capacity, n_parts, sizeof *l->by_part)) {
-        return fy_fail_no_memory(error, "the parts of a parameter");
-    }
+    FY_TRY(FY_GROW(l->by_part, l->by_part_capacity, n_parts, "the parts of a parameter", error));
     memset(l->by_part, 0, n_parts * sizeof *l->by_part);
     for (size_t i = 0; i < l->n_side; i++) {
         const ferry_param_metadata *m = l->side[i];
         size_t position = 0;
         if (m->is_tp) {
             ferry_error inner;
-            ferry_status status = ferry_rank_in_group(m->owner_rank, m->tensor_parallel_group_ranks,
-                                                      &position, &inner);
+            ferry_status status = ferry_group_find_rank(m->tensor_parallel_group_ranks,
+                                                        m->owner_rank, &position, &inner);
             if (status != FERRY_OK) {
                 return fy_fail(error, status, "%s: tensor parallel: %s", fy_metadata_name(m),
                                inner.message);
@@ -269,12 +262,6 @@ static void drop_outsiders(roster_lowering *l)
     l->n_side = kept;
 }
 
-static ferry_status add_split(roster_lowering *l, fy_split *split, uint32_t *number_out,
-                              ferry_error *error)
-{
-    return fy_problem_add_split(l->problem, split, number_out, error);
-}
-
 static ferry_status lower_layout(roster_lowering *l, uint32_t n_parts, fy_layout *layout,
                                  ferry_error *error)
 {
@@ -291,7 +278,7 @@ static ferry_status lower_layout(roster_lowering *l, uint32_t n_parts, fy_layout
         }
         if (status == FERRY_OK) {
             layout->shape[d] = split->extent;
-            status = add_split(l, split, &layout->split[d], error);
+            status = fy_problem_add_split(l->problem, split, &layout->split[d], error);
         }
         if (status != FERRY_OK) {
             return status;
@@ -305,9 +292,7 @@ static ferry_status lower_holders(roster_lowering *l, uint32_t n_cells, uint32_t
 {
     fy_holders *holders = NULL;
     fy_holder *entries = fy_alloc(l->n_side, sizeof *entries);
-    if (entries == NULL) {
-        return fy_fail_no_memory(error, "the holders of a parameter");
-    }
+    FY_TRY(fy_check_memory(entries != NULL, "the holders of a parameter", error));
     for (size_t i = 0; i < l->n_side; i++) {
         entries[i] = (fy_holder){.rank = l->side[i]->owner_rank, .cell = l->part[i]};
     }
@@ -351,30 +336,21 @@ static ferry_status place_side(roster_lowering *l, uint32_t tensor, int side, bo
     uint32_t holders = 0;
     const fy_seed *seed = NULL;
     uint32_t n_parts =
-        first->is_tp ? (uint32_t)ferry_group_size(first->tensor_parallel_group_ranks) : 1;
-    status = check_group_size(l, first, n_parts, error);
-    if (status == FERRY_OK) {
-        status = find_parts(l, n_parts, error);
+        first->is_tp ? (uint32_t)ferry_group_rank_count(first->tensor_parallel_group_ranks) : 1;
+    FY_TRY(check_group_size(l, first, n_parts, error));
+    FY_TRY(find_parts(l, n_parts, error));
+    FY_TRY(lower_layout(l, n_parts, &layout, error));
+    FY_TRY(lower_holders(l, n_parts, &holders, error));
+    if (l->with_seed) {
+        FY_TRY(
+            fy_seed_make(&l->seeds, &l->problem->arena, l->side, l->n_side, n_parts, &seed, error));
     }
-    if (status == FERRY_OK) {
-        status = lower_layout(l, n_parts, &layout, error);
-    }
-    if (status == FERRY_OK) {
-        status = lower_holders(l, n_parts, &holders, error);
-    }
-    if (status == FERRY_OK && l->with_seed) {
-        status =
-            fy_seed_make(&l->seeds, &l->problem->arena, l->side, l->n_side, n_parts, &seed, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_problem_add_placement(l->problem, &layout, holders, seed, placement_out, error);
-    }
-    return status;
+    return fy_problem_add_placement(l->problem, &layout, holders, seed, placement_out, error);
 }
 
 static uint64_t hash_side(const roster_lowering *l, uint32_t tensor, int side, bool replicated)
 {
-    const fy_gathering *g = &l->gathering;
+    const fy_roster_gathering *g = &l->gathering;
     uint64_t hash = (uint64_t)side * 2 + replicated;
     for (uint32_t i = g->tensors[tensor].first[side]; i != FY_NONE; i = g->uses[i].next) {
         hash = fy_hash_mix(hash, (uint64_t)g->uses[i].outline << 32 | g->uses[i].kind);
@@ -385,7 +361,7 @@ static uint64_t hash_side(const roster_lowering *l, uint32_t tensor, int side, b
 /* The same ranks, by the same outlines, say of two tensors what differs in the name at most. */
 static bool is_side_alike(const roster_lowering *l, uint32_t a, uint32_t b, int side)
 {
-    const fy_gathering *g = &l->gathering;
+    const fy_roster_gathering *g = &l->gathering;
     uint32_t i = g->tensors[a].first[side], j = g->tensors[b].first[side];
     while (i != FY_NONE && j != FY_NONE) {
         if (g->uses[i].outline != g->uses[j].outline || g->uses[i].kind != g->uses[j].kind) {
@@ -412,11 +388,8 @@ static ferry_status lower_side(roster_lowering *l, uint32_t tensor, int side, bo
         }
     }
     placed_side placed = {.tensor = tensor, .side = side, .replicated = replicated};
-    ferry_status status = place_side(l, tensor, side, replicated, &placed.placement, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    if (!fy_reserve((void **)&l->placed, &l->placed_capacity, l->n_placed + 1, sizeof *l->placed) ||
+    FY_TRY(place_side(l, tensor, side, replicated, &placed.placement, error));
+    if (!FY_RESERVE(l->placed, l->placed_capacity, l->n_placed + 1) ||
         !fy_index_insert(&l->placed_index, hash, (uint32_t)l->n_placed)) {
         return fy_fail_no_memory(error, "the placements of a roster");
     }
@@ -447,7 +420,7 @@ static ferry_status check_replicated(const ferry_param_metadata *src,
 static ferry_status check_group(const ferry_param_metadata *m, const char *side, ferry_error *error)
 {
     if (m->tensor_parallel_group_ranks == NULL ||
-        ferry_group_size(m->tensor_parallel_group_ranks) == 0) {
+        ferry_group_rank_count(m->tensor_parallel_group_ranks) == 0) {
         return fy_fail(error, FERRY_ERR_INVALID_PLAN,
                        "%s is TP, but the %s does not know its tensor-parallel group (rank %u); "
                        "treating it as replicated would hand a rank another rank's shard",
@@ -464,8 +437,8 @@ static ferry_status check_sums(const roster_lowering *l, uint32_t tensor,
     const fy_tensor *t = &problem->tensors[tensor];
     const uint64_t *have = problem->placements[t->src].layout.shape;
     const uint64_t *want = problem->placements[t->dst].layout.shape;
-    size_t n_src = ferry_group_size(src->tensor_parallel_group_ranks);
-    size_t n_dst = ferry_group_size(dst->tensor_parallel_group_ranks);
+    size_t n_src = ferry_group_rank_count(src->tensor_parallel_group_ranks);
+    size_t n_dst = ferry_group_rank_count(dst->tensor_parallel_group_ranks);
     for (uint32_t d = 0; d < t->n_dims; d++) {
         /* What a rank of a larger group holds whole counts once for each rank, as if it were cut.
          */
@@ -496,8 +469,8 @@ static ferry_status check_pair(const ferry_param_metadata *src, const ferry_para
     if (!src->is_tp && !dst->is_tp) {
         return check_replicated(src, dst, error);
     }
-    ferry_status status = check_group(src, "source", error);
-    return status == FERRY_OK ? check_group(dst, "destination", error) : status;
+    FY_TRY(check_group(src, "source", error));
+    return check_group(dst, "destination", error);
 }
 
 static bool ends_with(const char *text, const char *end)
@@ -533,9 +506,7 @@ static ferry_status tie(roster_lowering *l, uint32_t tensor, uint32_t source, fe
 {
     fy_tensor *t = &l->problem->tensors[tensor];
     fy_feed *feed = fy_arena_alloc(&l->problem->arena, 1, sizeof *feed);
-    if (feed == NULL) {
-        return fy_fail_no_memory(error, "a tied embedding");
-    }
+    FY_TRY(fy_check_memory(feed != NULL, "a tied embedding", error));
     *feed = (fy_feed){.tensor = source, .n_dims = t->n_dims};
     for (uint32_t d = 0; d < t->n_dims; d++) {
         feed->shape[d] = l->problem->placements[t->dst].layout.shape[d];
@@ -549,9 +520,7 @@ static ferry_status copy_shape(roster_lowering *l, fy_tensor *t, ferry_error *er
 {
     uint32_t placement = t->dst == FY_NONE ? t->src : t->dst;
     uint64_t *shape = fy_arena_alloc(&l->problem->arena, t->n_dims, sizeof *shape);
-    if (shape == NULL) {
-        return fy_fail_no_memory(error, "a shape");
-    }
+    FY_TRY(fy_check_memory(shape != NULL, "a shape", error));
     for (uint32_t d = 0; placement != FY_NONE && d < t->n_dims; d++) {
         shape[d] = l->problem->placements[placement].layout.shape[d];
     }
@@ -566,14 +535,10 @@ static ferry_status lower_source(roster_lowering *l, uint32_t tensor, ferry_erro
     if (!fy_gathering_first(&l->gathering, tensor, 0, &src)) {
         return FERRY_OK;
     }
-    ferry_status status = src.is_tp ? check_group(&src, "source", error) : FERRY_OK;
-    if (status == FERRY_OK) {
-        status = lower_side(l, tensor, 0, false, &placement, error);
-    }
-    if (status == FERRY_OK) {
-        l->problem->tensors[tensor].src = placement;
-    }
-    return status;
+    FY_TRY(src.is_tp ? check_group(&src, "source", error) : FERRY_OK);
+    FY_TRY(lower_side(l, tensor, 0, false, &placement, error));
+    l->problem->tensors[tensor].src = placement;
+    return FERRY_OK;
 }
 
 static ferry_status lower_destination(roster_lowering *l, uint32_t tensor, ferry_error *error)
@@ -592,9 +557,7 @@ static ferry_status lower_destination(roster_lowering *l, uint32_t tensor, ferry
     bool replicated = !src.is_tp && !dst.is_tp;
     uint32_t placement = FY_NONE;
     ferry_status status = check_pair(&src, &dst, error);
-    if (status == FERRY_OK) {
-        status = lower_side(l, tensor, 1, replicated, &placement, error);
-    }
+    FY_THEN(status, lower_side(l, tensor, 1, replicated, &placement, error));
     if (status != FERRY_OK || placement == FY_NONE) {
         return status;
     }
@@ -614,18 +577,18 @@ static ferry_status lower_destination(roster_lowering *l, uint32_t tensor, ferry
 
 static ferry_status lower_all(roster_lowering *l, ferry_error *error)
 {
-    ferry_status status = fy_gathering_make(&l->gathering, error);
+    FY_TRY(fy_gathering_make(&l->gathering, error));
     uint32_t n = l->problem->n_tensors;
-    for (uint32_t t = 0; t < n && status == FERRY_OK; t++) {
-        status = lower_source(l, t, error);
+    for (uint32_t t = 0; t < n; t++) {
+        FY_TRY(lower_source(l, t, error));
     }
-    for (uint32_t t = 0; t < n && status == FERRY_OK; t++) {
-        status = lower_destination(l, t, error);
+    for (uint32_t t = 0; t < n; t++) {
+        FY_TRY(lower_destination(l, t, error));
     }
-    for (uint32_t t = 0; t < n && status == FERRY_OK; t++) {
-        status = copy_shape(l, &l->problem->tensors[t], error);
+    for (uint32_t t = 0; t < n; t++) {
+        FY_TRY(copy_shape(l, &l->problem->tensors[t], error));
     }
-    return status;
+    return FERRY_OK;
 }
 
 ferry_status fy_roster_lower(const ferry_roster *roster, bool with_seed, fy_problem *problem,

@@ -175,7 +175,7 @@ ferry_status fy_seed_make(fy_seed_memo *memo, fy_arena *arena,
     *seed = (fy_seed){0};
     if (!fill_buckets(arena, entries, list_buckets(&side, entries), n_cells, seed) ||
         !fill_ranks(arena, &side, seed) || !note_source(arena, &side, &made.source) ||
-        !fy_reserve((void **)&memo->made, &memo->capacity, memo->n_made + 1, sizeof made) ||
+        !FY_RESERVE(memo->made, memo->capacity, memo->n_made + 1) ||
         !fy_index_insert(&memo->index, hash, (uint32_t)memo->n_made)) {
         status = fy_fail_no_memory(error, "the groups of the seed policy");
         goto out;
@@ -192,4 +192,22 @@ void fy_seed_memo_cleanup(fy_seed_memo *memo)
     fy_index_cleanup(&memo->index);
     fy_free(memo->made);
     *memo = (fy_seed_memo){0};
+}
+
+static const fy_seed_rank *find_rank(const fy_seed *seed, uint32_t rank)
+{
+    FY_BISECT(uint32_t, low, 0, seed->n_ranks, middle, seed->ranks[middle].rank < rank);
+    return &seed->ranks[low];
+}
+
+uint32_t fy_seed_choose(const fy_seed *src, const fy_seed *dst, bool is_cut, uint32_t cell,
+                        uint32_t rank)
+{
+    const fy_seed_rank *receiver = find_rank(dst, rank);
+    uint32_t bucket = receiver->dp_index % src->n_buckets;
+    if (is_cut || src->bucket_dp[bucket] == NULL) {
+        return src->senders[(size_t)bucket * src->n_cells + cell];
+    }
+    const ferry_group *group = src->bucket_dp[bucket];
+    return ferry_group_rank_at(group, rank % ferry_group_rank_count(group));
 }

@@ -17,9 +17,7 @@ ferry_status fy_rule_index_init(fy_rule_index *index, const fy_side *side, ferry
 {
     *index = (fy_rule_index){.side = side};
     index->patterns = fy_alloc(side->n_rules, sizeof *index->patterns);
-    if (index->patterns == NULL) {
-        return fy_fail_no_memory(error, "the rules of a side");
-    }
+    FY_TRY(fy_check_memory(index->patterns != NULL, "the rules of a side", error));
     for (uint32_t i = 0; i < side->n_rules; i++) {
         const fy_rule *rule = &side->rules[i];
         if (!is_name(rule)) {

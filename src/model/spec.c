@@ -50,27 +50,28 @@ enum { GIGA = 1000000000 };
 /* In 10^9 bytes/s. Sums and quotients of rates in between stay far from the ends of doubles. */
 static const double LEAST_RATE = 1e-9, MOST_RATE = 1e12;
 
-static ferry_status parse_rate(const json_t *json, const fy_json_place *place, const char *key,
-                               double *rate_out, ferry_error *error)
+static ferry_status parse_rate(const json_t *json, const fy_json_place *place, void *object,
+                               void *context, ferry_error *error)
 {
-    const json_t *value = json_object_get(json, key);
-    if (value == NULL) {
-        return FERRY_OK;
+    double rate = 0;
+    (void)context;
+    FY_TRY(fy_json_get_positive(json, place, &rate, error));
+    if (rate < LEAST_RATE || rate > MOST_RATE) {
+        return fy_json_fail(place, error, "must be %g to %g, not %g", LEAST_RATE, MOST_RATE, rate);
     }
-    fy_json_place at = {.parent = place, .key = key};
-    ferry_status status = fy_json_get_positive(value, &at, rate_out, error);
-    if (status == FERRY_OK && (*rate_out < LEAST_RATE || *rate_out > MOST_RATE)) {
-        status =
-            fy_json_fail(&at, error, "must be %g to %g, not %g", LEAST_RATE, MOST_RATE, *rate_out);
-    }
-    *rate_out *= GIGA;
-    return status;
+    *(double *)object = rate * GIGA;
+    return FERRY_OK;
 }
 
 static ferry_status parse_override(const json_t *json, const fy_json_place *place,
                                    fy_node_rate *rate, ferry_error *error)
 {
-    static const char *const keys[] = {"rank_gbytes_per_s", "node_gbytes_per_s", NULL};
+    static const fy_json_field fields[] = {
+        {"rank_gbytes_per_s", FY_JSON_READ, .offset = offsetof(fy_node_rate, rank_rate),
+         .read = parse_rate},
+        {"node_gbytes_per_s", FY_JSON_READ, .offset = offsetof(fy_node_rate, node_rate),
+         .read = parse_rate},
+        {.key = NULL}};
     char *end;
     unsigned long node = strtoul(place->key, &end, 10);
     if (*place->key < '0' || *place->key > '9' || *end != '\0' || node >= FERRY_MAX_RANKS ||
@@ -79,161 +80,126 @@ static ferry_status parse_override(const json_t *json, const fy_json_place *plac
                             FERRY_MAX_RANKS);
     }
     rate->node = (uint32_t)node;
-    ferry_status status = fy_json_expect_object(json, place, keys, error);
-    if (status == FERRY_OK) {
-        status = parse_rate(json, place, "rank_gbytes_per_s", &rate->rank_rate, error);
-    }
-    if (status == FERRY_OK) {
-        status = parse_rate(json, place, "node_gbytes_per_s", &rate->node_rate, error);
-    }
-    return status;
+    return fy_json_read(json, place, fields, rate, NULL, error);
 }
 
-static ferry_status parse_overrides(ferry_spec *spec, const json_t *json,
-                                    const fy_json_place *place, ferry_error *error)
+static ferry_status parse_overrides(const json_t *json, const fy_json_place *place, void *object,
+                                    void *context, ferry_error *error)
 {
-    fy_cluster *cluster = &spec->cluster;
+    ferry_spec *spec = context;
+    fy_cluster *cluster = object;
     if (!json_is_object(json)) {
         return fy_json_fail(place, error, "must be an object from node numbers to rates");
     }
     cluster->overrides =
         fy_arena_alloc(&spec->arena, json_object_size(json), sizeof *cluster->overrides);
-    if (cluster->overrides == NULL) {
-        return fy_fail_no_memory(error, "the cluster");
-    }
+    FY_TRY(fy_check_memory(cluster->overrides != NULL, "the cluster", error));
     const char *key;
     json_t *value;
     json_object_foreach ((json_t *)json, key, value) {
         fy_node_rate *rate = &cluster->overrides[cluster->n_overrides++];
         fy_json_place at = {.parent = place, .key = key};
         *rate = (fy_node_rate){.rank_rate = cluster->rank_rate, .node_rate = cluster->node_rate};
-        ferry_status status = parse_override(value, &at, rate, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(parse_override(value, &at, rate, error));
     }
     fy_sort(cluster->overrides, cluster->n_overrides, sizeof *cluster->overrides,
             compare_overrides);
     return FERRY_OK;
 }
 
-static ferry_status parse_latency(const json_t *json, const fy_json_place *place,
-                                  double *seconds_out, ferry_error *error)
+static ferry_status parse_latency(const json_t *json, const fy_json_place *place, void *object,
+                                  void *context, ferry_error *error)
 {
-    const json_t *value = json_object_get(json, "latency_us");
-    if (value == NULL) {
-        return FERRY_OK;
+    (void)context;
+    if (!json_is_number(json) || !(json_number_value(json) >= 0) ||
+        json_number_value(json) > 1e12) {
+        return fy_json_fail(place, error, "must be a number of microseconds, at least 0");
     }
-    fy_json_place at = {.parent = place, .key = "latency_us"};
-    if (!json_is_number(value) || !(json_number_value(value) >= 0) ||
-        json_number_value(value) > 1e12) {
-        return fy_json_fail(&at, error, "must be a number of microseconds, at least 0");
-    }
-    *seconds_out = json_number_value(value) * 1e-6;
+    *(double *)object = json_number_value(json) * 1e-6;
     return FERRY_OK;
 }
 
-ferry_status fy_spec_parse_cluster(ferry_spec *spec, const json_t *json, const fy_json_place *place,
-                                   ferry_error *error)
+static ferry_status parse_cluster(const json_t *json, const fy_json_place *place, void *object,
+                                  void *context, ferry_error *error)
 {
-    static const char *const keys[] = {
-        "ranks_per_node", "rank_gbytes_per_s", "node_gbytes_per_s", "latency_us", "nodes", NULL};
-    fy_cluster *cluster = &spec->cluster;
-    const json_t *member;
-    uint64_t ranks_per_node = 0;
-    ferry_status status = fy_json_expect_object(json, place, keys, error);
-    if (status == FERRY_OK) {
-        status = fy_json_member(json, place, "ranks_per_node", &member, error);
-    }
-    if (status == FERRY_OK) {
-        fy_json_place at = {.parent = place, .key = "ranks_per_node"};
-        status = fy_json_get_size(member, &at, 1, FERRY_MAX_RANKS, &ranks_per_node, error);
-    }
-    for (size_t i = 1; i <= 2 && status == FERRY_OK; i++) {
-        status = fy_json_member(json, place, keys[i], &member, error);
-        if (status == FERRY_OK) {
-            double *rate = i == 1 ? &cluster->rank_rate : &cluster->node_rate;
-            status = parse_rate(json, place, keys[i], rate, error);
-        }
-    }
-    if (status == FERRY_OK) {
-        status = parse_latency(json, place, &cluster->latency_s, error);
-    }
-    member = json_object_get(json, "nodes");
-    if (status == FERRY_OK && member != NULL) {
-        fy_json_place at = {.parent = place, .key = "nodes"};
-        status = parse_overrides(spec, member, &at, error);
-    }
-    cluster->ranks_per_node = (uint32_t)ranks_per_node;
-    cluster->present = true;
-    return status;
+    ferry_spec *spec = object;
+    (void)context;
+    static const fy_json_field fields[] = {
+        {"ranks_per_node", FY_JSON_U32, FY_JSON_NEEDED,
+         .offset = offsetof(fy_cluster, ranks_per_node), .least = 1, .most = FERRY_MAX_RANKS},
+        {"rank_gbytes_per_s", FY_JSON_READ, FY_JSON_NEEDED, offsetof(fy_cluster, rank_rate),
+         .read = parse_rate},
+        {"node_gbytes_per_s", FY_JSON_READ, FY_JSON_NEEDED, offsetof(fy_cluster, node_rate),
+         .read = parse_rate},
+        {"latency_us", FY_JSON_READ, .offset = offsetof(fy_cluster, latency_s),
+         .read = parse_latency},
+        {"nodes", FY_JSON_READ, .read = parse_overrides},
+        {.key = NULL}};
+    spec->cluster.present = true;
+    return fy_json_read(json, place, fields, &spec->cluster, spec, error);
 }
 
-static ferry_status check_format(const json_t *root, const fy_json_place *place, ferry_error *error)
+static ferry_status parse_format(const json_t *json, const fy_json_place *place, void *object,
+                                 void *context, ferry_error *error)
 {
-    static const char *const keys[] = {"format",      "tensors", "model", "source",
-                                       "destination", "cluster", NULL};
-    const json_t *member;
     const char *format;
-    fy_json_place at = {.parent = place, .key = "format"};
-    ferry_status status = fy_json_expect_object(root, place, keys, error);
-    if (status == FERRY_OK) {
-        status = fy_json_member(root, place, "format", &member, error);
+    (void)object;
+    (void)context;
+    FY_TRY(fy_json_get_string(json, place, &format, error));
+    if (strcmp(format, "ferry.spec/1") != 0) {
+        return fy_json_fail(place, error, "is \"%s\"; this version reads ferry.spec/1", format);
     }
-    if (status == FERRY_OK) {
-        status = fy_json_get_string(member, &at, &format, error);
-    }
-    if (status == FERRY_OK && strcmp(format, "ferry.spec/1") != 0) {
-        status = fy_json_fail(&at, error, "is \"%s\"; this version reads ferry.spec/1", format);
-    }
-    return status;
+    return FERRY_OK;
 }
 
-static ferry_status parse_sides(ferry_spec *spec, const json_t *root, const fy_json_place *place,
-                                ferry_error *error)
+/* Loading a spec from a file has put the tensors of its model into it. */
+static ferry_status refuse_model(const json_t *json, const fy_json_place *place, void *object,
+                                 void *context, ferry_error *error)
 {
-    fy_side *sides[2] = {&spec->source, &spec->destination};
-    ferry_status status = FERRY_OK;
-    for (size_t i = 0; i < 2 && status == FERRY_OK; i++) {
-        const json_t *member;
-        fy_json_place at = {.parent = place, .key = sides[i]->name};
-        status = fy_json_member(root, place, sides[i]->name, &member, error);
-        if (status == FERRY_OK) {
-            status = fy_spec_parse_side(spec, member, &at, sides[i], error);
-        }
-    }
-    return status;
+    (void)json;
+    (void)object;
+    return fy_json_fail(place, error, "%s",
+                        json_object_get(context, "tensors") != NULL
+                            ? "and tensors exclude each other"
+                            : "names a file, which only a spec that is loaded from a file can do; "
+                              "use ferry_spec_load");
 }
 
-static ferry_status parse_members(ferry_spec *spec, const json_t *root, const fy_json_place *place,
+static ferry_status parse_tensors(const json_t *json, const fy_json_place *place, void *object,
+                                  void *context, ferry_error *error)
+{
+    (void)context;
+    return fy_spec_parse_tensors(object, json, place, error);
+}
+
+static ferry_status parse_source(const json_t *json, const fy_json_place *place, void *object,
+                                 void *context, ferry_error *error)
+{
+    ferry_spec *spec = object;
+    (void)context;
+    return fy_spec_parse_side(spec, json, place, &spec->source, error);
+}
+
+static ferry_status parse_destination(const json_t *json, const fy_json_place *place, void *object,
+                                      void *context, ferry_error *error)
+{
+    ferry_spec *spec = object;
+    (void)context;
+    return fy_spec_parse_side(spec, json, place, &spec->destination, error);
+}
+
+static ferry_status parse_members(ferry_spec *spec, json_t *root, const fy_json_place *place,
                                   ferry_error *error)
 {
-    const json_t *member;
-    fy_json_place tensors = {.parent = place, .key = "tensors"};
-    fy_json_place cluster = {.parent = place, .key = "cluster"};
-    ferry_status status = check_format(root, place, error);
-    if (status == FERRY_OK && json_object_get(root, "model") != NULL) {
-        fy_json_place model = {.parent = place, .key = "model"};
-        status = json_object_get(root, "tensors") != NULL
-                     ? fy_json_fail(&model, error, "and tensors exclude each other")
-                     : fy_json_fail(&model, error,
-                                    "names a file, which only a spec that is loaded "
-                                    "from a file can do; use ferry_spec_load");
-    }
-    if (status == FERRY_OK) {
-        status = fy_json_member(root, place, "tensors", &member, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_spec_parse_tensors(spec, member, &tensors, error);
-    }
-    if (status == FERRY_OK) {
-        status = parse_sides(spec, root, place, error);
-    }
-    member = json_object_get(root, "cluster");
-    if (status == FERRY_OK && member != NULL) {
-        status = fy_spec_parse_cluster(spec, member, &cluster, error);
-    }
-    return status;
+    static const fy_json_field fields[] = {
+        {"format", FY_JSON_READ, FY_JSON_NEEDED, .read = parse_format},
+        {"model", FY_JSON_READ, .read = refuse_model},
+        {"tensors", FY_JSON_READ, FY_JSON_NEEDED, .read = parse_tensors},
+        {"source", FY_JSON_READ, FY_JSON_NEEDED, .read = parse_source},
+        {"destination", FY_JSON_READ, FY_JSON_NEEDED, .read = parse_destination},
+        {"cluster", FY_JSON_READ, .read = parse_cluster},
+        {.key = NULL}};
+    return fy_json_read(root, place, fields, spec, root, error);
 }
 
 ferry_spec *fy_spec_new(void)
@@ -252,10 +218,8 @@ ferry_status fy_spec_from_json(const json_t *root, const char *name, ferry_spec 
 {
     fy_json_place place = {.key = name};
     ferry_spec *spec = fy_spec_new();
-    if (spec == NULL) {
-        return fy_fail_no_memory(error, "a spec");
-    }
-    ferry_status status = parse_members(spec, root, &place, error);
+    FY_TRY(fy_check_memory(spec != NULL, "a spec", error));
+    ferry_status status = parse_members(spec, (json_t *)root, &place, error);
     if (status == FERRY_OK) {
         *spec_out = spec;
         spec = NULL;
@@ -267,18 +231,13 @@ ferry_status fy_spec_from_json(const json_t *root, const char *name, ferry_spec 
 ferry_status ferry_spec_parse(const char *text, size_t length, const char *name,
                               ferry_spec **spec_out, ferry_error *error)
 {
-    if (text == NULL || spec_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_spec_parse needs a text and a place for the result");
-    }
+    FY_TRY(fy_check_use(text != NULL && spec_out != NULL,
+                        "ferry_spec_parse needs a text and a place for the result", error));
     json_t *root;
     const char *known = name == NULL ? "spec" : name;
     ferry_spec *spec = NULL;
-    ferry_status status = fy_json_parse(text, length, known, &root, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    status = fy_spec_from_json(root, known, &spec, error);
+    FY_TRY(fy_json_parse(text, length, known, &root, error));
+    ferry_status status = fy_spec_from_json(root, known, &spec, error);
     if (status == FERRY_OK) {
         spec->text = fy_alloc(length + 1, 1);
         if (spec->text == NULL) {

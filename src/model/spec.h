@@ -12,14 +12,14 @@
 
 /* A parsed ferry.spec/1. Everything lives in the arena; nothing changes after parsing. */
 
-typedef enum fy_cut {
+typedef enum fy_cut_kind {
     FY_CUT_EVEN,
     FY_CUT_STRIDE,
     FY_CUT_BLOCKS,
     FY_CUT_SIZES,
     FY_CUT_CYCLE,
     FY_CUT_NESTED,
-} fy_cut;
+} fy_cut_kind;
 
 typedef struct fy_shard {
     uint32_t dim;
@@ -27,10 +27,10 @@ typedef struct fy_shard {
     uint32_t *axes;
     uint32_t n_ranks; /* along the axes: the product of their sizes */
     uint32_t n_parts; /* the split's; fewer than n_ranks when neighbours replicate */
-    fy_cut cut;
+    fy_cut_kind cut;
     uint64_t unit;
     uint64_t length; /* stride or cycle */
-    fy_block *blocks;
+    fy_split_block *blocks;
     uint64_t *sizes;
     size_t n_values; /* of blocks or sizes */
 } fy_shard;
@@ -47,7 +47,7 @@ typedef struct fy_rule {
     size_t match_length;
     size_t tail_length; /* what stands behind the last star, if it is literal: it decides at once */
     bool skip;
-    uint32_t n_shards;
+    size_t n_shards;
     fy_shard *shards;
     uint32_t n_pins;
     fy_pin *pins;
@@ -75,9 +75,9 @@ typedef struct fy_side {
     uint32_t n_ranks;
     uint32_t first_rank;
     uint32_t *ranks; /* NULL: first_rank + index */
-    uint32_t n_stages;
+    size_t n_stages;
     fy_stage *stages;
-    uint32_t n_rules;
+    size_t n_rules;
     fy_rule *rules;
 } fy_side;
 
@@ -119,16 +119,22 @@ ferry_status fy_spec_add_tensor(ferry_spec *spec, const char *name, ferry_dtype 
 /* The parts of it, one file each. Tensors are added to those that are there. */
 ferry_status fy_spec_parse_side(ferry_spec *spec, const json_t *json, const fy_json_place *place,
                                 fy_side *side, ferry_error *error);
-ferry_status fy_spec_parse_rule(ferry_spec *spec, const fy_side *side, const json_t *json,
-                                const fy_json_place *place, fy_rule *rule, ferry_error *error);
+
+/* What readers of a side's members share, their context. */
+typedef struct fy_side_reading {
+    ferry_spec *spec;
+    fy_side *side;
+    const json_t *json; /* of the side */
+} fy_side_reading;
+
+/* Reads a fy_rule. */
+ferry_status fy_spec_parse_rule(const json_t *json, const fy_json_place *place, void *rule,
+                                void *reading, ferry_error *error);
+/* The number of the axis that a JSON string names, a uint32_t. */
+ferry_status fy_spec_parse_axis_name(const json_t *json, const fy_json_place *place, void *axis,
+                                     void *reading, ferry_error *error);
 ferry_status fy_spec_parse_tensors(ferry_spec *spec, const json_t *json, const fy_json_place *place,
                                    ferry_error *error);
-ferry_status fy_spec_parse_cluster(ferry_spec *spec, const json_t *json, const fy_json_place *place,
-                                   ferry_error *error);
-
-/* The axis that a JSON string names. */
-ferry_status fy_spec_find_axis(const fy_side *side, const json_t *json, const fy_json_place *place,
-                               uint32_t *axis_out, ferry_error *error);
 
 /* The number of the tensor of this name, or FY_NONE. */
 uint32_t fy_spec_find_tensor(const ferry_spec *spec, const char *name);

@@ -66,14 +66,13 @@ static ferry_status check_holes(const char *name, const repeat *numbers, const f
     return FERRY_OK;
 }
 
-static ferry_status parse_counts(const json_t *json, const fy_json_place *place, repeat *numbers,
-                                 ferry_error *error)
+static ferry_status parse_counts(const json_t *json, const fy_json_place *place, void *object,
+                                 void *context, ferry_error *error)
 {
+    repeat *numbers = object;
     uint64_t total = 1;
-    ferry_status status = fy_json_expect_array(json, place, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    (void)context;
+    FY_TRY(fy_json_expect_array(json, place, error));
     numbers->n_counts = json_array_size(json);
     if (numbers->n_counts == 0 || numbers->n_counts > MAX_COUNTS) {
         return fy_json_fail(place, error, "must have from 1 to %d numbers, not %zu", MAX_COUNTS,
@@ -81,11 +80,8 @@ static ferry_status parse_counts(const json_t *json, const fy_json_place *place,
     }
     for (size_t i = 0; i < numbers->n_counts; i++) {
         fy_json_place at = {.parent = place, .index = i};
-        status = fy_json_get_size(json_array_get(json, i), &at, 1, INT64_MAX, &numbers->counts[i],
-                                  error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(fy_json_get_size(json_array_get(json, i), &at, 1, INT64_MAX, &numbers->counts[i],
+                                error));
         if (!fy_mul(total, numbers->counts[i], &total) || total > FY_MAX_TENSORS) {
             return fy_json_fail(place, error, "makes more than %d tensors", FY_MAX_TENSORS);
         }
@@ -117,31 +113,6 @@ static ferry_status check_size(const uint64_t *shape, uint32_t n_dims, ferry_dty
     return FERRY_OK;
 }
 
-static ferry_status parse_extents(fy_arena *arena, const json_t *json, const fy_json_place *place,
-                                  uint64_t **extents_out, uint32_t *n_out, ferry_error *error)
-{
-    ferry_status status = fy_json_expect_array(json, place, error);
-    if (status == FERRY_OK && json_array_size(json) > FY_MAX_DIMS) {
-        status = fy_json_fail(place, error, "has %zu dimensions, more than the limit of %d",
-                              json_array_size(json), FY_MAX_DIMS);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
-    uint32_t n = (uint32_t)json_array_size(json);
-    uint64_t *extents = fy_arena_alloc(arena, n, sizeof *extents);
-    if (extents == NULL) {
-        return fy_fail_no_memory(error, "a shape");
-    }
-    for (uint32_t i = 0; i < n && status == FERRY_OK; i++) {
-        fy_json_place at = {.parent = place, .index = i};
-        status = fy_json_get_size(json_array_get(json, i), &at, 0, INT64_MAX, &extents[i], error);
-    }
-    *extents_out = extents;
-    *n_out = n;
-    return status;
-}
-
 enum { MOST_NAME_BYTES = 1 << 28 };
 
 static ferry_status add_tensor(ferry_spec *spec, const fy_tensor *like, const char *name,
@@ -163,9 +134,7 @@ static ferry_status add_tensor(ferry_spec *spec, const fy_tensor *like, const ch
                             MOST_NAME_BYTES);
     }
     char *copy = fy_arena_copy(&spec->arena, name, length);
-    if (copy == NULL ||
-        !fy_reserve((void **)&spec->tensors, &spec->tensor_capacity, spec->n_tensors + 1u,
-                    sizeof *spec->tensors) ||
+    if (copy == NULL || !FY_RESERVE(spec->tensors, spec->tensor_capacity, spec->n_tensors + 1u) ||
         !fy_index_insert(&spec->names, fy_hash64(name, length), spec->n_tensors)) {
         return fy_fail_no_memory(error, "the tensors");
     }
@@ -181,9 +150,8 @@ ferry_status fy_spec_add_tensor(ferry_spec *spec, const char *name, ferry_dtype 
     fy_json_place place = {.key = name};
     fy_tensor tensor = {
         .shape = shape, .dtype = dtype, .n_dims = n_dims, .src = FY_NONE, .dst = FY_NONE};
-    ferry_status status = check_size(shape, n_dims, dtype, &place, error);
-    return status == FERRY_OK ? add_tensor(spec, &tensor, name, strlen(name), &place, error)
-                              : status;
+    FY_TRY(check_size(shape, n_dims, dtype, &place, error));
+    return add_tensor(spec, &tensor, name, strlen(name), &place, error);
 }
 
 typedef struct entry {
@@ -193,51 +161,52 @@ typedef struct entry {
     repeat numbers;
 } entry;
 
+static ferry_status parse_shape(const json_t *json, const fy_json_place *place, void *object,
+                                void *context, ferry_error *error)
+{
+    fy_tensor *tensor = object;
+    uint64_t *shape = NULL;
+    size_t n_dims = json_array_size(json);
+    if (n_dims > FERRY_MAX_DIMS) {
+        return fy_json_fail(place, error, "has %zu dimensions, more than the limit of %d", n_dims,
+                            FERRY_MAX_DIMS);
+    }
+    FY_TRY(fy_json_read_sizes(json, place, 0, INT64_MAX, &((ferry_spec *)context)->arena, "a shape",
+                              &shape, &n_dims, error));
+    tensor->shape = shape;
+    tensor->n_dims = (uint32_t)n_dims;
+    return FERRY_OK;
+}
+
+static ferry_status parse_dtype(const json_t *json, const fy_json_place *place, void *object,
+                                void *context, ferry_error *error)
+{
+    fy_tensor *tensor = object;
+    fy_json_place shape_at = {.parent = place->parent, .key = "shape"};
+    const char *text;
+    ferry_error inner;
+    (void)context;
+    FY_TRY(fy_json_get_string(json, place, &text, error));
+    if (ferry_dtype_parse(text, &tensor->dtype, &inner) != FERRY_OK) {
+        return fy_json_fail(place, error, "%s", inner.message);
+    }
+    return check_size(tensor->shape, tensor->n_dims, tensor->dtype, &shape_at, error);
+}
+
 static ferry_status parse_entry(ferry_spec *spec, const json_t *json, const fy_json_place *place,
                                 entry *entry_out, ferry_error *error)
 {
-    static const char *const keys[] = {"name", "shape", "dtype", "count", "source", NULL};
-    const json_t *member = NULL;
-    const char *dtype = NULL;
-    uint64_t *shape = NULL;
+    static const fy_json_field fields[] = {
+        {"name", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(entry, name)},
+        {"shape", FY_JSON_READ, FY_JSON_NEEDED, offsetof(entry, tensor), .read = parse_shape},
+        {"dtype", FY_JSON_READ, FY_JSON_NEEDED, offsetof(entry, tensor), .read = parse_dtype},
+        {"count", FY_JSON_READ, .offset = offsetof(entry, numbers), .read = parse_counts},
+        {"source", FY_JSON_VALUE, .offset = offsetof(entry, source)},
+        {.key = NULL}};
     fy_json_place name_at = {.parent = place, .key = "name"};
-    fy_json_place shape_at = {.parent = place, .key = "shape"};
-    fy_json_place dtype_at = {.parent = place, .key = "dtype"};
-    fy_json_place count_at = {.parent = place, .key = "count"};
-    ferry_error inner;
     *entry_out = (entry){.tensor = {.src = FY_NONE, .dst = FY_NONE}};
-    ferry_status status = fy_json_expect_object(json, place, keys, error);
-    if (status == FERRY_OK &&
-        (status = fy_json_member(json, place, "name", &member, error)) == FERRY_OK) {
-        status = fy_json_get_string(member, &name_at, &entry_out->name, error);
-    }
-    if (status == FERRY_OK &&
-        (status = fy_json_member(json, place, "shape", &member, error)) == FERRY_OK) {
-        status = parse_extents(&spec->arena, member, &shape_at, &shape, &entry_out->tensor.n_dims,
-                               error);
-        entry_out->tensor.shape = shape;
-    }
-    if (status == FERRY_OK &&
-        (status = fy_json_member(json, place, "dtype", &member, error)) == FERRY_OK) {
-        status = fy_json_get_string(member, &dtype_at, &dtype, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
-    if (ferry_dtype_parse(dtype, &entry_out->tensor.dtype, &inner) != FERRY_OK) {
-        return fy_json_fail(&dtype_at, error, "%s", inner.message);
-    }
-    status = check_size(entry_out->tensor.shape, entry_out->tensor.n_dims, entry_out->tensor.dtype,
-                        &shape_at, error);
-    member = json_object_get(json, "count");
-    if (status == FERRY_OK && member != NULL) {
-        status = parse_counts(member, &count_at, &entry_out->numbers, error);
-    }
-    if (status == FERRY_OK) {
-        status = check_holes(entry_out->name, &entry_out->numbers, &name_at, error);
-    }
-    entry_out->source = json_object_get(json, "source");
-    return status;
+    FY_TRY(fy_json_read(json, place, fields, entry_out, spec, error));
+    return check_holes(entry_out->name, &entry_out->numbers, &name_at, error);
 }
 
 /* A place such as tensors[17].shape says little to a reader who knows tensors by name. */
@@ -250,7 +219,7 @@ static ferry_status parse_named_entry(ferry_spec *spec, const json_t *json,
     if (status != FERRY_OK && entry_out->name != NULL) {
         return fy_fail(error, status, "%s (tensor \"%s\")", inner.message, entry_out->name);
     }
-    return status == FERRY_OK ? FERRY_OK : fy_fail(error, status, "%s", inner.message);
+    return fy_forward(error, status, &inner);
 }
 
 /* Adds every tensor of an entry; their sources follow when all names are known. */
@@ -260,13 +229,8 @@ static ferry_status add_entry(ferry_spec *spec, entry *e, const fy_json_place *p
     char name[MAX_NAME_BYTES];
     size_t length;
     do {
-        ferry_status status = expand_name(e->name, &e->numbers, name, &length, place, error);
-        if (status == FERRY_OK) {
-            status = add_tensor(spec, &e->tensor, name, length, place, error);
-        }
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(expand_name(e->name, &e->numbers, name, &length, place, error));
+        FY_TRY(add_tensor(spec, &e->tensor, name, length, place, error));
     } while (next_numbers(&e->numbers));
     return FERRY_OK;
 }
@@ -278,10 +242,7 @@ static ferry_status find_source(const ferry_spec *spec, const fy_tensor *tensor,
 {
     char name[MAX_NAME_BYTES];
     size_t length;
-    ferry_status status = expand_name(pattern, numbers, name, &length, place, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(expand_name(pattern, numbers, name, &length, place, error));
     uint32_t number = fy_spec_find_tensor(spec, name);
     if (number == FY_NONE) {
         return fy_json_fail(place, error,
@@ -292,8 +253,8 @@ static ferry_status find_source(const ferry_spec *spec, const fy_tensor *tensor,
     if (source->dtype.kind != tensor->dtype.kind ||
         source->dtype.element_bits != tensor->dtype.element_bits) {
         char have[FERRY_DTYPE_TEXT_BYTES], want[FERRY_DTYPE_TEXT_BYTES];
-        ferry_dtype_format(source->dtype, have);
-        ferry_dtype_format(tensor->dtype, want);
+        ferry_dtype_format(source->dtype, have, sizeof have);
+        ferry_dtype_format(tensor->dtype, want, sizeof want);
         return fy_json_fail(place, error,
                             "of \"%s\" (%s) names \"%s\", which is %s; dtypes must agree",
                             tensor->name, want, name, have);
@@ -306,10 +267,7 @@ static ferry_status tie(const ferry_spec *spec, const fy_tensor *tensor, const c
                         const repeat *numbers, const fy_json_place *place, fy_feed *feed,
                         ferry_error *error)
 {
-    ferry_status status = find_source(spec, tensor, pattern, numbers, place, &feed->tensor, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(find_source(spec, tensor, pattern, numbers, place, &feed->tensor, error));
     const fy_tensor *source = &spec->tensors[feed->tensor];
     bool same = source->n_dims == tensor->n_dims;
     feed->n_dims = tensor->n_dims;
@@ -325,24 +283,21 @@ static ferry_status tie(const ferry_spec *spec, const fy_tensor *tensor, const c
 }
 
 static ferry_status parse_corner(const json_t *json, const fy_json_place *place, const char *key,
-                                 uint32_t n_dims, uint64_t values[FY_MAX_DIMS], ferry_error *error)
+                                 uint32_t n_dims, uint64_t values[FERRY_MAX_DIMS],
+                                 ferry_error *error)
 {
-    const json_t *member = NULL;
     fy_json_place at = {.parent = place, .key = key};
-    ferry_status status = fy_json_member(json, place, key, &member, error);
-    if (status == FERRY_OK) {
-        status = fy_json_expect_array(member, &at, error);
+    FY_TRY(fy_json_expect_array(json, &at, error));
+    if (json_array_size(json) != n_dims) {
+        return fy_json_fail(&at, error, "has %zu numbers, but the tensor has %u dimensions",
+                            json_array_size(json), n_dims);
     }
-    if (status == FERRY_OK && json_array_size(member) != n_dims) {
-        status = fy_json_fail(&at, error, "has %zu numbers, but the tensor has %u dimensions",
-                              json_array_size(member), n_dims);
-    }
-    for (uint32_t d = 0; d < n_dims && status == FERRY_OK; d++) {
+    for (uint32_t d = 0; d < n_dims; d++) {
         fy_json_place number_at = {.parent = &at, .index = d};
-        status = fy_json_get_size(json_array_get(member, d), &number_at, 0, INT64_MAX, &values[d],
-                                  error);
+        FY_TRY(
+            fy_json_get_size(json_array_get(json, d), &number_at, 0, INT64_MAX, &values[d], error));
     }
-    return status;
+    return FERRY_OK;
 }
 
 static ferry_status check_inside(const char *name, const uint64_t *shape, const uint64_t *begin,
@@ -383,49 +338,35 @@ static ferry_status align_feed(const fy_tensor *source, const fy_tensor *tensor,
     return FERRY_OK;
 }
 
+typedef struct feed_json {
+    const char *tensor;
+    const json_t *begin, *shape, *at;
+} feed_json;
+
 static ferry_status parse_feed(const ferry_spec *spec, const fy_tensor *tensor, const json_t *json,
                                const repeat *numbers, const fy_json_place *place, fy_feed *feed,
                                ferry_error *error)
 {
-    static const char *const keys[] = {"tensor", "begin", "shape", "at", NULL};
-    const json_t *member = NULL;
-    const char *name = NULL;
+    static const fy_json_field fields[] = {
+        {"tensor", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(feed_json, tensor)},
+        {"begin", FY_JSON_VALUE, FY_JSON_NEEDED, .offset = offsetof(feed_json, begin)},
+        {"shape", FY_JSON_VALUE, FY_JSON_NEEDED, .offset = offsetof(feed_json, shape)},
+        {"at", FY_JSON_VALUE, FY_JSON_NEEDED, .offset = offsetof(feed_json, at)},
+        {.key = NULL}};
+    feed_json box;
     fy_json_place tensor_at = {.parent = place, .key = "tensor"};
-    ferry_status status = fy_json_expect_object(json, place, keys, error);
-    if (status == FERRY_OK) {
-        status = fy_json_member(json, place, "tensor", &member, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_json_get_string(member, &tensor_at, &name, error);
-    }
-    if (status == FERRY_OK) {
-        status = find_source(spec, tensor, name, numbers, &tensor_at, &feed->tensor, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_json_read(json, place, fields, &box, NULL, error));
+    FY_TRY(find_source(spec, tensor, box.tensor, numbers, &tensor_at, &feed->tensor, error));
     const fy_tensor *source = &spec->tensors[feed->tensor];
-    uint64_t begin[FY_MAX_DIMS] = {0}, shape[FY_MAX_DIMS] = {0}, at[FY_MAX_DIMS] = {0};
-    status = parse_corner(json, place, "begin", source->n_dims, begin, error);
-    if (status == FERRY_OK) {
-        status = parse_corner(json, place, "shape", source->n_dims, shape, error);
-    }
-    if (status == FERRY_OK) {
-        status = parse_corner(json, place, "at", tensor->n_dims, at, error);
-    }
-    if (status == FERRY_OK) {
-        status =
-            check_inside(source->name, source->shape, begin, shape, source->n_dims, place, error);
-    }
-    if (status == FERRY_OK) {
-        status = align_feed(source, tensor, begin, shape, at, place, feed, error);
-    }
-    if (status == FERRY_OK) {
-        uint32_t pad = feed->n_dims - tensor->n_dims;
-        status = check_inside(tensor->name, tensor->shape, feed->at + pad, feed->shape + pad,
-                              tensor->n_dims, place, error);
-    }
-    return status;
+    uint64_t begin[FERRY_MAX_DIMS] = {0}, shape[FERRY_MAX_DIMS] = {0}, at[FERRY_MAX_DIMS] = {0};
+    FY_TRY(parse_corner(box.begin, place, "begin", source->n_dims, begin, error));
+    FY_TRY(parse_corner(box.shape, place, "shape", source->n_dims, shape, error));
+    FY_TRY(parse_corner(box.at, place, "at", tensor->n_dims, at, error));
+    FY_TRY(check_inside(source->name, source->shape, begin, shape, source->n_dims, place, error));
+    FY_TRY(align_feed(source, tensor, begin, shape, at, place, feed, error));
+    uint32_t pad = feed->n_dims - tensor->n_dims;
+    return check_inside(tensor->name, tensor->shape, feed->at + pad, feed->shape + pad,
+                        tensor->n_dims, place, error);
 }
 
 /* The box that a feed fills, in the dimensions of its tensor. */
@@ -510,9 +451,7 @@ static ferry_status parse_feeds(ferry_spec *spec, fy_tensor *tensor, const json_
                             tensor->name, n, FY_MAX_FEEDS);
     }
     fy_feed *feeds = fy_arena_alloc(&spec->arena, n, sizeof *feeds);
-    if (feeds == NULL) {
-        return fy_fail_no_memory(error, "the sources of a tensor");
-    }
+    FY_TRY(fy_check_memory(feeds != NULL, "the sources of a tensor", error));
     memset(feeds, 0, n * sizeof *feeds);
     ferry_status status = FERRY_OK;
     if (is_name) {
@@ -548,11 +487,7 @@ static ferry_status resolve_entry(ferry_spec *spec, const json_t *json, uint32_t
     }
     do {
         if (source != NULL) {
-            ferry_status status =
-                parse_feeds(spec, &spec->tensors[first], source, &numbers, &source_at, error);
-            if (status != FERRY_OK) {
-                return status;
-            }
+            FY_TRY(parse_feeds(spec, &spec->tensors[first], source, &numbers, &source_at, error));
         }
         first++;
     } while (next_numbers(&numbers));
@@ -587,9 +522,7 @@ ferry_status fy_spec_parse_tensors(ferry_spec *spec, const json_t *json, const f
         entry e;
         fy_json_place at = {.parent = place, .index = i};
         status = parse_named_entry(spec, json_array_get(json, i), &at, &e, error);
-        if (status == FERRY_OK) {
-            status = add_entry(spec, &e, &at, error);
-        }
+        FY_THEN(status, add_entry(spec, &e, &at, error));
     }
     for (size_t i = 0; i < json_array_size(json) && status == FERRY_OK; i++) {
         fy_json_place at = {.parent = place, .index = i};

@@ -29,9 +29,7 @@ static ferry_status renumber_split(fy_problem *problem, renumbering *r, uint32_t
     fy_split *canonical = NULL;
     uint32_t *to = fy_alloc(split->n_parts, sizeof *to);
     r->split[number] = number;
-    if (to == NULL) {
-        return fy_fail_no_memory(error, "the parts of a split");
-    }
+    FY_TRY(fy_check_memory(to != NULL, "the parts of a split", error));
     ferry_status status = fy_split_canonical(split, to, &canonical, error);
     if (status == FERRY_OK && canonical != NULL) {
         status = fy_problem_add_split(problem, canonical, &r->split[number], error);
@@ -51,18 +49,17 @@ static ferry_status renumber_splits(fy_problem *problem, renumbering *r, ferry_e
         return fy_fail_no_memory(error, "the parts of all splits");
     }
     r->n_splits = n;
-    ferry_status status = FERRY_OK;
-    for (uint32_t i = 0; i < n && status == FERRY_OK; i++) {
-        status = renumber_split(problem, r, i, error);
+    for (uint32_t i = 0; i < n; i++) {
+        FY_TRY(renumber_split(problem, r, i, error));
     }
-    return status;
+    return FERRY_OK;
 }
 
 /* The cell that holds what a cell of the layout as it was holds. */
 static uint32_t cell_to(const fy_problem *problem, const renumbering *r, const fy_layout *layout,
                         uint32_t cell)
 {
-    uint32_t parts[FY_MAX_DIMS + 1];
+    uint32_t parts[FERRY_MAX_DIMS + 1];
     uint32_t to = 0;
     fy_layout_parts(problem, layout, cell, parts);
     for (uint32_t d = 0; d < layout->n_dims; d++) {
@@ -83,9 +80,7 @@ static ferry_status renumber_holders(fy_problem *problem, const renumbering *r,
     fy_holder *entries = fy_alloc(old->n_slots, sizeof *entries);
     fy_holders *holders = NULL;
     uint32_t n_cells = layout->n_flat == 0 ? 1 : layout->n_flat;
-    if (entries == NULL) {
-        return fy_fail_no_memory(error, "a table of holders");
-    }
+    FY_TRY(fy_check_memory(entries != NULL, "a table of holders", error));
     for (uint32_t d = 0; d < layout->n_dims; d++) {
         n_cells *= problem->splits[r->split[layout->split[d]]]->n_parts;
     }
@@ -134,9 +129,7 @@ ferry_status fy_problem_unify(fy_problem *problem, ferry_error *error)
     size_t n = problem->n_placements;
     uint32_t *to = fy_alloc(n, sizeof *to);
     ferry_status status = renumber_splits(problem, &r, error);
-    if (status == FERRY_OK && to == NULL) {
-        status = fy_fail_no_memory(error, "the placements");
-    }
+    FY_THEN(status, fy_check_memory(to != NULL, "the placements", error));
     for (uint32_t i = 0; i < n && status == FERRY_OK; i++) {
         status = unify_placement(problem, &r, i, &to[i], error);
     }

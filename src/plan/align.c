@@ -68,8 +68,8 @@ static bool is_aligned_at_destination(const fy_routes *routes, const fy_route *r
                                       const fy_atom *atom, uint32_t dst_cell)
 {
     const fy_layout *dst = &routes->problem->placements[route->dst].layout;
-    uint32_t parts[FY_MAX_DIMS + 1];
-    uint64_t shape[FY_MAX_DIMS], begin, end;
+    uint32_t parts[FERRY_MAX_DIMS + 1];
+    uint64_t shape[FERRY_MAX_DIMS], begin, end;
     fy_route_dst_parts(routes, route, dst_cell, parts);
     uint64_t n_elements = fy_route_shard(routes, route, route->dst, route->dst_pad, parts, shape);
     fy_layout_flat_range(dst, parts[route->n_dims], n_elements, &begin, &end);
@@ -83,8 +83,8 @@ static bool is_aligned_at_source(const fy_routes *routes, const fy_route *route,
 {
     const fy_layout *src = &routes->problem->placements[route->src].layout;
     const fy_holders *holders = route->view->holders;
-    uint32_t parts[FY_MAX_DIMS + 1];
-    uint64_t shape[FY_MAX_DIMS], at[FY_MAX_DIMS], begin, end;
+    uint32_t parts[FERRY_MAX_DIMS + 1];
+    uint64_t shape[FERRY_MAX_DIMS], at[FERRY_MAX_DIMS], begin, end;
     memset(parts, 0, sizeof parts);
     fy_layout_parts(routes->problem, src, holders->cell[fy_holders_find(holders, rank)],
                     parts + route->src_pad);
@@ -146,10 +146,7 @@ ferry_status fy_routes_check_alignment(const fy_routes *routes, ferry_error *err
         if (route->element_bits % 8 == 0 || is_aligned_by_rows(routes, route)) {
             continue;
         }
-        ferry_status status = check_boxes(routes, route, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(check_boxes(routes, route, error));
     }
     return FERRY_OK;
 }

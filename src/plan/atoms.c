@@ -20,8 +20,7 @@ void fy_atoms_cleanup(fy_atoms *atoms)
 
 bool fy_atoms_push(fy_atoms *atoms, const fy_atom *atom)
 {
-    if (!fy_reserve((void **)&atoms->items, &atoms->capacity, atoms->n_items + 1,
-                    sizeof *atoms->items)) {
+    if (!FY_RESERVE(atoms->items, atoms->capacity, atoms->n_items + 1)) {
         return false;
     }
     atoms->items[atoms->n_items++] = *atom;
@@ -51,7 +50,7 @@ static fy_atom make_atom(const fy_route *route, const fy_run *const *runs)
 static int compare_atoms(const void *a, const void *b)
 {
     const uint64_t *x = ((const fy_atom *)a)->dst_begin, *y = ((const fy_atom *)b)->dst_begin;
-    for (uint32_t d = 0; d < FY_MAX_DIMS; d++) { /* unused dimensions are 0 */
+    for (uint32_t d = 0; d < FERRY_MAX_DIMS; d++) { /* unused dimensions are 0 */
         if (x[d] != y[d]) {
             return x[d] < y[d] ? -1 : 1;
         }
@@ -62,7 +61,7 @@ static int compare_atoms(const void *a, const void *b)
 /* Products. */
 
 void fy_route_dst_parts(const fy_routes *routes, const fy_route *route, uint32_t dst,
-                        uint32_t parts_out[FY_MAX_DIMS + 1])
+                        uint32_t parts_out[FERRY_MAX_DIMS + 1])
 {
     for (uint32_t d = 0; d < route->dst_pad; d++) {
         parts_out[d] = 0;
@@ -72,7 +71,7 @@ void fy_route_dst_parts(const fy_routes *routes, const fy_route *route, uint32_t
 }
 
 uint64_t fy_route_shard(const fy_routes *routes, const fy_route *route, uint32_t placement,
-                        uint32_t pad, const uint32_t *parts, uint64_t shape_out[FY_MAX_DIMS])
+                        uint32_t pad, const uint32_t *parts, uint64_t shape_out[FERRY_MAX_DIMS])
 {
     uint64_t n_elements = 1;
     for (uint32_t d = 0; d < route->n_dims; d++) {
@@ -96,10 +95,10 @@ static uint64_t count_runs(const fy_route *route, const uint32_t *parts)
 static ferry_status list_product(const fy_routes *routes, const fy_route *route, uint32_t dst,
                                  fy_atoms *atoms, ferry_error *error)
 {
-    uint32_t parts[FY_MAX_DIMS + 1];
-    size_t at[FY_MAX_DIMS] = {0};
+    uint32_t parts[FERRY_MAX_DIMS + 1];
+    size_t at[FERRY_MAX_DIMS] = {0};
     fy_flat_cut cut = {.atoms = atoms};
-    const fy_run *runs[FY_MAX_DIMS];
+    const fy_run *runs[FERRY_MAX_DIMS];
     fy_route_dst_parts(routes, route, dst, parts);
     uint64_t count = count_runs(route, parts);
     if (count > FY_MAX_ATOMS) {
@@ -133,16 +132,16 @@ ferry_status fy_route_list_atoms(const fy_routes *routes, const fy_route *route,
                                  fy_atoms *atoms, ferry_error *error)
 {
     atoms->n_items = 0;
-    ferry_status status = list_product(routes, route, dst, atoms, error);
-    if (status == FERRY_OK && !route->is_regular) {
+    FY_TRY(list_product(routes, route, dst, atoms, error));
+    if (!route->is_regular) {
         fy_sort(atoms->items, atoms->n_items, sizeof *atoms->items, compare_atoms);
     }
-    return status;
+    return FERRY_OK;
 }
 
 static bool reserve_index(uint64_t **index, size_t *capacity, size_t needed)
 {
-    return fy_reserve((void **)index, capacity, needed, sizeof **index);
+    return FY_RESERVE(*index, *capacity, needed);
 }
 
 static ferry_status filter_cell(uint32_t cell, fy_atoms *atoms, uint64_t **index_inout,
@@ -170,15 +169,8 @@ static uint32_t dim_cell(const fy_route *route, uint32_t cell, uint32_t d)
 /* The place of a touch in the list of an irregular route, or SIZE_MAX. */
 static size_t find_listed(const fy_route *route, uint32_t cell, uint32_t dst)
 {
-    size_t low = route->touch_begin[cell], high = route->touch_begin[cell + 1];
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (route->touches[middle].dst < dst) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    FY_BISECT(size_t, low, route->touch_begin[cell], route->touch_begin[cell + 1], middle,
+              route->touches[middle].dst < dst);
     bool found = low < route->touch_begin[cell + 1] && route->touches[low].dst == dst;
     return found ? low : SIZE_MAX;
 }
@@ -197,9 +189,9 @@ static void place_listed(const fy_route *route, uint32_t cell, uint32_t dst, fy_
 
 /* The runs that a source cell and a destination cell have in common, dimension by dimension. */
 typedef struct common_runs {
-    uint32_t parts[FY_MAX_DIMS + 1]; /* of the destination */
-    const fy_touch *touch[FY_MAX_DIMS];
-    size_t at[FY_MAX_DIMS];
+    uint32_t parts[FERRY_MAX_DIMS + 1]; /* of the destination */
+    const fy_touch *touch[FERRY_MAX_DIMS];
+    size_t at[FERRY_MAX_DIMS];
     uint64_t count; /* of combinations; 0: nothing in common */
 } common_runs;
 
@@ -217,7 +209,7 @@ static void find_common(const fy_routes *routes, const fy_route *route, uint32_t
 /* The combination at hand, its place among all of the destination cell, and on to the next one. */
 static fy_atom next_common(const fy_route *route, common_runs *c, uint64_t *index_out)
 {
-    const fy_run *runs[FY_MAX_DIMS];
+    const fy_run *runs[FERRY_MAX_DIMS];
     *index_out = 0;
     for (uint32_t d = 0; d < route->n_dims; d++) {
         const fy_overlap *overlap = route->overlap[d];
@@ -239,9 +231,8 @@ ferry_status fy_route_list_cell_atoms(const fy_routes *routes, const fy_route *r
                                       size_t *index_capacity, ferry_error *error)
 {
     if (!fy_route_is_listed_by_cell(route)) {
-        ferry_status status = fy_route_list_atoms(routes, route, dst, atoms, error);
-        return status == FERRY_OK ? filter_cell(cell, atoms, index_inout, index_capacity, error)
-                                  : status;
+        FY_TRY(fy_route_list_atoms(routes, route, dst, atoms, error));
+        return filter_cell(cell, atoms, index_inout, index_capacity, error);
     }
     common_runs c;
     fy_flat_cut cut = {.atoms = atoms};
@@ -261,9 +252,7 @@ ferry_status fy_route_list_cell_atoms(const fy_routes *routes, const fy_route *r
     if (complete && !route->is_regular) {
         complete = reserve_index(index_inout, index_capacity, atoms->n_items);
     }
-    if (!complete) {
-        return fy_fail_no_memory(error, "the boxes of a shard");
-    }
+    FY_TRY(fy_check_memory(complete, "the boxes of a shard", error));
     if (!route->is_regular) {
         place_listed(route, cell, dst, atoms, *index_inout);
     }
@@ -302,7 +291,7 @@ fy_cell_touch fy_route_touch(const fy_routes *routes, const fy_route *route, uin
     if (!route->is_regular) {
         return listed_touch(route, cell, dst);
     }
-    uint32_t parts[FY_MAX_DIMS + 1];
+    uint32_t parts[FERRY_MAX_DIMS + 1];
     fy_cell_touch result = {.volume = 1, .dst = dst};
     fy_route_dst_parts(routes, route, dst, parts);
     for (uint32_t d = 0; d < route->n_dims; d++) {
@@ -325,15 +314,8 @@ fy_cell_touch fy_route_touch_at(const fy_routes *routes, const fy_route *route, 
                                 uint64_t position)
 {
     if (!route->is_regular) {
-        size_t low = route->touch_begin[cell], high = route->touch_begin[cell + 1];
-        while (high - low > 1) {
-            size_t middle = low + (high - low) / 2;
-            if (route->touches[middle].before <= position) {
-                low = middle;
-            } else {
-                high = middle;
-            }
-        }
+        FY_BISECT_LAST(size_t, low, route->touch_begin[cell], route->touch_begin[cell + 1], middle,
+                       route->touches[middle].before <= position);
         return route->touches[low];
     }
     fy_cell_touch result = {.volume = 1};
@@ -360,7 +342,7 @@ uint64_t fy_route_atom_count(const fy_routes *routes, const fy_route *route, uin
     if (!route->is_regular) {
         return route->atom_count[dst];
     }
-    uint32_t parts[FY_MAX_DIMS + 1];
+    uint32_t parts[FERRY_MAX_DIMS + 1];
     fy_route_dst_parts(routes, route, dst, parts);
     return count_runs(route, parts);
 }
@@ -370,7 +352,7 @@ uint64_t fy_route_wanted(const fy_routes *routes, const fy_route *route, uint32_
     if (!route->is_regular) {
         return route->wanted[dst];
     }
-    uint32_t parts[FY_MAX_DIMS + 1];
+    uint32_t parts[FERRY_MAX_DIMS + 1];
     uint64_t wanted = 1;
     fy_route_dst_parts(routes, route, dst, parts);
     for (uint32_t d = 0; d < route->n_dims; d++) {
@@ -388,9 +370,7 @@ static ferry_status copy_listed(const fy_route *route, uint32_t cell, fy_cell_to
                                 size_t *capacity, size_t *n_out, ferry_error *error)
 {
     size_t begin = route->touch_begin[cell], n = route->touch_begin[cell + 1] - begin;
-    if (!fy_reserve((void **)touches_inout, capacity, n, sizeof **touches_inout)) {
-        return fy_fail_no_memory(error, "the receivers of a shard");
-    }
+    FY_TRY(FY_GROW(*touches_inout, *capacity, n, "the receivers of a shard", error));
     if (n > 0) {
         memcpy(*touches_inout, route->touches + begin, n * sizeof **touches_inout);
     }
@@ -405,15 +385,13 @@ ferry_status fy_route_list_touches(const fy_routes *routes, const fy_route *rout
     if (!route->is_regular) {
         return copy_listed(route, cell, touches_inout, capacity, n_out, error);
     }
-    size_t at[FY_MAX_DIMS] = {0};
+    size_t at[FERRY_MAX_DIMS] = {0};
     uint64_t count = 1, before = 0;
     for (uint32_t d = 0; d < route->n_dims; d++) {
         uint32_t c = dim_cell(route, cell, d);
         count *= route->overlap[d]->touch_begin[c + 1] - route->overlap[d]->touch_begin[c];
     }
-    if (!fy_reserve((void **)touches_inout, capacity, (size_t)count, sizeof **touches_inout)) {
-        return fy_fail_no_memory(error, "the receivers of a shard");
-    }
+    FY_TRY(FY_GROW(*touches_inout, *capacity, (size_t)count, "the receivers of a shard", error));
     for (uint64_t i = 0; i < count; i++) {
         uint64_t dst = 0, volume = 1;
         for (uint32_t d = 0; d < route->n_dims; d++) {

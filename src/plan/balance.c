@@ -201,9 +201,7 @@ static ferry_status settle_by_flow(fy_balance *b, double bound, ferry_error *err
 {
     size_t n_members = b->member_begin[b->n_sets];
     double *share = fy_alloc(n_members, sizeof *share);
-    if (share == NULL) {
-        return fy_fail_no_memory(error, "the balance of senders");
-    }
+    FY_TRY(fy_check_memory(share != NULL, "the balance of senders", error));
     ferry_status status = fy_balance_flow(b, bound, share, error);
     if (status == FERRY_OK && highest_level(b) > b->level * GOOD_ENOUGH) {
         memcpy(b->share, share, n_members * sizeof *share);

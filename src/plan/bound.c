@@ -9,6 +9,7 @@
 #include "plan/balance.h"
 
 #include "base/checked.h"
+#include "base/sort.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -40,16 +41,9 @@ static bool has_node(const ferry_plan *plan, size_t set, uint32_t node)
 {
     const fy_sets *sets = &plan->sets;
     uint32_t per = plan->problem.cluster.ranks_per_node;
-    size_t low = sets->member_begin[set], high = sets->member_begin[set + 1];
     uint64_t first = (uint64_t)node * per;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (sets->members[middle] < first) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    FY_BISECT(size_t, low, sets->member_begin[set], sets->member_begin[set + 1], middle,
+              sets->members[middle] < first);
     return low < sets->member_begin[set + 1] && sets->members[low] < first + per;
 }
 
@@ -148,18 +142,6 @@ static ferry_status solve_nodes(const crossing *c, const double *rates, double *
     return status;
 }
 
-static void fill_node_rates(const fy_cluster *cluster, uint32_t n_nodes, double *rates)
-{
-    for (uint32_t i = 0; i < n_nodes; i++) {
-        rates[i] = cluster->node_rate;
-    }
-    for (size_t i = 0; i < cluster->n_overrides; i++) {
-        if (cluster->overrides[i].node < n_nodes) {
-            rates[cluster->overrides[i].node] = cluster->overrides[i].node_rate;
-        }
-    }
-}
-
 static ferry_status bound_nodes(ferry_plan *plan, candidate *best, ferry_error *error)
 {
     const fy_cluster *cluster = &plan->problem.cluster;
@@ -176,11 +158,9 @@ static ferry_status bound_nodes(ferry_plan *plan, candidate *best, ferry_error *
         status = fy_fail_no_memory(error, "the bound of the nodes");
         goto out;
     }
-    fill_node_rates(cluster, n_nodes, rates);
+    fy_cluster_fill_rates(cluster, plan->problem.n_ranks, NULL, rates);
     status = cross_all(&c, error);
-    if (status == FERRY_OK) {
-        status = solve_nodes(&c, rates, &level, &node, error);
-    }
+    FY_THEN(status, solve_nodes(&c, rates, &level, &node, error));
     if (status != FERRY_OK) {
         goto out;
     }

@@ -3,6 +3,7 @@
 #define FY_PLAN_CORE_H
 
 #include "base/json.h"
+#include "base/sort.h"
 #include "base/writer.h"
 #include "plan/route.h"
 
@@ -136,27 +137,19 @@ uint64_t fy_span_begin(const ferry_plan *plan, const fy_span *span, uint32_t slo
                        uint64_t *volume_out);
 
 /* The unit in which a position lies. */
-typedef struct fy_place {
+typedef struct fy_unit_place {
     uint32_t slot;
     uint64_t unit;
     uint64_t begin; /* of the unit, on the line */
     uint64_t volume;
-} fy_place;
-fy_place fy_span_locate(const ferry_plan *plan, const fy_span *span, uint64_t position);
+} fy_unit_place;
+fy_unit_place fy_span_locate(const ferry_plan *plan, const fy_span *span, uint64_t position);
 
 /* The number of the sender whose stretch contains position. */
 static inline uint32_t fy_line_find(const fy_lines *lines, const fy_line *line, uint64_t position)
 {
     const uint64_t *end = lines->end + line->first;
-    uint32_t low = 0, high = line->n;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (end[middle] <= position) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    FY_BISECT(uint32_t, low, 0, line->n, middle, end[middle] <= position);
     return low;
 }
 

@@ -19,9 +19,7 @@ static ferry_status list_table_routes(const ferry_plan *plan, bool by_source, si
     uint32_t *numbers = fy_alloc(routes->n_routes, sizeof *numbers);
     *begin_out = begin; /* the plan's, also on failure */
     *routes_out = numbers;
-    if (begin == NULL || numbers == NULL) {
-        return fy_fail_no_memory(error, "the routes of all ranks");
-    }
+    FY_TRY(fy_check_memory(begin != NULL && numbers != NULL, "the routes of all ranks", error));
     for (size_t r = 0; r < routes->n_routes; r++) {
         begin[table_of(plan, &routes->routes[r], by_source) + 1]++;
     }
@@ -50,9 +48,7 @@ static ferry_status list_rank_tables(ferry_plan *plan, ferry_error *error)
     size_t n_ranks = plan->problem.n_ranks;
     size_t *begin = fy_alloc_zeroed(n_ranks + 1, sizeof *begin);
     plan->rank_table_begin = begin;
-    if (begin == NULL) {
-        return fy_fail_no_memory(error, "the routes of all ranks");
-    }
+    FY_TRY(fy_check_memory(begin != NULL, "the routes of all ranks", error));
     for (uint32_t t = 0; t < plan->problem.n_holders; t++) {
         const fy_holders *holders = receiving_table(plan, t);
         for (uint32_t s = 0; holders != NULL && s < holders->n_slots; s++) {
@@ -63,9 +59,7 @@ static ferry_status list_rank_tables(ferry_plan *plan, ferry_error *error)
         begin[i + 1] += begin[i];
     }
     plan->rank_tables = fy_alloc(begin[n_ranks], sizeof *plan->rank_tables);
-    if (plan->rank_tables == NULL) {
-        return fy_fail_no_memory(error, "the routes of all ranks");
-    }
+    FY_TRY(fy_check_memory(plan->rank_tables != NULL, "the routes of all ranks", error));
     for (uint32_t t = 0; t < plan->problem.n_holders; t++) {
         const fy_holders *holders = receiving_table(plan, t);
         for (uint32_t s = 0; holders != NULL && s < holders->n_slots; s++) {
@@ -81,13 +75,9 @@ static ferry_status list_rank_tables(ferry_plan *plan, ferry_error *error)
 
 ferry_status fy_plan_list_receivers(ferry_plan *plan, ferry_error *error)
 {
-    ferry_status status =
-        list_table_routes(plan, false, &plan->table_route_begin, &plan->table_routes, error);
-    if (status == FERRY_OK) {
-        status =
-            list_table_routes(plan, true, &plan->table_source_begin, &plan->table_sources, error);
-    }
-    return status == FERRY_OK ? list_rank_tables(plan, error) : status;
+    FY_TRY(list_table_routes(plan, false, &plan->table_route_begin, &plan->table_routes, error));
+    FY_TRY(list_table_routes(plan, true, &plan->table_source_begin, &plan->table_sources, error));
+    return list_rank_tables(plan, error);
 }
 
 /* Where the boxes of one sender can join, nothing but making them counts them. */
@@ -137,9 +127,7 @@ static ferry_status count_table(ferry_plan *plan, uint32_t table, uint64_t *coun
     const fy_holders *holders = plan->problem.holders[table];
     uint64_t *per_cell = fy_alloc_zeroed(holders->n_cells, sizeof *per_cell);
     ferry_status status = FERRY_OK;
-    if (per_cell == NULL) {
-        return fy_fail_no_memory(error, "the task ids");
-    }
+    FY_TRY(fy_check_memory(per_cell != NULL, "the task ids", error));
     for (size_t i = plan->table_route_begin[table];
          i < plan->table_route_begin[table + 1] && status == FERRY_OK; i++) {
         const fy_route *route = &plan->routes.routes[plan->table_routes[i]];
@@ -164,9 +152,7 @@ ferry_status fy_plan_count_moves(ferry_plan *plan, ferry_error *error)
     uint32_t n_ranks = plan->problem.n_ranks;
     ferry_status status = FERRY_OK;
     plan->first_task = fy_alloc_zeroed((size_t)n_ranks + 1, sizeof *plan->first_task);
-    if (plan->first_task == NULL) {
-        return fy_fail_no_memory(error, "the task ids");
-    }
+    FY_TRY(fy_check_memory(plan->first_task != NULL, "the task ids", error));
     uint64_t *counts = plan->first_task + 1;
     for (uint32_t t = 0; t < plan->problem.n_holders && status == FERRY_OK; t++) {
         if (receiving_table(plan, t) != NULL) {

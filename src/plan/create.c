@@ -81,21 +81,6 @@ static ferry_status allocate_ranks(ferry_plan *plan, ferry_error *error)
     return FERRY_OK;
 }
 
-static void fill_rates(ferry_plan *plan)
-{
-    const fy_cluster *cluster = &plan->problem.cluster;
-    for (uint32_t r = 0; r < plan->problem.n_ranks; r++) {
-        plan->rank_rate[r] = cluster->present ? cluster->rank_rate : 1;
-    }
-    for (size_t i = 0; i < cluster->n_overrides; i++) {
-        uint64_t first = (uint64_t)cluster->overrides[i].node * cluster->ranks_per_node;
-        uint64_t last = fy_min(first + cluster->ranks_per_node, plan->problem.n_ranks);
-        for (uint64_t r = first; r < last; r++) {
-            plan->rank_rate[r] = cluster->overrides[i].rank_rate;
-        }
-    }
-}
-
 /*
  * The least possible highest load. rates of NULL count bytes: that is what the choice of replicas
  * minimises, and shares are kept. With rates it is the bound in seconds, and shares are thrown
@@ -201,9 +186,7 @@ static ferry_status add_table(ferry_plan *plan, uint32_t table, ferry_error *err
     const fy_routes *routes = &plan->routes;
     const fy_holders *holders = plan->problem.holders[table];
     uint64_t *wanted = fy_alloc_zeroed(holders->n_cells, sizeof *wanted);
-    if (wanted == NULL) {
-        return fy_fail_no_memory(error, "the bytes of all ranks");
-    }
+    FY_TRY(fy_check_memory(wanted != NULL, "the bytes of all ranks", error));
     for (size_t i = plan->table_route_begin[table]; i < plan->table_route_begin[table + 1]; i++) {
         const fy_route *route = &routes->routes[plan->table_routes[i]];
         for (uint32_t cell = 0; cell < holders->n_cells; cell++) {
@@ -222,10 +205,7 @@ static ferry_status add_up(ferry_plan *plan, ferry_error *error)
 {
     for (uint32_t table = 0; table < plan->problem.n_holders; table++) {
         bool used = plan->table_route_begin[table] < plan->table_route_begin[table + 1];
-        ferry_status status = used ? add_table(plan, table, error) : FERRY_OK;
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(used ? add_table(plan, table, error) : FERRY_OK);
     }
     plan->totals.struct_size = sizeof plan->totals;
     for (uint32_t rank = 0; rank < plan->problem.n_ranks; rank++) {
@@ -251,32 +231,18 @@ static ferry_status check_not_empty(const ferry_plan *plan, ferry_error *error)
 static ferry_status solve(ferry_plan *plan, ferry_error *error)
 {
     optimum bytes = {0}, bound = {0};
-    ferry_status status = allocate_ranks(plan, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    fill_rates(plan);
+    FY_TRY(allocate_ranks(plan, error));
+    ferry_status status = FERRY_OK;
+    fy_cluster_fill_rates(&plan->problem.cluster, plan->problem.n_ranks, plan->rank_rate, NULL);
     if (plan->policy == FERRY_REPLICA_BALANCED) {
         status = fy_problem_unify(&plan->problem, error);
     }
-    if (status == FERRY_OK) {
-        status = fy_plan_remove_lost(plan, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_routes_build(&plan->problem, plan->subset, &plan->routes, error);
-    }
-    if (status == FERRY_OK) {
-        status = check_not_empty(plan, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_routes_check_alignment(&plan->routes, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_plan_collect_sets(plan, error);
-    }
-    if (status == FERRY_OK) {
-        status = solve_balance(plan, NULL, &bytes, error);
-    }
+    FY_THEN(status, fy_plan_remove_lost(plan, error));
+    FY_THEN(status, fy_routes_build(&plan->problem, plan->subset, &plan->routes, error));
+    FY_THEN(status, check_not_empty(plan, error));
+    FY_THEN(status, fy_routes_check_alignment(&plan->routes, error));
+    FY_THEN(status, fy_plan_collect_sets(plan, error));
+    FY_THEN(status, solve_balance(plan, NULL, &bytes, error));
     if (status == FERRY_OK && plan->policy == FERRY_REPLICA_BALANCED) {
         memcpy(plan->local_bytes, plan->home_bytes,
                plan->problem.n_ranks * sizeof *plan->local_bytes);
@@ -284,25 +250,15 @@ static ferry_status solve(ferry_plan *plan, ferry_error *error)
     } else if (status == FERRY_OK) {
         status = charge_by_seed(plan, error);
     }
-    if (status == FERRY_OK) {
-        status = fy_plan_list_receivers(plan, error);
-    }
-    if (status == FERRY_OK) {
-        status = add_up(plan, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_plan_count_moves(plan, error);
-    }
-    if (status == FERRY_OK) {
-        status = solve_bound(plan, &bytes, &bound, error);
-    }
+    FY_THEN(status, fy_plan_list_receivers(plan, error));
+    FY_THEN(status, add_up(plan, error));
+    FY_THEN(status, fy_plan_count_moves(plan, error));
+    FY_THEN(status, solve_bound(plan, &bytes, &bound, error));
     if (status == FERRY_OK) {
         plan->bound.busiest_bytes = bytes.level;
         status = fy_plan_find_bound(plan, bound.level, bound.rank, error);
     }
-    if (status == FERRY_OK) {
-        status = fy_plan_make_digest(plan, error);
-    }
+    FY_THEN(status, fy_plan_make_digest(plan, error));
     return status;
 }
 
@@ -315,9 +271,7 @@ static ferry_status apply_options(ferry_plan *plan, const ferry_plan_options *op
     plan->policy = options->replica;
     if (options->subset != NULL) {
         plan->subset = fy_strdup(options->subset);
-        if (plan->subset == NULL) {
-            return fy_fail_no_memory(error, "a pattern");
-        }
+        FY_TRY(fy_check_memory(plan->subset != NULL, "a pattern", error));
     }
     return fy_plan_note_lost(plan, options->lost_ranks, options->n_lost_ranks, error);
 }
@@ -334,9 +288,7 @@ ferry_status fy_plan_from_problem(fy_problem *problem, const ferry_plan_options 
     plan->problem = *problem;
     *problem = (fy_problem){0};
     ferry_status status = apply_options(plan, options, error);
-    if (status == FERRY_OK) {
-        status = solve(plan, error);
-    }
+    FY_THEN(status, solve(plan, error));
     if (status == FERRY_OK) {
         *plan_out = plan;
         plan = NULL;
@@ -349,45 +301,32 @@ ferry_status ferry_plan_create(const ferry_spec *spec, const ferry_plan_options 
                                ferry_plan **plan_out, ferry_error *error)
 {
     fy_problem problem;
-    if (spec == NULL || plan_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_plan_create needs a spec and a place for the result");
-    }
+    FY_TRY(fy_check_use(spec != NULL && plan_out != NULL,
+                        "ferry_plan_create needs a spec and a place for the result", error));
     ferry_plan *plan = NULL;
     ferry_plan_options own;
-    ferry_status status = fy_take_plan_options(options, &own, error);
-    if (status == FERRY_OK) {
-        status = fy_spec_lower(spec, &problem, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_plan_from_problem(&problem, &own, &plan, error);
-    }
-    if (status == FERRY_OK) {
-        plan->spec = fy_spec_retain(spec);
-        *plan_out = plan;
-    }
-    return status;
+    FY_TRY(fy_take_plan_options(options, &own, error));
+    FY_TRY(fy_spec_lower(spec, &problem, error));
+    FY_TRY(fy_plan_from_problem(&problem, &own, &plan, error));
+    plan->spec = fy_spec_retain(spec);
+    *plan_out = plan;
+    return FERRY_OK;
 }
 
-uint32_t ferry_plan_world_size(const ferry_plan *plan)
+uint32_t ferry_plan_rank_count(const ferry_plan *plan)
 {
     return plan == NULL ? 0 : plan->problem.n_ranks;
 }
 
-void ferry_plan_digest(const ferry_plan *plan, char digest_out[33])
+size_t ferry_plan_digest(const ferry_plan *plan, char *text, size_t text_bytes)
 {
-    fy_hash128 nothing = {0};
-    if (digest_out != NULL) {
-        fy_hash128_format(plan == NULL ? nothing : plan->digest, digest_out);
-    }
+    return fy_hash128_print(plan == NULL ? (fy_hash128){0, 0} : plan->digest, text, text_bytes);
 }
 
 ferry_status ferry_plan_get_totals(const ferry_plan *plan, ferry_plan_totals *totals_out,
                                    ferry_error *error)
 {
-    if (plan == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_plan_get_totals needs a plan");
-    }
+    FY_TRY(fy_check_use(plan != NULL, "ferry_plan_get_totals needs a plan", error));
     return fy_copy_out(&plan->totals, sizeof plan->totals, totals_out, "ferry_plan_totals", error);
 }
 
@@ -409,28 +348,24 @@ ferry_status ferry_plan_get_rank_bytes(const ferry_plan *plan, uint32_t rank,
 ferry_status ferry_plan_get_bound(const ferry_plan *plan, ferry_plan_bound *bound_out,
                                   ferry_error *error)
 {
-    if (plan == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_plan_get_bound needs a plan");
-    }
+    FY_TRY(fy_check_use(plan != NULL, "ferry_plan_get_bound needs a plan", error));
     return fy_copy_out(&plan->bound, sizeof plan->bound, bound_out, "ferry_plan_bound", error);
 }
 
 ferry_status ferry_plan_get_statistics(const ferry_plan *plan,
                                        ferry_plan_statistics *statistics_out, ferry_error *error)
 {
-    if (plan == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_plan_get_statistics needs a plan");
-    }
-    ferry_plan_statistics statistics = {.layout_classes = plan->routes.n_routes,
-                                        .replica_sets = plan->sets.n_sets,
-                                        .cuts = plan->lines.n_ends,
-                                        .flat_steps = plan->routes.flat_steps};
+    FY_TRY(fy_check_use(plan != NULL, "ferry_plan_get_statistics needs a plan", error));
+    ferry_plan_statistics statistics = {.n_layout_classes = plan->routes.n_routes,
+                                        .n_replica_sets = plan->sets.n_sets,
+                                        .n_cuts = plan->lines.n_ends,
+                                        .n_flat_steps = plan->routes.flat_steps};
     for (size_t i = 0; i < plan->routes.n_legs; i++) {
         statistics.n_tensors +=
             i == 0 || plan->routes.legs[i].tensor != plan->routes.legs[i - 1].tensor;
     }
     for (size_t i = 0; i < plan->problem.n_holders; i++) {
-        statistics.holder_entries += plan->problem.holders[i]->n_slots;
+        statistics.n_holder_entries += plan->problem.holders[i]->n_slots;
     }
     return fy_copy_out(&statistics, sizeof statistics, statistics_out, "ferry_plan_statistics",
                        error);

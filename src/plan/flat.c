@@ -50,9 +50,9 @@ static uint64_t row_major(const uint64_t *shape, const uint64_t *at, const uint6
 
 /* The shape of a source cell's shard before flattening; returns its elements. */
 static uint64_t shape_of_cell(const fy_routes *routes, const fy_route *route, uint32_t cell,
-                              uint64_t shape_out[FY_MAX_DIMS])
+                              uint64_t shape_out[FERRY_MAX_DIMS])
 {
-    uint32_t parts[FY_MAX_DIMS] = {0};
+    uint32_t parts[FERRY_MAX_DIMS] = {0};
     for (uint32_t d = 0; d < route->n_dims; d++) {
         parts[d] = cell / route->cell_weight[d] % route->overlap[d]->n_src_cells;
     }
@@ -65,15 +65,7 @@ static uint32_t flat_part_of(const fy_layout *layout, uint64_t n_elements, uint6
     if (layout->flat_begin == NULL) {
         return (uint32_t)(element / fy_ceil_div(n_elements, layout->n_flat));
     }
-    uint32_t low = 0, high = layout->n_flat; /* the last part that begins there or before */
-    while (high - low > 1) {
-        uint32_t middle = low + (high - low) / 2;
-        if (layout->flat_begin[middle] <= element) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
+    FY_BISECT_LAST(uint32_t, low, 0, layout->n_flat, middle, layout->flat_begin[middle] <= element);
     return low;
 }
 
@@ -111,7 +103,7 @@ static bool cut_by_source(fy_flat_cut *cut, const fy_atom *atom)
     if (src->n_flat == 0) {
         return fy_atoms_push(&cut->boxes, atom);
     }
-    uint64_t shape[FY_MAX_DIMS];
+    uint64_t shape[FERRY_MAX_DIMS];
     uint64_t n_elements = shape_of_cell(cut->routes, cut->route, atom->cell, shape);
     uint32_t first = flat_part_of(src, n_elements,
                                   row_major(shape, atom->src_begin, atom->length, false, n_dims));
@@ -132,15 +124,7 @@ static bool cut_by_source(fy_flat_cut *cut, const fy_atom *atom)
 
 static const fy_piece *piece_at(const fy_split *split, uint64_t global)
 {
-    size_t low = 0, high = split->n_pieces;
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        if (split->pieces[middle].global <= global) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
+    FY_BISECT_LAST(size_t, low, 0, split->n_pieces, middle, split->pieces[middle].global <= global);
     return &split->pieces[low];
 }
 
@@ -253,7 +237,7 @@ static void list_own_cells(fy_flat_cut *cut, uint32_t dst)
 /* Where an atom, which lies in one piece per dimension, begins in a cell's shard; false: it has
  * another owner. */
 static bool find_in_cell(const fy_flat_cut *cut, uint32_t cell, const fy_atom *atom,
-                         uint64_t at_out[FY_MAX_DIMS])
+                         uint64_t at_out[FERRY_MAX_DIMS])
 {
     const fy_route *route = cut->route;
     for (uint32_t d = 0; d < route->n_dims; d++) {
@@ -295,7 +279,7 @@ static bool clip_range(fy_flat_cut *cut, const fy_atom *atom, const uint64_t *at
 /* What a cell has of the rest comes from it, and is no rest any more. */
 static bool take_from_cell(fy_flat_cut *cut, uint32_t cell)
 {
-    uint64_t shape[FY_MAX_DIMS], at[FY_MAX_DIMS], begin, end;
+    uint64_t shape[FERRY_MAX_DIMS], at[FERRY_MAX_DIMS], begin, end;
     uint64_t n_elements = shape_of_cell(cut->routes, cut->route, cell, shape);
     bool complete = true;
     cut->next.n_items = 0;
@@ -413,16 +397,10 @@ void fy_flat_cut_end(fy_flat_cut *cut)
 static uint32_t flat_cell_of(const fy_routes *routes, const fy_route *route, const fy_atom *element)
 {
     const fy_layout *src = &routes->problem->placements[route->src].layout;
-    uint64_t shape[FY_MAX_DIMS];
+    uint64_t shape[FERRY_MAX_DIMS];
     uint64_t n_elements = shape_of_cell(routes, route, element->cell, shape);
     uint64_t at = row_major(shape, element->src_begin, element->length, false, route->n_dims);
     return element->cell + flat_part_of(src, n_elements, at);
-}
-
-static int compare_ranks(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
 }
 
 ferry_status fy_flat_list_holders(const fy_routes *routes, const fy_route *route,
@@ -435,7 +413,7 @@ ferry_status fy_flat_list_holders(const fy_routes *routes, const fy_route *route
     for (uint32_t number = 0; choose_owners(routes, route, number, &element); number++) {
         uint32_t cell = flat_cell_of(routes, route, &element);
         uint32_t size = fy_holders_cell_size(holders, cell);
-        if (!fy_reserve((void **)&ranks, &capacity, n + size, sizeof *ranks)) {
+        if (!FY_RESERVE(ranks, capacity, n + size)) {
             fy_free(ranks);
             return fy_fail_no_memory(error, "the holders of flat shards");
         }
@@ -443,7 +421,7 @@ ferry_status fy_flat_list_holders(const fy_routes *routes, const fy_route *route
             ranks[n++] = holders->rank[holders->cell_begin[cell] + i];
         }
     }
-    fy_sort(ranks, n, sizeof *ranks, compare_ranks);
+    fy_sort(ranks, n, sizeof *ranks, fy_compare_u32);
     for (size_t i = 0; i < n; i++) {
         if (kept == 0 || ranks[kept - 1] != ranks[i]) {
             ranks[kept++] = ranks[i];

@@ -13,8 +13,8 @@ typedef struct fy_flat_cut {
     const fy_route *route;
     const fy_layout *src;
     const fy_layout *dst;
-    uint32_t dst_parts[FY_MAX_DIMS + 1];
-    uint64_t dst_shape[FY_MAX_DIMS];
+    uint32_t dst_parts[FERRY_MAX_DIMS + 1];
+    uint64_t dst_shape[FERRY_MAX_DIMS];
     uint64_t dst_begin, dst_end;
     fy_atoms boxes;   /* scratch: the parts of one box */
     fy_atoms orphans; /* scratch: those whose source cell has no holder */

@@ -1,11 +1,10 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * The exact least level, by Newton's method on cuts. A level is feasible if a maximum flow (demand
- * -> set
- * -> member -> server with capacity level x rate) carries the whole demand. If not, the minimum cut
- * is a group of servers that the level overloads, and the group's own demand / rate is the next
- * level: each step ends at the ratio of a real cut, so there are few. Dinic's algorithm, without
- * recursion.
+ * The exact least level, by Newton's method on cuts. A level is feasible if a maximum flow from the
+ * demand to the sets, from these to their members and from there to the servers, each with the
+ * capacity level x rate, carries the whole demand. If not, the minimum cut is a group of servers
+ * that the level overloads, and the group's own demand / rate is the next level: each step ends at
+ * the ratio of a real cut, so there are few. Dinic's algorithm, without recursion.
  */
 #include "plan/balance.h"
 

@@ -12,26 +12,19 @@ ferry_status ferry_plan_create_from_roster(const ferry_roster *roster,
                                            ferry_error *error)
 {
     fy_problem problem;
-    if (roster == NULL || plan_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_plan_create_from_roster needs a roster and a place for the result");
-    }
+    FY_TRY(fy_check_use(roster != NULL && plan_out != NULL,
+                        "ferry_plan_create_from_roster needs a roster and a place for the result",
+                        error));
     ferry_plan *plan = NULL;
     ferry_plan_options own;
-    ferry_status status = fy_take_plan_options(options, &own, error);
-    if (status == FERRY_OK) {
-        /* The plan is that of this roster as long as both live, and another thread may save it. */
-        atomic_store_explicit(&((ferry_roster *)roster)->is_planned, true, memory_order_release);
-        status = fy_roster_lower(roster, own.replica == FERRY_REPLICA_SEED, &problem, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_plan_from_problem(&problem, &own, &plan, error);
-    }
-    if (status == FERRY_OK) {
-        plan->roster = fy_roster_retain(roster);
-        *plan_out = plan;
-    }
-    return status;
+    FY_TRY(fy_take_plan_options(options, &own, error));
+    /* The plan is that of this roster as long as both live, and another thread may save it. */
+    atomic_store_explicit(&((ferry_roster *)roster)->is_planned, true, memory_order_release);
+    FY_TRY(fy_roster_lower(roster, own.replica == FERRY_REPLICA_SEED, &problem, error));
+    FY_TRY(fy_plan_from_problem(&problem, &own, &plan, error));
+    plan->roster = fy_roster_retain(roster);
+    *plan_out = plan;
+    return FERRY_OK;
 }
 
 static void write_hex(fy_writer *writer, const fy_pack *packed)
@@ -71,8 +64,7 @@ static ferry_status read_hex(const char *text, const fy_json_place *place, fy_pa
                              ferry_error *error)
 {
     size_t length = strlen(text);
-    if (length % 2 != 0 ||
-        !fy_reserve((void **)&packed->bytes, &packed->capacity, length / 2 + 1, 1)) {
+    if (length % 2 != 0 || !FY_RESERVE(packed->bytes, packed->capacity, length / 2 + 1)) {
         return length % 2 != 0 ? fy_json_fail(place, error, "must have pairs of hex digits")
                                : fy_fail_no_memory(error, "a roster");
     }
@@ -114,9 +106,7 @@ ferry_status fy_roster_from_json(const json_t *json, const fy_json_place *place,
     const char *text = NULL;
     fy_pack packed = {0};
     ferry_status status = fy_json_get_string(json, place, &text, error);
-    if (status == FERRY_OK) {
-        status = read_hex(text, place, &packed, error);
-    }
+    FY_THEN(status, read_hex(text, place, &packed, error));
     if (status == FERRY_OK) {
         fy_reader in = {.at = packed.bytes, .end = packed.bytes + packed.used};
         /* Two absent models are two bytes: what is there bounds the ranks. */

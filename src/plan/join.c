@@ -13,7 +13,7 @@ static int compare_others(const fy_atom *a, const fy_atom *b, uint32_t along)
     if (a->cell != b->cell) {
         return a->cell < b->cell ? -1 : 1;
     }
-    for (uint32_t d = 0; d < FY_MAX_DIMS; d++) { /* unused dimensions are 0 */
+    for (uint32_t d = 0; d < FERRY_MAX_DIMS; d++) { /* unused dimensions are 0 */
         if (d != along && a->src_global[d] != b->src_global[d]) {
             return a->src_global[d] < b->src_global[d] ? -1 : 1;
         }
@@ -46,7 +46,7 @@ COMPARE_ALONG(5)
 COMPARE_ALONG(6)
 COMPARE_ALONG(7)
 
-static int (*const compare[FY_MAX_DIMS])(const void *, const void *) = {
+static int (*const compare[FERRY_MAX_DIMS])(const void *, const void *) = {
     compare_along_0, compare_along_1, compare_along_2, compare_along_3,
     compare_along_4, compare_along_5, compare_along_6, compare_along_7};
 

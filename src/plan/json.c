@@ -7,7 +7,7 @@
 #include "base/options.h"
 #include "base/writer.h"
 
-static const char *reason_name(uint32_t reason)
+const char *ferry_plan_bound_reason_name(uint32_t reason)
 {
     switch (reason) {
     case FERRY_BOUND_EGRESS:
@@ -21,11 +21,6 @@ static const char *reason_name(uint32_t reason)
     default:
         return "none";
     }
-}
-
-const char *ferry_bound_reason_name(uint32_t reason)
-{
-    return reason_name(reason);
 }
 
 static void write_key(fy_writer *w, const char *key)
@@ -44,7 +39,7 @@ static void write_number(fy_writer *w, const char *key, uint64_t value)
 static void write_head(fy_writer *w, const ferry_plan *plan)
 {
     char digest[33];
-    ferry_plan_digest(plan, digest);
+    ferry_plan_digest(plan, digest, sizeof digest);
     fy_write_text(w, "{\"format\":\"ferry.plan/1\",\"digest\":\"");
     fy_write_text(w, digest);
     fy_write_text(w, "\",");
@@ -70,7 +65,7 @@ static void write_head(fy_writer *w, const ferry_plan *plan)
     fy_write_text(w, ",");
     write_number(w, "rank", plan->bound.rank);
     fy_write_text(w, ",\"why\":\"");
-    fy_write_text(w, reason_name(plan->bound.reason));
+    fy_write_text(w, ferry_plan_bound_reason_name(plan->bound.reason));
     fy_write_text(w, "\"},\"ranks\":[");
 }
 
@@ -157,20 +152,14 @@ ferry_status fy_plan_write_members(const ferry_plan *plan, const ferry_plan_json
 ferry_status ferry_plan_write_json(const ferry_plan *plan, const ferry_plan_json_options *options,
                                    ferry_write_fn write, void *context, ferry_error *error)
 {
-    if (plan == NULL || write == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_plan_write_json needs a plan and a writer");
-    }
+    FY_TRY(fy_check_use(plan != NULL && write != NULL,
+                        "ferry_plan_write_json needs a plan and a writer", error));
     ferry_plan_json_options own;
-    ferry_status status = fy_take_plan_json_options(options, &own, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_take_plan_json_options(options, &own, error));
     fy_writer *w = fy_alloc(1, sizeof *w);
-    if (w == NULL) {
-        return fy_fail_no_memory(error, "an output buffer");
-    }
+    FY_TRY(fy_check_memory(w != NULL, "an output buffer", error));
     fy_writer_init(w, write, context);
-    status = fy_plan_write_members(plan, &own, w, error);
+    ferry_status status = fy_plan_write_members(plan, &own, w, error);
     if (status == FERRY_OK) {
         fy_write_text(w, "}\n");
     }

@@ -73,9 +73,7 @@ static ferry_status find_holes(drawing *d, ferry_error *error)
     if (!fy_route_may_be_local(&d->plan->routes, d->route)) {
         return FERRY_OK;
     }
-    if (!fy_reserve((void **)&d->holes, &d->hole_capacity, d->n, sizeof *d->holes)) {
-        return fy_fail_no_memory(error, "the self moves of a shard");
-    }
+    FY_TRY(FY_GROW(d->holes, d->hole_capacity, d->n, "the self moves of a shard", error));
     for (uint32_t i = 0; i < d->n; i++) {
         uint32_t slot = fy_holders_find(dst, d->senders[i]);
         if (slot == FY_NO_SLOT) {
@@ -98,15 +96,7 @@ static ferry_status find_holes(drawing *d, ferry_error *error)
 /* Elements before a position that travel. */
 static uint64_t travelling_before(const drawing *d, uint64_t position)
 {
-    size_t low = 0, high = d->n_holes;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (d->holes[middle].begin < position) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    FY_BISECT(size_t, low, 0, d->n_holes, middle, d->holes[middle].begin < position);
     if (low == 0) {
         return position;
     }
@@ -182,11 +172,8 @@ static ferry_status order_by_node(drawing *d, ferry_error *error)
         return FERRY_OK; /* members ascend: all on one node */
     }
     located *order = fy_alloc(d->n, sizeof *order);
-    if (order == NULL ||
-        !fy_reserve((void **)&d->ordered_senders, &d->sender_capacity, d->n,
-                    sizeof *d->ordered_senders) ||
-        !fy_reserve((void **)&d->ordered_shares, &d->share_capacity, d->n,
-                    sizeof *d->ordered_shares)) {
+    if (order == NULL || !FY_RESERVE(d->ordered_senders, d->sender_capacity, d->n) ||
+        !FY_RESERVE(d->ordered_shares, d->share_capacity, d->n)) {
         fy_free(order);
         return fy_fail_no_memory(error, "the order of senders");
     }
@@ -231,7 +218,7 @@ static uint64_t granule_of(const drawing *d, const fy_atom *atom)
 }
 
 /* Moves a cut inside a unit to a good place: between boxes, or at a row of one. */
-static ferry_status settle_inside(drawing *d, const fy_place *place, uint64_t *offset_inout,
+static ferry_status settle_inside(drawing *d, const fy_unit_place *place, uint64_t *offset_inout,
                                   ferry_error *error)
 {
     const fy_holders *dst = fy_route_dst_holders(&d->plan->routes, d->route);
@@ -264,7 +251,7 @@ static ferry_status settle_end(drawing *d, uint64_t position, uint64_t *end_out,
         *end_out = d->span.length;
         return FERRY_OK;
     }
-    fy_place place = fy_span_locate(d->plan, &d->span, position);
+    fy_unit_place place = fy_span_locate(d->plan, &d->span, position);
     uint64_t offset = position - place.begin;
     uint64_t nearest = offset * 2 < place.volume ? 0 : place.volume;
     ferry_status status = FERRY_OK;
@@ -326,11 +313,9 @@ static ferry_status place_ends(drawing *d, ferry_error *error)
     double done = 0;
     size_t next_hole = 0;
     uint64_t skipped = 0, last = 0;
-    if (!fy_reserve((void **)&lines->end, &lines->end_capacity, lines->n_ends + d->n,
-                    sizeof *lines->end) ||
-        !fy_reserve((void **)&lines->sender, &lines->sender_capacity, lines->n_ends + d->n,
-                    sizeof *lines->sender) ||
-        !fy_reserve((void **)&d->wanted, &d->wanted_capacity, d->n, sizeof *d->wanted)) {
+    if (!FY_RESERVE(lines->end, lines->end_capacity, lines->n_ends + d->n) ||
+        !FY_RESERVE(lines->sender, lines->sender_capacity, lines->n_ends + d->n) ||
+        !FY_RESERVE(d->wanted, d->wanted_capacity, d->n)) {
         return fy_fail_no_memory(error, "the senders of a shard");
     }
     double total = want_shares(d);
@@ -342,11 +327,7 @@ static ferry_status place_ends(drawing *d, ferry_error *error)
         if (i + 1 < d->n) {
             uint64_t travelling = (uint64_t)((double)d->travelling * part + 0.5);
             travelling = fy_min(travelling, d->travelling);
-            ferry_status status =
-                settle_end(d, position_of(d, travelling, &next_hole, &skipped), &end, error);
-            if (status != FERRY_OK) {
-                return status;
-            }
+            FY_TRY(settle_end(d, position_of(d, travelling, &next_hole, &skipped), &end, error));
             end = fy_max(end, last);
         }
         lines->end[lines->n_ends] = end;
@@ -357,7 +338,7 @@ static ferry_status place_ends(drawing *d, ferry_error *error)
 }
 
 /* Boxes that the ends inside one unit add. */
-static ferry_status count_extra(drawing *d, const fy_place *place, uint32_t *count_out,
+static ferry_status count_extra(drawing *d, const fy_unit_place *place, uint32_t *count_out,
                                 ferry_error *error)
 {
     const fy_holders *dst = fy_route_dst_holders(&d->plan->routes, d->route);
@@ -365,12 +346,9 @@ static ferry_status count_extra(drawing *d, const fy_place *place, uint32_t *cou
     uint64_t begin = place->begin;
     size_t boxes = 0;
     fy_box scratch[FY_MAX_RANGE_BOXES];
-    ferry_status status =
-        fy_route_list_cell_atoms(&d->plan->routes, d->route, d->span.cell, dst->cell[place->slot],
-                                 &d->atoms, &d->atom_index, &d->atom_capacity, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_route_list_cell_atoms(&d->plan->routes, d->route, d->span.cell,
+                                    dst->cell[place->slot], &d->atoms, &d->atom_index,
+                                    &d->atom_capacity, error));
     for (size_t i = 0; i < d->atoms.n_items; i++) {
         const fy_atom *atom = &d->atoms.items[i];
         uint64_t at = begin, end = begin + atom->volume;
@@ -396,24 +374,19 @@ static ferry_status note_extras(drawing *d, ferry_error *error)
         if (end >= d->span.length) {
             break;
         }
-        fy_place place = fy_span_locate(d->plan, &d->span, end);
+        fy_unit_place place = fy_span_locate(d->plan, &d->span, end);
         if (place.begin == end || place.begin == last_unit) {
             continue;
         }
         last_unit = place.begin;
         fy_extra extra = {.rank = dst->rank[place.slot],
                           .leg = fy_route_leg(&d->plan->routes, d->route, (uint32_t)place.unit)};
-        ferry_status status = count_extra(d, &place, &extra.count, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(count_extra(d, &place, &extra.count, error));
         if (extra.count == 0) {
             continue;
         }
-        if (!fy_reserve((void **)&lines->extras, &lines->extra_capacity, lines->n_extras + 1,
-                        sizeof *lines->extras)) {
-            return fy_fail_no_memory(error, "the senders of a shard");
-        }
+        FY_TRY(FY_GROW(lines->extras, lines->extra_capacity, lines->n_extras + 1,
+                       "the senders of a shard", error));
         lines->extras[lines->n_extras++] = extra;
     }
     return FERRY_OK;
@@ -447,24 +420,16 @@ static ferry_status draw(drawing *d, ferry_error *error)
     d->senders = sets->members + first;
     d->shares = sets->share + first;
     *d->line = (fy_line){0};
-    ferry_status status = find_holes(d, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(find_holes(d, error));
     if (d->n == 1) {
         d->plan->out_bytes[d->senders[0]] += fy_bytes(d->travelling, d->route->element_bits);
         return FERRY_OK;
     }
     d->budget = budget_of(d);
-    status = order_by_node(d, error);
-    if (status == FERRY_OK) {
-        status = place_ends(d, error);
-    }
-    if (status == FERRY_OK) {
-        charge_senders(d);
-        status = d->route->merges_by_rank ? FERRY_OK : note_extras(d, error);
-    }
-    return status;
+    FY_TRY(order_by_node(d, error));
+    FY_TRY(place_ends(d, error));
+    charge_senders(d);
+    return d->route->merges_by_rank ? FERRY_OK : note_extras(d, error);
 }
 
 static int compare_extras(const void *a, const void *b)
@@ -494,15 +459,8 @@ static void sum_extras(fy_lines *lines)
 uint32_t fy_lines_extra(const fy_lines *lines, uint32_t rank, uint32_t leg)
 {
     fy_extra wanted = {.rank = rank, .leg = leg};
-    size_t low = 0, high = lines->n_extras;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (compare_extras(&lines->extras[middle], &wanted) < 0) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    FY_BISECT(size_t, low, 0, lines->n_extras, middle,
+              compare_extras(&lines->extras[middle], &wanted) < 0);
     bool found = low < lines->n_extras && compare_extras(&lines->extras[low], &wanted) == 0;
     return found ? lines->extras[low].count : 0;
 }
@@ -523,9 +481,7 @@ ferry_status fy_plan_draw_lines(ferry_plan *plan, double level, ferry_error *err
     drawing d = {.plan = plan, .level = level};
     ferry_status status = allocate_lines(plan, error);
     d.excess = fy_alloc_zeroed(plan->problem.n_ranks, sizeof *d.excess);
-    if (status == FERRY_OK && d.excess == NULL) {
-        status = fy_fail_no_memory(error, "the balance of senders");
-    }
+    FY_THEN(status, fy_check_memory(d.excess != NULL, "the balance of senders", error));
     for (size_t r = 0; r < plan->routes.n_routes && status == FERRY_OK; r++) {
         d.route = &plan->routes.routes[r];
         for (uint32_t cell = 0; cell < d.route->n_cells && status == FERRY_OK; cell++) {

@@ -12,12 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static int compare_ranks(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
 ferry_status fy_plan_note_lost(ferry_plan *plan, const uint32_t *ranks, size_t n_ranks,
                                ferry_error *error)
 {
@@ -28,11 +22,9 @@ ferry_status fy_plan_note_lost(ferry_plan *plan, const uint32_t *ranks, size_t n
         return fy_fail(error, FERRY_ERR_MISUSE, "%zu lost ranks, but no list of them", n_ranks);
     }
     plan->lost = fy_alloc(n_ranks, sizeof *plan->lost);
-    if (plan->lost == NULL) {
-        return fy_fail_no_memory(error, "the lost ranks");
-    }
+    FY_TRY(fy_check_memory(plan->lost != NULL, "the lost ranks", error));
     memcpy(plan->lost, ranks, n_ranks * sizeof *ranks);
-    fy_sort(plan->lost, n_ranks, sizeof *plan->lost, compare_ranks);
+    fy_sort(plan->lost, n_ranks, sizeof *plan->lost, fy_compare_u32);
     for (size_t i = 1; i < n_ranks; i++) {
         if (plan->lost[i] == plan->lost[i - 1]) {
             return fy_fail(error, FERRY_ERR_INVALID_INPUT, "rank %u is lost twice", plan->lost[i]);
@@ -75,10 +67,7 @@ static ferry_status filter_all(ferry_plan *plan, const unsigned char *marks, fy_
     fy_problem *problem = &plan->problem;
     for (size_t t = 0; t < problem->n_holders; t++) {
         fy_holders *left;
-        ferry_status status = filter(problem->holders[t], marks, entries, &left, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(filter(problem->holders[t], marks, entries, &left, error));
         if (left != NULL) {
             plan->whole_tables[t] = problem->holders[t];
             problem->holders[t] = left;
@@ -210,12 +199,9 @@ ferry_status fy_plan_fail_lost(const ferry_plan *plan, const fy_route *route, ui
     size_t n = 0;
     fy_atom atom = {0};
     phrase lost = {0}, slice = {0};
-    ferry_status status = find_wanted(plan, route, cell, &atom, &wanting, error);
-    if (status == FERRY_OK && wanting != FY_NONE) {
-        status = list_losers(plan, route, &atom, &ranks, &n, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
+    FY_TRY(find_wanted(plan, route, cell, &atom, &wanting, error));
+    if (wanting != FY_NONE) {
+        FY_TRY(list_losers(plan, route, &atom, &ranks, &n, error));
     }
     if (n == 0) {
         fy_free(ranks);

@@ -8,34 +8,34 @@
 #include <string.h>
 
 /* One source cell that the receiver draws from. */
-typedef struct tap {
+typedef struct cell_source {
     uint32_t cell;
     uint32_t sender; /* of everything; FY_NONE: the line says */
     const fy_line *line;
     uint64_t begin;  /* of the receiver's first unit, on the line */
     uint64_t volume; /* of a unit */
     uint64_t done;   /* elements of the unit at work that are passed already */
-} tap;
+} cell_source;
 
-struct fy_inlet {
+struct fy_incoming {
     uint32_t route;
     uint32_t slot;
     bool is_ready;
     fy_atoms atoms;
-    uint32_t *atom_tap; /* [atoms] */
-    size_t atom_tap_capacity;
-    tap *taps;
-    size_t n_taps, tap_capacity;
+    uint32_t *atom_source; /* [atoms] */
+    size_t atom_source_capacity;
+    cell_source *sources;
+    size_t n_sources, source_capacity;
 };
 
 void fy_receiver_cleanup(fy_receiver *receiver)
 {
-    for (size_t i = 0; i < receiver->inlet_capacity; i++) {
-        fy_atoms_cleanup(&receiver->inlets[i].atoms);
-        fy_free(receiver->inlets[i].atom_tap);
-        fy_free(receiver->inlets[i].taps);
+    for (size_t i = 0; i < receiver->incoming_capacity; i++) {
+        fy_atoms_cleanup(&receiver->incoming[i].atoms);
+        fy_free(receiver->incoming[i].atom_source);
+        fy_free(receiver->incoming[i].sources);
     }
-    fy_free(receiver->inlets);
+    fy_free(receiver->incoming);
     fy_free(receiver->routes);
     fy_free(receiver->legs);
     fy_free(receiver->moves);
@@ -49,7 +49,7 @@ static bool same_routes(const fy_receiver *receiver, const uint32_t *routes, siz
         return false;
     }
     for (size_t i = 0; i < n; i++) {
-        if (receiver->inlets[i].route != routes[i]) {
+        if (receiver->incoming[i].route != routes[i]) {
             return false;
         }
     }
@@ -63,22 +63,15 @@ static bool has_own_order(const ferry_plan *plan, uint32_t rank)
 
 static bool reserve_inlets(fy_receiver *receiver, size_t n)
 {
-    size_t old = receiver->inlet_capacity;
-    if (!fy_reserve((void **)&receiver->inlets, &receiver->inlet_capacity, n,
-                    sizeof *receiver->inlets)) {
+    size_t old = receiver->incoming_capacity;
+    if (!FY_RESERVE(receiver->incoming, receiver->incoming_capacity, n)) {
         return false;
     }
-    if (receiver->inlet_capacity > old) {
-        memset(receiver->inlets + old, 0,
-               (receiver->inlet_capacity - old) * sizeof *receiver->inlets);
+    if (receiver->incoming_capacity > old) {
+        memset(receiver->incoming + old, 0,
+               (receiver->incoming_capacity - old) * sizeof *receiver->incoming);
     }
     return true;
-}
-
-static int compare_routes(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
 }
 
 static bool gather_routes(fy_receiver *receiver, const ferry_plan *plan, uint32_t rank)
@@ -88,15 +81,14 @@ static bool gather_routes(fy_receiver *receiver, const ferry_plan *plan, uint32_
         uint32_t table = plan->rank_tables[i];
         size_t begin = plan->table_route_begin[table];
         size_t n = plan->table_route_begin[table + 1] - begin;
-        if (!fy_reserve((void **)&receiver->routes, &receiver->route_capacity,
-                        receiver->n_routes + n, sizeof *receiver->routes)) {
+        if (!FY_RESERVE(receiver->routes, receiver->route_capacity, receiver->n_routes + n)) {
             return false;
         }
         memcpy(receiver->routes + receiver->n_routes, plan->table_routes + begin,
                n * sizeof *receiver->routes);
         receiver->n_routes += n;
     }
-    fy_sort(receiver->routes, receiver->n_routes, sizeof *receiver->routes, compare_routes);
+    fy_sort(receiver->routes, receiver->n_routes, sizeof *receiver->routes, fy_compare_u32);
     return true;
 }
 
@@ -115,16 +107,10 @@ ferry_status fy_receiver_turn(fy_receiver *receiver, const ferry_plan *plan, uin
     receiver->rank = rank;
     receiver->n_inlets = n;
     for (size_t i = 0; i < n; i++) {
-        receiver->inlets[i].route = receiver->routes[i];
-        receiver->inlets[i].is_ready = false;
+        receiver->incoming[i].route = receiver->routes[i];
+        receiver->incoming[i].is_ready = false;
     }
     return FERRY_OK;
-}
-
-static int compare_legs(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
 }
 
 typedef struct ordered_leg {
@@ -145,9 +131,7 @@ static ferry_status apply_own_order(fy_receiver *receiver, ferry_error *error)
 {
     const ferry_plan *plan = receiver->plan;
     ordered_leg *order = fy_alloc(receiver->n_legs, sizeof *order);
-    if (order == NULL) {
-        return fy_fail_no_memory(error, "the order of parameters");
-    }
+    FY_TRY(fy_check_memory(order != NULL, "the order of parameters", error));
     for (size_t i = 0; i < receiver->n_legs; i++) {
         uint32_t leg = receiver->legs[i];
         uint32_t tensor = plan->routes.legs[leg].tensor;
@@ -170,30 +154,28 @@ ferry_status fy_receiver_list_legs(fy_receiver *receiver, ferry_error *error)
     }
     receiver->n_legs = 0;
     for (size_t i = 0; i < receiver->n_inlets; i++) {
-        const fy_route *route = &routes->routes[receiver->inlets[i].route];
-        if (!fy_reserve((void **)&receiver->legs, &receiver->leg_capacity,
-                        receiver->n_legs + route->n_units, sizeof *receiver->legs)) {
-            return fy_fail_no_memory(error, "the tensors of a rank");
-        }
+        const fy_route *route = &routes->routes[receiver->incoming[i].route];
+        FY_TRY(FY_GROW(receiver->legs, receiver->leg_capacity, receiver->n_legs + route->n_units,
+                       "the tensors of a rank", error));
         memcpy(receiver->legs + receiver->n_legs, routes->unit_legs + route->first_unit,
                route->n_units * sizeof *receiver->legs);
         receiver->n_legs += route->n_units;
     }
-    fy_sort(receiver->legs, receiver->n_legs, sizeof *receiver->legs, compare_legs);
+    fy_sort(receiver->legs, receiver->n_legs, sizeof *receiver->legs, fy_compare_u32);
     receiver->legs_known = true;
     return has_own_order(receiver->plan, receiver->rank) ? apply_own_order(receiver, error)
                                                          : FERRY_OK;
 }
 
-static ferry_status open_tap(const fy_receiver *receiver, const fy_inlet *inlet, tap *t,
-                             ferry_error *error)
+static ferry_status open_source(const fy_receiver *receiver, const fy_incoming *incoming,
+                                cell_source *t, ferry_error *error)
 {
     const ferry_plan *plan = receiver->plan;
-    const fy_route *route = &plan->routes.routes[inlet->route];
+    const fy_route *route = &plan->routes.routes[incoming->route];
     const fy_view *view = route->view;
     t->sender = FY_NONE;
     if (plan->policy == FERRY_REPLICA_SEED) {
-        t->sender = fy_seed_sender(plan, route, t->cell, inlet->slot);
+        t->sender = fy_seed_sender(plan, route, t->cell, incoming->slot);
         return FERRY_OK;
     }
     if (fy_route_may_be_local(&plan->routes, route) &&
@@ -207,78 +189,68 @@ static ferry_status open_tap(const fy_receiver *receiver, const fy_inlet *inlet,
         return FERRY_OK;
     }
     fy_span span;
-    ferry_status status = fy_span_init(plan, route, t->cell, &span, error);
-    if (status == FERRY_OK) {
-        t->begin = fy_span_begin(plan, &span, inlet->slot, &t->volume);
-        fy_span_cleanup(&span);
-    }
-    return status;
+    FY_TRY(fy_span_init(plan, route, t->cell, &span, error));
+    t->begin = fy_span_begin(plan, &span, incoming->slot, &t->volume);
+    fy_span_cleanup(&span);
+    return FERRY_OK;
 }
 
-/* The tap of a cell, opened at its first atom. */
-static ferry_status find_tap(const fy_receiver *receiver, fy_inlet *inlet, fy_index *index,
-                             uint32_t cell, uint32_t *number_out, ferry_error *error)
+/* The source of a cell, opened at its first atom. */
+static ferry_status find_source(const fy_receiver *receiver, fy_incoming *incoming, fy_index *index,
+                                uint32_t cell, uint32_t *number_out, ferry_error *error)
 {
     fy_index_cursor c = fy_index_first(index, cell);
-    while (c.value != FY_INDEX_NONE && inlet->taps[c.value].cell != cell) {
+    while (c.value != FY_INDEX_NONE && incoming->sources[c.value].cell != cell) {
         fy_index_next(index, &c);
     }
     *number_out = c.value;
     if (c.value != FY_INDEX_NONE) {
         return FERRY_OK;
     }
-    *number_out = (uint32_t)inlet->n_taps;
-    if (!fy_reserve((void **)&inlet->taps, &inlet->tap_capacity, inlet->n_taps + 1,
-                    sizeof *inlet->taps) ||
+    *number_out = (uint32_t)incoming->n_sources;
+    if (!FY_RESERVE(incoming->sources, incoming->source_capacity, incoming->n_sources + 1) ||
         !fy_index_insert(index, cell, *number_out)) {
         return fy_fail_no_memory(error, "the senders of a rank");
     }
-    tap *t = &inlet->taps[inlet->n_taps++];
-    *t = (tap){.cell = cell};
-    return open_tap(receiver, inlet, t, error);
+    cell_source *t = &incoming->sources[incoming->n_sources++];
+    *t = (cell_source){.cell = cell};
+    return open_source(receiver, incoming, t, error);
 }
 
-static ferry_status prepare(fy_receiver *receiver, fy_inlet *inlet, ferry_error *error)
+static ferry_status prepare(fy_receiver *receiver, fy_incoming *incoming, ferry_error *error)
 {
     const fy_routes *routes = &receiver->plan->routes;
-    const fy_route *route = &routes->routes[inlet->route];
+    const fy_route *route = &routes->routes[incoming->route];
     const fy_holders *holders = fy_route_dst_holders(routes, route);
     fy_index index = {0};
-    inlet->slot = fy_holders_find(holders, receiver->rank);
-    inlet->n_taps = 0;
+    incoming->slot = fy_holders_find(holders, receiver->rank);
+    incoming->n_sources = 0;
     ferry_status status =
-        fy_route_list_atoms(routes, route, holders->cell[inlet->slot], &inlet->atoms, error);
-    if (status == FERRY_OK && !fy_reserve((void **)&inlet->atom_tap, &inlet->atom_tap_capacity,
-                                          inlet->atoms.n_items, sizeof *inlet->atom_tap)) {
+        fy_route_list_atoms(routes, route, holders->cell[incoming->slot], &incoming->atoms, error);
+    if (status == FERRY_OK && !FY_RESERVE(incoming->atom_source, incoming->atom_source_capacity,
+                                          incoming->atoms.n_items)) {
         status = fy_fail_no_memory(error, "the senders of a rank");
     }
     uint32_t last_cell = 0;
-    for (size_t i = 0; i < inlet->atoms.n_items && status == FERRY_OK; i++) {
-        uint32_t cell = inlet->atoms.items[i].cell;
+    for (size_t i = 0; i < incoming->atoms.n_items && status == FERRY_OK; i++) {
+        uint32_t cell = incoming->atoms.items[i].cell;
         if (i > 0 && cell == last_cell) {
-            inlet->atom_tap[i] = inlet->atom_tap[i - 1];
+            incoming->atom_source[i] = incoming->atom_source[i - 1];
             continue;
         }
         last_cell = cell;
-        status = find_tap(receiver, inlet, &index, cell, &inlet->atom_tap[i], error);
+        status = find_source(receiver, incoming, &index, cell, &incoming->atom_source[i], error);
     }
     fy_index_cleanup(&index);
-    inlet->is_ready = status == FERRY_OK;
+    incoming->is_ready = status == FERRY_OK;
     return status;
 }
 
-static fy_inlet *find_inlet(fy_receiver *receiver, uint32_t route)
+static fy_incoming *find_incoming(fy_receiver *receiver, uint32_t route)
 {
-    size_t low = 0, high = receiver->n_inlets;
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        if (receiver->inlets[middle].route <= route) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    return &receiver->inlets[low];
+    FY_BISECT_LAST(size_t, low, 0, receiver->n_inlets, middle,
+                   receiver->incoming[middle].route <= route);
+    return &receiver->incoming[low];
 }
 
 void fy_move_describe(const ferry_plan *plan, uint32_t leg, uint32_t from, uint32_t to,
@@ -300,7 +272,7 @@ static uint64_t begin_at_owner(const ferry_plan *plan, const fy_route *route, ui
 {
     const fy_layout *layout = &plan->problem.placements[route->src].layout;
     const fy_holders *holders = route->view->holders;
-    uint32_t parts[FY_MAX_DIMS + 1];
+    uint32_t parts[FERRY_MAX_DIMS + 1];
     fy_layout_parts(&plan->problem, layout, holders->cell[fy_holders_find(holders, sender)], parts);
     dim -= route->src_pad; /* a leading one is never shared */
     return fy_split_local(fy_problem_split(&plan->problem, layout, dim), parts[dim], global);
@@ -335,10 +307,8 @@ static ferry_status add_move(fy_receiver *receiver, uint32_t leg, const fy_route
                              const fy_atom *atom, const fy_box *inside, uint32_t sender,
                              ferry_error *error)
 {
-    if (!fy_reserve((void **)&receiver->moves, &receiver->move_capacity, receiver->n_moves + 1,
-                    sizeof *receiver->moves)) {
-        return fy_fail_no_memory(error, "the moves of a rank");
-    }
+    FY_TRY(FY_GROW(receiver->moves, receiver->move_capacity, receiver->n_moves + 1,
+                   "the moves of a rank", error));
     ferry_move *move = &receiver->moves[receiver->n_moves++];
     fy_move_describe(receiver->plan, leg, sender, receiver->rank, move);
     fy_move_place(receiver->plan, route, atom, inside, move);
@@ -376,7 +346,8 @@ static ferry_status emit(fy_receiver *receiver, uint32_t leg, const fy_route *ro
 
 /* The pieces of an atom in the stretches of the senders that take part in it. */
 static ferry_status emit_by_line(fy_receiver *receiver, uint32_t leg, const fy_route *route,
-                                 const fy_atom *atom, const tap *t, uint64_t at, ferry_error *error)
+                                 const fy_atom *atom, const cell_source *t, uint64_t at,
+                                 ferry_error *error)
 {
     const fy_lines *lines = &receiver->plan->lines;
     const uint64_t *ends = lines->end + t->line->first;
@@ -390,11 +361,8 @@ static ferry_status emit_by_line(fy_receiver *receiver, uint32_t leg, const fy_r
         uint64_t until = fy_min(end, ends[s]);
         size_t n = fy_range_boxes(atom->length, route->n_dims, at - begin, until - begin, boxes);
         for (size_t i = 0; i < n; i++) {
-            ferry_status status = emit(receiver, leg, route, atom, &boxes[i],
-                                       lines->sender[t->line->first + s], error);
-            if (status != FERRY_OK) {
-                return status;
-            }
+            FY_TRY(emit(receiver, leg, route, atom, &boxes[i], lines->sender[t->line->first + s],
+                        error));
         }
         at = until;
     }
@@ -419,18 +387,16 @@ static ferry_status make_leg(fy_receiver *receiver, uint32_t leg, ferry_error *e
 {
     const fy_leg *l = &receiver->plan->routes.legs[leg];
     const fy_route *route = &receiver->plan->routes.routes[l->route];
-    fy_inlet *inlet = find_inlet(receiver, l->route);
-    ferry_status status = inlet->is_ready ? FERRY_OK : prepare(receiver, inlet, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    fy_incoming *incoming = find_incoming(receiver, l->route);
+    FY_TRY(incoming->is_ready ? FERRY_OK : prepare(receiver, incoming, error));
+    ferry_status status = FERRY_OK;
     receiver->parcels.n_items = 0;
-    for (size_t i = 0; i < inlet->n_taps; i++) {
-        inlet->taps[i].done = 0;
+    for (size_t i = 0; i < incoming->n_sources; i++) {
+        incoming->sources[i].done = 0;
     }
-    for (size_t i = 0; i < inlet->atoms.n_items; i++) {
-        const fy_atom *atom = &inlet->atoms.items[i];
-        tap *t = &inlet->taps[inlet->atom_tap[i]];
+    for (size_t i = 0; i < incoming->atoms.n_items; i++) {
+        const fy_atom *atom = &incoming->atoms.items[i];
+        cell_source *t = &incoming->sources[incoming->atom_source[i]];
         if (t->sender != FY_NONE) {
             status = emit(receiver, leg, route, atom, NULL, t->sender, error);
         } else {
@@ -474,10 +440,7 @@ ferry_status fy_receiver_make_moves(fy_receiver *receiver, size_t first, uint64_
     size_t next = first;
     receiver->n_moves = 0;
     for (; next < receiver->n_legs && legs[receiver->legs[next]].tensor == tensor; next++) {
-        ferry_status status = make_leg(receiver, receiver->legs[next], error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(make_leg(receiver, receiver->legs[next], error));
     }
     if (!is_sorted(receiver)) {
         fy_sort(receiver->moves, receiver->n_moves, sizeof *receiver->moves, compare_moves);

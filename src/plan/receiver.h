@@ -8,14 +8,14 @@
  * What one rank receives. The geometry of each of its routes is worked out once, at the first
  * tensor that needs it, and serves all tensors of the route.
  */
-typedef struct fy_inlet fy_inlet;
+typedef struct fy_incoming fy_incoming;
 
 typedef struct fy_receiver {
     const ferry_plan *plan;
     uint32_t rank;
     size_t n_inlets;
-    fy_inlet *inlets; /* one per route, by ascending route */
-    size_t inlet_capacity;
+    fy_incoming *incoming; /* one per route, by ascending route */
+    size_t incoming_capacity;
     uint32_t *legs; /* ascending */
     size_t n_legs, leg_capacity;
     bool legs_known;

@@ -8,6 +8,7 @@
 #include "plan/reshard_ops.h"
 
 #include "base/checked.h"
+#include "base/message.h"
 #include "base/options.h"
 
 #include <string.h>
@@ -15,46 +16,12 @@
 static ferry_status take_exchange(const ferry_exchange *given, const void *plan_out,
                                   ferry_exchange *x, ferry_error *error)
 {
-    ferry_status status = fy_take_exchange(given, x, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_take_exchange(given, x, error));
     if (plan_out == NULL || x->all_gather == NULL || x->n_ranks == 0 || x->rank >= x->n_ranks ||
         (x->gather == NULL) != (x->scatter == NULL)) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "planning needs a place and an exchange made with FERRY_EXCHANGE_INIT: an "
                        "all_gather, both of gather and scatter or none, and a rank of its world");
-    }
-    return FERRY_OK;
-}
-
-/* A message is a status and, if that is FERRY_OK, a body; else the sentence. */
-static void begin_message(fy_pack *out, ferry_status status, const char *sentence)
-{
-    out->used = 0;
-    fy_pack_number(out, (uint64_t)status);
-    if (status != FERRY_OK) {
-        fy_pack_text(out, sentence);
-    }
-}
-
-static ferry_status read_status(fy_reader *in, uint32_t rank, ferry_error *error)
-{
-    if (in->at == in->end) {
-        return fy_fail(error, FERRY_ERR_NO_MEMORY, "rank %u ran out of memory for its message",
-                       rank);
-    }
-    ferry_status status = (ferry_status)fy_read_number(in, FY_LAST_STATUS);
-    if (in->failed) {
-        return fy_fail(error, FERRY_ERR_EXCHANGE, "the message of rank %u is damaged", rank);
-    }
-    if (status != FERRY_OK) {
-        size_t length;
-        const char *text = fy_read_text(in, &length);
-        if (in->failed || length == 0 || text[0] == '\0') {
-            return fy_fail(error, FERRY_ERR_EXCHANGE, "the message of rank %u is damaged", rank);
-        }
-        return fy_fail(error, status, "%.*s", (int)fy_min(length, FERRY_ERROR_BYTES), text);
     }
     return FERRY_OK;
 }
@@ -79,17 +46,34 @@ static ferry_status complete(const ferry_model *model, const uint64_t *num_exper
     return status;
 }
 
+/* Equal where options are: of lost ranks the order does not count. */
+static fy_hash128 hash_options(const ferry_plan_options *options)
+{
+    fy_hash128 hash = fy_hash128_of(&options->replica, sizeof options->replica);
+    if (options->subset != NULL) {
+        hash = fy_hash128_add(hash, fy_hash128_of(options->subset, strlen(options->subset) + 1));
+    }
+    for (size_t i = 0; options->lost_ranks != NULL && i < options->n_lost_ranks; i++) {
+        uint64_t lost[2] = {UINT64_MAX, options->lost_ranks[i]}; /* no text begins so */
+        hash = fy_hash128_add(hash, fy_hash128_of(lost, sizeof lost));
+    }
+    return hash;
+}
+
 static void pack_own(const ferry_model *src_model, const ferry_model *dst_model,
-                     const uint64_t *num_experts, fy_pack *out)
+                     const uint64_t *num_experts, const ferry_plan_options *options, fy_pack *out)
 {
     ferry_model *src = NULL, *dst = NULL;
     ferry_error error;
-    ferry_status status = complete(src_model, num_experts, &src, &error);
+    ferry_plan_options own;
+    ferry_status status = fy_take_plan_options(options, &own, &error);
+    FY_THEN(status, complete(src_model, num_experts, &src, &error));
+    FY_THEN(status, complete(dst_model, num_experts, &dst, &error));
+    fy_message_begin(out, status, error.message);
     if (status == FERRY_OK) {
-        status = complete(dst_model, num_experts, &dst, &error);
-    }
-    begin_message(out, status, error.message);
-    if (status == FERRY_OK) {
+        fy_hash128 hash = hash_options(&own);
+        fy_pack_u64(out, hash.low);
+        fy_pack_u64(out, hash.high);
         fy_model_pack(src, out);
         fy_model_pack(dst, out);
     }
@@ -97,35 +81,45 @@ static void pack_own(const ferry_model *src_model, const ferry_model *dst_model,
     ferry_model_destroy(dst);
 }
 
-/* Plans from everybody's messages, which lie behind one another. */
-static ferry_status plan_gathered(const void *all, const size_t *lengths, uint32_t n_ranks,
+/* Of ranks that each plan by their own. */
+static ferry_status check_options(fy_hash128 its, fy_hash128 first, uint32_t rank,
+                                  ferry_error *error)
+{
+    return its.low == first.low && its.high == first.high
+               ? FERRY_OK
+               : fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                         "rank %u plans with other options than rank 0: replica policy, subset and "
+                         "lost ranks must be the same on all ranks",
+                         rank);
+}
+
+/* By the options of this rank; is_local: others plan the same by theirs. */
+static ferry_status plan_gathered(const fy_gathered *all, uint32_t n_ranks, bool is_local,
                                   const ferry_plan_options *options, ferry_plan **plan_out,
                                   ferry_error *error)
 {
-    const unsigned char *at = all;
+    fy_hash128 first = {0};
+    const unsigned char *at = all->at;
     ferry_roster *roster = NULL;
     ferry_status status = ferry_roster_create(n_ranks, &roster, error);
     for (uint32_t r = 0; r < n_ranks && status == FERRY_OK; r++) {
-        fy_reader in = {.at = at, .end = at + lengths[r]};
-        status = read_status(&in, r, error);
-        if (status == FERRY_OK) {
-            status = fy_roster_set_packed(roster, r, &in, error);
+        fy_reader in = fy_reader_of(at, all->lengths[r]);
+        status = fy_message_read(&in, r, error);
+        fy_hash128 its = {.low = fy_read_u64(&in)};
+        its.high = fy_read_u64(&in);
+        first = r == 0 ? its : first;
+        if (is_local && !in.failed) { /* what is cut short is found out below */
+            FY_THEN(status, check_options(its, first, r, error));
         }
-        at += lengths[r];
+        FY_THEN(status, fy_roster_set_packed(roster, r, &in, error));
+        at += all->lengths[r];
     }
-    if (status == FERRY_OK) {
-        status = ferry_plan_create_from_roster(roster, options, plan_out, error);
-    }
+    FY_THEN(status, ferry_plan_create_from_roster(roster, options, plan_out, error));
     ferry_roster_destroy(roster);
     return status;
 }
 
-static ferry_status fail_exchange(ferry_error *error)
-{
-    return fy_fail(error, FERRY_ERR_EXCHANGE, "the caller's exchange between ranks failed");
-}
-
-ferry_status ferry_build_local_reshard_plan(const ferry_model *src_model,
+ferry_status ferry_reshard_plan_build_local(const ferry_model *src_model,
                                             const ferry_model *dst_model,
                                             const uint64_t *num_experts,
                                             const ferry_exchange *exchange,
@@ -139,21 +133,12 @@ ferry_status ferry_build_local_reshard_plan(const ferry_model *src_model,
         return status;
     }
     fy_pack own = {0};
-    const void *all = NULL;
-    const size_t *lengths = NULL;
+    fy_gathered all;
     ferry_plan *plan = NULL;
-    pack_own(src_model, dst_model, num_experts, &own);
-    /* Without memory for its own message a rank still takes part, with an empty one. */
-    if (exchange->all_gather(exchange->context, own.bytes, own.failed ? 0 : own.used, &all,
-                             &lengths) != 0) {
-        status = fail_exchange(error);
-    }
-    if (status == FERRY_OK) {
-        status = plan_gathered(all, lengths, exchange->n_ranks, options, &plan, error);
-    }
-    if (status == FERRY_OK) {
-        status = ferry_reshard_plan_create(plan, exchange->rank, plan_out, error);
-    }
+    pack_own(src_model, dst_model, num_experts, options, &own);
+    status = fy_exchange_gather(exchange, true, &own, &all, error);
+    FY_THEN(status, plan_gathered(&all, exchange->n_ranks, true, options, &plan, error));
+    FY_THEN(status, ferry_reshard_plan_create(plan, exchange->rank, plan_out, error));
     ferry_plan_destroy(plan);
     fy_pack_cleanup(&own);
     return status;
@@ -246,34 +231,32 @@ static ferry_status read_ops(fy_reader *in, bool is_send, ferry_reshard_plan *pl
 
 static void pack_reshard_plan(const ferry_reshard_plan *plan, fy_pack *out)
 {
-    begin_message(out, FERRY_OK, NULL);
+    fy_message_begin(out, FERRY_OK, NULL);
     fy_pack_text(out, plan->digest);
     pack_ops(out, plan->sends, plan->send_list.n);
     pack_ops(out, plan->recvs, plan->recv_list.n);
+}
+
+static ferry_status fail_ops(ferry_error *error)
+{
+    return fy_fail(error, FERRY_ERR_EXCHANGE, "the ops that rank 0 sent are damaged");
 }
 
 ferry_status fy_reshard_plan_unpack(const void *bytes, size_t n_bytes,
                                     ferry_reshard_plan **plan_out, ferry_error *error)
 {
     fy_reader in = {.at = bytes, .end = (const unsigned char *)bytes + n_bytes};
-    ferry_status status = read_status(&in, 0, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_message_read(&in, 0, error));
     size_t length;
     const char *text = fy_read_text(&in, &length);
     char digest[33] = {0};
     ferry_reshard_plan *plan = NULL;
     memcpy(digest, text, length < 32 ? length : 32);
-    status = fy_reshard_plan_new(digest, &plan, error);
-    if (status == FERRY_OK) {
-        status = read_ops(&in, true, plan, error);
-    }
-    if (status == FERRY_OK) {
-        status = read_ops(&in, false, plan, error);
-    }
+    ferry_status status = fy_reshard_plan_new(digest, &plan, error);
+    FY_THEN(status, read_ops(&in, true, plan, error));
+    FY_THEN(status, read_ops(&in, false, plan, error));
     if (status == FERRY_OK && in.failed) {
-        status = fy_fail(error, FERRY_ERR_EXCHANGE, "the ops that rank 0 sent are damaged");
+        status = fail_ops(error);
     }
     if (status == FERRY_OK) {
         *plan_out = plan;
@@ -283,136 +266,41 @@ ferry_status fy_reshard_plan_unpack(const void *bytes, size_t n_bytes,
     return status;
 }
 
-/*
- * On rank 0: everybody's ops behind one another, or everybody's error. All zero is a rank 0 without
- * memory: it takes part all the same, with empty messages, so that nobody waits for it in vain.
- */
-typedef struct outbox {
-    fy_pack bytes;
-    size_t *lengths; /* NULL: there was no memory for them */
-} outbox;
-
-static bool post(outbox *box, uint32_t rank, const fy_pack *message)
-{
-    if (message->failed || !fy_reserve((void **)&box->bytes.bytes, &box->bytes.capacity,
-                                       box->bytes.used + message->used + 1, 1)) {
-        return false;
-    }
-    memcpy(box->bytes.bytes + box->bytes.used, message->bytes, message->used);
-    box->bytes.used += message->used;
-    box->lengths[rank] = message->used;
-    return true;
-}
-
-static ferry_status post_plans(outbox *box, const ferry_plan *plan, uint32_t n_ranks,
+static ferry_status post_plans(fy_outbox *box, const ferry_plan *plan, uint32_t n_ranks,
                                ferry_error *error)
 {
-    fy_pack message = {0};
     ferry_status status = FERRY_OK;
     for (uint32_t r = 0; r < n_ranks && status == FERRY_OK; r++) {
         ferry_reshard_plan *own = NULL;
+        size_t before = box->bytes.used;
         status = ferry_reshard_plan_create(plan, r, &own, error);
         if (status == FERRY_OK) {
-            pack_reshard_plan(own, &message);
-            if (!post(box, r, &message)) {
-                status = fy_fail_no_memory(error, "the ops of all ranks");
-            }
+            pack_reshard_plan(own, &box->bytes);
+            box->lengths[r] = box->bytes.used - before;
         }
         ferry_reshard_plan_destroy(own);
     }
-    fy_pack_cleanup(&message);
+    FY_THEN(status, fy_check_memory(!box->bytes.failed, "the ops of all ranks", error));
     return status;
 }
 
-static void post_error(outbox *box, uint32_t n_ranks, ferry_status status, const char *sentence)
-{
-    fy_pack message = {0};
-    begin_message(&message, status, sentence);
-    box->bytes.used = 0;
-    for (uint32_t r = 0; r < n_ranks; r++) {
-        if (!post(box, r, &message)) {
-            box->lengths[r] = 0; /* reads as a lack of memory, which it is */
-        }
-    }
-    fy_pack_cleanup(&message);
-}
-
-static void plan_for_all(const void *all, const size_t *lengths, const ferry_exchange *x,
-                         const ferry_plan_options *options, outbox *box)
+static void plan_for_all(const fy_gathered *all, const ferry_exchange *x,
+                         const ferry_plan_options *options, fy_outbox *box)
 {
     ferry_error error;
     ferry_plan *plan = NULL;
-    ferry_status status = plan_gathered(all, lengths, x->n_ranks, options, &plan, &error);
-    if (status == FERRY_OK) {
-        status = post_plans(box, plan, x->n_ranks, &error);
-    }
+    fy_pack message = {0};
+    ferry_status status = plan_gathered(all, x->n_ranks, false, options, &plan, &error);
+    FY_THEN(status, post_plans(box, plan, x->n_ranks, &error));
     if (status != FERRY_OK) {
-        post_error(box, x->n_ranks, status, error.message);
+        fy_message_begin(&message, status, error.message);
+        fy_outbox_post_to_all(box, x->n_ranks, &message);
     }
+    fy_pack_cleanup(&message);
     ferry_plan_destroy(plan);
 }
 
-/* Without gather and scatter: rank 0 sends all ops in its part of an all-gather, the others
- * nothing. */
-static ferry_status scatter_by_all_gather(const ferry_exchange *x, const outbox *box,
-                                          const void **mine_out, size_t *n_bytes_out,
-                                          ferry_error *error)
-{
-    fy_pack message = {0};
-    const void *all = NULL;
-    const size_t *lengths = NULL;
-    for (uint32_t r = 0; box->lengths != NULL && r < x->n_ranks; r++) {
-        fy_pack_number(&message, box->lengths[r]);
-    }
-    size_t head = message.used;
-    if (box->lengths != NULL && !message.failed &&
-        fy_reserve((void **)&message.bytes, &message.capacity, head + box->bytes.used + 1, 1)) {
-        memcpy(message.bytes + head, box->bytes.bytes, box->bytes.used);
-        message.used = head + box->bytes.used;
-    } else {
-        message.used = 0;
-    }
-    int failed = x->all_gather(x->context, message.bytes, message.used, &all, &lengths);
-    fy_pack_cleanup(&message);
-    if (failed != 0) {
-        return fail_exchange(error);
-    }
-    fy_reader in = {.at = all, .end = (const unsigned char *)all + lengths[0]};
-    uint64_t before = 0, mine = 0;
-    for (uint32_t r = 0; lengths[0] > 0 && r < x->n_ranks; r++) {
-        uint64_t length = fy_read_number(&in, lengths[0]);
-        before += r < x->rank ? length : 0;
-        mine = r == x->rank ? length : mine;
-    }
-    if (in.failed || before + mine > (uint64_t)(in.end - in.at)) {
-        return fy_fail(error, FERRY_ERR_EXCHANGE, "the ops that rank 0 sent are damaged");
-    }
-    *mine_out = in.at + before;
-    *n_bytes_out = (size_t)mine;
-    return FERRY_OK;
-}
-
-static ferry_status scatter(const ferry_exchange *x, const outbox *box, const void **mine_out,
-                            size_t *n_bytes_out, ferry_error *error)
-{
-    if (x->scatter == NULL) {
-        return scatter_by_all_gather(x, box, mine_out, n_bytes_out, error);
-    }
-    const void *all = NULL;
-    const size_t *lengths = NULL;
-    if (x->rank == 0) {
-        bool answers = box->bytes.used > 0;
-        all = answers ? (const void *)box->bytes.bytes : "";
-        lengths = answers ? box->lengths : fy_no_lengths(x->n_ranks);
-        if (lengths == NULL) {
-            return fy_fail_no_memory(error, "the lengths of messages to all ranks");
-        }
-    }
-    return x->scatter(x->context, all, lengths, mine_out, n_bytes_out) != 0 ? fail_exchange(error)
-                                                                            : FERRY_OK;
-}
-
-ferry_status ferry_build_centralized_reshard_plan(const ferry_model *src_model,
+ferry_status ferry_reshard_plan_build_centralized(const ferry_model *src_model,
                                                   const ferry_model *dst_model,
                                                   const uint64_t *num_experts,
                                                   const ferry_exchange *exchange,
@@ -426,30 +314,23 @@ ferry_status ferry_build_centralized_reshard_plan(const ferry_model *src_model,
         return status;
     }
     fy_pack own = {0};
-    const void *all = NULL, *mine = NULL;
-    const size_t *lengths = NULL;
-    size_t n_bytes = 0;
-    outbox box = {0};
-    pack_own(src_model, dst_model, num_experts, &own);
-    int (*gather)(void *, const void *, size_t, const void **, const size_t **) =
-        exchange->gather == NULL ? exchange->all_gather : exchange->gather;
-    if (gather(exchange->context, own.bytes, own.failed ? 0 : own.used, &all, &lengths) != 0) {
-        status = fail_exchange(error);
-    }
+    fy_gathered all;
+    fy_reader mine = {0};
+    fy_outbox box = {0};
+    pack_own(src_model, dst_model, num_experts, options, &own);
+    status = fy_exchange_gather(exchange, false, &own, &all, error);
     if (status == FERRY_OK && exchange->rank == 0) {
         box.lengths = fy_alloc_zeroed(exchange->n_ranks, sizeof *box.lengths);
     }
     if (box.lengths != NULL) {
-        plan_for_all(all, lengths, exchange, options, &box);
+        plan_for_all(&all, exchange, options, &box);
     }
-    if (status == FERRY_OK) {
-        status = scatter(exchange, &box, &mine, &n_bytes, error);
+    FY_THEN(status, fy_exchange_scatter(exchange, &box, &mine, error));
+    if (status == FERRY_OK && mine.failed) {
+        status = fail_ops(error);
     }
-    if (status == FERRY_OK) {
-        status = fy_reshard_plan_unpack(mine, n_bytes, plan_out, error);
-    }
+    FY_THEN(status, fy_reshard_plan_unpack(mine.at, fy_read_left(&mine), plan_out, error));
     fy_pack_cleanup(&own);
-    fy_pack_cleanup(&box.bytes);
-    fy_free(box.lengths);
+    fy_outbox_cleanup(&box);
     return status;
 }

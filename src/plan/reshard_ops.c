@@ -30,9 +30,7 @@ static const char *keep_name(ferry_reshard_plan *plan, const char *name)
         }
     }
     const char *copy = fy_arena_copy(&plan->arena, name, strlen(name));
-    if (copy == NULL ||
-        !fy_reserve((void **)&plan->name_list, &plan->name_capacity, plan->n_names + 1,
-                    sizeof(char *)) ||
+    if (copy == NULL || !FY_RESERVE(plan->name_list, plan->name_capacity, plan->n_names + 1) ||
         !fy_index_insert(&plan->names, hash, (uint32_t)plan->n_names)) {
         return NULL;
     }
@@ -44,7 +42,7 @@ static bool append(ferry_reshard_plan *plan, const ferry_transfer_op *op)
 {
     fy_op_list *list = op->is_send ? &plan->send_list : &plan->recv_list;
     ferry_transfer_op **items = op->is_send ? &plan->sends : &plan->recvs;
-    if (!fy_reserve((void **)items, &list->capacity, list->n + 1, sizeof **items)) {
+    if (!FY_RESERVE(*items, list->capacity, list->n + 1)) {
         return false;
     }
     (*items)[list->n++] = *op;
@@ -115,9 +113,7 @@ ferry_status fy_reshard_plan_new(const char digest[33], ferry_reshard_plan **pla
                                  ferry_error *error)
 {
     ferry_reshard_plan *plan = fy_alloc_zeroed(1, sizeof *plan);
-    if (plan == NULL) {
-        return fy_fail_no_memory(error, "the plan of a rank");
-    }
+    FY_TRY(fy_check_memory(plan != NULL, "the plan of a rank", error));
     memcpy(plan->digest, digest, sizeof plan->digest);
     *plan_out = plan;
     return FERRY_OK;
@@ -126,13 +122,12 @@ ferry_status fy_reshard_plan_new(const char digest[33], ferry_reshard_plan **pla
 ferry_status ferry_reshard_plan_create(const ferry_plan *plan, uint32_t rank,
                                        ferry_reshard_plan **reshard_plan_out, ferry_error *error)
 {
-    if (plan == NULL || reshard_plan_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_reshard_plan_create needs a plan and a place for the result");
-    }
+    FY_TRY(fy_check_use(plan != NULL && reshard_plan_out != NULL,
+                        "ferry_reshard_plan_create needs a plan and a place for the result",
+                        error));
     char digest[33];
     ferry_reshard_plan *own = NULL;
-    ferry_plan_digest(plan, digest);
+    ferry_plan_digest(plan, digest, sizeof digest);
     ferry_status status = fy_reshard_plan_new(digest, &own, error);
     if (status == FERRY_OK) {
         taking t = {.plan = own, .rank = rank, .error = error};
@@ -152,7 +147,7 @@ size_t ferry_reshard_plan_send_count(const ferry_reshard_plan *plan)
     return plan == NULL ? 0 : plan->send_list.n;
 }
 
-size_t ferry_reshard_plan_recv_count(const ferry_reshard_plan *plan)
+size_t ferry_reshard_plan_receive_count(const ferry_reshard_plan *plan)
 {
     return plan == NULL ? 0 : plan->recv_list.n;
 }
@@ -173,18 +168,17 @@ ferry_status ferry_reshard_plan_send_at(const ferry_reshard_plan *plan, size_t i
                  op_out, error);
 }
 
-ferry_status ferry_reshard_plan_recv_at(const ferry_reshard_plan *plan, size_t index,
-                                        ferry_transfer_op *op_out, ferry_error *error)
+ferry_status ferry_reshard_plan_receive_at(const ferry_reshard_plan *plan, size_t index,
+                                           ferry_transfer_op *op_out, ferry_error *error)
 {
-    return op_at(plan == NULL ? NULL : plan->recvs, ferry_reshard_plan_recv_count(plan), index,
+    return op_at(plan == NULL ? NULL : plan->recvs, ferry_reshard_plan_receive_count(plan), index,
                  op_out, error);
 }
 
-void ferry_reshard_plan_digest(const ferry_reshard_plan *plan, char digest_out[33])
+size_t ferry_reshard_plan_digest(const ferry_reshard_plan *plan, char *text, size_t text_bytes)
 {
-    if (digest_out != NULL) {
-        memcpy(digest_out, plan == NULL ? "00000000000000000000000000000000" : plan->digest, 33);
-    }
+    return (size_t)snprintf(text, text_bytes, "%s",
+                            plan == NULL ? "00000000000000000000000000000000" : plan->digest);
 }
 
 size_t ferry_reshard_plan_describe(const ferry_reshard_plan *plan, char *text, size_t text_bytes)

@@ -31,8 +31,7 @@ size_t ferry_transfers_count(const ferry_transfers *transfers)
 }
 
 ferry_status ferry_transfers_at(const ferry_transfers *transfers, size_t index,
-                                uint32_t *src_rank_out, ferry_slice *src_slice_out,
-                                ferry_slice *dst_slice_out, ferry_error *error)
+                                ferry_transfer *transfer_out, ferry_error *error)
 {
     if (index >= ferry_transfers_count(transfers)) {
         return fy_fail(error, FERRY_ERR_MISUSE, "transfer %zu of %zu", index,
@@ -40,16 +39,12 @@ ferry_status ferry_transfers_at(const ferry_transfers *transfers, size_t index,
     }
     const transfer *t = &transfers->items[index];
     size_t bytes = transfers->n_dims * sizeof *t->src;
-    if (src_rank_out != NULL) {
-        *src_rank_out = t->src_rank;
-    }
-    if (src_slice_out != NULL) {
-        memcpy(src_slice_out, t->src, bytes);
-    }
-    if (dst_slice_out != NULL) {
-        memcpy(dst_slice_out, t->dst, bytes);
-    }
-    return FERRY_OK;
+    ferry_transfer own = FERRY_TRANSFER_INIT;
+    own.src_rank = t->src_rank;
+    own.n_dims = transfers->n_dims;
+    memcpy(own.src_slice, t->src, bytes);
+    memcpy(own.dst_slice, t->dst, bytes);
+    return fy_copy_out(&own, sizeof own, transfer_out, "ferry_transfer", error);
 }
 
 void ferry_transfers_destroy(ferry_transfers *transfers)
@@ -68,30 +63,28 @@ typedef struct both {
 static ferry_status take_both(const ferry_param_metadata *src, const ferry_param_metadata *dst,
                               both *both_out, ferry_error *error)
 {
-    ferry_status status = fy_metadata_take(src, &both_out->src, error);
-    if (status == FERRY_OK) {
-        status = fy_metadata_take(dst, &both_out->dst, error);
+    FY_TRY(fy_metadata_take(src, &both_out->src, error));
+    FY_TRY(fy_metadata_take(dst, &both_out->dst, error));
+    if (both_out->src.n_dims != both_out->dst.n_dims) {
+        return fy_fail(error, FERRY_ERR_INVALID_PLAN,
+                       "%s has %u dimensions at the source, but %u at the destination",
+                       both_out->dst.name, both_out->src.n_dims, both_out->dst.n_dims);
     }
-    if (status == FERRY_OK && both_out->src.n_dims != both_out->dst.n_dims) {
-        status = fy_fail(error, FERRY_ERR_INVALID_PLAN,
-                         "%s has %u dimensions at the source, but %u at the destination",
-                         both_out->dst.name, both_out->src.n_dims, both_out->dst.n_dims);
-    }
-    return status;
+    return FERRY_OK;
 }
 
 static bool has_group(const ferry_param_metadata *m)
 {
     return m->tensor_parallel_group_ranks != NULL &&
-           ferry_group_size(m->tensor_parallel_group_ranks) > 0;
+           ferry_group_rank_count(m->tensor_parallel_group_ranks) > 0;
 }
 
 static ferry_status check_conservation(const ferry_param_metadata *src,
                                        const ferry_param_metadata *dst, uint32_t dim,
                                        ferry_error *error)
 {
-    uint64_t n_src = ferry_group_size(src->tensor_parallel_group_ranks), have = 0;
-    uint64_t n_dst = ferry_group_size(dst->tensor_parallel_group_ranks), want = 0;
+    uint64_t n_src = ferry_group_rank_count(src->tensor_parallel_group_ranks), have = 0;
+    uint64_t n_dst = ferry_group_rank_count(dst->tensor_parallel_group_ranks), want = 0;
     if (!fy_mul(n_src, src->shape[dim], &have) || !fy_mul(n_dst, dst->shape[dim], &want) ||
         have != want) {
         return fy_fail(error, FERRY_ERR_INVALID_PLAN,
@@ -118,32 +111,23 @@ static ferry_sharding_descriptor descriptor_of(const both *b, uint32_t dim)
     };
 }
 
-ferry_status ferry_build_descriptors_for_param(const ferry_param_metadata *src,
-                                               const ferry_param_metadata *dst,
-                                               ferry_sharding_descriptor *descriptor_out,
-                                               size_t *n_out, ferry_error *error)
+ferry_status ferry_sharding_descriptor_build(const ferry_param_metadata *src,
+                                             const ferry_param_metadata *dst,
+                                             ferry_sharding_descriptor *descriptor_out,
+                                             size_t *n_out, ferry_error *error)
 {
-    if (src == NULL || dst == NULL || n_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_build_descriptors_for_param needs two metadata and two places");
-    }
+    FY_TRY(fy_check_use(src != NULL && dst != NULL && n_out != NULL,
+                        "ferry_sharding_descriptor_build needs two metadata and two places",
+                        error));
     both b;
-    ferry_status status = take_both(src, dst, &b, error);
-    if (status == FERRY_OK) {
-        status = fy_check_out(descriptor_out, "ferry_sharding_descriptor", error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(take_both(src, dst, &b, error));
+    FY_TRY(fy_check_out(descriptor_out, "ferry_sharding_descriptor", error));
     if ((!b.src.is_tp && !b.dst.is_tp) || !has_group(&b.src) || !has_group(&b.dst)) {
         *n_out = 0;
         return FERRY_OK;
     }
     uint32_t dim = b.dst.is_tp ? b.dst.partition_dim : b.src.partition_dim;
-    status = check_conservation(&b.src, &b.dst, dim, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(check_conservation(&b.src, &b.dst, dim, error));
     ferry_sharding_descriptor found = descriptor_of(&b, dim);
     *n_out = 1;
     return fy_copy_out(&found, sizeof found, descriptor_out, "ferry_sharding_descriptor", error);
@@ -172,11 +156,9 @@ static ferry_status cut_dim(const ferry_param_metadata *m, uint32_t dim, fy_spli
     if (!m->is_tp || dim != m->partition_dim) {
         return fy_split_whole(m->shape[dim], split_out, error);
     }
-    uint32_t n = (uint32_t)ferry_group_size(m->tensor_parallel_group_ranks);
+    uint32_t n = (uint32_t)ferry_group_rank_count(m->tensor_parallel_group_ranks);
     const ferry_param_metadata **parts = fy_alloc(n, sizeof *parts);
-    if (parts == NULL) {
-        return fy_fail_no_memory(error, "the parts of a parameter");
-    }
+    FY_TRY(fy_check_memory(parts != NULL, "the parts of a parameter", error));
     for (uint32_t p = 0; p < n; p++) {
         parts[p] = m;
     }
@@ -231,10 +213,8 @@ static transfer make_transfer(const ferry_param_metadata *src, fy_overlap *const
 
 static ferry_status push(ferry_transfers *transfers, const transfer *t, ferry_error *error)
 {
-    if (!fy_reserve((void **)&transfers->items, &transfers->capacity, transfers->n_items + 1,
-                    sizeof *t)) {
-        return fy_fail_no_memory(error, "the transfers of a parameter");
-    }
+    FY_TRY(FY_GROW(transfers->items, transfers->capacity, transfers->n_items + 1,
+                   "the transfers of a parameter", error));
     transfers->items[transfers->n_items++] = *t;
     return FERRY_OK;
 }
@@ -276,9 +256,7 @@ static ferry_status overlap_sides(const cut_side *src, const cut_side *dst, uint
         parts[d] = cut ? my_part : 0;
         status = fy_overlap_create(src->splits[d], dst->splits[d], &region, &overlaps[d], error);
     }
-    if (status == FERRY_OK) {
-        status = combine(src->metadata, overlaps, parts, transfers, error);
-    }
+    FY_THEN(status, combine(src->metadata, overlaps, parts, transfers, error));
     for (uint32_t d = 0; d < FERRY_MAX_DIMS; d++) {
         fy_overlap_destroy(overlaps[d]);
     }
@@ -289,9 +267,7 @@ static ferry_status new_transfers(uint32_t n_dims, ferry_transfers **transfers_o
                                   ferry_error *error)
 {
     ferry_transfers *transfers = fy_alloc_zeroed(1, sizeof *transfers);
-    if (transfers == NULL) {
-        return fy_fail_no_memory(error, "the transfers of a parameter");
-    }
+    FY_TRY(fy_check_memory(transfers != NULL, "the transfers of a parameter", error));
     transfers->n_dims = n_dims;
     *transfers_out = transfers;
     return FERRY_OK;
@@ -308,13 +284,13 @@ static ferry_status take_descriptor(const char *param_name,
                        "%s: this planner takes exactly one TP descriptor, not %zu", param_name,
                        n_descriptors);
     }
-    ferry_status status = fy_take_sharding_descriptor(descriptors, own, error);
-    if (status == FERRY_OK && (own->name == NULL || strcmp(own->name, "tp") != 0)) {
+    FY_TRY(fy_take_sharding_descriptor(descriptors, own, error));
+    if (own->name == NULL || strcmp(own->name, "tp") != 0) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
                        "%s: this planner takes a TP descriptor, not \"%s\"", param_name,
                        own->name == NULL ? "" : own->name);
     }
-    return status;
+    return FERRY_OK;
 }
 
 /* The groups that the descriptor names are the ones that cut. */
@@ -325,47 +301,34 @@ static void apply_descriptor(const ferry_sharding_descriptor *descriptor, ferry_
     dst->tensor_parallel_group_ranks = (ferry_group *)descriptor->dst_dim_ranks;
 }
 
-ferry_status ferry_plan_multi_dim_lcm(const char *param_name, const ferry_param_metadata *src,
+ferry_status ferry_transfers_plan_lcm(const char *param_name, const ferry_param_metadata *src,
                                       const ferry_param_metadata *dst,
                                       const ferry_sharding_descriptor *descriptors,
                                       size_t n_descriptors, uint32_t my_rank,
                                       ferry_transfers **transfers_out, ferry_error *error)
 {
-    if (param_name == NULL || src == NULL || dst == NULL || transfers_out == NULL) {
-        return fy_fail(
-            error, FERRY_ERR_MISUSE,
-            "ferry_plan_multi_dim_lcm needs a name, two metadata and a place for the result");
-    }
+    FY_TRY(fy_check_use(
+        param_name != NULL && src != NULL && dst != NULL && transfers_out != NULL,
+        "ferry_transfers_plan_lcm needs a name, two metadata and a place for the result", error));
     both b;
     ferry_sharding_descriptor descriptor;
-    ferry_status status = take_both(src, dst, &b, error);
-    if (status == FERRY_OK) {
-        status = take_descriptor(param_name, descriptors, n_descriptors, &descriptor, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(take_both(src, dst, &b, error));
+    FY_TRY(take_descriptor(param_name, descriptors, n_descriptors, &descriptor, error));
     apply_descriptor(&descriptor, &b.src, &b.dst);
     bool has_groups = has_group(&b.src) && has_group(&b.dst);
     size_t my_part = 0;
     ferry_error inner;
-    if (!has_groups || ferry_rank_in_group(my_rank, b.dst.tensor_parallel_group_ranks, &my_part,
-                                           &inner) != FERRY_OK) {
+    if (!has_groups || ferry_group_find_rank(b.dst.tensor_parallel_group_ranks, my_rank, &my_part,
+                                             &inner) != FERRY_OK) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: %s", param_name,
                        has_groups ? inner.message : "the descriptor lacks a group of ranks");
     }
     cut_side src_side = {0}, dst_side = {0};
     ferry_transfers *transfers = NULL;
-    status = side_init(&b.src, &src_side, error);
-    if (status == FERRY_OK) {
-        status = side_init(&b.dst, &dst_side, error);
-    }
-    if (status == FERRY_OK) {
-        status = new_transfers(b.dst.n_dims, &transfers, error);
-    }
-    if (status == FERRY_OK) {
-        status = overlap_sides(&src_side, &dst_side, (uint32_t)my_part, transfers, error);
-    }
+    ferry_status status = side_init(&b.src, &src_side, error);
+    FY_THEN(status, side_init(&b.dst, &dst_side, error));
+    FY_THEN(status, new_transfers(b.dst.n_dims, &transfers, error));
+    FY_THEN(status, overlap_sides(&src_side, &dst_side, (uint32_t)my_part, transfers, error));
     if (status == FERRY_OK) {
         *transfers_out = transfers;
         transfers = NULL;
@@ -392,20 +355,19 @@ static bool choose_replica(const ferry_param_metadata *src, const ferry_param_me
         *sender_out =
             my_rank; /* it has the parameter already; so too where both groups are equal */
     } else {
-        *sender_out = ferry_group_rank_at(from, my_rank % ferry_group_size(from));
+        *sender_out = ferry_group_rank_at(from, my_rank % ferry_group_rank_count(from));
     }
     return true;
 }
 
-ferry_status ferry_finalize_dp_transfers(const char *param_name, const ferry_param_metadata *src,
+ferry_status ferry_transfers_finalize_dp(const char *param_name, const ferry_param_metadata *src,
                                          const ferry_param_metadata *dst, uint32_t my_rank,
                                          ferry_transfers **transfers_out, ferry_error *error)
 {
-    if (param_name == NULL || src == NULL || dst == NULL || transfers_out == NULL) {
-        return fy_fail(
-            error, FERRY_ERR_MISUSE,
-            "ferry_finalize_dp_transfers needs a name, two metadata and a place for the result");
-    }
+    FY_TRY(fy_check_use(
+        param_name != NULL && src != NULL && dst != NULL && transfers_out != NULL,
+        "ferry_transfers_finalize_dp needs a name, two metadata and a place for the result",
+        error));
     both b;
     ferry_status status = take_both(src, dst, &b, error);
     src = &b.src;
@@ -421,9 +383,7 @@ ferry_status ferry_finalize_dp_transfers(const char *param_name, const ferry_par
         }
     }
     ferry_transfers *transfers = NULL;
-    if (status == FERRY_OK) {
-        status = new_transfers(dst->n_dims, &transfers, error);
-    }
+    FY_THEN(status, new_transfers(dst->n_dims, &transfers, error));
     transfer t = {0};
     if (status == FERRY_OK && choose_replica(src, dst, my_rank, &t.src_rank)) {
         for (uint32_t d = 0; d < dst->n_dims; d++) {
@@ -439,23 +399,19 @@ ferry_status ferry_finalize_dp_transfers(const char *param_name, const ferry_par
     return status;
 }
 
-ferry_status
-ferry_determine_source_ranks_for_dst_param(const char *param_name, const ferry_param_metadata *src,
-                                           const ferry_param_metadata *dst, uint32_t my_rank,
-                                           ferry_transfers **transfers_out, ferry_error *error)
+ferry_status ferry_transfers_find_sources(const char *param_name, const ferry_param_metadata *src,
+                                          const ferry_param_metadata *dst, uint32_t my_rank,
+                                          ferry_transfers **transfers_out, ferry_error *error)
 {
     ferry_sharding_descriptor descriptor = FERRY_SHARDING_DESCRIPTOR_INIT;
     size_t n = 0;
-    if (param_name == NULL || src == NULL || dst == NULL || transfers_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_determine_source_ranks_for_dst_param needs a name, two "
-                       "metadata and a place for the result");
-    }
+    FY_TRY(fy_check_use(
+        param_name != NULL && src != NULL && dst != NULL && transfers_out != NULL,
+        "ferry_transfers_find_sources needs a name, two metadata and a place for the result",
+        error));
     both b;
-    ferry_status status = take_both(src, dst, &b, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(take_both(src, dst, &b, error));
+    ferry_status status = FERRY_OK;
     src = &b.src;
     dst = &b.dst;
     /* The guard compares one dimension; row to column has its sums compared by the planner itself.
@@ -466,13 +422,13 @@ ferry_determine_source_ranks_for_dst_param(const char *param_name, const ferry_p
         descriptor = descriptor_of(&b, dst->partition_dim);
         n = 1;
     } else {
-        status = ferry_build_descriptors_for_param(src, dst, &descriptor, &n, error);
+        status = ferry_sharding_descriptor_build(src, dst, &descriptor, &n, error);
     }
     if (status != FERRY_OK) {
         return status;
     }
     if (n == 1) {
-        return ferry_plan_multi_dim_lcm(param_name, src, dst, &descriptor, n, my_rank,
+        return ferry_transfers_plan_lcm(param_name, src, dst, &descriptor, n, my_rank,
                                         transfers_out, error);
     }
     if (src->is_tp || dst->is_tp) {
@@ -482,5 +438,5 @@ ferry_determine_source_ranks_for_dst_param(const char *param_name, const ferry_p
             "replicated would hand a rank another rank's shard",
             param_name, has_group(src) ? "destination" : "source");
     }
-    return ferry_finalize_dp_transfers(param_name, src, dst, my_rank, transfers_out, error);
+    return ferry_transfers_finalize_dp(param_name, src, dst, my_rank, transfers_out, error);
 }

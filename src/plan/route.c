@@ -66,10 +66,8 @@ static ferry_status find_overlap(fy_routes *routes, const fy_route *route, uint3
         }
     }
     size_t n = routes->n_overlaps;
-    if (!fy_reserve((void **)&routes->overlaps, &routes->overlap_capacity, n + 1,
-                    sizeof(fy_overlap *)) ||
-        !fy_reserve((void **)&routes->overlap_keys, &routes->key_capacity, n + 1,
-                    sizeof *routes->overlap_keys)) {
+    if (!FY_RESERVE(routes->overlaps, routes->overlap_capacity, n + 1) ||
+        !FY_RESERVE(routes->overlap_keys, routes->key_capacity, n + 1)) {
         return fy_fail_no_memory(error, "the overlaps");
     }
     fy_overlap *overlap;
@@ -77,10 +75,7 @@ static ferry_status find_overlap(fy_routes *routes, const fy_route *route, uint3
                         .dst_begin = route->dst_begin[d],
                         .length = route->length[d],
                         .one_owner = one_owner};
-    ferry_status status = fy_overlap_create(src, dst, &region, &overlap, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_overlap_create(src, dst, &region, &overlap, error));
     routes->overlaps[n] = overlap;
     routes->overlap_keys[n] = key;
     routes->n_overlaps++;
@@ -122,8 +117,7 @@ static ferry_status find_route(fy_routes *routes, const fy_route *wanted, uint32
             return FERRY_OK;
         }
     }
-    if (!fy_reserve((void **)&routes->routes, &routes->route_capacity, routes->n_routes + 1,
-                    sizeof *routes->routes) ||
+    if (!FY_RESERVE(routes->routes, routes->route_capacity, routes->n_routes + 1) ||
         !fy_index_insert(&routes->route_index, hash, (uint32_t)routes->n_routes)) {
         return fy_fail_no_memory(error, "the layout classes");
     }
@@ -156,14 +150,9 @@ static ferry_status add_leg(fy_routes *routes, uint32_t tensor, const fy_feed *f
         wanted.length[d] = feed == NULL ? target->shape[d] : feed->shape[d];
     }
     uint32_t route = 0;
-    ferry_status status = find_route(routes, &wanted, &route, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    if (!fy_reserve((void **)&routes->legs, &routes->leg_capacity, routes->n_legs + 1,
-                    sizeof *routes->legs)) {
-        return fy_fail_no_memory(error, "the tensors of a plan");
-    }
+    FY_TRY(find_route(routes, &wanted, &route, error));
+    FY_TRY(FY_GROW(routes->legs, routes->leg_capacity, routes->n_legs + 1, "the tensors of a plan",
+                   error));
     routes->legs[routes->n_legs++] = (fy_leg){.tensor = tensor,
                                               .source = number,
                                               .route = route,
@@ -219,12 +208,8 @@ static ferry_status add_legs(fy_routes *routes, const char *list, ferry_error *e
 {
     fy_subset subset;
     ferry_status status = fy_subset_create(list, &subset, error);
-    if (status == FERRY_OK) {
-        status = check_subset(routes->problem, list, &subset, error);
-    }
-    if (status == FERRY_OK) {
-        status = add_legs_in(routes, &subset, error);
-    }
+    FY_THEN(status, check_subset(routes->problem, list, &subset, error));
+    FY_THEN(status, add_legs_in(routes, &subset, error));
     fy_subset_cleanup(&subset);
     return status;
 }
@@ -304,9 +289,7 @@ static ferry_status group_units(fy_routes *routes, ferry_error *error)
 {
     uint32_t first = 0;
     routes->unit_legs = fy_alloc(routes->n_legs, sizeof *routes->unit_legs);
-    if (routes->unit_legs == NULL) {
-        return fy_fail_no_memory(error, "the tensors of a plan");
-    }
+    FY_TRY(fy_check_memory(routes->unit_legs != NULL, "the tensors of a plan", error));
     for (size_t r = 0; r < routes->n_routes; r++) {
         routes->routes[r].first_unit = first;
         first += routes->routes[r].n_units;
@@ -353,7 +336,7 @@ static ferry_status note_atoms(fy_route *route, uint32_t dst, const fy_atoms *at
                                ferry_error *error)
 {
     if (n->n + atoms->n_items > UINT32_MAX ||
-        !fy_reserve((void **)&n->items, &n->capacity, n->n + atoms->n_items, sizeof *n->items)) {
+        !FY_RESERVE(n->items, n->capacity, n->n + atoms->n_items)) {
         return fy_fail_no_memory(error, "the touches of flat shards");
     }
     for (size_t i = 0; i < atoms->n_items; i++) {
@@ -374,9 +357,7 @@ static ferry_status note_all(fy_routes *routes, fy_route *route, notes *n, ferry
     ferry_status status = FERRY_OK;
     for (uint32_t dst = 0; dst < n_dst && status == FERRY_OK; dst++) {
         status = fy_route_list_atoms(routes, route, dst, &atoms, error);
-        if (status == FERRY_OK) {
-            status = note_atoms(route, dst, &atoms, n, error);
-        }
+        FY_THEN(status, note_atoms(route, dst, &atoms, n, error));
     }
     routes->flat_steps += atoms.n_steps;
     fy_atoms_cleanup(&atoms);
@@ -448,9 +429,7 @@ static ferry_status list_irregular(fy_routes *routes, fy_route *route, ferry_err
                     route->atom_count != NULL && route->wanted != NULL;
     ferry_status status = complete ? note_all(routes, route, &n, error) : FERRY_OK;
     complete = complete && status == FERRY_OK && order_notes(route, &n) && fill_touches(route, &n);
-    if (status == FERRY_OK && !complete) {
-        status = fy_fail_no_memory(error, "the touches of flat shards");
-    }
+    FY_THEN(status, fy_check_memory(complete, "the touches of flat shards", error));
     if (status == FERRY_OK && (!has_all_holders(route) || fy_flat_has_choice(routes, route))) {
         fy_free(route->touch_atoms); /* owners were chosen, so a cell's atoms depend on others */
         route->touch_atoms = NULL;
@@ -488,19 +467,17 @@ static ferry_status fill_route(fy_routes *routes, fy_route *route, ferry_error *
     const fy_problem *problem = routes->problem;
     const fy_layout *src = &problem->placements[route->src].layout;
     const fy_layout *dst = &problem->placements[route->dst].layout;
-    ferry_status status = fy_routes_find_view(routes, route->src, &route->view, error);
+    FY_TRY(fy_routes_find_view(routes, route->src, &route->view, error));
     uint32_t weight = src->n_flat == 0 ? 1 : src->n_flat;
-    for (uint32_t d = route->n_dims; d > 0 && status == FERRY_OK; d--) {
+    for (uint32_t d = route->n_dims; d > 0; d--) {
         const fy_split *split = fy_route_split(routes, route->src, route->src_pad, d - 1);
         bool shared = fy_split_is_shared(split) && src->n_flat == 0;
         route->cell_weight[d - 1] = weight;
         route->merges_by_rank = route->merges_by_rank || shared;
         weight *= shared ? split->n_cells : split->n_parts; /* the view has checked the product */
-        status = find_overlap(routes, route, d - 1, &route->overlap[d - 1], error);
+        FY_TRY(find_overlap(routes, route, d - 1, &route->overlap[d - 1], error));
     }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    ferry_status status = FERRY_OK;
     route->n_cells = route->view->n_cells;
     route->is_regular = src->n_flat == 0 && dst->n_flat == 0;
     if (!route->is_regular) {
@@ -519,15 +496,9 @@ ferry_status fy_routes_build(const fy_problem *problem, const char *subset, fy_r
 {
     *routes = (fy_routes){.problem = problem};
     ferry_status status = fy_split_whole(1, &routes->one, error);
-    if (status == FERRY_OK) {
-        status = add_legs(routes, subset, error);
-    }
-    if (status == FERRY_OK) {
-        status = sort_routes(routes, error);
-    }
-    if (status == FERRY_OK) {
-        status = group_units(routes, error);
-    }
+    FY_THEN(status, add_legs(routes, subset, error));
+    FY_THEN(status, sort_routes(routes, error));
+    FY_THEN(status, group_units(routes, error));
     for (size_t i = 0; i < routes->n_routes && status == FERRY_OK; i++) {
         status = fill_route(routes, &routes->routes[i], error);
     }

@@ -35,11 +35,11 @@ typedef struct fy_route {
     uint32_t first_unit; /* into the plan's unit_legs */
     const fy_view *view; /* who holds each source cell */
     uint32_t n_cells;    /* source cells */
-    uint32_t cell_weight[FY_MAX_DIMS];
-    fy_overlap *overlap[FY_MAX_DIMS]; /* shared with other routes */
-    uint64_t src_begin[FY_MAX_DIMS];
-    uint64_t dst_begin[FY_MAX_DIMS];
-    uint64_t length[FY_MAX_DIMS];
+    uint32_t cell_weight[FERRY_MAX_DIMS];
+    fy_overlap *overlap[FERRY_MAX_DIMS]; /* shared with other routes */
+    uint64_t src_begin[FERRY_MAX_DIMS];
+    uint64_t dst_begin[FERRY_MAX_DIMS];
+    uint64_t length[FERRY_MAX_DIMS];
     /*
      * A regular route is a product over the dimensions: counts and volumes have a closed form. A
      * flat cut or shared pieces break the product; then the touches are listed, and atoms counted.
@@ -152,11 +152,11 @@ static inline const fy_split *fy_route_split(const fy_routes *routes, uint32_t p
 
 /* The parts of a cell of the destination, one per dimension of the route, the flat part last. */
 void fy_route_dst_parts(const fy_routes *routes, const fy_route *route, uint32_t dst,
-                        uint32_t parts_out[FY_MAX_DIMS + 1]);
+                        uint32_t parts_out[FERRY_MAX_DIMS + 1]);
 
 /* The shape of a shard before flattening, in the dimensions of the route; returns its elements. */
 uint64_t fy_route_shard(const fy_routes *routes, const fy_route *route, uint32_t placement,
-                        uint32_t pad, const uint32_t *parts, uint64_t shape_out[FY_MAX_DIMS]);
+                        uint32_t pad, const uint32_t *parts, uint64_t shape_out[FERRY_MAX_DIMS]);
 
 /* The leg of a unit. */
 static inline uint32_t fy_route_leg(const fy_routes *routes, const fy_route *route, uint32_t unit)
@@ -184,10 +184,11 @@ uint64_t fy_route_wanted(const fy_routes *routes, const fy_route *route, uint32_
 
 /* An atom: a maximal box that one set of replicas has and one destination cell wants. */
 typedef struct fy_atom {
-    uint64_t src_begin[FY_MAX_DIMS]; /* in the sender's shard; FY_LOCAL_BY_OWNER: by src_global */
-    uint64_t src_global[FY_MAX_DIMS];
-    uint64_t dst_begin[FY_MAX_DIMS];
-    uint64_t length[FY_MAX_DIMS];
+    uint64_t
+        src_begin[FERRY_MAX_DIMS]; /* in the sender's shard; FY_LOCAL_BY_OWNER: by src_global */
+    uint64_t src_global[FERRY_MAX_DIMS];
+    uint64_t dst_begin[FERRY_MAX_DIMS];
+    uint64_t length[FERRY_MAX_DIMS];
     uint64_t volume;
     uint32_t cell;
 } fy_atom;

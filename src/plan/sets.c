@@ -8,22 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int compare_ranks(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* Members of the cell, sorted, behind those of the last set: where they stay if the set is new. */
 static ferry_status stage_members(fy_sets *sets, const fy_view *view, uint32_t cell,
                                   uint32_t **members_out, ferry_error *error)
 {
     uint32_t n = fy_view_cell_size(view, cell);
     size_t used = sets->n_sets == 0 ? 0 : sets->member_begin[sets->n_sets];
-    if (!fy_reserve((void **)&sets->members, &sets->member_capacity, used + n,
-                    sizeof *sets->members)) {
-        return fy_fail_no_memory(error, "the replica sets");
-    }
+    FY_TRY(FY_GROW(sets->members, sets->member_capacity, used + n, "the replica sets", error));
     uint32_t *members = sets->members + used;
     bool sorted = true;
     for (uint32_t i = 0; i < n; i++) {
@@ -31,7 +22,7 @@ static ferry_status stage_members(fy_sets *sets, const fy_view *view, uint32_t c
         sorted = sorted && (i == 0 || members[i - 1] < members[i]);
     }
     if (!sorted) {
-        fy_sort(members, n, sizeof *members, compare_ranks);
+        fy_sort(members, n, sizeof *members, fy_compare_u32);
     }
     *members_out = members;
     return FERRY_OK;
@@ -42,10 +33,7 @@ static ferry_status find_set(fy_sets *sets, const fy_view *view, uint32_t cell, 
 {
     uint32_t *members = NULL;
     uint32_t n = fy_view_cell_size(view, cell);
-    ferry_status status = stage_members(sets, view, cell, &members, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(stage_members(sets, view, cell, &members, error));
     uint64_t hash = n;
     for (uint32_t i = 0; i < n; i++) {
         hash = fy_hash_mix(hash, members[i]);
@@ -59,8 +47,7 @@ static ferry_status find_set(fy_sets *sets, const fy_view *view, uint32_t cell, 
             return FERRY_OK;
         }
     }
-    if (!fy_reserve((void **)&sets->member_begin, &sets->set_capacity, sets->n_sets + 2,
-                    sizeof *sets->member_begin) ||
+    if (!FY_RESERVE(sets->member_begin, sets->set_capacity, sets->n_sets + 2) ||
         !fy_index_insert(&sets->index, hash, (uint32_t)sets->n_sets)) {
         return fy_fail_no_memory(error, "the replica sets");
     }
@@ -81,10 +68,7 @@ static ferry_status number_cells(ferry_plan *plan, ferry_error *error)
             if (fy_view_cell_size(view, cell) == 0) {
                 continue;
             }
-            ferry_status status = find_set(&plan->sets, view, cell, &view->set[cell], error);
-            if (status != FERRY_OK) {
-                return status;
-            }
+            FY_TRY(find_set(&plan->sets, view, cell, &view->set[cell], error));
         }
     }
     return FERRY_OK;
@@ -141,9 +125,7 @@ static ferry_status share_rounding(ferry_plan *plan, ferry_error *error)
 {
     fy_sets *sets = &plan->sets;
     uint32_t *by_rank = fy_alloc_zeroed(plan->problem.n_ranks, sizeof *by_rank);
-    if (by_rank == NULL) {
-        return fy_fail_no_memory(error, "the replica sets");
-    }
+    FY_TRY(fy_check_memory(by_rank != NULL, "the replica sets", error));
     for (size_t s = 0; s < sets->n_sets; s++) {
         for (size_t i = sets->member_begin[s]; i < sets->member_begin[s + 1]; i++) {
             by_rank[sets->members[i]] += sets->n_lines[s];
@@ -162,10 +144,7 @@ static ferry_status share_rounding(ferry_plan *plan, ferry_error *error)
 ferry_status fy_plan_collect_sets(ferry_plan *plan, ferry_error *error)
 {
     fy_sets *sets = &plan->sets;
-    ferry_status status = number_cells(plan, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(number_cells(plan, error));
     size_t n_members = sets->n_sets == 0 ? 0 : sets->member_begin[sets->n_sets];
     sets->demand = fy_alloc_zeroed(sets->n_sets, sizeof *sets->demand);
     sets->n_lines = fy_alloc_zeroed(sets->n_sets, sizeof *sets->n_lines);
@@ -176,10 +155,7 @@ ferry_status fy_plan_collect_sets(ferry_plan *plan, ferry_error *error)
     for (size_t r = 0; r < plan->routes.n_routes; r++) {
         const fy_route *route = &plan->routes.routes[r];
         for (uint32_t cell = 0; cell < route->n_cells; cell++) {
-            status = add_demand(plan, route, cell, error);
-            if (status != FERRY_OK) {
-                return status;
-            }
+            FY_TRY(add_demand(plan, route, cell, error));
         }
     }
     return share_rounding(plan, error);

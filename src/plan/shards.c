@@ -27,29 +27,46 @@ typedef struct axis {
     size_t n_stretches, capacity;
 } axis;
 
-/* What ferry_shard.internal points to. */
+/* A visit that is under way on this thread. */
 typedef struct walk {
+    struct walk *outer; /* that the visitor of which made this one */
+    uint64_t number;    /* of the tensor that its visitor has now: ferry_shard.visit */
     const ferry_plan *plan;
     ferry_side side;
     uint32_t rank;
     const fy_tensor *tensor;
     uint32_t *tensors;
     size_t n_tensors, capacity;
-    axis axes[FY_MAX_DIMS];
+    axis axes[FERRY_MAX_DIMS];
 } walk;
 
-static void walk_cleanup(walk *w)
+/* The innermost first; numbers begin with 1 and are never used again by a thread. */
+static _Thread_local walk *walks;
+static _Thread_local uint64_t n_visited;
+
+static void walk_begin(walk *w)
 {
-    fy_free(w->tensors);
-    for (uint32_t d = 0; d < FY_MAX_DIMS; d++) {
-        fy_free(w->axes[d].stretches);
-    }
+    w->outer = walks;
+    walks = w;
 }
 
-static int compare_numbers(const void *a, const void *b)
+/* The visit that a shard belongs to; a copy that outlived its tensor's turn belongs to none. */
+static const walk *walk_of(const ferry_shard *shard)
 {
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
+    const walk *w = shard == NULL || shard->visit == 0 ? NULL : walks;
+    while (w != NULL && w->number != shard->visit) {
+        w = w->outer;
+    }
+    return w;
+}
+
+static void walk_end(walk *w)
+{
+    walks = w->outer;
+    fy_free(w->tensors);
+    for (uint32_t d = 0; d < FERRY_MAX_DIMS; d++) {
+        fy_free(w->axes[d].stretches);
+    }
 }
 
 static bool add_tensors(walk *w, uint32_t table)
@@ -61,8 +78,7 @@ static bool add_tensors(walk *w, uint32_t table)
     const uint32_t *numbers = by_source ? plan->table_sources : plan->table_routes;
     for (size_t i = begin[table]; i < begin[table + 1]; i++) {
         const fy_route *route = &routes->routes[numbers[i]];
-        if (!fy_reserve((void **)&w->tensors, &w->capacity, w->n_tensors + route->n_units,
-                        sizeof *w->tensors)) {
+        if (!FY_RESERVE(w->tensors, w->capacity, w->n_tensors + route->n_units)) {
             return false;
         }
         for (uint32_t u = 0; u < route->n_units; u++) {
@@ -77,7 +93,7 @@ static bool add_tensors(walk *w, uint32_t table)
 static void sort_tensors(walk *w)
 {
     size_t kept = 0;
-    fy_sort(w->tensors, w->n_tensors, sizeof *w->tensors, compare_numbers);
+    fy_sort(w->tensors, w->n_tensors, sizeof *w->tensors, fy_compare_u32);
     for (size_t i = 0; i < w->n_tensors; i++) {
         if (kept == 0 || w->tensors[kept - 1] != w->tensors[i]) {
             w->tensors[kept++] = w->tensors[i];
@@ -102,9 +118,7 @@ static ferry_status list_tensors(walk *w, ferry_error *error)
                    add_tensors(w, t);
         }
     }
-    if (!fits) {
-        return fy_fail_no_memory(error, "the tensors of a rank");
-    }
+    FY_TRY(fy_check_memory(fits, "the tensors of a rank", error));
     sort_tensors(w);
     return FERRY_OK;
 }
@@ -128,8 +142,7 @@ static bool add_stretch(axis *a, const fy_piece *piece, uint64_t filled)
         last->length += piece->length; /* it only has other owners */
         return true;
     }
-    if (!fy_reserve((void **)&a->stretches, &a->capacity, a->n_stretches + 1,
-                    sizeof *a->stretches)) {
+    if (!FY_RESERVE(a->stretches, a->capacity, a->n_stretches + 1)) {
         return false;
     }
     a->stretches[a->n_stretches++] =
@@ -191,17 +204,14 @@ static ferry_status visit_tensor(walk *w, uint32_t number, ferry_shard_visitor v
     const fy_layout *layout = &problem->placements[placement].layout;
     const fy_holders *holders = fy_problem_holders(problem, placement);
     uint32_t cell = holders->cell[fy_holders_find(holders, w->rank)];
-    uint32_t parts[FY_MAX_DIMS + 1];
+    uint32_t parts[FERRY_MAX_DIMS + 1];
     ferry_shard shard = {.tensor = tensor->name,
                          .dtype = tensor->dtype,
                          .n_dims = tensor->n_dims,
                          .is_flat = layout->n_flat != 0,
-                         .internal = w};
+                         .visit = ++n_visited};
     fy_layout_parts(problem, layout, cell, parts);
-    ferry_status status = fill_axes(w, layout, parts, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fill_axes(w, layout, parts, error));
     uint64_t n_elements = fy_layout_shard(problem, layout, parts, shard.local);
     fy_layout_flat_range(layout, parts[layout->n_dims], n_elements, &shard.flat_begin,
                          &shard.flat_end);
@@ -211,16 +221,15 @@ static ferry_status visit_tensor(walk *w, uint32_t number, ferry_shard_visitor v
     /* Only boxes that move must end on bytes: a shard may end inside its last one. */
     shard.bytes = fy_ceil_div((shard.flat_end - shard.flat_begin) * tensor->dtype.element_bits, 8);
     w->tensor = tensor;
+    w->number = shard.visit;
     return visitor(context, &shard);
 }
 
 ferry_status ferry_plan_visit_shards(const ferry_plan *plan, ferry_side side, uint32_t rank,
                                      ferry_shard_visitor visitor, void *context, ferry_error *error)
 {
-    if (plan == NULL || visitor == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_plan_visit_shards needs a plan and a visitor");
-    }
+    FY_TRY(fy_check_use(plan != NULL && visitor != NULL,
+                        "ferry_plan_visit_shards needs a plan and a visitor", error));
     if (side != FERRY_SIDE_SOURCE && side != FERRY_SIDE_DESTINATION) {
         return fy_fail(error, FERRY_ERR_MISUSE, "%d is not a side of a plan", (int)side);
     }
@@ -229,19 +238,21 @@ ferry_status ferry_plan_visit_shards(const ferry_plan *plan, ferry_side side, ui
                        plan->problem.n_ranks);
     }
     walk w = {.plan = plan, .side = side, .rank = rank};
+    fy_before_callback(error);
+    walk_begin(&w);
     ferry_status status = list_tensors(&w, error);
     for (size_t i = 0; i < w.n_tensors && status == FERRY_OK; i++) {
         status = visit_tensor(&w, w.tensors[i], visitor, context, error);
     }
-    walk_cleanup(&w);
-    return status;
+    walk_end(&w);
+    return fy_after_callback(status, "visitor", error);
 }
 
 /* Of a shard inside its visit. */
 static const axis *axis_of(const ferry_shard *shard, uint32_t dim)
 {
-    bool valid = shard != NULL && shard->internal != NULL && dim < shard->n_dims;
-    return valid ? &((const walk *)shard->internal)->axes[dim] : NULL;
+    const walk *w = walk_of(shard);
+    return w != NULL && dim < w->tensor->n_dims ? &w->axes[dim] : NULL;
 }
 
 size_t ferry_shard_piece_count(const ferry_shard *shard, uint32_t dim)
@@ -255,10 +266,10 @@ ferry_status ferry_shard_piece_at(const ferry_shard *shard, uint32_t dim, size_t
                                   ferry_error *error)
 {
     const axis *a = axis_of(shard, dim);
-    if (a == NULL || local_out == NULL || global_out == NULL || length_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_shard_piece_at needs a shard, a dimension of it and three places");
-    }
+    FY_TRY(fy_check_use(
+        a != NULL && local_out != NULL && global_out != NULL && length_out != NULL,
+        "ferry_shard_piece_at needs a shard within its visit, a dimension of it and three places",
+        error));
     if (index >= a->n_stretches) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "dimension %u of \"%s\" has %zu pieces, no number %zu", dim, shard->tensor,
@@ -272,7 +283,7 @@ ferry_status ferry_shard_piece_at(const ferry_shard *shard, uint32_t dim, size_t
 
 size_t ferry_shard_origin_count(const ferry_shard *shard)
 {
-    const walk *w = shard == NULL ? NULL : shard->internal;
+    const walk *w = walk_of(shard);
     if (w == NULL || w->side == FERRY_SIDE_SOURCE) {
         return 0;
     }
@@ -314,11 +325,11 @@ ferry_status ferry_shard_origin_at(const ferry_shard *shard, size_t index, ferry
 {
     if (shard == NULL || origin_out == NULL || index >= ferry_shard_origin_count(shard)) {
         return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_shard_origin_at needs a destination shard, one of its %zu origins "
-                       "and a place, not number %zu",
+                       "ferry_shard_origin_at needs a destination shard within its visit, one of "
+                       "its %zu origins and a place, not number %zu",
                        ferry_shard_origin_count(shard), index);
     }
-    const walk *w = shard->internal;
+    const walk *w = walk_of(shard);
     const fy_tensor *tensor = w->tensor;
     ferry_origin origin = {0};
     if (tensor->n_feeds == 0) {

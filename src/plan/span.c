@@ -7,6 +7,7 @@
 #include "plan/core.h"
 
 #include "base/checked.h"
+#include "base/sort.h"
 
 void fy_span_cleanup(fy_span *span)
 {
@@ -19,15 +20,10 @@ static ferry_status list_uneven(const ferry_plan *plan, fy_span *span, ferry_err
 {
     const fy_holders *holders = fy_route_dst_holders(&plan->routes, span->route);
     size_t capacity = 0;
-    ferry_status status = fy_route_list_touches(&plan->routes, span->route, span->cell,
-                                                &span->touches, &capacity, &span->n_touches, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_route_list_touches(&plan->routes, span->route, span->cell, &span->touches, &capacity,
+                                 &span->n_touches, error));
     span->begin = fy_alloc(span->n_touches, sizeof *span->begin);
-    if (span->begin == NULL) {
-        return fy_fail_no_memory(error, "the receivers of a shard");
-    }
+    FY_TRY(fy_check_memory(span->begin != NULL, "the receivers of a shard", error));
     uint64_t begin = 0;
     for (size_t i = 0; i < span->n_touches; i++) {
         span->begin[i] = begin;
@@ -56,15 +52,7 @@ ferry_status fy_span_init(const ferry_plan *plan, const fy_route *route, uint32_
 
 static size_t find_touch(const fy_span *span, uint32_t dst)
 {
-    size_t low = 0, high = span->n_touches;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (span->touches[middle].dst < dst) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    FY_BISECT(size_t, low, 0, span->n_touches, middle, span->touches[middle].dst < dst);
     return low < span->n_touches && span->touches[low].dst == dst ? low : SIZE_MAX;
 }
 
@@ -84,29 +72,23 @@ uint64_t fy_span_begin(const ferry_plan *plan, const fy_span *span, uint32_t slo
     return span->n_units * (replica * span->layer + touch.before);
 }
 
-static fy_place locate_uneven(const fy_holders *holders, const fy_span *span, uint64_t position)
+static fy_unit_place locate_uneven(const fy_holders *holders, const fy_span *span,
+                                   uint64_t position)
 {
-    size_t low = 0, high = span->n_touches;
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        if (span->begin[middle] * span->n_units <= position) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
+    FY_BISECT_LAST(size_t, low, 0, span->n_touches, middle,
+                   span->begin[middle] * span->n_units <= position);
     const fy_cell_touch *touch = &span->touches[low];
     uint64_t inside = position - span->begin[low] * span->n_units;
     uint64_t replica = inside / (touch->volume * span->n_units);
-    fy_place place = {.slot = holders->cell_begin[touch->dst] + (uint32_t)replica,
-                      .volume = touch->volume};
+    fy_unit_place place = {.slot = holders->cell_begin[touch->dst] + (uint32_t)replica,
+                           .volume = touch->volume};
     inside -= replica * touch->volume * span->n_units;
     place.unit = inside / touch->volume;
     place.begin = position - inside % touch->volume;
     return place;
 }
 
-fy_place fy_span_locate(const ferry_plan *plan, const fy_span *span, uint64_t position)
+fy_unit_place fy_span_locate(const ferry_plan *plan, const fy_span *span, uint64_t position)
 {
     const fy_holders *holders = fy_route_dst_holders(&plan->routes, span->route);
     if (span->begin != NULL) {
@@ -118,8 +100,8 @@ fy_place fy_span_locate(const ferry_plan *plan, const fy_span *span, uint64_t po
     fy_cell_touch touch =
         fy_route_touch_at(&plan->routes, span->route, span->cell, inside / span->n_units);
     inside -= touch.before * span->n_units;
-    return (fy_place){.slot = holders->cell_begin[touch.dst] + (uint32_t)replica,
-                      .unit = inside / touch.volume,
-                      .begin = position - inside % touch.volume,
-                      .volume = touch.volume};
+    return (fy_unit_place){.slot = holders->cell_begin[touch.dst] + (uint32_t)replica,
+                           .unit = inside / touch.volume,
+                           .begin = position - inside % touch.volume,
+                           .volume = touch.volume};
 }

@@ -14,9 +14,8 @@ struct ferry_subset {
 
 ferry_status ferry_subset_create(const char *list, ferry_subset **subset_out, ferry_error *error)
 {
-    if (subset_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_subset_create needs a place for the subset");
-    }
+    FY_TRY(fy_check_use(subset_out != NULL, "ferry_subset_create needs a place for the subset",
+                        error));
     *subset_out = NULL;
     ferry_subset *subset = fy_alloc_zeroed(1, sizeof *subset);
     if (subset == NULL || (list != NULL && (subset->list = fy_strdup(list)) == NULL)) {

@@ -7,12 +7,6 @@
 
 #include <string.h>
 
-static int compare_ranks(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* The cells of one dimension that a part has a share in: its own, and one per degree of sharing. */
 static size_t cells_of_part(const fy_split *split, uint32_t part, uint32_t *cells)
 {
@@ -31,16 +25,16 @@ static size_t cells_of_part(const fy_split *split, uint32_t part, uint32_t *cell
 enum { MAX_DEGREES = 320 };
 
 typedef struct cell_walk {
-    uint32_t cells[FY_MAX_DIMS][MAX_DEGREES];
-    size_t count[FY_MAX_DIMS];
-    size_t at[FY_MAX_DIMS];
+    uint32_t cells[FERRY_MAX_DIMS][MAX_DEGREES];
+    size_t count[FERRY_MAX_DIMS];
+    size_t at[FERRY_MAX_DIMS];
     uint32_t flat;
 } cell_walk;
 
 static void walk_begin(cell_walk *walk, const fy_problem *problem, const fy_layout *layout,
                        uint32_t holder_cell)
 {
-    uint32_t parts[FY_MAX_DIMS + 1];
+    uint32_t parts[FERRY_MAX_DIMS + 1];
     fy_layout_parts(problem, layout, holder_cell, parts);
     walk->flat = parts[layout->n_dims];
     for (uint32_t d = 0; d < layout->n_dims; d++) {
@@ -165,9 +159,7 @@ ferry_status fy_routes_find_view(fy_routes *routes, uint32_t placement, const fy
     }
     ferry_status status = FERRY_OK;
     view = fy_alloc_zeroed(1, sizeof *view);
-    if (view == NULL ||
-        !fy_reserve((void **)&routes->views, &routes->view_capacity, routes->n_views + 1,
-                    sizeof(fy_view *)) ||
+    if (view == NULL || !FY_RESERVE(routes->views, routes->view_capacity, routes->n_views + 1) ||
         !fy_index_insert(&routes->view_index, key, (uint32_t)routes->n_views)) {
         fy_free(view);
         return fy_fail_no_memory(error, "the holders of a placement");
@@ -180,9 +172,7 @@ ferry_status fy_routes_find_view(fy_routes *routes, uint32_t placement, const fy
     view->rank = holders->rank;
     if (owner != FY_NONE) {
         status = count_cells(problem, layout, &view->n_cells, error);
-        if (status == FERRY_OK) {
-            status = list_owned(view, problem, layout, error);
-        }
+        FY_THEN(status, list_owned(view, problem, layout, error));
     }
     if (status == FERRY_OK) {
         view->set = fy_alloc(view->n_cells, sizeof *view->set);
@@ -207,18 +197,14 @@ ferry_status fy_routes_list_holders(const fy_routes *routes, uint32_t placement,
     ferry_status status = FERRY_OK;
     if (has_shared_pieces(problem, layout)) {
         status = count_cells(problem, layout, &view.n_cells, error);
-        if (status == FERRY_OK) {
-            status = list_owned(&view, problem, layout, error);
-        }
+        FY_THEN(status, list_owned(&view, problem, layout, error));
     }
     size_t n = status == FERRY_OK ? fy_view_cell_size(&view, cell) : 0;
     uint32_t *ranks = fy_alloc(n, sizeof *ranks);
-    if (status == FERRY_OK && ranks == NULL) {
-        status = fy_fail_no_memory(error, "the holders of shared blocks");
-    }
+    FY_THEN(status, fy_check_memory(ranks != NULL, "the holders of shared blocks", error));
     if (status == FERRY_OK) {
         memcpy(ranks, view.rank + view.cell_begin[cell], n * sizeof *ranks);
-        fy_sort(ranks, n, sizeof *ranks, compare_ranks);
+        fy_sort(ranks, n, sizeof *ranks, fy_compare_u32);
         *ranks_out = ranks;
         *n_out = n;
         ranks = NULL;
@@ -267,13 +253,11 @@ ferry_status fy_route_cells_of_rank(const fy_routes *routes, const fy_route *rou
     }
     if (route->view->placement != FY_NONE) {
         walk = fy_alloc(1, sizeof *walk);
-        if (walk == NULL) {
-            return fy_fail_no_memory(error, "the cells of a rank");
-        }
+        FY_TRY(fy_check_memory(walk != NULL, "the cells of a rank", error));
         walk_begin(walk, routes->problem, layout, route->view->holders->cell[slot]);
     }
     do {
-        if (!fy_reserve((void **)cells_inout, capacity, *n_out + 1, sizeof **cells_inout)) {
+        if (!FY_RESERVE(*cells_inout, *capacity, *n_out + 1)) {
             status = fy_fail_no_memory(error, "the cells of a rank");
             break;
         }

@@ -13,13 +13,13 @@
 #include <string.h>
 
 /* A tensor that this rank sends a part of, to one receiver. */
-typedef struct errand {
+typedef struct pending_send {
     uint32_t to;
     uint32_t leg;
     uint32_t cell;
     uint32_t order; /* of the tensor among the receiver's */
     bool is_whole;  /* everything of the cell: no other sender has a share */
-} errand;
+} pending_send;
 
 typedef struct visit {
     const ferry_plan *plan;
@@ -28,8 +28,8 @@ typedef struct visit {
     void *context;
     ferry_visit_statistics statistics;
     fy_receiver receiver;
-    errand *errands;
-    size_t n_errands, errand_capacity;
+    pending_send *pending;
+    size_t n_pending, pending_capacity;
     fy_cell_touch *touches;
     size_t touch_capacity;
     uint32_t *cells;
@@ -43,7 +43,7 @@ typedef struct visit {
 static void visit_cleanup(visit *v)
 {
     fy_receiver_cleanup(&v->receiver);
-    fy_free(v->errands);
+    fy_free(v->pending);
     fy_free(v->touches);
     fy_free(v->cells);
     fy_free(v->atom_index);
@@ -56,13 +56,13 @@ static void note_peer(visit *v, uint32_t rank)
     unsigned char bit = (unsigned char)(1u << (rank % 8));
     if (v->is_peer != NULL && rank != v->rank && (v->is_peer[rank / 8] & bit) == 0) {
         v->is_peer[rank / 8] = (unsigned char)(v->is_peer[rank / 8] | bit);
-        v->statistics.peers++;
+        v->statistics.n_peers++;
     }
 }
 
 static ferry_status hand_over(visit *v, const ferry_move *move)
 {
-    v->statistics.moves_visited++;
+    v->statistics.n_moves_visited++;
     return v->visitor(v->context, move);
 }
 
@@ -91,11 +91,9 @@ static ferry_status visit_all(visit *v, ferry_error *error)
             continue;
         }
         status = fy_receiver_turn(&v->receiver, v->plan, rank, error);
-        if (status == FERRY_OK) {
-            status = visit_received(v, error);
-        }
+        FY_THEN(status, visit_received(v, error));
     }
-    v->statistics.layout_classes = v->plan->routes.n_routes;
+    v->statistics.n_layout_classes = v->plan->routes.n_routes;
     return status;
 }
 
@@ -107,17 +105,15 @@ static ferry_status add_errand(visit *v, const fy_route *route, uint32_t slot, u
     if (to == v->rank) {
         return FERRY_OK; /* a self move: it is visited as received */
     }
-    if (!fy_reserve((void **)&v->errands, &v->errand_capacity, v->n_errands + 1,
-                    sizeof *v->errands)) {
-        return fy_fail_no_memory(error, "the sends of a rank");
-    }
+    FY_TRY(
+        FY_GROW(v->pending, v->pending_capacity, v->n_pending + 1, "the sends of a rank", error));
     uint32_t leg = fy_route_leg(&v->plan->routes, route, (uint32_t)unit);
-    v->errands[v->n_errands++] =
-        (errand){.to = to,
-                 .leg = leg,
-                 .cell = cell,
-                 .order = fy_problem_order(&v->plan->problem, to, v->plan->routes.legs[leg].tensor),
-                 .is_whole = is_whole};
+    v->pending[v->n_pending++] = (pending_send){
+        .to = to,
+        .leg = leg,
+        .cell = cell,
+        .order = fy_problem_order(&v->plan->problem, to, v->plan->routes.legs[leg].tensor),
+        .is_whole = is_whole};
     return FERRY_OK;
 }
 
@@ -152,7 +148,7 @@ static ferry_status collect_stretch(visit *v, const fy_route *route, const fy_sp
     uint64_t from = begin;
     ferry_status status = FERRY_OK;
     while (begin < end && status == FERRY_OK) {
-        fy_place place = fy_span_locate(v->plan, span, begin);
+        fy_unit_place place = fy_span_locate(v->plan, span, begin);
         bool own = local && fy_view_has_rank(route->view, span->cell, dst->rank[place.slot]);
         /* All further units of this receiver follow without another look-up. */
         for (; place.unit < span->n_units && place.begin < end && status == FERRY_OK;
@@ -173,10 +169,8 @@ static ferry_status collect_line(visit *v, const fy_route *route, uint32_t cell,
 {
     const fy_lines *lines = &v->plan->lines;
     fy_span span;
-    ferry_status status = fy_span_init(v->plan, route, cell, &span, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_span_init(v->plan, route, cell, &span, error));
+    ferry_status status = FERRY_OK;
     for (uint32_t i = 0; i < line->n && status == FERRY_OK; i++) {
         if (lines->sender[line->first + i] == v->rank) {
             uint64_t begin = i == 0 ? 0 : lines->end[line->first + i - 1];
@@ -193,7 +187,7 @@ static ferry_status collect_route(visit *v, const fy_route *route, ferry_error *
     ferry_status status = fy_route_cells_of_rank(&v->plan->routes, route, v->rank, &v->cells,
                                                  &v->cell_capacity, &n_cells, error);
     const fy_holders *dst = fy_route_dst_holders(&v->plan->routes, route);
-    v->statistics.layout_classes += n_cells > 0 || fy_holders_find(dst, v->rank) != FY_NO_SLOT;
+    v->statistics.n_layout_classes += n_cells > 0 || fy_holders_find(dst, v->rank) != FY_NO_SLOT;
     for (size_t i = 0; i < n_cells && status == FERRY_OK; i++) {
         uint32_t cell = v->cells[i];
         if (v->plan->policy == FERRY_REPLICA_SEED) {
@@ -207,9 +201,9 @@ static ferry_status collect_route(visit *v, const fy_route *route, ferry_error *
     return status;
 }
 
-static int compare_errands(const void *a, const void *b)
+static int compare_pending(const void *a, const void *b)
 {
-    const errand *x = a, *y = b;
+    const pending_send *x = a, *y = b;
     if (x->to != y->to) {
         return x->to < y->to ? -1 : 1;
     }
@@ -223,7 +217,7 @@ static int compare_errands(const void *a, const void *b)
 }
 
 /* Whether the moves of this leg can be numbered without making all of them. */
-static bool is_countable(const visit *v, size_t first, size_t next, const errand *e)
+static bool is_countable(const visit *v, size_t first, size_t next, const pending_send *e)
 {
     const fy_leg *leg = &v->plan->routes.legs[e->leg];
     const fy_route *route = &v->plan->routes.routes[leg->route];
@@ -231,23 +225,23 @@ static bool is_countable(const visit *v, size_t first, size_t next, const errand
            !route->merges_by_rank && fy_lines_extra(&v->plan->lines, e->to, e->leg) == 0;
 }
 
-static ferry_status send_counted(visit *v, const errand *e, uint64_t first_task, ferry_error *error)
+static ferry_status send_counted(visit *v, const pending_send *e, uint64_t first_task,
+                                 ferry_error *error)
 {
     const fy_leg *leg = &v->plan->routes.legs[e->leg];
     const fy_route *route = &v->plan->routes.routes[leg->route];
     const fy_holders *dst = fy_route_dst_holders(&v->plan->routes, route);
     uint32_t cell = dst->cell[fy_holders_find(dst, e->to)];
-    ferry_status status =
-        fy_route_list_cell_atoms(&v->plan->routes, route, e->cell, cell, &v->atoms, &v->atom_index,
-                                 &v->atom_capacity, error);
-    for (size_t i = 0; i < v->atoms.n_items && status == FERRY_OK; i++) {
+    FY_TRY(fy_route_list_cell_atoms(&v->plan->routes, route, e->cell, cell, &v->atoms,
+                                    &v->atom_index, &v->atom_capacity, error));
+    for (size_t i = 0; i < v->atoms.n_items; i++) {
         ferry_move move;
         fy_move_describe(v->plan, e->leg, v->rank, e->to, &move);
         fy_move_place(v->plan, route, &v->atoms.items[i], NULL, &move);
         move.task_id = first_task + v->atom_index[i];
-        status = hand_over(v, &move);
+        FY_TRY(hand_over(v, &move));
     }
-    return status;
+    return FERRY_OK;
 }
 
 static ferry_status send_made(visit *v, size_t first, uint64_t first_task, ferry_error *error)
@@ -261,20 +255,20 @@ static ferry_status send_made(visit *v, size_t first, uint64_t first_task, ferry
             status = hand_over(v, &v->receiver.moves[i]);
         }
     }
-    v->statistics.moves_visited += v->receiver.n_visited - before;
+    v->statistics.n_moves_visited += v->receiver.n_visited - before;
     return status;
 }
 
-/* The errands of one tensor, which has the legs first .. next - 1 of the receiver. */
+/* The pending sends of one tensor, which has the legs first .. next - 1 of the receiver. */
 static ferry_status send_tensor(visit *v, size_t first, size_t next, uint64_t first_task,
-                                size_t *errand_inout, ferry_error *error)
+                                size_t *next_inout, ferry_error *error)
 {
     const fy_leg *legs = v->plan->routes.legs;
     uint32_t last = v->receiver.legs[next - 1];
     bool made = false;
     ferry_status status = FERRY_OK;
-    for (; *errand_inout < v->n_errands && status == FERRY_OK; (*errand_inout)++) {
-        const errand *e = &v->errands[*errand_inout];
+    for (; *next_inout < v->n_pending && status == FERRY_OK; (*next_inout)++) {
+        const pending_send *e = &v->pending[*next_inout];
         if (e->to != v->receiver.rank || legs[e->leg].tensor != legs[last].tensor) {
             break;
         }
@@ -299,35 +293,27 @@ static ferry_status count_tensor(visit *v, size_t first, size_t *next_out, uint6
     *count_out = 0;
     for (; next < v->receiver.n_legs && legs[v->receiver.legs[next]].tensor == tensor; next++) {
         uint64_t count = 0;
-        ferry_status status =
-            fy_receiver_count(&v->receiver, v->receiver.legs[next], &count, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(fy_receiver_count(&v->receiver, v->receiver.legs[next], &count, error));
         *count_out += count;
     }
     *next_out = next;
     return FERRY_OK;
 }
 
-/* Walks the tensors of one receiver as far as errands go. */
-static ferry_status send_to(visit *v, size_t *errand_inout, ferry_error *error)
+/* Walks the tensors of one receiver as far as pending sends go. */
+static ferry_status send_to(visit *v, size_t *next_inout, ferry_error *error)
 {
-    uint32_t to = v->errands[*errand_inout].to;
+    uint32_t to = v->pending[*next_inout].to;
     ferry_status status = fy_receiver_turn(&v->receiver, v->plan, to, error);
-    if (status == FERRY_OK) {
-        status = fy_receiver_list_legs(&v->receiver, error);
-    }
+    FY_THEN(status, fy_receiver_list_legs(&v->receiver, error));
     uint64_t task = v->plan->first_task[to];
     note_peer(v, to);
     for (size_t i = 0; i < v->receiver.n_legs && status == FERRY_OK;) {
         size_t next = i;
         uint64_t count = 0;
         status = count_tensor(v, i, &next, &count, error);
-        if (status == FERRY_OK) {
-            status = send_tensor(v, i, next, task, errand_inout, error);
-        }
-        if (*errand_inout == v->n_errands || v->errands[*errand_inout].to != to) {
+        FY_THEN(status, send_tensor(v, i, next, task, next_inout, error));
+        if (*next_inout == v->n_pending || v->pending[*next_inout].to != to) {
             break;
         }
         task += count;
@@ -338,29 +324,24 @@ static ferry_status send_to(visit *v, size_t *errand_inout, ferry_error *error)
 
 static ferry_status receive_own(visit *v, ferry_error *error)
 {
-    ferry_status status = fy_receiver_turn(&v->receiver, v->plan, v->rank, error);
-    return status == FERRY_OK ? visit_received(v, error) : status;
+    FY_TRY(fy_receiver_turn(&v->receiver, v->plan, v->rank, error));
+    return visit_received(v, error);
 }
 
 static ferry_status visit_rank(visit *v, ferry_error *error)
 {
-    ferry_status status = FERRY_OK;
     bool received = false;
-    for (size_t r = 0; r < v->plan->routes.n_routes && status == FERRY_OK; r++) {
-        status = collect_route(v, &v->plan->routes.routes[r], error);
+    for (size_t r = 0; r < v->plan->routes.n_routes; r++) {
+        FY_TRY(collect_route(v, &v->plan->routes.routes[r], error));
     }
-    if (status != FERRY_OK) {
-        return status;
-    }
-    fy_sort(v->errands, v->n_errands, sizeof *v->errands, compare_errands);
-    for (size_t i = 0; i < v->n_errands && status == FERRY_OK;) {
-        if (!received && v->errands[i].to > v->rank) {
+    ferry_status status = FERRY_OK;
+    fy_sort(v->pending, v->n_pending, sizeof *v->pending, compare_pending);
+    for (size_t i = 0; i < v->n_pending && status == FERRY_OK;) {
+        if (!received && v->pending[i].to > v->rank) {
             received = true;
             status = receive_own(v, error);
         }
-        if (status == FERRY_OK) {
-            status = send_to(v, &i, error);
-        }
+        FY_THEN(status, send_to(v, &i, error));
     }
     if (!received && status == FERRY_OK) {
         status = receive_own(v, error);
@@ -372,9 +353,8 @@ ferry_status ferry_plan_visit(const ferry_plan *plan, uint32_t rank, ferry_move_
                               void *context, ferry_visit_statistics *statistics_out,
                               ferry_error *error)
 {
-    if (plan == NULL || visitor == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_plan_visit needs a plan and a visitor");
-    }
+    FY_TRY(fy_check_use(plan != NULL && visitor != NULL,
+                        "ferry_plan_visit needs a plan and a visitor", error));
     if (statistics_out != NULL &&
         fy_check_out(statistics_out, "ferry_visit_statistics", error) != FERRY_OK) {
         return FERRY_ERR_MISUSE;
@@ -385,6 +365,7 @@ ferry_status ferry_plan_visit(const ferry_plan *plan, uint32_t rank, ferry_move_
     }
     visit v = {.plan = plan, .rank = rank, .visitor = visitor, .context = context};
     ferry_status status = FERRY_OK;
+    fy_before_callback(error);
     if (rank == FERRY_ALL_RANKS) {
         status = visit_all(&v, error);
     } else {
@@ -397,5 +378,5 @@ ferry_status ferry_plan_visit(const ferry_plan *plan, uint32_t rank, ferry_move_
                              "ferry_visit_statistics", error);
     }
     visit_cleanup(&v);
-    return status;
+    return fy_after_callback(status, "visitor", error);
 }

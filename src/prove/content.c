@@ -19,7 +19,7 @@ void fy_proof_scratch_cleanup(fy_proof_scratch *scratch)
 
 bool fy_proof_numbers_push(fy_proof_numbers *numbers, uint64_t number)
 {
-    if (!fy_reserve((void **)&numbers->items, &numbers->capacity, numbers->n + 1, sizeof number)) {
+    if (!FY_RESERVE(numbers->items, numbers->capacity, numbers->n + 1)) {
         return false;
     }
     numbers->items[numbers->n++] = number;
@@ -178,10 +178,7 @@ ferry_status fy_proof_check_elements(const fy_proof_pair *pair, fy_proof_scratch
             held[d] = scratch->from[d].items[index[d]];
         }
         uint64_t number = fy_proof_shard_number(pair->to, local) - pair->to->flat_begin;
-        ferry_status status = check_row(pair, scratch, wanted, held, writers + number, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(check_row(pair, scratch, wanted, held, writers + number, error));
     } while (fy_proof_advance(index, move->length, LAST));
     return FERRY_OK;
 }
@@ -285,9 +282,7 @@ ferry_status fy_proof_check_cells(const fy_proof_pair *pair, fy_proof_scratch *s
     const fy_proof_move *move = pair->move;
     const fy_proof_entry *entry = pair->spec->tensors[move->tensor].entry;
     uint64_t n_cells[FY_PROOF_DIMS], index[FY_PROOF_DIMS] = {0};
-    if (!find_boxes(pair, &scratch->boxes)) {
-        return fy_fail_no_memory(error, "the cells of a move");
-    }
+    FY_TRY(fy_check_memory(find_boxes(pair, &scratch->boxes), "the cells of a move", error));
     size_t b = entry->tree == NULL ? 0 : (size_t)scratch->boxes.items[0];
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
         if (!cut_dim(pair, &scratch->boxes, &scratch->to[d], d)) {

@@ -114,8 +114,7 @@ static bool look_at_dim(cover *c, size_t dim, fy_proof_written **boxes, size_t n
         return true;
     }
     level *at = &c->levels[dim];
-    if (!fy_reserve((void **)&at->active, &at->capacity, n, sizeof(fy_proof_written *)) ||
-        !collect_cuts(c, &at->cuts, dim, boxes, n)) {
+    if (!FY_RESERVE(at->active, at->capacity, n) || !collect_cuts(c, &at->cuts, dim, boxes, n)) {
         return false;
     }
     sort_by_begin(boxes, n, dim);

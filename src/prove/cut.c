@@ -37,14 +37,9 @@ static ferry_status read_axes(const fy_proof_mesh *mesh, const json_t *json,
         fy_json_place inner = {.parent = place, .index = i};
         const fy_json_place *at = json_is_array(json) ? &inner : place;
         const char *name;
-        ferry_status status = fy_json_get_string(
-            json_is_array(json) ? json_array_get(json, i) : json, at, &name, error);
-        if (status == FERRY_OK) {
-            status = fy_proof_read_axis(mesh, name, at, axes_used, &cut->axes[i], error);
-        }
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(fy_json_get_string(json_is_array(json) ? json_array_get(json, i) : json, at, &name,
+                                  error));
+        FY_TRY(fy_proof_read_axis(mesh, name, at, axes_used, &cut->axes[i], error));
         cut->n_axes = i + 1; /* each axis at most once, so there is room */
         cut->n_ranks *= mesh->sizes[cut->axes[i]];
     }
@@ -63,9 +58,11 @@ static ferry_status check_parts(const fy_proof_cut *cut, uint64_t parts, const f
 }
 
 /* A size, or [size, parts]. */
-static ferry_status read_block(const json_t *json, const fy_json_place *place,
-                               const fy_proof_cut *cut, fy_proof_block *block, ferry_error *error)
+static ferry_status read_block(const json_t *json, const fy_json_place *place, void *object,
+                               void *context, ferry_error *error)
 {
+    const fy_proof_cut *cut = context;
+    fy_proof_block *block = object;
     block->parts = cut->parts;
     if (!json_is_array(json)) {
         return fy_json_get_size(json, place, 0, FY_PROOF_MOST, &block->size, error);
@@ -75,137 +72,97 @@ static ferry_status read_block(const json_t *json, const fy_json_place *place,
     }
     fy_json_place size_place = {.parent = place, .index = 0};
     fy_json_place parts_place = {.parent = place, .index = 1};
-    ferry_status status = fy_json_get_size(json_array_get(json, 0), &size_place, 0, FY_PROOF_MOST,
-                                           &block->size, error);
-    if (status == FERRY_OK) {
-        status = fy_json_get_size(json_array_get(json, 1), &parts_place, 1, FY_PROOF_MOST,
-                                  &block->parts, error);
-    }
-    return status == FERRY_OK ? check_parts(cut, block->parts, &parts_place, error) : status;
+    const json_t *size = json_array_get(json, 0), *parts = json_array_get(json, 1);
+    FY_TRY(fy_json_get_size(size, &size_place, 0, FY_PROOF_MOST, &block->size, error));
+    FY_TRY(fy_json_get_size(parts, &parts_place, 1, FY_PROOF_MOST, &block->parts, error));
+    return check_parts(cut, block->parts, &parts_place, error);
 }
 
 static ferry_status read_blocks(fy_proof_spec *spec, const json_t *json, const fy_json_place *place,
                                 fy_proof_cut *cut, ferry_error *error)
 {
-    ferry_status status = fy_json_expect_array(json, place, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    cut->n_blocks = json_array_size(json);
-    fy_proof_block *blocks = fy_arena_alloc(&spec->arena, cut->n_blocks, sizeof *blocks);
-    if (blocks == NULL) {
-        return fy_fail_no_memory(error, "the blocks of a rule");
-    }
-    for (size_t i = 0; i < cut->n_blocks; i++) {
-        fy_json_place inner = {.parent = place, .index = i};
-        status = read_block(json_array_get(json, i), &inner, cut, &blocks[i], error);
-        if (status != FERRY_OK) {
-            return status;
-        }
-    }
-    cut->blocks = blocks;
-    return FERRY_OK;
+    return fy_json_read_items(json, place, read_block, cut, &spec->arena, sizeof *cut->blocks,
+                              "the blocks of a rule", &cut->blocks, &cut->n_blocks, error);
 }
 
 static ferry_status read_sizes(fy_proof_spec *spec, const json_t *json, const fy_json_place *place,
                                fy_proof_cut *cut, ferry_error *error)
 {
-    ferry_status status =
-        fy_proof_read_sizes(spec, json, place, 0, FY_PROOF_MOST, &cut->sizes, &cut->n_sizes, error);
-    if (status == FERRY_OK && cut->n_sizes != cut->parts) {
+    FY_TRY(fy_proof_read_sizes(spec, json, place, 0, FY_PROOF_MOST, &cut->sizes, &cut->n_sizes,
+                               error));
+    if (cut->n_sizes != cut->parts) {
         return fy_json_fail(place, error, "has %zu entries for %llu parts", cut->n_sizes,
                             (unsigned long long)cut->parts);
     }
-    return status;
+    return FERRY_OK;
 }
 
-/* How often one of the ways to cut is named; they exclude each other. */
-static int count_ways(const json_t *json)
-{
-    static const char *const ways[] = {"stride", "blocks", "sizes", "cycle"};
-    int n = 0;
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        n += json_object_get(json, ways[i]) != NULL;
-    }
-    return n;
-}
+/* The members whose values depend on others. */
+typedef struct cut_json {
+    fy_proof_cut cut;
+    uint64_t parts; /* 0: all ranks along the axes */
+    const json_t *axis, *blocks, *sizes;
+} cut_json;
 
-static ferry_status check_combination(const json_t *json, const fy_json_place *place,
-                                      const fy_proof_cut *cut, ferry_error *error)
+static ferry_status check_combination(const cut_json *c, const json_t *json,
+                                      const fy_json_place *place, ferry_error *error)
 {
-    int n_ways = count_ways(json);
+    bool cycles = c->cut.cycle != 0;
+    int n_ways = cycles + (c->blocks != NULL) + (c->sizes != NULL) +
+                 (json_object_get(json, "stride") != NULL);
     if (n_ways > 1) {
         return fy_json_fail(place, error, "has more than one of stride, blocks, sizes and cycle");
     }
-    if (cut->nested && (n_ways > 0 || json_object_get(json, "parts") != NULL)) {
+    if (c->cut.nested && (n_ways > 0 || c->parts != 0)) {
         return fy_json_fail(place, error,
                             "is nested, which allows no stride, blocks, sizes, cycle or parts");
     }
-    if (json_object_get(json, "unit") != NULL &&
-        (json_object_get(json, "sizes") != NULL || json_object_get(json, "cycle") != NULL)) {
+    if (json_object_get(json, "unit") != NULL && (c->sizes != NULL || cycles)) {
         return fy_json_fail(place, error, "has a unit, which sizes and cycle do not allow");
     }
     return FERRY_OK;
 }
 
-/* All members but the axes. */
-static ferry_status read_way(fy_proof_spec *spec, const json_t *json, const fy_json_place *place,
-                             fy_proof_cut *cut, ferry_error *error)
-{
-    const json_t *nested = json_object_get(json, "nested");
-    const json_t *blocks = json_object_get(json, "blocks");
-    const json_t *sizes = json_object_get(json, "sizes");
-    fy_json_place nested_place = {.parent = place, .key = "nested"};
-    fy_json_place blocks_place = {.parent = place, .key = "blocks"};
-    fy_json_place sizes_place = {.parent = place, .key = "sizes"};
-    fy_json_place parts_place = {.parent = place, .key = "parts"};
-    ferry_status status = FERRY_OK;
-    cut->unit = 1;
-    cut->stride = 1;
-    if (nested != NULL) {
-        status = fy_json_get_bool(nested, &nested_place, &cut->nested, error);
-    }
-    if (status != FERRY_OK || (status = check_combination(json, place, cut, error)) != FERRY_OK ||
-        (status = fy_proof_read_number(json, place, "parts", 1, FY_PROOF_MOST, &cut->parts,
-                                       error)) != FERRY_OK ||
-        (status = check_parts(cut, cut->parts, &parts_place, error)) != FERRY_OK ||
-        (status = fy_proof_read_number(json, place, "unit", 1, FY_PROOF_MOST, &cut->unit, error)) !=
-            FERRY_OK ||
-        (status = fy_proof_read_number(json, place, "stride", 1, FY_PROOF_MOST_PIECES, &cut->stride,
-                                       error)) != FERRY_OK ||
-        (status = fy_proof_read_number(json, place, "cycle", 1, FY_PROOF_MOST, &cut->cycle,
-                                       error)) != FERRY_OK) {
-        return status;
-    }
-    if (blocks != NULL) {
-        return read_blocks(spec, blocks, &blocks_place, cut, error);
-    }
-    return sizes == NULL ? FERRY_OK : read_sizes(spec, sizes, &sizes_place, cut, error);
-}
+static const fy_json_field cut_fields[] = {
+    {"dim", FY_JSON_SIZE, FY_JSON_NEEDED, .offset = offsetof(cut_json, cut.dim),
+     .most = FY_PROOF_MOST},
+    {"axis", FY_JSON_VALUE, FY_JSON_NEEDED, .offset = offsetof(cut_json, axis)},
+    {"stride", FY_JSON_SIZE, .offset = offsetof(cut_json, cut.stride), .least = 1,
+     .most = FY_PROOF_MOST_PIECES},
+    {"blocks", FY_JSON_VALUE, .offset = offsetof(cut_json, blocks)},
+    {"sizes", FY_JSON_VALUE, .offset = offsetof(cut_json, sizes)},
+    {"cycle", FY_JSON_SIZE, .offset = offsetof(cut_json, cut.cycle), .least = 1,
+     .most = FY_PROOF_MOST},
+    {"parts", FY_JSON_SIZE, .offset = offsetof(cut_json, parts), .least = 1, .most = FY_PROOF_MOST},
+    {"unit", FY_JSON_SIZE, .offset = offsetof(cut_json, cut.unit), .least = 1,
+     .most = FY_PROOF_MOST},
+    {"nested", FY_JSON_BOOL, .offset = offsetof(cut_json, cut.nested)},
+    {.key = NULL}};
+
+static const fy_json_field flat_fields[] = {
+    {"axis", FY_JSON_VALUE, FY_JSON_NEEDED, .offset = offsetof(cut_json, axis)},
+    {"sizes", FY_JSON_VALUE, .offset = offsetof(cut_json, sizes)},
+    {.key = NULL}};
 
 ferry_status fy_proof_read_cut(fy_proof_spec *spec, const fy_proof_mesh *mesh, const json_t *json,
                                const fy_json_place *place, bool is_flat, uint32_t *axes_used,
                                fy_proof_cut *cut, ferry_error *error)
 {
-    static const char *const flat_keys[] = {"axis", "sizes", NULL};
-    static const char *const keys[] = {"dim",   "axis",  "stride", "blocks", "sizes",
-                                       "cycle", "parts", "unit",   "nested", NULL};
     fy_json_place axis_place = {.parent = place, .key = "axis"};
-    fy_json_place dim_place = {.parent = place, .key = "dim"};
-    const json_t *axis;
-    const json_t *dim = NULL;
-    ferry_status status = fy_json_expect_object(json, place, is_flat ? flat_keys : keys, error);
-    if (status == FERRY_OK && !is_flat) {
-        status = fy_json_member(json, place, "dim", &dim, error);
+    fy_json_place parts_place = {.parent = place, .key = "parts"};
+    fy_json_place blocks_place = {.parent = place, .key = "blocks"};
+    fy_json_place sizes_place = {.parent = place, .key = "sizes"};
+    cut_json c = {.cut = {.unit = 1, .stride = 1}};
+    FY_TRY(fy_json_read(json, place, is_flat ? flat_fields : cut_fields, &c, NULL, error));
+    FY_TRY(check_combination(&c, json, place, error));
+    *cut = c.cut;
+    FY_TRY(read_axes(mesh, c.axis, &axis_place, axes_used, cut, error));
+    if (c.parts != 0) {
+        cut->parts = c.parts;
+        FY_TRY(check_parts(cut, cut->parts, &parts_place, error));
     }
-    if (status == FERRY_OK && dim != NULL) {
-        status = fy_json_get_size(dim, &dim_place, 0, FY_PROOF_MOST, &cut->dim, error);
+    if (c.blocks != NULL) {
+        return read_blocks(spec, c.blocks, &blocks_place, cut, error);
     }
-    if (status == FERRY_OK) {
-        status = fy_json_member(json, place, "axis", &axis, error);
-    }
-    if (status == FERRY_OK) {
-        status = read_axes(mesh, axis, &axis_place, axes_used, cut, error);
-    }
-    return status == FERRY_OK ? read_way(spec, json, place, cut, error) : status;
+    return c.sizes == NULL ? FERRY_OK : read_sizes(spec, c.sizes, &sizes_place, cut, error);
 }

@@ -1,5 +1,5 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-#include "base/file.h"
+#include "host/file.h"
 #include "prove/spec_read.h"
 
 #include <dirent.h>
@@ -14,10 +14,7 @@ enum { LENGTH_BYTES = 8, MOST_HEADER_BYTES = 100000000 };
 static ferry_status read_header(const char *path, json_t **json_out, ferry_error *error)
 {
     unsigned char bytes[LENGTH_BYTES];
-    ferry_status status = fy_file_read_at(path, 0, LENGTH_BYTES, (char *)bytes, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_file_read_at(path, 0, LENGTH_BYTES, (char *)bytes, error));
     uint64_t length = 0;
     for (size_t i = LENGTH_BYTES; i-- > 0;) {
         length = length << 8 | bytes[i];
@@ -28,13 +25,9 @@ static ferry_status read_header(const char *path, json_t **json_out, ferry_error
                        (unsigned long long)length, MOST_HEADER_BYTES);
     }
     char *text = fy_alloc((size_t)length + 1, 1);
-    if (text == NULL) {
-        return fy_fail_no_memory(error, "a header");
-    }
-    status = fy_file_read_at(path, LENGTH_BYTES, length, text, error);
-    if (status == FERRY_OK) {
-        status = fy_json_parse(text, (size_t)length, path, json_out, error);
-    }
+    FY_TRY(fy_check_memory(text != NULL, "a header", error));
+    ferry_status status = fy_file_read_at(path, LENGTH_BYTES, length, text, error);
+    FY_THEN(status, fy_json_parse(text, (size_t)length, path, json_out, error));
     fy_free(text);
     if (status == FERRY_OK && !json_is_object(*json_out)) {
         json_decref(*json_out);
@@ -97,10 +90,7 @@ static ferry_status read_word(const json_t *json, const fy_json_place *place, fy
 #undef FY_ROW
     };
     const char *word;
-    ferry_status status = fy_proof_read_text(json, place, "dtype", &word, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_proof_read_text(json, place, "dtype", &word, error));
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (strcmp(known[i].word, word) == 0) {
             entry->dtype = known[i].dtype;
@@ -126,9 +116,7 @@ static ferry_status add_header_tensor(fy_proof_spec *spec, const char *name, con
     }
     const char *copy = fy_arena_copy(&spec->arena, name, strlen(name));
     const fy_proof_entry *kept = fy_proof_keep_entry(spec, &entry);
-    if (copy == NULL || kept == NULL) {
-        return fy_fail_no_memory(error, "a tensor");
-    }
+    FY_TRY(fy_check_memory(copy != NULL && kept != NULL, "a tensor", error));
     return fy_proof_add_tensor(spec, copy, kept, 0, error);
 }
 
@@ -138,10 +126,8 @@ static ferry_status read_file(fy_proof_spec *spec, const char *path, const json_
 {
     json_t *header;
     fy_json_place place = {.key = path};
-    ferry_status status = read_header(path, &header, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(read_header(path, &header, error));
+    ferry_status status = FERRY_OK;
     for (void *i = json_object_iter(header); status == FERRY_OK && i != NULL;
          i = json_object_iter_next(header, i)) {
         const char *name = json_object_iter_key(i);
@@ -167,9 +153,7 @@ static ferry_status read_part(fy_proof_spec *spec, const char *index_path, const
     int folder = slash == NULL ? 0 : (int)(slash - index_path) + 1;
     size_t bytes = (size_t)folder + strlen(file) + 1;
     char *path = fy_alloc(bytes, 1);
-    if (path == NULL) {
-        return fy_fail_no_memory(error, "a file name");
-    }
+    FY_TRY(fy_check_memory(path != NULL, "a file name", error));
     snprintf(path, bytes, "%.*s%s", folder, index_path, file);
     ferry_status status = read_file(spec, path, map, file, error);
     fy_free(path);
@@ -214,11 +198,8 @@ static ferry_status read_index(fy_proof_spec *spec, const char *path, ferry_erro
     const json_t *map;
     fy_json_place place = {.key = path};
     fy_json_place map_place = {.parent = &place, .key = "weight_map"};
-    ferry_status status = fy_file_read(path, MOST_HEADER_BYTES, &text, &length, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    status = fy_json_parse(text, length, path, &json, error);
+    FY_TRY(fy_file_read(path, MOST_HEADER_BYTES, &text, &length, error));
+    ferry_status status = fy_json_parse(text, length, path, &json, error);
     fy_free(text);
     if (status != FERRY_OK) {
         return status;
@@ -227,9 +208,7 @@ static ferry_status read_index(fy_proof_spec *spec, const char *path, ferry_erro
     if (status == FERRY_OK && !json_is_object(map)) {
         status = fy_json_fail(&map_place, error, "must be an object");
     }
-    if (status == FERRY_OK) {
-        status = read_weight_map(spec, path, map, &map_place, error);
-    }
+    FY_THEN(status, read_weight_map(spec, path, map, &map_place, error));
     json_decref(json);
     return status;
 }
@@ -259,9 +238,7 @@ static ferry_status read_parts(fy_proof_spec *spec, const char *index_path, cons
         status = fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: holds no safetensors file", folder);
     }
     for (int i = 0; i < n; i++) {
-        if (status == FERRY_OK) {
-            status = read_part(spec, index_path, entries[i]->d_name, NULL, error);
-        }
+        FY_THEN(status, read_part(spec, index_path, entries[i]->d_name, NULL, error));
         free(entries[i]);
     }
     free(entries);
@@ -275,9 +252,7 @@ static ferry_status read_folder(fy_proof_spec *spec, const char *folder, ferry_e
     size_t bytes = strlen(folder) + 64;
     char *path = fy_alloc(bytes, 1);
     struct stat about;
-    if (path == NULL) {
-        return fy_fail_no_memory(error, "a file name");
-    }
+    FY_TRY(fy_check_memory(path != NULL, "a file name", error));
     ferry_status status;
     snprintf(path, bytes, "%s/%s", folder, names[0]);
     if (stat(path, &about) == 0) {

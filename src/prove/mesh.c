@@ -17,14 +17,9 @@ static ferry_status read_axis(fy_proof_mesh *mesh, const json_t *json, const fy_
     }
     fy_json_place name_place = {.parent = place, .index = 0};
     fy_json_place size_place = {.parent = place, .index = 1};
-    ferry_status status = fy_json_get_string(json_array_get(json, 0), &name_place, &name, error);
-    if (status == FERRY_OK) {
-        status = fy_json_get_size(json_array_get(json, 1), &size_place, 1, FERRY_MAX_RANKS, &size,
-                                  error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_json_get_string(json_array_get(json, 0), &name_place, &name, error));
+    FY_TRY(
+        fy_json_get_size(json_array_get(json, 1), &size_place, 1, FERRY_MAX_RANKS, &size, error));
     for (size_t a = 0; a < mesh->n_axes; a++) {
         if (strcmp(mesh->names[a], name) == 0) {
             return fy_json_fail(place, error, "names the axis \"%s\" again", name);
@@ -54,19 +49,13 @@ static ferry_status read_ranks(fy_proof_spec *spec, const json_t *json, const fy
 {
     const uint64_t *ranks;
     size_t n;
-    ferry_status status =
-        fy_proof_read_sizes(spec, json, place, 0, FERRY_MAX_RANKS - 1, &ranks, &n, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_proof_read_sizes(spec, json, place, 0, FERRY_MAX_RANKS - 1, &ranks, &n, error));
     if (n != mesh->n_ranks) {
         return fy_json_fail(place, error, "has %zu ranks, but the mesh has %llu", n,
                             (unsigned long long)mesh->n_ranks);
     }
     fy_proof_member *members = fy_arena_alloc(&spec->arena, n, sizeof *members);
-    if (members == NULL) {
-        return fy_fail_no_memory(error, "the ranks of a mesh");
-    }
+    FY_TRY(fy_check_memory(members != NULL, "the ranks of a mesh", error));
     for (size_t i = 0; i < n; i++) {
         members[i] = (fy_proof_member){.rank = (uint32_t)ranks[i], .index = (uint32_t)i};
     }
@@ -80,43 +69,29 @@ static ferry_status read_ranks(fy_proof_spec *spec, const json_t *json, const fy
     return FERRY_OK;
 }
 
-static ferry_status read_who(fy_proof_spec *spec, const json_t *json, const fy_json_place *place,
-                             fy_proof_mesh *mesh, ferry_error *error)
+ferry_status fy_proof_read_mesh(fy_proof_spec *spec, const json_t *axes, const json_t *ranks,
+                                const json_t *first_rank, const fy_json_place *place,
+                                fy_proof_mesh *mesh, ferry_error *error)
 {
-    const json_t *ranks = json_object_get(json, "ranks");
-    const json_t *first = json_object_get(json, "first_rank");
-    if (ranks != NULL && first != NULL) {
+    fy_json_place axes_place = {.parent = place, .key = "mesh"};
+    fy_json_place ranks_place = {.parent = place, .key = "ranks"};
+    fy_json_place first_place = {.parent = place, .key = "first_rank"};
+    FY_TRY(fy_json_expect_array(axes, &axes_place, error));
+    mesh->n_ranks = 1;
+    for (size_t i = 0; i < json_array_size(axes); i++) {
+        fy_json_place at = {.parent = &axes_place, .index = i};
+        FY_TRY(read_axis(mesh, json_array_get(axes, i), &at, error));
+    }
+    if (ranks != NULL && first_rank != NULL) {
         return fy_json_fail(place, error, "has both \"ranks\" and \"first_rank\"");
     }
     if (ranks != NULL) {
-        fy_json_place inner = {.parent = place, .key = "ranks"};
-        return read_ranks(spec, ranks, &inner, mesh, error);
+        return read_ranks(spec, ranks, &ranks_place, mesh, error);
     }
-    return fy_proof_read_number(json, place, "first_rank", 0, FERRY_MAX_RANKS - mesh->n_ranks,
-                                &mesh->first_rank, error);
-}
-
-ferry_status fy_proof_read_mesh(fy_proof_spec *spec, const json_t *json, const fy_json_place *place,
-                                fy_proof_mesh *mesh, ferry_error *error)
-{
-    const json_t *axes;
-    fy_json_place inner = {.parent = place, .key = "mesh"};
-    ferry_status status = fy_json_member(json, place, "mesh", &axes, error);
-    if (status == FERRY_OK) {
-        status = fy_json_expect_array(axes, &inner, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
-    mesh->n_ranks = 1;
-    for (size_t i = 0; i < json_array_size(axes); i++) {
-        fy_json_place at = {.parent = &inner, .index = i};
-        status = read_axis(mesh, json_array_get(axes, i), &at, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
-    }
-    return read_who(spec, json, place, mesh, error);
+    return first_rank == NULL
+               ? FERRY_OK
+               : fy_json_get_size(first_rank, &first_place, 0, FERRY_MAX_RANKS - mesh->n_ranks,
+                                  &mesh->first_rank, error);
 }
 
 bool fy_proof_mesh_find(const fy_proof_mesh *mesh, uint64_t rank, uint64_t *position_out)

@@ -31,10 +31,7 @@ ferry_status fy_proof_move_fail(const fy_proof_spec *spec, const fy_proof_move *
 static ferry_status read_box(const json_t *json, const fy_json_place *place, uint64_t *begin,
                              uint64_t *length, size_t *n_out, ferry_error *error)
 {
-    ferry_status status = fy_json_expect_array(json, place, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_json_expect_array(json, place, error));
     size_t n = json_array_size(json);
     if (n > FY_PROOF_DIMS) {
         return fy_json_fail(place, error, "has %zu dimensions, more than %d", n, FY_PROOF_DIMS);
@@ -50,61 +47,42 @@ static ferry_status read_box(const json_t *json, const fy_json_place *place, uin
         if (!json_is_array(pair) || json_array_size(pair) != 2) {
             return fy_json_fail(&inner, error, "must be [begin, length]");
         }
-        status =
-            fy_json_get_size(json_array_get(pair, 0), &inner, 0, FY_PROOF_MOST, &begin[d], error);
-        if (status == FERRY_OK) {
-            status = fy_json_get_size(json_array_get(pair, 1), &inner, 0, FY_PROOF_MOST, &length[d],
-                                      error);
-        }
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(
+            fy_json_get_size(json_array_get(pair, 0), &inner, 0, FY_PROOF_MOST, &begin[d], error));
+        FY_TRY(
+            fy_json_get_size(json_array_get(pair, 1), &inner, 0, FY_PROOF_MOST, &length[d], error));
     }
     *n_out = n;
     return FERRY_OK;
 }
 
-/* A member that must be there: a whole number. */
-static ferry_status read_number(const json_t *json, const fy_json_place *place, const char *key,
-                                uint64_t *value_out, ferry_error *error)
-{
-    const json_t *member;
-    fy_json_place inner = {.parent = place, .key = key};
-    ferry_status status = fy_json_member(json, place, key, &member, error);
-    return status == FERRY_OK ? fy_json_get_size(member, &inner, 0, INT64_MAX, value_out, error)
-                              : status;
-}
+typedef struct move_json {
+    fy_proof_move move;
+    const char *tensor, *source; /* the last may be NULL */
+    const json_t *src, *dst;
+} move_json;
 
-static ferry_status read_numbers(const json_t *json, const fy_json_place *place,
-                                 fy_proof_move *move, ferry_error *error)
-{
-    ferry_status status = read_number(json, place, "task_id", &move->task_id, error);
-    if (status == FERRY_OK) {
-        status = read_number(json, place, "from", &move->from, error);
+/* A whole number, which must be there. */
+#define NUMBER(key, field)                                                                         \
+    {                                                                                              \
+        key, FY_JSON_SIZE, FY_JSON_NEEDED, .offset = offsetof(move_json, field), .most = INT64_MAX \
     }
-    if (status == FERRY_OK) {
-        status = read_number(json, place, "to", &move->to, error);
-    }
-    if (status == FERRY_OK) {
-        status = read_number(json, place, "bytes", &move->bytes, error);
-    }
-    return status;
-}
 
-static ferry_status read_tensor(const fy_proof_spec *spec, const json_t *json,
-                                const fy_json_place *place, const char *key, uint64_t task_id,
-                                uint32_t *tensor_out, ferry_error *error)
+static const fy_json_field fields[] = {
+    NUMBER("task_id", move.task_id),
+    {"tensor", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(move_json, tensor)},
+    NUMBER("from", move.from),
+    NUMBER("to", move.to),
+    {"src", FY_JSON_VALUE, FY_JSON_NEEDED, .offset = offsetof(move_json, src)},
+    {"dst", FY_JSON_VALUE, FY_JSON_NEEDED, .offset = offsetof(move_json, dst)},
+    NUMBER("bytes", move.bytes),
+    {"source", FY_JSON_STRING, .offset = offsetof(move_json, source)},
+    {.key = NULL},
+};
+
+static ferry_status find_tensor(const fy_proof_spec *spec, const char *key, const char *name,
+                                uint64_t task_id, uint32_t *tensor_out, ferry_error *error)
 {
-    const json_t *member;
-    const char *name;
-    fy_json_place inner = {.parent = place, .key = key};
-    ferry_status status = fy_json_member(json, place, key, &member, error);
-    if (status == FERRY_OK) {
-        status = fy_json_get_string(member, &inner, &name, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
     if (!fy_proof_spec_find(spec, name, tensor_out)) {
         return fy_fail(error, FERRY_ERR_PROOF, "task %llu: its %s %.*s is not in the spec",
                        (unsigned long long)task_id, key, NAME_BYTES, name);
@@ -113,11 +91,11 @@ static ferry_status read_tensor(const fy_proof_spec *spec, const json_t *json,
 }
 
 /* "source" stands exactly where the spec has one, and names a tensor that feeds this one. */
-static ferry_status read_source(const fy_proof_spec *spec, const json_t *json,
-                                const fy_json_place *place, fy_proof_move *move, ferry_error *error)
+static ferry_status check_source(const fy_proof_spec *spec, const char *source, fy_proof_move *move,
+                                 ferry_error *error)
 {
     const fy_proof_entry *entry = spec->tensors[move->tensor].entry;
-    bool has_source = json_object_get(json, "source") != NULL;
+    bool has_source = source != NULL;
     if (has_source != entry->has_source) {
         return fy_proof_move_fail(spec, move, error,
                                   "%s a source, but the spec gives the tensor %s",
@@ -127,10 +105,9 @@ static ferry_status read_source(const fy_proof_spec *spec, const json_t *json,
         move->source = move->tensor;
         return FERRY_OK;
     }
-    ferry_status status =
-        read_tensor(spec, json, place, "source", move->task_id, &move->source, error);
-    if (status != FERRY_OK || fy_proof_spec_is_fed_by(spec, move->tensor, move->source)) {
-        return status;
+    FY_TRY(find_tensor(spec, "source", source, move->task_id, &move->source, error));
+    if (fy_proof_spec_is_fed_by(spec, move->tensor, move->source)) {
+        return FERRY_OK;
     }
     return fy_proof_move_fail(spec, move, error,
                               "names the source %.*s, but the tensor is fed from %.*s%s",
@@ -139,25 +116,17 @@ static ferry_status read_source(const fy_proof_spec *spec, const json_t *json,
                               entry->n_boxes > 1 ? " and others" : "");
 }
 
-static ferry_status read_boxes(const fy_proof_spec *spec, const json_t *json,
-                               const fy_json_place *place, fy_proof_move *move, ferry_error *error)
+static ferry_status read_boxes(const fy_proof_spec *spec, move_json *m, const fy_json_place *place,
+                               ferry_error *error)
 {
-    const json_t *src, *dst;
+    fy_proof_move *move = &m->move;
     fy_json_place src_place = {.parent = place, .key = "src"};
     fy_json_place dst_place = {.parent = place, .key = "dst"};
     uint64_t src_length[FY_PROOF_DIMS];
     size_t n_src, n_dst;
-    ferry_status status = fy_json_member(json, place, "src", &src, error);
-    if (status != FERRY_OK ||
-        (status = fy_json_member(json, place, "dst", &dst, error)) != FERRY_OK ||
-        (status = read_box(src, &src_place, move->src, src_length, &n_src, error)) != FERRY_OK ||
-        (status = read_box(dst, &dst_place, move->dst, move->length, &n_dst, error)) != FERRY_OK) {
-        return status;
-    }
-    status = read_source(spec, json, place, move, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(read_box(m->src, &src_place, move->src, src_length, &n_src, error));
+    FY_TRY(read_box(m->dst, &dst_place, move->dst, move->length, &n_dst, error));
+    FY_TRY(check_source(spec, m->source, move, error));
     size_t src_dims = spec->tensors[move->source].entry->n_dims;
     size_t dst_dims = spec->tensors[move->tensor].entry->n_dims;
     if (n_src != src_dims || n_dst != dst_dims) {
@@ -179,17 +148,11 @@ ferry_status fy_proof_move_read(const fy_proof_spec *spec, const json_t *json,
                                 const fy_json_place *place, fy_proof_move *move_out,
                                 ferry_error *error)
 {
-    static const char *const keys[] = {"task_id", "tensor", "from",   "to", "src",
-                                       "dst",     "bytes",  "source", NULL};
-    fy_proof_move move = {0};
-    ferry_status status = fy_json_expect_object(json, place, keys, error);
-    if (status != FERRY_OK || (status = read_numbers(json, place, &move, error)) != FERRY_OK ||
-        (status = read_tensor(spec, json, place, "tensor", move.task_id, &move.tensor, error)) !=
-            FERRY_OK ||
-        (status = read_boxes(spec, json, place, &move, error)) != FERRY_OK) {
-        return status;
-    }
-    *move_out = move;
+    move_json m = {.source = NULL};
+    FY_TRY(fy_json_read(json, place, fields, &m, NULL, error));
+    FY_TRY(find_tensor(spec, "tensor", m.tensor, m.move.task_id, &m.move.tensor, error));
+    FY_TRY(read_boxes(spec, &m, place, error));
+    *move_out = m.move;
     return FERRY_OK;
 }
 

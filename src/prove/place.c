@@ -71,9 +71,7 @@ static ferry_status add_pin(fy_proof_spec *spec, fy_proof_pin *pins, fy_proof_sp
                             size_t axis, uint64_t coordinate, ferry_error *error)
 {
     uint64_t *kept = fy_arena_alloc(&spec->arena, 1, sizeof *kept);
-    if (kept == NULL) {
-        return fy_fail_no_memory(error, "the stage of a tensor");
-    }
+    FY_TRY(fy_check_memory(kept != NULL, "the stage of a tensor", error));
     *kept = coordinate;
     pins[spot->n_pins++] = (fy_proof_pin){.axis = axis, .n_coordinates = 1, .coordinates = kept};
     return FERRY_OK;
@@ -92,19 +90,12 @@ static ferry_status find_stages(fy_proof_spec *spec, const fy_proof_side *side, 
             !fy_glob_match_number(stage->match, name, strlen(name), &i)) {
             continue;
         }
-        ferry_status status = check_stage(side, stage, name, i, spot, error);
-        if (status == FERRY_OK) {
-            uint64_t coordinate = stage_coordinate(&side->mesh, stage, i);
-            status = add_pin(spec, found, spot, stage->axis, coordinate, error);
-        }
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(check_stage(side, stage, name, i, spot, error));
+        uint64_t coordinate = stage_coordinate(&side->mesh, stage, i);
+        FY_TRY(add_pin(spec, found, spot, stage->axis, coordinate, error));
     }
     fy_proof_pin *pins = fy_arena_alloc(&spec->arena, spot->n_pins, sizeof *pins);
-    if (pins == NULL) {
-        return fy_fail_no_memory(error, "the stages of a tensor");
-    }
+    FY_TRY(fy_check_memory(pins != NULL, "the stages of a tensor", error));
     memcpy(pins, found, spot->n_pins * sizeof *pins);
     spot->pins = pins;
     return FERRY_OK;
@@ -182,10 +173,7 @@ static ferry_status check_rule(const fy_proof_side *side, const fy_proof_tensor 
                            (unsigned long long)cut->dim, n_dims);
         }
         uint64_t extent = tensor->entry->shape[FY_PROOF_DIMS - n_dims + (size_t)cut->dim];
-        ferry_status status = check_cut(tensor->name, cut, extent, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(check_cut(tensor->name, cut, extent, error));
     }
     return FERRY_OK;
 }
@@ -199,8 +187,8 @@ static ferry_status place(fy_proof_spec *spec, const fy_proof_side *side,
         return status;
     }
     spot->rule = rule;
-    status = check_rule(side, tensor, rule, error);
-    return status == FERRY_OK ? find_stages(spec, side, tensor->name, spot, error) : status;
+    FY_TRY(check_rule(side, tensor, rule, error));
+    return find_stages(spec, side, tensor->name, spot, error);
 }
 
 /* Whatever the destination wants must stand somewhere at the source. */
@@ -229,17 +217,11 @@ ferry_status fy_proof_place_tensors(fy_proof_spec *spec, ferry_error *error)
             if (s == FY_PROOF_SOURCE && tensor->entry->has_source) {
                 continue; /* it is made of others and not placed */
             }
-            ferry_status status = place(spec, &spec->sides[s], tensor, &tensor->spots[s], error);
-            if (status != FERRY_OK) {
-                return status;
-            }
+            FY_TRY(place(spec, &spec->sides[s], tensor, &tensor->spots[s], error));
         }
     }
     for (size_t i = 0; i < spec->n_tensors; i++) {
-        ferry_status status = check_fed(spec, (uint32_t)i, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(check_fed(spec, (uint32_t)i, error));
     }
     return FERRY_OK;
 }

@@ -24,11 +24,11 @@ static ferry_status read_format(plan_file *file, const json_t *json, const fy_js
 {
     const char *format;
     (void)file;
-    ferry_status status = fy_json_get_string(json, place, &format, error);
-    if (status == FERRY_OK && strcmp(format, "ferry.plan/1") != 0) {
+    FY_TRY(fy_json_get_string(json, place, &format, error));
+    if (strcmp(format, "ferry.plan/1") != 0) {
         return fy_json_fail(place, error, "is \"%s\", not ferry.plan/1", format);
     }
-    return status;
+    return FERRY_OK;
 }
 
 static ferry_status read_digest(plan_file *file, const json_t *json, const fy_json_place *place,
@@ -36,11 +36,11 @@ static ferry_status read_digest(plan_file *file, const json_t *json, const fy_js
 {
     const char *digest;
     (void)file;
-    ferry_status status = fy_json_get_string(json, place, &digest, error);
-    if (status == FERRY_OK && (strlen(digest) != 32 || strspn(digest, "0123456789abcdef") != 32)) {
+    FY_TRY(fy_json_get_string(json, place, &digest, error));
+    if (strlen(digest) != 32 || strspn(digest, "0123456789abcdef") != 32) {
         return fy_json_fail(place, error, "must be 32 hexadecimal digits");
     }
-    return status;
+    return FERRY_OK;
 }
 
 static ferry_status read_world(plan_file *file, const json_t *json, const fy_json_place *place,
@@ -59,67 +59,55 @@ static ferry_status read_tensors(plan_file *file, const json_t *json, const fy_j
 static ferry_status read_bound(plan_file *file, const json_t *json, const fy_json_place *place,
                                ferry_error *error)
 {
-    static const char *const keys[] = {"seconds", "rank", "why", NULL};
-    (void)file;
-    return fy_json_expect_object(json, place, keys, error);
+    static const fy_json_field fields[] = {
+        {.key = "seconds"}, {.key = "rank"}, {.key = "why"}, {.key = NULL}};
+    return fy_json_read(json, place, fields, file, NULL, error);
 }
 
-static ferry_status get_number(const json_t *json, const fy_json_place *place, const char *key,
-                               uint64_t *value_out, ferry_error *error)
-{
-    const json_t *member;
-    fy_json_place inner = {.parent = place, .key = key};
-    ferry_status status = fy_json_member(json, place, key, &member, error);
-    return status == FERRY_OK ? fy_json_get_size(member, &inner, 0, INT64_MAX, value_out, error)
-                              : status;
-}
+/* A count of bytes or a rank, which must be there. */
+#define NUMBER(key, type, field)                                                                   \
+    {                                                                                              \
+        key, FY_JSON_SIZE, FY_JSON_NEEDED, .offset = offsetof(type, field), .most = INT64_MAX      \
+    }
 
 static ferry_status read_bytes(plan_file *file, const json_t *json, const fy_json_place *place,
                                ferry_error *error)
 {
-    static const char *const keys[] = {"moved", "local", "total", NULL};
-    fy_proof_tally *tally = file->tally;
-    ferry_status status = fy_json_expect_object(json, place, keys, error);
-    if (status == FERRY_OK) {
-        status = get_number(json, place, "moved", &tally->stated_moved, error);
-    }
-    if (status == FERRY_OK) {
-        status = get_number(json, place, "local", &tally->stated_local, error);
-    }
-    if (status == FERRY_OK) {
-        status = get_number(json, place, "total", &tally->stated_total, error);
-    }
-    return status;
+    static const fy_json_field fields[] = {
+        NUMBER("moved", fy_proof_tally, stated_moved),
+        NUMBER("local", fy_proof_tally, stated_local),
+        NUMBER("total", fy_proof_tally, stated_total),
+        {.key = NULL},
+    };
+    return fy_json_read(json, place, fields, file->tally, NULL, error);
 }
+
+typedef struct rank_json {
+    uint64_t rank;
+    fy_proof_bytes bytes;
+} rank_json;
 
 static ferry_status read_rank(plan_file *file, const json_t *json, const fy_json_place *place,
                               ferry_error *error)
 {
-    static const char *const keys[] = {"rank", "in", "out", "local", NULL};
-    uint64_t rank;
-    fy_proof_bytes bytes;
-    ferry_status status = fy_json_expect_object(json, place, keys, error);
-    if (status == FERRY_OK) {
-        status = get_number(json, place, "rank", &rank, error);
-    }
-    if (status == FERRY_OK) {
-        status = get_number(json, place, "in", &bytes.in, error);
-    }
-    if (status == FERRY_OK) {
-        status = get_number(json, place, "out", &bytes.out, error);
-    }
-    if (status == FERRY_OK) {
-        status = get_number(json, place, "local", &bytes.local, error);
-    }
-    return status == FERRY_OK ? fy_proof_tally_rank(file->tally, rank, bytes, error) : status;
+    static const fy_json_field fields[] = {
+        NUMBER("rank", rank_json, rank),
+        NUMBER("in", rank_json, bytes.in),
+        NUMBER("out", rank_json, bytes.out),
+        NUMBER("local", rank_json, bytes.local),
+        {.key = NULL},
+    };
+    rank_json r;
+    FY_TRY(fy_json_read(json, place, fields, &r, NULL, error));
+    return fy_proof_tally_rank(file->tally, r.rank, r.bytes, error);
 }
 
 static ferry_status read_move(plan_file *file, const json_t *json, const fy_json_place *place,
                               ferry_error *error)
 {
     fy_proof_move move;
-    ferry_status status = fy_proof_move_read(file->tally->spec, json, place, &move, error);
-    return status == FERRY_OK ? file->take(file->context, &move, error) : status;
+    FY_TRY(fy_proof_move_read(file->tally->spec, json, place, &move, error));
+    return file->take(file->context, &move, error);
 }
 
 /* A value of the stream, handed to read. */
@@ -140,19 +128,15 @@ static ferry_status read_array(plan_file *file, value_fn read, const fy_json_pla
                                ferry_error *error)
 {
     fy_json_place inner = {.parent = place};
-    ferry_status status = fy_proof_stream_take(&file->stream, '[', error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_proof_stream_take(&file->stream, '[', error));
+    ferry_status status = FERRY_OK;
     if (fy_proof_stream_peek(&file->stream) == ']') {
         return fy_proof_stream_take(&file->stream, ']', error);
     }
     bool more = true;
     while (status == FERRY_OK && more) {
         status = read_value(file, read, &inner, error);
-        if (status == FERRY_OK) {
-            status = fy_proof_stream_more(&file->stream, ']', &more, error);
-        }
+        FY_THEN(status, fy_proof_stream_more(&file->stream, ']', &more, error));
         inner.index++;
     }
     return status;
@@ -185,10 +169,8 @@ static ferry_status read_member_value(plan_file *file, size_t i, ferry_error *er
 static ferry_status read_member(plan_file *file, bool *seen, ferry_error *error)
 {
     json_t *key;
-    ferry_status status = fy_proof_stream_value(&file->stream, &key, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_proof_stream_value(&file->stream, &key, error));
+    ferry_status status = FERRY_OK;
     size_t i = 0;
     while (i < N_MEMBERS &&
            (!json_is_string(key) || strcmp(members[i].key, json_string_value(key)) != 0)) {
@@ -218,9 +200,7 @@ static ferry_status read_document(plan_file *file, ferry_error *error)
             status = fy_proof_stream_more(&file->stream, '}', &more, error);
         }
     }
-    if (status == FERRY_OK) {
-        status = fy_proof_stream_end(&file->stream, error);
-    }
+    FY_THEN(status, fy_proof_stream_end(&file->stream, error));
     for (size_t i = 0; status == FERRY_OK && i < N_MEMBERS; i++) {
         if (!seen[i] && members[i].read != NULL) {
             status = fy_json_fail(&file->root, error,
@@ -235,17 +215,13 @@ ferry_status fy_proof_plan_read(const char *path, fy_proof_tally *tally, fy_proo
                                 void *context, ferry_error *error)
 {
     plan_file *file = fy_alloc_zeroed(1, sizeof *file);
-    if (file == NULL) {
-        return fy_fail_no_memory(error, "the plan's reader");
-    }
+    FY_TRY(fy_check_memory(file != NULL, "the plan's reader", error));
     file->root.key = path;
     file->tally = tally;
     file->take = take;
     file->context = context;
     ferry_status status = fy_proof_stream_open(&file->stream, path, error);
-    if (status == FERRY_OK) {
-        status = read_document(file, error);
-    }
+    FY_THEN(status, read_document(file, error));
     fy_proof_stream_close(&file->stream);
     fy_free(file);
     return status;

@@ -215,19 +215,14 @@ static ferry_status open_shard(run *r, const fy_proof_move *move, ferry_error *e
                                   "stands behind moves of another tensor, out of order");
     }
     fy_proof_cache_trim(&r->cache);
-    ferry_status status = fy_proof_shard_find(&r->cache, &r->spec.sides[FY_PROOF_DESTINATION],
-                                              tensor, spot, r->coordinates, &r->shard, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_proof_shard_find(&r->cache, &r->spec.sides[FY_PROOF_DESTINATION], tensor, spot,
+                               r->coordinates, &r->shard, error));
     uint64_t n = r->shard.flat_end - r->shard.flat_begin;
     r->is_small = n <= r->most_elements;
     r->n_written = 0;
     if (r->is_small && n > 0) {
-        if (!fy_reserve((void **)&r->writers, &r->writers_capacity, (size_t)n,
-                        sizeof *r->writers)) {
-            return fy_fail_no_memory(error, "the elements of a shard");
-        }
+        FY_TRY(
+            FY_GROW(r->writers, r->writers_capacity, (size_t)n, "the elements of a shard", error));
         memset(r->writers, 0, (size_t)n * sizeof *r->writers);
     }
     r->seen[move->tensor] = r->position + 1;
@@ -275,9 +270,8 @@ static ferry_status follow_order(run *r, const fy_proof_move *move, ferry_error 
                    : fy_proof_move_fail(&r->spec, move, error,
                                         "comes behind a move that begins later, out of order");
     }
-    ferry_status status =
-        position == r->position ? close_shard(r, error) : go_to_rank(r, position, error);
-    return status == FERRY_OK ? open_shard(r, move, error) : status;
+    FY_TRY(position == r->position ? close_shard(r, error) : go_to_rank(r, position, error));
+    return open_shard(r, move, error);
 }
 
 /* What the sender holds of the source tensor. */
@@ -309,10 +303,8 @@ static ferry_status check_content(run *r, const fy_proof_move *move, const fy_pr
     if (r->is_small) {
         return fy_proof_check_elements(&pair, &r->scratch, r->writers, error);
     }
-    if (!fy_reserve((void **)&r->written, &r->written_capacity, r->n_written + 1,
-                    sizeof *r->written)) {
-        return fy_fail_no_memory(error, "the moves into a shard");
-    }
+    FY_TRY(FY_GROW(r->written, r->written_capacity, r->n_written + 1, "the moves into a shard",
+                   error));
     fy_proof_written *written = &r->written[r->n_written++];
     written->task_id = move->task_id;
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
@@ -341,13 +333,8 @@ static ferry_status take_move(void *context, const fy_proof_move *move, ferry_er
 
 static ferry_status prepare(run *r, const char *spec_path, ferry_error *error)
 {
-    ferry_status status = fy_proof_spec_read(spec_path, &r->spec, error);
-    if (status == FERRY_OK) {
-        status = fy_proof_tally_init(&r->tally, &r->spec, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_proof_spec_read(spec_path, &r->spec, error));
+    FY_TRY(fy_proof_tally_init(&r->tally, &r->spec, error));
     fy_proof_mesh_coordinates(mesh_of(r, FY_PROOF_DESTINATION), 0, r->coordinates);
     r->seen = fy_alloc_zeroed(r->spec.n_tensors, sizeof *r->seen);
     return r->seen == NULL ? fy_fail_no_memory(error, "the tensors") : FERRY_OK;
@@ -364,15 +351,10 @@ static uint64_t count_wanted(const fy_proof_spec *spec)
 
 static ferry_status prove(run *r, const char *spec_path, const char *plan_path, ferry_error *error)
 {
-    ferry_status status = prepare(r, spec_path, error);
-    if (status == FERRY_OK) {
-        status = fy_proof_plan_read(plan_path, &r->tally, take_move, r, error);
-    }
-    if (status == FERRY_OK) {
-        status = go_to_rank(r, mesh_of(r, FY_PROOF_DESTINATION)->n_ranks, error);
-    }
-    return status == FERRY_OK ? fy_proof_tally_check(&r->tally, count_wanted(&r->spec), error)
-                              : status;
+    FY_TRY(prepare(r, spec_path, error));
+    FY_TRY(fy_proof_plan_read(plan_path, &r->tally, take_move, r, error));
+    FY_TRY(go_to_rank(r, mesh_of(r, FY_PROOF_DESTINATION)->n_ranks, error));
+    return fy_proof_tally_check(&r->tally, count_wanted(&r->spec), error);
 }
 
 static void cleanup(run *r)
@@ -389,23 +371,18 @@ static void cleanup(run *r)
 ferry_status fy_proof_run(const char *spec_path, const char *plan_path, uint64_t most_elements,
                           ferry_proof *proof_out, uint64_t *looks_out, ferry_error *error)
 {
-    if (spec_path == NULL || plan_path == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_prove_plan needs two paths");
-    }
+    FY_TRY(fy_check_use(spec_path != NULL && plan_path != NULL, "ferry_plan_prove needs two paths",
+                        error));
     run r = {.most_elements = most_elements};
-    ferry_status status =
-        proof_out == NULL ? FERRY_OK : fy_check_out(proof_out, "ferry_proof", error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(proof_out == NULL ? FERRY_OK : fy_check_out(proof_out, "ferry_proof", error));
     r.spec.looks = &r.looks;
-    status = prove(&r, spec_path, plan_path, error);
+    ferry_status status = prove(&r, spec_path, plan_path, error);
     if (status == FERRY_OK && proof_out != NULL) {
         ferry_proof proof = {.n_tensors = count_wanted(&r.spec),
                              .n_moves = r.tally.n_moves,
                              .n_destination_shards = r.n_shards,
-                             .bytes_moved = r.tally.moved,
-                             .bytes_local = r.tally.local};
+                             .moved_bytes = r.tally.moved,
+                             .local_bytes = r.tally.local};
         status = fy_copy_out(&proof, sizeof proof, proof_out, "ferry_proof", error);
     }
     if (looks_out != NULL) {
@@ -415,7 +392,7 @@ ferry_status fy_proof_run(const char *spec_path, const char *plan_path, uint64_t
     return status;
 }
 
-ferry_status ferry_prove_plan(const char *spec_path, const char *plan_path, ferry_proof *proof_out,
+ferry_status ferry_plan_prove(const char *spec_path, const char *plan_path, ferry_proof *proof_out,
                               ferry_error *error)
 {
     return fy_proof_run(spec_path, plan_path, FY_PROOF_SMALL_SHARD, proof_out, NULL, error);

@@ -8,7 +8,7 @@
 enum { FY_PROOF_SMALL_SHARD = 65536 };
 
 /*
- * ferry_prove_plan with that limit given: 0 proves every shard by cells, UINT64_MAX none. Tests run
+ * ferry_plan_prove with that limit given: 0 proves every shard by cells, UINT64_MAX none. Tests run
  * both ways and want the same answer. Where looks_out is not NULL it gets how often boxes of
  * sources were compared with something, whatever the status.
  */

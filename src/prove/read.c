@@ -8,34 +8,17 @@ ferry_status fy_proof_read_sizes(fy_proof_spec *spec, const json_t *json,
                                  const fy_json_place *place, uint64_t least, uint64_t most,
                                  const uint64_t **sizes_out, size_t *n_out, ferry_error *error)
 {
-    ferry_status status = fy_json_expect_array(json, place, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    size_t n = json_array_size(json);
-    uint64_t *sizes = fy_arena_alloc(&spec->arena, n, sizeof *sizes);
-    if (sizes == NULL) {
-        return fy_fail_no_memory(error, "a list of sizes");
-    }
-    for (size_t i = 0; i < n; i++) {
-        fy_json_place inner = {.parent = place, .index = i};
-        status = fy_json_get_size(json_array_get(json, i), &inner, least, most, &sizes[i], error);
-        if (status != FERRY_OK) {
-            return status;
-        }
-    }
+    uint64_t *sizes;
+    FY_TRY(fy_json_read_sizes(json, place, least, most, &spec->arena, "a list of sizes", &sizes,
+                              n_out, error));
     *sizes_out = sizes;
-    *n_out = n;
     return FERRY_OK;
 }
 
 ferry_status fy_proof_read_dims(const json_t *json, const fy_json_place *place, uint64_t fill,
                                 uint64_t *dims_out, size_t *n_out, ferry_error *error)
 {
-    ferry_status status = fy_json_expect_array(json, place, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_json_expect_array(json, place, error));
     size_t n = json_array_size(json);
     if (n > FY_PROOF_DIMS) {
         return fy_json_fail(place, error, "has %zu dimensions, more than %d", n, FY_PROOF_DIMS);
@@ -46,11 +29,8 @@ ferry_status fy_proof_read_dims(const json_t *json, const fy_json_place *place, 
     }
     for (size_t i = 0; i < n; i++) {
         fy_json_place inner = {.parent = place, .index = i};
-        status = fy_json_get_size(json_array_get(json, i), &inner, 0, FY_PROOF_MOST,
-                                  &dims_out[lead + i], error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(fy_json_get_size(json_array_get(json, i), &inner, 0, FY_PROOF_MOST,
+                                &dims_out[lead + i], error));
     }
     *n_out = n;
     return FERRY_OK;
@@ -61,17 +41,8 @@ ferry_status fy_proof_read_text(const json_t *object, const fy_json_place *place
 {
     const json_t *json;
     fy_json_place inner = {.parent = place, .key = key};
-    ferry_status status = fy_json_member(object, place, key, &json, error);
-    return status == FERRY_OK ? fy_json_get_string(json, &inner, text_out, error) : status;
-}
-
-ferry_status fy_proof_read_number(const json_t *object, const fy_json_place *place, const char *key,
-                                  uint64_t least, uint64_t most, uint64_t *value,
-                                  ferry_error *error)
-{
-    const json_t *json = json_object_get(object, key);
-    fy_json_place inner = {.parent = place, .key = key};
-    return json == NULL ? FERRY_OK : fy_json_get_size(json, &inner, least, most, value, error);
+    FY_TRY(fy_json_member(object, place, key, &json, error));
+    return fy_json_get_string(json, &inner, text_out, error);
 }
 
 /* Appends to a text of limited room; what does not fit is cut. */

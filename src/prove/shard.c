@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "base/sort.h"
 
 /* Many times the pieces of any real layout, and 24 MiB. */
 enum { MOST_CACHED_PIECES = 1 << 20, MOST_CACHED_LISTS = 1 << 16 };
@@ -32,7 +33,7 @@ static bool append(piece_list *list, uint64_t begin, uint64_t end)
     if (last != NULL && last->global + last->length == begin) {
         last->length += end - begin;
     } else {
-        if (!fy_reserve((void **)&list->items, &list->capacity, list->n + 1, sizeof *list->items)) {
+        if (!FY_RESERVE(list->items, list->capacity, list->n + 1)) {
             return false;
         }
         list->items[list->n++] = (fy_proof_piece){list->length, begin, end - begin};
@@ -183,7 +184,7 @@ static ferry_status find_pieces(fy_proof_cache *cache, const fy_proof_cut *cut,
     }
     piece_list list = {0};
     if (!derive(&list, cut, mesh, extent, part) ||
-        !fy_reserve((void **)&cache->items, &cache->capacity, cache->n + 1, sizeof *cache->items) ||
+        !FY_RESERVE(cache->items, cache->capacity, cache->n + 1) ||
         !fy_index_insert(&cache->index, hash, (uint32_t)cache->n)) {
         fy_free(list.items);
         return fy_fail_no_memory(error, "the pieces of a shard");
@@ -283,20 +284,13 @@ ferry_status fy_proof_shard_find(fy_proof_cache *cache, const fy_proof_side *sid
     }
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
         uint64_t part = cuts[d] == NULL ? 0 : part_at(cuts[d], &side->mesh, coordinates);
-        ferry_status status =
-            find_pieces(cache, cuts[d], &side->mesh, entry->shape[d], part, &shard.dims[d], error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(
+            find_pieces(cache, cuts[d], &side->mesh, entry->shape[d], part, &shard.dims[d], error));
         shard.shape[d] = shard.dims[d].length;
         shard.flat_end *= shard.shape[d]; /* no more than the tensor, which has elements */
     }
     if (spot->rule->flat != NULL) {
-        ferry_status status =
-            find_flat(side, tensor->name, spot->rule->flat, coordinates, &shard, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(find_flat(side, tensor->name, spot->rule->flat, coordinates, &shard, error));
     }
     *shard_out = shard;
     return FERRY_OK;
@@ -304,15 +298,7 @@ ferry_status fy_proof_shard_find(fy_proof_cache *cache, const fy_proof_side *sid
 
 size_t fy_proof_pieces_find(const fy_proof_pieces *pieces, uint64_t local)
 {
-    size_t low = 0, high = pieces->n; /* the piece is in [low, high) */
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        if (pieces->items[middle].local <= local) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
+    FY_BISECT_LAST(size_t, low, 0, pieces->n, middle, pieces->items[middle].local <= local);
     return low;
 }
 

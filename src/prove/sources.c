@@ -14,9 +14,7 @@ static ferry_status read_box(const json_t *json, const fy_json_place *place,
     uint64_t *const dims[] = {box->begin, box->shape, box->at};
     size_t n[3];
     ferry_status status = fy_json_expect_object(json, place, keys, error);
-    if (status == FERRY_OK) {
-        status = fy_proof_read_text(json, place, "tensor", &box->tensor, error);
-    }
+    FY_THEN(status, fy_proof_read_text(json, place, "tensor", &box->tensor, error));
     for (size_t i = 0; status == FERRY_OK && i < 3; i++) {
         const json_t *list;
         fy_json_place inner = {.parent = place, .key = lists[i]};
@@ -98,9 +96,7 @@ static ferry_status keep_boxes(fy_proof_spec *spec, fy_proof_entry *entry, fy_pr
     entry->boxes = boxes;
     if (n_filled > 1) {
         entry->tree = fy_proof_tree_make(&spec->arena, boxes, n_filled);
-        if (entry->tree == NULL) {
-            return fy_fail_no_memory(error, "the boxes of a tensor");
-        }
+        FY_TRY(fy_check_memory(entry->tree != NULL, "the boxes of a tensor", error));
     }
     return check_tiling(entry, n_filled, spec->looks, place, error);
 }
@@ -108,25 +104,17 @@ static ferry_status keep_boxes(fy_proof_spec *spec, fy_proof_entry *entry, fy_pr
 static ferry_status read_boxes(fy_proof_spec *spec, const json_t *json, const fy_json_place *place,
                                fy_proof_entry *entry, ferry_error *error)
 {
-    ferry_status status = fy_json_expect_array(json, place, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_json_expect_array(json, place, error));
     size_t n = json_array_size(json);
     if (n == 0) {
         return fy_json_fail(place, error, "must name at least one box");
     }
     fy_proof_box *boxes = fy_arena_alloc(&spec->arena, n, sizeof *boxes);
-    if (boxes == NULL) {
-        return fy_fail_no_memory(error, "the boxes of a tensor");
-    }
+    FY_TRY(fy_check_memory(boxes != NULL, "the boxes of a tensor", error));
     for (size_t i = 0; i < n; i++) {
         fy_json_place inner = {.parent = place, .index = i};
         boxes[i] = (fy_proof_box){0};
-        status = read_box(json_array_get(json, i), &inner, entry, &boxes[i], error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(read_box(json_array_get(json, i), &inner, entry, &boxes[i], error));
     }
     return keep_boxes(spec, entry, boxes, n, place, error);
 }
@@ -140,9 +128,7 @@ ferry_status fy_proof_read_source(fy_proof_spec *spec, const json_t *json,
         return read_boxes(spec, json, place, entry, error);
     }
     fy_proof_box *box = fy_arena_alloc(&spec->arena, 1, sizeof *box);
-    if (box == NULL) {
-        return fy_fail_no_memory(error, "a tensor");
-    }
+    FY_TRY(fy_check_memory(box != NULL, "a tensor", error));
     *box = (fy_proof_box){.tensor = json_string_value(json), .n_dims = entry->n_dims};
     memcpy(box->shape, entry->shape, sizeof box->shape);
     entry->is_tied = true;
@@ -182,37 +168,24 @@ static ferry_status check_source(const fy_proof_tensor *tensor, const fy_proof_b
     return FERRY_OK;
 }
 
-static int by_number(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
 static ferry_status link_tensor(fy_proof_spec *spec, fy_proof_tensor *tensor, ferry_error *error)
 {
     const fy_proof_entry *entry = tensor->entry;
     uint32_t *sources = fy_arena_alloc(&spec->arena, entry->n_boxes, sizeof *sources);
     uint32_t *fed_by = fy_arena_alloc(&spec->arena, entry->n_boxes, sizeof *fed_by);
-    if (sources == NULL || fed_by == NULL) {
-        return fy_fail_no_memory(error, "the sources of a tensor");
-    }
+    FY_TRY(fy_check_memory(sources != NULL && fed_by != NULL, "the sources of a tensor", error));
     for (size_t i = 0; i < entry->n_boxes; i++) {
         const fy_proof_box *box = &entry->boxes[i];
         const char *name = fy_proof_fill_name(spec, box->tensor, entry, tensor->number);
-        if (name == NULL) {
-            return fy_fail_no_memory(error, "the name of a tensor");
-        }
+        FY_TRY(fy_check_memory(name != NULL, "the name of a tensor", error));
         if (!fy_proof_spec_find(spec, name, &sources[i])) {
             return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                            "%s: its source %s is not among the tensors", tensor->name, name);
         }
-        ferry_status status = check_source(tensor, box, &spec->tensors[sources[i]], error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(check_source(tensor, box, &spec->tensors[sources[i]], error));
     }
     memcpy(fed_by, sources, entry->n_boxes * sizeof *fed_by);
-    fy_sort(fed_by, entry->n_boxes, sizeof *fed_by, by_number);
+    fy_sort(fed_by, entry->n_boxes, sizeof *fed_by, fy_compare_u32);
     tensor->sources = sources;
     tensor->fed_by = fed_by;
     return FERRY_OK;
@@ -222,10 +195,7 @@ ferry_status fy_proof_link_sources(fy_proof_spec *spec, ferry_error *error)
 {
     for (size_t i = 0; i < spec->n_tensors; i++) {
         if (spec->tensors[i].entry->has_source) {
-            ferry_status status = link_tensor(spec, &spec->tensors[i], error);
-            if (status != FERRY_OK) {
-                return status;
-            }
+            FY_TRY(link_tensor(spec, &spec->tensors[i], error));
         }
     }
     return FERRY_OK;

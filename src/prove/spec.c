@@ -1,8 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "prove/spec.h"
 
-#include "base/file.h"
 #include "base/hash.h"
+#include "host/file.h"
 #include "prove/boxes.h"
 #include "prove/spec_read.h"
 
@@ -28,14 +28,9 @@ static ferry_status read_model(fy_proof_spec *spec, const char *spec_path,
                                const fy_json_place *place, ferry_error *error)
 {
     const char *path;
-    ferry_status status = fy_proof_read_text(spec->json, place, "model", &path, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_proof_read_text(spec->json, place, "model", &path, error));
     char *joined = beside(spec, spec_path, path);
-    if (joined == NULL) {
-        return fy_fail_no_memory(error, "a file name");
-    }
+    FY_TRY(fy_check_memory(joined != NULL, "a file name", error));
     return fy_proof_read_model(spec, joined, error);
 }
 
@@ -55,9 +50,7 @@ static ferry_status read_all_tensors(fy_proof_spec *spec, const char *path,
     } else {
         status = read_model(spec, path, place, error);
     }
-    if (status == FERRY_OK) {
-        status = fy_proof_link_sources(spec, error);
-    }
+    FY_THEN(status, fy_proof_link_sources(spec, error));
     return status;
 }
 
@@ -68,41 +61,28 @@ static ferry_status read_document(fy_proof_spec *spec, const char *path, ferry_e
     static const char *const names[FY_PROOF_SIDES] = {"source", "destination"};
     fy_json_place place = {.key = path};
     const char *format;
-    ferry_status status = fy_json_expect_object(spec->json, &place, keys, error);
-    if (status == FERRY_OK) {
-        status = fy_proof_read_text(spec->json, &place, "format", &format, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_json_expect_object(spec->json, &place, keys, error));
+    FY_TRY(fy_proof_read_text(spec->json, &place, "format", &format, error));
     if (strcmp(format, "ferry.spec/1") != 0) {
         return fy_json_fail(&place, error, "has the format \"%s\", not ferry.spec/1", format);
     }
     for (int i = 0; i < FY_PROOF_SIDES; i++) {
         fy_json_place inner = {.parent = &place, .key = names[i]};
         const json_t *json;
-        status = fy_json_member(spec->json, &place, names[i], &json, error);
-        if (status == FERRY_OK) {
-            spec->sides[i].name = names[i];
-            status = fy_proof_read_side(spec, json, &inner, &spec->sides[i], error);
-        }
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(fy_json_member(spec->json, &place, names[i], &json, error));
+        spec->sides[i].name = names[i];
+        FY_TRY(fy_proof_read_side(spec, json, &inner, &spec->sides[i], error));
     }
-    status = read_all_tensors(spec, path, &place, error);
-    return status == FERRY_OK ? fy_proof_place_tensors(spec, error) : status;
+    FY_TRY(read_all_tensors(spec, path, &place, error));
+    return fy_proof_place_tensors(spec, error);
 }
 
 ferry_status fy_proof_spec_read(const char *path, fy_proof_spec *spec, ferry_error *error)
 {
     char *text;
     size_t length;
-    ferry_status status = fy_file_read(path, MOST_SPEC_BYTES, &text, &length, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    status = fy_json_parse(text, length, path, &spec->json, error);
+    FY_TRY(fy_file_read(path, MOST_SPEC_BYTES, &text, &length, error));
+    ferry_status status = fy_json_parse(text, length, path, &spec->json, error);
     fy_free(text);
     return status == FERRY_OK ? read_document(spec, path, error) : status;
 }

@@ -20,13 +20,9 @@ ferry_status fy_proof_read_dims(const json_t *json, const fy_json_place *place, 
 ferry_status fy_proof_read_text(const json_t *object, const fy_json_place *place, const char *key,
                                 const char **text_out, ferry_error *error);
 
-/* A whole number that may be absent: then *value stays. */
-ferry_status fy_proof_read_number(const json_t *object, const fy_json_place *place, const char *key,
-                                  uint64_t least, uint64_t most, uint64_t *value,
-                                  ferry_error *error);
-
-/* The members "mesh" and "ranks" or "first_rank" of a side. */
-ferry_status fy_proof_read_mesh(fy_proof_spec *spec, const json_t *json, const fy_json_place *place,
+/* The members "mesh" and "ranks" or "first_rank" of a side; the last two may be NULL. */
+ferry_status fy_proof_read_mesh(fy_proof_spec *spec, const json_t *axes, const json_t *ranks,
+                                const json_t *first_rank, const fy_json_place *place,
                                 fy_proof_mesh *mesh, ferry_error *error);
 
 /* "source" or "destination": mesh, ranks, stages and rules. */

@@ -2,7 +2,7 @@
 #include "prove/stream.h"
 
 #include "base/alloc.h"
-#include "base/file.h"
+#include "host/file.h"
 
 #include <errno.h>
 #include <string.h>
@@ -145,9 +145,7 @@ static ferry_status keep_byte(fy_proof_stream *stream, char byte, ferry_error *e
                        stream->path, (unsigned long long)(stream->offset + stream->used),
                        MOST_VALUE_BYTES);
     }
-    if (!fy_reserve((void **)&stream->text, &stream->capacity, stream->length + 1, 1)) {
-        return fy_fail_no_memory(error, "a value");
-    }
+    FY_TRY(FY_GROW(stream->text, stream->capacity, stream->length + 1, "a value", error));
     stream->text[stream->length++] = byte;
     return FERRY_OK;
 }
@@ -166,10 +164,7 @@ static ferry_status take_value(fy_proof_stream *stream, bool keep, ferry_error *
         if (byte == EOF || !scan_byte(&at, (char)byte)) {
             break;
         }
-        ferry_status status = keep ? keep_byte(stream, (char)byte, error) : FERRY_OK;
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(keep ? keep_byte(stream, (char)byte, error) : FERRY_OK);
         stream->used++;
         is_empty = false;
     }
@@ -181,10 +176,7 @@ ferry_status fy_proof_stream_value(fy_proof_stream *stream, json_t **value_out, 
     json_error_t reason;
     fy_proof_stream_peek(stream);
     uint64_t begin = stream->offset + stream->used;
-    ferry_status status = take_value(stream, true, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(take_value(stream, true, error));
     json_t *value =
         json_loadb(stream->text, stream->length, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &reason);
     if (value == NULL && json_error_code(&reason) == json_error_out_of_memory) {

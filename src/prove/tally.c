@@ -135,10 +135,7 @@ ferry_status fy_proof_tally_check(const fy_proof_tally *tally, uint64_t n_wanted
                                   ferry_error *error)
 {
     uint64_t total;
-    ferry_status status = check_world(tally, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(check_world(tally, error));
     if (tally->n_tensors < n_wanted_tensors || tally->n_tensors > tally->spec->n_tensors) {
         return fy_fail(error, FERRY_ERR_PROOF,
                        "the plan states %llu tensors, but the spec has %zu, %llu of them wanted",
@@ -149,15 +146,11 @@ ferry_status fy_proof_tally_check(const fy_proof_tally *tally, uint64_t n_wanted
         return fy_fail(error, FERRY_ERR_PROOF, "the plan moves %s bytes",
                        total == 0 ? "zero" : "more than 2^64");
     }
-    status = compare("bytes moved", tally->stated_moved, tally->moved, error);
-    if (status == FERRY_OK) {
-        status = compare("local bytes", tally->stated_local, tally->local, error);
+    FY_TRY(compare("bytes moved", tally->stated_moved, tally->moved, error));
+    FY_TRY(compare("local bytes", tally->stated_local, tally->local, error));
+    FY_TRY(compare("bytes in total", tally->stated_total, total, error));
+    for (size_t line = 0; line < tally->n_lines; line++) {
+        FY_TRY(check_line(tally, line, error));
     }
-    if (status == FERRY_OK) {
-        status = compare("bytes in total", tally->stated_total, total, error);
-    }
-    for (size_t line = 0; status == FERRY_OK && line < tally->n_lines; line++) {
-        status = check_line(tally, line, error);
-    }
-    return status;
+    return FERRY_OK;
 }

@@ -28,7 +28,7 @@ static bool parse_opaque(const char *text, ferry_dtype *dtype_out)
     return true;
 }
 
-static ferry_status read_dtype(const json_t *json, const fy_json_place *place, ferry_dtype *dtype,
+static ferry_status read_dtype(const char *text, const fy_json_place *place, ferry_dtype *dtype,
                                ferry_error *error)
 {
     static const struct {
@@ -39,11 +39,6 @@ static ferry_status read_dtype(const json_t *json, const fy_json_place *place, f
         FERRY_DTYPE_MAP(FY_ROW)
 #undef FY_ROW
     };
-    const char *text;
-    ferry_status status = fy_proof_read_text(json, place, "dtype", &text, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (strcmp(known[i].text, text) == 0) {
             *dtype = known[i].dtype;
@@ -86,9 +81,7 @@ ferry_status fy_proof_finish_entry(fy_proof_spec *spec, fy_proof_entry *entry, c
         return status;
     }
     fy_proof_box *box = fy_arena_alloc(&spec->arena, 1, sizeof *box);
-    if (box == NULL) {
-        return fy_fail_no_memory(error, "a tensor");
-    }
+    FY_TRY(fy_check_memory(box != NULL, "a tensor", error));
     *box = (fy_proof_box){.n_dims = entry->n_dims};
     memcpy(box->shape, entry->shape, sizeof box->shape);
     entry->boxes = box;
@@ -115,8 +108,7 @@ ferry_status fy_proof_add_tensor(fy_proof_spec *spec, const char *name, const fy
     if (spec->n_tensors == MOST_TENSORS) {
         return fy_fail(error, FERRY_ERR_LIMIT, "there are more than %d tensors", MOST_TENSORS);
     }
-    if (!fy_reserve((void **)&spec->tensors, &spec->tensors_capacity, spec->n_tensors + 1,
-                    sizeof *spec->tensors) ||
+    if (!FY_RESERVE(spec->tensors, spec->tensors_capacity, spec->n_tensors + 1) ||
         !fy_index_insert(&spec->by_name, fy_hash64(name, strlen(name)),
                          (uint32_t)spec->n_tensors)) {
         return fy_fail_no_memory(error, "the tensors");
@@ -188,62 +180,59 @@ const char *fy_proof_fill_name(fy_proof_spec *spec, const char *name, const fy_p
 static ferry_status read_counts(fy_proof_spec *spec, const json_t *json, const fy_json_place *place,
                                 fy_proof_entry *entry, uint64_t *n_out, ferry_error *error)
 {
-    ferry_status status = fy_proof_read_sizes(spec, json, place, 1, MOST_TENSORS, &entry->counts,
-                                              &entry->n_counts, error);
-    for (size_t i = 0; status == FERRY_OK && i < entry->n_counts; i++) {
+    FY_TRY(fy_proof_read_sizes(spec, json, place, 1, MOST_TENSORS, &entry->counts, &entry->n_counts,
+                               error));
+    for (size_t i = 0; i < entry->n_counts; i++) {
         *n_out *= entry->counts[i]; /* both at most 2^26 */
         if (*n_out > MOST_TENSORS) {
             return fy_fail(error, FERRY_ERR_LIMIT, "there are more than %d tensors", MOST_TENSORS);
         }
     }
-    return status;
+    return FERRY_OK;
 }
+
+typedef struct entry_json {
+    const char *name, *dtype;
+    const json_t *shape, *count, *source;
+} entry_json;
 
 static ferry_status read_entry(fy_proof_spec *spec, const json_t *json, const fy_json_place *place,
                                fy_proof_entry *entry, const char **name_out, uint64_t *n_out,
                                ferry_error *error)
 {
-    static const char *const keys[] = {"name", "shape", "dtype", "count", "source", NULL};
+    static const fy_json_field fields[] = {
+        {"name", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(entry_json, name)},
+        {"shape", FY_JSON_VALUE, FY_JSON_NEEDED, .offset = offsetof(entry_json, shape)},
+        {"dtype", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(entry_json, dtype)},
+        {"count", FY_JSON_VALUE, .offset = offsetof(entry_json, count)},
+        {"source", FY_JSON_VALUE, .offset = offsetof(entry_json, source)},
+        {.key = NULL}};
     fy_json_place shape_place = {.parent = place, .key = "shape"};
     fy_json_place count_place = {.parent = place, .key = "count"};
     fy_json_place source_place = {.parent = place, .key = "source"};
-    const json_t *shape;
-    ferry_status status = fy_json_expect_object(json, place, keys, error);
-    if (status != FERRY_OK ||
-        (status = fy_proof_read_text(json, place, "name", name_out, error)) != FERRY_OK ||
-        (status = fy_json_member(json, place, "shape", &shape, error)) != FERRY_OK ||
-        (status = fy_proof_read_dims(shape, &shape_place, 1, entry->shape, &entry->n_dims,
-                                     error)) != FERRY_OK ||
-        (status = read_dtype(json, place, &entry->dtype, error)) != FERRY_OK) {
-        return status;
+    entry_json e = {.count = NULL};
+    FY_TRY(fy_json_read(json, place, fields, &e, NULL, error));
+    *name_out = e.name;
+    FY_TRY(fy_proof_read_dims(e.shape, &shape_place, 1, entry->shape, &entry->n_dims, error));
+    FY_TRY(read_dtype(e.dtype, place, &entry->dtype, error));
+    if (e.count != NULL) {
+        FY_TRY(read_counts(spec, e.count, &count_place, entry, n_out, error));
     }
-    const json_t *count = json_object_get(json, "count");
-    if (count != NULL) {
-        status = read_counts(spec, count, &count_place, entry, n_out, error);
+    if (e.source != NULL) {
+        FY_TRY(fy_proof_read_source(spec, e.source, &source_place, entry, error));
     }
-    const json_t *source = json_object_get(json, "source");
-    if (status == FERRY_OK && source != NULL) {
-        status = fy_proof_read_source(spec, source, &source_place, entry, error);
-    }
-    return status == FERRY_OK ? fy_proof_finish_entry(spec, entry, *name_out, error) : status;
+    return fy_proof_finish_entry(spec, entry, e.name, error);
 }
 
 static ferry_status expand(fy_proof_spec *spec, const fy_proof_entry *entry, const char *name,
                            uint64_t n, ferry_error *error)
 {
     const fy_proof_entry *kept = fy_proof_keep_entry(spec, entry);
-    if (kept == NULL) {
-        return fy_fail_no_memory(error, "a tensor");
-    }
+    FY_TRY(fy_check_memory(kept != NULL, "a tensor", error));
     for (uint64_t number = 0; number < n; number++) {
         const char *filled = fy_proof_fill_name(spec, name, kept, number);
-        if (filled == NULL) {
-            return fy_fail_no_memory(error, "the name of a tensor");
-        }
-        ferry_status status = fy_proof_add_tensor(spec, filled, kept, number, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(fy_check_memory(filled != NULL, "the name of a tensor", error));
+        FY_TRY(fy_proof_add_tensor(spec, filled, kept, number, error));
     }
     return FERRY_OK;
 }
@@ -259,9 +248,7 @@ ferry_status fy_proof_read_tensors(fy_proof_spec *spec, const json_t *json,
         const char *name;
         uint64_t n_copies = 1;
         status = read_entry(spec, json_array_get(json, i), &inner, &entry, &name, &n_copies, error);
-        if (status == FERRY_OK) {
-            status = expand(spec, &entry, name, n_copies, error);
-        }
+        FY_THEN(status, expand(spec, &entry, name, n_copies, error));
     }
     return status;
 }

@@ -15,9 +15,7 @@ static ferry_status number_rounds(const fy_deal *deal, uint32_t **number_out, ui
         end = deal->batches[i].round >= end ? deal->batches[i].round + 1 : end;
     }
     uint32_t *number = fy_alloc_zeroed(end, sizeof *number);
-    if (number == NULL) {
-        return fy_fail_no_memory(error, "the rounds of a schedule");
-    }
+    FY_TRY(fy_check_memory(number != NULL, "the rounds of a schedule", error));
     for (size_t i = 0; i < deal->n_batches; i++) {
         number[deal->batches[i].round] = 1;
     }
@@ -36,9 +34,7 @@ static ferry_status sort_by(const uint32_t *keys, uint32_t n_keys, const uint32_
                             uint32_t *order_out, ferry_error *error)
 {
     size_t *begin = fy_alloc_zeroed((size_t)n_keys + 1, sizeof *begin);
-    if (begin == NULL) {
-        return fy_fail_no_memory(error, "the batches of a schedule");
-    }
+    FY_TRY(fy_check_memory(begin != NULL, "the batches of a schedule", error));
     for (size_t i = 0; i < n; i++) {
         begin[keys[i] + 1]++;
     }
@@ -67,15 +63,11 @@ static ferry_status sort_batches(ferry_schedule *s, const fy_deal *deal, ferry_e
     for (size_t i = 0; i < n && status == FERRY_OK; i++) {
         columns[i] = deal->batches[i].from;
     }
-    if (status == FERRY_OK) {
-        status = sort_by(columns, s->network.n_ranks, NULL, n, columns + n, error);
-    }
+    FY_THEN(status, sort_by(columns, s->network.n_ranks, NULL, n, columns + n, error));
     for (size_t i = 0; i < n && status == FERRY_OK; i++) {
         columns[i] = number[deal->batches[i].round];
     }
-    if (status == FERRY_OK) {
-        status = sort_by(columns, n_rounds, columns + n, n, columns + 2 * n, error);
-    }
+    FY_THEN(status, sort_by(columns, n_rounds, columns + n, n, columns + 2 * n, error));
     for (size_t i = 0; i < n && status == FERRY_OK; i++) {
         uint32_t batch = columns[2 * n + i];
         s->batches[i] = deal->batches[batch];
@@ -83,7 +75,7 @@ static ferry_status sort_batches(ferry_schedule *s, const fy_deal *deal, ferry_e
     }
     if (status == FERRY_OK) {
         s->n_batches = n;
-        s->report.rounds = n_rounds;
+        s->report.n_rounds = n_rounds;
     }
     fy_free(columns);
     fy_free(number);
@@ -215,25 +207,17 @@ ferry_status fy_schedule_assemble(const fy_job *job, fy_deal *deal, ferry_schedu
 {
     double makespan = 0;
     ferry_schedule *s = fy_alloc_zeroed(1, sizeof *s);
-    if (s == NULL) {
-        return fy_fail_no_memory(error, "a schedule");
-    }
+    FY_TRY(fy_check_memory(s != NULL, "a schedule", error));
     s->duplex = job->duplex;
     s->slot_bytes = job->slot_bytes;
     ferry_status status = copy_network(job->network, &s->network, error);
-    if (status == FERRY_OK) {
-        status = sort_batches(s, deal, error);
-    }
+    FY_THEN(status, sort_batches(s, deal, error));
     if (status == FERRY_OK) {
         take_segments(s, deal);
         status = list_ranks(s, error);
     }
-    if (status == FERRY_OK) {
-        status = fy_schedule_list_waits(s, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_schedule_time(s, &makespan, s->idle, error);
-    }
+    FY_THEN(status, fy_schedule_list_waits(s, error));
+    FY_THEN(status, fy_schedule_time(s, &makespan, s->idle, error));
     if (status != FERRY_OK) {
         ferry_schedule_destroy(s);
         return status;

@@ -15,9 +15,7 @@ static ferry_status traffic_init(traffic *t, const fy_network *network, ferry_er
 {
     size_t n = network->n_ranks, nodes = network->n_nodes;
     t->out = fy_alloc_zeroed(2 * (n + nodes), sizeof *t->out);
-    if (t->out == NULL) {
-        return fy_fail_no_memory(error, "the traffic of ranks");
-    }
+    FY_TRY(fy_check_memory(t->out != NULL, "the traffic of ranks", error));
     t->in = t->out + n;
     t->node_out = t->in + n;
     t->node_in = t->node_out + nodes;
@@ -77,9 +75,7 @@ static ferry_status count_contents(traffic *t, const fy_pairs *pairs, const fy_n
                                    ferry_error *error)
 {
     travels *so_far = fy_alloc_zeroed(pairs->n_contents, sizeof *so_far);
-    if (so_far == NULL) {
-        return fy_fail_no_memory(error, "the contents of tasks");
-    }
+    FY_TRY(fy_check_memory(so_far != NULL, "the contents of tasks", error));
     for (uint32_t i = 0; i < pairs->n_pairs && pairs->n_contents > 0; i++) {
         const fy_pair *pair = &pairs->pairs[i];
         for (uint32_t k = pair->first; k < pair->first + pair->n_tasks; k++) {

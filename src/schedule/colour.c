@@ -13,12 +13,10 @@
 
 #include <string.h>
 
-#define NO_EDGE UINT32_MAX
-
 /* Edges of a regular graph lie by left vertex, degree after degree. */
 typedef struct half_edge {
     uint32_t right;
-    uint32_t id; /* NO_EDGE: a dummy */
+    uint32_t id; /* FY_NO_EDGE: a dummy */
 } half_edge;
 
 typedef struct colouring {
@@ -51,7 +49,7 @@ static void take_matching(colouring *c, const half_edge *edges, uint32_t degree,
 {
     for (uint32_t right = 0; right < c->n; right++) {
         const half_edge *edge = &edges[c->match[right]];
-        if (edge->id != NO_EDGE) {
+        if (edge->id != FY_NO_EDGE) {
             c->round_out[edge->id] = c->next_round;
         }
         c->step[c->match[right] / degree] = c->match[right];
@@ -79,12 +77,12 @@ static void find_matching(colouring *c, const half_edge *edges, uint32_t degree)
             uint32_t edge = left * degree + random_below(c, degree);
             right = edges[edge].right;
             c->step[left] = edge;
-            left = c->match[right] == NO_EDGE ? left : c->match[right] / degree;
-        } while (c->match[right] != NO_EDGE);
+            left = c->match[right] == FY_NO_EDGE ? left : c->match[right] / degree;
+        } while (c->match[right] != FY_NO_EDGE);
         for (left = start;;) {
             uint32_t edge = c->step[left], old = c->match[edges[edge].right];
             c->match[edges[edge].right] = edge;
-            if (old == NO_EDGE) {
+            if (old == FY_NO_EDGE) {
                 break;
             }
             left = old / degree;
@@ -97,12 +95,12 @@ static void pair_at_right(colouring *c, const half_edge *edges, uint32_t n_edges
     memset(c->open, 0xff, c->n * sizeof *c->open);
     for (uint32_t e = 0; e < n_edges; e++) {
         uint32_t *open = &c->open[edges[e].right];
-        if (*open == NO_EDGE) {
+        if (*open == FY_NO_EDGE) {
             *open = e;
         } else {
             c->mate[e] = *open;
             c->mate[*open] = e;
-            *open = NO_EDGE;
+            *open = FY_NO_EDGE;
         }
     }
 }
@@ -136,7 +134,7 @@ static void colour_regular(colouring *c, half_edge *edges, half_edge *spare, uin
     if (degree % 2 == 1) {
         if (degree == 1) {
             for (uint32_t e = 0; e < c->n; e++) {
-                if (edges[e].id != NO_EDGE) {
+                if (edges[e].id != FY_NO_EDGE) {
                     c->round_out[edges[e].id] = c->next_round;
                 }
             }
@@ -173,9 +171,9 @@ static uint32_t merge_ports(uint32_t n_ranks, const uint32_t *count, uint32_t de
     return number + 1;
 }
 
-static void count_ports(uint64_t n_edges, const uint32_t *port, uint32_t *count)
+static void count_ports(size_t n_edges, const uint32_t *port, uint32_t *count)
 {
-    for (uint64_t e = 0; e < n_edges; e++) {
+    for (size_t e = 0; e < n_edges; e++) {
         count[port[e]]++;
     }
 }
@@ -189,109 +187,103 @@ static uint32_t largest(uint32_t n, const uint32_t *count)
     return most;
 }
 
+/* The vertices that ports became, and how many edges each of them has: left ones first. */
+typedef struct merged {
+    uint32_t degree;
+    uint32_t n;       /* vertices on either side */
+    uint32_t *number; /* [2 n_ranks] of the vertex that a port is part of */
+    uint32_t *used;   /* [2 n] */
+} merged;
+
 /* Lays the edges out by left vertex, and fills up with dummies to vertices that lack edges. */
-static void lay_out(const colouring *c, uint64_t n_edges, const uint32_t *from, const uint32_t *to,
-                    const uint32_t *left_of, const uint32_t *right_of, uint32_t degree,
-                    uint32_t *left_used, uint32_t *right_used, half_edge *edges)
+static void lay_out(const fy_edges *graph, const merged *m, half_edge *edges)
 {
-    for (uint64_t e = 0; e < n_edges; e++) {
-        uint32_t left = left_of[from[e]], right = right_of[to[e]];
-        edges[(size_t)left * degree + left_used[left]++] =
+    uint32_t *left_used = m->used, *right_used = m->used + m->n;
+    const uint32_t *left_of = m->number, *right_of = m->number + graph->n_ranks;
+    for (size_t e = 0; e < graph->n; e++) {
+        uint32_t left = left_of[graph->from[e]], right = right_of[graph->to[e]];
+        edges[(size_t)left * m->degree + left_used[left]++] =
             (half_edge){.right = right, .id = (uint32_t)e};
         right_used[right]++;
     }
     uint32_t right = 0;
-    for (uint32_t left = 0; left < c->n; left++) {
-        for (; left_used[left] < degree; left_used[left]++) {
-            while (right_used[right] == degree) {
+    for (uint32_t left = 0; left < m->n; left++) {
+        for (; left_used[left] < m->degree; left_used[left]++) {
+            while (right_used[right] == m->degree) {
                 right++;
             }
-            edges[(size_t)left * degree + left_used[left]] =
-                (half_edge){.right = right, .id = NO_EDGE};
+            edges[(size_t)left * m->degree + left_used[left]] =
+                (half_edge){.right = right, .id = FY_NO_EDGE};
             right_used[right]++;
         }
     }
 }
 
-static ferry_status colour_padded(uint64_t n_edges, const uint32_t *from, const uint32_t *to,
-                                  uint32_t degree, const uint32_t *left_of,
-                                  const uint32_t *right_of, uint32_t n, uint32_t *round_out,
-                                  ferry_error *error)
+static ferry_status colour_merged(fy_edges *graph, merged *m, ferry_error *error)
 {
-    uint64_t n_all = (uint64_t)n * degree;
+    uint64_t n_all = (uint64_t)m->n * m->degree;
     ferry_status status = FERRY_OK;
-    colouring c = {.n = n, .round_out = round_out, .random = 1};
-    if (n_all >= NO_EDGE) {
+    colouring c = {.n = m->n, .round_out = graph->round, .random = 1};
+    if (n_all >= FY_NO_EDGE) {
         return fy_fail(error, FERRY_ERR_LIMIT,
-                       "%llu batches of a largest degree of %u need %llu edges to colour, but the "
+                       "%zu batches of a largest degree of %u need %llu edges to colour, but the "
                        "limit is 2^32 - 2: take larger slots",
-                       (unsigned long long)n_edges, degree, (unsigned long long)n_all);
+                       graph->n, m->degree, (unsigned long long)n_all);
     }
     half_edge *edges = fy_alloc(n_all, sizeof *edges), *spare = fy_alloc(n_all, sizeof *spare);
-    uint32_t *used = fy_alloc_zeroed(2 * (size_t)n, sizeof *used);
+    m->used = fy_alloc_zeroed(2 * (size_t)m->n, sizeof *m->used);
     c.mate = fy_alloc(n_all, sizeof *c.mate);
     c.side = fy_alloc(n_all / 2 + 1, sizeof *c.side);
-    c.open = fy_alloc(3 * (size_t)n, sizeof *c.open);
-    if (edges == NULL || spare == NULL || used == NULL || c.mate == NULL || c.side == NULL ||
+    c.open = fy_alloc(3 * (size_t)m->n, sizeof *c.open);
+    if (edges == NULL || spare == NULL || m->used == NULL || c.mate == NULL || c.side == NULL ||
         c.open == NULL) {
         status = fy_fail_no_memory(error, "the edges of a schedule");
         goto out;
     }
-    c.match = c.open + n;
-    c.step = c.match + n;
-    lay_out(&c, n_edges, from, to, left_of, right_of, degree, used, used + n, edges);
-    colour_regular(&c, edges, spare, degree);
+    c.match = c.open + m->n;
+    c.step = c.match + m->n;
+    lay_out(graph, m, edges);
+    colour_regular(&c, edges, spare, m->degree);
+    graph->n_rounds = m->degree;
 out:
     fy_free(edges);
     fy_free(spare);
-    fy_free(used);
+    fy_free(m->used);
     fy_free(c.mate);
     fy_free(c.side);
     fy_free(c.open);
     return status;
 }
 
-ferry_status fy_colour_bipartite(uint32_t n_ranks, uint64_t n_edges, const uint32_t *from,
-                                 const uint32_t *to, uint32_t *round_out, uint32_t *n_rounds_out,
-                                 ferry_error *error)
+ferry_status fy_colour_bipartite(fy_edges *edges, ferry_error *error)
 {
-    if (n_edges == 0) {
-        *n_rounds_out = 0;
+    uint32_t n_ranks = edges->n_ranks;
+    if (edges->n == 0) {
+        edges->n_rounds = 0;
         return FERRY_OK;
     }
-    if (n_edges > INT32_MAX) {
-        return fy_fail(error, FERRY_ERR_LIMIT,
-                       "a schedule of %llu batches: the limit is 2^31 - 1; take larger slots",
-                       (unsigned long long)n_edges);
-    }
     uint32_t *sends = fy_alloc_zeroed(2 * (size_t)n_ranks, sizeof *sends);
-    uint32_t *number = fy_alloc(2 * (size_t)n_ranks, sizeof *number);
+    merged m = {.number = fy_alloc(2 * (size_t)n_ranks, sizeof *m.number)};
     ferry_status status = FERRY_OK;
-    if (sends == NULL || number == NULL) {
+    if (sends == NULL || m.number == NULL) {
         status = fy_fail_no_memory(error, "the ports of a schedule");
         goto out;
     }
-    count_ports(n_edges, from, sends);
-    count_ports(n_edges, to, sends + n_ranks);
-    uint32_t degree = largest(2 * n_ranks, sends);
-    uint32_t left = merge_ports(n_ranks, sends, degree, number);
-    uint32_t right = merge_ports(n_ranks, sends + n_ranks, degree, number + n_ranks);
-    status = colour_padded(n_edges, from, to, degree, number, number + n_ranks,
-                           left > right ? left : right, round_out, error);
-    if (status == FERRY_OK) {
-        *n_rounds_out = degree;
-    }
+    count_ports(edges->n, edges->from, sends);
+    count_ports(edges->n, edges->to, sends + n_ranks);
+    m.degree = largest(2 * n_ranks, sends);
+    uint32_t left = merge_ports(n_ranks, sends, m.degree, m.number);
+    uint32_t right = merge_ports(n_ranks, sends + n_ranks, m.degree, m.number + n_ranks);
+    m.n = left > right ? left : right;
+    status = colour_merged(edges, &m, error);
 out:
     fy_free(sends);
-    fy_free(number);
+    fy_free(m.number);
     return status;
 }
 
-ferry_status fy_colour_batches(uint32_t n_ranks, uint64_t n_batches, const uint32_t *from,
-                               const uint32_t *to, uint32_t duplex, uint32_t *round_out,
-                               uint32_t *n_rounds_out, ferry_error *error)
+ferry_status fy_colour_batches(fy_edges *edges, uint32_t duplex, ferry_error *error)
 {
-    return duplex == FERRY_DUPLEX_HALF
-               ? fy_colour_general(n_ranks, n_batches, from, to, round_out, n_rounds_out, error)
-               : fy_colour_bipartite(n_ranks, n_batches, from, to, round_out, n_rounds_out, error);
+    return duplex == FERRY_DUPLEX_HALF ? fy_colour_general(edges, error)
+                                       : fy_colour_bipartite(edges, error);
 }

@@ -2,11 +2,9 @@
 #ifndef FY_SCHEDULE_COLOUR_H
 #define FY_SCHEDULE_COLOUR_H
 
-#include "base/status.h"
+#include "schedule/edges.h"
 
 #include <ferry/schedule.h>
-
-#include <stdint.h>
 
 /*
  * Edge colouring: every edge (a batch) gets a round such that in one round a rank sends at most one
@@ -16,24 +14,18 @@
 
 /*
  * Full duplex: Euler splitting, exactly as many rounds as the largest degree, in
- * O(edges x log degree). FERRY_ERR_LIMIT where a degree exceeds 2^31 - 1.
+ * O(edges x log degree).
  */
-ferry_status fy_colour_bipartite(uint32_t n_ranks, uint64_t n_edges, const uint32_t *from,
-                                 const uint32_t *to, uint32_t *round_out, uint32_t *n_rounds_out,
-                                 ferry_error *error);
+ferry_status fy_colour_bipartite(fy_edges *edges, ferry_error *error);
 
 /*
  * Half duplex: a rank takes part in one edge of a round. The optimum where senders and receivers
  * are different ranks (or the graph is bipartite some other way); else at most 3/2 of the largest
  * number of edges at one rank, and in practice close to it. No edge goes from a rank to itself.
  */
-ferry_status fy_colour_general(uint32_t n_ranks, uint64_t n_edges, const uint32_t *from,
-                               const uint32_t *to, uint32_t *round_out, uint32_t *n_rounds_out,
-                               ferry_error *error);
+ferry_status fy_colour_general(fy_edges *edges, ferry_error *error);
 
 /* Either of the two, by duplex. */
-ferry_status fy_colour_batches(uint32_t n_ranks, uint64_t n_batches, const uint32_t *from,
-                               const uint32_t *to, uint32_t duplex, uint32_t *round_out,
-                               uint32_t *n_rounds_out, ferry_error *error);
+ferry_status fy_colour_batches(fy_edges *edges, uint32_t duplex, ferry_error *error);
 
 #endif

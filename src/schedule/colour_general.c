@@ -15,33 +15,32 @@
 #include <string.h>
 
 typedef struct general {
+    fy_edges *edges;
     uint32_t n_ranks;
     uint32_t n_edges;
-    const uint32_t *from;
-    const uint32_t *to;
     uint32_t degree;
     uint32_t *begin;  /* [n_ranks + 1] edges at a rank */
     uint32_t *around; /* [2 n_edges] */
     uint32_t *work;   /* [n_ranks] */
-    uint32_t *tail;   /* [n_edges] the graph with edges turned */
-    uint32_t *head;
-    uint8_t *side; /* [n_ranks] 0 or 1: the groups of a bipartite graph; 2: not seen */
+    fy_edges turned;  /* the graph with edges turned, and the same rounds */
+    uint8_t *side;    /* [n_ranks] 0 or 1: the groups of a bipartite graph; 2: not seen */
     uint32_t *stack;
 } general;
 
-static ferry_status general_init(general *g, uint32_t n_ranks, uint64_t n_edges,
-                                 const uint32_t *from, const uint32_t *to, ferry_error *error)
+static ferry_status general_init(general *g, fy_edges *edges, ferry_error *error)
 {
-    *g = (general){.n_ranks = n_ranks, .n_edges = (uint32_t)n_edges, .from = from, .to = to};
+    uint32_t n_ranks = edges->n_ranks, n_edges = (uint32_t)edges->n;
+    const uint32_t *from = edges->from, *to = edges->to;
+    *g = (general){.edges = edges, .n_ranks = n_ranks, .n_edges = n_edges, .turned = *edges};
     g->begin = fy_alloc_zeroed((size_t)n_ranks + 2, sizeof *g->begin);
-    g->around = fy_alloc(2 * n_edges, sizeof *g->around);
+    g->around = fy_alloc(2 * edges->n, sizeof *g->around);
     g->work = fy_alloc(n_ranks, sizeof *g->work);
-    g->tail = fy_alloc(n_edges, sizeof *g->tail);
-    g->head = fy_alloc(n_edges, sizeof *g->head);
+    g->turned.from = fy_alloc(n_edges, sizeof *from);
+    g->turned.to = fy_alloc(n_edges, sizeof *to);
     g->side = fy_alloc(n_ranks, sizeof *g->side);
     g->stack = fy_alloc(n_ranks, sizeof *g->stack);
-    if (g->begin == NULL || g->around == NULL || g->work == NULL || g->tail == NULL ||
-        g->head == NULL || g->side == NULL || g->stack == NULL) {
+    if (g->begin == NULL || g->around == NULL || g->work == NULL || g->turned.from == NULL ||
+        g->turned.to == NULL || g->side == NULL || g->stack == NULL) {
         return fy_fail_no_memory(error, "the edges of a schedule");
     }
     for (uint32_t e = 0; e < g->n_edges; e++) {
@@ -65,15 +64,15 @@ static void general_cleanup(general *g)
     fy_free(g->begin);
     fy_free(g->around);
     fy_free(g->work);
-    fy_free(g->tail);
-    fy_free(g->head);
+    fy_free(g->turned.from);
+    fy_free(g->turned.to);
     fy_free(g->side);
     fy_free(g->stack);
 }
 
 static uint32_t across(const general *g, uint32_t edge, uint32_t rank)
 {
-    return g->from[edge] == rank ? g->to[edge] : g->from[edge];
+    return g->edges->from[edge] == rank ? g->edges->to[edge] : g->edges->from[edge];
 }
 
 /* Two groups with no edge inside either, if there are such. */
@@ -107,9 +106,9 @@ static bool find_sides(general *g)
 static void turn_by_side(general *g)
 {
     for (uint32_t e = 0; e < g->n_edges; e++) {
-        bool forward = g->side[g->from[e]] == 0;
-        g->tail[e] = forward ? g->from[e] : g->to[e];
-        g->head[e] = forward ? g->to[e] : g->from[e];
+        bool forward = g->side[g->edges->from[e]] == 0;
+        g->turned.from[e] = forward ? g->edges->from[e] : g->edges->to[e];
+        g->turned.to[e] = forward ? g->edges->to[e] : g->edges->from[e];
     }
 }
 
@@ -120,7 +119,7 @@ static void turn_by_side(general *g)
 static void turn_by_trails(general *g)
 {
     memcpy(g->work, g->begin, g->n_ranks * sizeof *g->work);
-    memset(g->tail, 0xff, g->n_edges * sizeof *g->tail);
+    memset(g->turned.from, 0xff, g->n_edges * sizeof *g->turned.from);
     for (int pass = 0; pass < 2; pass++) {
         for (uint32_t first = 0; first < g->n_ranks; first++) {
             bool odd = (g->begin[first + 1] - g->begin[first]) % 2 == 1;
@@ -129,16 +128,16 @@ static void turn_by_trails(general *g)
             }
             for (uint32_t rank = first;;) {
                 while (g->work[rank] < g->begin[rank + 1] &&
-                       g->tail[g->around[g->work[rank]]] != UINT32_MAX) {
+                       g->turned.from[g->around[g->work[rank]]] != UINT32_MAX) {
                     g->work[rank]++;
                 }
                 if (g->work[rank] == g->begin[rank + 1]) {
                     break;
                 }
                 uint32_t edge = g->around[g->work[rank]++];
-                g->tail[edge] = rank;
-                g->head[edge] = across(g, edge, rank);
-                rank = g->head[edge];
+                g->turned.from[edge] = rank;
+                g->turned.to[edge] = across(g, edge, rank);
+                rank = g->turned.to[edge];
             }
         }
     }
@@ -195,12 +194,12 @@ static void colour_trail(const general *g, classes *c, uint32_t first, uint32_t 
     do {
         round[edge] = base + turn;
         turn = 1 - turn;
-        c->in[g->head[edge]] = FY_NO_EDGE;
-        c->out[g->tail[edge]] = FY_NO_EDGE;
+        c->in[g->turned.to[edge]] = FY_NO_EDGE;
+        c->out[g->turned.from[edge]] = FY_NO_EDGE;
         last = edge;
-        edge = c->out[g->head[edge]];
+        edge = c->out[g->turned.to[edge]];
     } while (edge != FY_NO_EDGE);
-    bool closed = g->head[last] == g->tail[first] && last != first;
+    bool closed = g->turned.to[last] == g->turned.from[first] && last != first;
     if (closed && round[last] == round[first]) {
         round[last] = FY_NO_COLOUR;
     }
@@ -211,13 +210,13 @@ static void colour_class(const general *g, classes *c, uint32_t number, uint32_t
     const uint32_t *edges = c->edges + c->begin[number];
     uint32_t n = c->begin[number + 1] - c->begin[number];
     for (uint32_t i = 0; i < n; i++) {
-        c->out[g->tail[edges[i]]] = edges[i];
-        c->in[g->head[edges[i]]] = edges[i];
+        c->out[g->turned.from[edges[i]]] = edges[i];
+        c->in[g->turned.to[edges[i]]] = edges[i];
     }
     for (int pass = 0; pass < 2; pass++) { /* paths from their begins, then what is left: cycles */
         for (uint32_t i = 0; i < n; i++) {
-            bool waits = c->out[g->tail[edges[i]]] == edges[i];
-            if (waits && (pass == 1 || c->in[g->tail[edges[i]]] == FY_NO_EDGE)) {
+            bool waits = c->out[g->turned.from[edges[i]]] == edges[i];
+            if (waits && (pass == 1 || c->in[g->turned.from[edges[i]]] == FY_NO_EDGE)) {
                 colour_trail(g, c, edges[i], 2 * number, round);
             }
         }
@@ -249,9 +248,7 @@ static ferry_status exchange(fy_palette *p, uint32_t edge, uint32_t u, uint32_t 
             *done_out = true;
             return fy_palette_give(p, edge, c, error);
         }
-        if (status == FERRY_OK) {
-            status = fy_palette_swap(p, w, b, c, FY_NO_EDGE, &end, error);
-        }
+        FY_THEN(status, fy_palette_swap(p, w, b, c, FY_NO_EDGE, &end, error));
         c = b;
     }
     if (status == FERRY_OK) {
@@ -283,9 +280,7 @@ static ferry_status insert(fy_palette *p, uint32_t edge, ferry_error *error)
         if (status == FERRY_OK && end != u) {
             return fy_palette_give(p, edge, a, error);
         }
-        if (status == FERRY_OK) {
-            status = exchange(p, edge, u, v, a, &done, error);
-        }
+        FY_THEN(status, exchange(p, edge, u, v, a, &done, error));
         if (status == FERRY_OK && !done) {
             status = exchange(p, edge, v, u, b, &done, error);
         }
@@ -295,22 +290,18 @@ static ferry_status insert(fy_palette *p, uint32_t edge, ferry_error *error)
     }
 }
 
-static ferry_status insert_left_over(const general *g, uint32_t n_rounds, uint32_t *round,
-                                     uint32_t *n_rounds_out, ferry_error *error)
+static ferry_status insert_left_over(const general *g, uint32_t n_rounds, ferry_error *error)
 {
     fy_palette palette;
-    ferry_status status =
-        fy_palette_init(&palette, g->n_ranks, 0, g->n_edges, g->from, g->to, round, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_palette_init(&palette, g->n_ranks, 0, g->edges, error));
+    ferry_status status = FERRY_OK;
     palette.n_colours = n_rounds;
     for (uint32_t e = 0; e < g->n_edges && status == FERRY_OK; e++) {
-        if (round[e] == FY_NO_COLOUR) {
+        if (g->edges->round[e] == FY_NO_COLOUR) {
             status = insert(&palette, e, error);
         }
     }
-    *n_rounds_out = palette.n_colours;
+    g->edges->n_rounds = palette.n_colours;
     fy_palette_cleanup(&palette);
     return status;
 }
@@ -319,62 +310,51 @@ static ferry_status insert_left_over(const general *g, uint32_t n_rounds, uint32
  * An odd degree leaves one round more than the degree: the edges of the smallest round are put in
  * again where the others have room.
  */
-static void empty_last_round(const general *g, uint32_t n_rounds, uint32_t *round)
+static void empty_last_round(const general *g, uint32_t n_rounds)
 {
-    if (n_rounds > g->degree) {
-        for (uint32_t e = 0; e < g->n_edges; e++) {
-            if (round[e] == n_rounds - 1) {
-                round[e] = FY_NO_COLOUR;
-            }
+    for (uint32_t e = 0; n_rounds > g->degree && e < g->n_edges; e++) {
+        if (g->edges->round[e] == n_rounds - 1) {
+            g->edges->round[e] = FY_NO_COLOUR;
         }
     }
 }
 
-static ferry_status colour_by_trails(general *g, uint32_t *round_out, uint32_t *n_rounds_out,
-                                     ferry_error *error)
+static ferry_status colour_by_trails(general *g, ferry_error *error)
 {
     classes c = {0};
-    uint32_t n = 0;
-    uint32_t n_rounds = 0;
     turn_by_trails(g);
-    ferry_status status =
-        fy_colour_bipartite(g->n_ranks, g->n_edges, g->tail, g->head, round_out, &n, error);
-    if (status == FERRY_OK) {
-        status = classes_init(&c, g, n, round_out, error);
-    }
+    ferry_status status = fy_colour_bipartite(&g->turned, error);
+    uint32_t n = g->turned.n_rounds, n_rounds = 2 * n;
+    FY_THEN(status, classes_init(&c, g, n, g->edges->round, error));
     if (status == FERRY_OK) {
         for (uint32_t i = 0; i < n; i++) {
-            colour_class(g, &c, i, round_out);
+            colour_class(g, &c, i, g->edges->round);
         }
-        n_rounds = 2 * n;
-        empty_last_round(g, n_rounds, round_out);
-        status = insert_left_over(g, n_rounds < g->degree ? n_rounds : g->degree, round_out,
-                                  n_rounds_out, error);
+        empty_last_round(g, n_rounds);
+        status = insert_left_over(g, n_rounds < g->degree ? n_rounds : g->degree, error);
     }
     classes_cleanup(&c);
     return status;
 }
 
-ferry_status fy_colour_general(uint32_t n_ranks, uint64_t n_edges, const uint32_t *from,
-                               const uint32_t *to, uint32_t *round_out, uint32_t *n_rounds_out,
-                               ferry_error *error)
+ferry_status fy_colour_general(fy_edges *edges, ferry_error *error)
 {
     general g;
-    if (n_edges > INT32_MAX / 2) {
+    if (edges->n > INT32_MAX / 2) {
         return fy_fail(error, FERRY_ERR_LIMIT,
-                       "a half-duplex schedule of %llu batches: the limit is 2^30 - 1; take larger "
+                       "a half-duplex schedule of %zu batches: the limit is 2^30 - 1; take larger "
                        "slots",
-                       (unsigned long long)n_edges);
+                       edges->n);
     }
-    ferry_status status = general_init(&g, n_ranks, n_edges, from, to, error);
-    if (status == FERRY_OK && n_edges == 0) {
-        *n_rounds_out = 0;
+    ferry_status status = general_init(&g, edges, error);
+    if (status == FERRY_OK && edges->n == 0) {
+        edges->n_rounds = 0;
     } else if (status == FERRY_OK && find_sides(&g)) {
         turn_by_side(&g);
-        status =
-            fy_colour_bipartite(n_ranks, n_edges, g.tail, g.head, round_out, n_rounds_out, error);
+        status = fy_colour_bipartite(&g.turned, error);
+        edges->n_rounds = g.turned.n_rounds;
     } else if (status == FERRY_OK) {
-        status = colour_by_trails(&g, round_out, n_rounds_out, error);
+        status = colour_by_trails(&g, error);
     }
     general_cleanup(&g);
     return status;

@@ -86,11 +86,7 @@ static ferry_status number_entries(fy_pairs *pairs, const fy_listed_task *listed
     for (uint32_t first = 0, end; first < n; first = end) {
         end = end_of(entries, n, first);
         for (uint32_t i = first; i < end && end - first > 1; i++) {
-            ferry_status status =
-                check_equal(&listed[entries[first].task], &listed[entries[i].task], error);
-            if (status != FERRY_OK) {
-                return status;
-            }
+            FY_TRY(check_equal(&listed[entries[first].task], &listed[entries[i].task], error));
             pairs->tasks[entries[i].task].content = pairs->n_contents;
         }
         pairs->n_contents += end - first > 1;
@@ -105,9 +101,7 @@ ferry_status fy_contents_number(fy_pairs *pairs, const fy_listed_task *listed, f
         n += listed[i].has_content;
     }
     entry *entries = fy_alloc(n, sizeof *entries);
-    if (entries == NULL) {
-        return fy_fail_no_memory(error, "the contents of tasks");
-    }
+    FY_TRY(fy_check_memory(entries != NULL, "the contents of tasks", error));
     n = 0;
     for (uint32_t i = 0; i < pairs->n_tasks; i++) {
         if (listed[i].has_content) {
@@ -115,9 +109,7 @@ ferry_status fy_contents_number(fy_pairs *pairs, const fy_listed_task *listed, f
         }
     }
     ferry_status status = sort_entries(&entries, n, error);
-    if (status == FERRY_OK) {
-        status = number_entries(pairs, listed, entries, n, error);
-    }
+    FY_THEN(status, number_entries(pairs, listed, entries, n, error));
     fy_free(entries);
     return status;
 }
@@ -153,9 +145,7 @@ static ferry_status find_alike(origins *o, fy_pairs *pairs, uint32_t first, uint
     while (n_slots / 2 < end - first && n_slots < (uint32_t)1 << 31) {
         n_slots *= 2;
     }
-    if (!fy_reserve((void **)&o->slots, &o->capacity, n_slots, sizeof *o->slots)) {
-        return fy_fail_no_memory(error, "the contents of tasks");
-    }
+    FY_TRY(FY_GROW(o->slots, o->capacity, n_slots, "the contents of tasks", error));
     memset(o->slots, 0xff, n_slots * sizeof *o->slots);
     for (uint32_t i = first; i < end; i++) {
         uint32_t alike = first_alike(o, n_slots - 1, i);

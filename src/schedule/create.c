@@ -65,8 +65,8 @@ static ferry_status deal_whole(const fy_job *job, double size, fy_deal *deal, fe
 /* The same batches in rounds of like lengths. */
 static ferry_status deal_sorted(const fy_job *job, double size, fy_deal *deal, ferry_error *error)
 {
-    ferry_status status = deal_whole(job, size, deal, error);
-    return status == FERRY_OK ? fy_deal_sort_rounds(job, deal, error) : status;
+    FY_TRY(deal_whole(job, size, deal, error));
+    return fy_deal_sort_rounds(job, deal, error);
 }
 
 static bool has_many_tasks(const search *s)
@@ -250,17 +250,10 @@ static ferry_status try_size(search *s, const way *w, double size, ferry_error *
     fy_deal deal = {0};
     ferry_schedule *schedule = NULL;
     job.eager = w->eager;
-    ferry_status status = tell(s, w->doing, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    status = fy_deal_init(&deal, job.pairs, job.slot_bytes, job.max_tasks, error);
-    if (status == FERRY_OK) {
-        status = w->deal(&job, size, &deal, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_schedule_assemble(&job, &deal, &schedule, error);
-    }
+    FY_TRY(tell(s, w->doing, error));
+    ferry_status status = fy_deal_init(&deal, job.pairs, job.slot_bytes, job.max_tasks, error);
+    FY_THEN(status, w->deal(&job, size, &deal, error));
+    FY_THEN(status, fy_schedule_assemble(&job, &deal, &schedule, error));
     fy_deal_cleanup(&deal);
     s->helped = status == FERRY_OK && (s->best == NULL || schedule->report.makespan <
                                                               WORTH_IT * s->best->report.makespan);
@@ -309,9 +302,7 @@ static ferry_status find_peelable(const fy_job *job, bool *peelable_out, ferry_e
         return FERRY_OK;
     }
     uint8_t *role = fy_alloc_zeroed(pairs->n_ranks, 1);
-    if (role == NULL) {
-        return fy_fail_no_memory(error, "the ranks of a schedule");
-    }
+    FY_TRY(fy_check_memory(role != NULL, "the ranks of a schedule", error));
     for (uint32_t i = 0; i < pairs->n_pairs; i++) {
         role[pairs->pairs[i].from] |= 1;
         role[pairs->pairs[i].to] |= 2;
@@ -368,9 +359,7 @@ static ferry_status check_degree(const fy_pairs *pairs, const fy_job *job, ferry
     ferry_status status = FERRY_OK;
     uint64_t *batches = fy_alloc_zeroed(2 * (size_t)pairs->n_ranks, sizeof *batches);
     uint64_t all = 0;
-    if (batches == NULL) {
-        return fy_fail_no_memory(error, "the ports of a schedule");
-    }
+    FY_TRY(fy_check_memory(batches != NULL, "the ports of a schedule", error));
     for (uint32_t i = 0; i < pairs->n_pairs && status == FERRY_OK; i++) {
         const fy_pair *pair = &pairs->pairs[i];
         uint64_t least = fy_max(fy_ceil_div(pair->bytes, job->slot_bytes),
@@ -414,10 +403,7 @@ static ferry_status read_options(const ferry_schedule_options *options, fy_job *
                                  ferry_error *error)
 {
     ferry_schedule_options own;
-    ferry_status status = fy_take_schedule_options(options, &own, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_take_schedule_options(options, &own, error));
     if (own.rule > FERRY_SCHEDULE_FIRST_FIT_HALF || own.duplex > FERRY_DUPLEX_HALF) {
         return fy_fail(
             error, FERRY_ERR_MISUSE,
@@ -430,9 +416,7 @@ static ferry_status read_options(const ferry_schedule_options *options, fy_job *
     job->slot_bytes = own.slot_bytes == 0 ? FERRY_SLOT_BYTES : own.slot_bytes;
     job->max_tasks = own.max_tasks == 0 ? FERRY_MAX_TASKS : own.max_tasks;
     job->progress = own.progress;
-
     job->progress_context = own.context;
-
     job->relays = !own.no_relays && own.rule == FERRY_SCHEDULE_OPTIMAL;
     return FERRY_OK;
 }
@@ -446,7 +430,7 @@ static void hand_over_tasks(fy_pairs *pairs, ferry_schedule *schedule)
     }
 }
 
-ferry_status fy_schedule_create_taking(fy_pairs *pairs, const ferry_cluster *cluster,
+ferry_status fy_schedule_create_taking(fy_pairs *pairs, const fy_cluster *cluster,
                                        const ferry_schedule_options *options,
                                        ferry_schedule **schedule_out, ferry_error *error)
 {
@@ -454,18 +438,10 @@ ferry_status fy_schedule_create_taking(fy_pairs *pairs, const ferry_cluster *clu
     fy_job job = {.pairs = pairs, .network = &network};
     ferry_schedule *best = NULL;
     ferry_status status = read_options(options, &job, error);
-    if (status == FERRY_OK) {
-        status = fy_network_init(cluster, pairs->n_ranks, &network, error);
-    }
-    if (status == FERRY_OK) {
-        status = check_options(pairs, &job, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_bound_of(pairs, &network, job.duplex, &job.bound, error);
-    }
-    if (status == FERRY_OK) {
-        status = schedule_best(&job, &best, error);
-    }
+    FY_THEN(status, fy_network_init(cluster, pairs->n_ranks, &network, error));
+    FY_THEN(status, check_options(pairs, &job, error));
+    FY_THEN(status, fy_bound_of(pairs, &network, job.duplex, &job.bound, error));
+    FY_THEN(status, schedule_best(&job, &best, error));
     if (status == FERRY_OK) {
         hand_over_tasks(pairs, best);
         status = fy_schedule_make_digest(best, error);
@@ -484,13 +460,11 @@ ferry_status ferry_schedule_create(const ferry_task_list *tasks, const ferry_clu
                                    const ferry_schedule_options *options,
                                    ferry_schedule **schedule_out, ferry_error *error)
 {
-    if (tasks == NULL || schedule_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_schedule_create needs tasks and a place for the schedule");
-    }
+    FY_TRY(fy_check_use(tasks != NULL && schedule_out != NULL,
+                        "ferry_schedule_create needs tasks and a place for the schedule", error));
+    static const fy_cluster none = {.present = false};
+    const fy_cluster *rates = cluster == NULL ? &none : &cluster->rates;
     fy_pairs pairs;
-    ferry_status status = fy_pairs_init(tasks, &pairs, error);
-    return status == FERRY_OK
-               ? fy_schedule_create_taking(&pairs, cluster, options, schedule_out, error)
-               : status;
+    FY_TRY(fy_pairs_init(tasks, &pairs, error));
+    return fy_schedule_create_taking(&pairs, rates, options, schedule_out, error);
 }

@@ -25,9 +25,7 @@ ferry_status fy_deal_init(fy_deal *deal, const fy_pairs *pairs, uint64_t slot_by
 {
     *deal = (fy_deal){.pairs = pairs, .slot_bytes = slot_bytes, .max_tasks = max_tasks};
     deal->hands = fy_alloc(pairs->n_pairs, sizeof *deal->hands);
-    if (deal->hands == NULL) {
-        return fy_fail_no_memory(error, "the pairs of a schedule");
-    }
+    FY_TRY(fy_check_memory(deal->hands != NULL, "the pairs of a schedule", error));
     for (uint32_t i = 0; i < pairs->n_pairs; i++) {
         deal->hands[i] = (fy_hand){.rest = pairs->pairs[i].bytes, .task = pairs->pairs[i].first};
         deal->hands[i].room = room_of(deal, i);
@@ -46,10 +44,8 @@ void fy_deal_cleanup(fy_deal *deal)
 ferry_status fy_deal_open(fy_deal *deal, uint32_t from, uint32_t to, uint32_t round,
                           ferry_error *error)
 {
-    if (!fy_reserve((void **)&deal->batches, &deal->batch_capacity, deal->n_batches + 1,
-                    sizeof *deal->batches)) {
-        return fy_fail_no_memory(error, "the batches of a schedule");
-    }
+    FY_TRY(FY_GROW(deal->batches, deal->batch_capacity, deal->n_batches + 1,
+                   "the batches of a schedule", error));
     deal->batches[deal->n_batches++] =
         (fy_batch){.round = round, .from = from, .to = to, .first_segment = deal->n_segments};
     return FERRY_OK;
@@ -58,10 +54,8 @@ ferry_status fy_deal_open(fy_deal *deal, uint32_t from, uint32_t to, uint32_t ro
 ferry_status fy_deal_add(fy_deal *deal, const fy_segment *segment, ferry_error *error)
 {
     fy_batch *batch = &deal->batches[deal->n_batches - 1];
-    if (!fy_reserve((void **)&deal->segments, &deal->segment_capacity, deal->n_segments + 1,
-                    sizeof *deal->segments)) {
-        return fy_fail_no_memory(error, "the segments of a schedule");
-    }
+    FY_TRY(FY_GROW(deal->segments, deal->segment_capacity, deal->n_segments + 1,
+                   "the segments of a schedule", error));
     deal->segments[deal->n_segments++] = *segment;
     batch->n_segments++;
     batch->bytes += segment->bytes;
@@ -88,10 +82,7 @@ ferry_status fy_deal_take(fy_deal *deal, uint32_t pair, uint32_t round, uint64_t
 {
     const fy_pair *p = &deal->pairs->pairs[pair];
     fy_hand *hand = &deal->hands[pair];
-    ferry_status status = fy_deal_open(deal, p->from, p->to, round, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_deal_open(deal, p->from, p->to, round, error));
     fy_batch *batch = &deal->batches[deal->n_batches - 1];
     batch->first_task = hand->task;
     batch->begin = hand->offset;
@@ -159,10 +150,7 @@ ferry_status fy_deal_split(fy_deal *deal, size_t batch, uint64_t bytes, bool *do
     if (!*done_out) {
         return FERRY_OK;
     }
-    ferry_status status = fy_deal_open(deal, from.from, from.to, from.round, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_deal_open(deal, from.from, from.to, from.round, error));
     fy_batch *end = &deal->batches[deal->n_batches - 1], *rest = &deal->batches[batch];
     end->first_task = from.first_task + first;
     end->begin = cut;
@@ -173,4 +161,22 @@ ferry_status fy_deal_split(fy_deal *deal, size_t batch, uint64_t bytes, bool *do
     rest->n_segments = first + (part < border.bytes);
     rest->end = part < border.bytes ? cut : deal->pairs->tasks[from.first_task + first - 1].bytes;
     return FERRY_OK;
+}
+
+ferry_status fy_deal_list_edges(const fy_deal *deal, size_t n_more, fy_edges *edges,
+                                ferry_error *error)
+{
+    FY_TRY(fy_edges_init(edges, deal->pairs->n_ranks, deal->n_batches + n_more, error));
+    for (size_t i = 0; i < deal->n_batches; i++) {
+        const fy_batch *batch = &deal->batches[i];
+        fy_edges_add(edges, batch->from, batch->to, batch->round);
+    }
+    return FERRY_OK;
+}
+
+void fy_deal_take_rounds(fy_deal *deal, const fy_edges *edges)
+{
+    for (size_t i = 0; i < deal->n_batches; i++) {
+        deal->batches[i].round = edges->round[i];
+    }
 }

@@ -2,6 +2,7 @@
 #ifndef FY_SCHEDULE_DEAL_H
 #define FY_SCHEDULE_DEAL_H
 
+#include "schedule/edges.h"
 #include "schedule/schedule.h"
 #include "schedule/tasks.h"
 
@@ -53,6 +54,11 @@ ferry_status fy_deal_add(fy_deal *deal, const fy_segment *segment, ferry_error *
  */
 ferry_status fy_deal_split(fy_deal *deal, size_t batch, uint64_t bytes, bool *done_out,
                            ferry_error *error);
+
+/* The batches as edges with their rounds, with room for some more; and their rounds back. */
+ferry_status fy_deal_list_edges(const fy_deal *deal, size_t n_more, fy_edges *edges,
+                                ferry_error *error);
+void fy_deal_take_rounds(fy_deal *deal, const fy_edges *edges);
 
 /* The whole rest of a pair in batches as large as they may be. */
 ferry_status fy_deal_rest(fy_deal *deal, uint32_t pair, uint32_t round, ferry_error *error);

@@ -5,27 +5,14 @@
 #include "schedule/pack.h"
 #include "schedule/rules.h"
 
-static ferry_status pack_pair(const fy_job *job, const fy_pair *pair, fy_pair_task *tasks,
-                              fy_pair_batches *packed, ferry_error *error)
-{
-    const fy_task *first = job->pairs->tasks + pair->first;
-    for (uint32_t i = 0; i < pair->n_tasks; i++) {
-        tasks[i] = (fy_pair_task){
-            .task_id = first[i].id, .bytes = first[i].bytes, .element_bytes = first[i].element};
-    }
-    return fy_pack_pair(pair->from, pair->to, tasks, pair->n_tasks, job->slot_bytes, job->max_tasks,
-                        packed, error);
-}
-
 /* What was packed for a pair goes to the deal, and the packer's memory serves the next pair. */
 static ferry_status deal_packed(const fy_job *job, const fy_pair *pair, fy_pair_batches *packed,
                                 fy_deal *deal, ferry_error *error)
 {
     const fy_task *tasks = job->pairs->tasks + pair->first;
-    if (!fy_reserve((void **)&deal->batches, &deal->batch_capacity,
-                    deal->n_batches + packed->n_batches, sizeof *deal->batches) ||
-        !fy_reserve((void **)&deal->segments, &deal->segment_capacity,
-                    deal->n_segments + packed->n_segments, sizeof *deal->segments)) {
+    if (!FY_RESERVE(deal->batches, deal->batch_capacity, deal->n_batches + packed->n_batches) ||
+        !FY_RESERVE(deal->segments, deal->segment_capacity,
+                    deal->n_segments + packed->n_segments)) {
         return fy_fail_no_memory(error, "the batches of a schedule");
     }
     for (size_t i = 0; i < packed->n_batches; i++) {
@@ -49,46 +36,27 @@ static ferry_status deal_packed(const fy_job *job, const fy_pair *pair, fy_pair_
 
 static ferry_status pack_all(const fy_job *job, fy_deal *deal, ferry_error *error)
 {
-    const fy_pairs *pairs = job->pairs;
     fy_pair_batches packed = {0};
-    fy_pair_task *tasks = fy_alloc(pairs->n_tasks, sizeof *tasks);
     ferry_status status = FERRY_OK;
-    if (tasks == NULL) {
-        return fy_fail_no_memory(error, "the tasks of a pair");
-    }
-    for (uint32_t i = 0; i < pairs->n_pairs && status == FERRY_OK; i++) {
-        status = pack_pair(job, &pairs->pairs[i], tasks, &packed, error);
-        if (status == FERRY_OK) {
-            status = deal_packed(job, &pairs->pairs[i], &packed, deal, error);
-        }
+    for (uint32_t i = 0; i < job->pairs->n_pairs && status == FERRY_OK; i++) {
+        const fy_pair *pair = &job->pairs->pairs[i];
+        status = fy_pack_pair(pair->from, pair->to, job->pairs->tasks + pair->first, pair->n_tasks,
+                              job->slot_bytes, job->max_tasks, &packed, error);
+        FY_THEN(status, deal_packed(job, pair, &packed, deal, error));
     }
     fy_pair_batches_cleanup(&packed);
-    fy_free(tasks);
     return status;
 }
 
 ferry_status fy_deal_first_fit(const fy_job *job, fy_deal *deal, ferry_error *error)
 {
-    uint32_t n_rounds;
-    uint32_t *columns = NULL;
-    ferry_status status = pack_all(job, deal, error);
-    if (status != FERRY_OK) {
-        return status;
+    fy_edges edges = {0};
+    FY_TRY(pack_all(job, deal, error));
+    ferry_status status = fy_deal_list_edges(deal, 0, &edges, error);
+    FY_THEN(status, fy_choose_rounds(job->rule, job->duplex, &edges, error));
+    if (status == FERRY_OK) {
+        fy_deal_take_rounds(deal, &edges);
     }
-    size_t n = deal->n_batches;
-    columns = fy_alloc(3 * n, sizeof *columns);
-    if (columns == NULL) {
-        return fy_fail_no_memory(error, "the batches of a schedule");
-    }
-    for (size_t i = 0; i < n; i++) {
-        columns[i] = deal->batches[i].from;
-        columns[n + i] = deal->batches[i].to;
-    }
-    status = fy_choose_rounds(job->rule, job->duplex, job->pairs->n_ranks, n, columns, columns + n,
-                              columns + 2 * n, &n_rounds, error);
-    for (size_t i = 0; i < n && status == FERRY_OK; i++) {
-        deal->batches[i].round = columns[2 * n + i];
-    }
-    fy_free(columns);
+    fy_edges_cleanup(&edges);
     return status;
 }

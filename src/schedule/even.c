@@ -114,7 +114,7 @@ ferry_status fy_deal_even(const fy_job *job, double shortest, fy_deal *deal, fer
                         .rest = e.rest,
                         .load = e.load,
                         .grain = job->pairs->largest_element,
-                        .crumbs = largest / 512,
+                        .leftovers = largest / 512,
                         .shortest = fy_max((uint64_t)(shortest * e.ticks_per_time), 1),
                         .context = &e,
                         .avail = avail,

@@ -1,6 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * The last step of even rounds: crumbs go where both of their ports idle long enough, the others
+ * The last step of even rounds: leftovers go where both of their ports idle long enough, the others
  * into rounds of their own behind. Where that makes more rounds than any rank has batches, a
  * busiest rank gets as many: bits of its batches move to rounds in which it and the other rank
  * idle, which shortens some rounds and lengthens none. Only where that cannot be done are batches
@@ -24,9 +24,7 @@ typedef struct fitting {
     const fy_job *job;
     fy_deal *deal;
     fy_palette palette;
-    uint32_t *from; /* [capacity] of batches, as are to and round */
-    uint32_t *to;
-    uint32_t *round;
+    fy_edges edges;   /* the batches, with room for capacity of them */
     uint32_t *degree; /* [n_ports] */
     double *length;   /* [n_rounds] the time of the longest batch */
     size_t capacity;
@@ -50,36 +48,27 @@ static ferry_status fitting_init(fitting *f, const fy_job *job, fy_deal *deal, u
     *f = (fitting){.job = job, .deal = deal, .n_ports = half ? n : 2 * n, .shift = half ? 0 : n};
     f->n_rounds = n_rounds;
     f->capacity = nb + (size_t)PAD_RANKS * 64;
-    f->from = fy_alloc(3 * f->capacity, sizeof *f->from);
     f->degree = fy_alloc_zeroed(f->n_ports, sizeof *f->degree);
     f->length = fy_alloc_zeroed(n_rounds + nb, sizeof *f->length);
-    if (f->from == NULL || f->degree == NULL || f->length == NULL) {
+    if (f->degree == NULL || f->length == NULL) {
         return fy_fail_no_memory(error, "the batches of a schedule");
     }
-    if (f->capacity > INT32_MAX) {
-        return fy_fail(error, FERRY_ERR_LIMIT,
-                       "a schedule of %zu batches: the limit is 2^31 - 1; take larger slots", nb);
-    }
-    f->to = f->from + f->capacity;
-    f->round = f->to + f->capacity;
+    FY_TRY(fy_deal_list_edges(deal, f->capacity - nb, &f->edges, error));
     for (size_t i = 0; i < nb; i++) {
         const fy_batch *batch = &deal->batches[i];
-        f->from[i] = batch->from;
-        f->to[i] = batch->to;
-        f->round[i] = batch->round;
         f->degree[batch->from]++;
         f->degree[f->shift + batch->to]++;
         if (batch->round != FY_NO_COLOUR) {
             f->length[batch->round] = fmax(f->length[batch->round], time_of(f, batch));
         }
     }
-    return fy_palette_init(&f->palette, f->n_ports, f->shift, nb, f->from, f->to, f->round, error);
+    return fy_palette_init(&f->palette, f->n_ports, f->shift, &f->edges, error);
 }
 
 static void fitting_cleanup(fitting *f)
 {
     fy_palette_cleanup(&f->palette);
-    fy_free(f->from);
+    fy_edges_cleanup(&f->edges);
     fy_free(f->degree);
     fy_free(f->length);
 }
@@ -87,7 +76,7 @@ static void fitting_cleanup(fitting *f)
 /* The last round, which is a short one, that is long enough and idle at both ports. */
 static uint32_t find_gap(fitting *f, uint32_t batch)
 {
-    uint32_t left = f->from[batch], right = f->shift + f->to[batch];
+    uint32_t left = f->edges.from[batch], right = f->shift + f->edges.to[batch];
     double time = time_of(f, &f->deal->batches[batch]);
     for (f->palette.n_colours = f->n_rounds;;) {
         uint32_t round = fy_palette_free_both(&f->palette, left, right);
@@ -102,70 +91,65 @@ static uint32_t find_gap(fitting *f, uint32_t batch)
 static ferry_status append_rounds(fitting *f, const uint32_t *batches, uint32_t n,
                                   ferry_error *error)
 {
-    uint32_t *columns = fy_alloc(3 * (size_t)n, sizeof *columns), n_rounds = 0;
-    if (columns == NULL) {
-        return fy_fail_no_memory(error, "the batches of a schedule");
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        columns[i] = f->from[batches[i]];
-        columns[n + i] = f->to[batches[i]];
-    }
-    ferry_status status =
-        fy_colour_batches(f->job->pairs->n_ranks, n, columns, columns + n, f->job->duplex,
-                          columns + 2 * (size_t)n, &n_rounds, error);
+    fy_edges own;
+    ferry_status status = fy_edges_init(&own, f->edges.n_ranks, n, error);
     for (uint32_t i = 0; i < n && status == FERRY_OK; i++) {
-        uint32_t round = f->n_rounds + columns[2 * (size_t)n + i];
+        fy_edges_add(&own, f->edges.from[batches[i]], f->edges.to[batches[i]], FY_NO_COLOUR);
+    }
+    FY_THEN(status, fy_colour_batches(&own, f->job->duplex, error));
+    for (uint32_t i = 0; i < n && status == FERRY_OK; i++) {
+        uint32_t round = f->n_rounds + own.round[i];
         f->length[round] = fmax(f->length[round], time_of(f, &f->deal->batches[batches[i]]));
         status = fy_palette_give(&f->palette, batches[i], round, error);
     }
-    f->n_rounds += n_rounds;
-    fy_free(columns);
+    f->n_rounds += own.n_rounds;
+    fy_edges_cleanup(&own);
     return status;
 }
 
-typedef struct crumb {
+typedef struct leftover {
     uint64_t bytes;
     uint32_t batch;
-} crumb;
+} leftover;
 
 static int largest_first(const void *a, const void *b)
 {
-    const crumb *x = a, *y = b;
+    const leftover *x = a, *y = b;
     if (x->bytes != y->bytes) {
         return x->bytes > y->bytes ? -1 : 1;
     }
     return (x->batch > y->batch) - (x->batch < y->batch);
 }
 
-static ferry_status place_crumbs(fitting *f, ferry_error *error)
+static ferry_status place_leftovers(fitting *f, ferry_error *error)
 {
     size_t n = 0;
-    crumb *crumbs = fy_alloc(f->deal->n_batches, sizeof *crumbs);
+    leftover *leftovers = fy_alloc(f->deal->n_batches, sizeof *leftovers);
     uint32_t n_left = 0, *left = fy_alloc(f->deal->n_batches, sizeof *left);
     ferry_status status = FERRY_OK;
-    if (crumbs == NULL || left == NULL) {
+    if (leftovers == NULL || left == NULL) {
         status = fy_fail_no_memory(error, "the batches of a schedule");
         goto out;
     }
     for (size_t i = 0; i < f->deal->n_batches; i++) {
-        if (f->round[i] == FY_NO_COLOUR) {
-            crumbs[n++] = (crumb){.bytes = f->deal->batches[i].bytes, .batch = (uint32_t)i};
+        if (f->edges.round[i] == FY_NO_COLOUR) {
+            leftovers[n++] = (leftover){.bytes = f->deal->batches[i].bytes, .batch = (uint32_t)i};
         }
     }
-    fy_sort(crumbs, n, sizeof *crumbs, largest_first);
+    fy_sort(leftovers, n, sizeof *leftovers, largest_first);
     for (size_t i = 0; i < n && status == FERRY_OK; i++) {
-        uint32_t round = find_gap(f, crumbs[i].batch);
+        uint32_t round = find_gap(f, leftovers[i].batch);
         if (round == FY_NO_COLOUR) {
-            left[n_left++] = crumbs[i].batch;
+            left[n_left++] = leftovers[i].batch;
         } else {
-            status = fy_palette_give(&f->palette, crumbs[i].batch, round, error);
+            status = fy_palette_give(&f->palette, leftovers[i].batch, round, error);
         }
     }
     if (status == FERRY_OK && n_left > 0) {
         status = append_rounds(f, left, n_left, error);
     }
 out:
-    fy_free(crumbs);
+    fy_free(leftovers);
     fy_free(left);
     return status;
 }
@@ -180,7 +164,7 @@ static ferry_status pad_round(fitting *f, uint32_t port, uint32_t round, bool *d
         if (edge == FY_NO_EDGE) {
             continue;
         }
-        uint32_t left = f->from[edge], right = f->shift + f->to[edge];
+        uint32_t left = f->edges.from[edge], right = f->shift + f->edges.to[edge];
         bool idle = fy_palette_find(&f->palette, left, round) == FY_NO_EDGE &&
                     fy_palette_find(&f->palette, right, round) == FY_NO_EDGE;
         if (idle &&
@@ -200,10 +184,9 @@ static ferry_status pad_round(fitting *f, uint32_t port, uint32_t round, bool *d
         return status;
     }
     uint32_t bit = (uint32_t)f->deal->n_batches - 1;
-    f->from[bit] = f->from[best];
-    f->to[bit] = f->to[best];
-    f->degree[f->from[bit]]++;
-    f->degree[f->shift + f->to[bit]]++;
+    fy_edges_add(&f->edges, f->edges.from[best], f->edges.to[best], FY_NO_COLOUR);
+    f->degree[f->edges.from[bit]]++;
+    f->degree[f->shift + f->edges.to[bit]]++;
     return fy_palette_give(&f->palette, bit, round, error);
 }
 
@@ -225,9 +208,7 @@ static ferry_status pad(fitting *f, bool *padded_out, ferry_error *error)
     bool *tried = fy_alloc_zeroed(f->n_ports, sizeof *tried);
     ferry_status status = FERRY_OK;
     *padded_out = false;
-    if (tried == NULL) {
-        return fy_fail_no_memory(error, "the ports of a schedule");
-    }
+    FY_TRY(fy_check_memory(tried != NULL, "the ports of a schedule", error));
     for (int i = 0; i < PAD_RANKS && status == FERRY_OK && !*padded_out; i++) {
         uint32_t port = find_fullest(f, tried);
         bool done = port != FY_NO_EDGE && f->n_rounds - f->degree[port] <= PAD_RANKS;
@@ -261,13 +242,13 @@ static ferry_status squeeze(fitting *f, ferry_error *error)
     uint32_t degree = largest_degree(f);
     ferry_status status = FERRY_OK;
     for (uint32_t i = 0; i < f->deal->n_batches; i++) {
-        if (f->round[i] >= degree) {
+        if (f->edges.round[i] >= degree) {
             fy_palette_take(&f->palette, i);
         }
     }
     f->palette.n_colours = degree;
     for (uint32_t i = 0; i < f->deal->n_batches && status == FERRY_OK; i++) {
-        if (f->round[i] == FY_NO_COLOUR) {
+        if (f->edges.round[i] == FY_NO_COLOUR) {
             status = fy_palette_insert(&f->palette, i, error);
         }
     }
@@ -281,9 +262,7 @@ static ferry_status fits_already(const fy_job *job, const fy_deal *deal, uint32_
     uint32_t n = job->pairs->n_ranks, shift = job->duplex == FERRY_DUPLEX_HALF ? 0 : n, most = 0;
     bool placed = true;
     uint32_t *count = fy_alloc_zeroed(2 * (size_t)n, sizeof *count);
-    if (count == NULL) {
-        return fy_fail_no_memory(error, "the ports of a schedule");
-    }
+    FY_TRY(fy_check_memory(count != NULL, "the ports of a schedule", error));
     for (size_t i = 0; i < deal->n_batches; i++) {
         placed = placed && deal->batches[i].round != FY_NO_COLOUR;
         count[deal->batches[i].from]++;
@@ -302,9 +281,7 @@ static ferry_status fit(const fy_job *job, uint32_t n_rounds, fy_deal *deal, fer
     fitting f;
     bool fits = false;
     ferry_status status = fitting_init(&f, job, deal, n_rounds, error);
-    if (status == FERRY_OK) {
-        status = place_crumbs(&f, error);
-    }
+    FY_THEN(status, place_leftovers(&f, error));
     if (status == FERRY_OK) {
         fits = largest_degree(&f) == f.n_rounds;
     }
@@ -314,8 +291,8 @@ static ferry_status fit(const fy_job *job, uint32_t n_rounds, fy_deal *deal, fer
     if (status == FERRY_OK && !fits) {
         status = squeeze(&f, error);
     }
-    for (size_t i = 0; i < deal->n_batches && status == FERRY_OK; i++) {
-        deal->batches[i].round = f.round[i];
+    if (status == FERRY_OK) {
+        fy_deal_take_rounds(deal, &f.edges);
     }
     fitting_cleanup(&f);
     return status;

@@ -7,7 +7,8 @@
 /* Every member is linked to all others up to this size. */
 enum { FULL_MESH = 64 };
 
-ferry_status fy_links_add(fy_links *links, const fy_cause *cause, ferry_error *error)
+/* FERRY_ERR_UNSUPPORTED where there are too many. */
+static ferry_status add_cause(fy_links *links, const fy_cause *cause, ferry_error *error)
 {
     if (cause->from == cause->to) {
         return FERRY_OK;
@@ -16,10 +17,8 @@ ferry_status fy_links_add(fy_links *links, const fy_cause *cause, ferry_error *e
         return fy_fail(error, FERRY_ERR_UNSUPPORTED, "relays among more than %zu pairs of ranks",
                        links->most_causes);
     }
-    if (!fy_reserve((void **)&links->causes, &links->capacity, links->n_causes + 1,
-                    sizeof *links->causes)) {
-        return fy_fail_no_memory(error, "the links of a group");
-    }
+    FY_TRY(FY_GROW(links->causes, links->capacity, links->n_causes + 1, "the links of a group",
+                   error));
     links->causes[links->n_causes++] = *cause;
     return FERRY_OK;
 }
@@ -39,7 +38,11 @@ static int by_ends(const void *a, const void *b)
     return c != 0 ? c : compare(x->to_member, y->to_member);
 }
 
-ferry_status fy_links_finish(fy_links *links, uint32_t n, const uint32_t *turn, ferry_error *error)
+/*
+ * n vertices on either side. Links are tried in the order of turn[] of their ends: those that have
+ * little to send themselves come first, as they have time to pass things on.
+ */
+static ferry_status finish(fy_links *links, uint32_t n, const uint32_t *turn, ferry_error *error)
 {
     for (size_t i = 0; i < links->n_causes; i++) {
         links->causes[i].from_turn = turn[links->causes[i].from];
@@ -93,7 +96,7 @@ static ferry_status link_member(fy_links *links, uint32_t group, uint32_t member
                               .from_member = member,
                               .to_member = to};
             if (places == NULL || places[member] == places[to]) {
-                status = fy_links_add(links, &cause, error);
+                status = add_cause(links, &cause, error);
             }
         }
     }
@@ -108,7 +111,7 @@ static ferry_status link_own(const fy_network *network, const fy_pairs *own, boo
         fy_cause cause = {
             .from = own->pairs[i].from, .to = own->pairs[i].to, .group = FY_OWN, .to_member = i};
         if (!inside || fy_network_node(network, cause.from) == fy_network_node(network, cause.to)) {
-            status = fy_links_add(links, &cause, error);
+            status = add_cause(links, &cause, error);
         }
     }
     return status;
@@ -144,10 +147,10 @@ ferry_status fy_links_of_chains(const fy_job *job, const fy_pairs *own, const fy
                               .group = g,
                               .from_member = m,
                               .to_member = next};
-            status = next == 0 ? status : fy_links_add(links, &cause, error);
+            status = next == 0 ? status : add_cause(links, &cause, error);
         }
     }
-    return status == FERRY_OK ? fy_links_finish(links, job->network->n_ranks, turn, error) : status;
+    return status == FERRY_OK ? finish(links, job->network->n_ranks, turn, error) : status;
 }
 
 ferry_status fy_links_of_ranks(const fy_job *job, const fy_pairs *own, const fy_groups *groups,
@@ -163,7 +166,7 @@ ferry_status fy_links_of_ranks(const fy_job *job, const fy_pairs *own, const fy_
                                  inside ? groups->place + group->members : NULL, error);
         }
     }
-    return status == FERRY_OK ? fy_links_finish(links, network->n_ranks, turn, error) : status;
+    return status == FERRY_OK ? finish(links, network->n_ranks, turn, error) : status;
 }
 
 ferry_status fy_links_of_nodes(const fy_job *job, const fy_pairs *own, const fy_groups *groups,
@@ -176,7 +179,7 @@ ferry_status fy_links_of_nodes(const fy_job *job, const fy_pairs *own, const fy_
                           .to = fy_network_node(network, own->pairs[i].to),
                           .group = FY_OWN,
                           .to_member = i};
-        status = fy_links_add(links, &cause, error);
+        status = add_cause(links, &cause, error);
     }
     for (uint32_t g = 0; g < groups->n_groups; g++) {
         const fy_group *group = &groups->groups[g];
@@ -185,5 +188,5 @@ ferry_status fy_links_of_nodes(const fy_job *job, const fy_pairs *own, const fy_
                                  NULL, error);
         }
     }
-    return status == FERRY_OK ? fy_links_finish(links, network->n_nodes, turn, error) : status;
+    return status == FERRY_OK ? finish(links, network->n_nodes, turn, error) : status;
 }

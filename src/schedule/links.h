@@ -17,7 +17,7 @@ typedef struct fy_cause {
     uint32_t group; /* FY_OWN: a pair's own bytes */
     uint32_t from_member;
     uint32_t to_member; /* of own bytes: the pair */
-    uint32_t from_turn; /* set by fy_links_finish */
+    uint32_t from_turn; /* of their ends, by which links are tried */
     uint32_t to_turn;
 } fy_cause;
 
@@ -33,13 +33,6 @@ typedef struct fy_links {
     fy_match match;
 } fy_links;
 
-/* FERRY_ERR_UNSUPPORTED where there are too many. */
-ferry_status fy_links_add(fy_links *links, const fy_cause *cause, ferry_error *error);
-/*
- * n vertices on either side. Links are tried in the order of turn[] of their ends: those that have
- * little to send themselves come first, as they have time to pass things on.
- */
-ferry_status fy_links_finish(fy_links *links, uint32_t n, const uint32_t *turn, ferry_error *error);
 void fy_links_cleanup(fy_links *links);
 
 /*

@@ -55,25 +55,20 @@ static ferry_status fail_duplicate(const packing *p, uint64_t task_id, ferry_err
                    p->from, p->to, (unsigned long long)task_id);
 }
 
-static ferry_status add_runs(packing *p, const fy_pair_task *t, uint64_t number, ferry_error *error)
+static ferry_status add_runs(packing *p, const fy_task *t, uint64_t number, ferry_error *error)
 {
     fy_cut cut;
-    ferry_status status =
-        fy_cut_task(t->task_id, t->bytes, t->element_bytes, p->slot_bytes, &cut, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_cut_task(t->id, t->bytes, t->element, p->slot_bytes, &cut, error));
     if (!fy_add(p->bytes, t->bytes, &p->bytes) ||
         !fy_add(p->n_segments, cut.n_segments, &p->n_segments)) {
         return fy_fail(error, FERRY_ERR_LIMIT,
                        "the tasks from rank %u to rank %u add up to more than 2^64 bytes with task "
                        "%llu of %llu bytes",
-                       p->from, p->to, (unsigned long long)t->task_id,
-                       (unsigned long long)t->bytes);
+                       p->from, p->to, (unsigned long long)t->id, (unsigned long long)t->bytes);
     }
     uint64_t n_full = t->bytes / cut.full_bytes;
     fy_pair_run run = {.bytes = cut.full_bytes,
-                       .task_id = t->task_id,
+                       .task_id = t->id,
                        .n_segments = n_full,
                        .task = number,
                        .full_bytes = cut.full_bytes};
@@ -130,10 +125,8 @@ static ferry_status reserve(packing *p, ferry_error *error)
     }
     if (!fy_add(out->n_segments, p->n_segments, &segments) ||
         !fy_add(out->n_batches, n_batches, &batches) ||
-        !fy_reserve((void **)&out->segments, &out->segment_capacity, (size_t)segments,
-                    sizeof *out->segments) ||
-        !fy_reserve((void **)&out->batches, &out->batch_capacity, (size_t)batches,
-                    sizeof *out->batches)) {
+        !FY_RESERVE(out->segments, out->segment_capacity, (size_t)segments) ||
+        !FY_RESERVE(out->batches, out->batch_capacity, (size_t)batches)) {
         return fy_fail_no_memory(error, "the segments of a pair of ranks");
     }
     return FERRY_OK;
@@ -149,10 +142,8 @@ static ferry_status append(packing *p, const fy_pair_run *run, uint64_t i, ferry
         if (out->n_batches - p->n_before == FY_MAX_DEGREE) {
             return fail_degree(p, FY_MAX_DEGREE + 1, error);
         }
-        if (!fy_reserve((void **)&out->batches, &out->batch_capacity, out->n_batches + 1,
-                        sizeof *out->batches)) {
-            return fy_fail_no_memory(error, "the batches of a pair of ranks");
-        }
+        FY_TRY(FY_GROW(out->batches, out->batch_capacity, out->n_batches + 1,
+                       "the batches of a pair of ranks", error));
         last = &out->batches[out->n_batches++];
         *last = (fy_pair_batch){.first_segment = out->n_segments};
     }
@@ -179,7 +170,7 @@ static ferry_status fill(packing *p, ferry_error *error)
     return status;
 }
 
-ferry_status fy_pack_pair(uint32_t from, uint32_t to, const fy_pair_task *tasks, size_t n_tasks,
+ferry_status fy_pack_pair(uint32_t from, uint32_t to, const fy_task *tasks, size_t n_tasks,
                           uint64_t slot_bytes, uint32_t max_tasks, fy_pair_batches *batches,
                           ferry_error *error)
 {
@@ -194,22 +185,15 @@ ferry_status fy_pack_pair(uint32_t from, uint32_t to, const fy_pair_task *tasks,
     }
     size_t n_segments = batches->n_segments;
     ferry_status status = FERRY_OK;
-    if (n_tasks > SIZE_MAX / 2 || !fy_reserve((void **)&batches->runs, &batches->run_capacity,
-                                              2 * n_tasks, sizeof *batches->runs)) {
+    if (n_tasks > SIZE_MAX / 2 || !FY_RESERVE(batches->runs, batches->run_capacity, 2 * n_tasks)) {
         return fy_fail_no_memory(error, "the tasks of a pair of ranks");
     }
     for (size_t i = 0; i < n_tasks && status == FERRY_OK; i++) {
         status = add_runs(&p, &tasks[i], i, error);
     }
-    if (status == FERRY_OK) {
-        status = find_duplicate(&p, error);
-    }
-    if (status == FERRY_OK) {
-        status = reserve(&p, error);
-    }
-    if (status == FERRY_OK) {
-        status = fill(&p, error);
-    }
+    FY_THEN(status, find_duplicate(&p, error));
+    FY_THEN(status, reserve(&p, error));
+    FY_THEN(status, fill(&p, error));
     if (status != FERRY_OK) {
         batches->n_batches = p.n_before;
         batches->n_segments = n_segments;

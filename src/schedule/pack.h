@@ -2,20 +2,13 @@
 #ifndef FY_SCHEDULE_PACK_H
 #define FY_SCHEDULE_PACK_H
 
-#include "base/status.h"
+#include "schedule/schedule.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
 /* The most batches of one rank in one direction: rounds are numbered with 32 bits. */
 #define FY_MAX_DEGREE ((uint64_t)INT32_MAX)
-
-/* What one rank sends another. */
-typedef struct fy_pair_task {
-    uint64_t task_id;
-    uint64_t bytes;
-    uint64_t element_bytes;
-} fy_pair_task;
 
 typedef struct fy_pair_segment {
     uint64_t task; /* its index in the tasks that were packed */
@@ -50,7 +43,7 @@ typedef struct fy_pair_batches {
  * the tasks' sizes add up beyond 64 bits or the batches to more than FY_MAX_DEGREE. from and to
  * appear in sentences only. On failure the batches are as they were.
  */
-ferry_status fy_pack_pair(uint32_t from, uint32_t to, const fy_pair_task *tasks, size_t n_tasks,
+ferry_status fy_pack_pair(uint32_t from, uint32_t to, const fy_task *tasks, size_t n_tasks,
                           uint64_t slot_bytes, uint32_t max_tasks, fy_pair_batches *batches,
                           ferry_error *error);
 

@@ -83,9 +83,7 @@ static ferry_status sort_by_size(sorter *s, fy_task *tasks, uint32_t n, ferry_er
     if (s->n_classes < 2) {
         return FERRY_OK;
     }
-    if (!fy_reserve((void **)&s->room, &s->room_capacity, n, sizeof *s->room)) {
-        return fy_fail_no_memory(error, "the tasks of a pair");
-    }
+    FY_TRY(FY_GROW(s->room, s->room_capacity, n, "the tasks of a pair", error));
     uint32_t begin[FEW_SIZES], sum = 0, c = 0;
     for (uint32_t i = 0; i < s->n_classes; i++) {
         begin[i] = sum;
@@ -156,10 +154,8 @@ static ferry_status form_all(fy_pairs *pairs, ferry_error *error)
 static ferry_status add_pair(fy_pairs *pairs, uint32_t from, uint32_t to, uint32_t first,
                              ferry_error *error)
 {
-    if (!fy_reserve((void **)&pairs->pairs, &pairs->pair_capacity, (size_t)pairs->n_pairs + 1,
-                    sizeof *pairs->pairs)) {
-        return fy_fail_no_memory(error, "the pairs of a schedule");
-    }
+    FY_TRY(FY_GROW(pairs->pairs, pairs->pair_capacity, (size_t)pairs->n_pairs + 1,
+                   "the pairs of a schedule", error));
     pairs->pairs[pairs->n_pairs++] = (fy_pair){.from = from, .to = to, .first = first};
     return FERRY_OK;
 }
@@ -170,9 +166,7 @@ static ferry_status sort_listed(const ferry_task_list *list, fy_listed_task *sor
 {
     size_t n = list->n_ranks;
     size_t *next = fy_alloc_zeroed(n + 1, sizeof *next);
-    if (next == NULL) {
-        return fy_fail_no_memory(error, "the tasks of a schedule");
-    }
+    FY_TRY(fy_check_memory(next != NULL, "the tasks of a schedule", error));
     for (size_t i = 0; i < list->n_tasks; i++) {
         next[list->tasks[i].from + 1]++;
     }
@@ -218,19 +212,11 @@ ferry_status fy_pairs_init(const ferry_task_list *list, fy_pairs *pairs, ferry_e
     if (listed == NULL || pairs->tasks == NULL) {
         status = fy_fail_no_memory(error, "the tasks of a schedule");
     }
-    if (status == FERRY_OK) {
-        status = sort_listed(list, listed, error);
-    }
-    if (status == FERRY_OK) {
-        status = take_listed(pairs, listed, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_contents_number(pairs, listed, error);
-    }
+    FY_THEN(status, sort_listed(list, listed, error));
+    FY_THEN(status, take_listed(pairs, listed, error));
+    FY_THEN(status, fy_contents_number(pairs, listed, error));
     fy_free(listed);
-    if (status == FERRY_OK) {
-        status = form_all(pairs, error);
-    }
+    FY_THEN(status, form_all(pairs, error));
     if (status != FERRY_OK) {
         fy_pairs_cleanup(pairs);
     }
@@ -313,10 +299,7 @@ ferry_status fy_pair_maker_count(fy_pair_maker *maker, uint32_t from, uint32_t t
         return fy_fail(error, FERRY_ERR_LIMIT, "a schedule has at most 2^31 - 1 tasks");
     }
     if (last == UINT32_MAX || pairs->pairs[last].to != to) {
-        ferry_status status = add_pair(pairs, from, to, 0, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(add_pair(pairs, from, to, 0, error));
         last = maker->pair_of[from] = pairs->n_pairs - 1;
     }
     pairs->pairs[last].n_tasks++;
@@ -330,9 +313,7 @@ static ferry_status sort_pairs(fy_pair_maker *maker, ferry_error *error)
     fy_pairs *pairs = maker->pairs;
     fy_pair *sorted = fy_alloc(pairs->n_pairs, sizeof *sorted);
     uint32_t *next = maker->pair_of;
-    if (sorted == NULL) {
-        return fy_fail_no_memory(error, "the pairs of a schedule");
-    }
+    FY_TRY(fy_check_memory(sorted != NULL, "the pairs of a schedule", error));
     memset(next, 0, pairs->n_ranks * sizeof *next);
     for (uint32_t i = 0; i < pairs->n_pairs; i++) {
         next[pairs->pairs[i].from]++;
@@ -357,10 +338,7 @@ static ferry_status sort_pairs(fy_pair_maker *maker, ferry_error *error)
 ferry_status fy_pair_maker_turn(fy_pair_maker *maker, ferry_error *error)
 {
     fy_pairs *pairs = maker->pairs;
-    ferry_status status = sort_pairs(maker, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(sort_pairs(maker, error));
     for (uint32_t i = 0, first = 0; i < pairs->n_pairs; i++) {
         pairs->pairs[i].first = first;
         first += pairs->pairs[i].n_tasks;

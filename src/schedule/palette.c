@@ -43,7 +43,7 @@ static void remove_slot(fy_palette *p, size_t gap)
 
 uint32_t fy_palette_port(const fy_palette *palette, uint32_t edge, int side)
 {
-    return palette->end[side][edge] + (side == 1 ? palette->shift : 0);
+    return side == 0 ? palette->graph->from[edge] : palette->graph->to[edge] + palette->shift;
 }
 
 uint32_t fy_palette_find(const fy_palette *palette, uint32_t port, uint32_t colour)
@@ -58,7 +58,7 @@ static bool reserve_row(fy_palette_row *row, uint32_t colour)
     if (needed <= row->n_words) {
         return true;
     }
-    if (!fy_reserve((void **)&row->words, &row->capacity, needed, sizeof *row->words)) {
+    if (!FY_RESERVE(row->words, row->capacity, needed)) {
         return false;
     }
     memset(row->words + row->n_words, 0, (needed - row->n_words) * sizeof *row->words);
@@ -81,19 +81,19 @@ ferry_status fy_palette_give(fy_palette *palette, uint32_t edge, uint32_t colour
         palette->keys[slot] = key_of(port, colour);
         palette->edges[slot] = edge;
     }
-    palette->colour[edge] = colour;
+    palette->graph->round[edge] = colour;
     return FERRY_OK;
 }
 
 void fy_palette_take(fy_palette *palette, uint32_t edge)
 {
-    uint32_t colour = palette->colour[edge];
+    uint32_t colour = palette->graph->round[edge];
     for (int side = 0; side < 2; side++) {
         uint32_t port = fy_palette_port(palette, edge, side);
         palette->rows[port].words[colour / 64] &= ~((uint64_t)1 << (colour % 64));
         remove_slot(palette, slot_of(palette, key_of(port, colour)));
     }
-    palette->colour[edge] = FY_NO_COLOUR;
+    palette->graph->round[edge] = FY_NO_COLOUR;
 }
 
 static uint64_t used_word(const fy_palette_row *row, size_t word)
@@ -157,10 +157,7 @@ static ferry_status swap_path(fy_palette *palette, uint32_t port, uint32_t a, ui
         if (next != FY_NO_EDGE) {
             fy_palette_take(palette, next);
         }
-        ferry_status status = fy_palette_give(palette, edge, given, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(fy_palette_give(palette, edge, given, error));
         edge = next;
         wanted = given;
     }
@@ -183,23 +180,19 @@ ferry_status fy_palette_insert(fy_palette *palette, uint32_t edge, ferry_error *
     }
     /* The path from the right port arrives at left vertices by a colour that ours has free. */
     uint32_t a = fy_palette_free(palette, left), b = fy_palette_free(palette, right);
-    ferry_status status = fy_palette_swap(palette, right, a, b, left, &end, error);
-    return status == FERRY_OK ? fy_palette_give(palette, edge, a, error) : status;
+    FY_TRY(fy_palette_swap(palette, right, a, b, left, &end, error));
+    return fy_palette_give(palette, edge, a, error);
 }
 
-ferry_status fy_palette_init(fy_palette *palette, uint32_t n_ports, uint32_t shift,
-                             uint64_t n_edges, const uint32_t *from, const uint32_t *to,
-                             uint32_t *colour, ferry_error *error)
+ferry_status fy_palette_init(fy_palette *palette, uint32_t n_ports, uint32_t shift, fy_edges *edges,
+                             ferry_error *error)
 {
     size_t capacity = 64;
-    while (capacity < 4 * n_edges) {
+    while (capacity < 4 * edges->n) {
         capacity *= 2;
     }
-    *palette = (fy_palette){.n_ports = n_ports,
-                            .end = {from, to},
-                            .shift = shift,
-                            .colour = colour,
-                            .capacity = capacity};
+    *palette =
+        (fy_palette){.n_ports = n_ports, .shift = shift, .graph = edges, .capacity = capacity};
     palette->rows = fy_alloc_zeroed(n_ports, sizeof *palette->rows);
     palette->keys = fy_alloc_zeroed(capacity, sizeof *palette->keys);
     palette->edges = fy_alloc(capacity, sizeof *palette->edges);
@@ -208,9 +201,9 @@ ferry_status fy_palette_init(fy_palette *palette, uint32_t n_ports, uint32_t shi
         return fy_fail_no_memory(error, "the rounds of a schedule");
     }
     ferry_status status = FERRY_OK;
-    for (uint64_t e = 0; e < n_edges && status == FERRY_OK; e++) {
-        if (colour[e] != FY_NO_COLOUR) {
-            status = fy_palette_give(palette, (uint32_t)e, colour[e], error);
+    for (size_t e = 0; e < edges->n && status == FERRY_OK; e++) {
+        if (edges->round[e] != FY_NO_COLOUR) {
+            status = fy_palette_give(palette, (uint32_t)e, edges->round[e], error);
         }
     }
     if (status != FERRY_OK) {

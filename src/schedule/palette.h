@@ -2,14 +2,11 @@
 #ifndef FY_SCHEDULE_PALETTE_H
 #define FY_SCHEDULE_PALETTE_H
 
-#include "base/status.h"
+#include "schedule/edges.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#define FY_NO_COLOUR UINT32_MAX
-#define FY_NO_EDGE UINT32_MAX
 
 /*
  * Which edge has which colour at which port, for colourings that are mended edge by edge. Memory is
@@ -18,19 +15,17 @@
 typedef struct fy_palette {
     uint32_t n_ports;
     uint32_t n_colours;          /* 0 .. n_colours - 1 may be used */
-    const uint32_t *end[2];      /* [edges] the ports of an edge */
+    fy_edges *graph;             /* the caller's; its rounds are the colours */
     uint32_t shift;              /* added to the second port: bipartite graphs have two sides */
-    uint32_t *colour;            /* [edges] or FY_NO_COLOUR; the caller's */
     struct fy_palette_row *rows; /* [n_ports] the colours in use */
     uint64_t *keys;              /* hash table: port and colour, + 1 */
     uint32_t *edges;             /* thereof the edge */
     size_t capacity;
 } fy_palette;
 
-/* Enters the edges that colour[] gives a colour to, which must be proper. */
-ferry_status fy_palette_init(fy_palette *palette, uint32_t n_ports, uint32_t shift,
-                             uint64_t n_edges, const uint32_t *from, const uint32_t *to,
-                             uint32_t *colour, ferry_error *error);
+/* Enters the edges that have a round, which must be proper; there may be more of them later. */
+ferry_status fy_palette_init(fy_palette *palette, uint32_t n_ports, uint32_t shift, fy_edges *edges,
+                             ferry_error *error);
 void fy_palette_cleanup(fy_palette *palette);
 
 uint32_t fy_palette_port(const fy_palette *palette, uint32_t edge, int side);

@@ -165,11 +165,9 @@ ferry_status fy_peel_run(fy_peel *peel, uint32_t first_round, uint32_t *end_out,
 {
     peeling p = {.peel = peel};
     uint32_t round = first_round;
-    ferry_status status = fy_match_init(&p.match, peel->n_left, peel->n_right, peel->n_edges,
-                                        peel->left, peel->right, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_match_init(&p.match, peel->n_left, peel->n_right, peel->n_edges, peel->left,
+                         peel->right, error));
+    ferry_status status = FERRY_OK;
     p.match.context = &p;
     p.match.usable = is_long;
     p.match.spent = is_spent;
@@ -177,7 +175,7 @@ ferry_status fy_peel_run(fy_peel *peel, uint32_t first_round, uint32_t *end_out,
     p.threshold = first_threshold(peel);
     while (status == FERRY_OK && p.threshold >= peel->shortest && p.threshold > 0) {
         p.horizon = horizon_of(&p);
-        if (p.horizon <= peel->crumbs) {
+        if (p.horizon <= peel->leftovers) {
             break;
         }
         status = peel_round(&p, &round, error);

@@ -13,7 +13,7 @@
  * of which every port serves one other for the same time, so that ports of the largest load never
  * idle and the rounds together last no longer than that load. Exact peeling takes as many rounds as
  * there are entries; here a round lasts at least a threshold that falls geometrically, which takes
- * a few rounds per peer and leaves crumbs.
+ * a few rounds per peer and leaves leftovers.
  *
  * The caller keeps the amounts: avail tells how much time of an edge can be served without a break,
  * take serves some of it.
@@ -28,7 +28,7 @@ typedef struct fy_peel {
     uint64_t *load;        /* [n_left + n_right] sums of rest, kept up to date */
     uint64_t grain;        /* durations are multiples where possible */
     uint64_t shortest;     /* no round is meant to last less */
-    uint64_t crumbs;       /* stop when no port has more left than that */
+    uint64_t leftovers;    /* stop when no port has more left than that */
     void *context;
     /* At most rest[edge], which may be 0 for now. */
     uint64_t (*avail)(void *context, uint32_t edge);
@@ -38,8 +38,8 @@ typedef struct fy_peel {
 } fy_peel;
 
 /*
- * Peels until only crumbs are left, or no round of the shortest duration serves all critical ports.
- * Rounds are numbered from first_round; *end_out is the number after the last.
+ * Peels until only leftovers are left, or no round of the shortest duration serves all critical
+ * ports. Rounds are numbered from first_round; *end_out is the number after the last.
  */
 ferry_status fy_peel_run(fy_peel *peel, uint32_t first_round, uint32_t *end_out,
                          ferry_error *error);

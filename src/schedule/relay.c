@@ -140,9 +140,7 @@ static ferry_status take_turns(const fy_debt *debts, size_t n, bool eager, uint3
                                ferry_error *error)
 {
     fy_port *ports = fy_alloc(n, sizeof *ports);
-    if (ports == NULL) {
-        return fy_fail_no_memory(error, "the ports of a schedule");
-    }
+    FY_TRY(fy_check_memory(ports != NULL, "the ports of a schedule", error));
     for (uint32_t i = 0; i < n; i++) {
         ports[i] = (fy_port){.rest = eager ? 0 : debts[i].time, .vertex = i};
     }
@@ -158,21 +156,16 @@ static ferry_status link_all(fy_relaying *r, ferry_error *error)
 {
     const fy_network *network = r->job->network;
     uint32_t *turn = fy_alloc(network->n_ranks, sizeof *turn);
-    if (turn == NULL) {
-        return fy_fail_no_memory(error, "the ports of a schedule");
-    }
+    FY_TRY(fy_check_memory(turn != NULL, "the ports of a schedule", error));
     ferry_status status = take_turns(r->rest, network->n_ranks, r->job->eager, turn, error);
-    if (status == FERRY_OK) {
-        status = r->chain
-                     ? fy_links_of_chains(r->job, r->own.pairs, &r->groups, turn, &r->ranks, error)
-                     : fy_links_of_ranks(r->job, r->own.pairs, &r->groups, turn, &r->ranks, error);
-    }
+    FY_THEN(status,
+            r->chain ? fy_links_of_chains(r->job, r->own.pairs, &r->groups, turn, &r->ranks, error)
+                     : fy_links_of_ranks(r->job, r->own.pairs, &r->groups, turn, &r->ranks, error));
     r->nodes.most_causes = r->ranks.most_causes - r->ranks.n_causes;
     if (status == FERRY_OK && network->n_nodes != 0 && !r->chain) {
         status = take_turns(r->node_rest, network->n_nodes, r->job->eager, turn, error);
-        if (status == FERRY_OK) {
-            status = fy_links_of_nodes(r->job, r->own.pairs, &r->groups, turn, &r->nodes, error);
-        }
+        FY_THEN(status,
+                fy_links_of_nodes(r->job, r->own.pairs, &r->groups, turn, &r->nodes, error));
     }
     fy_free(turn);
     return status;
@@ -195,11 +188,9 @@ static ferry_status relaying_init(fy_relaying *r, ferry_error *error)
         add_group(r, &r->groups.groups[i]);
     }
     r->ranks.most_causes = most_causes(r);
-    ferry_status status = link_all(r, error);
-    if (status == FERRY_OK) {
-        fy_relay_set_rules(r);
-    }
-    return status;
+    FY_TRY(link_all(r, error));
+    fy_relay_set_rules(r);
+    return FERRY_OK;
 }
 
 static ferry_status deal_relayed(const fy_job *job, double chunk_bytes, bool chain, fy_deal *deal,
@@ -211,24 +202,12 @@ static ferry_status deal_relayed(const fy_job *job, double chunk_bytes, bool cha
     r.chunk_bytes = fy_max(r.chunk_bytes, 1);
     r.chunk_time = (double)r.chunk_bytes / job->network->rank_rate[job->bound.rank];
     ferry_status status = fy_groups_init(job, r.chunk_bytes, &r.groups, error);
-    if (status == FERRY_OK) {
-        status = check_effort(&r, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_pairs_without(job->pairs, r.groups.is_grouped, &own, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_deal_init(&r.own, &own, job->slot_bytes, job->max_tasks, error);
-    }
-    if (status == FERRY_OK) {
-        status = relaying_init(&r, error);
-    }
-    if (status == FERRY_OK) {
-        status = play(&r, error);
-    }
-    if (status == FERRY_OK) {
-        status = append_own(&r.own, deal, error);
-    }
+    FY_THEN(status, check_effort(&r, error));
+    FY_THEN(status, fy_pairs_without(job->pairs, r.groups.is_grouped, &own, error));
+    FY_THEN(status, fy_deal_init(&r.own, &own, job->slot_bytes, job->max_tasks, error));
+    FY_THEN(status, relaying_init(&r, error));
+    FY_THEN(status, play(&r, error));
+    FY_THEN(status, append_own(&r.own, deal, error));
     relaying_cleanup(&r);
     fy_pairs_cleanup(&own);
     return status;
@@ -249,14 +228,12 @@ ferry_status fy_deal_chained(const fy_job *job, double chunk_bytes, fy_deal *dea
 ferry_status fy_relay_fan_out(const fy_job *job, uint32_t *most_receivers_out, ferry_error *error)
 {
     fy_groups groups;
-    ferry_status status = fy_groups_init(job, job->slot_bytes, &groups, error);
-    if (status == FERRY_OK) {
-        uint32_t most = 0;
-        for (size_t i = 0; i < groups.n_groups; i++) {
-            most = groups.groups[i].n_members - 1 > most ? groups.groups[i].n_members - 1 : most;
-        }
-        *most_receivers_out = most;
-        fy_groups_cleanup(&groups);
+    FY_TRY(fy_groups_init(job, job->slot_bytes, &groups, error));
+    uint32_t most = 0;
+    for (size_t i = 0; i < groups.n_groups; i++) {
+        most = groups.groups[i].n_members - 1 > most ? groups.groups[i].n_members - 1 : most;
     }
-    return status;
+    *most_receivers_out = most;
+    fy_groups_cleanup(&groups);
+    return FERRY_OK;
 }

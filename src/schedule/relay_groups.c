@@ -21,9 +21,7 @@ static ferry_status strain_init(strain *s, const fy_job *job, ferry_error *error
     size_t n = network->n_ranks, nodes = network->n_nodes;
     *s = (strain){.job = job};
     s->out = fy_alloc_zeroed(n + 2 * nodes, sizeof *s->out);
-    if (s->out == NULL) {
-        return fy_fail_no_memory(error, "the loads of ranks");
-    }
+    FY_TRY(fy_check_memory(s->out != NULL, "the loads of ranks", error));
     s->node_out = s->out + n;
     s->node_in = s->node_out + nodes;
     for (uint32_t i = 0; i < job->pairs->n_pairs; i++) {
@@ -86,10 +84,8 @@ static ferry_status list_receivers(grouping *g, uint32_t content, uint32_t *n_ou
 {
     const fy_content *c = &g->contents.contents[content];
     uint32_t n = 0;
-    if (!fy_reserve((void **)&g->receivers, &g->receiver_capacity, c->end - c->begin,
-                    sizeof *g->receivers)) {
-        return fy_fail_no_memory(error, "the receivers of a content");
-    }
+    FY_TRY(FY_GROW(g->receivers, g->receiver_capacity, c->end - c->begin,
+                   "the receivers of a content", error));
     for (uint32_t i = c->begin; i < c->end; i++) {
         const fy_content_task *task = &g->contents.tasks[i];
         if (n == 0 || task->to != g->receivers[n - 1].to) {
@@ -118,10 +114,8 @@ static ferry_status add_group(grouping *g, uint32_t from, uint32_t n, uint64_t h
                               uint32_t *number_out, ferry_error *error)
 {
     fy_groups *all = g->groups;
-    if (!fy_reserve((void **)&all->groups, &all->group_capacity, all->n_groups + 1,
-                    sizeof *all->groups) ||
-        !fy_reserve((void **)&all->ranks, &all->rank_capacity, all->n_ranks + n + 1,
-                    sizeof *all->ranks) ||
+    if (!FY_RESERVE(all->groups, all->group_capacity, all->n_groups + 1) ||
+        !FY_RESERVE(all->ranks, all->rank_capacity, all->n_ranks + n + 1) ||
         !fy_index_insert(&g->index, hash, (uint32_t)all->n_groups)) {
         return fy_fail_no_memory(error, "the groups of receivers");
     }
@@ -181,9 +175,7 @@ static ferry_status list_tasks(grouping *g, ferry_error *error)
         group->n_contents = 0;
     }
     all->tasks = fy_alloc(all->n_tasks, sizeof *all->tasks);
-    if (all->tasks == NULL) {
-        return fy_fail_no_memory(error, "the tasks of groups");
-    }
+    FY_TRY(fy_check_memory(all->tasks != NULL, "the tasks of groups", error));
     for (uint32_t c = 0; c < g->contents.n && status == FERRY_OK; c++) {
         uint32_t n = 0;
         if (g->group_of[c] == UINT32_MAX) {
@@ -210,10 +202,8 @@ static const fy_task *content_task(const fy_groups *groups, const fy_group *grou
 static ferry_status add_chunk(fy_groups *groups, uint32_t content, uint64_t offset,
                               ferry_error *error)
 {
-    if (!fy_reserve((void **)&groups->chunks, &groups->chunk_capacity, groups->n_chunks + 1,
-                    sizeof *groups->chunks)) {
-        return fy_fail_no_memory(error, "the chunks of groups");
-    }
+    FY_TRY(FY_GROW(groups->chunks, groups->chunk_capacity, groups->n_chunks + 1,
+                   "the chunks of groups", error));
     groups->chunks[groups->n_chunks++] = (fy_chunk_begin){.content = content, .offset = offset};
     return FERRY_OK;
 }
@@ -276,9 +266,7 @@ static ferry_status cut_chunks(const fy_job *job, fy_groups *groups, uint64_t ch
         group->n_words = (group->n_chunks + 63) / 64;
         group->have = groups->n_have;
         groups->n_have += (size_t)group->n_words * (group->n_members + 2 * group->n_nodes + 2);
-        if (status == FERRY_OK) {
-            status = add_chunk(groups, place.content, 0, error);
-        }
+        FY_THEN(status, add_chunk(groups, place.content, 0, error));
     }
     if (status == FERRY_OK) {
         groups->have = fy_alloc_zeroed(groups->n_have, sizeof *groups->have);
@@ -316,17 +304,13 @@ static ferry_status place_members(const fy_job *job, fy_groups *groups, ferry_er
 {
     const fy_network *network = job->network;
     groups->place = fy_alloc_zeroed(groups->n_ranks, sizeof *groups->place);
-    if (groups->place == NULL) {
-        return fy_fail_no_memory(error, "the nodes of groups");
-    }
+    FY_TRY(fy_check_memory(groups->place != NULL, "the nodes of groups", error));
     for (size_t i = 0; network->n_nodes != 0 && i < groups->n_groups; i++) {
         fy_group *group = &groups->groups[i];
         const uint32_t *ranks = groups->ranks + group->members;
         uint32_t home = fy_network_node(network, ranks[0]), last = home, number = 0;
-        if (!fy_reserve((void **)&groups->nodes, &groups->node_capacity,
-                        groups->n_nodes + group->n_members, sizeof *groups->nodes)) {
-            return fy_fail_no_memory(error, "the nodes of groups");
-        }
+        FY_TRY(FY_GROW(groups->nodes, groups->node_capacity, groups->n_nodes + group->n_members,
+                       "the nodes of groups", error));
         group->nodes = groups->n_nodes;
         groups->nodes[groups->n_nodes++] = home;
         group->n_nodes = 1;
@@ -383,15 +367,9 @@ ferry_status fy_groups_init(const fy_job *job, uint64_t chunk_bytes, fy_groups *
         find_paying(&g);
         status = fy_contents_init(job->pairs, g.pays, &g.contents, error);
     }
-    if (status == FERRY_OK) {
-        status = assign_contents(&g, error);
-    }
-    if (status == FERRY_OK) {
-        status = list_tasks(&g, error);
-    }
-    if (status == FERRY_OK) {
-        status = place_members(job, groups, error);
-    }
+    FY_THEN(status, assign_contents(&g, error));
+    FY_THEN(status, list_tasks(&g, error));
+    FY_THEN(status, place_members(job, groups, error));
     if (status == FERRY_OK) {
         set_rates(job, groups);
         status = cut_chunks(job, groups, fy_min(chunk_bytes, job->slot_bytes), error);

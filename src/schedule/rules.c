@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "base/sort.h"
 #include "schedule/colour.h"
 #include "schedule/pack.h"
 
@@ -32,18 +33,10 @@ static const uint64_t no_rounds[PAGE_WORDS] = {0};
 /* The first page at or behind a number. */
 static size_t find_page(const port *p, uint64_t number)
 {
-    size_t low = p->n_full, high = p->n_pages;
-    if (low > 0 && number < low) {
+    if (p->n_full > 0 && number < p->n_full) {
         return (size_t)number;
     }
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (p->pages[middle].number < number) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    FY_BISECT(size_t, low, p->n_full, p->n_pages, middle, p->pages[middle].number < number);
     return low;
 }
 
@@ -85,7 +78,7 @@ static bool use_round(port *p, uint64_t round)
     uint64_t number = round / PAGE_ROUNDS;
     size_t at = find_page(p, number);
     if (at == p->n_pages || p->pages[at].number != number) {
-        if (!fy_reserve((void **)&p->pages, &p->capacity, p->n_pages + 1, sizeof *p->pages)) {
+        if (!FY_RESERVE(p->pages, p->capacity, p->n_pages + 1)) {
             return false;
         }
         memmove(p->pages + at + 1, p->pages + at, (p->n_pages - at) * sizeof *p->pages);
@@ -116,46 +109,37 @@ static ferry_status check_batch(uint32_t n_ranks, uint64_t batch, uint32_t from,
     return FERRY_OK;
 }
 
-static ferry_status place_batches(port *send, port *recv, uint32_t n_ranks, uint64_t n_batches,
-                                  const uint32_t *from, const uint32_t *to, uint32_t *round_out,
-                                  uint32_t *n_rounds_out, ferry_error *error)
+static ferry_status place_batches(port *send, port *recv, fy_edges *b, ferry_error *error)
 {
     uint64_t n_rounds = 0;
-    for (uint64_t i = 0; i < n_batches; i++) {
-        ferry_status status = check_batch(n_ranks, i, from[i], to[i], error);
-        if (status != FERRY_OK) {
-            return status;
-        }
-        uint64_t round = first_free(&send[from[i]], &recv[to[i]]);
+    for (size_t i = 0; i < b->n; i++) {
+        FY_TRY(check_batch(b->n_ranks, i, b->from[i], b->to[i], error));
+        port *out = &send[b->from[i]], *in = &recv[b->to[i]];
+        uint64_t round = first_free(out, in);
         if (round >= FY_MAX_DEGREE) {
             return fy_fail(error, FERRY_ERR_LIMIT,
-                           "batch %llu, from rank %u to rank %u, would need round %llu; rounds end "
+                           "batch %zu, from rank %u to rank %u, would need round %llu; rounds end "
                            "at %llu: use larger slots",
-                           (unsigned long long)i, from[i], to[i], (unsigned long long)round,
+                           i, b->from[i], b->to[i], (unsigned long long)round,
                            (unsigned long long)FY_MAX_DEGREE);
         }
-        if (!use_round(&send[from[i]], round) || !use_round(&recv[to[i]], round)) {
+        if (!use_round(out, round) || !use_round(in, round)) {
             return fy_fail_no_memory(error, "the rounds of a rank");
         }
-        round_out[i] = (uint32_t)round;
+        b->round[i] = (uint32_t)round;
         n_rounds = fy_max(n_rounds, round + 1);
     }
-    *n_rounds_out = (uint32_t)n_rounds;
+    b->n_rounds = (uint32_t)n_rounds;
     return FERRY_OK;
 }
 
-ferry_status fy_first_fit(uint32_t n_ranks, uint64_t n_batches, const uint32_t *from,
-                          const uint32_t *to, bool half, uint32_t *round_out,
-                          uint32_t *n_rounds_out, ferry_error *error)
+ferry_status fy_first_fit(fy_edges *batches, bool half, ferry_error *error)
 {
+    uint32_t n_ranks = batches->n_ranks;
     size_t n_ports = half ? n_ranks : (size_t)n_ranks * 2;
     port *send = fy_alloc_zeroed(n_ports, sizeof *send);
-    if (send == NULL) {
-        return fy_fail_no_memory(error, "the ports of all ranks");
-    }
-    port *recv = half ? send : send + n_ranks;
-    ferry_status status =
-        place_batches(send, recv, n_ranks, n_batches, from, to, round_out, n_rounds_out, error);
+    FY_TRY(fy_check_memory(send != NULL, "the ports of all ranks", error));
+    ferry_status status = place_batches(send, half ? send : send + n_ranks, batches, error);
     for (size_t i = 0; i < n_ports; i++) {
         fy_free(send[i].pages);
     }
@@ -163,9 +147,7 @@ ferry_status fy_first_fit(uint32_t n_ranks, uint64_t n_batches, const uint32_t *
     return status;
 }
 
-ferry_status fy_choose_rounds(uint32_t rule, uint32_t duplex, uint32_t n_ranks, uint64_t n_batches,
-                              const uint32_t *from, const uint32_t *to, uint32_t *round_out,
-                              uint32_t *n_rounds_out, ferry_error *error)
+ferry_status fy_choose_rounds(uint32_t rule, uint32_t duplex, fy_edges *batches, ferry_error *error)
 {
     if (rule > FERRY_SCHEDULE_FIRST_FIT_HALF || duplex > FERRY_DUPLEX_HALF) {
         return fy_fail(error, FERRY_ERR_MISUSE,
@@ -174,9 +156,6 @@ ferry_status fy_choose_rounds(uint32_t rule, uint32_t duplex, uint32_t n_ranks, 
                        rule, duplex);
     }
     bool half = rule == FERRY_SCHEDULE_FIRST_FIT_HALF || duplex == FERRY_DUPLEX_HALF;
-    if (rule == FERRY_SCHEDULE_OPTIMAL) {
-        return fy_colour_batches(n_ranks, n_batches, from, to, duplex, round_out, n_rounds_out,
-                                 error);
-    }
-    return fy_first_fit(n_ranks, n_batches, from, to, half, round_out, n_rounds_out, error);
+    return rule == FERRY_SCHEDULE_OPTIMAL ? fy_colour_batches(batches, duplex, error)
+                                          : fy_first_fit(batches, half, error);
 }

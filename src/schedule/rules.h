@@ -2,28 +2,24 @@
 #ifndef FY_SCHEDULE_RULES_H
 #define FY_SCHEDULE_RULES_H
 
-#include "base/status.h"
+#include "schedule/edges.h"
 
 #include <stdbool.h>
-#include <stdint.h>
 
 /*
  * First fit: each batch, in the order given, gets the first round in which its sender does not send
  * and its receiver does not receive yet; half: in which neither takes part in anything. Rounds are
- * below n_rounds_out and none is empty. Memory is linear in the batches. FERRY_ERR_INVALID_INPUT
+ * below n_rounds and none is empty. Memory is linear in the batches. FERRY_ERR_INVALID_INPUT
  * for a batch of a rank to itself or of a rank that is not below n_ranks; FERRY_ERR_LIMIT where a
  * rank has more than 2^31 - 1 batches.
  */
-ferry_status fy_first_fit(uint32_t n_ranks, uint64_t n_batches, const uint32_t *from,
-                          const uint32_t *to, bool half, uint32_t *round_out,
-                          uint32_t *n_rounds_out, ferry_error *error);
+ferry_status fy_first_fit(fy_edges *batches, bool half, ferry_error *error);
 
 /*
  * Rounds by a ferry_schedule_rule and a ferry_duplex, either of which may ask for half duplex. The
  * first-fit rules take batches in the order given. FERRY_ERR_MISUSE for other numbers.
  */
-ferry_status fy_choose_rounds(uint32_t rule, uint32_t duplex, uint32_t n_ranks, uint64_t n_batches,
-                              const uint32_t *from, const uint32_t *to, uint32_t *round_out,
-                              uint32_t *n_rounds_out, ferry_error *error);
+ferry_status fy_choose_rounds(uint32_t rule, uint32_t duplex, fy_edges *batches,
+                              ferry_error *error);
 
 #endif

@@ -2,13 +2,22 @@
 #include "schedule/schedule.h"
 
 #include "base/alloc.h"
+#include "base/sort.h"
 #include "base/status.h"
 
 #include <string.h>
 
+ferry_schedule *fy_schedule_retain(const ferry_schedule *schedule)
+{
+    ferry_schedule *held = (ferry_schedule *)schedule;
+    atomic_fetch_add_explicit(&held->n_holders, 1, memory_order_relaxed);
+    return held;
+}
+
 void ferry_schedule_destroy(ferry_schedule *schedule)
 {
-    if (schedule == NULL) {
+    if (schedule == NULL ||
+        atomic_fetch_sub_explicit(&schedule->n_holders, 1, memory_order_acq_rel) > 0) {
         return;
     }
     fy_network_cleanup(&schedule->network);
@@ -26,9 +35,7 @@ void ferry_schedule_destroy(ferry_schedule *schedule)
 ferry_status ferry_schedule_get_report(const ferry_schedule *schedule,
                                        ferry_schedule_report *report_out, ferry_error *error)
 {
-    if (schedule == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_schedule_get_report: no schedule");
-    }
+    FY_TRY(fy_check_use(schedule != NULL, "ferry_schedule_get_report: no schedule", error));
     return fy_copy_out(&schedule->report, sizeof schedule->report, report_out,
                        "ferry_schedule_report", error);
 }
@@ -45,11 +52,7 @@ static ferry_status check_index(const char *what, uint64_t index, uint64_t n, fe
 ferry_status ferry_schedule_batch_at(const ferry_schedule *schedule, uint64_t index,
                                      ferry_batch *batch_out, ferry_error *error)
 {
-    ferry_status status =
-        check_index("batch", index, schedule == NULL ? 0 : schedule->n_batches, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(check_index("batch", index, schedule == NULL ? 0 : schedule->n_batches, error));
     const fy_batch *batch = &schedule->batches[index];
     ferry_batch copy = {.struct_size = sizeof copy,
                         .round = batch->round,
@@ -67,15 +70,8 @@ static fy_segment segment_at(const ferry_schedule *schedule, uint64_t index)
     if (schedule->segments != NULL) {
         return schedule->segments[index];
     }
-    uint64_t low = 0, high = schedule->n_batches;
-    while (high - low > 1) {
-        uint64_t middle = low + (high - low) / 2;
-        if (schedule->batches[middle].first_segment <= index) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
+    FY_BISECT_LAST(uint64_t, low, 0, schedule->n_batches, middle,
+                   schedule->batches[middle].first_segment <= index);
     const fy_batch *batch = &schedule->batches[low];
     return fy_schedule_segment(schedule, batch, (uint32_t)(index - batch->first_segment));
 }
@@ -83,11 +79,7 @@ static fy_segment segment_at(const ferry_schedule *schedule, uint64_t index)
 ferry_status ferry_schedule_segment_at(const ferry_schedule *schedule, uint64_t index,
                                        ferry_segment *segment_out, ferry_error *error)
 {
-    ferry_status status =
-        check_index("segment", index, schedule == NULL ? 0 : schedule->n_segments, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(check_index("segment", index, schedule == NULL ? 0 : schedule->n_segments, error));
     fy_segment segment = segment_at(schedule, index);
     ferry_segment copy = {.struct_size = sizeof copy,
                           .task_id = segment.task_id,
@@ -119,7 +111,7 @@ uint32_t ferry_schedule_send_count(const ferry_schedule *schedule, uint32_t rank
     return (uint32_t)(begin[1] - begin[0]);
 }
 
-uint32_t ferry_schedule_recv_count(const ferry_schedule *schedule, uint32_t rank)
+uint32_t ferry_schedule_receive_count(const ferry_schedule *schedule, uint32_t rank)
 {
     if (!has_rank(schedule, rank)) {
         return 0;
@@ -131,29 +123,19 @@ uint32_t ferry_schedule_recv_count(const ferry_schedule *schedule, uint32_t rank
 ferry_status ferry_schedule_send_at(const ferry_schedule *schedule, uint32_t rank, uint32_t index,
                                     uint64_t *batch_out, ferry_error *error)
 {
-    ferry_status status =
-        check_index("send", index, ferry_schedule_send_count(schedule, rank), error);
-    if (status == FERRY_OK && batch_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_schedule_send_at: batch_out is NULL");
-    }
-    if (status == FERRY_OK) {
-        *batch_out = schedule->sends[schedule->send_begin[place_of(schedule, rank)] + index];
-    }
-    return status;
+    FY_TRY(check_index("send", index, ferry_schedule_send_count(schedule, rank), error));
+    FY_TRY(fy_check_use(batch_out != NULL, "ferry_schedule_send_at: batch_out is NULL", error));
+    *batch_out = schedule->sends[schedule->send_begin[place_of(schedule, rank)] + index];
+    return FERRY_OK;
 }
 
-ferry_status ferry_schedule_recv_at(const ferry_schedule *schedule, uint32_t rank, uint32_t index,
-                                    uint64_t *batch_out, ferry_error *error)
+ferry_status ferry_schedule_receive_at(const ferry_schedule *schedule, uint32_t rank,
+                                       uint32_t index, uint64_t *batch_out, ferry_error *error)
 {
-    ferry_status status =
-        check_index("receive", index, ferry_schedule_recv_count(schedule, rank), error);
-    if (status == FERRY_OK && batch_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_schedule_recv_at: batch_out is NULL");
-    }
-    if (status == FERRY_OK) {
-        *batch_out = schedule->recvs[schedule->recv_begin[place_of(schedule, rank)] + index];
-    }
-    return status;
+    FY_TRY(check_index("receive", index, ferry_schedule_receive_count(schedule, rank), error));
+    FY_TRY(fy_check_use(batch_out != NULL, "ferry_schedule_receive_at: batch_out is NULL", error));
+    *batch_out = schedule->recvs[schedule->recv_begin[place_of(schedule, rank)] + index];
+    return FERRY_OK;
 }
 
 ferry_status ferry_schedule_get_idle(const ferry_schedule *schedule, uint32_t rank,
@@ -187,7 +169,8 @@ ferry_status fy_schedule_check_whole(const ferry_schedule *schedule, const char 
     return FERRY_OK;
 }
 
-void ferry_schedule_digest(const ferry_schedule *schedule, char digest_out[33])
+size_t ferry_schedule_digest(const ferry_schedule *schedule, char *text, size_t text_bytes)
 {
-    fy_hash128_format(schedule == NULL ? (fy_hash128){0, 0} : schedule->digest, digest_out);
+    return fy_hash128_print(schedule == NULL ? (fy_hash128){0, 0} : schedule->digest, text,
+                            text_bytes);
 }

@@ -2,16 +2,16 @@
 #ifndef FY_SCHEDULE_SCHEDULE_H
 #define FY_SCHEDULE_SCHEDULE_H
 
+#include "base/cluster.h"
 #include "base/hash.h"
 #include "base/status.h"
 
 #include <ferry/schedule.h>
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#define FY_NO_TASK UINT32_MAX
 
 typedef struct fy_pairs fy_pairs; /* schedule/tasks.h */
 
@@ -25,20 +25,9 @@ typedef struct fy_task {
     uint32_t content; /* its number, which only tasks of two receivers or more have */
 } fy_task;
 
-/* Rates in bytes per unit of time. */
-typedef struct fy_node_port {
-    uint32_t node;
-    double rank_rate;
-    double node_rate;
-} fy_node_port;
-
 struct ferry_cluster {
-    uint32_t ranks_per_node;
-    double rank_rate;
-    double node_rate;
-    double latency;
-    size_t n_overrides, override_capacity;
-    fy_node_port *overrides; /* by ascending node */
+    fy_cluster rates;
+    size_t override_capacity;
 };
 
 /* What a rank's and a node's port take each way, spelled out for a world. */
@@ -52,9 +41,9 @@ typedef struct fy_network {
     double *node_rate; /* [n_nodes] */
 } fy_network;
 
-/* cluster NULL: one byte per unit of time, no latency, no nodes. */
-ferry_status fy_network_init(const ferry_cluster *cluster, uint32_t n_ranks,
-                             fy_network *network_out, ferry_error *error);
+/* Without a cluster: one byte per unit of time, no latency, no nodes. */
+ferry_status fy_network_init(const fy_cluster *cluster, uint32_t n_ranks, fy_network *network_out,
+                             ferry_error *error);
 void fy_network_cleanup(fy_network *network);
 
 static inline uint32_t fy_network_node(const fy_network *network, uint32_t rank)
@@ -101,6 +90,7 @@ typedef struct fy_batch {
  * their sender what it passes on.
  */
 struct ferry_schedule {
+    _Atomic uint32_t n_holders; /* beside whom it was made for */
     fy_network network;
     ferry_schedule_report report;
     uint32_t duplex;
@@ -128,7 +118,7 @@ struct ferry_schedule {
 };
 
 /* As ferry_schedule_create. The pairs are cleaned up, whatever the outcome. */
-ferry_status fy_schedule_create_taking(fy_pairs *pairs, const ferry_cluster *cluster,
+ferry_status fy_schedule_create_taking(fy_pairs *pairs, const fy_cluster *cluster,
                                        const ferry_schedule_options *options,
                                        ferry_schedule **schedule_out, ferry_error *error);
 
@@ -151,13 +141,16 @@ static inline fy_segment fy_schedule_segment(const ferry_schedule *schedule, con
     return fy_batch_segment(batch, number, schedule->tasks, schedule->segments);
 }
 
+/* Another holder, who gives it back with ferry_schedule_destroy. */
+ferry_schedule *fy_schedule_retain(const ferry_schedule *schedule);
+
 /* FERRY_ERR_MISUSE for a part, with a sentence that begins with what was called. */
 ferry_status fy_schedule_check_whole(const ferry_schedule *schedule, const char *called,
                                      ferry_error *error);
 
 /*
  * The makespan under the port model, and each rank's idle time (idle_out: [n_ranks]), in closed
- * steps over the rounds where no node limits, else by following the fluid from event to event.
+ * steps over the rounds where no node limits, else by a simulation from event to event.
  * Reads network, duplex, batches, waits, sends and recvs of the schedule.
  */
 ferry_status fy_schedule_time(const ferry_schedule *schedule, double *makespan_out,

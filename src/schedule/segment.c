@@ -1,7 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "schedule/segment.h"
 
-#include <ferry/scheduler.h>
+#include <ferry/reference.h>
 
 ferry_status fy_cut_task(uint64_t task_id, uint64_t bytes, uint64_t element_bytes,
                          uint64_t slot_bytes, fy_cut *cut_out, ferry_error *error)
@@ -29,29 +29,22 @@ ferry_status fy_cut_task(uint64_t task_id, uint64_t bytes, uint64_t element_byte
     return FERRY_OK;
 }
 
-ferry_status ferry_segment_count(uint64_t bytes, uint64_t element_bytes, uint64_t slot_bytes,
-                                 uint64_t *n_out, ferry_error *error)
+ferry_status ferry_reference_segment_count(uint64_t bytes, uint64_t element_bytes,
+                                           uint64_t slot_bytes, uint64_t *n_out, ferry_error *error)
 {
     fy_cut cut;
-    if (n_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "counting segments needs a place for the count");
-    }
-    ferry_status status = fy_cut_task(0, bytes, element_bytes, slot_bytes, &cut, error);
-    if (status == FERRY_OK) {
-        *n_out = cut.n_segments;
-    }
-    return status;
+    FY_TRY(fy_check_use(n_out != NULL, "counting segments needs a place for the count", error));
+    FY_TRY(fy_cut_task(0, bytes, element_bytes, slot_bytes, &cut, error));
+    *n_out = cut.n_segments;
+    return FERRY_OK;
 }
 
-ferry_status ferry_segment_range(uint64_t bytes, uint64_t element_bytes, uint64_t slot_bytes,
-                                 uint64_t segment_index, uint64_t *first_byte_out,
-                                 uint64_t *bytes_out, ferry_error *error)
+ferry_status ferry_reference_segment_at(uint64_t bytes, uint64_t element_bytes, uint64_t slot_bytes,
+                                        uint64_t segment_index, uint64_t *first_byte_out,
+                                        uint64_t *bytes_out, ferry_error *error)
 {
     fy_cut cut;
-    ferry_status status = fy_cut_task(0, bytes, element_bytes, slot_bytes, &cut, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_cut_task(0, bytes, element_bytes, slot_bytes, &cut, error));
     if (first_byte_out == NULL || bytes_out == NULL || segment_index >= cut.n_segments) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "segment %llu of %llu: a segment that is there and two places are needed",

@@ -44,9 +44,7 @@ static ferry_status fill_report(ferry_simulation *simulation, double seconds, fe
     uint32_t n_ranks = simulation->schedule->network.n_ranks;
     ferry_simulation_report *report = &simulation->report;
     double *by_receiver = fy_alloc_zeroed(n_ranks, sizeof *by_receiver);
-    if (by_receiver == NULL) {
-        return fy_fail_no_memory(error, "the links of a simulation");
-    }
+    FY_TRY(fy_check_memory(by_receiver != NULL, "the links of a simulation", error));
     *report = (ferry_simulation_report)FERRY_SIMULATION_REPORT_INIT;
     report->seconds = seconds;
     for (uint32_t rank = 0; rank < n_ranks; rank++) {
@@ -74,36 +72,26 @@ static ferry_status simulate(ferry_simulation *simulation, ferry_error *error)
     if (simulation->ranks == NULL || simulation->start == NULL || simulation->end == NULL) {
         return fy_fail_no_memory(error, "a simulation");
     }
-    ferry_status status = fy_simulation_run(simulation, &seconds, error);
-    return status == FERRY_OK ? fill_report(simulation, seconds, error) : status;
+    FY_TRY(fy_simulation_run(simulation, &seconds, error));
+    return fill_report(simulation, seconds, error);
 }
 
 ferry_status ferry_simulation_create(const ferry_schedule *schedule,
                                      const ferry_simulation_options *options,
                                      ferry_simulation **simulation_out, ferry_error *error)
 {
-    if (schedule == NULL || simulation_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_simulation_create needs a schedule and a place for the simulation");
-    }
+    FY_TRY(fy_check_use(schedule != NULL && simulation_out != NULL,
+                        "ferry_simulation_create needs a schedule and a place for the simulation",
+                        error));
     ferry_simulation_options own;
-    ferry_status status = fy_schedule_check_whole(schedule, "ferry_simulation_create", error);
-    if (status == FERRY_OK) {
-        status = fy_take_simulation_options(options, &own, error);
-    }
-    if (status == FERRY_OK) {
-        status = check_options(&own, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_schedule_check_whole(schedule, "ferry_simulation_create", error));
+    FY_TRY(fy_take_simulation_options(options, &own, error));
+    FY_TRY(check_options(&own, error));
     ferry_simulation *simulation = fy_alloc_zeroed(1, sizeof *simulation);
-    if (simulation == NULL) {
-        return fy_fail_no_memory(error, "a simulation");
-    }
-    simulation->schedule = schedule;
+    FY_TRY(fy_check_memory(simulation != NULL, "a simulation", error));
+    simulation->schedule = fy_schedule_retain(schedule);
     simulation->options = own;
-    status = simulate(simulation, error);
+    ferry_status status = simulate(simulation, error);
     if (status != FERRY_OK) {
         goto out;
     }
@@ -120,6 +108,7 @@ void ferry_simulation_destroy(ferry_simulation *simulation)
         fy_free(simulation->ranks);
         fy_free(simulation->start);
         fy_free(simulation->end);
+        ferry_schedule_destroy(simulation->schedule);
         fy_free(simulation);
     }
 }
@@ -127,10 +116,9 @@ void ferry_simulation_destroy(ferry_simulation *simulation)
 ferry_status ferry_simulation_get_report(const ferry_simulation *simulation,
                                          ferry_simulation_report *report_out, ferry_error *error)
 {
-    if (simulation == NULL || report_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_simulation_get_report needs a simulation and a place for the report");
-    }
+    FY_TRY(fy_check_use(simulation != NULL && report_out != NULL,
+                        "ferry_simulation_get_report needs a simulation and a place for the report",
+                        error));
     return fy_copy_out(&simulation->report, sizeof simulation->report, report_out,
                        "ferry_simulation_report", error);
 }
@@ -138,10 +126,9 @@ ferry_status ferry_simulation_get_report(const ferry_simulation *simulation,
 ferry_status ferry_simulation_get_rank(const ferry_simulation *simulation, uint32_t rank,
                                        ferry_simulation_rank *rank_out, ferry_error *error)
 {
-    if (simulation == NULL || rank_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_simulation_get_rank needs a simulation and a place for the rank");
-    }
+    FY_TRY(fy_check_use(simulation != NULL && rank_out != NULL,
+                        "ferry_simulation_get_rank needs a simulation and a place for the rank",
+                        error));
     uint32_t n_ranks = simulation->schedule->network.n_ranks;
     if (rank >= n_ranks) {
         return fy_fail(error, FERRY_ERR_MISUSE, "rank %u of a simulation of %u ranks", rank,
@@ -151,13 +138,12 @@ ferry_status ferry_simulation_get_rank(const ferry_simulation *simulation, uint3
                        "ferry_simulation_rank", error);
 }
 
-ferry_status ferry_simulation_batch_time(const ferry_simulation *simulation, uint64_t batch,
-                                         double *start_out, double *end_out, ferry_error *error)
+ferry_status ferry_simulation_get_batch_time(const ferry_simulation *simulation, uint64_t batch,
+                                             double *start_out, double *end_out, ferry_error *error)
 {
-    if (simulation == NULL || start_out == NULL || end_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_simulation_batch_time needs a simulation and places for both times");
-    }
+    FY_TRY(fy_check_use(
+        simulation != NULL && start_out != NULL && end_out != NULL,
+        "ferry_simulation_get_batch_time needs a simulation and places for both times", error));
     if (batch >= simulation->schedule->n_batches) {
         return fy_fail(error, FERRY_ERR_MISUSE, "batch %llu of a simulation of %llu batches",
                        (unsigned long long)batch,

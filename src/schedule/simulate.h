@@ -6,7 +6,7 @@
 
 /* What a simulation found. Immutable once it is made. */
 struct ferry_simulation {
-    const ferry_schedule *schedule; /* the caller's */
+    ferry_schedule *schedule; /* held */
     ferry_simulation_options options;
     ferry_simulation_report report;
     ferry_simulation_rank *ranks; /* [n_ranks] */

@@ -140,7 +140,7 @@ static void try_pack(run *r, uint32_t rank)
 {
     rank_state *state = &r->ranks[rank];
     if (!r->packs || state->is_packing || state->next_pack == send_end(r, rank) ||
-        !has_slot(state->send_slots, r->simulation->options.send_slots)) {
+        !has_slot(state->send_slots, r->simulation->options.n_send_slots)) {
         return;
     }
     uint64_t batch = r->schedule->sends[state->next_pack];
@@ -266,7 +266,7 @@ static void try_start(run *r, uint64_t batch)
     const rank_state *from = &r->ranks[b->from];
     if (batch != head_of_sends(r, b->from) || batch != head_of_recvs(r, b->to) ||
         !ports_are_free(r, batch) ||
-        !has_slot(r->ranks[b->to].recv_slots, r->simulation->options.recv_slots)) {
+        !has_slot(r->ranks[b->to].recv_slots, r->simulation->options.n_receive_slots)) {
         return;
     }
     if (r->packs ? from->next_send < from->next_pack : has_everything(r, b->from, batch)) {
@@ -474,9 +474,7 @@ static ferry_status init(run *r, ferry_error *error)
         r->first_waiter = fy_alloc((size_t)s->n_batches, sizeof *r->first_waiter);
         ok = ok && r->is_placed != NULL && r->first_waiter != NULL;
     }
-    if (!ok) {
-        return fy_fail_no_memory(error, "a simulated schedule");
-    }
+    FY_TRY(fy_check_memory(ok, "a simulated schedule", error));
     init_ranks(r);
     return s->network.n_nodes > 0 ? fy_flows_init(&r->flows, &s->network, error) : FERRY_OK;
 }

@@ -9,17 +9,13 @@
 ferry_status ferry_task_list_create(uint32_t n_ranks, ferry_task_list **tasks_out,
                                     ferry_error *error)
 {
-    if (tasks_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_task_list_create: tasks_out is NULL");
-    }
+    FY_TRY(fy_check_use(tasks_out != NULL, "ferry_task_list_create: tasks_out is NULL", error));
     if (n_ranks == 0 || n_ranks > FERRY_MAX_RANKS) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "a task list for %u ranks: there must be 1 to %u", n_ranks, FERRY_MAX_RANKS);
     }
     ferry_task_list *list = fy_alloc_zeroed(1, sizeof *list);
-    if (list == NULL) {
-        return fy_fail_no_memory(error, "a task list");
-    }
+    FY_TRY(fy_check_memory(list != NULL, "a task list", error));
     list->n_ranks = n_ranks;
     *tasks_out = list;
     return FERRY_OK;
@@ -61,10 +57,8 @@ static ferry_status append(ferry_task_list *list, const ferry_task *task, ferry_
     if (list->n_tasks == INT32_MAX) {
         return fy_fail(error, FERRY_ERR_LIMIT, "a task list holds at most 2^31 - 1 tasks");
     }
-    if (!fy_reserve((void **)&list->tasks, &list->capacity, list->n_tasks + 1,
-                    sizeof *list->tasks)) {
-        return fy_fail_no_memory(error, "the tasks of a schedule");
-    }
+    FY_TRY(
+        FY_GROW(list->tasks, list->capacity, list->n_tasks + 1, "the tasks of a schedule", error));
     list->tasks[list->n_tasks++] = (fy_listed_task){.id = task->task_id,
                                                     .bytes = task->bytes,
                                                     .content = task->content,
@@ -77,15 +71,11 @@ static ferry_status append(ferry_task_list *list, const ferry_task *task, ferry_
 
 ferry_status ferry_task_list_add(ferry_task_list *tasks, const ferry_task *task, ferry_error *error)
 {
-    if (tasks == NULL || task == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_task_list_add needs a list and a task that starts as "
-                       "FERRY_TASK_INIT");
-    }
+    FY_TRY(fy_check_use(
+        tasks != NULL && task != NULL,
+        "ferry_task_list_add needs a list and a task that starts as FERRY_TASK_INIT", error));
     ferry_task own;
     ferry_status status = fy_take_task(task, &own, error);
-    if (status == FERRY_OK) {
-        status = check_task(tasks, &own, error);
-    }
+    FY_THEN(status, check_task(tasks, &own, error));
     return status != FERRY_OK || own.from == own.to ? status : append(tasks, &own, error);
 }

@@ -1,10 +1,16 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-#include "schedule/timing.h"
+#include "schedule/simulate.h"
 
 #include "base/alloc.h"
 
+/* When each batch is on the wire: [n_batches] each. */
+typedef struct times {
+    double *start;
+    double *end;
+} times;
+
 /* Where no node limits, a batch's time follows from those of earlier batches. */
-static ferry_status step_through(const ferry_schedule *schedule, const fy_timing *timing,
+static ferry_status step_through(const ferry_schedule *schedule, const times *timing,
                                  ferry_error *error)
 {
     const fy_network *network = &schedule->network;
@@ -40,12 +46,27 @@ out:
     return status;
 }
 
+/* Where nodes limit, flows share their ports: a simulation without slots that fill or packing. */
+static ferry_status follow(const ferry_schedule *schedule, const times *timing, ferry_error *error)
+{
+    double seconds;
+    ferry_simulation run = {
+        .schedule = (ferry_schedule *)schedule,
+        .start = timing->start,
+        .end = timing->end,
+        .ranks = fy_alloc_zeroed(schedule->network.n_ranks, sizeof(ferry_simulation_rank))};
+    ferry_status status = run.ranks == NULL ? fy_fail_no_memory(error, "the timing of a schedule")
+                                            : fy_simulation_run(&run, &seconds, error);
+    fy_free(run.ranks);
+    return status;
+}
+
 /*
  * The time in which a rank sends or receives. Its sends do not overlap, nor do its receives, and
  * both ascend; neighbours that touch are one stretch, so that a rank without a pause is busy for
  * exactly the time from its first start to its last end.
  */
-static double busy_time(const ferry_schedule *schedule, const fy_timing *timing, uint32_t rank)
+static double busy_time(const ferry_schedule *schedule, const times *timing, uint32_t rank)
 {
     uint64_t send = schedule->send_begin[rank], send_end = schedule->send_begin[rank + 1];
     uint64_t recv = schedule->recv_begin[rank], recv_end = schedule->recv_begin[rank + 1];
@@ -72,14 +93,14 @@ ferry_status fy_schedule_time(const ferry_schedule *schedule, double *makespan_o
 {
     ferry_status status = FERRY_OK;
     double makespan = 0;
-    fy_timing timing = {.start = fy_alloc(schedule->n_batches, sizeof *timing.start),
-                        .end = fy_alloc(schedule->n_batches, sizeof *timing.end)};
+    times timing = {.start = fy_alloc(schedule->n_batches, sizeof *timing.start),
+                    .end = fy_alloc(schedule->n_batches, sizeof *timing.end)};
     if (timing.start == NULL || timing.end == NULL) {
         status = fy_fail_no_memory(error, "the timing of a schedule");
     } else if (schedule->network.n_nodes == 0) {
         status = step_through(schedule, &timing, error);
     } else {
-        status = fy_timing_follow(schedule, &timing, error);
+        status = follow(schedule, &timing, error);
     }
     if (status != FERRY_OK) {
         goto out;

@@ -75,7 +75,7 @@ static void write_head(trace *t)
     bool has_seconds = t->simulation->schedule->network.has_seconds;
     fy_write_text(t->w, "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"unit\":");
     fy_write_text(t->w, has_seconds ? "\"seconds\"" : "\"bytes, each a nanosecond here\"");
-    write_number(t, ",\"rounds\":", report->rounds);
+    write_number(t, ",\"rounds\":", report->n_rounds);
     fy_write_text(t->w, ",\"makespan\":");
     fy_write_double(t->w, report->makespan);
     fy_write_text(t->w, ",\"ratio\":");
@@ -102,15 +102,11 @@ static void write_rank(trace *t, uint32_t rank)
 ferry_status ferry_simulation_write_trace(const ferry_simulation *simulation, ferry_write_fn write,
                                           void *context, ferry_error *error)
 {
-    if (simulation == NULL || write == NULL) {
-        return fy_fail(
-            error, FERRY_ERR_MISUSE,
-            "ferry_simulation_write_trace needs a simulation and a function that writes");
-    }
+    FY_TRY(fy_check_use(
+        simulation != NULL && write != NULL,
+        "ferry_simulation_write_trace needs a simulation and a function that writes", error));
     fy_writer *writer = fy_alloc(1, sizeof *writer);
-    if (writer == NULL) {
-        return fy_fail_no_memory(error, "the output's buffer");
-    }
+    FY_TRY(fy_check_memory(writer != NULL, "the output's buffer", error));
     fy_writer_init(writer, write, context);
     bool has_seconds = simulation->schedule->network.has_seconds;
     trace t = {.w = writer, .simulation = simulation, .unit = has_seconds ? 1e6 : 1e-3};

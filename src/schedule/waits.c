@@ -58,15 +58,7 @@ static void list_arrivals(waiting *w)
 static size_t find_arrival(const waiting *w, uint32_t to, uint64_t task_id, uint64_t first_byte)
 {
     arrival wanted = {.to = to, .task_id = task_id, .first_byte = first_byte};
-    size_t low = 0, high = w->n_arrivals;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (by_place(&w->arrivals[middle], &wanted) <= 0) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    FY_BISECT(size_t, low, 0, w->n_arrivals, middle, by_place(&w->arrivals[middle], &wanted) <= 0);
     return low == 0 ? 0 : low - 1;
 }
 
@@ -78,9 +70,7 @@ static ferry_status add_wait(waiting *w, uint64_t first, uint64_t batch, ferry_e
             return FERRY_OK;
         }
     }
-    if (!fy_reserve((void **)&s->waits, &w->capacity, w->n_waits + 1, sizeof *s->waits)) {
-        return fy_fail_no_memory(error, "the waits of a schedule");
-    }
+    FY_TRY(FY_GROW(s->waits, w->capacity, w->n_waits + 1, "the waits of a schedule", error));
     s->waits[w->n_waits++] = batch;
     return FERRY_OK;
 }

@@ -5,35 +5,6 @@
 #include "base/checked.h"
 #include "base/sort.h"
 #include "schedule/colour.h"
-#include "schedule/palette.h"
-
-/* The ends of batches as columns, and what becomes of them. */
-typedef struct columns {
-    uint32_t *from;
-    uint32_t *to;
-    uint32_t *round;
-} columns;
-
-static ferry_status columns_init(columns *c, const fy_deal *deal, ferry_error *error)
-{
-    if (deal->n_batches > INT32_MAX) {
-        return fy_fail(error, FERRY_ERR_LIMIT,
-                       "a schedule of %zu batches: the limit is 2^31 - 1; take larger slots",
-                       deal->n_batches);
-    }
-    c->from = fy_alloc(3 * deal->n_batches, sizeof *c->from);
-    if (c->from == NULL) {
-        return fy_fail_no_memory(error, "the batches of a schedule");
-    }
-    c->to = c->from + deal->n_batches;
-    c->round = c->to + deal->n_batches;
-    for (size_t i = 0; i < deal->n_batches; i++) {
-        c->from[i] = deal->batches[i].from;
-        c->to[i] = deal->batches[i].to;
-        c->round[i] = deal->batches[i].round;
-    }
-    return FERRY_OK;
-}
 
 static ferry_status deal_in_chunks(fy_deal *deal, uint32_t pair, uint64_t chunk, ferry_error *error)
 {
@@ -93,22 +64,17 @@ static ferry_status order_rounds(fy_deal *deal, uint32_t n_rounds, ferry_error *
 ferry_status fy_deal_whole(const fy_job *job, uint64_t chunk_bytes, fy_deal *deal,
                            ferry_error *error)
 {
-    columns c = {0};
-    uint32_t n_rounds = 0;
+    fy_edges edges = {0};
     ferry_status status = FERRY_OK;
     for (uint32_t i = 0; i < job->pairs->n_pairs && status == FERRY_OK; i++) {
         status = deal_in_chunks(deal, i, fy_min(chunk_bytes, job->slot_bytes), error);
     }
+    FY_THEN(status, fy_deal_list_edges(deal, 0, &edges, error));
+    FY_THEN(status, fy_colour_batches(&edges, job->duplex, error));
     if (status == FERRY_OK) {
-        status = columns_init(&c, deal, error);
+        fy_deal_take_rounds(deal, &edges);
+        status = order_rounds(deal, edges.n_rounds, error);
     }
-    if (status == FERRY_OK) {
-        status = fy_colour_batches(job->pairs->n_ranks, deal->n_batches, c.from, c.to, job->duplex,
-                                   c.round, &n_rounds, error);
-    }
-    for (size_t i = 0; i < deal->n_batches && status == FERRY_OK; i++) {
-        deal->batches[i].round = c.round[i];
-    }
-    fy_free(c.from);
-    return status == FERRY_OK ? order_rounds(deal, n_rounds, error) : status;
+    fy_edges_cleanup(&edges);
+    return status;
 }

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "base/hash.h"
+#include "base/sort.h"
 #include "plan/shards.h"
 #include "service/registry.h"
 
@@ -29,9 +30,10 @@ typedef struct local_side {
     bool is_destination;
     local_tensor *items;
     size_t n, capacity;
-    fy_index index;        /* by name */
+    fy_index index; /* by name, of the first n_indexed */
+    size_t n_indexed;
     const char *last_name; /* of the last look-up, and what it found */
-    local_tensor *last;
+    size_t last;
 } local_side;
 
 typedef struct binding {
@@ -54,23 +56,52 @@ static void binding_cleanup(binding *b)
     fy_free(b->members);
 }
 
-/* The name is kept by the caller's list: it is looked up there too. */
-static local_tensor *find_tensor(local_side *side, const char *name)
+static const char *name_of(const local_side *side, size_t tensor)
 {
-    if (name == side->last_name) {
-        return side->last;
-    }
-    fy_index_cursor c = fy_index_first(&side->index, fy_hash64(name, strlen(name)));
-    for (; c.value != FY_INDEX_NONE; fy_index_next(&side->index, &c)) {
-        local_tensor *tensor = &side->items[c.value];
-        if (tensor->index != SIZE_MAX &&
-            strcmp(fy_tensors_name(side->tensors, tensor->index), name) == 0) {
-            side->last_name = name;
-            side->last = tensor;
-            return tensor;
+    return fy_tensors_name(side->tensors, side->items[tensor].index);
+}
+
+static bool index_names(local_side *side)
+{
+    for (; side->n_indexed < side->n; side->n_indexed++) {
+        const char *name = name_of(side, side->n_indexed);
+        if (!fy_index_insert(&side->index, fy_hash64(name, strlen(name)),
+                             (uint32_t)side->n_indexed)) {
+            return false;
         }
     }
-    return NULL;
+    return true;
+}
+
+/* side->n if there is none. The index is made once moves come in another order. */
+static ferry_status search(local_side *side, const char *name, size_t *found_out,
+                           ferry_error *error)
+{
+    FY_TRY(fy_check_memory(index_names(side), "the tensors of a plan", error));
+    fy_index_cursor c = fy_index_first(&side->index, fy_hash64(name, strlen(name)));
+    while (c.value != FY_INDEX_NONE && strcmp(name_of(side, c.value), name) != 0) {
+        fy_index_next(&side->index, &c);
+    }
+    *found_out = c.value == FY_INDEX_NONE ? side->n : c.value;
+    return FERRY_OK;
+}
+
+/* NULL if there is none. Moves come in the order of the shards, mostly: that saves a search. */
+static ferry_status find_tensor(local_side *side, const char *name, local_tensor **tensor_out,
+                                ferry_error *error)
+{
+    size_t at = side->last_name == NULL ? 0 : side->last + (name != side->last_name);
+    bool is_next =
+        at < side->n && (name == side->last_name || strcmp(name_of(side, at), name) == 0);
+    if (!is_next) {
+        FY_TRY(search(side, name, &at, error));
+    }
+    *tensor_out = at < side->n ? &side->items[at] : NULL;
+    if (at < side->n) {
+        side->last_name = name;
+        side->last = at;
+    }
+    return FERRY_OK;
 }
 
 static const char *side_word(const local_side *side)
@@ -112,11 +143,8 @@ static ferry_status check_given(const binding *b, const local_side *side, const 
 static ferry_status hold(binding *b, const local_side *side, local_tensor *tensor)
 {
     size_t name;
-    ferry_status status = fy_registry_name(
-        b->registry, fy_tensors_name(side->tensors, tensor->index), &name, b->error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_registry_name(b->registry, fy_tensors_name(side->tensors, tensor->index), &name,
+                            b->error));
     const ferry_buffer *back = b->wants_pairs && side->is_destination
                                    ? fy_tensors_back(side->tensors, tensor->index)
                                    : NULL;
@@ -129,20 +157,16 @@ static ferry_status take_shard(binding *b, local_side *side, const ferry_shard *
     if (shard->bytes == 0) {
         return FERRY_OK; /* no move has a box in it, and there need not be a buffer */
     }
-    size_t index = fy_tensors_find(side->tensors, shard->tensor);
-    ferry_status status = check_given(b, side, shard, index);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    size_t guess = side->n == 0 ? 0 : side->items[side->n - 1].index + 1;
+    size_t index = fy_tensors_find(side->tensors, shard->tensor, guess);
+    FY_TRY(check_given(b, side, shard, index));
     local_tensor tensor = {.index = index,
                            .held = FY_NONE,
                            .n_dims = shard->n_dims,
                            .flat_begin = shard->is_flat ? shard->flat_begin : 0,
                            .bytes = shard->bytes};
     memcpy(tensor.shape, shard->local, shard->n_dims * sizeof *tensor.shape);
-    if (!fy_reserve((void **)&side->items, &side->capacity, side->n + 1, sizeof *side->items) ||
-        !fy_index_insert(&side->index, fy_hash64(shard->tensor, strlen(shard->tensor)),
-                         (uint32_t)side->n)) {
+    if (!FY_RESERVE(side->items, side->capacity, side->n + 1)) {
         return fy_fail_no_memory(b->error, "the tensors of a plan");
     }
     side->items[side->n++] = tensor;
@@ -245,29 +269,18 @@ static ferry_status find_area(const binding *b, const ferry_move *move, const lo
         return fail_move(b, move, "has rows that do not begin and end on bytes");
     }
     fy_area area;
-    ferry_status status =
-        fy_area_make(box.first, box.run, box.n_dims, box.length, box.stride, &area, b->error);
-    if (status == FERRY_OK && area.bytes != move->bytes) {
+    FY_TRY(fy_area_make(box.first, box.run, box.n_dims, box.length, box.stride, &area, b->error));
+    if (area.bytes != move->bytes) {
         return fail_move(b, move, "has a box of another size than the move");
     }
-    if (status == FERRY_OK) {
-        *area_out = area;
-    }
-    return status;
+    *area_out = area;
+    return FERRY_OK;
 }
 
 /* A rank of the plan in the world. */
 static ferry_status find_member(const binding *b, uint32_t member, uint32_t *rank_out)
 {
-    uint32_t low = 0, high = b->n_members;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (b->members[middle] < member) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    FY_BISECT(uint32_t, low, 0, b->n_members, middle, b->members[middle] < member);
     if (low == b->n_members || b->members[low] != member) {
         return fy_fail(b->error, FERRY_ERR_INVALID_INPUT,
                        "rank %u is gone: plan again without it (lost_ranks)", member);
@@ -280,16 +293,15 @@ static ferry_status add_end(binding *b, const ferry_move *move, bool is_send)
 {
     local_side *side = &b->sides[is_send ? FERRY_SIDE_SOURCE : FERRY_SIDE_DESTINATION];
     const char *name = is_send && move->source != NULL ? move->source : move->tensor;
-    local_tensor *tensor = find_tensor(side, name);
+    local_tensor *tensor;
+    FY_TRY(find_tensor(side, name, &tensor, b->error));
     if (tensor == NULL) {
         return fail_move(b, move, "has a box in a tensor that this rank does not have");
     }
     uint32_t peer = 0;
     fy_area area = {0};
     ferry_status status = find_member(b, is_send ? move->to : move->from, &peer);
-    if (status == FERRY_OK) {
-        status = find_area(b, move, tensor, is_send, &area);
-    }
+    FY_THEN(status, find_area(b, move, tensor, is_send, &area));
     if (status == FERRY_OK && tensor->held == FY_NONE) {
         status = hold(b, side, tensor);
     }
@@ -318,15 +330,13 @@ static ferry_status visit_move(void *context, const ferry_move *move)
 
 static ferry_status list_members(binding *b, const ferry_world *world)
 {
-    b->n_members = ferry_world_n_ranks(world);
+    b->n_members = ferry_world_rank_count(world);
     b->members = fy_alloc(b->n_members, sizeof *b->members);
-    if (b->members == NULL) {
-        return fy_fail_no_memory(b->error, "the members of a world");
-    }
+    FY_TRY(fy_check_memory(b->members != NULL, "the members of a world", b->error));
     for (uint32_t r = 0; r < b->n_members; r++) {
-        b->members[r] = ferry_world_member(world, r);
+        b->members[r] = ferry_world_member_of(world, r);
     }
-    uint32_t n_plan = ferry_plan_world_size(b->plan);
+    uint32_t n_plan = ferry_plan_rank_count(b->plan);
     if (ferry_world_epoch(world) == 0 && n_plan > b->n_members) {
         return fy_fail(b->error, FERRY_ERR_INVALID_INPUT,
                        "the plan is for %u ranks, but the world has %u", n_plan, b->n_members);
@@ -336,19 +346,13 @@ static ferry_status list_members(binding *b, const ferry_world *world)
 
 static ferry_status visit(binding *b)
 {
-    ferry_status status;
-    if (b->me >= ferry_plan_world_size(b->plan)) {
+    if (b->me >= ferry_plan_rank_count(b->plan)) {
         return FERRY_OK; /* a rank that the plan does not know */
     }
-    status = ferry_plan_visit_shards(b->plan, FERRY_SIDE_SOURCE, b->me, visit_source, b, b->error);
-    if (status == FERRY_OK) {
-        status = ferry_plan_visit_shards(b->plan, FERRY_SIDE_DESTINATION, b->me, visit_destination,
-                                         b, b->error);
-    }
-    if (status == FERRY_OK) {
-        status = ferry_plan_visit(b->plan, b->me, visit_move, b, NULL, b->error);
-    }
-    return status;
+    FY_TRY(ferry_plan_visit_shards(b->plan, FERRY_SIDE_SOURCE, b->me, visit_source, b, b->error));
+    FY_TRY(ferry_plan_visit_shards(b->plan, FERRY_SIDE_DESTINATION, b->me, visit_destination, b,
+                                   b->error));
+    return ferry_plan_visit(b->plan, b->me, visit_move, b, NULL, b->error);
 }
 
 ferry_status fy_bind(fy_registry *registry, const ferry_world *world, const ferry_plan *plan,
@@ -356,14 +360,12 @@ ferry_status fy_bind(fy_registry *registry, const ferry_world *world, const ferr
                      bool wants_pairs, ferry_error *error)
 {
     binding b = {.registry = registry, .plan = plan, .wants_pairs = wants_pairs, .error = error};
-    b.me = ferry_world_member(world, ferry_world_rank(world));
+    b.me = ferry_world_member_of(world, ferry_world_rank(world));
     b.sides[FERRY_SIDE_SOURCE].tensors = sources;
     b.sides[FERRY_SIDE_DESTINATION].tensors = destinations;
     b.sides[FERRY_SIDE_DESTINATION].is_destination = true;
     ferry_status status = list_members(&b, world);
-    if (status == FERRY_OK) {
-        status = visit(&b);
-    }
+    FY_THEN(status, visit(&b));
     if (status == FERRY_OK) {
         registry->plan = fy_plan_retain(plan);
     } else {

@@ -1,6 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* Which ranks this one exchanges items with, and the ends of each pair. */
-#include "service/exec.h"
+#include "service/prepare.h"
 
 #include "base/alloc.h"
 #include "base/sort.h"
@@ -26,7 +26,7 @@ static void mark(marks *m, uint32_t peer)
 static uint32_t count_batches(const ferry_schedule *rounds, uint32_t rank, bool is_send)
 {
     return is_send ? ferry_schedule_send_count(rounds, rank)
-                   : ferry_schedule_recv_count(rounds, rank);
+                   : ferry_schedule_receive_count(rounds, rank);
 }
 
 static ferry_status batch_at(const ferry_schedule *rounds, uint32_t rank, bool is_send,
@@ -34,7 +34,7 @@ static ferry_status batch_at(const ferry_schedule *rounds, uint32_t rank, bool i
 {
     uint64_t number = 0;
     ferry_status status = is_send ? ferry_schedule_send_at(rounds, rank, index, &number, error)
-                                  : ferry_schedule_recv_at(rounds, rank, index, &number, error);
+                                  : ferry_schedule_receive_at(rounds, rank, index, &number, error);
     *batch_out = (ferry_batch)FERRY_BATCH_INIT;
     return status == FERRY_OK ? ferry_schedule_batch_at(rounds, number, batch_out, error) : status;
 }
@@ -42,7 +42,7 @@ static ferry_status batch_at(const ferry_schedule *rounds, uint32_t rank, bool i
 static ferry_status mark_all(ferry_service *service, marks *m, ferry_error *error)
 {
     const fy_registry *registry = &service->registry;
-    const ferry_schedule *rounds = service->exec->rounds;
+    const ferry_schedule *rounds = service->program->rounds;
     for (size_t i = 0; i < registry->sends.n; i++) {
         mark(m, registry->sends.items[i].peer);
     }
@@ -53,10 +53,7 @@ static ferry_status mark_all(ferry_service *service, marks *m, ferry_error *erro
         uint32_t n = count_batches(rounds, m->self, is_send);
         for (uint32_t i = 0; i < n; i++) {
             ferry_batch batch;
-            ferry_status status = batch_at(rounds, m->self, is_send, i, &batch, error);
-            if (status != FERRY_OK) {
-                return status;
-            }
+            FY_TRY(batch_at(rounds, m->self, is_send, i, &batch, error));
             mark(m, is_send ? batch.to : batch.from);
         }
     }
@@ -82,24 +79,25 @@ static void take_ends(const fy_ends *ends, uint32_t peer, size_t *at_inout, uint
 
 static void fill(ferry_service *service, const marks *m)
 {
-    fy_exec *exec = service->exec;
+    fy_service_program *program = service->program;
     const fy_registry *registry = &service->registry;
     size_t send_at = 0, receive_at = 0;
     uint32_t n_local;
     for (uint32_t rank = 0; rank < service->world->n_ranks; rank++) {
         if (rank == m->self) {
-            take_ends(&registry->sends, rank, &send_at, &exec->local_sends, &n_local);
-            take_ends(&registry->receives, rank, &receive_at, &exec->local_receives, &n_local);
+            take_ends(&registry->sends, rank, &send_at, &service->wire->local_sends, &n_local);
+            take_ends(&registry->receives, rank, &receive_at, &service->wire->local_receives,
+                      &n_local);
         }
         if (!m->is_peer[rank]) {
             continue;
         }
-        fy_channel *channel = &exec->channels[exec->n_channels++];
+        fy_channel_wire *wire = &service->wire->channels[program->n_channels];
+        fy_channel *channel = &program->channels[program->n_channels++];
         channel->peer = rank;
         channel->direct = fy_peer_is_direct(service, rank);
-        take_ends(&registry->sends, rank, &send_at, &channel->first_send, &channel->n_sends);
-        take_ends(&registry->receives, rank, &receive_at, &channel->first_receive,
-                  &channel->n_receives);
+        take_ends(&registry->sends, rank, &send_at, &wire->first_send, &wire->n_sends);
+        take_ends(&registry->receives, rank, &receive_at, &wire->first_receive, &wire->n_receives);
     }
 }
 
@@ -140,11 +138,7 @@ static ferry_status add_relayed(const ferry_schedule *rounds, const ferry_batch 
 {
     for (uint32_t s = 0; s < batch->n_segments; s++) {
         ferry_segment segment = FERRY_SEGMENT_INIT;
-        ferry_status status =
-            ferry_schedule_segment_at(rounds, batch->first_segment + s, &segment, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(ferry_schedule_segment_at(rounds, batch->first_segment + s, &segment, error));
         if (!segment.is_relayed) {
             continue;
         }
@@ -164,9 +158,7 @@ static ferry_status list_relayed(const ferry_schedule *rounds, uint32_t self, bo
     for (uint32_t i = 0; i < n; i++) {
         ferry_batch batch;
         ferry_status status = batch_at(rounds, self, is_send, i, &batch, error);
-        if (status == FERRY_OK) {
-            status = add_relayed(rounds, &batch, is_send ? batch.to : batch.from, all, error);
-        }
+        FY_THEN(status, add_relayed(rounds, &batch, is_send ? batch.to : batch.from, all, error));
         if (status != FERRY_OK) {
             return status;
         }
@@ -186,16 +178,16 @@ static int compare_tasks(const void *a, const void *b)
 static ferry_status index_receives(ferry_service *service, ferry_error *error)
 {
     const fy_ends *receives = &service->registry.receives;
-    fy_exec *exec = service->exec;
-    exec->by_task = fy_alloc(receives->n, sizeof *exec->by_task);
-    if (exec->by_task == NULL) {
+    fy_wire *wire = service->wire;
+    wire->by_task = fy_alloc(receives->n, sizeof *wire->by_task);
+    if (wire->by_task == NULL) {
         return fy_fail_no_memory(error, "relays");
     }
     for (size_t i = 0; i < receives->n; i++) {
-        exec->by_task[i] =
+        wire->by_task[i] =
             (fy_task_index){.task_id = receives->items[i].task_id, .receive = (uint32_t)i};
     }
-    qsort(exec->by_task, receives->n, sizeof *exec->by_task, compare_tasks);
+    qsort(wire->by_task, receives->n, sizeof *wire->by_task, compare_tasks);
     return FERRY_OK;
 }
 
@@ -204,11 +196,11 @@ uint32_t fy_receive_of_task(const ferry_service *service, uint64_t task_id)
     size_t n = service->registry.receives.n;
     fy_task_index key = {.task_id = task_id};
     const fy_task_index *found =
-        n == 0 ? NULL : bsearch(&key, service->exec->by_task, n, sizeof key, compare_tasks);
+        n == 0 ? NULL : bsearch(&key, service->wire->by_task, n, sizeof key, compare_tasks);
     return found == NULL ? FY_NONE : found->receive;
 }
 
-static ferry_status take_relayed_sends(fy_channel *channel, const relayed *items, size_t n,
+static ferry_status take_relayed_sends(fy_channel_wire *channel, const relayed *items, size_t n,
                                        ferry_error *error)
 {
     channel->relayed_sends = fy_alloc(n, sizeof *channel->relayed_sends);
@@ -222,7 +214,7 @@ static ferry_status take_relayed_sends(fy_channel *channel, const relayed *items
     return FERRY_OK;
 }
 
-static ferry_status take_relayed_receives(const ferry_service *service, fy_channel *channel,
+static ferry_status take_relayed_receives(const ferry_service *service, fy_channel_wire *channel,
                                           const relayed *items, size_t n, ferry_error *error)
 {
     channel->relayed_receives = fy_alloc(n, sizeof *channel->relayed_receives);
@@ -245,13 +237,15 @@ static ferry_status find_relays(ferry_service *service, bool is_send, ferry_erro
 {
     relays all = {.items = NULL};
     ferry_status status =
-        list_relayed(service->exec->rounds, service->world->rank, is_send, &all, error);
+        list_relayed(service->program->rounds, service->world->rank, is_send, &all, error);
     for (size_t begin = 0, end; status == FERRY_OK && begin < all.n; begin = end) {
         const relayed *first = &all.items[begin];
-        fy_channel *channel = fy_channel_of(service->exec, first->peer);
+        fy_channel *channel = fy_channel_of(service->program, first->peer);
+        fy_channel_wire *wire = fy_wire_of(service, channel);
         for (end = begin + 1; end < all.n && all.items[end].peer == first->peer; end++) {}
-        status = is_send ? take_relayed_sends(channel, first, end - begin, error)
-                         : take_relayed_receives(service, channel, first, end - begin, error);
+        channel->relays = channel->relays || is_send;
+        status = is_send ? take_relayed_sends(wire, first, end - begin, error)
+                         : take_relayed_receives(service, wire, first, end - begin, error);
     }
     fy_free(all.items);
     return status;
@@ -259,7 +253,7 @@ static ferry_status find_relays(ferry_service *service, bool is_send, ferry_erro
 
 ferry_status fy_channels_make(ferry_service *service, ferry_error *error)
 {
-    fy_exec *exec = service->exec;
+    fy_service_program *program = service->program;
     uint32_t n_ranks = service->world->n_ranks;
     marks m = {.self = service->world->rank};
     m.is_peer = fy_alloc_zeroed(n_ranks, sizeof *m.is_peer);
@@ -268,18 +262,32 @@ ferry_status fy_channels_make(ferry_service *service, ferry_error *error)
     }
     ferry_status status = mark_all(service, &m, error);
     if (status == FERRY_OK) {
-        exec->channels = fy_alloc_zeroed(m.n_peers, sizeof *exec->channels);
-        status = exec->channels == NULL ? fy_fail_no_memory(error, "channels") : FERRY_OK;
+        fy_wire *wire = service->wire;
+        program->channels = fy_alloc_zeroed(m.n_peers, sizeof *program->channels);
+        wire->channels = fy_alloc_zeroed(m.n_peers, sizeof *wire->channels);
+        wire->talks = fy_alloc_zeroed(m.n_peers, sizeof *wire->talks);
+        wire->n_channels = wire->channels == NULL || wire->talks == NULL ? 0 : m.n_peers;
+        status = program->channels == NULL || wire->channels == NULL || wire->talks == NULL
+                     ? fy_fail_no_memory(error, "channels")
+                     : FERRY_OK;
     }
     if (status == FERRY_OK) {
         fill(service, &m);
     }
-    if (status == FERRY_OK && exec->rounds != NULL) {
+    if (status == FERRY_OK && program->rounds != NULL) {
         status = index_receives(service, error);
     }
-    for (int is_send = 0; status == FERRY_OK && exec->rounds != NULL && is_send < 2; is_send++) {
+    for (int is_send = 0; status == FERRY_OK && program->rounds != NULL && is_send < 2; is_send++) {
         status = find_relays(service, is_send, error);
     }
     fy_free(m.is_peer);
     return status;
+}
+
+void fy_channels_drop(ferry_service *service)
+{
+    fy_wire_channels_free(service->wire);
+    fy_free(service->program->channels);
+    service->program->channels = NULL;
+    service->program->n_channels = 0;
 }

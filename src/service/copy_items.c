@@ -1,8 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* Copies from tensor to tensor, shared by the threads of the team. */
-#include "service/exec.h"
+#include "service/moves.h"
 
-#include "base/copy.h"
+#include "host/copy.h"
 
 /* Work for one thread at a time: large enough that sharing costs nothing. */
 enum { CHUNK_BYTES = 512 << 10 };
@@ -15,59 +15,33 @@ typedef struct job {
     uint64_t *hashes; /* one for each part; NULL: none */
 } job;
 
-static fy_area source_of(const job *j, const fy_part_of *part, const char **base_out)
+static bool is_in_place(const fy_part_end *to, const fy_part_end *from)
 {
-    const fy_registry *registry = &j->service->registry;
-    bool relayed = (part->end & FY_RELAYED) != 0;
-    const fy_end *end = relayed ? &registry->receives.items[part->end & ~FY_RELAYED]
-                                : &registry->sends.items[part->end];
-    const fy_held *held = &registry->held[end->held];
-    *base_out = relayed ? fy_held_target_base(held) : fy_held_base(held);
-    return fy_end_area(registry, end);
-}
-
-static fy_area target_of(const job *j, const fy_part_of *part, char **base_out)
-{
-    const fy_registry *registry = &j->service->registry;
-    if (j->channel == NULL) {
-        const fy_end *end = &registry->receives.items[part->place];
-        *base_out = fy_held_target_base(&registry->held[end->held]);
-        return fy_end_area(registry, end);
-    }
-    const fy_place *place = &j->channel->places[part->place];
-    *base_out = place->spots[j->service->exec->side].mapped;
-    return fy_place_area(j->channel, place);
-}
-
-static bool is_in_place(const fy_area *to, const char *to_base, const fy_area *from,
-                        const char *from_base)
-{
-    if (to_base + to->offset != from_base + from->offset || to->run_bytes != from->run_bytes ||
-        to->n_dims != from->n_dims) {
+    const fy_area *a = &to->area, *b = &from->area;
+    if (to->base + a->offset != from->base + b->offset || a->run_bytes != b->run_bytes ||
+        a->n_dims != b->n_dims) {
         return false;
     }
-    for (uint32_t d = 0; d < to->n_dims; d++) {
-        if (to->length[d] != from->length[d] || to->stride[d] != from->stride[d]) {
+    for (uint32_t d = 0; d < a->n_dims; d++) {
+        if (a->length[d] != b->length[d] || a->stride[d] != b->stride[d]) {
             return false;
         }
     }
     return true;
 }
 
-static uint64_t copy_part(const job *j, const fy_part_of *part, uint64_t skip, uint64_t bytes)
+static uint64_t copy_part(const job *j, const fy_item_part *part, uint64_t skip, uint64_t bytes)
 {
-    const char *from_base;
-    char *to_base;
-    fy_area from = source_of(j, part, &from_base);
-    fy_area to = target_of(j, part, &to_base);
+    fy_part_end from = fy_source_of(j->service, part);
+    fy_part_end to = fy_goal_of(j->service, j->channel, part);
+    bool in_place = is_in_place(&to, &from);
+    uint64_t first = part->first + skip;
     if (j->hashes != NULL) {
-        if (is_in_place(&to, to_base, &from, from_base)) {
-            return fy_area_hash(&from, from_base, part->first + skip, bytes);
-        }
-        return fy_area_copy_hash(&to, to_base, &from, from_base, part->first + skip, bytes);
+        return in_place ? fy_area_hash(&from.area, from.base, first, bytes)
+                        : fy_area_copy_hash(&to.area, to.base, &from.area, from.base, first, bytes);
     }
-    if (!is_in_place(&to, to_base, &from, from_base)) {
-        fy_area_copy(&to, to_base, &from, from_base, part->first + skip, bytes);
+    if (!in_place) {
+        fy_area_copy(&to.area, to.base, &from.area, from.base, first, bytes);
     }
     return 0;
 }
@@ -76,7 +50,7 @@ static uint64_t copy_part(const job *j, const fy_part_of *part, uint64_t skip, u
 static void copy_whole_part(void *context, uint64_t index)
 {
     const job *j = context;
-    const fy_part_of *part = &j->lane->parts[j->item->first_part + index];
+    const fy_item_part *part = &j->lane->parts[j->item->first_part + index];
     uint64_t hash = copy_part(j, part, 0, part->bytes);
     if (j->hashes != NULL) {
         j->hashes[index] = hash;
@@ -91,7 +65,7 @@ static void copy_chunk(void *context, uint64_t index)
     uint64_t end = begin + CHUNK_BYTES;
     uint64_t at = 0;
     for (uint32_t p = 0; p < j->item->n_parts && at < end; p++) {
-        const fy_part_of *part = &j->lane->parts[j->item->first_part + p];
+        const fy_item_part *part = &j->lane->parts[j->item->first_part + p];
         uint64_t from = at > begin ? at : begin;
         uint64_t to = at + part->bytes < end ? at + part->bytes : end;
         if (from < to) {
@@ -106,7 +80,7 @@ static void copy_all(ferry_service *service, job *j)
 {
     if (fy_team_size(service->team) == 1) {
         for (uint32_t p = 0; p < j->item->n_parts; p++) {
-            const fy_part_of *part = &j->lane->parts[j->item->first_part + p];
+            const fy_item_part *part = &j->lane->parts[j->item->first_part + p];
             uint64_t hash = copy_part(j, part, 0, part->bytes);
             if (j->hashes != NULL) {
                 j->hashes[p] = hash;
@@ -120,13 +94,58 @@ static void copy_all(ferry_service *service, job *j)
     }
 }
 
-void fy_copy_mapped(ferry_service *service, const fy_channel *channel, const fy_item *item,
-                    uint64_t *hashes)
+/* Between two devices that do not reach each other bytes go through the host: see local.c. */
+static bool is_host(const fy_part_end *to, const fy_part_end *from)
+{
+    return fy_is_host(to->space) && fy_is_host(from->space);
+}
+
+static ferry_status begin_part(ferry_service *service, const job *j, const fy_item_part *part,
+                               uint64_t *hash_out, ferry_error *error)
+{
+    fy_part_end from = fy_source_of(service, part);
+    fy_part_end to = fy_goal_of(service, j->channel, part);
+    if (is_host(&to, &from)) {
+        uint64_t hash = copy_part(j, part, 0, part->bytes);
+        if (hash_out != NULL) {
+            *hash_out = hash;
+        }
+        return FERRY_OK;
+    }
+    if (is_in_place(&to, &from)) {
+        return hash_out == NULL
+                   ? FERRY_OK
+                   : fy_move_hash(service, &from, part->first, part->bytes, hash_out, error);
+    }
+    if (fy_exec_for(from.space, to.space).exec == NULL) {
+        uint64_t at = (uint64_t)(part - j->lane->parts) - j->item->first_part;
+        return fy_bounce_begin(service, j->item, (uint32_t)at, &from, hash_out, error);
+    }
+    return fy_move_copy(service, &to, &from, part->first, part->bytes, hash_out, error);
+}
+
+static ferry_status begin_all(ferry_service *service, const job *j, ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    for (uint32_t p = 0; status == FERRY_OK && p < j->item->n_parts; p++) {
+        const fy_item_part *part = &j->lane->parts[j->item->first_part + p];
+        status = begin_part(service, j, part, j->hashes == NULL ? NULL : &j->hashes[p], error);
+    }
+    fy_copy_fence();
+    return status;
+}
+
+ferry_status fy_copy_mapped(ferry_service *service, const fy_channel *channel, const fy_item *item,
+                            uint64_t *hashes, ferry_error *error)
 {
     job j = {.service = service,
              .channel = channel,
-             .lane = channel == NULL ? &service->exec->local : &channel->out,
+             .lane = channel == NULL ? &service->program->local : &channel->out,
              .item = item,
              .hashes = hashes};
+    if (fy_moves_are_far(service)) {
+        return begin_all(service, &j, error);
+    }
     copy_all(service, &j);
+    return FERRY_OK;
 }

@@ -1,14 +1,16 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* The life of a service, and what it is told. */
-#include "service/exec.h"
+#include "service/prepare.h"
+#include "service/run.h"
 
 #include "base/alloc.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "base/print.h"
 #include "plan/shards.h"
-#include "transport/agree.h"
 #include "transport/host.h"
+#include "world/agree.h"
+#include "world/order.h"
 
 #include <string.h>
 
@@ -22,6 +24,12 @@ static ferry_status check_options(const ferry_service_options *options, ferry_er
     if ((options->paths & ~(uint32_t)FERRY_PATH_ALL) != 0) {
         return fy_fail(error, FERRY_ERR_MISUSE, "service options: %#x are not FERRY_PATH_ flags",
                        options->paths);
+    }
+    if (options->device < -1) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "service options: %d is no device: they are numbered from 0, and -1 is the "
+                       "host",
+                       options->device);
     }
     enum { MOST_THREADS = 1024 };
     if (options->n_threads > MOST_THREADS) {
@@ -59,9 +67,7 @@ ferry_status ferry_service_create(ferry_world *world, const ferry_service_option
     }
     ferry_service_options own;
     ferry_status status = fy_take_service_options(options, &own, error);
-    if (status == FERRY_OK) {
-        status = check_options(&own, error);
-    }
+    FY_THEN(status, check_options(&own, error));
     if (status != FERRY_OK) {
         return status;
     }
@@ -81,6 +87,8 @@ ferry_status ferry_service_create(ferry_world *world, const ferry_service_option
     pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ERRORCHECK); /* a callback that waits */
     pthread_mutex_init(&service->working, &attributes);
     pthread_mutexattr_destroy(&attributes);
+    pthread_mutex_init(&service->queue_lock, NULL);
+    pthread_cond_init(&service->queue_moved, NULL);
     service->options = own;
     service->options.engines = service->own_engines = engines;
     complete_options(&service->options);
@@ -96,53 +104,38 @@ ferry_status ferry_service_create(ferry_world *world, const ferry_service_option
     return FERRY_OK;
 }
 
-/* A rank that brings a transport does not take part when the others open one. */
-static ferry_status agree_on_transport(ferry_service *service, ferry_error *error)
-{
-    const void *all = NULL;
-    uint64_t own = service->transport != NULL;
-    ferry_status status = ferry_world_all_gather(service->world, &own, sizeof own, &all, error);
-    for (uint32_t rank = 1; status == FERRY_OK && rank < service->world->n_ranks; rank++) {
-        if (memcmp(all, (const char *)all + rank * sizeof own, sizeof own) != 0) {
-            status = fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                             "either all ranks give their service a transport or none: ranks 0 and "
-                             "%u differ",
-                             rank);
-        }
-    }
-    return status;
-}
-
-/* The same on all ranks, and no other service's: its letters carry it. */
-static ferry_status agree_on_number(ferry_service *service, ferry_error *error)
-{
-    fy_merged number = {.value = fy_thing_propose(service->world, FY_THING_SERVICE),
-                        .how = FY_MOST};
-    ferry_status status = fy_merge_numbers(service->world, &number, 1, error);
-    if (status == FERRY_OK) {
-        fy_service_work_add(service, (uint32_t)number.value);
-    }
-    return status;
-}
-
+/*
+ * A rank that brings a transport does not take part when the others open one. The number is the
+ * same on all ranks, and no other service's: its letters carry it.
+ */
 static ferry_status init(ferry_service *service, ferry_error *error)
 {
-    ferry_status status = agree_on_transport(service, error);
+    enum { TRANSPORT, NUMBER, N };
+    fy_field fields[N] = {
+        {.name = "whether a service is given a transport (1) or opens one (0)",
+         .value = service->transport != NULL,
+         .how = FY_SAME},
+        {.value = fy_object_propose(service->world, FY_OBJECT_SERVICE), .how = FY_MOST}};
+    ferry_status status =
+        fy_agree_on(service->world, FY_JOINT_SERVICE_INIT, 0, fields, N, FERRY_OK, error);
+    if (status == FERRY_OK) {
+        fy_object_settle(service->world, FY_OBJECT_SERVICE, (uint32_t)fields[NUMBER].value);
+    }
     if (status == FERRY_OK && service->transport == NULL) {
         status = ferry_transport_open(service->world, service->options.engines, &service->transport,
                                       error);
     }
     if (status == FERRY_OK) {
-        status = agree_on_number(service, error);
+        fy_service_work_add(service, (uint32_t)fields[NUMBER].value);
     }
     return status;
 }
 
 ferry_status fy_service_open(ferry_service *service, ferry_error *error)
 {
-    fy_joint_enter(service->world, FY_JOINT_SERVICE_INIT, 0);
+    uint64_t before = fy_exchanges_enter(service, FY_JOINT_SERVICE_INIT);
     ferry_status status = init(service, error);
-    fy_joint_leave(service->world);
+    fy_exchanges_leave(service, before);
     service->initialized = status == FERRY_OK;
     return status;
 }
@@ -156,6 +149,7 @@ ferry_status ferry_service_init(ferry_service *service, ferry_log_level log_leve
                        "ferry_service_init needs a service that was not initialized before, and a "
                        "log level");
     }
+    FY_TRY(fy_world_check_order(service->world, "ferry_service_init", error));
     fy_log_set_level(log_level);
     return fy_service_open(service, error);
 }
@@ -165,15 +159,14 @@ uint32_t ferry_service_my_pe(const ferry_service *service)
     return service == NULL ? FERRY_ANY_RANK : service->world->rank;
 }
 
-uint32_t ferry_service_n_pes(const ferry_service *service)
+uint32_t ferry_service_pe_count(const ferry_service *service)
 {
     return service == NULL ? 0 : service->world->n_ranks;
 }
 
 int32_t ferry_service_device(const ferry_service *service)
 {
-    (void)service;
-    return -1;
+    return service == NULL ? -1 : service->options.device;
 }
 
 bool ferry_service_initialized(const ferry_service *service)
@@ -197,6 +190,7 @@ static ferry_status check_registration(const ferry_service *service, const char 
         return fy_fail(error, FERRY_ERR_MISUSE, "%s needs a service between init and finalize",
                        what);
     }
+    FY_TRY(fy_service_check_idle(service, what, error));
     if (service->registry.scheduled || service->request != NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "%s after ferry_service_schedule: clear the requests first", what);
@@ -309,6 +303,7 @@ ferry_status ferry_service_bind(ferry_service *service, const ferry_plan *plan,
 
 static void end_run(ferry_service *service)
 {
+    fy_requests_drop(service);
     if (service->request != NULL) {
         ferry_request_cancel(&service->request->base);
         fy_request_drop(service->request);
@@ -317,17 +312,12 @@ static void end_run(ferry_service *service)
 
 ferry_status ferry_service_clear_requests(ferry_service *service, ferry_error *error)
 {
-    if (service == NULL || service->request != NULL) {
+    if (service == NULL || fy_service_is_busy(service)) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_service_clear_requests needs a service without a run under way");
     }
-    ferry_status status = fy_world_check_process(service->world, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    fy_run_settle(service);
-    fy_exec_destroy(service->exec);
-    service->exec = NULL;
+    FY_TRY(fy_world_check_process(service->world, error));
+    fy_service_program_drop(service);
     fy_registry_cleanup(&service->registry);
     ferry_ledger_destroy(service->ledger);
     ferry_ledger_destroy(service->kept);
@@ -350,7 +340,7 @@ ferry_status fy_take_refusal(ferry_service *service, ferry_error *error)
         return FERRY_OK;
     }
     service->refuses = false;
-    return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s", service->refusal.message);
+    return fy_forward(error, FERRY_ERR_INVALID_INPUT, &service->refusal);
 }
 
 ferry_status ferry_service_finalize(ferry_service *service, ferry_error *error)
@@ -359,15 +349,13 @@ ferry_status ferry_service_finalize(ferry_service *service, ferry_error *error)
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_service_finalize needs a service that was not finalized before");
     }
-    ferry_status status = fy_world_check_process(service->world, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_world_check_process(service->world, error));
     end_run(service);
-    if (service->request != NULL) {
+    if (fy_service_is_busy(service)) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_service_finalize within a progress callback of its run");
     }
+    FY_TRY(fy_world_check_order(service->world, "ferry_service_finalize", error));
     ferry_service_clear_requests(service, NULL);
     fy_joint_enter(service->world, FY_JOINT_SERVICE_FINALIZE, fy_service_object(service));
     fy_staging_free(service);
@@ -397,6 +385,10 @@ void ferry_service_destroy(ferry_service *service)
     if (service == NULL || fy_world_is_inherited(service->world)) {
         return;
     }
+    if (!service->finalized) {
+        fy_requests_drop(service);
+        fy_order_await(service->world); /* work of others on a queue */
+    }
     if (!service->finalized && ferry_service_finalize(service, NULL) != FERRY_OK) {
         return; /* its run goes on */
     }
@@ -404,6 +396,8 @@ void ferry_service_destroy(ferry_service *service)
     ferry_transport_close(service->transport);
     ferry_world_destroy(service->world);
     pthread_mutex_destroy(&service->working);
+    pthread_mutex_destroy(&service->queue_lock);
+    pthread_cond_destroy(&service->queue_moved);
     fy_free(service->own_engines);
     fy_free(service);
 }

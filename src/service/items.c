@@ -1,6 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* What is sent, cut into items. */
-#include "service/exec.h"
+#include "service/prepare.h"
 
 #include "base/alloc.h"
 
@@ -10,8 +10,7 @@
  */
 enum { DIRECT_BYTES = 4 << 20 };
 
-static const uint32_t paths_in_turn[] = {FERRY_PATH_MAPPED, FERRY_PATH_ATTACH, FERRY_PATH_REMOTE,
-                                         FERRY_PATH_STAGED};
+static const uint32_t paths_in_turn[] = {FERRY_PATH_MAPPED, FERRY_PATH_REMOTE, FERRY_PATH_STAGED};
 enum { N_PATHS = sizeof paths_in_turn / sizeof paths_in_turn[0] };
 
 static uint64_t most_bytes(const ferry_service *service, const fy_channel *channel, uint32_t path)
@@ -24,7 +23,7 @@ static uint64_t most_bytes(const ferry_service *service, const fy_channel *chann
 }
 
 /* To the lane's last item where that goes the same way and has room, else to new ones. */
-static ferry_status cut(const ferry_service *service, fy_lane *lane, const fy_part_of *part,
+static ferry_status cut(const ferry_service *service, fy_lane *lane, const fy_item_part *part,
                         uint32_t path, uint64_t limit, uint64_t order, ferry_error *error)
 {
     uint64_t first = part->first;
@@ -33,17 +32,11 @@ static ferry_status cut(const ferry_service *service, fy_lane *lane, const fy_pa
         fy_item *item = lane->n_items == 0 ? NULL : &lane->items[lane->n_items - 1];
         if (item == NULL || item->path != path || item->order != order || item->bytes >= limit ||
             item->n_parts >= service->options.max_tasks) {
-            ferry_status status = fy_lane_item(lane, path, order, &item, error);
-            if (status != FERRY_OK) {
-                return status;
-            }
+            FY_TRY(fy_lane_item(lane, path, order, &item, error));
         }
         uint64_t room = limit - item->bytes;
         uint64_t bytes = left < room ? left : room;
-        ferry_status status = fy_lane_part(lane, part->end, part->place, first, bytes, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(fy_lane_part(lane, part->end, part->place, first, bytes, error));
         first += bytes;
         left -= bytes;
     }
@@ -53,7 +46,7 @@ static ferry_status cut(const ferry_service *service, fy_lane *lane, const fy_pa
 ferry_status fy_items_cut(ferry_service *service, fy_channel *channel, uint32_t end, uint32_t place,
                           uint64_t first, uint64_t bytes, uint64_t order, ferry_error *error)
 {
-    uint32_t path = channel->places[place].path;
+    uint32_t path = fy_wire_of(service, channel)->wanted[place].path;
     uint64_t limit = most_bytes(service, channel, path);
     if (limit == 0) {
         return fy_fail(error, FERRY_ERR_LIMIT,
@@ -62,33 +55,31 @@ ferry_status fy_items_cut(ferry_service *service, fy_channel *channel, uint32_t 
                        (unsigned long long)service->options.memory_cap, channel->peer,
                        service->world->rank, 2u * FY_SLOT_HEAD_BYTES);
     }
-    fy_part_of part = {.end = end, .place = place, .first = first, .bytes = bytes};
+    fy_item_part part = {.end = end, .place = place, .first = first, .bytes = bytes};
     return cut(service, &channel->out, &part, path, limit, order, error);
 }
 
 /* Channel by channel, path by path, so that items of a path are full. */
 ferry_status fy_items_make(ferry_service *service, ferry_error *error)
 {
-    fy_exec *exec = service->exec;
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        fy_channel *channel = &exec->channels[c];
+    fy_service_program *program = service->program;
+    for (uint32_t c = 0; c < program->n_channels; c++) {
+        fy_channel *channel = &program->channels[c];
+        const fy_channel_wire *wire = fy_wire_of(service, channel);
         for (uint32_t p = 0; p < N_PATHS; p++) {
-            for (uint32_t i = 0; i < channel->n_sends; i++) {
-                const fy_place *place = &channel->places[i];
-                for (uint32_t r = 0; place->path == paths_in_turn[p] && r < place->n_ranges; r++) {
-                    const fy_range *range = &channel->ranges[place->first_range + r];
-                    ferry_status status = fy_items_cut(service, channel, channel->first_send + i, i,
-                                                       range->first, range->bytes, 0, error);
-                    if (status != FERRY_OK) {
-                        return status;
-                    }
+            for (uint32_t i = 0; i < wire->n_sends; i++) {
+                const fy_wanted *its = &wire->wanted[i];
+                for (uint32_t r = 0; its->path == paths_in_turn[p] && r < its->n_ranges; r++) {
+                    const fy_range *range = &wire->ranges[its->first_range + r];
+                    FY_TRY(fy_items_cut(service, channel, wire->first_send + i, i, range->first,
+                                        range->bytes, 0, error));
                 }
             }
         }
         /* In turn with those of other channels, each rank beginning behind itself. */
-        uint32_t n = exec->n_channels;
+        uint32_t n = program->n_channels;
         uint32_t turn = 0;
-        while (turn < n && exec->channels[turn].peer < service->world->rank) {
+        while (turn < n && program->channels[turn].peer < service->world->rank) {
             turn++;
         }
         for (size_t i = 0; i < channel->out.n_items; i++) {
@@ -100,29 +91,26 @@ ferry_status fy_items_make(ferry_service *service, ferry_error *error)
 
 ferry_status fy_items_local(ferry_service *service, ferry_error *error)
 {
-    fy_exec *exec = service->exec;
+    fy_service_program *program = service->program;
+    const fy_wire *wire = service->wire;
     const fy_registry *registry = &service->registry;
     uint64_t slot = service->options.slot_bytes;
     uint64_t limit = slot < DIRECT_BYTES ? slot : (uint64_t)DIRECT_BYTES;
-    for (size_t i = exec->local_receives; i < registry->receives.n; i++) {
+    for (size_t i = wire->local_receives; i < registry->receives.n; i++) {
         const fy_end *end = &registry->receives.items[i];
         if (end->peer != service->world->rank) {
             break;
         }
-        uint32_t send = exec->local_sends + (uint32_t)(i - exec->local_receives);
+        uint32_t send = wire->local_sends + (uint32_t)(i - wire->local_receives);
         fy_range all = {.first = 0, .bytes = end->bytes};
-        fy_range *wants = exec->wants_of == NULL ? &all : exec->wants + exec->wants_of[i];
-        uint32_t n = exec->wants_of == NULL ? 1 : exec->wants_of[i + 1] - exec->wants_of[i];
+        fy_range *wants = wire->wants_of == NULL ? &all : wire->wants + wire->wants_of[i];
+        uint32_t n = wire->wants_of == NULL ? 1 : wire->wants_of[i + 1] - wire->wants_of[i];
         for (uint32_t w = 0; w < n; w++) {
-            fy_part_of part = {.end = send,
-                               .place = (uint32_t)i,
-                               .first = wants[w].first,
-                               .bytes = wants[w].bytes};
-            ferry_status status =
-                cut(service, &exec->local, &part, FERRY_PATH_LOCAL, limit, 0, error);
-            if (status != FERRY_OK) {
-                return status;
-            }
+            fy_item_part part = {.end = send,
+                                 .place = (uint32_t)i,
+                                 .first = wants[w].first,
+                                 .bytes = wants[w].bytes};
+            FY_TRY(cut(service, &program->local, &part, FERRY_PATH_LOCAL, limit, 0, error));
         }
     }
     return FERRY_OK;
@@ -146,11 +134,11 @@ static uint32_t window_enter(window *w, uint32_t index)
     return needs;
 }
 
-ferry_status fy_items_finish(ferry_service *service, ferry_error *error)
+void fy_items_finish(ferry_service *service)
 {
-    fy_exec *exec = service->exec;
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        fy_channel *channel = &exec->channels[c];
+    fy_service_program *program = service->program;
+    for (uint32_t c = 0; c < program->n_channels; c++) {
+        fy_channel *channel = &program->channels[c];
         window staged = {.n = channel->out_slots};
         window remote = {.n = FY_MOST_WINDOW};
         for (uint32_t i = 0; i < channel->out.n_items; i++) {
@@ -164,13 +152,7 @@ ferry_status fy_items_finish(ferry_service *service, ferry_error *error)
                 channel->answers = i + 1;
             }
         }
-        exec->out_bytes += channel->out.bytes;
+        program->out_bytes += channel->out.bytes;
     }
-    exec->local_bytes = exec->local.bytes;
-    exec->here = fy_alloc(FY_MOST_VECTORS, sizeof *exec->here);
-    exec->there = fy_alloc(FY_MOST_VECTORS, sizeof *exec->there);
-    exec->ready = fy_alloc(exec->n_channels, sizeof *exec->ready);
-    return exec->here == NULL || exec->there == NULL || exec->ready == NULL
-               ? fy_fail_no_memory(error, "a schedule")
-               : FERRY_OK;
+    program->local_bytes = program->local.bytes;
 }

@@ -6,9 +6,12 @@
  * and only where it writes to the same memory.
  */
 #include "service/ledger.h"
+#include "service/prepare.h"
+#include "service/run.h"
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "base/sort.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -103,7 +106,7 @@ static ferry_status add_part(const ferry_service *service, ferry_ledger *ledger,
             last->end += n;
             continue;
         }
-        if (!fy_reserve((void **)&its->gaps, &its->capacity, its->n_gaps + 1, sizeof *its->gaps)) {
+        if (!FY_RESERVE(its->gaps, its->capacity, its->n_gaps + 1)) {
             return fy_fail_no_memory(error, "a ledger");
         }
         its->gaps[its->n_gaps++] = (gap){.begin = at, .end = at + n};
@@ -120,7 +123,7 @@ static ferry_status add_lane(const ferry_service *service, ferry_ledger *ledger,
     for (size_t i = from_item; i < lane->n_items; i++) {
         const fy_item *item = &lane->items[i];
         for (uint32_t p = 0; status == FERRY_OK && p < item->n_parts; p++) {
-            const fy_part_of *part = &lane->parts[item->first_part + p];
+            const fy_item_part *part = &lane->parts[item->first_part + p];
             status = add_part(service, ledger, is_local ? part->place : part->end, part->first,
                               part->bytes, error);
         }
@@ -132,13 +135,14 @@ static ferry_status add_lane(const ferry_service *service, ferry_ledger *ledger,
 static ferry_status add_undone(const ferry_service *service, ferry_ledger *ledger,
                                ferry_error *error)
 {
-    const fy_exec *exec = service->exec;
-    ferry_status status = add_lane(service, ledger, &exec->local, exec->n_local, true, error);
-    for (uint32_t c = 0; status == FERRY_OK && c < exec->n_channels; c++) {
-        const fy_channel *channel = &exec->channels[c];
-        status = add_lane(service, ledger, &channel->in, channel->n_dealt, false, error);
+    const fy_service_program *program = service->program;
+    const fy_run_state *run = service->run;
+    FY_TRY(add_lane(service, ledger, &program->local, run->n_local, true, error));
+    for (uint32_t c = 0; c < program->n_channels; c++) {
+        const fy_channel *channel = &program->channels[c];
+        FY_TRY(add_lane(service, ledger, &channel->in, run->channels[c].n_dealt, false, error));
     }
-    return status;
+    return FERRY_OK;
 }
 
 /* After a swap the version is in the fronts, and the backs, which are written next, have nothing
@@ -146,11 +150,10 @@ static ferry_status add_undone(const ferry_service *service, ferry_ledger *ledge
 static ferry_status add_all(const ferry_service *service, ferry_ledger *ledger, ferry_error *error)
 {
     const fy_ends *receives = &service->registry.receives;
-    ferry_status status = FERRY_OK;
-    for (size_t i = 0; status == FERRY_OK && i < receives->n; i++) {
-        status = add_part(service, ledger, (uint32_t)i, 0, receives->items[i].bytes, error);
+    for (size_t i = 0; i < receives->n; i++) {
+        FY_TRY(add_part(service, ledger, (uint32_t)i, 0, receives->items[i].bytes, error));
     }
-    return status;
+    return FERRY_OK;
 }
 
 static int compare_gaps(const void *a, const void *b)
@@ -178,11 +181,10 @@ static void tidy(entry *its)
     its->n_gaps = kept;
 }
 
-/* A run of this exec has begun, or it is there to complete one. */
+/* A run of this program has begun, or it is there to complete one. */
 static bool is_begun(const ferry_service *service)
 {
-    const fy_exec *exec = service->exec;
-    return exec != NULL && (exec->version != 0 || exec->wants_of != NULL);
+    return service->run != NULL && (service->run->version != 0 || service->program->completes);
 }
 
 /* A name says which tensor it is; without one its buffer does. */
@@ -208,12 +210,10 @@ static ferry_status make_ledger(const ferry_service *service, ferry_ledger **led
 {
     const fy_registry *registry = &service->registry;
     ferry_ledger *ledger = fy_alloc_zeroed(1, sizeof *ledger);
-    if (ledger == NULL) {
-        return fy_fail_no_memory(error, "a ledger");
-    }
+    FY_TRY(fy_check_memory(ledger != NULL, "a ledger", error));
     atomic_init(&ledger->references, 1);
     ledger->begun = is_begun(service);
-    ledger->version = service->n_begun + (ledger->begun && service->exec->version != 0 ? 0 : 1);
+    ledger->version = service->n_begun + (ledger->begun && service->run->version != 0 ? 0 : 1);
     ledger->whole = service->version;
     ledger->entries = fy_alloc_zeroed(registry->n_targets + 1, sizeof *ledger->entries);
     ledger->names = fy_alloc_zeroed(registry->names_used + 1, 1);
@@ -230,7 +230,7 @@ static ferry_status make_ledger(const ferry_service *service, ferry_ledger **led
         const fy_held *held = &registry->held[target->held];
         ledger->entries[i] = (entry){.name = target->name,
                                      .front = (uintptr_t)held->front.base,
-                                     .written = (uintptr_t)fy_held_target_base(held),
+                                     .written = (uintptr_t)fy_held_target(held)->base,
                                      .state = target->state,
                                      .version = target->version,
                                      .bytes = target->bytes};
@@ -246,10 +246,9 @@ static ferry_status make_ledger(const ferry_service *service, ferry_ledger **led
 static ferry_status write_ledger(const ferry_service *service, ferry_ledger **ledger_out,
                                  ferry_error *error)
 {
-    const fy_exec *exec = service->exec;
     ferry_ledger *ledger = NULL;
     ferry_status status = make_ledger(service, &ledger, error);
-    if (status == FERRY_OK && ledger->begun && !exec->is_whole) {
+    if (status == FERRY_OK && ledger->begun && !service->run->is_whole) {
         status = add_undone(service, ledger, error);
     } else if (status == FERRY_OK &&
                (!ledger->begun || service->options.commit == FERRY_COMMIT_SWAP)) {
@@ -269,12 +268,10 @@ static ferry_status write_ledger(const ferry_service *service, ferry_ledger **le
 ferry_status fy_ledger_keep(ferry_service *service, ferry_error *error)
 {
     ferry_ledger *ledger = NULL;
-    ferry_status status = write_ledger(service, &ledger, error);
-    if (status == FERRY_OK) {
-        ferry_ledger_destroy(service->kept);
-        service->kept = ledger;
-    }
-    return status;
+    FY_TRY(write_ledger(service, &ledger, error));
+    ferry_ledger_destroy(service->kept);
+    service->kept = ledger;
+    return FERRY_OK;
 }
 
 /* That the next schedule resumes, or that was kept; NULL: none. */
@@ -288,7 +285,7 @@ uint64_t fy_ledger_newest(const ferry_service *service)
     const ferry_ledger *waiting = waiting_of(service);
     uint64_t newest = service->n_begun;
     if (is_begun(service)) {
-        newest += service->exec->version == 0; /* it is to be completed */
+        newest += service->run->version == 0; /* it is to be completed */
     } else if (waiting != NULL && waiting->begun && waiting->version > newest) {
         newest = waiting->version;
     }
@@ -309,19 +306,15 @@ ferry_status fy_ledger_of(const ferry_service *service, ferry_ledger **ledger_ou
 ferry_status ferry_service_take_ledger(const ferry_service *service, ferry_ledger **ledger_out,
                                        ferry_error *error)
 {
-    if (service == NULL || ledger_out == NULL || service->request != NULL) {
+    if (service == NULL || ledger_out == NULL || fy_service_is_busy(service)) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_service_take_ledger needs a service whose last run has ended, and a "
                        "place for the ledger");
     }
-    ferry_status status = fy_world_check_process(service->world, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    if (fy_ledger_newest(service) == 0) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_service_take_ledger: the service has not run, and resumes nothing");
-    }
+    FY_TRY(fy_world_check_process(service->world, error));
+    FY_TRY(fy_check_use(fy_ledger_newest(service) != 0,
+                        "ferry_service_take_ledger: the service has not run, and resumes nothing",
+                        error));
     return fy_ledger_of(service, ledger_out, error);
 }
 
@@ -332,11 +325,11 @@ ferry_status ferry_service_take_ledger(const ferry_service *service, ferry_ledge
 ferry_status ferry_service_resume(ferry_service *service, const ferry_ledger *ledger,
                                   ferry_error *error)
 {
-    if (!ferry_service_initialized(service) || ledger == NULL || service->registry.scheduled) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_service_resume needs an initialized service before "
-                       "ferry_service_schedule, and a ledger");
-    }
+    FY_TRY(fy_check_use(ferry_service_initialized(service) && ledger != NULL &&
+                            !service->registry.scheduled,
+                        "ferry_service_resume needs an initialized service before "
+                        "ferry_service_schedule, and a ledger",
+                        error));
     ferry_ledger_destroy(service->ledger);
     service->ledger = fy_ledger_retain(ledger);
     if (service->n_begun < ledger->version) {
@@ -367,7 +360,7 @@ static bool counts(const entry *its, const fy_registry *registry, const fy_targe
 {
     const fy_held *held = &registry->held[target->held];
     return its != NULL && its->bytes == target->bytes &&
-           its->written == (uintptr_t)fy_held_target_base(held);
+           its->written == (uintptr_t)fy_held_target(held)->base;
 }
 
 static void turn(fy_held *held)
@@ -400,38 +393,27 @@ void fy_ledger_inherit(ferry_service *service, const ferry_ledger *ledger)
     }
 }
 
-static ferry_status add_want(fy_exec *exec, size_t *n_wants, size_t *capacity, size_t first_of_end,
+static ferry_status add_want(fy_wire *wire, size_t *n_wants, size_t *capacity, size_t first_of_end,
                              fy_range range, ferry_error *error)
 {
-    fy_range *last = *n_wants == first_of_end ? NULL : &exec->wants[*n_wants - 1];
+    fy_range *last = *n_wants == first_of_end ? NULL : &wire->wants[*n_wants - 1];
     if (last != NULL && last->first + last->bytes == range.first) {
         last->bytes += range.bytes;
         return FERRY_OK;
     }
-    if (!fy_reserve((void **)&exec->wants, capacity, *n_wants + 1, sizeof *exec->wants)) {
-        return fy_fail_no_memory(error, "a ledger");
-    }
-    exec->wants[(*n_wants)++] = range;
+    FY_TRY(fy_check_memory(FY_RESERVE(wire->wants, *capacity, *n_wants + 1), "a ledger", error));
+    wire->wants[(*n_wants)++] = range;
     return FERRY_OK;
 }
 
 /* The first gap that ends behind at. */
 static size_t seek(const entry *its, uint64_t at)
 {
-    size_t begin = 0;
-    size_t end = its->n_gaps;
-    while (begin < end) {
-        size_t middle = begin + (end - begin) / 2;
-        if (its->gaps[middle].end <= at) {
-            begin = middle + 1;
-        } else {
-            end = middle;
-        }
-    }
-    return begin;
+    FY_BISECT(size_t, first, 0, its->n_gaps, middle, its->gaps[middle].end <= at);
+    return first;
 }
 
-static ferry_status want_missing(fy_exec *exec, const entry *its, const fy_area *area,
+static ferry_status want_missing(fy_wire *wire, const entry *its, const fy_area *area,
                                  size_t *n_wants, size_t *capacity, ferry_error *error)
 {
     size_t first_of_end = *n_wants;
@@ -442,10 +424,7 @@ static ferry_status want_missing(fy_exec *exec, const entry *its, const fy_area 
             uint64_t begin = its->gaps[g].begin > at ? its->gaps[g].begin : at;
             uint64_t end = its->gaps[g].end < at + n ? its->gaps[g].end : at + n;
             fy_range range = {.first = position + (begin - at), .bytes = end - begin};
-            ferry_status status = add_want(exec, n_wants, capacity, first_of_end, range, error);
-            if (status != FERRY_OK) {
-                return status;
-            }
+            FY_TRY(add_want(wire, n_wants, capacity, first_of_end, range, error));
         }
         position += n;
     }
@@ -455,16 +434,12 @@ static ferry_status want_missing(fy_exec *exec, const entry *its, const fy_area 
 ferry_status fy_ledger_apply(ferry_service *service, ferry_error *error)
 {
     const fy_registry *registry = &service->registry;
-    fy_exec *exec = service->exec;
+    fy_wire *wire = service->wire;
     size_t n_wants = 0, capacity = 0;
-    exec->wants_of = fy_alloc(registry->receives.n + 1, sizeof *exec->wants_of);
-    if (exec->wants_of == NULL) {
-        return fy_fail_no_memory(error, "a ledger");
-    }
+    wire->wants_of = fy_alloc(registry->receives.n + 1, sizeof *wire->wants_of);
+    FY_TRY(fy_check_memory(wire->wants_of != NULL, "a ledger", error));
     const entry **entries = fy_alloc(registry->n_targets + 1, sizeof(const entry *));
-    if (entries == NULL) {
-        return fy_fail_no_memory(error, "a ledger");
-    }
+    FY_TRY(fy_check_memory(entries != NULL, "a ledger", error));
     for (size_t t = 0; t < registry->n_targets; t++) {
         const fy_target *target = &registry->targets[t];
         const entry *its = find_entry(service->ledger, registry, target);
@@ -475,12 +450,12 @@ ferry_status fy_ledger_apply(ferry_service *service, ferry_error *error)
         const fy_end *end = &registry->receives.items[i];
         const entry *its = entries[registry->held[end->held].destination];
         fy_area area = fy_end_area(registry, end);
-        exec->wants_of[i] = (uint32_t)n_wants;
-        status = its != NULL ? want_missing(exec, its, &area, &n_wants, &capacity, error)
-                             : add_want(exec, &n_wants, &capacity, n_wants,
+        wire->wants_of[i] = (uint32_t)n_wants;
+        status = its != NULL ? want_missing(wire, its, &area, &n_wants, &capacity, error)
+                             : add_want(wire, &n_wants, &capacity, n_wants,
                                         (fy_range){.first = 0, .bytes = end->bytes}, error);
     }
-    exec->wants_of[registry->receives.n] = (uint32_t)n_wants;
+    wire->wants_of[registry->receives.n] = (uint32_t)n_wants;
     fy_free(entries);
     return status;
 }

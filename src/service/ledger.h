@@ -2,7 +2,7 @@
 #ifndef FY_SERVICE_LEDGER_H
 #define FY_SERVICE_LEDGER_H
 
-#include "service/exec.h"
+#include "service/service.h"
 
 ferry_ledger *fy_ledger_retain(const ferry_ledger *ledger);
 
@@ -11,8 +11,8 @@ uint64_t fy_ledger_version(const ferry_ledger *ledger);
 bool fy_ledger_is_begun(const ferry_ledger *ledger); /* else nothing of it is anywhere */
 
 /*
- * What is taken of a service that loses its exec: before one goes that has run. The service keeps
- * it until it has another.
+ * What is taken of a service that loses its program: before one goes that has run. The service
+ * keeps it until it has another.
  */
 ferry_status fy_ledger_keep(ferry_service *service, ferry_error *error);
 
@@ -29,7 +29,7 @@ ferry_status fy_ledger_of(const ferry_service *service, ferry_ledger **ledger_ou
  */
 void fy_ledger_inherit(ferry_service *service, const ferry_ledger *ledger);
 
-/* What the receives of the service still want, by its ledger, into exec->wants. They are sorted. */
+/* What the receives of the service still want, by its ledger, into the wire. They are sorted. */
 ferry_status fy_ledger_apply(ferry_service *service, ferry_error *error);
 
 #endif

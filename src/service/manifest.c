@@ -3,9 +3,10 @@
  * What a sender tells the receiver of each channel: the items, so that the receiver knows where
  * slots are unpacked to, what has arrived when a run fails, and when relayed bytes are there.
  */
-#include "service/exec.h"
+#include "service/prepare.h"
 
 #include "base/alloc.h"
+#include "base/sort.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@ ferry_status fy_manifest_write(ferry_service *service, fy_channel *channel, fy_p
 {
     (void)error;
     const fy_lane *lane = &channel->out;
-    fy_pack_number(out, fy_channel_number(service->exec, channel));
+    fy_pack_number(out, fy_channel_number(service->program, channel));
     fy_pack_number(out, lane->n_items);
     for (size_t i = 0; i < lane->n_items; i++) {
         const fy_item *item = &lane->items[i];
@@ -24,7 +25,7 @@ ferry_status fy_manifest_write(ferry_service *service, fy_channel *channel, fy_p
         fy_pack_number(out, channel->in_turns ? item->order : 0);
         fy_pack_number(out, item->n_parts);
         for (uint32_t p = 0; p < item->n_parts; p++) {
-            const fy_part_of *part = &lane->parts[item->first_part + p];
+            const fy_item_part *part = &lane->parts[item->first_part + p];
             fy_pack_number(out, part->place);
             fy_pack_number(out, part->first);
             fy_pack_number(out, part->bytes);
@@ -43,16 +44,16 @@ static ferry_status garbled(const fy_channel *channel, const char *what, ferry_e
 static ferry_status read_part(ferry_service *service, fy_channel *channel, fy_reader *reader,
                               ferry_error *error)
 {
-    uint32_t n = channel->n_receives + channel->n_relayed_receives;
+    const fy_channel_wire *wire = fy_wire_of(service, channel);
+    uint32_t n = wire->n_receives + wire->n_relayed_receives;
     uint64_t place = fy_read_number(reader, n == 0 ? 0 : n - 1);
     uint64_t first = fy_read_number(reader, UINT64_MAX);
     uint64_t bytes = fy_read_number(reader, UINT64_MAX);
     if (reader->failed || n == 0) {
         return garbled(channel, "a part is of no task", error);
     }
-    uint32_t receive = place < channel->n_receives
-                           ? channel->first_receive + (uint32_t)place
-                           : channel->relayed_receives[place - channel->n_receives];
+    uint32_t receive = place < wire->n_receives ? wire->first_receive + (uint32_t)place
+                                                : wire->relayed_receives[place - wire->n_receives];
     uint64_t all = service->registry.receives.items[receive].bytes;
     if (first > all || bytes > all - first || bytes == 0) {
         return garbled(channel, "a part is not part of its task", error);
@@ -63,8 +64,8 @@ static ferry_status read_part(ferry_service *service, fy_channel *channel, fy_re
 /* One that items to this rank may take. */
 static bool is_path(const ferry_service *service, uint32_t path)
 {
-    bool known = path == FERRY_PATH_MAPPED || path == FERRY_PATH_ATTACH ||
-                 path == FERRY_PATH_REMOTE || path == FERRY_PATH_STAGED;
+    bool known =
+        path == FERRY_PATH_MAPPED || path == FERRY_PATH_REMOTE || path == FERRY_PATH_STAGED;
     return known && (path == FERRY_PATH_STAGED || fy_path_allowed(service, path));
 }
 
@@ -85,18 +86,16 @@ static ferry_status read_item(ferry_service *service, fy_channel *channel, fy_re
     uint32_t path = (uint32_t)fy_read_number(reader, FERRY_PATH_ALL);
     uint32_t slot = (uint32_t)fy_read_number(reader, UINT32_MAX);
     uint64_t order = fy_read_number(reader, UINT32_MAX);
-    uint64_t n = fy_read_number(reader, (uint64_t)(reader->end - reader->at));
+    uint64_t n = fy_read_number(reader, fy_read_left(reader));
     fy_item *item = NULL;
     if (reader->failed || !is_path(service, path) || n == 0) {
         return garbled(channel, "an item has no path, or no parts", error);
     }
-    ferry_status status = fy_lane_item(&channel->in, path, order, &item, error);
-    for (uint64_t p = 0; status == FERRY_OK && p < n; p++) {
-        status = read_part(service, channel, reader, error);
+    FY_TRY(fy_lane_item(&channel->in, path, order, &item, error));
+    for (uint64_t p = 0; p < n; p++) {
+        FY_TRY(read_part(service, channel, reader, error));
     }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    ferry_status status = FERRY_OK;
     item = &channel->in.items[channel->in.n_items - 1];
     item->slot = slot;
     if (path == FERRY_PATH_STAGED) {
@@ -110,20 +109,20 @@ static ferry_status read_item(ferry_service *service, fy_channel *channel, fy_re
 ferry_status fy_manifest_read(ferry_service *service, fy_channel *channel, const fy_pack *in,
                               ferry_error *error)
 {
-    fy_reader reader = {.at = in->bytes, .end = in->bytes + in->used};
+    fy_reader reader = fy_reader_of(in->bytes, in->used);
     ferry_status status = FERRY_OK;
     uint32_t n_staged = 0;
     if (fy_read_number(&reader, UINT32_MAX) != channel->theirs || reader.failed) {
         return garbled(channel, "they are those of another pair", error);
     }
-    uint64_t n = fy_read_number(&reader, (uint64_t)(reader.end - reader.at));
+    uint64_t n = fy_read_number(&reader, fy_read_left(&reader));
     for (uint64_t i = 0; status == FERRY_OK && !reader.failed && i < n; i++) {
         status = read_item(service, channel, &reader, &n_staged, error);
     }
     if (status == FERRY_OK && (reader.failed || reader.at != reader.end)) {
         status = garbled(channel, "they are cut short, or something follows them", error);
     }
-    service->exec->in_bytes += channel->in.bytes;
+    service->program->in_bytes += channel->in.bytes;
     return status;
 }
 
@@ -162,14 +161,14 @@ static void sort_arrivals(arrival *list, size_t n)
 }
 
 /* Puts the parts behind what they are parts of: all->of[r] moves on to the end of receive r. */
-static void place_arrivals(const fy_exec *exec, arrivals *all)
+static void place_arrivals(const fy_service_program *program, arrivals *all)
 {
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        const fy_lane *lane = &exec->channels[c].in;
+    for (uint32_t c = 0; c < program->n_channels; c++) {
+        const fy_lane *lane = &program->channels[c].in;
         for (uint32_t i = 0; i < lane->n_items; i++) {
             const fy_item *item = &lane->items[i];
             for (uint32_t p = 0; p < item->n_parts; p++) {
-                const fy_part_of *part = &lane->parts[item->first_part + p];
+                const fy_item_part *part = &lane->parts[item->first_part + p];
                 all->list[all->of[part->end]++] =
                     (arrival){.channel = c, .item = i, .first = part->first, .bytes = part->bytes};
             }
@@ -179,15 +178,13 @@ static void place_arrivals(const fy_exec *exec, arrivals *all)
 
 static ferry_status list_arrivals(const ferry_service *service, arrivals *all, ferry_error *error)
 {
-    const fy_exec *exec = service->exec;
+    const fy_service_program *program = service->program;
     size_t n = service->registry.receives.n;
     size_t at = 0;
     all->of = fy_alloc_zeroed(n + 1, sizeof *all->of);
-    if (all->of == NULL) {
-        return fy_fail_no_memory(error, "what arrives");
-    }
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        const fy_lane *lane = &exec->channels[c].in;
+    FY_TRY(fy_check_memory(all->of != NULL, "what arrives", error));
+    for (uint32_t c = 0; c < program->n_channels; c++) {
+        const fy_lane *lane = &program->channels[c].in;
         for (size_t p = 0; p < lane->n_parts; p++) {
             all->of[lane->parts[p].end]++;
         }
@@ -198,10 +195,8 @@ static ferry_status list_arrivals(const ferry_service *service, arrivals *all, f
         at += here;
     }
     all->list = fy_alloc(at, sizeof *all->list);
-    if (all->list == NULL) {
-        return fy_fail_no_memory(error, "what arrives");
-    }
-    place_arrivals(exec, all);
+    FY_TRY(fy_check_memory(all->list != NULL, "what arrives", error));
+    place_arrivals(program, all);
     memmove(all->of + 1, all->of, n * sizeof *all->of); /* ends become begins again */
     all->of[0] = 0;
     for (size_t r = 0; r < n; r++) {
@@ -214,13 +209,13 @@ static ferry_status list_arrivals(const ferry_service *service, arrivals *all, f
 static ferry_status check_receive(const ferry_service *service, const arrivals *all, size_t receive,
                                   ferry_error *error)
 {
-    const fy_exec *exec = service->exec;
+    const fy_wire *wire = service->wire;
     const fy_end *end = &service->registry.receives.items[receive];
     const arrival *next = all->list + all->of[receive];
     const arrival *last = all->list + all->of[receive + 1];
     const fy_range whole = {.first = 0, .bytes = end->bytes};
-    const fy_range *wants = exec->wants_of == NULL ? &whole : exec->wants + exec->wants_of[receive];
-    uint32_t n = exec->wants_of == NULL ? 1 : exec->wants_of[receive + 1] - exec->wants_of[receive];
+    const fy_range *wants = wire->wants_of == NULL ? &whole : wire->wants + wire->wants_of[receive];
+    uint32_t n = wire->wants_of == NULL ? 1 : wire->wants_of[receive + 1] - wire->wants_of[receive];
     for (uint32_t w = 0; w < n; w++) {
         uint64_t at = wants[w].first;
         uint64_t want_end = wants[w].first + wants[w].bytes;
@@ -255,43 +250,31 @@ static ferry_status check_arrivals(const ferry_service *service, const arrivals 
 /* The first arrival of a receive that ends behind `first`. */
 static size_t seek(const arrivals *all, uint32_t receive, uint64_t first)
 {
-    size_t begin = all->of[receive];
-    size_t end = all->of[receive + 1];
-    while (begin < end) {
-        size_t middle = begin + (end - begin) / 2;
-        if (all->list[middle].first + all->list[middle].bytes <= first) {
-            begin = middle + 1;
-        } else {
-            end = middle;
-        }
-    }
+    FY_BISECT(size_t, begin, all->of[receive], all->of[receive + 1], middle,
+              all->list[middle].first + all->list[middle].bytes <= first);
     return begin;
 }
 
-/* One condition per channel: the latest item that matters. */
-static ferry_status add_condition(fy_channel *channel, fy_item *item, uint32_t other,
+/* One condition per channel: the latest item that matters. Items come in order. */
+static ferry_status add_condition(fy_channel *channel, uint32_t item, uint32_t other,
                                   uint32_t n_items, ferry_error *error)
 {
-    for (uint32_t i = 0; i < item->n_after; i++) {
-        fy_after *after = &channel->afters[item->after + i];
+    for (size_t i = channel->n_afters; i > 0 && channel->afters[i - 1].item == item; i--) {
+        fy_after *after = &channel->afters[i - 1];
         if (after->channel == other) {
             after->n_items = after->n_items > n_items ? after->n_items : n_items;
             return FERRY_OK;
         }
     }
-    if (!fy_reserve((void **)&channel->afters, &channel->after_capacity, channel->n_afters + 1,
-                    sizeof *channel->afters)) {
+    if (!FY_RESERVE(channel->afters, channel->after_capacity, channel->n_afters + 1)) {
         return fy_fail_no_memory(error, "relays");
     }
-    if (item->n_after == 0) {
-        item->after = (uint32_t)channel->n_afters;
-    }
-    channel->afters[channel->n_afters++] = (fy_after){.channel = other, .n_items = n_items};
-    item->n_after++;
+    channel->afters[channel->n_afters++] =
+        (fy_after){.item = item, .channel = other, .n_items = n_items};
     return FERRY_OK;
 }
 
-static ferry_status wait_for_part(fy_channel *channel, fy_item *item, const fy_part_of *part,
+static ferry_status wait_for_part(fy_channel *channel, uint32_t item, const fy_item_part *part,
                                   const arrivals *all, ferry_error *error)
 {
     uint32_t receive = part->end & ~FY_RELAYED;
@@ -304,10 +287,7 @@ static ferry_status wait_for_part(fy_channel *channel, fy_item *item, const fy_p
                            "the schedule relays bytes to rank %u that do not arrive here",
                            channel->peer);
         }
-        ferry_status status = add_condition(channel, item, its->channel, its->item + 1, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(add_condition(channel, item, its->channel, its->item + 1, error));
         at = its->first + its->bytes;
     }
     return FERRY_OK;
@@ -317,11 +297,11 @@ static ferry_status wait_for_relayed(fy_channel *channel, const arrivals *all, f
 {
     ferry_status status = FERRY_OK;
     for (size_t i = 0; status == FERRY_OK && i < channel->out.n_items; i++) {
-        fy_item *item = &channel->out.items[i];
+        const fy_item *item = &channel->out.items[i];
         for (uint32_t p = 0; status == FERRY_OK && p < item->n_parts; p++) {
-            const fy_part_of *part = &channel->out.parts[item->first_part + p];
+            const fy_item_part *part = &channel->out.parts[item->first_part + p];
             if ((part->end & FY_RELAYED) != 0) {
-                status = wait_for_part(channel, item, part, all, error);
+                status = wait_for_part(channel, (uint32_t)i, part, all, error);
             }
         }
     }
@@ -330,15 +310,13 @@ static ferry_status wait_for_relayed(fy_channel *channel, const arrivals *all, f
 
 ferry_status fy_arrivals_check(ferry_service *service, ferry_error *error)
 {
-    fy_exec *exec = service->exec;
+    fy_service_program *program = service->program;
     arrivals all = {.of = NULL};
     ferry_status status = list_arrivals(service, &all, error);
-    if (status == FERRY_OK) {
-        status = check_arrivals(service, &all, error);
-    }
-    for (uint32_t c = 0; status == FERRY_OK && c < exec->n_channels; c++) {
-        if (exec->channels[c].n_relayed_sends > 0) {
-            status = wait_for_relayed(&exec->channels[c], &all, error);
+    FY_THEN(status, check_arrivals(service, &all, error));
+    for (uint32_t c = 0; status == FERRY_OK && c < program->n_channels; c++) {
+        if (program->channels[c].relays) {
+            status = wait_for_relayed(&program->channels[c], &all, error);
         }
     }
     fy_free(all.of);

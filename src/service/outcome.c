@@ -3,7 +3,7 @@
  * The common outcome of a run, by letters of the control plane: they arrive though the data plane
  * fails, and taking them never waits, so that a rank goes on serving its peers meanwhile.
  */
-#include "service/exec.h"
+#include "service/moves.h"
 
 #include "transport/host.h"
 #include "transport/word.h"
@@ -11,16 +11,6 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-typedef struct vote_head {
-    uint32_t n_reasons;
-    uint32_t unused;
-} vote_head;
-
-typedef struct message {
-    vote_head head;
-    fy_reason reasons[FY_MOST_REASONS];
-} message;
 
 static uint32_t parent_of(uint32_t rank)
 {
@@ -38,10 +28,10 @@ static uint32_t children_of(const ferry_world *world)
 }
 
 /* Equal reasons are counted; of too many kinds those of few ranks are left out. */
-static void add_reason(fy_outcome *outcome, const fy_reason *reason)
+static void add_reason(fy_reasons *reasons, const fy_reason *reason)
 {
-    for (uint32_t i = 0; i < outcome->n_reasons; i++) {
-        fy_reason *known = &outcome->reasons[i];
+    for (uint32_t i = 0; i < reasons->n; i++) {
+        fy_reason *known = &reasons->items[i];
         if (known->status == reason->status && known->culprit == reason->culprit) {
             if (reason->rank < known->rank) {
                 known->rank = reason->rank;
@@ -51,17 +41,47 @@ static void add_reason(fy_outcome *outcome, const fy_reason *reason)
             return;
         }
     }
-    if (outcome->n_reasons < FY_MOST_REASONS) {
-        outcome->reasons[outcome->n_reasons++] = *reason;
+    if (reasons->n < FY_MOST_REASONS) {
+        reasons->items[reasons->n++] = *reason;
         return;
     }
-    fy_reason *least = &outcome->reasons[0];
-    for (uint32_t i = 1; i < outcome->n_reasons; i++) {
-        least = outcome->reasons[i].count < least->count ? &outcome->reasons[i] : least;
+    fy_reason *least = &reasons->items[0];
+    for (uint32_t i = 1; i < reasons->n; i++) {
+        least = reasons->items[i].count < least->count ? &reasons->items[i] : least;
     }
     if (reason->count > least->count) {
         *least = *reason;
     }
+}
+
+void fy_reasons_pack(const fy_reasons *reasons, fy_pack *out)
+{
+    fy_pack_number(out, reasons->n);
+    for (uint32_t i = 0; i < reasons->n; i++) {
+        const fy_reason *reason = &reasons->items[i];
+        fy_pack_number(out, reason->status);
+        fy_pack_u32(out, reason->culprit);
+        fy_pack_number(out, reason->count);
+        fy_pack_number(out, reason->rank);
+        fy_pack_text(out, reason->text);
+    }
+}
+
+bool fy_reasons_read(const void *bytes, size_t n_bytes, uint32_t n_ranks, fy_reasons *reasons_out)
+{
+    fy_reader in = fy_reader_of(bytes, n_bytes);
+    reasons_out->n = (uint32_t)fy_read_number(&in, FY_MOST_REASONS);
+    for (uint32_t i = 0; i < reasons_out->n; i++) {
+        fy_reason *reason = &reasons_out->items[i];
+        reason->status = (uint32_t)fy_read_number(&in, FY_LAST_STATUS);
+        reason->culprit = fy_read_u32(&in);
+        reason->count = (uint32_t)fy_read_number(&in, n_ranks);
+        reason->rank = (uint32_t)fy_read_number(&in, n_ranks - 1);
+        fy_read_string(&in, reason->text, sizeof reason->text);
+        in.failed = in.failed || reason->status == FERRY_OK || reason->text[0] == '\0' ||
+                    (reason->culprit >= n_ranks && reason->culprit != FERRY_ANY_RANK);
+    }
+    return fy_read_all(&in);
 }
 
 uint32_t fy_outcome_neighbours(const ferry_world *world, uint32_t ranks[FY_MOST_WATCHED])
@@ -88,7 +108,7 @@ static void tell_neighbours(ferry_service *service)
 
 void fy_outcome_give_up(ferry_service *service)
 {
-    if (!service->exec->told_halt) {
+    if (!service->run->told_halt) {
         service->is_dirty = true; /* something may be on its way */
         fy_watch_halt(service);
         tell_neighbours(service); /* also those that exchange nothing with it */
@@ -97,28 +117,28 @@ void fy_outcome_give_up(ferry_service *service)
 
 void fy_outcome_begin(ferry_service *service)
 {
-    fy_exec *exec = service->exec;
-    if (exec->halted) {
+    fy_run_state *run = service->run;
+    if (run->halted) {
         fy_watch_testify(service);
     }
-    if (exec->status != FERRY_OK) {
-        fy_reason own = {.status = (uint32_t)exec->status,
-                         .culprit = exec->culprit,
+    if (run->status != FERRY_OK) {
+        fy_reason own = {.status = (uint32_t)run->status,
+                         .culprit = run->culprit,
                          .count = 1,
                          .rank = service->world->rank};
-        memcpy(own.text, exec->why.message, sizeof own.text);
-        add_reason(&exec->outcome, &own);
+        memcpy(own.text, run->why.message, sizeof own.text);
+        add_reason(&run->outcome.reasons, &own);
     }
-    exec->outcome.voted_ns = fy_now_ns();
-    exec->outcome.phase = FY_PHASE_VOTING;
+    run->outcome.voted_ns = fy_now_ns();
+    run->outcome.phase = FY_PHASE_VOTING;
 }
 
 /* A rank that is silent is named by those that wait for it: the most named one is to blame. */
-static const fy_reason *choose(const fy_outcome *outcome)
+static const fy_reason *choose(const fy_reasons *reasons)
 {
     const fy_reason *best = NULL;
-    for (uint32_t i = 0; i < outcome->n_reasons; i++) {
-        const fy_reason *reason = &outcome->reasons[i];
+    for (uint32_t i = 0; i < reasons->n; i++) {
+        const fy_reason *reason = &reasons->items[i];
         bool silence = reason->status == FERRY_ERR_TIMEOUT;
         bool best_silence = best != NULL && best->status == FERRY_ERR_TIMEOUT;
         if (best == NULL || (best_silence && !silence) ||
@@ -133,12 +153,12 @@ static const fy_reason *choose(const fy_outcome *outcome)
 
 static void finish(ferry_service *service, ferry_status status, const char *sentence)
 {
-    fy_exec *exec = service->exec;
-    fy_outcome *outcome = &exec->outcome;
+    fy_run_state *run = service->run;
+    fy_outcome *outcome = &run->outcome;
     outcome->status = status;
     outcome->phase = FY_PHASE_OVER;
     if (status != FERRY_OK) {
-        snprintf(outcome->error.message, sizeof outcome->error.message, "%s", sentence);
+        fy_fail(&outcome->error, status, "%s", sentence);
     }
     fy_targets_end(service, status == FERRY_OK);
     fy_statistics_end(service);
@@ -149,6 +169,7 @@ bool fy_outcome_of_world(ferry_service *service)
 {
     ferry_error why = {.message = ""};
     ferry_status status = fy_failure_get(service->world->failure, NULL, &why);
+    fy_drive_finish(&service->run->drive);
     fy_transport_withdraw(service->transport);
     service->is_dirty = true;
     finish(service, status, why.message);
@@ -156,29 +177,31 @@ bool fy_outcome_of_world(ferry_service *service)
 }
 
 /* A letter of this run, if one is there: its tag says so. */
-static bool take(ferry_service *service, uint32_t from, fy_letter_use use, message *letter_out,
-                 size_t *n_bytes_out, uint32_t *from_out)
+static bool take(ferry_service *service, uint32_t from, fy_letter_use use, fy_reasons *reasons_out,
+                 uint32_t *from_out)
 {
     ferry_world *world = service->world;
-    if (!world->ops->take(world, from, fy_run_tag(service, use), letter_out, sizeof *letter_out,
-                          n_bytes_out, from_out)) {
+    unsigned char letter[FY_REASONS_BYTES];
+    size_t n_bytes;
+    if (!world->ops->take(world, from, fy_run_tag(service, use), letter, sizeof letter, &n_bytes,
+                          from_out)) {
         return false;
     }
-    const vote_head *head = &letter_out->head;
-    bool fits = *n_bytes_out >= sizeof *head && head->n_reasons <= FY_MOST_REASONS &&
-                *n_bytes_out == sizeof *head + head->n_reasons * sizeof(fy_reason);
-    for (uint32_t i = 0; fits && i < head->n_reasons; i++) {
-        fy_reason *reason = &letter_out->reasons[i];
-        reason->text[sizeof reason->text - 1] = '\0';
-        fits = reason->status != FERRY_OK && reason->status <= FY_LAST_STATUS &&
-               reason->text[0] != '\0';
-    }
+    bool fits = fy_reasons_read(letter, n_bytes, world->n_ranks, reasons_out);
     if (!fits) {
         fy_world_fail(world, FERRY_ERR_EXCHANGE, *from_out,
-                      "rank %u sent a vote of %zu bytes that makes no sense", *from_out,
-                      *n_bytes_out);
+                      "rank %u sent a vote of %zu bytes that makes no sense", *from_out, n_bytes);
     }
     return fits;
+}
+
+/* One that cannot be sent is a world that has failed. */
+static void tell(ferry_service *service, uint32_t to, fy_letter_use use, const fy_reasons *reasons)
+{
+    unsigned char letter[FY_REASONS_BYTES];
+    fy_pack out = fy_pack_into(letter, sizeof letter);
+    fy_reasons_pack(reasons, &out);
+    fy_run_letter(service, to, use, out.bytes, out.used);
 }
 
 static bool is_child(const ferry_world *world, uint32_t rank)
@@ -188,78 +211,59 @@ static bool is_child(const ferry_world *world, uint32_t rank)
 
 static bool take_vote(ferry_service *service)
 {
-    message letter;
-    size_t n_bytes;
+    fy_reasons its;
     uint32_t from;
-    if (!take(service, FERRY_ANY_RANK, FY_LETTER_VOTE, &letter, &n_bytes, &from)) {
+    if (!take(service, FERRY_ANY_RANK, FY_LETTER_VOTE, &its, &from)) {
         return false;
     }
     if (is_child(service->world, from) && !fy_watch_has_voted(service, from)) {
-        for (uint32_t i = 0; i < letter.head.n_reasons; i++) {
-            add_reason(&service->exec->outcome, &letter.reasons[i]);
+        for (uint32_t i = 0; i < its.n; i++) {
+            add_reason(&service->run->outcome.reasons, &its.items[i]);
         }
         fy_watch_voted(service, from);
-        service->exec->outcome.n_children++;
+        service->run->outcome.n_children++;
     }
     return true;
 }
 
-static size_t compose(const fy_reason *reasons, uint32_t n, message *out)
-{
-    out->head = (vote_head){.n_reasons = n};
-    for (uint32_t i = 0; i < n; i++) {
-        out->reasons[i] = reasons[i];
-    }
-    return sizeof out->head + n * sizeof out->reasons[0];
-}
-
-/* A letter that cannot be sent is a world that has failed. */
-static void tell_children(ferry_service *service, const message *letter, size_t n_bytes)
+/* To those below this rank, and for itself. */
+static void conclude(ferry_service *service, const fy_reasons *verdict)
 {
     uint32_t n = children_of(service->world);
     for (uint32_t i = 0; i < n; i++) {
-        fy_run_letter(service, service->world->rank * FY_VOTE_ARITY + 1 + i, FY_LETTER_VERDICT,
-                      letter, n_bytes);
+        tell(service, service->world->rank * FY_VOTE_ARITY + 1 + i, FY_LETTER_VERDICT, verdict);
     }
-}
-
-static void conclude(ferry_service *service, const fy_reason *reason)
-{
-    if (reason == NULL) {
+    if (verdict->n == 0) {
         finish(service, FERRY_OK, "");
-        return;
+    } else {
+        finish(service, (ferry_status)verdict->items[0].status, verdict->items[0].text);
     }
-    char sentence[FERRY_ERROR_BYTES];
-    snprintf(sentence, sizeof sentence, "%.*s", (int)sizeof sentence - 1, reason->text);
-    finish(service, (ferry_status)reason->status, sentence);
 }
 
 static void give_verdict(ferry_service *service)
 {
-    message letter;
-    const fy_reason *reason = choose(&service->exec->outcome);
-    size_t n = compose(reason, reason == NULL ? 0 : 1, &letter);
-    tell_children(service, &letter, n);
-    conclude(service, reason == NULL ? NULL : &letter.reasons[0]);
+    fy_reasons verdict = {.n = 0};
+    const fy_reason *reason = choose(&service->run->outcome.reasons);
+    if (reason != NULL) {
+        verdict.items[verdict.n++] = *reason;
+    }
+    conclude(service, &verdict);
 }
 
 static bool take_verdict(ferry_service *service)
 {
-    message letter;
-    size_t n_bytes;
+    fy_reasons verdict;
     uint32_t from;
-    if (!take(service, parent_of(service->world->rank), FY_LETTER_VERDICT, &letter, &n_bytes,
-              &from)) {
+    if (!take(service, parent_of(service->world->rank), FY_LETTER_VERDICT, &verdict, &from)) {
         return false;
     }
-    tell_children(service, &letter, n_bytes);
-    conclude(service, letter.head.n_reasons == 0 ? NULL : &letter.reasons[0]);
+    conclude(service, &verdict);
     return true;
 }
 
 bool fy_outcome_step(ferry_service *service)
 {
-    fy_outcome *outcome = &service->exec->outcome;
+    fy_outcome *outcome = &service->run->outcome;
     if (outcome->n_children < children_of(service->world) && take_vote(service)) {
         return true;
     }
@@ -271,9 +275,7 @@ bool fy_outcome_step(ferry_service *service)
         return true;
     }
     if (!outcome->sent) {
-        message letter;
-        size_t n = compose(outcome->reasons, outcome->n_reasons, &letter);
-        fy_run_letter(service, parent_of(service->world->rank), FY_LETTER_VOTE, &letter, n);
+        tell(service, parent_of(service->world->rank), FY_LETTER_VOTE, &outcome->reasons);
         outcome->sent = true;
         return true;
     }

@@ -260,9 +260,7 @@ static ferry_status place_rows(const checker *c, const piece *pieces, size_t n, 
                                uint64_t *place_out, bool *found_out, ferry_error *error)
 {
     arc *arcs = fy_alloc(n, sizeof *arcs);
-    if (arcs == NULL) {
-        return fy_fail_no_memory(error, "the comparison of areas");
-    }
+    FY_TRY(fy_check_memory(arcs != NULL, "the comparison of areas", error));
     size_t n_arcs = 0;
     *found_out = true;
     for (size_t i = 0; i < n && *found_out; i++) {
@@ -488,8 +486,8 @@ static ferry_status check(checker *c, piece *pieces, size_t n, uint32_t level, f
 static uint64_t address_of(const fy_registry *registry, const fy_end *end, bool is_read)
 {
     const fy_held *held = &registry->held[end->held];
-    return (uint64_t)(uintptr_t)(is_read ? fy_held_base(held) : fy_held_target_base(held)) +
-           end->offset;
+    const ferry_buffer *buffer = is_read ? &held->front : fy_held_target(held);
+    return (uint64_t)(uintptr_t)buffer->base + end->offset;
 }
 
 static bool is_same_area(const fy_registry *registry, const fy_end *send, const fy_end *receive)
@@ -562,9 +560,7 @@ static ferry_status copy_dims(checker *c, ferry_error *error)
         return FERRY_OK;
     }
     c->dims = fy_alloc(registry->n_dims, sizeof *c->dims);
-    if (c->dims == NULL) {
-        return fy_fail_no_memory(error, "the comparison of areas");
-    }
+    FY_TRY(fy_check_memory(c->dims != NULL, "the comparison of areas", error));
     memcpy(c->dims, registry->dims, registry->n_dims * sizeof *c->dims);
     for (size_t i = 0; i < registry->receives.n; i++) {
         sort_dims(&registry->receives.items[i], c->dims);
@@ -582,9 +578,7 @@ ferry_status fy_check_writers(const fy_registry *registry, uint32_t my_rank, fer
         return FERRY_OK;
     }
     piece *pieces = fy_alloc(n_sends + n_receives, sizeof *pieces);
-    if (pieces == NULL) {
-        return fy_fail_no_memory(error, "the comparison of areas");
-    }
+    FY_TRY(fy_check_memory(pieces != NULL, "the comparison of areas", error));
     for (uint32_t i = 0; i < n_receives; i++) {
         if (!changes_nothing(registry, my_rank, &registry->receives.items[i])) {
             pieces[n++] = piece_of(registry, i, false);
@@ -595,9 +589,7 @@ ferry_status fy_check_writers(const fy_registry *registry, uint32_t my_rank, fer
     }
     checker c = {.registry = registry};
     ferry_status status = copy_dims(&c, error);
-    if (status == FERRY_OK) {
-        status = check(&c, pieces, n, 0, error);
-    }
+    FY_THEN(status, check(&c, pieces, n, 0, error));
     fy_free(c.dims);
     fy_free(pieces);
     return status == FERRY_OK && c.found ? fail_pair(&c, my_rank, error) : status;

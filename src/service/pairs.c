@@ -4,10 +4,10 @@
  * then one from each, also an empty one where only the other has more to say, so that nobody keeps
  * more than one of each peer's.
  */
-#include "service/exec.h"
+#include "service/prepare.h"
 
 #include "base/alloc.h"
-#include "transport/agree.h"
+#include "world/agree.h"
 
 #include <string.h>
 
@@ -16,40 +16,12 @@ enum { LETTER_BYTES = 48 << 10, LEAST_LETTER_BYTES = 1 << 10 };
 /* What all peers of a rank send before it takes their first: a world keeps no more than 64 MiB. */
 enum { MOST_WAITING_BYTES = 16 << 20 };
 
-/* How far one direction of one pair has come; a letter begins with the length of the whole. */
-typedef struct passage {
-    size_t done, bytes;
-    bool begun;
-} passage;
-
-/* One peer, and what it and this rank say to each other. */
-typedef struct talk {
-    uint32_t peer;
-    bool goes_on;
-    const fy_pack *out;
-    fy_pack *in;
-    passage to, from;
-} talk;
-
-void fy_run_letter(ferry_service *service, uint32_t to, fy_letter_use use, const void *bytes,
-                   size_t n_bytes)
-{
-    ferry_world *world = service->world;
-    ferry_error why;
-    if (fy_failed(world->failure)) {
-        return;
-    }
-    ferry_status status =
-        world->ops->send(world, to, fy_run_tag(service, use), bytes, n_bytes, false, &why);
-    if (status != FERRY_OK) {
-        fy_world_fail(world, status, world->rank, "rank %u could not tell rank %u: %s", world->rank,
-                      to, why.message);
-    }
-}
+typedef fy_passage passage;
+typedef fy_talk talk;
 
 static uint64_t pair_tag(const ferry_service *service)
 {
-    return fy_letter_tag(FY_LETTER_PAIR, FY_THING_SERVICE, service->work.number, service->n_pairs);
+    return fy_letter_tag(FY_LETTER_PAIR, FY_OBJECT_SERVICE, service->work.number, service->n_pairs);
 }
 
 static size_t letter_bytes(const ferry_world *world)
@@ -62,62 +34,58 @@ static size_t letter_bytes(const ferry_world *world)
 static ferry_status send_letter(ferry_service *service, talk *t, ferry_error *error)
 {
     unsigned char letter[sizeof(uint64_t) + LETTER_BYTES];
+    fy_pack packer = fy_pack_into(letter, sizeof letter);
     const fy_pack *out = t->out;
     passage *way = &t->to;
-    uint64_t bytes = out->used;
     size_t left = out->used - way->done;
     size_t most = letter_bytes(service->world);
     size_t n = left < most ? left : most;
-    memcpy(letter, &bytes, sizeof bytes);
+    fy_pack_u64(&packer, out->used);
     if (n > 0) {
-        memcpy(letter + sizeof bytes, out->bytes + way->done, n);
+        fy_pack_bytes(&packer, out->bytes + way->done, n);
     }
     way->begun = true;
     way->bytes = out->used;
     way->done += n;
-    return service->world->ops->send(service->world, t->peer, pair_tag(service), letter,
-                                     sizeof bytes + n, true, error);
+    return service->world->ops->send(service->world, t->peer, pair_tag(service), packer.bytes,
+                                     packer.used, true, error);
 }
 
-static ferry_status take_letter(ferry_service *service, talk *t, ferry_error *error)
+ferry_status fy_talk_hear(fy_talk *t, const void *bytes, size_t n_bytes, ferry_error *error)
 {
-    fy_pack *in = t->in;
+    fy_reader letter = fy_reader_of(bytes, n_bytes);
+    uint64_t whole = fy_read_u64(&letter);
+    size_t n = fy_read_left(&letter);
     passage *way = &t->from;
-    const void *bytes;
-    size_t n_bytes;
-    uint64_t whole;
-    ferry_status status = service->world->ops->receive(service->world, t->peer, pair_tag(service),
-                                                       service->world->settings.entry_ns, &bytes,
-                                                       &n_bytes, NULL, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    if (n_bytes < sizeof whole) {
+    if (letter.failed) {
         return fy_fail(error, FERRY_ERR_EXCHANGE, "rank %u sent a message of %zu bytes", t->peer,
                        n_bytes);
     }
-    memcpy(&whole, bytes, sizeof whole);
-    n_bytes -= sizeof whole;
     if (way->begun && way->bytes != whole) {
         return fy_fail(error, FERRY_ERR_EXCHANGE, "rank %u sent messages that do not fit together",
                        t->peer);
     }
     way->begun = true;
     way->bytes = (size_t)whole;
-    if (n_bytes > way->bytes - way->done) {
+    if (n > way->bytes - way->done) {
         return fy_fail(error, FERRY_ERR_EXCHANGE, "rank %u sent more than it said", t->peer);
     }
-    if (n_bytes == 0 && way->done < way->bytes) {
+    if (n == 0 && way->done < way->bytes) {
         return fy_fail(error, FERRY_ERR_EXCHANGE, "rank %u sent none of what it said", t->peer);
     }
-    if (!fy_reserve((void **)&in->bytes, &in->capacity, way->done + n_bytes + 1, 1)) {
-        in->failed = true; /* goes on taking part */
-    } else if (n_bytes > 0) {
-        memcpy(in->bytes + way->done, (const char *)bytes + sizeof whole, n_bytes);
-    }
-    way->done += n_bytes;
-    in->used = way->done;
+    fy_pack_bytes(&t->in, letter.at, n); /* without memory it goes on taking part */
+    way->done += n;
     return FERRY_OK;
+}
+
+static ferry_status take_letter(ferry_service *service, talk *t, ferry_error *error)
+{
+    ferry_world *world = service->world;
+    const void *bytes;
+    size_t n_bytes;
+    FY_TRY(world->ops->receive(world, t->peer, pair_tag(service), world->settings.entry_ns, &bytes,
+                               &n_bytes, NULL, error));
+    return fy_talk_hear(t, bytes, n_bytes, error);
 }
 
 static bool is_open(const passage *way)
@@ -145,46 +113,86 @@ static bool all_talk(ferry_service *service, talk *talks, size_t n, ferry_error 
     return any && *status_out == FERRY_OK;
 }
 
-/* talks is NULL where there is no memory for them. */
 static ferry_status exchange(ferry_service *service, talk *talks, size_t n, ferry_error *error)
 {
-    ferry_error why = {.message = ""};
     ferry_status status = FERRY_OK;
-    for (size_t i = 0; talks != NULL && i < n && status == FERRY_OK; i++) {
-        status = talks[i].out->failed ? FERRY_ERR_NO_MEMORY : FERRY_OK;
-    }
-    if (talks == NULL || status != FERRY_OK) {
-        status = fy_fail_no_memory(&why, "messages between ranks");
-    }
     service->n_pairs++;
-    status = fy_agree(service->world, status, &why);
-    if (status == FERRY_OK) {
-        while (all_talk(service, talks, n, &why, &status)) {}
-        if (status != FERRY_OK) { /* peers wait for letters that never come */
-            fy_world_fail(service->world, status, service->world->rank, "%s", why.message);
-        }
-    }
-    return status == FERRY_OK ? FERRY_OK : fy_fail(error, status, "%s", why.message);
-}
-
-ferry_status fy_pairs_exchange(ferry_service *service, fy_pack *out, fy_pack *in,
-                               ferry_error *error)
-{
-    size_t n = service->exec->n_channels;
-    talk *talks = fy_alloc_zeroed(n, sizeof *talks);
-    for (size_t i = 0; talks != NULL && i < n; i++) {
-        talks[i].peer = service->exec->channels[i].peer;
-        talks[i].out = &out[i];
-        talks[i].in = &in[i];
-    }
-    ferry_status status = exchange(service, talks, n, error);
-    fy_free(talks);
-    for (size_t i = 0; status == FERRY_OK && i < n; i++) {
-        if (in[i].failed) {
-            status = fy_fail_no_memory(error, "messages between ranks");
-        }
+    service->statistics.n_exchanges++;
+    while (all_talk(service, talks, n, error, &status)) {}
+    if (status != FERRY_OK && error != NULL) { /* peers wait for letters that never come */
+        fy_world_fail(service->world, status, service->world->rank, "%s", error->message);
     }
     return status;
+}
+
+static ferry_status fail_memory(ferry_error *error)
+{
+    return fy_fail_no_memory(error, "messages between ranks");
+}
+
+/*
+ * In front of each message: whether it is one. Else what follows is why this rank has none, as it
+ * would say in an agreement; the same for all its peers.
+ */
+enum { IS_MESSAGE = 0, IS_FAILURE = 1 };
+
+void fy_talk_begin(fy_talk *t)
+{
+    fy_pack_cleanup(&t->own);
+    fy_pack_cleanup(&t->in);
+    t->to = t->from = (passage){.begun = false};
+    t->out = &t->own;
+    fy_pack_number(&t->own, IS_MESSAGE);
+}
+
+/* What a peer said in place of a message. */
+static ferry_status hear_failure(const fy_talk *t, fy_reader *in, ferry_error *error)
+{
+    ferry_status its = fy_agreement_read(in->at, fy_read_left(in), NULL, 0, error);
+    return its != FERRY_OK ? its
+                           : fy_fail(error, FERRY_ERR_EXCHANGE,
+                                     "rank %u sent a message that makes no sense", t->peer);
+}
+
+ferry_status fy_talk_open(fy_talk *t, ferry_error *error)
+{
+    fy_reader in = fy_reader_of(t->in.bytes, t->in.used);
+    if (t->in.failed) {
+        return fail_memory(error);
+    }
+    uint64_t what = fy_read_number(&in, IS_FAILURE);
+    if (in.failed) {
+        return fy_fail(error, FERRY_ERR_EXCHANGE, "rank %u sent a message that makes no sense",
+                       t->peer);
+    }
+    t->message =
+        (fy_pack){.bytes = (unsigned char *)in.at, .used = fy_read_left(&in), .borrowed = true};
+    return what == IS_MESSAGE ? FERRY_OK : hear_failure(t, &in, error);
+}
+
+ferry_status fy_pairs_exchange(ferry_service *service, ferry_status before, ferry_error *error)
+{
+    fy_wire *wire = service->wire;
+    unsigned char bytes[FY_AGREEMENT_BYTES];
+    fy_pack failure = fy_pack_into(bytes, sizeof bytes);
+    ferry_status status = before;
+    for (uint32_t c = 0; status == FERRY_OK && c < wire->n_channels; c++) {
+        status = wire->talks[c].own.failed ? fail_memory(error) : FERRY_OK;
+    }
+    if (status != FERRY_OK) {
+        fy_pack_number(&failure, IS_FAILURE);
+        fy_agreement_pack(service->world->rank, NULL, 0, status, error->message, &failure);
+    }
+    for (uint32_t c = 0; c < wire->n_channels; c++) {
+        wire->talks[c].peer = service->program->channels[c].peer;
+        wire->talks[c].out = status == FERRY_OK ? &wire->talks[c].own : &failure;
+    }
+    ferry_error why = {.message = ""};
+    ferry_status talked = exchange(service, wire->talks, wire->n_channels, &why);
+    for (uint32_t c = 0; talked == FERRY_OK && c < wire->n_channels; c++) {
+        talked = fy_talk_open(&wire->talks[c], &why);
+    }
+    return status == FERRY_OK && talked != FERRY_OK ? fy_forward(error, talked, &why) : status;
 }
 
 ferry_status fy_star_exchange(ferry_service *service, fy_pack *out, fy_pack *in, ferry_error *error)
@@ -192,12 +200,18 @@ ferry_status fy_star_exchange(ferry_service *service, fy_pack *out, fy_pack *in,
     bool is_root = service->world->rank == 0;
     size_t n = is_root ? (size_t)service->world->n_ranks - 1 : 1;
     talk *talks = out == NULL || in == NULL ? NULL : fy_alloc_zeroed(n, sizeof *talks);
-    for (size_t i = 0; talks != NULL && i < n; i++) {
+    ferry_error why = {.message = ""};
+    ferry_status status = talks == NULL ? fail_memory(&why) : FERRY_OK;
+    for (size_t i = 0; status == FERRY_OK && i < n; i++) {
         talks[i].peer = is_root ? (uint32_t)i + 1 : 0;
         talks[i].out = &out[i];
-        talks[i].in = &in[i];
+        status = out[i].failed ? fail_memory(&why) : FERRY_OK;
     }
-    ferry_status status = exchange(service, talks, n, error);
+    status = fy_agree(service->world, status, &why);
+    FY_THEN(status, exchange(service, talks, n, &why));
+    for (size_t i = 0; talks != NULL && in != NULL && i < n; i++) {
+        in[i] = talks[i].in;
+    }
     fy_free(talks);
-    return status;
+    return fy_forward(error, status, &why);
 }

@@ -3,7 +3,7 @@
  * What a receiver tells the sender of each channel: its number for the channel, its ring, the keys
  * of the regions that its buffers lie in, and for each task where the bytes go and which it wants.
  */
-#include "service/exec.h"
+#include "service/prepare.h"
 
 #include "base/alloc.h"
 #include "base/checked.h"
@@ -21,6 +21,7 @@ enum { REGISTER_BYTES = 64 << 10 };
 enum {
     MOST_PAYLOAD = (128 << 10) - FY_SLOT_HEAD_BYTES,
     MOST_SLOTS = FY_MOST_WINDOW,
+    MOST_DIRECT_SLOTS = 8, /* no network lies between: one is filled while another is emptied */
     LEAST_PAYLOAD = 64,
     GOOD_PAYLOAD = 64 << 10
 };
@@ -31,18 +32,50 @@ enum {
 
 static bool may_be_staged(const ferry_service *service, const fy_channel *channel)
 {
-    bool receives = channel->n_receives + channel->n_relayed_receives > 0;
-    return receives &&
-           !(fy_transport_shares_pointers(service->transport, channel->peer) && channel->direct);
+    const fy_channel_wire *wire = fy_wire_of(service, channel);
+    bool receives = wire->n_receives + wire->n_relayed_receives > 0;
+    return receives && !(fy_transport_shares_pointers(service->transport, channel->peer) &&
+                         channel->direct && !service->wire->has_far);
+}
+
+static uint32_t receive_at(const fy_channel_wire *wire, uint32_t place)
+{
+    return place < wire->n_receives ? wire->first_receive + place
+                                    : wire->relayed_receives[place - wire->n_receives];
+}
+
+/* Of all that can come by a channel; saturates. */
+static uint64_t bytes_of(const ferry_service *service, const fy_channel_wire *wire)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < wire->n_receives + wire->n_relayed_receives; i++) {
+        uint64_t its = service->registry.receives.items[receive_at(wire, i)].bytes;
+        bytes = bytes > UINT64_MAX - its ? UINT64_MAX : bytes + its;
+    }
+    return bytes;
+}
+
+/*
+ * Memory that is never filled costs the time in which it is made: within a node, where that is
+ * most of the time of a schedule, a ring is no longer than what comes by it.
+ */
+static void shorten(const ferry_service *service, fy_channel *channel)
+{
+    uint64_t bytes = bytes_of(service, fy_wire_of(service, channel));
+    uint64_t least = bytes / LEAST_PAYLOAD * LEAST_PAYLOAD + LEAST_PAYLOAD;
+    channel->in_payload = least < channel->in_payload ? least : channel->in_payload;
+    uint64_t n = bytes / channel->in_payload + 1;
+    n = n < MOST_DIRECT_SLOTS ? n : MOST_DIRECT_SLOTS;
+    channel->in_slots = n < channel->in_slots ? (uint32_t)n : channel->in_slots;
 }
 
 /* Half of the cap is for what comes, half for what goes. */
 void fy_rings_lay_out(ferry_service *service)
 {
-    fy_exec *exec = service->exec;
+    fy_service_program *program = service->program;
     uint64_t n = 0;
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        n += may_be_staged(service, &exec->channels[c]);
+    for (uint32_t c = 0; c < program->n_channels; c++) {
+        n += may_be_staged(service, &program->channels[c]);
     }
     if (n == 0) {
         return;
@@ -62,13 +95,16 @@ void fy_rings_lay_out(ferry_service *service)
     most = (most + LEAST_PAYLOAD - 1) / LEAST_PAYLOAD * LEAST_PAYLOAD;
     payload = payload < most ? payload : most;
     uint64_t at = 0;
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        fy_channel *channel = &exec->channels[c];
+    for (uint32_t c = 0; c < program->n_channels; c++) {
+        fy_channel *channel = &program->channels[c];
         if (may_be_staged(service, channel)) {
             channel->in_ring = at;
             channel->in_slots = n_slots;
             channel->in_payload = payload;
-            at += n_slots * (payload + FY_SLOT_HEAD_BYTES);
+            if (channel->direct) {
+                shorten(service, channel);
+            }
+            at += channel->in_slots * (channel->in_payload + FY_SLOT_HEAD_BYTES);
         }
     }
 }
@@ -76,11 +112,6 @@ void fy_rings_lay_out(ferry_service *service)
 /*
  * The receiver
  */
-
-static const fy_held *held_of(const ferry_service *service, uint32_t receive)
-{
-    return &service->registry.held[service->registry.receives.items[receive].held];
-}
 
 /* A buffer may be longer than what it was registered with: the longest of a base counts. */
 static bool lies_in(const ferry_buffer *buffer, const ferry_region *region)
@@ -95,12 +126,10 @@ static bool lies_in(const ferry_buffer *buffer, const ferry_region *region)
  * The region of a buffer: its own, or one that the service makes where that helps. Only one buffer
  * of a pair gets one: pairs that the caller did not register are staged.
  */
-static ferry_status region_of(ferry_service *service, const fy_channel *channel, uint32_t receive,
-                              const ferry_buffer *buffer, ferry_region **region_out,
-                              ferry_error *error)
+static ferry_status region_of(ferry_service *service, const fy_channel *channel, fy_held *held,
+                              uint64_t longest_run, const ferry_buffer *buffer,
+                              ferry_region **region_out, ferry_error *error)
 {
-    const fy_end *end = &service->registry.receives.items[receive];
-    fy_held *held = &service->registry.held[end->held];
     ferry_region *own = buffer->registration;
     *region_out = own;
     if (own != NULL && own->transport == service->transport && lies_in(buffer, own)) {
@@ -108,9 +137,9 @@ static ferry_status region_of(ferry_service *service, const fy_channel *channel,
     }
     *region_out = NULL;
     uint32_t can = fy_transport_capabilities(service->transport, channel->peer);
-    bool helps = !channel->direct && (can & FERRY_CAN_REMOTE_USER_MEMORY) != 0 &&
-                 held->back.base == NULL && end->run_bytes >= REGISTER_BYTES &&
-                 fy_path_allowed(service, FERRY_PATH_REMOTE);
+    bool helps = !channel->direct && buffer->kind == FERRY_MEMORY_HOST &&
+                 (can & FERRY_CAN_REMOTE_USER_MEMORY) != 0 && held->back.base == NULL &&
+                 longest_run >= REGISTER_BYTES && fy_path_allowed(service, FERRY_PATH_REMOTE);
     if (!helps) {
         return FERRY_OK;
     }
@@ -118,71 +147,77 @@ static ferry_status region_of(ferry_service *service, const fy_channel *channel,
         !lies_in(buffer, held->region)) {
         ferry_region_free(held->region);
         held->region = NULL;
-        ferry_status status =
-            ferry_region_register(service->transport, buffer, &held->region, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(ferry_region_register(service->transport, buffer, &held->region, error));
         service->statistics.n_registrations++;
     }
     *region_out = held->region;
     return FERRY_OK;
 }
 
-/* Two of each for every place: a region, and its number among the keys. */
-typedef struct spots {
-    ferry_region **regions;
-    uint32_t *keys;
-    ferry_region **known;
-    uint32_t n_known;
-    fy_index index; /* of the known ones */
-} spots;
+/* Things in the order in which they are first seen, each with its number. */
+typedef struct numbering {
+    uint64_t *items;
+    uint32_t n;
+    fy_index index;
+} numbering;
 
-/* The number of a region among the keys; its key is added where it is new. */
-static ferry_status number_key(spots *all, ferry_region *region, uint32_t *key_out,
-                               ferry_error *error)
+/* There is room for it. */
+static ferry_status number_of(numbering *all, uint64_t item, uint32_t *number_out,
+                              ferry_error *error)
 {
-    *key_out = FY_NONE;
-    if (region == NULL) {
-        return FERRY_OK;
-    }
-    uint64_t hash = fy_hash_mix((uintptr_t)region, 0);
+    uint64_t hash = fy_hash_mix(item, 0);
     fy_index_cursor c = fy_index_first(&all->index, hash);
-    while (c.value != FY_INDEX_NONE && all->known[c.value] != region) {
+    while (c.value != FY_INDEX_NONE && all->items[c.value] != item) {
         fy_index_next(&all->index, &c);
     }
     if (c.value == FY_INDEX_NONE) {
-        if (!fy_index_insert(&all->index, hash, all->n_known)) {
-            return fy_fail_no_memory(error, "keys of regions");
+        if (!fy_index_insert(&all->index, hash, all->n)) {
+            return fy_fail_no_memory(error, "places of tasks");
         }
-        c.value = all->n_known;
-        all->known[all->n_known++] = region;
+        c.value = all->n;
+        all->items[all->n++] = item;
     }
-    *key_out = c.value;
+    *number_out = c.value;
     return FERRY_OK;
 }
 
-static uint32_t receive_at(const fy_channel *channel, uint32_t place)
+/* What this rank says of the memory of a channel's receives. */
+typedef struct said {
+    uint32_t n;        /* places */
+    uint32_t *base_of; /* of each: a number of `held` */
+    numbering held;
+    uint64_t *longest_runs; /* of each held */
+    ferry_region **regions; /* two of each held, or NULL, and */
+    uint32_t *keys;         /* their numbers of `known` */
+    numbering known;        /* regions */
+} said;
+
+static ferry_status said_init(said *all, uint32_t n, ferry_error *error)
 {
-    return place < channel->n_receives ? channel->first_receive + place
-                                       : channel->relayed_receives[place - channel->n_receives];
+    size_t room = (size_t)n + 1;
+    *all = (said){.n = n,
+                  .base_of = fy_alloc(room, sizeof(uint32_t)),
+                  .held.items = fy_alloc(room, sizeof(uint64_t)),
+                  .longest_runs = fy_alloc_zeroed(room, sizeof(uint64_t)),
+                  .regions = fy_alloc(2 * room, sizeof(ferry_region *)),
+                  .keys = fy_alloc(2 * room, sizeof(uint32_t)),
+                  .known.items = fy_alloc(2 * room, sizeof(uint64_t))};
+    return all->base_of == NULL || all->held.items == NULL || all->longest_runs == NULL ||
+                   all->regions == NULL || all->keys == NULL || all->known.items == NULL
+               ? fy_fail_no_memory(error, "places of tasks")
+               : FERRY_OK;
 }
 
-static void write_keys(ferry_region **known, uint32_t n_known, fy_pack *out)
+static void said_cleanup(said *all)
 {
-    fy_pack_number(out, n_known);
-    for (uint32_t i = 0; i < n_known; i++) {
-        unsigned char key[FERRY_KEY_BYTES];
-        size_t n_bytes = 0;
-        /* An engine that cannot be reached there has no key: then the bytes take another way. */
-        if (ferry_region_export(known[i], key, &n_bytes, NULL) != FERRY_OK) {
-            n_bytes = 0;
-        }
-        fy_pack_number(out, n_bytes);
-        for (size_t b = 0; b < n_bytes; b++) {
-            fy_pack_number(out, key[b]);
-        }
-    }
+    fy_free(all->base_of);
+    fy_free(all->held.items);
+    fy_free(all->longest_runs);
+    fy_free(all->regions);
+    fy_free(all->keys);
+    fy_free(all->known.items);
+    fy_index_cleanup(&all->held.index);
+    fy_index_cleanup(&all->known.index);
 }
 
 /* What is written next comes first. */
@@ -192,24 +227,79 @@ static const ferry_buffer *buffer_of(const fy_held *held, uint32_t spot)
     return has_back && spot == 0 ? &held->back : &held->front;
 }
 
-static void write_spot(const ferry_buffer *buffer, uint32_t key, const ferry_region *region,
-                       fy_pack *out)
+static ferry_status list_bases(const ferry_service *service, const fy_channel *channel, said *all,
+                               ferry_error *error)
 {
-    fy_pack_number(out, (uintptr_t)buffer->base);
-    fy_pack_number(out, buffer->bytes);
-    fy_pack_number(out, key == FY_NONE ? 0 : (uint64_t)key + 1);
-    fy_pack_number(
-        out, key == FY_NONE ? 0 : (uint64_t)((char *)buffer->base - (char *)region->view.base));
+    const fy_channel_wire *wire = fy_wire_of(service, channel);
+    ferry_status status = FERRY_OK;
+    for (uint32_t i = 0; status == FERRY_OK && i < all->n; i++) {
+        const fy_end *end = &service->registry.receives.items[receive_at(wire, i)];
+        status = number_of(&all->held, end->held, &all->base_of[i], error);
+        if (status == FERRY_OK && end->run_bytes > all->longest_runs[all->base_of[i]]) {
+            all->longest_runs[all->base_of[i]] = end->run_bytes;
+        }
+    }
+    return status;
 }
 
-static void write_place(const ferry_service *service, uint32_t receive, const uint32_t *keys,
-                        ferry_region **regions, fy_pack *out)
+static ferry_status find_regions(ferry_service *service, const fy_channel *channel, said *all,
+                                 ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    for (uint32_t i = 0; status == FERRY_OK && i < 2 * all->held.n; i++) {
+        fy_held *held = &service->registry.held[all->held.items[i / 2]];
+        ferry_region **region = &all->regions[i];
+        status = region_of(service, channel, held, all->longest_runs[i / 2], buffer_of(held, i % 2),
+                           region, error);
+        all->keys[i] = FY_NONE;
+        if (status == FERRY_OK && *region != NULL) {
+            status = number_of(&all->known, (uintptr_t)*region, &all->keys[i], error);
+        }
+    }
+    return status;
+}
+
+static void write_keys(const numbering *known, fy_pack *out)
+{
+    fy_pack_number(out, known->n);
+    for (uint32_t i = 0; i < known->n; i++) {
+        ferry_region *region = (ferry_region *)(uintptr_t)known->items[i];
+        unsigned char key[FERRY_KEY_BYTES];
+        size_t n_bytes = 0;
+        /* An engine that cannot be reached there has no key: then the bytes take another way. */
+        if (ferry_region_export(region, key, sizeof key, &n_bytes, NULL) != FERRY_OK) {
+            n_bytes = 0;
+        }
+        fy_pack_number(out, n_bytes);
+        for (size_t b = 0; b < n_bytes; b++) {
+            fy_pack_number(out, key[b]);
+        }
+    }
+}
+
+static void write_bases(const ferry_service *service, const said *all, fy_pack *out)
+{
+    fy_pack_number(out, all->held.n);
+    for (uint32_t i = 0; i < 2 * all->held.n; i++) {
+        const fy_held *held = &service->registry.held[all->held.items[i / 2]];
+        const ferry_buffer *buffer = buffer_of(held, i % 2);
+        uint32_t key = all->keys[i];
+        const ferry_region *region = all->regions[i];
+        fy_pack_number(out, (uintptr_t)buffer->base);
+        fy_pack_number(out, buffer->bytes);
+        fy_pack_number(out, buffer->kind);
+        fy_pack_number(out, (uint32_t)buffer->device);
+        fy_pack_number(out, key == FY_NONE ? 0 : (uint64_t)key + 1);
+        fy_pack_number(
+            out, key == FY_NONE ? 0 : (uint64_t)((char *)buffer->base - (char *)region->view.base));
+    }
+}
+
+static void write_place(const ferry_service *service, uint32_t receive, uint32_t base, fy_pack *out)
 {
     const fy_end *end = &service->registry.receives.items[receive];
-    const fy_exec *exec = service->exec;
-    for (uint32_t spot = 0; spot < 2; spot++) {
-        write_spot(buffer_of(held_of(service, receive), spot), keys[spot], regions[spot], out);
-    }
+    const fy_wire *wire = service->wire;
+    fy_pack_number(out, base);
     fy_pack_number(out, end->offset);
     fy_pack_number(out, end->run_bytes);
     fy_pack_number(out, end->bytes);
@@ -217,66 +307,45 @@ static void write_place(const ferry_service *service, uint32_t receive, const ui
     for (uint32_t d = 0; d < 2 * end->n_dims; d++) {
         fy_pack_number(out, service->registry.dims[end->dims + d]);
     }
-    if (exec->wants_of == NULL) {
+    if (wire->wants_of == NULL) {
         fy_pack_number(out, 1);
         fy_pack_number(out, 0);
         fy_pack_number(out, end->bytes);
         return;
     }
-    fy_pack_number(out, exec->wants_of[receive + 1] - exec->wants_of[receive]);
-    for (uint32_t w = exec->wants_of[receive]; w < exec->wants_of[receive + 1]; w++) {
-        fy_pack_number(out, exec->wants[w].first);
-        fy_pack_number(out, exec->wants[w].bytes);
+    fy_pack_number(out, wire->wants_of[receive + 1] - wire->wants_of[receive]);
+    for (uint32_t w = wire->wants_of[receive]; w < wire->wants_of[receive + 1]; w++) {
+        fy_pack_number(out, wire->wants[w].first);
+        fy_pack_number(out, wire->wants[w].bytes);
     }
 }
 
-static ferry_status find_regions(ferry_service *service, const fy_channel *channel, uint32_t n,
-                                 spots *all, ferry_error *error)
+static void write_ring(const ferry_service *service, const fy_channel *channel, fy_pack *out)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t receive = receive_at(channel, i);
-        for (uint32_t spot = 0; spot < 2; spot++) {
-            uint32_t at = 2 * i + spot;
-            ferry_status status =
-                region_of(service, channel, receive, buffer_of(held_of(service, receive), spot),
-                          &all->regions[at], error);
-            if (status == FERRY_OK) {
-                status = number_key(all, all->regions[at], &all->keys[at], error);
-            }
-            if (status != FERRY_OK) {
-                return status;
-            }
-        }
-    }
-    return FERRY_OK;
+    fy_pack_number(out, fy_channel_number(service->program, channel));
+    fy_pack_number(out, channel->in_ring);
+    fy_pack_number(out, channel->in_slots);
+    fy_pack_number(out, channel->in_payload);
 }
 
 ferry_status fy_places_write(ferry_service *service, fy_channel *channel, fy_pack *out,
                              ferry_error *error)
 {
-    uint32_t n = channel->n_receives + channel->n_relayed_receives;
-    spots all = {.regions = fy_alloc(2 * (size_t)n + 1, sizeof(ferry_region *)),
-                 .keys = fy_alloc(2 * (size_t)n + 1, sizeof(uint32_t)),
-                 .known = fy_alloc(2 * (size_t)n + 1, sizeof(ferry_region *))};
-    ferry_status status = all.regions == NULL || all.keys == NULL || all.known == NULL
-                              ? fy_fail_no_memory(error, "places of tasks")
-                              : find_regions(service, channel, n, &all, error);
+    const fy_channel_wire *wire = fy_wire_of(service, channel);
+    said all;
+    ferry_status status = said_init(&all, wire->n_receives + wire->n_relayed_receives, error);
+    FY_THEN(status, list_bases(service, channel, &all, error));
+    FY_THEN(status, find_regions(service, channel, &all, error));
     if (status == FERRY_OK) {
-        fy_pack_number(out, fy_channel_number(service->exec, channel));
-        fy_pack_number(out, channel->in_ring);
-        fy_pack_number(out, channel->in_slots);
-        fy_pack_number(out, channel->in_payload);
-        write_keys(all.known, all.n_known, out);
-        fy_pack_number(out, n);
-        for (uint32_t i = 0; i < n; i++) {
-            write_place(service, receive_at(channel, i), all.keys + 2 * i, all.regions + 2 * i,
-                        out);
+        write_ring(service, channel, out);
+        write_keys(&all.known, out);
+        write_bases(service, &all, out);
+        fy_pack_number(out, all.n);
+        for (uint32_t i = 0; i < all.n; i++) {
+            write_place(service, receive_at(wire, i), all.base_of[i], out);
         }
     }
-    fy_free(all.regions);
-    fy_free(all.keys);
-    fy_free(all.known);
-    fy_index_cleanup(&all.index);
+    said_cleanup(&all);
     return status;
 }
 
@@ -322,13 +391,14 @@ static ferry_status import_key(ferry_service *service, const fy_channel *channel
 static ferry_status read_keys(ferry_service *service, fy_channel *channel, fy_reader *reader,
                               ferry_error *error)
 {
-    uint64_t n = fy_read_number(reader, (uint64_t)(reader->end - reader->at));
+    fy_channel_wire *wire = fy_wire_of(service, channel);
+    uint64_t n = fy_read_number(reader, fy_read_left(reader));
     if (reader->failed) {
         return garbled(channel, "their keys are cut short", error);
     }
     channel->keys = fy_alloc_zeroed(n + 1, sizeof(ferry_region *));
-    channel->key_bases = fy_alloc_zeroed(n + 1, sizeof(char *));
-    if (channel->keys == NULL || channel->key_bases == NULL) {
+    wire->key_bases = fy_alloc_zeroed(n + 1, sizeof(char *));
+    if (channel->keys == NULL || wire->key_bases == NULL) {
         return fy_fail_no_memory(error, "keys of regions");
     }
     for (uint64_t i = 0; i < n; i++) {
@@ -341,12 +411,8 @@ static ferry_status read_keys(ferry_service *service, fy_channel *channel, fy_re
             return garbled(channel, "their keys are cut short", error);
         }
         channel->n_keys++;
-        ferry_status status =
-            import_key(service, channel, key, (size_t)n_bytes, &channel->keys[i], error);
-        if (status != FERRY_OK) {
-            return status;
-        }
-        channel->key_bases[i] = ferry_region_pointer(channel->keys[i], channel->peer);
+        FY_TRY(import_key(service, channel, key, (size_t)n_bytes, &channel->keys[i], error));
+        wire->key_bases[i] = ferry_region_pointer(channel->keys[i], channel->peer);
     }
     return FERRY_OK;
 }
@@ -381,8 +447,8 @@ static ferry_status read_area(const fy_channel *channel, fy_reader *reader, fy_a
 static ferry_status keep_area(fy_channel *channel, fy_place *place, const fy_area *area,
                               ferry_error *error)
 {
-    if (!fy_reserve((void **)&channel->dims, &channel->dims_capacity,
-                    channel->n_dims + 2 * (size_t)area->n_dims + 1, sizeof *channel->dims)) {
+    if (!FY_RESERVE(channel->dims, channel->dims_capacity,
+                    channel->n_dims + 2 * (size_t)area->n_dims + 1)) {
         return fy_fail_no_memory(error, "places of tasks");
     }
     place->offset = area->offset;
@@ -399,28 +465,29 @@ static ferry_status keep_area(fy_channel *channel, fy_place *place, const fy_are
 }
 
 /* Ascending, so that no byte is sent twice. */
-static ferry_status read_ranges(fy_channel *channel, fy_place *place, fy_reader *reader,
-                                ferry_error *error)
+static ferry_status read_ranges(const ferry_service *service, const fy_channel *channel,
+                                uint32_t index, fy_reader *reader, ferry_error *error)
 {
-    uint64_t n = fy_read_number(reader, (uint64_t)(reader->end - reader->at));
+    fy_channel_wire *wire = fy_wire_of(service, channel);
+    uint64_t task_bytes = channel->places[index].bytes;
+    uint64_t n = fy_read_number(reader, fy_read_left(reader));
     uint64_t at = 0;
     if (reader->failed) {
         return garbled(channel, "more ranges are wanted of a task than are told", error);
     }
-    place->first_range = (uint32_t)channel->n_ranges;
-    place->n_ranges = (uint32_t)n;
-    if (!fy_reserve((void **)&channel->ranges, &channel->range_capacity,
-                    channel->n_ranges + (size_t)n, sizeof *channel->ranges)) {
+    wire->wanted[index].first_range = (uint32_t)wire->n_ranges;
+    wire->wanted[index].n_ranges = (uint32_t)n;
+    if (!FY_RESERVE(wire->ranges, wire->range_capacity, wire->n_ranges + (size_t)n)) {
         return fy_fail_no_memory(error, "places of tasks");
     }
     for (uint64_t i = 0; i < n; i++) {
-        uint64_t first = fy_read_number(reader, place->bytes);
-        uint64_t bytes = fy_read_number(reader, place->bytes - first);
+        uint64_t first = fy_read_number(reader, task_bytes);
+        uint64_t bytes = fy_read_number(reader, task_bytes - first);
         if (reader->failed || first < at) {
             return garbled(channel, "the bytes that are wanted of a task are not its own", error);
         }
         at = first + bytes;
-        channel->ranges[channel->n_ranges++] = (fy_range){.first = first, .bytes = bytes};
+        wire->ranges[wire->n_ranges++] = (fy_range){.first = first, .bytes = bytes};
     }
     return FERRY_OK;
 }
@@ -429,9 +496,12 @@ static ferry_status read_ranges(fy_channel *channel, fy_place *place, fy_reader 
 static ferry_status read_spot(ferry_service *service, const fy_channel *channel, fy_reader *reader,
                               fy_spot *spot, ferry_error *error)
 {
+    char **key_bases = fy_wire_of(service, channel)->key_bases;
     uint64_t end;
     spot->address = fy_read_number(reader, UINT64_MAX);
     spot->bytes = fy_read_number(reader, UINT64_MAX);
+    spot->space.kind = (uint32_t)fy_read_number(reader, FY_N_MEMORY_KINDS - 1);
+    spot->space.device = (int32_t)fy_read_number(reader, INT32_MAX);
     uint64_t key = fy_read_number(reader, channel->n_keys);
     spot->key = key == 0 ? FY_NONE : (uint32_t)key - 1;
     spot->key_offset = fy_read_number(reader, UINT64_MAX);
@@ -450,8 +520,24 @@ static ferry_status read_spot(ferry_service *service, const fy_channel *channel,
     }
     if (fy_transport_shares_pointers(service->transport, channel->peer)) {
         spot->mapped = (char *)(uintptr_t)spot->address; /* a thread of this process */
-    } else if (region != NULL && channel->key_bases[spot->key] != NULL) {
-        spot->mapped = channel->key_bases[spot->key] + spot->key_offset;
+    } else if (region != NULL && key_bases[spot->key] != NULL) {
+        spot->mapped = key_bases[spot->key] + spot->key_offset;
+    }
+    return FERRY_OK;
+}
+
+static ferry_status read_bases(ferry_service *service, fy_channel *channel, fy_reader *reader,
+                               ferry_error *error)
+{
+    uint64_t n = fy_read_number(reader, fy_read_left(reader));
+    if (reader->failed) {
+        return garbled(channel, "their buffers are cut short", error);
+    }
+    channel->bases = fy_alloc_zeroed((size_t)n + 1, sizeof *channel->bases);
+    FY_TRY(fy_check_memory(channel->bases != NULL, "places of tasks", error));
+    channel->n_bases = (uint32_t)n;
+    for (uint32_t i = 0; i < 2 * channel->n_bases; i++) {
+        FY_TRY(read_spot(service, channel, reader, &channel->bases[i / 2].spots[i % 2], error));
     }
     return FERRY_OK;
 }
@@ -459,15 +545,16 @@ static ferry_status read_spot(ferry_service *service, const fy_channel *channel,
 static ferry_status check_reach(const fy_channel *channel, const fy_area *area,
                                 const fy_place *place, ferry_error *error)
 {
+    const fy_spot *spots = channel->bases[place->base].spots;
     uint64_t begin, end;
     fy_area_hull(area, &begin, &end);
     for (uint32_t i = 0; i < 2; i++) {
-        if (end > place->spots[i].bytes) {
+        if (end > spots[i].bytes) {
             return fy_fail(error, FERRY_ERR_EXCHANGE,
                            "rank %u answered with a place that reaches to byte %llu of a buffer "
                            "of %llu bytes",
                            channel->peer, (unsigned long long)end,
-                           (unsigned long long)place->spots[i].bytes);
+                           (unsigned long long)spots[i].bytes);
         }
     }
     return FERRY_OK;
@@ -477,8 +564,22 @@ static ferry_status check_reach(const fy_channel *channel, const fy_area *area,
 static bool has_bytes(const ferry_service *service, const fy_channel *channel, uint32_t index,
                       uint64_t bytes)
 {
-    return index >= channel->n_sends ||
-           service->registry.sends.items[channel->first_send + index].bytes == bytes;
+    const fy_channel_wire *wire = fy_wire_of(service, channel);
+    return index >= wire->n_sends ||
+           service->registry.sends.items[wire->first_send + index].bytes == bytes;
+}
+
+/* Where the bytes of a place come from; of what is passed on it may be any of this rank's memory.
+ */
+static fy_space source_space(const ferry_service *service, const fy_channel_wire *wire,
+                             uint32_t index)
+{
+    const fy_registry *registry = &service->registry;
+    if (index < wire->n_sends) {
+        const fy_end *end = &registry->sends.items[wire->first_send + index];
+        return fy_space_of(&registry->held[end->held].front);
+    }
+    return (fy_space){service->wire->has_far ? FY_N_MEMORY_KINDS : FERRY_MEMORY_HOST, 0};
 }
 
 static ferry_status read_place(ferry_service *service, fy_channel *channel, uint32_t index,
@@ -486,32 +587,24 @@ static ferry_status read_place(ferry_service *service, fy_channel *channel, uint
 {
     fy_place *place = &channel->places[index];
     fy_area area = {0};
-    ferry_status status = FERRY_OK;
-    for (uint32_t i = 0; status == FERRY_OK && i < 2; i++) {
-        status = read_spot(service, channel, reader, &place->spots[i], error);
+    uint64_t base = fy_read_number(reader, UINT32_MAX);
+    if (reader->failed || base >= channel->n_bases) {
+        return garbled(channel, "a place is in none of their buffers", error);
     }
-    if (status == FERRY_OK) {
-        status = read_area(channel, reader, &area, error);
+    place->base = (uint32_t)base;
+    FY_TRY(read_area(channel, reader, &area, error));
+    if (!has_bytes(service, channel, index, area.bytes)) {
+        return garbled(channel, "a task has other bytes there", error);
     }
-    if (status == FERRY_OK && !has_bytes(service, channel, index, area.bytes)) {
-        status = garbled(channel, "a task has other bytes there", error);
-    }
-    if (status == FERRY_OK) {
-        status = check_reach(channel, &area, place, error);
-    }
-    if (status == FERRY_OK) {
-        status = keep_area(channel, place, &area, error);
-    }
-    if (status == FERRY_OK) {
-        status = read_ranges(channel, place, reader, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
-    uint64_t source_run = index < channel->n_sends
-                              ? service->registry.sends.items[channel->first_send + index].run_bytes
+    FY_TRY(check_reach(channel, &area, place, error));
+    FY_TRY(keep_area(channel, place, &area, error));
+    FY_TRY(read_ranges(service, channel, index, reader, error));
+    fy_channel_wire *wire = fy_wire_of(service, channel);
+    uint64_t source_run = index < wire->n_sends
+                              ? service->registry.sends.items[wire->first_send + index].run_bytes
                               : place->bytes;
-    place->path = fy_path_choose(service, channel, place, source_run);
+    wire->wanted[index].path =
+        fy_path_choose(service, channel, place, source_run, source_space(service, wire, index));
     return FERRY_OK;
 }
 
@@ -535,20 +628,19 @@ static ferry_status read_ring(fy_channel *channel, fy_reader *reader, ferry_erro
 ferry_status fy_places_read(ferry_service *service, fy_channel *channel, const fy_pack *in,
                             ferry_error *error)
 {
-    fy_reader reader = {.at = in->bytes, .end = in->bytes + in->used};
-    ferry_status status = read_ring(channel, &reader, error);
-    if (status == FERRY_OK) {
-        status = read_keys(service, channel, &reader, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    fy_reader reader = fy_reader_of(in->bytes, in->used);
+    fy_channel_wire *wire = fy_wire_of(service, channel);
+    FY_TRY(read_ring(channel, &reader, error));
+    FY_TRY(read_keys(service, channel, &reader, error));
+    FY_TRY(read_bases(service, channel, &reader, error));
+    ferry_status status = FERRY_OK;
     uint64_t n = fy_read_number(&reader, UINT32_MAX);
-    if (reader.failed || n != (uint64_t)channel->n_sends + channel->n_relayed_sends) {
+    if (reader.failed || n != (uint64_t)wire->n_sends + wire->n_relayed_sends) {
         return garbled(channel, "there are more or fewer than tasks", error);
     }
     channel->places = fy_alloc_zeroed((size_t)n + 1, sizeof *channel->places);
-    if (channel->places == NULL) {
+    wire->wanted = fy_alloc_zeroed((size_t)n + 1, sizeof *wire->wanted);
+    if (channel->places == NULL || wire->wanted == NULL) {
         return fy_fail_no_memory(error, "places of tasks");
     }
     channel->n_places = (uint32_t)n;

@@ -4,98 +4,169 @@
  * turns with collective ones; a rank that fails goes on to the next agreement, so that nobody waits
  * for it in vain.
  */
+#include "service/prepare.h"
 #include "service/ledger.h"
+#include "service/run.h"
 
 #include "base/alloc.h"
-#include "base/hash.h"
-#include "transport/agree.h"
+#include "base/checked.h"
 #include "transport/host.h"
+#include "world/agree.h"
 
-#include <string.h>
 #include <unistd.h>
 
-/* What every rank tells before it is decided how to go on. */
-typedef struct facts {
-    uint64_t copies; /* whether this rank has bytes to move */
-    uint64_t node;
-    uint64_t needs_rounds;
-    uint64_t element_bytes; /* the largest element that it sends */
-    uint64_t cannot_plan;   /* it has no plan, or one of other ranks, or only parts are missing */
-    uint64_t is_partial;    /* only parts are missing */
-} facts;
+enum { DIGEST_BYTES = 33 };
 
-typedef struct common {
-    bool needs_rounds;
-    bool can_plan;
-    bool is_partial;
-    uint64_t element_bytes;
-    uint32_t n_copying; /* ranks of this node that have bytes to move */
-} common;
-
-static uint64_t options_hash(const ferry_service *service)
-{
-    const ferry_service_options *o = &service->options;
-    uint64_t values[] = {o->memory_cap, o->slot_bytes, o->max_tasks, o->checksum,
-                         o->commit,     o->paths,      o->no_relays, o->first_version};
-    return fy_hash64(values, sizeof values);
-}
+/*
+ * What all ranks agree on before anything else: that they made the service and bound plans alike,
+ * that every send has its receive, and how they go on.
+ */
+typedef enum fact {
+    MEMORY_CAP,
+    SLOT_BYTES,
+    MAX_TASKS,
+    CHECKSUM,
+    COMMIT,
+    PATHS,
+    NO_RELAYS,
+    FIRST_VERSION,
+    PLAN,
+    SUM_LOW,
+    SUM_HIGH,
+    NEEDS_ROUNDS,
+    CAN_PLAN,      /* it has a plan of these ranks, and all of it is to be moved */
+    IS_PARTIAL,    /* only parts are missing */
+    ELEMENT_BYTES, /* of the largest element that is sent */
+    N_COPYING,     /* ranks that have bytes to move */
+    LEAST_LEDGER,
+    MOST_LEDGER, /* versions that are resumed; 0: none */
+    WHOLE,       /* the newest version */
+    N_FACTS
+} fact;
 
 static bool plan_fits(const ferry_service *service)
 {
     const ferry_world *world = service->world;
     const ferry_plan *plan = service->registry.plan;
     return plan != NULL && ferry_world_epoch(world) == 0 &&
-           ferry_plan_world_size(plan) == world->n_ranks;
+           ferry_plan_rank_count(plan) == world->n_ranks;
 }
 
-static facts facts_of(ferry_service *service)
+/* A look at what this rank sends. */
+static void look_at_sends(ferry_service *service, fy_field facts[N_FACTS])
 {
     const fy_registry *registry = &service->registry;
-    facts own = {.copies = registry->sends.n > 0,
-                 .node = service->world->node_of[service->world->rank],
-                 .cannot_plan = !plan_fits(service) || service->exec->wants_of != NULL,
-                 .is_partial = service->exec->wants_of != NULL};
     uint32_t last = FY_NONE;
     for (size_t i = 0; i < registry->sends.n; i++) {
         const fy_end *end = &registry->sends.items[i];
         uint32_t peer = end->peer;
-        own.element_bytes =
-            end->element_bytes > own.element_bytes ? end->element_bytes : own.element_bytes;
-        if (own.needs_rounds == 0 && peer != last && peer != service->world->rank) {
-            own.needs_rounds = !fy_peer_is_direct(service, peer);
+        facts[ELEMENT_BYTES].value = fy_max(facts[ELEMENT_BYTES].value, end->element_bytes);
+        if (facts[NEEDS_ROUNDS].value == 0 && peer != last && peer != service->world->rank) {
+            facts[NEEDS_ROUNDS].value = !fy_peer_is_direct(service, peer);
             last = peer;
         }
     }
-    return own;
 }
 
-static ferry_status gather_facts(ferry_service *service, common *common_out, ferry_error *error)
+static const char all_alike[] = ": a service is made alike on all ranks, but for its transport";
+
+static void list_options(const ferry_service *service, fy_field facts[N_FACTS])
 {
-    facts own = facts_of(service);
-    common all = {.can_plan = true};
-    const void *list = NULL;
-    ferry_status status = ferry_world_all_gather(service->world, &own, sizeof own, &list, error);
-    for (uint32_t rank = 0; status == FERRY_OK && rank < service->world->n_ranks; rank++) {
-        facts its;
-        memcpy(&its, (const char *)list + rank * sizeof its, sizeof its);
-        all.needs_rounds = all.needs_rounds || its.needs_rounds != 0;
-        all.can_plan = all.can_plan && its.cannot_plan == 0;
-        all.is_partial = all.is_partial || its.is_partial != 0;
-        all.element_bytes =
-            its.element_bytes > all.element_bytes ? its.element_bytes : all.element_bytes;
-        all.n_copying += its.copies != 0 && its.node == own.node;
+    const ferry_service_options *o = &service->options;
+    const struct {
+        const char *name;
+        uint64_t value;
+    } options[PLAN] = {[MEMORY_CAP] = {"the service's memory_cap", o->memory_cap},
+                       [SLOT_BYTES] = {"the service's slot_bytes", o->slot_bytes},
+                       [MAX_TASKS] = {"the service's max_tasks", o->max_tasks},
+                       [CHECKSUM] = {"the service's checksum", o->checksum},
+                       [COMMIT] = {"the service's commit", o->commit},
+                       [PATHS] = {"the service's paths", o->paths},
+                       [NO_RELAYS] = {"the service's no_relays", o->no_relays},
+                       [FIRST_VERSION] = {"the service's first_version", o->first_version}};
+    for (int i = 0; i < PLAN; i++) {
+        facts[i] = (fy_field){.name = options[i].name,
+                              .value = options[i].value,
+                              .how = FY_SAME,
+                              .remedy = all_alike};
     }
-    *common_out = all;
-    return status;
 }
 
-/* The cores of a node are shared by those of its ranks that copy. */
-static ferry_status make_team(ferry_service *service, const common *all, ferry_error *error)
+/* The rest of a rank that has failed is not looked at. */
+static void list_facts(ferry_service *service, ferry_status before, fy_field facts[N_FACTS],
+                       char digest[DIGEST_BYTES])
+{
+    const fy_registry *registry = &service->registry;
+    uint64_t ledger = service->ledger == NULL ? 0 : fy_ledger_version(service->ledger);
+    list_options(service, facts);
+    facts[PLAN] = (fy_field){.name = "the plan that is bound",
+                             .text = "",
+                             .how = FY_SAME,
+                             .has_none = registry->plan == NULL,
+                             .remedy = ": all ranks bind the same",
+                             .status = FERRY_ERR_DIGEST};
+    facts[SUM_LOW] = facts[SUM_HIGH] = facts[N_COPYING] = (fy_field){.how = FY_SUM};
+    facts[NEEDS_ROUNDS] = facts[IS_PARTIAL] = facts[ELEMENT_BYTES] = (fy_field){.how = FY_MOST};
+    facts[CAN_PLAN] = facts[LEAST_LEDGER] = (fy_field){.how = FY_LEAST};
+    facts[MOST_LEDGER] = facts[WHOLE] = (fy_field){.how = FY_MOST};
+    facts[LEAST_LEDGER].value = facts[MOST_LEDGER].value = ledger;
+    facts[WHOLE].value = service->version;
+    if (before != FERRY_OK) {
+        return;
+    }
+    if (registry->plan != NULL) {
+        ferry_plan_digest(registry->plan, digest, DIGEST_BYTES);
+        facts[PLAN].text = digest;
+    }
+    fy_hash128 sum = fy_match_sum(registry, service->world->rank);
+    facts[SUM_LOW].value = sum.low;
+    facts[SUM_HIGH].value = sum.high;
+    facts[N_COPYING].value = registry->sends.n > 0;
+    facts[CAN_PLAN].value = plan_fits(service) && !service->program->completes;
+    facts[IS_PARTIAL].value = service->program->completes;
+    look_at_sends(service, facts);
+}
+
+void fy_wire_channels_free(fy_wire *wire)
+{
+    for (uint32_t c = 0; c < wire->n_channels; c++) {
+        fy_channel_wire *channel = &wire->channels[c];
+        fy_free(channel->relayed_receives);
+        fy_free(channel->relayed_sends);
+        fy_free(channel->wanted);
+        fy_free(channel->ranges);
+        fy_free(channel->key_bases);
+        fy_pack_cleanup(&wire->talks[c].own);
+        fy_pack_cleanup(&wire->talks[c].in);
+    }
+    fy_free(wire->channels);
+    fy_free(wire->talks);
+    wire->channels = NULL;
+    wire->talks = NULL;
+    wire->n_channels = 0;
+}
+
+void fy_wire_destroy(fy_wire *wire)
+{
+    if (wire == NULL) {
+        return;
+    }
+    fy_wire_channels_free(wire);
+    fy_free(wire->by_task);
+    fy_free(wire->wants);
+    fy_free(wire->wants_of);
+    fy_free(wire);
+}
+
+/* The cores of a node are shared by those of its ranks that copy, of which there are no more than
+ * ranks on the node, or such ranks at all. */
+static ferry_status make_team(ferry_service *service, uint64_t n_copying, ferry_error *error)
 {
     long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
     uint32_t n = service->options.n_threads;
     if (n == 0) {
-        n = all->n_copying == 0 || n_cores < 1 ? 1 : (uint32_t)n_cores / all->n_copying;
+        uint32_t n_sharing = (uint32_t)fy_min(n_copying, service->world->n_local_ranks);
+        n = n_sharing == 0 || n_cores < 1 ? 1 : (uint32_t)n_cores / n_sharing;
         n = n < 1 ? 1 : n;
     }
     if (service->team != NULL && fy_team_size(service->team) == n) {
@@ -113,203 +184,208 @@ static ferry_status secure(const fy_registry *registry, ferry_error *error)
     ferry_status status = FERRY_OK;
     for (size_t i = 0; status == FERRY_OK && i < registry->n_held; i++) {
         const fy_held *held = &registry->held[i];
-        if (held->destination != FY_NONE) {
-            status = fy_memory_secure(held->front.base, held->front.bytes, error);
-        }
-        if (status == FERRY_OK && held->destination != FY_NONE) {
-            status = fy_memory_secure(held->back.base, held->back.bytes, error);
+        const ferry_buffer *sides[] = {&held->front, &held->back};
+        for (int s = 0; s < 2 && status == FERRY_OK && held->destination != FY_NONE; s++) {
+            if (sides[s]->kind == FERRY_MEMORY_HOST) {
+                status = fy_memory_secure(sides[s]->base, sides[s]->bytes, error);
+            }
         }
     }
     return status;
 }
 
-static ferry_status make_exec(ferry_service *service, ferry_error *error)
+static ferry_status make_program(ferry_service *service, ferry_error *error)
 {
-    service->exec = fy_alloc_zeroed(1, sizeof *service->exec);
-    if (service->exec == NULL) {
+    service->program = fy_alloc_zeroed(1, sizeof *service->program);
+    service->wire = fy_alloc_zeroed(1, sizeof *service->wire);
+    if (service->program == NULL || service->wire == NULL) {
         return fy_fail_no_memory(error, "a schedule");
     }
     service->statistics.n_allocations++;
     ferry_status status = fy_request_provide(service, error);
-    if (status == FERRY_OK) {
-        status = secure(&service->registry, error);
+    FY_THEN(status, secure(&service->registry, error));
+    if (status == FERRY_OK && service->ledger != NULL) {
+        service->program->completes = true;
+        status = fy_ledger_apply(service, error);
     }
-    return status == FERRY_OK && service->ledger != NULL ? fy_ledger_apply(service, error) : status;
+    return status;
 }
 
-/* One step of a conversation: a message for each channel, and what is made of the answers. */
-typedef ferry_status (*write_fn)(ferry_service *service, fy_channel *channel, fy_pack *out,
-                                 ferry_error *error);
-typedef ferry_status (*read_fn)(ferry_service *service, fy_channel *channel, const fy_pack *in,
-                                ferry_error *error);
-
-static ferry_status converse(ferry_service *service, ferry_status before, ferry_error *why,
-                             write_fn write, read_fn read)
+ferry_status fy_converse(ferry_service *service, ferry_status before, fy_write_fn write,
+                         fy_read_fn read, ferry_error *error)
 {
-    fy_exec *exec = service->exec;
-    size_t n = exec == NULL ? 0 : exec->n_channels;
-    fy_pack *packs = fy_alloc_zeroed(2 * n + 1, sizeof *packs);
+    fy_service_program *program = service->program;
+    fy_wire *wire = service->wire;
     ferry_status status = before;
-    if (status == FERRY_OK && packs == NULL) {
-        status = fy_fail_no_memory(why, "messages between ranks");
+    for (uint32_t c = 0; c < wire->n_channels; c++) {
+        fy_talk_begin(&wire->talks[c]);
+        FY_THEN(status, write(service, &program->channels[c], &wire->talks[c].own, error));
     }
-    for (uint32_t c = 0; status == FERRY_OK && c < n; c++) {
-        status = write(service, &exec->channels[c], &packs[c], why);
+    status = fy_pairs_exchange(service, status, error);
+    for (uint32_t c = 0; status == FERRY_OK && c < wire->n_channels; c++) {
+        status = read(service, &program->channels[c], &wire->talks[c].message, error);
     }
-    status = fy_agree(service->world, status, why);
-    if (status == FERRY_OK) {
-        status = fy_pairs_exchange(service, packs, packs + n, why);
-    }
-    for (uint32_t c = 0; status == FERRY_OK && c < n; c++) {
-        status = read(service, &exec->channels[c], &packs[n + c], why);
-    }
-    for (size_t i = 0; packs != NULL && i < 2 * n; i++) {
-        fy_pack_cleanup(&packs[i]);
-    }
-    fy_free(packs);
     return status;
 }
 
 static ferry_status make_items(ferry_service *service, bool needs_rounds, ferry_status before,
-                               ferry_error *why)
+                               ferry_error *error)
 {
-    ferry_status status = fy_agree(service->world, before, why);
-    if (status == FERRY_OK) {
-        status = needs_rounds ? fy_order_sends(service, why) : fy_items_make(service, why);
+    ferry_status status = before;
+    if (needs_rounds) {
+        status = fy_order_sends(service, before, error);
+    } else if (status == FERRY_OK) {
+        status = fy_items_make(service, error);
     }
+    FY_THEN(status, fy_items_local(service, error));
     if (status == FERRY_OK) {
-        status = fy_items_local(service, why);
+        fy_items_finish(service);
     }
-    return status == FERRY_OK ? fy_items_finish(service, why) : status;
+    return status;
 }
 
-static ferry_status make_spans(ferry_service *service, ferry_error *error)
+static bool has_far(const fy_registry *registry)
 {
-    fy_exec *exec = service->exec;
-    if (!service->options.trace) {
-        return FERRY_OK;
+    for (size_t i = 0; i < registry->n_held; i++) {
+        const fy_held *held = &registry->held[i];
+        if (held->front.kind != FERRY_MEMORY_HOST || held->back.kind != FERRY_MEMORY_HOST) {
+            return true;
+        }
     }
-    size_t n = 64 + 2 * exec->local.n_items;
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        n += 3 * (exec->channels[c].out.n_items + exec->channels[c].in.n_items);
-    }
-    exec->spans = fy_alloc(n, sizeof *exec->spans);
-    exec->span_capacity = n;
-    return exec->spans == NULL ? fy_fail_no_memory(error, "a trace") : FERRY_OK;
+    return false;
 }
 
-/* Behind the matching, where all ranks have the same to go on with. */
-static ferry_status prepare(ferry_service *service, ferry_error *why)
+/* By the rounds of the plan's schedule, in which there may be relays. */
+static ferry_status order_plan(ferry_service *service, uint64_t element_bytes, ferry_error *error)
 {
-    common all = {0};
-    ferry_status status = gather_facts(service, &all, why);
-    if (status != FERRY_OK) {
-        return status;
+    ferry_status status = fy_order_plan(service, element_bytes, error);
+    if (status == FERRY_OK) {
+        fy_channels_drop(service);
+        status = fy_channels_make(service, error);
     }
-    service->exec->is_partial = all.is_partial;
-    if (all.needs_rounds && all.can_plan && service->exec->rounds == NULL) {
-        status = fy_order_plan(service, all.element_bytes, why);
+    /* Also where it failed: an exchange that a lost rank ended says no more than that. */
+    return fy_agree(service->world, status, error);
+}
+
+/* Behind the agreement, where all ranks have the same to go on with, and a channel to each peer. */
+static ferry_status prepare(ferry_service *service, const fy_field facts[N_FACTS],
+                            ferry_error *error)
+{
+    fy_service_program *program = service->program;
+    bool needs_rounds = facts[NEEDS_ROUNDS].value != 0;
+    ferry_status status = FERRY_OK;
+    program->is_partial = facts[IS_PARTIAL].value != 0;
+    if (needs_rounds && facts[CAN_PLAN].value != 0 && program->rounds == NULL) {
+        status = order_plan(service, facts[ELEMENT_BYTES].value, error);
         if (status != FERRY_OK) {
             return status; /* on all ranks */
         }
     }
-    status = fy_channels_make(service, why);
-    for (uint32_t c = 0; status == FERRY_OK && c < service->exec->n_channels; c++) {
-        fy_channel *channel = &service->exec->channels[c];
-        channel->in_turns = all.needs_rounds && !channel->direct;
+    service->wire->has_far = has_far(&service->registry);
+    for (uint32_t c = 0; c < program->n_channels; c++) {
+        fy_channel *channel = &program->channels[c];
+        channel->in_turns = needs_rounds && !channel->direct;
     }
-    status = fy_agree(service->world, status, why);
-    if (status == FERRY_OK) {
-        fy_rings_lay_out(service);
-        status = converse(service, status, why, fy_places_write, fy_places_read);
-        status = make_items(service, all.needs_rounds, status, why);
-        status = fy_agree(service->world, status, why);
-    }
-    if (status == FERRY_OK) {
-        status = converse(service, status, why, fy_manifest_write, fy_manifest_read);
-    }
-    if (status == FERRY_OK) {
-        status = fy_arrivals_check(service, why);
-    }
-    if (status == FERRY_OK) {
-        status = make_team(service, &all, why);
-    }
-    if (status == FERRY_OK) {
-        status = make_spans(service, why);
-    }
-    status = fy_agree(service->world, status, why);
-    return status == FERRY_OK ? fy_staging_make(service, why) : status;
+    fy_rings_lay_out(service);
+    status = fy_converse(service, status, fy_places_write, fy_places_read, error);
+    status = make_items(service, needs_rounds, status, error);
+    status = fy_converse(service, status, fy_manifest_write, fy_manifest_read, error);
+    FY_THEN(status, fy_arrivals_check(service, error));
+    FY_THEN(status, make_team(service, facts[N_COPYING].value, error));
+    return fy_staging_make(service, needs_rounds, status, error);
 }
 
-static void drop_exec(ferry_service *service)
+void fy_service_program_drop(ferry_service *service)
 {
     fy_run_settle(service);
-    fy_exec_destroy(service->exec);
-    service->exec = NULL;
+    fy_wire_destroy(service->wire);
+    fy_run_state_destroy(service->run);
+    fy_service_program_destroy(service->program);
+    service->wire = NULL;
+    service->run = NULL;
+    service->program = NULL;
     service->registry.scheduled = false;
 }
 
 /* What it takes the place of is not needed any more. */
-static void have_exec(ferry_service *service)
+static void have_program(ferry_service *service)
 {
     service->registry.scheduled = true;
+    fy_wire_destroy(service->wire);
+    service->wire = NULL;
     ferry_ledger_destroy(service->ledger);
     ferry_ledger_destroy(service->kept);
     service->ledger = service->kept = NULL;
 }
 
+/* What one rank can do before it knows of others. rounds: of the plan, or NULL; taken over. */
+static ferry_status begin(ferry_service *service, ferry_schedule *rounds, ferry_error *error)
+{
+    ferry_status status = make_program(service, error);
+    if (service->program == NULL) {
+        ferry_schedule_destroy(rounds);
+    } else {
+        service->program->rounds = rounds;
+    }
+    FY_THEN(status, fy_check_writers(&service->registry, service->world->rank, error));
+    return status == FERRY_OK ? fy_channels_make(service, error) : status;
+}
+
+static ferry_status agree_on_facts(ferry_service *service, ferry_status before,
+                                   fy_field facts[N_FACTS], ferry_error *error)
+{
+    char digest[DIGEST_BYTES] = "";
+    ferry_world *world = service->world;
+    list_facts(service, before, facts, digest);
+    ferry_status status = fy_agree_on(world, FY_JOINT_SERVICE_SCHEDULE, fy_service_object(service),
+                                      facts, N_FACTS, before, error);
+    if (status == FERRY_OK && (facts[SUM_LOW].value != 0 || facts[SUM_HIGH].value != 0)) {
+        status = fy_match_explain(world, &service->registry, error);
+    }
+    return status;
+}
+
 ferry_status fy_prepare_again(ferry_service *service, ferry_status before, ferry_error *error)
 {
     ferry_error why = *error;
-    ferry_schedule *rounds = service->exec->rounds;
+    fy_field facts[N_FACTS];
+    ferry_schedule *rounds = service->program->rounds;
     ferry_status status = before;
-    service->exec->rounds = NULL;
-    drop_exec(service);
+    service->program->rounds = NULL;
+    fy_service_program_drop(service);
     if (status == FERRY_OK) {
-        status = make_exec(service, &why);
-    }
-    if (status == FERRY_OK) {
-        service->exec->rounds = rounds;
-        status = fy_check_writers(&service->registry, service->world->rank, &why);
+        status = begin(service, rounds, &why);
     } else {
         ferry_schedule_destroy(rounds);
     }
-    status = fy_agree(service->world, status, &why);
-    if (status == FERRY_OK) {
-        status = prepare(service, &why);
-        status = fy_agree(service->world, status, &why);
-    }
+    status = agree_on_facts(service, status, facts, &why);
+    FY_THEN(status, prepare(service, facts, &why));
     if (status != FERRY_OK) {
-        drop_exec(service);
-        return fy_fail(error, status, "%s", why.message);
+        fy_service_program_drop(service);
+        return fy_forward(error, status, &why);
     }
-    have_exec(service);
+    have_program(service);
     return FERRY_OK;
 }
 
 /*
  * A rank that never began the run that failed elsewhere has an older ledger, or none: nothing of
- * the version that is resumed is there. And no rank's version goes back because another knew of
- * less.
+ * the version that is resumed is there, and it begins again without one. And no rank's version goes
+ * back because another knew of less.
  */
-static ferry_status agree_on_ledgers(ferry_service *service, ferry_error *error)
+static bool heed_ledgers(ferry_service *service, const fy_field facts[N_FACTS])
 {
-    const ferry_ledger *ledger = service->ledger;
-    uint64_t own = ledger == NULL ? 0 : fy_ledger_version(ledger); /* 0: none */
-    enum { RESUMES, WHOLE, N };
-    fy_merged most[N] = {{own, FY_MOST}, {service->version, FY_MOST}};
-    ferry_status status = fy_merge_numbers(service->world, most, N, error);
-    if (status == FERRY_OK && own < most[RESUMES].value) {
+    uint64_t resumes = facts[MOST_LEDGER].value;
+    uint64_t own = service->ledger == NULL ? 0 : fy_ledger_version(service->ledger);
+    if (own < resumes) {
         ferry_ledger_destroy(service->ledger);
         service->ledger = NULL;
-        if (service->n_begun < most[RESUMES].value) {
-            service->n_begun = most[RESUMES].value - 1;
-        }
+        service->n_begun = service->n_begun < resumes ? resumes - 1 : service->n_begun;
     }
-    if (status == FERRY_OK && most[RESUMES].value > 0) {
-        service->version = most[WHOLE].value;
+    if (resumes > 0) {
+        service->version = facts[WHOLE].value;
     }
-    return status;
+    return facts[LEAST_LEDGER].value == resumes;
 }
 
 static ferry_status check_schedule(const ferry_service *service, ferry_error *error)
@@ -318,6 +394,7 @@ static ferry_status check_schedule(const ferry_service *service, ferry_error *er
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_service_schedule needs a service between init and finalize");
     }
+    FY_TRY(fy_service_check_order(service, "ferry_service_schedule", error));
     if (service->registry.scheduled) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "what is registered is scheduled already: clear the requests first");
@@ -328,34 +405,25 @@ static ferry_status check_schedule(const ferry_service *service, ferry_error *er
 static ferry_status schedule(ferry_service *service, ferry_error *error)
 {
     ferry_error why = {.message = ""};
+    fy_field facts[N_FACTS];
     fy_registry_sort(&service->registry);
     if (service->ledger != NULL) {
         fy_ledger_inherit(service, service->ledger);
     }
-    ferry_status status = agree_on_ledgers(service, error);
+    ferry_status status = fy_take_refusal(service, &why);
+    FY_THEN(status, begin(service, NULL, &why));
+    status = agree_on_facts(service, status, facts, &why);
+    if (status == FERRY_OK && !heed_ledgers(service, facts)) {
+        fy_service_program_drop(service);
+        status = agree_on_facts(service, begin(service, NULL, &why), facts, &why);
+    }
+    FY_THEN(status, prepare(service, facts, &why));
     if (status != FERRY_OK) {
-        return status;
-    }
-    status = fy_take_refusal(service, &why);
-    if (status == FERRY_OK) {
-        status = make_exec(service, &why);
-    }
-    if (status == FERRY_OK) {
-        status = fy_check_writers(&service->registry, service->world->rank, &why);
-    }
-    ferry_error all = {.message = ""};
-    status =
-        fy_match(service->world, &service->registry, options_hash(service), status, &why, &all);
-    if (status == FERRY_OK) {
-        status = prepare(service, &all);
-        status = fy_agree(service->world, status, &all);
-    }
-    if (status != FERRY_OK) {
-        drop_exec(service);
-        return fy_fail(error, status, "%s", all.message);
+        fy_service_program_drop(service);
+        return fy_forward(error, status, &why);
     }
     service->statistics.n_schedules++;
-    have_exec(service);
+    have_program(service);
     return FERRY_OK;
 }
 
@@ -365,8 +433,8 @@ ferry_status ferry_service_schedule(ferry_service *service, ferry_error *error)
     if (status != FERRY_OK) {
         return status;
     }
-    fy_joint_enter(service->world, FY_JOINT_SERVICE_SCHEDULE, fy_service_object(service));
+    uint64_t before = fy_exchanges_enter(service, FY_JOINT_SERVICE_SCHEDULE);
     status = schedule(service, error);
-    fy_joint_leave(service->world);
+    fy_exchanges_leave(service, before);
     return status;
 }

@@ -1,9 +1,11 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* Other addresses for the tensors of a bound plan. */
 #include "service/ledger.h"
+#include "service/prepare.h"
 
 #include "base/alloc.h"
-#include "transport/agree.h"
+#include "world/agree.h"
+#include "world/order.h"
 
 #include <string.h>
 
@@ -17,26 +19,21 @@ static ferry_status check_length(const char *name, const ferry_buffer *old_buffe
                        name, (unsigned long long)(new_buffer == NULL ? 0 : new_buffer->bytes),
                        (unsigned long long)old_buffer->bytes);
     }
-    if (new_buffer->kind != FERRY_MEMORY_HOST) {
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "%s: memory of kind %u is not supported: this version knows host memory "
-                       "only",
-                       name, new_buffer->kind);
-    }
-    return FERRY_OK;
+    return fy_buffer_check(new_buffer, name, error);
 }
 
 /* Puts the new buffers of one side into place where `apply`, else only checks them. */
 static ferry_status replace(fy_registry *registry, const ferry_tensors *tensors,
                             bool is_destination, bool apply, ferry_error *error)
 {
+    size_t index = SIZE_MAX;
     for (size_t i = 0; tensors != NULL && i < registry->n_held; i++) {
         fy_held *held = &registry->held[i];
         const char *name = registry->names + held->name;
         if ((held->destination != FY_NONE) != is_destination) {
             continue;
         }
-        size_t index = fy_tensors_find(tensors, name);
+        index = fy_tensors_find(tensors, name, index + 1);
         if (index == SIZE_MAX) {
             continue;
         }
@@ -66,12 +63,13 @@ static ferry_status replace(fy_registry *registry, const ferry_tensors *tensors,
 
 static ferry_status check_rebind(const ferry_service *service, ferry_error *error)
 {
-    if (!ferry_service_initialized(service) || service->request != NULL ||
+    if (!ferry_service_initialized(service) || fy_service_is_busy(service) ||
         !service->registry.scheduled || service->registry.plan == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_service_rebind needs a scheduled service with a bound plan and "
                        "without a run under way");
     }
+    FY_TRY(fy_world_check_order(service->world, "ferry_service_rebind", error));
     return FERRY_OK;
 }
 
@@ -81,23 +79,17 @@ static ferry_status rebind(ferry_service *service, const ferry_tensors *sources,
     ferry_error why = {.message = ""};
     fy_registry *registry = &service->registry;
     ferry_status status = fy_take_refusal(service, &why);
-    if (status == FERRY_OK) {
-        status = replace(registry, sources, false, false, &why);
-    }
-    if (status == FERRY_OK) {
-        status = replace(registry, destinations, true, false, &why);
-    }
-    if (status == FERRY_OK) {
-        status = fy_ledger_keep(service, &why);
-    }
+    FY_THEN(status, replace(registry, sources, false, false, &why));
+    FY_THEN(status, replace(registry, destinations, true, false, &why));
+    FY_THEN(status, fy_ledger_keep(service, &why));
     status = fy_agree(service->world, status, &why);
     if (status != FERRY_OK) {
-        return fy_fail(error, status, "%s", why.message); /* everything is as it was */
+        return fy_forward(error, status, &why); /* everything is as it was */
     }
     replace(registry, sources, false, true, NULL);
     replace(registry, destinations, true, true, NULL);
     status = fy_prepare_again(service, FERRY_OK, &why);
-    return status == FERRY_OK ? FERRY_OK : fy_fail(error, status, "%s", why.message);
+    return fy_forward(error, status, &why);
 }
 
 ferry_status ferry_service_rebind(ferry_service *service, const ferry_tensors *sources,
@@ -107,8 +99,8 @@ ferry_status ferry_service_rebind(ferry_service *service, const ferry_tensors *s
     if (status != FERRY_OK) {
         return status;
     }
-    fy_joint_enter(service->world, FY_JOINT_SERVICE_REBIND, fy_service_object(service));
+    uint64_t before = fy_exchanges_enter(service, FY_JOINT_SERVICE_REBIND);
     status = rebind(service, sources, destinations, error);
-    fy_joint_leave(service->world);
+    fy_exchanges_leave(service, before);
     return status;
 }

@@ -1,9 +1,10 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* What a rank does with what arrives, and with what it sends to itself. */
-#include "service/exec.h"
+#include "service/send.h"
 
-#include "base/copy.h"
 #include "base/hash.h"
+#include "host/copy.h"
+#include "transport/region.h"
 #include "transport/word.h"
 
 #include <stdio.h>
@@ -15,19 +16,11 @@ static uint64_t word_of(const ferry_service *service, uint32_t channel, uint32_t
         fy_word_at(ferry_region_base(service->control), fy_word_offset(channel, word)));
 }
 
-static char *target_of(const ferry_service *service, const fy_part_of *part, fy_area *area_out)
-{
-    const fy_registry *registry = &service->registry;
-    const fy_end *end = &registry->receives.items[part->end];
-    *area_out = fy_end_area(registry, end);
-    return fy_held_target_base(&registry->held[end->held]);
-}
-
 /* "model.embed, bytes 0 to 4096 of task 7 from rank 1 to rank 0 and 3 more": an item's parts. */
 static void describe(const ferry_service *service, const fy_channel *channel, const fy_item *item,
                      uint32_t part_index, char *text, size_t text_bytes)
 {
-    const fy_part_of *part = &channel->in.parts[item->first_part + part_index];
+    const fy_item_part *part = &channel->in.parts[item->first_part + part_index];
     char task[400];
     char more[48] = "";
     fy_end_describe(&service->registry, &service->registry.receives.items[part->end], false,
@@ -47,33 +40,60 @@ static void corrupt(ferry_service *service, const fy_channel *channel, const fy_
     fy_run_fail(service, FERRY_ERR_DIGEST, channel->peer, "%s %s", what, how);
 }
 
-static bool unpack(ferry_service *service, fy_channel *channel, const fy_item *item)
+/* The hash of a payload that is one part is found when that is unpacked. */
+static bool is_fused(const ferry_service *service, const fy_item *item)
 {
+    return service->options.checksum == FERRY_CHECKSUM_PATH && item->n_parts == 1;
+}
+
+static const char *slot_of(const ferry_service *service, const fy_channel *channel,
+                           const fy_item *item)
+{
+    return (char *)ferry_region_base(service->slots) + channel->in_ring +
+           item->slot * (channel->in_payload + FY_SLOT_HEAD_BYTES);
+}
+
+/* What was unpacked. */
+static bool is_as_sent(ferry_service *service, const fy_channel_state *state, const fy_item *item)
+{
+    uint64_t found = state->path_hashes[(item - state->channel->in.items) % FY_MOST_BURST];
+    fy_slot_head head;
+    memcpy(&head, slot_of(service, state->channel, item), sizeof head);
+    if (is_fused(service, item) && head.hash != found) {
+        corrupt(service, state->channel, item, 0, "did not arrive as they were sent");
+        return false;
+    }
+    return true;
+}
+
+static bool unpack(ferry_service *service, fy_channel_state *state, const fy_item *item)
+{
+    const fy_channel *channel = state->channel;
     uint64_t number = (uint64_t)(item - channel->in.items);
-    const char *slot = (char *)ferry_region_base(service->slots) + channel->in_ring +
-                       item->slot * (channel->in_payload + FY_SLOT_HEAD_BYTES);
+    const char *slot = slot_of(service, channel, item);
     fy_slot_head head;
     memcpy(&head, slot, sizeof head);
     const char *payload = slot + FY_SLOT_HEAD_BYTES;
-    if (head.stamp != ((uint64_t)service->exec->run << 32 | number) || head.bytes != item->bytes) {
+    if (head.stamp != ((uint64_t)service->run->number << 32 | number) ||
+        head.bytes != item->bytes) {
         corrupt(service, channel, item, 0, "arrived with another head than was sent");
         return false;
     }
     bool checks = service->options.checksum == FERRY_CHECKSUM_PATH;
-    bool fuses = checks && item->n_parts == 1; /* the hash of the part is that of the payload */
+    bool fuses = is_fused(service, item);
     if (checks && !fuses && head.hash != fy_hash64(payload, (size_t)item->bytes)) {
         corrupt(service, channel, item, 0, "did not arrive as they were sent");
         return false;
     }
     for (uint32_t p = 0; p < item->n_parts; p++) {
-        const fy_part_of *part = &channel->in.parts[item->first_part + p];
-        fy_area area;
-        char *base = target_of(service, part, &area);
-        if (!fuses) {
-            fy_area_unpack(&area, base, payload, part->first, part->bytes);
-        } else if (fy_area_unpack_hash(&area, base, payload, part->first, part->bytes) !=
-                   head.hash) {
-            corrupt(service, channel, item, 0, "did not arrive as they were sent");
+        const fy_item_part *part = &channel->in.parts[item->first_part + p];
+        fy_part_end to = fy_target_of(service, part->end);
+        ferry_error why;
+        ferry_status status =
+            fy_move_unpack(service, &to, part->first, part->bytes, payload,
+                           fuses ? &state->path_hashes[number % FY_MOST_BURST] : NULL, &why);
+        if (status != FERRY_OK) {
+            fy_run_fail(service, status, service->world->rank, "%s", why.message);
             return false;
         }
         payload += part->bytes;
@@ -82,18 +102,33 @@ static bool unpack(ferry_service *service, fy_channel *channel, const fy_item *i
     return true;
 }
 
-/* Reads destinations again; the sender's hashes came before its signal. */
-static bool check(ferry_service *service, fy_channel *channel, const fy_item *item)
+/* Reads destinations again. */
+static bool read_again(ferry_service *service, const fy_channel *channel, const fy_item *item)
+{
+    uint64_t *found = service->run->found + channel->own_found + item->first_part;
+    for (uint32_t p = 0; p < item->n_parts; p++) {
+        const fy_item_part *part = &channel->in.parts[item->first_part + p];
+        fy_part_end to = fy_target_of(service, part->end);
+        ferry_error why;
+        ferry_status status = fy_move_hash(service, &to, part->first, part->bytes, &found[p], &why);
+        if (status != FERRY_OK) {
+            fy_run_fail(service, status, service->world->rank, "%s", why.message);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The sender's hashes came before its signal. */
+static bool check(ferry_service *service, const fy_channel *channel, const fy_item *item)
 {
     const char *hashes = (char *)ferry_region_base(service->hashes) + channel->in_hashes +
                          item->first_part * sizeof(uint64_t);
+    const uint64_t *found = service->run->found + channel->own_found + item->first_part;
     for (uint32_t p = 0; p < item->n_parts; p++) {
-        const fy_part_of *part = &channel->in.parts[item->first_part + p];
-        fy_area area;
         uint64_t wanted;
-        const char *base = target_of(service, part, &area);
         memcpy(&wanted, hashes + p * sizeof wanted, sizeof wanted);
-        if (fy_area_hash(&area, base, part->first, part->bytes) != wanted) {
+        if (found[p] != wanted) {
             corrupt(service, channel, item, p, "are not what left the source");
             return false;
         }
@@ -101,25 +136,36 @@ static bool check(ferry_service *service, fy_channel *channel, const fy_item *it
     return true;
 }
 
-static bool deal(ferry_service *service, fy_channel *channel)
+/* Begins to deal with an item that is here: false if the run has failed. */
+static bool begin_deal(ferry_service *service, fy_channel_state *state, const fy_item *item)
 {
-    fy_exec *exec = service->exec;
-    const fy_item *item = &channel->in.items[channel->n_dealt];
-    int64_t begin = fy_now_ns();
-    if (item->path == FERRY_PATH_STAGED && !unpack(service, channel, item)) {
+    const fy_channel *channel = state->channel;
+    state->deal_ns = fy_now_ns();
+    if (item->path == FERRY_PATH_STAGED && !unpack(service, state, item)) {
         return false;
     }
-    int64_t unpacked = fy_now_ns();
-    if (exec->hashes != NULL && !check(service, channel, item)) {
+    state->unpacked_ns = fy_now_ns();
+    return !service->program->checks_ends || read_again(service, channel, item);
+}
+
+/* Its bytes are where they belong, and were read there. */
+static bool end_deal(ferry_service *service, fy_channel_state *state)
+{
+    fy_run_state *run = service->run;
+    const fy_channel *channel = state->channel;
+    const fy_item *item = &channel->in.items[state->n_dealt];
+    if (item->path == FERRY_PATH_STAGED && !is_as_sent(service, state, item)) {
         return false;
     }
-    channel->n_dealt++;
-    channel->bytes_in += item->bytes;
-    exec->done_bytes += item->bytes;
+    if (service->program->checks_ends && !check(service, channel, item)) {
+        return false;
+    }
+    state->n_dealt++;
+    run->done_bytes += item->bytes;
     if (channel->in_turns) {
-        fy_turns_arrived(service, item->bytes);
+        fy_turns_arrived(run, item->bytes);
     }
-    fy_statistics_received(service, channel, item, begin, unpacked);
+    fy_statistics_received(service, channel, item, state->deal_ns, state->unpacked_ns);
     return true;
 }
 
@@ -127,131 +173,139 @@ static bool deal(ferry_service *service, fy_channel *channel)
  * What a peer says that it has taken. Items are put into slots again for that, so it cannot be more
  * than was sent.
  */
-static void note_consumed(ferry_service *service, fy_channel *channel, uint32_t said)
+static void note_consumed(ferry_service *service, fy_channel_state *state, uint32_t said)
 {
-    fy_exec *exec = service->exec;
-    if (said < channel->n_consumed || said > channel->n_sent) {
+    fy_run_state *run = service->run;
+    const fy_channel *channel = state->channel;
+    if (said < state->n_consumed || said > state->n_sent) {
         fy_run_fail(service, FERRY_ERR_EXCHANGE, channel->peer,
                     "rank %u says that it has taken %u items of rank %u in this run: it had taken "
                     "%u, and %u were sent",
-                    channel->peer, said, service->world->rank, channel->n_consumed,
-                    channel->n_sent);
+                    channel->peer, said, service->world->rank, state->n_consumed, state->n_sent);
         return;
     }
-    uint64_t n = said - channel->n_consumed;
-    channel->n_consumed = said;
-    exec->n_away -= channel->in_turns ? (uint32_t)n : 0;
-    if (exec->in_bytes == 0) { /* a rank that only sends learns its port's rate by that */
-        fy_turns_arrived(service, n * FY_NETWORK_BYTES);
+    uint64_t n = said - state->n_consumed;
+    state->n_consumed = said;
+    fy_drive_raise(&run->drive,
+                   fy_counter_of(fy_channel_number(service->program, channel), FY_COUNTER_CONSUMED),
+                   said);
+    run->n_away -= channel->in_turns ? (uint32_t)n : 0;
+    if (service->program->in_bytes ==
+        0) { /* a rank that only sends learns its port's rate by that */
+        fy_turns_arrived(run, n * FY_NETWORK_BYTES);
     }
 }
 
-/* Takes note of a channel's words; how many items are here. */
-static uint32_t look(ferry_service *service, fy_channel *channel)
+/* A word of this run that counts items: so many, or 0. */
+static uint32_t items_of(const ferry_service *service, uint32_t channel, uint32_t word)
 {
-    fy_exec *exec = service->exec;
-    uint32_t number = fy_channel_number(exec, channel);
-    if (!channel->entered && word_of(service, number, FY_WORD_ENTERED) == exec->run) {
-        channel->entered = true;
-        exec->gives = true;
+    uint64_t value = word_of(service, channel, word);
+    return value >> 32 == service->run->number ? (uint32_t)value : 0;
+}
+
+/* A channel's words become counters. */
+static void look(ferry_service *service, uint32_t number)
+{
+    fy_run_state *run = service->run;
+    fy_channel_state *state = &run->channels[number];
+    const fy_channel *channel = state->channel;
+    run->n_looks++;
+    if (!state->entered && word_of(service, number, FY_WORD_ENTERED) == run->number) {
+        state->entered = true;
+        run->gives = true;
+        fy_turns_await(run, number);
+        fy_drive_raise(&run->drive, fy_counter_of(number, FY_COUNTER_ENTERED), 1);
     }
-    if (channel->in_turns && channel->n_sent < channel->out.n_items) {
-        uint64_t turn = word_of(service, number, FY_WORD_TURN);
-        channel->turn = turn >> 32 == exec->run ? (uint32_t)turn : 0;
+    if (channel->in_turns) {
+        fy_drive_raise(&run->drive, fy_counter_of(number, FY_COUNTER_TURN),
+                       items_of(service, number, FY_WORD_TURN));
     }
-    if (channel->n_consumed < channel->answers) {
+    if (state->n_consumed < channel->answers) {
         uint64_t consumed = word_of(service, number, FY_WORD_CONSUMED);
-        if (consumed >> 32 == exec->run && channel->n_consumed != (uint32_t)consumed) {
-            note_consumed(service, channel, (uint32_t)consumed);
+        if (consumed >> 32 == run->number && state->n_consumed != (uint32_t)consumed) {
+            note_consumed(service, state, (uint32_t)consumed);
         }
     }
-    if (word_of(service, number, FY_WORD_HALT) == exec->run && exec->status == FERRY_OK) {
-        exec->halted = true;
+    if (word_of(service, number, FY_WORD_HALT) == run->number && run->status == FERRY_OK) {
+        run->halted = true;
     }
-    if (channel->n_dealt >= channel->in.n_items) {
-        return channel->n_dealt;
-    }
-    uint64_t arrived = word_of(service, number, FY_WORD_ARRIVED);
-    uint32_t n = arrived >> 32 == exec->run ? (uint32_t)arrived : 0;
-    return n < channel->in.n_items ? n : (uint32_t)channel->in.n_items;
+    fy_drive_raise(&run->drive, fy_counter_of(number, FY_COUNTER_ARRIVED),
+                   items_of(service, number, FY_WORD_ARRIVED));
 }
 
-/* What is here of a channel, but not so much that the others wait long; one answer for all of it.
- */
-static bool deal_some(ferry_service *service, fy_channel *channel, uint32_t n_here)
+/* Those that have signalled; when a run begins all, for some have before. */
+static void look_at_news(ferry_service *service)
 {
-    uint32_t begin = channel->n_dealt;
-    uint32_t end = begin;
-    for (uint32_t n_staged = 0; channel->n_dealt < n_here && n_staged < FY_MOST_BURST;) {
-        n_staged += channel->in.items[channel->n_dealt].path == FERRY_PATH_STAGED ||
-                    service->exec->hashes != NULL; /* reading again takes as long */
-        if (!deal(service, channel)) {
-            return true; /* the run has failed */
+    fy_run_state *run = service->run;
+    uint32_t n = service->program->n_channels;
+    for (uint32_t first = 0; first < n; first += FY_NOTES_LINES) {
+        uint64_t notes = fy_notes_take(ferry_region_base(service->control),
+                                       fy_region_noted(service->control), first);
+        notes = run->looks_at_all ? UINT64_MAX : notes;
+        for (; notes != 0; notes &= notes - 1) {
+            uint32_t channel = first + (uint32_t)__builtin_ctzll(notes);
+            if (channel < n) {
+                look(service, channel);
+            }
         }
-        end = channel->n_dealt;
     }
-    if (end > begin && channel->in_answered) {
-        fy_run_signal(service, channel, FY_WORD_CONSUMED,
-                      (uint64_t)service->exec->run << 32 | channel->n_dealt);
-    }
-    service->exec->gives = service->exec->gives || (end > begin && channel->in_turns);
-    return end > begin;
+    run->looks_at_all = false;
 }
 
+fy_progress fy_receive_move(ferry_service *service, fy_channel_state *state, uint32_t first,
+                            uint32_t n)
+{
+    bool ends = !fy_moves_are_far(service); /* else when all of them are moved */
+    for (uint32_t i = first; i < first + n; i++) {
+        if (!begin_deal(service, state, &state->channel->in.items[i]) ||
+            (ends && !end_deal(service, state))) {
+            return FY_PROGRESS_FAILED;
+        }
+    }
+    return FY_PROGRESS_DONE;
+}
+
+/* One answer for all that was dealt with. */
+fy_progress fy_receive_signal(ferry_service *service, fy_channel_state *state, uint32_t first,
+                              uint32_t n)
+{
+    fy_run_state *run = service->run;
+    const fy_channel *channel = state->channel;
+    uint32_t number = fy_channel_number(service->program, channel);
+    while (state->n_dealt < first + n) {
+        if (channel->in.items[state->n_dealt].path != FERRY_PATH_STAGED &&
+            !service->program->checks_ends) {
+            state->deal_ns = state->unpacked_ns = fy_now_ns();
+        }
+        if (!end_deal(service, state)) {
+            return FY_PROGRESS_FAILED;
+        }
+    }
+    if (channel->in_answered) {
+        fy_run_signal(service, channel, FY_WORD_CONSUMED,
+                      (uint64_t)run->number << 32 | state->n_dealt);
+    }
+    if (channel->in_turns) {
+        fy_turns_await(run, number);
+        run->gives = true;
+    }
+    fy_drive_raise(&run->drive, fy_counter_of(number, FY_COUNTER_DEALT), state->n_dealt);
+    return run->status == FERRY_OK ? FY_PROGRESS_DONE : FY_PROGRESS_FAILED;
+}
+
+/* What is here of each channel, but no more at once than that the others wait long. */
 bool fy_receive_step(ferry_service *service)
 {
-    fy_exec *exec = service->exec;
+    fy_run_state *run = service->run;
     bool worked = false;
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        fy_channel *channel = &exec->channels[c];
-        worked = deal_some(service, channel, look(service, channel)) || worked;
+    look_at_news(service);
+    for (uint32_t n = fy_drive_n_ready(&run->drive, FY_GRADE_IN); n > 0 && run->status == FERRY_OK;
+         n--) {
+        worked = fy_drive_step(&run->drive, FY_GRADE_IN) || worked;
     }
-    if (exec->gives) { /* for all of them: it looks at every channel */
-        exec->gives = false;
+    if (run->gives) {
+        run->gives = false;
         fy_turns_give(service);
     }
-    return worked;
-}
-
-/* What a rank sends to itself. */
-static bool check_local(ferry_service *service, const fy_item *item, const uint64_t *hashes)
-{
-    for (uint32_t p = 0; p < item->n_parts; p++) {
-        const fy_part_of *part = &service->exec->local.parts[item->first_part + p];
-        fy_part_of target = {.end = part->place};
-        fy_area area;
-        const char *base = target_of(service, &target, &area);
-        if (fy_area_hash(&area, base, part->first, part->bytes) != hashes[p]) {
-            char task[400];
-            fy_end_describe(&service->registry, &service->registry.receives.items[part->place],
-                            false, service->world->rank, task, sizeof task);
-            fy_run_fail(service, FERRY_ERR_DIGEST, service->world->rank,
-                        "bytes %llu to %llu of %s are not what left the source",
-                        (unsigned long long)part->first,
-                        (unsigned long long)(part->first + part->bytes), task);
-            return false;
-        }
-    }
-    return true;
-}
-
-bool fy_local_step(ferry_service *service)
-{
-    fy_exec *exec = service->exec;
-    if (exec->n_local >= exec->local.n_items) {
-        return false;
-    }
-    const fy_item *item = &exec->local.items[exec->n_local];
-    uint64_t *hashes =
-        exec->hashes == NULL ? NULL : exec->hashes + exec->local_hashes + item->first_part;
-    int64_t begin = fy_now_ns();
-    fy_copy_mapped(service, NULL, item, hashes);
-    int64_t copied = fy_now_ns();
-    if (hashes != NULL && !check_local(service, item, hashes)) {
-        return true;
-    }
-    exec->n_local++;
-    exec->done_bytes += item->bytes;
-    fy_statistics_local(service, item, begin, copied);
-    return true;
+    return worked || run->status != FERRY_OK;
 }

@@ -7,7 +7,8 @@
 
 #include "base/alloc.h"
 #include "base/options.h"
-#include "transport/agree.h"
+#include "world/agree.h"
+#include "world/order.h"
 
 typedef struct recovery {
     const ferry_recovery_options *options;
@@ -25,10 +26,9 @@ static ferry_status find_numbers(ferry_service *service, ferry_world *world, rec
                                  ferry_error *error)
 {
     ferry_status status = ferry_service_recover(service, world, &all->found.whole, error);
-    fy_merged newest = {.value = fy_ledger_newest(service), .how = FY_MOST};
-    if (status == FERRY_OK) {
-        status = fy_merge_numbers(world, &newest, 1, error);
-    }
+    fy_field newest = {.name = "version", .value = fy_ledger_newest(service), .how = FY_MOST};
+    FY_THEN(status,
+            fy_agree_on(world, FY_JOINT_SERVICE_RECOVER_ONTO, 0, &newest, 1, FERRY_OK, error));
     bool none = newest.value == 0 || newest.value == service->options.first_version - 1;
     all->found.next = newest.value + (none || all->found.whole == newest.value);
     return status;
@@ -60,15 +60,11 @@ static ferry_status make_plan(const recovery *all, const ferry_world *world, fer
 {
     const ferry_recovery_options *options = all->options;
     ferry_plan_options plan;
-    ferry_status status = fy_take_plan_options(options->plan_options, &plan, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_take_plan_options(options->plan_options, &plan, error));
+    ferry_status status = FERRY_OK;
     size_t n_lost;
     uint32_t *lost = list_lost(world, &n_lost);
-    if (lost == NULL) {
-        return fy_fail_no_memory(error, "the lost ranks");
-    }
+    FY_TRY(fy_check_memory(lost != NULL, "the lost ranks", error));
     if (options->replan != NULL) {
         status = options->replan(options->context, lost, n_lost, plan_out, error);
     } else {
@@ -89,11 +85,9 @@ static ferry_status create_like(const ferry_service *failed, ferry_world *world,
 {
     ferry_service_options options = failed->options;
     options.transport = NULL;
-    ferry_status status = ferry_service_create(world, &options, fresh_out, error);
-    if (status == FERRY_OK) {
-        ferry_service_set_progress(*fresh_out, failed->progress, failed->progress_context);
-    }
-    return status;
+    FY_TRY(ferry_service_create(world, &options, fresh_out, error));
+    ferry_service_set_progress(*fresh_out, failed->progress, failed->progress_context);
+    return FERRY_OK;
 }
 
 /* What the failed one leaves; of an older version than the next one only the states. */
@@ -103,10 +97,7 @@ static ferry_status inherit(ferry_service *fresh, const ferry_service *failed, r
     ferry_ledger *ledger = NULL;
     fresh->n_begun = all->found.next - 1;
     fresh->version = failed->version;
-    ferry_status status = fy_ledger_of(failed, &ledger, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_ledger_of(failed, &ledger, error));
     fy_ledger_inherit(fresh, ledger);
     if (fy_ledger_is_begun(ledger) && fy_ledger_version(ledger) == all->found.next) {
         all->found.bytes_in_place = ferry_ledger_bytes(ledger);
@@ -122,9 +113,7 @@ static ferry_status fill(ferry_service *fresh, const ferry_service *failed, reco
 {
     ferry_plan *plan = NULL;
     ferry_status status = make_plan(all, fresh->world, &plan, error);
-    if (status == FERRY_OK) {
-        status = ferry_service_bind(fresh, plan, all->sources, all->destinations, error);
-    }
+    FY_THEN(status, ferry_service_bind(fresh, plan, all->sources, all->destinations, error));
     ferry_plan_destroy(plan);
     return status == FERRY_OK ? inherit(fresh, failed, all, error) : status;
 }
@@ -133,24 +122,17 @@ static ferry_status make_fresh(ferry_service *failed, ferry_world *world, recove
                                ferry_service **fresh_out, ferry_error *error)
 {
     ferry_error why = {.message = ""};
-    ferry_status status = find_numbers(failed, world, all, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    status = create_like(failed, world, fresh_out, &why);
+    FY_TRY(find_numbers(failed, world, all, error));
+    ferry_status status = create_like(failed, world, fresh_out, &why);
     status = fy_agree(world, status, &why);
-    if (status == FERRY_OK) {
-        status = fy_service_open(*fresh_out, &why);
-    }
+    FY_THEN(status, fy_service_open(*fresh_out, &why));
     if (status == FERRY_OK) {
         fy_transport_adopt((*fresh_out)->transport, failed->transport);
         status = fill(*fresh_out, failed, all, &why);
         status = fy_agree(world, status, &why);
     }
-    if (status == FERRY_OK) {
-        status = ferry_service_schedule(*fresh_out, &why);
-    }
-    return status == FERRY_OK ? FERRY_OK : fy_fail(error, status, "%s", why.message);
+    FY_THEN(status, ferry_service_schedule(*fresh_out, &why));
+    return fy_forward(error, status, &why);
 }
 
 /* A service on another world in its place, or it stays with its memory. */
@@ -186,6 +168,8 @@ static ferry_status keep(ferry_service *service, recovery *all, ferry_error *err
 static ferry_status go_on(ferry_service **service, ferry_world *world, recovery *all,
                           ferry_error *error)
 {
+    /* Not by the service's number: where a recovery before ended well on some ranks only, those
+     * have a service of another number. */
     fy_joint_enter(world, FY_JOINT_SERVICE_RECOVER_ONTO, 0);
     ferry_status status = world == (*service)->world ? keep(*service, all, error)
                                                      : replace(service, world, all, error);
@@ -200,13 +184,11 @@ static ferry_status find_world(ferry_world **world, recovery *all, ferry_error *
     if (!fy_failed((*world)->failure)) {
         return FERRY_OK;
     }
-    ferry_status status = ferry_world_shrink(*world, all->options->min_ranks, &smaller, error);
-    if (status == FERRY_OK) {
-        all->found.n_lost += (*world)->n_ranks - smaller->n_ranks;
-        ferry_world_destroy(*world);
-        *world = smaller;
-    }
-    return status;
+    FY_TRY(ferry_world_shrink(*world, all->options->min_ranks, &smaller, error));
+    all->found.n_lost += (*world)->n_ranks - smaller->n_ranks;
+    ferry_world_destroy(*world);
+    *world = smaller;
+    return FERRY_OK;
 }
 
 static ferry_status check(const recovery *all, ferry_service *const *service,
@@ -214,17 +196,15 @@ static ferry_status check(const recovery *all, ferry_service *const *service,
 {
     const ferry_recovery_options *options = all->options;
     if (service == NULL || world == NULL || *world == NULL ||
-        !ferry_service_initialized(*service) || (*service)->request != NULL ||
+        !ferry_service_initialized(*service) || fy_service_is_busy(*service) ||
         (*service)->registry.plan == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_service_recover_onto needs a world and a service with a bound plan "
                        "and without a run under way; for tasks that were registered one by one "
                        "there are ferry_service_recover, take_ledger and resume");
     }
-    ferry_status status = fy_world_check_process((*service)->world, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_world_check_process((*service)->world, error));
+    FY_TRY(fy_world_check_order((*service)->world, "ferry_service_recover_onto", error));
     if ((options->spec == NULL) == (options->replan == NULL)) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_service_recover_onto needs options made with "
@@ -255,13 +235,9 @@ ferry_status ferry_service_recover_onto(ferry_service **service, ferry_world **w
     ferry_recovery_options own;
     ferry_status status = fy_take_recovery_options(options, &own, error);
     all.options = &own;
-    if (status == FERRY_OK) {
-        status = check(&all, service, world, error);
-    }
-    if (status == FERRY_OK) {
-        status =
-            recovery_out == NULL ? FERRY_OK : fy_check_out(recovery_out, "ferry_recovery", error);
-    }
+    FY_THEN(status, check(&all, service, world, error));
+    FY_THEN(status,
+            recovery_out == NULL ? FERRY_OK : fy_check_out(recovery_out, "ferry_recovery", error));
     if (status != FERRY_OK) {
         return status;
     }
@@ -269,9 +245,7 @@ ferry_status ferry_service_recover_onto(ferry_service **service, ferry_world **w
     do {
         all.found.bytes_in_place = 0;
         status = find_world(world, &all, error);
-        if (status == FERRY_OK) {
-            status = go_on(service, *world, &all, error);
-        }
+        FY_THEN(status, go_on(service, *world, &all, error));
     } while (status != FERRY_OK && fy_failed((*world)->failure) && --n_attempts > 0);
     return status == FERRY_OK ? hand_out(&all.found, recovery_out, error) : status;
 }

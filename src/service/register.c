@@ -46,8 +46,8 @@ void fy_registry_cleanup(fy_registry *registry)
 static bool reserve_names(fy_registry *registry, size_t n_bytes)
 {
     size_t first = registry->names_used == 0;
-    if (!fy_reserve((void **)&registry->names, &registry->names_capacity,
-                    registry->names_used + n_bytes + first, 1)) {
+    if (!FY_RESERVE(registry->names, registry->names_capacity,
+                    registry->names_used + n_bytes + first)) {
         return false;
     }
     if (first) {
@@ -103,10 +103,8 @@ static ferry_status reserve_held(fy_registry *registry, ferry_error *error)
     if (registry->n_held >= FY_NONE - 1) {
         return fy_fail(error, FERRY_ERR_LIMIT, "a rank registers at most %u buffers", FY_NONE - 1);
     }
-    if (!fy_reserve((void **)&registry->held, &registry->held_capacity, registry->n_held + 1,
-                    sizeof *registry->held) ||
-        !fy_reserve((void **)&registry->targets, &registry->target_capacity,
-                    registry->n_targets + 1, sizeof *registry->targets)) {
+    if (!FY_RESERVE(registry->held, registry->held_capacity, registry->n_held + 1) ||
+        !FY_RESERVE(registry->targets, registry->target_capacity, registry->n_targets + 1)) {
         return fail_no_memory(error);
     }
     return FERRY_OK;
@@ -166,10 +164,7 @@ ferry_status fy_registry_hold(fy_registry *registry, const ferry_buffer *front,
         *held_out = held;
         return FERRY_OK;
     }
-    ferry_status status = reserve_held(registry, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(reserve_held(registry, error));
     if (!reserve_names(registry, 0) ||
         !fy_index_insert(&registry->held_by_base, hash_base(front->base),
                          (uint32_t)registry->n_held)) {
@@ -183,10 +178,7 @@ ferry_status fy_registry_hold_tensor(fy_registry *registry, const ferry_buffer *
                                      const ferry_buffer *back, size_t name, bool is_destination,
                                      uint32_t *held_out, ferry_error *error)
 {
-    ferry_status status = reserve_held(registry, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(reserve_held(registry, error));
     if (!reserve_names(registry, 0)) {
         return fail_no_memory(error);
     }
@@ -210,38 +202,46 @@ static int compare_ends(const void *a, const void *b)
     return x->task_id == y->task_id ? 0 : x->task_id < y->task_id ? -1 : 1;
 }
 
-static const fy_end *find_sorted(const fy_ends *ends, const fy_end *wanted)
-{
-    return ends->n == 0 ? NULL
-                        : bsearch(wanted, ends->items, ends->n, sizeof *wanted, compare_ends);
-}
-
 const fy_end *fy_ends_find(const fy_ends *ends, uint32_t peer, uint64_t task_id)
 {
     fy_end wanted = {.peer = peer, .task_id = task_id};
-    if (ends->index.capacity == 0) {
-        return find_sorted(ends, &wanted);
-    }
-    fy_index_cursor c = fy_index_first(&ends->index, fy_hash_mix(task_id, peer));
-    for (; c.value != FY_INDEX_NONE; fy_index_next(&ends->index, &c)) {
-        if (c.value < ends->n && compare_ends(&ends->items[c.value], &wanted) == 0) {
-            return &ends->items[c.value];
-        }
-    }
-    return NULL;
+    return ends->n == 0 ? NULL
+                        : bsearch(&wanted, ends->items, ends->n, sizeof wanted, compare_ends);
 }
 
-static ferry_status check_unique(const fy_ends *ends, bool is_send, uint64_t task_id, uint32_t peer,
+static bool index_ends(fy_ends *ends)
+{
+    for (; ends->n_indexed < ends->n; ends->n_indexed++) {
+        const fy_end *end = &ends->items[ends->n_indexed];
+        if (!fy_index_insert(&ends->index, fy_hash_mix(end->task_id, end->peer),
+                             (uint32_t)ends->n_indexed)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Ids that ascend are new without a look: the index, as large as the ends, is made when one is not.
+ */
+static ferry_status check_unique(fy_ends *ends, bool is_send, uint64_t task_id, uint32_t peer,
                                  ferry_error *error)
 {
-    if (fy_ends_find(ends, peer, task_id) == NULL) {
+    fy_end wanted = {.peer = peer, .task_id = task_id};
+    if (ends->n == 0 || task_id > ends->greatest_id) {
         return FERRY_OK;
     }
-    return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                   "task %llu %s rank %u %s this rank is registered already: ids are unique for "
-                   "each pair of source and destination",
-                   (unsigned long long)task_id, is_send ? "to" : "from", peer,
-                   is_send ? "from" : "to");
+    FY_TRY(fy_check_memory(index_ends(ends), "the tasks of a rank", error));
+    fy_index_cursor c = fy_index_first(&ends->index, fy_hash_mix(task_id, peer));
+    for (; c.value != FY_INDEX_NONE; fy_index_next(&ends->index, &c)) {
+        if (compare_ends(&ends->items[c.value], &wanted) == 0) {
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "task %llu %s rank %u %s this rank is registered already: ids are "
+                           "unique for each pair of source and destination",
+                           (unsigned long long)task_id, is_send ? "to" : "from", peer,
+                           is_send ? "from" : "to");
+        }
+    }
+    return FERRY_OK;
 }
 
 static ferry_status check_area(const fy_area *area, uint64_t buffer_bytes, uint64_t task_id,
@@ -263,19 +263,17 @@ static ferry_status check_area(const fy_area *area, uint64_t buffer_bytes, uint6
     return FERRY_OK;
 }
 
-/* Room for an end, and its number in the index. */
-static ferry_status reserve_end(fy_registry *registry, fy_ends *ends, uint64_t task_id,
-                                uint32_t peer, uint32_t n_dims, ferry_error *error)
+/* Room for an end. */
+static ferry_status reserve_end(fy_registry *registry, fy_ends *ends, uint32_t n_dims,
+                                ferry_error *error)
 {
     size_t n_numbers = (size_t)n_dims * 2;
     if (ends->n >= FY_NONE - 1 || registry->n_dims + n_numbers > FY_NONE) {
         return fy_fail(error, FERRY_ERR_LIMIT, "a rank registers at most %u tasks of each side",
                        FY_NONE - 1);
     }
-    if (!fy_reserve((void **)&ends->items, &ends->capacity, ends->n + 1, sizeof *ends->items) ||
-        !fy_reserve((void **)&registry->dims, &registry->dims_capacity,
-                    registry->n_dims + n_numbers, sizeof *registry->dims) ||
-        !fy_index_insert(&ends->index, fy_hash_mix(task_id, peer), (uint32_t)ends->n)) {
+    if (!FY_RESERVE(ends->items, ends->capacity, ends->n + 1) ||
+        !FY_RESERVE(registry->dims, registry->dims_capacity, registry->n_dims + n_numbers)) {
         return fail_no_memory(error);
     }
     return FERRY_OK;
@@ -285,6 +283,8 @@ static ferry_status reserve_end(fy_registry *registry, fy_ends *ends, uint64_t t
 static void put_end(fy_registry *registry, bool is_send, const fy_end *end, const fy_area *area)
 {
     fy_ends *ends = is_send ? &registry->sends : &registry->receives;
+    ends->greatest_id =
+        ends->n == 0 || end->task_id > ends->greatest_id ? end->task_id : ends->greatest_id;
     fy_end *item = &ends->items[ends->n++];
     *item = *end;
     item->offset = area->offset;
@@ -308,28 +308,20 @@ ferry_status fy_registry_add_area(fy_registry *registry, bool is_send, uint64_t 
                                   const fy_area *area, ferry_error *error)
 {
     fy_ends *ends = is_send ? &registry->sends : &registry->receives;
-    ferry_status status = check_area(area, registry->held[held].front.bytes, task_id, error);
-    if (status == FERRY_OK) {
-        status = check_unique(ends, is_send, task_id, peer, error);
+    FY_TRY(check_area(area, registry->held[held].front.bytes, task_id, error));
+    FY_TRY(check_unique(ends, is_send, task_id, peer, error));
+    if (!is_send) {
+        FY_TRY(reserve_held(registry, error));
     }
-    if (status == FERRY_OK && !is_send) {
-        status = reserve_held(registry, error);
-    }
-    if (status == FERRY_OK) {
-        status = reserve_end(registry, ends, task_id, peer, area->n_dims, error);
-    }
-    if (status == FERRY_OK) {
-        fy_end end = {
-            .task_id = task_id, .peer = peer, .held = held, .element_bytes = element_bytes};
-        put_end(registry, is_send, &end, area);
-    }
-    return status;
+    FY_TRY(reserve_end(registry, ends, area->n_dims, error));
+    fy_end end = {.task_id = task_id, .peer = peer, .held = held, .element_bytes = element_bytes};
+    put_end(registry, is_send, &end, area);
+    return FERRY_OK;
 }
 
 /* Everything that can be refused before anything is added. */
-static ferry_status check_box(const fy_registry *registry, bool is_send, uint64_t task_id,
-                              uint32_t peer, const ferry_box *box, fy_area *area_out,
-                              ferry_error *error)
+static ferry_status check_box(fy_registry *registry, bool is_send, uint64_t task_id, uint32_t peer,
+                              const ferry_box *box, fy_area *area_out, ferry_error *error)
 {
     ferry_error inner;
     ferry_status status = fy_box_area(box, area_out, &inner);
@@ -337,34 +329,26 @@ static ferry_status check_box(const fy_registry *registry, bool is_send, uint64_
         return fy_fail(error, status, "task %llu %s rank %u: %s", (unsigned long long)task_id,
                        is_send ? "to" : "from", peer, inner.message);
     }
-    status = check_area(area_out, box->buffer.bytes, task_id, error);
-    return status == FERRY_OK ? check_unique(is_send ? &registry->sends : &registry->receives,
-                                             is_send, task_id, peer, error)
-                              : status;
+    FY_TRY(check_area(area_out, box->buffer.bytes, task_id, error));
+    return check_unique(is_send ? &registry->sends : &registry->receives, is_send, task_id, peer,
+                        error);
 }
 
 ferry_status fy_registry_add(fy_registry *registry, bool is_send, uint64_t task_id, uint32_t peer,
                              const ferry_box *box, ferry_error *error)
 {
     fy_area area;
-    ferry_status status = check_box(registry, is_send, task_id, peer, box, &area, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(check_box(registry, is_send, task_id, peer, box, &area, error));
     fy_ends *ends = is_send ? &registry->sends : &registry->receives;
     size_t names_used = registry->names_used, name = 0;
     uint32_t held = find_held(registry, box->buffer.base);
-    status = reserve_held(registry, error);
+    ferry_status status = reserve_held(registry, error);
     if (status == FERRY_OK) { /* a buffer has one name: the first that it is given */
         bool named = held != FY_NONE && registry->held[held].name != 0;
         status = fy_registry_name(registry, named ? NULL : box->name, &name, error);
     }
-    if (status == FERRY_OK) {
-        status = reserve_end(registry, ends, task_id, peer, area.n_dims, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_registry_hold(registry, &box->buffer, NULL, name, &held, error);
-    }
+    FY_THEN(status, reserve_end(registry, ends, area.n_dims, error));
+    FY_THEN(status, fy_registry_hold(registry, &box->buffer, NULL, name, &held, error));
     if (status != FERRY_OK) {
         registry->names_used = names_used;
         return status;
@@ -385,6 +369,7 @@ static void sort_ends(fy_ends *ends)
         fy_sort(ends->items, ends->n, sizeof *ends->items, compare_ends);
     }
     fy_index_cleanup(&ends->index);
+    ends->n_indexed = 0;
 }
 
 void fy_registry_sort(fy_registry *registry)

@@ -6,7 +6,7 @@
 
 /* What the files that fill and compare registries share. */
 
-/* The end of a task, or NULL; both while registering and after the sort. */
+/* The end of a task, or NULL: after the sort. */
 const fy_end *fy_ends_find(const fy_ends *ends, uint32_t peer, uint64_t task_id);
 
 /* What a held buffer is called, or "". */

@@ -1,9 +1,12 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* Runs as the caller sees them: whole, or in steps. */
 #include "service/ledger.h"
+#include "service/moves.h"
+#include "service/prepare.h"
 
 #include "base/alloc.h"
 #include "transport/host.h"
+#include "transport/queued.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -15,34 +18,54 @@ enum { LONGEST_WAIT_NS = 10 * 1000 * 1000 };
 
 static const fy_request_ops run_request_ops;
 
+static ferry_status check_program(const ferry_service *service, ferry_error *error)
+{
+    return fy_check_use(service->program != NULL && service->registry.scheduled,
+                        "a run needs a schedule: call ferry_service_schedule before", error);
+}
+
 static ferry_status check_run(const ferry_service *service, ferry_error *error)
 {
     if (service == NULL || !service->initialized || service->finalized) {
         return fy_fail(error, FERRY_ERR_MISUSE, "a run needs a service between init and finalize");
     }
-    ferry_status status = fy_world_check_process(service->world, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    if (service->exec == NULL || !service->registry.scheduled) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "a run needs a schedule: call "
-                       "ferry_service_schedule before");
-    }
-    if (service->request != NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "a run is under way: wait for its request before the next one");
-    }
-    return FERRY_OK;
+    FY_TRY(fy_world_check_process(service->world, error));
+    /* While a queue has runs of it, they own the rest: each asks when it begins. */
+    return atomic_load(&service->n_on_queue) > 0 ? FERRY_OK : check_program(service, error);
+}
+
+static ferry_status check_free(const ferry_service *service, ferry_error *error)
+{
+    return fy_check_use(service->request == NULL,
+                        "a run is under way: wait for its request before the next one", error);
+}
+
+ferry_status fy_service_check_idle(const ferry_service *service, const char *what,
+                                   ferry_error *error)
+{
+    return atomic_load(&service->n_on_queue) == 0
+               ? FERRY_OK
+               : fy_fail(error, FERRY_ERR_MISUSE,
+                         "%s: runs of this service are under way on a queue: synchronize it first",
+                         what);
+}
+
+ferry_status fy_service_check_order(const ferry_service *service, const char *what,
+                                    ferry_error *error)
+{
+    FY_TRY(fy_service_check_idle(service, what, error));
+    return fy_world_check_order(service->world, what, error);
 }
 
 /* One that was destroyed, or a new one. */
 static fy_run_request *take_request(ferry_service *service)
 {
+    pthread_mutex_lock(&service->queue_lock);
     fy_run_request *request = service->requests;
     while (request != NULL && !request->is_spare) {
         request = request->next;
     }
+    pthread_mutex_unlock(&service->queue_lock);
     if (request == NULL) {
         request = fy_alloc(1, sizeof *request);
         if (request == NULL) {
@@ -52,9 +75,11 @@ static fy_run_request *take_request(ferry_service *service)
         request->service = service;
         request->next = service->requests;
         service->requests = request;
-        service->statistics.n_allocations++;
+        if (atomic_load(&service->n_on_queue) == 0) { /* else the queue's thread writes them */
+            service->statistics.n_allocations++;
+        }
     }
-    request->is_spare = false;
+    request->is_spare = request->on_queue = request->is_abandoned = false;
     request->status = FERRY_OK;
     atomic_init(&request->done, false);
     atomic_init(&request->cancelled, false);
@@ -78,78 +103,61 @@ static ferry_status check_process(const fy_run_request *request, ferry_error *er
                                     : fy_world_check_process(request->service->world, error);
 }
 
-ferry_status ferry_service_start(ferry_service *service, ferry_queue *queue,
-                                 ferry_request **request_out, ferry_error *error)
+/* What was missing belongs to one version: every other run moves everything. */
+static ferry_status prepare_all(ferry_service *service, ferry_error *error)
 {
-    ferry_status status = check_run(service, error);
-    if (status != FERRY_OK) {
-        return status;
+    if (!service->program->is_partial || service->run->version == 0) {
+        return FERRY_OK;
     }
-    if (request_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_service_start needs a place for the request");
-    }
-    if (queue != NULL) {
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "ferry_service_start: this version has no queues; pass NULL");
-    }
-    /* What was missing belongs to one version: every other run moves everything. */
-    if (service->exec->is_partial && service->exec->version != 0) {
-        ferry_error why = {.message = ""};
-        fy_joint_enter(service->world, FY_JOINT_SERVICE_RUN, fy_service_object(service));
-        status = fy_take_refusal(service, &why);
-        if (status == FERRY_OK) {
-            status = fy_ledger_keep(service, &why);
-        }
-        status = fy_prepare_again(service, status, &why);
-        fy_joint_leave(service->world);
-        if (status != FERRY_OK) {
-            return fy_fail(error, status, "%s", why.message);
-        }
-    }
-    fy_run_request *request = take_request(service);
-    if (request == NULL) {
-        return fy_fail_no_memory(error, "a request");
-    }
-    status = fy_run_begin(service, error);
-    if (status != FERRY_OK) {
-        request->is_spare = true;
-        return status;
-    }
+    ferry_error why = {.message = ""};
+    fy_joint_enter(service->world, FY_JOINT_SERVICE_RUN, fy_service_object(service));
+    ferry_status status = fy_take_refusal(service, &why);
+    FY_THEN(status, fy_ledger_keep(service, &why));
+    status = fy_prepare_again(service, status, &why);
+    fy_joint_leave(service->world);
+    return fy_forward(error, status, &why);
+}
+
+static ferry_status begin(fy_run_request *request, ferry_error *error)
+{
+    ferry_service *service = request->service;
+    FY_TRY(check_program(service, error));
+    FY_TRY(prepare_all(service, error));
+    FY_TRY(fy_run_begin(service, error));
     pthread_mutex_lock(&service->working);
     service->request = request;
     pthread_mutex_unlock(&service->working);
     fy_work_start(service->world, &service->work, true); /* other waits move it on, too */
-    *request_out = &request->base;
     return FERRY_OK;
 }
 
-/* The request keeps the outcome; the service may begin another run. */
+/* The request keeps the outcome. */
 static void close_run(fy_run_request *request)
 {
     ferry_service *service = request->service;
-    const fy_outcome *outcome = &service->exec->outcome;
+    const fy_outcome *outcome = &service->run->outcome;
     request->status = outcome->status;
     request->error = outcome->error;
     service->request = NULL;
     fy_work_start(service->world, &service->work, false);
-    atomic_store(&request->done, true);
 }
 
 static void call_back(fy_run_request *request, bool last)
 {
     ferry_service *service = request->service;
-    fy_exec *exec = service->exec;
+    const fy_service_program *program = service->program;
+    fy_run_state *run = service->run;
     int64_t now_ns = fy_now_ns();
-    bool is_due = exec->called_ns == 0 || now_ns - exec->called_ns >= CALLBACK_NS;
+    bool is_due = run->called_ns == 0 || now_ns - run->called_ns >= CALLBACK_NS;
     if (service->progress == NULL || !(last || is_due)) {
         return;
     }
-    exec->called_ns = now_ns;
+    run->called_ns = now_ns;
     ferry_progress progress = {.struct_size = sizeof progress,
-                               .bytes_done = exec->done_bytes,
-                               .bytes_total = exec->out_bytes + exec->in_bytes + exec->local_bytes,
-                               .seconds = (double)(now_ns - exec->begin_ns) / 1e9};
+                               .bytes_done = run->done_bytes,
+                               .bytes_total =
+                                   program->out_bytes + program->in_bytes + program->local_bytes,
+                               .seconds = (double)(now_ns - run->begin_ns) / 1e9};
     if (!service->progress(service->progress_context, &progress)) {
         atomic_store(&request->cancelled, true);
     }
@@ -158,7 +166,7 @@ static void call_back(fy_run_request *request, bool last)
 static void check_cancel(fy_run_request *request)
 {
     ferry_service *service = request->service;
-    if (atomic_load(&request->cancelled) && service->exec->outcome.phase == FY_PHASE_MOVING) {
+    if (atomic_load(&request->cancelled) && service->run->outcome.phase == FY_PHASE_MOVING) {
         fy_run_fail(service, FERRY_ERR_ABORTED, service->world->rank, "rank %u cancelled the run",
                     service->world->rank);
     }
@@ -183,10 +191,19 @@ static bool step_ready(void *context)
     return fy_run_step(service) || worked || fy_run_is_over(service);
 }
 
+/* A device rings no bell when it has moved something. */
+static int64_t sleep_ns(const ferry_service *service)
+{
+    enum { MOMENT_NS = 20000 };
+    int64_t its = fy_transport_sleep_ns(service->transport);
+    bool moves = service->run->drive.n_open > 0;
+    return moves && its > MOMENT_NS ? MOMENT_NS : its;
+}
+
 static int64_t step_sleep_ns(void *context)
 {
     const fy_run_request *request = context;
-    return fy_transport_sleep_ns(request->service->transport);
+    return sleep_ns(request->service);
 }
 
 /* From within other waits and tests: see fy_work. Who waits for the run itself moves it on. */
@@ -209,20 +226,19 @@ static int64_t work_sleep_ns(void *context)
 {
     ferry_service *service = context;
     enum { LONGEST_NS = 10 * 1000 * 1000 }; /* watches look around so often */
-    int64_t sleep_ns = LONGEST_NS;
+    int64_t longest_ns = LONGEST_NS;
     if (pthread_mutex_trylock(&service->working) == 0) {
-        int64_t its =
-            service->request != NULL ? fy_transport_sleep_ns(service->transport) : INT64_MAX;
-        sleep_ns = its < sleep_ns ? its : sleep_ns;
+        int64_t its = service->request != NULL ? sleep_ns(service) : INT64_MAX;
+        longest_ns = its < longest_ns ? its : longest_ns;
         pthread_mutex_unlock(&service->working);
     }
-    return sleep_ns;
+    return longest_ns;
 }
 
 void fy_service_work_add(ferry_service *service, uint32_t number)
 {
     service->work = (fy_work){
-        .kind = FY_THING_SERVICE, .step = move_on, .sleep_ns = work_sleep_ns, .context = service};
+        .kind = FY_OBJECT_SERVICE, .step = move_on, .sleep_ns = work_sleep_ns, .context = service};
     fy_work_add(service->world, &service->work, number);
 }
 
@@ -233,9 +249,7 @@ void fy_service_work_remove(ferry_service *service)
 
 static ferry_status outcome_of(const fy_run_request *request, ferry_error *error)
 {
-    return request->status == FERRY_OK
-               ? FERRY_OK
-               : fy_fail(error, request->status, "%s", request->error.message);
+    return fy_forward(error, request->status, &request->error);
 }
 
 static int64_t patience_ns(const ferry_service *service)
@@ -281,14 +295,187 @@ static void work_until_over(fy_run_request *request, int64_t limit_ns)
     call_back(request, true);
 }
 
+/*
+ * Runs on a device's queue. Its own thread begins the run when earlier work of the queue is done,
+ * moves it on and ends it; nobody else does, and later work of the queue begins then.
+ */
+
+static ferry_status wait_for_queue(fy_run_request *request, ferry_error *error)
+{
+    ferry_service *service = request->service;
+    if (service == NULL) { /* it is gone, and has waited for this */
+        return outcome_of(request, error);
+    }
+    if (fy_order_is_entered(service->world)) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_request_wait within a progress callback waits for itself");
+    }
+    pthread_mutex_lock(&service->queue_lock);
+    while (!atomic_load(&request->done)) {
+        pthread_cond_wait(&service->queue_moved, &service->queue_lock);
+    }
+    pthread_mutex_unlock(&service->queue_lock);
+    return outcome_of(request, error);
+}
+
+/* Nobody asks for the outcome any more. */
+static void abandon(fy_run_request *request)
+{
+    ferry_service *service = request->service;
+    pthread_mutex_lock(&service->queue_lock);
+    request->is_spare = atomic_load(&request->done);
+    request->is_abandoned = !request->is_spare;
+    pthread_mutex_unlock(&service->queue_lock);
+}
+
+void fy_requests_drop(ferry_service *service)
+{
+    if (fy_order_is_entered(service->world)) {
+        return;
+    }
+    pthread_mutex_lock(&service->queue_lock);
+    for (fy_run_request *its = service->requests; its != NULL; its = its->next) {
+        if (its->on_queue && !its->is_spare) {
+            atomic_store(&its->cancelled, true);
+        }
+    }
+    while (atomic_load(&service->n_on_queue) > 0) {
+        pthread_cond_wait(&service->queue_moved, &service->queue_lock);
+    }
+    pthread_mutex_unlock(&service->queue_lock);
+}
+
+/* A failure is the request's, too, which may be asked for it long after the queue was. */
+static ferry_status run_queued(void *context, ferry_error *error)
+{
+    fy_run_request *request = *(fy_run_request **)context;
+    ferry_service *service = request->service;
+    ferry_status status = begin(request, &request->error);
+    if (status == FERRY_OK) {
+        pthread_mutex_lock(&service->working);
+        work_until_over(request, 0);
+        close_run(request);
+        pthread_mutex_unlock(&service->working);
+    } else {
+        request->status = status;
+    }
+    return outcome_of(request, error);
+}
+
+/* The world is the caller's again. The last that the queue's thread does with the service. */
+static void end_queued(void *context, ferry_status status, const ferry_error *error)
+{
+    fy_run_request *request = *(fy_run_request **)context;
+    ferry_service *service = request->service;
+    (void)status;
+    (void)error;
+    pthread_mutex_lock(&service->queue_lock);
+    atomic_store(&request->done, true);
+    request->is_spare = request->is_abandoned;
+    atomic_fetch_sub(&service->n_on_queue, 1);
+    pthread_cond_broadcast(&service->queue_moved);
+    pthread_mutex_unlock(&service->queue_lock);
+}
+
+/* Whether the queue may use all of this rank's memory. */
+static ferry_status check_memory(const ferry_service *service, const fy_queue *queue,
+                                 const char *what, ferry_error *error)
+{
+    const fy_registry *registry = &service->registry;
+    ferry_status status = FERRY_OK;
+    for (size_t i = 0; i < registry->n_held && status == FERRY_OK; i++) {
+        const fy_held *held = &registry->held[i];
+        status = fy_queue_check_space(queue, fy_space_of(&held->front), what, error);
+        if (status == FERRY_OK && held->back.base != NULL) {
+            status = fy_queue_check_space(queue, fy_space_of(&held->back), what, error);
+        }
+    }
+    return status;
+}
+
+static ferry_status enqueue(fy_run_request *request, fy_queue *queue, const char *what,
+                            ferry_error *error)
+{
+    ferry_service *service = request->service;
+    const fy_queued call = {.what = what,
+                            .function = run_queued,
+                            .ended = end_queued,
+                            .context = &request,
+                            .context_bytes = sizeof request};
+    request->on_queue = true;
+    atomic_fetch_add(&service->n_on_queue, 1);
+    ferry_status status = fy_transport_enqueue(service->transport, queue, &call, error);
+    if (status != FERRY_OK) {
+        atomic_fetch_sub(&service->n_on_queue, 1);
+        request->is_spare = true;
+    }
+    return status;
+}
+
+static ferry_status start_on_queue(ferry_service *service, fy_queue *queue, const char *what,
+                                   fy_run_request **request_out, ferry_error *error)
+{
+    /* Runs that are on a queue have passed this, and own what is looked at here. */
+    if (atomic_load(&service->n_on_queue) == 0) {
+        FY_TRY(check_free(service, error));
+        FY_TRY(check_memory(service, queue, what, error));
+    }
+    fy_run_request *request = take_request(service);
+    FY_TRY(fy_check_memory(request != NULL, "a request", error));
+    *request_out = request;
+    return enqueue(request, queue, what, error);
+}
+
+static ferry_status start_now(ferry_service *service, const char *what,
+                              fy_run_request **request_out, ferry_error *error)
+{
+    FY_TRY(fy_service_check_order(service, what, error));
+    FY_TRY(check_free(service, error));
+    fy_run_request *request = take_request(service);
+    FY_TRY(fy_check_memory(request != NULL, "a request", error));
+    ferry_status status = begin(request, error);
+    request->is_spare = status != FERRY_OK;
+    *request_out = request;
+    return status;
+}
+
+static ferry_status start(ferry_service *service, ferry_queue *handle, const char *what,
+                          fy_run_request **request_out, ferry_error *error)
+{
+    fy_queue *queue;
+    FY_TRY(check_run(service, error));
+    FY_TRY(fy_queue_enter(handle, what, &queue, error));
+    ferry_status status = fy_queue_is_host(queue)
+                              ? start_now(service, what, request_out, error)
+                              : start_on_queue(service, queue, what, request_out, error);
+    fy_queue_leave(queue);
+    return status;
+}
+
+ferry_status ferry_service_start(ferry_service *service, ferry_queue *queue,
+                                 ferry_request **request_out, ferry_error *error)
+{
+    FY_TRY(fy_check_use(request_out != NULL, "ferry_service_start needs a place for the request",
+                        error));
+    fy_run_request *request = NULL;
+    FY_TRY(start(service, queue, "ferry_service_start", &request, error));
+    *request_out = &request->base;
+    return FERRY_OK;
+}
+
+/*
+ * The end of a run
+ */
+
 static ferry_status wait_for(fy_run_request *request, int64_t limit_ns, ferry_error *error)
 {
-    ferry_status status = check_process(request, error);
-    if (status != FERRY_OK) {
-        return status;
+    FY_TRY(check_process(request, error));
+    if (request->on_queue) {
+        return wait_for_queue(request, error);
     }
     if (!atomic_load(&request->done)) {
         ferry_service *service = request->service;
+        FY_TRY(fy_world_check_order(service->world, "ferry_request_wait", error));
         if (pthread_mutex_lock(&service->working) != 0) {
             return fy_fail(error, FERRY_ERR_MISUSE,
                            "ferry_request_wait within a progress callback waits for itself");
@@ -296,6 +483,7 @@ static ferry_status wait_for(fy_run_request *request, int64_t limit_ns, ferry_er
         if (!atomic_load(&request->done)) {
             work_until_over(request, limit_ns);
             close_run(request);
+            atomic_store(&request->done, true);
         }
         pthread_mutex_unlock(&service->working);
     }
@@ -321,6 +509,10 @@ static ferry_status run_request_test(ferry_request *base, bool *done_out, ferry_
         return status != FERRY_OK ? status : outcome_of(request, error);
     }
     ferry_service *service = request->service;
+    if (request->on_queue) {
+        return FERRY_OK;
+    }
+    FY_TRY(fy_world_check_order(service->world, "ferry_request_test", error));
     if (pthread_mutex_trylock(&service->working) != 0) {
         return FERRY_OK; /* another thread works on it */
     }
@@ -331,6 +523,7 @@ static ferry_status run_request_test(ferry_request *base, bool *done_out, ferry_
         if (fy_run_is_over(service)) {
             call_back(request, true);
             close_run(request);
+            atomic_store(&request->done, true);
         }
     }
     *done_out = atomic_load(&request->done);
@@ -357,8 +550,11 @@ static void run_request_destroy(ferry_request *base)
     if (check_process(request, NULL) != FERRY_OK) {
         return;
     }
-    fy_request_drop(request);
-    request->is_spare = atomic_load(&request->done);
+    if (!request->on_queue) {
+        fy_order_await(request->service->world);
+        fy_request_drop(request);
+    }
+    abandon(request);
 }
 
 static const fy_request_ops run_request_ops = {
@@ -368,14 +564,13 @@ static const fy_request_ops run_request_ops = {
     .destroy = run_request_destroy,
 };
 
-ferry_status ferry_service_run(ferry_service *service, ferry_error *error)
+/* Of a run on a queue nobody has the request. */
+ferry_status ferry_service_run(ferry_service *service, ferry_queue *queue, ferry_error *error)
 {
-    ferry_request *request = NULL;
-    ferry_status status = ferry_service_start(service, NULL, &request, error);
-    if (status == FERRY_OK) {
-        status = ferry_request_wait(request, error);
-        ferry_request_destroy(request);
-    }
+    fy_run_request *request = NULL;
+    FY_TRY(start(service, queue, "ferry_service_run", &request, error));
+    ferry_status status = request->on_queue ? FERRY_OK : wait_for(request, 0, error);
+    abandon(request);
     return status;
 }
 

@@ -1,7 +1,9 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* One run: what happens when, seen from one rank. It is one loop of small steps without a plan of
  * its own: whatever can be done next is done. */
-#include "service/exec.h"
+#include "service/send.h"
+
+#include "base/alloc.h"
 
 #include "base/print.h"
 
@@ -9,6 +11,77 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+
+/* Of one run's trace. */
+static size_t n_spans(const fy_service_program *program)
+{
+    size_t n = 64 + 2 * program->local.n_items;
+    for (uint32_t c = 0; c < program->n_channels; c++) {
+        n += 3 * (program->channels[c].out.n_items + program->channels[c].in.n_items);
+    }
+    return n;
+}
+
+ferry_status fy_run_state_create(const ferry_service *service, fy_run_state **run_out,
+                                 ferry_error *error)
+{
+    const fy_service_program *program = service->program;
+    uint32_t n = program->n_channels;
+    fy_run_state *run = fy_alloc_zeroed(1, sizeof *run);
+    FY_TRY(fy_check_memory(run != NULL, "a schedule's runs", error));
+    run->channels = fy_alloc_zeroed(n, sizeof *run->channels);
+    run->same_round = fy_alloc(n, sizeof *run->same_round);
+    run->parcels = fy_alloc(program->n_parcels, sizeof *run->parcels);
+    bool has_all = run->channels != NULL && run->same_round != NULL && run->parcels != NULL;
+    if (program->checks_ends) {
+        run->hashes = fy_alloc(program->n_hashes + 1, sizeof *run->hashes);
+        run->found = fy_alloc(program->n_found + 1, sizeof *run->found);
+        has_all = has_all && run->hashes != NULL && run->found != NULL;
+    }
+    if (service->options.trace) {
+        run->span_capacity = n_spans(program);
+        run->spans = fy_alloc(run->span_capacity, sizeof *run->spans);
+        has_all = has_all && run->spans != NULL;
+    }
+    if (!has_all) {
+        fy_run_state_destroy(run);
+        return fy_fail_no_memory(error, "a schedule's runs");
+    }
+    for (uint32_t c = 0; c < n; c++) {
+        run->channels[c].channel = &program->channels[c];
+    }
+    ferry_status status = fy_heap_open(&run->turns, n, error);
+    FY_THEN(status, fy_moves_open(service, &run->moves, error));
+    if (status != FERRY_OK) {
+        fy_run_state_destroy(run);
+        return status;
+    }
+    *run_out = run;
+    return FERRY_OK;
+}
+
+ferry_status fy_run_state_furnish(ferry_service *service, ferry_error *error)
+{
+    fy_run_state *run = service->run;
+    return fy_drive_open(&run->drive, &service->program->steps,
+                         run->moves == NULL ? NULL : &run->moves->queues, error);
+}
+
+void fy_run_state_destroy(fy_run_state *run)
+{
+    if (run != NULL) {
+        fy_moves_close(run->moves);
+        fy_drive_close(&run->drive);
+        fy_heap_close(&run->turns);
+        fy_free(run->channels);
+        fy_free(run->same_round);
+        fy_free(run->parcels);
+        fy_free(run->hashes);
+        fy_free(run->found);
+        fy_free(run->spans);
+        fy_free(run);
+    }
+}
 
 void fy_run_signal(ferry_service *service, const fy_channel *channel, uint32_t word, uint64_t value)
 {
@@ -18,52 +91,72 @@ void fy_run_signal(ferry_service *service, const fy_channel *channel, uint32_t w
                            .value = value,
                            .op = FERRY_SIGNAL_SET};
     ferry_error why;
-    ferry_status status = ferry_put_signal(service->transport, channel->peer, service->control, 0,
-                                           &nothing, &signal, NULL, &why);
+    ferry_status status = ferry_transport_put_signal(
+        service->transport, channel->peer, service->control, 0, &nothing, &signal, NULL, &why);
     if (status != FERRY_OK) {
         fy_run_fail(service, status, channel->peer, "%s", why.message);
+    }
+}
+
+uint64_t fy_run_tag(const ferry_service *service, fy_letter_use use)
+{
+    return fy_letter_tag(use, FY_OBJECT_SERVICE, service->work.number, service->run->number);
+}
+
+void fy_run_letter(ferry_service *service, uint32_t to, fy_letter_use use, const void *bytes,
+                   size_t n_bytes)
+{
+    ferry_world *world = service->world;
+    ferry_error why;
+    if (fy_failed(world->failure)) {
+        return;
+    }
+    ferry_status status =
+        world->ops->send(world, to, fy_run_tag(service, use), bytes, n_bytes, false, &why);
+    if (status != FERRY_OK) {
+        fy_world_fail(world, status, world->rank, "rank %u could not tell rank %u: %s", world->rank,
+                      to, why.message);
     }
 }
 
 void fy_run_fail(ferry_service *service, ferry_status status, uint32_t culprit, const char *format,
                  ...)
 {
-    fy_exec *exec = service->exec;
-    if (exec->status != FERRY_OK || exec->halted) {
+    fy_run_state *run = service->run;
+    if (run->status != FERRY_OK || run->halted) {
         return;
     }
     va_list arguments;
     va_start(arguments, format);
-    fy_vprint(exec->why.message, sizeof exec->why.message, format, arguments);
+    fy_vprint(run->why.message, sizeof run->why.message, format, arguments);
     va_end(arguments);
-    exec->status = status;
-    exec->culprit = culprit;
+    run->status = status;
+    run->culprit = culprit;
 }
 
 void fy_run_settle(ferry_service *service)
 {
     if (service->is_dirty &&
-        ferry_flush(service->transport, FERRY_ANY_RANK, NULL, NULL) == FERRY_OK) {
+        ferry_transport_flush(service->transport, FERRY_ANY_RANK, NULL, NULL) == FERRY_OK) {
         service->is_dirty = false;
     }
 }
 
-static void reset_channel(fy_channel *channel, int64_t now_ns)
+static void reset_channel(fy_channel_state *state, int64_t now_ns)
 {
-    channel->n_sent = channel->n_dealt = channel->n_consumed = 0;
-    channel->turn = channel->granted = 0;
-    channel->entered = channel->told = false;
-    channel->heard_ns = now_ns;
-    channel->bytes_out = channel->bytes_in = 0;
+    state->n_sent = state->n_dealt = state->n_consumed = 0;
+    state->granted = 0;
+    state->entered = state->told = false;
+    state->heard_ns = now_ns;
 }
 
 /* A run that could not begin is one all the same: nothing of it is here. */
 static void miss_everything(ferry_service *service)
 {
-    fy_exec *exec = service->exec;
-    exec->n_local = 0;
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        reset_channel(&exec->channels[c], 0);
+    fy_run_state *run = service->run;
+    run->n_local = 0;
+    for (uint32_t c = 0; c < service->program->n_channels; c++) {
+        reset_channel(&run->channels[c], 0);
     }
     fy_targets_miss(service);
 }
@@ -75,20 +168,21 @@ static void forget_letters(ferry_service *service, uint32_t last)
                                          FY_LETTER_ANSWER};
     ferry_world *world = service->world;
     for (size_t i = 0; i < sizeof uses / sizeof uses[0]; i++) {
-        world->ops->forget(world, fy_letter_tag(uses[i], FY_THING_SERVICE, service->work.number, 0),
-                           fy_letter_tag(uses[i], FY_THING_SERVICE, service->work.number, last));
+        world->ops->forget(world,
+                           fy_letter_tag(uses[i], FY_OBJECT_SERVICE, service->work.number, 0),
+                           fy_letter_tag(uses[i], FY_OBJECT_SERVICE, service->work.number, last));
     }
 }
 
 /* Peers may write here from their word on that this rank has entered. */
 static void enter(ferry_service *service, bool is_ready, int64_t now_ns)
 {
-    fy_exec *exec = service->exec;
+    fy_run_state *run = service->run;
     fy_transport_hurry(service->transport, true);
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        reset_channel(&exec->channels[c], now_ns);
+    for (uint32_t c = 0; c < service->program->n_channels; c++) {
+        reset_channel(&run->channels[c], now_ns);
         if (is_ready) {
-            fy_run_signal(service, &exec->channels[c], FY_WORD_ENTERED, exec->run);
+            fy_run_signal(service, &service->program->channels[c], FY_WORD_ENTERED, run->number);
         }
     }
     fy_transport_hurry(service->transport, false);
@@ -96,7 +190,7 @@ static void enter(ferry_service *service, bool is_ready, int64_t now_ns)
 
 ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
 {
-    fy_exec *exec = service->exec;
+    fy_run_state *run = service->run;
     ferry_status status = fy_transport_state(service->transport, error);
     if (status != FERRY_OK) {
         miss_everything(service);
@@ -105,30 +199,34 @@ ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
     ferry_error why;
     ferry_status flushed = FERRY_OK;
     if (service->is_dirty) {
-        flushed = ferry_flush(service->transport, FERRY_ANY_RANK, NULL, &why);
+        flushed = ferry_transport_flush(service->transport, FERRY_ANY_RANK, NULL, &why);
         service->is_dirty = flushed != FERRY_OK;
     }
     int64_t now_ns = fy_now_ns();
-    exec->run = ++service->n_runs_begun;
-    exec->n_local = 0;
-    exec->n_away = 0;
-    exec->gives = false;
-    exec->status = FERRY_OK;
-    exec->culprit = FERRY_ANY_RANK;
-    exec->halted = exec->told_halt = false;
-    exec->done_bytes = 0;
-    exec->flush_ns = 0;
-    exec->n_spans = 0;
-    exec->waits_since_ns = 0;
-    exec->called_ns = 0;
-    exec->begin_ns = exec->tick_ns = exec->pulse_ns = now_ns;
-    exec->outcome = (fy_outcome){0};
-    forget_letters(service, exec->run - 1);
+    run->number = ++service->n_runs_begun;
+    run->n_local = 0;
+    run->local_phase = 0;
+    run->n_away = 0;
+    run->gives = false;
+    run->looks_at_all = true;
+    fy_heap_empty(&run->turns);
+    fy_drive_begin(&run->drive, &service->program->steps, &fy_service_verbs, service, 1);
+    run->status = FERRY_OK;
+    run->culprit = FERRY_ANY_RANK;
+    run->halted = run->told_halt = false;
+    run->done_bytes = 0;
+    run->flush_ns = 0;
+    run->n_spans = 0;
+    run->waits_since_ns = 0;
+    run->called_ns = 0;
+    run->begin_ns = run->tick_ns = run->pulse_ns = now_ns;
+    run->outcome = (fy_outcome){0};
+    forget_letters(service, run->number - 1);
     fy_watch_begin(service);
-    fy_turns_begin(exec);
-    fy_work_begin(service->world, &service->work, exec->run);
-    for (uint32_t i = 0; i < exec->n_parcels; i++) {
-        exec->parcels[i].channel = FY_NONE;
+    fy_turns_begin(run);
+    fy_work_begin(service->world, &service->work, run->number);
+    for (uint32_t i = 0; i < service->program->n_parcels; i++) {
+        run->parcels[i].channel = FY_NONE;
     }
     fy_statistics_begin(service);
     fy_targets_begin(service);
@@ -144,37 +242,23 @@ ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
     return FERRY_OK;
 }
 
-static bool has_moved(const fy_exec *exec)
-{
-    if (exec->n_local < exec->local.n_items) {
-        return false;
-    }
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        const fy_channel *channel = &exec->channels[c];
-        if (channel->n_sent < channel->out.n_items || channel->n_dealt < channel->in.n_items ||
-            channel->n_consumed < channel->answers) {
-            return false;
-        }
-    }
-    return true;
-}
-
 bool fy_run_is_over(const ferry_service *service)
 {
-    return service->exec->outcome.phase == FY_PHASE_OVER;
+    return service->run->outcome.phase == FY_PHASE_OVER;
 }
 
 /* Sends and receives first: what others wait for, and what they cannot do themselves. */
 static bool move(ferry_service *service)
 {
-    bool worked = fy_receive_step(service);
+    bool worked = fy_drive_reap(&service->run->drive);
+    worked = fy_receive_step(service) || worked;
     worked = fy_send_step(service) || worked;
     return worked || fy_local_step(service);
 }
 
-static bool gives_up(const fy_exec *exec)
+static bool gives_up(const fy_run_state *run)
 {
-    return exec->status != FERRY_OK || exec->halted;
+    return run->status != FERRY_OK || run->halted;
 }
 
 /*
@@ -184,16 +268,16 @@ static bool gives_up(const fy_exec *exec)
  */
 static bool is_flushed(ferry_service *service)
 {
-    fy_exec *exec = service->exec;
+    fy_run_state *run = service->run;
     int64_t deadline = service->world->settings.deadline_ns;
     int64_t now_ns = fy_now_ns();
     uint32_t peer = FERRY_ANY_RANK;
     ferry_error why = {.message = ""};
     ferry_status status;
-    if (exec->status == FERRY_ERR_TIMEOUT) {
+    if (run->status == FERRY_ERR_TIMEOUT) {
         return true;
     }
-    exec->flush_ns = exec->flush_ns == 0 ? now_ns : exec->flush_ns;
+    run->flush_ns = run->flush_ns == 0 ? now_ns : run->flush_ns;
     status = fy_transport_try_flush(service->transport, &peer, &why);
     if (status == FERRY_OK) {
         service->is_dirty = false;
@@ -203,31 +287,44 @@ static bool is_flushed(ferry_service *service)
         fy_run_fail(service, status, peer, "%s", why.message);
         return true;
     }
-    if (now_ns - exec->flush_ns > deadline) {
+    if (now_ns - run->flush_ns > deadline) {
         fy_run_fail(service, FERRY_ERR_TIMEOUT, peer,
                     "rank %u has not answered for %.1f s to what rank %u has put there", peer,
-                    (double)(now_ns - exec->flush_ns) / 1e9, service->world->rank);
+                    (double)(now_ns - run->flush_ns) / 1e9, service->world->rank);
         return true;
     }
     return false;
 }
 
-static bool step(ferry_service *service)
+/* Nothing is under way any more, nor does anybody's memory stay open for it. */
+static bool has_stopped(ferry_service *service)
 {
-    fy_exec *exec = service->exec;
-    if (exec->outcome.phase != FY_PHASE_MOVING) {
-        return fy_outcome_step(service);
-    }
-    if (!gives_up(exec) && !has_moved(exec)) {
-        return move(service);
-    }
-    if (gives_up(exec)) {
-        fy_outcome_give_up(service);
-    }
-    if (!is_flushed(service)) {
+    fy_run_state *run = service->run;
+    if (!fy_drive_is_still(&run->drive)) {
         return false;
     }
-    if (gives_up(exec)) { /* for that flush */
+    for (uint32_t c = 0; gives_up(run) && c < service->program->n_channels; c++) {
+        fy_send_drop(service, &run->channels[c]);
+    }
+    return true;
+}
+
+static bool step(ferry_service *service)
+{
+    fy_run_state *run = service->run;
+    if (run->outcome.phase != FY_PHASE_MOVING) {
+        return fy_outcome_step(service);
+    }
+    if (!gives_up(run) && run->drive.n_left > 0) {
+        return move(service);
+    }
+    if (gives_up(run)) {
+        fy_outcome_give_up(service);
+    }
+    if (!has_stopped(service) || !is_flushed(service)) {
+        return false;
+    }
+    if (gives_up(run)) { /* for that flush */
         fy_outcome_give_up(service);
     }
     fy_outcome_begin(service);

@@ -2,20 +2,12 @@
 #ifndef FY_SERVICE_SEND_H
 #define FY_SERVICE_SEND_H
 
-#include "service/exec.h"
+#include "service/moves.h"
 
 /* What ways of sending share. */
 
-/* Where the bytes of a part come from. */
-typedef struct fy_origin {
-    fy_area area;
-    const char *base;
-} fy_origin;
-
-fy_origin fy_origin_of(const ferry_service *service, const fy_part_of *part);
-
-static inline const fy_part_of *fy_part_at(const fy_channel *channel, const fy_item *item,
-                                           uint32_t index)
+static inline const fy_item_part *fy_part_at(const fy_channel *channel, const fy_item *item,
+                                             uint32_t index)
 {
     return &channel->out.parts[item->first_part + index];
 }
@@ -28,23 +20,49 @@ void fy_hash_parts(const ferry_service *service, const fy_channel *channel, cons
 ferry_status fy_hashes_put(ferry_service *service, const fy_channel *channel, const fy_item *items,
                            uint32_t n, ferry_error *error);
 
-/* An item into a slot: its payload and its head. */
-void fy_slot_fill(ferry_service *service, const fy_channel *channel, const fy_item *item,
-                  char *slot);
+/*
+ * An item into a slot: its payload, and its head. Where moves take their time the head is written
+ * behind them.
+ */
+ferry_status fy_slot_fill(ferry_service *service, const fy_channel *channel, const fy_item *item,
+                          char *slot, ferry_error *error);
+void fy_slot_head_write(const ferry_service *service, const fy_channel *channel,
+                        const fy_item *item, char *slot);
 
 /* n more items are at the peer: the word that says so comes behind their bytes. */
-ferry_signal fy_arrival_of(const ferry_service *service, const fy_channel *channel, uint32_t n);
+ferry_signal fy_arrival_of(const ferry_service *service, const fy_channel_state *state, uint32_t n);
 
-/* Whether item number index may go, as far as the peer and other ranks are concerned. */
-bool fy_item_may_go(const fy_exec *exec, const fy_channel *channel, uint32_t index);
+/* Steps of what goes out and of what comes in: items [first, first + n) of a channel. */
+uint32_t fy_send_take(ferry_service *service, fy_channel_state *state, uint32_t first, uint32_t n);
+fy_progress fy_send_move(ferry_service *service, fy_channel_state *state, uint32_t first,
+                         uint32_t n);
+fy_progress fy_send_put(ferry_service *service, fy_channel_state *state, uint32_t first,
+                        uint32_t n);
+fy_progress fy_send_signal(ferry_service *service, fy_channel_state *state, uint32_t first,
+                           uint32_t n);
+/* What was begun is over, and nothing more of it is done. */
+void fy_send_drop(ferry_service *service, fy_channel_state *state);
+fy_progress fy_receive_move(ferry_service *service, fy_channel_state *state, uint32_t first,
+                            uint32_t n);
+fy_progress fy_receive_signal(ferry_service *service, fy_channel_state *state, uint32_t first,
+                              uint32_t n);
+
+/* local.c: of the item that is next. */
+enum { FY_LOCAL_PHASES = 3 };
+fy_progress fy_local_move(ferry_service *service);
+fy_progress fy_local_end(ferry_service *service);
 
 /*
- * burst.c: what goes over a network: some items as one. The length is 0 where memory for packing is
- * short; sending sets the signal too.
+ * burst.c: what goes over a network: some items as one. The length is that of the burst that can
+ * begin, of at most n items; 0 where memory for packing is short. A put of what was packed brings
+ * the signal with it.
  */
 bool fy_burst_takes(const fy_channel *channel, const fy_item *item);
-uint32_t fy_burst_length(const ferry_service *service, const fy_channel *channel);
-ferry_status fy_burst_send(ferry_service *service, const fy_channel *channel, uint32_t n,
-                           ferry_error *error);
+uint32_t fy_burst_length(const ferry_service *service, const fy_channel_state *state,
+                         uint32_t first, uint32_t n);
+ferry_status fy_burst_pack(ferry_service *service, fy_channel_state *state, uint32_t first,
+                           uint32_t n, ferry_error *error);
+ferry_status fy_burst_put(ferry_service *service, const fy_channel_state *state, uint32_t first,
+                          uint32_t n, ferry_error *error);
 
 #endif

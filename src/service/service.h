@@ -2,11 +2,13 @@
 #ifndef FY_SERVICE_SERVICE_H
 #define FY_SERVICE_SERVICE_H
 
+#include "base/hash.h"
 #include "base/index.h"
-#include "base/request.h"
 #include "base/status.h"
-#include "pack/area.h"
-#include "pack/team.h"
+#include "exec/area.h"
+#include "exec/box.h"
+#include "exec/request.h"
+#include "exec/team.h"
 #include "transport/transport.h"
 #include "world/world.h"
 
@@ -20,7 +22,7 @@
 
 /*
  * What a service knows. Registration fills buffers, destinations and ends (register.c, bind.c);
- * schedule compares them with everybody's (match.c), sorts them, and builds the exec (exec.h).
+ * schedule compares them with everybody's (match.c), sorts them, and makes a program (program.h).
  */
 
 #define FY_NONE UINT32_MAX
@@ -63,7 +65,9 @@ typedef struct fy_end {
 typedef struct fy_ends {
     fy_end *items;
     size_t n, capacity;
-    fy_index index; /* by (peer, task id), while registering */
+    uint64_t greatest_id; /* of the tasks */
+    fy_index index;       /* by (peer, task id), of the first n_indexed, while registering */
+    size_t n_indexed;
 } fy_ends;
 
 typedef struct fy_registry {
@@ -85,22 +89,22 @@ typedef struct fy_registry {
 fy_area fy_end_area(const fy_registry *registry, const fy_end *end);
 
 /* Where the bytes of a buffer are now: a run of FERRY_COMMIT_SWAP writes to the back. */
-static inline char *fy_held_base(const fy_held *held)
+static inline const ferry_buffer *fy_held_target(const fy_held *held)
 {
-    return held->front.base;
-}
-static inline char *fy_held_target_base(const fy_held *held)
-{
-    return held->back.base != NULL ? held->back.base : held->front.base;
+    return held->back.base != NULL ? &held->back : &held->front;
 }
 
-typedef struct fy_exec fy_exec;
+typedef struct fy_service_program fy_service_program; /* program.h */
+typedef struct fy_wire fy_wire;                       /* prepare.h */
+typedef struct fy_run_state fy_run_state;             /* run.h */
 
 typedef struct fy_run_request {
     ferry_request base;
     ferry_service *service;
     struct fy_run_request *next; /* of the service's */
-    bool is_spare;               /* the caller has destroyed it */
+    bool is_spare;               /* the caller has destroyed it, or nobody has it */
+    bool on_queue;               /* a queue's thread moves it on, and nobody else */
+    bool is_abandoned;           /* it is spare once it is over */
     _Atomic bool done;
     _Atomic bool cancelled;
     ferry_status status; /* when done */
@@ -115,19 +119,25 @@ struct ferry_service {
     bool initialized, finalized;
     fy_registry registry;
     fy_team *team;
-    fy_exec *exec;                                 /* after schedule, else NULL */
+    fy_service_program *program;                   /* after schedule, else NULL */
+    fy_run_state *run;                             /* with the program */
+    fy_wire *wire;                                 /* while the program is made */
     struct ferry_region *control, *slots, *hashes; /* symmetric; kept from schedule to schedule */
     fy_run_request *request;                       /* of the run under way */
     fy_run_request *requests;                      /* all that were made */
     fy_work work;            /* what others can ask of its runs; has its number */
     pthread_mutex_t working; /* held by the thread that moves a run on */
-    uint32_t n_runs_begun;   /* stamps words */
-    uint32_t n_pairs;        /* exchanges among pairs: numbers their letters */
-    bool blocks;             /* who holds `working` waits for the run's end */
-    bool is_dirty;           /* what a failed run has put may be under way */
-    ferry_ledger *ledger;    /* for the next schedule, or NULL */
-    ferry_ledger *kept;      /* of an exec that went; NULL while there is one */
-    bool refuses;            /* the next collective call, for this reason */
+    /* Runs on a device's queue: */
+    pthread_mutex_t queue_lock; /* of which requests are spare or done, and of the count */
+    pthread_cond_t queue_moved;
+    _Atomic uint32_t n_on_queue; /* that are not over */
+    uint32_t n_runs_begun;       /* stamps words */
+    uint32_t n_pairs;            /* exchanges among pairs: numbers their letters */
+    bool blocks;                 /* who holds `working` waits for the run's end */
+    bool is_dirty;               /* what a failed run has put may be under way */
+    ferry_ledger *ledger;        /* for the next schedule, or NULL */
+    ferry_ledger *kept;          /* of a program that went; NULL while there is one */
+    bool refuses;                /* the next collective call, for this reason */
     ferry_error refusal;
     ferry_progress_fn progress;
     void *progress_context;
@@ -136,10 +146,39 @@ struct ferry_service {
     ferry_service_statistics statistics;
 };
 
+/* A run of it is under way, or waits for its turn on a queue. */
+static inline bool fy_service_is_busy(const ferry_service *service)
+{
+    return atomic_load(&service->n_on_queue) > 0 || service->request != NULL;
+}
+
+/* request.c: FERRY_ERR_MISUSE with a sentence that begins with `what`, while a run is on a queue.
+ */
+ferry_status fy_service_check_idle(const ferry_service *service, const char *what,
+                                   ferry_error *error);
+/* The same, and while the world is a queue's. */
+ferry_status fy_service_check_order(const ferry_service *service, const char *what,
+                                    ferry_error *error);
+
 /* What its joint calls are made on. */
 static inline uint64_t fy_service_object(const ferry_service *service)
 {
     return fy_joint_object(service->work.number, 0);
+}
+
+/*
+ * Around a call of the service that all ranks make together: its steps are counted. Only the thread
+ * that makes such calls changes their number.
+ */
+static inline uint64_t fy_exchanges_enter(ferry_service *service, fy_joint_call call)
+{
+    fy_joint_enter(service->world, call, fy_service_object(service));
+    return service->world->here->n_exchanges;
+}
+static inline void fy_exchanges_leave(ferry_service *service, uint64_t before)
+{
+    service->statistics.n_exchanges += service->world->here->n_exchanges - before;
+    fy_joint_leave(service->world);
 }
 
 /* request.c: its place among what the world moves on, under a number that all ranks agreed on. */
@@ -185,16 +224,10 @@ const char *fy_tensors_name(const ferry_tensors *tensors, size_t index);
 const ferry_buffer *fy_tensors_front(const ferry_tensors *tensors, size_t index);
 const ferry_buffer *fy_tensors_back(const ferry_tensors *tensors, size_t index); /* NULL: none */
 /* SIZE_MAX where there is none. */
-size_t fy_tensors_find(const ferry_tensors *tensors, const char *name);
+/* SIZE_MAX if there is none. The tensor at `guess` is looked at first: lists have like orders. */
+size_t fy_tensors_find(const ferry_tensors *tensors, const char *name, size_t guess);
 
-/* box.c: the checks of ferry_box, and its area. */
-ferry_status fy_box_area(const ferry_box *box, fy_area *area_out, ferry_error *error);
-
-/* Reads a caller's box, and its area. */
-ferry_status fy_box_take(const ferry_box *given, ferry_box *box, fy_area *area_out,
-                         ferry_error *error);
-
-/* bind.c: into an empty registry. Ranks of the plan are members (ferry_world_member). */
+/* bind.c: into an empty registry. Ranks of the plan are members (ferry_world_member_of). */
 ferry_status fy_bind(fy_registry *registry, const ferry_world *world, const ferry_plan *plan,
                      const ferry_tensors *sources, const ferry_tensors *destinations,
                      bool wants_pairs, ferry_error *error);
@@ -204,13 +237,14 @@ ferry_status fy_bind(fy_registry *registry, const ferry_world *world, const ferr
 ferry_status fy_check_writers(const fy_registry *registry, uint32_t my_rank, ferry_error *error);
 
 /*
- * match.c: collective; the ends are sorted. `own` is how this rank fared before, with its sentence
- * in *own_error. FERRY_OK on all ranks, or one status and sentence on all: the first rank's own
- * failure; else ranks bound plans of different digests (FERRY_ERR_DIGEST), or a task that only one
- * side registered, or with different bytes (FERRY_ERR_INVALID_INPUT). What is gathered when all is
- * well is O(1) per rank.
+ * match.c: all sends less all receives. Summed up over the ranks, each half modulo 2^64, it is zero
+ * where every task has both its ends with the same bytes.
  */
-ferry_status fy_match(ferry_world *world, const fy_registry *registry, uint64_t options_hash,
-                      ferry_status own, const ferry_error *own_error, ferry_error *error);
+fy_hash128 fy_match_sum(const fy_registry *registry, uint32_t my_rank);
+/*
+ * Collective, where it is not; the ends are sorted. FERRY_ERR_INVALID_INPUT on all ranks, with the
+ * sentence of the first task that only one side registered, or with different bytes.
+ */
+ferry_status fy_match_explain(ferry_world *world, const fy_registry *registry, ferry_error *error);
 
 #endif

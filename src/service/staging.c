@@ -4,24 +4,33 @@
  * on all ranks, so each is as long as the rank with the largest need asks for; they are kept while
  * they are long enough.
  */
-#include "service/exec.h"
+#include "service/prepare.h"
+#include "service/run.h"
 
 #include "base/alloc.h"
 #include "base/checked.h"
-#include "transport/agree.h"
+#include "transport/region.h"
+#include "transport/word.h"
+#include "world/agree.h"
 
 #include <string.h>
 
 enum { MOST_PARCELS = 64 };
 
-typedef struct needs {
-    uint64_t control, slots, hashes;
-} needs;
+/* The regions of a service; of what length is agreed on for all at once. */
+enum { CONTROL, SLOTS, HASHES, N_REGIONS };
+
+static ferry_region **region_at(ferry_service *service, int which)
+{
+    return which == CONTROL ? &service->control
+           : which == SLOTS ? &service->slots
+                            : &service->hashes;
+}
 
 static bool reaches_rings(ferry_service *service, uint32_t peer)
 {
     uint32_t can = 0;
-    ferry_transport_peer(service->transport, peer, NULL, &can, NULL);
+    ferry_transport_get_peer(service->transport, peer, NULL, &can, NULL);
     return can != UINT32_MAX && (can & FERRY_CAN_PEER_POINTER) != 0;
 }
 
@@ -29,14 +38,15 @@ static bool reaches_rings(ferry_service *service, uint32_t peer)
 static ferry_status plan_parcels(ferry_service *service, uint64_t first, uint64_t *end_out,
                                  ferry_error *error)
 {
-    fy_exec *exec = service->exec;
+    fy_service_program *program = service->program;
     uint64_t payload = 0;
     uint64_t n_items = 0;
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        const fy_channel *channel = &exec->channels[c];
+    for (uint32_t c = 0; c < program->n_channels; c++) {
+        fy_channel *channel = &program->channels[c];
+        channel->reaches_ring = reaches_rings(service, channel->peer);
         for (size_t i = 0; i < channel->out.n_items; i++) {
             const fy_item *item = &channel->out.items[i];
-            if (item->path == FERRY_PATH_STAGED && !reaches_rings(service, channel->peer)) {
+            if (item->path == FERRY_PATH_STAGED && !channel->reaches_ring) {
                 payload = channel->out_payload > payload ? channel->out_payload : payload;
                 n_items++;
             }
@@ -55,26 +65,19 @@ static ferry_status plan_parcels(ferry_service *service, uint64_t first, uint64_
             error, FERRY_ERR_LIMIT, "a memory cap of %llu bytes leaves no room to pack %llu",
             (unsigned long long)service->options.memory_cap, (unsigned long long)payload);
     }
-    exec->parcels = fy_alloc(most, sizeof *exec->parcels);
-    if (exec->parcels == NULL) {
-        return fy_fail_no_memory(error, "a schedule");
-    }
-    exec->n_parcels = (uint32_t)most;
-    exec->parcel_payload = payload;
-    for (uint32_t i = 0; i < exec->n_parcels; i++) {
-        exec->parcels[i] =
-            (fy_parcel){.offset = first + i * (payload + FY_SLOT_HEAD_BYTES), .channel = FY_NONE};
-    }
+    program->n_parcels = (uint32_t)most;
+    program->parcel_payload = payload;
+    program->first_parcel = first;
     *end_out = first + most * (payload + FY_SLOT_HEAD_BYTES);
     return FERRY_OK;
 }
 
 /* The end of the rings that are used; where none is, none is made. */
-static uint64_t end_of_rings(const fy_exec *exec)
+static uint64_t end_of_rings(const fy_service_program *program)
 {
     uint64_t end = 0;
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        const fy_channel *channel = &exec->channels[c];
+    for (uint32_t c = 0; c < program->n_channels; c++) {
+        const fy_channel *channel = &program->channels[c];
         uint64_t ring = channel->in_slots * (channel->in_payload + FY_SLOT_HEAD_BYTES);
         if (channel->in_staged && channel->in_ring + ring > end) {
             end = channel->in_ring + ring;
@@ -83,69 +86,66 @@ static uint64_t end_of_rings(const fy_exec *exec)
     return end;
 }
 
-static ferry_status plan_hashes(ferry_service *service, uint64_t *in_bytes_out, ferry_error *error)
+/* How many bytes come in. */
+static uint64_t plan_hashes(ferry_service *service)
 {
-    fy_exec *exec = service->exec;
+    fy_service_program *program = service->program;
     size_t n_out = 0, n_in = 0;
-    *in_bytes_out = 0;
     if (service->options.checksum != FERRY_CHECKSUM_END) {
-        return FERRY_OK;
+        return 0;
     }
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        fy_channel *channel = &exec->channels[c];
+    for (uint32_t c = 0; c < program->n_channels; c++) {
+        fy_channel *channel = &program->channels[c];
         channel->own_hashes = n_out;
+        channel->own_found = n_in;
         channel->in_hashes = n_in * sizeof(uint64_t);
         n_out += channel->out.n_parts;
         n_in += channel->in.n_parts;
     }
-    exec->local_hashes = n_out;
-    exec->hashes = fy_alloc(n_out + exec->local.n_parts + 1, sizeof *exec->hashes);
-    if (exec->hashes == NULL) {
-        return fy_fail_no_memory(error, "hashes");
-    }
-    *in_bytes_out = n_in * sizeof(uint64_t);
-    return FERRY_OK;
+    program->local_hashes = n_out;
+    program->local_found = n_in;
+    program->n_found = n_in + program->local.n_parts;
+    program->n_hashes = n_out + program->local.n_parts;
+    program->checks_ends = true;
+    return n_in * sizeof(uint64_t);
 }
 
-static ferry_status gather_needs(ferry_service *service, ferry_status own, const ferry_error *why,
-                                 needs *most, ferry_error *error)
+/*
+ * All ranks keep a region or all make a new one, for all know the same lengths. A rank that fails
+ * with one takes part in the next, for peers wait for it there.
+ */
+static ferry_status provide(ferry_service *service, ferry_region *fresh[N_REGIONS],
+                            const fy_field needs[N_REGIONS], ferry_error *error)
 {
-    fy_vote vote = {.status = own, .own = why, .bytes = most, .n_bytes = sizeof *most};
-    fy_votes votes;
-    ferry_status status = fy_votes_gather(service->world, &vote, &votes, error);
-    if (status == FERRY_OK) {
-        status = fy_votes_status(&votes, error);
-    }
-    size_t at = 0;
-    size_t n_bytes;
-    const void *bytes;
-    for (uint32_t rank = 0;
-         status == FERRY_OK && (bytes = fy_votes_next(&votes, rank, &at, &n_bytes)) != NULL;
-         rank++) {
-        needs its;
-        if (n_bytes != sizeof its) {
+    ferry_status status = FERRY_OK;
+    for (int i = 0; i < N_REGIONS; i++) {
+        ferry_region **region = region_at(service, i);
+        uint64_t noted = i == CONTROL ? needs[i].value : 0;
+        if (needs[i].value <=
+            (i == CONTROL ? fy_region_noted(*region) : ferry_region_bytes(*region))) {
             continue;
         }
-        memcpy(&its, bytes, sizeof its);
-        most->control = its.control > most->control ? its.control : most->control;
-        most->slots = its.slots > most->slots ? its.slots : most->slots;
-        most->hashes = its.hashes > most->hashes ? its.hashes : most->hashes;
+        ferry_region_free(*region);
+        *region = fresh[i];
+        fresh[i] = NULL;
+        ferry_error why;
+        ferry_status its =
+            fy_region_furnish(*region, needs[i].value + fy_notes_bytes(noted), noted, &why);
+        service->statistics.n_allocations += its == FERRY_OK;
+        if (its != FERRY_OK && status == FERRY_OK) {
+            status = fy_forward(error, its, &why);
+        }
     }
     return status;
 }
 
-/* All ranks keep the region or all make a new one, for all know the same lengths. */
-static ferry_status provide(ferry_service *service, ferry_region **region, uint64_t bytes,
-                            ferry_error *error)
+/* One that some rank has not got is of no use: all make it anew the next time. */
+static void forget_regions(ferry_service *service)
 {
-    if (bytes <= ferry_region_bytes(*region)) {
-        return FERRY_OK;
+    for (int i = 0; i < N_REGIONS; i++) {
+        fy_region_destroy(*region_at(service, i));
+        *region_at(service, i) = NULL;
     }
-    ferry_region_free(*region);
-    *region = NULL;
-    ferry_status status = ferry_region_alloc(service->transport, bytes, region, error);
-    service->statistics.n_allocations += status == FERRY_OK;
-    return status;
 }
 
 static bool has_staged(const fy_channel *channel)
@@ -172,9 +172,10 @@ static ferry_status check_channel(const ferry_service *service, const fy_channel
     uint64_t ring = channel->out_slots * (channel->out_payload + FY_SLOT_HEAD_BYTES);
     uint64_t words = FY_WORDS * sizeof(uint64_t);
     uint64_t hashes = channel->out.n_parts * sizeof(uint64_t);
-    if (!lies_in(service->control, fy_word_offset(channel->theirs, 0), words) ||
+    uint64_t first_word = fy_word_offset(channel->theirs, 0);
+    if (first_word + words > fy_region_noted(service->control) ||
         (has_staged(channel) && !lies_in(service->slots, channel->out_ring, ring)) ||
-        (service->exec->hashes != NULL &&
+        (service->program->checks_ends &&
          (channel->out_hashes % sizeof(uint64_t) != 0 ||
           !lies_in(service->hashes, channel->out_hashes, hashes)))) {
         return fy_fail(error, FERRY_ERR_EXCHANGE,
@@ -185,51 +186,46 @@ static ferry_status check_channel(const ferry_service *service, const fy_channel
     return FERRY_OK;
 }
 
-/* Where the rings of peers are mapped here, if they are. */
-static ferry_status find_rings(ferry_service *service, ferry_error *error)
+static ferry_status check_channels(const ferry_service *service, ferry_error *error)
 {
-    fy_exec *exec = service->exec;
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        fy_channel *channel = &exec->channels[c];
-        ferry_status status = check_channel(service, channel, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+    const fy_service_program *program = service->program;
+    ferry_status status = FERRY_OK;
+    for (uint32_t c = 0; status == FERRY_OK && c < program->n_channels; c++) {
+        status = check_channel(service, &program->channels[c], error);
+    }
+    return status;
+}
+
+/* Where the rings of peers are mapped here, if they are: once all ranks have made them. */
+static void find_rings(ferry_service *service)
+{
+    fy_service_program *program = service->program;
+    for (uint32_t c = 0; c < program->n_channels; c++) {
+        fy_channel *channel = &program->channels[c];
         char *base =
             has_staged(channel) ? ferry_region_pointer(service->slots, channel->peer) : NULL;
         channel->out_mapped = base == NULL ? NULL : base + channel->out_ring;
     }
+}
+
+static ferry_status write_hash_place(ferry_service *service, fy_channel *channel, fy_pack *out,
+                                     ferry_error *error)
+{
+    (void)service, (void)error;
+    fy_pack_number(out, channel->in_hashes);
     return FERRY_OK;
 }
 
-static ferry_status exchange_hash_places(ferry_service *service, ferry_error *error)
+static ferry_status read_hash_place(ferry_service *service, fy_channel *channel, const fy_pack *in,
+                                    ferry_error *error)
 {
-    fy_exec *exec = service->exec;
-    fy_pack *out = fy_alloc_zeroed(2 * (size_t)exec->n_channels + 1, sizeof *out);
-    fy_pack *in = out == NULL ? NULL : out + exec->n_channels;
-    for (uint32_t c = 0; out != NULL && c < exec->n_channels; c++) {
-        fy_pack_number(&out[c], exec->channels[c].in_hashes);
-    }
-    ferry_error why = {.message = ""};
-    ferry_status status = out == NULL ? fy_fail_no_memory(&why, "hashes") : FERRY_OK;
-    status = fy_agree(service->world, status, &why);
-    if (status == FERRY_OK) {
-        status = fy_pairs_exchange(service, out, in, &why);
-    }
-    for (uint32_t c = 0; status == FERRY_OK && c < exec->n_channels; c++) {
-        fy_reader reader = {.at = in[c].bytes, .end = in[c].bytes + in[c].used};
-        exec->channels[c].out_hashes = fy_read_number(&reader, UINT64_MAX);
-        if (reader.failed || reader.at != reader.end) {
-            status = fy_fail(&why, FERRY_ERR_EXCHANGE,
-                             "rank %u did not say where the hashes of its items go",
-                             exec->channels[c].peer);
-        }
-    }
-    for (uint32_t c = 0; out != NULL && c < 2 * exec->n_channels; c++) {
-        fy_pack_cleanup(&out[c]);
-    }
-    fy_free(out);
-    return status == FERRY_OK ? FERRY_OK : fy_fail(error, status, "%s", why.message);
+    (void)service;
+    fy_reader reader = fy_reader_of(in->bytes, in->used);
+    channel->out_hashes = fy_read_number(&reader, UINT64_MAX);
+    return fy_read_all(&reader)
+               ? FERRY_OK
+               : fy_fail(error, FERRY_ERR_EXCHANGE,
+                         "rank %u did not say where the hashes of its items go", channel->peer);
 }
 
 /*
@@ -238,58 +234,74 @@ static ferry_status exchange_hash_places(ferry_service *service, ferry_error *er
  */
 static ferry_status connect_peers(ferry_service *service, ferry_error *error)
 {
-    fy_exec *exec = service->exec;
+    fy_service_program *program = service->program;
     ferry_buffer nothing = ferry_buffer_of(NULL, 0);
     ferry_status status = FERRY_OK;
-    for (uint32_t c = 0; status == FERRY_OK && c < exec->n_channels; c++) {
-        const fy_channel *channel = &exec->channels[c];
+    for (uint32_t c = 0; status == FERRY_OK && c < program->n_channels; c++) {
+        const fy_channel *channel = &program->channels[c];
         ferry_signal signal = {.region = service->control,
                                .offset = fy_word_offset(channel->theirs, FY_WORD_PULSE),
                                .value = 1,
                                .op = FERRY_SIGNAL_SET};
         if (!channel->direct) {
-            status = ferry_put_signal(service->transport, channel->peer, service->control, 0,
-                                      &nothing, &signal, NULL, error);
+            status = ferry_transport_put_signal(service->transport, channel->peer, service->control,
+                                                0, &nothing, &signal, NULL, error);
         }
     }
-    return status == FERRY_OK ? ferry_flush(service->transport, FERRY_ANY_RANK, NULL, error)
-                              : status;
+    return status == FERRY_OK
+               ? ferry_transport_flush(service->transport, FERRY_ANY_RANK, NULL, error)
+               : status;
 }
 
-ferry_status fy_staging_make(ferry_service *service, ferry_error *error)
+/* How much this rank needs, and regions that are still empty. */
+static ferry_status plan(ferry_service *service, fy_field needs[N_REGIONS],
+                         ferry_region *fresh[N_REGIONS], ferry_error *error)
 {
-    fy_exec *exec = service->exec;
-    ferry_error why = {.message = ""};
-    needs most = {.control = (uint64_t)exec->n_channels * FY_WORDS * sizeof(uint64_t)};
-    ferry_status status = plan_parcels(service, end_of_rings(exec), &most.slots, &why);
+    fy_service_program *program = service->program;
+    needs[CONTROL].value = (uint64_t)program->n_channels * FY_WORDS * sizeof(uint64_t);
+    ferry_status status = plan_parcels(service, end_of_rings(program), &needs[SLOTS].value, error);
+    FY_THEN(status, fy_run_state_create(service, &service->run, error));
+    for (int i = 0; status == FERRY_OK && i < N_REGIONS; i++) {
+        status = fy_region_new(service->transport, FY_REGION_SYMMETRIC, &fresh[i], error);
+    }
+    return status;
+}
+
+ferry_status fy_staging_make(ferry_service *service, bool connects, ferry_status before,
+                             ferry_error *error)
+{
+    fy_field needs[N_REGIONS] = {{.how = FY_MOST}, {.how = FY_MOST}, {.how = FY_MOST}};
+    ferry_region *fresh[N_REGIONS] = {NULL};
+    ferry_status status = before;
     if (status == FERRY_OK) {
-        status = plan_hashes(service, &most.hashes, &why);
+        needs[HASHES].value = plan_hashes(service);
     }
-    status = gather_needs(service, status, &why, &most, error);
-    if (status == FERRY_OK && most.control > 0) {
-        status = provide(service, &service->control, most.control, error);
+    if (service->options.checksum == FERRY_CHECKSUM_END) {
+        status = fy_converse(service, status, write_hash_place, read_hash_place, error);
     }
-    if (status == FERRY_OK && most.slots > 0) {
-        status = provide(service, &service->slots, most.slots, error);
+    FY_THEN(status, plan(service, needs, fresh, error));
+    status = fy_agree_on(service->world, FY_JOINT_SERVICE_SCHEDULE, fy_service_object(service),
+                         needs, N_REGIONS, status, error);
+    if (status == FERRY_OK) {
+        status = provide(service, fresh, needs, error);
+        FY_THEN(status, check_channels(service, error));
+        FY_THEN(status, fy_service_compile(service->program, error));
+        FY_THEN(status, fy_run_state_furnish(service, error));
+        status = fy_agree(service->world, status, error);
+        if (status == FERRY_OK) {
+            find_rings(service);
+        } else {
+            forget_regions(service);
+        }
     }
-    if (status == FERRY_OK && most.hashes > 0) {
-        status = provide(service, &service->hashes, most.hashes, error);
+    for (int i = 0; i < N_REGIONS; i++) {
+        fy_region_destroy(fresh[i]);
     }
     if (status != FERRY_OK) {
-        return status; /* on all ranks */
-    }
-    if (most.hashes > 0) {
-        status = exchange_hash_places(service, &why);
-    }
-    if (status == FERRY_OK) {
-        status = find_rings(service, &why);
-    }
-    status = fy_agree(service->world, status, &why);
-    if (status != FERRY_OK) {
-        return fy_fail(error, status, "%s", why.message);
+        return status;
     }
     service->statistics.staging_bytes = ferry_region_bytes(service->slots);
-    return connect_peers(service, error);
+    return connects ? fy_agree(service->world, connect_peers(service, error), error) : FERRY_OK;
 }
 
 void fy_staging_free(ferry_service *service)

@@ -43,7 +43,7 @@ static void add(fy_star *star, uint32_t rank, const void *bytes, size_t n_bytes)
 {
     fy_pack *box = &star->box;
     if (star->lengths == NULL || box->failed ||
-        !fy_reserve((void **)&box->bytes, &box->capacity, box->used + n_bytes + 1, 1)) {
+        !FY_RESERVE(box->bytes, box->capacity, box->used + n_bytes + 1)) {
         box->failed = true;
         return;
     }

@@ -2,7 +2,7 @@
 #ifndef FY_SERVICE_STAR_H
 #define FY_SERVICE_STAR_H
 
-#include "service/exec.h"
+#include "service/prepare.h"
 
 /*
  * The exchange of a service's ranks: what goes to rank 0, and what comes from it, travels as

@@ -1,6 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* What a rank counts of its runs, and the times of its batches. */
-#include "service/exec.h"
+#include "service/run.h"
 
 #include <string.h>
 
@@ -12,8 +12,8 @@ static double seconds(int64_t ns)
 void fy_statistics_begin(ferry_service *service)
 {
     ferry_service_statistics *s = &service->statistics;
-    s->bytes_local = s->bytes_mapped = s->bytes_attach = s->bytes_remote = s->bytes_staged = 0;
-    s->bytes_relayed = s->bytes_received = 0;
+    s->bytes_local = s->bytes_mapped = s->bytes_remote = s->bytes_staged = 0;
+    s->bytes_relayed = s->bytes_received = s->bytes_device = 0;
     s->n_batches_sent = s->n_batches_received = 0;
     s->seconds = s->seconds_pack = s->seconds_wire = s->seconds_unpack = 0;
     s->seconds_check = s->seconds_wait = 0;
@@ -22,31 +22,31 @@ void fy_statistics_begin(ferry_service *service)
 static void add_span(ferry_service *service, uint32_t kind, uint32_t peer, uint64_t batch,
                      uint64_t bytes, int64_t begin_ns, int64_t end_ns)
 {
-    fy_exec *exec = service->exec;
-    if (exec->n_spans < exec->span_capacity) {
-        exec->spans[exec->n_spans++] = (ferry_span){.struct_size = sizeof(ferry_span),
-                                                    .kind = kind,
-                                                    .peer = peer,
-                                                    .batch = batch,
-                                                    .bytes = bytes,
-                                                    .begin = seconds(begin_ns - exec->begin_ns),
-                                                    .end = seconds(end_ns - exec->begin_ns)};
+    fy_run_state *run = service->run;
+    if (run->n_spans < run->span_capacity) {
+        run->spans[run->n_spans++] = (ferry_span){.struct_size = sizeof(ferry_span),
+                                                  .kind = kind,
+                                                  .peer = peer,
+                                                  .batch = batch,
+                                                  .bytes = bytes,
+                                                  .begin = seconds(begin_ns - run->begin_ns),
+                                                  .end = seconds(end_ns - run->begin_ns)};
     }
 }
 
 void fy_statistics_wait(ferry_service *service)
 {
-    service->exec->waits_since_ns = fy_now_ns();
+    service->run->waits_since_ns = fy_now_ns();
 }
 
 void fy_statistics_go_on(ferry_service *service, int64_t now_ns)
 {
     enum { SHOWN_NS = 20000 };
-    int64_t since_ns = service->exec->waits_since_ns;
+    int64_t since_ns = service->run->waits_since_ns;
     if (since_ns == 0) {
         return;
     }
-    service->exec->waits_since_ns = 0;
+    service->run->waits_since_ns = 0;
     service->statistics.seconds_wait += seconds(now_ns - since_ns);
     if (now_ns - since_ns > SHOWN_NS) {
         add_span(service, FERRY_SPAN_WAIT, FERRY_ANY_RANK, 0, 0, since_ns, now_ns);
@@ -56,8 +56,8 @@ void fy_statistics_go_on(ferry_service *service, int64_t now_ns)
 static uint64_t relayed_bytes(const fy_channel *channel, const fy_item *item)
 {
     uint64_t bytes = 0;
-    for (uint32_t p = 0; channel->n_relayed_sends > 0 && p < item->n_parts; p++) {
-        const fy_part_of *part = &channel->out.parts[item->first_part + p];
+    for (uint32_t p = 0; channel->relays && p < item->n_parts; p++) {
+        const fy_item_part *part = &channel->out.parts[item->first_part + p];
         bytes += (part->end & FY_RELAYED) != 0 ? part->bytes : 0;
     }
     return bytes;
@@ -77,10 +77,6 @@ void fy_statistics_sent(ferry_service *service, const fy_channel *channel, const
         s->bytes_mapped += item->bytes;
         s->seconds_pack += elapsed;
         break;
-    case FERRY_PATH_ATTACH:
-        s->bytes_attach += item->bytes;
-        s->seconds_pack += elapsed;
-        break;
     case FERRY_PATH_REMOTE:
         s->bytes_remote += item->bytes;
         s->seconds_wire += elapsed;
@@ -88,14 +84,14 @@ void fy_statistics_sent(ferry_service *service, const fy_channel *channel, const
         break;
     default:
         s->bytes_staged += item->bytes;
-        s->seconds_pack += elapsed - service->exec->wire_seconds;
-        s->seconds_wire += service->exec->wire_seconds;
+        s->seconds_pack += elapsed - service->run->wire_seconds;
+        s->seconds_wire += service->run->wire_seconds;
         kind = FERRY_SPAN_PACK;
         break;
     }
     uint64_t number = (uint64_t)(item - channel->out.items);
-    int64_t wire_ns = (int64_t)(service->exec->wire_seconds * 1e9);
-    service->exec->wire_seconds = 0;
+    int64_t wire_ns = (int64_t)(service->run->wire_seconds * 1e9);
+    service->run->wire_seconds = 0;
     add_span(service, kind, channel->peer, number, item->bytes, begin_ns, end_ns - wire_ns);
     if (wire_ns > 0) {
         add_span(service, FERRY_SPAN_WIRE, channel->peer, number, item->bytes, end_ns - wire_ns,
@@ -117,7 +113,7 @@ void fy_statistics_received(ferry_service *service, const fy_channel *channel, c
         add_span(service, FERRY_SPAN_UNPACK, channel->peer, number, item->bytes, begin_ns,
                  unpacked_ns);
     }
-    if (service->exec->hashes != NULL) {
+    if (service->program->checks_ends) {
         s->seconds_check += seconds(now_ns - unpacked_ns);
         add_span(service, FERRY_SPAN_CHECK, channel->peer, number, item->bytes, unpacked_ns,
                  now_ns);
@@ -130,12 +126,12 @@ void fy_statistics_local(ferry_service *service, const fy_item *item, int64_t be
     fy_statistics_go_on(service, begin_ns);
     ferry_service_statistics *s = &service->statistics;
     int64_t now_ns = fy_now_ns();
-    uint64_t number = (uint64_t)(item - service->exec->local.items);
+    uint64_t number = (uint64_t)(item - service->program->local.items);
     s->bytes_local += item->bytes;
     s->seconds_pack += seconds(copied_ns - begin_ns);
     add_span(service, FERRY_SPAN_COPY, service->world->rank, number, item->bytes, begin_ns,
              copied_ns);
-    if (service->exec->hashes != NULL) {
+    if (service->program->checks_ends) {
         s->seconds_check += seconds(now_ns - copied_ns);
         add_span(service, FERRY_SPAN_CHECK, service->world->rank, number, item->bytes, copied_ns,
                  now_ns);
@@ -144,17 +140,16 @@ void fy_statistics_local(ferry_service *service, const fy_item *item, int64_t be
 
 void fy_statistics_end(ferry_service *service)
 {
-    service->statistics.seconds = seconds(fy_now_ns() - service->exec->begin_ns);
-    service->statistics.n_runs += service->exec->outcome.status == FERRY_OK;
+    service->statistics.seconds = seconds(fy_now_ns() - service->run->begin_ns);
+    service->statistics.n_runs += service->run->outcome.status == FERRY_OK;
 }
 
 ferry_status ferry_service_get_statistics(const ferry_service *service,
                                           ferry_service_statistics *statistics_out,
                                           ferry_error *error)
 {
-    if (service == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_service_get_statistics needs a service");
-    }
+    FY_TRY(fy_check_use(service != NULL, "ferry_service_get_statistics needs a service", error));
+    FY_TRY(fy_service_check_idle(service, "ferry_service_get_statistics", error));
     return fy_copy_out(&service->statistics, sizeof service->statistics, statistics_out,
                        "ferry_service_statistics", error);
 }
@@ -163,17 +158,17 @@ ferry_status ferry_service_get_statistics(const ferry_service *service,
  * Peers
  */
 
-static bool has_local(const fy_exec *exec)
+static bool has_local(const fy_service_program *program)
 {
-    return exec->local.n_items > 0;
+    return program->local.n_items > 0;
 }
 
 uint32_t ferry_service_peer_count(const ferry_service *service)
 {
-    if (service == NULL || service->exec == NULL || !service->registry.scheduled) {
+    if (service == NULL || service->program == NULL || !service->registry.scheduled) {
         return 0;
     }
-    return service->exec->n_channels + has_local(service->exec);
+    return service->program->n_channels + has_local(service->program);
 }
 
 static void fill_peer(const ferry_service *service, const fy_channel *channel,
@@ -187,48 +182,48 @@ static void fill_peer(const ferry_service *service, const fy_channel *channel,
     for (size_t i = 0; i < channel->out.n_items; i++) {
         out->paths |= channel->out.items[i].path;
     }
-    ferry_transport_peer(service->transport, channel->peer, &out->engine, NULL, NULL);
+    ferry_transport_get_peer(service->transport, channel->peer, &out->engine, NULL, NULL);
 }
 
 ferry_status ferry_service_peer_at(const ferry_service *service, uint32_t index,
                                    ferry_service_peer *peer_out, ferry_error *error)
 {
-    if (index >= ferry_service_peer_count(service)) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_service_peer_at needs a scheduled service and an index below "
-                       "ferry_service_peer_count");
-    }
+    FY_TRY(fy_check_use(index < ferry_service_peer_count(service),
+                        "ferry_service_peer_at needs a scheduled service and an index below "
+                        "ferry_service_peer_count",
+                        error));
     ferry_service_peer found = FERRY_SERVICE_PEER_INIT;
-    const fy_exec *exec = service->exec;
+    const fy_service_program *program = service->program;
     uint32_t before = 0; /* channels to ranks below this one */
-    while (before < exec->n_channels && exec->channels[before].peer < service->world->rank) {
+    while (before < program->n_channels && program->channels[before].peer < service->world->rank) {
         before++;
     }
-    if (!has_local(exec) || index < before) {
-        fill_peer(service, &exec->channels[index], &found);
+    if (!has_local(program) || index < before) {
+        fill_peer(service, &program->channels[index], &found);
     } else if (index > before) {
-        fill_peer(service, &exec->channels[index - 1], &found);
+        fill_peer(service, &program->channels[index - 1], &found);
     } else {
         found.peer = service->world->rank;
         found.paths = FERRY_PATH_LOCAL;
         found.engine = "";
-        found.bytes_out = found.bytes_in = exec->local.bytes;
+        found.bytes_out = found.bytes_in = program->local.bytes;
     }
     return fy_copy_out(&found, sizeof found, peer_out, "ferry_service_peer", error);
 }
 
 uint64_t ferry_service_span_count(const ferry_service *service)
 {
-    return service == NULL || service->exec == NULL ? 0 : service->exec->n_spans;
+    return service == NULL || service->run == NULL ? 0 : service->run->n_spans;
 }
 
 ferry_status ferry_service_span_at(const ferry_service *service, uint64_t index,
                                    ferry_span *span_out, ferry_error *error)
 {
-    if (index >= ferry_service_span_count(service)) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_service_span_at needs an index below ferry_service_span_count");
-    }
-    return fy_copy_out(&service->exec->spans[index], sizeof *span_out, span_out, "ferry_span",
+    FY_TRY(service == NULL ? FERRY_OK
+                           : fy_service_check_idle(service, "ferry_service_span_at", error));
+    FY_TRY(fy_check_use(index < ferry_service_span_count(service),
+                        "ferry_service_span_at needs an index below ferry_service_span_count",
+                        error));
+    return fy_copy_out(&service->run->spans[index], sizeof *span_out, span_out, "ferry_span",
                        error);
 }

@@ -1,8 +1,9 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* Versions: what each destination holds. */
-#include "service/exec.h"
+#include "service/run.h"
 
-#include "transport/agree.h"
+#include "world/agree.h"
+#include "world/order.h"
 
 static bool swaps(const ferry_service *service)
 {
@@ -19,8 +20,8 @@ static bool is_in_place(const fy_registry *registry, const fy_target *target)
 void fy_targets_begin(ferry_service *service)
 {
     fy_registry *registry = &service->registry;
-    service->exec->version = ++service->n_begun;
-    service->exec->is_whole = false;
+    service->run->version = ++service->n_begun;
+    service->run->is_whole = false;
     for (size_t i = 0; i < registry->n_targets; i++) {
         fy_target *target = &registry->targets[i];
         target->missing = 0;
@@ -36,7 +37,7 @@ static void miss(fy_registry *registry, const fy_lane *lane, size_t from_item, b
     for (size_t i = from_item; i < lane->n_items; i++) {
         const fy_item *item = &lane->items[i];
         for (uint32_t p = 0; p < item->n_parts; p++) {
-            const fy_part_of *part = &lane->parts[item->first_part + p];
+            const fy_item_part *part = &lane->parts[item->first_part + p];
             uint32_t receive = is_local ? part->place : part->end;
             const fy_end *end = &registry->receives.items[receive];
             registry->targets[registry->held[end->held].destination].missing += part->bytes;
@@ -46,17 +47,18 @@ static void miss(fy_registry *registry, const fy_lane *lane, size_t from_item, b
 
 static void count_missing(ferry_service *service)
 {
-    fy_exec *exec = service->exec;
-    miss(&service->registry, &exec->local, exec->n_local, true);
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        miss(&service->registry, &exec->channels[c].in, exec->channels[c].n_dealt, false);
+    fy_run_state *run = service->run;
+    miss(&service->registry, &service->program->local, run->n_local, true);
+    for (uint32_t c = 0; c < service->program->n_channels; c++) {
+        const fy_channel_state *state = &run->channels[c];
+        miss(&service->registry, &state->channel->in, state->n_dealt, false);
     }
 }
 
 void fy_targets_miss(ferry_service *service)
 {
-    service->exec->version = ++service->n_begun;
-    service->exec->is_whole = false;
+    service->run->version = ++service->n_begun;
+    service->run->is_whole = false;
     for (size_t i = 0; i < service->registry.n_targets; i++) {
         service->registry.targets[i].missing = 0;
     }
@@ -79,10 +81,10 @@ static void swap_buffers(fy_registry *registry)
 static void commit(ferry_service *service)
 {
     service->version = service->n_begun;
-    service->exec->is_whole = true;
+    service->run->is_whole = true;
     if (swaps(service)) {
         swap_buffers(&service->registry);
-        service->exec->side ^= 1;
+        service->run->side ^= 1;
     }
 }
 
@@ -128,6 +130,7 @@ ferry_status ferry_service_destination_at(const ferry_service *service, uint64_t
                        "ferry_service_destination_at needs a service and an index below "
                        "ferry_service_destination_count");
     }
+    FY_TRY(fy_service_check_idle(service, "ferry_service_destination_at", error));
     const fy_registry *registry = &service->registry;
     const fy_target *target = &registry->targets[index];
     ferry_destination found = {
@@ -158,8 +161,8 @@ static uint64_t whole_version(const ferry_service *service)
 {
     const fy_registry *registry = &service->registry;
     uint64_t missing = 0;
-    if (service->n_begun == service->version || service->exec == NULL ||
-        service->exec->version != service->n_begun) {
+    if (service->n_begun == service->version || service->run == NULL ||
+        service->run->version != service->n_begun) {
         return service->version;
     }
     for (size_t i = 0; i < registry->n_targets; i++) {
@@ -198,8 +201,9 @@ static bool still_has(const ferry_service *service, uint64_t version)
 static ferry_status least_of(ferry_world *world, uint64_t own, uint64_t *least_out,
                              ferry_error *error)
 {
-    fy_merged least = {.value = own, .how = FY_LEAST};
-    ferry_status status = fy_merge_numbers(world, &least, 1, error);
+    fy_field least = {.name = "version", .value = own, .how = FY_LEAST};
+    ferry_status status =
+        fy_agree_on(world, FY_JOINT_SERVICE_RECOVER, 0, &least, 1, FERRY_OK, error);
     *least_out = least.value;
     return status;
 }
@@ -226,7 +230,8 @@ static ferry_status recover(ferry_service *service, ferry_world *survivors, uint
 ferry_status ferry_service_recover(ferry_service *service, ferry_world *survivors,
                                    uint64_t *version_out, ferry_error *error)
 {
-    if (service == NULL || survivors == NULL || version_out == NULL || service->request != NULL) {
+    if (service == NULL || survivors == NULL || version_out == NULL ||
+        fy_service_is_busy(service)) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_service_recover needs a service without a run under way, the world "
                        "of the survivors and a place for the version");
@@ -235,6 +240,7 @@ ferry_status ferry_service_recover(ferry_service *service, ferry_world *survivor
     if (status != FERRY_OK) {
         return status;
     }
+    FY_TRY(fy_world_check_order(service->world, "ferry_service_recover", error));
     fy_joint_enter(survivors, FY_JOINT_SERVICE_RECOVER, 0);
     status = recover(service, survivors, version_out, error);
     fy_joint_leave(survivors);

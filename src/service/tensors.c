@@ -1,6 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "memory/kind.h"
 #include "service/service.h"
 
 #include <string.h>
@@ -20,13 +21,9 @@ struct ferry_tensors {
 
 ferry_status ferry_tensors_create(ferry_tensors **tensors_out, ferry_error *error)
 {
-    if (tensors_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "a list of tensors needs a place to be put");
-    }
+    FY_TRY(fy_check_use(tensors_out != NULL, "a list of tensors needs a place to be put", error));
     ferry_tensors *tensors = fy_alloc_zeroed(1, sizeof *tensors);
-    if (tensors == NULL) {
-        return fy_fail_no_memory(error, "a list of tensors");
-    }
+    FY_TRY(fy_check_memory(tensors != NULL, "a list of tensors", error));
     *tensors_out = tensors;
     return FERRY_OK;
 }
@@ -44,11 +41,6 @@ void ferry_tensors_destroy(ferry_tensors *tensors)
 static ferry_status check_buffer(const char *name, const ferry_buffer *buffer, ferry_error *error)
 {
     unsigned long long bytes = buffer->bytes;
-    if (buffer->kind != FERRY_MEMORY_HOST) {
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "%s: its memory is of kind %u, but this version moves host memory only",
-                       name, buffer->kind);
-    }
     if (buffer->base == NULL && bytes != 0) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: %llu bytes at address 0", name, bytes);
     }
@@ -56,16 +48,13 @@ static ferry_status check_buffer(const char *name, const ferry_buffer *buffer, f
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s: %llu bytes reach beyond the end of memory", name, bytes);
     }
-    return FERRY_OK;
+    return fy_buffer_check(buffer, name, error);
 }
 
 static ferry_status check_pair(const char *name, const ferry_buffer *front,
                                const ferry_buffer *back, ferry_error *error)
 {
-    ferry_status status = check_buffer(name, back, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(check_buffer(name, back, error));
     if (front->bytes != back->bytes) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s: the front has %llu bytes and the back %llu, but they change places",
@@ -88,8 +77,7 @@ static ferry_status insert(ferry_tensors *tensors, const char *name, const ferry
     if (tensors->n >= FY_INDEX_NONE) {
         return fy_fail(error, FERRY_ERR_LIMIT, "a list holds at most %u tensors", FY_INDEX_NONE);
     }
-    if (!fy_reserve((void **)&tensors->items, &tensors->capacity, tensors->n + 1,
-                    sizeof *tensors->items)) {
+    if (!FY_RESERVE(tensors->items, tensors->capacity, tensors->n + 1)) {
         return fy_fail_no_memory(error, "a list of tensors");
     }
     const char *copy = fy_arena_copy(&tensors->names, name, length);
@@ -105,24 +93,22 @@ static ferry_status insert(ferry_tensors *tensors, const char *name, const ferry
 static ferry_status add(ferry_tensors *tensors, const char *name, const ferry_buffer *front,
                         const ferry_buffer *back, ferry_error *error)
 {
-    ferry_status status = check_buffer(name, front, error);
-    if (status == FERRY_OK && back != NULL) {
-        status = check_pair(name, front, back, error);
+    FY_TRY(check_buffer(name, front, error));
+    if (back != NULL) {
+        FY_TRY(check_pair(name, front, back, error));
     }
-    if (status == FERRY_OK && fy_tensors_find(tensors, name) != SIZE_MAX) {
-        status = fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                         "%s: the list has a tensor of this name already", name);
+    if (fy_tensors_find(tensors, name, SIZE_MAX) != SIZE_MAX) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s: the list has a tensor of this name already", name);
     }
-    return status == FERRY_OK ? insert(tensors, name, front, back, error) : status;
+    return insert(tensors, name, front, back, error);
 }
 
 ferry_status ferry_tensors_add(ferry_tensors *tensors, const char *name, const ferry_buffer *buffer,
                                ferry_error *error)
 {
-    if (tensors == NULL || name == NULL || buffer == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "adding a tensor takes a list, a name and a buffer");
-    }
+    FY_TRY(fy_check_use(tensors != NULL && name != NULL && buffer != NULL,
+                        "adding a tensor takes a list, a name and a buffer", error));
     return add(tensors, name, buffer, NULL, error);
 }
 
@@ -130,10 +116,8 @@ ferry_status ferry_tensors_add_pair(ferry_tensors *tensors, const char *name,
                                     const ferry_buffer *front, const ferry_buffer *back,
                                     ferry_error *error)
 {
-    if (tensors == NULL || name == NULL || front == NULL || back == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "adding a pair takes a list, a name and two buffers");
-    }
+    FY_TRY(fy_check_use(tensors != NULL && name != NULL && front != NULL && back != NULL,
+                        "adding a pair takes a list, a name and two buffers", error));
     return add(tensors, name, front, back, error);
 }
 
@@ -158,10 +142,13 @@ const ferry_buffer *fy_tensors_back(const ferry_tensors *tensors, size_t index)
     return item->back.base == NULL ? NULL : &item->back;
 }
 
-size_t fy_tensors_find(const ferry_tensors *tensors, const char *name)
+size_t fy_tensors_find(const ferry_tensors *tensors, const char *name, size_t guess)
 {
     if (tensors == NULL) {
         return SIZE_MAX;
+    }
+    if (guess < tensors->n && strcmp(tensors->items[guess].name, name) == 0) {
+        return guess;
     }
     fy_index_cursor c = fy_index_first(&tensors->index, fy_hash64(name, strlen(name)));
     for (; c.value != FY_INDEX_NONE; fy_index_next(&tensors->index, &c)) {

@@ -9,7 +9,7 @@
  * No ring of ranks waits for itself: of the lowest round that is not finished anywhere, the
  * receiver has no lower one to let come first, and the sender none to send.
  */
-#include "service/exec.h"
+#include "service/run.h"
 
 enum { LEAST_GRANT = 2 };
 
@@ -25,44 +25,64 @@ enum { SAMPLE_BYTES = 8 * FY_NETWORK_BYTES };
 
 /* Items of one round on one channel, from the first that has not been dealt with. */
 typedef struct turn {
-    fy_channel *channel;
+    fy_channel_state *state;
     uint64_t round;
     uint32_t first;
     uint32_t n; /* counted no further than it matters */
 } turn;
 
-static bool takes_turns(const fy_channel *channel)
+void fy_turns_await(fy_run_state *run, uint32_t channel)
 {
-    return channel->in_turns && channel->entered && channel->n_dealt < channel->in.n_items;
+    const fy_channel_state *state = &run->channels[channel];
+    const fy_lane *in = &state->channel->in;
+    if (state->channel->in_turns && state->entered && state->n_dealt < in->n_items) {
+        fy_heap_set(&run->turns, channel, in->items[state->n_dealt].order);
+    } else {
+        fy_heap_remove(&run->turns, channel);
+    }
 }
 
 /* The first round of a channel that is not below `least`. */
-static turn first_turn(fy_channel *channel, uint64_t least)
+static turn first_turn(fy_channel_state *state, uint64_t least)
 {
-    turn found = {.channel = NULL};
-    for (uint32_t i = channel->n_dealt; i < channel->in.n_items && found.n < FY_MOST_WINDOW; i++) {
-        uint64_t round = channel->in.items[i].order;
-        if (found.channel == NULL && round >= least) {
-            found = (turn){.channel = channel, .round = round, .first = i};
+    const fy_lane *in = &state->channel->in;
+    turn found = {.state = NULL};
+    for (uint32_t i = state->n_dealt; i < in->n_items && found.n < FY_MOST_WINDOW; i++) {
+        uint64_t round = in->items[i].order;
+        if (found.state == NULL && round >= least) {
+            found = (turn){.state = state, .round = round, .first = i};
         }
-        if (found.channel != NULL && round != found.round) {
+        if (found.state != NULL && round != found.round) {
             break;
         }
-        found.n += found.channel != NULL;
+        found.n += found.state != NULL;
     }
     return found;
 }
 
-static turn next_turn(fy_exec *exec, uint64_t least)
+static bool is_before(const turn *its, const turn *other)
 {
-    turn best = {.channel = NULL};
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        if (takes_turns(&exec->channels[c])) {
-            turn its = first_turn(&exec->channels[c], least);
-            if (its.channel != NULL && (best.channel == NULL || its.round < best.round)) {
-                best = its;
-            }
+    return its->state != NULL && (other->state == NULL || its->round < other->round);
+}
+
+/* Who has the first round that is not below `least`: of those that are below it, a later one. */
+static turn next_turn(ferry_service *service, uint64_t least)
+{
+    fy_run_state *run = service->run;
+    turn best = {.state = NULL};
+    uint32_t first, n = 0;
+    while ((first = fy_heap_first(&run->turns)) != FY_NOBODY) {
+        bool is_below = run->turns.keys[first] < least;
+        turn its = first_turn(&run->channels[first], least);
+        best = is_before(&its, &best) ? its : best;
+        if (!is_below) {
+            break;
         }
+        run->same_round[n++] = first;
+        fy_heap_remove(&run->turns, first);
+    }
+    while (n > 0) {
+        fy_turns_await(run, run->same_round[--n]);
     }
     return best;
 }
@@ -70,43 +90,49 @@ static turn next_turn(fy_exec *exec, uint64_t least)
 /* Small grants are saved up, but for the last items of a round. */
 static void grant(ferry_service *service, const turn *its, uint32_t n)
 {
-    fy_channel *channel = its->channel;
+    fy_channel_state *state = its->state;
     uint32_t up_to = its->first + n;
     bool is_end = n == its->n;
-    if (up_to >= channel->granted + LEAST_GRANT || (is_end && up_to > channel->granted)) {
-        channel->granted = up_to;
-        fy_run_signal(service, channel, FY_WORD_TURN,
-                      (uint64_t)service->exec->run << 32 | channel->granted);
+    if (up_to >= state->granted + LEAST_GRANT || (is_end && up_to > state->granted)) {
+        state->granted = up_to;
+        fy_run_signal(service, state->channel, FY_WORD_TURN,
+                      (uint64_t)service->run->number << 32 | state->granted);
     }
 }
 
-void fy_turns_arrived(ferry_service *service, uint64_t bytes)
+void fy_turns_arrived(fy_run_state *run, uint64_t bytes)
 {
-    fy_exec *exec = service->exec;
+    fy_turn_window *window = &run->window;
     int64_t now_ns = fy_now_ns();
-    if (exec->window_ns == 0) { /* from the first that comes: before it the run stood still */
-        exec->window_ns = now_ns;
+    if (window->since_ns == 0) { /* from the first that comes: before it the run stood still */
+        window->since_ns = now_ns;
         return;
     }
-    exec->window_bytes += bytes;
-    if (exec->window_bytes < SAMPLE_BYTES) {
+    window->bytes += bytes;
+    if (window->bytes < SAMPLE_BYTES) {
         return;
     }
-    int64_t taken_ns = now_ns - exec->window_ns + 1;
-    double items = (double)exec->window_bytes / FY_NETWORK_BYTES;
+    int64_t taken_ns = now_ns - window->since_ns + 1;
+    double items = (double)window->bytes / FY_NETWORK_BYTES;
     double wanted = items * (double)ON_THE_WAY_NS / (double)taken_ns;
-    exec->window = wanted > FY_MOST_WINDOW    ? FY_MOST_WINDOW
-                   : wanted > FY_LEAST_WINDOW ? (uint32_t)wanted
-                                              : FY_LEAST_WINDOW;
-    exec->window_bytes = 0;
-    exec->window_ns = now_ns;
+    window->n = wanted > FY_MOST_WINDOW    ? FY_MOST_WINDOW
+                : wanted > FY_LEAST_WINDOW ? (uint32_t)wanted
+                                           : FY_LEAST_WINDOW;
+    window->bytes = 0;
+    window->since_ns = now_ns;
 }
 
 /* The rate holds from run to run, but no sample reaches from one into the next. */
-void fy_turns_begin(fy_exec *exec)
+void fy_turns_begin(fy_run_state *run)
 {
-    exec->window_bytes = 0;
-    exec->window_ns = 0;
+    run->window.bytes = 0;
+    run->window.since_ns = 0;
+}
+
+/* What was learnt, or the least. */
+static uint32_t window_of(const fy_run_state *run)
+{
+    return run->window.n < FY_LEAST_WINDOW ? FY_LEAST_WINDOW : run->window.n;
 }
 
 /*
@@ -115,20 +141,19 @@ void fy_turns_begin(fy_exec *exec)
  */
 void fy_turns_give(ferry_service *service)
 {
-    fy_exec *exec = service->exec;
-    uint32_t window = exec->window < FY_LEAST_WINDOW ? FY_LEAST_WINDOW : exec->window;
-    turn its = next_turn(exec, 0);
+    uint32_t window = window_of(service->run);
+    turn its = next_turn(service, 0);
     bool more = its.n <= window;
-    while (its.channel != NULL) {
-        const fy_channel *before = its.channel;
+    while (its.state != NULL) {
+        const fy_channel_state *before = its.state;
         bool whole = its.n <= window;
         grant(service, &its, whole ? its.n : window);
         if (!more) {
             return;
         }
         more = false;
-        its = next_turn(exec, its.round + 1);
-        if (its.channel == before && !whole) {
+        its = next_turn(service, its.round + 1);
+        if (its.state == before && !whole) {
             return; /* a channel's items come in order */
         }
     }
@@ -138,9 +163,8 @@ void fy_turns_give(ferry_service *service)
  * What a rank lets go stands in the queue of its own port, and there too before the answers that it
  * owes others: so it lets little go, those of the lowest round first, whoever else would take more.
  */
-uint32_t fy_turns_room(const fy_exec *exec)
+uint32_t fy_turns_room(const fy_run_state *run)
 {
-    uint32_t most =
-        (exec->window < FY_LEAST_WINDOW ? FY_LEAST_WINDOW : exec->window) + FY_LEAST_WINDOW / 2;
-    return exec->n_away < most ? most - exec->n_away : 0;
+    uint32_t most = window_of(run) + FY_LEAST_WINDOW / 2;
+    return run->n_away < most ? most - run->n_away : 0;
 }

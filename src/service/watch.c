@@ -7,12 +7,12 @@
  * It asks them where they are, and their control threads answer, whatever their own threads do. A
  * rank that has begun the run must move it on; one that has not may take its time, but not longer
  * than the entry limit, nor in a call that this rank will not make while it waits (see
- * whereabouts.h), nor outside of the world.
+ * activity.h), nor outside of the world.
  *
  * That a peer moves its run on does not say that its bytes come through: so it also pulses on the
  * data plane, and silence there counts once it has entered.
  */
-#include "service/exec.h"
+#include "service/run.h"
 
 #include "transport/word.h"
 
@@ -34,39 +34,39 @@ void fy_watch_tell(ferry_service *service, uint32_t rank)
 
 void fy_watch_halt(ferry_service *service)
 {
-    fy_exec *exec = service->exec;
-    if (exec->told_halt || fy_failed(service->world->failure)) {
+    fy_run_state *run = service->run;
+    if (run->told_halt || fy_failed(service->world->failure)) {
         return;
     }
-    exec->told_halt = true;
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        fy_run_signal(service, &exec->channels[c], FY_WORD_HALT, exec->run);
-        tell_halt(service, exec->channels[c].peer);
+    run->told_halt = true;
+    for (uint32_t c = 0; c < service->program->n_channels; c++) {
+        fy_run_signal(service, &service->program->channels[c], FY_WORD_HALT, run->number);
+        tell_halt(service, service->program->channels[c].peer);
     }
 }
 
 void fy_watch_begin(ferry_service *service)
 {
-    fy_exec *exec = service->exec;
+    fy_run_state *run = service->run;
     int64_t deadline = service->world->settings.deadline_ns;
     uint32_t n = 0;
     uint32_t ranks[FY_MOST_WATCHED];
-    exec->n_watched = fy_outcome_neighbours(service->world, ranks);
-    for (n = 0; n < exec->n_watched; n++) {
-        exec->watched[n] = (fy_watched){.rank = ranks[n],
-                                        .heard_ns = exec->begin_ns,
-                                        .asked_ns = exec->begin_ns,
-                                        .pause_ns = FIRST_ASK_NS};
+    run->n_watched = fy_outcome_neighbours(service->world, ranks);
+    for (n = 0; n < run->n_watched; n++) {
+        run->watched[n] = (fy_watched){.rank = ranks[n],
+                                       .heard_ns = run->begin_ns,
+                                       .asked_ns = run->begin_ns,
+                                       .pause_ns = FIRST_ASK_NS};
     }
-    exec->told_ns = exec->begin_ns;
-    exec->ask_ns = deadline / 4;
+    run->told_ns = run->begin_ns;
+    run->ask_ns = deadline / 4;
 }
 
-static fy_watched *watched_of(fy_exec *exec, uint32_t rank)
+static fy_watched *watched_of(fy_run_state *run, uint32_t rank)
 {
-    for (uint32_t i = 0; i < exec->n_watched; i++) {
-        if (exec->watched[i].rank == rank) {
-            return &exec->watched[i];
+    for (uint32_t i = 0; i < run->n_watched; i++) {
+        if (run->watched[i].rank == rank) {
+            return &run->watched[i];
         }
     }
     return NULL;
@@ -74,7 +74,7 @@ static fy_watched *watched_of(fy_exec *exec, uint32_t rank)
 
 void fy_watch_voted(ferry_service *service, uint32_t rank)
 {
-    fy_watched *watched = watched_of(service->exec, rank);
+    fy_watched *watched = watched_of(service->run, rank);
     if (watched != NULL) {
         watched->voted = true;
     }
@@ -82,39 +82,44 @@ void fy_watch_voted(ferry_service *service, uint32_t rank)
 
 bool fy_watch_has_voted(const ferry_service *service, uint32_t rank)
 {
-    const fy_watched *watched = watched_of(service->exec, rank);
+    const fy_watched *watched = watched_of(service->run, rank);
     return watched != NULL && watched->voted;
 }
 
 static void ask(ferry_service *service, uint32_t rank)
 {
-    fy_question question = {.kind = FY_THING_SERVICE,
+    fy_question question = {.kind = FY_OBJECT_SERVICE,
                             .number = service->work.number,
-                            .run = service->exec->run,
+                            .run = service->run->number,
                             .tag = fy_run_tag(service, FY_LETTER_ANSWER)};
     service->world->ops->ask(service->world, rank, &question);
 }
 
 /* What a rank that has begun the run says of itself: in time of this rank. */
-static void note_begun(fy_exec *exec, uint32_t number, uint32_t rank, const fy_answer *answer,
+static void note_begun(ferry_service *service, uint32_t rank, const fy_answer *answer,
                        int64_t now_ns)
 {
-    fy_watched *watched = watched_of(exec, rank);
-    fy_channel *channel = fy_channel_of(exec, rank);
+    fy_run_state *run = service->run;
+    fy_watched *watched = watched_of(run, rank);
+    const fy_channel *channel = fy_channel_of(service->program, rank);
     int64_t active = now_ns - answer->age_ns;
     int64_t entered = now_ns - answer->since_ns;
     if (watched != NULL) {
         bool news = !answer->over || !watched->over;
         watched->begun = true;
         watched->over = answer->over;
-        watched->waits =
-            answer->blocked && answer->kind == FY_THING_SERVICE && answer->number == number;
+        watched->waits = answer->blocked && answer->kind == FY_OBJECT_SERVICE &&
+                         answer->number == service->work.number;
         active = answer->over ? now_ns : active;
         watched->heard_ns = news && active > watched->heard_ns ? active : watched->heard_ns;
     }
-    if (channel != NULL && !channel->told) {
-        channel->told = true;
-        channel->heard_ns = entered > exec->begin_ns ? entered : exec->begin_ns;
+    if (channel == NULL) {
+        return;
+    }
+    fy_channel_state *state = &run->channels[fy_channel_number(service->program, channel)];
+    if (!state->told) {
+        state->told = true;
+        state->heard_ns = entered > run->begin_ns ? entered : run->begin_ns;
     }
 }
 
@@ -123,7 +128,7 @@ static void judge_absent(ferry_service *service, uint32_t rank, const fy_answer 
                          int64_t now_ns)
 {
     ferry_world *world = service->world;
-    fy_watched *watched = watched_of(service->exec, rank);
+    fy_watched *watched = watched_of(service->run, rank);
     char theirs[FY_JOINT_TEXT_BYTES];
     if (answer->leaves) {
         fy_world_fail(world, FERRY_ERR_PEER_LOST, rank,
@@ -151,14 +156,14 @@ static void judge_absent(ferry_service *service, uint32_t rank, const fy_answer 
 
 static void read_letters(ferry_service *service, int64_t now_ns)
 {
-    fy_exec *exec = service->exec;
+    fy_run_state *run = service->run;
     ferry_world *world = service->world;
     unsigned char bytes[FY_ANSWER_BYTES];
     size_t n_bytes;
     uint32_t from;
     while (world->ops->take(world, FERRY_ANY_RANK, fy_run_tag(service, FY_LETTER_HALT), bytes,
                             sizeof bytes, &n_bytes, &from)) {
-        exec->halted = exec->halted || exec->status == FERRY_OK;
+        run->halted = run->halted || run->status == FERRY_OK;
     }
     while (world->ops->take(world, FERRY_ANY_RANK, fy_run_tag(service, FY_LETTER_ANSWER), bytes,
                             sizeof bytes, &n_bytes, &from)) {
@@ -167,7 +172,7 @@ static void read_letters(ferry_service *service, int64_t now_ns)
             continue;
         }
         if (answer.begun) {
-            note_begun(exec, service->work.number, from, &answer, now_ns);
+            note_begun(service, from, &answer, now_ns);
         } else {
             judge_absent(service, from, &answer, now_ns);
         }
@@ -188,7 +193,7 @@ static bool is_owing(const ferry_service *service, const fy_watched *watched)
 static void say_late(ferry_service *service, const fy_watched *watched, int64_t now_ns,
                      char text[FERRY_ERROR_BYTES])
 {
-    const fy_exec *exec = service->exec;
+    const fy_run_state *run = service->run;
     if (watched->begun) {
         snprintf(text, FERRY_ERROR_BYTES,
                  "rank %u has entered the run of service %u, and has not moved it on for %.1f s",
@@ -197,7 +202,7 @@ static void say_late(ferry_service *service, const fy_watched *watched, int64_t 
         snprintf(text, FERRY_ERROR_BYTES,
                  "rank %u has not entered the run of service %u that rank %u began %.1f s ago",
                  watched->rank, service->work.number, service->world->rank,
-                 (double)(now_ns - exec->begin_ns) / 1e9);
+                 (double)(now_ns - run->begin_ns) / 1e9);
     }
 }
 
@@ -208,11 +213,11 @@ static void say_late(ferry_service *service, const fy_watched *watched, int64_t 
  */
 static void check_neighbour(ferry_service *service, const fy_watched *watched, int64_t now_ns)
 {
-    fy_exec *exec = service->exec;
+    fy_run_state *run = service->run;
     int64_t deadline = service->world->settings.deadline_ns;
     int64_t entry_ns = service->world->settings.entry_ns;
     bool is_late = watched->begun ? now_ns - watched->heard_ns > deadline
-                                  : entry_ns >= 0 && now_ns - exec->begin_ns > entry_ns;
+                                  : entry_ns >= 0 && now_ns - run->begin_ns > entry_ns;
     char text[FERRY_ERROR_BYTES];
     if (!is_late || !is_owing(service, watched)) {
         return;
@@ -222,12 +227,12 @@ static void check_neighbour(ferry_service *service, const fy_watched *watched, i
         return;
     }
     say_late(service, watched, now_ns, text);
-    if (exec->outcome.phase == FY_PHASE_MOVING) {
+    if (run->outcome.phase == FY_PHASE_MOVING) {
         fy_run_fail(service, FERRY_ERR_TIMEOUT, watched->rank, "%s", text);
         return;
     }
-    bool gave_up = exec->status != FERRY_OK || exec->halted;
-    if (!gave_up || now_ns - exec->outcome.voted_ns > deadline / 2) {
+    bool gave_up = run->status != FERRY_OK || run->halted;
+    if (!gave_up || now_ns - run->outcome.voted_ns > deadline / 2) {
         fy_world_fail(service->world, FERRY_ERR_TIMEOUT, watched->rank, "%s", text);
     }
 }
@@ -259,38 +264,33 @@ static uint64_t words_of(const ferry_service *service, uint32_t number)
     return sum;
 }
 
-static bool is_awaited(const fy_channel *channel)
-{
-    return channel->n_sent < channel->out.n_items || channel->n_dealt < channel->in.n_items ||
-           channel->n_consumed < channel->answers;
-}
-
 static void check_channel(ferry_service *service, uint32_t number, int64_t now_ns, bool asks)
 {
-    fy_exec *exec = service->exec;
-    fy_channel *channel = &exec->channels[number];
+    fy_run_state *run = service->run;
+    fy_channel_state *state = &run->channels[number];
+    uint32_t peer = state->channel->peer;
     int64_t deadline = service->world->settings.deadline_ns;
     int64_t entry_ns = service->world->settings.entry_ns;
     uint64_t words = words_of(service, number);
-    if (words != channel->seen) {
-        channel->seen = words;
-        channel->heard_ns = now_ns;
+    if (words != state->seen) {
+        state->seen = words;
+        state->heard_ns = now_ns;
     }
-    if (!is_awaited(channel)) {
+    if (!fy_channel_awaits(state)) {
         return;
     }
-    int64_t silent_ns = now_ns - channel->heard_ns;
-    if ((channel->entered || channel->told) && silent_ns > deadline) {
-        fy_run_fail(service, FERRY_ERR_TIMEOUT, channel->peer,
+    int64_t silent_ns = now_ns - state->heard_ns;
+    if ((state->entered || state->told) && silent_ns > deadline) {
+        fy_run_fail(service, FERRY_ERR_TIMEOUT, peer,
                     "rank %u has entered the run, and for %.1f s nothing of it has reached rank %u",
-                    channel->peer, (double)silent_ns / 1e9, service->world->rank);
-    } else if (!channel->entered && !channel->told && entry_ns >= 0 &&
-               now_ns - exec->begin_ns > entry_ns) {
-        fy_run_fail(service, FERRY_ERR_TIMEOUT, channel->peer,
-                    "rank %u has not entered the run that rank %u began %.1f s ago", channel->peer,
-                    service->world->rank, (double)(now_ns - exec->begin_ns) / 1e9);
-    } else if (!channel->entered && !channel->told && asks) {
-        ask(service, channel->peer);
+                    peer, (double)silent_ns / 1e9, service->world->rank);
+    } else if (!state->entered && !state->told && entry_ns >= 0 &&
+               now_ns - run->begin_ns > entry_ns) {
+        fy_run_fail(service, FERRY_ERR_TIMEOUT, peer,
+                    "rank %u has not entered the run that rank %u began %.1f s ago", peer,
+                    service->world->rank, (double)(now_ns - run->begin_ns) / 1e9);
+    } else if (!state->entered && !state->told && asks) {
+        ask(service, peer);
     }
 }
 
@@ -300,20 +300,20 @@ static void check_channel(ferry_service *service, uint32_t number, int64_t now_n
  */
 void fy_watch_testify(ferry_service *service)
 {
-    fy_exec *exec = service->exec;
-    const fy_channel *silent = NULL;
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        const fy_channel *channel = &exec->channels[c];
-        bool is_earlier = silent == NULL || channel->heard_ns < silent->heard_ns;
-        silent = is_awaited(channel) && is_earlier ? channel : silent;
+    fy_run_state *run = service->run;
+    const fy_channel_state *silent = NULL;
+    for (uint32_t c = 0; c < service->program->n_channels; c++) {
+        const fy_channel_state *state = &run->channels[c];
+        bool is_earlier = silent == NULL || state->heard_ns < silent->heard_ns;
+        silent = fy_channel_awaits(state) && is_earlier ? state : silent;
     }
     int64_t silent_ns = silent == NULL ? 0 : fy_now_ns() - silent->heard_ns;
     if (silent_ns > service->world->settings.deadline_ns / 2) {
-        exec->halted = false;
-        fy_run_fail(service, FERRY_ERR_TIMEOUT, silent->peer,
+        run->halted = false;
+        fy_run_fail(service, FERRY_ERR_TIMEOUT, silent->channel->peer,
                     "for %.1f s nothing of rank %u has reached rank %u", (double)silent_ns / 1e9,
-                    silent->peer, service->world->rank);
-        exec->halted = true;
+                    silent->channel->peer, service->world->rank);
+        run->halted = true;
     }
 }
 
@@ -327,63 +327,65 @@ static int64_t tick_interval(const ferry_service *service)
     return clamp(service->world->settings.deadline_ns / 16, 5000000, 10000000);
 }
 
-static void forgive(fy_exec *exec, int64_t now_ns)
+static void forgive(ferry_service *service, int64_t now_ns)
 {
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        exec->channels[c].heard_ns = now_ns;
+    fy_run_state *run = service->run;
+    for (uint32_t c = 0; c < service->program->n_channels; c++) {
+        run->channels[c].heard_ns = now_ns;
     }
-    for (uint32_t i = 0; i < exec->n_watched; i++) {
-        exec->watched[i].heard_ns = now_ns;
+    for (uint32_t i = 0; i < run->n_watched; i++) {
+        run->watched[i].heard_ns = now_ns;
     }
 }
 
 static void check_channels(ferry_service *service, int64_t now_ns)
 {
-    fy_exec *exec = service->exec;
-    bool asks = now_ns - exec->told_ns > exec->ask_ns;
+    fy_run_state *run = service->run;
+    bool asks = now_ns - run->told_ns > run->ask_ns;
     if (asks) {
-        exec->told_ns = now_ns;
-        exec->ask_ns *= 2;
+        run->told_ns = now_ns;
+        run->ask_ns *= 2;
     }
-    for (uint32_t c = 0; exec->outcome.phase == FY_PHASE_MOVING && c < exec->n_channels; c++) {
+    uint32_t n = service->program->n_channels;
+    for (uint32_t c = 0; run->outcome.phase == FY_PHASE_MOVING && c < n; c++) {
         check_channel(service, c, now_ns, asks);
     }
 }
 
 static void pulse(ferry_service *service, int64_t now_ns)
 {
-    fy_exec *exec = service->exec;
-    if (now_ns - exec->pulse_ns <= service->world->settings.deadline_ns / 4) {
+    fy_run_state *run = service->run;
+    if (now_ns - run->pulse_ns <= service->world->settings.deadline_ns / 4) {
         return;
     }
-    exec->pulse_ns = now_ns;
+    run->pulse_ns = now_ns;
     fy_transport_hurry(service->transport, true);
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        fy_run_signal(service, &exec->channels[c], FY_WORD_PULSE, (uint64_t)now_ns);
+    for (uint32_t c = 0; c < service->program->n_channels; c++) {
+        fy_run_signal(service, &service->program->channels[c], FY_WORD_PULSE, (uint64_t)now_ns);
     }
     fy_transport_hurry(service->transport, false);
 }
 
 void fy_watch_tick(ferry_service *service)
 {
-    fy_exec *exec = service->exec;
+    fy_run_state *run = service->run;
     int64_t now_ns = fy_now_ns();
     int64_t deadline = service->world->settings.deadline_ns;
     atomic_store_explicit(&service->work.active_ns, now_ns, memory_order_relaxed);
-    if (now_ns - exec->tick_ns < tick_interval(service) || exec->outcome.phase == FY_PHASE_OVER) {
+    if (now_ns - run->tick_ns < tick_interval(service) || run->outcome.phase == FY_PHASE_OVER) {
         return;
     }
     /* Whoever was away itself cannot say how long the others were silent. */
-    bool was_away = now_ns - exec->tick_ns > deadline / 2;
-    exec->tick_ns = now_ns;
+    bool was_away = now_ns - run->tick_ns > deadline / 2;
+    run->tick_ns = now_ns;
     read_letters(service, now_ns);
     if (was_away) {
-        forgive(exec, now_ns);
+        forgive(service, now_ns);
     }
     pulse(service, now_ns);
     check_channels(service, now_ns);
-    for (uint32_t i = 0; i < exec->n_watched; i++) {
-        check_neighbour(service, &exec->watched[i], now_ns);
-        ask_neighbour(service, &exec->watched[i], now_ns);
+    for (uint32_t i = 0; i < run->n_watched; i++) {
+        check_neighbour(service, &run->watched[i], now_ns);
+        ask_neighbour(service, &run->watched[i], now_ns);
     }
 }

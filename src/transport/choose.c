@@ -66,11 +66,9 @@ ferry_status fy_choice_parse(const char *text, fy_choice *choice_out, ferry_erro
     chain_bytes -= chain_bytes > 0 && choice.n_engines > 0;
     memcpy(choice.chain, text, chain_bytes);
     choice.chain[chain_bytes] = '\0';
-    ferry_status status = choice.chain[0] == '\0' ? FERRY_OK : fy_wrap_check(choice.chain, error);
-    if (status == FERRY_OK) {
-        *choice_out = choice;
-    }
-    return status;
+    FY_TRY(choice.chain[0] == '\0' ? FERRY_OK : fy_wrap_check(choice.chain, error));
+    *choice_out = choice;
+    return FERRY_OK;
 }
 
 void fy_choice_complete(fy_choice *choice, const ferry_world *world)

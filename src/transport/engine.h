@@ -3,6 +3,7 @@
 #define FY_TRANSPORT_ENGINE_H
 
 #include "base/status.h"
+#include "memory/kind.h"
 
 #include <ferry/log.h>
 #include <ferry/transport.h>
@@ -10,14 +11,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/uio.h>
 
 /*
  * The table that every engine fills, and what the library gives an engine. Engines in plugins see
- * nothing of the library but these two, so that one plugin serves libferry.so and programs that
- * link the library statically.
+ * nothing of the library but these two and memory/kind.h, so that one plugin serves libferry.so and
+ * programs that link the library statically.
  */
-#define FY_ENGINE_ABI 5u
+#define FY_ENGINE_ABI 8u
 
 /* The library, as an engine sees it: one per open engine; lives until close has returned. */
 typedef struct fy_host fy_host;
@@ -29,6 +29,8 @@ struct fy_host {
     void *world; /* a ferry_world: engines inside the library may use it as such */
 
     bool (*same_node)(const fy_host *host, uint32_t peer);
+    /* Collective: status and *error are this rank's, then everybody's, by the first that failed. */
+    ferry_status (*agree)(const fy_host *host, ferry_status status, ferry_error *error);
     /* Everybody's bytes, concatenated, with their lengths; collective; valid until the next. */
     ferry_status (*all_gather)(const fy_host *host, const void *bytes, size_t n_bytes,
                                const void **all_out, const size_t **lengths_out,
@@ -69,9 +71,17 @@ typedef struct fy_region_view {
     uint64_t id;     /* symmetric: even and equal on all ranks; registered: odd */
     void *base;      /* own part; of an imported one the owner's address, never to be read */
     uint64_t bytes;  /* of a rank's part */
+    uint64_t noted;  /* a signal to one of so many first bytes is noted behind them: see word.h */
+    fy_space space;  /* where it lies; of a symmetric one this rank's part */
     const void *key; /* imported: the engine's piece of the key; else NULL */
     size_t key_bytes;
 } fy_region_view;
+
+/*
+ * Of reach: put and get are not for such bytes. The verbs of their kinds copy them, to and from
+ * where pointer says the peer's memory is; put is left with the signals.
+ */
+#define FY_REACH_BY_EXEC (1u << 30)
 
 /* The longest piece of a key that one engine may write. */
 enum { FY_ENGINE_KEY_BYTES = 192 };
@@ -101,8 +111,17 @@ typedef struct fy_engine {
     ferry_status (*open)(const fy_host *host, void **state_out, ferry_error *error);
     void (*close)(void *state);
 
-    /* FERRY_CAN_ flags for a peer; 0 and UINT32_MAX mean what they say: nothing, unreachable. */
+    /*
+     * FERRY_CAN_ flags for a peer, from host memory to host memory; 0 and UINT32_MAX mean what they
+     * say: nothing, unreachable.
+     */
     uint32_t (*capabilities)(void *state, uint32_t peer);
+    /*
+     * The same of other kinds of memory, here and at the peer: of all peers that it is made for
+     * where peer is FERRY_ANY_RANK, and then state may be NULL. Memory of a kind that it does not
+     * reach from the host's is never made known to it. (optional: it reaches host memory only)
+     */
+    uint32_t (*reach)(void *state, uint32_t peer, uint32_t source_kind, uint32_t target_kind);
 
     /*
      * Symmetric memory of the engine's own, populated and zero; collective over the ranks of a
@@ -159,15 +178,6 @@ typedef struct fy_engine {
      */
     ferry_status (*alloc_local)(void *state, fy_region_view *region, void **attachment_out,
                                 ferry_error *error);
-    /*
-     * Moves bytes between pieces of this rank's memory and pieces of peer's, at addresses that are
-     * the peer's own and that nothing was registered for: write says in which direction. Both sides
-     * have equal totals. In place on return. Without pieces: whether it can, and if not, why.
-     * (optional: it cannot)
-     */
-    ferry_status (*attach_pieces)(void *state, uint32_t peer, bool write, const struct iovec *here,
-                                  size_t n_here, const struct iovec *there, size_t n_there,
-                                  ferry_error *error);
     /*
      * Pointers of peer's are good here: between visit and leave this rank may use memory at any of
      * them. visit is false where the world has failed: then peer's memory may be gone, or goes

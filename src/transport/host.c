@@ -2,6 +2,7 @@
 #include "transport/host.h"
 
 #include "base/log.h"
+#include "world/agree.h"
 
 static ferry_world *world_of(const fy_host *host)
 {
@@ -11,6 +12,11 @@ static ferry_world *world_of(const fy_host *host)
 static bool same_node(const fy_host *host, uint32_t peer)
 {
     return fy_world_same_node(world_of(host), peer);
+}
+
+static ferry_status agree(const fy_host *host, ferry_status status, ferry_error *error)
+{
+    return fy_agree(world_of(host), status, error);
 }
 
 static ferry_status all_gather(const fy_host *host, const void *bytes, size_t n_bytes,
@@ -104,6 +110,7 @@ fy_host fy_host_of(ferry_world *world)
                      .deadline_ns = world->settings.deadline_ns,
                      .world = world,
                      .same_node = same_node,
+                     .agree = agree,
                      .all_gather = all_gather,
                      .wait = wait,
                      .state = state,

@@ -3,6 +3,8 @@
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "transport/carry.h"
+#include "world/order.h"
 
 #include <string.h>
 
@@ -11,7 +13,7 @@
  * a hash of all that. They come from anywhere, so nothing in them is believed before it is checked;
  * but whoever forges one with the right hash reaches no further than a peer can anyway.
  */
-enum { KEY_MAGIC = 0x6b796672, KEY_VERSION = 1 };
+enum { KEY_MAGIC = 0x6b796672, KEY_VERSION = 2 };
 
 typedef struct key_head {
     uint32_t magic;
@@ -23,6 +25,8 @@ typedef struct key_head {
     uint64_t id;
     uint64_t base;
     uint64_t bytes;
+    uint32_t kind; /* of memory */
+    int32_t device;
 } key_head;
 
 typedef struct piece_head {
@@ -30,7 +34,7 @@ typedef struct piece_head {
     uint16_t n_bytes;
 } piece_head;
 
-_Static_assert(sizeof(key_head) == 48 && sizeof(piece_head) == 4, "keys have no padding");
+_Static_assert(sizeof(key_head) == 56 && sizeof(piece_head) == 4, "keys have no padding");
 _Static_assert(sizeof(key_head) + FY_MOST_ENGINES * (sizeof(piece_head) + FY_ENGINE_KEY_BYTES) +
                        sizeof(uint64_t) <=
                    FERRY_KEY_BYTES,
@@ -47,12 +51,8 @@ static ferry_status add_pieces(const ferry_region *region, unsigned char *key, k
         }
         unsigned char *at = key + head->n_bytes;
         size_t n_bytes = 0;
-        ferry_status status =
-            engine->table->export_key(engine->state, &region->view, region->attachments[i],
-                                      at + sizeof(piece_head), &n_bytes, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(engine->table->export_key(engine->state, &region->view, region->attachments[i],
+                                         at + sizeof(piece_head), &n_bytes, error));
         piece_head piece = {.engine = (uint16_t)i, .n_bytes = (uint16_t)n_bytes};
         memcpy(at, &piece, sizeof piece);
         head->n_bytes += (uint32_t)(sizeof piece + n_bytes);
@@ -61,8 +61,8 @@ static ferry_status add_pieces(const ferry_region *region, unsigned char *key, k
     return FERRY_OK;
 }
 
-ferry_status ferry_region_export(const ferry_region *region, void *key, size_t *n_bytes_out,
-                                 ferry_error *error)
+ferry_status ferry_region_export(const ferry_region *region, void *key, size_t key_bytes,
+                                 size_t *n_bytes_out, ferry_error *error)
 {
     if (region == NULL || key == NULL || n_bytes_out == NULL ||
         region->view.kind != FY_REGION_REGISTERED) {
@@ -78,16 +78,21 @@ ferry_status ferry_region_export(const ferry_region *region, void *key, size_t *
                      .identity = region->transport->identity,
                      .id = region->view.id,
                      .base = (uintptr_t)region->view.base,
-                     .bytes = region->view.bytes};
-    ferry_status status = add_pieces(region, all, &head, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+                     .bytes = region->view.bytes,
+                     .kind = region->view.space.kind,
+                     .device = region->view.space.device};
+    FY_TRY(add_pieces(region, all, &head, error));
     size_t hashed = head.n_bytes;
     head.n_bytes += (uint32_t)sizeof(uint64_t);
     memcpy(all, &head, sizeof head);
     uint64_t hash = fy_hash64(all, hashed);
     memcpy(all + hashed, &hash, sizeof hash);
+    if (key_bytes < head.n_bytes) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "the key of region %llu has %u bytes, and there is room for %zu: "
+                       "FERRY_KEY_BYTES are always enough",
+                       (unsigned long long)region->view.id, head.n_bytes, key_bytes);
+    }
     memcpy(key, all, head.n_bytes);
     *n_bytes_out = head.n_bytes;
     return FERRY_OK;
@@ -133,7 +138,8 @@ static ferry_status check_head(const ferry_transport *transport, const key_head 
                        (unsigned long long)head->id, head->owner);
     }
     if (head->owner >= transport->world->n_ranks || head->bytes == 0 || head->base == 0 ||
-        head->id % 2 == 0 || !fy_add(head->base, head->bytes, &end)) {
+        head->id % 2 == 0 || head->kind >= FY_N_MEMORY_KINDS || head->device < 0 ||
+        !fy_add(head->base, head->bytes, &end)) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "the key contradicts itself: region %llu of rank %u, %llu bytes",
                        (unsigned long long)head->id, head->owner, (unsigned long long)head->bytes);
@@ -148,7 +154,8 @@ static ferry_status check_own(const ferry_transport *transport, const key_head *
     const ferry_region *region = transport->regions;
     while (region != NULL &&
            (region->view.kind != FY_REGION_REGISTERED || region->view.id != head->id ||
-            (uintptr_t)region->view.base != head->base || region->view.bytes != head->bytes)) {
+            (uintptr_t)region->view.base != head->base || region->view.bytes != head->bytes ||
+            region->view.space.kind != head->kind)) {
         region = region->next;
     }
     if (region == NULL) {
@@ -194,35 +201,29 @@ static ferry_status take_piece(const unsigned char *key, const key_head *head, u
 ferry_status ferry_region_import(ferry_transport *transport, const void *key, size_t n_bytes,
                                  ferry_region **region_out, ferry_error *error)
 {
-    if (transport == NULL || key == NULL || region_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_region_import needs a transport, a key and a place for the region");
-    }
+    FY_TRY(fy_check_use(transport != NULL && key != NULL && region_out != NULL,
+                        "ferry_region_import needs a transport, a key and a place for the region",
+                        error));
     ferry_region *region = NULL;
     key_head head = {0};
-    ferry_status status = read_head(key, n_bytes, &head, error);
-    if (status == FERRY_OK) {
-        status = check_head(transport, &head, error);
+    FY_TRY(read_head(key, n_bytes, &head, error));
+    FY_TRY(check_head(transport, &head, error));
+    FY_TRY(fy_transport_state(transport, error));
+    FY_TRY(fy_world_check_order(transport->world, "ferry_region_import", error));
+    if (fy_is_self(transport, head.owner)) {
+        FY_TRY(check_own(transport, &head, error));
     }
-    if (status == FERRY_OK) {
-        status = fy_transport_state(transport, error);
-    }
-    if (status == FERRY_OK && fy_is_self(transport, head.owner)) {
-        status = check_own(transport, &head, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_region_new(transport, FY_REGION_IMPORTED, &region, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_region_new(transport, FY_REGION_IMPORTED, &region, error));
     uint32_t index = transport->engine_of[head.owner];
     region->view.owner = head.owner;
     region->view.id = head.id;
     region->view.base = (void *)(uintptr_t)head.base;
     region->view.bytes = head.bytes;
-    status = take_piece(key, &head, index, region, error);
-    if (status == FERRY_OK && !fy_is_self(transport, head.owner)) {
+    region->view.space = (fy_space){head.kind, head.device};
+    ferry_status status = take_piece(key, &head, index, region, error);
+    /* What the engine does not reach says so when something is put there, with both kinds. */
+    bool is_known = fy_engine_takes(&transport->engines[index], head.kind);
+    if (status == FERRY_OK && is_known && !fy_is_self(transport, head.owner)) {
         status = fy_region_attach(region, index, error);
     }
     if (status != FERRY_OK) {

@@ -1,9 +1,12 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "transport/carry.h"
 #include "transport/host.h"
+#include "transport/queued.h"
 #include "transport/region.h"
 #include "transport/word.h"
 
-#include "base/copy.h"
+#include "exec/now.h"
+#include "host/copy.h"
 
 #include <string.h>
 
@@ -46,19 +49,10 @@ ferry_status fy_region_check(const ferry_region *region, const char *what, uint3
 static ferry_status check_buffer(const ferry_transport *transport, const char *what,
                                  const ferry_buffer *buffer, ferry_error *error)
 {
-    if (buffer->kind != FERRY_MEMORY_HOST) {
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "%s: memory of kind %u is not supported: this version knows host memory "
-                       "only",
-                       what, buffer->kind);
-    }
-    if (buffer->base == NULL && buffer->bytes != 0) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "%s of %llu bytes with a buffer at NULL", what,
-                       (unsigned long long)buffer->bytes);
-    }
+    ferry_status status = fy_buffer_check(buffer, what, error);
     const ferry_region *its = buffer->registration;
-    if (its == NULL) {
-        return FERRY_OK;
+    if (status != FERRY_OK || its == NULL) {
+        return status;
     }
     uintptr_t base = (uintptr_t)buffer->base;
     uintptr_t first = (uintptr_t)its->view.base;
@@ -94,25 +88,17 @@ static ferry_status check_target(const ferry_transport *transport, const move *c
 }
 
 static ferry_status check_move(const ferry_transport *transport, const move *call,
-                               const ferry_queue *queue, ferry_error *error)
+                               ferry_error *error)
 {
     if (transport == NULL || call->region == NULL || call->buffer == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE, "%s needs a transport, a region and a buffer",
                        call->what);
     }
-    if (queue != NULL) {
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED, "%s: this version has no queues; pass NULL",
-                       call->what);
-    }
-    ferry_status status = check_target(transport, call, error);
-    if (status == FERRY_OK) {
-        status = check_buffer(transport, call->what, call->buffer, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_region_check(call->region, call->what, call->peer, call->offset,
-                                 call->buffer->bytes, error);
-    }
-    return status == FERRY_OK ? fy_transport_state(transport, error) : status;
+    FY_TRY(check_target(transport, call, error));
+    FY_TRY(check_buffer(transport, call->what, call->buffer, error));
+    FY_TRY(fy_region_check(call->region, call->what, call->peer, call->offset, call->buffer->bytes,
+                           error));
+    return fy_transport_state(transport, error);
 }
 
 static ferry_status check_signal(const ferry_transport *transport, uint32_t peer,
@@ -127,6 +113,13 @@ static ferry_status check_signal(const ferry_transport *transport, uint32_t peer
     return fy_word_check(transport, signal->region, signal->offset, peer, error);
 }
 
+/* Whether the CPU and the engines for host memory do it all. */
+static bool is_plain(const move *call)
+{
+    return (call->buffer->kind | call->region->view.space.kind) == FERRY_MEMORY_HOST ||
+           call->buffer->bytes == 0;
+}
+
 /* Within this rank. The ranges may overlap, which no other copy allows. */
 static void copy_here(void *to, const void *from, uint64_t bytes)
 {
@@ -139,25 +132,31 @@ static void copy_here(void *to, const void *from, uint64_t bytes)
     }
 }
 
-static void put_here(const move *call, const ferry_signal *signal, ferry_world *world)
+static ferry_status put_here(const move *call, const ferry_signal *signal, ferry_world *world,
+                             ferry_error *error)
 {
-    if (call->buffer->bytes != 0) {
+    if (!is_plain(call)) {
+        FY_TRY(fy_move_now(call->region->view.space, (char *)call->region->view.base + call->offset,
+                           fy_space_of(call->buffer), call->buffer->base, call->buffer->bytes,
+                           error));
+    } else if (call->buffer->bytes != 0) {
         copy_here((char *)call->region->view.base + call->offset, call->buffer->base,
                   call->buffer->bytes);
     }
     if (signal != NULL) {
         fy_word_raise(fy_word_at(signal->region->view.base, signal->offset), signal->value,
                       signal->op);
+        fy_word_note(signal->region->view.base, signal->region->view.noted, signal->offset);
         fy_bell_ring(world->bell);
     }
+    return FERRY_OK;
 }
 
 static ferry_status put(ferry_transport *transport, const move *call, const ferry_signal *signal,
                         ferry_error *error)
 {
     if (fy_is_self(transport, call->peer)) {
-        put_here(call, signal, transport->world);
-        return FERRY_OK;
+        return put_here(call, signal, transport->world, error);
     }
     if (call->buffer->bytes == 0 && signal == NULL) {
         return FERRY_OK;
@@ -173,53 +172,142 @@ static ferry_status put(ferry_transport *transport, const move *call, const ferr
                                 .value = signal->value,
                                 .op = signal->op};
     }
+    if (!is_plain(call)) {
+        fy_carriage what = {call->peer, call->region, call->offset, call->buffer};
+        return fy_carry_put(transport, &what, signal == NULL ? NULL : &view, error);
+    }
     ferry_status status = engine->table->put(engine->state, call->peer, &call->region->view, known,
                                              call->offset, call->buffer->base, call->buffer->bytes,
                                              signal == NULL ? NULL : &view, error);
     return fy_world_verdict(transport->world, status, error);
 }
 
-ferry_status ferry_put(ferry_transport *transport, uint32_t peer, ferry_region *region,
-                       uint64_t offset, const ferry_buffer *source, ferry_queue *queue,
-                       ferry_error *error)
+/*
+ * The calls
+ */
+
+/* What a call in the order of a queue keeps until it begins. */
+typedef struct queued_move {
+    ferry_transport *transport;
+    move call;
+    ferry_buffer buffer;
+    bool has_signal;
+    ferry_signal signal;
+} queued_move;
+
+/* Its turn has come: devices' memory that was freed meanwhile is found out. */
+static ferry_status begin_queued(queued_move *it, ferry_error *error)
 {
-    move call = {.what = "put", .peer = peer, .region = region, .offset = offset, .buffer = source};
-    ferry_status status = check_move(transport, &call, queue, error);
-    return status == FERRY_OK ? put(transport, &call, NULL, error) : status;
+    it->call.buffer = &it->buffer;
+    FY_TRY(fy_transport_state(it->transport, error));
+    return fy_buffer_check(&it->buffer, it->call.what, error);
 }
 
-ferry_status ferry_put_signal(ferry_transport *transport, uint32_t peer, ferry_region *region,
-                              uint64_t offset, const ferry_buffer *source,
-                              const ferry_signal *signal, ferry_queue *queue, ferry_error *error)
+static ferry_status put_queued(void *context, ferry_error *error)
 {
-    move call = {.what = "put", .peer = peer, .region = region, .offset = offset, .buffer = source};
-    ferry_status status = check_move(transport, &call, queue, error);
-    if (status == FERRY_OK) {
-        status = check_signal(transport, peer, signal, error);
-    }
-    return status == FERRY_OK ? put(transport, &call, signal, error) : status;
+    queued_move *it = context;
+    FY_TRY(begin_queued(it, error));
+    return put(it->transport, &it->call, it->has_signal ? &it->signal : NULL, error);
 }
 
-ferry_status ferry_get(ferry_transport *transport, uint32_t peer, ferry_region *region,
-                       uint64_t offset, const ferry_buffer *target, ferry_queue *queue,
-                       ferry_error *error)
+static ferry_status get(ferry_transport *transport, const move *call, ferry_error *error);
+
+static ferry_status get_queued(void *context, ferry_error *error)
 {
-    move call = {.what = "get", .peer = peer, .region = region, .offset = offset, .buffer = target};
-    ferry_status status = check_move(transport, &call, queue, error);
-    if (status != FERRY_OK || target->bytes == 0) {
+    queued_move *it = context;
+    FY_TRY(begin_queued(it, error));
+    return get(it->transport, &it->call, error);
+}
+
+/* A call that was checked, on a queue that may use its memory. */
+static ferry_status move_on(ferry_transport *transport, const move *call,
+                            const ferry_signal *signal, fy_queue_fn function, ferry_queue *handle,
+                            ferry_error *error)
+{
+    fy_queue *queue;
+    queued_move it = {.transport = transport, .call = *call, .buffer = *call->buffer};
+    FY_TRY(fy_queue_enter(handle, call->what, &queue, error));
+    ferry_status status = fy_queue_check_space(queue, fy_space_of(call->buffer), call->what, error);
+    fy_queue_leave(queue);
+    if (status != FERRY_OK) {
         return status;
     }
-    if (fy_is_self(transport, peer)) {
-        copy_here(target->base, (const char *)region->view.base + offset, target->bytes);
+    if (signal != NULL) {
+        it.has_signal = true;
+        it.signal = *signal;
+    }
+    return fy_transport_defer(transport, handle, call->what, function, &it, sizeof it, error);
+}
+
+ferry_status ferry_transport_put(ferry_transport *transport, uint32_t peer, ferry_region *region,
+                                 uint64_t offset, const ferry_buffer *source, ferry_queue *queue,
+                                 ferry_error *error)
+{
+    move call = {.what = "put", .peer = peer, .region = region, .offset = offset, .buffer = source};
+    FY_TRY(check_move(transport, &call, error));
+    if (queue != NULL) {
+        return move_on(transport, &call, NULL, put_queued, queue, error);
+    }
+    FY_TRY(fy_world_check_order(transport->world, call.what, error));
+    return put(transport, &call, NULL, error);
+}
+
+ferry_status ferry_transport_put_signal(ferry_transport *transport, uint32_t peer,
+                                        ferry_region *region, uint64_t offset,
+                                        const ferry_buffer *source, const ferry_signal *signal,
+                                        ferry_queue *queue, ferry_error *error)
+{
+    move call = {.what = "put", .peer = peer, .region = region, .offset = offset, .buffer = source};
+    FY_TRY(check_move(transport, &call, error));
+    FY_TRY(check_signal(transport, peer, signal, error));
+    if (queue != NULL) {
+        return move_on(transport, &call, signal, put_queued, queue, error);
+    }
+    FY_TRY(fy_world_check_order(transport->world, call.what, error));
+    return put(transport, &call, signal, error);
+}
+
+static ferry_status get(ferry_transport *transport, const move *call, ferry_error *error)
+{
+    const ferry_region *region = call->region;
+    const ferry_buffer *target = call->buffer;
+    if (fy_is_self(transport, call->peer)) {
+        const char *from = (const char *)region->view.base + call->offset;
+        if (!is_plain(call)) {
+            return fy_move_now(fy_space_of(target), target->base, region->view.space, from,
+                               target->bytes, error);
+        }
+        copy_here(target->base, from, target->bytes);
         return FERRY_OK;
     }
-    uint32_t index = transport->engine_of[peer];
+    uint32_t index = transport->engine_of[call->peer];
     const fy_open_engine *engine = &transport->engines[index];
     if (engine->table->get == NULL) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED, "engine %s cannot fetch bytes: put them",
                        engine->table->name);
     }
-    status = engine->table->get(engine->state, peer, &region->view, region->attachments[index],
-                                offset, target->base, target->bytes, error);
+    if (!is_plain(call)) {
+        fy_carriage what = {call->peer, call->region, call->offset, target};
+        return fy_carry_get(transport, &what, error);
+    }
+    ferry_status status =
+        engine->table->get(engine->state, call->peer, &region->view, region->attachments[index],
+                           call->offset, target->base, target->bytes, error);
     return fy_world_verdict(transport->world, status, error);
+}
+
+ferry_status ferry_transport_get(ferry_transport *transport, uint32_t peer, ferry_region *region,
+                                 uint64_t offset, const ferry_buffer *target, ferry_queue *queue,
+                                 ferry_error *error)
+{
+    move call = {.what = "get", .peer = peer, .region = region, .offset = offset, .buffer = target};
+    ferry_status status = check_move(transport, &call, error);
+    if (status != FERRY_OK || target->bytes == 0) {
+        return status;
+    }
+    if (queue != NULL) {
+        return move_on(transport, &call, NULL, get_queued, queue, error);
+    }
+    FY_TRY(fy_world_check_order(transport->world, call.what, error));
+    return get(transport, &call, error);
 }

@@ -3,9 +3,14 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
-#include "base/room.h"
-#include "transport/agree.h"
-#include "transport/pages.h"
+#include "host/room.h"
+#include "memory/kind.h"
+#include "memory/pages.h"
+#include "memory/piece.h"
+#include "transport/carry.h"
+#include "transport/word.h"
+#include "world/agree.h"
+#include "world/order.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -14,9 +19,7 @@ ferry_status fy_region_new(ferry_transport *transport, fy_region_kind kind,
                            ferry_region **region_out, ferry_error *error)
 {
     ferry_region *region = fy_alloc_zeroed(1, sizeof *region);
-    if (region == NULL) {
-        return fy_fail_no_memory(error, "a region");
-    }
+    FY_TRY(fy_check_memory(region != NULL, "a region", error));
     region->view.kind = kind;
     region->view.owner = transport->world->rank;
     region->transport = transport;
@@ -46,7 +49,7 @@ void fy_region_destroy(ferry_region *region)
     if (region->pages && is_barred) {
         fy_pages_bar(region->view.base, region->view.bytes);
     } else if (region->pages) {
-        fy_pages_free(region->view.base, region->view.bytes);
+        fy_piece_free(region->view.space, region->view.base, region->view.bytes);
     }
     *region->link = region->next;
     if (region->next != NULL) {
@@ -58,23 +61,20 @@ void fy_region_destroy(ferry_region *region)
 ferry_status fy_region_attach(ferry_region *region, uint32_t index, ferry_error *error)
 {
     const fy_open_engine *engine = &region->transport->engines[index];
-    ferry_status status =
-        engine->table->attach(engine->state, &region->view, &region->attachments[index], error);
-    if (status == FERRY_OK) {
-        region->attached |= 1u << index;
+    if (!fy_engine_takes(engine, region->view.space.kind)) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED, "engine %s does not reach memory of kind %s",
+                       engine->table->name, fy_memory_name(region->view.space.kind));
     }
-    return status;
+    FY_TRY(engine->table->attach(engine->state, &region->view, &region->attachments[index], error));
+    region->attached |= 1u << index;
+    return FERRY_OK;
 }
 
 /*
  * Symmetric regions
  */
 
-/*
- * The first rank of a node asks for all of them whether there is room: together they would pass a
- * check that each makes by itself.
- */
-static ferry_status check_room(const ferry_world *world, uint64_t bytes, ferry_error *error)
+ferry_status fy_symmetric_room(const ferry_world *world, uint64_t bytes, ferry_error *error)
 {
     bool asks = world->threads ? world->rank == 0 : world->local_rank == 0;
     uint32_t n_parts = world->threads ? world->n_ranks : world->n_local_ranks;
@@ -93,46 +93,19 @@ static ferry_status check_room(const ferry_world *world, uint64_t bytes, ferry_e
     return fy_room_check(all, what, error);
 }
 
-/* All ranks ask for the same length, and none has found a reason against it. */
-static ferry_status compare_lengths(ferry_world *world, const fy_vote *vote, ferry_error *error)
-{
-    fy_votes votes;
-    ferry_status status = fy_votes_gather(world, vote, &votes, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    uint32_t first_rank = FERRY_ANY_RANK;
-    uint64_t first = 0;
-    size_t at = 0;
-    size_t n_bytes;
-    const void *bytes;
-    for (uint32_t rank = 0; (bytes = fy_votes_next(&votes, rank, &at, &n_bytes)) != NULL; rank++) {
-        uint64_t its;
-        if (n_bytes != sizeof its) {
-            continue; /* it had no memory for a vote: its status says so */
-        }
-        memcpy(&its, bytes, sizeof its);
-        if (first_rank == FERRY_ANY_RANK) {
-            first_rank = rank;
-            first = its;
-        }
-        if (its != first) {
-            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                           "rank %u allocates symmetric memory of %llu bytes and rank %u of %llu: "
-                           "the length must be the same on all ranks",
-                           first_rank, (unsigned long long)first, rank, (unsigned long long)its);
-        }
-    }
-    return fy_votes_status(&votes, error);
-}
-
-/* The memory, and what the engines keep of it. What has been done stays recorded in the region. */
-static ferry_status furnish(ferry_region *region, ferry_error *error)
+ferry_status fy_region_furnish(ferry_region *region, uint64_t bytes, uint64_t noted,
+                               ferry_error *error)
 {
     ferry_transport *transport = region->transport;
     uint32_t allocator = 0;
     ferry_status status = FERRY_OK;
-    while (allocator < transport->n_engines && transport->engines[allocator].table->alloc == NULL) {
+    region->view.id = transport->next_symmetric;
+    region->view.bytes = bytes;
+    region->view.noted = noted;
+    transport->next_symmetric += 2;
+    while (allocator < transport->n_engines &&
+           (transport->engines[allocator].table->alloc == NULL ||
+            !fy_engine_takes(&transport->engines[allocator], region->view.space.kind))) {
         allocator++;
     }
     if (allocator < transport->n_engines) {
@@ -143,8 +116,11 @@ static ferry_status furnish(ferry_region *region, ferry_error *error)
             region->attached |= 1u << allocator;
         }
     } else {
-        status = fy_pages_alloc(region->view.bytes, &region->view.base, error);
-        region->pages = status == FERRY_OK;
+        status = fy_symmetric_room(transport->world, bytes, error);
+        if (status == FERRY_OK) {
+            status = fy_piece_alloc(region->view.space, bytes, &region->view.base, error);
+            region->pages = status == FERRY_OK;
+        }
     }
     for (uint32_t i = 0; status == FERRY_OK && i < transport->n_engines; i++) {
         if (i != allocator) {
@@ -154,36 +130,34 @@ static ferry_status furnish(ferry_region *region, ferry_error *error)
     return status;
 }
 
-static ferry_status alloc_symmetric(ferry_transport *transport, uint64_t bytes,
+static ferry_status alloc_symmetric(ferry_transport *transport, fy_space space, uint64_t bytes,
                                     ferry_region **region_out, ferry_error *error)
 {
     ferry_world *world = transport->world;
     ferry_region *region = NULL;
     ferry_error why = {.message = ""};
-    ferry_status status = fy_transport_state(transport, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    if (bytes == 0) {
+    FY_TRY(fy_transport_state(transport, error));
+    ferry_status status =
+        fy_is_host(space) ? FERRY_OK : fy_space_check(space, "ferry_region_alloc", &why);
+    FY_THEN(status, fy_region_new(transport, FY_REGION_SYMMETRIC, &region, &why));
+    fy_field asked[] = {{.name = "the length of symmetric memory",
+                         .value = bytes,
+                         .how = FY_SAME,
+                         .remedy = ": the length must be the same on all ranks"},
+                        {.name = "the kind of symmetric memory",
+                         .text = fy_memory_name(space.kind),
+                         .how = FY_SAME,
+                         .remedy = ": the kind must be the same on all ranks"}};
+    status = fy_agree_on(world, FY_JOINT_REGION_ALLOC, fy_joint_object(transport->number, 0), asked,
+                         2, status, &why);
+    if (status == FERRY_OK && bytes == 0) {
         status = fy_fail(&why, FERRY_ERR_MISUSE, "a symmetric region needs at least one byte");
-    } else {
-        status = check_room(world, bytes, &why);
+    } else if (status == FERRY_OK) {
+        region->view.space = space;
+        status = fy_agree(world, fy_region_furnish(region, bytes, 0, &why), &why);
     }
-    if (status == FERRY_OK) {
-        status = fy_region_new(transport, FY_REGION_SYMMETRIC, &region, &why);
-    }
-    fy_vote vote = {.status = status, .own = &why, .bytes = &bytes, .n_bytes = sizeof bytes};
-    status = compare_lengths(world, &vote, error);
     if (status != FERRY_OK) {
-        goto out;
-    }
-    region->view.id = transport->next_symmetric;
-    region->view.bytes = bytes;
-    transport->next_symmetric += 2;
-    status = furnish(region, &why);
-    status = fy_agree(world, status, &why);
-    if (status != FERRY_OK) {
-        fy_fail(error, status, "%s", why.message);
+        fy_forward(error, status, &why);
         goto out;
     }
     *region_out = region;
@@ -193,17 +167,22 @@ out:
     return status;
 }
 
-ferry_status ferry_region_alloc(ferry_transport *transport, uint64_t bytes,
-                                ferry_region **region_out, ferry_error *error)
+ferry_status ferry_region_alloc(ferry_transport *transport, ferry_memory_kind kind, int32_t device,
+                                uint64_t bytes, ferry_region **region_out, ferry_error *error)
 {
-    if (transport == NULL || region_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_region_alloc needs a transport and a place for the region");
-    }
+    FY_TRY(fy_check_use(transport != NULL && region_out != NULL,
+                        "ferry_region_alloc needs a transport and a place for the region", error));
+    FY_TRY(fy_world_check_order(transport->world, "ferry_region_alloc", error));
     fy_joint_enter(transport->world, FY_JOINT_REGION_ALLOC, fy_joint_object(transport->number, 0));
-    ferry_status status = alloc_symmetric(transport, bytes, region_out, error);
+    fy_space space = {(uint32_t)kind, device};
+    ferry_status status = alloc_symmetric(transport, space, bytes, region_out, error);
     fy_joint_leave(transport->world);
     return status;
+}
+
+uint64_t fy_region_noted(const ferry_region *region)
+{
+    return region == NULL ? 0 : region->view.noted;
 }
 
 void ferry_region_free(ferry_region *region)
@@ -213,11 +192,12 @@ void ferry_region_free(ferry_region *region)
     }
     ferry_transport *transport = region->transport;
     uint32_t peer = FERRY_ANY_RANK;
+    fy_order_await(transport->world); /* work of a queue may use the region */
     /* What is still under way may need the region, here or there. */
     if (region->view.kind == FY_REGION_IMPORTED) {
         peer = region->view.owner;
     }
-    ferry_flush(transport, peer, NULL, NULL);
+    ferry_transport_flush(transport, peer, NULL, NULL);
     if (region->view.kind == FY_REGION_SYMMETRIC) {
         fy_joint_enter(transport->world, FY_JOINT_REGION_FREE,
                        fy_joint_object(transport->number, region->view.id));
@@ -234,19 +214,13 @@ void ferry_region_free(ferry_region *region)
 static ferry_status check_buffer(const ferry_buffer *buffer, ferry_error *error)
 {
     uint64_t end;
-    if (buffer->kind != FERRY_MEMORY_HOST) {
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "memory of kind %u cannot be registered: this version knows host memory "
-                       "only",
-                       buffer->kind);
-    }
     if (buffer->base == NULL || buffer->bytes == 0 ||
         !fy_add((uintptr_t)buffer->base, buffer->bytes, &end)) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "%llu bytes at %p are not memory that can be registered",
                        (unsigned long long)buffer->bytes, buffer->base);
     }
-    return FERRY_OK;
+    return fy_buffer_check(buffer, "registered memory", error);
 }
 
 ferry_status fy_region_announce(ferry_region *region, ferry_error *error)
@@ -256,7 +230,7 @@ ferry_status fy_region_announce(ferry_region *region, ferry_error *error)
         ferry_status status =
             fy_region_knows(region, i) ? FERRY_OK : fy_region_attach(region, i, &why);
         if (status != FERRY_OK && status != FERRY_ERR_UNSUPPORTED) {
-            return fy_fail(error, status, "%s", why.message);
+            return fy_forward(error, status, &why);
         }
     }
     return FERRY_OK;
@@ -265,27 +239,20 @@ ferry_status fy_region_announce(ferry_region *region, ferry_error *error)
 ferry_status ferry_region_register(ferry_transport *transport, const ferry_buffer *buffer,
                                    ferry_region **region_out, ferry_error *error)
 {
-    if (transport == NULL || buffer == NULL || region_out == NULL) {
-        return fy_fail(
-            error, FERRY_ERR_MISUSE,
-            "ferry_region_register needs a transport, a buffer and a place for the region");
-    }
+    FY_TRY(fy_check_use(
+        transport != NULL && buffer != NULL && region_out != NULL,
+        "ferry_region_register needs a transport, a buffer and a place for the region", error));
     ferry_region *region = NULL;
-    ferry_status status = check_buffer(buffer, error);
-    if (status == FERRY_OK) {
-        status = fy_transport_state(transport, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_region_new(transport, FY_REGION_REGISTERED, &region, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(check_buffer(buffer, error));
+    FY_TRY(fy_transport_state(transport, error));
+    FY_TRY(fy_world_check_order(transport->world, "ferry_region_register", error));
+    FY_TRY(fy_region_new(transport, FY_REGION_REGISTERED, &region, error));
     region->view.id = transport->next_registered;
     region->view.base = buffer->base;
     region->view.bytes = buffer->bytes;
+    region->view.space = fy_space_of(buffer);
     transport->next_registered += 2;
-    status = fy_region_announce(region, error);
+    ferry_status status = fy_region_announce(region, error);
     if (status != FERRY_OK) {
         fy_region_destroy(region);
         return status;

@@ -8,6 +8,23 @@
 ferry_status fy_region_new(ferry_transport *transport, fy_region_kind kind,
                            ferry_region **region_out, ferry_error *error);
 
+uint64_t fy_region_noted(const ferry_region *region); /* NULL: 0 */
+
+/*
+ * Collective: memory for a new symmetric region, of a length on which all ranks have agreed, and
+ * what the engines keep of it. What has been done stays recorded in the region. A failure is this
+ * rank's own: all agree on it afterwards. noted: 0, or all of it but the notes: see word.h.
+ */
+ferry_status fy_region_furnish(ferry_region *region, uint64_t bytes, uint64_t noted,
+                               ferry_error *error);
+
+/*
+ * Whether there is room for a symmetric region. The first rank of a node asks for all of them, for
+ * together they would pass a check that each makes by itself; an engine asks where that rank can
+ * still tell the others.
+ */
+ferry_status fy_symmetric_room(const ferry_world *world, uint64_t bytes, ferry_error *error);
+
 /* Makes the region known to engine number index. */
 ferry_status fy_region_attach(ferry_region *region, uint32_t index, ferry_error *error);
 

@@ -1,7 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "transport/registry.h"
 
-#include "base/plugin.h"
+#include "host/plugin.h"
 #include "transport/mapped/mapped.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ typedef struct entry {
 
 static const entry entries[FY_N_ENGINES] = {
     [FY_ENGINE_INPROC] = {"inproc", "threads of one process", &fy_inproc_engine},
-    [FY_ENGINE_SHM] = {"shm", "processes of one node: mapped memory, and cross-memory attach",
+    [FY_ENGINE_SHM] = {"shm", "processes of one node, which map each other's memory",
                        &fy_shm_engine},
     [FY_ENGINE_UCX] = {"ucx", "nodes of a network: RDMA or TCP through UCX", NULL},
 };
@@ -39,29 +39,21 @@ static ferry_status load(const char *name, const fy_engine **engine_out, ferry_e
 {
     fy_plugin_fn function;
     const char *path;
-    ferry_status status = fy_plugin_load(name, FY_ENGINE_PLUGIN_SYMBOL, &function, &path, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_plugin_load(name, FY_ENGINE_PLUGIN_SYMBOL, &function, &path, error));
     const fy_engine *table = ((fy_engine_plugin_fn)function)();
     if (table == NULL) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED, "%s has no engine", path);
     }
-    status = fy_plugin_check_abi(path, table->abi, FY_ENGINE_ABI, error);
-    if (status == FERRY_OK) {
-        *engine_out = table;
-    }
-    return status;
+    FY_TRY(fy_plugin_check_abi(path, table->abi, FY_ENGINE_ABI, error));
+    *engine_out = table;
+    return FERRY_OK;
 }
 
 ferry_status fy_engine_get(size_t index, const fy_engine **engine_out, ferry_error *error)
 {
     const fy_engine *table = entries[index].table;
     if (table == NULL) {
-        ferry_status status = load(entries[index].name, &table, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(load(entries[index].name, &table, error));
     }
     char why[FERRY_ERROR_BYTES] = "";
     if (!table->probe(why, sizeof why)) {

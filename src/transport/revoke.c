@@ -35,7 +35,7 @@ static ferry_status revoke_region(ferry_region *region, unsigned engines, ferry_
             ferry_status status =
                 engine->table->revoke(engine->state, &region->view, region->attachments[i], &why);
             if (status != FERRY_OK && worst != FERRY_ERR_UNSUPPORTED) {
-                worst = fy_fail(error, status, "%s", why.message);
+                worst = fy_forward(error, status, &why);
             }
         }
     }
@@ -95,7 +95,7 @@ bool fy_region_is_exposed_for_good(const ferry_region *region)
     return (region->exposed & FOR_GOOD) != 0;
 }
 
-void fy_transport_part(void *context, const bool *may_live)
+void fy_transport_shrunk(void *context, const bool *may_live)
 {
     ferry_transport *transport = context;
     unsigned engines = 0;

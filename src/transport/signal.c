@@ -1,4 +1,5 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "transport/queued.h"
 #include "transport/word.h"
 
 #include "base/print.h"
@@ -17,6 +18,12 @@ ferry_status fy_word_check(const ferry_transport *transport, const ferry_region 
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "signal: region %llu is registered memory; signals lie in symmetric regions",
                        (unsigned long long)region->view.id);
+    }
+    if (!fy_is_host(region->view.space)) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "signal: region %llu is memory of kind %s; signals lie in host memory",
+                       (unsigned long long)region->view.id,
+                       fy_memory_name(region->view.space.kind));
     }
     if (offset % sizeof(uint64_t) != 0) {
         return fy_fail(error, FERRY_ERR_MISUSE,
@@ -98,9 +105,8 @@ static ferry_status check_wait(const ferry_transport *transport, const ferry_reg
                                uint64_t offset, ferry_compare compare, uint32_t from,
                                double limit_seconds, ferry_error *error)
 {
-    if (transport == NULL || region == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_signal_wait needs a transport and a region");
-    }
+    FY_TRY(fy_check_use(transport != NULL && region != NULL,
+                        "ferry_transport_wait_signal needs a transport and a region", error));
     if ((uint32_t)compare > FERRY_COMPARE_GT) {
         return fy_fail(error, FERRY_ERR_MISUSE, "signal: %u is not a ferry_compare",
                        (uint32_t)compare);
@@ -110,9 +116,8 @@ static ferry_status check_wait(const ferry_transport *transport, const ferry_reg
                        "signal: there is no rank %u in a world of %u ranks", from,
                        transport->world->n_ranks);
     }
-    if (isnan(limit_seconds)) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "signal: the limit is not a number of seconds");
-    }
+    FY_TRY(
+        fy_check_use(!isnan(limit_seconds), "signal: the limit is not a number of seconds", error));
     return fy_word_check(transport, region, offset, transport->world->rank, error);
 }
 
@@ -125,34 +130,55 @@ static int64_t limit_of(const ferry_world *world, double limit_seconds)
     return limit_seconds > 4e9 ? -1 : (int64_t)ceil(limit_seconds * 1e9);
 }
 
-ferry_status ferry_signal_wait(ferry_transport *transport, ferry_region *region, uint64_t offset,
-                               ferry_compare compare, uint64_t value, uint32_t from,
-                               double limit_seconds, uint64_t *value_out, ferry_error *error)
+/* A wait that was checked; in the order of a queue it is kept until it begins. */
+typedef struct wait_call {
+    ferry_transport *transport;
+    const ferry_region *region;
+    uint64_t offset;
+    ferry_compare compare;
+    uint64_t value;
+    uint32_t from;
+    double limit_seconds;
+    uint64_t *value_out;
+} wait_call;
+
+static ferry_status wait_now(void *context, ferry_error *error)
 {
-    ferry_status status =
-        check_wait(transport, region, offset, compare, from, limit_seconds, error);
-    if (status == FERRY_OK) {
-        status = fy_transport_state(transport, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    const wait_call *call = context;
+    ferry_transport *transport = call->transport;
     expectation wait = {.transport = transport,
-                        .word = fy_word_at(region->view.base, offset),
-                        .compare = compare,
-                        .value = value};
-    int64_t limit_ns = limit_of(transport->world, limit_seconds);
-    if (!look(&wait)) {
+                        .word = fy_word_at(call->region->view.base, call->offset),
+                        .compare = call->compare,
+                        .value = call->value};
+    int64_t limit_ns = limit_of(transport->world, call->limit_seconds);
+    ferry_status status = fy_transport_state(transport, error);
+    if (status == FERRY_OK && !look(&wait)) {
         status = limit_ns == 0
                      ? FERRY_ERR_TIMEOUT
                      : fy_world_wait(transport->world, look, may_sleep_ns, &wait, limit_ns, error);
     }
     if (status == FERRY_ERR_TIMEOUT) {
         status = fy_transport_state(transport, error); /* the world's, perhaps a timeout too */
-        return status != FERRY_OK ? status : too_late(&wait, region, offset, from, limit_ns, error);
+        return status != FERRY_OK
+                   ? status
+                   : too_late(&wait, call->region, call->offset, call->from, limit_ns, error);
     }
-    if (status == FERRY_OK && value_out != NULL) {
-        *value_out = wait.seen;
+    if (status == FERRY_OK && call->value_out != NULL) {
+        *call->value_out = wait.seen;
     }
     return status;
+}
+
+ferry_status ferry_transport_wait_signal(ferry_transport *transport, ferry_region *region,
+                                         uint64_t offset, ferry_compare compare, uint64_t value,
+                                         uint32_t from, double limit_seconds, uint64_t *value_out,
+                                         ferry_queue *queue, ferry_error *error)
+{
+    FY_TRY(check_wait(transport, region, offset, compare, from, limit_seconds, error));
+    wait_call call = {transport, region, offset, compare, value, from, limit_seconds, value_out};
+    if (queue != NULL) {
+        return fy_transport_defer(transport, queue, "signal", wait_now, &call, sizeof call, error);
+    }
+    FY_TRY(fy_world_check_order(transport->world, "signal", error));
+    return wait_now(&call, error);
 }

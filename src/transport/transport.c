@@ -5,10 +5,12 @@
 #include "base/config.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "transport/agree.h"
+#include "transport/carry.h"
 #include "transport/choose.h"
 #include "transport/host.h"
+#include "transport/queued.h"
 #include "transport/wrap/wrap.h"
+#include "world/agree.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -44,10 +46,7 @@ static ferry_status propose(const ferry_world *world, const char *engines, propo
     const char *text = engines != NULL ? engines : fy_config_text("FERRY_TRANSPORT");
     if (text != NULL) {
         snprintf(mine->text, sizeof mine->text, "%s", text);
-        ferry_status status = fy_choice_parse(text, choice, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(fy_choice_parse(text, choice, error));
     }
     fy_choice_complete(choice, world);
     return fy_choice_tables(choice, world, tables, error);
@@ -58,45 +57,25 @@ static const char *describe(const char *text)
     return text[0] == '\0' ? "the best for each pair" : text;
 }
 
-/* All ranks must have proposed the same; the identity is rank 0's, the number the largest. */
-static ferry_status compare(ferry_world *world, const fy_vote *vote, proposal *agreed_out,
-                            ferry_error *error)
+/*
+ * All ranks must have proposed the same, and be able to open it; the identity is rank 0's, the
+ * number the largest.
+ */
+static ferry_status agree_on(ferry_world *world, ferry_status mine, proposal *proposal_inout,
+                             ferry_error *error)
 {
-    fy_votes votes;
-    ferry_status status = fy_votes_gather(world, vote, &votes, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    uint32_t first_rank = FERRY_ANY_RANK;
-    proposal first = {.identity = 0};
-    uint64_t number = 0;
-    size_t at = 0;
-    size_t n_bytes;
-    const void *bytes;
-    for (uint32_t rank = 0; (bytes = fy_votes_next(&votes, rank, &at, &n_bytes)) != NULL; rank++) {
-        proposal its;
-        if (n_bytes != sizeof its) {
-            continue; /* it had no memory for a vote: its status says so */
-        }
-        memcpy(&its, bytes, sizeof its);
-        its.text[sizeof its.text - 1] = '\0';
-        number = its.number > number ? its.number : number;
-        if (first_rank == FERRY_ANY_RANK) {
-            first_rank = rank;
-            first = its;
-        }
-        if (strcmp(first.text, its.text) != 0) {
-            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                           "rank %u opens transport \"%s\" and rank %u \"%s\": all ranks must "
-                           "open the same; look at FERRY_TRANSPORT",
-                           first_rank, describe(first.text), rank, describe(its.text));
-        }
-    }
-    status = fy_votes_status(&votes, error);
+    enum { ENGINES, IDENTITY, NUMBER, N };
+    fy_field fields[N] = {{.name = "the transport to open",
+                           .text = describe(proposal_inout->text),
+                           .how = FY_SAME,
+                           .remedy = ": all ranks must open the same; look at FERRY_TRANSPORT"},
+                          {.value = proposal_inout->identity, .how = FY_RANK_0},
+                          {.value = proposal_inout->number, .how = FY_MOST}};
+    ferry_status status = fy_agree_on(world, FY_JOINT_TRANSPORT_OPEN, 0, fields, N, mine, error);
     if (status == FERRY_OK) {
-        *agreed_out = first;
-        agreed_out->number = number;
-        fy_thing_settle(world, FY_THING_TRANSPORT, (uint32_t)number);
+        proposal_inout->identity = fields[IDENTITY].value;
+        proposal_inout->number = fields[NUMBER].value;
+        fy_object_settle(world, FY_OBJECT_TRANSPORT, (uint32_t)proposal_inout->number);
     }
     return status;
 }
@@ -119,7 +98,7 @@ static ferry_status open_engine(ferry_transport *transport, const fy_choice *cho
     transport->n_engines += mine == FERRY_OK;
     ferry_status status = fy_agree(transport->world, mine, &why);
     if (status != FERRY_OK) {
-        fy_fail(error, status, "%s", why.message);
+        fy_forward(error, status, &why);
     }
     return status;
 }
@@ -141,8 +120,7 @@ static void log_choice(const ferry_transport *transport)
 }
 
 static ferry_status make_transport(ferry_world *world, const fy_choice *choice,
-                                   const proposal *agreed, ferry_transport **transport_out,
-                                   ferry_error *error)
+                                   ferry_transport **transport_out, ferry_error *error)
 {
     ferry_transport *transport = fy_alloc_zeroed(1, sizeof *transport);
     uint8_t *engine_of = fy_alloc_zeroed(world->n_ranks, sizeof *engine_of);
@@ -158,8 +136,6 @@ static ferry_status make_transport(ferry_world *world, const fy_choice *choice,
     *transport = (ferry_transport){.references = 1,
                                    .world = world,
                                    .engine_of = engine_of,
-                                   .identity = agreed->identity,
-                                   .number = (uint32_t)agreed->number,
                                    .next_symmetric = 2,
                                    .next_registered = 1};
     *transport_out = transport;
@@ -172,29 +148,27 @@ static ferry_status open_transport(ferry_world *world, const char *engines,
     fy_choice choice = {.n_engines = 0};
     const fy_engine *tables[FY_MOST_ENGINES] = {NULL};
     ferry_error why = {.message = ""};
-    proposal agreed = {.identity = 0};
     proposal mine = {.identity = make_identity(),
-                     .number = fy_thing_propose(world, FY_THING_TRANSPORT)};
+                     .number = fy_object_propose(world, FY_OBJECT_TRANSPORT)};
     ferry_transport *transport = NULL;
 
-    fy_vote vote = {.own = &why, .bytes = &mine, .n_bytes = sizeof mine};
-    vote.status = propose(world, engines, &mine, &choice, tables, &why);
-    ferry_status status = compare(world, &vote, &agreed, error);
-    if (status != FERRY_OK) {
-        return status;
+    ferry_status status = propose(world, engines, &mine, &choice, tables, &why);
+    FY_THEN(status, make_transport(world, &choice, &transport, &why));
+    status = agree_on(world, status, &mine, &why);
+    if (status == FERRY_OK) {
+        transport->identity = mine.identity;
+        transport->number = (uint32_t)mine.number;
     }
-    status = make_transport(world, &choice, &agreed, &transport, &why);
-    status = fy_agree(world, status, &why);
     for (uint32_t i = 0; status == FERRY_OK && i < choice.n_engines; i++) {
         status = open_engine(transport, &choice, tables[i], &why);
     }
     if (status != FERRY_OK) {
-        fy_fail(error, status, "%s", why.message);
+        fy_forward(error, status, &why);
         goto out;
     }
     log_choice(transport);
-    transport->parting = (fy_parting){.part = fy_transport_part, .context = transport};
-    fy_world_add_parting(world, &transport->parting);
+    transport->shrink_hook = (fy_shrink_hook){.shrunk = fy_transport_shrunk, .context = transport};
+    fy_world_add_shrink_hook(world, &transport->shrink_hook);
     *transport_out = transport;
     transport = NULL;
 out:
@@ -205,10 +179,9 @@ out:
 ferry_status ferry_transport_open(ferry_world *world, const char *engines,
                                   ferry_transport **transport_out, ferry_error *error)
 {
-    if (world == NULL || transport_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_transport_open needs a world and a place for the transport");
-    }
+    FY_TRY(fy_check_use(world != NULL && transport_out != NULL,
+                        "ferry_transport_open needs a world and a place for the transport", error));
+    FY_TRY(fy_world_check_order(world, "ferry_transport_open", error));
     fy_joint_enter(world, FY_JOINT_TRANSPORT_OPEN, 0);
     ferry_status status = open_transport(world, engines, transport_out, error);
     fy_joint_leave(world);
@@ -226,7 +199,8 @@ void ferry_transport_close(ferry_transport *transport)
         atomic_fetch_sub(&transport->references, 1) > 1) {
         return;
     }
-    fy_world_remove_parting(transport->world, &transport->parting);
+    fy_order_await(transport->world); /* work of a queue may use another transport of it */
+    fy_world_remove_shrink_hook(transport->world, &transport->shrink_hook);
     while (transport->regions != NULL) {
         fy_region_destroy(transport->regions);
     }
@@ -234,6 +208,7 @@ void ferry_transport_close(ferry_transport *transport)
         fy_open_engine *engine = &transport->engines[--transport->n_engines];
         engine->table->close(engine->state);
     }
+    fy_carry_drop(transport, FERRY_ANY_RANK); /* no engine is left that reads it */
     ferry_world *world = transport->world;
     ferry_transport *elder = transport->elder;
     fy_free(transport->engine_of);
@@ -242,14 +217,14 @@ void ferry_transport_close(ferry_transport *transport)
     ferry_world_destroy(world); /* this was one of its references */
 }
 
-ferry_status ferry_transport_peer(const ferry_transport *transport, uint32_t peer,
-                                  const char **engine_out, uint32_t *capabilities_out,
-                                  ferry_error *error)
+ferry_status ferry_transport_get_peer(const ferry_transport *transport, uint32_t peer,
+                                      const char **engine_out, uint32_t *capabilities_out,
+                                      ferry_error *error)
 {
     if (transport == NULL || peer >= transport->world->n_ranks) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_transport_peer needs a transport and one of its ranks, and gets %u",
-                       peer);
+        return fy_fail(
+            error, FERRY_ERR_MISUSE,
+            "ferry_transport_get_peer needs a transport and one of its ranks, and gets %u", peer);
     }
     const fy_open_engine *engine = &transport->engines[transport->engine_of[peer]];
     const char *name = engine->table->name;
@@ -308,15 +283,15 @@ bool fy_transport_has_room(ferry_transport *transport, uint32_t peer)
 ferry_status fy_transport_try_flush(ferry_transport *transport, uint32_t *peer_out,
                                     ferry_error *error)
 {
-    ferry_status status = fy_transport_state(transport, error);
-    for (uint32_t i = 0; status == FERRY_OK && i < transport->n_engines; i++) {
+    FY_TRY(fy_transport_state(transport, error));
+    for (uint32_t i = 0; i < transport->n_engines; i++) {
         const fy_open_engine *engine = &transport->engines[i];
         *peer_out = FERRY_ANY_RANK;
-        status = engine->table->try_flush != NULL
-                     ? engine->table->try_flush(engine->state, peer_out, error)
-                     : engine->table->flush(engine->state, FERRY_ANY_RANK, error);
+        FY_TRY(engine->table->try_flush != NULL
+                   ? engine->table->try_flush(engine->state, peer_out, error)
+                   : engine->table->flush(engine->state, FERRY_ANY_RANK, error));
     }
-    return status;
+    return FERRY_OK;
 }
 
 int64_t fy_transport_sleep_ns(const ferry_transport *transport)
@@ -334,30 +309,21 @@ int64_t fy_transport_sleep_ns(const ferry_transport *transport)
 
 ferry_status ferry_transport_progress(ferry_transport *transport, ferry_error *error)
 {
-    if (transport == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_transport_progress needs a transport");
-    }
-    ferry_status status = fy_world_check_process(transport->world, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_check_use(transport != NULL, "ferry_transport_progress needs a transport", error));
+    FY_TRY(fy_world_check_process(transport->world, error));
+    FY_TRY(fy_world_check_order(transport->world, "ferry_transport_progress", error));
     fy_transport_work(transport);
     return fy_transport_state(transport, error);
 }
 
-ferry_status ferry_flush(ferry_transport *transport, uint32_t peer, ferry_queue *queue,
-                         ferry_error *error)
+/* What to flush, in the order of a queue. */
+typedef struct flush_call {
+    ferry_transport *transport;
+    uint32_t peer;
+} flush_call;
+
+static ferry_status flush(ferry_transport *transport, uint32_t peer, ferry_error *error)
 {
-    if (transport == NULL || (peer != FERRY_ANY_RANK && peer >= transport->world->n_ranks)) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_flush needs a transport and one of its ranks or FERRY_ANY_RANK, and "
-                       "gets %u",
-                       peer);
-    }
-    if (queue != NULL) {
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "flush: this version has no queues; pass NULL");
-    }
     ferry_status status = fy_transport_state(transport, error);
     if (fy_world_is_inherited(transport->world)) {
         return status;
@@ -372,5 +338,30 @@ ferry_status ferry_flush(ferry_transport *transport, uint32_t peer, ferry_queue 
             status = status == FERRY_OK ? its : status;
         }
     }
+    fy_carry_drop(transport, peer);
     return fy_world_verdict(transport->world, status, error);
+}
+
+static ferry_status flush_deferred(void *context, ferry_error *error)
+{
+    const flush_call *call = context;
+    return flush(call->transport, call->peer, error);
+}
+
+ferry_status ferry_transport_flush(ferry_transport *transport, uint32_t peer, ferry_queue *queue,
+                                   ferry_error *error)
+{
+    if (transport == NULL || (peer != FERRY_ANY_RANK && peer >= transport->world->n_ranks)) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_transport_flush needs a transport and one of its ranks or "
+                       "FERRY_ANY_RANK, and gets %u",
+                       peer);
+    }
+    if (queue != NULL) {
+        flush_call call = {transport, peer};
+        return fy_transport_defer(transport, queue, "flush", flush_deferred, &call, sizeof call,
+                                  error);
+    }
+    FY_TRY(fy_world_check_order(transport->world, "flush", error));
+    return flush(transport, peer, error);
 }

@@ -12,7 +12,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/uio.h>
 
 /*
  * The front end: it checks, keeps regions, and hands each operation to the engine of its peer. A
@@ -28,6 +27,9 @@ typedef struct fy_open_engine {
     fy_host host;
 } fy_open_engine;
 
+/* A source's copy that an engine may still read: carry.c. */
+typedef struct fy_kept fy_kept;
+
 struct ferry_transport {
     _Atomic uint32_t references;
     ferry_world *world; /* retained */
@@ -38,8 +40,10 @@ struct ferry_transport {
     uint32_t number;    /* in its world, the same on all ranks */
     uint64_t next_symmetric;
     uint64_t next_registered;
-    ferry_region *regions;  /* all that are not freed */
-    fy_parting parting;     /* from the world, when it shrinks: see revoke.c */
+    ferry_region *regions;      /* all that are not freed */
+    fy_shrink_hook shrink_hook; /* from the world, when it shrinks: see revoke.c */
+    fy_kept *kept;
+    uint64_t kept_bytes;
     ferry_transport *elder; /* that this one goes on from, if it still has memory; retained */
 };
 
@@ -49,7 +53,7 @@ struct ferry_region {
     ferry_region *next;
     ferry_region **link;        /* what points to this region */
     bool memory;                /* registered, and its memory goes with it */
-    bool pages;                 /* the library allocated the memory itself */
+    bool pages;                 /* the library allocated the memory itself, of its space */
     ferry_region *next_exposed; /* see revoke.c */
     unsigned exposed;           /* to ranks of these engines */
     unsigned attached;          /* bit i: engine i knows the region */
@@ -113,24 +117,6 @@ bool fy_transport_shares_pointers(const ferry_transport *transport, uint32_t pee
 bool fy_transport_visit(ferry_transport *transport, uint32_t peer);
 void fy_transport_leave(ferry_transport *transport, uint32_t peer);
 
-/* Whether the next two work for the peer: proven by reading memory of its process. */
-bool fy_transport_can_attach(ferry_transport *transport, uint32_t peer);
-
-/*
- * Cross-memory attach: moves bytes between pieces of memory here and pieces at the peer's own
- * addresses, as many as fit in one system call. Pieces may be empty, and both sides may divide the
- * same total differently: other totals are FERRY_ERR_MISUSE. In place on return; an error may leave
- * a part. A peer that is gone fails the world; memory that is not mapped there is FERRY_ERR_MISUSE.
- */
-ferry_status fy_transport_attach_write(ferry_transport *transport, uint32_t peer,
-                                       const struct iovec *here, size_t n_here,
-                                       const struct iovec *there, size_t n_there,
-                                       ferry_error *error);
-ferry_status fy_transport_attach_read(ferry_transport *transport, uint32_t peer,
-                                      const struct iovec *here, size_t n_here,
-                                      const struct iovec *there, size_t n_there,
-                                      ferry_error *error);
-
 /*
  * In a world that has failed: from here on no peer of this node touches memory of this rank that it
  * knows by address, but for what the kernel is copying right now.
@@ -143,8 +129,8 @@ void fy_transport_withdraw(ferry_transport *transport);
  * still cannot be renewed. Costs one load where there is none.
  */
 ferry_status fy_memory_secure(const void *base, uint64_t bytes, ferry_error *error);
-/* The parting of a transport. */
-void fy_transport_part(void *context, const bool *may_live);
+/* The shrink hook of a transport. */
+void fy_transport_shrunk(void *context, const bool *may_live);
 /* Before a region goes. */
 void fy_region_forget_exposed(ferry_region *region);
 /* Nothing may ever lie at its addresses again, also when it has gone. */

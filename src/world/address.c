@@ -176,10 +176,7 @@ static ferry_status listen_on_host(const char *host, uint16_t port, int *fd_out,
     char digits[FY_PORT_BYTES];
     struct addrinfo *list = NULL;
     snprintf(digits, sizeof digits, "%u", port);
-    ferry_status status = fy_address_resolve(host, digits, &list, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_address_resolve(host, digits, &list, error));
     int fd = -1, reason = EADDRNOTAVAIL;
     for (const struct addrinfo *a = list; a != NULL && fd < 0; a = a->ai_next) {
         fd = listening_socket(a);

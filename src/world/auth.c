@@ -91,16 +91,15 @@ static void hash_handshake(const unsigned char key[FY_KEY_BYTES], unsigned purpo
                            unsigned char *hash_out, size_t hash_bytes)
 {
     unsigned char text[HANDSHAKE_TEXT_BYTES];
-    fy_wire_packer packer = {.bytes = text};
-    fy_wire_pack_number(&packer, purpose, 1);
-    memcpy(text + packer.used, transcript->nonces, sizeof transcript->nonces);
-    packer.used += sizeof transcript->nonces;
-    fy_wire_pack_u32(&packer, transcript->versions[FY_CLIENT]);
-    fy_wire_pack_u32(&packer, server_version);
+    fy_pack packer = fy_pack_into(text, sizeof text);
+    fy_pack_number(&packer, purpose);
+    fy_pack_bytes(&packer, transcript->nonces, sizeof transcript->nonces);
+    fy_pack_u32(&packer, transcript->versions[FY_CLIENT]);
+    fy_pack_u32(&packer, server_version);
     crypto_generichash(hash_out, hash_bytes, text, sizeof text, key, FY_KEY_BYTES);
 }
 
-void fy_auth_prove(const unsigned char key[FY_KEY_BYTES], fy_role who,
+void fy_auth_prove(const unsigned char key[FY_KEY_BYTES], fy_auth_role who,
                    const fy_transcript *transcript, unsigned char proof_out[FY_AUTH_PROOF_BYTES])
 {
     uint32_t server_version = who == FY_CLIENT ? 0 : transcript->versions[FY_SERVER];
@@ -108,7 +107,7 @@ void fy_auth_prove(const unsigned char key[FY_KEY_BYTES], fy_role who,
                    FY_AUTH_PROOF_BYTES);
 }
 
-void fy_auth_session_key(const unsigned char key[FY_KEY_BYTES], fy_role from,
+void fy_auth_session_key(const unsigned char key[FY_KEY_BYTES], fy_auth_role from,
                          const fy_transcript *transcript, unsigned char key_out[FY_KEY_BYTES])
 {
     hash_handshake(key, PURPOSE_SESSION + (unsigned)from, transcript,
@@ -118,11 +117,11 @@ void fy_auth_session_key(const unsigned char key[FY_KEY_BYTES], fy_role from,
 static void write_message_text(unsigned char text[MESSAGE_TEXT_BYTES], unsigned purpose,
                                uint64_t number, uint32_t type, uint32_t n_bytes)
 {
-    fy_wire_packer packer = {.bytes = text};
-    fy_wire_pack_number(&packer, purpose, 1);
-    fy_wire_pack_u64(&packer, number);
-    fy_wire_pack_u32(&packer, type);
-    fy_wire_pack_u32(&packer, n_bytes);
+    fy_pack packer = fy_pack_into(text, MESSAGE_TEXT_BYTES);
+    fy_pack_number(&packer, purpose);
+    fy_pack_u64(&packer, number);
+    fy_pack_u32(&packer, type);
+    fy_pack_u32(&packer, n_bytes);
 }
 
 void fy_auth_mac_header(const unsigned char key[FY_KEY_BYTES], uint64_t number, uint32_t type,
@@ -158,7 +157,7 @@ static size_t step_bytes(const fy_handshake *handshake)
     return bytes[handshake->step];
 }
 
-void fy_handshake_begin(fy_handshake *handshake, fy_role role,
+void fy_handshake_begin(fy_handshake *handshake, fy_auth_role role,
                         const unsigned char key[FY_KEY_BYTES],
                         unsigned char hello_out[FY_HELLO_BYTES])
 {
@@ -198,8 +197,8 @@ static ferry_status check_hello(const fy_handshake *handshake, const char *peer,
 
 static size_t write_proof(const fy_handshake *handshake, unsigned char *text)
 {
-    fy_wire_packer packer = {.bytes = text};
-    fy_wire_pack_u32(&packer, handshake->transcript.versions[handshake->role]);
+    fy_pack packer = fy_pack_into(text, PROOF_BYTES);
+    fy_pack_u32(&packer, handshake->transcript.versions[handshake->role]);
     fy_auth_prove(handshake->key, handshake->role, &handshake->transcript, text + packer.used);
     return PROOF_BYTES;
 }
@@ -208,11 +207,11 @@ static size_t write_proof(const fy_handshake *handshake, unsigned char *text)
 static bool check_proof(fy_handshake *handshake, const unsigned char *text)
 {
     unsigned char expected[FY_AUTH_PROOF_BYTES];
-    fy_role other = !handshake->role;
-    fy_wire_reader reader = fy_wire_reader_of(text, PROOF_BYTES);
-    handshake->transcript.versions[other] = fy_wire_read_u32(&reader);
+    fy_auth_role other = !handshake->role;
+    fy_reader reader = fy_reader_of(text, PROOF_BYTES);
+    handshake->transcript.versions[other] = fy_read_u32(&reader);
     fy_auth_prove(handshake->key, other, &handshake->transcript, expected);
-    handshake->proven = fy_auth_equal(expected, reader.bytes, sizeof expected);
+    handshake->proven = fy_auth_equal(expected, reader.at, sizeof expected);
     fy_auth_wipe(expected, sizeof expected);
     return handshake->proven;
 }
@@ -288,10 +287,7 @@ ferry_status fy_handshake_advance(fy_handshake *handshake, size_t n_bytes, const
     *reply_bytes_out = 0;
     handshake->n_bytes += n_bytes;
     if (handshake->step == STEP_HELLO) {
-        ferry_status status = check_hello(handshake, peer, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(check_hello(handshake, peer, error));
     }
     if (handshake->n_bytes < step_bytes(handshake)) {
         return FERRY_OK;

@@ -19,10 +19,10 @@
  */
 enum { FY_AUTH_NONCE_BYTES = 32, FY_AUTH_PROOF_BYTES = 32, FY_AUTH_MAC_BYTES = 16 };
 
-typedef enum fy_role {
+typedef enum fy_auth_role {
     FY_CLIENT = 0, /* connected */
     FY_SERVER = 1, /* accepted */
-} fy_role;
+} fy_auth_role;
 
 /* What both sides have seen of a handshake, by role. */
 typedef struct fy_transcript {
@@ -51,7 +51,7 @@ bool fy_auth_equal(const void *a, const void *b, size_t n_bytes);
 enum { FY_HELLO_BYTES = 8 + 1 + FY_AUTH_NONCE_BYTES, FY_REPLY_BYTES = 1 + 4 + FY_AUTH_PROOF_BYTES };
 
 typedef struct fy_handshake {
-    fy_role role;
+    fy_auth_role role;
     int step;       /* what is coming in: 0 hello, 1 proof, 2 verdict; 3: all is done */
     bool proven;    /* the other side knows the key, whatever else is wrong */
     size_t n_bytes; /* of this step, so far */
@@ -61,7 +61,7 @@ typedef struct fy_handshake {
 } fy_handshake;
 
 /* What to send first to hello_out. fy_auth_wipe the whole when it is over. */
-void fy_handshake_begin(fy_handshake *handshake, fy_role role,
+void fy_handshake_begin(fy_handshake *handshake, fy_auth_role role,
                         const unsigned char key[FY_KEY_BYTES],
                         unsigned char hello_out[FY_HELLO_BYTES]);
 
@@ -78,11 +78,11 @@ ferry_status fy_handshake_advance(fy_handshake *handshake, size_t n_bytes, const
                                   ferry_error *error);
 
 /* The client proves before it knows the server's version: its proof does not hold that. */
-void fy_auth_prove(const unsigned char key[FY_KEY_BYTES], fy_role who,
+void fy_auth_prove(const unsigned char key[FY_KEY_BYTES], fy_auth_role who,
                    const fy_transcript *transcript, unsigned char proof_out[FY_AUTH_PROOF_BYTES]);
 
 /* The key of what `from` sends on this connection. */
-void fy_auth_session_key(const unsigned char key[FY_KEY_BYTES], fy_role from,
+void fy_auth_session_key(const unsigned char key[FY_KEY_BYTES], fy_auth_role from,
                          const fy_transcript *transcript, unsigned char key_out[FY_KEY_BYTES]);
 
 /*

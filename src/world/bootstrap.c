@@ -42,12 +42,8 @@ static void fill_root(card *own, fy_meeting *meeting, const fy_settings *setting
     ferry_error error;
     uint16_t port = 0;
     ferry_status status = fy_auth_begin(&error);
-    if (status == FERRY_OK) {
-        status = fy_listen(NULL, 0, &meeting->listener, &port, &error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_own_addresses(settings->host, port, own->text, &error);
-    }
+    FY_THEN(status, fy_listen(NULL, 0, &meeting->listener, &port, &error));
+    FY_THEN(status, fy_own_addresses(settings->host, port, own->text, &error));
     own->status = (uint32_t)status;
     if (status != FERRY_OK) {
         snprintf(own->text, sizeof own->text, "%.*s", (int)sizeof own->text - 1, error.message);
@@ -111,10 +107,8 @@ static void take_root(fy_meeting *meeting, const card *root, const fy_settings *
 ferry_status fy_meet_bootstrap(fy_meeting *meeting, const ferry_bootstrap *bootstrap,
                                const fy_settings *settings, ferry_error *error)
 {
-    ferry_status status = check_bootstrap(bootstrap, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(check_bootstrap(bootstrap, error));
+    ferry_status status = FERRY_OK;
     meeting->rank = bootstrap->rank;
     meeting->n_ranks = bootstrap->n_ranks;
     if (bootstrap->n_ranks == 1) {
@@ -125,9 +119,7 @@ ferry_status fy_meet_bootstrap(fy_meeting *meeting, const ferry_bootstrap *boots
                 .n_ranks = bootstrap->n_ranks,
                 .has_secret = settings->secret != NULL};
     card *cards = fy_alloc_zeroed(bootstrap->n_ranks, sizeof *cards);
-    if (cards == NULL) {
-        return fy_fail_no_memory(error, "what the ranks tell each other");
-    }
+    FY_TRY(fy_check_memory(cards != NULL, "what the ranks tell each other", error));
     if (own.rank == 0) {
         fill_root(&own, meeting, settings);
     }

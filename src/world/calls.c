@@ -5,6 +5,7 @@
 #include "base/config.h"
 #include "base/options.h"
 #include "world/meeting.h"
+#include "world/order.h"
 #include "world/world.h"
 
 #include <ferry/group.h>
@@ -66,14 +67,11 @@ static ferry_status join(ferry_status status, fy_meeting *meeting, fy_settings *
 ferry_status ferry_world_create(const ferry_world_options *options, ferry_world **world_out,
                                 ferry_error *error)
 {
-    if (world_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_world_create needs a place for the world");
-    }
+    FY_TRY(
+        fy_check_use(world_out != NULL, "ferry_world_create needs a place for the world", error));
     fy_settings settings;
-    ferry_status status = fy_settings_init(&settings, options, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_settings_init(&settings, options, error));
+    ferry_status status = FERRY_OK;
     /* A copy: others may change the environment while the ranks meet. */
     const char *set = fy_config_text("FERRY_RENDEZVOUS");
     char *file = set == NULL ? NULL : fy_strdup(set);
@@ -92,20 +90,14 @@ ferry_status ferry_world_create_from_file(const char *path, uint32_t rank, uint3
                                           const ferry_world_options *options,
                                           ferry_world **world_out, ferry_error *error)
 {
-    if (path == NULL || path[0] == '\0' || world_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_world_create_from_file needs a path and a place for the world");
-    }
-    ferry_status status = check_numbers("ferry_world_create_from_file", rank, n_ranks, error);
+    FY_TRY(fy_check_use(path != NULL && path[0] != '\0' && world_out != NULL,
+                        "ferry_world_create_from_file needs a path and a place for the world",
+                        error));
+    FY_TRY(check_numbers("ferry_world_create_from_file", rank, n_ranks, error));
     fy_settings settings;
-    if (status == FERRY_OK) {
-        status = fy_settings_init(&settings, options, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_settings_init(&settings, options, error));
     fy_meeting meeting = FY_MEETING_INIT;
-    status = fy_meet_file(&meeting, path, rank, n_ranks, &settings, error);
+    ferry_status status = fy_meet_file(&meeting, path, rank, n_ranks, &settings, error);
     return join(status, &meeting, &settings, path, world_out, error);
 }
 
@@ -114,26 +106,16 @@ ferry_status ferry_world_create_from_bootstrap(const ferry_bootstrap *bootstrap,
                                                ferry_world **world_out, ferry_error *error)
 {
     ferry_bootstrap own;
-    ferry_status status = fy_take_bootstrap(bootstrap, &own, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    if (own.all_gather == NULL || world_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_world_create_from_bootstrap needs a bootstrap that starts as "
-                       "FERRY_BOOTSTRAP_INIT, its all_gather, and a place for the "
-                       "world");
-    }
-    status = check_numbers("ferry_world_create_from_bootstrap", own.rank, own.n_ranks, error);
+    FY_TRY(fy_take_bootstrap(bootstrap, &own, error));
+    FY_TRY(fy_check_use(own.all_gather != NULL && world_out != NULL,
+                        "ferry_world_create_from_bootstrap needs a bootstrap that starts as "
+                        "FERRY_BOOTSTRAP_INIT, its all_gather, and a place for the world",
+                        error));
+    FY_TRY(check_numbers("ferry_world_create_from_bootstrap", own.rank, own.n_ranks, error));
     fy_settings settings;
-    if (status == FERRY_OK) {
-        status = fy_settings_init(&settings, options, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_settings_init(&settings, options, error));
     fy_meeting meeting = FY_MEETING_INIT;
-    status = fy_meet_bootstrap(&meeting, &own, &settings, error);
+    ferry_status status = fy_meet_bootstrap(&meeting, &own, &settings, error);
     return join(status, &meeting, &settings, NULL, world_out, error);
 }
 
@@ -148,18 +130,19 @@ static ferry_status begin(ferry_world *world, bool fine, const char *call, const
     if (world == NULL || !fine) {
         return fy_fail(error, FERRY_ERR_MISUSE, "%s needs a world%s", call, needs);
     }
+    FY_TRY(fy_world_check_order(world, call, error));
     return fy_failure_get(world->failure, NULL, error);
 }
 
 static void meet(ferry_world *world, fy_joint_call call)
 {
     fy_joint_enter(world, call, 0);
-    fy_meeting_begin(world);
+    fy_exchange_begin(world);
 }
 
 static void part(ferry_world *world)
 {
-    fy_meeting_end(world);
+    fy_exchange_end(world);
     fy_joint_leave(world);
 }
 
@@ -191,12 +174,9 @@ ferry_status ferry_world_all_gather_v(ferry_world *world, const void *bytes, siz
 {
     bool fine = (bytes != NULL || n_bytes == 0) && all_out != NULL && lengths_out != NULL;
 
-    ferry_status status = begin(world, fine, "ferry_world_all_gather_v",
-                                ", bytes (or none) and places for the results", error);
-    if (status == FERRY_OK) {
-        status = gather(world, FY_JOINT_ALL_GATHER_V, bytes, n_bytes, all_out, lengths_out, error);
-    }
-    return status;
+    FY_TRY(begin(world, fine, "ferry_world_all_gather_v",
+                 ", bytes (or none) and places for the results", error));
+    return gather(world, FY_JOINT_ALL_GATHER_V, bytes, n_bytes, all_out, lengths_out, error);
 }
 
 ferry_status ferry_world_all_gather(ferry_world *world, const void *bytes, size_t n_bytes,
@@ -206,14 +186,9 @@ ferry_status ferry_world_all_gather(ferry_world *world, const void *bytes, size_
     const size_t *lengths;
     bool fine = (bytes != NULL || n_bytes == 0) && all_out != NULL;
 
-    ferry_status status = begin(world, fine, "ferry_world_all_gather",
-                                ", bytes (or none) and a place for the result", error);
-    if (status == FERRY_OK) {
-        status = gather(world, FY_JOINT_ALL_GATHER, bytes, n_bytes, &all, &lengths, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(begin(world, fine, "ferry_world_all_gather",
+                 ", bytes (or none) and a place for the result", error));
+    FY_TRY(gather(world, FY_JOINT_ALL_GATHER, bytes, n_bytes, &all, &lengths, error));
     /* All ranks compare the same numbers, so all say the same. */
     for (uint32_t rank = 1; rank < world->n_ranks; rank++) {
         if (lengths[rank] != lengths[0]) {
@@ -235,19 +210,16 @@ ferry_status ferry_world_broadcast(ferry_world *world, uint32_t root, const void
     bool fine =
         (!is_root || bytes != NULL || n_bytes == 0) && bytes_out != NULL && n_bytes_out != NULL;
 
-    ferry_status status = begin(world, fine, "ferry_world_broadcast",
-                                ", on root bytes (or none), and places for the results", error);
-    if (status == FERRY_OK && root >= world->n_ranks) {
-        status = fy_fail(error, FERRY_ERR_MISUSE, "ferry_world_broadcast: root is rank %u of %u",
-                         root, world->n_ranks);
-    }
-    if (status != FERRY_OK) {
-        return status;
+    FY_TRY(begin(world, fine, "ferry_world_broadcast",
+                 ", on root bytes (or none), and places for the results", error));
+    if (root >= world->n_ranks) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_world_broadcast: root is rank %u of %u",
+                       root, world->n_ranks);
     }
     const size_t *lengths;
     meet(world, FY_JOINT_BROADCAST);
-    status = world->ops->gather(world, FY_BROADCAST, root, is_root ? bytes : NULL,
-                                is_root ? n_bytes : 0, bytes_out, &lengths, error);
+    ferry_status status = world->ops->gather(world, FY_BROADCAST, root, is_root ? bytes : NULL,
+                                             is_root ? n_bytes : 0, bytes_out, &lengths, error);
     part(world);
     if (status == FERRY_OK) {
         *n_bytes_out = lengths[root];
@@ -262,11 +234,8 @@ ferry_status ferry_world_broadcast(ferry_world *world, uint32_t root, const void
 ferry_status ferry_world_send(ferry_world *world, uint32_t to, uint32_t tag, const void *bytes,
                               size_t n_bytes, ferry_error *error)
 {
-    ferry_status status = begin(world, bytes != NULL || n_bytes == 0, "ferry_world_send",
-                                " and bytes (or none)", error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(begin(world, bytes != NULL || n_bytes == 0, "ferry_world_send", " and bytes (or none)",
+                 error));
     if (to >= world->n_ranks) {
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_world_send: to rank %u of %u", to,
                        world->n_ranks);
@@ -294,11 +263,8 @@ ferry_status ferry_world_receive(ferry_world *world, uint32_t from, uint32_t tag
 {
     bool fine = bytes_out != NULL && n_bytes_out != NULL && !isnan(limit_seconds);
 
-    ferry_status status = begin(world, fine, "ferry_world_receive",
-                                ", a number of seconds and places for the message", error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(begin(world, fine, "ferry_world_receive",
+                 ", a number of seconds and places for the message", error));
     if (from >= world->n_ranks && from != FERRY_ANY_RANK) {
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_world_receive: from rank %u of %u", from,
                        world->n_ranks);
@@ -320,37 +286,27 @@ static ferry_status refuse_shrink(ferry_world *world, ferry_error *error)
     fy_joint_enter(world, FY_JOINT_SHRINK, 0);
     ferry_status status = ferry_world_barrier(world, error);
     fy_joint_leave(world);
-    if (status == FERRY_OK) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_world_shrink: the world has not failed; ferry_world_abort ends it");
-    }
+    FY_TRY(fy_check_use(status != FERRY_OK,
+                        "ferry_world_shrink: the world has not failed; ferry_world_abort ends it",
+                        error));
     return status == FERRY_ERR_MISUSE ? status : FERRY_OK;
 }
 
 ferry_status ferry_world_shrink(ferry_world *world, uint32_t min_ranks, ferry_world **world_out,
                                 ferry_error *error)
 {
-    if (world == NULL || world_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_world_shrink needs a world and a place for the new one");
-    }
-    ferry_status status = fy_world_check_process(world, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_check_use(world != NULL && world_out != NULL,
+                        "ferry_world_shrink needs a world and a place for the new one", error));
+    FY_TRY(fy_world_check_process(world, error));
+    FY_TRY(fy_world_check_order(world, "ferry_world_shrink", error));
     if (min_ranks > world->n_ranks) {
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_world_shrink: at least %u of %u ranks",
                        min_ranks, world->n_ranks);
     }
     ferry_world *smaller = NULL;
-    status = fy_failed(world->failure) ? FERRY_OK : refuse_shrink(world, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    status = world->ops->shrink(world, min_ranks == 0 ? 1 : min_ranks, &smaller, error);
-    if (status == FERRY_OK) {
-        fy_world_part(world, smaller);
-        *world_out = smaller;
-    }
-    return status;
+    FY_TRY(fy_failed(world->failure) ? FERRY_OK : refuse_shrink(world, error));
+    FY_TRY(world->ops->shrink(world, min_ranks == 0 ? 1 : min_ranks, &smaller, error));
+    fy_world_run_shrink_hooks(world, smaller);
+    *world_out = smaller;
+    return FERRY_OK;
 }

@@ -33,13 +33,13 @@ static void set_interest(fy_process *process, fy_conn *conn, uint32_t interest)
         return;
     }
     struct epoll_event event = {.events = interest, .data.ptr = conn};
-    epoll_ctl(process->epoll_fd, EPOLL_CTL_MOD, conn->fd, &event);
+    epoll_ctl(process->control.epoll_fd, EPOLL_CTL_MOD, conn->fd, &event);
     conn->interest = interest;
 }
 
 void fy_control_mute(fy_process *process, fy_conn *conn)
 {
-    epoll_ctl(process->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
+    epoll_ctl(process->control.epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
     conn->interest = 0;
 }
 
@@ -64,19 +64,19 @@ fy_conn *fy_control_add(fy_process *process, fy_conn_kind kind, int fd, ferry_er
                       .rank = FERRY_ANY_RANK,
                       .since_ns = fy_now_ns(),
                       .interest = EPOLLIN,
-                      .next = process->conns};
+                      .next = process->control.conns};
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = conn};
-    if (epoll_ctl(process->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
+    if (epoll_ctl(process->control.epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
         fy_fail(error, FERRY_ERR_IO, "a control connection could not be watched: %s",
                 strerror(errno));
         fy_free(conn);
         return NULL;
     }
-    process->conns = conn;
+    process->control.conns = conn;
     return conn;
 }
 
-fy_conn *fy_control_add_link(fy_process *process, fy_link *link, fy_role role, uint32_t claim,
+fy_conn *fy_control_add_link(fy_process *process, fy_link *link, fy_conn_role role, uint32_t claim,
                              ferry_error *error)
 {
     fy_conn *conn = fy_control_add(process, FY_CONN_LINK, fy_link_fd(link), error);
@@ -87,7 +87,7 @@ fy_conn *fy_control_add_link(fy_process *process, fy_link *link, fy_role role, u
     conn->link = link;
     conn->role = role;
     conn->claim = claim;
-    process->n_new += role == FY_ROLE_NEW;
+    process->control.n_new += role == FY_ROLE_NEW;
     refresh(process, conn);
     return conn;
 }
@@ -99,8 +99,8 @@ void fy_control_drop(fy_process *process, fy_conn *conn)
         return;
     }
     conn->dead = true;
-    process->n_new -= conn->kind == FY_CONN_LINK && conn->role == FY_ROLE_NEW;
-    epoll_ctl(process->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
+    process->control.n_new -= conn->kind == FY_CONN_LINK && conn->role == FY_ROLE_NEW;
+    epoll_ctl(process->control.epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
     if (conn->link != NULL) {
         fy_link_destroy(conn->link);
         conn->link = NULL;
@@ -108,18 +108,18 @@ void fy_control_drop(fy_process *process, fy_conn *conn)
         close(conn->fd);
     }
     conn->fd = -1;
-    if (process->parent == conn) {
-        process->parent = NULL;
+    if (process->tree.parent == conn) {
+        process->tree.parent = NULL;
     }
-    if (process->line == conn) {
-        process->line = NULL;
+    if (process->node.host_conn == conn) {
+        process->node.host_conn = NULL;
     }
 }
 
 fy_link *fy_control_release(fy_process *process, fy_conn *conn)
 {
     fy_link *link = conn->link;
-    epoll_ctl(process->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
+    epoll_ctl(process->control.epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
     conn->link = NULL;
     conn->dead = true;
     conn->fd = -1;
@@ -128,7 +128,7 @@ fy_link *fy_control_release(fy_process *process, fy_conn *conn)
 
 static void sweep(fy_process *process)
 {
-    for (fy_conn **at = &process->conns; *at != NULL;) {
+    for (fy_conn **at = &process->control.conns; *at != NULL;) {
         fy_conn *conn = *at;
         if (conn->dead) {
             *at = conn->next;
@@ -143,7 +143,7 @@ static void sweep(fy_process *process)
 void fy_control_poke(fy_process *process)
 {
     uint64_t one = 1;
-    if (process->event_fd >= 0 && write(process->event_fd, &one, sizeof one) < 0) {
+    if (process->control.event_fd >= 0 && write(process->control.event_fd, &one, sizeof one) < 0) {
         return; /* its counter is full: a poke is on its way anyhow */
     }
 }
@@ -167,21 +167,22 @@ void fy_control_post(fy_process *process, fy_conn *conn, fy_wire_type type, cons
     refresh(process, conn);
 }
 
-uint32_t fy_process_rank_at(const fy_process *process, fy_place place)
+uint32_t fy_process_rank_at(const fy_process *process, fy_tree_place place)
 {
-    if (place.node >= process->n_nodes) {
+    if (place.node >= process->tree.n_nodes) {
         return UINT32_MAX;
     }
-    uint32_t first = process->node_first[place.node];
-    uint32_t size = process->node_first[place.node + 1] - first;
-    return place.index < size ? process->rank_at[first + place.index] : UINT32_MAX;
+    uint32_t first = process->tree.node_first[place.node];
+    uint32_t size = process->tree.node_first[place.node + 1] - first;
+    return place.index < size ? process->tree.rank_at[first + place.index] : UINT32_MAX;
 }
 
 fy_conn *fy_control_route(fy_process *process, uint32_t rank)
 {
-    fy_place next = fy_tree_next(process->table[process->rank].place, process->table[rank].place);
+    fy_tree_place next =
+        fy_tree_next(process->tree.table[process->rank].place, process->tree.table[rank].place);
     uint32_t hop = fy_process_rank_at(process, next);
-    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+    for (fy_conn *conn = process->control.conns; conn != NULL; conn = conn->next) {
         if (!conn->dead && conn->kind == FY_CONN_LINK && conn->rank == hop &&
             (conn->role == FY_ROLE_CHILD || conn->role == FY_ROLE_PARENT)) {
             return conn;
@@ -195,7 +196,7 @@ fy_conn *fy_control_route(fy_process *process, uint32_t rank)
 void fy_control_tell_failure(fy_process *process, fy_conn *conn)
 {
     unsigned char head[FY_NEWS_BYTES];
-    fy_wire_packer packer = {.bytes = head};
+    fy_pack packer = fy_pack_into(head, sizeof head);
     if (fy_news_pack(&process->failure, &packer)) {
         fy_control_post(process, conn, FY_WIRE_FAIL, head, packer.used, NULL, 0);
     }
@@ -203,11 +204,11 @@ void fy_control_tell_failure(fy_process *process, fy_conn *conn)
 
 static void flood(fy_process *process, const fy_conn *except)
 {
-    if (!fy_failed(&process->failure) || process->flooded) {
+    if (!fy_failed(&process->failure) || process->news.flooded) {
         return;
     }
-    process->flooded = true;
-    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+    process->news.flooded = true;
+    for (fy_conn *conn = process->control.conns; conn != NULL; conn = conn->next) {
         if (conn != except && conn->kind == FY_CONN_LINK && !conn->dead &&
             conn->role != FY_ROLE_NEW && conn->role != FY_ROLE_PARKED) {
             fy_control_tell_failure(process, conn);
@@ -217,7 +218,7 @@ static void flood(fy_process *process, const fy_conn *except)
     fy_process_wake(process);
 }
 
-static bool fail_arrives(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
+static bool fail_arrives(fy_process *process, fy_conn *conn, fy_reader *reader)
 {
     fy_failure failure = {0};
     if (!fy_news_read(reader, &failure)) {
@@ -228,7 +229,7 @@ static bool fail_arrives(fy_process *process, fy_conn *conn, fy_wire_reader *rea
     return true;
 }
 
-static bool beat_arrives(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
+static bool beat_arrives(fy_process *process, fy_conn *conn, fy_reader *reader)
 {
     (void)process, (void)conn, (void)reader; /* the link has noted that something came */
     return true;
@@ -238,7 +239,7 @@ static bool beat_arrives(fy_process *process, fy_conn *conn, fy_wire_reader *rea
 static void neighbour_lost(fy_process *process, fy_conn *conn, const char *why)
 {
     uint32_t rank = conn->rank != FERRY_ANY_RANK ? conn->rank : conn->claim;
-    if (!atomic_load(&process->all_left)) {
+    if (!atomic_load(&process->leaving.all_left)) {
         fy_process_mark_lost(process, rank);
         fy_process_fail(process, FERRY_ERR_PEER_LOST, rank, "rank %u was lost: %s", rank, why);
     }
@@ -249,8 +250,8 @@ static void stranger_left(fy_process *process, fy_conn *conn, ferry_status statu
     char from[128];
     fy_link_peer_text(conn->link, from);
     if (status == FERRY_ERR_DENIED) {
-        process->n_denied++;
-        memcpy(process->denied_from, from, sizeof from);
+        process->control.n_denied++;
+        memcpy(process->control.denied_from, from, sizeof from);
     }
     fy_log(FERRY_LOG_DEBUG, "a connection from %s was refused: %s", from, why);
 }
@@ -277,7 +278,7 @@ static void link_broke(fy_process *process, fy_conn *conn, ferry_status status, 
 
 /* Messages. */
 
-typedef bool (*handler_fn)(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
+typedef bool (*handler_fn)(fy_process *process, fy_conn *conn, fy_reader *reader);
 
 /* Which roles may say what. */
 static const struct handler {
@@ -324,7 +325,7 @@ static void dispatch(fy_process *process, fy_conn *conn)
     fy_message message;
     while (!conn->dead && conn->role != FY_ROLE_PARKED && conn->link != NULL &&
            fy_link_take(conn->link, &message)) {
-        fy_wire_reader reader = fy_wire_reader_of(message.payload, message.n_bytes);
+        fy_reader reader = fy_reader_of(message.payload, message.n_bytes);
         bool known = message.type < N_HANDLERS && handlers[message.type].handle != NULL &&
                      (handlers[message.type].roles >> conn->role & 1u) != 0;
         if (!known || !handlers[message.type].handle(process, conn, &reader)) {
@@ -353,7 +354,7 @@ static void work_link(fy_process *process, fy_conn *conn)
 static fy_conn *oldest_new(fy_process *process)
 {
     fy_conn *oldest = NULL;
-    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+    for (fy_conn *conn = process->control.conns; conn != NULL; conn = conn->next) {
         if (!conn->dead && conn->kind == FY_CONN_LINK && conn->role == FY_ROLE_NEW) {
             oldest = conn; /* new ones are put in front */
         }
@@ -380,7 +381,7 @@ static void open_door(fy_process *process, fy_conn *door)
             return;
         }
         /* Strangers may fill the house, but only with themselves: the oldest one leaves. */
-        if (process->n_new >= fy_control_most_strangers() || short_of_fds) {
+        if (process->control.n_new >= fy_control_most_strangers() || short_of_fds) {
             fy_control_drop(process, oldest_new(process));
         }
         if (short_of_fds) {
@@ -397,7 +398,7 @@ static void open_door(fy_process *process, fy_conn *door)
 
 static int64_t beat_ns(const fy_process *process)
 {
-    int64_t beat = process->deadline_ns / 10;
+    int64_t beat = process->limits.deadline_ns / 10;
     return beat < 10 * 1000 * 1000    ? 10 * 1000 * 1000
            : beat > 500 * 1000 * 1000 ? 500 * 1000 * 1000
                                       : beat;
@@ -405,7 +406,7 @@ static int64_t beat_ns(const fy_process *process)
 
 static void post_beats(fy_process *process)
 {
-    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+    for (fy_conn *conn = process->control.conns; conn != NULL; conn = conn->next) {
         if (!conn->dead && conn->kind == FY_CONN_LINK &&
             (conn->role == FY_ROLE_CHILD || conn->role == FY_ROLE_PARENT ||
              conn->role == FY_ROLE_JOINER || conn->role == FY_ROLE_PARKED)) {
@@ -418,11 +419,11 @@ void fy_control_serve(fy_process *process)
 {
     int64_t now = fy_now_ns();
     bool worked = false;
-    if (now - process->beaten_ns >= beat_ns(process)) {
-        process->beaten_ns = now;
+    if (now - process->control.beaten_ns >= beat_ns(process)) {
+        process->control.beaten_ns = now;
         post_beats(process);
     }
-    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+    for (fy_conn *conn = process->control.conns; conn != NULL; conn = conn->next) {
         if (!conn->dead && (conn->role == FY_ROLE_CHILD || conn->role == FY_ROLE_PARENT) &&
             fy_link_queued_bytes(conn->link) > 0) {
             fy_link_work(conn->link, NULL);
@@ -440,12 +441,12 @@ void fy_control_serve(fy_process *process)
  */
 static char process_state(const fy_process *process, uint32_t rank)
 {
-    if (!atomic_load(&process->tabled) || rank >= process->n_ranks ||
-        process->table[rank].place.node != process->table[process->rank].place.node) {
+    if (!atomic_load(&process->tree.tabled) || rank >= process->n_ranks ||
+        process->tree.table[rank].place.node != process->tree.table[process->rank].place.node) {
         return 0;
     }
     char path[64], text[256];
-    int32_t pid = fy_board_pid(process->board, process->table[rank].claim);
+    int32_t pid = fy_shared_page_pid(process->node.page, process->tree.table[rank].claim);
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     int fd = pid > 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     ssize_t used = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
@@ -467,18 +468,18 @@ bool fy_control_seems_to_run(ferry_world *world, uint32_t rank)
 /* Whoever slept itself has no right to complain: what the others sent waits in the sockets. */
 static bool has_slept(const fy_process *process, int64_t now_ns)
 {
-    return now_ns - process->ticked_ns > process->deadline_ns / 10 * 3;
+    return now_ns - process->control.ticked_ns > process->limits.deadline_ns / 10 * 3;
 }
 
 static int64_t most_silence_ns(const fy_process *process)
 {
-    return process->deadline_ns / 10 * 8;
+    return process->limits.deadline_ns / 10 * 8;
 }
 
 bool fy_control_silence_counts(const fy_process *process, uint32_t rank, int64_t heard_ns)
 {
     int64_t now = fy_now_ns();
-    int64_t since = heard_ns > process->forgive_ns ? heard_ns : process->forgive_ns;
+    int64_t since = heard_ns > process->control.forgive_ns ? heard_ns : process->control.forgive_ns;
     return !has_slept(process, now) && now - since >= most_silence_ns(process) &&
            !fy_world_may_only_be_slow(process->world, rank, now - since);
 }
@@ -515,23 +516,23 @@ static void tick(fy_process *process)
     int64_t now = fy_now_ns();
     int64_t beat = beat_ns(process);
     if (has_slept(process, now)) {
-        process->forgive_ns = now;
+        process->control.forgive_ns = now;
     }
-    process->ticked_ns = now;
-    if (process->hurries) {
+    process->control.ticked_ns = now;
+    if (process->control.hurries) {
         fy_node_tick(process, now);
     }
-    if (now - process->beaten_ns >= beat) {
-        process->beaten_ns = now;
+    if (now - process->control.beaten_ns >= beat) {
+        process->control.beaten_ns = now;
         post_beats(process);
     }
     /* Its own clock: a caller's thread that serves the links may do all the beating. */
-    if (now - process->checked_ns < beat) {
+    if (now - process->control.checked_ns < beat) {
         return;
     }
-    process->checked_ns = now;
-    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
-        bool unproven = conn->kind == FY_CONN_GUEST && conn->guest.step < 2;
+    process->control.checked_ns = now;
+    for (fy_conn *conn = process->control.conns; conn != NULL; conn = conn->next) {
+        bool unproven = conn->kind == FY_CONN_NODE_PEER && conn->peer.step < 2;
         if (!conn->dead && unproven && now - conn->since_ns > STRANGER_NS) {
             fy_control_drop(process, conn);
         }
@@ -556,7 +557,7 @@ static void handle(fy_process *process, fy_conn *conn)
     switch (conn->kind) {
     case FY_CONN_EVENT:
         while (read(conn->fd, &pokes, sizeof pokes) > 0) {}
-        for (fy_conn *link = process->conns; link != NULL; link = link->next) {
+        for (fy_conn *link = process->control.conns; link != NULL; link = link->next) {
             if (!link->dead && link->kind == FY_CONN_LINK) {
                 work_link(process, link);
             }
@@ -568,14 +569,14 @@ static void handle(fy_process *process, fy_conn *conn)
     case FY_CONN_LINK:
         work_link(process, conn);
         break;
-    case FY_CONN_PORCH:
-        fy_node_porch(process, conn);
+    case FY_CONN_NODE_LISTENER:
+        fy_node_accept(process, conn);
         break;
-    case FY_CONN_GUEST:
-        fy_node_guest(process, conn);
+    case FY_CONN_NODE_PEER:
+        fy_node_hear_peer(process, conn);
         break;
-    case FY_CONN_LINE:
-        fy_node_line(process, conn);
+    case FY_CONN_NODE_HOST:
+        fy_node_hear_host(process, conn);
         break;
     case FY_CONN_DEATH:
         fy_node_doom(process, conn);
@@ -590,17 +591,17 @@ static void call_watcher(fy_process *process, fy_conn *conn)
 {
     void (*ready)(void *) = conn->ready;
     void *context = conn->context;
-    process->calling = conn;
+    process->control.calling = conn;
     pthread_mutex_unlock(&process->lock);
     ready(context);
     pthread_mutex_lock(&process->lock);
-    process->calling = NULL;
-    pthread_cond_broadcast(&process->called);
+    process->control.calling = NULL;
+    pthread_cond_broadcast(&process->control.called);
 }
 
 static bool queued(fy_process *process)
 {
-    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+    for (fy_conn *conn = process->control.conns; conn != NULL; conn = conn->next) {
         if (!conn->dead && conn->link != NULL && fy_link_queued_bytes(conn->link) > 0) {
             return true;
         }
@@ -614,10 +615,11 @@ static void *run(void *context)
     struct epoll_event events[FY_CONTROL_ROUND];
     int64_t stop_ns = 0;
     pthread_mutex_lock(&process->lock);
-    process->ticked_ns = process->beaten_ns = process->checked_ns = fy_now_ns();
+    process->control.ticked_ns = process->control.beaten_ns = process->control.checked_ns =
+        fy_now_ns();
     for (;;) {
         sweep(process);
-        if (atomic_load(&process->stop)) {
+        if (atomic_load(&process->control.stop)) {
             /* What is queued, above all the news of a failure, still goes out. */
             flood(process, NULL);
             int64_t now = fy_now_ns();
@@ -626,10 +628,10 @@ static void *run(void *context)
                 break;
             }
         }
-        bool hurries = atomic_load(&process->stop) || process->hurries;
+        bool hurries = atomic_load(&process->control.stop) || process->control.hurries;
         int wait_ms = hurries ? 5 : (int)(beat_ns(process) / 1000000);
         pthread_mutex_unlock(&process->lock);
-        int n = epoll_wait(process->epoll_fd, events, FY_CONTROL_ROUND, wait_ms);
+        int n = epoll_wait(process->control.epoll_fd, events, FY_CONTROL_ROUND, wait_ms);
         pthread_mutex_lock(&process->lock);
         for (int i = 0; i < n; i++) {
             fy_conn *conn = events[i].data.ptr;
@@ -648,57 +650,57 @@ static void *run(void *context)
 
 ferry_status fy_control_start(fy_process *process, ferry_error *error)
 {
-    process->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    process->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (process->epoll_fd < 0 || process->event_fd < 0) {
+    process->control.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    process->control.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (process->control.epoll_fd < 0 || process->control.event_fd < 0) {
         return fy_fail(error, FERRY_ERR_IO, "the control thread got no descriptors: %s",
                        strerror(errno));
     }
-    if (fy_control_add(process, FY_CONN_EVENT, process->event_fd, error) == NULL ||
-        fy_control_add(process, FY_CONN_DOOR, process->door, error) == NULL) {
+    if (fy_control_add(process, FY_CONN_EVENT, process->control.event_fd, error) == NULL ||
+        fy_control_add(process, FY_CONN_DOOR, process->door.fd, error) == NULL) {
         return FERRY_ERR_IO;
     }
-    process->door = -1; /* the connection owns it now */
-    if (process->join_door >= 0) {
-        fy_conn *joining = fy_control_add(process, FY_CONN_DOOR, process->join_door, error);
+    process->door.fd = -1; /* the connection owns it now */
+    if (process->door.join_fd >= 0) {
+        fy_conn *joining = fy_control_add(process, FY_CONN_DOOR, process->door.join_fd, error);
         if (joining == NULL) {
             return FERRY_ERR_IO;
         }
         joining->joined = true;
-        process->join_door = -1;
+        process->door.join_fd = -1;
     }
     /* Signals are for the caller's threads. */
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&process->thread, NULL, run, process);
+    int failed = pthread_create(&process->control.thread, NULL, run, process);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed != 0) {
         return fy_fail(error, FERRY_ERR_LIMIT, "the control thread could not be started: %s",
                        strerror(failed));
     }
-    process->thread_runs = true;
+    process->control.runs = true;
     return FERRY_OK;
 }
 
 void fy_control_stop(fy_process *process)
 {
-    if (process->thread_runs) {
-        atomic_store(&process->stop, true);
+    if (process->control.runs) {
+        atomic_store(&process->control.stop, true);
         fy_control_poke(process);
-        pthread_join(process->thread, NULL);
-        process->thread_runs = false;
+        pthread_join(process->control.thread, NULL);
+        process->control.runs = false;
     }
     fy_news_stop(process);
-    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+    for (fy_conn *conn = process->control.conns; conn != NULL; conn = conn->next) {
         fy_control_drop(process, conn);
     }
     sweep(process);
-    if (process->event_fd >= 0) {
-        close(process->event_fd);
+    if (process->control.event_fd >= 0) {
+        close(process->control.event_fd);
     }
-    if (process->epoll_fd >= 0) {
-        close(process->epoll_fd);
+    if (process->control.epoll_fd >= 0) {
+        close(process->control.epoll_fd);
     }
-    process->event_fd = process->epoll_fd = -1;
+    process->control.event_fd = process->control.epoll_fd = -1;
 }

@@ -18,27 +18,27 @@
 
 int64_t fy_doubt_patience_ns(const fy_process *process)
 {
-    int64_t patience = process->deadline_ns / 5;
+    int64_t patience = process->limits.deadline_ns / 5;
     return patience < 50 * 1000 * 1000 ? 50 * 1000 * 1000 : patience;
 }
 
 /* Questions and answers. */
 
-bool fy_doubt_answer(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
+bool fy_doubt_answer(fy_process *process, fy_conn *conn, fy_reader *reader)
 {
     unsigned char head[4 + FY_NEWS_BYTES];
-    fy_wire_packer packer = {.bytes = head};
-    uint32_t epoch = fy_wire_read_u32(reader);
-    const unsigned char *world_id = fy_wire_read_bytes(reader, sizeof process->world_id);
-    if (!reader->ok || epoch != process->epoch ||
-        (atomic_load(&process->tabled) &&
+    fy_pack packer = fy_pack_into(head, sizeof head);
+    uint32_t epoch = fy_read_u32(reader);
+    const unsigned char *world_id = fy_read_bytes(reader, sizeof process->world_id);
+    if (reader->failed || epoch != process->epoch ||
+        (atomic_load(&process->tree.tabled) &&
          memcmp(world_id, process->world_id, sizeof process->world_id) != 0)) {
         return false;
     }
-    fy_wire_pack_u32(&packer, process->shrunk                   ? FY_GONE_ON
-                              : process->successor != NULL      ? FY_SHRINKING
-                              : atomic_load(&process->complete) ? FY_COMPLETE
-                                                                : FY_UNFINISHED);
+    fy_pack_u32(&packer, process->shrinking.is_over                  ? FY_GONE_ON
+                         : process->shrinking.successor != NULL      ? FY_SHRINKING
+                         : atomic_load(&process->shrinking.complete) ? FY_COMPLETE
+                                                                     : FY_UNFINISHED);
     (void)fy_news_pack(&process->failure, &packer);
     fy_control_post(process, conn, FY_WIRE_STANDING, head, packer.used, NULL, 0);
     return true;
@@ -46,18 +46,18 @@ bool fy_doubt_answer(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 
 void fy_doubt_address(const fy_process *process, uint32_t rank, char text[FY_ADDRESSES_BYTES])
 {
-    const fy_member *member = &process->table[rank];
+    const fy_member *member = &process->tree.table[rank];
     snprintf(text, FY_ADDRESSES_BYTES, "%.*s", (int)member->n_address, member->addresses);
 }
 
 static fy_standing read_standing(const fy_message *message, fy_failure *failure_out)
 {
-    fy_wire_reader reader = fy_wire_reader_of(message->payload, message->n_bytes);
-    uint32_t said = fy_wire_read_u32(&reader);
+    fy_reader reader = fy_reader_of(message->payload, message->n_bytes);
+    uint32_t said = fy_read_u32(&reader);
     if (message->type != FY_WIRE_STANDING || said > FY_SHRINKING) {
         return FY_GONE;
     }
-    if (failure_out != NULL && reader.left > 0) {
+    if (failure_out != NULL && fy_read_left(&reader) > 0) {
         (void)fy_news_read(&reader, failure_out);
     }
     return (fy_standing)said;
@@ -68,7 +68,7 @@ fy_standing fy_doubt_ask(const fy_process *process, uint32_t rank, int64_t patie
 {
     char addresses[FY_ADDRESSES_BYTES];
     unsigned char head[4];
-    fy_wire_packer packer = {.bytes = head};
+    fy_pack packer = fy_pack_into(head, sizeof head);
     fy_link *link;
     fy_message message;
     int64_t until = fy_now_ns() + patience;
@@ -80,7 +80,7 @@ fy_standing fy_doubt_ask(const fy_process *process, uint32_t rank, int64_t patie
         bool unknown = status == FERRY_ERR_NO_MEMORY || status == FERRY_ERR_STOPPED;
         return unknown || fy_now_ns() >= until ? FY_SILENT : FY_GONE;
     }
-    fy_wire_pack_u32(&packer, process->epoch);
+    fy_pack_u32(&packer, process->epoch);
     status = fy_link_post(link, FY_WIRE_ASK, head, packer.used, process->world_id,
                           sizeof process->world_id, NULL);
     if (status == FERRY_OK) {
@@ -110,17 +110,17 @@ void fy_doubt_note_silence(fy_process *old, const fy_process *process)
     if (status != FERRY_ERR_TIMEOUT) {
         return; /* a connection that ends may be that of one that has given up and begins again */
     }
-    if (atomic_load(&process->tabled)) {
-        rank = rank < process->n_ranks ? process->table[rank].claim : FERRY_ANY_RANK;
+    if (atomic_load(&process->tree.tabled)) {
+        rank = rank < process->n_ranks ? process->tree.table[rank].claim : FERRY_ANY_RANK;
     }
-    if (rank < old->n_ranks && old->silent_ns[rank] == 0) {
-        old->silent_ns[rank] = fy_now_ns() - old->deadline_ns;
+    if (rank < old->n_ranks && old->shrinking.silent_ns[rank] == 0) {
+        old->shrinking.silent_ns[rank] = fy_now_ns() - old->limits.deadline_ns;
     }
 }
 
 bool fy_doubt_is_silent(const fy_process *old, uint32_t claim)
 {
-    return claim != old->rank && old->silent_ns[claim] != 0;
+    return claim != old->rank && old->shrinking.silent_ns[claim] != 0;
 }
 
 /*
@@ -131,14 +131,14 @@ bool fy_doubt_is_silent(const fy_process *old, uint32_t claim)
 static int64_t patience_left_ns(const fy_process *old, uint32_t claim)
 {
     int64_t least = fy_doubt_patience_ns(old);
-    int64_t left = old->silent_ns[claim] + old->deadline_ns / 10 * 8 - fy_now_ns();
-    return old->silent_ns[claim] == 0 || left < least ? least : left;
+    int64_t left = old->shrinking.silent_ns[claim] + old->limits.deadline_ns / 10 * 8 - fy_now_ns();
+    return old->shrinking.silent_ns[claim] == 0 || left < least ? least : left;
 }
 
 static bool is_silent_for_too_long(fy_process *old, uint32_t claim)
 {
     pthread_mutex_lock(&old->lock);
-    bool counts = fy_control_silence_counts(old, claim, old->silent_ns[claim]);
+    bool counts = fy_control_silence_counts(old, claim, old->shrinking.silent_ns[claim]);
     pthread_mutex_unlock(&old->lock);
     return counts;
 }
@@ -147,18 +147,19 @@ static bool is_silent_for_too_long(fy_process *old, uint32_t claim)
 
 static uint32_t rank_in_doubt(const fy_process *old, uint32_t claim)
 {
-    return old->doubt == NULL ? FERRY_ANY_RANK : fy_process_rank_of(old->doubt, claim);
+    return old->shrinking.doubt == NULL ? FERRY_ANY_RANK
+                                        : fy_process_rank_of(old->shrinking.doubt, claim);
 }
 
 bool fy_doubt_concerns(const fy_process *old, uint32_t claim)
 {
     uint32_t rank = rank_in_doubt(old, claim);
-    return rank != FERRY_ANY_RANK && atomic_load(&old->doubt->lost[rank]) == 0;
+    return rank != FERRY_ANY_RANK && atomic_load(&old->shrinking.doubt->lost[rank]) == 0;
 }
 
 bool fy_doubt_awaits(const fy_process *old, uint32_t claim)
 {
-    if (old->doubt == NULL) {
+    if (old->shrinking.doubt == NULL) {
         return atomic_load(&old->lost[claim]) == 0;
     }
     return rank_in_doubt(old, claim) != FERRY_ANY_RANK &&
@@ -172,21 +173,21 @@ fy_standing fy_doubt_consult(fy_process *old, uint32_t claim)
     int64_t patience = patience_left_ns(old, claim);
     fy_interrupt *interrupt = old->world->settings.interrupt;
     if (fy_doubt_concerns(old, claim)) {
-        standing = fy_doubt_ask(old->doubt, rank_in_doubt(old, claim), patience, fy_interrupted,
-                                interrupt, NULL);
+        standing = fy_doubt_ask(old->shrinking.doubt, rank_in_doubt(old, claim), patience,
+                                fy_interrupted, interrupt, NULL);
         if (standing == FY_COMPLETE || standing == FY_SHRINKING || standing == FY_GONE_ON) {
-            atomic_store(&old->doubt->complete, true);
+            atomic_store(&old->shrinking.doubt->shrinking.complete, true);
         }
     }
     if (standing == FY_GONE) {
         standing = fy_doubt_ask(old, claim, patience, fy_interrupted, interrupt, NULL);
     }
     if (standing != FY_SILENT) {
-        old->silent_ns[claim] = 0;
+        old->shrinking.silent_ns[claim] = 0;
         return standing;
     }
-    if (old->silent_ns[claim] == 0) {
-        old->silent_ns[claim] = begin;
+    if (old->shrinking.silent_ns[claim] == 0) {
+        old->shrinking.silent_ns[claim] = begin;
     }
     return is_silent_for_too_long(old, claim) ? FY_GONE : FY_SILENT;
 }
@@ -212,14 +213,14 @@ bool fy_doubt_is_interrupted(const fy_process *old)
 
 bool fy_doubt_is_settled(const fy_process *old)
 {
-    return old->doubt != NULL && atomic_load(&old->doubt->complete);
+    return old->shrinking.doubt != NULL && atomic_load(&old->shrinking.doubt->shrinking.complete);
 }
 
 void fy_doubt_mark_lost(fy_process *old, uint32_t claim)
 {
     fy_process_mark_lost(old, claim);
-    if (old->doubt != NULL) {
-        fy_process_mark_lost(old->doubt, rank_in_doubt(old, claim));
+    if (old->shrinking.doubt != NULL) {
+        fy_process_mark_lost(old->shrinking.doubt, rank_in_doubt(old, claim));
     }
 }
 
@@ -236,14 +237,14 @@ void fy_doubt_keep(fy_process *old, fy_process *process, ferry_status status,
     }
     /* Its table was not written before the doubt about the older one had an end. */
     fy_doubt_drop(old);
-    old->doubt = process;
+    old->shrinking.doubt = process;
 }
 
 void fy_doubt_drop(fy_process *old)
 {
     ferry_error reason = {"the others have made another world"};
-    if (old->doubt != NULL) {
-        fy_process_abandon(old->doubt, FERRY_ERR_ABORTED, &reason);
-        old->doubt = NULL;
+    if (old->shrinking.doubt != NULL) {
+        fy_process_abandon(old->shrinking.doubt, FERRY_ERR_ABORTED, &reason);
+        old->shrinking.doubt = NULL;
     }
 }

@@ -69,21 +69,16 @@ static ferry_status parse_ranks(fy_meeting *meeting, const variables *set, ferry
 {
     uint32_t rank = 0;
     uint32_t n_ranks = 0;
-    ferry_status status =
-        parse_number("WORLD_SIZE", set->n_ranks, 1, FERRY_MAX_RANKS, &n_ranks, error);
-    if (status == FERRY_OK) {
-        status = parse_number("RANK", set->rank, 0, FERRY_MAX_RANKS - 1, &rank, error);
+    FY_TRY(parse_number("WORLD_SIZE", set->n_ranks, 1, FERRY_MAX_RANKS, &n_ranks, error));
+    FY_TRY(parse_number("RANK", set->rank, 0, FERRY_MAX_RANKS - 1, &rank, error));
+    if (rank >= n_ranks) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "RANK is %u, but WORLD_SIZE is %u: ranks are 0 to %u", rank, n_ranks,
+                       n_ranks - 1);
     }
-    if (status == FERRY_OK && rank >= n_ranks) {
-        status = fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                         "RANK is %u, but WORLD_SIZE is %u: ranks are 0 to %u", rank, n_ranks,
-                         n_ranks - 1);
-    }
-    if (status == FERRY_OK) {
-        meeting->rank = rank;
-        meeting->n_ranks = n_ranks;
-    }
-    return status;
+    meeting->rank = rank;
+    meeting->n_ranks = n_ranks;
+    return FERRY_OK;
 }
 
 /* n_local_out is 0 where LOCAL_WORLD_SIZE is not set. Nothing else is taken from these. */
@@ -134,12 +129,8 @@ static ferry_status parse_port(const variables *set, root_place *place_inout, fe
     const char *store = getenv("TORCHELASTIC_USE_AGENT_STORE");
     bool taken = store != NULL && (strcasecmp(store, "true") == 0 || strcmp(store, "1") == 0);
     place_inout->port_name = set->own_port != NULL ? "FERRY_PORT" : "MASTER_PORT";
-    ferry_status status =
-        parse_number(place_inout->port_name, set->own_port != NULL ? set->own_port : set->port, 1,
-                     UINT16_MAX, &port, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(parse_number(place_inout->port_name, set->own_port != NULL ? set->own_port : set->port,
+                        1, UINT16_MAX, &port, error));
     if (set->own_port == NULL && taken) {
         if (port == UINT16_MAX) {
             return fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -241,13 +232,8 @@ static ferry_status inherit_listener(fy_meeting *meeting, const char *text, cons
 {
     uint32_t fd = 0;
     uint16_t port = 0;
-    ferry_status status = parse_number("FERRY_LISTEN_FD", text, 0, MOST_FD, &fd, error);
-    if (status == FERRY_OK) {
-        status = check_listener((int)fd, &port, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(parse_number("FERRY_LISTEN_FD", text, 0, MOST_FD, &fd, error));
+    FY_TRY(check_listener((int)fd, &port, error));
     if (port != place->port) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "FERRY_LISTEN_FD is a socket at port %u, but by %s the other ranks look for "
@@ -340,29 +326,20 @@ static ferry_status meet_at_port(fy_meeting *meeting, const fy_settings *setting
 {
     root_place place = {0};
     uint32_t n_local = 0;
-    ferry_status status = parse_ranks(meeting, set, error);
-    if (status == FERRY_OK) {
-        status = check_local(meeting, &n_local, error);
-    }
-    if (status == FERRY_OK && meeting->n_ranks == 1) {
+    FY_TRY(parse_ranks(meeting, set, error));
+    FY_TRY(check_local(meeting, &n_local, error));
+    if (meeting->n_ranks == 1) {
         drop_inherited();
         return FERRY_OK;
     }
-    if (status != FERRY_OK) {
-        return status;
+    FY_TRY(parse_port(set, &place, error));
+    FY_TRY(parse_host(set, &place, error));
+    if (meeting->rank == 0) {
+        FY_TRY(listen_as_root(meeting, settings, &place, n_local, error));
     }
-    status = parse_port(set, &place, error);
-    if (status == FERRY_OK) {
-        status = parse_host(set, &place, error);
-    }
-    if (status == FERRY_OK && meeting->rank == 0) {
-        status = listen_as_root(meeting, settings, &place, n_local, error);
-    }
-    if (status == FERRY_OK) {
-        write_addresses(meeting, &place);
-        make_key(meeting, settings);
-    }
-    return status;
+    write_addresses(meeting, &place);
+    make_key(meeting, settings);
+    return FERRY_OK;
 }
 
 /* A world of one rank has nobody to find. */
@@ -423,13 +400,8 @@ static ferry_status meet_in_file(fy_meeting *meeting, const fy_settings *setting
                        : set->rank == NULL ? "RANK is"
                                            : "WORLD_SIZE is");
     }
-    ferry_status status = parse_ranks(meeting, set, error);
-    if (status == FERRY_OK) {
-        status = check_local(meeting, &n_local, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(parse_ranks(meeting, set, error));
+    FY_TRY(check_local(meeting, &n_local, error));
     return fy_meet_file(meeting, path, meeting->rank, meeting->n_ranks, settings, error);
 }
 
@@ -480,10 +452,7 @@ ferry_status fy_meet_environment(fy_meeting *meeting, const fy_settings *setting
     if (set.rank != NULL || set.n_ranks != NULL) {
         return fail_incomplete(&set, error);
     }
-    ferry_status status = check_launcher(error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(check_launcher(error));
     return fy_fail(
         error, FERRY_ERR_INVALID_INPUT,
         "nothing says where the other ranks are: RANK and WORLD_SIZE are not set, nor is "

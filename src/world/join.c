@@ -3,6 +3,7 @@
  * takes.
  */
 #include "base/alloc.h"
+#include "base/sort.h"
 #include "world/process.h"
 
 #include <sodium.h>
@@ -12,8 +13,8 @@
 
 int64_t fy_join_step_ns(const fy_process *process)
 {
-    bool starts = process->epoch == 0 || process->join_ns < process->deadline_ns;
-    return starts ? process->join_ns : process->deadline_ns;
+    bool starts = process->epoch == 0 || process->limits.join_ns < process->limits.deadline_ns;
+    return starts ? process->limits.join_ns : process->limits.deadline_ns;
 }
 
 /* The calling thread. */
@@ -30,13 +31,12 @@ static void give_up(fy_process *process, fy_link *root, ferry_status status,
 {
     unsigned char head[16 + 64 + FERRY_ERROR_BYTES];
     char text[FERRY_ERROR_BYTES];
-    fy_wire_packer packer = {.bytes = head};
+    fy_pack packer = fy_pack_into(head, sizeof head);
     snprintf(text, sizeof text, "rank %u could not join: %.900s", process->claim, reason->message);
     /* To the others a rank whose caller thought better of it is one that is gone. */
-    fy_wire_pack_u32(&packer,
-                     (uint32_t)(status == FERRY_ERR_STOPPED ? FERRY_ERR_PEER_LOST : status));
-    fy_wire_pack_u32(&packer, process->claim);
-    fy_wire_pack_text(&packer, text);
+    fy_pack_u32(&packer, (uint32_t)(status == FERRY_ERR_STOPPED ? FERRY_ERR_PEER_LOST : status));
+    fy_pack_u32(&packer, process->claim);
+    fy_pack_text(&packer, text);
     if (fy_link_post(root, FY_WIRE_FAIL, head, packer.used, NULL, 0, NULL) == FERRY_OK) {
         fy_link_drain(root, 1000 * 1000 * 1000, NULL);
     }
@@ -45,12 +45,12 @@ static void give_up(fy_process *process, fy_link *root, ferry_status status,
 /* What the root says of a world that will not be. */
 static void note_failure(fy_process *process, const fy_message *message)
 {
-    fy_wire_reader reader = fy_wire_reader_of(message->payload, message->n_bytes);
-    uint32_t status = fy_wire_read_u32(&reader);
-    uint32_t rank = fy_wire_read_u32(&reader);
+    fy_reader reader = fy_reader_of(message->payload, message->n_bytes);
+    uint32_t status = fy_read_u32(&reader);
+    uint32_t rank = fy_read_u32(&reader);
     ferry_error text;
-    fy_wire_read_text(&reader, text.message, sizeof text.message);
-    if (!reader.ok || status == FERRY_OK) {
+    fy_read_string(&reader, text.message, sizeof text.message);
+    if (reader.failed || status == FERRY_OK) {
         status = FERRY_ERR_INVALID_INPUT;
         snprintf(text.message, sizeof text.message, "rank %u ended the start and did not say why",
                  process->root_claim);
@@ -64,7 +64,7 @@ static void note_failure(fy_process *process, const fy_message *message)
  */
 static bool root_is_silent(fy_process *process, const fy_link *root)
 {
-    fy_process *old = process->predecessor;
+    fy_process *old = process->shrinking.predecessor;
     int64_t heard = fy_link_heard_ns(root);
     if (old == NULL) {
         return false;
@@ -94,12 +94,14 @@ static ferry_status expect(fy_process *process, fy_link *root, uint32_t type, in
         if (left <= 0) {
             return fy_fail(error, FERRY_ERR_TIMEOUT,
                            "rank %u reached rank %u, which did not accept it within %.1f s",
-                           process->claim, process->root_claim, (double)process->join_ns / 1e9);
+                           process->claim, process->root_claim,
+                           (double)process->limits.join_ns / 1e9);
         }
         if (fy_interrupted(interrupt_of(process))) {
             return fy_interrupt_fail(error);
         }
-        int64_t look = fy_interrupt_slice_ns(interrupt_of(process), process->deadline_ns / 10);
+        int64_t look =
+            fy_interrupt_slice_ns(interrupt_of(process), process->limits.deadline_ns / 10);
         ferry_status status = fy_link_receive(root, left < look ? left : look, message_out, error);
         if (status == FERRY_ERR_TIMEOUT && !root_is_silent(process, root)) {
             continue;
@@ -125,22 +127,18 @@ static ferry_status expect(fy_process *process, fy_link *root, uint32_t type, in
 static ferry_status knock(fy_process *process, fy_link *root, int64_t until_ns, ferry_error *error)
 {
     unsigned char head[8];
-    fy_wire_packer packer = {.bytes = head};
+    fy_pack packer = fy_pack_into(head, sizeof head);
     fy_message message;
-    fy_wire_pack_u32(&packer, process->epoch);
-    fy_wire_pack_u32(&packer, process->claim);
-    ferry_status status = fy_link_post(root, FY_WIRE_KNOCK, head, packer.used, NULL, 0, error);
-    if (status == FERRY_OK) {
-        status = expect(process, root, FY_WIRE_WORLD, until_ns, &message, error);
+    fy_pack_u32(&packer, process->epoch);
+    fy_pack_u32(&packer, process->claim);
+    FY_TRY(fy_link_post(root, FY_WIRE_KNOCK, head, packer.used, NULL, 0, error));
+    FY_TRY(expect(process, root, FY_WIRE_WORLD, until_ns, &message, error));
+    if (message.n_bytes != sizeof process->world_id) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "rank %u gave its world no name",
+                       process->root_claim);
     }
-    if (status == FERRY_OK && message.n_bytes != sizeof process->world_id) {
-        status = fy_fail(error, FERRY_ERR_INVALID_INPUT, "rank %u gave its world no name",
-                         process->root_claim);
-    }
-    if (status == FERRY_OK) {
-        memcpy(process->world_id, message.payload, sizeof process->world_id);
-    }
-    return status;
+    memcpy(process->world_id, message.payload, sizeof process->world_id);
+    return FERRY_OK;
 }
 
 /* Where others reach this rank: as the option says, or as it reached the root. */
@@ -148,9 +146,9 @@ static void choose_addresses(fy_process *process, const fy_link *root)
 {
     char own[64];
     fy_link_own_host(root, own);
-    if (process->addresses[0] == '\0') {
-        snprintf(process->addresses, sizeof process->addresses,
-                 strchr(own, ':') != NULL ? "[%s]:%u" : "%s:%u", own, process->port);
+    if (process->door.addresses[0] == '\0') {
+        snprintf(process->door.addresses, sizeof process->door.addresses,
+                 strchr(own, ':') != NULL ? "[%s]:%u" : "%s:%u", own, process->door.port);
     }
 }
 
@@ -159,35 +157,30 @@ static ferry_status say_join(fy_process *process, fy_link *root, int64_t until_n
                              ferry_error *error)
 {
     unsigned char head[64 + 256 + FY_ADDRESSES_BYTES];
-    fy_wire_packer packer = {.bytes = head};
+    fy_pack packer = fy_pack_into(head, sizeof head);
     fy_message message;
     choose_addresses(process, root);
-    fy_wire_pack_u32(&packer, process->n_claims);
-    fy_wire_pack_u64(&packer, process->board->id[0]);
-    fy_wire_pack_u64(&packer, process->board->id[1]);
-    fy_wire_pack_text(&packer, process->nodes_text);
-    fy_wire_pack_text(&packer, process->addresses);
-    ferry_status status = fy_link_post(root, FY_WIRE_JOIN, head, packer.used, NULL, 0, error);
-    if (status == FERRY_OK) {
-        status = expect(process, root, FY_WIRE_PLACE, until_ns, &message, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
-    fy_wire_reader reader = fy_wire_reader_of(message.payload, message.n_bytes);
-    *parent_out = fy_wire_read_u32(&reader);
-    fy_wire_read_text(&reader, addresses, FY_ADDRESSES_BYTES);
-    return reader.ok ? FERRY_OK
-                     : fy_fail(error, FERRY_ERR_INVALID_INPUT, "rank %u gave rank %u no place",
-                               process->root_claim, process->claim);
+    fy_pack_u32(&packer, process->n_claims);
+    fy_pack_u64(&packer, process->node.page->id[0]);
+    fy_pack_u64(&packer, process->node.page->id[1]);
+    fy_pack_text(&packer, process->nodes_text);
+    fy_pack_text(&packer, process->door.addresses);
+    FY_TRY(fy_link_post(root, FY_WIRE_JOIN, head, packer.used, NULL, 0, error));
+    FY_TRY(expect(process, root, FY_WIRE_PLACE, until_ns, &message, error));
+    fy_reader reader = fy_reader_of(message.payload, message.n_bytes);
+    *parent_out = fy_read_u32(&reader);
+    fy_read_string(&reader, addresses, FY_ADDRESSES_BYTES);
+    return !reader.failed ? FERRY_OK
+                          : fy_fail(error, FERRY_ERR_INVALID_INPUT, "rank %u gave rank %u no place",
+                                    process->root_claim, process->claim);
 }
 
 static ferry_status keep_parent(fy_process *process, fy_link *link, uint32_t claim,
                                 ferry_error *error)
 {
     pthread_mutex_lock(&process->lock);
-    process->parent = fy_control_add_link(process, link, FY_ROLE_PARENT, claim, error);
-    ferry_status status = process->parent == NULL ? FERRY_ERR_IO : FERRY_OK;
+    process->tree.parent = fy_control_add_link(process, link, FY_ROLE_PARENT, claim, error);
+    ferry_status status = process->tree.parent == NULL ? FERRY_ERR_IO : FERRY_OK;
     pthread_mutex_unlock(&process->lock);
     /* What the link holds already does not make its socket readable. */
     fy_control_poke(process);
@@ -223,7 +216,7 @@ static ferry_status attach(fy_process *process, fy_link *root, uint32_t parent,
 {
     fy_link *link;
     unsigned char head[8];
-    fy_wire_packer packer = {.bytes = head};
+    fy_pack packer = fy_pack_into(head, sizeof head);
     ferry_error inner;
     visit own = {.process = process, .root = root};
     ferry_status status = fy_link_open(addresses, process->key, until_ns - fy_now_ns(),
@@ -241,19 +234,17 @@ static ferry_status attach(fy_process *process, fy_link *root, uint32_t parent,
         return fy_fail(error, status, "rank %u does not reach its parent, rank %u: %s",
                        process->claim, parent, inner.message);
     }
-    fy_wire_pack_u32(&packer, process->epoch);
-    fy_wire_pack_u32(&packer, process->claim);
+    fy_pack_u32(&packer, process->epoch);
+    fy_pack_u32(&packer, process->claim);
     status = fy_link_post(link, FY_WIRE_ATTACH, head, packer.used, process->world_id,
                           sizeof process->world_id, error);
     if (status != FERRY_OK) {
         fy_link_destroy(link);
         return status;
     }
-    status = keep_parent(process, link, parent, error);
-    if (status == FERRY_OK) {
-        status = fy_link_post(root, FY_WIRE_ATTACHED, NULL, 0, NULL, 0, error);
-    }
-    return status == FERRY_OK ? fy_link_drain(root, until_ns - fy_now_ns(), error) : status;
+    FY_TRY(keep_parent(process, link, parent, error));
+    FY_TRY(fy_link_post(root, FY_WIRE_ATTACHED, NULL, 0, NULL, 0, error));
+    return fy_link_drain(root, until_ns - fy_now_ns(), error);
 }
 
 /* One attempt; *retry_out: the root closed the door before it took this rank in. */
@@ -267,15 +258,11 @@ static ferry_status join_once(fy_process *process, fy_link *root, int64_t until_
     *retry_out = status == FERRY_ERR_PEER_LOST && !fy_failed(&process->failure);
     if (status == FERRY_OK) {
         status = fy_node_enter(process, &text);
-        if (status == FERRY_OK) {
-            status = say_join(process, root, until_ns, &parent, addresses, &text);
-        }
+        FY_THEN(status, say_join(process, root, until_ns, &parent, addresses, &text));
         if (status == FERRY_OK && parent == process->root_claim) {
             return keep_parent(process, root, parent, error);
         }
-        if (status == FERRY_OK) {
-            status = attach(process, root, parent, addresses, until_ns, &text);
-        }
+        FY_THEN(status, attach(process, root, parent, addresses, until_ns, &text));
         if (status != FERRY_OK && !fy_failed(&process->failure)) {
             give_up(process, root, status, &text);
         }
@@ -296,7 +283,7 @@ ferry_status fy_join_member(fy_process *process, const char *addresses,
                             ferry_error *error)
 {
     fy_interrupt *interrupt = interrupt_of(process);
-    int64_t until = fy_now_ns() + process->join_ns;
+    int64_t until = fy_now_ns() + process->limits.join_ns;
     for (;;) {
         fy_link *root;
         bool retry;
@@ -327,11 +314,11 @@ ferry_status fy_join_member(fy_process *process, const char *addresses,
 static bool is_own_child(const fy_process *process, uint32_t rank)
 {
     if (rank == FERRY_ANY_RANK || rank == process->rank ||
-        !fy_place_equal(fy_tree_parent(process->table[rank].place),
-                        process->table[process->rank].place)) {
+        !fy_place_equal(fy_tree_parent(process->tree.table[rank].place),
+                        process->tree.table[process->rank].place)) {
         return false;
     }
-    for (const fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+    for (const fy_conn *conn = process->control.conns; conn != NULL; conn = conn->next) {
         if (!conn->dead && conn->role == FY_ROLE_CHILD && conn->rank == rank) {
             return false;
         }
@@ -339,23 +326,23 @@ static bool is_own_child(const fy_process *process, uint32_t rank)
     return true;
 }
 
-bool fy_join_attach(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
+bool fy_join_attach(fy_process *process, fy_conn *conn, fy_reader *reader)
 {
-    uint32_t epoch = fy_wire_read_u32(reader);
-    uint32_t claim = fy_wire_read_u32(reader);
-    const unsigned char *world_id = fy_wire_read_bytes(reader, sizeof process->world_id);
-    if (!reader->ok || epoch != process->epoch || claim >= process->n_claims ||
+    uint32_t epoch = fy_read_u32(reader);
+    uint32_t claim = fy_read_u32(reader);
+    const unsigned char *world_id = fy_read_bytes(reader, sizeof process->world_id);
+    if (reader->failed || epoch != process->epoch || claim >= process->n_claims ||
         memcmp(world_id, process->world_id, sizeof process->world_id) != 0) {
         return false;
     }
     uint32_t rank = FERRY_ANY_RANK;
-    if (atomic_load(&process->tabled)) {
+    if (atomic_load(&process->tree.tabled)) {
         rank = fy_process_rank_of(process, claim);
         if (!is_own_child(process, rank)) {
             return false;
         }
     }
-    process->n_new--;
+    process->control.n_new--;
     conn->role = FY_ROLE_CHILD;
     conn->claim = claim;
     conn->rank = rank;
@@ -369,63 +356,62 @@ void fy_join_send_table(fy_process *process, fy_conn *conn)
 {
     unsigned char head[8];
     enum { CHUNK = FY_LINK_PAYLOAD_BYTES - sizeof head };
-    for (size_t at = 0; at < process->table_used; at += CHUNK) {
-        size_t left = process->table_used - at;
-        fy_wire_packer packer = {.bytes = head};
-        fy_wire_pack_u64(&packer, process->table_total);
-        fy_control_post(process, conn, FY_WIRE_TABLE, head, packer.used, process->table_bytes + at,
-                        left < CHUNK ? left : CHUNK);
+    for (size_t at = 0; at < process->tree.table_used; at += CHUNK) {
+        size_t left = process->tree.table_used - at;
+        fy_pack packer = fy_pack_into(head, sizeof head);
+        fy_pack_u64(&packer, process->tree.table_total);
+        fy_control_post(process, conn, FY_WIRE_TABLE, head, packer.used,
+                        process->tree.table_bytes + at, left < CHUNK ? left : CHUNK);
     }
 }
 
-bool fy_join_table(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
+bool fy_join_table(fy_process *process, fy_conn *conn, fy_reader *reader)
 {
     (void)conn;
-    uint64_t total = fy_wire_read_u64(reader);
-    size_t left = reader->left;
+    uint64_t total = fy_read_u64(reader);
+    size_t left = fy_read_left(reader);
     uint64_t most = 4 + (uint64_t)process->n_claims * (16 + FY_ADDRESSES_BYTES);
-    if (!reader->ok || atomic_load(&process->tabled) || total > most ||
-        left > total - process->table_used ||
-        (process->table_bytes != NULL && total != process->table_total)) {
+    if (reader->failed || atomic_load(&process->tree.tabled) || total > most ||
+        left > total - process->tree.table_used ||
+        (process->tree.table_bytes != NULL && total != process->tree.table_total)) {
         return false;
     }
-    if (process->table_bytes == NULL) {
-        process->table_bytes = fy_alloc(total, 1);
-        process->table_total = total;
-        if (process->table_bytes == NULL) {
+    if (process->tree.table_bytes == NULL) {
+        process->tree.table_bytes = fy_alloc(total, 1);
+        process->tree.table_total = total;
+        if (process->tree.table_bytes == NULL) {
             fy_process_fail(process, FERRY_ERR_NO_MEMORY, process->claim,
                             "rank %u has no memory for the table of ranks", process->claim);
             return true;
         }
     }
-    memcpy(process->table_bytes + process->table_used, fy_wire_read_bytes(reader, left), left);
-    process->table_used += left;
+    memcpy(process->tree.table_bytes + process->tree.table_used, fy_read_bytes(reader, left), left);
+    process->tree.table_used += left;
     unsigned char head[8];
-    fy_wire_packer packer = {.bytes = head};
-    fy_wire_pack_u64(&packer, total);
-    for (fy_conn *child = process->conns; child != NULL; child = child->next) {
+    fy_pack packer = fy_pack_into(head, sizeof head);
+    fy_pack_u64(&packer, total);
+    for (fy_conn *child = process->control.conns; child != NULL; child = child->next) {
         if (!child->dead && child->kind == FY_CONN_LINK && child->role == FY_ROLE_CHILD) {
             fy_control_post(process, child, FY_WIRE_TABLE, head, packer.used,
-                            process->table_bytes + process->table_used - left, left);
+                            process->tree.table_bytes + process->tree.table_used - left, left);
         }
     }
-    return process->table_used < total || fy_join_read_table(process);
+    return process->tree.table_used < total || fy_join_read_table(process);
 }
 
 /* The entries of the table, checked: claims rise, places are within bounds. */
-static bool read_members(fy_process *process, fy_wire_reader *reader, uint32_t n_ranks)
+static bool read_members(fy_process *process, fy_reader *reader, uint32_t n_ranks)
 {
     uint32_t last = 0;
     for (uint32_t r = 0; r < n_ranks; r++) {
-        fy_member *member = &process->table[r];
-        member->claim = fy_wire_read_u32(reader);
-        member->place.node = fy_wire_read_u32(reader);
-        member->place.index = fy_wire_read_u32(reader);
-        uint32_t length = fy_wire_read_u32(reader);
-        member->addresses = (const char *)reader->bytes;
-        member->n_address = length;
-        fy_wire_read_bytes(reader, length);
-        if (!reader->ok || member->place.node >= n_ranks || member->place.index >= n_ranks ||
+        fy_member *member = &process->tree.table[r];
+        size_t length;
+        member->claim = fy_read_u32(reader);
+        member->place.node = fy_read_u32(reader);
+        member->place.index = fy_read_u32(reader);
+        member->addresses = fy_read_text(reader, &length);
+        member->n_address = (uint32_t)length;
+        if (reader->failed || member->place.node >= n_ranks || member->place.index >= n_ranks ||
             member->claim >= process->n_claims || (r > 0 && member->claim <= last)) {
             return false;
         }
@@ -433,61 +419,56 @@ static bool read_members(fy_process *process, fy_wire_reader *reader, uint32_t n
         if (member->claim == process->claim) {
             process->rank = r;
         }
-        process->n_nodes =
-            member->place.node >= process->n_nodes ? member->place.node + 1 : process->n_nodes;
+        process->tree.n_nodes = member->place.node >= process->tree.n_nodes ? member->place.node + 1
+                                                                            : process->tree.n_nodes;
     }
-    return reader->left == 0 && process->rank < n_ranks;
+    return fy_read_all(reader) && process->rank < n_ranks;
 }
 
 /* rank_at and node_first, by counting; false where two ranks have one place. */
 static bool order_places(fy_process *process, uint32_t n_ranks)
 {
     for (uint32_t r = 0; r < n_ranks; r++) {
-        process->node_first[process->table[r].place.node + 1]++;
+        process->tree.node_first[process->tree.table[r].place.node + 1]++;
     }
-    for (uint32_t n = 0; n < process->n_nodes; n++) {
-        process->node_first[n + 1] += process->node_first[n];
+    for (uint32_t n = 0; n < process->tree.n_nodes; n++) {
+        process->tree.node_first[n + 1] += process->tree.node_first[n];
     }
-    memset(process->rank_at, 0xff, n_ranks * sizeof *process->rank_at);
+    memset(process->tree.rank_at, 0xff, n_ranks * sizeof *process->tree.rank_at);
     for (uint32_t r = 0; r < n_ranks; r++) {
-        fy_place place = process->table[r].place;
-        uint32_t at = process->node_first[place.node] + place.index;
-        if (at >= process->node_first[place.node + 1] || process->rank_at[at] != UINT32_MAX) {
+        fy_tree_place place = process->tree.table[r].place;
+        uint32_t at = process->tree.node_first[place.node] + place.index;
+        if (at >= process->tree.node_first[place.node + 1] ||
+            process->tree.rank_at[at] != UINT32_MAX) {
             return false;
         }
-        process->rank_at[at] = r;
+        process->tree.rank_at[at] = r;
     }
     return true;
 }
 
 static void count_children(fy_process *process)
 {
-    fy_place own = process->table[process->rank].place;
-    process->n_children = 0;
+    fy_tree_place own = process->tree.table[process->rank].place;
+    process->tree.n_children = 0;
     for (uint32_t r = 0; r < process->n_ranks; r++) {
-        fy_place place = process->table[r].place;
-        process->n_children += r != process->rank && fy_place_equal(fy_tree_parent(place), own);
+        fy_tree_place place = process->tree.table[r].place;
+        process->tree.n_children +=
+            r != process->rank && fy_place_equal(fy_tree_parent(place), own);
     }
 }
 
 uint32_t fy_process_rank_of(const fy_process *process, uint32_t claim)
 {
-    uint32_t low = 0, high = process->n_ranks;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (process->table[middle].claim < claim) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low < process->n_ranks && process->table[low].claim == claim ? low : FERRY_ANY_RANK;
+    FY_BISECT(uint32_t, low, 0, process->n_ranks, middle,
+              process->tree.table[middle].claim < claim);
+    return low < process->n_ranks && process->tree.table[low].claim == claim ? low : FERRY_ANY_RANK;
 }
 
 /* The ranks at the other ends; who attached and is no child of this one by the table goes. */
 static void name_connections(fy_process *process)
 {
-    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+    for (fy_conn *conn = process->control.conns; conn != NULL; conn = conn->next) {
         uint32_t rank = conn->claim == FERRY_ANY_RANK ? FERRY_ANY_RANK
                                                       : fy_process_rank_of(process, conn->claim);
         if (conn->role == FY_ROLE_CHILD && !is_own_child(process, rank)) {
@@ -499,43 +480,47 @@ static void name_connections(fy_process *process)
 
 bool fy_join_read_table(fy_process *process)
 {
-    fy_wire_reader reader = fy_wire_reader_of(process->table_bytes, process->table_total);
-    uint32_t n_ranks = fy_wire_read_u32(&reader);
+    fy_reader reader = fy_reader_of(process->tree.table_bytes, process->tree.table_total);
+    uint32_t n_ranks = fy_read_u32(&reader);
     if (n_ranks == 0 || n_ranks > process->n_claims) {
         return false;
     }
     process->rank = UINT32_MAX;
-    process->table = fy_alloc_zeroed(n_ranks, sizeof *process->table);
-    process->rank_at = fy_alloc_zeroed(n_ranks, sizeof *process->rank_at);
-    process->node_first = fy_alloc_zeroed((size_t)n_ranks + 1, sizeof *process->node_first);
+    process->tree.table = fy_alloc_zeroed(n_ranks, sizeof *process->tree.table);
+    process->tree.rank_at = fy_alloc_zeroed(n_ranks, sizeof *process->tree.rank_at);
+    process->tree.node_first =
+        fy_alloc_zeroed((size_t)n_ranks + 1, sizeof *process->tree.node_first);
     process->lost = fy_alloc_zeroed(n_ranks, sizeof *process->lost);
-    process->silent_ns = fy_alloc_zeroed(n_ranks, sizeof *process->silent_ns);
-    process->passed_over = fy_alloc_zeroed(n_ranks, sizeof *process->passed_over);
-    if (process->passed_over == NULL || process->table == NULL || process->rank_at == NULL ||
-        process->node_first == NULL || process->lost == NULL || process->silent_ns == NULL ||
+    process->shrinking.silent_ns = fy_alloc_zeroed(n_ranks, sizeof *process->shrinking.silent_ns);
+    process->shrinking.passed_over =
+        fy_alloc_zeroed(n_ranks, sizeof *process->shrinking.passed_over);
+    if (process->shrinking.passed_over == NULL || process->tree.table == NULL ||
+        process->tree.rank_at == NULL || process->tree.node_first == NULL ||
+        process->lost == NULL || process->shrinking.silent_ns == NULL ||
         !read_members(process, &reader, n_ranks) || !order_places(process, n_ranks)) {
         return false;
     }
     process->n_ranks = n_ranks;
-    process->table_ns = fy_now_ns();
+    process->tree.table_ns = fy_now_ns();
     count_children(process);
     name_connections(process);
-    atomic_store(&process->tabled, true);
+    atomic_store(&process->tree.tabled, true);
     fy_process_wake(process);
     return true;
 }
 
 void fy_join_tick(fy_process *process, int64_t now_ns)
 {
-    if (!atomic_load(&process->tabled) || process->attached || fy_failed(&process->failure)) {
+    if (!atomic_load(&process->tree.tabled) || process->tree.attached ||
+        fy_failed(&process->failure)) {
         return;
     }
     uint32_t n_attached = 0;
-    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+    for (fy_conn *conn = process->control.conns; conn != NULL; conn = conn->next) {
         n_attached += !conn->dead && conn->kind == FY_CONN_LINK && conn->role == FY_ROLE_CHILD;
     }
-    process->attached = n_attached == process->n_children;
-    if (process->attached || now_ns - process->table_ns < fy_join_step_ns(process)) {
+    process->tree.attached = n_attached == process->tree.n_children;
+    if (process->tree.attached || now_ns - process->tree.table_ns < fy_join_step_ns(process)) {
         return;
     }
     uint32_t missing = fy_process_missing_child(process);
@@ -545,11 +530,12 @@ void fy_join_tick(fy_process *process, int64_t now_ns)
 
 uint32_t fy_process_missing_child(const fy_process *process)
 {
-    fy_place own = process->table[process->rank].place;
+    fy_tree_place own = process->tree.table[process->rank].place;
     for (uint32_t r = 0; r < process->n_ranks; r++) {
-        bool here =
-            r == process->rank || !fy_place_equal(fy_tree_parent(process->table[r].place), own);
-        for (const fy_conn *conn = process->conns; conn != NULL && !here; conn = conn->next) {
+        bool here = r == process->rank ||
+                    !fy_place_equal(fy_tree_parent(process->tree.table[r].place), own);
+        for (const fy_conn *conn = process->control.conns; conn != NULL && !here;
+             conn = conn->next) {
             here = !conn->dead && conn->kind == FY_CONN_LINK && conn->role == FY_ROLE_CHILD &&
                    conn->rank == r;
         }

@@ -5,25 +5,25 @@
 static void leave_up(fy_process *process)
 {
     uint32_t n_left = 0;
-    if (!process->leaving || process->leave_sent || !atomic_load(&process->tabled)) {
+    if (!process->leaving.begun || process->leaving.sent || !atomic_load(&process->tree.tabled)) {
         return;
     }
-    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+    for (fy_conn *conn = process->control.conns; conn != NULL; conn = conn->next) {
         n_left +=
             !conn->dead && conn->kind == FY_CONN_LINK && conn->role == FY_ROLE_CHILD && conn->left;
     }
-    if (n_left < process->n_children) {
+    if (n_left < process->tree.n_children) {
         return;
     }
-    process->leave_sent = true;
-    if (fy_place_is_root(process->table[process->rank].place)) {
+    process->leaving.sent = true;
+    if (fy_place_is_root(process->tree.table[process->rank].place)) {
         fy_leave_done(process, NULL, NULL);
     } else {
-        fy_control_post(process, process->parent, FY_WIRE_LEAVE, NULL, 0, NULL, 0);
+        fy_control_post(process, process->tree.parent, FY_WIRE_LEAVE, NULL, 0, NULL, 0);
     }
 }
 
-bool fy_leave_arrive(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
+bool fy_leave_arrive(fy_process *process, fy_conn *conn, fy_reader *reader)
 {
     (void)reader;
     conn->left = true;
@@ -31,14 +31,14 @@ bool fy_leave_arrive(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
     return true;
 }
 
-bool fy_leave_done(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
+bool fy_leave_done(fy_process *process, fy_conn *conn, fy_reader *reader)
 {
     (void)conn, (void)reader;
-    if (!process->leave_sent) {
+    if (!process->leaving.sent) {
         return false; /* from now on nobody's end would count as a death */
     }
-    atomic_store(&process->all_left, true);
-    for (fy_conn *child = process->conns; child != NULL; child = child->next) {
+    atomic_store(&process->leaving.all_left, true);
+    for (fy_conn *child = process->control.conns; child != NULL; child = child->next) {
         if (!child->dead && child->kind == FY_CONN_LINK && child->role == FY_ROLE_CHILD) {
             fy_control_post(process, child, FY_WIRE_DONE, NULL, 0, NULL, 0);
         }
@@ -50,19 +50,19 @@ bool fy_leave_done(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 static bool all_left(void *context)
 {
     const fy_process *process = context;
-    return atomic_load(&process->all_left);
+    return atomic_load(&process->leaving.all_left);
 }
 
 void fy_leave_world(fy_process *process)
 {
     pthread_mutex_lock(&process->lock);
-    process->leaving = true;
+    process->leaving.begun = true;
     leave_up(process);
     pthread_mutex_unlock(&process->lock);
-    if (!atomic_load(&process->tabled) || fy_failed(&process->failure)) {
+    if (!atomic_load(&process->tree.tabled) || fy_failed(&process->failure)) {
         return;
     }
-    if (fy_world_wait(process->world, all_left, NULL, process, process->deadline_ns, NULL) ==
+    if (fy_world_wait(process->world, all_left, NULL, process, process->limits.deadline_ns, NULL) ==
         FERRY_ERR_TIMEOUT) {
         fy_process_fail(process, FERRY_ERR_PEER_LOST, process->rank, "rank %u has left the world",
                         process->rank);

@@ -28,23 +28,23 @@ static void keep(fy_process *process, uint32_t from, uint64_t tag, const void *b
     fy_bell_ring(process->world->bell);
 }
 
-bool fy_letter_arrive(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
+bool fy_letter_arrive(fy_process *process, fy_conn *conn, fy_reader *reader)
 {
     (void)conn;
-    const unsigned char *head = reader->bytes;
-    uint32_t to = fy_wire_read_u32(reader);
-    uint32_t from = fy_wire_read_u32(reader);
-    uint64_t tag = fy_wire_read_u64(reader);
-    const unsigned char *bytes = reader->bytes;
-    if (!reader->ok || !atomic_load(&process->tabled) || to >= process->n_ranks ||
-        from >= process->n_ranks || reader->left > FERRY_MESSAGE_BYTES) {
+    const unsigned char *head = reader->at;
+    uint32_t to = fy_read_u32(reader);
+    uint32_t from = fy_read_u32(reader);
+    uint64_t tag = fy_read_u64(reader);
+    const unsigned char *bytes = reader->at;
+    if (reader->failed || !atomic_load(&process->tree.tabled) || to >= process->n_ranks ||
+        from >= process->n_ranks || fy_read_left(reader) > FERRY_MESSAGE_BYTES) {
         return false;
     }
     if (to == process->rank && !fy_letter_is_late(process->world->here, tag)) {
-        keep(process, from, tag, bytes, reader->left);
+        keep(process, from, tag, bytes, fy_read_left(reader));
     } else if (to != process->rank) {
         fy_control_post(process, fy_control_route(process, to), FY_WIRE_SEND, head, HEAD_BYTES,
-                        bytes, reader->left);
+                        bytes, fy_read_left(reader));
     }
     return true;
 }
@@ -52,10 +52,10 @@ bool fy_letter_arrive(fy_process *process, fy_conn *conn, fy_wire_reader *reader
 static void post(fy_process *process, uint32_t to, uint64_t tag, const void *bytes, size_t n_bytes)
 {
     unsigned char head[HEAD_BYTES];
-    fy_wire_packer packer = {.bytes = head};
-    fy_wire_pack_u32(&packer, to);
-    fy_wire_pack_u32(&packer, process->rank);
-    fy_wire_pack_u64(&packer, tag);
+    fy_pack packer = fy_pack_into(head, sizeof head);
+    fy_pack_u32(&packer, to);
+    fy_pack_u32(&packer, process->rank);
+    fy_pack_u64(&packer, tag);
     fy_control_post(process, fy_control_route(process, to), FY_WIRE_SEND, head, packer.used, bytes,
                     n_bytes);
 }
@@ -94,7 +94,7 @@ ferry_status fy_letter_send(ferry_world *world, uint32_t to, uint64_t tag, const
     }
     passage way = {.process = process, .to = to};
     ferry_status status =
-        waits ? fy_world_wait(world, has_room, look_again_ns, &way, process->entry_ns, error)
+        waits ? fy_world_wait(world, has_room, look_again_ns, &way, process->limits.entry_ns, error)
               : fy_failure_get(&process->failure, NULL, error);
     if (status != FERRY_OK) {
         return status == FERRY_ERR_TIMEOUT && !fy_failed(&process->failure)
@@ -131,12 +131,9 @@ ferry_status fy_letter_receive(ferry_world *world, uint32_t from, uint64_t tag, 
 {
     fy_process *process = world->impl;
     wanted want = {.process = process, .from = from, .tag = tag};
-    ferry_status status = fy_world_wait(world, find_letter, NULL, &want, limit_ns, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    fy_free(process->taken);
-    process->taken = want.found;
+    FY_TRY(fy_world_wait(world, find_letter, NULL, &want, limit_ns, error));
+    fy_free(process->caller.taken);
+    process->caller.taken = want.found;
     *bytes_out = want.found->bytes;
     *n_bytes_out = want.found->n_bytes;
     if (from_out != NULL) {
@@ -180,31 +177,31 @@ void fy_letter_ask(ferry_world *world, uint32_t rank, const fy_question *questio
 {
     fy_process *process = world->impl;
     unsigned char bytes[QUESTION_BYTES];
-    fy_wire_packer packer = {.bytes = bytes};
-    fy_wire_pack_u32(&packer, rank);
-    fy_wire_pack_u32(&packer, world->rank);
-    fy_wire_pack_u32(&packer, question->kind);
-    fy_wire_pack_u32(&packer, question->number);
-    fy_wire_pack_u64(&packer, question->run);
-    fy_wire_pack_u64(&packer, question->tag);
+    fy_pack packer = fy_pack_into(bytes, sizeof bytes);
+    fy_pack_u32(&packer, rank);
+    fy_pack_u32(&packer, world->rank);
+    fy_pack_u32(&packer, question->kind);
+    fy_pack_u32(&packer, question->number);
+    fy_pack_u64(&packer, question->run);
+    fy_pack_u64(&packer, question->tag);
     pthread_mutex_lock(&process->lock);
     fy_control_post(process, fy_control_route(process, rank), FY_WIRE_WHERE, bytes, packer.used,
                     NULL, 0);
     pthread_mutex_unlock(&process->lock);
 }
 
-bool fy_letter_asked(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
+bool fy_letter_asked(fy_process *process, fy_conn *conn, fy_reader *reader)
 {
     (void)conn;
-    const unsigned char *whole = reader->bytes;
-    size_t used = reader->left;
-    uint32_t to = fy_wire_read_u32(reader);
-    uint32_t from = fy_wire_read_u32(reader);
-    fy_question asked = {.kind = fy_wire_read_u32(reader), .number = 0};
-    asked.number = fy_wire_read_u32(reader);
-    asked.run = fy_wire_read_u64(reader);
-    asked.tag = fy_wire_read_u64(reader);
-    if (!reader->ok || reader->left != 0 || !atomic_load(&process->tabled) ||
+    const unsigned char *whole = reader->at;
+    size_t used = fy_read_left(reader);
+    uint32_t to = fy_read_u32(reader);
+    uint32_t from = fy_read_u32(reader);
+    fy_question asked = {.kind = fy_read_u32(reader), .number = 0};
+    asked.number = fy_read_u32(reader);
+    asked.run = fy_read_u64(reader);
+    asked.tag = fy_read_u64(reader);
+    if (reader->failed || fy_read_left(reader) != 0 || !atomic_load(&process->tree.tabled) ||
         to >= process->n_ranks || from >= process->n_ranks || asked.tag >> 63 == 0) {
         return false;
     }
@@ -215,7 +212,8 @@ bool fy_letter_asked(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
     }
     fy_answer answer;
     unsigned char bytes[FY_ANSWER_BYTES];
-    fy_answer_make(process->world->here, &asked, process->leaving, process->forgive_ns, &answer);
+    fy_answer_make(process->world->here, &asked, process->leaving.begun,
+                   process->control.forgive_ns, &answer);
     fy_answer_pack(&answer, bytes);
     post(process, from, asked.tag, bytes, sizeof bytes);
     return true;

@@ -93,7 +93,7 @@ static bool make_room(buffer *b, size_t n_bytes)
         b->end = used;
         return true;
     }
-    return fy_reserve((void **)&b->bytes, &b->capacity, b->end + n_bytes, 1);
+    return FY_RESERVE(b->bytes, b->capacity, b->end + n_bytes);
 }
 
 static void free_buffer(buffer *b)
@@ -232,9 +232,9 @@ static ferry_status check_header(fy_link *link)
 {
     unsigned char mac[FY_AUTH_MAC_BYTES];
     const unsigned char *header = link->in.bytes + link->whole;
-    fy_wire_reader reader = fy_wire_reader_of(header, HEADER_BYTES);
-    uint32_t type = fy_wire_read_u32(&reader);
-    uint32_t length = fy_wire_read_u32(&reader);
+    fy_reader reader = fy_reader_of(header, HEADER_BYTES);
+    uint32_t type = fy_read_u32(&reader);
+    uint32_t length = fy_read_u32(&reader);
     fy_auth_mac_header(link->receive_key, link->n_received, type, length, mac);
     if (!fy_auth_equal(mac, header + 8, sizeof mac)) {
         return deny(link);
@@ -252,9 +252,9 @@ static ferry_status check_payload(fy_link *link)
 {
     unsigned char mac[FY_AUTH_MAC_BYTES];
     const unsigned char *header = link->in.bytes + link->whole;
-    fy_wire_reader reader = fy_wire_reader_of(header, HEADER_BYTES);
-    uint32_t type = fy_wire_read_u32(&reader);
-    uint32_t length = fy_wire_read_u32(&reader);
+    fy_reader reader = fy_reader_of(header, HEADER_BYTES);
+    uint32_t type = fy_read_u32(&reader);
+    uint32_t length = fy_read_u32(&reader);
     if (length > 0) {
         fy_auth_mac_payload(link->receive_key, link->n_received, type, header + HEADER_BYTES,
                             length, mac);
@@ -283,9 +283,7 @@ static ferry_status check_frames(fy_link *link)
         if (status == FERRY_OK && there < link->frame) {
             return FERRY_OK;
         }
-        if (status == FERRY_OK) {
-            status = check_payload(link);
-        }
+        FY_THEN(status, check_payload(link));
         if (status != FERRY_OK) {
             return status;
         }
@@ -341,12 +339,9 @@ static ferry_status read_all(fy_link *link)
 /* The other side may have said why it went before the connection broke. */
 static ferry_status fail_to_send(fy_link *link, int reason)
 {
-    ferry_status status = read_all(link);
-    if (status == FERRY_OK) {
-        status = die(link, fy_fail(&link->why, FERRY_ERR_PEER_LOST,
-                                   "the connection to %s broke: %s", link->peer, strerror(reason)));
-    }
-    return status;
+    FY_TRY(read_all(link));
+    return die(link, fy_fail(&link->why, FERRY_ERR_PEER_LOST, "the connection to %s broke: %s",
+                             link->peer, strerror(reason)));
 }
 
 /* --- What the header promises --- */
@@ -384,9 +379,7 @@ ferry_status fy_link_create(int fd, bool server, const unsigned char key[FY_KEY_
     }
     link->fd = fd;
     ferry_status status = fy_auth_begin(error);
-    if (status == FERRY_OK) {
-        status = prepare_socket(link, error);
-    }
+    FY_THEN(status, prepare_socket(link, error));
     if (status != FERRY_OK) {
         goto out;
     }
@@ -459,9 +452,9 @@ bool fy_link_take(fy_link *link, fy_message *message_out)
         return false;
     }
     const unsigned char *header = link->in.bytes + link->in.begin;
-    fy_wire_reader reader = fy_wire_reader_of(header, HEADER_BYTES);
-    uint32_t type = fy_wire_read_u32(&reader);
-    uint32_t length = fy_wire_read_u32(&reader);
+    fy_reader reader = fy_reader_of(header, HEADER_BYTES);
+    uint32_t type = fy_read_u32(&reader);
+    uint32_t length = fy_read_u32(&reader);
     link->in.begin += HEADER_BYTES + length + (length > 0 ? FY_AUTH_MAC_BYTES : 0);
     *message_out = (fy_message){.type = type, .payload = header + HEADER_BYTES, .n_bytes = length};
     return true;
@@ -474,9 +467,9 @@ static void pack_message(fy_link *link, uint32_t type, const void *head, size_t 
     uint32_t length = (uint32_t)(head_bytes + body_bytes);
     unsigned char *header = link->out.bytes + link->out.end;
     unsigned char *at = header + HEADER_BYTES;
-    fy_wire_packer packer = {.bytes = header};
-    fy_wire_pack_u32(&packer, type);
-    fy_wire_pack_u32(&packer, length);
+    fy_pack packer = fy_pack_into(header, HEADER_BYTES);
+    fy_pack_u32(&packer, type);
+    fy_pack_u32(&packer, length);
     fy_auth_mac_header(link->send_key, link->n_sent, type, length, header + packer.used);
     if (head_bytes > 0) {
         memcpy(at, head, head_bytes);

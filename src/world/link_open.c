@@ -182,11 +182,8 @@ static ferry_status attempt(opening *o, target *t, const struct addrinfo *addres
 {
     fy_link *link = NULL;
     int fd = -1;
-    ferry_status status = connect_to(o, t, address, &fd);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    status = fy_link_create(fd, false, o->key, &link, &t->said);
+    FY_TRY(connect_to(o, t, address, &fd));
+    ferry_status status = fy_link_create(fd, false, o->key, &link, &t->said);
     if (status != FERRY_OK) {
         t->is_final = status != FERRY_ERR_PEER_LOST;
         return status;
@@ -247,16 +244,11 @@ static ferry_status read_targets(opening *o, const char *addresses, ferry_error 
         n += *c == ',';
     }
     o->targets = fy_alloc_zeroed(n, sizeof *o->targets);
-    if (o->targets == NULL) {
-        return fy_fail_no_memory(error, "addresses");
-    }
+    FY_TRY(fy_check_memory(o->targets != NULL, "addresses", error));
     for (const char *at = addresses; o->n_targets < n; at += strcspn(at, ",") + 1) {
         target *t = &o->targets[o->n_targets++];
         size_t length = strcspn(at, ",");
-        ferry_status status = fy_address_parse(at, length, t->host, t->port, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(fy_address_parse(at, length, t->host, t->port, error));
         memcpy(t->text, at, length); /* fits, and is zeroed: its parts fit theirs */
     }
     return FERRY_OK;
@@ -336,7 +328,7 @@ static ferry_status try_all(opening *o, ferry_error *error)
         }
         const target *final = settled(o);
         if (final != NULL) {
-            return fy_fail(error, final->status, "%s", final->said.message);
+            return fy_forward(error, final->status, &final->said);
         }
         if (o->reopens && all_refuse(o)) {
             o->end_ns = fy_now_ns(); /* as long as it took, for the sentence */
@@ -358,9 +350,7 @@ static ferry_status open_link(opening *o, const char *addresses, int64_t limit_n
     o->begin_ns = now;
     o->end_ns = limit_ns > INT64_MAX / 2 - now ? INT64_MAX / 2 : now + limit_ns;
     ferry_status status = read_targets(o, addresses, error);
-    if (status == FERRY_OK) {
-        status = try_all(o, error);
-    }
+    FY_THEN(status, try_all(o, error));
     for (size_t i = 0; i < o->n_targets; i++) {
         if (o->targets[i].list != NULL) {
             freeaddrinfo(o->targets[i].list);

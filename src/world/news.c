@@ -18,7 +18,7 @@
 
 /* Failures as messages hold them. */
 
-bool fy_news_pack(const fy_failure *failure, fy_wire_packer *packer)
+bool fy_news_pack(const fy_failure *failure, fy_pack *packer)
 {
     uint32_t rank;
     ferry_error text;
@@ -26,19 +26,19 @@ bool fy_news_pack(const fy_failure *failure, fy_wire_packer *packer)
     if (status == FERRY_OK) {
         return false;
     }
-    fy_wire_pack_u32(packer, (uint32_t)status);
-    fy_wire_pack_u32(packer, rank);
-    fy_wire_pack_text(packer, text.message);
+    fy_pack_u32(packer, (uint32_t)status);
+    fy_pack_u32(packer, rank);
+    fy_pack_text(packer, text.message);
     return true;
 }
 
-bool fy_news_read(fy_wire_reader *reader, fy_failure *failure_out)
+bool fy_news_read(fy_reader *reader, fy_failure *failure_out)
 {
-    uint32_t status = fy_wire_read_u32(reader);
-    uint32_t rank = fy_wire_read_u32(reader);
+    uint32_t status = fy_read_u32(reader);
+    uint32_t rank = fy_read_u32(reader);
     ferry_error text;
-    fy_wire_read_text(reader, text.message, sizeof text.message);
-    return reader->ok && status != FERRY_OK && status <= FY_LAST_STATUS &&
+    fy_read_string(reader, text.message, sizeof text.message);
+    return !reader->failed && status != FERRY_OK && status <= FY_LAST_STATUS &&
            fy_failure_set(failure_out, (ferry_status)status, rank, "%s", text.message);
 }
 
@@ -59,13 +59,13 @@ enum { LAST_NS = 300 * 1000 * 1000, ASK_AGAIN_NS = 10 * 1000 * 1000 };
 static bool is_known(void *context)
 {
     const fy_process *process = context;
-    return atomic_load(&process->news_end_ns) != 0 || fy_failed(&process->failure);
+    return atomic_load(&process->news.end_ns) != 0 || fy_failed(&process->failure);
 }
 
 static bool is_over(void *context)
 {
     const fy_process *process = context;
-    int64_t end_ns = atomic_load(&process->news_end_ns);
+    int64_t end_ns = atomic_load(&process->news.end_ns);
     return end_ns != 0 && fy_now_ns() >= end_ns;
 }
 
@@ -82,14 +82,14 @@ static bool start(pthread_t *thread, void *(*run)(void *context), fy_process *pr
 
 void fy_news_stop(fy_process *process)
 {
-    atomic_store(&process->news_end_ns, fy_now_ns() + LAST_NS);
-    if (process->asks) {
-        pthread_join(process->asker, NULL);
+    atomic_store(&process->news.end_ns, fy_now_ns() + LAST_NS);
+    if (process->news.asks) {
+        pthread_join(process->news.asker, NULL);
     }
-    if (process->tells) {
-        pthread_join(process->teller, NULL);
+    if (process->news.tells) {
+        pthread_join(process->news.teller, NULL);
     }
-    process->asks = process->tells = false;
+    process->news.asks = process->news.tells = false;
 }
 
 /* Asking. */
@@ -98,8 +98,8 @@ void fy_news_stop(fy_process *process)
 static bool conclude(fy_process *process, fy_standing standing, const fy_failure *failure,
                      int64_t asked_ns)
 {
-    uint32_t rank = process->suspect;
-    if (process->leaving || is_known(process)) {
+    uint32_t rank = process->suspicion.rank;
+    if (process->leaving.begun || is_known(process)) {
         return true;
     }
     if (standing == FY_SILENT) {
@@ -107,15 +107,15 @@ static bool conclude(fy_process *process, fy_standing standing, const fy_failure
             fy_process_mark_lost(process, rank);
             fy_process_fail(process, FERRY_ERR_TIMEOUT, rank,
                             "rank %u has shown no sign of life for %.1f s, after this: %.700s",
-                            rank, (double)(fy_now_ns() - asked_ns) / 1e9, process->suspect_text);
+                            rank, (double)(fy_now_ns() - asked_ns) / 1e9, process->suspicion.text);
         }
     } else if (standing == FY_GONE) {
         /* It may have left for a reason that is still on its way here. */
-        if (fy_now_ns() - asked_ns < process->deadline_ns / 2) {
+        if (fy_now_ns() - asked_ns < process->limits.deadline_ns / 2) {
             return false;
         }
         fy_process_mark_lost(process, rank);
-        fy_process_fail(process, FERRY_ERR_PEER_LOST, rank, "%s", process->suspect_text);
+        fy_process_fail(process, FERRY_ERR_PEER_LOST, rank, "%s", process->suspicion.text);
     } else if (fy_failed(failure)) {
         fy_news_adopt(process, failure);
     } else {
@@ -124,7 +124,7 @@ static bool conclude(fy_process *process, fy_standing standing, const fy_failure
             process, FERRY_ERR_ABORTED, process->rank,
             "rank %u ended the world: rank %u lives, but of its connection with it this "
             "became known: %.700s",
-            process->rank, rank, process->suspect_text);
+            process->rank, rank, process->suspicion.text);
     }
     return is_known(process);
 }
@@ -136,8 +136,9 @@ static void *ask(void *context)
     bool is_done = false;
     while (!is_done) {
         fy_failure failure = {0};
-        fy_standing standing = fy_doubt_ask(
-            process, process->suspect, fy_doubt_patience_ns(process), is_known, process, &failure);
+        fy_standing standing =
+            fy_doubt_ask(process, process->suspicion.rank, fy_doubt_patience_ns(process), is_known,
+                         process, &failure);
         pthread_mutex_lock(&process->lock);
         is_done = conclude(process, standing, &failure, asked_ns);
         pthread_mutex_unlock(&process->lock);
@@ -151,10 +152,10 @@ static void *ask(void *context)
 
 void fy_news_ask(fy_process *process)
 {
-    process->asks = start(&process->asker, ask, process);
-    if (!process->asks) {
+    process->news.asks = start(&process->news.asker, ask, process);
+    if (!process->news.asks) {
         fy_failure unknown = {0};
-        (void)conclude(process, FY_GONE, &unknown, fy_now_ns() - process->deadline_ns);
+        (void)conclude(process, FY_GONE, &unknown, fy_now_ns() - process->limits.deadline_ns);
     }
 }
 
@@ -164,16 +165,16 @@ void fy_news_ask(fy_process *process)
  * at all. */
 static bool is_behind(const fy_process *process, uint32_t named, uint32_t rank)
 {
-    fy_place there = process->table[named].place;
-    fy_place at = process->table[rank].place;
+    fy_tree_place there = process->tree.table[named].place;
+    fy_tree_place at = process->tree.table[rank].place;
     return rank != named && rank != process->rank &&
            (fy_place_equal(fy_tree_parent(at), there) || fy_place_equal(fy_tree_parent(there), at));
 }
 
 static bool is_neighbour(const fy_process *process, uint32_t rank)
 {
-    fy_place own = process->table[process->rank].place;
-    fy_place there = process->table[rank].place;
+    fy_tree_place own = process->tree.table[process->rank].place;
+    fy_tree_place there = process->tree.table[rank].place;
     return fy_place_equal(fy_tree_parent(own), there) || fy_place_equal(fy_tree_parent(there), own);
 }
 
@@ -182,16 +183,15 @@ static void tell_one(fy_process *process, uint32_t rank)
     enum { TELL_NS = 200 * 1000 * 1000 };
     char addresses[FY_ADDRESSES_BYTES];
     unsigned char head[4 + sizeof process->world_id + FY_NEWS_BYTES];
-    fy_wire_packer packer = {.bytes = head};
+    fy_pack packer = fy_pack_into(head, sizeof head);
     fy_link *link;
     fy_doubt_address(process, rank, addresses);
     if (fy_link_reopen(addresses, process->key, TELL_NS, is_over, process, &link, NULL) !=
         FERRY_OK) {
         return;
     }
-    fy_wire_pack_u32(&packer, process->epoch);
-    memcpy(head + packer.used, process->world_id, sizeof process->world_id);
-    packer.used += sizeof process->world_id;
+    fy_pack_u32(&packer, process->epoch);
+    fy_pack_bytes(&packer, process->world_id, sizeof process->world_id);
     (void)fy_news_pack(&process->failure, &packer);
     if (fy_link_post(link, FY_WIRE_NEWS, head, packer.used, NULL, 0, NULL) == FERRY_OK) {
         (void)fy_link_drain(link, TELL_NS, NULL);
@@ -215,18 +215,18 @@ void fy_news_tell(fy_process *process)
 {
     uint32_t named;
     ferry_status status = fy_failure_get(&process->failure, &named, NULL);
-    if (fy_status_is_loss(status) && atomic_load(&process->tabled) && !process->tells &&
+    if (fy_status_is_loss(status) && atomic_load(&process->tree.tabled) && !process->news.tells &&
         named < process->n_ranks && is_neighbour(process, named)) {
-        process->tells = start(&process->teller, tell, process);
+        process->news.tells = start(&process->news.teller, tell, process);
     }
 }
 
-bool fy_news_arrive(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
+bool fy_news_arrive(fy_process *process, fy_conn *conn, fy_reader *reader)
 {
     fy_failure failure = {0};
-    uint32_t epoch = fy_wire_read_u32(reader);
-    const unsigned char *world_id = fy_wire_read_bytes(reader, sizeof process->world_id);
-    if (!reader->ok || epoch != process->epoch ||
+    uint32_t epoch = fy_read_u32(reader);
+    const unsigned char *world_id = fy_read_bytes(reader, sizeof process->world_id);
+    if (reader->failed || epoch != process->epoch ||
         memcmp(world_id, process->world_id, sizeof process->world_id) != 0 ||
         !fy_news_read(reader, &failure)) {
         return false;

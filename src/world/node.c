@@ -1,5 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-/* The ranks of a node: how they find their board, pass descriptors, and watch each other's lives.
+/* The ranks of a node: how they find their shared page, pass descriptors, and watch each other's
+ * lives.
  */
 #include "base/alloc.h"
 #include "world/process.h"
@@ -13,11 +14,11 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BOARD_TAG = 0, PAUSE_NS = 2 * 1000 * 1000 };
+enum { PAGE_TAG = 0, PAUSE_NS = 2 * 1000 * 1000 };
 
-void fy_node_watch_life(fy_process *process, int line, uint32_t claim)
+void fy_node_watch_life(fy_process *process, int socket_fd, uint32_t claim)
 {
-    int32_t pid = fy_line_peer_pid(line);
+    int32_t pid = fy_node_socket_peer_pid(socket_fd);
     int fd = pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
     if (fd < 0) {
         return; /* an old kernel or another namespace: links and beats must do */
@@ -33,80 +34,82 @@ void fy_node_watch_life(fy_process *process, int line, uint32_t claim)
 
 /* Entering, on the calling thread. */
 
-static ferry_status become_host(fy_process *process, int porch, ferry_error *error)
+static ferry_status become_host(fy_process *process, int listener, ferry_error *error)
 {
-    ferry_status status =
-        fy_board_create(process->n_claims, &process->board_fd, &process->board, error);
+    ferry_status status = fy_shared_page_create(process->n_claims, &process->node.page_fd,
+                                                &process->node.page, error);
     if (status != FERRY_OK) {
-        close(porch);
+        close(listener);
         return status;
     }
-    process->board->host = process->claim;
+    process->node.page->host = process->claim;
     pthread_mutex_lock(&process->lock);
-    process->host = true;
-    if (fy_control_add(process, FY_CONN_PORCH, porch, error) == NULL) {
-        close(porch);
+    process->node.host = true;
+    if (fy_control_add(process, FY_CONN_NODE_LISTENER, listener, error) == NULL) {
+        close(listener);
         status = FERRY_ERR_IO;
     }
     pthread_mutex_unlock(&process->lock);
     return status;
 }
 
-static ferry_status become_guest(fy_process *process, int line, int board_fd, ferry_error *error)
+static ferry_status follow_host(fy_process *process, int socket_fd, int page_fd, ferry_error *error)
 {
     uint32_t n_slots = 0, host = 0;
-    ferry_status status = fy_board_map(board_fd, &process->board, &n_slots, error);
-    close(board_fd);
+    ferry_status status = fy_shared_page_map(page_fd, &process->node.page, &n_slots, error);
+    close(page_fd);
     if (status == FERRY_OK && n_slots != process->n_claims) {
         /* The ranks disagree about the world's size. The root will say so, to all: go on alone. */
-        fy_board_unmap(process->board, n_slots);
-        process->board = NULL;
-        status = fy_board_create(process->n_claims, &process->board_fd, &process->board, error);
-        close(line);
+        fy_shared_page_unmap(process->node.page, n_slots);
+        process->node.page = NULL;
+        status = fy_shared_page_create(process->n_claims, &process->node.page_fd,
+                                       &process->node.page, error);
+        close(socket_fd);
         return status;
     }
     if (status == FERRY_OK) {
-        host = *(volatile uint32_t *)&process->board->host; /* once: others can write to it */
+        host = *(volatile uint32_t *)&process->node.page->host; /* once: others can write to it */
     }
     if (status == FERRY_OK && host >= n_slots) {
-        status = fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                         "the board of a node says that rank %u of %u made it", host, n_slots);
+        status =
+            fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                    "the shared page of a node says that rank %u of %u made it", host, n_slots);
     }
     if (status != FERRY_OK) {
-        close(line);
+        close(socket_fd);
         return status;
     }
     pthread_mutex_lock(&process->lock);
-    process->line = fy_control_add(process, FY_CONN_LINE, line, error);
-    if (process->line == NULL) {
-        close(line);
+    process->node.host_conn = fy_control_add(process, FY_CONN_NODE_HOST, socket_fd, error);
+    if (process->node.host_conn == NULL) {
+        close(socket_fd);
         status = FERRY_ERR_IO;
     } else {
-        fy_node_watch_life(process, line, host);
+        fy_node_watch_life(process, socket_fd, host);
     }
     pthread_mutex_unlock(&process->lock);
     return status;
 }
 
-static ferry_status find_board(fy_process *process, ferry_error *error)
+static ferry_status find_page(fy_process *process, ferry_error *error)
 {
-    char name[FY_LINE_NAME_BYTES];
+    char name[FY_NODE_SOCKET_NAME_BYTES];
     int64_t limit = fy_join_step_ns(process);
     int64_t until = fy_now_ns() + limit;
 
     fy_interrupt *interrupt = process->world->settings.interrupt;
-    fy_line_name(process->key, process->world_id, process->fake_node, name);
+    fy_node_socket_name(process->key, process->world_id, process->fake_node, name);
     for (;;) {
-        int porch, line, board_fd;
-        ferry_status status = fy_line_listen(name, &porch, error);
-        if (status != FERRY_OK || porch >= 0) {
-            return status != FERRY_OK ? status : become_host(process, porch, error);
+        int listener, socket_fd, page_fd;
+        ferry_status status = fy_node_socket_listen(name, &listener, error);
+        if (status != FERRY_OK || listener >= 0) {
+            return status != FERRY_OK ? status : become_host(process, listener, error);
         }
         int64_t left = until - fy_now_ns();
-        status = fy_line_join(name, process->key, process->claim, left, interrupt, &line, &board_fd,
-                              error);
-        if (status != FERRY_OK || line >= 0) {
-            return status != FERRY_OK ? status : become_guest(process, line, board_fd, error);
+        status = fy_node_socket_join(name, process->key, process->claim, left, interrupt,
+                                     &socket_fd, &page_fd, error);
+        if (status != FERRY_OK || socket_fd >= 0) {
+            return status != FERRY_OK ? status : follow_host(process, socket_fd, page_fd, error);
         }
         if (fy_failed(&process->failure)) {
             return fy_failure_get(&process->failure, NULL, error);
@@ -125,22 +128,20 @@ static ferry_status find_board(fy_process *process, ferry_error *error)
 
 ferry_status fy_node_enter(fy_process *process, ferry_error *error)
 {
-    ferry_status status = find_board(process, error);
-    if (status == FERRY_OK) {
-        fy_board_sign(process->board, process->claim);
-    }
-    return status;
+    FY_TRY(find_page(process, error));
+    fy_shared_page_sign(process->node.page, process->claim);
+    return FERRY_OK;
 }
 
-/* Lines, on the control thread. */
+/* Sockets, on the control thread. */
 
 /* Strangers of this machine are borne in the same number as those of the network. */
 static void make_room(fy_process *process, bool short_of_fds)
 {
     fy_conn *oldest = NULL;
     uint32_t n = 0;
-    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
-        if (!conn->dead && conn->kind == FY_CONN_GUEST && conn->guest.step < 2) {
+    for (fy_conn *conn = process->control.conns; conn != NULL; conn = conn->next) {
+        if (!conn->dead && conn->kind == FY_CONN_NODE_PEER && conn->peer.step < 2) {
             oldest = conn; /* new ones are put in front */
             n++;
         }
@@ -150,11 +151,11 @@ static void make_room(fy_process *process, bool short_of_fds)
     }
 }
 
-void fy_node_porch(fy_process *process, const fy_conn *porch)
+void fy_node_accept(fy_process *process, const fy_conn *listener)
 {
     /* Few in one round, as at the door: who knocks faster than we answer must not keep us here. */
     for (int i = 0; i < FY_CONTROL_ROUND; i++) {
-        int fd = accept4(porch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         bool short_of_fds = fd < 0 && (errno == EMFILE || errno == ENFILE);
         if (fd < 0 && !short_of_fds) {
             return;
@@ -163,70 +164,70 @@ void fy_node_porch(fy_process *process, const fy_conn *porch)
         if (short_of_fds) {
             return;
         }
-        fy_conn *guest = fy_control_add(process, FY_CONN_GUEST, fd, NULL);
-        if (guest == NULL) {
+        fy_conn *peer = fy_control_add(process, FY_CONN_NODE_PEER, fd, NULL);
+        if (peer == NULL) {
             close(fd);
         } else {
-            guest->guest.fd = fd;
+            peer->peer.fd = fd;
         }
     }
 }
 
-static void keep_parcel(fy_process *process, uint64_t tag, int fd)
+static void keep_fd(fy_process *process, uint64_t tag, int fd)
 {
-    fy_parcel *parcel = fy_alloc(1, sizeof *parcel);
-    if (parcel == NULL) {
+    fy_passed_fd *passed = fy_alloc(1, sizeof *passed);
+    if (passed == NULL) {
         close(fd);
         fy_process_fail(process, FERRY_ERR_NO_MEMORY, process->claim,
                         "rank %u has no memory to keep a descriptor", process->claim);
         return;
     }
-    *parcel = (fy_parcel){.next = process->parcels, .tag = tag, .fd = fd};
-    process->parcels = parcel;
+    *passed = (fy_passed_fd){.next = process->node.passed_fds, .tag = tag, .fd = fd};
+    process->node.passed_fds = passed;
     fy_bell_ring(process->world->bell);
 }
 
-/* From one guest, or from the host itself, to all others. */
+/* From one of them, or from the host itself, to all others. */
 static void pass_on(fy_process *process, const fy_conn *from, uint64_t tag, int fd)
 {
-    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
-        if (conn->kind == FY_CONN_GUEST && !conn->dead && conn->guest.step == 2 && conn != from &&
-            conn->doomed_ns == 0 && !fy_line_pass(conn->fd, tag, fd)) {
+    for (fy_conn *conn = process->control.conns; conn != NULL; conn = conn->next) {
+        if (conn->kind == FY_CONN_NODE_PEER && !conn->dead && conn->peer.step == 2 &&
+            conn != from && conn->doomed_ns == 0 && !fy_node_socket_pass(conn->fd, tag, fd)) {
             fy_node_doom(process, conn);
         }
     }
 }
 
-void fy_node_guest(fy_process *process, fy_conn *conn)
+void fy_node_hear_peer(fy_process *process, fy_conn *conn)
 {
-    if (conn->guest.step < 2) {
+    if (conn->peer.step < 2) {
         bool proven;
-        if (fy_line_admit(&conn->guest, process->key, &proven, NULL) != FERRY_OK) {
+        if (fy_node_socket_admit(&conn->peer, process->key, &proven, NULL) != FERRY_OK) {
             fy_control_drop(process, conn);
         } else if (proven) {
-            conn->claim = conn->guest.slot;
-            fy_line_pass(conn->fd, BOARD_TAG, process->board_fd);
+            conn->claim = conn->peer.slot;
+            fy_node_socket_pass(conn->fd, PAGE_TAG, process->node.page_fd);
             fy_node_watch_life(process, conn->fd, conn->claim);
         }
         return;
     }
     uint64_t tag;
     int fd, got;
-    while ((got = fy_line_take(conn->fd, &tag, &fd)) == 1) {
+    while ((got = fy_node_socket_take(conn->fd, &tag, &fd)) == 1) {
         pass_on(process, conn, tag, fd);
-        keep_parcel(process, tag, fd);
+        keep_fd(process, tag, fd);
     }
     if (got < 0) {
         fy_node_doom(process, conn);
     }
 }
 
-void fy_node_line(fy_process *process, fy_conn *conn)
+void fy_node_hear_host(fy_process *process, fy_conn *conn)
 {
     uint64_t tag;
     int fd, got;
-    while ((got = fy_line_take(conn->fd, &tag, &fd)) == 1) {
-        keep_parcel(process, tag, fd);
+    while ((got = fy_node_socket_take(conn->fd, &tag, &fd)) == 1) {
+        keep_fd(process, tag, fd);
     }
     if (got < 0) {
         fy_node_doom(process, conn);
@@ -238,7 +239,7 @@ void fy_node_line(fy_process *process, fy_conn *conn)
 /* A tenth of the deadline, a tenth of a second at most. */
 static int64_t grace_ns(const fy_process *process)
 {
-    int64_t grace = process->deadline_ns / 10;
+    int64_t grace = process->limits.deadline_ns / 10;
     return grace < 100 * 1000 * 1000 ? grace : 100 * 1000 * 1000;
 }
 
@@ -246,11 +247,11 @@ void fy_node_suspect(ferry_world *world, uint32_t rank, const char *sentence)
 {
     fy_process *process = world->impl;
     pthread_mutex_lock(&process->lock);
-    if (process->suspect_ns == 0 && !process->leaving) {
-        process->suspect = rank;
-        process->suspect_ns = fy_now_ns() + grace_ns(process);
-        process->hurries = true;
-        snprintf(process->suspect_text, sizeof process->suspect_text, "%s", sentence);
+    if (process->suspicion.counts_ns == 0 && !process->leaving.begun) {
+        process->suspicion.rank = rank;
+        process->suspicion.counts_ns = fy_now_ns() + grace_ns(process);
+        process->control.hurries = true;
+        snprintf(process->suspicion.text, sizeof process->suspicion.text, "%s", sentence);
     }
     pthread_mutex_unlock(&process->lock);
     fy_control_poke(process);
@@ -258,44 +259,46 @@ void fy_node_suspect(ferry_world *world, uint32_t rank, const char *sentence)
 
 static void check_suspect(fy_process *process, int64_t now_ns)
 {
-    if (process->asks || process->suspect_ns == 0) {
+    if (process->news.asks || process->suspicion.counts_ns == 0) {
         return;
     }
-    if (now_ns < process->suspect_ns) {
-        process->hurries = true;
-    } else if (!process->leaving && !fy_failed(&process->failure)) {
+    if (now_ns < process->suspicion.counts_ns) {
+        process->control.hurries = true;
+    } else if (!process->leaving.begun && !fy_failed(&process->failure)) {
         fy_news_ask(process);
     }
 }
 
 void fy_node_doom(fy_process *process, fy_conn *conn)
 {
-    if (conn->claim == FERRY_ANY_RANK || process->leaving || fy_failed(&process->failure)) {
-        if (conn->claim != FERRY_ANY_RANK && process->tabled && !process->leaving) {
+    if (conn->claim == FERRY_ANY_RANK || process->leaving.begun || fy_failed(&process->failure)) {
+        if (conn->claim != FERRY_ANY_RANK && process->tree.tabled && !process->leaving.begun) {
             fy_process_mark_lost(process, conn->rank);
         }
         fy_control_drop(process, conn);
         return;
     }
     conn->doomed_ns = fy_now_ns() + grace_ns(process);
-    process->hurries = true;
+    process->control.hurries = true;
     fy_control_mute(process, conn);
 }
 
 void fy_node_tick(fy_process *process, int64_t now_ns)
 {
-    process->hurries = false;
+    process->control.hurries = false;
     check_suspect(process, now_ns);
-    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+    for (fy_conn *conn = process->control.conns; conn != NULL; conn = conn->next) {
         if (conn->dead || conn->doomed_ns == 0 || now_ns < conn->doomed_ns) {
-            process->hurries = process->hurries || (!conn->dead && conn->doomed_ns != 0);
+            process->control.hurries =
+                process->control.hurries || (!conn->dead && conn->doomed_ns != 0);
             continue;
         }
         /* Who entered the node and never joined is no rank of this world: its claim is not, either.
          */
-        bool tabled = atomic_load(&process->tabled);
+        bool tabled = atomic_load(&process->tree.tabled);
         uint32_t rank = tabled ? conn->rank : conn->claim;
-        if (rank != FERRY_ANY_RANK && !process->leaving && !atomic_load(&process->all_left)) {
+        if (rank != FERRY_ANY_RANK && !process->leaving.begun &&
+            !atomic_load(&process->leaving.all_left)) {
             fy_process_mark_lost(process, rank);
             fy_process_fail(process, FERRY_ERR_PEER_LOST, rank,
                             "rank %u was lost: its process ended", rank);
@@ -312,17 +315,17 @@ typedef struct awaited {
     int fd;
 } awaited;
 
-static bool parcel_is_here(void *context)
+static bool fd_is_here(void *context)
 {
     awaited *want = context;
     fy_process *process = want->process;
     pthread_mutex_lock(&process->lock);
-    for (fy_parcel **at = &process->parcels; *at != NULL; at = &(*at)->next) {
-        fy_parcel *parcel = *at;
-        if (parcel->tag == want->tag) {
-            want->fd = parcel->fd;
-            *at = parcel->next;
-            fy_free(parcel);
+    for (fy_passed_fd **at = &process->node.passed_fds; *at != NULL; at = &(*at)->next) {
+        fy_passed_fd *passed = *at;
+        if (passed->tag == want->tag) {
+            want->fd = passed->fd;
+            *at = passed->next;
+            fy_free(passed);
             break;
         }
     }
@@ -333,10 +336,10 @@ static bool parcel_is_here(void *context)
 static ferry_status give(fy_process *process, uint64_t tag, int fd, ferry_error *error)
 {
     pthread_mutex_lock(&process->lock);
-    if (process->host) {
+    if (process->node.host) {
         pass_on(process, NULL, tag, fd);
-    } else if (process->line != NULL) {
-        fy_line_pass(process->line->fd, tag, fd);
+    } else if (process->node.host_conn != NULL) {
+        fy_node_socket_pass(process->node.host_conn->fd, tag, fd);
     }
     pthread_mutex_unlock(&process->lock);
     return fy_failure_get(&process->failure, NULL, error);
@@ -345,7 +348,7 @@ static ferry_status give(fy_process *process, uint64_t tag, int fd, ferry_error 
 ferry_status fy_node_share(ferry_world *world, int fd, int *fd_out, ferry_error *error)
 {
     fy_process *process = world->impl;
-    awaited want = {.process = process, .tag = ++process->n_shared, .fd = -1};
+    awaited want = {.process = process, .tag = ++process->node.n_shared, .fd = -1};
     if (world->local_rank == 0) {
         int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
         if (own < 0) {
@@ -360,7 +363,7 @@ ferry_status fy_node_share(ferry_world *world, int fd, int *fd_out, ferry_error 
         return FERRY_OK;
     }
     ferry_status status =
-        fy_world_wait(world, parcel_is_here, NULL, &want, process->entry_ns, error);
+        fy_world_wait(world, fd_is_here, NULL, &want, process->limits.entry_ns, error);
     if (status == FERRY_ERR_TIMEOUT && !fy_failed(&process->failure)) {
         fy_fail(error, status, "rank %u has not shared its memory with rank %u",
                 world->local_ranks[0], world->rank);

@@ -1,7 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "world/pmix.h"
 
-#include "base/plugin.h"
+#include "host/plugin.h"
 #include "world/auth.h"
 #include "world/meeting.h"
 
@@ -32,11 +32,9 @@ static ferry_status load(const fy_pmix **pmix_out, ferry_error *error)
         return fy_fail(error, status, "the launcher offers PMIx, but %s", inner.message);
     }
     const fy_pmix *pmix = ((fy_pmix_plugin_fn)function)();
-    status = fy_plugin_check_abi(path, pmix->abi, FY_PMIX_ABI, error);
-    if (status == FERRY_OK) {
-        *pmix_out = pmix;
-    }
-    return status;
+    FY_TRY(fy_plugin_check_abi(path, pmix->abi, FY_PMIX_ABI, error));
+    *pmix_out = pmix;
+    return FERRY_OK;
 }
 
 /* The key is secret as far as the launcher's own channel is; with a secret both must be known. */
@@ -52,14 +50,9 @@ static ferry_status listen_as_root(fy_meeting *meeting, const fy_settings *setti
                                    ferry_error *error)
 {
     uint16_t port = 0;
-    ferry_status status = fy_auth_begin(error);
-    if (status == FERRY_OK) {
-        status = fy_listen(NULL, 0, &meeting->listener, &port, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_own_addresses(settings->host, port, meeting->addresses, error);
-    }
-    return status;
+    FY_TRY(fy_auth_begin(error));
+    FY_TRY(fy_listen(NULL, 0, &meeting->listener, &port, error));
+    return fy_own_addresses(settings->host, port, meeting->addresses, error);
 }
 
 static ferry_status publish_root(const fy_pmix *pmix, const char *name, fy_meeting *meeting,
@@ -75,7 +68,7 @@ static ferry_status publish_root(const fy_pmix *pmix, const char *name, fy_meeti
         snprintf(text, sizeof text, "%s%u %.*s", fail_word, (unsigned)status, FY_ADDRESSES_BYTES,
                  inner.message);
         (void)pmix->publish(name, text, NULL);
-        return fy_fail(error, status, "%s", inner.message);
+        return fy_forward(error, status, &inner);
     }
     fy_auth_random(key, sizeof key);
     for (size_t i = 0; i < sizeof key; i++) {
@@ -135,7 +128,7 @@ static ferry_status get_root(const fy_pmix *pmix, const char *name, fy_meeting *
                        meeting->n_ranks, (double)settings->join_ns / 1e9);
     }
     if (status != FERRY_OK) {
-        return fy_fail(error, status, "%s", inner.message);
+        return fy_forward(error, status, &inner);
     }
     status = fy_pmix_take_root(meeting, settings, text, error);
     fy_auth_wipe(text, sizeof text);
@@ -151,13 +144,8 @@ static ferry_status meet(fy_meeting *meeting, const fy_settings *settings, ferry
     static uint32_t n_worlds;
     char name[64];
     const fy_pmix *pmix = NULL;
-    ferry_status status = load(&pmix, error);
-    if (status == FERRY_OK) {
-        status = pmix->begin(&meeting->rank, &meeting->n_ranks, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(load(&pmix, error));
+    FY_TRY(pmix->begin(&meeting->rank, &meeting->n_ranks, error));
     if (meeting->n_ranks > FERRY_MAX_RANKS) {
         return fy_fail(error, FERRY_ERR_LIMIT, "PMIx says %u ranks; a world has at most %u",
                        meeting->n_ranks, FERRY_MAX_RANKS);

@@ -17,9 +17,9 @@
 void fy_process_wake(fy_process *process)
 {
     fy_bell_ring(process->world->bell);
-    /* In this order: the board belongs to the calling thread until the bell is on it. */
-    if (process->world->bell != &process->early_bell && process->board != NULL) {
-        fy_bell_ring(&process->board->bell);
+    /* In this order: the shared page belongs to the calling thread until the bell is on it. */
+    if (process->world->bell != &process->early_bell && process->node.page != NULL) {
+        fy_bell_ring(&process->node.page->bell);
     }
 }
 
@@ -60,15 +60,16 @@ static void spread_failure(ferry_world *world)
 static fy_bell *bell_of(ferry_world *world, uint32_t rank)
 {
     fy_process *process = world->impl;
-    return fy_world_same_node(world, rank) ? &process->board->slots[process->table[rank].claim].bell
-                                           : NULL;
+    return fy_world_same_node(world, rank)
+               ? &process->node.page->slots[process->tree.table[rank].claim].bell
+               : NULL;
 }
 
 static int32_t pid_of(ferry_world *world, uint32_t rank)
 {
     fy_process *process = world->impl;
     return fy_world_same_node(world, rank)
-               ? fy_board_pid(process->board, process->table[rank].claim)
+               ? fy_shared_page_pid(process->node.page, process->tree.table[rank].claim)
                : 0;
 }
 
@@ -92,11 +93,12 @@ static void unwatch(ferry_world *world, int fd)
 {
     fy_process *process = world->impl;
     pthread_mutex_lock(&process->lock);
-    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+    for (fy_conn *conn = process->control.conns; conn != NULL; conn = conn->next) {
         if (conn->kind == FY_CONN_WATCHED && !conn->dead && conn->fd == fd) {
             fy_control_drop(process, conn);
-            while (process->calling == conn && !pthread_equal(pthread_self(), process->thread)) {
-                pthread_cond_wait(&process->called, &process->lock);
+            while (process->control.calling == conn &&
+                   !pthread_equal(pthread_self(), process->control.thread)) {
+                pthread_cond_wait(&process->control.called, &process->lock);
             }
             break;
         }
@@ -110,20 +112,18 @@ ferry_status fy_process_new(const fy_meeting *meeting, fy_settings *settings, ui
                             fy_process **process_out, ferry_error *error)
 {
     fy_process *process = fy_alloc_zeroed(1, sizeof *process);
-    if (process == NULL) {
-        return fy_fail_no_memory(error, "a world of processes");
-    }
+    FY_TRY(fy_check_memory(process != NULL, "a world of processes", error));
     process->claim = meeting->rank;
     process->n_claims = meeting->n_ranks;
     process->epoch = epoch;
-    process->deadline_ns = settings->deadline_ns;
-    process->join_ns = settings->join_ns;
-    process->entry_ns = settings->entry_ns;
-    process->door = process->join_door = -1;
-    process->epoll_fd = process->event_fd = process->board_fd = -1;
+    process->limits.deadline_ns = settings->deadline_ns;
+    process->limits.join_ns = settings->join_ns;
+    process->limits.entry_ns = settings->entry_ns;
+    process->door.fd = process->door.join_fd = -1;
+    process->control.epoll_fd = process->control.event_fd = process->node.page_fd = -1;
     memcpy(process->key, meeting->key, FY_KEY_BYTES);
     pthread_mutex_init(&process->lock, NULL);
-    pthread_cond_init(&process->called, NULL);
+    pthread_cond_init(&process->control.called, NULL);
     process->nodes_text = fy_strdup(settings->nodes == NULL ? "" : settings->nodes);
     ferry_status status = FERRY_OK;
     if (process->nodes_text == NULL) {
@@ -132,9 +132,8 @@ ferry_status fy_process_new(const fy_meeting *meeting, fy_settings *settings, ui
         status = fy_settings_fake_node(settings->nodes, meeting->rank, meeting->n_ranks,
                                        &process->fake_node, error);
     }
-    if (status == FERRY_OK) {
-        status = fy_world_new(meeting->rank, meeting->n_ranks, settings, &process->world, error);
-    }
+    FY_THEN(status,
+            fy_world_new(meeting->rank, meeting->n_ranks, settings, &process->world, error));
     if (status != FERRY_OK) {
         fy_process_free(process);
         return status;
@@ -159,36 +158,36 @@ void fy_process_free(fy_process *process)
     }
     fy_control_stop(process);
     fy_register_close(process);
-    fy_board_unmap(process->board, process->n_claims);
-    if (process->board_fd >= 0) {
-        close(process->board_fd);
+    fy_shared_page_unmap(process->node.page, process->n_claims);
+    if (process->node.page_fd >= 0) {
+        close(process->node.page_fd);
     }
-    if (process->door >= 0) {
-        close(process->door);
+    if (process->door.fd >= 0) {
+        close(process->door.fd);
     }
-    if (process->join_door >= 0) {
-        close(process->join_door);
+    if (process->door.join_fd >= 0) {
+        close(process->door.join_fd);
     }
     fy_mail_cleanup(&process->mail);
-    while (process->parcels != NULL) {
-        fy_parcel *parcel = process->parcels;
-        process->parcels = parcel->next;
-        close(parcel->fd);
-        fy_free(parcel);
+    while (process->node.passed_fds != NULL) {
+        fy_passed_fd *passed = process->node.passed_fds;
+        process->node.passed_fds = passed->next;
+        close(passed->fd);
+        fy_free(passed);
     }
-    fy_free(process->taken);
+    fy_free(process->caller.taken);
     fy_free(process->gathering.own);
     fy_free(process->gathering.result);
     fy_free(process->gathering.lengths);
-    fy_free(process->table_bytes);
-    fy_free(process->table);
-    fy_free(process->rank_at);
-    fy_free(process->node_first);
+    fy_free(process->tree.table_bytes);
+    fy_free(process->tree.table);
+    fy_free(process->tree.rank_at);
+    fy_free(process->tree.node_first);
     fy_free((void *)process->lost);
-    fy_free(process->silent_ns);
-    fy_free(process->passed_over);
+    fy_free(process->shrinking.silent_ns);
+    fy_free(process->shrinking.passed_over);
     fy_free(process->nodes_text);
-    pthread_cond_destroy(&process->called);
+    pthread_cond_destroy(&process->control.called);
     pthread_mutex_destroy(&process->lock);
     sodium_memzero(process->key, sizeof process->key);
     fy_free(process);
@@ -197,7 +196,7 @@ void fy_process_free(fy_process *process)
 bool fy_process_is_tabled(void *context)
 {
     const fy_process *process = context;
-    return atomic_load(&process->tabled);
+    return atomic_load(&process->tree.tabled);
 }
 
 /* The numbers of the table, into the world. */
@@ -215,14 +214,14 @@ static ferry_status adopt_table(fy_process *process, const uint32_t *claim_membe
         return fy_fail_no_memory(error, "the ranks of a world");
     }
     for (uint32_t r = 0; r < process->n_ranks; r++) {
-        uint32_t claim = process->table[r].claim;
-        ids[r] = process->table[r].place.node;
+        uint32_t claim = process->tree.table[r].claim;
+        ids[r] = process->tree.table[r].place.node;
         world->members[r] = claim_members == NULL ? claim : claim_members[claim];
     }
     ferry_status status = fy_world_set_nodes(world, ids, error);
     fy_free(ids);
     pthread_mutex_lock(&process->lock);
-    world->bell = &process->board->slots[process->claim].bell;
+    world->bell = &process->node.page->slots[process->claim].bell;
     pthread_mutex_unlock(&process->lock);
     return status;
 }
@@ -239,19 +238,12 @@ ferry_status fy_process_complete(fy_process *process, const uint32_t *claim_memb
                                  ferry_error *error)
 {
     /* The root, and whoever notices that it is gone, ends this wait: it needs no limit. */
-    ferry_status status =
-        fy_world_wait(process->world, fy_process_is_tabled, NULL, process, -1, error);
-    if (status == FERRY_OK) {
-        status = adopt_table(process, claim_members, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_collect_joined(process->world, error);
-    }
-    if (status == FERRY_OK) {
-        atomic_store(&process->complete, true);
-        log_complete(process);
-    }
-    return status;
+    FY_TRY(fy_world_wait(process->world, fy_process_is_tabled, NULL, process, -1, error));
+    FY_TRY(adopt_table(process, claim_members, error));
+    FY_TRY(fy_collect_joined(process->world, error));
+    atomic_store(&process->shrinking.complete, true);
+    log_complete(process);
+    return FERRY_OK;
 }
 
 /* "127.0.0.1:41000", or several, all of this machine alone. */
@@ -291,36 +283,32 @@ static ferry_status open_door(fy_process *process, fy_meeting *meeting, bool roo
     bool loopback =
         root ? listens_on_loopback(meeting->listener) : all_loopback(meeting->addresses);
     const char *where = loopback ? "127.0.0.1" : NULL;
-    ferry_status status = fy_listen(where, 0, &process->door, &process->port, error);
+    ferry_status status = fy_listen(where, 0, &process->door.fd, &process->door.port, error);
     if (status == FERRY_OK && (root || host != NULL)) {
-        status =
-            fy_own_addresses(host == NULL ? where : host, process->port, process->addresses, error);
+        status = fy_own_addresses(host == NULL ? where : host, process->door.port,
+                                  process->door.addresses, error);
     }
-    process->join_door = meeting->listener;
+    process->door.join_fd = meeting->listener;
     meeting->listener = -1;
     /* What is accepted inherits it: then closed connections do not keep the port from the next
      * world. */
-    setsockopt(process->join_door, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
+    setsockopt(process->door.join_fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
     return status;
 }
 
 static ferry_status join(fy_process *process, fy_meeting *meeting, ferry_error *error)
 {
     bool root = meeting->rank == 0;
-    ferry_status status = open_door(process, meeting, root, error);
-    if (status == FERRY_OK && root) {
+    FY_TRY(open_door(process, meeting, root, error));
+    if (root) {
         randombytes_buf(process->world_id, sizeof process->world_id);
-        status = fy_register_open(process, error);
+        FY_TRY(fy_register_open(process, error));
     }
-    if (status == FERRY_OK) {
-        status = fy_control_start(process, error);
-    }
-    if (status == FERRY_OK) {
-        status = root ? fy_join_root(process, error)
-                      : fy_join_member(process, meeting->addresses, process->key, process->join_ns,
-                                       error);
-    }
-    return status == FERRY_OK ? fy_process_complete(process, NULL, error) : status;
+    FY_TRY(fy_control_start(process, error));
+    FY_TRY(root ? fy_join_root(process, error)
+                : fy_join_member(process, meeting->addresses, process->key, process->limits.join_ns,
+                                 error));
+    return fy_process_complete(process, NULL, error);
 }
 
 void fy_process_fail_making(fy_process *process, ferry_status status, const char *reason)
@@ -358,7 +346,7 @@ ferry_status fy_world_create_processes(fy_meeting *meeting, fy_settings *setting
     status = join(process, meeting, &text);
     if (status != FERRY_OK) {
         fy_process_abandon(process, status, &text);
-        status = fy_fail(error, status, "%s", text.message);
+        status = fy_forward(error, status, &text);
         goto out;
     }
     *world_out = process->world;

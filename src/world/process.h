@@ -3,11 +3,11 @@
 #define FY_WORLD_PROCESS_H
 
 #include "base/status.h"
-#include "world/board.h"
-#include "world/line.h"
 #include "world/link.h"
 #include "world/mail.h"
 #include "world/meeting.h"
+#include "world/node_socket.h"
+#include "world/shared_page.h"
 #include "world/tree.h"
 #include "world/wire.h"
 #include "world/world.h"
@@ -20,8 +20,8 @@
 
 /*
  * A world of processes, as one of them sees it: control links to its neighbours in the tree, the
- * board of its node, and one thread that serves them, so that deaths are noticed, messages passed
- * on and descriptors handed out while the caller computes.
+ * shared page of its node, and one thread that serves them, so that deaths are noticed, messages
+ * passed on and descriptors handed out while the caller computes.
  *
  * Everything in fy_process is guarded by its lock, but for what is atomic, what is set before the
  * thread starts, and what the calling thread alone uses (said so). The control thread holds the
@@ -35,23 +35,23 @@ typedef struct fy_process fy_process;
 
 /* What a connection of the control thread is. */
 typedef enum fy_conn_kind {
-    FY_CONN_EVENT,  /* pokes from the calling thread */
-    FY_CONN_DOOR,   /* listens for links */
-    FY_CONN_LINK,   /* a link; its role says more */
-    FY_CONN_PORCH,  /* listens for guests of the line: only on the host of a node */
-    FY_CONN_GUEST,  /* a guest of the line */
-    FY_CONN_LINE,   /* this rank's own line to the host */
-    FY_CONN_DEATH,  /* a pidfd: readable when the process has ended */
-    FY_CONN_WATCHED /* somebody else's descriptor */
+    FY_CONN_EVENT,         /* pokes from the calling thread */
+    FY_CONN_DOOR,          /* listens for links */
+    FY_CONN_LINK,          /* a link; its role says more */
+    FY_CONN_NODE_LISTENER, /* listens for the ranks of the node: only on its host */
+    FY_CONN_NODE_PEER,     /* a rank of the node, at its host */
+    FY_CONN_NODE_HOST,     /* the host, at another rank of the node */
+    FY_CONN_DEATH,         /* a pidfd: readable when the process has ended */
+    FY_CONN_WATCHED        /* somebody else's descriptor */
 } fy_conn_kind;
 
-typedef enum fy_role {
+typedef enum fy_conn_role {
     FY_ROLE_NEW,    /* has not said what it wants; perhaps a stranger */
     FY_ROLE_JOINER, /* joins, at the root */
     FY_ROLE_PARKED, /* wants to join the successor of this world, which is not there yet */
     FY_ROLE_CHILD,
     FY_ROLE_PARENT
-} fy_role;
+} fy_conn_role;
 
 /* A child's part of a collective. */
 typedef struct fy_part {
@@ -66,7 +66,7 @@ typedef struct fy_part {
 typedef struct fy_conn {
     struct fy_conn *next;
     fy_conn_kind kind;
-    fy_role role;
+    fy_conn_role role;
     bool dead; /* is freed when the control thread has done its round */
     int fd;
     uint32_t interest; /* what epoll was told */
@@ -78,7 +78,7 @@ typedef struct fy_conn {
     int64_t doomed_ns; /* when its end counts as a death: see fy_node_doom */
     int64_t since_ns;
     fy_part part;
-    fy_line_guest guest;
+    fy_node_peer peer;
     void (*ready)(void *context);
     void *context;
 } fy_conn;
@@ -86,7 +86,7 @@ typedef struct fy_conn {
 /* Who is where: one for each rank, in order of ranks. */
 typedef struct fy_member {
     uint32_t claim;
-    fy_place place;
+    fy_tree_place place;
     const char *addresses; /* in the table's bytes, not zero ended */
     uint32_t n_address;
 } fy_member;
@@ -94,12 +94,12 @@ typedef struct fy_member {
 /* What the root knows of those that join. */
 typedef struct fy_register fy_register;
 
-/* A descriptor that came by the line and is not yet asked for. */
-typedef struct fy_parcel {
-    struct fy_parcel *next;
+/* A descriptor that came by the socket of the node and is not yet asked for. */
+typedef struct fy_passed_fd {
+    struct fy_passed_fd *next;
     uint64_t tag;
     int fd;
-} fy_parcel;
+} fy_passed_fd;
 
 /* The collective that the calling thread is in, or was in last. */
 typedef struct fy_gathering {
@@ -118,29 +118,25 @@ typedef struct fy_gathering {
     size_t *lengths;
 } fy_gathering;
 
-struct fy_process {
-    ferry_world *world;
-    fy_failure failure;
-    fy_bell early_bell; /* slept on until the board is there */
-    unsigned char key[FY_KEY_BYTES];
-    unsigned char world_id[16];
-    uint32_t claim;
-    uint32_t n_claims;
-    uint32_t root_claim;
-    uint32_t epoch;
-    uint32_t fake_node;
+/* How long things may take. */
+typedef struct fy_limits {
     int64_t deadline_ns;
     int64_t join_ns;
     int64_t entry_ns;
-    char addresses[FY_ADDRESSES_BYTES]; /* of this rank's door */
-    char *nodes_text;                   /* "" for real nodes */
-    int door;
-    int join_door; /* on the root, until all have joined */
-    uint16_t port;
+} fy_limits;
 
-    pthread_mutex_t lock;
+/* Where links to this rank begin. */
+typedef struct fy_door {
+    int fd;
+    int join_fd; /* on the root, until all have joined */
+    uint16_t port;
+    char addresses[FY_ADDRESSES_BYTES];
+} fy_door;
+
+/* The control thread, what it listens to, and when it looked last. */
+typedef struct fy_control {
     pthread_t thread;
-    bool thread_runs;
+    bool runs;
     _Atomic bool stop;
     int epoll_fd;
     int event_fd;
@@ -154,63 +150,109 @@ struct fy_process {
     int64_t forgive_ns;    /* silence before this moment was our own sleep */
     int64_t beaten_ns;
     int64_t checked_ns; /* when silence was last looked for */
-    bool flooded;       /* the failure has been told to the neighbours */
-    uint32_t suspect;   /* whom an engine has lost: see fy_node_tick */
-    int64_t suspect_ns; /* when that counts; 0: nobody */
-    char suspect_text[FERRY_ERROR_BYTES];
-    pthread_t asker; /* see news.c; each runs once at most */
+    bool hurries;       /* somebody is doomed or suspect: the loop looks again soon */
+} fy_control;
+
+/* Whom an engine has lost: see fy_node_tick. */
+typedef struct fy_suspicion {
+    uint32_t rank;
+    int64_t counts_ns; /* when it counts; 0: nobody */
+    char text[FERRY_ERROR_BYTES];
+} fy_suspicion;
+
+/* How the failure of the world gets around: see news.c. */
+typedef struct fy_news {
+    bool flooded;    /* it has been told to the neighbours */
+    pthread_t asker; /* each runs once at most */
     pthread_t teller;
     bool asks;
     bool tells;
-    _Atomic int64_t news_end_ns; /* 0: the world stands */
-    bool hurries;                /* somebody is doomed or suspect: the loop looks again soon */
+    _Atomic int64_t end_ns; /* 0: the world stands */
+} fy_news;
 
-    /* The node. */
-    fy_board *board;
-    int board_fd;  /* of the host */
-    fy_conn *line; /* to the host; NULL on the host itself */
+/* Those that share memory with this rank. */
+typedef struct fy_node {
+    fy_shared_page *page;
+    int page_fd;        /* of the host */
+    fy_conn *host_conn; /* to the host; NULL on the host itself */
     bool host;
-    fy_parcel *parcels;
+    fy_passed_fd *passed_fds;
     uint64_t n_shared; /* the calling thread's count of shared descriptors */
+} fy_node;
 
-    /* The tree. */
+/* Who is where, and this rank's neighbours. */
+typedef struct fy_tree {
     fy_conn *parent;
-    fy_register *registry; /* on the root, until all have joined */
+    uint32_t n_children; /* that the table says; they may not have attached yet */
+    bool attached;       /* all of them */
     unsigned char *table_bytes;
     size_t table_used;
     size_t table_total;
+    int64_t table_ns; /* when the table came */
+    _Atomic bool tabled;
     fy_member *table;
     uint32_t *rank_at;    /* ranks in order of places */
     uint32_t *node_first; /* by node: its first entry of rank_at; one more at the end */
     uint32_t n_nodes;
-    uint32_t rank;
-    uint32_t n_ranks;
-    uint32_t n_children; /* that the table says; they may not have attached yet */
-    int64_t table_ns;    /* when the table came */
-    _Atomic bool tabled;
-    bool attached; /* all children */
+} fy_tree;
 
-    fy_gathering gathering;
-    fy_mail mail;
-    fy_letter *taken;  /* the calling thread's: the last that was received */
-    uint64_t barriers; /* the calling thread's: how many it has entered */
-    bool looked;       /* the calling thread's: has asked what the others do in this barrier */
+/* What the calling thread alone uses. */
+typedef struct fy_caller {
+    fy_letter *taken;  /* the last that was received */
+    uint64_t barriers; /* how many it has entered */
+    bool looked;       /* it has asked what the others do in this barrier */
+} fy_caller;
 
-    bool leaving;
-    bool leave_sent;
+/* The orderly end. */
+typedef struct fy_leaving {
+    bool begun;
+    bool sent;
     _Atomic bool all_left;
+} fy_leaving;
 
-    _Atomic unsigned char *lost; /* by rank: known to be dead, stopped or gone */
+/* What comes after this world, and what came before it. */
+typedef struct fy_shrinking {
     bool *passed_over;  /* the calling thread's, by rank: lives, but did not come to shrink; it is
                            marked as lost as well */
     int64_t *silent_ns; /* the calling thread's, by rank: since when its door does not answer; 0: it
                            does, or was not asked */
     fy_process *successor; /* takes parked joiners */
-    bool shrunk;           /* the successor is complete: whoever comes now is too late */
+    bool is_over;          /* the successor is complete: whoever comes now is too late */
     fy_process *predecessor;
     _Atomic bool complete; /* this rank has the world, or knows of one that has it */
     fy_process *doubt; /* a successor that others may have complete: see doubt.c. Changes only while
                           no other successor is being made */
+} fy_shrinking;
+
+struct fy_process {
+    ferry_world *world;
+    fy_failure failure;
+    fy_bell early_bell; /* slept on until the shared page is there */
+    unsigned char key[FY_KEY_BYTES];
+    unsigned char world_id[16];
+    uint32_t claim;
+    uint32_t n_claims;
+    uint32_t root_claim;
+    uint32_t epoch;
+    uint32_t fake_node;
+    char *nodes_text; /* "" for real nodes */
+    uint32_t rank;
+    uint32_t n_ranks;
+    _Atomic unsigned char *lost; /* by rank: known to be dead, stopped or gone */
+    fy_limits limits;
+    pthread_mutex_t lock;
+    fy_door door;
+    fy_control control;
+    fy_suspicion suspicion;
+    fy_news news;
+    fy_node node;
+    fy_register *registry; /* on the root, until all have joined */
+    fy_tree tree;
+    fy_gathering gathering;
+    fy_mail mail;
+    fy_caller caller;
+    fy_leaving leaving;
+    fy_shrinking shrinking;
 };
 
 /* process.c */
@@ -230,7 +272,7 @@ void fy_control_stop(fy_process *process);
 void fy_control_poke(fy_process *process); /* without the lock, too */
 fy_conn *fy_control_add(fy_process *process, fy_conn_kind kind, int fd, ferry_error *error);
 /* Takes the link over, also on failure. */
-fy_conn *fy_control_add_link(fy_process *process, fy_link *link, fy_role role, uint32_t claim,
+fy_conn *fy_control_add_link(fy_process *process, fy_link *link, fy_conn_role role, uint32_t claim,
                              ferry_error *error);
 /* Takes the link out of a connection, which is dropped. */
 fy_link *fy_control_release(fy_process *process, fy_conn *conn);
@@ -248,7 +290,8 @@ void fy_control_tell_failure(fy_process *process, fy_conn *conn);
 bool fy_control_silence_counts(const fy_process *process, uint32_t rank, int64_t heard_ns);
 /* By the state of its process, where that is to be seen. Without the lock, too. */
 bool fy_control_seems_to_run(ferry_world *world, uint32_t rank);
-/* How many connections that prove nothing are borne, at the door and at the porch. */
+/* How many connections that prove nothing are borne, by the network and by the socket of the node.
+ */
 enum { FY_CONTROL_ROUND = 64 }; /* events, or strangers at one door, handled in one round */
 uint32_t fy_control_most_strangers(void);
 /*
@@ -258,22 +301,23 @@ uint32_t fy_control_most_strangers(void);
 void fy_control_serve(fy_process *process);
 /* The link to the neighbour on the way to a rank; NULL if it is not (or no longer) there. */
 fy_conn *fy_control_route(fy_process *process, uint32_t rank);
-uint32_t fy_process_rank_at(const fy_process *process, fy_place place); /* UINT32_MAX: nobody */
+uint32_t fy_process_rank_at(const fy_process *process,
+                            fy_tree_place place); /* UINT32_MAX: nobody */
 
 /* Handlers of messages, under the lock. False: the message makes no sense. */
-bool fy_join_knock(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
-bool fy_join_join(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
-bool fy_join_attach(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
-bool fy_join_attached(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
-bool fy_join_table(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
-bool fy_collect_up(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
-bool fy_collect_down(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
-bool fy_collect_query(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
-bool fy_collect_missing(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
-bool fy_letter_arrive(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
-bool fy_letter_asked(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
-bool fy_leave_arrive(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
-bool fy_leave_done(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
+bool fy_join_knock(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_join_join(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_join_attach(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_join_attached(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_join_table(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_collect_up(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_collect_down(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_collect_query(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_collect_missing(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_letter_arrive(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_letter_asked(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_leave_arrive(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_leave_done(fy_process *process, fy_conn *conn, fy_reader *reader);
 
 /* Ranks and children by the table. */
 uint32_t fy_process_rank_of(const fy_process *process, uint32_t claim); /* or FERRY_ANY_RANK */
@@ -310,18 +354,18 @@ ferry_status fy_join_member(fy_process *process, const char *addresses,
 
 /* node.c */
 /*
- * A rank of this node has closed its line or ended. It may be an orderly end of which the news is
+ * A rank of this node has closed its socket or ended. It may be an orderly end of which the news is
  * still on its way through the tree, so it counts as a death only after a moment.
  */
 void fy_node_doom(fy_process *process, fy_conn *conn);
 void fy_node_suspect(ferry_world *world, uint32_t rank, const char *sentence);
 void fy_node_tick(fy_process *process, int64_t now_ns);
-/* Watches the process at the other end of a line. */
-void fy_node_watch_life(fy_process *process, int line, uint32_t claim);
+/* Watches the process at the other end of a socket. */
+void fy_node_watch_life(fy_process *process, int socket_fd, uint32_t claim);
 ferry_status fy_node_enter(fy_process *process, ferry_error *error);
-void fy_node_guest(fy_process *process, fy_conn *conn);
-void fy_node_line(fy_process *process, fy_conn *conn);
-void fy_node_porch(fy_process *process, const fy_conn *porch);
+void fy_node_hear_peer(fy_process *process, fy_conn *conn);
+void fy_node_hear_host(fy_process *process, fy_conn *conn);
+void fy_node_accept(fy_process *process, const fy_conn *listener);
 ferry_status fy_node_share(ferry_world *world, int fd, int *fd_out, ferry_error *error);
 
 /* collect.c, letters.c, leave.c: operations of the calling thread. */
@@ -345,12 +389,12 @@ void fy_leave_world(fy_process *process);
 /* news.c: what does not travel by the tree. */
 enum { FY_NEWS_BYTES = 16 + FERRY_ERROR_BYTES };
 /* A failure as a message holds it; false, and nothing, where there is none. */
-bool fy_news_pack(const fy_failure *failure, fy_wire_packer *packer);
-bool fy_news_read(fy_wire_reader *reader, fy_failure *failure_out);
+bool fy_news_pack(const fy_failure *failure, fy_pack *packer);
+bool fy_news_read(fy_reader *reader, fy_failure *failure_out);
 /* Another rank's failure becomes this one's. Under the lock. */
 void fy_news_adopt(fy_process *process, const fy_failure *failure);
-bool fy_news_arrive(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
-/* An engine has lost process->suspect: asks before that is believed. Under the lock. */
+bool fy_news_arrive(fy_process *process, fy_conn *conn, fy_reader *reader);
+/* An engine has lost process->suspicion.rank: asks before that is believed. Under the lock. */
 void fy_news_ask(fy_process *process);
 /* The world has failed because of a neighbour: tells those who would have heard it from that one.
    Under the lock. */
@@ -378,7 +422,7 @@ int64_t fy_doubt_patience_ns(const fy_process *process);
 fy_standing fy_doubt_ask(const fy_process *process, uint32_t rank, int64_t patience,
                          bool (*stop)(void *context), void *context, fy_failure *failure_out);
 void fy_doubt_address(const fy_process *process, uint32_t rank, char text[FY_ADDRESSES_BYTES]);
-bool fy_doubt_answer(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
+bool fy_doubt_answer(fy_process *process, fy_conn *conn, fy_reader *reader);
 /* An attempt that has failed: whom its failure names has been silent in it. */
 void fy_doubt_note_silence(fy_process *old, const fy_process *process);
 bool fy_doubt_is_silent(const fy_process *old, uint32_t claim); /* when it was last asked */

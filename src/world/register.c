@@ -13,7 +13,7 @@
 
 typedef struct entry {
     bool joined;
-    fy_place place;
+    fy_tree_place place;
     char *addresses;
 } entry;
 
@@ -81,8 +81,7 @@ static node *find_node(fy_register *registry, const uint64_t id[2])
             return found;
         }
     }
-    if (!fy_reserve((void **)&registry->nodes, &registry->nodes_capacity, registry->n_nodes + 1,
-                    sizeof *registry->nodes) ||
+    if (!FY_RESERVE(registry->nodes, registry->nodes_capacity, registry->n_nodes + 1) ||
         !fy_index_insert(&registry->index, hash, (uint32_t)registry->n_nodes)) {
         return NULL;
     }
@@ -98,8 +97,7 @@ static bool give_place(fy_process *process, uint32_t claim, const uint64_t id[2]
     fy_register *registry = process->registry;
     node *home = find_node(registry, id);
     entry *own = &registry->entries[claim];
-    if (home == NULL || !fy_reserve((void **)&home->claims, &home->capacity, home->n_claims + 1,
-                                    sizeof *home->claims)) {
+    if (home == NULL || !FY_RESERVE(home->claims, home->capacity, home->n_claims + 1)) {
         return false;
     }
     own->addresses = fy_strdup(addresses);
@@ -107,15 +105,15 @@ static bool give_place(fy_process *process, uint32_t claim, const uint64_t id[2]
         return false;
     }
     own->joined = true;
-    own->place =
-        (fy_place){.node = (uint32_t)(home - registry->nodes), .index = (uint32_t)home->n_claims};
+    own->place = (fy_tree_place){.node = (uint32_t)(home - registry->nodes),
+                                 .index = (uint32_t)home->n_claims};
     home->claims[home->n_claims++] = claim;
     registry->n_joined++;
     registry->last_ns = fy_now_ns();
     return true;
 }
 
-static uint32_t claim_at(const fy_register *registry, fy_place place)
+static uint32_t claim_at(const fy_register *registry, fy_tree_place place)
 {
     return registry->nodes[place.node].claims[place.index];
 }
@@ -125,7 +123,7 @@ static uint32_t claim_at(const fy_register *registry, fy_place place)
 /* Whoever comes to the port of the meeting from now on means another world. */
 static void close_join_door(fy_process *process)
 {
-    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+    for (fy_conn *conn = process->control.conns; conn != NULL; conn = conn->next) {
         if (conn->kind == FY_CONN_DOOR && conn->joined) {
             fy_control_drop(process, conn);
         }
@@ -134,7 +132,7 @@ static void close_join_door(fy_process *process)
 
 static void post_table(fy_process *process)
 {
-    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+    for (fy_conn *conn = process->control.conns; conn != NULL; conn = conn->next) {
         if (!conn->dead && conn->kind == FY_CONN_LINK && conn->role == FY_ROLE_CHILD) {
             fy_join_send_table(process, conn);
         }
@@ -155,19 +153,19 @@ static void write_table(fy_process *process)
                         "rank %u has no memory for the table of ranks", process->claim);
         return;
     }
-    fy_wire_packer packer = {.bytes = bytes};
-    fy_wire_pack_u32(&packer, registry->n_joined);
+    fy_pack packer = fy_pack_into(bytes, n_bytes);
+    fy_pack_u32(&packer, registry->n_joined);
     for (uint32_t c = 0; c < process->n_claims; c++) {
         const entry *one = &registry->entries[c];
         if (one->joined) {
-            fy_wire_pack_u32(&packer, c);
-            fy_wire_pack_u32(&packer, one->place.node);
-            fy_wire_pack_u32(&packer, one->place.index);
-            fy_wire_pack_text(&packer, one->addresses);
+            fy_pack_u32(&packer, c);
+            fy_pack_u32(&packer, one->place.node);
+            fy_pack_u32(&packer, one->place.index);
+            fy_pack_text(&packer, one->addresses);
         }
     }
-    process->table_bytes = bytes;
-    process->table_used = process->table_total = packer.used;
+    process->tree.table_bytes = bytes;
+    process->tree.table_used = process->tree.table_total = packer.used;
     fy_register_close(process);
     close_join_door(process);
     if (!fy_join_read_table(process)) {
@@ -180,7 +178,8 @@ static void write_table(fy_process *process)
 
 static bool awaited(const fy_process *process, uint32_t claim)
 {
-    return process->predecessor == NULL || fy_doubt_awaits(process->predecessor, claim);
+    return process->shrinking.predecessor == NULL ||
+           fy_doubt_awaits(process->shrinking.predecessor, claim);
 }
 
 uint32_t fy_register_missing(const fy_process *process, uint32_t from)
@@ -206,16 +205,17 @@ static void fail_missing(fy_process *process)
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%u",
                                  listed++ > 0 ? ", " : "", c);
     }
-    if (process->n_denied > 0) {
+    if (process->control.n_denied > 0) {
         snprintf(denied, sizeof denied,
-                 "; %u connection%s did not prove the secret, the last from %s", process->n_denied,
-                 process->n_denied == 1 ? "" : "s", process->denied_from);
+                 "; %u connection%s did not prove the secret, the last from %s",
+                 process->control.n_denied, process->control.n_denied == 1 ? "" : "s",
+                 process->control.denied_from);
     }
     fy_process_fail(process, FERRY_ERR_TIMEOUT, first,
                     "rank%s %s%s of %u never came: none has come for %.1f s%s (FERRY_JOIN_LIMIT "
                     "gives slow ones more time)",
                     n_missing > 1 ? "s" : "", names, listed < n_missing ? ", ..." : "",
-                    process->n_claims, (double)process->join_ns / 1e9, denied);
+                    process->n_claims, (double)process->limits.join_ns / 1e9, denied);
 }
 
 void fy_register_tick(fy_process *process, int64_t now_ns)
@@ -225,10 +225,11 @@ void fy_register_tick(fy_process *process, int64_t now_ns)
         return;
     }
     /* Asked after every rank that joins, so only a shrinking world looks at each. */
-    bool all = process->predecessor == NULL ? registry->n_joined == process->n_claims
-                                            : fy_register_missing(process, 0) == FERRY_ANY_RANK;
-    bool late = now_ns - registry->last_ns > process->join_ns;
-    if (all || (late && process->predecessor != NULL)) {
+    bool all = process->shrinking.predecessor == NULL
+                   ? registry->n_joined == process->n_claims
+                   : fy_register_missing(process, 0) == FERRY_ANY_RANK;
+    bool late = now_ns - registry->last_ns > process->limits.join_ns;
+    if (all || (late && process->shrinking.predecessor != NULL)) {
         write_table(process);
     } else if (late) {
         fail_missing(process);
@@ -243,14 +244,14 @@ static void answer_knock(fy_process *process, fy_conn *conn)
                     0);
 }
 
-bool fy_join_knock(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
+bool fy_join_knock(fy_process *process, fy_conn *conn, fy_reader *reader)
 {
-    uint32_t epoch = fy_wire_read_u32(reader);
-    uint32_t claim = fy_wire_read_u32(reader);
-    if (!reader->ok) {
+    uint32_t epoch = fy_read_u32(reader);
+    uint32_t claim = fy_read_u32(reader);
+    if (reader->failed) {
         return false;
     }
-    process->n_new--;
+    process->control.n_new--;
     conn->claim = claim;
     if (epoch == process->epoch && process->registry != NULL) {
         conn->role = FY_ROLE_JOINER;
@@ -275,11 +276,11 @@ ferry_status fy_register_enter(fy_process *process, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
     pthread_mutex_lock(&process->lock);
-    if (!give_place(process, process->claim, process->board->id, process->addresses)) {
+    if (!give_place(process, process->claim, process->node.page->id, process->door.addresses)) {
         status = fy_fail_no_memory(error, "the list of ranks that join");
     } else {
         process->registry->open = true;
-        for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+        for (fy_conn *conn = process->control.conns; conn != NULL; conn = conn->next) {
             if (!conn->dead && conn->kind == FY_CONN_LINK && conn->role == FY_ROLE_JOINER) {
                 answer_knock(process, conn);
             }
@@ -303,12 +304,13 @@ static bool fits(fy_process *process, fy_conn *conn, uint32_t n_claims, const ch
     }
     if (claim >= n_claims || process->registry->entries[claim].joined) {
         /* In a shrinking world it is one that has heard of a death and begins again. */
-        fy_process_fail(
-            process, process->predecessor == NULL ? FERRY_ERR_INVALID_INPUT : FERRY_ERR_PEER_LOST,
-            claim,
-            claim >= n_claims ? "rank %u is outside a world of %u ranks"
-                              : "two processes say that they are rank %u of %u",
-            claim, n_claims);
+        fy_process_fail(process,
+                        process->shrinking.predecessor == NULL ? FERRY_ERR_INVALID_INPUT
+                                                               : FERRY_ERR_PEER_LOST,
+                        claim,
+                        claim >= n_claims ? "rank %u is outside a world of %u ranks"
+                                          : "two processes say that they are rank %u of %u",
+                        claim, n_claims);
         return false;
     }
     if (strcmp(nodes, process->nodes_text) != 0) {
@@ -320,28 +322,28 @@ static bool fits(fy_process *process, fy_conn *conn, uint32_t n_claims, const ch
     }
     if (!awaited(process, claim)) {
         unsigned char head[128];
-        fy_wire_packer packer = {.bytes = head};
-        fy_wire_pack_u32(&packer, FERRY_ERR_ABORTED);
-        fy_wire_pack_u32(&packer, claim);
-        fy_wire_pack_text(&packer, "this rank was counted as lost: the others go on without it");
+        fy_pack packer = fy_pack_into(head, sizeof head);
+        fy_pack_u32(&packer, FERRY_ERR_ABORTED);
+        fy_pack_u32(&packer, claim);
+        fy_pack_text(&packer, "this rank was counted as lost: the others go on without it");
         fy_control_post(process, conn, FY_WIRE_FAIL, head, packer.used, NULL, 0);
         return false;
     }
     return true;
 }
 
-bool fy_join_join(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
+bool fy_join_join(fy_process *process, fy_conn *conn, fy_reader *reader)
 {
     uint64_t id[2];
     char nodes[256];
     char addresses[FY_ADDRESSES_BYTES];
-    uint32_t n_claims = fy_wire_read_u32(reader);
-    id[0] = fy_wire_read_u64(reader);
-    id[1] = fy_wire_read_u64(reader);
-    fy_wire_read_text(reader, nodes, sizeof nodes);
-    fy_wire_read_text(reader, addresses, sizeof addresses);
+    uint32_t n_claims = fy_read_u32(reader);
+    id[0] = fy_read_u64(reader);
+    id[1] = fy_read_u64(reader);
+    fy_read_string(reader, nodes, sizeof nodes);
+    fy_read_string(reader, addresses, sizeof addresses);
     /* Nobody comes before the root itself: its place is the first. */
-    if (!reader->ok || process->registry == NULL || !process->registry->open || conn->joined) {
+    if (reader->failed || process->registry == NULL || !process->registry->open || conn->joined) {
         return false;
     }
     if (fy_failed(&process->failure) || !fits(process, conn, n_claims, nodes)) {
@@ -357,9 +359,9 @@ bool fy_join_join(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
     uint32_t parent = claim_at(registry, fy_tree_parent(registry->entries[conn->claim].place));
     const char *where = registry->entries[parent].addresses;
     unsigned char head[8 + FY_ADDRESSES_BYTES];
-    fy_wire_packer packer = {.bytes = head};
-    fy_wire_pack_u32(&packer, parent);
-    fy_wire_pack_text(&packer, where);
+    fy_pack packer = fy_pack_into(head, sizeof head);
+    fy_pack_u32(&packer, parent);
+    fy_pack_text(&packer, where);
     fy_control_post(process, conn, FY_WIRE_PLACE, head, packer.used, NULL, 0);
     conn->joined = true;
     if (parent == process->claim) {
@@ -370,7 +372,7 @@ bool fy_join_join(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
     return true;
 }
 
-bool fy_join_attached(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
+bool fy_join_attached(fy_process *process, fy_conn *conn, fy_reader *reader)
 {
     (void)reader;
     fy_control_drop(process, conn);

@@ -184,10 +184,7 @@ static ferry_status read_notice(const char *path, fy_notice *notice_out, file_id
 {
     char text[FILE_BYTES];
     bool there = false;
-    ferry_status status = read_text(path, text, id_out, &there, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(read_text(path, text, id_out, &there, error));
     if (!there) {
         *found_out = FOUND_NOTHING;
     } else if (id_out->bytes > 0 && strncmp(text, first_line, sizeof first_line - 1) != 0) {
@@ -283,13 +280,8 @@ static ferry_status host_meeting(fy_meeting *meeting, const char *path, const fy
     found there = FOUND_NOTHING;
     uint16_t port = 0;
     unsigned char key[FY_KEY_BYTES];
-    ferry_status status = fy_auth_begin(error);
-    if (status == FERRY_OK) {
-        status = read_notice(path, &old, &id, &there, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_auth_begin(error));
+    FY_TRY(read_notice(path, &old, &id, &there, error));
     if (there == FOUND_OTHER) {
         return fail_other(path, error);
     }
@@ -297,10 +289,8 @@ static ferry_status host_meeting(fy_meeting *meeting, const char *path, const fy
         fy_log(FERRY_LOG_INFO, "rendezvous \"%s\" of an earlier world is replaced: it was by %s",
                path, old.by);
     }
-    status = fy_listen(NULL, 0, &meeting->listener, &port, error);
-    if (status == FERRY_OK) {
-        status = fy_own_addresses(settings->host, port, fresh.addresses, error);
-    }
+    ferry_status status = fy_listen(NULL, 0, &meeting->listener, &port, error);
+    FY_THEN(status, fy_own_addresses(settings->host, port, fresh.addresses, error));
     if (status == FERRY_OK) {
         fy_auth_random(key, sizeof key);
         for (size_t i = 0; i < sizeof key; i++) {
@@ -423,10 +413,7 @@ static ferry_status look(search *at, fy_meeting *meeting, const fy_settings *set
 {
     fy_link *link = NULL;
     file_id id;
-    ferry_status status = read_notice(at->path, &at->notice, &id, &at->last, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(read_notice(at->path, &at->notice, &id, &at->last, error));
     if (!same_file(&id, &at->id)) {
         at->refused_ns = 0;
         at->why.message[0] = '\0';
@@ -439,8 +426,8 @@ static ferry_status look(search *at, fy_meeting *meeting, const fy_settings *set
         return FERRY_ERR_STOPPED;
     }
     make_key(meeting, settings->secret, &at->notice);
-    status = fy_link_open(at->notice.addresses, meeting->key, left_ns(at), is_to_stop, at, &link,
-                          &at->why);
+    ferry_status status = fy_link_open(at->notice.addresses, meeting->key, left_ns(at), is_to_stop,
+                                       at, &link, &at->why);
     if (status != FERRY_OK) {
         return judge(at, status, settings, error);
     }
@@ -477,9 +464,8 @@ static ferry_status find_root(fy_meeting *meeting, const char *path, const fy_se
 ferry_status fy_meet_file(fy_meeting *meeting, const char *path, uint32_t rank, uint32_t n_ranks,
                           const fy_settings *settings, ferry_error *error)
 {
-    if (path == NULL || path[0] == '\0') {
-        return fy_fail(error, FERRY_ERR_MISUSE, "a rendezvous needs the path of a file");
-    }
+    FY_TRY(fy_check_use(path != NULL && path[0] != '\0', "a rendezvous needs the path of a file",
+                        error));
     if (n_ranks == 0 || rank >= n_ranks) {
         return fy_fail(error, FERRY_ERR_MISUSE, "rendezvous \"%s\": there is no rank %u of %u",
                        path, rank, n_ranks);

@@ -30,10 +30,7 @@ static ferry_status read_time(const char *name, double option, const char *varia
                        "default",
                        name, option);
     }
-    ferry_status status = option > 0 ? FERRY_OK : fy_config_check_one(variable, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(option > 0 ? FERRY_OK : fy_config_check_one(variable, error));
     double seconds = option > 0 ? option : fy_config_seconds(variable, otherwise);
     *ns_out = seconds < 0 ? -1 : seconds_to_ns(seconds);
     return FERRY_OK;
@@ -42,20 +39,16 @@ static ferry_status read_time(const char *name, double option, const char *varia
 static ferry_status read_times(fy_settings *settings, const ferry_world_options *options,
                                ferry_error *error)
 {
-    ferry_status status = read_time("deadline_seconds", options->deadline_seconds, "FERRY_DEADLINE",
-                                    DEFAULT_DEADLINE_SECONDS, &settings->deadline_ns, error);
-    if (status == FERRY_OK) {
-        status = read_time("entry_seconds", options->entry_seconds, "FERRY_ENTRY_LIMIT", -1,
-                           &settings->entry_ns, error);
-    }
-    if (status == FERRY_OK) {
-        status = read_time("join_seconds", options->join_seconds, "FERRY_JOIN_LIMIT", -1,
-                           &settings->join_ns, error);
-    }
-    if (status == FERRY_OK && settings->join_ns < 0) {
+    FY_TRY(read_time("deadline_seconds", options->deadline_seconds, "FERRY_DEADLINE",
+                     DEFAULT_DEADLINE_SECONDS, &settings->deadline_ns, error));
+    FY_TRY(read_time("entry_seconds", options->entry_seconds, "FERRY_ENTRY_LIMIT", -1,
+                     &settings->entry_ns, error));
+    FY_TRY(read_time("join_seconds", options->join_seconds, "FERRY_JOIN_LIMIT", -1,
+                     &settings->join_ns, error));
+    if (settings->join_ns < 0) {
         settings->join_ns = JOIN_DEADLINES * settings->deadline_ns;
     }
-    return status;
+    return FERRY_OK;
 }
 
 static ferry_status copy_text(const char *text, char **copy_out, ferry_error *error)
@@ -74,25 +67,16 @@ static ferry_status read_text(const char *name, const char *option, const char *
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "the option %s of a world is empty; NULL means the default", name);
     }
-    ferry_status status = option != NULL ? FERRY_OK : fy_config_check_one(variable, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(option != NULL ? FERRY_OK : fy_config_check_one(variable, error));
     return copy_text(option != NULL ? option : fy_config_text(variable), copy_out, error);
 }
 
 static ferry_status read_texts(fy_settings *settings, const ferry_world_options *options,
                                ferry_error *error)
 {
-    ferry_status status =
-        read_text("secret", options->secret, "FERRY_SECRET", &settings->secret, error);
-    if (status == FERRY_OK) {
-        status = read_text("nodes", options->nodes, "FERRY_NODES", &settings->nodes, error);
-    }
-    if (status == FERRY_OK) {
-        status = read_text("host", options->host, "FERRY_HOST", &settings->host, error);
-    }
-    return status;
+    FY_TRY(read_text("secret", options->secret, "FERRY_SECRET", &settings->secret, error));
+    FY_TRY(read_text("nodes", options->nodes, "FERRY_NODES", &settings->nodes, error));
+    return read_text("host", options->host, "FERRY_HOST", &settings->host, error);
 }
 
 static ferry_status set_interrupt(fy_settings *settings, ferry_is_interrupted_fn ask, void *context,
@@ -102,9 +86,7 @@ static ferry_status set_interrupt(fy_settings *settings, ferry_is_interrupted_fn
         return FERRY_OK;
     }
     settings->interrupt = fy_alloc_zeroed(1, sizeof *settings->interrupt);
-    if (settings->interrupt == NULL) {
-        return fy_fail_no_memory(error, "the settings of a world");
-    }
+    FY_TRY(fy_check_memory(settings->interrupt != NULL, "the settings of a world", error));
     *settings->interrupt = (fy_interrupt){.ask = ask, .context = context};
     return FERRY_OK;
 }
@@ -141,10 +123,7 @@ static ferry_status read_nodes(const char *nodes, nodes_text *text_out, ferry_er
     const char *at = nodes;
     do {
         uint64_t number;
-        ferry_status status = next_number(nodes, &at, &number, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(next_number(nodes, &at, &number, error));
         text.first = text.n_numbers == 0 ? number : text.first;
         text.sum += number;
         text.n_numbers++;
@@ -159,15 +138,9 @@ ferry_status fy_settings_init(fy_settings *settings, const ferry_world_options *
     fy_settings filled = {0};
     ferry_world_options own;
     ferry_status status = fy_take_world_options(options, &own, error);
-    if (status == FERRY_OK) {
-        status = read_times(&filled, &own, error);
-    }
-    if (status == FERRY_OK) {
-        status = read_texts(&filled, &own, error);
-    }
-    if (status == FERRY_OK) {
-        status = set_interrupt(&filled, own.is_interrupted, own.interrupt_context, error);
-    }
+    FY_THEN(status, read_times(&filled, &own, error));
+    FY_THEN(status, read_texts(&filled, &own, error));
+    FY_THEN(status, set_interrupt(&filled, own.is_interrupted, own.interrupt_context, error));
     if (status == FERRY_OK && filled.nodes != NULL) {
         nodes_text ignored;
         status = read_nodes(filled.nodes, &ignored, error);
@@ -186,12 +159,8 @@ ferry_status fy_settings_copy(const fy_settings *from, fy_settings *to_out, ferr
         .deadline_ns = from->deadline_ns, .entry_ns = from->entry_ns, .join_ns = from->join_ns};
 
     ferry_status status = copy_text(from->secret, &copy.secret, error);
-    if (status == FERRY_OK) {
-        status = copy_text(from->nodes, &copy.nodes, error);
-    }
-    if (status == FERRY_OK) {
-        status = copy_text(from->host, &copy.host, error);
-    }
+    FY_THEN(status, copy_text(from->nodes, &copy.nodes, error));
+    FY_THEN(status, copy_text(from->host, &copy.host, error));
     if (status == FERRY_OK && from->interrupt != NULL) {
         status = set_interrupt(&copy, from->interrupt->ask, from->interrupt->context, error);
     }
@@ -236,10 +205,7 @@ ferry_status fy_settings_fake_node(const char *nodes, uint32_t rank, uint32_t n_
                                    uint32_t *node_out, ferry_error *error)
 {
     nodes_text text;
-    ferry_status status = read_nodes(nodes, &text, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(read_nodes(nodes, &text, error));
     if (text.n_numbers == 1) {
         return even_node(text.first, rank, n_ranks, node_out, error);
     }

@@ -15,11 +15,11 @@
 static void send_away(fy_process *old)
 {
     unsigned char head[128];
-    fy_wire_packer packer = {.bytes = head};
-    fy_wire_pack_u32(&packer, FERRY_ERR_ABORTED);
-    fy_wire_pack_u32(&packer, old->rank);
-    fy_wire_pack_text(&packer, "the others have gone on without this rank");
-    for (fy_conn *conn = old->conns; conn != NULL; conn = conn->next) {
+    fy_pack packer = fy_pack_into(head, sizeof head);
+    fy_pack_u32(&packer, FERRY_ERR_ABORTED);
+    fy_pack_u32(&packer, old->rank);
+    fy_pack_text(&packer, "the others have gone on without this rank");
+    for (fy_conn *conn = old->control.conns; conn != NULL; conn = conn->next) {
         if (!conn->dead && conn->kind == FY_CONN_LINK && conn->role == FY_ROLE_PARKED) {
             fy_control_post(old, conn, FY_WIRE_FAIL, head, packer.used, NULL, 0);
         }
@@ -29,14 +29,14 @@ static void send_away(fy_process *old)
 /* Links of the old world's door, to the new one's control thread. Under the old lock. */
 void fy_shrink_hand_over(fy_process *old)
 {
-    fy_process *successor = old->successor;
+    fy_process *successor = old->shrinking.successor;
     if (successor == NULL) {
-        if (old->shrunk) {
+        if (old->shrinking.is_over) {
             send_away(old);
         }
         return;
     }
-    for (fy_conn *conn = old->conns; conn != NULL; conn = conn->next) {
+    for (fy_conn *conn = old->control.conns; conn != NULL; conn = conn->next) {
         if (conn->dead || conn->kind != FY_CONN_LINK || conn->role != FY_ROLE_PARKED) {
             continue;
         }
@@ -45,10 +45,10 @@ void fy_shrink_hand_over(fy_process *old)
         fy_conn *moved = fy_control_add_link(successor, link, FY_ROLE_NEW, FERRY_ANY_RANK, NULL);
         if (moved != NULL) {
             unsigned char knock[8];
-            fy_wire_packer packer = {.bytes = knock};
-            fy_wire_pack_u32(&packer, successor->epoch);
-            fy_wire_pack_u32(&packer, conn->claim);
-            fy_wire_reader reader = fy_wire_reader_of(knock, packer.used);
+            fy_pack packer = fy_pack_into(knock, sizeof knock);
+            fy_pack_u32(&packer, successor->epoch);
+            fy_pack_u32(&packer, conn->claim);
+            fy_reader reader = fy_reader_of(knock, packer.used);
             fy_join_knock(successor, moved, &reader);
         }
         pthread_mutex_unlock(&successor->lock);
@@ -82,21 +82,19 @@ static ferry_status begin(fy_process *old, uint32_t root, fy_process **process_o
     if (status != FERRY_OK) {
         goto out;
     }
-    process->predecessor = old;
+    process->shrinking.predecessor = old;
     process->root_claim = root;
     process->fake_node = old->fake_node;
     const char *host = process->world->settings.host;
-    status = fy_listen(NULL, 0, &process->door, &process->port, error);
+    status = fy_listen(NULL, 0, &process->door.fd, &process->door.port, error);
     if (status == FERRY_OK && (root == old->rank || host != NULL)) {
-        status = fy_own_addresses(host, process->port, process->addresses, error);
+        status = fy_own_addresses(host, process->door.port, process->door.addresses, error);
     }
     if (status == FERRY_OK && root == old->rank) {
         randombytes_buf(process->world_id, sizeof process->world_id);
         status = fy_register_open(process, error);
     }
-    if (status == FERRY_OK) {
-        status = fy_control_start(process, error);
-    }
+    FY_THEN(status, fy_control_start(process, error));
 out:
     fy_meeting_cleanup(&meeting);
     if (status != FERRY_OK && process != NULL) {
@@ -112,8 +110,8 @@ out:
 static void set_successor(fy_process *old, fy_process *successor, bool shrunk)
 {
     pthread_mutex_lock(&old->lock);
-    old->successor = successor;
-    old->shrunk = shrunk;
+    old->shrinking.successor = successor;
+    old->shrinking.is_over = shrunk;
     fy_shrink_hand_over(old);
     pthread_mutex_unlock(&old->lock);
 }
@@ -154,8 +152,8 @@ static ferry_status look_for(fy_process *old, uint32_t claim, ferry_error *error
 static uint32_t has_come_after_all(fy_process *old)
 {
     for (uint32_t claim = 0; claim < old->rank; claim++) {
-        if (old->passed_over[claim] && fy_doubt_consult(old, claim) == FY_SHRINKING) {
-            old->passed_over[claim] = false;
+        if (old->shrinking.passed_over[claim] && fy_doubt_consult(old, claim) == FY_SHRINKING) {
+            old->shrinking.passed_over[claim] = false;
             atomic_store(&old->lost[claim], 0);
             return claim;
         }
@@ -171,7 +169,7 @@ static ferry_status find_dead(fy_process *old, fy_process *process, ferry_error 
 {
     /* All are asked before the join limit ends the waiting for them. */
     int64_t pause_ns = fy_doubt_patience_ns(old) / 2;
-    pause_ns = pause_ns < old->join_ns / 4 ? pause_ns : old->join_ns / 4;
+    pause_ns = pause_ns < old->limits.join_ns / 4 ? pause_ns : old->limits.join_ns / 4;
     for (;;) {
         ferry_status status =
             fy_world_wait(process->world, fy_process_is_tabled, NULL, process, pause_ns, error);
@@ -180,15 +178,12 @@ static ferry_status find_dead(fy_process *old, fy_process *process, ferry_error 
         }
         uint32_t rank = has_come_after_all(old);
         if (rank != FERRY_ANY_RANK) {
-            old->passed_over[rank] = true; /* find_world finds it again */
+            old->shrinking.passed_over[rank] = true; /* find_world finds it again */
             return fy_fail(error, FERRY_ERR_PEER_LOST, "rank %u has come after all", rank);
         }
         rank = next_missing(process, 0);
         for (; rank != FERRY_ANY_RANK; rank = next_missing(process, rank + 1)) {
-            status = look_for(old, rank, error);
-            if (status != FERRY_OK) {
-                return status;
-            }
+            FY_TRY(look_for(old, rank, error));
         }
     }
 }
@@ -198,33 +193,27 @@ static ferry_status attempt(fy_process *old, uint32_t root, bool *tabled_out,
 {
     ferry_error text;
     fy_process *process = NULL;
-    ferry_status status = begin(old, root, &process, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(begin(old, root, &process, error));
+    ferry_status status = FERRY_OK;
     if (root == old->rank) {
         set_successor(old, process, false);
         status = fy_join_root(process, &text);
-        if (status == FERRY_OK) {
-            status = find_dead(old, process, &text);
-        }
+        FY_THEN(status, find_dead(old, process, &text));
     } else {
         char addresses[FY_ADDRESSES_BYTES];
         fy_doubt_address(old, root, addresses);
         status = fy_join_member(process, addresses, old->key, fy_doubt_patience_ns(old), &text);
     }
-    if (status == FERRY_OK) {
-        status = fy_process_complete(process, old->world->members, &text);
-    }
+    FY_THEN(status, fy_process_complete(process, old->world->members, &text));
     set_successor(old, NULL, status == FERRY_OK);
     pthread_mutex_lock(&process->lock);
-    process->predecessor = NULL;
+    process->shrinking.predecessor = NULL;
     pthread_mutex_unlock(&process->lock);
     *tabled_out = fy_process_is_tabled(process);
     if (status != FERRY_OK) {
         fy_doubt_note_silence(old, process);
         fy_doubt_keep(old, process, status, &text);
-        return fy_fail(error, status, "%s", text.message);
+        return fy_forward(error, status, &text);
     }
     *process_out = process;
     return FERRY_OK;
@@ -245,8 +234,8 @@ static ferry_status check_size(fy_process *process, uint32_t min_ranks, ferry_er
 /* The doubtful world is complete elsewhere, and so it is here. */
 static fy_process *adopt(fy_process *old)
 {
-    fy_process *process = old->doubt;
-    old->doubt = NULL;
+    fy_process *process = old->shrinking.doubt;
+    old->shrinking.doubt = NULL;
     /* Those who are parked here are in doubt too, and will ask. */
     set_successor(old, NULL, true);
     return process;
@@ -272,10 +261,10 @@ static bool is_left(hope *own, const fy_process *old, bool tabled)
         n_lost += atomic_load(&old->lost[r]) != 0;
     }
     if (n_lost > own->n_lost) {
-        *own = (hope){.until_ns = now + old->join_ns, .n_lost = n_lost};
+        *own = (hope){.until_ns = now + old->limits.join_ns, .n_lost = n_lost};
     } else if (tabled && own->n_tables < MOST_TABLES) {
         own->n_tables++;
-        own->until_ns = now + old->join_ns;
+        own->until_ns = now + old->limits.join_ns;
     }
     return now < own->until_ns;
 }
@@ -290,11 +279,12 @@ static bool rule_out(fy_process *old, uint32_t root, ferry_status status, fy_sta
                      int64_t began_ns)
 {
     bool is_there = standing == FY_UNFINISHED || standing == FY_COMPLETE;
-    bool is_gone = standing == FY_GONE &&
-                   (fy_status_is_loss(status) || status == FERRY_ERR_IO || old->doubt != NULL);
-    old->passed_over[root] = is_there && status == FERRY_ERR_TIMEOUT && old->doubt == NULL &&
-                             fy_now_ns() - began_ns >= old->join_ns;
-    if (is_gone || old->passed_over[root]) {
+    bool is_gone = standing == FY_GONE && (fy_status_is_loss(status) || status == FERRY_ERR_IO ||
+                                           old->shrinking.doubt != NULL);
+    old->shrinking.passed_over[root] = is_there && status == FERRY_ERR_TIMEOUT &&
+                                       old->shrinking.doubt == NULL &&
+                                       fy_now_ns() - began_ns >= old->limits.join_ns;
+    if (is_gone || old->shrinking.passed_over[root]) {
         fy_doubt_mark_lost(old, root);
         return true;
     }
@@ -309,12 +299,12 @@ static ferry_status find_world(fy_process *old, fy_process **process_out, ferry_
 {
     ferry_error text;
     ferry_status status = FERRY_ERR_PEER_LOST;
-    hope own = {.until_ns = fy_now_ns() + old->join_ns};
+    hope own = {.until_ns = fy_now_ns() + old->limits.join_ns};
     for (uint32_t root = 0; root <= old->rank;) {
         uint32_t late = has_come_after_all(old);
         if (late != FERRY_ANY_RANK) {
             root = late;
-            own = (hope){.until_ns = fy_now_ns() + old->join_ns, .n_lost = own.n_lost};
+            own = (hope){.until_ns = fy_now_ns() + old->limits.join_ns, .n_lost = own.n_lost};
         }
         if (root != old->rank && !fy_doubt_awaits(old, root)) {
             root++;
@@ -358,9 +348,7 @@ ferry_status fy_shrink_world(ferry_world *world, uint32_t min_ranks, ferry_world
     fy_interrupt_begin(world->settings.interrupt);
     ferry_status status = find_world(old, &process, error);
     fy_doubt_drop(old);
-    if (status == FERRY_OK) {
-        status = check_size(process, min_ranks, error);
-    }
+    FY_THEN(status, check_size(process, min_ranks, error));
     if (status == FERRY_OK) {
         process->world->is_being_made = false;
         *world_out = process->world;

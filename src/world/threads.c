@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "world/agree.h"
 
 #include <sched.h>
 #include <string.h>
@@ -43,7 +44,7 @@ static bool all_call_the_same(fy_threads *all)
 }
 
 /* Room for a result. What was large once is not kept for ever. */
-static bool make_room(fy_gathered *result, uint64_t bytes)
+static bool make_room(fy_threads_gathered *result, uint64_t bytes)
 {
     enum { KEPT_BYTES = 1 << 20 };
     if (bytes <= result->capacity && result->capacity <= KEPT_BYTES && result->bytes != NULL) {
@@ -59,6 +60,20 @@ static bool make_room(fy_gathered *result, uint64_t bytes)
     return true;
 }
 
+static void merge_agreements(fy_threads *all, fy_threads_gathered *result)
+{
+    if (!make_room(result, FY_AGREEMENT_BYTES)) {
+        no_memory_for_all(all, FY_AGREEMENT_BYTES);
+        return;
+    }
+    fy_pack into = fy_pack_into(result->bytes, FY_AGREEMENT_BYTES);
+    fy_pack_bytes(&into, all->ranks[0].bytes, all->ranks[0].n_bytes);
+    for (uint32_t r = 1; r < all->n_ranks; r++) {
+        fy_agreement_merge(&into, all->ranks[r].bytes, all->ranks[r].n_bytes, r);
+    }
+    result->lengths[0] = into.used;
+}
+
 static void put_together(fy_threads *all, uint64_t number)
 {
     all->outcome = FERRY_OK;
@@ -66,7 +81,11 @@ static void put_together(fy_threads *all, uint64_t number)
     if (!all_call_the_same(all) || all->ranks[0].step.kind == FY_BARRIER) {
         return;
     }
-    fy_gathered *result = &all->gathered[number % 2];
+    fy_threads_gathered *result = &all->gathered[number % 2];
+    if (all->ranks[0].step.kind == FY_AGREEMENT) {
+        merge_agreements(all, result);
+        return;
+    }
     uint64_t total = 0;
     for (uint32_t r = 0; r < all->n_ranks; r++) {
         result->lengths[r] = all->ranks[r].n_bytes;
@@ -187,10 +206,7 @@ static ferry_status meet(ferry_world *world, fy_collective kind, uint32_t root, 
     if (before + 1 == all->n_ranks) {
         finish(all, call.number);
     } else {
-        ferry_status status = wait_for_rest(world, &call, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(wait_for_rest(world, &call, error));
     }
     *number_out = call.number;
     if (all->outcome != FERRY_OK && all->odd != FERRY_ANY_RANK) {
@@ -199,7 +215,7 @@ static ferry_status meet(ferry_world *world, fy_collective kind, uint32_t root, 
         return fy_failure_get(world->failure, NULL, error);
     }
     if (all->outcome != FERRY_OK) {
-        return fy_fail(error, all->outcome, "%s", all->sentence.message);
+        return fy_forward(error, all->outcome, &all->sentence);
     }
     return FERRY_OK;
 }
@@ -215,13 +231,11 @@ static ferry_status threads_gather(ferry_world *world, fy_collective kind, uint3
                                    const size_t **lengths_out, ferry_error *error)
 {
     uint64_t number;
-    ferry_status status = meet(world, kind, root, bytes, n_bytes, &number, error);
-    if (status == FERRY_OK) {
-        const fy_gathered *result = &fy_threads_of(world)->gathered[number % 2];
-        *all_out = result->bytes;
-        *lengths_out = result->lengths;
-    }
-    return status;
+    FY_TRY(meet(world, kind, root, bytes, n_bytes, &number, error));
+    const fy_threads_gathered *result = &fy_threads_of(world)->gathered[number % 2];
+    *all_out = result->bytes;
+    *lengths_out = result->lengths;
+    return FERRY_OK;
 }
 
 /*
@@ -265,7 +279,7 @@ static void release(fy_threads *all)
     }
     for (uint32_t r = 0; r < all->n_ranks; r++) {
         fy_mailbox_cleanup(&all->ranks[r].box);
-        fy_whereabouts_cleanup(&all->ranks[r].here);
+        fy_activity_cleanup(&all->ranks[r].here);
     }
     for (int i = 0; i < 2; i++) {
         fy_free(all->gathered[i].bytes);
@@ -352,7 +366,7 @@ static fy_threads *new_threads(uint32_t n_ranks)
     init_condition(&all->changed);
     for (uint32_t r = 0; r < n_ranks; r++) {
         fy_mailbox_init(&all->ranks[r].box);
-        fy_whereabouts_init(&all->ranks[r].here);
+        fy_activity_init(&all->ranks[r].here);
     }
     for (int i = 0; i < 2; i++) {
         all->gathered[i].lengths = fy_alloc_zeroed(n_ranks, sizeof(size_t));
@@ -370,14 +384,9 @@ static ferry_status make_handle(const fy_threads_plan *plan, uint32_t rank, fy_t
     fy_settings settings;
     ferry_world *world = NULL;
     fy_thread_world *own = NULL;
-    ferry_status status = fy_settings_copy(plan->settings, &settings, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    status = fy_world_new(rank, plan->n_ranks, &settings, &world, error);
-    if (status == FERRY_OK) {
-        status = fy_world_set_nodes(world, plan->node_ids, error);
-    }
+    FY_TRY(fy_settings_copy(plan->settings, &settings, error));
+    ferry_status status = fy_world_new(rank, plan->n_ranks, &settings, &world, error);
+    FY_THEN(status, fy_world_set_nodes(world, plan->node_ids, error));
     if (status == FERRY_OK && (own = fy_alloc_zeroed(1, sizeof *own)) == NULL) {
         status = fy_fail_no_memory(error, "a world of threads");
     }
@@ -409,9 +418,7 @@ ferry_status fy_threads_make(const fy_threads_plan *plan, ferry_world **worlds_o
     ferry_status status = FERRY_OK;
     uint32_t n_made = 0;
     fy_threads *all = new_threads(plan->n_ranks);
-    if (all == NULL) {
-        return fy_fail_no_memory(error, "a world of threads");
-    }
+    FY_TRY(fy_check_memory(all != NULL, "a world of threads", error));
     while (n_made < plan->n_ranks && status == FERRY_OK) {
         status = make_handle(plan, n_made, all, &worlds_out[n_made], error);
         n_made += status == FERRY_OK;
@@ -470,14 +477,11 @@ ferry_status ferry_world_create_threads(uint32_t n_ranks, const ferry_world_opti
                        n_ranks, (int)FY_MOST_THREADS);
     }
     fy_settings settings;
-    ferry_status status = fy_settings_init(&settings, options, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_settings_init(&settings, options, error));
     /* Outputs are set on success only. */
     ferry_world **worlds = fy_alloc_zeroed(n_ranks, sizeof(ferry_world *));
-    status = worlds == NULL ? fy_fail_no_memory(error, "a world of threads")
-                            : create(n_ranks, &settings, worlds, error);
+    ferry_status status = worlds == NULL ? fy_fail_no_memory(error, "a world of threads")
+                                         : create(n_ranks, &settings, worlds, error);
     if (status == FERRY_OK) {
         memcpy(worlds_out, worlds, n_ranks * sizeof(ferry_world *));
     }

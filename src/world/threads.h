@@ -29,7 +29,7 @@ typedef struct fy_thread {
     const void *bytes;
     size_t n_bytes;
     _Atomic bool left;
-    fy_whereabouts here;
+    fy_activity here;
     bool shrunk; /* got a smaller world; under the lock */
     fy_bell bell;
     fy_mailbox box;
@@ -37,11 +37,11 @@ typedef struct fy_thread {
 } fy_thread;
 
 /* What a collective call hands out. */
-typedef struct fy_gathered {
+typedef struct fy_threads_gathered {
     unsigned char *bytes;
     size_t capacity;
     size_t *lengths;
-} fy_gathered;
+} fy_threads_gathered;
 
 typedef struct fy_threads {
     _Atomic uint32_t references;
@@ -50,7 +50,7 @@ typedef struct fy_threads {
     fy_bell gate; /* where all wait for collective calls and for the last to leave */
     _Atomic uint32_t n_left;
     /* Results of calls with even and odd numbers: what one call hands out may go into the next. */
-    fy_gathered gathered[2];
+    fy_threads_gathered gathered[2];
     ferry_status outcome; /* of the last collective call, for all ranks */
     uint32_t odd;         /* a rank that made another call than rank 0, or FERRY_ANY_RANK */
     ferry_error sentence;

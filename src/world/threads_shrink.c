@@ -188,7 +188,7 @@ static ferry_status take_part(ferry_world *world, fy_threads *all, uint32_t min_
     if (status == FERRY_OK) {
         *world_out = round->worlds[new_rank(round, world->rank)];
     } else {
-        (void)fy_fail(error, status, "%s", round->sentence.message);
+        (void)fy_forward(error, status, &round->sentence);
     }
     if (--round->n_inside == 0) {
         free_round(round);

@@ -15,27 +15,27 @@
 enum { FY_TREE_ARITY = 16 };
 
 /* Where a rank is: its node's number and its own in the node, both in order of coming. */
-typedef struct fy_place {
+typedef struct fy_tree_place {
     uint32_t node;
     uint32_t index;
-} fy_place;
+} fy_tree_place;
 
-static inline bool fy_place_equal(fy_place a, fy_place b)
+static inline bool fy_place_equal(fy_tree_place a, fy_tree_place b)
 {
     return a.node == b.node && a.index == b.index;
 }
 
-static inline bool fy_place_is_root(fy_place place)
+static inline bool fy_place_is_root(fy_tree_place place)
 {
     return place.node == 0 && place.index == 0;
 }
 
 /* The place above; the root's is itself. */
-fy_place fy_tree_parent(fy_place place);
+fy_tree_place fy_tree_parent(fy_tree_place place);
 
 /*
  * The neighbour of from on the way to another place, to: its parent, or one of its children.
  */
-fy_place fy_tree_next(fy_place from, fy_place to);
+fy_tree_place fy_tree_next(fy_tree_place from, fy_tree_place to);
 
 #endif

@@ -17,6 +17,9 @@ void fy_collective_format(uint32_t kind, uint32_t root, char text[FY_COLLECTIVE_
     case FY_ALL_GATHER:
         snprintf(text, FY_COLLECTIVE_TEXT_BYTES, "all-gather");
         break;
+    case FY_AGREEMENT:
+        snprintf(text, FY_COLLECTIVE_TEXT_BYTES, "agreement");
+        break;
     case FY_BROADCAST:
         snprintf(text, FY_COLLECTIVE_TEXT_BYTES,
                  root == FERRY_ANY_RANK ? "broadcast" : "broadcast from rank %u", root);
@@ -66,11 +69,9 @@ ferry_status fy_world_new(uint32_t rank, uint32_t n_ranks, fy_settings *settings
                           ferry_world **world_out, ferry_error *error)
 {
     ferry_world *world = fy_alloc_zeroed(1, sizeof *world);
-    if (world == NULL) {
-        return fy_fail_no_memory(error, "a world");
-    }
+    FY_TRY(fy_check_memory(world != NULL, "a world", error));
     atomic_init(&world->references, 1);
-    pthread_mutex_init(&world->parting_lock, NULL);
+    pthread_mutex_init(&world->shrink_hook_lock, NULL);
     world->rank = rank;
     world->n_ranks = n_ranks;
     world->n_first = n_ranks;
@@ -89,7 +90,7 @@ ferry_status fy_world_new(uint32_t rank, uint32_t n_ranks, fy_settings *settings
         world->members[r] = r;
     }
     world->here = &world->own_here;
-    fy_whereabouts_init(&world->own_here);
+    fy_activity_init(&world->own_here);
     world->settings = *settings;
     *settings = (fy_settings){0};
     fy_fork_enter(world);
@@ -104,14 +105,14 @@ void fy_world_free(ferry_world *world)
     }
     fy_fork_leave(world);
     if (world->here != NULL) {
-        fy_whereabouts_cleanup(&world->own_here);
+        fy_activity_cleanup(&world->own_here);
     }
     fy_free(world->members);
     fy_free(world->node_of);
     fy_free(world->local_ranks);
     fy_free(world->may_live);
     fy_settings_cleanup(&world->settings);
-    pthread_mutex_destroy(&world->parting_lock);
+    pthread_mutex_destroy(&world->shrink_hook_lock);
     fy_free(world);
 }
 
@@ -268,7 +269,7 @@ uint32_t ferry_world_rank(const ferry_world *world)
     return world == NULL ? UINT32_MAX : world->rank;
 }
 
-uint32_t ferry_world_n_ranks(const ferry_world *world)
+uint32_t ferry_world_rank_count(const ferry_world *world)
 {
     return world == NULL ? 0 : world->n_ranks;
 }
@@ -283,12 +284,12 @@ uint32_t ferry_world_epoch(const ferry_world *world)
     return world == NULL ? 0 : world->epoch;
 }
 
-uint32_t ferry_world_member(const ferry_world *world, uint32_t rank)
+uint32_t ferry_world_member_of(const ferry_world *world, uint32_t rank)
 {
     return world == NULL || rank >= world->n_ranks ? UINT32_MAX : world->members[rank];
 }
 
-uint32_t ferry_world_n_nodes(const ferry_world *world)
+uint32_t ferry_world_node_count(const ferry_world *world)
 {
     return world == NULL ? 0 : world->n_nodes;
 }
@@ -303,7 +304,7 @@ uint32_t ferry_world_local_rank(const ferry_world *world)
     return world == NULL ? UINT32_MAX : world->local_rank;
 }
 
-uint32_t ferry_world_n_local_ranks(const ferry_world *world)
+uint32_t ferry_world_local_rank_count(const ferry_world *world)
 {
     return world == NULL ? 0 : world->n_local_ranks;
 }

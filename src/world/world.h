@@ -3,11 +3,11 @@
 #define FY_WORLD_WORLD_H
 
 #include "base/status.h"
+#include "world/activity.h"
 #include "world/bell.h"
 #include "world/failure.h"
 #include "world/fork.h"
 #include "world/settings.h"
-#include "world/whereabouts.h"
 
 #include <ferry/world.h>
 
@@ -27,13 +27,14 @@ typedef enum fy_collective {
     FY_BARRIER = 1,
     FY_ALL_GATHER = 2,
     FY_BROADCAST = 3,
+    FY_AGREEMENT = 5, /* 4 is the start: see collect.c */
 } fy_collective;
 
 /* "barrier", "all-gather", "broadcast from rank 2": for sentences. */
 enum { FY_COLLECTIVE_TEXT_BYTES = 48 };
 void fy_collective_format(uint32_t kind, uint32_t root, char text[FY_COLLECTIVE_TEXT_BYTES]);
 
-/* A collective, and the joint call that makes it: what ranks compare at a meeting. */
+/* A collective, and the joint call that makes it: what ranks compare at an exchange. */
 typedef struct fy_step {
     fy_joint joint;
     uint32_t kind;
@@ -53,7 +54,8 @@ typedef struct fy_world_ops {
     ferry_status (*barrier)(ferry_world *world, ferry_error *error);
     /*
      * Everybody's bytes in order of ranks, and n_ranks lengths; for FY_BROADCAST only root's rank
-     * has any. Valid until the next collective.
+     * has any. FY_AGREEMENT: one message, of lengths[0] bytes, that all ranks' were merged into by
+     * fy_agreement_merge. Valid until the next collective.
      */
     ferry_status (*gather)(ferry_world *world, fy_collective kind, uint32_t root, const void *bytes,
                            size_t n_bytes, const void **all_out, const size_t **lengths_out,
@@ -102,16 +104,16 @@ typedef struct fy_world_ops {
 } fy_world_ops;
 
 /*
- * What must be done when this rank goes on without others. `part` is called once the smaller world
- * is complete and before ferry_world_shrink returns it: nobody in it writes by the old world any
- * more. may_live says of each rank of the old world whether it was left behind and is not known to
- * have ended.
+ * What must be done when this rank goes on without others. `shrunk` is called once the smaller
+ * world is complete and before ferry_world_shrink returns it: nobody in it writes by the old world
+ * any more. may_live says of each rank of the old world whether it was left behind and is not known
+ * to have ended.
  */
-typedef struct fy_parting {
-    struct fy_parting *next;
-    void (*part)(void *context, const bool *may_live);
+typedef struct fy_shrink_hook {
+    struct fy_shrink_hook *next;
+    void (*shrunk)(void *context, const bool *may_live);
     void *context;
-} fy_parting;
+} fy_shrink_hook;
 
 struct ferry_world {
     const fy_world_ops *ops;
@@ -130,9 +132,9 @@ struct ferry_world {
     uint32_t local_rank;
     fy_settings settings;
     fy_failure *failure; /* of this process, or shared by the threads of a world */
-    /* What this rank is doing: see whereabouts.h. Threads of a world keep it where all see it. */
-    fy_whereabouts *here;
-    fy_whereabouts own_here;
+    /* What this rank is doing: see activity.h. Threads of a world keep it where all see it. */
+    fy_activity *here;
+    fy_activity own_here;
     /* What this rank sleeps on. Peers of the node ring it through fy_world_bell. */
     fy_bell *bell;
     /* By rank: the bell of a rank on this node or in this process; NULL for others. */
@@ -144,47 +146,53 @@ struct ferry_world {
     bool threads;                   /* all ranks are threads of this process */
     bool is_being_made;             /* nobody has it yet: what waits for it may be interrupted */
     /*
-     * Facts for cross-memory attach, from the node's board: may this process reach that one's
+     * Facts for cross-memory attach, from the node's shared page: may this process reach that one's
      * memory by its pid? 0: not on this node, or in another namespace of pids.
      */
     int32_t (*pid_of)(ferry_world *world, uint32_t rank);
-    pthread_mutex_t parting_lock; /* of the list, which several threads' handles may change */
-    fy_parting *partings;
-    bool *may_live; /* by rank, for partings */
+    pthread_mutex_t shrink_hook_lock; /* of the list, which several threads' handles may change */
+    fy_shrink_hook *shrink_hooks;
+    bool *may_live; /* by rank, for the hooks */
+    /* The queue that has work of this world under way, and how much: see order.h. */
+    const void *_Atomic queue;
+    uint32_t n_queued;
 };
 
 void fy_world_retain(ferry_world *world);
 
-/* parting.c. The parting is the caller's, and stays until it is removed. */
-void fy_world_add_parting(ferry_world *world, fy_parting *parting);
-void fy_world_remove_parting(ferry_world *world, fy_parting *parting);
-/* This rank goes on in the new one: all partings of the old one are told. Cannot fail, for the
+/* shrink_hook.c. The hook is the caller's, and stays until it is removed. */
+void fy_world_add_shrink_hook(ferry_world *world, fy_shrink_hook *hook);
+void fy_world_remove_shrink_hook(ferry_world *world, fy_shrink_hook *hook);
+/* This rank goes on in the new one: all hooks of the old one are called. Cannot fail, for the
  * others have the new world already. */
-void fy_world_part(ferry_world *old_world, ferry_world *new_world);
+void fy_world_run_shrink_hooks(ferry_world *old_world, ferry_world *new_world);
 
 /*
- * Around every call that all ranks make together, before its first meeting and after its last; they
- * nest. A meeting is a step at which all ranks wait for all: its number is the same on all.
+ * Around every call that all ranks make together, before its first exchange and after its last;
+ * they nest. An exchange is a step at which all ranks wait for all: its number is the same on all.
  */
 void fy_joint_enter(ferry_world *world, fy_joint_call call, uint64_t object);
 void fy_joint_leave(ferry_world *world);
 fy_joint fy_joint_now(ferry_world *world);
-uint64_t fy_meeting_begin(ferry_world *world);
-void fy_meeting_end(ferry_world *world);
+uint64_t fy_exchange_begin(ferry_world *world);
+void fy_exchange_end(ferry_world *world);
 
 /*
- * Numbers of things, the same on all ranks: each proposes one, they take the largest, and settle on
- * it.
+ * Numbers of objects, the same on all ranks: each proposes one, they take the largest, and settle
+ * on it.
  */
-uint32_t fy_thing_propose(ferry_world *world, fy_thing_kind kind);
-void fy_thing_settle(ferry_world *world, fy_thing_kind kind, uint32_t number);
+uint32_t fy_object_propose(ferry_world *world, fy_object_kind kind);
+void fy_object_settle(ferry_world *world, fy_object_kind kind, uint32_t number);
 
-/* A thing with runs, from when it has a number until it ends; its letters end with it. */
+/* An object with runs, from when it has a number until it ends; its letters end with it. */
 void fy_work_add(ferry_world *world, fy_work *work, uint32_t number);
 void fy_work_remove(ferry_world *world, fy_work *work);
 /* This rank begins a run; it is over here, and all that it owed is on its way. */
 void fy_work_begin(ferry_world *world, fy_work *work, uint64_t run);
 void fy_work_over(ferry_world *world, fy_work *work);
+/* Its runs end, here and elsewhere, those too that this rank has not begun: it keeps nobody
+ * waiting. */
+void fy_work_break(ferry_world *world, fy_work *work);
 /* A thread of this rank waits for the run within a call, until it does not any more. */
 void fy_work_block(ferry_world *world, fy_work *work, fy_joint_call call);
 void fy_work_unblock(ferry_world *world, fy_work *work);
@@ -196,7 +204,7 @@ void fy_works_share(ferry_world *world, int64_t *shared_ns_inout);
 int64_t fy_works_sleep_ns(ferry_world *world);
 
 /*
- * Letters between parts of the library: their tags carry what they are of, so that no two things'
+ * Letters between parts of the library: their tags carry what they are of, so that no two objects'
  * meet, nor a caller's.
  */
 typedef enum fy_letter_use {
@@ -208,15 +216,15 @@ typedef enum fy_letter_use {
     FY_N_LETTER_USES
 } fy_letter_use;
 
-static inline uint64_t fy_letter_tag(fy_letter_use use, fy_thing_kind kind, uint32_t number,
+static inline uint64_t fy_letter_tag(fy_letter_use use, fy_object_kind kind, uint32_t number,
                                      uint32_t run)
 {
     return UINT64_C(1) << 63 | (uint64_t)use << 58 | (uint64_t)kind << 54 |
            (uint64_t)(number & 0x3fffff) << 32 | run;
 }
 
-/* The thing that a letter is of; false where it is a caller's. */
-static inline bool fy_letter_thing(uint64_t tag, uint32_t *kind_out, uint32_t *number_out)
+/* The object that a letter is of; false where it is a caller's. */
+static inline bool fy_letter_object(uint64_t tag, uint32_t *kind_out, uint32_t *number_out)
 {
     *kind_out = (uint32_t)(tag >> 54) & 0xf;
     *number_out = (uint32_t)(tag >> 32) & 0x3fffff;

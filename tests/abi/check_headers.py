@@ -28,7 +28,7 @@ def compiles(command, source):
 
 def initialisers(folder):
     """A function that makes a value of every struct with an _INIT macro."""
-    lines = ["#include <ferry/ferry.h>", "int main(void)", "{"]
+    lines = ["#include <ferry/ferry.h>", "#include <ferry/reference.h>", "int main(void)", "{"]
     for header in sorted(folder.glob("ferry/*.h")):
         for macro, name in INIT.findall(header.read_text()):
             kind = "ferry_" + name.lower()

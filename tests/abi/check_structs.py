@@ -8,6 +8,9 @@ Every field lies where structs.txt has it. What is appended begins at a multiple
 that was there: in the padding behind an older struct's last field lies whatever its program left
 there. The same holds for what was appended to the first versions, whose last fields options.h has.
 `--update` writes the list anew, unless that breaks the rule: commit it with the change.
+
+Each of them passes one of the ways that heed struct_size: it is in options.h, or fy_copy_out fills it,
+or the library hands its own to a function of the caller's.
 """
 
 import argparse
@@ -22,6 +25,8 @@ STRUCT = re.compile(r"typedef struct (ferry_\w+) \{\s*size_t\s+struct_size;(.*?)
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 POINTER_TO_FUNCTION = re.compile(r"\(\s*\*\s*(\w+)\s*\)\s*\(")
 FIRST = re.compile(r"X\((\w+), \w+, (\w+)\)")
+FILLED = re.compile(r"fy_copy_out\([^;]*?\"(ferry_\w+)\"", re.DOTALL)
+HANDED = re.compile(r"\(\*\w+\)\([^)]*?const (ferry_\w+) \*")
 
 
 def names_of(body):
@@ -38,7 +43,7 @@ def names_of(body):
 
 def layouts(folder, cc):
     """Of each struct its fields in order: name, offset, size."""
-    lines = ["#include <ferry/ferry.h>", "#include <ferry/mixed_comm.h>", "#include <stdio.h>",
+    lines = ["#include <ferry/ferry.h>", "#include <ferry/reference.h>", "#include <stdio.h>",
              "#define SAY(s, f) printf(#s \" \" #f \" %zu %zu\\n\", offsetof(s, f), "
              "sizeof(((s *)NULL)->f))", "int main(void)", "{"]
     for header in sorted(folder.glob("ferry/*.h")):
@@ -83,6 +88,16 @@ def broken(wanted, have, first):
                 % (struct, fields[at + 1][0], fields[at + 1][1], last)
 
 
+def texts(folder, pattern):
+    return "".join(path.read_text() for path in sorted(folder.rglob(pattern)))
+
+
+def unheeded(structs, first, include, source):
+    """Structs whose struct_size nobody looks at: an older program's would be overrun."""
+    heeded = set(first) | set(FILLED.findall(texts(source, "*.c")))
+    return sorted(set(structs) - heeded - set(HANDED.findall(texts(include, "*.h"))))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--include", required=True, type=pathlib.Path)
@@ -96,6 +111,9 @@ def main():
     problems = list(broken(wanted, have, first))
     problems += ["%s is read from callers, but no header has it" % name
                  for name in first if name not in have]
+    problems += ["%s: nobody looks at its struct_size: read it by fy_take_%s, fill it by fy_copy_out"
+                 % (name, name[6:])
+                 for name in unheeded(have, first, arguments.include, arguments.options.parents[1])]
     if arguments.update and not problems:
         LIST.write_text("".join("%s %s %d %d\n" % ((struct,) + field)
                                 for struct in sorted(have) for field in have[struct]))

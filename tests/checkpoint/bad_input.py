@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Hostile checkpoints and layout files: each is one sentence, exit status 1, nothing written.
 
     bad_input.py --ferry PATH [--seed S] [--count N] [--only TEXT] [--keep-going] [--keep]

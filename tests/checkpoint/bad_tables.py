@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Checkpoints and layout files that must be refused, and words that the sentence must have.
 
 file_cases yields the bytes of model.safetensors; index_cases and sharded_cases a function that

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """`ferry reshard` in which one system call after the other does not happen.
 
     call_faults.py --ferry PATH --stopper PATH [--seed S] [--count N] [--only TEXT] [--keep]

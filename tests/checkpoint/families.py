@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """The built-in rules of `--to tp=..,pp=..,ep=..` against what engines do with public models.
 
     families.py --print PATH [--only TEXT]

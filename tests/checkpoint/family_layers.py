@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """How inference engines cut the weights of their parallel layers, as index ranges.
 
 Written from what the engines' layers do when they load a weight: a linear layer split by columns

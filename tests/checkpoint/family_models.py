@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Names and shapes of public models, from the numbers of their configs, with the parallel layer
 that an engine would make of each module. Sizes are those of the published checkpoints."""
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """`ferry reshard` without space, with something at DST, or robbed of its source.
 
     fault_files.py --ferry PATH --stopper PATH [--seed S] [--count N] [--mib M] [--only TEXT] [--keep-going]

@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """A reshard to disturb: a source of some size, what must come out, and a place to write to."""
 
 import hashlib

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """`ferry reshard` that is killed or interrupted, and what the next run makes of what was left.
 
     faults.py --ferry PATH --stopper PATH [--seed S] [--count N] [--mib M] [--only TEXT] [--keep]

@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Random models and random layouts for them, reproducible from a random number generator."""
 
 import math

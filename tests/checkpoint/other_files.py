@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """`ferry reshard` and what lies beside the tensors: what is copied, what is not, and who is told.
 
     other_files.py --ferry PATH --stopper PATH [--seed S] [--only TEXT] [--keep]

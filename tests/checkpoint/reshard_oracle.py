@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """What a reshard must give, element by element from the semantics of layouts.
 
 Built on the oracle of plans (tests/oracle/ferry_layout.py), not on the library: a shard is a list

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Random checkpoints through `ferry reshard`, every byte of the results held against the oracle.
 
     reshard_random.py --ferry PATH [--seed S] [--count N] [--only TEXT] [--keep-going] [--keep]

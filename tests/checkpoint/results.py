@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Is what ferry wrote or said right? Each check raises Failure with what is wrong."""
 
 import json

@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """How these tests call the command, and how they report what breaks them."""
 
 import argparse

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Small models of known architectures through short forms such as `--to tp=4,pp=2`.
 
     short_forms_random.py --ferry PATH [--seed S] [--count N] [--only TEXT] [--keep-going] [--keep]

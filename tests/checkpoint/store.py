@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Checkpoints on disk: safetensors files, logical and sharded folders, as docs/formats.md has them.
 
 An independent reader and writer. What ferry writes is read strictly: every rule of the file form is

@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """XXH3 (64 bits, seed 0), from its specification. For small data: it is plain Python and slow."""
 
 import struct

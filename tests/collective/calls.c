@@ -229,17 +229,110 @@ static void check_input(const scene *c, const call *what, const tensors *t, cons
     }
 }
 
-ferry_status call_tensors(scene *c, const call *what, const tensors *t)
+/* What lies between guards, to or from its like in far memory. */
+static void carry(scene *c, const ferry_buffer *to, const ferry_buffer *from, size_t bytes)
+{
+    ferry_box boxes[2] = {FERRY_BOX_INIT, FERRY_BOX_INIT};
+    for (int i = 0; i < 2; i++) {
+        boxes[i].buffer = i == 0 ? *to : *from;
+        boxes[i].n_dims = 1;
+        boxes[i].length[0] = bytes;
+        boxes[i].stride[0] = 1;
+    }
+    must(c->me, ferry_box_copy(&boxes[0], &boxes[1], NULL, NULL, &c->me->error));
+}
+
+/* Where a call's areas are: of the input and of the output, which are one if it is in place. */
+typedef struct areas {
+    unsigned char *base[2];
+    size_t bytes[2];
+    int device[2]; /* of far memory; -1: none, the area itself */
+} areas;
+
+/* Some calls are far ones; in these each rank draws for itself where its tensors lie. */
+static areas draw_areas(scene *c, const call *what)
+{
+    uint64_t shared = what->seed ^ UINT64_C(0x5ca1ab1e), random = shared + c->at.rank;
+    areas a = {{c->in, c->out}, {c->in_bytes, c->out_bytes}, {-1, -1}};
+    bool is_far = c->far != 0 && one_in(&shared, c->far);
+    for (int i = 0; i < 2 && is_far; i++) {
+        a.device[i] = (int)random_below(&random, 3) - 1;
+    }
+    return a;
+}
+
+static int area_of(const areas *a, const ferry_mixed_tensor *tensor)
+{
+    const unsigned char *at = tensor->buffer.base;
+    return a->base[0] != NULL && at >= a->base[0] && at < a->base[0] + a->bytes[0] ? 0 : 1;
+}
+
+/* The tensor, or its like in far memory. */
+static ferry_mixed_tensor send_away(scene *c, const areas *a, const ferry_mixed_tensor *tensor)
+{
+    int i = area_of(a, tensor), device = a->device[i];
+    ferry_mixed_tensor there = *tensor;
+    if (device < 0) {
+        return there;
+    }
+    ferry_buffer *away = &c->away[i][device];
+    if (away->bytes < a->bytes[i]) {
+        ferry_memory_free(away);
+        must(c->me,
+             ferry_memory_alloc(NULL, FERRY_MEMORY_FAR, device, a->bytes[i], away, &c->me->error));
+    }
+    ferry_buffer here = ferry_buffer_of(a->base[i], a->bytes[i]);
+    carry(c, away, &here, a->bytes[i]);
+    there.buffer = *away;
+    there.buffer.base =
+        (unsigned char *)away->base + ((unsigned char *)tensor->buffer.base - a->base[i]);
+    there.buffer.bytes = tensor->buffer.bytes;
+    return there;
+}
+
+/* All of it, so that what was written beside a tensor is seen by whoever looks at the guards. */
+static void bring_back(scene *c, const areas *a, const ferry_mixed_tensor *tensor)
+{
+    int i = area_of(a, tensor), device = a->device[i];
+    if (device >= 0) {
+        ferry_buffer here = ferry_buffer_of(a->base[i], a->bytes[i]);
+        carry(c, &here, &c->away[i][device], a->bytes[i]);
+    }
+}
+
+/* Of a device that both tensors can be used on, or NULL: in host order, as other ranks may be. */
+static ferry_queue *draw_queue(scene *c, const call *what, const tensors *t)
+{
+    const ferry_buffer *in = &t->in.buffer, *out = &t->out.buffer;
+    bool in_far = in->kind != FERRY_MEMORY_HOST, out_far = out->kind != FERRY_MEMORY_HOST;
+    uint64_t random = what->seed + 99 * (c->at.rank + 1);
+    int32_t device = in_far ? in->device : out->device;
+    if ((!in_far && !out_far) || (in_far && out_far && in->device != out->device) ||
+        one_in(&random, 2)) {
+        return NULL;
+    }
+    if (c->queues[device] == NULL) {
+        must(c->me,
+             ferry_queue_create(FERRY_MEMORY_FAR, device, &c->queues[device], &c->me->error));
+    }
+    c->n_queued++;
+    return c->queues[device];
+}
+
+static ferry_status call_there(scene *c, const call *what, const tensors *t)
 {
     rank_context *me = c->me;
+    ferry_queue *queue = draw_queue(c, what, t);
     ferry_request *request = NULL;
     bool done = false;
     if (what->form == FORM_RUN) {
-        return ferry_mixed_comm_run(c->comm, what->op, &t->in, &t->out, what->mode, NULL,
-                                    &me->error);
+        ferry_status status =
+            ferry_mixed_comm_run(c->comm, what->op, &t->in, &t->out, what->mode, queue, &me->error);
+        return status == FERRY_OK && queue != NULL ? ferry_queue_synchronize(queue, &me->error)
+                                                   : status;
     }
     ferry_status status = ferry_mixed_comm_start(c->comm, what->op, &t->in, &t->out, what->mode,
-                                                 NULL, &request, &me->error);
+                                                 queue, &request, &me->error);
     while (what->form == FORM_TEST && status == FERRY_OK && !done) {
         status = ferry_request_test(request, &done, &me->error);
         sched_yield();
@@ -248,6 +341,20 @@ ferry_status call_tensors(scene *c, const call *what, const tensors *t)
         status = ferry_request_wait(request, &me->error);
     }
     ferry_request_destroy(request);
+    return status;
+}
+
+ferry_status call_tensors(scene *c, const call *what, const tensors *t)
+{
+    areas a = draw_areas(c, what);
+    tensors there = {.in = send_away(c, &a, &t->in), .out = send_away(c, &a, &t->out)};
+    c->n_away +=
+        there.in.buffer.kind != FERRY_MEMORY_HOST || there.out.buffer.kind != FERRY_MEMORY_HOST;
+    ferry_status status = call_there(c, what, &there);
+    if (status == FERRY_OK) {
+        bring_back(c, &a, &t->in);
+        bring_back(c, &a, &t->out);
+    }
     return status;
 }
 

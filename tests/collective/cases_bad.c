@@ -119,7 +119,7 @@ static const bad_argument bad_arguments[] = {
     {"mode of 2^32 - 1", FERRY_ERR_INVALID_INPUT, mode_huge},
     {"mode not offered", FERRY_ERR_INVALID_INPUT, mode_not_offered},
     {"not tuned", FERRY_ERR_INVALID_INPUT, not_tuned},
-    {"a queue", FERRY_ERR_UNSUPPORTED, with_queue},
+    {"what is no queue", FERRY_ERR_MISUSE, with_queue},
     {"no rows", FERRY_ERR_INVALID_INPUT, no_rows},
     {"no columns", FERRY_ERR_INVALID_INPUT, no_columns},
     {"input one byte short", FERRY_ERR_INVALID_INPUT, in_short},
@@ -244,11 +244,11 @@ static void check_queries(scene *c)
     ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
     ferry_mixed_counts counts = FERRY_MIXED_COUNTS_INIT;
     ferry_mixed_timing timing = FERRY_MIXED_TIMING_INIT;
-    const uint32_t *list = NULL;
+    uint32_t list[FERRY_MIXED_N_MODES];
     size_t n = 0;
     info.struct_size = 4;
-    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_mixed_comm_describe(c->comm, &info, &me->error));
-    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_mixed_comm_describe(c->comm, NULL, &me->error));
+    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_mixed_comm_get_info(c->comm, &info, &me->error));
+    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_mixed_comm_get_info(c->comm, NULL, &me->error));
     counts.struct_size = 0;
     must_fail(me, FERRY_ERR_MISUSE, NULL,
               ferry_mixed_comm_get_counts(c->comm, &counts, &me->error));
@@ -257,9 +257,9 @@ static void check_queries(scene *c)
     expect(me, ferry_mixed_comm_timing_at(c->comm, 0, &timing, &me->error) != FERRY_OK,
            "a timing that does not exist");
     must_fail(me, FERRY_ERR_MISUSE, NULL,
-              ferry_mixed_comm_get_valid_op_list(NULL, &list, &n, &me->error));
+              ferry_mixed_comm_get_valid_op_list(NULL, list, FERRY_MIXED_N_OPS, &n, &me->error));
     must_fail(me, FERRY_ERR_MISUSE, NULL,
-              ferry_mixed_comm_get_valid_mode_list(c->comm, NULL, &n, &me->error));
+              ferry_mixed_comm_get_valid_mode_list(c->comm, NULL, 0, &n, &me->error));
     expect(me, ferry_mixed_comm_save_tuning(c->comm, "/nowhere/at/all", &me->error) != FERRY_OK,
            "a table was saved that does not exist");
     call what = {.op = c->ops[0], .rows = 1, .columns = 8};

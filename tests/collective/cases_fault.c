@@ -180,15 +180,14 @@ static ferry_status try_to_open(scene *c, rank_context *me, uint64_t *random, co
     ferry_mixed_comm_options options = scene_options(me, &s, draw_dtype(random), random);
     options.engines = engines_of(me, wrapper, text, n_bytes);
     scene_begin(c, me, &s, &options);
-    const uint32_t *list = NULL;
     ferry_status status = ferry_mixed_comm_create(me->world, &options, &c->comm, &me->error);
     if (status != FERRY_OK) {
         return status;
     }
-    must(me, ferry_mixed_comm_get_valid_op_list(c->comm, &list, &c->n_ops, &me->error));
-    memcpy(c->ops, list, c->n_ops * sizeof *list);
-    must(me, ferry_mixed_comm_get_valid_mode_list(c->comm, &list, &c->n_modes, &me->error));
-    memcpy(c->modes, list, c->n_modes * sizeof *list);
+    must(me, ferry_mixed_comm_get_valid_op_list(c->comm, c->ops, FERRY_MIXED_N_OPS, &c->n_ops,
+                                                &me->error));
+    must(me, ferry_mixed_comm_get_valid_mode_list(c->comm, c->modes, FERRY_MIXED_N_MODES,
+                                                  &c->n_modes, &me->error));
     return FERRY_OK;
 }
 
@@ -297,7 +296,7 @@ void case_stopped_first(rank_context *me)
     if (me->rank == 0) {
         status = ferry_world_shrink(me->world, 0, &smaller, &me->error);
         expect(me, status != FERRY_OK, "who was given up made a world of %u ranks",
-               ferry_world_n_ranks(smaller));
+               ferry_world_rank_count(smaller));
         atomic_store(is_done, 1);
         return;
     }
@@ -307,7 +306,7 @@ void case_stopped_first(rank_context *me)
     rank_context other = *me;
     other.world = smaller;
     other.rank = ferry_world_rank(smaller);
-    other.n_ranks = ferry_world_n_ranks(smaller);
+    other.n_ranks = ferry_world_rank_count(smaller);
     expect(me, other.n_ranks == me->n_ranks - 1, "a world of %u ranks; first: %.400s",
            other.n_ranks, first.message);
     uint64_t after = seed_of(me, 38, 0, 0); /* they made different numbers of calls before */

@@ -29,6 +29,30 @@ void case_random(rank_context *me)
     }
 }
 
+/* The same with tensors in far memory, host memory and both, on all ranks or only on some. */
+void case_far(rank_context *me)
+{
+    uint64_t random = seed_of(me, 14, me->n_ranks, 0);
+    for (uint32_t round = 0; round < times_of(me, 3, 30); round++) {
+        shape s = draw_shape(&random, me->n_ranks);
+        ferry_mixed_comm_options options = scene_options(me, &s, draw_dtype(&random), &random);
+        scene c;
+        options.max_block_size = dice(&random, 1, 12);
+        options.min_block_size = dice(&random, 1, options.max_block_size);
+        options.deterministic = round % 2 == 1;
+        scene_open(&c, me, &s, &options);
+        c.far = 1;
+        c.skew_us = one_in(&random, 2) ? 0 : dice(&random, 1, 400);
+        for (uint32_t i = 0; i < times_of(me, 16, 300); i++) {
+            call what = draw_call(&c, &random, 900);
+            what.in_place = what.in_place && me->n_ranks > 1;
+            scene_call(&c, &what);
+        }
+        scene_was_far(&c);
+        scene_close(&c);
+    }
+}
+
 /* Two handles of one world in turn, with transports of their own. */
 void case_two_handles(rank_context *me)
 {
@@ -170,14 +194,15 @@ static void check_counts(scene *c, uint64_t *random)
     rank_context *me = c->me;
     must(me, ferry_mixed_comm_reset_counts(c->comm, &me->error));
     ferry_mixed_counts counts = counts_of(me, c->comm);
-    expect(me, counts.calls == 0 && counts.steps == 0 && counts.between_bytes == 0,
+    expect(me, counts.n_calls == 0 && counts.n_steps == 0 && counts.between_bytes == 0,
            "counts after a reset");
     for (uint32_t i = 1; i < 8; i++) {
         call what = draw_call(c, random, 800);
         scene_call(c, &what);
         counts = counts_of(me, c->comm);
-        expect(me, counts.calls == i && counts.steps >= i, "%llu calls, %llu steps after %u calls",
-               (unsigned long long)counts.calls, (unsigned long long)counts.steps, (unsigned)i);
+        expect(me, counts.n_calls == i && counts.n_steps >= i,
+               "%llu calls, %llu steps after %u calls", (unsigned long long)counts.n_calls,
+               (unsigned long long)counts.n_steps, (unsigned)i);
         expect(me, counts.between_bytes == 0 || c->s.n > 1, "bytes between nodes on one node");
         expect(me, counts.inside_bytes_written == 0 || c->s.w > 1, "bytes for nobody");
     }
@@ -195,7 +220,7 @@ void case_life(rank_context *me)
         options.only_construct = true;
         scene_begin(&c, me, &s, &options);
         must(me, ferry_mixed_comm_create(me->world, &options, &c.comm, &me->error));
-        must(me, ferry_mixed_comm_describe(c.comm, &info, &me->error));
+        must(me, ferry_mixed_comm_get_info(c.comm, &info, &me->error));
         expect(me, !info.virtual_memory && !info.tuned, "a handle that is only constructed");
         for (uint32_t twice = 0; twice < 2; twice++) {
             must(me, ferry_mixed_comm_init_virtual_memory(c.comm, &me->error));
@@ -203,7 +228,7 @@ void case_life(rank_context *me)
         for (uint32_t twice = 0; twice < 2; twice++) {
             must(me, ferry_mixed_comm_init_nvshmem(c.comm, &me->error));
         }
-        must(me, ferry_mixed_comm_describe(c.comm, &info, &me->error));
+        must(me, ferry_mixed_comm_get_info(c.comm, &info, &me->error));
         expect(me, info.virtual_memory && info.between_nodes, "a handle that is initialised");
         ferry_mixed_comm_destroy(c.comm);
         c.comm = NULL;

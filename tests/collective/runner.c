@@ -70,6 +70,9 @@ static const collective_case cases[] = {
     CASE("random6", 6, case_random, ALL),
     CASE("random8", 8, case_random, PLAIN),
     CASE("random12", 12, case_random, THREADS),
+    CASE("far2", 2, case_far, ALL),
+    CASE("far4", 4, case_far, ALL),
+    CASE("far6", 6, case_far, PLAIN),
     CASE("two_handles", 4, case_two_handles, PLAIN),
     CASE("requests", 4, case_requests, ALL),
     CASE("autotune", 4, case_autotune, PLAIN),
@@ -121,5 +124,6 @@ int main(int argc, char **argv)
                                     .is_wanted = is_wanted,
                                     .long_seconds = 1800};
     unsetenv("FERRY_TUNE_FILE");
+    suite_uses_far = true;
     return run_suite(&suite, argc, argv);
 }

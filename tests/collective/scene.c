@@ -161,13 +161,12 @@ bool among(const uint32_t *list, size_t n, uint32_t number)
 static void check_ops(scene *c)
 {
     rank_context *me = c->me;
-    const uint32_t *ops = NULL;
-    must(me, ferry_mixed_comm_get_valid_op_list(c->comm, &ops, &c->n_ops, &me->error));
+    must(me, ferry_mixed_comm_get_valid_op_list(c->comm, c->ops, FERRY_MIXED_N_OPS, &c->n_ops,
+                                                &me->error));
     expect(me, c->n_ops >= 1 && c->n_ops <= FERRY_MIXED_N_OPS, "%s: %zu operations", c->name,
            c->n_ops);
-    memcpy(c->ops, ops, c->n_ops * sizeof *ops);
     for (uint32_t op = 0; op < FERRY_MIXED_N_OPS; op++) {
-        expect(me, among(ops, c->n_ops, op) == shape_has_op(&c->s, op), "%s: %s", c->name,
+        expect(me, among(c->ops, c->n_ops, op) == shape_has_op(&c->s, op), "%s: %s", c->name,
                ferry_mixed_op_name(op));
     }
 }
@@ -175,17 +174,17 @@ static void check_ops(scene *c)
 static void check_modes(scene *c)
 {
     rank_context *me = c->me;
-    const uint32_t *modes = NULL;
-    must(me, ferry_mixed_comm_get_valid_mode_list(c->comm, &modes, &c->n_modes, &me->error));
-    expect(me, c->n_modes >= 1 && c->n_modes < MOST_MODES, "%s: %zu modes", c->name, c->n_modes);
-    memcpy(c->modes, modes, c->n_modes * sizeof *modes);
+    must(me, ferry_mixed_comm_get_valid_mode_list(c->comm, c->modes, FERRY_MIXED_N_MODES,
+                                                  &c->n_modes, &me->error));
+    expect(me, c->n_modes >= 1 && c->n_modes <= FERRY_MIXED_N_MODES, "%s: %zu modes", c->name,
+           c->n_modes);
     for (uint32_t mode = FERRY_MIXED_AUTOTUNE + 1; mode < FERRY_MIXED_N_MODES; mode++) {
         expect(me,
-               among(modes, c->n_modes, mode) ==
+               among(c->modes, c->n_modes, mode) ==
                    shape_has_mode(&c->s, mode, c->multicast, c->options.deterministic),
                "%s: %s", c->name, ferry_mixed_mode_name(mode));
     }
-    expect(me, among(modes, c->n_modes, FERRY_MIXED_AUTOTUNE) == c->options.use_autotune,
+    expect(me, among(c->modes, c->n_modes, FERRY_MIXED_AUTOTUNE) == c->options.use_autotune,
            "%s: autotune", c->name);
 }
 
@@ -193,7 +192,7 @@ static void check_info(const scene *c)
 {
     rank_context *me = c->me;
     ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
-    must(me, ferry_mixed_comm_describe(c->comm, &info, &me->error));
+    must(me, ferry_mixed_comm_get_info(c->comm, &info, &me->error));
     expect(me,
            info.world_rank == c->at.rank && info.world_size == c->s.w &&
                info.local_rank == c->at.local && info.local_size == c->s.l &&
@@ -219,6 +218,7 @@ void scene_open(scene *c, rank_context *me, const shape *s, const ferry_mixed_co
     if (status != FERRY_OK) {
         fail(me, "%s: create: %s: %s", c->name, ferry_status_name(status), me->error.message);
     }
+    c->far = s->w > 8 ? 0 : 40;
     c->multicast = row_is_mapped(me, s);
     check_ops(c);
     check_modes(c);
@@ -231,8 +231,24 @@ void scene_drop(scene *c)
     free(c->in);
     free(c->out);
     free(c->copy);
+    ferry_queue_destroy(c->queues[0]);
+    ferry_queue_destroy(c->queues[1]);
+    for (int i = 0; i < 4; i++) {
+        ferry_memory_free(&c->away[i / 2][i % 2]);
+    }
     c->comm = NULL;
     c->in = c->out = c->copy = NULL;
+}
+
+void scene_was_far(scene *c)
+{
+    rank_context *me = c->me;
+    ferry_mixed_counts counts = FERRY_MIXED_COUNTS_INIT;
+    must(me, ferry_mixed_comm_get_counts(c->comm, &counts, &me->error));
+    expect(me, c->n_queued > 0, "%s: no call on a queue", c->name);
+    expect(me, c->n_away > 0 && counts.n_device_elements > 0,
+           "%s: %llu calls with far tensors, %llu elements summed there", c->name,
+           (unsigned long long)c->n_away, (unsigned long long)counts.n_device_elements);
 }
 
 void scene_close(scene *c)

@@ -13,9 +13,8 @@
 
 enum {
     MOST_CASE_RANKS = ORACLE_MOST_RANKS, /* of threads; cases of processes have MOST_RANKS */
-    MOST_MODES = 16,
-    MOST_LOGGED = 256, /* calls between two comparisons of replicas */
-    ROOM = 160         /* for a guard and a skew on either side of a tensor */
+    MOST_LOGGED = 256,                   /* calls between two comparisons of replicas */
+    ROOM = 160                           /* for a guard and a skew on either side of a tensor */
 };
 
 /* A handle, what its topology must offer, and memory for its tensors. */
@@ -26,7 +25,7 @@ typedef struct scene {
     ferry_mixed_comm_options options;
     ferry_mixed_comm *comm;
     bool multicast;
-    uint32_t ops[FERRY_MIXED_N_OPS], modes[MOST_MODES];
+    uint32_t ops[FERRY_MIXED_N_OPS], modes[FERRY_MIXED_N_MODES];
     size_t n_ops, n_modes;
     unsigned char *in, *out, *copy;
     size_t in_bytes, out_bytes;
@@ -34,8 +33,13 @@ typedef struct scene {
     uint64_t digests[MOST_LOGGED];
     char told[MOST_LOGGED][160];
     uint32_t n_logged;
-    uint64_t n_ordered; /* sums whose bits depend on the order of additions */
-    uint32_t skew_us;   /* ranks sleep up to so long before some calls; 0: never */
+    uint64_t n_ordered;      /* sums whose bits depend on the order of additions */
+    uint32_t far;            /* one in so many calls has tensors in far memory; 0: none */
+    ferry_buffer away[2][2]; /* of input and output, on each device, guards and all */
+    uint64_t n_away;         /* calls with such a tensor */
+    ferry_queue *queues[2];  /* of each device; NULL until there is a call on it */
+    uint64_t n_queued;
+    uint32_t skew_us; /* ranks sleep up to so long before some calls; 0: never */
     char name[160];
 } scene;
 
@@ -80,6 +84,8 @@ void scene_begin(scene *c, rank_context *me, const shape *s,
 void scene_close(scene *c);
 /* After a failure: nobody waits, nothing is compared. */
 void scene_drop(scene *c);
+/* That tensors lay in far memory on some rank, and what lay there was moved and summed there. */
+void scene_was_far(scene *c);
 
 /* Whether a list holds a number. */
 bool among(const uint32_t *list, size_t n, uint32_t number);
@@ -107,6 +113,7 @@ void case_deterministic(rank_context *me);
 
 /* cases_random.c */
 void case_random(rank_context *me);
+void case_far(rank_context *me);
 void case_two_handles(rank_context *me);
 void case_requests(rank_context *me);
 void case_autotune(rank_context *me);

@@ -221,7 +221,7 @@ static void get(rank_context *me, uint32_t peer, ferry_region *region, uint64_t 
                 void *target, uint64_t bytes)
 {
     ferry_buffer buffer = ferry_buffer_of(target, bytes);
-    must(me, ferry_get(me->transport, peer, region, offset, &buffer, NULL, &me->error));
+    must(me, ferry_transport_get(me->transport, peer, region, offset, &buffer, NULL, &me->error));
 }
 
 static void get_sizes(rank_context *me, ferry_region *data, uint64_t most)
@@ -259,12 +259,13 @@ void case_get(rank_context *me)
     meet(me);
     if ((me->can & FERRY_CAN_GET) != 0) {
         get_sizes(me, data, most);
-        must_fail(
-            me, FERRY_ERR_MISUSE, NULL,
-            ferry_get(me->transport, next_rank(me), data, most - 15, &buffer, NULL, &me->error));
+        must_fail(me, FERRY_ERR_MISUSE, NULL,
+                  ferry_transport_get(me->transport, next_rank(me), data, most - 15, &buffer, NULL,
+                                      &me->error));
     } else {
-        must_fail(me, FERRY_ERR_UNSUPPORTED, NULL,
-                  ferry_get(me->transport, next_rank(me), data, 0, &buffer, NULL, &me->error));
+        must_fail(
+            me, FERRY_ERR_UNSUPPORTED, NULL,
+            ferry_transport_get(me->transport, next_rank(me), data, 0, &buffer, NULL, &me->error));
     }
     meet(me);
     ferry_region_free(data);

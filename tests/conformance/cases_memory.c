@@ -18,7 +18,7 @@ static bool can_import(const rank_context *me)
 
 static void take_memory(rank_context *me, uint64_t bytes, ferry_buffer *buffer)
 {
-    must(me, ferry_memory_alloc(me->transport, bytes, buffer, &me->error));
+    must(me, ferry_memory_alloc(me->transport, FERRY_MEMORY_HOST, 0, bytes, buffer, &me->error));
     expect(me, buffer->bytes == bytes && buffer->kind == FERRY_MEMORY_HOST, "a buffer of %llu",
            (unsigned long long)buffer->bytes);
     expect(me, (uintptr_t)buffer->base % 4096 == 0, "%p is not page aligned", buffer->base);
@@ -41,10 +41,10 @@ static void import_all(rank_context *me, uint64_t bytes, handles *it)
     take_memory(me, bytes, &it->own);
     if (!can_import(me)) {
         must_fail(me, FERRY_ERR_UNSUPPORTED, NULL,
-                  ferry_region_export(it->own.registration, key, &n_key, &me->error));
+                  ferry_region_export(it->own.registration, key, sizeof key, &n_key, &me->error));
         return;
     }
-    must(me, ferry_region_export(it->own.registration, key, &n_key, &me->error));
+    must(me, ferry_region_export(it->own.registration, key, sizeof key, &n_key, &me->error));
     must(me, ferry_world_all_gather_v(me->world, key, n_key, &all, &lengths, &me->error));
     const unsigned char *at = all;
     for (uint32_t peer = 0; peer < me->n_ranks; at += lengths[peer++]) {
@@ -111,8 +111,8 @@ static void read_back(rank_context *me, handles *it, uint32_t peer)
     unsigned char *bytes = take(me, part);
     ferry_buffer target = ferry_buffer_of(bytes, part);
     if ((me->can & FERRY_CAN_GET) != 0) {
-        must(me, ferry_get(me->transport, peer, it->of[peer], me->rank * part, &target, NULL,
-                           &me->error));
+        must(me, ferry_transport_get(me->transport, peer, it->of[peer], me->rank * part, &target,
+                                     NULL, &me->error));
         flush(me, peer);
         expect(me, mismatch(bytes, part, seed_of(me, 20, me->rank, peer)) == part,
                "what came back from rank %u", (unsigned)peer);
@@ -141,7 +141,7 @@ void case_memory(rank_context *me)
     part.base = (char *)it.own.base + 100;
     part.bytes = 4000;
     fill(part.base, part.bytes, me->rank);
-    must(me, ferry_put(me->transport, next_rank(me), target, 0, &part, NULL, &me->error));
+    must(me, ferry_transport_put(me->transport, next_rank(me), target, 0, &part, NULL, &me->error));
     flush(me, next_rank(me));
     meet(me);
     expect(me, mismatch(base_of(target), 4000, previous_rank(me)) == 4000, "a part as a source");
@@ -155,9 +155,16 @@ void case_memory(rank_context *me)
     ferry_memory_free(&none);
     ferry_memory_free(NULL);
     must_fail(me, FERRY_ERR_MISUSE, "at least one byte",
-              ferry_memory_alloc(me->transport, 0, &none, &me->error));
-    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_memory_alloc(NULL, 1, &none, &me->error));
+              ferry_memory_alloc(me->transport, FERRY_MEMORY_HOST, 0, 0, &none, &me->error));
+    must_fail(me, FERRY_ERR_MISUSE, "device 1",
+              ferry_memory_alloc(me->transport, FERRY_MEMORY_HOST, 1, 1, &none, &me->error));
+    must_fail(me, FERRY_ERR_UNSUPPORTED, "cuda",
+              ferry_memory_alloc(NULL, FERRY_MEMORY_CUDA, 0, 1, &none, &me->error));
     expect(me, none.base == NULL, "a failed call wrote its output");
+    must(me, ferry_memory_alloc(NULL, FERRY_MEMORY_HOST, 0, 4096, &none, &me->error));
+    expect(me, none.registration == NULL && mismatch_byte(none.base, 4096, 0) == 4096,
+           "memory without a transport is registered or not zero");
+    ferry_memory_free(&none);
     ferry_region_free(target);
     ferry_region_free(words);
 }
@@ -177,7 +184,7 @@ void case_memory_order(rank_context *me)
         return;
     }
     unsigned char *mapped = ferry_region_pointer(it.of[peer], peer);
-    must(me, ferry_region_export(it.own.registration, key, &n_key, &me->error));
+    must(me, ferry_region_export(it.own.registration, key, sizeof key, &n_key, &me->error));
     fill(it.own.base, BYTES, me->rank);
     meet(me);
     ferry_memory_free(&it.own);
@@ -251,8 +258,9 @@ void case_memory_huge(rank_context *me)
     meet(me);
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         ferry_buffer buffer = ferry_buffer_of(me, 1);
-        must_fail(me, FERRY_ERR_NO_MEMORY, "memory",
-                  ferry_memory_alloc(me->transport, sizes[i], &buffer, &me->error));
+        must_fail(
+            me, FERRY_ERR_NO_MEMORY, "memory",
+            ferry_memory_alloc(me->transport, FERRY_MEMORY_HOST, 0, sizes[i], &buffer, &me->error));
         expect(me, buffer.base == me, "a failed call wrote its output");
     }
     meet(me);
@@ -286,7 +294,7 @@ void case_memory_failed(rank_context *me)
         status = ferry_transport_progress(me->transport, &me->error);
     }
     must_fail(me, FERRY_ERR_ABORTED, "enough",
-              ferry_memory_alloc(me->transport, 4096, &more, &me->error));
+              ferry_memory_alloc(me->transport, FERRY_MEMORY_HOST, 0, 4096, &more, &me->error));
     if (me->rank != 1) {
         ferry_memory_free(&it.own);
     }

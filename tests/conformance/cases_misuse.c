@@ -8,7 +8,8 @@ static ferry_status try_put(rank_context *me, ferry_region *region, uint64_t off
                             const void *source, uint64_t bytes)
 {
     ferry_buffer buffer = ferry_buffer_of(source, bytes);
-    return ferry_put(me->transport, next_rank(me), region, offset, &buffer, NULL, &me->error);
+    return ferry_transport_put(me->transport, next_rank(me), region, offset, &buffer, NULL,
+                               &me->error);
 }
 
 static ferry_status try_signal(rank_context *me, ferry_region *region, uint64_t offset,
@@ -18,8 +19,8 @@ static ferry_status try_signal(rank_context *me, ferry_region *region, uint64_t 
                                            0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
     ferry_buffer buffer = ferry_buffer_of(ones, sizeof ones);
     ferry_signal signal = {.region = words, .offset = word_offset, .value = 77, .op = op};
-    return ferry_put_signal(me->transport, next_rank(me), region, offset, &buffer, &signal, NULL,
-                            &me->error);
+    return ferry_transport_put_signal(me->transport, next_rank(me), region, offset, &buffer,
+                                      &signal, NULL, &me->error);
 }
 
 /* After everybody's bad calls: good ones arrive, and nothing else did. */
@@ -85,35 +86,41 @@ static void null_handles(rank_context *me, ferry_region *region)
     ferry_transport *t = me->transport;
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_transport_open(NULL, NULL, &opened, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_transport_open(me->world, NULL, NULL, e));
-    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_transport_peer(NULL, 0, NULL, NULL, e));
-    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_region_alloc(NULL, 1, &made, e));
-    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_region_alloc(t, 1, NULL, e));
+    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_transport_get_peer(NULL, 0, NULL, NULL, e));
+    must_fail(me, FERRY_ERR_MISUSE, NULL,
+              ferry_region_alloc(NULL, FERRY_MEMORY_HOST, 0, 1, &made, e));
+    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_region_alloc(t, FERRY_MEMORY_HOST, 0, 1, NULL, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_region_register(NULL, &buffer, &made, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_region_register(t, NULL, &made, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_region_register(t, &buffer, NULL, e));
-    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_region_export(NULL, key, &n_bytes, e));
-    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_region_export(region, key, &n_bytes, e));
+    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_region_export(NULL, key, sizeof key, &n_bytes, e));
+    must_fail(me, FERRY_ERR_MISUSE, NULL,
+              ferry_region_export(region, key, sizeof key, &n_bytes, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_region_import(NULL, key, 1, &made, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_region_import(t, NULL, 1, &made, e));
-    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_put(NULL, 0, region, 0, &buffer, NULL, e));
-    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_put(t, 0, NULL, 0, &buffer, NULL, e));
-    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_put(t, 0, region, 0, NULL, NULL, e));
-    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_put(t, me->n_ranks, region, 0, &buffer, NULL, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL,
-              ferry_put(t, FERRY_ANY_RANK, region, 0, &buffer, NULL, e));
+              ferry_transport_put(NULL, 0, region, 0, &buffer, NULL, e));
+    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_transport_put(t, 0, NULL, 0, &buffer, NULL, e));
+    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_transport_put(t, 0, region, 0, NULL, NULL, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL,
-              ferry_put_signal(t, 0, region, 0, &buffer, NULL, NULL, e));
-    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_get(t, 0, region, 0, NULL, NULL, e));
+              ferry_transport_put(t, me->n_ranks, region, 0, &buffer, NULL, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL,
-              ferry_signal_wait(NULL, region, 0, FERRY_COMPARE_EQ, 0, 0, 0, NULL, e));
+              ferry_transport_put(t, FERRY_ANY_RANK, region, 0, &buffer, NULL, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL,
-              ferry_signal_wait(t, NULL, 0, FERRY_COMPARE_EQ, 0, 0, 0, NULL, e));
+              ferry_transport_put_signal(t, 0, region, 0, &buffer, NULL, NULL, e));
+    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_transport_get(t, 0, region, 0, NULL, NULL, e));
+    must_fail(
+        me, FERRY_ERR_MISUSE, NULL,
+        ferry_transport_wait_signal(NULL, region, 0, FERRY_COMPARE_EQ, 0, 0, 0, NULL, NULL, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL,
-              ferry_signal_wait(t, region, 4, FERRY_COMPARE_EQ, 0, 0, 0, NULL, e));
-    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_flush(NULL, 0, NULL, e));
-    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_flush(t, me->n_ranks, NULL, e));
+              ferry_transport_wait_signal(t, NULL, 0, FERRY_COMPARE_EQ, 0, 0, 0, NULL, NULL, e));
+    must_fail(me, FERRY_ERR_MISUSE, NULL,
+              ferry_transport_wait_signal(t, region, 4, FERRY_COMPARE_EQ, 0, 0, 0, NULL, NULL, e));
+    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_transport_flush(NULL, 0, NULL, e));
+    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_transport_flush(t, me->n_ranks, NULL, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_transport_progress(NULL, e));
-    expect(me, ferry_put(t, 0, NULL, 0, &buffer, NULL, NULL) == FERRY_ERR_MISUSE, "no error text");
+    expect(me, ferry_transport_put(t, 0, NULL, 0, &buffer, NULL, NULL) == FERRY_ERR_MISUSE,
+           "no error text");
     ferry_region_free(NULL);
     ferry_transport_close(NULL);
     expect(me,
@@ -132,20 +139,20 @@ static void wrong_kinds(rank_context *me, ferry_region *region, ferry_region *wo
     must_fail(me, FERRY_ERR_MISUSE, NULL, try_put(me, own, 0, "x", 1)); /* it is this rank's own */
     must_fail(me, FERRY_ERR_MISUSE, NULL, try_signal(me, region, 0, own, 0, 0));
     must_fail(me, FERRY_ERR_MISUSE, NULL, try_signal(me, region, 0, NULL, 0, 0));
-    must_fail(
-        me, FERRY_ERR_MISUSE, NULL,
-        ferry_signal_wait(me->transport, own, 0, FERRY_COMPARE_EQ, 0, 0, 0, NULL, &me->error));
+    must_fail(me, FERRY_ERR_MISUSE, NULL,
+              ferry_transport_wait_signal(me->transport, own, 0, FERRY_COMPARE_EQ, 0, 0, 0, NULL,
+                                          NULL, &me->error));
     ferry_region_free(own);
 
     ferry_transport *other = open_transport(me, me->world, "");
     ferry_region *foreign = NULL;
-    must(me, ferry_region_alloc(other, BYTES, &foreign, &me->error));
+    must(me, ferry_region_alloc(other, FERRY_MEMORY_HOST, 0, BYTES, &foreign, &me->error));
     must_fail(me, FERRY_ERR_MISUSE, NULL, try_put(me, foreign, 0, "x", 1));
     must_fail(me, FERRY_ERR_MISUSE, NULL, try_signal(me, foreign, 0, words, 0, 0));
     must_fail(me, FERRY_ERR_MISUSE, NULL, try_signal(me, region, 0, foreign, 0, 0));
-    must_fail(
-        me, FERRY_ERR_MISUSE, NULL,
-        ferry_signal_wait(me->transport, foreign, 0, FERRY_COMPARE_EQ, 0, 0, 0, NULL, &me->error));
+    must_fail(me, FERRY_ERR_MISUSE, NULL,
+              ferry_transport_wait_signal(me->transport, foreign, 0, FERRY_COMPARE_EQ, 0, 0, 0,
+                                          NULL, NULL, &me->error));
     expect(me, mismatch_byte(base_of(foreign), BYTES, 0) == BYTES, "a foreign region was written");
     meet(me);
     ferry_region_free(foreign);
@@ -153,17 +160,20 @@ static void wrong_kinds(rank_context *me, ferry_region *region, ferry_region *wo
 
     buffer = ferry_buffer_of("x", 1);
     buffer.kind = FERRY_MEMORY_CUDA;
-    must_fail(me, FERRY_ERR_UNSUPPORTED, NULL,
-              ferry_put(me->transport, next_rank(me), region, 0, &buffer, NULL, &me->error));
+    must_fail(
+        me, FERRY_ERR_UNSUPPORTED, NULL,
+        ferry_transport_put(me->transport, next_rank(me), region, 0, &buffer, NULL, &me->error));
     buffer = ferry_buffer_of(NULL, 1);
-    must_fail(me, FERRY_ERR_MISUSE, NULL,
-              ferry_put(me->transport, next_rank(me), region, 0, &buffer, NULL, &me->error));
+    must_fail(
+        me, FERRY_ERR_MISUSE, NULL,
+        ferry_transport_put(me->transport, next_rank(me), region, 0, &buffer, NULL, &me->error));
     buffer = ferry_buffer_of("x", 1);
     ferry_queue *queue = (ferry_queue *)me;
-    must_fail(me, FERRY_ERR_UNSUPPORTED, NULL,
-              ferry_put(me->transport, next_rank(me), region, 0, &buffer, queue, &me->error));
-    must_fail(me, FERRY_ERR_UNSUPPORTED, NULL,
-              ferry_flush(me->transport, next_rank(me), queue, &me->error));
+    must_fail(
+        me, FERRY_ERR_MISUSE, "is no queue",
+        ferry_transport_put(me->transport, next_rank(me), region, 0, &buffer, queue, &me->error));
+    must_fail(me, FERRY_ERR_MISUSE, "is no queue",
+              ferry_transport_flush(me->transport, next_rank(me), queue, &me->error));
 }
 
 void case_misuse(rank_context *me)

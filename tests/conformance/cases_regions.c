@@ -8,8 +8,8 @@ void case_peers(rank_context *me)
     for (uint32_t peer = 0; peer < me->n_ranks; peer++) {
         const char *name = NULL;
         uint32_t can = 0;
-        must(me, ferry_transport_peer(me->transport, peer, &name, &can, &me->error));
-        must(me, ferry_transport_peer(me->transport, peer, NULL, NULL, &me->error));
+        must(me, ferry_transport_get_peer(me->transport, peer, &name, &can, &me->error));
+        must(me, ferry_transport_get_peer(me->transport, peer, NULL, NULL, &me->error));
         expect(me, peer == me->rank || strstr(name, me->engine->engine) != NULL, "engine %s", name);
         unsigned char *mapped = ferry_region_pointer(region, peer);
         expect(me, peer == me->rank || (mapped != NULL) == ((can & FERRY_CAN_PEER_POINTER) != 0),
@@ -31,7 +31,7 @@ void case_peers(rank_context *me)
                "rank %u wrote %u by its pointer", (unsigned)peer, seen);
     }
     must_fail(me, FERRY_ERR_MISUSE, NULL,
-              ferry_transport_peer(me->transport, me->n_ranks, NULL, NULL, &me->error));
+              ferry_transport_get_peer(me->transport, me->n_ranks, NULL, NULL, &me->error));
     expect(me, ferry_region_pointer(region, me->n_ranks) == NULL, "a rank that is none");
     meet(me);
     ferry_region_free(region);
@@ -138,9 +138,9 @@ void case_unequal(rank_context *me)
 {
     for (uint32_t odd = 0; odd < me->n_ranks; odd++) {
         ferry_region *region = NULL;
-        must_fail(
-            me, FERRY_ERR_INVALID_INPUT, "rank ",
-            ferry_region_alloc(me->transport, me->rank == odd ? 8192 : 4096, &region, &me->error));
+        must_fail(me, FERRY_ERR_INVALID_INPUT, "rank ",
+                  ferry_region_alloc(me->transport, FERRY_MEMORY_HOST, 0,
+                                     me->rank == odd ? 8192 : 4096, &region, &me->error));
         const char *first = strstr(me->error.message, "rank ");
         expect(me, strstr(first + 1, "rank ") != NULL, "\"%s\" names no two ranks",
                me->error.message);
@@ -153,9 +153,10 @@ void case_unequal(rank_context *me)
     }
     ferry_region *region = NULL;
     must_fail(me, FERRY_ERR_MISUSE, NULL,
-              ferry_region_alloc(me->transport, 0, &region, &me->error));
+              ferry_region_alloc(me->transport, FERRY_MEMORY_HOST, 0, 0, &region, &me->error));
     must_fail(me, FERRY_ERR_INVALID_INPUT, "rank 1",
-              ferry_region_alloc(me->transport, me->rank == 1 ? 0 : 4096, &region, &me->error));
+              ferry_region_alloc(me->transport, FERRY_MEMORY_HOST, 0, me->rank == 1 ? 0 : 4096,
+                                 &region, &me->error));
     check_usable(me);
 }
 
@@ -168,7 +169,8 @@ void case_huge(rank_context *me)
     meet(me);
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         ferry_region *region = NULL;
-        ferry_status status = ferry_region_alloc(me->transport, sizes[i], &region, &me->error);
+        ferry_status status =
+            ferry_region_alloc(me->transport, FERRY_MEMORY_HOST, 0, sizes[i], &region, &me->error);
         expect(me, status == FERRY_ERR_NO_MEMORY || status == FERRY_ERR_LIMIT,
                "2^%zu and so on: %s", i, ferry_status_name(status));
         meet(me);
@@ -209,7 +211,7 @@ static void put_into_imported(rank_context *me, unsigned char *memory, uint64_t 
     const size_t *lengths;
     uint64_t part = bytes / me->n_ranks;
     must(me, ferry_region_register(me->transport, &buffer, &own, &me->error));
-    must(me, ferry_region_export(own, key, &n_key, &me->error));
+    must(me, ferry_region_export(own, key, sizeof key, &n_key, &me->error));
     expect(me, n_key > 0 && n_key <= FERRY_KEY_BYTES, "a key of %zu bytes", n_key);
     must(me, ferry_world_all_gather_v(me->world, key, n_key, &all, &lengths, &me->error));
     const unsigned char *at = all;
@@ -224,11 +226,11 @@ static void put_into_imported(rank_context *me, unsigned char *memory, uint64_t 
     for (uint32_t i = 0; i < me->n_ranks; i++) {
         uint32_t peer = (me->rank + i) % me->n_ranks;
         must_fail(me, FERRY_ERR_MISUSE, NULL,
-                  ferry_put(me->transport, (peer + 1) % me->n_ranks, others[peer], 0, &buffer, NULL,
-                            &me->error));
-        must_fail(
-            me, FERRY_ERR_MISUSE, NULL,
-            ferry_put(me->transport, peer, others[peer], bytes - 15, &buffer, NULL, &me->error));
+                  ferry_transport_put(me->transport, (peer + 1) % me->n_ranks, others[peer], 0,
+                                      &buffer, NULL, &me->error));
+        must_fail(me, FERRY_ERR_MISUSE, NULL,
+                  ferry_transport_put(me->transport, peer, others[peer], bytes - 15, &buffer, NULL,
+                                      &me->error));
         put(me, peer, others[peer], me->rank * part, source, part / 2);
         put_signal(me, peer, others[peer], me->rank * part + part / 2, source + part / 2,
                    part - part / 2, words, me->rank, 1, FERRY_SIGNAL_SET);
@@ -261,8 +263,8 @@ static void put_from_registered(rank_context *me, unsigned char *memory, uint64_
     fill(memory, bytes, seed_of(me, 8, me->rank, 0));
     must(me, ferry_region_register(me->transport, &buffer, &own, &me->error));
     buffer.registration = own;
-    must(me, ferry_put_signal(me->transport, next_rank(me), target, 0, &buffer, &signal, NULL,
-                              &me->error));
+    must(me, ferry_transport_put_signal(me->transport, next_rank(me), target, 0, &buffer, &signal,
+                                        NULL, &me->error));
     wait_signal(me, words, 0, FERRY_COMPARE_EQ, 1, previous_rank(me));
     expect(me, mismatch(base_of(target), bytes, seed_of(me, 8, previous_rank(me), 0)) == bytes,
            "a put from registered memory");
@@ -306,11 +308,11 @@ void case_bad_keys(rank_context *me)
     ferry_buffer buffer = ferry_buffer_of(memory[me->rank], sizeof memory[0]);
     must(me, ferry_region_register(me->transport, &buffer, &own, &me->error));
     if ((me->can & FERRY_CAN_REMOTE_USER_MEMORY) == 0) {
-        ferry_status status = ferry_region_export(own, key, &n_key, &me->error);
+        ferry_status status = ferry_region_export(own, key, sizeof key, &n_key, &me->error);
         expect(me, status == FERRY_OK || status == FERRY_ERR_UNSUPPORTED, "%s",
                ferry_status_name(status));
     } else {
-        must(me, ferry_region_export(own, key, &n_key, &me->error));
+        must(me, ferry_region_export(own, key, sizeof key, &n_key, &me->error));
         unsigned char theirs[FERRY_KEY_BYTES];
         const void *all;
         const size_t *lengths;
@@ -336,7 +338,7 @@ void case_bad_keys(rank_context *me)
     }
     meet(me);
     n_key = 0;
-    bool is_given = ferry_region_export(own, key, &n_key, &me->error) == FERRY_OK;
+    bool is_given = ferry_region_export(own, key, sizeof key, &n_key, &me->error) == FERRY_OK;
     if (is_given) { /* one's own key is good for as long as its region */
         ferry_region *again = NULL;
         must(me, ferry_region_import(me->transport, key, n_key, &again, &me->error));

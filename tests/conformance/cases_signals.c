@@ -74,8 +74,8 @@ void case_many_adders(rank_context *me)
 static ferry_status look(rank_context *me, ferry_region *words, uint64_t word, uint32_t compare,
                          uint64_t value, uint64_t *seen_out)
 {
-    return ferry_signal_wait(me->transport, words, word * 8, (ferry_compare)compare, value,
-                             FERRY_ANY_RANK, 0, seen_out, &me->error);
+    return ferry_transport_wait_signal(me->transport, words, word * 8, (ferry_compare)compare,
+                                       value, FERRY_ANY_RANK, 0, seen_out, NULL, &me->error);
 }
 
 void case_compare(rank_context *me)
@@ -134,14 +134,14 @@ void case_timeouts(rank_context *me)
     for (size_t i = 0; i < COUNT_OF(limits); i++) {
         int64_t begin_ns = now_ns();
         must_fail(me, FERRY_ERR_TIMEOUT, name,
-                  ferry_signal_wait(me->transport, words, 0, FERRY_COMPARE_EQ, 1, peer, limits[i],
-                                    NULL, &me->error));
+                  ferry_transport_wait_signal(me->transport, words, 0, FERRY_COMPARE_EQ, 1, peer,
+                                              limits[i], NULL, NULL, &me->error));
         double took = (double)(now_ns() - begin_ns) / 1e9;
         expect(me, took >= limits[i], "a limit of %g s took %g s", limits[i], took);
     }
     must_fail(me, FERRY_ERR_TIMEOUT, NULL,
-              ferry_signal_wait(me->transport, words, 0, FERRY_COMPARE_EQ, 1, FERRY_ANY_RANK, 0.01,
-                                NULL, &me->error));
+              ferry_transport_wait_signal(me->transport, words, 0, FERRY_COMPARE_EQ, 1,
+                                          FERRY_ANY_RANK, 0.01, NULL, NULL, &me->error));
     must(me, ferry_world_state(me->world, NULL, &me->error));
     must(me, ferry_transport_progress(me->transport, &me->error));
     meet(me);

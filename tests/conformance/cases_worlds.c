@@ -107,7 +107,8 @@ void case_abort(rank_context *me)
         ferry_world_abort(me->world, "the cat is on the keyboard");
     } else if (me->rank == 1) {
         must_fail(me, FERRY_ERR_ABORTED, "the cat is on the keyboard",
-                  ferry_signal_wait(me->transport, words, 0, FERRY_COMPARE_EQ, 1, 0, 60, NULL, e));
+                  ferry_transport_wait_signal(me->transport, words, 0, FERRY_COMPARE_EQ, 1, 0, 60,
+                                              NULL, NULL, e));
         expect(me, strstr(e->message, "rank 0") != NULL, "\"%s\" does not name the rank",
                e->message);
     } else {
@@ -116,12 +117,15 @@ void case_abort(rank_context *me)
     must_fail(me, FERRY_ERR_ABORTED, NULL, ferry_world_state(me->world, NULL, e));
     must_fail(me, FERRY_ERR_ABORTED, NULL, ferry_transport_progress(me->transport, e));
     must_fail(me, FERRY_ERR_ABORTED, NULL,
-              ferry_signal_wait(me->transport, words, 0, FERRY_COMPARE_EQ, 1, 0, 0, NULL, e));
+              ferry_transport_wait_signal(me->transport, words, 0, FERRY_COMPARE_EQ, 1, 0, 0, NULL,
+                                          NULL, e));
     must_fail(me, FERRY_ERR_ABORTED, NULL,
-              ferry_put(me->transport, next_rank(me), words, 8, &buffer, NULL, e));
-    must_fail(me, FERRY_ERR_ABORTED, NULL, ferry_flush(me->transport, FERRY_ANY_RANK, NULL, e));
+              ferry_transport_put(me->transport, next_rank(me), words, 8, &buffer, NULL, e));
+    must_fail(me, FERRY_ERR_ABORTED, NULL,
+              ferry_transport_flush(me->transport, FERRY_ANY_RANK, NULL, e));
     ferry_region *more = NULL;
-    must_fail(me, FERRY_ERR_ABORTED, NULL, ferry_region_alloc(me->transport, 4096, &more, e));
+    must_fail(me, FERRY_ERR_ABORTED, NULL,
+              ferry_region_alloc(me->transport, FERRY_MEMORY_HOST, 0, 4096, &more, e));
     ferry_region_free(words); /* waits for nobody now */
 }
 
@@ -156,8 +160,8 @@ static void end_while_connecting(rank_context *me, uint32_t round, uint32_t vict
             }
             ferry_world_abort(me->world, "while ranks connect");
         }
-        status = i < 2 * me->n_ranks ? ferry_put_signal(me->transport, peer, data, 0, &from, &last,
-                                                        NULL, &me->error)
+        status = i < 2 * me->n_ranks ? ferry_transport_put_signal(me->transport, peer, data, 0,
+                                                                  &from, &last, NULL, &me->error)
                                      : ferry_transport_progress(me->transport, &me->error);
     }
     check_failure(me, __FILE__, __LINE__, "puts", kills ? FERRY_ERR_PEER_LOST : FERRY_ERR_ABORTED,
@@ -217,14 +221,14 @@ void case_half_put(rank_context *me)
     }
     if (me->rank == 1) {
         must(me, ferry_region_register(me->transport, &buffer, &region, e));
-        must(me, ferry_region_export(region, key, &n_key, e));
+        must(me, ferry_region_export(region, key, sizeof key, &n_key, e));
     }
     must(me, ferry_world_broadcast(me->world, 1, key, n_key, &bytes, &n_key, e));
     if (me->rank == 0) {
         memset(memory, 0xaa, sizeof memory);
         must(me, ferry_region_import(me->transport, bytes, n_key, &region, e));
-        (void)ferry_put(me->transport, 1, region, 0, &buffer, NULL, e);
-        (void)ferry_flush(me->transport, 1, NULL, e);
+        (void)ferry_transport_put(me->transport, 1, region, 0, &buffer, NULL, e);
+        (void)ferry_transport_flush(me->transport, 1, NULL, e);
         ferry_region_free(region);
         return;
     }
@@ -232,7 +236,8 @@ void case_half_put(rank_context *me)
         must(me, ferry_transport_progress(me->transport, e));
     }
     ferry_world_abort(me->world, "in the middle of a put");
-    must_fail(me, FERRY_ERR_ABORTED, NULL, ferry_flush(me->transport, FERRY_ANY_RANK, NULL, e));
+    must_fail(me, FERRY_ERR_ABORTED, NULL,
+              ferry_transport_flush(me->transport, FERRY_ANY_RANK, NULL, e));
     ferry_region_free(region);
     memset(memory, 0x11, sizeof memory);
     ferry_transport_close(me->transport);
@@ -246,7 +251,7 @@ static ferry_status flush_or_fail(rank_context *me)
 {
     ferry_status status = FERRY_ERR_TIMEOUT;
     while (status == FERRY_ERR_TIMEOUT) {
-        status = ferry_flush(me->transport, FERRY_ANY_RANK, NULL, &me->error);
+        status = ferry_transport_flush(me->transport, FERRY_ANY_RANK, NULL, &me->error);
         if (status == FERRY_ERR_TIMEOUT && ferry_world_state(me->world, NULL, NULL) != FERRY_OK) {
             return ferry_world_state(me->world, NULL, &me->error);
         }
@@ -275,11 +280,11 @@ static void run_until_failure(rank_context *me, int signal_number, ferry_status 
         if (me->rank == victim && i == 100) {
             kill(getpid(), signal_number);
         }
-        status = ferry_put_signal(me->transport, next_rank(me), data, i % 50000, &buffer, &signal,
-                                  NULL, &me->error);
+        status = ferry_transport_put_signal(me->transport, next_rank(me), data, i % 50000, &buffer,
+                                            &signal, NULL, &me->error);
         if (status == FERRY_OK) {
-            status = ferry_signal_wait(me->transport, words, 0, FERRY_COMPARE_GE, i + 1,
-                                       previous_rank(me), -1, NULL, &me->error);
+            status = ferry_transport_wait_signal(me->transport, words, 0, FERRY_COMPARE_GE, i + 1,
+                                                 previous_rank(me), -1, NULL, NULL, &me->error);
         }
         status = status == FERRY_OK ? flush_or_fail(me) : status;
     }

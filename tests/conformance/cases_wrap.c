@@ -65,7 +65,7 @@ static void flush_in_the_end(rank_context *me, uint32_t peer)
     ferry_status status;
     int64_t end_ns = now_ns() + (int64_t)(100e9 * me->patience);
     do {
-        status = ferry_flush(me->transport, peer, NULL, &me->error);
+        status = ferry_transport_flush(me->transport, peer, NULL, &me->error);
     } while (status == FERRY_ERR_TIMEOUT && now_ns() < end_ns &&
              ferry_world_state(me->world, NULL, NULL) == FERRY_OK);
     must(me, status);
@@ -98,18 +98,19 @@ void case_lose(rank_context *me)
         wait_signal(me, words, 10, FERRY_COMPARE_EQ, 4, third);
     }
     int64_t begin_ns = now_ns();
-    must_fail(me, FERRY_ERR_TIMEOUT, "rank 1", ferry_flush(me->transport, peer, NULL, &me->error));
+    must_fail(me, FERRY_ERR_TIMEOUT, "rank 1",
+              ferry_transport_flush(me->transport, peer, NULL, &me->error));
     double took = (double)(now_ns() - begin_ns) / 1e9;
     double most = me->row->deadline_seconds * me->patience;
     expect(me, took > 0.9 * most, "the flush took %g s", took);
     must_fail(me, FERRY_ERR_TIMEOUT, "rank 1",
-              ferry_flush(me->transport, FERRY_ANY_RANK, NULL, &me->error));
+              ferry_transport_flush(me->transport, FERRY_ANY_RANK, NULL, &me->error));
     meet(me);
     uint64_t seen = wait_signal(me, words, peer, FERRY_COMPARE_GE, 0, peer);
     expect(me, seen <= N_BEFORE, "signal %llu came through", (unsigned long long)seen);
     must_fail(me, FERRY_ERR_TIMEOUT, "rank",
-              ferry_signal_wait(me->transport, words, peer * 8, FERRY_COMPARE_GT, N_BEFORE, peer,
-                                0.05, NULL, &me->error));
+              ferry_transport_wait_signal(me->transport, words, peer * 8, FERRY_COMPARE_GT,
+                                          N_BEFORE, peer, 0.05, NULL, NULL, &me->error));
     ferry_region_free(words);
 }
 
@@ -139,7 +140,7 @@ void case_strict(rank_context *me)
     size_t n_bytes;
     ferry_buffer buffer = ferry_buffer_of(&source, 1);
     must(me, ferry_region_register(me->transport, &buffer, &own, &me->error));
-    if (ferry_region_export(own, key, &n_bytes, &me->error) == FERRY_OK) {
+    if (ferry_region_export(own, key, sizeof key, &n_bytes, &me->error) == FERRY_OK) {
         const void *all;
         const size_t *lengths;
         must(me, ferry_world_all_gather_v(me->world, key, n_bytes, &all, &lengths, &me->error));

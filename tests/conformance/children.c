@@ -43,6 +43,27 @@ static void *do_nothing(void *context)
     return context;
 }
 
+bool suite_uses_far;
+
+/* The library keeps a queue for each device from the first copy on; so there was one before. */
+static void copy_far(const rank_context *me)
+{
+    for (int32_t device = 0; device < 2; device++) {
+        ferry_error error;
+        ferry_box boxes[2] = {FERRY_BOX_INIT, FERRY_BOX_INIT};
+        char byte = 0;
+        if (ferry_memory_alloc(NULL, FERRY_MEMORY_FAR, device, 1, &boxes[0].buffer, &error) !=
+            FERRY_OK) {
+            fail(me, "far memory: %s", error.message);
+        }
+        boxes[1].buffer = ferry_buffer_of(&byte, 1);
+        if (ferry_box_copy(&boxes[0], &boxes[1], NULL, NULL, &error) != FERRY_OK) {
+            fail(me, "a copy to far memory: %s", error.message);
+        }
+        ferry_memory_free(&boxes[0].buffer);
+    }
+}
+
 /* Sanitizers keep a thread of their own once there has been one, so there is one before the count.
  */
 static possessions before_case(const rank_context *me)
@@ -50,6 +71,9 @@ static possessions before_case(const rank_context *me)
     pthread_t thread;
     if (pthread_create(&thread, NULL, do_nothing, NULL) != 0 || pthread_join(thread, NULL) != 0) {
         fail(me, "a thread cannot be started");
+    }
+    if (suite_uses_far) {
+        copy_far(me);
     }
     return possessions_of(me);
 }

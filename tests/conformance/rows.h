@@ -16,6 +16,9 @@ typedef struct suite_options {
     double patience;
 } suite_options;
 
+/* Set before run_suite: tensors may lie in far memory. */
+extern bool suite_uses_far;
+
 typedef struct row_suite {
     const char *name; /* of the program */
     size_t n_cases;

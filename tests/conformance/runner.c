@@ -74,6 +74,10 @@ const case_row case_rows[] = {
     {.name = "memory_loop", .n_ranks = 2, .run = case_memory_loop},
     {.name = "memory_huge", .n_ranks = 2, .run = case_memory_huge},
     {.name = "memory_failed", .n_ranks = 3, .run = case_memory_failed},
+    {.name = "far", .n_ranks = 4, .run = case_far},
+    {.name = "far_failed", .n_ranks = 3, .run = case_far_failed},
+    {.name = "queue", .n_ranks = 3, .run = case_queue},
+    {.name = "bad_queues", .n_ranks = 3, .run = case_bad_queues},
     {.name = "memory_scarce", .n_ranks = 2, .run = case_memory_scarce, .processes_only = true},
     {.name = "target", .n_ranks = 2, .run = case_target},
     {.name = "worlds", .n_ranks = 2, .run = case_worlds, .opens_itself = true},
@@ -134,7 +138,7 @@ static void find_capabilities(rank_context *me)
     for (uint32_t peer = 0; peer < me->n_ranks; peer++) {
         uint32_t flags = 0;
         if (peer != me->rank) {
-            must(me, ferry_transport_peer(me->transport, peer, NULL, &flags, &me->error));
+            must(me, ferry_transport_get_peer(me->transport, peer, NULL, &flags, &me->error));
             me->can &= flags;
         }
     }

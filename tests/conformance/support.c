@@ -126,7 +126,7 @@ size_t mismatch_byte(const void *bytes, size_t n_bytes, unsigned char value)
 ferry_region *alloc_region(rank_context *me, uint64_t bytes)
 {
     ferry_region *region = NULL;
-    must(me, ferry_region_alloc(me->transport, bytes, &region, &me->error));
+    must(me, ferry_region_alloc(me->transport, FERRY_MEMORY_HOST, 0, bytes, &region, &me->error));
     expect(me, ferry_region_bytes(region) == bytes, "%llu, not %llu bytes",
            (unsigned long long)ferry_region_bytes(region), (unsigned long long)bytes);
     expect(me, ferry_region_base(region) != NULL, "a region of %llu bytes",
@@ -138,7 +138,7 @@ void put(rank_context *me, uint32_t peer, ferry_region *region, uint64_t offset,
          uint64_t bytes)
 {
     ferry_buffer buffer = ferry_buffer_of(source, bytes);
-    must(me, ferry_put(me->transport, peer, region, offset, &buffer, NULL, &me->error));
+    must(me, ferry_transport_put(me->transport, peer, region, offset, &buffer, NULL, &me->error));
 }
 
 void put_signal(rank_context *me, uint32_t peer, ferry_region *region, uint64_t offset,
@@ -147,8 +147,8 @@ void put_signal(rank_context *me, uint32_t peer, ferry_region *region, uint64_t 
 {
     ferry_buffer buffer = ferry_buffer_of(source, bytes);
     ferry_signal signal = {.region = words, .offset = word * 8, .value = value, .op = (uint32_t)op};
-    must(me,
-         ferry_put_signal(me->transport, peer, region, offset, &buffer, &signal, NULL, &me->error));
+    must(me, ferry_transport_put_signal(me->transport, peer, region, offset, &buffer, &signal, NULL,
+                                        &me->error));
 }
 
 void raise_signal(rank_context *me, uint32_t peer, ferry_region *words, uint64_t word,
@@ -161,14 +161,14 @@ uint64_t wait_signal(rank_context *me, ferry_region *words, uint64_t word, ferry
                      uint64_t value, uint32_t from)
 {
     uint64_t seen = 0;
-    must(me, ferry_signal_wait(me->transport, words, word * 8, compare, value, from, limit_of(me),
-                               &seen, &me->error));
+    must(me, ferry_transport_wait_signal(me->transport, words, word * 8, compare, value, from,
+                                         limit_of(me), &seen, NULL, &me->error));
     return seen;
 }
 
 void flush(rank_context *me, uint32_t peer)
 {
-    must(me, ferry_flush(me->transport, peer, NULL, &me->error));
+    must(me, ferry_transport_flush(me->transport, peer, NULL, &me->error));
 }
 
 ferry_transport *open_transport(rank_context *me, ferry_world *world, const char *wrappers)
@@ -293,14 +293,17 @@ void check_possessions(const rank_context *me, const possessions *before)
 {
     possessions now = possessions_of(me);
     int64_t end_ns = now_ns() + INT64_C(60000000000);
+    /* Queues that copies of far memory took at the call are kept by the process, with threads. */
+    bool is_far = getenv("FERRY_TEST_FAR") != NULL;
     /* What a thread is about to give back, or a file that one looks into, shows for a moment. */
-    while ((now.threads != before->threads || now.fds > before->fds) && now_ns() < end_ns) {
+    while (((now.threads != before->threads && !is_far) || now.fds > before->fds) &&
+           now_ns() < end_ns) {
         sleep_ms(1);
         now = possessions_of(me);
     }
     expect(me, now.fds <= before->fds, "%zu descriptors before, %zu after", before->fds, now.fds);
-    expect(me, now.threads == before->threads, "%zu threads before, %zu after", before->threads,
-           now.threads);
+    expect(me, now.threads == before->threads || is_far, "%zu threads before, %zu after",
+           before->threads, now.threads);
     if (now.shared_maps != before->shared_maps) {
         char last[512] = "none";
         (void)count_shared_maps(me, last);

@@ -28,7 +28,7 @@ arguments = None
 def copy_of_the_tree():
     with tempfile.TemporaryDirectory() as folder:
         copy = pathlib.Path(folder) / "tree"
-        for part in ("scripts", "docs/pictures", "examples", "src/checkpoint"):
+        for part in ("scripts", "docs/pictures", "examples", "src"):
             shutil.copytree(ROOT / part, copy / part)
         yield copy
 
@@ -57,7 +57,7 @@ class Pictures(unittest.TestCase):
         picture was changed by hand."""
         with copy_of_the_tree() as copy:
             for part, old, new in (
-                    ("scripts/check_layers.py", '"schedule": []', '"schedule": ["layout"]'),
+                    ("src/schedule/tasks.h", "#include \"", '#include "layout/box.h"\n#include "'),
                     ("src/checkpoint/journal.c", '"the options are different"', '"other options"'),
                     ("docs/pictures/rounds.svg", "8 ranks", "9 ranks")):
                 change(copy / part, old, new)
@@ -69,7 +69,9 @@ class Pictures(unittest.TestCase):
 
     def test_what_no_picture_has_is_refused(self):
         with copy_of_the_tree() as copy:
-            change(copy / "scripts/check_layers.py", '"world": []', '"world": [], "fleet": []')
+            change(copy / "scripts/check_layers.py", '"base": []', '"base": [], "fleet": []')
+            (copy / "src/fleet").mkdir()
+            (copy / "src/fleet/ship.h").write_text("")
             done = run(copy, "--check", "--only", "stack")
             self.assertIn("one too many: fleet", done.stderr)
             change(copy / "src/checkpoint/journal.h", "FY_KEY_OPTIONS,",

@@ -19,7 +19,7 @@ typedef struct scheduled {
     kind k;
     uint32_t n_ranks;
     fy_topology *topologies;
-    fy_schedule *schedules;
+    fy_mix_schedule *schedules;
 } scheduled;
 
 #define check_scheduled(w, condition)                                                              \
@@ -30,7 +30,7 @@ typedef struct scheduled {
 
 static inline void schedule_all(const shape *s, const kind *k, scheduled *w)
 {
-    const fy_schedule_options options = {k->deterministic, k->mapped};
+    const fy_mix_schedule_options options = {k->deterministic, k->mapped};
     ferry_error error;
     *w = (scheduled){s, *k, world_size(s), NULL, NULL};
     w->topologies = calloc(w->n_ranks, sizeof *w->topologies);
@@ -38,16 +38,36 @@ static inline void schedule_all(const shape *s, const kind *k, scheduled *w)
     assert_true(w->topologies != NULL && w->schedules != NULL);
     list_ranks(s, w->topologies);
     for (uint32_t rank = 0; rank < w->n_ranks; rank++) {
-        must(fy_schedule_build(&w->topologies[rank], k->op, k->mode, &options, &w->schedules[rank],
-                               &error),
+        must(fy_mix_schedule_build(&w->topologies[rank], k->op, k->mode, &options,
+                                   &w->schedules[rank], &error),
              &error);
     }
+}
+
+static inline bool is_pipelined(const fy_mix_schedule *s)
+{
+    return s->program.lanes[0].is_pipelined;
+}
+
+static inline const fy_program_step *step_of_stage(const fy_mix_schedule *s, uint32_t stage,
+                                                   uint32_t i)
+{
+    return &s->program.steps[s->program.blocks[stage].first_step + i];
+}
+
+static inline uint32_t count_steps(const fy_mix_schedule *s, fy_step_kind of)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < s->program.n_steps; i++) {
+        n += s->program.steps[i].kind == of;
+    }
+    return n;
 }
 
 static inline void forget_schedules(scheduled *w)
 {
     for (uint32_t rank = 0; rank < w->n_ranks; rank++) {
-        fy_schedule_cleanup(&w->schedules[rank]);
+        fy_mix_schedule_cleanup(&w->schedules[rank]);
     }
     free(w->schedules);
     free(w->topologies);

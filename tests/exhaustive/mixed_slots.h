@@ -3,15 +3,15 @@
 #define FERRY_TESTS_MIXED_SLOTS_H
 
 /*
- * What may come before what, when ranks run as they please. A rank does its actions one after the
+ * What may come before what, when ranks run as they please. A rank does its steps one after the
  * other and is held up by nothing but its waits, each for a message of one rank and one use: nobody
  * ever chooses. So all executions have the same events, and are the orders that extend one partial
- * order: that of each rank's own actions, a post before the wait for it, and so on through both.
+ * order: that of each rank's own steps, a post before the wait for it, and so on through both.
  * One access comes before another in every execution if and only if it does in that order; if not,
  * some execution has them the other way round. Two accesses of one slot by different uses, of which
  * one writes, are in order or they are a fault: to look at all pairs is to look at all executions.
  *
- * A put is nobody's action: between its post and the wait for it, it reads the outbox and writes
+ * A put is nobody's step: between its post and the wait for it, it reads the outbox and writes
  * the inbox whenever it likes.
  */
 #include "mixed_schedules.h"
@@ -43,11 +43,11 @@ enum { MOST_CALLS = 16 };
 typedef struct slot_call {
     const scheduled *w;
     uint64_t n_steps;
-    uint64_t uses[FY_N_EDGES]; /* before it */
+    uint64_t uses[FY_MIX_N_EDGES]; /* before it */
 } slot_call;
 
 typedef struct slot_cursor {
-    uint32_t call, stage, action;
+    uint32_t call, stage, step;
     uint64_t turn;
     uint32_t n_events;
     uint32_t *clocks; /* of each event: how many of every rank's come before it, or are it */
@@ -74,7 +74,7 @@ static inline void history_add(slot_history *h, const scheduled *w, uint64_t n_s
     assert_true(h->n_calls < MOST_CALLS && w->n_ranks == h->n_ranks);
     slot_call *call = &h->calls[h->n_calls];
     *call = (slot_call){.w = w, .n_steps = n_steps};
-    for (int edge = 0; edge < FY_N_EDGES; edge++) {
+    for (int edge = 0; edge < FY_MIX_N_EDGES; edge++) {
         if (h->n_calls > 0) {
             const slot_call *last = call - 1;
             call->uses[edge] =
@@ -105,7 +105,7 @@ static inline void note_access(slot_history *h, const slot_access *access)
 
 static inline uint64_t place_key(uint32_t owner, uint32_t edge, bool inbox, uint32_t message)
 {
-    return (((uint64_t)owner * FY_N_EDGES + edge) * 2 + inbox) << 32 | message;
+    return (((uint64_t)owner * FY_MIX_N_EDGES + edge) * 2 + inbox) << 32 | message;
 }
 
 /* An event of a rank, and what it knows: what the one before knew, and itself. */
@@ -136,7 +136,7 @@ static inline bool comes_before(const slot_history *h, slot_event a, slot_event 
 /* Where a rank stands: its schedule, and the step that its stage is at. */
 typedef struct slot_place {
     const scheduled *w;
-    const fy_schedule *s;
+    const fy_mix_schedule *s;
     const uint64_t *uses;
     uint64_t step;
 } slot_place;
@@ -146,46 +146,46 @@ static inline uint64_t slot_use(const slot_place *at, uint32_t edge, uint32_t us
     return at->uses[edge] + at->step * at->s->edges[edge].uses + use;
 }
 
-static inline void note_place(slot_history *h, const slot_place *at, const fy_place *p,
+static inline void note_place(slot_history *h, const slot_place *at, const fy_mix_place *p,
                               slot_event event, bool writes)
 {
-    if (p->kind == FY_PLACE_IN || p->kind == FY_PLACE_OUT) {
+    if (p->kind == FY_MIX_PLACE_IN || p->kind == FY_MIX_PLACE_OUT) {
         return;
     }
-    bool inbox = p->kind == FY_PLACE_INBOX || p->kind == FY_PLACE_PEER_INBOX;
-    bool own = p->kind == FY_PLACE_INBOX || p->kind == FY_PLACE_OUTBOX;
+    bool inbox = p->kind == FY_MIX_PLACE_INBOX || p->kind == FY_MIX_PLACE_PEER_INBOX;
+    bool own = p->kind == FY_MIX_PLACE_INBOX || p->kind == FY_MIX_PLACE_OUTBOX;
     uint32_t owner = own ? event.rank : p->rank;
     note_access(h, &(slot_access){place_key(owner, p->edge, inbox, p->message),
                                   slot_use(at, p->edge, p->use), writes, event, NO_PUT});
 }
 
-static inline void note_sum(slot_history *h, const slot_place *at, const fy_action *a,
+static inline void note_sum(slot_history *h, const slot_place *at, const fy_mix_sum *sum,
                             uint32_t rank)
 {
     slot_event event = next_event(h, rank);
-    for (uint32_t i = 0; i < a->n; i++) {
-        note_place(h, at, &at->s->places[a->first + i], event, false);
+    for (uint32_t i = 0; i < sum->n; i++) {
+        note_place(h, at, &at->s->places[sum->first + i], event, false);
     }
-    for (uint32_t i = 0; i < a->n_targets; i++) {
-        note_place(h, at, &a->targets[i], event, true);
+    for (uint32_t i = 0; i < sum->n_targets; i++) {
+        note_place(h, at, &sum->targets[i], event, true);
     }
 }
 
 /* The header is written here; of a put the rest is not. */
-static inline void note_post(slot_history *h, const slot_place *at, const fy_action *a,
+static inline void note_post(slot_history *h, const slot_place *at, const fy_program_step *step,
                              uint32_t rank)
 {
     slot_event event = next_event(h, rank);
-    for (uint32_t i = 0; i < a->n; i++) {
-        const fy_link *link = &at->s->links[a->first + i];
-        uint64_t use = slot_use(at, link->edge, a->use);
+    for (uint32_t i = 0; i < step->n; i++) {
+        const fy_mix_link *link = &at->s->links[step->first + i];
+        uint64_t use = slot_use(at, link->edge, link->use);
         uint32_t index = message_index(h, link->edge, rank, link->rank, use);
-        uint32_t sender = fy_edge_sender(&at->w->topologies[link->rank], link->edge, rank);
+        uint32_t sender = fy_mix_edge_sender(&at->w->topologies[link->rank], link->edge, rank);
         uint64_t outbox =
-            place_key(rank, link->edge, false, link->form == FY_FORM_PUT ? link->message : 0);
+            place_key(rank, link->edge, false, link->form == FY_MIX_FORM_PUT ? link->message : 0);
         uint64_t inbox = place_key(link->rank, link->edge, true, sender);
-        bool put = link->form == FY_FORM_PUT;
-        uint64_t header = link->form == FY_FORM_STORE ? inbox : outbox;
+        bool put = link->form == FY_MIX_FORM_PUT;
+        uint64_t header = link->form == FY_MIX_FORM_STORE ? inbox : outbox;
         check_scheduled(at->w, !h->messages[index].posted);
         h->messages[index] = (slot_message){.posted = true, .put = put, .post = event};
         note_access(h, &(slot_access){header, use, true, event, NO_PUT});
@@ -196,21 +196,21 @@ static inline void note_post(slot_history *h, const slot_place *at, const fy_act
     }
 }
 
-static inline bool note_wait(slot_history *h, const slot_place *at, const fy_action *a,
+static inline bool note_wait(slot_history *h, const slot_place *at, const fy_program_step *step,
                              uint32_t rank)
 {
-    for (uint32_t i = 0; i < a->n; i++) {
-        const fy_link *link = &at->s->links[a->first + i];
-        uint64_t use = slot_use(at, link->edge, a->use);
+    for (uint32_t i = 0; i < step->n; i++) {
+        const fy_mix_link *link = &at->s->links[step->first + i];
+        uint64_t use = slot_use(at, link->edge, link->use);
         if (!h->messages[message_index(h, link->edge, link->rank, rank, use)].posted) {
             return false;
         }
     }
     slot_event event = next_event(h, rank);
     uint32_t *own = &h->cursors[rank].clocks[(size_t)event.index * h->n_ranks];
-    for (uint32_t i = 0; i < a->n; i++) {
-        const fy_link *link = &at->s->links[a->first + i];
-        uint64_t use = slot_use(at, link->edge, a->use);
+    for (uint32_t i = 0; i < step->n; i++) {
+        const fy_mix_link *link = &at->s->links[step->first + i];
+        uint64_t use = slot_use(at, link->edge, link->use);
         slot_message *message = &h->messages[message_index(h, link->edge, link->rank, rank, use)];
         const uint32_t *theirs =
             &h->cursors[link->rank].clocks[(size_t)message->post.index * h->n_ranks];
@@ -219,7 +219,7 @@ static inline bool note_wait(slot_history *h, const slot_place *at, const fy_act
         }
         message->heard = true;
         message->wait = event;
-        bool in_outbox = link->form == FY_FORM_MULTICAST;
+        bool in_outbox = link->form == FY_MIX_FORM_MULTICAST;
         uint64_t header = in_outbox ? place_key(link->rank, link->edge, false, 0)
                                     : place_key(rank, link->edge, true, link->message);
         note_access(h, &(slot_access){header, use, false, event, NO_PUT});
@@ -230,18 +230,17 @@ static inline bool note_wait(slot_history *h, const slot_place *at, const fy_act
 static inline bool note_stage(slot_history *h, const slot_place *at, uint32_t rank)
 {
     slot_cursor *c = &h->cursors[rank];
-    const fy_stage *stage = &at->s->stages[c->stage];
-    for (; c->action < stage->n_actions; c->action++) {
-        const fy_action *a = &at->s->actions[stage->first_action + c->action];
-        if (a->kind == FY_ACTION_SUM) {
-            note_sum(h, at, a, rank);
-        } else if (a->kind == FY_ACTION_POST) {
-            note_post(h, at, a, rank);
-        } else if (!note_wait(h, at, a, rank)) {
+    for (; c->step < at->s->program.blocks[c->stage].n_steps; c->step++) {
+        const fy_program_step *step = step_of_stage(at->s, c->stage, c->step);
+        if (step->kind == FY_STEP_SUM) {
+            note_sum(h, at, &at->s->sums[step->first], rank);
+        } else if (step->kind != FY_STEP_WAIT) {
+            note_post(h, at, step, rank);
+        } else if (!note_wait(h, at, step, rank)) {
             return false;
         }
     }
-    c->action = 0;
+    c->step = 0;
     return true;
 }
 
@@ -250,15 +249,15 @@ static inline bool note_call(slot_history *h, uint32_t rank)
 {
     slot_cursor *c = &h->cursors[rank];
     const slot_call *call = &h->calls[c->call];
-    const fy_schedule *s = &call->w->schedules[rank];
+    const fy_mix_schedule *s = &call->w->schedules[rank];
     slot_place at = {call->w, s, call->uses, 0};
-    uint64_t turns = call->n_steps + (s->pipelined ? s->n_stages - 1 : 0);
+    uint64_t turns = call->n_steps + (is_pipelined(s) ? s->program.n_blocks - 1 : 0);
     for (; c->turn < turns; c->turn++, c->stage = 0) {
-        for (; c->stage < s->n_stages; c->stage++) {
-            if (s->pipelined && c->turn < c->stage) {
+        for (; c->stage < s->program.n_blocks; c->stage++) {
+            if (is_pipelined(s) && c->turn < c->stage) {
                 continue;
             }
-            at.step = s->pipelined ? c->turn - c->stage : c->turn;
+            at.step = is_pipelined(s) ? c->turn - c->stage : c->turn;
             if (at.step < call->n_steps && !note_stage(h, &at, rank)) {
                 return false;
             }
@@ -271,7 +270,7 @@ static inline bool note_call(slot_history *h, uint32_t rank)
 static inline void history_run(slot_history *h)
 {
     h->messages =
-        calloc(FY_N_EDGES * h->n_ranks * h->n_ranks * h->most_uses + 1, sizeof *h->messages);
+        calloc(FY_MIX_N_EDGES * h->n_ranks * h->n_ranks * h->most_uses + 1, sizeof *h->messages);
     h->cursors = calloc(h->n_ranks, sizeof *h->cursors);
     assert_true(h->messages != NULL && h->cursors != NULL);
     for (bool done = false, moved = true; !done;) {

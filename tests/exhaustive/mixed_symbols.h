@@ -89,9 +89,9 @@ typedef struct rank_state {
     symbol *in, *out; /* in place: parts of the same memory */
     symbol *memory;
     uint64_t turn;
-    uint32_t stage, action;
+    uint32_t stage, step;
     bool done;
-    rank_box boxes[FY_N_EDGES];
+    rank_box boxes[FY_MIX_N_EDGES];
     /* Of messages to this rank, by edge and writer: the use after the last that came, or that it
      * has waited for. */
     uint64_t *posted, *heard;
@@ -112,22 +112,21 @@ typedef struct machine {
     cutting c;
     forest *trees;
     uint64_t n_steps;
-    uint64_t uses[FY_N_EDGES];          /* before this call: any number will do */
-    uint64_t message_room[FY_N_EDGES];  /* elements */
-    uint64_t cell_elements[FY_N_EDGES]; /* of this call */
+    uint64_t uses[FY_MIX_N_EDGES];          /* before this call: any number will do */
+    uint64_t message_room[FY_MIX_N_EDGES];  /* elements */
+    uint64_t cell_elements[FY_MIX_N_EDGES]; /* of this call */
     rank_state *ranks;
 } machine;
 
 #define check_machine(m, rank, condition)                                                          \
-    check_at(condition,                                                                            \
-             "rank %u, turn %" PRIu64 ", stage %u, action %u, block %" PRIu64 " of %" PRIu64       \
-             ", %s, %s%s%s: local tp %u x dp %u, inter tp %u x dp %u",                             \
-             rank, (m)->ranks[rank].turn, (m)->ranks[rank].stage, (m)->ranks[rank].action,         \
-             (m)->c.block, (m)->c.length, ferry_mixed_op_name((m)->w->k.op),                       \
-             ferry_mixed_mode_name((m)->w->k.mode),                                                \
-             (m)->w->k.deterministic ? ", deterministic" : "",                                     \
-             (m)->w->k.mapped ? "" : ", not mapped", (m)->w->s->local_tp, (m)->w->s->local_dp,     \
-             (m)->w->s->inter_tp, (m)->w->s->inter_dp)
+    check_at(                                                                                      \
+        condition,                                                                                 \
+        "rank %u, turn %" PRIu64 ", stage %u, step %u, block %" PRIu64 " of %" PRIu64              \
+        ", %s, %s%s%s: local tp %u x dp %u, inter tp %u x dp %u",                                  \
+        rank, (m)->ranks[rank].turn, (m)->ranks[rank].stage, (m)->ranks[rank].step, (m)->c.block,  \
+        (m)->c.length, ferry_mixed_op_name((m)->w->k.op), ferry_mixed_mode_name((m)->w->k.mode),   \
+        (m)->w->k.deterministic ? ", deterministic" : "", (m)->w->k.mapped ? "" : ", not mapped",  \
+        (m)->w->s->local_tp, (m)->w->s->local_dp, (m)->w->s->inter_tp, (m)->w->s->inter_dp)
 
 static inline void *get_zeroed(uint64_t n, size_t bytes)
 {
@@ -167,14 +166,14 @@ static inline void fill_tensors(machine *m, uint32_t rank)
 
 static inline void make_boxes(machine *m, uint32_t rank, int edge)
 {
-    const fy_edge_use *use = &m->w->schedules[rank].edges[edge];
+    const fy_mix_edge_use *use = &m->w->schedules[rank].edges[edge];
     rank_box *box = &m->ranks[rank].boxes[edge];
-    m->cell_elements[edge] = fy_cell_elements(use, m->c.block, m->c.line);
+    m->cell_elements[edge] = fy_mix_cell_elements(use, m->c.block, m->c.line);
     m->message_room[edge] = use->n_cells * m->cell_elements[edge];
     box->outbox =
-        get_zeroed(FY_N_SLOTS * use->n_messages * m->message_room[edge], sizeof *box->outbox);
+        get_zeroed(FY_MIX_N_SLOTS * use->n_messages * m->message_room[edge], sizeof *box->outbox);
     box->inbox =
-        get_zeroed(FY_N_SLOTS * use->n_senders * m->message_room[edge], sizeof *box->inbox);
+        get_zeroed(FY_MIX_N_SLOTS * use->n_senders * m->message_room[edge], sizeof *box->inbox);
 }
 
 static inline void machine_make(machine *m, const scheduled *w, const cutting *c)
@@ -186,12 +185,12 @@ static inline void machine_make(machine *m, const scheduled *w, const cutting *c
     for (uint32_t rank = 0; rank < w->n_ranks; rank++) {
         rank_state *r = &m->ranks[rank];
         fill_tensors(m, rank);
-        for (int edge = 0; edge < FY_N_EDGES; edge++) {
+        for (int edge = 0; edge < FY_MIX_N_EDGES; edge++) {
             make_boxes(m, rank, edge);
             m->uses[edge] = 1000 + 7 * (uint64_t)edge;
         }
-        r->posted = get_zeroed((uint64_t)FY_N_EDGES * w->n_ranks, sizeof *r->posted);
-        r->heard = get_zeroed((uint64_t)FY_N_EDGES * w->n_ranks, sizeof *r->heard);
+        r->posted = get_zeroed((uint64_t)FY_MIX_N_EDGES * w->n_ranks, sizeof *r->posted);
+        r->heard = get_zeroed((uint64_t)FY_MIX_N_EDGES * w->n_ranks, sizeof *r->heard);
     }
 }
 
@@ -199,7 +198,7 @@ static inline void machine_forget(machine *m)
 {
     for (uint32_t rank = 0; rank < m->w->n_ranks; rank++) {
         rank_state *r = &m->ranks[rank];
-        for (int edge = 0; edge < FY_N_EDGES; edge++) {
+        for (int edge = 0; edge < FY_MIX_N_EDGES; edge++) {
             free(r->boxes[edge].outbox);
             free(r->boxes[edge].inbox);
         }
@@ -223,30 +222,30 @@ static inline at_step step_at(const machine *m, uint64_t number)
 }
 
 /* The first element of a place's cell that a cut is about. */
-static inline box_element *find_in_box(machine *m, uint32_t rank, const fy_place *p,
-                                       const fy_cut *cut, const at_step *step)
+static inline box_element *find_in_box(machine *m, uint32_t rank, const fy_mix_place *p,
+                                       const fy_mix_cut *cut, const at_step *step)
 {
-    const fy_edge_use *use = &m->w->schedules[rank].edges[p->edge];
-    bool inbox = p->kind == FY_PLACE_INBOX || p->kind == FY_PLACE_PEER_INBOX;
-    bool own = p->kind == FY_PLACE_OUTBOX || p->kind == FY_PLACE_INBOX;
+    const fy_mix_edge_use *use = &m->w->schedules[rank].edges[p->edge];
+    bool inbox = p->kind == FY_MIX_PLACE_INBOX || p->kind == FY_MIX_PLACE_PEER_INBOX;
+    bool own = p->kind == FY_MIX_PLACE_OUTBOX || p->kind == FY_MIX_PLACE_INBOX;
     uint32_t room = inbox ? use->n_senders : use->n_messages;
-    check_machine(m, rank, p->kind <= FY_PLACE_PEER_INBOX && p->edge < FY_N_EDGES);
+    check_machine(m, rank, p->kind <= FY_MIX_PLACE_PEER_INBOX && p->edge < FY_MIX_N_EDGES);
     check_machine(m, rank, p->use < use->uses && p->message < room && p->cell < use->n_cells);
     check_machine(m, rank, own || (same_node(m->w, rank, p->rank) && p->rank != rank));
     check_machine(m, rank, own || m->w->k.mapped);
     check_machine(m, rank, p->origin == use->origin);
     check_machine(m, rank,
-                  p->origin == FY_ORIGIN_BLOCK || (cut->n == use->n && use->n_sub == 1) ||
+                  p->origin == FY_MIX_ORIGIN_BLOCK || (cut->n == use->n && use->n_sub == 1) ||
                       (cut->n == use->n && cut->n_sub == use->n_sub) || use->n_sub == 1);
-    fy_cut part = {cut->n, cut->index, 1, 0};
-    fy_span span = fy_cut_span(cut, step->length, m->c.line);
-    uint64_t begin = p->origin == FY_ORIGIN_BLOCK ? 0
-                     : p->origin == FY_ORIGIN_PART
-                         ? fy_cut_span(&part, step->length, m->c.line).begin
+    fy_mix_cut part = {cut->n, cut->index, 1, 0};
+    fy_mix_span span = fy_mix_cut_span(cut, step->length, m->c.line);
+    uint64_t begin = p->origin == FY_MIX_ORIGIN_BLOCK ? 0
+                     : p->origin == FY_MIX_ORIGIN_PART
+                         ? fy_mix_cut_span(&part, step->length, m->c.line).begin
                          : span.begin;
     check_machine(m, rank, span.begin - begin + span.length <= m->cell_elements[p->edge]);
     uint64_t number = m->uses[p->edge] + step->number * use->uses + p->use;
-    uint64_t message = (number % FY_N_SLOTS) * room + p->message;
+    uint64_t message = (number % FY_MIX_N_SLOTS) * room + p->message;
     rank_box *box = &m->ranks[own ? rank : p->rank].boxes[p->edge];
     return (inbox ? box->inbox : box->outbox) + message * m->message_room[p->edge] +
            p->cell * m->cell_elements[p->edge] + (span.begin - begin);
@@ -264,13 +263,13 @@ static inline uint64_t *of_writer(const machine *m, uint64_t *list, uint32_t edg
 }
 
 /* Reads element i of a source in a box, and sees that it was allowed to. */
-static inline symbol read_box(machine *m, uint32_t rank, const fy_place *p, const at_step *step,
+static inline symbol read_box(machine *m, uint32_t rank, const fy_mix_place *p, const at_step *step,
                               box_element *e)
 {
     uint64_t number = number_of_use(m, rank, p->edge, step, p->use);
-    uint32_t writer = p->kind == FY_PLACE_OUTBOX ? rank : p->rank;
+    uint32_t writer = p->kind == FY_MIX_PLACE_OUTBOX ? rank : p->rank;
     rank_state *r = &m->ranks[rank];
-    check_machine(m, rank, p->kind != FY_PLACE_PEER_INBOX);
+    check_machine(m, rank, p->kind != FY_MIX_PLACE_PEER_INBOX);
     check_machine(m, rank, e->value.there && e->use == number && e->writer == writer);
     if (writer != rank) {
         check_machine(m, rank, *of_writer(m, r->heard, p->edge, writer) == number + 1);
@@ -278,7 +277,7 @@ static inline symbol read_box(machine *m, uint32_t rank, const fy_place *p, cons
     if (writer != rank && same_node(m->w, rank, writer)) {
         uint64_t bytes = e->value.partial ? 4 : m->c.element_bytes;
         r->seen.inside_read += bytes;
-        if (p->kind == FY_PLACE_PEER_OUTBOX && !e->read_by_other) {
+        if (p->kind == FY_MIX_PLACE_PEER_OUTBOX && !e->read_by_other) {
             m->ranks[writer].seen.inside_written += bytes;
         }
     }
@@ -300,50 +299,50 @@ static inline void check_was_read(const machine *m, uint32_t rank, uint32_t owne
     check_machine(m, rank, !e->value.there || e->read || (whole && foreign));
 }
 
-static inline void write_box(machine *m, uint32_t rank, const fy_place *p, const at_step *step,
+static inline void write_box(machine *m, uint32_t rank, const fy_mix_place *p, const at_step *step,
                              box_element *e, const symbol *value)
 {
     uint64_t number = number_of_use(m, rank, p->edge, step, p->use);
-    check_machine(m, rank, p->kind == FY_PLACE_OUTBOX || p->kind == FY_PLACE_PEER_INBOX);
+    check_machine(m, rank, p->kind == FY_MIX_PLACE_OUTBOX || p->kind == FY_MIX_PLACE_PEER_INBOX);
     check_machine(m, rank, !e->value.there || e->use < number); /* once in a use */
     check_machine(m, rank, value->partial == m->w->schedules[rank].edges[p->edge].partial);
-    if (p->kind == FY_PLACE_PEER_INBOX) {
+    if (p->kind == FY_MIX_PLACE_PEER_INBOX) {
         uint64_t bytes = value->partial ? 4 : m->c.element_bytes;
         m->ranks[rank].seen.inside_written += bytes;
     }
-    check_was_read(m, rank, p->kind == FY_PLACE_PEER_INBOX ? p->rank : rank, e);
+    check_was_read(m, rank, p->kind == FY_MIX_PLACE_PEER_INBOX ? p->rank : rank, e);
     *e = (box_element){*value, number, rank, false, false};
 }
 
-static inline symbol *in_tensor(machine *m, uint32_t rank, const fy_place *p, uint64_t element)
+static inline symbol *in_tensor(machine *m, uint32_t rank, const fy_mix_place *p, uint64_t element)
 {
-    bool in = p->kind == FY_PLACE_IN;
+    bool in = p->kind == FY_MIX_PLACE_IN;
     uint32_t n_chunks = in ? chunks_in(m) : chunks_out(m);
     check_machine(m, rank, p->cell < n_chunks && element < m->c.length);
     return (in ? m->ranks[rank].in : m->ranks[rank].out) + p->cell * m->c.length + element;
 }
 
 /* One element of a source; from the input it is still what it was before the call. */
-static inline symbol read_source(machine *m, uint32_t rank, const fy_place *p, const fy_cut *cut,
-                                 const at_step *step, uint64_t i)
+static inline symbol read_source(machine *m, uint32_t rank, const fy_mix_place *p,
+                                 const fy_mix_cut *cut, const at_step *step, uint64_t i)
 {
-    if (p->kind != FY_PLACE_IN && p->kind != FY_PLACE_OUT) {
+    if (p->kind != FY_MIX_PLACE_IN && p->kind != FY_MIX_PLACE_OUT) {
         return read_box(m, rank, p, step, find_in_box(m, rank, p, cut, step) + i);
     }
-    uint64_t element = step->begin + fy_cut_span(cut, step->length, m->c.line).begin + i;
+    uint64_t element = step->begin + fy_mix_cut_span(cut, step->length, m->c.line).begin + i;
     symbol s = *in_tensor(m, rank, p, element);
     check_machine(m, rank, s.there);
-    if (p->kind == FY_PLACE_IN) {
+    if (p->kind == FY_MIX_PLACE_IN) {
         check_machine(m, rank, s.tree == plant(m->trees, rank, LEAF) && s.element == element);
     }
     return s;
 }
 
-/* What an action makes of its i-th element. */
-static inline symbol sum_element(machine *m, uint32_t rank, const fy_action *a, const at_step *step,
-                                 uint64_t i)
+/* What a sum makes of its i-th element. */
+static inline symbol sum_element(machine *m, uint32_t rank, const fy_mix_sum *a,
+                                 const at_step *step, uint64_t i)
 {
-    const fy_place *places = m->w->schedules[rank].places + a->first;
+    const fy_mix_place *places = m->w->schedules[rank].places + a->first;
     symbol sum = read_source(m, rank, &places[0], &a->cut, step, i);
     check_machine(m, rank, sum.partial == a->partial_sources);
     for (uint32_t j = 1; j < a->n; j++) {
@@ -357,9 +356,9 @@ static inline symbol sum_element(machine *m, uint32_t rank, const fy_action *a, 
     return sum;
 }
 
-static inline void count_places(machine *m, uint32_t rank, const fy_action *a, uint64_t n)
+static inline void count_places(machine *m, uint32_t rank, const fy_mix_sum *a, uint64_t n)
 {
-    const fy_place *places = m->w->schedules[rank].places + a->first;
+    const fy_mix_place *places = m->w->schedules[rank].places + a->first;
     rank_counts *flagged = &m->ranks[rank].flagged;
     for (uint32_t j = 0; j < a->n; j++) {
         uint64_t bytes = a->partial_sources ? 4 : m->c.element_bytes;
@@ -371,16 +370,16 @@ static inline void count_places(machine *m, uint32_t rank, const fy_action *a, u
     }
 }
 
-static inline void do_sum(machine *m, uint32_t rank, const fy_action *a, const at_step *step)
+static inline void do_sum(machine *m, uint32_t rank, const fy_mix_sum *a, const at_step *step)
 {
-    fy_span span = fy_cut_span(&a->cut, step->length, m->c.line);
+    fy_mix_span span = fy_mix_cut_span(&a->cut, step->length, m->c.line);
     count_places(m, rank, a, span.length);
     check_machine(m, rank, a->n >= 1 && (a->n_targets == 1 || a->n_targets == 2));
     for (uint64_t i = 0; i < span.length; i++) {
         symbol sum = sum_element(m, rank, a, step, i);
         for (uint32_t j = 0; j < a->n_targets; j++) {
-            const fy_place *p = &a->targets[j];
-            if (p->kind == FY_PLACE_OUT) {
+            const fy_mix_place *p = &a->targets[j];
+            if (p->kind == FY_MIX_PLACE_OUT) {
                 check_machine(m, rank, !sum.partial);
                 *in_tensor(m, rank, p, step->begin + span.begin + i) = sum;
             } else {
@@ -390,16 +389,16 @@ static inline void do_sum(machine *m, uint32_t rank, const fy_action *a, const a
     }
 }
 
-/* Puts a message as drive.c does: all cells but the last with what pads them. */
-static inline void do_put(machine *m, uint32_t rank, const fy_link *link, uint64_t number,
+/* Puts a message as links.c does: all cells but the last with what pads them. */
+static inline void do_put(machine *m, uint32_t rank, const fy_mix_link *link, uint64_t number,
                           const at_step *step)
 {
-    const fy_edge_use *use = &m->w->schedules[rank].edges[link->edge];
-    uint32_t sender = fy_edge_sender(&m->w->topologies[link->rank], link->edge, rank);
-    uint64_t last = fy_cell_elements(use, step->length, m->c.line);
+    const fy_mix_edge_use *use = &m->w->schedules[rank].edges[link->edge];
+    uint32_t sender = fy_mix_edge_sender(&m->w->topologies[link->rank], link->edge, rank);
+    uint64_t last = fy_mix_cell_elements(use, step->length, m->c.line);
     uint64_t n = (use->n_cells - 1) * m->cell_elements[link->edge] + last;
     uint64_t bytes = use->n_cells * last * (use->partial ? 4 : m->c.element_bytes);
-    uint64_t slot = number % FY_N_SLOTS;
+    uint64_t slot = number % FY_MIX_N_SLOTS;
     check_machine(m, rank, link->message < use->n_messages && sender < use->n_senders);
     box_element *from = m->ranks[rank].boxes[link->edge].outbox +
                         (slot * use->n_messages + link->message) * m->message_room[link->edge];
@@ -422,14 +421,15 @@ static inline void do_put(machine *m, uint32_t rank, const fy_link *link, uint64
     }
 }
 
-static inline void do_post(machine *m, uint32_t rank, const fy_action *a, const at_step *step)
+static inline void do_post(machine *m, uint32_t rank, const fy_program_step *its,
+                           const at_step *step)
 {
-    for (uint32_t j = 0; j < a->n; j++) {
-        const fy_link *link = &m->w->schedules[rank].links[a->first + j];
-        uint64_t number = number_of_use(m, rank, link->edge, step, a->use);
+    for (uint32_t j = 0; j < its->n; j++) {
+        const fy_mix_link *link = &m->w->schedules[rank].links[its->first + j];
+        uint64_t number = number_of_use(m, rank, link->edge, step, link->use);
         uint64_t *posted = of_writer(m, m->ranks[link->rank].posted, link->edge, rank);
         check_machine(m, rank, *posted <= number); /* in order, and once */
-        if (link->form == FY_FORM_PUT) {
+        if (link->form == FY_MIX_FORM_PUT) {
             do_put(m, rank, link, number, step);
         }
         *posted = number + 1;
@@ -437,12 +437,13 @@ static inline void do_post(machine *m, uint32_t rank, const fy_action *a, const 
 }
 
 /* Whether all that is waited for is there. */
-static inline bool do_wait(machine *m, uint32_t rank, const fy_action *a, const at_step *step)
+static inline bool do_wait(machine *m, uint32_t rank, const fy_program_step *its,
+                           const at_step *step)
 {
     rank_state *r = &m->ranks[rank];
-    for (uint32_t j = 0; j < a->n; j++) {
-        const fy_link *link = &m->w->schedules[rank].links[a->first + j];
-        uint64_t number = number_of_use(m, rank, link->edge, step, a->use);
+    for (uint32_t j = 0; j < its->n; j++) {
+        const fy_mix_link *link = &m->w->schedules[rank].links[its->first + j];
+        uint64_t number = number_of_use(m, rank, link->edge, step, link->use);
         if (*of_writer(m, r->posted, link->edge, link->rank) <= number) {
             return false;
         }
@@ -455,36 +456,35 @@ static inline bool do_wait(machine *m, uint32_t rank, const fy_action *a, const 
 
 static inline bool run_one_stage(machine *m, uint32_t rank, uint64_t number)
 {
-    const fy_schedule *s = &m->w->schedules[rank];
+    const fy_mix_schedule *s = &m->w->schedules[rank];
     rank_state *r = &m->ranks[rank];
-    const fy_stage *stage = &s->stages[r->stage];
     at_step step = step_at(m, number);
-    for (; r->action < stage->n_actions; r->action++) {
-        const fy_action *a = &s->actions[stage->first_action + r->action];
-        if (a->kind == FY_ACTION_WAIT && !do_wait(m, rank, a, &step)) {
+    for (; r->step < s->program.blocks[r->stage].n_steps; r->step++) {
+        const fy_program_step *its = step_of_stage(s, r->stage, r->step);
+        if (its->kind == FY_STEP_WAIT && !do_wait(m, rank, its, &step)) {
             return false;
         }
-        if (a->kind == FY_ACTION_SUM) {
-            do_sum(m, rank, a, &step);
-        } else if (a->kind == FY_ACTION_POST) {
-            do_post(m, rank, a, &step);
+        if (its->kind == FY_STEP_SUM) {
+            do_sum(m, rank, &s->sums[its->first], &step);
+        } else if (its->kind != FY_STEP_WAIT) {
+            do_post(m, rank, its, &step);
         }
     }
-    r->action = 0;
+    r->step = 0;
     return true;
 }
 
 /* Runs a rank until it must wait; whether it did anything. */
 static inline bool run_rank(machine *m, uint32_t rank)
 {
-    const fy_schedule *s = &m->w->schedules[rank];
+    const fy_mix_schedule *s = &m->w->schedules[rank];
     rank_state *r = &m->ranks[rank];
-    uint64_t turns = m->n_steps + (s->pipelined ? s->n_stages - 1 : 0);
+    uint64_t turns = m->n_steps + (is_pipelined(s) ? s->program.n_blocks - 1 : 0);
     bool went = false;
     for (; r->turn < turns; r->turn++, r->stage = 0) {
-        for (; r->stage < s->n_stages; r->stage++) {
-            uint64_t number = s->pipelined ? r->turn - r->stage : r->turn;
-            bool has = number < m->n_steps && (!s->pipelined || r->turn >= r->stage);
+        for (; r->stage < s->program.n_blocks; r->stage++) {
+            uint64_t number = is_pipelined(s) ? r->turn - r->stage : r->turn;
+            bool has = number < m->n_steps && (!is_pipelined(s) || r->turn >= r->stage);
             if (has && !run_one_stage(m, rank, number)) {
                 return went;
             }
@@ -498,13 +498,13 @@ static inline bool run_rank(machine *m, uint32_t rank)
 
 static inline void check_all_was_read(const machine *m, uint32_t rank)
 {
-    for (int edge = 0; edge < FY_N_EDGES; edge++) {
-        const fy_edge_use *use = &m->w->schedules[rank].edges[edge];
+    for (int edge = 0; edge < FY_MIX_N_EDGES; edge++) {
+        const fy_mix_edge_use *use = &m->w->schedules[rank].edges[edge];
         const rank_box *box = &m->ranks[rank].boxes[edge];
-        for (uint64_t i = 0; i < FY_N_SLOTS * use->n_messages * m->message_room[edge]; i++) {
+        for (uint64_t i = 0; i < FY_MIX_N_SLOTS * use->n_messages * m->message_room[edge]; i++) {
             check_was_read(m, rank, rank, &box->outbox[i]);
         }
-        for (uint64_t i = 0; i < FY_N_SLOTS * use->n_senders * m->message_room[edge]; i++) {
+        for (uint64_t i = 0; i < FY_MIX_N_SLOTS * use->n_senders * m->message_room[edge]; i++) {
             check_was_read(m, rank, rank, &box->inbox[i]);
         }
     }

@@ -148,7 +148,7 @@ static void visit_sizes(const split_walk *walk)
 }
 
 /* One packed component: cut by itself, each piece owned by n_parts / its parts neighbours. */
-static void own_block(naive *n, uint64_t begin, const fy_block *block, uint64_t unit)
+static void own_block(naive *n, uint64_t begin, const fy_split_block *block, uint64_t unit)
 {
     uint32_t n_owners = n->n_parts / block->n_parts;
     for (uint64_t i = 0; i < block->size; i++) {
@@ -157,7 +157,7 @@ static void own_block(naive *n, uint64_t begin, const fy_block *block, uint64_t 
     }
 }
 
-static void visit_block_list(const split_walk *walk, const fy_block *blocks, size_t n_blocks,
+static void visit_block_list(const split_walk *walk, const fy_split_block *blocks, size_t n_blocks,
                              uint64_t unit)
 {
     naive n = {.extent = walk->extent, .n_parts = walk->n_parts};
@@ -181,12 +181,12 @@ static void visit_block_list(const split_walk *walk, const fy_block *blocks, siz
 static void visit_block_parts(const split_walk *walk, const uint64_t *sizes, size_t n_blocks,
                               uint64_t unit)
 {
-    fy_block blocks[3];
+    fy_split_block blocks[3];
     uint32_t choice[3] = {1, 1, 1};
     for (;;) {
         bool divides = true;
         for (size_t i = 0; i < n_blocks; i++) {
-            blocks[i] = (fy_block){.size = sizes[i], .n_parts = choice[i]};
+            blocks[i] = (fy_split_block){.size = sizes[i], .n_parts = choice[i]};
             divides = divides && walk->n_parts % choice[i] == 0;
         }
         if (divides) {

@@ -63,14 +63,14 @@ static void expect_proper(const graph *g, bool half, const uint32_t *round, uint
     }
 }
 
-static void check_graph(const graph *g, bool half)
+static void check_graph(graph *g, bool half)
 {
     static uint32_t round[MOST_EDGES];
-    uint32_t n_rounds = 77, degree = largest_degree(g, half);
+    uint32_t degree = largest_degree(g, half);
+    fy_edges edges = {g->n_ranks, 77, g->n_edges, g->from, g->to, round};
     ferry_error error;
-    must(fy_colour_batches(g->n_ranks, g->n_edges, g->from, g->to,
-                           half ? FERRY_DUPLEX_HALF : FERRY_DUPLEX_FULL, round, &n_rounds, &error),
-         &error);
+    must(fy_colour_batches(&edges, half ? FERRY_DUPLEX_HALF : FERRY_DUPLEX_FULL, &error), &error);
+    uint32_t n_rounds = edges.n_rounds;
     expect_proper(g, half, round, n_rounds);
     if (!half) {
         assert_int_equal(n_rounds, degree);
@@ -158,7 +158,7 @@ static void test_shannon_triangle(void **state)
 {
     (void)state;
     static graph g = {.n_ranks = 3};
-    uint32_t round[MOST_EDGES], n_rounds = 0;
+    uint32_t round[MOST_EDGES];
     ferry_error error;
     for (uint32_t k = 0; k < 40; k++) {
         for (uint32_t i = 0; i < 3; i++) {
@@ -166,8 +166,9 @@ static void test_shannon_triangle(void **state)
             g.to[g.n_edges++] = (i + 1) % 3;
         }
     }
-    must(fy_colour_general(3, g.n_edges, g.from, g.to, round, &n_rounds, &error), &error);
-    assert_int_equal(n_rounds, 120);
+    fy_edges edges = {3, 0, g.n_edges, g.from, g.to, round};
+    must(fy_colour_general(&edges, &error), &error);
+    assert_int_equal(edges.n_rounds, 120);
 }
 
 int main(void)

@@ -30,7 +30,7 @@ static void *zeroed(size_t n, size_t bytes)
 static uint32_t most_uses(const scheduled *w)
 {
     uint32_t most = 1;
-    for (int edge = 0; edge < FY_N_EDGES; edge++) {
+    for (int edge = 0; edge < FY_MIX_N_EDGES; edge++) {
         uint32_t uses = w->schedules[0].edges[edge].uses;
         most = uses > most ? uses : most;
     }
@@ -40,7 +40,7 @@ static uint32_t most_uses(const scheduled *w)
 static void traffic_make(traffic *t, const scheduled *w)
 {
     *t = (traffic){.n_ranks = w->n_ranks, .n_uses = most_uses(w)};
-    size_t n = (size_t)FY_N_EDGES * t->n_uses * t->n_ranks * t->n_ranks;
+    size_t n = (size_t)FY_MIX_N_EDGES * t->n_uses * t->n_ranks * t->n_ranks;
     t->posts = zeroed(n, sizeof *t->posts);
     t->waits = zeroed(n, sizeof *t->waits);
     t->post_stage = zeroed(n, sizeof *t->post_stage);
@@ -56,88 +56,93 @@ static void traffic_forget(traffic *t)
 }
 
 /* A link of an edge joins ranks of the right kind, in the right form. */
-static void check_link(const scheduled *w, uint32_t rank, const fy_link *link, bool post)
+static void check_link(const scheduled *w, uint32_t rank, const fy_mix_link *link, bool post)
 {
     const fy_topology *me = &w->topologies[rank], *other = &w->topologies[link->rank];
-    const fy_edge_use *use = &w->schedules[rank].edges[link->edge];
+    const fy_mix_edge_use *use = &w->schedules[rank].edges[link->edge];
     bool near = me->inter_rank == other->inter_rank;
-    check_scheduled(w, link->edge < FY_EDGE_OWN && link->rank != rank && use->uses > 0);
-    if (fy_edge_is_ring((fy_edge)link->edge)) {
-        uint32_t size = fy_edge_group_size(me, (fy_edge)link->edge);
-        uint32_t a = fy_edge_group_index(me, (fy_edge)link->edge);
-        uint32_t b = fy_edge_group_index(other, (fy_edge)link->edge);
-        check_scheduled(w, fy_edge_group_rank(me, (fy_edge)link->edge, b) == link->rank);
+    check_scheduled(w, link->edge < FY_MIX_EDGE_OWN && link->rank != rank && use->uses > 0);
+    if (fy_mix_edge_is_ring((fy_mix_edge)link->edge)) {
+        uint32_t size = fy_mix_edge_group_size(me, (fy_mix_edge)link->edge);
+        uint32_t a = fy_mix_edge_group_index(me, (fy_mix_edge)link->edge);
+        uint32_t b = fy_mix_edge_group_index(other, (fy_mix_edge)link->edge);
+        check_scheduled(w, fy_mix_edge_group_rank(me, (fy_mix_edge)link->edge, b) == link->rank);
         check_scheduled(w, (a + 1) % size == b || (b + 1) % size == a);
-        check_scheduled(w, !post || (link->form == FY_FORM_STORE) == (near && w->k.mapped));
-        check_scheduled(w, link->form != FY_FORM_MULTICAST);
+        check_scheduled(w, !post || (link->form == FY_MIX_FORM_STORE) == (near && w->k.mapped));
+        check_scheduled(w, link->form != FY_MIX_FORM_MULTICAST);
         return;
     }
-    if (fy_edge_is_between((fy_edge)link->edge)) {
+    if (fy_mix_edge_is_between((fy_mix_edge)link->edge)) {
         check_scheduled(w, !near && me->local_rank == other->local_rank);
-        check_scheduled(w, link->form == FY_FORM_PUT);
+        check_scheduled(w, link->form == FY_MIX_FORM_PUT);
         return;
     }
     bool multicast = is_multicast(w->k.mode);
     check_scheduled(w, near);
-    check_scheduled(w, link->form == (multicast     ? FY_FORM_MULTICAST
-                                      : w->k.mapped ? FY_FORM_STORE
-                                                    : FY_FORM_PUT));
+    check_scheduled(w, link->form == (multicast     ? FY_MIX_FORM_MULTICAST
+                                      : w->k.mapped ? FY_MIX_FORM_STORE
+                                                    : FY_MIX_FORM_PUT));
     check_scheduled(w, use->multicast == multicast);
 }
 
-static void note_action(traffic *t, const scheduled *w, uint32_t rank, uint32_t stage,
-                        const fy_action *a)
+static void note_links(traffic *t, const scheduled *w, uint32_t rank, uint32_t stage,
+                       const fy_program_step *step)
 {
-    const fy_schedule *s = &w->schedules[rank];
-    bool post = a->kind == FY_ACTION_POST;
-    for (uint32_t i = 0; i < a->n; i++) {
-        const fy_link *link = &s->links[a->first + i];
+    const fy_mix_schedule *s = &w->schedules[rank];
+    bool post = step->kind != FY_STEP_WAIT;
+    for (uint32_t i = 0; i < step->n; i++) {
+        const fy_mix_link *link = &s->links[step->first + i];
         check_link(w, rank, link, post);
-        size_t at =
-            traffic_at(t, link->edge, a->use, post ? rank : link->rank, post ? link->rank : rank);
+        check_scheduled(w, !post || (link->form == FY_MIX_FORM_PUT) == (step->kind == FY_STEP_PUT));
+        size_t at = traffic_at(t, link->edge, link->use, post ? rank : link->rank,
+                               post ? link->rank : rank);
         (post ? t->posts : t->waits)[at]++;
         (post ? t->post_stage : t->wait_stage)[at] = stage;
     }
 }
 
-/* One pass over a rank's actions: their order within stages, and the counts of the whole. */
+/* One pass over a rank's steps: their order within stages, and the counts of the whole. */
 static void note_rank(traffic *t, const scheduled *w, uint32_t rank)
 {
-    const fy_schedule *s = &w->schedules[rank];
-    uint32_t n_waits = 0, n_puts = 0, n_actions = 0;
+    const fy_mix_schedule *s = &w->schedules[rank];
+    uint32_t n_steps = 0, n_sums = 0, n_links = 0, n_puts = 0;
     check_scheduled(w, s->op == w->k.op && s->mode == w->k.mode);
-    for (uint32_t stage = 0; stage < s->n_stages; stage++) {
-        check_scheduled(w, s->stages[stage].first_action == n_actions);
-        n_actions += s->stages[stage].n_actions;
-        for (uint32_t i = 0; i < s->stages[stage].n_actions; i++) {
-            const fy_action *a = &s->actions[s->stages[stage].first_action + i];
-            check_scheduled(w, a->kind != FY_ACTION_WAIT || i == 0);
-            check_scheduled(w, a->n > 0);
-            if (a->kind != FY_ACTION_SUM) {
-                note_action(t, w, rank, stage, a);
+    check_scheduled(w, s->program.n_lanes == 1 && s->program.n_counters == 0);
+    check_scheduled(w, s->program.lanes[0].n_blocks == s->program.n_blocks);
+    for (uint32_t stage = 0; stage < s->program.n_blocks; stage++) {
+        check_scheduled(w, s->program.blocks[stage].first_step == n_steps);
+        n_steps += s->program.blocks[stage].n_steps;
+        for (uint32_t i = 0; i < s->program.blocks[stage].n_steps; i++) {
+            const fy_program_step *step = step_of_stage(s, stage, i);
+            bool sums = step->kind == FY_STEP_SUM;
+            check_scheduled(w, step->kind != FY_STEP_MOVE && step->kind < FY_N_STEP_KINDS);
+            check_scheduled(w, step->kind != FY_STEP_WAIT || i == 0);
+            check_scheduled(w, step->first == (sums ? n_sums : n_links));
+            check_scheduled(w, sums ? step->n == 1 && s->sums[n_sums].n > 0 : step->n > 0);
+            if (!sums) {
+                note_links(t, w, rank, stage, step);
             }
-            n_waits += a->kind == FY_ACTION_WAIT;
-            for (uint32_t j = 0; a->kind == FY_ACTION_POST && j < a->n; j++) {
-                n_puts += s->links[a->first + j].form == FY_FORM_PUT;
-            }
+            *(sums ? &n_sums : &n_links) += step->n;
+            n_puts += step->kind == FY_STEP_PUT ? step->n : 0;
         }
     }
-    check_scheduled(w, n_actions == s->n_actions);
-    check_scheduled(w, n_waits == s->n_waits && (n_puts == 0) == (s->n_puts == 0));
-    check_scheduled(w, n_waits == w->schedules[0].n_waits);
+    check_scheduled(w, n_steps == s->program.n_steps);
+    check_scheduled(w, n_sums == s->n_sums && n_links == s->n_links && n_puts == s->n_puts);
+    check_scheduled(w, count_steps(s, FY_STEP_WAIT) == count_steps(w->schedules, FY_STEP_WAIT));
 }
 
 /* What an edge needs is the same everywhere, and in the other direction of a ring. */
 static void check_edges(const scheduled *w, uint32_t rank)
 {
-    for (int edge = 0; edge < FY_N_EDGES; edge++) {
-        const fy_edge_use *a = &w->schedules[0].edges[edge], *b = &w->schedules[rank].edges[edge];
+    for (int edge = 0; edge < FY_MIX_N_EDGES; edge++) {
+        const fy_mix_edge_use *a = &w->schedules[0].edges[edge],
+                              *b = &w->schedules[rank].edges[edge];
         check_scheduled(w, a->uses == b->uses && a->n_messages == b->n_messages);
         check_scheduled(w, a->n_senders == b->n_senders && a->n_cells == b->n_cells);
         check_scheduled(w, a->origin == b->origin && a->n == b->n && a->n_sub == b->n_sub);
         check_scheduled(w, a->partial == b->partial && a->multicast == b->multicast);
         check_scheduled(w, !a->partial || w->k.deterministic);
-        check_scheduled(w, !w->schedules[0].pipelined || a->uses <= 1);
+        check_scheduled(w, !is_pipelined(w->schedules) || a->uses <= 1);
     }
 }
 
@@ -145,13 +150,13 @@ static void check_edges(const scheduled *w, uint32_t rank)
 static uint32_t turned(uint32_t edge)
 {
     switch (edge) {
-    case FY_EDGE_WORLD_UP:
-    case FY_EDGE_TP_UP:
-    case FY_EDGE_DP_UP:
+    case FY_MIX_EDGE_WORLD_UP:
+    case FY_MIX_EDGE_TP_UP:
+    case FY_MIX_EDGE_DP_UP:
         return edge + 1;
-    case FY_EDGE_WORLD_DOWN:
-    case FY_EDGE_TP_DOWN:
-    case FY_EDGE_DP_DOWN:
+    case FY_MIX_EDGE_WORLD_DOWN:
+    case FY_MIX_EDGE_TP_DOWN:
+    case FY_MIX_EDGE_DP_DOWN:
         return edge - 1;
     default:
         return edge;
@@ -164,8 +169,8 @@ static uint32_t turned(uint32_t edge)
  */
 static void check_traffic(const traffic *t, const scheduled *w)
 {
-    bool pipelined = w->schedules[0].pipelined;
-    for (uint32_t edge = 0; edge < FY_N_EDGES; edge++) {
+    bool pipelined = is_pipelined(w->schedules);
+    for (uint32_t edge = 0; edge < FY_MIX_N_EDGES; edge++) {
         for (uint32_t use = 0; use < w->schedules[0].edges[edge].uses; use++) {
             for (uint32_t from = 0; from < t->n_ranks; from++) {
                 for (uint32_t to = 0; to < t->n_ranks; to++) {
@@ -184,13 +189,14 @@ static void check_traffic(const traffic *t, const scheduled *w)
 /* What came in a use is read in the stage that waits for it, and no later. */
 static void check_reads(const traffic *t, const scheduled *w, uint32_t rank)
 {
-    const fy_schedule *s = &w->schedules[rank];
-    for (uint32_t stage = 0; s->pipelined && stage < s->n_stages; stage++) {
-        for (uint32_t i = 0; i < s->stages[stage].n_actions; i++) {
-            const fy_action *a = &s->actions[s->stages[stage].first_action + i];
-            for (uint32_t j = 0; a->kind == FY_ACTION_SUM && j < a->n; j++) {
-                const fy_place *p = &s->places[a->first + j];
-                if (p->kind == FY_PLACE_INBOX || p->kind == FY_PLACE_PEER_OUTBOX) {
+    const fy_mix_schedule *s = &w->schedules[rank];
+    for (uint32_t stage = 0; is_pipelined(s) && stage < s->program.n_blocks; stage++) {
+        for (uint32_t i = 0; i < s->program.blocks[stage].n_steps; i++) {
+            const fy_program_step *step = step_of_stage(s, stage, i);
+            const fy_mix_sum *sum = &s->sums[step->first];
+            for (uint32_t j = 0; step->kind == FY_STEP_SUM && j < sum->n; j++) {
+                const fy_mix_place *p = &s->places[sum->first + j];
+                if (p->kind == FY_MIX_PLACE_INBOX || p->kind == FY_MIX_PLACE_PEER_OUTBOX) {
                     size_t at = traffic_at(t, p->edge, p->use, p->rank, rank);
                     check_scheduled(w, t->waits[at] == 1 && t->wait_stage[at] == stage);
                 }

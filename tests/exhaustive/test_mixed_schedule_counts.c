@@ -216,8 +216,8 @@ static void compare_counts(handle_rank *r, uint32_t op, uint32_t mode,
     fy_topology t = make(r->s, r->rank);
     letters l = letters_of(&t, mode, n, e, r->deterministic ? 4 : e);
     moved said = moved_by(op, mode, &l);
-    bool same = counts->calls == 1 && counts->steps == LANE_STEPS &&
-                counts->waits == LANE_STEPS * said.waits &&
+    bool same = counts->n_calls == 1 && counts->n_steps == LANE_STEPS &&
+                counts->n_waits == LANE_STEPS * said.waits &&
                 counts->inside_bytes_written == said.written &&
                 counts->inside_bytes_read == said.read && counts->between_bytes == said.between;
     if (!same && r->wrong[0] == '\0') {
@@ -226,7 +226,7 @@ static void compare_counts(handle_rank *r, uint32_t op, uint32_t mode,
                  " (not %" PRIu64 "), written %" PRIu64 " (%" PRIu64 "), read %" PRIu64 " (%" PRIu64
                  "), between %" PRIu64 " (%" PRIu64 ")",
                  r->rank, ferry_mixed_op_name(op), ferry_mixed_mode_name(mode),
-                 r->deterministic ? ", deterministic" : "", e, counts->steps, counts->waits,
+                 r->deterministic ? ", deterministic" : "", e, counts->n_steps, counts->n_waits,
                  LANE_STEPS * said.waits, counts->inside_bytes_written, said.written,
                  counts->inside_bytes_read, said.read, counts->between_bytes, said.between);
     }
@@ -264,11 +264,13 @@ static ferry_status run_one(handle_rank *r, ferry_mixed_comm *comm, uint32_t op,
 
 static ferry_status run_all_of(handle_rank *r, ferry_mixed_comm *comm, ferry_error *error)
 {
-    const uint32_t *ops, *modes;
+    uint32_t ops[FERRY_MIXED_N_OPS], modes[FERRY_MIXED_N_MODES];
     size_t n_ops, n_modes;
-    ferry_status status = ferry_mixed_comm_get_valid_op_list(comm, &ops, &n_ops, error);
+    ferry_status status =
+        ferry_mixed_comm_get_valid_op_list(comm, ops, FERRY_MIXED_N_OPS, &n_ops, error);
     if (status == FERRY_OK) {
-        status = ferry_mixed_comm_get_valid_mode_list(comm, &modes, &n_modes, error);
+        status =
+            ferry_mixed_comm_get_valid_mode_list(comm, modes, FERRY_MIXED_N_MODES, &n_modes, error);
     }
     for (size_t i = 0; status == FERRY_OK && i < n_ops * n_modes; i++) {
         status = run_one(r, comm, ops[i / n_modes], modes[i % n_modes], error);

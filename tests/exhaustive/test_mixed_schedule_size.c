@@ -8,22 +8,23 @@
 
 /*
  * A ring over the world, there and back, is the longest: 2 (W - 1) passes, in each of which a rank
- * posts, waits, and makes a sum in each direction, with two links for each post and each wait.
+ * posts, waits, and makes a sum in each direction, with two links for each post and each wait. A
+ * post is two steps where one neighbour is on another node.
  */
-enum { MOST_FOR_EACH_RANK = 8 };
+enum { MOST_FOR_EACH_RANK = 10 };
 
 /* Cells of an edge's boxes: one for each rank in the outbox, and one in the inbox. */
 enum { CELLS_FOR_EACH_RANK = 2 };
 
 static uint64_t n_built;
 
-static void check_size(const scheduled *w, const fy_schedule *s)
+static void check_size(const scheduled *w, const fy_mix_schedule *s)
 {
     uint64_t most = (uint64_t)MOST_FOR_EACH_RANK * w->n_ranks;
-    check_scheduled(w, s->n_stages > 0 && s->n_stages <= most);
-    check_scheduled(w, s->n_actions <= most && s->n_places <= most && s->n_links <= most);
-    for (int edge = 0; edge < FY_N_EDGES; edge++) {
-        const fy_edge_use *use = &s->edges[edge];
+    check_scheduled(w, s->program.n_blocks > 0 && s->program.n_blocks <= most);
+    check_scheduled(w, s->program.n_steps <= most && s->n_places <= most && s->n_links <= most);
+    for (int edge = 0; edge < FY_MIX_N_EDGES; edge++) {
+        const fy_mix_edge_use *use = &s->edges[edge];
         uint64_t messages = (uint64_t)use->n_messages + use->n_senders;
         check_scheduled(w, use->uses <= most);
         check_scheduled(w, messages * use->n_cells <= (uint64_t)CELLS_FOR_EACH_RANK * w->n_ranks);
@@ -37,12 +38,12 @@ static void check_rank(const shape *s, uint32_t rank)
     fy_topology t = make(s, rank);
     for (uint32_t i = 0, n = list_kinds(s, kinds); i < n; i++) {
         const scheduled w = {.s = s, .k = kinds[i], .n_ranks = t.world_size};
-        const fy_schedule_options options = {w.k.deterministic, w.k.mapped};
-        fy_schedule schedule;
+        const fy_mix_schedule_options options = {w.k.deterministic, w.k.mapped};
+        fy_mix_schedule schedule;
         ferry_error error;
-        must(fy_schedule_build(&t, w.k.op, w.k.mode, &options, &schedule, &error), &error);
+        must(fy_mix_schedule_build(&t, w.k.op, w.k.mode, &options, &schedule, &error), &error);
         check_size(&w, &schedule);
-        fy_schedule_cleanup(&schedule);
+        fy_mix_schedule_cleanup(&schedule);
     }
 }
 

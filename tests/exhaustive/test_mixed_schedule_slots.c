@@ -40,13 +40,13 @@ static void check_kind(const shape *s, const kind *k)
 {
     scheduled w;
     schedule_all(s, k, &w);
-    bool pipelined = w.schedules[0].pipelined, alone = w.n_ranks == 1;
+    bool pipelined = is_pipelined(w.schedules), alone = w.n_ranks == 1;
     check_scheduled(&w, pipelined == !is_base(k->mode));
-    check_scheduled(&w, faults_of(&w, STEPS, FY_N_SLOTS) == 0);
+    check_scheduled(&w, faults_of(&w, STEPS, FY_MIX_N_SLOTS) == 0);
     if (pipelined) {
         bool three = alone || comes_back(s, k);
-        check_scheduled(&w, (faults_of(&w, STEPS, FY_N_SLOTS - 1) == 0) == three);
-        check_scheduled(&w, faults_of(&w, FY_N_SLOTS - 1, FY_N_SLOTS - 1) == 0);
+        check_scheduled(&w, (faults_of(&w, STEPS, FY_MIX_N_SLOTS - 1) == 0) == three);
+        check_scheduled(&w, faults_of(&w, FY_MIX_N_SLOTS - 1, FY_MIX_N_SLOTS - 1) == 0);
     } else {
         check_scheduled(&w, faults_of(&w, STEPS, 2) == 0);
         check_scheduled(&w, alone || faults_of(&w, STEPS, 1) > 0);
@@ -96,7 +96,7 @@ static void check_sequences(const shape *s)
                 history_add(&h, &w[pick % n], 1 + pick / n % 5);
             }
             history_run(&h);
-            check_scheduled(&w[0], count_faults(&h, FY_N_SLOTS) == 0);
+            check_scheduled(&w[0], count_faults(&h, FY_MIX_N_SLOTS) == 0);
             history_forget(&h);
         }
         for (uint32_t i = 0; i < n; i++) {
@@ -193,7 +193,7 @@ static void visit(walk *k, const walk_state *now, const walk_state *next)
 static bool can_go(const walk *k, const walk_state *s, uint32_t rank)
 {
     const slot_history *h = k->h;
-    size_t n_messages = FY_N_EDGES * h->n_ranks * h->n_ranks * h->most_uses;
+    size_t n_messages = FY_MIX_N_EDGES * h->n_ranks * h->n_ranks * h->most_uses;
     if (s->at[rank] == h->cursors[rank].n_events) {
         return false;
     }
@@ -232,7 +232,7 @@ static void walk_from(walk *k, walk_state now)
 static bool walk_finds_fault(slot_history *h, uint64_t n_slots)
 {
     walk k = {.h = h, .n_slots = n_slots, .room = 1 << 18, .hash_room = 1 << 19};
-    size_t n_messages = FY_N_EDGES * h->n_ranks * h->n_ranks * h->most_uses;
+    size_t n_messages = FY_MIX_N_EDGES * h->n_ranks * h->n_ranks * h->most_uses;
     walk_state start = {{0, 0}, 0};
     k.states = calloc(k.room, sizeof *k.states);
     k.hash = calloc(k.hash_room, sizeof *k.hash);
@@ -258,7 +258,7 @@ static void compare_with_walk(const shape *s)
     for (uint32_t i = 0, n = list_kinds(s, kinds); i < n; i++) {
         scheduled w;
         schedule_all(s, &kinds[i], &w);
-        for (uint64_t n_slots = 1; n_slots <= FY_N_SLOTS; n_slots++) {
+        for (uint64_t n_slots = 1; n_slots <= FY_MIX_N_SLOTS; n_slots++) {
             slot_history h;
             history_begin(&h, w.n_ranks);
             history_add(&h, &w, n_slots + 1);

@@ -93,7 +93,9 @@ static void check_flags(const machine *m)
         check_machine(m, rank, flagged->inside_written == seen->inside_written);
         check_machine(m, rank, flagged->inside_read == seen->inside_read);
         check_machine(m, rank, flagged->between == seen->between);
-        check_machine(m, rank, flagged->waits == m->n_steps * m->w->schedules[rank].n_waits);
+        check_machine(m, rank,
+                      flagged->waits ==
+                          m->n_steps * count_steps(&m->w->schedules[rank], FY_STEP_WAIT));
     }
 }
 

@@ -182,10 +182,10 @@ static void check_ops(const shape *s)
         bool copy = row->op == FERRY_MIXED_ALL_REDUCE && world_size(s) == 1;
         check_shape(s, fy_topology_has_op(&t, row->op) ==
                            ((sums == row->tp && joins == row->dp) || copy));
-        check_shape(s, fy_op_out_chunks(&t, row->op) == (row->grows ? dp : 1));
-        check_shape(s, fy_op_in_chunks(&t, row->op) == (row->shrinks ? dp : 1));
-        check_shape(s, fy_op_gathers(row->op) == row->grows);
-        check_shape(s, fy_op_scatters(row->op) == row->shrinks);
+        check_shape(s, fy_mix_op_out_chunks(&t, row->op) == (row->grows ? dp : 1));
+        check_shape(s, fy_mix_op_in_chunks(&t, row->op) == (row->shrinks ? dp : 1));
+        check_shape(s, fy_mix_op_gathers(row->op) == row->grows);
+        check_shape(s, fy_mix_op_scatters(row->op) == row->shrinks);
     }
     check_shape(s, !fy_topology_has_op(&t, FERRY_MIXED_N_OPS));
     check_shape(s, !fy_topology_has_op(&t, UINT32_MAX));

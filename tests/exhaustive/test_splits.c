@@ -209,9 +209,9 @@ static void test_refused(void **state)
     ferry_error error;
     fy_split *split = NULL;
     uint64_t wraps[2] = {UINT64_MAX, 2}, sizes[2] = {3, 4};
-    fy_block one = {.size = 8, .n_parts = 3}, none = {.size = 8, .n_parts = 0};
-    fy_block wrapping[2] = {{.size = UINT64_MAX, .n_parts = 1}, {.size = 9, .n_parts = 1}};
-    fy_block short_of = {.size = 7, .n_parts = 1};
+    fy_split_block one = {.size = 8, .n_parts = 3}, none = {.size = 8, .n_parts = 0};
+    fy_split_block wrapping[2] = {{.size = UINT64_MAX, .n_parts = 1}, {.size = 9, .n_parts = 1}};
+    fy_split_block short_of = {.size = 7, .n_parts = 1};
     uint32_t counts[3] = {1u << 20, 1u << 20, 1u << 20};
     const struct {
         const char *name;

@@ -108,7 +108,8 @@ static ferry_status call_open(scene *s, ferry_error *error)
 static ferry_status call_region_alloc(scene *s, ferry_error *error)
 {
     ferry_region *region = NULL;
-    ferry_status status = ferry_region_alloc(s->transport, 64, &region, error);
+    ferry_status status =
+        ferry_region_alloc(s->transport, FERRY_MEMORY_HOST, 0, 64, &region, error);
     return status;
 }
 
@@ -131,12 +132,12 @@ static ferry_status call_schedule(scene *s, ferry_error *error)
 
 static ferry_status call_run(scene *s, ferry_error *error)
 {
-    return ferry_service_run(s->scheduled[0], error);
+    return ferry_service_run(s->scheduled[0], NULL, error);
 }
 
 static ferry_status call_run_other(scene *s, ferry_error *error)
 {
-    return ferry_service_run(s->scheduled[1], error);
+    return ferry_service_run(s->scheduled[1], NULL, error);
 }
 
 static ferry_status call_finalize(scene *s, ferry_error *error)
@@ -367,13 +368,15 @@ static ferry_status make_scene(scene *s, ferry_error *error)
     ferry_service_options fresh = FERRY_SERVICE_OPTIONS_INIT;
     ferry_status status = ferry_transport_open(s->world, NULL, &s->transport, error);
     if (status == FERRY_OK) {
-        status = ferry_region_alloc(s->transport, 64, &s->region, error);
+        status = ferry_region_alloc(s->transport, FERRY_MEMORY_HOST, 0, 64, &s->region, error);
     }
     if (status == FERRY_OK) {
-        status = ferry_memory_alloc(s->transport, TENSOR_BYTES, &s->from, error);
+        status =
+            ferry_memory_alloc(s->transport, FERRY_MEMORY_HOST, 0, TENSOR_BYTES, &s->from, error);
     }
     if (status == FERRY_OK) {
-        status = ferry_memory_alloc(s->transport, TENSOR_BYTES, &s->to, error);
+        status =
+            ferry_memory_alloc(s->transport, FERRY_MEMORY_HOST, 0, TENSOR_BYTES, &s->to, error);
     }
     for (int i = 0; status == FERRY_OK && i < 2; i++) {
         status = make_service(s, true, &s->scheduled[i], error);

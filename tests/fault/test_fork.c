@@ -51,7 +51,7 @@ static void check_world(rank_process *self)
     refuse(ferry_world_shrink(world, 0, &smaller, error));
     ferry_world_abort(world, "a child's reason");
     refuse(ferry_world_state(world, NULL, error));
-    so(self, ferry_world_rank(world) == self->rank && ferry_world_n_ranks(world) == RANKS);
+    so(self, ferry_world_rank(world) == self->rank && ferry_world_rank_count(world) == RANKS);
 }
 
 static void check_transport(rank_process *self, objects *all)
@@ -63,14 +63,15 @@ static void check_transport(rank_process *self, objects *all)
     ferry_signal signal = {.region = all->region, .offset = 0, .value = 1};
     uint32_t peer = 1 - self->rank;
     refuse(ferry_transport_open(self->world, NULL, &other, error));
-    refuse(ferry_region_alloc(transport, 64, &region, error));
-    refuse(ferry_put(transport, peer, all->region, 64, &buffer, NULL, error));
-    refuse(ferry_put_signal(transport, peer, all->region, 64, &buffer, &signal, NULL, error));
-    refuse(ferry_get(transport, peer, all->region, 64, &buffer, NULL, error));
-    refuse(ferry_flush(transport, FERRY_ANY_RANK, NULL, error));
+    refuse(ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, 64, &region, error));
+    refuse(ferry_transport_put(transport, peer, all->region, 64, &buffer, NULL, error));
+    refuse(ferry_transport_put_signal(transport, peer, all->region, 64, &buffer, &signal, NULL,
+                                      error));
+    refuse(ferry_transport_get(transport, peer, all->region, 64, &buffer, NULL, error));
+    refuse(ferry_transport_flush(transport, FERRY_ANY_RANK, NULL, error));
     refuse(ferry_transport_progress(transport, error));
-    refuse(
-        ferry_signal_wait(transport, all->region, 0, FERRY_COMPARE_GE, 1, peer, -1, NULL, error));
+    refuse(ferry_transport_wait_signal(transport, all->region, 0, FERRY_COMPARE_GE, 1, peer, -1,
+                                       NULL, NULL, error));
 }
 
 static void check_service(rank_process *self, objects *all)
@@ -85,7 +86,7 @@ static void check_service(rank_process *self, objects *all)
         ferry_request_cancel(all->request);
         ferry_request_destroy(all->request);
     }
-    refuse(ferry_service_run(all->service, error));
+    refuse(ferry_service_run(all->service, NULL, error));
     refuse(ferry_service_start(all->service, NULL, &request, error));
     refuse(ferry_service_finalize(all->service, error));
     refuse(ferry_mixed_comm_run(all->comm, FERRY_MIXED_ALL_REDUCE, &in, &in,
@@ -150,8 +151,10 @@ static bool open_all(rank_process *self, objects *all)
     all->source = calloc(1, BYTES);
     all->target = calloc(1, BYTES);
     all->numbers = calloc(COLUMNS, sizeof(float));
-    so(self, ferry_region_alloc(all->transport, 4096, &all->region, error) == FERRY_OK);
-    so(self, ferry_memory_alloc(all->transport, BYTES, &all->memory, error) == FERRY_OK);
+    so(self, ferry_region_alloc(all->transport, FERRY_MEMORY_HOST, 0, 4096, &all->region, error) ==
+                 FERRY_OK);
+    so(self, ferry_memory_alloc(all->transport, FERRY_MEMORY_HOST, 0, BYTES, &all->memory, error) ==
+                 FERRY_OK);
     so(self, ferry_service_create(self->world, &options, &all->service, error) == FERRY_OK);
     so(self, ferry_service_init(all->service, FERRY_LOG_ERROR, error) == FERRY_OK);
     ferry_buffer source = ferry_buffer_of(all->source, BYTES);

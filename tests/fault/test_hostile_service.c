@@ -7,7 +7,8 @@
  *
  *     test_hostile_service [--long] [--seed N]
  */
-#include "service/exec.h"
+#include "service/prepare.h"
+#include "service/run.h"
 
 #include "support/check.h"
 #include "support/random.h"
@@ -75,9 +76,9 @@ static uint64_t places[256]; /* the numbers of the unharmed first message */
 static bool was_harmed;
 static uint64_t was; /* the number that was set */
 
-ferry_status __real_fy_pairs_exchange(ferry_service *service, fy_pack *out, fy_pack *in,
+ferry_status __real_fy_pairs_exchange(ferry_service *service, ferry_status before,
                                       ferry_error *error);
-ferry_status __wrap_fy_pairs_exchange(ferry_service *service, fy_pack *out, fy_pack *in,
+ferry_status __wrap_fy_pairs_exchange(ferry_service *service, ferry_status before,
                                       ferry_error *error);
 void __real_fy_run_signal(ferry_service *service, const fy_channel *channel, uint32_t word,
                           uint64_t value);
@@ -141,19 +142,31 @@ static void harm_message(const attack *a, fy_pack *message)
     was_harmed = true;
 }
 
-ferry_status __wrap_fy_pairs_exchange(ferry_service *service, fy_pack *out, fy_pack *in,
+/* In place of what came: what is read of it is borrowed from there. */
+static void harm_talk(fy_talk *talk)
+{
+    fy_pack changed = {0};
+    fy_pack_bytes(&changed, talk->message.bytes, talk->message.used);
+    harm_message(current, &changed);
+    fy_pack_cleanup(&talk->in);
+    talk->in = changed;
+    talk->message = (fy_pack){.bytes = changed.bytes, .used = changed.used, .borrowed = true};
+}
+
+ferry_status __wrap_fy_pairs_exchange(ferry_service *service, ferry_status before,
                                       ferry_error *error)
 {
-    ferry_status status = __real_fy_pairs_exchange(service, out, in, error);
+    ferry_status status = __real_fy_pairs_exchange(service, before, error);
     if (status != FERRY_OK || ferry_service_my_pe(service) != VICTIM) {
         return status;
     }
+    fy_talk *talk = &service->wire->talks[0];
     if (current == NULL) {
-        n_numbers[n_passed] = count_numbers(&in[0]);
-        n_bytes[n_passed] = in[0].used;
-        keep_places(&in[0]);
+        n_numbers[n_passed] = count_numbers(&talk->message);
+        n_bytes[n_passed] = talk->message.used;
+        keep_places(&talk->message);
     } else if (current->exchange == n_passed) {
-        harm_message(current, &in[0]);
+        harm_talk(talk);
     }
     n_passed++;
     return FERRY_OK;
@@ -175,22 +188,25 @@ void __wrap_fy_run_signal(ferry_service *service, const fy_channel *channel, uin
 void __wrap_fy_run_letter(ferry_service *service, uint32_t to, fy_letter_use use, const void *bytes,
                           size_t length)
 {
-    struct {
-        uint32_t head[2];
-        fy_reason first;
-    } letter;
-    if (verdict == TRUE_VERDICT || use != FY_LETTER_VERDICT || length != sizeof letter) {
+    /* One reason: its status, 4 bytes of a rank, a count, a rank, and its sentence. */
+    enum { STATUS = 1, LENGTH = 8 };
+    unsigned char letter[FY_REASONS_BYTES];
+    if (verdict == TRUE_VERDICT || use != FY_LETTER_VERDICT || length <= LENGTH ||
+        length > sizeof letter) {
         __real_fy_run_letter(service, to, use, bytes, length);
         return;
     }
-    memcpy(&letter, bytes, sizeof letter);
+    memcpy(letter, bytes, length);
     if (verdict == NO_STATUS || verdict == STRANGE_STATUS) {
-        letter.first.status = verdict == NO_STATUS ? (uint32_t)FERRY_OK : 4711;
+        letter[STATUS] = verdict == NO_STATUS ? (unsigned char)FERRY_OK : FY_LAST_STATUS + 1;
     } else if (verdict == NO_SENTENCE) {
-        letter.first.text[0] = '\0';
+        letter[LENGTH] = 0;
+        length = LENGTH + 1;
+    } else {
+        length -= 4;
     }
     was_harmed = true;
-    __real_fy_run_letter(service, to, use, &letter, length - (verdict == TOO_SHORT ? 4 : 0));
+    __real_fy_run_letter(service, to, use, letter, length);
 }
 
 /* What becomes of the letters in which the first rank gets such messages. */
@@ -200,8 +216,8 @@ static fy_world_ops true_ops, false_ops; /* of the rank that sends them */
 static ferry_status send_harmed(ferry_world *world, uint32_t to, uint64_t tag, const void *bytes,
                                 size_t n, bool waits, ferry_error *error)
 {
-    uint64_t begin = fy_letter_tag(FY_LETTER_PAIR, FY_THING_SERVICE, 0, 0);
-    uint64_t end = fy_letter_tag((fy_letter_use)(FY_LETTER_PAIR + 1), FY_THING_NONE, 0, 0);
+    uint64_t begin = fy_letter_tag(FY_LETTER_PAIR, FY_OBJECT_SERVICE, 0, 0);
+    uint64_t end = fy_letter_tag((fy_letter_use)(FY_LETTER_PAIR + 1), FY_OBJECT_NONE, 0, 0);
     uint64_t whole = 1;
     unsigned char letter[64 << 10];
     if (tag < begin || tag >= end || n <= sizeof whole + 1 || n > sizeof letter) {
@@ -296,8 +312,8 @@ static ferry_status use_service(rank_state *me)
 {
     ferry_status status = ferry_service_init(me->service, FERRY_LOG_OFF, &me->error);
     for (int i = 0; status == FERRY_OK && i < 2; i++) {
-        status = ferry_memory_alloc(ferry_service_transport(me->service), BUFFER_BYTES,
-                                    &me->memory[i], &me->error);
+        status = ferry_memory_alloc(ferry_service_transport(me->service), FERRY_MEMORY_HOST, 0,
+                                    BUFFER_BYTES, &me->memory[i], &me->error);
     }
     if (status != FERRY_OK) {
         return status;
@@ -311,7 +327,7 @@ static ferry_status use_service(rank_state *me)
         status = me->scheduled = ferry_service_schedule(me->service, &me->error);
     }
     if (status == FERRY_OK) {
-        status = me->ran = ferry_service_run(me->service, &me->error);
+        status = me->ran = ferry_service_run(me->service, NULL, &me->error);
     }
     if (status == FERRY_OK) {
         check_bytes(me);
@@ -400,8 +416,8 @@ static void describe(const way *how, const attack *a, char text[160])
 
 static bool is_path(uint64_t number)
 {
-    return number == FERRY_PATH_MAPPED || number == FERRY_PATH_ATTACH ||
-           number == FERRY_PATH_REMOTE || number == FERRY_PATH_STAGED;
+    return number == FERRY_PATH_MAPPED || number == FERRY_PATH_REMOTE ||
+           number == FERRY_PATH_STAGED;
 }
 
 /*
@@ -498,17 +514,22 @@ static void test_any_harm(void **state)
  * What each number of the first message must be held against
  */
 
-/* The first numbers; behind the keys come those of the first task's place, one by one. */
+/* The first numbers; behind the keys come the only buffer, and then the first task's place. */
 enum field {
     CHANNEL,
     RING,
     SLOTS,
     PAYLOAD,
     N_KEYS,
+    N_BUFFERS,
     ADDRESS,
     LENGTH_OF_BUFFER,
+    KIND,
+    DEVICE,
     KEY,
     KEY_OFFSET,
+    N_PLACES,
+    BUFFER,
     OFFSET,
     RUN_BYTES,
     BYTES,
@@ -543,8 +564,8 @@ static size_t index_of(enum field field)
     if (field <= N_KEYS) {
         return field;
     }
-    at += 1; /* how many places */
-    return field < OFFSET ? at + (field - ADDRESS) : at + 8 + (field - OFFSET);
+    /* The buffer is said twice, as one that is swapped is two. */
+    return field < N_PLACES ? at + (field - N_BUFFERS) : at + 13 + (field - N_PLACES);
 }
 
 typedef struct lie {
@@ -565,12 +586,18 @@ static const lie lies[] = {
     {"a payload that no line ends", PAYLOAD, 100, "slots are none"},
     {"slots that reach behind the ring", PAYLOAD, 128 << 10, "slots are none"},
     {"more keys than bytes", N_KEYS, UINT64_MAX, "keys are cut short"},
+    {"more buffers than bytes", N_BUFFERS, UINT64_MAX, "buffers are cut short"},
+    {"a place more than there are tasks", N_PLACES, 1000, "more or fewer than tasks"},
+    {"a place in the buffer behind the last", BUFFER, 1, "in none of their buffers"},
+    {"a place in no buffer", BUFFER, UINT64_MAX, "in none of their buffers"},
     {"a buffer beyond all memory", LENGTH_OF_BUFFER, UINT64_MAX, "beyond all memory"},
     {"a buffer that is longer than its region", LENGTH_OF_BUFFER, UINT64_C(1) << 40,
      "of a region that has"},
     {"a buffer that is shorter than the area", LENGTH_OF_BUFFER, 1, "of a buffer of 1 bytes"},
     {"a buffer that is a byte too short for the area", LENGTH_OF_BUFFER, HULL - 1,
      "reaches to byte 7584 of a buffer of 7583 bytes"},
+    {"a kind of memory that nobody knows", KIND, 99, "cut short"},
+    {"a device beyond all numbers", DEVICE, UINT64_MAX, "cut short"},
     {"a key that is not there", KEY, 1000, "cut short"},
     {"a key offset a byte too far", KEY_OFFSET, 1, "at byte 1 of a region"},
     {"a key offset far outside of the region", KEY_OFFSET, UINT64_C(1) << 40,
@@ -647,6 +674,7 @@ static void test_lies(void **state)
     for (int staged = 0; staged < 2; staged++) {
         const way *how = way_named(staged ? "mapped slots" : "mapped");
         measure(how);
+        assert_int_equal(places[index_of(N_BUFFERS)], 1);
         assert_int_equal(places[index_of(N_DIMS)], 1);
         assert_int_equal(places[index_of(RUN_BYTES)], ROW_BYTES);
         assert_int_equal(places[index_of(LENGTH_OF_BUFFER)], BUFFER_BYTES);

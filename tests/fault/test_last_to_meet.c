@@ -28,8 +28,8 @@ void __wrap_fy_bell_ring(fy_bell *bell)
 static void come_last(rank_process *self)
 {
     const fy_process *process = self->world->impl;
-    uint64_t target = (process->barriers + 1) * (uint64_t)RANKS;
-    while (atomic_load(&process->board->arrived) < target - 1) {
+    uint64_t target = (process->caller.barriers + 1) * (uint64_t)RANKS;
+    while (atomic_load(&process->node.page->arrived) < target - 1) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
     held = self->world;

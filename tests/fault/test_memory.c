@@ -230,7 +230,7 @@ static ferry_status prove(void *context, ferry_error *error)
 {
     scene *s = context;
     s->proof = (ferry_proof)FERRY_PROOF_INIT;
-    return ferry_prove_plan(s->spec_path, s->plan_path, &s->proof, error);
+    return ferry_plan_prove(s->spec_path, s->plan_path, &s->proof, error);
 }
 
 static void describe_plan(const ferry_plan *plan, text_buffer *out)
@@ -278,7 +278,7 @@ static void describe_scene(const void *context, text_buffer *out)
     }
     describe_file(s->out_path, out);
     text_printf(out, "proven %llu visited %llu\n", (unsigned long long)s->proof.n_moves,
-                (unsigned long long)s->visited.moves_visited);
+                (unsigned long long)s->visited.n_moves_visited);
     if (s->is_printed) {
         text_append(out, s->printed.bytes, s->printed.used);
     }

@@ -161,24 +161,24 @@ static ferry_status plan_with(member *m, planner build, bool with_root, ferry_er
 
 static ferry_status build_centralized(member *m, ferry_error *error)
 {
-    return plan_with(m, ferry_build_centralized_reshard_plan, true, error);
+    return plan_with(m, ferry_reshard_plan_build_centralized, true, error);
 }
 
 static ferry_status build_by_all_gather(member *m, ferry_error *error)
 {
-    return plan_with(m, ferry_build_centralized_reshard_plan, false, error);
+    return plan_with(m, ferry_reshard_plan_build_centralized, false, error);
 }
 
 static ferry_status build_local(member *m, ferry_error *error)
 {
-    return plan_with(m, ferry_build_local_reshard_plan, false, error);
+    return plan_with(m, ferry_reshard_plan_build_local, false, error);
 }
 
 static ferry_status schedule_with(member *m, bool with_root, ferry_error *error)
 {
     ferry_exchange x = exchange_of(m, with_root);
     ferry_schedule *schedule = NULL;
-    ferry_status status = ferry_build_plan_schedule(plan, NULL, &x, &schedule, error);
+    ferry_status status = ferry_schedule_build_rooted(plan, NULL, &x, &schedule, error);
     ferry_schedule_destroy(schedule);
     return status;
 }

@@ -94,11 +94,13 @@ static ferry_status call(ferry_mixed_comm *comm, rank_run *self, uint32_t op, ui
 
 static ferry_status call_all(ferry_mixed_comm *comm, rank_run *self)
 {
-    const uint32_t *ops, *modes;
+    uint32_t ops[FERRY_MIXED_N_OPS], modes[FERRY_MIXED_N_MODES];
     size_t n_ops, n_modes;
-    ferry_status status = ferry_mixed_comm_get_valid_op_list(comm, &ops, &n_ops, &self->error);
+    ferry_status status =
+        ferry_mixed_comm_get_valid_op_list(comm, ops, FERRY_MIXED_N_OPS, &n_ops, &self->error);
     if (status == FERRY_OK) {
-        status = ferry_mixed_comm_get_valid_mode_list(comm, &modes, &n_modes, &self->error);
+        status = ferry_mixed_comm_get_valid_mode_list(comm, modes, FERRY_MIXED_N_MODES, &n_modes,
+                                                      &self->error);
     }
     for (size_t i = 0; status == FERRY_OK && i < n_ops * n_modes; i++) {
         status = call(comm, self, ops[i / n_modes], modes[i % n_modes]);

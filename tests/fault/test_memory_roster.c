@@ -82,14 +82,13 @@ static ferry_status select_source(void *context, ferry_error *error)
 {
     scene *s = context;
     const ferry_param_metadata *const sources[] = {&s->src, &s->src};
-    return ferry_select_source_balanced(sources, 2, &s->dst, 3, &s->chosen, error);
+    return ferry_param_metadata_select_source(sources, 2, &s->dst, 3, &s->chosen, error);
 }
 
 static ferry_status route_param(void *context, ferry_error *error)
 {
     scene *s = context;
-    return ferry_determine_source_ranks_for_dst_param("p", &s->src, &s->dst, 4, &s->made_transfers,
-                                                      error);
+    return ferry_transfers_find_sources("p", &s->src, &s->dst, 4, &s->made_transfers, error);
 }
 
 static ferry_status plan_balanced(void *context, ferry_error *error)
@@ -159,7 +158,7 @@ static ferry_status build_local(void *context, ferry_error *error)
 {
     scene *s = context;
     ferry_exchange x = exchange_of(s);
-    return ferry_build_local_reshard_plan(s->src_model, s->dst_model, NULL, &x, NULL, &s->made_ops,
+    return ferry_reshard_plan_build_local(s->src_model, s->dst_model, NULL, &x, NULL, &s->made_ops,
                                           error);
 }
 
@@ -169,7 +168,7 @@ static ferry_status build_centralized(void *context, ferry_error *error)
     ferry_exchange x = exchange_of(s);
     x.gather = gather_own;
     x.scatter = scatter_own;
-    return ferry_build_centralized_reshard_plan(s->src_model, s->dst_model, &(uint64_t){8}, &x,
+    return ferry_reshard_plan_build_centralized(s->src_model, s->dst_model, &(uint64_t){8}, &x,
                                                 NULL, &s->made_ops, error);
 }
 
@@ -177,7 +176,7 @@ static ferry_status build_by_all_gather(void *context, ferry_error *error)
 {
     scene *s = context;
     ferry_exchange x = exchange_of(s);
-    return ferry_build_centralized_reshard_plan(s->src_model, s->dst_model, NULL, &x, NULL,
+    return ferry_reshard_plan_build_centralized(s->src_model, s->dst_model, NULL, &x, NULL,
                                                 &s->made_ops, error);
 }
 
@@ -186,10 +185,10 @@ static void describe_ops(const ferry_reshard_plan *ops, text_buffer *out)
     char line[200];
     ferry_reshard_plan_describe(ops, line, sizeof line);
     text_printf(out, "%s\n", line);
-    for (size_t i = 0; i < ferry_reshard_plan_recv_count(ops); i++) {
+    for (size_t i = 0; i < ferry_reshard_plan_receive_count(ops); i++) {
         ferry_transfer_op op = FERRY_TRANSFER_OP_INIT;
         ferry_error error;
-        must(ferry_reshard_plan_recv_at(ops, i, &op, &error), &error);
+        must(ferry_reshard_plan_receive_at(ops, i, &op, &error), &error);
         text_printf(out, "%llu %s from %u\n", (unsigned long long)op.task_id, op.param_name,
                     op.peer_rank);
     }
@@ -226,7 +225,7 @@ static void describe_scene(const void *context, text_buffer *out)
     }
     text_printf(out, "%zu transfers, %zu parameters, %zu ranks, map %d, chosen %zu\n",
                 ferry_transfers_count(s->made_transfers), ferry_model_count(s->made_model),
-                ferry_group_size(s->made_group), s->made_map != NULL, s->chosen);
+                ferry_group_rank_count(s->made_group), s->made_map != NULL, s->chosen);
 }
 
 static void give_back(void *context)
@@ -238,7 +237,7 @@ static void give_back(void *context)
     ferry_transfers_destroy(s->made_transfers);
     ferry_model_destroy(s->made_model);
     ferry_prefix_map_destroy(s->made_map);
-    ferry_group_release(s->made_group);
+    ferry_group_destroy(s->made_group);
     unlink(s->out_path);
     s->made_roster = NULL;
     s->made_plan = NULL;
@@ -295,8 +294,8 @@ static int make_scene(void **state)
 static int remove_scene(void **state)
 {
     scene *s = *state;
-    ferry_group_release(s->group);
-    ferry_group_release(s->dst.tensor_parallel_group_ranks);
+    ferry_group_destroy(s->group);
+    ferry_group_destroy(s->dst.tensor_parallel_group_ranks);
     ferry_model_destroy(s->src_model);
     ferry_model_destroy(s->dst_model);
     ferry_plan_destroy(s->plan);

@@ -5,9 +5,9 @@
 #include "support/spec.h"
 #include "support/workloads.h"
 
-#include "service/part.h"
+#include "schedule/part.h"
 
-#include <ferry/scheduler.h>
+#include <ferry/reference.h>
 
 enum { WORLD = 4, N_CALLS = 4, MAX_MESSAGE = 4096 };
 
@@ -128,7 +128,7 @@ typedef struct scene {
     fy_pack part;             /* of the schedule */
     ferry_simulation_options simulated;
     ferry_simulation *simulation;
-    ferry_workloads *workloads[2];
+    ferry_reference_workloads *workloads[2];
     tape plain, rooted, pes; /* ranks' messages */
     uint32_t rank;           /* who runs again */
     /* What steps make. */
@@ -136,9 +136,9 @@ typedef struct scene {
     ferry_cluster *made_cluster;
     ferry_schedule *made_schedule;
     ferry_simulation *made_simulation;
-    ferry_workloads *made_workloads;
-    ferry_local_schedule *made_local;
-    ferry_summaries *made_summaries;
+    ferry_reference_workloads *made_workloads;
+    ferry_reference_schedule *made_local;
+    ferry_reference_summaries *made_summaries;
     text_buffer printed;
     bool is_printed;
 } scene;
@@ -262,15 +262,15 @@ static ferry_status build_schedule(void *context, ferry_error *error)
     scene *s = context;
     player p = {.tape = &s->pes, .rank = s->rank};
     ferry_exchange x = exchange_of(&p);
-    return ferry_build_schedule(s->workloads[s->rank], s->rank, 2, NULL, &x, &s->made_local,
-                                &s->made_summaries, error);
+    return ferry_reference_schedule_build(s->workloads[s->rank], NULL, &x, &s->made_local,
+                                          &s->made_summaries, error);
 }
 
 static ferry_status build_rooted(scene *s, tape *t, ferry_error *error)
 {
     player p = {.tape = t, .rank = s->rank};
     ferry_exchange x = exchange_of(&p);
-    return ferry_build_plan_schedule(s->plan, &s->options, &x, &s->made_schedule, error);
+    return ferry_schedule_build_rooted(s->plan, &s->options, &x, &s->made_schedule, error);
 }
 
 static ferry_status build_with_scatter(void *context, ferry_error *error)
@@ -288,7 +288,7 @@ static ferry_status build_by_all_gather(void *context, ferry_error *error)
 static void describe_schedule(const ferry_schedule *schedule, text_buffer *out)
 {
     char digest[33];
-    ferry_schedule_digest(schedule, digest);
+    ferry_schedule_digest(schedule, digest, sizeof digest);
     text_printf(out, "schedule %s:", digest);
     for (uint64_t i = 0; i < schedule->n_batches; i++) {
         text_printf(out, " %u to %u", schedule->batches[i].from, schedule->batches[i].to);
@@ -312,12 +312,13 @@ static void describe_scene(const void *context, text_buffer *out)
     if (s->is_printed) {
         text_append(out, s->printed.bytes, s->printed.used);
     }
-    ferry_local_schedule_digest(s->made_local, digest);
-    text_printf(
-        out, "%s, tasks %d, cluster %d, %u groups, %llu summaries\n", digest, s->made_tasks != NULL,
-        s->made_cluster != NULL, ferry_workloads_group_count(s->made_workloads, 1),
-        s->made_summaries == NULL ? 0
-                                  : (unsigned long long)ferry_summaries_count(s->made_summaries));
+    ferry_reference_schedule_digest(s->made_local, digest, sizeof digest);
+    text_printf(out, "%s, tasks %d, cluster %d, %u groups, %llu summaries\n", digest,
+                s->made_tasks != NULL, s->made_cluster != NULL,
+                ferry_reference_workloads_batch_count(s->made_workloads, 1),
+                s->made_summaries == NULL
+                    ? 0
+                    : (unsigned long long)ferry_reference_summaries_count(s->made_summaries));
 }
 
 static void give_back(void *context)
@@ -327,9 +328,9 @@ static void give_back(void *context)
     ferry_cluster_destroy(s->made_cluster);
     ferry_schedule_destroy(s->made_schedule);
     ferry_simulation_destroy(s->made_simulation);
-    ferry_workloads_destroy(s->made_workloads);
-    ferry_local_schedule_destroy(s->made_local);
-    ferry_summaries_destroy(s->made_summaries);
+    ferry_reference_workloads_destroy(s->made_workloads);
+    ferry_reference_schedule_destroy(s->made_local);
+    ferry_reference_summaries_destroy(s->made_summaries);
     s->made_tasks = NULL;
     s->made_cluster = NULL;
     s->made_schedule = NULL;
@@ -405,8 +406,8 @@ static int remove_scene(void **state)
     ferry_schedule_destroy(s->schedule);
     ferry_plan_destroy(s->plan);
     fy_pack_cleanup(&s->part);
-    ferry_workloads_destroy(s->workloads[0]);
-    ferry_workloads_destroy(s->workloads[1]);
+    ferry_reference_workloads_destroy(s->workloads[0]);
+    ferry_reference_workloads_destroy(s->workloads[1]);
     return 0;
 }
 
@@ -470,8 +471,8 @@ static void test_simulations(void **state)
 {
     scene *s = *state;
     run_named(s, "simulation", make_simulation);
-    s->simulated.send_slots = 1;
-    s->simulated.recv_slots = 2;
+    s->simulated.n_send_slots = 1;
+    s->simulated.n_receive_slots = 2;
     s->simulated.pack_bytes_per_s = 1e9;
     run_named(s, "simulation with few slots", make_simulation);
     run_named(s, "trace", print_trace);

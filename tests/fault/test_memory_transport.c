@@ -43,9 +43,10 @@ static ferry_status open_all(rank_run *self)
              &mine.transport);
     if (status == FERRY_OK) {
         mine.region = UNTOUCHED;
-        status =
-            made(self, ferry_region_alloc(mine.transport, REGION_BYTES, &mine.region, &self->error),
-                 &mine.region);
+        status = made(self,
+                      ferry_region_alloc(mine.transport, FERRY_MEMORY_HOST, 0, REGION_BYTES,
+                                         &mine.region, &self->error),
+                      &mine.region);
     }
     if (status == FERRY_OK) {
         mine.own = UNTOUCHED;
@@ -54,9 +55,10 @@ static ferry_status open_all(rank_run *self)
     }
     if (status == FERRY_OK) {
         mine.memory.registration = UNTOUCHED;
-        status =
-            made(self, ferry_memory_alloc(mine.transport, DATA_BYTES, &mine.memory, &self->error),
-                 &mine.memory.registration);
+        status = made(self,
+                      ferry_memory_alloc(mine.transport, FERRY_MEMORY_HOST, 0, DATA_BYTES,
+                                         &mine.memory, &self->error),
+                      &mine.memory.registration);
     }
     return status;
 }
@@ -69,7 +71,7 @@ static ferry_status exchange_keys(rank_run *self)
     const void *all;
     const size_t *lengths;
     ferry_status status =
-        ferry_region_export(mine.memory.registration, key, &n_bytes, &self->error);
+        ferry_region_export(mine.memory.registration, key, sizeof key, &n_bytes, &self->error);
     bool strict = strstr(self->plan, "strict") != NULL;
     if (status != FERRY_OK) {
         self->wrong = n_bytes != 0 ? "a length was set by a call that failed" : self->wrong;
@@ -99,19 +101,20 @@ static ferry_status move(rank_run *self)
     ferry_signal signal = {.region = mine.region, .offset = WORD, .value = 1};
     ferry_status status = FERRY_OK;
     for (uint32_t i = 0; i < 20 && status == FERRY_OK; i++) {
-        status = ferry_put(mine.transport, next, mine.region, DATA + i * 1000, &part, NULL,
-                           &self->error);
+        status = ferry_transport_put(mine.transport, next, mine.region, DATA + i * 1000, &part,
+                                     NULL, &self->error);
     }
     if (status == FERRY_OK && mine.theirs != NULL) {
-        status = ferry_put(mine.transport, next, mine.theirs, 0, &source, NULL, &self->error);
+        status =
+            ferry_transport_put(mine.transport, next, mine.theirs, 0, &source, NULL, &self->error);
     }
     if (status == FERRY_OK) {
-        status = ferry_put_signal(mine.transport, next, mine.region, DATA, &source, &signal, NULL,
-                                  &self->error);
+        status = ferry_transport_put_signal(mine.transport, next, mine.region, DATA, &source,
+                                            &signal, NULL, &self->error);
     }
     if (status == FERRY_OK) {
-        status = ferry_signal_wait(mine.transport, mine.region, WORD, FERRY_COMPARE_EQ, 1,
-                                   FERRY_ANY_RANK, RUN_SECONDS, NULL, &self->error);
+        status = ferry_transport_wait_signal(mine.transport, mine.region, WORD, FERRY_COMPARE_EQ, 1,
+                                             FERRY_ANY_RANK, RUN_SECONDS, NULL, NULL, &self->error);
     }
     return status;
 }
@@ -122,9 +125,9 @@ static ferry_status fetch(rank_run *self)
     ferry_buffer target = ferry_buffer_of(fetched, DATA_BYTES);
     uint32_t next = (self->rank + 1) % RUN_RANKS;
     ferry_status status =
-        ferry_get(mine.transport, next, mine.region, DATA, &target, NULL, &self->error);
-    ferry_status flushed =
-        ferry_flush(mine.transport, FERRY_ANY_RANK, NULL, status == FERRY_OK ? &self->error : NULL);
+        ferry_transport_get(mine.transport, next, mine.region, DATA, &target, NULL, &self->error);
+    ferry_status flushed = ferry_transport_flush(mine.transport, FERRY_ANY_RANK, NULL,
+                                                 status == FERRY_OK ? &self->error : NULL);
     status = status == FERRY_OK ? flushed : status;
     if (status == FERRY_OK && strstr(self->plan, "flip") == NULL &&
         (fetched[0] != self->rank + 1 || fetched[DATA_BYTES - 1] != self->rank + 1)) {

@@ -159,17 +159,19 @@ static ferry_status use_memory(ferry_world *world, ferry_transport *transport, u
     static const unsigned char bytes[100000];
     ferry_region *region = NULL;
     ferry_buffer source = ferry_buffer_of(bytes, sizeof bytes);
-    ferry_status status = ferry_region_alloc(transport, 64 + sizeof bytes, &region, error);
+    ferry_status status =
+        ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, 64 + sizeof bytes, &region, error);
     ferry_signal signal = {.region = region, .offset = 0, .value = 1};
     if (status == FERRY_OK) {
-        status = ferry_put_signal(transport, 1 - rank, region, 64, &source, &signal, NULL, error);
+        status = ferry_transport_put_signal(transport, 1 - rank, region, 64, &source, &signal, NULL,
+                                            error);
     }
     if (status == FERRY_OK) {
-        status = ferry_signal_wait(transport, region, 0, FERRY_COMPARE_EQ, 1, 1 - rank,
-                                   CHILD_SECONDS, NULL, error);
+        status = ferry_transport_wait_signal(transport, region, 0, FERRY_COMPARE_EQ, 1, 1 - rank,
+                                             CHILD_SECONDS, NULL, NULL, error);
     }
     if (status == FERRY_OK) {
-        status = ferry_flush(transport, 1 - rank, NULL, error);
+        status = ferry_transport_flush(transport, 1 - rank, NULL, error);
     }
     if (status != FERRY_OK) {
         ferry_world_abort(world, error->message);

@@ -43,8 +43,7 @@ static int make_scene(void **state)
     must(ferry_prefix_map_create(&s.map, &error), &error);
     s.group = range_group(0, 1, 2);
     s.metadata = describe_param(&param_kinds[0], &source, 0, s.group, s.group, sizes);
-    must(ferry_determine_source_ranks_for_dst_param("p", &s.metadata, &s.metadata, 0, &s.transfers,
-                                                    &error),
+    must(ferry_transfers_find_sources("p", &s.metadata, &s.metadata, 0, &s.transfers, &error),
          &error);
     return 0;
 }
@@ -53,7 +52,7 @@ static int remove_scene(void **state)
 {
     (void)state;
     ferry_transfers_destroy(s.transfers);
-    ferry_group_release(s.group);
+    ferry_group_destroy(s.group);
     ferry_prefix_map_destroy(s.map);
     ferry_model_destroy(s.model);
     ferry_reshard_plan_destroy(s.ops);
@@ -114,12 +113,12 @@ static void test_plans(void **state)
     refuse(ferry_plan_save(s.plan, NULL, e));
     refuse(ferry_plan_load(NULL, &plan, e));
     refuse(ferry_plan_load("x", NULL, e));
-    refuse(ferry_prove_plan(NULL, "x", NULL, e));
-    refuse(ferry_prove_plan("x", NULL, NULL, e));
-    refuse(ferry_prove_plan("x", "x", &(ferry_proof){0}, e));
+    refuse(ferry_plan_prove(NULL, "x", NULL, e));
+    refuse(ferry_plan_prove("x", NULL, NULL, e));
+    refuse(ferry_plan_prove("x", "x", &(ferry_proof){0}, e));
     assert_null(plan);
     assert_int_equal(n, 0);
-    assert_int_equal(ferry_plan_world_size(NULL), 0);
+    assert_int_equal(ferry_plan_rank_count(NULL), 0);
     ferry_plan_destroy(NULL);
 }
 
@@ -132,7 +131,7 @@ static void test_visitor_stops(void **state)
     assert_int_equal(ferry_plan_visit(s.plan, FERRY_ALL_RANKS, stop, &n, &statistics, &error),
                      FERRY_ERR_STOPPED);
     assert_int_equal(n, 2);
-    assert_int_equal(statistics.moves_visited, 0); /* outputs are written on success only */
+    assert_int_equal(statistics.n_moves_visited, 0); /* outputs are written on success only */
 }
 
 static int write_nowhere(void *context, const char *bytes, size_t n_bytes)
@@ -257,25 +256,25 @@ static void test_metadata(void **state)
     ferry_param_metadata m = s.metadata, none = {0};
     ferry_param_description d = FERRY_PARAM_DESCRIPTION_INIT, no_description = {0};
     ferry_process_groups g = FERRY_PROCESS_GROUPS_INIT, no_groups = {0};
-    refuse(ferry_detect_expert_index(NULL, &found, &index, e));
-    refuse(ferry_detect_expert_index("weight1", NULL, &index, e));
-    refuse(ferry_detect_expert_index("weight1", &found, NULL, e));
+    refuse(ferry_param_detect_expert_index(NULL, &found, &index, e));
+    refuse(ferry_param_detect_expert_index("weight1", NULL, &index, e));
+    refuse(ferry_param_detect_expert_index("weight1", &found, NULL, e));
     refuse(ferry_prefix_map_create(NULL, e));
     refuse(ferry_prefix_map_add(NULL, "a", "b", e));
     refuse(ferry_prefix_map_add(s.map, NULL, "b", e));
     refuse(ferry_prefix_map_add(s.map, "a", NULL, e));
     refuse(ferry_prefix_map_add(s.map, "", "b", e));
-    refuse(ferry_assign_resolved_name(NULL, NULL, buffer, e));
-    refuse(ferry_assign_resolved_name(&none, NULL, buffer, e));
-    refuse(ferry_assign_resolved_name(&m, NULL, NULL, e));
-    refuse(ferry_extract_param_metadata(NULL, "n", 0, &g, NULL, &m, e));
-    refuse(ferry_extract_param_metadata(&d, NULL, 0, &g, NULL, &m, e));
-    refuse(ferry_extract_param_metadata(&d, "n", 0, NULL, NULL, &m, e));
-    refuse(ferry_extract_param_metadata(&d, "n", 0, &g, NULL, NULL, e));
-    refuse(ferry_extract_param_metadata(&no_description, "n", 0, &g, NULL, &m, e));
-    refuse(ferry_extract_param_metadata(&d, "n", 0, &no_groups, NULL, &m, e));
+    refuse(ferry_param_metadata_resolve_name(NULL, NULL, buffer, sizeof buffer, e));
+    refuse(ferry_param_metadata_resolve_name(&none, NULL, buffer, sizeof buffer, e));
+    refuse(ferry_param_metadata_resolve_name(&m, NULL, NULL, 0, e));
+    refuse(ferry_param_metadata_extract(NULL, "n", 0, &g, NULL, &m, e));
+    refuse(ferry_param_metadata_extract(&d, NULL, 0, &g, NULL, &m, e));
+    refuse(ferry_param_metadata_extract(&d, "n", 0, NULL, NULL, &m, e));
+    refuse(ferry_param_metadata_extract(&d, "n", 0, &g, NULL, NULL, e));
+    refuse(ferry_param_metadata_extract(&no_description, "n", 0, &g, NULL, &m, e));
+    refuse(ferry_param_metadata_extract(&d, "n", 0, &no_groups, NULL, &m, e));
     d.n_dims = FERRY_MAX_DIMS + 1;
-    refuse(ferry_extract_param_metadata(&d, "n", 0, &g, NULL, &m, e));
+    refuse(ferry_param_metadata_extract(&d, "n", 0, &g, NULL, &m, e));
     assert_true(found && index == 4711);
     assert_string_equal(m.name, s.metadata.name);
     ferry_prefix_map_destroy(NULL);
@@ -328,32 +327,35 @@ static void test_parameters(void **state)
     ferry_sharding_descriptor d = FERRY_SHARDING_DESCRIPTOR_INIT;
     ferry_transfers *t = NULL;
     size_t n = 4711;
-    refuse(ferry_select_source_balanced(NULL, 1, &s.metadata, 0, &n, e));
-    refuse(ferry_select_source_balanced(sources, 0, &s.metadata, 0, &n, e));
-    refuse(ferry_select_source_balanced(sources, 1, NULL, 0, &n, e));
-    refuse(ferry_select_source_balanced(sources, 1, &s.metadata, 0, NULL, e));
-    refuse(ferry_select_source_balanced(holes, 2, &s.metadata, 0, &n, e));
-    refuse(ferry_build_descriptors_for_param(NULL, &s.metadata, &d, &n, e));
-    refuse(ferry_build_descriptors_for_param(&s.metadata, NULL, &d, &n, e));
-    refuse(ferry_build_descriptors_for_param(&none, &s.metadata, &d, &n, e));
-    refuse(ferry_build_descriptors_for_param(&s.metadata, &s.metadata, NULL, &n, e));
-    refuse(ferry_build_descriptors_for_param(&s.metadata, &s.metadata, &d, NULL, e));
-    refuse(ferry_plan_multi_dim_lcm(NULL, &s.metadata, &s.metadata, &d, 1, 0, &t, e));
-    refuse(ferry_plan_multi_dim_lcm("p", NULL, &s.metadata, &d, 1, 0, &t, e));
-    refuse(ferry_plan_multi_dim_lcm("p", &s.metadata, NULL, &d, 1, 0, &t, e));
-    refuse(ferry_plan_multi_dim_lcm("p", &s.metadata, &s.metadata, &d, 1, 0, NULL, e));
-    refuse(ferry_finalize_dp_transfers(NULL, &s.metadata, &s.metadata, 0, &t, e));
-    refuse(ferry_finalize_dp_transfers("p", NULL, &s.metadata, 0, &t, e));
-    refuse(ferry_finalize_dp_transfers("p", &s.metadata, &s.metadata, 0, NULL, e));
-    refuse(ferry_determine_source_ranks_for_dst_param(NULL, &s.metadata, &s.metadata, 0, &t, e));
-    refuse(ferry_determine_source_ranks_for_dst_param("p", NULL, &s.metadata, 0, &t, e));
-    refuse(ferry_determine_source_ranks_for_dst_param("p", &s.metadata, NULL, 0, &t, e));
-    refuse(ferry_determine_source_ranks_for_dst_param("p", &s.metadata, &s.metadata, 0, NULL, e));
+    refuse(ferry_param_metadata_select_source(NULL, 1, &s.metadata, 0, &n, e));
+    refuse(ferry_param_metadata_select_source(sources, 0, &s.metadata, 0, &n, e));
+    refuse(ferry_param_metadata_select_source(sources, 1, NULL, 0, &n, e));
+    refuse(ferry_param_metadata_select_source(sources, 1, &s.metadata, 0, NULL, e));
+    refuse(ferry_param_metadata_select_source(holes, 2, &s.metadata, 0, &n, e));
+    refuse(ferry_sharding_descriptor_build(NULL, &s.metadata, &d, &n, e));
+    refuse(ferry_sharding_descriptor_build(&s.metadata, NULL, &d, &n, e));
+    refuse(ferry_sharding_descriptor_build(&none, &s.metadata, &d, &n, e));
+    refuse(ferry_sharding_descriptor_build(&s.metadata, &s.metadata, NULL, &n, e));
+    refuse(ferry_sharding_descriptor_build(&s.metadata, &s.metadata, &d, NULL, e));
+    refuse(ferry_transfers_plan_lcm(NULL, &s.metadata, &s.metadata, &d, 1, 0, &t, e));
+    refuse(ferry_transfers_plan_lcm("p", NULL, &s.metadata, &d, 1, 0, &t, e));
+    refuse(ferry_transfers_plan_lcm("p", &s.metadata, NULL, &d, 1, 0, &t, e));
+    refuse(ferry_transfers_plan_lcm("p", &s.metadata, &s.metadata, &d, 1, 0, NULL, e));
+    refuse(ferry_transfers_finalize_dp(NULL, &s.metadata, &s.metadata, 0, &t, e));
+    refuse(ferry_transfers_finalize_dp("p", NULL, &s.metadata, 0, &t, e));
+    refuse(ferry_transfers_finalize_dp("p", &s.metadata, &s.metadata, 0, NULL, e));
+    refuse(ferry_transfers_find_sources(NULL, &s.metadata, &s.metadata, 0, &t, e));
+    refuse(ferry_transfers_find_sources("p", NULL, &s.metadata, 0, &t, e));
+    refuse(ferry_transfers_find_sources("p", &s.metadata, NULL, 0, &t, e));
+    refuse(ferry_transfers_find_sources("p", &s.metadata, &s.metadata, 0, NULL, e));
     assert_true(t == NULL && n == 4711);
-    refuse(ferry_transfers_at(NULL, 0, NULL, NULL, NULL, e));
-    refuse(
-        ferry_transfers_at(s.transfers, ferry_transfers_count(s.transfers), NULL, NULL, NULL, e));
-    must(ferry_transfers_at(s.transfers, 0, NULL, NULL, NULL, &error), &error);
+    ferry_transfer one = FERRY_TRANSFER_INIT;
+    refuse(ferry_transfers_at(NULL, 0, &one, e));
+    refuse(ferry_transfers_at(s.transfers, ferry_transfers_count(s.transfers), &one, e));
+    refuse(ferry_transfers_at(s.transfers, 0, NULL, e));
+    assert_int_equal(one.n_dims, 0);
+    must(ferry_transfers_at(s.transfers, 0, &one, &error), &error);
+    assert_int_equal(one.n_dims, s.metadata.n_dims);
     assert_int_equal(ferry_transfers_count(NULL), 0);
     ferry_transfers_destroy(NULL);
 }
@@ -369,13 +371,13 @@ static void test_ops(void **state)
     refuse(ferry_reshard_plan_create(s.plan, 3, &ops, e));
     refuse(ferry_reshard_plan_create(s.plan, FERRY_ALL_RANKS, &ops, e));
     refuse(ferry_reshard_plan_send_at(NULL, 0, &op, e));
-    refuse(ferry_reshard_plan_recv_at(NULL, 0, &op, e));
-    refuse(ferry_reshard_plan_recv_at(s.ops, 0, NULL, e));
-    refuse(ferry_reshard_plan_recv_at(s.ops, 0, &none, e));
-    refuse(ferry_reshard_plan_recv_at(s.ops, ferry_reshard_plan_recv_count(s.ops), &op, e));
+    refuse(ferry_reshard_plan_receive_at(NULL, 0, &op, e));
+    refuse(ferry_reshard_plan_receive_at(s.ops, 0, NULL, e));
+    refuse(ferry_reshard_plan_receive_at(s.ops, 0, &none, e));
+    refuse(ferry_reshard_plan_receive_at(s.ops, ferry_reshard_plan_receive_count(s.ops), &op, e));
     assert_null(ops);
     assert_int_equal(ferry_reshard_plan_send_count(NULL), 0);
-    assert_int_equal(ferry_reshard_plan_recv_count(NULL), 0);
+    assert_int_equal(ferry_reshard_plan_receive_count(NULL), 0);
     assert_int_equal(ferry_reshard_plan_describe(NULL, text, sizeof text), 0);
     assert_true(ferry_reshard_plan_describe(s.ops, NULL, 0) > 40);
     assert_true(ferry_reshard_plan_describe(s.ops, text, sizeof text) > 40);
@@ -420,17 +422,17 @@ static void test_exchanges(void **state)
     bad[3].rank = 1;
     bad[4].scatter = scatter_nothing;
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
-        refuse(ferry_build_local_reshard_plan(s.model, s.model, NULL, &bad[i], NULL, &ops, e));
+        refuse(ferry_reshard_plan_build_local(s.model, s.model, NULL, &bad[i], NULL, &ops, e));
         refuse(
-            ferry_build_centralized_reshard_plan(s.model, s.model, NULL, &bad[i], NULL, &ops, e));
+            ferry_reshard_plan_build_centralized(s.model, s.model, NULL, &bad[i], NULL, &ops, e));
     }
-    refuse(ferry_build_local_reshard_plan(s.model, s.model, NULL, NULL, NULL, &ops, e));
-    refuse(ferry_build_local_reshard_plan(s.model, s.model, NULL, &good, NULL, NULL, e));
-    refuse(ferry_build_centralized_reshard_plan(s.model, s.model, NULL, NULL, NULL, &ops, e));
-    assert_int_equal(ferry_build_local_reshard_plan(s.model, NULL, NULL, &good, NULL, &ops, &error),
+    refuse(ferry_reshard_plan_build_local(s.model, s.model, NULL, NULL, NULL, &ops, e));
+    refuse(ferry_reshard_plan_build_local(s.model, s.model, NULL, &good, NULL, NULL, e));
+    refuse(ferry_reshard_plan_build_centralized(s.model, s.model, NULL, NULL, NULL, &ops, e));
+    assert_int_equal(ferry_reshard_plan_build_local(s.model, NULL, NULL, &good, NULL, &ops, &error),
                      FERRY_ERR_EXCHANGE);
     assert_int_equal(
-        ferry_build_centralized_reshard_plan(s.model, NULL, NULL, &good, NULL, &ops, &error),
+        ferry_reshard_plan_build_centralized(s.model, NULL, NULL, &good, NULL, &ops, &error),
         FERRY_ERR_EXCHANGE);
     assert_null(ops);
 }
@@ -440,10 +442,10 @@ static void test_digests_of_nothing(void **state)
 {
     (void)state;
     char digest[33] = "#";
-    ferry_plan_digest(NULL, digest);
-    ferry_reshard_plan_digest(NULL, digest);
-    ferry_plan_digest(s.plan, NULL);
-    ferry_reshard_plan_digest(s.ops, NULL);
+    ferry_plan_digest(NULL, digest, sizeof digest);
+    ferry_reshard_plan_digest(NULL, digest, sizeof digest);
+    ferry_plan_digest(s.plan, NULL, 0);
+    ferry_reshard_plan_digest(s.ops, NULL, 0);
 }
 
 int main(void)

@@ -144,7 +144,7 @@ static void test_questions(void **state)
     must(ferry_schedule_get_report(schedule, &report, &error), &error);
     uint64_t n_batches = report.n_batches, n_segments = report.n_segments;
     uint32_t n_sends = ferry_schedule_send_count(schedule, 0);
-    uint32_t n_recvs = ferry_schedule_recv_count(schedule, 1);
+    uint32_t n_recvs = ferry_schedule_receive_count(schedule, 1);
     assert_true(n_batches > 0 && n_sends > 0 && n_recvs > 0);
     refuse(ferry_schedule_get_report(NULL, &report, e));
     refuse(ferry_schedule_get_report(schedule, NULL, e));
@@ -162,19 +162,19 @@ static void test_questions(void **state)
     refuse(ferry_schedule_send_at(schedule, 3, 0, &number, e));
     refuse(ferry_schedule_send_at(schedule, 0, n_sends, &number, e));
     refuse(ferry_schedule_send_at(schedule, 0, 0, NULL, e));
-    refuse(ferry_schedule_recv_at(NULL, 1, 0, &number, e));
-    refuse(ferry_schedule_recv_at(schedule, UINT32_MAX, 0, &number, e));
-    refuse(ferry_schedule_recv_at(schedule, 1, n_recvs, &number, e));
-    refuse(ferry_schedule_recv_at(schedule, 1, 0, NULL, e));
+    refuse(ferry_schedule_receive_at(NULL, 1, 0, &number, e));
+    refuse(ferry_schedule_receive_at(schedule, UINT32_MAX, 0, &number, e));
+    refuse(ferry_schedule_receive_at(schedule, 1, n_recvs, &number, e));
+    refuse(ferry_schedule_receive_at(schedule, 1, 0, NULL, e));
     refuse(ferry_schedule_get_idle(NULL, 0, &idle, e));
     refuse(ferry_schedule_get_idle(schedule, 3, &idle, e));
     refuse(ferry_schedule_get_idle(schedule, 0, NULL, e));
     assert_true(number == 4711 && idle == 4711 && batch.bytes == 0 && segment.bytes == 0);
     assert_int_equal(ferry_schedule_send_count(NULL, 0), 0);
-    assert_int_equal(ferry_schedule_recv_count(NULL, 0), 0);
+    assert_int_equal(ferry_schedule_receive_count(NULL, 0), 0);
     assert_int_equal(ferry_schedule_send_count(schedule, 3), 0);
-    assert_int_equal(ferry_schedule_recv_count(schedule, UINT32_MAX), 0);
-    ferry_schedule_digest(NULL, digest);
+    assert_int_equal(ferry_schedule_receive_count(schedule, UINT32_MAX), 0);
+    ferry_schedule_digest(NULL, digest, sizeof digest);
     assert_string_equal(digest, "00000000000000000000000000000000");
 }
 
@@ -226,10 +226,10 @@ static void test_simulations(void **state)
     refuse(ferry_simulation_get_rank(simulation, 3, &rank, e));
     refuse(ferry_simulation_get_rank(simulation, 0, NULL, e));
     refuse(ferry_simulation_get_rank(simulation, 0, &no_rank, e));
-    refuse(ferry_simulation_batch_time(NULL, 0, &start, &end, e));
-    refuse(ferry_simulation_batch_time(simulation, UINT64_MAX, &start, &end, e));
-    refuse(ferry_simulation_batch_time(simulation, 0, NULL, &end, e));
-    refuse(ferry_simulation_batch_time(simulation, 0, &start, NULL, e));
+    refuse(ferry_simulation_get_batch_time(NULL, 0, &start, &end, e));
+    refuse(ferry_simulation_get_batch_time(simulation, UINT64_MAX, &start, &end, e));
+    refuse(ferry_simulation_get_batch_time(simulation, 0, NULL, &end, e));
+    refuse(ferry_simulation_get_batch_time(simulation, 0, &start, NULL, e));
     assert_true(made == NULL && start == 4711 && end == 4711);
     ferry_simulation_destroy(NULL);
 }

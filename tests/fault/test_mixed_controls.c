@@ -4,13 +4,13 @@
  * it is, which must be exact, over one with a slot fewer and over one that trusts every epoch,
  * which must both be found out. A check that cannot see these faults fails here.
  *
- * Stalls are certain, not likely: one rank is held at one action until the others have gone on as
+ * Stalls are certain, not likely: one rank is held at one step until the others have gone on as
  * far as they can without it.
  */
 #include "support/random.h"
 #include "unit/mixed_handle.h"
 
-#include "collective/comm.h"
+#include "unit/mixed_stalls.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ typedef struct shape {
 typedef enum engine_fault { AS_IT_IS, A_SLOT_FEWER, TRUSTING } engine_fault;
 static const char *const fault_names[] = {"as it is", "a slot fewer", "trusting"};
 
-/* Where a rank is: call, turn, stage, action, and how often it has come to that action. */
+/* Where a rank is: call, turn, stage, step, and how often it has come to that step. */
 typedef struct post {
     _Atomic uint64_t at;
 } post;
@@ -50,6 +50,7 @@ typedef struct scene {
     _Atomic int n_wrong, n_refused;
     ferry_status statuses[MOST_RANKS];
     ferry_mixed_comm *comms[MOST_RANKS];
+    stalls stalls[MOST_RANKS];
 } scene;
 
 static uint64_t mix(uint64_t x)
@@ -69,9 +70,9 @@ static float value_of(uint64_t call, uint32_t rank, uint64_t element)
 
 enum { MOST_ATTEMPTS = 200 };
 
-static uint64_t place_of(uint64_t call, uint64_t turn, uint32_t stage, uint32_t action)
+static uint64_t place_of(uint64_t call, uint64_t turn, uint32_t stage, uint32_t step)
 {
-    return (((call << 16 | turn) << 8 | stage) << 8 | action) << 8;
+    return (((call << 16 | turn) << 8 | stage) << 8 | step) << 8;
 }
 
 static bool exchanges(const shape *s, uint32_t a, uint32_t b)
@@ -102,10 +103,10 @@ static void hold(scene *s, uint64_t wait, uint64_t past)
     atomic_fetch_add(&s->n_held, 1);
 }
 
-static void delay(const scene *s, const fy_lane *lane, uint64_t at)
+static void delay(const scene *s, const fy_mix_lane *lane, uint64_t at)
 {
     uint64_t dice = mix(s->seed ^ mix(at ^ (uint64_t)lane->index << 56) ^
-                        mix(lane->comm->topology.world_rank + 77));
+                        mix(lane->program->topology.world_rank + 77));
     if (dice % 64 == 0) {
         usleep((useconds_t)(dice >> 32) % 300);
     } else if (dice % 8 == 0) {
@@ -119,12 +120,13 @@ static void delay(const scene *s, const fy_lane *lane, uint64_t at)
  * Trusting: a rank stands before it writes use k. The others come to the wait for it, and either
  * stay there or read what was there before.
  */
-static void stall(void *context, const fy_lane *lane)
+static void stall(void *context, const fy_mix_lane *lane)
 {
     scene *s = context;
-    uint32_t rank = lane->comm->topology.world_rank;
-    uint64_t call = lane->comm->call.number, k = s->held_step;
-    uint64_t at = place_of(call, lane->turn, lane->stage, lane->action);
+    uint32_t rank = lane->program->topology.world_rank;
+    uint64_t call = lane->call->number, k = s->held_step;
+    const fy_cursor *cursor = &lane->drive.cursors[0];
+    uint64_t at = place_of(call, cursor->turn, cursor->block, cursor->step);
     if (s->delays) {
         delay(s, lane, at);
     }
@@ -221,11 +223,13 @@ static ferry_status make_comm(rank_thread *self)
     ferry_mixed_comm **comm = &s->comms[self->rank];
     ferry_status status = ferry_mixed_comm_create(self->world, &o, comm, &self->error);
     if (status == FERRY_OK) {
-        (*comm)->stall = stall;
-        (*comm)->stall_context = s;
-        (*comm)->n_slots = s->fault == A_SLOT_FEWER ? FY_N_SLOTS - 1 : FY_N_SLOTS;
-        (*comm)->trusts_epochs = s->fault == TRUSTING;
+        s->stalls[self->rank] =
+            (stalls){.before = stall, .context = s, .trusts_epochs = s->fault == TRUSTING};
+        stall_by(*comm, &s->stalls[self->rank]);
         status = ferry_mixed_comm_init_virtual_memory(*comm, &self->error);
+    }
+    if (status == FERRY_OK) {
+        (*comm)->program.layout.n_slots -= s->fault == A_SLOT_FEWER;
     }
     return status == FERRY_OK ? ferry_mixed_comm_init_nvshmem(*comm, &self->error) : status;
 }
@@ -249,13 +253,15 @@ static void run_stream(rank_thread *self)
 static void run_everything(rank_thread *self)
 {
     scene *s = self->context;
-    const uint32_t *ops, *modes;
+    uint32_t ops[FERRY_MIXED_N_OPS], modes[FERRY_MIXED_N_MODES];
     size_t n_ops, n_modes;
     uint64_t call = 0;
     expect_ok(self, make_comm(self));
     ferry_mixed_comm *comm = s->comms[self->rank];
-    expect_ok(self, ferry_mixed_comm_get_valid_op_list(comm, &ops, &n_ops, &self->error));
-    expect_ok(self, ferry_mixed_comm_get_valid_mode_list(comm, &modes, &n_modes, &self->error));
+    expect_ok(self, ferry_mixed_comm_get_valid_op_list(comm, ops, FERRY_MIXED_N_OPS, &n_ops,
+                                                       &self->error));
+    expect_ok(self, ferry_mixed_comm_get_valid_mode_list(comm, modes, FERRY_MIXED_N_MODES, &n_modes,
+                                                         &self->error));
     expect(self, n_ops > 0 && n_modes > 1);
     for (int round = 0; round < 3; round++) {
         for (size_t i = 0; i < n_ops * n_modes; i++) {
@@ -346,7 +352,7 @@ static void check_control(const control *c, engine_fault holds_for, engine_fault
                .holds = true,
                .holds_for = holds_for,
                .held = (uint32_t)(mix(seed) % c->shape->n_ranks),
-               .held_step = FY_N_SLOTS + mix(seed + 1) % (N_STEPS - FY_N_SLOTS - 3),
+               .held_step = FY_MIX_N_SLOTS + mix(seed + 1) % (N_STEPS - FY_MIX_N_SLOTS - 3),
                .seed = seed};
     run_ranks(s.shape->n_ranks, &patient, run_stream, &s);
     bool caught = s.n_wrong + s.n_refused > 0;

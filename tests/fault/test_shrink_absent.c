@@ -30,9 +30,9 @@ static void run(rank_process *self)
         return;
     }
     so(self, ferry_world_shrink(self->world, 0, &smaller, &self->error) == FERRY_OK);
-    so(self, ferry_world_n_ranks(smaller) == RANKS - 1);
+    so(self, ferry_world_rank_count(smaller) == RANKS - 1);
     for (uint32_t rank = 0; rank < RANKS - 1; rank++) {
-        so(self, ferry_world_member(smaller, rank) == rank + (rank >= absent));
+        so(self, ferry_world_member_of(smaller, rank) == rank + (rank >= absent));
     }
     so(self, ferry_world_barrier(smaller, &self->error) == FERRY_OK);
     add_mark(self->shared, SHRUNK);

@@ -92,9 +92,9 @@ static ferry_status shrink(ferry_world *world, ferry_world **smaller, ferry_erro
 
 static void tell(ferry_status status, const ferry_world *world)
 {
-    own->n_ranks = status == FERRY_OK ? ferry_world_n_ranks(world) : 0;
+    own->n_ranks = status == FERRY_OK ? ferry_world_rank_count(world) : 0;
     for (uint32_t r = 0; r < own->n_ranks; r++) {
-        own->members[r] = ferry_world_member(world, r);
+        own->members[r] = ferry_world_member_of(world, r);
     }
     own->status = (uint32_t)status;
     own->ended = true;

@@ -13,7 +13,7 @@ static void shrink_to(rank_process *self, uint32_t n_ranks)
 {
     ferry_world *smaller = NULL;
     so(self, ferry_world_shrink(self->world, 0, &smaller, &self->error) == FERRY_OK);
-    so(self, ferry_world_n_ranks(smaller) == n_ranks);
+    so(self, ferry_world_rank_count(smaller) == n_ranks);
     so(self, ferry_world_barrier(smaller, &self->error) == FERRY_OK);
     ferry_world_destroy(smaller);
 }
@@ -148,7 +148,7 @@ static void run_left(rank_process *self)
     if (self->rank == 2) {
         const fy_process *process = self->world->impl;
         fy_report_lost(self->world, 1, "rank 1 is lost: so says an engine");
-        while (!process->asks && !fy_failed(self->world->failure)) {
+        while (!process->news.asks && !fy_failed(self->world->failure)) {
             nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
         }
         nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL); /* for who would not wait */

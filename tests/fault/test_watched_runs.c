@@ -146,13 +146,13 @@ static void be_late(rank_thread *self)
     uint32_t named = FERRY_ANY_RANK;
     expect_ok(self, make_part(self, one->silent, &p));
     fill(self, &p, 1);
-    expect_ok(self, ferry_service_run(p.service, &self->error));
+    expect_ok(self, ferry_service_run(p.service, NULL, &self->error));
     expect_ok(self, ferry_world_barrier(self->world, &self->error)); /* all know how that ended */
     order_ranks(self, one, &p);
     if (self->rank == 1) {
         lapse_once(self, one, &p);
     } else {
-        ferry_status status = ferry_service_run(p.service, &self->error);
+        ferry_status status = ferry_service_run(p.service, NULL, &self->error);
         atomic_fetch_add(&n_done, 1);
         expect(self, status == one->status);
         expect_says(self, one->says);
@@ -305,21 +305,21 @@ static void refuse(rank_thread *self)
     part p;
     expect_ok(self, make_part(self, false, &p));
     fill(self, &p, 1);
-    expect_ok(self, ferry_service_run(p.service, &self->error));
+    expect_ok(self, ferry_service_run(p.service, NULL, &self->error));
     for (int salt = 2; salt < 4; salt++) {
         fill(self, &p, salt);
         if (self->rank == 1) {
             memset(p.to, 0xee, BYTES);
             ferry_service_refuse(p.service, "tensor \"w\" was moved");
         }
-        expect(self, ferry_service_run(p.service, &self->error) == FERRY_ERR_INVALID_INPUT);
+        expect(self, ferry_service_run(p.service, NULL, &self->error) == FERRY_ERR_INVALID_INPUT);
         expect_says(self, "rank 1 says: tensor \"w\" was moved");
         for (size_t i = 0; self->rank == 1 && i < BYTES; i++) {
             expect(self, (unsigned char)p.to[i] == 0xee);
         }
         expect_ok(self, ferry_world_state(self->world, NULL, &self->error));
         fill(self, &p, salt);
-        expect_ok(self, ferry_service_run(p.service, &self->error));
+        expect_ok(self, ferry_service_run(p.service, NULL, &self->error));
         expect(self, is_whole(self, &p, salt));
     }
     if (self->rank == 0) {
@@ -327,7 +327,7 @@ static void refuse(rank_thread *self)
         ferry_service_refuse(p.service, NULL); /* taken back */
     }
     fill(self, &p, 4);
-    expect_ok(self, ferry_service_run(p.service, &self->error));
+    expect_ok(self, ferry_service_run(p.service, NULL, &self->error));
     expect(self, is_whole(self, &p, 4));
     ferry_service_destroy(p.service);
 }
@@ -371,7 +371,7 @@ static void cancel_first(rank_thread *self)
         bool cancels = salt != 3;
         fill(self, &p, salt);
         ferry_service_set_progress(p.service, cancels && self->rank == 1 ? decline : NULL, &first);
-        ferry_status status = ferry_service_run(p.service, &self->error);
+        ferry_status status = ferry_service_run(p.service, NULL, &self->error);
         expect(self, status == (cancels ? FERRY_ERR_ABORTED : FERRY_OK));
         expect(self, cancels || is_whole(self, &p, salt));
         expect(self, !cancels || self->rank != 2 || !is_whole(self, &p, salt));

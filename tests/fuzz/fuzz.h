@@ -120,8 +120,8 @@ static inline ferry_status add_move(void *context, const ferry_move *move)
 {
     fuzz_sums *sums = context;
     promise(move->task_id == sums->next_task++);
-    promise(move->from < ferry_plan_world_size(sums->plan));
-    promise(move->to < ferry_plan_world_size(sums->plan));
+    promise(move->from < ferry_plan_rank_count(sums->plan));
+    promise(move->to < ferry_plan_rank_count(sums->plan));
     promise(move->bytes > 0);
     sums->n_moves++;
     *(move->from == move->to ? &sums->local : &sums->moved) += move->bytes;

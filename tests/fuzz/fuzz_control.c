@@ -88,20 +88,20 @@ void __wrap_fy_process_fail(fy_process *process, ferry_status status, uint32_t r
 static size_t write_table(unsigned char *bytes)
 {
     static const uint32_t places[N_CLAIMS][2] = {{0, 0}, {1, 0}, {0, 1}, {0, 2}, {1, 1}, {1, 2}};
-    fy_wire_packer packer = {.bytes = bytes};
-    fy_wire_pack_u32(&packer, N_CLAIMS);
+    fy_pack packer = fy_pack_into(bytes, TABLE_BYTES);
+    fy_pack_u32(&packer, N_CLAIMS);
     for (uint32_t claim = 0; claim < N_CLAIMS; claim++) {
-        fy_wire_pack_u32(&packer, claim);
-        fy_wire_pack_u32(&packer, places[claim][0]);
-        fy_wire_pack_u32(&packer, places[claim][1]);
-        fy_wire_pack_text(&packer, "10.0.0.3:41000");
+        fy_pack_u32(&packer, claim);
+        fy_pack_u32(&packer, places[claim][0]);
+        fy_pack_u32(&packer, places[claim][1]);
+        fy_pack_text(&packer, "10.0.0.3:41000");
     }
     return packer.used;
 }
 
 typedef struct scene {
     ferry_world world;
-    fy_whereabouts here;
+    fy_activity here;
     fy_process process;
     fy_conn conns[N_CONNS];
 } scene;
@@ -111,14 +111,14 @@ static void set_up(scene *s)
     static const uint32_t ranks[N_CONNS] = {0, 4, 5};
     fy_process *process = &s->process;
     memset(s, 0, sizeof *s);
-    fy_whereabouts_init(&s->here);
+    fy_activity_init(&s->here);
     s->world.impl = process;
     s->world.rank = OWN;
     s->world.here = &s->here;
     process->world = &s->world;
     process->claim = process->rank = OWN;
     process->n_claims = N_CLAIMS;
-    process->nodes_text = s->process.addresses; /* "" */
+    process->nodes_text = s->process.door.addresses; /* "" */
     for (int i = 0; i < N_CONNS; i++) {
         s->conns[i] = (fy_conn){.next = i + 1 < N_CONNS ? &s->conns[i + 1] : NULL,
                                 .kind = FY_CONN_LINK,
@@ -127,19 +127,19 @@ static void set_up(scene *s)
                                 .claim = ranks[i],
                                 .rank = ranks[i]};
     }
-    process->conns = &s->conns[0];
-    process->parent = &s->conns[0];
+    process->control.conns = &s->conns[0];
+    process->tree.parent = &s->conns[0];
 }
 
 static void read_whole_table(scene *s)
 {
     unsigned char bytes[8 + TABLE_BYTES];
     size_t n_bytes = write_table(bytes + 8);
-    fy_wire_packer packer = {.bytes = bytes};
-    fy_wire_pack_u64(&packer, n_bytes);
-    fy_wire_reader reader = fy_wire_reader_of(bytes, 8 + n_bytes);
+    fy_pack packer = fy_pack_into(bytes, sizeof bytes);
+    fy_pack_u64(&packer, n_bytes);
+    fy_reader reader = fy_reader_of(bytes, 8 + n_bytes);
     promise(fy_join_table(&s->process, &s->conns[0], &reader));
-    promise(atomic_load(&s->process.tabled) && s->process.n_children == 2);
+    promise(atomic_load(&s->process.tree.tabled) && s->process.tree.n_children == 2);
 }
 
 static void open_gathering(scene *s, bool sent)
@@ -159,13 +159,13 @@ static void check_table(const fy_process *process)
     promise(process->rank < process->n_ranks);
     uint32_t seen = 0; /* each rank has a place of its own */
     for (uint32_t r = 0; r < process->n_ranks; r++) {
-        promise(process->rank_at[r] < process->n_ranks);
-        promise((seen >> process->rank_at[r] & 1) == 0);
-        seen |= 1u << process->rank_at[r];
-        look_at(process->table[r].addresses, process->table[r].n_address);
+        promise(process->tree.rank_at[r] < process->n_ranks);
+        promise((seen >> process->tree.rank_at[r] & 1) == 0);
+        seen |= 1u << process->tree.rank_at[r];
+        look_at(process->tree.table[r].addresses, process->tree.table[r].n_address);
         char text[FY_ADDRESSES_BYTES];
         fy_doubt_address(process, r, text);
-        promise(fy_process_rank_of(process, process->table[r].claim) == r);
+        promise(fy_process_rank_of(process, process->tree.table[r].claim) == r);
     }
 }
 
@@ -183,17 +183,17 @@ static void tear_down(scene *s)
     fy_free(process->gathering.own);
     fy_free(process->gathering.result);
     fy_free(process->gathering.lengths);
-    fy_free(process->table_bytes);
-    fy_free(process->table);
-    fy_free(process->rank_at);
-    fy_free(process->node_first);
+    fy_free(process->tree.table_bytes);
+    fy_free(process->tree.table);
+    fy_free(process->tree.rank_at);
+    fy_free(process->tree.node_first);
     fy_free((void *)(uintptr_t)process->lost);
-    fy_free(process->silent_ns);
-    fy_free(process->passed_over);
-    fy_whereabouts_cleanup(&s->here);
+    fy_free(process->shrinking.silent_ns);
+    fy_free(process->shrinking.passed_over);
+    fy_activity_cleanup(&s->here);
 }
 
-static void read_failure(fy_wire_reader *reader)
+static void read_failure(fy_reader *reader)
 {
     fy_failure failure = {0};
     ferry_error error;
@@ -204,27 +204,27 @@ static void read_failure(fy_wire_reader *reader)
     }
 }
 
-static void read_answer(const fy_wire_reader *reader)
+static void read_answer(const fy_reader *reader)
 {
     fy_answer answer;
     char text[FY_JOINT_TEXT_BYTES];
-    if (fy_answer_read(reader->bytes, reader->left, &answer)) {
+    if (fy_answer_read(reader->at, fy_read_left(reader), &answer)) {
         promise(answer.age_ns >= 0 && answer.since_ns >= 0);
         fy_joint_format(&answer.joint, text);
         promise(strlen(text) < sizeof text);
     }
 }
 
-static bool handle(scene *s, uint32_t type, fy_conn *from, fy_wire_reader *reader)
+static bool handle(scene *s, uint32_t type, fy_conn *from, fy_reader *reader)
 {
     fy_process *process = &s->process;
     switch (type % 11) {
     case 0:
         return fy_join_table(process, &s->conns[0], reader);
     case 1:
-        return fy_collect_up(process, from == process->parent ? &s->conns[1] : from, reader);
+        return fy_collect_up(process, from == process->tree.parent ? &s->conns[1] : from, reader);
     case 2:
-        return fy_collect_down(process, process->parent, reader);
+        return fy_collect_down(process, process->tree.parent, reader);
     case 3:
         return fy_letter_arrive(process, from, reader);
     case 4:
@@ -242,7 +242,7 @@ static bool handle(scene *s, uint32_t type, fy_conn *from, fy_wire_reader *reade
         read_answer(reader);
         return true;
     default:
-        return atomic_load(&process->tabled) && process->gathering.number > 1 &&
+        return atomic_load(&process->tree.tabled) && process->gathering.number > 1 &&
                fy_collect_query(process, from, reader);
     }
 }
@@ -265,11 +265,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (size_t at = 1; at + 3 <= size && alive && !is_failed && !is_dropped;) {
         size_t length = data[at + 2];
         size_t left = size - at - 3;
-        fy_wire_reader reader = fy_wire_reader_of(data + at + 3, length < left ? length : left);
+        fy_reader reader = fy_reader_of(data + at + 3, length < left ? length : left);
         alive = handle(&s, data[at], &s.conns[data[at + 1] % N_CONNS], &reader);
         at += 3 + length;
     }
-    if (atomic_load(&s.process.tabled)) {
+    if (atomic_load(&s.process.tree.tabled)) {
         check_table(&s.process);
     }
     tear_down(&s);

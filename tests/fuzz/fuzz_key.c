@@ -40,8 +40,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ferry_error error;
     for (int i = 0; i < 2 && right_bytes[i] == 0; i++) {
         fuzz_open_ranks(ranks[i], i == 1);
-        fuzz_must(ferry_region_export(ranks[i][1].memory[0].registration, right[i], &right_bytes[i],
-                                      &error),
+        fuzz_must(ferry_region_export(ranks[i][1].memory[0].registration, right[i], sizeof right[i],
+                                      &right_bytes[i], &error),
                   &error);
     }
     if (size < 2 || size - 2 > sizeof key) {

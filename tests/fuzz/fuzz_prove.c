@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ferry_proof proof = FERRY_PROOF_INIT;
     memory_file spec = open_memory(data, n);
     memory_file plan = open_memory(zero + 1, size - n - 1);
-    ferry_status status = ferry_prove_plan(spec.path, plan.path, &proof, &error);
+    ferry_status status = ferry_plan_prove(spec.path, plan.path, &proof, &error);
     check_sentence(status, &error);
     promise(status == FERRY_OK || proof.n_moves == 0);
     close_memory(&spec);

@@ -10,7 +10,7 @@ static bool is_small_param(const ferry_param_metadata *m)
 {
     return m->n_dims <= MOST_DIMS && !(m->is_tp && m->partition_stride > MOST_PIECES) &&
            m->n_partition_sizes <= MOST_PIECES &&
-           ferry_group_size(m->tensor_parallel_group_ranks) <= MOST_WORLD;
+           ferry_group_rank_count(m->tensor_parallel_group_ranks) <= MOST_WORLD;
 }
 
 static bool is_small_model(const fy_said *said)

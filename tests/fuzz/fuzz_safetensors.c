@@ -6,6 +6,7 @@
 #include "checkpoint/checkpoint.h"
 #include "model/dtype.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 
 static uint64_t volume_of(const fy_st_tensor *t)
@@ -23,7 +24,7 @@ static void check_header(const fy_st_header *header)
     uint64_t covered = 0;
     for (size_t i = 0; i < header->n_tensors; i++) {
         const fy_st_tensor *t = &header->tensors[i];
-        promise(t->begin == covered && t->begin <= t->end && t->n_dims <= FY_MAX_DIMS);
+        promise(t->begin == covered && t->begin <= t->end && t->n_dims <= FERRY_MAX_DIMS);
         promise(t->name[0] != '\0' && t->dtype_text[0] != '\0' && fy_dtype_is_valid(t->dtype));
         promise(t->is_opaque || volume_of(t) * t->dtype.element_bits == (t->end - t->begin) * 8);
         promise(!t->is_opaque || t->dtype.element_bits == 8);
@@ -45,7 +46,7 @@ static void read_file(const uint8_t *data, size_t size)
     fy_st_header header = {0};
     ferry_checkpoint *checkpoint = NULL;
     memory_file file = open_memory(data, size);
-    ferry_status status = fy_st_read(file.path, &header, &about, &error);
+    ferry_status status = fy_st_read_at(AT_FDCWD, file.path, file.path, &header, &about, &error);
     check_sentence(status, &error);
     if (status == FERRY_OK) {
         check_header(&header);

@@ -7,7 +7,7 @@
 #include "fuzz.h"
 
 #include "base/hash.h"
-#include "service/part.h"
+#include "schedule/part.h"
 
 enum { N_RANKS = 4, HASH_BYTES = 16 };
 
@@ -16,11 +16,11 @@ static void check_list(const ferry_schedule *part, uint32_t rank, bool sends, ui
     ferry_error error = {""};
     uint64_t last = 0;
     uint32_t n =
-        sends ? ferry_schedule_send_count(part, rank) : ferry_schedule_recv_count(part, rank);
+        sends ? ferry_schedule_send_count(part, rank) : ferry_schedule_receive_count(part, rank);
     for (uint32_t i = 0; i < n; i++) {
         uint64_t number = 0;
         promise((sends ? ferry_schedule_send_at(part, rank, i, &number, &error)
-                       : ferry_schedule_recv_at(part, rank, i, &number, &error)) == FERRY_OK);
+                       : ferry_schedule_receive_at(part, rank, i, &number, &error)) == FERRY_OK);
         promise(number < part->n_batches && (i == 0 || number > last));
         promise(i == 0 || part->batches[number].round > part->batches[last].round);
         last = number;
@@ -46,7 +46,7 @@ static void check_batch(const ferry_schedule *part, uint64_t number)
     promise(ferry_schedule_batch_at(part, number, &batch, &error) == FERRY_OK);
     promise(batch.from < N_RANKS && batch.to < N_RANKS && batch.from != batch.to);
     promise((batch.from == part->part_rank) != (batch.to == part->part_rank));
-    promise(batch.round < part->report.rounds && batch.n_segments > 0);
+    promise(batch.round < part->report.n_rounds && batch.n_segments > 0);
     for (uint32_t i = 0; i < batch.n_segments; i++) {
         promise(ferry_schedule_segment_at(part, batch.first_segment + i, &segment, &error) ==
                 FERRY_OK);

@@ -8,13 +8,15 @@
 
 #include "base/alloc.h"
 
-static void check_place(const fy_channel *channel, const fy_place *place)
+static void check_place(const fy_channel *channel, const fy_place *place,
+                        const fy_channel_wire *wire, const fy_wanted *wanted)
 {
     fy_area area = fy_place_area(channel, place);
     uint64_t begin, end, sum = 0;
+    promise(place->base < channel->n_bases);
     fy_area_hull(&area, &begin, &end);
     for (int i = 0; i < 2; i++) {
-        const fy_spot *spot = &place->spots[i];
+        const fy_spot *spot = &channel->bases[place->base].spots[i];
         promise(end <= spot->bytes);
         if (spot->key != FY_NONE && channel->keys[spot->key] != NULL) {
             promise(spot->key_offset <= ferry_region_bytes(channel->keys[spot->key]));
@@ -26,8 +28,8 @@ static void check_place(const fy_channel *channel, const fy_place *place)
     for (uint32_t i = 0; i < 1000 && fy_area_next(&walk, &at, &n); i++) {
         promise(at >= begin && n > 0 && n <= end - at);
     }
-    for (uint32_t r = 0; r < place->n_ranges; r++) {
-        const fy_range *range = &channel->ranges[place->first_range + r];
+    for (uint32_t r = 0; r < wanted->n_ranges; r++) {
+        const fy_range *range = &wire->ranges[wanted->first_range + r];
         promise(range->first <= area.bytes && range->bytes <= area.bytes - range->first);
         sum += range->bytes;
     }
@@ -43,7 +45,7 @@ static void check_items(const ferry_service *service, const fy_channel *channel)
         promise(item->path != FERRY_PATH_STAGED ||
                 (item->slot < channel->in_slots && item->bytes <= channel->in_payload));
         for (uint32_t p = 0; p < item->n_parts; p++) {
-            const fy_part_of *part = &channel->in.parts[item->first_part + p];
+            const fy_item_part *part = &channel->in.parts[item->first_part + p];
             promise(part->end < service->registry.receives.n);
             uint64_t all = service->registry.receives.items[part->end].bytes;
             promise(part->first < all && part->bytes <= all - part->first);
@@ -53,18 +55,22 @@ static void check_items(const ferry_service *service, const fy_channel *channel)
     promise(bytes == channel->in.bytes);
 }
 
-static void forget(fy_channel *channel)
+/* A program of one channel, as it is before the peer has said anything. */
+static fy_channel *begin(ferry_service *service, uint32_t peer)
 {
-    for (uint32_t i = 0; i < channel->n_keys; i++) {
-        ferry_region_free(channel->keys[i]);
-    }
-    fy_free(channel->keys);
-    fy_free(channel->key_bases);
-    fy_free(channel->places);
-    fy_free(channel->dims);
-    fy_free(channel->ranges);
-    fy_free(channel->in.items);
-    fy_free(channel->in.parts);
+    service->program = fy_alloc_zeroed(1, sizeof *service->program);
+    service->wire = fy_alloc_zeroed(1, sizeof *service->wire);
+    promise(service->program != NULL && service->wire != NULL);
+    fy_channel *channel = fy_alloc_zeroed(1, sizeof *channel);
+    fy_channel_wire *wire = fy_alloc_zeroed(1, sizeof *wire);
+    fy_talk *talk = fy_alloc_zeroed(1, sizeof *talk);
+    promise(channel != NULL && wire != NULL && talk != NULL);
+    *channel = (fy_channel){.peer = peer, .direct = true, .in_slots = 16, .in_payload = 8 << 10};
+    *wire = (fy_channel_wire){.n_sends = (uint32_t)service->registry.sends.n,
+                              .n_receives = (uint32_t)service->registry.receives.n};
+    *service->program = (fy_service_program){.channels = channel, .n_channels = 1};
+    *service->wire = (fy_wire){.channels = wire, .talks = talk, .n_channels = 1};
+    return channel;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -78,28 +84,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     ferry_service *service = ranks[data[0] & 1][0].service;
-    const fy_channel *its = &service->exec->channels[0];
+    fy_service_program *own = service->program;
+    fy_channel *channel = begin(service, own->channels[0].peer);
+    const fy_channel_wire *wire = service->wire->channels;
     ferry_error error = {""};
-    fy_channel channel = {.peer = its->peer,
-                          .direct = its->direct,
-                          .first_send = its->first_send,
-                          .n_sends = its->n_sends,
-                          .first_receive = its->first_receive,
-                          .n_receives = its->n_receives,
-                          .in_slots = 16,
-                          .in_payload = 8 << 10,
-                          .theirs = 0};
     fy_pack in = {.bytes = (unsigned char *)(uintptr_t)data + 1, .used = size - 1};
     bool places = (data[0] & 2) == 0;
-    ferry_status status = places ? fy_places_read(service, &channel, &in, &error)
-                                 : fy_manifest_read(service, &channel, &in, &error);
+    ferry_status status = places ? fy_places_read(service, channel, &in, &error)
+                                 : fy_manifest_read(service, channel, &in, &error);
     check_sentence(status, &error);
-    for (uint32_t i = 0; status == FERRY_OK && places && i < channel.n_places; i++) {
-        check_place(&channel, &channel.places[i]);
+    for (uint32_t i = 0; status == FERRY_OK && places && i < channel->n_places; i++) {
+        check_place(channel, &channel->places[i], wire, &wire->wanted[i]);
     }
     if (status == FERRY_OK && !places) {
-        check_items(service, &channel);
+        check_items(service, channel);
     }
-    forget(&channel);
+    fy_wire_destroy(service->wire);
+    fy_service_program_destroy(service->program);
+    service->wire = NULL;
+    service->program = own;
     return 0;
 }

@@ -1,31 +1,30 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as the summaries that a PE sends of its batches; the first says which PE and limits. */
+/* Any bytes as the summaries that a rank sends of its batches; the first says which rank and
+ * limits. */
 #include "fuzz.h"
 
-#include "service/summaries.h"
+#include "schedule/reference_summaries.h"
 
-enum { N_PES = 5 };
+enum { N_RANKS = 5 };
 
-static void check_summary(const ferry_summaries *summaries, uint64_t i,
-                          const fy_summary_limits *limits, uint32_t source)
+static void check_summary(const ferry_reference_summaries *summaries, uint64_t number,
+                          const fy_summary_limits *limits, uint32_t from)
 {
     ferry_error error;
-    const ferry_workload_summary *one = NULL;
-    promise(ferry_summaries_at(summaries, i, &one, &error) == FERRY_OK);
-    uint32_t to = ferry_workload_summary_destination(one);
-    uint32_t n = ferry_workload_summary_task_count(one);
+    ferry_reference_batch one = FERRY_REFERENCE_BATCH_INIT;
+    promise(ferry_reference_summaries_at(summaries, number, &one, &error) == FERRY_OK);
+    uint32_t n = ferry_reference_summaries_segment_count(summaries, from, one.to, one.index);
     uint64_t sum = 0;
-    promise(ferry_workload_summary_source(one) == source && to < N_PES && to != source);
+    promise(one.from == from && one.to < N_RANKS && one.to != from);
     promise(n > 0 && n <= limits->max_tasks);
-    for (uint32_t t = 0; t < n; t++) {
+    for (uint32_t i = 0; i < n; i++) {
         uint64_t bytes = 0;
-        promise(ferry_workload_summary_task_at(one, t, NULL, &bytes, &error) == FERRY_OK);
+        promise(ferry_reference_summaries_segment_at(summaries, from, one.to, one.index, i, NULL,
+                                                     &bytes, &error) == FERRY_OK);
         promise(bytes > 0 && bytes <= limits->slot_bytes);
         sum += bytes;
     }
-    promise(sum == ferry_workload_summary_total_bytes(one) && sum <= limits->slot_bytes);
-    promise(ferry_summaries_find(summaries, source, to, ferry_workload_summary_batch_index(one)) ==
-            one);
+    promise(sum == one.bytes && sum <= limits->slot_bytes);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -34,22 +33,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     ferry_error error = {""};
-    ferry_summaries *summaries = NULL;
+    ferry_reference_summaries *summaries = NULL;
     fy_announced announced = {.batches = NULL};
-    uint32_t source = data[0] % N_PES;
+    uint32_t from = data[0] % N_RANKS;
     fy_summary_limits limits = {
-        .n_pes = N_PES, .slot_bytes = 1u << data[0] % 24, .max_tasks = 1 + data[0] % 50u};
+        .n_ranks = N_RANKS, .slot_bytes = 1u << data[0] % 24, .max_tasks = 1 + data[0] % 50u};
     fy_reader in = {.at = data + 1, .end = data + size};
     promise(fy_summaries_create(&summaries, &error) == FERRY_OK);
-    ferry_status status = fy_summaries_read(summaries, source, &limits, &announced, &in, &error);
+    ferry_status status = fy_summaries_read(summaries, from, &limits, &announced, &in, &error);
     check_sentence(status, &error);
     if (status == FERRY_OK) {
-        for (uint64_t i = 0; i < ferry_summaries_count(summaries); i++) {
-            check_summary(summaries, i, &limits, source);
+        for (uint64_t i = 0; i < ferry_reference_summaries_count(summaries); i++) {
+            check_summary(summaries, i, &limits, from);
         }
-        status = fy_summaries_check_received(summaries, (source + 1) % N_PES, &error);
+        status = fy_summaries_check_received(summaries, (from + 1) % N_RANKS, &error);
         check_sentence(status, &error);
     }
-    ferry_summaries_destroy(summaries);
+    ferry_reference_summaries_destroy(summaries);
     return 0;
 }

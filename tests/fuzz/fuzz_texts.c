@@ -6,13 +6,11 @@
  */
 #include "fuzz.h"
 
+#include "collective/comm.h"
 #include "transport/choose.h"
 #include "transport/wrap/wrap.h"
 #include "world/address.h"
 #include "world/rendezvous.h"
-
-/* Of collective/comm.h, whose names of types and those of specs exclude each other. */
-const char *fy_call_text(uint32_t op, uint32_t mode, uint64_t count, char *text, size_t bytes);
 
 static void read_engines(const char *text)
 {
@@ -87,7 +85,7 @@ static void read_header(const uint8_t *data, size_t size)
         memcpy(&op, data, 4);
         memcpy(&mode, data + 4, 4);
         memcpy(&count, data + 8, 8);
-        fy_call_text(op, mode, count, text, sizeof text);
+        fy_mix_call_text(op, mode, count, text, sizeof text);
         promise(strlen(text) < sizeof text && text[0] != '\0');
     }
 }

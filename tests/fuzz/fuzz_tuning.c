@@ -43,18 +43,18 @@ static void make_handle(ferry_mixed_comm *comm)
     snprintf(table, sizeof table, "%s/table", folder);
     snprintf(written, sizeof written, "%s/written", folder);
     atexit(remove_folder);
-    promise(fy_topology_make(&wish, &comm->topology, NULL) == FERRY_OK);
+    promise(fy_topology_make(&wish, &comm->program.topology, NULL) == FERRY_OK);
     comm->options = options;
     for (uint32_t op = 0; op < FERRY_MIXED_N_OPS; op++) {
-        if (fy_topology_has_op(&comm->topology, op)) {
+        if (fy_topology_has_op(&comm->program.topology, op)) {
             comm->ops[comm->n_ops++] = op;
         }
     }
     for (uint32_t mode = FERRY_MIXED_FUSED_WAITS_UNICAST; mode <= FERRY_MIXED_BASE_ONE; mode++) {
         comm->modes[comm->n_modes++] = mode;
     }
-    comm->n_lanes = 1;
-    comm->limits.most_lines = MOST_LINES;
+    comm->program.n_lanes = 1;
+    comm->program.limits.most_lines = MOST_LINES;
 }
 
 /* What was accepted is good for every size, and written again it is the same. */
@@ -77,7 +77,7 @@ static void check_table(ferry_mixed_comm *comm, fy_tuning *tuning)
     for (size_t i = 0; i < tuning->n; i++) {
         const ferry_mixed_timing *a = &tuning->timings[i], *b = &again->timings[i];
         promise(a->op == b->op && a->bytes == b->bytes && a->mode == b->mode);
-        promise(a->block_size == b->block_size && a->seconds == b->seconds);
+        promise(a->block_lines == b->block_lines && a->seconds == b->seconds);
         promise(a->chosen == b->chosen);
     }
     fy_tune_destroy(again);

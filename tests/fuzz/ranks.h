@@ -9,7 +9,7 @@
  */
 #include "fuzz.h"
 
-#include "service/exec.h"
+#include "service/prepare.h"
 
 #include <pthread.h>
 
@@ -77,8 +77,8 @@ static inline void *fuzz_open_rank(void *argument)
     fuzz_must(ferry_service_create(me->world, &options, &me->service, &error), &error);
     fuzz_must(ferry_service_init(me->service, FERRY_LOG_OFF, &error), &error);
     for (int i = 0; i < 2; i++) {
-        fuzz_must(ferry_memory_alloc(ferry_service_transport(me->service), RANK_BYTES,
-                                     &me->memory[i], &error),
+        fuzz_must(ferry_memory_alloc(ferry_service_transport(me->service), FERRY_MEMORY_HOST, 0,
+                                     RANK_BYTES, &me->memory[i], &error),
                   &error);
     }
     fuzz_register(me, &error);

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Tests of what all commands have in common: output that is lost, and files that they replace.
 
     check_all_commands.py --ferry PATH

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Tests of `ferry info` and `ferry bench`: what they print, also when a rank is lost.
 
     check_bench.py --ferry PATH
@@ -48,10 +49,33 @@ def good(*words, env=None):
 
 def case_info():
     out = good("info", "--no-measure", env=environment(FERRY_DEADLINE="3", FERRY_SECRET="hush"))
-    for title in ("Engines:", "Machine:", "Devices:", "Variables:"):
+    for title in ("Engines:", "Memory:", "Machine:", "Devices:", "Variables:"):
         assert "\n" + title + "\n" in out, title
     assert "not measured" in out and "hush" not in out, out
     assert any(line.split()[:2] == ["FERRY_DEADLINE", "3"] for line in out.splitlines()), out
+
+
+def check_puts(about):
+    """Every pair of kinds that are here has one way to each class of peers."""
+    present = {engine["name"]: engine["available"] for engine in about["engines"]}
+    kinds = {kind["name"]: kind for kind in about["memory"]}
+    here = [name for name, kind in kinds.items() if kind["devices"] > 0]
+    assert set(kinds) == {"host", "cuda", "far"} and kinds["cuda"]["why_not"], kinds
+    assert "host" in here, kinds
+    ways = {(put["peer"], put["source"], put["target"]): put for put in about["puts"]}
+    assert len(ways) == len(about["puts"]) == 4 * len(here) ** 2, ways
+    for peer, engine in ("self", None), ("thread", "inproc"), ("node", "shm"), ("remote", "ucx"):
+        put = ways[peer, "host", "host"]
+        there = engine is None or present[engine]
+        assert put["engine"] == engine and put["way"] == ("direct" if there else "none"), put
+        assert (put["why_not"] is None) == there, put
+    # Threads see each other's devices; others put by way of host memory, and nothing into devices.
+    for peer, engine in ("self", None), ("thread", "inproc"), ("node", "shm"), ("remote", "ucx"):
+        for source, target in ("host", "far"), ("far", "host"), ("far", "far"):
+            if "far" in here and (engine is None or present[engine]):
+                way = ("device" if peer in ("self", "thread") else
+                       "staged" if target == "host" else "none")
+                assert ways[peer, source, target]["way"] == way, (peer, source, target)
 
 
 def case_info_json():
@@ -64,6 +88,7 @@ def case_info_json():
     assert names[:1] == ["inproc"] and "shm" in names and "ucx" in names, names
     for engine in about["engines"]:
         assert engine["available"] == (engine["why_not"] is None) and engine["summary"], engine
+    check_puts(about)
     machine = about["machine"]
     assert machine["cpus"] > 0 and machine["memory_bytes"] >= machine["room_bytes"] > 0, machine
     assert machine["copy_gbytes_per_s"] is None, machine

@@ -15,6 +15,7 @@ import re
 import struct
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import cases
@@ -76,17 +77,40 @@ def unpack(word, data):
             for at in range(0, len(data), size)]
 
 
+class Near(float):
+    """Equal to what lies as near as sums of so many such numbers can be told."""
+
+    def __new__(cls, exact, room):
+        near = super().__new__(cls, float(exact))
+        near.exact, near.room = exact, room
+        return near
+
+    def __eq__(self, other):
+        return (isinstance(other, float) and math.isfinite(other)
+                and abs(Fraction(other) - self.exact) <= self.room)
+
+    __hash__ = None
+
+
+def mean_of(finite):
+    """Their sum in order over their number; where that may overflow, in fractions."""
+    most = max(map(abs, finite))
+    if most < 2.0 ** 512:
+        total = 0.0
+        for value in finite:
+            total += value
+        return total / len(finite)
+    return Near(sum(map(Fraction, finite)) / len(finite),
+                Fraction(most) * len(finite) / 2 ** 50)
+
+
 def expected(word, data):
     values = unpack(word, data)
     finite = [value for value in values if math.isfinite(value)]
-    total = 0.0
-    for value in finite:
-        total += value
-    mean = total / len(finite) if finite else None
     return {"elements": len(values), "nan": sum(map(math.isnan, values)),
             "infinite": sum(map(math.isinf, values)),
             "least": min(finite) if finite else None, "most": max(finite) if finite else None,
-            "mean": mean if finite and math.isfinite(mean) else None}
+            "mean": mean_of(finite) if finite else None}
 
 
 # ---- checkpoints ---------------------------------------------------------------------------------
@@ -140,6 +164,9 @@ def source():
     tensors["F32.zeros"] = special("F32", [0x80000000, 0])
     tensors["F32.negative"] = special("F32", [0xbf800000, 0xc0000000])
     tensors["F64.huge"] = special("F64", [0x7fefffffffffffff] * 3)
+    tensors["F64.far"] = special("F64", [0x7fefffffffffffff, 0xffefffffffffffff,
+                                         0x7fefffffffffffff, 0xffefffffffffffff,
+                                         0x5ff0000000000000, 0x3ff0000000000000])
     tensors["F64.late"] = special("F64", [0x7ff8000000000000, 0x4000000000000000])
     tensors["F16.none"] = ("F16", [0, 3], b"")
     tensors["BOOL.x"] = ("BOOL", [2], b"\1\0")
@@ -188,7 +215,31 @@ def case_stats_table():
     assert rows["F32.negative"][1:] == ["2", "-2", "-1", "-1.5", "0", "0", "F32.negative"], rows
     assert rows["F32.nan"][1:] == ["3", "-", "-", "-", "3", "0", "F32.nan"], rows
     assert rows["I32.vector"][2:] == ["-", "-", "-", "-", "-", "I32.vector"], rows
+    assert rows["F64.huge"][2:5] == ["1.7977e+308"] * 3, rows["F64.huge"]
     assert set(tensors) <= set(rows), set(tensors) - set(rows)
+
+
+def case_long_words_keep_columns():
+    """Types and shapes that are longer than their columns make them wider."""
+    word = "F8_E4M3FNUZ_OF_SOMEBODY"
+    shape = [1000000, 1, 1, 1, 1, 1, 1, 2]
+    write(FOLDER / "words.safetensors",
+          {"long": (word, [2], bytes(2)), "short": ("F32", [2], bytes(8)),
+           "deep": ("U8", shape, bytes(math.prod(shape)))})
+    for words in ((), ("--tensors",), ("--stats",)):
+        out = good("inspect", FOLDER / "words.safetensors", *words)
+        rows = out.partition("\nTensors:\n")[2].partition("\n\n")[0].splitlines()
+        assert len(rows) == 4 and word in out, rows
+        names = {re.search(r"\S+$", row).start() for row in rows}
+        assert len(names) == 1, rows
+
+
+def case_empty_has_no_first():
+    write(FOLDER / "none.safetensors", {})
+    status, out, err = ask("reshard", FOLDER / "none.safetensors", "--to", "tp=2",
+                           "--out", FOLDER / "none")
+    assert (status, out) == (1, "") and "has no tensors" in err, (status, err)
+    assert "first" not in err and "layout file" in err, err
 
 
 def flip(path, tensor):

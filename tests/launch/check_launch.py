@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Tests of `ferry launch`: statuses, signals, what ranks find, and that nothing is left behind.
 
     check_launch.py --ferry PATH [--only TEXT] [--list]

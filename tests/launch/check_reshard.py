@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Tests of `ferry reshard`, `inspect` and `verify` as commands: arguments, outputs, signals.
 
     check_reshard.py --ferry PATH --stopper PATH [--only TEXT]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Tests of `ferry run`: random specs on every engine, what it prints, and how it fails.
 
     check_run.py --ferry PATH [--only TEXT] [--seed S] [--count N]
@@ -33,7 +34,7 @@ FERRY = ""
 SEED = 1
 COUNT = 32  # random specs with threads, and fewer with other engines
 FOLDER = Path()
-PATHS = ("local", "mapped", "attach", "remote", "staged")
+PATHS = ("local", "mapped", "remote", "staged")
 PHASES = ("pack", "wire", "unpack", "check", "wait", "whole")
 MOST_RANKS = 12  # of a random spec that is run
 
@@ -193,8 +194,7 @@ def random_options(rng):
     words = ["--verify", rng.choice(("each", "ends"))]
     for option, values in (("--memory", ("malloc", "ferry")), ("--commit", ("in-place", "swap")),
                            ("--checksum", ("none", "path", "end")), ("--replica", ("seed",)),
-                           ("--paths", ("auto", "mapped", "attach", "remote", "staged",
-                                        "attach,staged")),
+                           ("--paths", ("auto", "mapped", "remote", "staged", "mapped,staged")),
                            ("--memory-cap", ("1M", "4M")), ("--slot-bytes", ("64K", "1M")),
                            ("--threads", ("1", "2"))):
         if rng.random() < 0.4:
@@ -290,12 +290,6 @@ def case_paths():
     assert about["paths"]["staged"] == away, about["paths"]
     about = run_json(path, "--paths", "mapped")
     assert about["paths"]["mapped"] == away, about["paths"]
-    # Pieces that are long enough for a call of the kernel.
-    path = write(matrix(rows=64, columns=8192))
-    about = run_json(path, "--paths", "attach", "--memory", "malloc")
-    machine = about["machine"]
-    taken = "attach" if machine["cross_memory_attach"] else "staged"
-    assert about["paths"][taken] == away, about["paths"]
     about = run_json(path)
     assert about["paths"]["staged"] == 0, about["paths"]
 
@@ -312,7 +306,7 @@ def case_table():
     out = good(path, "--iterations", "3", "--checksum", "end")
     for text in ("spec.json: 1 tensor, 1.00 MiB on 4 ranks to 1.00 MiB on 4 ranks",
                  "16 moves: 768.00 KiB between ranks, 256.00 KiB stay on their rank",
-                 "the median of 3 runs", "GB/s", "Limit ", "Bound ", "Paths ", "Checksums ",
+                 "the median of 3 runs", "B/s", "Limit ", "Bound ", "Paths ", "Checksums ",
                  "Verified   every byte of 4 destination shards, 1.00 MiB, after the first and "
                  "the last run"):
         assert text in out, (text, out)

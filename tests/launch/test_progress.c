@@ -64,7 +64,7 @@ static void test_files(void **state)
     (void)state;
     work_watch watch = {.name = "inspect"};
     work_line line = {.has_bar = false};
-    ferry_work_progress progress = {.phase = "opening", .done_files = 512, .total_files = 2048};
+    ferry_work_progress progress = {.phase = "opening", .n_done_files = 512, .n_total_files = 2048};
     assert_true(work_watch_take(&watch, &progress, &line));
     assert_true(line.has_bar && line.done == 0.25);
     assert_string_equal(line.behind, "512 of 2,048 files");

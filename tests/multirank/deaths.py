@@ -54,7 +54,7 @@ class Plan:
         n_victims = min(dice.choice((1, 1, 2, 3)), self.n - 1)
         victims = dice.sample(range(self.n), n_victims)
         if dice.random() < 0.3 and 0 not in victims:
-            victims[0] = 0  # the root, and often the host of a board
+            victims[0] = 0  # the root, and often the host of a node
         at = dice.random() * 0.6
         self.victims = {}
         for victim in victims:

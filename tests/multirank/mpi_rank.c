@@ -28,7 +28,7 @@ static int check_world(MPI_Comm communicator)
         return fail("create", &error);
     }
     if (ferry_world_rank(world) != (uint32_t)rank ||
-        ferry_world_n_ranks(world) != (uint32_t)n_ranks) {
+        ferry_world_rank_count(world) != (uint32_t)n_ranks) {
         return fail("numbers differ from the communicator's", &error);
     }
     const void *all;

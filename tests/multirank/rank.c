@@ -84,7 +84,7 @@ static ferry_status wrong(ferry_error *error, const char *what)
 
 static ferry_status gather_once(uint64_t n_bytes, uint64_t round, ferry_error *error)
 {
-    uint32_t rank = ferry_world_rank(world), n = ferry_world_n_ranks(world);
+    uint32_t rank = ferry_world_rank(world), n = ferry_world_rank_count(world);
     size_t mine = (size_t)(n_bytes == 0 ? 0 : (n_bytes * (rank + 1) + round) % (n_bytes + 1));
     unsigned char *own = malloc(mine + 1);
     const void *all;
@@ -108,7 +108,7 @@ static ferry_status gather_once(uint64_t n_bytes, uint64_t round, ferry_error *e
 
 static ferry_status broadcast_once(uint64_t round, ferry_error *error)
 {
-    uint32_t root = (uint32_t)(round % ferry_world_n_ranks(world));
+    uint32_t root = (uint32_t)(round % ferry_world_rank_count(world));
     uint64_t own = round * 7 + root;
     const void *bytes;
     size_t n_bytes;
@@ -123,7 +123,7 @@ static ferry_status broadcast_once(uint64_t round, ferry_error *error)
 
 static ferry_status message_once(uint64_t round, ferry_error *error)
 {
-    uint32_t rank = ferry_world_rank(world), n = ferry_world_n_ranks(world);
+    uint32_t rank = ferry_world_rank(world), n = ferry_world_rank_count(world);
     uint64_t own = round * 1000 + rank;
     const void *bytes;
     size_t n_bytes;
@@ -182,12 +182,13 @@ static ferry_status loop(double seconds, ferry_error *error)
 static ferry_status traffic(double seconds, ferry_error *error)
 {
     enum { BLOCK = 1 << 18, PLACE = 64 };
-    uint32_t rank = ferry_world_rank(world), n = ferry_world_n_ranks(world);
+    uint32_t rank = ferry_world_rank(world), n = ferry_world_rank_count(world);
     uint32_t next = (rank + 1) % n, before = (rank + n - 1) % n;
     double until = now() + seconds;
     ferry_region *region;
     unsigned char *own = malloc(BLOCK);
-    ferry_status status = ferry_region_alloc(transport, PLACE + 2 * BLOCK, &region, error);
+    ferry_status status =
+        ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, PLACE + 2 * BLOCK, &region, error);
     if (status != FERRY_OK) {
         free(own);
         return status;
@@ -208,12 +209,13 @@ static ferry_status traffic(double seconds, ferry_error *error)
             if (last != 0) {
                 break;
             }
-            status = ferry_put_signal(transport, next, region, PLACE + (round % 2) * BLOCK, &source,
-                                      &signal, NULL, error);
+            status =
+                ferry_transport_put_signal(transport, next, region, PLACE + (round % 2) * BLOCK,
+                                           &source, &signal, NULL, error);
         }
         if (status == FERRY_OK) {
-            status = ferry_signal_wait(transport, region, 0, FERRY_COMPARE_GE, round, before, -1,
-                                       NULL, error);
+            status = ferry_transport_wait_signal(transport, region, 0, FERRY_COMPARE_GE, round,
+                                                 before, -1, NULL, NULL, error);
         }
         for (size_t i = 0; status == FERRY_OK && i < BLOCK; i++) {
             if (base[PLACE + (round % 2) * BLOCK + i] != (unsigned char)(before + round)) {
@@ -221,7 +223,7 @@ static ferry_status traffic(double seconds, ferry_error *error)
             }
         }
         if (status == FERRY_OK) {
-            status = ferry_flush(transport, FERRY_ANY_RANK, NULL, error);
+            status = ferry_transport_flush(transport, FERRY_ANY_RANK, NULL, error);
         }
     }
     ferry_region_free(region);
@@ -246,20 +248,20 @@ static void await(const char *path)
 /* The first bytes that an engine is given, to the rank half the way round, once there is a file. */
 static ferry_status say_first(const char *path, ferry_error *error)
 {
-    uint32_t n = ferry_world_n_ranks(world);
+    uint32_t n = ferry_world_rank_count(world);
     uint32_t peer = (ferry_world_rank(world) + n / 2) % n;
     uint64_t word = 1;
     ferry_buffer source = ferry_buffer_of(&word, sizeof word);
     ferry_region *region;
-    ferry_status status = ferry_region_alloc(transport, 64, &region, error);
+    ferry_status status = ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, 64, &region, error);
     if (status == FERRY_OK) {
         status = ferry_world_barrier(world, error);
         await(path);
         if (status == FERRY_OK) {
-            status = ferry_put(transport, peer, region, 0, &source, NULL, error);
+            status = ferry_transport_put(transport, peer, region, 0, &source, NULL, error);
         }
         if (status == FERRY_OK) {
-            status = ferry_flush(transport, FERRY_ANY_RANK, NULL, error);
+            status = ferry_transport_flush(transport, FERRY_ANY_RANK, NULL, error);
         }
         ferry_region_free(region);
     }
@@ -269,10 +271,10 @@ static ferry_status say_first(const char *path, ferry_error *error)
 static ferry_status wait_for_ever(double seconds, ferry_error *error)
 {
     ferry_region *region;
-    ferry_status status = ferry_region_alloc(transport, 64, &region, error);
+    ferry_status status = ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, 64, &region, error);
     if (status == FERRY_OK) {
-        status =
-            ferry_signal_wait(transport, region, 0, FERRY_COMPARE_EQ, 1, 0, seconds, NULL, error);
+        status = ferry_transport_wait_signal(transport, region, 0, FERRY_COMPARE_EQ, 1, 0, seconds,
+                                             NULL, NULL, error);
         ferry_region_free(region);
     }
     return status;
@@ -571,9 +573,9 @@ static void report(const char *op, ferry_status status, double ms, const ferry_e
 {
     const char *engine = "";
     flockfile(stdout);
-    if (transport != NULL && ferry_world_n_ranks(world) > 1) {
-        uint32_t next = (ferry_world_rank(world) + 1) % ferry_world_n_ranks(world);
-        ferry_transport_peer(transport, next, &engine, NULL, NULL);
+    if (transport != NULL && ferry_world_rank_count(world) > 1) {
+        uint32_t next = (ferry_world_rank(world) + 1) % ferry_world_rank_count(world);
+        ferry_transport_get_peer(transport, next, &engine, NULL, NULL);
     }
     printf("{\"t\":%.4f,\"rss_kb\":%zu,\"pid\":%d,\"op\":\"%s\",\"status\":\"%s\",\"ms\":%.1f,"
            "\"text\":",
@@ -582,9 +584,9 @@ static void report(const char *op, ferry_status status, double ms, const ferry_e
     printf(",\"rank\":%lld,\"n_ranks\":%lld,\"epoch\":%lld,\"nodes\":%lld,\"node\":%lld,"
            "\"engine\":\"%s\",\"fds\":%zu,\"threads\":%zu}\n",
            world == NULL ? -1LL : (long long)ferry_world_rank(world),
-           world == NULL ? -1LL : (long long)ferry_world_n_ranks(world),
+           world == NULL ? -1LL : (long long)ferry_world_rank_count(world),
            world == NULL ? -1LL : (long long)ferry_world_epoch(world),
-           world == NULL ? -1LL : (long long)ferry_world_n_nodes(world),
+           world == NULL ? -1LL : (long long)ferry_world_node_count(world),
            world == NULL ? -1LL : (long long)ferry_world_node_of(world, ferry_world_rank(world)),
            engine, count_entries("/proc/self/fd"), count_entries("/proc/self/task"));
     fflush(stdout);

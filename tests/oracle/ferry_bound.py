@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """What a plan cannot avoid: the demand of the destination, the lower bound, the fair balance.
 
 Amounts are in bits until the very end, so that sub-byte elements stay integers.

@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """The smallest possible busiest sender, exactly.
 
 A *class* is an amount of bytes that any rank of a set may send. The question is how to share all

@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Layouts of a ferry.spec/1 file, element by element.
 
 This is a second reading of docs/formats.md, written without a look at the library. It lists the

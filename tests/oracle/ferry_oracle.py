@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Is a printed plan (ferry.plan/1) right for a spec (ferry.spec/1)?
 
 `check_plan` holds a plan against the definitions of docs/formats.md, element by element, and

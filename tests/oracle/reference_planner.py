@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """A planner that is slow and obviously right, to test the oracle with plans of any spec.
 
 It knows one way to choose a replica: the lowest rank that holds the element (with `prefer_self`,

@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """When does each batch of a schedule travel? The port model of docs/formats.md, the slow way.
 
 A batch occupies its sender's egress and its receiver's ingress for the latency and then for

@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Is a printed schedule right for a spec and the moves printed with it?
 
 `check_schedule` holds the "schedule" of a ferry.plan/1 document against docs/formats.md: every

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Can the oracle of schedules fail? Times computed by hand, and schedules broken on purpose.
 
     schedule_self_test.py [--seed S] [--count N]

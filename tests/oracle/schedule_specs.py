@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Specs (ferry.spec/1) of arbitrary traffic, reproducible from a seed, and options to schedule it.
 
 A demand is a tensor of its own: rules pin it with `on` to one source rank and to any destination

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Can the oracle fail? Literal tables, a literal plan, and plans broken on purpose.
 
     self_test.py [--seed S] [--count N]

@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Is what a plan says of the ranks' shards right for a spec?
 
 `check_shards` takes the records of tests/property/plan_shards.c (one a rank, side and tensor) and

@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Random valid specs (ferry.spec/1), reproducible from a seed.
 
 `random_spec` covers every constructor of docs/formats.md in sizes that can be checked element by

@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Hostile safetensors and index files behind `"model": PATH`, for plan_bad_input.py.
 
 Each row writes its files into a folder and returns the path of a spec that names them. Only headers

@@ -1,3 +1,4 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """The table of specs that `ferry plan` must refuse, for plan_bad_input.py.
 
 A row is a name, what to write into the spec file, and what the one line on stderr must contain. A

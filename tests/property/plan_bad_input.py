@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Bad input for `ferry plan`: one sentence, the right status, little memory, soon.
 
     plan_bad_input.py --ferry PATH [--only TEXT] [--no-limits]

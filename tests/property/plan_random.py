@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Random specs through `ferry plan`, every plan held against the oracle.
 
     plan_random.py --ferry PATH [--seed S] [--count N] [--policy balanced|seed|both] [--balance]

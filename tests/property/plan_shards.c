@@ -106,7 +106,7 @@ static ferry_status print_shard(void *context, const ferry_shard *shard)
 
 static ferry_status print_all(const ferry_plan *plan, dump *d)
 {
-    for (d->rank = 0; d->rank < ferry_plan_world_size(plan); d->rank++) {
+    for (d->rank = 0; d->rank < ferry_plan_rank_count(plan); d->rank++) {
         for (int side = 0; side < 2; side++) {
             d->side = side == 0 ? FERRY_SIDE_SOURCE : FERRY_SIDE_DESTINATION;
             ferry_status status =

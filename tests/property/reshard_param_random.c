@@ -122,12 +122,14 @@ static void check_receiver(const side *src, const side *dst, uint32_t rank)
     ferry_transfers *transfers;
     ferry_slice last[2] = {{0, 0}, {0, 0}};
     memset(seen, 0, sizeof seen);
-    CHECK(ferry_determine_source_ranks_for_dst_param("layer.weight", &src->metadata, &dst->metadata,
-                                                     rank, &transfers, &error) == FERRY_OK);
+    CHECK(ferry_transfers_find_sources("layer.weight", &src->metadata, &dst->metadata, rank,
+                                       &transfers, &error) == FERRY_OK);
     for (size_t i = 0; i < ferry_transfers_count(transfers); i++) {
-        uint32_t from;
-        ferry_slice a[2], b[2];
-        CHECK(ferry_transfers_at(transfers, i, &from, a, b, &error) == FERRY_OK);
+        ferry_transfer t = FERRY_TRANSFER_INIT;
+        const ferry_slice *a = t.src_slice, *b = t.dst_slice;
+        CHECK(ferry_transfers_at(transfers, i, &t, &error) == FERRY_OK);
+        uint32_t from = t.src_rank;
+        CHECK(t.n_dims == 2);
         CHECK(from >= src->first && from < src->first + src->n);
         CHECK(a[0].length == b[0].length && a[1].length == b[1].length);
         CHECK(i == 0 || b[0].begin > last[0].begin ||
@@ -174,20 +176,20 @@ static void run_cut(void)
     ferry_transfers *none;
     ferry_param_metadata unknown = src.metadata;
     unknown.tensor_parallel_group_ranks = NULL;
-    CHECK(ferry_build_descriptors_for_param(&unknown, &dst.metadata, &d, &n, &error) == FERRY_OK);
+    CHECK(ferry_sharding_descriptor_build(&unknown, &dst.metadata, &d, &n, &error) == FERRY_OK);
     CHECK(n == 0);
-    CHECK(ferry_determine_source_ranks_for_dst_param("layer.weight", &unknown, &dst.metadata, 20,
-                                                     &none, &error) == FERRY_ERR_INVALID_PLAN);
+    CHECK(ferry_transfers_find_sources("layer.weight", &unknown, &dst.metadata, 20, &none,
+                                       &error) == FERRY_ERR_INVALID_PLAN);
     ferry_param_metadata longer = dst.metadata;
     longer.shape[longer.partition_dim]++;
     longer.n_partition_sizes = 0;
     if (!turn) {
-        CHECK(ferry_build_descriptors_for_param(&src.metadata, &longer, &d, &n, &error) ==
+        CHECK(ferry_sharding_descriptor_build(&src.metadata, &longer, &d, &n, &error) ==
               FERRY_ERR_INVALID_PLAN);
         CHECK(strstr(error.message, "layer.weight") != NULL);
     }
-    ferry_group_release(src.group);
-    ferry_group_release(dst.group);
+    ferry_group_destroy(src.group);
+    ferry_group_destroy(dst.group);
 }
 
 /* 2 to 16 DP groups of random sizes, sources in random order, against the rule in four lines. */
@@ -216,8 +218,8 @@ static void run_choice(void)
     for (size_t i = 0; i < 5; i++) {
         index = members[i] == rank ? i : index;
     }
-    CHECK(ferry_select_source_balanced(list, n_sources, &destination, rank, &chosen, &error) ==
-          FERRY_OK);
+    CHECK(ferry_param_metadata_select_source(list, n_sources, &destination, rank, &chosen,
+                                             &error) == FERRY_OK);
     /* The bucket: the group that (index mod n) groups are before. Its first entry: none before it.
      */
     uint32_t before = 0, group = sources[chosen].owner_rank;
@@ -229,9 +231,9 @@ static void run_choice(void)
         CHECK(sources[i].owner_rank != group);
     }
     for (uint32_t g = 0; g < n_groups; g++) {
-        ferry_group_release(groups[g]);
+        ferry_group_destroy(groups[g]);
     }
-    ferry_group_release(to);
+    ferry_group_destroy(to);
 }
 
 int main(int argc, char **argv)

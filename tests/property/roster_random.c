@@ -187,13 +187,14 @@ static void add_param(ferry_model *model, const side *s, place p, const kind *k,
     groups.expert_parallel = group_of(s, p, 2);
     groups.data_parallel = group_of(s, p, k->expert ? 1 : k->dim < 0 ? 7 : 3);
     ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
-    CHECK(ferry_extract_param_metadata(&param, name, rank_at(s, p), &groups, &n_experts, &m,
+    CHECK(ferry_param_metadata_extract(&param, name, rank_at(s, p), &groups, &n_experts, &m,
                                        &error) == FERRY_OK);
-    CHECK(ferry_assign_resolved_name(&m, map, resolved, &error) == FERRY_OK);
+    CHECK(ferry_param_metadata_resolve_name(&m, map, resolved, sizeof resolved, &error) ==
+          FERRY_OK);
     CHECK(ferry_model_add(model, &m, &error) == FERRY_OK);
-    ferry_group_release(groups.tensor_parallel);
-    ferry_group_release(groups.expert_parallel);
-    ferry_group_release(groups.data_parallel);
+    ferry_group_destroy(groups.tensor_parallel);
+    ferry_group_destroy(groups.expert_parallel);
+    ferry_group_destroy(groups.data_parallel);
 }
 
 static ferry_model *make_model(const side *s, place p)
@@ -296,7 +297,7 @@ static void *run_member(void *argument)
     x.rank = m->rank;
     x.n_ranks = m->h->n;
     x.all_gather = all_gather;
-    m->status = (m->local ? ferry_build_local_reshard_plan : ferry_build_centralized_reshard_plan)(
+    m->status = (m->local ? ferry_reshard_plan_build_local : ferry_reshard_plan_build_centralized)(
         m->src, m->dst, NULL, &x, &m->options, &m->plan, &m->error);
     return NULL;
 }
@@ -329,8 +330,8 @@ static void compare_plans(const ferry_plan *a, const ferry_plan *b)
 {
     char x[33], y[33];
     move_list p = {0}, q = {0};
-    ferry_plan_digest(a, x);
-    ferry_plan_digest(b, y);
+    ferry_plan_digest(a, x, sizeof x);
+    ferry_plan_digest(b, y, sizeof y);
     CHECK(ferry_plan_visit(a, FERRY_ALL_RANKS, collect, &p, NULL, &error) == FERRY_OK);
     CHECK(ferry_plan_visit(b, FERRY_ALL_RANKS, collect, &q, NULL, &error) == FERRY_OK);
     CHECK(p.n == q.n);
@@ -360,8 +361,8 @@ static void compare_ops(const ferry_plan *plan, uint32_t rank, const ferry_resha
     move_list all = {0};
     size_t n_sends = 0, n_recvs = 0;
     char x[33], y[33], text[256];
-    ferry_plan_digest(plan, x);
-    ferry_reshard_plan_digest(own, y);
+    ferry_plan_digest(plan, x, sizeof x);
+    ferry_reshard_plan_digest(own, y, sizeof y);
     CHECK(strcmp(x, y) == 0);
     CHECK(ferry_plan_visit(plan, FERRY_ALL_RANKS, collect, &all, NULL, &error) == FERRY_OK);
     for (size_t i = 0; i < all.n; i++) {
@@ -371,12 +372,12 @@ static void compare_ops(const ferry_plan *plan, uint32_t rank, const ferry_resha
             compare_op(&op, &all.moves[i], true);
         }
         if (all.moves[i].to == rank) {
-            CHECK(ferry_reshard_plan_recv_at(own, n_recvs++, &op, &error) == FERRY_OK);
+            CHECK(ferry_reshard_plan_receive_at(own, n_recvs++, &op, &error) == FERRY_OK);
             compare_op(&op, &all.moves[i], false);
         }
     }
     CHECK(n_sends == ferry_reshard_plan_send_count(own));
-    CHECK(n_recvs == ferry_reshard_plan_recv_count(own));
+    CHECK(n_recvs == ferry_reshard_plan_receive_count(own));
     CHECK(ferry_reshard_plan_describe(own, text, sizeof text) == strlen(text));
     free(all.moves);
 }
@@ -402,6 +403,48 @@ static void plan_among_ranks(const ferry_plan *plan, uint32_t n_ranks, ferry_mod
     }
     pthread_barrier_destroy(&h.barrier);
     free(h.all);
+}
+
+/* Of ranks that each plan by their own options these must be the same: else all say who differs. */
+static void plan_by_other_options(uint32_t n_ranks, ferry_model **src, ferry_model **dst)
+{
+    static const uint32_t lost = 1 << 20; /* behind the last: it does not change the plan */
+    ferry_plan_options other[4];
+    for (size_t way = 0; way < 4; way++) {
+        other[way] = (ferry_plan_options)FERRY_PLAN_OPTIONS_INIT;
+    }
+    other[0].replica = FERRY_REPLICA_SEED;
+    other[1].subset = "no such tensor";
+    other[2].lost_ranks = &lost;
+    other[2].n_lost_ranks = 1;
+    other[3].struct_size = 1;
+    for (size_t way = 0; way < 4; way++) {
+        hub h = {.n = n_ranks};
+        member members[MAX_WORLD];
+        pthread_t threads[MAX_WORLD];
+        char who[64];
+        snprintf(who, sizeof who, "rank %u plans with other options", n_ranks - 1);
+        pthread_barrier_init(&h.barrier, NULL, n_ranks);
+        for (uint32_t r = 0; r < n_ranks; r++) {
+            members[r] = (member){.h = &h,
+                                  .rank = r,
+                                  .src = src[r],
+                                  .dst = dst[r],
+                                  .local = true,
+                                  .options = FERRY_PLAN_OPTIONS_INIT};
+            members[r].options = r == n_ranks - 1 ? other[way] : members[r].options;
+            pthread_create(&threads[r], NULL, run_member, &members[r]);
+        }
+        for (uint32_t r = 0; r < n_ranks; r++) {
+            pthread_join(threads[r], NULL);
+            error = members[r].error;
+            CHECK(members[r].status == (way == 3 ? FERRY_ERR_MISUSE : FERRY_ERR_INVALID_INPUT));
+            CHECK(way == 3 || strstr(members[r].error.message, who) != NULL);
+            CHECK(strcmp(members[r].error.message, members[0].error.message) == 0);
+        }
+        pthread_barrier_destroy(&h.barrier);
+        free(h.all);
+    }
 }
 
 /* What the ranks hold, as text. */
@@ -465,7 +508,7 @@ static void compare_shards(const ferry_plan *a, const ferry_plan *b, uint32_t ra
 
 static void compare_all_shards(const ferry_plan *a, const ferry_plan *b)
 {
-    for (uint32_t rank = 0; rank < ferry_plan_world_size(a); rank++) {
+    for (uint32_t rank = 0; rank < ferry_plan_rank_count(a); rank++) {
         compare_shards(a, b, rank, FERRY_SIDE_SOURCE);
         compare_shards(a, b, rank, FERRY_SIDE_DESTINATION);
     }
@@ -539,6 +582,9 @@ static void run_seed(unsigned long long seed)
             compare_lost(spec, roster, n_ranks, &options, lost, src_models, dst_models);
         ferry_plan_destroy(a);
         ferry_plan_destroy(b);
+    }
+    if (n_ranks > 1) {
+        plan_by_other_options(n_ranks, src_models, dst_models);
     }
     ferry_roster_destroy(roster);
     ferry_spec_destroy(spec);

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Schedules of random and of all small traffic, every one held against the oracle.
 
     schedule_random.py --ferry PATH [--kind KIND] [--seed S] [--count N]

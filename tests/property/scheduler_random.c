@@ -1,11 +1,11 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random worlds of PEs (threads) that pack tasks and build a schedule, against slow and simple
+ * Random worlds of ranks (threads) that pack tasks and build a schedule, against slow and simple
  * versions of the packer and of both first-fit rules in this file; the optimal rule is checked for
- * what it promises. Groups, summaries and iterations must agree on all PEs.
+ * what it promises. Groups, summaries and iterations must agree on all ranks.
  */
 #include <ferry/ferry.h>
-#include <ferry/scheduler.h>
+#include <ferry/reference.h>
 
 #include <pthread.h>
 #include <stdio.h>
@@ -53,7 +53,7 @@ typedef struct pair {
 } pair;
 
 static pair pairs[MAX_WORLD][MAX_WORLD];
-static uint32_t n_pes, max_tasks;
+static uint32_t n_ranks, max_tasks;
 static uint64_t slot;
 
 static uint64_t random_id(void)
@@ -125,7 +125,8 @@ static void pack_slowly(pair *p)
     }
 }
 
-/* The slow rule: each batch into the first round whose sets of senders and receivers lack its PEs.
+/* The slow rule: each batch into the first round whose sets of senders and receivers lack its
+ * ranks.
  */
 
 typedef struct batch {
@@ -164,8 +165,8 @@ static void first_fit_slowly(bool half)
 static void list_batches(void)
 {
     n_batches = 0;
-    for (uint32_t from = 0; from < n_pes; from++) {
-        for (uint32_t to = 0; to < n_pes; to++) {
+    for (uint32_t from = 0; from < n_ranks; from++) {
+        for (uint32_t to = 0; to < n_ranks; to++) {
             const pair *p = &pairs[from][to];
             for (uint32_t b = 0; b < p->n_batches && from != to; b++) {
                 batch *new_batch = &batches[n_batches++];
@@ -191,12 +192,12 @@ typedef struct hub {
 typedef struct member {
     hub *h;
     uint32_t rank;
-    ferry_workloads *workloads;
-    ferry_build_schedule_options options;
+    ferry_reference_workloads *workloads;
+    ferry_reference_schedule_options options;
     ferry_status status;
     ferry_error error;
-    ferry_local_schedule *schedule;
-    ferry_summaries *summaries;
+    ferry_reference_schedule *schedule;
+    ferry_reference_summaries *summaries;
 } member;
 
 static int all_gather(void *context, const void *bytes, size_t n_bytes, const void **all_out,
@@ -208,13 +209,13 @@ static int all_gather(void *context, const void *bytes, size_t n_bytes, const vo
     h->lengths[m->rank] = n_bytes;
     if (pthread_barrier_wait(&h->barrier) == PTHREAD_BARRIER_SERIAL_THREAD) {
         size_t used = 0;
-        for (uint32_t r = 0; r < n_pes; r++) {
+        for (uint32_t r = 0; r < n_ranks; r++) {
             used += h->lengths[r];
         }
         free(h->all);
         h->all = malloc(used + 1);
         used = 0;
-        for (uint32_t r = 0; r < n_pes; r++) {
+        for (uint32_t r = 0; r < n_ranks; r++) {
             memcpy(h->all + used, h->bytes[r], h->lengths[r]);
             h->all_lengths[r] = h->lengths[r];
             used += h->lengths[r];
@@ -232,67 +233,74 @@ static void *run_member(void *argument)
     ferry_exchange x = FERRY_EXCHANGE_INIT;
     x.context = m;
     x.rank = m->rank;
-    x.n_ranks = n_pes;
+    x.n_ranks = n_ranks;
     x.all_gather = all_gather;
-    m->status = ferry_build_schedule(m->workloads, m->rank, n_pes, &m->options, &x, &m->schedule,
-                                     &m->summaries, &m->error);
+    m->status = ferry_reference_schedule_build(m->workloads, &m->options, &x, &m->schedule,
+                                               &m->summaries, &m->error);
     return NULL;
 }
 
 /* Comparisons. */
 
-static ferry_workloads *make_workloads(uint32_t pe)
+static ferry_reference_workloads *make_workloads(uint32_t pe)
 {
-    ferry_workloads *w = NULL;
-    CHECK(ferry_workloads_create(pe, n_pes, &w, &error) == FERRY_OK);
-    for (uint32_t to = n_pes; to-- > 0;) {
+    ferry_reference_workloads *w = NULL;
+    CHECK(ferry_reference_workloads_create(pe, n_ranks, &w, &error) == FERRY_OK);
+    for (uint32_t to = n_ranks; to-- > 0;) {
         for (uint32_t i = 0; i < pairs[pe][to].n_tasks; i++) {
             const task *t = &pairs[pe][to].tasks[i];
-            CHECK(ferry_workloads_add_task(w, t->id, to, t->bytes, t->element, &error) == FERRY_OK);
+            CHECK(ferry_reference_workloads_add_task(w, t->id, to, t->bytes, t->element, &error) ==
+                  FERRY_OK);
         }
     }
-    CHECK(ferry_workloads_pack(w, slot, max_tasks, &error) == FERRY_OK);
+    CHECK(ferry_reference_workloads_pack(w, slot, max_tasks, &error) == FERRY_OK);
     return w;
 }
 
-static void compare_groups(const ferry_workloads *w, uint32_t to, const pair *p)
+static void compare_batches(const ferry_reference_workloads *w, uint32_t from, uint32_t to,
+                            const pair *p)
 {
     uint32_t at = 0;
-    CHECK(ferry_workloads_group_count(w, to) == p->n_batches);
+    CHECK(ferry_reference_workloads_batch_count(w, to) == p->n_batches);
     for (uint32_t b = 0; b < p->n_batches; b++) {
-        const ferry_workload_group *group = NULL;
+        ferry_reference_batch found = FERRY_REFERENCE_BATCH_INIT;
         uint64_t total = 0;
-        CHECK(ferry_workloads_group_at(w, to, b, &group, &error) == FERRY_OK);
-        CHECK(ferry_workload_group_destination(group) == to);
-        for (uint32_t i = 0; i < ferry_workload_group_task_count(group); i++, at++) {
-            ferry_segment_id id;
+        CHECK(ferry_reference_workloads_batch_at(w, to, b, &found, &error) == FERRY_OK);
+        CHECK(found.from == from && found.to == to && found.index == b &&
+              found.round == FERRY_REFERENCE_NO_ROUND);
+        for (uint32_t i = 0; i < ferry_reference_workloads_segment_count(w, to, b); i++, at++) {
+            ferry_reference_segment_id id;
             uint64_t first, bytes;
             const segment *s = &p->segments[at];
-            CHECK(ferry_workload_group_task_at(group, i, &id, &first, &bytes, &error) == FERRY_OK);
+            CHECK(ferry_reference_workloads_segment_at(w, to, b, i, &id, &first, &bytes, &error) ==
+                  FERRY_OK);
             CHECK(at < p->n_segments && s->batch == b && id.task_id == s->id &&
                   id.segment_index == s->index && first == s->first && bytes == s->bytes);
             total += bytes;
         }
-        CHECK(ferry_workload_group_total_bytes(group) == total && total <= slot);
+        CHECK(found.bytes == total && total <= slot);
     }
     CHECK(at == p->n_segments);
 }
 
-static void compare_summary(const ferry_workload_summary *summary, const batch *b)
+static void compare_summary(const ferry_reference_summaries *summaries, uint64_t number,
+                            const batch *b)
 {
     const pair *p = &pairs[b->from][b->to];
-    uint32_t at = 0;
-    CHECK(summary != NULL && ferry_workload_summary_source(summary) == b->from &&
-          ferry_workload_summary_destination(summary) == b->to &&
-          ferry_workload_summary_batch_index(summary) == b->index &&
-          ferry_workload_summary_total_bytes(summary) == b->bytes);
+    ferry_reference_batch found = FERRY_REFERENCE_BATCH_INIT;
+    uint32_t at = 0,
+             n = ferry_reference_summaries_segment_count(summaries, b->from, b->to, b->index);
+    CHECK(ferry_reference_summaries_at(summaries, number, &found, &error) == FERRY_OK);
+    CHECK(found.from == b->from && found.to == b->to && found.index == b->index &&
+          found.bytes == b->bytes);
     while (p->segments[at].batch != b->index) {
         at++;
     }
-    for (uint32_t i = 0; i < ferry_workload_summary_task_count(summary); i++, at++) {
-        ferry_segment_id id;
+    for (uint32_t i = 0; i < n; i++, at++) {
+        ferry_reference_segment_id id;
         uint64_t bytes;
-        CHECK(ferry_workload_summary_task_at(summary, i, &id, &bytes, &error) == FERRY_OK);
+        CHECK(ferry_reference_summaries_segment_at(summaries, b->from, b->to, b->index, i, &id,
+                                                   &bytes, &error) == FERRY_OK);
         CHECK(at < p->n_segments && p->segments[at].batch == b->index &&
               p->segments[at].id == id.task_id && p->segments[at].index == id.segment_index &&
               p->segments[at].bytes == bytes);
@@ -300,55 +308,40 @@ static void compare_summary(const ferry_workload_summary *summary, const batch *
     CHECK(at == p->n_segments || p->segments[at].batch == b->index + 1);
 }
 
-/* Looks up this PE's batches; the rounds of others are filled in by their own PEs. */
-static uint32_t compare_schedule(const member *m, bool has_rounds)
+static batch *find_batch(const ferry_reference_batch *found)
 {
-    uint32_t n_own = 0, n_iterations = ferry_local_schedule_iteration_count(m->schedule);
-    for (uint32_t i = 0; i < n_iterations; i++) {
-        for (uint32_t k = 0; k < ferry_local_schedule_count(m->schedule, i); k++, n_own++) {
-            ferry_scheduled_batch found = FERRY_SCHEDULED_BATCH_INIT;
-            batch *known = batches;
-            CHECK(ferry_local_schedule_at(m->schedule, i, k, &found, &error) == FERRY_OK);
-            while (known < batches + n_batches &&
-                   (known->from != found.source || known->to != found.destination ||
-                    known->index != found.batch_index)) {
-                known++;
-            }
-            CHECK(known < batches + n_batches && found.iteration == i &&
-                  found.total_bytes == known->bytes);
-            CHECK(found.source == m->rank || found.destination == m->rank);
-            CHECK(!has_rounds || known->round == i);
-            if (found.source == m->rank) {
-                known->round = i;
-            } else {
-                CHECK(m->rank < found.source || known->round == i);
-            }
-        }
+    batch *known = batches;
+    while (known < batches + n_batches &&
+           (known->from != found->from || known->to != found->to || known->index != found->index)) {
+        known++;
     }
-    return n_own;
+    CHECK(known < batches + n_batches && found->bytes == known->bytes);
+    return known;
 }
 
-static void compare_iterations(const member *m)
+/* Looks up this rank's batches; the rounds of others are filled in by their own ranks. */
+static uint32_t compare_schedule(const member *m, bool has_rounds)
 {
-    ferry_iter_schedules *s = NULL;
-    CHECK(ferry_prepare_iter_schedules(m->schedule, m->workloads, m->summaries, &s, &error) ==
-          FERRY_OK);
-    for (uint32_t i = 0; i < ferry_iter_schedules_count(s); i++) {
-        ferry_scheduled_batch b = FERRY_SCHEDULED_BATCH_INIT;
-        const ferry_workload_group *group = NULL;
-        const ferry_workload_summary *summary = NULL;
-        CHECK(ferry_iter_schedules_send(s, i, &b, &group, &error) == FERRY_OK);
-        CHECK(group == NULL || (b.source == m->rank && b.iteration == i &&
-                                ferry_workload_group_destination(group) == b.destination));
-        CHECK(ferry_iter_schedules_recv(s, i, &b, &summary, &error) == FERRY_OK);
-        CHECK(summary == NULL || (b.destination == m->rank && b.iteration == i &&
-                                  ferry_workload_summary_batch_index(summary) == b.batch_index &&
-                                  ferry_workload_summary_source(summary) == b.source));
-        uint32_t here = (group != NULL ? 1u : 0u) + (summary != NULL ? 1u : 0u);
-        CHECK(here == ferry_local_schedule_count(m->schedule, i));
+    uint32_t n_own = 0, n_rounds = ferry_reference_schedule_round_count(m->schedule);
+    for (uint32_t i = 0; i < n_rounds; i++) {
+        ferry_reference_batch found = FERRY_REFERENCE_BATCH_INIT;
+        bool sends = false, receives = false;
+        CHECK(ferry_reference_schedule_send_at(m->schedule, i, &sends, &found, &error) == FERRY_OK);
+        if (sends) {
+            batch *known = find_batch(&found);
+            CHECK(found.from == m->rank && found.round == i && (!has_rounds || known->round == i));
+            known->round = i;
+        }
+        CHECK(ferry_reference_schedule_receive_at(m->schedule, i, &receives, &found, &error) ==
+              FERRY_OK);
+        if (receives) {
+            const batch *known = find_batch(&found);
+            CHECK(found.to == m->rank && found.round == i);
+            CHECK((!has_rounds && m->rank < found.from) || known->round == i);
+        }
+        n_own += (sends ? 1u : 0u) + (receives ? 1u : 0u);
     }
-    CHECK(ferry_iter_schedules_count(s) == ferry_local_schedule_iteration_count(m->schedule));
-    ferry_iter_schedules_destroy(s);
+    return n_own;
 }
 
 /* No two batches of a round clash, no round is empty, and there are as few as promised. */
@@ -365,7 +358,7 @@ static void check_optimum(uint32_t n_rounds, bool half)
             CHECK(batches[j].round != batches[i].round || !clash(&batches[i], &batches[j], half));
         }
     }
-    for (uint32_t r = 0; r < n_pes; r++) {
+    for (uint32_t r = 0; r < n_ranks; r++) {
         uint32_t d = half ? sends[r] + recvs[r] : sends[r] > recvs[r] ? sends[r] : recvs[r];
         degree = d > degree ? d : degree;
     }
@@ -381,44 +374,39 @@ static void compare_world(member *members, bool has_rounds, bool half)
     for (uint32_t i = 0; i < n_batches && has_rounds; i++) {
         n_rounds = batches[i].round + 1 > n_rounds ? batches[i].round + 1 : n_rounds;
     }
-    ferry_local_schedule_digest(members[0].schedule, first);
-    for (uint32_t r = 0; r < n_pes; r++) {
+    ferry_reference_schedule_digest(members[0].schedule, first, sizeof first);
+    for (uint32_t r = 0; r < n_ranks; r++) {
         const member *m = &members[r];
-        ferry_local_schedule_digest(m->schedule, other);
+        ferry_reference_schedule_digest(m->schedule, other, sizeof other);
         CHECK(strcmp(first, other) == 0);
-        CHECK(!has_rounds || ferry_local_schedule_iteration_count(m->schedule) == n_rounds);
-        CHECK(ferry_summaries_count(m->summaries) == n_batches);
+        CHECK(!has_rounds || ferry_reference_schedule_round_count(m->schedule) == n_rounds);
+        CHECK(ferry_reference_summaries_count(m->summaries) == n_batches);
         n_listed += compare_schedule(m, has_rounds);
-        compare_iterations(m);
         for (uint32_t i = 0; i < n_batches; i++) {
-            const ferry_workload_summary *summary = NULL;
-            CHECK(ferry_summaries_at(m->summaries, i, &summary, &error) == FERRY_OK);
-            CHECK(summary == ferry_summaries_find(m->summaries, batches[i].from, batches[i].to,
-                                                  batches[i].index));
-            compare_summary(summary, &batches[i]);
+            compare_summary(m->summaries, i, &batches[i]);
         }
     }
     CHECK(n_listed == 2 * n_batches);
     if (!has_rounds) {
-        check_optimum(ferry_local_schedule_iteration_count(members[0].schedule), half);
+        check_optimum(ferry_reference_schedule_round_count(members[0].schedule), half);
     }
 }
 
-static void build_among_pes(ferry_workloads **workloads, uint32_t rule, uint32_t duplex)
+static void build_among_ranks(ferry_reference_workloads **workloads, uint32_t rule, uint32_t duplex)
 {
     hub h = {.all = NULL};
     member members[MAX_WORLD];
     pthread_t threads[MAX_WORLD];
     bool half = rule == FERRY_SCHEDULE_FIRST_FIT_HALF || duplex == FERRY_DUPLEX_HALF;
-    pthread_barrier_init(&h.barrier, NULL, n_pes);
-    for (uint32_t r = 0; r < n_pes; r++) {
+    pthread_barrier_init(&h.barrier, NULL, n_ranks);
+    for (uint32_t r = 0; r < n_ranks; r++) {
         members[r] = (member){.h = &h,
                               .rank = r,
                               .workloads = workloads[r],
-                              .options = {sizeof(ferry_build_schedule_options), rule, duplex}};
+                              .options = {sizeof(ferry_reference_schedule_options), rule, duplex}};
         pthread_create(&threads[r], NULL, run_member, &members[r]);
     }
-    for (uint32_t r = 0; r < n_pes; r++) {
+    for (uint32_t r = 0; r < n_ranks; r++) {
         pthread_join(threads[r], NULL);
         error = members[r].error;
         CHECK(members[r].status == FERRY_OK);
@@ -427,9 +415,9 @@ static void build_among_pes(ferry_workloads **workloads, uint32_t rule, uint32_t
         first_fit_slowly(half);
     }
     compare_world(members, rule != FERRY_SCHEDULE_OPTIMAL, half);
-    for (uint32_t r = 0; r < n_pes; r++) {
-        ferry_local_schedule_destroy(members[r].schedule);
-        ferry_summaries_destroy(members[r].summaries);
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        ferry_reference_schedule_destroy(members[r].schedule);
+        ferry_reference_summaries_destroy(members[r].summaries);
     }
     pthread_barrier_destroy(&h.barrier);
     free(h.all);
@@ -438,31 +426,31 @@ static void build_among_pes(ferry_workloads **workloads, uint32_t rule, uint32_t
 static void run_seed(unsigned long long seed)
 {
     static const uint64_t slots[] = {8, 16, 30, 100, 1000};
-    ferry_workloads *workloads[MAX_WORLD];
+    ferry_reference_workloads *workloads[MAX_WORLD];
     current_seed = seed;
     state = seed * 0x9e3779b97f4a7c15u + 1;
-    n_pes = 1 + pick(MAX_WORLD);
+    n_ranks = 1 + pick(MAX_WORLD);
     slot = slots[pick(5)];
     max_tasks = 1 + pick(pick(2) == 0 ? 3 : 40);
     uint32_t density = 1 + pick(slot < 100 ? 2 : 10);
-    for (uint32_t from = 0; from < n_pes; from++) {
-        for (uint32_t to = 0; to < n_pes; to++) {
+    for (uint32_t from = 0; from < n_ranks; from++) {
+        for (uint32_t to = 0; to < n_ranks; to++) {
             make_pair(&pairs[from][to], density);
             pack_slowly(&pairs[from][to]);
         }
     }
     list_batches();
-    for (uint32_t r = 0; r < n_pes; r++) {
+    for (uint32_t r = 0; r < n_ranks; r++) {
         workloads[r] = make_workloads(r);
-        for (uint32_t to = 0; to < n_pes; to++) {
-            compare_groups(workloads[r], to, &pairs[r][to]);
+        for (uint32_t to = 0; to < n_ranks; to++) {
+            compare_batches(workloads[r], r, to, &pairs[r][to]);
         }
     }
-    build_among_pes(workloads, FERRY_SCHEDULE_FIRST_FIT, pick(2));
-    build_among_pes(workloads, FERRY_SCHEDULE_FIRST_FIT_HALF, pick(2));
-    build_among_pes(workloads, FERRY_SCHEDULE_OPTIMAL, pick(2));
-    for (uint32_t r = 0; r < n_pes; r++) {
-        ferry_workloads_destroy(workloads[r]);
+    build_among_ranks(workloads, FERRY_SCHEDULE_FIRST_FIT, pick(2));
+    build_among_ranks(workloads, FERRY_SCHEDULE_FIRST_FIT_HALF, pick(2));
+    build_among_ranks(workloads, FERRY_SCHEDULE_OPTIMAL, pick(2));
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        ferry_reference_workloads_destroy(workloads[r]);
     }
 }
 

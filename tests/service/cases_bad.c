@@ -42,7 +42,7 @@ static void expect_well(rank_context *me, ground *g)
     must(me, send_to(me, g, 3, 0, BYTES, next_rank(me)));
     must(me, receive_from(me, g, 3, 0, BYTES, previous_rank(me)));
     must(me, ferry_service_schedule(g->service, &me->error));
-    must(me, ferry_service_run(g->service, &me->error));
+    must(me, ferry_service_run(g->service, NULL, &me->error));
     expect(me, mismatch(g->to, BYTES, 70 + previous_rank(me)) == BYTES, "wrong bytes");
     must(me, ferry_service_clear_requests(g->service, &me->error));
 }
@@ -62,7 +62,7 @@ static void expect_nothing_after_end(rank_context *me, ground *g)
     must_fail(me, FERRY_ERR_MISUSE, NULL, receive_from(me, g, 1, 0, 8, 0));
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_service_init(g->service, FERRY_LOG_ERROR, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_service_schedule(g->service, e));
-    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_service_run(g->service, e));
+    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_service_run(g->service, NULL, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_service_start(g->service, NULL, &request, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_service_rebind(g->service, NULL, NULL, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_service_finalize(g->service, e));
@@ -79,16 +79,16 @@ void case_bad_calls(rank_context *me)
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_service_create(me->world, NULL, NULL, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_service_init(NULL, FERRY_LOG_ERROR, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_service_schedule(NULL, e));
-    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_service_run(NULL, e));
+    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_service_run(NULL, NULL, e));
     must(me, ferry_service_create(me->world, &setup.options, &service, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_service_schedule(service, e));
-    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_service_run(service, e));
+    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_service_run(service, NULL, e));
     ferry_service_destroy(service);
 
     ground *g = make_ground(me);
     ferry_queue *some = (ferry_queue *)(uintptr_t)8;
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_service_init(g->service, FERRY_LOG_ERROR, e));
-    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_service_run(g->service, e));
+    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_service_run(g->service, NULL, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_service_start(g->service, NULL, &request, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_service_rebind(g->service, NULL, NULL, e));
     must(me, ferry_service_schedule(g->service, e));
@@ -214,7 +214,7 @@ void case_unmatched(rank_context *me)
                  ferry_service_schedule(g->service, &me->error));
         expect(me, round == 3 || strstr(me->error.message, "rank 0") != NULL, "%s",
                me->error.message);
-        ferry_status status = ferry_service_run(g->service, &me->error);
+        ferry_status status = ferry_service_run(g->service, NULL, &me->error);
         expect(me, status == FERRY_ERR_MISUSE, "a run after that: %s", ferry_status_name(status));
         must(me, ferry_service_clear_requests(g->service, &me->error));
         if (round % 2 == 0) {
@@ -262,7 +262,7 @@ void case_two_writers(rank_context *me)
                    me->error.message);
         } else {
             must(me, ferry_service_schedule(g->service, &me->error));
-            must(me, ferry_service_run(g->service, &me->error));
+            must(me, ferry_service_run(g->service, NULL, &me->error));
         }
         must(me, ferry_service_clear_requests(g->service, &me->error));
     }
@@ -289,7 +289,7 @@ void case_two_buffers(rank_context *me)
                      ferry_service_schedule(g->service, &me->error));
         } else {
             must(me, ferry_service_schedule(g->service, &me->error));
-            must(me, ferry_service_run(g->service, &me->error));
+            must(me, ferry_service_run(g->service, NULL, &me->error));
             expect(me, mismatch(g->to, 64, 200 + previous_rank(me)) == 64, "wrong bytes");
             expect(me, memcmp(g->to + 64, g->from + 100, 64) == 0, "wrong bytes of the inner one");
         }

@@ -28,7 +28,7 @@ void case_flip(rank_context *me)
         must(me, ferry_service_schedule(service, &me->error));
         for (uint64_t version = 1; version <= 3; version++) {
             scene_fill(me, s, &memory, version, true);
-            ferry_status status = ferry_service_run(service, &me->error);
+            ferry_status status = ferry_service_run(service, NULL, &me->error);
             all_same(me, "a run with flipped bits", status, status, NULL);
             if (status == FERRY_OK) {
                 scene_expect(me, s, service, &memory, version, "bits were flipped unseen");
@@ -82,8 +82,8 @@ static void service_for_fault(rank_context *me, service_setup *setup, const char
 static bool run_until_failure(rank_context *me, matrix *m, ferry_service *service, uint32_t most)
 {
     for (uint64_t version = ferry_service_version(service) + 1; version <= most; version++) {
-        matrix_fill(m, version);
-        ferry_status status = ferry_service_run(service, &me->error);
+        matrix_fill(me, m, version);
+        ferry_status status = ferry_service_run(service, NULL, &me->error);
         if (status != FERRY_OK) {
             expect(me, strlen(me->error.message) > 10, "%s has no sentence",
                    ferry_status_name(status));
@@ -157,13 +157,14 @@ void case_abort(rank_context *me)
     uint32_t n_tests = random_below(&random, 4);
     ferry_status status = FERRY_OK;
     for (uint64_t version = ferry_service_version(service) + 1; status == FERRY_OK; version++) {
-        matrix_fill(m, version);
+        matrix_fill(me, m, version);
         status = me->rank == me->n_ranks - 1 ? run_in_part(me, me->world, service, n_tests)
-                                             : ferry_service_run(service, &me->error);
+                                             : ferry_service_run(service, NULL, &me->error);
         n_tests /= 2; /* a run can be over so soon */
     }
     expect_truth(me, m, service, 1);
-    must_fail(me, FERRY_ERR_ABORTED, "does not go on", ferry_service_run(service, &me->error));
+    must_fail(me, FERRY_ERR_ABORTED, "does not go on",
+              ferry_service_run(service, NULL, &me->error));
     atomic_fetch_add(&me->shared->word[0], 1);
     while (me->engine->threads && atomic_load(&me->shared->word[0]) < me->n_ranks) {
         sleep_ms(1); /* the memory of threads is everybody's */
@@ -189,7 +190,7 @@ static void hurt_in_runs(rank_context *me, bool stops)
     expect_named(me, victim);
     expect_truth(me, m, service, 1);
     must_fail(me, stops ? FERRY_ERR_TIMEOUT : FERRY_ERR_PEER_LOST, NULL,
-              ferry_service_run(service, &me->error));
+              ferry_service_run(service, NULL, &me->error));
     expect_named(me, victim);
     ferry_service_destroy(service);
     matrix_free(m);
@@ -229,7 +230,7 @@ void case_killed_early(rank_context *me)
             status = ferry_service_schedule(service, &me->error);
         }
         if (status == FERRY_OK) {
-            status = ferry_service_run(service, &me->error);
+            status = ferry_service_run(service, NULL, &me->error);
         }
         ferry_tensors_destroy(sources);
         ferry_tensors_destroy(targets);
@@ -249,7 +250,7 @@ static uint64_t sum_of(rank_context *me, ferry_world *world, uint64_t mine)
     const void *all = NULL;
     uint64_t sum = 0;
     must(me, ferry_world_all_gather(world, &mine, sizeof mine, &all, &me->error));
-    for (uint32_t r = 0; r < ferry_world_n_ranks(world); r++) {
+    for (uint32_t r = 0; r < ferry_world_rank_count(world); r++) {
         uint64_t theirs;
         memcpy(&theirs, (const char *)all + r * sizeof theirs, sizeof theirs);
         sum += theirs;
@@ -272,7 +273,7 @@ static uint64_t recover(rank_context *me, matrix *m, ferry_service *service, fer
     uint64_t version = UINT64_MAX;
     must(me, ferry_service_recover(service, survivors, &version, &me->error));
     uint64_t sum = sum_of(me, survivors, version);
-    expect(me, sum == version * ferry_world_n_ranks(survivors), "version %llu here, %llu in all",
+    expect(me, sum == version * ferry_world_rank_count(survivors), "version %llu here, %llu in all",
            (unsigned long long)version, (unsigned long long)sum);
     expect(me, version == 0 || ferry_service_version(service) == version,
            "version %llu, and %llu recovered", (unsigned long long)ferry_service_version(service),
@@ -293,7 +294,7 @@ static void bind_after_loss(rank_context *me, matrix *m, ferry_service *service,
     uint32_t lost[MOST_RANKS];
     size_t n_lost = 0;
     for (uint32_t r = 0, at = 0; r < me->n_ranks; r++) {
-        if (at < ferry_world_n_ranks(world) && ferry_world_member(world, at) == r) {
+        if (at < ferry_world_rank_count(world) && ferry_world_member_of(world, at) == r) {
             at++;
         } else {
             lost[n_lost++] = r;
@@ -319,7 +320,7 @@ static void go_on(rank_context *me, matrix *m, ferry_service *failed, ferry_worl
     ferry_ledger *ledger = NULL;
     uint64_t own = missing_of(me, failed);
     uint64_t missing = sum_of(me, world, own);
-    uint32_t n = ferry_world_n_ranks(world);
+    uint32_t n = ferry_world_rank_count(world);
     bool first = me->seed % 2 == 0 || has_wrapper(me, "strict"); /* one at a time */
     char what[128];
     must(me, ferry_service_take_ledger(failed, &ledger, &me->error));
@@ -341,7 +342,7 @@ static void go_on(rank_context *me, matrix *m, ferry_service *failed, ferry_worl
     must(me, ferry_service_resume(service, ledger, &me->error));
     ferry_ledger_destroy(ledger);
     must(me, ferry_service_schedule(service, &me->error));
-    must(me, ferry_service_run(service, &me->error));
+    must(me, ferry_service_run(service, NULL, &me->error));
     matrix_expect(me, m, 0, version, what);
     ferry_service_statistics statistics = statistics_of(me, service);
     uint64_t moved = sum_of(me, world, bytes_sent(&statistics));
@@ -373,28 +374,28 @@ void case_resume(rank_context *me)
     matrix *m = matrix_make(me, 6, 2, 8, NULL);
     matrix_schedule(me, m, service, false);
     for (uint32_t version = 1; version <= n_whole; version++) {
-        matrix_fill(m, version);
-        must(me, ferry_service_run(service, &me->error));
+        matrix_fill(me, m, version);
+        must(me, ferry_service_run(service, NULL, &me->error));
         matrix_expect(me, m, 0, version, "before a loss");
     }
     meet_outside(me); /* the last run is behind all */
     uint64_t version = n_whole;
     ferry_status status;
     do {
-        matrix_fill(m, ++version);
+        matrix_fill(me, m, ++version);
         if (me->rank == victim && !me->engine->threads) {
             end_later(me, 1 + us, false);
         }
         status = me->rank == victim && me->engine->threads
                      ? run_in_part(me, me->world, service, us / 500)
-                     : ferry_service_run(service, &me->error);
+                     : ferry_service_run(service, NULL, &me->error);
         us /= 2;
     } while (status == FERRY_OK);
     ferry_world *world = NULL;
     must(me, ferry_world_shrink(me->world, 0, &world, &me->error));
     uint32_t left = me->n_ranks - (me->engine->threads ? 0 : 1);
-    expect(me, ferry_world_n_ranks(world) == left, "%u ranks are left",
-           (unsigned)ferry_world_n_ranks(world));
+    expect(me, ferry_world_rank_count(world) == left, "%u ranks are left",
+           (unsigned)ferry_world_rank_count(world));
     uint64_t whole = recover(me, m, service, world);
     expect(me, whole <= version, "version %llu of %llu", (unsigned long long)whole,
            (unsigned long long)version);
@@ -469,7 +470,7 @@ void case_resume_tasks(rank_context *me)
         if (victim && attempt < MOST_ATTEMPTS) {
             status = run_in_part(me, world, service, n_tests);
         } else {
-            status = ferry_service_run(service, &me->error);
+            status = ferry_service_run(service, NULL, &me->error);
         }
         /* Who gives up late can leave others with a success; then all are asked. */
         if (status == FERRY_OK && ferry_world_barrier(world, &me->error) == FERRY_OK) {
@@ -487,8 +488,8 @@ void case_resume_tasks(rank_context *me)
         ferry_world *next = NULL;
         ledger = next_ledger(me, service, &in_place);
         must(me, ferry_world_shrink(world, 0, &next, &me->error));
-        expect(me, ferry_world_n_ranks(next) == me->n_ranks, "%u ranks",
-               (unsigned)ferry_world_n_ranks(next));
+        expect(me, ferry_world_rank_count(next) == me->n_ranks, "%u ranks",
+               (unsigned)ferry_world_rank_count(next));
         missing = sum_of(me, next, scene_bytes_in(s, me->rank, true) - in_place);
         ferry_service_destroy(service);
         if (world != me->world) {
@@ -516,8 +517,8 @@ void case_recover_pairs(rank_context *me)
     ferry_service *service = open_service(me, &setup.options);
     matrix *m = matrix_make(me, 3, 2, 8, NULL);
     matrix_schedule(me, m, service, true);
-    matrix_fill(m, 1);
-    must(me, ferry_service_run(service, &me->error));
+    matrix_fill(me, m, 1);
+    must(me, ferry_service_run(service, NULL, &me->error));
     meet_outside(me); /* the last run is behind all */
     uint64_t version = 1;
     ferry_status status;
@@ -525,10 +526,10 @@ void case_recover_pairs(rank_context *me)
         end_later(me, dice(&random, 100, 20000), false);
     }
     do {
-        matrix_fill(m, ++version);
+        matrix_fill(me, m, ++version);
         status = me->rank == victim && me->engine->threads && version > 2
                      ? run_in_part(me, me->world, service, 1)
-                     : ferry_service_run(service, &me->error);
+                     : ferry_service_run(service, NULL, &me->error);
     } while (status == FERRY_OK);
     ferry_world *world = NULL;
     must(me, ferry_world_shrink(me->world, 0, &world, &me->error));
@@ -573,10 +574,10 @@ static uint64_t run_and_end(rank_context *me, matrix *m, ferry_world *world, fer
     ferry_status status = FERRY_OK;
     meet_outside(me); /* what was before is behind all: the end is in one of these runs */
     for (uint32_t i = 0; status == FERRY_OK; i++) {
-        matrix_fill(m, next + i);
+        matrix_fill(me, m, next + i);
         bool ends = me->rank == 0 && i >= n_whole;
         status = ends ? run_in_part(me, world, service, n_tests)
-                      : ferry_service_run(service, &me->error);
+                      : ferry_service_run(service, NULL, &me->error);
         n_tests /= 2; /* a run can be over so soon */
         if (status != FERRY_OK) {
             expect_truth(me, m, service, 1);
@@ -592,7 +593,7 @@ static uint64_t most_of(rank_context *me, ferry_world *world, uint64_t mine)
 {
     const void *all = NULL;
     must(me, ferry_world_all_gather(world, &mine, sizeof mine, &all, &me->error));
-    for (uint32_t r = 0; r < ferry_world_n_ranks(world); r++) {
+    for (uint32_t r = 0; r < ferry_world_rank_count(world); r++) {
         uint64_t its;
         memcpy(&its, (const char *)all + r * sizeof its, sizeof its);
         mine = its > mine ? its : mine;
@@ -646,8 +647,8 @@ void case_turned(rank_context *me)
         }
         ferry_ledger_destroy(ledger);
         must(me, ferry_service_schedule(service, &me->error));
-        matrix_fill(m, next);
-        must(me, ferry_service_run(service, &me->error));
+        matrix_fill(me, m, next);
+        must(me, ferry_service_run(service, NULL, &me->error));
         expect_version(me, m, service, next++, "by the steps");
         ferry_world_destroy(me->world);
         me->world = world;
@@ -712,8 +713,8 @@ static void go_on_at_once(rank_context *me, lineage *l, uint64_t failed, const c
     expect(me, ferry_service_version(l->service) >= l->version, "%s: back from %llu to %llu", what,
            (unsigned long long)l->version, (unsigned long long)ferry_service_version(l->service));
     expect_truth(me, l->m, l->service, 1);
-    matrix_fill(l->m, recovery.next);
-    must(me, ferry_service_run(l->service, &me->error));
+    matrix_fill(me, l->m, recovery.next);
+    must(me, ferry_service_run(l->service, NULL, &me->error));
     expect_version(me, l->m, l->service, recovery.next, what);
     l->version = recovery.next;
     l->next = recovery.next + 1;
@@ -725,7 +726,7 @@ static void cancel_and_go_on(rank_context *me, lineage *l)
     const ferry_service *service = l->service;
     const ferry_world *world = me->world;
     ferry_request *request = NULL;
-    matrix_fill(l->m, l->next);
+    matrix_fill(me, l->m, l->next);
     must(me, ferry_service_start(l->service, NULL, &request, &me->error));
     ferry_request_cancel(request);
     ferry_status status = ferry_request_wait(request, &me->error);

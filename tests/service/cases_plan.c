@@ -29,8 +29,8 @@ static void bind_once(rank_context *me, uint64_t number, bool from_ferry, bool s
     expect(me, ferry_service_destination_count(service) == m->n_tensors, "%llu destinations",
            (unsigned long long)ferry_service_destination_count(service));
     for (uint32_t version = 1; version <= 3; version++) {
-        matrix_fill(m, version);
-        must(me, ferry_service_run(service, &me->error));
+        matrix_fill(me, m, version);
+        must(me, ferry_service_run(service, NULL, &me->error));
         matrix_expect(me, m, swap ? version % 2 : 0, version, "a bound plan");
         for (uint32_t t = 0; t < m->n_tensors; t++) {
             ferry_destination found = destination_of(me, service, t);
@@ -62,8 +62,8 @@ void case_rebind(rank_context *me)
     matrix *m = matrix_make(me, 3, replicas_of(me), 4, NULL);
     matrix *other = matrix_make(me, 3, replicas_of(me), 4, NULL);
     matrix_schedule(me, m, service, false);
-    matrix_fill(m, 1);
-    must(me, ferry_service_run(service, &me->error));
+    matrix_fill(me, m, 1);
+    must(me, ferry_service_run(service, NULL, &me->error));
     uint64_t n_schedules = statistics_of(me, service).n_schedules;
     for (uint32_t version = 2; version <= 6; version++) {
         bool moves = (me->rank + version) % 2 == 0;
@@ -74,14 +74,14 @@ void case_rebind(rank_context *me)
         must(me, ferry_service_rebind(service, sources, targets, &me->error));
         ferry_tensors_destroy(sources);
         ferry_tensors_destroy(targets);
-        matrix_poison(m, 0);
-        matrix_poison(m, 1);
-        matrix_fill(m, version % 2 == 0 ? 99 : version);
-        matrix_fill(other, version % 2 == 0 ? version : 99);
-        must(me, ferry_service_run(service, &me->error));
+        matrix_poison(me, m, 0);
+        matrix_poison(me, m, 1);
+        matrix_fill(me, m, version % 2 == 0 ? 99 : version);
+        matrix_fill(me, other, version % 2 == 0 ? version : 99);
+        must(me, ferry_service_run(service, NULL, &me->error));
         matrix_expect(me, m, which, version, "a plan bound anew");
         must(me, ferry_service_rebind(service, NULL, NULL, &me->error)); /* all stay */
-        must(me, ferry_service_run(service, &me->error));
+        must(me, ferry_service_run(service, NULL, &me->error));
         matrix_expect(me, m, which, version, "a plan bound anew to the same");
     }
     expect(me, statistics_of(me, service).n_schedules == n_schedules, "%llu plannings after %llu",
@@ -94,9 +94,9 @@ void case_rebind(rank_context *me)
     all_fail(me, FERRY_ERR_INVALID_INPUT, "m1",
              ferry_service_rebind(service, wrong, NULL, &me->error));
     ferry_tensors_destroy(wrong);
-    matrix_fill(m, 9);
-    matrix_fill(other, 9);
-    must(me, ferry_service_run(service, &me->error));
+    matrix_fill(me, m, 9);
+    matrix_fill(me, other, 9);
+    must(me, ferry_service_run(service, NULL, &me->error));
     ferry_service_destroy(service);
     matrix_free(m);
     matrix_free(other);
@@ -178,17 +178,17 @@ void case_swap(rank_context *me)
     matrix *m = matrix_make(me, 2, replicas_of(me), 4, NULL);
     r.m = m;
     matrix_schedule(me, m, service, true);
-    matrix_fill(m, front);
-    must(me, ferry_service_run(service, &me->error));
+    matrix_fill(me, m, front);
+    must(me, ferry_service_run(service, NULL, &me->error));
     number = ferry_service_version(service);
     expect_front(me, m, service, number, front);
     atomic_store(&r.version, front);
     expect(me, pthread_create(&thread, NULL, read_front, &r) == 0, "no thread");
     for (uint32_t i = 0; i < times_of(me, 12, 60); i++) {
         bool cancel = i % 3 == 1;
-        matrix_fill(m, front + 1);
+        matrix_fill(me, m, front + 1);
         ferry_service_set_progress(service, cancel && me->rank == 0 ? refuse : NULL, NULL);
-        ferry_status status = ferry_service_run(service, &me->error);
+        ferry_status status = ferry_service_run(service, NULL, &me->error);
         all_same(me, "a run that swaps", status, status, NULL);
         expect(me, status == FERRY_OK || (cancel && status == FERRY_ERR_ABORTED), "%s: %s",
                ferry_status_name(status), me->error.message);
@@ -231,7 +231,7 @@ static void swap_without_pairs(rank_context *me, const matrix *m, const ferry_pl
     expect_bad_bind(me, service, plan, sources, targets, "m0");
     must(me, ferry_service_bind(service, plan, sources, pairs, &me->error));
     must(me, ferry_service_schedule(service, &me->error));
-    must(me, ferry_service_run(service, &me->error));
+    must(me, ferry_service_run(service, NULL, &me->error));
     matrix_expect(me, m, 1, 5, "a pair");
     ferry_service_destroy(service);
     ferry_tensors_destroy(pairs);
@@ -280,8 +280,8 @@ void case_bad_plans(rank_context *me)
     must(me, ferry_service_clear_requests(service, &me->error));
     must(me, ferry_service_bind(service, plan, sources, targets, &me->error));
     must(me, ferry_service_schedule(service, &me->error));
-    matrix_fill(m, 5);
-    must(me, ferry_service_run(service, &me->error));
+    matrix_fill(me, m, 5);
+    must(me, ferry_service_run(service, NULL, &me->error));
     matrix_expect(me, m, 0, 5, "after bad plans");
     ferry_service_destroy(service);
 
@@ -378,7 +378,7 @@ static void relay_once(rank_context *me, uint32_t number)
     for (uint64_t run = 1; run <= 3; run++) {
         fill(from, RELAY_BYTES, run);
         memset(to, 0, RELAY_BYTES);
-        ferry_status status = ferry_service_run(service, &me->error);
+        ferry_status status = ferry_service_run(service, NULL, &me->error);
         all_same(me, what, status, status, NULL);
         expect(me, flips || status == FERRY_OK, "%s: %s", what, me->error.message);
         if (status == FERRY_OK) {

@@ -55,7 +55,7 @@ static void run_scene(rank_context *me, const scene *s, ferry_service *service,
     for (uint32_t run = 1; run <= n_runs; run++) {
         uint64_t before = ferry_service_version(service);
         scene_fill(me, s, memory, run, run == 1 || one_in(&random, 2));
-        must(me, ferry_service_run(service, &me->error));
+        must(me, ferry_service_run(service, NULL, &me->error));
         expect(me, ferry_service_version(service) > before, "version %llu after %llu",
                (unsigned long long)ferry_service_version(service), (unsigned long long)before);
         scene_expect(me, s, service, memory, run, what);
@@ -141,7 +141,7 @@ void case_caps(rank_context *me)
             all_same(me, "a schedule with a tiny cap", status, status, NULL);
         } else {
             all_same(me, "schedule", status, FERRY_OK, NULL);
-            must(me, ferry_service_run(service, &me->error));
+            must(me, ferry_service_run(service, NULL, &me->error));
             scene_expect(me, s, service, &memory, 1, "a small cap");
             scene_check_statistics(me, s, service, rows[i].cap);
         }
@@ -150,6 +150,26 @@ void case_caps(rank_context *me)
         ferry_service_destroy(service);
     }
     free(s);
+}
+
+/* Both at once; half of the ranks begin with the second one, and wait for it first. */
+static void run_both(rank_context *me, scene *s[2], scene_memory memory[2],
+                     ferry_service *services[2], uint64_t version)
+{
+    ferry_request *requests[2];
+    uint32_t first = me->rank % 2;
+    for (uint32_t j = 0; j < 2; j++) {
+        uint32_t which = j == 0 ? first : 1 - first;
+        scene_fill(me, s[which], &memory[which], version, true);
+        must(me, ferry_service_start(services[which], NULL, &requests[which], &me->error));
+    }
+    for (uint32_t j = 0; j < 2; j++) {
+        must(me, ferry_request_wait(requests[j == 0 ? first : 1 - first], &me->error));
+    }
+    for (uint32_t j = 0; j < 2; j++) {
+        ferry_request_destroy(requests[j]);
+        scene_expect(me, s[j], services[j], &memory[j], version, "two services at once");
+    }
 }
 
 /* Two services over a transport of the caller's, which lives longer or, closed first, as long. */
@@ -177,9 +197,11 @@ void case_shared_transport(rank_context *me)
         }
         for (uint32_t j = 0; j < 4; j++) {
             scene_fill(me, s[j % 2], &memory[j % 2], j, true);
-            must(me, ferry_service_run(services[j % 2], &me->error));
+            must(me, ferry_service_run(services[j % 2], NULL, &me->error));
             scene_expect(me, s[j % 2], services[j % 2], &memory[j % 2], j, "two services");
         }
+        run_both(me, s, memory, services, 4);
+        run_both(me, s, memory, services, 5);
         for (uint32_t j = 0; j < 2; j++) {
             must(me, ferry_service_finalize(services[j], &me->error));
             scene_give_back(me, s[j], &memory[j]);

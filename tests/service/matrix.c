@@ -1,5 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "service/matrix.h"
+#include "service/scene.h"
 
 enum { GUARD = 64, POISON = 0xdb };
 
@@ -18,6 +19,55 @@ uint64_t matrix_bytes_in(const matrix *m)
     return m->n_tensors * target_bytes(m);
 }
 
+/* Far memory that a target, or a source, lies in; the bytes here are an image of it. */
+static bool is_far(const ferry_buffer *buffer)
+{
+    return buffer->base != NULL && buffer->kind == FERRY_MEMORY_FAR;
+}
+
+/* From the image to far memory, where it is far; or back. */
+static void write_target(rank_context *me, const matrix *m, uint32_t tensor, uint32_t which)
+{
+    const ferry_buffer *far = &m->region[tensor][which];
+    if (is_far(far)) {
+        copy_far(me, *far, ferry_buffer_of(m->target[tensor][which], far->bytes));
+    }
+}
+
+static void read_target(rank_context *me, const matrix *m, uint32_t tensor, uint32_t which)
+{
+    const ferry_buffer *far = &m->region[tensor][which];
+    if (is_far(far)) {
+        copy_far(me, ferry_buffer_of(m->target[tensor][which], far->bytes), *far);
+    }
+}
+
+static void take_source(rank_context *me, matrix *m, uint32_t tensor)
+{
+    int32_t device = draw_far(me->seed + m->element, me->rank, 3 * tensor);
+    m->source[tensor] = take(me, source_bytes(m));
+    if (device >= 0) {
+        must(me, ferry_memory_alloc(NULL, FERRY_MEMORY_FAR, device, source_bytes(m),
+                                    &m->far_source[tensor], &me->error));
+    }
+}
+
+static void take_target(rank_context *me, matrix *m, uint32_t tensor, uint32_t which,
+                        ferry_transport *transport)
+{
+    uint64_t all = target_bytes(m) + 2 * (uint64_t)GUARD;
+    int32_t device = draw_far(me->seed + m->element, me->rank, 3 * tensor + 1 + which);
+    ferry_buffer *region = &m->region[tensor][which];
+    if (device >= 0) {
+        must(me, ferry_memory_alloc(transport, FERRY_MEMORY_FAR, device, all, region, &me->error));
+    } else if (transport != NULL) {
+        must(me, ferry_memory_alloc(transport, FERRY_MEMORY_HOST, 0, all, region, &me->error));
+        m->target[tensor][which] = region->base;
+        return;
+    }
+    m->target[tensor][which] = take(me, all);
+}
+
 matrix *matrix_make(rank_context *me, uint32_t n_tensors, uint32_t replicas, uint64_t element,
                     ferry_transport *transport)
 {
@@ -31,19 +81,12 @@ matrix *matrix_make(rank_context *me, uint32_t n_tensors, uint32_t replicas, uin
                   .columns = dice(&random, 1, 200),
                   .element = element};
     for (uint32_t t = 0; t < n_tensors; t++) {
-        m->source[t] = take(me, source_bytes(m));
-        for (uint32_t i = 0; i < 2; i++) {
-            uint64_t all = target_bytes(m) + 2 * (uint64_t)GUARD;
-            if (transport != NULL) {
-                must(me, ferry_memory_alloc(transport, all, &m->region[t][i], &me->error));
-                m->target[t][i] = m->region[t][i].base;
-            } else {
-                m->target[t][i] = take(me, all);
-            }
-        }
+        take_source(me, m, t);
+        take_target(me, m, t, 0, transport);
+        take_target(me, m, t, 1, transport);
     }
-    matrix_poison(m, 0);
-    matrix_poison(m, 1);
+    matrix_poison(me, m, 0);
+    matrix_poison(me, m, 1);
     return m;
 }
 
@@ -51,12 +94,12 @@ void matrix_free(matrix *m)
 {
     for (uint32_t t = 0; t < m->n_tensors; t++) {
         free(m->source[t]);
+        ferry_memory_free(&m->far_source[t]);
         for (uint32_t i = 0; i < 2; i++) {
-            if (m->region[t][i].base != NULL) {
-                ferry_memory_free(&m->region[t][i]);
-            } else {
+            if (m->region[t][i].base == NULL || is_far(&m->region[t][i])) {
                 free(m->target[t][i]);
             }
+            ferry_memory_free(&m->region[t][i]);
         }
     }
     free(m);
@@ -90,8 +133,9 @@ ferry_plan *matrix_plan(rank_context *me, const matrix *m, const uint32_t *lost,
 
 static ferry_buffer target_buffer(const matrix *m, uint32_t tensor, uint32_t which)
 {
-    ferry_buffer buffer = ferry_buffer_of(matrix_target(m, tensor, which), target_bytes(m));
-    buffer.registration = m->region[tensor][which].registration;
+    ferry_buffer buffer = m->region[tensor][which];
+    buffer.base = matrix_target(m, tensor, which);
+    buffer.bytes = target_bytes(m);
     return buffer;
 }
 
@@ -106,7 +150,9 @@ ferry_tensors *matrix_sources(rank_context *me, const matrix *m)
     char name[16];
     must(me, ferry_tensors_create(&tensors, &me->error));
     for (uint32_t t = 0; t < m->n_tensors; t++) {
-        ferry_buffer buffer = ferry_buffer_of(m->source[t], source_bytes(m));
+        ferry_buffer buffer = is_far(&m->far_source[t])
+                                  ? m->far_source[t]
+                                  : ferry_buffer_of(m->source[t], source_bytes(m));
         name_of(name, t);
         must(me, ferry_tensors_add(tensors, name, &buffer, &me->error));
     }
@@ -156,7 +202,7 @@ static unsigned char byte_of(uint64_t version, uint32_t tensor, uint64_t row, ui
     return (unsigned char)(state >> 40);
 }
 
-void matrix_fill(matrix *m, uint64_t version)
+void matrix_fill(rank_context *me, matrix *m, uint64_t version)
 {
     uint64_t columns = m->columns * m->n_ranks;
     uint64_t first = m->member % (m->n_ranks / m->replicas) * m->rows;
@@ -167,19 +213,24 @@ void matrix_fill(matrix *m, uint64_t version)
             *at++ =
                 byte_of(version, t, first + element / columns, element % columns, i % m->element);
         }
+        if (is_far(&m->far_source[t])) {
+            copy_far(me, m->far_source[t], ferry_buffer_of(m->source[t], source_bytes(m)));
+        }
     }
 }
 
-void matrix_poison(matrix *m, uint32_t which)
+void matrix_poison(rank_context *me, matrix *m, uint32_t which)
 {
     for (uint32_t t = 0; t < m->n_tensors; t++) {
         memset(m->target[t][which], POISON, target_bytes(m) + 2 * (uint64_t)GUARD);
+        write_target(me, m, t, which);
     }
 }
 
 char *matrix_target(const matrix *m, uint32_t tensor, uint32_t which)
 {
-    return (char *)m->target[tensor][which] + GUARD;
+    const ferry_buffer *region = &m->region[tensor][which];
+    return (is_far(region) ? (char *)region->base : (char *)m->target[tensor][which]) + GUARD;
 }
 
 uint64_t matrix_wrong(rank_context *me, const matrix *m, uint32_t tensor, uint32_t which,
@@ -188,6 +239,7 @@ uint64_t matrix_wrong(rank_context *me, const matrix *m, uint32_t tensor, uint32
     const unsigned char *whole = m->target[tensor][which], *at = whole + GUARD;
     uint64_t wrong = 0, bytes = target_bytes(m);
     uint64_t first = m->member * m->columns;
+    read_target(me, m, tensor, which);
     expect(me, mismatch_byte(whole, GUARD, POISON) == GUARD, "bytes before tensor %u",
            (unsigned)tensor);
     expect(me, mismatch_byte(at + bytes, GUARD, POISON) == GUARD, "bytes behind tensor %u",

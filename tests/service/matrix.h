@@ -16,12 +16,14 @@ typedef struct matrix {
     uint32_t n_tensors, replicas;
     uint64_t rows, columns; /* of a rank, at the source and at the destination */
     uint64_t element;
-    unsigned char *source[MOST_TENSORS];
+    unsigned char *source[MOST_TENSORS];    /* of a far one an image of it */
     unsigned char *target[MOST_TENSORS][2]; /* with a guard on either side */
     ferry_buffer region[MOST_TENSORS][2];   /* where they come from ferry */
+    ferry_buffer far_source[MOST_TENSORS];  /* base NULL: it is the host's */
 } matrix;
 
-/* Sizes are those of the whole; ranks divide rows and columns. transport: NULL for plain memory. */
+/* With FERRY_TEST_FAR some lie in far memory, on either device: see scene.c.
+ * Sizes are those of the whole; ranks divide rows and columns. transport: NULL for plain memory. */
 matrix *matrix_make(rank_context *me, uint32_t n_tensors, uint32_t replicas, uint64_t element,
                     ferry_transport *transport);
 void matrix_free(matrix *m);
@@ -35,8 +37,8 @@ ferry_tensors *matrix_targets(rank_context *me, const matrix *m, uint32_t which,
 void matrix_bind(rank_context *me, const matrix *m, ferry_service *service, bool pairs);
 void matrix_schedule(rank_context *me, const matrix *m, ferry_service *service, bool pairs);
 
-void matrix_fill(matrix *m, uint64_t version);
-void matrix_poison(matrix *m, uint32_t which);
+void matrix_fill(rank_context *me, matrix *m, uint64_t version);
+void matrix_poison(rank_context *me, matrix *m, uint32_t which);
 
 uint64_t matrix_bytes_in(const matrix *m); /* that a rank receives, its own too */
 char *matrix_target(const matrix *m, uint32_t tensor, uint32_t which);

@@ -77,7 +77,8 @@ static void take_tensor(rank_state *me, tensor *t, ferry_transport *transport)
     uint64_t all = t->bytes + 2 * GUARD;
     for (unsigned i = 0; i < 2; i++) {
         if (me->settings->memory == 1 && !t->is_source) {
-            must(me, ferry_memory_alloc(transport, all, &t->buffer[i], &me->error));
+            must(me, ferry_memory_alloc(transport, FERRY_MEMORY_HOST, 0, all, &t->buffer[i],
+                                        &me->error));
         } else {
             t->buffer[i] = ferry_buffer_of(malloc(all), all);
         }
@@ -191,7 +192,7 @@ static void *run_rank(void *context)
                 t->memory[0][GUARD + j] = (unsigned char)(t->own[j] ^ (run * 59));
             }
         }
-        must(me, ferry_service_run(service, &me->error));
+        must(me, ferry_service_run(service, NULL, &me->error));
         for (size_t i = 0; i < me->n_tensors; i++) {
             check_guards(me, &me->tensors[i]);
             if (!me->tensors[i].is_source) {

@@ -96,7 +96,7 @@ def settings_of(rng):
     if rng.random() < 0.3:
         chosen["cap"] = rng.choice([1 << 20, 8 << 20])
     if rng.random() < 0.5:
-        chosen["paths"] = rng.randint(0, 31)
+        chosen["paths"] = rng.randint(0, 15)
     return chosen
 
 

@@ -193,6 +193,18 @@ static void draw_ids(scene *s, uint64_t *random)
     }
 }
 
+/*
+ * Which memory is far is drawn apart from everything else: FERRY_TEST_FAR is a seed, and without it
+ * all is the host's.
+ */
+int32_t draw_far(uint64_t seed, uint32_t rank, uint32_t buffer)
+{
+    const char *text = getenv("FERRY_TEST_FAR");
+    uint64_t state = text == NULL ? 0 : strtoull(text, NULL, 10);
+    state = mix(state * 31 + seed) + rank * 1009 + buffer;
+    return text == NULL || one_in(&state, 4) ? -1 : (int32_t)random_below(&state, 2);
+}
+
 void scene_draw(scene *s, uint64_t seed, uint32_t n_ranks, const scene_limits *limits)
 {
     uint64_t random = seed;
@@ -206,6 +218,7 @@ void scene_draw(scene *s, uint64_t seed, uint32_t n_ranks, const scene_limits *l
             scene_buffer *buffer = &s->buffers[r][b];
             buffer->kind = mixed ? (memory_kind)random_below(&random, N_MEMORY) : kind;
             buffer->skew = one_in(&random, 2) ? 0 : random_below(&random, 64);
+            buffer->far = draw_far(seed, r, b);
             if (b == 0 || one_in(&random, 2)) { /* the first holds a task of any size */
                 /* A tensor's cell can be three times as large as what was drawn, and a row more. */
                 buffer->source_bytes = 3 * ((uint64_t)limits->most_bytes + 20000);
@@ -240,7 +253,7 @@ void scene_take(rank_context *me, const scene *s, ferry_transport *transport, sc
         ferry_buffer *whole = &memory->whole[b];
         memory->wanted[b] = take(me, all);
         if (buffer->kind == MEMORY_FERRY) {
-            must(me, ferry_memory_alloc(transport, all, whole, &me->error));
+            must(me, ferry_memory_alloc(transport, FERRY_MEMORY_HOST, 0, all, whole, &me->error));
         } else {
             *whole = ferry_buffer_of(take(me, all), all);
         }
@@ -250,7 +263,45 @@ void scene_take(rank_context *me, const scene *s, ferry_transport *transport, sc
         memory->buffers[b] = *whole;
         memory->buffers[b].base = (char *)whole->base + GUARD + buffer->skew;
         memory->buffers[b].bytes = bytes_of(buffer);
+        if (buffer->far >= 0) {
+            must(me, ferry_memory_alloc(NULL, FERRY_MEMORY_FAR, buffer->far, all, &memory->far[b],
+                                        &me->error));
+            memory->buffers[b] = memory->far[b];
+            memory->buffers[b].base = (char *)memory->far[b].base + GUARD + buffer->skew;
+            memory->buffers[b].bytes = bytes_of(buffer);
+        }
     }
+}
+
+void copy_far(rank_context *me, ferry_buffer to, ferry_buffer from)
+{
+    ferry_box boxes[2] = {FERRY_BOX_INIT, FERRY_BOX_INIT};
+    for (int i = 0; i < 2; i++) {
+        boxes[i].buffer = i == 0 ? to : from;
+        boxes[i].n_dims = 1;
+        boxes[i].length[0] = from.bytes;
+        boxes[i].stride[0] = 1;
+    }
+    must(me, ferry_box_copy(&boxes[0], &boxes[1], NULL, NULL, &me->error));
+}
+
+/* Between far memory and its image. */
+static void copy_images(rank_context *me, scene_memory *memory, bool back)
+{
+    for (uint32_t b = 0; b < MOST_BUFFERS; b++) {
+        ferry_buffer image = memory->whole[b], far = memory->far[b];
+        image.registration = NULL;
+        if (far.base != NULL) {
+            copy_far(me, back ? image : far, back ? far : image);
+        }
+    }
+}
+
+/* The image of a buffer's bytes. */
+static unsigned char *image_of(const rank_context *me, const scene *s, const scene_memory *memory,
+                               uint32_t b)
+{
+    return (unsigned char *)memory->whole[b].base + GUARD + s->buffers[me->rank][b].skew;
 }
 
 void scene_give_back(const rank_context *me, const scene *s, scene_memory *memory)
@@ -258,6 +309,7 @@ void scene_give_back(const rank_context *me, const scene *s, scene_memory *memor
     for (uint32_t b = 0; b < MOST_BUFFERS; b++) {
         ferry_buffer *whole = &memory->whole[b];
         free(memory->wanted[b]);
+        ferry_memory_free(&memory->far[b]);
         if (s->buffers[me->rank][b].kind == MEMORY_FERRY) {
             ferry_memory_free(whole);
         } else {
@@ -289,12 +341,13 @@ static void poison_place(unsigned char *bytes, uint64_t n)
     }
 }
 
-void scene_fill(const rank_context *me, const scene *s, scene_memory *memory, uint64_t version,
+void scene_fill(rank_context *me, const scene *s, scene_memory *memory, uint64_t version,
                 bool poison)
 {
+    copy_images(me, memory, true);
     for (uint32_t b = 0; b < MOST_BUFFERS; b++) {
         const scene_buffer *buffer = &s->buffers[me->rank][b];
-        unsigned char *base = memory->buffers[b].base;
+        unsigned char *base = image_of(me, s, memory, b);
         if (poison) {
             unsigned char *begin = memory->whole[b].base;
             poison_place(begin, memory->whole[b].bytes);
@@ -302,6 +355,7 @@ void scene_fill(const rank_context *me, const scene *s, scene_memory *memory, ui
         fill_place(base + buffer->target_bytes, buffer->source_bytes,
                    key_of(s, me->rank, b, version), buffer->target_bytes);
     }
+    copy_images(me, memory, false);
 }
 
 /* The reference */
@@ -417,6 +471,7 @@ static void expect_bytes(rank_context *me, const scene *s, scene_memory *memory,
 void scene_expect(rank_context *me, const scene *s, const ferry_service *service,
                   scene_memory *memory, uint64_t version, const char *what)
 {
+    copy_images(me, memory, true);
     for (uint32_t b = 0; b < MOST_BUFFERS; b++) {
         expect_bytes(me, s, memory, b, version, version, what);
     }
@@ -429,6 +484,7 @@ void scene_expect(rank_context *me, const scene *s, const ferry_service *service
 void scene_expect_truth(rank_context *me, const scene *s, const ferry_service *service,
                         scene_memory *memory, uint64_t n_before, uint64_t before, uint64_t failed)
 {
+    copy_images(me, memory, true);
     for (uint64_t i = 0; i < ferry_service_destination_count(service); i++) {
         ferry_destination found = destination_of(me, service, i);
         expect(me, found.missing <= found.bytes, "%llu bytes of %llu are missing",
@@ -445,6 +501,7 @@ void scene_expect_truth(rank_context *me, const scene *s, const ferry_service *s
 void scene_expect_kept(rank_context *me, const scene *s, scene_memory *memory, uint64_t version,
                        const char *what)
 {
+    copy_images(me, memory, true);
     for (uint32_t b = 0; b < MOST_BUFFERS; b++) {
         expect_sources(me, s, memory, b, version);
     }
@@ -453,7 +510,7 @@ void scene_expect_kept(rank_context *me, const scene *s, scene_memory *memory, u
         uint32_t b = task->target.buffer;
         byte_walk to = walk_of(&task->target);
         if (task->to == me->rank) {
-            const unsigned char *have = memory->buffers[b].base;
+            const unsigned char *have = image_of(me, s, memory, b);
             for (uint64_t k = 0; k < task->bytes; k++) {
                 uint64_t offset = next_offset(&to);
                 memory->wanted[b][GUARD + s->buffers[me->rank][b].skew + offset] = have[offset];
@@ -592,6 +649,15 @@ void scene_check_statistics(rank_context *me, const scene *s, const ferry_servic
     expect(me, now.staging_bytes <= memory_cap,
            "scene %llu: %llu bytes of staging, the cap is %llu", (unsigned long long)s->seed,
            (unsigned long long)now.staging_bytes, (unsigned long long)memory_cap);
+    uint64_t far = 0;
+    for (uint32_t i = 0; i < s->n_tasks; i++) {
+        const scene_task *task = &s->tasks[i];
+        bool is_far = s->buffers[me->rank][task->source.buffer].far >= 0;
+        far += task->from == me->rank && is_far ? task->bytes : 0;
+    }
+    expect(me, now.bytes_device >= far, "scene %llu: %llu bytes moved by devices, %llu are theirs",
+           (unsigned long long)s->seed, (unsigned long long)now.bytes_device,
+           (unsigned long long)far);
     expect(me, now.bytes_relayed == 0, "%llu bytes relayed", (unsigned long long)now.bytes_relayed);
     check_peers(me, s, service);
 }

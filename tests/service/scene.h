@@ -34,6 +34,7 @@ typedef struct scene_buffer {
     memory_kind kind;
     uint64_t target_bytes, source_bytes;
     uint32_t skew; /* of the base */
+    int32_t far;   /* the device that it lies on; -1: the host */
 } scene_buffer;
 
 typedef struct scene {
@@ -51,10 +52,16 @@ typedef struct scene_limits {
 
 /* This rank's memory for it. */
 typedef struct scene_memory {
-    ferry_buffer buffers[MOST_BUFFERS];
-    ferry_buffer whole[MOST_BUFFERS];    /* with the guards */
+    ferry_buffer buffers[MOST_BUFFERS];  /* what is registered */
+    ferry_buffer whole[MOST_BUFFERS];    /* with the guards; of far memory an image of it */
+    ferry_buffer far[MOST_BUFFERS];      /* with the guards, where it is far */
     unsigned char *wanted[MOST_BUFFERS]; /* of the buffer with its guards */
 } scene_memory;
+
+/* The device that memory number `index` of the rank lies on; -1: the host. For FERRY_TEST_FAR. */
+int32_t draw_far(uint64_t seed, uint32_t rank, uint32_t index);
+/* Copies all of it, at once. */
+void copy_far(rank_context *me, ferry_buffer to, ferry_buffer from);
 
 void scene_draw(scene *s, uint64_t seed, uint32_t n_ranks, const scene_limits *limits);
 
@@ -67,7 +74,7 @@ void scene_register(rank_context *me, const scene *s, ferry_service *service,
                     const scene_memory *memory);
 
 /* Poison where bytes are received, and the sources of a version. */
-void scene_fill(const rank_context *me, const scene *s, scene_memory *memory, uint64_t version,
+void scene_fill(rank_context *me, const scene *s, scene_memory *memory, uint64_t version,
                 bool poison);
 /* What must be there after a run that moved this version. */
 void scene_expect(rank_context *me, const scene *s, const ferry_service *service,

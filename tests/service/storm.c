@@ -98,8 +98,7 @@ static void draw(uint64_t seed)
     c->n_ranks = (end > c->n_sources ? end : c->n_sources) + below(&r, 2);
     c->commit = below(&r, 2) ? FERRY_COMMIT_SWAP : FERRY_COMMIT_IN_PLACE;
     c->checksum = below(&r, 3);
-    static const uint32_t paths[] = {0, 0, 0, FERRY_PATH_STAGED, FERRY_PATH_ATTACH};
-    c->paths = paths[below(&r, 5)];
+    c->paths = below(&r, 4) == 0 ? (uint32_t)FERRY_PATH_STAGED : 0;
     c->n_threads = 1 + below(&r, 2);
     c->plain = below(&r, 4) == 0;
     c->row_bytes = ((uint64_t)1 << (14 + below(&r, 7))) + 8 * below(&r, 100);
@@ -111,8 +110,7 @@ static void draw(uint64_t seed)
         c->victims[v].us = below(&r, 2) ? below(&r, 3000) : below(&r, 30000);
         c->victims[v].blink_us = below(&r, 2500000);
         /* What reads by the kernel would get an error instead. */
-        bool may_trap = !reads_by_kernel && c->paths != FERRY_PATH_ATTACH;
-        if (may_trap && c->victims[v].rank < c->n_sources && c->victims[v].how == STOP) {
+        if (!reads_by_kernel && c->victims[v].rank < c->n_sources && c->victims[v].how == STOP) {
             c->victims[v].how = TRAP;
             c->n_threads = 1; /* the library's threads take no signals */
         }
@@ -291,8 +289,8 @@ static void list_tensors(ferry_transport *transport)
             ferry_buffer *target = &own.target[t][i];
             if (the_case.plain) {
                 *target = ferry_buffer_of(malloc(own.target_bytes), own.target_bytes);
-            } else if (ferry_memory_alloc(transport, own.target_bytes, target, &error) !=
-                       FERRY_OK) {
+            } else if (ferry_memory_alloc(transport, FERRY_MEMORY_HOST, 0, own.target_bytes, target,
+                                          &error) != FERRY_OK) {
                 _exit(NO_WORLD); /* the world has failed meanwhile */
             }
         }
@@ -347,8 +345,8 @@ static void *abort_on_demand(void *context)
 static bool is_pointless(void)
 {
     bool has_source = false, has_target = false;
-    for (uint32_t r = 0; r < ferry_world_n_ranks(own.world); r++) {
-        uint32_t member = ferry_world_member(own.world, r);
+    for (uint32_t r = 0; r < ferry_world_rank_count(own.world); r++) {
+        uint32_t member = ferry_world_member_of(own.world, r);
         has_source = has_source || member < the_case.n_sources;
         has_target = has_target || (member >= the_case.first_target &&
                                     member < the_case.first_target + the_case.n_targets);
@@ -436,7 +434,7 @@ static void move_versions(void)
         }
         reach(RUNNING + (own.next > 3 ? 2u : own.next > 1));
         fill(own.next);
-        status = ferry_service_run(own.service, &error);
+        status = ferry_service_run(own.service, NULL, &error);
         if (status == FERRY_OK) {
             expect_version(own.next++, "after a run");
             status = ask(own.next - 1, &last, &error);

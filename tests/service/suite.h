@@ -26,7 +26,7 @@ ferry_destination destination_of(rank_context *me, const ferry_service *service,
 
 static inline uint64_t bytes_sent(const ferry_service_statistics *s)
 {
-    return s->bytes_local + s->bytes_mapped + s->bytes_attach + s->bytes_remote + s->bytes_staged;
+    return s->bytes_local + s->bytes_mapped + s->bytes_remote + s->bytes_staged;
 }
 
 /* cases_random.c */
@@ -34,6 +34,9 @@ void case_random(rank_context *me);
 void case_large(rank_context *me);
 void case_caps(rank_context *me);
 void case_shared_transport(rank_context *me);
+
+/* cases_beside.c */
+void case_beside(rank_context *me);
 
 /* cases_use.c */
 void case_empty(rank_context *me);
@@ -58,6 +61,10 @@ void case_two_writers(rank_context *me);
 void case_two_buffers(rank_context *me);
 void case_differing_options(rank_context *me);
 void case_bad_plans(rank_context *me);
+
+/* cases_queue.c */
+void case_queue(rank_context *me);
+void case_bad_queues(rank_context *me);
 
 /* cases_plan.c */
 void case_bind(rank_context *me);

@@ -97,7 +97,7 @@ static ferry_status run_and_look(rank_run *self, const variant *v, ferry_service
 {
     own_memory *mine = &memory[self->rank];
     memset(mine->target, 0xee, BYTES);
-    ferry_status status = ferry_service_run(service, &self->error);
+    ferry_status status = ferry_service_run(service, NULL, &self->error);
     for (uint32_t i = 0; i < BYTES && status == FERRY_OK; i++) {
         if (mine->target[i] != expected_byte(v, self->rank, i)) {
             self->wrong = "a run that succeeded brought wrong bytes";

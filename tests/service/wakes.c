@@ -3,7 +3,7 @@
  * service_wakes: a rank that was given up wakes in the middle of a copy.
  *
  * Ranks 0 and 1 have the same source, of which ranks 2 and 3 get a half each. Rank 0 stops itself
- * where a copy reads a certain page of its source, or just before the kernel copies for it. The
+ * where a copy reads a certain page of its source. The
  * others give it up, go on without it and reach version 4; then it wakes, ends its copy, and every
  * byte of theirs is looked at again. Nothing is timed: each step waits for what it needs. A case in
  * which rank 0 did not stop there, or did not go on with its copy, fails.
@@ -49,9 +49,6 @@ static const wake_case cases[] = {
     {"mapped, without memory", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, true, false, false},
     {"mapped, swap, without memory", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_SWAP, true, false, false},
     {"staged", FERRY_PATH_STAGED, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, false, false, false},
-    {"attach", FERRY_PATH_ATTACH, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, false, false, false},
-    {"attach, swap, end", FERRY_PATH_ATTACH, FERRY_CHECKSUM_END, FERRY_COMMIT_SWAP, false, false,
-     false},
     {"ucx", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, false, true, false},
     {"xpmem", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, false, true, true},
 };
@@ -61,7 +58,6 @@ static const wake_case *the_case;
 static uint32_t rank;
 static int to_parent, from_parent;
 static unsigned char *source; /* BYTES on a source rank */
-static bool stops_now;        /* before the kernel copies */
 static bool is_full;          /* files in memory take no bytes */
 
 _Noreturn static void give_up(const char *what, const char *why)
@@ -138,17 +134,6 @@ static void on_fault(int number, siginfo_t *info, void *context)
 }
 
 /* Stands in for the C library's, also for what the library calls. */
-__attribute__((visibility("default"))) ssize_t
-process_vm_writev(pid_t pid, const struct iovec *here, unsigned long n_here,
-                  const struct iovec *there, unsigned long n_there, unsigned long flags)
-{
-    if (stops_now) {
-        stops_now = false;
-        stop_here();
-    }
-    return syscall(SYS_process_vm_writev, pid, here, n_here, there, n_there, flags);
-}
-
 __attribute__((visibility("default"))) ssize_t pwrite(int fd, const void *bytes, size_t n, off_t at)
 {
     errno = ENOSPC;
@@ -158,10 +143,6 @@ __attribute__((visibility("default"))) ssize_t pwrite(int fd, const void *bytes,
 /* In the middle of what either destination gets. */
 static void arm(void)
 {
-    if (the_case->paths == FERRY_PATH_ATTACH) {
-        stops_now = true;
-        return;
-    }
     struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
     sigaction(SIGSEGV, &action, NULL);
     mprotect(source + HALF / 2, PAGE, PROT_NONE);
@@ -190,7 +171,7 @@ static ferry_plan *make_plan(const ferry_world *world)
     ferry_plan *plan = NULL;
     ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
     options.lost_ranks = &lost;
-    options.n_lost_ranks = ferry_world_n_ranks(world) < N_RANKS;
+    options.n_lost_ranks = ferry_world_rank_count(world) < N_RANKS;
     must(ferry_spec_parse(text, sizeof text - 1, "wakes", &spec, &must_error));
     must(ferry_plan_create(spec, &options, &plan, &must_error));
     ferry_spec_destroy(spec);
@@ -200,8 +181,8 @@ static ferry_plan *make_plan(const ferry_world *world)
 static void take_buffers(ferry_service *service, holding *mine)
 {
     for (unsigned i = 0; rank >= 2 && i < 2; i++) {
-        must(ferry_memory_alloc(ferry_service_transport(service), HALF, &mine->buffers[i],
-                                &must_error));
+        must(ferry_memory_alloc(ferry_service_transport(service), FERRY_MEMORY_HOST, 0, HALF,
+                                &mine->buffers[i], &must_error));
     }
 }
 
@@ -283,7 +264,7 @@ static void take_other(ferry_service *service, holding *mine)
 static void schedule(ferry_service *service, ferry_world *world, holding *mine, unsigned first)
 {
     ferry_plan *plan = make_plan(world);
-    bool anew = ferry_world_n_ranks(world) < N_RANKS;
+    bool anew = ferry_world_rank_count(world) < N_RANKS;
     bind_to(service, plan, mine, first);
     if (anew && (the_case->fails || the_case->xpmem)) {
         be_refused(service);
@@ -310,7 +291,7 @@ static const unsigned char *front_of(const ferry_service *service, uint64_t vers
 static void run_one(ferry_service *service, uint64_t version, uint64_t number, const char *when)
 {
     fill(version);
-    must(ferry_service_run(service, &must_error));
+    must(ferry_service_run(service, NULL, &must_error));
     if (rank >= 2) {
         look(front_of(service, number), version, when);
     }
@@ -380,7 +361,7 @@ static void be_rank(const char *folder)
     if (rank == VICTIM) {
         arm();
     }
-    ferry_status status = ferry_service_run(service, &error);
+    ferry_status status = ferry_service_run(service, NULL, &error);
     if (status == FERRY_OK) {
         give_up("the run with a stopped rank", "it succeeded");
     }

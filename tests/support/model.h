@@ -90,8 +90,8 @@ static inline ferry_status try_model(const grid *g, uint32_t rank, ferry_model *
         model = NULL;
     }
     ferry_model_destroy(model);
-    ferry_group_release(tp);
-    ferry_group_release(dp);
+    ferry_group_destroy(tp);
+    ferry_group_destroy(dp);
     return status;
 }
 

@@ -158,7 +158,7 @@ static inline json_t *json_of(const char *quoted)
 
 typedef struct gathering {
     const layout_case *layouts;
-    fy_job job;
+    fy_layout_job job;
     fy_files *files;
     fy_checked checked;
     fy_gather gather;
@@ -172,7 +172,7 @@ static inline void gathering_begin(const layout_case *c, const ferry_checkpoint 
     static const uint64_t sizes[] = {1, 7, 16, 64, 200, 4096, 1 << 20};
     text_buffer text = {0};
     ferry_error error;
-    fy_target target = {.name = "target"};
+    fy_job_target target = {.name = "target"};
     *g = (gathering){.layouts = c,
                      .most_window = sizes[random_below(&random, COUNT_OF(sizes))],
                      .most_span = sizes[random_below(&random, COUNT_OF(sizes))]};

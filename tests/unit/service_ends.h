@@ -6,6 +6,7 @@
 #include "support/random.h"
 
 #include "service/service.h"
+#include "world/agree.h"
 
 #include <string.h>
 
@@ -20,6 +21,21 @@ static inline ferry_box flat_box(void *base, uint64_t buffer_bytes, uint64_t off
     box.length[0] = bytes;
     box.stride[0] = 1;
     return box;
+}
+
+/* As a service's ranks agree on what they registered; `own` is how this one fared before. */
+static inline ferry_status match_ends(ferry_world *world, const fy_registry *registry,
+                                      ferry_status own, ferry_error *error)
+{
+    fy_hash128 sum = {0};
+    if (own == FERRY_OK) {
+        sum = fy_match_sum(registry, ferry_world_rank(world));
+    }
+    fy_field fields[] = {{.value = sum.low, .how = FY_SUM}, {.value = sum.high, .how = FY_SUM}};
+    ferry_status status = fy_agree_on(world, FY_JOINT_SERVICE_SCHEDULE, 0, fields, 2, own, error);
+    return status == FERRY_OK && (fields[0].value != 0 || fields[1].value != 0)
+               ? fy_match_explain(world, registry, error)
+               : status;
 }
 
 static inline void add_end(fy_registry *registry, bool is_send, uint64_t task_id, uint32_t peer,

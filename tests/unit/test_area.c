@@ -6,9 +6,9 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "base/copy.h"
-#include "pack/area.h"
-#include "pack/rows.h"
+#include "exec/area.h"
+#include "exec/rows.h"
+#include "host/copy.h"
 
 #include "support/check.h"
 #include "support/each_isa.h"

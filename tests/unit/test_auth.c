@@ -39,12 +39,12 @@ static void test_bound_to_everything(void **state)
     unsigned char made[4 * COUNT_OF(seen) + 4][32];
     size_t n = 0;
     for (size_t i = 0; i < COUNT_OF(seen); i++) {
-        for (fy_role role = FY_CLIENT; role <= FY_SERVER; role++) {
+        for (fy_auth_role role = FY_CLIENT; role <= FY_SERVER; role++) {
             fy_auth_prove(key, role, &seen[i], made[n++]);
             fy_auth_session_key(key, role, &seen[i], made[n++]);
         }
     }
-    for (fy_role role = FY_CLIENT; role <= FY_SERVER; role++) {
+    for (fy_auth_role role = FY_CLIENT; role <= FY_SERVER; role++) {
         fy_auth_prove(other, role, &seen[0], made[n++]);
         fy_auth_session_key(other, role, &seen[0], made[n++]);
     }
@@ -131,7 +131,7 @@ static void test_wire_of_all_versions(void **state)
     fy_handshake_begin(&client, FY_CLIENT, key, hello[FY_CLIENT]);
     fy_handshake_begin(&server, FY_SERVER, key, hello[FY_SERVER]);
     assert_int_equal(FY_HELLO_BYTES, 41);
-    for (fy_role role = FY_CLIENT; role <= FY_SERVER; role++) {
+    for (fy_auth_role role = FY_CLIENT; role <= FY_SERVER; role++) {
         assert_memory_equal(hello[role], start, sizeof start);
         assert_int_equal(hello[role][8], role);
     }

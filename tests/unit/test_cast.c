@@ -4,8 +4,8 @@
  * value is looked up in the list of all of them, and of two that are as near the even code is
  * taken.
  */
-#include "base/copy.h"
-#include "pack/cast.h"
+#include "exec/cast.h"
+#include "host/copy.h"
 
 #include "support/check.h"
 #include "support/each_isa.h"

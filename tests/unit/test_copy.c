@@ -3,9 +3,9 @@
  * Every kernel copies what a loop over bytes copies and touches nothing beside it. The ranges end
  * or begin at a page that may not be touched, so that one byte too far is seen without a sanitizer.
  */
-#include "base/copy.h"
-#include "base/copy_isa.h"
 #include "base/cpu.h"
+#include "host/copy.h"
+#include "host/copy_isa.h"
 
 #include "support/check.h"
 #include "support/random.h"

@@ -1,5 +1,5 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-/* ferry_copy_box through its public header: what it moves, and what it refuses. */
+/* ferry_box_copy through its public header: what it moves, and what it refuses. */
 #include <ferry/ferry.h>
 
 #include "base/alloc.h"
@@ -40,7 +40,7 @@ static void test_quarters(void **state)
             uint64_t b[2] = {ROWS / 2 - a[0], COLUMNS / 2 - a[1]};
             ferry_box f = box_of(from, 4, shape, a, length), t = box_of(to, 4, shape, b, length);
             ferry_error error;
-            must(ferry_copy_box(&t, &f, threads == 0 ? NULL : &options, &error), &error);
+            must(ferry_box_copy(&t, &f, threads == 0 ? NULL : &options, NULL, &error), &error);
         }
         for (uint32_t i = 0; i < ROWS * COLUMNS; i++) {
             uint32_t row = i / COLUMNS, column = i % COLUMNS;
@@ -73,14 +73,14 @@ static void test_blocks(void **state)
     options.to_kind = FERRY_F8E4M3;
     options.to_scales = (ferry_scales){
         .values = scales, .n_values = COUNT_OF(scales), .block_rows = 2, .block_columns = 4};
-    must(ferry_copy_box(&q, &f, &options, &error), &error);
+    must(ferry_box_copy(&q, &f, &options, NULL, &error), &error);
     assert_int_equal(codes[0], 0xce); /* -7 */
     assert_int_equal(codes[9], 0x40); /* 2, of the third block */
     options.from_scales = options.to_scales;
     options.to_scales = (ferry_scales){.values = NULL};
     options.from_kind = FERRY_F8E4M3;
     options.to_kind = FERRY_F32;
-    must(ferry_copy_box(&b, &q, &options, &error), &error);
+    must(ferry_box_copy(&b, &q, &options, NULL, &error), &error);
     assert_memory_equal(back, from, sizeof from);
     /* The last row and the last columns alone: they begin within a block. */
     uint64_t begin[2] = {5, 6}, length[2] = {1, 4};
@@ -89,7 +89,7 @@ static void test_blocks(void **state)
     b = box_of(back, 4, shape, begin, length);
     options.from_scales.first_row = 5;
     options.from_scales.first_column = 6;
-    must(ferry_copy_box(&b, &f, &options, &error), &error);
+    must(ferry_box_copy(&b, &f, &options, NULL, &error), &error);
     assert_memory_equal(back + 56, from + 56, 16);
     assert_true(back[55] == 0);
 }
@@ -192,7 +192,7 @@ static void test_refused(void **state)
         options.from_scales = rows[i].from_scales;
         options.to_scales = rows[i].to_scales;
         check_status(rows[i].name, rows[i].status,
-                     ferry_copy_box(rows[i].to, rows[i].from, &options, &error), &error);
+                     ferry_box_copy(rows[i].to, rows[i].from, &options, NULL, &error), &error);
         if (rows[i].says != NULL) {
             check_says(rows[i].name, rows[i].says, &error);
         }
@@ -213,7 +213,7 @@ static void test_no_memory_and_nothing(void **state)
     memset(b, 2, 1 << 20);
     for (int64_t n = 0; status != FERRY_OK; n++) {
         fy_alloc_fail_after(n);
-        status = ferry_copy_box(&t, &f, &options, &error);
+        status = ferry_box_copy(&t, &f, &options, NULL, &error);
         fy_alloc_fail_after(-1);
         check_status("allocation", n < 2 ? FERRY_ERR_NO_MEMORY : FERRY_OK, status, &error);
         assert_int_equal(b[77], status == FERRY_OK ? 1 : 2);
@@ -221,14 +221,14 @@ static void test_no_memory_and_nothing(void **state)
     assert_memory_equal(a, b, 1 << 20);
     uint64_t hash = 0;
     options.hash_out = &hash;
-    check_status("hash by four", FERRY_ERR_INVALID_INPUT, ferry_copy_box(&t, &f, &options, &error),
-                 &error);
+    check_status("hash by four", FERRY_ERR_INVALID_INPUT,
+                 ferry_box_copy(&t, &f, &options, NULL, &error), &error);
     options.n_threads = 1;
-    must(ferry_copy_box(&t, &f, &options, &error), &error);
+    must(ferry_box_copy(&t, &f, &options, NULL, &error), &error);
     assert_int_equal(hash, fy_hash64(a, 1 << 20));
     f = box_of(a, 1, none, zero, none);
     t = f;
-    must(ferry_copy_box(&t, &f, &options, &error), &error);
+    must(ferry_box_copy(&t, &f, &options, NULL, &error), &error);
     free(a);
     free(b);
 }

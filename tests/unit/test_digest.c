@@ -127,7 +127,7 @@ static plan_text describe(const char *spec, const ferry_plan_options *options)
 {
     plan_text t = {{0}, {0}};
     ferry_plan *plan = plan_of(spec, options);
-    ferry_plan_digest(plan, t.digest);
+    ferry_plan_digest(plan, t.digest, sizeof t.digest);
     t.printed = print_plan(plan);
     ferry_plan_destroy(plan);
     return t;

@@ -47,7 +47,7 @@ static void test_names(void **state)
         check_row(named[i].name, of.kind == parsed.kind && of.element_bits == parsed.element_bits);
         check_row(named[i].name,
                   from_file.kind == parsed.kind && from_file.element_bits == parsed.element_bits);
-        ferry_dtype_format(parsed, text);
+        ferry_dtype_format(parsed, text, sizeof text);
         assert_string_equal(text, named[i].name);
         check_row(named[i].name, fy_dtype_is_valid(parsed));
         parsed.element_bits += 8;
@@ -90,7 +90,7 @@ static void test_opaque(void **state)
         check_row(rows[i].text,
                   dtype.kind == FERRY_BYTES && dtype.element_bits == rows[i].bytes * 8);
         check_row(rows[i].text, fy_dtype_is_valid(dtype));
-        ferry_dtype_format(dtype, text);
+        ferry_dtype_format(dtype, text, sizeof text);
         assert_string_equal(text, rows[i].text);
     }
 }

@@ -65,7 +65,7 @@ static void part(ferry_transport *transport, uint8_t engine)
 {
     const bool may_live[1] = {true};
     transport->engine_of[0] = engine;
-    fy_transport_part(transport, may_live);
+    fy_transport_shrunk(transport, may_live);
     transport->engine_of[0] = 0;
 }
 
@@ -87,7 +87,8 @@ static ferry_status set_up(rank_thread *self, scene *s)
     ferry_status status = ferry_transport_open(self->world, NULL, &s->transport, &self->error);
     if (status == FERRY_OK) {
         double_engine(s->transport);
-        status = ferry_memory_alloc(s->transport, 4096, &s->buffer, &self->error);
+        status =
+            ferry_memory_alloc(s->transport, FERRY_MEMORY_HOST, 0, 4096, &s->buffer, &self->error);
     }
     if (status == FERRY_OK) {
         s->region = s->buffer.registration;

@@ -1,5 +1,5 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-#include "base/file.h"
+#include "host/file.h"
 
 #include "base/alloc.h"
 

@@ -1,7 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-#include "base/file.h"
 #include "checkpoint/claim.h"
 #include "checkpoint/folder.h"
+#include "host/file.h"
 
 #include "base/alloc.h"
 

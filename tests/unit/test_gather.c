@@ -99,7 +99,7 @@ static void check_index(gathering *g, uint32_t tensor, uint32_t cell, const ferr
 {
     uint64_t *elements = layout_elements(shard);
     for (uint64_t i = 0; i < shard->flat_end - shard->flat_begin; i++) {
-        uint64_t index[FY_MAX_DIMS] = {0}, at = 0;
+        uint64_t index[FERRY_MAX_DIMS] = {0}, at = 0;
         fy_placement_global(&g->job.problem, g->job.problem.tensors[tensor].dst, cell, i, index);
         for (uint32_t d = 0; d < shard->n_dims; d++) {
             at = at * shard->global[d] + index[d];
@@ -153,7 +153,7 @@ static void check_case(const layout_case *c, const ferry_checkpoint *from, uint6
         g.cells = calloc(holders->n_cells, sizeof *g.cells);
         assert_non_null(g.cells);
         gather_tensor(&g, tensor, random_below(&random, 2) != 0);
-        for (k.rank = 0; k.rank < ferry_plan_world_size(c->plan); k.rank++) {
+        for (k.rank = 0; k.rank < ferry_plan_rank_count(c->plan); k.rank++) {
             must(ferry_plan_visit_shards(c->plan, FERRY_SIDE_DESTINATION, k.rank, compare_shard, &k,
                                          &error),
                  &error);

@@ -183,7 +183,7 @@ static void test_partly_read(void **state)
         ferry_checkpoint *from = small_open(small_folder);
         json_t *side = json_of("{'mesh':[['tp',1]],'rules':[{'match':'*'}]}");
         json_t *list = json_of(fed);
-        fy_target target = {.name = "target", .side = side, .tensors = list};
+        fy_job_target target = {.name = "target", .side = side, .tensors = list};
         must(fy_job_create(from, &target, &g.job, &error), &error);
         must(fy_files_of(from, &g.files, &error), &error);
         must(fy_checked_create(from, &g.checked, &error), &error);

@@ -273,15 +273,15 @@ static void test_by_hand(void **state)
 static uint64_t check_parts_of(uint64_t n_elements, uint32_t n, uint32_t line_elements)
 {
     uint64_t longest = 0, next = 0, lines = n_elements / line_elements;
-    uint64_t first = fy_part_of(n_elements, n, 0, line_elements).length;
+    uint64_t first = fy_mix_part_of(n_elements, n, 0, line_elements).length;
     lines += n_elements % line_elements != 0;
     for (uint32_t i = 0; i < n; i++) {
         if (n > 200 && i == 100) {
             i = n - 100;
-            next = fy_part_of(n_elements, n, i, line_elements).begin;
+            next = fy_mix_part_of(n_elements, n, i, line_elements).begin;
             check_parts(next <= n_elements);
         }
-        fy_span part = fy_part_of(n_elements, n, i, line_elements);
+        fy_mix_span part = fy_mix_part_of(n_elements, n, i, line_elements);
         check_parts(part.begin == next && part.length <= n_elements - next);
         check_parts(part.length == 0 || part.begin == i * first);
         next += part.length;
@@ -303,7 +303,7 @@ static void test_parts(void **state)
             uint64_t before = 0;
             for (uint64_t n_elements = 0; n_elements <= 300; n_elements++) {
                 uint64_t longest = check_parts_of(n_elements, n, lines[i]);
-                check_at(longest == fy_part_longest(n_elements, n, lines[i]),
+                check_at(longest == fy_mix_part_longest(n_elements, n, lines[i]),
                          "%llu elements in %u parts", (unsigned long long)n_elements, n);
                 /* What has room for a block has room for a shorter one. */
                 check_at(longest >= before, "%llu elements in %u parts",
@@ -322,7 +322,7 @@ static void test_large_parts(void **state)
         uint64_t n_elements = magnitude(&random, 61);
         uint32_t n = (uint32_t)magnitude(&random, 20);
         uint32_t line = 64 / element_sizes[random_below(&random, COUNT_OF(element_sizes))];
-        check_at(check_parts_of(n_elements, n, line) == fy_part_longest(n_elements, n, line),
+        check_at(check_parts_of(n_elements, n, line) == fy_mix_part_longest(n_elements, n, line),
                  "seed %llu", (unsigned long long)seed);
     }
     check_parts_of((uint64_t)1 << 60, UINT32_MAX, 32);

@@ -26,10 +26,10 @@ static void check_members(const ferry_group *group, const uint32_t *ranks, size_
 {
     ferry_error error;
     size_t index = 4711;
-    assert_int_equal(ferry_group_size(group), n_ranks);
+    assert_int_equal(ferry_group_rank_count(group), n_ranks);
     for (size_t i = 0; i < n_ranks; i++) {
         assert_int_equal(ferry_group_rank_at(group, i), ranks[i]);
-        must(ferry_rank_in_group(ranks[i], group, &index, &error), &error);
+        must(ferry_group_find_rank(group, ranks[i], &index, &error), &error);
         assert_int_equal(index, i);
     }
 }
@@ -43,7 +43,7 @@ static void test_list(void **state)
     ferry_group *group = list_of(4, copied);
     memset(copied, 0, sizeof copied); /* the group has its own copy */
     check_members(group, ranks, 4);
-    ferry_group_release(group);
+    ferry_group_destroy(group);
 }
 
 /* A range behaves as the list of its ranks does, and equals it. */
@@ -71,8 +71,8 @@ static void test_ranges(void **state)
         check_at(fy_group_equal(range, list) && fy_group_equal(list, range), "row %zu", i);
         check_at(fy_group_hash(range) == fy_group_hash(list), "row %zu", i);
         check_at(fy_group_compare(range, list) == 0, "row %zu", i);
-        ferry_group_release(range);
-        ferry_group_release(list);
+        ferry_group_destroy(range);
+        ferry_group_destroy(list);
     }
 }
 
@@ -85,16 +85,16 @@ static void test_members(void **state)
             ferry_error error;
             size_t index = 4711;
             bool member = rank >= 5 && rank <= 14 && (rank - 5) % 3 == 0;
-            ferry_status status = ferry_rank_in_group(rank, groups[g], &index, &error);
+            ferry_status status = ferry_group_find_rank(groups[g], rank, &index, &error);
             check_at(status == (member ? FERRY_OK : FERRY_ERR_INVALID_INPUT), "group %zu rank %u",
                      g, rank);
             check_at(index == (member ? (rank - 5) / 3 : 4711), "group %zu rank %u", g, rank);
         }
         ferry_error error;
         size_t index;
-        ferry_rank_in_group(6, groups[g], &index, &error);
+        ferry_group_find_rank(groups[g], 6, &index, &error);
         assert_string_equal(error.message, "rank 6 is not a member of the group (5, 8, 11, 14)");
-        ferry_group_release(groups[g]);
+        ferry_group_destroy(groups[g]);
     }
 }
 
@@ -124,7 +124,7 @@ static void test_refused(void **state)
          ferry_group_create_range(0, 1, SIZE_MAX, &group, &error)},
         {"stride 0", FERRY_ERR_MISUSE, ferry_group_create_range(0, 0, 2, &group, &error)},
         {"range, no place", FERRY_ERR_MISUSE, ferry_group_create_range(0, 1, 2, NULL, &error)},
-        {"no group", FERRY_ERR_MISUSE, ferry_rank_in_group(0, NULL, &(size_t){0}, &error)},
+        {"no group", FERRY_ERR_MISUSE, ferry_group_find_rank(NULL, 0, &(size_t){0}, &error)},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         check_status(rows[i].name, rows[i].wanted, rows[i].status, &error);
@@ -137,11 +137,11 @@ static void test_empty_is_not_none(void **state)
     (void)state;
     ferry_group *empty = list_of(0, NULL);
     assert_non_null(empty);
-    assert_int_equal(ferry_group_size(empty), 0);
-    assert_int_equal(ferry_group_size(NULL), 0);
+    assert_int_equal(ferry_group_rank_count(empty), 0);
+    assert_int_equal(ferry_group_rank_count(NULL), 0);
     assert_null(ferry_group_retain(NULL));
-    ferry_group_release(NULL);
-    ferry_group_release(empty);
+    ferry_group_destroy(NULL);
+    ferry_group_destroy(empty);
 }
 
 /* Groups in the order in which Python sorts their tuples. */
@@ -167,7 +167,7 @@ static void test_order(void **state)
         }
     }
     for (size_t i = 0; i < COUNT_OF(groups); i++) {
-        ferry_group_release(groups[i]);
+        ferry_group_destroy(groups[i]);
     }
 }
 
@@ -188,8 +188,8 @@ static void test_format(void **state)
     }
     fy_group_format(empty, text, sizeof text);
     assert_string_equal(text, "()");
-    ferry_group_release(group);
-    ferry_group_release(empty);
+    ferry_group_destroy(group);
+    ferry_group_destroy(empty);
 }
 
 enum { N_THREADS = 4, N_ROUNDS = 20000 };
@@ -197,9 +197,9 @@ enum { N_THREADS = 4, N_ROUNDS = 20000 };
 static void *hold_and_release(void *group)
 {
     for (int i = 0; i < N_ROUNDS; i++) {
-        ferry_group_release(ferry_group_retain(group));
+        ferry_group_destroy(ferry_group_retain(group));
     }
-    ferry_group_release(group); /* the reference that the thread was given */
+    ferry_group_destroy(group); /* the reference that the thread was given */
     return NULL;
 }
 
@@ -215,8 +215,8 @@ static void test_references(void **state)
     for (int i = 0; i < N_THREADS; i++) {
         pthread_join(threads[i], NULL);
     }
-    assert_int_equal(ferry_group_size(group), 4);
-    ferry_group_release(group);
+    assert_int_equal(ferry_group_rank_count(group), 4);
+    ferry_group_destroy(group);
 }
 
 int main(void)

@@ -72,7 +72,7 @@ static int compare_lists(const rank_list *a, const rank_list *b)
 /* Every rank that there is, and some that there are not. */
 static void check_members(const ferry_group *group, const rank_list *list, size_t number)
 {
-    assert_int_equal(ferry_group_size(group), list->n);
+    assert_int_equal(ferry_group_rank_count(group), list->n);
     for (size_t i = 0; i < list->n; i++) {
         assert_int_equal(ferry_group_rank_at(group, i), list->ranks[i]);
     }
@@ -127,9 +127,9 @@ static void test_lists(void **state)
         check_at(fy_group_compare(group, other) == compare_lists(&list, &last), "list %zu", i);
         check_at(fy_group_equal(group, other) == (compare_lists(&list, &last) == 0), "list %zu", i);
         n_shorter += fy_group_run_count(group) < list.n / 4;
-        ferry_group_release(group);
-        ferry_group_release(told);
-        ferry_group_release(other);
+        ferry_group_destroy(group);
+        ferry_group_destroy(told);
+        ferry_group_destroy(other);
         last = list;
         if (list.n > 1) {
             size_t at = below(&seed, list.n);
@@ -170,7 +170,7 @@ static void test_runs_that_meet(void **state)
                     check_at(status == (meet ? FERRY_ERR_INVALID_INPUT : FERRY_OK),
                              "6 by %u, and %u of %u by %u", stride, runs[1].first, n, other);
                     counts[meet]++;
-                    ferry_group_release(group);
+                    ferry_group_destroy(group);
                 }
             }
         }
@@ -229,7 +229,7 @@ static void test_hostile_group(void **state)
         assert_non_null(strstr(error.message, "the world has 2"));
         ferry_roster_destroy(roster);
         ferry_model_destroy(model);
-        ferry_group_release(group);
+        ferry_group_destroy(group);
     }
 }
 
@@ -278,7 +278,7 @@ static size_t gather(uint32_t n_ranks, bool as_list, size_t *n_groups_out)
         fy_model_pack(model, &packed);
         ferry_model_destroy(model);
     }
-    ferry_group_release(world);
+    ferry_group_destroy(world);
     fy_reader in = {.at = packed.bytes, .end = packed.bytes + packed.used};
     must(ferry_roster_create(n_ranks, &roster, &error), &error);
     for (uint32_t r = 0; r < n_ranks; r++) {

@@ -246,7 +246,7 @@ static void shrink_all(const char *row, rank_of *ranks, uint32_t n_ranks)
     }
     for (uint32_t r = 0; r < n_ranks; r++) {
         check_status(row, FERRY_OK, ranks[r].status, &ranks[r].error);
-        check_row(row, ferry_world_n_ranks(ranks[r].smaller) == n_ranks);
+        check_row(row, ferry_world_rank_count(ranks[r].smaller) == n_ranks);
     }
 }
 

@@ -281,6 +281,74 @@ static void test_values(void **state)
     json_decref(json);
 }
 
+typedef struct ring {
+    const char *name;
+    uint32_t weight;
+    uint64_t *sizes;
+    size_t n_sizes;
+    const json_t *rest;
+    bool is_gold;
+} ring;
+
+static ferry_status read_ring_sizes(const json_t *json, const fy_json_place *place, void *object,
+                                    void *context, ferry_error *error)
+{
+    ring *r = object;
+    return fy_json_read_sizes(json, place, 1, 9, context, "sizes", &r->sizes, &r->n_sizes, error);
+}
+
+static const fy_json_field ring_fields[] = {
+    {"name", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(ring, name)},
+    {"weight", FY_JSON_U32, .offset = offsetof(ring, weight), .least = 2, .most = 20},
+    {"sizes", FY_JSON_READ, .read = read_ring_sizes},
+    {"rest", FY_JSON_VALUE, .offset = offsetof(ring, rest)},
+    {"gold", FY_JSON_BOOL, .offset = offsetof(ring, is_gold)},
+    {"note", .type = FY_JSON_UNREAD},
+    {.key = NULL}};
+
+/* Each row reads its member, and says what is wrong with it at its own place. */
+static void test_tables(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *message; /* NULL: it is fine */
+    } rows[] = {
+        {"{\"name\": \"one\", \"weight\": 20, \"sizes\": [1, 9], \"gold\": true, \"note\": 1}",
+         NULL},
+        {"{\"name\": \"one\"}", NULL},
+        {"[]", "spec: must be an object, not an array"},
+        {"{\"weight\": 3}", "spec: lacks the key \"name\""},
+        {"{\"name\": 3}", "spec: name must be a string, not an integer"},
+        {"{\"name\": \"one\", \"weight\": 1}", "spec: weight must be from 2 to 20, not 1"},
+        {"{\"name\": \"one\", \"weight\": 21}", "spec: weight must be from 2 to 20, not 21"},
+        {"{\"name\": \"one\", \"sizes\": 1}", "spec: sizes must be an array, not an integer"},
+        {"{\"name\": \"one\", \"sizes\": [1, 10]}", "spec: sizes[1] must be from 1 to 9, not 10"},
+        {"{\"name\": \"one\", \"gold\": 1}", "spec: gold must be true or false, not an integer"},
+        {"{\"name\": \"one\", \"wait\": 1}", "spec: has the unknown key \"wait\"; known are name, "
+                                             "weight, sizes, rest, gold, note"},
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        fy_arena arena = {0};
+        ring r = {.weight = 7};
+        ferry_error error = {""};
+        json_t *json = json_loads(rows[i].text, 0, NULL);
+        ferry_status status = fy_json_read(json, &root, ring_fields, &r, &arena, &error);
+        if (rows[i].message != NULL) {
+            assert_int_equal(status, FERRY_ERR_INVALID_INPUT);
+            assert_string_equal(error.message, rows[i].message);
+        } else {
+            must(status, &error);
+            assert_string_equal(r.name, "one");
+            assert_int_equal(r.weight, i == 0 ? 20 : 7);
+            assert_int_equal(r.n_sizes, i == 0 ? 2 : 0);
+            assert_true(i > 0 || (r.sizes[0] == 1 && r.sizes[1] == 9));
+            assert_true(r.is_gold == (i == 0));
+        }
+        json_decref(json);
+        fy_arena_cleanup(&arena);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -293,6 +361,7 @@ int main(void)
         cmocka_unit_test(test_expect_object),
         cmocka_unit_test(test_getters),
         cmocka_unit_test(test_values),
+        cmocka_unit_test(test_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

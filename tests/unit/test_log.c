@@ -145,6 +145,32 @@ static void test_threads(void **state)
     assert_false(s.overlap);
 }
 
+/* A sink that calls what logs, and what sets the log up. */
+static void take_and_log(void *context, ferry_log_level level, const char *line)
+{
+    sink *s = context;
+    take(context, level, line);
+    fy_log(FERRY_LOG_ERROR, "from within");
+    ferry_log_set_rank(7);
+    ferry_log_configure(FERRY_LOG_INFO, take, s + 1);
+    fy_log(FERRY_LOG_ERROR, "from within");
+}
+
+static void test_sink_that_logs(void **state)
+{
+    (void)state;
+    sink s[2] = {{0}, {0}};
+    ferry_log_configure(FERRY_LOG_INFO, take_and_log, s);
+    fy_log(FERRY_LOG_INFO, "first");
+    assert_true(s[0].n_lines == 1 && s[1].n_lines == 0);
+    assert_string_equal(s[0].line, "info: first");
+    fy_log(FERRY_LOG_INFO, "second");
+    assert_true(s[0].n_lines == 1 && s[1].n_lines == 1);
+    assert_string_equal(s[1].line, "[rank 7] info: second");
+    ferry_log_set_rank(-1);
+    ferry_log_configure(FERRY_LOG_INFO, NULL, NULL);
+}
+
 static void test_parse(void **state)
 {
     (void)state;
@@ -170,7 +196,7 @@ int main(void)
         cmocka_unit_test(test_environment),    cmocka_unit_test(test_levels),
         cmocka_unit_test(test_rank),           cmocka_unit_test(test_long_lines_are_cut),
         cmocka_unit_test(test_standard_error), cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_parse),
+        cmocka_unit_test(test_sink_that_logs), cmocka_unit_test(test_parse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

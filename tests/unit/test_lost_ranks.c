@@ -90,7 +90,7 @@ static ferry_status no_shard(void *context, const ferry_shard *shard)
 
 static void check_plan(const row *r, const ferry_plan *plan)
 {
-    assert_int_equal(ferry_plan_world_size(plan), 6);
+    assert_int_equal(ferry_plan_rank_count(plan), 6);
     must(ferry_plan_visit(plan, FERRY_ALL_RANKS, check_move, (void *)r, NULL, &error), &error);
     for (uint32_t rank = 0; rank < 6; rank++) {
         ferry_rank_bytes bytes = FERRY_RANK_BYTES_INIT;
@@ -141,7 +141,7 @@ static void digest_without(const uint32_t *lost, size_t n_lost, char digest_out[
 {
     ferry_plan *plan = NULL;
     must(plan_without(replicated, FERRY_REPLICA_BALANCED, NULL, lost, n_lost, &plan), &error);
-    ferry_plan_digest(plan, digest_out);
+    ferry_plan_digest(plan, digest_out, FERRY_DIGEST_BYTES);
     ferry_plan_destroy(plan);
 }
 

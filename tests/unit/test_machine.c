@@ -2,7 +2,7 @@
 #include <ferry/machine.h>
 
 #include "base/alloc.h"
-#include "base/copy_rate.h"
+#include "host/copy_rate.h"
 
 #include "support/check.h"
 

@@ -29,12 +29,12 @@ static ferry_process_groups all_groups(void)
 
 static void release_groups(ferry_process_groups *g)
 {
-    ferry_group_release(g->tensor_parallel);
-    ferry_group_release(g->expert_tensor_parallel);
-    ferry_group_release(g->expert_parallel);
-    ferry_group_release(g->data_parallel);
-    ferry_group_release(g->pipeline_parallel);
-    ferry_group_release(g->world);
+    ferry_group_destroy(g->tensor_parallel);
+    ferry_group_destroy(g->expert_tensor_parallel);
+    ferry_group_destroy(g->expert_parallel);
+    ferry_group_destroy(g->data_parallel);
+    ferry_group_destroy(g->pipeline_parallel);
+    ferry_group_destroy(g->world);
 }
 
 static uint32_t first_of(const ferry_group *group)
@@ -68,7 +68,7 @@ static void test_groups(void **state)
         d.allreduce = !rows[i].is_ep;
         g.expert_tensor_parallel = rows[i].has_expert_tp ? all.expert_tensor_parallel : NULL;
         g.pipeline_parallel = rows[i].has_pipeline ? all.pipeline_parallel : NULL;
-        must(ferry_extract_param_metadata(&d, "w", 7, &g, NULL, &m, &error), &error);
+        must(ferry_param_metadata_extract(&d, "w", 7, &g, NULL, &m, &error), &error);
         check_row(rows[i].name, m.is_tp == rows[i].is_tp && m.is_ep == rows[i].is_ep);
         check_row(rows[i].name, first_of(m.tensor_parallel_group_ranks) == rows[i].tp);
         check_row(rows[i].name, first_of(m.expert_parallel_group_ranks) == rows[i].ep);
@@ -89,13 +89,13 @@ static void test_defaults(void **state)
     ferry_process_groups g = FERRY_PROCESS_GROUPS_INIT;
     d.partition_dim = 1; /* not said to be there */
     d.partition_stride = 5;
-    must(ferry_extract_param_metadata(&d, "w", 0, &g, &(uint64_t){64}, &m, &error), &error);
+    must(ferry_param_metadata_extract(&d, "w", 0, &g, &(uint64_t){64}, &m, &error), &error);
     assert_true(m.partition_dim == 0 && m.partition_stride == 1);
     assert_true(m.has_num_experts && m.num_experts == 64);
     assert_true(m.n_dims == 2 && m.shape[0] == 6 && m.shape[1] == 4);
     d.has_partition_dim = d.has_partition_stride = true;
     d.tensor_model_parallel = true;
-    must(ferry_extract_param_metadata(&d, "w", 0, &g, NULL, &m, &error), &error);
+    must(ferry_param_metadata_extract(&d, "w", 0, &g, NULL, &m, &error), &error);
     assert_true(m.partition_dim == 1 && m.partition_stride == 5);
 }
 
@@ -184,7 +184,7 @@ static void test_refused(void **state)
     }
     assert_int_equal(ferry_model_count(model), COUNT_OF(broken_rows));
     ferry_model_destroy(model);
-    ferry_group_release(tp);
+    ferry_group_destroy(tp);
 }
 
 /* What is not cut may say anything about how: frameworks write -1 there. */
@@ -211,7 +211,7 @@ static void test_replicated_takes_any_partition(void **state)
     must(ferry_plan_create_from_roster(roster, NULL, &plan, &error), &error);
     ferry_plan_destroy(plan);
     ferry_roster_destroy(roster);
-    ferry_group_release(dp);
+    ferry_group_destroy(dp);
 }
 
 /* A model has its own copies: the caller's texts, lists and groups may go. */
@@ -229,7 +229,7 @@ static void test_model_copies(void **state)
     m.resolved_name = resolved;
     must(ferry_model_create(&model, &error), &error);
     must(ferry_model_add(model, &m, &error), &error);
-    ferry_group_release(tp);
+    ferry_group_destroy(tp);
     memset(name, 'x', 1);
     memset(resolved, 'x', 1);
     memset(sizes, 0, sizeof sizes);

@@ -8,7 +8,7 @@
 #include "collective/comm.h"
 #include "transport/transport.h"
 
-enum { MOST_HELD = 2 * FY_N_SENT };
+enum { MOST_HELD = 2 * FY_MIX_N_SENT };
 
 typedef struct held_put {
     uint32_t peer;
@@ -18,7 +18,7 @@ typedef struct held_put {
     const void *source;
     uint64_t bytes;
     fy_signal_view signal;
-    unsigned char then[sizeof(fy_board)]; /* what the source held when it was put */
+    unsigned char then[sizeof(fy_mix_board)]; /* what the source held when it was put */
 } held_put;
 
 /* The engine of one rank, of which the case has only one. */
@@ -68,7 +68,7 @@ static ferry_status hold_flush(void *state, uint32_t peer, ferry_error *error)
 
 static void hold_back(ferry_mixed_comm *comm)
 {
-    fy_open_engine *engine = fy_engine_for(comm->transport, 1);
+    fy_open_engine *engine = fy_engine_for(comm->wires.transport, 1);
     memset(&held, 0, sizeof held);
     held.inner = engine->table;
     held.table = *held.inner;
@@ -83,22 +83,23 @@ static ferry_status reduce(ferry_mixed_comm *comm, const tensors *t, ferry_error
                                 FERRY_MIXED_MODE_DEFAULT, NULL, error);
 }
 
-_Static_assert(FY_N_SENT == 16, "refused_alone counts one call more");
+_Static_assert(FY_MIX_N_SENT == 16, "refused_alone counts one call more");
 
 /* All that fit are told without a wait; the next one waits until they have arrived. */
 static void be_refused(rank_thread *self, ferry_mixed_comm *comm, tensors *t)
 {
     hold_back(comm);
     t->same.columns++;
-    for (size_t i = 1; i <= FY_N_SENT; i++) {
+    for (size_t i = 1; i <= FY_MIX_N_SENT; i++) {
         expect_status(self, FERRY_ERR_INVALID_INPUT, reduce(comm, t, &self->error));
         expect(self, held.n == i && held.n_flushes == 0);
     }
     expect_status(self, FERRY_ERR_INVALID_INPUT, reduce(comm, t, &self->error));
     expect(self, held.n == 1 && held.n_flushes == 1);
-    expect_ok(self, ferry_flush(comm->transport, FERRY_ANY_RANK, NULL, &self->error));
+    expect_ok(self,
+              ferry_transport_flush(comm->wires.transport, FERRY_ANY_RANK, NULL, &self->error));
     expect(self, held.n_changed == 0 && held.n_strange == 0);
-    fy_engine_for(comm->transport, 1)->table = held.inner;
+    fy_engine_for(comm->wires.transport, 1)->table = held.inner;
 }
 
 /* Rank 0 is alone in being refused, so rank 1's call ends by what it was told. */

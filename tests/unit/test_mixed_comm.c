@@ -1,8 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* The small things of a mixed-collective handle: what it says of itself, and what it refuses. */
 #include "mixed_handle.h"
-
-#include "collective/comm.h"
+#include "mixed_stalls.h"
 
 static bool has(const uint32_t *items, size_t n, uint32_t wanted)
 {
@@ -23,7 +22,7 @@ static void describe_one_node(rank_thread *self)
     ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
     ferry_mixed_comm *comm = NULL;
     expect_ok(self, open_handle(self, &comm));
-    expect_ok(self, ferry_mixed_comm_describe(comm, &info, &self->error));
+    expect_ok(self, ferry_mixed_comm_get_info(comm, &info, &self->error));
     expect(self, info.world_rank == self->rank && info.world_size == 4 && info.local_size == 4);
     expect(self, info.local_rank == self->rank && info.inter_rank == 0 && info.inter_size == 1);
     expect(self, info.local_tp_size == 2 && info.local_dp_size == 2 && info.inter_tp_size == 1 &&
@@ -56,17 +55,17 @@ static void describe_two_nodes(rank_thread *self)
     o.grid_size = 2;
     o.staging_bytes = 1 << 20;
     expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
-    expect_ok(self, ferry_mixed_comm_describe(comm, &info, &self->error));
+    expect_ok(self, ferry_mixed_comm_get_info(comm, &info, &self->error));
     expect(self, info.local_rank == self->rank % 2 && info.inter_rank == self->rank / 2);
     expect(self, info.dp_rank == self->rank / 2 && info.deterministic && info.grid_size == 2);
     expect(self, info.staging_bytes > 0 && info.staging_bytes <= 1 << 20);
     expect(self, strstr(info.between_engine, "inproc") != NULL);
     expect(self, strstr(info.between_note, "stands in for NVSHMEM") != NULL);
     info.struct_size = 8;
-    ferry_status status = ferry_mixed_comm_describe(comm, &info, &self->error);
+    ferry_status status = ferry_mixed_comm_get_info(comm, &info, &self->error);
     expect(self, status == FERRY_OK || status == FERRY_ERR_MISUSE);
     info.struct_size = 0;
-    expect_status(self, FERRY_ERR_MISUSE, ferry_mixed_comm_describe(comm, &info, &self->error));
+    expect_status(self, FERRY_ERR_MISUSE, ferry_mixed_comm_get_info(comm, &info, &self->error));
     ferry_mixed_comm_destroy(comm);
 }
 
@@ -77,22 +76,34 @@ static void test_describe_two_nodes(void **state)
 }
 
 /* The lists before memory is opened, and after: by puts there is no multicast. */
+/* No more numbers than the caller has room for; how many there are is said all the same. */
+static void short_list(rank_thread *self, const ferry_mixed_comm *comm, size_t n_modes)
+{
+    uint32_t modes[2] = {77, 77};
+    size_t n = 0;
+    expect_ok(self, ferry_mixed_comm_get_valid_mode_list(comm, modes, 1, &n, &self->error));
+    expect(self, n == n_modes && modes[0] != 77 && modes[1] == 77);
+}
+
 static void lists(rank_thread *self)
 {
     const mixed_shape *s = self->context;
     ferry_mixed_comm_options o = mixed_options(self, self->context);
     ferry_mixed_comm *comm = NULL;
-    const uint32_t *ops, *modes;
+    uint32_t ops[FERRY_MIXED_N_OPS], modes[FERRY_MIXED_N_MODES];
     size_t n_ops, n_modes;
     o.only_construct = true;
     expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
     for (int opened = 0; opened < 2; opened++) {
         bool multicast = opened == 0 || s->engines == NULL;
-        expect_ok(self, ferry_mixed_comm_get_valid_op_list(comm, &ops, &n_ops, &self->error));
+        expect_ok(self, ferry_mixed_comm_get_valid_op_list(comm, ops, FERRY_MIXED_N_OPS, &n_ops,
+                                                           &self->error));
         expect(self, n_ops == 2 && has(ops, n_ops, FERRY_MIXED_ALL_REDUCE_ALL_GATHER) &&
                          has(ops, n_ops, FERRY_MIXED_REDUCE_SCATTER_ALL_REDUCE));
-        expect_ok(self, ferry_mixed_comm_get_valid_mode_list(comm, &modes, &n_modes, &self->error));
+        expect_ok(self, ferry_mixed_comm_get_valid_mode_list(comm, modes, FERRY_MIXED_N_MODES,
+                                                             &n_modes, &self->error));
         expect(self, n_modes == (multicast ? 6 : 4));
+        short_list(self, comm, n_modes);
         expect(self, has(modes, n_modes, FERRY_MIXED_FUSED_WAITS_MULTICAST) == multicast);
         expect(self, has(modes, n_modes, FERRY_MIXED_FUSED_BYTES1_MULTICAST) == multicast);
         expect(self, has(modes, n_modes, FERRY_MIXED_FUSED_WAITS_UNICAST) &&
@@ -126,7 +137,7 @@ static void init_one_by_one(rank_thread *self)
             backwards ? ferry_mixed_comm_init_virtual_memory : ferry_mixed_comm_init_nvshmem;
         o.only_construct = true;
         expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
-        expect_ok(self, ferry_mixed_comm_describe(comm, &info, &self->error));
+        expect_ok(self, ferry_mixed_comm_get_info(comm, &info, &self->error));
         expect(self, !info.virtual_memory && !info.between_nodes && !info.multicast);
         expect(self, strcmp(info.inside_engine, "") == 0 && strcmp(info.between_engine, "") == 0);
         for (int half = 0; half < 2; half++) {
@@ -169,7 +180,7 @@ static void shut_down(rank_thread *self)
     expect_status(self, FERRY_ERR_MISUSE, ferry_mixed_comm_run_autotune(comm, &self->error));
     ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
     ferry_mixed_counts counts = FERRY_MIXED_COUNTS_INIT;
-    expect_ok(self, ferry_mixed_comm_describe(comm, &info, &self->error));
+    expect_ok(self, ferry_mixed_comm_get_info(comm, &info, &self->error));
     expect(self, !info.virtual_memory && !info.between_nodes);
     expect_ok(self, ferry_mixed_comm_get_counts(comm, &counts, &self->error));
     expect_ok(self, ferry_mixed_comm_reset_counts(comm, &self->error));
@@ -199,28 +210,35 @@ static void *call_busy(void *context)
                                                                                          : NULL;
 }
 
+typedef struct busy_call {
+    ferry_mixed_comm *comm;
+    void *seen;
+} busy_call;
+
 /* Within a call, between two of its actions. */
-static void call_from_a_second_thread(void *context, const fy_lane *lane)
+static void call_from_a_second_thread(void *context, const fy_mix_lane *lane)
 {
     pthread_t thread;
-    void **seen = context;
-    if (*seen == NULL && pthread_create(&thread, NULL, call_busy, lane->comm) == 0) {
-        pthread_join(thread, seen);
+    busy_call *b = context;
+    (void)lane;
+    if (b->seen == NULL && pthread_create(&thread, NULL, call_busy, b->comm) == 0) {
+        pthread_join(thread, &b->seen);
     }
 }
 
 static void busy(rank_thread *self)
 {
     ferry_mixed_comm *comm = NULL;
-    void *seen = NULL;
+    busy_call b = {NULL, NULL};
+    stalls s = {.before = call_from_a_second_thread, .context = &b};
     tensors t;
     fill(&t, self->rank);
     expect_ok(self, open_handle(self, &comm));
-    comm->stall = call_from_a_second_thread;
-    comm->stall_context = &seen;
+    b.comm = comm;
+    stall_by(comm, &s);
     expect_ok(self, ferry_mixed_comm_run(comm, FERRY_MIXED_ALL_REDUCE, &t.from, &t.same,
                                          FERRY_MIXED_MODE_DEFAULT, NULL, &self->error));
-    expect(self, seen == comm);
+    expect(self, b.seen == comm);
     expect(self,
            t.out[1] == (float)(self->n_ranks * (self->n_ranks - 1) / 2 * 100 + self->n_ranks));
     ferry_mixed_comm_destroy(comm);
@@ -237,16 +255,18 @@ static void alone(rank_thread *self)
 {
     ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
     ferry_mixed_comm *comm = NULL;
-    const uint32_t *ops, *modes;
+    uint32_t ops[FERRY_MIXED_N_OPS], modes[FERRY_MIXED_N_MODES];
     size_t n_ops, n_modes;
     tensors t;
     expect_ok(self, open_handle(self, &comm));
-    expect_ok(self, ferry_mixed_comm_describe(comm, &info, &self->error));
+    expect_ok(self, ferry_mixed_comm_get_info(comm, &info, &self->error));
     expect(self, info.world_size == 1 && info.tp_size == 1 && info.dp_size == 1);
     expect(self, strcmp(info.inside_engine, "") == 0 && strcmp(info.between_engine, "") == 0);
-    expect_ok(self, ferry_mixed_comm_get_valid_op_list(comm, &ops, &n_ops, &self->error));
+    expect_ok(self, ferry_mixed_comm_get_valid_op_list(comm, ops, FERRY_MIXED_N_OPS, &n_ops,
+                                                       &self->error));
     expect(self, n_ops == 1 && ops[0] == FERRY_MIXED_ALL_REDUCE);
-    expect_ok(self, ferry_mixed_comm_get_valid_mode_list(comm, &modes, &n_modes, &self->error));
+    expect_ok(self, ferry_mixed_comm_get_valid_mode_list(comm, modes, FERRY_MIXED_N_MODES, &n_modes,
+                                                         &self->error));
     expect(self, n_modes > 0);
     for (size_t i = 0; i < n_modes; i++) {
         fill(&t, 5);
@@ -274,20 +294,20 @@ static void counts(rank_thread *self)
     tensors t;
     expect_ok(self, open_handle(self, &comm));
     expect_ok(self, ferry_mixed_comm_get_counts(comm, &c, &self->error));
-    expect(self, c.calls == 0 && c.steps == 0 && c.waits == 0 && c.between_bytes == 0);
+    expect(self, c.n_calls == 0 && c.n_steps == 0 && c.n_waits == 0 && c.between_bytes == 0);
     for (int i = 0; i < 3; i++) {
         fill(&t, self->rank);
         expect_ok(self, run_gather(comm, &t, FERRY_MIXED_FUSED_WAITS_MULTICAST, &self->error));
     }
     /* One block each: the input is written once, and that of three others is read. */
     expect_ok(self, ferry_mixed_comm_get_counts(comm, &c, &self->error));
-    expect(self, c.calls == 3 && c.steps == 3 && c.waits == 3 && c.between_bytes == 0);
+    expect(self, c.n_calls == 3 && c.n_steps == 3 && c.n_waits == 3 && c.between_bytes == 0);
     expect(self, c.inside_bytes_written == 3 * sizeof t.in);
     expect(self, c.inside_bytes_read == 9 * sizeof t.in);
     expect_ok(self, ferry_mixed_comm_reset_counts(comm, &self->error));
     expect_ok(self, ferry_mixed_comm_get_counts(comm, &c, &self->error));
-    expect(self, c.calls == 0 && c.steps == 0 && c.waits == 0 && c.inside_bytes_written == 0 &&
-                     c.inside_bytes_read == 0);
+    expect(self, c.n_calls == 0 && c.n_steps == 0 && c.n_waits == 0 &&
+                     c.inside_bytes_written == 0 && c.inside_bytes_read == 0);
     c.struct_size = 0;
     expect_status(self, FERRY_ERR_MISUSE, ferry_mixed_comm_get_counts(comm, &c, &self->error));
     ferry_mixed_comm_destroy(comm);
@@ -310,7 +330,7 @@ static void nothing(rank_thread *self)
     ferry_request *request = NULL;
     ferry_error *e = &self->error;
     const uint32_t op = FERRY_MIXED_ALL_REDUCE_ALL_GATHER;
-    const uint32_t *list;
+    uint32_t list[FERRY_MIXED_N_MODES];
     uint32_t mode;
     size_t n;
     tensors t;
@@ -319,16 +339,18 @@ static void nothing(rank_thread *self)
     expect_ok(self, open_handle(self, &comm));
     for (int with = 0; with < 2; with++) {
         ferry_mixed_comm *h = with ? comm : NULL;
+        expect_status(
+            self, FERRY_ERR_MISUSE,
+            ferry_mixed_comm_get_valid_op_list(h, with ? NULL : list, FERRY_MIXED_N_OPS, &n, e));
         expect_status(self, FERRY_ERR_MISUSE,
-                      ferry_mixed_comm_get_valid_op_list(h, with ? NULL : &list, &n, e));
+                      ferry_mixed_comm_get_valid_op_list(h, list, FERRY_MIXED_N_OPS, NULL, e));
         expect_status(self, FERRY_ERR_MISUSE,
-                      ferry_mixed_comm_get_valid_op_list(h, &list, NULL, e));
+                      ferry_mixed_comm_get_valid_mode_list(h, with ? NULL : list,
+                                                           FERRY_MIXED_N_MODES, &n, e));
         expect_status(self, FERRY_ERR_MISUSE,
-                      ferry_mixed_comm_get_valid_mode_list(h, with ? NULL : &list, &n, e));
-        expect_status(self, FERRY_ERR_MISUSE,
-                      ferry_mixed_comm_get_valid_mode_list(h, &list, NULL, e));
+                      ferry_mixed_comm_get_valid_mode_list(h, list, FERRY_MIXED_N_MODES, NULL, e));
         expect_status(self, FERRY_ERR_MISUSE, ferry_mixed_comm_get_counts(h, with ? NULL : &c, e));
-        expect_status(self, FERRY_ERR_MISUSE, ferry_mixed_comm_describe(h, with ? NULL : &info, e));
+        expect_status(self, FERRY_ERR_MISUSE, ferry_mixed_comm_get_info(h, with ? NULL : &info, e));
         expect_status(
             self, FERRY_ERR_MISUSE,
             ferry_mixed_comm_select_autotune_mode(h, op, &t.from, with ? NULL : &mode, e));
@@ -371,16 +393,17 @@ static void defaults(rank_thread *self)
     ferry_mixed_comm_options o = FERRY_MIXED_COMM_OPTIONS_INIT;
     ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
     ferry_mixed_comm *comm = NULL;
-    const uint32_t *modes;
+    uint32_t modes[FERRY_MIXED_N_MODES];
     size_t n;
     expect(self, o.min_block_size == 256 && o.min_num_steps == 4 && o.use_autotune &&
                      o.should_init_nvshmem && o.ib_enable_ibgda && !o.deterministic);
     o.autotune_bytes = 8192;
     expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
-    expect_ok(self, ferry_mixed_comm_describe(comm, &info, &self->error));
+    expect_ok(self, ferry_mixed_comm_get_info(comm, &info, &self->error));
     expect(self, info.dtype == FERRY_BF16 && info.local_size == 2 && info.inter_size == 1);
     expect(self, info.local_tp_size == 2 && info.local_dp_size == 1 && info.tuned);
-    expect_ok(self, ferry_mixed_comm_get_valid_mode_list(comm, &modes, &n, &self->error));
+    expect_ok(self, ferry_mixed_comm_get_valid_mode_list(comm, modes, FERRY_MIXED_N_MODES, &n,
+                                                         &self->error));
     expect(self, has(modes, n, FERRY_MIXED_AUTOTUNE));
     expect(self, ferry_mixed_comm_timing_count(comm) > 0);
     ferry_mixed_comm_destroy(comm);

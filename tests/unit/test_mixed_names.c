@@ -106,13 +106,14 @@ static void test_modes(void **state)
 static void test_edges(void **state)
 {
     (void)state;
-    for (int i = 0; i < FY_N_EDGES; i++) {
-        assert_true(strlen(fy_edge_name((fy_edge)i)) > 2);
+    for (int i = 0; i < FY_MIX_N_EDGES; i++) {
+        assert_true(strlen(fy_mix_edge_name((fy_mix_edge)i)) > 2);
         for (int j = 0; j < i; j++) {
-            assert_string_not_equal(fy_edge_name((fy_edge)i), fy_edge_name((fy_edge)j));
+            assert_string_not_equal(fy_mix_edge_name((fy_mix_edge)i),
+                                    fy_mix_edge_name((fy_mix_edge)j));
         }
     }
-    assert_string_equal(fy_edge_name(FY_N_EDGES), "");
+    assert_string_equal(fy_mix_edge_name(FY_MIX_N_EDGES), "");
 }
 
 int main(void)

@@ -103,6 +103,49 @@ static void test_cancel(void **state)
     run_shape(&two_nodes, cancelled);
 }
 
+/*
+ * Of all that a rank waits for at once, the one that is not there is named: the last of them, which
+ * is in no call until the others, which have all sent what they have to, have given up.
+ */
+static _Atomic uint32_t n_started, n_given_up;
+
+static void await(_Atomic uint32_t *count)
+{
+    while (atomic_load(count) < 3) {
+        sched_yield();
+    }
+}
+
+static void absent(rank_thread *self)
+{
+    ferry_mixed_comm *comm = NULL;
+    ferry_request *request = NULL;
+    tensors t;
+    fill(&t, self->rank);
+    expect_ok(self, open_handle(self, &comm));
+    self->world->settings.entry_ns = 100000000;
+    if (self->rank == 3) {
+        await(&n_given_up);
+        expect_status(self, FERRY_ERR_TIMEOUT,
+                      run_gather(comm, &t, FERRY_MIXED_FUSED_WAITS_UNICAST, &self->error));
+    } else {
+        expect_ok(self, start_gather(comm, &t, &request, &self->error));
+        atomic_fetch_add(&n_started, 1);
+        await(&n_started);
+        expect_status(self, FERRY_ERR_TIMEOUT, ferry_request_wait(request, &self->error));
+        atomic_fetch_add(&n_given_up, 1);
+    }
+    expect_says(self, "for rank 3, which has not begun");
+    ferry_request_destroy(request);
+    ferry_mixed_comm_destroy(comm);
+}
+
+static void test_absent(void **state)
+{
+    (void)state;
+    run_shape(&one_node, absent);
+}
+
 /* The handle goes while its requests are under way on all ranks. */
 static void destroyed_under_way(rank_thread *self)
 {
@@ -217,9 +260,9 @@ static void test_late_answers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_requests),          cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_destroy_under_way), cmocka_unit_test(test_late_answers),
-        cmocka_unit_test(test_crossed),
+        cmocka_unit_test(test_requests),     cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_absent),       cmocka_unit_test(test_destroy_under_way),
+        cmocka_unit_test(test_late_answers), cmocka_unit_test(test_crossed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -36,7 +36,7 @@ static void test_expert_index(void **state)
         ferry_error error;
         bool found = !rows[i].found;
         uint64_t index = 4711;
-        must(ferry_detect_expert_index(rows[i].name, &found, &index, &error), &error);
+        must(ferry_param_detect_expert_index(rows[i].name, &found, &index, &error), &error);
         check_row(rows[i].name, found == rows[i].found);
         check_row(rows[i].name, index == (found ? rows[i].index : 4711));
     }
@@ -49,7 +49,7 @@ static void test_expert_index_overflow(void **state)
     bool found = false;
     uint64_t index = 4711;
     assert_int_equal(
-        ferry_detect_expert_index("a.weight18446744073709551616", &found, &index, &error),
+        ferry_param_detect_expert_index("a.weight18446744073709551616", &found, &index, &error),
         FERRY_ERR_INVALID_INPUT);
     check_says("2^64", "a.weight18446744073709551616: the expert index does not fit", &error);
     assert_true(!found && index == 4711);
@@ -82,10 +82,10 @@ static void test_prefixes(void **state)
         char buffer[FERRY_NAME_BYTES];
         ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
         m.name = rows[i].name;
-        must(ferry_assign_resolved_name(&m, map, buffer, &error), &error);
+        must(ferry_param_metadata_resolve_name(&m, map, buffer, sizeof buffer, &error), &error);
         check_row(rows[i].name, m.resolved_name == buffer && !m.has_global_expert_index);
         assert_string_equal(buffer, rows[i].resolved);
-        must(ferry_assign_resolved_name(&m, NULL, buffer, &error), &error);
+        must(ferry_param_metadata_resolve_name(&m, NULL, buffer, sizeof buffer, &error), &error);
         assert_string_equal(buffer, rows[i].name);
     }
     assert_int_equal(ferry_prefix_map_add(map, "decoder.layers.0", "elsewhere", &error),
@@ -137,7 +137,9 @@ static void test_global_experts(void **state)
         m.num_experts = r->num_experts;
         m.expert_parallel_group_ranks = group;
         ferry_status wanted = r->resolved == NULL ? FERRY_ERR_INVALID_INPUT : FERRY_OK;
-        check_status(r->label, wanted, ferry_assign_resolved_name(&m, map, buffer, &error), &error);
+        check_status(r->label, wanted,
+                     ferry_param_metadata_resolve_name(&m, map, buffer, sizeof buffer, &error),
+                     &error);
         if (wanted != FERRY_OK) {
             check_says(r->label, r->says, &error);
             check_row(r->label, m.resolved_name == NULL && !m.has_global_expert_index);
@@ -147,7 +149,7 @@ static void test_global_experts(void **state)
         check_row(r->label, m.has_global_expert_index && m.global_expert_index == r->index);
     }
     ferry_prefix_map_destroy(map);
-    ferry_group_release(group);
+    ferry_group_destroy(group);
 }
 
 /* Without expert parallelism the number in a name is only a name; without a group it cannot be one.
@@ -159,20 +161,22 @@ static void test_not_expert_parallel(void **state)
     char buffer[FERRY_NAME_BYTES];
     ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
     m.name = "experts.weight3";
-    must(ferry_assign_resolved_name(&m, NULL, buffer, &error), &error);
+    must(ferry_param_metadata_resolve_name(&m, NULL, buffer, sizeof buffer, &error), &error);
     assert_string_equal(m.resolved_name, "experts.weight3");
     assert_false(m.has_global_expert_index);
     m.is_ep = true;
     m.name = "experts.fused.weight";
-    must(ferry_assign_resolved_name(&m, NULL, buffer, &error), &error);
+    must(ferry_param_metadata_resolve_name(&m, NULL, buffer, sizeof buffer, &error), &error);
     assert_string_equal(m.resolved_name, "experts.fused.weight");
     m.name = "experts.weight3";
-    assert_int_equal(ferry_assign_resolved_name(&m, NULL, buffer, &error), FERRY_ERR_INVALID_INPUT);
+    assert_int_equal(ferry_param_metadata_resolve_name(&m, NULL, buffer, sizeof buffer, &error),
+                     FERRY_ERR_INVALID_INPUT);
     check_says("no group", "its expert-parallel group is not known", &error);
     m.expert_parallel_group_ranks = range_group(0, 1, 2);
-    assert_int_equal(ferry_assign_resolved_name(&m, NULL, buffer, &error), FERRY_ERR_INVALID_INPUT);
+    assert_int_equal(ferry_param_metadata_resolve_name(&m, NULL, buffer, sizeof buffer, &error),
+                     FERRY_ERR_INVALID_INPUT);
     check_says("no number", "num_experts is not given", &error);
-    ferry_group_release(m.expert_parallel_group_ranks);
+    ferry_group_destroy(m.expert_parallel_group_ranks);
 }
 
 /* Names of any length are taken up to the room that there is, and refused beyond. */
@@ -192,13 +196,14 @@ static void test_long_names(void **state)
     for (size_t length = FERRY_NAME_BYTES - 60; length < FERRY_NAME_BYTES + 8; length++) {
         memset(name, 'x', length);
         memcpy(name + length - 8, ".weight5", 9);
-        ferry_status status = ferry_assign_resolved_name(&m, NULL, buffer, &error);
+        ferry_status status =
+            ferry_param_metadata_resolve_name(&m, NULL, buffer, sizeof buffer, &error);
         check_at(status == FERRY_OK || status == FERRY_ERR_LIMIT, "length %zu", length);
         check_at(status == FERRY_OK || length > FERRY_NAME_BYTES - 40, "length %zu", length);
         check_at(status != FERRY_OK || strcmp(buffer + length - 1, "549755813893") == 0,
                  "length %zu", length);
     }
-    ferry_group_release(m.expert_parallel_group_ranks);
+    ferry_group_destroy(m.expert_parallel_group_ranks);
 }
 
 int main(void)

@@ -36,7 +36,7 @@ typedef struct scene {
     ferry_plan *plan;
     ferry_task_list *tasks;
     ferry_schedule *schedule;
-    ferry_workloads *workloads;
+    ferry_reference_workloads *workloads;
     ferry_model *model;
     ferry_group *group;
     ferry_checkpoint *checkpoint;
@@ -113,7 +113,7 @@ static void make_service(void)
     must(ferry_service_register_send(s.service, 1, &buffer, 0, 4, 0, &error), &error);
     must(ferry_service_register_receive(s.service, 1, &buffer, 8, 4, 0, &error), &error);
     must(ferry_service_schedule(s.service, &error), &error);
-    must(ferry_service_run(s.service, &error), &error);
+    must(ferry_service_run(s.service, NULL, &error), &error);
 }
 
 static ferry_spec *alone; /* of one rank */
@@ -131,8 +131,8 @@ static int make_scene(void **state)
     must(ferry_plan_create(s.spec, NULL, &s.plan, &error), &error);
     must(ferry_task_list_create(2, &s.tasks, &error), &error);
     must(ferry_schedule_create_for_plan(s.plan, NULL, &s.schedule, &error), &error);
-    must(ferry_workloads_create(0, 1, &s.workloads, &error), &error);
-    must(ferry_workloads_pack(s.workloads, 0, 0, &error), &error);
+    must(ferry_reference_workloads_create(0, 1, &s.workloads, &error), &error);
+    must(ferry_reference_workloads_pack(s.workloads, 0, 0, &error), &error);
     must(ferry_group_create_range(0, 1, 1, &s.group, &error), &error);
     must(ferry_model_create(&s.model, &error), &error);
     ferry_param_metadata m = metadata_of_rank_0();
@@ -148,8 +148,8 @@ static int remove_scene(void **state)
     ferry_world_destroy(s.world);
     ferry_checkpoint_destroy(s.checkpoint);
     ferry_model_destroy(s.model);
-    ferry_group_release(s.group);
-    ferry_workloads_destroy(s.workloads);
+    ferry_group_destroy(s.group);
+    ferry_reference_workloads_destroy(s.workloads);
     ferry_schedule_destroy(s.schedule);
     ferry_task_list_destroy(s.tasks);
     ferry_plan_destroy(s.plan);
@@ -189,14 +189,14 @@ static ferry_status with_box_to(const void *given)
 {
     ferry_box from = box_of_bytes();
     from.offset = 8;
-    return ferry_copy_box(given, &from, NULL, &error);
+    return ferry_box_copy(given, &from, NULL, NULL, &error);
 }
 
 static ferry_status with_box_from(const void *given)
 {
     ferry_box to = box_of_bytes();
     to.offset = 8;
-    return ferry_copy_box(&to, given, NULL, &error);
+    return ferry_box_copy(&to, given, NULL, NULL, &error);
 }
 
 static ferry_status with_box_sent(const void *given)
@@ -218,20 +218,20 @@ static ferry_status with_copy(const void *given)
 {
     ferry_box to = box_of_bytes(), from = box_of_bytes();
     from.offset = 8;
-    return ferry_copy_box(&to, &from, given, &error);
+    return ferry_box_copy(&to, &from, given, NULL, &error);
 }
 
-static ferry_status with_build_schedule(const void *given)
+static ferry_status with_reference_schedule(const void *given)
 {
     ferry_exchange exchange = FERRY_EXCHANGE_INIT;
-    ferry_local_schedule *schedule = NULL;
-    ferry_summaries *summaries = NULL;
+    ferry_reference_schedule *schedule = NULL;
+    ferry_reference_summaries *summaries = NULL;
     exchange.n_ranks = 1;
     exchange.all_gather = gather_own;
-    ferry_status status =
-        ferry_build_schedule(s.workloads, 0, 1, given, &exchange, &schedule, &summaries, &error);
-    ferry_local_schedule_destroy(schedule);
-    ferry_summaries_destroy(summaries);
+    ferry_status status = ferry_reference_schedule_build(s.workloads, given, &exchange, &schedule,
+                                                         &summaries, &error);
+    ferry_reference_schedule_destroy(schedule);
+    ferry_reference_summaries_destroy(summaries);
     return status;
 }
 
@@ -244,9 +244,9 @@ static void fill_exchange(void *given)
 
 static ferry_status with_exchange(const void *given)
 {
-    ferry_scheduled_batches *batches = NULL;
-    ferry_status status = ferry_collect_all_batches(s.workloads, 0, 1, given, &batches, &error);
-    ferry_scheduled_batches_destroy(batches);
+    ferry_reference_batches *batches = NULL;
+    ferry_status status = ferry_reference_batches_collect(s.workloads, given, &batches, &error);
+    ferry_reference_batches_destroy(batches);
     return status;
 }
 
@@ -254,7 +254,7 @@ static ferry_status with_planning_exchange(const void *given)
 {
     ferry_reshard_plan *ops = NULL;
     ferry_status status =
-        ferry_build_local_reshard_plan(s.model, s.model, NULL, given, NULL, &ops, &error);
+        ferry_reshard_plan_build_local(s.model, s.model, NULL, given, NULL, &ops, &error);
     ferry_reshard_plan_destroy(ops);
     return status;
 }
@@ -268,7 +268,7 @@ static void fill_exchange_of_3(void *given)
 static ferry_status with_plan_exchange(const void *given)
 {
     ferry_schedule *part = NULL;
-    ferry_status status = ferry_build_plan_schedule(NULL, NULL, given, &part, &error);
+    ferry_status status = ferry_schedule_build_rooted(NULL, NULL, given, &part, &error);
     bool heard = status == FERRY_ERR_MISUSE && strstr(error.message, "needs a plan");
     return heard ? FERRY_OK : status; /* nobody else is there to schedule with */
 }
@@ -337,7 +337,7 @@ static ferry_status with_description(const void *given)
 {
     ferry_process_groups groups = FERRY_PROCESS_GROUPS_INIT;
     ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
-    return ferry_extract_param_metadata(given, "a", 0, &groups, NULL, &m, &error);
+    return ferry_param_metadata_extract(given, "a", 0, &groups, NULL, &m, &error);
 }
 
 static ferry_param_description description_of_bytes(void)
@@ -358,7 +358,7 @@ static ferry_status with_groups(const void *given)
 {
     ferry_param_description description = description_of_bytes();
     ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
-    return ferry_extract_param_metadata(&description, "a", 0, given, NULL, &m, &error);
+    return ferry_param_metadata_extract(&description, "a", 0, given, NULL, &m, &error);
 }
 
 static void fill_metadata(void *given)
@@ -378,21 +378,21 @@ static ferry_status with_metadata_added(const void *given)
 static ferry_status with_metadata_named(const void *given)
 {
     char buffer[FERRY_NAME_BYTES];
-    return ferry_assign_resolved_name((void *)(uintptr_t)given, NULL, buffer, &error);
+    return ferry_param_metadata_resolve_name((void *)(uintptr_t)given, NULL, buffer, sizeof buffer,
+                                             &error);
 }
 
 static ferry_status with_metadata_chosen(const void *given)
 {
     const ferry_param_metadata *sources[1] = {given};
     size_t chosen = 0;
-    return ferry_select_source_balanced(sources, 1, given, 0, &chosen, &error);
+    return ferry_param_metadata_select_source(sources, 1, given, 0, &chosen, &error);
 }
 
 static ferry_status with_metadata_planned(const void *given)
 {
     ferry_transfers *transfers = NULL;
-    ferry_status status =
-        ferry_determine_source_ranks_for_dst_param("a", given, given, 0, &transfers, &error);
+    ferry_status status = ferry_transfers_find_sources("a", given, given, 0, &transfers, &error);
     ferry_transfers_destroy(transfers);
     return status;
 }
@@ -406,7 +406,7 @@ static void fill_whole_metadata(void *given)
 static ferry_status with_metadata_finalized(const void *given)
 {
     ferry_transfers *transfers = NULL;
-    ferry_status status = ferry_finalize_dp_transfers("a", given, given, 0, &transfers, &error);
+    ferry_status status = ferry_transfers_finalize_dp("a", given, given, 0, &transfers, &error);
     ferry_transfers_destroy(transfers);
     return status;
 }
@@ -415,7 +415,7 @@ static ferry_status with_descriptor(const void *given)
 {
     ferry_param_metadata m = metadata_of_rank_0();
     ferry_transfers *transfers = NULL;
-    ferry_status status = ferry_plan_multi_dim_lcm("a", &m, &m, given, 1, 0, &transfers, &error);
+    ferry_status status = ferry_transfers_plan_lcm("a", &m, &m, given, 1, 0, &transfers, &error);
     ferry_transfers_destroy(transfers);
     return status;
 }
@@ -491,27 +491,27 @@ static ferry_status with_simulation(const void *given)
 
 static ferry_status with_batch(const void *given)
 {
-    ferry_scheduled_batches *batches = NULL;
-    must(ferry_scheduled_batches_create(2, &batches, &error), &error);
-    ferry_status status = ferry_scheduled_batches_add(batches, given, &error);
-    ferry_scheduled_batches_destroy(batches);
+    ferry_reference_batches *batches = NULL;
+    must(ferry_reference_batches_create(2, &batches, &error), &error);
+    ferry_status status = ferry_reference_batches_add(batches, given, &error);
+    ferry_reference_batches_destroy(batches);
     return status;
 }
 
 static ferry_status with_conflict(const void *given)
 {
-    ferry_scheduled_batches *batches = NULL;
+    ferry_reference_batches *batches = NULL;
     bool conflict = true;
-    must(ferry_scheduled_batches_create(2, &batches, &error), &error);
-    ferry_status status =
-        ferry_has_conflict(given, 0, batches, FERRY_DUPLEX_FULL, &conflict, &error);
-    ferry_scheduled_batches_destroy(batches);
+    must(ferry_reference_batches_create(2, &batches, &error), &error);
+    ferry_status status = ferry_reference_batches_has_conflict(batches, given, 0, FERRY_DUPLEX_FULL,
+                                                               &conflict, &error);
+    ferry_reference_batches_destroy(batches);
     return status;
 }
 
 static void fill_batch(void *given)
 {
-    ((ferry_scheduled_batch *)given)->destination = 1;
+    ((ferry_reference_batch *)given)->to = 1;
 }
 
 static ferry_status with_task(const void *given)
@@ -589,12 +589,12 @@ typedef struct input {
 static const input inputs[] = {
     ROW("bootstrap", bootstrap, FERRY_BOOTSTRAP_INIT, 32, fill_bootstrap, with_bootstrap),
     ROW("world", world_options, FERRY_WORLD_OPTIONS_INIT, 56, NULL, with_world),
-    ROW("box to", box, FERRY_BOX_INIT, 200, fill_box, with_box_to),
-    ROW("box from", box, FERRY_BOX_INIT, 200, fill_box, with_box_from),
-    ROW("box to send", box, FERRY_BOX_INIT, 200, fill_box, with_box_sent),
+    ROW("box to", box, FERRY_BOX_INIT, 216, fill_box, with_box_to),
+    ROW("box from", box, FERRY_BOX_INIT, 216, fill_box, with_box_from),
+    ROW("box to send", box, FERRY_BOX_INIT, 216, fill_box, with_box_sent),
     ROW("copy", copy_options, FERRY_COPY_OPTIONS_INIT, 160, NULL, with_copy),
-    ROW("build_schedule", build_schedule_options, FERRY_BUILD_SCHEDULE_OPTIONS_INIT, 16, NULL,
-        with_build_schedule),
+    ROW("reference_schedule", reference_schedule_options, FERRY_REFERENCE_SCHEDULE_OPTIONS_INIT, 16,
+        NULL, with_reference_schedule),
     ROW("scheduling exchange", exchange, FERRY_EXCHANGE_INIT, 48, fill_exchange, with_exchange),
     ROW("planning exchange", exchange, FERRY_EXCHANGE_INIT, 48, fill_exchange,
         with_planning_exchange),
@@ -633,8 +633,8 @@ static const input inputs[] = {
     ROW("schedule of a plan", schedule_options, FERRY_SCHEDULE_OPTIONS_INIT, 29, NULL,
         with_plan_schedule),
     ROW("simulation", simulation_options, FERRY_SIMULATION_OPTIONS_INIT, 24, NULL, with_simulation),
-    ROW("batch", scheduled_batch, FERRY_SCHEDULED_BATCH_INIT, 32, fill_batch, with_batch),
-    ROW("conflict", scheduled_batch, FERRY_SCHEDULED_BATCH_INIT, 32, fill_batch, with_conflict),
+    ROW("batch", reference_batch, FERRY_REFERENCE_BATCH_INIT, 32, fill_batch, with_batch),
+    ROW("conflict", reference_batch, FERRY_REFERENCE_BATCH_INIT, 32, fill_batch, with_conflict),
     ROW("task", task, FERRY_TASK_INIT, 56, fill_task, with_task),
     ROW("service", service_options, FERRY_SERVICE_OPTIONS_INIT, 62, NULL, with_service),
 };
@@ -751,7 +751,7 @@ static ferry_status get_descriptor(void *out)
 {
     ferry_param_metadata m = metadata_of_rank_0();
     size_t n = 0;
-    ferry_status status = ferry_build_descriptors_for_param(&m, &m, out, &n, &error);
+    ferry_status status = ferry_sharding_descriptor_build(&m, &m, out, &n, &error);
     assert_true(status != FERRY_OK || n == 1);
     return status;
 }
@@ -760,7 +760,7 @@ static ferry_status get_metadata(void *out)
 {
     ferry_param_description description = description_of_bytes();
     ferry_process_groups groups = FERRY_PROCESS_GROUPS_INIT;
-    return ferry_extract_param_metadata(&description, "a", 0, &groups, NULL, out, &error);
+    return ferry_param_metadata_extract(&description, "a", 0, &groups, NULL, out, &error);
 }
 
 static ferry_status get_model_at(void *out)
@@ -781,7 +781,7 @@ static ferry_status get_proof(void *out)
                    "'source':{'mesh':[['x',2]],'rules':[{'match':'*'}]},'destination':{'mesh':[["
                    "'x',2]],'first_rank':1,'rules':[{'match':'*','shard':[{'dim':0,'axis':'x'}]}]"
                    "}}");
-    return ferry_prove_plan(small_path("spec.json"), small_path("plan.json"), out, &error);
+    return ferry_plan_prove(small_path("spec.json"), small_path("plan.json"), out, &error);
 }
 
 static ferry_status get_statistics(void *out)

@@ -106,7 +106,7 @@ static void check_seed(uint64_t seed, bool to_the_end)
                     .rest = m.rest,
                     .load = m.load,
                     .grain = 1,
-                    .crumbs = to_the_end ? 0 : most / 64,
+                    .leftovers = to_the_end ? 0 : most / 64,
                     .shortest = 1,
                     .context = &m,
                     .avail = avail,

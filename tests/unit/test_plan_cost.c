@@ -87,27 +87,27 @@ static ferry_visit_statistics visit_rank(const row *r, const ferry_plan *plan, u
     must(ferry_plan_get_rank_bytes(plan, rank, &bytes, &error), &error);
     must(ferry_plan_visit(plan, rank, count_move, &t, &s, &error), &error);
     check_row(r->name, t.in_order && t.n_received == bytes.n_moves);
-    check_row(r->name, s.moves_visited >= t.n_moves);
-    check_row(r->name, s.peers <= t.n_moves);
-    check_row(r->name, s.layout_classes <= plan_statistics.layout_classes);
-    uint64_t allowed = PER_MOVE * t.n_moves + plan_statistics.layout_classes * s.peers;
-    if (s.moves_visited > allowed) {
+    check_row(r->name, s.n_moves_visited >= t.n_moves);
+    check_row(r->name, s.n_peers <= t.n_moves);
+    check_row(r->name, s.n_layout_classes <= plan_statistics.n_layout_classes);
+    uint64_t allowed = PER_MOVE * t.n_moves + plan_statistics.n_layout_classes * s.n_peers;
+    if (s.n_moves_visited > allowed) {
         fail_msg(
             "row \"%s\", world %u, rank %u: %llu moves visited for %llu of its own, %llu peers "
             "and %llu classes",
-            r->name, ferry_plan_world_size(plan), rank, (unsigned long long)s.moves_visited,
-            (unsigned long long)t.n_moves, (unsigned long long)s.peers,
-            (unsigned long long)plan_statistics.layout_classes);
+            r->name, ferry_plan_rank_count(plan), rank, (unsigned long long)s.n_moves_visited,
+            (unsigned long long)t.n_moves, (unsigned long long)s.n_peers,
+            (unsigned long long)plan_statistics.n_layout_classes);
     }
     return s;
 }
 
 static uint64_t worst_visit(const row *r, const ferry_plan *plan)
 {
-    uint64_t world = ferry_plan_world_size(plan), worst = 0;
+    uint64_t world = ferry_plan_rank_count(plan), worst = 0;
     for (uint64_t i = 0; i < N_SAMPLES; i++) {
         uint32_t rank = (uint32_t)(i * (world - 1) / (N_SAMPLES - 1));
-        uint64_t visited = visit_rank(r, plan, rank).moves_visited;
+        uint64_t visited = visit_rank(r, plan, rank).n_moves_visited;
         worst = visited > worst ? visited : worst;
     }
     return worst;
@@ -131,14 +131,14 @@ static void test_worlds(void **state)
             must(ferry_plan_get_statistics(plan, &s, &error), &error);
             uint64_t worst = worst_visit(r, plan);
             if (world == SMALLEST_WORLD) {
-                first_classes = s.layout_classes;
-                first_sets = s.replica_sets;
+                first_classes = s.n_layout_classes;
+                first_sets = s.n_replica_sets;
                 first_worst = worst;
             }
             check_row(r->name, s.n_tensors == 4 * N_LAYERS);
-            check_row(r->name, s.layout_classes == first_classes && first_classes <= 4);
-            check_row(r->name, s.replica_sets == first_sets);
-            check_row(r->name, s.cuts <= (uint64_t)world * first_classes);
+            check_row(r->name, s.n_layout_classes == first_classes && first_classes <= 4);
+            check_row(r->name, s.n_replica_sets == first_sets);
+            check_row(r->name, s.n_cuts <= (uint64_t)world * first_classes);
             if (r->policy == FERRY_REPLICA_BALANCED && worst > 2 * first_worst) {
                 fail_msg("row \"%s\": %llu moves visited at world %u, but %llu at %d", r->name,
                          (unsigned long long)worst, world, (unsigned long long)first_worst,
@@ -203,15 +203,15 @@ static void test_flat_sources(void **state)
             ferry_error error;
             must(ferry_plan_get_totals(plan, &totals, &error), &error);
             must(ferry_plan_get_statistics(plan, &statistics, &error), &error);
-            made[large] = statistics.flat_steps;
+            made[large] = statistics.n_flat_steps;
             n_moves[large] = totals.n_moves;
             for (uint32_t rank = n_ranks / 3; rank < n_ranks; rank += n_ranks / 5) {
                 ferry_visit_statistics s = FERRY_VISIT_STATISTICS_INIT;
                 tally t = {.rank = rank, .in_order = true};
                 must(ferry_plan_visit(plan, rank, count_move, &t, &s, &error), &error);
-                check_at(t.n_moves > 0 && t.in_order && s.moves_visited == t.n_moves,
+                check_at(t.n_moves > 0 && t.in_order && s.n_moves_visited == t.n_moves,
                          "%s, %u ranks, rank %u: %llu moves visited for %llu of its own",
-                         flat_rows[i].name, n_ranks, rank, (unsigned long long)s.moves_visited,
+                         flat_rows[i].name, n_ranks, rank, (unsigned long long)s.n_moves_visited,
                          (unsigned long long)t.n_moves);
             }
             ferry_plan_destroy(plan);
@@ -237,7 +237,8 @@ static void test_idle_rank(void **state)
         tally t = {.rank = rank, .in_order = true};
         ferry_error error;
         must(ferry_plan_visit(plan, rank, count_move, &t, &s, &error), &error);
-        check_at(t.n_moves == 0 && s.moves_visited == 0 && s.peers == 0 && s.layout_classes == 0,
+        check_at(t.n_moves == 0 && s.n_moves_visited == 0 && s.n_peers == 0 &&
+                     s.n_layout_classes == 0,
                  "rank %u", rank);
     }
     ferry_plan_destroy(plan);

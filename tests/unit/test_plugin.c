@@ -1,5 +1,5 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-#include "base/plugin.h"
+#include "host/plugin.h"
 
 #include "support/check.h"
 

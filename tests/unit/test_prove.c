@@ -53,13 +53,13 @@ static void test_base(void **state)
     expect("base", FERRY_OK, "");
     ferry_proof proof = FERRY_PROOF_INIT;
     ferry_error error;
-    assert_int_equal(ferry_prove_plan(path_of("spec.json"), path_of("plan.json"), &proof, &error),
+    assert_int_equal(ferry_plan_prove(path_of("spec.json"), path_of("plan.json"), &proof, &error),
                      FERRY_OK);
     assert_int_equal(proof.n_tensors, 2);
     assert_int_equal(proof.n_moves, 8);
     assert_int_equal(proof.n_destination_shards, 4);
-    assert_int_equal(proof.bytes_moved, 24);
-    assert_int_equal(proof.bytes_local, 8);
+    assert_int_equal(proof.moved_bytes, 24);
+    assert_int_equal(proof.local_bytes, 8);
 }
 
 typedef struct mutation {
@@ -339,16 +339,16 @@ static void test_files_and_misuse(void **state)
     write_json("spec.json", base_spec);
     write_json("plan.json", base_plan);
     const char *spec = path_of("spec.json"), *plan = path_of("plan.json");
-    assert_int_equal(ferry_prove_plan(NULL, plan, NULL, &error), FERRY_ERR_MISUSE);
-    assert_int_equal(ferry_prove_plan(spec, NULL, NULL, &error), FERRY_ERR_MISUSE);
-    assert_int_equal(ferry_prove_plan(spec, plan, &proof, &error), FERRY_ERR_MISUSE);
-    assert_int_equal(ferry_prove_plan(spec, path_of("none"), NULL, NULL), FERRY_ERR_IO);
-    assert_int_equal(ferry_prove_plan(path_of("none"), plan, NULL, &error), FERRY_ERR_IO);
-    assert_int_equal(ferry_prove_plan(plan, plan, NULL, &error), FERRY_ERR_INVALID_INPUT);
+    assert_int_equal(ferry_plan_prove(NULL, plan, NULL, &error), FERRY_ERR_MISUSE);
+    assert_int_equal(ferry_plan_prove(spec, NULL, NULL, &error), FERRY_ERR_MISUSE);
+    assert_int_equal(ferry_plan_prove(spec, plan, &proof, &error), FERRY_ERR_MISUSE);
+    assert_int_equal(ferry_plan_prove(spec, path_of("none"), NULL, NULL), FERRY_ERR_IO);
+    assert_int_equal(ferry_plan_prove(path_of("none"), plan, NULL, &error), FERRY_ERR_IO);
+    assert_int_equal(ferry_plan_prove(plan, plan, NULL, &error), FERRY_ERR_INVALID_INPUT);
     write_json("spec.json", "{'format':'ferry.spec/1','model':'none.safetensors.index.json',"
                             "'source':{'mesh':[['x',1]],'rules':[{'match':'*'}]},"
                             "'destination':{'mesh':[['x',1]],'rules':[{'match':'*'}]}}");
-    ferry_status status = ferry_prove_plan(spec, plan, NULL, &error);
+    ferry_status status = ferry_plan_prove(spec, plan, NULL, &error);
     assert_int_equal(status, FERRY_ERR_IO);
     assert_non_null(strstr(error.message, "none.safetensors.index.json"));
     write_json("spec.json", "{'format':'ferry.spec/1','model':'folder',"
@@ -356,7 +356,7 @@ static void test_files_and_misuse(void **state)
                             "'destination':{'mesh':[['x',1]],'rules':[{'match':'*'}]}}");
     assert_int_equal(mkdir(path_of("folder"), 0700), 0);
     assert_int_equal(mkdir(path_of("folder/model.safetensors.index.json"), 0700), 0);
-    status = ferry_prove_plan(spec, plan, NULL, &error);
+    status = ferry_plan_prove(spec, plan, NULL, &error);
     assert_int_equal(rmdir(path_of("folder/model.safetensors.index.json")), 0);
     assert_int_equal(rmdir(path_of("folder")), 0);
     assert_int_equal(status, FERRY_ERR_IO);

@@ -1,7 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "transport/registry.h"
 
-#include "base/plugin.h"
+#include "host/plugin.h"
 #include "transport/choose.h"
 
 #include "support/check.h"
@@ -221,6 +221,17 @@ static void test_reach(void **state)
     check_status("inproc", FERRY_ERR_UNSUPPORTED, fy_choice_tables(&choice, &world, tables, &error),
                  &error);
     check_says("inproc", "threads of one process", &error);
+    /* Of few ranks, and of the last one, it holds as well. */
+    uint32_t last[] = {0, 0, 1};
+    ferry_world two = {.n_ranks = 2, .n_nodes = 1, .node_of = last};
+    check_status("inproc of two", FERRY_ERR_UNSUPPORTED,
+                 fy_choice_tables(&choice, &two, tables, &error), &error);
+    must(fy_choice_parse("shm", &choice, &error), &error);
+    must(fy_choice_tables(&choice, &two, tables, &error), &error);
+    ferry_world three = {.n_ranks = 3, .n_nodes = 2, .node_of = last};
+    check_status("shm, the last rank", FERRY_ERR_UNSUPPORTED,
+                 fy_choice_tables(&choice, &three, tables, &error), &error);
+    check_says("shm, the last rank", "rank 0 is on node 0, rank 2 on node 1", &error);
     setenv("FERRY_PLUGINS", "/nonexistent/plugins", 1);
     choice = (fy_choice){.n_engines = 0};
     fy_choice_complete(&choice, &world);

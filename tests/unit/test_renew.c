@@ -3,8 +3,8 @@
  * Memory that is renewed while somebody else has it mapped: its owner sees the same bytes at the
  * same addresses, and nothing of what the other writes from then on.
  */
+#include "memory/pages.h"
 #include "transport/mapped/local.h"
-#include "transport/pages.h"
 
 #include "support/check.h"
 

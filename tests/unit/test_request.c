@@ -1,5 +1,5 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-#include "base/request.h"
+#include "exec/request.h"
 
 #include "support/check.h"
 

@@ -35,8 +35,8 @@ static ferry_param_metadata metadata_of(const part *p)
 
 static void release(ferry_param_metadata *m)
 {
-    ferry_group_release(m->tensor_parallel_group_ranks);
-    ferry_group_release(m->data_parallel_group_ranks);
+    ferry_group_destroy(m->tensor_parallel_group_ranks);
+    ferry_group_destroy(m->data_parallel_group_ranks);
 }
 
 /* Transfers as text: "rank: [src rows x columns] -> [dst rows x columns]". */
@@ -45,11 +45,12 @@ static text_buffer spell(const ferry_transfers *transfers)
     text_buffer out = {0};
     text_append(&out, "", 0);
     for (size_t i = 0; i < ferry_transfers_count(transfers); i++) {
-        uint32_t rank;
-        ferry_slice s[2], d[2];
+        ferry_transfer t = FERRY_TRANSFER_INIT;
+        const ferry_slice *s = t.src_slice, *d = t.dst_slice;
         ferry_error error;
-        must(ferry_transfers_at(transfers, i, &rank, s, d, &error), &error);
-        text_printf(&out, "%u: %llu+%llu,%llu+%llu -> %llu+%llu,%llu+%llu; ", rank,
+        must(ferry_transfers_at(transfers, i, &t, &error), &error);
+        assert_int_equal(t.n_dims, 2);
+        text_printf(&out, "%u: %llu+%llu,%llu+%llu -> %llu+%llu,%llu+%llu; ", t.src_rank,
                     (unsigned long long)s[0].begin, (unsigned long long)s[0].length,
                     (unsigned long long)s[1].begin, (unsigned long long)s[1].length,
                     (unsigned long long)d[0].begin, (unsigned long long)d[0].length,
@@ -155,10 +156,10 @@ static void test_routes(void **state)
         ferry_param_metadata dst = metadata_of(&route_rows[i].dst);
         ferry_transfers *t = NULL;
         ferry_error error;
-        check_status(name, route_rows[i].status,
-                     ferry_determine_source_ranks_for_dst_param("w", &src, &dst,
-                                                                route_rows[i].my_rank, &t, &error),
-                     &error);
+        check_status(
+            name, route_rows[i].status,
+            ferry_transfers_find_sources("w", &src, &dst, route_rows[i].my_rank, &t, &error),
+            &error);
         check_row(name, (t != NULL) == (route_rows[i].status == FERRY_OK));
         if (t == NULL) {
             check_says(name, route_rows[i].text, &error);
@@ -199,7 +200,7 @@ static void test_descriptors(void **state)
         ferry_sharding_descriptor d = FERRY_SHARDING_DESCRIPTOR_INIT;
         size_t n = 4711;
         ferry_error error;
-        must(ferry_build_descriptors_for_param(&src, &dst, &d, &n, &error), &error);
+        must(ferry_sharding_descriptor_build(&src, &dst, &d, &n, &error), &error);
         check_row(rows[i].name, n == rows[i].n);
         if (n == 1) {
             check_row(rows[i].name, strcmp(d.name, "tp") == 0 && d.dim == rows[i].dim);
@@ -222,20 +223,20 @@ static void test_wrong_descriptors(void **state)
     ferry_transfers *t = NULL;
     ferry_error error;
     size_t n;
-    must(ferry_build_descriptors_for_param(&src, &dst, &d[0], &n, &error), &error);
+    must(ferry_sharding_descriptor_build(&src, &dst, &d[0], &n, &error), &error);
     d[1] = d[0];
     other = d[0];
     other.name = "ep";
-    assert_int_equal(ferry_plan_multi_dim_lcm("w", &src, &dst, d, 0, 0, &t, &error),
+    assert_int_equal(ferry_transfers_plan_lcm("w", &src, &dst, d, 0, 0, &t, &error),
                      FERRY_ERR_UNSUPPORTED);
-    assert_int_equal(ferry_plan_multi_dim_lcm("w", &src, &dst, d, 2, 0, &t, &error),
+    assert_int_equal(ferry_transfers_plan_lcm("w", &src, &dst, d, 2, 0, &t, &error),
                      FERRY_ERR_UNSUPPORTED);
     check_says("two", "exactly one TP descriptor, not 2", &error);
-    assert_int_equal(ferry_plan_multi_dim_lcm("w", &src, &dst, &other, 1, 0, &t, &error),
+    assert_int_equal(ferry_transfers_plan_lcm("w", &src, &dst, &other, 1, 0, &t, &error),
                      FERRY_ERR_UNSUPPORTED);
     check_says("other", "not \"ep\"", &error);
     d[0].src_dim_ranks = NULL;
-    assert_int_equal(ferry_plan_multi_dim_lcm("w", &src, &dst, d, 1, 0, &t, &error),
+    assert_int_equal(ferry_transfers_plan_lcm("w", &src, &dst, d, 1, 0, &t, &error),
                      FERRY_ERR_INVALID_INPUT);
     assert_null(t);
     release(&src);
@@ -250,8 +251,7 @@ static void test_too_many_pieces(void **state)
     ferry_param_metadata src = metadata_of(&huge), dst = metadata_of(&huge);
     ferry_transfers *t = NULL;
     ferry_error error;
-    assert_int_equal(ferry_determine_source_ranks_for_dst_param("w", &src, &dst, 0, &t, &error),
-                     FERRY_ERR_LIMIT);
+    assert_int_equal(ferry_transfers_find_sources("w", &src, &dst, 0, &t, &error), FERRY_ERR_LIMIT);
     assert_null(t);
     release(&src);
     release(&dst);
@@ -298,8 +298,8 @@ static void test_select_source(void **state)
         if (select_rows[i].dst_first != 99) {
             dst.data_parallel_group_ranks = range_group(select_rows[i].dst_first, 1, 4);
         }
-        must(ferry_select_source_balanced(list, select_rows[i].n_sources, &dst,
-                                          select_rows[i].dst_rank, &chosen, &error),
+        must(ferry_param_metadata_select_source(list, select_rows[i].n_sources, &dst,
+                                                select_rows[i].dst_rank, &chosen, &error),
              &error);
         check_row(select_rows[i].name, chosen == select_rows[i].chosen);
         for (size_t k = 0; k < select_rows[i].n_sources; k++) {
@@ -337,10 +337,12 @@ static void test_replicated(void **state)
         if (rows[i].dst_first != 99) {
             dst.data_parallel_group_ranks = range_group(rows[i].dst_first, 1, rows[i].n_dst);
         }
-        must(ferry_finalize_dp_transfers("w", &src, &dst, rows[i].my_rank, &t, &error), &error);
+        must(ferry_transfers_finalize_dp("w", &src, &dst, rows[i].my_rank, &t, &error), &error);
         check_row(rows[i].name, ferry_transfers_count(t) == (rows[i].sender != 99));
         if (ferry_transfers_count(t) == 1) {
-            must(ferry_transfers_at(t, 0, &sender, NULL, NULL, &error), &error);
+            ferry_transfer one = FERRY_TRANSFER_INIT;
+            must(ferry_transfers_at(t, 0, &one, &error), &error);
+            sender = one.src_rank;
         }
         check_row(rows[i].name, sender == rows[i].sender);
         ferry_transfers_destroy(t);

@@ -1,7 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* Folders like /proc and /sys/fs/cgroup, written here, tell the figures. */
 #include "base/alloc.h"
-#include "base/room.h"
+#include "host/room.h"
 
 #include "support/check.h"
 

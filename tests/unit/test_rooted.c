@@ -5,10 +5,10 @@
 #include "support/spec.h"
 
 #include "base/hash.h"
+#include "schedule/part.h"
 #include "schedule/schedule.h"
-#include "service/part.h"
 
-#include <ferry/scheduler.h>
+#include <ferry/reference.h>
 
 #include <pthread.h>
 
@@ -144,8 +144,8 @@ static void *run_member(void *argument)
     x.all_gather = all_gather;
     x.gather = m->h->has_gather ? gather : NULL;
     x.scatter = m->h->has_gather ? scatter : NULL;
-    m->status = ferry_build_plan_schedule(m->plan, m->options, &x,
-                                          m->has_no_place ? NULL : &m->schedule, &m->error);
+    m->status = ferry_schedule_build_rooted(m->plan, m->options, &x,
+                                            m->has_no_place ? NULL : &m->schedule, &m->error);
     return NULL;
 }
 
@@ -158,7 +158,7 @@ static void open_world(world *w, const ferry_plan *plan, const ferry_schedule_op
                        bool has_gather)
 {
     memset(w, 0, sizeof *w);
-    w->hub.n = ferry_plan_world_size(plan);
+    w->hub.n = ferry_plan_rank_count(plan);
     w->hub.has_gather = has_gather;
     w->hub.tamper.call = -1;
     w->hub.failing_call = -1;
@@ -236,13 +236,13 @@ static void check_report(const ferry_schedule *whole, const ferry_schedule *part
     double idle[2] = {-1, -2};
     must(ferry_schedule_get_report(whole, &a, &error), &error);
     must(ferry_schedule_get_report(part, &b, &error), &error);
-    assert_true(a.rounds == b.rounds && a.degree == b.degree && a.n_batches == b.n_batches &&
+    assert_true(a.n_rounds == b.n_rounds && a.degree == b.degree && a.n_batches == b.n_batches &&
                 a.n_segments == b.n_segments && a.bytes == b.bytes &&
                 a.relayed_bytes == b.relayed_bytes && a.has_seconds == b.has_seconds &&
                 a.makespan == b.makespan && a.bound == b.bound && a.ratio == b.ratio &&
                 a.bound_reason == b.bound_reason && a.bound_rank == b.bound_rank);
-    ferry_schedule_digest(whole, digests[0]);
-    ferry_schedule_digest(part, digests[1]);
+    ferry_schedule_digest(whole, digests[0], sizeof digests[0]);
+    ferry_schedule_digest(part, digests[1], sizeof digests[1]);
     assert_string_equal(digests[0], digests[1]);
     must(ferry_schedule_get_idle(whole, rank, &idle[0], &error), &error);
     must(ferry_schedule_get_idle(part, rank, &idle[1], &error), &error);
@@ -289,15 +289,16 @@ static void check_lists(const ferry_schedule *whole, const ferry_schedule *part,
     ferry_error error;
     uint64_t a, b;
     assert_int_equal(ferry_schedule_send_count(part, rank), ferry_schedule_send_count(whole, rank));
-    assert_int_equal(ferry_schedule_recv_count(part, rank), ferry_schedule_recv_count(whole, rank));
+    assert_int_equal(ferry_schedule_receive_count(part, rank),
+                     ferry_schedule_receive_count(whole, rank));
     for (uint32_t i = 0; i < ferry_schedule_send_count(part, rank); i++) {
         must(ferry_schedule_send_at(whole, rank, i, &a, &error), &error);
         must(ferry_schedule_send_at(part, rank, i, &b, &error), &error);
         assert_int_equal(own_of[a], b);
     }
-    for (uint32_t i = 0; i < ferry_schedule_recv_count(part, rank); i++) {
-        must(ferry_schedule_recv_at(whole, rank, i, &a, &error), &error);
-        must(ferry_schedule_recv_at(part, rank, i, &b, &error), &error);
+    for (uint32_t i = 0; i < ferry_schedule_receive_count(part, rank); i++) {
+        must(ferry_schedule_receive_at(whole, rank, i, &a, &error), &error);
+        must(ferry_schedule_receive_at(part, rank, i, &b, &error), &error);
         assert_int_equal(own_of[a], b);
     }
 }
@@ -444,7 +445,7 @@ static void test_failing_ranks(void **state)
     for (int form = 0; form < 2; form++) {
         open_world(&w, plan, &usual, form == 1);
         w.members[2].plan = NULL;
-        expect("no plan", &w, FERRY_ERR_MISUSE, "rank 2: ferry_build_plan_schedule needs a plan");
+        expect("no plan", &w, FERRY_ERR_MISUSE, "rank 2: ferry_schedule_build_rooted needs a plan");
         w.members[2].plan = larger;
         expect("world", &w, FERRY_ERR_MISUSE, "rank 2: a plan of 9 ranks");
         w.members[2].plan = other;
@@ -453,10 +454,11 @@ static void test_failing_ranks(void **state)
         expect("two plans", &w, FERRY_ERR_DIGEST, "rank 1 has plan ");
         w.members[0].plan = w.members[2].plan = plan;
         w.members[0].plan = NULL;
-        expect("rank 0 has none", &w, FERRY_ERR_MISUSE, "rank 0: ferry_build_plan_schedule needs");
+        expect("rank 0 has none", &w, FERRY_ERR_MISUSE,
+               "rank 0: ferry_schedule_build_rooted needs");
         w.members[0].plan = plan;
         w.members[1].has_no_place = true;
-        expect("no place", &w, FERRY_ERR_MISUSE, "rank 1: ferry_build_plan_schedule needs");
+        expect("no place", &w, FERRY_ERR_MISUSE, "rank 1: ferry_schedule_build_rooted needs");
         w.members[1].has_no_place = false;
         w.members[3].options = &short_one;
         expect("options", &w, FERRY_ERR_MISUSE, "rank 3: ferry_schedule_options has struct_size 8");
@@ -632,9 +634,9 @@ static void test_what_a_part_refuses(void **state)
     check_says("idle", "the part of rank 1", &error);
     assert_true(idle == 4711);
     assert_int_equal(ferry_schedule_send_count(part, 0), 0);
-    assert_int_equal(ferry_schedule_recv_count(part, 3), 0);
+    assert_int_equal(ferry_schedule_receive_count(part, 3), 0);
     assert_int_equal(ferry_schedule_send_at(part, 0, 0, &n, &error), FERRY_ERR_MISUSE);
-    assert_int_equal(ferry_schedule_recv_at(part, 3, 0, &n, &error), FERRY_ERR_MISUSE);
+    assert_int_equal(ferry_schedule_receive_at(part, 3, 0, &n, &error), FERRY_ERR_MISUSE);
     close_world(&w);
     ferry_plan_destroy(plan);
 }
@@ -667,13 +669,13 @@ static void test_unusable_exchanges(void **state)
     bad[4].gather = gather_nothing;
     bad[5].n_ranks = FERRY_MAX_RANKS + 1;
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
-        assert_int_equal(ferry_build_plan_schedule(plan, NULL, &bad[i], &schedule, &error),
+        assert_int_equal(ferry_schedule_build_rooted(plan, NULL, &bad[i], &schedule, &error),
                          FERRY_ERR_MISUSE);
         check_says("exchange", "FERRY_EXCHANGE_INIT", &error);
     }
-    assert_int_equal(ferry_build_plan_schedule(plan, NULL, NULL, &schedule, NULL),
+    assert_int_equal(ferry_schedule_build_rooted(plan, NULL, NULL, &schedule, NULL),
                      FERRY_ERR_MISUSE);
-    assert_int_equal(ferry_build_plan_schedule(plan, NULL, &good, &schedule, &error),
+    assert_int_equal(ferry_schedule_build_rooted(plan, NULL, &good, &schedule, &error),
                      FERRY_ERR_EXCHANGE);
     assert_null(schedule);
     ferry_plan_destroy(plan);

@@ -218,8 +218,8 @@ static void test_models_stay_apart(void **state)
         ferry_model_destroy(models[0]);
         ferry_model_destroy(models[1]);
     }
-    ferry_group_release(tp);
-    ferry_group_release(list);
+    ferry_group_destroy(tp);
+    ferry_group_destroy(list);
 }
 
 /* Two tensors of one rank that differ in one thing. */
@@ -245,8 +245,8 @@ static void test_tensors_stay_apart(void **state)
         ferry_roster_destroy(roster);
         ferry_model_destroy(model);
     }
-    ferry_group_release(tp);
-    ferry_group_release(list);
+    ferry_group_destroy(tp);
+    ferry_group_destroy(list);
 }
 
 /* Rank 1 is no member of its DP group: it gets the tensor whose source is cut, not the other. */
@@ -287,7 +287,7 @@ static void test_outsider_of_replicas(void **state)
     assert_int_equal(fy_problem_holders(&problem, problem.tensors[1].dst)->n_slots, 2);
     fy_problem_cleanup(&problem);
     ferry_roster_destroy(roster);
-    ferry_group_release(first);
+    ferry_group_destroy(first);
 }
 
 /* What makes planning of many ranks cheap, and rosters small. */

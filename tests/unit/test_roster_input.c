@@ -81,8 +81,8 @@ static void test_planned_roster(void **state)
     assert_non_null(strstr(error.message, "make a new roster"));
     must(ferry_plan_save(plan, path, &error), &error);
     must(ferry_plan_load(path, &again, &error), &error);
-    ferry_plan_digest(plan, digests[0]);
-    ferry_plan_digest(again, digests[1]);
+    ferry_plan_digest(plan, digests[0], sizeof digests[0]);
+    ferry_plan_digest(again, digests[1], sizeof digests[1]);
     assert_string_equal(digests[0], digests[1]);
     unlink(path);
     ferry_plan_destroy(plan);
@@ -111,7 +111,7 @@ static ferry_model *model_of_w(uint32_t rank, bool is_second, const char *what)
     }
     must(ferry_model_create(&model, &error), &error);
     must(ferry_model_add(model, &m, &error), &error);
-    ferry_group_release(m.data_parallel_group_ranks);
+    ferry_group_destroy(m.data_parallel_group_ranks);
     return model;
 }
 

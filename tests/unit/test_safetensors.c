@@ -4,6 +4,7 @@
 #include "support/check.h"
 #include "support/text.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -361,7 +362,8 @@ static void check_file(const char *row, const char *says, const char *says_too)
     struct stat about;
     fy_st_header header;
     ferry_error error;
-    check_status(row, FERRY_ERR_INVALID_INPUT, fy_st_read(path, &header, &about, &error), &error);
+    check_status(row, FERRY_ERR_INVALID_INPUT,
+                 fy_st_read_at(AT_FDCWD, path, path, &header, &about, &error), &error);
     check_says(row, path, &error);
     check_says(row, says, &error);
     check_says(row, says_too, &error);
@@ -379,7 +381,7 @@ static void test_read(void **state)
     close(fd);
     check_file("empty", "0 bytes", "too few");
     put_file(n, text, 8);
-    must(fy_st_read(path, &header, &about, &error), &error);
+    must(fy_st_read_at(AT_FDCWD, path, path, &header, &about, &error), &error);
     assert_true(header.data_begin == 8 + n && header.data_bytes == 8 && header.n_tensors == 1);
     fy_st_cleanup(&header);
     put_file(n, text, 7);
@@ -396,8 +398,9 @@ static void test_read(void **state)
     assert_int_equal(truncate(path, 200000000), 0);
     check_file("a header beyond the limit", "claims 100000001 bytes", "limit of 100000000");
     unlink(path);
-    assert_int_equal(fy_st_read(path, &header, &about, &error), FERRY_ERR_IO);
-    assert_int_equal(fy_st_read("/tmp", &header, &about, &error), FERRY_ERR_IO);
+    assert_int_equal(fy_st_read_at(AT_FDCWD, path, path, &header, &about, &error), FERRY_ERR_IO);
+    assert_int_equal(fy_st_read_at(AT_FDCWD, "/tmp", "/tmp", &header, &about, &error),
+                     FERRY_ERR_IO);
     check_says("a folder", "not a regular file", &error);
     free(text);
 }

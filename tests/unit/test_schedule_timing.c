@@ -299,6 +299,12 @@ static const timing_case CASES[] = {
      .idle = {3, 0, 0, 3}},
 };
 
+static const fy_cluster *rates_of(const ferry_cluster *cluster)
+{
+    static const fy_cluster none = {.present = false};
+    return cluster == NULL ? &none : &cluster->rates;
+}
+
 static ferry_cluster *cluster_of(uint32_t per, double rank_rate, double node_rate, double latency)
 {
     ferry_cluster_options options = FERRY_CLUSTER_OPTIONS_INIT;
@@ -326,7 +332,7 @@ static void make_case(world *w, const timing_case *row)
                                     row->slow.node_rate, &error),
              &error);
     }
-    must(fy_network_init(cluster, row->n_ranks, &w->schedule.network, &error), &error);
+    must(fy_network_init(rates_of(cluster), row->n_ranks, &w->schedule.network, &error), &error);
     ferry_cluster_destroy(cluster);
     w->schedule.duplex = row->duplex;
     for (size_t b = 0; b < COUNT_OF(row->batches) && row->batches[b].bytes > 0; b++) {
@@ -390,7 +396,7 @@ static void random_network(world *w, naive *n, const recipe *r, uint64_t *seed)
                  &error);
         }
     }
-    must(fy_network_init(cluster, r->n_ranks, &w->schedule.network, &error), &error);
+    must(fy_network_init(rates_of(cluster), r->n_ranks, &w->schedule.network, &error), &error);
     ferry_cluster_destroy(cluster);
 }
 
@@ -522,7 +528,7 @@ static void test_limits(void **state)
                                         rows[i].slow.node_rate, &error),
                  &error);
         }
-        must(fy_network_init(cluster, rows[i].n_ranks, &network, &error), &error);
+        must(fy_network_init(rates_of(cluster), rows[i].n_ranks, &network, &error), &error);
         check_at(network.n_nodes == rows[i].n_nodes, "%s: %u", rows[i].name, network.n_nodes);
         check_row(rows[i].name, network.has_seconds && network.latency == 3);
         for (uint32_t rank = 0; rank < rows[i].n_ranks; rank++) {
@@ -540,7 +546,7 @@ static void test_no_cluster(void **state)
     (void)state;
     ferry_error error;
     fy_network network;
-    must(fy_network_init(NULL, 3, &network, &error), &error);
+    must(fy_network_init(rates_of(NULL), 3, &network, &error), &error);
     assert_false(network.has_seconds);
     assert_int_equal(network.n_nodes, 0);
     assert_true(network.latency == 0 && fy_network_rate(&network, 0, 2) == 1);
@@ -613,7 +619,7 @@ static void test_nodes(void **state)
                  ferry_cluster_set_node(cluster, 2, 0, 3, &error), &error);
     check_status("node rate", FERRY_ERR_INVALID_INPUT,
                  ferry_cluster_set_node(cluster, 2, 3, NAN, &error), &error);
-    must(fy_network_init(cluster, 8, &network, &error), &error);
+    must(fy_network_init(rates_of(cluster), 8, &network, &error), &error);
     assert_int_equal(network.n_nodes, 8);
     for (uint32_t node = 0; node < 8; node++) {
         bool own = node == 5 || node == 1 || node == 7 || node == 0 || node == 3;

@@ -1,5 +1,5 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-/* The scheduler's calls on one PE: packing, and both first-fit rules against slow ones. */
+/* The scheduler's calls on one rank: packing, and both first-fit rules against slow ones. */
 #include "support/check.h"
 #include "support/random.h"
 #include "support/workloads.h"
@@ -8,27 +8,29 @@
 #include "schedule/tasks.h"
 
 #include <ferry/ferry.h>
-#include <ferry/scheduler.h>
+#include <ferry/reference.h>
 
 #include <stdio.h>
 
 /* Packing. */
 
-static void print_groups(const ferry_workloads *w, uint32_t to, char *text, size_t room)
+static void print_batches(const ferry_reference_workloads *w, uint32_t to, char *text, size_t room)
 {
     ferry_error error;
     size_t used = 0;
     text[0] = '\0';
-    for (uint32_t g = 0; g < ferry_workloads_group_count(w, to); g++) {
-        const ferry_workload_group *group = NULL;
-        must(ferry_workloads_group_at(w, to, g, &group, &error), &error);
+    for (uint32_t b = 0; b < ferry_reference_workloads_batch_count(w, to); b++) {
+        ferry_reference_batch batch = FERRY_REFERENCE_BATCH_INIT;
+        must(ferry_reference_workloads_batch_at(w, to, b, &batch, &error), &error);
+        assert_int_equal(batch.to, to);
+        assert_int_equal(batch.index, b);
         used +=
-            (size_t)snprintf(text + used, room - used,
-                             "[%llu:", (unsigned long long)ferry_workload_group_total_bytes(group));
-        for (uint32_t i = 0; i < ferry_workload_group_task_count(group); i++) {
-            ferry_segment_id id;
+            (size_t)snprintf(text + used, room - used, "[%llu:", (unsigned long long)batch.bytes);
+        for (uint32_t i = 0; i < ferry_reference_workloads_segment_count(w, to, b); i++) {
+            ferry_reference_segment_id id;
             uint64_t first, bytes;
-            must(ferry_workload_group_task_at(group, i, &id, &first, &bytes, &error), &error);
+            must(ferry_reference_workloads_segment_at(w, to, b, i, &id, &first, &bytes, &error),
+                 &error);
             used += (size_t)snprintf(text + used, room - used, " %llu.%llu@%llu+%llu",
                                      (unsigned long long)id.task_id,
                                      (unsigned long long)id.segment_index,
@@ -38,28 +40,37 @@ static void print_groups(const ferry_workloads *w, uint32_t to, char *text, size
     }
 }
 
-static void test_groups(void **state)
+static void test_batches(void **state)
 {
     (void)state;
     static const task tasks[] = {{9, 1, 4, 2}, {3, 1, 25, 1}, {7, 1, 4, 4},
                                  {5, 2, 7, 7}, {1, 1, 3, 3},  {4, 0, 12, 4}};
-    ferry_workloads *w = NULL;
+    ferry_reference_workloads *w = NULL;
     ferry_error error;
     char text[512];
     must(try_workloads(0, 3, tasks, COUNT_OF(tasks), 10, 0, &w, &error), &error);
-    print_groups(w, 1, text, sizeof text);
+    print_batches(w, 1, text, sizeof text);
     assert_string_equal(text, "[10: 3.0@0+10][10: 3.1@10+10][9: 3.2@20+5 7.0@0+4]"
                               "[7: 9.0@0+4 1.0@0+3]");
-    print_groups(w, 2, text, sizeof text);
+    print_batches(w, 2, text, sizeof text);
     assert_string_equal(text, "[7: 5.0@0+7]");
-    print_groups(w, 0, text, sizeof text); /* to itself: whole elements of 4 in a slot of 10 */
+    print_batches(w, 0, text, sizeof text); /* to itself: whole elements of 4 in a slot of 10 */
     assert_string_equal(text, "[8: 4.0@0+8][4: 4.1@8+4]");
-    assert_int_equal(ferry_workloads_group_count(w, 3), 0);
-    ferry_workloads_destroy(w);
+    assert_int_equal(ferry_reference_workloads_batch_count(w, 3), 0);
+    assert_int_equal(ferry_reference_workloads_segment_count(w, 1, 4), 0);
+    ferry_reference_batch batch = FERRY_REFERENCE_BATCH_INIT;
+    check_status("batch 4", FERRY_ERR_MISUSE,
+                 ferry_reference_workloads_batch_at(w, 1, 4, &batch, &error), &error);
+    check_says("batch 4", "batch 4 to rank 1: there are 4", &error);
+    check_status("segment 2", FERRY_ERR_MISUSE,
+                 ferry_reference_workloads_segment_at(w, 1, 3, 2, NULL, NULL, NULL, &error),
+                 &error);
+    check_says("segment 2", "segment 2 of the 2 of batch 3 to rank 1", &error);
+    ferry_reference_workloads_destroy(w);
     must(try_workloads(0, 3, tasks, COUNT_OF(tasks), 0, 2, &w, &error), &error);
-    print_groups(w, 1, text, sizeof text);
+    print_batches(w, 1, text, sizeof text);
     assert_string_equal(text, "[29: 3.0@0+25 7.0@0+4][7: 9.0@0+4 1.0@0+3]");
-    ferry_workloads_destroy(w);
+    ferry_reference_workloads_destroy(w);
 }
 
 /* The reference's ids break at a million tasks and at a thousand segments. */
@@ -68,20 +79,18 @@ static void test_segment_ids(void **state)
     (void)state;
     static const task tasks[] = {
         {UINT64_MAX, 1, 5000, 1}, {UINT64_MAX - 1, 1, 3000, 1}, {0, 1, 1, 1}};
-    ferry_workloads *w = NULL;
+    ferry_reference_workloads *w = NULL;
     ferry_error error;
     must(try_workloads(0, 2, tasks, COUNT_OF(tasks), 1, 0, &w, &error), &error);
-    assert_int_equal(ferry_workloads_group_count(w, 1), 8001);
+    assert_int_equal(ferry_reference_workloads_batch_count(w, 1), 8001);
     for (uint32_t g = 0; g < 8001; g++) {
-        const ferry_workload_group *group = NULL;
-        ferry_segment_id id;
-        must(ferry_workloads_group_at(w, 1, g, &group, &error), &error);
-        must(ferry_workload_group_task_at(group, 0, &id, NULL, NULL, &error), &error);
+        ferry_reference_segment_id id;
+        must(ferry_reference_workloads_segment_at(w, 1, g, 0, &id, NULL, NULL, &error), &error);
         uint64_t task_id = g == 0 ? 0 : g < 3001 ? UINT64_MAX - 1 : UINT64_MAX;
         uint64_t index = g == 0 ? 0 : g < 3001 ? g - 1 : g - 3001;
         check_at(id.task_id == task_id && id.segment_index == index, "group %u", g);
     }
-    ferry_workloads_destroy(w);
+    ferry_reference_workloads_destroy(w);
 }
 
 static void test_segment_ranges(void **state)
@@ -89,15 +98,17 @@ static void test_segment_ranges(void **state)
     (void)state;
     ferry_error error;
     uint64_t n = 0, first = 0, bytes = 0;
-    must(ferry_segment_count(25, 5, 11, &n, &error), &error);
+    must(ferry_reference_segment_count(25, 5, 11, &n, &error), &error);
     assert_int_equal(n, 3);
-    must(ferry_segment_range(25, 5, 11, 2, &first, &bytes, &error), &error);
+    must(ferry_reference_segment_at(25, 5, 11, 2, &first, &bytes, &error), &error);
     assert_int_equal(first, 20);
     assert_int_equal(bytes, 5);
-    must(ferry_segment_range(UINT64_MAX, 1, UINT64_MAX - 1, 1, &first, &bytes, &error), &error);
+    must(ferry_reference_segment_at(UINT64_MAX, 1, UINT64_MAX - 1, 1, &first, &bytes, &error),
+         &error);
     assert_true(first == UINT64_MAX - 1 && bytes == 1);
-    assert_int_equal(ferry_segment_range(25, 5, 11, 3, &first, &bytes, &error), FERRY_ERR_MISUSE);
-    assert_int_equal(ferry_segment_count(25, 5, 4, &n, &error), FERRY_ERR_INVALID_INPUT);
+    assert_int_equal(ferry_reference_segment_at(25, 5, 11, 3, &first, &bytes, &error),
+                     FERRY_ERR_MISUSE);
+    assert_int_equal(ferry_reference_segment_count(25, 5, 4, &n, &error), FERRY_ERR_INVALID_INPUT);
 }
 
 typedef struct bad_tasks {
@@ -127,11 +138,16 @@ static void test_bad_tasks(void **state)
          16,
          FERRY_ERR_INVALID_INPUT,
          "elements of 0 bytes"},
+        {"large element",
+         {{7, 1, (uint64_t)1 << 32, (uint64_t)1 << 32}, {8, 1, 1, 1}},
+         UINT64_MAX,
+         FERRY_ERR_INVALID_INPUT,
+         "task 7 has elements of 4294967296 bytes: at most 2^32 - 1 are possible"},
         {"peer",
          {{7, 3, 9, 1}, {8, 1, 1, 1}},
          16,
          FERRY_ERR_INVALID_INPUT,
-         "task 7 goes from PE 0 to PE 3, but there are 3 PEs"},
+         "task 7 goes from rank 0 to rank 3, but there are 3 ranks"},
         {"small slot",
          {{7, 1, 4, 4}, {8, 1, 32, 32}},
          16,
@@ -146,7 +162,7 @@ static void test_bad_tasks(void **state)
          {{7, 1, UINT64_MAX, 1}, {8, 2, 1, 1}},
          UINT64_MAX,
          FERRY_ERR_LIMIT,
-         "more than 2^64 bytes with task 8 for PE 2"},
+         "more than 2^64 bytes with task 8 for rank 2"},
         {"degree",
          {{7, 1, (uint64_t)1 << 40, 1}, {8, 2, 1, 1}},
          16,
@@ -159,7 +175,7 @@ static void test_bad_tasks(void **state)
          "at least 2147483648 batches for rank 1"},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        ferry_workloads *w = NULL;
+        ferry_reference_workloads *w = NULL;
         ferry_error error;
         ferry_status status = try_workloads(0, 3, rows[i].tasks, 2, rows[i].slot, 0, &w, &error);
         check_status(rows[i].name, rows[i].status, status, &error);
@@ -171,17 +187,17 @@ static void test_bad_tasks(void **state)
 static void test_pack_again(void **state)
 {
     (void)state;
-    ferry_workloads *w = NULL;
+    ferry_reference_workloads *w = NULL;
     ferry_error error;
-    must(ferry_workloads_create(0, 2, &w, &error), &error);
-    must(ferry_workloads_add_task(w, 1, 1, 64, 64, &error), &error);
-    assert_int_equal(ferry_workloads_pack(w, 63, 0, &error), FERRY_ERR_INVALID_INPUT);
-    assert_int_equal(ferry_workloads_group_count(w, 1), 0);
-    must(ferry_workloads_pack(w, 64, 0, &error), &error);
-    assert_int_equal(ferry_workloads_group_count(w, 1), 1);
-    assert_int_equal(ferry_workloads_pack(w, 64, 0, &error), FERRY_ERR_MISUSE);
-    assert_int_equal(ferry_workloads_add_task(w, 2, 1, 1, 1, &error), FERRY_ERR_MISUSE);
-    ferry_workloads_destroy(w);
+    must(ferry_reference_workloads_create(0, 2, &w, &error), &error);
+    must(ferry_reference_workloads_add_task(w, 1, 1, 64, 64, &error), &error);
+    assert_int_equal(ferry_reference_workloads_pack(w, 63, 0, &error), FERRY_ERR_INVALID_INPUT);
+    assert_int_equal(ferry_reference_workloads_batch_count(w, 1), 0);
+    must(ferry_reference_workloads_pack(w, 64, 0, &error), &error);
+    assert_int_equal(ferry_reference_workloads_batch_count(w, 1), 1);
+    assert_int_equal(ferry_reference_workloads_pack(w, 64, 0, &error), FERRY_ERR_MISUSE);
+    assert_int_equal(ferry_reference_workloads_add_task(w, 2, 1, 1, 1, &error), FERRY_ERR_MISUSE);
+    ferry_reference_workloads_destroy(w);
 }
 
 /* Rules. */
@@ -211,14 +227,15 @@ static uint32_t first_fit_slowly(size_t n, const uint32_t *from, const uint32_t 
     return n_rounds;
 }
 
-static void compare_rules(uint32_t n_ranks, size_t n, const uint32_t *from, const uint32_t *to)
+static void compare_rules(uint32_t n_ranks, size_t n, uint32_t *from, uint32_t *to)
 {
     static uint32_t expected[MOST], actual[MOST];
     ferry_error error;
     for (int half = 0; half < 2; half++) {
-        uint32_t n_rounds = 0, n_expected = first_fit_slowly(n, from, to, half == 1, expected);
-        must(fy_first_fit(n_ranks, n, from, to, half == 1, actual, &n_rounds, &error), &error);
-        assert_int_equal(n_rounds, n_expected);
+        uint32_t n_expected = first_fit_slowly(n, from, to, half == 1, expected);
+        fy_edges edges = {n_ranks, 77, n, from, to, actual};
+        must(fy_first_fit(&edges, half == 1, &error), &error);
+        assert_int_equal(edges.n_rounds, n_expected);
         for (size_t i = 0; i < n; i++) {
             check_at(actual[i] == expected[i], "batch %zu of %zu, half %d: %u, not %u", i, n, half,
                      actual[i], expected[i]);
@@ -306,47 +323,49 @@ static void test_late_first_rounds(void **state)
 {
     (void)state;
     static uint32_t from[MOST], to[MOST], round[MOST];
-    uint32_t n = 0, n_rounds = 0;
+    uint32_t n = 0;
     ferry_error error;
     for (; n < 2048; n++) {
         from[n] = n < 1024 ? 0 : 2;
         to[n] = 1;
     }
     from[n] = 2, to[n++] = 3;
-    must(fy_first_fit(4, n, from, to, false, round, &n_rounds, &error), &error);
-    assert_int_equal(n_rounds, 2048);
+    fy_edges edges = {4, 0, n, from, to, round};
+    must(fy_first_fit(&edges, false, &error), &error);
+    assert_int_equal(edges.n_rounds, 2048);
     for (uint32_t i = 0; i < n; i++) {
         check_at(round[i] == (i < 2048 ? i : 0), "batch %u: %u", i, round[i]);
     }
 }
 
-static ferry_scheduled_batches *list_of(uint32_t n_pes, const uint32_t (*rows)[3], size_t n)
+static ferry_reference_batches *list_of(uint32_t n_pes, const uint32_t (*rows)[3], size_t n)
 {
-    ferry_scheduled_batches *list = NULL;
+    ferry_reference_batches *list = NULL;
     ferry_error error;
-    must(ferry_scheduled_batches_create(n_pes, &list, &error), &error);
+    must(ferry_reference_batches_create(n_pes, &list, &error), &error);
     for (size_t i = 0; i < n; i++) {
-        ferry_scheduled_batch batch = FERRY_SCHEDULED_BATCH_INIT;
-        batch.source = rows[i][0];
-        batch.destination = rows[i][1];
-        batch.batch_index = rows[i][2];
-        must(ferry_scheduled_batches_add(list, &batch, &error), &error);
+        ferry_reference_batch batch = FERRY_REFERENCE_BATCH_INIT;
+        batch.from = rows[i][0];
+        batch.to = rows[i][1];
+        batch.index = rows[i][2];
+        must(ferry_reference_batches_add(list, &batch, &error), &error);
     }
     return list;
 }
 
 /* Any iteration that has_conflict finds free and below the assigned one is a mistake of the rule.
  */
-static void check_against_conflicts(const ferry_scheduled_batches *list, uint32_t duplex)
+static void check_against_conflicts(const ferry_reference_batches *list, uint32_t duplex)
 {
     ferry_error error;
-    for (uint64_t i = 0; i < ferry_scheduled_batches_count(list); i++) {
-        ferry_scheduled_batch batch = FERRY_SCHEDULED_BATCH_INIT;
-        must(ferry_scheduled_batches_at(list, i, &batch, &error), &error);
-        for (uint32_t it = 0; it <= batch.iteration; it++) {
+    for (uint64_t i = 0; i < ferry_reference_batches_count(list); i++) {
+        ferry_reference_batch batch = FERRY_REFERENCE_BATCH_INIT;
+        must(ferry_reference_batches_at(list, i, &batch, &error), &error);
+        for (uint32_t it = 0; it <= batch.round; it++) {
             bool conflict = false;
-            must(ferry_has_conflict(&batch, it, list, duplex, &conflict, &error), &error);
-            assert_true(conflict == (it < batch.iteration));
+            must(ferry_reference_batches_has_conflict(list, &batch, it, duplex, &conflict, &error),
+                 &error);
+            assert_true(conflict == (it < batch.round));
         }
     }
 }
@@ -358,21 +377,25 @@ static void test_assign(void **state)
     static const uint32_t rounds[][5] = {{0, 1, 2, 0, 1}, {0, 1, 2, 3, 4}};
     ferry_error error;
     for (uint32_t half = 0; half < 2; half++) {
-        ferry_scheduled_batches *list = list_of(3, rows, COUNT_OF(rows));
+        ferry_reference_batches *list = list_of(3, rows, COUNT_OF(rows));
         uint32_t n = 0;
-        must(ferry_assign_iterations(list, FERRY_SCHEDULE_FIRST_FIT, half, &n, &error), &error);
+        must(
+            ferry_reference_batches_assign_rounds(list, FERRY_SCHEDULE_FIRST_FIT, half, &n, &error),
+            &error);
         assert_int_equal(n, half == 0 ? 3 : 5);
         for (uint64_t i = 0; i < COUNT_OF(rows); i++) {
-            ferry_scheduled_batch batch = FERRY_SCHEDULED_BATCH_INIT;
-            must(ferry_scheduled_batches_at(list, i, &batch, &error), &error);
-            check_at(batch.iteration == rounds[half][i], "half %u, batch %llu: %u", half,
-                     (unsigned long long)i, batch.iteration);
+            ferry_reference_batch batch = FERRY_REFERENCE_BATCH_INIT;
+            must(ferry_reference_batches_at(list, i, &batch, &error), &error);
+            check_at(batch.round == rounds[half][i], "half %u, batch %llu: %u", half,
+                     (unsigned long long)i, batch.round);
         }
         check_against_conflicts(list, half);
-        must(ferry_assign_iterations(list, FERRY_SCHEDULE_OPTIMAL, half, &n, &error), &error);
+        must(ferry_reference_batches_assign_rounds(list, FERRY_SCHEDULE_OPTIMAL, half, &n, &error),
+             &error);
         assert_int_equal(n, half == 0 ? 3 : 5);
-        assert_int_equal(ferry_assign_iterations(list, 3, half, &n, &error), FERRY_ERR_MISUSE);
-        ferry_scheduled_batches_destroy(list);
+        assert_int_equal(ferry_reference_batches_assign_rounds(list, 3, half, &n, &error),
+                         FERRY_ERR_MISUSE);
+        ferry_reference_batches_destroy(list);
     }
 }
 
@@ -380,35 +403,39 @@ static void test_bad_batches(void **state)
 {
     (void)state;
     static const uint32_t twice[][3] = {{0, 1, 4}, {1, 0, 4}, {0, 1, 4}};
-    ferry_scheduled_batches *list = list_of(2, twice, 3);
-    ferry_scheduled_batch batch = FERRY_SCHEDULED_BATCH_INIT;
+    ferry_reference_batches *list = list_of(2, twice, 3);
+    ferry_reference_batch batch = FERRY_REFERENCE_BATCH_INIT;
     uint32_t n = 77;
     ferry_error error;
-    check_status("twice", FERRY_ERR_INVALID_INPUT,
-                 ferry_assign_iterations(list, FERRY_SCHEDULE_FIRST_FIT, 0, &n, &error), &error);
-    check_says("twice", "batch 4 from PE 0 to PE 1 is in the list twice", &error);
+    check_status(
+        "twice", FERRY_ERR_INVALID_INPUT,
+        ferry_reference_batches_assign_rounds(list, FERRY_SCHEDULE_FIRST_FIT, 0, &n, &error),
+        &error);
+    check_says("twice", "batch 4 from rank 0 to rank 1 is in the list twice", &error);
     assert_int_equal(n, 77);
     check_status("itself", FERRY_ERR_INVALID_INPUT,
-                 ferry_scheduled_batches_add(list, &batch, &error), &error);
-    check_says("itself", "from PE 0 to itself", &error);
-    batch.destination = 2;
+                 ferry_reference_batches_add(list, &batch, &error), &error);
+    check_says("itself", "from rank 0 to itself", &error);
+    batch.to = 2;
     check_status("range", FERRY_ERR_INVALID_INPUT,
-                 ferry_scheduled_batches_add(list, &batch, &error), &error);
-    check_says("range", "from PE 0 to PE 2, but there are 2 PEs", &error);
-    batch.destination = 1;
-    batch.total_bytes = UINT64_MAX;
-    must(ferry_scheduled_batches_add(list, &batch, &error), &error);
-    batch.batch_index = 1;
-    must(ferry_scheduled_batches_add(list, &batch, &error), &error);
-    ferry_scheduled_batches_destroy(list);
+                 ferry_reference_batches_add(list, &batch, &error), &error);
+    check_says("range", "from rank 0 to rank 2, but there are 2 ranks", &error);
+    batch.to = 1;
+    batch.bytes = UINT64_MAX;
+    must(ferry_reference_batches_add(list, &batch, &error), &error);
+    batch.index = 1;
+    must(ferry_reference_batches_add(list, &batch, &error), &error);
+    ferry_reference_batches_destroy(list);
     list = list_of(2, twice, 2);
-    must(ferry_scheduled_batches_add(list, &batch, &error), &error);
-    batch.batch_index = 2;
-    must(ferry_scheduled_batches_add(list, &batch, &error), &error);
-    check_status("total", FERRY_ERR_LIMIT,
-                 ferry_assign_iterations(list, FERRY_SCHEDULE_FIRST_FIT, 0, &n, &error), &error);
-    check_says("total", "PE 0 sends add up to more than 2^64 bytes", &error);
-    ferry_scheduled_batches_destroy(list);
+    must(ferry_reference_batches_add(list, &batch, &error), &error);
+    batch.index = 2;
+    must(ferry_reference_batches_add(list, &batch, &error), &error);
+    check_status(
+        "total", FERRY_ERR_LIMIT,
+        ferry_reference_batches_assign_rounds(list, FERRY_SCHEDULE_FIRST_FIT, 0, &n, &error),
+        &error);
+    check_says("total", "rank 0 sends add up to more than 2^64 bytes", &error);
+    ferry_reference_batches_destroy(list);
 }
 
 /* Tasks are counted and then put: one that is missing, or is one too many, is told. */
@@ -456,7 +483,7 @@ static void test_counted_tasks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counted_tasks),     cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_counted_tasks),     cmocka_unit_test(test_batches),
         cmocka_unit_test(test_segment_ids),       cmocka_unit_test(test_segment_ranges),
         cmocka_unit_test(test_bad_tasks),         cmocka_unit_test(test_pack_again),
         cmocka_unit_test(test_small_worlds),      cmocka_unit_test(test_four_ranks),

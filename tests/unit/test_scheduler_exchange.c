@@ -1,16 +1,16 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-/* Building a schedule among PEs whose messages are damaged, contradict each other or fail. */
+/* Building a schedule among ranks whose messages are damaged, contradict each other or fail. */
 #include "support/check.h"
 #include "support/workloads.h"
 
 #include "base/alloc.h"
 
 #include <ferry/ferry.h>
-#include <ferry/scheduler.h>
+#include <ferry/reference.h>
 
 #include <pthread.h>
 
-/* PEs are threads that exchange bytes, some of which are changed on their way. */
+/* ranks are threads that exchange bytes, some of which are changed on their way. */
 
 enum { MAX_WORLD = 4, MAX_MESSAGE = 1024, N_CALLS = 3, EVERYBODY = -1 };
 
@@ -39,14 +39,14 @@ typedef struct member {
     hub *h;
     uint32_t rank;
     int n_calls;
-    const ferry_workloads *workloads;
-    ferry_build_schedule_options options;
+    const ferry_reference_workloads *workloads;
+    ferry_reference_schedule_options options;
     unsigned char all[MAX_WORLD * MAX_MESSAGE];
     size_t lengths[MAX_WORLD];
     ferry_status status;
     ferry_error error;
-    ferry_local_schedule *schedule;
-    ferry_summaries *summaries;
+    ferry_reference_schedule *schedule;
+    ferry_reference_summaries *summaries;
 } member;
 
 static size_t deliver(const hub *h, const member *m, uint32_t sender, unsigned char *to)
@@ -106,19 +106,19 @@ static void *run_member(void *argument)
     x.rank = m->rank;
     x.n_ranks = m->h->n;
     x.all_gather = all_gather;
-    m->status = ferry_build_schedule(m->workloads, m->rank, m->h->n, &m->options, &x, &m->schedule,
-                                     &m->summaries, &m->error);
+    m->status = ferry_reference_schedule_build(m->workloads, &m->options, &x, &m->schedule,
+                                               &m->summaries, &m->error);
     return NULL;
 }
 
 typedef struct world {
     hub hub;
     uint32_t n;
-    ferry_workloads *workloads[MAX_WORLD];
+    ferry_reference_workloads *workloads[MAX_WORLD];
     member members[MAX_WORLD];
 } world;
 
-/* Three PEs that send each other two batches or one, and themselves one. */
+/* Three ranks that send each other two batches or one, and themselves one. */
 static void open_world(world *w)
 {
     memset(w, 0, sizeof *w);
@@ -130,7 +130,7 @@ static void open_world(world *w)
         w->members[pe] = (member){.h = &w->hub,
                                   .rank = pe,
                                   .workloads = w->workloads[pe],
-                                  .options = FERRY_BUILD_SCHEDULE_OPTIONS_INIT};
+                                  .options = FERRY_REFERENCE_SCHEDULE_OPTIONS_INIT};
     }
     w->hub.tamper.call = -1;
     w->hub.failing_call = -1;
@@ -139,8 +139,8 @@ static void open_world(world *w)
 static void forget_results(world *w)
 {
     for (uint32_t r = 0; r < w->n; r++) {
-        ferry_local_schedule_destroy(w->members[r].schedule);
-        ferry_summaries_destroy(w->members[r].summaries);
+        ferry_reference_schedule_destroy(w->members[r].schedule);
+        ferry_reference_summaries_destroy(w->members[r].summaries);
         w->members[r].schedule = NULL;
         w->members[r].summaries = NULL;
     }
@@ -161,14 +161,14 @@ static ferry_status run_world(world *w)
         pthread_join(threads[r], NULL);
     }
     pthread_barrier_destroy(&w->hub.barrier);
-    ferry_local_schedule_digest(w->members[0].schedule, first);
+    ferry_reference_schedule_digest(w->members[0].schedule, first, sizeof first);
     for (uint32_t r = 0; r < w->n; r++) {
         const member *m = &w->members[r];
-        check_at(m->status == w->members[0].status, "PE %u: %s, PE 0: %s", r, m->error.message,
+        check_at(m->status == w->members[0].status, "rank %u: %s, rank 0: %s", r, m->error.message,
                  w->members[0].error.message);
         assert_true((m->status == FERRY_OK) == (m->schedule != NULL));
         assert_true((m->status == FERRY_OK) == (m->summaries != NULL));
-        ferry_local_schedule_digest(m->schedule, digest);
+        ferry_reference_schedule_digest(m->schedule, digest, sizeof digest);
         assert_string_equal(digest, first);
         if (m->status != FERRY_OK) {
             assert_string_equal(m->error.message, w->members[0].error.message);
@@ -181,7 +181,7 @@ static void close_world(world *w)
 {
     forget_results(w);
     for (uint32_t r = 0; r < w->n; r++) {
-        ferry_workloads_destroy(w->workloads[r]);
+        ferry_reference_workloads_destroy(w->workloads[r]);
     }
 }
 
@@ -206,21 +206,27 @@ static void test_build(void **state)
         }
         expect("build", &w, FERRY_OK, NULL);
         /* Each sends three and receives three; half duplex, nine batches, one in a round. */
-        static const uint32_t n_iterations[3] = {3, 4, 9};
-        assert_int_equal(ferry_local_schedule_iteration_count(w.members[0].schedule),
-                         n_iterations[rule]);
-        assert_int_equal(ferry_summaries_count(w.members[0].summaries), 9);
-        assert_null(ferry_summaries_find(w.members[0].summaries, 0, 0, 0));
-        ferry_iter_schedules *its = NULL;
-        must(ferry_prepare_iter_schedules(w.members[1].schedule, w.workloads[1],
-                                          w.members[2].summaries, &its, &error),
-             &error);
-        ferry_iter_schedules_destroy(its);
-        its = NULL;
-        assert_int_equal(ferry_prepare_iter_schedules(w.members[1].schedule, w.workloads[0],
-                                                      w.members[1].summaries, &its, &error),
-                         FERRY_ERR_MISUSE);
-        assert_null(its);
+        static const uint32_t n_expected[3] = {3, 4, 9};
+        assert_int_equal(ferry_reference_schedule_round_count(w.members[0].schedule),
+                         n_expected[rule]);
+        assert_int_equal(ferry_reference_summaries_count(w.members[0].summaries), 9);
+        assert_int_equal(ferry_reference_summaries_segment_count(w.members[0].summaries, 0, 0, 0),
+                         0);
+        ferry_reference_batch batch = FERRY_REFERENCE_BATCH_INIT;
+        bool any = false;
+        uint32_t n_rounds = n_expected[rule], n_sent = 0;
+        for (uint32_t round = 0; round < n_rounds; round++) {
+            must(ferry_reference_schedule_send_at(w.members[1].schedule, round, &any, &batch,
+                                                  &error),
+                 &error);
+            n_sent += any;
+            assert_true(!any || (batch.from == 1 && batch.round == round));
+        }
+        assert_int_equal(n_sent, 3);
+        check_status("round behind the last", FERRY_ERR_MISUSE,
+                     ferry_reference_schedule_receive_at(w.members[1].schedule, n_rounds, &any,
+                                                         &batch, &error),
+                     &error);
     }
     close_world(&w);
 }
@@ -230,25 +236,28 @@ static void test_failing_pe(void **state)
     (void)state;
     static world w;
     ferry_error error;
-    ferry_workloads *own = NULL;
+    ferry_reference_workloads *own = NULL;
     static const task tasks[] = {{5, 0, 24, 4}};
     open_world(&w);
     w.members[1].workloads = NULL;
-    expect("none", &w, FERRY_ERR_MISUSE, "PE 1: scheduling needs packed workloads of PE 1 of 3");
+    expect("none", &w, FERRY_ERR_MISUSE,
+           "rank 1: scheduling needs packed workloads of rank 1 of 3");
     w.members[1].workloads = w.workloads[2];
-    expect("of another", &w, FERRY_ERR_MISUSE, "PE 1: scheduling needs packed workloads of PE 1");
+    expect("of another", &w, FERRY_ERR_MISUSE,
+           "rank 1: scheduling needs packed workloads of rank 1");
     w.members[1].workloads = w.workloads[1];
     w.members[1].options.rule = 9;
     w.members[0].options.rule = FERRY_SCHEDULE_FIRST_FIT;
-    expect("rule", &w, FERRY_ERR_MISUSE, "PE 1: options of a schedule: 9 is no");
+    expect("rule", &w, FERRY_ERR_MISUSE, "rank 1: options of a schedule: 9 is no");
     w.members[1].options.rule = FERRY_SCHEDULE_OPTIMAL;
-    expect("two rules", &w, FERRY_ERR_INVALID_INPUT, "PE 1 schedules with rule 0 and PE 0 with 1");
+    expect("two rules", &w, FERRY_ERR_INVALID_INPUT,
+           "rank 1 schedules with rule 0 and rank 0 with 1");
     w.members[0].options.rule = FERRY_SCHEDULE_OPTIMAL;
     must(try_workloads(1, 3, tasks, 1, 32, 8, &own, &error), &error);
     w.members[1].workloads = own;
     expect("slots", &w, FERRY_ERR_INVALID_INPUT,
-           "PE 1 schedules with slot_bytes 32 and PE 0 with 16");
-    ferry_workloads_destroy(own);
+           "rank 1 schedules with slot_bytes 32 and rank 0 with 16");
+    ferry_reference_workloads_destroy(own);
     w.members[1].workloads = w.workloads[1];
     for (w.hub.failing_call = 0; w.hub.failing_call < N_CALLS; w.hub.failing_call++) {
         expect("exchange", &w, FERRY_ERR_EXCHANGE, "the caller's exchange");
@@ -285,7 +294,7 @@ static void test_damaged_for_all(void **state)
     close_world(&w);
 }
 
-/* Bytes changed for one PE alone: the others would not know, were it not for the vote. */
+/* Bytes changed for one rank alone: the others would not know, were it not for the vote. */
 static void test_damaged_for_one(void **state)
 {
     (void)state;
@@ -297,24 +306,24 @@ static void test_damaged_for_one(void **state)
     for (int call = 0; call < N_CALLS - 1; call++) {
         for (size_t at = 0; at < whole.longest[call]; at++) {
             for (int victim = 0; victim < (int)w.n; victim++) {
-                /* Every PE's message is as long as the longest here. */
+                /* Every rank's message is as long as the longest here. */
                 w.hub.tamper = (tamper){
                     .call = call, .victim = victim, .sender = 1, .at = at, .mask = at % 2 ? 1 : 32};
                 ferry_status status = run_world(&w);
-                check_at(status != FERRY_OK, "call %d, byte %zu, PE %d", call, at, victim);
+                check_at(status != FERRY_OK, "call %d, byte %zu, rank %d", call, at, victim);
                 n_digest += status == FERRY_ERR_DIGEST;
             }
         }
     }
     assert_true(n_digest > 0);
-    /* The index of a segment changed for PE 2 alone: only the digest can tell. */
+    /* The index of a segment changed for rank 2 alone: only the digest can tell. */
     w.hub.tamper =
         (tamper){.call = 1, .victim = 2, .sender = 0, .at = whole.longest[1] - 2, .mask = 1};
-    expect("digest", &w, FERRY_ERR_DIGEST, "PE 2 has computed another schedule than PE 0");
+    expect("digest", &w, FERRY_ERR_DIGEST, "rank 2 has computed another schedule than rank 0");
     close_world(&w);
 }
 
-/* Literal summaries of PE 0, all numbers of one byte, that contradict what it announced. */
+/* Literal summaries of rank 0, all numbers of one byte, that contradict what it announced. */
 typedef struct lie {
     const char *name;
     unsigned char tail[24]; /* behind the header */
@@ -325,46 +334,47 @@ typedef struct lie {
 static void test_lies(void **state)
 {
     (void)state;
-    /* The truth: two destinations; PE 1 gets 16 and 8 bytes of task 5, PE 2 8 bytes of task 6. */
+    /* The truth: two destinations; rank 1 gets 16 and 8 bytes of task 5, rank 2 8 bytes of task 6.
+     */
     static const lie rows[] = {
         {"truth", {2, 1, 2, 16, 1, 5, 0, 16, 8, 1, 5, 1, 8, 2, 1, 8, 1, 6, 0, 8}, 20, NULL},
         {"one fewer",
          {2, 1, 1, 16, 1, 5, 0, 16, 2, 1, 8, 1, 6, 0, 8},
          15,
-         "PE 0 announced 2 batches to PE 1 and sent summaries of 1"},
-        {"no PE 1",
+         "rank 0 announced 2 batches to rank 1 and sent summaries of 1"},
+        {"no rank 1",
          {1, 2, 1, 8, 1, 6, 0, 8},
          8,
-         "PE 0 announced 2 batches to PE 1 and sent summaries of 0"},
-        {"no PE 2",
+         "rank 0 announced 2 batches to rank 1 and sent summaries of 0"},
+        {"no rank 2",
          {1, 1, 2, 16, 1, 5, 0, 16, 8, 1, 5, 1, 8},
          13,
-         "PE 0 announced 1 batches to PE 2 and sent summaries of 0"},
-        {"nothing", {0}, 1, "PE 0 announced 2 batches to PE 1 and sent summaries of 0"},
+         "rank 0 announced 1 batches to rank 2 and sent summaries of 0"},
+        {"nothing", {0}, 1, "rank 0 announced 2 batches to rank 1 and sent summaries of 0"},
         {"other size",
          {2, 1, 2, 15, 1, 5, 0, 15, 8, 1, 5, 1, 8, 2, 1, 8, 1, 6, 0, 8},
          20,
-         "PE 0 announced batch 0 to PE 1 with 16 bytes and summarised it with 15"},
+         "rank 0 announced batch 0 to rank 1 with 16 bytes and summarised it with 15"},
         {"does not add up",
          {2, 1, 2, 16, 1, 5, 0, 15, 8, 1, 5, 1, 8, 2, 1, 8, 1, 6, 0, 8},
          20,
-         "batch 0 from PE 0 to PE 1 is summarised with 16 bytes, but its 1 tasks have 15"},
+         "batch 0 from rank 0 to rank 1 is summarised with 16 bytes, but its 1 segments have 15"},
         {"twice",
          {2, 1, 2, 16, 1, 5, 0, 16, 8, 1, 5, 0, 8, 2, 1, 8, 1, 6, 0, 8},
          20,
-         "the summaries from PE 0 to PE 1 list segment 0 of task 5 twice"},
+         "the summaries from rank 0 to rank 1 list segment 0 of task 5 twice"},
         {"order",
          {2, 2, 1, 8, 1, 6, 0, 8, 1, 2, 16, 1, 5, 0, 16, 8, 1, 5, 1, 8},
          20,
-         "PE 0 announced 2 batches to PE 1 and sent summaries of 0"},
+         "rank 0 announced 2 batches to rank 1 and sent summaries of 0"},
         {"to itself",
          {2, 0, 2, 16, 1, 5, 0, 16, 8, 1, 5, 1, 8, 2, 1, 8, 1, 6, 0, 8},
          20,
-         "the summaries of PE 0 are cut short or damaged"},
-        {"no such PE",
+         "the summaries of rank 0 are cut short or damaged"},
+        {"no such rank",
          {2, 3, 2, 16, 1, 5, 0, 16, 8, 1, 5, 1, 8, 2, 1, 8, 1, 6, 0, 8},
          20,
-         "the summaries of PE 0 are cut short or damaged"},
+         "the summaries of rank 0 are cut short or damaged"},
         {"no bytes", {2, 1, 2, 16, 2, 5, 0, 16, 5, 2, 0, 8, 1, 5, 1, 8}, 16, "damaged"},
         {"more behind",
          {2, 1, 2, 16, 1, 5, 0, 16, 8, 1, 5, 1, 8, 2, 1, 8, 1, 6, 0, 8, 0},
@@ -389,20 +399,20 @@ static void test_lies(void **state)
     close_world(&w);
 }
 
-/* Announcements of PE 0 that cannot be: a claim of many batches must not cost memory. */
+/* Announcements of rank 0 that cannot be: a claim of many batches must not cost memory. */
 static void test_false_announcements(void **state)
 {
     (void)state;
     static const lie rows[] = {
         {"truth", {2, 1, 2, 16, 8, 2, 1, 8}, 8, NULL},
-        {"many", {1, 1, 0xff, 0xff, 0xff, 0xff, 7, 16}, 8, "PE 0 announced are cut short"},
+        {"many", {1, 1, 0xff, 0xff, 0xff, 0xff, 7, 16}, 8, "rank 0 announced are cut short"},
         {"beyond 2^64",
          {1, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2},
          12,
-         "PE 0 announced are cut short"},
-        {"empty batch", {2, 1, 2, 16, 0, 2, 1, 8}, 8, "PE 0 announced are cut short"},
-        {"above a slot", {2, 1, 2, 17, 8, 2, 1, 8}, 8, "PE 0 announced are cut short"},
-        {"twice one PE", {2, 1, 2, 16, 8, 1, 1, 8}, 8, "PE 0 announced are cut short"},
+         "rank 0 announced are cut short"},
+        {"empty batch", {2, 1, 2, 16, 0, 2, 1, 8}, 8, "rank 0 announced are cut short"},
+        {"above a slot", {2, 1, 2, 17, 8, 2, 1, 8}, 8, "rank 0 announced are cut short"},
+        {"twice one rank", {2, 1, 2, 16, 8, 1, 1, 8}, 8, "rank 0 announced are cut short"},
     };
     static const unsigned char header[] = {0, 0, 3, 16, 8, 0, 0};
     static world w;
@@ -422,7 +432,7 @@ static void test_false_announcements(void **state)
     close_world(&w);
 }
 
-/* Whichever allocation fails, on whichever PE: all fail together, and nothing leaks. */
+/* Whichever allocation fails, on whichever rank: all fail together, and nothing leaks. */
 static void test_memory(void **state)
 {
     (void)state;

@@ -32,7 +32,7 @@ static ferry_plan *plan_with(ferry_group *const dp[N_RANKS], bool is_tp)
         must(ferry_roster_set(roster, rank, rank < 2 ? m : NULL, rank < 2 ? NULL : m, &error),
              &error);
         ferry_model_destroy(m);
-        ferry_group_release(tp);
+        ferry_group_destroy(tp);
     }
     ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
     options.replica = FERRY_REPLICA_SEED;
@@ -75,9 +75,9 @@ static void test_empty_groups(void **state)
             ferry_plan_destroy(b);
         }
     }
-    ferry_group_release(empty);
-    ferry_group_release(pairs[0]);
-    ferry_group_release(pairs[1]);
+    ferry_group_destroy(empty);
+    ferry_group_destroy(pairs[0]);
+    ferry_group_destroy(pairs[1]);
 }
 
 /* The functions for one parameter agree with the planner. */
@@ -101,12 +101,12 @@ static void test_one_parameter(void **state)
     const ferry_param_metadata *sources[] = {&m, &without};
     size_t chosen = 9;
     /* One bucket: both belong to nobody. */
-    must(ferry_select_source_balanced(sources, 2, &destination, 2, &chosen, &error), &error);
+    must(ferry_param_metadata_select_source(sources, 2, &destination, 2, &chosen, &error), &error);
     assert_int_equal(chosen, 0);
-    must(ferry_finalize_dp_transfers("w", &m, &destination, 2, &transfers, &error), &error);
+    must(ferry_transfers_finalize_dp("w", &m, &destination, 2, &transfers, &error), &error);
     assert_int_equal(ferry_transfers_count(transfers), 1);
     ferry_transfers_destroy(transfers);
-    ferry_group_release(empty);
+    ferry_group_destroy(empty);
 }
 
 int main(void)

@@ -167,7 +167,7 @@ static void make_scene(scene *s, ferry_plan *plan, bool wants_pairs)
     s->plan = plan;
     s->wants_pairs = wants_pairs;
     for (int side = 0; side < 2; side++) {
-        for (s->rank = 0; s->rank < ferry_plan_world_size(plan); s->rank++) {
+        for (s->rank = 0; s->rank < ferry_plan_rank_count(plan); s->rank++) {
             s->side = side == 0 ? FERRY_SIDE_SOURCE : FERRY_SIDE_DESTINATION;
             must(ferry_tensors_create(&s->halves[side][s->rank].tensors, &error), &error);
             must(ferry_plan_visit_shards(plan, s->side, s->rank, make_shard, s, &error), &error);
@@ -202,8 +202,7 @@ static void bind_as_rank(rank_thread *self)
         expect_ok(self, fy_check_writers(&s->registries[self->rank], self->rank, &self->error));
         fy_registry_sort(&s->registries[self->rank]);
     }
-    expect_ok(self,
-              fy_match(self->world, &s->registries[self->rank], 0, FERRY_OK, NULL, &self->error));
+    expect_ok(self, match_ends(self->world, &s->registries[self->rank], FERRY_OK, &self->error));
 }
 
 /* Runs of two areas side by side. */
@@ -246,8 +245,8 @@ static void carry_out(scene *s, uint32_t rank)
         assert_non_null(send);
         fy_area to = fy_end_area(registry, receive), from = fy_end_area(peer, send);
         assert_int_equal(to.bytes, from.bytes);
-        copy_area(&to, fy_held_target_base(&registry->held[receive->held]), &from,
-                  fy_held_base(&peer->held[send->held]));
+        copy_area(&to, fy_held_target(&registry->held[receive->held])->base, &from,
+                  peer->held[send->held].front.base);
     }
 }
 
@@ -285,7 +284,7 @@ static uint64_t run_plan(ferry_plan *plan, bool wants_pairs)
 {
     static scene s;
     ferry_error error;
-    uint32_t n_ranks = ferry_plan_world_size(plan);
+    uint32_t n_ranks = ferry_plan_rank_count(plan);
     make_scene(&s, plan, wants_pairs);
     run_ranks(n_ranks, NULL, bind_as_rank, &s);
     for (uint32_t r = 0; r < n_ranks; r++) {

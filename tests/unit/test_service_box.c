@@ -107,7 +107,7 @@ static void test_bad_boxes(void **state)
         {"good", FERRY_OK, "", 2, 10, 56, 4, 12, 2, 2, 0},
         {"no element", FERRY_ERR_INVALID_INPUT, "0 bytes", 0, 10, 100, 4, 12, 2, 2, 0},
         {"dimensions", FERRY_ERR_INVALID_INPUT, "9 dimensions", 2, 10, 100, 4, 12, 2, 9, 0},
-        {"kind", FERRY_ERR_UNSUPPORTED, "kind 1", 2, 10, 100, 4, 12, 2, 2, 1},
+        {"kind", FERRY_ERR_UNSUPPORTED, "kind cuda", 2, 10, 100, 4, 12, 2, 2, 1},
         {"too short", FERRY_ERR_INVALID_INPUT, "bytes [10, 56) of a buffer of 55", 2, 10, 55, 4, 12,
          2, 2, 0},
         {"too far", FERRY_ERR_INVALID_INPUT, "", 2, 11, 56, 4, 12, 2, 2, 0},

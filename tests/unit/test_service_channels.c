@@ -4,7 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/sort.h"
-#include "service/exec.h"
+#include "service/prepare.h"
 
 #include <ferry/schedule.h>
 
@@ -98,24 +98,26 @@ static void fill_ends(const load *l, uint32_t rank, fy_registry *registry)
     fy_sort(registry->receives.items, registry->receives.n, sizeof(fy_end), compare_ends);
 }
 
-static fy_exec *channels_of(const load *l, uint32_t rank, ferry_world *world,
-                            ferry_service *service)
+static fy_service_program *channels_of(const load *l, uint32_t rank, ferry_world *world,
+                                       ferry_service *service)
 {
     ferry_error error;
     world->rank = rank;
     world->n_ranks = l->n_ranks;
     *service = (ferry_service){.world = world};
-    service->exec = fy_alloc_zeroed(1, sizeof *service->exec);
-    service->exec[0] = (fy_exec){.rounds = l->schedule};
+    service->program = fy_alloc_zeroed(1, sizeof *service->program);
+    service->wire = fy_alloc_zeroed(1, sizeof *service->wire);
+    service->program->rounds = l->schedule;
     fill_ends(l, rank, &service->registry);
     must(fy_channels_make(service, &error), &error);
-    return service->exec;
+    return service->program;
 }
 
 static void release(ferry_service *service)
 {
-    service->exec->rounds = NULL; /* the load's */
-    fy_exec_destroy(service->exec);
+    service->program->rounds = NULL; /* the load's */
+    fy_wire_destroy(service->wire);
+    fy_service_program_destroy(service->program);
     fy_registry_cleanup(&service->registry);
 }
 
@@ -144,21 +146,23 @@ static bool is_relayed(const load *l, uint32_t from, uint32_t to, uint64_t task_
 /* How many tasks are relayed on a channel, where each is in its list once and in order. */
 static size_t check_relays(const load *l, const ferry_service *service, const fy_channel *channel)
 {
+    const fy_channel_wire *wire = fy_wire_of(service, channel);
     uint32_t self = service->world->rank, n_sent = 0, n_received = 0;
     for (size_t i = 0; i < l->n_tasks; i++) { /* in order of ids */
         uint64_t id = l->tasks[i].task_id;
         if (is_relayed(l, self, channel->peer, id)) {
-            assert_true(n_sent < channel->n_relayed_sends);
-            assert_true(channel->relayed_sends[n_sent++] == id);
+            assert_true(n_sent < wire->n_relayed_sends);
+            assert_true(wire->relayed_sends[n_sent++] == id);
         }
         if (is_relayed(l, channel->peer, self, id)) {
-            assert_true(n_received < channel->n_relayed_receives);
-            uint32_t end = channel->relayed_receives[n_received++];
+            assert_true(n_received < wire->n_relayed_receives);
+            uint32_t end = wire->relayed_receives[n_received++];
             assert_true(service->registry.receives.items[end].task_id == id);
         }
     }
-    assert_int_equal(n_sent, channel->n_relayed_sends);
-    assert_int_equal(n_received, channel->n_relayed_receives);
+    assert_int_equal(n_sent, wire->n_relayed_sends);
+    assert_int_equal(n_received, wire->n_relayed_receives);
+    assert_true(channel->relays == (n_sent > 0));
     return n_sent + n_received;
 }
 
@@ -178,9 +182,9 @@ static void test_relays(void **state)
     add_task(&l, 3, 0, 5000, 0);
     schedule_load(&l);
     for (uint32_t rank = 0; rank < l.n_ranks; rank++) {
-        fy_exec *exec = channels_of(&l, rank, &world, &service);
-        for (uint32_t c = 0; c < exec->n_channels; c++) {
-            const fy_channel *channel = &exec->channels[c];
+        fy_service_program *program = channels_of(&l, rank, &world, &service);
+        for (uint32_t c = 0; c < program->n_channels; c++) {
+            const fy_channel *channel = &program->channels[c];
             assert_true(channel->peer != rank && (c == 0 || channel[-1].peer < channel->peer));
             assert_true(channel->direct == (channel->peer % 2 == 0));
             n_relayed += check_relays(&l, &service, channel);
@@ -204,9 +208,9 @@ static size_t looks_of(uint32_t n_ranks)
     }
     schedule_load(&l);
     n_looks = 0;
-    fy_exec *exec = channels_of(&l, 0, &world, &service);
+    fy_service_program *program = channels_of(&l, 0, &world, &service);
     size_t n = n_looks;
-    assert_int_equal(exec->n_channels, n_ranks - 1);
+    assert_int_equal(program->n_channels, n_ranks - 1);
     release(&service);
     ferry_schedule_destroy(l.schedule);
     return n;

@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
-#include "transport/agree.h"
+#include "plan/shards.h"
 
 #include <ferry/plan.h>
 #include <ferry/spec.h>
@@ -25,7 +25,7 @@ typedef struct match_case {
     task tasks[MOST_TASKS];
     uint32_t n_tasks;
     bool named;
-    uint64_t options_hash[MOST_RANKS];
+    uint64_t slot_bytes[MOST_RANKS];
     ferry_status own[MOST_RANKS];
     const char *own_text;
     ferry_plan *plans[MOST_RANKS]; /* not kept by registries */
@@ -63,11 +63,8 @@ static void match_as_rank(rank_thread *self)
     uint32_t r = self->rank;
     fy_registry registry = {0};
     register_mine(self, c, &registry);
-    registry.plan = c->plans[r];
-    fy_fail(&self->error, c->own[r], "%s", c->own_text);
-    c->status[r] = fy_match(self->world, &registry, c->options_hash[r], c->own[r], &self->error,
-                            &c->errors[r]);
-    registry.plan = NULL;
+    fy_fail(&c->errors[r], c->own[r], "%s", c->own_text);
+    c->status[r] = match_ends(self->world, &registry, c->own[r], &c->errors[r]);
     /* The world is in step: all ranks made the same calls. */
     ferry_status step = ferry_world_barrier(self->world, &self->error);
     fy_registry_cleanup(&registry);
@@ -202,15 +199,43 @@ static void test_own_failures(void **state)
     check_says("own failures", "rank 1: embed: no such buffer", &c.errors[3]);
 }
 
+/* A service on each rank, with options and a plan of the rank's own; nothing is registered. */
+static void schedule_as_rank(rank_thread *self)
+{
+    match_case *c = self->context;
+    uint32_t r = self->rank;
+    ferry_service *service = NULL;
+    ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
+    options.slot_bytes = c->slot_bytes[r];
+    expect_ok(self, ferry_service_create(self->world, &options, &service, &self->error));
+    expect_ok(self, ferry_service_init(service, FERRY_LOG_OFF, &self->error));
+    service->registry.plan = c->plans[r] == NULL ? NULL : fy_plan_retain(c->plans[r]);
+    c->status[r] = ferry_service_schedule(service, &c->errors[r]);
+    expect_ok(self, ferry_world_barrier(self->world, &self->error));
+    ferry_service_destroy(service);
+}
+
+static void run_schedules(match_case *c, uint32_t n_ranks, const char *row, ferry_status wanted)
+{
+    run_ranks(n_ranks, NULL, schedule_as_rank, c);
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        check_status(row, wanted, c->status[r], &c->errors[r]);
+    }
+}
+
 static void test_options(void **state)
 {
     static match_case c;
     (void)state;
     memset(&c, 0, sizeof c);
-    c.options_hash[2] = 5;
-    c.options_hash[3] = 6;
-    run_case(&c, 4, "options", FERRY_ERR_INVALID_INPUT);
-    check_says("options", "rank 2 made its service with other options than rank 0", &c.errors[1]);
+    c.slot_bytes[2] = 5000;
+    c.slot_bytes[3] = 6000;
+    run_schedules(&c, 4, "options", FERRY_ERR_INVALID_INPUT);
+    for (uint32_t r = 0; r < 4; r++) {
+        check_says("options", "the service's slot_bytes is ", &c.errors[r]);
+        check_says("options", " on rank 0 and 5000 on rank 2: a service is made alike",
+                   &c.errors[r]);
+    }
 }
 
 static ferry_plan *make_plan(const char *extent)
@@ -239,152 +264,19 @@ static void test_plans(void **state)
     (void)state;
     memset(&c, 0, sizeof c);
     c.plans[1] = c.plans[2] = one;
-    run_case(&c, 4, "who has a plan has the same", FERRY_OK);
+    run_schedules(&c, 4, "who has a plan has the same", FERRY_OK);
     c.plans[3] = other;
-    run_case(&c, 4, "another plan", FERRY_ERR_DIGEST);
-    ferry_plan_digest(other, digest);
-    check_says("another plan", "rank 3 bound plan ", &c.errors[0]);
-    check_says("another plan", digest, &c.errors[0]);
-    ferry_plan_digest(one, digest);
-    check_says("another plan", "and rank 1 plan ", &c.errors[0]);
-    check_says("another plan", digest, &c.errors[0]);
+    run_schedules(&c, 4, "another plan", FERRY_ERR_DIGEST);
+    for (uint32_t r = 0; r < 4; r++) {
+        ferry_plan_digest(one, digest, sizeof digest);
+        check_says("another plan", digest, &c.errors[r]);
+        check_says("another plan", " on rank 1 and ", &c.errors[r]);
+        ferry_plan_digest(other, digest, sizeof digest);
+        check_says("another plan", digest, &c.errors[r]);
+        check_says("another plan", " on rank 3: all ranks bind the same", &c.errors[r]);
+    }
     ferry_plan_destroy(one);
     ferry_plan_destroy(other);
-}
-
-/* ---- messages that rank LIAR makes up ---- */
-
-enum { LIAR = 1, SUMMARY_BYTES = 64, SUMS_BYTES = 256, FINDING_BYTES = 224, ROOM = 320 };
-#define NONE SIZE_MAX
-
-/* What is done to one kind of message: bytes are set from a place on, and it has another length. */
-typedef struct lie {
-    const char *row;
-    size_t kind;   /* the length of such a message */
-    int round;     /* which of that kind, from 0 on */
-    size_t length; /* 0: as it was; NONE: no bytes */
-    size_t at, n;
-    char byte; /* each of them */
-    ferry_status status;
-    const char *says;
-    size_t flag; /* a byte that becomes 1; 0: none */
-} lie;
-
-static const lie *told;
-static int n_told; /* messages of its kind so far */
-static bool was_told;
-
-/* The message, or what is sent instead; room is for that. */
-static const void *make_up(const ferry_world *world, const void *bytes, size_t *n_inout, char *room)
-{
-    if (told == NULL || ferry_world_rank(world) != LIAR || *n_inout != told->kind ||
-        n_told++ != told->round) {
-        return bytes;
-    }
-    memset(room, 0, ROOM);
-    memcpy(room, bytes, *n_inout);
-    memset(room + told->at, told->byte, told->n);
-    if (told->flag != 0) {
-        room[told->flag] = 1;
-    }
-    *n_inout = told->length == NONE ? 0 : told->length == 0 ? *n_inout : told->length;
-    was_told = true;
-    return room;
-}
-
-ferry_status __real_fy_votes_gather(ferry_world *world, const fy_vote *vote, fy_votes *votes_out,
-                                    ferry_error *error);
-ferry_status __wrap_fy_votes_gather(ferry_world *world, const fy_vote *vote, fy_votes *votes_out,
-                                    ferry_error *error);
-ferry_status __real_ferry_world_all_gather(ferry_world *world, const void *bytes, size_t n_bytes,
-                                           const void **all_out, ferry_error *error);
-ferry_status __wrap_ferry_world_all_gather(ferry_world *world, const void *bytes, size_t n_bytes,
-                                           const void **all_out, ferry_error *error);
-ferry_status __real_ferry_world_broadcast(ferry_world *world, uint32_t root, const void *bytes,
-                                          size_t n_bytes, const void **bytes_out,
-                                          size_t *n_bytes_out, ferry_error *error);
-ferry_status __wrap_ferry_world_broadcast(ferry_world *world, uint32_t root, const void *bytes,
-                                          size_t n_bytes, const void **bytes_out,
-                                          size_t *n_bytes_out, ferry_error *error);
-
-ferry_status __wrap_fy_votes_gather(ferry_world *world, const fy_vote *vote, fy_votes *votes_out,
-                                    ferry_error *error)
-{
-    char room[ROOM];
-    fy_vote own = *vote;
-    own.bytes = make_up(world, vote->bytes, &own.n_bytes, room);
-    return __real_fy_votes_gather(world, &own, votes_out, error);
-}
-
-ferry_status __wrap_ferry_world_all_gather(ferry_world *world, const void *bytes, size_t n_bytes,
-                                           const void **all_out, ferry_error *error)
-{
-    char room[ROOM];
-    const void *own = make_up(world, bytes, &n_bytes, room);
-    return __real_ferry_world_all_gather(world, own, n_bytes, all_out, error);
-}
-
-ferry_status __wrap_ferry_world_broadcast(ferry_world *world, uint32_t root, const void *bytes,
-                                          size_t n_bytes, const void **bytes_out,
-                                          size_t *n_bytes_out, ferry_error *error)
-{
-    char room[ROOM];
-    const void *own = root == LIAR ? make_up(world, bytes, &n_bytes, room) : bytes;
-    return __real_ferry_world_broadcast(world, root, own, n_bytes, bytes_out, n_bytes_out, error);
-}
-
-#define DAMAGED FERRY_ERR_EXCHANGE, "the message of rank 1 is damaged", 0
-
-/* A task that the liar sends and rank 2 does not receive, in a world of three. */
-static const lie lies[] = {
-    {"no summary", SUMMARY_BYTES, 0, NONE, 0, 0, 0, DAMAGED},
-    {"a short one", SUMMARY_BYTES, 0, SUMMARY_BYTES - 1, 0, 0, 0, DAMAGED},
-    {"a long one", SUMMARY_BYTES, 0, SUMMARY_BYTES + 1, 0, 0, 0, DAMAGED},
-    {"another sum", SUMMARY_BYTES, 0, 0, 0, 16, 0x5a, FERRY_ERR_INVALID_INPUT, "task 7 from rank",
-     0},
-    {"no sum", SUMMARY_BYTES, 0, 0, 0, 16, 0, FERRY_OK, "", 0},
-    {"other options", SUMMARY_BYTES, 0, 0, 16, 8, 1, FERRY_ERR_INVALID_INPUT,
-     "rank 1 made its service with other options", 0},
-    {"two plans", SUMMARY_BYTES, 0, 0, 24, 1, 2, DAMAGED},
-    {"many plans", SUMMARY_BYTES, 0, 0, 27, 1, 1, DAMAGED},
-    {"a plan without digest", SUMMARY_BYTES, 0, 0, 24, 1, 1, DAMAGED},
-    {"a digest without end", SUMMARY_BYTES, 0, 0, 28, 36, 'a', FERRY_ERR_EXCHANGE,
-     "rank 1 is damaged", 24},
-    {"sums of no rank", SUMS_BYTES, 0, 0, 3 * 16, 1, 1, DAMAGED},
-    {"sums of rank 15", SUMS_BYTES, 0, 0, 15 * 16 + 15, 1, 1, DAMAGED},
-    {"sums of rank 0", SUMS_BYTES, 0, 0, 0, 16, 1, FERRY_ERR_INVALID_INPUT, "do not match", 0},
-    {"no sums", SUMS_BYTES, 0, 0, 0, SUMS_BYTES, 0, FERRY_ERR_INVALID_INPUT, "do not match", 0},
-    {"sums of no destination", SUMS_BYTES, 1, 0, 3 * 16, 1, 1, DAMAGED},
-    {"no sums of tasks", SUMS_BYTES, 2, 0, 0, 16, 0, FERRY_ERR_INVALID_INPUT, "do not match", 0},
-    {"a short finding", FINDING_BYTES, 0, FINDING_BYTES - 1, 0, 0, 0, DAMAGED},
-    {"a long finding", FINDING_BYTES, 0, FINDING_BYTES + 1, 0, 0, 0, DAMAGED},
-    {"no finding", FINDING_BYTES, 0, NONE, 0, 0, 0, DAMAGED},
-    {"it has it twice", FINDING_BYTES, 0, 0, 0, 1, 2, DAMAGED},
-    {"it has it more often", FINDING_BYTES, 0, 0, 7, 1, 1, DAMAGED},
-    {"a name without end", FINDING_BYTES, 0, 0, 24, 200, 'n', DAMAGED},
-    {"other bytes", FINDING_BYTES, 0, 0, 8, 16, 1, FERRY_ERR_INVALID_INPUT, "task 7 from rank 1",
-     0},
-};
-
-static void test_lies(void **state)
-{
-    static match_case c;
-    (void)state;
-    for (size_t i = 0; i < COUNT_OF(lies); i++) {
-        lie made_up = lies[i];
-        memset(&c, 0, sizeof c);
-        c.n_tasks = 1;
-        c.tasks[0] = (task){.id = 7, .from = LIAR, .to = 2, .sent = 64};
-        n_told = 0;
-        was_told = false;
-        told = &made_up;
-        run_case(&c, 3, made_up.row, made_up.status);
-        told = NULL;
-        check_row(made_up.row, was_told);
-        if (made_up.status != FERRY_OK) {
-            check_says(made_up.row, made_up.says, &c.errors[0]);
-        }
-    }
 }
 
 int main(void)
@@ -392,7 +284,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random),       cmocka_unit_test(test_wrong_source),
         cmocka_unit_test(test_own_failures), cmocka_unit_test(test_options),
-        cmocka_unit_test(test_plans),        cmocka_unit_test(test_lies),
+        cmocka_unit_test(test_plans),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,8 @@
 #include "support/check.h"
 
 #include "base/alloc.h"
-#include "service/exec.h"
+#include "service/prepare.h"
+#include "service/run.h"
 
 #include <stdlib.h>
 
@@ -17,8 +18,8 @@ static ferry_status flushed;
 
 ferry_status __wrap_ferry_region_register(ferry_transport *transport, const ferry_buffer *buffer,
                                           ferry_region **region_out, ferry_error *error);
-ferry_status __wrap_ferry_region_export(const ferry_region *region, void *key, size_t *n_bytes_out,
-                                        ferry_error *error);
+ferry_status __wrap_ferry_region_export(const ferry_region *region, void *key, size_t key_bytes,
+                                        size_t *n_bytes_out, ferry_error *error);
 void __wrap_ferry_region_free(ferry_region *region);
 uint32_t __wrap_fy_transport_capabilities(ferry_transport *transport, uint32_t peer);
 ferry_status __wrap_fy_transport_try_flush(ferry_transport *transport, uint32_t *peer_out,
@@ -41,10 +42,11 @@ ferry_status __wrap_ferry_region_register(ferry_transport *transport, const ferr
     return FERRY_OK;
 }
 
-ferry_status __wrap_ferry_region_export(const ferry_region *region, void *key, size_t *n_bytes_out,
-                                        ferry_error *error)
+ferry_status __wrap_ferry_region_export(const ferry_region *region, void *key, size_t key_bytes,
+                                        size_t *n_bytes_out, ferry_error *error)
 {
     (void)key;
+    (void)key_bytes;
     (void)error;
     assert_true(n_keys < COUNT_OF(exported));
     exported[n_keys++] = region;
@@ -82,7 +84,7 @@ void __wrap_fy_transport_hurry(ferry_transport *transport, bool hurries)
 void __wrap_fy_outcome_begin(ferry_service *service)
 {
     n_votes++;
-    service->exec->outcome.phase = FY_PHASE_VOTING;
+    service->run->outcome.phase = FY_PHASE_VOTING;
 }
 
 /*
@@ -93,10 +95,14 @@ enum { RUN_BYTES = 1 << 20 };
 typedef struct scene {
     ferry_transport transport;
     ferry_service service;
-    fy_exec exec;
+    fy_service_program program;
+    fy_wire wire;
+    fy_run_state run;
+    fy_channel_state state;
     fy_held held;
     fy_end receive;
     fy_channel channel;
+    fy_channel_wire channel_wire;
 } scene;
 
 static scene *open_scene(void)
@@ -105,18 +111,22 @@ static scene *open_scene(void)
     static char memory[16]; /* an address: nothing is read of it */
     memset(&s, 0, sizeof s);
     memset(&made, 0, sizeof made);
-    s.service.exec = &s.exec;
+    s.service.program = &s.program;
+    s.service.wire = &s.wire;
+    s.service.run = &s.run;
     s.service.transport = &s.transport;
     s.held = (fy_held){.front = ferry_buffer_of(memory, RUN_BYTES)};
     s.receive = (fy_end){.run_bytes = RUN_BYTES, .bytes = RUN_BYTES};
-    s.channel = (fy_channel){.peer = 1, .n_receives = 1};
-    s.exec.channels = &s.channel;
-    s.exec.n_channels = 1;
-
+    s.channel = (fy_channel){.peer = 1};
+    s.channel_wire = (fy_channel_wire){.n_receives = 1};
+    s.program = (fy_service_program){.channels = &s.channel, .n_channels = 1};
+    s.wire = (fy_wire){.channels = &s.channel_wire, .n_channels = 1};
     s.service.registry.held = &s.held;
     s.service.registry.n_held = 1;
     s.service.registry.receives.items = &s.receive;
     s.service.registry.receives.n = 1;
+    s.state.channel = &s.channel;
+    s.run.channels = &s.state;
     n_registered = n_keys = n_votes = 0;
     return &s;
 }
@@ -168,23 +178,23 @@ static void test_one_registration(void **state)
 static void test_no_room(void **state)
 {
     static fy_channel channels[2];
+    static fy_channel_wire wires[2];
     static fy_place places[2];
+    static fy_wanted wanted = {.path = FERRY_PATH_STAGED, .n_ranges = 1};
     static fy_range range = {.first = 0, .bytes = 100};
     ferry_error error;
     (void)state;
     scene *s = open_scene();
     for (uint32_t c = 0; c < 2; c++) {
-        places[c] = (fy_place){.path = FERRY_PATH_STAGED, .bytes = 100, .n_ranges = 1};
-        channels[c] = (fy_channel){.peer = c + 1,
-                                   .n_sends = 1,
-                                   .places = &places[c],
-                                   .ranges = &range,
-                                   .out_payload = c == 0 ? 0 : 64};
+        places[c] = (fy_place){.bytes = 100};
+        channels[c] =
+            (fy_channel){.peer = c + 1, .places = &places[c], .out_payload = c == 0 ? 0 : 64};
+        wires[c] = (fy_channel_wire){.n_sends = 1, .wanted = &wanted, .ranges = &range};
     }
     s->service.options.slot_bytes = 1000;
     s->service.options.max_tasks = 10;
-    s->exec.channels = channels;
-    s->exec.n_channels = 2;
+    s->program = (fy_service_program){.channels = channels, .n_channels = 2};
+    s->wire = (fy_wire){.channels = wires, .n_channels = 2};
     ferry_world world;
     memset(&world, 0, sizeof world);
     s->service.world = &world;

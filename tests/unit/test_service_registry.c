@@ -2,6 +2,8 @@
 /* What a rank registered: kept, found, refused. */
 #include "service_ends.h"
 
+#include "service/registry.h"
+
 static char memory[4096];
 
 /* Everything that a call that fails must leave alone. */
@@ -111,9 +113,39 @@ static void test_refusals(void **state)
     refuse(&registry, "nothing", 9, &box, FERRY_ERR_INVALID_INPUT, "task 9 has 0 bytes");
     box.length[0] = 20;
     box.buffer.kind = FERRY_MEMORY_CUDA;
-    refuse(&registry, "device", 9, &box, FERRY_ERR_UNSUPPORTED, "host memory only");
+    refuse(&registry, "device", 9, &box, FERRY_ERR_UNSUPPORTED, "kind cuda");
     box.buffer = ferry_buffer_of(NULL, 100);
     refuse(&registry, "address 0", 9, &box, FERRY_ERR_INVALID_INPUT, "address 0");
+    fy_registry_cleanup(&registry);
+}
+
+/* In whatever order ids come, one that is there is refused: also behind the sort. */
+static void test_ids(void **state)
+{
+    static const uint64_t ids[] = {3, 5, 9, 4, 20, 7, 0, 6, 30, 8};
+    fy_registry registry = {0};
+    ferry_box box = flat_box(memory, 100, 10, 20);
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(ids); i++) {
+        add_end(&registry, true, ids[i], 4, &box);
+        add_end(&registry, false, ids[i], 4, &box);
+        for (size_t k = 0; k <= i; k++) {
+            refuse(&registry, "there already", ids[k], &box, FERRY_ERR_INVALID_INPUT,
+                   "is registered already");
+        }
+        if (i == 5) {
+            fy_registry_sort(&registry);
+        }
+    }
+    fy_registry_sort(&registry);
+    for (uint64_t id = 0; id < 40; id++) {
+        bool is_there = false;
+        for (size_t k = 0; k < COUNT_OF(ids); k++) {
+            is_there = is_there || ids[k] == id;
+        }
+        check_row("found", (fy_ends_find(&registry.sends, 4, id) != NULL) == is_there);
+        check_row("not of this peer", fy_ends_find(&registry.sends, 5, id) == NULL);
+    }
     fy_registry_cleanup(&registry);
 }
 
@@ -139,6 +171,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ends),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_ids),
         cmocka_unit_test(test_lengths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

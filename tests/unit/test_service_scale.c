@@ -9,9 +9,10 @@
 
 #include "support/counted_memory.h"
 
-#include "service/exec.h"
+#include "schedule/order.h"
+#include "service/prepare.h"
 
-#include <ferry/scheduler.h>
+#include <ferry/reference.h>
 
 enum { FEWEST = 512, MOST = 8192, TASKS = 3, TASK_BYTES = 2500, SLOT = 1000, MOST_GROWTH = 5 };
 
@@ -127,25 +128,26 @@ static int all_gather(void *context, const void *bytes, size_t n_bytes, const vo
 }
 
 /* Each rank sends to the three behind it. */
-static ferry_workloads *workloads_of(uint32_t rank, uint32_t n_ranks)
+static ferry_reference_workloads *workloads_of(uint32_t rank, uint32_t n_ranks)
 {
-    ferry_workloads *workloads = NULL;
+    ferry_reference_workloads *workloads = NULL;
     ferry_error error;
-    must(ferry_workloads_create(rank, n_ranks, &workloads, &error), &error);
+    must(ferry_reference_workloads_create(rank, n_ranks, &workloads, &error), &error);
     for (uint32_t i = 1; i <= TASKS; i++) {
-        must(ferry_workloads_add_task(workloads, i, (rank + i) % n_ranks, TASK_BYTES, 2, &error),
+        must(ferry_reference_workloads_add_task(workloads, i, (rank + i) % n_ranks, TASK_BYTES, 2,
+                                                &error),
              &error);
     }
-    must(ferry_workloads_pack(workloads, SLOT, 0, &error), &error);
+    must(ferry_reference_workloads_pack(workloads, SLOT, 0, &error), &error);
     return workloads;
 }
 
 /* As far as there is an exchange: the vote at the end fails, on rank 0 too. */
 static void speak(exchange *x, uint32_t rank)
 {
-    ferry_workloads *workloads = workloads_of(rank, x->n_ranks);
+    ferry_reference_workloads *workloads = workloads_of(rank, x->n_ranks);
     ferry_exchange its = FERRY_EXCHANGE_INIT;
-    fy_turns turns = {0};
+    fy_send_order order = {0};
     ferry_error error;
     its.context = x;
     its.rank = rank;
@@ -154,8 +156,8 @@ static void speak(exchange *x, uint32_t rank)
     its.gather = gather;
     its.scatter = scatter;
     x->rank = rank;
-    assert_int_equal(fy_build_order(workloads, &its, &turns, &error), FERRY_ERR_EXCHANGE);
-    ferry_workloads_destroy(workloads);
+    assert_int_equal(fy_build_order(workloads, &its, &order, &error), FERRY_ERR_EXCHANGE);
+    ferry_reference_workloads_destroy(workloads);
 }
 
 static cost order(uint32_t n_ranks)

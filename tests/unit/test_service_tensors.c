@@ -24,16 +24,19 @@ static void test_many(void **state)
     assert_int_equal(fy_tensors_count(tensors), N_TENSORS);
     for (uint32_t i = 0; i < N_TENSORS; i++) {
         snprintf(name, sizeof name, "layers.%u.weight", i);
-        size_t index = fy_tensors_find(tensors, name);
+        size_t index = fy_tensors_find(tensors, name, SIZE_MAX);
         assert_true(index < N_TENSORS && strcmp(fy_tensors_name(tensors, index), name) == 0);
         assert_int_equal(fy_tensors_front(tensors, index)->bytes, i % 900);
         assert_null(fy_tensors_back(tensors, index));
+        for (uint32_t guess = i == 0 ? 0 : i - 1; guess <= i + 1; guess++) {
+            assert_int_equal(fy_tensors_find(tensors, name, guess), index);
+        }
     }
-    assert_true(fy_tensors_find(tensors, "layers.20000.weight") == SIZE_MAX);
+    assert_true(fy_tensors_find(tensors, "layers.20000.weight", 0) == SIZE_MAX);
     ferry_tensors_destroy(tensors);
     ferry_tensors_destroy(NULL);
     assert_int_equal(fy_tensors_count(NULL), 0);
-    assert_true(fy_tensors_find(NULL, "w") == SIZE_MAX);
+    assert_true(fy_tensors_find(NULL, "w", 0) == SIZE_MAX);
 }
 
 static void test_pairs(void **state)

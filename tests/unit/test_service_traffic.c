@@ -5,19 +5,12 @@
  */
 #include "rank_threads.h"
 
-#include "service/exec.h"
+#include "service/prepare.h"
 
 #include <ferry/ferry.h>
 
 #include <stdatomic.h>
 #include <stdlib.h>
-
-ferry_status __real_ferry_world_all_gather_v(ferry_world *world, const void *bytes, size_t n_bytes,
-                                             const void **all_out, const size_t **lengths_out,
-                                             ferry_error *error);
-ferry_status __wrap_ferry_world_all_gather_v(ferry_world *world, const void *bytes, size_t n_bytes,
-                                             const void **all_out, const size_t **lengths_out,
-                                             ferry_error *error);
 
 ferry_status __real_fy_star_exchange(ferry_service *service, fy_pack *out, fy_pack *in,
                                      ferry_error *error);
@@ -27,19 +20,37 @@ ferry_status __wrap_fy_star_exchange(ferry_service *service, fy_pack *out, fy_pa
 static atomic_size_t n_gathered, n_calls;
 static atomic_size_t n_to_root, n_to_rank[MOST_RANKS]; /* by the star */
 
-ferry_status __wrap_ferry_world_all_gather_v(ferry_world *world, const void *bytes, size_t n_bytes,
-                                             const void **all_out, const size_t **lengths_out,
-                                             ferry_error *error)
+/* In front of the world's table: what all ranks give to gathers and agreements. */
+static const fy_world_ops *real_ops;
+static fy_world_ops counting_ops;
+
+static ferry_status count_gather(ferry_world *world, fy_collective kind, uint32_t root,
+                                 const void *bytes, size_t n_bytes, const void **all_out,
+                                 const size_t **lengths_out, ferry_error *error)
 {
     atomic_fetch_add(&n_gathered, n_bytes);
     atomic_fetch_add(&n_calls, 1);
-    return __real_ferry_world_all_gather_v(world, bytes, n_bytes, all_out, lengths_out, error);
+    return real_ops->gather(world, kind, root, bytes, n_bytes, all_out, lengths_out, error);
+}
+
+static pthread_mutex_t first = PTHREAD_MUTEX_INITIALIZER;
+
+static void count_from_here(ferry_world *world)
+{
+    pthread_mutex_lock(&first);
+    if (real_ops == NULL) { /* the same for all worlds of threads */
+        real_ops = world->ops;
+        counting_ops = *real_ops;
+        counting_ops.gather = count_gather;
+    }
+    pthread_mutex_unlock(&first);
+    world->ops = &counting_ops;
 }
 
 ferry_status __wrap_fy_star_exchange(ferry_service *service, fy_pack *out, fy_pack *in,
                                      ferry_error *error)
 {
-    uint32_t rank = ferry_world_rank(service->world), n = ferry_world_n_ranks(service->world);
+    uint32_t rank = ferry_world_rank(service->world), n = ferry_world_rank_count(service->world);
     for (uint32_t peer = 1; rank == 0 && peer < n; peer++) {
         atomic_fetch_add(&n_to_rank[peer], out[peer - 1].used);
     }
@@ -111,6 +122,7 @@ static void add_tasks(rank_thread *self, ferry_service *service, ferry_buffer *f
 static void work(rank_thread *self)
 {
     const traffic *wanted = self->context;
+    count_from_here(self->world);
     ferry_service *service = NULL;
     ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
     unsigned char *memory = calloc(self->n_ranks + 1, BYTES);
@@ -127,7 +139,7 @@ static void work(rank_thread *self)
     add_tasks(self, service, &from, to);
     expect(self, self->wrong[0] == '\0');
     expect_ok(self, ferry_service_schedule(service, &self->error));
-    expect_ok(self, ferry_service_run(service, &self->error));
+    expect_ok(self, ferry_service_run(service, NULL, &self->error));
     for (uint32_t r = 0; r < self->n_ranks; r++) {
         unsigned char came =
             wanted->sends(r, self->rank, self->n_ranks) ? (unsigned char)(r + 1) : 0;
@@ -187,7 +199,7 @@ static void test_ranks(void **state)
 
 /*
  * Batches travel to rank 0 and back, a few bytes each, whoever sends them to whom; to all ranks
- * goes not one byte more than for a ring of single batches.
+ * goes no more than for a ring of single batches, but that larger numbers take some bytes more.
  */
 static void test_batches(void **state)
 {
@@ -217,7 +229,7 @@ static void test_batches(void **state)
         }
         check_at(t.to_root <= N * HEAD + EACH * all, "%s: %zu batches, %zu bytes to rank 0",
                  cases[i].name, all, t.to_root);
-        check_at(t.calls == ring.calls && t.bytes <= ring.bytes + ring.calls,
+        check_at(t.calls == ring.calls && t.bytes <= ring.bytes + 4 * ring.calls,
                  "%s: %zu bytes in %zu gathers, %zu in %zu of a ring", cases[i].name, t.bytes,
                  t.calls, ring.bytes, ring.calls);
     }
@@ -243,6 +255,7 @@ static void make_regions(rank_thread *self)
 {
     enum { MOST_REGIONS = 32, REGION_BYTES = 64 };
     const uint32_t *n = self->context;
+    count_from_here(self->world);
     ferry_transport *transport = NULL;
     ferry_region *symmetric[MOST_REGIONS], *registered[MOST_REGIONS];
     static unsigned char memory[MOST_RANKS][REGION_BYTES];
@@ -251,9 +264,11 @@ static void make_regions(rank_thread *self)
     size_t key_bytes = 0;
     expect_ok(self, ferry_transport_open(self->world, "inproc", &transport, &self->error));
     for (uint32_t i = 0; i < *n; i++) {
-        expect_ok(self, ferry_region_alloc(transport, REGION_BYTES, &symmetric[i], &self->error));
+        expect_ok(self, ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, REGION_BYTES,
+                                           &symmetric[i], &self->error));
         expect_ok(self, ferry_region_register(transport, &buffer, &registered[i], &self->error));
-        expect_ok(self, ferry_region_export(registered[i], key, &key_bytes, &self->error));
+        expect_ok(self,
+                  ferry_region_export(registered[i], key, sizeof key, &key_bytes, &self->error));
     }
     for (uint32_t i = 0; i < *n; i++) {
         ferry_region_free(registered[i]);
@@ -287,7 +302,9 @@ static void test_regions(void **state)
                  each[large].bytes);
     }
     assert_int_equal(each[0].calls, each[1].calls);
-    assert_int_equal(each[0].bytes, each[1].bytes);
+    /* An address that was told once may be a byte longer in one of the worlds. */
+    check_at(each[0].bytes <= each[1].bytes + 1 && each[1].bytes <= each[0].bytes + 1,
+             "%zu bytes for a region on 3 ranks, %zu on 12", each[0].bytes, each[1].bytes);
 }
 
 int main(void)

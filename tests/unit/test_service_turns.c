@@ -7,7 +7,7 @@
  */
 #include "rank_threads.h"
 
-#include "service/exec.h"
+#include "service/run.h"
 
 #include <stdlib.h>
 
@@ -28,62 +28,66 @@ typedef struct counts {
 
 static _Thread_local counts *mine;
 
-ferry_status __real_ferry_put_signal(ferry_transport *transport, uint32_t peer,
-                                     ferry_region *region, uint64_t offset,
-                                     const ferry_buffer *source, const ferry_signal *signal,
-                                     ferry_queue *queue, ferry_error *error);
-ferry_status __wrap_ferry_put_signal(ferry_transport *transport, uint32_t peer,
-                                     ferry_region *region, uint64_t offset,
-                                     const ferry_buffer *source, const ferry_signal *signal,
-                                     ferry_queue *queue, ferry_error *error);
+ferry_status __real_ferry_transport_put_signal(ferry_transport *transport, uint32_t peer,
+                                               ferry_region *region, uint64_t offset,
+                                               const ferry_buffer *source,
+                                               const ferry_signal *signal, ferry_queue *queue,
+                                               ferry_error *error);
+ferry_status __wrap_ferry_transport_put_signal(ferry_transport *transport, uint32_t peer,
+                                               ferry_region *region, uint64_t offset,
+                                               const ferry_buffer *source,
+                                               const ferry_signal *signal, ferry_queue *queue,
+                                               ferry_error *error);
 
 /* What is on its way of this rank's with what the signal tells of. */
-static uint32_t count_away(const fy_exec *exec, uint32_t peer, uint32_t arrived)
+static uint32_t count_away(const ferry_service *service, uint32_t peer, uint32_t arrived)
 {
     uint32_t away = 0;
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        const fy_channel *channel = &exec->channels[c];
-        uint32_t n_sent = channel->peer == peer ? arrived : channel->n_sent;
-        away += channel->in_turns ? n_sent - channel->n_consumed : 0;
+    for (uint32_t c = 0; c < service->program->n_channels; c++) {
+        const fy_channel_state *state = &service->run->channels[c];
+        uint32_t n_sent = state->channel->peer == peer ? arrived : state->n_sent;
+        away += state->channel->in_turns ? n_sent - state->n_consumed : 0;
     }
     return away;
 }
 
-static uint32_t count_let(const fy_exec *exec)
+static uint32_t count_let(const ferry_service *service)
 {
     uint32_t let = 0;
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        const fy_channel *channel = &exec->channels[c];
-        let += channel->granted > channel->n_dealt ? channel->granted - channel->n_dealt : 0;
+    for (uint32_t c = 0; c < service->program->n_channels; c++) {
+        const fy_channel_state *state = &service->run->channels[c];
+        let += state->granted > state->n_dealt ? state->granted - state->n_dealt : 0;
     }
     return let;
 }
 
-static void count_signal(const fy_exec *exec, uint32_t peer, const ferry_signal *signal)
+static void count_signal(const ferry_service *service, uint32_t peer, const ferry_signal *signal)
 {
     uint32_t word = (uint32_t)(signal->offset / sizeof(uint64_t) % FY_WORDS);
-    if (signal->region != mine->service->control || signal->value >> 32 != exec->run) {
+    if (signal->region != service->control || signal->value >> 32 != service->run->number) {
         return;
     }
     if (word == FY_WORD_ARRIVED) {
-        uint32_t away = count_away(exec, peer, (uint32_t)signal->value);
+        uint32_t away = count_away(service, peer, (uint32_t)signal->value);
         mine->most_away = away > mine->most_away ? away : mine->most_away;
     } else if (word == FY_WORD_TURN) {
-        uint32_t let = count_let(exec);
+        uint32_t let = count_let(service);
         mine->most_let = let > mine->most_let ? let : mine->most_let;
         mine->n_let++;
     }
 }
 
-ferry_status __wrap_ferry_put_signal(ferry_transport *transport, uint32_t peer,
-                                     ferry_region *region, uint64_t offset,
-                                     const ferry_buffer *source, const ferry_signal *signal,
-                                     ferry_queue *queue, ferry_error *error)
+ferry_status __wrap_ferry_transport_put_signal(ferry_transport *transport, uint32_t peer,
+                                               ferry_region *region, uint64_t offset,
+                                               const ferry_buffer *source,
+                                               const ferry_signal *signal, ferry_queue *queue,
+                                               ferry_error *error)
 {
-    if (mine != NULL && mine->service != NULL && mine->service->exec != NULL) {
-        count_signal(mine->service->exec, peer, signal);
+    if (mine != NULL && mine->service != NULL && mine->service->run != NULL) {
+        count_signal(mine->service, peer, signal);
     }
-    return __real_ferry_put_signal(transport, peer, region, offset, source, signal, queue, error);
+    return __real_ferry_transport_put_signal(transport, peer, region, offset, source, signal, queue,
+                                             error);
 }
 
 /*
@@ -92,12 +96,10 @@ ferry_status __wrap_ferry_put_signal(ferry_transport *transport, uint32_t peer,
  */
 static void run_after_a_pause(rank_thread *self, ferry_service *service)
 {
-    fy_exec *exec = service->exec;
-    exec->window = FY_LEAST_WINDOW + 3;
-    exec->window_ns = 1;
-    exec->window_bytes = UINT64_C(1) << 30;
-    expect_ok(self, ferry_service_run(service, &self->error));
-    expect(self, exec->window == FY_LEAST_WINDOW + 3);
+    fy_turn_window *window = &service->run->window;
+    *window = (fy_turn_window){.n = FY_LEAST_WINDOW + 3, .bytes = UINT64_C(1) << 30, .since_ns = 1};
+    expect_ok(self, ferry_service_run(service, NULL, &self->error));
+    expect(self, window->n == FY_LEAST_WINDOW + 3);
 }
 
 static void run_turns(rank_thread *self)
@@ -125,13 +127,13 @@ static void run_turns(rank_thread *self)
         }
     }
     expect_ok(self, ferry_service_schedule(service, &self->error));
-    for (uint32_t c = 0; c < service->exec->n_channels; c++) {
-        expect(self, service->exec->channels[c].in_turns);
-        expect(self, service->exec->channels[c].out.n_items >= BYTES / SLOT);
+    for (uint32_t c = 0; c < service->program->n_channels; c++) {
+        expect(self, service->program->channels[c].in_turns);
+        expect(self, service->program->channels[c].out.n_items >= BYTES / SLOT);
     }
     own.service = service;
     mine = &own;
-    expect_ok(self, ferry_service_run(service, &self->error));
+    expect_ok(self, ferry_service_run(service, NULL, &self->error));
     mine = NULL;
     run_after_a_pause(self, service);
     for (uint32_t peer = 0; peer < N_RANKS; peer++) {

@@ -255,20 +255,20 @@ static void test_nodes_of_a_world(void **state)
         ferry_world *world;
         ferry_error error;
         must(fy_world_new(rows[i].rank, rows[i].n_ranks, &settings, &world, &error), &error);
-        check_row(rows[i].name, ferry_world_n_local_ranks(world) == rows[i].n_ranks);
+        check_row(rows[i].name, ferry_world_local_rank_count(world) == rows[i].n_ranks);
         must(fy_world_set_nodes(world, rows[i].ids, &error), &error);
-        check_row(rows[i].name, ferry_world_n_nodes(world) == rows[i].n_nodes);
-        check_row(rows[i].name, ferry_world_n_local_ranks(world) == rows[i].n_local);
+        check_row(rows[i].name, ferry_world_node_count(world) == rows[i].n_nodes);
+        check_row(rows[i].name, ferry_world_local_rank_count(world) == rows[i].n_local);
         check_row(rows[i].name, ferry_world_local_rank(world) == rows[i].local_rank);
         for (uint32_t r = 0; r < rows[i].n_ranks; r++) {
             check_row(rows[i].name, ferry_world_node_of(world, r) == rows[i].node_of[r]);
-            check_row(rows[i].name, ferry_world_member(world, r) == r);
+            check_row(rows[i].name, ferry_world_member_of(world, r) == r);
         }
         for (uint32_t r = 0; r < rows[i].n_local; r++) {
             check_row(rows[i].name, world->local_ranks[r] == rows[i].local[r]);
         }
         check_row(rows[i].name, ferry_world_node_of(world, rows[i].n_ranks) == UINT32_MAX);
-        check_row(rows[i].name, ferry_world_member(world, rows[i].n_ranks) == UINT32_MAX);
+        check_row(rows[i].name, ferry_world_member_of(world, rows[i].n_ranks) == UINT32_MAX);
         fy_world_free(world);
     }
 }

@@ -7,6 +7,7 @@
 #include "support/spec.h"
 
 #include <ferry/shard.h>
+#include <string.h>
 
 #include <stdio.h>
 
@@ -210,6 +211,34 @@ static ferry_status ask_wrongly(void *context, const ferry_shard *shard)
     return FERRY_OK;
 }
 
+/* Copies that outlive their visit. */
+typedef struct keeper {
+    uint32_t n;
+    ferry_shard shards[2];
+} keeper;
+
+static void check_is_over(const ferry_shard *shard)
+{
+    uint64_t at = 77;
+    ferry_origin origin = FERRY_ORIGIN_INIT;
+    assert_int_equal(ferry_shard_piece_count(shard, 0), 0);
+    assert_int_equal(ferry_shard_piece_at(shard, 0, 0, &at, &at, &at, &error), FERRY_ERR_MISUSE);
+    assert_int_equal(at, 77);
+    assert_int_equal(ferry_shard_origin_count(shard), 0);
+    assert_int_equal(ferry_shard_origin_at(shard, 0, &origin, &error), FERRY_ERR_MISUSE);
+}
+
+static ferry_status keep(void *context, const ferry_shard *shard)
+{
+    keeper *k = context;
+    if (k->n == 1) {
+        check_is_over(&k->shards[0]); /* its turn, although the visit goes on */
+    }
+    k->shards[k->n++] = *shard;
+    assert_int_equal(ferry_shard_piece_count(&k->shards[k->n - 1], 0), 1);
+    return FERRY_OK;
+}
+
 static void test_misuse(void **state)
 {
     (void)state;
@@ -232,11 +261,17 @@ static void test_misuse(void **state)
         ferry_plan_visit_shards(plan, FERRY_SIDE_SOURCE, 0, stop_at_second, &n, &error),
         FERRY_ERR_EXCHANGE);
     assert_int_equal(n, 2);
+    assert_non_null(strstr(error.message, "the visitor ended the call"));
     must(ferry_plan_visit_shards(plan, FERRY_SIDE_DESTINATION, 1, ask_wrongly, &p, &error), &error);
     assert_int_equal(p.n, 2);
     assert_int_equal(ferry_shard_piece_count(NULL, 0), 0);
     assert_int_equal(ferry_shard_origin_count(NULL), 0);
+    keeper kept = {.n = 0};
+    must(ferry_plan_visit_shards(plan, FERRY_SIDE_DESTINATION, 1, keep, &kept, &error), &error);
+    assert_int_equal(kept.n, 2);
+    check_is_over(&kept.shards[1]);
     ferry_plan_destroy(plan);
+    check_is_over(&kept.shards[0]);
 }
 
 /* Each owner destroys it; the last one ends it. */

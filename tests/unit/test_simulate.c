@@ -256,8 +256,8 @@ static ferry_status run_row(const made *m, const row *r, ferry_simulation **simu
                             ferry_error *error)
 {
     ferry_simulation_options options = FERRY_SIMULATION_OPTIONS_INIT;
-    options.send_slots = r->send_slots;
-    options.recv_slots = r->recv_slots;
+    options.n_send_slots = r->send_slots;
+    options.n_receive_slots = r->recv_slots;
     options.pack_bytes_per_s = r->pack;
     return ferry_simulation_create(&m->schedule, &options, simulation, error);
 }
@@ -284,7 +284,7 @@ static void test_rows(void **state)
         for (uint64_t b = 0; b < m.schedule.n_batches; b++) {
             double start, end;
             const wanted_batch *wanted = &r->batches[b];
-            must(ferry_simulation_batch_time(simulation, b, &start, &end, &error), &error);
+            must(ferry_simulation_get_batch_time(simulation, b, &start, &end, &error), &error);
             check_at(is_close(start, wanted->start) && is_close(end, wanted->end),
                      "row \"%s\" batch %llu: %.17g to %.17g, not %g to %g", r->name,
                      (unsigned long long)b, start, end, wanted->start, wanted->end);
@@ -438,7 +438,7 @@ static void test_misuse(void **state)
     must(ferry_simulation_create(&m.schedule, NULL, &simulation, &error), &error);
     assert_int_equal(ferry_simulation_get_rank(simulation, MOST_RANKS, &rank, &error),
                      FERRY_ERR_MISUSE);
-    assert_int_equal(ferry_simulation_batch_time(simulation, 1, &start, &end, &error),
+    assert_int_equal(ferry_simulation_get_batch_time(simulation, 1, &start, &end, &error),
                      FERRY_ERR_MISUSE);
     ferry_simulation_destroy(simulation);
     ferry_simulation_destroy(NULL);
@@ -467,7 +467,7 @@ static void check_batch_event(const json_t *event, const made *m,
     char name[32];
     double start, end;
     ferry_error error;
-    must(ferry_simulation_batch_time(simulation, batch, &start, &end, &error), &error);
+    must(ferry_simulation_get_batch_time(simulation, batch, &start, &end, &error), &error);
     assert_true(is_close(number(event, "ts"), start * unit));
     assert_true(is_close(number(event, "dur"), (end - start) * unit));
     snprintf(name, sizeof name, is_send ? "to %u" : "from %u", is_send ? b->to : b->from);
@@ -487,7 +487,7 @@ static void check_trace(const char *text, const made *m, const ferry_simulation 
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL), *event;
     assert_non_null(root);
     json_t *other = member(root, "otherData");
-    assert_int_equal(number(other, "rounds"), m->schedule.report.rounds);
+    assert_int_equal(number(other, "rounds"), m->schedule.report.n_rounds);
     assert_true(is_close(number(other, "makespan"), m->schedule.report.makespan));
     assert_true(is_close(number(other, "ratio"), m->schedule.report.ratio));
     size_t i;
@@ -517,7 +517,7 @@ static void test_trace(void **state)
         made m;
         make(&m, r);
         m.schedule.network.has_seconds = i % 2;
-        m.schedule.report.rounds = 3;
+        m.schedule.report.n_rounds = 3;
         m.schedule.report.makespan = r->seconds;
         m.schedule.report.ratio = 1.25;
         must(run_row(&m, r, &simulation, &error), &error);
@@ -526,6 +526,38 @@ static void test_trace(void **state)
         text_cleanup(&text);
         ferry_simulation_destroy(simulation);
     }
+}
+
+/* A simulation holds on to its schedule: the caller may destroy them in any order. */
+static void test_schedule_goes_first(void **state)
+{
+    (void)state;
+    ferry_task_list *tasks = NULL;
+    ferry_schedule *schedule = NULL;
+    ferry_simulation *first = NULL, *second = NULL;
+    ferry_task task = FERRY_TASK_INIT;
+    text_buffer before = {0}, after = {0};
+    ferry_error error;
+    task.to = 1;
+    task.bytes = 100;
+    must(ferry_task_list_create(2, &tasks, &error), &error);
+    must(ferry_task_list_add(tasks, &task, &error), &error);
+    must(ferry_schedule_create(tasks, NULL, NULL, &schedule, &error), &error);
+    must(ferry_simulation_create(schedule, NULL, &first, &error), &error);
+    must(ferry_simulation_create(schedule, NULL, &second, &error), &error);
+    must(ferry_simulation_write_trace(second, text_write, &before, &error), &error);
+    ferry_schedule_destroy(schedule);
+    ferry_simulation_destroy(first);
+    task.task_id = 1; /* another schedule, which takes what memory is free now */
+    must(ferry_task_list_add(tasks, &task, &error), &error);
+    must(ferry_schedule_create(tasks, NULL, NULL, &schedule, &error), &error);
+    must(ferry_simulation_write_trace(second, text_write, &after, &error), &error);
+    assert_string_equal(after.bytes, before.bytes);
+    ferry_simulation_destroy(second);
+    ferry_schedule_destroy(schedule);
+    ferry_task_list_destroy(tasks);
+    text_cleanup(&before);
+    text_cleanup(&after);
 }
 
 static int refuse(void *context, const char *bytes, size_t n_bytes)
@@ -590,6 +622,7 @@ int main(void)
         cmocka_unit_test(test_circles),
         cmocka_unit_test(test_misuse),
         cmocka_unit_test(test_trace),
+        cmocka_unit_test(test_schedule_goes_first),
         cmocka_unit_test(test_trace_that_cannot_be_written),
         cmocka_unit_test(test_memory),
     };

@@ -240,7 +240,7 @@ static double run_crowd(const crowd *c, const ferry_simulation_options *options,
     must(ferry_simulation_get_report(simulation, &report, &error), &error);
     for (uint64_t b = 0; b < c->schedule.n_batches && ends != NULL; b++) {
         double start;
-        must(ferry_simulation_batch_time(simulation, b, &start, &ends[b], &error), &error);
+        must(ferry_simulation_get_batch_time(simulation, b, &start, &ends[b], &error), &error);
     }
     ferry_simulation_destroy(simulation);
     return report.seconds;
@@ -273,13 +273,13 @@ static void test_any_number_of_slots_ends(void **state)
         make_crowd(&c, seed, seed % 2 == 0 ? 0 : 4);
         free_run = run_crowd(&c, NULL, NULL);
         /* In no time slots make no difference. */
-        options.send_slots = options.recv_slots = 1;
+        options.n_send_slots = options.n_receive_slots = 1;
         check_at(is_close(run_crowd(&c, &options, NULL), free_run), "seed %llu",
                  (unsigned long long)seed);
         for (uint32_t slots = 1; slots <= 3; slots++) {
             options = (ferry_simulation_options)FERRY_SIMULATION_OPTIONS_INIT;
-            options.send_slots = slots;
-            options.recv_slots = 1 + (uint32_t)seed % 2;
+            options.n_send_slots = slots;
+            options.n_receive_slots = 1 + (uint32_t)seed % 2;
             options.pack_bytes_per_s = 2;
             seconds = run_crowd(&c, &options, NULL);
             check_at(isfinite(seconds) && seconds > 0, "seed %llu", (unsigned long long)seed);

@@ -1,6 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * Things with runs, as a world keeps them: what was started is moved on by all else that the rank
+ * Objects with runs, as a world keeps them: what was started is moved on by all else that the rank
  * does in this world, a moment at a time, and is asked and cancelled all the same; what has ended
  * is remembered for a while, and takes no more letters.
  */
@@ -13,7 +13,7 @@
 
 #include <stdatomic.h>
 
-/* A thing that only counts how often it is moved on, and for how long it might take. */
+/* An object that only counts how often it is moved on, and for how long it might take. */
 typedef struct counter {
     fy_work work;
     int n_moved;
@@ -30,7 +30,7 @@ static void count_move(void *context, int64_t until_ns)
 
 static void start_counter(ferry_world *world, counter *own, uint32_t number)
 {
-    *own = (counter){.work = {.kind = FY_THING_SERVICE, .step = count_move, .context = own}};
+    *own = (counter){.work = {.kind = FY_OBJECT_SERVICE, .step = count_move, .context = own}};
     fy_work_add(world, &own->work, number);
     fy_work_start(world, &own->work, true);
 }
@@ -104,7 +104,7 @@ static void busy(rank_thread *self)
     counter own;
     expect_ok(self, open_copy(self, self->rank, bytes, &service));
     start_counter(self->world, &own, 1000);
-    expect_ok(self, ferry_service_run(service, &self->error));
+    expect_ok(self, ferry_service_run(service, NULL, &self->error));
     expect(self, bytes[1][63] == 1);
     expect(self, own.n_moved > 0);
     end_counter(self->world, &own);
@@ -188,8 +188,8 @@ static void too_late(rank_thread *self)
     fill(&t, self->rank);
     expect_ok(self, open_handle(self, &comm));
     expect_ok(self, start_gather(comm, &t, &request, &self->error));
-    for (uint32_t i = 0; i < comm->call.geometry.n_lanes; i++) {
-        while (!comm->lanes[i].done) {
+    for (uint32_t i = 0; i < comm->state.call.geometry.n_lanes; i++) {
+        while (!comm->state.lanes[i].done) {
             fy_works_move(self->world);
         }
     }
@@ -211,7 +211,7 @@ static void test_told_mixed(void **state)
 
 static fy_answer ask(ferry_world *world, uint32_t number, uint64_t run)
 {
-    fy_question question = {.kind = FY_THING_SERVICE, .number = number, .run = run};
+    fy_question question = {.kind = FY_OBJECT_SERVICE, .number = number, .run = run};
     fy_answer own;
     fy_answer_make(world->here, &question, false, 0, &own);
     return own;
@@ -221,10 +221,10 @@ static fy_answer ask(ferry_world *world, uint32_t number, uint64_t run)
 static void ended(rank_thread *self)
 {
     enum { N_THINGS = 10 * FY_MOST_ENDED };
-    fy_whereabouts *here = self->world->here;
-    fy_work alive = {.kind = FY_THING_SERVICE};
+    fy_activity *here = self->world->here;
+    fy_work alive = {.kind = FY_OBJECT_SERVICE};
     for (uint32_t i = 1; i <= N_THINGS; i++) {
-        fy_work work = {.kind = FY_THING_SERVICE};
+        fy_work work = {.kind = FY_OBJECT_SERVICE};
         fy_work_add(self->world, &work, i);
         fy_work_begin(self->world, &work, i + 1);
         expect(self, !fy_letter_is_late(here, fy_letter_tag(FY_LETTER_VOTE, work.kind, i, 1)));
@@ -233,18 +233,18 @@ static void ended(rank_thread *self)
     fy_work_add(self->world, &alive, N_THINGS + 1);
     for (uint32_t i = 1; i <= N_THINGS; i++) {
         fy_answer its = ask(self->world, i, i + 1);
-        uint64_t tag = fy_letter_tag(FY_LETTER_ANSWER, FY_THING_SERVICE, i, 7);
+        uint64_t tag = fy_letter_tag(FY_LETTER_ANSWER, FY_OBJECT_SERVICE, i, 7);
         bool is_kept = i > N_THINGS - FY_MOST_ENDED;
         expect(self, its.ended == is_kept && its.begun == is_kept);
         expect(self, !ask(self->world, i, i + 2).begun);
         expect(self, fy_letter_is_late(here, tag) == is_kept);
         expect(self, !fy_letter_is_late(here, tag & ~(UINT64_C(1) << 63))); /* a caller's */
-        tag = fy_letter_tag(FY_LETTER_ANSWER, FY_THING_MIXED, i, 7);
+        tag = fy_letter_tag(FY_LETTER_ANSWER, FY_OBJECT_MIXED, i, 7);
         expect(self, !fy_letter_is_late(here, tag));
     }
     expect(self, !fy_letter_is_late(
-                     here, fy_letter_tag(FY_LETTER_VOTE, FY_THING_SERVICE, N_THINGS + 1, 1)));
-    expect(self, !fy_letter_is_late(here, fy_letter_tag(FY_LETTER_VOTE, FY_THING_SERVICE,
+                     here, fy_letter_tag(FY_LETTER_VOTE, FY_OBJECT_SERVICE, N_THINGS + 1, 1)));
+    expect(self, !fy_letter_is_late(here, fy_letter_tag(FY_LETTER_VOTE, FY_OBJECT_SERVICE,
                                                         N_THINGS + 2, 1))); /* not here yet */
     fy_work_remove(self->world, &alive);
 }

@@ -80,6 +80,19 @@ static void test_sentence(void **state)
     assert_string_equal(error.message, "out of memory while allocating a plan");
 }
 
+/* Whatever the sentence says: it is no format. */
+static void test_forward(void **state)
+{
+    ferry_error own, error = {.message = "as it was"};
+    (void)state;
+    fy_fail(&own, FERRY_ERR_IO, "%s", "100 %s of %n");
+    assert_int_equal(fy_forward(&error, FERRY_OK, &own), FERRY_OK);
+    assert_string_equal(error.message, "as it was");
+    assert_int_equal(fy_forward(NULL, FERRY_ERR_IO, &own), FERRY_ERR_IO);
+    assert_int_equal(fy_forward(&error, FERRY_ERR_LIMIT, &own), FERRY_ERR_LIMIT);
+    assert_string_equal(error.message, "100 %s of %n");
+}
+
 static void test_truncation(void **state)
 {
     (void)state;
@@ -160,10 +173,15 @@ static void test_version(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names_and_texts), cmocka_unit_test(test_numbers_stay),
-        cmocka_unit_test(test_unknown_status),  cmocka_unit_test(test_sentence),
-        cmocka_unit_test(test_truncation),      cmocka_unit_test(test_control_characters),
-        cmocka_unit_test(test_copy_out),        cmocka_unit_test(test_version),
+        cmocka_unit_test(test_names_and_texts),
+        cmocka_unit_test(test_numbers_stay),
+        cmocka_unit_test(test_unknown_status),
+        cmocka_unit_test(test_sentence),
+        cmocka_unit_test(test_forward),
+        cmocka_unit_test(test_truncation),
+        cmocka_unit_test(test_control_characters),
+        cmocka_unit_test(test_copy_out),
+        cmocka_unit_test(test_version),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

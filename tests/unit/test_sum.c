@@ -4,8 +4,8 @@
  * have, and does the rest with arithmetic in f64: the sum of two f32 rounded to f64 and then to f32
  * is rounded as if once. Every instruction set in turn, all through fy_sum_run.
  */
-#include "base/copy.h"
-#include "collective/sum.h"
+#include "exec/sum.h"
+#include "host/copy.h"
 
 #include "support/check.h"
 #include "support/each_isa.h"

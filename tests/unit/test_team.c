@@ -1,9 +1,9 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* Every part is done once, whoever does it, and what parts wrote is there when the call returns. */
-#include "pack/team.h"
+#include "exec/team.h"
 
 #include "base/alloc.h"
-#include "base/copy.h"
+#include "host/copy.h"
 
 #include "support/check.h"
 

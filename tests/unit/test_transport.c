@@ -55,7 +55,8 @@ static void run_ring(rank_thread *self)
     unsigned char *source = sources[self->rank];
     unsigned char wanted[64];
     expect_ok(self, ferry_transport_open(self->world, self->context, &transport, &self->error));
-    expect_ok(self, ferry_region_alloc(transport, REGION_BYTES, &region, &self->error));
+    expect_ok(self, ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, REGION_BYTES, &region,
+                                       &self->error));
     unsigned char *base = ferry_region_base(region);
     expect(self, ferry_region_bytes(region) == REGION_BYTES);
     expect(self, (uintptr_t)base % (uintptr_t)sysconf(_SC_PAGESIZE) == 0);
@@ -70,26 +71,27 @@ static void run_ring(rank_thread *self)
         ferry_buffer nothing = ferry_buffer_of(NULL, 0);
         uint64_t seen = 0;
         fill(source, LAP_BYTES, lap + self->rank);
-        expect_ok(self, ferry_put_signal(transport, next, region, 64, &buffer, &arrived, NULL,
-                                         &self->error));
-        expect_ok(self, ferry_flush(transport, next, NULL, &self->error));
-        expect_ok(self, ferry_signal_wait(transport, region, SIGNAL_AT, FERRY_COMPARE_GE, lap,
-                                          previous, 20, &seen, &self->error));
+        expect_ok(self, ferry_transport_put_signal(transport, next, region, 64, &buffer, &arrived,
+                                                   NULL, &self->error));
+        expect_ok(self, ferry_transport_flush(transport, next, NULL, &self->error));
+        expect_ok(self, ferry_transport_wait_signal(transport, region, SIGNAL_AT, FERRY_COMPARE_GE,
+                                                    lap, previous, 20, &seen, NULL, &self->error));
         expect(self, seen == lap);
         fill(wanted, sizeof wanted, lap + previous);
         expect(self, memcmp(base + 64, wanted, sizeof wanted) == 0);
         expect(self, base[64 + LAP_BYTES - 1] ==
                          (unsigned char)((LAP_BYTES - 1) * 7 + (lap + previous) * 31 + 1));
-        expect_ok(self, ferry_put_signal(transport, previous, region, 0, &nothing, &freed, NULL,
-                                         &self->error));
-        expect_ok(self, ferry_signal_wait(transport, region, 2 * SIGNAL_AT, FERRY_COMPARE_EQ, lap,
-                                          next, 20, NULL, &self->error));
+        expect_ok(self, ferry_transport_put_signal(transport, previous, region, 0, &nothing, &freed,
+                                                   NULL, &self->error));
+        expect_ok(self,
+                  ferry_transport_wait_signal(transport, region, 2 * SIGNAL_AT, FERRY_COMPARE_EQ,
+                                              lap, next, 20, NULL, NULL, &self->error));
     }
     /* What the next one got is what a get and its pointer show. */
     unsigned char fetched[64];
     ferry_buffer target = ferry_buffer_of(fetched, sizeof fetched);
-    expect_ok(self, ferry_get(transport, next, region, 64, &target, NULL, &self->error));
-    expect_ok(self, ferry_flush(transport, FERRY_ANY_RANK, NULL, &self->error));
+    expect_ok(self, ferry_transport_get(transport, next, region, 64, &target, NULL, &self->error));
+    expect_ok(self, ferry_transport_flush(transport, FERRY_ANY_RANK, NULL, &self->error));
     expect(self, memcmp(fetched, source, sizeof fetched) == 0);
     const unsigned char *there = ferry_region_pointer(region, next);
     expect(self, there != NULL && memcmp(there + 64, source, sizeof fetched) == 0);
@@ -116,29 +118,31 @@ static void run_self(rank_thread *self)
     const char *name;
     uint32_t can;
     expect_ok(self, ferry_transport_open(self->world, self->context, &transport, &self->error));
-    expect_ok(self, ferry_region_alloc(transport, 3 << 20, &region, &self->error));
-    expect_ok(self, ferry_transport_peer(transport, self->rank, &name, &can, &self->error));
+    expect_ok(self,
+              ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, 3 << 20, &region, &self->error));
+    expect_ok(self, ferry_transport_get_peer(transport, self->rank, &name, &can, &self->error));
     expect(self, strcmp(name, "self") == 0);
     unsigned char *base = ferry_region_base(region);
     fill(base, 1000, 5);
     ferry_buffer overlapping = ferry_buffer_of(base, 1000);
     ferry_signal signal = {region, 2 << 20, 7, FERRY_SIGNAL_ADD};
     for (int i = 0; i < 2; i++) {
-        expect_ok(self, ferry_put_signal(transport, self->rank, region, 8, &overlapping, &signal,
-                                         NULL, &self->error));
-        expect_ok(self,
-                  ferry_put(transport, self->rank, region, 0,
-                            &(ferry_buffer){.base = base + 8, .bytes = 1000}, NULL, &self->error));
+        expect_ok(self, ferry_transport_put_signal(transport, self->rank, region, 8, &overlapping,
+                                                   &signal, NULL, &self->error));
+        expect_ok(self, ferry_transport_put(transport, self->rank, region, 0,
+                                            &(ferry_buffer){.base = base + 8, .bytes = 1000}, NULL,
+                                            &self->error));
     }
     unsigned char wanted[1000];
     fill(wanted, sizeof wanted, 5);
     expect(self, memcmp(base, wanted, sizeof wanted) == 0);
     ferry_buffer target = ferry_buffer_of(base + 500, 1000);
-    expect_ok(self, ferry_get(transport, self->rank, region, 0, &target, NULL, &self->error));
+    expect_ok(self,
+              ferry_transport_get(transport, self->rank, region, 0, &target, NULL, &self->error));
     expect(self, memcmp(base + 500, wanted, sizeof wanted) == 0);
     uint64_t seen;
-    expect_ok(self, ferry_signal_wait(transport, region, 2 << 20, FERRY_COMPARE_EQ, 14,
-                                      FERRY_ANY_RANK, 0, &seen, &self->error));
+    expect_ok(self, ferry_transport_wait_signal(transport, region, 2 << 20, FERRY_COMPARE_EQ, 14,
+                                                FERRY_ANY_RANK, 0, &seen, NULL, &self->error));
     expect_ok(self, ferry_transport_progress(transport, &self->error));
     ferry_transport_close(transport); /* frees the region as well */
 }
@@ -158,7 +162,8 @@ static void run_ranges(rank_thread *self)
     ferry_transport *transport;
     ferry_region *region;
     expect_ok(self, ferry_transport_open(self->world, self->context, &transport, &self->error));
-    expect_ok(self, ferry_region_alloc(transport, 4096, &region, &self->error));
+    expect_ok(self,
+              ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, 4096, &region, &self->error));
     const struct {
         uint64_t offset;
         uint64_t bytes;
@@ -178,13 +183,13 @@ static void run_ranges(rank_thread *self)
     for (size_t i = 0; self->rank == 0 && i < COUNT_OF(rows); i++) {
         ferry_buffer buffer = ferry_buffer_of(bytes, rows[i].bytes);
         ferry_status status =
-            ferry_put(transport, 1, region, rows[i].offset, &buffer, NULL, &self->error);
+            ferry_transport_put(transport, 1, region, rows[i].offset, &buffer, NULL, &self->error);
         expect(self, status == (rows[i].says == NULL ? FERRY_OK : FERRY_ERR_MISUSE));
         if (rows[i].says != NULL) {
             expect_says(self, rows[i].says);
-            expect_status(
-                self, FERRY_ERR_MISUSE,
-                ferry_get(transport, 1, region, rows[i].offset, &buffer, NULL, &self->error));
+            expect_status(self, FERRY_ERR_MISUSE,
+                          ferry_transport_get(transport, 1, region, rows[i].offset, &buffer, NULL,
+                                              &self->error));
             expect_says(self, "get of ");
         }
     }
@@ -204,8 +209,8 @@ static void run_ranges(rank_thread *self)
         ferry_buffer buffer = ferry_buffer_of(bytes, sizeof bytes);
         ferry_signal signal = {region, signals[i].offset, 1, signals[i].op};
         expect_status(self, FERRY_ERR_MISUSE,
-                      ferry_put_signal(transport, self->rank, region, 0, &buffer, &signal, NULL,
-                                       &self->error));
+                      ferry_transport_put_signal(transport, self->rank, region, 0, &buffer, &signal,
+                                                 NULL, &self->error));
         expect_says(self, signals[i].says);
     }
     expect(self, *(unsigned char *)ferry_region_base(region) == 0);
@@ -237,9 +242,9 @@ static void check_waits(rank_thread *self, ferry_transport *transport, ferry_reg
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         uint64_t seen = 77;
         expect_status(self, FERRY_ERR_MISUSE,
-                      ferry_signal_wait(rows[i].transport, rows[i].region, 0,
-                                        (ferry_compare)rows[i].compare, 0, rows[i].from,
-                                        rows[i].seconds, &seen, &self->error));
+                      ferry_transport_wait_signal(rows[i].transport, rows[i].region, 0,
+                                                  (ferry_compare)rows[i].compare, 0, rows[i].from,
+                                                  rows[i].seconds, &seen, NULL, &self->error));
         expect_says(self, rows[i].says);
         expect(self, seen == 77);
     }
@@ -260,31 +265,37 @@ static void check_moves(rank_thread *self, ferry_transport *transport, ferry_reg
     ferry_queue *queue = (ferry_queue *)(void *)bytes;
     device.kind = FERRY_MEMORY_CUDA;
     strange.registration = region;
-    expect_status(self, FERRY_ERR_MISUSE, ferry_put(NULL, 1, region, 0, &buffer, NULL, error));
-    expect_status(self, FERRY_ERR_MISUSE, ferry_put(transport, 1, NULL, 0, &buffer, NULL, error));
-    expect_status(self, FERRY_ERR_MISUSE, ferry_put(transport, 1, region, 0, NULL, NULL, error));
-    expect_status(self, FERRY_ERR_MISUSE, ferry_put(transport, 2, region, 0, &buffer, NULL, error));
+    expect_status(self, FERRY_ERR_MISUSE,
+                  ferry_transport_put(NULL, 1, region, 0, &buffer, NULL, error));
+    expect_status(self, FERRY_ERR_MISUSE,
+                  ferry_transport_put(transport, 1, NULL, 0, &buffer, NULL, error));
+    expect_status(self, FERRY_ERR_MISUSE,
+                  ferry_transport_put(transport, 1, region, 0, NULL, NULL, error));
+    expect_status(self, FERRY_ERR_MISUSE,
+                  ferry_transport_put(transport, 2, region, 0, &buffer, NULL, error));
     expect_says(self, "no rank 2 in a world of 2 ranks");
-    expect_status(self, FERRY_ERR_MISUSE, ferry_put(other, 1, region, 0, &buffer, NULL, error));
+    expect_status(self, FERRY_ERR_MISUSE,
+                  ferry_transport_put(other, 1, region, 0, &buffer, NULL, error));
     expect_says(self, "belongs to another transport");
     expect_status(self, FERRY_ERR_MISUSE,
-                  ferry_put(transport, 1, region, 0, &nowhere, NULL, error));
+                  ferry_transport_put(transport, 1, region, 0, &nowhere, NULL, error));
     expect_status(self, FERRY_ERR_MISUSE,
-                  ferry_put(transport, 1, region, 0, &strange, NULL, error));
+                  ferry_transport_put(transport, 1, region, 0, &strange, NULL, error));
     expect_says(self, "do not lie in the region");
     expect_status(self, FERRY_ERR_UNSUPPORTED,
-                  ferry_put(transport, 1, region, 0, &device, NULL, error));
-    expect_says(self, "kind 1");
-    expect_status(self, FERRY_ERR_UNSUPPORTED,
-                  ferry_put(transport, 1, region, 0, &buffer, queue, error));
-    expect_status(self, FERRY_ERR_UNSUPPORTED,
-                  ferry_get(transport, 1, region, 0, &buffer, queue, error));
-    expect_status(self, FERRY_ERR_UNSUPPORTED, ferry_flush(transport, 1, queue, error));
-    expect_status(self, FERRY_ERR_MISUSE, ferry_flush(transport, 2, NULL, error));
+                  ferry_transport_put(transport, 1, region, 0, &device, NULL, error));
+    expect_says(self, "kind cuda");
     expect_status(self, FERRY_ERR_MISUSE,
-                  ferry_put_signal(transport, 1, region, 0, &buffer, NULL, NULL, error));
+                  ferry_transport_put(transport, 1, region, 0, &buffer, queue, error));
     expect_status(self, FERRY_ERR_MISUSE,
-                  ferry_put_signal(transport, 1, region, 0, &buffer, &signal, NULL, error));
+                  ferry_transport_get(transport, 1, region, 0, &buffer, queue, error));
+    expect_status(self, FERRY_ERR_MISUSE, ferry_transport_flush(transport, 1, queue, error));
+    expect_status(self, FERRY_ERR_MISUSE, ferry_transport_flush(transport, 2, NULL, error));
+    expect_status(self, FERRY_ERR_MISUSE,
+                  ferry_transport_put_signal(transport, 1, region, 0, &buffer, NULL, NULL, error));
+    expect_status(
+        self, FERRY_ERR_MISUSE,
+        ferry_transport_put_signal(transport, 1, region, 0, &buffer, &signal, NULL, error));
     expect_says(self, "belongs to another transport");
 }
 
@@ -293,15 +304,19 @@ static void check_conditions(rank_thread *self, ferry_transport *transport, ferr
 {
     ferry_error *error = &self->error;
     expect_status(self, FERRY_ERR_MISUSE,
-                  ferry_signal_wait(transport, region, 0, (ferry_compare)4, 1, 1, 0, NULL, error));
+                  ferry_transport_wait_signal(transport, region, 0, (ferry_compare)4, 1, 1, 0, NULL,
+                                              NULL, error));
     expect_status(self, FERRY_ERR_MISUSE,
-                  ferry_signal_wait(transport, region, 3, FERRY_COMPARE_EQ, 1, 1, 0, NULL, error));
+                  ferry_transport_wait_signal(transport, region, 3, FERRY_COMPARE_EQ, 1, 1, 0, NULL,
+                                              NULL, error));
     expect_status(self, FERRY_ERR_MISUSE,
-                  ferry_signal_wait(transport, region, 0, FERRY_COMPARE_EQ, 1, 2, 0, NULL, error));
-    expect_status(
-        self, FERRY_ERR_MISUSE,
-        ferry_signal_wait(transport, region, 0, FERRY_COMPARE_EQ, 1, 1, NAN, NULL, error));
-    expect_status(self, FERRY_ERR_MISUSE, ferry_transport_peer(transport, 2, NULL, NULL, error));
+                  ferry_transport_wait_signal(transport, region, 0, FERRY_COMPARE_EQ, 1, 2, 0, NULL,
+                                              NULL, error));
+    expect_status(self, FERRY_ERR_MISUSE,
+                  ferry_transport_wait_signal(transport, region, 0, FERRY_COMPARE_EQ, 1, 1, NAN,
+                                              NULL, NULL, error));
+    expect_status(self, FERRY_ERR_MISUSE,
+                  ferry_transport_get_peer(transport, 2, NULL, NULL, error));
 }
 
 /* What cannot be registered, and what registered memory is not for. */
@@ -321,11 +336,12 @@ static void check_registering(rank_thread *self, ferry_transport *transport, fer
                   ferry_region_register(transport, &nowhere, &registered, error));
     expect_ok(self, ferry_region_register(transport, &buffer, &registered, error));
     signal.region = registered;
-    expect_status(self, FERRY_ERR_MISUSE,
-                  ferry_put_signal(transport, 1, region, 0, &buffer, &signal, NULL, error));
+    expect_status(
+        self, FERRY_ERR_MISUSE,
+        ferry_transport_put_signal(transport, 1, region, 0, &buffer, &signal, NULL, error));
     expect_says(self, "signals lie in symmetric regions");
     expect_status(self, FERRY_ERR_MISUSE,
-                  ferry_put(transport, 1, registered, 0, &buffer, NULL, error));
+                  ferry_transport_put(transport, 1, registered, 0, &buffer, NULL, error));
     expect_says(self, "registered memory of rank 0, not of rank 1");
     ferry_region_free(registered);
 }
@@ -337,7 +353,8 @@ static void run_arguments(rank_thread *self)
     for (int i = 0; i < 2; i++) {
         expect_ok(self,
                   ferry_transport_open(self->world, self->context, &transports[i], &self->error));
-        expect_ok(self, ferry_region_alloc(transports[i], 100, &regions[i], &self->error));
+        expect_ok(self, ferry_region_alloc(transports[i], FERRY_MEMORY_HOST, 0, 100, &regions[i],
+                                           &self->error));
     }
     if (self->rank == 0) {
         check_waits(self, transports[0], regions[0]);
@@ -368,25 +385,27 @@ static void run_disagreement(rank_thread *self)
     const char *engine = self->rank == 2 ? "strict:inproc" : self->context;
     expect_status(self, FERRY_ERR_INVALID_INPUT,
                   ferry_transport_open(self->world, engine, &transport, error));
-    expect_says(self, "rank 0 opens transport");
-    expect_says(self, "and rank 2 \"strict:inproc\"");
+    expect_says(self, "the transport to open is \"");
+    expect_says(self, " on rank 0 and \"strict:inproc\" on rank 2: all ranks must open the same");
     expect_status(self, FERRY_ERR_INVALID_INPUT,
                   ferry_transport_open(self->world, "shn", &transport, error));
     expect_says(self, "rank 0: transport \"shn\"");
     expect_ok(self, ferry_transport_open(self->world, self->context, &transport, error));
     expect_status(self, FERRY_ERR_INVALID_INPUT,
-                  ferry_region_alloc(transport, self->rank == 1 ? 8192 : 4096, &region, error));
-    expect_says(self, "rank 0 allocates symmetric memory of 4096 bytes and rank 1 of 8192");
-    expect_status(self, FERRY_ERR_MISUSE, ferry_region_alloc(transport, 0, &region, error));
+                  ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, self->rank == 1 ? 8192 : 4096,
+                                     &region, error));
+    expect_says(self, "the length of symmetric memory is 4096 on rank 0 and 8192 on rank 1");
+    expect_status(self, FERRY_ERR_MISUSE,
+                  ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, 0, &region, error));
     expect_says(self, "at least one byte");
     static const uint64_t much[] = {(uint64_t)1 << 45, (uint64_t)1 << 56, (uint64_t)1 << 63,
                                     UINT64_MAX};
     for (size_t i = 0; i < COUNT_OF(much); i++) {
         expect_status(self, FERRY_ERR_NO_MEMORY,
-                      ferry_region_alloc(transport, much[i], &region, error));
+                      ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, much[i], &region, error));
         expect_says(self, "rank 0: ");
     }
-    expect_ok(self, ferry_region_alloc(transport, 100, &region, error));
+    expect_ok(self, ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, 100, &region, error));
     ferry_region_free(region);
     ferry_transport_close(transport);
 }
@@ -414,7 +433,7 @@ static void import_from(rank_thread *self, ferry_transport *transport, const fer
     size_t key_bytes = 0;
     ferry_error *error = &self->error;
     const void *all;
-    expect_ok(self, ferry_region_export(own, key, &key_bytes, error));
+    expect_ok(self, ferry_region_export(own, key, sizeof key, &key_bytes, error));
     expect(self, key_bytes <= FERRY_KEY_BYTES);
     expect_ok(self, ferry_world_all_gather(self->world, key, key_bytes, &all, error));
     expect_ok(self, ferry_region_import(transport, (const unsigned char *)all + peer * key_bytes,
@@ -439,12 +458,12 @@ static void put_and_get(rank_thread *self, ferry_transport *transport, ferry_reg
     if (self->n_ranks > 2) {
         uint32_t wrong = (next + 1) % self->n_ranks;
         expect_status(self, FERRY_ERR_MISUSE,
-                      ferry_put(transport, wrong, imported, 0, &source, NULL, error));
+                      ferry_transport_put(transport, wrong, imported, 0, &source, NULL, error));
     }
-    expect_ok(self,
-              ferry_put_signal(transport, next, imported, PUT_AT, &source, &signal, NULL, error));
-    expect_ok(self, ferry_signal_wait(transport, words, 8, FERRY_COMPARE_NE, 0, FERRY_ANY_RANK, 20,
-                                      NULL, error));
+    expect_ok(self, ferry_transport_put_signal(transport, next, imported, PUT_AT, &source, &signal,
+                                               NULL, error));
+    expect_ok(self, ferry_transport_wait_signal(transport, words, 8, FERRY_COMPARE_NE, 0,
+                                                FERRY_ANY_RANK, 20, NULL, NULL, error));
     /* Each thread has a mapping of its own of shm's words: to ThreadSanitizer they are not one. */
     expect_ok(self, ferry_world_barrier(self->world, error));
     unsigned char wanted[PUT_BYTES];
@@ -452,8 +471,8 @@ static void put_and_get(rank_thread *self, ferry_transport *transport, ferry_reg
     expect(self, memcmp(memory + PUT_AT, wanted, sizeof wanted) == 0);
     expect(self, memory[PUT_AT - 1] == 0 && memory[PUT_AT + sizeof wanted] == 0);
     ferry_buffer target = ferry_buffer_of(wanted, sizeof wanted);
-    expect_ok(self, ferry_get(transport, next, imported, PUT_AT, &target, NULL, error));
-    expect_ok(self, ferry_flush(transport, next, NULL, error));
+    expect_ok(self, ferry_transport_get(transport, next, imported, PUT_AT, &target, NULL, error));
+    expect_ok(self, ferry_transport_flush(transport, next, NULL, error));
     expect(self, memcmp(wanted, bytes, sizeof wanted) == 0);
     expect_ok(self, ferry_world_barrier(self->world, error));
 }
@@ -471,8 +490,9 @@ static void run_registered(rank_thread *self)
     memset(memory, 0, OWN_BYTES);
     fill(bytes, sizeof bytes, self->rank);
     expect_ok(self, ferry_transport_open(self->world, self->context, &transport, error));
-    expect_ok(self, ferry_region_alloc(transport, 64, &words, error));
-    expect_status(self, FERRY_ERR_MISUSE, ferry_region_export(words, key, &key_bytes, error));
+    expect_ok(self, ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, 64, &words, error));
+    expect_status(self, FERRY_ERR_MISUSE,
+                  ferry_region_export(words, key, sizeof key, &key_bytes, error));
     expect_ok(self, ferry_region_register(transport, &buffer, &own, error));
     expect(self, ferry_region_base(own) == memory);
     import_from(self, transport, own, (self->rank + 1) % self->n_ranks, &imported);
@@ -484,7 +504,7 @@ static void run_registered(rank_thread *self)
         return;
     }
     /* The owner reaches its own as well. */
-    expect_ok(self, ferry_put(transport, self->rank, own, 0, &source, NULL, error));
+    expect_ok(self, ferry_transport_put(transport, self->rank, own, 0, &source, NULL, error));
     expect(self, memcmp(memory, bytes, 1000) == 0);
     ferry_region_free(imported);
     expect_ok(self, ferry_world_barrier(self->world, error));
@@ -515,7 +535,7 @@ static void run_keys(rank_thread *self)
         expect_ok(self, ferry_transport_open(self->world, self->context, &transports[i], error));
     }
     expect_ok(self, ferry_region_register(transports[0], &buffer, &own, error));
-    expect_ok(self, ferry_region_export(own, key, &n_bytes, error));
+    expect_ok(self, ferry_region_export(own, key, sizeof key, &n_bytes, error));
     expect_status(self, FERRY_ERR_INVALID_INPUT,
                   ferry_region_import(transports[1], key, n_bytes, &imported, error));
     expect_says(self, "another transport");
@@ -568,23 +588,23 @@ static void run_limits(rank_thread *self)
     ferry_error *error = &self->error;
     uint64_t seen = 77;
     expect_ok(self, ferry_transport_open(self->world, self->context, &transport, error));
-    expect_ok(self, ferry_region_alloc(transport, 4096, &region, error));
+    expect_ok(self, ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, 4096, &region, error));
     if (self->rank == 0) {
         *(uint64_t *)(void *)((char *)ferry_region_base(region) + 64) = 2;
-        expect_status(
-            self, FERRY_ERR_TIMEOUT,
-            ferry_signal_wait(transport, region, 64, FERRY_COMPARE_GE, 3, 1, 0, &seen, error));
+        expect_status(self, FERRY_ERR_TIMEOUT,
+                      ferry_transport_wait_signal(transport, region, 64, FERRY_COMPARE_GE, 3, 1, 0,
+                                                  &seen, NULL, error));
         expect_says(self, "rank 1 has not raised signal 64 of region 2 to >= 3 (it is 2) yet");
-        expect_status(
-            self, FERRY_ERR_TIMEOUT,
-            ferry_signal_wait(transport, region, 64, FERRY_COMPARE_GT, 2, 1, 0.05, &seen, error));
+        expect_status(self, FERRY_ERR_TIMEOUT,
+                      ferry_transport_wait_signal(transport, region, 64, FERRY_COMPARE_GT, 2, 1,
+                                                  0.05, &seen, NULL, error));
         expect_says(self,
                     "rank 1 has not raised signal 64 of region 2 to > 2 (it is 2) for 0.05 s");
         /* The world's own limit, which no call before this one was to keep. */
         self->world->settings.entry_ns = 100000000;
         expect_status(self, FERRY_ERR_TIMEOUT,
-                      ferry_signal_wait(transport, region, 64, FERRY_COMPARE_EQ, 9, FERRY_ANY_RANK,
-                                        -1, &seen, error));
+                      ferry_transport_wait_signal(transport, region, 64, FERRY_COMPARE_EQ, 9,
+                                                  FERRY_ANY_RANK, -1, &seen, NULL, error));
         expect_says(self, "nobody has raised signal 64 of region 2 to == 9 (it is 2) for 0.1 s");
         self->world->settings.entry_ns = -1;
         expect(self, seen == 77);
@@ -616,26 +636,29 @@ static void run_abort(rank_thread *self)
     ferry_error *error = &self->error;
     ferry_status status = FERRY_OK;
     expect_ok(self, ferry_transport_open(self->world, self->context, &transport, error));
-    expect_ok(self, ferry_region_alloc(transport, 1 << 20, &region, error));
+    expect_ok(self, ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, 1 << 20, &region, error));
     if (self->rank == 0) {
         ferry_world_abort(self->world, "enough");
     } else if (self->rank == 1) {
-        status = ferry_signal_wait(transport, region, 0, FERRY_COMPARE_NE, 0, 0, -1, NULL, error);
+        status = ferry_transport_wait_signal(transport, region, 0, FERRY_COMPARE_NE, 0, 0, -1, NULL,
+                                             NULL, error);
         expect(self, status == FERRY_ERR_ABORTED);
     } else {
         static unsigned char source[1 << 20];
         ferry_buffer buffer = ferry_buffer_of(source, sizeof source - 64);
         while (status == FERRY_OK) {
-            status = ferry_put(transport, 0, region, 64, &buffer, NULL, error);
+            status = ferry_transport_put(transport, 0, region, 64, &buffer, NULL, error);
         }
         expect(self, status == FERRY_ERR_ABORTED);
     }
     expect_status(self, FERRY_ERR_ABORTED, ferry_transport_progress(transport, error));
     expect_says(self, "enough");
-    expect_status(self, FERRY_ERR_ABORTED, ferry_flush(transport, 0, NULL, error));
-    expect_status(self, FERRY_ERR_ABORTED, ferry_region_alloc(transport, 64, &another, error));
+    expect_status(self, FERRY_ERR_ABORTED, ferry_transport_flush(transport, 0, NULL, error));
     expect_status(self, FERRY_ERR_ABORTED,
-                  ferry_signal_wait(transport, region, 0, FERRY_COMPARE_EQ, 0, 0, 0, NULL, error));
+                  ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, 64, &another, error));
+    expect_status(self, FERRY_ERR_ABORTED,
+                  ferry_transport_wait_signal(transport, region, 0, FERRY_COMPARE_EQ, 0, 0, 0, NULL,
+                                              NULL, error));
     ferry_region_free(region);
     ferry_transport_close(transport);
 }
@@ -660,7 +683,7 @@ static void run_without_memory(rank_thread *self)
         fy_alloc_fail_after(n_more);
         ferry_status status = ferry_transport_open(self->world, self->context, &transport, error);
         if (status == FERRY_OK) {
-            status = ferry_region_alloc(transport, 100, &region, error);
+            status = ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, 100, &region, error);
             whole = status == FERRY_OK;
         }
         fy_alloc_fail_after(-1);
@@ -703,7 +726,7 @@ static void run_agreed(rank_thread *self)
         ferry_status *mine = &common->of[self->rank];
         *mine = ferry_transport_open(self->world, common->engine, &transport, error);
         if (*mine == FERRY_OK) {
-            *mine = ferry_region_alloc(transport, 100, &region, error);
+            *mine = ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, 100, &region, error);
         }
         whole = *mine == FERRY_OK;
         expect(self, whole || *mine == FERRY_ERR_NO_MEMORY);
@@ -748,7 +771,8 @@ static void run_without_descriptors(rank_thread *self)
         few = files;
         few.rlim_cur = (rlim_t)lowest + n_more;
         expect(self, n_more < 200 && setrlimit(RLIMIT_NOFILE, &few) == 0);
-        ferry_status status = ferry_region_alloc(transport, 100, &region, error);
+        ferry_status status =
+            ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, 100, &region, error);
         expect(self, setrlimit(RLIMIT_NOFILE, &files) == 0);
         whole = status == FERRY_OK;
         expect(self, n_more > 0 || !whole);
@@ -757,11 +781,12 @@ static void run_without_descriptors(rank_thread *self)
     few = lengths;
     few.rlim_cur = 1 << 20;
     expect(self, setrlimit(RLIMIT_FSIZE, &few) == 0);
-    ferry_status status = ferry_region_alloc(transport, 2 << 20, &region, error);
+    ferry_status status =
+        ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, 2 << 20, &region, error);
     expect(self, setrlimit(RLIMIT_FSIZE, &lengths) == 0);
     expect(self, status == FERRY_ERR_NO_MEMORY);
     expect_says(self, "RLIMIT_FSIZE");
-    expect_ok(self, ferry_region_alloc(transport, 100, &region, error));
+    expect_ok(self, ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, 100, &region, error));
     ferry_region_free(region);
     ferry_transport_close(transport);
 }
@@ -784,13 +809,14 @@ static void run_many_regions(rank_thread *self)
     expect_ok(self, ferry_transport_open(self->world, self->context, &transport, &self->error));
     for (unsigned i = 0; i < N_REGIONS; i++) {
         uint64_t bytes = 8 + (uint64_t)i * i * i * 61;
-        expect_ok(self, ferry_region_alloc(transport, bytes, &regions[i], &self->error));
+        expect_ok(self, ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, bytes, &regions[i],
+                                           &self->error));
         unsigned char last = (unsigned char)(i + 1);
         ferry_buffer buffer = ferry_buffer_of(&last, 1);
-        expect_ok(self,
-                  ferry_put(transport, next, regions[i], bytes - 1, &buffer, NULL, &self->error));
+        expect_ok(self, ferry_transport_put(transport, next, regions[i], bytes - 1, &buffer, NULL,
+                                            &self->error));
     }
-    expect_ok(self, ferry_flush(transport, FERRY_ANY_RANK, NULL, &self->error));
+    expect_ok(self, ferry_transport_flush(transport, FERRY_ANY_RANK, NULL, &self->error));
     expect_ok(self, ferry_world_barrier(self->world, &self->error));
     for (unsigned i = 0; i < N_REGIONS; i++) {
         const unsigned char *base = ferry_region_base(regions[i]);
@@ -817,7 +843,8 @@ static void run_shared_pointers(rank_thread *self)
     ferry_transport *transport;
     ferry_buffer memory;
     uint32_t next = (self->rank + 1) % self->n_ranks;
-    bool shares = strstr(self->context, "inproc") != NULL;
+    bool hides = strstr(self->context, "flip") != NULL || strstr(self->context, "strict") != NULL;
+    bool shares = strstr(self->context, "inproc") != NULL && !hides;
     ferry_error *error = &self->error;
     const void *all;
     expect_ok(self, ferry_transport_open(self->world, self->context, &transport, error));
@@ -825,7 +852,7 @@ static void run_shared_pointers(rank_thread *self)
     expect(self, !fy_transport_shares_pointers(transport, self->rank));
     expect(self, !fy_transport_shares_pointers(transport, self->n_ranks));
     expect(self, fy_transport_capabilities(transport, self->n_ranks) == 0);
-    expect_ok(self, ferry_memory_alloc(transport, 1000, &memory, error));
+    expect_ok(self, ferry_memory_alloc(transport, FERRY_MEMORY_HOST, 0, 1000, &memory, error));
     expect_ok(self,
               ferry_world_all_gather(self->world, &memory.base, sizeof memory.base, &all, error));
     unsigned char *theirs;
@@ -834,18 +861,11 @@ static void run_shared_pointers(rank_thread *self)
         expect(self, fy_transport_visit(transport, next));
         memset(theirs, (int)self->rank + 1, 1000);
         fy_transport_leave(transport, next);
-    } else {
-        struct iovec here[2] = {{.iov_base = memory.base, .iov_len = 0},
-                                {.iov_base = (char *)memory.base + 500, .iov_len = 500}};
-        struct iovec there = {.iov_base = theirs, .iov_len = 500};
-        memset((char *)memory.base + 500, (int)self->rank + 1, 500);
-        expect(self, fy_transport_can_attach(transport, next));
-        expect_ok(self, fy_transport_attach_write(transport, next, here, 2, &there, 1, error));
     }
     expect_ok(self, ferry_world_barrier(self->world, error));
     const unsigned char *own = memory.base;
-    expect(self,
-           own[0] == (self->rank + self->n_ranks - 1) % self->n_ranks + 1 && own[499] == own[0]);
+    unsigned written = (self->rank + self->n_ranks - 1) % self->n_ranks + 1;
+    expect(self, own[0] == (shares ? written : 0) && own[999] == own[0]);
     expect_ok(self, ferry_world_barrier(self->world, error));
     if (self->rank == 0) {
         ferry_world_abort(self->world, "enough");
@@ -858,7 +878,9 @@ static void run_shared_pointers(rank_thread *self)
 
 static void test_shared_pointers(void **state)
 {
-    static const char *const some[] = {"inproc", "trace:inproc", "shm", "trace:shm"};
+    static const char *const some[] = {"inproc",       "trace:inproc",     "shm",
+                                       "trace:shm",    "flip=1000:inproc", "trace:flip=1000:inproc",
+                                       "strict:inproc"};
     (void)state;
     for (size_t i = 0; i < COUNT_OF(some); i++) {
         run_ranks(3, NULL, run_shared_pointers, (void *)(uintptr_t)some[i]);
@@ -881,9 +903,9 @@ typedef struct told {
 static void make_block(rank_thread *self, ferry_transport *transport, ferry_buffer *memory,
                        told *its)
 {
-    expect_ok(self, ferry_memory_alloc(transport, 64, memory, &self->error));
-    expect_ok(self,
-              ferry_region_export(memory->registration, its->key, &its->key_bytes, &self->error));
+    expect_ok(self, ferry_memory_alloc(transport, FERRY_MEMORY_HOST, 0, 64, memory, &self->error));
+    expect_ok(self, ferry_region_export(memory->registration, its->key, sizeof its->key,
+                                        &its->key_bytes, &self->error));
     its->base = memory->base;
     its->lives = true;
 }
@@ -957,10 +979,11 @@ static void run_holders(rank_thread *self)
     ferry_buffer buffer = ferry_buffer_of(bytes[self->rank], 64);
     ferry_error *error = &self->error;
     expect_ok(self, ferry_transport_open(self->world, self->context, &transport, error));
-    expect_ok(self, ferry_region_alloc(transport, 100, &region, error));
+    expect_ok(self, ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, 100, &region, error));
     expect_ok(self, ferry_region_register(transport, &buffer, &own, error));
     for (int i = 0; i < 3; i++) {
-        expect_ok(self, ferry_memory_alloc(transport, 5000u << i * 5, &memory[i], error));
+        expect_ok(self, ferry_memory_alloc(transport, FERRY_MEMORY_HOST, 0, 5000u << i * 5,
+                                           &memory[i], error));
     }
     fy_transport_retain(transport);
     fy_transport_retain(transport);
@@ -970,8 +993,8 @@ static void run_holders(rank_thread *self)
     ferry_transport_close(transport);
     /* One is left: everything works as before. */
     ferry_buffer source = ferry_buffer_of(memory[0].base, 8);
-    expect_ok(self, ferry_put(transport, (self->rank + 1) % self->n_ranks, region, 0, &source, NULL,
-                              error));
+    expect_ok(self, ferry_transport_put(transport, (self->rank + 1) % self->n_ranks, region, 0,
+                                        &source, NULL, error));
     expect_ok(self, ferry_world_barrier(self->world, error));
     ferry_memory_free(&memory[2]);
     ferry_transport_close(transport); /* and with it memory[0] and the region */
@@ -991,11 +1014,13 @@ static void run_scarce_memory(rank_thread *self)
     ferry_transport *transport;
     ferry_buffer memory;
     expect_ok(self, ferry_transport_open(self->world, self->context, &transport, &self->error));
-    expect_ok(self, ferry_memory_alloc(transport, 3 << 20, &memory, &self->error));
+    expect_ok(self,
+              ferry_memory_alloc(transport, FERRY_MEMORY_HOST, 0, 3 << 20, &memory, &self->error));
     for (int64_t n_more = 0;; n_more++) {
         ferry_buffer another = ferry_buffer_of(self, 1);
         fy_alloc_fail_after(self->rank == 0 ? n_more : -1);
-        ferry_status status = ferry_memory_alloc(transport, 5 << 20, &another, &self->error);
+        ferry_status status =
+            ferry_memory_alloc(transport, FERRY_MEMORY_HOST, 0, 5 << 20, &another, &self->error);
         fy_alloc_fail_after(-1);
         if (status == FERRY_OK) {
             ferry_memory_free(&another);

@@ -1,5 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* Autotune: what ranks measure, choose, save and read together. */
+#include "mixed_stalls.h"
 #include "rank_threads.h"
 #include "tune_tables.h"
 
@@ -32,7 +33,7 @@ static void check_timings(rank_thread *self, const ferry_mixed_comm *comm, size_
         expect(self, t.op == comm->ops[i / (n_modes * N_SIZES)]);
         expect(self, t.mode == comm->modes[i % n_modes]);
         expect(self, t.bytes == (uint64_t)8192 << in_op / n_modes);
-        expect(self, t.block_size <= comm->limits.most_lines);
+        expect(self, t.block_lines <= comm->program.limits.most_lines);
         expect(self, t.seconds > 0 || !t.chosen);
         if (in_op >= n_modes) {
             expect_ok(self, ferry_mixed_comm_timing_at(comm, i - n_modes, &last, &self->error));
@@ -98,10 +99,11 @@ static void run_tuned(rank_thread *self)
     ferry_mixed_comm *comm = NULL, *other;
     ferry_mixed_comm_options o = options_of(self, 2, 1);
     ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
-    const uint32_t *modes;
+    uint32_t modes[FERRY_MIXED_N_MODES];
     size_t n_modes;
     expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
-    expect_ok(self, ferry_mixed_comm_get_valid_mode_list(comm, &modes, &n_modes, &self->error));
+    expect_ok(self, ferry_mixed_comm_get_valid_mode_list(comm, modes, FERRY_MIXED_N_MODES, &n_modes,
+                                                         &self->error));
     expect(self, n_modes == 7 && modes[6] == FERRY_MIXED_AUTOTUNE);
     check_timings(self, comm, 6);
     check_alike(self, comm);
@@ -111,7 +113,8 @@ static void run_tuned(rank_thread *self)
     check_run(self, comm, 4 * SMALL + 4);
     /* Again: the table is replaced, the mode does not come twice. */
     expect_ok(self, ferry_mixed_comm_run_autotune(comm, &self->error));
-    expect_ok(self, ferry_mixed_comm_get_valid_mode_list(comm, &modes, &n_modes, &self->error));
+    expect_ok(self, ferry_mixed_comm_get_valid_mode_list(comm, modes, FERRY_MIXED_N_MODES, &n_modes,
+                                                         &self->error));
     expect(self, n_modes == 7);
     check_timings(self, comm, 6);
     check_alike(self, comm);
@@ -125,9 +128,10 @@ static void run_tuned(rank_thread *self)
     expect(self, other->tuning->n == comm->tuning->n);
     expect(self, memcmp(other->tuning->timings, comm->tuning->timings,
                         comm->tuning->n * sizeof *comm->tuning->timings) == 0);
-    expect_ok(self, ferry_mixed_comm_get_valid_mode_list(other, &modes, &n_modes, &self->error));
+    expect_ok(self, ferry_mixed_comm_get_valid_mode_list(other, modes, FERRY_MIXED_N_MODES,
+                                                         &n_modes, &self->error));
     expect(self, n_modes == 7 && modes[6] == FERRY_MIXED_AUTOTUNE);
-    expect_ok(self, ferry_mixed_comm_describe(other, &info, &self->error));
+    expect_ok(self, ferry_mixed_comm_get_info(other, &info, &self->error));
     expect(self, info.tuned);
     check_run(self, other, SMALL);
     ferry_mixed_comm_destroy(other);
@@ -163,7 +167,7 @@ static void test_ranks(void **state)
  * takes. One rank is enough: the slowest counts, on both.
  */
 typedef struct times {
-    int64_t (*ns_of)(struct times *times, const fy_call *call); /* asked once for each call */
+    int64_t (*ns_of)(struct times *times, const fy_mix_call *call); /* asked once for each call */
     int64_t now_ns;
     uint64_t last_call;
     uint32_t mode;         /* the one that the test is about */
@@ -173,10 +177,10 @@ typedef struct times {
     bool is_repeated; /* two calls, one right after the other */
 } times;
 
-static void pass_time(void *context, const fy_lane *lane)
+static void pass_time(void *context, const fy_mix_lane *lane)
 {
     times *t = context;
-    const fy_call *call = &lane->comm->call;
+    const fy_mix_call *call = lane->call;
     if (call->number != t->last_call && call->geometry.n_elements > 16) {
         t->now_ns += t->ns_of(t, call);
     }
@@ -191,12 +195,10 @@ static int64_t read_time(void *context)
 /* A table by these times. */
 static void tune_by(rank_thread *self, ferry_mixed_comm *comm, times *t)
 {
-    comm->stall = self->rank == 1 ? pass_time : NULL;
-    comm->clock = read_time;
-    comm->stall_context = t;
+    stalls s = {.before = self->rank == 1 ? pass_time : NULL, .now_ns = read_time, .context = t};
+    stall_by(comm, &s);
     expect_ok(self, ferry_mixed_comm_run_autotune(comm, &self->error));
-    comm->stall = NULL;
-    comm->clock = NULL;
+    stall_no_more(comm);
 }
 
 static ferry_mixed_comm *create_untuned(rank_thread *self, uint64_t most_bytes)
@@ -211,7 +213,7 @@ static ferry_mixed_comm *create_untuned(rank_thread *self, uint64_t most_bytes)
     return comm;
 }
 
-static int64_t ns_of_choice(times *t, const fy_call *call)
+static int64_t ns_of_choice(times *t, const fy_mix_call *call)
 {
     return call->mode == t->mode ? t->ns : t->others_ns;
 }
@@ -245,7 +247,7 @@ static void test_choice(void **state)
 }
 
 /* The first call of each mode is that of a machine that has never run it. */
-static int64_t ns_of_cold(times *t, const fy_call *call)
+static int64_t ns_of_cold(times *t, const fy_mix_call *call)
 {
     t->is_repeated |= call->number == t->last_long_call + 1 && call->mode == t->last_mode;
     t->last_long_call = call->number;
@@ -273,7 +275,7 @@ static void test_cold(void **state)
 }
 
 /* Slow in its bytes, and more than that. */
-static int64_t ns_of_bytes(times *t, const fy_call *call)
+static int64_t ns_of_bytes(times *t, const fy_mix_call *call)
 {
     int64_t eights = (int64_t)(call->geometry.n_elements * sizeof(float) / 8192);
     return call->mode == t->mode ? 2000000 * eights * eights : 10000;
@@ -326,7 +328,7 @@ static void run_divergent(rank_thread *self)
     expect_ok(self, fy_tune_load(comm, path_of("e.json"), &self->error));
     expect(self, ferry_mixed_comm_timing_count(comm) == 8);
     expect_refused(self, comm, path_of(odd ? "f.json" : "e.json"), FERRY_ERR_INVALID_INPUT,
-                   "rank 2 is not that of rank 0");
+                   "give all ranks the same file");
     expect_refused(self, comm, path_of(odd ? "none.json" : "e.json"), FERRY_ERR_IO, "rank 2: ");
     expect_refused(self, comm, path_of(odd ? "e.json" : "g.json"), FERRY_ERR_INVALID_INPUT,
                    "rank 0: ");
@@ -346,7 +348,7 @@ static void run_divergent(rank_thread *self)
     expect_status(self, FERRY_ERR_INVALID_INPUT,
                   ferry_mixed_comm_create(self->world, &o, &none, &self->error));
     expect(self, none == NULL);
-    expect_says(self, "rank 0 measures, but rank 2 reads a saved table");
+    expect_says(self, "\"measuring\" on rank 0 and \"reading a saved table\" on rank 2");
 }
 
 static void test_divergent(void **state)
@@ -366,11 +368,16 @@ static void test_divergent(void **state)
 }
 
 /* A rank ends the world in the middle of it. */
-static void abort_soon(void *context, const fy_lane *lane)
+typedef struct abortion {
+    ferry_world *world;
+    int n_left; /* actions until then */
+} abortion;
+
+static void abort_soon(void *context, const fy_mix_lane *lane)
 {
-    int *n_left = context;
-    if (lane->comm->call.geometry.n_elements > 16 && --*n_left == 0) {
-        ferry_world_abort(lane->comm->world, "enough");
+    abortion *a = context;
+    if (lane->call->geometry.n_elements > 16 && --a->n_left == 0) {
+        ferry_world_abort(a->world, "enough");
     }
 }
 
@@ -378,11 +385,11 @@ static void run_abort(rank_thread *self)
 {
     ferry_mixed_comm *comm = NULL;
     ferry_mixed_comm_options o = options_of(self, 2, 1);
-    int n_left = 40;
+    abortion a = {self->world, 40};
+    stalls s = {.before = self->rank == 3 ? abort_soon : NULL, .context = &a};
     expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
     size_t n = ferry_mixed_comm_timing_count(comm);
-    comm->stall = self->rank == 3 ? abort_soon : NULL;
-    comm->stall_context = &n_left;
+    stall_by(comm, &s);
     expect_status(self, FERRY_ERR_ABORTED, ferry_mixed_comm_run_autotune(comm, &self->error));
     expect_says(self, "enough");
     expect(self, ferry_mixed_comm_timing_count(comm) == n && n != 0);

@@ -93,7 +93,7 @@ static void check_same(const fy_tuning *a, const fy_tuning *b)
     for (size_t i = 0; i < a->n; i++) {
         const ferry_mixed_timing *x = &a->timings[i], *y = &b->timings[i];
         check_at(x->op == y->op && x->mode == y->mode && x->bytes == y->bytes &&
-                     x->block_size == y->block_size && x->seconds == y->seconds &&
+                     x->block_lines == y->block_lines && x->seconds == y->seconds &&
                      x->chosen == y->chosen,
                  "timing %zu", i);
     }
@@ -270,7 +270,7 @@ static void test_files(void **state)
         check_says(refused[i].name, "`ferry tune", &error);
         assert_null(read);
     }
-    comm.limits.max_lines = 64; /* the caller's own limit counts as well */
+    comm.program.limits.max_lines = 64; /* the caller's own limit counts as well */
     put_file("b.json", TIMES(BOTH));
     check_status("limit", FERRY_ERR_INVALID_INPUT,
                  fy_tuning_read(&comm, path_of("b.json"), &read, &error), &error);

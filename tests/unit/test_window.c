@@ -7,7 +7,7 @@
 /* A job that brings one tensor of a file to the layout of a rule; NULL where half bytes forbid. */
 typedef struct bench {
     ferry_checkpoint *from;
-    fy_job job;
+    fy_layout_job job;
     bool is_made;
 } bench;
 
@@ -34,7 +34,7 @@ static bench bench_of(const kind *k, const uint64_t *shape, uint32_t n_dims, con
     snprintf(quoted, sizeof quoted, "{'mesh':[['x',2],['y',3]],'rules':[{'match':'*'%s}]}", rule);
     unquote(quoted);
     json_t *side = json_loads(quoted, 0, &at);
-    fy_target target = {.name = "target", .side = side};
+    fy_job_target target = {.name = "target", .side = side};
     assert_non_null(side);
     b.from = small_open(small_path("w.safetensors"));
     ferry_status status = fy_job_create(b.from, &target, &b.job, &error);
@@ -83,14 +83,14 @@ static void check_boxes(const fy_window *w, uint32_t n_dims, uint32_t bits)
 static void check_windows(const bench *b, uint32_t bits, uint64_t most_bytes, uint64_t most_span,
                           bool *has_many)
 {
-    const fy_job *job = &b->job;
+    const fy_layout_job *job = &b->job;
     const fy_tensor *t = &job->problem.tensors[0];
     const fy_layout *layout = &job->problem.placements[t->dst].layout;
     const fy_holders *holders = fy_problem_holders(&job->problem, t->dst);
     fy_grain grain = fy_grain_of(job, 0, most_bytes, most_span);
     for (uint32_t cell = 0; cell < holders->n_cells; cell++) {
         fy_window_walk walk;
-        uint64_t shape[FY_MAX_DIMS], next = 0;
+        uint64_t shape[FERRY_MAX_DIMS], next = 0;
         uint32_t n_dims;
         uint64_t total = fy_placement_shape(&job->problem, t->dst, cell, &n_dims, shape);
         fy_window_walk_begin(&walk, job, 0, cell, &grain);

@@ -83,12 +83,12 @@ static void look_at_numbers(rank_thread *self)
 {
     ferry_world *world = self->world;
     expect(ferry_world_rank(world) == self->rank);
-    expect(ferry_world_n_ranks(world) == self->n_ranks);
+    expect(ferry_world_rank_count(world) == self->n_ranks);
     expect(ferry_world_epoch(world) == 0);
-    expect(ferry_world_member(world, self->rank) == self->rank);
-    expect(ferry_world_n_nodes(world) == 2);
+    expect(ferry_world_member_of(world, self->rank) == self->rank);
+    expect(ferry_world_node_count(world) == 2);
     expect(ferry_world_node_of(world, self->rank) == (self->rank < 3 ? 0 : 1));
-    expect(ferry_world_n_local_ranks(world) == (self->rank < 3 ? 3 : 2));
+    expect(ferry_world_local_rank_count(world) == (self->rank < 3 ? 3 : 2));
     expect(ferry_world_local_rank(world) == self->rank % 3);
     expect(ferry_world_state(world, NULL, &self->error) == FERRY_OK);
     expect(world->threads);
@@ -122,7 +122,7 @@ static void test_create_refused(void **state)
     ferry_world_destroy(NULL);
     ferry_world_abort(NULL, "nothing");
     assert_int_equal(ferry_world_rank(NULL), UINT32_MAX);
-    assert_int_equal(ferry_world_n_ranks(NULL), 0);
+    assert_int_equal(ferry_world_rank_count(NULL), 0);
 }
 
 /* Every call with an argument that breaks its contract; the world is as well as before. */
@@ -846,7 +846,7 @@ static void test_leaving_has_a_limit(void **state)
     check_says("left", "rank 0 has left the world", &error);
     fy_world_retain(worlds[1]);
     ferry_world_destroy(worlds[1]);
-    assert_int_equal(ferry_world_n_ranks(worlds[1]), 2); /* still held */
+    assert_int_equal(ferry_world_rank_count(worlds[1]), 2); /* still held */
     ferry_world_destroy(worlds[1]);
 }
 
@@ -856,13 +856,13 @@ static void test_leaving_has_a_limit(void **state)
 
 static bool gathers_members(rank_thread *self, ferry_world *world)
 {
-    uint32_t me = ferry_world_member(world, ferry_world_rank(world));
+    uint32_t me = ferry_world_member_of(world, ferry_world_rank(world));
     const void *all;
     if (me != self->rank || ferry_world_all_gather(world, &me, 4, &all, &self->error) != FERRY_OK) {
         return false;
     }
-    for (uint32_t r = 0; r < ferry_world_n_ranks(world); r++) {
-        if (((const uint32_t *)all)[r] != ferry_world_member(world, r)) {
+    for (uint32_t r = 0; r < ferry_world_rank_count(world); r++) {
+        if (((const uint32_t *)all)[r] != ferry_world_member_of(world, r)) {
             return false;
         }
     }
@@ -893,9 +893,9 @@ static void shrink_down(rank_thread *self)
                   ferry_world_shrink(self->world, 0, &smaller, &self->error), "destroy it"));
         ferry_world_destroy(self->world);
         self->world = smaller;
-        expect(ferry_world_n_ranks(smaller) == sizes[step]);
+        expect(ferry_world_rank_count(smaller) == sizes[step]);
         expect(ferry_world_epoch(smaller) == step + 1);
-        expect(ferry_world_n_nodes(smaller) == (step == 0 ? 3 : step == 1 ? 3 : 1));
+        expect(ferry_world_node_count(smaller) == (step == 0 ? 3 : step == 1 ? 3 : 1));
         expect(gathers_members(self, smaller));
     }
 }
@@ -920,7 +920,7 @@ static void shrink_after_abort(rank_thread *self)
     expect(ferry_world_barrier(self->world, &self->error) == FERRY_ERR_ABORTED);
     expect(ferry_world_shrink(self->world, self->n_ranks, &same, &self->error) == FERRY_OK);
     if (same != NULL) {
-        expect(ferry_world_n_ranks(same) == self->n_ranks);
+        expect(ferry_world_rank_count(same) == self->n_ranks);
         expect(gathers_members(self, same));
         ferry_world_destroy(same);
     }
@@ -982,7 +982,7 @@ static void shrink_without_the_absent(rank_thread *self)
     }
     expect(ferry_world_shrink(self->world, 0, &smaller, &self->error) == FERRY_OK);
     if (smaller != NULL) {
-        expect(ferry_world_n_ranks(smaller) == 2);
+        expect(ferry_world_rank_count(smaller) == 2);
         expect(ferry_world_rank(smaller) == self->rank - 1);
     }
     atomic_fetch_add(n_done, 1);

@@ -35,7 +35,7 @@ static inline void make_handle(ferry_mixed_comm *comm)
         .world_size = 4, .local_size = 4, .inter_size = 1, .local_tp = 2, .local_dp = 2};
     ferry_error error;
     memset(comm, 0, sizeof *comm);
-    must(fy_topology_make(&wish, &comm->topology, &error), &error);
+    must(fy_topology_make(&wish, &comm->program.topology, &error), &error);
     comm->options = options;
     comm->ops[0] = FERRY_MIXED_ALL_REDUCE_ALL_GATHER;
     comm->ops[1] = FERRY_MIXED_REDUCE_SCATTER_ALL_REDUCE;
@@ -44,8 +44,8 @@ static inline void make_handle(ferry_mixed_comm *comm)
          mode <= FERRY_MIXED_FUSED_BYTES1_UNICAST; mode++) {
         comm->modes[comm->n_modes++] = mode;
     }
-    comm->n_lanes = 1;
-    comm->limits.most_lines = 4096;
+    comm->program.n_lanes = 1;
+    comm->program.limits.most_lines = 4096;
 }
 
 static inline void add(fy_tuning *tuning, uint32_t op, uint64_t bytes, uint32_t mode,

@@ -7,6 +7,7 @@
 
 #include "commands.h"
 #include "plan.h"
+#include "steps.h"
 #include "units.h"
 
 #include <stdio.h>
@@ -54,29 +55,24 @@ static void list_names(const uint32_t *list, size_t n, name_fn name, char *text,
 }
 
 /* Leaves the one that was asked for. DEFAULT is a mode, though in no list. */
-static ferry_status choose(const uint32_t **list, size_t *n, uint32_t wanted, bool is_mode,
+static ferry_status choose(uint32_t *list, size_t *n, uint32_t wanted, bool is_mode,
                            ferry_error *error)
 {
-    static const uint32_t default_mode = FERRY_MIXED_MODE_DEFAULT;
-
     name_fn name = is_mode ? ferry_mixed_mode_name : ferry_mixed_op_name;
     char text[256];
     if (wanted == MIXED_ALL) {
         return FERRY_OK;
     }
-    if (is_mode && wanted == default_mode) {
-        *list = &default_mode;
+    bool offered = is_mode && wanted == FERRY_MIXED_MODE_DEFAULT;
+    for (size_t i = 0; i < *n; i++) {
+        offered = offered || list[i] == wanted;
+    }
+    if (offered) {
+        list[0] = wanted;
         *n = 1;
         return FERRY_OK;
     }
-    for (size_t i = 0; i < *n; i++) {
-        if ((*list)[i] == wanted) {
-            *list += i;
-            *n = 1;
-            return FERRY_OK;
-        }
-    }
-    list_names(*list, *n, name, text, sizeof text);
+    list_names(list, *n, name, text, sizeof text);
     return mixed_fail(error, FERRY_ERR_INVALID_INPUT, "these ranks have no %s %s; they have %s",
                       is_mode ? "mode" : "operation", name(wanted), text);
 }
@@ -84,16 +80,12 @@ static ferry_status choose(const uint32_t **list, size_t *n, uint32_t wanted, bo
 static ferry_status choose_lines(mixed_bench *b, ferry_error *error)
 {
     ferry_mixed_comm *comm = b->rank.comm;
-    ferry_status status = ferry_mixed_comm_get_valid_op_list(comm, &b->ops, &b->n_ops, error);
-    if (status == FERRY_OK) {
-        status = ferry_mixed_comm_get_valid_mode_list(comm, &b->modes, &b->n_modes, error);
-    }
-    if (status == FERRY_OK) {
-        status = choose(&b->ops, &b->n_ops, b->request->op, false, error);
-    }
-    if (status == FERRY_OK) {
-        status = choose(&b->modes, &b->n_modes, b->request->mode, true, error);
-    }
+    ferry_status status =
+        ferry_mixed_comm_get_valid_op_list(comm, b->ops, FERRY_MIXED_N_OPS, &b->n_ops, error);
+    FY_THEN(status, ferry_mixed_comm_get_valid_mode_list(comm, b->modes, FERRY_MIXED_N_MODES,
+                                                         &b->n_modes, error));
+    FY_THEN(status, choose(b->ops, &b->n_ops, b->request->op, false, error));
+    FY_THEN(status, choose(b->modes, &b->n_modes, b->request->mode, true, error));
     b->rank.is_common = status != FERRY_OK;
     return status;
 }
@@ -107,9 +99,7 @@ static ferry_status check_room(mixed_bench *b, ferry_error *error)
     bool alone = b->request->join && !b->request->started;
     uint64_t n = alone ? b->rank.info.local_size : b->rank.n_ranks;
     ferry_status status = ferry_machine_probe(0, &machine, error);
-    if (status == FERRY_OK) {
-        status = ferry_world_barrier(b->rank.world, error);
-    }
+    FY_THEN(status, ferry_world_barrier(b->rank.world, error));
     uint64_t needed = n * (b->in_bytes + b->out_bytes + b->place_bytes);
     if (status == FERRY_OK && needed > machine.room_bytes) {
         char text[2][32];
@@ -148,18 +138,11 @@ static ferry_status allocate(mixed_bench *b, ferry_error *error)
     b->place_bytes = b->in_bytes > b->out_bytes ? b->in_bytes : b->out_bytes;
     b->most_samples = n > MIXED_MOST_SAMPLES ? n : MIXED_MOST_SAMPLES;
     b->samples = calloc(b->most_samples, sizeof *b->samples);
-    ferry_status status =
-        b->samples == NULL ? mixed_fail(error, FERRY_ERR_NO_MEMORY, "out of memory") : FERRY_OK;
-    if (status == FERRY_OK) {
-        status = check_room(b, error);
-    }
-    if (status == FERRY_OK) {
-        status = map(b->in_bytes, &b->in, error);
-    }
-    if (status == FERRY_OK) {
-        status = map(b->out_bytes, &b->out, error);
-    }
-    return status == FERRY_OK ? map(b->place_bytes, &b->place, error) : status;
+    FY_TRY(b->samples == NULL ? mixed_fail(error, FERRY_ERR_NO_MEMORY, "out of memory") : FERRY_OK);
+    FY_TRY(check_room(b, error));
+    FY_TRY(map(b->in_bytes, &b->in, error));
+    FY_TRY(map(b->out_bytes, &b->out, error));
+    return map(b->place_bytes, &b->place, error);
 }
 
 static void fill(mixed_bench *b, void *memory, uint64_t bytes)
@@ -175,12 +158,8 @@ static ferry_status open_bench(mixed_bench *b, ferry_world *world, ferry_error *
     ferry_status status = mixed_open(b->request, world, &b->rank, error);
     b->report =
         (mixed_report){.request = b->request, .rank = &b->rank, .machine = FERRY_MACHINE_INIT};
-    if (status == FERRY_OK) {
-        status = choose_lines(b, error);
-    }
-    if (status == FERRY_OK) {
-        status = allocate(b, error);
-    }
+    FY_THEN(status, choose_lines(b, error));
+    FY_THEN(status, allocate(b, error));
     if (status == FERRY_OK) {
         /* Zeros are sums of nothing. Without a check nothing is filled again: the inputs stay what
          * they are here, and in place the sums of sums grow. */
@@ -226,16 +205,12 @@ int bench_mixed(const mixed_request *r, ferry_world *world)
     if (status == FERRY_OK && b.rank.rank == 0) {
         mixed_report_begin(&b.report);
     }
-    if (status == FERRY_OK) {
-        status = run_lines(&b, &error);
-    }
+    FY_THEN(status, run_lines(&b, &error));
     if (status == FERRY_OK && b.rank.rank == 0) {
         mixed_report_end(&b.report);
         fflush(stdout);
     }
-    if (status == FERRY_OK) {
-        status = judge(&b, &error);
-    }
+    FY_THEN(status, judge(&b, &error));
     int exit_status = mixed_close(&b.rank, status, &error);
     free_memory(&b);
     return exit_status;

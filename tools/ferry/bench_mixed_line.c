@@ -2,6 +2,7 @@
 #include "bench_mixed_line.h"
 
 #include "bench.h"
+#include "steps.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -123,11 +124,9 @@ static ferry_status check_pass(mixed_bench *b, const mixed_line *line, mixed_for
                                mixed_pattern pattern, finding *found, ferry_error *error)
 {
     begin_pass(b, line, form, pattern);
-    ferry_status status = call(b, line, form, error);
-    if (status == FERRY_OK) {
-        end_pass(b, line, form, pattern, found);
-    }
-    return status;
+    FY_TRY(call(b, line, form, error));
+    end_pass(b, line, form, pattern, found);
+    return FERRY_OK;
 }
 
 /* "all-reduce in place, mode base-one, pieces of 8 KiB" */
@@ -185,11 +184,10 @@ static pace pace_of(const mixed_bench *b, double each)
 static ferry_status call_often(mixed_bench *b, const mixed_line *line, mixed_form form, uint32_t n,
                                ferry_error *error)
 {
-    ferry_status status = FERRY_OK;
-    for (uint32_t i = 0; i < n && status == FERRY_OK; i++) {
-        status = call(b, line, form, error);
+    for (uint32_t i = 0; i < n; i++) {
+        FY_TRY(call(b, line, form, error));
     }
-    return status;
+    return FERRY_OK;
 }
 
 /*
@@ -209,18 +207,14 @@ static ferry_status agree_on_pace(mixed_bench *b, const mixed_line *line, mixed_
     }
     ferry_status status = call_often(b, line, form, first, error);
     double begin = bench_now();
-    if (status == FERRY_OK) {
-        status = call_often(b, line, form, PACE_CALLS, error);
-    }
+    FY_THEN(status, call_often(b, line, form, PACE_CALLS, error));
     if (status != FERRY_OK) {
         return status;
     }
     pace own = pace_of(b, (bench_now() - begin) / PACE_CALLS + 1e-9);
-    status = ferry_world_broadcast(b->rank.world, 0, &own, sizeof own, &said, &n_said, error);
-    if (status == FERRY_OK) {
-        memcpy(pace_out, said, sizeof own);
-    }
-    return status;
+    FY_TRY(ferry_world_broadcast(b->rank.world, 0, &own, sizeof own, &said, &n_said, error));
+    memcpy(pace_out, said, sizeof own);
+    return FERRY_OK;
 }
 
 static ferry_status sample(mixed_bench *b, const mixed_line *line, mixed_form form, const pace *p,
@@ -238,12 +232,9 @@ static ferry_status sample(mixed_bench *b, const mixed_line *line, mixed_form fo
 static ferry_status count_call(mixed_bench *b, const mixed_line *line,
                                ferry_mixed_counts *counts_out, ferry_error *error)
 {
-    ferry_status status = ferry_mixed_comm_reset_counts(b->rank.comm, error);
-    if (status == FERRY_OK) {
-        status = call(b, line, MIXED_OUT_OF_PLACE, error);
-    }
-    return status == FERRY_OK ? ferry_mixed_comm_get_counts(b->rank.comm, counts_out, error)
-                              : status;
+    FY_TRY(ferry_mixed_comm_reset_counts(b->rank.comm, error));
+    FY_TRY(call(b, line, MIXED_OUT_OF_PLACE, error));
+    return ferry_mixed_comm_get_counts(b->rank.comm, counts_out, error);
 }
 
 /* ---- lines ---- */
@@ -263,7 +254,7 @@ static void take_counts(mixed_line *line, const ferry_mixed_counts *counts)
     line->work.written += counts->inside_bytes_written;
     line->work.read += counts->inside_bytes_read;
     line->work.between += counts->between_bytes;
-    line->work.waits = counts->waits > line->work.waits ? counts->waits : line->work.waits;
+    line->work.waits = counts->n_waits > line->work.waits ? counts->n_waits : line->work.waits;
 }
 
 /* The first bad line is described, by its lowest rank. */
@@ -295,9 +286,7 @@ static ferry_status combine(mixed_bench *b, mixed_line *line, mixed_form form, c
     share *all = malloc(b->rank.n_ranks * sizeof *all);
     ferry_status status =
         all == NULL ? mixed_fail(error, FERRY_ERR_NO_MEMORY, "out of memory") : FERRY_OK;
-    if (status == FERRY_OK) {
-        status = ferry_world_all_gather(b->rank.world, own, sizeof *own, &said, error);
-    }
+    FY_THEN(status, ferry_world_all_gather(b->rank.world, own, sizeof *own, &said, error));
     if (status == FERRY_OK) {
         memcpy(all, said, b->rank.n_ranks * sizeof *all);
         for (uint32_t rank = 0; rank < b->rank.n_ranks; rank++) {
@@ -332,14 +321,10 @@ static ferry_status check_form(mixed_bench *b, const mixed_line *line, mixed_for
                                finding *found, ferry_error *error)
 {
     mixed_pattern pattern = line->op == FERRY_MIXED_ALL_GATHER ? MIXED_BITS : MIXED_RANDOM;
-    ferry_status status = check_pass(b, line, form, pattern, found, error);
-    if (status == FERRY_OK) {
-        status = check_pass(b, line, form, MIXED_INTEGERS, found, error);
-    }
-    if (status == FERRY_OK) {
-        begin_pass(b, line, form, MIXED_INTEGERS); /* of the calls that are timed */
-    }
-    return status;
+    FY_TRY(check_pass(b, line, form, pattern, found, error));
+    FY_TRY(check_pass(b, line, form, MIXED_INTEGERS, found, error));
+    begin_pass(b, line, form, MIXED_INTEGERS); /* of the calls that are timed */
+    return FERRY_OK;
 }
 
 static ferry_status run_form(mixed_bench *b, mixed_line *line, mixed_form form, ferry_error *error)
@@ -348,38 +333,26 @@ static ferry_status run_form(mixed_bench *b, mixed_line *line, mixed_form form, 
     pace p = {0};
     mixed_figures *figures = &line->forms[form];
     bool counts = b->request->counts && form == MIXED_OUT_OF_PLACE;
-    ferry_status status =
-        b->request->check ? check_form(b, line, form, &own.found, error) : FERRY_OK;
-    if (status == FERRY_OK) {
-        status = agree_on_pace(b, line, form, &p, error);
-    }
-    if (status == FERRY_OK) {
-        status = sample(b, line, form, &p, error);
-    }
-    if (status == FERRY_OK && may_check_timed(b, form)) {
+    FY_TRY(b->request->check ? check_form(b, line, form, &own.found, error) : FERRY_OK);
+    FY_TRY(agree_on_pace(b, line, form, &p, error));
+    FY_TRY(sample(b, line, form, &p, error));
+    if (may_check_timed(b, form)) {
         end_pass(b, line, form, MIXED_INTEGERS, &own.found);
     }
-    if (status == FERRY_OK && counts) {
-        status = count_call(b, line, &own.counts, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
+    if (counts) {
+        FY_TRY(count_call(b, line, &own.counts, error));
     }
     own.times = bench_sort_times(b->samples, p.n_samples);
     figures->n_calls = p.n_samples * p.window;
-    status = combine(b, line, form, &own, error);
-    if (status == FERRY_OK) {
-        take_rates(b, line, figures);
-    }
-    return status;
+    FY_TRY(combine(b, line, form, &own, error));
+    take_rates(b, line, figures);
+    return FERRY_OK;
 }
 
 ferry_status mixed_run_line(mixed_bench *b, mixed_line *line, ferry_error *error)
 {
     ferry_status status = run_form(b, line, MIXED_OUT_OF_PLACE, error);
-    if (status == FERRY_OK) {
-        status = run_form(b, line, MIXED_IN_PLACE, error);
-    }
+    FY_THEN(status, run_form(b, line, MIXED_IN_PLACE, error));
     if (status == FERRY_OK && b->rank.rank == 0) {
         mixed_report_line(&b->report, line);
     }

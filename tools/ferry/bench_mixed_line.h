@@ -12,7 +12,7 @@ enum { MIXED_MOST_SAMPLES = 2000 };
 typedef struct mixed_bench {
     const mixed_request *request;
     mixed_rank rank;
-    const uint32_t *ops, *modes; /* that are measured */
+    uint32_t ops[FERRY_MIXED_N_OPS], modes[FERRY_MIXED_N_MODES]; /* that are measured */
     size_t n_ops, n_modes;
     void *in, *out;
     void *place; /* of those in place: as long as the longer of the two */

@@ -5,6 +5,7 @@
 #include "commands.h"
 #include "json_text.h"
 #include "launch.h"
+#include "steps.h"
 #include "units.h"
 
 #include <pthread.h>
@@ -152,7 +153,7 @@ static void bind_to_core(const ferry_world *world)
 {
     cpu_set_t allowed, one;
     if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < 2 ||
-        ferry_world_n_ranks(world) < (uint32_t)CPU_COUNT(&allowed)) {
+        ferry_world_rank_count(world) < (uint32_t)CPU_COUNT(&allowed)) {
         return;
     }
     uint32_t skip = ferry_world_rank(world) % (uint32_t)CPU_COUNT(&allowed);
@@ -195,19 +196,16 @@ ferry_status mixed_open(const mixed_request *r, ferry_world *world, mixed_rank *
     rank_out->info = (ferry_mixed_comm_info)FERRY_MIXED_COMM_INFO_INIT;
     joining.nodes = nodes_text(r, rank_out->nodes);
     if (world == NULL) {
-        ferry_status status = ferry_world_create(&joining, &rank_out->world, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(ferry_world_create(&joining, &rank_out->world, error));
     }
     rank_out->rank = ferry_world_rank(rank_out->world);
-    rank_out->n_ranks = ferry_world_n_ranks(rank_out->world);
+    rank_out->n_ranks = ferry_world_rank_count(rank_out->world);
     bind_to_core(rank_out->world);
     ferry_status status =
         ferry_mixed_comm_create(rank_out->world, &options, &rank_out->comm, error);
     /* What all have asked for alike is refused to all alike. */
     rank_out->is_common = status == FERRY_ERR_INVALID_INPUT || status == FERRY_ERR_UNSUPPORTED;
-    return status == FERRY_OK ? ferry_mixed_comm_describe(rank_out->comm, &rank_out->info, error)
+    return status == FERRY_OK ? ferry_mixed_comm_get_info(rank_out->comm, &rank_out->info, error)
                               : status;
 }
 
@@ -266,7 +264,7 @@ const char *mixed_dtype_text(uint32_t dtype, char text[FERRY_DTYPE_TEXT_BYTES])
     ferry_dtype type = {0};
     snprintf(text, FERRY_DTYPE_TEXT_BYTES, "?");
     if (ferry_dtype_of(dtype, &type, NULL) == FERRY_OK) {
-        ferry_dtype_format(type, text);
+        ferry_dtype_format(type, text, FERRY_DTYPE_TEXT_BYTES);
     }
     return text;
 }
@@ -310,8 +308,8 @@ void mixed_print_handle_json(const ferry_mixed_comm_info *info)
            "\"dtype\":\"%s\",\"deterministic\":%s,\"engines\":{\"inside\":",
            info->local_tp_size, info->local_dp_size, info->inter_tp_size, info->inter_dp_size,
            mixed_dtype_text(info->dtype, text), info->deterministic ? "true" : "false");
-    print_json_text(info->inside_engine != NULL ? info->inside_engine : "");
+    print_json_text(info->inside_engine);
     printf(",\"between\":");
-    print_json_text(info->between_engine != NULL ? info->between_engine : "");
+    print_json_text(info->between_engine);
     printf("},\"grid_size\":%u", info->grid_size);
 }

@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "json_text.h"
 #include "machine_text.h"
+#include "steps.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -108,7 +109,7 @@ static ferry_status copy_once(pack_bench *b, const pack_line *line, ferry_error 
         ferry_box to =
             box_of(b->to, MOST_GROWTH * MEMORY, t, n_rows, n_columns,
                    (strided_to ? PITCH / f : n_columns) * t, (strided_to ? at : before) * t);
-        status = ferry_copy_box(&to, &from, &options, error);
+        status = ferry_box_copy(&to, &from, &options, NULL, error);
     }
     return status;
 }
@@ -136,9 +137,7 @@ static ferry_status run_line(pack_bench *b, pack_line *line, ferry_error *error)
                       (line->n < LEAST_SAMPLES || bench_now() < end);
          line->n++) {
         status = sample(b, line, &times[line->n], error);
-        if (status == FERRY_OK) {
-            status = sample(b, &other, &others[line->n], error);
-        }
+        FY_THEN(status, sample(b, &other, &others[line->n], error));
     }
     if (status == FERRY_OK) {
         line->rate = bytes / bench_sort_times(times, line->n).median;
@@ -285,18 +284,14 @@ static void begin_report(const pack_bench *b)
 
 static ferry_status measure(pack_bench *b, ferry_error *error)
 {
-    ferry_status status = ferry_machine_probe(PROBE_SECONDS, &b->machine, error);
-    if (status == FERRY_OK) {
-        begin_report(b);
-        status = run_rows(b, error);
-    }
-    if (status == FERRY_OK) {
-        status = run_casts(b, error);
-    }
-    if (status == FERRY_OK && b->request->json) {
+    FY_TRY(ferry_machine_probe(PROBE_SECONDS, &b->machine, error));
+    begin_report(b);
+    FY_TRY(run_rows(b, error));
+    FY_TRY(run_casts(b, error));
+    if (b->request->json) {
         printf("\n]}\n");
     }
-    return status;
+    return FERRY_OK;
 }
 
 static bool is_power_of_two(uint64_t n)

@@ -6,6 +6,7 @@
 #include "bench.h"
 
 #include "commands.h"
+#include "steps.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -60,13 +61,15 @@ static ferry_status send_turn(bench *b, uint64_t bytes, ferry_error *error)
                            .offset = b->rank == 0 ? WORD_OF_1 : WORD_OF_0,
                            .value = b->turn,
                            .op = FERRY_SIGNAL_SET};
-    return ferry_put_signal(b->transport, b->peer, b->data, 0, &source, &signal, NULL, error);
+    return ferry_transport_put_signal(b->transport, b->peer, b->data, 0, &source, &signal, NULL,
+                                      error);
 }
 
 static ferry_status await_turn(bench *b, ferry_error *error)
 {
-    return ferry_signal_wait(b->transport, b->signals, b->rank == 0 ? WORD_OF_0 : WORD_OF_1,
-                             FERRY_COMPARE_GE, b->turn, b->peer, -1, NULL, error);
+    return ferry_transport_wait_signal(b->transport, b->signals,
+                                       b->rank == 0 ? WORD_OF_0 : WORD_OF_1, FERRY_COMPARE_GE,
+                                       b->turn, b->peer, -1, NULL, NULL, error);
 }
 
 /* There and back; half of it is the time of one way. */
@@ -76,12 +79,10 @@ static ferry_status sample_turn(bench *b, const bench_line *line, double *second
     b->turn++;
     double begin = bench_now();
     ferry_status status = b->rank == 0 ? send_turn(b, line->bytes, error) : await_turn(b, error);
-    if (status == FERRY_OK) {
-        status = b->rank == 0 ? await_turn(b, error) : send_turn(b, line->bytes, error);
-    }
+    FY_THEN(status, b->rank == 0 ? await_turn(b, error) : send_turn(b, line->bytes, error));
     *seconds_out = (bench_now() - begin) / 2;
     if (status == FERRY_OK && b->turn % FLUSH_EVERY == 0) {
-        status = ferry_flush(b->transport, b->peer, NULL, error);
+        status = ferry_transport_flush(b->transport, b->peer, NULL, error);
     }
     return status;
 }
@@ -104,13 +105,12 @@ static ferry_status sample_window(bench *b, const bench_line *line, double *seco
     for (uint32_t i = 0; i < line->window && status == FERRY_OK; i++) {
         uint64_t offset = i * line->bytes;
         ferry_buffer buffer = own(b, offset, line->bytes);
-        status = line->test == BENCH_GET
-                     ? ferry_get(b->transport, b->peer, b->data, offset, &buffer, NULL, error)
-                     : ferry_put(b->transport, b->peer, b->data, offset, &buffer, NULL, error);
+        status =
+            line->test == BENCH_GET
+                ? ferry_transport_get(b->transport, b->peer, b->data, offset, &buffer, NULL, error)
+                : ferry_transport_put(b->transport, b->peer, b->data, offset, &buffer, NULL, error);
     }
-    if (status == FERRY_OK) {
-        status = ferry_flush(b->transport, b->peer, NULL, error);
-    }
+    FY_THEN(status, ferry_transport_flush(b->transport, b->peer, NULL, error));
     *seconds_out = bench_now() - begin;
     return status;
 }
@@ -177,9 +177,7 @@ static ferry_status agree_on_samples(bench *b, const bench_line *line, size_t *n
     uint64_t n = fit < LEAST_SAMPLES  ? LEAST_SAMPLES
                  : fit > MOST_SAMPLES ? MOST_SAMPLES
                                       : (uint64_t)fit;
-    if (status == FERRY_OK) {
-        status = ferry_world_broadcast(b->world, 0, &n, sizeof n, &said, &n_said, error);
-    }
+    FY_THEN(status, ferry_world_broadcast(b->world, 0, &n, sizeof n, &said, &n_said, error));
     if (status == FERRY_OK) {
         memcpy(&n, said, sizeof n);
         *n_out = (size_t)n;
@@ -193,37 +191,31 @@ static ferry_status add_rates(bench *b, bench_line *line, ferry_error *error)
     double mine[2] = {line->rate, line->slow_rate};
     double theirs[2][2];
     const void *all = NULL;
-    ferry_status status = ferry_world_all_gather(b->world, mine, sizeof mine, &all, error);
-    if (status == FERRY_OK) {
-        memcpy(theirs, all, sizeof theirs);
-        line->rate = theirs[0][0] + theirs[1][0];
-        line->slow_rate = theirs[0][1] + theirs[1][1];
-    }
-    return status;
+    FY_TRY(ferry_world_all_gather(b->world, mine, sizeof mine, &all, error));
+    memcpy(theirs, all, sizeof theirs);
+    line->rate = theirs[0][0] + theirs[1][0];
+    line->slow_rate = theirs[0][1] + theirs[1][1];
+    return FERRY_OK;
 }
 
 static ferry_status run_line(bench *b, bench_line *line, ferry_error *error)
 {
-    ferry_status status = agree_on_samples(b, line, &line->n, error);
-    if (status == FERRY_OK) {
-        status = ferry_world_barrier(b->world, error);
-    }
-    if (status == FERRY_OK) {
-        status = sample(b, line, line->n, error);
-    }
-    if (status == FERRY_OK && takes_part(b, line->test)) {
+    FY_TRY(agree_on_samples(b, line, &line->n, error));
+    FY_TRY(ferry_world_barrier(b->world, error));
+    FY_TRY(sample(b, line, line->n, error));
+    if (takes_part(b, line->test)) {
         double bytes = (double)line->bytes * line->window;
         line->times = bench_sort_times(b->samples, line->n);
         line->rate = bytes / line->times.median;
         line->slow_rate = bytes / line->times.p99;
     }
-    if (status == FERRY_OK && line->test == BENCH_BOTH_WAYS) {
-        status = add_rates(b, line, error);
+    if (line->test == BENCH_BOTH_WAYS) {
+        FY_TRY(add_rates(b, line, error));
     }
-    if (status == FERRY_OK && b->rank == 0) {
+    if (b->rank == 0) {
         bench_report_line(&b->report, line);
     }
-    return status;
+    return FERRY_OK;
 }
 
 static uint32_t window_of(uint64_t bytes)
@@ -270,8 +262,8 @@ static ferry_status run_table(bench *b, bench_test test, ferry_error *error)
     if (test == BENCH_GET && !(b->report.capabilities & FERRY_CAN_GET)) {
         return FERRY_OK;
     }
-    ferry_status status = probe(b, error);
-    return status == FERRY_OK ? run_sizes(b, test, rate_least, WINDOW_BYTES, error) : status;
+    FY_TRY(probe(b, error));
+    return run_sizes(b, test, rate_least, WINDOW_BYTES, error);
 }
 
 static ferry_status run_lines(bench *b, ferry_error *error)
@@ -279,11 +271,11 @@ static ferry_status run_lines(bench *b, ferry_error *error)
     static const bench_test tables[] = {BENCH_PUT_SIGNAL, BENCH_PUT, BENCH_BOTH_WAYS, BENCH_GET};
     bench_line signal = {.test = BENCH_SIGNAL, .window = 1};
     bench_line barrier = {.test = BENCH_BARRIER, .window = 1};
-    ferry_status status = run_line(b, &signal, error);
-    for (size_t i = 0; i < sizeof tables / sizeof tables[0] && status == FERRY_OK; i++) {
-        status = run_table(b, tables[i], error);
+    FY_TRY(run_line(b, &signal, error));
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
+        FY_TRY(run_table(b, tables[i], error));
     }
-    return status == FERRY_OK ? run_line(b, &barrier, error) : status;
+    return run_line(b, &barrier, error);
 }
 
 /* ---- begin and end ---- */
@@ -300,10 +292,10 @@ static ferry_status allocate(bench *b, ferry_error *error)
 {
     /* The others only hold memory because symmetric regions are of one size. */
     b->own_n_bytes = region_bytes(b->request);
-    ferry_status status = ferry_region_alloc(b->transport, b->own_n_bytes, &b->data, error);
-    if (status == FERRY_OK) {
-        status = ferry_region_alloc(b->transport, SIGNAL_BYTES, &b->signals, error);
-    }
+    ferry_status status =
+        ferry_region_alloc(b->transport, FERRY_MEMORY_HOST, 0, b->own_n_bytes, &b->data, error);
+    FY_THEN(status, ferry_region_alloc(b->transport, FERRY_MEMORY_HOST, 0, SIGNAL_BYTES,
+                                       &b->signals, error));
     if (status != FERRY_OK || b->rank > 1) {
         return status;
     }
@@ -343,15 +335,12 @@ static void bind_to_core(uint32_t rank)
 
 static ferry_status open_bench(bench *b, ferry_error *error)
 {
-    ferry_status status = ferry_world_create(NULL, &b->world, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(ferry_world_create(NULL, &b->world, error));
     b->rank = ferry_world_rank(b->world);
     bind_to_core(b->rank);
     b->peer = b->rank == 0 ? 1 : 0;
     b->report.json = b->request->json;
-    b->report.n_ranks = ferry_world_n_ranks(b->world);
+    b->report.n_ranks = ferry_world_rank_count(b->world);
     if (b->report.n_ranks < 2) {
         snprintf(error->message, sizeof error->message,
                  "the world has one rank, and there is nothing to measure with less than two");
@@ -362,14 +351,11 @@ static ferry_status open_bench(bench *b, ferry_error *error)
         snprintf(error->message, sizeof error->message, "out of memory");
         return FERRY_ERR_NO_MEMORY;
     }
-    status = ferry_transport_open(b->world, b->request->transport, &b->transport, error);
-    if (status == FERRY_OK) {
-        status = allocate(b, error);
-    }
-    if (status == FERRY_OK) {
-        status = ferry_transport_peer(b->transport, b->peer, &b->report.engine,
-                                      &b->report.capabilities, error);
-    }
+    ferry_status status =
+        ferry_transport_open(b->world, b->request->transport, &b->transport, error);
+    FY_THEN(status, allocate(b, error));
+    FY_THEN(status, ferry_transport_get_peer(b->transport, b->peer, &b->report.engine,
+                                             &b->report.capabilities, error));
     b->report.machine = (ferry_machine)FERRY_MACHINE_INIT;
     return status == FERRY_OK ? probe(b, error) : status;
 }
@@ -408,9 +394,7 @@ int bench_transport(const bench_request *request)
     if (status == FERRY_OK && b.rank == 0) {
         bench_report_begin(&b.report);
     }
-    if (status == FERRY_OK) {
-        status = run_lines(&b, &error);
-    }
+    FY_THEN(status, run_lines(&b, &error));
     if (status == FERRY_OK && b.rank == 0) {
         bench_report_end(&b.report);
     }

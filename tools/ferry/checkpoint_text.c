@@ -1,6 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* Parts of the tables that describe checkpoints. */
 #include "checkpoint_text.h"
+#include "steps.h"
 
 #include "units.h"
 
@@ -80,12 +81,8 @@ ferry_status print_files(const void *of, file_at_fn at, size_t n_files, bool is_
     printf("\nFiles:\n%s  %8s  %12s  name\n", is_sharded ? "      rank" : "", "tensors", "bytes");
     for (size_t i = 0; i < n_files; i++) {
         ferry_checkpoint_file file = FERRY_CHECKPOINT_FILE_INIT;
-        ferry_status status = FERRY_OK;
         if (row_is_shown(i, n_files, MOST_FILES)) {
-            status = at(of, i, &file, error);
-            if (status != FERRY_OK) {
-                return status;
-            }
+            FY_TRY(at(of, i, &file, error));
             print_file(&file, is_sharded);
         } else {
             print_gap(i, n_files, MOST_FILES);

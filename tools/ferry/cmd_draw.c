@@ -3,6 +3,7 @@
 #include "draw.h"
 #include "options.h"
 #include "plan.h"
+#include "steps.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -126,9 +127,7 @@ static ferry_status choose(const ferry_spec *spec, char **tensor_out, ferry_erro
     ferry_plan *plan = NULL;
     choice c = {0};
     ferry_status status = plan_tensor(spec, NULL, &plan, error);
-    if (status == FERRY_OK) {
-        status = ferry_plan_visit(plan, FERRY_ALL_RANKS, count_move, &c, NULL, error);
-    }
+    FY_THEN(status, ferry_plan_visit(plan, FERRY_ALL_RANKS, count_move, &c, NULL, error));
     if (status == FERRY_OK) {
         close_tensor(&c);
         *tensor_out = strdup(c.tensor == NULL ? "*" : c.tensor);
@@ -163,12 +162,8 @@ static ferry_status draw(const draw_request *r, const ferry_spec *spec, ferry_er
                      r->tensor);
         }
     }
-    if (status == FERRY_OK) {
-        status = draw_collect(plan, &picture, error);
-    }
-    if (status == FERRY_OK) {
-        status = write_picture(r, &picture, error);
-    }
+    FY_THEN(status, draw_collect(plan, &picture, error));
+    FY_THEN(status, write_picture(r, &picture, error));
     draw_cleanup(&picture);
     ferry_plan_destroy(plan);
     free(chosen);

@@ -3,6 +3,7 @@
 #include "json_text.h"
 #include "machine_text.h"
 #include "options.h"
+#include "steps.h"
 
 #include <ferry/ferry.h>
 
@@ -13,9 +14,11 @@
 static const char help[] =
     "Usage: ferry info [OPTION]...\n"
     "\n"
-    "Prints what ferry can do here: the version, the engines and why one is missing, the limits\n"
-    "of this machine, and every FERRY_* variable with its value and meaning. The rate of copying\n"
-    "in memory is measured, which takes about half a second.\n";
+    "Prints what ferry can do here: the version, the engines and the kinds of memory, and why one\n"
+    "is missing, how bytes get from each kind to each at a peer, the limits of this machine, and\n"
+    "every FERRY_* variable with its value and meaning. The rate of copying in memory is "
+    "measured,\n"
+    "which takes about half a second.\n";
 
 static const char more_help[] =
     "\n"
@@ -35,7 +38,7 @@ static const option_row rows[] = {
 
 static const double MEASURE_SECONDS = 0.5;
 
-static const char no_devices[] = "none looked for: this version moves bytes in host memory only";
+static const char no_devices[] = "none looked for: this version uses no GPU";
 
 typedef struct engine {
     const char *name;
@@ -55,10 +58,7 @@ static ferry_status print_engines(ferry_error *error)
     printf("\nEngines:\n");
     for (size_t i = 0; i < ferry_engine_count(); i++) {
         engine e;
-        ferry_status status = engine_at(i, &e, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(engine_at(i, &e, error));
         printf("  %-8s %-12s %s\n", e.name, e.available ? "available" : "missing", e.summary);
         if (!e.available) {
             printf("  %-8s %-12s %s\n", "", "", e.why_not);
@@ -67,16 +67,173 @@ static ferry_status print_engines(ferry_error *error)
     return FERRY_OK;
 }
 
+/*
+ * Kinds of memory, and how bytes get from one to another
+ */
+
+typedef struct kind {
+    const char *name;
+    const char *summary;
+    const char *why_not;
+    uint32_t n_devices;
+} kind;
+
+static ferry_status kind_at(size_t index, kind *kind_out, ferry_error *error)
+{
+    return ferry_memory_kind_at(index, &kind_out->name, &kind_out->summary, &kind_out->n_devices,
+                                &kind_out->why_not, error);
+}
+
+static ferry_status print_kinds(ferry_error *error)
+{
+    printf("\nMemory:\n");
+    for (size_t i = 0; i < ferry_memory_kind_count(); i++) {
+        kind k;
+        FY_TRY(kind_at(i, &k, error));
+        printf("  %-8s %-12s %s\n", k.name, k.n_devices > 0 ? "available" : "missing", k.summary);
+        if (k.n_devices == 0) {
+            printf("  %-8s %-12s %s\n", "", "", k.why_not);
+        }
+    }
+    return FERRY_OK;
+}
+
+static const char *const peer_names[FERRY_PEER_CLASSES] = {"self", "thread", "node", "remote"};
+static const char *const way_names[] = {"none", "direct", "device", "staged"};
+
+/* One cell of the matrix. */
+typedef struct choice {
+    ferry_peer_class peer;
+    const char *source, *target; /* names of kinds */
+    const char *engine;
+    const char *way;
+    ferry_error why_not; /* empty: it is there */
+} choice;
+
+typedef ferry_status (*choice_fn)(const choice *c, void *context, ferry_error *error);
+
+/* All pairs of kinds that have a device here, for one class of peers. */
+static ferry_status visit_choices(ferry_peer_class peer, choice_fn visit, void *context,
+                                  ferry_error *error)
+{
+    size_t n = ferry_memory_kind_count();
+    for (size_t i = 0; i < n * n; i++) {
+        kind source, target;
+        ferry_way way = FERRY_WAY_NONE;
+        FY_TRY(kind_at(i / n, &source, error));
+        FY_TRY(kind_at(i % n, &target, error));
+        if (source.n_devices == 0 || target.n_devices == 0) {
+            continue;
+        }
+        choice c = {.peer = peer, .source = source.name, .target = target.name};
+        ferry_status status =
+            ferry_engine_choose(peer, (ferry_memory_kind)(i / n), (ferry_memory_kind)(i % n),
+                                &c.engine, &way, &c.why_not);
+        if (status == FERRY_OK) {
+            c.why_not.message[0] = '\0';
+        } else if (status != FERRY_ERR_UNSUPPORTED) {
+            *error = c.why_not;
+            return status;
+        }
+        c.way = way_names[way];
+        FY_TRY(visit(&c, context, error));
+    }
+    return FERRY_OK;
+}
+
+static ferry_status print_title(const choice *c, void *context, ferry_error *error)
+{
+    char title[32];
+    (void)context;
+    (void)error;
+    snprintf(title, sizeof title, "%s-%s", c->source, c->target);
+    printf("  %10s", title);
+    return FERRY_OK;
+}
+
+static ferry_status print_cell(const choice *c, void *context, ferry_error *error)
+{
+    bool *first = context;
+    (void)error;
+    if (*first) {
+        printf("  %-8s %-8s", peer_names[c->peer], c->engine[0] == '\0' ? "-" : c->engine);
+    }
+    *first = false;
+    printf("  %10s", c->why_not.message[0] == '\0' ? c->way : "missing");
+    return FERRY_OK;
+}
+
+static ferry_status print_choices(ferry_error *error)
+{
+    puts("\nPuts, from a kind of memory here to a kind there, by where the peer is:");
+    printf("  %-8s %-8s", "peer", "engine");
+    FY_TRY(visit_choices(FERRY_PEER_SELF, print_title, NULL, error));
+    putchar('\n');
+    for (int peer = 0; peer < FERRY_PEER_CLASSES; peer++) {
+        bool first = true;
+        FY_TRY(visit_choices((ferry_peer_class)peer, print_cell, &first, error));
+        putchar('\n');
+    }
+    puts("  direct: the engine does it all. device: a device's own copy. staged: by way of host "
+         "memory.\n"
+         "  none: it cannot be put; ferry copies it all the same in services and collectives.");
+    return FERRY_OK;
+}
+
+static ferry_status print_kinds_json(ferry_error *error)
+{
+    for (size_t i = 0; i < ferry_memory_kind_count(); i++) {
+        kind k;
+        FY_TRY(kind_at(i, &k, error));
+        printf("%s{\"name\":", i == 0 ? "" : ",");
+        print_json_text(k.name);
+        printf(",\"summary\":");
+        print_json_text(k.summary);
+        printf(",\"devices\":%u,\"why_not\":", (unsigned)k.n_devices);
+        print_json_text(k.n_devices > 0 ? NULL : k.why_not);
+        putchar('}');
+    }
+    return FERRY_OK;
+}
+
+static ferry_status print_cell_json(const choice *c, void *context, ferry_error *error)
+{
+    bool *first = context;
+    (void)error;
+    printf("%s{\"peer\":", *first ? "" : ",");
+    *first = false;
+    print_json_text(peer_names[c->peer]);
+    printf(",\"source\":");
+    print_json_text(c->source);
+    printf(",\"target\":");
+    print_json_text(c->target);
+    printf(",\"engine\":");
+    print_json_text(c->engine[0] == '\0' ? NULL : c->engine);
+    printf(",\"way\":");
+    print_json_text(c->way);
+    printf(",\"why_not\":");
+    print_json_text(c->why_not.message[0] == '\0' ? NULL : c->why_not.message);
+    putchar('}');
+    return FERRY_OK;
+}
+
+static ferry_status print_choices_json(ferry_error *error)
+{
+    bool first = true;
+    ferry_status status = FERRY_OK;
+    for (int peer = 0; peer < FERRY_PEER_CLASSES; peer++) {
+        FY_THEN(status, visit_choices((ferry_peer_class)peer, print_cell_json, &first, error));
+    }
+    return status;
+}
+
 static ferry_status print_variables(ferry_error *error)
 {
     const char *name, *meaning, *value;
     int name_width = 0, value_width = 7;
     printf("\nVariables:\n");
     for (size_t i = 0; i < ferry_config_count(); i++) {
-        ferry_status status = ferry_config_at(i, &name, &meaning, &value, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(ferry_config_at(i, &name, &meaning, &value, error));
         int width = (int)strlen(name);
         name_width = width > name_width ? width : name_width;
         width = value == NULL ? 0 : (int)strlen(value);
@@ -95,24 +252,20 @@ static ferry_status print_variables(ferry_error *error)
 static ferry_status print_text(const ferry_machine *machine, ferry_error *error)
 {
     printf("ferry %s\n", ferry_version());
-    ferry_status status = print_engines(error);
-    if (status == FERRY_OK) {
-        printf("\nMachine:\n");
-        print_machine(machine);
-        printf("\nDevices:\n  %s\n", no_devices);
-        status = print_variables(error);
-    }
-    return status;
+    FY_TRY(print_engines(error));
+    FY_TRY(print_kinds(error));
+    FY_TRY(print_choices(error));
+    printf("\nMachine:\n");
+    print_machine(machine);
+    printf("\nDevices:\n  %s\n", no_devices);
+    return print_variables(error);
 }
 
 static ferry_status print_engines_json(ferry_error *error)
 {
     for (size_t i = 0; i < ferry_engine_count(); i++) {
         engine e;
-        ferry_status status = engine_at(i, &e, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(engine_at(i, &e, error));
         printf("%s{\"name\":", i == 0 ? "" : ",");
         print_json_text(e.name);
         printf(",\"summary\":");
@@ -128,10 +281,7 @@ static ferry_status print_variables_json(ferry_error *error)
 {
     for (size_t i = 0; i < ferry_config_count(); i++) {
         const char *name, *meaning, *value;
-        ferry_status status = ferry_config_at(i, &name, &meaning, &value, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(ferry_config_at(i, &name, &meaning, &value, error));
         printf("%s{\"name\":", i == 0 ? "" : ",");
         print_json_text(name);
         printf(",\"value\":");
@@ -149,13 +299,15 @@ static ferry_status print_json(const ferry_machine *machine, ferry_error *error)
     print_json_text(ferry_version());
     printf(",\"engines\":[");
     ferry_status status = print_engines_json(error);
+    printf("],\"memory\":[");
+    FY_THEN(status, print_kinds_json(error));
+    printf("],\"puts\":[");
+    FY_THEN(status, print_choices_json(error));
     printf("],\"machine\":");
     print_machine_json(machine);
     /* null, not []: nobody looked. */
     printf(",\"devices\":null,\"variables\":[");
-    if (status == FERRY_OK) {
-        status = print_variables_json(error);
-    }
+    FY_THEN(status, print_variables_json(error));
     printf("]}\n");
     return status;
 }
@@ -181,9 +333,7 @@ static int run(int argc, char **argv)
         return fail_usage("info", "takes no arguments, such as \"%s\"", argv[optind]);
     }
     ferry_status status = ferry_machine_probe(r.measure ? MEASURE_SECONDS : 0, &machine, &error);
-    if (status == FERRY_OK) {
-        status = r.json ? print_json(&machine, &error) : print_text(&machine, &error);
-    }
+    FY_THEN(status, r.json ? print_json(&machine, &error) : print_text(&machine, &error));
     return status == FERRY_OK ? EXIT_DONE : fail("info", error.message);
 }
 

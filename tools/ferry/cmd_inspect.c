@@ -5,6 +5,7 @@
 #include "inspect.h"
 #include "options.h"
 #include "plan.h"
+#include "steps.h"
 #include "terminal.h"
 #include "work_progress.h"
 
@@ -103,15 +104,13 @@ static ferry_status tensor_at(const inspected *it, size_t index, inspect_tensor 
     if (it->checkpoint == NULL) {
         return inspect_plan_tensor_at(it->plan, index, tensor_out, error);
     }
-    ferry_status status = ferry_checkpoint_tensor_at(it->checkpoint, index, &tensor, error);
-    if (status == FERRY_OK) {
-        tensor_out->name = tensor.name;
-        tensor_out->dtype = dtype_name(tensor.dtype);
-        tensor_out->n_dims = tensor.n_dims;
-        tensor_out->bytes = tensor.bytes;
-        memcpy(tensor_out->shape, tensor.shape, sizeof tensor_out->shape);
-    }
-    return status;
+    FY_TRY(ferry_checkpoint_tensor_at(it->checkpoint, index, &tensor, error));
+    tensor_out->name = tensor.name;
+    tensor_out->dtype = dtype_name(tensor.dtype);
+    tensor_out->n_dims = tensor.n_dims;
+    tensor_out->bytes = tensor.bytes;
+    memcpy(tensor_out->shape, tensor.shape, sizeof tensor_out->shape);
+    return FERRY_OK;
 }
 
 ferry_status inspect_tensor_at(const inspected *it, size_t index, inspect_tensor *tensor_out,
@@ -160,13 +159,13 @@ ferry_status inspect_choose(inspected *it, const inspect_request *r, ferry_error
     if (status != FERRY_OK || r->subset == NULL) {
         return status;
     }
-    status = check_patterns(it, r, error);
-    if (status == FERRY_OK && it->n_chosen == 0) {
+    FY_TRY(check_patterns(it, r, error));
+    if (it->n_chosen == 0) {
         snprintf(error->message, sizeof error->message, "%s: the patterns leave no tensor",
                  r->path);
-        status = FERRY_ERR_INVALID_INPUT;
+        FY_TRY(FERRY_ERR_INVALID_INPUT);
     }
-    return status;
+    return FERRY_OK;
 }
 
 /* ---- which kind of file ---- */
@@ -234,22 +233,16 @@ static ferry_status show_plan(const inspect_request *r, ferry_error *error)
 {
     inspect_plan plan;
     inspect_tensor tensor;
-    ferry_status status = inspect_plan_open(r->path, &plan, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(inspect_plan_open(r->path, &plan, error));
+    ferry_status status = FERRY_OK;
     inspected it = {.plan = &plan, .totals = FERRY_CHECKPOINT_TOTALS_INIT};
     it.totals.n_tensors = plan.n_tensors;
     for (size_t i = 0; i < plan.n_tensors && status == FERRY_OK; i++) {
         status = inspect_plan_tensor_at(&plan, i, &tensor, error);
         it.totals.tensor_bytes += tensor.bytes;
     }
-    if (status == FERRY_OK) {
-        status = inspect_choose(&it, r, error);
-    }
-    if (status == FERRY_OK) {
-        status = print_it(r, &it, error);
-    }
+    FY_THEN(status, inspect_choose(&it, r, error));
+    FY_THEN(status, print_it(r, &it, error));
     free(it.chosen);
     ferry_subset_destroy(it.subset);
     inspect_plan_close(&plan);
@@ -265,15 +258,11 @@ static ferry_status show_checkpoint(const inspect_request *r, ferry_error *error
         it.checkpoint = checkpoint;
         status = ferry_checkpoint_get_totals(checkpoint, &it.totals, error);
     }
-    if (status == FERRY_OK) {
-        status = inspect_choose(&it, r, error);
-    }
+    FY_THEN(status, inspect_choose(&it, r, error));
     if (status == FERRY_OK && r->stats) {
         status = inspect_measure(checkpoint, r, it.totals.n_tensors, &it.stats, error);
     }
-    if (status == FERRY_OK) {
-        status = print_it(r, &it, error);
-    }
+    FY_THEN(status, print_it(r, &it, error));
     free(it.stats);
     free(it.chosen);
     ferry_subset_destroy(it.subset);

@@ -1,6 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "commands.h"
 #include "plan.h"
+#include "steps.h"
 #include "terminal.h"
 #include "units.h"
 
@@ -59,9 +60,7 @@ ferry_status plan_open(const char *path, const ferry_plan_options *planning, fer
     }
     ferry_spec *spec = NULL;
     ferry_status status = ferry_spec_load(path, &spec, error);
-    if (status == FERRY_OK) {
-        status = ferry_plan_create(spec, planning, plan_out, error);
-    }
+    FY_THEN(status, ferry_plan_create(spec, planning, plan_out, error));
     ferry_spec_destroy(spec);
     return status;
 }
@@ -90,9 +89,7 @@ static ferry_status prove(const plan_request *r, const ferry_plan *plan, ferry_p
         snprintf(error->message, sizeof error->message, "%.400s: cannot be written", path);
         status = FERRY_ERR_IO;
     }
-    if (status == FERRY_OK) {
-        status = ferry_prove_plan(r->path, path, proof, error);
-    }
+    FY_THEN(status, ferry_plan_prove(r->path, path, proof, error));
     unlink(path);
     return status;
 }
@@ -114,7 +111,7 @@ static int print_json(const plan_request *r, const ferry_plan *plan, const ferry
 static int check_request(const plan_request *r, const ferry_plan *plan)
 {
     char text[128];
-    uint32_t n_ranks = ferry_plan_world_size(plan);
+    uint32_t n_ranks = ferry_plan_rank_count(plan);
     if (r->has_rank && r->rank >= n_ranks) {
         snprintf(text, sizeof text, "--rank: rank %u is not in the world of %u rank%s", r->rank,
                  n_ranks, plural(n_ranks));

@@ -1,6 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "commands.h"
 #include "reshard.h"
+#include "steps.h"
 #include "terminal.h"
 #include "work_progress.h"
 
@@ -144,19 +145,14 @@ static ferry_status print_report(const reshard_report *report, ferry_error *erro
 static ferry_status work(const reshard_request *r, ferry_reshard *reshard, reshard_report *report,
                          ferry_error *error)
 {
-    ferry_status status = ferry_reshard_get_totals(reshard, &report->totals, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(ferry_reshard_get_totals(reshard, &report->totals, error));
     report->reshard = reshard;
-    status = r->dry_run ? estimate(report, error) : write_result(r, reshard, report, error);
-    if (status == FERRY_OK) {
-        status = print_report(report, error);
-    }
-    if (status == FERRY_OK && !r->json) {
+    FY_TRY(r->dry_run ? estimate(report, error) : write_result(r, reshard, report, error));
+    FY_TRY(print_report(report, error));
+    if (!r->json) {
         reshard_print_note(report); /* a failure has its one sentence for itself */
     }
-    return status;
+    return FERRY_OK;
 }
 
 static int run_request(const reshard_request *r)

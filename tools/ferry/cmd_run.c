@@ -3,6 +3,7 @@
 #include "launch.h"
 #include "plan.h"
 #include "run.h"
+#include "steps.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -30,9 +31,8 @@ static const char more_help[] =
     "  what all its cores copy in memory, measured before and after the runs. Phases are those of\n"
     "  the median run: copy is from tensor to tensor and into slots, wire in the transport's\n"
     "  calls, unpack out of slots, check the reading of destinations for --checksum end, and wait\n"
-    "  the rest. Paths: local stays on its rank, mapped and attach go from tensor to tensor by\n"
-    "  mapped memory or by the kernel, remote is put into the destination, staged goes through\n"
-    "  slots.\n"
+    "  the rest. Paths: local stays on its rank, mapped goes from tensor to tensor in mapped\n"
+    "  memory, remote is put into the destination, staged goes through slots.\n"
     "\n"
     "Exit status:\n"
     "  0 done, 1 the work failed or a byte was wrong (one sentence on stderr), 2 wrong usage; 128\n"
@@ -51,15 +51,11 @@ static ferry_status check_room(const run_request *r, const ferry_plan *plan, fer
 {
     ferry_machine machine = FERRY_MACHINE_INIT;
     ferry_plan_totals totals = FERRY_PLAN_TOTALS_INIT;
-    uint32_t n_ranks = ferry_plan_world_size(plan);
+    uint32_t n_ranks = ferry_plan_rank_count(plan);
     ferry_status status = ferry_machine_probe(0, &machine, error);
-    if (status == FERRY_OK) {
-        status = ferry_plan_get_totals(plan, &totals, error);
-    }
-    if (status == FERRY_OK) {
-        status = run_check_room(totals.moved_bytes + totals.local_bytes, machine.room_bytes,
-                                n_ranks, error);
-    }
+    FY_THEN(status, ferry_plan_get_totals(plan, &totals, error));
+    FY_THEN(status, run_check_room(totals.moved_bytes + totals.local_bytes, machine.room_bytes,
+                                   n_ranks, error));
     uint64_t needed = 0;
     for (uint32_t rank = 0; rank < n_ranks && status == FERRY_OK; rank++) {
         uint64_t bytes = 0;
@@ -125,7 +121,7 @@ static int join_threads(rank_thread *threads, uint32_t n)
 
 static int start_threads(const run_request *r, const ferry_plan *plan)
 {
-    uint32_t n = ferry_plan_world_size(plan), started = 0;
+    uint32_t n = ferry_plan_rank_count(plan), started = 0;
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
     ferry_error error;
     int status = EXIT_DONE;
@@ -191,7 +187,7 @@ static int run(int argc, char **argv)
     } else if (wants_threads(&r)) {
         status = start_threads(&r, plan);
     } else {
-        uint32_t n_ranks = ferry_plan_world_size(plan);
+        uint32_t n_ranks = ferry_plan_rank_count(plan);
         ferry_plan_destroy(plan); /* ranks make their own; this process only waits */
         plan = NULL;
         status = start_processes(argc, argv, n_ranks);

@@ -1,6 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* ferry draw: from a plan of one destination tensor to boxes of matrices. */
 #include "draw.h"
+#include "steps.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -159,9 +160,7 @@ static ferry_status add_columns(shard_map *map, const ferry_shard *shard, ferry_
     for (size_t i = 0; status == FERRY_OK && i < pieces; i++) {
         run one = {0, 0, 0};
         status = ferry_shard_piece_at(shard, dim, i, &one.local, &one.global, &one.length, error);
-        if (status == FERRY_OK) {
-            status = add_run(&map->columns, one, shard->tensor, error);
-        }
+        FY_THEN(status, add_run(&map->columns, one, shard->tensor, error));
     }
     return status;
 }
@@ -178,8 +177,8 @@ static ferry_status make_map(shard_map *map, const ferry_shard *shard, ferry_err
     for (uint32_t d = 0; d < n_row_dims(shard->n_dims); d++) {
         map->n_rows *= shard->global[d];
     }
-    ferry_status status = add_columns(map, shard, error);
-    return status == FERRY_OK ? add_rows(map, shard, 0, 0, 0, error) : status;
+    FY_TRY(add_columns(map, shard, error));
+    return add_rows(map, shard, 0, 0, 0, error);
 }
 
 /* The part of a run that lies in [begin, end) of the shard, in the tensor's indices. */
@@ -255,11 +254,10 @@ static ferry_status add_move(collecting *c, const ferry_move *move, uint32_t dim
         return add_local(c, &c->fills, move->from,
                          (uint64_t[]){first * below, (first + move->length[dim]) * below}, columns);
     }
-    ferry_status status = FERRY_OK;
-    for (uint64_t k = 0; status == FERRY_OK && k < move->length[dim]; k++) {
-        status = add_move(c, move, dim + 1, first + k);
+    for (uint64_t k = 0; k < move->length[dim]; k++) {
+        FY_TRY(add_move(c, move, dim + 1, first + k));
     }
-    return status;
+    return FERRY_OK;
 }
 
 static bool overlap(const draw_box *a, const draw_box *b)
@@ -307,11 +305,10 @@ static draw_matrix *find_matrix(draw_side *side, const shard_map *map, const dra
 static ferry_status append(draw_boxes *to, const draw_boxes *from, const char *tensor,
                            ferry_error *error)
 {
-    ferry_status status = FERRY_OK;
-    for (size_t i = 0; status == FERRY_OK && i < from->n; i++) {
-        status = add_box(to, from->at[i], tensor, error);
+    for (size_t i = 0; i < from->n; i++) {
+        FY_TRY(add_box(to, from->at[i], tensor, error));
     }
-    return status;
+    return FERRY_OK;
 }
 
 static ferry_status add_sender(draw_picture *picture, uint32_t rank, ferry_error *error)
@@ -341,32 +338,28 @@ static ferry_status place(collecting *c)
         side->n_left_out++;
         return FERRY_OK;
     }
-    ferry_status status = append(&matrix->held, &c->held, c->map.tensor, c->error);
-    if (status == FERRY_OK) {
-        status = append(&matrix->fills, &c->fills, c->map.tensor, c->error);
+    FY_TRY(append(&matrix->held, &c->held, c->map.tensor, c->error));
+    FY_TRY(append(&matrix->fills, &c->fills, c->map.tensor, c->error));
+    if (c->side == FERRY_SIDE_SOURCE) {
+        FY_TRY(add_sender(c->picture, c->rank, c->error));
     }
-    if (status == FERRY_OK && c->side == FERRY_SIDE_SOURCE) {
-        status = add_sender(c->picture, c->rank, c->error);
-    }
-    return status;
+    return FERRY_OK;
 }
 
 static ferry_status take_shard(collecting *c, const ferry_shard *shard)
 {
     c->held.n = 0;
     c->fills.n = 0;
-    ferry_status status = make_map(&c->map, shard, c->error);
-    return status == FERRY_OK ? add_flat(c, &c->held, shard->flat_begin, shard->flat_end) : status;
+    FY_TRY(make_map(&c->map, shard, c->error));
+    return add_flat(c, &c->held, shard->flat_begin, shard->flat_end);
 }
 
 static ferry_status take_source(void *context, const ferry_shard *shard)
 {
     collecting *c = context;
-    ferry_status status = take_shard(c, shard);
-    if (status == FERRY_OK) {
-        status = append(&c->fills, &c->held, shard->tensor, c->error);
-    }
-    return status == FERRY_OK ? place(c) : status;
+    FY_TRY(take_shard(c, shard));
+    FY_TRY(append(&c->fills, &c->held, shard->tensor, c->error));
+    return place(c);
 }
 
 static ferry_status take_destination(void *context, const ferry_shard *shard)
@@ -408,14 +401,12 @@ static ferry_status collect_rank(collecting *c, const ferry_plan *plan, uint32_t
 {
     c->rank = rank;
     ferry_status status = visit_side(c, plan, FERRY_SIDE_SOURCE, take_source);
-    if (status == FERRY_OK) {
-        status = visit_side(c, plan, FERRY_SIDE_DESTINATION, take_destination);
-    }
+    FY_THEN(status, visit_side(c, plan, FERRY_SIDE_DESTINATION, take_destination));
     if (status != FERRY_OK || c->map.tensor == NULL) {
         return status;
     }
-    status = ferry_plan_visit(plan, rank, take_move, c, NULL, c->error);
-    return status == FERRY_OK ? place(c) : status;
+    FY_TRY(ferry_plan_visit(plan, rank, take_move, c, NULL, c->error));
+    return place(c);
 }
 
 ferry_status draw_collect(const ferry_plan *plan, draw_picture *picture, ferry_error *error)
@@ -423,13 +414,11 @@ ferry_status draw_collect(const ferry_plan *plan, draw_picture *picture, ferry_e
     *picture = (draw_picture){0};
     collecting c = {.picture = picture, .error = error};
     ferry_status status = FERRY_OK;
-    for (uint32_t r = 0; status == FERRY_OK && r < ferry_plan_world_size(plan); r++) {
+    for (uint32_t r = 0; status == FERRY_OK && r < ferry_plan_rank_count(plan); r++) {
         status = collect_rank(&c, plan, r);
     }
     ferry_plan_totals totals = FERRY_PLAN_TOTALS_INIT;
-    if (status == FERRY_OK) {
-        status = ferry_plan_get_totals(plan, &totals, error);
-    }
+    FY_THEN(status, ferry_plan_get_totals(plan, &totals, error));
     picture->moved_bytes = totals.moved_bytes;
     picture->local_bytes = totals.local_bytes;
     free(c.map.rows.at);

@@ -281,7 +281,7 @@ static void put_head(const canvas *c, double width, double height)
     for (uint32_t d = 0; d < p->n_dims; d++) {
         fprintf(c->file, "%s%llu", d == 0 ? "" : " x ", (unsigned long long)p->shape[d]);
     }
-    ferry_dtype_format(p->dtype, dtype);
+    ferry_dtype_format(p->dtype, dtype, sizeof dtype);
     fprintf(c->file, "] %s</text>\n", dtype);
 }
 

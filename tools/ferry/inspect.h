@@ -64,6 +64,12 @@ typedef struct inspect_tensor {
 /* index: below n_chosen. */
 ferry_status inspect_tensor_at(const inspected *it, size_t index, inspect_tensor *tensor_out,
                                ferry_error *error);
+
+/* What the columns of the chosen need at least. */
+typedef struct inspect_widths {
+    int dtype, shape;
+} inspect_widths;
+
 /* Fills in which are chosen; a pattern that fits no tensor is an error. */
 ferry_status inspect_choose(inspected *it, const inspect_request *request, ferry_error *error);
 ferry_status inspect_plan_tensor_at(const inspect_plan *plan, size_t index,
@@ -108,7 +114,8 @@ ferry_status inspect_print_about_json(const inspected *it, const inspect_request
 ferry_status inspect_measure(const ferry_checkpoint *checkpoint, const inspect_request *request,
                              size_t n_tensors, ferry_tensor_statistics **stats_out,
                              ferry_error *error);
-ferry_status inspect_print_stats(const inspected *it, ferry_error *error);
+ferry_status inspect_print_stats(const inspected *it, const inspect_widths *widths,
+                                 ferry_error *error);
 /* The member of a tensor in --json. */
 void inspect_print_stats_json(const ferry_tensor_statistics *stats);
 

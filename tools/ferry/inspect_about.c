@@ -4,6 +4,7 @@
 
 #include "checkpoint_text.h"
 #include "json_text.h"
+#include "steps.h"
 #include "units.h"
 
 #include <inttypes.h>
@@ -99,10 +100,7 @@ static ferry_status print_metadata(const inspected *it, ferry_error *error)
     }
     for (size_t i = 0; i < n; i++) {
         const char *key = NULL, *value = NULL;
-        ferry_status status = ferry_checkpoint_metadata_at(it->checkpoint, i, &key, &value, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(ferry_checkpoint_metadata_at(it->checkpoint, i, &key, &value, error));
         if (!row_is_shown(i, n, MOST_PAIRS)) {
             print_gap(i, n, MOST_PAIRS);
             continue;
@@ -139,10 +137,7 @@ static ferry_status print_checksums(const inspected *it, const inspect_request *
 {
     shard_count count = {0};
     char text[2][UNIT_TEXT_BYTES];
-    ferry_status status = visit_shards(it, count_shard, &count, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(visit_shards(it, count_shard, &count, error));
     if (count.n_recorded == 0) {
         printf("\nChecksums: none are recorded\n");
     } else {
@@ -160,11 +155,9 @@ static ferry_status print_checksums(const inspected *it, const inspect_request *
 ferry_status inspect_print_about(const inspected *it, const inspect_request *request,
                                  ferry_error *error)
 {
-    ferry_status status = print_others(it, error);
-    if (status == FERRY_OK) {
-        status = print_metadata(it, error);
-    }
-    return status == FERRY_OK ? print_checksums(it, request, error) : status;
+    FY_TRY(print_others(it, error));
+    FY_TRY(print_metadata(it, error));
+    return print_checksums(it, request, error);
 }
 
 /* ---- for machines ---- */
@@ -174,10 +167,7 @@ static ferry_status print_others_json(const inspected *it, ferry_error *error)
     printf(",\n\"others\":[");
     for (size_t i = 0; i < ferry_checkpoint_other_count(it->checkpoint); i++) {
         ferry_checkpoint_other other = FERRY_CHECKPOINT_OTHER_INIT;
-        ferry_status status = ferry_checkpoint_other_at(it->checkpoint, i, &other, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(ferry_checkpoint_other_at(it->checkpoint, i, &other, error));
         printf("%s\n {\"name\":", i == 0 ? "" : ",");
         print_json_text(other.name);
         printf(",\"bytes\":%" PRIu64 ",\"left_out\":", other.bytes);
@@ -193,10 +183,7 @@ static ferry_status print_metadata_json(const inspected *it, ferry_error *error)
     printf(",\n\"metadata\":{");
     for (size_t i = 0; i < ferry_checkpoint_metadata_count(it->checkpoint); i++) {
         const char *key = NULL, *value = NULL;
-        ferry_status status = ferry_checkpoint_metadata_at(it->checkpoint, i, &key, &value, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(ferry_checkpoint_metadata_at(it->checkpoint, i, &key, &value, error));
         printf("%s\n ", i == 0 ? "" : ",");
         print_json_text(key);
         printf(":");
@@ -239,12 +226,8 @@ ferry_status inspect_print_about_json(const inspected *it, const inspect_request
     shard_count count = {0};
     shard_list list = {.is_sharded = it->totals.is_sharded};
     ferry_status status = print_others_json(it, error);
-    if (status == FERRY_OK) {
-        status = print_metadata_json(it, error);
-    }
-    if (status == FERRY_OK) {
-        status = visit_shards(it, count_shard, &count, error);
-    }
+    FY_THEN(status, print_metadata_json(it, error));
+    FY_THEN(status, visit_shards(it, count_shard, &count, error));
     printf(",\n\"checksums\":%" PRIu64, count.n_recorded);
     if (status == FERRY_OK && request->checksums) {
         printf(",\n\"shards\":[");

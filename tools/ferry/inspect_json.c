@@ -4,6 +4,7 @@
 
 #include "json_text.h"
 #include "plan.h"
+#include "steps.h"
 
 #include <stdio.h>
 
@@ -14,9 +15,9 @@ static void print_u64(const char *before, uint64_t value)
 
 static void print_plan(const inspect_plan *p)
 {
-    char digest[33];
-    ferry_plan_digest(p->plan, digest);
-    printf(",\n\"digest\":\"%s\",\"world\":%u", digest, ferry_plan_world_size(p->plan));
+    char digest[FERRY_DIGEST_BYTES];
+    ferry_plan_digest(p->plan, digest, sizeof digest);
+    printf(",\n\"digest\":\"%s\",\"world\":%u", digest, ferry_plan_rank_count(p->plan));
     print_u64(",\"moves\":", p->totals.n_moves);
     print_u64(",\"bytes\":{\"moved\":", p->totals.moved_bytes);
     print_u64(",\"local\":", p->totals.local_bytes);
@@ -29,10 +30,7 @@ static ferry_status print_tensors(const inspected *it, ferry_error *error)
     printf(",\n\"tensors\":[");
     for (size_t i = 0; i < it->n_chosen; i++) {
         inspect_tensor tensor;
-        ferry_status status = inspect_tensor_at(it, i, &tensor, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(inspect_tensor_at(it, i, &tensor, error));
         printf("%s\n {\"name\":", i == 0 ? "" : ",");
         print_json_text(tensor.name);
         printf(",\"shape\":[");
@@ -56,10 +54,7 @@ static ferry_status print_files_json(const inspected *it, ferry_error *error)
     printf(",\n\"files\":[");
     for (size_t i = 0; i < it->totals.n_files; i++) {
         ferry_checkpoint_file file = FERRY_CHECKPOINT_FILE_INIT;
-        ferry_status status = ferry_checkpoint_file_at(it->checkpoint, i, &file, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(ferry_checkpoint_file_at(it->checkpoint, i, &file, error));
         printf("%s\n {\"name\":", i == 0 ? "" : ",");
         print_json_text(file.name);
         print_u64(",\"bytes\":", file.bytes);
@@ -81,9 +76,7 @@ ferry_status inspect_print_json(const inspected *it, const inspect_request *requ
         print_json_text(request->subset);
     }
     ferry_status status = print_tensors(it, error);
-    if (status == FERRY_OK) {
-        status = print_files_json(it, error);
-    }
+    FY_THEN(status, print_files_json(it, error));
     if (status == FERRY_OK && it->checkpoint != NULL) {
         status = inspect_print_about_json(it, request, error);
     }

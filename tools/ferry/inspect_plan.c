@@ -3,6 +3,7 @@
 #include "inspect.h"
 
 #include "plan.h"
+#include "steps.h"
 
 #include <ferry/shard.h>
 
@@ -84,7 +85,7 @@ static ferry_status list_tensors(inspect_plan *p, ferry_error *error)
 {
     ferry_plan_statistics statistics = FERRY_PLAN_STATISTICS_INIT;
     ferry_status status = ferry_plan_get_statistics(p->plan, &statistics, error);
-    uint32_t n_ranks = ferry_plan_world_size(p->plan);
+    uint32_t n_ranks = ferry_plan_rank_count(p->plan);
     for (uint32_t rank = 0;
          rank < n_ranks && status == FERRY_OK && p->n_tensors < statistics.n_tensors; rank++) {
         status =
@@ -98,12 +99,8 @@ ferry_status inspect_plan_open(const char *path, inspect_plan *plan_out, ferry_e
     ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
     inspect_plan p = {.totals = FERRY_PLAN_TOTALS_INIT, .is_saved = plan_is_saved(path)};
     ferry_status status = plan_open(path, &options, &p.plan, error);
-    if (status == FERRY_OK) {
-        status = ferry_plan_get_totals(p.plan, &p.totals, error);
-    }
-    if (status == FERRY_OK) {
-        status = list_tensors(&p, error);
-    }
+    FY_THEN(status, ferry_plan_get_totals(p.plan, &p.totals, error));
+    FY_THEN(status, list_tensors(&p, error));
     if (status != FERRY_OK) {
         inspect_plan_close(&p);
         return status;
@@ -133,7 +130,7 @@ ferry_status inspect_plan_tensor_at(const inspect_plan *plan, size_t index,
     tensor_out->n_dims = t->n_dims;
     memcpy(tensor_out->shape, t->shape, sizeof tensor_out->shape);
     tensor_out->bytes = (bits + 7) / 8; /* half a byte may be left of f4 */
-    ferry_dtype_format(t->dtype, tensor_out->dtype_text);
+    ferry_dtype_format(t->dtype, tensor_out->dtype_text, sizeof tensor_out->dtype_text);
     tensor_out->dtype = tensor_out->dtype_text;
     return FERRY_OK;
 }

@@ -3,6 +3,7 @@
 #include "inspect.h"
 
 #include "checkpoint_text.h"
+#include "steps.h"
 #include "units.h"
 #include "work_progress.h"
 
@@ -59,8 +60,6 @@ ferry_status inspect_measure(const ferry_checkpoint *checkpoint, const inspect_r
 
 /* ---- for people ---- */
 
-enum { SHAPE_WIDTH = 20 };
-
 static uint64_t count_finite(const ferry_tensor_statistics *s)
 {
     return s->n_elements - s->n_nan - s->n_infinite;
@@ -75,11 +74,12 @@ static void print_number(bool is_known, double value)
     printf("  %11s", text);
 }
 
-static void print_row(const inspect_tensor *tensor, const ferry_tensor_statistics *s)
+static void print_row(const inspect_tensor *tensor, const ferry_tensor_statistics *s,
+                      const inspect_widths *widths)
 {
     char shape[SHAPE_TEXT_BYTES], text[UNIT_TEXT_BYTES];
     bool is_known = s->has_numbers && count_finite(s) > 0;
-    printf("  %-8s  %-*s", tensor->dtype, SHAPE_WIDTH,
+    printf("  %-*s  %-*s", widths->dtype, tensor->dtype, widths->shape,
            format_shape(tensor->shape, tensor->n_dims, shape));
     print_number(is_known, s->least);
     print_number(is_known, s->most);
@@ -90,24 +90,22 @@ static void print_row(const inspect_tensor *tensor, const ferry_tensor_statistic
     putchar('\n');
 }
 
-ferry_status inspect_print_stats(const inspected *it, ferry_error *error)
+ferry_status inspect_print_stats(const inspected *it, const inspect_widths *widths,
+                                 ferry_error *error)
 {
-    printf("\nTensors:\n  %-8s  %-*s  %11s  %11s  %11s  %10s  %10s  name\n", "dtype", SHAPE_WIDTH,
-           "shape", "least", "most", "mean", "NaN", "infinite");
+    printf("\nTensors:\n  %-*s  %-*s  %11s  %11s  %11s  %10s  %10s  name\n", widths->dtype, "dtype",
+           widths->shape, "shape", "least", "most", "mean", "NaN", "infinite");
     for (size_t i = 0; i < it->n_chosen; i++) {
         inspect_tensor tensor;
-        ferry_status status = inspect_tensor_at(it, i, &tensor, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
-        print_row(&tensor, &it->stats[it->chosen[i]]);
+        FY_TRY(inspect_tensor_at(it, i, &tensor, error));
+        print_row(&tensor, &it->stats[it->chosen[i]], widths);
     }
     return FERRY_OK;
 }
 
 /* ---- for machines ---- */
 
-/* What JSON has no word for (a sum that overflows) is null. */
+/* JSON has no word for what is not finite. */
 static void print_json_number(const char *before, bool is_known, double value)
 {
     if (is_known && isfinite(value)) {

@@ -3,6 +3,7 @@
 #include "inspect.h"
 
 #include "checkpoint_text.h"
+#include "steps.h"
 #include "units.h"
 
 #include <stdio.h>
@@ -33,10 +34,10 @@ static void print_head(const inspected *it, const inspect_request *r)
 
 static void print_plan(const inspect_plan *p)
 {
-    char digest[33], text[5][32];
+    char digest[FERRY_DIGEST_BYTES], text[5][32];
     const ferry_plan_totals *t = &p->totals;
-    uint32_t n = ferry_plan_world_size(p->plan);
-    ferry_plan_digest(p->plan, digest);
+    uint32_t n = ferry_plan_rank_count(p->plan);
+    ferry_plan_digest(p->plan, digest, sizeof digest);
     printf("%s rank%s, %s move%s: %s in all, %s between ranks, %s stay on their rank\n",
            format_count(n, text[3]), plural(n), format_count(t->n_moves, text[4]),
            plural(t->n_moves),
@@ -54,45 +55,60 @@ static ferry_status file_at(const void *of, size_t index, ferry_checkpoint_file 
 
 /* ---- tensors ---- */
 
-enum { MOST_GROUPS = 64, SHAPE_WIDTH = 20 };
+enum { MOST_GROUPS = 64 };
 
-static void print_columns(uint64_t n, const char *dtype, const char *shape, uint64_t bytes,
-                          const char *name)
+static ferry_status find_widths(const inspected *it, inspect_widths *widths_out, ferry_error *error)
+{
+    *widths_out = (inspect_widths){.dtype = 8, .shape = 20};
+    for (size_t i = 0; i < it->n_chosen; i++) {
+        inspect_tensor tensor;
+        char shape[SHAPE_TEXT_BYTES];
+        FY_TRY(inspect_tensor_at(it, i, &tensor, error));
+        int dtype = (int)strlen(tensor.dtype);
+        int length = (int)strlen(format_shape(tensor.shape, tensor.n_dims, shape));
+        widths_out->dtype = dtype > widths_out->dtype ? dtype : widths_out->dtype;
+        widths_out->shape = length > widths_out->shape ? length : widths_out->shape;
+    }
+    return FERRY_OK;
+}
+
+static void print_columns(const inspect_widths *widths, uint64_t n, const char *dtype,
+                          const char *shape, uint64_t bytes, const char *name)
 {
     char text[32];
     if (n > 0) {
         printf("  %8s", format_count(n, text));
     }
-    printf("  %-8s  %-*s  %12s  ", dtype, SHAPE_WIDTH, shape, format_bytes((double)bytes, text));
+    printf("  %-*s  %-*s  %12s  ", widths->dtype, dtype, widths->shape, shape,
+           format_bytes((double)bytes, text));
     print_name(stdout, name);
     putchar('\n');
 }
 
-static void print_groups(const inspect_groups *groups)
+static void print_groups(const inspect_groups *groups, const inspect_widths *widths)
 {
-    printf("\nTensors:\n     count  %-8s  %-*s  %12s  name\n", "dtype", SHAPE_WIDTH, "shape",
-           "bytes");
+    printf("\nTensors:\n     count  %-*s  %-*s  %12s  name\n", widths->dtype, "dtype",
+           widths->shape, "shape", "bytes");
     for (size_t i = 0; i < groups->n_groups; i++) {
         const inspect_group *g = &groups->groups[i];
         if (row_is_shown(i, groups->n_groups, MOST_GROUPS)) {
-            print_columns(g->n_tensors, g->dtype, g->shape, g->bytes, g->text);
+            print_columns(widths, g->n_tensors, g->dtype, g->shape, g->bytes, g->text);
         } else {
             print_gap(i, groups->n_groups, MOST_GROUPS);
         }
     }
 }
 
-static ferry_status print_tensors(const inspected *it, ferry_error *error)
+static ferry_status print_tensors(const inspected *it, const inspect_widths *widths,
+                                  ferry_error *error)
 {
-    printf("\nTensors:\n  %-8s  %-*s  %12s  name\n", "dtype", SHAPE_WIDTH, "shape", "bytes");
+    printf("\nTensors:\n  %-*s  %-*s  %12s  name\n", widths->dtype, "dtype", widths->shape, "shape",
+           "bytes");
     for (size_t i = 0; i < it->n_chosen; i++) {
         inspect_tensor tensor;
         char shape[SHAPE_TEXT_BYTES];
-        ferry_status status = inspect_tensor_at(it, i, &tensor, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
-        print_columns(0, tensor.dtype, format_shape(tensor.shape, tensor.n_dims, shape),
+        FY_TRY(inspect_tensor_at(it, i, &tensor, error));
+        print_columns(widths, 0, tensor.dtype, format_shape(tensor.shape, tensor.n_dims, shape),
                       tensor.bytes, tensor.name);
     }
     return FERRY_OK;
@@ -127,54 +143,45 @@ static void print_dtypes(inspect_groups *groups)
 static ferry_status print_all_tensors(const inspected *it, const inspect_request *r,
                                       inspect_groups *groups, ferry_error *error)
 {
-    ferry_status status = FERRY_OK;
+    inspect_widths widths;
     if (it->totals.n_tensors == 0) {
         return FERRY_OK;
     }
+    FY_TRY(find_widths(it, &widths, error));
     if (it->stats != NULL) {
-        status = inspect_print_stats(it, error);
+        FY_TRY(inspect_print_stats(it, &widths, error));
     } else if (r->tensors) {
-        status = print_tensors(it, error);
+        FY_TRY(print_tensors(it, &widths, error));
     } else {
-        print_groups(groups);
+        print_groups(groups, &widths);
     }
-    if (status == FERRY_OK) {
-        print_dtypes(groups);
-    }
-    return status;
+    print_dtypes(groups);
+    return FERRY_OK;
 }
 
 static ferry_status print_parts(const inspected *it, const inspect_request *r,
                                 inspect_groups *groups, ferry_error *error)
 {
-    ferry_status status = FERRY_OK;
     if (it->checkpoint == NULL) {
         print_plan(it->plan);
         return print_all_tensors(it, r, groups, error);
     }
-    status = print_files(it->checkpoint, file_at, it->totals.n_files, it->totals.is_sharded, error);
-    if (status == FERRY_OK) {
-        status = print_all_tensors(it, r, groups, error);
+    FY_TRY(print_files(it->checkpoint, file_at, it->totals.n_files, it->totals.is_sharded, error));
+    FY_TRY(print_all_tensors(it, r, groups, error));
+    FY_TRY(inspect_print_about(it, r, error));
+    if (it->totals.is_sharded) {
+        FY_TRY(inspect_print_layout(it->checkpoint, error));
     }
-    if (status == FERRY_OK) {
-        status = inspect_print_about(it, r, error);
-    }
-    if (status == FERRY_OK && it->totals.is_sharded) {
-        status = inspect_print_layout(it->checkpoint, error);
-    }
-    return status;
+    return FERRY_OK;
 }
 
 ferry_status inspect_print_table(const inspected *it, const inspect_request *request,
                                  ferry_error *error)
 {
     inspect_groups groups;
-    ferry_status status = inspect_group_tensors(it, &groups, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(inspect_group_tensors(it, &groups, error));
     print_head(it, request);
-    status = print_parts(it, request, &groups, error);
+    ferry_status status = print_parts(it, request, &groups, error);
     inspect_groups_free(&groups);
     return status;
 }

@@ -3,6 +3,7 @@
 #include "plan.h"
 
 #include "commands.h"
+#include "steps.h"
 #include "units.h"
 
 #include <stdio.h>
@@ -78,7 +79,7 @@ static void print_report(const plan_request *r, const ferry_schedule_report *rep
 {
     char bytes[32], relayed[32], first[32], second[32];
     printf("  rounds        %s; the busiest rank sends or receives %s batch%s\n",
-           format_count(report->rounds, first), format_count(report->degree, second),
+           format_count(report->n_rounds, first), format_count(report->degree, second),
            report->degree == 1 ? "" : "es");
     printf("  batches       %s of %s segment%s, %s, of which %s are relayed\n",
            format_count(report->n_batches, first), format_count(report->n_segments, second),
@@ -94,8 +95,8 @@ static void print_report(const plan_request *r, const ferry_schedule_report *rep
                100 / report->ratio, report->ratio);
         printf("  bound         by ");
     }
-    printf("%s of rank %u: %s\n", ferry_bound_reason_name(report->bound_reason), report->bound_rank,
-           reason_in_words(report, r->scheduling.duplex == FERRY_DUPLEX_HALF));
+    printf("%s of rank %u: %s\n", ferry_plan_bound_reason_name(report->bound_reason),
+           report->bound_rank, reason_in_words(report, r->scheduling.duplex == FERRY_DUPLEX_HALF));
 }
 
 static ferry_status print_idle(const ferry_schedule *schedule, uint32_t n_ranks,
@@ -131,12 +132,10 @@ static ferry_status print_simulation(const ferry_schedule *schedule,
     ferry_simulation_report found = FERRY_SIMULATION_REPORT_INIT;
     ferry_simulation *simulation = NULL;
     char text[64], bytes[32];
-    options.send_slots = SLOTS;
-    options.recv_slots = SLOTS;
+    options.n_send_slots = SLOTS;
+    options.n_receive_slots = SLOTS;
     ferry_status status = ferry_simulation_create(schedule, &options, &simulation, error);
-    if (status == FERRY_OK) {
-        status = ferry_simulation_get_report(simulation, &found, error);
-    }
+    FY_THEN(status, ferry_simulation_get_report(simulation, &found, error));
     ferry_simulation_destroy(simulation);
     if (status != FERRY_OK) {
         return status;
@@ -178,7 +177,7 @@ static ferry_status print_batches(const ferry_schedule *schedule, uint32_t rank,
                                   ferry_error *error)
 {
     uint32_t n = is_send ? ferry_schedule_send_count(schedule, rank)
-                         : ferry_schedule_recv_count(schedule, rank);
+                         : ferry_schedule_receive_count(schedule, rank);
     ferry_status status = FERRY_OK;
     printf("\nWhat rank %u %s, in order:%s\n", rank, is_send ? "sends" : "receives",
            n == 0 ? " nothing" : "");
@@ -189,10 +188,8 @@ static ferry_status print_batches(const ferry_schedule *schedule, uint32_t rank,
     for (uint32_t i = 0; i < n && status == FERRY_OK; i++) {
         uint64_t index = 0;
         status = is_send ? ferry_schedule_send_at(schedule, rank, i, &index, error)
-                         : ferry_schedule_recv_at(schedule, rank, i, &index, error);
-        if (status == FERRY_OK) {
-            status = print_batch(schedule, index, is_send, error);
-        }
+                         : ferry_schedule_receive_at(schedule, rank, i, &index, error);
+        FY_THEN(status, print_batch(schedule, index, is_send, error));
     }
     return status;
 }
@@ -210,11 +207,9 @@ int plan_print_schedule(const plan_request *r, const ferry_plan *plan,
     if (status == FERRY_OK) {
         print_head(r);
         print_report(r, &report);
-        status = print_idle(schedule, ferry_plan_world_size(plan), &report, &error);
+        status = print_idle(schedule, ferry_plan_rank_count(plan), &report, &error);
     }
-    if (status == FERRY_OK) {
-        status = print_simulation(schedule, &report, &error);
-    }
+    FY_THEN(status, print_simulation(schedule, &report, &error));
     if (status == FERRY_OK && r->has_rank) {
         status = print_batches(schedule, r->rank, true, &error);
     }

@@ -3,6 +3,7 @@
 #include "plan.h"
 
 #include "commands.h"
+#include "steps.h"
 #include "units.h"
 
 #include <stdio.h>
@@ -70,7 +71,7 @@ static void print_bound(const ferry_plan_bound *bound)
         char text[UNIT_TEXT_BYTES];
         printf("%s, ", format_seconds(bound->seconds, text));
     }
-    printf("by %s of rank %u: %s\n", ferry_bound_reason_name(bound->reason), bound->rank,
+    printf("by %s of rank %u: %s\n", ferry_plan_bound_reason_name(bound->reason), bound->rank,
            reason_in_words(bound->reason));
 }
 
@@ -94,14 +95,14 @@ static void print_balance(const row *rows, uint32_t n, const ferry_plan_bound *b
 static void print_totals(const ferry_plan *plan, const ferry_plan_totals *totals,
                          const ferry_plan_statistics *statistics)
 {
-    char digest[33], moved[32], local[32], total[32], tensors[32], classes[32], ranks[32],
-        moves[32];
-    ferry_plan_digest(plan, digest);
-    uint32_t n_ranks = ferry_plan_world_size(plan);
+    char digest[FERRY_DIGEST_BYTES], moved[32], local[32], total[32], tensors[32], classes[32],
+        ranks[32], moves[32];
+    ferry_plan_digest(plan, digest, sizeof digest);
+    uint32_t n_ranks = ferry_plan_rank_count(plan);
     printf("%s tensor%s in %s layout class%s, %s rank%s, %s move%s\n",
            format_count(statistics->n_tensors, tensors), plural(statistics->n_tensors),
-           format_count(statistics->layout_classes, classes),
-           statistics->layout_classes == 1 ? "" : "es", format_count(n_ranks, ranks),
+           format_count(statistics->n_layout_classes, classes),
+           statistics->n_layout_classes == 1 ? "" : "es", format_count(n_ranks, ranks),
            plural(n_ranks), format_count(totals->n_moves, moves), plural(totals->n_moves));
     printf("%s in all: %s between ranks, %s stay on their rank\n",
            format_bytes((double)totals->moved_bytes + (double)totals->local_bytes, total),
@@ -112,13 +113,10 @@ static void print_totals(const ferry_plan *plan, const ferry_plan_totals *totals
 
 static ferry_status list_rows(const ferry_plan *plan, row *rows, ferry_error *error)
 {
-    uint32_t n = ferry_plan_world_size(plan);
+    uint32_t n = ferry_plan_rank_count(plan);
     for (uint32_t i = 0; i < n; i++) {
         rows[i] = (row){.rank = i, .bytes = FERRY_RANK_BYTES_INIT};
-        ferry_status status = ferry_plan_get_rank_bytes(plan, i, &rows[i].bytes, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(ferry_plan_get_rank_bytes(plan, i, &rows[i].bytes, error));
     }
     return FERRY_OK;
 }
@@ -145,7 +143,7 @@ int plan_print_table(const plan_request *r, const ferry_plan *plan)
     ferry_plan_totals totals = FERRY_PLAN_TOTALS_INIT;
     ferry_plan_statistics statistics = FERRY_PLAN_STATISTICS_INIT;
     ferry_plan_bound bound = FERRY_PLAN_BOUND_INIT;
-    uint32_t n = ferry_plan_world_size(plan);
+    uint32_t n = ferry_plan_rank_count(plan);
     row *rows = calloc(n, sizeof *rows);
     int status = EXIT_DONE;
     if (rows == NULL) {

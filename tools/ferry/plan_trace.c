@@ -3,6 +3,7 @@
 #include "plan.h"
 
 #include "commands.h"
+#include "steps.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -85,9 +86,7 @@ int plan_write_trace(const ferry_schedule *schedule, const char *path)
     ferry_error error;
     ferry_simulation *simulation = NULL;
     ferry_status status = ferry_simulation_create(schedule, NULL, &simulation, &error);
-    if (status == FERRY_OK) {
-        status = replace_file(path, fill_trace, simulation, &error);
-    }
+    FY_THEN(status, replace_file(path, fill_trace, simulation, &error));
     ferry_simulation_destroy(simulation);
     return status == FERRY_OK ? EXIT_DONE : fail("plan", error.message);
 }

@@ -3,6 +3,7 @@
 #include "reshard.h"
 
 #include "json_text.h"
+#include "steps.h"
 
 #include <ferry/ferry.h>
 
@@ -44,10 +45,7 @@ static ferry_status print_files(const reshard_report *report, ferry_error *error
     printf(",\n\"files\":[");
     for (size_t i = 0; i < report->totals.n_files; i++) {
         ferry_checkpoint_file file = FERRY_CHECKPOINT_FILE_INIT;
-        ferry_status status = ferry_reshard_file_at(report->reshard, i, &file, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(ferry_reshard_file_at(report->reshard, i, &file, error));
         print_text(i == 0 ? "\n {\"name\":" : ",\n {\"name\":", file.name);
         if (report->totals.is_sharded) {
             printf(",\"rank\":%u", file.rank);
@@ -82,10 +80,7 @@ static ferry_status print_others(const reshard_report *report, ferry_error *erro
     printf(",\n\"others\":[");
     for (size_t i = 0; i < report->totals.n_others; i++) {
         ferry_reshard_other other = FERRY_RESHARD_OTHER_INIT;
-        ferry_status status = ferry_reshard_other_at(report->reshard, i, &other, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(ferry_reshard_other_at(report->reshard, i, &other, error));
         print_text(i == 0 ? "\n {\"name\":" : ",\n {\"name\":", other.name);
         print_u64(",\"bytes\":", other.bytes);
         print_text(",\"left_out\":", other.left_out);
@@ -125,9 +120,7 @@ ferry_status reshard_print_json(const reshard_report *report, ferry_error *error
         printf(",\n\"estimate_s\":null");
     }
     status = print_files(report, error);
-    if (status == FERRY_OK) {
-        status = print_others(report, error);
-    }
+    FY_THEN(status, print_others(report, error));
     print_replicated(report);
     printf("}\n");
     return status;

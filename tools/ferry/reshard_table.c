@@ -3,6 +3,7 @@
 #include "reshard.h"
 
 #include "checkpoint_text.h"
+#include "steps.h"
 #include "terminal.h"
 #include "units.h"
 
@@ -41,10 +42,7 @@ static ferry_status print_others(const reshard_report *report, ferry_error *erro
     char text[32];
     for (size_t i = 0; i < report->totals.n_others; i++) {
         ferry_reshard_other other = FERRY_RESHARD_OTHER_INIT;
-        ferry_status status = ferry_reshard_other_at(report->reshard, i, &other, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(ferry_reshard_other_at(report->reshard, i, &other, error));
         printf(other.left_out == NULL ? "Copies     " : "Leaves out ");
         print_name(stdout, other.name);
         if (other.left_out != NULL) {
@@ -65,16 +63,10 @@ static ferry_status print_dry_run(const reshard_report *report, ferry_error *err
 {
     const ferry_reshard_totals *t = &report->totals;
     char text[3][32];
-    ferry_status status = print_files(report->reshard, file_at, t->n_files, t->is_sharded, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(print_files(report->reshard, file_at, t->n_files, t->is_sharded, error));
     printf("\nReads      %s\n", format_bytes((double)t->read_bytes, text[0]));
     printf("Writes     %s\n", format_bytes((double)t->file_bytes, text[1]));
-    status = print_others(report, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(print_others(report, error));
     printf("Memory     at most %s for buffers\n",
            format_bytes((double)reshard_memory_cap(report->request), text[2]));
     if (report->has_estimate && report->estimate < 0.1) {

@@ -7,9 +7,9 @@
 
 #include <stdio.h>
 
-static const char *const statistic_names[] = {"bytes_local",    "bytes_mapped", "bytes_attach",
-                                              "bytes_remote",   "bytes_staged", "bytes_relayed",
-                                              "bytes_received", "batches_sent", "batches_received"};
+static const char *const statistic_names[] = {"bytes_local",  "bytes_mapped",  "bytes_remote",
+                                              "bytes_staged", "bytes_relayed", "bytes_received",
+                                              "bytes_device", "batches_sent",  "batches_received"};
 
 static void print_u64(const char *before, uint64_t value)
 {
@@ -46,8 +46,8 @@ static void print_options(const run_request *r)
 
 static void print_plan(const ferry_plan *plan, const run_results *all, const run_summary *s)
 {
-    char digest[33];
-    ferry_plan_digest(plan, digest);
+    char digest[FERRY_DIGEST_BYTES];
+    ferry_plan_digest(plan, digest, sizeof digest);
     printf(",\"digest\":\"%s\",\"world\":%u,\"nodes\":%u", digest, all->n_ranks, all->n_nodes);
     print_u64(",\"tensors\":", s->plan.n_tensors);
     print_u64(",\"moves\":", s->totals.n_moves);
@@ -81,7 +81,7 @@ static void print_totals(const run_request *r, const run_summary *s)
     print_ratio(",\"of_bound\":", s->bound.has_seconds ? s->bound.seconds : 0, s->median);
     printf(",\n\"paths\":{");
     for (uint32_t i = 0; i < sizeof s->path_bytes / sizeof s->path_bytes[0]; i++) {
-        printf("%s\"%s\":", i == 0 ? "" : ",", ferry_path_name(1u << i));
+        printf("%s\"%s\":", i == 0 ? "" : ",", ferry_service_path_name(1u << i));
         print_u64("", s->path_bytes[i]);
     }
     print_u64("},\"relayed_bytes\":", s->relayed_bytes);
@@ -98,9 +98,9 @@ static void print_sample(const run_sample *sample, uint32_t number)
     const ferry_service_statistics *s = &sample->statistics;
 
     const uint64_t values[] = {
-        s->bytes_local,    s->bytes_mapped,   s->bytes_attach,
-        s->bytes_remote,   s->bytes_staged,   s->bytes_relayed,
-        s->bytes_received, s->n_batches_sent, s->n_batches_received,
+        s->bytes_local,  s->bytes_mapped,   s->bytes_remote,
+        s->bytes_staged, s->bytes_relayed,  s->bytes_received,
+        s->bytes_device, s->n_batches_sent, s->n_batches_received,
     };
     _Static_assert(sizeof values / sizeof values[0] ==
                        sizeof statistic_names / sizeof statistic_names[0],
@@ -131,7 +131,7 @@ static void print_peers(const run_results *all, uint32_t rank, size_t *next)
         printf(",\"paths\":[");
         for (uint32_t flag = 1; flag & FERRY_PATH_ALL; flag <<= 1) {
             if (p->paths & flag) {
-                printf("%s\"%s\"", comma, ferry_path_name(flag));
+                printf("%s\"%s\"", comma, ferry_service_path_name(flag));
                 comma = ",";
             }
         }

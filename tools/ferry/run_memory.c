@@ -1,6 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* The memory that shards lie in: one piece for each side of a rank. */
 #include "run.h"
+#include "steps.h"
 
 #include "units.h"
 
@@ -28,12 +29,11 @@ ferry_status run_arena_open(ferry_transport *transport, bool plain, uint64_t byt
 {
     run_arena arena = {.is_plain = plain};
     uint64_t wanted = bytes > 0 ? bytes : 1; /* a rank without shards has a place for none */
-    ferry_status status = plain ? open_plain(wanted, &arena.buffer, error)
-                                : ferry_memory_alloc(transport, wanted, &arena.buffer, error);
-    if (status == FERRY_OK) {
-        *arena_out = arena;
-    }
-    return status;
+    FY_TRY(plain
+               ? open_plain(wanted, &arena.buffer, error)
+               : ferry_memory_alloc(transport, FERRY_MEMORY_HOST, 0, wanted, &arena.buffer, error));
+    *arena_out = arena;
+    return FERRY_OK;
 }
 
 void run_arena_close(run_arena *arena)

@@ -51,11 +51,10 @@ const option_row run_option_rows[] = {
     OPTION("deadline", "SECONDS", OPT_DEADLINE,
            "how long a rank may show no sign of life; default 10"),
     TRANSPORT_ROW(INPROC_TEXT),
-    OPTION(
-        "paths", "LIST", OPT_PATHS,
-        "the ways that bytes may take: auto (default), or some of mapped, attach, remote and "
-        "staged, with commas. What stays on its rank is local, and where none of these is possible "
-        "bytes are staged"),
+    OPTION("paths", "LIST", OPT_PATHS,
+           "the ways that bytes may take: auto (default), or some of mapped, remote and staged, "
+           "with commas. What stays on its rank is local, and where none of these is possible "
+           "bytes are staged"),
     NO_RELAYS_ROW,
     REPLICA_ROW,
     PATTERN_ROWS("destination tensors"),
@@ -81,7 +80,6 @@ static const option_word memories[] = {{"ferry", 0}, {"malloc", 1}, {NULL, 0}};
 static const option_word paths[] = {{"auto", 0},
                                     {"local", FERRY_PATH_LOCAL},
                                     {"mapped", FERRY_PATH_MAPPED},
-                                    {"attach", FERRY_PATH_ATTACH},
                                     {"remote", FERRY_PATH_REMOTE},
                                     {"staged", FERRY_PATH_STAGED},
                                     {NULL, 0}};
@@ -106,8 +104,8 @@ static int parse_paths(run_request *r)
         uint32_t flag = 0;
         if (!find_word(paths, at, length, &flag)) {
             return fail_usage("run",
-                              "--paths takes auto, or some of mapped, attach, remote, staged and "
-                              "local with commas between them, not \"%s\"",
+                              "--paths takes auto, or some of mapped, remote, staged and local "
+                              "with commas between them, not \"%s\"",
                               optarg);
         }
         flags |= flag == 0 ? FERRY_PATH_ALL : flag;

@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "plan.h"
 #include "run_walk.h"
+#include "steps.h"
 #include "terminal.h"
 #include "units.h"
 
@@ -110,7 +111,7 @@ static void end_showing(const rank_run *run)
 
 static ferry_status check_size(rank_run *run, ferry_error *error)
 {
-    uint32_t wanted = ferry_plan_world_size(run->plan), found = ferry_world_n_ranks(run->world);
+    uint32_t wanted = ferry_plan_rank_count(run->plan), found = ferry_world_rank_count(run->world);
     if (wanted == found) {
         return FERRY_OK;
     }
@@ -134,14 +135,12 @@ static ferry_status check_nodes(rank_run *run, ferry_error *error)
         own.room = machine.room_bytes;
         status = run_needed_bytes(run->request, run->plan, run->rank, &own.needed, error);
     }
-    if (status == FERRY_OK) {
-        status = ferry_world_all_gather(run->world, &own, sizeof own, &said, error);
-    }
-    uint32_t n_nodes = status == FERRY_OK ? ferry_world_n_nodes(run->world) : 0;
+    FY_THEN(status, ferry_world_all_gather(run->world, &own, sizeof own, &said, error));
+    uint32_t n_nodes = status == FERRY_OK ? ferry_world_node_count(run->world) : 0;
     for (uint32_t node = 0; node < n_nodes && status == FERRY_OK; node++) {
         uint64_t needed = 0, room = UINT64_MAX;
         uint32_t n_ranks = 0;
-        for (uint32_t rank = 0; rank < ferry_world_n_ranks(run->world); rank++) {
+        for (uint32_t rank = 0; rank < ferry_world_rank_count(run->world); rank++) {
             demand theirs;
             memcpy(&theirs, (const char *)said + rank * sizeof theirs, sizeof theirs);
             if (ferry_world_node_of(run->world, rank) == node) {
@@ -159,22 +158,17 @@ static ferry_status open_world(rank_run *run, ferry_error *error)
 {
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
     options.deadline_seconds = run->request->deadline;
-    ferry_status status =
-        run->world == NULL ? ferry_world_create(&options, &run->world, error) : FERRY_OK;
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(run->world == NULL ? ferry_world_create(&options, &run->world, error) : FERRY_OK);
+    ferry_status status = FERRY_OK;
     run->rank = ferry_world_rank(run->world);
-    run->results.n_ranks = ferry_world_n_ranks(run->world);
-    run->results.n_nodes = ferry_world_n_nodes(run->world);
+    run->results.n_ranks = ferry_world_rank_count(run->world);
+    run->results.n_nodes = ferry_world_node_count(run->world);
     run->doing = run->rank == 0 && terminal_of_stderr().is_live ? "planning" : NULL;
     if (run->plan == NULL) {
         status = plan_open(run->request->path, &run->request->planning, &run->own_plan, error);
         run->plan = run->own_plan;
     }
-    if (status == FERRY_OK) {
-        status = check_size(run, error);
-    }
+    FY_THEN(status, check_size(run, error));
     if (status == FERRY_OK && run->request->join && !run->request->started) {
         status = check_nodes(run, error);
     }
@@ -194,8 +188,8 @@ static ferry_status open_service(rank_run *run, ferry_error *error)
     if (wanted != NULL) {
         (void)ferry_log_level_parse(wanted, &level, NULL);
     }
-    ferry_status status = ferry_service_create(run->world, &options, &run->service, error);
-    return status == FERRY_OK ? ferry_service_init(run->service, level, error) : status;
+    FY_TRY(ferry_service_create(run->world, &options, &run->service, error));
+    return ferry_service_init(run->service, level, error);
 }
 
 /* ---- memory ---- */
@@ -226,16 +220,10 @@ static ferry_status open_shards(rank_run *run, ferry_error *error)
     begin_showing(run, "filling");
     ferry_status status =
         run_shards_open(run->plan, FERRY_SIDE_SOURCE, run->rank, &run->sources, error);
-    if (status == FERRY_OK) {
-        status = run_shards_open(run->plan, FERRY_SIDE_DESTINATION, run->rank, &run->destinations,
-                                 error);
-    }
-    if (status == FERRY_OK) {
-        status = open_memory(run, &run->sources, SOURCES, error);
-    }
-    if (status == FERRY_OK) {
-        status = open_memory(run, &run->destinations, FRONT, error);
-    }
+    FY_THEN(status, run_shards_open(run->plan, FERRY_SIDE_DESTINATION, run->rank,
+                                    &run->destinations, error));
+    FY_THEN(status, open_memory(run, &run->sources, SOURCES, error));
+    FY_THEN(status, open_memory(run, &run->destinations, FRONT, error));
     if (status == FERRY_OK && swaps(run)) {
         status = open_memory(run, &run->destinations, BACK, error);
     }
@@ -272,12 +260,8 @@ static ferry_status bind_shards(rank_run *run, ferry_error *error)
 {
     ferry_tensors *sources = NULL, *destinations = NULL;
     ferry_status status = list_tensors(run, &run->sources, SOURCES, &sources, error);
-    if (status == FERRY_OK) {
-        status = list_tensors(run, &run->destinations, FRONT, &destinations, error);
-    }
-    if (status == FERRY_OK) {
-        status = ferry_service_bind(run->service, run->plan, sources, destinations, error);
-    }
+    FY_THEN(status, list_tensors(run, &run->destinations, FRONT, &destinations, error));
+    FY_THEN(status, ferry_service_bind(run->service, run->plan, sources, destinations, error));
     ferry_tensors_destroy(sources);
     ferry_tensors_destroy(destinations);
     return status;
@@ -350,17 +334,11 @@ static ferry_status run_once(rank_run *run, uint32_t number, ferry_error *error)
                                  run->memories[arena_behind(run, number)], show, run, error);
     }
     begin_showing(run, "moving");
-    if (status == FERRY_OK) {
-        status = ferry_world_barrier(run->world, error);
-    }
+    FY_THEN(status, ferry_world_barrier(run->world, error));
     run->results.ranks->begin = run_now();
-    if (status == FERRY_OK) {
-        status = in_common(run, ferry_service_run(run->service, error));
-    }
+    FY_THEN(status, in_common(run, ferry_service_run(run->service, NULL, error)));
     sample->statistics = (ferry_service_statistics)FERRY_SERVICE_STATISTICS_INIT;
-    if (status == FERRY_OK) {
-        status = ferry_service_get_statistics(run->service, &sample->statistics, error);
-    }
+    FY_THEN(status, ferry_service_get_statistics(run->service, &sample->statistics, error));
     return status == FERRY_OK && is_checked(run->request, number) ? check_bytes(run, number, error)
                                                                   : status;
 }
@@ -393,19 +371,15 @@ static ferry_status run_all(rank_run *run, ferry_error *error)
     if (run->results.ranks == NULL || run->results.samples == NULL) {
         return fail_memory(error);
     }
-    ferry_status status = bind_shards(run, error);
-    if (status == FERRY_OK) {
-        begin_showing(run, "scheduling");
-        show(run, 0, run->destinations.tensor_bytes);
-        status = in_common(run, ferry_service_schedule(run->service, error));
+    FY_TRY(bind_shards(run, error));
+    begin_showing(run, "scheduling");
+    show(run, 0, run->destinations.tensor_bytes);
+    FY_TRY(in_common(run, ferry_service_schedule(run->service, error)));
+    FY_TRY(probe(run, error));
+    for (uint32_t i = 0; i < run->results.n_runs; i++) {
+        FY_TRY(run_once(run, i, error));
     }
-    if (status == FERRY_OK) {
-        status = probe(run, error);
-    }
-    for (uint32_t i = 0; i < run->results.n_runs && status == FERRY_OK; i++) {
-        status = run_once(run, i, error);
-    }
-    return status == FERRY_OK ? probe(run, error) : status;
+    return probe(run, error);
 }
 
 /* ---- results ---- */
@@ -468,12 +442,8 @@ static ferry_status tell_results(rank_run *run, ferry_error *error)
     run_results all = {0};
     run_summary summary = {0};
     ferry_status status = list_peers(run, error);
-    if (status == FERRY_OK) {
-        status = list_spans(run, error);
-    }
-    if (status == FERRY_OK) {
-        status = run_results_gather(run->world, &run->results, &all, error);
-    }
+    FY_THEN(status, list_spans(run, error));
+    FY_THEN(status, run_results_gather(run->world, &run->results, &all, error));
     end_showing(run);
     if (status == FERRY_OK && run->rank == 0) {
         status = run_summarize(run->plan, &all, &summary, error);
@@ -561,20 +531,12 @@ int run_rank(const run_request *request, ferry_world *world, const ferry_plan *p
     ferry_error error;
     rank_run run = {.request = request, .world = world, .plan = plan};
     ferry_status status = open_world(&run, &error);
-    if (status == FERRY_OK) {
-        status = open_service(&run, &error);
-    }
-    if (status == FERRY_OK) {
-        status = open_shards(&run, &error);
-    }
+    FY_THEN(status, open_service(&run, &error));
+    FY_THEN(status, open_shards(&run, &error));
     if (status == FERRY_OK && run.doing != NULL) {
         ferry_service_set_progress(run.service, show_service, &run);
     }
-    if (status == FERRY_OK) {
-        status = run_all(&run, &error);
-    }
-    if (status == FERRY_OK) {
-        status = tell_results(&run, &error);
-    }
+    FY_THEN(status, run_all(&run, &error));
+    FY_THEN(status, tell_results(&run, &error));
     return end_rank(&run, status, &error);
 }

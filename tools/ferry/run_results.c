@@ -1,6 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* How the results of all ranks come to rank 0, and what they come to. */
 #include "run.h"
+#include "steps.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,7 +58,7 @@ static ferry_status gather(ferry_world *world, const void *items, size_t item_by
                            void **all_out, size_t *total_out, size_t *counts_out,
                            ferry_error *error)
 {
-    uint32_t n_ranks = ferry_world_n_ranks(world);
+    uint32_t n_ranks = ferry_world_rank_count(world);
     uint64_t own = n;
     const void *said = NULL;
     ferry_status status = ferry_world_all_gather(world, &own, sizeof own, &said, error);
@@ -111,18 +112,12 @@ ferry_status run_results_gather(ferry_world *world, const run_results *own, run_
     }
     ferry_status status = gather(world, own->ranks, sizeof *own->ranks, 1, (void **)&all.ranks,
                                  &ignored, NULL, error);
-    if (status == FERRY_OK) {
-        status = gather(world, own->samples, sizeof *own->samples, own->n_runs,
-                        (void **)&all.samples, &ignored, NULL, error);
-    }
-    if (status == FERRY_OK) {
-        status = gather(world, own->peers, sizeof *own->peers, own->n_peers, (void **)&all.peers,
-                        &all.n_peers, NULL, error);
-    }
-    if (status == FERRY_OK) {
-        status = gather(world, own->spans, sizeof *own->spans, own->n_spans[0], (void **)&all.spans,
-                        &ignored, all.n_spans, error);
-    }
+    FY_THEN(status, gather(world, own->samples, sizeof *own->samples, own->n_runs,
+                           (void **)&all.samples, &ignored, NULL, error));
+    FY_THEN(status, gather(world, own->peers, sizeof *own->peers, own->n_peers, (void **)&all.peers,
+                           &all.n_peers, NULL, error));
+    FY_THEN(status, gather(world, own->spans, sizeof *own->spans, own->n_spans[0],
+                           (void **)&all.spans, &ignored, all.n_spans, error));
     if (status != FERRY_OK) {
         run_results_free(&all);
         return status;
@@ -244,8 +239,7 @@ static void add_rank(const run_results *results, uint32_t rank, run_summary *s)
 {
     const run_rank_result *r = &results->ranks[rank];
     const ferry_service_statistics *t = &sample_of(results, rank, s->median_run)->statistics;
-    const uint64_t bytes[] = {t->bytes_local, t->bytes_mapped, t->bytes_attach, t->bytes_remote,
-                              t->bytes_staged};
+    const uint64_t bytes[] = {t->bytes_local, t->bytes_mapped, t->bytes_remote, t->bytes_staged};
     for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) {
         s->path_bytes[i] += bytes[i];
     }
@@ -273,12 +267,8 @@ ferry_status run_summarize(const ferry_plan *plan, const run_results *results,
         return fail_memory(error);
     }
     ferry_status status = ferry_plan_get_totals(plan, &s.totals, error);
-    if (status == FERRY_OK) {
-        status = ferry_plan_get_bound(plan, &s.bound, error);
-    }
-    if (status == FERRY_OK) {
-        status = ferry_plan_get_statistics(plan, &s.plan, error);
-    }
+    FY_THEN(status, ferry_plan_get_bound(plan, &s.bound, error));
+    FY_THEN(status, ferry_plan_get_statistics(plan, &s.plan, error));
     if (status == FERRY_OK) {
         s.bytes = s.totals.moved_bytes + s.totals.local_bytes;
         summarize_runs(results, sorted, &s);

@@ -4,6 +4,7 @@
 
 #include "plan.h"
 #include "run_walk.h"
+#include "steps.h"
 #include "units.h"
 
 #include <stdio.h>
@@ -103,16 +104,9 @@ ferry_status run_needed_bytes(const run_request *request, const ferry_plan *plan
 {
     run_shards sources, destinations;
     ferry_rank_bytes traffic = FERRY_RANK_BYTES_INIT;
-    ferry_status status = collect_all(plan, FERRY_SIDE_SOURCE, rank, true, &sources, error);
-    if (status == FERRY_OK) {
-        status = collect_all(plan, FERRY_SIDE_DESTINATION, rank, true, &destinations, error);
-    }
-    if (status == FERRY_OK) {
-        status = ferry_plan_get_rank_bytes(plan, rank, &traffic, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(collect_all(plan, FERRY_SIDE_SOURCE, rank, true, &sources, error));
+    FY_TRY(collect_all(plan, FERRY_SIDE_DESTINATION, rank, true, &destinations, error));
+    FY_TRY(ferry_plan_get_rank_bytes(plan, rank, &traffic, error));
     uint64_t cap = request->service.memory_cap > 0 ? request->service.memory_cap : FERRY_MEMORY_CAP;
     uint64_t travels = traffic.in + traffic.out;
     bool swaps = request->service.commit == FERRY_COMMIT_SWAP;

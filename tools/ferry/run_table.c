@@ -67,8 +67,9 @@ static void print_rate(const run_request *r, const run_results *all, const run_s
     }
     if (s->bound.has_seconds && s->bound.seconds > 0 && s->median > 0) {
         printf("Bound      %s on the spec's cluster, by %s of rank %u: %.1f %% reached\n",
-               format_seconds(s->bound.seconds, text[0]), ferry_bound_reason_name(s->bound.reason),
-               s->bound.rank, 100 * s->bound.seconds / s->median);
+               format_seconds(s->bound.seconds, text[0]),
+               ferry_plan_bound_reason_name(s->bound.reason), s->bound.rank,
+               100 * s->bound.seconds / s->median);
     }
 }
 
@@ -95,7 +96,7 @@ static void print_paths(const run_results *all, const run_summary *s)
     printf("Paths      ");
     for (uint32_t i = sizeof s->path_bytes / sizeof s->path_bytes[0]; i-- > 0;) {
         if (s->path_bytes[i] > 0) {
-            printf("%s%s %s", separator, ferry_path_name(1u << i),
+            printf("%s%s %s", separator, ferry_service_path_name(1u << i),
                    format_bytes((double)s->path_bytes[i], text));
             separator = ", ";
         }

@@ -7,6 +7,7 @@
 #include "run.h"
 
 #include "plan.h"
+#include "steps.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,17 +77,13 @@ static ferry_status write_batch(trace *t, const ferry_schedule *schedule,
 {
     ferry_batch batch = FERRY_BATCH_INIT;
     double begin = 0, end = 0;
-    ferry_status status = ferry_schedule_batch_at(schedule, number, &batch, error);
-    if (status == FERRY_OK) {
-        status = ferry_simulation_batch_time(simulation, number, &begin, &end, error);
-    }
-    if (status == FERRY_OK) {
-        write_span(t, PID_PLAN, tid, sends ? "to" : "from", sends ? batch.to : batch.from,
-                   begin * unit, end * unit);
-        fprintf(t->file, ",\"args\":{\"round\":%u,\"bytes\":%llu,\"segments\":%u}}", batch.round,
-                (unsigned long long)batch.bytes, batch.n_segments);
-    }
-    return status;
+    FY_TRY(ferry_schedule_batch_at(schedule, number, &batch, error));
+    FY_TRY(ferry_simulation_get_batch_time(simulation, number, &begin, &end, error));
+    write_span(t, PID_PLAN, tid, sends ? "to" : "from", sends ? batch.to : batch.from, begin * unit,
+               end * unit);
+    fprintf(t->file, ",\"args\":{\"round\":%u,\"bytes\":%llu,\"segments\":%u}}", batch.round,
+            (unsigned long long)batch.bytes, batch.n_segments);
+    return FERRY_OK;
 }
 
 static ferry_status write_planned_rank(trace *t, const ferry_schedule *schedule,
@@ -94,16 +91,14 @@ static ferry_status write_planned_rank(trace *t, const ferry_schedule *schedule,
                                        bool sends, double unit, ferry_error *error)
 {
     uint32_t n = sends ? ferry_schedule_send_count(schedule, rank)
-                       : ferry_schedule_recv_count(schedule, rank);
+                       : ferry_schedule_receive_count(schedule, rank);
     uint32_t tid = n > 0 ? write_thread(t, PID_PLAN, rank, sends ? "sends" : "receives") : 0;
     ferry_status status = FERRY_OK;
     for (uint32_t i = 0; i < n && status == FERRY_OK; i++) {
         uint64_t number = 0;
         status = sends ? ferry_schedule_send_at(schedule, rank, i, &number, error)
-                       : ferry_schedule_recv_at(schedule, rank, i, &number, error);
-        if (status == FERRY_OK) {
-            status = write_batch(t, schedule, simulation, number, sends, tid, unit, error);
-        }
+                       : ferry_schedule_receive_at(schedule, rank, i, &number, error);
+        FY_THEN(status, write_batch(t, schedule, simulation, number, sends, tid, unit, error));
     }
     return status;
 }
@@ -117,12 +112,8 @@ static ferry_status write_plan(trace *t, ferry_error *error)
     options.slot_bytes = t->request->service.slot_bytes;
     options.no_relays = t->request->service.no_relays;
     ferry_status status = ferry_schedule_create_for_plan(t->plan, &options, &schedule, error);
-    if (status == FERRY_OK) {
-        status = ferry_schedule_get_report(schedule, &report, error);
-    }
-    if (status == FERRY_OK) {
-        status = ferry_simulation_create(schedule, NULL, &simulation, error);
-    }
+    FY_THEN(status, ferry_schedule_get_report(schedule, &report, error));
+    FY_THEN(status, ferry_simulation_create(schedule, NULL, &simulation, error));
     write_process(t, PID_PLAN, "plan");
     for (uint32_t i = 0; i < 2 * t->results->n_ranks && status == FERRY_OK; i++) {
         status = write_planned_rank(t, schedule, simulation, i / 2, i % 2 == 0, unit_of(t, &report),
@@ -224,9 +215,7 @@ static ferry_status fill(const void *context, FILE *file, ferry_error *error)
     t.file = file;
     fprintf(file, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
     ferry_status status = write_plan(&t, error);
-    if (status == FERRY_OK) {
-        status = write_run(&t, error);
-    }
+    FY_THEN(status, write_run(&t, error));
     fprintf(file, "\n]}\n");
     return status;
 }

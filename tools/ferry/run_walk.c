@@ -7,6 +7,7 @@
 #include "run_walk.h"
 
 #include "run_pattern.h"
+#include "steps.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -157,11 +158,7 @@ static ferry_status cut_runs(walk *w, const ferry_origin *origin, uint32_t dim, 
     uint64_t first = origin->at[dim], last = first + origin->length[dim];
     for (size_t i = 0; i < n; i++) {
         uint64_t local, global, length;
-        ferry_status status =
-            ferry_shard_piece_at(w->shard, dim, i, &local, &global, &length, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(ferry_shard_piece_at(w->shard, dim, i, &local, &global, &length, error));
         uint64_t from = global > first ? global : first;
         uint64_t to = global + length < last ? global + length : last;
         if (from < to) {
@@ -185,10 +182,7 @@ static ferry_status cut_dimensions(walk *w, const ferry_origin *origin, ferry_er
         } else {
             w->local_stride[n - i] = local_stride;
             w->source_stride[n - i] = source_stride;
-            ferry_status status = cut_runs(w, origin, n - i, begin, error);
-            if (status != FERRY_OK) {
-                return status;
-            }
+            FY_TRY(cut_runs(w, origin, n - i, begin, error));
             local_stride *= w->shard->local[n - i];
         }
         source_stride *= i <= m ? origin->source_global[m - i] : 1;
@@ -267,9 +261,7 @@ ferry_status run_walk(const ferry_shard *shard, ferry_side side, run_work work, 
         } else {
             status = ferry_shard_origin_at(shard, i, &origin, error);
         }
-        if (status == FERRY_OK) {
-            status = walk_origin(&w, &origin, error);
-        }
+        FY_THEN(status, walk_origin(&w, &origin, error));
     }
     return status;
 }

@@ -6,9 +6,8 @@
 
 /* What autotune has measured: by ranks just now, or in a file. */
 typedef struct tune_table {
-    ferry_mixed_comm_info info;   /* of a file: what it says, and sizes that follow from it */
-    char inside[72], between[72]; /* what the engines of the info point to */
-    ferry_mixed_timing *timings;  /* by operation, bytes and mode, ascending */
+    ferry_mixed_comm_info info;  /* of a file: what it says, and sizes that follow from it */
+    ferry_mixed_timing *timings; /* by operation, bytes and mode, ascending */
     size_t n;
 } tune_table;
 

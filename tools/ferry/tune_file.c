@@ -141,8 +141,10 @@ static void read_engines(reader *r, const json_t *json, tune_table *table)
     static const char *const keys[] = {"inside", "between", NULL};
     snprintf(r->place, sizeof r->place, "engines.");
     expect_keys(r, json, keys);
-    snprintf(table->inside, sizeof table->inside, "%s", text_of(r, json, "inside"));
-    snprintf(table->between, sizeof table->between, "%s", text_of(r, json, "between"));
+    snprintf(table->info.inside_engine, sizeof table->info.inside_engine, "%s",
+             text_of(r, json, "inside"));
+    snprintf(table->info.between_engine, sizeof table->info.between_engine, "%s",
+             text_of(r, json, "between"));
 }
 
 static void read_dtype(reader *r, const json_t *json, ferry_mixed_comm_info *info)
@@ -167,7 +169,7 @@ static ferry_mixed_timing read_timing(reader *r, const json_t *json, size_t inde
     t.op = name_of(r, json, "op", ferry_mixed_op_parse, ferry_mixed_op_name);
     t.mode = name_of(r, json, "mode", ferry_mixed_mode_parse, ferry_mixed_mode_name);
     t.bytes = number_of(r, json, "bytes", 1, INT64_MAX);
-    t.block_size = (uint32_t)number_of(r, json, "block_size", 0, UINT32_MAX);
+    t.block_lines = (uint32_t)number_of(r, json, "block_size", 0, UINT32_MAX);
     t.chosen = flag_of(r, json, "chosen");
     const json_t *seconds = member(r, json, "seconds");
     t.seconds = json_number_value(seconds);
@@ -274,7 +276,5 @@ ferry_status tune_read(const char *path, tune_table *table_out, ferry_error *err
     }
     table.info.multicast = true; /* a file does not say, and nothing is remarked */
     *table_out = table;
-    table_out->info.inside_engine = table_out->inside;
-    table_out->info.between_engine = table_out->between;
     return FERRY_OK;
 }

@@ -14,7 +14,7 @@
 static ferry_status collect(const mixed_rank *rank, tune_table *table, ferry_error *error)
 {
     size_t n = ferry_mixed_comm_timing_count(rank->comm);
-    ferry_status status = ferry_mixed_comm_describe(rank->comm, &table->info, error);
+    ferry_status status = ferry_mixed_comm_get_info(rank->comm, &table->info, error);
     table->timings = calloc(n > 0 ? n : 1, sizeof *table->timings);
     if (table->timings == NULL) {
         return mixed_fail(error, FERRY_ERR_NO_MEMORY, "out of memory");

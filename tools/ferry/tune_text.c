@@ -85,7 +85,7 @@ static void print_row(const ferry_mixed_timing *timings, size_t n, const uint32_
             found = timings[i].mode == modes[k] ? &timings[i] : found;
         }
         print_cell(found);
-        lines = found != NULL && found->chosen ? found->block_size : lines;
+        lines = found != NULL && found->chosen ? found->block_lines : lines;
     }
     if (lines != 0) {
         snprintf(block, sizeof block, "%u", lines);
@@ -140,7 +140,7 @@ void tune_print_json(const tune_table *table)
         printf("%s\n{\"op\":\"%s\",\"bytes\":%llu,\"mode\":\"%s\",\"block_size\":%u,"
                "\"seconds\":%.17g,\"chosen\":%s}",
                i > 0 ? "," : "", ferry_mixed_op_name(t->op), (unsigned long long)t->bytes,
-               ferry_mixed_mode_name(t->mode), t->block_size, t->seconds,
+               ferry_mixed_mode_name(t->mode), t->block_lines, t->seconds,
                t->chosen ? "true" : "false");
     }
     printf("\n]}\n");

@@ -139,11 +139,11 @@ static void describe_bytes(const work_watch *w, const ferry_work_progress *p, wo
 static void describe_files(const ferry_work_progress *p, work_line *line)
 {
     char text[2][UNIT_TEXT_BYTES];
-    uint64_t done = p->done_files < p->total_files ? p->done_files : p->total_files;
+    uint64_t done = p->n_done_files < p->n_total_files ? p->n_done_files : p->n_total_files;
     line->has_bar = true;
-    line->done = (double)done / (double)p->total_files;
+    line->done = (double)done / (double)p->n_total_files;
     append(line, "%s of %s files", format_count(done, text[0]),
-           format_count(p->total_files, text[1]));
+           format_count(p->n_total_files, text[1]));
 }
 
 bool work_watch_take(work_watch *w, const ferry_work_progress *p, work_line *line_out)
@@ -164,7 +164,7 @@ bool work_watch_take(work_watch *w, const ferry_work_progress *p, work_line *lin
     snprintf(line_out->before, sizeof line_out->before, "%s", p->phase);
     if (p->total_bytes > 0) {
         describe_bytes(w, p, line_out);
-    } else if (p->total_files > 1) {
+    } else if (p->n_total_files > 1) {
         describe_files(p, line_out);
     }
     return true;

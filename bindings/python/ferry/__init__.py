@@ -54,7 +54,13 @@ if TYPE_CHECKING:
         Timeout as Timeout,
         Unsupported as Unsupported,
     )
-    from ._ferry import Ledger as Ledger, Request as Request, World as World
+    from ._ferry import (
+        Event as Event,
+        Ledger as Ledger,
+        Queue as Queue,
+        Request as Request,
+        World as World,
+    )
     from ._mixed import (
         MixedCommHandler as MixedCommHandler,
         MixedCommMode as MixedCommMode,
@@ -81,7 +87,7 @@ _PLACES = {
         "ProofFailed", "Stopped", "Timeout", "Unsupported",
     ),
     "_config": ("show_config",),
-    "_ferry": ("Ledger", "Request", "World"),
+    "_ferry": ("Event", "Ledger", "Queue", "Request", "World"),
     "_world": ("init", "shutdown", "world"),
     "_plan": ("Move", "Plan", "Shard", "Spec", "plan"),
     "_service": (

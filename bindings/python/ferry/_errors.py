@@ -211,13 +211,13 @@ def _reason_of(message: str) -> Tuple[Optional[int], Optional[str], Optional[str
 # The library's sentences name functions and options of C. Most functions end in the word that is
 # Python's too; what is quoted, or a part of a path, is the caller's.
 _C_NAME = re.compile(
-    r"""(?<![\w/."'-])ferry_(?:build_schedule|spec_load|transport_open|region_[a-z]+|tensors_add_pair
+    r"""(?<![\w/."'-])ferry_(?:reference_schedule_build|spec_load|transport_open|region_[a-z]+|tensors_add_pair
     |(?:service|world|mixed_comm|request|ledger|checkpoint|reshard|plan)_[a-z_]+
     )(?![\w/"'-]|\.\w)(?:\(\))?""",
     re.VERBOSE,
 )
 _NAMES = {
-    "ferry_build_schedule": "build_schedule()",
+    "ferry_reference_schedule_build": "build_schedule()",
     "ferry_mixed_comm_create": "the making of a MixedCommHandler",
     "ferry_region_alloc": "the sharing of memory",
     "ferry_region_free": "the freeing of shared memory",

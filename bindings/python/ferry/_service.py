@@ -17,7 +17,7 @@ from ._errors import Error, InvalidInput, Misuse
 from ._repr import fields, never_raises, of_type
 
 if TYPE_CHECKING:
-    from ._ferry import Ledger as Ledger, Memory, Request as Request, World
+    from ._ferry import Ledger as Ledger, Memory, Queue as Queue, Request as Request, World
     from ._plan import Plan, Spec
 
 # (task_id, tensor, position, size, pe), and maybe a name for sentences.
@@ -26,7 +26,7 @@ Tensors = Optional[Mapping[str, Any]]
 
 _CHECKSUMS = {"none": 0, "path": 1, "end": 2}
 _COMMITS = {"in-place": 0, "swap": 1}
-_PATHS = {"local": 1, "mapped": 2, "attach": 4, "remote": 8, "staged": 16}
+_PATHS = {"local": 1, "mapped": 2, "remote": 4, "staged": 8}
 _STATES = ("untouched", "torn", "valid")
 _SPANS = ("pack", "wire", "unpack", "copy", "check", "wait")
 
@@ -54,11 +54,11 @@ class Statistics(NamedTuple):
     staging_bytes: int
     bytes_local: int
     bytes_mapped: int
-    bytes_attach: int
     bytes_remote: int
     bytes_staged: int
     bytes_relayed: int
     bytes_received: int
+    bytes_device: int
     n_batches_sent: int
     n_batches_received: int
     seconds: float
@@ -446,8 +446,12 @@ class RemoteCopyService:
             handle.refuse()
             raise
 
-    def run(self) -> None:
+    def run(self, *, queue: Optional["Queue"] = None) -> None:
         """Moves the bytes. Call it as often as needed after one :meth:`schedule`. Collective.
+
+        With a queue the run begins when the earlier work of the queue is done, and its later work
+        begins when the run has ended; each rank chooses its own. The call returns at the end in any
+        case: :meth:`start` does not wait.
 
         Each run makes a version, numbered from 1. Ctrl-C, or an exception in a progress callback,
         cancels the run on all ranks: the others raise :class:`ferry.Aborted`, this one the original
@@ -456,17 +460,18 @@ class RemoteCopyService:
         tensor's memory is no longer where it was registered, all ranks raise an error that names it
         and the rank; that memory is neither read nor written, and the service can run again.
         """
-        self._own().run(self._report)
+        self._own().run(self._report, queue)
 
-    def start(self) -> "Request":
+    def start(self, *, queue: Optional["Queue"] = None) -> "Request":
         """Begins a run and returns a request with ``test()``, ``wait()`` and ``cancel()``.
 
-        Bytes move during ``test``, which works for about a millisecond and returns whether the run
+        On a queue the run is put in its order, and bytes move there; a progress callback is then
+        called on a thread of the queue. Without one bytes move during ``test``, which works for about a millisecond and returns whether the run
         has ended, and during ``wait``. Errors of the run are raised by these. Keep the request: if
         it is dropped before the run has ended, the run is cancelled on all ranks; if the others do
         not learn of that within half a deadline, the world ends.
         """
-        return self._own().start(self._report)
+        return self._own().start(self._report, queue)
 
     def set_progress(self, progress: Optional[Callable[[Progress], Any]]) -> None:
         """Sets a function that is called during runs: before this rank moves anything, about twenty

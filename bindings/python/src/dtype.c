@@ -134,6 +134,6 @@ PyObject *fp_dtype_raw(PyObject *object)
 PyObject *fp_dtype_name(ferry_dtype dtype)
 {
     char text[FERRY_DTYPE_TEXT_BYTES];
-    ferry_dtype_format(dtype, text);
+    ferry_dtype_format(dtype, text, sizeof text);
     return PyUnicode_FromString(text);
 }

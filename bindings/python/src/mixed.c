@@ -2,6 +2,7 @@
 #include "mixed.h"
 
 #include "guard.h"
+#include "queue.h"
 #include "service.h"
 
 /*
@@ -116,7 +117,7 @@ static bool parse_making(PyObject *args, PyObject *kwargs, making *m, PyObject *
 static void adopt(fp_mixed *own, const making *m, PyObject *world)
 {
     ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
-    ferry_mixed_comm_describe(m->comm, &info, NULL);
+    ferry_mixed_comm_get_info(m->comm, &info, NULL);
     Py_INCREF(world);
     Py_XINCREF(m->lender);
     if (m->lender != NULL) {
@@ -287,6 +288,7 @@ typedef struct call {
     uint32_t op, mode;
     fp_operand in, out;
     PyObject *x_out; /* owned */
+    ferry_queue *queue;
 } call;
 
 static uint64_t rows_out(const fp_mixed *own, uint32_t op, uint64_t rows)
@@ -368,6 +370,19 @@ static void refuse(fp_mixed *own)
     PyErr_Restore(type, value, trace);
 }
 
+/* Its own end is waited for, not that of what else is on the queue. */
+static ferry_status call_on_queue(fp_mixed *own, const call *c, ferry_error *error)
+{
+    ferry_request *request = NULL;
+    ferry_status status = ferry_mixed_comm_start(own->comm, c->op, &c->in.tensor, &c->out.tensor,
+                                                 c->mode, c->queue, &request, error);
+    if (status == FERRY_OK) {
+        status = ferry_request_wait(request, error);
+        ferry_request_destroy(request);
+    }
+    return status;
+}
+
 static bool carry_out(fp_mixed *own, const call *c)
 {
     ferry_error error;
@@ -376,8 +391,10 @@ static bool carry_out(fp_mixed *own, const call *c)
         return false;
     }
     PyThreadState *state = PyEval_SaveThread();
-    ferry_status status = ferry_mixed_comm_run(own->comm, c->op, &c->in.tensor, &c->out.tensor,
-                                               c->mode, NULL, &error);
+    ferry_status status = c->queue == NULL
+                              ? ferry_mixed_comm_run(own->comm, c->op, &c->in.tensor,
+                                                     &c->out.tensor, c->mode, NULL, &error)
+                              : call_on_queue(own, c, &error);
     PyEval_RestoreThread(state);
     fp_guard_end(guarded);
     return fp_ended(status, &error);
@@ -385,22 +402,24 @@ static bool carry_out(fp_mixed *own, const call *c)
 
 PyDoc_STRVAR(
     run_doc,
-    FP_DOC("run($self, /, op, x_in, x_out=None, mode=None)",
+    FP_DOC("run($self, /, op, x_in, x_out=None, mode=None, queue=None)",
            "Collective: carries out an operation and returns x_out, which is made where it is "
            "None. The first dim counts rows; mode None is the one that was measured as the "
-           "fastest."));
+           "fastest. It begins when the earlier work of the queue is done, and returns at its "
+           "end."));
 
 static PyObject *run(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"op", "x_in", "x_out", "mode", NULL};
+    static char *names[] = {"op", "x_in", "x_out", "mode", "queue", NULL};
     fp_mixed *own = (fp_mixed *)self;
     call c = {.in = FP_OPERAND_INIT, .out = FP_OPERAND_INIT};
-    PyObject *op, *x_in, *x_out = Py_None, *mode = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|OO", names, &op, &x_in, &x_out, &mode) ||
+    PyObject *op, *x_in, *x_out = Py_None, *mode = Py_None, *queue = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|OOO", names, &op, &x_in, &x_out, &mode,
+                                     &queue) ||
         !fp_enter(&own->use, own->comm != NULL)) {
         return NULL;
     }
-    bool good = prepare(own, op, x_in, x_out, mode, &c);
+    bool good = fp_queue_of(queue, &c.queue) && prepare(own, op, x_in, x_out, mode, &c);
     if (good) {
         good = carry_out(own, &c);
     } else {
@@ -470,15 +489,18 @@ static PyObject *answer(fp_mixed *own, ferry_status status, const ferry_error *e
 static PyObject *valid(PyObject *self, bool modes)
 {
     fp_mixed *own = (fp_mixed *)self;
-    const uint32_t *numbers;
+    uint32_t
+        numbers[FERRY_MIXED_N_OPS > FERRY_MIXED_N_MODES ? FERRY_MIXED_N_OPS : FERRY_MIXED_N_MODES];
     size_t n;
     ferry_error error;
     if (!fp_enter(&own->use, own->comm != NULL)) {
         return NULL;
     }
     ferry_status status =
-        modes ? ferry_mixed_comm_get_valid_mode_list(own->comm, &numbers, &n, &error)
-              : ferry_mixed_comm_get_valid_op_list(own->comm, &numbers, &n, &error);
+        modes
+            ? ferry_mixed_comm_get_valid_mode_list(own->comm, numbers, FERRY_MIXED_N_MODES, &n,
+                                                   &error)
+            : ferry_mixed_comm_get_valid_op_list(own->comm, numbers, FERRY_MIXED_N_OPS, &n, &error);
     PyObject *list = status != FERRY_OK
                          ? fp_raise(status, error.message)
                          : numbers_of(numbers, n, modes ? fp_mixed_mode_number : op_number);
@@ -526,17 +548,17 @@ static PyObject *describe(PyObject *self, PyObject *unused)
     if (!fp_enter(&own->use, own->comm != NULL)) {
         return NULL;
     }
-    ferry_status status = ferry_mixed_comm_describe(own->comm, &info, &error);
+    ferry_status status = ferry_mixed_comm_get_info(own->comm, &info, &error);
     return answer(own, status, &error, info_tuple, &info);
 }
 
 static PyObject *counts_tuple(const void *content)
 {
     const ferry_mixed_counts *c = content;
-    return Py_BuildValue("(KKKKKK)", (unsigned long long)c->calls, (unsigned long long)c->steps,
-                         (unsigned long long)c->waits, (unsigned long long)c->inside_bytes_written,
-                         (unsigned long long)c->inside_bytes_read,
-                         (unsigned long long)c->between_bytes);
+    return Py_BuildValue(
+        "(KKKKKK)", (unsigned long long)c->n_calls, (unsigned long long)c->n_steps,
+        (unsigned long long)c->n_waits, (unsigned long long)c->inside_bytes_written,
+        (unsigned long long)c->inside_bytes_read, (unsigned long long)c->between_bytes);
 }
 
 static PyObject *counts(PyObject *self, PyObject *unused)
@@ -591,7 +613,7 @@ static PyObject *timing_tuple(const ferry_mixed_comm *comm, size_t index)
         return fp_raise(status, error.message);
     }
     return Py_BuildValue("(IlKIdN)", t.op, fp_mixed_mode_number(t.mode),
-                         (unsigned long long)t.bytes, t.block_size, t.seconds,
+                         (unsigned long long)t.bytes, t.block_lines, t.seconds,
                          PyBool_FromLong(t.chosen));
 }
 

@@ -91,8 +91,8 @@ static bool check_dtype(const fp_view *view, const char *name, uint32_t dtype)
         return true;
     }
     char given[FERRY_DTYPE_TEXT_BYTES], wanted[FERRY_DTYPE_TEXT_BYTES];
-    ferry_dtype_format(view->dtype, given);
-    ferry_dtype_format(own, wanted);
+    ferry_dtype_format(view->dtype, given, sizeof given);
+    ferry_dtype_format(own, wanted, sizeof wanted);
     fp_raise_format(FERRY_ERR_INVALID_INPUT,
                     "tensor \"%s\" has dtype %s, and the handler was made for %s: convert it, or "
                     "make a handler for %s%s",

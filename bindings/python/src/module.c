@@ -1,5 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "binding.h"
+#include "queue.h"
 
 #include <string.h>
 
@@ -98,7 +99,8 @@ static int fill(PyObject *module)
     }
     bool all = fp_add_errors(module) && fp_add_view(module) && fp_add_world(module) &&
                fp_add_service(module) && fp_add_plan(module) && fp_add_reshard(module) &&
-               fp_add_schedule(module) && fp_add_mixed(module) && fp_add_checkpoint(module);
+               fp_add_schedule(module) && fp_add_mixed(module) && fp_add_checkpoint(module) &&
+               fp_add_queue(module);
     return all ? 0 : -1;
 }
 

@@ -94,7 +94,7 @@ static const char CAPSULE[] = "ferry.group";
 
 static void release_capsule(PyObject *capsule)
 {
-    ferry_group_release(PyCapsule_GetPointer(capsule, CAPSULE));
+    ferry_group_destroy(PyCapsule_GetPointer(capsule, CAPSULE));
 }
 
 bool fp_groups_init(fp_groups *groups)
@@ -129,7 +129,7 @@ static bool by_contents(fp_groups *groups, PyObject *ranks, const char *what,
         good = fp_group(tuple, what, group_out);
         PyObject *capsule = good ? PyCapsule_New(*group_out, CAPSULE, release_capsule) : NULL;
         if (good && capsule == NULL) {
-            ferry_group_release(*group_out);
+            ferry_group_destroy(*group_out);
         }
         good = capsule != NULL && PyDict_SetItem(groups->by_ranks, tuple, capsule) == 0;
         Py_XDECREF(capsule);
@@ -512,8 +512,8 @@ static PyObject *rank_in_group(PyObject *module, PyObject *args)
     }
     size_t index = 0;
     ferry_error error;
-    ferry_status status = ferry_rank_in_group(rank, group, &index, &error);
-    ferry_group_release(group);
+    ferry_status status = ferry_group_find_rank(group, rank, &index, &error);
+    ferry_group_destroy(group);
     return status == FERRY_OK ? PyLong_FromSize_t(index) : fp_raise(status, error.message);
 }
 
@@ -528,7 +528,7 @@ static PyObject *detect_expert_index(PyObject *module, PyObject *name)
         return NULL;
     }
     ferry_status status =
-        ferry_detect_expert_index(PyBytes_AsString(bytes), &found, &index, &error);
+        ferry_param_detect_expert_index(PyBytes_AsString(bytes), &found, &index, &error);
     Py_DECREF(bytes);
     if (status != FERRY_OK) {
         fp_raise(status, error.message);
@@ -604,7 +604,8 @@ static PyObject *resolve(ferry_param_metadata *metadata, PyObject *base, PyObjec
     if (!make_prefix_map(prefixes, base, &map)) {
         return NULL;
     }
-    ferry_status status = ferry_assign_resolved_name(metadata, map, buffer, &error);
+    ferry_status status =
+        ferry_param_metadata_resolve_name(metadata, map, buffer, sizeof buffer, &error);
     ferry_prefix_map_destroy(map);
     metadata->resolved_name = NULL; /* the buffer ends here */
     if (status != FERRY_OK) {
@@ -815,7 +816,7 @@ static PyObject *extract_one(const extraction *x, PyObject *name, PyObject *para
     }
     if (show(param, &s)) {
         ferry_error error;
-        ferry_status status = ferry_extract_param_metadata(
+        ferry_status status = ferry_param_metadata_extract(
             &s.description, PyBytes_AsString(bytes), x->rank, &x->own.groups,
             x->experts == Py_None ? NULL : &x->n_experts, &m, &error);
         fields = status == FERRY_OK ? fields_of(name, &s, &x->own, x->experts, &m, x->prefixes)
@@ -903,7 +904,8 @@ static PyObject *select_among(PyObject *sources, PyObject *destination, uint32_t
         good = read_dp(PyList_GetItem(sources, (Py_ssize_t)i), &groups, &all[i]);
     }
     ferry_status status =
-        good ? ferry_select_source_balanced(places, n, &all[n], rank, &chosen, &error) : FERRY_OK;
+        good ? ferry_param_metadata_select_source(places, n, &all[n], rank, &chosen, &error)
+             : FERRY_OK;
     fp_groups_clear(&groups);
     if (status != FERRY_OK) {
         return fp_raise(status, error.message);
@@ -965,8 +967,8 @@ static PyObject *build_descriptors(PyObject *module, PyObject *args)
         return NULL;
     }
     if (pair_read(src, dst, &both)) {
-        ferry_status status = ferry_build_descriptors_for_param(&both.src.metadata,
-                                                                &both.dst.metadata, &d, &n, &error);
+        ferry_status status =
+            ferry_sharding_descriptor_build(&both.src.metadata, &both.dst.metadata, &d, &n, &error);
         if (status != FERRY_OK) {
             fp_raise(status, error.message);
             fp_blame(both.dst.name);
@@ -981,16 +983,15 @@ static PyObject *build_descriptors(PyObject *module, PyObject *args)
     return made;
 }
 
-static PyObject *transfer_list(const ferry_transfers *transfers, uint32_t n_dims)
+static PyObject *transfer_list(const ferry_transfers *transfers)
 {
     PyObject *list = PyList_New(0);
     for (size_t i = 0; list != NULL && i < ferry_transfers_count(transfers); i++) {
-        ferry_slice src[FERRY_MAX_DIMS], dst[FERRY_MAX_DIMS];
-        uint32_t rank = 0;
-        ferry_transfers_at(transfers, i, &rank, src, dst, NULL);
-        PyObject *from = fp_slices(src, n_dims);
-        PyObject *to = from == NULL ? NULL : fp_slices(dst, n_dims);
-        PyObject *one = to == NULL ? NULL : Py_BuildValue("(IOO)", rank, from, to);
+        ferry_transfer t = FERRY_TRANSFER_INIT;
+        ferry_transfers_at(transfers, i, &t, NULL);
+        PyObject *from = fp_slices(t.src_slice, t.n_dims);
+        PyObject *to = from == NULL ? NULL : fp_slices(t.dst_slice, t.n_dims);
+        PyObject *one = to == NULL ? NULL : Py_BuildValue("(IOO)", t.src_rank, from, to);
         if (one == NULL || PyList_Append(list, one) != 0) {
             Py_CLEAR(list);
         }
@@ -1026,7 +1027,7 @@ static ferry_status transfers_by_lcm(PyObject *descriptors, const char *name, pa
     bool readable =
         n != 1 || read_descriptor(PyList_GetItem(descriptors, 0), &both->groups, &text, &d);
     if (readable) {
-        status = ferry_plan_multi_dim_lcm(name, &both->src.metadata, &both->dst.metadata,
+        status = ferry_transfers_plan_lcm(name, &both->src.metadata, &both->dst.metadata,
                                           n == 0 ? NULL : &d, n, rank, out, error);
     }
     Py_XDECREF(text);
@@ -1068,7 +1069,7 @@ static PyObject *transfers(PyObject *module, PyObject *args)
         status = transfers_by_lcm(how, PyBytes_AsString(bytes), &both, rank, &made, &error);
     } else if (good && check_source(&both)) {
         bool any = PyUnicode_CompareWithASCIIString(how, "any") == 0;
-        status = (any ? ferry_determine_source_ranks_for_dst_param : ferry_finalize_dp_transfers)(
+        status = (any ? ferry_transfers_find_sources : ferry_transfers_finalize_dp)(
             PyBytes_AsString(bytes), &both.src.metadata, &both.dst.metadata, rank, &made, &error);
     }
     if (status != FERRY_OK) {
@@ -1077,7 +1078,7 @@ static PyObject *transfers(PyObject *module, PyObject *args)
     if (PyErr_Occurred()) {
         fp_blame(name);
     } else {
-        list = transfer_list(made, both.dst.metadata.n_dims);
+        list = transfer_list(made);
     }
     ferry_transfers_destroy(made);
     pair_clear(&both);

@@ -199,14 +199,14 @@ static PyObject *save(PyObject *self, PyObject *path)
 static PyObject *get_world_size(PyObject *self, void *unused)
 {
     (void)unused;
-    return PyLong_FromUnsignedLong(ferry_plan_world_size(((fp_plan *)self)->plan));
+    return PyLong_FromUnsignedLong(ferry_plan_rank_count(((fp_plan *)self)->plan));
 }
 
 static PyObject *get_digest(PyObject *self, void *unused)
 {
     (void)unused;
-    char digest[33];
-    ferry_plan_digest(((fp_plan *)self)->plan, digest);
+    char digest[FERRY_DIGEST_BYTES];
+    ferry_plan_digest(((fp_plan *)self)->plan, digest, sizeof digest);
     return PyUnicode_FromString(digest);
 }
 
@@ -240,7 +240,7 @@ static PyObject *get_bound(PyObject *self, void *unused)
         b.has_seconds ? PyFloat_FromDouble(b.seconds) : (Py_INCREF(Py_None), Py_None);
     return seconds == NULL ? NULL
                            : Py_BuildValue("NIsd", seconds, (unsigned)b.rank,
-                                           ferry_bound_reason_name(b.reason), b.busiest_bytes);
+                                           ferry_plan_bound_reason_name(b.reason), b.busiest_bytes);
 }
 
 static PyObject *get_statistics(PyObject *self, void *unused)
@@ -253,8 +253,9 @@ static PyObject *get_statistics(PyObject *self, void *unused)
         return fp_raise(status, error.message);
     }
     return Py_BuildValue("KKKKK", (unsigned long long)s.n_tensors,
-                         (unsigned long long)s.layout_classes, (unsigned long long)s.replica_sets,
-                         (unsigned long long)s.holder_entries, (unsigned long long)s.cuts);
+                         (unsigned long long)s.n_layout_classes,
+                         (unsigned long long)s.n_replica_sets,
+                         (unsigned long long)s.n_holder_entries, (unsigned long long)s.n_cuts);
 }
 
 bool fp_plan_rank(const ferry_plan *plan, PyObject *rank, uint32_t *rank_out)
@@ -266,10 +267,10 @@ bool fp_plan_rank(const ferry_plan *plan, PyObject *rank, uint32_t *rank_out)
     if (!fp_u32(rank, "the rank", rank_out)) {
         return false;
     }
-    if (*rank_out >= ferry_plan_world_size(plan)) {
+    if (*rank_out >= ferry_plan_rank_count(plan)) {
         fp_raise_format(FERRY_ERR_INVALID_INPUT,
                         "the plan has ranks 0 to %u, and was asked about rank %u",
-                        ferry_plan_world_size(plan) - 1, *rank_out);
+                        ferry_plan_rank_count(plan) - 1, *rank_out);
         return false;
     }
     return true;

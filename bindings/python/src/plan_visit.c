@@ -85,7 +85,7 @@ static ferry_status visit_block(moves *own, ferry_error *error)
         return FERRY_OK;
     }
     own->n_seen = 0;
-    if (!own->rank_by_rank || ++own->rank >= ferry_plan_world_size(own->plan)) {
+    if (!own->rank_by_rank || ++own->rank >= ferry_plan_rank_count(own->plan)) {
         own->plan = NULL;
     }
     return status;
@@ -349,7 +349,7 @@ PyObject *fp_plan_traffic(PyObject *self, PyObject *number)
     if (plan == NULL || !fp_plan_rank(plan, number, &rank)) {
         return NULL;
     }
-    size_t world = ferry_plan_world_size(plan);
+    size_t world = ferry_plan_rank_count(plan);
     t.row = calloc(world, sizeof *t.row);
     t.senders = calloc(world, sizeof *t.senders);
     status = t.row == NULL || t.senders == NULL ? FERRY_ERR_NO_MEMORY : FERRY_OK;

@@ -61,7 +61,7 @@ static bool add_param(fp_model *own, fp_param *p, uint32_t rank, const uint64_t 
         m->num_experts = *num_experts;
     }
     if (m->resolved_name == NULL && m->is_ep) {
-        status = ferry_assign_resolved_name(m, NULL, buffer, &error);
+        status = ferry_param_metadata_resolve_name(m, NULL, buffer, sizeof buffer, &error);
     } else if (m->resolved_name == NULL) {
         m->resolved_name = m->name;
     }
@@ -300,9 +300,9 @@ static PyObject *rank_plan(PyObject *module, PyObject *args)
     if (plan == NULL || (model_of(src, &good), !good) || (model_of(dst, &good), !good)) {
         return NULL;
     }
-    if (rank >= ferry_plan_world_size(plan)) {
+    if (rank >= ferry_plan_rank_count(plan)) {
         return fp_raise_format(FERRY_ERR_INVALID_INPUT, "rank %u is none of the plan's %u ranks",
-                               rank, ferry_plan_world_size(plan));
+                               rank, ferry_plan_rank_count(plan));
     }
     PyThreadState *thread = PyEval_SaveThread();
     ferry_status status = ferry_reshard_plan_create(plan, rank, &made, &error);
@@ -337,7 +337,7 @@ static PyObject *build_rank_plan(PyObject *module, PyObject *args)
     }
     PyThreadState *thread = PyEval_SaveThread();
     ferry_status status =
-        (centralized ? ferry_build_centralized_reshard_plan : ferry_build_local_reshard_plan)(
+        (centralized ? ferry_reshard_plan_build_centralized : ferry_reshard_plan_build_local)(
             src_model, dst_model, NULL, &exchange.exchange, &options, &made, &error);
     PyEval_RestoreThread(thread);
     PyObject *own = status == FERRY_OK ? wrap_rank_plan(made, src, dst)
@@ -403,9 +403,9 @@ static PyObject *ops(PyObject *self, PyObject *args)
     for (Py_ssize_t i = begin; list != NULL && i < end; i++) {
         ferry_transfer_op op = FERRY_TRANSFER_OP_INIT;
         ferry_error error;
-        ferry_status status = is_send
-                                  ? ferry_reshard_plan_send_at(own->plan, (size_t)i, &op, &error)
-                                  : ferry_reshard_plan_recv_at(own->plan, (size_t)i, &op, &error);
+        ferry_status status =
+            is_send ? ferry_reshard_plan_send_at(own->plan, (size_t)i, &op, &error)
+                    : ferry_reshard_plan_receive_at(own->plan, (size_t)i, &op, &error);
         PyObject *one = status == FERRY_OK ? fields_of(own, &op) : fp_raise(status, error.message);
         if (one == NULL || PyList_Append(list, one) != 0) {
             Py_CLEAR(list);
@@ -424,14 +424,14 @@ static PyObject *get_n_sends(PyObject *self, void *unused)
 static PyObject *get_n_recvs(PyObject *self, void *unused)
 {
     (void)unused;
-    return PyLong_FromSize_t(ferry_reshard_plan_recv_count(((fp_rank_plan *)self)->plan));
+    return PyLong_FromSize_t(ferry_reshard_plan_receive_count(((fp_rank_plan *)self)->plan));
 }
 
 static PyObject *get_digest(PyObject *self, void *unused)
 {
     (void)unused;
-    char digest[33];
-    ferry_reshard_plan_digest(((fp_rank_plan *)self)->plan, digest);
+    char digest[FERRY_DIGEST_BYTES];
+    ferry_reshard_plan_digest(((fp_rank_plan *)self)->plan, digest, sizeof digest);
     return PyUnicode_FromString(digest);
 }
 

@@ -393,7 +393,7 @@ static PyObject *alloc(PyObject *self, PyObject *number)
         error = (ferry_error){"memory of 0 bytes is asked for"};
     } else if (transport != NULL) {
         PyThreadState *thread = PyEval_SaveThread();
-        status = ferry_memory_alloc(transport, bytes, &buffer, &error);
+        status = ferry_memory_alloc(transport, FERRY_MEMORY_HOST, 0, bytes, &buffer, &error);
         PyEval_RestoreThread(thread);
     }
     fp_service_leave(own);
@@ -630,7 +630,7 @@ static int clear(PyObject *self)
         return own->use.is_replaced && !fp_may_read(&own->use, true) ? NULL : make(call);          \
     }
 NUMBER(my_pe, PyLong_FromUnsignedLong, ferry_service_my_pe(service))
-NUMBER(n_pes, PyLong_FromUnsignedLong, ferry_service_n_pes(service))
+NUMBER(n_pes, PyLong_FromUnsignedLong, ferry_service_pe_count(service))
 NUMBER(version, PyLong_FromUnsignedLongLong, ferry_service_version(service))
 #undef NUMBER
 
@@ -683,9 +683,10 @@ static PyMethodDef methods[] = {
      FP_DOC("kinds($self, /)", "The dtypes of what is registered.")},
     {"refuse", fp_service_refuse, METH_NOARGS,
      FP_DOC("refuse($self, /)", "Dtypes do not agree: nothing is to run.")},
-    {"run", fp_service_run, METH_O, FP_DOC("run($self, report, /)", "One run; collective.")},
-    {"start", fp_service_start, METH_O,
-     FP_DOC("start($self, report, /)", "Begins a run; collective.")},
+    {"run", fp_service_run, METH_VARARGS,
+     FP_DOC("run($self, report, queue=None, /)", "One run; collective.")},
+    {"start", fp_service_start, METH_VARARGS,
+     FP_DOC("start($self, report, queue=None, /)", "Begins a run; collective.")},
     {"time_runs", fp_service_time_runs, METH_O,
      FP_DOC("time_runs($self, n, /)", "The seconds of n runs in a loop of C.")},
     {"decline", decline, METH_O,

@@ -154,8 +154,8 @@ PyObject *fp_service_rebind(PyObject *self, PyObject *args);
 PyObject *fp_service_kinds_sum(PyObject *self, PyObject *unused);
 PyObject *fp_service_kinds(PyObject *self, PyObject *unused);
 PyObject *fp_service_refuse(PyObject *self, PyObject *unused);
-PyObject *fp_service_run(PyObject *self, PyObject *callback);
-PyObject *fp_service_start(PyObject *self, PyObject *callback);
+PyObject *fp_service_run(PyObject *self, PyObject *args);   /* callback, queue */
+PyObject *fp_service_start(PyObject *self, PyObject *args); /* callback, queue */
 PyObject *fp_service_recover_onto(PyObject *self, PyObject *args);
 PyObject *fp_service_time_runs(PyObject *self, PyObject *number);
 PyObject *fp_service_statistics(PyObject *self, PyObject *unused);

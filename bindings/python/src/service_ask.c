@@ -30,8 +30,8 @@ PyObject *fp_service_statistics(PyObject *self, PyObject *unused)
     return Py_BuildValue(
         "(KKKKKKKKKKKKKKdddddd)", (ull)s.n_runs, (ull)s.n_schedules, (ull)s.n_allocations,
         (ull)s.n_registrations, (ull)s.staging_bytes, (ull)s.bytes_local, (ull)s.bytes_mapped,
-        (ull)s.bytes_attach, (ull)s.bytes_remote, (ull)s.bytes_staged, (ull)s.bytes_relayed,
-        (ull)s.bytes_received, (ull)s.n_batches_sent, (ull)s.n_batches_received, s.seconds,
+        (ull)s.bytes_remote, (ull)s.bytes_staged, (ull)s.bytes_relayed, (ull)s.bytes_received,
+        (ull)s.bytes_device, (ull)s.n_batches_sent, (ull)s.n_batches_received, s.seconds,
         s.seconds_pack, s.seconds_wire, s.seconds_unpack, s.seconds_check, s.seconds_wait);
 }
 
@@ -40,7 +40,7 @@ static PyObject *path_names(uint32_t paths)
     PyObject *list = PyList_New(0);
     for (uint32_t path = 1; path < FERRY_PATH_ALL; path <<= 1) {
         if ((paths & path) != 0) {
-            list = append(list, PyUnicode_FromString(ferry_path_name(path)));
+            list = append(list, PyUnicode_FromString(ferry_service_path_name(path)));
         }
     }
     PyObject *tuple = list == NULL ? NULL : PyList_AsTuple(list);

@@ -556,7 +556,7 @@ static ferry_status check_shard(void *context, const ferry_shard *shard)
         char planned[FERRY_DTYPE_TEXT_BYTES];
         PyObject *given = fp_kind_text(hold[i].dtype, hold[i].raw);
         PyObject *bytes = given == NULL ? NULL : PyUnicode_AsUTF8String(given);
-        ferry_dtype_format(shard->dtype, planned);
+        ferry_dtype_format(shard->dtype, planned, sizeof planned);
         if (bytes != NULL) {
             fp_raise_format(FERRY_ERR_INVALID_INPUT,
                             "tensor \"%.200s\" is of dtype %.80s as a %s here, and of %s in the "
@@ -572,8 +572,8 @@ static ferry_status check_shard(void *context, const ferry_shard *shard)
 
 static bool check_sides(const fp_service *own, const ferry_plan *plan, side sides[2])
 {
-    uint32_t me = ferry_world_member(own->raw, ferry_service_my_pe(own->service));
-    bool is_spare = sides[0].holds.n + sides[1].holds.n == 0 && me >= ferry_plan_world_size(plan);
+    uint32_t me = ferry_world_member_of(own->raw, ferry_service_my_pe(own->service));
+    bool is_spare = sides[0].holds.n + sides[1].holds.n == 0 && me >= ferry_plan_rank_count(plan);
     for (int i = 0; i < 2 && !is_spare; i++) {
         ferry_error error;
         ferry_status status =

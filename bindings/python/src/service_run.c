@@ -5,6 +5,8 @@
  */
 #include "service.h"
 
+#include "queue.h"
+
 #include <time.h>
 
 static PyTypeObject *request_type;
@@ -14,6 +16,7 @@ typedef struct fp_request {
     fp_service *service;
     ferry_request *request;
     PyObject *callback;
+    PyObject *queue; /* that the run is on, or None */
     bool is_done;
 } fp_request;
 
@@ -175,13 +178,14 @@ static bool watch_end(fp_service *own, ferry_status status, const char *sentence
 
 typedef struct beginning {
     ferry_service *service;
+    ferry_queue *queue;
     ferry_request *request;
 } beginning;
 
 static ferry_status call_start(void *context, ferry_error *error)
 {
     beginning *b = context;
-    return ferry_service_start(b->service, NULL, &b->request, error);
+    return ferry_service_start(b->service, b->queue, &b->request, error);
 }
 
 static bool begin_now(beginning *b)
@@ -208,9 +212,12 @@ static void prefer_watched(fp_service *own)
 }
 
 /* The service is entered. NULL with an exception. */
-static ferry_request *begin(fp_service *own, PyObject *callback)
+static ferry_request *begin(fp_service *own, PyObject *callback, PyObject *queue)
 {
     beginning b = {.service = own->service, .request = NULL};
+    if (!fp_queue_of(queue, &b.queue)) {
+        return NULL;
+    }
     if (own->is_running) {
         return (ferry_request *)fp_raise(
             FERRY_ERR_MISUSE, "a run is under way: wait for its request before the next one");
@@ -236,18 +243,58 @@ static ferry_request *begin(fp_service *own, PyObject *callback)
     return own->is_running ? b.request : NULL;
 }
 
-PyObject *fp_service_run(PyObject *self, PyObject *callback)
+/* Without the interpreter's lock; false: a signal came before. */
+static bool wait_a_moment(ferry_request *request, bool *done_out, ferry_status *status_out,
+                          ferry_error *error)
+{
+    const struct timespec moment = {.tv_nsec = 200000};
+    for (int i = 0; i < 50; i++) {
+        *status_out = ferry_request_test(request, done_out, error);
+        if (*done_out) {
+            return true;
+        }
+        nanosleep(&moment, NULL);
+    }
+    return false;
+}
+
+/*
+ * The run's callbacks come on the queue's thread, where no signals are looked for: that is done
+ * here, from time to time. Who interrupts the program cancels the run.
+ */
+static ferry_status await(fp_service *own, ferry_request *request, bool on_queue,
+                          ferry_error *error)
+{
+    bool done = false;
+    ferry_status status = FERRY_OK;
+    while (on_queue && !done) {
+        PyThreadState *thread = PyEval_SaveThread();
+        bool ended = wait_a_moment(request, &done, &status, error);
+        PyEval_RestoreThread(thread);
+        if (!ended && PyErr_CheckSignals() != 0) {
+            keep_raised(&own->watch);
+            ferry_request_cancel(request);
+        }
+    }
+    PyThreadState *thread = PyEval_SaveThread();
+    status = ferry_request_wait(request, error);
+    PyEval_RestoreThread(thread);
+    return status;
+}
+
+PyObject *fp_service_run(PyObject *self, PyObject *args)
 {
     fp_service *own = (fp_service *)self;
-    if (!fp_service_enter(own)) {
+    PyObject *callback, *queue = Py_None;
+    if (!PyArg_ParseTuple(args, "O|O", &callback, &queue) || !fp_service_enter(own)) {
         return NULL;
     }
-    ferry_request *request = begin(own, callback);
+    ferry_request *request = begin(own, callback, queue);
     bool good = false;
     if (request != NULL) {
         ferry_error error;
+        ferry_status status = await(own, request, queue != Py_None, &error);
         PyThreadState *thread = PyEval_SaveThread();
-        ferry_status status = ferry_request_wait(request, &error);
         ferry_request_destroy(request);
         PyEval_RestoreThread(thread);
         good = watch_end(own, status, error.message);
@@ -256,10 +303,11 @@ PyObject *fp_service_run(PyObject *self, PyObject *callback)
     return good ? (Py_INCREF(Py_None), Py_None) : NULL;
 }
 
-PyObject *fp_service_start(PyObject *self, PyObject *callback)
+PyObject *fp_service_start(PyObject *self, PyObject *args)
 {
     fp_service *own = (fp_service *)self;
-    if (!fp_service_enter(own)) {
+    PyObject *callback, *queue = Py_None;
+    if (!PyArg_ParseTuple(args, "O|O", &callback, &queue) || !fp_service_enter(own)) {
         return NULL;
     }
     fp_request *made = PyObject_GC_New(fp_request, request_type);
@@ -268,8 +316,10 @@ PyObject *fp_service_start(PyObject *self, PyObject *callback)
         Py_INCREF(callback);
         made->service = own;
         made->callback = callback;
+        Py_INCREF(queue);
+        made->queue = queue;
         made->is_done = false;
-        made->request = begin(own, callback);
+        made->request = begin(own, callback, queue);
         PyObject_GC_Track((PyObject *)made);
         if (made->request == NULL) {
             Py_CLEAR(made);
@@ -294,7 +344,7 @@ PyObject *fp_service_time_runs(PyObject *self, PyObject *number)
     PyThreadState *thread = PyEval_SaveThread();
     clock_gettime(CLOCK_MONOTONIC, &begin);
     for (uint64_t i = 0; status == FERRY_OK && i < n && !own->watch.is_cancelled; i++) {
-        status = ferry_service_run(own->service, &error);
+        status = ferry_service_run(own->service, NULL, &error);
     }
     clock_gettime(CLOCK_MONOTONIC, &end);
     PyEval_RestoreThread(thread);
@@ -344,9 +394,8 @@ static PyObject *request_wait(PyObject *self, PyObject *unused)
     if (!enter(own)) {
         return NULL;
     }
-    PyThreadState *thread = PyEval_SaveThread();
-    ferry_status status = ferry_request_wait(own->request, &error);
-    PyEval_RestoreThread(thread);
+    ferry_status status =
+        await(own->service, own->request, own->queue != Py_None && !was_done, &error);
     bool good = request_end(own, was_done, status, error.message);
     leave(own, was_done);
     return good ? (Py_INCREF(Py_None), Py_None) : NULL;
@@ -457,6 +506,7 @@ static void request_dealloc(PyObject *self)
         }
     }
     Py_XDECREF(own->callback);
+    Py_XDECREF(own->queue);
     Py_DECREF((PyObject *)own->service);
     PyObject_GC_Del(self);
     Py_DECREF(type);

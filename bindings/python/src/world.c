@@ -231,22 +231,22 @@ static PyObject *from_exchange(PyObject *module, PyObject *args, PyObject *kwarg
         return world == NULL ? NULL : PyLong_FromUnsignedLong(call);                               \
     }
 NUMBER(rank, ferry_world_rank(world))
-NUMBER(size, ferry_world_n_ranks(world))
+NUMBER(size, ferry_world_rank_count(world))
 NUMBER(epoch, ferry_world_epoch(world))
-NUMBER(n_nodes, ferry_world_n_nodes(world))
+NUMBER(n_nodes, ferry_world_node_count(world))
 NUMBER(node, ferry_world_node_of(world, ferry_world_rank(world)))
 NUMBER(local_rank, ferry_world_local_rank(world))
-NUMBER(local_size, ferry_world_n_local_ranks(world))
+NUMBER(local_size, ferry_world_local_rank_count(world))
 #undef NUMBER
 
 static PyObject *get_members(PyObject *self, void *unused)
 {
     (void)unused;
     ferry_world *world = read_world(self);
-    PyObject *tuple = world == NULL ? NULL : PyTuple_New(ferry_world_n_ranks(world));
-    for (uint32_t r = 0; tuple != NULL && r < ferry_world_n_ranks(world); r++) {
+    PyObject *tuple = world == NULL ? NULL : PyTuple_New(ferry_world_rank_count(world));
+    for (uint32_t r = 0; tuple != NULL && r < ferry_world_rank_count(world); r++) {
         PyTuple_SetItem(tuple, (Py_ssize_t)r,
-                        PyLong_FromUnsignedLong(ferry_world_member(world, r)));
+                        PyLong_FromUnsignedLong(ferry_world_member_of(world, r)));
     }
     return tuple;
 }
@@ -330,7 +330,7 @@ static PyObject *all_gather(PyObject *self, PyObject *args, PyObject *kwargs)
         !collect(self, call_all_gather, &c)) {
         return NULL;
     }
-    uint32_t n = ferry_world_n_ranks(c.world);
+    uint32_t n = ferry_world_rank_count(c.world);
     PyObject *list = PyList_New((Py_ssize_t)n);
     const char *at = c.all;
     for (uint32_t r = 0; list != NULL && r < n; r++) {
@@ -492,7 +492,7 @@ static PyObject *repr(PyObject *self)
         return PyUnicode_FromString("<ferry.World, which is replaced by a smaller one>");
     }
     return PyUnicode_FromFormat("<ferry.World, rank %u of %u>", ferry_world_rank(own->world),
-                                ferry_world_n_ranks(own->world));
+                                ferry_world_rank_count(own->world));
 }
 
 static PyMethodDef methods[] = {

@@ -279,7 +279,7 @@ class Sentences(unittest.TestCase):
             code = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
             for found in re.finditer(r'"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*', code):
                 text = "".join(re.findall(r'"((?:[^"\\\n]|\\.)*)"', found.group()))
-                if path.name == "whereabouts.c":
+                if path.name == "activity.c":
                     text += " of service 2"
                 said = re.search(r"\bferry_(service|world|mixed_comm|request|region|transport_open|spec)",
                                  text)

@@ -224,7 +224,7 @@ def one_case(rank, n_ranks, seed):
     rng, own = random.Random(seed), random.Random(seed * 1009 + rank)
     shapes, spec = random_spec(rng, n_ranks)
     options = rng.choice([{}, {"checksum": "end"}, {"paths": "staged"}, {"relays": False},
-                          {"paths": "attach"}, {"slot_bytes": 4096, "checksum": "path"}])
+                          {"slot_bytes": 4096, "checksum": "path"}])
     sides, numbers = [], {}
     for at, side in enumerate(("source", "destination")):
         sides.append({})

@@ -4,10 +4,11 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "base/log.h"
-#include "transport/agree.h"
+#include "base/sort.h"
+#include "memory/pages.h"
 #include "transport/host.h"
 #include "transport/mapped/mapped.h"
-#include "transport/pages.h"
+#include "world/agree.h"
 
 #include <errno.h>
 #include <string.h>
@@ -17,9 +18,6 @@
 
 /* A call moves at most this much, so that the failure of the world is noticed between calls. */
 static const uint64_t CALL_BYTES = (uint64_t)32 << 20;
-
-/* And this many pieces: Linux takes 1,024 in one call, of which the first is the token. */
-enum { CALL_PIECES = 1023 };
 
 /* Within which the world learns that a process of this node has ended. */
 static const int64_t MOMENT_NS = 1000000000;
@@ -53,9 +51,7 @@ struct fy_attach {
 static ferry_status prepare(ferry_world *world, fy_attach **attach_out, ferry_error *error)
 {
     fy_attach *attach = fy_alloc_zeroed(1, sizeof *attach);
-    if (attach == NULL) {
-        return fy_fail_no_memory(error, "cross-memory attach");
-    }
+    FY_TRY(fy_check_memory(attach != NULL, "cross-memory attach", error));
     attach->world = world;
     attach->n_local = world->n_local_ranks;
     attach->tokens = fy_alloc_zeroed(attach->n_local, sizeof *attach->tokens);
@@ -76,35 +72,26 @@ static ferry_status prepare(ferry_world *world, fy_attach **attach_out, ferry_er
     return FERRY_OK;
 }
 
+static void read_tokens(fy_attach *attach, const char *all)
+{
+    for (uint32_t local = 0; local < attach->n_local; local++) {
+        memcpy(&attach->tokens[local], all + attach->world->local_ranks[local] * sizeof(token),
+               sizeof(token));
+    }
+}
+
 ferry_status fy_attach_create(ferry_world *world, fy_attach **attach_out, ferry_error *error)
 {
     fy_attach *attach = NULL;
+    const void *all;
     ferry_error why = {.message = ""};
-    token none = {0};
-    ferry_status status = prepare(world, &attach, &why);
-    fy_vote vote = {.status = status,
-                    .own = &why,
-                    .bytes = attach == NULL ? &none : &attach->own,
-                    .n_bytes = sizeof none};
-    fy_votes votes;
-    status = fy_votes_gather(world, &vote, &votes, error);
-    if (status == FERRY_OK) {
-        status = fy_votes_status(&votes, error);
-    }
+    ferry_status status = fy_agree(world, prepare(world, &attach, &why), &why);
+    FY_THEN(status, ferry_world_all_gather(world, &attach->own, sizeof attach->own, &all, &why));
     if (status != FERRY_OK) {
         fy_attach_destroy(attach);
-        return status;
+        return fy_forward(error, status, &why);
     }
-    size_t at = 0;
-    uint32_t local = 0;
-    for (uint32_t rank = 0; rank < world->n_ranks && local < attach->n_local; rank++) {
-        size_t n_bytes;
-        const void *bytes = fy_votes_next(&votes, rank, &at, &n_bytes);
-        if (rank == world->local_ranks[local] && n_bytes == sizeof none) {
-            memcpy(&attach->tokens[local], bytes, sizeof none);
-        }
-        local += rank == world->local_ranks[local];
-    }
+    read_tokens(attach, all);
     *attach_out = attach;
     return FERRY_OK;
 }
@@ -136,16 +123,8 @@ void fy_attach_destroy(fy_attach *attach)
 /* The place of a rank among those of this node, or n_local. */
 static uint32_t local_of(const fy_attach *attach, uint32_t peer)
 {
-    uint32_t first = 0;
-    uint32_t end = attach->n_local;
-    while (first < end) {
-        uint32_t middle = first + (end - first) / 2;
-        if (attach->world->local_ranks[middle] < peer) {
-            first = middle + 1;
-        } else {
-            end = middle;
-        }
-    }
+    FY_BISECT(uint32_t, first, 0, attach->n_local, middle,
+              attach->world->local_ranks[middle] < peer);
     bool found = first < attach->n_local && attach->world->local_ranks[first] == peer;
     return found ? first : attach->n_local;
 }
@@ -219,7 +198,7 @@ static ferry_status lose(ferry_world *world, uint32_t peer, ferry_error *error)
     fy_report_lost(world, peer, sentence.message);
     fy_world_wait(world, never, NULL, NULL, world->settings.deadline_ns, NULL);
     return fy_failed(world->failure) ? fy_failure_get(world->failure, NULL, error)
-                                     : fy_fail(error, FERRY_ERR_PEER_LOST, "%s", sentence.message);
+                                     : fy_forward(error, FERRY_ERR_PEER_LOST, &sentence);
 }
 
 /*
@@ -257,149 +236,73 @@ static ferry_status explain(const fy_attach *attach, uint32_t peer, const void *
     }
 }
 
-/* A place in a list of pieces: n are left, of the first of which skip bytes are done. */
-typedef struct cursor {
-    const struct iovec *pieces;
-    size_t n;
-    size_t skip;
-} cursor;
-
-static void skip_empty(cursor *at)
-{
-    while (at->n > 0 && at->pieces->iov_len == at->skip) {
-        at->pieces++;
-        at->n--;
-        at->skip = 0;
-    }
-}
-
-static void advance(cursor *at, uint64_t bytes)
-{
-    while (bytes > 0) {
-        uint64_t step = fy_min(bytes, at->pieces->iov_len - at->skip);
-        at->skip += (size_t)step;
-        bytes -= step;
-        skip_empty(at);
-    }
-}
-
-/* The pieces of one call from the cursor on, empty ones left out; the last one may be cut. */
-typedef struct window {
-    struct iovec pieces[1 + CALL_PIECES]; /* the first is for the token */
-    size_t n;
-    uint64_t bytes;
-} window;
-
-static void open_window(window *out, cursor at, uint64_t most_bytes)
-{
-    out->n = 0;
-    out->bytes = 0;
-    for (; at.n > 0 && out->n < CALL_PIECES && out->bytes < most_bytes; at.pieces++, at.n--) {
-        size_t bytes = (size_t)fy_min(at.pieces->iov_len - at.skip, most_bytes - out->bytes);
-        if (bytes > 0) {
-            char *base = (char *)at.pieces->iov_base + at.skip;
-            out->pieces[++out->n] = (struct iovec){.iov_base = base, .iov_len = bytes};
-        }
-        out->bytes += bytes;
-        at.skip = 0;
-    }
-}
-
-/* Writes the token to where it lies, and the pieces; how many bytes of these, or -1 and errno. */
-static ssize_t write_there(int32_t pid, const token *its, window *ours, window *theirs)
+/* Writes the token to where it lies, and the bytes; how many of these, or -1 and errno. */
+static ssize_t write_there(int32_t pid, const token *its, void *there, void *here, size_t bytes)
 {
     uint64_t value = its->value;
-    ours->pieces[0] = (struct iovec){.iov_base = &value, .iov_len = sizeof value};
-    theirs->pieces[0] =
-        (struct iovec){.iov_base = (void *)(uintptr_t)its->address, .iov_len = sizeof value};
-    ssize_t moved =
-        process_vm_writev(pid, ours->pieces, 1 + ours->n, theirs->pieces, 1 + theirs->n, 0);
+    struct iovec ours[2] = {{&value, sizeof value}, {here, bytes}};
+    struct iovec theirs[2] = {{(void *)(uintptr_t)its->address, sizeof value}, {there, bytes}};
+    ssize_t moved = process_vm_writev(pid, ours, 2, theirs, 2, 0);
     return moved < 0 ? moved : moved - (ssize_t)sizeof value;
 }
 
-/*
- * One system call from the cursors on. The kernel moves what both lists have, and may stop early;
- * then what is left is asked for again, and it says why.
- */
-static ferry_status transfer(const fy_attach *attach, uint32_t peer, bool write, cursor *here,
-                             cursor *there, ferry_error *error)
+static ssize_t read_there(int32_t pid, void *there, void *here, size_t bytes)
 {
-    ferry_world *world = attach->world;
-    int32_t pid = world->pid_of(world, peer);
-    window ours, theirs;
+    struct iovec ours = {here, bytes}, theirs = {there, bytes};
+    return process_vm_readv(pid, &ours, 1, &theirs, 1, 0);
+}
+
+/* One system call. The kernel may stop early; then the next one says why. */
+static ferry_status transfer(const fy_attach *attach, uint32_t peer, bool write, void *there,
+                             void *here, uint64_t bytes, uint64_t *moved_out, ferry_error *error)
+{
+    int32_t pid = attach->world->pid_of(attach->world, peer);
     const token *its = &attach->tokens[local_of(attach, peer)];
+    size_t most = (size_t)fy_min(bytes, CALL_BYTES);
     int problem = identify(pid, its);
+    *moved_out = 0;
     if (problem == EFAULT) {
-        return refuse(world, peer, error);
+        return refuse(attach->world, peer, error);
     }
-    open_window(&ours, *here, CALL_BYTES);
-    open_window(&theirs, *there, ours.bytes);
     if (problem == 0) {
         ssize_t moved =
-            write ? write_there(pid, its, &ours, &theirs)
-                  : process_vm_readv(pid, ours.pieces + 1, ours.n, theirs.pieces + 1, theirs.n, 0);
+            write ? write_there(pid, its, there, here, most) : read_there(pid, there, here, most);
         if (moved > 0) {
-            advance(here, (uint64_t)moved);
-            advance(there, (uint64_t)moved);
+            *moved_out = (uint64_t)moved;
             return FERRY_OK;
         }
         problem = moved < 0 ? errno : EFAULT;
     }
-    if (problem == EINTR || problem == EAGAIN) {
-        return FERRY_OK;
-    }
-    return explain(attach, peer, theirs.pieces[1].iov_base, theirs.pieces[1].iov_len, problem,
-                   error);
+    return problem == EINTR || problem == EAGAIN
+               ? FERRY_OK
+               : explain(attach, peer, there, most, problem, error);
 }
 
-/* Threads of one process need no kernel for it. */
-static void copy_pieces(bool write, cursor *here, cursor *there)
+static ferry_status move(fy_attach *attach, uint32_t peer, bool write, char *there, char *here,
+                         uint64_t bytes, ferry_error *error)
 {
-    while (here->n > 0 && there->n > 0) {
-        char *ours = (char *)here->pieces->iov_base + here->skip;
-        char *theirs = (char *)there->pieces->iov_base + there->skip;
-        size_t bytes = (size_t)fy_min(here->pieces->iov_len - here->skip,
-                                      there->pieces->iov_len - there->skip);
-        fy_mapped_copy(write ? theirs : ours, write ? ours : theirs, bytes);
-        advance(here, bytes);
-        advance(there, bytes);
-    }
-}
-
-ferry_status fy_attach_pieces(fy_attach *attach, uint32_t peer, bool write,
-                              const struct iovec *here, size_t n_here, const struct iovec *there,
-                              size_t n_there, ferry_error *error)
-{
-    cursor ours = {.pieces = here, .n = n_here};
-    cursor theirs = {.pieces = there, .n = n_there};
-    ferry_status status = FERRY_OK;
-    skip_empty(&ours);
-    skip_empty(&theirs);
-    if (attach->world->threads) {
-        copy_pieces(write, &ours, &theirs);
+    if (attach->world->threads) { /* of one process, which need no kernel for it */
+        fy_mapped_copy(write ? there : here, write ? here : there, bytes);
         return FERRY_OK;
     }
-    while (status == FERRY_OK && ours.n > 0 && theirs.n > 0) {
-        status = transfer(attach, peer, write, &ours, &theirs, error);
-        if (status == FERRY_OK && ours.n > 0 && fy_failed(attach->world->failure)) {
-            status = fy_failure_get(attach->world->failure, NULL, error);
+    for (uint64_t done = 0, moved; done < bytes; done += moved) {
+        FY_TRY(
+            transfer(attach, peer, write, there + done, here + done, bytes - done, &moved, error));
+        if (done + moved < bytes && fy_failed(attach->world->failure)) {
+            return fy_failure_get(attach->world->failure, NULL, error);
         }
     }
-    return status;
+    return FERRY_OK;
 }
 
 ferry_status fy_attach_write(fy_attach *attach, uint32_t peer, void *to, const void *from,
                              uint64_t bytes, ferry_error *error)
 {
-    struct iovec here = {.iov_base = (void *)(uintptr_t)from, .iov_len = (size_t)bytes};
-    struct iovec there = {.iov_base = to, .iov_len = (size_t)bytes};
-    return fy_attach_pieces(attach, peer, true, &here, 1, &there, 1, error);
+    return move(attach, peer, true, to, (void *)(uintptr_t)from, bytes, error);
 }
 
 ferry_status fy_attach_read(fy_attach *attach, uint32_t peer, void *to, const void *from,
                             uint64_t bytes, ferry_error *error)
 {
-    struct iovec here = {.iov_base = to, .iov_len = (size_t)bytes};
-    struct iovec there = {.iov_base = (void *)(uintptr_t)from, .iov_len = (size_t)bytes};
-    return fy_attach_pieces(attach, peer, false, &here, 1, &there, 1, error);
+    return move(attach, peer, false, (void *)(uintptr_t)from, to, bytes, error);
 }

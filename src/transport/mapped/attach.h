@@ -8,7 +8,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/uio.h>
 
 /*
  * Cross-memory attach: reading and writing memory of another process of this node that nobody
@@ -38,13 +37,5 @@ ferry_status fy_attach_write(fy_attach *attach, uint32_t peer, void *to, const v
                              uint64_t bytes, ferry_error *error);
 ferry_status fy_attach_read(fy_attach *attach, uint32_t peer, void *to, const void *from,
                             uint64_t bytes, ferry_error *error);
-
-/*
- * The same for many pieces, as many as fit in one system call: write says whether they go from here
- * to there. Both sides have equal totals, which the pieces may divide differently.
- */
-ferry_status fy_attach_pieces(fy_attach *attach, uint32_t peer, bool write,
-                              const struct iovec *here, size_t n_here, const struct iovec *there,
-                              size_t n_there, ferry_error *error);
 
 #endif

@@ -1,9 +1,9 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "transport/mapped/file.h"
 
-#include "base/file.h"
 #include "base/log.h"
-#include "transport/pages.h"
+#include "host/file.h"
+#include "memory/pages.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -43,10 +43,8 @@ static ferry_status check_file_limit(const char *what, uint64_t bytes, ferry_err
 static ferry_status make_file(const char *name, const char *what, uint64_t bytes, unsigned flags,
                               int *fd_out, ferry_error *error)
 {
-    ferry_status status = check_file_limit(what, bytes, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(check_file_limit(what, bytes, error));
+    ferry_status status = FERRY_OK;
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
     if (fd < 0) {
         return fy_fail(error,

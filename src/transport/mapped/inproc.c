@@ -2,8 +2,9 @@
 #include "transport/mapped/mapped.h"
 
 #include "base/alloc.h"
-#include "transport/agree.h"
-#include "transport/pages.h"
+#include "memory/piece.h"
+#include "transport/region.h"
+#include "world/agree.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -18,6 +19,12 @@
  * visit begins once the world has failed, and then the owner waits for the last to end.
  */
 
+/* A rank's part of a symmetric region. */
+typedef struct part {
+    void *base;
+    fy_space space;
+} part;
+
 /* A symmetric region, as all ranks see it. */
 typedef struct heap {
     struct heap *next;
@@ -25,7 +32,7 @@ typedef struct heap {
     uint64_t id;
     uint64_t bytes;
     uint32_t n_users; /* ranks that have not released it */
-    void *parts[];    /* by rank; complete when alloc has been agreed upon */
+    part parts[];     /* by rank; complete when alloc has been agreed upon */
 } heap;
 
 /* Memory for a registered region, as its owner and those that imported it see it. */
@@ -34,7 +41,7 @@ typedef struct block {
     uint32_t owner;
     uint32_t place;   /* among those of all ranks: its key */
     uint32_t n_users; /* the owner and the imports that are not released */
-    void *base;
+    part part;
     uint64_t bytes;
 } block;
 
@@ -90,7 +97,7 @@ static void leave(common *shared, uint32_t n_references)
     }
 }
 
-/* Rank 0 makes what is shared and hands it to all: a gather of threads reaches all or none. */
+/* Rank 0 makes what is shared and hands it to all: an agreement of threads reaches all or none. */
 static ferry_status open_inproc(const fy_host *host, void **state_out, ferry_error *error)
 {
     ferry_error why = {.message = ""};
@@ -102,25 +109,14 @@ static ferry_status open_inproc(const fy_host *host, void **state_out, ferry_err
     } else if (host->rank == 0) {
         status = make_common(host->n_ranks, &shared, &why);
     }
-    fy_vote vote = {.status = status, .own = &why, .bytes = &shared, .n_bytes = sizeof shared};
-    fy_votes votes;
-    size_t at = 0;
-    size_t n_bytes;
-    status = fy_votes_gather(host->world, &vote, &votes, error);
-    if (status == FERRY_OK) {
-        status = fy_votes_status(&votes, error);
-    }
-    const void *rank_0 = status == FERRY_OK ? fy_votes_next(&votes, 0, &at, &n_bytes) : NULL;
-    if (status == FERRY_OK && n_bytes != sizeof state->common) {
-        status =
-            fy_fail(error, FERRY_ERR_EXCHANGE, "engine inproc: rank 0 gave %zu bytes", n_bytes);
-    }
+    fy_field field = {.value = (uintptr_t)shared, .how = FY_RANK_0};
+    status = fy_agree_on(host->world, FY_JOINT_TRANSPORT_OPEN, 0, &field, 1, status, &why);
     if (status != FERRY_OK) {
         leave(shared, host->n_ranks); /* only rank 0 has it */
         fy_free(state);
-        return status;
+        return fy_forward(error, status, &why);
     }
-    memcpy(&state->common, rank_0, sizeof state->common);
+    state->common = (common *)(uintptr_t)field.value;
     state->world = host->world;
     *state_out = state;
     return FERRY_OK;
@@ -141,6 +137,18 @@ static uint32_t capabilities(void *context, uint32_t peer)
     }
     return FERRY_CAN_REMOTE_USER_MEMORY | FERRY_CAN_PEER_POINTER | FERRY_CAN_TARGET_PROGRESS |
            FERRY_CAN_GET;
+}
+
+/* Whatever the verbs of the kinds can do: pointers of a device are good for all threads, too. */
+static uint32_t reach(void *context, uint32_t peer, uint32_t source_kind, uint32_t target_kind)
+{
+    (void)source_kind;
+    (void)target_kind;
+    uint32_t can = context == NULL || peer == FERRY_ANY_RANK
+                       ? FERRY_CAN_REMOTE_USER_MEMORY | FERRY_CAN_PEER_POINTER |
+                             FERRY_CAN_TARGET_PROGRESS | FERRY_CAN_GET
+                       : capabilities(context, peer);
+    return can == UINT32_MAX ? can : can | FY_REACH_BY_EXEC;
 }
 
 /* The region's heap, made by the rank that comes first. Under the lock. */
@@ -173,18 +181,16 @@ static ferry_status alloc(void *context, fy_region_view *region, void **attachme
 {
     inproc *state = context;
     void *base = NULL;
-    ferry_status status = fy_pages_alloc(region->bytes, &base, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_symmetric_room(state->world, region->bytes, error));
+    FY_TRY(fy_piece_alloc(region->space, region->bytes, &base, error));
     pthread_mutex_lock(&state->common->lock);
     heap *joined = join_heap(state->common, region->id, region->bytes);
     if (joined != NULL) {
-        joined->parts[state->world->rank] = base;
+        joined->parts[state->world->rank] = (part){base, region->space};
     }
     pthread_mutex_unlock(&state->common->lock);
     if (joined == NULL) {
-        fy_pages_free(base, region->bytes);
+        fy_piece_free(region->space, base, region->bytes);
         return fy_fail_no_memory(error, "a symmetric region");
     }
     region->base = base;
@@ -214,7 +220,7 @@ static void release_heap(common *shared, heap *one)
     pthread_mutex_unlock(&shared->lock);
     if (last) {
         for (uint32_t rank = 0; rank < shared->n_ranks; rank++) {
-            fy_pages_free(one->parts[rank], one->bytes);
+            fy_piece_free(one->parts[rank].space, one->parts[rank].base, one->bytes);
         }
         fy_free(one);
     }
@@ -231,8 +237,7 @@ static bool take_place(common *shared, block *one)
         one->place = shared->free_place - 1;
         shared->free_place = shared->places[one->place].next_free;
     } else if (shared->n_places < UINT32_MAX - 1 &&
-               fy_reserve((void **)&shared->places, &shared->place_capacity, shared->n_places + 1,
-                          sizeof *shared->places)) {
+               FY_RESERVE(shared->places, shared->place_capacity, shared->n_places + 1)) {
         one->place = (uint32_t)shared->n_places++;
     } else {
         return false;
@@ -248,10 +253,9 @@ static ferry_status alloc_local(void *context, fy_region_view *region, void **at
     block *fresh = fy_alloc_zeroed(1, sizeof *fresh);
     void *base = NULL;
     ferry_status status = FERRY_OK;
-    if (fresh == NULL) {
-        return fy_fail_no_memory(error, "memory that others can reach");
-    }
-    status = fy_pages_alloc_checked(region->bytes, &base, error);
+    FY_TRY(fy_check_memory(fresh != NULL, "memory that others can reach", error));
+    status =
+        fy_memory_row(region->space.kind)->alloc(region->space.device, region->bytes, &base, error);
     if (status != FERRY_OK) {
         fy_free(fresh);
         return status;
@@ -259,13 +263,13 @@ static ferry_status alloc_local(void *context, fy_region_view *region, void **at
     *fresh = (block){.id = region->id,
                      .owner = state->world->rank,
                      .n_users = 1,
-                     .base = base,
+                     .part = {base, region->space},
                      .bytes = region->bytes};
     pthread_mutex_lock(&state->common->lock);
     bool placed = take_place(state->common, fresh);
     pthread_mutex_unlock(&state->common->lock);
     if (!placed) {
-        fy_pages_free(base, region->bytes);
+        fy_piece_free(region->space, base, region->bytes);
         fy_free(fresh);
         return fy_fail_no_memory(error, "memory that others can reach");
     }
@@ -305,7 +309,7 @@ static void release_block(common *shared, block *one)
     }
     pthread_mutex_unlock(&shared->lock);
     if (last) {
-        fy_pages_free(one->base, one->bytes);
+        fy_piece_free(one->part.space, one->part.base, one->bytes);
         fy_free(one);
     }
 }
@@ -364,7 +368,8 @@ static ferry_status attach(void *context, const fy_region_view *region, void **a
 
 static void *part_of(uint32_t peer, const fy_region_view *region, void *attachment)
 {
-    return region->kind == FY_REGION_SYMMETRIC ? ((heap *)attachment)->parts[peer] : region->base;
+    return region->kind == FY_REGION_SYMMETRIC ? ((heap *)attachment)->parts[peer].base
+                                               : region->base;
 }
 
 static void leave_peer(void *context, uint32_t peer)
@@ -445,6 +450,7 @@ const fy_engine fy_inproc_engine = {
     .open = open_inproc,
     .close = close_inproc,
     .capabilities = capabilities,
+    .reach = reach,
     .alloc = alloc,
     .attach = attach,
     .release = release,

@@ -4,9 +4,9 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "base/log.h"
-#include "base/room.h"
+#include "host/room.h"
+#include "memory/pages.h"
 #include "transport/mapped/file.h"
-#include "transport/pages.h"
 #include "world/bell.h"
 
 #include <errno.h>
@@ -77,7 +77,7 @@ static ferry_status create_file(uint64_t bytes, const char *name, uint64_t *map_
         fy_pages_round(bytes, fy_page_bytes(), &rounded);
         ferry_status status = fy_shared_file_make(name, what, rounded, &fd, &why);
         if (status != FERRY_OK && status != FERRY_ERR_LIMIT) {
-            return fy_fail(error, status, "%s", why.message);
+            return fy_forward(error, status, &why);
         }
     }
     if (fd >= 0 && !may_keep(fd)) {
@@ -99,11 +99,11 @@ static ferry_status map_own(fy_local_memory *memory, bool huge, ferry_error *err
                        (unsigned long long)memory->map_bytes, strerror(errno));
     }
     if (huge) {
-        ferry_status status = fy_pages_populate(memory->map, memory->map_bytes, error);
-        if (status == FERRY_OK && !fy_pages_can_populate(memory->map)) {
+        FY_TRY(fy_pages_populate(memory->map, memory->map_bytes, error));
+        if (!fy_pages_can_populate(memory->map)) {
             fy_pages_touch(memory->map, memory->map_bytes);
         }
-        return status;
+        return FERRY_OK;
     }
     if (memory->map_bytes >= FY_HUGE_BYTES) {
         madvise(memory->map, (size_t)memory->map_bytes, MADV_HUGEPAGE); /* a wish */
@@ -193,7 +193,7 @@ static ferry_status begin_renewal(fy_local_memory *memory, ferry_error *error)
         close(memory->next_fd);
         memory->next_fd = -1;
     }
-    return status == FERRY_OK ? FERRY_OK : fy_fail(error, status, "%s", why.message);
+    return fy_forward(error, status, &why);
 }
 
 /* What the file has is then written in the old pages' place. */
@@ -228,10 +228,9 @@ ferry_status fy_local_memory_renew(fy_local_memory *memory, ferry_error *error)
         uint64_t bytes = fy_min(FY_RENEW_BYTES, memory->map_bytes - offset);
         char *at = memory->map + offset;
         status = fy_room_check(bytes, "other pages for memory", error);
-        if (status == FERRY_OK) {
-            status = memory->next_fd < 0 ? fy_pages_renew(at, bytes, error)
-                                         : renew_in_file(at, bytes, memory->next_fd, offset, error);
-        }
+        FY_THEN(status, memory->next_fd < 0
+                            ? fy_pages_renew(at, bytes, error)
+                            : renew_in_file(at, bytes, memory->next_fd, offset, error));
         if (status == FERRY_OK) {
             fallocate(memory->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
                       (off_t)bytes); /* frees the old pages now; else when the last one unmaps */

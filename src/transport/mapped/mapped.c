@@ -1,7 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "transport/mapped/mapped.h"
 
-#include "base/copy.h"
+#include "host/copy.h"
 #include "transport/word.h"
 
 void fy_mapped_copy(void *to, const void *from, uint64_t bytes)
@@ -12,6 +12,7 @@ void fy_mapped_copy(void *to, const void *from, uint64_t bytes)
 void fy_mapped_signal(ferry_world *world, uint32_t peer, void *part, const fy_signal_view *signal)
 {
     fy_word_raise(fy_word_at(part, signal->offset), signal->value, signal->op);
+    fy_word_note(part, signal->region->noted, signal->offset);
     fy_bell_ring(world->bell_of(world, peer));
 }
 

@@ -3,10 +3,11 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
-#include "base/room.h"
-#include "transport/agree.h"
+#include "host/room.h"
+#include "memory/pages.h"
 #include "transport/mapped/file.h"
-#include "transport/pages.h"
+#include "transport/region.h"
+#include "world/agree.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -76,23 +77,19 @@ static ferry_status create_file(uint64_t bytes, uint32_t n_parts, int *fd_out, f
 static ferry_status share_among_threads(ferry_world *world, int fd, int *fd_out, ferry_error *error)
 {
     const void *all;
-    ferry_status status = ferry_world_all_gather(world, &fd, sizeof fd, &all, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(ferry_world_all_gather(world, &fd, sizeof fd, &all, error));
     int first;
     memcpy(&first, (const char *)all + world->local_ranks[0] * sizeof first, sizeof first);
     int own = fcntl(first, F_DUPFD_CLOEXEC, 0);
-    status = own >= 0 ? FERRY_OK
-                      : fy_fail(error, FERRY_ERR_LIMIT,
-                                "no descriptor is left for symmetric memory: %s", strerror(errno));
-    ferry_status met = ferry_world_barrier(world, status == FERRY_OK ? error : NULL);
-    if (status == FERRY_OK && met != FERRY_OK) {
-        close(own);
-        return met;
-    }
+    ferry_status status =
+        own >= 0 ? FERRY_OK
+                 : fy_fail(error, FERRY_ERR_LIMIT, "no descriptor is left for symmetric memory: %s",
+                           strerror(errno));
+    status = fy_agree(world, status, error);
     if (status == FERRY_OK) {
         *fd_out = own;
+    } else if (own >= 0) {
+        close(own);
     }
     return status;
 }
@@ -109,7 +106,7 @@ static ferry_status share_file(ferry_world *world, int fd, int *fd_out, ferry_er
             fy_world_fail(world, status, world->rank, "rank %u cannot share memory: %s",
                           world->rank, why.message);
         }
-        return fy_fail(error, status, "%s", why.message);
+        return fy_forward(error, status, &why);
     }
     return FERRY_OK;
 }
@@ -143,10 +140,7 @@ static ferry_status populate_own(fy_node_memory *memory, int fd, uint32_t local,
         return fy_node_memory_prepare(memory, local, 0, memory->part_bytes, error);
     }
     /* An older kernel: first make sure that there are pages, for touching cannot fail politely. */
-    ferry_status status = fy_pages_reserve(fd, local * memory->stride, memory->part_bytes, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(fy_pages_reserve(fd, local * memory->stride, memory->part_bytes, error));
     fy_pages_touch(part, memory->part_bytes);
     return FERRY_OK;
 }
@@ -154,10 +148,7 @@ static ferry_status populate_own(fy_node_memory *memory, int fd, uint32_t local,
 static ferry_status map_file(ferry_world *world, int fd, uint64_t bytes, fy_node_memory *memory,
                              ferry_error *error)
 {
-    ferry_status status = measure(fd, bytes, world->n_local_ranks, memory, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(measure(fd, bytes, world->n_local_ranks, memory, error));
     uint64_t n_bits = memory->n_granules * world->n_local_ranks;
     memory->ready = fy_alloc_zeroed((size_t)fy_ceil_div(n_bits, 64), sizeof *memory->ready);
     memory->map = fy_shared_file_map(fd, memory->map_bytes);
@@ -181,19 +172,14 @@ ferry_status fy_node_memory_create(ferry_world *world, uint64_t bytes, fy_node_m
     ferry_status status = FERRY_OK;
     int made = -1;
     int fd = -1;
-    if (world->local_rank == 0) {
+    status = fy_symmetric_room(world, bytes, &why);
+    if (status == FERRY_OK && world->local_rank == 0) {
         status = create_file(bytes, world->n_local_ranks, &made, &why);
     }
-    if (status == FERRY_OK) {
-        status = check_descriptor(&why);
-    }
+    FY_THEN(status, check_descriptor(&why));
     status = fy_agree(world, status, &why);
-    if (status == FERRY_OK) {
-        status = share_file(world, made, &fd, &why);
-    }
-    if (status == FERRY_OK) {
-        status = map_file(world, fd, bytes, &memory, &why);
-    }
+    FY_THEN(status, share_file(world, made, &fd, &why));
+    FY_THEN(status, map_file(world, fd, bytes, &memory, &why));
     if (made >= 0) {
         close(made);
     }
@@ -202,7 +188,7 @@ ferry_status fy_node_memory_create(ferry_world *world, uint64_t bytes, fy_node_m
     }
     if (status != FERRY_OK) {
         fy_node_memory_cleanup(&memory);
-        return fy_fail(error, status, "%s", why.message);
+        return fy_forward(error, status, &why);
     }
     *memory_out = memory;
     return FERRY_OK;
@@ -229,12 +215,8 @@ ferry_status fy_node_memory_prepare(fy_node_memory *memory, uint32_t local, uint
             continue;
         }
         uint64_t at = granule * FY_HUGE_BYTES;
-        ferry_status status =
-            fy_pages_populate(fy_node_memory_part(memory, local) + at,
-                              fy_min(FY_HUGE_BYTES, memory->part_bytes - at), error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(fy_pages_populate(fy_node_memory_part(memory, local) + at,
+                                 fy_min(FY_HUGE_BYTES, memory->part_bytes - at), error));
         *word |= mask;
     }
     return FERRY_OK;
@@ -247,9 +229,7 @@ ferry_status fy_node_memory_renew(fy_node_memory *memory, uint32_t local, ferry_
     for (uint64_t at = 0; status == FERRY_OK && at < memory->part_bytes; at += FY_RENEW_BYTES) {
         uint64_t bytes = fy_min(FY_RENEW_BYTES, memory->part_bytes - at);
         status = fy_room_check(bytes, "other pages for symmetric memory", error);
-        if (status == FERRY_OK) {
-            status = fy_pages_renew(part + at, bytes, error);
-        }
+        FY_THEN(status, fy_pages_renew(part + at, bytes, error));
     }
     return status;
 }

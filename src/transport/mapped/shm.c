@@ -84,9 +84,7 @@ static ferry_status alloc(void *context, fy_region_view *region, void **attachme
     fy_node_memory *memory = fy_alloc_zeroed(1, sizeof *memory);
     fy_node_memory made = {.map = NULL};
     ferry_status status = fy_node_memory_create(state->world, region->bytes, &made, error);
-    if (status == FERRY_OK && memory == NULL) {
-        status = fy_fail_no_memory(error, "a symmetric region");
-    }
+    FY_THEN(status, fy_check_memory(memory != NULL, "a symmetric region", error));
     if (status != FERRY_OK) {
         fy_node_memory_cleanup(&made);
         fy_free(memory);
@@ -103,9 +101,7 @@ static ferry_status alloc_local(void *context, fy_region_view *region, void **at
 {
     (void)context;
     fy_local_memory *memory = fy_alloc_zeroed(1, sizeof *memory);
-    if (memory == NULL) {
-        return fy_fail_no_memory(error, "memory that others can map");
-    }
+    FY_TRY(fy_check_memory(memory != NULL, "memory that others can map", error));
     ferry_status status = fy_local_memory_create(region->bytes, memory, error);
     if (status != FERRY_OK) {
         fy_free(memory);
@@ -134,9 +130,7 @@ static ferry_status map_theirs(const shm *state, const fy_region_view *region,
     fy_node_memory *memory = NULL;
     if (region->key_bytes > 0) {
         memory = fy_alloc_zeroed(1, sizeof *memory);
-        if (memory == NULL) {
-            return fy_fail_no_memory(error, "memory of a peer");
-        }
+        FY_TRY(fy_check_memory(memory != NULL, "memory of a peer", error));
         if (!fy_local_memory_map(pid, region->key, region->key_bytes, region->bytes, memory)) {
             fy_free(memory);
             memory = NULL;
@@ -156,12 +150,9 @@ static ferry_status attach(void *context, const fy_region_view *region, void **a
     }
     fy_node_memory *memory = NULL;
     if (region->kind == FY_REGION_IMPORTED) {
-        ferry_status status = map_theirs(state, region, &memory, error);
-        if (status == FERRY_OK && memory == NULL) {
-            status = fy_attach_check(state->attach, region->owner, error);
-        }
-        if (status != FERRY_OK) {
-            return status;
+        FY_TRY(map_theirs(state, region, &memory, error));
+        if (memory == NULL) {
+            FY_TRY(fy_attach_check(state->attach, region->owner, error));
         }
     }
     *attachment_out = memory;
@@ -223,11 +214,9 @@ static ferry_status put_bytes(const shm *state, uint32_t peer, const fy_region_v
                                error);
     }
     char *to;
-    ferry_status status = find(state, peer, region, attachment, offset, bytes, &to, error);
-    if (status == FERRY_OK) {
-        fy_mapped_copy(to, source, bytes);
-    }
-    return status;
+    FY_TRY(find(state, peer, region, attachment, offset, bytes, &to, error));
+    fy_mapped_copy(to, source, bytes);
+    return FERRY_OK;
 }
 
 static ferry_status put(void *context, uint32_t peer, const fy_region_view *region,
@@ -260,11 +249,9 @@ static ferry_status get(void *context, uint32_t peer, const fy_region_view *regi
                               bytes, error);
     }
     char *from;
-    ferry_status status = find(state, peer, region, attachment, offset, bytes, &from, error);
-    if (status == FERRY_OK) {
-        fy_mapped_copy(target, from, bytes);
-    }
-    return status;
+    FY_TRY(find(state, peer, region, attachment, offset, bytes, &from, error));
+    fy_mapped_copy(target, from, bytes);
+    return FERRY_OK;
 }
 
 /* Who asks for a pointer is about to use it, so all of the part is populated now. */
@@ -280,22 +267,10 @@ static void *pointer(void *context, uint32_t peer, const fy_region_view *region,
     return at;
 }
 
-static ferry_status attach_pieces(void *context, uint32_t peer, bool write,
-                                  const struct iovec *here, size_t n_here,
-                                  const struct iovec *there, size_t n_there, ferry_error *error)
-{
-    const shm *state = context;
-    ferry_status status = fy_attach_check(state->attach, peer, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    return fy_attach_pieces(state->attach, peer, write, here, n_here, there, n_there, error);
-}
-
 const fy_engine fy_shm_engine = {
     .abi = FY_ENGINE_ABI,
     .name = "shm",
-    .summary = "processes of one node: mapped memory, and cross-memory attach",
+    .summary = "processes of one node, which map each other's memory",
     .probe = probe,
     .open = open_shm,
     .close = close_shm,
@@ -309,7 +284,6 @@ const fy_engine fy_shm_engine = {
     .pointer = pointer,
     .export_key = export_key,
     .alloc_local = alloc_local,
-    .attach_pieces = attach_pieces,
     .revoke = revoke_region,
     .adopt = adopt,
 };

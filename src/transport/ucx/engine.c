@@ -195,11 +195,9 @@ static ferry_status open_own(fy_ucx *engine, ferry_error *error)
         engine->peers[rank].engine = engine;
     }
     engine->may_choose = getenv("UCX_RNDV_THRESH") == NULL;
-    ferry_status status = check_limits(error);
-    if (status == FERRY_OK) {
-        status = read_mode(&engine->mode, error);
-    }
-    return status == FERRY_OK ? open_worker(engine, error) : status;
+    FY_TRY(check_limits(error));
+    FY_TRY(read_mode(&engine->mode, error));
+    return open_worker(engine, error);
 }
 
 static bool has_rdma(ucp_context_h context)
@@ -225,9 +223,7 @@ static ferry_status write_card(fy_ucx *engine, unsigned char **card_out, size_t 
         memcpy(card + 1, address, bytes);
     }
     ucp_worker_release_address(engine->worker, address);
-    if (card == NULL) {
-        return fy_fail_no_memory(error, "the address of the ucx engine");
-    }
+    FY_TRY(fy_check_memory(card != NULL, "the address of the ucx engine", error));
     *card_out = card;
     *bytes_out = bytes + 1;
     return FERRY_OK;
@@ -239,39 +235,32 @@ static ferry_status read_cards(fy_ucx *engine, const unsigned char *all, const s
     const fy_host *host = engine->host;
     size_t sum = 0;
     for (uint32_t rank = 0; rank < host->n_ranks; rank++) {
-        if (lengths[rank] == 0) {
-            return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                           "rank %u could not open UCX, so no rank can use it", rank);
+        if (lengths[rank] < 2) {
+            return fy_fail(error, FERRY_ERR_EXCHANGE, "rank %u brings no address of UCX", rank);
         }
         engine->address_at[rank] = sum + 1;
         engine->peers[rank].has_rdma = all[sum] != 0;
         sum += lengths[rank];
     }
     engine->addresses = fy_alloc(sum, 1);
-    if (engine->addresses == NULL) {
-        return fy_fail_no_memory(error, "the addresses of the ucx engine");
-    }
+    FY_TRY(fy_check_memory(engine->addresses != NULL, "the addresses of the ucx engine", error));
     memcpy(engine->addresses, all, sum);
     return FERRY_OK;
 }
 
-/* Takes part even if status, why this rank is not open, is an error: then with nothing. */
+/* All ranks are open, or none. */
 static ferry_status meet(fy_ucx *engine, ferry_status status, ferry_error *error)
 {
     const fy_host *host = engine->host;
     unsigned char *card = NULL;
     size_t bytes = 0;
-    if (status == FERRY_OK) {
-        status = write_card(engine, &card, &bytes, error);
-    }
     const void *all;
     const size_t *lengths;
-    ferry_status met =
-        host->all_gather(host, card, bytes, &all, &lengths, status == FERRY_OK ? error : NULL);
+    FY_THEN(status, write_card(engine, &card, &bytes, error));
+    status = host->agree(host, status, error);
+    FY_THEN(status, host->all_gather(host, card, bytes, &all, &lengths, error));
     fy_free(card);
-    if (status == FERRY_OK) {
-        status = met == FERRY_OK ? read_cards(engine, all, lengths, error) : met;
-    }
+    FY_THEN(status, read_cards(engine, all, lengths, error));
     return status;
 }
 
@@ -333,9 +322,7 @@ static ferry_status open_engine(const fy_host *host, void **state_out, ferry_err
         status = open_own(engine, error);
     }
     status = meet(engine, status, error);
-    if (status == FERRY_OK) {
-        status = fy_ucx_wake_open(engine, error);
-    }
+    FY_THEN(status, fy_ucx_wake_open(engine, error));
     if (status != FERRY_OK) {
         close_engine(engine);
         return status;

@@ -69,14 +69,14 @@ ferry_status fy_ucx_wait(fy_ucx *engine, uint32_t rank, fy_ucx_ready_fn ready, c
     for (int i = 0; i < LOOKS && !is_over(&wait); i++) {
         (void)fy_ucx_run(engine);
     }
-    ferry_status status = is_over(&wait) ? FERRY_OK : wait_in_slices(&wait, what, error);
-    if (status == FERRY_OK && !ready(engine, rank)) {
+    FY_TRY(is_over(&wait) ? FERRY_OK : wait_in_slices(&wait, what, error));
+    if (!ready(engine, rank)) {
         /* The world learns of the loss first, for it may know better why. */
         fy_ucx_leave(engine);
         fy_ucx_enter(engine);
-        status = fy_ucx_peer_state(engine, rank, error);
+        FY_TRY(fy_ucx_peer_state(engine, rank, error));
     }
-    return status;
+    return FERRY_OK;
 }
 
 /*
@@ -111,12 +111,11 @@ static ferry_status await(fy_ucx *engine, uint32_t rank, ferry_error *error)
     if (peer->ep == NULL) {
         return FERRY_OK;
     }
-    ferry_status status =
-        fy_ucx_wait(engine, rank, is_flushed, "put in place what was sent there", error);
-    if (status == FERRY_OK && peer->n_waiting > 0) {
-        status = fy_ucx_peer_state(engine, rank, error);
+    FY_TRY(fy_ucx_wait(engine, rank, is_flushed, "put in place what was sent there", error));
+    if (peer->n_waiting > 0) {
+        FY_TRY(fy_ucx_peer_state(engine, rank, error));
     }
-    return status;
+    return FERRY_OK;
 }
 
 ferry_status fy_ucx_flush(void *state, uint32_t rank, ferry_error *error)
@@ -153,10 +152,7 @@ static ferry_status try_peer(fy_ucx *engine, uint32_t rank, ferry_error *error)
     if (peer->is_lost) {
         return FERRY_ERR_TIMEOUT;
     }
-    ferry_status status = peer->is_trying ? FERRY_OK : ask(engine, rank, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(peer->is_trying ? FERRY_OK : ask(engine, rank, error));
     peer->is_trying = !is_flushed(engine, rank);
     return peer->is_trying ? FERRY_ERR_TIMEOUT : FERRY_OK;
 }

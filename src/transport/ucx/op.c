@@ -5,8 +5,7 @@
 
 static bool add_chunk(fy_ucx *engine)
 {
-    if (!fy_reserve((void **)&engine->chunks, &engine->chunk_capacity, engine->n_chunks + 1,
-                    sizeof *engine->chunks)) {
+    if (!FY_RESERVE(engine->chunks, engine->chunk_capacity, engine->n_chunks + 1)) {
         return false;
     }
     fy_ucx_op *chunk = fy_alloc_zeroed(FY_UCX_CHUNK, sizeof *chunk);

@@ -50,10 +50,7 @@ static void on_error(void *context, ucp_ep_h ep, ucs_status_t status)
 
 ferry_status fy_ucx_peer_state(const fy_ucx *engine, uint32_t peer, ferry_error *error)
 {
-    ferry_status status = engine->host->state(engine->host, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(engine->host->state(engine->host, error));
     if (engine->peers[peer].has_left) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "rank %u cannot be reached any more: it has closed its transport", peer);
@@ -103,9 +100,7 @@ ferry_status fy_ucx_connect(fy_ucx *engine, uint32_t rank, ferry_error *error)
         return FERRY_OK;
     }
     fy_ucx_op *first = fy_ucx_op_new(engine, rank, FY_UCX_MEETING);
-    if (first == NULL) {
-        return fy_fail_no_memory(error, "a flush of the ucx engine");
-    }
+    FY_TRY(fy_check_memory(first != NULL, "a flush of the ucx engine", error));
     peer->is_guarded = is_guarded(engine, rank);
     ucp_ep_params_t params = {
         .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |

@@ -5,6 +5,8 @@
  */
 #include "transport/ucx/ucx.h"
 
+#include "transport/word.h"
+
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -83,6 +85,7 @@ static void raise_signal(fy_ucx *engine, uint32_t source, const fy_ucx_slot *slo
     } else {
         (void)atomic_fetch_add(word, slot->value);
     }
+    fy_word_note(region->view.base, region->view.noted, slot->offset);
     engine->news.is_changed = true;
 }
 

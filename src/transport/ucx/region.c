@@ -25,9 +25,7 @@ ferry_status fy_ucx_attach(void *state, const fy_region_view *view, void **attac
 {
     fy_ucx *engine = state;
     fy_ucx_region *region = fy_alloc_zeroed(1, sizeof *region);
-    if (region == NULL) {
-        return fy_fail_no_memory(error, "a region of the ucx engine");
-    }
+    FY_TRY(fy_check_memory(region != NULL, "a region of the ucx engine", error));
     region->view = *view;
     if (view->kind != FY_REGION_IMPORTED) {
         fy_ucx_enter(engine);

@@ -99,9 +99,7 @@ static ferry_status flush_rma(fy_ucx *engine, uint32_t rank, fy_ucx_op *held, fe
 {
     fy_ucx_peer *peer = &engine->peers[rank];
     fy_ucx_op *op = fy_ucx_op_new(engine, rank, FY_UCX_FLUSHING);
-    if (op == NULL) {
-        return fy_fail_no_memory(error, "a flush of the ucx engine");
-    }
+    FY_TRY(fy_check_memory(op != NULL, "a flush of the ucx engine", error));
     if (held != NULL) {
         fy_ucx_enqueue(&peer->held, held);
     }
@@ -165,15 +163,10 @@ static ferry_status new_op(fy_ucx *engine, uint32_t rank, fy_ucx_role role, void
 {
     fy_ucx_peer *peer = &engine->peers[rank];
     if (!engine->hurries && !has_room(engine, rank)) {
-        ferry_status status = fy_ucx_wait(engine, rank, has_room, "take what is put there", error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(fy_ucx_wait(engine, rank, has_room, "take what is put there", error));
     }
     fy_ucx_op *op = fy_ucx_op_new(engine, rank, role);
-    if (op == NULL) {
-        return fy_fail_no_memory(error, "an operation of the ucx engine");
-    }
+    FY_TRY(fy_check_memory(op != NULL, "an operation of the ucx engine", error));
     op->body = body;
     op->bytes = bytes;
     peer->n_sending++;
@@ -232,9 +225,7 @@ static ferry_status find_key(fy_ucx *engine, uint32_t rank, fy_ucx_region *regio
 {
     ferry_status status = FERRY_OK;
     fy_ucx_key *key = fy_ucx_region_key(region, rank, engine->host->n_ranks);
-    if (key == NULL) {
-        return fy_fail_no_memory(error, "the keys of a region");
-    }
+    FY_TRY(fy_check_memory(key != NULL, "the keys of a region", error));
     /* One question at a time: the one under way may be for this very key. */
     if (!key->is_known && engine->peers[rank].is_asking && !engine->hurries) {
         status = await_answer(engine, rank, error);
@@ -255,10 +246,7 @@ static ferry_status choose(fy_ucx *engine, uint32_t rank, fy_ucx_region *region,
 {
     fy_ucx_key *key = NULL;
     if (engine->peers[rank].uses_rma && bytes > SMALL_BYTES) {
-        ferry_status status = find_key(engine, rank, region, &key, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(find_key(engine, rank, region, &key, error));
         key = key == NULL || key->rkey == NULL ? NULL : key;
     }
     *key_out = key;
@@ -277,10 +265,7 @@ static ferry_status put_by_message(fy_ucx *engine, uint32_t rank, const fy_ucx_r
                                    const fy_signal_view *signal, ferry_error *error)
 {
     fy_ucx_op *op;
-    ferry_status status = new_op(engine, rank, FY_UCX_SENDING, source, bytes, &op, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(new_op(engine, rank, FY_UCX_SENDING, source, bytes, &op, error));
     name_place(op, FY_UCX_PUT, region, offset);
     if (signal == NULL) {
         fy_ucx_send(op);
@@ -290,7 +275,7 @@ static ferry_status put_by_message(fy_ucx *engine, uint32_t rank, const fy_ucx_r
     op->header.after_region = signal->region->id;
     op->header.after_offset = signal->offset;
     op->header.value = signal->value;
-    status = send_in_order(op, error);
+    ferry_status status = send_in_order(op, error);
     if (status != FERRY_OK) {
         take_back(op);
     }
@@ -302,10 +287,7 @@ static ferry_status move_by_rma(fy_ucx *engine, uint32_t rank, fy_ucx_key *key, 
 {
     fy_ucx_peer *peer = &engine->peers[rank];
     fy_ucx_op *op;
-    ferry_status status = new_op(engine, rank, role, body, bytes, &op, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(new_op(engine, rank, role, body, bytes, &op, error));
     ucp_request_param_t params = params_of(op);
     ucs_status_ptr_t request;
     if (role == FY_UCX_WRITING) {
@@ -326,14 +308,10 @@ static uint64_t piece_of(const fy_ucx_peer *peer, uint64_t left)
 
 static ferry_status begin(fy_ucx *engine, uint32_t rank, ferry_error *error)
 {
-    ferry_status status = fy_ucx_peer_state(engine, rank, error);
-    if (status == FERRY_OK) {
-        status = fy_ucx_connect(engine, rank, error);
-    }
-    if (status == FERRY_OK) {
-        fy_ucx_disarm(engine);
-    }
-    return status;
+    FY_TRY(fy_ucx_peer_state(engine, rank, error));
+    FY_TRY(fy_ucx_connect(engine, rank, error));
+    fy_ucx_disarm(engine);
+    return FERRY_OK;
 }
 
 ferry_status fy_ucx_put(void *state, uint32_t rank, const fy_region_view *view, void *attachment,
@@ -348,9 +326,7 @@ ferry_status fy_ucx_put(void *state, uint32_t rank, const fy_region_view *view, 
 
     fy_ucx_enter(engine);
     ferry_status status = begin(engine, rank, error);
-    if (status == FERRY_OK) {
-        status = choose(engine, rank, region, bytes, &key, error);
-    }
+    FY_THEN(status, choose(engine, rank, region, bytes, &key, error));
     while (status == FERRY_OK && bytes > 0) {
         uint64_t piece = piece_of(&engine->peers[rank], bytes);
         bool is_last = piece == bytes;
@@ -377,10 +353,7 @@ static ferry_status get_by_message(fy_ucx *engine, uint32_t rank, const fy_ucx_r
                                    ferry_error *error)
 {
     fy_ucx_op *op;
-    ferry_status status = new_op(engine, rank, FY_UCX_WAITING, target, bytes, &op, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(new_op(engine, rank, FY_UCX_WAITING, target, bytes, &op, error));
     fy_ucx_op *message = fy_ucx_op_new(engine, rank, FY_UCX_REPLYING);
     if (message == NULL) {
         take_back(op);
@@ -405,9 +378,7 @@ ferry_status fy_ucx_get(void *state, uint32_t rank, const fy_region_view *view, 
 
     fy_ucx_enter(engine);
     ferry_status status = begin(engine, rank, error);
-    if (status == FERRY_OK) {
-        status = choose(engine, rank, region, bytes, &key, error);
-    }
+    FY_THEN(status, choose(engine, rank, region, bytes, &key, error));
     while (status == FERRY_OK && bytes > 0) {
         uint64_t piece = piece_of(&engine->peers[rank], bytes);
         if (key != NULL) {
@@ -431,9 +402,7 @@ ferry_status fy_ucx_ask_reached(fy_ucx *engine, uint32_t rank, ferry_error *erro
         return peer->has_unflushed ? flush_rma(engine, rank, NULL, error) : FERRY_OK;
     }
     fy_ucx_op *op = fy_ucx_op_new(engine, rank, FY_UCX_REPLYING);
-    if (op == NULL) {
-        return fy_fail_no_memory(error, "a flush of the ucx engine");
-    }
+    FY_TRY(fy_check_memory(op != NULL, "a flush of the ucx engine", error));
     op->header.kind = FY_UCX_PUT;
     op->header.after = FY_UCX_ANSWER;
     op->header.value = peer->n_asked + 1;

@@ -247,12 +247,9 @@ static ferry_status open_gate(fy_ucx *engine, ferry_error *error)
 ferry_status fy_ucx_wake_open(fy_ucx *engine, ferry_error *error)
 {
     const fy_host *host = engine->host;
-    ferry_status status = open_gate(engine, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(open_gate(engine, error));
     ferry_error why;
-    status = host->watch(host, engine->gate, on_event, engine, &why);
+    ferry_status status = host->watch(host, engine->gate, on_event, engine, &why);
     if (status == FERRY_ERR_UNSUPPORTED) {
         return FERRY_OK; /* bytes arrive while the target is in ferry: see capabilities */
     }
@@ -263,7 +260,7 @@ ferry_status fy_ucx_wake_open(fy_ucx *engine, ferry_error *error)
         }
     }
     if (status != FERRY_OK) {
-        return fy_fail(error, status, "%s", why.message);
+        return fy_forward(error, status, &why);
     }
     engine->is_watched = true;
     fy_ucx_enter(engine);

@@ -104,6 +104,11 @@ static bool host_same_node(const fy_host *host, uint32_t peer)
     return outer(host)->same_node(outer(host), peer);
 }
 
+static ferry_status host_agree(const fy_host *host, ferry_status status, ferry_error *error)
+{
+    return outer(host)->agree(outer(host), status, error);
+}
+
 static ferry_status host_all_gather(const fy_host *host, const void *bytes, size_t n_bytes,
                                     const void **all_out, const size_t **lengths_out,
                                     ferry_error *error)
@@ -121,10 +126,7 @@ static ferry_status wait_on_thread(const fy_host *host, bool (*ready)(void *cont
     const struct timespec nap = {.tv_nsec = 50000};
     int64_t begin_ns = fy_now_ns();
     while (!ready(context)) {
-        ferry_status status = host->state(host, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(host->state(host, error));
         if (limit_ns >= 0 && fy_now_ns() - begin_ns >= limit_ns) {
             return FERRY_ERR_TIMEOUT;
         }
@@ -180,6 +182,7 @@ static void fill_inner_host(delay_layer *delay)
                  .deadline_ns = host->deadline_ns,
                  .world = host->world,
                  .same_node = host_same_node,
+                 .agree = host_agree,
                  .all_gather = host_all_gather,
                  .wait = host_wait,
                  .state = host_state,
@@ -357,10 +360,7 @@ static ferry_status prepare_delay(fy_layer *layer, ferry_error *error)
     delay_layer *delay = (delay_layer *)layer;
     delay->random += (uint64_t)layer->host->rank << 32; /* each rank has a sequence of its own */
     fill_inner_host(delay);
-    if (!init_lock(delay)) {
-        return fy_fail_no_memory(error, "a lock of the wrapper \"delay\"");
-    }
-    return FERRY_OK;
+    return fy_check_memory(init_lock(delay), "a lock of the wrapper \"delay\"", error);
 }
 
 static void stop_delay(fy_layer *layer)
@@ -399,15 +399,6 @@ static void leave(delay_layer *delay)
 {
     delay->depth--;
     pthread_mutex_unlock(&delay->lock);
-}
-
-static uint32_t delay_capabilities(void *state, uint32_t peer)
-{
-    delay_layer *delay = state;
-    enter(delay);
-    uint32_t flags = fy_inner_capabilities(&delay->base, peer);
-    leave(delay);
-    return fy_layer_without(flags, FERRY_CAN_PEER_POINTER);
 }
 
 static bool delay_progress(void *state)
@@ -474,70 +465,10 @@ static ferry_status drain(delay_layer *delay, ferry_error *error)
     return status != FERRY_OK ? status : earlier_failure(delay, error);
 }
 
-static ferry_status delay_alloc(void *state, fy_region_view *region, void **attachment_out,
-                                ferry_error *error)
-{
-    delay_layer *delay = state;
-    const fy_layer *layer = &delay->base;
-    ferry_error ignored; /* of operations; alloc is collective and comes to its own end */
-    (void)drain(delay, &ignored);
-    enter(delay);
-    ferry_status status = layer->inner->alloc(layer->inner_state, region, attachment_out, error);
-    leave(delay);
-    return status;
-}
-
-static ferry_status delay_alloc_local(void *state, fy_region_view *region, void **attachment_out,
-                                      ferry_error *error)
-{
-    delay_layer *delay = state;
-    const fy_layer *layer = &delay->base;
-    enter(delay);
-    ferry_status status =
-        layer->inner->alloc_local(layer->inner_state, region, attachment_out, error);
-    leave(delay);
-    return status;
-}
-
-static ferry_status delay_attach(void *state, const fy_region_view *region, void **attachment_out,
-                                 ferry_error *error)
-{
-    delay_layer *delay = state;
-    const fy_layer *layer = &delay->base;
-    enter(delay);
-    ferry_status status = layer->inner->attach(layer->inner_state, region, attachment_out, error);
-    leave(delay);
-    return status;
-}
-
-static void delay_release(void *state, const fy_region_view *region, void *attachment)
-{
-    delay_layer *delay = state;
-    const fy_layer *layer = &delay->base;
-    enter(delay);
-    fy_ops_before_release(&delay->ops, layer, region);
-    layer->inner->release(layer->inner_state, region, attachment);
-    leave(delay);
-}
-
-static ferry_status delay_export_key(void *state, const fy_region_view *region, void *attachment,
-                                     void *key, size_t *n_bytes_out, ferry_error *error)
-{
-    delay_layer *delay = state;
-    const fy_layer *layer = &delay->base;
-    enter(delay);
-    ferry_status status =
-        layer->inner->export_key(layer->inner_state, region, attachment, key, n_bytes_out, error);
-    leave(delay);
-    return status;
-}
-
 static ferry_status add(delay_layer *delay, fy_op *op, ferry_error *error)
 {
-    ferry_status status = earlier_failure(delay, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(earlier_failure(delay, error));
+    ferry_status status = FERRY_OK;
     int64_t now_ns = fy_now_ns();
     pthread_mutex_lock(&delay->lock);
     bool was_empty = fy_ops_empty(&delay->ops);
@@ -551,9 +482,7 @@ static ferry_status add(delay_layer *delay, fy_op *op, ferry_error *error)
     if (!delay->has_thread) {
         status = start_thread(delay, error);
     }
-    if (status == FERRY_OK) {
-        status = fy_ops_add(&delay->ops, op, error);
-    }
+    FY_THEN(status, fy_ops_add(&delay->ops, op, error));
     if (was_empty || delay->reorders) {
         pthread_cond_signal(&delay->changed);
     }
@@ -590,30 +519,46 @@ static ferry_status delay_flush(void *state, uint32_t peer, ferry_error *error)
     return status == FERRY_OK ? flushed : status;
 }
 
+/* alloc is collective and comes to its own end, whatever operations met. */
+static void delay_before(fy_layer *layer, fy_call *call)
+{
+    delay_layer *delay = (delay_layer *)layer;
+    if (call->kind == FY_CALL_ALLOC) {
+        ferry_error ignored;
+        (void)drain(delay, &ignored);
+    }
+    enter(delay);
+    if (call->kind == FY_CALL_RELEASE) {
+        fy_ops_before_release(&delay->ops, layer, call->region);
+    }
+}
+
+static void delay_after(fy_layer *layer, const fy_call *call)
+{
+    (void)call;
+    leave((delay_layer *)layer);
+}
+
 static void wrap_delay(fy_layer *layer)
 {
     fy_engine *table = &layer->table;
-    table->capabilities = delay_capabilities;
-    table->alloc = table->alloc == NULL ? NULL : delay_alloc;
-    table->attach = delay_attach;
-    table->release = delay_release;
-    table->export_key = table->export_key == NULL ? NULL : delay_export_key;
     table->put = delay_put;
     table->get = table->get == NULL ? NULL : delay_get;
     table->flush = delay_flush;
     table->progress = delay_progress;
     table->sleep_ns = delay_sleep_ns;
-    table->pointer = fy_layer_no_pointer;
-    table->alloc_local = table->alloc_local == NULL ? NULL : delay_alloc_local;
 }
 
 const fy_layer_kind fy_layer_delay = {
     .name = "delay",
     .summary = "lets operations begin later",
     .bytes = sizeof(delay_layer),
+    .hides = FERRY_CAN_PEER_POINTER,
     .parse = parse_delay,
     .prepare = prepare_delay,
     .wrap = wrap_delay,
+    .before = delay_before,
+    .after = delay_after,
     .stop = stop_delay,
     .cleanup = cleanup_delay,
 };
@@ -622,9 +567,12 @@ const fy_layer_kind fy_layer_reorder = {
     .name = "reorder",
     .summary = "lets puts wait for a flush or a signal, and come in any order",
     .bytes = sizeof(delay_layer),
+    .hides = FERRY_CAN_PEER_POINTER,
     .parse = parse_reorder,
     .prepare = prepare_delay,
     .wrap = wrap_delay,
+    .before = delay_before,
+    .after = delay_after,
     .stop = stop_delay,
     .cleanup = cleanup_delay,
 };

@@ -71,11 +71,9 @@ static void forget(flip_layer *flip, uint32_t peer)
 static ferry_status flip_flush(void *state, uint32_t peer, ferry_error *error)
 {
     flip_layer *flip = state;
-    ferry_status status = fy_inner_flush(&flip->base, peer, error);
-    if (status == FERRY_OK) {
-        forget(flip, peer);
-    }
-    return status;
+    FY_TRY(fy_inner_flush(&flip->base, peer, error));
+    forget(flip, peer);
+    return FERRY_OK;
 }
 
 static bool is_victim(flip_layer *flip)
@@ -92,15 +90,10 @@ static ferry_status flipped_copy(flip_layer *flip, uint32_t peer, const void *so
                                  uint64_t bytes, const void **copy_out, ferry_error *error)
 {
     if (flip->kept_bytes > MOST_KEPT) {
-        ferry_status status = flip_flush(flip, FERRY_ANY_RANK, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(flip_flush(flip, FERRY_ANY_RANK, error));
     }
     copy *c = bytes > SIZE_MAX / 2 ? NULL : fy_alloc(sizeof *c + (size_t)bytes, 1);
-    if (c == NULL) {
-        return fy_fail_no_memory(error, "a copy in which to flip a bit");
-    }
+    FY_TRY(fy_check_memory(c != NULL, "a copy in which to flip a bit", error));
     unsigned char *data = (unsigned char *)(c + 1);
     memcpy(data, source, (size_t)bytes);
     uint64_t bit = next_random(flip) % (bytes * 8);
@@ -118,27 +111,15 @@ static ferry_status flip_put(void *state, uint32_t peer, const fy_region_view *r
 {
     flip_layer *flip = state;
     if (bytes > 0 && is_victim(flip)) {
-        ferry_status status = flipped_copy(flip, peer, source, bytes, &source, error);
-        if (status != FERRY_OK) {
-            return status;
-        }
+        FY_TRY(flipped_copy(flip, peer, source, bytes, &source, error));
     }
-    const fy_layer *layer = &flip->base;
-    return layer->inner->put(layer->inner_state, peer, region, attachment, offset, source, bytes,
-                             signal, error);
-}
-
-static uint32_t flip_capabilities(void *state, uint32_t peer)
-{
-    return fy_layer_without(fy_inner_capabilities(state, peer), FERRY_CAN_PEER_POINTER);
+    return fy_layer_pass.put(state, peer, region, attachment, offset, source, bytes, signal, error);
 }
 
 static void wrap_flip(fy_layer *layer)
 {
     layer->table.put = flip_put;
     layer->table.flush = flip_flush;
-    layer->table.capabilities = flip_capabilities;
-    layer->table.pointer = fy_layer_no_pointer;
 }
 
 static void cleanup_flip(fy_layer *layer)
@@ -150,6 +131,7 @@ const fy_layer_kind fy_layer_flip = {
     .name = "flip",
     .summary = "flips one bit in one of N puts",
     .bytes = sizeof(flip_layer),
+    .hides = FERRY_CAN_PEER_POINTER,
     .parse = parse_flip,
     .prepare = prepare_flip,
     .wrap = wrap_flip,

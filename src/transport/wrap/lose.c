@@ -50,24 +50,18 @@ static ferry_status lose_put(void *state, uint32_t peer, const fy_region_view *r
                              void *attachment, uint64_t offset, const void *source, uint64_t bytes,
                              const fy_signal_view *signal, ferry_error *error)
 {
-    const fy_layer *layer = state;
-    if (loses(state, peer)) {
-        return FERRY_OK;
-    }
-    return layer->inner->put(layer->inner_state, peer, region, attachment, offset, source, bytes,
-                             signal, error);
+    return loses(state, peer) ? FERRY_OK
+                              : fy_layer_pass.put(state, peer, region, attachment, offset, source,
+                                                  bytes, signal, error);
 }
 
 static ferry_status lose_get(void *state, uint32_t peer, const fy_region_view *region,
                              void *attachment, uint64_t offset, void *target, uint64_t bytes,
                              ferry_error *error)
 {
-    const fy_layer *layer = state;
-    if (loses(state, peer)) {
-        return FERRY_OK;
-    }
-    return layer->inner->get(layer->inner_state, peer, region, attachment, offset, target, bytes,
-                             error);
+    return loses(state, peer)
+               ? FERRY_OK
+               : fy_layer_pass.get(state, peer, region, attachment, offset, target, bytes, error);
 }
 
 static bool never(void *context)
@@ -106,11 +100,6 @@ static ferry_status lose_flush(void *state, uint32_t peer, ferry_error *error)
                    (unsigned)lose->rank, seconds, (unsigned)host->rank, layer->element);
 }
 
-static uint32_t lose_capabilities(void *state, uint32_t peer)
-{
-    return fy_layer_without(fy_inner_capabilities(state, peer), FERRY_CAN_PEER_POINTER);
-}
-
 static void wrap_lose(fy_layer *layer)
 {
     layer->table.put = lose_put;
@@ -118,14 +107,13 @@ static void wrap_lose(fy_layer *layer)
         layer->table.get = lose_get;
     }
     layer->table.flush = lose_flush;
-    layer->table.capabilities = lose_capabilities;
-    layer->table.pointer = fy_layer_no_pointer;
 }
 
 const fy_layer_kind fy_layer_lose = {
     .name = "lose",
     .summary = "loses the traffic of a rank after N operations",
     .bytes = sizeof(lose_layer),
+    .hides = FERRY_CAN_PEER_POINTER,
     .parse = parse_lose,
     .prepare = prepare_lose,
     .wrap = wrap_lose,

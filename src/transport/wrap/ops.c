@@ -38,9 +38,8 @@ ferry_status fy_ops_add(fy_ops *ops, const fy_op *op, ferry_error *error)
         ops->begin = 0;
     }
     void *items = ops->items;
-    if (!fy_reserve(&items, &ops->capacity, ops->end + 1, sizeof *op)) {
-        return fy_fail_no_memory(error, "an operation that a wrapper holds back");
-    }
+    FY_TRY(fy_check_memory(fy_reserve(&items, &ops->capacity, ops->end + 1, sizeof *op),
+                           "an operation that a wrapper holds back", error));
     ops->items = items;
     ops->items[ops->end++] = *op;
     return FERRY_OK;

@@ -30,11 +30,6 @@ static const void *identity(const fy_host *host)
     return world != NULL && world->failure != NULL ? (const void *)world->failure : host->world;
 }
 
-static ferry_status parse_strict(fy_layer *layer, const char *argument, ferry_error *error)
-{
-    return argument == NULL ? FERRY_OK : fy_layer_refuse(layer, "it takes no argument", error);
-}
-
 static ferry_status prepare_strict(fy_layer *layer, ferry_error *error)
 {
     strict_layer *strict = (strict_layer *)layer;
@@ -54,27 +49,16 @@ static ferry_status prepare_strict(fy_layer *layer, ferry_error *error)
     return FERRY_OK;
 }
 
-static uint32_t strict_capabilities(void *state, uint32_t peer)
-{
-    uint32_t inner = fy_inner_capabilities(state, peer);
-    if (inner == UINT32_MAX) {
-        return inner;
-    }
-    return fy_layer_without(inner, FERRY_CAN_PEER_POINTER | FERRY_CAN_REMOTE_USER_MEMORY) |
-           FERRY_CAN_QUEUE_ORDER | FERRY_CAN_ONE_WORLD;
-}
-
 static ferry_status strict_attach(void *state, const fy_region_view *region, void **attachment_out,
                                   ferry_error *error)
 {
-    const fy_layer *layer = state;
     if (region->kind == FY_REGION_IMPORTED) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
                        "wrapper \"strict\": memory that rank %u registered cannot be reached; put "
                        "to symmetric memory instead",
                        (unsigned)region->owner);
     }
-    return layer->inner->attach(layer->inner_state, region, attachment_out, error);
+    return fy_layer_pass.attach(state, region, attachment_out, error);
 }
 
 static ferry_status strict_export_key(void *state, const fy_region_view *region, void *attachment,
@@ -90,12 +74,11 @@ static ferry_status strict_export_key(void *state, const fy_region_view *region,
                    "reach it; let them put to symmetric memory");
 }
 
-static void strict_release(void *state, const fy_region_view *region, void *attachment)
+static void strict_before(fy_layer *layer, fy_call *call)
 {
-    strict_layer *strict = state;
-    const fy_layer *layer = &strict->base;
-    fy_ops_before_release(&strict->held, layer, region);
-    layer->inner->release(layer->inner_state, region, attachment);
+    if (call->kind == FY_CALL_RELEASE) {
+        fy_ops_before_release(&((strict_layer *)layer)->held, layer, call->region);
+    }
 }
 
 static ferry_status strict_put(void *state, uint32_t peer, const fy_region_view *region,
@@ -136,16 +119,13 @@ static ferry_status strict_flush(void *state, uint32_t peer, ferry_error *error)
 
 static void wrap_strict(fy_layer *layer)
 {
-    layer->table.capabilities = strict_capabilities;
     layer->table.attach = strict_attach;
     layer->table.export_key = strict_export_key;
-    layer->table.release = strict_release;
     layer->table.put = strict_put;
     if (layer->inner->get != NULL) {
         layer->table.get = strict_get;
     }
     layer->table.flush = strict_flush;
-    layer->table.pointer = fy_layer_no_pointer;
 }
 
 static void cleanup_strict(fy_layer *layer)
@@ -163,8 +143,11 @@ const fy_layer_kind fy_layer_strict = {
     .name = "strict",
     .summary = "leaves only what NVSHMEM can do",
     .bytes = sizeof(strict_layer),
-    .parse = parse_strict,
+    .hides = FERRY_CAN_PEER_POINTER | FERRY_CAN_REMOTE_USER_MEMORY,
+    .adds = FERRY_CAN_QUEUE_ORDER | FERRY_CAN_ONE_WORLD,
+    .parse = fy_layer_no_argument,
     .prepare = prepare_strict,
     .wrap = wrap_strict,
+    .before = strict_before,
     .cleanup = cleanup_strict,
 };

@@ -109,37 +109,6 @@ static ferry_status prepare(const char *chain, const fy_host *host, chain_layers
     return status;
 }
 
-/* One rank's refusal is everybody's: opening the inner engine is collective. */
-static ferry_status agree(const fy_host *host, ferry_status own, ferry_error *error)
-{
-    const void *all;
-    const size_t *lengths;
-    struct {
-        uint32_t status;
-        ferry_error error;
-    } mine = {.status = (uint32_t)own};
-    if (own != FERRY_OK && error != NULL) {
-        mine.error = *error;
-    }
-    mine.error.message[FERRY_ERROR_BYTES - 1] = '\0';
-    size_t n_bytes = own == FERRY_OK ? sizeof mine.status : sizeof mine;
-    ferry_error ignored;
-    ferry_status status =
-        host->all_gather(host, &mine, n_bytes, &all, &lengths, own == FERRY_OK ? error : &ignored);
-    if (own != FERRY_OK || status != FERRY_OK) {
-        return own != FERRY_OK ? own : status;
-    }
-    const char *at = all;
-    for (uint32_t rank = 0; rank < host->n_ranks; at += lengths[rank++]) {
-        if (lengths[rank] >= sizeof mine) {
-            memcpy(&mine, at, sizeof mine);
-            return fy_fail(error, (ferry_status)mine.status, "rank %u: %s", (unsigned)rank,
-                           mine.error.message);
-        }
-    }
-    return FERRY_OK;
-}
-
 /* From the inside to the outside. On an error everything is closed and destroyed. */
 static ferry_status wrap_layers(chain_layers *layers, const fy_engine **engine, void **state,
                                 ferry_error *error)
@@ -168,20 +137,17 @@ ferry_status fy_wrap_open(const char *chain, const fy_engine *inner, const fy_ho
     const fy_engine *engine = inner;
     void *state = NULL;
     ferry_error local;
-    ferry_error *sentence = error == NULL ? &local : error; /* other ranks want it */
-    ferry_status status = prepare(chain, host, &layers, sentence);
-    status = agree(host, status, sentence);
-    if (status == FERRY_OK) {
-        status = inner->open(layers.layer[layers.n - 1]->inner_host, &state, error);
-    }
+    error = error == NULL ? &local : error; /* other ranks want it */
+    ferry_status status = prepare(chain, host, &layers, error);
+    /* One rank's refusal is everybody's: opening the inner engine is collective. */
+    status = host->agree(host, status, error);
+    FY_THEN(status, inner->open(layers.layer[layers.n - 1]->inner_host, &state, error));
     if (status != FERRY_OK) {
         destroy_layers(&layers);
         return status;
     }
-    status = wrap_layers(&layers, &engine, &state, error);
-    if (status == FERRY_OK) {
-        *engine_out = engine;
-        *state_out = state;
-    }
-    return status;
+    FY_TRY(wrap_layers(&layers, &engine, &state, error));
+    *engine_out = engine;
+    *state_out = state;
+    return FERRY_OK;
 }

@@ -88,9 +88,7 @@ static ferry_status publish(const char *name, const char *text, ferry_error *err
     PMIX_VALUE_CONSTRUCT(&value);
     value.type = PMIX_STRING;
     value.data.string = fy_strdup(text);
-    if (value.data.string == NULL) {
-        return fy_fail_no_memory(error, "a text for PMIx");
-    }
+    FY_TRY(fy_check_memory(value.data.string != NULL, "a text for PMIx", error));
     pmix_status_t result = PMIx_Put(PMIX_GLOBAL, name, &value);
     fy_free(value.data.string);
     if (result != PMIX_SUCCESS) {
@@ -221,10 +219,7 @@ static ferry_status ask(uint32_t rank, const char *name, const patience *wait, c
     pmix_proc_t root;
     question *asked = NULL;
     bool yes = true;
-    ferry_status status = make_question(text_bytes, &asked, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    FY_TRY(make_question(text_bytes, &asked, error));
     PMIX_LOAD_PROCID(&root, self.nspace, rank);
     size_t n_info = 0;
 #ifdef PMIX_GET_REFRESH_CACHE

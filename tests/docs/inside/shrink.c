@@ -15,7 +15,7 @@ int main(void)
     demand(status == FERRY_ERR_PEER_LOST, "the others hear of it");
     BLOCK
     check(status, &error);
-    demand(ferry_world_n_ranks(world) == 2, "two go on");
+    demand(ferry_world_rank_count(world) == 2, "two go on");
     check(ferry_world_barrier(world, &error), &error);
     ferry_world_destroy(world);
     return 0;

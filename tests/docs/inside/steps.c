@@ -16,7 +16,8 @@ int main(void)
     const uint32_t lost[] = {3};
     const size_t n_lost = 1;
     uint64_t version;
-    demand(ferry_service_run(service, &error) == FERRY_ERR_PEER_LOST, "the others hear of it");
+    demand(ferry_service_run(service, NULL, &error) == FERRY_ERR_PEER_LOST,
+           "the others hear of it");
     error.message[0] = 0;
     BLOCK
     demand(error.message[0] == 0, error.message);

@@ -1,0 +1,3 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#define FY_CAST fy_cast_baseline
+#include "exec/cast_body.h"

@@ -1,0 +1,122 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_EXEC_EXEC_H
+#define FY_EXEC_EXEC_H
+
+#include "exec/area.h"
+#include "exec/cast.h"
+#include "exec/sum.h"
+#include "memory/kind.h"
+
+#include <stdatomic.h>
+
+/*
+ * What copies, sums and compares bytes: one row of verbs for each kind of memory. Verbs go on a
+ * queue of one device; they begin in the order in which they were called, may return before they
+ * are done, and are done in order. The CPU's row does its work at the call and has no queues: pass
+ * NULL.
+ *
+ * Bases may be host memory or memory of the queue's device, each as its own kind says; anything
+ * else must be refused with a status, or ends the queue with an error. What a verb is given to
+ * describe its work (areas, a sum, a cast) is read at the call; what it points to (bytes, scales,
+ * words, a place for a hash) must stay until a ticket that was taken after it is reached. A verb
+ * that fails at the call has done nothing; one that fails later fails the queue for good, and
+ * `reached` says why.
+ *
+ * Calls on one queue come from one thread at a time, but `reached` from any.
+ */
+typedef struct fy_exec_queue fy_exec_queue;
+
+/*
+ * A moment on a queue: everything that was called before it is done once the ticket is reached.
+ * Tickets of a queue grow; 0 is always reached.
+ */
+typedef uint64_t fy_ticket;
+
+typedef struct fy_exec {
+    const char *name;
+    /*
+     * native is a handle of the caller's, such as a CUstream; NULL: a queue of ferry's own. They
+     * are opened for single copies, too: an exec for which that is dear keeps some.
+     */
+    ferry_status (*queue_open)(int32_t device, void *native, fy_exec_queue **queue_out,
+                               ferry_error *error);
+    /* Waits until everything on it is done. NULL is allowed. */
+    void (*queue_close)(fy_exec_queue *queue);
+    /* Whether verbs on a queue of device may touch memory of that space. The host's: always. */
+    bool (*reaches)(int32_t device, fy_space space);
+
+    /*
+     * Bytes [first, first + bytes) of `from` to the same bytes of `to`, as fy_area_copy. hash_out,
+     * which may be NULL, is host memory and gets their XXH3.
+     */
+    ferry_status (*copy)(fy_exec_queue *queue, const fy_area *to, void *to_base,
+                         const fy_area *from, const void *from_base, uint64_t first, uint64_t bytes,
+                         uint64_t *hash_out, ferry_error *error);
+    ferry_status (*hash)(fy_exec_queue *queue, const fy_area *area, const void *base,
+                         uint64_t first, uint64_t bytes, uint64_t *hash_out, ferry_error *error);
+    /* Elements [first, first + n), as fy_area_cast. */
+    ferry_status (*cast)(fy_exec_queue *queue, const fy_cast *cast, const fy_area *to,
+                         void *to_base, const fy_area *from, const void *from_base, uint64_t first,
+                         uint64_t n, ferry_error *error);
+    ferry_status (*sum)(fy_exec_queue *queue, const fy_sum *sum, ferry_error *error);
+
+    /*
+     * Words are host memory. set is a release store, wait passes once the word is at least value.
+     * The CPU's row refuses to wait for what is not there yet (FERRY_ERR_MISUSE): it has nobody to
+     * wait in its place.
+     */
+    ferry_status (*word_set)(fy_exec_queue *queue, _Atomic uint64_t *word, uint64_t value,
+                             ferry_error *error);
+    ferry_status (*word_wait)(fy_exec_queue *queue, _Atomic uint64_t *word, uint64_t value,
+                              ferry_error *error);
+    /*
+     * A host function in the queue's order, on a thread of the exec's. It must be short, and call
+     * no verb: an exec may be unable to go on meanwhile. Also called where the queue has failed.
+     */
+    ferry_status (*call)(fy_exec_queue *queue, void (*function)(void *context), void *context,
+                         ferry_error *error);
+
+    /* The moment now. */
+    ferry_status (*mark)(fy_exec_queue *queue, fy_ticket *ticket_out, ferry_error *error);
+    /* FERRY_OK, FERRY_ERR_TIMEOUT without a sentence: not yet, or why the queue has failed. */
+    ferry_status (*reached)(fy_exec_queue *queue, fy_ticket ticket, ferry_error *error);
+} fy_exec;
+
+/*
+ * Who copies from one space to the other, and on which device's queues: the CPU where both are the
+ * host, the device's exec where it reaches both. NULL where nothing does, as between two devices
+ * without peer access: then bytes are staged through the host, by two copies. Both kinds were
+ * checked before (fy_buffer_check).
+ */
+typedef struct fy_exec_choice {
+    const fy_exec *exec;
+    int32_t device;
+} fy_exec_choice;
+
+fy_exec_choice fy_exec_for_devices(fy_space from, fy_space to);
+
+static inline fy_exec_choice fy_exec_for(fy_space from, fy_space to)
+{
+    if (fy_is_host(from) && fy_is_host(to)) {
+        return (fy_exec_choice){&fy_cpu_exec, 0};
+    }
+    return fy_exec_for_devices(from, to);
+}
+
+/*
+ * Whether a ticket is reached, at no cost where it is that of the CPU's row. Poll it beside the
+ * other things that a loop waits for, or let a call() behind the mark ring the loop's bell.
+ */
+static inline ferry_status fy_exec_reached(const fy_exec *exec, fy_exec_queue *queue,
+                                           fy_ticket ticket, ferry_error *error)
+{
+    return ticket == 0 ? FERRY_OK : exec->reached(queue, ticket, error);
+}
+
+/* Between looks at what an exec does, of which there were n_looks. */
+void fy_exec_pause(uint32_t n_looks);
+
+/* Waits, without work of its own, until everything that was called on the queue is done. */
+ferry_status fy_exec_finish(const fy_exec *exec, fy_exec_queue *queue, ferry_error *error);
+
+#endif

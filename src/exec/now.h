@@ -1,0 +1,28 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_EXEC_NOW_H
+#define FY_EXEC_NOW_H
+
+#include "exec/exec.h"
+
+/*
+ * Work between any two spaces of this process, done when the call returns: by the CPU, by a
+ * device's exec on a queue for this alone, or through host memory where no exec reaches both
+ * sides. Spaces were checked.
+ */
+typedef struct fy_now_side {
+    fy_space space;
+    const fy_area *area;
+    void *base; /* of a source only read */
+} fy_now_side;
+
+/* All bytes of `from` to `to`; hash_out may be NULL. */
+ferry_status fy_copy_now(const fy_now_side *to, const fy_now_side *from, uint64_t *hash_out,
+                         ferry_error *error);
+/* All n elements, with a cast. */
+ferry_status fy_cast_now(const fy_cast *cast, const fy_now_side *to, const fy_now_side *from,
+                         uint64_t n, ferry_error *error);
+/* bytes without gaps, from anywhere to anywhere; they may overlap. */
+ferry_status fy_move_now(fy_space to_space, void *to, fy_space from_space, const void *from,
+                         uint64_t bytes, ferry_error *error);
+
+#endif

@@ -1,0 +1,587 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "exec/queue.h"
+
+#include "exec/moment.h"
+
+#include "base/alloc.h"
+#include "base/log.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+
+/*
+ * Two threads serve a queue: the exec's own, which does its verbs, and the driver, which runs what
+ * the host has to do in the queue's order. The exec may not be held up in a host function, so the
+ * order is kept by a word: a host function wakes the driver, and behind it the exec waits until
+ * the driver has set the word.
+ */
+
+/* Deferred work: number n sets the word to n when it has returned. */
+typedef struct job {
+    struct job *next;
+    fy_queue *queue;
+    fy_queue_fn function;
+    void *context;
+    bool is_due; /* the exec has come to it */
+} job;
+
+typedef struct kept {
+    struct kept *next;
+    fy_moment *moment;
+    fy_ticket ticket; /* behind which the queue needs it no more */
+} kept;
+
+struct fy_queue {
+    fy_queue *next;
+    ferry_queue *handle;
+    bool is_inherited; /* of a process that has forked this one: none of its threads is here */
+    uint32_t n_inside; /* calls under way that use it: of the list's lock */
+    fy_space space;
+    const fy_exec *exec;
+    fy_exec_queue *own;
+    void *native;
+
+    pthread_mutex_t verbs; /* who calls verbs has it; also of what follows */
+    uint64_t n_deferred;
+    kept *kept;
+
+    pthread_mutex_t lock; /* of what follows; never held while a verb is called */
+    pthread_cond_t changed;
+    pthread_t driver;
+    bool has_driver;
+    bool closing;
+    job *first, **last;
+    ferry_status status; /* the first failure since it was asked for */
+    ferry_error error;
+
+    _Atomic uint64_t word;
+};
+
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t left = PTHREAD_COND_INITIALIZER;
+static fy_queue *queues; /* all that are open */
+
+/* On a thread that does work of a queue: which, and whether it is a function of the caller's. */
+static _Thread_local struct {
+    const fy_queue *queue;
+    bool calls;
+} here;
+
+/*
+ * Entering
+ */
+
+/* Under the list's lock; NULL: it is no queue, or none any more. */
+static fy_queue *find(const ferry_queue *handle)
+{
+    fy_queue *one = queues;
+    while (one != NULL && one->handle != handle) {
+        one = one->next;
+    }
+    return one;
+}
+
+static ferry_status refuse(const ferry_queue *handle, const fy_queue *found, const char *what,
+                           ferry_error *error)
+{
+    if (found != NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "%s: the queue was made before this process was forked, and stays with the "
+                       "process that made it: make one here",
+                       what);
+    }
+    return fy_fail(error, FERRY_ERR_MISUSE,
+                   "%s: %p is no queue: it was destroyed, or never created", what,
+                   (const void *)handle);
+}
+
+ferry_status fy_queue_enter(ferry_queue *handle, const char *what, fy_queue **queue_out,
+                            ferry_error *error)
+{
+    *queue_out = NULL;
+    if (handle == NULL) {
+        return FERRY_OK;
+    }
+    if (here.calls) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "%s: a function that a queue calls uses no queue itself", what);
+    }
+    pthread_mutex_lock(&list_lock);
+    fy_queue *found = find(handle);
+    bool is_good = found != NULL && !found->is_inherited;
+    if (is_good) {
+        found->n_inside++;
+    }
+    pthread_mutex_unlock(&list_lock);
+    if (!is_good) {
+        return refuse(handle, found, what, error);
+    }
+    *queue_out = found;
+    return FERRY_OK;
+}
+
+bool fy_queue_works_here(const void *native)
+{
+    return native != NULL && here.queue != NULL && here.queue->native == native;
+}
+
+void fy_queue_leave(fy_queue *queue)
+{
+    if (queue != NULL) {
+        pthread_mutex_lock(&list_lock);
+        queue->n_inside--;
+        pthread_cond_broadcast(&left);
+        pthread_mutex_unlock(&list_lock);
+    }
+}
+
+bool fy_queue_is_host(const fy_queue *queue)
+{
+    return queue == NULL || fy_is_host(queue->space);
+}
+
+ferry_status fy_queue_check_space(const fy_queue *queue, fy_space space, const char *what,
+                                  ferry_error *error)
+{
+    if (fy_queue_is_host(queue) || queue->exec->reaches(queue->space.device, space)) {
+        return FERRY_OK;
+    }
+    return fy_fail(error, FERRY_ERR_MISUSE,
+                   "%s: a queue of kind %s, device %d, has no access to memory of kind %s, device "
+                   "%d: take a queue of that device",
+                   what, fy_memory_name(queue->space.kind), (int)queue->space.device,
+                   fy_memory_name(space.kind), (int)space.device);
+}
+
+fy_exec_queue *fy_queue_begin(fy_queue *queue, const fy_exec **exec_out)
+{
+    pthread_mutex_lock(&queue->verbs);
+    *exec_out = queue->exec;
+    return queue->own;
+}
+
+void fy_queue_end(fy_queue *queue)
+{
+    pthread_mutex_unlock(&queue->verbs);
+}
+
+/*
+ * The driver
+ */
+
+static void remember(fy_queue *queue, ferry_status status, const ferry_error *error)
+{
+    pthread_mutex_lock(&queue->lock);
+    if (status != FERRY_OK && queue->status == FERRY_OK) {
+        queue->status = status;
+        queue->error = *error;
+    }
+    pthread_mutex_unlock(&queue->lock);
+}
+
+/* The next job once the exec has come to it; NULL: there will be none. */
+static job *next_job(fy_queue *queue)
+{
+    pthread_mutex_lock(&queue->lock);
+    while (queue->first == NULL ? !queue->closing : !queue->first->is_due) {
+        pthread_cond_wait(&queue->changed, &queue->lock);
+    }
+    job *one = queue->first;
+    if (one != NULL) {
+        queue->first = one->next;
+        queue->last = queue->first == NULL ? &queue->first : queue->last;
+    }
+    pthread_mutex_unlock(&queue->lock);
+    return one;
+}
+
+static void *drive(void *context)
+{
+    fy_queue *queue = context;
+    here.queue = queue;
+    for (job *one; (one = next_job(queue)) != NULL;) {
+        ferry_error error = {.message = ""};
+        ferry_status status = one->function(one->context, &error);
+        remember(queue, status, &error);
+        fy_free(one);
+        atomic_fetch_add(&queue->word, 1);
+    }
+    return NULL;
+}
+
+/* Under the lock of verbs. */
+static ferry_status need_driver(fy_queue *queue, ferry_error *error)
+{
+    if (queue->has_driver) {
+        return FERRY_OK;
+    }
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int problem = pthread_create(&queue->driver, NULL, drive, queue);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    queue->has_driver = problem == 0;
+    return problem == 0 ? FERRY_OK
+                        : fy_fail(error, FERRY_ERR_NO_MEMORY, "a queue gets no thread: %s",
+                                  strerror(problem));
+}
+
+/* On a thread of the exec's. */
+static void wake(void *context)
+{
+    job *one = context;
+    fy_queue *queue = one->queue;
+    pthread_mutex_lock(&queue->lock);
+    one->is_due = true;
+    pthread_cond_signal(&queue->changed);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+static void append(fy_queue *queue, job *one)
+{
+    pthread_mutex_lock(&queue->lock);
+    *queue->last = one;
+    queue->last = &one->next;
+    pthread_mutex_unlock(&queue->lock);
+}
+
+/* The last one, which the exec has not heard of. */
+static void take_back(fy_queue *queue, job *one)
+{
+    pthread_mutex_lock(&queue->lock);
+    job **link = &queue->first;
+    while (*link != one) {
+        link = &(*link)->next;
+    }
+    *link = NULL;
+    queue->last = link;
+    pthread_mutex_unlock(&queue->lock);
+}
+
+/* Under the lock of verbs. A wait that fails leaves the order of later work open, and says so. */
+static ferry_status enqueue(fy_queue *queue, job *one, ferry_error *error)
+{
+    ferry_error why;
+    append(queue, one);
+    ferry_status status = queue->exec->call(queue->own, wake, one, error);
+    if (status != FERRY_OK) {
+        take_back(queue, one);
+        return status;
+    }
+    queue->n_deferred++;
+    remember(queue, queue->exec->word_wait(queue->own, &queue->word, queue->n_deferred, &why),
+             &why);
+    return FERRY_OK;
+}
+
+ferry_status fy_queue_defer(fy_queue *queue, fy_queue_fn function, void *context,
+                            ferry_error *error)
+{
+    if (fy_queue_is_host(queue)) {
+        return function(context, error);
+    }
+    job *one = fy_alloc_zeroed(1, sizeof *one);
+    FY_TRY(fy_check_memory(one != NULL, "work on a queue", error));
+    *one = (job){.queue = queue, .function = function, .context = context};
+    pthread_mutex_lock(&queue->verbs);
+    ferry_status status = need_driver(queue, error);
+    FY_THEN(status, enqueue(queue, one, error));
+    pthread_mutex_unlock(&queue->verbs);
+    if (status != FERRY_OK) {
+        fy_free(one);
+    }
+    return status;
+}
+
+/*
+ * Queues
+ */
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&list_lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&list_lock);
+}
+
+static void in_child(void)
+{
+    for (fy_queue *one = queues; one != NULL; one = one->next) {
+        one->is_inherited = true;
+    }
+    pthread_mutex_unlock(&list_lock);
+}
+
+static void watch_forks(void)
+{
+    (void)pthread_atfork(before_fork, after_fork, in_child);
+}
+
+/*
+ * Handles are numbers, and none is given twice: one that is kept too long never means a queue that
+ * was made later, as an address may. They are odd, as no object's address is.
+ */
+static void enlist(fy_queue *fresh)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    static uintptr_t n_made;
+    pthread_once(&once, watch_forks);
+    pthread_mutex_lock(&list_lock);
+    fresh->handle = (ferry_queue *)(++n_made << 12 | 1);
+    fresh->next = queues;
+    queues = fresh;
+    pthread_mutex_unlock(&list_lock);
+}
+
+static ferry_status make(fy_space space, void *native, ferry_queue **queue_out, ferry_error *error)
+{
+    FY_TRY(fy_space_check(space, "a queue", error));
+    fy_queue *fresh = NULL;
+    FY_TRY(fy_check_memory((fresh = fy_alloc_zeroed(1, sizeof *fresh)) != NULL, "a queue", error));
+    fresh->space = space;
+    fresh->exec = fy_memory_row(space.kind)->exec;
+    fresh->last = &fresh->first;
+    ferry_status status = fresh->exec->queue_open(space.device, native, &fresh->own, error);
+    if (status != FERRY_OK) {
+        fy_free(fresh);
+        return status;
+    }
+    fresh->native = native != NULL ? native : fresh->own;
+    pthread_mutex_init(&fresh->verbs, NULL);
+    pthread_mutex_init(&fresh->lock, NULL);
+    pthread_cond_init(&fresh->changed, NULL);
+    enlist(fresh);
+    *queue_out = fresh->handle;
+    return FERRY_OK;
+}
+
+ferry_status ferry_queue_create(ferry_memory_kind kind, int32_t device, ferry_queue **queue_out,
+                                ferry_error *error)
+{
+    FY_TRY(
+        fy_check_use(queue_out != NULL, "ferry_queue_create needs a place for the queue", error));
+    return make((fy_space){(uint32_t)kind, device}, NULL, queue_out, error);
+}
+
+ferry_status ferry_queue_adopt(ferry_memory_kind kind, int32_t device, void *native,
+                               ferry_queue **queue_out, ferry_error *error)
+{
+    FY_TRY(fy_check_use(queue_out != NULL && native != NULL,
+                        "ferry_queue_adopt needs a handle and a place for the queue", error));
+    return make((fy_space){(uint32_t)kind, device}, native, queue_out, error);
+}
+
+/* Out of the list, once no call uses it; NULL: it was not in it. */
+static fy_queue *take_out(const ferry_queue *handle)
+{
+    pthread_mutex_lock(&list_lock);
+    fy_queue *found = find(handle);
+    if (found != NULL) {
+        fy_queue **link = &queues;
+        while (*link != found) {
+            link = &(*link)->next;
+        }
+        *link = found->next;
+    }
+    while (found != NULL && !found->is_inherited && found->n_inside > 0) {
+        pthread_cond_wait(&left, &list_lock);
+    }
+    pthread_mutex_unlock(&list_lock);
+    return found;
+}
+
+void fy_moment_drop(fy_moment *one)
+{
+    if (one != NULL && atomic_fetch_sub(&one->n_users, 1) == 1) {
+        fy_free(one);
+    }
+}
+
+/* Moments that the queue has passed, or all. Under the lock of verbs, or when all is done. */
+static void sweep(fy_queue *queue, bool all)
+{
+    for (kept **link = &queue->kept; *link != NULL;) {
+        kept *one = *link;
+        if (!all &&
+            fy_exec_reached(queue->exec, queue->own, one->ticket, NULL) == FERRY_ERR_TIMEOUT) {
+            link = &one->next;
+            continue;
+        }
+        *link = one->next;
+        fy_moment_drop(one->moment);
+        fy_free(one);
+    }
+}
+
+ferry_status fy_queue_use_moment(fy_queue *queue, fy_moment *one, bool records, ferry_error *error)
+{
+    const fy_exec *exec = queue->exec;
+    kept *hold = fy_alloc_zeroed(1, sizeof *hold);
+    FY_TRY(fy_check_memory(hold != NULL, "an event", error));
+    one->native = records ? queue->native : one->native;
+    pthread_mutex_lock(&queue->verbs);
+    sweep(queue, false);
+    ferry_status status = records ? exec->word_set(queue->own, &one->word, 1, error)
+                                  : exec->word_wait(queue->own, &one->word, 1, error);
+    if (status == FERRY_OK) {
+        *hold = (kept){.next = queue->kept, .moment = one, .ticket = UINT64_MAX};
+        atomic_fetch_add(&one->n_users, 1);
+        queue->kept = hold;
+        status = exec->mark(queue->own, &hold->ticket, error);
+    } else {
+        fy_free(hold);
+    }
+    pthread_mutex_unlock(&queue->verbs);
+    return status;
+}
+
+/* Of a queue that nobody uses any more: the driver and the exec do what is left, and end. */
+static void destroy(fy_queue *queue)
+{
+    pthread_mutex_lock(&queue->lock);
+    queue->closing = true;
+    pthread_cond_signal(&queue->changed);
+    pthread_mutex_unlock(&queue->lock);
+    if (queue->has_driver) {
+        pthread_join(queue->driver, NULL);
+    }
+    queue->exec->queue_close(queue->own);
+    sweep(queue, true);
+    pthread_cond_destroy(&queue->changed);
+    pthread_mutex_destroy(&queue->lock);
+    pthread_mutex_destroy(&queue->verbs);
+    fy_free(queue);
+}
+
+void ferry_queue_destroy(ferry_queue *handle)
+{
+    if (handle == NULL) {
+        return;
+    }
+    if (here.calls || fy_queue_works_here(ferry_queue_native(handle))) {
+        fy_log(FERRY_LOG_ERROR, "ferry_queue_destroy on a thread that does work of a queue would "
+                                "wait for itself: the queue stays");
+        return;
+    }
+    fy_queue *queue = take_out(handle);
+    if (queue != NULL && !queue->is_inherited) {
+        destroy(queue);
+    } else {
+        fy_free(queue); /* its threads are in the process that made it */
+    }
+}
+
+/* Asked of what may be no queue. */
+static fy_space look(const ferry_queue *handle, void **native_out)
+{
+    fy_space space = {FERRY_MEMORY_HOST, 0};
+    *native_out = NULL;
+    pthread_mutex_lock(&list_lock);
+    const fy_queue *found = find(handle);
+    if (found != NULL) {
+        space = found->space;
+        *native_out = found->native;
+    }
+    pthread_mutex_unlock(&list_lock);
+    return space;
+}
+
+ferry_memory_kind ferry_queue_kind(const ferry_queue *queue)
+{
+    void *native;
+    return (ferry_memory_kind)look(queue, &native).kind;
+}
+
+int32_t ferry_queue_device(const ferry_queue *queue)
+{
+    void *native;
+    return look(queue, &native).device;
+}
+
+void *ferry_queue_native(const ferry_queue *queue)
+{
+    void *native;
+    look(queue, &native);
+    return native;
+}
+
+static ferry_status enter_one(ferry_queue *handle, const char *what, fy_queue **queue_out,
+                              ferry_error *error)
+{
+    return handle != NULL ? fy_queue_enter(handle, what, queue_out, error)
+                          : fy_fail(error, FERRY_ERR_MISUSE, "%s needs a queue, not NULL", what);
+}
+
+ferry_status ferry_queue_synchronize(ferry_queue *handle, ferry_error *error)
+{
+    fy_queue *queue;
+    FY_TRY(enter_one(handle, "ferry_queue_synchronize", &queue, error));
+    ferry_status status = fy_check_use(!fy_queue_works_here(queue->native),
+                                       "ferry_queue_synchronize on a thread that does work of the "
+                                       "queue would wait for itself",
+                                       error);
+    if (status == FERRY_OK) {
+        status = fy_exec_finish(queue->exec, queue->own, error);
+        pthread_mutex_lock(&queue->lock);
+        if (queue->status != FERRY_OK) {
+            status = fy_forward(error, queue->status, &queue->error);
+        }
+        queue->status = FERRY_OK;
+        pthread_mutex_unlock(&queue->lock);
+    }
+    fy_queue_leave(queue);
+    return status;
+}
+
+/* A function of the caller's, on a thread of the exec's. */
+typedef struct called {
+    fy_queue *queue;
+    void (*function)(void *context);
+    void *context;
+} called;
+
+static void call_it(void *context)
+{
+    called *it = context;
+    here.queue = it->queue;
+    here.calls = true;
+    it->function(it->context);
+    here.calls = false;
+    here.queue = NULL;
+    fy_free(it);
+}
+
+static ferry_status call(fy_queue *queue, void (*function)(void *context), void *context,
+                         ferry_error *error)
+{
+    called *it = fy_alloc_zeroed(1, sizeof *it);
+    FY_TRY(fy_check_memory(it != NULL, "a call on a queue", error));
+    *it = (called){queue, function, context};
+    pthread_mutex_lock(&queue->verbs);
+    ferry_status status = queue->exec->call(queue->own, call_it, it, error);
+    pthread_mutex_unlock(&queue->verbs);
+    if (status != FERRY_OK) {
+        fy_free(it);
+    }
+    return status;
+}
+
+ferry_status ferry_queue_call(ferry_queue *handle, void (*function)(void *context), void *context,
+                              ferry_error *error)
+{
+    fy_queue *queue;
+    FY_TRY(fy_check_use(function != NULL, "ferry_queue_call needs a function", error));
+    FY_TRY(enter_one(handle, "ferry_queue_call", &queue, error));
+    ferry_status status = FERRY_OK;
+    if (fy_queue_is_host(queue)) {
+        function(context);
+    } else {
+        status = call(queue, function, context, error);
+    }
+    fy_queue_leave(queue);
+    return status;
+}

@@ -1,0 +1,48 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_EXEC_QUEUE_H
+#define FY_EXEC_QUEUE_H
+
+#include "exec/exec.h"
+
+#include <ferry/queue.h>
+
+/*
+ * A caller's queue within a call: enter finds out whether it is one, and keeps it until leave.
+ * FERRY_ERR_MISUSE with a sentence that begins with `what`: of what is no queue (any more), of one
+ * that was made before a fork, and on a thread that the queues of the caller's functions wait for.
+ * NULL is entered and left for nothing, and gives NULL.
+ */
+typedef struct fy_queue fy_queue;
+ferry_status fy_queue_enter(ferry_queue *handle, const char *what, fy_queue **queue_out,
+                            ferry_error *error);
+void fy_queue_leave(fy_queue *queue);
+
+/* Of one that was entered: whether operations on it are in host order. NULL is. */
+bool fy_queue_is_host(const fy_queue *queue);
+
+/*
+ * Whether work on it may use memory of that space: the host's, or its own device's. In host order
+ * any. Else FERRY_ERR_MISUSE. Entered.
+ */
+ferry_status fy_queue_check_space(const fy_queue *queue, fy_space space, const char *what,
+                                  ferry_error *error);
+
+/*
+ * Verbs on a queue that was entered and is not in host order: from begin to end nobody else has
+ * it. Short, and without waiting.
+ */
+fy_exec_queue *fy_queue_begin(fy_queue *queue, const fy_exec **exec_out);
+void fy_queue_end(fy_queue *queue);
+
+/*
+ * Work that the host does in the queue's order, however long it takes: it begins when earlier work
+ * of the queue is done, on a thread that belongs to the queue, and later work begins when it has
+ * returned. What it returns is the outcome of ferry_queue_synchronize. The function is called
+ * exactly once if this returns FERRY_OK. In host order it is called at once, and its status is
+ * returned. Entered.
+ */
+typedef ferry_status (*fy_queue_fn)(void *context, ferry_error *error);
+ferry_status fy_queue_defer(fy_queue *queue, fy_queue_fn function, void *context,
+                            ferry_error *error);
+
+#endif

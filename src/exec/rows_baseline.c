@@ -1,0 +1,34 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#if defined(__x86_64__)
+
+#define FY_ROWS fy_rows_baseline
+#define VECTOR __m128i
+#define LOAD(from) _mm_loadu_si128((const __m128i *)(const void *)(from))
+#define STORE(to, vector) _mm_store_si128((__m128i *)(void *)(to), vector)
+#define STREAM(to, vector) _mm_stream_si128((__m128i *)(void *)(to), vector)
+#define XOR(a, b) _mm_xor_si128(a, b)
+#define ADD(a, b) _mm_add_epi64(a, b)
+#define MULTIPLY(a, b) _mm_mul_epu32(a, b)
+#define RIGHT(a, n) _mm_srli_epi64(a, n)
+#define LEFT(a, n) _mm_slli_epi64(a, n)
+#define SWAP(a) _mm_shuffle_epi32(a, 0x4e)
+#define SPREAD(number) _mm_set1_epi32((int)(number))
+#include "exec/rows_body.h"
+
+#else
+
+#include "exec/rows.h"
+
+#include <string.h>
+
+/* No streaming stores that C can reach: libc knows this machine best. Hashes go another way. */
+static void copy(const fy_row *rows, size_t n_rows, size_t row_bytes)
+{
+    for (size_t i = 0; i < n_rows; i++) {
+        memcpy(rows[i].to, rows[i].from, row_bytes);
+    }
+}
+
+const fy_rows_kernels fy_rows_baseline = {.copy = copy};
+
+#endif

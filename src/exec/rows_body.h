@@ -1,0 +1,310 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The body of rows_<isa>.c: included once in each, with the compiler flags of that instruction set,
+ * after these are defined: FY_ROWS, the name of the kernels; VECTOR, a type of 16, 32 or 64 bytes;
+ * LOAD(from), from any address; STORE(to, vector) and STREAM(to, vector), through and past the
+ * cache, to an address that is a multiple of the vector's size; and for 64-bit numbers in vectors:
+ * XOR, ADD, MULTIPLY (of the low halves), RIGHT and LEFT (shifts by a constant), SWAP (the two
+ * neighbours), SPREAD (a 32-bit number to all).
+ *
+ * Four rows side by side, two lines of each in turn, for the same reason as in base/copy_body.h:
+ * one row after the other waits for memory at each row's begin.
+ */
+#include "exec/rows.h"
+
+#include <immintrin.h>
+#include <stdbool.h>
+#include <string.h>
+
+enum {
+    LINE = 64,
+    TURN = 2 * LINE,
+    SIDE_BY_SIDE = 4,
+    PREFETCH = 768, /* of what is hashed: the work on it hides less of the wait than a copy */
+    N_VECTORS = LINE / sizeof(VECTOR), /* of a line, of a stripe, of an accumulator */
+    MOST_BLOCKS = FY_HASH_MOST_BYTES / FY_HASH_BLOCK + 1
+};
+_Static_assert((int)FY_HASH_STRIPE == (int)LINE, "rows are hashed line by line");
+
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+/* What is kept of each row stays in registers only if these loops are unrolled. */
+#define EACH_ROW _Pragma("GCC unroll 4") for (size_t i = 0; i < n_rows; i++)
+#define PRIME32 0x9E3779B1u /* XXH_PRIME32_1 */
+
+static ALWAYS_INLINE void stream_line(char *to, const char *from)
+{
+    for (size_t i = 0; i < LINE; i += sizeof(VECTOR)) {
+        STREAM(to + i, LOAD(from + i));
+    }
+}
+
+/* What is left of a row from a line's begin on. */
+static void stream_rest(char *to, const char *from, size_t n_bytes)
+{
+    for (; n_bytes >= LINE; to += LINE, from += LINE, n_bytes -= LINE) {
+        stream_line(to, from);
+    }
+    memcpy(to, from, n_bytes);
+}
+
+/* One of the rows under way. Of what is streamed, `left` bytes from a line's begin on. */
+typedef struct lane {
+    char *to;
+    const char *from;
+    size_t left;
+} lane;
+
+static ALWAYS_INLINE lane begin_lane(const fy_row *row, size_t row_bytes)
+{
+    size_t head = -(uintptr_t)row->to % LINE;
+    head = head < row_bytes ? head : row_bytes;
+    memcpy(row->to, row->from, head);
+    return (lane){.to = row->to + head, .from = row->from + head, .left = row_bytes - head};
+}
+
+/* n_rows is a constant where these are inlined. Returns what can be streamed of all rows in turns.
+ */
+static ALWAYS_INLINE size_t begin_lanes(const fy_row *rows, size_t n_rows, size_t row_bytes,
+                                        lane *lanes)
+{
+    size_t common = row_bytes;
+    EACH_ROW
+    {
+        lanes[i] = begin_lane(&rows[i], row_bytes);
+        common = lanes[i].left < common ? lanes[i].left : common;
+    }
+    return common / TURN * TURN;
+}
+
+static ALWAYS_INLINE void stream_turn(const lane *l, size_t at)
+{
+    stream_line(l->to + at, l->from + at);
+    stream_line(l->to + at + LINE, l->from + at + LINE);
+}
+
+static ALWAYS_INLINE void end_lanes(const lane *lanes, size_t n_rows, size_t at)
+{
+    EACH_ROW
+    {
+        stream_rest(lanes[i].to + at, lanes[i].from + at, lanes[i].left - at);
+    }
+}
+
+static ALWAYS_INLINE void copy_rows(const fy_row *rows, size_t n_rows, size_t row_bytes)
+{
+    lane lanes[SIDE_BY_SIDE];
+    size_t common = begin_lanes(rows, n_rows, row_bytes, lanes);
+    for (size_t at = 0; at < common; at += TURN) {
+        EACH_ROW
+        {
+            stream_turn(&lanes[i], at);
+        }
+    }
+    end_lanes(lanes, n_rows, common);
+}
+
+static void copy(const fy_row *rows, size_t n_rows, size_t row_bytes)
+{
+    for (; n_rows >= SIDE_BY_SIDE; n_rows -= SIDE_BY_SIDE, rows += SIDE_BY_SIDE) {
+        copy_rows(rows, SIDE_BY_SIDE, row_bytes);
+    }
+    if (n_rows == 3) {
+        copy_rows(rows, 3, row_bytes);
+    } else if (n_rows == 2) {
+        copy_rows(rows, 2, row_bytes);
+    } else if (n_rows == 1) {
+        copy_rows(rows, 1, row_bytes);
+    }
+}
+
+/* ---- hashing ---- */
+
+typedef struct sum {
+    VECTOR v[N_VECTORS];
+} sum;
+
+static ALWAYS_INLINE sum load_sum(const uint64_t *from)
+{
+    sum s;
+    for (size_t i = 0; i < N_VECTORS; i++) {
+        s.v[i] = LOAD((const char *)from + i * sizeof(VECTOR));
+    }
+    return s;
+}
+
+static ALWAYS_INLINE void store_sum(uint64_t *to, const sum *s)
+{
+    for (size_t i = 0; i < N_VECTORS; i++) {
+        STORE((char *)to + i * sizeof(VECTOR), s->v[i]);
+    }
+}
+
+/* Adds a stripe: each number to its neighbour's sum, and the product of its halves to its own. */
+static ALWAYS_INLINE void add_stripe(sum *s, const char *from, const unsigned char *secret)
+{
+    for (size_t i = 0; i < N_VECTORS; i++) {
+        VECTOR data = LOAD(from + i * sizeof(VECTOR));
+        VECTOR key = XOR(data, LOAD(secret + i * sizeof(VECTOR)));
+        s->v[i] = ADD(s->v[i], ADD(SWAP(data), MULTIPLY(key, RIGHT(key, 32))));
+    }
+}
+
+static ALWAYS_INLINE void add_to_block(uint64_t *block, sum *s)
+{
+    sum whole = load_sum(block);
+    for (size_t i = 0; i < N_VECTORS; i++) {
+        whole.v[i] = ADD(whole.v[i], s->v[i]);
+    }
+    store_sum(block, &whole);
+    memset(s, 0, sizeof *s);
+}
+
+/* A row being hashed: its next stripe, counted from the first block's begin. */
+typedef struct reader {
+    const char *from;
+    size_t stripe;
+    sum sum;
+} reader;
+
+static ALWAYS_INLINE void read_line(reader *r, const unsigned char *secret, uint64_t (*blocks)[8])
+{
+    _mm_prefetch(r->from + PREFETCH, _MM_HINT_T0);
+    add_stripe(&r->sum, r->from, secret + 8 * (r->stripe % FY_HASH_BLOCK_STRIPES));
+    r->from += LINE;
+    r->stripe++;
+    if (r->stripe % FY_HASH_BLOCK_STRIPES == 0) {
+        add_to_block(blocks[r->stripe / FY_HASH_BLOCK_STRIPES - 1], &r->sum);
+    }
+}
+
+/* n_rows is a constant where these are inlined. */
+static ALWAYS_INLINE void begin_readers(const fy_row *rows, size_t n_rows, size_t row_bytes,
+                                        size_t stripe, reader *readers)
+{
+    EACH_ROW
+    {
+        readers[i].from = rows[i].from;
+        readers[i].stripe = stripe + i * (row_bytes / LINE);
+        memset(&readers[i].sum, 0, sizeof readers[i].sum);
+    }
+}
+
+/* Of each row the bytes from `at` on. */
+static ALWAYS_INLINE void end_readers(reader *readers, size_t n_rows, size_t row_bytes, size_t at,
+                                      const unsigned char *secret, uint64_t (*blocks)[8])
+{
+    EACH_ROW
+    {
+        for (size_t done = at; done < row_bytes; done += LINE) {
+            read_line(&readers[i], secret, blocks);
+        }
+        if (readers[i].stripe % FY_HASH_BLOCK_STRIPES != 0) {
+            add_to_block(blocks[readers[i].stripe / FY_HASH_BLOCK_STRIPES], &readers[i].sum);
+        }
+    }
+}
+
+static ALWAYS_INLINE void copy_hash_rows(const fy_row *rows, size_t n_rows, size_t row_bytes,
+                                         size_t stripe, const unsigned char *secret,
+                                         uint64_t (*blocks)[8])
+{
+    lane lanes[SIDE_BY_SIDE];
+    reader readers[SIDE_BY_SIDE];
+    size_t common = begin_lanes(rows, n_rows, row_bytes, lanes);
+    begin_readers(rows, n_rows, row_bytes, stripe, readers);
+    for (size_t at = 0; at < common; at += TURN) {
+        EACH_ROW
+        {
+            stream_turn(&lanes[i], at);
+            read_line(&readers[i], secret, blocks);
+            read_line(&readers[i], secret, blocks);
+        }
+    }
+    end_lanes(lanes, n_rows, common);
+    end_readers(readers, n_rows, row_bytes, common, secret, blocks);
+}
+
+static ALWAYS_INLINE void hash_rows(const fy_row *rows, size_t n_rows, size_t row_bytes,
+                                    size_t stripe, const unsigned char *secret,
+                                    uint64_t (*blocks)[8])
+{
+    reader readers[SIDE_BY_SIDE];
+    begin_readers(rows, n_rows, row_bytes, stripe, readers);
+    for (size_t at = 0; at < row_bytes; at += LINE) {
+        EACH_ROW
+        {
+            read_line(&readers[i], secret, blocks);
+        }
+    }
+    end_readers(readers, n_rows, row_bytes, row_bytes, secret, blocks);
+}
+
+/* Behind a whole block: acc = (acc ^ acc >> 47 ^ secret) * PRIME32, for each of its numbers. */
+static ALWAYS_INLINE void scramble(sum *acc, const unsigned char *secret)
+{
+    const VECTOR prime = SPREAD(PRIME32);
+    for (size_t i = 0; i < N_VECTORS; i++) {
+        VECTOR key = XOR(acc->v[i], RIGHT(acc->v[i], 47));
+        key = XOR(key, LOAD(secret + i * sizeof(VECTOR)));
+        acc->v[i] = ADD(MULTIPLY(key, prime), LEFT(MULTIPLY(RIGHT(key, 32), prime), 32));
+    }
+}
+
+static void fold(fy_row_hash *hash, uint64_t (*blocks)[8], size_t n_whole)
+{
+    const unsigned char *secret = hash->secret + 8 * FY_HASH_BLOCK_STRIPES;
+    sum acc = load_sum(hash->acc);
+    for (size_t b = 0; b < n_whole; b++) {
+        sum block = load_sum(blocks[b]);
+        for (size_t i = 0; i < N_VECTORS; i++) {
+            acc.v[i] = ADD(acc.v[i], block.v[i]);
+        }
+        scramble(&acc, secret);
+    }
+    store_sum(hash->acc, &acc);
+    memcpy(hash->open, blocks[n_whole], sizeof hash->open);
+}
+
+static ALWAYS_INLINE void hash_some(const fy_row *rows, size_t n_rows, size_t row_bytes,
+                                    bool copies, size_t stripe, const unsigned char *secret,
+                                    uint64_t (*blocks)[8])
+{
+    if (copies) {
+        copy_hash_rows(rows, n_rows, row_bytes, stripe, secret, blocks);
+    } else {
+        hash_rows(rows, n_rows, row_bytes, stripe, secret, blocks);
+    }
+}
+
+static ALWAYS_INLINE void hash_all(const fy_row *rows, size_t n_rows, size_t row_bytes, bool copies,
+                                   fy_row_hash *hash)
+{
+    _Alignas(64) uint64_t blocks[MOST_BLOCKS + 1][8];
+    size_t stripe = (size_t)(hash->n_stripes % FY_HASH_BLOCK_STRIPES);
+    size_t step = row_bytes / LINE;
+    size_t end = stripe + n_rows * step;
+    memset(blocks[1], 0, end / FY_HASH_BLOCK_STRIPES * sizeof blocks[0]);
+    memcpy(blocks[0], hash->open, sizeof blocks[0]);
+    for (; n_rows >= SIDE_BY_SIDE; n_rows -= SIDE_BY_SIDE, rows += SIDE_BY_SIDE) {
+        hash_some(rows, SIDE_BY_SIDE, row_bytes, copies, stripe, hash->secret, blocks);
+        stripe += SIDE_BY_SIDE * step;
+    }
+    for (; n_rows > 0; n_rows--, rows++) {
+        hash_some(rows, 1, row_bytes, copies, stripe, hash->secret, blocks);
+        stripe += step;
+    }
+    fold(hash, blocks, end / FY_HASH_BLOCK_STRIPES);
+    hash->n_stripes += end - (size_t)(hash->n_stripes % FY_HASH_BLOCK_STRIPES);
+}
+
+static void copy_and_hash(const fy_row *rows, size_t n_rows, size_t row_bytes, fy_row_hash *hash)
+{
+    hash_all(rows, n_rows, row_bytes, true, hash);
+}
+
+static void hash_only(const fy_row *rows, size_t n_rows, size_t row_bytes, fy_row_hash *hash)
+{
+    hash_all(rows, n_rows, row_bytes, false, hash);
+}
+
+const fy_rows_kernels FY_ROWS = {.copy = copy, .copy_hash = copy_and_hash, .hash = hash_only};

@@ -1,3 +1,0 @@
-/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-#define FY_CAST fy_cast_baseline
-#include "pack/cast_body.h"

@@ -1,0 +1,32 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_TRANSPORT_QUEUED_H
+#define FY_TRANSPORT_QUEUED_H
+
+#include "exec/queue.h"
+#include "transport/transport.h"
+#include "world/order.h"
+
+/*
+ * A call that uses the transport, in the order of a queue: fy_queue_defer, and until the function
+ * has returned the transport's world belongs to that queue. Other queues, and calls in host order,
+ * are refused meanwhile (FERRY_ERR_MISUSE, with a sentence that begins with `what`): they would use
+ * the world at the same time. In host order the function is called at once, and its status is
+ * returned. What the context holds, which must be aligned as a pointer is, is copied.
+ */
+ferry_status fy_transport_defer(ferry_transport *transport, ferry_queue *handle, const char *what,
+                                fy_queue_fn function, void *context, size_t context_bytes,
+                                ferry_error *error);
+
+/* The same, with more to say. Not in host order. */
+typedef struct fy_queued {
+    const char *what;
+    fy_queue_fn function;
+    /* When the world is the caller's again: who has heard of it may call in host order. Or NULL. */
+    void (*ended)(void *context, ferry_status status, const ferry_error *error);
+    const void *context;
+    size_t context_bytes;
+} fy_queued;
+ferry_status fy_transport_enqueue(ferry_transport *transport, fy_queue *queue,
+                                  const fy_queued *what, ferry_error *error);
+
+#endif

@@ -1,0 +1,39 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_WORLD_ORDER_H
+#define FY_WORLD_ORDER_H
+
+#include "base/status.h"
+#include "world/world.h"
+
+/*
+ * A world is used by one thread at a time. While a device's queue has work of it, it belongs to
+ * that queue: the thread that does the work, in the queue's order, uses it, and calls in host order
+ * and those on other queues are refused with a sentence (FERRY_ERR_MISUSE) that begins with `what`.
+ */
+
+/* One piece of work more that the queue has; until it is given back. */
+ferry_status fy_order_take(ferry_world *world, const void *queue, const char *what,
+                           ferry_error *error);
+void fy_order_give_back(ferry_world *world);
+
+/* The thread that does the work, around it. */
+void fy_order_enter(const ferry_world *world);
+void fy_order_leave(void);
+bool fy_order_is_entered(const ferry_world *world);
+
+/* For calls that can refuse nothing: until no queue has work of the world. The thread that does
+ * such work goes on at once. */
+void fy_order_await(ferry_world *world);
+
+ferry_status fy_order_refuse(const ferry_world *world, const char *what, ferry_error *error);
+
+/* Whether a call in host order may use the world now; one load where it may. */
+static inline ferry_status fy_world_check_order(const ferry_world *world, const char *what,
+                                                ferry_error *error)
+{
+    return atomic_load_explicit(&world->queue, memory_order_relaxed) == NULL
+               ? FERRY_OK
+               : fy_order_refuse(world, what, error);
+}
+
+#endif
