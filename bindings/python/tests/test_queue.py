@@ -9,7 +9,7 @@ import threading
 import unittest
 
 import ferry
-from support import run_ranks
+from support import fork_beside_sleepers, run_ranks
 
 N = 30000
 
@@ -215,8 +215,10 @@ class Queues(unittest.TestCase):
             self.assertEqual(target, source)
 
     def test_fork(self):
-        queue = ferry.Queue("far")
-        child = os.fork()
+        queue, begun = ferry.Queue("far"), ferry.Event()
+        begun.record(queue)
+        begun.wait()  # so its thread is there, and has nothing more to do
+        child = fork_beside_sleepers()
         if child == 0:
             try:
                 queue.synchronize()
