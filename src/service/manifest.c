@@ -11,6 +11,45 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of what is sent, or passed on. */
+static bool is_whole(const ferry_service *service, const fy_item_part *part)
+{
+    const fy_registry *registry = &service->registry;
+    const fy_end *end = (part->end & FY_RELAYED) != 0
+                            ? &registry->receives.items[part->end & ~FY_RELAYED]
+                            : &registry->sends.items[part->end];
+    return part->first == 0 && part->bytes == end->bytes;
+}
+
+/* How many of the n parts behind this one are whole tasks at the next places: those need no words.
+ */
+static uint32_t count_followers(const ferry_service *service, const fy_item_part *part, uint32_t n)
+{
+    uint32_t i = 1;
+    while (i <= n && part[i].place == part->place + i && is_whole(service, &part[i])) {
+        i++;
+    }
+    return i - 1;
+}
+
+static void write_item(const ferry_service *service, const fy_channel *channel, const fy_item *item,
+                       fy_pack *out)
+{
+    fy_pack_number(out, item->path);
+    fy_pack_number(out, item->slot);
+    fy_pack_number(out, channel->in_turns ? item->order : 0);
+    fy_pack_number(out, item->n_parts);
+    for (uint32_t p = 0; p < item->n_parts;) {
+        const fy_item_part *part = &channel->out.parts[item->first_part + p];
+        uint32_t n_followers = count_followers(service, part, item->n_parts - p - 1);
+        fy_pack_number(out, part->place);
+        fy_pack_number(out, part->first);
+        fy_pack_number(out, part->bytes);
+        fy_pack_number(out, n_followers);
+        p += 1 + n_followers;
+    }
+}
+
 ferry_status fy_manifest_write(ferry_service *service, fy_channel *channel, fy_pack *out,
                                ferry_error *error)
 {
@@ -19,17 +58,7 @@ ferry_status fy_manifest_write(ferry_service *service, fy_channel *channel, fy_p
     fy_pack_number(out, fy_channel_number(service->program, channel));
     fy_pack_number(out, lane->n_items);
     for (size_t i = 0; i < lane->n_items; i++) {
-        const fy_item *item = &lane->items[i];
-        fy_pack_number(out, item->path);
-        fy_pack_number(out, item->slot);
-        fy_pack_number(out, channel->in_turns ? item->order : 0);
-        fy_pack_number(out, item->n_parts);
-        for (uint32_t p = 0; p < item->n_parts; p++) {
-            const fy_item_part *part = &lane->parts[item->first_part + p];
-            fy_pack_number(out, part->place);
-            fy_pack_number(out, part->first);
-            fy_pack_number(out, part->bytes);
-        }
+        write_item(service, channel, &lane->items[i], out);
     }
     return FERRY_OK;
 }
@@ -41,24 +70,57 @@ static ferry_status garbled(const fy_channel *channel, const char *what, ferry_e
                    channel->peer, what);
 }
 
-static ferry_status read_part(ferry_service *service, fy_channel *channel, fy_reader *reader,
-                              ferry_error *error)
+/* What is read of a channel's items. */
+typedef struct reading {
+    ferry_service *service;
+    fy_channel *channel;
+    fy_reader in;
+    uint32_t n_places;
+    uint32_t n_staged;    /* items so far */
+    uint32_t n_followers; /* parts so far that took no bytes: a place can be one once */
+} reading;
+
+static const fy_end *receive_of(const reading *r, uint32_t place, uint32_t *receive_out)
 {
-    const fy_channel_wire *wire = fy_wire_of(service, channel);
-    uint32_t n = wire->n_receives + wire->n_relayed_receives;
-    uint64_t place = fy_read_number(reader, n == 0 ? 0 : n - 1);
-    uint64_t first = fy_read_number(reader, UINT64_MAX);
-    uint64_t bytes = fy_read_number(reader, UINT64_MAX);
-    if (reader->failed || n == 0) {
-        return garbled(channel, "a part is of no task", error);
+    const fy_channel_wire *wire = fy_wire_of(r->service, r->channel);
+    *receive_out = place < wire->n_receives ? wire->first_receive + place
+                                            : wire->relayed_receives[place - wire->n_receives];
+    return &r->service->registry.receives.items[*receive_out];
+}
+
+static ferry_status read_followers(reading *r, uint32_t place, uint32_t n, ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    if (n > r->n_places - place - 1 || n > r->n_places - r->n_followers) {
+        return garbled(r->channel, "a part is of no task", error);
     }
-    uint32_t receive = place < wire->n_receives ? wire->first_receive + (uint32_t)place
-                                                : wire->relayed_receives[place - wire->n_receives];
-    uint64_t all = service->registry.receives.items[receive].bytes;
+    r->n_followers += n;
+    for (uint32_t i = 1; status == FERRY_OK && i <= n; i++) {
+        uint32_t receive;
+        uint64_t bytes = receive_of(r, place + i, &receive)->bytes;
+        status = fy_lane_part(&r->channel->in, receive, place + i, 0, bytes, error);
+    }
+    return status;
+}
+
+/* A part, and whole tasks behind it: how many of the n parts that are left. */
+static ferry_status read_parts(reading *r, uint64_t n, uint64_t *n_read_out, ferry_error *error)
+{
+    uint32_t place = (uint32_t)fy_read_number(&r->in, r->n_places == 0 ? 0 : r->n_places - 1);
+    uint64_t first = fy_read_number(&r->in, UINT64_MAX);
+    uint64_t bytes = fy_read_number(&r->in, UINT64_MAX);
+    uint64_t n_followers = fy_read_number(&r->in, n - 1);
+    if (r->in.failed || r->n_places == 0) {
+        return garbled(r->channel, "a part is of no task", error);
+    }
+    uint32_t receive;
+    uint64_t all = receive_of(r, place, &receive)->bytes;
     if (first > all || bytes > all - first || bytes == 0) {
-        return garbled(channel, "a part is not part of its task", error);
+        return garbled(r->channel, "a part is not part of its task", error);
     }
-    return fy_lane_part(&channel->in, receive, (uint32_t)place, first, bytes, error);
+    *n_read_out = 1 + n_followers;
+    FY_TRY(fy_lane_part(&r->channel->in, receive, place, first, bytes, error));
+    return read_followers(r, place, (uint32_t)n_followers, error);
 }
 
 /* One that items to this rank may take. */
@@ -80,26 +142,27 @@ static ferry_status check_slot(const fy_channel *channel, const fy_item *item, u
     return FERRY_OK;
 }
 
-static ferry_status read_item(ferry_service *service, fy_channel *channel, fy_reader *reader,
-                              uint32_t *n_staged_inout, ferry_error *error)
+static ferry_status read_item(reading *r, ferry_error *error)
 {
-    uint32_t path = (uint32_t)fy_read_number(reader, FERRY_PATH_ALL);
-    uint32_t slot = (uint32_t)fy_read_number(reader, UINT32_MAX);
-    uint64_t order = fy_read_number(reader, UINT32_MAX);
-    uint64_t n = fy_read_number(reader, fy_read_left(reader));
+    fy_channel *channel = r->channel;
+    uint32_t path = (uint32_t)fy_read_number(&r->in, FERRY_PATH_ALL);
+    uint32_t slot = (uint32_t)fy_read_number(&r->in, UINT32_MAX);
+    uint64_t order = fy_read_number(&r->in, UINT32_MAX);
+    uint64_t n = fy_read_number(&r->in, UINT32_MAX);
     fy_item *item = NULL;
-    if (reader->failed || !is_path(service, path) || n == 0) {
+    if (r->in.failed || !is_path(r->service, path) || n == 0) {
         return garbled(channel, "an item has no path, or no parts", error);
     }
     FY_TRY(fy_lane_item(&channel->in, path, order, &item, error));
-    for (uint64_t p = 0; p < n; p++) {
-        FY_TRY(read_part(service, channel, reader, error));
+    uint64_t n_read = 0;
+    for (uint64_t left = n; left > 0; left -= n_read) {
+        FY_TRY(read_parts(r, left, &n_read, error));
     }
     ferry_status status = FERRY_OK;
     item = &channel->in.items[channel->in.n_items - 1];
     item->slot = slot;
     if (path == FERRY_PATH_STAGED) {
-        status = check_slot(channel, item, slot, (*n_staged_inout)++, error);
+        status = check_slot(channel, item, slot, r->n_staged++, error);
         channel->in_staged = true;
     }
     channel->in_answered = channel->in_answered || channel->in_staged || path == FERRY_PATH_REMOTE;
@@ -109,17 +172,20 @@ static ferry_status read_item(ferry_service *service, fy_channel *channel, fy_re
 ferry_status fy_manifest_read(ferry_service *service, fy_channel *channel, const fy_pack *in,
                               ferry_error *error)
 {
-    fy_reader reader = fy_reader_of(in->bytes, in->used);
+    const fy_channel_wire *wire = fy_wire_of(service, channel);
+    reading r = {.service = service,
+                 .channel = channel,
+                 .in = fy_reader_of(in->bytes, in->used),
+                 .n_places = wire->n_receives + wire->n_relayed_receives};
     ferry_status status = FERRY_OK;
-    uint32_t n_staged = 0;
-    if (fy_read_number(&reader, UINT32_MAX) != channel->theirs || reader.failed) {
+    if (fy_read_number(&r.in, UINT32_MAX) != channel->theirs || r.in.failed) {
         return garbled(channel, "they are those of another pair", error);
     }
-    uint64_t n = fy_read_number(&reader, fy_read_left(&reader));
-    for (uint64_t i = 0; status == FERRY_OK && !reader.failed && i < n; i++) {
-        status = read_item(service, channel, &reader, &n_staged, error);
+    uint64_t n = fy_read_number(&r.in, fy_read_left(&r.in));
+    for (uint64_t i = 0; status == FERRY_OK && !r.in.failed && i < n; i++) {
+        status = read_item(&r, error);
     }
-    if (status == FERRY_OK && (reader.failed || reader.at != reader.end)) {
+    if (status == FERRY_OK && !fy_read_all(&r.in)) {
         status = garbled(channel, "they are cut short, or something follows them", error);
     }
     service->program->in_bytes += channel->in.bytes;

@@ -23,7 +23,7 @@ static ferry_status add_queues(const ferry_service *service, fy_moves *moves, fe
     const fy_registry *registry = &service->registry;
     const fy_service_program *program = service->program;
     ferry_status status = FERRY_OK;
-    for (size_t i = 0; status == FERRY_OK && i < registry->n_held; i++) {
+    for (size_t i = 0; status == FERRY_OK && registry->has_far && i < registry->n_held; i++) {
         const ferry_buffer *sides[] = {&registry->held[i].front, &registry->held[i].back};
         for (int s = 0; status == FERRY_OK && s < 2; s++) {
             status = add_queue(moves, fy_space_of(sides[s]), host, error);

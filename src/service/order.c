@@ -67,7 +67,7 @@ static ferry_status cut_segment(ferry_service *service, fy_channel *channel,
     }
     uint64_t has = segment->is_relayed ? service->registry.receives.items[end].bytes
                                        : service->registry.sends.items[end].bytes;
-    has = fy_min(has, channel->places[place].bytes);
+    has = channel->places == NULL ? has : fy_min(has, channel->places[place].bytes);
     if (segment->first_byte > has || segment->bytes > has - segment->first_byte) {
         return fy_fail(error, FERRY_ERR_EXCHANGE,
                        "the schedule sends bytes [%llu, %llu) of task %llu, which has %llu",

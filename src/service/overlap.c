@@ -512,11 +512,13 @@ static bool changes_nothing(const fy_registry *registry, uint32_t my_rank, const
 static piece piece_of(const fy_registry *registry, uint32_t index, bool is_read)
 {
     const fy_end *end = &(is_read ? &registry->sends : &registry->receives)->items[index];
-    fy_area area = fy_end_area(registry, end);
-    uint64_t begin, hull_end;
-    fy_area_hull(&area, &begin, &hull_end);
+    uint64_t extent = end->run_bytes;
+    for (uint32_t d = 0; d < end->n_dims; d++) {
+        const uint64_t *length = registry->dims + end->dims + d;
+        extent += (length[0] - 1) * length[end->n_dims];
+    }
     return (piece){.at = address_of(registry, end, is_read),
-                   .extent = hull_end - begin,
+                   .extent = extent,
                    .end = index,
                    .is_read = is_read};
 }

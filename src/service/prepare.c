@@ -182,6 +182,9 @@ static ferry_status make_team(ferry_service *service, uint64_t n_copying, ferry_
 static ferry_status secure(const fy_registry *registry, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
+    if (!fy_memory_is_exposed()) {
+        return FERRY_OK;
+    }
     for (size_t i = 0; status == FERRY_OK && i < registry->n_held; i++) {
         const fy_held *held = &registry->held[i];
         const ferry_buffer *sides[] = {&held->front, &held->back};
@@ -244,17 +247,6 @@ static ferry_status make_items(ferry_service *service, bool needs_rounds, ferry_
     return status;
 }
 
-static bool has_far(const fy_registry *registry)
-{
-    for (size_t i = 0; i < registry->n_held; i++) {
-        const fy_held *held = &registry->held[i];
-        if (held->front.kind != FERRY_MEMORY_HOST || held->back.kind != FERRY_MEMORY_HOST) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* By the rounds of the plan's schedule, in which there may be relays. */
 static ferry_status order_plan(ferry_service *service, uint64_t element_bytes, ferry_error *error)
 {
@@ -281,7 +273,6 @@ static ferry_status prepare(ferry_service *service, const fy_field facts[N_FACTS
             return status; /* on all ranks */
         }
     }
-    service->wire->has_far = has_far(&service->registry);
     for (uint32_t c = 0; c < program->n_channels; c++) {
         fy_channel *channel = &program->channels[c];
         channel->in_turns = needs_rounds && !channel->direct;

@@ -70,7 +70,6 @@ typedef struct fy_wire {
     fy_task_index *by_task;
     fy_range *wants;    /* of receives, where a ledger says what is missing */
     uint32_t *wants_of; /* by receive: n_receives + 1 begins in wants; NULL: all of all */
-    bool has_far;       /* some memory of this rank is not the host's */
 } fy_wire;
 
 static inline fy_channel_wire *fy_wire_of(const ferry_service *service, const fy_channel *channel)
@@ -120,7 +119,9 @@ ferry_status fy_channels_make(ferry_service *service, ferry_error *error);
 void fy_channels_drop(ferry_service *service); /* before any place or item is there */
 uint32_t fy_receive_of_task(const ferry_service *service, uint64_t task_id); /* or FY_NONE */
 
-/* places.c: what a receiver says, and how the sender takes it. */
+/* places.c: what a receiver says; places_read.c: how the sender takes it. Slots hold whole lines of
+ * at most so many bytes. */
+enum { FY_MOST_PAYLOAD = (128 << 10) - FY_SLOT_HEAD_BYTES, FY_LEAST_PAYLOAD = 64 };
 ferry_status fy_places_write(ferry_service *service, fy_channel *channel, fy_pack *out,
                              ferry_error *error);
 ferry_status fy_places_read(ferry_service *service, fy_channel *channel, const fy_pack *in,

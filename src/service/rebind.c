@@ -56,6 +56,8 @@ static ferry_status replace(fy_registry *registry, const ferry_tensors *tensors,
             if (held->back.base != NULL) {
                 held->back = *back;
             }
+            fy_registry_note(registry, &held->front);
+            fy_registry_note(registry, &held->back);
         }
     }
     return FERRY_OK;

@@ -110,6 +110,12 @@ static ferry_status reserve_held(fy_registry *registry, ferry_error *error)
     return FERRY_OK;
 }
 
+void fy_registry_note(fy_registry *registry, const ferry_buffer *buffer)
+{
+    registry->has_far = registry->has_far || buffer->kind != FERRY_MEMORY_HOST;
+    registry->has_regions = registry->has_regions || buffer->registration != NULL;
+}
+
 /* There is room, and the index knows it. */
 static uint32_t put_held(fy_registry *registry, const ferry_buffer *front, const ferry_buffer *back,
                          size_t name)
@@ -119,6 +125,8 @@ static uint32_t put_held(fy_registry *registry, const ferry_buffer *front, const
                                      .back = back == NULL ? (ferry_buffer){0} : *back,
                                      .destination = FY_NONE,
                                      .name = name};
+    fy_registry_note(registry, front);
+    fy_registry_note(registry, &registry->held[held].back);
     return held;
 }
 
@@ -137,6 +145,10 @@ static void extend_held(fy_registry *registry, uint32_t held, const ferry_buffer
                         const ferry_buffer *back, size_t name)
 {
     fy_held *item = &registry->held[held];
+    fy_registry_note(registry, front);
+    if (back != NULL) {
+        fy_registry_note(registry, back);
+    }
     if (front->bytes > item->front.bytes) {
         item->front.bytes = front->bytes;
     }

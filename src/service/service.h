@@ -83,6 +83,8 @@ typedef struct fy_registry {
     fy_ends sends, receives;
     ferry_plan *plan; /* of bind: a reference (fy_plan_retain); else NULL */
     bool scheduled;
+    bool has_far;     /* some memory is, or was, not the host's */
+    bool has_regions; /* or registered by the caller */
 } fy_registry;
 
 /* An end's area. */
@@ -210,6 +212,9 @@ ferry_status fy_registry_hold(fy_registry *registry, const ferry_buffer *front,
                               ferry_error *error);
 ferry_status fy_registry_name(fy_registry *registry, const char *name, size_t *name_out,
                               ferry_error *error);
+
+/* Takes note of what kind of memory is held: whoever puts a buffer there says so. */
+void fy_registry_note(fy_registry *registry, const ferry_buffer *buffer);
 
 /* Sorts both lists by (peer, task id). The ids' index is not needed any more, and freed. */
 void fy_registry_sort(fy_registry *registry);

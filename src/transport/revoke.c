@@ -127,10 +127,15 @@ static bool overlaps(const ferry_region *region, const void *base, uint64_t byte
     return first < its + region->view.bytes && its < first + bytes;
 }
 
+bool fy_memory_is_exposed(void)
+{
+    return atomic_load(&n_exposed) != 0;
+}
+
 ferry_status fy_memory_secure(const void *base, uint64_t bytes, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    if (base == NULL || atomic_load(&n_exposed) == 0) {
+    if (base == NULL || !fy_memory_is_exposed()) {
         return FERRY_OK;
     }
     pthread_mutex_lock(&lock);

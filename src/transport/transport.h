@@ -129,6 +129,8 @@ void fy_transport_withdraw(ferry_transport *transport);
  * still cannot be renewed. Costs one load where there is none.
  */
 ferry_status fy_memory_secure(const void *base, uint64_t bytes, ferry_error *error);
+/* Whether there is any such memory. */
+bool fy_memory_is_exposed(void);
 /* The shrink hook of a transport. */
 void fy_transport_shrunk(void *context, const bool *may_live);
 /* Before a region goes. */

@@ -46,14 +46,16 @@ typedef struct way {
     const char *engines;
     bool processes; /* a world as processes make it, so that memory is mapped by keys */
     uint32_t paths, checksum;
+    bool unregistered; /* the memory has no key */
 } way;
 
 static const way ways[] = {
-    {"slots", "strict:inproc", false, FERRY_PATH_STAGED, FERRY_CHECKSUM_NONE},
-    {"hashes", "strict:inproc", false, FERRY_PATH_ALL, FERRY_CHECKSUM_END},
-    {"puts", "delay=1us:inproc", false, FERRY_PATH_ALL, FERRY_CHECKSUM_NONE},
-    {"mapped", "shm", true, FERRY_PATH_ALL, FERRY_CHECKSUM_NONE},
-    {"mapped slots", "shm", true, FERRY_PATH_STAGED, FERRY_CHECKSUM_PATH},
+    {"slots", "strict:inproc", false, FERRY_PATH_STAGED, FERRY_CHECKSUM_NONE, false},
+    {"hashes", "strict:inproc", false, FERRY_PATH_ALL, FERRY_CHECKSUM_END, false},
+    {"puts", "delay=1us:inproc", false, FERRY_PATH_ALL, FERRY_CHECKSUM_NONE, false},
+    {"mapped", "shm", true, FERRY_PATH_ALL, FERRY_CHECKSUM_NONE, false},
+    {"mapped slots", "shm", true, FERRY_PATH_STAGED, FERRY_CHECKSUM_PATH, false},
+    {"out of reach", "shm", true, FERRY_PATH_ALL, FERRY_CHECKSUM_NONE, true},
 };
 
 typedef struct rank_state {
@@ -308,12 +310,30 @@ static void check_bytes(rank_state *me)
     }
 }
 
+static ferry_status take_memory(rank_state *me, ferry_buffer *memory)
+{
+    if (me->how->unregistered) {
+        *memory = ferry_buffer_of(malloc(BUFFER_BYTES), BUFFER_BYTES);
+        return memory->base == NULL ? FERRY_ERR_NO_MEMORY : FERRY_OK;
+    }
+    return ferry_memory_alloc(ferry_service_transport(me->service), FERRY_MEMORY_HOST, 0,
+                              BUFFER_BYTES, memory, &me->error);
+}
+
+static void give_memory(const rank_state *me, ferry_buffer *memory)
+{
+    if (me->how->unregistered) {
+        free(memory->base);
+    } else {
+        ferry_memory_free(memory);
+    }
+}
+
 static ferry_status use_service(rank_state *me)
 {
     ferry_status status = ferry_service_init(me->service, FERRY_LOG_OFF, &me->error);
     for (int i = 0; status == FERRY_OK && i < 2; i++) {
-        status = ferry_memory_alloc(ferry_service_transport(me->service), FERRY_MEMORY_HOST, 0,
-                                    BUFFER_BYTES, &me->memory[i], &me->error);
+        status = take_memory(me, &me->memory[i]);
     }
     if (status != FERRY_OK) {
         return status;
@@ -364,8 +384,8 @@ static void *run_rank(void *argument)
     if (status != FERRY_OK && me->world != NULL && words == TRUE_WORDS) {
         ferry_world_abort(me->world, "it is over"); /* nobody waits for who has given up */
     }
-    ferry_memory_free(&me->memory[0]);
-    ferry_memory_free(&me->memory[1]);
+    give_memory(me, &me->memory[0]);
+    give_memory(me, &me->memory[1]);
     ferry_service_destroy(me->service);
     ferry_world_destroy(me->world);
     return NULL;
@@ -548,8 +568,12 @@ enum field {
     N_PARTS,
     PLACE,
     FIRST_BYTE,
-    PART_BYTES
+    PART_BYTES,
+    N_FOLLOWERS
 };
+
+/* Where no buffers are told of, what follows the number of places. */
+enum { WANTS_ALL = BUFFER };
 
 /* Of a place with one dimension and one range. */
 static size_t index_of(enum field field)
@@ -565,7 +589,8 @@ static size_t index_of(enum field field)
         return field;
     }
     /* The buffer is said twice, as one that is swapped is two. */
-    return field < N_PLACES ? at + (field - N_BUFFERS) : at + 13 + (field - N_PLACES);
+    return field < N_PLACES ? at + (field - N_BUFFERS)
+                            : at + 1 + 12 * (size_t)places[at] + (field - N_PLACES);
 }
 
 typedef struct lie {
@@ -642,6 +667,16 @@ static const lie lies[] = {
      "do not bring each byte of task"},
 };
 
+static const lie lies_out_of_reach[] = {
+    {"buffers that nothing is said of", N_BUFFERS, 1, "cut short"},
+    {"a place more than there are tasks", N_PLACES, 4, "more or fewer than tasks"},
+    {"neither all nor some are wanted", (enum field)WANTS_ALL, 2, "nothing is said of"},
+    {"ranges that are not told", (enum field)WANTS_ALL, 0, "more ranges"},
+    {"more whole tasks than parts", N_FOLLOWERS, 1000, "of no task"},
+    {"whole tasks behind the last", PLACE, 2, "of no task"},
+    {"whole tasks that a slot does not hold", N_FOLLOWERS, 2, "into its slot"},
+};
+
 static const way *way_named(const char *name)
 {
     size_t i = 0;
@@ -685,6 +720,21 @@ static void test_lies(void **state)
                 check_lie(how, &lies[i]);
             }
         }
+    }
+}
+
+/* A sender that reaches no buffer is told of none. */
+static void test_lies_out_of_reach(void **state)
+{
+    (void)state;
+    const way *how = way_named("out of reach");
+    measure(how);
+    assert_int_equal(places[N_KEYS], 0);
+    assert_int_equal(places[N_BUFFERS], 0);
+    assert_int_equal(places[index_of(N_PLACES)], 3);
+    assert_int_equal(places[index_of((enum field)WANTS_ALL)], 1);
+    for (size_t i = 0; i < COUNT_OF(lies_out_of_reach); i++) {
+        check_lie(how, &lies_out_of_reach[i]);
     }
 }
 
@@ -747,7 +797,8 @@ int main(int argc, char **argv)
         }
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lies), cmocka_unit_test(test_words_and_letters),
-        cmocka_unit_test(test_letters), cmocka_unit_test(test_any_harm)};
+        cmocka_unit_test(test_lies), cmocka_unit_test(test_lies_out_of_reach),
+        cmocka_unit_test(test_words_and_letters), cmocka_unit_test(test_letters),
+        cmocka_unit_test(test_any_harm)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

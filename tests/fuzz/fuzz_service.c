@@ -8,11 +8,23 @@
 
 #include "base/alloc.h"
 
+/* Of a task of so many bytes. */
+static void check_wanted(const fy_channel_wire *wire, const fy_wanted *wanted, uint64_t bytes)
+{
+    uint64_t sum = 0;
+    for (uint32_t r = 0; r < wanted->n_ranges; r++) {
+        const fy_range *range = &wire->ranges[wanted->first_range + r];
+        promise(range->first <= bytes && range->bytes <= bytes - range->first);
+        sum += range->bytes;
+    }
+    promise(sum <= bytes);
+}
+
 static void check_place(const fy_channel *channel, const fy_place *place,
                         const fy_channel_wire *wire, const fy_wanted *wanted)
 {
     fy_area area = fy_place_area(channel, place);
-    uint64_t begin, end, sum = 0;
+    uint64_t begin, end;
     promise(place->base < channel->n_bases);
     fy_area_hull(&area, &begin, &end);
     for (int i = 0; i < 2; i++) {
@@ -28,12 +40,7 @@ static void check_place(const fy_channel *channel, const fy_place *place,
     for (uint32_t i = 0; i < 1000 && fy_area_next(&walk, &at, &n); i++) {
         promise(at >= begin && n > 0 && n <= end - at);
     }
-    for (uint32_t r = 0; r < wanted->n_ranges; r++) {
-        const fy_range *range = &wire->ranges[wanted->first_range + r];
-        promise(range->first <= area.bytes && range->bytes <= area.bytes - range->first);
-        sum += range->bytes;
-    }
-    promise(sum <= area.bytes);
+    check_wanted(wire, wanted, area.bytes);
 }
 
 static void check_items(const ferry_service *service, const fy_channel *channel)
@@ -95,6 +102,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check_sentence(status, &error);
     for (uint32_t i = 0; status == FERRY_OK && places && i < channel->n_places; i++) {
         check_place(channel, &channel->places[i], wire, &wire->wanted[i]);
+    }
+    bool out_of_reach = status == FERRY_OK && places && channel->places == NULL;
+    for (uint32_t i = 0; out_of_reach && i < wire->n_sends; i++) {
+        promise(wire->wanted[i].path == FERRY_PATH_STAGED);
+        check_wanted(wire, &wire->wanted[i], service->registry.sends.items[i].bytes);
     }
     if (status == FERRY_OK && !places) {
         check_items(service, channel);

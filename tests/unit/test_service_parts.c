@@ -151,6 +151,7 @@ static void test_own_registration(void **state)
     own.view.base = s->held.front.base;
     own.view.bytes = RUN_BYTES;
     s->held.front.registration = &own;
+    fy_registry_note(&s->service.registry, &s->held.front);
     write_places(s);
     assert_int_equal(n_registered, 0);
     assert_true(n_keys == 1 && exported[0] == &own);
