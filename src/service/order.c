@@ -18,14 +18,15 @@
 ferry_status fy_order_plan(ferry_service *service, uint64_t element_bytes, ferry_error *error)
 {
     fy_star star;
-    ferry_exchange exchange = fy_star_init(&star, service);
+    ferry_exchange exchange;
     ferry_schedule_options options = FERRY_SCHEDULE_OPTIONS_INIT;
     uint64_t slot_bytes = service->options.slot_bytes;
     options.slot_bytes = slot_bytes < element_bytes ? element_bytes : slot_bytes;
     options.max_tasks = service->options.max_tasks;
     options.no_relays = service->options.no_relays;
-    ferry_status status = ferry_schedule_build_rooted(service->registry.plan, &options, &exchange,
-                                                      &service->program->rounds, error);
+    ferry_status status = fy_star_open(&star, service, FERRY_OK, &exchange, error);
+    FY_THEN(status, ferry_schedule_build_rooted(service->registry.plan, &options, &exchange,
+                                                &service->program->rounds, error));
     fy_star_cleanup(&star);
     return status;
 }
@@ -200,13 +201,13 @@ static ferry_status schedule_workloads(ferry_service *service, ferry_status befo
     ferry_reference_workloads *workloads = NULL;
     fy_send_order order = {0};
     fy_star star;
-    ferry_exchange exchange = fy_star_init(&star, service);
+    ferry_exchange exchange;
     ferry_error why = *error;
     ferry_status status = before;
     FY_THEN(status,
             ferry_reference_workloads_create(world->rank, world->n_ranks, &workloads, &why));
     FY_THEN(status, add_workloads(service, workloads, &why));
-    status = fy_agree(world, status, &why);
+    status = fy_star_open(&star, service, status, &exchange, &why);
     FY_THEN(status, fy_build_order(workloads, &exchange, &order, &why));
     for (size_t i = 0; status == FERRY_OK && i < order.n; i++) {
         status = cut_workload(service, workloads, &order.batches[i], &why);

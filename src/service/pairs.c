@@ -6,7 +6,6 @@
  */
 #include "service/prepare.h"
 
-#include "base/alloc.h"
 #include "world/agree.h"
 
 #include <string.h>
@@ -195,23 +194,17 @@ ferry_status fy_pairs_exchange(ferry_service *service, ferry_status before, ferr
     return status == FERRY_OK && talked != FERRY_OK ? fy_forward(error, talked, &why) : status;
 }
 
-ferry_status fy_star_exchange(ferry_service *service, fy_pack *out, fy_pack *in, ferry_error *error)
+ferry_status fy_star_exchange(ferry_service *service, fy_talk *talks, const fy_pack *out,
+                              fy_pack *in, ferry_error *error)
 {
     bool is_root = service->world->rank == 0;
     size_t n = is_root ? (size_t)service->world->n_ranks - 1 : 1;
-    talk *talks = out == NULL || in == NULL ? NULL : fy_alloc_zeroed(n, sizeof *talks);
-    ferry_error why = {.message = ""};
-    ferry_status status = talks == NULL ? fail_memory(&why) : FERRY_OK;
-    for (size_t i = 0; status == FERRY_OK && i < n; i++) {
-        talks[i].peer = is_root ? (uint32_t)i + 1 : 0;
-        talks[i].out = &out[i];
-        status = out[i].failed ? fail_memory(&why) : FERRY_OK;
+    for (size_t i = 0; i < n; i++) {
+        talks[i] = (talk){.peer = is_root ? (uint32_t)i + 1 : 0, .out = &out[i]};
     }
-    status = fy_agree(service->world, status, &why);
-    FY_THEN(status, exchange(service, talks, n, &why));
-    for (size_t i = 0; talks != NULL && in != NULL && i < n; i++) {
+    ferry_status status = exchange(service, talks, n, error);
+    for (size_t i = 0; i < n; i++) {
         in[i] = talks[i].in;
     }
-    fy_free(talks);
-    return fy_forward(error, status, &why);
+    return status;
 }

@@ -99,11 +99,10 @@ ferry_status fy_talk_open(fy_talk *talk, ferry_error *error);
 ferry_status fy_pairs_exchange(ferry_service *service, ferry_status before, ferry_error *error);
 /*
  * The same between rank 0 and each of the others: [n_ranks - 1] there, rank by rank, and [1] on
- * them. NULL: there is no memory for that, and all ranks fail together. What has no memory on
- * arrival is marked so, and nobody fails.
+ * them. What has no memory on arrival is marked so, and nobody fails.
  */
-ferry_status fy_star_exchange(ferry_service *service, fy_pack *out, fy_pack *in,
-                              ferry_error *error);
+ferry_status fy_star_exchange(ferry_service *service, fy_talk *talks, const fy_pack *out,
+                              fy_pack *in, ferry_error *error);
 
 /* order.c */
 /*

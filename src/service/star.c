@@ -2,6 +2,7 @@
 #include "service/star.h"
 
 #include "base/alloc.h"
+#include "world/agree.h"
 
 #include <string.h>
 
@@ -19,15 +20,13 @@ static void forget(fy_star *star)
     fy_pack_cleanup(&star->box);
 }
 
-/* out is cleared, for it only borrows; false: the exchange failed, on all ranks. */
+/* out is cleared, for it only borrows; false: the exchange failed, and with it the world. */
 static bool exchange(fy_star *star)
 {
-    bool has_memory = star->out != NULL && star->in != NULL;
+    ferry_error why;
     bool worked =
-        fy_star_exchange(star->service, has_memory ? star->out : NULL, star->in, NULL) == FERRY_OK;
-    if (has_memory) {
-        memset(star->out, 0, count_peers(star) * sizeof *star->out);
-    }
+        fy_star_exchange(star->service, star->talks, star->out, star->in, &why) == FERRY_OK;
+    memset(star->out, 0, count_peers(star) * sizeof *star->out);
     return worked;
 }
 
@@ -42,8 +41,7 @@ static int all_gather(void *context, const void *bytes, size_t n_bytes, const vo
 static void add(fy_star *star, uint32_t rank, const void *bytes, size_t n_bytes)
 {
     fy_pack *box = &star->box;
-    if (star->lengths == NULL || box->failed ||
-        !FY_RESERVE(box->bytes, box->capacity, box->used + n_bytes + 1)) {
+    if (box->failed || !FY_RESERVE(box->bytes, box->capacity, box->used + n_bytes + 1)) {
         box->failed = true;
         return;
     }
@@ -62,9 +60,7 @@ static int gather(void *context, const void *bytes, size_t n_bytes, const void *
     const ferry_world *world = star->service->world;
     forget(star);
     if (world->rank != 0) {
-        if (star->out != NULL) {
-            star->out[0] = (fy_pack){.bytes = (unsigned char *)bytes, .used = n_bytes};
-        }
+        star->out[0] = (fy_pack){.bytes = (unsigned char *)bytes, .used = n_bytes};
         return exchange(star) ? 0 : -1;
     }
     if (!exchange(star)) {
@@ -88,7 +84,7 @@ static int scatter(void *context, const void *all, const size_t *lengths, const 
     const char *at = all;
     bool is_root = world->rank == 0;
     forget(star);
-    for (uint32_t rank = 0; is_root && star->out != NULL && rank < world->n_ranks; rank++) {
+    for (uint32_t rank = 0; is_root && rank < world->n_ranks; rank++) {
         if (rank > 0) {
             star->out[rank - 1] = (fy_pack){.bytes = (unsigned char *)at, .used = lengths[rank]};
         }
@@ -103,25 +99,33 @@ static int scatter(void *context, const void *all, const size_t *lengths, const 
     return 0;
 }
 
-ferry_exchange fy_star_init(fy_star *star, ferry_service *service)
+ferry_status fy_star_open(fy_star *star, ferry_service *service, ferry_status before,
+                          ferry_exchange *exchange_out, ferry_error *error)
 {
-    ferry_exchange exchange_of = FERRY_EXCHANGE_INIT;
+    const ferry_world *world = service->world;
+    ferry_status status = before;
     *star = (fy_star){.service = service};
+    star->talks = fy_alloc_zeroed(count_peers(star), sizeof *star->talks);
     star->out = fy_alloc_zeroed(count_peers(star), sizeof *star->out);
     star->in = fy_alloc_zeroed(count_peers(star), sizeof *star->in);
-    star->lengths = fy_alloc_zeroed(service->world->n_ranks, sizeof *star->lengths);
-    exchange_of.context = star;
-    exchange_of.rank = service->world->rank;
-    exchange_of.n_ranks = service->world->n_ranks;
-    exchange_of.all_gather = all_gather;
-    exchange_of.gather = gather;
-    exchange_of.scatter = scatter;
-    return exchange_of;
+    star->lengths = fy_alloc_zeroed(world->n_ranks, sizeof *star->lengths);
+    bool has_memory =
+        star->talks != NULL && star->out != NULL && star->in != NULL && star->lengths != NULL;
+    FY_THEN(status, fy_check_memory(has_memory, "messages between ranks", error));
+    *exchange_out = (ferry_exchange)FERRY_EXCHANGE_INIT;
+    exchange_out->context = star;
+    exchange_out->rank = world->rank;
+    exchange_out->n_ranks = world->n_ranks;
+    exchange_out->all_gather = all_gather;
+    exchange_out->gather = gather;
+    exchange_out->scatter = scatter;
+    return fy_agree(service->world, status, error);
 }
 
 void fy_star_cleanup(fy_star *star)
 {
     forget(star);
+    fy_free(star->talks);
     fy_free(star->out);
     fy_free(star->in);
     fy_free(star->lengths);

@@ -10,14 +10,19 @@
  */
 typedef struct fy_star {
     ferry_service *service;
-    fy_pack *out; /* [n_ranks - 1] on rank 0, which has all others; else [1] */
+    fy_talk *talks; /* [n_ranks - 1] on rank 0, which has all others; else [1]; and */
+    fy_pack *out;   /* as many */
     fy_pack *in;
     fy_pack box;     /* what was handed out last */
     size_t *lengths; /* [n_ranks] on rank 0 */
 } fy_star;
 
-/* Without memory the exchange's functions go on taking part. */
-ferry_exchange fy_star_init(fy_star *star, ferry_service *service);
+/*
+ * One agreement on how all have fared until here, and on the memory for it: from then on what fails
+ * is part of the messages. What was opened is cleaned up, also where that failed.
+ */
+ferry_status fy_star_open(fy_star *star, ferry_service *service, ferry_status before,
+                          ferry_exchange *exchange_out, ferry_error *error);
 void fy_star_cleanup(fy_star *star);
 
 #endif

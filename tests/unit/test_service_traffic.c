@@ -12,10 +12,10 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-ferry_status __real_fy_star_exchange(ferry_service *service, fy_pack *out, fy_pack *in,
-                                     ferry_error *error);
-ferry_status __wrap_fy_star_exchange(ferry_service *service, fy_pack *out, fy_pack *in,
-                                     ferry_error *error);
+ferry_status __real_fy_star_exchange(ferry_service *service, fy_talk *talks, const fy_pack *out,
+                                     fy_pack *in, ferry_error *error);
+ferry_status __wrap_fy_star_exchange(ferry_service *service, fy_talk *talks, const fy_pack *out,
+                                     fy_pack *in, ferry_error *error);
 
 static atomic_size_t n_gathered, n_calls;
 static atomic_size_t n_to_root, n_to_rank[MOST_RANKS]; /* by the star */
@@ -47,15 +47,15 @@ static void count_from_here(ferry_world *world)
     world->ops = &counting_ops;
 }
 
-ferry_status __wrap_fy_star_exchange(ferry_service *service, fy_pack *out, fy_pack *in,
-                                     ferry_error *error)
+ferry_status __wrap_fy_star_exchange(ferry_service *service, fy_talk *talks, const fy_pack *out,
+                                     fy_pack *in, ferry_error *error)
 {
     uint32_t rank = ferry_world_rank(service->world), n = ferry_world_rank_count(service->world);
     for (uint32_t peer = 1; rank == 0 && peer < n; peer++) {
         atomic_fetch_add(&n_to_rank[peer], out[peer - 1].used);
     }
     atomic_fetch_add(&n_to_root, rank == 0 ? 0 : out[0].used);
-    return __real_fy_star_exchange(service, out, in, error);
+    return __real_fy_star_exchange(service, talks, out, in, error);
 }
 
 enum { BYTES = 24000 };
