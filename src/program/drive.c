@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 
 /* Blocks that are offered at once; and lanes set aside that are looked at before a step. */
-enum { MOST_TAKEN = 64, MOST_RETRIED = 4 };
+enum { MOST_TAKEN = 256, MOST_RETRIED = 4 };
 
 ferry_status fy_drive_open(fy_drive *drive, const fy_program *program, fy_device_queues *queues,
                            ferry_error *error)
@@ -268,17 +268,19 @@ static bool goes_on(const fy_drive *drive, const fy_program_block *a, const fy_p
     return true;
 }
 
-/* How many blocks can be taken at once. */
+/* How many blocks can be taken at once: what held once holds, so each block is looked at once. */
 static uint32_t count_ahead(const fy_drive *drive, uint32_t lane)
 {
     const fy_program_lane *its = &drive->program->lanes[lane];
-    uint32_t left = its->n_blocks - drive->cursors[lane].block, n = 1;
+    fy_cursor *cursor = &drive->cursors[lane];
+    uint32_t left = its->n_blocks - cursor->block, n = cursor->n_ahead == 0 ? 1 : cursor->n_ahead;
     uint64_t turn = turn_of(drive, lane), wanted;
     while (its->gathers && n < left && n < MOST_TAKEN &&
            goes_on(drive, block_at(drive, lane, n - 1), block_at(drive, lane, n)) &&
            find_lack(drive, block_at(drive, lane, n), turn, &wanted) == NULL) {
         n++;
     }
+    cursor->n_ahead = n;
     return n;
 }
 
@@ -355,6 +357,7 @@ static void go_on(fy_drive *drive, uint32_t lane)
         }
     }
     cursor->block += cursor->n_taken;
+    cursor->n_ahead -= cursor->n_taken;
     cursor->n_taken = cursor->step = 0;
     consider(drive, lane);
 }

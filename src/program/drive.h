@@ -41,6 +41,7 @@ typedef struct fy_cursor {
     uint64_t turn;
     uint32_t block;   /* of the lane */
     uint32_t n_taken; /* blocks; 0: none has begun */
+    uint32_t n_ahead; /* blocks from here on that are known to begin as one */
     uint32_t step;    /* the next one of them */
     bool is_over;
     uint64_t wanted;         /* of the counter that it hangs at */

@@ -10,8 +10,9 @@ enum { CHUNK_BYTES = 512 << 10 };
 typedef struct job {
     const ferry_service *service;
     const fy_channel *channel; /* NULL: within this rank */
-    const fy_lane *lane;
-    const fy_item *item;
+    const fy_item *item;       /* the first of some that follow one another */
+    const fy_item_part *parts; /* of all of them */
+    uint64_t n_parts, bytes;
     uint64_t *hashes; /* one for each part; NULL: none */
 } job;
 
@@ -50,7 +51,7 @@ static uint64_t copy_part(const job *j, const fy_item_part *part, uint64_t skip,
 static void copy_whole_part(void *context, uint64_t index)
 {
     const job *j = context;
-    const fy_item_part *part = &j->lane->parts[j->item->first_part + index];
+    const fy_item_part *part = &j->parts[index];
     uint64_t hash = copy_part(j, part, 0, part->bytes);
     if (j->hashes != NULL) {
         j->hashes[index] = hash;
@@ -64,8 +65,8 @@ static void copy_chunk(void *context, uint64_t index)
     uint64_t begin = index * CHUNK_BYTES;
     uint64_t end = begin + CHUNK_BYTES;
     uint64_t at = 0;
-    for (uint32_t p = 0; p < j->item->n_parts && at < end; p++) {
-        const fy_item_part *part = &j->lane->parts[j->item->first_part + p];
+    for (uint64_t p = 0; p < j->n_parts && at < end; p++) {
+        const fy_item_part *part = &j->parts[p];
         uint64_t from = at > begin ? at : begin;
         uint64_t to = at + part->bytes < end ? at + part->bytes : end;
         if (from < to) {
@@ -76,21 +77,46 @@ static void copy_chunk(void *context, uint64_t index)
     fy_copy_fence();
 }
 
+/*
+ * Part number p, with those behind it that go on where it ends: items are as small as the caller
+ * wants his slots, and what they cut is copied in one piece. Returns how many parts that are.
+ */
+static uint64_t join_parts(const job *j, uint64_t p, fy_item_part *joined_out)
+{
+    uint64_t n = 1;
+    *joined_out = j->parts[p];
+    for (; p + n < j->n_parts && j->hashes == NULL; n++) {
+        const fy_item_part *next = &j->parts[p + n];
+        if (next->end != joined_out->end || next->place != joined_out->place ||
+            next->first != joined_out->first + joined_out->bytes) {
+            break;
+        }
+        joined_out->bytes += next->bytes;
+    }
+    return n;
+}
+
+static void copy_alone(const job *j)
+{
+    fy_item_part part;
+    for (uint64_t p = 0, n; p < j->n_parts; p += n) {
+        n = join_parts(j, p, &part);
+        uint64_t hash = copy_part(j, &part, 0, part.bytes);
+        if (j->hashes != NULL) {
+            j->hashes[p] = hash;
+        }
+    }
+    fy_copy_fence();
+}
+
 static void copy_all(ferry_service *service, job *j)
 {
     if (fy_team_size(service->team) == 1) {
-        for (uint32_t p = 0; p < j->item->n_parts; p++) {
-            const fy_item_part *part = &j->lane->parts[j->item->first_part + p];
-            uint64_t hash = copy_part(j, part, 0, part->bytes);
-            if (j->hashes != NULL) {
-                j->hashes[p] = hash;
-            }
-        }
-        fy_copy_fence();
+        copy_alone(j);
     } else if (j->hashes != NULL) {
-        fy_team_run(service->team, j->item->n_parts, copy_whole_part, j);
+        fy_team_run(service->team, j->n_parts, copy_whole_part, j);
     } else {
-        fy_team_run(service->team, (j->item->bytes + CHUNK_BYTES - 1) / CHUNK_BYTES, copy_chunk, j);
+        fy_team_run(service->team, (j->bytes + CHUNK_BYTES - 1) / CHUNK_BYTES, copy_chunk, j);
     }
 }
 
@@ -118,8 +144,8 @@ static ferry_status begin_part(ferry_service *service, const job *j, const fy_it
                    : fy_move_hash(service, &from, part->first, part->bytes, hash_out, error);
     }
     if (fy_exec_for(from.space, to.space).exec == NULL) {
-        uint64_t at = (uint64_t)(part - j->lane->parts) - j->item->first_part;
-        return fy_bounce_begin(service, j->item, (uint32_t)at, &from, hash_out, error);
+        return fy_bounce_begin(service, j->item, (uint32_t)(part - j->parts), &from, hash_out,
+                               error);
     }
     return fy_move_copy(service, &to, &from, part->first, part->bytes, hash_out, error);
 }
@@ -127,22 +153,27 @@ static ferry_status begin_part(ferry_service *service, const job *j, const fy_it
 static ferry_status begin_all(ferry_service *service, const job *j, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    for (uint32_t p = 0; status == FERRY_OK && p < j->item->n_parts; p++) {
-        const fy_item_part *part = &j->lane->parts[j->item->first_part + p];
-        status = begin_part(service, j, part, j->hashes == NULL ? NULL : &j->hashes[p], error);
+    for (uint64_t p = 0; status == FERRY_OK && p < j->n_parts; p++) {
+        status =
+            begin_part(service, j, &j->parts[p], j->hashes == NULL ? NULL : &j->hashes[p], error);
     }
     fy_copy_fence();
     return status;
 }
 
-ferry_status fy_copy_mapped(ferry_service *service, const fy_channel *channel, const fy_item *item,
-                            uint64_t *hashes, ferry_error *error)
+ferry_status fy_copy_mapped(ferry_service *service, const fy_channel *channel, const fy_item *items,
+                            uint32_t n, uint64_t *hashes, ferry_error *error)
 {
+    const fy_lane *lane = channel == NULL ? &service->program->local : &channel->out;
     job j = {.service = service,
              .channel = channel,
-             .lane = channel == NULL ? &service->program->local : &channel->out,
-             .item = item,
+             .item = items,
+             .parts = &lane->parts[items->first_part],
              .hashes = hashes};
+    for (uint32_t i = 0; i < n; i++) {
+        j.n_parts += items[i].n_parts;
+        j.bytes += items[i].bytes;
+    }
     if (fy_moves_are_far(service)) {
         return begin_all(service, &j, error);
     }

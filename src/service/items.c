@@ -4,12 +4,6 @@
 
 #include "base/alloc.h"
 
-/*
- * Bytes that go straight to their place are reported so many at a time: few enough that a loss
- * costs little and progress shows, many enough that the report costs nothing.
- */
-enum { DIRECT_BYTES = 4 << 20 };
-
 static const uint32_t paths_in_turn[] = {FERRY_PATH_MAPPED, FERRY_PATH_REMOTE, FERRY_PATH_STAGED};
 enum { N_PATHS = sizeof paths_in_turn / sizeof paths_in_turn[0] };
 
@@ -18,7 +12,7 @@ static uint64_t most_bytes(const ferry_service *service, const fy_channel *chann
     uint64_t slot = service->options.slot_bytes;
     uint64_t most = path == FERRY_PATH_STAGED   ? channel->out_payload
                     : path == FERRY_PATH_REMOTE ? (uint64_t)FY_NETWORK_BYTES
-                                                : (uint64_t)DIRECT_BYTES;
+                                                : (uint64_t)FY_DIRECT_BYTES;
     return slot < most ? slot : most;
 }
 
@@ -95,7 +89,7 @@ ferry_status fy_items_local(ferry_service *service, ferry_error *error)
     const fy_wire *wire = service->wire;
     const fy_registry *registry = &service->registry;
     uint64_t slot = service->options.slot_bytes;
-    uint64_t limit = slot < DIRECT_BYTES ? slot : (uint64_t)DIRECT_BYTES;
+    uint64_t limit = slot < FY_DIRECT_BYTES ? slot : (uint64_t)FY_DIRECT_BYTES;
     for (size_t i = wire->local_receives; i < registry->receives.n; i++) {
         const fy_end *end = &registry->receives.items[i];
         if (end->peer != service->world->rank) {

@@ -107,7 +107,7 @@ static ferry_status begin_phase(ferry_service *service, const fy_item *item, fer
     switch (service->run->local_phase) {
     case COPIES:
         service->run->local_ns = fy_now_ns();
-        return fy_copy_mapped(service, NULL, item, hashes_of(service, item), error);
+        return fy_copy_mapped(service, NULL, item, 1, hashes_of(service, item), error);
     case LANDS:
         return land(service, item, error);
     default:

@@ -202,6 +202,12 @@ typedef struct fy_service_program {
  */
 enum { FY_MOST_WINDOW = 32, FY_LEAST_WINDOW = 4, FY_MOST_BURST = 8, FY_NETWORK_BYTES = 128 << 10 };
 
+/*
+ * Bytes that go straight to their place are reported so many at a time: few enough that a loss
+ * costs little and progress shows, many enough that the report costs nothing.
+ */
+enum { FY_DIRECT_BYTES = 4 << 20 };
+
 /* compile.c: the steps, once it is known which rings are mapped here. */
 ferry_status fy_service_compile(fy_service_program *program, ferry_error *error);
 

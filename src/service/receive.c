@@ -272,11 +272,10 @@ fy_progress fy_receive_signal(ferry_service *service, fy_channel_state *state, u
     fy_run_state *run = service->run;
     const fy_channel *channel = state->channel;
     uint32_t number = fy_channel_number(service->program, channel);
+    if (channel->in.items[first].path != FERRY_PATH_STAGED && !service->program->checks_ends) {
+        state->deal_ns = state->unpacked_ns = fy_now_ns(); /* there was nothing to move */
+    }
     while (state->n_dealt < first + n) {
-        if (channel->in.items[state->n_dealt].path != FERRY_PATH_STAGED &&
-            !service->program->checks_ends) {
-            state->deal_ns = state->unpacked_ns = fy_now_ns();
-        }
         if (!end_deal(service, state)) {
             return FY_PROGRESS_FAILED;
         }

@@ -142,16 +142,21 @@ static void close_run(fy_run_request *request)
     fy_work_start(service->world, &service->work, false);
 }
 
+static bool is_call_due(const ferry_service *service)
+{
+    int64_t called_ns = service->run->called_ns;
+    return service->progress != NULL && (called_ns == 0 || fy_now_ns() - called_ns >= CALLBACK_NS);
+}
+
 static void call_back(fy_run_request *request, bool last)
 {
     ferry_service *service = request->service;
     const fy_service_program *program = service->program;
     fy_run_state *run = service->run;
-    int64_t now_ns = fy_now_ns();
-    bool is_due = run->called_ns == 0 || now_ns - run->called_ns >= CALLBACK_NS;
-    if (service->progress == NULL || !(last || is_due)) {
+    if (service->progress == NULL || !(last || is_call_due(service))) {
         return;
     }
+    int64_t now_ns = fy_now_ns();
     run->called_ns = now_ns;
     ferry_progress progress = {.struct_size = sizeof progress,
                                .bytes_done = run->done_bytes,
@@ -183,12 +188,16 @@ static bool advance(fy_run_request *request)
     return worked;
 }
 
+/* Who waits looks around meanwhile: it goes on sleeping unless there is more to do than that. */
 static bool step_ready(void *context)
 {
     fy_run_request *request = context;
     ferry_service *service = request->service;
     bool worked = fy_transport_work(service->transport);
-    return fy_run_step(service) || worked || fy_run_is_over(service);
+    check_cancel(request);
+    worked = fy_run_step(service) || worked;
+    fy_watch_tick(service);
+    return worked || fy_run_is_over(service) || is_call_due(service);
 }
 
 /* A device rings no bell when it has moved something. */
@@ -200,10 +209,31 @@ static int64_t sleep_ns(const ferry_service *service)
     return moves && its > MOMENT_NS ? MOMENT_NS : its;
 }
 
+/*
+ * How long a rank that waits may leave it at that before it looks around. Where many share a core
+ * each looks more seldom, for together they would keep it from work.
+ */
+static int64_t patience_ns(const ferry_service *service)
+{
+    int64_t part = service->world->settings.deadline_ns / 16;
+    int64_t longest_ns = (int64_t)service->world->ranks_per_core * LONGEST_WAIT_NS;
+    return part < longest_ns ? part : longest_ns;
+}
+
 static int64_t step_sleep_ns(void *context)
 {
-    const fy_run_request *request = context;
-    return sleep_ns(request->service);
+    const ferry_service *service = ((const fy_run_request *)context)->service;
+    int64_t its = sleep_ns(service), patience = patience_ns(service);
+    return its < patience ? its : patience;
+}
+
+/* From any thread: who waits is woken for it. */
+static void cancel(fy_run_request *request)
+{
+    atomic_store(&request->cancelled, true);
+    if (request->service != NULL) {
+        fy_bell_ring(request->service->world->bell);
+    }
 }
 
 /* From within other waits and tests: see fy_work. Who waits for the run itself moves it on. */
@@ -227,6 +257,9 @@ static int64_t work_sleep_ns(void *context)
     ferry_service *service = context;
     enum { LONGEST_NS = 10 * 1000 * 1000 }; /* watches look around so often */
     int64_t longest_ns = LONGEST_NS;
+    if (atomic_load(&service->blocks)) {
+        return INT64_MAX; /* who waits for its end looks around himself */
+    }
     if (pthread_mutex_trylock(&service->working) == 0) {
         int64_t its = service->request != NULL ? sleep_ns(service) : INT64_MAX;
         longest_ns = its < longest_ns ? its : longest_ns;
@@ -252,12 +285,6 @@ static ferry_status outcome_of(const fy_run_request *request, ferry_error *error
     return fy_forward(error, request->status, &request->error);
 }
 
-static int64_t patience_ns(const ferry_service *service)
-{
-    int64_t part = service->world->settings.deadline_ns / 16;
-    return part < LONGEST_WAIT_NS ? part : (int64_t)LONGEST_WAIT_NS;
-}
-
 /* A run that was dropped ends as soon as the others have heard of it; they may be elsewhere. */
 static void give_up_waiting(const ferry_service *service, int64_t waited_ns)
 {
@@ -280,8 +307,8 @@ static void work_until_over(fy_run_request *request, int64_t limit_ns)
             continue;
         }
         fy_statistics_wait(service);
-        fy_world_wait(service->world, step_ready, step_sleep_ns, request, patience_ns(service),
-                      NULL);
+        fy_world_wait(service->world, step_ready, step_sleep_ns, request,
+                      limit_ns > 0 ? patience_ns(service) : -1, NULL);
         fy_statistics_go_on(service, fy_now_ns());
         if (limit_ns > 0 && fy_now_ns() - begin_ns > limit_ns) {
             if (atomic_exchange(&request->cancelled, true)) {
@@ -336,7 +363,7 @@ void fy_requests_drop(ferry_service *service)
     pthread_mutex_lock(&service->queue_lock);
     for (fy_run_request *its = service->requests; its != NULL; its = its->next) {
         if (its->on_queue && !its->is_spare) {
-            atomic_store(&its->cancelled, true);
+            cancel(its);
         }
     }
     while (atomic_load(&service->n_on_queue) > 0) {
@@ -536,8 +563,7 @@ static ferry_status run_request_test(ferry_request *base, bool *done_out, ferry_
 
 static void run_request_cancel(ferry_request *base)
 {
-    fy_run_request *request = (fy_run_request *)base;
-    atomic_store(&request->cancelled, true);
+    cancel((fy_run_request *)base);
 }
 
 static void run_request_destroy(ferry_request *base)

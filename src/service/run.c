@@ -7,6 +7,7 @@
 
 #include "base/print.h"
 
+#include "transport/region.h"
 #include "transport/word.h"
 
 #include <stdarg.h>
@@ -98,6 +99,19 @@ void fy_run_signal(ferry_service *service, const fy_channel *channel, uint32_t w
     }
 }
 
+void fy_run_leave_word(ferry_service *service, const fy_channel *channel, uint32_t word,
+                       uint64_t value)
+{
+    void *theirs = ferry_region_pointer(service->control, channel->peer);
+    uint64_t offset = fy_word_offset(channel->theirs, word);
+    if (theirs == NULL) {
+        fy_run_signal(service, channel, word, value);
+        return;
+    }
+    fy_word_raise(fy_word_at(theirs, offset), value, FERRY_SIGNAL_SET);
+    fy_word_note(theirs, fy_region_noted(service->control), offset);
+}
+
 uint64_t fy_run_tag(const ferry_service *service, fy_letter_use use)
 {
     return fy_letter_tag(use, FY_OBJECT_SERVICE, service->work.number, service->run->number);
@@ -146,6 +160,7 @@ static void reset_channel(fy_channel_state *state, int64_t now_ns)
 {
     state->n_sent = state->n_dealt = state->n_consumed = 0;
     state->granted = 0;
+    state->untold_bytes = 0;
     state->entered = state->told = false;
     state->heard_ns = now_ns;
 }
@@ -174,15 +189,21 @@ static void forget_letters(ferry_service *service, uint32_t last)
     }
 }
 
-/* Peers may write here from their word on that this rank has entered. */
+/*
+ * Peers may write here from their word on that this rank has entered, and let it have its turn: who
+ * does neither is not woken for it.
+ */
 static void enter(ferry_service *service, bool is_ready, int64_t now_ns)
 {
     fy_run_state *run = service->run;
     fy_transport_hurry(service->transport, true);
     for (uint32_t c = 0; c < service->program->n_channels; c++) {
+        const fy_channel *channel = &service->program->channels[c];
         reset_channel(&run->channels[c], now_ns);
-        if (is_ready) {
-            fy_run_signal(service, &service->program->channels[c], FY_WORD_ENTERED, run->number);
+        if (is_ready && (channel->in.n_items > 0 || channel->in_turns)) {
+            fy_run_signal(service, channel, FY_WORD_ENTERED, run->number);
+        } else if (is_ready) {
+            fy_run_leave_word(service, channel, FY_WORD_ENTERED, run->number);
         }
     }
     fy_transport_hurry(service->transport, false);

@@ -26,6 +26,7 @@ typedef struct fy_channel_state {
     /* Of what is being sent, and dealt with, from the first of its steps to the last. */
     uint32_t parcel;                     /* the first that items were packed into */
     bool visits;                         /* an item is written to a thread's own memory */
+    uint64_t untold_bytes;               /* are in place there, and no word says so yet */
     uint64_t path_hashes[FY_MOST_BURST]; /* of what is unpacked */
     int64_t send_ns, deal_ns, unpacked_ns;
 } fy_channel_state;
@@ -123,8 +124,9 @@ typedef struct fy_run_state {
     uint32_t n_local;     /* items done */
     uint32_t local_phase; /* of the next one */
     int64_t local_ns, copied_ns;
-    uint32_t n_away; /* items in turns that were sent, and not yet dealt with */
-    bool gives;      /* somebody's turn may have come, which is looked for once a step */
+    uint32_t n_away;       /* items in turns that were sent, and not yet dealt with */
+    uint32_t next_checked; /* channel, of those that are looked at in turn: see watch.c */
+    bool gives;            /* somebody's turn may have come, which is looked for once a step */
     uint64_t done_bytes;
     int64_t begin_ns, tick_ns, pulse_ns, told_ns, ask_ns, called_ns;
     int64_t waits_since_ns; /* 0: it works */
@@ -159,6 +161,10 @@ void fy_run_settle(ferry_service *service);
 /* Sets a word at the channel's peer. */
 void fy_run_signal(ferry_service *service, const fy_channel *channel, uint32_t word,
                    uint64_t value);
+
+/* The same where memory reaches it, to a peer that sees it when it looks: it is not woken. */
+void fy_run_leave_word(ferry_service *service, const fy_channel *channel, uint32_t word,
+                       uint64_t value);
 
 /* Letters of the run that is under way. */
 uint64_t fy_run_tag(const ferry_service *service, fy_letter_use use);
@@ -207,10 +213,10 @@ void fy_watch_voted(ferry_service *service, uint32_t rank);
 bool fy_watch_has_voted(const ferry_service *service, uint32_t rank);
 /* A rank that a peer has halted says whom it was waiting for itself, if for long. */
 void fy_watch_testify(ferry_service *service);
-/* Begins to copy an item's parts, which are mapped, or local ones (channel NULL): what the CPU
- * copies by all threads of the team, and done when this returns. */
-ferry_status fy_copy_mapped(ferry_service *service, const fy_channel *channel, const fy_item *item,
-                            uint64_t *hashes, ferry_error *error);
+/* Begins to copy n items' parts, which are mapped, or those of a local item (channel NULL): what
+ * the CPU copies by all threads of the team, and done when this returns. */
+ferry_status fy_copy_mapped(ferry_service *service, const fy_channel *channel, const fy_item *items,
+                            uint32_t n, uint64_t *hashes, ferry_error *error);
 
 /* targets.c: states of destinations. */
 void fy_targets_begin(ferry_service *service);

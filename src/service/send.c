@@ -98,15 +98,19 @@ ferry_signal fy_arrival_of(const ferry_service *service, const fy_channel_state 
 
 /*
  * Within the node: bytes are in place before the word is raised. A word that is raised wakes the
- * peer, which costs as much as to copy several KiB: small items go together, under one word.
+ * peer, which costs as much as to copy several KiB: small items go together, under one word. Of
+ * what lies where it belongs the peer makes nothing before all of it does, so more goes together,
+ * up to what is no longer a small part of a channel's turn.
  */
-enum { TOGETHER_BYTES = 32 << 10 };
+enum { STAGED_TOGETHER_BYTES = 32 << 10, MAPPED_TOGETHER_BYTES = 256 << 10 };
 
 static uint32_t count_together(const fy_item *items, uint32_t most)
 {
+    uint64_t limit =
+        items->path == FERRY_PATH_MAPPED ? MAPPED_TOGETHER_BYTES : STAGED_TOGETHER_BYTES;
     uint32_t n = 1;
     uint64_t bytes = items[0].bytes;
-    while (n < most && items[n].path == items[0].path && bytes + items[n].bytes <= TOGETHER_BYTES) {
+    while (n < most && items[n].path == items[0].path && bytes + items[n].bytes <= limit) {
         bytes += items[n++].bytes;
     }
     return n;
@@ -136,13 +140,12 @@ static ferry_status begin_here(ferry_service *service, fy_channel_state *state,
     const fy_channel *channel = state->channel;
     ferry_status status = FERRY_OK;
     if (items->path == FERRY_PATH_MAPPED) {
-        status = visit(service, state, error);
+        FY_TRY(visit(service, state, error));
+        return fy_copy_mapped(service, channel, items, n, fy_hashes_of(service, channel, items),
+                              error);
     }
     for (const fy_item *item = items; status == FERRY_OK && item < items + n; item++) {
-        status = item->path == FERRY_PATH_MAPPED
-                     ? fy_copy_mapped(service, channel, item, fy_hashes_of(service, channel, item),
-                                      error)
-                     : fy_slot_fill(service, channel, item, slot_of(channel, item), error);
+        status = fy_slot_fill(service, channel, item, slot_of(channel, item), error);
     }
     return status;
 }
@@ -213,11 +216,31 @@ fy_progress fy_send_put(ferry_service *service, fy_channel_state *state, uint32_
     return progress_of(service, state, status, &why);
 }
 
+/*
+ * Whether the peer must hear now that n items are there. To wake it costs more than to copy some
+ * KiB, and by what is in its place already, and that nobody checks or passes on, it can do nothing
+ * before the last of it has come.
+ */
+static bool is_told(const ferry_service *service, const fy_channel_state *state,
+                    const fy_item *items, uint32_t n)
+{
+    return items->path != FERRY_PATH_MAPPED || service->program->rounds != NULL ||
+           service->program->checks_ends || state->untold_bytes >= FY_DIRECT_BYTES ||
+           state->n_sent + n == state->channel->out.n_items;
+}
+
 /* The word behind the bytes, where no put has brought it with them. */
-static ferry_status tell(ferry_service *service, const fy_channel_state *state,
-                         const fy_item *items, uint32_t n, ferry_error *error)
+static ferry_status tell(ferry_service *service, fy_channel_state *state, const fy_item *items,
+                         uint32_t n, ferry_error *error)
 {
     const fy_channel *channel = state->channel;
+    for (uint32_t i = 0; i < n; i++) {
+        state->untold_bytes += items[i].bytes;
+    }
+    if (!is_told(service, state, items, n)) {
+        return FERRY_OK;
+    }
+    state->untold_bytes = 0;
     if (items->path == FERRY_PATH_STAGED && fy_burst_takes(channel, items)) {
         return FERRY_OK;
     }

@@ -135,7 +135,7 @@ struct ferry_service {
     _Atomic uint32_t n_on_queue; /* that are not over */
     uint32_t n_runs_begun;       /* stamps words */
     uint32_t n_pairs;            /* exchanges among pairs: numbers their letters */
-    bool blocks;                 /* who holds `working` waits for the run's end */
+    _Atomic bool blocks;         /* who holds `working` waits for the run's end */
     bool is_dirty;               /* what a failed run has put may be under way */
     ferry_ledger *ledger;        /* for the next schedule, or NULL */
     ferry_ledger *kept;          /* of a program that went; NULL while there is one */

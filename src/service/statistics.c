@@ -104,7 +104,6 @@ void fy_statistics_received(ferry_service *service, const fy_channel *channel, c
 {
     fy_statistics_go_on(service, begin_ns);
     ferry_service_statistics *s = &service->statistics;
-    int64_t now_ns = fy_now_ns();
     uint64_t number = (uint64_t)(item - channel->in.items);
     s->n_batches_received++;
     s->bytes_received += item->bytes;
@@ -114,6 +113,7 @@ void fy_statistics_received(ferry_service *service, const fy_channel *channel, c
                  unpacked_ns);
     }
     if (service->program->checks_ends) {
+        int64_t now_ns = fy_now_ns();
         s->seconds_check += seconds(now_ns - unpacked_ns);
         add_span(service, FERRY_SPAN_CHECK, channel->peer, number, item->bytes, unpacked_ns,
                  now_ns);

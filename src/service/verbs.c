@@ -18,13 +18,21 @@ static bool goes_out(uint32_t lane)
     return lane % 2 == 0;
 }
 
-/* What comes in and what stays here is limited by its counters: and a peer is told soon. */
+/*
+ * What comes in and what stays here is limited by its counters: and a peer that waits for answers
+ * is told soon.
+ */
 static uint32_t take(void *context, uint32_t lane, const fy_program_step *first, uint32_t n)
 {
     ferry_service *service = context;
-    return is_local(service, lane) ? n
-           : goes_out(lane) ? fy_send_take(service, channel_of(service, lane), first->first, n)
-                            : (uint32_t)fy_min(n, FY_MOST_BURST);
+    if (is_local(service, lane)) {
+        return n;
+    }
+    fy_channel_state *state = channel_of(service, lane);
+    if (goes_out(lane)) {
+        return fy_send_take(service, state, first->first, n);
+    }
+    return state->channel->in_answered ? (uint32_t)fy_min(n, FY_MOST_BURST) : n;
 }
 
 static fy_progress move(void *context, uint32_t lane, uint64_t turn, const fy_program_step *step)

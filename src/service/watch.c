@@ -317,6 +317,9 @@ void fy_watch_testify(ferry_service *service)
     }
 }
 
+/* Each is looked at so often in a deadline that when it was heard of is known well enough. */
+enum { LOOKS_PER_DEADLINE = 16 };
+
 static int64_t clamp(int64_t value, int64_t least, int64_t most)
 {
     return value < least ? least : value > most ? most : value;
@@ -324,7 +327,7 @@ static int64_t clamp(int64_t value, int64_t least, int64_t most)
 
 static int64_t tick_interval(const ferry_service *service)
 {
-    return clamp(service->world->settings.deadline_ns / 16, 5000000, 10000000);
+    return clamp(service->world->settings.deadline_ns / LOOKS_PER_DEADLINE, 5000000, 10000000);
 }
 
 static void forgive(ferry_service *service, int64_t now_ns)
@@ -338,17 +341,28 @@ static void forgive(ferry_service *service, int64_t now_ns)
     }
 }
 
+/* Of many channels some at each tick. */
+static uint32_t checked_at_once(const ferry_service *service)
+{
+    int64_t n_ticks =
+        service->world->settings.deadline_ns / LOOKS_PER_DEADLINE / tick_interval(service);
+    uint32_t n = service->program->n_channels;
+    return n_ticks > 1 ? (uint32_t)((n + n_ticks - 1) / n_ticks) : n;
+}
+
 static void check_channels(ferry_service *service, int64_t now_ns)
 {
     fy_run_state *run = service->run;
+    uint32_t n_channels = service->program->n_channels, n = checked_at_once(service);
     bool asks = now_ns - run->told_ns > run->ask_ns;
     if (asks) {
         run->told_ns = now_ns;
         run->ask_ns *= 2;
+        n = n_channels;
     }
-    uint32_t n = service->program->n_channels;
-    for (uint32_t c = 0; run->outcome.phase == FY_PHASE_MOVING && c < n; c++) {
-        check_channel(service, c, now_ns, asks);
+    for (; run->outcome.phase == FY_PHASE_MOVING && n > 0; n--) {
+        run->next_checked = run->next_checked + 1 < n_channels ? run->next_checked + 1 : 0;
+        check_channel(service, run->next_checked, now_ns, asks);
     }
 }
 
@@ -361,7 +375,7 @@ static void pulse(ferry_service *service, int64_t now_ns)
     run->pulse_ns = now_ns;
     fy_transport_hurry(service->transport, true);
     for (uint32_t c = 0; c < service->program->n_channels; c++) {
-        fy_run_signal(service, &service->program->channels[c], FY_WORD_PULSE, (uint64_t)now_ns);
+        fy_run_leave_word(service, &service->program->channels[c], FY_WORD_PULSE, (uint64_t)now_ns);
     }
     fy_transport_hurry(service->transport, false);
 }

@@ -406,7 +406,7 @@ static ferry_status make_handle(const fy_threads_plan *plan, uint32_t rank, fy_t
     world->bell_of = threads_bell_of;
     world->pid_of = threads_pid_of;
     world->threads = true;
-    world->spin_ns = fy_world_spin_ns(plan->n_ranks);
+    fy_world_share_cores(world, plan->n_ranks);
     memcpy(world->members, plan->members, plan->n_ranks * sizeof *world->members);
     *world_out = world;
     return FERRY_OK;

@@ -23,7 +23,7 @@ enum { SPIN_NS = 2000, SPIN_CROWDED_NS = 0, YIELD_NS = 200000 };
 enum { LONG_YIELD_NS = 500000, NO_YIELDS_NS = 16000000, NO_YIELDS_FACTOR = 4 };
 static const int64_t MOST_NO_YIELDS_NS = 1000000000;
 
-int64_t fy_world_spin_ns(uint32_t n_ranks_here)
+void fy_world_share_cores(ferry_world *world, uint32_t n_ranks_here)
 {
     cpu_set_t cores;
     CPU_ZERO(&cores);
@@ -32,7 +32,9 @@ int64_t fy_world_spin_ns(uint32_t n_ranks_here)
     int n = known ? CPU_COUNT(&cores) : 0;
     /* A rank that is bound to one core says nothing about the others': each may have its own. */
     long n_cores = n > 1 ? n : sysconf(_SC_NPROCESSORS_ONLN);
-    return n_cores > 0 && n_ranks_here > (uint32_t)n_cores ? SPIN_CROWDED_NS : SPIN_NS;
+    bool is_crowded = n_cores > 0 && n_ranks_here > (uint32_t)n_cores;
+    world->ranks_per_core = is_crowded ? n_ranks_here / (uint32_t)n_cores : 1;
+    world->spin_ns = is_crowded ? SPIN_CROWDED_NS : SPIN_NS;
 }
 
 /* Looks at the clock cost about as much as so many looks at memory. */

@@ -213,8 +213,7 @@ ferry_status fy_world_set_nodes(ferry_world *world, const uint64_t *node_ids, fe
         world->node_of[r] = lowest == r ? world->n_nodes++ : world->node_of[lowest];
     }
     count_local(world, node_ids);
-    world->spin_ns =
-        fy_world_spin_ns(world->settings.nodes == NULL ? world->n_local_ranks : n_ranks);
+    fy_world_share_cores(world, world->settings.nodes == NULL ? world->n_local_ranks : n_ranks);
     return FERRY_OK;
 }
 

@@ -139,7 +139,8 @@ struct ferry_world {
     fy_bell *bell;
     /* By rank: the bell of a rank on this node or in this process; NULL for others. */
     fy_bell *(*bell_of)(ferry_world *world, uint32_t rank);
-    int64_t spin_ns; /* how long to spin before sleeping: less with more ranks than cores */
+    uint32_t ranks_per_core; /* of this machine, at least 1 */
+    int64_t spin_ns;         /* how long to spin before sleeping: less with more ranks than cores */
     _Atomic int64_t yields_from_ns; /* when yielding may help again; see wait.c */
     _Atomic int64_t no_yields_ns;   /* how long it was stopped the last time */
     fy_inheritance inheritance;     /* see fork.h */
@@ -268,13 +269,14 @@ void fy_world_fail(ferry_world *world, ferry_status status, uint32_t rank, const
     __attribute__((format(printf, 4, 5)));
 
 /*
- * Fills node_of, n_nodes, local ranks and spin_ns from a node identity per rank; numbers nodes by
- * lowest rank. Where nodes are faked all ranks may share one machine: spin_ns allows for that.
+ * Fills node_of, n_nodes, local ranks and shares of cores from a node identity per rank; numbers
+ * nodes by lowest rank. Where nodes are faked all ranks may share one machine: the shares allow for
+ * that.
  */
 ferry_status fy_world_set_nodes(ferry_world *world, const uint64_t *node_ids, ferry_error *error);
 
-/* How long to spin before sleeping where so many ranks share this process's cores. */
-int64_t fy_world_spin_ns(uint32_t n_ranks_here);
+/* Fills ranks_per_core and spin_ns where so many ranks share this process's cores. */
+void fy_world_share_cores(ferry_world *world, uint32_t n_ranks_here);
 
 /* Long yields until now were to ranks of this world, at work that has ended: wait.c forgets them.
  */
