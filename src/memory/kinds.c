@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "host/plugin.h"
 
-#include <string.h>
+#include <pthread.h>
 
 /* The kinds of this build: part of the library, or a plugin of the kind's name, or nothing yet. */
 typedef struct entry {
@@ -36,12 +36,27 @@ const char *fy_memory_name(uint32_t kind)
     return kind < FY_N_MEMORY_KINDS ? entries[kind].name : "unknown";
 }
 
+/* A plugin is asked once, whatever threads want it: it may set itself up then. */
+static const fy_memory_kind *ask(const entry *one, fy_plugin_fn function)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static const fy_memory_kind *rows[FY_N_MEMORY_KINDS]; /* NULL: not asked, or has none */
+    const fy_memory_kind **row = &rows[one - entries];
+    pthread_mutex_lock(&lock);
+    if (*row == NULL) {
+        *row = ((fy_memory_plugin_fn)function)(&library);
+    }
+    const fy_memory_kind *found = *row;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
 static ferry_status load(const entry *one, const fy_memory_kind **row_out, ferry_error *error)
 {
     fy_plugin_fn function;
     const char *path;
     FY_TRY(fy_plugin_load(one->name, FY_MEMORY_PLUGIN_SYMBOL, &function, &path, error));
-    const fy_memory_kind *row = ((fy_memory_plugin_fn)function)(&library);
+    const fy_memory_kind *row = ask(one, function);
     if (row == NULL) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED, "%s has no kind of memory", path);
     }
