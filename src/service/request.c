@@ -211,29 +211,29 @@ static int64_t sleep_ns(const ferry_service *service)
 
 /*
  * How long a rank that waits may leave it at that before it looks around. Where many share a core
- * each looks more seldom, for together they would keep it from work.
+ * each looks more seldom, for together they would keep it from work; yet often enough for letters
+ * and for a cancel, which wake nobody.
  */
 static int64_t patience_ns(const ferry_service *service)
 {
+    enum { MOST_NS = 100 * 1000 * 1000 };
     int64_t part = service->world->settings.deadline_ns / 16;
     int64_t longest_ns = (int64_t)service->world->ranks_per_core * LONGEST_WAIT_NS;
+    longest_ns = longest_ns < MOST_NS ? longest_ns : MOST_NS;
     return part < longest_ns ? part : longest_ns;
 }
 
 static int64_t step_sleep_ns(void *context)
 {
     const ferry_service *service = ((const fy_run_request *)context)->service;
-    int64_t its = sleep_ns(service), patience = patience_ns(service);
-    return its < patience ? its : patience;
-}
-
-/* From any thread: who waits is woken for it. */
-static void cancel(fy_run_request *request)
-{
-    atomic_store(&request->cancelled, true);
-    if (request->service != NULL) {
-        fy_bell_ring(request->service->world->bell);
+    int64_t its = sleep_ns(service), most = patience_ns(service);
+    if (service->progress != NULL && most > CALLBACK_NS) {
+        most = CALLBACK_NS; /* the caller looks around, too */
     }
+    if (service->run->drive.aside[FY_GRADE_NETWORK].first != FY_NOBODY && most > LONGEST_WAIT_NS) {
+        most = LONGEST_WAIT_NS; /* of lanes that wait for room a step asks some */
+    }
+    return its < most ? its : most;
 }
 
 /* From within other waits and tests: see fy_work. Who waits for the run itself moves it on. */
@@ -363,7 +363,7 @@ void fy_requests_drop(ferry_service *service)
     pthread_mutex_lock(&service->queue_lock);
     for (fy_run_request *its = service->requests; its != NULL; its = its->next) {
         if (its->on_queue && !its->is_spare) {
-            cancel(its);
+            atomic_store(&its->cancelled, true);
         }
     }
     while (atomic_load(&service->n_on_queue) > 0) {
@@ -563,7 +563,9 @@ static ferry_status run_request_test(ferry_request *base, bool *done_out, ferry_
 
 static void run_request_cancel(ferry_request *base)
 {
-    cancel((fy_run_request *)base);
+    /* From any thread, also while another one ends the service: only what is the request's. */
+    fy_run_request *request = (fy_run_request *)base;
+    atomic_store(&request->cancelled, true);
 }
 
 static void run_request_destroy(ferry_request *base)

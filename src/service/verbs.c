@@ -20,7 +20,7 @@ static bool goes_out(uint32_t lane)
 
 /*
  * What comes in and what stays here is limited by its counters: and a peer that waits for answers
- * is told soon.
+ * is told soon. What is read again takes as long as to move it: nobody waits for all of it at once.
  */
 static uint32_t take(void *context, uint32_t lane, const fy_program_step *first, uint32_t n)
 {
@@ -32,7 +32,8 @@ static uint32_t take(void *context, uint32_t lane, const fy_program_step *first,
     if (goes_out(lane)) {
         return fy_send_take(service, state, first->first, n);
     }
-    return state->channel->in_answered ? (uint32_t)fy_min(n, FY_MOST_BURST) : n;
+    bool takes_time = state->channel->in_answered || service->program->checks_ends;
+    return takes_time ? (uint32_t)fy_min(n, FY_MOST_BURST) : n;
 }
 
 static fy_progress move(void *context, uint32_t lane, uint64_t turn, const fy_program_step *step)

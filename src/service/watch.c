@@ -341,19 +341,22 @@ static void forgive(ferry_service *service, int64_t now_ns)
     }
 }
 
-/* Of many channels some at each tick. */
-static uint32_t checked_at_once(const ferry_service *service)
+/*
+ * Of many channels some at each tick: as many as are due for the time since the last one, for a
+ * rank that sleeps, or shares its core with many, has few ticks.
+ */
+static uint32_t checked_at_once(const ferry_service *service, int64_t passed_ns)
 {
-    int64_t n_ticks =
-        service->world->settings.deadline_ns / LOOKS_PER_DEADLINE / tick_interval(service);
+    uint64_t round_ns = (uint64_t)service->world->settings.deadline_ns / LOOKS_PER_DEADLINE;
+    uint64_t passed = (uint64_t)passed_ns;
     uint32_t n = service->program->n_channels;
-    return n_ticks > 1 ? (uint32_t)((n + n_ticks - 1) / n_ticks) : n;
+    return passed < round_ns ? (uint32_t)((n * passed + round_ns - 1) / round_ns) : n;
 }
 
-static void check_channels(ferry_service *service, int64_t now_ns)
+static void check_channels(ferry_service *service, int64_t now_ns, int64_t passed_ns)
 {
     fy_run_state *run = service->run;
-    uint32_t n_channels = service->program->n_channels, n = checked_at_once(service);
+    uint32_t n_channels = service->program->n_channels, n = checked_at_once(service, passed_ns);
     bool asks = now_ns - run->told_ns > run->ask_ns;
     if (asks) {
         run->told_ns = now_ns;
@@ -390,14 +393,15 @@ void fy_watch_tick(ferry_service *service)
         return;
     }
     /* Whoever was away itself cannot say how long the others were silent. */
-    bool was_away = now_ns - run->tick_ns > deadline / 2;
+    int64_t passed_ns = now_ns - run->tick_ns;
+    bool was_away = passed_ns > deadline / 2;
     run->tick_ns = now_ns;
     read_letters(service, now_ns);
     if (was_away) {
         forgive(service, now_ns);
     }
     pulse(service, now_ns);
-    check_channels(service, now_ns);
+    check_channels(service, now_ns, passed_ns);
     for (uint32_t i = 0; i < run->n_watched; i++) {
         check_neighbour(service, &run->watched[i], now_ns);
         ask_neighbour(service, &run->watched[i], now_ns);

@@ -44,9 +44,11 @@ void __wrap_fy_turns_give(ferry_service *service)
     n_given++;
 }
 
+static int64_t now_ns;
+
 int64_t __wrap_fy_now_ns(void)
 {
-    return 0;
+    return now_ns;
 }
 
 bool __wrap_fy_transport_shares_pointers(const ferry_transport *transport, uint32_t peer)
@@ -163,6 +165,7 @@ static scene *open_scene(uint32_t n_channels)
         }
     }
     n_given = n_sent = n_steps = n_signals = said = 0;
+    now_ns = 0;
     return &s;
 }
 
@@ -346,6 +349,74 @@ static void test_received_together(void **state)
     }
 }
 
+/* What is read again in its place takes its time: of it no more at once than of what is answered.
+ */
+static void test_read_together(void **state)
+{
+    (void)state;
+    for (int checks = 0; checks < 2; checks++) {
+        scene *s = open_scene(1);
+        const fy_program_step step = {.kind = FY_STEP_MOVE, .n = 1};
+        s->program.checks_ends = checks;
+        assert_int_equal(fy_service_verbs.take(&s->service, 1, &step, ITEMS), checks ? 8 : ITEMS);
+    }
+}
+
+static bool take_no_letter(ferry_world *world, uint32_t from, uint64_t tag, void *buffer,
+                           size_t capacity, size_t *n_bytes_out, uint32_t *from_out)
+{
+    (void)world;
+    (void)from;
+    (void)tag;
+    (void)buffer;
+    (void)capacity;
+    (void)n_bytes_out;
+    (void)from_out;
+    return false;
+}
+
+/*
+ * Each channel is looked at 16 times in a deadline, however seldom a rank looks around: a peer's
+ * word is noticed within that time, and not taken for one that came later.
+ */
+static void test_watched(void **state)
+{
+    enum { N = 100 };
+    static const struct {
+        int64_t pause_ms; /* between two looks around */
+        uint32_t at_once; /* channels */
+    } rows[] = {{10, 1}, {20, 2}, {100, 10}, {250, 25}, {1000, N}, {2000, N}};
+    static const fy_world_ops ops = {.take = take_no_letter};
+    (void)state;
+    for (size_t r = 0; r < COUNT_OF(rows); r++) {
+        static ferry_world world;
+        int64_t pause_ns = rows[r].pause_ms * 1000000, round_ns = 1000 * (int64_t)1000000;
+        scene *s = open_scene(N);
+        world.ops = &ops;
+        world.settings.deadline_ns = 16 * round_ns;
+        world.settings.entry_ns = -1;
+        s->service.world = &world;
+        s->run.pulse_ns = s->run.told_ns = INT64_MAX / 2; /* neither tells nor asks */
+        for (uint32_t c = 0; c < N; c++) {
+            raise_word(c, FY_WORD_PULSE, 1);
+        }
+        now_ns = pause_ns;
+        fy_watch_tick(&s->service);
+        uint32_t n = 0;
+        for (uint32_t c = 0; c < N; c++) {
+            n += s->states[c].heard_ns != 0;
+        }
+        check_at(n == rows[r].at_once, "row %zu: %u channels", r, n);
+        while (now_ns < round_ns) {
+            now_ns += pause_ns;
+            fy_watch_tick(&s->service);
+        }
+        for (uint32_t c = 0; c < N; c++) {
+            check_at(s->states[c].heard_ns != 0, "row %zu: channel %u was not looked at", r, c);
+        }
+    }
+}
+
 static void test_arrivals(void **state)
 {
     (void)state;
@@ -487,6 +558,8 @@ int main(void)
         cmocka_unit_test(test_looks),
         cmocka_unit_test(test_together),
         cmocka_unit_test(test_received_together),
+        cmocka_unit_test(test_read_together),
+        cmocka_unit_test(test_watched),
         cmocka_unit_test(test_arrivals),
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_turns),
