@@ -23,7 +23,8 @@ LAYERS = {
     "schedule": [],
     "memory": ["host"],
     "memory/far": ["layout", "memory", "exec"],
-    "exec": ["host", "layout", "memory"],
+    "convert": [],
+    "exec": ["host", "layout", "memory", "convert"],
     "program": ["memory", "exec"],
     "service": ["host", "layout", "model", "plan", "schedule", "memory", "exec", "program", "world",
                 "transport"],
@@ -31,7 +32,7 @@ LAYERS = {
     "transport": ["host", "memory", "exec", "world"],
     "collective": ["host", "memory", "exec", "program", "world", "transport"],
 }
-PURE = ["layout", "model", "plan", "schedule"]
+PURE = ["layout", "model", "plan", "schedule", "convert"]
 IMPURE_HEADERS = {
     "stdio.h": {"snprintf"},  # formatting is no input or output
     "pthread.h": set(), "time.h": set(), "unistd.h": set(), "fcntl.h": set(),

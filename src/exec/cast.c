@@ -2,94 +2,12 @@
 #include "exec/cast.h"
 
 #include "base/checked.h"
+#include "convert/cast.h"
 #include "exec/walk.h"
 #include "host/copy.h"
 
-#include <ferry/dtype.h>
-
-#include <string.h>
-
 /* Elements that are cast at once: all that a piece needs stays in the fastest cache. */
 enum { PIECE = 1024, LINE = 64 };
-
-static const fy_cast_kernels *kernels(void)
-{
-    static const fy_cast_kernels *const all[] = {
-        [FY_ISA_BASELINE] = &fy_cast_baseline,
-        [FY_ISA_AVX2] = &fy_cast_avx2,
-        [FY_ISA_AVX512] = &fy_cast_avx512,
-    };
-    return all[fy_cpu_isa()];
-}
-
-size_t fy_cast_element_bytes(uint32_t kind)
-{
-    switch (kind) {
-    case FERRY_F64:
-        return 8;
-    case FERRY_F32:
-        return 4;
-    case FERRY_F16:
-    case FERRY_BF16:
-        return 2;
-    case FERRY_F8E4M3:
-    case FERRY_F8E5M2:
-        return 1;
-    default:
-        return 0;
-    }
-}
-
-bool fy_cast_exists(uint32_t from_kind, uint32_t to_kind)
-{
-    if (fy_cast_element_bytes(from_kind) == 0 || fy_cast_element_bytes(to_kind) == 0) {
-        return false;
-    }
-    return to_kind != FERRY_F64 && (from_kind != FERRY_F64 || to_kind == FERRY_F32);
-}
-
-static void widen(const fy_cast_kernels *k, uint32_t kind, float *to, const void *from, size_t n)
-{
-    switch (kind) {
-    case FERRY_F64:
-        k->narrow_f64(to, from, n);
-        return;
-    case FERRY_F16:
-        k->widen_f16(to, from, n);
-        return;
-    case FERRY_BF16:
-        k->widen_bf16(to, from, n);
-        return;
-    case FERRY_F8E4M3:
-        k->widen_f8e4m3(to, from, n);
-        return;
-    case FERRY_F8E5M2:
-        k->widen_f8e5m2(to, from, n);
-        return;
-    default:
-        memcpy(to, from, n * sizeof *to);
-    }
-}
-
-static void narrow(const fy_cast_kernels *k, uint32_t kind, void *to, const float *from, size_t n)
-{
-    switch (kind) {
-    case FERRY_F16:
-        k->narrow_f16(to, from, n);
-        return;
-    case FERRY_BF16:
-        k->narrow_bf16(to, from, n);
-        return;
-    case FERRY_F8E4M3:
-        k->narrow_f8e4m3(to, from, n);
-        return;
-    case FERRY_F8E5M2:
-        k->narrow_f8e5m2(to, from, n);
-        return;
-    default:
-        memcpy(to, from, n * sizeof *from);
-    }
-}
 
 /* Where the next element is in its matrix, and which matrix. */
 typedef struct place {
@@ -132,7 +50,7 @@ static float scale_at(const fy_cast *cast, const fy_cast_scales *s, place p, uin
     return s->values[p.plane * s->plane + row * s->pitch + column / s->block[1]];
 }
 
-static void scale_all(const fy_cast *cast, const fy_cast_kernels *k, float *values, size_t n,
+static void scale_all(const fy_cast *cast, const fy_convert_kernels *k, float *values, size_t n,
                       place p)
 {
     const fy_cast_scales *from = &cast->from_scales, *to = &cast->to_scales;
@@ -151,18 +69,19 @@ static void scale_all(const fy_cast *cast, const fy_cast_kernels *k, float *valu
 }
 
 /* Elements side by side: at most a piece. */
-static void cast_piece(const fy_cast *cast, const fy_cast_kernels *k, char *to, const char *from,
+static void cast_piece(const fy_cast *cast, const fy_convert_kernels *k, char *to, const char *from,
                        size_t n, uint64_t element)
 {
     float values[PIECE];
     _Alignas(64) char out[PIECE * sizeof(float)];
     size_t to_bytes = fy_cast_element_bytes(cast->to_kind);
+    bool is_f8 = to_bytes == 1;
     const fy_cast_scales *fs = &cast->from_scales, *ts = &cast->to_scales;
-    widen(k, cast->from_kind, values, from, n);
+    fy_widen(k, cast->from_kind, values, from, n);
     if (fs->values != NULL || ts->values != NULL) {
         scale_all(cast, k, values, n, place_of(cast, element));
     }
-    narrow(k, cast->to_kind, out, values, n);
+    fy_narrow(k, cast->to_kind, is_f8 ? FY_OVERFLOW_SATURATE : FY_OVERFLOW_PLAIN, out, values, n);
     fy_copy_unfenced(to, out, n * to_bytes);
 }
 
@@ -181,7 +100,7 @@ void fy_area_cast(const fy_cast *cast, const fy_area *to, void *to_base, const f
     uint64_t from_bytes = fy_cast_element_bytes(cast->from_kind);
     fy_area_walk t = fy_area_walk_of(to, first * to_bytes, n * to_bytes);
     fy_area_walk f = fy_area_walk_of(from, first * from_bytes, n * from_bytes);
-    const fy_cast_kernels *k = kernels();
+    const fy_convert_kernels *k = fy_convert_kernels_here();
     for (uint64_t element = first, end = first + n; element < end;) {
         uint64_t here = fy_min(t.n_here / to_bytes, f.n_here / from_bytes);
         here = fy_min(fy_min(here, end - element), PIECE);

@@ -1,6 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* Sums in plain C, a piece at a time through buffers that stay in the fastest cache. */
-#include "exec/cast.h"
+#include "convert/kernels.h"
 #include "exec/sum_isa.h"
 #include "host/copy.h"
 
@@ -10,10 +10,10 @@ static void widen(float *to, const void *from, fy_sum_type type, size_t n)
 {
     switch (type) {
     case FY_SUM_F16:
-        fy_cast_baseline.widen_f16(to, from, n);
+        fy_convert_baseline.widen_f16(to, from, n);
         return;
     case FY_SUM_BF16:
-        fy_cast_baseline.widen_bf16(to, from, n);
+        fy_convert_baseline.widen_bf16(to, from, n);
         return;
     default:
         memcpy(to, from, n * sizeof *to);
@@ -77,11 +77,11 @@ static void sum_piece(const fy_sum *sum, size_t first, size_t n)
     make_nans_alike(sums, n);
     switch (sum->target_type) {
     case FY_SUM_F16:
-        fy_cast_baseline.narrow_f16(narrow, sums, n);
+        fy_convert_baseline.narrow_f16(narrow, sums, n);
         put(sum, first, narrow, n);
         return;
     case FY_SUM_BF16:
-        fy_cast_baseline.narrow_bf16(narrow, sums, n);
+        fy_convert_baseline.narrow_bf16(narrow, sums, n);
         put(sum, first, narrow, n);
         return;
     default:

@@ -1,12 +1,13 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * The body of cast_<isa>.c: included once in each, with the compiler flags of that instruction set
- * and those that make it vectorise, after FY_CAST, the name of the kernels, is defined. The loops
- * are plain C, of 32-bit integers and of exact operations of f32: so all instruction sets, and
- * machines that have none of these, get the same bits.
+ * The body of kernels_<isa>.c: included once in each, with the compiler flags of that instruction
+ * set and those that make it vectorise, after FY_CONVERT, the name of the kernels, is defined. The
+ * loops are plain C, of 32-bit integers and of operations of f32 that are exact or rounded once: so
+ * all instruction sets, and machines that have none of these, get the same bits.
  */
-#include "exec/cast.h"
+#include "convert/kernels.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #define ALWAYS_INLINE inline __attribute__((always_inline))
@@ -79,6 +80,7 @@ static ALWAYS_INLINE float widen_one_f8e4m3(uint32_t code)
     return float_of(sign | (magnitude == 0x7f ? 0x7fc00000 : widened(magnitude, 3, 7)));
 }
 
+/* One number, rounded; what is too large becomes infinite, or NaN. */
 static ALWAYS_INLINE uint32_t narrow_one_f16(float value)
 {
     uint32_t bits = bits_of(value), magnitude = bits & 0x7fffffff;
@@ -97,16 +99,53 @@ static ALWAYS_INLINE uint32_t narrow_one_bf16(float value)
 static ALWAYS_INLINE uint32_t narrow_one_f8e4m3(float value)
 {
     uint32_t bits = bits_of(value), magnitude = bits & 0x7fffffff;
-    uint32_t code = least_of(narrowed(magnitude, 3, 7), 0x7e);
-    return (bits >> 24 & 0x80) | (magnitude > F32_INFINITY ? 0x7f : code);
+    uint32_t code = least_of(narrowed(magnitude, 3, 7), 0x7f);
+    return (bits >> 24 & 0x80) | (magnitude >= F32_INFINITY ? 0x7f : code);
 }
 
 static ALWAYS_INLINE uint32_t narrow_one_f8e5m2(float value)
 {
     uint32_t bits = bits_of(value), magnitude = bits & 0x7fffffff;
-    uint32_t code = least_of(narrowed(magnitude, 2, 15), 0x7b);
-    code = magnitude == F32_INFINITY ? 0x7c : code;
+    uint32_t code = least_of(narrowed(magnitude, 2, 15), 0x7c);
     return (bits >> 24 & 0x80) | (magnitude > F32_INFINITY ? 0x7f : code);
+}
+
+/* Magnitudes below `end` are no more than `most`: so the roundings above saturate. */
+static ALWAYS_INLINE float capped(float value, uint32_t most, uint32_t end)
+{
+    uint32_t bits = bits_of(value), magnitude = bits & 0x7fffffff;
+    uint32_t least = least_of(magnitude, most);
+    return float_of((bits & 0x80000000) | (magnitude < end ? least : magnitude));
+}
+
+/* The largest numbers of the types, as f32. */
+enum {
+    MOST_F16 = 0x477fe000,
+    MOST_BF16 = 0x7f7f0000,
+    MOST_F8E4M3 = 0x43e00000,
+    MOST_F8E5M2 = 0x47600000,
+    MOST_F4 = 0x40c00000
+};
+
+static ALWAYS_INLINE uint32_t saturate_one_f16(float value)
+{
+    return narrow_one_f16(capped(value, MOST_F16, F32_INFINITY));
+}
+
+static ALWAYS_INLINE uint32_t saturate_one_bf16(float value)
+{
+    return narrow_one_bf16(capped(value, MOST_BF16, F32_INFINITY));
+}
+
+/* It has no infinity: that is the largest number, too. */
+static ALWAYS_INLINE uint32_t saturate_one_f8e4m3(float value)
+{
+    return narrow_one_f8e4m3(capped(value, MOST_F8E4M3, F32_INFINITY + 1u));
+}
+
+static ALWAYS_INLINE uint32_t saturate_one_f8e5m2(float value)
+{
+    return narrow_one_f8e5m2(capped(value, MOST_F8E5M2, F32_INFINITY));
 }
 
 static void widen_f16(float *to, const void *from, size_t n)
@@ -161,10 +200,26 @@ static void narrow_f16(void *to, const float *from, size_t n)
     }
 }
 
+static void saturate_f16(void *to, const float *from, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint16_t half = (uint16_t)saturate_one_f16(from[i]);
+        memcpy((char *)to + 2 * i, &half, sizeof half);
+    }
+}
+
 static void narrow_bf16(void *to, const float *from, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         uint16_t half = (uint16_t)narrow_one_bf16(from[i]);
+        memcpy((char *)to + 2 * i, &half, sizeof half);
+    }
+}
+
+static void saturate_bf16(void *to, const float *from, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint16_t half = (uint16_t)saturate_one_bf16(from[i]);
         memcpy((char *)to + 2 * i, &half, sizeof half);
     }
 }
@@ -177,11 +232,27 @@ static void narrow_f8e4m3(void *to, const float *from, size_t n)
     }
 }
 
+static void saturate_f8e4m3(void *to, const float *from, size_t n)
+{
+    unsigned char *codes = to;
+    for (size_t i = 0; i < n; i++) {
+        codes[i] = (unsigned char)saturate_one_f8e4m3(from[i]);
+    }
+}
+
 static void narrow_f8e5m2(void *to, const float *from, size_t n)
 {
     unsigned char *codes = to;
     for (size_t i = 0; i < n; i++) {
         codes[i] = (unsigned char)narrow_one_f8e5m2(from[i]);
+    }
+}
+
+static void saturate_f8e5m2(void *to, const float *from, size_t n)
+{
+    unsigned char *codes = to;
+    for (size_t i = 0; i < n; i++) {
+        codes[i] = (unsigned char)saturate_one_f8e5m2(from[i]);
     }
 }
 
@@ -199,7 +270,9 @@ static void divide(float *values, size_t n, float scale)
     }
 }
 
-const fy_cast_kernels FY_CAST = {
+#include "convert/blocks_body.h"
+
+const fy_convert_kernels FY_CONVERT = {
     .widen_f16 = widen_f16,
     .widen_bf16 = widen_bf16,
     .widen_f8e4m3 = widen_f8e4m3,
@@ -209,6 +282,18 @@ const fy_cast_kernels FY_CAST = {
     .narrow_bf16 = narrow_bf16,
     .narrow_f8e4m3 = narrow_f8e4m3,
     .narrow_f8e5m2 = narrow_f8e5m2,
+    .saturate_f16 = saturate_f16,
+    .saturate_bf16 = saturate_bf16,
+    .saturate_f8e4m3 = saturate_f8e4m3,
+    .saturate_f8e5m2 = saturate_f8e5m2,
     .multiply = multiply,
     .divide = divide,
+    .largest = {[FY_VALUE_F32] = largest_f32,
+                [FY_VALUE_F16] = largest_f16,
+                [FY_VALUE_BF16] = largest_bf16},
+    .largest_finite = {[FY_VALUE_F32] = largest_finite_f32,
+                       [FY_VALUE_F16] = largest_finite_f16,
+                       [FY_VALUE_BF16] = largest_finite_bf16},
+    .quantize = {[FY_VALUE_F32] = QUANTIZE_FROM(f32), [FY_VALUE_BF16] = QUANTIZE_FROM(bf16)},
+    .dequantize = {[FY_VALUE_F32] = DEQUANTIZE_TO(f32), [FY_VALUE_BF16] = DEQUANTIZE_TO(bf16)},
 };

@@ -1,3 +1,3 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-#define FY_CAST fy_cast_baseline
-#include "exec/cast_body.h"
+#define FY_CONVERT fy_convert_avx512
+#include "convert/kernels_body.h"

@@ -1,0 +1,3 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#define FY_CONVERT fy_convert_baseline
+#include "convert/kernels_body.h"

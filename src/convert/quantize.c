@@ -1,0 +1,189 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "convert/format.h"
+
+#include "base/checked.h"
+#include "convert/scale.h"
+
+#include <ferry/dtype.h>
+
+#include <string.h>
+
+/* Elements that are widened at once, and bytes that memory brings at once. */
+enum { PIECE = 1024, LINE = 64 };
+
+/* A call under way, in either direction. */
+typedef struct job {
+    const fy_quantized *q;
+    const fy_convert_kernels *k;
+    fy_block_facts facts;
+    fy_rows_in values;
+    fy_rows_out codes, scales;
+} job;
+
+/* Some whole blocks beside each other: rows [row, row + n_rows), columns [column, ...). */
+typedef struct group {
+    uint64_t row, n_rows, column, n_columns;
+    size_t n_blocks, width; /* elements of a block within a row */
+} group;
+
+static const char *value_row(const job *j, const group *g, uint64_t row)
+{
+    return j->values.data + row * j->values.pitch + g->column * j->facts.value_bytes;
+}
+
+/* The next row of a group lies far away, where memory does not look ahead by itself. */
+static void ask_for(const char *from, uint64_t n_bytes)
+{
+    for (uint64_t at = 0; at < n_bytes; at += LINE) {
+        __builtin_prefetch(from + at);
+    }
+}
+
+/* Largest magnitudes of the type's own bits, as f32. */
+static void as_f32(const job *j, float *values, const uint32_t *largest, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t word = j->facts.value == FY_VALUE_BF16 ? largest[i] << 16 : largest[i];
+        uint16_t half = (uint16_t)largest[i];
+        if (j->facts.value == FY_VALUE_F16) {
+            j->k->widen_f16(values + i, &half, 1);
+        } else {
+            memcpy(values + i, &word, sizeof word);
+        }
+    }
+}
+
+/* The same of finite elements only, of one block: for those that have others. */
+static uint32_t largest_finite(const job *j, const group *g, size_t block)
+{
+    uint32_t largest = 0;
+    uint64_t first = block * g->width, n = fy_min(g->n_columns - first, g->width);
+    for (uint64_t row = g->row; row < g->row + g->n_rows; row++) {
+        j->k->largest_finite[j->facts.value](
+            &largest, value_row(j, g, row) + first * j->facts.value_bytes, (size_t)n, (size_t)n);
+    }
+    return largest;
+}
+
+static bool is_finite(const job *j, uint32_t magnitude)
+{
+    static const uint32_t infinity[] = {
+        [FY_VALUE_F32] = 0x7f800000, [FY_VALUE_F16] = 0x7c00, [FY_VALUE_BF16] = 0x7f80};
+    return magnitude < infinity[j->facts.value];
+}
+
+/* Of each block the largest finite magnitude, or NaN where its scale must be NaN. */
+static void find_largest(const job *j, const group *g, float *values)
+{
+    uint32_t largest[FY_MOST_BLOCKS] = {0};
+    bool is_lost[FY_MOST_BLOCKS] = {false};
+    for (uint64_t row = g->row; row < g->row + g->n_rows; row++) {
+        if (row + 1 < g->row + g->n_rows) {
+            ask_for(value_row(j, g, row + 1), g->n_columns * j->facts.value_bytes);
+        }
+        j->k->largest[j->facts.value](largest, value_row(j, g, row), (size_t)g->n_columns,
+                                      g->width);
+    }
+    for (size_t i = 0; i < g->n_blocks; i++) {
+        if (!is_finite(j, largest[i])) {
+            is_lost[i] = j->facts.code == FY_CODE_F4;
+            largest[i] = largest_finite(j, g, i);
+        }
+    }
+    as_f32(j, values, largest, g->n_blocks);
+    for (size_t i = 0; i < g->n_blocks; i++) {
+        uint32_t nan = 0x7fc00000;
+        memcpy(values + i, is_lost[i] ? (const void *)&nan : values + i, sizeof nan);
+    }
+}
+
+/* Rows that are longer than a piece are of one block. */
+static void quantize_row(const job *j, const group *g, void *to, const char *from,
+                         const float *scales)
+{
+    float values[PIECE];
+    if (j->facts.value != FY_VALUE_F16) {
+        j->k->quantize[j->facts.value][j->facts.code](to, from, (size_t)g->n_columns, g->width,
+                                                      scales);
+        return;
+    }
+    for (uint64_t at = 0; at < g->n_columns; at += PIECE) {
+        size_t here = (size_t)fy_min(g->n_columns - at, PIECE);
+        j->k->widen_f16(values, from + 2 * at, here);
+        j->k->quantize[FY_VALUE_F32][j->facts.code]((char *)to +
+                                                        (j->facts.code == FY_CODE_F4 ? at / 2 : at),
+                                                    values, here, g->width, scales);
+    }
+}
+
+static void quantize_group(const job *j, const group *g)
+{
+    float scales[FY_MOST_BLOCKS];
+    uint64_t block_row = g->row / j->q->format.block[0];
+    uint64_t first_block = g->column / j->q->format.block[1];
+    uint64_t first_code = j->facts.code == FY_CODE_F4 ? g->column / 2 : g->column;
+    find_largest(j, g, scales);
+    fy_scales_make(j->q, j->k, scales,
+                   j->scales.data + block_row * j->scales.pitch +
+                       first_block * j->facts.scale_bytes,
+                   g->n_blocks);
+    for (uint64_t row = g->row; row < g->row + g->n_rows; row++) {
+        quantize_row(j, g, j->codes.data + row * j->codes.pitch + first_code, value_row(j, g, row),
+                     scales);
+    }
+}
+
+static void quantize_all(const job *j)
+{
+    const fy_quantized *q = j->q;
+    uint64_t most = fy_group_columns(q);
+    group g = {0};
+    for (g.row = 0; g.row < q->n_rows; g.row += g.n_rows) {
+        g.n_rows = fy_min(q->format.block[0], q->n_rows - g.row);
+        for (g.column = 0; g.column < q->n_columns; g.column += g.n_columns) {
+            g.n_columns = fy_min(most, q->n_columns - g.column);
+            g.width = (size_t)fy_min(q->format.block[1], g.n_columns);
+            g.n_blocks = (size_t)fy_ceil_div(g.n_columns, g.width);
+            quantize_group(j, &g);
+        }
+    }
+}
+
+ferry_status fy_quantize(const fy_quantized *q, const fy_input *values, const fy_output *codes,
+                         const fy_output *scales, ferry_error *error)
+{
+    job j = {.q = q, .k = fy_convert_kernels_here()};
+    FY_TRY(fy_check_quantized(q, &j.facts, error));
+    FY_TRY(fy_check_input("the values to quantize", q->n_rows, j.facts.value_row_bytes,
+                          j.facts.value_bytes, values, &j.values, error));
+    FY_TRY(
+        fy_check_output("the codes", q->n_rows, j.facts.code_row_bytes, 1, codes, &j.codes, error));
+    FY_TRY(fy_check_output("the scales", j.facts.scales[0], j.facts.scale_row_bytes,
+                           j.facts.scale_bytes, scales, &j.scales, error));
+    fenv_t before = fy_plain_arithmetic();
+    quantize_all(&j);
+    (void)fesetenv(&before);
+    return FERRY_OK;
+}
+
+ferry_status fy_largest(uint32_t kind, uint64_t n_rows, uint64_t n_columns, const fy_input *values,
+                        float *largest_out, ferry_error *error)
+{
+    fy_quantized q = {.format =
+                          fy_format_f8(n_rows == 0 ? 1 : n_rows, n_columns == 0 ? 1 : n_columns),
+                      .kind = kind,
+                      .n_rows = n_rows,
+                      .n_columns = n_columns};
+    job j = {.q = &q, .k = fy_convert_kernels_here()};
+    float largest = 0;
+    FY_TRY(fy_check_quantized(&q, &j.facts, error));
+    FY_TRY(fy_check_input("the values", n_rows, j.facts.value_row_bytes, j.facts.value_bytes,
+                          values, &j.values, error));
+    if (n_rows != 0 && n_columns != 0) {
+        group g = {
+            .n_rows = n_rows, .n_columns = n_columns, .n_blocks = 1, .width = (size_t)n_columns};
+        find_largest(&j, &g, &largest);
+    }
+    *largest_out = largest;
+    return FERRY_OK;
+}
