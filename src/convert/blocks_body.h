@@ -1,73 +1,245 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * The part of kernels_body.h that is about blocks. A row is worked on block by block; short blocks,
- * those of the micro-scaled formats, have loops of a constant length.
+ * The part of kernels_body.h that is about blocks, in vectors of LANES elements, which the compiler
+ * maps to the instructions of the set. A row is worked on block by block; what is left at the end
+ * of a block goes through a vector of its own, so all elements are treated alike.
  */
-enum { F32_NAN = 0x7fc00000, PAIRS_AT_ONCE = 512 };
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+enum { LANES = 16 };
+#elif defined(__AVX2__)
+enum { LANES = 8 };
+#else
+enum { LANES = 4 };
+#endif
+
+enum { F32_NAN = 0x7fc00000 };
+
+typedef float floats __attribute__((vector_size(4 * LANES)));
+typedef uint32_t words __attribute__((vector_size(4 * LANES)));
+typedef int32_t signed_words __attribute__((vector_size(4 * LANES)));
+typedef int16_t signed_halves __attribute__((vector_size(4 * LANES)));
+typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
+typedef uint8_t bytes __attribute__((vector_size(LANES)));
+/* A pair of words each, and a byte for each pair. */
+typedef uint64_t pairs __attribute__((vector_size(4 * LANES)));
+typedef uint8_t pair_bytes __attribute__((vector_size(LANES / 2)));
+
+static ALWAYS_INLINE words all_of(uint32_t bits)
+{
+    return bits | (words){0};
+}
+
+static ALWAYS_INLINE words chosen(words mask, words yes, words no)
+{
+    return (mask & yes) | (~mask & no);
+}
+
+/*
+ * Of magnitudes, which are below 2^31 and so the same with a sign and without; and what is wider
+ * than it was. The compiler knows better instructions only by their names.
+ */
+#if defined(__AVX512F__)
+static ALWAYS_INLINE words larger(words a, words b)
+{
+    return (words)_mm512_max_epu32((__m512i)a, (__m512i)b);
+}
+
+static ALWAYS_INLINE words smaller(words a, words b)
+{
+    return (words)_mm512_min_epu32((__m512i)a, (__m512i)b);
+}
+
+static ALWAYS_INLINE signed_halves larger_halves(signed_halves a, signed_halves b)
+{
+    return (signed_halves)_mm512_max_epi16((__m512i)a, (__m512i)b);
+}
+
+static ALWAYS_INLINE words wide_halves(halves v)
+{
+    return (words)_mm512_cvtepu16_epi32((__m256i)v);
+}
+
+static ALWAYS_INLINE words wide_bytes(bytes v)
+{
+    return (words)_mm512_cvtepu8_epi32((__m128i)v);
+}
+
+static ALWAYS_INLINE pairs wide_pairs(const unsigned char *from)
+{
+    return (pairs)_mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i *)(const void *)from));
+}
+
+static ALWAYS_INLINE void store_pairs(unsigned char *to, pairs v)
+{
+    _mm_storel_epi64((__m128i *)(void *)to, _mm512_cvtepi64_epi8((__m512i)v));
+}
+
+static ALWAYS_INLINE uint32_t largest_lane(words v)
+{
+    return _mm512_reduce_max_epu32((__m512i)v);
+}
+#elif defined(__AVX2__)
+static ALWAYS_INLINE words larger(words a, words b)
+{
+    return (words)_mm256_max_epu32((__m256i)a, (__m256i)b);
+}
+
+static ALWAYS_INLINE words smaller(words a, words b)
+{
+    return (words)_mm256_min_epu32((__m256i)a, (__m256i)b);
+}
+
+static ALWAYS_INLINE signed_halves larger_halves(signed_halves a, signed_halves b)
+{
+    return (signed_halves)_mm256_max_epi16((__m256i)a, (__m256i)b);
+}
+
+static ALWAYS_INLINE words wide_halves(halves v)
+{
+    return (words)_mm256_cvtepu16_epi32((__m128i)v);
+}
+
+static ALWAYS_INLINE words wide_bytes(bytes v)
+{
+    return (words)_mm256_cvtepu8_epi32((__m128i)(__v2di){(long long)(uint64_t)v, 0});
+}
+
+static ALWAYS_INLINE pairs wide_pairs(const unsigned char *from)
+{
+    int32_t packed;
+    memcpy(&packed, from, sizeof packed);
+    return (pairs)_mm256_cvtepu8_epi64(_mm_cvtsi32_si128(packed));
+}
+
+static ALWAYS_INLINE void store_pairs(unsigned char *to, pairs v)
+{
+    pair_bytes packed = __builtin_convertvector(v, pair_bytes);
+    memcpy(to, &packed, sizeof packed);
+}
+
+static ALWAYS_INLINE uint32_t largest_lane(words v)
+{
+    __m128i m =
+        _mm_max_epu32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
+    m = _mm_max_epu32(m, _mm_shuffle_epi32(m, 0x4e));
+    m = _mm_max_epu32(m, _mm_shuffle_epi32(m, 0xb1));
+    return (uint32_t)_mm_cvtsi128_si32(m);
+}
+#else
+static ALWAYS_INLINE words larger(words a, words b)
+{
+    return chosen((words)((signed_words)a > (signed_words)b), a, b);
+}
+
+static ALWAYS_INLINE words smaller(words a, words b)
+{
+    return chosen((words)((signed_words)a > (signed_words)b), b, a);
+}
+
+static ALWAYS_INLINE signed_halves larger_halves(signed_halves a, signed_halves b)
+{
+    signed_halves is_more = a > b;
+    return (a & is_more) | (b & ~is_more);
+}
+
+static ALWAYS_INLINE words wide_halves(halves v)
+{
+    return __builtin_convertvector(v, words);
+}
+
+static ALWAYS_INLINE words wide_bytes(bytes v)
+{
+    return __builtin_convertvector(v, words);
+}
+
+static ALWAYS_INLINE pairs wide_pairs(const unsigned char *from)
+{
+    pair_bytes packed;
+    memcpy(&packed, from, sizeof packed);
+    return __builtin_convertvector(packed, pairs);
+}
+
+static ALWAYS_INLINE void store_pairs(unsigned char *to, pairs v)
+{
+    pair_bytes packed = __builtin_convertvector(v, pair_bytes);
+    memcpy(to, &packed, sizeof packed);
+}
+
+static ALWAYS_INLINE uint32_t largest_lane(words v)
+{
+    uint32_t most = 0;
+    for (int i = 0; i < LANES; i++) {
+        most = v[i] > most ? v[i] : most;
+    }
+    return most;
+}
+#endif
 
 /* ---- the largest magnitude of a block ---- */
 
-static ALWAYS_INLINE uint32_t magnitude_at(fy_value_type type, const char *from, size_t i)
+/* 0 in place of what is not finite, if that is to be left out. */
+static ALWAYS_INLINE words counted(words magnitudes, bool is_finite, uint32_t infinity)
 {
-    uint32_t word;
-    uint16_t half;
-    if (type == FY_VALUE_F32) {
-        memcpy(&word, from + 4 * i, sizeof word);
-        return word & 0x7fffffff;
-    }
-    memcpy(&half, from + 2 * i, sizeof half);
-    return half & 0x7fff;
-}
-
-static ALWAYS_INLINE uint32_t infinity_of(fy_value_type type)
-{
-    return type == FY_VALUE_F32 ? F32_INFINITY : type == FY_VALUE_F16 ? 0x7c00 : 0x7f80;
+    return is_finite ? magnitudes & (words)(magnitudes < infinity) : magnitudes;
 }
 
 static ALWAYS_INLINE uint32_t largest_in_words(const char *from, size_t n, bool is_finite)
 {
-    uint32_t most = 0;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t magnitude = magnitude_at(FY_VALUE_F32, from, i);
-        magnitude = is_finite && magnitude >= F32_INFINITY ? 0 : magnitude;
-        most = magnitude > most ? magnitude : most;
+    words most = {0};
+    for (size_t i = 0; i < n; i += LANES) {
+        words v = {0};
+        if (n - i >= LANES) {
+            memcpy(&v, from + 4 * i, sizeof v);
+        } else {
+            memcpy(&v, from + 4 * i, 4 * (n - i));
+        }
+        most = larger(most, counted(v & 0x7fffffff, is_finite, F32_INFINITY));
     }
-    return most;
+    return largest_lane(most);
 }
 
-/* In numbers of 16 bits, of which a vector has twice as many. */
-static ALWAYS_INLINE uint32_t largest_in_halves(fy_value_type type, const char *from, size_t n,
-                                                bool is_finite)
+/* Twice as many at once as there are lanes; the rest in lanes of their own. */
+static ALWAYS_INLINE uint32_t largest_in_halves(const char *from, size_t n, bool is_finite,
+                                                uint16_t infinity)
 {
-    uint16_t most = 0, infinity = (uint16_t)infinity_of(type);
-    for (size_t i = 0; i < n; i++) {
-        uint16_t half;
-        memcpy(&half, from + 2 * i, sizeof half);
-        half = (uint16_t)(half & 0x7fff);
-        half = is_finite && half >= infinity ? 0 : half;
-        most = half > most ? half : most;
+    signed_halves most = {0};
+    words rest = {0};
+    size_t i = 0;
+    for (; n - i >= 2 * LANES; i += 2 * LANES) {
+        signed_halves v;
+        memcpy(&v, from + 2 * i, sizeof v);
+        v &= 0x7fff;
+        most = larger_halves(is_finite ? v & (v < (int16_t)infinity) : v, most);
     }
-    return most;
-}
-
-static ALWAYS_INLINE uint32_t largest_in(fy_value_type type, const char *from, size_t n,
-                                         bool is_finite)
-{
-    return type == FY_VALUE_F32 ? largest_in_words(from, n, is_finite)
-                                : largest_in_halves(type, from, n, is_finite);
+    for (; i < n; i += LANES) {
+        halves v = {0};
+        if (n - i >= LANES) {
+            memcpy(&v, from + 2 * i, sizeof v);
+        } else {
+            memcpy(&v, from + 2 * i, 2 * (n - i));
+        }
+        rest = larger(rest, counted(wide_halves(v) & 0x7fff, is_finite, infinity));
+    }
+    words pairs_of = (words)most;
+    rest = larger(rest, larger(pairs_of & 0xffff, pairs_of >> 16));
+    return largest_lane(rest);
 }
 
 static ALWAYS_INLINE void largest_of(fy_value_type type, bool is_finite, uint32_t *largest,
                                      const char *from, size_t n, size_t width)
 {
-    size_t bytes = type == FY_VALUE_F32 ? 4 : 2;
-    for (size_t at = 0, block = 0; at < n; at += width, block++) {
-        size_t here = n - at < width ? n - at : width;
-        const char *values = from + at * bytes;
-        uint32_t found = here == 16   ? largest_in(type, values, 16, is_finite)
-                         : here == 32 ? largest_in(type, values, 32, is_finite)
-                                      : largest_in(type, values, here, is_finite);
-        largest[block] = found > largest[block] ? found : largest[block];
+    size_t step = width * (type == FY_VALUE_F32 ? 4 : 2);
+    for (size_t left = n; left > 0; from += step, largest++) {
+        size_t here = left < width ? left : width;
+        uint32_t found = type == FY_VALUE_F32   ? largest_in_words(from, here, is_finite)
+                         : type == FY_VALUE_F16 ? largest_in_halves(from, here, is_finite, 0x7c00)
+                                                : largest_in_halves(from, here, is_finite, 0x7f80);
+        *largest = found > *largest ? found : *largest;
+        left -= here;
     }
 }
 
@@ -87,66 +259,77 @@ LARGEST(bf16, FY_VALUE_BF16)
 
 /* ---- values to codes: of f32 and bf16, f16 goes by way of f32 ---- */
 
-static ALWAYS_INLINE float value_at(fy_value_type type, const char *from, size_t i)
+/* n is LANES, a constant, but at the end of a block. */
+static ALWAYS_INLINE floats load_values(fy_value_type type, const char *from, size_t n)
 {
-    uint32_t word;
-    uint16_t half;
+    floats wide = {0};
+    halves narrow = {0};
     if (type == FY_VALUE_F32) {
-        memcpy(&word, from + 4 * i, sizeof word);
-        return float_of(word);
+        memcpy(&wide, from, 4 * n);
+        return wide;
     }
-    memcpy(&half, from + 2 * i, sizeof half);
-    return float_of((uint32_t)half << 16);
+    memcpy(&narrow, from, 2 * n);
+    return (floats)(wide_halves(narrow) << 16);
+}
+
+/*
+ * Magnitudes, no more than the type's largest number, to codes. To each is added the power of two
+ * whose last place is the last place of the code: so the processor rounds, and the lowest bits of
+ * the sum are the mantissa with its leading bit. Below the smallest normal number the places are
+ * those of that number.
+ */
+static ALWAYS_INLINE words rounded(words magnitudes, uint32_t mantissa, uint32_t bias)
+{
+    uint32_t shift = F32_MANTISSA - mantissa;
+    words exponents = magnitudes & F32_INFINITY;
+    words least = all_of((F32_BIAS + 1 - bias) << F32_MANTISSA);
+    exponents = larger(exponents, least);
+    floats places = (floats)(exponents + (shift << F32_MANTISSA));
+    words sum = (words)((floats)magnitudes + places);
+    return sum - exponents + (exponents >> shift) -
+           ((shift << F32_MANTISSA) + ((F32_BIAS + 1 - bias) << mantissa));
+}
+
+static ALWAYS_INLINE words no_more_than(words magnitudes, uint32_t most)
+{
+    return smaller(magnitudes, all_of(most));
 }
 
 /* An infinity is none of the numbers that saturate; f8e4m3 has no code for it but NaN. */
-static ALWAYS_INLINE uint32_t code_of(fy_code_type type, float value)
+static ALWAYS_INLINE words codes_of(fy_code_type type, floats values)
 {
+    words bits = (words)values, magnitudes = bits & 0x7fffffff, codes;
     if (type == FY_CODE_F8E4M3) {
-        return narrow_one_f8e4m3(capped(value, MOST_F8E4M3, F32_INFINITY));
+        codes = rounded(no_more_than(magnitudes, MOST_F8E4M3), 3, 7);
+        codes = chosen((words)(magnitudes >= F32_INFINITY), all_of(0x7f), codes);
+        return codes | (bits >> 24 & 0x80);
     }
     if (type == FY_CODE_F8E5M2) {
-        return saturate_one_f8e5m2(value);
+        codes = rounded(no_more_than(magnitudes, MOST_F8E5M2), 2, 15);
+        codes = chosen((words)(magnitudes == F32_INFINITY), all_of(0x7c), codes);
+        codes = chosen((words)(magnitudes > F32_INFINITY), all_of(0x7f), codes);
+        return codes | (bits >> 24 & 0x80);
     }
-    uint32_t bits = bits_of(value), magnitude = bits & 0x7fffffff;
-    uint32_t code = (bits >> 28 & 8) | narrowed(least_of(magnitude, MOST_F4), 1, 1);
-    return magnitude > F32_INFINITY ? 0 : code;
+    codes = rounded(no_more_than(magnitudes, MOST_F4), 1, 1) | (bits >> 28 & 8);
+    return codes & (words)(magnitudes <= F32_INFINITY);
 }
 
-static ALWAYS_INLINE void codes_of(fy_value_type from_type, fy_code_type type,
-                                   unsigned char *restrict to, const char *restrict from, size_t n,
-                                   float scale)
+/* Of f4 the first of two is in the lower half of a byte. */
+static ALWAYS_INLINE void store_codes(fy_code_type type, unsigned char *to, words codes, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        to[i] = (unsigned char)code_of(type, value_at(from_type, from, i) / scale);
-    }
-}
-
-/* The first of two is in the lower half of the byte; the half that is left over is 0. */
-static ALWAYS_INLINE void pack_pairs(unsigned char *restrict to,
-                                     const unsigned char *restrict codes, size_t n)
-{
-    for (size_t i = 0; i < n / 2; i++) {
-        to[i] = (unsigned char)(codes[2 * i] | codes[2 * i + 1] << 4);
-    }
-    if (n % 2 != 0) {
-        to[n / 2] = codes[n - 1];
-    }
-}
-
-static ALWAYS_INLINE void quantize_some(fy_value_type from_type, fy_code_type type,
-                                        unsigned char *to, const char *from, size_t n, float scale)
-{
-    unsigned char codes[2 * PAIRS_AT_ONCE];
-    if (type != FY_CODE_F4) {
-        codes_of(from_type, type, to, from, n, scale);
-        return;
-    }
-    size_t bytes = from_type == FY_VALUE_F32 ? 4 : 2;
-    for (size_t at = 0; at < n; at += sizeof codes) {
-        size_t here = n - at < sizeof codes ? n - at : sizeof codes;
-        codes_of(from_type, type, codes, from + at * bytes, here, scale);
-        pack_pairs(to + at / 2, codes, here);
+    if (type == FY_CODE_F4) {
+        pairs both = (pairs)codes;
+        unsigned char packed[LANES / 2];
+        both = (both | both >> 28) & 0xff;
+        if (n == LANES) {
+            store_pairs(to, both);
+        } else {
+            store_pairs(packed, both);
+            memcpy(to, packed, (n + 1) / 2);
+        }
+    } else {
+        bytes packed = __builtin_convertvector(codes, bytes);
+        memcpy(to, &packed, n);
     }
 }
 
@@ -154,81 +337,77 @@ static ALWAYS_INLINE void quantize_row(fy_value_type from_type, fy_code_type typ
                                        unsigned char *to, const char *from, size_t n, size_t width,
                                        const float *scales)
 {
-    size_t bytes = from_type == FY_VALUE_F32 ? 4 : 2;
-    for (size_t at = 0, block = 0; at < n; at += width, block++) {
-        size_t here = n - at < width ? n - at : width;
-        unsigned char *codes = to + (type == FY_CODE_F4 ? at / 2 : at);
-        const char *values = from + at * bytes;
-        if (type == FY_CODE_F4 && here == 16) {
-            quantize_some(from_type, type, codes, values, 16, scales[block]);
-        } else if (here == 32) {
-            quantize_some(from_type, type, codes, values, 32, scales[block]);
-        } else {
-            quantize_some(from_type, type, codes, values, here, scales[block]);
+    size_t value_bytes = from_type == FY_VALUE_F32 ? 4 : 2, per_byte = type == FY_CODE_F4 ? 2 : 1;
+    for (size_t left = n; left > 0; scales++) {
+        size_t here = left < width ? left : width, i = 0;
+        floats scale = (floats)all_of(bits_of(*scales));
+        for (; i + LANES <= here; i += LANES) {
+            floats values = load_values(from_type, from + i * value_bytes, LANES) / scale;
+            store_codes(type, to + i / per_byte, codes_of(type, values), LANES);
         }
+        if (i < here) { /* what is left over of the last byte is 0, as those lanes are */
+            floats values = load_values(from_type, from + i * value_bytes, here - i) / scale;
+            store_codes(type, to + i / per_byte, codes_of(type, values), here - i);
+        }
+        from += here * value_bytes;
+        to += here / per_byte;
+        left -= here;
     }
 }
 
 /* ---- codes to values ---- */
 
-static ALWAYS_INLINE float value_of_code(fy_code_type type, uint32_t code)
+static ALWAYS_INLINE words load_codes(fy_code_type type, const unsigned char *from, size_t n)
 {
+    bytes codes = {0};
+    if (type == FY_CODE_F4) {
+        unsigned char packed[LANES / 2] = {0};
+        memcpy(packed, from, n == LANES ? 0 : (n + 1) / 2);
+        pairs both = wide_pairs(n == LANES ? from : packed);
+        return (words)((both & 15) | (both & 0xf0) << 28);
+    }
+    memcpy(&codes, from, n);
+    return wide_bytes(codes);
+}
+
+/* As widened() of one: see there. */
+static ALWAYS_INLINE words widened_all(words magnitudes, uint32_t mantissa, uint32_t bias)
+{
+    uint32_t least = (F32_BIAS + 1 - bias) << F32_MANTISSA;
+    words moved = magnitudes << (F32_MANTISSA - mantissa);
+    words normal = moved + ((F32_BIAS - bias) << F32_MANTISSA);
+    words small = (words)((floats)(moved + least) - (floats)(all_of(least)));
+    return chosen((words)(magnitudes < 1u << mantissa), small, normal);
+}
+
+static ALWAYS_INLINE floats values_of(fy_code_type type, words codes)
+{
+    words magnitudes = codes & 0x7f, bits, nan = all_of(F32_NAN);
     if (type == FY_CODE_F8E4M3) {
-        return widen_one_f8e4m3(code);
+        bits = widened_all(magnitudes, 3, 7);
+        bits = chosen((words)(magnitudes == 0x7f), nan, bits);
+        return (floats)(bits | (codes & 0x80) << 24);
     }
     if (type == FY_CODE_F8E5M2) {
-        return widen_one_f16(code << 8);
+        bits = widened_all(magnitudes, 2, 15);
+        bits = chosen((words)(magnitudes == 0x7c), all_of(F32_INFINITY), bits);
+        bits = chosen((words)(magnitudes > 0x7c), nan, bits);
+        return (floats)(bits | (codes & 0x80) << 24);
     }
-    return float_of((code & 8) << 28 | widened(code & 7, 1, 1));
+    return (floats)(widened_all(codes & 7, 1, 1) | (codes & 8) << 28);
 }
 
 /* NaN is always the same one: which operand's a processor takes is its own affair. */
-static ALWAYS_INLINE float with_one_nan(float value)
+static ALWAYS_INLINE void store_values(fy_value_type type, char *to, floats values, size_t n)
 {
-    return (bits_of(value) & 0x7fffffff) > F32_INFINITY ? float_of(F32_NAN) : value;
-}
-
-static ALWAYS_INLINE void put_value(fy_value_type type, char *to, size_t i, float value)
-{
-    uint32_t word = bits_of(with_one_nan(value));
+    words bits = (words)values;
+    bits = chosen((words)((bits & 0x7fffffff) > F32_INFINITY), all_of(F32_NAN), bits);
     if (type == FY_VALUE_F32) {
-        memcpy(to + 4 * i, &word, sizeof word);
-        return;
-    }
-    uint16_t half = (uint16_t)narrow_one_bf16(with_one_nan(value));
-    memcpy(to + 2 * i, &half, sizeof half);
-}
-
-static ALWAYS_INLINE void values_of(fy_value_type to_type, fy_code_type type, char *restrict to,
-                                    const unsigned char *restrict codes, size_t n, float scale)
-{
-    for (size_t i = 0; i < n; i++) {
-        put_value(to_type, to, i, value_of_code(type, codes[i]) * scale);
-    }
-}
-
-static ALWAYS_INLINE void unpack_pairs(unsigned char *restrict codes,
-                                       const unsigned char *restrict from, size_t n)
-{
-    for (size_t i = 0; i < (n + 1) / 2; i++) {
-        codes[2 * i] = from[i] & 15;
-        codes[2 * i + 1] = from[i] >> 4;
-    }
-}
-
-static ALWAYS_INLINE void dequantize_some(fy_value_type to_type, fy_code_type type, char *to,
-                                          const unsigned char *from, size_t n, float scale)
-{
-    unsigned char codes[2 * PAIRS_AT_ONCE];
-    if (type != FY_CODE_F4) {
-        values_of(to_type, type, to, from, n, scale);
-        return;
-    }
-    size_t bytes = to_type == FY_VALUE_F32 ? 4 : 2;
-    for (size_t at = 0; at < n; at += sizeof codes) {
-        size_t here = n - at < sizeof codes ? n - at : sizeof codes;
-        unpack_pairs(codes, from + at / 2, here);
-        values_of(to_type, type, to + at * bytes, codes, here, scale);
+        memcpy(to, &bits, 4 * n);
+    } else {
+        words rounded_bits = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+        halves narrow = __builtin_convertvector(rounded_bits, halves);
+        memcpy(to, &narrow, 2 * n);
     }
 }
 
@@ -236,18 +415,22 @@ static ALWAYS_INLINE void dequantize_row(fy_value_type to_type, fy_code_type typ
                                          const unsigned char *from, size_t n, size_t width,
                                          const float *scales)
 {
-    size_t bytes = to_type == FY_VALUE_F32 ? 4 : 2;
-    for (size_t at = 0, block = 0; at < n; at += width, block++) {
-        size_t here = n - at < width ? n - at : width;
-        const unsigned char *codes = from + (type == FY_CODE_F4 ? at / 2 : at);
-        char *values = to + at * bytes;
-        if (type == FY_CODE_F4 && here == 16) {
-            dequantize_some(to_type, type, values, codes, 16, scales[block]);
-        } else if (here == 32) {
-            dequantize_some(to_type, type, values, codes, 32, scales[block]);
-        } else {
-            dequantize_some(to_type, type, values, codes, here, scales[block]);
+    size_t value_bytes = to_type == FY_VALUE_F32 ? 4 : 2, per_byte = type == FY_CODE_F4 ? 2 : 1;
+    for (size_t left = n; left > 0; scales++) {
+        size_t here = left < width ? left : width, i = 0;
+        floats scale = (floats)all_of(bits_of(*scales));
+        for (; i + LANES <= here; i += LANES) {
+            floats values = values_of(type, load_codes(type, from + i / per_byte, LANES)) * scale;
+            store_values(to_type, to + i * value_bytes, values, LANES);
         }
+        if (i < here) {
+            floats values =
+                values_of(type, load_codes(type, from + i / per_byte, here - i)) * scale;
+            store_values(to_type, to + i * value_bytes, values, here - i);
+        }
+        from += here / per_byte;
+        to += here * value_bytes;
+        left -= here;
     }
 }
 

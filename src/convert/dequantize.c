@@ -3,9 +3,7 @@
 
 #include "base/checked.h"
 #include "convert/scale.h"
-
-/* Elements that are narrowed at once. */
-enum { PIECE = 1024 };
+#include "convert/tables.h"
 
 typedef struct job {
     const fy_quantized *q;
@@ -15,42 +13,70 @@ typedef struct job {
     fy_rows_out values;
 } job;
 
-/* n columns of a row, of whole blocks but for the last one; more than a piece are of one block. */
-static void dequantize_some(const job *j, char *to, const char *from, uint64_t n,
-                            const float *factors)
+/* n columns of a row, of whole blocks but for the last one. */
+static void dequantize_row(const job *j, char *to, const char *from, uint64_t n, size_t width,
+                           const float *factors)
 {
-    float values[PIECE];
-    size_t width = (size_t)fy_min(j->q->format.block[1], n);
+    float values[FY_PIECE];
     if (j->facts.value != FY_VALUE_F16) {
         j->k->dequantize[j->facts.value][j->facts.code](to, from, (size_t)n, width, factors);
         return;
     }
-    for (uint64_t at = 0; at < n; at += PIECE) {
-        size_t here = (size_t)fy_min(n - at, PIECE);
+    for (uint64_t at = 0, here; at < n; at += here) {
+        here = fy_piece(at, n, width);
         j->k->dequantize[FY_VALUE_F32][j->facts.code](
-            values, from + (j->facts.code == FY_CODE_F4 ? at / 2 : at), here, width, factors);
-        j->k->narrow_f16(to + 2 * at, values, here);
+            values, from + (j->facts.code == FY_CODE_F4 ? at / 2 : at), (size_t)here, width,
+            factors + at / width);
+        j->k->narrow_f16(to + 2 * at, values, (size_t)here);
     }
 }
 
-/* Column by column of blocks, as many as factors are held for, and all rows of those blocks. */
-static void dequantize_rows(const job *j, uint64_t first_row, uint64_t end_row)
+/* Some whole blocks beside each other. */
+typedef struct group {
+    char *to;
+    const char *from;
+    uint64_t n_rows, n_columns;
+    size_t n_blocks;
+} group;
+
+static void dequantize_group(const job *j, const group *g, const float *factors)
+{
+    fy_code_table tables[FY_MOST_TABLES];
+    uint64_t width = fy_min(j->q->format.block[1], g->n_columns);
+    bool has_tables = fy_tables_pay(j->k, &j->facts, g->n_blocks, g->n_rows * width);
+    if (has_tables) {
+        fy_dequantize_tables(j->k, factors, g->n_blocks, tables);
+    }
+    for (uint64_t row = 0; row < g->n_rows; row++) {
+        char *to = g->to + row * j->values.pitch;
+        const char *from = g->from + row * j->codes.pitch;
+        if (has_tables) {
+            j->k->dequantize_by_tables(to, from, (size_t)g->n_columns, (size_t)width, tables);
+        } else {
+            dequantize_row(j, to, from, g->n_columns, (size_t)width, factors);
+        }
+    }
+}
+
+/* A row of blocks: as many of them at once as factors are held for. */
+static void dequantize_rows(const job *j, uint64_t first_row, uint64_t n_rows)
 {
     float factors[FY_MOST_BLOCKS];
     const fy_quantized *q = j->q;
     const char *scales = j->scales.data + first_row / q->format.block[0] * j->scales.pitch;
     uint64_t most = fy_group_columns(q), n;
     for (uint64_t column = 0; column < q->n_columns; column += n) {
-        uint64_t block = column / q->format.block[1];
         uint64_t code = j->facts.code == FY_CODE_F4 ? column / 2 : column;
         n = fy_min(most, q->n_columns - column);
-        fy_scales_read(q, j->k, factors, scales + block * j->facts.scale_bytes,
-                       (size_t)fy_ceil_div(n, q->format.block[1]));
-        for (uint64_t row = first_row; row < end_row; row++) {
-            dequantize_some(j,
-                            j->values.data + row * j->values.pitch + column * j->facts.value_bytes,
-                            j->codes.data + row * j->codes.pitch + code, n, factors);
-        }
+        group g = {.to =
+                       j->values.data + first_row * j->values.pitch + column * j->facts.value_bytes,
+                   .from = j->codes.data + first_row * j->codes.pitch + code,
+                   .n_rows = n_rows,
+                   .n_columns = n,
+                   .n_blocks = (size_t)fy_ceil_div(n, q->format.block[1])};
+        fy_scales_read(q, j->k, factors,
+                       scales + column / q->format.block[1] * j->facts.scale_bytes, g.n_blocks);
+        dequantize_group(j, &g, factors);
     }
 }
 
@@ -68,7 +94,7 @@ ferry_status fy_dequantize(const fy_quantized *q, const fy_input *codes, const f
     fenv_t before = fy_plain_arithmetic();
     for (uint64_t row = 0, n; row < q->n_rows; row += n) {
         n = fy_min(q->format.block[0], q->n_rows - row);
-        dequantize_rows(&j, row, row + n);
+        dequantize_rows(&j, row, n);
     }
     (void)fesetenv(&before);
     return FERRY_OK;

@@ -6,6 +6,12 @@
 
 #include <ferry/dtype.h>
 
+/*
+ * Of a group. Whole rows are best, as memory brings what lies side by side much faster, even where
+ * the rows of a group of blocks do not fit into the second cache.
+ */
+enum { MOST_COLUMNS = 16384 };
+
 fy_block_format fy_format_f8(uint64_t block_rows, uint64_t block_columns)
 {
     return (fy_block_format){.kind = FERRY_F8E4M3,
@@ -45,7 +51,14 @@ uint64_t fy_codes_row_bytes(const fy_quantized *q)
 
 uint64_t fy_group_columns(const fy_quantized *q)
 {
-    return fy_max(1, FY_MOST_BLOCKS / q->format.block[1]) * q->format.block[1];
+    uint64_t width = q->format.block[1];
+    return fy_max(1, fy_min(FY_MOST_BLOCKS, MOST_COLUMNS / width)) * width;
+}
+
+uint64_t fy_piece(uint64_t at, uint64_t n, uint64_t width)
+{
+    uint64_t most = width < FY_PIECE ? FY_PIECE / width * width : width - at % width;
+    return fy_min(fy_min(most, n - at), FY_PIECE);
 }
 
 static ferry_status check_scale_kind(const fy_quantized *q, ferry_error *error)

@@ -21,7 +21,13 @@ bool fy_value_type_of(uint32_t kind, fy_value_type *type_out);
 ferry_status fy_check_quantized(const fy_quantized *q, fy_block_facts *facts_out,
                                 ferry_error *error);
 
-/* The columns that are worked on at once: whole blocks, and no more of them than fit. */
+/* The columns that are worked on at once: whole blocks, at most FY_MOST_BLOCKS of them. */
 uint64_t fy_group_columns(const fy_quantized *q);
+
+/* Elements that go through f32 at once. */
+enum { FY_PIECE = 1024 };
+
+/* Of a row of n elements, those from `at` on, in whole blocks or all in one. */
+uint64_t fy_piece(uint64_t at, uint64_t n, uint64_t width);
 
 #endif

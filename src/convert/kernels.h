@@ -31,6 +31,20 @@ typedef void fy_quantize_kernel(void *to, const void *from, size_t n, size_t wid
 typedef void fy_dequantize_kernel(void *to, const void *from, size_t n, size_t width,
                                   const float *scales);
 
+/*
+ * A faster way for large blocks of bf16 and f8e4m3 that share a scale: entries are, for each
+ * mantissa of a bf16 that is 0 or more and not subnormal, its code less 8 times its exponent; or,
+ * for each magnitude of a code, its value.
+ */
+typedef struct fy_code_table {
+    uint16_t entries[128];
+    float scale;
+} fy_code_table;
+
+/* As the kernels above; a table for each block. */
+typedef void fy_table_kernel(void *to, const void *from, size_t n, size_t width,
+                             const fy_code_table *tables);
+
 /* The types of values, and those of codes, as the tables below have them. */
 typedef enum fy_value_type {
     FY_VALUE_F32,
@@ -57,6 +71,7 @@ typedef struct fy_convert_kernels {
     fy_largest_kernel *largest_finite[FY_N_VALUE_TYPES]; /* leaves out infinity and NaN */
     fy_quantize_kernel *quantize[FY_N_VALUE_TYPES][FY_N_CODE_TYPES];
     fy_dequantize_kernel *dequantize[FY_N_VALUE_TYPES][FY_N_CODE_TYPES];
+    fy_table_kernel *quantize_by_tables, *dequantize_by_tables; /* NULL: the set has no such way */
 } fy_convert_kernels;
 
 extern const fy_convert_kernels fy_convert_baseline;

@@ -271,6 +271,9 @@ static void divide(float *values, size_t n, float scale)
 }
 
 #include "convert/blocks_body.h"
+#if defined(__AVX512F__)
+#include "convert/tables_body.h"
+#endif
 
 const fy_convert_kernels FY_CONVERT = {
     .widen_f16 = widen_f16,
@@ -296,4 +299,8 @@ const fy_convert_kernels FY_CONVERT = {
                        [FY_VALUE_BF16] = largest_finite_bf16},
     .quantize = {[FY_VALUE_F32] = QUANTIZE_FROM(f32), [FY_VALUE_BF16] = QUANTIZE_FROM(bf16)},
     .dequantize = {[FY_VALUE_F32] = DEQUANTIZE_TO(f32), [FY_VALUE_BF16] = DEQUANTIZE_TO(bf16)},
+#if defined(__AVX512F__)
+    .quantize_by_tables = quantize_by_tables,
+    .dequantize_by_tables = dequantize_by_tables,
+#endif
 };

@@ -3,13 +3,11 @@
 
 #include "base/checked.h"
 #include "convert/scale.h"
+#include "convert/tables.h"
 
 #include <ferry/dtype.h>
 
 #include <string.h>
-
-/* Elements that are widened at once, and bytes that memory brings at once. */
-enum { PIECE = 1024, LINE = 64 };
 
 /* A call under way, in either direction. */
 typedef struct job {
@@ -29,14 +27,6 @@ typedef struct group {
 static const char *value_row(const job *j, const group *g, uint64_t row)
 {
     return j->values.data + row * j->values.pitch + g->column * j->facts.value_bytes;
-}
-
-/* The next row of a group lies far away, where memory does not look ahead by itself. */
-static void ask_for(const char *from, uint64_t n_bytes)
-{
-    for (uint64_t at = 0; at < n_bytes; at += LINE) {
-        __builtin_prefetch(from + at);
-    }
 }
 
 /* Largest magnitudes of the type's own bits, as f32. */
@@ -78,9 +68,6 @@ static void find_largest(const job *j, const group *g, float *values)
     uint32_t largest[FY_MOST_BLOCKS] = {0};
     bool is_lost[FY_MOST_BLOCKS] = {false};
     for (uint64_t row = g->row; row < g->row + g->n_rows; row++) {
-        if (row + 1 < g->row + g->n_rows) {
-            ask_for(value_row(j, g, row + 1), g->n_columns * j->facts.value_bytes);
-        }
         j->k->largest[j->facts.value](largest, value_row(j, g, row), (size_t)g->n_columns,
                                       g->width);
     }
@@ -97,23 +84,37 @@ static void find_largest(const job *j, const group *g, float *values)
     }
 }
 
-/* Rows that are longer than a piece are of one block. */
-static void quantize_row(const job *j, const group *g, void *to, const char *from,
+static void quantize_row(const job *j, const group *g, char *to, const char *from,
                          const float *scales)
 {
-    float values[PIECE];
+    float values[FY_PIECE];
     if (j->facts.value != FY_VALUE_F16) {
         j->k->quantize[j->facts.value][j->facts.code](to, from, (size_t)g->n_columns, g->width,
                                                       scales);
         return;
     }
-    for (uint64_t at = 0; at < g->n_columns; at += PIECE) {
-        size_t here = (size_t)fy_min(g->n_columns - at, PIECE);
-        j->k->widen_f16(values, from + 2 * at, here);
-        j->k->quantize[FY_VALUE_F32][j->facts.code]((char *)to +
-                                                        (j->facts.code == FY_CODE_F4 ? at / 2 : at),
-                                                    values, here, g->width, scales);
+    for (uint64_t at = 0, n; at < g->n_columns; at += n) {
+        n = fy_piece(at, g->n_columns, g->width);
+        j->k->widen_f16(values, from + 2 * at, (size_t)n);
+        j->k->quantize[FY_VALUE_F32][j->facts.code](
+            to + (j->facts.code == FY_CODE_F4 ? at / 2 : at), values, (size_t)n, g->width,
+            scales + at / g->width);
     }
+}
+
+/* The faster way, if it is one here. */
+static bool quantize_by_tables(const job *j, const group *g, char *to, const float *scales)
+{
+    fy_code_table tables[FY_MOST_TABLES];
+    if (!fy_tables_pay(j->k, &j->facts, g->n_blocks, g->n_rows * g->width) ||
+        !fy_quantize_tables(j->k, scales, g->n_blocks, tables)) {
+        return false;
+    }
+    for (uint64_t row = 0; row < g->n_rows; row++) {
+        j->k->quantize_by_tables(to + row * j->codes.pitch, value_row(j, g, g->row + row),
+                                 (size_t)g->n_columns, g->width, tables);
+    }
+    return true;
 }
 
 static void quantize_group(const job *j, const group *g)
@@ -122,14 +123,17 @@ static void quantize_group(const job *j, const group *g)
     uint64_t block_row = g->row / j->q->format.block[0];
     uint64_t first_block = g->column / j->q->format.block[1];
     uint64_t first_code = j->facts.code == FY_CODE_F4 ? g->column / 2 : g->column;
+    char *to = j->codes.data + g->row * j->codes.pitch + first_code;
     find_largest(j, g, scales);
     fy_scales_make(j->q, j->k, scales,
                    j->scales.data + block_row * j->scales.pitch +
                        first_block * j->facts.scale_bytes,
                    g->n_blocks);
-    for (uint64_t row = g->row; row < g->row + g->n_rows; row++) {
-        quantize_row(j, g, j->codes.data + row * j->codes.pitch + first_code, value_row(j, g, row),
-                     scales);
+    if (quantize_by_tables(j, g, to, scales)) {
+        return;
+    }
+    for (uint64_t row = 0; row < g->n_rows; row++) {
+        quantize_row(j, g, to + row * j->codes.pitch, value_row(j, g, g->row + row), scales);
     }
 }
 

@@ -246,11 +246,10 @@ static unsigned bits_of(uint32_t kind)
     return (unsigned)oracle_bits(oracle_of(kind));
 }
 
-static void check_matrix(uint64_t seed)
+static void check_matrix(fy_quantized q, uint64_t seed)
 {
     ferry_error error;
     uint64_t shape[2];
-    fy_quantized q = random_format(&seed);
     fy_scales_shape(&q, shape);
     matrix values = matrix_of(q.n_rows, q.n_columns, bits_of(q.kind), &seed);
     matrix back = matrix_of(q.n_rows, q.n_columns, bits_of(q.kind), &seed);
@@ -299,7 +298,48 @@ static void test_random_matrices(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= n_matrices; seed++) {
-        check_matrix(seed);
+        uint64_t of_format = seed + 1000000;
+        check_matrix(random_format(&of_format), seed);
+    }
+}
+
+/* Blocks as large as those of real weights, some of which have a faster way. */
+static void test_large_blocks(void **state)
+{
+    (void)state;
+    static const uint32_t kinds[] = {FERRY_BF16, FERRY_BF16, FERRY_BF16, FERRY_F32, FERRY_F16};
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        fy_quantized q = {.format = fy_format_f8(128, 128),
+                          .kind = kinds[seed % COUNT_OF(kinds)],
+                          .n_rows = 150,
+                          .n_columns = 300};
+        q.format.rule = (fy_scale_rule)(seed % 3);
+        check_matrix(q, seed);
+    }
+}
+
+/* All bf16 in one block, each of which has a scale of its own size; and its mantissas again. */
+static void test_every_bf16_by_many_scales(void **state)
+{
+    (void)state;
+    uint64_t seed = 3;
+    for (uint32_t largest = 0x0001; largest < 0x7f80; largest += 211) {
+        ferry_error error;
+        fy_quantized q = {
+            .format = fy_format_f8(128, 256), .kind = FERRY_BF16, .n_rows = 128, .n_columns = 256};
+        matrix values = matrix_of(128, 256, 16, &seed), codes = matrix_of(128, 256, 8, &seed);
+        matrix scales = matrix_of(1, 1, 32, &seed);
+        for (uint32_t i = 0; i < 32768; i++) {
+            uint32_t magnitude = i <= largest ? i : largest - i % (largest < 4096 ? largest : 4096);
+            put(&values, i / 256, i % 256, magnitude | (i % 3 == 0 ? 0x8000 : 0));
+        }
+        fy_input in = input_of(&values);
+        fy_output codes_out = output_of(&codes), scales_out = output_of(&scales);
+        must(fy_quantize(&q, &in, &codes_out, &scales_out, &error), &error);
+        check_block(&q, &values, &codes, &scales, 0, 0);
+        free(values.data);
+        free(codes.data);
+        free(scales.data);
     }
 }
 
@@ -592,6 +632,7 @@ static int run_all(void)
         cmocka_unit_test(test_f8_by_hand),      cmocka_unit_test(test_powers_by_hand),
         cmocka_unit_test(test_nvfp4_by_hand),   cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_every_code_back), cmocka_unit_test(test_random_matrices),
+        cmocka_unit_test(test_large_blocks),    cmocka_unit_test(test_every_bf16_by_many_scales),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
