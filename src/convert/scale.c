@@ -56,16 +56,16 @@ float fy_tensor_scale(const fy_block_format *format, float largest)
     return largest == 0 ? 1 : scale;
 }
 
-/* The bits of a power of two: exponents and mantissas of a normal number, compared as integers. */
+/*
+ * The bits of a power of two: exponents and mantissas compared as integers. What is subnormal has
+ * the least scale, whatever its mantissa says.
+ */
 static uint32_t power_of_two(const fy_block_format *format, uint32_t largest)
 {
     uint32_t most = bits_of(most_of(format->kind)), mask = (1u << MANTISSA) - 1;
     int least = format->scale_kind == FERRY_F32 ? 1 : 0;
-    int up = largest < 1u << MANTISSA ? __builtin_clz(largest) - (31 - MANTISSA) : 0;
-    int exponent = up > 0 ? 1 - up : (int)(largest >> MANTISSA);
-    uint32_t mantissa = (largest << up) & mask;
-    exponent += BIAS - (int)(most >> MANTISSA);
-    exponent += format->rule == FY_SCALE_COVER && mantissa > (most & mask);
+    int exponent = (int)(largest >> MANTISSA) + BIAS - (int)(most >> MANTISSA);
+    exponent += format->rule == FY_SCALE_COVER && (largest & mask) > (most & mask);
     exponent = exponent < least ? least : exponent;
     return exponent == 0 ? HALF_THE_LEAST_NORMAL : (uint32_t)exponent << MANTISSA;
 }

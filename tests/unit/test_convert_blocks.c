@@ -315,6 +315,11 @@ static void test_large_blocks(void **state)
                           .n_columns = 300};
         q.format.rule = (fy_scale_rule)(seed % 3);
         check_matrix(q, seed);
+        q.format.block[0] = 2; /* longer than what goes through f32 at once */
+        q.format.block[1] = 1100;
+        q.n_rows = 3;
+        q.n_columns = 2600;
+        check_matrix(q, seed);
     }
 }
 
