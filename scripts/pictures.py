@@ -51,6 +51,7 @@ FOLDERS = {
     "collective": "fused collectives",
     "transport": "shm, UCX, threads",
     "exec": "copies, casts, sums",
+    "convert": "casts, blocks",
     "program": "steps, and who drives them",
     "memory": "kinds of memory",
     "world": "ranks find each other",
