@@ -3,7 +3,7 @@
 """Quantizes bf16 to f8e4m3 with a scale for each 128 x 128 elements, by ferry and by torch in turns,
 each with one thread, and compares the seconds of a processor. Needs torch.
 
-    convert_vs_torch.py --bench build/release/bench/bench_convert [--rounds N] [--mib N]
+    convert_vs_torch.py --bench build/release/bench/bench_convert [--rounds N]
 """
 
 import argparse
@@ -14,6 +14,8 @@ import tempfile
 import time
 
 import torch
+
+import honest
 
 COLUMNS, BLOCK, LARGEST = 8192, 128, 448.0
 
@@ -42,26 +44,36 @@ def torch_rate(values):
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--bench", required=True)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--mib", type=int, default=1024)
+    parser.add_argument("--json")
+    honest.add_arguments(parser)
     args = parser.parse_args()
     torch.set_num_threads(1)
     values = torch.randn((args.mib << 19) // COLUMNS, COLUMNS, dtype=torch.bfloat16) * 0.02
     quantize(values[:BLOCK])
-    ours, copies, theirs = [], [], []
+    rates = {"copy": [], "ferry": [], "torch": []}
+    record = honest.begin(args.rounds, args.patience)
     for _ in range(args.rounds):
         rate, copy = ferry_rate(args.bench, args.mib)
-        ours.append(rate)
-        copies.append(copy)
-        theirs.append(torch_rate(values))
-    ratios = [a / b for a, b in zip(ours, theirs)]
-    print(f"{args.mib} MiB of bf16, {args.rounds} rounds, one thread, torch {torch.__version__}")
-    print(f"copy   {statistics.median(copies):7.2f} GB/s")
-    print(f"ferry  {statistics.median(ours):7.2f} GB/s")
-    print(f"torch  {statistics.median(theirs):7.2f} GB/s")
-    print(f"ratio  {statistics.median(ratios):7.1f}   ({min(ratios):.1f} to {max(ratios):.1f})")
+        rates["copy"].append(copy)
+        rates["ferry"].append(rate)
+        rates["torch"].append(torch_rate(values))
+    ratios = [a / b for a, b in zip(rates["ferry"], rates["torch"])]
+    result = {
+        **honest.end(record),
+        "what": f"{args.mib} MiB of bf16 to f8e4m3, blocks of 128 x 128, one thread",
+        "peer": "torch " + torch.__version__,
+        "gbytes_per_s": {name: statistics.median(found) for name, found in rates.items()},
+        "ratio": statistics.median(ratios),
+    }
+    for name, rate in result["gbytes_per_s"].items():
+        print(f"{name:8} {rate:7.2f} GB/s read")
+    print(f"ratio    {result['ratio']:7.1f}   ({min(ratios):.1f} to {max(ratios):.1f})")
+    if args.json:
+        honest.write(args.json, result)
 
 
 if __name__ == "__main__":
