@@ -6,7 +6,7 @@ set -eu
 cd "$(dirname "$0")/.."
 lists="tests/checkpoint/requirements.txt bindings/python/tests/requirements.txt"
 alone=bindings/python/tests/requirements-alone.txt
-imports="einops, megatron.core, mypy, numpy, packaging, safetensors, torch, transformers"
+imports="einops, megatron.core, ml_dtypes, mypy, numpy, packaging, safetensors, torch, transformers"
 python=build/packages/bin/python
 made=build/packages/made # the lists that were installed, written last
 log=build/packages/log
