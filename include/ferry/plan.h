@@ -96,6 +96,17 @@ typedef struct ferry_move {
     uint64_t src_begin[FERRY_MAX_DIMS];
     uint64_t src_length[FERRY_MAX_DIMS];
     uint64_t bytes;
+    /*
+     * Where a side is in boxes: the rank's parameter that the box lies in. Element i of the box is
+     * element offset + i[0] strides[0] + i[1] strides[1] ... of it; strides are those of src_length
+     * and of length, and begins are 0. NULL: the side is a mesh.
+     */
+    const char *src_parameter;
+    const char *dst_parameter;
+    uint64_t src_offset;
+    uint64_t dst_offset;
+    uint64_t src_strides[FERRY_MAX_DIMS];
+    uint64_t dst_strides[FERRY_MAX_DIMS];
 } ferry_move;
 
 typedef struct ferry_plan_totals {
@@ -229,6 +240,27 @@ FERRY_API const char *ferry_plan_bound_reason_name(uint32_t reason);
 FERRY_API ferry_status ferry_plan_visit(const ferry_plan *plan, uint32_t rank,
                                         ferry_move_visitor visitor, void *context,
                                         ferry_visit_statistics *statistics_out, ferry_error *error);
+
+/* Elements of a destination's parameter that no tensor gives: its rank writes them itself. */
+typedef struct ferry_fill {
+    const char *parameter; /* lives as long as the plan */
+    ferry_dtype dtype;
+    uint32_t rank;
+    uint32_t n_dims;
+    uint64_t offset; /* in elements; strides as in ferry_move */
+    uint64_t shape[FERRY_MAX_DIMS];
+    uint64_t strides[FERRY_MAX_DIMS];
+    unsigned char bits[8]; /* an element as it lies in memory; of f4, two alike */
+    uint64_t bytes;
+} ferry_fill;
+
+/* Is handed each fill. Anything but FERRY_OK ends the visit, which then returns that. */
+typedef ferry_status (*ferry_fill_visitor)(void *context, const ferry_fill *fill);
+
+/* Visits the fills of rank, or of all ranks with FERRY_ALL_RANKS: by rank, parameter and offset. */
+FERRY_API ferry_status ferry_plan_visit_fills(const ferry_plan *plan, uint32_t rank,
+                                              ferry_fill_visitor visitor, void *context,
+                                              ferry_error *error);
 
 /* What to print of a plan. */
 typedef struct ferry_plan_json_options {

@@ -34,6 +34,11 @@ typedef struct ferry_shard {
     uint64_t flat_begin; /* 0 and the product of local[] where it is not flat */
     uint64_t flat_end;
     uint64_t visit; /* which one hands it over: for ferry_shard_piece_at and _origin_at */
+    /*
+     * Of a side in boxes: tensor is the name of a parameter, the shape is the number of its
+     * elements, and it has no pieces and origins; the plan's moves say where their boxes lie in it.
+     */
+    bool is_parameter;
 } ferry_shard;
 
 /*

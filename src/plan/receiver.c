@@ -264,6 +264,8 @@ void fy_move_describe(const ferry_plan *plan, uint32_t leg, uint32_t from, uint3
     move->from = from;
     move->to = to;
     move->n_dims = tensor->n_dims;
+    move->src_parameter = NULL;
+    move->dst_parameter = NULL;
 }
 
 /* Inside shared blocks the local begin depends on which of the holders sends. */

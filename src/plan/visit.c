@@ -380,3 +380,17 @@ ferry_status ferry_plan_visit(const ferry_plan *plan, uint32_t rank, ferry_move_
     visit_cleanup(&v);
     return fy_after_callback(status, "visitor", error);
 }
+
+/* Only sides in boxes have fills, and no plan has such a side yet. */
+ferry_status ferry_plan_visit_fills(const ferry_plan *plan, uint32_t rank,
+                                    ferry_fill_visitor visitor, void *context, ferry_error *error)
+{
+    (void)context;
+    FY_TRY(fy_check_use(plan != NULL && visitor != NULL,
+                        "ferry_plan_visit_fills needs a plan and a visitor", error));
+    if (rank != FERRY_ALL_RANKS && rank >= plan->problem.n_ranks) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "rank %u is not in the world of %u ranks", rank,
+                       plan->problem.n_ranks);
+    }
+    return FERRY_OK;
+}
