@@ -468,12 +468,16 @@ class Model:
     def __init__(self, spec, lost=()):
         self.tensors = expand_tensors(spec["tensors"])
         self.by_name = {tensor.name: tensor for tensor in self.tensors}
-        self.source = Side(spec["source"], "source", lost)
-        self.destination = Side(spec["destination"], "destination", lost)
+        self.source = self.make_side(spec["source"], "source", lost)
+        self.destination = self.make_side(spec["destination"], "destination", lost)
         self.cluster = spec.get("cluster")
         self.world = 1 + max(self.source.ranks + self.destination.ranks)
         self._placed = {}
         self._masks = {}
+
+    def make_side(self, spec_side, which, lost):
+        """A side of a mesh; ferry_boxes.py has the model that knows others."""
+        return Side(spec_side, which, lost)
 
     def at_source(self, name):
         """The placement at the source; a tensor that is fed from others is not placed there."""

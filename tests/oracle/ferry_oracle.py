@@ -11,7 +11,8 @@ from collections import Counter, defaultdict
 from fractions import Fraction
 
 from ferry_bound import Balance, Bound
-from ferry_layout import Model, glob_match, offsets, row_major_strides, runs
+from ferry_boxes import is_in_boxes, model_of
+from ferry_layout import glob_match, offsets, row_major_strides, runs
 
 PLAN_KEYS = {"format", "digest", "world", "tensors", "bytes", "bound", "ranks", "moves"}
 MOVE_KEYS = {"task_id", "tensor", "from", "to", "src", "dst", "bytes"}
@@ -111,7 +112,7 @@ class Move:
 
 class PlanChecker:
     def __init__(self, spec, plan, policy, subset=None, lost=()):
-        self.model = Model(spec, lost)
+        self.model = model_of(spec, lost)
         self.plan = plan
         self.policy = policy
         self.subset = subset
@@ -468,6 +469,9 @@ def check_plan(spec, plan, policy, subset=None, lost=()):
     `policy` is "balanced" or "seed"; `subset` the pattern of --subset, if one was given, and `lost`
     the ranks of --without.
     """
+    if is_in_boxes(spec):
+        from box_oracle import check_box_plan  # which is made of what is above
+        return check_box_plan(spec, plan, policy, subset, lost)
     return PlanChecker(spec, plan, policy, subset, lost).check()
 
 
@@ -476,7 +480,7 @@ def check_balance(spec, plan, tolerance=1.05, subset=None):
 
     See ferry_bound.Balance for the rounding that is allowed on top of the tolerance.
     """
-    balance = Balance(Model(spec), subset)
+    balance = Balance(model_of(spec), subset)
     sent = Counter()
     for move in plan["moves"]:
         if move["from"] != move["to"]:

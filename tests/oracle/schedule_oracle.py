@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from fractions import Fraction
 
-from ferry_layout import Model
+from ferry_boxes import model_of
 from ferry_oracle import MOST_PROBLEMS, is_count, is_number
 from schedule_model import Batch, Network, OneSlot, PortModel, port_orders
 
@@ -61,8 +61,18 @@ class Task:
         self.id = move["task_id"]
         self.sender, self.receiver, self.bytes = move["from"], move["to"], move["bytes"]
         self.element_bytes = max(1, tensor.bits // 8)
-        self.content = (self.sender, move.get("source", move["tensor"]),
-                        tuple(map(tuple, move["src"])))
+        self.content = (self.sender, move.get("source", move["tensor"]), read_of(move))
+
+
+def read_of(move):
+    """The bytes that a move reads, in the order in which it sends them."""
+    src, shape = move["src"], move.get("shape", [])
+    if isinstance(src, list):
+        return tuple(map(tuple, src))
+    surplus = len(src["strides"]) - len(shape)
+    lengths = [1] * max(0, surplus) + shape[max(0, -surplus):]
+    steps = tuple((n, s) for n, s in zip(lengths, src["strides"]) if n != 1)
+    return src["parameter"], src["offset"], steps
 
 
 class Segment:
@@ -93,7 +103,7 @@ def close(found, expected, scale=0.0):
 
 class ScheduleChecker:
     def __init__(self, spec, plan, options):
-        self.model = Model(spec)
+        self.model = model_of(spec)
         self.network = Network(self.model.cluster, self.model.world)
         self.plan = plan
         self.options = options
@@ -451,7 +461,7 @@ def is_long(tasks, options):
 
 def check_quality(spec, plan, options, tolerance=1.02):
     """Where nothing is copied and rounds are long, the makespan must nearly meet the bound."""
-    model = Model(spec)
+    model = model_of(spec)
     tasks = tasks_of(model, plan["moves"])
     copied = len({task.content for task in tasks.values()}) < len(tasks)
     if (options.rule != OPTIMAL or options.half or copied or not is_long(tasks, options)

@@ -8,14 +8,15 @@ rank that is left can send. Both know layouts only, and nothing of the planner.
 
 import math
 
-from ferry_layout import Model, offsets, row_major_strides, spans
+from ferry_boxes import model_of
+from ferry_layout import offsets, row_major_strides, spans
 
 MOST_PROBLEMS = 20
 
 
 def check_shards(spec, records, subset=None, lost=()):
     """Everything that is wrong with the records, as a list of sentences."""
-    model = Model(spec, lost)
+    model = model_of(spec, lost)
     expected = expected_order(model, subset)
     found = [(record["side"], record["rank"], record["tensor"]) for record in records]
     if found != expected:
@@ -105,7 +106,7 @@ def check_origins(model, tensor, record, label):
 
 def lost_elements(spec, lost, subset=None):
     """{tensor: {(source tensor, offset in it): its holders}} of what only lost ranks held."""
-    before, after = Model(spec), Model(spec, lost)
+    before, after = model_of(spec), model_of(spec, lost)
     missing = {}
     for tensor in after.wanted(subset):
         origin, feeds, wanted = after.origin(tensor), after.feeds(tensor), set()

@@ -1,0 +1,280 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Sides in boxes of a ferry.spec/1 file, element by element.
+
+A second reading of docs/formats.md, like ferry_layout.py: every box is expanded to the elements of
+memory that it names, and memory is a list with one entry for each element.
+"""
+
+import itertools
+import math
+
+from ferry_layout import (MAX_BYTES, MAX_DIMS, MAX_RANK, Model, Side, dtype_bits, fits, is_count,
+                          offsets, require, row_major_strides, spans)
+
+MOST_LOOPS = 4
+PARAMETER_KEYS = {"rank", "ranks", "parameter", "dtype", "elements", "holds", "fill", "partial"}
+HOLD_KEYS = {"tensor", "begin", "shape", "offset", "strides", "repeat"}
+FILL_KEYS = {"offset", "shape", "strides", "bits"}
+LOOP_KEYS = {"count", "begin", "offset"}
+
+
+class Box:
+    """One box of memory: a part of a tensor (begin is where it begins there), or a fill (bits)."""
+
+    def __init__(self, tensor, begin, shape, offset, strides, bits=None):
+        self.tensor = tensor
+        self.begin = begin
+        self.shape = shape
+        self.offset = offset
+        self.strides = strides
+        self.bits = bits
+
+    def is_empty(self):
+        return 0 in self.shape
+
+    def addresses(self):
+        """Where its elements lie, in row-major order of the box."""
+        return [self.offset + step for step in offsets(map(range, self.shape), self.strides)]
+
+    def last(self):
+        return self.offset + sum((n - 1) * s for n, s in zip(self.shape, self.strides))
+
+
+def check_keys(entry, allowed, required, what):
+    require(isinstance(entry, dict), "%s: no object" % what)
+    require(set(entry) <= allowed, "%s: unknown key in %s" % (what, sorted(entry)))
+    require(required <= set(entry), "%s: lacks a key of %s" % (what, sorted(required)))
+
+
+def check_counts(values, what):
+    require(isinstance(values, list) and all(map(is_count, values)), "%s: no list of counts" % what)
+    require(all(value <= MAX_BYTES for value in values), "%s: too large" % what)
+
+
+def check_memory(box, elements, what):
+    """A box that is not empty stays inside its parameter, and steps where it has a length."""
+    if box.is_empty():
+        return
+    require(all(s > 0 for n, s in zip(box.shape, box.strides) if n > 1), "%s: stride 0" % what)
+    require(box.last() < elements, "%s: leaves the parameter" % what)
+
+
+class Parameter:
+    """The memory of one name on some ranks."""
+
+    def __init__(self, entry, which, tensors):
+        what = "%s: %s" % (which, entry.get("parameter") if isinstance(entry, dict) else entry)
+        required = {"parameter", "elements", "holds"}
+        check_keys(entry, PARAMETER_KEYS, required, what)
+        require(("rank" in entry) != ("ranks" in entry), "%s: needs rank or ranks" % what)
+        self.what = what
+        self.name = entry["parameter"]
+        require(isinstance(self.name, str) and self.name, "%s: no name" % what)
+        self.ranks = entry["ranks"] if "ranks" in entry else [entry["rank"]]
+        check_counts(self.ranks, what)
+        require(self.ranks, "%s: no ranks" % what)
+        require(len(set(self.ranks)) == len(self.ranks), "%s: a rank twice" % what)
+        require(max(self.ranks) < MAX_RANK, "%s: a rank too large" % what)
+        self.elements = entry["elements"]
+        require(is_count(self.elements), "%s: elements" % what)
+        self.partial = entry.get("partial", False)
+        require(isinstance(self.partial, bool), "%s: partial" % what)
+        require(which == "destination" or "fill" not in entry, "%s: a source has no fill" % what)
+        self.boxes = [box for hold in as_list(entry["holds"], what)
+                      for box in self._expand(hold, tensors)]
+        self.dtype = self._dtype(entry, tensors)
+        self.bits = dtype_bits(self.dtype)
+        require(self.elements * self.bits <= 8 * MAX_BYTES, "%s: too large" % what)
+        self.fills = [self._fill(fill) for fill in as_list(entry.get("fill", []), what)]
+        for box in self.boxes + self.fills:
+            check_memory(box, self.elements, what)
+        self.memory = self._lay_out()
+        if which == "destination" and not self.partial:
+            require(None not in self.memory, "%s: nothing gives an element" % what)
+
+    def _dtype(self, entry, tensors):
+        dtypes = {tensors[box.tensor].dtype for box in self.boxes}
+        if "dtype" in entry:
+            dtypes.add(entry["dtype"])
+        require(len(dtypes) == 1, "%s: dtypes %s" % (self.what, sorted(map(str, dtypes))))
+        (dtype,) = dtypes
+        require(isinstance(dtype, str), "%s: dtype" % self.what)
+        return dtype
+
+    def _expand(self, hold, tensors):
+        check_keys(hold, HOLD_KEYS, HOLD_KEYS - {"repeat"}, self.what)
+        tensor = tensors.get(hold["tensor"]) if isinstance(hold["tensor"], str) else None
+        require(tensor is not None, "%s: no tensor %s" % (self.what, hold["tensor"]))
+        n_dims = len(tensor.shape)
+        for key in ("begin", "shape", "strides"):
+            check_counts(hold[key], self.what)
+            require(len(hold[key]) == n_dims, "%s: %s has not %d" % (self.what, key, n_dims))
+        require(is_count(hold["offset"]), "%s: offset" % self.what)
+        loops = as_list(hold.get("repeat", []), self.what)
+        require(len(loops) <= MOST_LOOPS, "%s: too many loops" % self.what)
+        for loop in loops:
+            check_keys(loop, LOOP_KEYS, LOOP_KEYS, self.what)
+            require(is_count(loop["count"]) and loop["count"] >= 1, "%s: count" % self.what)
+            check_counts(loop["begin"], self.what)
+            require(len(loop["begin"]) == n_dims, "%s: begin of a loop" % self.what)
+            require(is_count(loop["offset"]), "%s: offset of a loop" % self.what)
+        farthest = [b + sum((loop["count"] - 1) * loop["begin"][d] for loop in loops)
+                    for d, b in enumerate(hold["begin"])]
+        require(fits(farthest, hold["shape"], tensor.shape), "%s: leaves %s" % (self.what,
+                                                                              tensor.name))
+        last = hold["offset"] + sum((loop["count"] - 1) * loop["offset"] for loop in loops)
+        require(0 in hold["shape"] or last < self.elements, "%s: leaves the parameter" % self.what)
+        for steps in itertools.product(*(range(loop["count"]) for loop in loops)):
+            begin, offset = list(hold["begin"]), hold["offset"]
+            for step, loop in zip(steps, loops):
+                begin = [b + step * more for b, more in zip(begin, loop["begin"])]
+                offset += step * loop["offset"]
+            yield Box(tensor.name, begin, hold["shape"], offset, hold["strides"])
+
+    def _fill(self, fill):
+        check_keys(fill, FILL_KEYS, FILL_KEYS - {"bits"}, self.what)
+        check_counts(fill["shape"], self.what)
+        check_counts(fill["strides"], self.what)
+        require(len(fill["shape"]) == len(fill["strides"]) <= MAX_DIMS, "%s: fill" % self.what)
+        require(is_count(fill["offset"]), "%s: offset of a fill" % self.what)
+        digits = fill.get("bits", "0" * (self.bits // 4))
+        require(isinstance(digits, str) and len(digits) == self.bits // 4
+                and set(digits) <= set("0123456789abcdef"), "%s: bits %r" % (self.what, digits))
+        return Box(None, None, fill["shape"], fill["offset"], fill["strides"], digits)
+
+    def _lay_out(self):
+        """For each element of memory the box that gives it and the place there, or None."""
+        memory = [None] * self.elements
+        for box in self.boxes + self.fills:
+            for place, address in enumerate(box.addresses()):
+                require(memory[address] is None, "%s: two boxes on %d" % (self.what, address))
+                memory[address] = box, place
+        return memory
+
+    def logical(self, tensor):
+        """{address: row-major offset in the tensor} of all elements of it that lie here."""
+        result = {}
+        for box in self.boxes:
+            if box.tensor == tensor.name:
+                strides = row_major_strides(tensor.shape)
+                of = offsets(spans(box.begin, box.shape), strides)
+                result.update(zip(box.addresses(), of))
+        return result
+
+
+def as_list(value, what):
+    require(isinstance(value, list), "%s: no list" % what)
+    return value
+
+
+class BoxPlacement:
+    """Who holds what of one tensor: the interface of ferry_layout.Placement."""
+
+    def __init__(self, tensor, side):
+        self.shape = tensor.shape
+        self.strides = row_major_strides(tensor.shape)
+        self.shards = {}
+        for rank in side.ranks:
+            held = [offset for parameter in side.parameters[rank]
+                    for offset in parameter.logical(tensor).values()]
+            if held or (tensor.elements == 0 and side.names(rank, tensor)):
+                self.shards[rank] = held
+
+    def held(self, rank):
+        """Global elements, as often as they lie there."""
+        return self.shards[rank]
+
+    def is_flat(self):
+        return True  # for those who ask whether elements must be looked at one by one
+
+    def holder_masks(self):
+        masks = [0] * math.prod(self.shape)
+        for rank, held in self.shards.items():
+            for index in held:
+                masks[index] |= 1 << rank
+        return masks
+
+
+class BoxSide:
+    """`{"boxes": [...]}`. Lost ranks hold nothing."""
+
+    def __init__(self, spec_side, which, lost, tensors):
+        check_keys(spec_side, {"boxes"}, {"boxes"}, which)
+        self.which = which
+        self.tensors = tensors
+        self.parameters = {}
+        entries = as_list(spec_side["boxes"], which)
+        require(entries, "%s: no boxes" % which)
+        for entry in entries:
+            parameter = Parameter(entry, which, tensors)
+            for rank in parameter.ranks:
+                listed = self.parameters.setdefault(rank, [])
+                require(parameter.name not in [other.name for other in listed],
+                        "%s: twice on rank %d" % (parameter.what, rank))
+                listed.append(parameter)
+            for box in parameter.boxes:
+                require(which == "destination" or tensors[box.tensor].source is None,
+                        "%s: %s is made of others" % (parameter.what, box.tensor))
+        self.ranks = sorted(self.parameters)
+        for rank in lost:
+            if rank in self.parameters:
+                self.parameters[rank] = []
+
+    def place(self, name, _shape):
+        return BoxPlacement(self.tensors[name], self)
+
+    def names(self, rank, tensor):
+        return any(box.tensor == tensor.name for parameter in self.parameters[rank]
+                   for box in parameter.boxes)
+
+    def parameter(self, rank, name):
+        for number, parameter in enumerate(self.parameters.get(rank, [])):
+            if parameter.name == name:
+                return number, parameter
+        return None, None
+
+
+class BoxModel(Model):
+    """A spec whose sides are meshes or boxes."""
+
+    def make_side(self, spec_side, which, lost):
+        if "boxes" in spec_side:
+            return BoxSide(spec_side, which, lost, self.by_name)
+        return Side(spec_side, which, lost)
+
+    def has_flat_over_shared(self, name):
+        return not self.in_boxes("source") and super().has_flat_over_shared(name)
+
+    def in_boxes(self, which):
+        return isinstance(getattr(self, which), BoxSide)
+
+    def validate(self):
+        """As Model's, and: somebody holds every element that a destination wants."""
+        moved = 0
+        for tensor in self.tensors:
+            placement = self.at_destination(tensor.name)
+            if placement is None or not placement.shards:
+                continue
+            self._validate_feeds(tensor)
+            origin = self.origin(tensor)
+            feeds = self.feeds(tensor)
+            masks = [self.source_masks(feed.source) for feed in feeds]
+            for rank in placement.shards:
+                held = placement.held(rank)
+                moved += len(held)
+                for offset in held:
+                    number, place = origin[offset]
+                    require(masks[number][place], "%s: nobody holds element %d" % (tensor.name,
+                                                                                  offset))
+        require(moved > 0, "the plan moves and copies no bytes")
+
+    def _validate_sub_byte(self, tensor):
+        """Boxes are held against bytes where moves are judged."""
+
+
+def is_in_boxes(spec):
+    return any("boxes" in spec[which] for which in ("source", "destination"))
+
+
+def model_of(spec, lost=()):
+    return (BoxModel if is_in_boxes(spec) else Model)(spec, lost)
