@@ -16,6 +16,17 @@ typedef struct fy_box {
 
 uint64_t fy_box_volume(const uint64_t *length, uint32_t n_dims);
 
+/* Whether two boxes share an element. */
+static inline bool fy_box_meets(const fy_box *a, const fy_box *b, uint32_t n_dims)
+{
+    for (uint32_t d = 0; d < n_dims; d++) {
+        if (a->begin[d] + a->length[d] <= b->begin[d] || b->begin[d] + b->length[d] <= a->begin[d]) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /*
  * The elements [begin, end) of an array in row-major order, as the fewest boxes of whole rows,
  * planes and so on between a head and a tail: at most 2 n - 1, in row-major order. This is how a

@@ -424,13 +424,16 @@ static ferry_status lower_tensor(lowering *l, const fy_tensor *tensor, const fy_
     bool is_src = side == &l->spec->source;
     placing p = {.side = side,
                  .rule = fy_rule_index_find(&l->rules[is_src ? 0 : 1], tensor->name, length)};
+    *placement_out = FY_NONE;
+    if (p.rule == NULL && tensor->is_middle) {
+        return FERRY_OK;
+    }
     if (p.rule == NULL) {
         return fy_fail(
             error, FERRY_ERR_INVALID_INPUT,
             "%s: no rule matches \"%s\"; a last rule {\"match\": \"*\"} would replicate it",
             side->name, tensor->name);
     }
-    *placement_out = FY_NONE;
     if (p.rule->skip) {
         return FERRY_OK;
     }

@@ -98,8 +98,6 @@ struct ferry_spec {
 enum {
     FY_MAX_AXES = 16,
     FY_MAX_TENSORS = 1 << 22,
-    /* The boxes that one tensor is assembled from. */
-    FY_MAX_FEEDS = 1 << 14,
 };
 
 /* Another reference; each is given back with ferry_spec_destroy. */

@@ -4,6 +4,8 @@
 #include "model/spec.h"
 
 #include "base/checked.h"
+#include "model/chains.h"
+#include "model/compose.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -193,6 +195,20 @@ static ferry_status parse_dtype(const json_t *json, const fy_json_place *place, 
     return check_size(tensor->shape, tensor->n_dims, tensor->dtype, &shape_at, error);
 }
 
+/* A tensor that is there to be the source of others. */
+static ferry_status parse_only(const json_t *json, const fy_json_place *place, void *object,
+                               void *context, ferry_error *error)
+{
+    const char *side;
+    (void)context;
+    FY_TRY(fy_json_get_string(json, place, &side, error));
+    if (strcmp(side, "source") != 0) {
+        return fy_json_fail(place, error, "must be \"source\", not \"%s\"", side);
+    }
+    ((fy_tensor *)object)->is_source_only = true;
+    return FERRY_OK;
+}
+
 static ferry_status parse_entry(ferry_spec *spec, const json_t *json, const fy_json_place *place,
                                 entry *entry_out, ferry_error *error)
 {
@@ -202,10 +218,16 @@ static ferry_status parse_entry(ferry_spec *spec, const json_t *json, const fy_j
         {"dtype", FY_JSON_READ, FY_JSON_NEEDED, offsetof(entry, tensor), .read = parse_dtype},
         {"count", FY_JSON_READ, .offset = offsetof(entry, numbers), .read = parse_counts},
         {"source", FY_JSON_VALUE, .offset = offsetof(entry, source)},
+        {"only", FY_JSON_READ, .offset = offsetof(entry, tensor), .read = parse_only},
         {.key = NULL}};
     fy_json_place name_at = {.parent = place, .key = "name"};
     *entry_out = (entry){.tensor = {.src = FY_NONE, .dst = FY_NONE}};
     FY_TRY(fy_json_read(json, place, fields, entry_out, spec, error));
+    if (entry_out->source != NULL && entry_out->tensor.is_source_only) {
+        return fy_json_fail(place, error,
+                            "has a source, so it is not at the source side, and \"only\" says that "
+                            "it is nowhere else");
+    }
     return check_holes(entry_out->name, &entry_out->numbers, &name_at, error);
 }
 
@@ -369,18 +391,6 @@ static ferry_status parse_feed(const ferry_spec *spec, const fy_tensor *tensor, 
                         tensor->n_dims, place, error);
 }
 
-/* The box that a feed fills, in the dimensions of its tensor. */
-static fy_box filled_box(const fy_feed *feed, uint32_t n_dims)
-{
-    fy_box box = {{0}, {0}};
-    uint32_t pad = feed->n_dims - n_dims;
-    for (uint32_t d = 0; d < n_dims; d++) {
-        box.begin[d] = feed->at[d + pad];
-        box.length[d] = feed->shape[d + pad];
-    }
-    return box;
-}
-
 /*
  * A measure of boxes: the product over dimensions of h(end) - h(begin), for a random h of each. It
  * adds up as volumes do, however space is cut, and modulo 2^64, twice, no other set of boxes has
@@ -416,7 +426,7 @@ static ferry_status check_tiling(const fy_tensor *tensor, const fy_feed *feeds, 
     fy_hash128 sum = {0};
     fy_box all = {{0}, {0}};
     for (size_t i = 0; i < n_feeds; i++) {
-        fy_box box = filled_box(&feeds[i], n_dims);
+        fy_box box = fy_feed_filled(&feeds[i], n_dims);
         fy_hash128 its = measure(&box, n_dims);
         sum.low += its.low; /* each half by itself, without a carry */
         sum.high += its.high;
@@ -495,24 +505,6 @@ static ferry_status resolve_entry(ferry_spec *spec, const json_t *json, uint32_t
     return FERRY_OK;
 }
 
-/* A tensor with sources is not placed at the source, so nothing can be fed from it. */
-static ferry_status check_sources(const ferry_spec *spec, const fy_json_place *place,
-                                  ferry_error *error)
-{
-    for (uint32_t t = 0; t < spec->n_tensors; t++) {
-        const fy_tensor *tensor = &spec->tensors[t];
-        for (uint32_t i = 0; i < tensor->n_feeds; i++) {
-            const fy_tensor *source = &spec->tensors[tensor->feeds[i].tensor];
-            if (source->n_feeds > 0) {
-                return fy_json_fail(place, error,
-                                    "\"%s\" has \"%s\" as source, which has a source itself",
-                                    tensor->name, source->name);
-            }
-        }
-    }
-    return FERRY_OK;
-}
-
 ferry_status fy_spec_parse_tensors(ferry_spec *spec, const json_t *json, const fy_json_place *place,
                                    ferry_error *error)
 {
@@ -528,5 +520,5 @@ ferry_status fy_spec_parse_tensors(ferry_spec *spec, const json_t *json, const f
         fy_json_place at = {.parent = place, .index = i};
         status = resolve_entry(spec, json_array_get(json, i), next, &at, &next, error);
     }
-    return status == FERRY_OK ? check_sources(spec, place, error) : status;
+    return status == FERRY_OK ? fy_spec_compose(spec, place, error) : status;
 }

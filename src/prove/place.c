@@ -7,19 +7,17 @@
 
 /* Which rule and which stages hold for a tensor on one side, and whether they fit its shape. */
 
-static ferry_status find_rule(const fy_proof_side *side, const char *name,
-                              const fy_proof_rule **rule_out, ferry_error *error)
+/* NULL: none. */
+static const fy_proof_rule *find_rule(const fy_proof_side *side, const char *name)
 {
     size_t length = strlen(name);
     for (size_t i = 0; i < side->n_rules; i++) {
         const char *match = side->rules[i].match;
         if (fy_glob_match(match, strlen(match), name, length)) {
-            *rule_out = &side->rules[i];
-            return FERRY_OK;
+            return &side->rules[i];
         }
     }
-    return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: no rule of the %s matches", name,
-                   side->name);
+    return NULL;
 }
 
 /* The coordinate of item i, which is below the count. */
@@ -181,10 +179,13 @@ static ferry_status check_rule(const fy_proof_side *side, const fy_proof_tensor 
 static ferry_status place(fy_proof_spec *spec, const fy_proof_side *side,
                           const fy_proof_tensor *tensor, fy_proof_spot *spot, ferry_error *error)
 {
-    const fy_proof_rule *rule = NULL;
-    ferry_status status = find_rule(side, tensor->name, &rule, error);
-    if (status != FERRY_OK || rule->skip) {
-        return status;
+    const fy_proof_rule *rule = find_rule(side, tensor->name);
+    if (rule == NULL && !tensor->is_between) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: no rule of the %s matches",
+                       tensor->name, side->name);
+    }
+    if (rule == NULL || rule->skip) {
+        return FERRY_OK;
     }
     spot->rule = rule;
     FY_TRY(check_rule(side, tensor, rule, error));
@@ -214,8 +215,8 @@ ferry_status fy_proof_place_tensors(fy_proof_spec *spec, ferry_error *error)
     for (size_t i = 0; i < spec->n_tensors; i++) {
         fy_proof_tensor *tensor = &spec->tensors[i];
         for (int s = 0; s < FY_PROOF_SIDES; s++) {
-            if (s == FY_PROOF_SOURCE && tensor->entry->has_source) {
-                continue; /* it is made of others and not placed */
+            if (s == FY_PROOF_SOURCE ? tensor->entry->has_source : tensor->entry->is_source_only) {
+                continue; /* it is made of others and not placed, or others are made of it only */
             }
             FY_TRY(place(spec, &spec->sides[s], tensor, &tensor->spots[s], error));
         }

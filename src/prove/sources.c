@@ -142,11 +142,6 @@ static ferry_status check_source(const fy_proof_tensor *tensor, const fy_proof_b
                                  const fy_proof_tensor *source, ferry_error *error)
 {
     const fy_proof_entry *from = source->entry;
-    if (from->has_source) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%s: its source %s has a source of its own, so no rank holds it",
-                       tensor->name, source->name);
-    }
     if (from->dtype.kind != tensor->entry->dtype.kind ||
         from->dtype.element_bits != tensor->entry->dtype.element_bits) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: its source %s has another dtype",
@@ -198,5 +193,5 @@ ferry_status fy_proof_link_sources(fy_proof_spec *spec, ferry_error *error)
             FY_TRY(link_tensor(spec, &spec->tensors[i], error));
         }
     }
-    return FERRY_OK;
+    return fy_proof_follow_chains(spec, error);
 }

@@ -121,6 +121,7 @@ typedef struct fy_proof_entry {
     const uint64_t *counts;
     bool has_source;
     bool is_tied; /* "source": NAME; its only box is the whole of that tensor */
+    bool is_source_only; /* "only": "source" */
     size_t n_boxes;
     const fy_proof_box *boxes; /* at least one; they tile the tensor */
     const fy_proof_tree *tree; /* of them; NULL: there is one */
@@ -141,6 +142,7 @@ typedef struct fy_proof_tensor {
     uint64_t number;         /* row-major in the entry's counts */
     const uint32_t *sources; /* tensor of each box; NULL: the tensor itself */
     const uint32_t *fed_by;  /* the same in ascending order */
+    bool is_between;         /* it has a source and is one: no side needs a rule for it */
     fy_proof_spot spots[FY_PROOF_SIDES];
 } fy_proof_tensor;
 

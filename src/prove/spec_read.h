@@ -51,6 +51,9 @@ ferry_status fy_proof_read_source(fy_proof_spec *spec, const json_t *json,
 /* Finds the source tensors of every tensor, once all are there. */
 ferry_status fy_proof_link_sources(fy_proof_spec *spec, ferry_error *error);
 
+/* Of tensors whose sources have sources: boxes of tensors that have none. All are linked. */
+ferry_status fy_proof_follow_chains(fy_proof_spec *spec, ferry_error *error);
+
 /* The names, shapes and dtypes of a safetensors file, an index file or a folder. */
 ferry_status fy_proof_read_model(fy_proof_spec *spec, const char *path, ferry_error *error);
 

@@ -192,7 +192,7 @@ static ferry_status read_counts(fy_proof_spec *spec, const json_t *json, const f
 }
 
 typedef struct entry_json {
-    const char *name, *dtype;
+    const char *name, *dtype, *only;
     const json_t *shape, *count, *source;
 } entry_json;
 
@@ -206,6 +206,7 @@ static ferry_status read_entry(fy_proof_spec *spec, const json_t *json, const fy
         {"dtype", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(entry_json, dtype)},
         {"count", FY_JSON_VALUE, .offset = offsetof(entry_json, count)},
         {"source", FY_JSON_VALUE, .offset = offsetof(entry_json, source)},
+        {"only", FY_JSON_STRING, .offset = offsetof(entry_json, only)},
         {.key = NULL}};
     fy_json_place shape_place = {.parent = place, .key = "shape"};
     fy_json_place count_place = {.parent = place, .key = "count"};
@@ -217,6 +218,11 @@ static ferry_status read_entry(fy_proof_spec *spec, const json_t *json, const fy
     FY_TRY(read_dtype(e.dtype, place, &entry->dtype, error));
     if (e.count != NULL) {
         FY_TRY(read_counts(spec, e.count, &count_place, entry, n_out, error));
+    }
+    entry->is_source_only = e.only != NULL;
+    if (e.only != NULL && (strcmp(e.only, "source") != 0 || e.source != NULL)) {
+        return fy_json_fail(place, error,
+                            "may be only at the source, and then without a source of its own");
     }
     if (e.source != NULL) {
         FY_TRY(fy_proof_read_source(spec, e.source, &source_place, entry, error));

@@ -295,6 +295,9 @@ class Side:
                 rest //= size
             yield rank, where
 
+    def has_rule(self, name):
+        return any(glob_match(rule["match"], name) for rule in self.rules)
+
     def rule_for(self, name):
         for rule in self.rules:
             if glob_match(rule["match"], name):
@@ -402,15 +405,18 @@ def stage_coordinate(name, stage, number, axis_size):
 
 
 class Tensor:
-    def __init__(self, index, name, shape, dtype, source):
+    def __init__(self, index, name, shape, dtype, source, only=None):
         self.index = index
         self.name = name
         self.shape = shape
         self.dtype = dtype
         self.bits = dtype_bits(dtype)
         self.source = source
+        self.only = only  # "source": the destination has no place for it
         self.elements = math.prod(shape)
         require(len(shape) <= MAX_DIMS, "%s: %d dimensions" % (name, len(shape)))
+        require(only in (None, "source"), "%s: only %r" % (name, only))
+        require(only is None or source is None, "%s: a source, and only at the source" % name)
         require(self.elements * self.bits <= 8 * MAX_BYTES, "%s: too large" % name)
 
     def bytes_of(self, elements):
@@ -434,6 +440,36 @@ class Feed:
         self.extents = align(shape, n_dims)
 
 
+def source_names(tensor):
+    if tensor.source is None:
+        return []
+    if isinstance(tensor.source, str):
+        return [tensor.source]
+    return [box["tensor"] for box in tensor.source]
+
+
+def coordinates_of(offset, shape, strides):
+    return [offset // stride % extent for stride, extent in zip(strides, shape)]
+
+
+def boxes_of(places, n_dims):
+    """A set of places as boxes: runs along the last dimension as long as they are, and the places
+    that have the same run as boxes of the dimensions before it."""
+    if n_dims == 0:
+        return [[]]
+    rows, runs = {}, {}
+    for place in places:
+        rows.setdefault(place[:-1], []).append(place[-1])
+    for row, numbers in rows.items():
+        numbers.sort()
+        begin = numbers[0]
+        for number, behind in zip(numbers, numbers[1:] + [None]):
+            if behind != number + 1:
+                runs.setdefault((begin, number + 1 - begin), set()).add(row)
+                begin = behind
+    return [box + [run] for run, its in runs.items() for box in boxes_of(its, n_dims - 1)]
+
+
 def align(shape, n_dims):
     """The same extents over n_dims dimensions, by adding or dropping leading ones."""
     surplus = max(0, len(shape) - n_dims)
@@ -450,10 +486,23 @@ def expand_tensors(entries):
             for k, value in enumerate(index):
                 require("{%d}" % k in name, "%s: {%d} is missing" % (name, k))
                 name = name.replace("{%d}" % k, str(value))
-            result.append(Tensor(len(result), name, entry["shape"], entry["dtype"], source))
+            source = numbered_source(source, index)
+            result.append(Tensor(len(result), name, entry["shape"], entry["dtype"], source,
+                                 entry.get("only")))
     names = [tensor.name for tensor in result]
     require(len(set(names)) == len(names), "a tensor appears twice")
     return result
+
+
+def numbered_source(source, index):
+    """The names in a source with the numbers of a repeated entry."""
+    if isinstance(source, str):
+        for k, value in enumerate(index):
+            source = source.replace("{%d}" % k, str(value))
+        return source
+    if source is None:
+        return None
+    return [{**box, "tensor": numbered_source(box["tensor"], index)} for box in source]
 
 
 def index_tuples(counts):
@@ -474,6 +523,10 @@ class Model:
         self.world = 1 + max(self.source.ranks + self.destination.ranks)
         self._placed = {}
         self._masks = {}
+        self._elements = {}
+        self._composed = {}
+        self.between = {name for tensor in self.tensors for name in source_names(tensor)
+                        if name in self.by_name and self.by_name[name].source is not None}
 
     def make_side(self, spec_side, which, lost):
         """A side of a mesh; ferry_boxes.py has the model that knows others."""
@@ -486,6 +539,10 @@ class Model:
         return self._place(self.source, tensor)
 
     def at_destination(self, name):
+        if self.by_name[name].only == "source":
+            return None
+        if name in self.between and not self.destination.has_rule(name):
+            return None
         return self._place(self.destination, self.by_name[name])
 
     def _place(self, side, tensor):
@@ -515,7 +572,68 @@ class Model:
                 and self.at_destination(tensor.name).shards]
 
     def feeds(self, tensor):
-        """The boxes that make up the tensor at the destination."""
+        """The boxes that make up the tensor at the destination, of tensors without a source."""
+        if not any(name in self.between for name in source_names(tensor)):
+            return self.written_feeds(tensor)
+        if tensor.name not in self._composed:
+            self._composed[tensor.name] = self._compose(tensor)
+        return self._composed[tensor.name]
+
+    def _compose(self, tensor):
+        """From where each element comes: sets of those that have one displacement, as boxes."""
+        groups = {}
+        strides = row_major_strides(tensor.shape)
+        for offset, (name, start) in enumerate(self.elements(tensor)):
+            source = self.by_name[name]
+            to = [0] * 8 + coordinates_of(offset, tensor.shape, strides)
+            begin = [0] * 8 + coordinates_of(start, source.shape, row_major_strides(source.shape))
+            to, begin = to[-8:], begin[-8:]
+            key = name, tuple(b - t for b, t in zip(begin, to))
+            groups.setdefault(key, set()).add(tuple(to))
+        n_dims, feeds = len(tensor.shape), []
+        for (name, displacement), places in groups.items():
+            n_source = len(self.by_name[name].shape)
+            for box in boxes_of(places, 8):
+                begin = [t + d for (t, _), d in zip(box, displacement)]
+                extents = [extent for _, extent in box]
+                at = [t for t, _ in box]
+                feeds.append((at, Feed(name, begin[8 - n_source:], extents[8 - n_source:],
+                                       at[8 - n_dims:], n_dims)))
+        if not feeds:
+            name = self.written_feeds(tensor)[0].source
+            while self.by_name[name].source is not None:
+                name = self.written_feeds(self.by_name[name])[0].source
+            n_source = len(self.by_name[name].shape)
+            feed = Feed(name, [0] * n_source, [1] * n_source, [0] * n_dims, n_dims)
+            feed.source_extents, feed.extents = [0] * n_source, [0] * n_dims
+            return [feed]
+        return [feed for _, feed in sorted(feeds, key=lambda pair: pair[0])]
+
+    def elements(self, tensor):
+        """For each global element the tensor without a source that it comes from, and its offset
+        there: one step after the other, each through an element of the tensor in between."""
+        if tensor.name in self._elements:
+            require(self._elements[tensor.name] is not None, "%s: a circle" % tensor.name)
+            return self._elements[tensor.name]
+        if tensor.source is None:
+            return [(tensor.name, offset) for offset in range(tensor.elements)]
+        self._elements[tensor.name] = None
+        result = [None] * tensor.elements
+        strides = row_major_strides(tensor.shape)
+        for feed in self.written_feeds(tensor):
+            source = self.by_name[feed.source]
+            its = self.elements(source)
+            to = offsets(spans(feed.at, feed.extents), strides)
+            start = offsets(spans(feed.begin, feed.source_extents), row_major_strides(source.shape))
+            for destination, offset in zip(to, start):
+                require(result[destination] is None, "%s: source boxes overlap" % tensor.name)
+                result[destination] = its[offset]
+        require(None not in result, "%s: source boxes leave a gap" % tensor.name)
+        self._elements[tensor.name] = result
+        return result
+
+    def written_feeds(self, tensor):
+        """The boxes of the tensor as the spec has them."""
         n_dims = len(tensor.shape)
         if tensor.source is None or isinstance(tensor.source, str):
             name = tensor.source or tensor.name
@@ -542,17 +660,22 @@ class Model:
         """Raises SpecError for what docs/formats.md calls an error; used on generated specs."""
         moved = 0
         for tensor in self.tensors:
+            if tensor.source is not None:
+                self._validate_boxes(tensor)
+        for tensor in self.tensors:
             if tensor.source is None:
                 self.at_source(tensor.name)
+            else:
+                self.elements(tensor)
             if self.at_destination(tensor.name) is None:
                 continue
-            self._validate_feeds(tensor)
+            self._validate_origins(tensor)
             placement = self.at_destination(tensor.name)
             moved += sum(len(placement.held(rank)) for rank in placement.shards)
         require(moved > 0, "the plan moves and copies no bytes")
 
-    def _validate_feeds(self, tensor):
-        for feed in self.feeds(tensor):
+    def _validate_boxes(self, tensor):
+        for feed in self.written_feeds(tensor):
             source = self.by_name.get(feed.source)
             require(source is not None, "%s: no source %s" % (tensor.name, feed.source))
             require(source.dtype == tensor.dtype, "%s: dtype of its source" % tensor.name)
@@ -562,6 +685,9 @@ class Model:
                     and len(feed.at) == len(tensor.shape), "%s: dims of a box" % tensor.name)
             require(fits(feed.begin, feed.source_extents, source.shape)
                     and fits(feed.at, feed.extents, tensor.shape), "%s: box exceeds" % tensor.name)
+
+    def _validate_origins(self, tensor):
+        for feed in self.feeds(tensor):
             require(self.at_source(feed.source) is not None,
                     "%s: the source skips %s" % (tensor.name, feed.source))
         self.origin(tensor)

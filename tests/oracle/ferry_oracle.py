@@ -284,7 +284,7 @@ class PlanChecker:
     # -- maximal moves --
 
     def check_maximal(self):
-        """No two moves between the same holders make one box.
+        """No two moves between the same holders, of one box of the source, make one box.
 
         Two boxes make one if they agree on all dimensions but one, and there the second begins
         where the first ends: in the source shard, in the destination shard and in both global
@@ -293,7 +293,9 @@ class PlanChecker:
         groups = defaultdict(list)
         for move in self.moves:
             key = move.record["from"], move.record["to"], move.tensor.name, move.source.name
-            groups[key].append(move)
+            first = move.receiver.global_offsets()[:1]
+            fed = self.origin(move.tensor)[first[0]][0] if first else None
+            groups[key + (fed,)].append(move)
         for moves in groups.values():
             self._check_group_maximal(moves)
 

@@ -273,7 +273,10 @@ def draw_dtype(rng, shape):
 class TensorWriter:
     """Draws the `tensors` of a spec: plain, repeated with `count`, and fed through `source`."""
 
-    def __init__(self, rng, budget, stack_dims):
+    def __init__(self, rng, budget, stack_dims, chains=False):
+        self.chains = chains
+        self.fed = []  # (name, shape, dtype) of what others may be made of, with chains
+        self.between = set()
         self.rng = rng
         self.budget = budget
         self.stack_dims = stack_dims
@@ -299,9 +302,14 @@ class TensorWriter:
                 return name
 
     def room(self):
-        return MOST_TENSORS - sum(len(names) for names in self.names_of)
+        return MOST_TENSORS * (1 + self.chains) - sum(len(names) for names in self.names_of)
 
     def add(self, name, shape, dtype, **more):
+        self.fed.append((name, shape, dtype))
+        if isinstance(more.get("source"), list):
+            self.between.update(box["tensor"] for box in more["source"])
+        elif "source" in more:
+            self.between.add(more["source"])
         self.entries.append({"name": name, "shape": shape, "dtype": dtype, **more})
         self.names_of.append([name])
         return name
@@ -389,11 +397,81 @@ class TensorWriter:
             self.only_source.add(name)
         return {"tensor": name, "begin": begin, "shape": extents, "at": at}
 
+    def _draw_box_of_known(self, at, extents, dtype):
+        """A box of a tensor that is there, perhaps one with a source; None: none fits."""
+        rng, fitting = self.rng, []
+        for name, shape, its in self.fed:
+            drop = max(0, len(extents) - len(shape))
+            wanted = [1] * (len(shape) - len(extents)) + extents[drop:]
+            if (its == dtype and all(extent == 1 for extent in extents[:drop])
+                    and all(w <= s for w, s in zip(wanted, shape))):
+                fitting.append((name, shape, wanted))
+        if not fitting:
+            return None
+        name, shape, wanted = rng.choice(fitting[-6:])
+        begin = [rng.randint(0, extent - length) for extent, length in zip(shape, wanted)]
+        if dtype == "f4" and begin:
+            begin[-1] -= begin[-1] % 2
+        return {"tensor": name, "begin": begin, "shape": wanted, "at": at}
+
+    def add_link(self):
+        """One more tensor that is made of what is there: a copy, a stack, a part, a new order."""
+        rng = self.rng
+        if not self.fed:
+            return
+        name, shape, dtype = rng.choice(self.fed[-4:])
+        kind = rng.choice(["copy", "stack", "part", "grid", "grid", "again"])
+        boxes = []
+        if kind == "copy" or not math.prod(shape):
+            self.add(self.fresh_name(), shape, dtype, source=name)
+            return
+        if kind == "stack" and len(shape) < 8 and math.prod(shape) <= self.budget:
+            boxes = [{"tensor": name, "begin": [0] * len(shape), "shape": shape,
+                      "at": [i] + [0] * len(shape)} for i in range(2)]
+            shape = [2] + shape
+        elif kind == "again" and shape and math.prod(shape) <= self.budget:
+            boxes = [{"tensor": name, "begin": [0] * len(shape), "shape": shape,
+                      "at": [i * shape[0]] + [0] * (len(shape) - 1)} for i in range(2)]
+            shape = [2 * shape[0]] + shape[1:]
+        else:
+            if kind == "part" or not shape:
+                shape = [rng.randint(1, extent) for extent in shape]
+                if dtype == "f4" and shape:
+                    shape[-1] += shape[-1] % 2
+            for at, extents in self._draw_grid(shape, 2 if dtype == "f4" else 1) if shape else []:
+                boxes.append(self._draw_box_of_known(at, extents, dtype))
+                if boxes[-1] is None:
+                    return
+        if boxes:
+            rng.shuffle(boxes)
+            self.add(self.fresh_name(), shape, dtype, source=boxes)
+
+    def add_linked_count(self):
+        """A repeated tensor each of which is made of one that is made of one."""
+        rng, stem = self.rng, "link%d" % len(self.entries)
+        count, shape = rng.choice([[2], [3]]), [rng.randint(1, 4), 2 * rng.randint(1, 3)]
+        dtype = draw_dtype(rng, shape)
+        if 3 * count[0] > self.room():
+            return
+        whole = {"begin": [0, 0], "shape": shape, "at": [0, 0]}
+        for k, source in enumerate([None, "%s.a.{0}" % stem,
+                                    [{"tensor": "%s.b.{0}" % stem, **whole}]]):
+            name = "%s.%s.{0}" % (stem, "abc"[k])
+            entry = {"name": name, "count": count, "shape": shape, "dtype": dtype}
+            expanded = [name.replace("{0}", str(i)) for i in range(count[0])]
+            self.entries.append(entry if source is None else {**entry, "source": source})
+            self.names_of.append(expanded)
+            self.names.update(expanded)
+            self.between.update(expanded if k < 2 else [])
+
     def draw(self):
         rng, wanted = self.rng, self.rng.randint(1, 6)
         while len(self.entries) < wanted and self.room() > 1:
             rng.choices([self.add_plain, self.add_repeated, self.add_tied, self.add_boxes],
                         weights=[6, 2, 1, 2])[0]()
+        for _ in range(rng.randint(1, 6) if self.chains else 0):
+            if self.room() > 1:
+                rng.choices([self.add_link, self.add_linked_count], weights=[9, 1])[0]()
         order = list(range(len(self.entries)))
         rng.shuffle(order)
         self.entries = [self.entries[i] for i in order]
@@ -452,6 +530,9 @@ def write_rules(rng, side, tensors, which):
         if which == "source" and fed and chance(rng, 0.7):
             continue
         others = [name for name in everyone if name not in names]
+        if (tensors.chains and fed and which == "destination" and names[0] in tensors.between
+                and chance(rng, 0.5)):
+            continue
         skip = (which == "destination" and (names[0] in tensors.only_source or chance(rng, 0.08)))
         for pattern in draw_pattern(rng, names, others):
             if skip:
@@ -467,10 +548,19 @@ def write_rules(rng, side, tensors, which):
             side.rules.append({"match": everyone[0], "skip": True})
 
 
-def draw_spec(rng, stack_dims):
-    budget = rng.choice([16, 40, 40, 120, 120, 300, 800, 2500])
-    tensors = TensorWriter(rng, budget, stack_dims)
+def mark_only(rng, entries):
+    """Some that have no source are at the source only."""
+    for entry in entries:
+        if "source" not in entry and chance(rng, 0.2):
+            entry["only"] = "source"
+
+
+def draw_spec(rng, stack_dims, chains=False):
+    budget = rng.choice([16, 40, 40, 120, 120, 300, 800] + [2500] * (not chains))
+    tensors = TensorWriter(rng, budget, stack_dims, chains)
     tensors.draw()
+    if chains:
+        mark_only(rng, tensors.entries)
     meshes = draw_mesh(rng, 12), draw_mesh(rng, 12)
     counts = [math.prod(size for _, size in mesh) for mesh in meshes]
     ranks = draw_rank_sets(rng, *counts)
@@ -499,9 +589,10 @@ def first_valid(rng, draw):
             continue
 
 
-def random_spec(seed, stack_dims=False):
-    """A small valid spec. With `stack_dims`, source boxes may add or drop leading dimensions."""
-    return first_valid(random.Random(seed), lambda rng: draw_spec(rng, stack_dims))
+def random_spec(seed, stack_dims=False, chains=False):
+    """A small valid spec. With `stack_dims`, source boxes may add or drop leading dimensions; with
+    `chains`, tensors that are made of others have such sources."""
+    return first_valid(random.Random(seed), lambda rng: draw_spec(rng, stack_dims, chains))
 
 
 def draw_flat_shared(rng):

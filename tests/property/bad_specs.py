@@ -506,9 +506,26 @@ def source_rows():
     cycle["tensors"][1]["source"] = NAME
     cycle["destination"]["rules"].pop(0)
     yield edge("sources in a cycle", cycle, (NAME, "part.a"))
-    chain = source_spec("part.a", a_shape=(12, 8), b_shape=(12, 8))
-    chain["tensors"][1]["source"] = "part.b"
-    yield edge("the source of a source", chain, (NAME, "part.a"))
+    yield edge("three sources in a cycle", chain_spec("part.c", **{"part.c": "part.a"}),
+               '"part.a" -> "part.c" -> "part.a"')
+    gap = [box("part.b", shape=(11, 8))]
+    yield edge("a gap in the source of a source", chain_spec(gap), "part.a", "88", "96")
+    yield edge("a source of a source is missing", chain_spec("part.d"), "part.a", "part.d")
+    wide = [box("part.b", begin=(1, 0), shape=(12, 8))]
+    yield edge("a box exceeds the source of a source", chain_spec(wide), ("part.a", "part.b"), "13")
+    only = chain_spec("part.b")
+    only["tensors"][1]["only"] = "source"
+    yield edge("only at the source, and has one", only, "part.a", "only")
+    yield edge("only at a side that there is not", small(only="both"), NAME, "only", "both")
+
+
+def chain_spec(source, **more):
+    """NAME is a copy of part.a, which has a source, too."""
+    spec = source_spec("part.a", a_shape=(12, 8), b_shape=(12, 8))
+    spec["tensors"][1]["source"] = source
+    spec["tensors"] += [{"name": name, "shape": [12, 8], "dtype": "f32", "source": its}
+                        for name, its in more.items()]
+    return spec
 
 
 # ---- text that is no spec ------------------------------------------------------------------------
@@ -562,6 +579,7 @@ def good_specs():
     yield "a number with a leading zero is no stage", stage_spec(
         {"match": "layers.{}.*", "count": 4, "axis": "pp"}, "layers.07.w")
     yield "source boxes", source_spec([box("part.a"), box("part.b", at=(6, 0))])
+    yield "the source of a source", chain_spec("part.b")
     yield "f4 on bytes", small(shard({"dim": 1, "axis": "tp"}), dtype="f4")
     yield "both sides skip one of two tensors", changed(
         changed(copy.deepcopy(RICH), "source", "rules", 0, {"match": "layers.*", "skip": True}),

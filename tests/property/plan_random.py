@@ -3,7 +3,7 @@
 """Random specs through `ferry plan`, every plan held against the oracle.
 
     plan_random.py --ferry PATH [--seed S] [--count N] [--policy balanced|seed|both] [--balance]
-                   [--shards PATH] [--spec FILE]
+                   [--chains] [--shards PATH] [--spec FILE]
 
 Case i of a run is made from seed S + i alone. The first failure prints its seed, the spec and the
 command that repeats it, and the exit status is 1; `--keep-going` looks at all cases. With --shards,
@@ -245,6 +245,38 @@ def check_case(ferry, seed, policy, spec):
         check_grown(ferry, seed)
 
 
+def flattened(spec):
+    """The spec with every source of a source replaced by what it is made of in the end."""
+    model, entries = Model(spec), []
+    for tensor in model.tensors:
+        entry = {"name": tensor.name, "shape": tensor.shape, "dtype": tensor.dtype}
+        if tensor.only is not None:
+            entry["only"] = tensor.only
+        if isinstance(tensor.source, str) and tensor.source not in model.between:
+            entry["source"] = tensor.source
+        elif tensor.source is not None and tensor.elements:
+            entry["source"] = [{"tensor": feed.source, "begin": feed.begin,
+                                "shape": feed.source_extents, "at": feed.at}
+                               for feed in model.feeds(tensor)]
+        elif tensor.source is not None:
+            return None  # its box has no elements in any dimension, which a file cannot say
+        entries.append(entry)
+    skips = [{"match": name, "skip": True} for name in model.between
+             if not model.destination.has_rule(name)]
+    side = spec["destination"]
+    return {**spec, "tensors": entries,
+            "destination": {**side, "rules": side["rules"] + sorted(skips, key=str)}}
+
+
+def check_flattened(ferry, spec):
+    """A spec without chains, its boxes in canonical order, has the same plan and digest."""
+    plan, flat = ferry.plan(ferry.write(spec)), flattened(spec)
+    if flat is not None:
+        other = ferry.plan(ferry.write(flat, "flat.json"))
+        must(plan == other, "the spec without chains has another plan:\n%s\n%s"
+             % (json.dumps(plan), json.dumps(other)))
+
+
 def check_grown(ferry, seed):
     """More destination ranks leave the ids and the moves of the others alone."""
     few, many = (
@@ -282,13 +314,13 @@ def spec_of(seed, arguments):
         return spec_random.random_balance_spec(seed)
     if arguments.flat_shared:
         return spec_random.random_flat_shared_spec(seed)
-    return spec_random.random_spec(seed, arguments.stack_dims)
+    return spec_random.random_spec(seed, arguments.stack_dims, arguments.chains)
 
 
 def report(seed, policy, failure, arguments):
     options = ["--ferry", arguments.ferry, "--seed", str(seed), "--count", "1", "--policy", policy]
     options += ["--balance"] * arguments.balance + ["--stack-dims"] * arguments.stack_dims
-    options += ["--flat-shared"] * arguments.flat_shared
+    options += ["--flat-shared"] * arguments.flat_shared + ["--chains"] * arguments.chains
     options += ["--spec", arguments.spec] if arguments.spec else []
     options += ["--shards", arguments.shards] if arguments.shards else []
     print("FAILED seed %d, policy %s\n%s" % (seed, policy, failure))
@@ -304,7 +336,10 @@ def run_case(seed, policy, folder, arguments):
         if arguments.balance:
             check_balance_case(ferry, seed)
         else:
-            check_case(ferry, seed, policy, spec_of(seed, arguments))
+            spec = spec_of(seed, arguments)
+            check_case(ferry, seed, policy, spec)
+            if arguments.chains:
+                check_flattened(ferry, spec)
         return True
     except Failure as failure:
         report(seed, policy, failure, arguments)
@@ -323,6 +358,8 @@ def parse_arguments():
                         help="larger tensors; compare the busiest sender with the exact bound")
     parser.add_argument("--stack-dims", action="store_true",
                         help="also source boxes that add or drop leading dimensions")
+    parser.add_argument("--chains", action="store_true",
+                        help="also sources that have a source, and plans without them")
     parser.add_argument("--flat-shared", action="store_true",
                         help="a source that cuts shared blocks flat")
     parser.add_argument(
