@@ -45,6 +45,7 @@ typedef struct fy_memory_span {
     int32_t device;
     void *base;
     uint64_t bytes;
+    uint64_t number; /* no other allocation has it, also not a later one at this address; or 0 */
 } fy_memory_span;
 
 /* What names an allocation to other processes of the node. */

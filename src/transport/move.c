@@ -191,16 +191,35 @@ typedef struct queued_move {
     ferry_transport *transport;
     move call;
     ferry_buffer buffer;
+    uint64_t allocation; /* which the buffer lies in; 0: nobody numbers them */
     bool has_signal;
     ferry_signal signal;
 } queued_move;
 
-/* Its turn has come: devices' memory that was freed meanwhile is found out. */
+static uint64_t allocation_of(const ferry_buffer *buffer)
+{
+    fy_memory_span span = {.number = 0};
+    if (buffer->kind != FERRY_MEMORY_HOST && buffer->bytes != 0) {
+        fy_memory_query(buffer->base, &span);
+    }
+    return span.number;
+}
+
+/*
+ * Its turn has come: devices' memory that was freed meanwhile is found out, also where somebody
+ * has got memory at the same address since.
+ */
 static ferry_status begin_queued(queued_move *it, ferry_error *error)
 {
     it->call.buffer = &it->buffer;
     FY_TRY(fy_transport_state(it->transport, error));
-    return fy_buffer_check(&it->buffer, it->call.what, error);
+    FY_TRY(fy_buffer_check(&it->buffer, it->call.what, error));
+    return allocation_of(&it->buffer) == it->allocation
+               ? FERRY_OK
+               : fy_fail(error, FERRY_ERR_MISUSE,
+                         "%s: the memory at %p was freed before its turn came, and is another "
+                         "allocation now: free what a queue uses once the queue is done with it",
+                         it->call.what, it->buffer.base);
 }
 
 static ferry_status put_queued(void *context, ferry_error *error)
@@ -236,6 +255,7 @@ static ferry_status move_on(ferry_transport *transport, const move *call,
         it.has_signal = true;
         it.signal = *signal;
     }
+    it.allocation = allocation_of(call->buffer);
     return fy_transport_defer(transport, handle, call->what, function, &it, sizeof it, error);
 }
 

@@ -6,6 +6,9 @@
 #include "exec/queue.h"
 #include "support/check.h"
 
+#include <ferry/transport.h>
+#include <ferry/world.h>
+
 #include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
@@ -582,6 +585,51 @@ static void run_users(bool destroys)
     assert_int_equal(n_run, n_made);
 }
 
+/*
+ * A put or a get whose memory was freed before its turn, where somebody got memory at the same
+ * address since: neither reads nor writes what is another's.
+ */
+static void test_address_again(void **state)
+{
+    (void)state;
+    enum { BYTES = 1 << 20 };
+    ferry_error error;
+    ferry_world *world = NULL;
+    ferry_transport *transport = NULL;
+    ferry_region *region = NULL;
+    ferry_buffer far, again;
+    must(ferry_world_create_threads(1, NULL, &world, &error), &error);
+    must(ferry_transport_open(world, NULL, &transport, &error), &error);
+    must(ferry_region_alloc(transport, FERRY_MEMORY_HOST, 0, BYTES, &region, &error), &error);
+    memset(ferry_region_base(region), 0x5a, BYTES);
+    for (int gets = 0; gets < 2; gets++) {
+        gate g = GATE_INIT;
+        ferry_queue *queue = make(1);
+        put_gate(queue, &g);
+        must(ferry_memory_alloc(NULL, FERRY_MEMORY_FAR, 1, BYTES, &far, &error), &error);
+        void *base = far.base;
+        must(gets ? ferry_transport_get(transport, 0, region, 0, &far, queue, &error)
+                  : ferry_transport_put(transport, 0, region, 0, &far, queue, &error),
+             &error);
+        ferry_memory_free(&far);
+        must(ferry_memory_alloc(NULL, FERRY_MEMORY_FAR, 1, BYTES, &again, &error), &error);
+        assert_ptr_equal(again.base, base);
+        open_gate(&g);
+        check_status("freed", FERRY_ERR_MISUSE, ferry_queue_synchronize(queue, &error), &error);
+        check_says("freed", "is another allocation now", &error);
+        assert_int_equal(((unsigned char *)ferry_region_base(region))[0], 0x5a);
+        must(ferry_transport_put(transport, 0, region, 0, &again, queue, &error), &error);
+        must(ferry_queue_synchronize(queue, &error), &error);
+        assert_int_equal(((unsigned char *)ferry_region_base(region))[BYTES - 1], 0);
+        memset(ferry_region_base(region), 0x5a, BYTES);
+        ferry_queue_destroy(queue);
+        ferry_memory_free(&again);
+    }
+    ferry_region_free(region);
+    ferry_transport_close(transport);
+    ferry_world_destroy(world);
+}
+
 static void test_threads(void **state)
 {
     (void)state;
@@ -633,6 +681,7 @@ int main(void)
         cmocka_unit_test(test_misuse),        cmocka_unit_test(test_gone),
         cmocka_unit_test(test_inside),        cmocka_unit_test(test_inside_call),
         cmocka_unit_test(test_threads),       cmocka_unit_test(test_forked),
+        cmocka_unit_test(test_address_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

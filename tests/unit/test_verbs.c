@@ -197,6 +197,25 @@ static void check_allocations(const row *r)
     assert_true(mapped_bytes() < before + PIECES * length); /* of 39 rounds nothing stays */
 }
 
+/* An address that is taken again is of another allocation, for who remembers the first. */
+static void check_numbers(const row *r)
+{
+    fy_memory_span first = {.number = 0}, second = {.number = 0};
+    void *one = NULL, *other = NULL;
+    must(fy_local_alloc(space_of(r), 12345, &one, &error), &error);
+    fy_memory_query((char *)one + 12344, &first);
+    must(fy_local_alloc(space_of(r), 12345, &other, &error), &error);
+    fy_memory_query(other, &second);
+    assert_true(r->kind->query == NULL ? first.number == 0 && second.number == 0
+                                       : first.number != second.number && first.number != 0);
+    fy_local_free(one);
+    must(fy_local_alloc(space_of(r), 12345, &one, &error), &error);
+    fy_memory_query(one, &second);
+    assert_true(r->kind->query == NULL || (second.number != 0 && first.number != second.number));
+    fy_local_free(one);
+    fy_local_free(other);
+}
+
 /*
  * Verbs
  */
@@ -442,6 +461,7 @@ static void test_rows(void **state)
         open_row(kinds[i], &r);
         check_kind(&r);
         check_allocations(&r);
+        check_numbers(&r);
         for (int round = 0; round < 3; round++) {
             check_copy(&r);
             check_flat(&r);

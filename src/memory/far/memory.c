@@ -28,6 +28,7 @@ struct fy_far_span {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the table, and of users */
 static fy_far_span **spans;                              /* in the order of addresses */
 static size_t n_spans, span_capacity;
+static uint64_t n_made;
 
 const fy_library *fy_far_library;
 
@@ -137,6 +138,7 @@ static bool insert(fy_far_span *fresh)
     if (fits) {
         size_t at = count_before(fresh->span.base);
         memmove(&spans[at + 1], &spans[at], (n_spans - at) * sizeof *spans);
+        fresh->span.number = ++n_made;
         spans[at] = fresh;
         n_spans++;
     }
@@ -225,7 +227,8 @@ uint64_t fy_far_seed(void)
 static const fy_memory_kind far_memory = {.abi = FY_MEMORY_ABI,
                                           .kind = FERRY_MEMORY_FAR,
                                           .name = "far",
-                                          .summary = "for tests: host memory that the CPU must not touch",
+                                          .summary =
+                                              "for tests: host memory that the CPU must not touch",
                                           .cpu_access = false,
                                           .probe = probe,
                                           .device_count = device_count,
