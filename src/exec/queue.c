@@ -578,7 +578,9 @@ ferry_status ferry_queue_call(ferry_queue *handle, void (*function)(void *contex
     FY_TRY(enter_one(handle, "ferry_queue_call", &queue, error));
     ferry_status status = FERRY_OK;
     if (fy_queue_is_host(queue)) {
+        here.calls = true;
         function(context);
+        here.calls = false;
     } else {
         status = call(queue, function, context, error);
     }

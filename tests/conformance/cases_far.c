@@ -442,6 +442,31 @@ static _Atomic bool *shut(rank_context *me, ferry_queue *queue)
     return is_open;
 }
 
+/* While a queue has the world: moves, and what waits for them, in host order. */
+static void refuse_moves(rank_context *me, ferry_region *region, ferry_queue *hosts,
+                         ferry_buffer plain)
+{
+    ferry_signal signal = {.region = region, .offset = 0};
+    must_fail(me, FERRY_ERR_MISUSE, "put: work of this world is under way on a queue",
+              ferry_transport_put(me->transport, me->rank, region, 0, &plain, NULL, &me->error));
+    must_fail(me, FERRY_ERR_MISUSE, "put: work of this world is under way on a queue",
+              ferry_transport_put_signal(me->transport, me->rank, region, 0, &plain, &signal, NULL,
+                                         &me->error));
+    must_fail(me, FERRY_ERR_MISUSE, "get: work of this world is under way on a queue",
+              ferry_transport_get(me->transport, me->rank, region, 0, &plain, NULL, &me->error));
+    must_fail(me, FERRY_ERR_MISUSE, "flush: work of this world is under way on a queue",
+              ferry_transport_flush(me->transport, FERRY_ANY_RANK, NULL, &me->error));
+    must_fail(me, FERRY_ERR_MISUSE, "signal: work of this world is under way on a queue",
+              ferry_transport_wait_signal(me->transport, region, 0, FERRY_COMPARE_GE, 0,
+                                          FERRY_ANY_RANK, 0, NULL, NULL, &me->error));
+    must_fail(me, FERRY_ERR_MISUSE, "under way on a queue",
+              ferry_world_barrier(me->world, &me->error));
+    must_fail(me, FERRY_ERR_MISUSE, "put: work of this world is under way on a queue",
+              ferry_transport_put(me->transport, me->rank, region, 0, &plain, hosts, &me->error));
+    must_fail(me, FERRY_ERR_MISUSE, "flush: work of this world is under way on a queue",
+              ferry_transport_flush(me->transport, FERRY_ANY_RANK, hosts, &me->error));
+}
+
 /* While a queue has the world, whatever would touch the engines beside it. */
 static void refuse_meanwhile(rank_context *me, ferry_queue *queue, ferry_region *region)
 {
@@ -451,7 +476,6 @@ static void refuse_meanwhile(rank_context *me, ferry_queue *queue, ferry_region 
     ferry_region *own = NULL, *wrong = NULL;
     ferry_transport *second = NULL;
     ferry_queue *hosts = NULL;
-    ferry_signal signal = {.region = region, .offset = 0};
     must(me, ferry_queue_create(FERRY_MEMORY_HOST, 0, &hosts, &me->error));
     must(me, ferry_region_register(me->transport, &plain, &own, &me->error));
     bool has_key = (me->can & FERRY_CAN_REMOTE_USER_MEMORY) != 0;
@@ -480,24 +504,7 @@ static void refuse_meanwhile(rank_context *me, ferry_queue *queue, ferry_region 
     must_fail(me, FERRY_ERR_MISUSE,
               "ferry_transport_progress: work of this world is under way on a queue",
               ferry_transport_progress(me->transport, &me->error));
-    must_fail(me, FERRY_ERR_MISUSE, "put: work of this world is under way on a queue",
-              ferry_transport_put(me->transport, me->rank, region, 0, &plain, NULL, &me->error));
-    must_fail(me, FERRY_ERR_MISUSE, "put: work of this world is under way on a queue",
-              ferry_transport_put_signal(me->transport, me->rank, region, 0, &plain, &signal, NULL,
-                                         &me->error));
-    must_fail(me, FERRY_ERR_MISUSE, "get: work of this world is under way on a queue",
-              ferry_transport_get(me->transport, me->rank, region, 0, &plain, NULL, &me->error));
-    must_fail(me, FERRY_ERR_MISUSE, "flush: work of this world is under way on a queue",
-              ferry_transport_flush(me->transport, FERRY_ANY_RANK, NULL, &me->error));
-    must_fail(me, FERRY_ERR_MISUSE, "signal: work of this world is under way on a queue",
-              ferry_transport_wait_signal(me->transport, region, 0, FERRY_COMPARE_GE, 0,
-                                          FERRY_ANY_RANK, 0, NULL, NULL, &me->error));
-    must_fail(me, FERRY_ERR_MISUSE, "under way on a queue",
-              ferry_world_barrier(me->world, &me->error));
-    must_fail(me, FERRY_ERR_MISUSE, "put: work of this world is under way on a queue",
-              ferry_transport_put(me->transport, me->rank, region, 0, &plain, hosts, &me->error));
-    must_fail(me, FERRY_ERR_MISUSE, "flush: work of this world is under way on a queue",
-              ferry_transport_flush(me->transport, FERRY_ANY_RANK, hosts, &me->error));
+    refuse_moves(me, region, hosts, plain);
     ferry_queue_destroy(hosts);
     expect(me, own != NULL && wrong == NULL && second == NULL, "outputs of what was refused");
     atomic_store(is_open, true);
@@ -524,8 +531,12 @@ static void free_before(rank_context *me, ferry_queue *queue, ferry_region *regi
     must(me, ferry_transport_flush(me->transport, FERRY_ANY_RANK, queue, &me->error));
     ferry_memory_free(&far);
     atomic_store(is_open, true);
-    must_fail(me, FERRY_ERR_MISUSE, "the buffer says kind far",
-              ferry_queue_synchronize(queue, &me->error));
+    /* Of threads another rank may have got memory at the same address meanwhile. */
+    must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_queue_synchronize(queue, &me->error));
+    expect(me,
+           strstr(me->error.message, "the buffer says kind far") != NULL ||
+               strstr(me->error.message, "is another allocation now") != NULL,
+           "%s", me->error.message);
     must(me, ferry_queue_synchronize(queue, &me->error));
     meet(me);
     size_t bad = mismatch(base_of(region), PART, seed_of(me, 6, previous_rank(me), 6));

@@ -139,9 +139,9 @@ static void end_while_connecting(rank_context *me, uint32_t round, uint32_t vict
 {
     enum { BYTES = 60000 };
     static unsigned char source[BYTES];
-    ferry_region *data = alloc_region(me, BYTES);
+    ferry_region *data = alloc_region(me, (uint64_t)BYTES * me->n_ranks); /* a place for each */
     ferry_region *words = alloc_region(me, 64);
-    uint64_t random = me->random + us;
+    uint64_t at = (uint64_t)BYTES * me->rank, random = me->random + us;
     ferry_status status = FERRY_OK;
     meet(me);
     atomic_fetch_add(&me->shared->word[0], 1);
@@ -160,7 +160,7 @@ static void end_while_connecting(rank_context *me, uint32_t round, uint32_t vict
             }
             ferry_world_abort(me->world, "while ranks connect");
         }
-        status = i < 2 * me->n_ranks ? ferry_transport_put_signal(me->transport, peer, data, 0,
+        status = i < 2 * me->n_ranks ? ferry_transport_put_signal(me->transport, peer, data, at,
                                                                   &from, &last, NULL, &me->error)
                                      : ferry_transport_progress(me->transport, &me->error);
     }

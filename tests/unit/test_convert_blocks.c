@@ -620,6 +620,13 @@ static void test_refusals(void **state)
         check_status(r->says, r->status,
                      fy_dequantize(&r->q, &codes_in, &scales_in, &values_out, &error), &error);
     }
+}
+
+/* What has neither values nor blocks, and what is asked of their magnitudes. */
+static void test_refused_magnitudes(void **state)
+{
+    (void)state;
+    static float memory[256];
     ferry_error error;
     float largest = -1;
     fy_input values_in = {memory, 60, 0};
@@ -630,7 +637,8 @@ static void test_refusals(void **state)
     assert_true(largest == -1);
     must(fy_largest(FERRY_F32, 0, 0, &values_in, &largest, &error), &error);
     assert_true(largest == 0);
-    fy_quantized empty = good;
+    fy_quantized empty = {
+        .format = fy_format_f8(2, 4), .kind = FERRY_F32, .n_rows = 3, .n_columns = 5};
     fy_input none = {0};
     fy_output nowhere = {0};
     empty.n_columns = 0;
@@ -641,10 +649,15 @@ static void test_refusals(void **state)
 static int run_all(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_f8_by_hand),      cmocka_unit_test(test_powers_by_hand),
-        cmocka_unit_test(test_nvfp4_by_hand),   cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_every_code_back), cmocka_unit_test(test_random_matrices),
-        cmocka_unit_test(test_large_blocks),    cmocka_unit_test(test_every_bf16_by_many_scales),
+        cmocka_unit_test(test_f8_by_hand),
+        cmocka_unit_test(test_powers_by_hand),
+        cmocka_unit_test(test_nvfp4_by_hand),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_refused_magnitudes),
+        cmocka_unit_test(test_every_code_back),
+        cmocka_unit_test(test_random_matrices),
+        cmocka_unit_test(test_large_blocks),
+        cmocka_unit_test(test_every_bf16_by_many_scales),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -553,6 +553,43 @@ static void test_failure(void **state)
     close_scene(&s);
 }
 
+/* What a step has begun before it failed is waited for like any other work. */
+static fy_progress begin_and_fail(void *context, uint32_t lane, uint64_t turn,
+                                  const fy_program_step *step)
+{
+    (void)lane;
+    (void)turn;
+    (void)step;
+    ((scene *)context)->queue.used = true;
+    return FY_PROGRESS_FAILED;
+}
+
+static void test_failure_under_way(void **state)
+{
+    static const fy_verbs failing = {
+        .run = {[FY_STEP_MOVE] = begin_and_fail}, .fail = fail_never, .drop = count_drop};
+    static scene s;
+    ferry_error error;
+    (void)state;
+    s = (scene){.queue = {.exec = &slow_exec}};
+    the_scene = &s;
+    s.queues = (fy_device_queues){.items = &s.queue, .n = 1};
+    must(fy_program_lane_add(&s.program, 0, false, false, &error), &error);
+    must(fy_program_block_add(&s.program, 0, &error), &error);
+    must(fy_program_step_add(&s.program, FY_STEP_MOVE, 0, 1, &error), &error);
+    must(fy_drive_open(&s.drive, &s.program, &s.queues, &error), &error);
+    fy_drive_begin(&s.drive, &s.program, &failing, &s, 1);
+    n_dropped = 0;
+    assert_true(fy_drive_step(&s.drive, 0));
+    assert_true(s.drive.failed);
+    assert_int_equal(s.drive.n_open, 1);
+    assert_false(fy_drive_is_still(&s.drive));
+    s.reached = s.marked;
+    assert_true(fy_drive_is_still(&s.drive));
+    assert_int_equal(n_dropped, 1);
+    close_scene(&s);
+}
+
 /*
  * Queues of devices: rows of verbs that count what they are asked
  */
@@ -830,6 +867,89 @@ static void test_lone_lane(void **state)
     fy_program_cleanup(&program);
 }
 
+/* A device that fails while it works: its lane ends there, and what it had is given back. */
+static ferry_status reached_failed(fy_exec_queue *queue, fy_ticket ticket, ferry_error *error)
+{
+    (void)queue;
+    (void)ticket;
+    return fy_fail(error, FERRY_ERR_IO, "device 0 fails");
+}
+
+static void test_device_failure(void **state)
+{
+    static const fy_verbs moving = {
+        .run = {[FY_STEP_MOVE] = move_once}, .fail = count_fail, .drop = count_drop};
+    fy_exec broken = counted;
+    fy_device_queue queue = {.exec = &broken, .queue = (fy_exec_queue *)(void *)&queue_of[0]};
+    fy_device_queues queues = {.items = &queue, .n = 1};
+    fy_program program = {.n_lanes = 0};
+    fy_drive drive;
+    ferry_error error;
+    (void)state;
+    broken.reached = reached_failed;
+    memset(&lone, 0, sizeof lone);
+    lone.queue = &queue;
+    n_dropped = 0;
+    must(fy_program_lane_add(&program, 0, false, false, &error), &error);
+    must(fy_program_block_add(&program, 0, &error), &error);
+    must(fy_program_step_add(&program, FY_STEP_MOVE, 0, 1, &error), &error);
+    must(fy_program_step_add(&program, FY_STEP_MOVE, 1, 1, &error), &error);
+    must(fy_drive_open(&drive, &program, &queues, &error), &error);
+    fy_drive_begin(&drive, &program, &moving, NULL, 1);
+    assert_true(fy_drive_step(&drive, 0));
+    assert_int_equal(lone.n_moves, 1);
+    assert_true(fy_drive_reap(&drive));
+    assert_true(drive.failed && drive.n_open == 0);
+    assert_int_equal(lone.n_moves, 1); /* and not the step behind it */
+    assert_int_equal(lone.n_fails, 1);
+    assert_int_equal(n_dropped, 1);
+    assert_false(fy_drive_step(&drive, 0));
+    fy_drive_close(&drive);
+    fy_program_cleanup(&program);
+}
+
+/* Who takes blocks is not asked about those that only wait: there is no step to show him. */
+static uint32_t take_moves(void *context, uint32_t lane, const fy_program_step *first, uint32_t n)
+{
+    (void)context;
+    (void)lane;
+    assert_int_equal(first->kind, FY_STEP_MOVE);
+    lone.n_looks++;
+    return n;
+}
+
+static void test_waits_only(void **state)
+{
+    static const fy_verbs taking = {
+        .take = take_moves, .run = {[FY_STEP_MOVE] = move_once}, .fail = fail_never};
+    fy_device_queue queue = {.exec = &counted};
+    fy_program program = {.n_lanes = 0};
+    fy_drive drive;
+    ferry_error error;
+    (void)state;
+    memset(&lone, 0, sizeof lone);
+    lone.queue = &queue;
+    must(fy_program_lane_add(&program, 0, false, false, &error), &error);
+    for (uint32_t b = 0; b < 3; b++) {
+        must(fy_program_block_add(&program, b, &error), &error);
+        must(fy_program_wait_add(&program, 0, b + 1, 0, &error), &error);
+        if (b == 1) {
+            must(fy_program_step_add(&program, FY_STEP_MOVE, 0, 1, &error), &error);
+        }
+    }
+    must(fy_drive_open(&drive, &program, NULL, &error), &error);
+    fy_drive_begin(&drive, &program, &taking, NULL, 1);
+    for (uint32_t b = 0; b < 3; b++) {
+        assert_false(fy_drive_step(&drive, 0));
+        fy_drive_raise(&drive, 0, b + 1);
+        assert_true(fy_drive_step(&drive, 0));
+    }
+    assert_int_equal(drive.n_left, 0);
+    assert_true(lone.n_moves == 1 && lone.n_looks == 1);
+    fy_drive_close(&drive);
+    fy_program_cleanup(&program);
+}
+
 /* Looks at lanes for each block, however many lanes there are that cannot go. */
 static uint64_t looks_of(uint32_t n_lanes)
 {
@@ -870,11 +990,12 @@ static void test_looks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random),  cmocka_unit_test(test_alone),
-        cmocka_unit_test(test_failure), cmocka_unit_test(test_failure_alone),
-        cmocka_unit_test(test_queues),  cmocka_unit_test(test_again),
-        cmocka_unit_test(test_heap),    cmocka_unit_test(test_lone_lane),
-        cmocka_unit_test(test_looks),
+        cmocka_unit_test(test_random),         cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_failure),        cmocka_unit_test(test_failure_alone),
+        cmocka_unit_test(test_queues),         cmocka_unit_test(test_again),
+        cmocka_unit_test(test_heap),           cmocka_unit_test(test_lone_lane),
+        cmocka_unit_test(test_looks),          cmocka_unit_test(test_failure_under_way),
+        cmocka_unit_test(test_device_failure), cmocka_unit_test(test_waits_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -524,6 +524,41 @@ static void test_inside_call(void **state)
     assert_string_equal(done, "");
 }
 
+/* In host order a function has the same to keep to: not even the queue that calls it may end. */
+static void use_host_inside(void *context)
+{
+    inner *in = context;
+    ferry_error why;
+    keep(in, 0, ferry_queue_synchronize(in->queue, &why), &why);
+    keep(in, 1, ferry_queue_call(in->other, call_letter, "z", &why), &why);
+    keep(in, 2, ferry_event_record(in->before, in->other, &why), &why);
+    keep(in, 3, ferry_event_synchronize(in->before, &why), &why);
+    ferry_queue_destroy(in->queue);
+}
+
+static void test_inside_host_call(void **state)
+{
+    static inner in;
+    ferry_error error;
+    (void)state;
+    begin_letters();
+    in = (inner){.other = make(0)};
+    must(ferry_event_create(&in.before, &error), &error);
+    must(ferry_queue_create(FERRY_MEMORY_HOST, 0, &in.queue, &error), &error);
+    must(ferry_queue_call(in.queue, use_host_inside, &in, &error), &error);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(in.statuses[i], i < 3 ? FERRY_ERR_MISUSE : FERRY_OK);
+        assert_true(i >= 3 || strstr(in.said[i], "uses no queue itself") != NULL);
+    }
+    must(ferry_queue_call(in.queue, call_letter, "a", &error), &error); /* it is still there */
+    must(ferry_queue_call(in.other, call_letter, "b", &error), &error);
+    must(ferry_queue_synchronize(in.other, &error), &error);
+    assert_string_equal(done, "ab");
+    ferry_event_destroy(in.before);
+    ferry_queue_destroy(in.queue);
+    ferry_queue_destroy(in.other);
+}
+
 /* Two threads with one queue, and one that goes while others ask for it. */
 enum { CALLS = 200 };
 
@@ -681,7 +716,7 @@ int main(void)
         cmocka_unit_test(test_misuse),        cmocka_unit_test(test_gone),
         cmocka_unit_test(test_inside),        cmocka_unit_test(test_inside_call),
         cmocka_unit_test(test_threads),       cmocka_unit_test(test_forked),
-        cmocka_unit_test(test_address_again),
+        cmocka_unit_test(test_address_again), cmocka_unit_test(test_inside_host_call),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

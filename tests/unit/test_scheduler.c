@@ -119,68 +119,70 @@ typedef struct bad_tasks {
     const char *says;
 } bad_tasks;
 
+static const bad_tasks bad_tasks_rows[] = {
+    {"zero bytes",
+     {{7, 1, 0, 1}, {8, 1, 1, 1}},
+     16,
+     FERRY_ERR_INVALID_INPUT,
+     "task 7 has zero bytes"},
+    {"part of an element",
+     {{7, 1, 9, 4}, {8, 1, 1, 1}},
+     16,
+     FERRY_ERR_INVALID_INPUT,
+     "task 7: 9 bytes are not a whole number of elements of 4 bytes"},
+    {"no element",
+     {{7, 1, 9, 0}, {8, 1, 1, 1}},
+     16,
+     FERRY_ERR_INVALID_INPUT,
+     "elements of 0 bytes"},
+    {"large element",
+     {{7, 1, (uint64_t)1 << 32, (uint64_t)1 << 32}, {8, 1, 1, 1}},
+     UINT64_MAX,
+     FERRY_ERR_INVALID_INPUT,
+     "task 7 has elements of 4294967296 bytes: at most 2^32 - 1 are possible"},
+    {"peer",
+     {{7, 3, 9, 1}, {8, 1, 1, 1}},
+     16,
+     FERRY_ERR_INVALID_INPUT,
+     "task 7 goes from rank 0 to rank 3, but there are 3 ranks"},
+    {"small slot",
+     {{7, 1, 4, 4}, {8, 1, 32, 32}},
+     16,
+     FERRY_ERR_INVALID_INPUT,
+     "a slot of 16 bytes takes no element of task 8, which has 32 bytes"},
+    {"duplicate",
+     {{7, 1, 4, 4}, {7, 1, 64, 1}},
+     16,
+     FERRY_ERR_INVALID_INPUT,
+     "two tasks from rank 0 to rank 1 have the id 7"},
+    {"total",
+     {{7, 1, UINT64_MAX, 1}, {8, 2, 1, 1}},
+     UINT64_MAX,
+     FERRY_ERR_LIMIT,
+     "more than 2^64 bytes with task 8 for rank 2"},
+    {"degree",
+     {{7, 1, (uint64_t)1 << 40, 1}, {8, 2, 1, 1}},
+     16,
+     FERRY_ERR_LIMIT,
+     "at least 68719476736 batches for rank 1"},
+    {"degree by elements",
+     {{7, 1, (uint64_t)9 << 31, 9}, {8, 2, 1, 1}},
+     9,
+     FERRY_ERR_LIMIT,
+     "at least 2147483648 batches for rank 1"},
+};
+
 static void test_bad_tasks(void **state)
 {
     (void)state;
-    static const bad_tasks rows[] = {
-        {"zero bytes",
-         {{7, 1, 0, 1}, {8, 1, 1, 1}},
-         16,
-         FERRY_ERR_INVALID_INPUT,
-         "task 7 has zero bytes"},
-        {"part of an element",
-         {{7, 1, 9, 4}, {8, 1, 1, 1}},
-         16,
-         FERRY_ERR_INVALID_INPUT,
-         "task 7: 9 bytes are not a whole number of elements of 4 bytes"},
-        {"no element",
-         {{7, 1, 9, 0}, {8, 1, 1, 1}},
-         16,
-         FERRY_ERR_INVALID_INPUT,
-         "elements of 0 bytes"},
-        {"large element",
-         {{7, 1, (uint64_t)1 << 32, (uint64_t)1 << 32}, {8, 1, 1, 1}},
-         UINT64_MAX,
-         FERRY_ERR_INVALID_INPUT,
-         "task 7 has elements of 4294967296 bytes: at most 2^32 - 1 are possible"},
-        {"peer",
-         {{7, 3, 9, 1}, {8, 1, 1, 1}},
-         16,
-         FERRY_ERR_INVALID_INPUT,
-         "task 7 goes from rank 0 to rank 3, but there are 3 ranks"},
-        {"small slot",
-         {{7, 1, 4, 4}, {8, 1, 32, 32}},
-         16,
-         FERRY_ERR_INVALID_INPUT,
-         "a slot of 16 bytes takes no element of task 8, which has 32 bytes"},
-        {"duplicate",
-         {{7, 1, 4, 4}, {7, 1, 64, 1}},
-         16,
-         FERRY_ERR_INVALID_INPUT,
-         "two tasks from rank 0 to rank 1 have the id 7"},
-        {"total",
-         {{7, 1, UINT64_MAX, 1}, {8, 2, 1, 1}},
-         UINT64_MAX,
-         FERRY_ERR_LIMIT,
-         "more than 2^64 bytes with task 8 for rank 2"},
-        {"degree",
-         {{7, 1, (uint64_t)1 << 40, 1}, {8, 2, 1, 1}},
-         16,
-         FERRY_ERR_LIMIT,
-         "at least 68719476736 batches for rank 1"},
-        {"degree by elements",
-         {{7, 1, (uint64_t)9 << 31, 9}, {8, 2, 1, 1}},
-         9,
-         FERRY_ERR_LIMIT,
-         "at least 2147483648 batches for rank 1"},
-    };
-    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+    for (size_t i = 0; i < COUNT_OF(bad_tasks_rows); i++) {
         ferry_reference_workloads *w = NULL;
         ferry_error error;
-        ferry_status status = try_workloads(0, 3, rows[i].tasks, 2, rows[i].slot, 0, &w, &error);
-        check_status(rows[i].name, rows[i].status, status, &error);
-        check_says(rows[i].name, rows[i].says, &error);
-        check_row(rows[i].name, w == NULL);
+        ferry_status status =
+            try_workloads(0, 3, bad_tasks_rows[i].tasks, 2, bad_tasks_rows[i].slot, 0, &w, &error);
+        check_status(bad_tasks_rows[i].name, bad_tasks_rows[i].status, status, &error);
+        check_says(bad_tasks_rows[i].name, bad_tasks_rows[i].says, &error);
+        check_row(bad_tasks_rows[i].name, w == NULL);
     }
 }
 

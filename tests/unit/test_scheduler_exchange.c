@@ -331,70 +331,70 @@ typedef struct lie {
     const char *says;
 } lie;
 
+/* The truth: two destinations; rank 1 gets 16 and 8 bytes of task 5, rank 2 8 bytes of task 6. */
+static const lie lies_rows[] = {
+    {"truth", {2, 1, 2, 16, 1, 5, 0, 16, 8, 1, 5, 1, 8, 2, 1, 8, 1, 6, 0, 8}, 20, NULL},
+    {"one fewer",
+     {2, 1, 1, 16, 1, 5, 0, 16, 2, 1, 8, 1, 6, 0, 8},
+     15,
+     "rank 0 announced 2 batches to rank 1 and sent summaries of 1"},
+    {"no rank 1",
+     {1, 2, 1, 8, 1, 6, 0, 8},
+     8,
+     "rank 0 announced 2 batches to rank 1 and sent summaries of 0"},
+    {"no rank 2",
+     {1, 1, 2, 16, 1, 5, 0, 16, 8, 1, 5, 1, 8},
+     13,
+     "rank 0 announced 1 batches to rank 2 and sent summaries of 0"},
+    {"nothing", {0}, 1, "rank 0 announced 2 batches to rank 1 and sent summaries of 0"},
+    {"other size",
+     {2, 1, 2, 15, 1, 5, 0, 15, 8, 1, 5, 1, 8, 2, 1, 8, 1, 6, 0, 8},
+     20,
+     "rank 0 announced batch 0 to rank 1 with 16 bytes and summarised it with 15"},
+    {"does not add up",
+     {2, 1, 2, 16, 1, 5, 0, 15, 8, 1, 5, 1, 8, 2, 1, 8, 1, 6, 0, 8},
+     20,
+     "batch 0 from rank 0 to rank 1 is summarised with 16 bytes, but its 1 segments have 15"},
+    {"twice",
+     {2, 1, 2, 16, 1, 5, 0, 16, 8, 1, 5, 0, 8, 2, 1, 8, 1, 6, 0, 8},
+     20,
+     "the summaries from rank 0 to rank 1 list segment 0 of task 5 twice"},
+    {"order",
+     {2, 2, 1, 8, 1, 6, 0, 8, 1, 2, 16, 1, 5, 0, 16, 8, 1, 5, 1, 8},
+     20,
+     "rank 0 announced 2 batches to rank 1 and sent summaries of 0"},
+    {"to itself",
+     {2, 0, 2, 16, 1, 5, 0, 16, 8, 1, 5, 1, 8, 2, 1, 8, 1, 6, 0, 8},
+     20,
+     "the summaries of rank 0 are cut short or damaged"},
+    {"no such rank",
+     {2, 3, 2, 16, 1, 5, 0, 16, 8, 1, 5, 1, 8, 2, 1, 8, 1, 6, 0, 8},
+     20,
+     "the summaries of rank 0 are cut short or damaged"},
+    {"no bytes", {2, 1, 2, 16, 2, 5, 0, 16, 5, 2, 0, 8, 1, 5, 1, 8}, 16, "damaged"},
+    {"more behind",
+     {2, 1, 2, 16, 1, 5, 0, 16, 8, 1, 5, 1, 8, 2, 1, 8, 1, 6, 0, 8, 0},
+     21,
+     "damaged"},
+};
+
 static void test_lies(void **state)
 {
     (void)state;
-    /* The truth: two destinations; rank 1 gets 16 and 8 bytes of task 5, rank 2 8 bytes of task 6.
-     */
-    static const lie rows[] = {
-        {"truth", {2, 1, 2, 16, 1, 5, 0, 16, 8, 1, 5, 1, 8, 2, 1, 8, 1, 6, 0, 8}, 20, NULL},
-        {"one fewer",
-         {2, 1, 1, 16, 1, 5, 0, 16, 2, 1, 8, 1, 6, 0, 8},
-         15,
-         "rank 0 announced 2 batches to rank 1 and sent summaries of 1"},
-        {"no rank 1",
-         {1, 2, 1, 8, 1, 6, 0, 8},
-         8,
-         "rank 0 announced 2 batches to rank 1 and sent summaries of 0"},
-        {"no rank 2",
-         {1, 1, 2, 16, 1, 5, 0, 16, 8, 1, 5, 1, 8},
-         13,
-         "rank 0 announced 1 batches to rank 2 and sent summaries of 0"},
-        {"nothing", {0}, 1, "rank 0 announced 2 batches to rank 1 and sent summaries of 0"},
-        {"other size",
-         {2, 1, 2, 15, 1, 5, 0, 15, 8, 1, 5, 1, 8, 2, 1, 8, 1, 6, 0, 8},
-         20,
-         "rank 0 announced batch 0 to rank 1 with 16 bytes and summarised it with 15"},
-        {"does not add up",
-         {2, 1, 2, 16, 1, 5, 0, 15, 8, 1, 5, 1, 8, 2, 1, 8, 1, 6, 0, 8},
-         20,
-         "batch 0 from rank 0 to rank 1 is summarised with 16 bytes, but its 1 segments have 15"},
-        {"twice",
-         {2, 1, 2, 16, 1, 5, 0, 16, 8, 1, 5, 0, 8, 2, 1, 8, 1, 6, 0, 8},
-         20,
-         "the summaries from rank 0 to rank 1 list segment 0 of task 5 twice"},
-        {"order",
-         {2, 2, 1, 8, 1, 6, 0, 8, 1, 2, 16, 1, 5, 0, 16, 8, 1, 5, 1, 8},
-         20,
-         "rank 0 announced 2 batches to rank 1 and sent summaries of 0"},
-        {"to itself",
-         {2, 0, 2, 16, 1, 5, 0, 16, 8, 1, 5, 1, 8, 2, 1, 8, 1, 6, 0, 8},
-         20,
-         "the summaries of rank 0 are cut short or damaged"},
-        {"no such rank",
-         {2, 3, 2, 16, 1, 5, 0, 16, 8, 1, 5, 1, 8, 2, 1, 8, 1, 6, 0, 8},
-         20,
-         "the summaries of rank 0 are cut short or damaged"},
-        {"no bytes", {2, 1, 2, 16, 2, 5, 0, 16, 5, 2, 0, 8, 1, 5, 1, 8}, 16, "damaged"},
-        {"more behind",
-         {2, 1, 2, 16, 1, 5, 0, 16, 8, 1, 5, 1, 8, 2, 1, 8, 1, 6, 0, 8, 0},
-         21,
-         "damaged"},
-    };
     static const unsigned char header[] = {0, 0, 3, 16, 8, 0, 0};
     static world w;
     open_world(&w);
-    for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        unsigned char message[sizeof header + sizeof rows[i].tail];
+    for (size_t i = 0; i < COUNT_OF(lies_rows); i++) {
+        unsigned char message[sizeof header + sizeof lies_rows[i].tail];
         memcpy(message, header, sizeof header);
-        memcpy(message + sizeof header, rows[i].tail, rows[i].n_tail);
+        memcpy(message + sizeof header, lies_rows[i].tail, lies_rows[i].n_tail);
         w.hub.tamper = (tamper){.call = 1,
                                 .victim = EVERYBODY,
                                 .sender = 0,
                                 .instead = message,
-                                .n_instead = sizeof header + rows[i].n_tail};
-        expect(rows[i].name, &w, rows[i].says == NULL ? FERRY_OK : FERRY_ERR_EXCHANGE,
-               rows[i].says);
+                                .n_instead = sizeof header + lies_rows[i].n_tail};
+        expect(lies_rows[i].name, &w, lies_rows[i].says == NULL ? FERRY_OK : FERRY_ERR_EXCHANGE,
+               lies_rows[i].says);
     }
     close_world(&w);
 }
