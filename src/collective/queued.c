@@ -73,10 +73,9 @@ static ferry_status test_queued(ferry_request *base, bool *done_out, ferry_error
 /* Until the call has ended, or so many nanoseconds; whether it has. */
 static bool await_end(queued_request *request, int64_t limit_ns)
 {
-    struct timespec until;
+    int64_t until_ns = fy_now_ns() + (limit_ns < 0 ? 0 : limit_ns);
+    struct timespec until = {.tv_sec = until_ns / 1000000000, .tv_nsec = until_ns % 1000000000};
     int problem = 0;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += limit_ns / 1000000000;
     pthread_mutex_lock(&request->lock);
     while (!request->done && problem != ETIMEDOUT) {
         problem = limit_ns < 0 ? pthread_cond_wait(&request->changed, &request->lock)
@@ -121,11 +120,15 @@ static queued_request *make_request(ferry_world *world)
 {
     queued_request *request = fy_alloc_zeroed(1, sizeof *request);
     if (request != NULL) {
+        pthread_condattr_t attributes; /* waits are not longer when the date is set */
+        pthread_condattr_init(&attributes);
+        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+        pthread_cond_init(&request->changed, &attributes);
+        pthread_condattr_destroy(&attributes);
         request->base.ops = &queued_ops;
         request->world = world;
         fy_world_retain(world);
         pthread_mutex_init(&request->lock, NULL);
-        pthread_cond_init(&request->changed, NULL);
         request->n_holders = 2;
     }
     return request;

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """docs/architecture.md fits on two screens, its files exist, and each function of its walks is in
-the file that it names and calls the next one, itself or through functions of files beside it."""
+the file that it names and calls the next one, itself or through functions of files beside it. No
+word is explained twice, in the glossary or among those of the source code."""
 
 import pathlib
 import re
@@ -60,6 +61,26 @@ def by_table(functions, wanted, table):
         return False
     rows = re.findall(r"(?:\]|\.\w+) = (\w+)\b", (ROOT / "src" / table).read_text())
     return wanted in rows or any(wanted in functions.get((table, row), ()) for row in rows)
+
+
+def explained(text):
+    """The words of tables with a column "means"; some rows have several."""
+    words, is_in = [], False
+    for line in text.splitlines():
+        is_in = line.startswith("| word | means |") or (is_in and line.startswith("|"))
+        if is_in and not line.startswith(("| word |", "|---")):
+            words += [word.strip() for word in line.split("|")[1].split(",")]
+    return words
+
+
+class Words(unittest.TestCase):
+    def test_each_is_explained_once(self):
+        words = explained((ROOT / "docs" / "glossary.md").read_text())
+        self.assertGreater(len(words), 40)
+        of_source = explained((ROOT / "docs" / "code.md").read_text())
+        self.assertGreater(len(of_source), 40)
+        words += of_source
+        self.assertEqual([word for word in sorted(set(words)) if words.count(word) > 1], [])
 
 
 class Architecture(unittest.TestCase):
