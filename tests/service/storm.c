@@ -17,6 +17,7 @@
 #include <ferry/ferry.h>
 
 #include <errno.h>
+#include <execinfo.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -188,7 +189,11 @@ static void on_fault(int number, siginfo_t *info, void *context)
         const unsigned char *at = info->si_addr;
         is_mine = is_mine || (at >= own.source[t] && at < own.source[t] + own.source_bytes);
     }
-    if (!is_mine) {
+    if (!is_mine) { /* a fault of the library: where it was, for who reads the log */
+        static const char text[] = "a rank reads or writes what is not there:\n";
+        void *frames[48];
+        ssize_t n = write(STDERR_FILENO, text, sizeof text - 1);
+        backtrace_symbols_fd(frames, backtrace(frames, n > 0 ? 48 : 0), STDERR_FILENO);
         _exit(WRONG);
     }
     if (!is_filling) {
