@@ -99,8 +99,10 @@ void fy_transport_adopt(ferry_transport *transport, ferry_transport *elder)
             all = false;
         }
     }
-    if (!all && transport->elder == NULL && elder->elder != transport) {
-        fy_transport_retain(elder);
-        transport->elder = elder;
+    /* Whose memory stays as it is: that of the elder, or of one that it went on from itself. */
+    ferry_transport *left = all ? elder->elder : elder;
+    if (left != NULL && transport->elder == NULL && elder->elder != transport) {
+        fy_transport_retain(left);
+        transport->elder = left;
     }
 }
