@@ -95,12 +95,17 @@ typedef struct ferry_service_options {
     uint64_t first_version;
     int32_t device; /* that this rank computes on, as ferry_service_device says it; -1: the host.
                        Each buffer says where it lies itself. */
+    /*
+     * Not 0: runs move only what differs from what lies in the destinations, whatever that is and
+     * whoever wrote it. They are compared in each run, so the result is always that of a full one.
+     */
+    uint64_t delta;
 } ferry_service_options;
 
 #define FERRY_SERVICE_OPTIONS_INIT                                                                 \
     {                                                                                              \
         sizeof(ferry_service_options), NULL, NULL, 0, 0, 0, 0, FERRY_CHECKSUM_NONE,                \
-            FERRY_COMMIT_IN_PLACE, 0, false, false, 0, -1                                          \
+            FERRY_COMMIT_IN_PLACE, 0, false, false, 0, -1, 0                                       \
     }
 
 /* Local; nothing is opened yet. options may be NULL. */
@@ -408,12 +413,17 @@ typedef struct ferry_service_statistics {
      * waited for all, and rounds of messages between pairs. No run adds to it.
      */
     uint64_t n_exchanges;
+    /*
+     * Of the last run, where the option delta is set: bytes that this rank had to send, and that
+     * were there already. They are in none of the paths' numbers, but in bytes_received of peers.
+     */
+    uint64_t bytes_skipped;
 } ferry_service_statistics;
 
 #define FERRY_SERVICE_STATISTICS_INIT                                                              \
     {                                                                                              \
         sizeof(ferry_service_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-            0, 0                                                                                   \
+            0, 0, 0                                                                                \
     }
 
 /* What the service has moved and how long it took. */
@@ -429,11 +439,12 @@ typedef struct ferry_service_peer {
     const char *engine; /* of the transport; "" for this rank itself */
     uint64_t bytes_out;
     uint64_t bytes_in;
+    uint64_t bytes_skipped; /* of bytes_out, in the last run: see ferry_service_statistics */
 } ferry_service_peer;
 
 #define FERRY_SERVICE_PEER_INIT                                                                    \
     {                                                                                              \
-        sizeof(ferry_service_peer), 0, 0, NULL, 0, 0                                               \
+        sizeof(ferry_service_peer), 0, 0, NULL, 0, 0, 0                                            \
     }
 
 /* How many ranks this one exchanges bytes with. */

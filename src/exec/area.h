@@ -65,6 +65,13 @@ void fy_area_copy(const fy_area *to, void *to_base, const fy_area *from, const v
 void fy_area_copy_cached(const fy_area *to, void *to_base, const fy_area *from,
                          const void *from_base, uint64_t first, uint64_t bytes);
 
+/*
+ * The same, but what is equal already is only read, in pieces of a page where rows are long. Says
+ * how many bytes were written; they are in the cache, and there is no need of a fence.
+ */
+uint64_t fy_area_update(const fy_area *to, void *to_base, const fy_area *from,
+                        const void *from_base, uint64_t first, uint64_t bytes);
+
 /* Into and out of contiguous memory: byte first of the area is the first byte there. */
 void fy_area_unpack(const fy_area *to, void *to_base, const void *from, uint64_t first,
                     uint64_t bytes);

@@ -3,9 +3,12 @@
  * Sending over a network. Items are small, so that few bytes are on their way where it is slow;
  * what may go at once goes as one put, so that it costs little where it is fast.
  */
+#include "service/delta.h"
 #include "service/send.h"
 
 #include "transport/host.h"
+
+#include <string.h>
 
 bool fy_burst_takes(const fy_channel *channel, const fy_item *item)
 {
@@ -84,6 +87,43 @@ ferry_status fy_burst_pack(ferry_service *service, fy_channel_state *state, uint
     return FERRY_OK;
 }
 
+/* One behind the other, with nothing between them: the last brings the signal. */
+static ferry_status put_each(ferry_service *service, const fy_channel_state *state,
+                             const fy_item *items, uint32_t n, ferry_error *error)
+{
+    const fy_channel *channel = state->channel;
+    ferry_status status = FERRY_OK;
+    ferry_signal signal = fy_arrival_of(service, state, n);
+    for (uint32_t i = 0; status == FERRY_OK && i < n; i++) {
+        char *slot = parcels_of(service, state) + i * parcel_step(service->program);
+        fy_slot_head head;
+        memcpy(&head, slot, sizeof head);
+        ferry_buffer source = ferry_buffer_of(slot, FY_SLOT_HEAD_BYTES + head.bytes);
+        uint64_t offset =
+            channel->out_ring + items[i].slot * (channel->out_payload + FY_SLOT_HEAD_BYTES);
+        status = i + 1 < n
+                     ? ferry_transport_put(service->transport, channel->peer, service->slots,
+                                           offset, &source, NULL, error)
+                     : ferry_transport_put_signal(service->transport, channel->peer, service->slots,
+                                                  offset, &source, &signal, NULL, error);
+    }
+    return status;
+}
+
+static ferry_status put_together(ferry_service *service, const fy_channel_state *state,
+                                 const fy_item *items, uint32_t n, ferry_error *error)
+{
+    const fy_channel *channel = state->channel;
+    uint64_t step = parcel_step(service->program);
+    uint64_t bytes = (n - 1) * step + FY_SLOT_HEAD_BYTES + items[n - 1].bytes;
+    ferry_buffer source = ferry_buffer_of(parcels_of(service, state), bytes);
+    ferry_signal signal = fy_arrival_of(service, state, n);
+    uint64_t offset =
+        channel->out_ring + items[0].slot * (channel->out_payload + FY_SLOT_HEAD_BYTES);
+    return ferry_transport_put_signal(service->transport, channel->peer, service->slots, offset,
+                                      &source, &signal, NULL, error);
+}
+
 static ferry_status put_parcels(ferry_service *service, const fy_channel_state *state,
                                 const fy_item *items, uint32_t n, ferry_error *error)
 {
@@ -96,13 +136,8 @@ static ferry_status put_parcels(ferry_service *service, const fy_channel_state *
     int64_t begin = fy_now_ns();
     ferry_status status = fy_hashes_put(service, channel, items, n, error);
     if (status == FERRY_OK) {
-        uint64_t bytes = (n - 1) * step + FY_SLOT_HEAD_BYTES + items[n - 1].bytes;
-        ferry_buffer source = ferry_buffer_of(slots, bytes);
-        ferry_signal signal = fy_arrival_of(service, state, n);
-        uint64_t offset =
-            channel->out_ring + items[0].slot * (channel->out_payload + FY_SLOT_HEAD_BYTES);
-        status = ferry_transport_put_signal(service->transport, channel->peer, service->slots,
-                                            offset, &source, &signal, NULL, error);
+        status =
+            (service->program->is_delta ? put_each : put_together)(service, state, items, n, error);
     }
     service->run->wire_seconds = (double)(fy_now_ns() - begin) / 1e9;
     return status;
@@ -150,14 +185,16 @@ static ferry_status add_run(growing *put, uint32_t key, uint64_t offset, const c
     return status;
 }
 
-static ferry_status add_part(growing *put, const fy_item_part *part, ferry_error *error)
+/* Bytes [first, first + bytes) of a part's task. */
+static ferry_status add_part(growing *put, const fy_item_part *part, uint64_t first, uint64_t bytes,
+                             ferry_error *error)
 {
     const fy_channel *channel = put->channel;
     const fy_place *place = &channel->places[part->place];
     const fy_spot *spot = &channel->bases[place->base].spots[put->service->run->side];
     fy_part_end from = fy_source_of(put->service, part);
     fy_area to = fy_place_area(channel, place);
-    fy_both walk = fy_both_of(&from.area, &to, part->first, part->bytes);
+    fy_both walk = fy_both_of(&from.area, &to, first, bytes);
     uint64_t from_at, to_at, n;
     ferry_status status = FERRY_OK;
     while (status == FERRY_OK && fy_both_next(&walk, &from_at, &to_at, &n)) {
@@ -166,22 +203,56 @@ static ferry_status add_part(growing *put, const fy_item_part *part, ferry_error
     return status;
 }
 
-static ferry_status put_remote(ferry_service *service, const fy_channel_state *state,
+/* Bytes [first, first + bytes) of an item. */
+static ferry_status add_some(growing *put, const fy_item *item, uint64_t first, uint64_t bytes,
+                             ferry_error *error)
+{
+    uint64_t at = 0; /* of the part, in the item */
+    ferry_status status = FERRY_OK;
+    for (uint32_t p = 0; status == FERRY_OK && p < item->n_parts && at < first + bytes; p++) {
+        const fy_item_part *part = fy_part_at(put->channel, item, p);
+        uint64_t begin = at < first ? first : at;
+        uint64_t end = at + part->bytes < first + bytes ? at + part->bytes : first + bytes;
+        if (begin < end) {
+            status = add_part(put, part, part->first + (begin - at), end - begin, error);
+        }
+        at += part->bytes;
+    }
+    return status;
+}
+
+static ferry_status add_item(growing *put, fy_channel_state *state, const fy_item *item,
+                             ferry_error *error)
+{
+    uint64_t first, bytes, left_out = item->bytes;
+    uint32_t block = 0;
+    ferry_status status = FERRY_OK;
+    if (!put->service->program->is_delta) {
+        return add_some(put, item, 0, item->bytes, error);
+    }
+    uint64_t blocks = fy_delta_blocks(put->service, put->channel, item, NULL);
+    while (status == FERRY_OK && fy_delta_next(blocks, item->bytes, &block, &first, &bytes)) {
+        status = add_some(put, item, first, bytes, error);
+        left_out -= bytes;
+    }
+    fy_delta_skip(state, left_out);
+    return status;
+}
+
+static ferry_status put_remote(ferry_service *service, fy_channel_state *state,
                                const fy_item *items, uint32_t n, ferry_error *error)
 {
     const fy_channel *channel = state->channel;
     growing put = {.service = service, .channel = channel};
     ferry_status status = FERRY_OK;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; status == FERRY_OK && i < n; i++) {
         fy_hash_parts(service, channel, &items[i]);
-        for (uint32_t p = 0; status == FERRY_OK && p < items[i].n_parts; p++) {
-            status = add_part(&put, fy_part_at(channel, &items[i], p), error);
-        }
+        status = add_item(&put, state, &items[i], error);
     }
     return status == FERRY_OK ? put_grown(&put, error) : status;
 }
 
-ferry_status fy_burst_put(ferry_service *service, const fy_channel_state *state, uint32_t first,
+ferry_status fy_burst_put(ferry_service *service, fy_channel_state *state, uint32_t first,
                           uint32_t n, ferry_error *error)
 {
     const fy_item *items = &state->channel->out.items[first];

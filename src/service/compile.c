@@ -1,11 +1,13 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* From items to steps: all that an item has to wait for becomes rows of counters and values. */
+#include "service/delta.h"
 #include "service/send.h"
 
 /* Before an item goes: its peer is there, has room for it, lets it come; and its bytes are here. */
-static ferry_status wait_out(fy_program *steps, const fy_channel *channel, uint32_t number,
-                             uint32_t item, size_t *after, ferry_error *error)
+static ferry_status wait_out(fy_service_program *program, const fy_channel *channel,
+                             uint32_t number, uint32_t item, size_t *after, ferry_error *error)
 {
+    fy_program *steps = &program->steps;
     uint32_t consumed = channel->out.items[item].consumed;
     if (item == 0) {
         FY_TRY(fy_program_wait_add(steps, fy_counter_of(number, FY_COUNTER_ENTERED), 1, 0, error));
@@ -18,6 +20,10 @@ static ferry_status wait_out(fy_program *steps, const fy_channel *channel, uint3
         FY_TRY(
             fy_program_wait_add(steps, fy_counter_of(number, FY_COUNTER_TURN), item + 1, 0, error));
     }
+    if (fy_delta_tells(program, &channel->out.items[item])) {
+        FY_TRY(fy_program_wait_add(steps, fy_counter_of(number, FY_COUNTER_DIGESTS), item + 1, 0,
+                                   error));
+    }
     for (; *after < channel->n_afters && channel->afters[*after].item == item; ++*after) {
         const fy_after *its = &channel->afters[*after];
         FY_TRY(fy_program_wait_add(steps, fy_counter_of(its->channel, FY_COUNTER_DEALT),
@@ -26,9 +32,10 @@ static ferry_status wait_out(fy_program *steps, const fy_channel *channel, uint3
     return FERRY_OK;
 }
 
-static ferry_status compile_out(fy_program *steps, const fy_channel *channel, uint32_t number,
-                                ferry_error *error)
+static ferry_status compile_out(fy_service_program *program, const fy_channel *channel,
+                                uint32_t number, ferry_error *error)
 {
+    fy_program *steps = &program->steps;
     bool shares = false;
     size_t after = 0;
     for (size_t i = 0; i < channel->out.n_items; i++) {
@@ -40,7 +47,7 @@ static ferry_status compile_out(fy_program *steps, const fy_channel *channel, ui
     for (uint32_t i = 0; i < channel->out.n_items; i++) {
         const fy_item *item = &channel->out.items[i];
         FY_TRY(fy_program_block_add(steps, item->order, error));
-        FY_TRY(wait_out(steps, channel, number, i, &after, error));
+        FY_TRY(wait_out(program, channel, number, i, &after, error));
         if (item->path != FERRY_PATH_REMOTE) {
             FY_TRY(fy_program_step_add(steps, FY_STEP_MOVE, i, 1, error));
         }
@@ -57,16 +64,35 @@ static ferry_status compile_out(fy_program *steps, const fy_channel *channel, ui
                                0, error);
 }
 
-static ferry_status compile_in(fy_program *steps, const fy_channel *channel, uint32_t number,
-                               bool checks_ends, ferry_error *error)
+/* Digests of what items will write over, as far ahead of item number `item` as a window reaches. */
+static ferry_status digest_in(fy_service_program *program, const fy_channel *channel, uint32_t item,
+                              uint32_t *n_told, ferry_error *error)
 {
+    fy_program *steps = &program->steps;
+    for (; *n_told < channel->in.n_items && *n_told < item + FY_DELTA_WINDOW; ++*n_told) {
+        if (fy_delta_tells(program, &channel->in.items[*n_told])) {
+            uint32_t operand = *n_told | FY_DIGESTED;
+            FY_TRY(fy_program_block_add(steps, 0, error));
+            FY_TRY(fy_program_step_add(steps, FY_STEP_MOVE, operand, 1, error));
+            FY_TRY(fy_program_step_add(steps, FY_STEP_SIGNAL, operand, 1, error));
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status compile_in(fy_service_program *program, const fy_channel *channel,
+                               uint32_t number, ferry_error *error)
+{
+    fy_program *steps = &program->steps;
+    uint32_t n_told = 0;
     FY_TRY(fy_program_lane_add(steps, FY_GRADE_IN, true, false, error));
     for (uint32_t i = 0; i < channel->in.n_items; i++) {
         const fy_item *item = &channel->in.items[i];
+        FY_TRY(digest_in(program, channel, i, &n_told, error));
         FY_TRY(fy_program_block_add(steps, item->order, error));
         FY_TRY(
             fy_program_wait_add(steps, fy_counter_of(number, FY_COUNTER_ARRIVED), i + 1, 0, error));
-        if (item->path == FERRY_PATH_STAGED || checks_ends) {
+        if (item->path == FERRY_PATH_STAGED || program->checks_ends) {
             FY_TRY(fy_program_step_add(steps, FY_STEP_MOVE, i, 1, error));
         }
         FY_TRY(fy_program_step_add(steps, FY_STEP_SIGNAL, i, 1, error));
@@ -92,8 +118,8 @@ ferry_status fy_service_compile(fy_service_program *program, ferry_error *error)
     fy_program *steps = &program->steps;
     for (uint32_t c = 0; c < program->n_channels; c++) {
         const fy_channel *channel = &program->channels[c];
-        FY_TRY(compile_out(steps, channel, c, error));
-        FY_TRY(compile_in(steps, channel, c, program->checks_ends, error));
+        FY_TRY(compile_out(program, channel, c, error));
+        FY_TRY(compile_in(program, channel, c, error));
     }
     FY_TRY(compile_local(steps, &program->local, error));
     if (steps->n_counters < FY_N_COUNTERS * program->n_channels) {

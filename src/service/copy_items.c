@@ -14,6 +14,8 @@ typedef struct job {
     const fy_item_part *parts; /* of all of them */
     uint64_t n_parts, bytes;
     uint64_t *hashes; /* one for each part; NULL: none */
+    bool is_delta;
+    _Atomic uint64_t *skipped; /* bytes that were there already */
 } job;
 
 static bool is_in_place(const fy_part_end *to, const fy_part_end *from)
@@ -31,12 +33,27 @@ static bool is_in_place(const fy_part_end *to, const fy_part_end *from)
     return true;
 }
 
+/* What is there already stays; the source's hash where one is wanted. */
+static uint64_t update_part(const job *j, const fy_part_end *to, const fy_part_end *from,
+                            uint64_t first, uint64_t bytes)
+{
+    uint64_t hash = j->hashes == NULL ? 0 : fy_area_hash(&from->area, from->base, first, bytes);
+    uint64_t written = is_in_place(to, from) ? 0
+                                             : fy_area_update(&to->area, to->base, &from->area,
+                                                              from->base, first, bytes);
+    atomic_fetch_add_explicit(j->skipped, bytes - written, memory_order_relaxed);
+    return hash;
+}
+
 static uint64_t copy_part(const job *j, const fy_item_part *part, uint64_t skip, uint64_t bytes)
 {
     fy_part_end from = fy_source_of(j->service, part);
     fy_part_end to = fy_goal_of(j->service, j->channel, part);
-    bool in_place = is_in_place(&to, &from);
     uint64_t first = part->first + skip;
+    if (j->is_delta) {
+        return update_part(j, &to, &from, first, bytes);
+    }
+    bool in_place = is_in_place(&to, &from);
     if (j->hashes != NULL) {
         return in_place ? fy_area_hash(&from.area, from.base, first, bytes)
                         : fy_area_copy_hash(&to.area, to.base, &from.area, from.base, first, bytes);
@@ -162,21 +179,28 @@ static ferry_status begin_all(ferry_service *service, const job *j, ferry_error 
 }
 
 ferry_status fy_copy_mapped(ferry_service *service, const fy_channel *channel, const fy_item *items,
-                            uint32_t n, uint64_t *hashes, ferry_error *error)
+                            uint32_t n, uint64_t *hashes, uint64_t *skipped_inout,
+                            ferry_error *error)
 {
+    _Atomic uint64_t skipped = 0;
     const fy_lane *lane = channel == NULL ? &service->program->local : &channel->out;
     job j = {.service = service,
              .channel = channel,
              .item = items,
              .parts = &lane->parts[items->first_part],
-             .hashes = hashes};
+             .hashes = hashes,
+             .is_delta = service->program->is_delta,
+             .skipped = &skipped};
     for (uint32_t i = 0; i < n; i++) {
         j.n_parts += items[i].n_parts;
         j.bytes += items[i].bytes;
     }
+    ferry_status status = FERRY_OK;
     if (fy_moves_are_far(service)) {
-        return begin_all(service, &j, error);
+        status = begin_all(service, &j, error);
+    } else {
+        copy_all(service, &j);
     }
-    copy_all(service, &j);
-    return FERRY_OK;
+    *skipped_inout += atomic_load(&skipped);
+    return status;
 }

@@ -30,6 +30,7 @@ typedef enum fact {
     PATHS,
     NO_RELAYS,
     FIRST_VERSION,
+    DELTA,
     PLAN,
     SUM_LOW,
     SUM_HIGH,
@@ -83,7 +84,8 @@ static void list_options(const ferry_service *service, fy_field facts[N_FACTS])
                        [COMMIT] = {"the service's commit", o->commit},
                        [PATHS] = {"the service's paths", o->paths},
                        [NO_RELAYS] = {"the service's no_relays", o->no_relays},
-                       [FIRST_VERSION] = {"the service's first_version", o->first_version}};
+                       [FIRST_VERSION] = {"the service's first_version", o->first_version},
+                       [DELTA] = {"the service's delta", o->delta}};
     for (int i = 0; i < PLAN; i++) {
         facts[i] = (fy_field){.name = options[i].name,
                               .value = options[i].value,

@@ -31,6 +31,7 @@ enum {
     FY_WORD_PULSE = 3,    /* changes while the peer is in a run */
     FY_WORD_HALT = 4,     /* the run that the peer has given up */
     FY_WORD_TURN = 5,     /* run << 32 | items that the peer lets come, if they take turns */
+    FY_WORD_DIGESTS = 6,  /* run << 32 | items whose digests the peer has told, if any are */
     FY_WORDS = 8
 };
 
@@ -43,8 +44,9 @@ static inline uint64_t fy_word_offset(uint32_t channel, uint32_t word)
 typedef struct fy_slot_head {
     uint64_t stamp; /* run << 32 | number of the item */
     uint64_t bytes;
-    uint64_t hash; /* of the payload, where the path is checked */
-    uint64_t unused[5];
+    uint64_t hash;   /* of the payload, where the path is checked */
+    uint64_t blocks; /* of the item that are there, where others are left out: see delta.h */
+    uint64_t unused[4];
 } fy_slot_head;
 
 enum { FY_SLOT_HEAD_BYTES = 64 };
@@ -145,6 +147,10 @@ typedef struct fy_channel {
     uint64_t out_hashes, in_hashes;   /* first byte of this lane's hashes, there and here */
     uint64_t own_hashes;              /* first of this lane's in the run's hashes */
     uint64_t own_found;               /* and of the other one's in what the run has found */
+    /* Digests of what is at the receiver: first byte of those that come in for what goes out, of
+     * those that go out for what comes in, here and there, and how many an item has at most. */
+    uint64_t out_digests, in_digests, their_digests;
+    uint64_t out_digest_bytes, in_digest_bytes;
 } fy_channel;
 
 /*
@@ -164,6 +170,7 @@ enum {
     FY_COUNTER_TURN,
     FY_COUNTER_ARRIVED,
     FY_COUNTER_DEALT,
+    FY_COUNTER_DIGESTS,
     FY_N_COUNTERS
 };
 enum { FY_GRADE_IN, FY_GRADE_DIRECT, FY_GRADE_NETWORK, FY_GRADE_LOCAL };
@@ -193,6 +200,8 @@ typedef struct fy_service_program {
     uint64_t local_hashes; /* first of the local lane's in the run's hashes */
     uint64_t local_found;
     uint64_t n_hashes, n_found;
+    bool is_delta;         /* only what differs is moved: see delta.h */
+    uint64_t told_digests; /* bytes of the digests that this rank tells at once */
     uint64_t in_bytes, out_bytes, local_bytes;
 } fy_service_program;
 
@@ -201,6 +210,14 @@ typedef struct fy_service_program {
  * received at once: the more there are, the later hears the peer that slots are full, or free.
  */
 enum { FY_MOST_WINDOW = 32, FY_LEAST_WINDOW = 4, FY_MOST_BURST = 8, FY_NETWORK_BYTES = 128 << 10 };
+
+/*
+ * What has digests, and of how many items of a channel they are told ahead. Blocks are small, for
+ * what changes is mostly scattered; smaller ones have more digests than they save. In a step's
+ * operand FY_DIGESTED says that it is of digests.
+ */
+enum { FY_DELTA_BYTES = 4 << 10, FY_DELTA_WINDOW = 32 };
+#define FY_DIGESTED (UINT32_C(1) << 31)
 
 /*
  * Bytes that go straight to their place are reported so many at a time: few enough that a loss

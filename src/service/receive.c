@@ -2,6 +2,8 @@
 /* What a rank does with what arrives, and with what it sends to itself. */
 #include "service/send.h"
 
+#include "service/delta.h"
+
 #include "base/hash.h"
 #include "host/copy.h"
 #include "transport/region.h"
@@ -43,7 +45,8 @@ static void corrupt(ferry_service *service, const fy_channel *channel, const fy_
 /* The hash of a payload that is one part is found when that is unpacked. */
 static bool is_fused(const ferry_service *service, const fy_item *item)
 {
-    return service->options.checksum == FERRY_CHECKSUM_PATH && item->n_parts == 1;
+    return service->options.checksum == FERRY_CHECKSUM_PATH && item->n_parts == 1 &&
+           !service->program->is_delta;
 }
 
 static const char *slot_of(const ferry_service *service, const fy_channel *channel,
@@ -66,6 +69,58 @@ static bool is_as_sent(ferry_service *service, const fy_channel_state *state, co
     return true;
 }
 
+/* Whether a head says of which blocks of its item the bytes behind it are, and of no others. */
+static bool has_blocks(const ferry_service *service, const fy_item *item, const fy_slot_head *head)
+{
+    uint64_t bytes = 0, first, n;
+    uint32_t block = 0;
+    if (!service->program->is_delta) {
+        return head->bytes == item->bytes;
+    }
+    while (fy_delta_next(head->blocks, item->bytes, &block, &first, &n)) {
+        bytes += n;
+    }
+    return (head->blocks & ~fy_delta_all_blocks(item->bytes)) == 0 && head->bytes == bytes;
+}
+
+/* Bytes [first, first + bytes) of an item, which lie one behind the other. */
+static bool unpack_some(ferry_service *service, const fy_channel *channel, const fy_item *item,
+                        const char *payload, uint64_t first, uint64_t bytes, uint64_t *hash_out)
+{
+    uint64_t at = 0; /* of the part, in the item */
+    for (uint32_t p = 0; p < item->n_parts && at < first + bytes; p++) {
+        const fy_item_part *part = &channel->in.parts[item->first_part + p];
+        uint64_t begin = at < first ? first : at;
+        uint64_t end = at + part->bytes < first + bytes ? at + part->bytes : first + bytes;
+        if (begin < end) {
+            fy_part_end to = fy_target_of(service, part->end);
+            ferry_error why;
+            ferry_status status =
+                fy_move_unpack(service, &to, part->first + (begin - at), end - begin,
+                               payload + (begin - first), hash_out, &why);
+            if (status != FERRY_OK) {
+                fy_run_fail(service, status, service->world->rank, "%s", why.message);
+                return false;
+            }
+        }
+        at += part->bytes;
+    }
+    return true;
+}
+
+static bool unpack_blocks(ferry_service *service, const fy_channel *channel, const fy_item *item,
+                          const char *payload, uint64_t blocks)
+{
+    uint64_t first, bytes;
+    uint32_t block = 0;
+    bool ok = true;
+    while (ok && fy_delta_next(blocks, item->bytes, &block, &first, &bytes)) {
+        ok = unpack_some(service, channel, item, payload, first, bytes, NULL);
+        payload += bytes;
+    }
+    return ok;
+}
+
 static bool unpack(ferry_service *service, fy_channel_state *state, const fy_item *item)
 {
     const fy_channel *channel = state->channel;
@@ -75,31 +130,22 @@ static bool unpack(ferry_service *service, fy_channel_state *state, const fy_ite
     memcpy(&head, slot, sizeof head);
     const char *payload = slot + FY_SLOT_HEAD_BYTES;
     if (head.stamp != ((uint64_t)service->run->number << 32 | number) ||
-        head.bytes != item->bytes) {
+        !has_blocks(service, item, &head)) {
         corrupt(service, channel, item, 0, "arrived with another head than was sent");
         return false;
     }
     bool checks = service->options.checksum == FERRY_CHECKSUM_PATH;
     bool fuses = is_fused(service, item);
-    if (checks && !fuses && head.hash != fy_hash64(payload, (size_t)item->bytes)) {
+    if (checks && !fuses && head.hash != fy_slot_hash(&head, payload)) {
         corrupt(service, channel, item, 0, "did not arrive as they were sent");
         return false;
     }
-    for (uint32_t p = 0; p < item->n_parts; p++) {
-        const fy_item_part *part = &channel->in.parts[item->first_part + p];
-        fy_part_end to = fy_target_of(service, part->end);
-        ferry_error why;
-        ferry_status status =
-            fy_move_unpack(service, &to, part->first, part->bytes, payload,
-                           fuses ? &state->path_hashes[number % FY_MOST_BURST] : NULL, &why);
-        if (status != FERRY_OK) {
-            fy_run_fail(service, status, service->world->rank, "%s", why.message);
-            return false;
-        }
-        payload += part->bytes;
-    }
+    uint64_t *hash = fuses ? &state->path_hashes[number % FY_MOST_BURST] : NULL;
+    bool ok = service->program->is_delta
+                  ? unpack_blocks(service, channel, item, payload, head.blocks)
+                  : unpack_some(service, channel, item, payload, 0, item->bytes, hash);
     fy_copy_fence();
-    return true;
+    return ok;
 }
 
 /* Reads destinations again. */
@@ -231,6 +277,8 @@ static void look(ferry_service *service, uint32_t number)
     }
     fy_drive_raise(&run->drive, fy_counter_of(number, FY_COUNTER_ARRIVED),
                    items_of(service, number, FY_WORD_ARRIVED));
+    fy_drive_raise(&run->drive, fy_counter_of(number, FY_COUNTER_DIGESTS),
+                   items_of(service, number, FY_WORD_DIGESTS));
 }
 
 /* Those that have signalled; when a run begins all, for some have before. */

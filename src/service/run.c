@@ -1,6 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* One run: what happens when, seen from one rank. It is one loop of small steps without a plan of
  * its own: whatever can be done next is done. */
+#include "service/delta.h"
 #include "service/send.h"
 
 #include "base/alloc.h"
@@ -53,6 +54,7 @@ ferry_status fy_run_state_create(const ferry_service *service, fy_run_state **ru
     }
     ferry_status status = fy_heap_open(&run->turns, n, error);
     FY_THEN(status, fy_moves_open(service, &run->moves, error));
+    FY_THEN(status, fy_delta_open(service, run, error));
     if (status != FERRY_OK) {
         fy_run_state_destroy(run);
         return status;
@@ -74,6 +76,7 @@ void fy_run_state_destroy(fy_run_state *run)
         fy_moves_close(run->moves);
         fy_drive_close(&run->drive);
         fy_heap_close(&run->turns);
+        fy_delta_close(run);
         fy_free(run->channels);
         fy_free(run->same_round);
         fy_free(run->parcels);
@@ -161,6 +164,7 @@ static void reset_channel(fy_channel_state *state, int64_t now_ns)
     state->n_sent = state->n_dealt = state->n_consumed = 0;
     state->granted = 0;
     state->untold_bytes = 0;
+    state->skipping = state->skipped = 0;
     state->entered = state->told = false;
     state->heard_ns = now_ns;
 }
@@ -227,6 +231,7 @@ ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
     run->number = ++service->n_runs_begun;
     run->n_local = 0;
     run->local_phase = 0;
+    run->local_skipping = run->local_skipped = 0;
     run->n_away = 0;
     run->gives = false;
     run->looks_at_all = true;

@@ -28,6 +28,8 @@ typedef struct fy_channel_state {
     bool visits;                         /* an item is written to a thread's own memory */
     uint64_t untold_bytes;               /* are in place there, and no word says so yet */
     uint64_t path_hashes[FY_MOST_BURST]; /* of what is unpacked */
+    uint64_t skipping;                   /* bytes of it that are there already */
+    uint64_t skipped;                    /* in this run */
     int64_t send_ns, deal_ns, unpacked_ns;
 } fy_channel_state;
 
@@ -107,6 +109,9 @@ typedef struct fy_run_state {
     fy_parcel *parcels;
     uint64_t *hashes; /* of the parts of all out lanes, as they are sent, and of the local ones */
     uint64_t *found; /* of the parts of all in lanes, and of the local ones, where they have come */
+    char *gathered;  /* where the bytes of an item are brought together to be compared */
+    uint64_t gathered_bytes;
+    char *told_digests;     /* on their way */
     struct fy_moves *moves; /* NULL: all memory is the host's */
     fy_drive drive;         /* of the program's steps */
     fy_heap turns;          /* channels that wait for their turn to send here, by their rounds */
@@ -124,6 +129,7 @@ typedef struct fy_run_state {
     uint32_t n_local;     /* items done */
     uint32_t local_phase; /* of the next one */
     int64_t local_ns, copied_ns;
+    uint64_t local_skipping, local_skipped;
     uint32_t n_away;       /* items in turns that were sent, and not yet dealt with */
     uint32_t next_checked; /* channel, of those that are looked at in turn: see watch.c */
     bool gives;            /* somebody's turn may have come, which is looked for once a step */
@@ -216,7 +222,8 @@ void fy_watch_testify(ferry_service *service);
 /* Begins to copy n items' parts, which are mapped, or those of a local item (channel NULL): what
  * the CPU copies by all threads of the team, and done when this returns. */
 ferry_status fy_copy_mapped(ferry_service *service, const fy_channel *channel, const fy_item *items,
-                            uint32_t n, uint64_t *hashes, ferry_error *error);
+                            uint32_t n, uint64_t *hashes, uint64_t *skipped_inout,
+                            ferry_error *error);
 
 /* targets.c: states of destinations. */
 void fy_targets_begin(ferry_service *service);
@@ -227,6 +234,8 @@ void fy_targets_miss(ferry_service *service); /* a run that never began */
 void fy_statistics_begin(ferry_service *service);
 void fy_statistics_sent(ferry_service *service, const fy_channel *channel, const fy_item *item,
                         int64_t begin_ns, int64_t end_ns);
+/* So many bytes of what was sent were there already. */
+void fy_statistics_skipped(ferry_service *service, uint32_t path, uint64_t bytes);
 void fy_statistics_received(ferry_service *service, const fy_channel *channel, const fy_item *item,
                             int64_t begin_ns, int64_t unpacked_ns);
 void fy_statistics_local(ferry_service *service, const fy_item *item, int64_t begin_ns,

@@ -2,6 +2,8 @@
 /* What a rank does to send: one item at a time, whichever can go and comes first. */
 #include "service/send.h"
 
+#include "service/delta.h"
+
 #include "base/checked.h"
 #include "base/hash.h"
 #include "host/copy.h"
@@ -45,14 +47,27 @@ static ferry_status pack_item(ferry_service *service, const fy_channel *channel,
     return status;
 }
 
-void fy_slot_head_write(const ferry_service *service, const fy_channel *channel,
-                        const fy_item *item, char *slot)
+uint64_t fy_slot_hash(const fy_slot_head *head, const char *payload)
+{
+    uint64_t hash = fy_hash64(payload, (size_t)head->bytes);
+    return head->blocks == 0 ? hash : fy_hash_mix(hash, head->blocks);
+}
+
+void fy_slot_head_write(ferry_service *service, const fy_channel *channel, const fy_item *item,
+                        char *slot)
 {
     uint64_t number = (uint64_t)(item - channel->out.items);
+    char *payload = slot + FY_SLOT_HEAD_BYTES;
     fy_slot_head head = {.stamp = (uint64_t)service->run->number << 32 | number,
                          .bytes = item->bytes};
+    if (service->program->is_delta) {
+        head.blocks = fy_delta_blocks(service, channel, item, payload);
+        head.bytes = fy_delta_compact(payload, item->bytes, head.blocks);
+        uint32_t c = fy_channel_number(service->program, channel);
+        fy_delta_skip(&service->run->channels[c], item->bytes - head.bytes);
+    }
     if (service->options.checksum == FERRY_CHECKSUM_PATH) {
-        head.hash = fy_hash64(slot + FY_SLOT_HEAD_BYTES, (size_t)item->bytes);
+        head.hash = fy_slot_hash(&head, payload);
     }
     memcpy(slot, &head, sizeof head);
 }
@@ -142,7 +157,7 @@ static ferry_status begin_here(ferry_service *service, fy_channel_state *state,
     if (items->path == FERRY_PATH_MAPPED) {
         FY_TRY(visit(service, state, error));
         return fy_copy_mapped(service, channel, items, n, fy_hashes_of(service, channel, items),
-                              error);
+                              &state->skipping, error);
     }
     for (const fy_item *item = items; status == FERRY_OK && item < items + n; item++) {
         status = fy_slot_fill(service, channel, item, slot_of(channel, item), error);
@@ -216,6 +231,15 @@ fy_progress fy_send_put(ferry_service *service, fy_channel_state *state, uint32_
     return progress_of(service, state, status, &why);
 }
 
+/* Items whose digests the peer does not tell before it has dealt with what comes before them. */
+static bool digests_are_next(const ferry_service *service, const fy_channel_state *state,
+                             uint32_t n)
+{
+    const fy_lane *out = &state->channel->out;
+    return state->n_sent + n < out->n_items &&
+           fy_delta_tells(service->program, &out->items[state->n_sent + n]);
+}
+
 /*
  * Whether the peer must hear now that n items are there. To wake it costs more than to copy some
  * KiB, and by what is in its place already, and that nobody checks or passes on, it can do nothing
@@ -226,7 +250,7 @@ static bool is_told(const ferry_service *service, const fy_channel_state *state,
 {
     return items->path != FERRY_PATH_MAPPED || service->program->rounds != NULL ||
            service->program->checks_ends || state->untold_bytes >= FY_DIRECT_BYTES ||
-           state->n_sent + n == state->channel->out.n_items;
+           digests_are_next(service, state, n) || state->n_sent + n == state->channel->out.n_items;
 }
 
 /* The word behind the bytes, where no put has brought it with them. */
@@ -278,6 +302,9 @@ fy_progress fy_send_signal(ferry_service *service, fy_channel_state *state, uint
         fy_statistics_sent(service, channel, &items[i], begin, end);
         begin = end; /* the burst's time is its first item's */
     }
+    fy_statistics_skipped(service, items->path, state->skipping);
+    state->skipped += state->skipping;
+    state->skipping = 0;
     return FY_PROGRESS_DONE;
 }
 

@@ -26,8 +26,10 @@ ferry_status fy_hashes_put(ferry_service *service, const fy_channel *channel, co
  */
 ferry_status fy_slot_fill(ferry_service *service, const fy_channel *channel, const fy_item *item,
                           char *slot, ferry_error *error);
-void fy_slot_head_write(const ferry_service *service, const fy_channel *channel,
-                        const fy_item *item, char *slot);
+void fy_slot_head_write(ferry_service *service, const fy_channel *channel, const fy_item *item,
+                        char *slot);
+/* Of the bytes behind a head, and of which they are. */
+uint64_t fy_slot_hash(const fy_slot_head *head, const char *payload);
 
 /* n more items are at the peer: the word that says so comes behind their bytes. */
 ferry_signal fy_arrival_of(const ferry_service *service, const fy_channel_state *state, uint32_t n);
@@ -62,7 +64,7 @@ uint32_t fy_burst_length(const ferry_service *service, const fy_channel_state *s
                          uint32_t first, uint32_t n);
 ferry_status fy_burst_pack(ferry_service *service, fy_channel_state *state, uint32_t first,
                            uint32_t n, ferry_error *error);
-ferry_status fy_burst_put(ferry_service *service, const fy_channel_state *state, uint32_t first,
+ferry_status fy_burst_put(ferry_service *service, fy_channel_state *state, uint32_t first,
                           uint32_t n, ferry_error *error);
 
 #endif

@@ -121,14 +121,15 @@ struct ferry_service {
     bool initialized, finalized;
     fy_registry registry;
     fy_team *team;
-    fy_service_program *program;                   /* after schedule, else NULL */
-    fy_run_state *run;                             /* with the program */
-    fy_wire *wire;                                 /* while the program is made */
-    struct ferry_region *control, *slots, *hashes; /* symmetric; kept from schedule to schedule */
-    fy_run_request *request;                       /* of the run under way */
-    fy_run_request *requests;                      /* all that were made */
-    fy_work work;            /* what others can ask of its runs; has its number */
-    pthread_mutex_t working; /* held by the thread that moves a run on */
+    fy_service_program *program; /* after schedule, else NULL */
+    fy_run_state *run;           /* with the program */
+    fy_wire *wire;               /* while the program is made */
+    struct ferry_region *control, *slots, *hashes,
+        *digests;             /* symmetric; kept from schedule to schedule */
+    fy_run_request *request;  /* of the run under way */
+    fy_run_request *requests; /* all that were made */
+    fy_work work;             /* what others can ask of its runs; has its number */
+    pthread_mutex_t working;  /* held by the thread that moves a run on */
     /* Runs on a device's queue: */
     pthread_mutex_t queue_lock; /* of which requests are spare or done, and of the count */
     pthread_cond_t queue_moved;

@@ -1,11 +1,11 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * The symmetric memory of a service: words of channels, slots, hashes. Regions have the same length
- * on all ranks, so each is as long as the rank with the largest need asks for; they are kept while
- * they are long enough.
+ * The symmetric memory of a service: words of channels, slots, hashes, digests. Regions have the
+ * same length on all ranks, so each is as long as the rank with the largest need asks for; they are
+ * kept while they are long enough.
  */
+#include "service/delta.h"
 #include "service/prepare.h"
-#include "service/run.h"
 
 #include "base/alloc.h"
 #include "base/checked.h"
@@ -18,13 +18,14 @@
 enum { MOST_PARCELS = 64 };
 
 /* The regions of a service; of what length is agreed on for all at once. */
-enum { CONTROL, SLOTS, HASHES, N_REGIONS };
+enum { CONTROL, SLOTS, HASHES, DIGESTS, N_REGIONS };
 
 static ferry_region **region_at(ferry_service *service, int which)
 {
-    return which == CONTROL ? &service->control
-           : which == SLOTS ? &service->slots
-                            : &service->hashes;
+    return which == CONTROL  ? &service->control
+           : which == SLOTS  ? &service->slots
+           : which == HASHES ? &service->hashes
+                             : &service->digests;
 }
 
 static bool reaches_rings(ferry_service *service, uint32_t peer)
@@ -110,6 +111,28 @@ static uint64_t plan_hashes(ferry_service *service)
     return n_in * sizeof(uint64_t);
 }
 
+/* A window of digests for each channel: how many bytes come in. */
+static uint64_t plan_digests(ferry_service *service)
+{
+    fy_service_program *program = service->program;
+    uint64_t n_out = 0, n_in = 0;
+    if (service->options.delta == 0) {
+        return 0;
+    }
+    for (uint32_t c = 0; c < program->n_channels; c++) {
+        fy_channel *channel = &program->channels[c];
+        channel->out_digest_bytes = fy_delta_item_bytes(&channel->out);
+        channel->in_digest_bytes = fy_delta_item_bytes(&channel->in);
+        channel->out_digests = n_out;
+        channel->in_digests = n_in;
+        n_out += FY_DELTA_WINDOW * channel->out_digest_bytes;
+        n_in += FY_DELTA_WINDOW * channel->in_digest_bytes;
+    }
+    program->told_digests = n_in;
+    program->is_delta = true;
+    return n_out;
+}
+
 /*
  * All ranks keep a region or all make a new one, for all know the same lengths. A rank that fails
  * with one takes part in the next, for peers wait for it there.
@@ -172,16 +195,19 @@ static ferry_status check_channel(const ferry_service *service, const fy_channel
     uint64_t ring = channel->out_slots * (channel->out_payload + FY_SLOT_HEAD_BYTES);
     uint64_t words = FY_WORDS * sizeof(uint64_t);
     uint64_t hashes = channel->out.n_parts * sizeof(uint64_t);
+    uint64_t digests = FY_DELTA_WINDOW * channel->in_digest_bytes;
     uint64_t first_word = fy_word_offset(channel->theirs, 0);
     if (first_word + words > fy_region_noted(service->control) ||
         (has_staged(channel) && !lies_in(service->slots, channel->out_ring, ring)) ||
         (service->program->checks_ends &&
          (channel->out_hashes % sizeof(uint64_t) != 0 ||
-          !lies_in(service->hashes, channel->out_hashes, hashes)))) {
-        return fy_fail(error, FERRY_ERR_EXCHANGE,
-                       "rank %u answered with slots, words or hashes that lie outside of the "
-                       "memory that it shares with rank %u",
-                       channel->peer, service->world->rank);
+          !lies_in(service->hashes, channel->out_hashes, hashes))) ||
+        (digests > 0 && !lies_in(service->digests, channel->their_digests, digests))) {
+        return fy_fail(
+            error, FERRY_ERR_EXCHANGE,
+            "rank %u answered with slots, words or hashes, or digests, that lie outside of the "
+            "memory that it shares with rank %u",
+            channel->peer, service->world->rank);
     }
     return FERRY_OK;
 }
@@ -213,6 +239,7 @@ static ferry_status write_hash_place(ferry_service *service, fy_channel *channel
 {
     (void)service, (void)error;
     fy_pack_number(out, channel->in_hashes);
+    fy_pack_number(out, channel->out_digests);
     return FERRY_OK;
 }
 
@@ -222,10 +249,11 @@ static ferry_status read_hash_place(ferry_service *service, fy_channel *channel,
     (void)service;
     fy_reader reader = fy_reader_of(in->bytes, in->used);
     channel->out_hashes = fy_read_number(&reader, UINT64_MAX);
+    channel->their_digests = fy_read_number(&reader, UINT64_MAX);
     return fy_read_all(&reader)
                ? FERRY_OK
                : fy_fail(error, FERRY_ERR_EXCHANGE,
-                         "rank %u did not say where the hashes of its items go", channel->peer);
+                         "rank %u did not say where hashes and digests of items go", channel->peer);
 }
 
 /*
@@ -270,13 +298,15 @@ static ferry_status plan(ferry_service *service, fy_field needs[N_REGIONS],
 ferry_status fy_staging_make(ferry_service *service, bool connects, ferry_status before,
                              ferry_error *error)
 {
-    fy_field needs[N_REGIONS] = {{.how = FY_MOST}, {.how = FY_MOST}, {.how = FY_MOST}};
+    fy_field needs[N_REGIONS] = {
+        {.how = FY_MOST}, {.how = FY_MOST}, {.how = FY_MOST}, {.how = FY_MOST}};
     ferry_region *fresh[N_REGIONS] = {NULL};
     ferry_status status = before;
     if (status == FERRY_OK) {
         needs[HASHES].value = plan_hashes(service);
+        needs[DIGESTS].value = plan_digests(service);
     }
-    if (service->options.checksum == FERRY_CHECKSUM_END) {
+    if (service->options.checksum == FERRY_CHECKSUM_END || service->options.delta != 0) {
         status = fy_converse(service, status, write_hash_place, read_hash_place, error);
     }
     FY_THEN(status, plan(service, needs, fresh, error));
@@ -309,5 +339,6 @@ void fy_staging_free(ferry_service *service)
     ferry_region_free(service->control);
     ferry_region_free(service->slots);
     ferry_region_free(service->hashes);
-    service->control = service->slots = service->hashes = NULL;
+    ferry_region_free(service->digests);
+    service->control = service->slots = service->hashes = service->digests = NULL;
 }

@@ -14,6 +14,7 @@ void fy_statistics_begin(ferry_service *service)
     ferry_service_statistics *s = &service->statistics;
     s->bytes_local = s->bytes_mapped = s->bytes_remote = s->bytes_staged = 0;
     s->bytes_relayed = s->bytes_received = s->bytes_device = 0;
+    s->bytes_skipped = 0;
     s->n_batches_sent = s->n_batches_received = 0;
     s->seconds = s->seconds_pack = s->seconds_wire = s->seconds_unpack = 0;
     s->seconds_check = s->seconds_wait = 0;
@@ -99,6 +100,18 @@ void fy_statistics_sent(ferry_service *service, const fy_channel *channel, const
     }
 }
 
+/* They were counted with what was sent. */
+void fy_statistics_skipped(ferry_service *service, uint32_t path, uint64_t bytes)
+{
+    ferry_service_statistics *s = &service->statistics;
+    uint64_t *of_path = path == FERRY_PATH_LOCAL    ? &s->bytes_local
+                        : path == FERRY_PATH_MAPPED ? &s->bytes_mapped
+                        : path == FERRY_PATH_REMOTE ? &s->bytes_remote
+                                                    : &s->bytes_staged;
+    *of_path -= bytes;
+    s->bytes_skipped += bytes;
+}
+
 void fy_statistics_received(ferry_service *service, const fy_channel *channel, const fy_item *item,
                             int64_t begin_ns, int64_t unpacked_ns)
 {
@@ -177,6 +190,8 @@ static void fill_peer(const ferry_service *service, const fy_channel *channel,
     out->peer = channel->peer;
     out->bytes_out = channel->out.bytes;
     out->bytes_in = channel->in.bytes;
+    out->bytes_skipped =
+        service->run->channels[fy_channel_number(service->program, channel)].skipped;
     out->paths = 0;
     out->engine = "";
     for (size_t i = 0; i < channel->out.n_items; i++) {
@@ -207,6 +222,7 @@ ferry_status ferry_service_peer_at(const ferry_service *service, uint32_t index,
         found.paths = FERRY_PATH_LOCAL;
         found.engine = "";
         found.bytes_out = found.bytes_in = program->local.bytes;
+        found.bytes_skipped = service->run->local_skipped;
     }
     return fy_copy_out(&found, sizeof found, peer_out, "ferry_service_peer", error);
 }

@@ -1,6 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* Which function does a step: by the lane's place among those of the channels. */
 #include "base/checked.h"
+#include "service/delta.h"
 #include "service/send.h"
 
 static bool is_local(const ferry_service *service, uint32_t lane)
@@ -18,6 +19,12 @@ static bool goes_out(uint32_t lane)
     return lane % 2 == 0;
 }
 
+/* A step of what comes in: of what is told of an item before it comes. */
+static bool is_digested(uint32_t lane, const fy_program_step *step)
+{
+    return !goes_out(lane) && (step->first & FY_DIGESTED) != 0;
+}
+
 /*
  * What comes in and what stays here is limited by its counters: and a peer that waits for answers
  * is told soon. What is read again takes as long as to move it: nobody waits for all of it at once.
@@ -32,6 +39,9 @@ static uint32_t take(void *context, uint32_t lane, const fy_program_step *first,
     if (goes_out(lane)) {
         return fy_send_take(service, state, first->first, n);
     }
+    if (is_digested(lane, first)) { /* of what devices bring there is room for one */
+        return fy_moves_are_far(service) ? 1 : (uint32_t)fy_min(n, FY_MOST_BURST);
+    }
     bool takes_time = state->channel->in_answered || service->program->checks_ends;
     return takes_time ? (uint32_t)fy_min(n, FY_MOST_BURST) : n;
 }
@@ -40,6 +50,10 @@ static fy_progress move(void *context, uint32_t lane, uint64_t turn, const fy_pr
 {
     ferry_service *service = context;
     (void)turn;
+    if (is_digested(lane, step)) {
+        return fy_delta_move(service, channel_of(service, lane), step->first & ~FY_DIGESTED,
+                             step->n);
+    }
     return is_local(service, lane) ? fy_local_move(service)
            : goes_out(lane)
                ? fy_send_move(service, channel_of(service, lane), step->first, step->n)
@@ -57,6 +71,10 @@ static fy_progress signal(void *context, uint32_t lane, uint64_t turn, const fy_
 {
     ferry_service *service = context;
     (void)turn;
+    if (is_digested(lane, step)) {
+        return fy_delta_signal(service, channel_of(service, lane), step->first & ~FY_DIGESTED,
+                               step->n);
+    }
     return is_local(service, lane) ? fy_local_end(service)
            : goes_out(lane)
                ? fy_send_signal(service, channel_of(service, lane), step->first, step->n)

@@ -14,14 +14,16 @@ static void draw_options(uint64_t *random, ferry_service_options *o, bool tiny)
     o->paths = one_in(random, 3) ? 0 : random_below(random, FERRY_PATH_ALL + 1);
     o->trace = one_in(random, 4);
     o->no_relays = one_in(random, 2);
+    o->delta = o->delta != 0 || one_in(random, 3);
 }
 
 static void describe(char *text, size_t n_bytes, const ferry_service_options *o)
 {
-    snprintf(text, n_bytes, "slots %llu, tasks %u, cap %llu, threads %u, checksum %u, paths %u",
+    snprintf(text, n_bytes,
+             "slots %llu, tasks %u, cap %llu, threads %u, checksum %u, paths %u, delta %u",
              (unsigned long long)o->slot_bytes, (unsigned)o->max_tasks,
              (unsigned long long)o->memory_cap, (unsigned)o->n_threads, (unsigned)o->checksum,
-             (unsigned)o->paths);
+             (unsigned)o->paths, (unsigned)o->delta);
 }
 
 static void expect_still(rank_context *me, const ferry_service_statistics *before,
@@ -48,17 +50,22 @@ static void run_scene(rank_context *me, const scene *s, ferry_service *service,
     ferry_service_statistics first = FERRY_SERVICE_STATISTICS_INIT;
     char what[200];
     uint64_t random = s->seed;
-    uint32_t n_runs = dice(&random, 1, 3);
+    uint32_t n_runs = dice(&random, 1, options->delta ? 5 : 3);
+    uint64_t version = 1;
     describe(what, sizeof what, options);
     scene_register(me, s, service, memory);
     must(me, ferry_service_schedule(service, &me->error));
     for (uint32_t run = 1; run <= n_runs; run++) {
         uint64_t before = ferry_service_version(service);
-        scene_fill(me, s, memory, run, run == 1 || one_in(&random, 2));
+        version = run == 1 || one_in(&random, 3)         ? run
+                  : options->delta && one_in(&random, 2) ? version % SCENE_EDITS + run * SCENE_EDITS
+                  : options->delta                       ? version
+                                                         : run;
+        scene_fill(me, s, memory, version, run == 1 || one_in(&random, 2));
         must(me, ferry_service_run(service, NULL, &me->error));
         expect(me, ferry_service_version(service) > before, "version %llu after %llu",
                (unsigned long long)ferry_service_version(service), (unsigned long long)before);
-        scene_expect(me, s, service, memory, run, what);
+        scene_expect(me, s, service, memory, version, what);
         scene_check_statistics(me, s, service, cap_of(options));
         ferry_service_statistics now = statistics_of(me, service);
         first = run == 1 ? now : first;

@@ -193,9 +193,12 @@ void matrix_schedule(rank_context *me, const matrix *m, ferry_service *service, 
 }
 
 /* Byte b of element (row, column) of the whole tensor. */
-static unsigned char byte_of(uint64_t version, uint32_t tensor, uint64_t row, uint64_t column,
+static unsigned char byte_of(uint64_t all, uint32_t tensor, uint64_t row, uint64_t column,
                              uint64_t b)
 {
+    uint64_t edit = all / MATRIX_EDITS;
+    bool is_edited = edit != 0 && (row / 5 + column / 64 + tensor + edit) % 9 == 0;
+    uint64_t version = is_edited ? all : all % MATRIX_EDITS;
     uint64_t state = version * 1000003 + tensor;
     state = state * 0x100000001b3u + row;
     state = (state * 0x100000001b3u + column) * 0x9e3779b97f4a7c15u + b * 0xbf58476d1ce4e5b9u;

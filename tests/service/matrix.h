@@ -37,6 +37,8 @@ ferry_tensors *matrix_targets(rank_context *me, const matrix *m, uint32_t which,
 void matrix_bind(rank_context *me, const matrix *m, ferry_service *service, bool pairs);
 void matrix_schedule(rank_context *me, const matrix *m, ferry_service *service, bool pairs);
 
+/* Versions from MATRIX_EDITS on are those below, but for some rows and columns. */
+#define MATRIX_EDITS ((uint64_t)1 << 32)
 void matrix_fill(rank_context *me, matrix *m, uint64_t version);
 void matrix_poison(rank_context *me, matrix *m, uint32_t which);
 

@@ -11,14 +11,33 @@ static uint64_t mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-static unsigned char byte_at(uint64_t key, uint64_t offset)
+/*
+ * A version with bits from SCENE_EDITS on is the one below these bits, but for some places that are
+ * drawn by them.
+ */
+typedef struct scene_key {
+    uint64_t base, edit;
+} scene_key;
+
+static uint64_t key_at(scene_key key, uint64_t offset)
 {
+    enum { EDITED_BYTES = 37 * 8, EDITED_OF = 24 };
+    bool is_edited = key.edit != 0 && mix(key.edit + offset / EDITED_BYTES) % EDITED_OF == 0;
+    return is_edited ? key.edit : key.base;
+}
+
+static unsigned char byte_at(scene_key of, uint64_t offset)
+{
+    uint64_t key = key_at(of, offset);
     return (unsigned char)(mix(key + (offset >> 3) * 0x9e3779b97f4a7c15u) >> (8 * (offset & 7)));
 }
 
-static uint64_t key_of(const scene *s, uint32_t rank, uint32_t buffer, uint64_t version)
+static scene_key key_of(const scene *s, uint32_t rank, uint32_t buffer, uint64_t version)
 {
-    return mix(s->seed * 1000003 + rank * 4001 + buffer * 101 + 17) + mix(version * 77 + 5);
+    uint64_t place = mix(s->seed * 1000003 + rank * 4001 + buffer * 101 + 17);
+    uint64_t edit = version / SCENE_EDITS;
+    return (scene_key){.base = place + mix(version % SCENE_EDITS * 77 + 5),
+                       .edit = edit == 0 ? 0 : (place ^ mix(edit)) | 1};
 }
 
 static unsigned char poison_at(uint64_t offset)
@@ -319,14 +338,14 @@ void scene_give_back(const rank_context *me, const scene *s, scene_memory *memor
     }
 }
 
-static void fill_place(unsigned char *bytes, uint64_t n, uint64_t key, uint64_t offset)
+static void fill_place(unsigned char *bytes, uint64_t n, scene_key key, uint64_t offset)
 {
     uint64_t i = 0;
     for (; i < n && (offset + i) % 8 != 0; i++) {
         bytes[i] = byte_at(key, offset + i);
     }
     for (; i + 8 <= n; i += 8) {
-        uint64_t word = mix(key + ((offset + i) >> 3) * 0x9e3779b97f4a7c15u);
+        uint64_t word = mix(key_at(key, offset + i) + ((offset + i) >> 3) * 0x9e3779b97f4a7c15u);
         memcpy(bytes + i, &word, 8); /* as byte_at, on a little-endian machine */
     }
     for (; i < n; i++) {
@@ -395,7 +414,7 @@ static uint64_t next_offset(byte_walk *walk)
 static void deliver(const scene *s, const scene_task *task, uint64_t version,
                     unsigned char *target_base)
 {
-    uint64_t key = key_of(s, task->from, task->source.buffer, version);
+    scene_key key = key_of(s, task->from, task->source.buffer, version);
     byte_walk from = walk_of(&task->source), to = walk_of(&task->target);
     for (uint64_t k = 0; k < task->bytes; k++) {
         uint64_t target = next_offset(&to);

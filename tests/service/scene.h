@@ -13,6 +13,7 @@
  * buffer, offset and version, so sources differ from run to run.
  */
 enum { MOST_BUFFERS = 3, MOST_TASKS = 600 };
+#define SCENE_EDITS ((uint64_t)1 << 32) /* versions from here on: see scene_key */
 
 typedef enum memory_kind { MEMORY_PLAIN, MEMORY_FERRY, MEMORY_REGISTERED, N_MEMORY } memory_kind;
 

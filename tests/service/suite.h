@@ -10,7 +10,8 @@
 
 #include <ferry/service.h>
 
-/* The options of this row. The text holds the engines and must live as long as the options. */
+/* The options of this row; with FERRY_TEST_DELTA runs move what differs. The text holds the engines
+ * and must live as long as the options. */
 typedef struct service_setup {
     ferry_service_options options;
     char engines[160];
@@ -24,9 +25,10 @@ ferry_service *open_service(rank_context *me, const ferry_service_options *optio
 ferry_service_statistics statistics_of(rank_context *me, const ferry_service *service);
 ferry_destination destination_of(rank_context *me, const ferry_service *service, uint64_t index);
 
+/* What was there already is as if it had been sent. */
 static inline uint64_t bytes_sent(const ferry_service_statistics *s)
 {
-    return s->bytes_local + s->bytes_mapped + s->bytes_remote + s->bytes_staged;
+    return s->bytes_local + s->bytes_mapped + s->bytes_remote + s->bytes_staged + s->bytes_skipped;
 }
 
 /* cases_random.c */
@@ -34,6 +36,11 @@ void case_random(rank_context *me);
 void case_large(rank_context *me);
 void case_caps(rank_context *me);
 void case_shared_transport(rank_context *me);
+
+/* cases_delta.c */
+void case_delta(rank_context *me);
+void case_delta_pairs(rank_context *me);
+void case_delta_failed(rank_context *me);
 
 /* cases_beside.c */
 void case_beside(rank_context *me);

@@ -1,9 +1,12 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "service/suite.h"
 
+#include <stdlib.h>
+
 void setup_init(const rank_context *me, service_setup *setup, const char *wrappers)
 {
     setup->options = (ferry_service_options)FERRY_SERVICE_OPTIONS_INIT;
+    setup->options.delta = getenv("FERRY_TEST_DELTA") != NULL;
     setup->options.engines = engines_of(me, wrappers, setup->engines, sizeof setup->engines);
 }
 

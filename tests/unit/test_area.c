@@ -179,6 +179,31 @@ static void check_hash(const pair *p, const char *what, uint64_t hash)
              what, (unsigned long long)p->bytes, (unsigned long long)p->first);
 }
 
+static uint64_t update(const pair *p)
+{
+    const sample *to = &p->to, *from = &p->from;
+    return fy_area_update(&to->area, to->memory, &from->area, from->memory, p->first, p->bytes);
+}
+
+/* Nothing of it is there, then all, then all but one byte at a time: at an end, or anywhere. */
+static void check_update(pair *p)
+{
+    poison(p);
+    check_at(update(p) <= p->bytes, "seed %llu: more is written than there is",
+             (unsigned long long)p->seed);
+    check_memory(p, "update");
+    check_at(update(p) == 0, "seed %llu: equal bytes are written", (unsigned long long)p->seed);
+    for (uint64_t i = 0; i < 3 && p->bytes > 0; i++) {
+        uint64_t k = i == 0 ? 0 : i == 1 ? p->bytes - 1 : p->seed * 7919 % p->bytes;
+        p->to.memory[p->to.places[p->first + k]] ^= 1;
+        uint64_t written = update(p);
+        check_at(written > 0 && written <= (p->bytes < 4096 ? p->bytes : 4096),
+                 "seed %llu: %llu bytes are written where one differs", (unsigned long long)p->seed,
+                 (unsigned long long)written);
+        check_memory(p, "update of a byte");
+    }
+}
+
 static void check_copies(pair *p)
 {
     const sample *to = &p->to, *from = &p->from;
@@ -202,6 +227,7 @@ static void check_copies(pair *p)
                fy_area_unpack_hash(&to->area, to->memory, p->flat + p->first, p->first, p->bytes));
     check_memory(p, "unpack_hash");
     check_hash(p, "hash", fy_area_hash(&from->area, from->memory, p->first, p->bytes));
+    check_update(p);
 }
 
 /* Into memory of exactly the right size between bytes that must stay. */
@@ -453,6 +479,7 @@ static void test_empty(void **state)
     assert_int_equal(end, 0);
     fy_area_copy(&area, NULL, &area, NULL, 0, 0);
     fy_area_copy_cached(&area, NULL, &area, NULL, 0, 0);
+    assert_int_equal(fy_area_update(&area, NULL, &area, NULL, 0, 0), 0);
     fy_area_pack_cached(NULL, &area, NULL, 0, 0);
     fy_area_unpack(&area, NULL, NULL, 0, 0);
     assert_int_equal(fy_area_hash(&area, NULL, 0, 0), XXH3_64bits("", 0));

@@ -31,7 +31,7 @@ PART_IDS = 1 << 40
 
 _SIDES = ("source", "destination")
 _OPTIONS = {
-    "checksum", "commit", "engines", "memory_cap", "paths", "relays", "service", "slot_bytes",
+    "checksum", "commit", "delta", "engines", "memory_cap", "paths", "relays", "service", "slot_bytes",
     "threads", "trace",
 }  # fmt: skip
 

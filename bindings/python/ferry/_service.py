@@ -67,6 +67,7 @@ class Statistics(NamedTuple):
     seconds_unpack: float
     seconds_check: float
     seconds_wait: float
+    bytes_skipped: int
 
 
 @fields(
@@ -75,6 +76,7 @@ class Statistics(NamedTuple):
     engine="Who carries them.",
     bytes_out="Bytes that a run sends there.",
     bytes_in="Bytes that a run gets from there.",
+    bytes_skipped="Bytes that the last run found there already, with ``delta``.",
 )
 class Peer(NamedTuple):
     """A rank that this one exchanges bytes with, and by which paths."""
@@ -84,6 +86,7 @@ class Peer(NamedTuple):
     engine: str
     bytes_out: int
     bytes_in: int
+    bytes_skipped: int
 
 
 @fields(
@@ -208,7 +211,9 @@ class RemoteCopyService:
     ``"path"`` or ``"end"``; with ``commit="swap"`` runs write to the back one of two buffers;
     ``paths`` lists the allowed paths; ``relays=False`` keeps receivers from passing bytes on;
     ``trace`` records :meth:`spans`; ``first_version`` is the number of the first run (default 1),
-    for a service that continues another one. Options must be the same on all ranks.
+    for a service that continues another one. With ``delta=True`` runs move only what differs from
+    what lies in the destinations, whoever wrote it: :meth:`statistics` counts the rest as
+    ``bytes_skipped``. Options must be the same on all ranks.
 
     ``init``, ``schedule``, ``run``, ``start``, ``rebind``, ``recover_onto``, ``recover`` and
     ``finalize`` are collective: every rank calls them, in the same order. Use a service from one
@@ -241,6 +246,7 @@ class RemoteCopyService:
         relays: bool = True,
         trace: bool = False,
         first_version: Optional[int] = None,
+        delta: bool = False,
     ) -> None:
         if world is not None and group is not None:
             raise InvalidInput("a service is of a world or of a group: give one of them")
@@ -255,6 +261,7 @@ class RemoteCopyService:
             "relays": relays,
             "trace": trace,
             "first_version": 0 if first_version is None else first_version,
+            "delta": delta,
         }
         self._world = world
         self._group = group

@@ -79,17 +79,18 @@ static PyObject *create(PyObject *module, PyObject *args, PyObject *kwargs)
     (void)module;
     static char *names[] = {"world",   "engines",  "memory_cap",    "slot_bytes",
                             "threads", "checksum", "commit",        "paths",
-                            "relays",  "trace",    "first_version", NULL};
+                            "relays",  "trace",    "first_version", "delta", NULL};
     ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
     PyObject *world, *cap, *slot, *threads, *paths, *first;
-    int relays, trace;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OzOOOIIOppO", names, &world, &options.engines,
+    int relays, trace, delta;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OzOOOIIOppOp", names, &world, &options.engines,
                                      &cap, &slot, &threads, &options.checksum, &options.commit,
-                                     &paths, &relays, &trace, &first)) {
+                                     &paths, &relays, &trace, &first, &delta)) {
         return NULL;
     }
     options.no_relays = relays == 0;
     options.trace = trace != 0;
+    options.delta = delta != 0;
     ferry_world *raw = fp_world_get(world);
     if (raw == NULL || !fp_u64(cap, "memory_cap", &options.memory_cap) ||
         !fp_u64(slot, "slot_bytes", &options.slot_bytes) ||
@@ -775,7 +776,7 @@ bool fp_add_service(PyObject *module)
     static PyMethodDef functions[] = {
         {"service", FP_KEYWORDS(create),
          FP_DOC("service($module, /, world, engines, memory_cap, slot_bytes, threads, checksum, "
-                "commit, paths, relays, trace, first_version)",
+                "commit, paths, relays, trace, first_version, delta)",
                 "A copy service of a world.")},
         {NULL, NULL, 0, NULL},
     };

@@ -81,6 +81,28 @@ def many_runs(rank, n):
     return right
 
 
+def only_what_differs(rank, n):
+    """The second run finds everything there, the third a byte of a source and one of a destination
+    that were changed; what was skipped is counted for ranks and their peers."""
+    old, new, right = sources(rank, n), destinations(rank, n), []
+    with ferry.Refit(old, new, json.dumps(spec(n)), delta=True) as planned:
+        for run in (1, 2, 3):
+            if run == 3 and rank == 0:
+                old["w"][0] ^= 255
+                new["w"][1] ^= 255
+            planned.run()
+            changed = bytearray(wanted(rank, n))
+            if run == 3 and rank == 0:
+                changed[0] ^= 255
+            right.append(bytes(new["w"]) == bytes(changed))
+            numbers = planned.service.statistics()
+            moved = numbers.bytes_local + numbers.bytes_mapped + numbers.bytes_staged
+            right.append(run != 2 or (moved == 0 and numbers.bytes_skipped > 0))
+            skipped = sum(peer.bytes_skipped for peer in planned.service.peers())
+            right.append(skipped == numbers.bytes_skipped)
+    return right
+
+
 def given_service(rank, n):
     """Shards in ferry's memory, of a service that stays the caller's."""
     right = []
@@ -154,6 +176,10 @@ class Refits(unittest.TestCase):
     def test_many_runs(self):
         for right in run_ranks(many_runs, 2):
             self.assertEqual(right, [True] * 6)
+
+    def test_only_what_differs(self):
+        for right in run_ranks(only_what_differs, 2):
+            self.assertEqual(right, [True] * 9)
 
     def test_a_service_of_the_caller(self):
         for right in run_ranks(given_service, 2):

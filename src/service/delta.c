@@ -1,0 +1,249 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "service/delta.h"
+
+#include "base/alloc.h"
+#include "base/hash.h"
+#include "service/send.h"
+
+#include <string.h>
+
+_Static_assert(FY_NETWORK_BYTES / FY_DELTA_BYTES <= 64, "a word has a bit for each block");
+enum { DIGEST_BYTES = 16 };
+
+/*
+ * Blocks
+ */
+
+bool fy_delta_next(uint64_t blocks, uint64_t item_bytes, uint32_t *block_inout, uint64_t *first_out,
+                   uint64_t *bytes_out)
+{
+    uint32_t n = fy_delta_n_blocks(item_bytes), begin = *block_inout;
+    while (begin < n && (blocks >> begin & 1) == 0) {
+        begin++;
+    }
+    uint32_t end = begin;
+    while (end < n && (blocks >> end & 1) != 0) {
+        end++;
+    }
+    uint64_t last = (uint64_t)end * FY_DELTA_BYTES;
+    *block_inout = end;
+    *first_out = (uint64_t)begin * FY_DELTA_BYTES;
+    *bytes_out = (last < item_bytes ? last : item_bytes) - *first_out;
+    return begin < n;
+}
+
+uint64_t fy_delta_compact(char *packed, uint64_t item_bytes, uint64_t blocks)
+{
+    uint64_t used = 0, first, bytes;
+    uint32_t block = 0;
+    while (fy_delta_next(blocks, item_bytes, &block, &first, &bytes)) {
+        if (used != first) {
+            memmove(packed + used, packed + first, (size_t)bytes);
+        }
+        used += bytes;
+    }
+    return used;
+}
+
+uint64_t fy_delta_item_bytes(const fy_lane *lane)
+{
+    uint32_t most = 0;
+    for (size_t i = 0; i < lane->n_items; i++) {
+        const fy_item *item = &lane->items[i];
+        uint32_t n = item->path == FERRY_PATH_MAPPED ? 0 : fy_delta_n_blocks(item->bytes);
+        most = n > most ? n : most;
+    }
+    return most * (uint64_t)DIGEST_BYTES;
+}
+
+/*
+ * Memory
+ */
+
+static uint64_t most_item_bytes(const fy_service_program *program)
+{
+    uint64_t most = 0;
+    for (uint32_t c = 0; c < program->n_channels; c++) {
+        const fy_lane *lanes[] = {&program->channels[c].out, &program->channels[c].in};
+        for (int l = 0; l < 2; l++) {
+            for (size_t i = 0; i < lanes[l]->n_items; i++) {
+                const fy_item *item = &lanes[l]->items[i];
+                uint64_t bytes = item->path == FERRY_PATH_MAPPED ? 0 : item->bytes;
+                most = bytes > most ? bytes : most;
+            }
+        }
+    }
+    return most;
+}
+
+ferry_status fy_delta_open(const ferry_service *service, fy_run_state *run, ferry_error *error)
+{
+    const fy_service_program *program = service->program;
+    if (!program->is_delta) {
+        return FERRY_OK;
+    }
+    /* The CPU needs one place; devices take their time, and fill one of each channel's own. */
+    run->gathered_bytes = most_item_bytes(program);
+    size_t n = run->moves == NULL ? 1 : 1 + (size_t)program->n_channels;
+    run->gathered = fy_alloc(n, run->gathered_bytes + 1);
+    run->told_digests = fy_alloc(program->told_digests + 1, 1);
+    return run->gathered == NULL || run->told_digests == NULL
+               ? fy_fail_no_memory(error, "what is compared before it is moved")
+               : FERRY_OK;
+}
+
+void fy_delta_close(fy_run_state *run)
+{
+    fy_free(run->gathered);
+    fy_free(run->told_digests);
+}
+
+/*
+ * Bytes of an item, and their digests
+ */
+
+/* Of what comes in by a channel. */
+static char *gathered_of(const ferry_service *service, const fy_channel *channel)
+{
+    const fy_run_state *run = service->run;
+    size_t place =
+        fy_moves_are_far(service) ? 1 + (size_t)fy_channel_number(service->program, channel) : 0;
+    return run->gathered + place * run->gathered_bytes;
+}
+
+typedef fy_part_end part_side(const ferry_service *service, const fy_item_part *part);
+
+static fy_part_end target_side(const ferry_service *service, const fy_item_part *part)
+{
+    return fy_target_of(service, part->end);
+}
+
+static ferry_status gather(ferry_service *service, const fy_lane *lane, const fy_item *item,
+                           part_side *side, char *to, ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    for (uint32_t p = 0; status == FERRY_OK && p < item->n_parts; p++) {
+        const fy_item_part *part = &lane->parts[item->first_part + p];
+        fy_part_end from = side(service, part);
+        status = fy_move_pack(service, &from, part->first, part->bytes, to, NULL, error);
+        to += part->bytes;
+    }
+    return status;
+}
+
+/* Where the bytes of an item of one part lie one behind the other, in host memory; else NULL. */
+static const char *find_flat(const ferry_service *service, const fy_lane *lane, const fy_item *item,
+                             part_side *side)
+{
+    const fy_item_part *part = &lane->parts[item->first_part];
+    fy_part_end its = side(service, part);
+    return item->n_parts == 1 && its.area.n_dims == 0 && fy_is_host(its.space)
+               ? its.base + its.area.offset + part->first
+               : NULL;
+}
+
+static void digest(const char *bytes, uint64_t n_bytes, char *digests_out)
+{
+    for (uint64_t at = 0; at < n_bytes; at += FY_DELTA_BYTES, digests_out += DIGEST_BYTES) {
+        uint64_t n = n_bytes - at < FY_DELTA_BYTES ? n_bytes - at : FY_DELTA_BYTES;
+        fy_hash128 hash = fy_hash128_of(bytes + at, (size_t)n);
+        memcpy(digests_out, &hash.low, sizeof hash.low);
+        memcpy(digests_out + sizeof hash.low, &hash.high, sizeof hash.high);
+    }
+}
+
+/*
+ * The receiver
+ */
+
+/* Devices bring what they hold to the host; what is there is read when it is told. */
+fy_progress fy_delta_move(ferry_service *service, fy_channel_state *state, uint32_t first,
+                          uint32_t n)
+{
+    const fy_lane *in = &state->channel->in;
+    ferry_status status = FERRY_OK;
+    ferry_error why;
+    for (uint32_t i = first; fy_moves_are_far(service) && status == FERRY_OK && i < first + n;
+         i++) {
+        status = gather(service, in, &in->items[i], target_side,
+                        gathered_of(service, state->channel), &why);
+    }
+    if (status != FERRY_OK) {
+        fy_run_fail(service, status, service->world->rank, "%s", why.message);
+    }
+    return status == FERRY_OK ? FY_PROGRESS_DONE : FY_PROGRESS_FAILED;
+}
+
+/* Those of an item, in memory that stays until its sender has used them. */
+static const char *digest_item(ferry_service *service, const fy_channel *channel, uint32_t number,
+                               uint64_t *bytes_out)
+{
+    const fy_item *item = &channel->in.items[number];
+    char *digests = service->run->told_digests + channel->in_digests +
+                    fy_delta_slot(channel->in_digest_bytes, number);
+    const char *bytes = find_flat(service, &channel->in, item, target_side);
+    if (bytes == NULL) {
+        bytes = gathered_of(service, channel);
+        if (!fy_moves_are_far(service)) { /* of host memory that cannot fail */
+            gather(service, &channel->in, item, target_side, gathered_of(service, channel), NULL);
+        }
+    }
+    digest(bytes, item->bytes, digests);
+    *bytes_out = fy_delta_n_blocks(item->bytes) * (uint64_t)DIGEST_BYTES;
+    return digests;
+}
+
+fy_progress fy_delta_signal(ferry_service *service, fy_channel_state *state, uint32_t first,
+                            uint32_t n)
+{
+    const fy_channel *channel = state->channel;
+    ferry_status status = FERRY_OK;
+    ferry_error why;
+    for (uint32_t i = first; status == FERRY_OK && i < first + n; i++) {
+        uint64_t n_bytes;
+        const char *digests = digest_item(service, channel, i, &n_bytes);
+        ferry_buffer source = ferry_buffer_of(digests, n_bytes);
+        ferry_signal signal = {.region = service->control,
+                               .offset = fy_word_offset(channel->theirs, FY_WORD_DIGESTS),
+                               .value = (uint64_t)service->run->number << 32 | (i + 1),
+                               .op = FERRY_SIGNAL_SET};
+        uint64_t offset = channel->their_digests + fy_delta_slot(channel->in_digest_bytes, i);
+        status =
+            i + 1 < first + n
+                ? ferry_transport_put(service->transport, channel->peer, service->digests, offset,
+                                      &source, NULL, &why)
+                : ferry_transport_put_signal(service->transport, channel->peer, service->digests,
+                                             offset, &source, &signal, NULL, &why);
+    }
+    if (status != FERRY_OK) {
+        fy_run_fail(service, status, channel->peer, "%s", why.message);
+    }
+    return status == FERRY_OK ? FY_PROGRESS_DONE : FY_PROGRESS_FAILED;
+}
+
+/*
+ * The sender
+ */
+
+uint64_t fy_delta_blocks(ferry_service *service, const fy_channel *channel, const fy_item *item,
+                         const char *packed)
+{
+    uint32_t number = (uint32_t)(item - channel->out.items);
+    const char *theirs = (char *)ferry_region_base(service->digests) + channel->out_digests +
+                         fy_delta_slot(channel->out_digest_bytes, number);
+    const char *bytes =
+        packed != NULL ? packed : find_flat(service, &channel->out, item, fy_source_of);
+    if (bytes == NULL) {
+        gather(service, &channel->out, item, fy_source_of, service->run->gathered, NULL);
+        bytes = service->run->gathered;
+    }
+    char ours[64 * DIGEST_BYTES];
+    uint64_t blocks = 0;
+    digest(bytes, item->bytes, ours);
+    for (uint32_t b = 0; b < fy_delta_n_blocks(item->bytes); b++) {
+        bool differs =
+            memcmp(ours + b * DIGEST_BYTES, theirs + b * DIGEST_BYTES, DIGEST_BYTES) != 0;
+        blocks |= (uint64_t)differs << b;
+    }
+    return blocks;
+}

@@ -1,0 +1,178 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* Runs that move only what differs: what they leave out, and that what is there is looked at. */
+#include "service/matrix.h"
+#include "service/scene.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool has_far_memory(void)
+{
+    return getenv("FERRY_TEST_FAR") != NULL;
+}
+
+static uint64_t moved(const ferry_service_statistics *s)
+{
+    return bytes_sent(s) - s->bytes_skipped;
+}
+
+static void check_skipped_of_peers(rank_context *me, const ferry_service *service)
+{
+    uint64_t skipped = 0;
+    for (uint32_t i = 0; i < ferry_service_peer_count(service); i++) {
+        ferry_service_peer peer = FERRY_SERVICE_PEER_INIT;
+        must(me, ferry_service_peer_at(service, i, &peer, &me->error));
+        expect(me, peer.bytes_skipped <= peer.bytes_out, "%llu of %llu bytes skipped",
+               (unsigned long long)peer.bytes_skipped, (unsigned long long)peer.bytes_out);
+        skipped += peer.bytes_skipped;
+    }
+    expect(me, skipped == statistics_of(me, service).bytes_skipped,
+           "%llu bytes skipped by peers, %llu in all", (unsigned long long)skipped,
+           (unsigned long long)statistics_of(me, service).bytes_skipped);
+}
+
+/* Sources of a version, and what a run makes of destinations as they are. */
+static ferry_service_statistics run_version(rank_context *me, const scene *s,
+                                            ferry_service *service, scene_memory *memory,
+                                            uint64_t version, bool poison, const char *what)
+{
+    scene_fill(me, s, memory, version, poison);
+    must(me, ferry_service_run(service, NULL, &me->error));
+    scene_expect(me, s, service, memory, version, what);
+    check_skipped_of_peers(me, service);
+    ferry_service_statistics now = statistics_of(me, service);
+    expect(me, bytes_sent(&now) == scene_bytes_out(s, me->rank), "%s: %llu bytes of %llu", what,
+           (unsigned long long)bytes_sent(&now), (unsigned long long)scene_bytes_out(s, me->rank));
+    return now;
+}
+
+static void delta_once(rank_context *me, uint64_t seed, uint32_t paths, uint32_t checksum)
+{
+    scene_limits limits = {.most_tasks = 12, .most_bytes = seed % 2 == 0 ? 600000 : 9000};
+    service_setup setup;
+    scene_memory memory;
+    scene *s = take(me, sizeof *s);
+    setup_init(me, &setup, "");
+    setup.options.delta = 1;
+    setup.options.paths = paths;
+    setup.options.checksum = checksum;
+    ferry_service *service = open_service(me, &setup.options);
+    scene_draw(s, seed, me->n_ranks, &limits);
+    scene_take(me, s, ferry_service_transport(service), &memory);
+    scene_register(me, s, service, &memory);
+    must(me, ferry_service_schedule(service, &me->error));
+    uint64_t all = scene_bytes_out(s, me->rank);
+    ferry_service_statistics now = run_version(me, s, service, &memory, 1, true, "the first run");
+    expect(me, moved(&now) > all / 2 || all < 4096, "%llu of %llu bytes are in poison",
+           (unsigned long long)now.bytes_skipped, (unsigned long long)all);
+    now = run_version(me, s, service, &memory, 1, false, "nothing has changed");
+    expect(me, now.bytes_skipped == all || has_far_memory(), "%llu of %llu bytes were equal",
+           (unsigned long long)now.bytes_skipped, (unsigned long long)all);
+    run_version(me, s, service, &memory, 1 + SCENE_EDITS, false, "a little has changed");
+    run_version(me, s, service, &memory, 1 + 2 * SCENE_EDITS, false, "other places have");
+    run_version(me, s, service, &memory, 1 + 2 * SCENE_EDITS, true, "destinations were changed");
+    run_version(me, s, service, &memory, 2, false, "all has changed");
+    run_version(me, s, service, &memory, 1, false, "back to what it was");
+    must(me, ferry_service_clear_requests(service, &me->error));
+    scene_give_back(me, s, &memory);
+    ferry_service_destroy(service);
+    free(s);
+}
+
+void case_delta(rank_context *me)
+{
+    static const uint32_t paths[] = {0, FERRY_PATH_STAGED, FERRY_PATH_REMOTE};
+    for (uint32_t i = 0; i < times_of(me, 6, 60); i++) {
+        delta_once(me, me->seed * 700 + i, paths[i % COUNT_OF(paths)], i / 2 % 3);
+    }
+}
+
+static bool flip_byte(const ferry_buffer *buffer, uint64_t at)
+{
+    if (buffer->kind == FERRY_MEMORY_HOST && at < buffer->bytes) {
+        ((unsigned char *)buffer->base)[at] ^= 0x40;
+    }
+    return buffer->kind == FERRY_MEMORY_HOST;
+}
+
+/* By hand, somewhere in what this rank has received: nobody is told. */
+static void scribble(rank_context *me, const ferry_service *service, uint64_t seed)
+{
+    uint64_t random = seed + me->rank * 17;
+    for (uint64_t d = 0; d < ferry_service_destination_count(service); d++) {
+        ferry_destination found = destination_of(me, service, d);
+        for (int i = 0; i < 3; i++) {
+            flip_byte(&found.buffer, random_u64(&random) % found.buffer.bytes);
+        }
+    }
+}
+
+/* With swap a run writes to what held the version before last. */
+static void pairs_once(rank_context *me, uint64_t number, bool swap, bool from_ferry)
+{
+    service_setup setup;
+    setup_init(me, &setup, "");
+    setup.options.delta = 1;
+    setup.options.checksum = (uint32_t)(number % 3);
+    setup.options.commit = swap ? FERRY_COMMIT_SWAP : FERRY_COMMIT_IN_PLACE;
+    ferry_service *service = open_service(me, &setup.options);
+    matrix *m = matrix_make(me, 4, 2, 4, from_ferry ? ferry_service_transport(service) : NULL);
+    matrix_schedule(me, m, service, swap);
+    for (uint32_t run = 1; run <= 9; run++) {
+        uint64_t version = run <= 3 ? 1 : run == 9 ? 2 : 1 + run / 2 * MATRIX_EDITS;
+        matrix_fill(me, m, version);
+        if (run == 5 || run == 6) {
+            scribble(me, service, number * 10 + run);
+        }
+        must(me, ferry_service_run(service, NULL, &me->error));
+        matrix_expect(me, m, swap ? run % 2 : 0, version, "a run of what differs");
+        ferry_service_statistics now = statistics_of(me, service);
+        expect(me, run != 3 || moved(&now) == 0 || has_far_memory(), "%llu bytes moved for nothing",
+               (unsigned long long)moved(&now));
+    }
+    must(me, ferry_service_clear_requests(service, &me->error));
+    matrix_free(m);
+    ferry_service_destroy(service);
+}
+
+void case_delta_pairs(rank_context *me)
+{
+    for (uint32_t i = 0; i < times_of(me, 4, 40); i++) {
+        pairs_once(me, i, i % 2 == 1, i / 2 % 2 == 1);
+    }
+}
+
+static bool refuse_later(void *context, const ferry_progress *progress)
+{
+    uint64_t *least = context;
+    return progress->bytes_done < *least;
+}
+
+/* Runs that were cancelled anywhere leave what the next ones make whole. */
+void case_delta_failed(rank_context *me)
+{
+    service_setup setup;
+    setup_init(me, &setup, "");
+    setup.options.delta = 1;
+    setup.options.slot_bytes = 2048;
+    ferry_service *service = open_service(me, &setup.options);
+    matrix *m = matrix_make(me, 3, 1, 8, NULL);
+    matrix_schedule(me, m, service, false);
+    for (uint32_t i = 0; i < times_of(me, 20, 200); i++) {
+        uint64_t least = matrix_bytes_in(m) / 20 * i;
+        matrix_fill(me, m, 1 + i * MATRIX_EDITS);
+        ferry_service_set_progress(service, me->rank == i % me->n_ranks ? refuse_later : NULL,
+                                   &least);
+        ferry_status status = ferry_service_run(service, NULL, &me->error);
+        all_same(me, "a run that may be cancelled", status, status, NULL);
+        expect(me, status == FERRY_OK || status == FERRY_ERR_ABORTED, "%s", me->error.message);
+        if (i % 3 != 0 || status == FERRY_OK) {
+            matrix_fill(me, m, 1 + (i + 1) * MATRIX_EDITS);
+            ferry_service_set_progress(service, NULL, NULL);
+            must(me, ferry_service_run(service, NULL, &me->error));
+            matrix_expect(me, m, 0, 1 + (i + 1) * MATRIX_EDITS, "a run after one that failed");
+        }
+    }
+    ferry_service_destroy(service);
+    matrix_free(m);
+}
