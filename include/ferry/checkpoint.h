@@ -317,11 +317,19 @@ typedef struct ferry_reshard_run_options {
     void *context;
     bool restart;         /* with resume: begin anew, and leave what the next run needs */
     uint64_t bytes_per_s; /* the most that is read and written, together; 0: any */
+    /*
+     * The folder of an earlier result of the same target: what it holds already is not written
+     * again. Files share its blocks where the file system can do that; else those in which nothing
+     * differs become hard links to its files, which must then not be changed in place. A result is
+     * the same, byte for byte, without it. A run with it begins anew, and leaves nothing to go on
+     * with. NULL: there is none.
+     */
+    const char *onto;
 } ferry_reshard_run_options;
 
 #define FERRY_RESHARD_RUN_OPTIONS_INIT                                                             \
     {                                                                                              \
-        sizeof(ferry_reshard_run_options), false, NULL, NULL, false, 0                             \
+        sizeof(ferry_reshard_run_options), false, NULL, NULL, false, 0, NULL                       \
     }
 
 typedef struct ferry_reshard_result {
@@ -331,12 +339,14 @@ typedef struct ferry_reshard_result {
     uint64_t n_checked;     /* checksums of the source that were compared */
     double seconds;         /* all of it, until everything was synced */
     double copy_seconds;
-    const char *anew; /* as in ferry_work_progress */
+    const char *anew;      /* as in ferry_work_progress */
+    uint64_t kept_bytes;   /* of written_bytes, what the result under `onto` had: not written */
+    uint64_t n_kept_files; /* that are hard links to files of it */
 } ferry_reshard_result;
 
 #define FERRY_RESHARD_RESULT_INIT                                                                  \
     {                                                                                              \
-        sizeof(ferry_reshard_result), 0, 0, 0, 0, 0, NULL                                          \
+        sizeof(ferry_reshard_result), 0, 0, 0, 0, 0, NULL, 0, 0                                    \
     }
 
 /*

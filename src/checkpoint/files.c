@@ -23,6 +23,7 @@ typedef struct slot {
     uint32_t users;
     bool was_used; /* since the hand last passed */
     bool was_read;
+    bool may_be_linked; /* which changes the time of the inode */
 } slot;
 
 struct fy_files {
@@ -82,6 +83,13 @@ void fy_files_destroy(fy_files *files)
     fy_free(files);
 }
 
+void fy_files_allow_links(fy_files *files)
+{
+    for (size_t i = 0; i < files->n; i++) {
+        files->slots[i].may_be_linked = true;
+    }
+}
+
 void fy_files_set_pace(fy_files *files, fy_pace *pace)
 {
     files->pace = pace;
@@ -136,7 +144,8 @@ static ferry_status check_same(const slot *s, const struct stat *about, ferry_er
     /* Whoever sets the time of change back cannot set that of the inode back. */
     if ((uint64_t)about->st_ino != file->inode || (uint64_t)about->st_size != file->bytes ||
         about->st_mtim.tv_sec != file->changed_s || about->st_mtim.tv_nsec != file->changed_ns ||
-        about->st_ctim.tv_sec != file->touched_s || about->st_ctim.tv_nsec != file->touched_ns) {
+        (!s->may_be_linked && (about->st_ctim.tv_sec != file->touched_s ||
+                               about->st_ctim.tv_nsec != file->touched_ns))) {
         return fy_fail(error, FERRY_ERR_IO,
                        "%s: was changed after its header had been read; run again when it is "
                        "written",

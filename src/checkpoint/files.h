@@ -26,6 +26,9 @@ void fy_files_destroy(fy_files *files); /* NULL is allowed */
 /* What is read, written and copied (which is both) is taken from this from now on. */
 void fy_files_set_pace(fy_files *files, fy_pace *pace);
 
+/* They may get other names meanwhile, and lose them: that counts as no change. */
+void fy_files_allow_links(fy_files *files);
+
 /* Whether those that were read are still as they were; for the end of the work. */
 ferry_status fy_files_check_unchanged(const fy_files *files, ferry_error *error);
 

@@ -6,6 +6,7 @@
 #include "checkpoint/form.h"
 #include "checkpoint/gather.h"
 #include "checkpoint/journal.h"
+#include "checkpoint/onto.h"
 
 /* The bytes that each thread of a job reads into and works in: shares of the memory cap. */
 typedef struct fy_buffers {
@@ -89,6 +90,7 @@ typedef struct fy_reshard_work {
     fy_journal journal;
     fy_files *in;
     fy_files *out;
+    fy_onto *onto; /* an older result, or NULL */
     fy_checked checked;
     fy_pace pace;
     fy_reshard_worker *workers; /* [buffers.n_threads] */
@@ -122,11 +124,18 @@ ferry_status fy_reshard_tensor(fy_reshard_work *work, fy_reshard_worker *worker,
 /* Begins the journal of a run that may be gone on with, or goes on with one that fits. */
 ferry_status fy_reshard_open_journal(fy_reshard_work *work, fy_leftover left, ferry_error *error);
 
+/* As fy_files_write of a file of the result. */
+ferry_status fy_reshard_write(fy_reshard_work *work, size_t file, uint64_t offset,
+                              const void *bytes, uint64_t n_bytes, ferry_error *error);
+
 /* Makes the result's files in their full sizes; a disk that is too small shows at once. */
 ferry_status fy_reshard_make_files(fy_reshard_work *work, ferry_error *error);
 
 /* Writes a file's header and syncs it. */
 ferry_status fy_reshard_finish_file(fy_reshard_work *work, size_t file, ferry_error *error);
+
+/* Opens the older result that this one is made onto, if there is one. */
+ferry_status fy_reshard_open_onto(fy_reshard_work *work, ferry_error *error);
 
 /* The layout file or the index. */
 ferry_status fy_reshard_write_text(fy_reshard_work *work, ferry_error *error);

@@ -189,8 +189,9 @@ static ferry_status check_space(const fy_reshard_work *w, ferry_error *error)
     if (!fy_add(w->reshard->totals.file_bytes, w->reshard->totals.other_bytes, &needed)) {
         needed = UINT64_MAX;
     }
-    if (w->goes_on || fstatfs(w->folder.parent_fd, &about) != 0 || about.f_blocks == 0 ||
-        !fy_mul(about.f_bavail, (uint64_t)about.f_bsize, &here) || here >= needed) {
+    if (w->goes_on || w->onto != NULL || fstatfs(w->folder.parent_fd, &about) != 0 ||
+        about.f_blocks == 0 || !fy_mul(about.f_bavail, (uint64_t)about.f_bsize, &here) ||
+        here >= needed) {
         return FERRY_OK;
     }
     return fy_fail(error, FERRY_ERR_IO,
@@ -228,12 +229,37 @@ ferry_status fy_reshard_make_files(fy_reshard_work *w, ferry_error *error)
             fy_files_put(w->out, i);
         }
     }
+    return status == FERRY_OK && w->onto != NULL ? fy_onto_begin(w->onto, w->out, error) : status;
+}
+
+ferry_status fy_reshard_write(fy_reshard_work *w, size_t file, uint64_t offset, const void *bytes,
+                              uint64_t n_bytes, ferry_error *error)
+{
+    uint64_t written = n_bytes;
+    ferry_status status =
+        w->onto == NULL ? fy_files_write(w->out, file, offset, bytes, n_bytes, error)
+                        : fy_onto_write(w->onto, file, offset, bytes, n_bytes, &written, error);
+    atomic_fetch_add(&w->dirty[file], written);
     return status;
+}
+
+static fy_onto_target target_of(const void *context, size_t file)
+{
+    const fy_out_file *out = &((const ferry_reshard *)context)->out[file];
+    return (fy_onto_target){.name = out->name, .form = &out->form};
+}
+
+ferry_status fy_reshard_open_onto(fy_reshard_work *w, ferry_error *error)
+{
+    const ferry_reshard *c = w->reshard;
+    return w->options->onto == NULL ? FERRY_OK
+                                    : fy_onto_open(w->options->onto, c->is_sharded, c->n_out,
+                                                   target_of, c, &w->pace, &w->onto, error);
 }
 
 /* A place in a file that a writer fills on. */
 typedef struct header_place {
-    fy_files *files;
+    fy_reshard_work *work;
     size_t file;
     uint64_t at;
     ferry_error *error;
@@ -242,7 +268,7 @@ typedef struct header_place {
 static int write_header(void *context, const char *bytes, size_t n_bytes)
 {
     header_place *place = context;
-    if (fy_files_write(place->files, place->file, place->at, bytes, n_bytes, place->error) !=
+    if (fy_reshard_write(place->work, place->file, place->at, bytes, n_bytes, place->error) !=
         FERRY_OK) {
         return -1;
     }
@@ -266,7 +292,7 @@ static ferry_status sync_file(fy_files *files, size_t file, ferry_error *error)
 ferry_status fy_reshard_finish_file(fy_reshard_work *w, size_t file, ferry_error *error)
 {
     ferry_error cause = {{0}};
-    header_place place = {.files = w->out, .file = file, .error = &cause};
+    header_place place = {.work = w, .file = file, .error = &cause};
     fy_writer *writer = fy_alloc(1, sizeof *writer);
     FY_TRY(fy_check_memory(writer != NULL, "a header", error));
     fy_writer_init(writer, write_header, &place);
@@ -276,7 +302,8 @@ ferry_status fy_reshard_finish_file(fy_reshard_work *w, size_t file, ferry_error
     if (status != FERRY_OK) {
         return fy_forward(error, FERRY_ERR_IO, &cause);
     }
-    return sync_file(w->out, file, error);
+    return w->onto == NULL || fy_onto_is_own(w->onto, file) ? sync_file(w->out, file, error)
+                                                            : FERRY_OK;
 }
 
 /* ---- the layout file, the index ---- */

@@ -167,6 +167,7 @@ static void clean_up(fy_reshard_work *w)
     fy_free((void *)(uintptr_t)w->dirty);
     fy_free(w->order);
     fy_checked_cleanup(&w->checked);
+    fy_onto_close(w->onto);
     fy_files_destroy(w->in);
     fy_files_destroy(w->out);
 }
@@ -214,6 +215,9 @@ static void fill_result(fy_reshard_work *w, double copy_seconds, ferry_reshard_r
                                      .seconds = fy_seconds_now() - w->began,
                                      .copy_seconds = copy_seconds,
                                      .anew = w->anew};
+    if (w->onto != NULL) {
+        fy_onto_count(w->onto, &result->kept_bytes, &result->n_kept_files);
+    }
 }
 
 /* In the partial folder, which is there and locked. */
@@ -225,6 +229,9 @@ static ferry_status run_in_folder(fy_reshard_work *w, fy_leftover left, double *
     FY_THEN(status, fy_reshard_make_files(w, error));
     FY_THEN(status, run_phases(w, copy_seconds, error));
     FY_THEN(status, fy_files_check_unchanged(w->in, error));
+    if (status == FERRY_OK && w->onto != NULL) {
+        status = fy_onto_finish(w->onto, w->folder.fd, error);
+    }
     /* The last moment: a wish to stop that came since the last look must not be lost. */
     if (status == FERRY_OK && !tell(w)) {
         status = fy_fail(error, FERRY_ERR_STOPPED, "was stopped before it was done");
@@ -266,22 +273,21 @@ ferry_status ferry_reshard_run(ferry_reshard *reshard, const char *path,
     FY_TRY(fy_pace_init(&w.pace, own.bytes_per_s, error));
     w.pace.stops = &w.stops;
 
+    own.resume = own.resume && own.onto == NULL; /* which files were made of what is not recorded */
     bool keep = own.resume && !own.restart;
-    ferry_status status = fy_folder_begin(path, keep, &w.folder, &left, error);
-    if (status != FERRY_OK) {
-        fy_pace_cleanup(&w.pace);
-        return status;
+    ferry_status status = fy_reshard_open_onto(&w, error);
+    FY_THEN(status, fy_folder_begin(path, keep, &w.folder, &left, error));
+    if (status == FERRY_OK) {
+        w.may_resume = left == FY_LEFT_FILES;
+        status = run_in_folder(&w, left, &copy_seconds, error);
+        keep = status != FERRY_OK && own.resume && is_worth_keeping(&w);
     }
-    w.may_resume = left == FY_LEFT_FILES;
-    status = run_in_folder(&w, left, &copy_seconds, error);
-    keep = status != FERRY_OK && own.resume && is_worth_keeping(&w);
+    ferry_reshard_result result;
+    fill_result(&w, copy_seconds, &result);
     clean_up(&w);
     fy_pace_cleanup(&w.pace);
     fy_folder_end(&w.folder, keep);
-    if (status == FERRY_OK && result_out != NULL) {
-        ferry_reshard_result result;
-        fill_result(&w, copy_seconds, &result);
-        status = fy_copy_out(&result, sizeof result, result_out, "ferry_reshard_result", error);
-    }
-    return status;
+    return status == FERRY_OK && result_out != NULL
+               ? fy_copy_out(&result, sizeof result, result_out, "ferry_reshard_result", error)
+               : status;
 }

@@ -87,17 +87,17 @@ static ferry_status write_piece(const task *t, uint32_t file, uint64_t offset, c
     fy_reshard_work *w = t->work;
     bool copied = false;
     ferry_status status = FERRY_OK;
-    if (p->is_in_file && p->n_bytes >= KERNEL_FROM && w->copies_in_kernel) {
+    if (p->is_in_file && p->n_bytes >= KERNEL_FROM && w->copies_in_kernel && w->onto == NULL) {
         status = fy_files_copy(w->in, p->file, p->offset, w->out, file, offset, p->n_bytes, &copied,
                                error);
         if (status == FERRY_OK && !copied) {
             atomic_store(&w->copies_in_kernel, false);
         }
+        atomic_fetch_add(&w->dirty[file], copied ? p->n_bytes : 0);
     }
     if (status == FERRY_OK && !copied) {
-        status = fy_files_write(w->out, file, offset, p->bytes, p->n_bytes, error);
+        status = fy_reshard_write(w, file, offset, p->bytes, p->n_bytes, error);
     }
-    atomic_fetch_add(&w->dirty[file], p->n_bytes);
     return status;
 }
 

@@ -31,6 +31,14 @@ static const char more_help[] =
     "  torch_dtype. Weights in other formats, folders, and links that lead out of the checkpoint\n"
     "  (but for those to the blobs of the hub's cache) are not, and a note on stderr names them.\n"
     "\n"
+    "An earlier result:\n"
+    "  With --onto OLD the result is the same, but what OLD holds already is compared and not\n"
+    "  written: of a version in which little has changed, little is. Its files share blocks with\n"
+    "  those of OLD where the file system can do that. Elsewhere a file in which nothing differs\n"
+    "  becomes a hard link to that of OLD, so neither must be changed in place, only removed or\n"
+    "  replaced; a file in which something differs is written whole. OLD is not changed. It is\n"
+    "  refused if it has other files, tensors, dtypes or shapes. A run with it begins anew.\n"
+    "\n"
     "What is printed:\n"
     "  What was read and written, how long it took until all was synced, and at which rate; GB\n"
     "  are 10^9 bytes. Checksums that a sharded source has recorded are compared; those of a\n"
@@ -58,6 +66,7 @@ static const char more_help[] =
     "  ferry reshard llama --to tp=4 --out llama-tp4\n"
     "  ferry reshard llama-tp4 --to tp=8,pp=2 --out llama-tp8-pp2 --dry-run\n"
     "  ferry reshard llama-tp4 --to other/ferry.layout.json --out llama-other --restart\n"
+    "  ferry reshard llama-new --to tp=4 --onto llama-tp4 --out llama-new-tp4\n"
     "  ferry reshard llama-tp4 --to hf --cast bf16 --out llama-bf16\n";
 
 uint64_t reshard_memory_cap(const reshard_request *request)
@@ -117,6 +126,7 @@ static ferry_status write_result(const reshard_request *r, ferry_reshard *reshar
     options.resume = true;
     options.restart = r->restart;
     options.bytes_per_s = r->bytes_per_s;
+    options.onto = r->onto;
     options.progress = work_watch_show;
     options.context = &watch;
     work_watch_begin(&watch, "reshard");

@@ -14,6 +14,7 @@ typedef struct reshard_request {
     const char *to;
     const char *out;
     const char *cast; /* as typed; NULL: none */
+    const char *onto; /* an earlier result; NULL: none */
     bool dry_run;
     bool resume; /* said, and what is done anyway */
     bool restart;

@@ -25,9 +25,10 @@ static void print_options(const reshard_request *r)
     print_text(",\n\"options\":{\"to\":", r->to);
     print_text(",\"subset\":", r->options.subset);
     print_text(",\"cast\":", r->cast);
+    print_text(",\"onto\":", r->onto);
     print_u64(",\"memory_cap\":", reshard_memory_cap(r));
     printf(",\"dry_run\":%s,\"resume\":%s}", r->dry_run ? "true" : "false",
-           r->restart ? "false" : "true");
+           r->restart || r->onto != NULL ? "false" : "true");
 }
 
 static void print_side(const char *before, const char *path, bool is_sharded, size_t n_tensors,
@@ -65,11 +66,13 @@ static void print_result(const ferry_reshard_result *r)
     print_text(",\n\"anew\":", r->anew);
     print_u64(",\n\"written_bytes\":", r->written_bytes);
     print_u64(",\"resumed_bytes\":", r->resumed_bytes);
+    print_u64(",\"kept_bytes\":", r->kept_bytes);
+    print_u64(",\"kept_files\":", r->n_kept_files);
     print_u64(",\"checked\":", r->n_checked);
     printf(",\"seconds\":%.9g,\"copy_seconds\":%.9g", r->seconds, r->copy_seconds);
     if (r->seconds > 0) {
         printf(",\"gbytes_per_s\":%.6f",
-               (double)(r->written_bytes - r->resumed_bytes) / r->seconds / 1e9);
+               (double)(r->written_bytes - r->resumed_bytes - r->kept_bytes) / r->seconds / 1e9);
     } else {
         printf(",\"gbytes_per_s\":null");
     }

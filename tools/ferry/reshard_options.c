@@ -10,6 +10,7 @@
 enum {
     OPT_TO = 256,
     OPT_OUT,
+    OPT_ONTO,
     OPT_CAST,
     OPT_DRY_RUN,
     OPT_MEMORY_CAP,
@@ -28,6 +29,9 @@ const option_row reshard_option_rows[] = {
         "architectures that ferry knows, of the axes pp, dp, ep and tp; or a ferry.layout/1 file, "
         "such as the ferry.layout.json of a sharded checkpoint"),
     OPTION("out", "DST", OPT_OUT, "the folder to write"),
+    OPTION("onto", "OLD", OPT_ONTO,
+           "an earlier result of the same LAYOUT: what is equal there is not written again. See "
+           "below"),
     PATTERN_ROWS("tensors"),
     OPTION_WORDS("bf16 f16 f32 f8e4m3", "cast", "TYPE", OPT_CAST,
                  "make all floating tensors bf16, f16, f32 or f8e4m3"),
@@ -89,6 +93,9 @@ static int apply_option(int option, void *request)
     case OPT_OUT:
         r->out = optarg;
         return EXIT_DONE;
+    case OPT_ONTO:
+        r->onto = optarg;
+        return EXIT_DONE;
     case SHARED_OPT_INCLUDE:
     case SHARED_OPT_EXCLUDE:
     case SHARED_OPT_SUBSET:
@@ -121,6 +128,9 @@ static int check_together(const reshard_request *r)
     }
     if (r->out == NULL || *r->out == '\0') {
         return fail_usage("reshard", "--out DST is missing: the folder to write");
+    }
+    if (r->onto != NULL && r->resume) {
+        return fail_usage("reshard", "--onto cannot be combined with --resume: it begins anew");
     }
     if (r->resume && r->restart) {
         return fail_usage("reshard",

@@ -83,7 +83,7 @@ static ferry_status print_dry_run(const reshard_report *report, ferry_error *err
 static void print_result(const reshard_report *report)
 {
     const ferry_reshard_result *r = &report->result;
-    uint64_t new = r->written_bytes - r->resumed_bytes;
+    uint64_t new = r->written_bytes - r->resumed_bytes - r->kept_bytes;
     char text[3][UNIT_TEXT_BYTES];
     printf("Read       %s\n", format_bytes((double)report->totals.read_bytes, text[0]));
     printf("Written    %s in %s", format_bytes((double)r->written_bytes, text[1]),
@@ -92,6 +92,11 @@ static void print_result(const reshard_report *report)
         printf(", %s", format_rate((double)new / r->seconds, text[0]));
     }
     printf("; copying took %s of that\n", format_seconds(r->copy_seconds, text[0]));
+    if (report->request->onto != NULL) {
+        printf("Kept       %s of it as it is in %s, %llu files as links\n",
+               format_bytes((double)r->kept_bytes, text[2]), report->request->onto,
+               (unsigned long long)r->n_kept_files);
+    }
     if (r->resumed_bytes > 0) {
         printf("Resumed    %s of it had been written before\n",
                format_bytes((double)r->resumed_bytes, text[2]));

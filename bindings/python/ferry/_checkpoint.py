@@ -209,6 +209,8 @@ class ReshardResult:
     copy_seconds: float
     estimated_seconds: Optional[float]  # of a dry run, where dst is given and can be tried
     anew: Optional[str]  # why nothing that an earlier run had left was gone on with
+    kept_bytes: int = 0  # of written_bytes, what the result under ``onto`` had: not written
+    n_kept_files: int = 0  # that are hard links to files of it
 
     @property
     def gbytes_per_s(self) -> float:
@@ -229,6 +231,7 @@ def reshard(
     resume: bool = False,
     dry_run: bool = False,
     progress: Optional[ProgressCallback] = None,
+    onto: Optional[Path] = None,
 ) -> ReshardResult:
     """Writes a checkpoint in another layout, in bounded memory and without starting ranks.
 
@@ -242,6 +245,10 @@ def reshard(
     files of a logical result and ``memory_cap`` the buffers; ``threads`` is the number of threads
     (0: the default). ``resume`` continues an interrupted run with the same arguments. With
     ``dry_run`` nothing is written, and ``dst`` is only needed for an estimate of the time.
+
+    ``onto`` is the folder of an earlier result of the same ``to``: what is equal there is not
+    written again. Files share its blocks where the file system can do that; else those in which
+    nothing differs are hard links to its files. Such a run cannot be resumed.
 
     ``progress`` is called with a :class:`WorkProgress`, some ten times per second; for very short
     work it may not be called. If it returns False, the run ends with :class:`Stopped`; if it raises
@@ -268,7 +275,7 @@ def reshard(
     with _target(to) as target:
         report = _ferry.reshard(
             checkpoint._handle, target, dst, subset, cast, part_bytes, memory_cap, threads, resume,
-            dry_run, _told(progress),
+            dry_run, _told(progress), onto,
         )  # fmt: skip
     report["files"] = tuple(File(*file) for file in report["files"])
     report["replicated"] = tuple(report["replicated"])

@@ -162,6 +162,7 @@ def reshard(
     resume: bool,
     dry_run: bool,
     progress: Optional[Callable[[str, int, int, float], Optional[bool]]],
+    onto: Optional[_Path],
 ) -> Dict[str, Any]: ...
 def verify(
     a: Checkpoint,

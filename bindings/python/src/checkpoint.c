@@ -220,6 +220,8 @@ typedef struct reshard_call {
     PyObject *path; /* bytes; NULL: none was given */
     ferry_reshard_options options;
     bool resume, dry_run;
+    PyObject *onto; /* likewise */
+    const char *onto_path;
     ferry_reshard *made;
     ferry_reshard_totals totals;
     ferry_reshard_result result;
@@ -231,6 +233,7 @@ static ferry_status run(reshard_call *c, const char *path, watch *w, ferry_error
 {
     ferry_reshard_run_options options = FERRY_RESHARD_RUN_OPTIONS_INIT;
     options.resume = c->resume;
+    options.onto = c->onto_path;
     options.progress = tell;
     options.context = w;
     return ferry_reshard_run(c->made, path, &options, &c->result, error);
@@ -298,13 +301,14 @@ static PyObject *report(const reshard_call *c)
     PyObject *made = NULL;
     if (replicated != NULL && seconds != NULL) {
         made = Py_BuildValue(
-            "{s:O,s:K,s:K,s:K,s:O,s:O,s:K,s:K,s:K,s:d,s:d,s:O,s:z}", "is_sharded",
+            "{s:O,s:K,s:K,s:K,s:O,s:O,s:K,s:K,s:K,s:d,s:d,s:O,s:z,s:K,s:K}", "is_sharded",
             c->totals.is_sharded ? Py_True : Py_False, "n_tensors", (ull)c->totals.n_tensors,
             "read_bytes", (ull)c->totals.read_bytes, "file_bytes", (ull)c->totals.file_bytes,
             "files", files, "replicated", replicated, "written_bytes", (ull)c->result.written_bytes,
             "resumed_bytes", (ull)c->result.resumed_bytes, "n_checked", (ull)c->result.n_checked,
             "seconds", c->result.seconds, "copy_seconds", c->result.copy_seconds,
-            "estimated_seconds", seconds, "anew", c->result.anew);
+            "estimated_seconds", seconds, "anew", c->result.anew, "kept_bytes",
+            (ull)c->result.kept_bytes, "n_kept_files", (ull)c->result.n_kept_files);
     }
     Py_XDECREF(files);
     Py_XDECREF(replicated);
@@ -317,6 +321,7 @@ static PyObject *reshard_all(reshard_call *c, PyObject *progress)
     watch w = {.progress = progress == Py_None ? NULL : progress};
     const char *path = c->path == NULL ? NULL : PyBytes_AsString(c->path);
     ferry_error error;
+    c->onto_path = c->onto == NULL ? NULL : PyBytes_AsString(c->onto);
     begin(&w);
     ferry_status status = work(c, path, &w, &error);
     PyObject *made = end(&w, status, &error) ? report(c) : NULL;
@@ -342,16 +347,17 @@ static bool take_options(reshard_call *c, PyObject *cast, PyObject *part, PyObje
 static PyObject *reshard(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
-    static char *names[] = {"checkpoint", "to",      "path",   "subset",  "cast",     "part_bytes",
-                            "memory_cap", "threads", "resume", "dry_run", "progress", NULL};
+    static char *names[] = {"checkpoint", "to",         "path",    "subset", "cast",
+                            "part_bytes", "memory_cap", "threads", "resume", "dry_run",
+                            "progress",   "onto",       NULL};
     reshard_call c = {.options = FERRY_RESHARD_OPTIONS_INIT,
                       .totals = FERRY_RESHARD_TOTALS_INIT,
                       .result = FERRY_RESHARD_RESULT_INIT};
-    PyObject *from, *to = NULL, *path, *cast, *part, *cap, *threads, *progress;
+    PyObject *from, *to = NULL, *path, *cast, *part, *cap, *threads, *progress, *onto;
     int resume, dry_run;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O&OzOOOOppO", names, checkpoint_type, &from,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O&OzOOOOppOO", names, checkpoint_type, &from,
                                      fp_path_bytes, &to, &path, &c.options.subset, &cast, &part,
-                                     &cap, &threads, &resume, &dry_run, &progress)) {
+                                     &cap, &threads, &resume, &dry_run, &progress, &onto)) {
         return NULL;
     }
     PyObject *made = NULL;
@@ -362,10 +368,12 @@ static PyObject *reshard(PyObject *module, PyObject *args, PyObject *kwargs)
     if (path == Py_None && !c.dry_run) {
         fp_raise(FERRY_ERR_INVALID_INPUT, "dst is missing: only a dry run does without it");
     } else if ((path == Py_None || fp_path_bytes(path, &c.path)) &&
+               (onto == Py_None || fp_path_bytes(onto, &c.onto)) &&
                take_options(&c, cast, part, cap, threads)) {
         made = reshard_all(&c, progress);
     }
     Py_XDECREF(c.path);
+    Py_XDECREF(c.onto);
     Py_DECREF(to);
     return made;
 }
@@ -433,7 +441,7 @@ bool fp_add_checkpoint(PyObject *module)
          FP_DOC("checkpoint_open($module, path, /)", "Opens a checkpoint.")},
         {"reshard", FP_KEYWORDS(reshard),
          FP_DOC("reshard($module, /, checkpoint, to, path, subset, cast, part_bytes, memory_cap, "
-                "threads, resume, dry_run, progress)",
+                "threads, resume, dry_run, progress, onto)",
                 "Writes a checkpoint in another layout, or says what that would write.")},
         {"verify", FP_KEYWORDS(verify),
          FP_DOC("verify($module, /, a, b, memory_cap, threads, digests, progress)",

@@ -347,6 +347,16 @@ class ProgressTest(Files):
         self.assertEqual(sorted(os.listdir(self.folder)), sorted([*self.before, "out"]))
         self.assertEqual(self.read_ranks(self.at("out"), 2), cut_in_two(self.tensors))
 
+    def test_onto(self):
+        old = self.at("old")
+        ferry.reshard(self.model, TP, old)
+        result = ferry.reshard(self.model, TP, self.at("out"), onto=old)
+        self.assertEqual(result.kept_bytes, result.written_bytes)
+        self.assertEqual(self.read_ranks(self.at("out"), 2), cut_in_two(self.tensors))
+        with self.assertRaisesRegex(ferry.InvalidInput, "cannot be written onto"):
+            ferry.reshard(self.model, "hf", self.at("other"), onto=old)
+        self.assertEqual(sorted(os.listdir(self.folder)), sorted([*self.before, "old", "out"]))
+
     def test_working_folder_changes(self):
         """Paths mean what they meant when the call began, wherever the process is later."""
         here = os.getcwd()
