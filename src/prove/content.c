@@ -56,9 +56,8 @@ bool fy_proof_advance(uint64_t *index, const uint64_t *shape, size_t n_dims)
     return false;
 }
 
-/* The element of the tensor that the receiver wants, and the element that the sender has there. */
-static ferry_status fail_element(const fy_proof_pair *pair, const uint64_t *wanted,
-                                 const uint64_t *held, ferry_error *error)
+ferry_status fy_proof_fail_content(const fy_proof_pair *pair, const uint64_t *wanted,
+                                   const uint64_t *held, ferry_error *error)
 {
     const fy_proof_tensor *tensors = pair->spec->tensors;
     const fy_proof_move *move = pair->move;
@@ -149,7 +148,7 @@ static ferry_status check_row(const fy_proof_pair *pair, const fy_proof_scratch 
             row_is_fed = feeds(pair, b, wanted, held, LAST);
         }
         if (!row_is_fed || from[i] - box->begin[LAST] != to[i] - box->at[LAST]) {
-            return fail_element(pair, wanted, held, error);
+            return fy_proof_fail_content(pair, wanted, held, error);
         }
         if (writers[i] != 0) {
             return fail_twice(pair, wanted, writers[i], error);
@@ -180,6 +179,25 @@ ferry_status fy_proof_check_elements(const fy_proof_pair *pair, fy_proof_scratch
         uint64_t number = fy_proof_shard_number(pair->to, local) - pair->to->flat_begin;
         FY_TRY(check_row(pair, scratch, wanted, held, writers + number, error));
     } while (fy_proof_advance(index, move->length, LAST));
+    return FERRY_OK;
+}
+
+ferry_status fy_proof_mark_elements(const fy_proof_pair *pair, uint64_t *writers,
+                                    ferry_error *error)
+{
+    const fy_proof_move *move = pair->move;
+    uint64_t index[FY_PROOF_DIMS] = {0}, local[FY_PROOF_DIMS], wanted[FY_PROOF_DIMS];
+    do {
+        for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
+            local[d] = move->dst[d] + index[d];
+        }
+        uint64_t *writer = &writers[fy_proof_shard_number(pair->to, local) - pair->to->flat_begin];
+        if (*writer != 0) {
+            fy_proof_shard_element(pair->to, local, wanted);
+            return fail_twice(pair, wanted, *writer, error);
+        }
+        *writer = move->task_id + 1;
+    } while (fy_proof_advance(index, move->length, FY_PROOF_DIMS));
     return FERRY_OK;
 }
 
@@ -301,7 +319,7 @@ ferry_status fy_proof_check_cells(const fy_proof_pair *pair, fy_proof_scratch *s
         fy_proof_shard_element(pair->from, from, held);
         b = fy_proof_box_at(pair->spec, entry, wanted, b);
         if (!feeds(pair, b, wanted, held, FY_PROOF_DIMS)) {
-            return fail_element(pair, wanted, held, error);
+            return fy_proof_fail_content(pair, wanted, held, error);
         }
     } while (fy_proof_advance(index, n_cells, FY_PROOF_DIMS));
     return FERRY_OK;

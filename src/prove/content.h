@@ -47,6 +47,17 @@ ferry_status fy_proof_check_elements(const fy_proof_pair *pair, fy_proof_scratch
 ferry_status fy_proof_check_cells(const fy_proof_pair *pair, fy_proof_scratch *scratch,
                                   ferry_error *error);
 
+/*
+ * For moves whose content is checked otherwise: marks what one writes, and nothing else. The shard
+ * of the pair that is read is not looked at.
+ */
+ferry_status fy_proof_mark_elements(const fy_proof_pair *pair, uint64_t *writers,
+                                    ferry_error *error);
+
+/* The element of the tensor that the receiver wants, and the element that the sender has there. */
+ferry_status fy_proof_fail_content(const fy_proof_pair *pair, const uint64_t *wanted,
+                                   const uint64_t *held, ferry_error *error);
+
 /* Moves index on to the next place, row-major; false behind the last one. */
 bool fy_proof_advance(uint64_t *index, const uint64_t *shape, size_t n_dims);
 

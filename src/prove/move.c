@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/print.h"
+#include "prove/spec_read.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -20,9 +21,16 @@ ferry_status fy_proof_move_fail(const fy_proof_spec *spec, const fy_proof_move *
     va_start(arguments, format);
     fy_vprint(what, sizeof what, format, arguments);
     va_end(arguments);
-    fy_proof_slice_format(slice, sizeof slice, tensor->entry->n_dims, move->dst, move->length);
-    return fy_fail(error, FERRY_ERR_PROOF,
-                   "task %llu: %.*s, local %s, from rank %llu to rank %llu: %s",
+    const fy_proof_place *to = &move->places[FY_PROOF_DESTINATION];
+    if (to->parameter != NULL) {
+        fy_print(slice, sizeof slice, "element %llu of %.100s", (unsigned long long)to->offset,
+                 to->parameter);
+    } else {
+        memcpy(slice, "local ", sizeof "local ");
+        fy_proof_slice_format(slice + 6, sizeof slice - 6, tensor->entry->n_dims, move->dst,
+                              move->length);
+    }
+    return fy_fail(error, FERRY_ERR_PROOF, "task %llu: %.*s, %s, from rank %llu to rank %llu: %s",
                    (unsigned long long)move->task_id, NAME_BYTES, tensor->name, slice,
                    (unsigned long long)move->from, (unsigned long long)move->to, what);
 }
@@ -58,8 +66,8 @@ static ferry_status read_box(const json_t *json, const fy_json_place *place, uin
 
 typedef struct move_json {
     fy_proof_move move;
-    const char *tensor, *source; /* the last may be NULL */
-    const json_t *src, *dst;
+    const char *tensor, *source;     /* the last may be NULL */
+    const json_t *src, *dst, *shape; /* the last where a side is in boxes */
 } move_json;
 
 /* A whole number, which must be there. */
@@ -77,8 +85,35 @@ static const fy_json_field fields[] = {
     {"dst", FY_JSON_VALUE, FY_JSON_NEEDED, .offset = offsetof(move_json, dst)},
     NUMBER("bytes", move.bytes),
     {"source", FY_JSON_STRING, .offset = offsetof(move_json, source)},
+    {"shape", FY_JSON_VALUE, .offset = offsetof(move_json, shape)},
     {.key = NULL},
 };
+
+typedef struct place_json {
+    const char *parameter;
+    const json_t *strides;
+    uint64_t offset;
+} place_json;
+
+/* {"parameter", "offset", "strides"} */
+static ferry_status read_place(const json_t *json, const fy_json_place *place,
+                               fy_proof_place *place_out, size_t *n_out, ferry_error *error)
+{
+    static const fy_json_field members[] = {
+        {"parameter", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(place_json, parameter)},
+        {"offset", FY_JSON_SIZE, FY_JSON_NEEDED, .offset = offsetof(place_json, offset),
+         .most = FY_PROOF_MOST},
+        {"strides", FY_JSON_VALUE, FY_JSON_NEEDED, .offset = offsetof(place_json, strides)},
+        {.key = NULL},
+    };
+    fy_json_place inner = {.parent = place, .key = "strides"};
+    place_json p = {.parameter = NULL};
+    FY_TRY(fy_json_read(json, place, members, &p, NULL, error));
+    FY_TRY(fy_proof_read_dims(p.strides, &inner, 0, place_out->strides, n_out, error));
+    place_out->parameter = p.parameter;
+    place_out->offset = p.offset;
+    return FERRY_OK;
+}
 
 static ferry_status find_tensor(const fy_proof_spec *spec, const char *key, const char *name,
                                 uint64_t task_id, uint32_t *tensor_out, ferry_error *error)
@@ -116,16 +151,53 @@ static ferry_status check_source(const fy_proof_spec *spec, const char *source, 
                               entry->n_boxes > 1 ? " and others" : "");
 }
 
+/* "src" or "dst": a box of a shard, or a place; then the lengths are those of "shape". */
+static ferry_status read_end(const fy_proof_spec *spec, int side, move_json *m,
+                             const fy_json_place *place, const uint64_t *shape, uint64_t *length,
+                             size_t *n_out, ferry_error *error)
+{
+    bool is_source = side == FY_PROOF_SOURCE;
+    const json_t *json = is_source ? m->src : m->dst;
+    fy_json_place inner = {.parent = place, .key = is_source ? "src" : "dst"};
+    if (spec->sides[side].memory == NULL) {
+        return read_box(json, &inner, is_source ? m->move.src : m->move.dst, length, n_out, error);
+    }
+    memcpy(length, shape, FY_PROOF_DIMS * sizeof *length);
+    return read_place(json, &inner, &m->move.places[side], n_out, error);
+}
+
+/* "shape" stands exactly where a side is in boxes; it has the lengths by the tensor's dimensions.
+ */
+static ferry_status read_shape(const fy_proof_spec *spec, move_json *m, const fy_json_place *place,
+                               uint64_t *shape, ferry_error *error)
+{
+    bool in_boxes = spec->sides[FY_PROOF_SOURCE].memory != NULL ||
+                    spec->sides[FY_PROOF_DESTINATION].memory != NULL;
+    fy_json_place inner = {.parent = place, .key = "shape"};
+    size_t n, n_dims = spec->tensors[m->move.tensor].entry->n_dims;
+    if (in_boxes != (m->shape != NULL)) {
+        return fy_json_fail(place, error,
+                            in_boxes ? "lacks the key \"shape\"" : "has the unknown key \"shape\"");
+    }
+    if (!in_boxes) {
+        return FERRY_OK;
+    }
+    FY_TRY(fy_proof_read_dims(m->shape, &inner, 1, shape, &n, error));
+    return n == n_dims
+               ? FERRY_OK
+               : fy_proof_move_fail(spec, &m->move, error,
+                                    "its shape has %zu dimensions, but the tensor %zu", n, n_dims);
+}
+
 static ferry_status read_boxes(const fy_proof_spec *spec, move_json *m, const fy_json_place *place,
                                ferry_error *error)
 {
     fy_proof_move *move = &m->move;
-    fy_json_place src_place = {.parent = place, .key = "src"};
-    fy_json_place dst_place = {.parent = place, .key = "dst"};
-    uint64_t src_length[FY_PROOF_DIMS];
+    uint64_t src_length[FY_PROOF_DIMS], shape[FY_PROOF_DIMS];
     size_t n_src, n_dst;
-    FY_TRY(read_box(m->src, &src_place, move->src, src_length, &n_src, error));
-    FY_TRY(read_box(m->dst, &dst_place, move->dst, move->length, &n_dst, error));
+    FY_TRY(read_shape(spec, m, place, shape, error));
+    FY_TRY(read_end(spec, FY_PROOF_SOURCE, m, place, shape, src_length, &n_src, error));
+    FY_TRY(read_end(spec, FY_PROOF_DESTINATION, m, place, shape, move->length, &n_dst, error));
     FY_TRY(check_source(spec, m->source, move, error));
     size_t src_dims = spec->tensors[move->source].entry->n_dims;
     size_t dst_dims = spec->tensors[move->tensor].entry->n_dims;
@@ -136,7 +208,8 @@ static ferry_status read_boxes(const fy_proof_spec *spec, move_json *m, const fy
             "the tensors have %zu and %zu",
             n_src, n_dst, src_dims, dst_dims);
     }
-    if (memcmp(src_length, move->length, sizeof src_length) != 0) {
+    if (memcmp(src_length, move->length, sizeof src_length) != 0 ||
+        (m->shape != NULL && memcmp(shape, move->length, sizeof shape) != 0)) {
         char slice[200];
         fy_proof_slice_format(slice, sizeof slice, src_dims, move->src, src_length);
         return fy_proof_move_fail(spec, move, error, "the source box %s has another shape", slice);
@@ -192,12 +265,17 @@ ferry_status fy_proof_move_check_boxes(const fy_proof_spec *spec, const fy_proof
                                        const fy_proof_shard *from, const fy_proof_shard *to,
                                        ferry_error *error)
 {
-    size_t src_dims = spec->tensors[move->source].entry->n_dims;
-    size_t dst_dims = spec->tensors[move->tensor].entry->n_dims;
-    ferry_status status = check_inside(spec, move, "source", from, src_dims, move->src, error);
-    return status == FERRY_OK
-               ? check_inside(spec, move, "destination", to, dst_dims, move->dst, error)
-               : status;
+    FY_TRY(fy_proof_move_check_box(spec, move, FY_PROOF_SOURCE, from, error));
+    return fy_proof_move_check_box(spec, move, FY_PROOF_DESTINATION, to, error);
+}
+
+ferry_status fy_proof_move_check_box(const fy_proof_spec *spec, const fy_proof_move *move, int side,
+                                     const fy_proof_shard *shard, ferry_error *error)
+{
+    bool is_source = side == FY_PROOF_SOURCE;
+    size_t n_dims = spec->tensors[is_source ? move->source : move->tensor].entry->n_dims;
+    return check_inside(spec, move, is_source ? "source" : "destination", shard, n_dims,
+                        is_source ? move->src : move->dst, error);
 }
 
 /* No piece goes on where the one before it ends, so a box that jumps is one that leaves a piece. */

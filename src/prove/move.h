@@ -6,7 +6,17 @@
 #include "prove/shard.h"
 #include "prove/spec.h"
 
-/* One move as the plan prints it, its boxes aligned to the right. */
+/* A box of a parameter, as a plan prints it. */
+typedef struct fy_proof_place {
+    const char *parameter; /* NULL: the side is a mesh */
+    uint64_t offset;
+    uint64_t strides[FY_PROOF_DIMS];
+} fy_proof_place;
+
+/*
+ * One move as the plan prints it, its boxes aligned to the right. On a side in boxes it begins at
+ * 0, and has a place; the name of the parameter lives as long as the plan's JSON at hand.
+ */
 typedef struct fy_proof_move {
     uint64_t task_id;
     uint32_t tensor;
@@ -17,6 +27,7 @@ typedef struct fy_proof_move {
     uint64_t dst[FY_PROOF_DIMS];
     uint64_t length[FY_PROOF_DIMS];
     uint64_t bytes;
+    fy_proof_place places[FY_PROOF_SIDES];
 } fy_proof_move;
 
 /*
@@ -36,6 +47,10 @@ ferry_status fy_proof_move_fail(const fy_proof_spec *spec, const fy_proof_move *
 ferry_status fy_proof_move_check_boxes(const fy_proof_spec *spec, const fy_proof_move *move,
                                        const fy_proof_shard *from, const fy_proof_shard *to,
                                        ferry_error *error);
+
+/* The same of one side, whose shard this is. */
+ferry_status fy_proof_move_check_box(const fy_proof_spec *spec, const fy_proof_move *move, int side,
+                                     const fy_proof_shard *shard, ferry_error *error);
 
 /* Its boxes, inside both shards, are contiguous in both tensors on every dimension. */
 ferry_status fy_proof_move_check_jumps(const fy_proof_spec *spec, const fy_proof_move *move,

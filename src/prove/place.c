@@ -196,8 +196,9 @@ static ferry_status place(fy_proof_spec *spec, const fy_proof_side *side,
 static ferry_status check_fed(const fy_proof_spec *spec, uint32_t t, ferry_error *error)
 {
     const fy_proof_tensor *tensor = &spec->tensors[t];
-    if (tensor->spots[FY_PROOF_DESTINATION].rule == NULL || tensor->entry->volume == 0) {
-        return FERRY_OK;
+    if (tensor->spots[FY_PROOF_DESTINATION].rule == NULL || tensor->entry->volume == 0 ||
+        spec->sides[FY_PROOF_SOURCE].memory != NULL) {
+        return FERRY_OK; /* what no box has, no move can bring */
     }
     for (size_t i = 0; i < tensor->entry->n_boxes; i++) {
         const fy_proof_tensor *source = &spec->tensors[fy_proof_spec_source(spec, t, i)];
@@ -217,6 +218,9 @@ ferry_status fy_proof_place_tensors(fy_proof_spec *spec, ferry_error *error)
         for (int s = 0; s < FY_PROOF_SIDES; s++) {
             if (s == FY_PROOF_SOURCE ? tensor->entry->has_source : tensor->entry->is_source_only) {
                 continue; /* it is made of others and not placed, or others are made of it only */
+            }
+            if (spec->sides[s].memory != NULL) {
+                continue; /* it is in boxes */
             }
             FY_TRY(place(spec, &spec->sides[s], tensor, &tensor->spots[s], error));
         }

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/json.h"
+#include "prove/spec_read.h"
 #include "prove/stream.h"
 
 #include <string.h>
@@ -11,8 +12,7 @@ typedef struct plan_file {
     fy_proof_stream stream;
     fy_json_place root;
     fy_proof_tally *tally;
-    fy_proof_move_fn take;
-    void *context;
+    const fy_proof_takers *takers;
 } plan_file;
 
 /* A small value of the plan, by its key. */
@@ -107,7 +107,39 @@ static ferry_status read_move(plan_file *file, const json_t *json, const fy_json
 {
     fy_proof_move move;
     FY_TRY(fy_proof_move_read(file->tally->spec, json, place, &move, error));
-    return file->take(file->context, &move, error);
+    return file->takers->take_move(file->takers->context, &move, error);
+}
+
+typedef struct fill_json {
+    fy_proof_fill fill;
+    const json_t *shape, *strides;
+} fill_json;
+
+static ferry_status read_fill(plan_file *file, const json_t *json, const fy_json_place *place,
+                              ferry_error *error)
+{
+    static const fy_json_field fields[] = {
+        NUMBER("rank", fill_json, fill.rank),
+        {"parameter", FY_JSON_STRING, FY_JSON_NEEDED,
+         .offset = offsetof(fill_json, fill.parameter)},
+        NUMBER("offset", fill_json, fill.offset),
+        {"shape", FY_JSON_VALUE, FY_JSON_NEEDED, .offset = offsetof(fill_json, shape)},
+        {"strides", FY_JSON_VALUE, FY_JSON_NEEDED, .offset = offsetof(fill_json, strides)},
+        {"bits", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(fill_json, fill.bits)},
+        {.key = NULL},
+    };
+    fy_json_place shape = {.parent = place, .key = "shape"};
+    fy_json_place strides = {.parent = place, .key = "strides"};
+    fill_json f;
+    size_t n_strides;
+    FY_TRY(fy_json_read(json, place, fields, &f, NULL, error));
+    FY_TRY(fy_proof_read_dims(f.shape, &shape, 1, f.fill.shape, &f.fill.n_dims, error));
+    FY_TRY(fy_proof_read_dims(f.strides, &strides, 0, f.fill.strides, &n_strides, error));
+    if (n_strides != f.fill.n_dims) {
+        return fy_json_fail(&strides, error, "has %zu numbers for %zu dimensions", n_strides,
+                            f.fill.n_dims);
+    }
+    return file->takers->take_fill(file->takers->context, &f.fill, error);
 }
 
 /* A value of the stream, handed to read. */
@@ -142,7 +174,10 @@ static ferry_status read_array(plan_file *file, value_fn read, const fy_json_pla
     return status;
 }
 
-/* A schedule is only carried along: its read is NULL, and it may be absent. */
+/*
+ * A schedule is only carried along: its read is NULL, and it may be absent. Fills stand where the
+ * destination is in boxes.
+ */
 static const struct {
     const char *key;
     bool is_array;
@@ -150,10 +185,17 @@ static const struct {
 } members[] = {
     {"format", false, read_format},   {"digest", false, read_digest}, {"world", false, read_world},
     {"tensors", false, read_tensors}, {"bytes", false, read_bytes},   {"bound", false, read_bound},
-    {"ranks", true, read_rank},       {"moves", true, read_move},     {"schedule", false, NULL},
+    {"ranks", true, read_rank},       {"moves", true, read_move},     {"fills", true, read_fill},
+    {"schedule", false, NULL},
 };
 
 enum { N_MEMBERS = sizeof members / sizeof *members };
+
+static bool has_member(const plan_file *file, size_t i)
+{
+    return members[i].read != read_fill ||
+           file->tally->spec->sides[FY_PROOF_DESTINATION].memory != NULL;
+}
 
 static ferry_status read_member_value(plan_file *file, size_t i, ferry_error *error)
 {
@@ -176,10 +218,11 @@ static ferry_status read_member(plan_file *file, bool *seen, ferry_error *error)
            (!json_is_string(key) || strcmp(members[i].key, json_string_value(key)) != 0)) {
         i++;
     }
-    if (i == N_MEMBERS || seen[i]) {
+    bool is_known = i < N_MEMBERS && has_member(file, i);
+    if (!is_known || seen[i]) {
         const char *text = json_is_string(key) ? json_string_value(key) : "(no text)";
         status = fy_json_fail(&file->root, error, "has the %s key \"%s\"",
-                              i == N_MEMBERS ? "unknown" : "repeated", text);
+                              is_known ? "repeated" : "unknown", text);
     }
     json_decref(key);
     if (status == FERRY_OK) {
@@ -202,7 +245,7 @@ static ferry_status read_document(plan_file *file, ferry_error *error)
     }
     FY_THEN(status, fy_proof_stream_end(&file->stream, error));
     for (size_t i = 0; status == FERRY_OK && i < N_MEMBERS; i++) {
-        if (!seen[i] && members[i].read != NULL) {
+        if (!seen[i] && members[i].read != NULL && has_member(file, i)) {
             status = fy_json_fail(&file->root, error,
                                   "lacks the key \"%s\"; only whole plans can be proven",
                                   members[i].key);
@@ -211,15 +254,14 @@ static ferry_status read_document(plan_file *file, ferry_error *error)
     return status;
 }
 
-ferry_status fy_proof_plan_read(const char *path, fy_proof_tally *tally, fy_proof_move_fn take,
-                                void *context, ferry_error *error)
+ferry_status fy_proof_plan_read(const char *path, fy_proof_tally *tally,
+                                const fy_proof_takers *takers, ferry_error *error)
 {
     plan_file *file = fy_alloc_zeroed(1, sizeof *file);
     FY_TRY(fy_check_memory(file != NULL, "the plan's reader", error));
     file->root.key = path;
     file->tally = tally;
-    file->take = take;
-    file->context = context;
+    file->takers = takers;
     ferry_status status = fy_proof_stream_open(&file->stream, path, error);
     FY_THEN(status, read_document(file, error));
     fy_proof_stream_close(&file->stream);

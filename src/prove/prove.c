@@ -4,7 +4,9 @@
 #include "base/alloc.h"
 #include "prove/content.h"
 #include "prove/cover.h"
+#include "prove/memory.h"
 #include "prove/plan_file.h"
+#include "prove/runs.h"
 
 #include <string.h>
 
@@ -36,6 +38,9 @@ typedef struct run {
     size_t n_written;
     size_t written_capacity;
     uint64_t last_dst[FY_PROOF_DIMS]; /* of the move before, in this shard */
+    /* Where the destination is in boxes: its parameters by moves, and by fills. */
+    fy_proof_progress moves;
+    fy_proof_progress fills;
 } run;
 
 /* Sentences name at most so many bytes of a tensor's name. */
@@ -186,6 +191,11 @@ static ferry_status close_rank(run *r, ferry_error *error)
     return status;
 }
 
+static bool is_to_boxes(const run *r)
+{
+    return r->spec.sides[FY_PROOF_DESTINATION].memory != NULL;
+}
+
 /* Closes the ranks before this position and comes to it. */
 static ferry_status go_to_rank(run *r, uint64_t position, ferry_error *error)
 {
@@ -253,6 +263,9 @@ static ferry_status follow_order(run *r, const fy_proof_move *move, ferry_error 
         return fy_proof_move_fail(&r->spec, move, error, "rank %llu is not in the destination",
                                   (unsigned long long)move->to);
     }
+    if (is_to_boxes(r)) {
+        return fy_proof_progress_move(&r->moves, &r->spec, move, (size_t)position, error);
+    }
     if (position < r->position) {
         return fy_proof_move_fail(&r->spec, move, error, "comes behind moves to rank %llu",
                                   (unsigned long long)rank_at_hand(r));
@@ -274,9 +287,9 @@ static ferry_status follow_order(run *r, const fy_proof_move *move, ferry_error 
     return open_shard(r, move, error);
 }
 
-/* What the sender holds of the source tensor. */
+/* What the sender holds of the source tensor, or in boxes the parameter that the move names. */
 static ferry_status find_sender(run *r, const fy_proof_move *move, fy_proof_shard *from,
-                                ferry_error *error)
+                                const fy_proof_parameter **parameter_out, ferry_error *error)
 {
     const fy_proof_side *side = &r->spec.sides[FY_PROOF_SOURCE];
     const fy_proof_tensor *source = &r->spec.tensors[move->source];
@@ -287,13 +300,31 @@ static ferry_status find_sender(run *r, const fy_proof_move *move, fy_proof_shar
         return fy_proof_move_fail(&r->spec, move, error, "rank %llu is not in the source",
                                   (unsigned long long)move->from);
     }
+    if (side->memory != NULL) {
+        return fy_proof_find_parameter(&r->spec, move, FY_PROOF_SOURCE, (size_t)position,
+                                       parameter_out, error);
+    }
     fy_proof_mesh_coordinates(&side->mesh, position, coordinates);
-    if (!fy_proof_spot_holds(spot, coordinates)) {
+    if (spot->rule == NULL || !fy_proof_spot_holds(spot, coordinates)) {
         return fy_proof_move_fail(&r->spec, move, error,
                                   "rank %llu has nothing of %.*s at the source",
                                   (unsigned long long)move->from, NAME_BYTES, source->name);
     }
     return fy_proof_shard_find(&r->cache, side, source, spot, coordinates, from, error);
+}
+
+/* The box of a move into the large shard at hand. */
+static ferry_status keep_written(run *r, const fy_proof_move *move, ferry_error *error)
+{
+    FY_TRY(FY_GROW(r->written, r->written_capacity, r->n_written + 1, "the moves into a shard",
+                   error));
+    fy_proof_written *written = &r->written[r->n_written++];
+    written->task_id = move->task_id;
+    for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
+        written->begin[d] = move->dst[d];
+        written->end[d] = move->dst[d] + move->length[d];
+    }
+    return FERRY_OK;
 }
 
 static ferry_status check_content(run *r, const fy_proof_move *move, const fy_proof_shard *from,
@@ -303,32 +334,60 @@ static ferry_status check_content(run *r, const fy_proof_move *move, const fy_pr
     if (r->is_small) {
         return fy_proof_check_elements(&pair, &r->scratch, r->writers, error);
     }
-    FY_TRY(FY_GROW(r->written, r->written_capacity, r->n_written + 1, "the moves into a shard",
-                   error));
-    fy_proof_written *written = &r->written[r->n_written++];
-    written->task_id = move->task_id;
-    for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
-        written->begin[d] = move->dst[d];
-        written->end[d] = move->dst[d] + move->length[d];
-    }
+    FY_TRY(keep_written(r, move, error));
     return fy_proof_check_cells(&pair, &r->scratch, error);
+}
+
+/* A move between meshes. */
+static ferry_status check_shards(run *r, const fy_proof_move *move, const fy_proof_shard *from,
+                                 ferry_error *error)
+{
+    FY_TRY(fy_proof_move_check_boxes(&r->spec, move, from, &r->shard, error));
+    FY_TRY(fy_proof_move_check_bytes(&r->spec, move, from, &r->shard, error));
+    FY_TRY(check_content(r, move, from, error));
+    return fy_proof_move_check_jumps(&r->spec, move, from, &r->shard, error);
+}
+
+/* A move with a side in boxes. */
+static ferry_status check_places(run *r, const fy_proof_move *move, const fy_proof_shard *from,
+                                 const fy_proof_parameter *parameter, ferry_error *error)
+{
+    bool to_boxes = is_to_boxes(r);
+    fy_proof_ends ends = {.spec = &r->spec, .move = move};
+    ends.sides[FY_PROOF_SOURCE].shard = parameter == NULL ? from : NULL;
+    ends.sides[FY_PROOF_SOURCE].parameter = parameter;
+    ends.sides[FY_PROOF_DESTINATION].shard = to_boxes ? NULL : &r->shard;
+    ends.sides[FY_PROOF_DESTINATION].parameter = to_boxes ? r->moves.target.parameter : NULL;
+    ends.target = to_boxes ? &r->moves.target : NULL;
+    FY_TRY(fy_proof_check_places(&ends, error));
+    FY_TRY(fy_proof_check_runs(&ends, error));
+    if (to_boxes) {
+        return FERRY_OK;
+    }
+    fy_proof_pair pair = {.spec = &r->spec, .move = move, .from = from, .to = &r->shard};
+    return r->is_small ? fy_proof_mark_elements(&pair, r->writers, error)
+                       : keep_written(r, move, error);
 }
 
 static ferry_status take_move(void *context, const fy_proof_move *move, ferry_error *error)
 {
     run *r = context;
     fy_proof_shard from;
-    ferry_status status = follow_order(r, move, error);
-    if (status != FERRY_OK || (status = find_sender(r, move, &from, error)) != FERRY_OK ||
-        (status = fy_proof_move_check_boxes(&r->spec, move, &from, &r->shard, error)) != FERRY_OK ||
-        (status = fy_proof_move_check_bytes(&r->spec, move, &from, &r->shard, error)) != FERRY_OK ||
-        (status = check_content(r, move, &from, error)) != FERRY_OK ||
-        (status = fy_proof_move_check_jumps(&r->spec, move, &from, &r->shard, error)) != FERRY_OK) {
-        return status;
-    }
+    const fy_proof_parameter *parameter = NULL;
+    FY_TRY(follow_order(r, move, error));
+    FY_TRY(find_sender(r, move, &from, &parameter, error));
+    FY_TRY(parameter != NULL || is_to_boxes(r) ? check_places(r, move, &from, parameter, error)
+                                               : check_shards(r, move, &from, error));
     memcpy(r->last_dst, move->dst, sizeof r->last_dst);
     r->next_task++;
+    r->moves.next_task = r->next_task;
     return fy_proof_tally_move(&r->tally, move, error);
+}
+
+static ferry_status take_fill(void *context, const fy_proof_fill *fill, ferry_error *error)
+{
+    run *r = context;
+    return fy_proof_progress_fill(&r->fills, &r->spec, fill, error);
 }
 
 static ferry_status prepare(run *r, const char *spec_path, ferry_error *error)
@@ -344,16 +403,24 @@ static uint64_t count_wanted(const fy_proof_spec *spec)
 {
     uint64_t n = 0;
     for (size_t t = 0; t < spec->n_tensors; t++) {
-        n += spec->tensors[t].spots[FY_PROOF_DESTINATION].rule != NULL;
+        n += spec->tensors[t].spots[FY_PROOF_DESTINATION].rule != NULL ||
+             spec->tensors[t].is_held[FY_PROOF_DESTINATION];
     }
     return n;
 }
 
 static ferry_status prove(run *r, const char *spec_path, const char *plan_path, ferry_error *error)
 {
+    const fy_proof_takers takers = {.take_move = take_move, .take_fill = take_fill, .context = r};
     FY_TRY(prepare(r, spec_path, error));
-    FY_TRY(fy_proof_plan_read(plan_path, &r->tally, take_move, r, error));
-    FY_TRY(go_to_rank(r, mesh_of(r, FY_PROOF_DESTINATION)->n_ranks, error));
+    FY_TRY(fy_proof_plan_read(plan_path, &r->tally, &takers, error));
+    if (is_to_boxes(r)) {
+        FY_TRY(fy_proof_progress_end(&r->moves, &r->spec, error));
+        FY_TRY(fy_proof_progress_end(&r->fills, &r->spec, error));
+        r->n_shards = r->moves.n_parameters;
+    } else {
+        FY_TRY(go_to_rank(r, mesh_of(r, FY_PROOF_DESTINATION)->n_ranks, error));
+    }
     return fy_proof_tally_check(&r->tally, count_wanted(&r->spec), error);
 }
 
@@ -362,6 +429,8 @@ static void cleanup(run *r)
     fy_free(r->seen);
     fy_free(r->writers);
     fy_free(r->written);
+    fy_proof_target_cleanup(&r->moves.target);
+    fy_proof_target_cleanup(&r->fills.target);
     fy_proof_scratch_cleanup(&r->scratch);
     fy_proof_cache_cleanup(&r->cache);
     fy_proof_tally_cleanup(&r->tally);
@@ -373,9 +442,10 @@ ferry_status fy_proof_run(const char *spec_path, const char *plan_path, uint64_t
 {
     FY_TRY(fy_check_use(spec_path != NULL && plan_path != NULL, "ferry_plan_prove needs two paths",
                         error));
-    run r = {.most_elements = most_elements};
+    run r = {.most_elements = most_elements, .fills.target.is_of_fills = true};
     FY_TRY(proof_out == NULL ? FERRY_OK : fy_check_out(proof_out, "ferry_proof", error));
     r.spec.looks = &r.looks;
+    r.spec.most_elements = most_elements;
     ferry_status status = prove(&r, spec_path, plan_path, error);
     if (status == FERRY_OK && proof_out != NULL) {
         ferry_proof proof = {.n_tensors = count_wanted(&r.spec),

@@ -66,14 +66,22 @@ static ferry_status read_document(fy_proof_spec *spec, const char *path, ferry_e
     if (strcmp(format, "ferry.spec/1") != 0) {
         return fy_json_fail(&place, error, "has the format \"%s\", not ferry.spec/1", format);
     }
+    const json_t *sides[FY_PROOF_SIDES];
     for (int i = 0; i < FY_PROOF_SIDES; i++) {
         fy_json_place inner = {.parent = &place, .key = names[i]};
-        const json_t *json;
-        FY_TRY(fy_json_member(spec->json, &place, names[i], &json, error));
+        FY_TRY(fy_json_member(spec->json, &place, names[i], &sides[i], error));
         spec->sides[i].name = names[i];
-        FY_TRY(fy_proof_read_side(spec, json, &inner, &spec->sides[i], error));
+        if (json_object_get(sides[i], "boxes") == NULL) {
+            FY_TRY(fy_proof_read_side(spec, sides[i], &inner, &spec->sides[i], error));
+        }
     }
     FY_TRY(read_all_tensors(spec, path, &place, error));
+    for (int i = 0; i < FY_PROOF_SIDES; i++) {
+        fy_json_place inner = {.parent = &place, .key = names[i]};
+        if (json_object_get(sides[i], "boxes") != NULL) {
+            FY_TRY(fy_proof_read_memory(spec, sides[i], &inner, i, error));
+        }
+    }
     return fy_proof_place_tensors(spec, error);
 }
 
@@ -90,6 +98,11 @@ ferry_status fy_proof_spec_read(const char *path, fy_proof_spec *spec, ferry_err
 void fy_proof_spec_cleanup(fy_proof_spec *spec)
 {
     json_decref(spec->json);
+    for (int i = 0; i < FY_PROOF_SIDES; i++) {
+        if (spec->sides[i].memory != NULL) {
+            fy_index_cleanup(&spec->sides[i].memory->by_name);
+        }
+    }
     fy_index_cleanup(&spec->by_name);
     fy_free(spec->tensors);
     fy_arena_cleanup(&spec->arena);

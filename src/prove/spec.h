@@ -91,9 +91,56 @@ typedef struct fy_proof_stage {
     const uint64_t *sizes; /* one per coordinate; NULL: count items are dealt evenly */
 } fy_proof_stage;
 
+enum { FY_PROOF_LOOPS = 4, FY_PROOF_STEPS = FY_PROOF_LOOPS + FY_PROOF_DIMS };
+
+/* One way in which a box goes on in memory: so many times, each so many elements further. */
+typedef struct fy_proof_step {
+    uint64_t count;
+    uint64_t stride;
+} fy_proof_step;
+
+#define FY_PROOF_FILL UINT32_MAX
+
+/*
+ * A box of a parameter's memory: a part of a tensor, or a fill. Its steps are those of the loops,
+ * the outer first, and then those of the dimensions; a loop or dimension too few has a count of 1.
+ */
+typedef struct fy_proof_held {
+    uint32_t tensor; /* FY_PROOF_FILL: none */
+    uint64_t offset;
+    uint64_t begin[FY_PROOF_DIMS]; /* in the tensor */
+    fy_proof_step steps[FY_PROOF_STEPS];
+    const uint64_t (*loops)[FY_PROOF_DIMS]; /* what each loop adds to begin; NULL: no loops */
+    const char *bits;                       /* of a fill, hexadecimal; NULL: zero */
+} fy_proof_held;
+
+typedef struct fy_proof_lattice fy_proof_lattice; /* prove/lattice.h */
+
+/* The memory of one name on one rank, or on ranks that are alike. */
+typedef struct fy_proof_parameter {
+    const char *name;
+    ferry_dtype dtype;
+    uint64_t elements;
+    bool is_partial;
+    uint32_t rank;  /* the first that has it, for sentences */
+    size_t n_boxes; /* none is empty */
+    const fy_proof_held *boxes;
+    const fy_proof_lattice *lattice;
+} fy_proof_parameter;
+
+/* What each rank of a side in boxes has. */
+typedef struct fy_proof_memory {
+    size_t n_parameters;
+    const fy_proof_parameter *parameters; /* in the order of the spec */
+    const size_t *first;                  /* of the owned, by position of the rank, and the end */
+    const uint32_t *owned;                /* parameters, rank by rank, ascending */
+    fy_index by_name;                     /* of the owned, by the hash of name and position */
+} fy_proof_memory;
+
 typedef struct fy_proof_side {
     const char *name;
-    fy_proof_mesh mesh;
+    fy_proof_mesh mesh;      /* of a side in boxes only the ranks */
+    fy_proof_memory *memory; /* NULL: a mesh */
     size_t n_stages;
     const fy_proof_stage *stages;
     size_t n_rules;
@@ -139,11 +186,12 @@ enum { FY_PROOF_SOURCE = 0, FY_PROOF_DESTINATION = 1, FY_PROOF_SIDES = 2 };
 typedef struct fy_proof_tensor {
     const char *name;
     const fy_proof_entry *entry;
-    uint64_t number;         /* row-major in the entry's counts */
-    const uint32_t *sources; /* tensor of each box; NULL: the tensor itself */
-    const uint32_t *fed_by;  /* the same in ascending order */
-    bool is_between;         /* it has a source and is one: no side needs a rule for it */
-    fy_proof_spot spots[FY_PROOF_SIDES];
+    uint64_t number;                     /* row-major in the entry's counts */
+    const uint32_t *sources;             /* tensor of each box; NULL: the tensor itself */
+    const uint32_t *fed_by;              /* the same in ascending order */
+    bool is_between;                     /* it has a source and is one: no side needs a rule for it */
+    fy_proof_spot spots[FY_PROOF_SIDES]; /* on meshes */
+    bool is_held[FY_PROOF_SIDES];        /* in boxes, some of it */
 } fy_proof_tensor;
 
 /* All zero but looks before it is read. Everything in it lives until the cleanup. */
@@ -156,7 +204,8 @@ typedef struct fy_proof_spec {
     size_t tensors_capacity;
     fy_proof_tensor *tensors;
     fy_index by_name;
-    uint64_t *looks; /* counts what is compared to find boxes; set by who reads it */
+    uint64_t *looks;        /* counts what is compared to find boxes; set by who reads it */
+    uint64_t most_elements; /* of a parameter that is looked at element by element; set likewise */
 } fy_proof_spec;
 
 ferry_status fy_proof_spec_read(const char *path, fy_proof_spec *spec, ferry_error *error);
@@ -173,6 +222,10 @@ bool fy_proof_spec_is_fed_by(const fy_proof_spec *spec, uint32_t tensor, uint32_
 /* The box of a tensor that holds a global element of it; hint is tried first. */
 size_t fy_proof_box_at(const fy_proof_spec *spec, const fy_proof_entry *entry,
                        const uint64_t *element, size_t hint);
+
+/* The number of the owned of that name at a position of a side in boxes; SIZE_MAX: there is none.
+ */
+size_t fy_proof_memory_find(const fy_proof_memory *memory, size_t position, const char *name);
 
 /* The place of a rank among the mesh's ranks in ascending order. */
 bool fy_proof_mesh_find(const fy_proof_mesh *mesh, uint64_t rank, uint64_t *position_out);

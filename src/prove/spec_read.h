@@ -29,6 +29,17 @@ ferry_status fy_proof_read_mesh(fy_proof_spec *spec, const json_t *axes, const j
 ferry_status fy_proof_read_side(fy_proof_spec *spec, const json_t *json, const fy_json_place *place,
                                 fy_proof_side *side, ferry_error *error);
 
+/* A side in boxes, once all tensors are there: "boxes" alone. side: its number. */
+ferry_status fy_proof_read_memory(fy_proof_spec *spec, const json_t *json,
+                                  const fy_json_place *place, int side, ferry_error *error);
+
+/* No two boxes of a parameter share an element, and no element of a destination's lacks one. */
+ferry_status fy_proof_check_parameter(const fy_proof_spec *spec, int side,
+                                      const fy_proof_parameter *parameter, ferry_error *error);
+
+ferry_status fy_proof_read_dtype(const char *text, const fy_json_place *place, ferry_dtype *dtype,
+                                 ferry_error *error);
+
 /* One entry of "shard"; with is_flat the value of "flat". Axes already used are an error. */
 ferry_status fy_proof_read_cut(fy_proof_spec *spec, const fy_proof_mesh *mesh, const json_t *json,
                                const fy_json_place *place, bool is_flat, uint32_t *axes_used,

@@ -74,7 +74,7 @@ ferry_status fy_proof_tally_rank(fy_proof_tally *tally, uint64_t rank, fy_proof_
             return FERRY_OK; /* an idle rank */
         }
         return fy_fail(error, FERRY_ERR_PROOF,
-                       "rank %llu is in neither mesh, but the plan states bytes for it",
+                       "rank %llu is on neither side, but the plan states bytes for it",
                        (unsigned long long)rank);
     }
     if (tally->is_listed[line]) {

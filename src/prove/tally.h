@@ -13,7 +13,7 @@ typedef struct fy_proof_bytes {
 
 /*
  * The totals twice: as the plan states them and as its moves add up. Either may come first in the
- * file; they are compared at the end. Only ranks of the two meshes have a line.
+ * file; they are compared at the end. Only ranks of the two sides have a line.
  */
 typedef struct fy_proof_tally {
     const fy_proof_spec *spec;
@@ -35,7 +35,7 @@ ferry_status fy_proof_tally_init(fy_proof_tally *tally, const fy_proof_spec *spe
                                  ferry_error *error);
 void fy_proof_tally_cleanup(fy_proof_tally *tally);
 
-/* Its ranks are in the meshes. */
+/* Its ranks are in the sides. */
 ferry_status fy_proof_tally_move(fy_proof_tally *tally, const fy_proof_move *move,
                                  ferry_error *error);
 

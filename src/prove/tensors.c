@@ -28,8 +28,8 @@ static bool parse_opaque(const char *text, ferry_dtype *dtype_out)
     return true;
 }
 
-static ferry_status read_dtype(const char *text, const fy_json_place *place, ferry_dtype *dtype,
-                               ferry_error *error)
+ferry_status fy_proof_read_dtype(const char *text, const fy_json_place *place, ferry_dtype *dtype,
+                                 ferry_error *error)
 {
     static const struct {
         const char *text;
@@ -215,7 +215,7 @@ static ferry_status read_entry(fy_proof_spec *spec, const json_t *json, const fy
     FY_TRY(fy_json_read(json, place, fields, &e, NULL, error));
     *name_out = e.name;
     FY_TRY(fy_proof_read_dims(e.shape, &shape_place, 1, entry->shape, &entry->n_dims, error));
-    FY_TRY(read_dtype(e.dtype, place, &entry->dtype, error));
+    FY_TRY(fy_proof_read_dtype(e.dtype, place, &entry->dtype, error));
     if (e.count != NULL) {
         FY_TRY(read_counts(spec, e.count, &count_place, entry, n_out, error));
     }
