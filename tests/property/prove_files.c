@@ -2,9 +2,10 @@
 /*
  * prove_files
  *
- * Proves plans against specs: each line of standard input is the path of a spec, a blank and the path
- * of a plan. Each is proven element by element and by cells; a line on standard output is the status
- * by name, and then the sentence of the first way. Where the two ways differ it ends with status 1.
+ * Proves plans against specs: each line of standard input is the path of a spec, a blank and the
+ * path of a plan. Each is proven element by element and by cells; a line on standard output is the
+ * status by name, and then the sentence of the first way. Where the two ways differ it ends with
+ * status 1.
  */
 #include "prove/prove.h"
 
