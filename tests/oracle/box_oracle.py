@@ -318,12 +318,14 @@ class BoxPlanChecker(PlanChecker):
     # -- maximal moves --
 
     def check_maximal(self):
-        """No two moves of the same holders are one box, logically and in both memories."""
+        """No two moves of the same holders, of one box of the source, are one box, logically and in
+        both memories."""
         if not self.must_be_maximal:
             return
         groups = defaultdict(list)
         for move in self.moves:
-            key = move.record["from"], move.record["to"], move.tensor.name, move.source.name
+            fed = self.origin(move.tensor)[move.receiver.global_offsets()[0]][0]
+            key = move.record["from"], move.record["to"], move.tensor.name, move.source.name, fed
             groups[key].append(move)
         for moves in groups.values():
             begins = defaultdict(list)

@@ -318,7 +318,7 @@ def draw_ranks(rng, most):
 
 
 def draw_box_spec(rng, seed):
-    spec = random_spec(seed, chance(rng, 0.3))
+    spec = random_spec(seed, chance(rng, 0.3), chance(rng, 0.2))
     model = model_of(spec)
     kind = rng.choice(["both", "both", "both", "source", "destination"])
     sound = [tensor for tensor in model.tensors if tensor.elements <= MOST_ELEMENTS]
@@ -435,7 +435,7 @@ def boxes_of_mesh(model, which):
             shard = placement.shards[rank]
             if shard.flat is not None:
                 return None
-            if math.prod(shard.shape):
+            if math.prod(shard.shape) or not tensor.elements:  # an empty one must be named
                 entries.append({"rank": rank, "parameter": tensor.name, "dtype": tensor.dtype,
                                 "elements": math.prod(shard.shape),
                                 "holds": list(holds_of_shard(tensor, shard))})
@@ -444,6 +444,10 @@ def boxes_of_mesh(model, which):
 
 def holds_of_shard(tensor, shard):
     strides = row_major_strides(shard.shape)
+    if not math.prod(shard.shape):
+        yield {"tensor": tensor.name, "begin": [0] * len(strides), "shape": list(tensor.shape),
+               "offset": 0, "strides": list(strides)}
+        return
     cells = [([], [], 0)]
     for axis, stride in zip(shard.axes, strides):
         cells = [(begin + [axis[at]], lengths + [n], offset + at * stride)

@@ -220,6 +220,9 @@ class BoxSide:
             if rank in self.parameters:
                 self.parameters[rank] = []
 
+    def has_rule(self, _name):
+        return True
+
     def place(self, name, _shape):
         return BoxPlacement(self.tensors[name], self)
 
@@ -252,10 +255,14 @@ class BoxModel(Model):
         """As Model's, and: somebody holds every element that a destination wants."""
         moved = 0
         for tensor in self.tensors:
+            if tensor.source is not None:
+                self._validate_boxes(tensor)
+        for tensor in self.tensors:
+            self.elements(tensor)
             placement = self.at_destination(tensor.name)
             if placement is None or not placement.shards:
                 continue
-            self._validate_feeds(tensor)
+            self._validate_origins(tensor)
             origin = self.origin(tensor)
             feeds = self.feeds(tensor)
             masks = [self.source_masks(feed.source) for feed in feeds]
