@@ -12,6 +12,7 @@
 #include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -559,6 +560,84 @@ static void test_inside_host_call(void **state)
     ferry_queue_destroy(in.other);
 }
 
+/* Work that a device does not take is not on the queue: what comes behind it is done. */
+static const fy_exec *far_exec;
+static bool takes_none;
+
+static ferry_status call_unless(fy_exec_queue *queue, void (*function)(void *context),
+                                void *context, ferry_error *error)
+{
+    return takes_none ? fy_fail(error, FERRY_ERR_NO_MEMORY, "no more work")
+                      : far_exec->call(queue, function, context, error);
+}
+
+static void test_work_not_taken(void **state)
+{
+    (void)state;
+    ferry_error error;
+    fy_queue *entered;
+    ferry_queue_destroy(make(0)); /* the kind is there now */
+    const fy_memory_kind *far = fy_memory_row(FERRY_MEMORY_FAR);
+    fy_memory_kind kind = *far;
+    far_exec = far->exec;
+    fy_exec exec = *far_exec;
+    exec.call = call_unless;
+    kind.exec = &exec;
+    atomic_store(&fy_memory_rows[FERRY_MEMORY_FAR], &kind);
+    begin_letters();
+    ferry_queue *queue = make(0);
+    defer(queue, "a");
+    takes_none = true;
+    must(fy_queue_enter(queue, "defer", &entered, &error), &error);
+    check_status("not taken", FERRY_ERR_NO_MEMORY,
+                 fy_queue_defer(entered, write_letter, "b", &error), &error);
+    fy_queue_leave(entered);
+    check_status("not taken", FERRY_ERR_NO_MEMORY,
+                 ferry_queue_call(queue, call_letter, "c", &error), &error);
+    takes_none = false;
+    defer(queue, "d");
+    defer(queue, "e");
+    must(ferry_queue_synchronize(queue, &error), &error);
+    assert_string_equal(done, "ade");
+    ferry_queue_destroy(queue);
+    atomic_store(&fy_memory_rows[FERRY_MEMORY_FAR], far);
+}
+
+/* The process's signals are for threads of the program: a queue's own take none. */
+static void look_at_mask(void *context)
+{
+    sigset_t mask;
+    pthread_sigmask(SIG_SETMASK, NULL, &mask);
+    *(bool *)context = sigismember(&mask, SIGINT) == 1 && sigismember(&mask, SIGALRM) == 1 &&
+                       sigismember(&mask, SIGCHLD) == 1;
+}
+
+static ferry_status look_deferred(void *context, ferry_error *error)
+{
+    (void)error;
+    look_at_mask(context);
+    return FERRY_OK;
+}
+
+static void test_signals(void **state)
+{
+    (void)state;
+    bool is_blocked[2] = {false, false}, here = true;
+    ferry_error error;
+    fy_queue *entered;
+    ferry_queue *queue = make(0);
+    must(fy_queue_enter(queue, "defer", &entered, &error), &error);
+    must(fy_queue_defer(entered, look_deferred, &is_blocked[0], &error), &error);
+    fy_queue_leave(entered);
+    must(ferry_queue_call(queue, look_at_mask, &is_blocked[1], &error), &error);
+    must(ferry_queue_synchronize(queue, &error), &error);
+    assert_true(is_blocked[0]);
+    assert_true(is_blocked[1]);
+    look_at_mask(&here);
+    assert_false(here); /* and this one takes them as before */
+    ferry_queue_destroy(queue);
+}
+
 /* Two threads with one queue, and one that goes while others ask for it. */
 enum { CALLS = 200 };
 
@@ -717,6 +796,7 @@ int main(void)
         cmocka_unit_test(test_inside),        cmocka_unit_test(test_inside_call),
         cmocka_unit_test(test_threads),       cmocka_unit_test(test_forked),
         cmocka_unit_test(test_address_again), cmocka_unit_test(test_inside_host_call),
+        cmocka_unit_test(test_signals),       cmocka_unit_test(test_work_not_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
