@@ -9,8 +9,9 @@
 
 #include "base/cpu.h"
 #include "base/hash.h"
-#include "exec/block.h"
+#include "exec/permute.h"
 #include "exec/rows.h"
+#include "exec/tiles.h"
 #include "host/copy.h"
 
 #include <string.h>
@@ -19,11 +20,13 @@ enum {
     LINE = 64,
     /* Whole lines are streamed; of others, rows from here on: they lose less at their ends. */
     STREAM_FROM = 1024,
-    MOST_ROWS = 32,       /* that are gathered before they are streamed */
-    PAGES_FROM = 16384,   /* rows so long are several pages, page beside page */
-    HASH_PIECE = 4096,    /* what such rows are cut into for the hash */
-    BUFFER = 8192,        /* of short rows; half of the smallest fast cache around */
-    ROWS_HASH_FROM = 1024 /* in all; of less than 241 bytes XXH3 is another function */
+    MOST_ROWS = 32,         /* that are gathered before they are streamed */
+    ASK_BELOW = 1024,       /* rows so short end before the machine knows where they go on */
+    PAGES_FROM = 16384,     /* rows so long are several pages, page beside page */
+    HASH_PIECE = 4096,      /* what such rows are cut into for the hash */
+    BUFFER = 8192,          /* of short rows; half of the smallest fast cache around */
+    PERMUTED_PIECE = 32768, /* more of what lies far apart: lines are fetched less often */
+    ROWS_HASH_FROM = 1024   /* in all; of less than 241 bytes XXH3 is another function */
 };
 
 const fy_rows_kernels *fy_rows_kernels_of(fy_isa isa)
@@ -32,6 +35,16 @@ const fy_rows_kernels *fy_rows_kernels_of(fy_isa isa)
         [FY_ISA_BASELINE] = &fy_rows_baseline,
         [FY_ISA_AVX2] = &fy_rows_avx2,
         [FY_ISA_AVX512] = &fy_rows_avx512,
+    };
+    return kernels[isa];
+}
+
+const fy_tiles_kernels *fy_tiles_kernels_of(fy_isa isa)
+{
+    static const fy_tiles_kernels *const kernels[] = {
+        [FY_ISA_BASELINE] = &fy_tiles_baseline,
+        [FY_ISA_AVX2] = &fy_tiles_avx2,
+        [FY_ISA_AVX512] = &fy_tiles_avx512,
     };
     return kernels[isa];
 }
@@ -85,7 +98,11 @@ static void stream_block(queue *q, const fy_block *b)
 {
     char *to = b->to;
     const char *from = b->from;
+    bool asks = b->row_bytes < ASK_BELOW && b->from_distance != b->row_bytes;
     for (uint64_t i = 0; i < b->n_rows; i++, to += b->to_distance, from += b->from_distance) {
+        for (uint64_t at = 0; asks && i + MOST_ROWS < b->n_rows && at < b->row_bytes; at += LINE) {
+            __builtin_prefetch(from + MOST_ROWS * b->from_distance + at);
+        }
         if (b->row_bytes < PAGES_FROM) {
             push(q, to, from, (size_t)b->row_bytes);
         } else if (q->hash != NULL) {
@@ -106,11 +123,9 @@ static bool is_whole_lines(const fy_block *b)
 static void copy_cached(fy_walk_side *to, fy_walk_side *from)
 {
     while (to->walk.left > 0) {
-        if (!fy_block_transpose(to, from)) {
-            fy_block b = fy_block_here(to, from);
-            fy_block_copy_cached(&b);
-            fy_block_take(to, from, &b);
-        }
+        fy_block b = fy_block_here(to, from);
+        fy_block_copy_cached(&b);
+        fy_block_take(to, from, &b);
     }
 }
 
@@ -153,7 +168,7 @@ static void copy_sides(fy_walk_side *to, fy_walk_side *from)
             fy_block_take(to, from, &b);
         } else if (to->walk.n_here >= BUFFER && to->walk.left >= BUFFER) {
             assemble(to, from);
-        } else if (!fy_block_transpose(to, from)) {
+        } else {
             fy_block_copy_cached(&b);
             fy_block_take(to, from, &b);
         }
@@ -161,36 +176,61 @@ static void copy_sides(fy_walk_side *to, fy_walk_side *from)
     flush(&q);
 }
 
+void fy_sides_copy(fy_walk_side *to, fy_walk_side *from, bool streams)
+{
+    if (streams) {
+        copy_sides(to, from);
+    } else {
+        copy_cached(to, from);
+    }
+}
+
+static void copy_area(const fy_area *to, void *to_base, const fy_area *from, const void *from_base,
+                      uint64_t first, uint64_t bytes, bool streams)
+{
+    if (fy_area_permute(to, to_base, from, from_base, first, bytes, streams)) {
+        return;
+    }
+    fy_walk_side t = fy_walk_side_of(to, to_base, first, bytes);
+    fy_walk_side f = fy_walk_side_of(from, from_base, first, bytes);
+    fy_sides_copy(&t, &f, streams);
+}
+
 void fy_area_copy(const fy_area *to, void *to_base, const fy_area *from, const void *from_base,
                   uint64_t first, uint64_t bytes)
 {
-    fy_walk_side t = fy_walk_side_of(to, to_base, first, bytes);
-    fy_walk_side f = fy_walk_side_of(from, from_base, first, bytes);
-    copy_sides(&t, &f);
+    copy_area(to, to_base, from, from_base, first, bytes, true);
 }
 
 void fy_area_copy_cached(const fy_area *to, void *to_base, const fy_area *from,
                          const void *from_base, uint64_t first, uint64_t bytes)
 {
-    fy_walk_side t = fy_walk_side_of(to, to_base, first, bytes);
-    fy_walk_side f = fy_walk_side_of(from, from_base, first, bytes);
-    copy_cached(&t, &f);
+    copy_area(to, to_base, from, from_base, first, bytes, false);
+}
+
+/* As the bytes of an area, with the base that they have as such. */
+static fy_area packed_area(const fy_area *area)
+{
+    return fy_area_flat(0, area->bytes);
+}
+
+static void *packed_base(const void *packed, uint64_t first)
+{
+    return (void *)((uintptr_t)packed - (uintptr_t)first);
 }
 
 void fy_area_unpack(const fy_area *to, void *to_base, const void *from, uint64_t first,
                     uint64_t bytes)
 {
-    fy_area flat = fy_area_flat(0, bytes);
-    fy_walk_side t = fy_walk_side_of(to, to_base, first, bytes);
-    fy_walk_side f = fy_walk_side_of(&flat, from, 0, bytes);
-    copy_sides(&t, &f);
+    fy_area packed = packed_area(to);
+    copy_area(to, to_base, &packed, packed_base(from, first), first, bytes, true);
 }
 
 void fy_area_pack_cached(void *to, const fy_area *from, const void *from_base, uint64_t first,
                          uint64_t bytes)
 {
-    fy_walk_side f = fy_walk_side_of(from, from_base, first, bytes);
-    gather(to, &f, bytes);
+    fy_area packed = packed_area(from);
+    copy_area(&packed, packed_base(to, first), from, from_base, first, bytes, false);
 }
 
 /* ---- hashes ---- */
@@ -259,8 +299,32 @@ static uint64_t hash_sides(fy_walk_side *to, fy_walk_side *from, bool only_hash)
     return fy_hasher_end(&hasher);
 }
 
+/*
+ * Of a source whose bytes are in another order in memory: some of them at once are put in order
+ * for the hash, and copied by themselves.
+ */
+static uint64_t hash_permuted(const fy_area *to, void *to_base, const fy_area *from,
+                              const void *from_base, uint64_t first, uint64_t bytes)
+{
+    char buffer[PERMUTED_PIECE];
+    fy_hasher hasher;
+    fy_hasher_begin(&hasher);
+    for (uint64_t at = first, n; at < first + bytes; at += n) {
+        n = fy_min(first + bytes - at, PERMUTED_PIECE);
+        fy_area_pack_cached(buffer, from, from_base, at, n);
+        fy_hasher_update(&hasher, buffer, (size_t)n);
+    }
+    if (to != NULL) {
+        fy_area_copy(to, to_base, from, from_base, first, bytes);
+    }
+    return fy_hasher_end(&hasher);
+}
+
 uint64_t fy_area_hash(const fy_area *area, const void *base, uint64_t first, uint64_t bytes)
 {
+    if (fy_area_is_permuted(area)) {
+        return hash_permuted(NULL, NULL, area, base, first, bytes);
+    }
     fy_walk_side from = fy_walk_side_of(area, base, first, bytes);
     fy_walk_side to = from; /* walked over, never written */
     return hash_sides(&to, &from, true);
@@ -269,6 +333,14 @@ uint64_t fy_area_hash(const fy_area *area, const void *base, uint64_t first, uin
 uint64_t fy_area_copy_hash(const fy_area *to, void *to_base, const fy_area *from,
                            const void *from_base, uint64_t first, uint64_t bytes)
 {
+    if (fy_area_is_permuted(from)) {
+        return hash_permuted(to, to_base, from, from_base, first, bytes);
+    }
+    if (fy_area_is_permuted(to)) {
+        uint64_t hash = fy_area_hash(from, from_base, first, bytes);
+        fy_area_copy(to, to_base, from, from_base, first, bytes);
+        return hash;
+    }
     fy_walk_side t = fy_walk_side_of(to, to_base, first, bytes);
     fy_walk_side f = fy_walk_side_of(from, from_base, first, bytes);
     return hash_sides(&t, &f, false);
@@ -277,17 +349,13 @@ uint64_t fy_area_copy_hash(const fy_area *to, void *to_base, const fy_area *from
 uint64_t fy_area_pack_hash(void *to, const fy_area *from, const void *from_base, uint64_t first,
                            uint64_t bytes)
 {
-    fy_area flat = fy_area_flat(0, bytes);
-    fy_walk_side t = fy_walk_side_of(&flat, to, 0, bytes);
-    fy_walk_side f = fy_walk_side_of(from, from_base, first, bytes);
-    return hash_sides(&t, &f, false);
+    fy_area packed = packed_area(from);
+    return fy_area_copy_hash(&packed, packed_base(to, first), from, from_base, first, bytes);
 }
 
 uint64_t fy_area_unpack_hash(const fy_area *to, void *to_base, const void *from, uint64_t first,
                              uint64_t bytes)
 {
-    fy_area flat = fy_area_flat(0, bytes);
-    fy_walk_side t = fy_walk_side_of(to, to_base, first, bytes);
-    fy_walk_side f = fy_walk_side_of(&flat, from, 0, bytes);
-    return hash_sides(&t, &f, false);
+    fy_area packed = packed_area(to);
+    return fy_area_copy_hash(to, to_base, &packed, packed_base(from, first), first, bytes);
 }

@@ -49,12 +49,4 @@ static inline void fy_block_take(fy_walk_side *to, fy_walk_side *from, const fy_
 /* Copies a block through the cache. */
 void fy_block_copy_cached(const fy_block *block);
 
-/*
- * Where both sides stand at the begin of a plane of short rows whose dims are nested in memory the
- * other way round on one side: copies as much of it as there is, tile by tile, walks over it, and
- * says so. Row by row, every row would fetch lines of the cache that are gone before the next one
- * needs their neighbours.
- */
-bool fy_block_transpose(fy_walk_side *to, fy_walk_side *from);
-
 #endif

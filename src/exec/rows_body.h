@@ -44,7 +44,9 @@ static void stream_rest(char *to, const char *from, size_t n_bytes)
     for (; n_bytes >= LINE; to += LINE, from += LINE, n_bytes -= LINE) {
         stream_line(to, from);
     }
-    memcpy(to, from, n_bytes);
+    if (n_bytes != 0) {
+        memcpy(to, from, n_bytes);
+    }
 }
 
 /* One of the rows under way. Of what is streamed, `left` bytes from a line's begin on. */
@@ -58,7 +60,9 @@ static ALWAYS_INLINE lane begin_lane(const fy_row *row, size_t row_bytes)
 {
     size_t head = -(uintptr_t)row->to % LINE;
     head = head < row_bytes ? head : row_bytes;
-    memcpy(row->to, row->from, head);
+    if (head != 0) { /* a call for nothing is a good part of a short row */
+        memcpy(row->to, row->from, head);
+    }
     return (lane){.to = row->to + head, .from = row->from + head, .left = row_bytes - head};
 }
 

@@ -63,7 +63,7 @@ static void finish(sample *s, uint64_t *seed)
     must(fy_area_make(s->offset, s->element_bytes, s->n_dims, s->length, s->stride, &s->area,
                       &error),
          &error);
-    s->memory = malloc((size_t)s->end);
+    s->memory = aligned_alloc(64, ((size_t)s->end + 63) / 64 * 64);
     for (uint64_t i = 0; i < s->end; i++) {
         s->memory[i] = (char)random_u64(seed);
     }
@@ -390,6 +390,79 @@ static void test_transposes(void **state)
     }
 }
 
+/* The strides of a sample whose dims are nested as the code says, each packed but for the padding.
+ */
+static void nest(sample *s, uint32_t code, uint64_t padding)
+{
+    uint32_t order[FERRY_MAX_DIMS], n = 0;
+    for (uint32_t d = 0; d < s->n_dims; d++) { /* each is put among those before it */
+        uint32_t at = code % (d + 1);
+        code /= d + 1;
+        memmove(order + at + 1, order + at, (n - at) * sizeof *order);
+        order[at] = d;
+        n++;
+    }
+    uint64_t extent = s->element_bytes;
+    for (uint32_t i = 0; i < n; i++) {
+        s->stride[order[i]] = extent + (i > 0 ? padding : 0);
+        extent += s->stride[order[i]] * (s->length[order[i]] - 1);
+    }
+}
+
+/* Every order of four dims on one side, some of the other's, at and beside whole lines. */
+static void test_permutations(void **state)
+{
+    (void)state;
+    static const uint64_t shapes[][4] = {{3, 5, 2, 4},   {2, 70, 3, 66},  {1, 33, 130, 2},
+                                         {40, 1, 2, 40}, {2, 129, 1, 65}, {4, 4, 17, 18}};
+    static const uint64_t elements[] = {1, 2, 4, 8, 16, 6, 64};
+    uint64_t seed = 23;
+    for (uint32_t code = 0; code < 24; code++) {
+        for (size_t i = 0; i < COUNT_OF(shapes) * COUNT_OF(elements); i++) {
+            uint64_t e = elements[i % COUNT_OF(elements)];
+            const uint64_t *shape = shapes[i / COUNT_OF(elements)];
+            bool whole = random_below(&seed, 2) == 0;
+            if (e * shape[0] * shape[1] * shape[2] * shape[3] > 80000) {
+                continue;
+            }
+            pair p = {.seed = code * 1000 + i};
+            p.to = (sample){.offset = 128, .element_bytes = e, .n_dims = 4};
+            memcpy(p.to.length, shape, 4 * sizeof *shape);
+            p.from = p.to;
+            p.to.offset += whole ? 0 : e * random_below(&seed, 20) + random_below(&seed, 2);
+            nest(&p.to, code, whole ? 0 : random_below(&seed, 3) * e);
+            nest(&p.from, (code + random_below(&seed, 24)) % 24, random_below(&seed, 2) * e);
+            finish(&p.to, &seed);
+            finish(&p.from, &seed);
+            check_pair(&p, 2, &seed);
+        }
+    }
+}
+
+/* Columns at whole lines, which are streamed, with begins and ends that are not, of many tiles. */
+static void test_planes(void **state)
+{
+    (void)state;
+    static const uint64_t elements[] = {1, 2, 4, 8, 16};
+    uint64_t seed = 29;
+    for (size_t i = 0; i < COUNT_OF(elements) * 6; i++) {
+        uint64_t e = elements[i % COUNT_OF(elements)];
+        uint64_t n = 512 / e, m = 100 + random_below(&seed, 500);
+        pair p = {.seed = i};
+        p.to = (sample){.offset = 128, .element_bytes = e, .n_dims = 2, .length = {n, m}};
+        p.from = p.to;
+        p.to.length[0] = p.from.length[0] = n - i / COUNT_OF(elements);
+        p.to.offset += i % 3 == 0 ? 0 : e * random_below(&seed, 70);
+        p.to.stride[0] = e;
+        p.to.stride[1] = n * e;
+        p.from.stride[0] = (m + random_below(&seed, 3)) * e;
+        p.from.stride[1] = e;
+        finish(&p.to, &seed);
+        finish(&p.from, &seed);
+        check_pair(&p, 3, &seed);
+    }
+}
+
 /* All shapes of up to three dims of up to three elements of one or two bytes, packed or with gaps.
  */
 static void test_small_worlds(void **state)
@@ -548,7 +621,8 @@ static int run_all(void)
         cmocka_unit_test(test_refused),      cmocka_unit_test(test_walk_of_a_huge_area),
         cmocka_unit_test(test_small_worlds), cmocka_unit_test(test_rows),
         cmocka_unit_test(test_transposes),   cmocka_unit_test(test_random_small),
-        cmocka_unit_test(test_random_large),
+        cmocka_unit_test(test_random_large), cmocka_unit_test(test_permutations),
+        cmocka_unit_test(test_planes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,509 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies between areas whose dimensions are nested in memory in different orders: transposes and
+ * all that is like them. What two areas have in common is a list of dimensions with a stride on
+ * either side; a range of bytes is a few boxes of it (cut). The dimensions of a box may be walked
+ * in any order: neighbours are merged, and what is in order then is copied row by row. Else the box
+ * is cut into tiles that use all of the lines that they touch on both sides, and tiles of which
+ * either side has elements side by side are planes for tiles.h.
+ */
+#include "exec/permute.h"
+
+#include "exec/rows.h"
+#include "exec/tiles.h"
+#include "host/copy.h"
+
+#include <string.h>
+
+enum {
+    MOST_DIMS = 2 * FERRY_MAX_DIMS + 2,
+    LINE = 64,
+    LEAST_SIDE = 64,     /* bytes of a plane's rows and columns: shorter ones are few in a vector */
+    SHORT_BYTES = 256,   /* of either side that a tile of short rows has */
+    ROW_TILE = 1024,     /* and of longer ones */
+    STREAM_FROM = 1024,  /* rows that are streamed even where they are no whole lines */
+    PAGES_FROM = 16384,  /* and those that are several pages */
+    ASSEMBLE_FROM = 256, /* bytes side by side in the destination that are put together first */
+    ASSEMBLED = 2048,
+    MOST_ROWS = 32,
+    FEW_ROWS = 8 /* along a dimension: another one makes longer loops */
+};
+
+typedef struct dim {
+    uint64_t length;
+    uint64_t to, from; /* strides */
+} dim;
+
+typedef struct nest {
+    uint32_t n;
+    dim dims[MOST_DIMS]; /* slowest first */
+} nest;
+
+/* A box of a copy, and how it is walked. */
+typedef struct box {
+    char *to;
+    const char *from;
+    uint64_t element; /* bytes that lie side by side on both sides */
+    bool streams;
+    nest nest;                 /* without the element, by strides of `to` */
+    uint32_t order[MOST_DIMS]; /* by strides of `from` */
+    uint64_t tile[MOST_DIMS];
+    uint32_t i, j; /* the dimensions with the least strides of `to`, and of `from` */
+} box;
+
+/* ---- what two areas have in common ---- */
+
+bool fy_area_is_permuted(const fy_area *area)
+{
+    uint64_t within = area->run_bytes;
+    for (uint32_t d = area->n_dims; d-- > 0;) {
+        if (area->stride[d] < within) {
+            return true;
+        }
+        within = area->stride[d];
+    }
+    return false;
+}
+
+/* A side, taken apart from its fastest dimension on. */
+typedef struct rest {
+    const fy_area *area;
+    uint32_t dim; /* those before it are to come */
+    uint64_t left, stride;
+} rest;
+
+static bool settle(rest *r)
+{
+    while (r->left == 1 && r->dim > 0) {
+        r->dim--;
+        r->left = r->area->length[r->dim];
+        r->stride = r->area->stride[r->dim];
+    }
+    return r->left > 1;
+}
+
+static void take(rest *r, uint64_t length)
+{
+    r->left /= length;
+    r->stride *= length;
+}
+
+/* False where a dimension of one side begins within one of the other's. */
+static bool join(const fy_area *to, const fy_area *from, nest *nest_out)
+{
+    rest t = {.area = to, .dim = to->n_dims, .left = to->run_bytes, .stride = 1};
+    rest f = {.area = from, .dim = from->n_dims, .left = from->run_bytes, .stride = 1};
+    uint32_t at = MOST_DIMS;
+    while (settle(&t) && settle(&f)) {
+        uint64_t length = fy_min(t.left, f.left);
+        if (t.left % length != 0 || f.left % length != 0 || at == 0) {
+            return false;
+        }
+        nest_out->dims[--at] = (dim){.length = length, .to = t.stride, .from = f.stride};
+        take(&t, length);
+        take(&f, length);
+    }
+    nest_out->n = MOST_DIMS - at;
+    memmove(nest_out->dims, nest_out->dims + at, nest_out->n * sizeof *nest_out->dims);
+    return true;
+}
+
+/* ---- rows ---- */
+
+static void stream_rows(const fy_block *b)
+{
+    const fy_rows_kernels *kernels = fy_rows_kernels_of(fy_cpu_isa());
+    fy_row rows[MOST_ROWS];
+    size_t n = 0;
+    for (uint64_t r = 0; r < b->n_rows; r++) {
+        char *to = b->to + r * b->to_distance;
+        const char *from = b->from + r * b->from_distance;
+        if (b->row_bytes >= PAGES_FROM) {
+            fy_copy_streaming_unfenced(to, from, (size_t)b->row_bytes);
+            continue;
+        }
+        rows[n++] = (fy_row){.to = to, .from = from};
+        if (n == MOST_ROWS) {
+            kernels->copy(rows, n, (size_t)b->row_bytes);
+            n = 0;
+        }
+    }
+    if (n > 0) {
+        kernels->copy(rows, n, (size_t)b->row_bytes);
+    }
+}
+
+/* Rows that end up side by side leave a buffer as whole lines: their destination is never read. */
+static void assemble(const fy_block *b)
+{
+    char buffer[ASSEMBLED];
+    fy_block gathered = *b;
+    gathered.to = buffer;
+    fy_block_copy_cached(&gathered);
+    fy_block whole = {
+        .to = b->to, .from = buffer, .n_rows = 1, .row_bytes = b->n_rows * b->row_bytes};
+    stream_rows(&whole);
+}
+
+/* Asks for what lies so far behind the rows of a block: the machine cannot guess it. */
+static void fetch(const fy_block *b, ptrdiff_t ahead)
+{
+    bool dense = b->from_distance <= LINE;
+    uint64_t n = dense ? 1 : b->n_rows;
+    uint64_t bytes = dense ? (b->n_rows - 1) * b->from_distance + b->row_bytes : b->row_bytes;
+    uintptr_t from = (uintptr_t)b->from + (uintptr_t)ahead;
+    for (uint64_t r = 0; r < n && bytes < PAGES_FROM; r++, from += b->from_distance) {
+        for (uint64_t at = 0; at < bytes + from % LINE; at += LINE) {
+            __builtin_prefetch((const void *)(from + at));
+        }
+    }
+}
+
+static void copy_rows(const box *x, const fy_block *b, ptrdiff_t ahead)
+{
+    if (ahead != 0) {
+        fetch(b, ahead);
+    }
+    uint64_t bytes = b->n_rows * b->row_bytes;
+    bool lines = (((uintptr_t)b->to | b->row_bytes | b->to_distance) % LINE) == 0;
+    if (x->streams && (lines || b->row_bytes >= STREAM_FROM)) {
+        stream_rows(b);
+    } else if (x->streams && b->to_distance == b->row_bytes && bytes >= ASSEMBLE_FROM &&
+               bytes <= ASSEMBLED) {
+        assemble(b);
+    } else {
+        fy_block_copy_cached(b);
+    }
+}
+
+/* ---- tiles ---- */
+
+/* A tile, or the part of one that is left at the end of a dimension. */
+typedef struct tile {
+    uint64_t index[MOST_DIMS]; /* of its first element */
+    uint64_t length[MOST_DIMS];
+    char *to;
+    const char *from;
+} tile;
+
+/* Steps through all indices of a tile but those of dimensions p and q; false behind the last. */
+static bool step_within(const box *x, const tile *t, uint32_t p, uint32_t q, uint64_t *index,
+                        char **to, const char **from)
+{
+    for (uint32_t d = x->nest.n; d-- > 0;) {
+        const dim *its = &x->nest.dims[d];
+        if (d == p || d == q) {
+            continue;
+        }
+        *to += its->to;
+        *from += its->from;
+        if (++index[d] < t->length[d]) {
+            return true;
+        }
+        *to -= index[d] * its->to;
+        *from -= index[d] * its->from;
+        index[d] = 0;
+    }
+    return false;
+}
+
+/* Whether a row of a tile begins in lines that none before it has. */
+static bool is_new(const box *x, const uint64_t *index)
+{
+    bool is = true;
+    for (uint32_t d = 0; d < x->nest.n; d++) {
+        uint64_t stride = x->nest.dims[d].from;
+        is = is && (stride >= LINE || index[d] * stride % LINE < stride);
+    }
+    return is;
+}
+
+/* ahead: how far behind it the next tile lies in `from`; 0: there is none. */
+static void copy_row_tile(const box *x, const tile *t, ptrdiff_t ahead)
+{
+    uint64_t index[MOST_DIMS] = {0};
+    uint32_t r = x->i;
+    for (uint32_t d = 0; d < x->nest.n && t->length[x->i] < FEW_ROWS; d++) {
+        r = t->length[d] > t->length[r] ? d : r;
+    }
+    fy_block b = {.to = t->to,
+                  .from = t->from,
+                  .to_distance = x->nest.dims[r].to,
+                  .from_distance = x->nest.dims[r].from,
+                  .n_rows = t->length[r],
+                  .row_bytes = x->element};
+    do {
+        copy_rows(x, &b, is_new(x, index) ? ahead : 0);
+    } while (step_within(x, t, r, r, index, &b.to, &b.from));
+}
+
+static uint32_t log_of(uint64_t element)
+{
+    return (uint32_t)__builtin_ctzll(element);
+}
+
+/* next: where the next tile begins in `from`, or NULL. */
+static void copy_plane_tile(const box *x, const tile *t, bool streams, const char *next)
+{
+    const fy_tiles_kernels *kernels = fy_tiles_kernels_of(fy_cpu_isa());
+    uint64_t index[MOST_DIMS] = {0};
+    fy_plane p = {.to = t->to,
+                  .from = t->from,
+                  .to_pitch = x->nest.dims[x->j].to,
+                  .from_pitch = x->nest.dims[x->i].from,
+                  .n_i = (size_t)t->length[x->i],
+                  .n_j = (size_t)t->length[x->j],
+                  .next = next};
+    do {
+        kernels->transpose[log_of(x->element)](&p, streams);
+    } while (step_within(x, t, x->i, x->j, index, &p.to, &p.from));
+}
+
+/* To the next tile; false behind the last. The first of dimension i may be shorter: `head`. */
+static bool step_tile(const box *x, uint64_t head, tile *t)
+{
+    for (uint32_t k = x->nest.n; k-- > 0;) {
+        uint32_t d = x->order[k];
+        const dim *its = &x->nest.dims[d];
+        uint64_t done = t->length[d];
+        if (t->index[d] + done < its->length) {
+            t->index[d] += done;
+            t->to += done * its->to;
+            t->from += done * its->from;
+            t->length[d] = fy_min(x->tile[d], its->length - t->index[d]);
+            return true;
+        }
+        t->to -= t->index[d] * its->to;
+        t->from -= t->index[d] * its->from;
+        t->index[d] = 0;
+        t->length[d] = fy_min(d == x->i && head > 0 ? head : x->tile[d], its->length);
+    }
+    return false;
+}
+
+static tile first_tile(const box *x, uint64_t head)
+{
+    tile t = {.to = x->to, .from = x->from};
+    for (uint32_t d = 0; d < x->nest.n; d++) {
+        t.length[d] = fy_min(d == x->i && head > 0 ? head : x->tile[d], x->nest.dims[d].length);
+    }
+    return t;
+}
+
+/* Whether all columns begin alike within a line; and how many elements are before the first line.
+ */
+static bool find_lines(const box *x, uint64_t *head_out)
+{
+    uint64_t before = -(uintptr_t)x->to % LINE;
+    for (uint32_t d = 0; d < x->nest.n; d++) {
+        if (d != x->i && x->nest.dims[d].to % LINE != 0) {
+            return false;
+        }
+    }
+    *head_out = before / x->element;
+    return before % x->element == 0;
+}
+
+static bool is_planes(const box *x)
+{
+    const dim *i = &x->nest.dims[x->i], *j = &x->nest.dims[x->j];
+    uint64_t head, most = x->streams && find_lines(x, &head) ? 16 : 8; /* see fy_plane */
+    return x->i != x->j && i->to == x->element && j->from == x->element && x->element <= most &&
+           (x->element & (x->element - 1)) == 0 && i->length * x->element >= LEAST_SIDE &&
+           j->length * x->element >= LEAST_SIDE;
+}
+
+/* So much of each dimension that a tile has so many bytes side by side on either side. */
+static void set_tiles(box *x, uint64_t to_bytes, uint64_t from_bytes)
+{
+    for (uint32_t d = 0; d < x->nest.n; d++) {
+        const dim *its = &x->nest.dims[d];
+        uint64_t most = fy_max(fy_max(to_bytes / its->to, from_bytes / its->from), 1);
+        x->tile[d] = fy_min(most, its->length);
+    }
+}
+
+static void copy_planes(box *x)
+{
+    uint64_t head = 0;
+    bool lines = x->streams && find_lines(x, &head);
+    head = lines ? head : 0;
+    set_tiles(x, fy_plane_column_bytes((size_t)x->element), fy_plane_row_bytes((size_t)x->element));
+    tile t = first_tile(x, head);
+    for (bool more = true; more;) {
+        tile here = t;
+        more = step_tile(x, head, &t);
+        bool begins = head > 0 && here.index[x->i] == 0; /* and not at a line */
+        copy_plane_tile(x, &here, lines && !begins, more ? t.from : NULL);
+    }
+}
+
+static void copy_row_tiles(box *x)
+{
+    uint64_t from_bytes = x->element < LINE ? SHORT_BYTES : ROW_TILE;
+    bool assembles = x->streams && x->nest.dims[x->i].to == x->element;
+    set_tiles(x, assembles ? ASSEMBLED : from_bytes, from_bytes);
+    tile t = first_tile(x, 0);
+    for (bool more = true; more;) {
+        tile here = t;
+        more = step_tile(x, 0, &t);
+        copy_row_tile(x, &here, more ? t.from - here.from : 0);
+    }
+}
+
+/* ---- boxes ---- */
+
+static void drop(nest *n, uint32_t d)
+{
+    n->n--;
+    memmove(n->dims + d, n->dims + d + 1, (n->n - d) * sizeof *n->dims);
+}
+
+/* Takes what lies side by side on both sides into the element. */
+static void widen(box *x)
+{
+    for (uint32_t d = 0; d < x->nest.n;) {
+        const dim *its = &x->nest.dims[d];
+        if (its->length == 1) {
+            drop(&x->nest, d);
+        } else if (its->to == x->element && its->from == x->element) {
+            x->element *= its->length;
+            drop(&x->nest, d);
+            d = 0;
+        } else {
+            d++;
+        }
+    }
+}
+
+static void sort(box *x)
+{
+    nest *n = &x->nest;
+    for (uint32_t d = 1; d < n->n; d++) {
+        dim its = n->dims[d];
+        uint32_t at = d;
+        for (; at > 0 && n->dims[at - 1].to < its.to; at--) {
+            n->dims[at] = n->dims[at - 1];
+        }
+        n->dims[at] = its;
+    }
+    for (uint32_t d = 1; d < n->n;) {
+        dim *outer = &n->dims[d - 1], *inner = &n->dims[d];
+        if (outer->to == inner->to * inner->length && outer->from == inner->from * inner->length) {
+            inner->length *= outer->length;
+            drop(n, d - 1);
+        } else {
+            d++;
+        }
+    }
+}
+
+/* Whether `from` is then nested in the same order. */
+static bool set_order(box *x)
+{
+    bool same = true;
+    for (uint32_t d = 0; d < x->nest.n; d++) {
+        uint32_t at = d;
+        for (; at > 0 && x->nest.dims[x->order[at - 1]].from < x->nest.dims[d].from; at--) {
+            x->order[at] = x->order[at - 1];
+            same = false;
+        }
+        x->order[at] = d;
+    }
+    x->i = x->nest.n - 1;
+    x->j = x->order[x->nest.n - 1];
+    return same;
+}
+
+/* One side of a box in order, its neighbours put together where only that side has them so. */
+static fy_area side_area(const box *x, bool is_to)
+{
+    uint64_t length[FERRY_MAX_DIMS], stride[FERRY_MAX_DIMS];
+    fy_area area = {0};
+    for (uint32_t d = 0; d < x->nest.n; d++) {
+        length[d] = x->nest.dims[d].length;
+        stride[d] = is_to ? x->nest.dims[d].to : x->nest.dims[d].from;
+    }
+    fy_area_make(0, x->element, x->nest.n, length, stride, &area, NULL); /* they are apart */
+    return area;
+}
+
+static void copy_in_order(const box *x)
+{
+    fy_area to = side_area(x, true), from = side_area(x, false);
+    fy_walk_side t = fy_walk_side_of(&to, x->to, 0, to.bytes);
+    fy_walk_side f = fy_walk_side_of(&from, x->from, 0, from.bytes);
+    fy_sides_copy(&t, &f, x->streams);
+}
+
+static void copy_box(box *x)
+{
+    widen(x);
+    sort(x);
+    if (x->nest.n == 0) {
+        fy_block run = {.to = x->to, .from = x->from, .n_rows = 1, .row_bytes = x->element};
+        copy_rows(x, &run, 0);
+    } else if (set_order(x) && x->nest.n <= FERRY_MAX_DIMS) {
+        copy_in_order(x);
+    } else if (is_planes(x)) {
+        copy_planes(x);
+    } else {
+        copy_row_tiles(x);
+    }
+}
+
+/* ---- a range ---- */
+
+typedef struct range {
+    nest nest;
+    uint64_t size[MOST_DIMS]; /* bytes of an index of each dimension */
+    bool streams;
+} range;
+
+/* The dimensions from d on, of which the first has so many indices. */
+static void copy_part(const range *r, uint32_t d, uint64_t length, char *to, const char *from)
+{
+    box x = {.to = to, .from = from, .element = 1, .streams = r->streams};
+    x.nest.n = r->nest.n - d;
+    memcpy(x.nest.dims, r->nest.dims + d, x.nest.n * sizeof *x.nest.dims);
+    x.nest.dims[0].length = length;
+    copy_box(&x);
+}
+
+/* Bytes of the dimensions from d on: what begins or ends within an index is cut once more. */
+static void cut(const range *r, uint32_t d, char *to, const char *from, uint64_t first,
+                uint64_t bytes)
+{
+    const dim *its = &r->nest.dims[d];
+    uint64_t size = r->size[d], at = first / size, skipped = first % size;
+    if (skipped != 0) {
+        uint64_t n = fy_min(size - skipped, bytes);
+        cut(r, d + 1, to + at * its->to, from + at * its->from, skipped, n);
+        bytes -= n;
+        at++;
+    }
+    uint64_t n_whole = bytes / size;
+    if (n_whole != 0) {
+        copy_part(r, d, n_whole, to + at * its->to, from + at * its->from);
+        at += n_whole;
+    }
+    if (bytes % size != 0) {
+        cut(r, d + 1, to + at * its->to, from + at * its->from, 0, bytes % size);
+    }
+}
+
+bool fy_area_permute(const fy_area *to, void *to_base, const fy_area *from, const void *from_base,
+                     uint64_t first, uint64_t bytes, bool streams)
+{
+    range r = {.streams = streams};
+    if (bytes == 0 || !(fy_area_is_permuted(to) || fy_area_is_permuted(from)) ||
+        !join(to, from, &r.nest)) {
+        return false;
+    }
+    uint64_t size = 1;
+    for (uint32_t d = r.nest.n; d-- > 0; size *= r.nest.dims[d].length) {
+        r.size[d] = size;
+    }
+    cut(&r, 0, (char *)to_base + to->offset, (const char *)from_base + from->offset, first, bytes);
+    return true;
+}

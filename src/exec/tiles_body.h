@@ -1,0 +1,216 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The body of tiles_<isa>.c: included once in each, with the compiler flags of that instruction
+ * set, after these are defined: FY_TILES, the name of the kernels; VECTOR, a type of 16, 32 or 64
+ * bytes; LOAD(from), STORE(to, vector), STREAM(to, vector), the last to an address that is a
+ * multiple of the vector's size; LANES(from, step), a vector of 16 bytes from each of `from`, from
+ * + step ...; and LOW_<bits>(a, b) and HIGH_<bits>(a, b), which in each 16 bytes of a vector put
+ * the elements of the lower, or the upper, halves of a and b by turns.
+ *
+ * A plane is first gathered, so that each line of the source is fetched once whatever its pitch:
+ * lines at a power of two apart have few places in a cache. Meanwhile those of the next plane are
+ * asked for. Then lines of the destination are made, each of one tile: n rows of 16 bytes by turns
+ * with those half of them further on, as often as halving n gives one, are the n columns.
+ */
+#include "exec/tiles.h"
+
+#include <immintrin.h>
+#include <string.h>
+
+enum {
+    LINE = 64,
+    LANE = 16,
+    N_LANES = sizeof(VECTOR) / LANE,
+    N_TURNS = LINE / sizeof(VECTOR), /* vectors of a line */
+    MOST_COLUMNS = LANE              /* of a tile */
+};
+
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+/* Tiles stay in registers only if these loops are unrolled. */
+#define EACH(n) _Pragma("GCC unroll 16") for (size_t i = 0; i < (n); i++)
+
+static ALWAYS_INLINE VECTOR low(VECTOR a, VECTOR b, size_t element)
+{
+    return element == 1   ? LOW_8(a, b)
+           : element == 2 ? LOW_16(a, b)
+           : element == 4 ? LOW_32(a, b)
+                          : LOW_64(a, b);
+}
+
+static ALWAYS_INLINE VECTOR high(VECTOR a, VECTOR b, size_t element)
+{
+    return element == 1   ? HIGH_8(a, b)
+           : element == 2 ? HIGH_16(a, b)
+           : element == 4 ? HIGH_32(a, b)
+                          : HIGH_64(a, b);
+}
+
+static ALWAYS_INLINE void take_turns(VECTOR *v, size_t n, size_t element)
+{
+    VECTOR mixed[MOST_COLUMNS];
+    EACH(n / 2)
+    {
+        mixed[2 * i] = low(v[i], v[i + n / 2], element);
+        mixed[2 * i + 1] = high(v[i], v[i + n / 2], element);
+    }
+    EACH(n)
+    {
+        v[i] = mixed[i];
+    }
+}
+
+/* Rows of a tile become columns. n and element are constants where this is inlined. */
+static ALWAYS_INLINE void turn(VECTOR *v, const char *from, size_t pitch, size_t n, size_t element)
+{
+    EACH(n)
+    {
+        v[i] = LANES(from + i * pitch, n * pitch);
+    }
+    if (n >= 2) {
+        take_turns(v, n, element);
+    }
+    if (n >= 4) {
+        take_turns(v, n, element);
+    }
+    if (n >= 8) {
+        take_turns(v, n, element);
+    }
+    if (n >= 16) {
+        take_turns(v, n, element);
+    }
+}
+
+static ALWAYS_INLINE void put(char *to, VECTOR v, bool streams)
+{
+    if (streams) {
+        STREAM(to, v);
+    } else {
+        STORE(to, v);
+    }
+}
+
+/* A line of each column, from the rows that make it. */
+static ALWAYS_INLINE void put_tile(char *to, uint64_t to_pitch, const char *from, size_t from_pitch,
+                                   size_t element, bool streams)
+{
+    const size_t n = LANE / element;
+    VECTOR v[MOST_COLUMNS];
+    if (N_TURNS == 1) {
+        turn(v, from, from_pitch, n, element);
+        EACH(n)
+        {
+            put(to + i * to_pitch, v[i], streams);
+        }
+        return;
+    }
+    _Alignas(LINE) char lines[MOST_COLUMNS][LINE];
+    for (size_t part = 0; part < N_TURNS; part++) {
+        turn(v, from + part * N_LANES * n * from_pitch, from_pitch, n, element);
+        EACH(n)
+        {
+            STORE(lines[i] + part * sizeof(VECTOR), v[i]);
+        }
+    }
+    for (size_t c = 0; c < n; c++) {
+        for (size_t at = 0; at < LINE; at += sizeof(VECTOR)) {
+            put(to + c * to_pitch + at, LOAD(lines[c] + at), streams);
+        }
+    }
+}
+
+/* The same of tiles that are not whole: so many columns, so many bytes of each. */
+static ALWAYS_INLINE void put_some(char *to, uint64_t to_pitch, const char *from, size_t from_pitch,
+                                   size_t element, size_t n_columns, size_t n_bytes)
+{
+    _Alignas(LINE) char lines[MOST_COLUMNS][LINE];
+    put_tile(lines[0], LINE, from, from_pitch, element, false);
+    for (size_t c = 0; c < n_columns; c++) {
+        memcpy(to + c * to_pitch, lines[c], n_bytes);
+    }
+}
+
+/* What is fetched for the next plane while this one is written: some lines with each tile. */
+typedef struct ahead {
+    const char *at; /* NULL: nothing more */
+    uint64_t pitch;
+    size_t n_rows, n_lines, row, line, at_once;
+} ahead;
+
+static ALWAYS_INLINE void fetch(ahead *a)
+{
+    for (size_t i = 0; i < a->at_once && a->row < a->n_rows; i++) {
+        _mm_prefetch(a->at + a->row * a->pitch + a->line * LINE, _MM_HINT_T0);
+        a->line++;
+        if (a->line == a->n_lines) {
+            a->line = 0;
+            a->row++;
+        }
+    }
+}
+
+static ALWAYS_INLINE ahead ahead_of(const fy_plane *p, size_t row_bytes, size_t n_tiles)
+{
+    ahead a = {.at = p->next, .pitch = p->from_pitch, .n_rows = p->next == NULL ? 0 : p->n_i};
+    a.n_lines = (row_bytes + LINE - 1) / LINE;
+    a.at_once = (a.n_rows * a.n_lines + n_tiles - 1) / n_tiles;
+    return a;
+}
+
+static ALWAYS_INLINE void gather(char *rows, size_t pitch, const fy_plane *p, size_t row_bytes)
+{
+    for (size_t i = 0; i < p->n_i; i++) {
+        const char *from = p->from + i * p->from_pitch;
+        size_t at = 0;
+        for (; at + LINE <= row_bytes; at += LINE) {
+            for (size_t b = 0; b < LINE; b += sizeof(VECTOR)) {
+                STORE(rows + i * pitch + at + b, LOAD(from + at + b));
+            }
+        }
+        memcpy(rows + i * pitch + at, from + at, row_bytes - at);
+    }
+}
+
+/* Tiles at the ends have rows and columns beyond the plane's: of the buffer, and nobody sees them.
+ */
+static ALWAYS_INLINE void transpose(const fy_plane *p, size_t element, bool streams)
+{
+    _Alignas(LINE) char rows[FY_PLANE_BUFFER];
+    const size_t pitch = element == 1 ? FY_PLANE_ROW_BYTES / 2 : FY_PLANE_ROW_BYTES;
+    const size_t n_rows = LINE / element, n_columns = LANE / element;
+    size_t n_tiles = ((p->n_i + n_rows - 1) / n_rows) * ((p->n_j + n_columns - 1) / n_columns);
+    ahead a = ahead_of(p, p->n_j * element, n_tiles);
+    gather(rows, pitch, p, p->n_j * element);
+    for (size_t j = 0; j < p->n_j; j += n_columns) {
+        size_t columns = p->n_j - j < n_columns ? p->n_j - j : n_columns;
+        for (size_t i = 0; i < p->n_i; i += n_rows) {
+            size_t n = p->n_i - i < n_rows ? p->n_i - i : n_rows;
+            char *to = p->to + j * p->to_pitch + i * element;
+            const char *from = rows + i * pitch + j * element;
+            fetch(&a);
+            if (columns == n_columns && n == n_rows) {
+                put_tile(to, p->to_pitch, from, pitch, element, streams);
+            } else {
+                put_some(to, p->to_pitch, from, pitch, element, columns, n * element);
+            }
+        }
+    }
+}
+
+/* An element size is a function, so that all loops have constant ends. */
+#define KERNEL(bytes)                                                                              \
+    static void transpose_##bytes(const fy_plane *plane, bool streams)                             \
+    {                                                                                              \
+        if (streams) {                                                                             \
+            transpose(plane, bytes, true);                                                         \
+        } else {                                                                                   \
+            transpose(plane, bytes, false);                                                        \
+        }                                                                                          \
+    }
+KERNEL(1)
+KERNEL(2)
+KERNEL(4)
+KERNEL(8)
+KERNEL(16)
+
+const fy_tiles_kernels FY_TILES = {
+    .transpose = {transpose_1, transpose_2, transpose_4, transpose_8, transpose_16}};
