@@ -35,6 +35,7 @@
 #include <ferry/limits.h>
 #include <ferry/log.h>
 #include <ferry/machine.h>
+#include <ferry/map.h>
 #include <ferry/memory.h>
 #include <ferry/metadata.h>
 #include <ferry/mixed_comm.h>

@@ -23,6 +23,7 @@
     X(cluster_options, FERRY_CLUSTER_OPTIONS_INIT, latency_s)                                      \
     X(copy_options, FERRY_COPY_OPTIONS_INIT, hash_out)                                             \
     X(exchange, FERRY_EXCHANGE_INIT, scatter)                                                      \
+    X(map_box, FERRY_MAP_BOX_INIT, at)                                                             \
     X(mixed_comm_options, FERRY_MIXED_COMM_OPTIONS_INIT, staging_bytes)                            \
     X(param_description, FERRY_PARAM_DESCRIPTION_INIT, n_partition_sizes)                          \
     X(param_metadata, FERRY_PARAM_METADATA_INIT, n_partition_sizes)                                \

@@ -236,6 +236,17 @@ static fy_feed feed_of(const piece *p, uint32_t n_dims)
     return feed;
 }
 
+/* Empty in every dimension that both tensors have. */
+static fy_feed empty_feed(uint32_t n_dims, uint32_t tensor, uint32_t n_origin_dims)
+{
+    fy_feed feed = {.tensor = tensor, .n_dims = (uint32_t)fy_max(n_dims, n_origin_dims)};
+    uint32_t n_shared = (uint32_t)fy_min(n_dims, n_origin_dims);
+    for (uint32_t d = 0; d + n_shared < feed.n_dims && n_shared > 0; d++) {
+        feed.shape[d] = 1;
+    }
+    return feed;
+}
+
 /* Which tensor a feed without elements comes from in the end. */
 static uint32_t follow(const fy_composing *c, uint32_t tensor)
 {
@@ -256,9 +267,7 @@ static ferry_status keep(fy_composing *c, const char *name, uint32_t n_dims, con
     fy_feed *feeds = fy_arena_alloc(c->arena, n, sizeof *feeds);
     FY_TRY(fy_check_memory(feeds != NULL, "the sources of a tensor", error));
     if (all->n == 0) {
-        feeds[0] =
-            (fy_feed){.tensor = empty_from,
-                      .n_dims = (uint32_t)fy_max(n_dims, c->origin_dims(c->context, empty_from))};
+        feeds[0] = empty_feed(n_dims, empty_from, c->origin_dims(c->context, empty_from));
     }
     for (size_t i = 0; i < all->n; i++) {
         uint32_t from = c->origin_dims(c->context, all->items[i].tensor);

@@ -19,7 +19,7 @@ import sys
 
 # What functions are about. Longer names first: ferry_reshard_plan_digest is of a reshard_plan.
 OBJECTS = """
-box checkpoint cluster config dtype engine event group ledger log machine memory_kind memory
+box checkpoint cluster config dtype engine event group ledger log machine map memory_kind memory
 mixed_comm mixed_mode mixed_op model param_metadata param plan prefix_map queue reference_batches
 reference_schedule reference_segment reference_summaries reference_workloads region request
 reshard_plan reshard roster schedule service shard sharding_descriptor simulation spec status subset

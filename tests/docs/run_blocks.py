@@ -281,6 +281,7 @@ def run_json(place, block):
     file = place.folder / "block.json"
     file.write_text(text, encoding="utf-8")
     readers = {"ferry.spec/1": ["ferry", "plan", "block.json"],
+               "ferry.map/1": ["python3", "-c", "import ferry; ferry.Map.load('block.json')"],
                "ferry.tuning/1": ["ferry", "tune", "--show", "block.json"],
                "ferry.layout/1": ["ferry", "reshard", "MODEL", "--to", "block.json", "--out", "OUT",
                                   "--dry-run"]}

@@ -64,13 +64,16 @@ static const char modelled[] =
 typedef struct scene {
     char folder[64];
     char spec_path[128], model_spec_path[128], plan_path[128], saved_path[128], out_path[128];
-    char *text;
+    char *text, *map_text;
+    ferry_spec *map_spec;
     ferry_spec *spec;
     ferry_plan *plan;
     ferry_plan_options options;
     /* What a step makes: it must be untouched by failures, and is given back after success. */
     ferry_spec *made_spec;
     ferry_plan *made_plan;
+    ferry_map *map, *inverse; /* of the steps' own; a step makes made_map */
+    ferry_map *made_map;
     uint64_t n_moves;
     text_buffer printed;
     bool is_printed; /* to the end */
@@ -111,6 +114,34 @@ static void make_paths(scene *s)
     put_file(s->model_spec_path, "", 0, modelled);
 }
 
+static const char map_text[] =
+    "{'format':'ferry.map/1','sources':[{'name':'s.{0}.{1}','count':[2,3],'shape':[4,4],"
+    "'dtype':'u8'},{'name':'whole','shape':[40,6],'dtype':'bf16'}],'targets':["
+    "{'name':'t.{0+1}','count':[2],'shape':[3,4,4],'dtype':'u8','source':["
+    "{'tensor':'s.{0}.{1}','begin':[0,0],'shape':[2,4],'at':[0,0,0],"
+    "'repeat':[{'count':3,'at':[1,0,0]}]},"
+    "{'tensor':'s.{0}.{1}','begin':[2,0],'shape':[2,2],'at':[0,2,2],"
+    "'repeat':[{'count':3,'at':[1,0,0]}]},"
+    "{'tensor':'s.{0}.{1}','begin':[2,2],'shape':[2,2],'at':[0,2,0],"
+    "'repeat':[{'count':3,'at':[1,0,0]}]}]},"
+    "{'name':'embed','shape':[40,6],'dtype':'bf16','source':'whole'}]}";
+
+/* A spec of which one tensor is a target. */
+static void make_maps(scene *s)
+{
+    ferry_error error;
+    s->map_text = strdup(map_text);
+    unquote(s->map_text);
+    must(ferry_map_parse(s->map_text, strlen(s->map_text), "map", &s->map, &error), &error);
+    must(ferry_map_invert(s->map, &s->inverse, &error), &error);
+    must(try_spec("{'format':'ferry.spec/1','tensors':[{'name':'t.{0}','count':[3],"
+                  "'shape':[3,4,4],'dtype':'u8'}],'source':{'mesh':[['tp',2]],'rules':["
+                  "{'match':'*','shard':[{'dim':0,'axis':'tp'}]}]},'destination':{'mesh':[],"
+                  "'rules':[{'match':'*'}]}}",
+                  &s->map_spec, &error),
+         &error);
+}
+
 static int make_scene(void **state)
 {
     static scene s;
@@ -122,6 +153,7 @@ static int make_scene(void **state)
     must(ferry_spec_parse(s.text, strlen(s.text), "spec", &s.spec, &error), &error);
     must(ferry_plan_create(s.spec, NULL, &s.plan, &error), &error);
     must(ferry_plan_save(s.plan, s.saved_path, &error), &error);
+    make_maps(&s);
     text_buffer printed = print_plan(s.plan);
     FILE *stream = fopen(s.plan_path, "wb");
     fwrite(printed.bytes, 1, printed.used, stream);
@@ -137,6 +169,10 @@ static int remove_scene(void **state)
     char command[100];
     ferry_plan_destroy(s->plan);
     ferry_spec_destroy(s->spec);
+    ferry_map_destroy(s->map);
+    ferry_map_destroy(s->inverse);
+    ferry_spec_destroy(s->map_spec);
+    free(s->map_text);
     free(s->text);
     snprintf(command, sizeof command, "rm -r %s", s->folder);
     return system(command);
@@ -146,6 +182,30 @@ static ferry_status parse_spec(void *context, ferry_error *error)
 {
     scene *s = context;
     return ferry_spec_parse(s->text, strlen(s->text), "spec", &s->made_spec, error);
+}
+
+static ferry_status parse_map(void *context, ferry_error *error)
+{
+    scene *s = context;
+    return ferry_map_parse(s->map_text, strlen(s->map_text), "map", &s->made_map, error);
+}
+
+static ferry_status compose_maps(void *context, ferry_error *error)
+{
+    scene *s = context;
+    return ferry_map_compose(s->map, s->inverse, &s->made_map, error);
+}
+
+static ferry_status invert_map(void *context, ferry_error *error)
+{
+    scene *s = context;
+    return ferry_map_invert(s->map, &s->made_map, error);
+}
+
+static ferry_status apply_map(void *context, ferry_error *error)
+{
+    scene *s = context;
+    return ferry_map_apply(s->map, s->map_spec, &s->made_spec, error);
 }
 
 static ferry_status load_spec(void *context, ferry_error *error)
@@ -222,6 +282,14 @@ static ferry_status write_json(void *context, ferry_error *error)
     return status;
 }
 
+static ferry_status write_map(void *context, ferry_error *error)
+{
+    scene *s = context;
+    ferry_status status = ferry_map_write_json(s->map, collect, &s->printed, error);
+    s->is_printed = status == FERRY_OK;
+    return status;
+}
+
 static ferry_status save(void *context, ferry_error *error)
 {
     scene *s = context;
@@ -284,6 +352,10 @@ static void describe_scene(const void *context, text_buffer *out)
     if (s->made_plan != NULL) {
         describe_plan(s->made_plan, out);
     }
+    if (s->made_map != NULL) {
+        ferry_error error;
+        must(ferry_map_write_json(s->made_map, text_write, out, &error), &error);
+    }
     describe_file(s->out_path, out);
     text_printf(out, "proven %llu visited %llu\n", (unsigned long long)s->proof.n_moves,
                 (unsigned long long)s->visited.n_moves_visited);
@@ -297,9 +369,11 @@ static void give_back(void *context)
     scene *s = context;
     ferry_spec_destroy(s->made_spec);
     ferry_plan_destroy(s->made_plan);
+    ferry_map_destroy(s->made_map);
     unlink(s->out_path);
     s->made_spec = NULL;
     s->made_plan = NULL;
+    s->made_map = NULL;
     s->options = (ferry_plan_options)FERRY_PLAN_OPTIONS_INIT;
     s->proof = (ferry_proof)FERRY_PROOF_INIT;
     s->visited = (ferry_visit_statistics)FERRY_VISIT_STATISTICS_INIT;
@@ -322,6 +396,11 @@ static const step steps[] = {
     {"save", save, describe_scene, give_back, FERRY_OK},
     {"load", load, describe_scene, give_back, FERRY_OK},
     {"prove", prove, describe_scene, give_back, FERRY_OK},
+    {"parse a map", parse_map, describe_scene, give_back, FERRY_OK},
+    {"compose maps", compose_maps, describe_scene, give_back, FERRY_OK},
+    {"invert a map", invert_map, describe_scene, give_back, FERRY_OK},
+    {"apply a map", apply_map, describe_scene, give_back, FERRY_OK},
+    {"write a map", write_map, describe_scene, give_back, FERRY_OK},
 };
 
 /* The output file may not stay behind under its temporary name either. */

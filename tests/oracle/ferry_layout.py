@@ -604,9 +604,9 @@ class Model:
             while self.by_name[name].source is not None:
                 name = self.written_feeds(self.by_name[name])[0].source
             n_source = len(self.by_name[name].shape)
-            feed = Feed(name, [0] * n_source, [1] * n_source, [0] * n_dims, n_dims)
-            feed.source_extents, feed.extents = [0] * n_source, [0] * n_dims
-            return [feed]
+            shared = min(n_source, n_dims)
+            extents = [1] * (n_source - shared) + [0] * shared
+            return [Feed(name, [0] * n_source, extents, [0] * n_dims, n_dims)]
         return [feed for _, feed in sorted(feeds, key=lambda pair: pair[0])]
 
     def elements(self, tensor):

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         Request as Request,
         World as World,
     )
+    from ._map import Map as Map, MapBox as MapBox, MapTensor as MapTensor
     from ._mixed import (
         MixedCommHandler as MixedCommHandler,
         MixedCommMode as MixedCommMode,
@@ -89,6 +90,7 @@ _PLACES = {
     "_config": ("show_config",),
     "_ferry": ("Event", "Ledger", "Queue", "Request", "World"),
     "_world": ("init", "shutdown", "world"),
+    "_map": ("Map", "MapBox", "MapTensor"),
     "_plan": ("Move", "Plan", "Shard", "Spec", "plan"),
     "_service": (
         "Destination", "Peer", "Progress", "Recovery", "RemoteCopyService", "Span",

@@ -212,12 +212,13 @@ def _reason_of(message: str) -> Tuple[Optional[int], Optional[str], Optional[str
 # Python's too; what is quoted, or a part of a path, is the caller's.
 _C_NAME = re.compile(
     r"""(?<![\w/."'-])ferry_(?:reference_schedule_build|spec_load|transport_open|region_[a-z]+|tensors_add_pair
-    |(?:service|world|mixed_comm|request|ledger|checkpoint|reshard|plan)_[a-z_]+
+    |(?:service|map|world|mixed_comm|request|ledger|checkpoint|reshard|plan)_[a-z_]+
     )(?![\w/"'-]|\.\w)(?:\(\))?""",
     re.VERBOSE,
 )
 _NAMES = {
     "ferry_reference_schedule_build": "build_schedule()",
+    "ferry_map_apply": "Map.apply()",
     "ferry_mixed_comm_create": "the making of a MixedCommHandler",
     "ferry_region_alloc": "the sharing of memory",
     "ferry_region_free": "the freeing of shared memory",

@@ -193,6 +193,7 @@ bool fp_add_world(PyObject *module);
 bool fp_add_service(PyObject *module);
 bool fp_add_plan(PyObject *module);
 bool fp_add_reshard(PyObject *module);
+bool fp_add_map(PyObject *module);
 bool fp_add_schedule(PyObject *module);
 bool fp_add_mixed(PyObject *module);
 bool fp_add_checkpoint(PyObject *module);

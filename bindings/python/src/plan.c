@@ -19,7 +19,7 @@ static PyTypeObject *spec_type, *plan_type;
 
 /* Specs. */
 
-static PyObject *wrap_spec(ferry_spec *spec)
+PyObject *fp_spec_wrap(ferry_spec *spec)
 {
     fp_spec *own = PyObject_New(fp_spec, spec_type);
     if (own == NULL) {
@@ -45,7 +45,7 @@ static PyObject *spec_parse(PyObject *module, PyObject *args, PyObject *kwargs)
     PyThreadState *thread = PyEval_SaveThread();
     status = ferry_spec_parse(text, (size_t)length, name, &spec, &error);
     PyEval_RestoreThread(thread);
-    return status == FERRY_OK ? wrap_spec(spec) : fp_raise(status, error.message);
+    return status == FERRY_OK ? fp_spec_wrap(spec) : fp_raise(status, error.message);
 }
 
 static ferry_status load_spec(void *spec_out, const char *path, ferry_error *error)
@@ -57,7 +57,7 @@ static PyObject *spec_load(PyObject *module, PyObject *path)
 {
     (void)module;
     ferry_spec *spec;
-    return fp_with_path(path, load_spec, &spec) ? wrap_spec(spec) : NULL;
+    return fp_with_path(path, load_spec, &spec) ? fp_spec_wrap(spec) : NULL;
 }
 
 const ferry_spec *fp_spec_get(PyObject *object)

@@ -18,6 +18,8 @@ PyObject *fp_plan_wrap(ferry_plan *plan);
  */
 const ferry_plan *fp_plan_get(PyObject *object);
 
+/* Takes the spec, also when it fails. */
+PyObject *fp_spec_wrap(ferry_spec *spec);
 /* The same of a spec, the _handle of a ferry.Spec. */
 const ferry_spec *fp_spec_get(PyObject *object);
 /* Of "balanced" or "seed"; false with an exception. */
