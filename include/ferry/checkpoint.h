@@ -227,11 +227,19 @@ typedef struct ferry_reshard_options {
     uint64_t part_bytes;       /* of a logical result; default 5 * 10^9 */
     uint64_t memory_cap_bytes; /* for buffers; default 256 MiB, at least 1 MiB */
     uint32_t n_threads;        /* default: the cores, at most 16; no more than 128 */
+    /*
+     * Matrices that become codes with a scale for each block, and a tensor of scales beside each:
+     * "FORMAT" or "FORMAT=PATTERNS", of docs/formats.md; NULL: none.
+     */
+    const char *quantize;
+    /* And back: the same, or "auto" for the format that the checkpoint says. They become what cast
+     * says, or bf16. */
+    const char *dequantize;
 } ferry_reshard_options;
 
 #define FERRY_RESHARD_OPTIONS_INIT                                                                 \
     {                                                                                              \
-        sizeof(ferry_reshard_options), NULL, 0, 0, 0, 0                                            \
+        sizeof(ferry_reshard_options), NULL, 0, 0, 0, 0, NULL, NULL                                \
     }
 
 /*
@@ -258,11 +266,13 @@ typedef struct ferry_reshard_totals {
     size_t n_replicated;  /* tensors that no built-in rule knows and every rank of a stage gets */
     size_t n_others;      /* of what else lies in the source's folder, copied or not */
     uint64_t other_bytes; /* of those that are copied */
+    size_t n_quantized;   /* tensors that become codes */
+    size_t n_dequantized; /* codes that become values */
 } ferry_reshard_totals;
 
 #define FERRY_RESHARD_TOTALS_INIT                                                                  \
     {                                                                                              \
-        sizeof(ferry_reshard_totals), false, 0, 0, 0, 0, 0, 0, 0                                   \
+        sizeof(ferry_reshard_totals), false, 0, 0, 0, 0, 0, 0, 0, 0, 0                             \
     }
 
 /* What a run would read and write. */
@@ -275,7 +285,7 @@ FERRY_API ferry_status ferry_reshard_file_at(const ferry_reshard *reshard, size_
 /*
  * What else lies in the folder of the source. Files are copied along as they are, but for weights
  * in other formats, folders, and links that lead out of the checkpoint; in config.json a cast
- * changes torch_dtype. Texts live as long as the reshard.
+ * changes torch_dtype, and quantization quantization_config. Texts live as long as the reshard.
  */
 typedef struct ferry_reshard_other {
     size_t struct_size;
@@ -283,16 +293,36 @@ typedef struct ferry_reshard_other {
     uint64_t bytes;
     const char *left_out;    /* why it is not copied, a phrase; NULL: it is */
     const char *torch_dtype; /* what its torch_dtype becomes; NULL: it is copied as it is */
+    const char *quantization_config; /* the same, a JSON object; "": it is taken out */
 } ferry_reshard_other;
 
 #define FERRY_RESHARD_OTHER_INIT                                                                   \
     {                                                                                              \
-        sizeof(ferry_reshard_other), NULL, 0, NULL, NULL                                           \
+        sizeof(ferry_reshard_other), NULL, 0, NULL, NULL, NULL                                     \
     }
 
 /* A file or folder beside the tensors, by number, below n_others of the totals. */
 FERRY_API ferry_status ferry_reshard_other_at(const ferry_reshard *reshard, size_t index,
                                               ferry_reshard_other *other_out, ferry_error *error);
+/* A tensor that is quantized or dequantized. Texts live as long as the reshard. */
+typedef struct ferry_reshard_change {
+    size_t struct_size;
+    const char *tensor;
+    const char *scales; /* the tensor of its scales: of the result, or of the source */
+    ferry_dtype from;
+    ferry_dtype to;
+    uint64_t block[2]; /* rows and columns that share a scale */
+} ferry_reshard_change;
+
+#define FERRY_RESHARD_CHANGE_INIT                                                                  \
+    {                                                                                              \
+        sizeof(ferry_reshard_change), NULL, NULL, {0, 0}, {0, 0}, {0, 0}                           \
+    }
+
+/* By number, below n_quantized and n_dequantized of the totals together. */
+FERRY_API ferry_status ferry_reshard_change_at(const ferry_reshard *reshard, size_t index,
+                                               ferry_reshard_change *change_out,
+                                               ferry_error *error);
 /* The name of a tensor that no built-in rule knows; NULL behind the last. */
 FERRY_API const char *ferry_reshard_replicated_at(const ferry_reshard *reshard, size_t index);
 

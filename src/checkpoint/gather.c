@@ -115,10 +115,14 @@ static ferry_status read_box(fy_gather *gather, const fy_window *window, uint32_
     const fy_routes *routes = &gather->job->routes;
     const fy_source_shard *shard = NULL;
     fy_area from, to_area;
-    uint64_t shape[FERRY_MAX_DIMS];
+    uint64_t shape[FERRY_MAX_DIMS], to_begin[FERRY_MAX_DIMS];
+    const uint64_t *around = window->is_tile ? window->boxes[0].length : window->shape;
     FY_TRY(fy_gather_find_shard(gather, leg, box->cell, &shard, error));
     for (uint32_t d = 0; d < route->n_dims; d++) {
-        shape[d] = d < route->dst_pad ? 1 : window->shape[d - route->dst_pad];
+        bool own = d >= route->dst_pad;
+        shape[d] = own ? around[d - route->dst_pad] : 1;
+        to_begin[d] = box->dst_begin[d];
+        to_begin[d] -= own && window->is_tile ? window->boxes[0].begin[d - route->dst_pad] : 0;
         if (box->src_begin[d] == FY_LOCAL_BY_OWNER) {
             box->src_begin[d] =
                 fy_split_local(fy_route_split(routes, route->src, route->src_pad, d),
@@ -127,8 +131,9 @@ static ferry_status read_box(fy_gather *gather, const fy_window *window, uint32_
     }
     FY_TRY(area_of(shard->shape, box->src_begin, box->length, route->n_dims, shard->flat_begin,
                    route->element_bits, &from, error));
-    FY_TRY(area_of(shape, box->dst_begin, box->length, route->n_dims,
-                   window->flat_begin + window->first, route->element_bits, &to_area, error));
+    FY_TRY(area_of(shape, to_begin, box->length, route->n_dims,
+                   window->is_tile ? 0 : window->flat_begin + window->first, route->element_bits,
+                   &to_area, error));
     from.offset += shard->base;
     gather->is_one_file =
         gather->n_boxes == 0 || (gather->is_one_file && gather->whole_file == shard->file);

@@ -137,10 +137,6 @@ static ferry_status make_sides(fy_layout_job *job, const fy_job_target *target, 
                                ferry_error *error)
 {
     const ferry_checkpoint *from = job->from;
-    FY_TRY(add_tensors(job, error));
-    if (target->tensors != NULL) {
-        FY_TRY(apply_listing(job, target, error));
-    }
     FY_TRY(parse_side(job, from->is_sharded ? from->layout : one,
                       from->is_sharded ? from->layout_path : from->path, &job->spec->source,
                       error));
@@ -201,7 +197,10 @@ static ferry_status note_wanted(fy_layout_job *job, const fy_job_target *target,
     ferry_status status = fy_subset_create(target->subset, &subset, error);
     for (uint32_t t = 0; t < problem->n_tensors && status == FERRY_OK; t++) {
         const fy_tensor *tensor = &problem->tensors[t];
-        job->is_wanted[t] = tensor->dst != FY_NONE && fy_subset_has(&subset, tensor->name);
+        /* Scales come behind their weights, and with them. */
+        job->is_wanted[t] =
+            tensor->dst != FY_NONE && (tensor->is_made ? job->is_wanted[job->changes[t].weight]
+                                                       : fy_subset_has(&subset, tensor->name));
     }
     fy_subset_cleanup(&subset);
     return status;
@@ -301,9 +300,41 @@ static ferry_status check_holders(const fy_layout_job *job, ferry_error *error)
     return FERRY_OK;
 }
 
+static bool makes_scales(const fy_layout_job *job)
+{
+    uint32_t n = job->spec->n_tensors;
+    return n > 0 && job->spec->tensors[n - 1].is_made; /* they are the last ones */
+}
+
+static void show_made(fy_layout_job *job, bool is_shown)
+{
+    for (uint32_t t = 0; t < job->spec->n_tensors; t++) {
+        fy_tensor *tensor = &job->spec->tensors[t];
+        tensor->is_source_only = tensor->is_made ? !is_shown : tensor->is_source_only;
+    }
+}
+
+/*
+ * Weights by themselves first: where they are cut inside blocks, the cuts of their scales may be
+ * none at all, and a sentence about those would tell nothing.
+ */
+static ferry_status check_lines(fy_layout_job *job, const fy_job_target *target, ferry_error *error)
+{
+    show_made(job, false);
+    ferry_status status = fy_spec_lower(job->spec, &job->problem, error);
+    FY_THEN(status, fy_changes_check_lines(&job->problem, job->changes, target->name, error));
+    fy_problem_cleanup(&job->problem);
+    show_made(job, true);
+    return status;
+}
+
 static ferry_status lower(fy_layout_job *job, const fy_job_target *target, ferry_error *error)
 {
+    if (makes_scales(job)) {
+        FY_TRY(check_lines(job, target, error));
+    }
     FY_TRY(fy_spec_lower(job->spec, &job->problem, error));
+    FY_TRY(fy_changes_check_cuts(&job->problem, job->changes, target->name, error));
     FY_TRY(note_wanted(job, target, error));
     FY_TRY(check_opaque(job, error));
     FY_TRY(check_words(job, error));
@@ -314,17 +345,40 @@ static ferry_status lower(fy_layout_job *job, const fy_job_target *target, ferry
     return list_legs(job, error);
 }
 
-ferry_status fy_job_create(const ferry_checkpoint *from, const fy_job_target *target,
-                           fy_layout_job *job, ferry_error *error)
+ferry_status fy_job_begin(const ferry_checkpoint *from, const fy_job_target *target,
+                          fy_layout_job *job, ferry_error *error)
 {
     *job = (fy_layout_job){.from = from, .spec = fy_spec_new()};
+    ferry_status status = fy_check_memory(job->spec != NULL, "a reshard", error);
+    FY_THEN(status, add_tensors(job, error));
+    if (status == FERRY_OK && target->tensors != NULL) {
+        status = apply_listing(job, target, error);
+    }
+    FY_THEN(status, fy_changes_make(from, job->spec, target->options, target->config, &job->changes,
+                                    error));
+    if (status != FERRY_OK) {
+        fy_job_cleanup(job);
+    }
+    return status;
+}
+
+ferry_status fy_job_place(fy_layout_job *job, const fy_job_target *target, ferry_error *error)
+{
     json_t *one = side_of_one();
-    ferry_status status = job->spec == NULL || one == NULL ? fy_fail_no_memory(error, "a reshard")
-                                                           : make_sides(job, target, one, error);
+    ferry_status status = fy_check_memory(one != NULL, "a reshard", error);
+    FY_THEN(status, make_sides(job, target, one, error));
     FY_THEN(status, index_places(&job->spec->source, &job->from_places, error));
     FY_THEN(status, index_places(&job->spec->destination, &job->to_places, error));
     FY_THEN(status, lower(job, target, error));
     json_decref(one);
+    return status;
+}
+
+ferry_status fy_job_create(const ferry_checkpoint *from, const fy_job_target *target,
+                           fy_layout_job *job, ferry_error *error)
+{
+    FY_TRY(fy_job_begin(from, target, job, error));
+    ferry_status status = fy_job_place(job, target, error);
     if (status != FERRY_OK) {
         fy_job_cleanup(job);
     }
@@ -341,5 +395,6 @@ void fy_job_cleanup(fy_layout_job *job)
     fy_free(job->first_leg);
     fy_free(job->longest);
     fy_free(job->is_wanted);
+    fy_free(job->changes);
     *job = (fy_layout_job){0};
 }

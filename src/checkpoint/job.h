@@ -2,6 +2,7 @@
 #ifndef FY_CHECKPOINT_JOB_H
 #define FY_CHECKPOINT_JOB_H
 
+#include "checkpoint/changes.h"
 #include "checkpoint/checkpoint.h"
 #include "model/spec.h"
 #include "plan/route.h"
@@ -17,8 +18,9 @@ typedef struct fy_places {
 /*
  * A checkpoint's tensors on their way to another layout: the spec of both sides, lowered, and its
  * routes. The planner's routes say which box of which source shard belongs where; nothing here or
- * above knows layouts. Tensors of the spec are those of the checkpoint, with the same numbers, and
- * then new ones that are fed from boxes of them. Stays where it is once made: routes point into it.
+ * above knows layouts. Tensors of the spec are those of the checkpoint, with the same numbers, then
+ * new ones that are fed from boxes of them, then scales of what is quantized. Stays where it is
+ * once made: routes point into it.
  */
 typedef struct fy_layout_job {
     const ferry_checkpoint *from;
@@ -27,21 +29,30 @@ typedef struct fy_layout_job {
     fy_routes routes;
     fy_places from_places;
     fy_places to_places;
-    size_t *first_leg; /* [n_tensors + 1]: the legs of a destination tensor */
-    uint64_t *longest; /* [n_splits] of the problem: the longest part */
-    bool *is_wanted;   /* [n_tensors]: it is in the result */
+    size_t *first_leg;  /* [n_tensors + 1]: the legs of a destination tensor */
+    uint64_t *longest;  /* [n_splits] of the problem: the longest part */
+    bool *is_wanted;    /* [n_tensors]: it is in the result */
+    fy_change *changes; /* [n_tensors]: what becomes of each */
 } fy_layout_job;
 
 /* Where a destination is: a side of a spec, and perhaps its own list of tensors. */
 typedef struct fy_job_target {
-    const char *name;      /* for sentences */
-    const json_t *side;    /* NULL: one rank that has everything */
-    const json_t *tensors; /* NULL: those of the source */
-    const char *subset;    /* NULL: all */
+    const char *name;                 /* for sentences */
+    const json_t *side;               /* NULL: one rank that has everything */
+    const json_t *tensors;            /* NULL: those of the source */
+    const char *subset;               /* NULL: all */
+    const fy_change_options *options; /* NULL: tensors stay what they are */
+    const json_t *config;             /* the source's config.json, or NULL */
 } fy_job_target;
 
 ferry_status fy_job_create(const ferry_checkpoint *from, const fy_job_target *target,
                            fy_layout_job *job, ferry_error *error);
+
+/* The same in two steps: first the tensors and their changes, for who makes a side of them. */
+ferry_status fy_job_begin(const ferry_checkpoint *from, const fy_job_target *target,
+                          fy_layout_job *job, ferry_error *error);
+/* A failure leaves the job for fy_job_cleanup. */
+ferry_status fy_job_place(fy_layout_job *job, const fy_job_target *target, ferry_error *error);
 void fy_job_cleanup(fy_layout_job *job);
 
 /* The rank that stands at this place of a side's mesh: files are numbered by places. */

@@ -94,8 +94,9 @@ void fy_placement_global(const fy_problem *problem, uint32_t placement, uint32_t
 
 const fy_ckpt_tensor *fy_job_model_tensor(const fy_layout_job *job, uint32_t tensor)
 {
-    const fy_tensor *t = &job->problem.tensors[tensor];
-    return &job->from->tensors[t->n_feeds == 0 ? tensor : t->feeds[0].tensor];
+    uint32_t source = job->spec->tensors[tensor].is_made ? job->changes[tensor].weight : tensor;
+    const fy_tensor *t = &job->spec->tensors[source];
+    return &job->from->tensors[t->n_feeds == 0 ? source : t->feeds[0].tensor];
 }
 
 /* ---- do the rank files hold what the layout says? ---- */

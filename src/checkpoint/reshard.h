@@ -2,6 +2,7 @@
 #ifndef FY_CHECKPOINT_RESHARD_H
 #define FY_CHECKPOINT_RESHARD_H
 
+#include "checkpoint/changer.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/form.h"
 #include "checkpoint/gather.h"
@@ -13,9 +14,17 @@ typedef struct fy_buffers {
     uint32_t n_threads;
     uint64_t span_bytes;
     uint64_t window_bytes;
+    uint64_t room_bytes; /* two windows, or a tile of a weight, what it becomes, and its scales */
 } fy_buffers;
 
 fy_buffers fy_share_memory(uint64_t cap_bytes, uint32_t n_threads);
+
+/*
+ * The same where weights are changed in tiles that need least_bytes: fewer threads, if the cap is
+ * low. FERRY_ERR_LIMIT: it is too low for one.
+ */
+ferry_status fy_share_memory_for_tiles(uint64_t cap_bytes, uint32_t n_threads, uint64_t least_bytes,
+                                       fy_buffers *buffers_out, ferry_error *error);
 
 /* FERRY_ERR_MISUSE of a cap that is too small, or of too many threads; 0 is the default. */
 ferry_status fy_check_buffers(uint64_t cap_bytes, uint32_t n_threads, ferry_error *error);
@@ -34,15 +43,24 @@ struct ferry_reshard {
     char *to;
     char *subset;
     uint32_t cast;
+    char *quantize, *dequantize; /* as they were asked for; NULL: not */
     uint64_t part_bytes;
+    uint64_t cap_bytes; /* as asked for; and threads */
+    uint32_t asked_threads;
     fy_buffers buffers;
     json_t *side;       /* of the result, where it is sharded; else NULL */
     json_t *tensors;    /* that the layout file lists, or NULL */
     json_t *replicated; /* names that no built-in rule knows, or NULL */
     fy_layout_job job;
-    char *config; /* what a cast makes of config.json; NULL: what it was */
+    fy_layout_job whole; /* to one rank that has everything: where changes read scales */
+    bool has_whole;
+    uint32_t *changed; /* [n_changed] the weights that are quantized or dequantized */
+    size_t n_changed;
+    char *config; /* what casts and the like make of config.json; NULL: what it was */
     size_t config_length;
-    fy_hash128 target_key; /* of the layout that was asked for, as resolved */
+    char *quantization;      /* the quantization_config of the result; NULL: as the source's */
+    bool drops_quantization; /* it has none */
+    fy_hash128 target_key;   /* of the layout that was asked for, as resolved */
     fy_arena arena;
     bool is_sharded;
     fy_out_file *out;
@@ -59,6 +77,9 @@ typedef struct fy_out_type {
     bool is_cast;
 } fy_out_type;
 
+/* Of a tensor of a job. */
+fy_out_type fy_out_type_of(const fy_layout_job *job, uint32_t tensor);
+
 fy_out_type fy_reshard_type(const ferry_reshard *reshard, uint32_t tensor);
 
 /* Where a tensor stands in a file's form; it is there. */
@@ -73,12 +94,16 @@ ferry_status fy_reshard_digest_json(fy_digest *digest, const json_t *json, ferry
 /* The forms of all files of the result. */
 ferry_status fy_reshard_make_forms(ferry_reshard *reshard, ferry_error *error);
 
+enum { FY_MOST_CELLS_AT_ONCE = 64 };
+
 /* One run of a reshard. */
 typedef struct fy_reshard_worker {
     fy_gather gather;
+    fy_changer changer;
+    char *room;         /* of both that follow, or of tiles */
     char *window;       /* what is gathered */
     char *cast;         /* what it becomes, if it is cast */
-    fy_hasher *hashers; /* of the cells that take turns */
+    fy_hasher *hashers; /* two for each of the cells that take turns */
     void *raw_hashers;
     fy_window_walk *walks;
 } fy_reshard_worker;

@@ -53,6 +53,9 @@ ferry_status ferry_reshard_other_at(const ferry_reshard *reshard, size_t index,
         .left_out = other->left_out,
         .torch_dtype =
             is_config && reshard->config != NULL ? fy_reshard_torch_dtype(reshard) : NULL,
+        .quantization_config = !is_config                    ? NULL
+                               : reshard->drops_quantization ? ""
+                                                             : reshard->quantization,
     };
     return fy_copy_out(&about, sizeof about, other_out, "ferry_reshard_other", error);
 }
@@ -60,6 +63,29 @@ ferry_status ferry_reshard_other_at(const ferry_reshard *reshard, size_t index,
 const char *ferry_reshard_replicated_at(const ferry_reshard *reshard, size_t index)
 {
     return reshard == NULL ? NULL : json_string_value(json_array_get(reshard->replicated, index));
+}
+
+ferry_status ferry_reshard_change_at(const ferry_reshard *reshard, size_t index,
+                                     ferry_reshard_change *change_out, ferry_error *error)
+{
+    if (reshard == NULL || index >= reshard->n_changed) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_reshard_change_at needs a reshard and one of the tensors that it "
+                       "quantizes or dequantizes, not number %zu",
+                       index);
+    }
+    uint32_t tensor = reshard->changed[index];
+    const fy_tensor *tensors = reshard->job.problem.tensors;
+    const fy_change *change = &reshard->job.changes[tensor];
+    ferry_reshard_change about = {
+        .struct_size = sizeof about,
+        .tensor = tensors[tensor].name,
+        .scales = tensors[change->scales].name,
+        .from = tensors[tensor].dtype,
+        .to = change->dtype,
+        .block = {change->format.block[0], change->format.block[1]},
+    };
+    return fy_copy_out(&about, sizeof about, change_out, "ferry_reshard_change", error);
 }
 
 ferry_status ferry_reshard_check_target(const char *path, ferry_error *error)

@@ -4,12 +4,12 @@
 #include "base/checked.h"
 #include "base/json.h"
 #include "base/options.h"
+#include "checkpoint/config_text.h"
 #include "checkpoint/crew.h"
 #include "checkpoint/layout_file.h"
 #include "checkpoint/open.h"
 #include "checkpoint/others.h"
 #include "checkpoint/short_form.h"
-#include "exec/cast.h"
 #include "host/file.h"
 
 #include <stdio.h>
@@ -25,6 +25,8 @@ enum {
     /* A window and what it is made of stay in the second cache of a core. */
     MOST_WINDOW_BYTES = 512 << 10,
     MOST_SPAN_BYTES = 1 << 20,
+    /* Rows of blocks of 128 elements of the largest models, as long runs. */
+    MOST_ROOM_BYTES = 4 << 20,
     LEAST_SHARE_BYTES = 128 << 10,
     MOST_THREADS = 128
 };
@@ -38,7 +40,28 @@ fy_buffers fy_share_memory(uint64_t cap_bytes, uint32_t n_threads)
     uint64_t share = cap / b.n_threads;
     b.span_bytes = fy_min(share * 3 / 8, MOST_SPAN_BYTES);
     b.window_bytes = fy_min(share / 4, MOST_WINDOW_BYTES);
+    b.room_bytes = 2 * b.window_bytes;
     return b;
+}
+
+ferry_status fy_share_memory_for_tiles(uint64_t cap_bytes, uint32_t n_threads, uint64_t least_bytes,
+                                       fy_buffers *buffers_out, ferry_error *error)
+{
+    fy_buffers b = fy_share_memory(cap_bytes, n_threads);
+    uint64_t cap = cap_bytes == 0 ? DEFAULT_CAP_BYTES : cap_bytes;
+    while (b.n_threads > 1 && cap / b.n_threads / 2 < least_bytes) {
+        b = fy_share_memory(cap_bytes, b.n_threads - 1);
+    }
+    uint64_t share = cap / b.n_threads;
+    if (share / 2 < least_bytes) {
+        return fy_fail(error, FERRY_ERR_LIMIT,
+                       "a block of a tensor, what it becomes and its scales need %llu bytes, twice "
+                       "of which are more than a memory cap of %llu",
+                       (unsigned long long)least_bytes, (unsigned long long)cap);
+    }
+    b.room_bytes = fy_max(fy_min(share / 2, MOST_ROOM_BYTES), fy_max(least_bytes, b.room_bytes));
+    *buffers_out = b;
+    return FERRY_OK;
 }
 
 ferry_status fy_check_buffers(uint64_t cap_bytes, uint32_t n_threads, ferry_error *error)
@@ -78,7 +101,8 @@ static bool copies_config(const ferry_checkpoint *from)
 static ferry_status read_config(const ferry_reshard *c, config_text *config_out, ferry_error *error)
 {
     const ferry_checkpoint *from = c->from;
-    if (!fy_short_form_is(c->to) && (c->cast == 0 || !copies_config(from))) {
+    bool changes = c->cast != 0 && copies_config(from);
+    if (!fy_short_form_is(c->to) && !changes && c->quantize == NULL && c->dequantize == NULL) {
         return FERRY_OK;
     }
     struct stat about;
@@ -123,33 +147,80 @@ const char *fy_reshard_torch_dtype(const ferry_reshard *c)
     }
 }
 
-static ferry_status apply_short_form(ferry_reshard *c, const config_text *text, ferry_error *error)
+/* The tensors of the result, without scales that are made or consumed. */
+static size_t list_model(const ferry_reshard *c, fy_model_tensor *tensors)
+{
+    size_t n = 0;
+    for (uint32_t i = 0; i < c->from->n_tensors; i++) {
+        const fy_ckpt_tensor *t = &c->from->tensors[i];
+        if (!c->job.spec->tensors[i].is_source_only) {
+            tensors[n++] = (fy_model_tensor){.name = t->name,
+                                             .n_dims = t->n_dims,
+                                             .shape = t->shape,
+                                             .has_scales = c->job.changes[i].kind == FY_QUANTIZED};
+        }
+    }
+    return n;
+}
+
+/* What is quantized in the result: nothing of it is left, or it has other blocks. */
+static ferry_status apply_changes(const ferry_reshard *c, json_t *config, ferry_error *error)
+{
+    fy_block_choice choice;
+    FY_TRY(fy_block_choice_parse(c->quantize, false, &choice, error));
+    if (!choice.is_made || config == NULL) {
+        return FERRY_OK;
+    }
+    json_t *about = json_pack("{s:[I, I]}", "weight_block_size", (json_int_t)choice.format.block[0],
+                              (json_int_t)choice.format.block[1]);
+    return fy_check_memory(json_object_set_new(config, "quantization_config", about) == 0,
+                           "a config.json", error);
+}
+
+/* Whether the result has codes that are not dequantized. */
+static bool has_codes(const ferry_reshard *c)
+{
+    bool has = false;
+    for (uint32_t t = 0; t < c->from->n_tensors; t++) {
+        uint32_t kind = c->job.changes[t].dtype.kind;
+        bool is_code = kind == FERRY_F8E4M3 || kind == FERRY_F8E5M2 || kind == FERRY_F4;
+        bool is_there = c->job.is_wanted == NULL ? !c->job.spec->tensors[t].is_source_only
+                                                 : c->job.is_wanted[t];
+        has = has || (is_code && is_there);
+    }
+    return has;
+}
+
+static ferry_status apply_short_form(ferry_reshard *c, const json_t *source_config,
+                                     ferry_error *error)
 {
     const ferry_checkpoint *from = c->from;
-    json_t *config = NULL;
+    json_t *config = source_config == NULL && c->quantize != NULL ? json_object()
+                                                                  : json_deep_copy(source_config);
     fy_model_tensor *tensors = fy_alloc(from->n_tensors, sizeof *tensors);
-    ferry_status status = FERRY_OK;
-    FY_TRY(fy_check_memory(tensors != NULL, "the tensors of a checkpoint", error));
-    for (size_t i = 0; i < from->n_tensors; i++) {
-        const fy_ckpt_tensor *t = &from->tensors[i];
-        tensors[i] = (fy_model_tensor){.name = t->name, .n_dims = t->n_dims, .shape = t->shape};
+    ferry_status status = fy_check_memory(
+        tensors != NULL && (config != NULL || source_config == NULL), "a short form", error);
+    FY_THEN(status, apply_changes(c, config, error));
+    if (status == FERRY_OK) {
+        size_t n = list_model(c, tensors);
+        if (c->dequantize != NULL && !has_codes(c)) {
+            json_object_del(config, "quantization_config");
+            json_object_del(json_object_get(config, "text_config"), "quantization_config");
+        }
+        status = fy_short_form_make(c->to, tensors, n, config, from->path, &c->side, &c->replicated,
+                                    error);
     }
-    status = parse_config(from, text, &config, error);
-    FY_THEN(status, fy_short_form_make(c->to, tensors, from->n_tensors, config, from->path,
-                                       &c->side, &c->replicated, error));
     json_decref(config);
     fy_free(tensors);
     return status;
 }
 
-static ferry_status find_target(ferry_reshard *c, const config_text *config, ferry_error *error)
+/* The side of a layout file, and its tensors. */
+static ferry_status load_layout(ferry_reshard *c, ferry_error *error)
 {
     c->is_sharded = strcmp(c->to, "hf") != 0;
-    if (!c->is_sharded) {
+    if (!c->is_sharded || fy_short_form_is(c->to)) {
         return FERRY_OK;
-    }
-    if (fy_short_form_is(c->to)) {
-        return apply_short_form(c, config, error);
     }
     ferry_error cause = {{0}};
     ferry_status status = fy_layout_load(c->to, &c->side, &c->tensors, &cause);
@@ -162,15 +233,26 @@ static ferry_status find_target(ferry_reshard *c, const config_text *config, fer
                                             "a layout file");
 }
 
+/* The side that is written, complete. */
+static ferry_status make_side(ferry_reshard *c, const json_t *config, ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    if (c->is_sharded && fy_short_form_is(c->to)) {
+        status = apply_short_form(c, config, error);
+    }
+    if (c->is_sharded && c->quantize != NULL) {
+        FY_THEN(status, fy_scale_rules_add(c->side, c->to, c->job.spec, c->job.changes, error));
+    }
+    return status;
+}
+
 /* ---- making ---- */
 
 static ferry_status check_options(const ferry_reshard_options *o, ferry_error *error)
 {
-    if (o->cast != 0 && !fy_cast_exists(FERRY_F32, o->cast)) {
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "tensors can be cast to f32, f16, bf16, f8e4m3 and f8e5m2, not to kind %u",
-                       o->cast);
-    }
+    fy_change_options changes = {
+        .cast = o->cast, .quantize = o->quantize, .dequantize = o->dequantize};
+    FY_TRY(fy_change_options_check(&changes, error));
     return fy_check_buffers(o->memory_cap_bytes, o->n_threads, error);
 }
 
@@ -180,11 +262,78 @@ static ferry_status keep_options(ferry_reshard *c, const char *to, const ferry_r
     c->to = fy_strdup(to);
     c->subset = o->subset == NULL ? NULL : fy_strdup(o->subset);
     c->cast = o->cast;
+    c->quantize = o->quantize == NULL ? NULL : fy_strdup(o->quantize);
+    c->dequantize = o->dequantize == NULL ? NULL : fy_strdup(o->dequantize);
+    c->cap_bytes = o->memory_cap_bytes;
+    c->asked_threads = o->n_threads;
     c->part_bytes = o->part_bytes == 0 ? DEFAULT_PART_BYTES : o->part_bytes;
     c->buffers = fy_share_memory(o->memory_cap_bytes, o->n_threads);
-    return c->to == NULL || (o->subset != NULL && c->subset == NULL)
-               ? fy_fail_no_memory(error, "a reshard")
-               : FERRY_OK;
+    bool is_short = (o->subset != NULL && c->subset == NULL) ||
+                    (o->quantize != NULL && c->quantize == NULL) ||
+                    (o->dequantize != NULL && c->dequantize == NULL);
+    return fy_check_memory(c->to != NULL && !is_short, "a reshard", error);
+}
+
+/* ---- config.json ---- */
+
+/* The names of the tensors that stay as they are, beside what is quantized. */
+static const char **list_kept(const ferry_reshard *c, size_t *n_out)
+{
+    const fy_problem *problem = &c->job.problem;
+    const char **names = fy_alloc(problem->n_tensors, sizeof *names);
+    *n_out = 0;
+    for (uint32_t t = 0; t < problem->n_tensors && names != NULL; t++) {
+        const fy_change *change = &c->job.changes[t];
+        bool is_kept = change->kind == FY_KEPT || change->kind == FY_CAST;
+        if (c->job.is_wanted[t] && is_kept && problem->tensors[t].n_dims == 2) {
+            names[(*n_out)++] = problem->tensors[t].name;
+        }
+    }
+    return names;
+}
+
+/* Takes the place of the text that there is so far, of the source's or of c->config. */
+static ferry_status set_quantization(ferry_reshard *c, const config_text *config, const char *value,
+                                     ferry_error *error)
+{
+    char *text = NULL;
+    size_t length = 0;
+    const char *from = c->config == NULL ? config->text : c->config;
+    FY_TRY(fy_config_set_quantization(from, c->config == NULL ? config->length : c->config_length,
+                                      value, &text, &length, error));
+    fy_free(c->config);
+    c->config = text;
+    c->config_length = length;
+    return FERRY_OK;
+}
+
+static ferry_status describe_quantized(ferry_reshard *c, ferry_error *error)
+{
+    size_t n;
+    fy_block_choice choice;
+    FY_TRY(fy_block_choice_parse(c->quantize, false, &choice, error));
+    const char **names = list_kept(c, &n);
+    FY_TRY(fy_check_memory(names != NULL, "a quantization_config", error));
+    ferry_status status = fy_config_describe(&choice.format, names, n, &c->quantization, error);
+    fy_free(names);
+    return status;
+}
+
+static ferry_status change_config(ferry_reshard *c, const config_text *config, ferry_error *error)
+{
+    if (config->text == NULL || !copies_config(c->from)) {
+        return FERRY_OK;
+    }
+    if (c->cast != 0) {
+        FY_TRY(fy_config_set_dtype(config->text, config->length, fy_reshard_torch_dtype(c),
+                                   &c->config, &c->config_length, error));
+    }
+    if (c->quantize != NULL) {
+        FY_TRY(describe_quantized(c, error));
+        return set_quantization(c, config, c->quantization, error);
+    }
+    c->drops_quantization = c->dequantize != NULL && !has_codes(c);
+    return c->drops_quantization ? set_quantization(c, config, NULL, error) : FERRY_OK;
 }
 
 /* What is copied along. */
@@ -198,20 +347,61 @@ static ferry_status count_others(ferry_reshard *c, const config_text *config, fe
         }
     }
     c->totals.n_others = from->n_others;
-    return c->cast != 0 && config->text != NULL && copies_config(from)
-               ? fy_config_set_dtype(config->text, config->length, fy_reshard_torch_dtype(c),
-                                     &c->config, &c->config_length, error)
-               : FERRY_OK;
+    return change_config(c, config, error);
+}
+
+/* ---- what is changed ---- */
+
+static ferry_status list_changed(ferry_reshard *c, ferry_error *error)
+{
+    uint64_t least = 0;
+    c->changed = fy_alloc(c->job.problem.n_tensors, sizeof *c->changed);
+    FY_TRY(fy_check_memory(c->changed != NULL, "the tensors of a reshard", error));
+    for (uint32_t t = 0; t < c->job.problem.n_tensors; t++) {
+        if (c->job.is_wanted[t] && fy_change_has_tiles(&c->job.changes[t])) {
+            c->changed[c->n_changed++] = t;
+            c->totals.n_quantized += c->job.changes[t].kind == FY_QUANTIZED;
+            c->totals.n_dequantized += c->job.changes[t].kind == FY_DEQUANTIZED;
+            least = fy_max(least, fy_change_least_room(&c->job, t));
+        }
+    }
+    return c->n_changed == 0 ? FERRY_OK
+                             : fy_share_memory_for_tiles(c->cap_bytes, c->asked_threads, least,
+                                                         &c->buffers, error);
+}
+
+/* Scales lie anywhere in the source, and the largest value of a matrix too. */
+static ferry_status make_whole(ferry_reshard *c, ferry_error *error)
+{
+    bool is_needed = c->totals.n_dequantized > 0;
+    for (size_t i = 0; i < c->n_changed; i++) {
+        is_needed = is_needed || c->job.changes[c->changed[i]].matrix_scales != FY_NONE;
+    }
+    fy_job_target one = {.name = c->to, .tensors = c->tensors};
+    ferry_status status = is_needed ? fy_job_create(c->from, &one, &c->whole, error) : FERRY_OK;
+    c->has_whole = is_needed && status == FERRY_OK;
+    return status;
+}
+
+static uint64_t source_bytes(const ferry_reshard *c, uint32_t tensor)
+{
+    const fy_tensor *t = &c->job.problem.tensors[tensor];
+    return fy_ceil_div(fy_box_volume(t->shape, t->n_dims) * t->dtype.element_bits, 8);
 }
 
 /* What the result is made of; a tensor that goes to several places counts once. */
 static void count_read(ferry_reshard *c)
 {
     for (uint32_t t = 0; t < c->job.problem.n_tensors; t++) {
-        const fy_tensor *tensor = &c->job.problem.tensors[t];
-        if (c->job.is_wanted[t]) {
-            c->totals.read_bytes += fy_ceil_div(
-                fy_box_volume(tensor->shape, tensor->n_dims) * tensor->dtype.element_bits, 8);
+        const fy_change *change = &c->job.changes[t];
+        if (!c->job.is_wanted[t] || c->job.problem.tensors[t].is_made) {
+            continue;
+        }
+        c->totals.read_bytes += source_bytes(c, t);
+        if (change->kind == FY_DEQUANTIZED) {
+            c->totals.read_bytes += source_bytes(c, change->scales);
+            c->totals.read_bytes +=
+                change->matrix_scales == FY_NONE ? 0 : source_bytes(c, change->matrix_scales);
         }
     }
 }
@@ -246,18 +436,50 @@ static ferry_status make_key(ferry_reshard *c, ferry_error *error)
     return status == FERRY_OK && failed ? fy_fail_no_memory(error, "the key of a reshard") : status;
 }
 
-static ferry_status make_from(ferry_reshard *c, const config_text *config, ferry_error *error)
+/* Weights that were quantized once would be so a second time. */
+static ferry_status check_config(const ferry_reshard *c, const json_t *config, ferry_error *error)
 {
-    FY_TRY(find_target(c, config, error));
-    fy_job_target target = {
-        .name = c->to, .side = c->side, .tensors = c->tensors, .subset = c->subset};
-    ferry_status status = fy_job_create(c->from, &target, &c->job, error);
+    const json_t *about = c->quantize == NULL ? NULL : fy_config_quantization(config);
+    const char *method = json_string_value(json_object_get(about, "quant_method"));
+    return about == NULL || json_is_null(about)
+               ? FERRY_OK
+               : fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                         "%s: its config.json says that it is quantized already (%.60s); "
+                         "dequantize it first",
+                         c->from->path, method == NULL ? "quantization_config" : method);
+}
+
+static ferry_status make_job(ferry_reshard *c, const json_t *config, ferry_error *error)
+{
+    fy_change_options changes = {
+        .cast = c->cast, .quantize = c->quantize, .dequantize = c->dequantize, .subset = c->subset};
+    fy_job_target target = {.name = c->to,
+                            .tensors = c->tensors,
+                            .subset = c->subset,
+                            .options = &changes,
+                            .config = config};
+    FY_TRY(fy_job_begin(c->from, &target, &c->job, error));
+    FY_TRY(check_config(c, config, error));
+    FY_TRY(make_side(c, config, error));
+    target.side = c->side;
+    return fy_job_place(&c->job, &target, error);
+}
+
+static ferry_status make_from(ferry_reshard *c, const config_text *text, ferry_error *error)
+{
+    json_t *config = NULL;
+    ferry_status status = load_layout(c, error);
+    FY_THEN(status, parse_config(c->from, text, &config, error));
+    FY_THEN(status, make_job(c, config, error));
+    json_decref(config);
     FY_THEN(status, make_key(c, error));
+    FY_THEN(status, list_changed(c, error));
+    FY_THEN(status, make_whole(c, error));
     json_decref(c->tensors); /* they are in the job now */
     c->tensors = NULL;
     FY_THEN(status, fy_reshard_make_forms(c, error));
     FY_THEN(status, check_subset(c, error));
-    FY_THEN(status, count_others(c, config, error));
+    FY_THEN(status, count_others(c, text, error));
     if (status == FERRY_OK) {
         count_read(c);
         c->totals.is_sharded = c->is_sharded;
@@ -312,11 +534,18 @@ void ferry_reshard_destroy(ferry_reshard *c)
     fy_free(c->out);
     fy_free(c->part_of);
     fy_job_cleanup(&c->job);
+    if (c->has_whole) {
+        fy_job_cleanup(&c->whole);
+    }
+    fy_free(c->changed);
     json_decref(c->side);
     json_decref(c->tensors);
     json_decref(c->replicated);
     fy_arena_cleanup(&c->arena);
     fy_free(c->config);
+    fy_free(c->quantization);
+    fy_free(c->quantize);
+    fy_free(c->dequantize);
     fy_free(c->subset);
     fy_free(c->to);
     fy_free(c);

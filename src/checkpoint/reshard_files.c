@@ -70,6 +70,8 @@ static ferry_status make_key(const fy_reshard_work *w, fy_journal_key *key_out, 
     fy_digest_text(&digest, c->subset == NULL ? "" : c->subset);
     fy_digest_u64(&digest, c->subset != NULL);
     fy_digest_u64(&digest, c->cast);
+    fy_digest_text(&digest, c->quantize == NULL ? "" : c->quantize);
+    fy_digest_text(&digest, c->dequantize == NULL ? "" : c->dequantize);
     fy_digest_u64(&digest, c->part_bytes);
     key_out->part[FY_KEY_OPTIONS] = fy_digest_take(&digest);
     bool failed = digest.failed != 0;
@@ -308,17 +310,29 @@ ferry_status fy_reshard_finish_file(fy_reshard_work *w, size_t file, ferry_error
 
 /* ---- the layout file, the index ---- */
 
+static void write_tensor(const ferry_reshard *c, uint32_t t, size_t number, fy_writer *writer)
+{
+    const fy_tensor *tensor = &c->job.problem.tensors[t];
+    char dtype[FERRY_DTYPE_TEXT_BYTES];
+    ferry_dtype_format(fy_reshard_type(c, t).dtype, dtype, sizeof dtype);
+    fy_layout_write_tensor(writer, number, tensor->name, dtype, tensor->shape, tensor->n_dims);
+}
+
 static void write_layout(const ferry_reshard *c, fy_writer *writer)
 {
     size_t number = 0;
     fy_layout_write_begin(writer, c->side);
     for (uint32_t t = 0; t < c->job.problem.n_tensors; t++) {
-        if (c->job.is_wanted[t]) {
-            const fy_tensor *tensor = &c->job.problem.tensors[t];
-            char dtype[FERRY_DTYPE_TEXT_BYTES];
-            ferry_dtype_format(fy_reshard_type(c, t).dtype, dtype, sizeof dtype);
-            fy_layout_write_tensor(writer, number++, tensor->name, dtype, tensor->shape,
-                                   tensor->n_dims);
+        const fy_change *change = &c->job.changes[t];
+        if (!c->job.is_wanted[t] || c->job.problem.tensors[t].is_made) {
+            continue;
+        }
+        write_tensor(c, t, number++, writer);
+        if (change->kind == FY_QUANTIZED) { /* scales stand behind their weights */
+            write_tensor(c, change->scales, number++, writer);
+        }
+        if (change->kind == FY_QUANTIZED && change->matrix_scales != FY_NONE) {
+            write_tensor(c, change->matrix_scales, number++, writer);
         }
     }
     fy_layout_write_end(writer);

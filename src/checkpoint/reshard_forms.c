@@ -4,7 +4,6 @@
 
 #include "base/checked.h"
 #include "base/sort.h"
-#include "exec/cast.h"
 #include "model/dtype.h"
 
 #include <string.h>
@@ -22,22 +21,25 @@ static const char *safetensors_word(uint32_t kind)
     }
 }
 
-fy_out_type fy_reshard_type(const ferry_reshard *reshard, uint32_t tensor)
+fy_out_type fy_out_type_of(const fy_layout_job *job, uint32_t tensor)
 {
-    const fy_ckpt_tensor *model = fy_job_model_tensor(&reshard->job, tensor);
-    ferry_dtype dtype = reshard->job.problem.tensors[tensor].dtype;
-    fy_out_type type = {
-        .dtype = dtype, .text = model->dtype_text, .element_bits = dtype.element_bits};
-    if (model->is_opaque) {
+    const fy_ckpt_tensor *model = fy_job_model_tensor(job, tensor);
+    const fy_change *change = &job->changes[tensor];
+    fy_out_type type = {.dtype = change->dtype,
+                        .text = model->dtype_text,
+                        .element_bits = change->dtype.element_bits,
+                        .is_cast = change->kind == FY_CAST};
+    if (change->kind != FY_KEPT) {
+        type.text = safetensors_word(change->dtype.kind);
+    } else if (model->is_opaque) {
         type.element_bits = 6; /* the only ones that files have; they stand with the smallest */
-    } else if (reshard->cast != 0 && reshard->cast != dtype.kind &&
-               fy_cast_element_bytes(dtype.kind) != 0) {
-        ferry_dtype_of(reshard->cast, &type.dtype, NULL);
-        type.text = safetensors_word(reshard->cast);
-        type.element_bits = type.dtype.element_bits;
-        type.is_cast = true;
     }
     return type;
+}
+
+fy_out_type fy_reshard_type(const ferry_reshard *reshard, uint32_t tensor)
+{
+    return fy_out_type_of(&reshard->job, tensor);
 }
 
 /* ---- adding tensors to files ---- */
@@ -149,7 +151,26 @@ static ferry_status make_files(ferry_reshard *c, size_t n, ferry_error *error)
     return FERRY_OK;
 }
 
-/* Which part of a logical result each tensor goes to. */
+static uint64_t out_bytes(const ferry_reshard *c, uint32_t tensor)
+{
+    const fy_tensor *t = &c->job.problem.tensors[tensor];
+    return fy_ceil_div(
+        fy_box_volume(t->shape, t->n_dims) * fy_reshard_type(c, tensor).dtype.element_bits, 8);
+}
+
+/* Of a tensor of the result, and of the scales that are made with it. */
+static uint64_t bytes_with_scales(const ferry_reshard *c, uint32_t tensor)
+{
+    const fy_change *change = &c->job.changes[tensor];
+    uint64_t bytes = out_bytes(c, tensor);
+    if (change->kind == FY_QUANTIZED) {
+        bytes += out_bytes(c, change->scales);
+        bytes += change->matrix_scales == FY_NONE ? 0 : out_bytes(c, change->matrix_scales);
+    }
+    return bytes;
+}
+
+/* Which part of a logical result each tensor goes to: scales to that of their weights. */
 static ferry_status choose_parts(ferry_reshard *c, uint32_t *n_parts_out, ferry_error *error)
 {
     size_t n_all = c->job.problem.n_tensors, n = 0;
@@ -162,17 +183,18 @@ static ferry_status choose_parts(ferry_reshard *c, uint32_t *n_parts_out, ferry_
         return fy_fail_no_memory(error, "the parts of a result");
     }
     for (size_t t = 0; t < n_all; t++) {
-        if (c->job.is_wanted[t]) {
-            const fy_tensor *tensor = &c->job.problem.tensors[t];
-            fy_out_type type = fy_reshard_type(c, (uint32_t)t);
-            bytes[n++] = fy_ceil_div(
-                fy_box_volume(tensor->shape, tensor->n_dims) * type.dtype.element_bits, 8);
+        bool is_alone = !c->job.problem.tensors[t].is_made;
+        if (c->job.is_wanted[t] && is_alone) {
+            bytes[n++] = bytes_with_scales(c, (uint32_t)t);
         }
     }
     *n_parts_out = fy_form_parts(bytes, n, c->part_bytes, part);
     n = 0;
     for (size_t t = 0; t < n_all; t++) {
-        c->part_of[t] = c->job.is_wanted[t] ? part[n++] : 0;
+        bool is_alone = !c->job.problem.tensors[t].is_made;
+        if (c->job.is_wanted[t]) {
+            c->part_of[t] = is_alone ? part[n++] : c->part_of[c->job.changes[t].weight];
+        }
     }
     fy_free(bytes);
     fy_free(part);

@@ -51,8 +51,8 @@ static ferry_status choose_order(fy_reshard_work *w, ferry_error *error)
     for (uint32_t t = 0; t < n; t++) {
         size_t leg = c->job.first_leg[t];
         uint64_t own = bytes_of(c, t);
-        if (!c->job.is_wanted[t]) {
-            continue;
+        if (!c->job.is_wanted[t] || c->job.problem.tensors[t].is_made) {
+            continue; /* scales are made with their weights */
         }
         uint64_t place = leg < c->job.first_leg[t + 1] ? c->job.routes.legs[leg].source : t;
         /* Below 2^32 the largest first; then by place. */

@@ -18,6 +18,7 @@ typedef struct fy_model_tensor {
     const char *name;
     uint32_t n_dims;
     const uint64_t *shape;
+    bool has_scales; /* of blocks, which are not listed: it is cut between those */
 } fy_model_tensor;
 
 /* Whether a --to text is meant as a short form: comma-separated axis=number. */

@@ -146,7 +146,8 @@ static void sort_tensors(maker *m)
         if ((row->raw || param == FY_PARAM_WEIGHT) && m->samples[row->way] == NULL) {
             m->samples[row->way] = t;
         }
-        if (!row->raw && row->way != FY_WAY_WHOLE && param == FY_PARAM_BLOCK_SCALE) {
+        bool is_scale = !row->raw && param == FY_PARAM_BLOCK_SCALE;
+        if (row->way != FY_WAY_WHOLE && (is_scale || t->has_scales)) {
             m->model->facts.has_scales = true;
         }
     }

@@ -34,6 +34,7 @@ typedef struct fy_window {
     uint64_t flat_begin;
     size_t n_boxes;
     fy_box boxes[FY_MAX_RANGE_BOXES];
+    bool is_tile; /* one box, which is gathered by itself: its rows lie side by side */
 } fy_window;
 
 /* Goes over the windows of one cell in order. */

@@ -475,7 +475,8 @@ static ferry_status lower_all(lowering *l, ferry_error *error)
     for (uint32_t t = 0; t < spec->n_tensors; t++) {
         fy_tensor *tensor = &problem->tensors[t];
         ferry_status status = FERRY_OK;
-        if (tensor->n_feeds == 0) { /* a tensor with sources is not placed at the source */
+        /* A tensor with sources is not placed at the source. */
+        if (tensor->n_feeds == 0 && !tensor->is_made) {
             status = lower_tensor(l, tensor, &spec->source, &tensor->src, error);
         }
         if (status == FERRY_OK && !tensor->is_source_only) {

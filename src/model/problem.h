@@ -68,6 +68,7 @@ typedef struct fy_tensor {
     const fy_feed *feeds;
     bool is_source_only; /* the destination has no place for it, whatever its rules */
     bool is_middle;      /* others are made of it, and it of others: no side needs a rule for it */
+    bool is_made;        /* whoever fills the destination makes it: no source has it */
 } fy_tensor;
 
 /* One rank's parameters in its own order; n is 0 where that is the order of tensors. */

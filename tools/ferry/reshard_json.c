@@ -25,6 +25,8 @@ static void print_options(const reshard_request *r)
     print_text(",\n\"options\":{\"to\":", r->to);
     print_text(",\"subset\":", r->options.subset);
     print_text(",\"cast\":", r->cast);
+    print_text(",\"quantize\":", r->options.quantize);
+    print_text(",\"dequantize\":", r->options.dequantize);
     print_text(",\"onto\":", r->onto);
     print_u64(",\"memory_cap\":", reshard_memory_cap(r));
     printf(",\"dry_run\":%s,\"resume\":%s}", r->dry_run ? "true" : "false",
@@ -88,7 +90,34 @@ static ferry_status print_others(const reshard_report *report, ferry_error *erro
         print_u64(",\"bytes\":", other.bytes);
         print_text(",\"left_out\":", other.left_out);
         print_text(",\"torch_dtype\":", other.torch_dtype);
+        print_text(",\"quantization_config\":", other.quantization_config);
         printf("}");
+    }
+    printf("]");
+    return FERRY_OK;
+}
+
+static void print_type(const char *before, ferry_dtype dtype)
+{
+    char text[FERRY_DTYPE_TEXT_BYTES];
+    ferry_dtype_format(dtype, text, sizeof text);
+    print_text(before, text);
+}
+
+/* A reshard either quantizes or dequantizes: the other list is empty. */
+static ferry_status print_changes(const reshard_report *report, const char *key, size_t n,
+                                  ferry_error *error)
+{
+    printf(",\n\"%s\":[", key);
+    for (size_t i = 0; i < n; i++) {
+        ferry_reshard_change change = FERRY_RESHARD_CHANGE_INIT;
+        FY_TRY(ferry_reshard_change_at(report->reshard, i, &change, error));
+        print_text(i == 0 ? "\n {\"name\":" : ",\n {\"name\":", change.tensor);
+        print_type(",\"from\":", change.from);
+        print_type(",\"to\":", change.to);
+        print_text(",\"scales\":", change.scales);
+        printf(",\"block\":[%llu,%llu]}", (unsigned long long)change.block[0],
+               (unsigned long long)change.block[1]);
     }
     printf("]");
     return FERRY_OK;
@@ -124,6 +153,8 @@ ferry_status reshard_print_json(const reshard_report *report, ferry_error *error
     }
     status = print_files(report, error);
     FY_THEN(status, print_others(report, error));
+    FY_THEN(status, print_changes(report, "quantized", to->n_quantized, error));
+    FY_THEN(status, print_changes(report, "dequantized", to->n_dequantized, error));
     print_replicated(report);
     printf("}\n");
     return status;

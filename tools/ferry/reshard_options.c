@@ -12,6 +12,8 @@ enum {
     OPT_OUT,
     OPT_ONTO,
     OPT_CAST,
+    OPT_QUANTIZE,
+    OPT_DEQUANTIZE,
     OPT_DRY_RUN,
     OPT_MEMORY_CAP,
     OPT_THREADS,
@@ -35,6 +37,13 @@ const option_row reshard_option_rows[] = {
     PATTERN_ROWS("tensors"),
     OPTION_WORDS("bf16 f16 f32 f8e4m3", "cast", "TYPE", OPT_CAST,
                  "make all floating tensors bf16, f16, f32 or f8e4m3"),
+    OPTION("quantize", "FORMAT[=PATTERN]", OPT_QUANTIZE,
+           "make the matrices of linear modules in the layers, or those that fit a PATTERN, codes "
+           "with a scale for each block: f8e4m3:128x128, or f8e5m2 and other blocks; :pow2 or "
+           ":e8m0 behind it for scales that are powers of two; mxfp8; nvfp4"),
+    OPTION("dequantize", "[FORMAT]", OPT_DEQUANTIZE,
+           "make codes with a scale for each block bf16, or what --cast says; the format is that "
+           "of the checkpoint, or as for --quantize"),
     OPTION(
         "dry-run", NULL, OPT_DRY_RUN,
         "write nothing: print the files that would be written or copied, their bytes, and how long "
@@ -102,6 +111,12 @@ static int apply_option(int option, void *request)
         return add_pattern("reshard", option, optarg, &r->options.subset);
     case OPT_CAST:
         return parse_cast(r);
+    case OPT_QUANTIZE:
+        r->options.quantize = optarg;
+        return EXIT_DONE;
+    case OPT_DEQUANTIZE:
+        r->options.dequantize = optarg == NULL ? "auto" : optarg;
+        return EXIT_DONE;
     case OPT_DRY_RUN:
         r->dry_run = true;
         return EXIT_DONE;
@@ -136,6 +151,10 @@ static int check_together(const reshard_request *r)
         return fail_usage("reshard",
                           "--resume, which every run does by itself, cannot be combined with "
                           "--restart");
+    }
+    if (r->options.quantize != NULL && r->options.dequantize != NULL) {
+        return fail_usage("reshard", "--quantize cannot be combined with --dequantize: to change "
+                                     "the format, do one after the other");
     }
     if (r->options.part_bytes != 0 && strcmp(r->to, "hf") != 0) {
         return fail_usage("reshard", "--part-bytes needs --to hf");

@@ -30,6 +30,34 @@ static void print_head(const reshard_report *report)
            plural(t->n_files));
 }
 
+static const char *tell_type(ferry_dtype dtype, char text[FERRY_DTYPE_TEXT_BYTES])
+{
+    ferry_dtype_format(dtype, text, FERRY_DTYPE_TEXT_BYTES);
+    return text;
+}
+
+/* How many tensors get scales, or lose them, and what they become: one is told of as an example. */
+static ferry_status print_changes(const reshard_report *report, ferry_error *error)
+{
+    size_t n = report->totals.n_quantized + report->totals.n_dequantized;
+    bool quantizes = report->totals.n_quantized > 0;
+    char text[UNIT_TEXT_BYTES], types[2][FERRY_DTYPE_TEXT_BYTES];
+    ferry_reshard_change change = FERRY_RESHARD_CHANGE_INIT;
+    if (n == 0) {
+        return FERRY_OK;
+    }
+    FY_TRY(ferry_reshard_change_at(report->reshard, 0, &change, error));
+    printf("%s %s tensor%s from %s to %s, in blocks of %llux%llu: ",
+           quantizes ? "Quantizes " : "Dequantizes", format_count(n, text), plural(n),
+           tell_type(change.from, types[0]), tell_type(change.to, types[1]),
+           (unsigned long long)change.block[0], (unsigned long long)change.block[1]);
+    print_name(stdout, change.tensor);
+    printf(" with ");
+    print_name(stdout, change.scales);
+    printf("%s\n", n > 1 ? " and so on" : "");
+    return FERRY_OK;
+}
+
 static ferry_status file_at(const void *of, size_t index, ferry_checkpoint_file *file_out,
                             ferry_error *error)
 {
@@ -48,9 +76,12 @@ static ferry_status print_others(const reshard_report *report, ferry_error *erro
         if (other.left_out != NULL) {
             printf(": %s\n", other.left_out);
         } else {
-            printf(", %s%s%s\n", format_bytes((double)other.bytes, text),
+            printf(", %s%s%s%s\n", format_bytes((double)other.bytes, text),
                    other.torch_dtype == NULL ? "" : ", with the torch_dtype ",
-                   other.torch_dtype == NULL ? "" : other.torch_dtype);
+                   other.torch_dtype == NULL ? "" : other.torch_dtype,
+                   other.quantization_config == NULL    ? ""
+                   : *other.quantization_config == '\0' ? ", without its quantization_config"
+                                                        : ", with a new quantization_config");
         }
     }
     if (report->totals.other_bytes > 0) {
@@ -111,6 +142,7 @@ static void print_result(const reshard_report *report)
 ferry_status reshard_print_table(const reshard_report *report, ferry_error *error)
 {
     print_head(report);
+    FY_TRY(print_changes(report, error));
     if (report->request->dry_run) {
         return print_dry_run(report, error);
     }

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from . import comm as comm
     from . import resharding as resharding
     from ._checkpoint import (
+        Change as Change,
         Checkpoint as Checkpoint,
         ReshardResult as ReshardResult,
         VerifyResult as VerifyResult,
@@ -98,8 +99,8 @@ _PLACES = {
     "_refit": ("Refit", "RefitResult", "refit"),
     "_mixed": ("MixedCommHandler", "MixedCommMode", "MixedCommOp", "run_mixed_comm"),
     "_checkpoint": (
-        "Checkpoint", "ReshardResult", "VerifyResult", "WorkProgress", "inspect", "reshard",
-        "verify",
+        "Change", "Checkpoint", "ReshardResult", "VerifyResult", "WorkProgress", "inspect",
+        "reshard", "verify",
     ),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}

@@ -190,6 +190,23 @@ def inspect(path: Path) -> Checkpoint:
     return Checkpoint(path)
 
 
+@fields(
+    tensor="Its name.",
+    from_dtype="What it was.",
+    to_dtype="What it is in the result.",
+    scales="The tensor of its scales: of the result, or of the source.",
+    block="Rows and columns that share a scale.",
+)
+class Change(NamedTuple):
+    """A tensor that :func:`reshard` has quantized or dequantized."""
+
+    tensor: str
+    from_dtype: str
+    to_dtype: str
+    scales: str
+    block: Tuple[int, int]
+
+
 @dataclass(frozen=True)
 class ReshardResult:
     """What :func:`reshard` did, or in a dry run would do."""
@@ -202,6 +219,7 @@ class ReshardResult:
     file_bytes: int  # of all files, headers and replicas included
     files: Tuple[File, ...] = field(repr=False)
     replicated: Tuple[str, ...] = field(repr=False)  # what no built-in rule knows: whole on every rank of a stage
+    changes: Tuple[Change, ...] = field(repr=False)  # what was quantized or dequantized
     written_bytes: int
     resumed_bytes: int  # of those, what an earlier run had written
     n_checked: int  # checksums of the source that were compared
@@ -225,6 +243,8 @@ def reshard(
     *,
     subset: Optional[str] = None,
     cast: Any = None,
+    quantize: Optional[str] = None,
+    dequantize: Union[bool, str, None] = None,
     part_bytes: int = 0,
     memory_cap: int = 0,
     threads: int = 0,
@@ -241,7 +261,11 @@ def reshard(
     and synced, and after a failure it does not exist.
 
     ``subset`` takes only tensors whose names match a pattern; ``cast`` is the new dtype of
-    floating-point tensors (``"bf16"``, ``torch.bfloat16``). In bytes, ``part_bytes`` limits the
+    floating-point tensors (``"bf16"``, ``torch.bfloat16``). ``quantize`` is a format such as
+    ``"f8e4m3:128x128"``, ``"mxfp8"`` or ``"nvfp4"``: the matrices of linear modules, or those that
+    fit the patterns behind ``=``, become codes with a scale for each block, in a tensor beside
+    them. ``dequantize=True`` makes such codes bf16 again, or what ``cast`` says; a text is their
+    format. In bytes, ``part_bytes`` limits the
     files of a logical result and ``memory_cap`` the buffers; ``threads`` is the number of threads
     (0: the default). ``resume`` continues an interrupted run with the same arguments. With
     ``dry_run`` nothing is written, and ``dst`` is only needed for an estimate of the time.
@@ -274,12 +298,20 @@ def reshard(
     checkpoint = src if isinstance(src, Checkpoint) else inspect(src)
     with _target(to) as target:
         report = _ferry.reshard(
-            checkpoint._handle, target, dst, subset, cast, part_bytes, memory_cap, threads, resume,
-            dry_run, _told(progress), onto,
+            checkpoint._handle, target, dst, subset, cast, quantize, _format(dequantize),
+            part_bytes, memory_cap, threads, resume, dry_run, _told(progress),
+            onto,
         )  # fmt: skip
     report["files"] = tuple(File(*file) for file in report["files"])
     report["replicated"] = tuple(report["replicated"])
+    report["changes"] = tuple(Change(*change) for change in report["changes"])
     return ReshardResult(None if dst is None else os.fsdecode(dst), dry_run, **report)
+
+
+def _format(dequantize: Union[bool, str, None]) -> Optional[str]:
+    if isinstance(dequantize, bool):
+        return "auto" if dequantize else None
+    return dequantize
 
 
 @contextlib.contextmanager

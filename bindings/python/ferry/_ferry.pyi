@@ -178,6 +178,8 @@ def reshard(
     path: Optional[_Path],
     subset: Optional[str],
     cast: object,
+    quantize: Optional[str],
+    dequantize: Optional[str],
     part_bytes: int,
     memory_cap: int,
     threads: int,

@@ -291,27 +291,53 @@ static PyObject *list_replicated(const reshard_call *c)
     return list;
 }
 
+/* The weights that got scales, or lost them. */
+static PyObject *list_changes(const reshard_call *c)
+{
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; list != NULL && i < c->totals.n_quantized + c->totals.n_dequantized; i++) {
+        ferry_reshard_change change = FERRY_RESHARD_CHANGE_INIT;
+        char types[2][FERRY_DTYPE_TEXT_BYTES];
+        ferry_error error;
+        ferry_status status = ferry_reshard_change_at(c->made, i, &change, &error);
+        ferry_dtype_format(change.from, types[0], sizeof types[0]);
+        ferry_dtype_format(change.to, types[1], sizeof types[1]);
+        PyObject *tuple =
+            status != FERRY_OK
+                ? fp_raise(status, error.message)
+                : Py_BuildValue("(ssss(KK))", change.tensor, types[0], types[1], change.scales,
+                                (ull)change.block[0], (ull)change.block[1]);
+        if (tuple == NULL || PyList_Append(list, tuple) != 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(tuple);
+    }
+    return list;
+}
+
 /* What was done, by the names of ferry.ReshardResult's fields. */
 static PyObject *report(const reshard_call *c)
 {
     PyObject *files = list_files(c);
     PyObject *replicated = files == NULL ? NULL : list_replicated(c);
+    PyObject *changes = replicated == NULL ? NULL : list_changes(c);
     PyObject *seconds =
         c->has_estimate ? PyFloat_FromDouble(c->estimate) : (Py_INCREF(Py_None), Py_None);
     PyObject *made = NULL;
-    if (replicated != NULL && seconds != NULL) {
+    if (changes != NULL && seconds != NULL) {
         made = Py_BuildValue(
-            "{s:O,s:K,s:K,s:K,s:O,s:O,s:K,s:K,s:K,s:d,s:d,s:O,s:z,s:K,s:K}", "is_sharded",
+            "{s:O,s:K,s:K,s:K,s:O,s:O,s:O,s:K,s:K,s:K,s:d,s:d,s:O,s:z,s:K,s:K}", "is_sharded",
             c->totals.is_sharded ? Py_True : Py_False, "n_tensors", (ull)c->totals.n_tensors,
             "read_bytes", (ull)c->totals.read_bytes, "file_bytes", (ull)c->totals.file_bytes,
-            "files", files, "replicated", replicated, "written_bytes", (ull)c->result.written_bytes,
-            "resumed_bytes", (ull)c->result.resumed_bytes, "n_checked", (ull)c->result.n_checked,
-            "seconds", c->result.seconds, "copy_seconds", c->result.copy_seconds,
-            "estimated_seconds", seconds, "anew", c->result.anew, "kept_bytes",
-            (ull)c->result.kept_bytes, "n_kept_files", (ull)c->result.n_kept_files);
+            "files", files, "replicated", replicated, "changes", changes, "written_bytes",
+            (ull)c->result.written_bytes, "resumed_bytes", (ull)c->result.resumed_bytes,
+            "n_checked", (ull)c->result.n_checked, "seconds", c->result.seconds, "copy_seconds",
+            c->result.copy_seconds, "estimated_seconds", seconds, "anew", c->result.anew,
+            "kept_bytes", (ull)c->result.kept_bytes, "n_kept_files", (ull)c->result.n_kept_files);
     }
     Py_XDECREF(files);
     Py_XDECREF(replicated);
+    Py_XDECREF(changes);
     Py_XDECREF(seconds);
     return made;
 }
@@ -347,17 +373,18 @@ static bool take_options(reshard_call *c, PyObject *cast, PyObject *part, PyObje
 static PyObject *reshard(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
-    static char *names[] = {"checkpoint", "to",         "path",    "subset", "cast",
-                            "part_bytes", "memory_cap", "threads", "resume", "dry_run",
-                            "progress",   "onto",       NULL};
+    static char *names[] = {"checkpoint", "to",         "path",       "subset",     "cast",
+                            "quantize",   "dequantize", "part_bytes", "memory_cap", "threads",
+                            "resume",     "dry_run",    "progress",   "onto",       NULL};
     reshard_call c = {.options = FERRY_RESHARD_OPTIONS_INIT,
                       .totals = FERRY_RESHARD_TOTALS_INIT,
                       .result = FERRY_RESHARD_RESULT_INIT};
     PyObject *from, *to = NULL, *path, *cast, *part, *cap, *threads, *progress, *onto;
     int resume, dry_run;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O&OzOOOOppOO", names, checkpoint_type, &from,
-                                     fp_path_bytes, &to, &path, &c.options.subset, &cast, &part,
-                                     &cap, &threads, &resume, &dry_run, &progress, &onto)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O&OzOzzOOOppOO", names, checkpoint_type, &from,
+                                     fp_path_bytes, &to, &path, &c.options.subset, &cast,
+                                     &c.options.quantize, &c.options.dequantize, &part, &cap,
+                                     &threads, &resume, &dry_run, &progress, &onto)) {
         return NULL;
     }
     PyObject *made = NULL;
@@ -440,7 +467,8 @@ bool fp_add_checkpoint(PyObject *module)
         {"checkpoint_open", checkpoint_open, METH_O,
          FP_DOC("checkpoint_open($module, path, /)", "Opens a checkpoint.")},
         {"reshard", FP_KEYWORDS(reshard),
-         FP_DOC("reshard($module, /, checkpoint, to, path, subset, cast, part_bytes, memory_cap, "
+         FP_DOC("reshard($module, /, checkpoint, to, path, subset, cast, quantize, dequantize, "
+                "part_bytes, memory_cap, "
                 "threads, resume, dry_run, progress, onto)",
                 "Writes a checkpoint in another layout, or says what that would write.")},
         {"verify", FP_KEYWORDS(verify),

@@ -1,0 +1,102 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_CHECKPOINT_CHANGES_H
+#define FY_CHECKPOINT_CHANGES_H
+
+#include "base/subset.h"
+#include "checkpoint/checkpoint.h"
+#include "convert/words.h"
+#include "model/spec.h"
+
+/*
+ * What becomes of tensors on their way: casts, quantization in blocks, and back. A weight that is
+ * quantized keeps its name, and its scales are a tensor of the result beside it; of a weight that
+ * is dequantized the scales are consumed.
+ */
+typedef enum fy_change_kind {
+    FY_KEPT,
+    FY_CAST,
+    FY_QUANTIZED,
+    FY_DEQUANTIZED,
+    FY_SCALES,       /* of a weight that is quantized: of its blocks */
+    FY_MATRIX_SCALES /* of a weight that is quantized: of whole matrices */
+} fy_change_kind;
+
+typedef struct fy_change {
+    fy_change_kind kind;
+    ferry_dtype dtype;      /* of the result */
+    fy_block_format format; /* of quantized and dequantized weights */
+    uint32_t weight;        /* of scales: whose */
+    uint32_t scales;        /* of weights: of the blocks; a tensor of the job */
+    uint32_t matrix_scales; /* of weights: of matrices; FY_NONE: the format has none */
+} fy_change;
+
+/* What was asked for. */
+typedef struct fy_change_options {
+    uint32_t cast;          /* a ferry_dtype_kind; 0: none */
+    const char *quantize;   /* "FORMAT" or "FORMAT=PATTERNS"; NULL: nothing */
+    const char *dequantize; /* the same, or "auto" for FORMAT */
+    const char *subset;     /* only tensors of it are quantized or dequantized; NULL: all */
+} fy_change_options;
+
+/* A choice of --quantize or --dequantize, read. */
+typedef struct fy_block_choice {
+    bool is_made; /* there is one */
+    bool is_auto; /* the format is that of the tensors */
+    fy_block_format format;
+    const char *patterns; /* NULL: the usual ones; points into the text */
+} fy_block_choice;
+
+/* text: NULL is no choice. option is for the sentence. */
+ferry_status fy_block_choice_parse(const char *text, bool may_be_auto, fy_block_choice *choice_out,
+                                   ferry_error *error);
+
+/* Whether options can be combined, and there are such casts and formats. */
+ferry_status fy_change_options_check(const fy_change_options *options, ferry_error *error);
+
+static inline bool fy_change_options_are_none(const fy_change_options *options)
+{
+    return options == NULL ||
+           (options->cast == 0 && options->quantize == NULL && options->dequantize == NULL);
+}
+
+/* The name of a weight's scales in this format is the weight's and this. */
+const char *fy_scales_suffix(const fy_block_format *format);
+#define FY_MATRIX_SCALES_SUFFIX "_scale_2"
+
+/*
+ * Whether a tensor is of those that are quantized where nobody says which: the matrices of linear
+ * modules in the layers. Routers, norms, embeddings and heads stay as they are, and the towers of
+ * other media.
+ */
+bool fy_quantizes_by_default(const char *name, uint32_t n_dims);
+
+/*
+ * The changes of all tensors of a spec: those of the checkpoint first, then new ones of the result,
+ * to which tensors of scales are added here. Consumed scales are marked as not in the result.
+ * config: the source's config.json, which may say what blocks there are; NULL: there is none.
+ * *changes_out: [spec->n_tensors], the caller's.
+ */
+ferry_status fy_changes_make(const ferry_checkpoint *from, ferry_spec *spec,
+                             const fy_change_options *options, const json_t *config,
+                             fy_change **changes_out, ferry_error *error);
+
+/* Of a weight and a format: the shape of its scales; those of matrices have the leading ones. */
+void fy_change_scales_shape(const fy_block_format *format, const uint64_t *shape, uint32_t n_dims,
+                            uint64_t shape_out[FERRY_MAX_DIMS]);
+
+/*
+ * Rules for scales that cut them where their weights are cut: added to the side where no rule of
+ * its own is for them. side is changed in place.
+ */
+ferry_status fy_scale_rules_add(json_t *side, const char *name, const ferry_spec *spec,
+                                const fy_change *changes, ferry_error *error);
+
+/* Whether the destination cuts every weight that is quantized between its blocks. */
+ferry_status fy_changes_check_lines(const fy_problem *problem, const fy_change *changes,
+                                    const char *side, ferry_error *error);
+
+/* And its scales in the same places, for the same ranks. */
+ferry_status fy_changes_check_cuts(const fy_problem *problem, const fy_change *changes,
+                                   const char *side, ferry_error *error);
+
+#endif

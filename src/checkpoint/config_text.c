@@ -1,0 +1,220 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "checkpoint/config_text.h"
+
+#include "base/alloc.h"
+#include "base/json.h"
+
+#include <string.h>
+
+#define QUANTIZATION "quantization_config"
+
+/* ---- reading a JSON text as it stands ---- */
+
+enum { MOST_DEPTH = 8 };
+
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+static size_t skip_space(const char *text, size_t length, size_t at)
+{
+    while (at < length && is_space(text[at])) {
+        at++;
+    }
+    return at;
+}
+
+/* Behind the quotation mark that ends the string which begins at `at`. */
+static size_t skip_string(const char *text, size_t length, size_t at)
+{
+    for (at++; at < length && text[at] != '"'; at++) {
+        at += text[at] == '\\';
+    }
+    return at < length ? at + 1 : length;
+}
+
+/* Behind the value that begins at `at`. */
+static size_t skip_value(const char *text, size_t length, size_t at)
+{
+    size_t depth = 0;
+    do {
+        char c = text[at];
+        depth += c == '{' || c == '[';
+        depth -= c == '}' || c == ']';
+        at = c == '"' ? skip_string(text, length, at) : at + 1;
+    } while (at < length && (depth > 0 || strchr(",}] \t\r\n", text[at]) == NULL));
+    return at;
+}
+
+static bool has_key(const char *text, size_t begin, size_t end, const char *key)
+{
+    size_t n = strlen(key);
+    return end - begin == n + 2 && memcmp(text + begin + 1, key, n) == 0;
+}
+
+static bool is_part(const char *text, size_t begin, size_t end)
+{
+    static const char tail[] = "_config\"";
+    size_t n = sizeof tail - 1;
+    return end - begin > n && memcmp(text + end - n, tail, n) == 0;
+}
+
+/*
+ * The first quantization_config of the object that begins at `at`, or of a part of it; false: there
+ * is none.
+ */
+static bool find_member(const char *text, size_t length, size_t at, size_t depth, size_t *begin_out,
+                        size_t *end_out)
+{
+    at = skip_space(text, length, at);
+    if (at >= length || text[at] != '{' || depth == MOST_DEPTH) {
+        return false;
+    }
+    for (at = skip_space(text, length, at + 1); at < length && text[at] == '"';) {
+        size_t key = at, key_end = skip_string(text, length, at);
+        size_t value = skip_space(text, length, key_end);
+        value = skip_space(text, length, value + 1); /* the colon */
+        if (value >= length) {
+            return false;
+        }
+        size_t end = skip_value(text, length, value);
+        if (has_key(text, key, key_end, QUANTIZATION)) {
+            *begin_out = key;
+            *end_out = end;
+            return true;
+        }
+        if (is_part(text, key, key_end) &&
+            find_member(text, end, value, depth + 1, begin_out, end_out)) {
+            return true;
+        }
+        at = skip_space(text, length, end);
+        at = at < length && text[at] == ',' ? skip_space(text, length, at + 1) : length;
+    }
+    return false;
+}
+
+/* Takes a member out, with the comma behind it, or before it where it is the last. */
+static size_t remove_span(char *text, size_t length, size_t begin, size_t end)
+{
+    size_t next = skip_space(text, length, end);
+    if (next < length && text[next] == ',') {
+        end = skip_space(text, length, next + 1);
+    } else {
+        while (begin > 0 && is_space(text[begin - 1])) {
+            begin--;
+        }
+        begin -= begin > 0 && text[begin - 1] == ',';
+    }
+    memmove(text + begin, text + end, length - end);
+    return length - (end - begin);
+}
+
+static char *put(char *to, const char *text)
+{
+    size_t n = strlen(text);
+    memcpy(to, text, n);
+    return to + n;
+}
+
+/* Puts a member at the end of the object; the text has room. */
+static size_t append_member(char *text, size_t length, const char *value)
+{
+    size_t brace = length;
+    while (brace > 0 && text[brace - 1] != '}') {
+        brace--;
+    }
+    brace -= brace > 0;
+    size_t at = brace, tail = length - brace;
+    while (at > 0 && is_space(text[at - 1])) {
+        at--;
+    }
+    const char *comma = at == 0 || text[at - 1] == '{' ? "" : ",";
+    size_t more = strlen(comma) + strlen("\n  \"" QUANTIZATION "\": ") + strlen(value) + 1;
+    memmove(text + at + more, text + brace, tail);
+    char *to = put(text + at, comma);
+    to = put(to, "\n  \"" QUANTIZATION "\": ");
+    to = put(to, value);
+    (void)put(to, "\n");
+    return at + more + tail;
+}
+
+ferry_status fy_config_set_quantization(const char *text, size_t length, const char *value,
+                                        char **text_out, size_t *length_out, ferry_error *error)
+{
+    size_t begin, end, more = value == NULL ? 0 : strlen(value) + sizeof QUANTIZATION + 16;
+    char *changed = fy_alloc(length + more + 1, 1);
+    FY_TRY(fy_check_memory(changed != NULL, "a config.json", error));
+    memcpy(changed, text, length);
+    while (find_member(changed, length, 0, 0, &begin, &end)) {
+        length = remove_span(changed, length, begin, end);
+    }
+    if (value != NULL) {
+        length = append_member(changed, length, value);
+    }
+    changed[length] = '\0';
+    *text_out = changed;
+    *length_out = length;
+    return FERRY_OK;
+}
+
+/* ---- what is said ---- */
+
+const json_t *fy_config_quantization(const json_t *config)
+{
+    const json_t *about = json_object_get(config, QUANTIZATION);
+    return about != NULL ? about
+                         : json_object_get(json_object_get(config, "text_config"), QUANTIZATION);
+}
+
+static json_t *modules_left(const char *const *names, size_t n_names)
+{
+    static const char tail[] = ".weight";
+    json_t *list = json_array();
+    for (size_t i = 0; i < n_names && list != NULL; i++) {
+        size_t n = strlen(names[i]);
+        bool is_weight = n >= sizeof tail && strcmp(names[i] + n - (sizeof tail - 1), tail) == 0;
+        if (!is_weight || strstr(names[i], "embed") != NULL) {
+            continue;
+        }
+        json_t *module = json_stringn(names[i], n - (sizeof tail - 1));
+        if (json_array_append_new(list, module) != 0) {
+            json_decref(list);
+            list = NULL;
+        }
+    }
+    return list;
+}
+
+static const char *method_of(const fy_block_format *format)
+{
+    return fy_format_has_tensor_scale(format) ? "nvfp4"
+           : format->rule == FY_SCALE_FLOOR   ? "mxfp8"
+                                              : "fp8";
+}
+
+static const char *code_word(const fy_block_format *format)
+{
+    return format->kind == FERRY_F4 ? "e2m1" : format->kind == FERRY_F8E5M2 ? "e5m2" : "e4m3";
+}
+
+ferry_status fy_config_describe(const fy_block_format *format, const char *const *names,
+                                size_t n_names, char **value_out, ferry_error *error)
+{
+    json_t *about =
+        json_pack("{s:s, s:s, s:s, s:[I, I]}", "quant_method", method_of(format), "fmt",
+                  code_word(format), "activation_scheme", "dynamic", "weight_block_size",
+                  (json_int_t)format->block[0], (json_int_t)format->block[1]);
+    bool done = about != NULL;
+    if (done && (format->rule != FY_SCALE_LARGEST)) {
+        done = json_object_set_new(about, "scale_fmt", json_string("ue8m0")) == 0;
+    }
+    done = done &&
+           json_object_set_new(about, "modules_to_not_convert", modules_left(names, n_names)) == 0;
+    char *text = NULL;
+    ferry_status status = fy_check_memory(done, "a quantization_config", error);
+    FY_THEN(status, fy_json_dump(about, &text, error));
+    json_decref(about);
+    *value_out = text;
+    return status;
+}

@@ -1,0 +1,405 @@
+#!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Random weights through --quantize and --dequantize, every bit held against the definitions.
+
+    quantize_random.py --ferry PATH --oracle PATH [--seed S] [--count N] [--only TEXT]
+
+The oracle is blocks_oracle.c: it shares no code with ferry. What is asked of ferry is one result,
+whatever the layouts on both sides, the threads and the memory cap.
+"""
+
+import json
+import math
+import struct
+import subprocess
+import sys
+from fractions import Fraction
+
+import models
+import reshard_oracle as oracle
+import store
+from reshard_random import special_floats, with_options, write_layout
+from results import check_sharded, same_tensors, source_order
+from runner import Ferry, must, parser_of, run_cases
+from store import Tensor, word_bits
+
+VALUE_WORDS = ["BF16", "F32", "F16"]
+NAMES = {word: name for word, (_, name) in store.WORDS.items()}
+LARGEST, COVER, FLOOR = 0, 1, 2
+
+
+class Format:
+    """A format of blocks, as the option says it."""
+
+    def __init__(self, text):
+        self.text = text
+        parts = text.split(":")
+        self.codes, self.scales, self.rule = "F8_E4M3", "F32", LARGEST
+        self.suffix, self.has_matrix_scales = "_scale_inv", False
+        if text == "mxfp8":
+            self.scales, self.rule, self.block, self.suffix = "F8_E8M0", FLOOR, [1, 32], "_scale"
+        elif text == "nvfp4":
+            self.codes, self.scales, self.block = "F4", "F8_E4M3", [1, 16]
+            self.suffix, self.has_matrix_scales = "_scale", True
+        else:
+            self.codes = {"f8e4m3": "F8_E4M3", "f8e5m2": "F8_E5M2"}[parts[0]]
+            self.block = [int(size) for size in parts[1].split("x")]
+            if parts[2:] == ["e8m0"]:
+                self.scales = "F8_E8M0"
+            if parts[2:] in (["e8m0"], ["pow2"]):
+                self.rule = COVER
+
+    def scales_shape(self, shape):
+        return shape[:-2] + [-(-shape[-2] // self.block[0]), -(-shape[-1] // self.block[1])]
+
+
+def draw_format(rng):
+    if rng.random() < 0.4:
+        return Format(rng.choice(["mxfp8", "nvfp4"]))
+    return Format("%s:%dx%d%s" % (rng.choice(["f8e4m3", "f8e4m3", "f8e5m2"]),
+                                  rng.choice([1, 2, 3, 4, 8, 128]), rng.choice([1, 2, 4, 7, 32]),
+                                  rng.choice(["", "", ":f32", ":pow2", ":e8m0"])))
+
+
+# ---- what it must be -----------------------------------------------------------------------------
+
+
+class Definitions:
+    """Calls blocks_oracle."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def call(self, what, form, word, shape, scale, data):
+        arguments = [what, NAMES[word], NAMES[form.codes], NAMES[form.scales], str(form.rule),
+                     str(shape[-2]), str(shape[-1]), str(form.block[0]), str(form.block[1]),
+                     str(scale)]
+        return subprocess.run([self.path, *arguments], input=data, capture_output=True,
+                              check=True).stdout
+
+    def quantize(self, form, tensor):
+        """The weight, its scales, and if there are such those of its matrices."""
+        rows, columns = tensor.shape[-2:]
+        codes, scales, matrix_scales = b"", b"", b""
+        size = rows * columns * word_bits(tensor.word) // 8
+        n_codes = rows * columns * word_bits(form.codes) // 8
+        for i in range(math.prod(tensor.shape[:-2])):
+            data = tensor.data[i * size:(i + 1) * size]
+            scale = matrix_scale(tensor.word, data) if form.has_matrix_scales else 0
+            made = self.call("quantize", form, tensor.word, tensor.shape, scale, data)
+            codes += made[:n_codes]
+            scales += made[n_codes:]
+            matrix_scales += struct.pack("<I", scale)
+        made = [Tensor(tensor.name, form.codes, tensor.shape, codes),
+                Tensor(tensor.name + form.suffix, form.scales, form.scales_shape(tensor.shape),
+                       scales)]
+        if form.has_matrix_scales:
+            made.append(Tensor(tensor.name + "_scale_2", "F32", tensor.shape[:-2], matrix_scales))
+        return {tensor.name: tensor for tensor in made}
+
+    def dequantize(self, form, made, name, word):
+        weight, scales = made[name], made[name + form.suffix]
+        n_codes = len(weight.data) // max(math.prod(weight.shape[:-2]), 1)
+        n_scales = len(scales.data) // max(math.prod(weight.shape[:-2]), 1)
+        data = b""
+        for i in range(math.prod(weight.shape[:-2])):
+            scale = 0
+            if form.has_matrix_scales:
+                scale = struct.unpack_from("<I", made[name + "_scale_2"].data, 4 * i)[0]
+            data += self.call("dequantize", form, word, weight.shape, scale,
+                              weight.data[i * n_codes:(i + 1) * n_codes] +
+                              scales.data[i * n_scales:(i + 1) * n_scales])
+        return Tensor(name, word, weight.shape, data)
+
+
+def to_f32(value):
+    """The f32 that is nearest, ties to even, of a normal number: its bits."""
+    exponent = 0
+    while value >= 2:
+        value, exponent = value / 2, exponent + 1
+    while value < 1:
+        value, exponent = value * 2, exponent - 1
+    return round(value * (1 << 23)) - (1 << 23) + ((exponent + 127) << 23)
+
+
+def matrix_scale(word, data):
+    """Of the largest finite magnitude, over 6 and 448."""
+    size, largest = word_bits(word) // 8, Fraction(0)
+    for at in range(0, len(data), size):
+        _, kind, mantissa, exponent = oracle.unpack(word,
+                                                    int.from_bytes(data[at:at + size], "little"))
+        if kind == "number":
+            largest = max(largest, Fraction(mantissa) * Fraction(2) ** exponent)
+    if largest == 0:
+        return to_f32(Fraction(1))
+    return to_f32(max(largest / (6 * 448), Fraction(1, 1 << 117)))
+
+
+# ---- models and layouts --------------------------------------------------------------------------
+
+
+def draw_weights(rng, form):
+    """Some that are quantized, in one and more matrices, and some that stay."""
+    model = models.Model()
+    step = 2 if form.codes == "F4" else 1
+    for number in range(rng.randint(1, 4)):
+        shape = [rng.choice([1, 3, 8, 20, rng.randint(1, 40)]),
+                 step * rng.choice([1, 2, 16, 32, rng.randint(1, 40)])]
+        if rng.random() < 0.3:
+            shape = [rng.randint(1, 4)] + shape
+        name = "model.layers.%d.%s_proj.weight" % (number, rng.choice("qko"))
+        if len(shape) == 3:
+            name = "model.layers.%d.mlp.experts.%s_proj" % (number, rng.choice(["down", "up"]))
+        word = rng.choice(VALUE_WORDS)
+        n = math.prod(shape)
+        model.add(name, word, shape, draw_values(rng, word, n))
+    for name, shape in (("model.embed_tokens.weight", [6, 4]), ("model.norm.weight", [8]),
+                        ("model.layers.0.mlp.gate.weight", [4, 8]), ("lm_head.weight", [6, 4])):
+        if rng.random() < 0.7:
+            model.add(name, "BF16", shape, gauss(rng, "BF16", math.prod(shape)))
+    return model
+
+
+def draw_values(rng, word, n):
+    """Of one size mostly, as weights are; or of any, with infinities and NaN."""
+    how = rng.random()
+    if how < 0.1:
+        return bytes(n * word_bits(word) // 8)
+    if how < 0.5:
+        return special_floats(rng, word, n)
+    return gauss(rng, word, n)
+
+
+def gauss(rng, word, n):
+    values = [rng.gauss(0, rng.choice([1e-3, 1, 1e4])) for _ in range(n)]
+    if word == "F32":
+        return struct.pack("<%df" % n, *values)
+    if word == "F16":
+        return struct.pack("<%de" % n, *(max(-6e4, min(6e4, value)) for value in values))
+    return b"".join(struct.pack("<f", value)[2:] for value in values)
+
+
+def is_weight(name):
+    return "_proj" in name
+
+
+def draw_unit(rng, extent, block):
+    """Cuts of an extent that fall between blocks."""
+    kind = rng.choice(["unit", "sizes", "whole", "whole"])
+    n_blocks = -(-extent // block)
+    if kind == "unit" and extent % block == 0:
+        return {"unit": block * rng.choice([u for u in (1, 2, 3) if n_blocks % u == 0])}
+    if kind == "whole":
+        return None
+    return {"sizes": n_blocks}
+
+
+def draw_block_layout(rng, tensors, form):
+    """One rule for each weight that cuts it between blocks; stages, pins and replicas as well."""
+    axes = [["dp", rng.choice([1, 2])], ["tp", rng.choice([1, 2, 3, 4])],
+            ["ep", rng.choice([1, 2])]]
+    rng.shuffle(axes)
+    size, rules = dict(map(tuple, axes)), []
+    for name, tensor in tensors.items():
+        if not is_weight(name):
+            continue
+        shards, free = [], ["tp", "ep"]
+        for dim, extent in enumerate(tensor.shape):
+            place = dim - (len(tensor.shape) - 2)
+            block = form.block[place] if place >= 0 else 1
+            cut = draw_unit(rng, extent, block)
+            if cut is None or not free:
+                continue
+            axis = free.pop(rng.randrange(len(free)))
+            if "sizes" in cut:
+                ends = sorted(rng.randint(0, cut["sizes"]) for _ in range(size[axis] - 1))
+                ends = [min(end * block, extent) for end in ends] + [extent]
+                cut = {"sizes": [b - a for a, b in zip([0] + ends, ends)]}
+            shards.append({"dim": dim, "axis": axis, **cut})
+        rule = {"match": name if rng.random() < 0.7 else name.rsplit(".", 1)[0] + "*"}
+        if shards:
+            rule["shard"] = shards
+        if rng.random() < 0.2:
+            rule["on"] = {"dp": rng.randrange(size["dp"])}
+        rules.append(rule)
+    rules.append({"match": "*"})
+    layout = {"mesh": axes, "rules": rules}
+    if rng.random() < 0.2 and not any("on" in rule for rule in rules):
+        match = "model.layers.{}.*" if rng.random() < 0.5 else "model.layers.{}*"
+        layout["stages"] = [{"match": match, "count": 9, "axis": "dp"}]
+    return layout
+
+
+def layout_for(rng, layout, tensors):
+    return models.layout_file(rng, layout, tensors) if rng.random() < 0.3 else layout
+
+
+# ---- are scales beside their weights? ------------------------------------------------------------
+
+
+def check_beside(folder, made, form):
+    """In each rank's file, block (i, j) of a shard has scale (i, j) of its own shard of scales."""
+    found = store.read_sharded(folder)
+    side = oracle.Side(found.layout, "written")
+    for name, weight in made.items():
+        if not is_weight(name) or name + form.suffix not in made:
+            continue
+        rows, columns = weight.shape[-2:]
+        scales = made[name + form.suffix]
+        placement = oracle.place(side, weight)
+        for rank in placement.shards:
+            local = found.files[rank].by_name[name + form.suffix]
+            shape = placement.shards[rank].shape
+            must(local.shape == form.scales_shape(list(shape)), "rank %d: %s of %s" %
+                 (rank, local, shape))
+            size, n = word_bits(form.scales) // 8, local.shape[-1]
+            for at, element in enumerate(placement.held(rank)):
+                matrix, row, column = at // (shape[-2] * shape[-1]), at // shape[-1], at % shape[-1]
+                mine = (matrix * local.shape[-2] + row % shape[-2] // form.block[0]) * n
+                mine += column // form.block[1]
+                its = element // (rows * columns) * scales.shape[-2]
+                its = (its + element // columns % rows // form.block[0]) * scales.shape[-1]
+                its += element % columns // form.block[1]
+                must(local.data[mine * size:(mine + 1) * size]
+                     == scales.data[its * size:(its + 1) * size],
+                     "rank %d: %s: element %d has the scale of another" % (rank, name, element))
+
+
+# ---- cases ---------------------------------------------------------------------------------------
+
+
+class Case:
+    def __init__(self, ferry, definitions, folder, rng):
+        self.ferry, self.definitions, self.folder, self.rng = ferry, definitions, folder, rng
+        self.form = draw_format(rng)
+        self.model = draw_weights(rng, self.form)
+        self.source = folder / "source"
+        store.write_logical(rng, self.source, list(self.model.tensors.values()), {},
+                            rng.choice([1, 2]), {})
+        self.made = {}
+        for name, tensor in source_order(self.source, self.model).items():
+            self.made.update(definitions.quantize(self.form, tensor) if is_weight(name)
+                             else {name: tensor})
+
+    def option(self):
+        patterns = self.rng.choice(["", "=*_proj*", "=*.0.*_proj*,*_proj*"])
+        return ["--quantize", self.form.text + patterns]
+
+    def reshard(self, source, to, name, *options):
+        out = self.folder / name
+        done = self.ferry.call("reshard", source, "--to", to, "--out", out, *options,
+                               *with_options(self.rng))
+        must(done.code == 0 and done.error == "", str(done))
+        return out
+
+    def layout(self, name, layout, tensors):
+        return write_layout(self.folder, name, layout_for(self.rng, layout, tensors), self.rng)
+
+    def check_quantized(self):
+        out = self.reshard(self.source, "hf", "codes", *self.option())
+        same_tensors(store.read_logical(out).tensors, self.made, "quantized")
+        layout = draw_block_layout(self.rng, self.model.tensors, self.form)
+        middle = models.draw_layout(self.rng, self.model.tensors, may_skip=False)
+        source = self.source
+        if self.rng.random() < 0.5:
+            source = self.reshard(source, self.layout("middle", middle, self.model.tensors), "mid")
+        file = self.layout("blocks", layout, self.model.tensors)
+        out = self.reshard(source, file, "sharded", *self.option())
+        written = store.read_sharded(out).layout
+        check_sharded(out, self.made, {key: written[key] for key in written
+                                       if key in ("mesh", "rules", "stages")}, self.model)
+        check_beside(out, self.made, self.form)
+        out = self.reshard(out, "hf", "again")
+        same_tensors(store.read_logical(out).tensors, self.made, "put together")
+
+    def check_dequantized(self):
+        word = self.rng.choice(VALUE_WORDS)
+        expected = {name: tensor if not is_weight(name)
+                    else self.definitions.dequantize(self.form, self.made, name, word)
+                    for name, tensor in source_order(self.source, self.model).items()}
+        cast = [] if word == "BF16" and self.rng.random() < 0.5 else ["--cast", NAMES[word]]
+        if cast:
+            expected = {name: tensor if is_weight(name) else cast_of(tensor, word)
+                        for name, tensor in expected.items()}
+        source = self.folder / "codes"
+        if self.rng.random() < 0.7:
+            layout = models.draw_layout(self.rng, self.made, may_skip=False)
+            source = self.reshard(source, self.layout("any", layout, self.made), "anyhow")
+        option = ["--dequantize=" + self.form.text, *cast]
+        out = self.reshard(source, "hf", "values", *option)
+        same_tensors(store.read_logical(out).tensors, expected, "dequantized")
+        layout = models.draw_layout(self.rng, expected, may_skip=False)
+        file = write_layout(self.folder, "last", layout, self.rng)
+        even = self.form.codes != "F4" or all_even(layout, self.made, expected)
+        if even:
+            out = self.reshard(source, file, "values-sharded", *option)
+            listed = [entry["name"] for entry in store.read_sharded(out).layout["tensors"]]
+            order = listed + [name for name in expected if name not in listed]
+            check_sharded(out, {name: expected[name] for name in order}, layout, self.model)
+
+    def run(self):
+        self.check_quantized()
+        self.check_dequantized()
+
+
+def all_even(layout, made, expected):
+    """Whether codes that are half a byte can be cut where their values are."""
+    side = oracle.Side(layout, "last")
+    try:
+        for name in expected:
+            oracle.place(side, made[name])
+    except oracle.SpecError:
+        return False
+    return True
+
+
+def cast_of(tensor, word):
+    if tensor.word == word:
+        return tensor
+    size = word_bits(tensor.word) // 8
+    codes = [oracle.cast_code(tensor.word, word, int.from_bytes(tensor.data[at:at + size], "little"))
+             for at in range(0, len(tensor.data), size)]
+    return Tensor(tensor.name, word, tensor.shape,
+                  b"".join(code.to_bytes(word_bits(word) // 8, "little") for code in codes))
+
+
+def check_wide(ferry, definitions, folder, rng):
+    """Rows of blocks that no buffer holds: tiles are parts of rows."""
+    form = Format(rng.choice(["f8e4m3:16x16", "f8e4m3:64x32:e8m0", "f8e5m2:8x128"]))
+    columns = rng.choice([30000, 40001, 65536])
+    shape = [rng.randint(1, 3) * form.block[0] // 2, columns]
+    model = models.Model()
+    model.add("layers.0.a_proj.weight", "BF16", shape, rng.randbytes(2 * math.prod(shape)))
+    store.write_logical(rng, folder / "source", list(model.tensors.values()), {}, 1, {})
+    made = definitions.quantize(form, model.tensors["layers.0.a_proj.weight"])
+    options = ["--memory-cap", "1M", "--threads", "2"]
+    ferry.reshard(folder / "source", "hf", folder / "codes", "--quantize", form.text, *options)
+    same_tensors(store.read_logical(folder / "codes").tensors, made, "wide")
+    half = columns // 2 // form.block[1] * form.block[1]
+    layout = {"mesh": [["tp", 2]], "rules": [
+        {"match": "*", "shard": [{"dim": 1, "axis": "tp", "sizes": [half, columns - half]}]}]}
+    file = folder / "layout.json"
+    file.write_text(json.dumps(layout))
+    ferry.reshard(folder / "source", file, folder / "sharded", "--quantize", form.text, *options)
+    ferry.require_equal(folder / "sharded", folder / "codes")
+    ferry.reshard(folder / "sharded", "hf", folder / "values", "--dequantize=" + form.text,
+                  *options)
+    expected = definitions.dequantize(form, made, "layers.0.a_proj.weight", "BF16")
+    same_tensors(store.read_logical(folder / "values").tensors, {expected.name: expected}, "wide")
+
+
+def main():
+    parser = parser_of(__doc__, 100)
+    parser.add_argument("--oracle", required=True, help="the program blocks_oracle")
+    arguments = parser.parse_args()
+    ferry, definitions = Ferry(arguments.ferry), Definitions(arguments.oracle)
+    seeds = range(arguments.seed, arguments.seed + arguments.count)
+    cases = [("blocks", lambda folder, rng: Case(ferry, definitions, folder, rng).run(), seed)
+             for seed in seeds]
+    cases += [("wide", lambda folder, rng: check_wide(ferry, definitions, folder, rng), seed)
+              for seed in seeds[::10]]
+    return run_cases(arguments, cases)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
