@@ -291,8 +291,8 @@ typedef struct ferry_reshard_other {
     size_t struct_size;
     const char *name;
     uint64_t bytes;
-    const char *left_out;    /* why it is not copied, a phrase; NULL: it is */
-    const char *torch_dtype; /* what its torch_dtype becomes; NULL: it is copied as it is */
+    const char *left_out;            /* why it is not copied, a phrase; NULL: it is */
+    const char *torch_dtype;         /* what its torch_dtype becomes; NULL: it is copied as it is */
     const char *quantization_config; /* the same, a JSON object; "": it is taken out */
 } ferry_reshard_other;
 
@@ -316,7 +316,10 @@ typedef struct ferry_reshard_change {
 
 #define FERRY_RESHARD_CHANGE_INIT                                                                  \
     {                                                                                              \
-        sizeof(ferry_reshard_change), NULL, NULL, {0, 0}, {0, 0}, {0, 0}                           \
+        sizeof(ferry_reshard_change), NULL, NULL, {0, 0}, {0, 0},                                  \
+        {                                                                                          \
+            0, 0                                                                                   \
+        }                                                                                          \
     }
 
 /* By number, below n_quantized and n_dequantized of the totals together. */
@@ -406,11 +409,18 @@ typedef struct ferry_verify_options {
     ferry_work_progress_fn progress; /* (optional) */
     ferry_verify_visitor visitor;    /* (optional) called when all is done */
     void *context;
+    /*
+     * As in ferry_reshard_options: b is to be what a reshard with these makes of a, bit by bit. The
+     * visitor is then told of the tensors of b, with digests of what they hold.
+     */
+    uint32_t cast;
+    const char *quantize;
+    const char *dequantize;
 } ferry_verify_options;
 
 #define FERRY_VERIFY_OPTIONS_INIT                                                                  \
     {                                                                                              \
-        sizeof(ferry_verify_options), 0, 0, NULL, NULL, NULL                                       \
+        sizeof(ferry_verify_options), 0, 0, NULL, NULL, NULL, 0, NULL, NULL                        \
     }
 
 typedef struct ferry_verify_result {

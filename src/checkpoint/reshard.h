@@ -85,6 +85,9 @@ fy_out_type fy_reshard_type(const ferry_reshard *reshard, uint32_t tensor);
 /* Where a tensor stands in a file's form; it is there. */
 fy_form_tensor *fy_out_find(const fy_out_file *file, uint32_t tensor);
 
+/* The checkpoint's config.json, parsed; NULL: there is none. */
+ferry_status fy_config_load(const ferry_checkpoint *from, json_t **config_out, ferry_error *error);
+
 /* What a config.json calls the type that tensors are cast to; NULL: they are not. */
 const char *fy_reshard_torch_dtype(const ferry_reshard *reshard);
 

@@ -97,14 +97,9 @@ static bool copies_config(const ferry_checkpoint *from)
     return false;
 }
 
-/* Once for all: it may be another one later. */
-static ferry_status read_config(const ferry_reshard *c, config_text *config_out, ferry_error *error)
+static ferry_status read_config_text(const ferry_checkpoint *from, config_text *config_out,
+                                     ferry_error *error)
 {
-    const ferry_checkpoint *from = c->from;
-    bool changes = c->cast != 0 && copies_config(from);
-    if (!fy_short_form_is(c->to) && !changes && c->quantize == NULL && c->dequantize == NULL) {
-        return FERRY_OK;
-    }
     struct stat about;
     ferry_status status = FERRY_OK;
     char *path = fy_ckpt_join(from->folder, FY_CONFIG_NAME);
@@ -117,6 +112,16 @@ static ferry_status read_config(const ferry_reshard *c, config_text *config_out,
     return status;
 }
 
+/* Once for all: it may be another one later. */
+static ferry_status read_config(const ferry_reshard *c, config_text *config_out, ferry_error *error)
+{
+    bool changes = c->cast != 0 && copies_config(c->from);
+    if (!fy_short_form_is(c->to) && !changes && c->quantize == NULL && c->dequantize == NULL) {
+        return FERRY_OK;
+    }
+    return read_config_text(c->from, config_out, error);
+}
+
 static ferry_status parse_config(const ferry_checkpoint *from, const config_text *config,
                                  json_t **config_out, ferry_error *error)
 {
@@ -126,6 +131,15 @@ static ferry_status parse_config(const ferry_checkpoint *from, const config_text
         config->text == NULL ? FERRY_OK
                              : fy_json_parse(config->text, config->length, path, config_out, error);
     fy_free(path);
+    return status;
+}
+
+ferry_status fy_config_load(const ferry_checkpoint *from, json_t **config_out, ferry_error *error)
+{
+    config_text text = {0};
+    ferry_status status = read_config_text(from, &text, error);
+    FY_THEN(status, parse_config(from, &text, config_out, error));
+    fy_free(text.text);
     return status;
 }
 

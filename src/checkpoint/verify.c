@@ -16,42 +16,57 @@ static ferry_status fail_missing(const fy_verify_work *c, const char *tensor, in
                    c->sides[in].checkpoint->path, c->sides[1 - in].checkpoint->path);
 }
 
-static ferry_status compare_headers(const fy_verify_work *c, const fy_ckpt_tensor *a,
-                                    const fy_ckpt_tensor *b, ferry_error *error)
+/* A tensor of a as it changes, with that of its name in b. */
+static ferry_status compare_headers(const fy_verify_work *c, uint32_t t, const fy_ckpt_tensor *b,
+                                    ferry_error *error)
 {
-    if (strcmp(a->dtype_text, b->dtype_text) != 0) {
-        return fy_fail(error, FERRY_ERR_DIFFERENT, "\"%s\" is %s in %s, but %s in %s", a->name,
-                       a->dtype_text, c->sides[0].checkpoint->path, b->dtype_text,
+    const fy_layout_job *job = &c->sides[0].whole;
+    const fy_tensor *tensor = &job->problem.tensors[t];
+    const fy_ckpt_tensor *model = fy_job_model_tensor(job, t);
+    bool is_opaque = model->is_opaque;
+    const char *word = fy_out_type_of(job, t).text;
+    const uint64_t *shape = is_opaque ? model->file_shape : tensor->shape;
+    uint32_t n_dims = is_opaque ? model->file_n_dims : tensor->n_dims;
+    if (strcmp(word, b->dtype_text) != 0) {
+        return fy_fail(error, FERRY_ERR_DIFFERENT, "\"%s\" is %s in %s, but %s in %s", tensor->name,
+                       word, c->sides[0].checkpoint->path, b->dtype_text,
                        c->sides[1].checkpoint->path);
     }
-    bool same = a->file_n_dims == b->file_n_dims;
-    for (uint32_t d = 0; same && d < a->file_n_dims; d++) {
-        same = a->file_shape[d] == b->file_shape[d];
+    bool same = n_dims == b->file_n_dims;
+    for (uint32_t d = 0; same && d < n_dims; d++) {
+        same = shape[d] == b->file_shape[d];
     }
     if (!same) {
         char shapes[2][256];
-        fy_format_shape(a->file_shape, a->file_n_dims, shapes[0], sizeof shapes[0]);
+        fy_format_shape(shape, n_dims, shapes[0], sizeof shapes[0]);
         fy_format_shape(b->file_shape, b->file_n_dims, shapes[1], sizeof shapes[1]);
         return fy_fail(error, FERRY_ERR_DIFFERENT, "\"%s\" has shape %s in %s, but %s in %s",
-                       a->name, shapes[0], c->sides[0].checkpoint->path, shapes[1],
+                       tensor->name, shapes[0], c->sides[0].checkpoint->path, shapes[1],
                        c->sides[1].checkpoint->path);
     }
     return FERRY_OK;
 }
 
-/* Names, shapes and dtypes; fills twin. */
+/* Names, shapes and dtypes of a as it changes; fills twin. */
 static ferry_status verify_models(fy_verify_work *c, ferry_error *error)
 {
-    const ferry_checkpoint *a = c->sides[0].checkpoint, *b = c->sides[1].checkpoint;
-    for (size_t i = 0; i < a->n_tensors; i++) {
-        c->twin[i] = fy_ckpt_find(b, a->tensors[i].name);
-        if (c->twin[i] == FY_INDEX_NONE) {
-            return fail_missing(c, a->tensors[i].name, 0, error);
+    const fy_layout_job *job = &c->sides[0].whole;
+    const ferry_checkpoint *b = c->sides[1].checkpoint;
+    for (uint32_t i = 0; i < c->n_tensors; i++) {
+        const char *name = job->problem.tensors[i].name;
+        c->twin[i] = FY_NONE;
+        if (!job->is_wanted[i]) {
+            continue; /* scales that are consumed */
         }
-        FY_TRY(compare_headers(c, &a->tensors[i], &b->tensors[c->twin[i]], error));
+        c->twin[i] = fy_ckpt_find(b, name);
+        if (c->twin[i] == FY_INDEX_NONE) {
+            return fail_missing(c, name, 0, error);
+        }
+        FY_TRY(compare_headers(c, i, &b->tensors[c->twin[i]], error));
     }
     for (size_t i = 0; i < b->n_tensors; i++) {
-        if (fy_ckpt_find(a, b->tensors[i].name) == FY_INDEX_NONE) {
+        uint32_t t = fy_spec_find_tensor(job->spec, b->tensors[i].name);
+        if (t == FY_NONE || !job->is_wanted[t]) {
             return fail_missing(c, b->tensors[i].name, 1, error);
         }
     }
@@ -60,10 +75,12 @@ static ferry_status verify_models(fy_verify_work *c, ferry_error *error)
 
 /* ---- the work ---- */
 
+/* options, config: what it changes by; NULL, NULL: it stays as it is */
 static ferry_status open_side(fy_verify_side *side, const ferry_checkpoint *checkpoint,
+                              const fy_change_options *options, const json_t *config,
                               ferry_error *error)
 {
-    fy_job_target one = {.name = checkpoint->path};
+    fy_job_target one = {.name = checkpoint->path, .options = options, .config = config};
     fy_job_target own = {.name = checkpoint->path, .side = checkpoint->layout};
     side->checkpoint = checkpoint;
     ferry_status status = fy_job_create(checkpoint, &one, &side->whole, error);
@@ -75,9 +92,60 @@ static ferry_status open_side(fy_verify_side *side, const ferry_checkpoint *chec
     return status == FERRY_OK ? fy_checked_create(checkpoint, &side->checked, error) : status;
 }
 
+/* The options of a's changes were asked for as those of a reshard. */
+static ferry_status open_changed(fy_verify_work *c, const ferry_checkpoint *a, ferry_error *error)
+{
+    const ferry_verify_options *o = c->options;
+    fy_change_options options = {
+        .cast = o->cast, .quantize = o->quantize, .dequantize = o->dequantize};
+    fy_job_target one = {.name = a->path};
+    json_t *config = NULL;
+    uint64_t least = 0;
+    ferry_status status = o->dequantize == NULL ? FERRY_OK : fy_config_load(a, &config, error);
+    FY_THEN(status, open_side(&c->sides[0], a, &options, config, error));
+    json_decref(config);
+    for (uint32_t t = 0; status == FERRY_OK && t < c->sides[0].whole.problem.n_tensors; t++) {
+        least = fy_max(least, fy_change_least_room(&c->sides[0].whole, t));
+    }
+    c->has_tiles = least > 0;
+    if (status == FERRY_OK && c->has_tiles) {
+        status = fy_job_create(a, &one, &c->plain, error);
+        c->has_plain = status == FERRY_OK;
+        /* What b has of a tile needs as much room as what a becomes, at most. */
+        FY_THEN(status, fy_share_memory_for_tiles(o->memory_cap_bytes, o->n_threads, 2 * least,
+                                                  &c->buffers, error));
+        c->buffers.span_bytes /= 2;
+        c->buffers.window_bytes /= 2;
+    }
+    return status;
+}
+
+static ferry_status make_changer(fy_verify_work *c, fy_verify_worker *w, ferry_error *error)
+{
+    fy_verify_side *a = &c->sides[0], *b = &c->sides[1];
+    w->room = fy_alloc(c->buffers.room_bytes, 1);
+    FY_TRY(fy_check_memory(w->room != NULL, "a buffer", error));
+    FY_TRY(fy_changer_init(&w->changer, &a->whole, &c->plain, a->files, &a->checked,
+                           c->buffers.span_bytes, error));
+    w->changer.room = w->room;
+    w->changer.room_bytes = c->buffers.room_bytes / 2;
+    w->changer.beside.stops = &c->stops;
+    ferry_status status =
+        fy_gather_init(&w->beside, &b->whole, b->files, &b->checked, c->buffers.span_bytes, error);
+    w->beside.stops = &c->stops;
+    return status;
+}
+
 static ferry_status make_worker(fy_verify_work *c, fy_verify_worker *w, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
+    w->cast = c->options->cast == 0 ? NULL : fy_alloc(c->buffers.window_bytes, 1);
+    if (c->options->cast != 0) {
+        FY_TRY(fy_check_memory(w->cast != NULL, "a buffer", error));
+    }
+    if (c->has_tiles) {
+        FY_TRY(make_changer(c, w, error));
+    }
     for (int s = 0; s < 2 && status == FERRY_OK; s++) {
         fy_verify_side *side = &c->sides[s];
         w->window[s] = fy_alloc(c->buffers.window_bytes, 1);
@@ -102,6 +170,13 @@ static void clean_up(fy_verify_work *c)
             fy_gather_cleanup(&c->workers[i].own[s]);
             fy_free(c->workers[i].window[s]);
         }
+        fy_changer_cleanup(&c->workers[i].changer);
+        fy_gather_cleanup(&c->workers[i].beside);
+        fy_free(c->workers[i].room);
+        fy_free(c->workers[i].cast);
+    }
+    if (c->has_plain) {
+        fy_job_cleanup(&c->plain);
     }
     for (int s = 0; s < 2; s++) {
         fy_job_cleanup(&c->sides[s].whole);
@@ -128,17 +203,20 @@ static bool tick(void *context)
     return false;
 }
 
-/* A tensor in all its forms, so that the first that differs is the first in the order of a. */
+/* A tensor in all its forms, so that the first that differs is the first in the order of a. Scales
+ * that are made are compared with their weights. */
 static ferry_status compare_part(void *context, uint32_t worker, size_t part, ferry_error *error)
 {
     fy_verify_work *c = context;
     fy_verify_worker *w = &c->workers[worker];
-    uint32_t numbers[2] = {(uint32_t)part, c->twin[part]};
-    ferry_status status = fy_verify_tensor(c, w, numbers[0], error);
-    for (uint32_t s = 0; s < 2 && status == FERRY_OK; s++) {
-        if (c->sides[s].has_own) {
-            status = fy_verify_replicas(c, w, s, numbers[s], error);
-        }
+    uint32_t a = (uint32_t)part, b = c->twin[part];
+    bool is_made = c->sides[0].whole.problem.tensors[a].is_made;
+    ferry_status status = b == FY_NONE || is_made ? FERRY_OK : fy_verify_tensor(c, w, a, error);
+    if (c->sides[0].has_own && !is_made) {
+        FY_THEN(status, fy_verify_replicas(c, w, 0, a, error));
+    }
+    if (c->sides[1].has_own && b != FY_NONE) {
+        FY_THEN(status, fy_verify_replicas(c, w, 1, b, error));
     }
     return status;
 }
@@ -156,7 +234,7 @@ static uint64_t tensor_bytes(const ferry_checkpoint *checkpoint)
 static ferry_status run(fy_verify_work *c, ferry_error *error)
 {
     fy_crew_job job = {.n_workers = c->buffers.n_threads,
-                       .n_parts = c->sides[0].checkpoint->n_tensors,
+                       .n_parts = c->n_tensors,
                        .work = compare_part,
                        .tick = tick,
                        .context = c};
@@ -173,17 +251,18 @@ static ferry_status run(fy_verify_work *c, ferry_error *error)
 static ferry_status prepare(fy_verify_work *c, const ferry_checkpoint *a, const ferry_checkpoint *b,
                             ferry_error *error)
 {
-    c->twin = fy_alloc_zeroed(a->n_tensors, sizeof *c->twin);
-    c->digests = fy_alloc_zeroed(a->n_tensors, sizeof *c->digests);
+    c->sides[0].checkpoint = a;
+    c->sides[1].checkpoint = b;
+    FY_TRY(open_changed(c, a, error));
+    c->n_tensors = c->sides[0].whole.problem.n_tensors;
+    c->twin = fy_alloc_zeroed(c->n_tensors, sizeof *c->twin);
+    c->digests = fy_alloc_zeroed(c->n_tensors, sizeof *c->digests);
     c->workers = fy_alloc_zeroed(c->buffers.n_threads, sizeof *c->workers);
     if (c->twin == NULL || c->digests == NULL || c->workers == NULL) {
         return fy_fail_no_memory(error, "what verifying needs");
     }
-    c->sides[0].checkpoint = a;
-    c->sides[1].checkpoint = b;
     FY_TRY(verify_models(c, error));
-    FY_TRY(open_side(&c->sides[0], a, error));
-    FY_TRY(open_side(&c->sides[1], b, error));
+    FY_TRY(open_side(&c->sides[1], b, NULL, NULL, error));
     for (uint32_t i = 0; i < c->buffers.n_threads; i++) {
         FY_TRY(make_worker(c, &c->workers[i], error));
     }
@@ -192,13 +271,13 @@ static ferry_status prepare(fy_verify_work *c, const ferry_checkpoint *a, const 
 
 static void visit(const fy_verify_work *c)
 {
-    const ferry_checkpoint *a = c->sides[0].checkpoint;
-    for (size_t i = 0; c->options->visitor != NULL && i < a->n_tensors; i++) {
-        const fy_ckpt_tensor *t = &a->tensors[i];
-        c->options->visitor(
-            c->options->context, t->name,
-            fy_ceil_div(fy_box_volume(t->shape, t->n_dims) * t->dtype.element_bits, 8),
-            c->digests[i]);
+    const ferry_checkpoint *b = c->sides[1].checkpoint;
+    for (size_t i = 0; c->options->visitor != NULL && i < c->n_tensors; i++) {
+        if (c->twin[i] != FY_NONE) {
+            const fy_ckpt_tensor *t = &b->tensors[c->twin[i]];
+            uint64_t bits = fy_box_volume(t->shape, t->n_dims) * t->dtype.element_bits;
+            c->options->visitor(c->options->context, t->name, fy_ceil_div(bits, 8), c->digests[i]);
+        }
     }
 }
 
@@ -213,6 +292,9 @@ ferry_status ferry_checkpoint_verify(const ferry_checkpoint *a, const ferry_chec
     if (result_out != NULL) {
         FY_TRY(fy_check_out(result_out, "ferry_verify_result", error));
     }
+    fy_change_options changes = {
+        .cast = own.cast, .quantize = own.quantize, .dequantize = own.dequantize};
+    FY_TRY(fy_change_options_check(&changes, error));
     FY_TRY(fy_check_buffers(own.memory_cap_bytes, own.n_threads, error));
     fy_verify_work c = {.options = &own, .began = fy_seconds_now()};
     /* A worker has a span and a window for each side, and more spans for replicas. */
@@ -229,8 +311,8 @@ ferry_status ferry_checkpoint_verify(const ferry_checkpoint *a, const ferry_chec
     }
     if (status == FERRY_OK && result_out != NULL) {
         ferry_verify_result result = {.struct_size = sizeof result,
-                                      .n_tensors = a->n_tensors,
-                                      .tensor_bytes = tensor_bytes(a),
+                                      .n_tensors = b->n_tensors,
+                                      .tensor_bytes = tensor_bytes(b),
                                       .n_replicas = atomic_load(&c.n_replicas),
                                       .n_checked = atomic_load(&c.sides[0].checked.n_checked) +
                                                    atomic_load(&c.sides[1].checked.n_checked),

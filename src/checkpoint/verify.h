@@ -18,14 +18,23 @@ typedef struct fy_verify_worker {
     fy_gather whole[2];
     fy_gather own[2];
     char *window[2];
+    char *cast; /* what a window of a becomes */
+    /* Where weights of a change in tiles. */
+    fy_changer changer;
+    fy_gather beside; /* of b: scales of the weight */
+    char *room;       /* the changer's, and then as much for what b has */
 } fy_verify_worker;
 
 typedef struct fy_verify_work {
     fy_verify_side sides[2];
     const ferry_verify_options *options;
     fy_buffers buffers;
+    fy_layout_job plain; /* of a, to one rank, unchanged: where changes read scales */
+    bool has_plain;
+    bool has_tiles;
     fy_verify_worker *workers;
-    uint32_t *twin; /* [tensors of a] their numbers in b */
+    size_t n_tensors; /* of a as it changes: its own, and scales that are made */
+    uint32_t *twin;   /* [n_tensors] their numbers in b; FY_NONE: consumed */
     uint64_t *digests;
     _Atomic uint64_t done_bytes;
     _Atomic uint64_t n_replicas;
@@ -33,6 +42,31 @@ typedef struct fy_verify_work {
     uint64_t total_bytes;
     double began;
 } fy_verify_work;
+
+/* A weight of a that changes in tiles, its scales, and what b has of them. */
+ferry_status fy_verify_weight(fy_verify_work *work, fy_verify_worker *worker, uint32_t tensor,
+                              ferry_error *error);
+
+/* Two memories that should be equal, and how to say that they are not. */
+typedef struct fy_verify_pair {
+    const char *tensor;
+    ferry_dtype dtype;
+    const fy_problem *problem; /* NULL: elements are bytes */
+    uint32_t placement;
+    uint32_t cell; /* of which both memories are a stretch */
+    const char *where[2];
+    uint64_t first_byte; /* of the cell: that of both memories */
+    const char *note;    /* behind the sentence */
+} fy_verify_pair;
+
+/* Of a tensor of a as it changes, and its twin. */
+fy_verify_pair fy_verify_pair_of(const fy_verify_work *work, uint32_t tensor);
+
+ferry_status fy_verify_bytes(const fy_verify_pair *pair, const char *a, const char *b,
+                             uint64_t n_bytes, ferry_error *error);
+
+/* Adds to a sentence which side is damaged, where a recorded checksum tells. */
+void fy_verify_add_damage(fy_verify_worker *worker, ferry_error *error);
 
 /* Every bit of a tensor of a and its twin. */
 ferry_status fy_verify_tensor(fy_verify_work *work, fy_verify_worker *worker, uint32_t tensor,

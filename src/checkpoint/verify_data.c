@@ -3,23 +3,12 @@
 #include "checkpoint/verify.h"
 
 #include "base/checked.h"
+#include "exec/cast.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Two memories that should be equal, and how to say that they are not. */
-typedef struct pair {
-    const char *tensor;
-    ferry_dtype dtype;
-    const fy_problem *problem; /* NULL: elements are bytes */
-    uint32_t placement;
-    uint32_t cell; /* of which both memories are a stretch */
-    const char *where[2];
-    uint64_t first_byte; /* of the cell: that of both memories */
-    const char *note;    /* behind the sentence */
-} pair;
-
-static void format_index(const pair *p, uint64_t element, char *text, size_t text_bytes)
+static void format_index(const fy_verify_pair *p, uint64_t element, char *text, size_t text_bytes)
 {
     uint64_t index[FERRY_MAX_DIMS] = {element};
     uint32_t n_dims = 1;
@@ -30,8 +19,8 @@ static void format_index(const pair *p, uint64_t element, char *text, size_t tex
     fy_format_shape(index, n_dims, text, text_bytes);
 }
 
-static ferry_status compare_bytes(const pair *p, const char *a, const char *b, uint64_t n_bytes,
-                                  ferry_error *error)
+ferry_status fy_verify_bytes(const fy_verify_pair *p, const char *a, const char *b,
+                             uint64_t n_bytes, ferry_error *error)
 {
     uint64_t at = fy_first_difference(a, b, n_bytes);
     if (at == n_bytes) {
@@ -51,23 +40,48 @@ static ferry_status compare_bytes(const pair *p, const char *a, const char *b, u
 
 /* ---- a with b ---- */
 
+/* Windows that fit on both sides: those of the one whose elements are larger. */
 static fy_grain common_grain(const fy_verify_work *c, uint32_t a, uint32_t b)
 {
     fy_grain x = fy_grain_of(&c->sides[0].whole, a, c->buffers.window_bytes, c->buffers.span_bytes);
     fy_grain y = fy_grain_of(&c->sides[1].whole, b, c->buffers.window_bytes, c->buffers.span_bytes);
+    if (x.dim != y.dim) {
+        return x.dim > y.dim ? x : y;
+    }
     x.rows = fy_min(x.rows, y.rows);
     return x;
 }
 
-static pair pair_of(const fy_verify_work *c, uint32_t tensor)
+/* What a has, as it changes. */
+static const char *change_window(const fy_verify_work *c, const fy_verify_worker *w,
+                                 const fy_window *window)
 {
-    const fy_tensor *t = &c->sides[0].whole.problem.tensors[tensor];
-    return (pair){.tensor = t->name,
-                  .dtype = t->dtype,
-                  .problem = &c->sides[0].whole.problem,
-                  .placement = t->dst,
-                  .where = {c->sides[0].checkpoint->path, c->sides[1].checkpoint->path},
-                  .note = ""};
+    const fy_layout_job *job = &c->sides[0].whole;
+    const fy_change *change = &job->changes[window->tensor];
+    if (change->kind != FY_CAST) {
+        return w->window[0];
+    }
+    fy_cast cast = {.from_kind = job->problem.tensors[window->tensor].dtype.kind,
+                    .to_kind = change->dtype.kind,
+                    .n_rows = 1,
+                    .n_columns = window->n_elements};
+    fy_area in = fy_area_flat(0, window->n_elements * fy_cast_element_bytes(cast.from_kind));
+    fy_area out = fy_area_flat(0, window->n_elements * fy_cast_element_bytes(cast.to_kind));
+    fy_area_cast(&cast, &out, w->cast, &in, w->window[0], 0, window->n_elements);
+    return w->cast;
+}
+
+fy_verify_pair fy_verify_pair_of(const fy_verify_work *c, uint32_t tensor)
+{
+    const fy_layout_job *job = &c->sides[0].whole;
+    const fy_tensor *t = &job->problem.tensors[tensor];
+    return (fy_verify_pair){
+        .tensor = t->name,
+        .dtype = job->changes[tensor].dtype,
+        .problem = &job->problem,
+        .placement = t->dst,
+        .where = {c->sides[0].checkpoint->path, c->sides[1].checkpoint->path},
+        .note = job->changes[tensor].kind == FY_KEPT ? "" : " (the first as it would become)"};
 }
 
 /* Bytes of a file. */
@@ -79,8 +93,8 @@ typedef struct stretch {
 
 /* An element that is larger than a window lies in one place on both sides. hasher: (optional) */
 static ferry_status compare_element(fy_verify_work *c, fy_verify_worker *w, uint64_t n_bytes,
-                                    const stretch places[2], const pair *p, fy_hasher *hasher,
-                                    ferry_error *error)
+                                    const stretch places[2], const fy_verify_pair *p,
+                                    fy_hasher *hasher, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
     uint64_t first = p->first_byte;
@@ -94,11 +108,11 @@ static ferry_status compare_element(fy_verify_work *c, fy_verify_worker *w, uint
         if (status == FERRY_OK && fy_first_difference(w->window[0], w->window[1], n) != n) {
             /* Too large to print: the byte is what tells. */
             ferry_dtype byte = {.kind = FERRY_U8, .element_bits = 8};
-            pair q = *p;
+            fy_verify_pair q = *p;
             q.dtype = byte;
             q.problem = NULL;
             q.first_byte = first + done;
-            return compare_bytes(&q, w->window[0], w->window[1], n, error);
+            return fy_verify_bytes(&q, w->window[0], w->window[1], n, error);
         }
         if (status == FERRY_OK && hasher != NULL) {
             fy_hasher_update(hasher, w->window[0], (size_t)n);
@@ -109,7 +123,7 @@ static ferry_status compare_element(fy_verify_work *c, fy_verify_worker *w, uint
 }
 
 static ferry_status compare_window(fy_verify_work *c, fy_verify_worker *w, const fy_window *window,
-                                   pair *p, fy_hasher *hasher, ferry_error *error)
+                                   fy_verify_pair *p, fy_hasher *hasher, ferry_error *error)
 {
     bool large = window->bytes > c->buffers.window_bytes;
     ferry_status status = fy_gather_check_stop(&w->whole[0], error);
@@ -124,15 +138,15 @@ static ferry_status compare_window(fy_verify_work *c, fy_verify_worker *w, const
             {c->sides[1].files, w->whole[1].whole_file, w->whole[1].whole_offset}};
         status = compare_element(c, w, window->bytes, places, p, hasher, error);
     } else if (status == FERRY_OK) {
-        status = compare_bytes(p, w->window[0], w->window[1], window->bytes, error);
-        fy_hasher_update(hasher, w->window[0], (size_t)window->bytes);
+        uint64_t bytes = fy_ceil_div(window->n_elements * p->dtype.element_bits, 8);
+        status = fy_verify_bytes(p, change_window(c, w, window), w->window[1], bytes, error);
+        fy_hasher_update(hasher, w->window[1], (size_t)bytes);
     }
     atomic_fetch_add(&c->done_bytes, window->bytes);
     return status;
 }
 
-/* Which side is damaged, where a recorded checksum tells. */
-static void add_damage(fy_verify_worker *w, ferry_error *error)
+void fy_verify_add_damage(fy_verify_worker *w, ferry_error *error)
 {
     for (int s = 0; s < 2 && error != NULL; s++) {
         ferry_error cause;
@@ -153,8 +167,11 @@ ferry_status fy_verify_tensor(fy_verify_work *c, fy_verify_worker *w, uint32_t t
                               ferry_error *error)
 {
     uint32_t numbers[2] = {tensor, c->twin[tensor]};
+    if (fy_change_has_tiles(&c->sides[0].whole.changes[tensor])) {
+        return fy_verify_weight(c, w, tensor, error);
+    }
     fy_grain grain = common_grain(c, numbers[0], numbers[1]);
-    pair p = pair_of(c, tensor);
+    fy_verify_pair p = fy_verify_pair_of(c, tensor);
     fy_window_walk walk;
     fy_hasher hasher;
     ferry_status status = FERRY_OK;
@@ -167,7 +184,7 @@ ferry_status fy_verify_tensor(fy_verify_work *c, fy_verify_worker *w, uint32_t t
         status = compare_window(c, w, &walk.window, &p, &hasher, error);
     }
     if (status == FERRY_ERR_DIFFERENT) {
-        add_damage(w, error);
+        fy_verify_add_damage(w, error);
     }
     for (int s = 0; s < 2 && status == FERRY_OK; s++) {
         status = fy_gather_end(&w->whole[s], error);
@@ -211,14 +228,15 @@ static ferry_status compare_local_window(local *l, const fy_window *window, ferr
     }
     l->was_compared = true;
     snprintf(note, sizeof note, " (of the shard of rank %u)", l->rank);
-    pair p = {.tensor = t->name,
-              .dtype = t->dtype,
-              .problem = &c->sides[l->side].own.problem,
-              .placement = t->dst,
-              .cell = window->cell,
-              .where = {"the other replicas", c->sides[l->side].checkpoint->files[l->file].path},
-              .first_byte = fy_bytes(window->first, t->dtype.element_bits),
-              .note = note};
+    fy_verify_pair p = {
+        .tensor = t->name,
+        .dtype = t->dtype,
+        .problem = &c->sides[l->side].own.problem,
+        .placement = t->dst,
+        .cell = window->cell,
+        .where = {"the other replicas", c->sides[l->side].checkpoint->files[l->file].path},
+        .first_byte = fy_bytes(window->first, t->dtype.element_bits),
+        .note = note};
     fy_files *files = c->sides[l->side].files;
     if (window->bytes > c->buffers.window_bytes) {
         status = fy_gather_locate(gather, window, error);
@@ -231,9 +249,9 @@ static ferry_status compare_local_window(local *l, const fy_window *window, ferr
     status = fy_gather_read(gather, window, l->worker->window[0], error);
     FY_THEN(status,
             fy_files_read(files, l->file, offset, l->worker->window[1], window->bytes, error));
-    return status == FERRY_OK
-               ? compare_bytes(&p, l->worker->window[0], l->worker->window[1], window->bytes, error)
-               : status;
+    return status == FERRY_OK ? fy_verify_bytes(&p, l->worker->window[0], l->worker->window[1],
+                                                window->bytes, error)
+                              : status;
 }
 
 /* Only what others have as well is compared; the checksums of all are. */

@@ -298,6 +298,8 @@ class Case:
     def check_quantized(self):
         out = self.reshard(self.source, "hf", "codes", *self.option())
         same_tensors(store.read_logical(out).tensors, self.made, "quantized")
+        self.verify(self.source, out, *self.option())
+        self.check_spoiled(out)
         layout = draw_block_layout(self.rng, self.model.tensors, self.form)
         middle = models.draw_layout(self.rng, self.model.tensors, may_skip=False)
         source = self.source
@@ -309,8 +311,29 @@ class Case:
         check_sharded(out, self.made, {key: written[key] for key in written
                                        if key in ("mesh", "rules", "stages")}, self.model)
         check_beside(out, self.made, self.form)
+        self.verify(source, out, *self.option())
         out = self.reshard(out, "hf", "again")
         same_tensors(store.read_logical(out).tensors, self.made, "put together")
+
+    def verify(self, a, b, *options):
+        done = self.ferry.verify(a, b, *options, *with_options(self.rng))
+        must(done.code == 0 and done.error == "", str(done))
+
+    def check_spoiled(self, out):
+        """A bit that is another, of codes or of scales, is found, and its tensor named."""
+        name = self.rng.choice([name for name in self.made if self.made[name].data])
+        path = self.rng.choice([path for path in out.glob("*.safetensors")])
+        data = path.read_bytes()
+        text, after = store.split_file(data, path.name)
+        begin = len(data) - len(after)
+        entry = json.loads(text).get(name)
+        if entry is None:
+            return
+        at = begin + self.rng.randrange(*entry["data_offsets"])
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << self.rng.randrange(8)]) + data[at + 1:])
+        done = self.ferry.verify(self.source, out, *self.option())
+        must(done.code == 1 and '"%s" differs' % name in done.error, str(done))
+        path.write_bytes(data)
 
     def check_dequantized(self):
         word = self.rng.choice(VALUE_WORDS)
@@ -336,6 +359,8 @@ class Case:
             listed = [entry["name"] for entry in store.read_sharded(out).layout["tensors"]]
             order = listed + [name for name in expected if name not in listed]
             check_sharded(out, {name: expected[name] for name in order}, layout, self.model)
+            if len(listed) == len(expected):
+                self.verify(source, out, *option)
 
     def run(self):
         self.check_quantized()
@@ -382,6 +407,8 @@ def check_wide(ferry, definitions, folder, rng):
     file.write_text(json.dumps(layout))
     ferry.reshard(folder / "source", file, folder / "sharded", "--quantize", form.text, *options)
     ferry.require_equal(folder / "sharded", folder / "codes")
+    done = ferry.verify(folder / "source", folder / "sharded", "--quantize", form.text, *options)
+    must(done.code == 0, str(done))
     ferry.reshard(folder / "sharded", "hf", folder / "values", "--dequantize=" + form.text,
                   *options)
     expected = definitions.dequantize(form, made, "layers.0.a_proj.weight", "BF16")

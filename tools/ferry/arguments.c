@@ -96,6 +96,16 @@ int parse_word(const char *name, const char *option, const option_word *words, c
     return fail_usage(name, "%s takes %s, not \"%s\"", option, all, text);
 }
 
+int parse_cast(const char *name, const char *text, uint32_t *kind_out)
+{
+    static const option_word casts[] = {{"bf16", FERRY_BF16},
+                                        {"f16", FERRY_F16},
+                                        {"f32", FERRY_F32},
+                                        {"f8e4m3", FERRY_F8E4M3},
+                                        {NULL, 0}};
+    return parse_word(name, "--cast", casts, text, kind_out);
+}
+
 /* Of --include and --exclude: no piece of the list is empty or has a word of --subset's. */
 static bool is_plain_list(const char *value)
 {

@@ -43,6 +43,9 @@ bool find_word(const option_word *words, const char *text, size_t length, uint32
 int parse_word(const char *name, const char *option, const option_word *words, const char *text,
                uint32_t *value_out);
 
+/* What --cast says: a ferry_dtype_kind. */
+int parse_cast(const char *name, const char *text, uint32_t *kind_out);
+
 /* ---- options that several commands take: the same number, row and reader in each ---- */
 
 enum {

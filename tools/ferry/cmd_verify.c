@@ -38,15 +38,28 @@ static const char more_help[] =
     "Examples:\n"
     "  ferry verify llama llama-tp4\n"
     "  ferry verify llama-tp4 llama-tp8-pp2 --digests\n"
-    "  ferry verify model.safetensors copy/model.safetensors --json\n";
+    "  ferry verify model.safetensors copy/model.safetensors --json\n"
+    "  ferry verify llama llama-fp8 --quantize f8e4m3:128x128\n";
 
-enum { OPT_JSON = 256, OPT_DIGESTS, OPT_MEMORY_CAP, OPT_THREADS };
+enum {
+    OPT_JSON = 256,
+    OPT_DIGESTS,
+    OPT_MEMORY_CAP,
+    OPT_THREADS,
+    OPT_CAST,
+    OPT_QUANTIZE,
+    OPT_DEQUANTIZE
+};
 
 static const option_row rows[] = {
     OPTION("digests", NULL, OPT_DIGESTS,
            "a line for each tensor before: XXH3 (64 bits) of its bytes when it is whole, their "
            "number, "
            "and its name"),
+    OPTION_WORDS("bf16 f16 f32 f8e4m3", "cast", "TYPE", OPT_CAST,
+                 "whether B is what ferry reshard makes of A with this option; the same of these:"),
+    OPTION("quantize", "FORMAT[=PATTERN]", OPT_QUANTIZE, "whether B is A quantized"),
+    OPTION("dequantize", "[FORMAT]", OPT_DEQUANTIZE, "whether B is A dequantized"),
     OPTION("memory-cap", "SIZE", OPT_MEMORY_CAP,
            "the most memory for buffers, at least 1M; default 256M"),
     OPTION("threads", "N", OPT_THREADS,
@@ -73,6 +86,14 @@ static int apply_option(int option, void *request)
         return parse_cap("verify", "--memory-cap", optarg, &v->options.memory_cap_bytes);
     case OPT_THREADS:
         return parse_count("verify", "--threads", optarg, MOST_FILE_THREADS, &v->options.n_threads);
+    case OPT_CAST:
+        return parse_cast("verify", optarg, &v->options.cast);
+    case OPT_QUANTIZE:
+        v->options.quantize = optarg;
+        return EXIT_DONE;
+    case OPT_DEQUANTIZE:
+        v->options.dequantize = optarg == NULL ? "auto" : optarg;
+        return EXIT_DONE;
     case OPT_JSON:
         v->json = true;
         return EXIT_DONE;

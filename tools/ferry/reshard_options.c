@@ -64,17 +64,6 @@ const option_row reshard_option_rows[] = {
     OPTION("json", NULL, OPT_JSON, "print JSON instead (ferry.reshard/1)"),
     OPTION_END};
 
-static int parse_cast(reshard_request *r)
-{
-    static const option_word casts[] = {{"bf16", FERRY_BF16},
-                                        {"f16", FERRY_F16},
-                                        {"f32", FERRY_F32},
-                                        {"f8e4m3", FERRY_F8E4M3},
-                                        {NULL, 0}};
-    r->cast = optarg;
-    return parse_word("reshard", "--cast", casts, optarg, &r->options.cast);
-}
-
 static int apply_number_option(int option, reshard_request *r)
 {
     switch (option) {
@@ -110,7 +99,8 @@ static int apply_option(int option, void *request)
     case SHARED_OPT_SUBSET:
         return add_pattern("reshard", option, optarg, &r->options.subset);
     case OPT_CAST:
-        return parse_cast(r);
+        r->cast = optarg;
+        return parse_cast("reshard", optarg, &r->options.cast);
     case OPT_QUANTIZE:
         r->options.quantize = optarg;
         return EXIT_DONE;

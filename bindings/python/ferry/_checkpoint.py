@@ -360,6 +360,9 @@ def verify(
     a: Union[Path, Checkpoint],
     b: Union[Path, Checkpoint],
     *,
+    cast: Any = None,
+    quantize: Optional[str] = None,
+    dequantize: Union[bool, str, None] = None,
     memory_cap: int = 0,
     threads: int = 0,
     digests: bool = False,
@@ -370,13 +373,17 @@ def verify(
     Names, shapes, dtypes and every bit of every replica are compared; metadata are not. Raises
     :class:`Different`, whose ``tensor`` is the first tensor that differs and whose ``slice`` is the
     element.
+
+    With ``cast``, ``quantize`` or ``dequantize``, ``b`` is to be what :func:`reshard` makes of ``a``
+    with them, to the bit.
     """
     sides = [one if isinstance(one, Checkpoint) else inspect(one) for one in (a, b)]
     found: Optional[Dict[str, int]] = {} if digests else None
     try:
         totals = _ferry.verify(
-            sides[0]._handle, sides[1]._handle, memory_cap, threads, found, _told(progress)
-        )
+            sides[0]._handle, sides[1]._handle, cast, quantize, _format(dequantize), memory_cap,
+            threads, found, _told(progress),
+        )  # fmt: skip
     except Different as error:
         match = _DIFFERENCE.match(str(error))
         if match is not None:

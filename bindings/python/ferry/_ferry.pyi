@@ -191,6 +191,9 @@ def reshard(
 def verify(
     a: Checkpoint,
     b: Checkpoint,
+    cast: object,
+    quantize: Optional[str],
+    dequantize: Optional[str],
     memory_cap: int,
     threads: int,
     digests: Optional[Dict[str, int]],

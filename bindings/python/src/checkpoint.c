@@ -410,18 +410,23 @@ static PyObject *reshard(PyObject *module, PyObject *args, PyObject *kwargs)
 static PyObject *verify(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
-    static char *names[] = {"a", "b", "memory_cap", "threads", "digests", "progress", NULL};
-    PyObject *a, *b, *cap, *threads, *digests, *progress;
+    static char *names[] = {"a",          "b",       "cast",    "quantize", "dequantize",
+                            "memory_cap", "threads", "digests", "progress", NULL};
+    PyObject *a, *b, *cast, *cap, *threads, *digests, *progress;
+    ferry_dtype dtype = {0, 0};
     ferry_verify_options options = FERRY_VERIFY_OPTIONS_INIT;
     ferry_verify_result result = FERRY_VERIFY_RESULT_INIT;
     ferry_error error;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!OOOO", names, checkpoint_type, &a,
-                                     checkpoint_type, &b, &cap, &threads, &digests, &progress) ||
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!OzzOOOO", names, checkpoint_type, &a,
+                                     checkpoint_type, &b, &cast, &options.quantize,
+                                     &options.dequantize, &cap, &threads, &digests, &progress) ||
+        (cast != Py_None && !fp_dtype_of(cast, &dtype)) ||
         !fp_u64(cap, "memory_cap", &options.memory_cap_bytes) ||
         !fp_u32(threads, "threads", &options.n_threads)) {
         return NULL;
     }
     watch w = {.progress = progress == Py_None ? NULL : progress, .digests = digests};
+    options.cast = dtype.kind;
     options.progress = tell;
     options.visitor = digests == Py_None ? NULL : note_digest;
     options.context = &w;
@@ -472,7 +477,8 @@ bool fp_add_checkpoint(PyObject *module)
                 "threads, resume, dry_run, progress, onto)",
                 "Writes a checkpoint in another layout, or says what that would write.")},
         {"verify", FP_KEYWORDS(verify),
-         FP_DOC("verify($module, /, a, b, memory_cap, threads, digests, progress)",
+         FP_DOC("verify($module, /, a, b, cast, quantize, dequantize, memory_cap, threads, "
+                "digests, progress)",
                 "(tensors, bytes, replicas, checksums, seconds) of equals.")},
         {NULL, NULL, 0, NULL},
     };
