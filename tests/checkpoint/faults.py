@@ -198,11 +198,25 @@ def resume_set_back(place, folder, rng):
     must(told["resumed_bytes"] == 0 and "files" in told["anew"], "resumed: %s" % told)
 
 
+def resume_blocks(place, folder, rng):
+    """Quantized weights: a weight counts as made where its codes and its scales are."""
+    options = ["--quantize", rng.choice(["f8e4m3:16x16=*", "nvfp4=*s", "f8e5m2:1x7:e8m0=*cols"])]
+    clean = place.parent.parent / "clean"
+    place.ferry.reshard(place.source, "hf", clean, *options)
+    stopped = stop(place, "--resume", *options, at=rng.randint(10, 60), only=["write"], layout="hf")
+    if not stopped.was_killed:
+        return
+    if rng.random() < 0.5:
+        for path in place.partial().glob("*.safetensors"):
+            spoil(path, rng, 1)
+    place.finish("--resume", *options, expected=digest_tree(clean), layout="hf")
+
+
 def resume_other_options(place, folder, rng):
     """Another layout or other options: anew, and with the right result."""
     kill_late(place, rng, "--resume")
     options, layout = rng.choice([(["--subset", "layers.*s"], None), (["--cast", "f16"], None),
-                                  ([], place.scene.other_layout), ([], "hf"),
+                                  (["--quantize", "mxfp8=*s"], "hf"), ([], place.scene.other_layout), ([], "hf"),
                                   (["--part-bytes", "1000000"], "hf")])
     clean = place.parent.parent / "clean"
     place.ferry.reshard(place.source, layout or place.scene.layout, clean, *options)
@@ -281,7 +295,7 @@ def interrupted(place, folder, rng):
 
 CASES = [kill_restart, kill_resume, resume_goes_on, resume_of_restart, resume_other_source,
          resume_other_files, resume_other_layout_of_source, resume_typed_otherwise,
-         resume_other_options, resume_damaged, resume_damaged_data, resume_journal_torn,
+         resume_blocks, resume_other_options, resume_damaged, resume_damaged_data, resume_journal_torn,
          interrupted]
 ONCE = [resume_nothing, resume_at_the_end, resume_touched_source, resume_set_back, resume_says_why]
 

@@ -20,7 +20,7 @@ import reshard_oracle as oracle
 import store
 from reshard_random import special_floats, with_options, write_layout
 from results import check_sharded, same_tensors, source_order
-from runner import Ferry, must, parser_of, run_cases
+from runner import Ferry, must, parser_of, require_sentence, run_cases
 from store import Tensor, word_bits
 
 VALUE_WORDS = ["BF16", "F32", "F16"]
@@ -415,6 +415,129 @@ def check_wide(ferry, definitions, folder, rng):
     same_tensors(store.read_logical(folder / "values").tensors, {expected.name: expected}, "wide")
 
 
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+def weight(name="layers.0.a_proj.weight", word="BF16", shape=(4, 8)):
+    return Tensor(name, word, list(shape), bytes(math.prod(shape) * word_bits(word) // 8))
+
+
+def codes(word="F8_E4M3", scales="F32", shape=(4, 8), scales_shape=(2, 2), suffix="_scale_inv",
+          more=()):
+    """A weight that is quantized, with scales of its own."""
+    w = weight(word=word, shape=shape)
+    return [w, Tensor(w.name + suffix, scales, list(scales_shape),
+                      bytes(math.prod(scales_shape) * word_bits(scales) // 8)), *more]
+
+
+W, HF = "layers.0.a_proj.weight", "hf"
+F8 = ["--quantize", "f8e4m3:2x4"]
+
+
+def sides(shard, match="*", **more):
+    return {"mesh": [["tp", 2]], "rules": [{"match": match, "shard": [shard], **more},
+                                           {"match": "*"}]}
+
+
+# (what, tensors, layout, options, words of the sentence, more files)
+REFUSED = [
+    ("a word that nobody defined", [weight()], HF, ["--quantize", "f8"], ["f8", "f8e4m3:128x128"]),
+    ("no blocks", [weight()], HF, ["--quantize", "f8e4m3"], ["f8e4m3:128x128"]),
+    ("no rows", [weight()], HF, ["--quantize", "f8e4m3:0x4"], ["f8e4m3:0x4"]),
+    ("no such scales", [weight()], HF, ["--quantize", "f8e4m3:2x2:f16"], [":e8m0"]),
+    ("no pattern", [weight()], HF, ["--quantize", "mxfp8="], ["mxfp8="]),
+    ("a pattern that nothing fits", [weight()], HF, ["--quantize", "mxfp8=*.weight,no*"], ["no*"]),
+    ("nothing to quantize", [weight("lm_head.weight")], HF, F8, ["source", "quantized"]),
+    ("nothing to dequantize", [weight()], HF, ["--dequantize"], ["source", "dequantized"]),
+    ("codes that are quantized", codes(), HF, F8, [W, "f8e4m3 already", "dequantize"]),
+    ("a name that is taken", [weight(), weight(W + "_scale_inv", "F32", (2, 2))], HF, F8,
+     [W + "_scale_inv", "already"]),
+    ("quantized by config.json", [weight()], HF, F8, ["config.json", "gptq", "dequantize"],
+     {"config.json": b'{"quantization_config": {"quant_method": "gptq"}}'}),
+    ("a config.json that is none", [weight()], HF, F8, ["config.json"], {"config.json": b"{"}),
+    ("odd rows of f4", [weight(shape=(4, 7))], HF, ["--quantize", "nvfp4"], [W, "7"]),
+    ("rows cut inside a block", [weight(shape=(6, 8))],
+     sides({"dim": 0, "axis": "tp"}), F8, [W, "index 3", "dim 0", '"unit": 2']),
+    ("columns cut inside a block", [weight(shape=(4, 12))],
+     sides({"dim": 1, "axis": "tp"}), F8, [W, "index 6", "dim 1", '"unit": 4']),
+    ("strides inside a block", [weight(shape=(12, 8))],
+     sides({"dim": 0, "axis": "tp", "stride": 2}), F8, [W, "index 3"]),
+    ("sizes inside a block", [weight()],
+     sides({"dim": 0, "axis": "tp", "sizes": [1, 3]}), F8, [W, "index 1"]),
+    ("a cycle inside a block", [weight()],
+     sides({"dim": 0, "axis": "tp", "cycle": 1}), F8, [W, "index 1"]),
+    ("flat cuts", [weight()], {"mesh": [["tp", 2]], "rules": [
+        {"match": "*", "flat": {"axis": "tp"}}]}, F8, [W, "flat"]),
+    ("scales with a rule that cuts elsewhere", [weight()],
+     {"mesh": [["tp", 2]], "rules": [{"match": "*_scale_inv"},
+                                     {"match": "*", "shard": [{"dim": 0, "axis": "tp"}]}]},
+     F8, [W, W + "_scale_inv", "alike"]),
+    ("one rule for weights of two and three dimensions",
+     [weight(shape=(2, 8)), weight("layers.0.experts.a_proj", shape=(2, 4, 8))],
+     sides({"dim": 0, "axis": "tp"}, "*_proj*"), F8, ["two rules"]),
+    ("a block that no buffer holds", [weight(shape=(2, 8))], HF,
+     ["--quantize", "f8e4m3:1024x1024", "--memory-cap", "1M"], ["memory cap"]),
+    ("scales that are missing", codes()[:1], HF, ["--dequantize"],
+     [W, W + "_scale_inv", "missing"]),
+    ("scales of another shape", codes(), HF, ["--dequantize"], [W + "_scale_inv", "[2, 2]",
+                                                               "[1, 1]"]),
+    ("scales of another shape than is said", codes(), HF, ["--dequantize=f8e4m3:1x4"],
+     [W + "_scale_inv", "[2, 2]", "[4, 2]"]),
+    ("scales of another rank", codes(scales_shape=(2, 2, 1)), HF, ["--dequantize=f8e4m3:2x4"],
+     [W + "_scale_inv", "[2, 2, 1]"]),
+    ("scales of another type", codes(scales="BF16"), HF, ["--dequantize=f8e4m3:2x4"],
+     [W + "_scale_inv", "bf16", "f32"]),
+    ("scales that are not of f8e8m0", codes(), HF, ["--dequantize=f8e4m3:2x4:e8m0"],
+     [W + "_scale_inv", "f8e8m0"]),
+    ("f4 without a scale of the matrix", codes("F4", "F8_E4M3", (4, 32), (4, 2), "_scale"), HF,
+     ["--dequantize"], [W + "_scale_2"]),
+    ("f4 with a scale for each row", codes("F4", "F8_E4M3", (4, 32), (4, 2), "_scale", [
+        weight(W + "_scale_2", "F32", (4,))]), HF, ["--dequantize"], [W + "_scale_2"]),
+    ("f4 with a scale that is 0", codes("F4", "F8_E4M3", (4, 32), (4, 2), "_scale", [
+        weight(W + "_scale_2", "F32", ())]), HF, ["--dequantize"], [W, "2^-117"]),
+    ("values that are codes", codes(), HF, ["--dequantize=f8e4m3:2x4", "--cast", "f8e4m3"],
+     ["f32, f16 or bf16"]),
+    ("codes that others are composed of", codes(), {
+        "mesh": [["tp", 1]], "rules": [{"match": "*"}],
+        "tensors": [{"name": "new", "shape": [4, 8], "dtype": "f8e4m3", "source": W}]},
+     ["--dequantize=f8e4m3:2x4=new"], ["new", "composed"]),
+]
+
+
+def check_refused(ferry, folder, rng, row):
+    _, tensors, layout, options, words, *more = row
+    store.write_logical(rng, folder / "source", tensors, {}, 1, more[0] if more else {})
+    if layout != HF:
+        layout_file = folder / "layout.json"
+        layout_file.write_text(json.dumps(layout))
+        layout = layout_file
+    done = ferry.call("reshard", folder / "source", "--to", layout, "--out", folder / "out",
+                      *options)
+    require_sentence(done, *words)
+    must(sorted(path.name for path in folder.iterdir() if path.name != "layout.json")
+         == ["source"], "something is left")
+
+
+def check_config(ferry, folder, rng):
+    """What config.json says of quantization is true of the result, and else it is as it was."""
+    text = (b'{\n  "eps": 1e-06,\n  "quantization_config": {"quant_method": "fp8", '
+            b'"weight_block_size": [2, 4]},\n  "hidden_size": 8\n}\n')
+    store.write_logical(rng, folder / "source", codes(), {}, 1, {"config.json": text})
+    ferry.reshard(folder / "source", "hf", folder / "values", "--dequantize")
+    plain = (folder / "values" / "config.json").read_bytes()
+    must(plain == b'{\n  "eps": 1e-06,\n  "hidden_size": 8\n}\n', "config.json: %r" % plain)
+    told = ferry.reshard_json(folder / "values", "hf", folder / "codes", *F8)
+    config = json.loads((folder / "codes" / "config.json").read_bytes())
+    about = config.pop("quantization_config")
+    must(config == json.loads(plain) and about["weight_block_size"] == [2, 4]
+         and about["quant_method"] == "fp8", "config.json: %s" % about)
+    must(told["quantized"] == [{"name": W, "from": "bf16", "to": "f8e4m3",
+                                "scales": W + "_scale_inv", "block": [2, 4]}], "%s" % told)
+    must(told["dequantized"] == [], "%s" % told)
+    ferry.reshard(folder / "codes", "hf", folder / "again", "--dequantize")
+    ferry.require_equal(folder / "values", folder / "again")
+
+
 def main():
     parser = parser_of(__doc__, 100)
     parser.add_argument("--oracle", required=True, help="the program blocks_oracle")
@@ -425,6 +548,10 @@ def main():
              for seed in seeds]
     cases += [("wide", lambda folder, rng: check_wide(ferry, definitions, folder, rng), seed)
               for seed in seeds[::10]]
+    cases += [("refused: " + row[0],
+               lambda folder, rng, row=row: check_refused(ferry, folder, rng, row), 0)
+              for row in REFUSED]
+    cases.append(("config", lambda folder, rng: check_config(ferry, folder, rng), 0))
     return run_cases(arguments, cases)
 
 

@@ -52,6 +52,7 @@ typedef struct scene {
     const char *from, *to;
     ferry_reshard_options options;
     ferry_reshard_run_options run;
+    ferry_verify_options compare;
     ferry_checkpoint *source;
     ferry_checkpoint *other;
     ferry_reshard *ready;
@@ -155,10 +156,7 @@ static ferry_status run_step_of(void *context, ferry_error *error)
 static ferry_status compare_step(void *context, ferry_error *error)
 {
     scene *s = context;
-    ferry_verify_options options = FERRY_VERIFY_OPTIONS_INIT;
-    options.n_threads = 1;
-    options.memory_cap_bytes = 1 << 20;
-    return ferry_checkpoint_verify(s->source, s->other, &options, &s->compared, error);
+    return ferry_checkpoint_verify(s->source, s->other, &s->compare, &s->compared, error);
 }
 
 /* Names and bytes of a folder, in any order that stays: files by name. */
@@ -249,9 +247,12 @@ static scene scene_of(const char *from, const char *to)
                .to = to,
                .options = FERRY_RESHARD_OPTIONS_INIT,
                .run = FERRY_RESHARD_RUN_OPTIONS_INIT,
+               .compare = FERRY_VERIFY_OPTIONS_INIT,
                .compared = FERRY_VERIFY_RESULT_INIT};
     s.options.n_threads = 1;
     s.options.memory_cap_bytes = 1 << 20;
+    s.compare.n_threads = 1;
+    s.compare.memory_cap_bytes = 1 << 20;
     return s;
 }
 
@@ -281,6 +282,51 @@ static void test_cast(void **state)
     scene s = scene_of(sharded, "hf");
     s.options.cast = FERRY_BF16;
     try_reshard(&s);
+}
+
+/* Scales beside weights that are cut between blocks, with one for each matrix as well. */
+static void test_quantize(void **state)
+{
+    (void)state;
+    scene s = scene_of(sharded, "tp=2");
+    s.options.quantize = "f8e4m3:2x2=*_proj.weight";
+    try_reshard(&s);
+    s = scene_of(logical, "hf");
+    s.options.quantize = "nvfp4";
+    try_reshard(&s);
+}
+
+static void write_changed(scene *s, const char *path)
+{
+    ferry_error error;
+    s->source = small_open(s->from);
+    must(ferry_reshard_create(s->source, s->to, &s->options, &s->ready, &error), &error);
+    must(ferry_reshard_run(s->ready, path, NULL, NULL, &error), &error);
+    ferry_reshard_destroy(s->ready);
+    ferry_checkpoint_destroy(s->source);
+}
+
+/* And back, and the comparison of a checkpoint with what it has become. */
+static void test_dequantize(void **state)
+{
+    char codes[64];
+    (void)state;
+    snprintf(codes, sizeof codes, "%s/codes", small_folder);
+    scene s = scene_of(logical, "hf");
+    s.options.quantize = "nvfp4";
+    write_changed(&s, codes);
+    s = scene_of(codes, "tp=2");
+    s.options.dequantize = "auto";
+    s.options.cast = FERRY_F32;
+    try_reshard(&s);
+    s = scene_of(logical, NULL);
+    s.compare.quantize = "nvfp4";
+    s.source = small_open(logical);
+    s.other = small_open(codes);
+    try_step("compare quantized", compare_step, &s);
+    ferry_checkpoint_destroy(s.source);
+    ferry_checkpoint_destroy(s.other);
+    small_remove(codes);
 }
 
 static void test_boxes(void **state)
@@ -344,6 +390,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_short_form), cmocka_unit_test(test_cast),
+        cmocka_unit_test(test_quantize),   cmocka_unit_test(test_dequantize),
         cmocka_unit_test(test_boxes),      cmocka_unit_test(test_journal),
         cmocka_unit_test(test_compare),
     };

@@ -125,6 +125,7 @@ def case_wrong_usage():
             ("reshard", (*to, "--resume=1"), "--resume"),
             ("reshard", (*to, "--restart=1"), "--restart"),
             ("reshard", (*to, "--resume", "--restart"), "cannot be combined with --restart"),
+            ("reshard", (*to, "--quantize", "mxfp8", "--dequantize"), "cannot be combined"),
             ("reshard", (*to, "--dry-run=1"), "--dry-run"),
             ("reshard", (*to, "--subset"), "--subset needs a value"),
             ("reshard", (*to, "--part-bytes", "1M"), "--part-bytes needs --to hf")]
@@ -163,12 +164,12 @@ def case_help():
     wanted = ["plan", "run", "reshard", "inspect", "verify", "launch", "bench", "info"]
     assert [word for word in order if word in wanted] == wanted, order
     patterns = ("--include", "--exclude", "--subset")
-    options = {"reshard": ("--to", "--out", *patterns, "--cast", "--dry-run", "--memory-cap",
+    options = {"reshard": ("--to", "--out", *patterns, "--cast", "--quantize", "--dequantize", "--dry-run", "--memory-cap",
                            "--threads", "--part-bytes", "--bwlimit", "--restart", "--quiet",
                            "--verbose", "--json", "--help"),
                "inspect": ("--json", *patterns, "--tensors", "--checksums", "--stats",
                            "--memory-cap", "--threads", "--quiet", "--verbose", "--help"),
-               "verify": ("--json", "--digests", "--threads", "--memory-cap", "--quiet",
+               "verify": ("--json", "--digests", "--cast", "--quantize", "--dequantize", "--threads", "--memory-cap", "--quiet",
                           "--verbose", "--help")}
     for command in COMMANDS:
         text = good(command, "--help")

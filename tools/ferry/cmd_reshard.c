@@ -28,8 +28,9 @@ static const char more_help[] =
     "\n"
     "Other files:\n"
     "  What else lies in the folder of SRC is copied along; in config.json --cast changes\n"
-    "  torch_dtype. Weights in other formats, folders, and links that lead out of the checkpoint\n"
-    "  (but for those to the blobs of the hub's cache) are not, and a note on stderr names them.\n"
+    "  torch_dtype, and --quantize or --dequantize quantization_config. Weights in other formats,\n"
+    "  folders, and links that lead out of the checkpoint (but for those to the blobs of the hub's\n"
+    "  cache) are not, and a note on stderr names them.\n"
     "\n"
     "An earlier result:\n"
     "  With --onto OLD the result is the same, but what OLD holds already is compared and not\n"
@@ -38,6 +39,12 @@ static const char more_help[] =
     "  becomes a hard link to that of OLD, so neither must be changed in place, only removed or\n"
     "  replaced; a file in which something differs is written whole. OLD is not changed. It is\n"
     "  refused if it has other files, tensors, dtypes or shapes. A run with it begins anew.\n"
+    "\n"
+    "Quantization:\n"
+    "  A value is its code times the scale of its block. Scales are a tensor beside their weight,\n"
+    "  NAME_scale_inv (of mxfp8 and nvfp4 NAME_scale), and cut like it, in blocks; a layout that\n"
+    "  cuts a weight inside a block is refused. Norms, embeddings, heads and routers stay as they\n"
+    "  are where no PATTERN says otherwise.\n"
     "\n"
     "What is printed:\n"
     "  What was read and written, how long it took until all was synced, and at which rate; GB\n"
@@ -67,7 +74,9 @@ static const char more_help[] =
     "  ferry reshard llama-tp4 --to tp=8,pp=2 --out llama-tp8-pp2 --dry-run\n"
     "  ferry reshard llama-tp4 --to other/ferry.layout.json --out llama-other --restart\n"
     "  ferry reshard llama-new --to tp=4 --onto llama-tp4 --out llama-new-tp4\n"
-    "  ferry reshard llama-tp4 --to hf --cast bf16 --out llama-bf16\n";
+    "  ferry reshard llama-tp4 --to hf --cast bf16 --out llama-bf16\n"
+    "  ferry reshard llama --to tp=4 --quantize f8e4m3:128x128 --out llama-fp8-tp4\n"
+    "  ferry reshard DeepSeek-V3 --to hf --dequantize --out DeepSeek-V3-bf16\n";
 
 uint64_t reshard_memory_cap(const reshard_request *request)
 {
