@@ -18,7 +18,7 @@ LAYERS = {
     "layout": [],
     "model": ["layout"],
     "plan": ["layout", "model", "schedule"],
-    "checkpoint": ["host", "layout", "model", "plan", "exec"],
+    "checkpoint": ["host", "layout", "model", "plan", "convert", "exec"],
     "prove": ["host"],
     "schedule": [],
     "memory": ["host"],

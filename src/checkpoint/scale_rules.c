@@ -120,23 +120,19 @@ static json_t *rule_in_blocks(const json_t *rule, const char *match, const char 
 
 /* ---- which rules ---- */
 
-static bool is_for_all(const fy_rule *rule)
-{
-    return strspn(rule->match, "*") == rule->match_length;
-}
-
-/* Whether scales of this name need a rule of their own: no rule is for them but that of weights. */
-static bool needs_rule(const adding *a, const fy_rule *of_weight, const char *scales)
+/* Whether scales need a rule of their own: those that there are fit weights as well. */
+static bool needs_rule(const adding *a, const fy_tensor *weight, const char *scales)
 {
     const fy_rule *rule = fy_rule_index_find(a->index, scales, strlen(scales));
-    return rule == NULL || rule == of_weight || is_for_all(rule);
+    return rule == NULL ||
+           fy_glob_match(rule->match, rule->match_length, weight->name, strlen(weight->name));
 }
 
 static ferry_status add_rule(adding *a, const fy_tensor *weight, const fy_tensor *scales,
                              const fy_change *change, bool of_matrices, ferry_error *error)
 {
     const fy_rule *of_weight = fy_rule_index_find(a->index, weight->name, strlen(weight->name));
-    if (of_weight == NULL || of_weight->skip || !needs_rule(a, of_weight, scales->name)) {
+    if (of_weight == NULL || of_weight->skip || !needs_rule(a, weight, scales->name)) {
         return FERRY_OK; /* without a rule the weight is refused */
     }
     size_t i = (size_t)(of_weight - a->parsed->rules);

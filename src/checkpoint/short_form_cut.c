@@ -277,6 +277,9 @@ static ferry_status adapt(const fy_facts *facts, fy_param param, const fy_model_
                           cut *c, bool *whole_out, bool *known_out, ferry_error *error)
 {
     bool by_rows = tensor->n_dims == 1 || (tensor->n_dims == 2 && tensor->shape[1] == 1);
+    if (param == FY_PARAM_SCALE && tensor->n_dims == 2 && !by_rows && facts->tile > 1) {
+        param = FY_PARAM_BLOCK_SCALE; /* config.json says of which blocks */
+    }
     *whole_out = false;
     *known_out = true;
     switch (param) {

@@ -415,6 +415,40 @@ def check_wide(ferry, definitions, folder, rng):
     same_tensors(store.read_logical(folder / "values").tensors, {expected.name: expected}, "wide")
 
 
+def check_short_form(ferry, definitions, folder, rng):
+    """Built-in rules cut weights between blocks, and scales where their weights are."""
+    model, form = models.Model(), Format(rng.choice(["f8e4m3:4x8", "f8e4m3:8x4:e8m0", "mxfp8"]))
+    n_layers, hidden, inner, head = 4, 64, 32 * rng.randint(4, 7), 8
+    config = {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": n_layers,
+              "hidden_size": hidden, "intermediate_size": inner, "num_attention_heads": 8,
+              "num_key_value_heads": 8, "head_dim": head}
+    for layer in range(n_layers):
+        for name, shape in (("self_attn.q_proj", [8 * head, hidden]),
+                            ("self_attn.k_proj", [8 * head, hidden]),
+                            ("self_attn.o_proj", [hidden, 8 * head]),
+                            ("mlp.gate_proj", [inner, hidden]), ("mlp.down_proj", [hidden, inner]),
+                            ("input_layernorm", [hidden])):
+            name = "model.layers.%d.%s.weight" % (layer, name)
+            model.add(name, "BF16", shape, gauss(rng, "BF16", math.prod(shape)))
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        model.add(name, "BF16", [16, hidden], gauss(rng, "BF16", 16 * hidden))
+    store.write_logical(rng, folder / "source", list(model.tensors.values()), {}, 1,
+                        {"config.json": json.dumps(config).encode()})
+    made = {}
+    for name, tensor in model.tensors.items():
+        made.update(definitions.quantize(form, tensor) if is_weight(name) else {name: tensor})
+    to = rng.choice(["tp=2", "tp=2,pp=2", "pp=4", "tp=2,dp=2", "tp=1"])
+    ferry.reshard(folder / "source", to, folder / "cut", "--quantize", form.text)
+    check_beside(folder / "cut", made, form)
+    ferry.reshard(folder / "cut", rng.choice(["tp=1,pp=2", "hf"]), folder / "again")
+    ferry.require_equal(folder / "cut", folder / "again")
+    ferry.reshard(folder / "cut", "hf", folder / "codes")
+    same_tensors(store.read_logical(folder / "codes").tensors, made, "a short form")
+    ferry.reshard(folder / "cut", "tp=4", folder / "values", "--dequantize")
+    done = ferry.verify(folder / "codes", folder / "values", "--dequantize")
+    must(done.code == 0, str(done))
+
+
 # ---- what is refused -----------------------------------------------------------------------------
 
 
@@ -548,6 +582,8 @@ def main():
              for seed in seeds]
     cases += [("wide", lambda folder, rng: check_wide(ferry, definitions, folder, rng), seed)
               for seed in seeds[::10]]
+    cases += [("short form", lambda folder, rng: check_short_form(ferry, definitions, folder, rng),
+               seed) for seed in seeds[::5]]
     cases += [("refused: " + row[0],
                lambda folder, rng, row=row: check_refused(ferry, folder, rng, row), 0)
               for row in REFUSED]

@@ -438,6 +438,81 @@ def check_large_parts(folder):
     assert_equal("the loaded model", model.state_dict(), load_model(folder / "parts").state_dict())
 
 
+# ---- quantized weights ----
+
+# Models, and short forms that their blocks of 16 x 16 and 8 x 8 allow.
+QUANTIZED = {"llama": ("tp=2", "f8e4m3:16x16"), "qwen3_moe": ("tp=2,ep=2", "f8e4m3:16x16"),
+             "deepseek_v3": ("tp=2,pp=2", "f8e4m3:8x8"), "gemma2": ("tp=4", "f8e4m3:16x16")}
+
+
+def quantize(values, block):
+    """As one writes it in torch: the codes and the scales of whole blocks."""
+    rows, columns = values.shape
+    blocks = torch.nn.functional.pad(values.float(), (0, -columns % block[1], 0, -rows % block[0]))
+    blocks = blocks.view(-(-rows // block[0]), block[0], -(-columns // block[1]), block[1])
+    largest = blocks.abs().amax(dim=(1, 3), keepdim=True)
+    scales = torch.where(largest == 0, torch.ones_like(largest), largest / 448)
+    codes = (blocks / scales).to(torch.float8_e4m3fn)
+    codes = codes.view(blocks.shape[0] * block[0], blocks.shape[2] * block[1])
+    return codes[:rows, :columns].contiguous(), scales[:, 0, :, 0].contiguous()
+
+
+def dequantize(codes, scales, block):
+    """transformers' own way where it has one for such a shape, and in torch."""
+    rows, columns = codes.shape
+    wide = scales.repeat_interleave(block[0], 0)[:rows].repeat_interleave(block[1], 1)[:, :columns]
+    values = (codes.float() * wide).to(torch.bfloat16)
+    try:
+        from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+        theirs = Fp8Dequantize(None)._dequantize_one(codes, scales, torch.bfloat16)
+    except (ImportError, AttributeError, TypeError, ValueError):
+        return values
+    assert torch.equal(theirs, values), "transformers dequantizes otherwise"
+    return values
+
+
+def same_bits(one, other):
+    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(
+        one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+
+
+def check_quantized(folder, name):
+    form, text = QUANTIZED[name]
+    block = [int(size) for size in text.split(":")[1].split("x")]
+    kind, extra, _ = MODELS[name]
+    make_model(kind, extra, 1).to(torch.bfloat16).save_pretrained(folder / "source")
+    before, _ = read_logical(folder / "source")
+    ferry("reshard", folder / "source", "--to", form, "--out", folder / "cut", "--quantize", text)
+    ferry("verify", folder / "source", folder / "cut", "--quantize", text)
+    reshard(folder / "cut", "hf", folder / "codes")
+    ferry("reshard", folder / "cut", "--to", "hf", "--out", folder / "values", "--dequantize")
+    codes, _ = read_logical(folder / "codes")
+    values, _ = read_logical(folder / "values")
+    assert values.keys() == before.keys(), "other tensors came back"
+    n_quantized = 0
+    for key, tensor in before.items():
+        if key + "_scale_inv" not in codes:
+            assert same_bits(codes[key], tensor) and same_bits(values[key], tensor), key
+            continue
+        n_quantized += 1
+        matrices = tensor.reshape(-1, *tensor.shape[-2:])
+        made = [quantize(matrix, block) for matrix in matrices]
+        found = codes[key].reshape(matrices.shape), codes[key + "_scale_inv"]
+        found_scales = found[1].reshape(-1, *found[1].shape[-2:])
+        for i, (code, scale) in enumerate(made):
+            assert same_bits(found[0][i], code), f"codes of {key}"
+            assert same_bits(found_scales[i], scale), f"scales of {key}"
+            back = values[key].reshape(matrices.shape)[i]
+            assert same_bits(back, dequantize(code, scale, block)), f"values of {key}"
+    assert n_quantized > 0, "nothing was quantized"
+    config = json.loads((folder / "codes" / "config.json").read_text())
+    assert config["quantization_config"]["weight_block_size"] == block, config
+    back = json.loads((folder / "values" / "config.json").read_text())
+    assert back == json.loads((folder / "source" / "config.json").read_text()), "config.json"
+    load_model(folder / "values")
+    return f"{n_quantized} weights"
+
+
 ODD = {"dtypes": check_dtypes, "half-bytes": check_half_bytes, "names": check_names,
        "numpy": check_numpy, "nothing": check_nothing, "large-parts": check_large_parts}
 
@@ -468,6 +543,7 @@ def main():
     FERRY = os.path.abspath(arguments.ferry)
     transformers.utils.logging.disable_progress_bar()
     cases = [(name, check_model, name, arguments.seed) for name in MODELS]
+    cases += [("quantized-" + name, check_quantized, name) for name in QUANTIZED]
     cases += [("odd-" + name, check) for name, check in ODD.items()]
     results = [run_case(*case) for case in cases if arguments.only in case[0]]
     print(f"{results.count(True)} passed, {results.count(False)} failed, {results.count(None)} "
