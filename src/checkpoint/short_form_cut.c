@@ -289,7 +289,7 @@ static ferry_status adapt(const fy_facts *facts, fy_param param, const fy_model_
         break;
     case FY_PARAM_SCALE:
         *whole_out = c->dim != 0;
-        *known_out = by_rows;
+        *known_out = by_rows || facts->tp == 1; /* nothing is cut, whatever it is */
         break;
     case FY_PARAM_BLOCK_SCALE:
         *known_out = tensor->n_dims == 2;
