@@ -207,6 +207,7 @@ static ferry_status add_scales(making *m, uint32_t weight, const char *suffix, u
     *number_out = m->spec->n_tensors;
     FY_TRY(fy_spec_add_tensor(m->spec, name, dtype, shape, n_dims, error));
     m->spec->tensors[*number_out].is_made = true;
+    m->spec->tensors[*number_out].is_middle = m->spec->tensors[weight].is_middle;
     FY_TRY(FY_GROW(m->changes, m->capacity, m->spec->n_tensors, "the tensors of a result", error));
     m->changes[*number_out] = (fy_change){.kind = change,
                                           .dtype = dtype,

@@ -186,7 +186,8 @@ static ferry_status add_legs_in(fy_routes *routes, const fy_subset *subset, ferr
     const fy_problem *problem = routes->problem;
     for (uint32_t t = 0; t < problem->n_tensors; t++) {
         const fy_tensor *tensor = &problem->tensors[t];
-        if (tensor->dst == FY_NONE || tensor->is_made || fy_problem_holders(problem, tensor->dst)->n_slots == 0 ||
+        if (tensor->dst == FY_NONE || tensor->is_made ||
+            fy_problem_holders(problem, tensor->dst)->n_slots == 0 ||
             !fy_subset_has(subset, tensor->name)) {
             continue;
         }
