@@ -260,6 +260,13 @@ ferry_status fy_onto_write(fy_onto *onto, size_t file, uint64_t offset, const vo
     return FERRY_OK;
 }
 
+ferry_status fy_onto_read(fy_onto *onto, size_t file, uint64_t offset, void *bytes,
+                          uint64_t n_bytes, ferry_error *error)
+{
+    return fy_files_read(fy_onto_is_own(onto, file) ? onto->out : onto->in, file, offset, bytes,
+                         n_bytes, error);
+}
+
 bool fy_onto_is_own(const fy_onto *onto, size_t file)
 {
     return atomic_load(&onto->files[file].is_own);

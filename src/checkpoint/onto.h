@@ -43,6 +43,11 @@ ferry_status fy_onto_begin(fy_onto *onto, fy_files *out, ferry_error *error);
 ferry_status fy_onto_write(fy_onto *onto, size_t file, uint64_t offset, const void *bytes,
                            uint64_t n_bytes, uint64_t *written_out, ferry_error *error);
 
+/* Bytes that were written before, from where they are: in the old file as long as nothing differs.
+ */
+ferry_status fy_onto_read(fy_onto *onto, size_t file, uint64_t offset, void *bytes,
+                          uint64_t n_bytes, ferry_error *error);
+
 /* Whether the new file is one of its own, so that it must be synced. */
 bool fy_onto_is_own(const fy_onto *onto, size_t file);
 

@@ -248,6 +248,14 @@ static ferry_status move_all(const fy_out_task *t, ferry_error *error)
 
 /* ---- what an earlier run has made ---- */
 
+static ferry_status read_written(const fy_out_task *t, uint32_t file, uint64_t at, uint64_t n,
+                                 ferry_error *error)
+{
+    fy_reshard_work *w = t->work;
+    return w->onto == NULL ? fy_files_read(w->out, file, at, t->worker->window, n, error)
+                           : fy_onto_read(w->onto, file, at, t->worker->window, n, error);
+}
+
 static ferry_status hash_written(const fy_out_task *t, uint32_t file, uint64_t *hash_out,
                                  ferry_error *error)
 {
@@ -259,7 +267,7 @@ static ferry_status hash_written(const fy_out_task *t, uint32_t file, uint64_t *
     while (at < end && status == FERRY_OK) {
         uint64_t n = fy_min(end - at, t->work->reshard->buffers.window_bytes);
         status = fy_gather_check_stop(&t->worker->gather, error);
-        FY_THEN(status, fy_files_read(t->work->out, file, at, t->worker->window, n, error));
+        FY_THEN(status, read_written(t, file, at, n, error));
         if (status == FERRY_OK) {
             fy_hasher_update(&hasher, t->worker->window, (size_t)n);
         }

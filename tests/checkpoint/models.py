@@ -122,6 +122,7 @@ class _Entries:
 
     def __init__(self, tensors):
         self.entries, self.names_of, self.only_source = [], [], set()
+        self.chains, self.between = False, set()
         for tensor in tensors.values():
             opaque = tensor.word in OPAQUE_WORDS
             self.entries.append({"name": tensor.name, "shape": [] if opaque else tensor.shape,

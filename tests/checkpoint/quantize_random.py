@@ -407,6 +407,11 @@ def check_wide(ferry, definitions, folder, rng):
     file.write_text(json.dumps(layout))
     ferry.reshard(folder / "source", file, folder / "sharded", "--quantize", form.text, *options)
     ferry.require_equal(folder / "sharded", folder / "codes")
+    told = ferry.reshard_json(folder / "source", file, folder / "onto", "--quantize", form.text,
+                              "--onto", folder / "sharded", *options)
+    must(told["kept_bytes"] == told["written_bytes"], "onto itself: %s" % told)
+    for path in (folder / "sharded").iterdir():
+        must((folder / "onto" / path.name).read_bytes() == path.read_bytes(), "onto: %s" % path)
     done = ferry.verify(folder / "source", folder / "sharded", "--quantize", form.text, *options)
     must(done.code == 0, str(done))
     ferry.reshard(folder / "sharded", "hf", folder / "values", "--dequantize=" + form.text,

@@ -381,8 +381,8 @@ static PyObject *reshard(PyObject *module, PyObject *args, PyObject *kwargs)
                       .result = FERRY_RESHARD_RESULT_INIT};
     PyObject *from, *to = NULL, *path, *cast, *part, *cap, *threads, *progress, *onto;
     int resume, dry_run;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O&OzOzzOOOppOO", names, checkpoint_type, &from,
-                                     fp_path_bytes, &to, &path, &c.options.subset, &cast,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O&OzOzzOOOppOO", names, checkpoint_type,
+                                     &from, fp_path_bytes, &to, &path, &c.options.subset, &cast,
                                      &c.options.quantize, &c.options.dequantize, &part, &cap,
                                      &threads, &resume, &dry_run, &progress, &onto)) {
         return NULL;
