@@ -386,6 +386,25 @@ static void test_a_long_circle(void **state)
                       "\"layer.1\" -> ");
 }
 
+/* The prover reads the spec itself, so it finds circles by itself. */
+static void test_the_prover_refuses_circles(void **state)
+{
+    (void)state;
+    static const char *const circles[] = {
+        BASE "," LINK("x", "a") "," LINK("a", "b") "," LINK("b", "a") "," LINK("last", "base"),
+        BASE "," LINK("a", "a") "," LINK("last", "base"),
+    };
+    for (size_t i = 0; i < COUNT_OF(circles); i++) {
+        text_buffer g = begin_spec();
+        text_printf(&g, "%s", circles[i]);
+        text_printf(&g, sides, "");
+        write_json("spec.json", g.bytes);
+        write_json("plan.json", "{}");
+        expect("a circle", FERRY_ERR_INVALID_INPUT, "its sources lead back to it, in a circle");
+        text_cleanup(&g);
+    }
+}
+
 /* What lies in between needs no rule, and is wanted where a rule wants it. */
 static void test_rules_of_what_lies_between(void **state)
 {
@@ -459,6 +478,7 @@ int main(void)
         cmocka_unit_test(test_many_parts_of_much),
         cmocka_unit_test(test_bad_chains),
         cmocka_unit_test(test_a_long_circle),
+        cmocka_unit_test(test_the_prover_refuses_circles),
         cmocka_unit_test(test_rules_of_what_lies_between),
         cmocka_unit_test(test_equal_maps_have_equal_plans),
         cmocka_unit_test(test_nothing_is_chained),
