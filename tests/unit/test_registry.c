@@ -2,6 +2,7 @@
 #include "transport/registry.h"
 
 #include "host/plugin.h"
+#include "memory/kind.h"
 #include "transport/choose.h"
 
 #include "support/check.h"
@@ -22,13 +23,25 @@ static const fy_engine *engine_of_other_release(void)
     return &other_release;
 }
 
+static fy_memory_kind other_kind = {.abi = FY_MEMORY_ABI + 2, .kind = FERRY_MEMORY_FAR};
+static int n_asked;
+
+static const fy_memory_kind *kind_of_other_release(const fy_library *library)
+{
+    assert_int_equal(library->abi, FY_MEMORY_ABI);
+    n_asked++;
+    return &other_kind;
+}
+
 ferry_status __wrap_fy_plugin_load(const char *name, const char *symbol, fy_plugin_fn *function_out,
                                    const char **path_out, ferry_error *error)
 {
     if (!gives_other) {
         return __real_fy_plugin_load(name, symbol, function_out, path_out, error);
     }
-    *function_out = (fy_plugin_fn)engine_of_other_release;
+    *function_out = strcmp(symbol, FY_MEMORY_PLUGIN_SYMBOL) == 0
+                        ? (fy_plugin_fn)kind_of_other_release
+                        : (fy_plugin_fn)engine_of_other_release;
     *path_out = "/there/it.so";
     return FERRY_OK;
 }
@@ -48,6 +61,28 @@ static void test_other_release(void **state)
              "/there/it.so speaks version %u of the plugin interface and this library version %u",
              FY_ENGINE_ABI + 2, FY_ENGINE_ABI);
     check_says("other release", sentence, &error);
+}
+
+/* The same of a kind of memory, whose plugin is asked once, however often it is wanted. */
+static void test_other_memory(void **state)
+{
+    const fy_memory_kind *row = NULL;
+    ferry_error error;
+    char sentence[160];
+    (void)state;
+    gives_other = true;
+    for (int i = 0; i < 3; i++) {
+        check_status("other memory", FERRY_ERR_UNSUPPORTED,
+                     fy_memory_get(FERRY_MEMORY_FAR, &row, &error), &error);
+    }
+    gives_other = false;
+    snprintf(sentence, sizeof sentence,
+             "/there/it.so speaks version %u of the plugin interface and this library version %u",
+             FY_MEMORY_ABI + 2, FY_MEMORY_ABI);
+    check_says("other memory", sentence, &error);
+    assert_int_equal(n_asked, 1);
+    assert_null(row);
+    assert_null(fy_memory_row(FERRY_MEMORY_FAR));
 }
 
 static void test_engines_are_listed(void **state)
@@ -247,6 +282,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_absent_plugin),
         cmocka_unit_test(test_other_release),
+        cmocka_unit_test(test_other_memory),
         cmocka_unit_test(test_reach),
         cmocka_unit_test(test_engines_are_listed),
         cmocka_unit_test(test_inner_engines_are_there),
