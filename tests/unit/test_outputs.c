@@ -30,6 +30,7 @@ static struct {
     ferry_group *group;
     ferry_transfers *transfers;
     ferry_reshard_plan *ops;
+    ferry_map *map;
     ferry_checkpoint *checkpoint;
     ferry_reshard *reshard;
     ferry_world *world;
@@ -98,6 +99,17 @@ static void make_model(void)
     must(ferry_reshard_plan_create(s.plan, 1, &s.ops, &error), &error);
 }
 
+static void make_map(void)
+{
+    const ferry_dtype bytes = {.kind = FERRY_U8, .element_bits = 8};
+    const uint64_t shape[1] = {8};
+    must(ferry_map_create(&s.map, &error), &error);
+    must(ferry_map_add_source(s.map, "a", bytes, 1, shape, &error), &error);
+    must(ferry_map_add_target(s.map, "b", bytes, 1, shape, &error), &error);
+    must(ferry_map_add_copy(s.map, "b", "a", &error), &error);
+    must(ferry_map_finish(s.map, &error), &error);
+}
+
 static void make_checkpoint(void)
 {
     uint64_t shape[1] = {4};
@@ -141,6 +153,7 @@ static int make_scene(void **state)
     make_plan();
     make_reference();
     make_model();
+    make_map();
     make_checkpoint();
     make_service();
     make_comm();
@@ -156,6 +169,7 @@ static int remove_scene(void **state)
     ferry_checkpoint_destroy(s.checkpoint);
     ferry_reshard_plan_destroy(s.ops);
     ferry_transfers_destroy(s.transfers);
+    ferry_map_destroy(s.map);
     ferry_model_destroy(s.model);
     ferry_group_destroy(s.group);
     ferry_reference_batches_destroy(s.batches);
@@ -299,6 +313,8 @@ GET(destination, ferry_service_destination_at(s.service, 0, out, &error))
 GET(comm_info, ferry_mixed_comm_get_info(s.comm, out, &error))
 GET(counts, ferry_mixed_comm_get_counts(s.comm, out, &error))
 GET(timing, ferry_mixed_comm_timing_at(s.comm, 0, out, &error))
+GET(map_source, ferry_map_source_at(s.map, 0, out, &error))
+GET(map_target, ferry_map_target_at(s.map, 0, out, &error))
 GET(model_param, ferry_model_at(s.model, 0, out, &error))
 GET(bound, ferry_plan_get_bound(s.plan, out, &error))
 GET(plan_statistics, ferry_plan_get_statistics(s.plan, out, &error))
@@ -335,6 +351,8 @@ static const struct {
     {"ferry_checkpoint_totals", get_checkpoint_totals, false},
     {"ferry_destination", get_destination, false},
     {"ferry_machine", get_machine, true},
+    {"ferry_map_tensor", get_map_source, false},
+    {"ferry_map_tensor", get_map_target, false},
     {"ferry_mixed_comm_info", get_comm_info, false},
     {"ferry_mixed_counts", get_counts, false},
     {"ferry_mixed_timing", get_timing, false},
