@@ -32,7 +32,7 @@ static struct {
     ferry_reshard_plan *ops;
     ferry_map *map;
     ferry_checkpoint *checkpoint;
-    ferry_reshard *reshard;
+    ferry_reshard *reshard, *quantizing;
     ferry_world *world;
     ferry_service *service;
     ferry_mixed_comm *comm;
@@ -112,14 +112,19 @@ static void make_map(void)
 
 static void make_checkpoint(void)
 {
-    uint64_t shape[1] = {4};
+    static const uint64_t shape[1] = {4}, square[2] = {4, 4};
+    static const unsigned char zeros[32];
+    ferry_reshard_options options = FERRY_RESHARD_OPTIONS_INIT;
     small_file file = {0};
+    options.quantize = "f8e4m3:2x2=*_proj.weight";
     assert_int_equal(mkdir(small_path("model"), 0700), 0);
     small_add(&file, "a.weight", "U8", shape, 1, "abcd", 4);
+    small_add(&file, "b_proj.weight", "BF16", square, 2, zeros, sizeof zeros);
     small_write(&file, small_path("model/model.safetensors"), NULL);
     small_put_text(small_path("model/tokenizer.json"), "{}");
     must(ferry_checkpoint_open(small_path("model"), &s.checkpoint, &error), &error);
     must(ferry_reshard_create(s.checkpoint, "hf", NULL, &s.reshard, &error), &error);
+    must(ferry_reshard_create(s.checkpoint, "hf", &options, &s.quantizing, &error), &error);
 }
 
 static void make_service(void)
@@ -165,6 +170,7 @@ static int remove_scene(void **state)
     ferry_mixed_comm_destroy(s.comm);
     ferry_service_destroy(s.service);
     ferry_world_destroy(s.world);
+    ferry_reshard_destroy(s.quantizing);
     ferry_reshard_destroy(s.reshard);
     ferry_checkpoint_destroy(s.checkpoint);
     ferry_reshard_plan_destroy(s.ops);
@@ -322,6 +328,7 @@ GET(plan_totals, ferry_plan_get_totals(s.plan, out, &error))
 GET(rank_bytes, ferry_plan_get_rank_bytes(s.plan, 1, out, &error))
 GET(packed_batch, ferry_reference_workloads_batch_at(s.workloads, 1, 0, out, &error))
 GET(listed_batch, ferry_reference_batches_at(s.batches, 0, out, &error))
+GET(reshard_change, ferry_reshard_change_at(s.quantizing, 0, out, &error))
 GET(reshard_file, ferry_reshard_file_at(s.reshard, 0, out, &error))
 GET(reshard_other, ferry_reshard_other_at(s.reshard, 0, out, &error))
 GET(reshard_totals, ferry_reshard_get_totals(s.reshard, out, &error))
@@ -367,6 +374,7 @@ static const struct {
     {"ferry_recovery", get_recovery, true},
     {"ferry_reference_batch", get_packed_batch, false},
     {"ferry_reference_batch", get_listed_batch, false},
+    {"ferry_reshard_change", get_reshard_change, false},
     {"ferry_reshard_other", get_reshard_other, false},
     {"ferry_reshard_result", get_result, true},
     {"ferry_reshard_totals", get_reshard_totals, false},
