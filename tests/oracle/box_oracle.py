@@ -28,8 +28,9 @@ def is_place(value):
 class MemoryHolder:
     """One side of a move: a strided box in a parameter of one rank, looked up by address."""
 
-    def __init__(self, tensor, side, rank, place, shape):
+    def __init__(self, tensor, side, rank, place, shape, logical):
         self.tensor = tensor
+        self.logical = logical
         self.number, self.parameter = side.parameter(rank, place["parameter"])
         self.name = place["parameter"]
         self.shape = shape
@@ -49,7 +50,7 @@ class MemoryHolder:
         except SpecError as error:
             return str(error)
         self.addresses = box.addresses()
-        of = self.parameter.logical(self.tensor)
+        of = self.logical(self.parameter, self.tensor)
         for address in self.addresses:
             if address not in of:
                 return "element %d of %s is none of %s" % (address, self.name, self.tensor.name)
@@ -123,6 +124,15 @@ class BoxPlanChecker(PlanChecker):
         super().__init__(spec, plan, policy, subset, lost)
         self.must_be_maximal = maximal
         self.has_fills = self.model.in_boxes("destination")
+        self.wanted = {tensor.name for tensor in self.model.wanted(subset)}
+        self._logical = {}
+
+    def logical(self, parameter, tensor):
+        """As the parameter says it, once."""
+        key = id(parameter), tensor.name
+        if key not in self._logical:
+            self._logical[key] = parameter.logical(tensor)
+        return self._logical[key]
 
     def check_header(self):
         plan = self.plan
@@ -161,7 +171,7 @@ class BoxPlanChecker(PlanChecker):
 
     def _look_up(self, position, record):
         tensor = self.model.by_name.get(record["tensor"])
-        if tensor is None or tensor not in self.model.wanted(self.subset):
+        if tensor is None or tensor.name not in self.wanted:
             self.complain("move %d: no tensor %s is wanted", position, record["tensor"])
             return
         if ("source" in record) != (tensor.source is not None):
@@ -200,9 +210,10 @@ class BoxPlanChecker(PlanChecker):
         """A side of a move, or None once something is wrong with it."""
         side = getattr(self.model, which)
         if self.model.in_boxes(which):
-            holder = MemoryHolder(tensor, side, rank, place, lengths)
+            holder = MemoryHolder(tensor, side, rank, place, lengths, self.logical)
         else:
-            placement = side.place(tensor.name, tensor.shape)
+            placement = (self.model.at_source if which == "source" else
+                         self.model.at_destination)(tensor.name)
             if placement is None or rank not in placement.shards:
                 self.complain("%s: rank %d does not hold %s (%s)", label, rank, tensor.name, which)
                 return None
@@ -228,10 +239,9 @@ class BoxPlanChecker(PlanChecker):
         for move in self.moves:
             if not self._check_move(move, written):
                 return
-        wanted = {tensor.name for tensor in self.model.wanted(self.subset)}
         for rank, parameters in sorted(self.model.destination.parameters.items()):
             for parameter in parameters:
-                self._check_covered(rank, parameter, wanted, written)
+                self._check_covered(rank, parameter, written)
 
     def _check_move(self, move, written):
         record, origin = move.record, self.origin(move.tensor)
@@ -255,9 +265,9 @@ class BoxPlanChecker(PlanChecker):
             written[key] = record["task_id"]
         return True
 
-    def _check_covered(self, rank, parameter, wanted, written):
+    def _check_covered(self, rank, parameter, written):
         for address, there in enumerate(parameter.memory):
-            if there is None or there[0].tensor not in wanted:
+            if there is None or there[0].tensor not in self.wanted:
                 continue
             if (rank, parameter.name, address) not in written:
                 self.complain("rank %d: element %d of %s, which is of %s, is never written", rank,
