@@ -41,8 +41,8 @@ static ferry_status add_tensor(void *context, const ferry_shard *shard)
                : status;
 }
 
-static ferry_status take_side(ferry_transport *transport, const ferry_plan *plan, ferry_side which,
-                              uint32_t rank, side *all, ferry_error *error)
+static ferry_status take_side(ferry_transport *transport, const ferry_plan *plan,
+                              ferry_side_role which, uint32_t rank, side *all, ferry_error *error)
 {
     all->transport = transport;
     all->error = error;

@@ -38,8 +38,8 @@ static ferry_status add_tensor(void *context, const ferry_shard *shard)
     return ferry_tensors_add(all->tensors, shard->tensor, &tensor, all->error);
 }
 
-static ferry_status make_side(ferry_transport *transport, const ferry_plan *plan, ferry_side which,
-                              uint32_t rank, side *all, ferry_error *error)
+static ferry_status make_side(ferry_transport *transport, const ferry_plan *plan,
+                              ferry_side_role which, uint32_t rank, side *all, ferry_error *error)
 {
     all->error = error;
     ferry_status status = ferry_tensors_create(&all->tensors, error);

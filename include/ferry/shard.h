@@ -16,7 +16,7 @@ FERRY_BEGIN_DECLS
 
 /* What the ranks of a plan hold: local shards, and which element of the tensor each of theirs is.
  */
-typedef enum ferry_side { FERRY_SIDE_SOURCE = 0, FERRY_SIDE_DESTINATION = 1 } ferry_side;
+typedef enum ferry_side_role { FERRY_SIDE_SOURCE = 0, FERRY_SIDE_DESTINATION = 1 } ferry_side_role;
 
 /*
  * One tensor as one rank holds it. The local shard is row-major in memory, of shape local[]. With a
@@ -53,7 +53,7 @@ typedef ferry_status (*ferry_shard_visitor)(void *context, const ferry_shard *sh
  * in the order of the spec: also those without elements. Source tensors that no destination wants
  * are left out.
  */
-FERRY_API ferry_status ferry_plan_visit_shards(const ferry_plan *plan, ferry_side side,
+FERRY_API ferry_status ferry_plan_visit_shards(const ferry_plan *plan, ferry_side_role side,
                                                uint32_t rank, ferry_shard_visitor visitor,
                                                void *context, ferry_error *error);
 

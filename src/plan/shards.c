@@ -32,7 +32,7 @@ typedef struct walk {
     struct walk *outer; /* that the visitor of which made this one */
     uint64_t number;    /* of the tensor that its visitor has now: ferry_shard.visit */
     const ferry_plan *plan;
-    ferry_side side;
+    ferry_side_role side;
     uint32_t rank;
     const fy_tensor *tensor;
     uint32_t *tensors;
@@ -225,7 +225,7 @@ static ferry_status visit_tensor(walk *w, uint32_t number, ferry_shard_visitor v
     return visitor(context, &shard);
 }
 
-ferry_status ferry_plan_visit_shards(const ferry_plan *plan, ferry_side side, uint32_t rank,
+ferry_status ferry_plan_visit_shards(const ferry_plan *plan, ferry_side_role side, uint32_t rank,
                                      ferry_shard_visitor visitor, void *context, ferry_error *error)
 {
     FY_TRY(fy_check_use(plan != NULL && visitor != NULL,

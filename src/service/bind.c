@@ -43,7 +43,7 @@ typedef struct binding {
     uint32_t me;       /* in the plan */
     uint32_t *members; /* ascending: number r is rank r of the world */
     uint32_t n_members;
-    local_side sides[2]; /* by ferry_side */
+    local_side sides[2]; /* by ferry_side_role */
     ferry_error *error;
 } binding;
 

@@ -105,7 +105,7 @@ static ferry_status describe_shard(void *context, const ferry_shard *shard)
     return FERRY_OK;
 }
 
-static ferry_status visit_side(scene *s, ferry_side side, uint32_t rank, ferry_error *error)
+static ferry_status visit_side(scene *s, ferry_side_role side, uint32_t rank, ferry_error *error)
 {
     ferry_status status = ferry_plan_visit_shards(s->plan, side, rank, describe_shard, s, error);
     s->is_printed = status == FERRY_OK;

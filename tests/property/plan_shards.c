@@ -12,7 +12,7 @@
 #include <string.h>
 
 typedef struct dump {
-    ferry_side side;
+    ferry_side_role side;
     uint32_t rank;
     ferry_error error;
 } dump;

@@ -488,7 +488,7 @@ static int compare_lines(const void *a, const void *b)
 
 /* A spec and a roster list tensors in different orders. */
 static void compare_shards(const ferry_plan *a, const ferry_plan *b, uint32_t rank,
-                           ferry_side which)
+                           ferry_side_role which)
 {
     static held p, q;
     p.n = q.n = 0;

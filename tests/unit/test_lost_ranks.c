@@ -102,7 +102,8 @@ static void check_plan(const row *r, const ferry_plan *plan)
                   bytes.in == 0 && bytes.out == 0 && bytes.local == 0 && bytes.n_moves == 0);
         must(ferry_plan_visit(plan, rank, check_move, (void *)r, NULL, &error), &error);
         for (int side = 0; side < 2; side++) {
-            must(ferry_plan_visit_shards(plan, (ferry_side)side, rank, no_shard, (void *)r, &error),
+            must(ferry_plan_visit_shards(plan, (ferry_side_role)side, rank, no_shard, (void *)r,
+                                         &error),
                  &error);
         }
     }

@@ -29,7 +29,7 @@ typedef struct scene {
     half halves[2][MOST_RANKS];
     fy_registry registries[MOST_RANKS];
     bool wants_pairs;
-    ferry_side side; /* of the visit under way */
+    ferry_side_role side; /* of the visit under way */
     uint32_t rank;
     uint64_t n_elements; /* that were looked at */
     ferry_status wanted[MOST_RANKS];
@@ -435,7 +435,7 @@ static const char *const small_spec =
 
 typedef struct refusal {
     const char *name;
-    ferry_side side;
+    ferry_side_role side;
     bool wants_pairs;
     uint64_t bytes; /* of rank 1; 0: the tensor is missing */
     const char *says;

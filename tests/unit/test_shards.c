@@ -127,8 +127,8 @@ static ferry_plan *plan_row(const row *r, const char *subset)
     return plan_of(text, &options);
 }
 
-static void check_shards(const char *name, const ferry_plan *plan, ferry_side side, uint32_t rank,
-                         const char *expected)
+static void check_shards(const char *name, const ferry_plan *plan, ferry_side_role side,
+                         uint32_t rank, const char *expected)
 {
     text_buffer found = {0};
     text_append(&found, "", 0);
@@ -255,7 +255,7 @@ static void test_misuse(void **state)
                      FERRY_ERR_MISUSE);
     assert_int_equal(ferry_plan_visit_shards(plan, FERRY_SIDE_SOURCE, 2, describe, NULL, &error),
                      FERRY_ERR_MISUSE);
-    assert_int_equal(ferry_plan_visit_shards(plan, (ferry_side)2, 0, describe, NULL, &error),
+    assert_int_equal(ferry_plan_visit_shards(plan, (ferry_side_role)2, 0, describe, NULL, &error),
                      FERRY_ERR_MISUSE);
     assert_int_equal(
         ferry_plan_visit_shards(plan, FERRY_SIDE_SOURCE, 0, stop_at_second, &n, &error),

@@ -59,7 +59,7 @@ typedef struct draw_picture {
     uint32_t *senders; /* source ranks that are drawn, each once */
     size_t n_senders;
     size_t senders_capacity;
-    draw_side sides[2]; /* by ferry_side */
+    draw_side sides[2]; /* by ferry_side_role */
 } draw_picture;
 
 /* Collects the picture of the plan's tensor; its boxes need draw_cleanup whatever is returned. */

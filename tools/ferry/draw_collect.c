@@ -33,7 +33,7 @@ typedef struct shard_map {
 
 typedef struct collecting {
     draw_picture *picture;
-    ferry_side side;
+    ferry_side_role side;
     uint32_t rank;
     shard_map map; /* of the shard in hand */
     draw_boxes held;
@@ -387,7 +387,7 @@ static ferry_status take_move(void *context, const ferry_move *move)
 }
 
 /* Visits one side of one rank; map.tensor says afterwards whether it holds anything. */
-static ferry_status visit_side(collecting *c, const ferry_plan *plan, ferry_side side,
+static ferry_status visit_side(collecting *c, const ferry_plan *plan, ferry_side_role side,
                                ferry_shard_visitor take)
 {
     c->side = side;

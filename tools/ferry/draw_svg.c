@@ -173,7 +173,7 @@ static void put_caption(const canvas *c, const draw_side *side, const draw_matri
 }
 
 /* What a browser shows where the pointer rests. */
-static void put_tip(FILE *file, const draw_box *fill, ferry_side kind)
+static void put_tip(FILE *file, const draw_box *fill, ferry_side_role kind)
 {
     fprintf(file, "\"><title>rank %u, rows %llu-%llu, columns %llu-%llu", fill->rank,
             (unsigned long long)fill->row, (unsigned long long)(fill->row + fill->n_rows - 1),
@@ -185,7 +185,7 @@ static void put_tip(FILE *file, const draw_box *fill, ferry_side kind)
     fputs("</title></rect>\n", file);
 }
 
-static void put_matrix(const canvas *c, ferry_side kind, const draw_matrix *matrix, place at)
+static void put_matrix(const canvas *c, ferry_side_role kind, const draw_matrix *matrix, place at)
 {
     const draw_side *side = &c->picture->sides[kind];
     fprintf(c->file, "<g class=\"%s\"><title>",
@@ -218,8 +218,8 @@ static void put_matrix(const canvas *c, ferry_side kind, const draw_matrix *matr
 }
 
 /* Draws a side's matrices in rows, or measures them where c is NULL. Returns the height. */
-static double put_side(const canvas *c, ferry_side kind, const draw_side *side, size_t n_columns,
-                       double x, double y)
+static double put_side(const canvas *c, ferry_side_role kind, const draw_side *side,
+                       size_t n_columns, double x, double y)
 {
     double tallest = 0, top = y;
     for (size_t i = 0; i < side->n; i++) {
@@ -238,7 +238,7 @@ static double put_side(const canvas *c, ferry_side kind, const draw_side *side, 
     return top + tallest + CAPTION - y;
 }
 
-static void put_title(const canvas *c, ferry_side kind, double x)
+static void put_title(const canvas *c, ferry_side_role kind, double x)
 {
     const draw_side *side = &c->picture->sides[kind];
     fprintf(c->file, "<text class=\"side\" x=\"%.2f\" y=\"%d\">%s: %zu rank%s</text>\n", x,

@@ -55,7 +55,7 @@ int run_rank(const run_request *request, ferry_world *world, const ferry_plan *p
 
 typedef struct run_shards {
     const ferry_plan *plan;
-    ferry_side side;
+    ferry_side_role side;
     uint32_t rank;
     size_t n;
     uint64_t tensor_bytes;
@@ -66,7 +66,7 @@ typedef struct run_shards {
 } run_shards;
 
 /* Of what a rank holds on a side, without memory for it. */
-ferry_status run_shards_open(const ferry_plan *plan, ferry_side side, uint32_t rank,
+ferry_status run_shards_open(const ferry_plan *plan, ferry_side_role side, uint32_t rank,
                              run_shards *shards_out, ferry_error *error);
 void run_shards_close(run_shards *shards);
 

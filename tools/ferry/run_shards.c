@@ -70,7 +70,7 @@ static ferry_status collect(void *context, const ferry_shard *shard)
     return FERRY_OK;
 }
 
-static ferry_status collect_all(const ferry_plan *plan, ferry_side side, uint32_t rank,
+static ferry_status collect_all(const ferry_plan *plan, ferry_side_role side, uint32_t rank,
                                 bool counts_only, run_shards *shards, ferry_error *error)
 {
     *shards = (run_shards){.plan = plan, .side = side, .rank = rank};
@@ -78,7 +78,7 @@ static ferry_status collect_all(const ferry_plan *plan, ferry_side side, uint32_
     return ferry_plan_visit_shards(plan, side, rank, collect, &c, error);
 }
 
-ferry_status run_shards_open(const ferry_plan *plan, ferry_side side, uint32_t rank,
+ferry_status run_shards_open(const ferry_plan *plan, ferry_side_role side, uint32_t rank,
                              run_shards *shards_out, ferry_error *error)
 {
     run_shards shards;

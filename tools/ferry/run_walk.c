@@ -242,7 +242,7 @@ static void make_own_origin(const ferry_shard *shard, ferry_origin *origin)
     memcpy(origin->source_global, shard->global, sizeof shard->global);
 }
 
-ferry_status run_walk(const ferry_shard *shard, ferry_side side, run_work work, void *memory,
+ferry_status run_walk(const ferry_shard *shard, ferry_side_role side, run_work work, void *memory,
                       run_mismatch *mismatch_out, ferry_error *error)
 {
     run_mismatch ignored;

@@ -28,7 +28,7 @@ typedef struct run_mismatch {
  * bytes (run_pattern.h); a destination what its origins have. FERRY_ERR_DIGEST: a check found
  * *mismatch_out; the error is left as it was.
  */
-ferry_status run_walk(const ferry_shard *shard, ferry_side side, run_work work, void *memory,
+ferry_status run_walk(const ferry_shard *shard, ferry_side_role side, run_work work, void *memory,
                       run_mismatch *mismatch_out, ferry_error *error);
 
 /* The tensor's name and the element's global indices, "layers.0.weight[3, 17]". */

@@ -99,7 +99,7 @@ typedef struct fp_service {
     fp_kinds kinds;
     PyObject *written;  /* a list of torch's tensors that runs write, once one has ended */
     PyObject *plan;     /* that is bound, or NULL */
-    PyObject *bound[2]; /* by ferry_side: name to the number of its hold there */
+    PyObject *bound[2]; /* by ferry_side_role: name to the number of its hold there */
     size_t n_sources;   /* of bound holds: those of destinations follow */
     struct fp_memory *memories;
     ferry_request *dropped; /* a run that nobody has a request of: it is ended before all else */

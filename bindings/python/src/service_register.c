@@ -392,7 +392,7 @@ PyObject *fp_service_register_boxes(PyObject *self, PyObject *args)
 /* By a plan. */
 
 typedef struct side {
-    ferry_side side;
+    ferry_side_role side;
     ferry_tensors *tensors;
     fp_holds holds;
     PyObject *numbers; /* name to the number of its hold */
@@ -577,7 +577,7 @@ static bool check_sides(const fp_service *own, const ferry_plan *plan, side side
     for (int i = 0; i < 2 && !is_spare; i++) {
         ferry_error error;
         ferry_status status =
-            ferry_plan_visit_shards(plan, (ferry_side)i, me, check_shard, &sides[i], &error);
+            ferry_plan_visit_shards(plan, (ferry_side_role)i, me, check_shard, &sides[i], &error);
         if (PyErr_Occurred()) {
             return false;
         }
