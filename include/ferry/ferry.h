@@ -48,6 +48,7 @@
 #include <ferry/schedule.h>
 #include <ferry/service.h>
 #include <ferry/shard.h>
+#include <ferry/side.h>
 #include <ferry/spec.h>
 #include <ferry/status.h>
 #include <ferry/transport.h>

@@ -4,6 +4,7 @@
 
 #include <ferry/export.h>
 #include <ferry/status.h>
+#include <ferry/writer.h>
 
 #include <stddef.h>
 #include <stdint.h>
@@ -23,6 +24,10 @@ FERRY_API ferry_status ferry_spec_parse(const char *text, size_t length, const c
 
 /* Reads a spec from a file, and the headers of the model that it names, relative to that file. */
 FERRY_API ferry_status ferry_spec_load(const char *path, ferry_spec **spec_out, ferry_error *error);
+
+/* Writes ferry.spec/1, with the headers of its model in place of the file's name. */
+FERRY_API ferry_status ferry_spec_write_json(const ferry_spec *spec, ferry_write_fn write,
+                                             void *context, ferry_error *error);
 
 /* How many tensors the spec lists, repeated entries expanded. */
 FERRY_API size_t ferry_spec_tensor_count(const ferry_spec *spec);

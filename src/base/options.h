@@ -37,6 +37,7 @@
     X(reference_batch, FERRY_REFERENCE_BATCH_INIT, bytes)                                          \
     X(service_options, FERRY_SERVICE_OPTIONS_INIT, trace)                                          \
     X(sharding_descriptor, FERRY_SHARDING_DESCRIPTOR_INIT, dst_dim_ranks)                          \
+    X(side_box, FERRY_SIDE_BOX_INIT, repeats)                                                      \
     X(simulation_options, FERRY_SIMULATION_OPTIONS_INIT, pack_bytes_per_s)                         \
     X(statistics_options, FERRY_STATISTICS_OPTIONS_INIT, context)                                  \
     X(task, FERRY_TASK_INIT, content)                                                              \

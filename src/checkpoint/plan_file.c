@@ -46,7 +46,7 @@ static ferry_status write_saved(void *context, void *stream, ferry_error *error)
     write_lost(plan, w);
     if (plan->spec != NULL) {
         fy_write_text(w, "\"spec\":");
-        fy_write_text(w, plan->spec->text);
+        status = fy_spec_write(plan->spec, w, error);
     } else {
         fy_write_text(w, "\"roster\":");
         status = fy_roster_write(plan->roster, w, error);

@@ -370,6 +370,25 @@ ferry_status fy_split_segments(uint32_t n_parts, const uint64_t *lengths, size_t
     return builder_finish(&b, complete, split_out, error);
 }
 
+ferry_status fy_split_pieces(uint32_t n_parts, const fy_split_piece *pieces, size_t n_pieces,
+                             fy_split **split_out, ferry_error *error)
+{
+    builder b;
+    uint64_t extent = 0;
+    FY_TRY(check_piece_count(n_pieces, error));
+    for (size_t i = 0; i < n_pieces; i++) {
+        extent += pieces[i].length;
+    }
+    FY_TRY(builder_init(&b, extent, n_parts, error));
+    bool complete = true;
+    uint64_t global = 0;
+    for (size_t i = 0; i < n_pieces && complete; i++) {
+        complete = append(&b, global, pieces[i].length, pieces[i].part, 1);
+        global += pieces[i].length;
+    }
+    return builder_finish(&b, complete, split_out, error);
+}
+
 /* The number of neighbouring parts that share every piece: they hold the same. */
 static uint32_t common_owners(const fy_split *split)
 {

@@ -94,6 +94,14 @@ ferry_status fy_split_nested(uint64_t extent, const uint32_t *counts, size_t n_c
 ferry_status fy_split_segments(uint32_t n_parts, const uint64_t *lengths, size_t n_segments,
                                fy_split **split_out, ferry_error *error);
 
+/* Pieces in order, each of one part; together they are as long as the extent. */
+typedef struct fy_split_piece {
+    uint64_t length;
+    uint32_t part;
+} fy_split_piece;
+ferry_status fy_split_pieces(uint32_t n_parts, const fy_split_piece *pieces, size_t n_pieces,
+                             fy_split **split_out, ferry_error *error);
+
 /*
  * The same content with the parts in the order in which the index meets them, empty ones last, and
  * parts of which every piece is shared alike as one: two descriptions of one content become one

@@ -8,55 +8,19 @@
 
 #include "base/checked.h"
 #include "base/glob.h"
+#include "model/lower_boxes.h"
+#include "model/memo.h"
 #include "model/rule_index.h"
 
 #include <string.h>
-
-typedef struct numbered {
-    fy_hash128 key;
-    uint32_t number;
-} numbered;
-
-/* A memo from 128-bit keys to numbers. */
-typedef struct memo {
-    fy_index index;
-    numbered *entries;
-    size_t n_entries;
-    size_t capacity;
-} memo;
-
-static uint32_t memo_find(const memo *m, fy_hash128 key)
-{
-    fy_index_cursor c = fy_index_first(&m->index, key.low);
-    while (c.value != FY_INDEX_NONE && m->entries[c.value].key.high != key.high) {
-        fy_index_next(&m->index, &c);
-    }
-    return c.value == FY_INDEX_NONE ? FY_NONE : m->entries[c.value].number;
-}
-
-static bool memo_add(memo *m, fy_hash128 key, uint32_t number)
-{
-    if (!FY_RESERVE(m->entries, m->capacity, m->n_entries + 1) ||
-        !fy_index_insert(&m->index, key.low, (uint32_t)m->n_entries)) {
-        return false;
-    }
-    m->entries[m->n_entries++] = (numbered){.key = key, .number = number};
-    return true;
-}
-
-static void memo_cleanup(memo *m)
-{
-    fy_index_cleanup(&m->index);
-    fy_free(m->entries);
-}
 
 typedef struct lowering {
     const ferry_spec *spec;
     fy_problem *problem;
     fy_digest key; /* scratch */
-    memo splits;
-    memo holders;
-    memo placements;
+    fy_memo splits;
+    fy_memo holders;
+    fy_memo placements;
     fy_rule_index rules[2]; /* of the source and of the destination */
 } lowering;
 
@@ -198,7 +162,7 @@ static ferry_status lower_split(lowering *l, const fy_tensor *tensor, const plac
     /* A rule is one object, so its address is as good as its content. */
     uint64_t values[2] = {(uint64_t)(uintptr_t)shard, extent};
     fy_hash128 key = fy_hash128_of(values, sizeof values);
-    *number_out = memo_find(&l->splits, key);
+    *number_out = fy_memo_find(&l->splits, key);
     if (*number_out != FY_NONE) {
         return FERRY_OK;
     }
@@ -209,7 +173,8 @@ static ferry_status lower_split(lowering *l, const fy_tensor *tensor, const plac
                        tensor->name, dim, p->rule->match, inner.message);
     }
     status = fy_problem_add_split(l->problem, split, number_out, error);
-    FY_THEN(status, fy_check_memory(memo_add(&l->splits, key, *number_out), "the splits", error));
+    FY_THEN(status,
+            fy_check_memory(fy_memo_add(&l->splits, key, *number_out), "the splits", error));
     return status;
 }
 
@@ -350,7 +315,7 @@ static ferry_status lower_holders(lowering *l, const fy_tensor *tensor, const pl
     map_axes(p, &map);
     map_cells(p, tensor->n_dims, &map);
     fy_hash128 key = holders_key(l, &map);
-    *number_out = memo_find(&l->holders, key);
+    *number_out = fy_memo_find(&l->holders, key);
     if (*number_out != FY_NONE) {
         return FERRY_OK;
     }
@@ -362,7 +327,7 @@ static ferry_status lower_holders(lowering *l, const fy_tensor *tensor, const pl
         fy_holders_create((uint32_t)map.n_cells, entries, (size_t)map.n_holders, &holders, error);
     fy_free(entries);
     FY_THEN(status, fy_problem_add_holders(l->problem, holders, number_out, error));
-    if (status == FERRY_OK && !memo_add(&l->holders, key, *number_out)) {
+    if (status == FERRY_OK && !fy_memo_add(&l->holders, key, *number_out)) {
         status = fy_fail_no_memory(error, "the tables of holders");
     }
     return status;
@@ -448,16 +413,20 @@ static ferry_status lower_tensor(lowering *l, const fy_tensor *tensor, const fy_
         values[n++] = p.stage_coordinate[a];
     }
     fy_hash128 key = fy_hash128_of(values, n * sizeof *values);
-    *placement_out = memo_find(&l->placements, key);
+    *placement_out = fy_memo_find(&l->placements, key);
     if (*placement_out != FY_NONE) {
         return FERRY_OK;
     }
     FY_TRY(make_placement(l, tensor, &p, placement_out, error));
-    return fy_check_memory(memo_add(&l->placements, key, *placement_out), "the placements", error);
+    return fy_check_memory(fy_memo_add(&l->placements, key, *placement_out), "the placements",
+                           error);
 }
 
 static uint32_t world_of(const fy_side *side)
 {
+    if (side->boxes != NULL) {
+        return fy_side_rank_bound(side->boxes);
+    }
     if (side->ranks == NULL) {
         return side->first_rank + side->n_ranks;
     }
@@ -476,10 +445,10 @@ static ferry_status lower_all(lowering *l, ferry_error *error)
         fy_tensor *tensor = &problem->tensors[t];
         ferry_status status = FERRY_OK;
         /* A tensor with sources is not placed at the source. */
-        if (tensor->n_feeds == 0 && !tensor->is_made) {
+        if (tensor->n_feeds == 0 && !tensor->is_made && spec->source.boxes == NULL) {
             status = lower_tensor(l, tensor, &spec->source, &tensor->src, error);
         }
-        if (status == FERRY_OK && !tensor->is_source_only) {
+        if (status == FERRY_OK && !tensor->is_source_only && spec->destination.boxes == NULL) {
             status = lower_tensor(l, tensor, &spec->destination, &tensor->dst, error);
         }
         if (status != FERRY_OK) {
@@ -506,13 +475,14 @@ ferry_status fy_spec_lower(const ferry_spec *spec, fy_problem *problem, ferry_er
     status = fy_rule_index_init(&l.rules[0], &spec->source, error);
     FY_THEN(status, fy_rule_index_init(&l.rules[1], &spec->destination, error));
     FY_THEN(status, lower_all(&l, error));
+    FY_THEN(status, fy_lower_boxes(spec, problem, error));
     if (status == FERRY_OK && l.key.failed) {
         status = fy_fail_no_memory(error, "the tables of holders");
     }
 out:
-    memo_cleanup(&l.splits);
-    memo_cleanup(&l.holders);
-    memo_cleanup(&l.placements);
+    fy_memo_cleanup(&l.splits);
+    fy_memo_cleanup(&l.holders);
+    fy_memo_cleanup(&l.placements);
     fy_rule_index_cleanup(&l.rules[0]);
     fy_rule_index_cleanup(&l.rules[1]);
     fy_digest_cleanup(&l.key);

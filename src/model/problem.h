@@ -57,6 +57,18 @@ typedef struct fy_feed {
     uint64_t shape[FERRY_MAX_DIMS];
 } fy_feed;
 
+/*
+ * Sides in boxes may cut a tensor into regions that no product of splits gives. Each is a tensor of
+ * the problem then, of the same name, behind those of the spec.
+ */
+typedef struct fy_fragment {
+    const struct fy_tensor *whole; /* as the spec has it */
+    uint32_t number;               /* of that among the problem's tensors */
+    uint32_t layer;                /* from 1: a rank may want elements in several places */
+    const uint64_t *missing;       /* an element that no source has, or NULL */
+    uint64_t at[FERRY_MAX_DIMS];   /* where the region begins */
+} fy_fragment;
+
 typedef struct fy_tensor {
     const char *name;
     const uint64_t *shape;
@@ -69,6 +81,7 @@ typedef struct fy_tensor {
     bool is_source_only; /* the destination has no place for it, whatever its rules */
     bool is_middle;      /* others are made of it, and it of others: no side needs a rule for it */
     bool is_made;        /* whoever fills the destination makes it: no source has it */
+    const fy_fragment *fragment; /* NULL: it is whole, and fed as the spec says */
 } fy_tensor;
 
 /* One rank's parameters in its own order; n is 0 where that is the order of tensors. */
@@ -96,7 +109,21 @@ typedef struct fy_problem {
     /* By rank, for those whose parameters come in another order than tensors; NULL: there are none.
      */
     fy_order *rank_order;
+    struct fy_memory *memory[2]; /* of the source and the destination; NULL: no side in boxes */
 } fy_problem;
+
+/* A tensor as it is said, and its number. */
+static inline const fy_tensor *fy_problem_whole(const fy_problem *problem, uint32_t tensor)
+{
+    const fy_fragment *fragment = problem->tensors[tensor].fragment;
+    return fragment == NULL ? &problem->tensors[tensor] : fragment->whole;
+}
+
+static inline uint32_t fy_problem_whole_number(const fy_problem *problem, uint32_t tensor)
+{
+    const fy_fragment *fragment = problem->tensors[tensor].fragment;
+    return fragment == NULL ? tensor : fragment->number;
+}
 
 void fy_problem_cleanup(fy_problem *problem);
 

@@ -11,10 +11,13 @@ void ferry_spec_destroy(ferry_spec *spec)
 {
     if (spec != NULL &&
         atomic_fetch_sub_explicit(&spec->references, 1, memory_order_acq_rel) == 1) {
+        ferry_side_destroy(spec->source.boxes);
+        ferry_side_destroy(spec->destination.boxes);
         fy_free(spec->text);
         fy_free(spec->tensors);
         fy_index_cleanup(&spec->names);
         fy_arena_cleanup(&spec->arena);
+        ferry_spec_destroy((ferry_spec *)spec->base);
         fy_free(spec);
     }
 }

@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/json.h"
 #include "model/problem.h"
+#include "model/side.h"
 
 #include <ferry/spec.h>
 
@@ -79,12 +80,16 @@ typedef struct fy_side {
     fy_stage *stages;
     size_t n_rules;
     fy_rule *rules;
+    ferry_side *boxes;   /* instead of all that but the name: the side is in boxes */
+    uint32_t *tensor_of; /* [boxes' n_tensors] numbers among those of the spec */
 } fy_side;
 
 struct ferry_spec {
     _Atomic uint32_t references;
     fy_arena arena;
-    char *text; /* the whole spec, its model expanded: what a saved plan keeps */
+    /* The whole spec, its model expanded: what a saved plan keeps. NULL of one made by calls. */
+    char *text;
+    const ferry_spec *base; /* that it was made from: its arena is used; NULL: none */
     fy_tensor *tensors;
     uint32_t n_tensors;
     uint64_t name_bytes; /* of all tensors */
@@ -118,6 +123,13 @@ ferry_status fy_spec_add_tensor(ferry_spec *spec, const char *name, ferry_dtype 
 ferry_status fy_spec_parse_side(ferry_spec *spec, const json_t *json, const fy_json_place *place,
                                 fy_side *side, ferry_error *error);
 
+/*
+ * Gives a side of a spec boxes instead of a mesh, which it takes over, also on failure. They are
+ * sorted and held against the tensors, and against each other in memory.
+ */
+ferry_status fy_spec_set_boxes(ferry_spec *spec, fy_side *side, ferry_side *boxes,
+                               ferry_error *error);
+
 /* What readers of a side's members share, their context. */
 typedef struct fy_side_reading {
     ferry_spec *spec;
@@ -133,6 +145,9 @@ ferry_status fy_spec_parse_axis_name(const json_t *json, const fy_json_place *pl
                                      void *reading, ferry_error *error);
 ferry_status fy_spec_parse_tensors(ferry_spec *spec, const json_t *json, const fy_json_place *place,
                                    ferry_error *error);
+
+/* Its text, whichever way it was made. */
+ferry_status fy_spec_write(const ferry_spec *spec, fy_writer *w, ferry_error *error);
 
 /* The number of the tensor of this name, or FY_NONE. */
 uint32_t fy_spec_find_tensor(const ferry_spec *spec, const char *name);

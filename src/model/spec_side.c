@@ -207,6 +207,15 @@ static ferry_status parse_rules(const json_t *json, const fy_json_place *place, 
                               "the rules", &side->rules, &side->n_rules, error);
 }
 
+static ferry_status parse_boxes(const json_t *json, const fy_json_place *place, void *object,
+                                void *context, ferry_error *error)
+{
+    const fy_side_reading *reading = context;
+    ferry_side *boxes = NULL;
+    FY_TRY(fy_side_from_json(json, place, &boxes, error));
+    return fy_spec_set_boxes(reading->spec, object, boxes, error);
+}
+
 ferry_status fy_spec_parse_side(ferry_spec *spec, const json_t *json, const fy_json_place *place,
                                 fy_side *side, ferry_error *error)
 {
@@ -217,6 +226,9 @@ ferry_status fy_spec_parse_side(ferry_spec *spec, const json_t *json, const fy_j
         {"stages", FY_JSON_READ, .read = parse_stages},
         {"rules", FY_JSON_READ, FY_JSON_NEEDED, .read = parse_rules},
         {.key = NULL}};
+    static const fy_json_field box_fields[] = {
+        {"boxes", FY_JSON_READ, FY_JSON_NEEDED, .read = parse_boxes}, {.key = NULL}};
     fy_side_reading reading = {.spec = spec, .side = side, .json = json};
-    return fy_json_read(json, place, fields, side, &reading, error);
+    bool in_boxes = json_object_get(json, "boxes") != NULL;
+    return fy_json_read(json, place, in_boxes ? box_fields : fields, side, &reading, error);
 }

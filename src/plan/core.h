@@ -81,6 +81,8 @@ struct ferry_plan {
     /* The same for the routes on which the ranks of a table send. */
     size_t *table_source_begin; /* [n_holders + 1] */
     uint32_t *table_sources;
+    bool has_odd_bytes; /* see plan/cut.h */
+    bool *cut_legs; /* [the legs] where boxes of memory cut moves: see plan/cut.h; NULL: nowhere */
     double *rank_rate; /* [n_ranks] bytes per second, or 1 without a cluster */
     ferry_plan_totals totals;
     ferry_plan_bound bound;
@@ -102,6 +104,9 @@ ferry_status fy_plan_make_digest(ferry_plan *plan, ferry_error *error);
 /* Common to both inputs: takes problem over (also on failure). */
 ferry_status fy_plan_from_problem(fy_problem *problem, const ferry_plan_options *options,
                                   ferry_plan **plan_out, ferry_error *error);
+
+/* Destination tensors in the plan, as the spec has them. */
+ferry_status fy_plan_count_tensors(const ferry_plan *plan, uint64_t *n_out, ferry_error *error);
 
 /* A roster as JSON, for saved plans. */
 ferry_status fy_roster_from_json(const json_t *json, const fy_json_place *place,

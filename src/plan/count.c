@@ -91,12 +91,72 @@ static ferry_status count_joined(ferry_plan *plan, const fy_route *route, uint64
         status = fy_receiver_turn(&receiver, plan, holders->rank[s], error);
         for (uint32_t u = 0; u < route->n_units && status == FERRY_OK; u++) {
             uint64_t count = 0;
-            status =
-                fy_receiver_count(&receiver, fy_route_leg(&plan->routes, route, u), &count, error);
+            uint32_t leg = fy_route_leg(&plan->routes, route, u);
+            status = fy_leg_is_cut(plan, leg) ? FERRY_OK
+                                              : fy_receiver_count(&receiver, leg, &count, error);
             counts[holders->rank[s]] += count;
         }
     }
     fy_receiver_cleanup(&receiver);
+    return status;
+}
+
+/* Those of a route that no box of memory cuts. */
+static uint32_t count_plain_units(const ferry_plan *plan, const fy_route *route)
+{
+    uint32_t n = 0;
+    for (uint32_t u = 0; plan->cut_legs != NULL && u < route->n_units; u++) {
+        n += !fy_leg_is_cut(plan, fy_route_leg(&plan->routes, route, u));
+    }
+    return plan->cut_legs == NULL ? route->n_units : n;
+}
+
+/* Whether boxes of memory cut something that the rank receives. */
+static bool receives_cut(const ferry_plan *plan, const bool *cut_routes, uint32_t rank)
+{
+    for (size_t i = plan->rank_table_begin[rank]; i < plan->rank_table_begin[rank + 1]; i++) {
+        uint32_t table = plan->rank_tables[i];
+        for (size_t k = plan->table_route_begin[table]; k < plan->table_route_begin[table + 1];
+             k++) {
+            if (cut_routes[plan->table_routes[k]]) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static ferry_status count_rank_cut(fy_receiver *receiver, const ferry_plan *plan, uint32_t rank,
+                                   uint64_t *count_inout, ferry_error *error)
+{
+    FY_TRY(fy_receiver_turn(receiver, plan, rank, error));
+    FY_TRY(fy_receiver_list_legs(receiver, error));
+    for (size_t i = 0; i < receiver->n_legs;) {
+        uint64_t count = 0;
+        size_t next = fy_receiver_next(receiver, i);
+        FY_TRY(fy_receiver_count_cut(receiver, i, next, &count, error));
+        *count_inout += count;
+        i = next;
+    }
+    return FERRY_OK;
+}
+
+/* What boxes of memory cut, and what may be one again, is counted by making it. */
+static ferry_status count_all_cut(ferry_plan *plan, uint64_t *counts, ferry_error *error)
+{
+    fy_receiver receiver = {0};
+    bool *cut_routes = fy_alloc_zeroed(plan->routes.n_routes, sizeof *cut_routes);
+    ferry_status status = fy_check_memory(cut_routes != NULL, "the task ids", error);
+    for (size_t i = 0; cut_routes != NULL && i < plan->routes.n_legs; i++) {
+        cut_routes[plan->routes.legs[i].route] |= fy_leg_is_cut(plan, (uint32_t)i);
+    }
+    for (uint32_t rank = 0; rank < plan->problem.n_ranks && status == FERRY_OK; rank++) {
+        if (receives_cut(plan, cut_routes, rank)) {
+            status = count_rank_cut(&receiver, plan, rank, &counts[rank], error);
+        }
+    }
+    fy_receiver_cleanup(&receiver);
+    fy_free(cut_routes);
     return status;
 }
 
@@ -106,6 +166,7 @@ static ferry_status count_cells(const ferry_plan *plan, const fy_route *route, u
                                 ferry_error *error)
 {
     const fy_holders *holders = fy_route_dst_holders(&plan->routes, route);
+    uint32_t n_units = count_plain_units(plan, route);
     for (uint32_t cell = 0; !route->merges_by_rank && cell < holders->n_cells; cell++) {
         uint64_t atoms = fy_route_atom_count(&plan->routes, route, cell);
         if (atoms > FY_MAX_ATOMS) {
@@ -116,7 +177,7 @@ static ferry_status count_cells(const ferry_plan *plan, const fy_route *route, u
                 plan->problem.tensors[plan->routes.legs[leg].tensor].name,
                 (unsigned long long)atoms, FY_MAX_ATOMS);
         }
-        per_cell[cell] += atoms * route->n_units; /* below 2^24 x 2^32, and routes are few */
+        per_cell[cell] += atoms * n_units; /* below 2^24 x 2^32, and routes are few */
     }
     return FERRY_OK;
 }
@@ -162,7 +223,13 @@ ferry_status fy_plan_count_moves(ferry_plan *plan, ferry_error *error)
     if (status != FERRY_OK) {
         return status;
     }
+    if (plan->cut_legs != NULL) {
+        FY_TRY(count_all_cut(plan, counts, error));
+    }
     for (size_t i = 0; i < plan->lines.n_extras; i++) {
+        if (fy_leg_is_cut(plan, plan->lines.extras[i].leg)) {
+            continue;
+        }
         counts[plan->lines.extras[i].rank] += plan->lines.extras[i].count;
     }
     for (uint32_t rank = 0; rank < n_ranks; rank++) {

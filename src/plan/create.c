@@ -2,6 +2,7 @@
 #include "plan/core.h"
 
 #include "plan/balance.h"
+#include "plan/cut.h"
 #include "plan/shards.h"
 
 #include "model/spec.h"
@@ -39,6 +40,7 @@ void ferry_plan_destroy(ferry_plan *plan)
     fy_free(plan->table_routes);
     fy_free(plan->table_source_begin);
     fy_free(plan->table_sources);
+    fy_free(plan->cut_legs);
     fy_free(plan->rank_rate);
     fy_free(plan->subset);
     fy_free(plan->lost);
@@ -240,7 +242,12 @@ static ferry_status solve(ferry_plan *plan, ferry_error *error)
     FY_THEN(status, fy_plan_remove_lost(plan, error));
     FY_THEN(status, fy_routes_build(&plan->problem, plan->subset, &plan->routes, error));
     FY_THEN(status, check_not_empty(plan, error));
-    FY_THEN(status, fy_routes_check_alignment(&plan->routes, error));
+    FY_THEN(status, fy_plan_note_cuts(plan, error));
+    if (fy_plan_has_boxes(plan)) {
+        fy_plan_note_bytes(plan);
+    } else {
+        FY_THEN(status, fy_routes_check_alignment(&plan->routes, error));
+    }
     FY_THEN(status, fy_plan_collect_sets(plan, error));
     FY_THEN(status, solve_balance(plan, NULL, &bytes, error));
     if (status == FERRY_OK && plan->policy == FERRY_REPLICA_BALANCED) {
@@ -253,6 +260,7 @@ static ferry_status solve(ferry_plan *plan, ferry_error *error)
     FY_THEN(status, fy_plan_list_receivers(plan, error));
     FY_THEN(status, add_up(plan, error));
     FY_THEN(status, fy_plan_count_moves(plan, error));
+    FY_THEN(status, fy_plan_check_bytes(plan, error));
     FY_THEN(status, solve_bound(plan, &bytes, &bound, error));
     if (status == FERRY_OK) {
         plan->bound.busiest_bytes = bytes.level;
@@ -352,6 +360,24 @@ ferry_status ferry_plan_get_bound(const ferry_plan *plan, ferry_plan_bound *boun
     return fy_copy_out(&plan->bound, sizeof plan->bound, bound_out, "ferry_plan_bound", error);
 }
 
+/* Regions of a tensor in boxes are tensors of the problem: they count once. */
+ferry_status fy_plan_count_tensors(const ferry_plan *plan, uint64_t *n_out, ferry_error *error)
+{
+    const fy_routes *routes = &plan->routes;
+    unsigned char *seen = fy_alloc_zeroed(plan->problem.n_tensors / 8 + 1u, 1);
+    FY_TRY(fy_check_memory(seen != NULL, "the tensors of a plan", error));
+    uint64_t n = 0;
+    for (size_t i = 0; i < routes->n_legs; i++) {
+        uint32_t tensor = fy_problem_whole_number(&plan->problem, routes->legs[i].tensor);
+        unsigned char bit = (unsigned char)(1u << (tensor % 8));
+        n += (seen[tensor / 8] & bit) == 0;
+        seen[tensor / 8] = (unsigned char)(seen[tensor / 8] | bit);
+    }
+    fy_free(seen);
+    *n_out = n;
+    return FERRY_OK;
+}
+
 ferry_status ferry_plan_get_statistics(const ferry_plan *plan,
                                        ferry_plan_statistics *statistics_out, ferry_error *error)
 {
@@ -360,10 +386,7 @@ ferry_status ferry_plan_get_statistics(const ferry_plan *plan,
                                         .n_replica_sets = plan->sets.n_sets,
                                         .n_cuts = plan->lines.n_ends,
                                         .n_flat_steps = plan->routes.flat_steps};
-    for (size_t i = 0; i < plan->routes.n_legs; i++) {
-        statistics.n_tensors +=
-            i == 0 || plan->routes.legs[i].tensor != plan->routes.legs[i - 1].tensor;
-    }
+    FY_TRY(fy_plan_count_tensors(plan, &statistics.n_tensors, error));
     for (size_t i = 0; i < plan->problem.n_holders; i++) {
         statistics.n_holder_entries += plan->problem.holders[i]->n_slots;
     }

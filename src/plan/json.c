@@ -2,6 +2,7 @@
 /* ferry.plan/1, streamed: a plan of ten million moves costs one buffer. */
 #include "plan/json.h"
 
+#include "model/side.h"
 #include "plan/core.h"
 
 #include "base/options.h"
@@ -36,7 +37,7 @@ static void write_number(fy_writer *w, const char *key, uint64_t value)
     fy_write_u64(w, value);
 }
 
-static void write_head(fy_writer *w, const ferry_plan *plan)
+static void write_head(fy_writer *w, const ferry_plan *plan, uint64_t n_tensors)
 {
     char digest[33];
     ferry_plan_digest(plan, digest, sizeof digest);
@@ -44,10 +45,6 @@ static void write_head(fy_writer *w, const ferry_plan *plan)
     fy_write_text(w, digest);
     fy_write_text(w, "\",");
     write_number(w, "world", plan->problem.n_ranks);
-    uint64_t n_tensors = 0;
-    for (size_t i = 0; i < plan->routes.n_legs; i++) {
-        n_tensors += i == 0 || plan->routes.legs[i].tensor != plan->routes.legs[i - 1].tensor;
-    }
     fy_write_text(w, ",");
     write_number(w, "tensors", n_tensors);
     fy_write_text(w, ",\"bytes\":{");
@@ -98,6 +95,28 @@ static void write_box(fy_writer *w, const uint64_t *begin, const uint64_t *lengt
     fy_write_text(w, "]");
 }
 
+static void write_numbers(fy_writer *w, const char *key, const uint64_t *values, uint32_t n)
+{
+    fy_write_text(w, key);
+    for (uint32_t d = 0; d < n; d++) {
+        fy_write_text(w, d == 0 ? "" : ",");
+        fy_write_u64(w, values[d]);
+    }
+    fy_write_text(w, "]");
+}
+
+/* Where a box lies in a parameter. */
+static void write_place(fy_writer *w, const char *parameter, uint64_t offset,
+                        const uint64_t *strides, uint32_t n_dims)
+{
+    fy_write_text(w, "{\"parameter\":");
+    fy_write_string(w, parameter);
+    fy_write_text(w, ",");
+    write_number(w, "offset", offset);
+    write_numbers(w, ",\"strides\":[", strides, n_dims);
+    fy_write_text(w, "}");
+}
+
 typedef struct move_writer {
     fy_writer *w;
     bool any;
@@ -120,14 +139,57 @@ static ferry_status write_move(void *context, const ferry_move *move)
     write_number(w, "from", move->from);
     fy_write_text(w, ",");
     write_number(w, "to", move->to);
+    if (move->src_parameter != NULL || move->dst_parameter != NULL) {
+        write_numbers(w, ",\"shape\":[", move->length, move->n_dims);
+    }
     fy_write_text(w, ",\"src\":");
-    write_box(w, move->src_begin, move->src_length, move->src_n_dims);
+    if (move->src_parameter != NULL) {
+        write_place(w, move->src_parameter, move->src_offset, move->src_strides, move->src_n_dims);
+    } else {
+        write_box(w, move->src_begin, move->src_length, move->src_n_dims);
+    }
     fy_write_text(w, ",\"dst\":");
-    write_box(w, move->dst_begin, move->length, move->n_dims);
+    if (move->dst_parameter != NULL) {
+        write_place(w, move->dst_parameter, move->dst_offset, move->dst_strides, move->n_dims);
+    } else {
+        write_box(w, move->dst_begin, move->length, move->n_dims);
+    }
     fy_write_text(w, ",");
     write_number(w, "bytes", move->bytes);
     fy_write_text(w, "}");
     return w->failed ? FERRY_ERR_IO : FERRY_OK; /* a reader that went away ends the work */
+}
+
+static ferry_status write_fill(void *context, const ferry_fill *fill)
+{
+    move_writer *m = context;
+    fy_writer *w = m->w;
+    char bits[17];
+    fy_fill_format(fill->bits, fill->dtype.element_bits, bits);
+    fy_write_text(w, m->any ? ",\n{" : "\n{");
+    m->any = true;
+    write_number(w, "rank", fill->rank);
+    fy_write_text(w, ",\"parameter\":");
+    fy_write_string(w, fill->parameter);
+    fy_write_text(w, ",");
+    write_number(w, "offset", fill->offset);
+    write_numbers(w, ",\"shape\":[", fill->shape, fill->n_dims);
+    write_numbers(w, ",\"strides\":[", fill->strides, fill->n_dims);
+    fy_write_text(w, ",\"bits\":\"");
+    fy_write_text(w, bits);
+    fy_write_text(w, "\"}");
+    return w->failed ? FERRY_ERR_IO : FERRY_OK;
+}
+
+/* What receivers write themselves, where the destination is in boxes. */
+static ferry_status write_fills(const ferry_plan *plan, uint32_t rank, fy_writer *writer,
+                                ferry_error *error)
+{
+    move_writer m = {.w = writer};
+    fy_write_text(writer, ",\n\"fills\":[");
+    ferry_status status = ferry_plan_visit_fills(plan, rank, write_fill, &m, error);
+    fy_write_text(writer, "]");
+    return status;
 }
 
 ferry_status fy_plan_write_members(const ferry_plan *plan, const ferry_plan_json_options *options,
@@ -138,13 +200,18 @@ ferry_status fy_plan_write_members(const ferry_plan *plan, const ferry_plan_json
         return fy_fail(error, FERRY_ERR_MISUSE, "rank %u is not in the world of %u ranks",
                        options->rank, plan->problem.n_ranks);
     }
-    write_head(writer, plan);
+    uint64_t n_tensors = 0;
+    FY_TRY(fy_plan_count_tensors(plan, &n_tensors, error));
+    write_head(writer, plan, n_tensors);
     write_ranks(writer, plan);
     if (!options->summary) {
         move_writer m = {.w = writer};
         fy_write_text(writer, ",\n\"moves\":[");
         status = ferry_plan_visit(plan, options->rank, write_move, &m, NULL, error);
         fy_write_text(writer, "]");
+        if (status == FERRY_OK && plan->problem.memory[1] != NULL) {
+            status = write_fills(plan, options->rank, writer, error);
+        }
     }
     return status;
 }

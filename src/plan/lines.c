@@ -200,6 +200,9 @@ static uint64_t granule_of(const drawing *d, const fy_atom *atom)
 {
     uint32_t bits = d->route->element_bits;
     uint64_t inner = atom->volume, best = atom->volume;
+    if (bits % 8 != 0 && d->plan->has_odd_bytes) {
+        return best; /* bytes lie in memory as they like */
+    }
     for (uint32_t k = 0; k < d->route->n_dims; k++) {
         inner /= atom->length[k];
         if (inner * bits % 8 != 0) {

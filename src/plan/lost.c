@@ -203,12 +203,28 @@ ferry_status fy_plan_fail_lost(const ferry_plan *plan, const fy_route *route, ui
     if (wanting != FY_NONE) {
         FY_TRY(list_losers(plan, route, &atom, &ranks, &n, error));
     }
+    if (n == 0 && wanting != FY_NONE && plan->problem.memory[0] != NULL) {
+        const fy_fragment *fragment = plan->problem.tensors[leg->source].fragment;
+        for (uint32_t d = route->src_pad; fragment != NULL && d < route->n_dims; d++) {
+            atom.src_global[d] += fragment->at[d - route->src_pad];
+        }
+        name_slice(&slice, route, &atom);
+        fy_free(ranks);
+        return fy_fail(error, FERRY_ERR_INVALID_PLAN,
+                       "\"%s\": rank %u needs [%s] of source tensor \"%s\", which no source rank "
+                       "has",
+                       name, wanting, slice.text, plan->problem.tensors[leg->source].name);
+    }
     if (n == 0) {
         fy_free(ranks);
         return fy_fail(error, FERRY_ERR_INVALID_PLAN,
                        "no source rank holds a part of \"%s\" that the destination needs", name);
     }
     name_ranks(&lost, ranks, n);
+    const fy_fragment *fragment = plan->problem.tensors[leg->source].fragment;
+    for (uint32_t d = route->src_pad; fragment != NULL && d < route->n_dims; d++) {
+        atom.src_global[d] += fragment->at[d - route->src_pad];
+    }
     name_slice(&slice, route, &atom);
     fy_free(ranks);
     return fy_fail(

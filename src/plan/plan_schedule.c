@@ -49,14 +49,18 @@ static ferry_status count_task(void *context, const ferry_move *move)
 static fy_hash128 origin_of(const ferry_move *move)
 {
     const char *source = move->source == NULL ? move->tensor : move->source;
-    uint64_t key[4 + 2 * FERRY_MAX_DIMS];
+    uint64_t key[6 + 2 * FERRY_MAX_DIMS];
     size_t n = 0;
     key[n++] = (uint64_t)(uintptr_t)source;
     key[n++] = move->from;
     key[n++] = element_of(move);
     key[n++] = move->bytes;
+    if (move->src_parameter != NULL) {
+        key[n++] = (uint64_t)(uintptr_t)move->src_parameter;
+        key[n++] = move->src_offset;
+    }
     for (uint32_t d = 0; d < move->src_n_dims; d++) {
-        key[n++] = move->src_begin[d];
+        key[n++] = move->src_parameter != NULL ? move->src_strides[d] : move->src_begin[d];
         key[n++] = move->src_length[d];
     }
     return fy_hash128_of(key, n * sizeof *key);

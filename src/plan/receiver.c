@@ -40,6 +40,10 @@ void fy_receiver_cleanup(fy_receiver *receiver)
     fy_free(receiver->legs);
     fy_free(receiver->moves);
     fy_atoms_cleanup(&receiver->parcels);
+    fy_free(receiver->bundles);
+    fy_cutter_cleanup(&receiver->cutter);
+    fy_free(receiver->notes);
+    fy_free(receiver->patches);
     *receiver = (fy_receiver){0};
 }
 
@@ -59,6 +63,14 @@ static bool same_routes(const fy_receiver *receiver, const uint32_t *routes, siz
 static bool has_own_order(const ferry_plan *plan, uint32_t rank)
 {
     return plan->problem.rank_order != NULL && plan->problem.rank_order[rank].n > 0;
+}
+
+/* Whether two ranks list the same legs in the same order, given that they have the same routes. */
+static bool lists_alike(const ferry_plan *plan, uint32_t a, uint32_t b)
+{
+    const fy_memory *memory = plan->problem.memory[1];
+    return memory == NULL ? !has_own_order(plan, a) && !has_own_order(plan, b)
+                          : fy_memory_is_alike(memory, a, b);
 }
 
 static bool reserve_inlets(fy_receiver *receiver, size_t n)
@@ -102,7 +114,7 @@ ferry_status fy_receiver_turn(fy_receiver *receiver, const ferry_plan *plan, uin
     /* Replicas of one cell have the same routes, and so the same list of legs. */
     receiver->legs_known = receiver->legs_known && receiver->plan == plan &&
                            same_routes(receiver, receiver->routes, n) &&
-                           !has_own_order(plan, receiver->rank) && !has_own_order(plan, rank);
+                           lists_alike(plan, receiver->rank, rank);
     receiver->plan = plan;
     receiver->rank = rank;
     receiver->n_inlets = n;
@@ -146,6 +158,78 @@ static ferry_status apply_own_order(fy_receiver *receiver, ferry_error *error)
     return FERRY_OK;
 }
 
+/* The parameters of the receiver that a leg's tensor lies in, from the first to the last. */
+typedef struct bundled_leg {
+    uint32_t first;
+    uint32_t last;
+    uint32_t leg;
+} bundled_leg;
+
+static int compare_bundled(const void *a, const void *b)
+{
+    const bundled_leg *x = a, *y = b;
+    if (x->first != y->first) {
+        return x->first < y->first ? -1 : 1;
+    }
+    return (x->leg > y->leg) - (x->leg < y->leg);
+}
+
+static bundled_leg find_bundle(const fy_receiver *receiver, uint32_t leg)
+{
+    const ferry_plan *plan = receiver->plan;
+    const fy_memory *memory = plan->problem.memory[1];
+    const fy_memory_tensor *held =
+        &memory->tensors[fy_problem_whole_number(&plan->problem, plan->routes.legs[leg].tensor)];
+    const fy_spots *spots = &memory->spots[held->spots];
+    uint32_t kind = fy_spots_kind(spots, receiver->rank);
+    bundled_leg bundled = {.first = UINT32_MAX, .leg = leg};
+    for (uint32_t i = spots->kind_begin[kind]; i < spots->kind_begin[kind + 1]; i++) {
+        const fy_stock *stock = &memory->stocks[held->first_stock + spots->kind_lists[i]];
+        const fy_memory_box *boxes = memory->boxes + stock->first_box;
+        uint32_t last = boxes[stock->n_boxes - 1].parameter;
+        bundled.first = boxes->parameter < bundled.first ? boxes->parameter : bundled.first;
+        bundled.last = last > bundled.last ? last : bundled.last;
+    }
+    return bundled;
+}
+
+/* Moves are numbered by parameter: legs in the order of these, with bundles that share none. */
+static ferry_status bundle_legs(fy_receiver *receiver, ferry_error *error)
+{
+    size_t n = receiver->n_legs;
+    bundled_leg *bundled = fy_alloc(n, sizeof *bundled);
+    if (bundled == NULL || !FY_RESERVE(receiver->bundles, receiver->bundle_capacity, n)) {
+        fy_free(bundled);
+        return fy_fail_no_memory(error, "the tensors of a rank");
+    }
+    for (size_t i = 0; i < n; i++) {
+        bundled[i] = find_bundle(receiver, receiver->legs[i]);
+    }
+    fy_sort(bundled, n, sizeof *bundled, compare_bundled);
+    uint32_t number = 0, last = 0;
+    for (size_t i = 0; i < n; i++) {
+        number += i > 0 && bundled[i].first > last;
+        last = bundled[i].last > last ? bundled[i].last : last;
+        receiver->legs[i] = bundled[i].leg;
+        receiver->bundles[i] = number;
+    }
+    fy_free(bundled);
+    return FERRY_OK;
+}
+
+size_t fy_receiver_next(const fy_receiver *receiver, size_t first)
+{
+    const fy_leg *legs = receiver->plan->routes.legs;
+    bool bundled = receiver->plan->problem.memory[1] != NULL;
+    size_t next = first + 1;
+    while (next < receiver->n_legs &&
+           (bundled ? receiver->bundles[next] == receiver->bundles[first]
+                    : legs[receiver->legs[next]].tensor == legs[receiver->legs[first]].tensor)) {
+        next++;
+    }
+    return next;
+}
+
 ferry_status fy_receiver_list_legs(fy_receiver *receiver, ferry_error *error)
 {
     const fy_routes *routes = &receiver->plan->routes;
@@ -163,6 +247,9 @@ ferry_status fy_receiver_list_legs(fy_receiver *receiver, ferry_error *error)
     }
     fy_sort(receiver->legs, receiver->n_legs, sizeof *receiver->legs, fy_compare_u32);
     receiver->legs_known = true;
+    if (receiver->plan->problem.memory[1] != NULL) {
+        return bundle_legs(receiver, error);
+    }
     return has_own_order(receiver->plan, receiver->rank) ? apply_own_order(receiver, error)
                                                          : FERRY_OK;
 }
@@ -258,8 +345,9 @@ void fy_move_describe(const ferry_plan *plan, uint32_t leg, uint32_t from, uint3
 {
     const fy_leg *l = &plan->routes.legs[leg];
     const fy_tensor *tensor = &plan->problem.tensors[l->tensor];
+    bool is_fed = fy_problem_whole(&plan->problem, l->tensor)->n_feeds > 0;
     move->tensor = tensor->name;
-    move->source = tensor->n_feeds == 0 ? NULL : plan->problem.tensors[l->source].name;
+    move->source = is_fed ? plan->problem.tensors[l->source].name : NULL;
     move->dtype = tensor->dtype;
     move->from = from;
     move->to = to;
@@ -305,10 +393,56 @@ void fy_move_place(const ferry_plan *plan, const fy_route *route, const fy_atom 
     move->bytes = fy_bytes(volume, route->element_bits);
 }
 
+/* A part of an atom that is one box of memory on both ends. */
+static ferry_status add_piece(fy_receiver *receiver, uint32_t leg, const fy_route *route,
+                              const fy_atom *atom, const fy_cut_piece *piece, uint32_t sender,
+                              ferry_error *error)
+{
+    const ferry_plan *plan = receiver->plan;
+    size_t n = receiver->n_moves;
+    if (!FY_RESERVE(receiver->moves, receiver->move_capacity, n + 1) ||
+        !FY_RESERVE(receiver->notes, receiver->note_capacity, n + 1) ||
+        !FY_RESERVE(receiver->patches, receiver->patch_capacity, receiver->n_patches + 1)) {
+        return fy_fail_no_memory(error, "the moves of a rank");
+    }
+    ferry_move *move = &receiver->moves[receiver->n_moves++];
+    fy_move_note *note = &receiver->notes[n];
+    *note = (fy_move_note){.leg = leg, .is_cut = fy_leg_is_cut(plan, leg)};
+    fy_move_describe(plan, leg, sender, receiver->rank, move);
+    fy_move_place(plan, route, atom, &piece->box, move);
+    fy_cut_place(plan, leg, atom, piece, move);
+    if (piece->memory[1] != NULL) {
+        note->parameter = piece->memory[1]->parameter;
+    }
+    if (note->is_cut) {
+        fy_patch *patch = &receiver->patches[receiver->n_patches++];
+        fy_cut_patch(plan, leg, atom, piece, move, patch);
+        patch->data = (uint32_t)n;
+    }
+    receiver->n_visited++;
+    return FERRY_OK;
+}
+
+static ferry_status add_pieces(fy_receiver *receiver, uint32_t leg, const fy_route *route,
+                               const fy_atom *atom, const fy_box *inside, uint32_t sender,
+                               ferry_error *error)
+{
+    fy_cutter *cutter = &receiver->cutter;
+    ferry_status status =
+        fy_cutter_cut(cutter, receiver->plan, leg, atom, inside, sender, receiver->rank, error);
+    for (size_t i = 0; i < cutter->n_pieces && status == FERRY_OK; i++) {
+        status = add_piece(receiver, leg, route, atom, &cutter->pieces[i], sender, error);
+    }
+    return status;
+}
+
 static ferry_status add_move(fy_receiver *receiver, uint32_t leg, const fy_route *route,
                              const fy_atom *atom, const fy_box *inside, uint32_t sender,
                              ferry_error *error)
 {
+    if (fy_plan_has_boxes(receiver->plan)) {
+        return add_pieces(receiver, leg, route, atom, inside, sender, error);
+    }
     FY_TRY(FY_GROW(receiver->moves, receiver->move_capacity, receiver->n_moves + 1,
                    "the moves of a rank", error));
     ferry_move *move = &receiver->moves[receiver->n_moves++];
@@ -434,23 +568,187 @@ static bool is_sorted(const fy_receiver *receiver)
     return true;
 }
 
-ferry_status fy_receiver_make_moves(fy_receiver *receiver, size_t first, uint64_t first_task,
-                                    size_t *next_out, ferry_error *error)
+/* What joining has made of a move. */
+static void lengthen(ferry_move *move, const fy_patch *patch)
 {
-    const fy_leg *legs = receiver->plan->routes.legs;
-    uint32_t tensor = legs[receiver->legs[first]].tensor;
-    size_t next = first;
-    receiver->n_moves = 0;
-    for (; next < receiver->n_legs && legs[receiver->legs[next]].tensor == tensor; next++) {
-        FY_TRY(make_leg(receiver, receiver->legs[next], error));
+    uint64_t volume = 1;
+    for (uint32_t d = 0; d < move->n_dims; d++) {
+        uint32_t s = d + move->src_n_dims - move->n_dims; /* read only where the source has it */
+        bool has = d + move->src_n_dims >= move->n_dims;
+        volume *= patch->box.length[d];
+        if (patch->box.length[d] == move->length[d]) {
+            continue;
+        }
+        move->length[d] = patch->box.length[d];
+        move->dst_strides[d] = patch->stride[1][d];
+        if (has) {
+            move->src_length[s] = patch->box.length[d];
+            move->src_strides[s] = patch->stride[0][d];
+        }
+    }
+    move->bytes = fy_bytes(volume, move->dtype.element_bits);
+}
+
+/* Of what boxes and senders have cut, whatever is one box on both ends becomes one move. */
+static ferry_status join_moves(fy_receiver *receiver, ferry_error *error)
+{
+    uint32_t n_dims = 0;
+    size_t kept = 0;
+    if (receiver->n_patches < 2) {
+        return FERRY_OK;
+    }
+    for (size_t i = 0; i < receiver->n_patches; i++) {
+        const ferry_move *move = &receiver->moves[receiver->patches[i].data];
+        receiver->notes[receiver->patches[i].data].is_gone = true;
+        n_dims = move->n_dims > n_dims ? move->n_dims : n_dims;
+    }
+    FY_TRY(fy_patches_join(receiver->patches, &receiver->n_patches, n_dims, 2, error));
+    for (size_t i = 0; i < receiver->n_patches; i++) {
+        uint32_t number = receiver->patches[i].data;
+        receiver->notes[number].is_gone = false;
+        lengthen(&receiver->moves[number], &receiver->patches[i]);
+    }
+    for (size_t i = 0; i < receiver->n_moves; i++) {
+        if (!receiver->notes[i].is_gone) {
+            receiver->moves[kept] = receiver->moves[i];
+            receiver->notes[kept++] = receiver->notes[i];
+        }
+    }
+    receiver->n_moves = kept;
+    return FERRY_OK;
+}
+
+static ferry_status check_bytes(const fy_receiver *receiver, ferry_error *error)
+{
+    for (size_t i = 0; i < receiver->n_moves; i++) {
+        const ferry_move *move = &receiver->moves[i];
+        uint32_t bits = move->dtype.element_bits;
+        fy_patch ends;
+        if (bits % 8 == 0) {
+            continue;
+        }
+        fy_cut_ends(receiver->plan, receiver->notes[i].leg, move, &ends);
+        if (!fy_patch_has_whole_bytes(&ends, move->n_dims, 8 / bits)) {
+            return fy_fail(
+                error, FERRY_ERR_INVALID_PLAN,
+                "\"%s\" has elements of %u bits, and a box of it from rank %u to rank %u "
+                "does not start and end on bytes, or has them in another order; cut it "
+                "at even places",
+                move->tensor, bits, move->from, move->to);
+        }
+    }
+    return FERRY_OK;
+}
+
+typedef struct placed_move {
+    uint64_t offset;
+    uint32_t parameter;
+    uint32_t number;
+} placed_move;
+
+static int compare_placed(const void *a, const void *b)
+{
+    const placed_move *x = a, *y = b;
+    if (x->parameter != y->parameter) {
+        return x->parameter < y->parameter ? -1 : 1;
+    }
+    if (x->offset != y->offset) {
+        return x->offset < y->offset ? -1 : 1;
+    }
+    return (x->number > y->number) - (x->number < y->number);
+}
+
+/* By the receiver's parameters, and where moves begin there: no two begin at the same place. */
+static ferry_status sort_by_place(fy_receiver *receiver, ferry_error *error)
+{
+    size_t n = receiver->n_moves;
+    placed_move *order = fy_alloc(n, sizeof *order);
+    ferry_move *sorted = fy_alloc(n, sizeof *sorted);
+    if (order == NULL || sorted == NULL) {
+        fy_free(order);
+        fy_free(sorted);
+        return fy_fail_no_memory(error, "the moves of a rank");
+    }
+    for (size_t i = 0; i < n; i++) {
+        order[i] = (placed_move){.parameter = receiver->notes[i].parameter,
+                                 .offset = receiver->moves[i].dst_offset,
+                                 .number = (uint32_t)i};
+    }
+    fy_sort(order, n, sizeof *order, compare_placed);
+    for (size_t i = 0; i < n; i++) {
+        sorted[i] = receiver->moves[order[i].number];
+    }
+    if (n > 0) {
+        memcpy(receiver->moves, sorted, n * sizeof *sorted);
+    }
+    fy_free(order);
+    fy_free(sorted);
+    return FERRY_OK;
+}
+
+static ferry_status sort_moves(fy_receiver *receiver, ferry_error *error)
+{
+    if (receiver->plan->problem.memory[1] != NULL) {
+        return receiver->n_moves > 1 ? sort_by_place(receiver, error) : FERRY_OK;
     }
     if (!is_sorted(receiver)) {
         fy_sort(receiver->moves, receiver->n_moves, sizeof *receiver->moves, compare_moves);
     }
+    return FERRY_OK;
+}
+
+ferry_status fy_receiver_make_moves(fy_receiver *receiver, size_t first, uint64_t first_task,
+                                    size_t *next_out, ferry_error *error)
+{
+    size_t next = fy_receiver_next(receiver, first);
+    receiver->n_moves = 0;
+    receiver->n_patches = 0;
+    for (size_t i = first; i < next; i++) {
+        FY_TRY(make_leg(receiver, receiver->legs[i], error));
+    }
+    FY_TRY(join_moves(receiver, error));
+    FY_TRY(receiver->checks_bytes ? check_bytes(receiver, error) : FERRY_OK);
+    FY_TRY(sort_moves(receiver, error));
     for (size_t i = 0; i < receiver->n_moves; i++) {
         receiver->moves[i].task_id = first_task + i;
     }
     *next_out = next;
+    return FERRY_OK;
+}
+
+ferry_status fy_receiver_count_cut(fy_receiver *receiver, size_t first, size_t next,
+                                   uint64_t *count_out, ferry_error *error)
+{
+    receiver->n_moves = 0;
+    receiver->n_patches = 0;
+    for (size_t i = first; i < next; i++) {
+        if (fy_leg_is_cut(receiver->plan, receiver->legs[i])) {
+            FY_TRY(make_leg(receiver, receiver->legs[i], error));
+        }
+    }
+    FY_TRY(join_moves(receiver, error));
+    *count_out = receiver->n_moves;
+    return FERRY_OK;
+}
+
+ferry_status fy_receiver_count_range(fy_receiver *receiver, size_t first, size_t next,
+                                     uint64_t *count_out, ferry_error *error)
+{
+    uint64_t total = 0, count = 0;
+    bool any_cut = false;
+    for (size_t i = first; i < next; i++) {
+        if (fy_leg_is_cut(receiver->plan, receiver->legs[i])) {
+            any_cut = true;
+            continue;
+        }
+        FY_TRY(fy_receiver_count(receiver, receiver->legs[i], &count, error));
+        total += count;
+    }
+    if (any_cut) {
+        FY_TRY(fy_receiver_count_cut(receiver, first, next, &count, error));
+        total += count;
+    }
+    *count_out = total;
     return FERRY_OK;
 }
 
@@ -463,6 +761,7 @@ ferry_status fy_receiver_count(fy_receiver *receiver, uint32_t leg, uint64_t *co
     const fy_holders *holders = fy_route_dst_holders(&plan->routes, route);
     if (route->merges_by_rank) {
         receiver->n_moves = 0;
+        receiver->n_patches = 0;
         ferry_status status = make_leg(receiver, leg, error);
         *count_out = receiver->n_moves;
         return status;

@@ -6,6 +6,7 @@
 #include "base/subset.h"
 #include "plan/flat.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -181,6 +182,25 @@ static ferry_status check_subset(const fy_problem *problem, const char *list, fy
                    unused->length < 200 ? (int)unused->length : 200, unused->text);
 }
 
+/* Sources in boxes may lack an element: only who wants it minds. */
+static ferry_status check_missing(const fy_problem *problem, const fy_tensor *tensor,
+                                  ferry_error *error)
+{
+    char index[24 * FERRY_MAX_DIMS] = "";
+    size_t used = 0;
+    if (tensor->fragment == NULL || tensor->fragment->missing == NULL) {
+        return FERRY_OK;
+    }
+    for (uint32_t d = 0; d < tensor->n_dims; d++) {
+        used += (size_t)snprintf(index + used, sizeof index - used, d == 0 ? "%llu" : ", %llu",
+                                 (unsigned long long)tensor->fragment->missing[d]);
+    }
+    return fy_fail(error, FERRY_ERR_INVALID_PLAN,
+                   "destination tensor \"%s\": rank %u wants its element [%s], which no source "
+                   "rank has",
+                   tensor->name, fy_problem_holders(problem, tensor->dst)->first_rank, index);
+}
+
 static ferry_status add_legs_in(fy_routes *routes, const fy_subset *subset, ferry_error *error)
 {
     const fy_problem *problem = routes->problem;
@@ -191,8 +211,8 @@ static ferry_status add_legs_in(fy_routes *routes, const fy_subset *subset, ferr
             !fy_subset_has(subset, tensor->name)) {
             continue;
         }
-        ferry_status status = FERRY_OK;
-        if (tensor->n_feeds == 0) {
+        ferry_status status = check_missing(problem, tensor, error);
+        if (tensor->n_feeds == 0 && status == FERRY_OK) {
             status = add_leg(routes, t, NULL, error);
         }
         for (uint32_t i = 0; i < tensor->n_feeds && status == FERRY_OK; i++) {

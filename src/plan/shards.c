@@ -239,6 +239,10 @@ ferry_status ferry_plan_visit_shards(const ferry_plan *plan, ferry_side_role sid
     }
     walk w = {.plan = plan, .side = side, .rank = rank};
     fy_before_callback(error);
+    if (plan->problem.memory[side == FERRY_SIDE_SOURCE ? 0 : 1] != NULL) {
+        ferry_status visited = fy_plan_visit_parameters(plan, side, rank, visitor, context, error);
+        return fy_after_callback(visited, "visitor", error);
+    }
     walk_begin(&w);
     ferry_status status = list_tensors(&w, error);
     for (size_t i = 0; i < w.n_tensors && status == FERRY_OK; i++) {
@@ -281,13 +285,20 @@ ferry_status ferry_shard_piece_at(const ferry_shard *shard, uint32_t dim, size_t
     return FERRY_OK;
 }
 
+/* With a source in boxes a tensor may be fed from more than the spec says: that is not told. */
+static const fy_tensor *whole_of(const fy_tensor *tensor)
+{
+    return tensor->fragment == NULL ? tensor : tensor->fragment->whole;
+}
+
 size_t ferry_shard_origin_count(const ferry_shard *shard)
 {
     const walk *w = walk_of(shard);
     if (w == NULL || w->side == FERRY_SIDE_SOURCE) {
         return 0;
     }
-    return w->tensor->n_feeds == 0 ? 1 : w->tensor->n_feeds;
+    const fy_tensor *whole = whole_of(w->tensor);
+    return whole->n_feeds == 0 ? 1 : whole->n_feeds;
 }
 
 static void origin_of_itself(const fy_tensor *tensor, ferry_origin *origin)
@@ -330,7 +341,7 @@ ferry_status ferry_shard_origin_at(const ferry_shard *shard, size_t index, ferry
                        ferry_shard_origin_count(shard), index);
     }
     const walk *w = walk_of(shard);
-    const fy_tensor *tensor = w->tensor;
+    const fy_tensor *tensor = whole_of(w->tensor);
     ferry_origin origin = {0};
     if (tensor->n_feeds == 0) {
         origin_of_itself(tensor, &origin);

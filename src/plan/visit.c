@@ -300,6 +300,56 @@ static ferry_status count_tensor(visit *v, size_t first, size_t *next_out, uint6
     return FERRY_OK;
 }
 
+static int compare_legs(const void *a, const void *b)
+{
+    const pending_send *x = a, *y = b;
+    return (x->leg > y->leg) - (x->leg < y->leg);
+}
+
+/* Whether legs of the receiver are among those that this rank sends of; sorted by leg. */
+static bool is_pending(const visit *v, size_t first, size_t next, const pending_send *sends,
+                       size_t n_sends)
+{
+    for (size_t i = first; i < next; i++) {
+        uint32_t leg = v->receiver.legs[i];
+        FY_BISECT(size_t, low, 0, n_sends, middle, sends[middle].leg < leg);
+        if (low < n_sends && sends[low].leg == leg) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* With boxes, moves are numbered by bundles: those are made that this rank sends something of. */
+static ferry_status send_bundles(visit *v, size_t *next_inout, ferry_error *error)
+{
+    pending_send *sends = &v->pending[*next_inout];
+    uint32_t to = sends->to;
+    size_t n_sends = 0;
+    while (*next_inout + n_sends < v->n_pending && sends[n_sends].to == to) {
+        n_sends++;
+    }
+    fy_sort(sends, n_sends, sizeof *sends, compare_legs);
+    ferry_status status = fy_receiver_turn(&v->receiver, v->plan, to, error);
+    FY_THEN(status, fy_receiver_list_legs(&v->receiver, error));
+    uint64_t task = v->plan->first_task[to];
+    note_peer(v, to);
+    for (size_t i = 0; i < v->receiver.n_legs && status == FERRY_OK;) {
+        size_t next = fy_receiver_next(&v->receiver, i);
+        uint64_t count = 0;
+        if (is_pending(v, i, next, sends, n_sends)) {
+            status = send_made(v, i, task, error);
+            count = v->receiver.n_moves;
+        } else {
+            status = fy_receiver_count_range(&v->receiver, i, next, &count, error);
+        }
+        task += count;
+        i = next;
+    }
+    *next_inout += n_sends;
+    return status;
+}
+
 /* Walks the tensors of one receiver as far as pending sends go. */
 static ferry_status send_to(visit *v, size_t *next_inout, ferry_error *error)
 {
@@ -341,7 +391,8 @@ static ferry_status visit_rank(visit *v, ferry_error *error)
             received = true;
             status = receive_own(v, error);
         }
-        FY_THEN(status, send_to(v, &i, error));
+        FY_THEN(status,
+                fy_plan_has_boxes(v->plan) ? send_bundles(v, &i, error) : send_to(v, &i, error));
     }
     if (!received && status == FERRY_OK) {
         status = receive_own(v, error);
@@ -379,18 +430,4 @@ ferry_status ferry_plan_visit(const ferry_plan *plan, uint32_t rank, ferry_move_
     }
     visit_cleanup(&v);
     return fy_after_callback(status, "visitor", error);
-}
-
-/* Only sides in boxes have fills, and no plan has such a side yet. */
-ferry_status ferry_plan_visit_fills(const ferry_plan *plan, uint32_t rank,
-                                    ferry_fill_visitor visitor, void *context, ferry_error *error)
-{
-    (void)context;
-    FY_TRY(fy_check_use(plan != NULL && visitor != NULL,
-                        "ferry_plan_visit_fills needs a plan and a visitor", error));
-    if (rank != FERRY_ALL_RANKS && rank >= plan->problem.n_ranks) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "rank %u is not in the world of %u ranks", rank,
-                       plan->problem.n_ranks);
-    }
-    return FERRY_OK;
 }

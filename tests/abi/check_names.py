@@ -22,7 +22,7 @@ OBJECTS = """
 box checkpoint cluster config dtype engine event group ledger log machine map memory_kind memory
 mixed_comm mixed_mode mixed_op model param_metadata param plan prefix_map queue reference_batches
 reference_schedule reference_segment reference_summaries reference_workloads region request
-reshard_plan reshard roster schedule service shard sharding_descriptor simulation spec status subset
+reshard_plan reshard roster schedule service shard sharding_descriptor side simulation spec status subset
 task_list tensors transfers transport world
 """.split()
 ALONE = {"ferry_version"}
@@ -47,7 +47,8 @@ PLURALS = {
 
 # Structs without struct_size that callers fill: pairs of numbers, and what travels by value.
 FIXED = {"ferry_buffer", "ferry_device", "ferry_dtype", "ferry_error", "ferry_mixed_tensor",
-         "ferry_reference_segment_id", "ferry_scales", "ferry_signal", "ferry_slice"}
+         "ferry_reference_segment_id", "ferry_scales", "ferry_side_repeat", "ferry_signal",
+         "ferry_slice"}
 # Those that the library makes and lends for the time of a call.
 LENT = {"ferry_fill", "ferry_move", "ferry_schedule_progress", "ferry_shard", "ferry_work_progress"}
 

@@ -1,0 +1,56 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_LAYOUT_STRIDED_H
+#define FY_LAYOUT_STRIDED_H
+
+#include "base/status.h"
+
+#include <ferry/limits.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * Places in memory: offset + i[0] stride[0] + i[1] stride[1] + ..., with i[k] below count[k]. What
+ * is asked of them is answered by arithmetic: no place is looked at by itself. See
+ * docs/layout-algebra.md.
+ */
+enum { FY_MAX_LOOPS = FERRY_MAX_DIMS + 4 };
+
+typedef struct fy_strided {
+    uint64_t offset;
+    uint32_t n_loops;
+    uint64_t count[FY_MAX_LOOPS]; /* never 0 */
+    uint64_t stride[FY_MAX_LOOPS];
+} fy_strided;
+
+/*
+ * The same places with as few loops as that takes: by descending strides, without those of one
+ * turn, and with those joined that go on where the inner one ends.
+ */
+void fy_strided_simplify(fy_strided *places);
+
+/* How many places there are, and the last of them; false: a number does not fit. */
+bool fy_strided_measure(const fy_strided *places, uint64_t *n_out, uint64_t *last_out);
+
+/*
+ * Of simplified places. Whether one of them is met twice, or one is met by both; *place_out is such
+ * a one. FERRY_ERR_LIMIT where strides are so entangled that the arithmetic takes too long.
+ */
+ferry_status fy_strided_meets_itself(const fy_strided *places, bool *meets_out, uint64_t *place_out,
+                                     ferry_error *error);
+ferry_status fy_strided_meet(const fy_strided *a, const fy_strided *b, bool *meet_out,
+                             uint64_t *place_out, ferry_error *error);
+
+/* How many of simplified places, none of which is met twice, are below a place. */
+uint64_t fy_strided_count_below(const fy_strided *places, uint64_t place);
+
+/*
+ * Two of n simplified places that meet, none of them itself: *a_out < *b_out are their numbers, or
+ * *a_out is n where no two do. Fast where they are boxes of one array, however its dimensions are
+ * ordered.
+ */
+ferry_status fy_strided_find_meeting(const fy_strided *places, size_t n, size_t *a_out,
+                                     size_t *b_out, uint64_t *place_out, ferry_error *error);
+
+#endif

@@ -1,0 +1,423 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sides in boxes become placements. A tensor of which the boxes are a product of splits has one, as
+ * on a mesh. Each region of any other becomes a tensor of the problem: at a destination one that is
+ * fed from boxes of its sources, at a source one that others are fed from.
+ */
+#include "model/lower_boxes.h"
+
+#include "base/checked.h"
+
+#include <string.h>
+
+typedef struct assembling {
+    const ferry_spec *spec;
+    fy_problem *problem;
+    size_t tensor_capacity;
+    fy_extent_table sides[2]; /* of the source and the destination, where they are in boxes */
+    uint32_t *extents[2];     /* [the spec's tensors]; FY_NONE: no rank has anything of it */
+    uint32_t *first_source;   /* [the spec's tensors] of the tensors that its regions became */
+    fy_feed *feeds;           /* scratch */
+    size_t n_feeds, feed_capacity;
+    uint32_t *found; /* scratch */
+    size_t found_capacity;
+} assembling;
+
+static bool in_boxes(const assembling *a, uint32_t side)
+{
+    return a->problem->memory[side] != NULL;
+}
+
+/* NULL: no rank has anything of it. */
+static const fy_extents *extents_of(const assembling *a, uint32_t side, uint32_t tensor)
+{
+    uint32_t number = a->extents[side][tensor];
+    return number == FY_NONE ? NULL : &a->sides[side].all[number];
+}
+
+/* A copy of a tensor of the spec behind all others. */
+static ferry_status add_tensor(assembling *a, uint32_t like, const fy_fragment *fragment,
+                               const uint64_t *shape, uint32_t *number_out, ferry_error *error)
+{
+    fy_problem *problem = a->problem;
+    const fy_tensor *whole = &a->spec->tensors[like];
+    fy_fragment *kept = fy_arena_alloc(&problem->arena, 1, sizeof *kept);
+    uint64_t *own = fy_arena_alloc(&problem->arena, whole->n_dims + 1u, sizeof *own);
+    if (kept == NULL || own == NULL ||
+        !FY_RESERVE(problem->tensors, a->tensor_capacity, problem->n_tensors + 1u)) {
+        return fy_fail_no_memory(error, "the regions of tensors");
+    }
+    *kept = *fragment;
+    if (whole->n_dims > 0) {
+        memcpy(own, shape, whole->n_dims * sizeof *own);
+    }
+    *number_out = problem->n_tensors;
+    problem->tensors[problem->n_tensors++] = (fy_tensor){.name = whole->name,
+                                                         .shape = own,
+                                                         .dtype = whole->dtype,
+                                                         .n_dims = whole->n_dims,
+                                                         .src = FY_NONE,
+                                                         .dst = FY_NONE,
+                                                         .fragment = kept};
+    return FERRY_OK;
+}
+
+static ferry_status find_extents(assembling *a, uint32_t side, ferry_error *error)
+{
+    fy_extent_table *table = &a->sides[side];
+    uint32_t n = a->spec->n_tensors;
+    a->extents[side] = fy_alloc(n, sizeof *a->extents[side]);
+    FY_TRY(fy_check_memory(a->extents[side] != NULL, "the tensors of a side", error));
+    table->problem = a->problem;
+    table->memory = a->problem->memory[side];
+    table->is_destination = side == 1;
+    for (uint32_t t = 0; t < n; t++) {
+        FY_TRY(fy_extents_find(table, t, &a->extents[side][t], error));
+    }
+    return FERRY_OK;
+}
+
+static ferry_status place_sources(assembling *a, ferry_error *error)
+{
+    a->first_source = fy_alloc(a->spec->n_tensors, sizeof *a->first_source);
+    FY_TRY(fy_check_memory(a->first_source != NULL, "the tensors of a side", error));
+    FY_TRY(find_extents(a, 0, error));
+    for (uint32_t t = 0; t < a->spec->n_tensors; t++) {
+        const fy_extents *extents = extents_of(a, 0, t);
+        a->first_source[t] = a->problem->n_tensors;
+        if (extents == NULL) {
+            continue;
+        }
+        a->problem->tensors[t].src = extents->placement;
+        for (uint32_t r = 0; r < extents->n_regions; r++) {
+            const fy_extent *region = &extents->regions[r];
+            fy_fragment fragment = {.whole = &a->spec->tensors[t], .number = t, .layer = 1};
+            uint32_t number = 0;
+            memcpy(fragment.at, region->box.begin, sizeof fragment.at);
+            FY_TRY(add_tensor(a, t, &fragment, region->box.length, &number, error));
+            a->problem->tensors[number].src = region->placement;
+            a->problem->tensors[number].is_source_only = true;
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status add_feed(assembling *a, const fy_feed *feed, ferry_error *error)
+{
+    FY_TRY(FY_GROW(a->feeds, a->feed_capacity, a->n_feeds + 1, "the sources of a tensor", error));
+    a->feeds[a->n_feeds++] = *feed;
+    return FERRY_OK;
+}
+
+/* The part of a feed that one region of its source has. */
+static ferry_status add_from_region(assembling *a, const fy_feed *feed, uint32_t number,
+                                    const fy_extent *region, ferry_error *error)
+{
+    uint32_t n_dims = a->spec->tensors[feed->tensor].n_dims, pad = feed->n_dims - n_dims;
+    fy_feed part = *feed;
+    part.tensor = number;
+    if (!fy_box_meet(feed->begin + pad, feed->shape + pad, region->box.begin, region->box.length,
+                     n_dims, part.begin + pad, part.shape + pad)) {
+        return FERRY_OK;
+    }
+    for (uint32_t d = 0; d < n_dims; d++) {
+        part.at[pad + d] += part.begin[pad + d] - feed->begin[pad + d];
+        part.begin[pad + d] -= region->box.begin[d];
+    }
+    return add_feed(a, &part, error);
+}
+
+/* A feed in the words of the problem: from whatever its source became. */
+static ferry_status add_from_source(assembling *a, const fy_feed *feed, ferry_error *error)
+{
+    const fy_extents *extents = in_boxes(a, 0) ? extents_of(a, 0, feed->tensor) : NULL;
+    uint32_t pad = feed->n_dims - a->spec->tensors[feed->tensor].n_dims;
+    size_t n = 0;
+    if (!in_boxes(a, 0) || (extents != NULL && extents->placement != FY_NONE)) {
+        return add_feed(a, feed, error);
+    }
+    if (extents == NULL) {
+        return FERRY_OK; /* nobody has it: the tensor will lack it */
+    }
+    if (extents->tree != NULL) {
+        FY_TRY(fy_box_tree_find(extents->tree, feed->begin + pad, feed->shape + pad, &a->found,
+                                &a->found_capacity, &n, error));
+    }
+    n = extents->tree == NULL ? extents->n_regions : n;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t r = extents->tree == NULL ? (uint32_t)i : a->found[i];
+        FY_TRY(add_from_region(a, feed, a->first_source[feed->tensor] + r, &extents->regions[r],
+                               error));
+    }
+    return FERRY_OK;
+}
+
+/* What a feed of the spec brings into a box of its tensor. */
+static ferry_status add_clipped(assembling *a, uint32_t tensor, const fy_feed *feed,
+                                const fy_box *box, ferry_error *error)
+{
+    uint32_t n_dims = a->spec->tensors[tensor].n_dims, pad = feed->n_dims - n_dims;
+    fy_feed part = *feed;
+    if (!fy_box_meet(feed->at + pad, feed->shape + pad, box->begin, box->length, n_dims,
+                     part.at + pad, part.shape + pad)) {
+        return FERRY_OK;
+    }
+    for (uint32_t d = 0; d < n_dims; d++) {
+        part.begin[pad + d] += part.at[pad + d] - feed->at[pad + d];
+        part.at[pad + d] -= box->begin[d];
+    }
+    return add_from_source(a, &part, error);
+}
+
+/* The feeds of a box of a tensor of the spec, in the coordinates of the box. */
+static ferry_status list_feeds(assembling *a, uint32_t tensor, const fy_box *box,
+                               const fy_box_tree *tree, ferry_error *error)
+{
+    const fy_tensor *whole = &a->spec->tensors[tensor];
+    a->n_feeds = 0;
+    if (whole->n_feeds == 0) {
+        fy_feed self = {.tensor = tensor, .n_dims = whole->n_dims};
+        memcpy(self.shape, whole->shape, whole->n_dims * sizeof *self.shape);
+        return add_clipped(a, tensor, &self, box, error);
+    }
+    if (tree == NULL) {
+        for (uint32_t i = 0; i < whole->n_feeds; i++) {
+            FY_TRY(add_clipped(a, tensor, &whole->feeds[i], box, error));
+        }
+        return FERRY_OK;
+    }
+    uint32_t *found = NULL;
+    size_t capacity = 0, n = 0;
+    ferry_status status =
+        fy_box_tree_find(tree, box->begin, box->length, &found, &capacity, &n, error);
+    for (size_t i = 0; i < n && status == FERRY_OK; i++) {
+        status = add_clipped(a, tensor, &whole->feeds[found[i]], box, error);
+    }
+    fy_free(found);
+    return status;
+}
+
+/* Whether a feed has a place, in the box's own dimensions; *end_out: where it ends on the last. */
+static bool feeds_place(const fy_feed *feed, uint32_t n_dims, const uint64_t *place)
+{
+    uint32_t pad = feed->n_dims - n_dims;
+    for (uint32_t d = 0; d < n_dims; d++) {
+        if (place[d] < feed->at[pad + d] || place[d] >= feed->at[pad + d] + feed->shape[pad + d]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/*
+ * The first place of a box, in row-major order, that the feeds leave out. Between the begins and
+ * ends of feeds nothing changes, so only those are looked at.
+ */
+static void find_missing(const assembling *a, const fy_box *box, uint32_t n_dims, uint64_t *place)
+{
+    memset(place, 0, FERRY_MAX_DIMS * sizeof *place);
+    uint64_t next[FERRY_MAX_DIMS];
+    memcpy(next, box->length, sizeof next);
+    for (;;) {
+        const fy_feed *has = NULL;
+        for (size_t i = 0; i < a->n_feeds && has == NULL; i++) {
+            has = feeds_place(&a->feeds[i], n_dims, place) ? &a->feeds[i] : NULL;
+        }
+        if (has == NULL) {
+            return;
+        }
+        uint32_t d = n_dims;
+        for (uint32_t k = 0; k < n_dims; k++) {
+            uint32_t at = has->n_dims - n_dims + k;
+            next[k] = fy_min(next[k], has->at[at] + has->shape[at]);
+        }
+        for (; d > 0; d--) {
+            place[d - 1] = next[d - 1];
+            next[d - 1] = box->length[d - 1];
+            if (place[d - 1] < box->length[d - 1]) {
+                break;
+            }
+            place[d - 1] = 0;
+        }
+        if (d == 0) {
+            return; /* it is all there */
+        }
+    }
+}
+
+/* Gives a tensor of the problem, a box of one of the spec, its feeds. */
+static ferry_status feed_box(assembling *a, uint32_t number, uint32_t tensor, const fy_box *box,
+                             const fy_box_tree *tree, ferry_error *error)
+{
+    FY_TRY(list_feeds(a, tensor, box, tree, error));
+    fy_tensor *target = &a->problem->tensors[number];
+    uint64_t volume = 0;
+    fy_feed *feeds = fy_arena_alloc(&a->problem->arena, a->n_feeds + 1, sizeof *feeds);
+    FY_TRY(fy_check_memory(feeds != NULL, "the sources of a tensor", error));
+    for (size_t i = 0; i < a->n_feeds; i++) {
+        volume += fy_box_volume(a->feeds[i].shape, a->feeds[i].n_dims);
+        feeds[i] = a->feeds[i];
+    }
+    target->feeds = feeds;
+    target->n_feeds = (uint32_t)a->n_feeds;
+    if (volume == fy_box_volume(box->length, target->n_dims)) {
+        return FERRY_OK;
+    }
+    uint64_t *missing = fy_arena_alloc(&a->problem->arena, FERRY_MAX_DIMS, sizeof *missing);
+    FY_TRY(fy_check_memory(missing != NULL, "the sources of a tensor", error));
+    find_missing(a, box, target->n_dims, missing);
+    for (uint32_t d = 0; d < target->n_dims; d++) {
+        missing[d] += box->begin[d];
+    }
+    ((fy_fragment *)target->fragment)->missing = missing;
+    return FERRY_OK;
+}
+
+/* Whether a tensor is fed as the spec says: from placements that the sources have. */
+static bool is_fed_as_said(const assembling *a, uint32_t tensor)
+{
+    const fy_tensor *whole = &a->spec->tensors[tensor];
+    if (!in_boxes(a, 0)) {
+        return true;
+    }
+    for (uint32_t i = 0; i < whole->n_feeds; i++) {
+        const fy_extents *extents = extents_of(a, 0, whole->feeds[i].tensor);
+        if (extents == NULL || extents->placement == FY_NONE) {
+            return false;
+        }
+    }
+    const fy_extents *own = extents_of(a, 0, tensor);
+    return whole->n_feeds > 0 || (own != NULL && own->placement != FY_NONE);
+}
+
+/* The whole tensor, with feeds that the spec does not say. */
+static ferry_status feed_whole(assembling *a, uint32_t number, uint32_t tensor, ferry_error *error)
+{
+    const fy_tensor *whole = &a->spec->tensors[tensor];
+    fy_box box = {{0}, {0}};
+    if (a->problem->tensors[number].fragment == NULL) {
+        fy_fragment *fragment = fy_arena_alloc(&a->problem->arena, 1, sizeof *fragment);
+        FY_TRY(fy_check_memory(fragment != NULL, "the sources of a tensor", error));
+        *fragment = (fy_fragment){.whole = whole, .number = tensor, .layer = 1};
+        a->problem->tensors[number].fragment = fragment;
+    }
+    if (whole->n_dims > 0) {
+        memcpy(box.length, whole->shape, whole->n_dims * sizeof *box.length);
+    }
+    return feed_box(a, number, tensor, &box, NULL, error);
+}
+
+/* An index of where the feeds of a tensor lie in it, for many regions. */
+static ferry_status index_feeds(const assembling *a, uint32_t tensor, fy_box_tree **tree_out,
+                                ferry_error *error)
+{
+    const fy_tensor *whole = &a->spec->tensors[tensor];
+    size_t n_dims = whole->n_dims;
+    uint64_t *begin = fy_alloc(whole->n_feeds * n_dims + 1, sizeof *begin);
+    uint64_t *length = fy_alloc(whole->n_feeds * n_dims + 1, sizeof *length);
+    ferry_status status =
+        fy_check_memory(begin != NULL && length != NULL, "the sources of a tensor", error);
+    for (size_t i = 0; status == FERRY_OK && i < whole->n_feeds; i++) {
+        const fy_feed *feed = &whole->feeds[i];
+        memcpy(begin + i * n_dims, feed->at + feed->n_dims - n_dims, n_dims * sizeof *begin);
+        memcpy(length + i * n_dims, feed->shape + feed->n_dims - n_dims, n_dims * sizeof *length);
+    }
+    FY_THEN(status,
+            fy_box_tree_create(begin, length, whole->n_feeds, (uint32_t)n_dims, tree_out, error));
+    fy_free(begin);
+    fy_free(length);
+    return status;
+}
+
+enum { TREE_FROM = 8 };
+
+static ferry_status place_regions(assembling *a, uint32_t tensor, const fy_extents *extents,
+                                  ferry_error *error)
+{
+    const fy_tensor *whole = &a->spec->tensors[tensor];
+    fy_box_tree *tree = NULL;
+    ferry_status status = FERRY_OK;
+    if (whole->n_feeds > TREE_FROM && extents->n_regions > 1) {
+        status = index_feeds(a, tensor, &tree, error);
+    }
+    for (uint32_t r = 0; r < extents->n_regions && status == FERRY_OK; r++) {
+        const fy_extent *region = &extents->regions[r];
+        fy_fragment fragment = {.whole = whole, .number = tensor, .layer = region->layer};
+        uint32_t number = 0;
+        memcpy(fragment.at, region->box.begin, sizeof fragment.at);
+        status = add_tensor(a, tensor, &fragment, region->box.length, &number, error);
+        if (status == FERRY_OK) {
+            a->problem->tensors[number].dst = region->placement;
+            status = feed_box(a, number, tensor, &region->box, tree, error);
+        }
+    }
+    fy_box_tree_destroy(tree);
+    return status;
+}
+
+/* The whole tensor as often as ranks want it. */
+static ferry_status place_layers(assembling *a, uint32_t tensor, const fy_extents *extents,
+                                 ferry_error *error)
+{
+    const fy_tensor *whole = &a->spec->tensors[tensor];
+    a->problem->tensors[tensor].dst = extents->placement;
+    for (uint32_t layer = 2; layer <= extents->n_layers; layer++) {
+        fy_fragment fragment = {.whole = whole, .number = tensor, .layer = layer};
+        uint32_t number = 0;
+        FY_TRY(add_tensor(a, tensor, &fragment, whole->shape, &number, error));
+        a->problem->tensors[number].dst = extents->placement;
+        FY_TRY(feed_whole(a, number, tensor, error));
+    }
+    return FERRY_OK;
+}
+
+static ferry_status place_destination(assembling *a, uint32_t tensor, ferry_error *error)
+{
+    const fy_extents *extents = in_boxes(a, 1) ? extents_of(a, 1, tensor) : NULL;
+    if (extents != NULL && extents->placement == FY_NONE) {
+        return place_regions(a, tensor, extents, error);
+    }
+    FY_TRY(extents == NULL ? FERRY_OK : place_layers(a, tensor, extents, error));
+    if (a->problem->tensors[tensor].dst == FY_NONE || is_fed_as_said(a, tensor)) {
+        return FERRY_OK;
+    }
+    return feed_whole(a, tensor, tensor, error);
+}
+
+static ferry_status make_memory(assembling *a, uint32_t number, const fy_side *side,
+                                ferry_error *error)
+{
+    return side->boxes == NULL
+               ? FERRY_OK
+               : fy_memory_create(side->boxes, side->name, side->tensor_of, a->spec->n_tensors,
+                                  &a->problem->memory[number], error);
+}
+
+static ferry_status assemble(assembling *a, ferry_error *error)
+{
+    FY_TRY(make_memory(a, 0, &a->spec->source, error));
+    FY_TRY(make_memory(a, 1, &a->spec->destination, error));
+    FY_TRY(in_boxes(a, 0) ? place_sources(a, error) : FERRY_OK);
+    FY_TRY(in_boxes(a, 1) ? find_extents(a, 1, error) : FERRY_OK);
+    for (uint32_t t = 0; t < a->spec->n_tensors; t++) {
+        FY_TRY(place_destination(a, t, error));
+    }
+    return FERRY_OK;
+}
+
+ferry_status fy_lower_boxes(const ferry_spec *spec, fy_problem *problem, ferry_error *error)
+{
+    assembling a = {.spec = spec, .problem = problem, .tensor_capacity = spec->n_tensors};
+    if (spec->source.boxes == NULL && spec->destination.boxes == NULL) {
+        return FERRY_OK;
+    }
+    ferry_status status = assemble(&a, error);
+    fy_extent_table_cleanup(&a.sides[0]);
+    fy_extent_table_cleanup(&a.sides[1]);
+    fy_free(a.extents[0]);
+    fy_free(a.extents[1]);
+    fy_free(a.first_source);
+    fy_free(a.feeds);
+    fy_free(a.found);
+    return status;
+}

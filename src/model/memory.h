@@ -1,0 +1,101 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_MODEL_MEMORY_H
+#define FY_MODEL_MEMORY_H
+
+#include "base/alloc.h"
+#include "layout/box_tree.h"
+#include "model/side.h"
+
+/*
+ * A side in boxes as a planner needs it: for each tensor, who has which boxes of it in which
+ * parameters. Repeats are written out, and boxes that are one are joined, so that it does not
+ * matter how a side was said. Ranks that are alike share everything.
+ */
+
+/* numbers: begin, shape and strides. */
+typedef struct fy_memory_box {
+    uint32_t parameter;
+    uint32_t n_dims;
+    uint64_t offset;
+    const uint64_t *numbers;
+} fy_memory_box;
+
+/* The boxes of one tensor in the parameters of one list of ranks: by parameter, then by offset. */
+typedef struct fy_stock {
+    uint32_t ranks; /* the list */
+    uint32_t n_boxes;
+    uint32_t first_box;
+    fy_box_tree *tree; /* where there are many */
+} fy_stock;
+
+/* Which of the lists that have a tensor each rank is in. Tensors of equal lists share one. */
+typedef struct fy_spots {
+    uint32_t n_lists;
+    const uint32_t *lists;
+    uint32_t n_ranks;
+    uint32_t *ranks; /* ascending */
+    uint32_t *kinds; /* of each rank: ranks of one kind are in the same lists */
+    uint32_t n_kinds;
+    uint32_t *kind_begin; /* [n_kinds + 1] into kind_lists */
+    uint32_t *kind_lists; /* positions in lists */
+} fy_spots;
+
+typedef struct fy_memory_tensor {
+    uint32_t first_stock; /* n_lists of its spots */
+    uint32_t spots;       /* FY_NO_SPOTS: no rank has anything of it */
+    bool is_single;       /* every rank that has something of it has one box */
+} fy_memory_tensor;
+
+#define FY_NO_SPOTS UINT32_MAX
+
+typedef struct fy_memory {
+    const ferry_side *side;    /* the spec's: sorted and checked */
+    const uint32_t *tensor_of; /* the spec's numbers of the side's tensors */
+    fy_arena arena;
+    uint32_t n_tensors; /* of the spec */
+    fy_memory_tensor *tensors;
+    fy_memory_box *boxes;
+    size_t n_boxes;
+    fy_stock *stocks;
+    size_t n_stocks;
+    fy_spots *spots;
+    size_t n_spots, spots_capacity;
+    fy_index spots_index;
+    uint32_t n_ranks;     /* above the highest */
+    uint32_t *rank_begin; /* [n_ranks + 1] into rank_lists: the lists that a rank is in */
+    uint32_t *rank_lists; /* ascending for each rank */
+    uint32_t *list_begin; /* [n_lists + 1] into list_parameters */
+    uint32_t *list_parameters;
+} fy_memory;
+
+/* tensor_of: the numbers of the side's tensors among n_tensors. role is for sentences. */
+ferry_status fy_memory_create(const ferry_side *side, const char *role, const uint32_t *tensor_of,
+                              uint32_t n_tensors, fy_memory **memory_out, ferry_error *error);
+void fy_memory_destroy(fy_memory *memory); /* NULL is allowed */
+
+/* The kind of a rank among those that have a tensor; UINT32_MAX: it has nothing of it. */
+uint32_t fy_spots_kind(const fy_spots *spots, uint32_t rank);
+
+/* The parameters of a rank, ascending; *numbers_inout grows. */
+ferry_status fy_memory_parameters(const fy_memory *memory, uint32_t rank, uint32_t **numbers_inout,
+                                  size_t *capacity, size_t *n_out, ferry_error *error);
+
+/* Whether two ranks have the same parameters, in which they have the same. */
+bool fy_memory_is_alike(const fy_memory *memory, uint32_t a, uint32_t b);
+
+/* Of what each rank has where, however it was said; names are those of the tensors by number. */
+typedef const char *(*fy_memory_name_fn)(const void *context, uint32_t tensor);
+ferry_status fy_memory_digest(const fy_memory *memory, fy_memory_name_fn name_of,
+                              const void *context, fy_hash128 *digest_out, ferry_error *error);
+
+static inline const uint64_t *fy_memory_shape(const fy_memory_box *box)
+{
+    return box->numbers + box->n_dims;
+}
+
+static inline const uint64_t *fy_memory_strides(const fy_memory_box *box)
+{
+    return box->numbers + 2 * (size_t)box->n_dims;
+}
+
+#endif
