@@ -77,6 +77,24 @@ static ferry_status find_extents(assembling *a, uint32_t side, ferry_error *erro
     return FERRY_OK;
 }
 
+/* A tensor without elements has a place at the source, and nobody there: nothing is to be sent. */
+static ferry_status place_empty(assembling *a, uint32_t t, ferry_error *error)
+{
+    fy_tensor *tensor = &a->problem->tensors[t];
+    fy_layout layout = {.n_dims = tensor->n_dims};
+    fy_holders *holders = NULL;
+    uint32_t number = 0;
+    for (uint32_t d = 0; d < tensor->n_dims; d++) {
+        fy_split *split = NULL;
+        layout.shape[d] = tensor->shape[d];
+        FY_TRY(fy_split_whole(tensor->shape[d], &split, error));
+        FY_TRY(fy_problem_add_split(a->problem, split, &layout.split[d], error));
+    }
+    FY_TRY(fy_holders_create(1, NULL, 0, &holders, error));
+    FY_TRY(fy_problem_add_holders(a->problem, holders, &number, error));
+    return fy_problem_add_placement(a->problem, &layout, number, NULL, &tensor->src, error);
+}
+
 static ferry_status place_sources(assembling *a, ferry_error *error)
 {
     a->first_source = fy_alloc(a->spec->n_tensors, sizeof *a->first_source);
@@ -86,6 +104,9 @@ static ferry_status place_sources(assembling *a, ferry_error *error)
         const fy_extents *extents = extents_of(a, 0, t);
         a->first_source[t] = a->problem->n_tensors;
         if (extents == NULL) {
+            const fy_tensor *whole = &a->spec->tensors[t];
+            bool empty = fy_box_volume(whole->shape, whole->n_dims) == 0;
+            FY_TRY(empty ? place_empty(a, t, error) : FERRY_OK);
             continue;
         }
         a->problem->tensors[t].src = extents->placement;
@@ -277,7 +298,7 @@ static ferry_status feed_box(assembling *a, uint32_t number, uint32_t tensor, co
 static bool is_fed_as_said(const assembling *a, uint32_t tensor)
 {
     const fy_tensor *whole = &a->spec->tensors[tensor];
-    if (!in_boxes(a, 0)) {
+    if (!in_boxes(a, 0) || fy_box_volume(whole->shape, whole->n_dims) == 0) {
         return true;
     }
     for (uint32_t i = 0; i < whole->n_feeds; i++) {

@@ -1,0 +1,574 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* Sides in boxes: what is refused, what calls make of them, and meshes written as boxes. */
+#include "support/check.h"
+#include "support/spec.h"
+
+#include <ferry/ferry.h>
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static ferry_error error;
+
+#define HEAD                                                                                       \
+    "{'format':'ferry.spec/1','tensors':[{'name':'w','shape':[4,6],'dtype':'bf16'},"               \
+    "{'name':'v','shape':[6],'dtype':'f32'},{'name':'h','shape':[2,4],'dtype':'f4'},"              \
+    "{'name':'t','shape':[6],'dtype':'f32','source':'v'}],"                                        \
+    "'source':{'mesh':[],'rules':[{'match':'*'}]},'destination':{'boxes':["
+#define W "'elements':24,'holds':[{'tensor':'w','begin':[0,0],'shape':[4,6],'offset':0,'strides':"
+
+typedef struct bad_row {
+    const char *boxes; /* what stands in "boxes" */
+    const char *sentence;
+} bad_row;
+
+static const bad_row bad_rows[] = {
+    {"", "must have a parameter"},
+    {"{'parameter':'p','elements':1,'holds':[]}", "must have either \"rank\" or \"ranks\""},
+    {"{'rank':1,'ranks':[2],'parameter':'p','elements':1,'holds':[]}", "must have either"},
+    {"{'ranks':[],'parameter':'p','elements':1,'holds':[]}", "must have a rank"},
+    {"{'ranks':[3,1,3],'parameter':'p','elements':0,'dtype':'u8','holds':[]}",
+     "the parameter \"p\" has rank 3 twice"},
+    {"{'rank':1,'parameter':'','elements':0,'holds':[]}", "a parameter needs a name"},
+    {"{'rank':1,'parameter':'p','elements':0,'holds':[]}", "neither a dtype nor a box"},
+    {"{'rank':1,'parameter':'p'," W "[6]}]}", "strides has 1 numbers, but shape has 2"},
+    {"{'rank':1,'parameter':'p'," W "[6,-1]}]}", "must be"},
+    {"{'rank':1,'parameter':'p'," W "[6,0]}]}",
+     "destination: parameter \"p\" of rank 1, box 0 (\"w\"): has the stride 0"},
+    {"{'rank':1,'parameter':'p'," W "[6,1]}],'fill':[{'offset':3,'shape':[1],'strides':[1]}]}",
+     "parameter \"p\" of rank 1: box 0 (\"w\") and fill 0 both give element 3"},
+    {"{'rank':1,'parameter':'p'," W "[1,1]}]}", "box 0 (\"w\") gives element 1 of it twice"},
+    {"{'rank':1,'parameter':'p'," W "[7,1]}]}",
+     "reaches element 26 of the parameter, which has 24"},
+    {"{'rank':1,'parameter':'p'," W "[9223372036854775807,1]}]}", "reaches further than 2^63"},
+    {"{'rank':1,'parameter':'p','elements':24,'holds':[{'tensor':'w','begin':[1,0],'shape':[4,6],"
+     "'offset':0,'strides':[6,1]}]}",
+     "box 0 (\"w\"): reaches from 1 to 5 on dim 0 of the tensor, whose extent is 4"},
+    {"{'rank':1,'parameter':'p','elements':24,'holds':[{'tensor':'w','begin':[0],'shape':[4],"
+     "'offset':0,'strides':[6]}]}",
+     "has 1 dimensions, but the tensor has 2"},
+    {"{'rank':1,'parameter':'p','elements':24,'holds':[{'tensor':'x','begin':[0],'shape':[4],"
+     "'offset':0,'strides':[6]}]}",
+     "box 0 (\"x\"): there is no tensor of this name"},
+    {"{'rank':1,'parameter':'p','dtype':'f32'," W "[6,1]}]}",
+     "the tensor is bf16 and the parameter f32, which takes a cast from bf16 to f32"},
+    {"{'rank':1,'parameter':'p','elements':24,'holds':[{'tensor':'w','begin':[0,0],'shape':[4,3],"
+     "'offset':0,'strides':[6,1]}]}",
+     "no box and no fill gives element 3 of it; say \"partial\""},
+    {"{'rank':1,'parameter':'p','elements':7,'holds':[{'tensor':'v','begin':[0],'shape':[3],"
+     "'offset':0,'strides':[2]},{'tensor':'v','begin':[3],'shape':[3],'offset':3,'strides':[1]}]}",
+     "box 0 (\"v\") and box 1 (\"v\") both give element 4"},
+    {"{'rank':1,'parameter':'p','elements':6,'holds':[{'tensor':'v','begin':[0],'shape':[1],"
+     "'offset':0,'strides':[1],'repeat':[{'count':0,'begin':[1],'offset':1}]}]}",
+     "count must be"},
+    {"{'rank':1,'parameter':'p','elements':6,'holds':[{'tensor':'v','begin':[0],'shape':[1],"
+     "'offset':0,'strides':[1],'repeat':[{'count':7,'begin':[1],'offset':1}]}]}",
+     "reaches from 0 to 7 on dim 0"},
+    {"{'rank':1,'parameter':'p','elements':6,'holds':[{'tensor':'v','begin':[0],'shape':[1],"
+     "'offset':0,'strides':[1],'repeat':[{'count':6,'begin':[1],'offset':0}]}]}",
+     "has the stride 0 where its length, or the count of a repeat, is above 1"},
+    {"{'rank':1,'parameter':'p','elements':6,'holds':[{'tensor':'v','begin':[0],'shape':[1],"
+     "'offset':0,'strides':[1],'repeat':[{'count':9223372036854775807,'begin':[3],'offset':1}]}]}",
+     "further than 64 bits"},
+    {"{'rank':1,'parameter':'p','elements':6,'dtype':'f32','holds':[],'fill':[{'offset':0,"
+     "'shape':[6],'strides':[1],'bits':'12'}]}",
+     "fill 0: bits has 2 hex digits, but an element has 8"},
+    {"{'rank':1,'parameter':'p','elements':6,'dtype':'f32','holds':[],'fill':[{'offset':0,"
+     "'shape':[6],'strides':[1],'bits':'0000000G'}]}",
+     "must be an element in hex digits"},
+    {"{'rank':1,'parameter':'p','elements':2,'dtype':'bytes:12','holds':[],'fill':[{'offset':0,"
+     "'shape':[2],'strides':[1]}]}",
+     "elements that are filled may have up to 8 bytes"},
+    {"{'rank':1,'parameter':'p','elements':8,'holds':[{'tensor':'h','begin':[0,0],'shape':[2,3],"
+     "'offset':0,'strides':[4,1]}]}",
+     "has elements of 4 bits and does not start and end on bytes"},
+    {"{'rank':1,'parameter':'p'," W "[6,1]}]},{'ranks':[2,1],'parameter':'p'," W "[6,1]}]}",
+     "destination: rank 1 has the parameter \"p\" twice"},
+};
+
+static void test_bad(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(bad_rows); i++) {
+        char text[4096];
+        ferry_spec *spec = NULL;
+        snprintf(text, sizeof text, "%s%s]}}", HEAD, bad_rows[i].boxes);
+        check_status(bad_rows[i].boxes, FERRY_ERR_INVALID_INPUT, try_spec(text, &spec, &error),
+                     &error);
+        check_says(bad_rows[i].boxes, bad_rows[i].sentence, &error);
+    }
+}
+
+/* Errors that only a plan shows: of what is wanted, somebody must have each element. */
+static void test_missing(void **state)
+{
+    static const struct {
+        const char *source, *sentence;
+    } rows[] = {
+        {"{'rank':0,'parameter':'a','elements':18,'holds':[{'tensor':'w','begin':[1,0],'shape':"
+         "[3,6],'offset':0,'strides':[6,1]}]}",
+         "\"w\": rank 1 needs [0:1, 0:6] of source tensor \"w\", which no source rank has"},
+        {"{'rank':0,'parameter':'a','elements':12,'holds':[{'tensor':'w','begin':[0,0],'shape':"
+         "[2,4],'offset':0,'strides':[4,1]},{'tensor':'w','begin':[2,0],'shape':[2,2],'offset':8,"
+         "'strides':[2,1]}]}",
+         "destination tensor \"w\": rank 1 wants its element [0, 4], which no source rank has"},
+        {"{'rank':0,'parameter':'a','elements':6,'holds':[{'tensor':'v','begin':[0],'shape':[6],"
+         "'offset':0,'strides':[1]}]}",
+         "destination tensor \"w\": rank 1 wants its element [0, 0], which no source rank has"},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        char text[4096];
+        ferry_spec *spec = NULL;
+        ferry_plan *plan = NULL;
+        snprintf(text, sizeof text,
+                 "{'format':'ferry.spec/1','tensors':[{'name':'w','shape':[4,6],'dtype':'bf16'},"
+                 "{'name':'v','shape':[6],'dtype':'bf16'}],'source':{'boxes':[%s]},"
+                 "'destination':{'boxes':[{'rank':1,'parameter':'p'," W "[1,4]}]}]}}",
+                 rows[i].source);
+        must(try_spec(text, &spec, &error), &error);
+        check_status(rows[i].sentence, FERRY_ERR_INVALID_PLAN,
+                     ferry_plan_create(spec, NULL, &plan, &error), &error);
+        check_says(rows[i].sentence, rows[i].sentence, &error);
+        ferry_spec_destroy(spec);
+    }
+}
+
+/* ---- a mesh as boxes ------------------------------------------------------------------------- */
+
+typedef struct tracing {
+    ferry_side *side;
+    uint32_t rank;
+    bool is_flat;
+} tracing;
+
+/* The shard of a tensor as a parameter of its name: one box for each combination of pieces. */
+static ferry_status trace_shard(void *context, const ferry_shard *shard)
+{
+    tracing *t = context;
+    uint64_t elements = 1, stride = 1;
+    size_t at[FERRY_MAX_DIMS] = {0}, parameter;
+    ferry_side_box box = FERRY_SIDE_BOX_INIT;
+    t->is_flat = t->is_flat || shard->is_flat;
+    for (uint32_t d = 0; d < shard->n_dims; d++) {
+        elements *= shard->local[d];
+    }
+    if (elements == 0) {
+        return FERRY_OK;
+    }
+    must(ferry_side_add_parameter(t->side, &t->rank, 1, shard->tensor, &shard->dtype, elements, 0,
+                                  &parameter, &error),
+         &error);
+    box.tensor = shard->tensor;
+    box.n_dims = shard->n_dims;
+    for (uint32_t d = shard->n_dims; d-- > 0;) {
+        box.strides[d] = stride;
+        stride *= shard->local[d];
+    }
+    for (bool more = true; more;) {
+        box.offset = 0;
+        for (uint32_t d = 0; d < shard->n_dims; d++) {
+            uint64_t local = 0;
+            must(
+                ferry_shard_piece_at(shard, d, at[d], &local, &box.begin[d], &box.shape[d], &error),
+                &error);
+            box.offset += local * box.strides[d];
+        }
+        must(ferry_side_add_box(t->side, parameter, &box, &error), &error);
+        more = false;
+        for (uint32_t d = shard->n_dims; d-- > 0 && !more;) {
+            more = ++at[d] < ferry_shard_piece_count(shard, d);
+            at[d] = more ? at[d] : 0;
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_side *trace(const ferry_plan *plan, ferry_side_role role, bool *is_flat)
+{
+    tracing t = {0};
+    must(ferry_side_create(&t.side, &error), &error);
+    for (t.rank = 0; t.rank < ferry_plan_rank_count(plan); t.rank++) {
+        must(ferry_plan_visit_shards(plan, role, t.rank, trace_shard, &t, &error), &error);
+    }
+    *is_flat = *is_flat || t.is_flat;
+    return t.side;
+}
+
+typedef struct move_list {
+    ferry_move *moves;
+    size_t n, capacity;
+} move_list;
+
+static ferry_status keep_move(void *context, const ferry_move *move)
+{
+    move_list *list = context;
+    if (list->n == list->capacity) {
+        list->capacity = list->capacity * 2 + 64;
+        list->moves = realloc(list->moves, list->capacity * sizeof *list->moves);
+        assert_non_null(list->moves);
+    }
+    list->moves[list->n++] = *move;
+    return FERRY_OK;
+}
+
+static move_list list_moves(const ferry_plan *plan, uint32_t rank)
+{
+    move_list list = {0};
+    must(ferry_plan_visit(plan, rank, keep_move, &list, NULL, &error), &error);
+    return list;
+}
+
+/* That a move of boxes is that of a mesh, of which the parameters are shards. */
+static void check_same(const char *name, const ferry_move *mesh, const ferry_move *boxes)
+{
+    check_row(name, mesh->task_id == boxes->task_id && mesh->from == boxes->from &&
+                        mesh->to == boxes->to && mesh->bytes == boxes->bytes &&
+                        strcmp(mesh->tensor, boxes->tensor) == 0);
+    for (uint32_t d = 0; d < mesh->n_dims; d++) {
+        check_row(name, mesh->length[d] == boxes->length[d]);
+    }
+    if (boxes->dst_parameter != NULL) {
+        uint64_t offset = 0;
+        check_row(name, strcmp(boxes->dst_parameter, boxes->tensor) == 0);
+        for (uint32_t d = 0; d < mesh->n_dims; d++) {
+            offset += boxes->length[d] > 1 ? mesh->dst_begin[d] * boxes->dst_strides[d] : 0;
+        }
+        check_row(name, offset <= boxes->dst_offset);
+    }
+}
+
+static void compare_plans(const char *name, const ferry_plan *mesh, const ferry_plan *boxes)
+{
+    ferry_plan_totals wanted = FERRY_PLAN_TOTALS_INIT, have = FERRY_PLAN_TOTALS_INIT;
+    must(ferry_plan_get_totals(mesh, &wanted, &error), &error);
+    must(ferry_plan_get_totals(boxes, &have, &error), &error);
+    check_row(name, wanted.n_moves == have.n_moves && wanted.moved_bytes == have.moved_bytes &&
+                        wanted.local_bytes == have.local_bytes);
+    for (uint32_t rank = 0; rank < ferry_plan_rank_count(mesh); rank++) {
+        move_list a = list_moves(mesh, rank), b = list_moves(boxes, rank);
+        check_row(name, a.n == b.n);
+        for (size_t i = 0; i < a.n; i++) {
+            check_same(name, &a.moves[i], &b.moves[i]);
+        }
+        free(a.moves);
+        free(b.moves);
+    }
+}
+
+static void test_mesh_as_boxes(void **state)
+{
+    static const char *const names[] = {"llama-tiny", "llama-3-70b", "mixtral-8x22b-ep"};
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        char path[256];
+        ferry_spec *spec = NULL;
+        ferry_plan *plan = NULL;
+        bool is_flat = false;
+        snprintf(path, sizeof path, FERRY_EXAMPLES "/%s.json", names[i]);
+        must(ferry_spec_load(path, &spec, &error), &error);
+        must(ferry_plan_create(spec, NULL, &plan, &error), &error);
+        ferry_side *source = trace(plan, FERRY_SIDE_SOURCE, &is_flat);
+        ferry_side *destination = trace(plan, FERRY_SIDE_DESTINATION, &is_flat);
+        check_row(names[i], !is_flat);
+        for (int which = 1; which < 4; which++) {
+            ferry_spec *made = NULL;
+            ferry_plan *other = NULL;
+            must(ferry_spec_create(spec, (which & 1) != 0 ? source : NULL,
+                                   (which & 2) != 0 ? destination : NULL, &made, &error),
+                 &error);
+            must(ferry_plan_create(made, NULL, &other, &error), &error);
+            compare_plans(names[i], plan, other);
+            ferry_plan_destroy(other);
+            ferry_spec_destroy(made);
+        }
+        ferry_side_destroy(source);
+        ferry_side_destroy(destination);
+        ferry_plan_destroy(plan);
+        ferry_spec_destroy(spec);
+    }
+}
+
+/* ---- by calls -------------------------------------------------------------------------------- */
+
+enum { ROWS = 8, COLUMNS = 6, N_RANKS = 4 };
+static const ferry_dtype bf16 = {FERRY_BF16, 16};
+static const uint64_t shape[2] = {ROWS, COLUMNS};
+
+/* Rows of a share each at the source; all columns, transposed, behind padding at the destination.
+ */
+static ferry_side *make_side(uint32_t rank, bool is_source, bool with_ranks)
+{
+    ferry_side *side = NULL;
+    size_t parameter;
+    ferry_side_box box = FERRY_SIDE_BOX_INIT;
+    const uint32_t *ranks = with_ranks ? &rank : NULL;
+    const uint64_t pad[1] = {2}, one[1] = {1};
+    const unsigned char bits[8] = {0x80, 0x3f};
+    box.tensor = "w";
+    box.n_dims = 2;
+    must(ferry_side_create(&side, &error), &error);
+    must(ferry_side_add_tensor(side, "w", bf16, 2, shape, &error), &error);
+    must(ferry_side_add_parameter(side, ranks, with_ranks ? 1 : 0, is_source ? "in" : "out", NULL,
+                                  is_source ? ROWS / 2 * COLUMNS / 2 : ROWS * COLUMNS + 2, 0,
+                                  &parameter, &error),
+         &error);
+    if (is_source) {
+        box.begin[0] = rank / 2 * ROWS / 2;
+        box.begin[1] = rank % 2 * COLUMNS / 2;
+        box.shape[0] = ROWS / 2;
+        box.shape[1] = COLUMNS / 2;
+        box.strides[0] = COLUMNS / 2;
+        box.strides[1] = 1;
+    } else {
+        box.shape[0] = 1; /* a row at a time */
+        box.shape[1] = COLUMNS;
+        box.offset = 2;
+        box.strides[1] = ROWS;
+        box.n_repeats = 1;
+        box.repeats[0] = (ferry_side_repeat){.count = ROWS, .begin = {1, 0}, .offset = 1};
+        must(ferry_side_add_fill(side, parameter, 1, 0, pad, one, bits, &error), &error);
+    }
+    must(ferry_side_add_box(side, parameter, &box, &error), &error);
+    return side;
+}
+
+static ferry_status count_fill(void *context, const ferry_fill *fill)
+{
+    size_t *n = context;
+    assert_int_equal(fill->offset, 0);
+    assert_int_equal(fill->shape[0], 2);
+    assert_int_equal(fill->bits[1], 0x3f);
+    assert_int_equal(fill->bytes, 4);
+    ++*n;
+    return FERRY_OK;
+}
+
+static ferry_status check_parameter(void *context, const ferry_shard *shard)
+{
+    size_t *n = context;
+    assert_true(shard->is_parameter);
+    assert_string_equal(shard->tensor, "out");
+    assert_int_equal(shard->bytes, 2 * (ROWS * COLUMNS + 2));
+    assert_int_equal(ferry_shard_piece_count(shard, 0), 0);
+    ++*n;
+    return FERRY_OK;
+}
+
+static void check_made(const ferry_plan *plan)
+{
+    size_t n_fills = 0, n_parameters = 0;
+    move_list moves = list_moves(plan, FERRY_ALL_RANKS);
+    assert_int_equal(moves.n, N_RANKS * N_RANKS); /* a quarter from each to each */
+    for (size_t i = 0; i < moves.n; i++) {
+        const ferry_move *move = &moves.moves[i];
+        assert_string_equal(move->src_parameter, "in");
+        assert_string_equal(move->dst_parameter, "out");
+        assert_int_equal(move->src_offset, 0);
+        assert_int_equal(move->dst_offset,
+                         2 + move->from / 2 * (ROWS / 2) + move->from % 2 * ROWS * COLUMNS / 2);
+        assert_int_equal(move->dst_strides[0], 1);
+        assert_int_equal(move->dst_strides[1], ROWS);
+        assert_int_equal(move->src_strides[0], COLUMNS / 2);
+    }
+    free(moves.moves);
+    must(ferry_plan_visit_fills(plan, FERRY_ALL_RANKS, count_fill, &n_fills, &error), &error);
+    assert_int_equal(n_fills, N_RANKS);
+    must(ferry_plan_visit_shards(plan, FERRY_SIDE_DESTINATION, 1, check_parameter, &n_parameters,
+                                 &error),
+         &error);
+    assert_int_equal(n_parameters, 1);
+}
+
+typedef struct meeting {
+    pthread_barrier_t barrier;
+    const void *bytes[N_RANKS];
+    size_t lengths[N_RANKS];
+} meeting;
+
+typedef struct seat {
+    meeting *at;
+    uint32_t rank;
+    ferry_spec *spec;
+    ferry_status status;
+    ferry_error error;
+    bool is_wrong;      /* it tells a parameter with ranks */
+    unsigned char *all; /* its own: others are ahead with the next call */
+    size_t lengths[N_RANKS];
+    size_t n_told;
+} seat;
+
+static int all_gather(void *context, const void *bytes, size_t n_bytes, const void **all_out,
+                      const size_t **lengths_out)
+{
+    seat *own = context;
+    meeting *m = own->at;
+    m->bytes[own->rank] = bytes;
+    m->lengths[own->rank] = n_bytes;
+    (void)pthread_barrier_wait(&m->barrier);
+    size_t total = 0, used = 0;
+    for (uint32_t r = 0; r < N_RANKS; r++) {
+        own->lengths[r] = m->lengths[r];
+        total += m->lengths[r];
+    }
+    free(own->all);
+    own->all = malloc(total + 1);
+    for (uint32_t r = 0; own->all != NULL && r < N_RANKS; r++) {
+        if (own->lengths[r] > 0) {
+            memcpy(own->all + used, m->bytes[r], own->lengths[r]);
+        }
+        used += own->lengths[r];
+    }
+    own->n_told += n_bytes > 64; /* more than digests */
+    (void)pthread_barrier_wait(&m->barrier);
+    *all_out = own->all;
+    *lengths_out = own->lengths;
+    return own->all == NULL;
+}
+
+static void *sit(void *argument)
+{
+    seat *own = argument;
+    ferry_exchange exchange = FERRY_EXCHANGE_INIT;
+    ferry_side *source = make_side(own->rank, true, own->is_wrong);
+    ferry_side *destination = make_side(own->rank, false, false);
+    exchange.context = own;
+    exchange.rank = own->rank;
+    exchange.n_ranks = N_RANKS;
+    exchange.all_gather = all_gather;
+    own->status =
+        ferry_spec_exchange(NULL, source, destination, &exchange, &own->spec, &own->error);
+    ferry_side_destroy(source);
+    ferry_side_destroy(destination);
+    return NULL;
+}
+
+static void meet(seat seats[N_RANKS], bool is_wrong, size_t *n_told_out)
+{
+    meeting m;
+    memset(&m, 0, sizeof m);
+    pthread_t threads[N_RANKS];
+    assert_int_equal(pthread_barrier_init(&m.barrier, NULL, N_RANKS), 0);
+    for (uint32_t r = 0; r < N_RANKS; r++) {
+        seats[r] = (seat){.at = &m, .rank = r, .is_wrong = is_wrong && r == 2};
+        assert_int_equal(pthread_create(&threads[r], NULL, sit, &seats[r]), 0);
+    }
+    for (uint32_t r = 0; r < N_RANKS; r++) {
+        assert_int_equal(pthread_join(threads[r], NULL), 0);
+    }
+    pthread_barrier_destroy(&m.barrier);
+    *n_told_out = 0;
+    for (uint32_t r = 0; r < N_RANKS; r++) {
+        free(seats[r].all);
+        *n_told_out += seats[r].n_told;
+    }
+}
+
+static void test_exchange(void **state)
+{
+    seat seats[N_RANKS];
+    char first[FERRY_DIGEST_BYTES], other[FERRY_DIGEST_BYTES];
+    size_t n_told;
+    (void)state;
+    meet(seats, false, &n_told);
+    for (uint32_t r = 0; r < N_RANKS; r++) {
+        ferry_plan *plan = NULL;
+        must(seats[r].status, &seats[r].error);
+        must(ferry_plan_create(seats[r].spec, NULL, &plan, &error), &error);
+        ferry_plan_digest(plan, r == 0 ? first : other, sizeof other);
+        assert_string_equal(first, r == 0 ? first : other);
+        check_made(plan);
+        ferry_plan_destroy(plan);
+        ferry_spec_destroy(seats[r].spec);
+    }
+    meet(seats, true, &n_told);
+    for (uint32_t r = 0; r < N_RANKS; r++) {
+        check_status("ranks", FERRY_ERR_INVALID_INPUT, seats[r].status, &seats[r].error);
+        check_says("ranks", "the parameter \"in\" has ranks", &seats[r].error);
+    }
+}
+
+/* A spec that calls made is written, read, saved with its plan, and is the same. */
+static void test_written(void **state)
+{
+    seat seats[N_RANKS];
+    size_t n_told;
+    char first[FERRY_DIGEST_BYTES], second[FERRY_DIGEST_BYTES], path[64];
+    text_buffer text = {0};
+    ferry_spec *read = NULL;
+    ferry_plan *plan = NULL, *again = NULL, *loaded = NULL;
+    (void)state;
+    meet(seats, false, &n_told);
+    must(ferry_plan_create(seats[0].spec, NULL, &plan, &error), &error);
+    must(ferry_spec_write_json(seats[0].spec, text_write, &text, &error), &error);
+    must(ferry_spec_parse(text.bytes, strlen(text.bytes), "written", &read, &error), &error);
+    must(ferry_plan_create(read, NULL, &again, &error), &error);
+    snprintf(path, sizeof path, "/tmp/ferry-sides-%ld.plan", (long)getpid());
+    must(ferry_plan_save(plan, path, &error), &error);
+    must(ferry_plan_load(path, &loaded, &error), &error);
+    unlink(path);
+    ferry_plan_digest(plan, first, sizeof first);
+    ferry_plan_digest(again, second, sizeof second);
+    assert_string_equal(first, second);
+    ferry_plan_digest(loaded, second, sizeof second);
+    assert_string_equal(first, second);
+    check_made(again);
+    ferry_plan_destroy(plan);
+    ferry_plan_destroy(again);
+    ferry_plan_destroy(loaded);
+    ferry_spec_destroy(read);
+    free(text.bytes);
+    for (uint32_t r = 0; r < N_RANKS; r++) {
+        must(seats[r].status, &seats[r].error);
+        ferry_spec_destroy(seats[r].spec);
+    }
+}
+
+static void test_calls(void **state)
+{
+    ferry_side *side = make_side(3, true, true), *own = make_side(3, false, false);
+    ferry_spec *spec = NULL;
+    ferry_side_box box = FERRY_SIDE_BOX_INIT;
+    const uint64_t other[2] = {2, 2};
+    const uint32_t twice[] = {4, 4};
+    size_t parameter;
+    text_buffer text = {0};
+    (void)state;
+    assert_int_equal(ferry_side_parameter_count(side), 1);
+    assert_int_equal(ferry_side_parameter_count(NULL), 0);
+    assert_int_equal(ferry_side_add_tensor(side, "w", bf16, 2, other, &error),
+                     FERRY_ERR_INVALID_INPUT);
+    check_says("shape", "was added with another shape or type", &error);
+    assert_int_equal(ferry_side_add_box(side, 7, &box, &error), FERRY_ERR_MISUSE);
+    assert_int_equal(ferry_side_add_box(side, 0, &box, &error), FERRY_ERR_MISUSE);
+    box.tensor = "w";
+    box.n_repeats = 5;
+    assert_int_equal(ferry_side_add_box(side, 0, &box, &error), FERRY_ERR_INVALID_INPUT);
+    assert_int_equal(ferry_side_add_parameter(side, twice, 2, "p", NULL, 1, 0, &parameter, &error),
+                     FERRY_ERR_INVALID_INPUT);
+    assert_int_equal(ferry_side_add_parameter(side, twice, 1, "p", NULL, 1, 8, &parameter, &error),
+                     FERRY_ERR_MISUSE);
+    assert_int_equal(ferry_side_write_json(own, text_write, &text, &error),
+                     FERRY_ERR_INVALID_INPUT);
+    check_says("own", "tell each other with ferry_spec_exchange", &error);
+    assert_int_equal(ferry_spec_create(NULL, side, own, &spec, &error), FERRY_ERR_INVALID_INPUT);
+    assert_int_equal(ferry_spec_create(NULL, side, NULL, &spec, &error), FERRY_ERR_MISUSE);
+    must(ferry_side_write_json(side, text_write, &text, &error), &error);
+    assert_non_null(strstr(text.bytes, "\"parameter\":\"in\""));
+    free(text.bytes);
+    ferry_side_destroy(side);
+    ferry_side_destroy(own);
+    ferry_side_destroy(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bad),      cmocka_unit_test(test_missing),
+        cmocka_unit_test(test_calls),    cmocka_unit_test(test_mesh_as_boxes),
+        cmocka_unit_test(test_exchange), cmocka_unit_test(test_written),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
