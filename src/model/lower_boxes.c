@@ -405,19 +405,10 @@ static ferry_status place_destination(assembling *a, uint32_t tensor, ferry_erro
     return feed_whole(a, tensor, tensor, error);
 }
 
-static ferry_status make_memory(assembling *a, uint32_t number, const fy_side *side,
-                                ferry_error *error)
-{
-    return side->boxes == NULL
-               ? FERRY_OK
-               : fy_memory_create(side->boxes, side->name, side->tensor_of, a->spec->n_tensors,
-                                  &a->problem->memory[number], error);
-}
-
 static ferry_status assemble(assembling *a, ferry_error *error)
 {
-    FY_TRY(make_memory(a, 0, &a->spec->source, error));
-    FY_TRY(make_memory(a, 1, &a->spec->destination, error));
+    a->problem->memory[0] = a->spec->source.memory;
+    a->problem->memory[1] = a->spec->destination.memory;
     FY_TRY(in_boxes(a, 0) ? place_sources(a, error) : FERRY_OK);
     FY_TRY(in_boxes(a, 1) ? find_extents(a, 1, error) : FERRY_OK);
     for (uint32_t t = 0; t < a->spec->n_tensors; t++) {

@@ -264,23 +264,16 @@ ferry_status fy_extents_as_regions(fy_extent_table *table, uint32_t tensor, fy_e
     return status;
 }
 
-/* What the extents of a tensor follow from: its shape, and which lists have which boxes of it. */
-static fy_hash128 key_of(fy_extent_table *table, uint32_t tensor)
+/* What the extents of a tensor follow from. */
+static fy_hash128 key_of(const fy_extent_table *table, uint32_t tensor)
 {
-    const fy_memory *memory = table->memory;
-    const fy_memory_tensor *held = &memory->tensors[tensor];
     const fy_tensor *of = &table->problem->tensors[tensor];
-    fy_digest_u64(&table->key, held->spots);
-    fy_digest_u64s(&table->key, of->shape, of->n_dims);
-    for (uint32_t i = 0; i < memory->spots[held->spots].n_lists; i++) {
-        const fy_stock *stock = &memory->stocks[held->first_stock + i];
-        fy_digest_u64(&table->key, stock->n_boxes);
-        for (uint32_t k = 0; k < stock->n_boxes; k++) {
-            const fy_memory_box *box = &memory->boxes[stock->first_box + k];
-            fy_digest_u64s(&table->key, box->numbers, 2 * (size_t)box->n_dims);
-        }
+    uint64_t values[2 + FERRY_MAX_DIMS] = {table->memory->keys[tensor].low,
+                                           table->memory->keys[tensor].high};
+    for (uint32_t d = 0; d < of->n_dims; d++) {
+        values[2 + d] = of->shape[d];
     }
-    return fy_digest_take(&table->key);
+    return fy_hash128_of(values, (2 + of->n_dims) * sizeof *values);
 }
 
 ferry_status fy_extents_find(fy_extent_table *table, uint32_t tensor, uint32_t *number_out,
@@ -296,7 +289,6 @@ ferry_status fy_extents_find(fy_extent_table *table, uint32_t tensor, uint32_t *
     if (*number_out != UINT32_MAX) {
         return FERRY_OK;
     }
-    FY_TRY(fy_check_memory(!table->key.failed, "the boxes of a tensor", error));
     FY_TRY(fy_extents_as_product(table, tensor, &extents.placement, &extents.n_layers, error));
     ferry_status status = FERRY_OK;
     if (extents.placement == FY_NONE) {

@@ -510,6 +510,7 @@ void fy_memory_destroy(fy_memory *memory)
             fy_box_tree_destroy(memory->stocks[i].tree);
         }
         fy_free(memory->tensors);
+        fy_free(memory->keys);
         fy_free(memory->boxes);
         fy_free(memory->stocks);
         fy_free(memory->spots);
@@ -519,18 +520,19 @@ void fy_memory_destroy(fy_memory *memory)
     }
 }
 
-ferry_status fy_memory_create(const ferry_side *side, const char *role, const uint32_t *tensor_of,
-                              uint32_t n_tensors, fy_memory **memory_out, ferry_error *error)
+ferry_status fy_memory_create(const fy_memory_of *of, fy_memory **memory_out, ferry_error *error)
 {
     fy_memory *memory = fy_alloc_zeroed(1, sizeof *memory);
     FY_TRY(fy_check_memory(memory != NULL, "the memory of a side", error));
-    gathering_boxes g = {.memory = memory, .role = role, .tensor_of = tensor_of};
-    memory->side = side;
-    memory->tensor_of = tensor_of;
-    memory->n_tensors = n_tensors;
-    memory->tensors = fy_alloc_zeroed(n_tensors, sizeof *memory->tensors);
-    ferry_status status = fy_check_memory(memory->tensors != NULL, "the memory of a side", error);
-    for (uint32_t t = 0; status == FERRY_OK && t < n_tensors; t++) {
+    gathering_boxes g = {.memory = memory, .role = of->role, .tensor_of = of->tensor_of};
+    memory->side = of->side;
+    memory->tensor_of = of->tensor_of;
+    memory->n_tensors = of->n_tensors;
+    memory->tensors = fy_alloc_zeroed(of->n_tensors, sizeof *memory->tensors);
+    memory->keys = fy_alloc(of->n_tensors, sizeof *memory->keys);
+    ferry_status status = fy_check_memory(memory->tensors != NULL && memory->keys != NULL,
+                                          "the memory of a side", error);
+    for (uint32_t t = 0; status == FERRY_OK && t < of->n_tensors; t++) {
         memory->tensors[t].spots = FY_NO_SPOTS;
     }
     FY_THEN(status, list_ranks(memory, error));
@@ -540,6 +542,7 @@ ferry_status fy_memory_create(const ferry_side *side, const char *role, const ui
         status = join_all(&g, error);
     }
     FY_THEN(status, place_tensors(&g, error));
+    FY_THEN(status, fy_memory_make_digest(memory, of, error));
     fy_free(g.boxes);
     fy_free(g.patches);
     if (status != FERRY_OK) {

@@ -51,6 +51,8 @@ typedef struct fy_memory_tensor {
 typedef struct fy_memory {
     const ferry_side *side;    /* the spec's: sorted and checked */
     const uint32_t *tensor_of; /* the spec's numbers of the side's tensors */
+    fy_hash128 digest;         /* of what each rank has where, however it was said */
+    fy_hash128 *keys;          /* [n_tensors] of which lists have which boxes, wherever they lie */
     fy_arena arena;
     uint32_t n_tensors; /* of the spec */
     fy_memory_tensor *tensors;
@@ -68,9 +70,17 @@ typedef struct fy_memory {
     uint32_t *list_parameters;
 } fy_memory;
 
-/* tensor_of: the numbers of the side's tensors among n_tensors. role is for sentences. */
-ferry_status fy_memory_create(const ferry_side *side, const char *role, const uint32_t *tensor_of,
-                              uint32_t n_tensors, fy_memory **memory_out, ferry_error *error);
+/* What a side's memory is made of: the numbers and names of its tensors are those of a spec. */
+typedef struct fy_memory_of {
+    const ferry_side *side;
+    const char *role; /* for sentences */
+    const uint32_t *tensor_of;
+    uint32_t n_tensors;
+    const char *(*name_of)(const void *context, uint32_t tensor);
+    const void *context;
+} fy_memory_of;
+
+ferry_status fy_memory_create(const fy_memory_of *of, fy_memory **memory_out, ferry_error *error);
 void fy_memory_destroy(fy_memory *memory); /* NULL is allowed */
 
 /* The kind of a rank among those that have a tensor; UINT32_MAX: it has nothing of it. */
@@ -83,10 +93,8 @@ ferry_status fy_memory_parameters(const fy_memory *memory, uint32_t rank, uint32
 /* Whether two ranks have the same parameters, in which they have the same. */
 bool fy_memory_is_alike(const fy_memory *memory, uint32_t a, uint32_t b);
 
-/* Of what each rank has where, however it was said; names are those of the tensors by number. */
-typedef const char *(*fy_memory_name_fn)(const void *context, uint32_t tensor);
-ferry_status fy_memory_digest(const fy_memory *memory, fy_memory_name_fn name_of,
-                              const void *context, fy_hash128 *digest_out, ferry_error *error);
+/* Sets digest and keys: the last step of making one. */
+ferry_status fy_memory_make_digest(fy_memory *memory, const fy_memory_of *of, ferry_error *error);
 
 static inline const uint64_t *fy_memory_shape(const fy_memory_box *box)
 {

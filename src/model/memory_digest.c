@@ -17,8 +17,7 @@ typedef struct owned_box {
 
 typedef struct digesting {
     const fy_memory *memory;
-    fy_memory_name_fn name_of;
-    const void *context;
+    const fy_memory_of *of;
     owned_box *boxes;   /* by parameter, then by offset */
     uint32_t *begin;    /* [n_parameters + 1] */
     fy_hash128 *hashes; /* [n_parameters] */
@@ -66,7 +65,7 @@ static ferry_status list_boxes(digesting *g, ferry_error *error)
 static void put_box(digesting *g, const owned_box *owned)
 {
     const fy_memory_box *box = owned->box;
-    fy_digest_text(&g->d, g->name_of(g->context, owned->tensor));
+    fy_digest_text(&g->d, g->of->name_of(g->of->context, owned->tensor));
     fy_digest_u64(&g->d, box->offset);
     fy_digest_u64s(&g->d, box->numbers, 2 * (size_t)box->n_dims);
     for (uint32_t d = 0; d < box->n_dims; d++) {
@@ -158,13 +157,34 @@ static ferry_status hash_ranks(digesting *g, fy_hash128 *digest_out, ferry_error
     return status;
 }
 
-ferry_status fy_memory_digest(const fy_memory *memory, fy_memory_name_fn name_of,
-                              const void *context, fy_hash128 *digest_out, ferry_error *error)
+/* What the extents of a tensor follow from, but for its shape. */
+static void key_tensor(digesting *g, uint32_t tensor, fy_hash128 *key_out)
 {
-    digesting g = {.memory = memory, .name_of = name_of, .context = context};
+    const fy_memory *memory = g->memory;
+    const fy_memory_tensor *held = &memory->tensors[tensor];
+    uint32_t n_lists = held->spots == FY_NO_SPOTS ? 0 : memory->spots[held->spots].n_lists;
+    fy_digest_u64(&g->d, held->spots);
+    for (uint32_t i = 0; i < n_lists; i++) {
+        const fy_stock *stock = &memory->stocks[held->first_stock + i];
+        fy_digest_u64(&g->d, stock->n_boxes);
+        for (uint32_t k = 0; k < stock->n_boxes; k++) {
+            const fy_memory_box *box = &memory->boxes[stock->first_box + k];
+            fy_digest_u64s(&g->d, box->numbers, 2 * (size_t)box->n_dims);
+        }
+    }
+    *key_out = fy_digest_take(&g->d);
+}
+
+ferry_status fy_memory_make_digest(fy_memory *memory, const fy_memory_of *of, ferry_error *error)
+{
+    digesting g = {.memory = memory, .of = of};
     ferry_status status = list_boxes(&g, error);
     FY_THEN(status, hash_parameters(&g, error));
-    FY_THEN(status, hash_ranks(&g, digest_out, error));
+    FY_THEN(status, hash_ranks(&g, &memory->digest, error));
+    for (uint32_t t = 0; status == FERRY_OK && t < memory->n_tensors; t++) {
+        key_tensor(&g, t, &memory->keys[t]);
+    }
+    FY_THEN(status, fy_check_memory(!g.d.failed, "the digest of a side", error));
     fy_free(g.boxes);
     fy_free(g.begin);
     fy_free(g.hashes);

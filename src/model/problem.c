@@ -3,7 +3,6 @@
 
 #include "base/checked.h"
 #include "base/sort.h"
-#include "model/memory.h"
 
 void fy_problem_cleanup(fy_problem *problem)
 {
@@ -13,8 +12,6 @@ void fy_problem_cleanup(fy_problem *problem)
     for (size_t i = 0; i < problem->n_holders; i++) {
         fy_holders_destroy(problem->holders[i]);
     }
-    fy_memory_destroy(problem->memory[0]);
-    fy_memory_destroy(problem->memory[1]);
     fy_free(problem->splits);
     fy_free(problem->holders);
     fy_free(problem->placements);

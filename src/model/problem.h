@@ -109,7 +109,8 @@ typedef struct fy_problem {
     /* By rank, for those whose parameters come in another order than tensors; NULL: there are none.
      */
     fy_order *rank_order;
-    struct fy_memory *memory[2]; /* of the source and the destination; NULL: no side in boxes */
+    /* Of the source and the destination, the spec's; NULL: the side is not in boxes. */
+    const struct fy_memory *memory[2];
 } fy_problem;
 
 /* A tensor as it is said, and its number. */

@@ -7,6 +7,7 @@
 
 #include "base/checked.h"
 #include "base/sort.h"
+#include "model/memory.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -433,6 +434,22 @@ static ferry_status check_all(checking *c, ferry_error *error)
     return check_names(c, error);
 }
 
+static const char *name_of(const void *context, uint32_t tensor)
+{
+    return ((const ferry_spec *)context)->tensors[tensor].name;
+}
+
+static ferry_status make_memory(const ferry_spec *spec, fy_side *side, ferry_error *error)
+{
+    fy_memory_of of = {.side = side->boxes,
+                       .role = side->name,
+                       .tensor_of = side->tensor_of,
+                       .n_tensors = spec->n_tensors,
+                       .name_of = name_of,
+                       .context = spec};
+    return fy_memory_create(&of, &side->memory, error);
+}
+
 ferry_status fy_spec_set_boxes(ferry_spec *spec, fy_side *side, ferry_side *boxes,
                                ferry_error *error)
 {
@@ -447,6 +464,7 @@ ferry_status fy_spec_set_boxes(ferry_spec *spec, fy_side *side, ferry_side *boxe
     ferry_status status = boxes->is_sorted ? FERRY_OK : fy_side_sort(boxes, error);
     FY_THEN(status, resolve_tensors(spec, side, error));
     FY_THEN(status, check_all(&c, error));
+    FY_THEN(status, make_memory(spec, side, error));
     fy_free(c.places);
     fy_free(c.owners);
     return status;

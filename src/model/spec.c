@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/sort.h"
+#include "model/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,8 @@ void ferry_spec_destroy(ferry_spec *spec)
 {
     if (spec != NULL &&
         atomic_fetch_sub_explicit(&spec->references, 1, memory_order_acq_rel) == 1) {
+        fy_memory_destroy(spec->source.memory);
+        fy_memory_destroy(spec->destination.memory);
         ferry_side_destroy(spec->source.boxes);
         ferry_side_destroy(spec->destination.boxes);
         fy_free(spec->text);

@@ -80,8 +80,9 @@ typedef struct fy_side {
     fy_stage *stages;
     size_t n_rules;
     fy_rule *rules;
-    ferry_side *boxes;   /* instead of all that but the name: the side is in boxes */
-    uint32_t *tensor_of; /* [boxes' n_tensors] numbers among those of the spec */
+    ferry_side *boxes;        /* instead of all that but the name: the side is in boxes */
+    uint32_t *tensor_of;      /* [boxes' n_tensors] numbers among those of the spec */
+    struct fy_memory *memory; /* made of them, once: plans use it */
 } fy_side;
 
 struct ferry_spec {

@@ -142,24 +142,8 @@ static fy_hash128 digest_order(const ferry_plan *plan, const uint64_t *tensor_ha
     return sum;
 }
 
-static const char *name_of(const void *context, uint32_t tensor)
-{
-    return ((const fy_problem *)context)->tensors[tensor].name;
-}
-
-static ferry_status digest_memory(const fy_problem *problem, fy_hash128 memory[2],
-                                  ferry_error *error)
-{
-    for (uint32_t side = 0; side < 2; side++) {
-        if (problem->memory[side] != NULL) {
-            FY_TRY(fy_memory_digest(problem->memory[side], name_of, problem, &memory[side], error));
-        }
-    }
-    return FERRY_OK;
-}
-
 static void digest_policy(fy_digest *d, const ferry_plan *plan, fy_hash128 tensors,
-                          fy_hash128 order, const fy_hash128 memory[2])
+                          fy_hash128 order)
 {
     const fy_cluster *cluster = &plan->problem.cluster;
     fy_digest_text(d, "ferry.plan/1");
@@ -183,7 +167,7 @@ static void digest_policy(fy_digest *d, const ferry_plan *plan, fy_hash128 tenso
     for (uint32_t side = 0; side < 2; side++) {
         if (plan->problem.memory[side] != NULL) {
             fy_digest_text(d, side == 0 ? "source in boxes" : "destination in boxes");
-            fy_digest_hash(d, memory[side]);
+            fy_digest_hash(d, plan->problem.memory[side]->digest);
         }
     }
     if (plan->policy == FERRY_REPLICA_SEED || !cluster->present) {
@@ -197,13 +181,12 @@ ferry_status fy_plan_make_digest(ferry_plan *plan, ferry_error *error)
 {
     const fy_problem *problem = &plan->problem;
     fy_digest d = {0};
-    fy_hash128 tensors = {0}, memory[2] = {{0}, {0}};
+    fy_hash128 tensors = {0};
     uint64_t *tensor_hash = fy_alloc(problem->n_tensors, sizeof *tensor_hash);
     chain *chains = fy_alloc(problem->n_ranks, sizeof *chains);
-    ferry_status status = digest_memory(problem, memory, error);
-    FY_THEN(status,
-            fy_check_memory(tensor_hash != NULL && chains != NULL, "the digest of a plan", error));
-    if (status != FERRY_OK) {
+    ferry_status status = FERRY_OK;
+    if (tensor_hash == NULL || chains == NULL) {
+        status = fy_fail_no_memory(error, "the digest of a plan");
         goto out;
     }
     for (uint32_t t = 0; t < problem->n_tensors; t++) {
@@ -211,7 +194,7 @@ ferry_status fy_plan_make_digest(ferry_plan *plan, ferry_error *error)
         tensor_hash[t] = fy_hash64(name, strlen(name));
         tensors = fy_hash128_add(tensors, digest_tensor(&d, problem, &problem->tensors[t]));
     }
-    digest_policy(&d, plan, tensors, digest_order(plan, tensor_hash, chains), memory);
+    digest_policy(&d, plan, tensors, digest_order(plan, tensor_hash, chains));
     plan->digest = fy_digest_take(&d);
     if (d.failed) {
         status = fy_fail_no_memory(error, "the digest of a plan");
