@@ -67,6 +67,9 @@ static ferry_status check_tensor(const checking *c, uint32_t number, const fy_sa
         return fail(c, number, error,
                     "the tensor has a source, so it is made of others and no source rank has it");
     }
+    if (of->is_source_only && c->is_destination) {
+        return fail(c, number, error, "the tensor is \"only\" at the source");
+    }
     if (of->n_dims != box->n_dims) {
         snprintf(sentence, sizeof sentence,
                  "has %u dimensions, but the tensor has %u; begin, "

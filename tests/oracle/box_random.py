@@ -321,7 +321,9 @@ def draw_box_spec(rng, seed):
     spec = random_spec(seed, chance(rng, 0.3), chance(rng, 0.2))
     model = model_of(spec)
     kind = rng.choice(["both", "both", "both", "source", "destination"])
-    sound = [tensor for tensor in model.tensors if tensor.elements <= MOST_ELEMENTS]
+    sound = [tensor for tensor in model.tensors
+             if tensor.elements <= MOST_ELEMENTS and tensor.only is None]
+    kind = kind if sound else "source"
     if kind != "source":
         spec["destination"] = {"boxes": draw_destination(rng, sound, draw_ranks(rng, 6))}
     if kind != "destination":

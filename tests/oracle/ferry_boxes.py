@@ -215,6 +215,8 @@ class BoxSide:
             for box in parameter.boxes:
                 require(which == "destination" or tensors[box.tensor].source is None,
                         "%s: %s is made of others" % (parameter.what, box.tensor))
+                require(which == "source" or tensors[box.tensor].only is None,
+                        "%s: %s is only at the source" % (parameter.what, box.tensor))
         self.ranks = sorted(self.parameters)
         for rank in lost:
             if rank in self.parameters:

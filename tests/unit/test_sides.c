@@ -15,7 +15,8 @@ static ferry_error error;
 #define HEAD                                                                                       \
     "{'format':'ferry.spec/1','tensors':[{'name':'w','shape':[4,6],'dtype':'bf16'},"               \
     "{'name':'v','shape':[6],'dtype':'f32'},{'name':'h','shape':[2,4],'dtype':'f4'},"              \
-    "{'name':'t','shape':[6],'dtype':'f32','source':'v'}],"                                        \
+    "{'name':'t','shape':[6],'dtype':'f32','source':'v'},"                                         \
+    "{'name':'o','shape':[2],'dtype':'f32','only':'source'}],"                                     \
     "'source':{'mesh':[],'rules':[{'match':'*'}]},'destination':{'boxes':["
 #define W "'elements':24,'holds':[{'tensor':'w','begin':[0,0],'shape':[4,6],'offset':0,'strides':"
 
@@ -52,6 +53,9 @@ static const bad_row bad_rows[] = {
     {"{'rank':1,'parameter':'p','elements':24,'holds':[{'tensor':'x','begin':[0],'shape':[4],"
      "'offset':0,'strides':[6]}]}",
      "box 0 (\"x\"): there is no tensor of this name"},
+    {"{'rank':1,'parameter':'p','elements':2,'holds':[{'tensor':'o','begin':[0],'shape':[2],"
+     "'offset':0,'strides':[1]}]}",
+     "box 0 (\"o\"): the tensor is \"only\" at the source"},
     {"{'rank':1,'parameter':'p','dtype':'f32'," W "[6,1]}]}",
      "the tensor is bf16 and the parameter f32, which takes a cast from bf16 to f32"},
     {"{'rank':1,'parameter':'p','elements':24,'holds':[{'tensor':'w','begin':[0,0],'shape':[4,3],"
