@@ -41,6 +41,9 @@ typedef struct ferry_shard {
     bool is_parameter;
 } ferry_shard;
 
+/* Whether a side of the plan is in boxes, so that its shards are parameters; false of no plan. */
+FERRY_API bool ferry_plan_is_in_boxes(const ferry_plan *plan, ferry_side_role side);
+
 /*
  * Anything but FERRY_OK ends the visit, which then returns that. A copy of the shard may be kept;
  * its pieces and origins can be asked for until the visitor returns, and by its thread: later that

@@ -84,6 +84,12 @@ ferry_status fy_plan_visit_parameters(const ferry_plan *plan, ferry_side_role ro
     return status;
 }
 
+bool ferry_plan_is_in_boxes(const ferry_plan *plan, ferry_side_role side)
+{
+    bool is_side = side == FERRY_SIDE_SOURCE || side == FERRY_SIDE_DESTINATION;
+    return plan != NULL && is_side && plan->problem.memory[side] != NULL;
+}
+
 static int compare_fills(const void *a, const void *b)
 {
     const fy_fill *x = *(const fy_fill *const *)a, *y = *(const fy_fill *const *)b;

@@ -350,6 +350,12 @@ static ferry_status take_shard(collecting *c, const ferry_shard *shard)
 {
     c->held.n = 0;
     c->fills.n = 0;
+    if (shard->is_parameter) {
+        snprintf(c->error->message, sizeof c->error->message,
+                 "rank %u has \"%.300s\" in boxes: only sides that are meshes are drawn", c->rank,
+                 shard->tensor);
+        return FERRY_ERR_UNSUPPORTED;
+    }
     FY_TRY(make_map(&c->map, shard, c->error));
     return add_flat(c, &c->held, shard->flat_begin, shard->flat_end);
 }

@@ -111,6 +111,59 @@ static void print_totals(const ferry_plan *plan, const ferry_plan_totals *totals
     printf("digest %s\n", digest);
 }
 
+/* What a side in boxes has, over all ranks. */
+typedef struct box_totals {
+    uint64_t n_parameters;
+    uint64_t bytes;
+    uint64_t n_fills;
+    uint64_t fill_bytes;
+} box_totals;
+
+static ferry_status add_parameter(void *context, const ferry_shard *shard)
+{
+    box_totals *totals = context;
+    totals->n_parameters += shard->is_parameter;
+    totals->bytes += shard->is_parameter ? shard->bytes : 0;
+    return FERRY_OK;
+}
+
+static ferry_status add_fill(void *context, const ferry_fill *fill)
+{
+    box_totals *totals = context;
+    totals->n_fills++;
+    totals->fill_bytes += fill->bytes;
+    return FERRY_OK;
+}
+
+/* Nothing of sides that are meshes. */
+static ferry_status print_boxes(const ferry_plan *plan, ferry_error *error)
+{
+    static const char *const names[] = {"Source", "Destination"};
+    for (int side = 0; side < 2; side++) {
+        box_totals totals = {0};
+        char count[32], bytes[32], fills[32], filled[32];
+        if (!ferry_plan_is_in_boxes(plan, (ferry_side_role)side)) {
+            continue;
+        }
+        for (uint32_t r = 0; r < ferry_plan_rank_count(plan); r++) {
+            FY_TRY(ferry_plan_visit_shards(plan, (ferry_side_role)side, r, add_parameter, &totals,
+                                           error));
+        }
+        if (side == FERRY_SIDE_DESTINATION) {
+            FY_TRY(ferry_plan_visit_fills(plan, FERRY_ALL_RANKS, add_fill, &totals, error));
+        }
+        printf("%s in boxes: %s parameter%s of %s", names[side],
+               format_count(totals.n_parameters, count), plural(totals.n_parameters),
+               format_bytes((double)totals.bytes, bytes));
+        if (totals.n_fills > 0) {
+            printf(", %s of them in %s fill%s", format_bytes((double)totals.fill_bytes, filled),
+                   format_count(totals.n_fills, fills), plural(totals.n_fills));
+        }
+        printf("\n");
+    }
+    return FERRY_OK;
+}
+
 static ferry_status list_rows(const ferry_plan *plan, row *rows, ferry_error *error)
 {
     uint32_t n = ferry_plan_rank_count(plan);
@@ -121,6 +174,17 @@ static ferry_status list_rows(const ferry_plan *plan, row *rows, ferry_error *er
     return FERRY_OK;
 }
 
+/* Of a move into a parameter: its shape, and where it begins there. */
+static void print_place(const ferry_move *move)
+{
+    for (uint32_t d = 0; d < move->n_dims; d++) {
+        printf("%s%llu", d == 0 ? "" : " x ", (unsigned long long)move->length[d]);
+    }
+    printf("]%s%s in %s at %llu\n", move->source == NULL ? "" : " from ",
+           move->source == NULL ? "" : move->source, move->dst_parameter,
+           (unsigned long long)move->dst_offset);
+}
+
 /* The moves of one rank, for people: one line each. */
 static ferry_status print_move(void *context, const ferry_move *move)
 {
@@ -128,6 +192,10 @@ static ferry_status print_move(void *context, const ferry_move *move)
     (void)context;
     printf("  %10llu  %6u -> %-6u  %12s  %s [", (unsigned long long)move->task_id, move->from,
            move->to, format_bytes((double)move->bytes, bytes), move->tensor);
+    if (move->dst_parameter != NULL) {
+        print_place(move);
+        return FERRY_OK;
+    }
     for (uint32_t d = 0; d < move->n_dims; d++) {
         printf("%s%llu:%llu", d == 0 ? "" : ", ", (unsigned long long)move->dst_begin[d],
                (unsigned long long)(move->dst_begin[d] + move->length[d]));
@@ -157,6 +225,10 @@ int plan_print_table(const plan_request *r, const ferry_plan *plan)
         goto out;
     }
     print_totals(plan, &totals, &statistics);
+    if (print_boxes(plan, &error) != FERRY_OK) {
+        status = fail("plan", error.message);
+        goto out;
+    }
     if (r->has_rank) {
         print_ranks("This rank:", &rows[r->rank], 1);
         printf("\nIts moves:\n  %10s  %6s    %-6s  %12s  tensor [destination box]\n", "id", "from",
