@@ -144,6 +144,7 @@ static ferry_status find_layers(fy_extent_table *table, const fy_spots *spots,
         fy_digest_u64(&table->key, spots->lists[lists[i]]);
     }
     fy_hash128 key = fy_digest_take(&table->key);
+    FY_TRY(fy_check_memory(!table->key.failed, "the holders of a region", error));
     *number_out = fy_memo_find(&table->sets, key);
     if (*number_out != UINT32_MAX) {
         return FERRY_OK;

@@ -189,25 +189,32 @@ static ferry_status read_sides(side_exchange *e, const fy_gathered *all, ferry_e
     return status;
 }
 
-static ferry_status exchange_sides(side_exchange *e, const ferry_spec *base,
-                                   const ferry_side *const sides[2], ferry_error *error)
+/* An exchange of one rank may hand back what it was given, so messages stay until they are read. */
+static ferry_status tell_digests(side_exchange *e, const ferry_spec *base,
+                                 const ferry_side *const sides[2], ferry_error *error)
 {
-    fy_pack digests = {0}, content = {0};
+    fy_pack digests = {0};
     fy_gathered all;
-    ferry_error inner;
     pack_digests(e, base, sides, &digests);
     ferry_status status = fy_exchange_gather(e->x, true, &digests, &all, error);
+    FY_THEN(status, read_digests(e, &all, error)); /* the same on all ranks */
     fy_pack_cleanup(&digests);
-    FY_TRY(status);
-    FY_TRY(read_digests(e, &all, error)); /* the same on all ranks */
-    status = find_alike(e, &inner);
+    return status;
+}
+
+static ferry_status tell_sides(side_exchange *e, ferry_error *error)
+{
+    fy_pack content = {0};
+    fy_gathered all;
+    ferry_error inner;
+    ferry_status status = find_alike(e, &inner);
     fy_message_begin(&content, status, inner.message);
     if (status == FERRY_OK && e->first[e->x->rank] == e->x->rank) {
         fy_pack_bytes(&content, e->own.bytes, e->own.used);
     }
     status = fy_exchange_gather(e->x, true, &content, &all, error);
-    fy_pack_cleanup(&content);
     FY_THEN(status, read_sides(e, &all, error));
+    fy_pack_cleanup(&content);
     return status;
 }
 
@@ -228,7 +235,8 @@ ferry_status ferry_spec_exchange(const ferry_spec *base, const ferry_side *sourc
     e.first = fy_alloc(own.n_ranks, sizeof *e.first);
     e.next = fy_alloc(own.n_ranks, sizeof *e.next);
     e.last = fy_alloc(own.n_ranks, sizeof *e.last);
-    ferry_status status = exchange_sides(&e, base, sides, error);
+    ferry_status status = tell_digests(&e, base, sides, error);
+    FY_THEN(status, tell_sides(&e, error));
     if (status == FERRY_OK && base == NULL && (e.sides[0] == NULL || e.sides[1] == NULL)) {
         status = fy_fail(error, FERRY_ERR_INVALID_INPUT,
                          "no rank has anything of the %s, and there is no base that says it",
