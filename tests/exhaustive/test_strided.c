@@ -115,7 +115,7 @@ static size_t draw_array(uint64_t *seed, fy_strided *boxes)
     size_t n = 0, most = 1;
     pitch[n_dims] = width;
     for (uint32_t d = n_dims; d-- > 0;) {
-        cells[d] = 1 + random_below(seed, 4);
+        cells[d] = 1 + random_below(seed, 6);
         pitch[d] = pitch[d + 1] * cells[d];
         most *= cells[d];
     }
@@ -126,7 +126,7 @@ static size_t draw_array(uint64_t *seed, fy_strided *boxes)
             box.offset += rest % cells[d] * pitch[d + 1];
             rest /= cells[d];
         }
-        if (random_below(seed, 200) == 0) {
+        if (random_below(seed, 300) == 0) {
             box.offset += 1 + random_below(seed, 3);
         }
         if (random_below(seed, 12) > 0) {
@@ -313,10 +313,10 @@ static void test_join(void **state)
         }
         size_t all = n;
         if (!whole) {
-            patches[0].offset[1] += 1000;
+            patches[n - 1].offset[1] += 1000;
         }
         must(fy_patches_join(patches, &n, 3, 2, &error), &error);
-        check_at(whole ? n == 1 : n > 1 || all == 1, "turn %d: %d", turn, (int)n);
+        check_at(whole ? n == 1 : n > 1 || all < 3, "turn %d: %d", turn, (int)n);
         if (whole) {
             assert_memory_equal(patches[0].box.length, lengths, sizeof lengths);
         }

@@ -301,8 +301,7 @@ enum { ROWS = 8, COLUMNS = 6, N_RANKS = 4 };
 static const ferry_dtype bf16 = {FERRY_BF16, 16};
 static const uint64_t shape[2] = {ROWS, COLUMNS};
 
-/* Rows of a share each at the source; all columns, transposed, behind padding at the destination.
- */
+/* A quarter each at the source; at the destination all, row by row, behind padding. */
 static ferry_side *make_side(uint32_t rank, bool is_source, bool with_ranks)
 {
     ferry_side *side = NULL;
@@ -330,9 +329,9 @@ static ferry_side *make_side(uint32_t rank, bool is_source, bool with_ranks)
         box.shape[0] = 1; /* a row at a time */
         box.shape[1] = COLUMNS;
         box.offset = 2;
-        box.strides[1] = ROWS;
+        box.strides[1] = 1;
         box.n_repeats = 1;
-        box.repeats[0] = (ferry_side_repeat){.count = ROWS, .begin = {1, 0}, .offset = 1};
+        box.repeats[0] = (ferry_side_repeat){.count = ROWS, .begin = {1, 0}, .offset = COLUMNS};
         must(ferry_side_add_fill(side, parameter, 1, 0, pad, one, bits, &error), &error);
     }
     must(ferry_side_add_box(side, parameter, &box, &error), &error);
@@ -372,9 +371,9 @@ static void check_made(const ferry_plan *plan)
         assert_string_equal(move->dst_parameter, "out");
         assert_int_equal(move->src_offset, 0);
         assert_int_equal(move->dst_offset,
-                         2 + move->from / 2 * (ROWS / 2) + move->from % 2 * ROWS * COLUMNS / 2);
-        assert_int_equal(move->dst_strides[0], 1);
-        assert_int_equal(move->dst_strides[1], ROWS);
+                         2 + move->from / 2 * (ROWS / 2) * COLUMNS + move->from % 2 * COLUMNS / 2);
+        assert_int_equal(move->dst_strides[0], COLUMNS);
+        assert_int_equal(move->dst_strides[1], 1);
         assert_int_equal(move->src_strides[0], COLUMNS / 2);
     }
     free(moves.moves);
@@ -399,6 +398,7 @@ typedef struct seat {
     ferry_status status;
     ferry_error error;
     bool is_wrong;      /* it tells a parameter with ranks */
+    bool is_alike;      /* it has what rank 0 has */
     unsigned char *all; /* its own: others are ahead with the next call */
     size_t lengths[N_RANKS];
     size_t n_told;
@@ -436,7 +436,7 @@ static void *sit(void *argument)
 {
     seat *own = argument;
     ferry_exchange exchange = FERRY_EXCHANGE_INIT;
-    ferry_side *source = make_side(own->rank, true, own->is_wrong);
+    ferry_side *source = make_side(own->is_alike ? 0 : own->rank, true, own->is_wrong);
     ferry_side *destination = make_side(own->rank, false, false);
     exchange.context = own;
     exchange.rank = own->rank;
@@ -449,14 +449,15 @@ static void *sit(void *argument)
     return NULL;
 }
 
-static void meet(seat seats[N_RANKS], bool is_wrong, size_t *n_told_out)
+static void meet(seat seats[N_RANKS], bool is_wrong, bool is_alike, size_t *n_told_out)
 {
     meeting m;
     memset(&m, 0, sizeof m);
     pthread_t threads[N_RANKS];
     assert_int_equal(pthread_barrier_init(&m.barrier, NULL, N_RANKS), 0);
     for (uint32_t r = 0; r < N_RANKS; r++) {
-        seats[r] = (seat){.at = &m, .rank = r, .is_wrong = is_wrong && r == 2};
+        seats[r] =
+            (seat){.at = &m, .rank = r, .is_wrong = is_wrong && r == 2, .is_alike = is_alike};
         assert_int_equal(pthread_create(&threads[r], NULL, sit, &seats[r]), 0);
     }
     for (uint32_t r = 0; r < N_RANKS; r++) {
@@ -476,7 +477,8 @@ static void test_exchange(void **state)
     char first[FERRY_DIGEST_BYTES], other[FERRY_DIGEST_BYTES];
     size_t n_told;
     (void)state;
-    meet(seats, false, &n_told);
+    meet(seats, false, false, &n_told);
+    assert_int_equal(n_told, N_RANKS);
     for (uint32_t r = 0; r < N_RANKS; r++) {
         ferry_plan *plan = NULL;
         must(seats[r].status, &seats[r].error);
@@ -487,10 +489,28 @@ static void test_exchange(void **state)
         ferry_plan_destroy(plan);
         ferry_spec_destroy(seats[r].spec);
     }
-    meet(seats, true, &n_told);
+    meet(seats, true, false, &n_told);
     for (uint32_t r = 0; r < N_RANKS; r++) {
         check_status("ranks", FERRY_ERR_INVALID_INPUT, seats[r].status, &seats[r].error);
         check_says("ranks", "the parameter \"in\" has ranks", &seats[r].error);
+    }
+}
+
+/* What is alike is told by one; all have it. */
+static void test_alike(void **state)
+{
+    seat seats[N_RANKS];
+    size_t n_told;
+    (void)state;
+    meet(seats, false, true, &n_told);
+    assert_int_equal(n_told, 1);
+    for (uint32_t r = 0; r < N_RANKS; r++) {
+        text_buffer text = {0};
+        must(seats[r].status, &seats[r].error);
+        must(ferry_spec_write_json(seats[r].spec, text_write, &text, &error), &error);
+        assert_non_null(strstr(text.bytes, "\"ranks\":[0,1,2,3],\"parameter\":\"in\""));
+        free(text.bytes);
+        ferry_spec_destroy(seats[r].spec);
     }
 }
 
@@ -504,7 +524,7 @@ static void test_written(void **state)
     ferry_spec *read = NULL;
     ferry_plan *plan = NULL, *again = NULL, *loaded = NULL;
     (void)state;
-    meet(seats, false, &n_told);
+    meet(seats, false, false, &n_told);
     must(ferry_plan_create(seats[0].spec, NULL, &plan, &error), &error);
     must(ferry_spec_write_json(seats[0].spec, text_write, &text, &error), &error);
     must(ferry_spec_parse(text.bytes, strlen(text.bytes), "written", &read, &error), &error);
@@ -572,7 +592,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bad),      cmocka_unit_test(test_missing),
         cmocka_unit_test(test_calls),    cmocka_unit_test(test_mesh_as_boxes),
-        cmocka_unit_test(test_exchange), cmocka_unit_test(test_written),
+        cmocka_unit_test(test_exchange), cmocka_unit_test(test_alike),
+        cmocka_unit_test(test_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
