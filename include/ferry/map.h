@@ -110,7 +110,8 @@ FERRY_API ferry_status ferry_map_invert(const ferry_map *map, ferry_map **invers
  * A spec in which the tensors that are targets of the map, and have no source of their own, have
  * one: the map's boxes. Sources that the spec does not have are added, for the source side only. A
  * target that is all of a source with its own name stays as it is. At least one tensor of the spec
- * is a target, alike in shape and type. The spec was parsed or loaded, not made of sides.
+ * is a target, alike in shape and type. A spec of sides in boxes, too: a box of a target is then
+ * fed from the boxes of sources that it is made of.
  */
 FERRY_API ferry_status ferry_map_apply(const ferry_map *map, const ferry_spec *spec,
                                        ferry_spec **spec_out, ferry_error *error);

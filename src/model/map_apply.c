@@ -217,6 +217,38 @@ static ferry_status add_sources(applying *a, ferry_error *error)
     return FERRY_OK;
 }
 
+/* The text of a spec, which one that is made of sides has only when it is asked. */
+typedef struct spec_text {
+    char *bytes;
+    size_t used, capacity;
+} spec_text;
+
+static int append(void *context, const char *bytes, size_t n_bytes)
+{
+    spec_text *text = context;
+    if (!FY_RESERVE(text->bytes, text->capacity, text->used + n_bytes)) {
+        return 1;
+    }
+    memcpy(text->bytes + text->used, bytes, n_bytes);
+    text->used += n_bytes;
+    return 0;
+}
+
+static ferry_status read_spec(const ferry_spec *spec, json_t **root_out, ferry_error *error)
+{
+    spec_text text = {.bytes = NULL};
+    ferry_error inner;
+    ferry_status status = ferry_spec_write_json(spec, append, &text, &inner);
+    if (status == FERRY_ERR_IO) {
+        status = no_memory(error); /* nothing else keeps it from being appended */
+    } else {
+        (void)fy_forward(error, status, &inner);
+    }
+    FY_THEN(status, fy_json_parse(text.bytes, text.used, "spec", root_out, error));
+    fy_free(text.bytes);
+    return status;
+}
+
 static ferry_status parse_changed(const json_t *root, ferry_spec **spec_out, ferry_error *error)
 {
     char *text = NULL;
@@ -240,17 +272,15 @@ ferry_status ferry_map_apply(const ferry_map *map, const ferry_spec *spec, ferry
                              ferry_error *error)
 {
     FY_TRY(fy_map_check_finished(map, "ferry_map_apply", error));
-    FY_TRY(fy_check_use(spec != NULL && spec_out != NULL && spec->text != NULL,
-                        "ferry_map_apply needs a spec that was parsed or loaded, and a place for "
-                        "the result",
-                        error));
+    FY_TRY(fy_check_use(spec != NULL && spec_out != NULL,
+                        "ferry_map_apply needs a spec, and a place for the result", error));
     applying a = {.map = map,
                   .spec = spec,
                   .tensors = json_array(),
                   .is_wanted = fy_alloc_zeroed(map->sources.n, sizeof *a.is_wanted)};
     json_t *root = NULL;
     ferry_status status = a.tensors != NULL && a.is_wanted != NULL ? FERRY_OK : no_memory(error);
-    FY_THEN(status, fy_json_parse(spec->text, strlen(spec->text), "spec", &root, error));
+    FY_THEN(status, read_spec(spec, &root, error));
     FY_THEN(status, apply(&a, root, spec_out, error));
     json_decref(root);
     json_decref(a.tensors);

@@ -419,6 +419,58 @@ static void test_a_map_in_a_spec(void **state)
     ferry_spec_destroy(fed);
 }
 
+/* A side in boxes: parameter number `parameter` of a rank is a tensor, its elements by strides. */
+static void add_parameter(ferry_side *side, uint32_t rank, const char *parameter,
+                          const char *tensor, uint32_t n_dims, const uint64_t *shape,
+                          const uint64_t *strides)
+{
+    ferry_side_box box = FERRY_SIDE_BOX_INIT;
+    ferry_error error;
+    uint64_t n = 1;
+    size_t number;
+    box.tensor = tensor;
+    box.n_dims = n_dims;
+    for (uint32_t d = 0; d < n_dims; d++) {
+        box.shape[d] = shape[d];
+        box.strides[d] = strides[d];
+        n *= shape[d];
+    }
+    must(ferry_side_add_tensor(side, tensor, u8, n_dims, shape, &error), &error);
+    must(ferry_side_add_parameter(side, &rank, 1, parameter, NULL, n, 0, &number, &error), &error);
+    must(ferry_side_add_box(side, number, &box, &error), &error);
+}
+
+/* Both sides are boxes, one transposed, and the map is in between. */
+static void test_a_map_between_sides_in_boxes(void **state)
+{
+    (void)state;
+    static const uint64_t part[] = {8, 6}, rows[] = {6, 1}, stack[] = {2, 8, 6},
+                          turned[] = {48, 1, 8};
+    ferry_side *source = NULL, *destination = NULL;
+    ferry_spec *spec = NULL, *fed = NULL;
+    ferry_error error;
+    ferry_map *map = map_of(BEGIN "{'name':'e.{0}','count':[2],'shape':[8,6],'dtype':'u8'}],"
+                                  "'targets':[{'name':'w13','shape':[2,8,6],'dtype':'u8','source':["
+                                  "{'tensor':'e.{0}','begin':[0,0],'shape':[8,6],'at':[0,0,0],"
+                                  "'repeat':[{'count':2,'at':[1,0,0]}]}]}]}");
+    must(ferry_side_create(&source, &error), &error);
+    must(ferry_side_create(&destination, &error), &error);
+    add_parameter(source, 0, "expert.0", "e.0", 2, part, rows);
+    add_parameter(source, 1, "expert.1", "e.1", 2, part, rows);
+    add_parameter(destination, 2, "w13.T", "w13", 3, stack, turned);
+    must(ferry_spec_create(NULL, source, destination, &spec, &error), &error);
+    must(ferry_map_apply(map, spec, &fed, &error), &error);
+    text_buffer printed = planned(fed);
+    assert_non_null(strstr(printed.bytes, "\"source\":\"e.1\",\"from\":1,\"to\":2"));
+    assert_non_null(strstr(printed.bytes, "\"offset\":48,\"strides\":[1,1,8]"));
+    text_cleanup(&printed);
+    ferry_side_destroy(source);
+    ferry_side_destroy(destination);
+    ferry_spec_destroy(spec);
+    ferry_spec_destroy(fed);
+    ferry_map_destroy(map);
+}
+
 static void test_maps_that_do_not_fit_a_spec(void **state)
 {
     (void)state;
@@ -506,6 +558,7 @@ int main(void)
         cmocka_unit_test(test_no_inverse),
         cmocka_unit_test(test_filling_ends),
         cmocka_unit_test(test_a_map_in_a_spec),
+        cmocka_unit_test(test_a_map_between_sides_in_boxes),
         cmocka_unit_test(test_maps_that_do_not_fit_a_spec),
         cmocka_unit_test(test_names_with_braces),
     };
