@@ -100,6 +100,39 @@ FERRY_API size_t ferry_shard_origin_count(const ferry_shard *shard);
 FERRY_API ferry_status ferry_shard_origin_at(const ferry_shard *shard, size_t index,
                                              ferry_origin *origin_out, ferry_error *error);
 
+/*
+ * Of a side in boxes: a box of a parameter, and where its elements come from, or of the source are.
+ * Element i, with i below shape, is element offset + i[0] strides[0] + ... of the parameter,
+ * element begin + i of the tensor, and source_begin + i of the source tensor, whose dimensions
+ * correspond from the last one on; what one of them has more is 1 long.
+ */
+typedef struct ferry_held_box {
+    const char *parameter; /* names live as long as the plan */
+    const char *tensor;
+    const char *source;
+    ferry_dtype dtype;
+    uint32_t rank;
+    uint32_t n_dims;
+    uint64_t begin[FERRY_MAX_DIMS];
+    uint64_t shape[FERRY_MAX_DIMS];
+    uint64_t offset;
+    uint64_t strides[FERRY_MAX_DIMS];
+    uint32_t source_n_dims;
+    uint64_t source_begin[FERRY_MAX_DIMS];
+    uint64_t source_global[FERRY_MAX_DIMS]; /* its shape */
+} ferry_held_box;
+
+/* Is handed each box. Anything but FERRY_OK ends the visit, which then returns that. */
+typedef ferry_status (*ferry_held_box_visitor)(void *context, const ferry_held_box *box);
+
+/*
+ * Visits the boxes of a rank's parameters, of tensors that the plan moves, parameter by parameter
+ * in the order of the spec; repeats are written out. A side that is a mesh has none.
+ */
+FERRY_API ferry_status ferry_plan_visit_held_boxes(const ferry_plan *plan, ferry_side_role side,
+                                                   uint32_t rank, ferry_held_box_visitor visitor,
+                                                   void *context, ferry_error *error);
+
 FERRY_END_DECLS
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "exec/walk.h"
+#include "layout/strided.h"
 
 #include <string.h>
 
@@ -42,24 +43,65 @@ static uint32_t sort_by_stride(uint32_t n_dims, const uint64_t *length, const ui
     return n;
 }
 
+/* Of elements whose strides do not tell: whether a byte of one is another one's, too. */
+static ferry_status check_apart(uint64_t element_bytes, uint32_t n_dims, const uint64_t *length,
+                                const uint64_t *stride, bool *apart_out, ferry_error *error)
+{
+    fy_strided places = {.n_loops = n_dims + 1};
+    uint64_t place;
+    bool meets = true;
+    memcpy(places.count, length, n_dims * sizeof *length);
+    memcpy(places.stride, stride, n_dims * sizeof *stride);
+    places.count[n_dims] = element_bytes;
+    places.stride[n_dims] = 1;
+    fy_strided_simplify(&places);
+    FY_TRY(fy_strided_meets_itself(&places, &meets, &place, error));
+    *apart_out = !meets;
+    return FERRY_OK;
+}
+
 /* That no two elements share a byte and that the last byte has a number. */
 static ferry_status check_extent(uint64_t offset, uint64_t element_bytes, uint32_t n_dims,
                                  const uint64_t *length, const uint64_t *stride, ferry_error *error)
 {
-    uint32_t order[MOST_DIMS];
+    uint32_t order[MOST_DIMS], within = MOST_DIMS;
     uint32_t n = sort_by_stride(n_dims, length, stride, order);
-    uint64_t extent = element_bytes;
+    uint64_t extent = element_bytes, meant = 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t d = order[i];
         uint64_t reach;
-        if (stride[d] < extent) {
-            return fail_dim(d, length[d], stride[d], extent, error);
+        if (stride[d] < extent && within == MOST_DIMS) {
+            within = d;
+            meant = extent;
         }
         if (!fy_mul(length[d] - 1, stride[d], &reach) || !fy_add(extent, reach, &extent)) {
             return fail_overflow(error);
         }
     }
-    return fy_add(offset, extent, &extent) ? FERRY_OK : fail_overflow(error);
+    uint64_t end;
+    bool apart = true;
+    if (!fy_add(offset, extent, &end)) {
+        return fail_overflow(error);
+    }
+    if (within != MOST_DIMS) {
+        FY_TRY(check_apart(element_bytes, n_dims, length, stride, &apart, error));
+    }
+    return apart ? FERRY_OK : fail_dim(within, length[within], stride[within], meant, error);
+}
+
+bool fy_area_is_nested(const fy_area *area)
+{
+    uint32_t order[MOST_DIMS];
+    uint32_t n = sort_by_stride(area->n_dims, area->length, area->stride, order);
+    uint64_t extent = area->run_bytes;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t d = order[i];
+        if (area->stride[d] < extent) {
+            return false;
+        }
+        extent += (area->length[d] - 1) * area->stride[d];
+    }
+    return true;
 }
 
 /* Puts a dimension around what the area has; dimensions are kept fastest first until all are in. */
@@ -99,26 +141,29 @@ ferry_status fy_area_make(uint64_t offset, uint64_t element_bytes, uint32_t n_di
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "an area has %u dims; at most %u are allowed", n_dims, MOST_DIMS);
     }
-    fy_area area = fy_area_flat(offset, element_bytes);
+    bool is_empty = element_bytes == 0;
     for (uint32_t d = 0; d < n_dims; d++) {
-        if (length[d] == 0) {
-            area.bytes = 0;
-        }
+        is_empty = is_empty || length[d] == 0;
     }
-    if (area.bytes == 0) {
-        *area_out = fy_area_flat(offset, 0);
-        return FERRY_OK;
+    if (!is_empty) { /* then no product overflows: the elements are disjoint within the extent */
+        FY_TRY(check_extent(offset, element_bytes, n_dims, length, stride, error));
     }
-    FY_TRY(check_extent(offset, element_bytes, n_dims, length, stride, error));
-    /* No product overflows any more: the elements are disjoint within the extent. */
+    *area_out = is_empty ? fy_area_flat(offset, 0)
+                         : fy_area_of(offset, element_bytes, n_dims, length, stride);
+    return FERRY_OK;
+}
+
+fy_area fy_area_of(uint64_t offset, uint64_t element_bytes, uint32_t n_dims, const uint64_t *length,
+                   const uint64_t *stride)
+{
+    fy_area area = fy_area_flat(offset, element_bytes);
     for (uint32_t d = n_dims; d-- > 0;) {
         area.bytes *= length[d];
         wrap(&area, length[d], stride[d]);
     }
     reverse(area.length, area.n_dims);
     reverse(area.stride, area.n_dims);
-    *area_out = area;
-    return FERRY_OK;
+    return area;
 }
 
 fy_area fy_area_flat(uint64_t offset, uint64_t bytes)

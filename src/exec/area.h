@@ -27,12 +27,22 @@ typedef struct fy_area {
 
 /*
  * Lengths in elements, strides in bytes, slowest dimension first; zero bytes are fine (an empty
- * area). FERRY_ERR_INVALID_INPUT where two elements share a byte as far as strides tell (each
- * stride is at least the extent of what lies within), or where a number overflows.
+ * area). FERRY_ERR_INVALID_INPUT where two elements share a byte, or where a number overflows.
  */
 ferry_status fy_area_make(uint64_t offset, uint64_t element_bytes, uint32_t n_dims,
                           const uint64_t *length, const uint64_t *stride, fy_area *area_out,
                           ferry_error *error);
+
+/* Of what is known to be fine, or is only read: strides of 0 say the same bytes again. */
+fy_area fy_area_of(uint64_t offset, uint64_t element_bytes, uint32_t n_dims, const uint64_t *length,
+                   const uint64_t *stride);
+
+/*
+ * Whether runs of the same bytes can be walked in order of addresses: with dimensions sorted by
+ * their strides, each is at least the extent of what lies within. Areas that a plan gives mostly
+ * are; boxes of which one lies between the elements of another's rows need not be.
+ */
+bool fy_area_is_nested(const fy_area *area);
 
 /* bytes at offset. */
 fy_area fy_area_flat(uint64_t offset, uint64_t bytes);
@@ -52,6 +62,19 @@ typedef struct fy_area_walk {
 fy_area_walk fy_area_walk_of(const fy_area *area, uint64_t first, uint64_t bytes);
 /* The next run: false behind the last. */
 bool fy_area_next(fy_area_walk *walk, uint64_t *offset_out, uint64_t *bytes_out);
+
+/*
+ * Hands over where bytes [first, first + bytes) lie, in pieces that are as long and as few as their
+ * places allow: not in the order of the bytes where memory has another one. Anything but FERRY_OK
+ * ends it.
+ */
+typedef ferry_status (*fy_span_fn)(void *context, uint64_t offset, uint64_t bytes,
+                                   ferry_error *error);
+ferry_status fy_area_visit_spans(const fy_area *area, uint64_t first, uint64_t bytes,
+                                 fy_span_fn visit, void *context, ferry_error *error);
+
+/* Whether memory has the dimensions of an area in another order than its bytes have. */
+bool fy_area_is_permuted(const fy_area *area);
 
 /*
  * Copies bytes [first, first + bytes) of `from` to the same bytes of `to`, whatever the shapes of

@@ -53,18 +53,6 @@ typedef struct box {
 
 /* ---- what two areas have in common ---- */
 
-bool fy_area_is_permuted(const fy_area *area)
-{
-    uint64_t within = area->run_bytes;
-    for (uint32_t d = area->n_dims; d-- > 0;) {
-        if (area->stride[d] < within) {
-            return true;
-        }
-        within = area->stride[d];
-    }
-    return false;
-}
-
 /* A side, taken apart from its fastest dimension on. */
 typedef struct rest {
     const fy_area *area;
@@ -318,7 +306,8 @@ static void set_tiles(box *x, uint64_t to_bytes, uint64_t from_bytes)
 {
     for (uint32_t d = 0; d < x->nest.n; d++) {
         const dim *its = &x->nest.dims[d];
-        uint64_t most = fy_max(fy_max(to_bytes / its->to, from_bytes / its->from), 1);
+        uint64_t most =
+            fy_max(fy_max(to_bytes / its->to, its->from == 0 ? 1 : from_bytes / its->from), 1);
         x->tile[d] = fy_min(most, its->length);
     }
 }
@@ -419,13 +408,11 @@ static bool set_order(box *x)
 static fy_area side_area(const box *x, bool is_to)
 {
     uint64_t length[FERRY_MAX_DIMS], stride[FERRY_MAX_DIMS];
-    fy_area area = {0};
     for (uint32_t d = 0; d < x->nest.n; d++) {
         length[d] = x->nest.dims[d].length;
         stride[d] = is_to ? x->nest.dims[d].to : x->nest.dims[d].from;
     }
-    fy_area_make(0, x->element, x->nest.n, length, stride, &area, NULL); /* they are apart */
-    return area;
+    return fy_area_of(0, x->element, x->nest.n, length, stride);
 }
 
 static void copy_in_order(const box *x)

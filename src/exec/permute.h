@@ -6,9 +6,6 @@
 
 #include <stdbool.h>
 
-/* Whether memory has the dimensions of an area in another order than its bytes have. */
-bool fy_area_is_permuted(const fy_area *area);
-
 /*
  * fy_area_copy where an area is permuted: in the order that memory likes best, not in that of the
  * bytes. False, and nothing is done, where neither is, or where the areas have no common shape.

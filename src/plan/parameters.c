@@ -4,6 +4,7 @@
 
 #include "plan/core.h"
 
+#include "base/checked.h"
 #include "base/sort.h"
 #include "model/memory.h"
 
@@ -177,5 +178,147 @@ ferry_status ferry_plan_visit_fills(const ferry_plan *plan, uint32_t rank,
         status = visit_rank_fills(plan, r, &numbers, &capacity, visitor, context, error);
     }
     fy_free(numbers);
+    return fy_after_callback(status, "visitor", error);
+}
+
+/* ---- boxes ---- */
+
+typedef struct held_walk {
+    const ferry_plan *plan;
+    const fy_memory *memory;
+    const unsigned char *marks;
+    uint32_t which;
+    ferry_held_box_visitor visitor;
+    void *context;
+} held_walk;
+
+/* What one source of the tensor gives of a box: some of its elements, or none. */
+static ferry_status visit_fed(const held_walk *w, const ferry_held_box *whole,
+                              const fy_tensor *tensor, const fy_feed *feed)
+{
+    ferry_held_box box = *whole;
+    const fy_tensor *source = fy_problem_whole(&w->plan->problem, feed->tensor);
+    uint32_t pad = feed->n_dims - tensor->n_dims, source_pad = feed->n_dims - source->n_dims;
+    uint64_t skipped[FERRY_MAX_DIMS] = {0}; /* of the feed, by its dimensions */
+    box.source = source->name;
+    box.source_n_dims = source->n_dims;
+    for (uint32_t d = 0; d < tensor->n_dims; d++) {
+        uint64_t at = feed->at[d + pad], end = at + feed->shape[d + pad];
+        uint64_t first = fy_max(at, box.begin[d]), last = fy_min(end, box.begin[d] + box.shape[d]);
+        if (first >= last) {
+            return FERRY_OK;
+        }
+        skipped[d + pad] = first - at;
+        box.offset += (first - box.begin[d]) * box.strides[d];
+        box.begin[d] = first;
+        box.shape[d] = last - first;
+    }
+    for (uint32_t d = 0; d < source->n_dims; d++) {
+        box.source_begin[d] = feed->begin[d + source_pad] + skipped[d + source_pad];
+        box.source_global[d] = source->shape[d];
+    }
+    return w->visitor(w->context, &box);
+}
+
+static ferry_status visit_turn(const held_walk *w, ferry_held_box *box, const fy_tensor *tensor)
+{
+    ferry_status status = FERRY_OK;
+    if (w->which == 1 && tensor->n_feeds > 0) {
+        for (uint32_t i = 0; i < tensor->n_feeds && status == FERRY_OK; i++) {
+            status = visit_fed(w, box, tensor, &tensor->feeds[i]);
+        }
+        return status;
+    }
+    box->source = tensor->name;
+    box->source_n_dims = tensor->n_dims;
+    for (uint32_t d = 0; d < tensor->n_dims; d++) {
+        box->source_begin[d] = box->begin[d];
+        box->source_global[d] = tensor->shape[d];
+    }
+    return w->visitor(w->context, box);
+}
+
+/* All turns of a box that repeats: for each repeat numbers has a count, an offset and a begin. */
+static ferry_status visit_turns(const held_walk *w, ferry_held_box *box, const fy_said_box *said,
+                                const fy_tensor *tensor, uint32_t repeat)
+{
+    if (repeat == said->n_repeats) {
+        return visit_turn(w, box, tensor);
+    }
+    const uint64_t *numbers =
+        said->numbers + (size_t)3 * said->n_dims + (size_t)repeat * (2 + said->n_dims);
+    ferry_held_box turn = *box;
+    ferry_status status = FERRY_OK;
+    for (uint64_t i = 0; i < numbers[0] && status == FERRY_OK; i++) {
+        ferry_held_box here = turn;
+        status = visit_turns(w, &here, said, tensor, repeat + 1);
+        turn.offset += numbers[1];
+        for (uint32_t d = 0; d < said->n_dims; d++) {
+            turn.begin[d] += numbers[2 + d];
+        }
+    }
+    return status;
+}
+
+static ferry_status visit_held(const held_walk *w, const fy_parameter *parameter, uint32_t rank)
+{
+    ferry_status status = FERRY_OK;
+    for (uint32_t i = 0; i < parameter->n_boxes && status == FERRY_OK; i++) {
+        const fy_said_box *said = &w->memory->side->boxes[parameter->first_box + i];
+        uint32_t number = w->memory->tensor_of[said->tensor];
+        if ((w->marks[number / 8] >> (number % 8) & 1) == 0) {
+            continue;
+        }
+        const fy_tensor *tensor = fy_problem_whole(&w->plan->problem, number);
+        ferry_held_box box = {.parameter = parameter->name,
+                              .tensor = tensor->name,
+                              .dtype = tensor->dtype,
+                              .rank = rank,
+                              .n_dims = said->n_dims,
+                              .offset = said->offset};
+        bool is_empty = false;
+        for (uint32_t d = 0; d < said->n_dims; d++) {
+            box.begin[d] = said->numbers[d];
+            box.shape[d] = said->numbers[said->n_dims + d];
+            box.strides[d] = said->numbers[2 * said->n_dims + d];
+            is_empty = is_empty || box.shape[d] == 0;
+        }
+        status = is_empty ? FERRY_OK : visit_turns(w, &box, said, tensor, 0);
+    }
+    return status;
+}
+
+ferry_status ferry_plan_visit_held_boxes(const ferry_plan *plan, ferry_side_role side,
+                                         uint32_t rank, ferry_held_box_visitor visitor,
+                                         void *context, ferry_error *error)
+{
+    FY_TRY(fy_check_use(plan != NULL && visitor != NULL && rank < plan->problem.n_ranks,
+                        "ferry_plan_visit_held_boxes needs a plan, a rank of it and a visitor",
+                        error));
+    uint32_t which = side == FERRY_SIDE_SOURCE ? 0 : 1;
+    const fy_memory *memory = plan->problem.memory[which];
+    if (memory == NULL) {
+        return FERRY_OK;
+    }
+    uint32_t *numbers = NULL;
+    size_t capacity = 0, n = 0;
+    unsigned char *marks = fy_alloc_zeroed(plan->problem.n_tensors / 8 + 1u, 1);
+    held_walk w = {.plan = plan,
+                   .memory = memory,
+                   .marks = marks,
+                   .which = which,
+                   .visitor = visitor,
+                   .context = context};
+    ferry_status status = fy_check_memory(marks != NULL && mark_tensors(plan, which, marks),
+                                          "the boxes of a rank", error);
+    if (status == FERRY_OK && !is_lost(plan, rank)) {
+        status = fy_memory_parameters(memory, rank, &numbers, &capacity, &n, error);
+    }
+    fy_before_callback(error);
+    for (size_t i = 0; i < n && status == FERRY_OK; i++) {
+        status = visit_held(&w, &memory->side->parameters[numbers[i]], rank);
+    }
+    fy_free(numbers);
+    fy_free(marks);
     return fy_after_callback(status, "visitor", error);
 }

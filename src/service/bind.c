@@ -41,6 +41,7 @@ typedef struct binding {
     const ferry_plan *plan;
     bool wants_pairs;
     uint32_t me;       /* in the plan */
+    uint32_t my_rank;  /* in the world */
     uint32_t *members; /* ascending: number r is rank r of the world */
     uint32_t n_members;
     local_side sides[2]; /* by ferry_side_role */
@@ -255,12 +256,63 @@ static ferry_status fail_move(const binding *b, const ferry_move *move, const ch
                    move->tensor, (unsigned long long)move->task_id, move->from, move->to, why);
 }
 
+/* A box that says itself where its elements lie in a parameter. */
+static element_box box_of(uint64_t offset, uint32_t n_dims, const uint64_t *length,
+                          const uint64_t *stride)
+{
+    element_box box = {.first = offset, .run = 1};
+    uint32_t n = 0;
+    while (n_dims > 0 && (length[n_dims - 1] == 1 || stride[n_dims - 1] == box.run)) {
+        box.run *= length[--n_dims];
+    }
+    for (uint32_t d = 0; d < n_dims; d++) {
+        if (length[d] != 1) {
+            box.length[n] = length[d];
+            box.stride[n++] = stride[d];
+        }
+    }
+    box.n_dims = n;
+    return box;
+}
+
+/* The same as an area of bytes, within what the parameter has. */
+static ferry_status find_parameter_area(const binding *b, const char *name, element_box *box,
+                                        uint32_t bits, uint64_t bytes, const local_tensor *tensor,
+                                        fy_area *area_out)
+{
+    ferry_error why = {.message = "elements do not begin and end on bytes"};
+    uint64_t begin, end = 0;
+    ferry_status status = box_to_bytes(box, bits)
+                              ? fy_area_make(box->first, box->run, box->n_dims, box->length,
+                                             box->stride, area_out, &why)
+                              : FERRY_ERR_INVALID_PLAN;
+    if (status == FERRY_ERR_NO_MEMORY) {
+        return fy_forward(b->error, status, &why);
+    }
+    if (status == FERRY_OK) {
+        fy_area_hull(area_out, &begin, &end);
+    }
+    if (status != FERRY_OK || end > tensor->bytes || area_out->bytes != bytes) {
+        return fy_fail(b->error, FERRY_ERR_INVALID_PLAN,
+                       "%s: a box of the plan does not fit its %llu bytes: %s", name,
+                       (unsigned long long)tensor->bytes,
+                       status != FERRY_OK ? why.message : "it is another one");
+    }
+    return FERRY_OK;
+}
+
 /* The area of a move's box in a tensor of this rank. */
 static ferry_status find_area(const binding *b, const ferry_move *move, const local_tensor *tensor,
                               bool is_send, fy_area *area_out)
 {
     uint32_t n_dims = is_send ? move->src_n_dims : move->n_dims;
     element_box box;
+    if ((is_send ? move->src_parameter : move->dst_parameter) != NULL) {
+        box = is_send ? box_of(move->src_offset, n_dims, move->src_length, move->src_strides)
+                      : box_of(move->dst_offset, n_dims, move->length, move->dst_strides);
+        return find_parameter_area(b, move->tensor, &box, move->dtype.element_bits, move->bytes,
+                                   tensor, area_out);
+    }
     if (n_dims != tensor->n_dims || !lay_out(tensor, is_send ? move->src_begin : move->dst_begin,
                                              is_send ? move->src_length : move->length, &box)) {
         return fail_move(b, move, "has a box outside the shard");
@@ -292,7 +344,10 @@ static ferry_status find_member(const binding *b, uint32_t member, uint32_t *ran
 static ferry_status add_end(binding *b, const ferry_move *move, bool is_send)
 {
     local_side *side = &b->sides[is_send ? FERRY_SIDE_SOURCE : FERRY_SIDE_DESTINATION];
-    const char *name = is_send && move->source != NULL ? move->source : move->tensor;
+    const char *parameter = is_send ? move->src_parameter : move->dst_parameter;
+    const char *name = parameter != NULL                 ? parameter
+                       : is_send && move->source != NULL ? move->source
+                                                         : move->tensor;
     local_tensor *tensor;
     FY_TRY(find_tensor(side, name, &tensor, b->error));
     if (tensor == NULL) {
@@ -328,6 +383,27 @@ static ferry_status visit_move(void *context, const ferry_move *move)
     return status;
 }
 
+/* What this rank writes by itself. */
+static ferry_status visit_fill(void *context, const ferry_fill *fill)
+{
+    binding *b = context;
+    uint32_t bits = fill->dtype.element_bits;
+    local_tensor *tensor;
+    fy_area area = {0};
+    if (fill->bytes == 0) {
+        return FERRY_OK;
+    }
+    FY_TRY(find_tensor(&b->sides[FERRY_SIDE_DESTINATION], fill->parameter, &tensor, b->error));
+    if (tensor == NULL) {
+        return fy_fail(b->error, FERRY_ERR_INVALID_PLAN,
+                       "%s: has a fill on rank %u, which does not have it", fill->parameter, b->me);
+    }
+    element_box box = box_of(fill->offset, fill->n_dims, fill->shape, fill->strides);
+    FY_TRY(find_parameter_area(b, fill->parameter, &box, bits, fill->bytes, tensor, &area));
+    return fy_registry_add_fill(b->registry, b->my_rank, tensor->held, fill->bits,
+                                bits % 8 == 0 ? bits / 8 : 1, &area, b->error);
+}
+
 static ferry_status list_members(binding *b, const ferry_world *world)
 {
     b->n_members = ferry_world_rank_count(world);
@@ -352,7 +428,8 @@ static ferry_status visit(binding *b)
     FY_TRY(ferry_plan_visit_shards(b->plan, FERRY_SIDE_SOURCE, b->me, visit_source, b, b->error));
     FY_TRY(ferry_plan_visit_shards(b->plan, FERRY_SIDE_DESTINATION, b->me, visit_destination, b,
                                    b->error));
-    return ferry_plan_visit(b->plan, b->me, visit_move, b, NULL, b->error);
+    FY_TRY(ferry_plan_visit(b->plan, b->me, visit_move, b, NULL, b->error));
+    return ferry_plan_visit_fills(b->plan, b->me, visit_fill, b, b->error);
 }
 
 ferry_status fy_bind(fy_registry *registry, const ferry_world *world, const ferry_plan *plan,
@@ -360,7 +437,8 @@ ferry_status fy_bind(fy_registry *registry, const ferry_world *world, const ferr
                      bool wants_pairs, ferry_error *error)
 {
     binding b = {.registry = registry, .plan = plan, .wants_pairs = wants_pairs, .error = error};
-    b.me = ferry_world_member_of(world, ferry_world_rank(world));
+    b.my_rank = ferry_world_rank(world);
+    b.me = ferry_world_member_of(world, b.my_rank);
     b.sides[FERRY_SIDE_SOURCE].tensors = sources;
     b.sides[FERRY_SIDE_DESTINATION].tensors = destinations;
     b.sides[FERRY_SIDE_DESTINATION].is_destination = true;

@@ -10,6 +10,7 @@
 #include "service/run.h"
 
 #include "base/alloc.h"
+#include "base/checked.h"
 #include "base/hash.h"
 #include "base/sort.h"
 
@@ -90,7 +91,21 @@ bool fy_ledger_is_begun(const ferry_ledger *ledger)
  * Writing
  */
 
-/* The runs of a part that did not come. */
+static ferry_status add_gap(void *context, uint64_t at, uint64_t n, ferry_error *error)
+{
+    entry *its = context;
+    gap *last = its->n_gaps == 0 ? NULL : &its->gaps[its->n_gaps - 1];
+    if (last != NULL && last->end == at) {
+        last->end += n;
+        return FERRY_OK;
+    }
+    FY_TRY(
+        fy_check_memory(FY_RESERVE(its->gaps, its->capacity, its->n_gaps + 1), "a ledger", error));
+    its->gaps[its->n_gaps++] = (gap){.begin = at, .end = at + n};
+    return FERRY_OK;
+}
+
+/* Where a part is that did not come. */
 static ferry_status add_part(const ferry_service *service, ferry_ledger *ledger, uint32_t receive,
                              uint64_t first, uint64_t bytes, ferry_error *error)
 {
@@ -98,21 +113,8 @@ static ferry_status add_part(const ferry_service *service, ferry_ledger *ledger,
     const fy_end *end = &registry->receives.items[receive];
     entry *its = &ledger->entries[registry->held[end->held].destination];
     fy_area area = fy_end_area(registry, end);
-    fy_area_walk walk = fy_area_walk_of(&area, first, bytes);
-    uint64_t at, n;
-    while (fy_area_next(&walk, &at, &n)) {
-        gap *last = its->n_gaps == 0 ? NULL : &its->gaps[its->n_gaps - 1];
-        if (last != NULL && last->end == at) {
-            last->end += n;
-            continue;
-        }
-        if (!FY_RESERVE(its->gaps, its->capacity, its->n_gaps + 1)) {
-            return fy_fail_no_memory(error, "a ledger");
-        }
-        its->gaps[its->n_gaps++] = (gap){.begin = at, .end = at + n};
-    }
     its->missing += bytes;
-    return FERRY_OK;
+    return fy_area_visit_spans(&area, first, bytes, add_gap, its, error);
 }
 
 static ferry_status add_lane(const ferry_service *service, ferry_ledger *ledger,
@@ -413,22 +415,79 @@ static size_t seek(const entry *its, uint64_t at)
     return first;
 }
 
-static ferry_status want_missing(fy_wire *wire, const entry *its, const fy_area *area,
-                                 size_t *n_wants, size_t *capacity, ferry_error *error)
+/* What is missing, of an area whose bytes are looked for one run after the other. */
+typedef struct wanting {
+    fy_wire *wire;
+    const entry *its;
+    const fy_area *area;
+    size_t *n_wants, *capacity;
+    size_t first_of_end;
+    uint64_t missing; /* of what is looked at */
+} wanting;
+
+static ferry_status want_runs(const wanting *w, uint64_t first, uint64_t bytes, ferry_error *error)
 {
-    size_t first_of_end = *n_wants;
-    fy_area_walk walk = fy_area_walk_of(area, 0, area->bytes);
-    uint64_t at, n, position = 0;
+    const entry *its = w->its;
+    fy_area_walk walk = fy_area_walk_of(w->area, first, bytes);
+    uint64_t at, n, position = first;
     while (fy_area_next(&walk, &at, &n)) {
         for (size_t g = seek(its, at); g < its->n_gaps && its->gaps[g].begin < at + n; g++) {
             uint64_t begin = its->gaps[g].begin > at ? its->gaps[g].begin : at;
             uint64_t end = its->gaps[g].end < at + n ? its->gaps[g].end : at + n;
             fy_range range = {.first = position + (begin - at), .bytes = end - begin};
-            FY_TRY(add_want(wire, n_wants, capacity, first_of_end, range, error));
+            FY_TRY(add_want(w->wire, w->n_wants, w->capacity, w->first_of_end, range, error));
         }
         position += n;
     }
     return FERRY_OK;
+}
+
+static ferry_status count_missing(void *context, uint64_t at, uint64_t n, ferry_error *error)
+{
+    wanting *w = context;
+    const entry *its = w->its;
+    (void)error;
+    for (size_t g = seek(its, at); g < its->n_gaps && its->gaps[g].begin < at + n; g++) {
+        w->missing += fy_min(its->gaps[g].end, at + n) - fy_max(its->gaps[g].begin, at);
+    }
+    return FERRY_OK;
+}
+
+/*
+ * Of an area whose runs lie in another order: they may be as short as elements, but what is missing
+ * are few ranges. So ranges are halved until all of one is missing, or nothing.
+ */
+static ferry_status want_range(wanting *w, uint64_t first, uint64_t bytes, ferry_error *error)
+{
+    w->missing = 0;
+    FY_TRY(fy_area_visit_spans(w->area, first, bytes, count_missing, w, error));
+    if (w->missing == 0) {
+        return FERRY_OK;
+    }
+    if (w->missing == bytes) {
+        return add_want(w->wire, w->n_wants, w->capacity, w->first_of_end,
+                        (fy_range){.first = first, .bytes = bytes}, error);
+    }
+    if (bytes <= w->area->run_bytes) {
+        return want_runs(w, first, bytes, error);
+    }
+    uint64_t half = bytes / 2;
+    half = half < w->area->run_bytes ? half : half / w->area->run_bytes * w->area->run_bytes;
+    FY_TRY(want_range(w, first, half, error));
+    return want_range(w, first + half, bytes - half, error);
+}
+
+static ferry_status want_missing(fy_wire *wire, const entry *its, const fy_area *area,
+                                 size_t *n_wants, size_t *capacity, ferry_error *error)
+{
+    wanting w = {.wire = wire,
+                 .its = its,
+                 .area = area,
+                 .n_wants = n_wants,
+                 .capacity = capacity,
+                 .first_of_end = *n_wants};
+    return fy_area_is_permuted(area) ? want_range(&w, 0, area->bytes, error)
+                                     : want_runs(&w, 0, area->bytes, error);
 }
 
 ferry_status fy_ledger_apply(ferry_service *service, ferry_error *error)

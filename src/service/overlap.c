@@ -38,7 +38,9 @@ typedef struct row_piece {
 
 typedef struct checker {
     const fy_registry *registry;
-    uint64_t *dims; /* the registry's, of each area from the largest stride to the least */
+    /* The registry's, of each area from the largest stride to the least, and coalesced: */
+    fy_end *sends, *receives;
+    uint64_t *dims;
     bool found;
     piece first, second; /* two that share a byte */
     /* Comparing by rows may not take longer than merging runs would: steps that are left. */
@@ -48,7 +50,7 @@ typedef struct checker {
 
 static const fy_end *end_of(const checker *c, const piece *p)
 {
-    return &(p->is_read ? &c->registry->sends : &c->registry->receives)->items[p->end];
+    return &(p->is_read ? c->sends : c->receives)[p->end];
 }
 
 static uint64_t length_of(const checker *c, const fy_end *end, uint32_t dim)
@@ -425,8 +427,8 @@ static size_t drop_same_reads(const checker *c, piece *pieces, size_t n)
         const fy_end *x = end_of(c, p), *y = last == NULL ? NULL : end_of(c, last);
         if (p->is_read && y != NULL && last->at == p->at && x->run_bytes == y->run_bytes &&
             x->n_dims == y->n_dims &&
-            (x->n_dims == 0 || memcmp(c->registry->dims + x->dims, c->registry->dims + y->dims,
-                                      2 * x->n_dims * sizeof *c->registry->dims) == 0)) {
+            (x->n_dims == 0 ||
+             memcmp(c->dims + x->dims, c->dims + y->dims, 2 * x->n_dims * sizeof *c->dims) == 0)) {
             continue;
         }
         pieces[n_kept] = *p;
@@ -553,46 +555,144 @@ static void sort_dims(const fy_end *end, uint64_t *dims)
     }
 }
 
+/* What lies side by side in this order becomes one: of a transpose there is not a run for each
+ * element. */
+static void coalesce(fy_end *end, uint64_t *dims)
+{
+    uint64_t length[FERRY_MAX_DIMS], stride[FERRY_MAX_DIMS];
+    uint32_t n = 0; /* fastest first */
+    for (uint32_t d = end->n_dims; d-- > 0;) {
+        uint64_t its = dims[end->dims + d], step = dims[end->dims + end->n_dims + d];
+        if (n == 0 && step == end->run_bytes) {
+            end->run_bytes *= its;
+        } else if (n > 0 && step == length[n - 1] * stride[n - 1]) {
+            length[n - 1] *= its;
+        } else {
+            length[n] = its;
+            stride[n++] = step;
+        }
+    }
+    end->n_dims = n;
+    for (uint32_t d = 0; d < n; d++) {
+        dims[end->dims + d] = length[n - 1 - d];
+        dims[end->dims + n + d] = stride[n - 1 - d];
+    }
+}
+
+/* Areas of which all runs are pieces stay as they are. */
+static fy_end *copy_ends(checker *c, const fy_ends *ends, size_t *n_dims_inout)
+{
+    fy_end *copy = fy_alloc(ends->n + 1, sizeof *copy);
+    for (size_t i = 0; copy != NULL && i < ends->n; i++) {
+        const fy_end *end = &ends->items[i];
+        fy_area area = fy_end_area(c->registry, end);
+        copy[i] = *end;
+        copy[i].dims = (uint32_t)*n_dims_inout;
+        if (end->n_dims > 0) {
+            memcpy(c->dims + copy[i].dims, c->registry->dims + end->dims,
+                   2 * end->n_dims * sizeof *c->dims);
+        }
+        *n_dims_inout += 2 * (size_t)end->n_dims;
+        if (end->n_dims > 0 && fy_area_is_nested(&area)) {
+            sort_dims(&copy[i], c->dims);
+            coalesce(&copy[i], c->dims);
+        }
+    }
+    return copy;
+}
+
+static size_t count_dims(const fy_ends *ends)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < ends->n; i++) {
+        n += 2 * (size_t)ends->items[i].n_dims;
+    }
+    return n;
+}
+
 /* Which bytes an area has does not depend on the order of its dimensions, as its elements' does; in
  * this one its runs are in order of addresses. */
-static ferry_status copy_dims(checker *c, ferry_error *error)
+static ferry_status copy_areas(checker *c, ferry_error *error)
 {
     const fy_registry *registry = c->registry;
-    if (registry->n_dims == 0) {
-        return FERRY_OK;
-    }
-    c->dims = fy_alloc(registry->n_dims, sizeof *c->dims);
+    size_t n_dims = count_dims(&registry->sends) + count_dims(&registry->receives);
+    c->dims = fy_alloc(n_dims + 1, sizeof *c->dims);
     FY_TRY(fy_check_memory(c->dims != NULL, "the comparison of areas", error));
-    memcpy(c->dims, registry->dims, registry->n_dims * sizeof *c->dims);
-    for (size_t i = 0; i < registry->receives.n; i++) {
-        sort_dims(&registry->receives.items[i], c->dims);
+    n_dims = 0;
+    c->sends = copy_ends(c, &registry->sends, &n_dims);
+    c->receives = copy_ends(c, &registry->receives, &n_dims);
+    return fy_check_memory(c->sends != NULL && c->receives != NULL, "the comparison of areas",
+                           error);
+}
+
+typedef struct piece_list {
+    piece *items;
+    size_t n, capacity;
+} piece_list;
+
+/* An area; of one whose dimensions do not nest, so that no order of them is that of addresses, all
+ * runs. */
+static bool add_pieces(const fy_registry *registry, uint32_t index, bool is_read, piece_list *list)
+{
+    const fy_end *end = &(is_read ? &registry->sends : &registry->receives)->items[index];
+    fy_area area = fy_end_area(registry, end);
+    piece whole = piece_of(registry, index, is_read);
+    if (fy_area_is_nested(&area)) {
+        bool has_room = FY_RESERVE(list->items, list->capacity, list->n + 1);
+        if (has_room) {
+            list->items[list->n++] = whole;
+        }
+        return has_room;
     }
-    for (size_t i = 0; i < registry->sends.n; i++) {
-        sort_dims(&registry->sends.items[i], c->dims);
+    fy_area_walk walk = fy_area_walk_of(&area, 0, area.bytes);
+    uint64_t at, n;
+    while (fy_area_next(&walk, &at, &n)) {
+        if (!FY_RESERVE(list->items, list->capacity, list->n + 1)) {
+            return false;
+        }
+        list->items[list->n++] = (piece){.at = whole.at - area.offset + at,
+                                         .extent = n,
+                                         .end = index,
+                                         .dim = (uint16_t)end->n_dims,
+                                         .is_read = is_read};
     }
-    return FERRY_OK;
+    return true;
+}
+
+static bool list_pieces(const fy_registry *registry, uint32_t my_rank, piece_list *list)
+{
+    bool ok = true;
+    for (uint32_t i = 0; ok && i < registry->receives.n; i++) {
+        if (!changes_nothing(registry, my_rank, &registry->receives.items[i])) {
+            ok = add_pieces(registry, i, false, list);
+        }
+    }
+    for (uint32_t i = 0; ok && i < registry->sends.n; i++) {
+        if (registry->sends.items[i].task_id <
+            FY_FILL_TASKS) { /* what those read is the service's */
+            ok = add_pieces(registry, i, true, list);
+        }
+    }
+    return ok;
 }
 
 ferry_status fy_check_writers(const fy_registry *registry, uint32_t my_rank, ferry_error *error)
 {
-    size_t n_sends = registry->sends.n, n_receives = registry->receives.n, n = 0;
-    if (n_receives == 0) {
+    piece_list list = {.items = NULL};
+    checker c = {.registry = registry};
+    if (registry->receives.n == 0) {
         return FERRY_OK;
     }
-    piece *pieces = fy_alloc(n_sends + n_receives, sizeof *pieces);
-    FY_TRY(fy_check_memory(pieces != NULL, "the comparison of areas", error));
-    for (uint32_t i = 0; i < n_receives; i++) {
-        if (!changes_nothing(registry, my_rank, &registry->receives.items[i])) {
-            pieces[n++] = piece_of(registry, i, false);
-        }
+    ferry_status status =
+        fy_check_memory(list_pieces(registry, my_rank, &list), "the comparison of areas", error);
+    FY_THEN(status, copy_areas(&c, error));
+    FY_THEN(status, check(&c, list.items, list.n, 0, error));
+    if (status == FERRY_OK && c.found) {
+        status = fail_pair(&c, my_rank, error);
     }
-    for (uint32_t i = 0; i < n_sends; i++) {
-        pieces[n++] = piece_of(registry, i, true);
-    }
-    checker c = {.registry = registry};
-    ferry_status status = copy_dims(&c, error);
-    FY_THEN(status, check(&c, pieces, n, 0, error));
+    fy_free(c.sends);
+    fy_free(c.receives);
     fy_free(c.dims);
-    fy_free(pieces);
-    return status == FERRY_OK && c.found ? fail_pair(&c, my_rank, error) : status;
+    fy_free(list.items);
+    return status;
 }

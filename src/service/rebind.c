@@ -30,8 +30,8 @@ static ferry_status replace(fy_registry *registry, const ferry_tensors *tensors,
     for (size_t i = 0; tensors != NULL && i < registry->n_held; i++) {
         fy_held *held = &registry->held[i];
         const char *name = registry->names + held->name;
-        if ((held->destination != FY_NONE) != is_destination) {
-            continue;
+        if ((held->destination != FY_NONE) != is_destination || *name == '\0') {
+            continue; /* what has no name is the service's own */
         }
         index = fy_tensors_find(tensors, name, index + 1);
         if (index == SIZE_MAX) {

@@ -31,6 +31,7 @@ void fy_registry_cleanup(fy_registry *registry)
     fy_free(registry->dims);
     fy_free(registry->sends.items);
     fy_free(registry->receives.items);
+    fy_patterns_free(registry);
     fy_index_cleanup(&registry->held_by_base);
     fy_index_cleanup(&registry->sends.index);
     fy_index_cleanup(&registry->receives.index);
@@ -409,6 +410,11 @@ void fy_end_describe(const fy_registry *registry, const fy_end *end, bool is_sen
 {
     const char *name = fy_held_name(registry, end->held);
     bool cut = strlen(name) > SHOWN_NAME;
+    if (end->task_id >= FY_FILL_TASKS) {
+        snprintf(text, text_bytes, "a fill of %.*s%s at rank %u", SHOWN_NAME, name,
+                 cut ? "..." : "", my_rank);
+        return;
+    }
     snprintf(text, text_bytes, "task %llu%s%.*s%s%s from rank %u to rank %u",
              (unsigned long long)end->task_id, name[0] == '\0' ? "" : " (", SHOWN_NAME, name,
              cut ? "..." : "", name[0] == '\0' ? "" : ")", is_send ? my_rank : end->peer,

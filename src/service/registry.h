@@ -25,4 +25,10 @@ ferry_status fy_registry_add_area(fy_registry *registry, bool is_send, uint64_t 
                                   uint32_t peer, uint32_t held, uint64_t element_bytes,
                                   const fy_area *area, ferry_error *error);
 
+/* fills.c: adds both ends of a task that writes elements of these bits to an area of `held`. */
+ferry_status fy_registry_add_fill(fy_registry *registry, uint32_t my_rank, uint32_t held,
+                                  const unsigned char *bits, uint64_t element_bytes,
+                                  const fy_area *area, ferry_error *error);
+void fy_patterns_free(fy_registry *registry);
+
 #endif

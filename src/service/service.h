@@ -70,6 +70,17 @@ typedef struct fy_ends {
     size_t n_indexed;
 } fy_ends;
 
+/* Bytes that a plan's fills write, again and again; see fills.c. */
+typedef struct fy_pattern {
+    unsigned char bits[8];
+    uint64_t element_bytes;
+    char *memory;
+    uint32_t held;
+} fy_pattern;
+
+/* Fills are tasks from a rank to itself with numbers from here on. */
+#define FY_FILL_TASKS (UINT64_C(1) << 63)
+
 typedef struct fy_registry {
     fy_held *held;
     size_t n_held, held_capacity;
@@ -81,6 +92,10 @@ typedef struct fy_registry {
     uint64_t *dims;
     size_t n_dims, dims_capacity;
     fy_ends sends, receives;
+    fy_pattern *patterns;
+    size_t n_patterns, pattern_capacity;
+    fy_index patterns_by_bits;
+    uint64_t n_fills;
     ferry_plan *plan; /* of bind: a reference (fy_plan_retain); else NULL */
     bool scheduled;
     bool has_far;     /* some memory is, or was, not the host's */

@@ -3,8 +3,9 @@
 """Random specs through the copy service: every byte that it brings against the oracle's.
 
     plans.py --program PROGRAM [--seed S] [--count C] [--row inproc|shm|mixed|...] [--patience X]
+             [--boxes]
 
-The oracle writes what each rank holds and works out, element by element, what each must have
+With --boxes one side, or both, say which box lies where in which parameter. The oracle writes what each rank holds and works out, element by element, what each must have
 afterwards; the program only moves it. A case can be had alone by its seed and --count 1.
 """
 
@@ -20,7 +21,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "oracle"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 import skips  # noqa: E402
-from ferry_layout import Model  # noqa: E402
+from box_random import random_box_spec  # noqa: E402
+from ferry_boxes import model_of  # noqa: E402
+from ferry_layout import row_major_strides  # noqa: E402
 from spec_random import random_spec  # noqa: E402
 
 ROWS = {
@@ -33,6 +36,7 @@ ROWS = {
     "ucx": ("ucx", 0, 5, None),
 }
 RUNS = 2
+POISON = 0xc7  # what the program has in memory that nobody writes
 
 
 class Failure(Exception):
@@ -59,31 +63,125 @@ def expected_of(model, tensor, rank, blobs):
     return gather(tensor.bits, [(blobs[feeds[number].source], offset) for number, offset in places])
 
 
-def write_case(folder, model, rng):
-    """Files of all ranks; {file: expected bytes}."""
-    blobs = {t.name: blob_of(t, rng) for t in model.tensors if t.source is None}
-    lines = [[] for _ in range(model.world)]
-    expected = {}
+class Memory:
+    """A parameter's bytes, and which bits of them are moved."""
+
+    def __init__(self, parameter, byte):
+        self.bits = parameter.bits
+        n_bytes = (parameter.elements * self.bits + 7) // 8
+        self.bytes = bytearray([byte]) * n_bytes
+        self.moved = bytearray(n_bytes)
+
+    def put(self, address, value, moved):
+        """value: an element as a number."""
+        mask = (1 << self.bits) - 1
+        if self.bits < 8:
+            shift = address % 2 * 4
+            at, n, value, mask = address // 2, 1, value << shift, mask << shift
+        else:
+            n = self.bits // 8
+            at = address * n
+        def mixed(old, new):
+            return ((int.from_bytes(old, "little") & ~mask) | new).to_bytes(n, "little")
+        self.bytes[at:at + n] = mixed(self.bytes[at:at + n], value)
+        self.moved[at:at + n] = mixed(self.moved[at:at + n], mask if moved else 0)
+
+
+def element(blob, bits, index):
+    """An element as a number."""
+    if bits < 8:
+        return blob[index // 2] >> index % 2 * 4 & 15
+    size = bits // 8
+    return int.from_bytes(blob[index * size:(index + 1) * size], "little")
+
+
+def index_of(tensor, box, place):
+    index = 0
+    for n, begin, stride in reversed(list(zip(box.shape, box.begin, row_major_strides(tensor.shape)))):
+        index += (begin + place % n) * stride
+        place //= n
+    return index
+
+
+def laid_out(model, parameter, blobs, is_source):
+    """What a parameter holds, or shall hold, element by element."""
+    memory = Memory(parameter, 0x5e if is_source else POISON)
+    for address, what in enumerate(parameter.memory):
+        if what is None:
+            continue
+        box, place = what
+        if box.bits is not None:
+            memory.put(address, int(box.bits, 16), False)
+            continue
+        tensor = model.by_name[box.tensor]
+        index = index_of(tensor, box, place)
+        if is_source:
+            blob = blobs[tensor.name]
+        else:
+            number, index = model.origin(tensor)[index]
+            blob = blobs[model.feeds(tensor)[number].source]
+        memory.put(address, element(blob, parameter.bits, index), True)
+    return memory
+
+
+class Case:
+    """Files of all ranks, and what others must hold."""
+
+    def __init__(self, folder, model):
+        self.folder = folder
+        self.lines = [[] for _ in range(model.world)]
+        self.expected = {}  # file: bytes, which bits of them are moved, tensor, rank
+
+    def source(self, name, rank, tensor, data):
+        (self.folder / name).write_bytes(data)
+        self.lines[rank].append("S %d %s %s" % (len(data), name, tensor))
+
+    def destination(self, name, rank, tensor, data, moved=None):
+        self.expected[name] = data, moved or b"\xff" * len(data), tensor, rank
+        self.lines[rank].append("D %d %s %s" % (len(data), name, tensor))
+
+
+def write_mesh(case, model, blobs, is_source):
     used = {feed.source for tensor in model.wanted() for feed in model.feeds(tensor)}
     for number, tensor in enumerate(model.tensors):
-        if tensor.name in used:
-            placement = model.at_source(tensor.name)
-            for rank in placement.shards if placement else ():
+        if is_source and tensor.name not in used:
+            continue
+        place = model.at_source if is_source else model.at_destination
+        placement = place(tensor.name)
+        for rank in placement.shards if placement else ():
+            if is_source:
                 blob = blobs[tensor.name]
                 data = gather(tensor.bits, [(blob, index) for index in placement.held(rank)])
-                name = "s%d.%d" % (number, rank)
-                (folder / name).write_bytes(data)
-                lines[rank].append("S %d %s %s" % (len(data), name, tensor.name))
-        placement = model.at_destination(tensor.name)
-        for rank in placement.shards if placement else ():
-            name = "d%d.%d" % (number, rank)
-            expected[name] = (expected_of(model, tensor, rank, blobs), tensor.name, rank)
-            lines[rank].append("D %d %s %s" % (len(expected[name][0]), name, tensor.name))
-    for rank, own in enumerate(lines):
+                case.source("s%d.%d" % (number, rank), rank, tensor.name, data)
+            else:
+                case.destination("d%d.%d" % (number, rank), rank, tensor.name,
+                                 expected_of(model, tensor, rank, blobs))
+
+
+def write_boxes(case, model, side, blobs, is_source):
+    for rank, parameters in side.parameters.items():
+        for number, parameter in enumerate(parameters):
+            memory = laid_out(model, parameter, blobs, is_source)
+            if is_source:
+                case.source("sp%d.%d" % (number, rank), rank, parameter.name, memory.bytes)
+            else:
+                case.destination("dp%d.%d" % (number, rank), rank, parameter.name,
+                                 bytes(memory.bytes), bytes(memory.moved))
+
+
+def write_case(folder, model, rng):
+    blobs = {t.name: blob_of(t, rng) for t in model.tensors if t.source is None}
+    case = Case(folder, model)
+    for side, is_source in ((model.source, True), (model.destination, False)):
+        if hasattr(side, "parameters"):
+            write_boxes(case, model, side, blobs, is_source)
+        else:
+            write_mesh(case, model, blobs, is_source)
+    for rank, own in enumerate(case.lines):
         rng.shuffle(own)
         (folder / ("r%d" % rank)).write_text("".join(line + "\n" for line in own),
                                              encoding="utf-8")
-    return expected
+    return case.expected
 
 
 def settings_of(rng):
@@ -102,29 +200,30 @@ def settings_of(rng):
 
 def compare(folder, expected):
     for run in range(RUNS):
-        for name, (wanted, tensor, rank) in expected.items():
+        for name, (wanted, moved, tensor, rank) in expected.items():
             have = (folder / ("%s.%d" % (name, run))).read_bytes()
-            wanted = bytes(byte ^ (run * 59) & 255 for byte in wanted)
+            wanted = bytes(byte ^ run * 59 & mask for byte, mask in zip(wanted, moved))
             if have != wanted:
                 wrong = [i for i, (a, b) in enumerate(zip(have, wanted)) if a != b]
                 raise Failure("run %d, rank %d, \"%s\": %d of %d bytes are wrong, first at %s" % (
                     run, rank, tensor, len(wrong), len(wanted), wrong[:1]))
 
 
-def draw(seed, most_ranks):
+def draw(seed, most_ranks, boxes):
     """A spec that so many ranks can do."""
     for attempt in range(1000):
-        spec = random_spec(seed * 1000 + attempt)
-        model = Model(spec)
+        number = seed * 1000 + attempt
+        spec = random_box_spec(number) if boxes else random_spec(number)
+        model = model_of(spec)
         if model.world <= most_ranks:
             return spec, model
     raise Failure("no spec for %d ranks" % most_ranks)
 
 
-def one(seed, row, program, patience):
+def one(seed, row, program, patience, boxes):
     engines, threads, most_ranks, nodes = ROWS[row]
     rng = random.Random(seed)
-    spec, model = draw(seed, most_ranks)
+    spec, model = draw(seed, most_ranks, boxes)
     chosen = settings_of(rng)
     with tempfile.TemporaryDirectory(prefix="ferry-plans-") as text:
         folder = Path(text)
@@ -158,6 +257,7 @@ def main():
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--row", default="inproc", choices=sorted(ROWS))
     parser.add_argument("--patience", type=float, default=1.0)
+    parser.add_argument("--boxes", action="store_true")
     options = parser.parse_args()
     needs_ucx = options.row in ("mixed", "ucx")
     plugins = os.environ.get("FERRY_PLUGINS") or str(Path(options.program).parent)
@@ -166,11 +266,11 @@ def main():
     failed = 0
     for seed in range(options.seed, options.seed + options.count):
         try:
-            one(seed, options.row, options.program, options.patience)
+            one(seed, options.row, options.program, options.patience, options.boxes)
         except Failure as failure:
             failed += 1
-            print("--row %s --seed %d --count 1: FAILED: %s" % (options.row, seed, failure),
-                  flush=True)
+            print("--row %s%s --seed %d --count 1: FAILED: %s"
+                  % (options.row, " --boxes" if options.boxes else "", seed, failure), flush=True)
     print("%d of %d specs failed on %s" % (failed, options.count, options.row))
     return 1 if failed else 0
 

@@ -137,16 +137,17 @@ typedef struct pass {
     run_work work;
     char *const *memories;
     size_t index;
+    size_t parameter; /* that was worked on last */
     uint64_t done;
     run_progress_fn progress;
     void *context;
     ferry_error *error;
 } pass;
 
-static ferry_status fail_wrong(const pass *p, const ferry_shard *shard, const run_mismatch *wrong)
+/* element: which one it is, in words. */
+static ferry_status fail_wrong(const pass *p, const char *element, const run_mismatch *wrong)
 {
-    char element[800], expected[40] = "", found[40] = "";
-    run_element_text(shard, wrong->element, element, sizeof element);
+    char expected[40] = "", found[40] = "";
     for (uint64_t i = wrong->n_bytes; i-- > 0;) { /* as one reads a number */
         size_t used = strlen(found);
         snprintf(found + used, sizeof found - used, "%02x", wrong->found[i]);
@@ -162,10 +163,14 @@ static ferry_status work_on_shard(void *context, const ferry_shard *shard)
 {
     pass *p = context;
     run_mismatch wrong = {0};
-    ferry_status status =
-        run_walk(shard, p->shards->side, p->work, p->memories[p->index], &wrong, p->error);
+    ferry_status status = FERRY_OK;
+    if (!shard->is_parameter) { /* else boxes and fills are worked on */
+        status = run_walk(shard, p->shards->side, p->work, p->memories[p->index], &wrong, p->error);
+    }
     if (status == FERRY_ERR_DIGEST) {
-        return fail_wrong(p, shard, &wrong);
+        char element[800];
+        run_element_text(shard, wrong.element, element, sizeof element);
+        return fail_wrong(p, element, &wrong);
     }
     p->index++;
     p->done += shard->bytes;
@@ -173,6 +178,49 @@ static ferry_status work_on_shard(void *context, const ferry_shard *shard)
         p->progress(p->context, p->done, p->shards->tensor_bytes);
     }
     return status;
+}
+
+/* Boxes and fills come in the order of the parameters. */
+static void *memory_of(pass *p, const char *parameter)
+{
+    const run_shards *s = p->shards;
+    for (size_t i = 0; i < s->n; i++) {
+        size_t at = (p->parameter + i) % s->n;
+        if (strcmp(s->names[at], parameter) == 0) {
+            p->parameter = at;
+            return p->memories[at];
+        }
+    }
+    return NULL;
+}
+
+static ferry_status work_on_box(void *context, const ferry_held_box *box)
+{
+    pass *p = context;
+    run_mismatch wrong = {0};
+    char tensor[800], element[1400];
+    void *memory = memory_of(p, box->parameter);
+    if (memory == NULL || run_walk_box(box, p->work, memory, &wrong) == FERRY_OK) {
+        return FERRY_OK;
+    }
+    run_box_text(box, wrong.from, tensor, sizeof tensor);
+    snprintf(element, sizeof element, "element %llu of %.500s, which is %s,",
+             (unsigned long long)wrong.element, box->parameter, tensor);
+    return fail_wrong(p, element, &wrong);
+}
+
+static ferry_status work_on_fill(void *context, const ferry_fill *fill)
+{
+    pass *p = context;
+    run_mismatch wrong = {0};
+    char element[700];
+    void *memory = memory_of(p, fill->parameter);
+    if (memory == NULL || run_walk_fill(fill, p->work, memory, &wrong) == FERRY_OK) {
+        return FERRY_OK;
+    }
+    snprintf(element, sizeof element, "element %llu of %.500s, which is filled,",
+             (unsigned long long)wrong.element, fill->parameter);
+    return fail_wrong(p, element, &wrong);
 }
 
 ferry_status run_shards_work(const run_shards *shards, uint32_t work, char *const *memories,
@@ -187,6 +235,11 @@ ferry_status run_shards_work(const run_shards *shards, uint32_t work, char *cons
               .error = &said};
     ferry_status status =
         ferry_plan_visit_shards(shards->plan, shards->side, shards->rank, work_on_shard, &p, error);
+    FY_THEN(status, ferry_plan_visit_held_boxes(shards->plan, shards->side, shards->rank,
+                                                work_on_box, &p, error));
+    if (status == FERRY_OK && shards->side == FERRY_SIDE_DESTINATION) {
+        status = ferry_plan_visit_fills(shards->plan, shards->rank, work_on_fill, &p, error);
+    }
     if (status != FERRY_OK && said.message[0] != '\0') {
         *error = said; /* what the visitor knew; the visit itself has nothing to add */
     }

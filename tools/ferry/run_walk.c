@@ -49,6 +49,7 @@ static void note_wrong(walk *w, uint64_t element, uint64_t from)
     bytes = bytes < sizeof w->mismatch->found ? bytes : sizeof w->mismatch->found;
     w->is_wrong = true;
     w->mismatch->element = element;
+    w->mismatch->from = from;
     w->mismatch->n_bytes = bytes;
     for (uint64_t i = 0; i < bytes; i++) {
         uint8_t expected = expected_byte(w, from * w->bits / 8 + i);
@@ -282,6 +283,19 @@ static uint64_t global_of(const ferry_shard *shard, uint32_t dim, uint64_t index
     return index;
 }
 
+static void write_element(const char *tensor, const uint64_t *index, uint32_t n_dims, char *text,
+                          size_t n_bytes)
+{
+    int used = snprintf(text, n_bytes, "%.600s[", tensor);
+    for (uint32_t dim = 0; dim < n_dims && used >= 0 && (size_t)used < n_bytes; dim++) {
+        used += snprintf(text + used, n_bytes - (size_t)used, "%s%llu", dim == 0 ? "" : ", ",
+                         (unsigned long long)index[dim]);
+    }
+    if (used >= 0 && (size_t)used < n_bytes) {
+        snprintf(text + used, n_bytes - (size_t)used, "]");
+    }
+}
+
 void run_element_text(const ferry_shard *shard, uint64_t element, char *text, size_t n_bytes)
 {
     uint64_t index[FERRY_MAX_DIMS] = {0};
@@ -291,12 +305,156 @@ void run_element_text(const ferry_shard *shard, uint64_t element, char *text, si
         index[dim] = global_of(shard, dim, left % extent);
         left /= extent;
     }
-    int used = snprintf(text, n_bytes, "%.600s[", shard->tensor);
-    for (uint32_t dim = 0; dim < shard->n_dims && used >= 0 && (size_t)used < n_bytes; dim++) {
-        used += snprintf(text + used, n_bytes - (size_t)used, "%s%llu", dim == 0 ? "" : ", ",
-                         (unsigned long long)index[dim]);
+    write_element(shard->tensor, index, shard->n_dims, text, n_bytes);
+}
+
+/* ---- boxes ---- */
+
+enum { ROW_BYTES = 4096 };
+
+/* n elements at a stride, through a buffer in which they lie side by side. */
+static bool work_on_spread(walk *w, uint64_t to, uint64_t stride, uint64_t from, uint64_t n)
+{
+    char row[ROW_BYTES];
+    uint64_t bytes = w->bits / 8, most = ROW_BYTES / bytes;
+    for (uint64_t done = 0, here; done < n; done += here) {
+        here = n - done < most ? n - done : most;
+        char *at = w->memory + (to + done * stride) * bytes;
+        uint64_t first = (from + done) * bytes;
+        if (w->work != RUN_CHECK) {
+            run_pattern_fill(row, w->key, first, here * bytes, w->work == RUN_POISON);
+            for (uint64_t i = 0; i < here; i++) {
+                memcpy(at + i * stride * bytes, row + i * bytes, bytes);
+            }
+            continue;
+        }
+        for (uint64_t i = 0; i < here; i++) {
+            memcpy(row + i * bytes, at + i * stride * bytes, bytes);
+        }
+        uint64_t right = run_pattern_check(row, w->key, first, here * bytes);
+        if (right < here * bytes) {
+            uint64_t i = done + right / bytes;
+            note_wrong(w, to + i * stride, from + i);
+            return false;
+        }
     }
-    if (used >= 0 && (size_t)used < n_bytes) {
-        snprintf(text + used, n_bytes - (size_t)used, "]");
+    return true;
+}
+
+/* Elements that are whole bytes and small enough for the buffer go row by row. */
+static bool work_on_box_row(walk *w, uint64_t to, uint64_t stride, uint64_t from, uint64_t n)
+{
+    if (stride == 1 || n == 1) {
+        return work_on_row(w, to, from, n);
     }
+    if (w->bits % 8 == 0 && w->bits / 8 <= ROW_BYTES) {
+        return work_on_spread(w, to, stride, from, n);
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        if (!work_on_row(w, to + i * stride, from + i, 1)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* To the next row of a box: all dimensions but the last. */
+static bool next_row(const uint64_t *shape, uint32_t n_dims, uint64_t *index)
+{
+    for (uint32_t d = n_dims > 0 ? n_dims - 1 : 0; d-- > 0;) {
+        if (++index[d] < shape[d]) {
+            return true;
+        }
+        index[d] = 0;
+    }
+    return false;
+}
+
+/* Dimensions correspond from the last one on. */
+static uint64_t source_element(const ferry_held_box *box, const uint64_t *index)
+{
+    uint64_t at = 0;
+    for (uint32_t s = 0; s < box->source_n_dims; s++) {
+        uint32_t behind = box->source_n_dims - s;
+        uint64_t i = behind <= box->n_dims ? index[box->n_dims - behind] : 0;
+        at = at * box->source_global[s] + box->source_begin[s] + i;
+    }
+    return at;
+}
+
+ferry_status run_walk_box(const ferry_held_box *box, run_work work, void *memory,
+                          run_mismatch *mismatch_out)
+{
+    run_mismatch ignored;
+    walk w = {.work = work,
+              .key = run_key_of(box->source),
+              .bits = box->dtype.element_bits,
+              .memory = memory,
+              .mismatch = mismatch_out != NULL ? mismatch_out : &ignored};
+    uint64_t index[FERRY_MAX_DIMS + 1] = {0};
+    uint32_t last = box->n_dims > 0 ? box->n_dims - 1 : 0;
+    do {
+        uint64_t to = box->offset;
+        for (uint32_t d = 0; d < last; d++) {
+            to += index[d] * box->strides[d];
+        }
+        if (!work_on_box_row(&w, to, box->n_dims > 0 ? box->strides[last] : 1,
+                             source_element(box, index), box->n_dims > 0 ? box->shape[last] : 1)) {
+            return FERRY_ERR_DIGEST;
+        }
+    } while (next_row(box->shape, box->n_dims, index));
+    return FERRY_OK;
+}
+
+/* One element of a fill; false: it is another one. */
+static bool work_on_filled(const ferry_fill *fill, run_work work, uint8_t *memory, uint64_t element,
+                           run_mismatch *mismatch)
+{
+    uint32_t bits = fill->dtype.element_bits;
+    uint32_t bytes = (bits + 7) / 8, shift = bits < 8 ? 4 * (uint32_t)(element % 2) : 0;
+    uint8_t mask = bits < 8 ? (uint8_t)(15u << shift) : 255;
+    uint8_t *at = memory + element * bits / 8;
+    bool right = true;
+    for (uint32_t i = 0; i < bytes; i++) {
+        uint8_t wanted = fill->bits[i] & mask;
+        if (work == RUN_POISON) {
+            at[i] = (uint8_t)((at[i] & ~mask) | (~wanted & mask));
+        }
+        right = right && (work != RUN_CHECK || (at[i] & mask) == wanted);
+        mismatch->expected[i] = (uint8_t)(wanted >> shift);
+        mismatch->found[i] = (uint8_t)((at[i] & mask) >> shift);
+    }
+    mismatch->element = element;
+    mismatch->n_bytes = bytes;
+    return right;
+}
+
+ferry_status run_walk_fill(const ferry_fill *fill, run_work work, void *memory,
+                           run_mismatch *mismatch_out)
+{
+    uint64_t index[FERRY_MAX_DIMS + 1] = {0};
+    uint32_t last = fill->n_dims > 0 ? fill->n_dims - 1 : 0;
+    do {
+        uint64_t to = fill->offset, n = fill->n_dims > 0 ? fill->shape[last] : 1;
+        for (uint32_t d = 0; d < last; d++) {
+            to += index[d] * fill->strides[d];
+        }
+        for (uint64_t i = 0; i < n; i++) {
+            uint64_t element = to + (fill->n_dims > 0 ? i * fill->strides[last] : 0);
+            if (!work_on_filled(fill, work, memory, element, mismatch_out)) {
+                return FERRY_ERR_DIGEST;
+            }
+        }
+    } while (next_row(fill->shape, fill->n_dims, index));
+    return FERRY_OK;
+}
+
+void run_box_text(const ferry_held_box *box, uint64_t from, char *text, size_t n_bytes)
+{
+    uint64_t index[FERRY_MAX_DIMS] = {0};
+    for (uint32_t d = box->source_n_dims; d-- > 0;) {
+        index[d] = from % box->source_global[d];
+        from /= box->source_global[d];
+    }
+    write_element(box->source, index, box->source_n_dims, text, n_bytes);
 }

@@ -3,6 +3,7 @@
 #define FERRY_TOOL_RUN_WALK_H
 
 #include <ferry/ferry.h>
+#include <ferry/plan.h>
 #include <ferry/shard.h>
 
 #include <stdbool.h>
@@ -18,6 +19,7 @@ typedef enum run_work {
 /* The first element of a shard that is not as it should be. */
 typedef struct run_mismatch {
     uint64_t element; /* counted from the begin of the shard's memory */
+    uint64_t from;    /* of the source tensor, where a box says that */
     uint64_t n_bytes; /* of the two, up to as many as fit */
     uint8_t expected[16];
     uint8_t found[16];
@@ -33,5 +35,14 @@ ferry_status run_walk(const ferry_shard *shard, ferry_side_role side, run_work w
 
 /* The tensor's name and the element's global indices, "layers.0.weight[3, 17]". */
 void run_element_text(const ferry_shard *shard, uint64_t element, char *text, size_t n_bytes);
+
+/* The same for a box of a parameter, and for a fill of one; memory is the parameter's. */
+ferry_status run_walk_box(const ferry_held_box *box, run_work work, void *memory,
+                          run_mismatch *mismatch_out);
+ferry_status run_walk_fill(const ferry_fill *fill, run_work work, void *memory,
+                           run_mismatch *mismatch_out);
+
+/* "layers.0.weight[3, 17]": which element of the source tensor is to be there. */
+void run_box_text(const ferry_held_box *box, uint64_t from, char *text, size_t n_bytes);
 
 #endif
