@@ -418,12 +418,13 @@ typedef struct ferry_service_statistics {
      * were there already. They are in none of the paths' numbers, but in bytes_received of peers.
      */
     uint64_t bytes_skipped;
+    uint64_t bytes_filled; /* of bytes_local, and of those skipped: fills of a side in boxes */
 } ferry_service_statistics;
 
 #define FERRY_SERVICE_STATISTICS_INIT                                                              \
     {                                                                                              \
         sizeof(ferry_service_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-            0, 0, 0                                                                                \
+            0, 0, 0, 0                                                                             \
     }
 
 /* What the service has moved and how long it took. */

@@ -14,7 +14,7 @@ void fy_statistics_begin(ferry_service *service)
     ferry_service_statistics *s = &service->statistics;
     s->bytes_local = s->bytes_mapped = s->bytes_remote = s->bytes_staged = 0;
     s->bytes_relayed = s->bytes_received = s->bytes_device = 0;
-    s->bytes_skipped = 0;
+    s->bytes_skipped = s->bytes_filled = 0;
     s->n_batches_sent = s->n_batches_received = 0;
     s->seconds = s->seconds_pack = s->seconds_wire = s->seconds_unpack = 0;
     s->seconds_check = s->seconds_wait = 0;
@@ -133,6 +133,19 @@ void fy_statistics_received(ferry_service *service, const fy_channel *channel, c
     }
 }
 
+/* Of an item of this rank to itself. */
+static uint64_t filled_of(const ferry_service *service, const fy_item *item)
+{
+    const fy_lane *lane = &service->program->local;
+    uint64_t bytes = 0;
+    for (uint32_t p = 0; service->registry.n_fills > 0 && p < item->n_parts; p++) {
+        const fy_item_part *part = &lane->parts[item->first_part + p];
+        bool fills = service->registry.sends.items[part->end].task_id >= FY_FILL_TASKS;
+        bytes += fills ? part->bytes : 0;
+    }
+    return bytes;
+}
+
 void fy_statistics_local(ferry_service *service, const fy_item *item, int64_t begin_ns,
                          int64_t copied_ns)
 {
@@ -141,6 +154,7 @@ void fy_statistics_local(ferry_service *service, const fy_item *item, int64_t be
     int64_t now_ns = fy_now_ns();
     uint64_t number = (uint64_t)(item - service->program->local.items);
     s->bytes_local += item->bytes;
+    s->bytes_filled += filled_of(service, item);
     s->seconds_pack += seconds(copied_ns - begin_ns);
     add_span(service, FERRY_SPAN_COPY, service->world->rank, number, item->bytes, begin_ns,
              copied_ns);

@@ -25,6 +25,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "oracle"))
 
 import cases  # noqa: E402
+import box_random  # noqa: E402
+import ferry_boxes  # noqa: E402
 import spec_random  # noqa: E402
 
 LIMIT_S = 600
@@ -277,6 +279,78 @@ def case_kinds_of_specs():
            "destination": {"mesh": [], "rules": [{"match": "c"}, {"match": "a", "skip": True}]}},
           "halves.json")
     run_json(FOLDER / "halves.json", "--transport", "inproc")
+
+
+def check_filled(about, plan, filled):
+    """As check_sums, for destinations in boxes: fills are no part of what the plan moves."""
+    total, runs = about["bytes"], [run for rank in about["ranks"] for run in rank["runs"]]
+    assert about["digest"] == plan["digest"] and total["moved"] == plan["bytes"]["moved"], total
+    assert total["moved"] + total["local"] == total["total"], total
+    assert sum(run["bytes_filled"] for run in runs) == filled * len(about["runs_s"]), filled
+    assert about["paths"]["local"] == total["local"] + filled, (about["paths"], filled)
+    assert about["verified"]["times"] == 2 and about["later_work"] == 0, about["verified"]
+
+
+def boxes_spec():
+    """Row shards to two ranks that fuse, transpose, interleave, pad and leave alone."""
+    tensors = [{"name": "q", "shape": [64, 96], "dtype": "bf16"},
+               {"name": "gate", "shape": [48, 96], "dtype": "bf16"},
+               {"name": "up", "shape": [48, 96], "dtype": "bf16"},
+               {"name": "codes", "shape": [6, 8], "dtype": "f4"}]
+    fused = {"ranks": [2, 3], "parameter": "qgu", "elements": 16000, "holds": [
+        {"tensor": "q", "begin": [0, 0], "shape": [64, 96], "offset": 0, "strides": [1, 64]},
+        {"tensor": "gate", "begin": [0, 0], "shape": [48, 96], "offset": 6144, "strides": [192, 1]},
+        {"tensor": "up", "begin": [0, 0], "shape": [1, 96], "offset": 6240, "strides": [192, 1],
+         "repeat": [{"count": 48, "begin": [1, 0], "offset": 192}]}],
+        "fill": [{"offset": 15360, "shape": [10, 32], "strides": [64, 1], "bits": "3f80"},
+                 {"offset": 15392, "shape": [10, 32], "strides": [64, 1]}]}
+    codes = {"rank": 3, "parameter": "codes", "elements": 128, "partial": True, "holds": [
+        {"tensor": "codes", "begin": [0, 0], "shape": [6, 8], "offset": 16, "strides": [16, 1]}],
+        "fill": [{"offset": 2, "shape": [6], "strides": [1], "bits": "9"}]}
+    return {"format": "ferry.spec/1", "tensors": tensors,
+            "source": {"mesh": [["tp", 2]],
+                       "rules": [{"match": "*", "shard": [{"dim": 0, "axis": "tp"}]}]},
+            "destination": {"boxes": [fused, codes]}}
+
+
+def case_boxes():
+    path = write(boxes_spec(), "boxes.json")
+    plan = plan_of(path)
+    for words in ([], ["--memory", "malloc", "--checksum", "end"],
+                  ["--paths", "staged", "--checksum", "path", "--slot-bytes", "4K"],
+                  ["--commit", "swap", "--threads", "2"], ["--transport", "inproc"],
+                  ["--transport", "strict:inproc", "--checksum", "end"]):
+        about = json.loads(good(path, "--json", "--iterations", 2, *words))
+        check_filled(about, plan, 2 * 640 * 2 + 3)
+    # What was flipped on the way is named by the element of memory, and of the tensor.
+    spec = boxes_spec()
+    spec["tensors"] = [{"name": "q", "shape": [1024, 2048], "dtype": "bf16"}]
+    spec["destination"]["boxes"] = [{"rank": 2, "parameter": "t", "elements": 2 << 20, "holds": [
+        {"tensor": "q", "begin": [0, 0], "shape": [1024, 2048], "offset": 0, "strides": [1, 1024]}]}]
+    err = bad(1, "should be", write(spec, "flips.json"), "--paths", "staged", "--slot-bytes", "64K",
+              "--transport", "flip=3:inproc")
+    where = re.search(r"after run \d of 6 element (\d+) of t, which is q\[(\d+), (\d+)\], on rank 2 ",
+                      err)
+    assert where, err
+    element, row, column = map(int, where.groups())
+    assert element == row + 1024 * column, err
+
+
+def case_random_boxes():
+    found, seed = 0, SEED + 5000
+    while found < (COUNT + 1) // 2:
+        spec = box_random.random_box_spec(seed)
+        seed += 1
+        if ferry_boxes.model_of(spec).world > MOST_RANKS:
+            continue
+        found += 1
+        path = write(spec, "boxes-%d.json" % seed)
+        words = random_options(random.Random(seed)) + ["--transport", "inproc"]
+        try:
+            about = json.loads(good(path, "--json", "--iterations", 2, *words))
+            assert about["later_work"] == 0, about
+        except AssertionError as error:
+            raise AssertionError("seed %d, options %s: %s" % (seed - 1, " ".join(words), error))
 
 
 def case_paths():

@@ -68,6 +68,7 @@ class Statistics(NamedTuple):
     seconds_check: float
     seconds_wait: float
     bytes_skipped: int
+    bytes_filled: int
 
 
 @fields(
