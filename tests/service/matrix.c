@@ -80,6 +80,8 @@ matrix *matrix_make(rank_context *me, uint32_t n_tensors, uint32_t replicas, uin
                   .rows = dice(&random, 1, 60),
                   .columns = dice(&random, 1, 200),
                   .element = element};
+    m->target_boxes = random_below(&random, 2) == 0;
+    m->source_boxes = m->target_boxes && random_below(&random, 2) == 0;
     for (uint32_t t = 0; t < n_tensors; t++) {
         take_source(me, m, t);
         take_target(me, m, t, 0, transport);
@@ -105,29 +107,68 @@ void matrix_free(matrix *m)
     free(m);
 }
 
+/* A side in boxes: what each rank has, by columns. */
+static size_t write_boxes(const matrix *m, bool is_source, char *text, size_t n_bytes)
+{
+    uint32_t holders = m->n_ranks / m->replicas;
+    unsigned long long rows = is_source ? m->rows : m->rows * holders;
+    unsigned long long columns = is_source ? m->columns * m->n_ranks : m->columns;
+    size_t used = (size_t)snprintf(text, n_bytes, "{\"boxes\": [");
+    for (uint32_t i = 0; i < m->n_ranks * m->n_tensors; i++) {
+        uint32_t rank = i / m->n_tensors, tensor = i % m->n_tensors;
+        unsigned long long row = is_source ? rank % holders * rows : 0;
+        unsigned long long column = is_source ? 0 : rank * columns;
+        used += (size_t)snprintf(
+            text + used, n_bytes - used,
+            "%s{\"rank\": %u, \"parameter\": \"m%u\", \"elements\": %llu, \"holds\": [{"
+            "\"tensor\": \"m%u\", \"begin\": [%llu, %llu], \"shape\": [%llu, %llu],"
+            " \"offset\": 0, \"strides\": [1, %llu]}]}",
+            i == 0 ? "" : ", ", (unsigned)rank, (unsigned)tensor, rows * columns, (unsigned)tensor,
+            row, column, rows, columns, rows);
+    }
+    return used + (size_t)snprintf(text + used, n_bytes - used, "]}");
+}
+
+static size_t write_mesh(const matrix *m, bool is_source, char *text, size_t n_bytes)
+{
+    return (size_t)(is_source
+                        ? snprintf(text, n_bytes,
+                                   "{\"mesh\": [[\"dp\", %u], [\"tp\", %u]], \"rules\": [{"
+                                   "\"match\": \"*\","
+                                   " \"shard\": [{\"dim\": 0, \"axis\": \"tp\"}]}]}",
+                                   (unsigned)m->replicas, (unsigned)(m->n_ranks / m->replicas))
+                        : snprintf(text, n_bytes,
+                                   "{\"mesh\": [[\"tp\", %u]], \"rules\": [{\"match\": \"*\","
+                                   " \"shard\": [{\"dim\": 1, \"axis\": \"tp\"}]}]}",
+                                   (unsigned)m->n_ranks));
+}
+
 ferry_plan *matrix_plan(rank_context *me, const matrix *m, const uint32_t *lost, size_t n_lost)
 {
-    char text[1024];
+    const size_t room = 1024 + (size_t)m->n_ranks * m->n_tensors * 640;
+    char *text = take(me, room);
     ferry_spec *spec = NULL;
     ferry_plan *plan = NULL;
     ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
     unsigned holders = m->n_ranks / m->replicas;
     options.lost_ranks = lost;
     options.n_lost_ranks = n_lost;
-    int length = snprintf(
-        text, sizeof text,
+    size_t used = (size_t)snprintf(
+        text, room,
         "{\"format\": \"ferry.spec/1\", \"tensors\": [{\"name\": \"m{0}\", \"count\": [%u],"
-        " \"shape\": [%llu, %llu], \"dtype\": \"bytes:%llu\"}],"
-        "\"source\": {\"mesh\": [[\"dp\", %u], [\"tp\", %u]], \"rules\": [{\"match\": \"*\","
-        " \"shard\": [{\"dim\": 0, \"axis\": \"tp\"}]}]},"
-        "\"destination\": {\"mesh\": [[\"tp\", %u]], \"rules\": [{\"match\": \"*\","
-        " \"shard\": [{\"dim\": 1, \"axis\": \"tp\"}]}]}}",
+        " \"shape\": [%llu, %llu], \"dtype\": \"bytes:%llu\"}], \"source\": ",
         (unsigned)m->n_tensors, (unsigned long long)(m->rows * holders),
-        (unsigned long long)(m->columns * m->n_ranks), (unsigned long long)m->element,
-        (unsigned)m->replicas, holders, (unsigned)m->n_ranks);
-    must(me, ferry_spec_parse(text, (size_t)length, "matrix", &spec, &me->error));
+        (unsigned long long)(m->columns * m->n_ranks), (unsigned long long)m->element);
+    used += m->source_boxes ? write_boxes(m, true, text + used, room - used)
+                            : write_mesh(m, true, text + used, room - used);
+    used += (size_t)snprintf(text + used, room - used, ", \"destination\": ");
+    used += m->target_boxes ? write_boxes(m, false, text + used, room - used)
+                            : write_mesh(m, false, text + used, room - used);
+    used += (size_t)snprintf(text + used, room - used, "}");
+    must(me, ferry_spec_parse(text, used, "matrix", &spec, &me->error));
     must(me, ferry_plan_create(spec, &options, &plan, &me->error));
     ferry_spec_destroy(spec);
+    free(text);
     return plan;
 }
 
@@ -213,8 +254,9 @@ void matrix_fill(rank_context *me, matrix *m, uint64_t version)
         unsigned char *at = m->source[t];
         for (uint64_t i = 0; i < m->rows * columns * m->element; i++) {
             uint64_t element = i / m->element;
-            *at++ =
-                byte_of(version, t, first + element / columns, element % columns, i % m->element);
+            uint64_t row = m->source_boxes ? element % m->rows : element / columns;
+            uint64_t column = m->source_boxes ? element / m->rows : element % columns;
+            *at++ = byte_of(version, t, first + row, column, i % m->element);
         }
         if (is_far(&m->far_source[t])) {
             copy_far(me, m->far_source[t], ferry_buffer_of(m->source[t], source_bytes(m)));
@@ -248,9 +290,10 @@ uint64_t matrix_wrong(rank_context *me, const matrix *m, uint32_t tensor, uint32
     expect(me, mismatch_byte(at + bytes, GUARD, POISON) == GUARD, "bytes behind tensor %u",
            (unsigned)tensor);
     for (uint64_t i = 0; i < bytes; i++) {
-        uint64_t element = i / m->element;
-        wrong += at[i] != byte_of(version, tensor, element / m->columns,
-                                  first + element % m->columns, i % m->element);
+        uint64_t element = i / m->element, rows = bytes / m->element / m->columns;
+        uint64_t row = m->target_boxes ? element % rows : element / m->columns;
+        uint64_t column = m->target_boxes ? element / rows : element % m->columns;
+        wrong += at[i] != byte_of(version, tensor, row, first + column, i % m->element);
     }
     return wrong;
 }

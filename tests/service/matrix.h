@@ -7,7 +7,7 @@
 /*
  * A plan that is simple enough to know by heart: tensors m0, m1, ... of rows x columns elements,
  * cut by rows at the source, where each part has so many holders, and by columns at the
- * destination.
+ * destination. The plan's sides are meshes, or the same said in boxes, and transposed in memory.
  */
 enum { MOST_TENSORS = 8 };
 
@@ -16,6 +16,7 @@ typedef struct matrix {
     uint32_t n_tensors, replicas;
     uint64_t rows, columns; /* of a rank, at the source and at the destination */
     uint64_t element;
+    bool source_boxes, target_boxes;
     unsigned char *source[MOST_TENSORS];    /* of a far one an image of it */
     unsigned char *target[MOST_TENSORS][2]; /* with a guard on either side */
     ferry_buffer region[MOST_TENSORS][2];   /* where they come from ferry */

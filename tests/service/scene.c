@@ -83,8 +83,15 @@ static void draw_box(uint64_t *random, uint64_t bytes, scene_end *end)
         end->length[d] = d == 0 ? n : small_divisor(random, n, d + 1 == most_dims ? 4096 : 24);
         n /= end->length[d];
     }
+    uint32_t order[FERRY_MAX_DIMS]; /* of memory, the slowest first: now and then another one */
+    for (uint32_t d = 0; d < most_dims; d++) {
+        uint32_t at = one_in(random, 3) ? random_below(random, d + 1) : d;
+        memmove(order + at + 1, order + at, (d - at) * sizeof *order);
+        order[at] = d;
+    }
     uint64_t extent = end->element_bytes;
-    for (uint32_t d = most_dims; d-- > 0;) {
+    for (uint32_t i = most_dims; i-- > 0;) {
+        uint32_t d = order[i];
         uint64_t gap =
             one_in(random, 3) ? dice(random, 0, (uint32_t)(extent < 64 ? extent : 64)) : 0;
         end->stride[d] = extent + gap;
