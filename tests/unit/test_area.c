@@ -275,6 +275,66 @@ static void check_walk(const pair *p)
              (unsigned long long)p->seed, (unsigned long long)k);
 }
 
+/* Bytes that spans have told of, each once. */
+typedef struct told {
+    const sample *s;
+    unsigned char *map;
+    uint64_t n_spans, n_bytes;
+} told;
+
+static ferry_status note_span(void *context, uint64_t offset, uint64_t bytes, ferry_error *error)
+{
+    told *t = context;
+    (void)error;
+    t->n_spans++;
+    t->n_bytes += bytes;
+    assert_true(bytes > 0 && offset + bytes <= t->s->end);
+    for (uint64_t i = offset; i < offset + bytes; i++) {
+        assert_int_equal(t->map[i]++, 0);
+    }
+    return FERRY_OK;
+}
+
+/* In whatever order, but no more of them than runs. */
+static void check_spans(const pair *p)
+{
+    const sample *s = &p->from;
+    told t = {.s = s, .map = calloc(1, (size_t)s->end)};
+    ferry_error error;
+    must(fy_area_visit_spans(&s->area, p->first, p->bytes, note_span, &t, &error), &error);
+    for (uint64_t k = p->first; k < p->first + p->bytes; k++) {
+        check_at(t.map[s->places[k]] == 1, "seed %llu: byte %llu in no span",
+                 (unsigned long long)p->seed, (unsigned long long)k);
+    }
+    assert_int_equal(t.n_bytes, p->bytes);
+    assert_true(t.n_spans <= p->bytes / s->area.run_bytes + 2);
+    free(t.map);
+}
+
+static ferry_status stop_at_once(void *context, uint64_t offset, uint64_t bytes, ferry_error *error)
+{
+    (void)context, (void)offset, (void)bytes, (void)error;
+    return FERRY_ERR_LIMIT;
+}
+
+/* A transposed square is one span of memory, whatever its order; and what a visitor says counts. */
+static void test_spans(void **state)
+{
+    (void)state;
+    static const uint64_t length[] = {30, 40}, stride[] = {2, 60};
+    ferry_error error;
+    fy_area area;
+    must(fy_area_make(10, 2, 2, length, stride, &area, &error), &error);
+    assert_true(fy_area_is_permuted(&area));
+    sample s = {.end = 3000};
+    told t = {.s = &s, .map = calloc(1, (size_t)s.end)};
+    must(fy_area_visit_spans(&area, 0, area.bytes, note_span, &t, &error), &error);
+    assert_int_equal(t.n_spans, 1);
+    assert_int_equal(t.n_bytes, 2400);
+    free(t.map);
+    assert_int_equal(fy_area_visit_spans(&area, 0, 4, stop_at_once, NULL, &error), FERRY_ERR_LIMIT);
+}
+
 static void check_hull(const sample *s)
 {
     uint64_t begin, end, least = UINT64_MAX, most = 0;
@@ -301,6 +361,7 @@ static void check_pair(pair *p, uint32_t n_ranges, uint64_t *seed)
         p->bytes = p->from.bytes - p->first;
         p->bytes = i == 0 ? p->bytes : random_u64(seed) % (p->bytes + 1);
         check_walk(p);
+        check_spans(p);
         check_copies(p);
         check_packs(p);
     }
@@ -538,6 +599,23 @@ static void test_coalescing(void **state)
     }
 }
 
+/* Boxes whose elements lie between each other's, as strides 3 and 2 of lengths 2 and 3 do. */
+static void test_entangled(void **state)
+{
+    (void)state;
+    uint64_t seed = 31;
+    pair p = {.seed = 31};
+    p.to = (sample){.offset = 7, .element_bytes = 2, .n_dims = 3, .length = {5, 2, 3}};
+    p.from = p.to;
+    uint64_t strides[] = {40, 6, 4}, others[] = {26, 10, 4};
+    memcpy(p.to.stride, strides, sizeof strides);
+    memcpy(p.from.stride, others, sizeof others);
+    finish(&p.to, &seed);
+    finish(&p.from, &seed);
+    assert_false(fy_area_is_nested(&p.to.area));
+    check_pair(&p, 20, &seed);
+}
+
 static void test_empty(void **state)
 {
     (void)state;
@@ -575,6 +653,7 @@ static void test_refused(void **state)
         {"rows that overlap", 0, 2, 2, {3, 4}, {6, 2}, "dim 0"},
         {"equal strides", 0, 2, 2, {3, 4}, {8, 8}, "share bytes"},
         {"columns that overlap", 0, 2, 2, {3, 4}, {2, 4}, "dim 1"},
+        {"entangled, and twice", 0, 2, 2, {3, 3}, {8, 4}, "dim 0"},
         {"length times stride", 0, 1, 1, {most}, {2}, "2^64"},
         {"sum of extents", 0, 4, 2, {3, 3}, {most / 3 + 9, most / 3}, "2^64"},
         {"offset", most - 3, 4, 0, {0}, {0}, "2^64"},
@@ -622,7 +701,8 @@ static int run_all(void)
         cmocka_unit_test(test_small_worlds), cmocka_unit_test(test_rows),
         cmocka_unit_test(test_transposes),   cmocka_unit_test(test_random_small),
         cmocka_unit_test(test_random_large), cmocka_unit_test(test_permutations),
-        cmocka_unit_test(test_planes),
+        cmocka_unit_test(test_planes),       cmocka_unit_test(test_spans),
+        cmocka_unit_test(test_entangled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
