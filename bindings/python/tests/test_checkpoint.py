@@ -163,6 +163,37 @@ class ReshardTest(Files):
         for held, expected in zip(self.read_ranks(self.at("tp2"), 2), cut_in_two(self.tensors)):
             self.assertEqual(held, {n: expected[n] for n in ("rows.0", "rows.1")})
 
+    def test_quantize(self):
+        """Powers of two are their own largest: codes and scales can be said by hand."""
+        values = [2.0 ** (i % 3) for i in range(8)] + [0.0] * 8  # rows of 4, blocks of 2 x 4
+        data = b"".join(struct.pack("<f", value)[2:] for value in values)
+        path = self.at("model.safetensors")
+        write_file(path, {"layers.0.w_proj.weight": ("BF16", [4, 4], data),
+                          "norm": ("BF16", [2], b"\x80\x3f\x80\x3f")})
+        result = ferry.reshard(path, "hf", self.at("codes"), quantize="f8e4m3:2x4:pow2")
+        self.assertEqual(result.changes, (ferry.Change(
+            "layers.0.w_proj.weight", "bf16", "f8e4m3", "layers.0.w_proj.weight_scale_inv",
+            (2, 4)),))
+        found = read_file(os.path.join(self.at("codes"), "model.safetensors"))
+        self.assertEqual(found["layers.0.w_proj.weight_scale_inv"],
+                         ("F32", [2, 1], struct.pack("<2f", 2.0**-6, 1.0)))
+        ones = {1.0: 0x68, 2.0: 0x70, 4.0: 0x78, 0.0: 0}  # times 64
+        self.assertEqual(found["layers.0.w_proj.weight"],
+                         ("F8_E4M3", [4, 4], bytes(ones[value] for value in values)))
+        ferry.verify(path, self.at("codes"), quantize="f8e4m3:2x4:pow2")
+        with self.assertRaises(ferry.Different):
+            ferry.verify(path, self.at("codes"), quantize="f8e4m3:2x4", digests=True)
+        back = ferry.reshard(self.at("codes"), TP, self.at("back"), dequantize="f8e4m3:2x4")
+        self.assertEqual([change.to_dtype for change in back.changes], ["bf16"])
+        ferry.verify(path, self.at("back"))
+        ferry.verify(self.at("codes"), self.at("back"), dequantize="f8e4m3:2x4")
+        with self.assertRaisesRegex(ferry.InvalidInput, "weight_block_size"):
+            ferry.reshard(self.at("codes"), "hf", self.at("bad"), dequantize=True)
+        with self.assertRaisesRegex(ferry.InvalidInput, "f8e4m3:128x128"):
+            ferry.reshard(path, "hf", self.at("bad"), quantize="fp8")
+        with self.assertRaisesRegex(ferry.Misuse, "one after the other"):
+            ferry.reshard(path, "hf", self.at("bad"), quantize="mxfp8", dequantize=True)
+
     def test_cast(self):
         values = [1.0, -2.5, 3.140625, 0.0]
         path = self.at("f.safetensors")
