@@ -330,6 +330,9 @@ def rule_rows():
         "tp",
         (NAME, "rules[0]"),
     )
+    for key in ("cast", "quantize", "dequantize", "scale", "add"):
+        yield row("a rule that asks for %s" % key, small({}, {key: "round"}), '"%s"' % key,
+                  "destination.rules[0]", "as they are")
     yield edge("dim out of range", small(shard({"dim": 2, "axis": "tp"})), NAME, "2")
     yield edge("shard on a scalar", small(cut(), shape=[]), NAME)
     yield edge("flat on a scalar", small({"flat": {"axis": "tp"}}, shape=[]), NAME)
