@@ -27,11 +27,29 @@ static bool is_even(const fy_memory *memory, uint32_t tensor, uint64_t per_byte)
     return true;
 }
 
+/* Whether flat parts of every shard begin and end on bytes; rows of whole bytes lie between. */
+static bool has_even_ranges(const ferry_plan *plan, uint32_t placement, uint64_t per_byte)
+{
+    const fy_layout *layout = &plan->problem.placements[placement].layout;
+    uint32_t n_cells = fy_problem_holders(&plan->problem, placement)->n_cells;
+    for (uint32_t cell = 0; layout->n_flat != 0 && cell < n_cells; cell++) {
+        uint32_t parts[FERRY_MAX_DIMS + 1];
+        uint64_t shape[FERRY_MAX_DIMS], begin, end;
+        fy_layout_parts(&plan->problem, layout, cell, parts);
+        uint64_t n = fy_layout_shard(&plan->problem, layout, parts, shape);
+        fy_layout_flat_range(layout, parts[layout->n_dims], n, &begin, &end);
+        if (begin % per_byte != 0 || end % per_byte != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* The same of what a mesh cuts. */
 static bool has_even_pieces(const ferry_plan *plan, uint32_t placement, uint64_t per_byte)
 {
     const fy_layout *layout = &plan->problem.placements[placement].layout;
-    if (layout->n_dims == 0 || layout->n_flat != 0) {
+    if (layout->n_dims == 0 || !has_even_ranges(plan, placement, per_byte)) {
         return false;
     }
     const fy_split *split = fy_problem_split(&plan->problem, layout, layout->n_dims - 1);
