@@ -162,12 +162,29 @@ static bool is_empty(const fy_said_box *held)
     return false;
 }
 
+/* One without repeats has its numbers in the same order: they are borrowed. */
+static ferry_status keep_plain(gathering_boxes *g, const fy_said_box *held, ferry_error *error)
+{
+    FY_TRY(FY_GROW(g->boxes, g->capacity, g->n + 1, "the boxes of a side", error));
+    g->boxes[g->n++] = (loose_box){.tensor = g->tensor_of[held->tensor],
+                                   .ranks = g->memory->side->parameters[held->parameter].ranks,
+                                   .box = {.parameter = held->parameter,
+                                           .n_dims = held->n_dims,
+                                           .offset = held->offset,
+                                           .numbers = held->numbers}};
+    return FERRY_OK;
+}
+
 static ferry_status gather(gathering_boxes *g, ferry_error *error)
 {
     const ferry_side *side = g->memory->side;
     for (size_t i = 0; i < side->n_boxes; i++) {
         open_box box;
         if (is_empty(&side->boxes[i])) {
+            continue;
+        }
+        if (side->boxes[i].n_repeats == 0) {
+            FY_TRY(keep_plain(g, &side->boxes[i], error));
             continue;
         }
         open_held(&side->boxes[i], &box);
