@@ -208,6 +208,18 @@ FERRY_API ferry_status ferry_service_rebind(ferry_service *service, const ferry_
 FERRY_API ferry_status ferry_service_run(ferry_service *service, ferry_queue *queue,
                                          ferry_error *error);
 
+/*
+ * Local, before a run of a service with the option delta and a bound plan: this rank's sources of
+ * these names are what they were in the run before, and no rank has changed what it received of
+ * them since. The next run then takes them for equal without reading them, if the run before ended
+ * well, of this schedule and these buffers; with FERRY_COMMIT_SWAP if that was said before two runs
+ * in a row, and both runs before them ended well. It holds for one run. Where it is not true,
+ * destinations keep what they had; FERRY_CHECKSUM_END finds out. subset: as in ferry_plan_options;
+ * NULL: all.
+ */
+FERRY_API ferry_status ferry_service_mark_unchanged(ferry_service *service, const char *subset,
+                                                    ferry_error *error);
+
 /* The argument of a progress callback: bytes that this rank sends and receives. */
 typedef struct ferry_progress {
     size_t struct_size;

@@ -1,5 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* Copies from tensor to tensor, shared by the threads of the team. */
+#include "service/delta.h"
 #include "service/moves.h"
 
 #include "host/copy.h"
@@ -34,25 +35,26 @@ static bool is_in_place(const fy_part_end *to, const fy_part_end *from)
 }
 
 /* What is there already stays; the source's hash where one is wanted. */
-static uint64_t update_part(const job *j, const fy_part_end *to, const fy_part_end *from,
-                            uint64_t first, uint64_t bytes)
+static uint64_t update_part(const job *j, const fy_item_part *part, uint64_t first, uint64_t bytes)
 {
-    uint64_t hash = j->hashes == NULL ? 0 : fy_area_hash(&from->area, from->base, first, bytes);
-    uint64_t written = is_in_place(to, from) ? 0
-                                             : fy_area_update(&to->area, to->base, &from->area,
-                                                              from->base, first, bytes);
+    fy_part_end from = fy_source_of(j->service, part);
+    fy_part_end to = fy_goal_of(j->service, j->channel, part);
+    bool is_there = fy_delta_keeps(j->service, part) || is_in_place(&to, &from);
+    uint64_t hash = j->hashes == NULL ? 0 : fy_area_hash(&from.area, from.base, first, bytes);
+    uint64_t written =
+        is_there ? 0 : fy_area_update(&to.area, to.base, &from.area, from.base, first, bytes);
     atomic_fetch_add_explicit(j->skipped, bytes - written, memory_order_relaxed);
     return hash;
 }
 
 static uint64_t copy_part(const job *j, const fy_item_part *part, uint64_t skip, uint64_t bytes)
 {
-    fy_part_end from = fy_source_of(j->service, part);
-    fy_part_end to = fy_goal_of(j->service, j->channel, part);
     uint64_t first = part->first + skip;
     if (j->is_delta) {
-        return update_part(j, &to, &from, first, bytes);
+        return update_part(j, part, first, bytes);
     }
+    fy_part_end from = fy_source_of(j->service, part);
+    fy_part_end to = fy_goal_of(j->service, j->channel, part);
     bool in_place = is_in_place(&to, &from);
     if (j->hashes != NULL) {
         return in_place ? fy_area_hash(&from.area, from.base, first, bytes)

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "base/subset.h"
 #include "service/send.h"
 
 #include <string.h>
@@ -222,12 +223,63 @@ fy_progress fy_delta_signal(ferry_service *service, fy_channel_state *state, uin
 }
 
 /*
+ * What the caller says
+ */
+
+ferry_status ferry_service_mark_unchanged(ferry_service *service, const char *subset,
+                                          ferry_error *error)
+{
+    FY_TRY(fy_check_use(service != NULL && service->registry.scheduled &&
+                            service->registry.plan != NULL && service->options.delta != 0,
+                        "ferry_service_mark_unchanged needs a scheduled service with the option "
+                        "delta and a bound plan",
+                        error));
+    FY_TRY(fy_service_check_idle(service, "ferry_service_mark_unchanged", error));
+    fy_registry *registry = &service->registry;
+    fy_subset names;
+    ferry_status status = fy_subset_create(subset, &names, error);
+    for (size_t i = 0; status == FERRY_OK && i < registry->n_held; i++) {
+        fy_held *held = &registry->held[i];
+        /* What is received into may be sent on, but is never what it was by anybody's word. */
+        held->is_marked = held->is_marked || (held->destination == FY_NONE &&
+                                              fy_subset_has(&names, registry->names + held->name));
+    }
+    fy_subset_cleanup(&names);
+    return status;
+}
+
+/* In place the last run wrote what this one would; with swap it was the one before. */
+void fy_delta_begin(ferry_service *service)
+{
+    fy_registry *registry = &service->registry;
+    uint32_t needed = service->options.commit == FERRY_COMMIT_SWAP ? 2 : 1;
+    for (size_t i = 0; service->program->is_delta && i < registry->n_held; i++) {
+        fy_held *held = &registry->held[i];
+        held->n_marked = held->is_marked ? held->n_marked + 1 : 0;
+        held->is_kept = held->n_marked >= needed && service->run->n_whole >= needed;
+        held->is_marked = false;
+    }
+}
+
+/*
  * The sender
  */
+
+static bool keeps_all(const ferry_service *service, const fy_channel *channel, const fy_item *item)
+{
+    uint32_t p = 0;
+    while (p < item->n_parts && fy_delta_keeps(service, fy_part_at(channel, item, p))) {
+        p++;
+    }
+    return p == item->n_parts;
+}
 
 uint64_t fy_delta_blocks(ferry_service *service, const fy_channel *channel, const fy_item *item,
                          const char *packed)
 {
+    if (keeps_all(service, channel, item)) {
+        return 0;
+    }
     uint32_t number = (uint32_t)(item - channel->out.items);
     const char *theirs = (char *)ferry_region_base(service->digests) + channel->out_digests +
                          fy_delta_slot(channel->out_digest_bytes, number);

@@ -45,6 +45,16 @@ static inline uint64_t fy_delta_slot(uint64_t item_bytes, uint32_t item)
 ferry_status fy_delta_open(const ferry_service *service, fy_run_state *run, ferry_error *error);
 void fy_delta_close(fy_run_state *run);
 
+/* A run begins: which sources are taken for equal, as their rank has said. */
+void fy_delta_begin(ferry_service *service);
+/* Whether a part of what is sent is of one of these. */
+static inline bool fy_delta_keeps(const ferry_service *service, const fy_item_part *part)
+{
+    const fy_registry *registry = &service->registry;
+    return (part->end & FY_RELAYED) == 0 &&
+           registry->held[registry->sends.items[part->end].held].is_kept;
+}
+
 /* The receiver: steps of what comes in, for items [first, first + n). */
 fy_progress fy_delta_move(ferry_service *service, fy_channel_state *state, uint32_t first,
                           uint32_t n);

@@ -122,6 +122,7 @@ typedef struct fy_run_state {
     size_t n_spans, span_capacity;
     uint64_t version;      /* of the last run; 0: there was none */
     bool is_whole;         /* it ended well, or turned out to have */
+    uint32_t n_whole;      /* runs of this program in a row that ended well */
     uint32_t side;         /* which of two spots is written: see FERRY_COMMIT_SWAP */
     fy_turn_window window; /* is learnt from run to run */
     /* Of the run. */

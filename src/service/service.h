@@ -34,6 +34,9 @@ typedef struct fy_held {
     uint32_t destination; /* its destination, or FY_NONE: nothing is received there */
     size_t name;          /* of a bound plan's tensor: into names; else 0 */
     ferry_region *region; /* that the service made for the target, or NULL */
+    bool is_marked;       /* a source that its rank calls unchanged, for the next run */
+    bool is_kept;         /* taken for equal in this run */
+    uint32_t n_marked;    /* runs in a row for which it was */
 } fy_held;
 
 /* One destination: see ferry_destination. */

@@ -1,6 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* Versions: what each destination holds. */
-#include "service/run.h"
+#include "service/delta.h"
 
 #include "world/agree.h"
 #include "world/order.h"
@@ -22,6 +22,7 @@ void fy_targets_begin(ferry_service *service)
     fy_registry *registry = &service->registry;
     service->run->version = ++service->n_begun;
     service->run->is_whole = false;
+    fy_delta_begin(service);
     for (size_t i = 0; i < registry->n_targets; i++) {
         fy_target *target = &registry->targets[i];
         target->missing = 0;
@@ -59,6 +60,7 @@ void fy_targets_miss(ferry_service *service)
 {
     service->run->version = ++service->n_begun;
     service->run->is_whole = false;
+    service->run->n_whole = 0;
     for (size_t i = 0; i < service->registry.n_targets; i++) {
         service->registry.targets[i].missing = 0;
     }
@@ -98,6 +100,7 @@ static void make_valid(ferry_service *service, fy_target *target)
 void fy_targets_end(ferry_service *service, bool ok)
 {
     fy_registry *registry = &service->registry;
+    service->run->n_whole = ok ? service->run->n_whole + 1 : 0;
     if (!ok) {
         count_missing(service);
     }

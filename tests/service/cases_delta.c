@@ -176,3 +176,90 @@ void case_delta_failed(rank_context *me)
     ferry_service_destroy(service);
     matrix_free(m);
 }
+
+/* Sources of this rank that are called unchanged: true of all, or not of the first tensor. */
+typedef struct marked {
+    ferry_service *service;
+    matrix *m;
+    bool swap;
+    uint32_t n_runs;
+} marked;
+
+/* A run of a version after such a word; the version that destinations must then have. */
+static void run_marked(rank_context *me, marked *all, uint64_t version, const char *names,
+                       uint64_t expected, const char *what)
+{
+    matrix_fill(me, all->m, version);
+    if (names != NULL) {
+        must(me, ferry_service_mark_unchanged(all->service, names, &me->error));
+    }
+    must(me, ferry_service_run(all->service, NULL, &me->error));
+    all->n_runs++;
+    matrix_expect(me, all->m, all->swap ? all->n_runs % 2 : 0, expected, what);
+}
+
+static void rebind_same(rank_context *me, marked *all)
+{
+    ferry_tensors *sources = matrix_sources(me, all->m);
+    must(me, ferry_service_rebind(all->service, sources, NULL, &me->error));
+    ferry_tensors_destroy(sources);
+}
+
+static void marked_once(rank_context *me, bool swap, bool from_ferry)
+{
+    service_setup setup;
+    setup_init(me, &setup, "");
+    setup.options.delta = 1;
+    setup.options.commit = swap ? FERRY_COMMIT_SWAP : FERRY_COMMIT_IN_PLACE;
+    marked all = {.service = open_service(me, &setup.options), .swap = swap};
+    must_fail(me, FERRY_ERR_MISUSE, "scheduled",
+              ferry_service_mark_unchanged(all.service, NULL, &me->error));
+    all.m = matrix_make(me, 3, 2, 4, from_ferry ? ferry_service_transport(all.service) : NULL);
+    matrix_schedule(me, all.m, all.service, swap);
+    run_marked(me, &all, 1, "*", 1, "a first run is never skipped");
+    run_marked(me, &all, 2, swap ? "*" : NULL, 2, "what is not marked, or only once with swap");
+    run_marked(me, &all, 2, NULL, 2, "the same");
+    run_marked(me, &all, 2, "*", 2, "marked, and true");
+    run_marked(me, &all, 2, "m0,m1,m2", 2, "marked again");
+    ferry_service_statistics now = statistics_of(me, all.service);
+    expect(me, moved(&now) == 0, "%llu bytes moved", (unsigned long long)moved(&now));
+    run_marked(me, &all, 3, "*", 2, "marked, and not true");
+    run_marked(me, &all, 3, "nothing", 3, "others are marked");
+    rebind_same(me, &all);
+    run_marked(me, &all, 4, "*", 4, "marked after a rebind");
+    must(me, ferry_service_clear_requests(all.service, &me->error));
+    matrix_free(all.m);
+    ferry_service_destroy(all.service);
+}
+
+/* Who is wrong is found out where both ends are read. */
+static void marked_wrongly(rank_context *me)
+{
+    service_setup setup;
+    setup_init(me, &setup, "");
+    setup.options.delta = 1;
+    setup.options.checksum = FERRY_CHECKSUM_END;
+    ferry_service *service = open_service(me, &setup.options);
+    matrix *m = matrix_make(me, 2, 2, 4, NULL);
+    matrix_schedule(me, m, service, false);
+    matrix_fill(me, m, 1);
+    must(me, ferry_service_run(service, NULL, &me->error));
+    matrix_fill(me, m, 2);
+    must(me, ferry_service_mark_unchanged(service, NULL, &me->error));
+    all_fail(me, FERRY_ERR_DIGEST, "left the source", ferry_service_run(service, NULL, &me->error));
+    must(me, ferry_service_mark_unchanged(service, NULL, &me->error));
+    must(me, ferry_service_run(service, NULL, &me->error));
+    matrix_expect(me, m, 0, 2, "marked after a run that failed");
+    ferry_service_destroy(service);
+    matrix_free(m);
+}
+
+void case_delta_marked(rank_context *me)
+{
+    for (uint32_t i = 0; i < 4 && !has_far_memory(); i++) {
+        marked_once(me, i % 2 == 1, i / 2 == 1);
+    }
+    if (!has_far_memory()) {
+        marked_wrongly(me);
+    }
+}

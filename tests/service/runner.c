@@ -19,6 +19,7 @@ static const case_row cases[] = {
     {.name = "random9", .n_ranks = 9, .run = case_random},
     {.name = "delta", .n_ranks = 3, .run = case_delta},
     {.name = "delta_pairs", .n_ranks = 4, .run = case_delta_pairs},
+    {.name = "delta_marked", .n_ranks = 4, .run = case_delta_marked},
     {.name = "delta_failed", .n_ranks = 3, .run = case_delta_failed},
     {.name = "large", .n_ranks = 3, .run = case_large},
     {.name = "caps", .n_ranks = 3, .run = case_caps},

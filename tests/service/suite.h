@@ -41,6 +41,7 @@ void case_shared_transport(rank_context *me);
 void case_delta(rank_context *me);
 void case_delta_pairs(rank_context *me);
 void case_delta_failed(rank_context *me);
+void case_delta_marked(rank_context *me);
 
 /* cases_beside.c */
 void case_beside(rank_context *me);

@@ -77,9 +77,9 @@ static PyObject *wrap(ferry_service *service, PyObject *world)
 static PyObject *create(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
-    static char *names[] = {"world",   "engines",  "memory_cap",    "slot_bytes",
-                            "threads", "checksum", "commit",        "paths",
-                            "relays",  "trace",    "first_version", "delta", NULL};
+    static char *names[] = {"world",         "engines", "memory_cap", "slot_bytes", "threads",
+                            "checksum",      "commit",  "paths",      "relays",     "trace",
+                            "first_version", "delta",   NULL};
     ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
     PyObject *world, *cap, *slot, *threads, *paths, *first;
     int relays, trace, delta;
@@ -352,6 +352,22 @@ static PyObject *resume(PyObject *self, PyObject *ledger)
     ferry_status status = ferry_service_resume(own->service, ((fp_ledger *)ledger)->ledger, &error);
     own->is_resumed = own->is_resumed || status == FERRY_OK;
     fp_service_leave(own);
+    return status == FERRY_OK ? none_if(true) : fp_raise(status, error.message);
+}
+
+static PyObject *mark_unchanged(PyObject *self, PyObject *names)
+{
+    fp_service *own = (fp_service *)self;
+    PyObject *bytes = names == Py_None ? NULL : PyUnicode_AsUTF8String(names);
+    ferry_error error;
+    if ((names != Py_None && bytes == NULL) || !fp_service_enter(own)) {
+        Py_XDECREF(bytes);
+        return NULL;
+    }
+    ferry_status status = ferry_service_mark_unchanged(
+        own->service, bytes == NULL ? NULL : PyBytes_AsString(bytes), &error);
+    fp_service_leave(own);
+    Py_XDECREF(bytes);
     return status == FERRY_OK ? none_if(true) : fp_raise(status, error.message);
 }
 
@@ -708,6 +724,8 @@ static PyMethodDef methods[] = {
      FP_DOC("take_ledger($self, /)", "What the run that failed has brought.")},
     {"resume", resume, METH_O,
      FP_DOC("resume($self, ledger, /)", "The next run moves what is missing in a ledger.")},
+    {"mark_unchanged", mark_unchanged, METH_O,
+     FP_DOC("mark_unchanged($self, names, /)", "Sources that the next run takes for equal.")},
     {"alloc", alloc, METH_O,
      FP_DOC("alloc($self, n_bytes, /)", "Memory that other ranks reach best.")},
     {"statistics", fp_service_statistics, METH_NOARGS,
