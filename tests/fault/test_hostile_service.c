@@ -47,15 +47,18 @@ typedef struct way {
     bool processes; /* a world as processes make it, so that memory is mapped by keys */
     uint32_t paths, checksum;
     bool unregistered; /* the memory has no key */
+    uint64_t delta;
 } way;
 
 static const way ways[] = {
-    {"slots", "strict:inproc", false, FERRY_PATH_STAGED, FERRY_CHECKSUM_NONE, false},
-    {"hashes", "strict:inproc", false, FERRY_PATH_ALL, FERRY_CHECKSUM_END, false},
-    {"puts", "delay=1us:inproc", false, FERRY_PATH_ALL, FERRY_CHECKSUM_NONE, false},
-    {"mapped", "shm", true, FERRY_PATH_ALL, FERRY_CHECKSUM_NONE, false},
-    {"mapped slots", "shm", true, FERRY_PATH_STAGED, FERRY_CHECKSUM_PATH, false},
-    {"out of reach", "shm", true, FERRY_PATH_ALL, FERRY_CHECKSUM_NONE, true},
+    {"slots", "strict:inproc", false, FERRY_PATH_STAGED, FERRY_CHECKSUM_NONE, false, 0},
+    {"hashes", "strict:inproc", false, FERRY_PATH_ALL, FERRY_CHECKSUM_END, false, 0},
+    {"puts", "delay=1us:inproc", false, FERRY_PATH_ALL, FERRY_CHECKSUM_NONE, false, 0},
+    {"mapped", "shm", true, FERRY_PATH_ALL, FERRY_CHECKSUM_NONE, false, 0},
+    {"mapped slots", "shm", true, FERRY_PATH_STAGED, FERRY_CHECKSUM_PATH, false, 0},
+    {"out of reach", "shm", true, FERRY_PATH_ALL, FERRY_CHECKSUM_NONE, true, 0},
+    {"digests", "strict:inproc", false, FERRY_PATH_ALL, FERRY_CHECKSUM_END, false, 1},
+    {"digests of slots", "shm", true, FERRY_PATH_STAGED, FERRY_CHECKSUM_END, false, 1},
 };
 
 typedef struct rank_state {
@@ -369,6 +372,7 @@ static void *run_rank(void *argument)
     options.engines = me->how->engines;
     options.paths = me->how->paths;
     options.checksum = me->how->checksum;
+    options.delta = me->how->delta;
     options.n_threads = 1;
     options.memory_cap = 1 << 20;
     options.slot_bytes = 16 << 10;
@@ -738,6 +742,30 @@ static void test_lies_out_of_reach(void **state)
     }
 }
 
+static void test_lies_about_digests(void **state)
+{
+    static const struct {
+        const char *name;
+        size_t at;
+        uint64_t value;
+    } rows[] = {{"digests far outside of the region", 1, UINT64_C(1) << 40},
+                {"digests that end beyond all numbers", 1, UINT64_MAX - 63},
+                {"hashes far outside of the region", 0, UINT64_C(1) << 40}};
+    (void)state;
+    const way *how = way_named("digests of slots");
+    assert_int_equal(measure(how), N_EXCHANGES);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        static rank_state ranks[N_RANKS];
+        attack a = {.exchange = 2, .kind = SET_NUMBER, .at = rows[i].at, .value = rows[i].value};
+        run_attack(how, &a, ranks);
+        check_row(rows[i].name, was_harmed);
+        for (uint32_t r = 0; r < N_RANKS; r++) {
+            check_status(rows[i].name, FERRY_ERR_EXCHANGE, ranks[r].scheduled, &ranks[r].error);
+            check_says(rows[i].name, "slots, words or hashes, or digests", &ranks[r].error);
+        }
+    }
+}
+
 /*
  * A peer that has taken more than was sent, though slots are filled again for that; and what the
  * first rank then tells the other of how the run has ended.
@@ -796,9 +824,11 @@ int main(int argc, char **argv)
             first_seed = strtoull(argv[++i], NULL, 10);
         }
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lies), cmocka_unit_test(test_lies_out_of_reach),
-        cmocka_unit_test(test_words_and_letters), cmocka_unit_test(test_letters),
-        cmocka_unit_test(test_any_harm)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lies),
+                                       cmocka_unit_test(test_lies_out_of_reach),
+                                       cmocka_unit_test(test_lies_about_digests),
+                                       cmocka_unit_test(test_words_and_letters),
+                                       cmocka_unit_test(test_letters),
+                                       cmocka_unit_test(test_any_harm)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

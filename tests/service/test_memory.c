@@ -13,6 +13,7 @@ typedef struct variant {
     const char *engines;
     uint32_t paths, checksum, n_threads;
     ferry_plan *plan; /* bound; else tasks are registered */
+    uint64_t delta;
 } variant;
 
 typedef struct own_memory {
@@ -132,6 +133,7 @@ static ferry_status run_service(rank_run *self)
     options.engines = v->engines;
     options.paths = v->paths;
     options.checksum = v->checksum;
+    options.delta = v->delta;
     options.n_threads = v->n_threads;
     options.slot_bytes = 512;
     options.memory_cap = 1 << 20;
@@ -174,9 +176,10 @@ static void test_refused(void **state)
     (void)state;
     ferry_plan *plan = make_plan();
     variant rows[] = {
-        {"inproc", FERRY_PATH_ALL, FERRY_CHECKSUM_NONE, 1, NULL},
-        {"inproc", FERRY_PATH_STAGED, FERRY_CHECKSUM_PATH, 2, NULL},
-        {"strict:inproc", FERRY_PATH_ALL, FERRY_CHECKSUM_END, 1, plan},
+        {"inproc", FERRY_PATH_ALL, FERRY_CHECKSUM_NONE, 1, NULL, 0},
+        {"inproc", FERRY_PATH_STAGED, FERRY_CHECKSUM_PATH, 2, NULL, 0},
+        {"strict:inproc", FERRY_PATH_ALL, FERRY_CHECKSUM_END, 1, plan, 0},
+        {"strict:inproc", FERRY_PATH_STAGED, FERRY_CHECKSUM_NONE, 1, NULL, 1},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         /* Who cannot tell the others how a run ended, ends the world; some may know by then. */
