@@ -84,19 +84,19 @@ ferry_status fy_delta_open(const ferry_service *service, fy_run_state *run, ferr
         return FERRY_OK;
     }
     /* The CPU needs one place; devices take their time, and fill one of each channel's own. */
-    run->gathered_bytes = most_item_bytes(program);
+    run->delta.gathered_bytes = most_item_bytes(program);
     size_t n = run->moves == NULL ? 1 : 1 + (size_t)program->n_channels;
-    run->gathered = fy_alloc(n, run->gathered_bytes + 1);
-    run->told_digests = fy_alloc(program->told_digests + 1, 1);
-    return run->gathered == NULL || run->told_digests == NULL
+    run->delta.gathered = fy_alloc(n, run->delta.gathered_bytes + 1);
+    run->delta.told_digests = fy_alloc(program->told_digests + 1, 1);
+    return run->delta.gathered == NULL || run->delta.told_digests == NULL
                ? fy_fail_no_memory(error, "what is compared before it is moved")
                : FERRY_OK;
 }
 
 void fy_delta_close(fy_run_state *run)
 {
-    fy_free(run->gathered);
-    fy_free(run->told_digests);
+    fy_free(run->delta.gathered);
+    fy_free(run->delta.told_digests);
 }
 
 /*
@@ -109,7 +109,7 @@ static char *gathered_of(const ferry_service *service, const fy_channel *channel
     const fy_run_state *run = service->run;
     size_t place =
         fy_moves_are_far(service) ? 1 + (size_t)fy_channel_number(service->program, channel) : 0;
-    return run->gathered + place * run->gathered_bytes;
+    return run->delta.gathered + place * run->delta.gathered_bytes;
 }
 
 typedef fy_part_end part_side(const ferry_service *service, const fy_item_part *part);
@@ -180,7 +180,7 @@ static const char *digest_item(ferry_service *service, const fy_channel *channel
                                uint64_t *bytes_out)
 {
     const fy_item *item = &channel->in.items[number];
-    char *digests = service->run->told_digests + channel->in_digests +
+    char *digests = service->run->delta.told_digests + channel->in_digests +
                     fy_delta_slot(channel->in_digest_bytes, number);
     const char *bytes = find_flat(service, &channel->in, item, target_side);
     if (bytes == NULL) {
@@ -256,7 +256,7 @@ void fy_delta_begin(ferry_service *service)
     for (size_t i = 0; service->program->is_delta && i < registry->n_held; i++) {
         fy_held *held = &registry->held[i];
         held->n_marked = held->is_marked ? held->n_marked + 1 : 0;
-        held->is_kept = held->n_marked >= needed && service->run->n_whole >= needed;
+        held->is_kept = held->n_marked >= needed && service->run->delta.n_whole >= needed;
         held->is_marked = false;
     }
 }
@@ -286,8 +286,8 @@ uint64_t fy_delta_blocks(ferry_service *service, const fy_channel *channel, cons
     const char *bytes =
         packed != NULL ? packed : find_flat(service, &channel->out, item, fy_source_of);
     if (bytes == NULL) {
-        gather(service, &channel->out, item, fy_source_of, service->run->gathered, NULL);
-        bytes = service->run->gathered;
+        gather(service, &channel->out, item, fy_source_of, service->run->delta.gathered, NULL);
+        bytes = service->run->delta.gathered;
     }
     char ours[64 * DIGEST_BYTES];
     uint64_t blocks = 0;

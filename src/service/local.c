@@ -108,7 +108,7 @@ static ferry_status begin_phase(ferry_service *service, const fy_item *item, fer
     case COPIES:
         service->run->local_ns = fy_now_ns();
         return fy_copy_mapped(service, NULL, item, 1, hashes_of(service, item),
-                              &service->run->local_skipping, error);
+                              &service->run->delta.local_skipping, error);
     case LANDS:
         return land(service, item, error);
     default:
@@ -139,9 +139,9 @@ fy_progress fy_local_end(ferry_service *service)
     run->n_local++;
     run->done_bytes += item->bytes;
     fy_statistics_local(service, item, run->local_ns, run->copied_ns);
-    fy_statistics_skipped(service, FERRY_PATH_LOCAL, run->local_skipping);
-    run->local_skipped += run->local_skipping;
-    run->local_skipping = 0;
+    fy_statistics_skipped(service, FERRY_PATH_LOCAL, run->delta.local_skipping);
+    run->delta.local_skipped += run->delta.local_skipping;
+    run->delta.local_skipping = 0;
     return FY_PROGRESS_DONE;
 }
 

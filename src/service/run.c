@@ -231,7 +231,7 @@ ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
     run->number = ++service->n_runs_begun;
     run->n_local = 0;
     run->local_phase = 0;
-    run->local_skipping = run->local_skipped = 0;
+    run->delta.local_skipping = run->delta.local_skipped = 0;
     run->n_away = 0;
     run->gives = false;
     run->looks_at_all = true;

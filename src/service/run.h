@@ -104,14 +104,21 @@ typedef struct fy_turn_window {
     int64_t since_ns;
 } fy_turn_window;
 
+/* Of runs that move only what differs: see delta.h. */
+typedef struct fy_delta_run {
+    char *gathered; /* where the bytes of an item are brought together to be compared */
+    uint64_t gathered_bytes;
+    char *told_digests; /* on their way */
+    uint32_t n_whole;   /* runs of this program in a row that ended well */
+    uint64_t local_skipping, local_skipped;
+} fy_delta_run;
+
 typedef struct fy_run_state {
     fy_channel_state *channels; /* one for each of the program's */
     fy_parcel *parcels;
     uint64_t *hashes; /* of the parts of all out lanes, as they are sent, and of the local ones */
     uint64_t *found; /* of the parts of all in lanes, and of the local ones, where they have come */
-    char *gathered;  /* where the bytes of an item are brought together to be compared */
-    uint64_t gathered_bytes;
-    char *told_digests;     /* on their way */
+    fy_delta_run delta;
     struct fy_moves *moves; /* NULL: all memory is the host's */
     fy_drive drive;         /* of the program's steps */
     fy_heap turns;          /* channels that wait for their turn to send here, by their rounds */
@@ -122,7 +129,6 @@ typedef struct fy_run_state {
     size_t n_spans, span_capacity;
     uint64_t version;      /* of the last run; 0: there was none */
     bool is_whole;         /* it ended well, or turned out to have */
-    uint32_t n_whole;      /* runs of this program in a row that ended well */
     uint32_t side;         /* which of two spots is written: see FERRY_COMMIT_SWAP */
     fy_turn_window window; /* is learnt from run to run */
     /* Of the run. */
@@ -130,7 +136,6 @@ typedef struct fy_run_state {
     uint32_t n_local;     /* items done */
     uint32_t local_phase; /* of the next one */
     int64_t local_ns, copied_ns;
-    uint64_t local_skipping, local_skipped;
     uint32_t n_away;       /* items in turns that were sent, and not yet dealt with */
     uint32_t next_checked; /* channel, of those that are looked at in turn: see watch.c */
     bool gives;            /* somebody's turn may have come, which is looked for once a step */

@@ -236,7 +236,7 @@ ferry_status ferry_service_peer_at(const ferry_service *service, uint32_t index,
         found.paths = FERRY_PATH_LOCAL;
         found.engine = "";
         found.bytes_out = found.bytes_in = program->local.bytes;
-        found.bytes_skipped = service->run->local_skipped;
+        found.bytes_skipped = service->run->delta.local_skipped;
     }
     return fy_copy_out(&found, sizeof found, peer_out, "ferry_service_peer", error);
 }

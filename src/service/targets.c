@@ -60,7 +60,7 @@ void fy_targets_miss(ferry_service *service)
 {
     service->run->version = ++service->n_begun;
     service->run->is_whole = false;
-    service->run->n_whole = 0;
+    service->run->delta.n_whole = 0;
     for (size_t i = 0; i < service->registry.n_targets; i++) {
         service->registry.targets[i].missing = 0;
     }
@@ -100,7 +100,7 @@ static void make_valid(ferry_service *service, fy_target *target)
 void fy_targets_end(ferry_service *service, bool ok)
 {
     fy_registry *registry = &service->registry;
-    service->run->n_whole = ok ? service->run->n_whole + 1 : 0;
+    service->run->delta.n_whole = ok ? service->run->delta.n_whole + 1 : 0;
     if (!ok) {
         count_missing(service);
     }
