@@ -23,6 +23,7 @@ LAYERS = {
     "schedule": [],
     "memory": ["host"],
     "memory/far": ["layout", "memory", "exec"],
+    "memory/cuda": ["layout", "memory", "exec", "convert"],
     "convert": [],
     "exec": ["host", "layout", "memory", "convert"],
     "program": ["memory", "exec"],
@@ -41,7 +42,7 @@ IMPURE_HEADERS = {
 IMPURE_CALLS = ["fopen", "fprintf", "printf", "getenv", "open", "read", "write", "clock_gettime",
                 "time", "pthread_create"]
 ENGINE_HEADERS = {"ucp/": "transport/ucx", "uct/": "transport/ucx", "ucs/": "transport/ucx",
-                  "nvshmem": "transport/nvshmem", "cuda": "cuda", "mpi.h": "ferry/mpi.h",
+                  "nvshmem": "transport/nvshmem", "cuda.h": "memory/cuda", "mpi.h": "ferry/mpi.h",
                   "pmix.h": "world/pmix"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 

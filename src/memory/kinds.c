@@ -16,7 +16,7 @@ typedef struct entry {
 
 static const entry entries[FY_N_MEMORY_KINDS] = {
     [FERRY_MEMORY_HOST] = {"host", "memory of the machine itself", false},
-    [FERRY_MEMORY_CUDA] = {"cuda", "memory of NVIDIA devices", false},
+    [FERRY_MEMORY_CUDA] = {"cuda", "memory of NVIDIA devices", true},
     [FERRY_MEMORY_FAR] = {"far", "for tests: host memory that the CPU must not touch", true},
 };
 

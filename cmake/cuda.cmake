@@ -1,0 +1,48 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+# The plugin for CUDA devices needs nvcc and cuda.h to be built, and nothing of CUDA to be linked: at run
+# time it looks for the driver. nvcc may be a toolkit's, or that of the packages nvidia-cuda-nvcc,
+# -crt, -nvvm and -runtime of PyPI: name it with -DFERRY_NVCC=.
+find_program(FERRY_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin
+    DOC "The compiler of the kernels of CUDA devices")
+set(FERRY_CUDA_ARCHITECTURES -gencode arch=compute_80,code=[sm_80,compute_80]
+    -gencode arch=compute_90,code=sm_90)
+
+# The toolkit that a compiler is part of: it may be a script somewhere else.
+function(ferry_find_cuda_header)
+    execute_process(COMMAND ${FERRY_NVCC} --dryrun -x cu -E /dev/null OUTPUT_VARIABLE said ERROR_VARIABLE said
+        RESULT_VARIABLE failed)
+    string(REGEX MATCH "TOP=([^\n]*)" top "${said}")
+    set(top "${CMAKE_MATCH_1}")
+    if(failed OR NOT top)
+        return()
+    endif()
+    find_path(FERRY_CUDA_INCLUDE cudaTypedefs.h HINTS ${top}/include ${top}/targets/x86_64-linux/include
+        ${top}/../cuda_runtime/include NO_DEFAULT_PATH)
+endfunction()
+
+set(FERRY_HAS_CUDA OFF)
+if(FERRY_NVCC)
+    ferry_find_cuda_header()
+endif()
+if(NOT FERRY_NVCC)
+    message(STATUS "The plugin for CUDA devices is left out: there is no nvcc")
+elseif(NOT FERRY_CUDA_INCLUDE)
+    message(STATUS "The plugin for CUDA devices is left out: ${FERRY_NVCC} has no cuda.h beside it")
+elseif(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|aarch64")
+    message(STATUS "The plugin for CUDA devices is left out: there is no driver for this processor")
+else()
+    set(FERRY_HAS_CUDA ON)
+    set(fatbin ${PROJECT_BINARY_DIR}/ferry_kernels.fatbin)
+    add_custom_command(OUTPUT ${fatbin}
+        COMMAND ${FERRY_NVCC} -std=c++17 -fatbin ${FERRY_CUDA_ARCHITECTURES} -fmad=false -Xfatbin -compress-all
+            -I ${PROJECT_SOURCE_DIR}/src -o ${fatbin} ${PROJECT_SOURCE_DIR}/src/memory/cuda/kernels.cu
+        DEPENDS src/memory/cuda/kernels.cu src/memory/cuda/kernels.h src/memory/cuda/primitives.h
+            src/memory/cuda/arguments.h src/convert/numbers.h
+        COMMENT "Kernels for CUDA devices" VERBATIM)
+    file(GLOB FERRY_CUDA_SOURCES CONFIGURE_DEPENDS src/memory/cuda/*.c)
+    ferry_plugin(cuda m ${FERRY_CUDA_SOURCES} ${PROJECT_SOURCE_DIR}/src/exec/area.c ${fatbin})
+    target_include_directories(ferry_cuda SYSTEM PRIVATE ${FERRY_CUDA_INCLUDE} ${XXHASH_INCLUDE_DIR})
+    target_link_libraries(ferry_cuda PRIVATE ${CMAKE_DL_LIBS})
+    set_source_files_properties(src/memory/cuda/fatbin.c PROPERTIES
+        COMPILE_DEFINITIONS "FY_CUDA_FATBIN=\"${fatbin}\"" OBJECT_DEPENDS ${fatbin})
+endif()

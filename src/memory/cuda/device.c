@@ -1,0 +1,170 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "memory/cuda/device.h"
+
+#include "base/alloc.h"
+#include "base/checked.h"
+
+#include <pthread.h>
+#include <string.h>
+
+enum {
+    LEAST_CAPABILITY = 8, /* major: the kernels are built for it and later ones */
+    BLOCKS_AT_ONCE = 8    /* of FY_CUDA_THREADS on a multiprocessor */
+};
+
+/* Machine code and PTX of all kernels: cmake/fatbin.S.in. */
+extern const unsigned char fy_cuda_fatbin[];
+
+static const char *const names[FY_CUDA_N_KERNELS] = {
+#define NAME(name, type) #name,
+    FY_CUDA_KERNELS(NAME)
+#undef NAME
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what is prepared */
+static fy_cuda_device **devices;                /* NULL: not prepared yet */
+static CUlibrary kernels;
+
+static ferry_status attribute_of(CUdevice device, CUdevice_attribute which, int *value_out,
+                                 ferry_error *error)
+{
+    return fy_cuda_check(fy_cuda.cuDeviceGetAttribute(value_out, which, device),
+                         "asking what a device can do", error);
+}
+
+/* What the plugin relies on. */
+static ferry_status check_abilities(CUdevice device, int32_t number, ferry_error *error)
+{
+    int major = 0, minor = 0, unified = 0, words = 0;
+    FY_TRY(attribute_of(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major, error));
+    FY_TRY(attribute_of(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor, error));
+    FY_TRY(attribute_of(device, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, &unified, error));
+    FY_TRY(
+        attribute_of(device, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, &words, error));
+    if (major < LEAST_CAPABILITY) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "CUDA device %d has compute capability %d.%d, and ferry needs 8.0 or later",
+                       (int)number, major, minor);
+    }
+    if (unified == 0 || words == 0) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED, "CUDA device %d has no %s, which ferry needs",
+                       (int)number,
+                       unified == 0 ? "addresses in common with the host"
+                                    : "waits of streams for words of 64 bits");
+    }
+    return FERRY_OK;
+}
+
+/* In the device's context. */
+static ferry_status load_kernels(fy_cuda_device *device, ferry_error *error)
+{
+    if (kernels == NULL) {
+        FY_TRY(fy_cuda_check(fy_cuda.cuLibraryLoadData(&kernels, fy_cuda_fatbin, NULL, NULL, 0,
+                                                       NULL, NULL, 0),
+                             "loading ferry's kernels", error));
+    }
+    for (int i = 0; i < FY_CUDA_N_KERNELS; i++) {
+        CUkernel kernel;
+        CUresult result = fy_cuda.cuLibraryGetKernel(&kernel, kernels, names[i]);
+        if (result == CUDA_SUCCESS) {
+            result = fy_cuda.cuKernelGetFunction(&device->kernels[i], kernel);
+        }
+        if (result == CUDA_SUCCESS && fy_cuda.cuFuncLoad != NULL) {
+            result = fy_cuda.cuFuncLoad(device->kernels[i]);
+        }
+        FY_TRY(fy_cuda_check(result, names[i], error));
+    }
+    return FERRY_OK;
+}
+
+/* What is put on this stream should never stand behind what waits on others. */
+static ferry_status make_stream(CUstream *stream_out, ferry_error *error)
+{
+    int least = 0, greatest = 0;
+    CUresult result = fy_cuda.cuCtxGetStreamPriorityRange(&least, &greatest);
+    if (result == CUDA_SUCCESS) {
+        result = fy_cuda.cuStreamCreateWithPriority(stream_out, CU_STREAM_NON_BLOCKING, greatest);
+    }
+    return fy_cuda_check(result, "making a stream", error);
+}
+
+static ferry_status prepare(int32_t number, fy_cuda_device *fresh, ferry_error *error)
+{
+    CUdevice device;
+    int n_processors = 0;
+    FY_TRY(fy_cuda_check(fy_cuda.cuDeviceGet(&device, number), "finding a device", error));
+    FY_TRY(check_abilities(device, number, error));
+    FY_TRY(attribute_of(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &n_processors, error));
+    fresh->number = number;
+    fresh->n_processors = (uint32_t)n_processors;
+    FY_TRY(fy_cuda_check(fy_cuda.cuDevicePrimaryCtxRetain(&fresh->context, device),
+                         "taking a device's primary context", error));
+    FY_TRY(fy_cuda_check(fy_cuda.cuCtxPushCurrent(fresh->context), "entering a device", error));
+    ferry_status status = load_kernels(fresh, error);
+    FY_THEN(status, make_stream(&fresh->stream, error));
+    fy_cuda_leave();
+    return status;
+}
+
+/* Under the lock. What was prepared stays as long as the process. */
+static ferry_status make_ready(int32_t number, int32_t n_devices, ferry_error *error)
+{
+    if (devices == NULL) {
+        devices = fy_alloc_zeroed((size_t)n_devices, sizeof *devices);
+        FY_TRY(fy_check_memory(devices != NULL, "a table of devices", error));
+    }
+    if (devices[number] != NULL) {
+        return FERRY_OK;
+    }
+    fy_cuda_device *fresh = fy_alloc_zeroed(1, sizeof *fresh);
+    FY_TRY(fy_check_memory(fresh != NULL, "a CUDA device", error));
+    ferry_status status = prepare(number, fresh, error);
+    if (status != FERRY_OK) {
+        fy_free(fresh);
+        return status;
+    }
+    devices[number] = fresh;
+    return FERRY_OK;
+}
+
+ferry_status fy_cuda_enter(int32_t number, const fy_cuda_device **device_out, ferry_error *error)
+{
+    int32_t n_devices = 0;
+    char why[256];
+    if (!fy_cuda_open(&n_devices, why, sizeof why)) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED, "%s", why);
+    }
+    if (number < 0 || number >= n_devices) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "there is no CUDA device %d, only %d", (int)number,
+                       (int)n_devices);
+    }
+    pthread_mutex_lock(&lock);
+    ferry_status status = make_ready(number, n_devices, error);
+    const fy_cuda_device *found = status == FERRY_OK ? devices[number] : NULL;
+    pthread_mutex_unlock(&lock);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    FY_TRY(fy_cuda_check(fy_cuda.cuCtxPushCurrent(found->context), "entering a device", error));
+    *device_out = found;
+    return FERRY_OK;
+}
+
+void fy_cuda_leave(void)
+{
+    CUcontext left;
+    (void)fy_cuda.cuCtxPopCurrent(&left);
+}
+
+ferry_status fy_cuda_launch(const fy_cuda_device *device, CUstream stream, fy_cuda_kernel kernel,
+                            const void *argument, uint64_t n_units, uint32_t units_of_thread,
+                            ferry_error *error)
+{
+    uint64_t wanted = fy_ceil_div(n_units, (uint64_t)units_of_thread * FY_CUDA_THREADS);
+    uint64_t most = (uint64_t)device->n_processors * BLOCKS_AT_ONCE;
+    void *arguments[] = {(void *)(uintptr_t)argument};
+    CUresult result =
+        fy_cuda.cuLaunchKernel(device->kernels[kernel], (unsigned)fy_min(wanted, most), 1, 1,
+                               FY_CUDA_THREADS, 1, 1, 0, stream, arguments, NULL);
+    return fy_cuda_check(result, names[kernel], error);
+}

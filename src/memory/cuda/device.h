@@ -1,0 +1,45 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_MEMORY_CUDA_DEVICE_H
+#define FY_MEMORY_CUDA_DEVICE_H
+
+#include "memory/cuda/arguments.h"
+#include "memory/cuda/driver.h"
+#include "memory/kind.h"
+
+#include <stdint.h>
+
+/* Devices: their primary contexts, and the kernels in them. */
+
+typedef enum fy_cuda_kernel {
+#define FY_CUDA_NUMBER(name, type) FY_NUMBER_OF_##name,
+    FY_CUDA_KERNELS(FY_CUDA_NUMBER) FY_CUDA_N_KERNELS
+#undef FY_CUDA_NUMBER
+} fy_cuda_kernel;
+
+typedef struct fy_cuda_device {
+    int32_t number;
+    CUcontext context;
+    CUfunction kernels[FY_CUDA_N_KERNELS];
+    CUstream stream; /* of what ferry does in between: zeros */
+    uint32_t n_processors;
+} fy_cuda_device;
+
+extern const fy_library *fy_cuda_library; /* plugin.c */
+
+/*
+ * The device with its context current on this thread, until fy_cuda_leave; calls may nest. A device
+ * that is too old, and one whose context cannot be had, is refused. The first call prepares the
+ * device for good: kernels are loaded then, not while one of them may wait for another.
+ */
+ferry_status fy_cuda_enter(int32_t number, const fy_cuda_device **device_out, ferry_error *error);
+void fy_cuda_leave(void);
+
+/*
+ * Puts a kernel on the stream, with as many threads as it has units, or as many as the device runs
+ * at once; units_of_thread are those that a thread takes in one turn. Entered.
+ */
+ferry_status fy_cuda_launch(const fy_cuda_device *device, CUstream stream, fy_cuda_kernel kernel,
+                            const void *argument, uint64_t n_units, uint32_t units_of_thread,
+                            ferry_error *error);
+
+#endif

@@ -1,0 +1,2 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "memory/cuda/kernels.h"

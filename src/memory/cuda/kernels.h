@@ -1,0 +1,355 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kernels, and the only place with their logic: compiled for devices by kernels.cu, and for
+ * processors by the twin of the tests. Each unit of a launch has one thread, which works out by
+ * itself where the unit lies on both sides; so a launch needs no order, no barrier and no shared
+ * memory. Threads beside each other have units beside each other, and each has FY_CUDA_DEEP loads
+ * under way before it stores.
+ */
+#include "memory/cuda/arguments.h"
+#include "memory/cuda/primitives.h"
+
+#define FY_NUMBER FY_DEVICE
+#include "convert/numbers.h"
+
+/* n / value, for n below 2^31: see fy_cuda_divisor_of. */
+FY_DEVICE uint32_t divided(uint32_t n, const fy_cuda_divisor *by)
+{
+    return (uint32_t)((uint64_t)n * by->multiplier >> by->shift);
+}
+
+/* Where unit i of a launch lies: its place in its run, and then index by index outwards. */
+FY_DEVICE uint64_t address_of(const fy_cuda_side *side, uint32_t i)
+{
+    if (side->n_dims == 0) {
+        return side->base + (uint64_t)i * side->unit_bytes;
+    }
+    uint32_t at = side->start + i;
+    uint32_t rest = divided(at, &side->run);
+    uint64_t address = side->base + (uint64_t)(at - rest * side->run.value) * side->unit_bytes;
+    for (uint32_t d = side->n_dims; d-- > 1;) {
+        const fy_cuda_dim *dim = &side->dims[d];
+        rest += dim->start;
+        uint32_t next = divided(rest, &dim->length);
+        address += (uint64_t)(rest - next * dim->length.value) * dim->stride;
+        rest = next;
+    }
+    return address + (uint64_t)rest * side->dims[0].stride;
+}
+
+#define FY_COPY_KERNEL(bytes, type)                                                                \
+    FY_KERNEL(fy_cuda_copy_##bytes, fy_cuda_copy)                                                  \
+    {                                                                                              \
+        const uint32_t tile = FY_THREADS * FY_CUDA_DEEP;                                           \
+        for (uint32_t first = FY_BLOCK * tile + FY_THREAD; first < a.n_units;                      \
+             first += FY_BLOCKS * tile) {                                                          \
+            type v[FY_CUDA_DEEP];                                                                  \
+            FY_UNROLL                                                                              \
+            for (uint32_t j = 0; j < FY_CUDA_DEEP; j++) {                                          \
+                uint32_t i = first + j * FY_THREADS;                                               \
+                if (i < a.n_units) {                                                               \
+                    v[j] = fy_load##bytes(address_of(&a.from, i));                                 \
+                }                                                                                  \
+            }                                                                                      \
+            FY_UNROLL                                                                              \
+            for (uint32_t j = 0; j < FY_CUDA_DEEP; j++) {                                          \
+                uint32_t i = first + j * FY_THREADS;                                               \
+                if (i < a.n_units) {                                                               \
+                    fy_store##bytes(address_of(&a.to, i), v[j]);                                   \
+                }                                                                                  \
+            }                                                                                      \
+        }                                                                                          \
+    }
+
+FY_COPY_KERNEL(16, fy_v16)
+FY_COPY_KERNEL(8, fy_v8)
+FY_COPY_KERNEL(4, uint32_t)
+FY_COPY_KERNEL(2, uint32_t)
+FY_COPY_KERNEL(1, uint32_t)
+
+/* Unit i of a piece, on the side that begins at `base`. */
+FY_DEVICE uint64_t piece_address(const fy_cuda_piece *p, uint64_t base, uint64_t pitch, uint32_t i)
+{
+    uint32_t row = (uint32_t)((uint64_t)i * p->multiplier >> p->shift);
+    return base + row * pitch + (uint64_t)(i - row * p->row_units) * p->unit_bytes;
+}
+
+#define FY_COPY_PIECE(bytes, type)                                                                 \
+    FY_DEVICE void copy_piece_##bytes(const fy_cuda_piece *p, uint32_t lane)                       \
+    {                                                                                              \
+        for (uint32_t first = lane; first < p->n_units; first += FY_CUDA_LANES * FY_CUDA_DEEP) {   \
+            type v[FY_CUDA_DEEP];                                                                  \
+            FY_UNROLL                                                                              \
+            for (uint32_t j = 0; j < FY_CUDA_DEEP; j++) {                                          \
+                uint32_t i = first + j * FY_CUDA_LANES;                                            \
+                if (i < p->n_units) {                                                              \
+                    v[j] = fy_load##bytes(piece_address(p, p->from, p->from_pitch, i));            \
+                }                                                                                  \
+            }                                                                                      \
+            FY_UNROLL                                                                              \
+            for (uint32_t j = 0; j < FY_CUDA_DEEP; j++) {                                          \
+                uint32_t i = first + j * FY_CUDA_LANES;                                            \
+                if (i < p->n_units) {                                                              \
+                    fy_store##bytes(piece_address(p, p->to, p->to_pitch, i), v[j]);                \
+                }                                                                                  \
+            }                                                                                      \
+        }                                                                                          \
+    }
+
+FY_COPY_PIECE(16, fy_v16)
+FY_COPY_PIECE(8, fy_v8)
+FY_COPY_PIECE(4, uint32_t)
+FY_COPY_PIECE(2, uint32_t)
+FY_COPY_PIECE(1, uint32_t)
+
+/* Of a row of the table, which is three times 16 bytes. */
+FY_DEVICE fy_cuda_piece load_piece(uint64_t at)
+{
+    fy_v16 a = fy_load16(at), b = fy_load16(at + 16), c = fy_load16(at + 32);
+    fy_cuda_piece p;
+    p.to = (uint64_t)a.y << 32 | a.x;
+    p.from = (uint64_t)a.w << 32 | a.z;
+    p.to_pitch = (uint64_t)b.y << 32 | b.x;
+    p.from_pitch = (uint64_t)b.w << 32 | b.z;
+    p.row_units = c.x;
+    p.multiplier = c.y;
+    p.n_units = c.z;
+    p.shift = (uint16_t)(c.w & 0xffff);
+    p.unit_bytes = (uint16_t)(c.w >> 16);
+    return p;
+}
+
+FY_KERNEL(fy_cuda_copy_table, fy_cuda_table)
+{
+    const uint32_t n_here = FY_THREADS / FY_CUDA_LANES;
+    uint32_t lane = FY_THREAD % FY_CUDA_LANES;
+    for (uint32_t i = FY_BLOCK * n_here + FY_THREAD / FY_CUDA_LANES; i < a.n_pieces;
+         i += FY_BLOCKS * n_here) {
+        fy_cuda_piece p = load_piece(a.pieces + (uint64_t)i * sizeof p);
+        switch (p.unit_bytes) {
+        case 16:
+            copy_piece_16(&p, lane);
+            break;
+        case 8:
+            copy_piece_8(&p, lane);
+            break;
+        case 4:
+            copy_piece_4(&p, lane);
+            break;
+        case 2:
+            copy_piece_2(&p, lane);
+            break;
+        default:
+            copy_piece_1(&p, lane);
+            break;
+        }
+    }
+}
+
+/*
+ * Numbers
+ */
+
+FY_DEVICE float widen_one(uint32_t type, uint32_t bits)
+{
+    switch (type) {
+    case FY_CUDA_F16:
+        return widen_one_f16(bits);
+    case FY_CUDA_BF16:
+        return float_of(bits << 16);
+    case FY_CUDA_F8E4M3:
+        return widen_one_f8e4m3(bits);
+    case FY_CUDA_F8E5M2: /* the upper half of an f16 */
+        return widen_one_f16(bits << 8);
+    default:
+        return float_of(bits);
+    }
+}
+
+FY_DEVICE uint32_t narrow_one(uint32_t type, float value)
+{
+    switch (type) {
+    case FY_CUDA_F16:
+        return narrow_one_f16(value);
+    case FY_CUDA_BF16:
+        return narrow_one_bf16(value);
+    case FY_CUDA_F8E4M3:
+        return saturate_one_f8e4m3(value);
+    case FY_CUDA_F8E5M2:
+        return saturate_one_f8e5m2(value);
+    default:
+        return bits_of(value);
+    }
+}
+
+FY_DEVICE void words_of(fy_v16 v, uint32_t out[4])
+{
+    out[0] = v.x;
+    out[1] = v.y;
+    out[2] = v.z;
+    out[3] = v.w;
+}
+
+FY_DEVICE fy_v16 v16_of(const uint32_t in[4])
+{
+    fy_v16 v;
+    v.x = in[0];
+    v.y = in[1];
+    v.z = in[2];
+    v.w = in[3];
+    return v;
+}
+
+/* Eight numbers side by side, at a multiple of 16 bytes; of f8 types, of 8. */
+FY_DEVICE void load_8(uint64_t at, uint32_t type, float out[8])
+{
+    uint32_t w[4];
+    if (type == FY_CUDA_F32) {
+        words_of(fy_load16(at), w);
+        FY_UNROLL
+        for (int i = 0; i < 4; i++) {
+            out[i] = float_of(w[i]);
+        }
+        words_of(fy_load16(at + 16), w);
+        FY_UNROLL
+        for (int i = 0; i < 4; i++) {
+            out[4 + i] = float_of(w[i]);
+        }
+    } else if (type == FY_CUDA_F16 || type == FY_CUDA_BF16) {
+        words_of(fy_load16(at), w);
+        FY_UNROLL
+        for (int i = 0; i < 4; i++) {
+            out[2 * i] = widen_one(type, w[i] & 0xffff);
+            out[2 * i + 1] = widen_one(type, w[i] >> 16);
+        }
+    } else {
+        fy_v8 v = fy_load8(at);
+        FY_UNROLL
+        for (int i = 0; i < 4; i++) {
+            out[i] = widen_one(type, v.x >> 8 * i & 0xff);
+            out[4 + i] = widen_one(type, v.y >> 8 * i & 0xff);
+        }
+    }
+}
+
+FY_DEVICE void store_8(uint64_t at, uint32_t type, const float in[8])
+{
+    uint32_t w[4];
+    if (type == FY_CUDA_F32) {
+        FY_UNROLL
+        for (int i = 0; i < 4; i++) {
+            w[i] = bits_of(in[i]);
+        }
+        fy_store16(at, v16_of(w));
+        FY_UNROLL
+        for (int i = 0; i < 4; i++) {
+            w[i] = bits_of(in[4 + i]);
+        }
+        fy_store16(at + 16, v16_of(w));
+    } else if (type == FY_CUDA_F16 || type == FY_CUDA_BF16) {
+        FY_UNROLL
+        for (int i = 0; i < 4; i++) {
+            w[i] = narrow_one(type, in[2 * i]) | narrow_one(type, in[2 * i + 1]) << 16;
+        }
+        fy_store16(at, v16_of(w));
+    } else {
+        fy_v8 v = {0, 0};
+        FY_UNROLL
+        for (int i = 0; i < 4; i++) {
+            v.x |= narrow_one(type, in[i]) << 8 * i;
+            v.y |= narrow_one(type, in[4 + i]) << 8 * i;
+        }
+        fy_store8(at, v);
+    }
+}
+
+FY_DEVICE float load_1(uint64_t at, uint32_t type)
+{
+    uint32_t bits = type == FY_CUDA_F32    ? fy_load4(at)
+                    : type <= FY_CUDA_BF16 ? fy_load2(at)
+                                           : fy_load1(at);
+    return widen_one(type, bits);
+}
+
+FY_DEVICE void store_1(uint64_t at, uint32_t type, float value)
+{
+    uint32_t bits = narrow_one(type, value);
+    if (type == FY_CUDA_F32) {
+        fy_store4(at, bits);
+    } else if (type <= FY_CUDA_BF16) {
+        fy_store2(at, bits);
+    } else {
+        fy_store1(at, bits);
+    }
+}
+
+FY_KERNEL(fy_cuda_cast_8, fy_cuda_cast)
+{
+    for (uint32_t i = FY_BLOCK * FY_THREADS + FY_THREAD; i < a.n_units;
+         i += FY_BLOCKS * FY_THREADS) {
+        float v[8];
+        load_8(address_of(&a.from, i), a.from_type, v);
+        store_8(address_of(&a.to, i), a.to_type, v);
+    }
+}
+
+FY_KERNEL(fy_cuda_cast_1, fy_cuda_cast)
+{
+    for (uint32_t i = FY_BLOCK * FY_THREADS + FY_THREAD; i < a.n_units;
+         i += FY_BLOCKS * FY_THREADS) {
+        store_1(address_of(&a.to, i), a.to_type, load_1(address_of(&a.from, i), a.from_type));
+    }
+}
+
+/* A sum that is NaN is the same one everywhere: see exec/sum.h. */
+FY_DEVICE float with_one_nan(float value)
+{
+    return (bits_of(value) & 0x7fffffff) > F32_INFINITY ? float_of(0x7fc00000) : value;
+}
+
+FY_DEVICE uint32_t bytes_of(uint32_t type)
+{
+    return type == FY_CUDA_F32 ? 4 : type <= FY_CUDA_BF16 ? 2 : 1;
+}
+
+FY_KERNEL(fy_cuda_sum_8, fy_cuda_sum)
+{
+    uint64_t source_step = 8 * bytes_of(a.source_type), target_step = 8 * bytes_of(a.target_type);
+    for (uint64_t i = (uint64_t)FY_BLOCK * FY_THREADS + FY_THREAD; i < a.n_units;
+         i += (uint64_t)FY_BLOCKS * FY_THREADS) {
+        float sum[8], v[8];
+        load_8(a.sources[0] + i * source_step, a.source_type, sum);
+        for (uint32_t r = 1; r < a.n_sources; r++) {
+            load_8(a.sources[r] + i * source_step, a.source_type, v);
+            FY_UNROLL
+            for (int k = 0; k < 8; k++) {
+                sum[k] += v[k];
+            }
+        }
+        FY_UNROLL
+        for (int k = 0; k < 8; k++) {
+            sum[k] = with_one_nan(sum[k]);
+        }
+        store_8(a.targets[0] + i * target_step, a.target_type, sum);
+        if (a.targets[1] != 0) {
+            store_8(a.targets[1] + i * target_step, a.target_type, sum);
+        }
+    }
+}
+
+FY_KERNEL(fy_cuda_sum_1, fy_cuda_sum)
+{
+    uint64_t source_step = bytes_of(a.source_type), target_step = bytes_of(a.target_type);
+    for (uint64_t i = (uint64_t)FY_BLOCK * FY_THREADS + FY_THREAD; i < a.n_units;
+         i += (uint64_t)FY_BLOCKS * FY_THREADS) {
+        float sum = load_1(a.sources[0] + i * source_step, a.source_type);
+        for (uint32_t r = 1; r < a.n_sources; r++) {
+            sum += load_1(a.sources[r] + i * source_step, a.source_type);
+        }
+        sum = with_one_nan(sum);
+        store_1(a.targets[0] + i * target_step, a.target_type, sum);
+        if (a.targets[1] != 0) {
+            store_1(a.targets[1] + i * target_step, a.target_type, sum);
+        }
+    }
+}

@@ -1,0 +1,314 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "memory/cuda/memory.h"
+
+#include "base/checked.h"
+#include "memory/cuda/queue.h"
+#include "memory/cuda/reaper.h"
+#include "memory/cuda/spans.h"
+
+#include <ferry/export.h>
+
+#include <pthread.h>
+#include <string.h>
+
+enum { PAGE = 4096 };
+
+const fy_library *fy_cuda_library;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the table */
+static fy_cuda_spans spans;
+
+static bool probe(char *why, size_t why_bytes)
+{
+    int32_t n_devices;
+    return fy_cuda_open(&n_devices, why, why_bytes);
+}
+
+static int32_t device_count(void)
+{
+    int32_t n_devices;
+    char why[256];
+    return fy_cuda_open(&n_devices, why, sizeof why) ? n_devices : 0;
+}
+
+/*
+ * Allocations
+ */
+
+/* The first page that begins there or behind it. */
+static CUdeviceptr page_of(CUdeviceptr at)
+{
+    return fy_ceil_div(at, PAGE) * PAGE;
+}
+
+/* Small allocations begin where the last one ended: those are asked for with room for a page. */
+static ferry_status take(uint64_t bytes, fy_cuda_span *span, ferry_error *error)
+{
+    CUdeviceptr given = 0;
+    CUresult result = fy_cuda.cuMemAlloc(&given, (size_t)bytes);
+    if (result == CUDA_SUCCESS && given % PAGE != 0) {
+        (void)fy_cuda.cuMemFree(given);
+        result = fy_cuda.cuMemAlloc(&given, (size_t)bytes + PAGE - 1);
+    }
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+        return fy_fail(error, FERRY_ERR_NO_MEMORY, "CUDA device %d has no %llu bytes of memory",
+                       (int)span->span.device, (unsigned long long)bytes);
+    }
+    FY_TRY(fy_cuda_check(result, "allocating memory of a device", error));
+    span->given = given;
+    span->span.base = (void *)(uintptr_t)page_of(given);
+    return FERRY_OK;
+}
+
+static ferry_status zero(const fy_cuda_device *device, const fy_cuda_span *span, ferry_error *error)
+{
+    CUdeviceptr base = (CUdeviceptr)(uintptr_t)span->span.base;
+    CUresult result =
+        fy_cuda.cuMemsetD8Async(base, 0, (size_t)span->span.bytes, device->stream);
+    if (result == CUDA_SUCCESS) {
+        result = fy_cuda.cuStreamSynchronize(device->stream);
+    }
+    return fy_cuda_check(result, "clearing memory of a device", error);
+}
+
+static ferry_status enter_span(const fy_cuda_span *span, ferry_error *error)
+{
+    pthread_mutex_lock(&lock);
+    bool fits = fy_cuda_spans_add(&spans, span);
+    pthread_mutex_unlock(&lock);
+    return fy_check_memory(fits, "the table of CUDA memory", error);
+}
+
+static ferry_status alloc(int32_t number, uint64_t bytes, void **base_out, ferry_error *error)
+{
+    const fy_cuda_device *device;
+    fy_cuda_span span = {.span = {.device = number, .bytes = bytes}};
+    FY_TRY(fy_cuda_enter(number, &device, error));
+    ferry_status status = bytes > (uint64_t)1 << 60
+                              ? fy_fail(error, FERRY_ERR_NO_MEMORY,
+                                        "CUDA device %d has no %llu bytes of memory", (int)number,
+                                        (unsigned long long)bytes)
+                              : take(bytes, &span, error);
+    if (status == FERRY_OK) {
+        status = zero(device, &span, error);
+        FY_THEN(status, enter_span(&span, error));
+        if (status != FERRY_OK) {
+            (void)fy_cuda.cuMemFree(span.given);
+        }
+    }
+    fy_cuda_leave();
+    if (status == FERRY_OK) {
+        *base_out = span.span.base;
+    }
+    return status;
+}
+
+/* It is about to be freed: then the address may be given anew. */
+static void forget(const void *base)
+{
+    pthread_mutex_lock(&lock);
+    fy_cuda_span *one = fy_cuda_spans_find(&spans, base);
+    if (one != NULL) {
+        fy_cuda_spans_remove(&spans, one);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/*
+ * The driver would wait here until the device is idle, and so for queues that wait for the caller.
+ * Where there may be such, somebody else waits, and nobody finds the memory meanwhile.
+ */
+static void free_cuda(int32_t number, void *base, uint64_t bytes)
+{
+    (void)bytes;
+    pthread_mutex_lock(&lock);
+    fy_cuda_span *one = fy_cuda_spans_find(&spans, base);
+    bool is_ours = one != NULL && one->span.base == base && !one->is_freed;
+    CUdeviceptr given = is_ours ? one->given : 0;
+    if (is_ours) {
+        one->is_freed = true;
+    }
+    pthread_mutex_unlock(&lock);
+    if (is_ours) {
+        fy_cuda_reap(number, given, base, forget);
+    }
+}
+
+/*
+ * Pointers
+ */
+
+/* What the driver says of a pointer; all zeros where it knows nothing. */
+typedef struct found {
+    CUmemorytype type;
+    int device;
+    CUcontext context;
+    uint32_t is_managed;
+    CUdeviceptr begin;
+    size_t bytes;
+    unsigned long long buffer;
+} found;
+
+static void ask(const void *pointer, found *f)
+{
+    CUpointer_attribute which[] = {
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+        CU_POINTER_ATTRIBUTE_CONTEXT,          CU_POINTER_ATTRIBUTE_IS_MANAGED,
+        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+        CU_POINTER_ATTRIBUTE_BUFFER_ID};
+    *f = (found){.device = 0};
+    void *places[] = {&f->type,  &f->device, &f->context, &f->is_managed,
+                      &f->begin, &f->bytes,  &f->buffer};
+    CUresult result = fy_cuda.cuPointerGetAttributes(sizeof which / sizeof which[0], which, places,
+                                                     (CUdeviceptr)(uintptr_t)pointer);
+    if (result != CUDA_SUCCESS) {
+        *f = (found){.device = 0};
+    }
+}
+
+static bool is_device_memory(const found *f)
+{
+    return f->type == CU_MEMORYTYPE_DEVICE && f->is_managed == 0;
+}
+
+/* Of the table. */
+static bool is_known(const void *pointer, fy_cuda_span *span_out)
+{
+    pthread_mutex_lock(&lock);
+    const fy_cuda_span *one = fy_cuda_spans_find(&spans, pointer);
+    if (one != NULL) {
+        *span_out = *one;
+    }
+    pthread_mutex_unlock(&lock);
+    return one != NULL;
+}
+
+/* Whether it is of an allocation of ferry's, but not within what ferry has given to anybody. */
+static bool is_round(const found *f)
+{
+    fy_cuda_span span;
+    return is_known((const void *)(uintptr_t)page_of(f->begin), &span) && span.given == f->begin;
+}
+
+static bool query(const void *pointer, fy_memory_span *span_out)
+{
+    fy_cuda_span span;
+    found f;
+    int32_t n_devices;
+    char why[256];
+    if (!fy_cuda_open(&n_devices, why, sizeof why)) {
+        return false;
+    }
+    if (is_known(pointer, &span)) {
+        *span_out = span.span;
+        return !span.is_freed;
+    }
+    ask(pointer, &f);
+    if (is_device_memory(&f) && is_round(&f)) {
+        return false;
+    }
+    if (is_device_memory(&f)) {
+        *span_out = (fy_memory_span){
+            .device = f.device, .base = (void *)(uintptr_t)f.begin, .bytes = f.bytes};
+    }
+    return is_device_memory(&f);
+}
+
+static ferry_status refuse(const void *pointer, const char *what, ferry_error *error)
+{
+    return fy_fail(error, FERRY_ERR_MISUSE, "CUDA memory at %p %s", pointer, what);
+}
+
+static ferry_status check_ours(const fy_cuda_device *device, const void *pointer, int32_t number,
+                               ferry_error *error)
+{
+    return number == device->number
+               ? FERRY_OK
+               : fy_fail(error, FERRY_ERR_MISUSE,
+                         "CUDA memory at %p is of device %d, out of reach of device %d", pointer,
+                         (int)number, (int)device->number);
+}
+
+ferry_status fy_cuda_reach_of(const fy_cuda_device *device, const void *base, uint64_t begin,
+                              uint64_t end, fy_cuda_reach *reach_out, ferry_error *error)
+{
+    const char *first = (const char *)base + begin, *last = (const char *)base + end - 1;
+    fy_cuda_span span;
+    found f, l;
+    *reach_out = FY_CUDA_PAGEABLE;
+    if (begin == end) {
+        return FERRY_OK;
+    }
+    if (is_known(first, &span)) {
+        *reach_out = FY_CUDA_OURS;
+        return span.is_freed ? refuse(first, "was freed", error)
+                             : check_ours(device, first, span.span.device, error);
+    }
+    ask(first, &f);
+    if (is_device_memory(&f)) {
+        *reach_out = FY_CUDA_OURS;
+        FY_TRY(check_ours(device, first, f.device, error));
+        return f.context == NULL || f.context == device->context
+                   ? FERRY_OK
+                   : refuse(first, "is of another context than its device's primary one", error);
+    }
+    if (f.type == CU_MEMORYTYPE_HOST && f.is_managed == 0) {
+        ask(last, &l);
+        bool is_one = l.type == f.type && l.buffer == f.buffer && l.begin == f.begin;
+        *reach_out = is_one ? FY_CUDA_PINNED : FY_CUDA_PAGEABLE;
+    }
+    return FERRY_OK;
+}
+
+/*
+ * The host's memory
+ */
+
+static ferry_status pin(void *base, uint64_t bytes, ferry_error *error)
+{
+    const fy_cuda_device *device;
+    FY_TRY(fy_cuda_enter(0, &device, error));
+    CUresult result = fy_cuda.cuMemHostRegister(
+        base, (size_t)bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+    fy_cuda_leave();
+    return fy_cuda_check(result, "pinning memory of the host", error);
+}
+
+static void unpin(void *base, uint64_t bytes)
+{
+    const fy_cuda_device *device;
+    (void)bytes;
+    if (fy_cuda_enter(0, &device, NULL) == FERRY_OK) {
+        (void)fy_cuda.cuMemHostUnregister(base);
+        fy_cuda_leave();
+    }
+}
+
+ferry_status fy_cuda_pinned_alloc(uint64_t bytes, void **base_out, ferry_error *error)
+{
+    CUresult result = fy_cuda.cuMemHostAlloc(base_out, (size_t)bytes,
+                                             CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+    return fy_cuda_check(result, "allocating pinned memory of the host", error);
+}
+
+const fy_memory_kind fy_cuda_memory = {.abi = FY_MEMORY_ABI,
+                                       .kind = FERRY_MEMORY_CUDA,
+                                       .name = "cuda",
+                                       .summary = "memory of NVIDIA devices",
+                                       .cpu_access = false,
+                                       .probe = probe,
+                                       .device_count = device_count,
+                                       .alloc = alloc,
+                                       .free = free_cuda,
+                                       .query = query,
+                                       .pin = pin,
+                                       .unpin = unpin,
+                                       .exec = &fy_cuda_exec};
+
+FERRY_API const fy_memory_kind *ferry_memory_plugin(const fy_library *library);
+
+const fy_memory_kind *ferry_memory_plugin(const fy_library *library)
+{
+    fy_cuda_library = library;
+    return library->abi == FY_MEMORY_ABI ? &fy_cuda_memory : NULL;
+}

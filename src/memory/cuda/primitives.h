@@ -1,0 +1,165 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_MEMORY_CUDA_PRIMITIVES_H
+#define FY_MEMORY_CUDA_PRIMITIVES_H
+
+#include <stdint.h>
+
+/*
+ * All that kernels use of a device, by name: nvcc makes device code of it, and any C compiler the
+ * twin that tests run. Addresses are numbers, and memory is reached by loads and stores of these
+ * names only, so that a twin can look at each. What a launch copies is read once and written once:
+ * it leaves the caches to others.
+ */
+typedef struct __attribute__((aligned(16))) fy_v16 {
+    uint32_t x, y, z, w;
+} fy_v16;
+
+typedef struct fy_v8 {
+    uint32_t x, y;
+} fy_v8;
+
+#ifdef __CUDACC__
+
+#define FY_DEVICE static __device__ __forceinline__
+/* One argument, a struct that stays where the launch has put it: else it is copied to the stack. */
+#define FY_KERNEL(name, type)                                                                      \
+    extern "C" __global__ void __launch_bounds__(256) name(const __grid_constant__ type a)
+#define FY_THREAD threadIdx.x
+#define FY_THREADS blockDim.x
+#define FY_BLOCK blockIdx.x
+#define FY_BLOCKS gridDim.x
+#define FY_UNROLL _Pragma("unroll")
+
+FY_DEVICE fy_v16 fy_load16(uint64_t at)
+{
+    fy_v16 v;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3},[%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at));
+    return v;
+}
+
+FY_DEVICE void fy_store16(uint64_t at, fy_v16 v)
+{
+    asm volatile("st.global.L1::no_allocate.v4.u32 [%0],{%1,%2,%3,%4};" ::"l"(at), "r"(v.x),
+                 "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+
+FY_DEVICE fy_v8 fy_load8(uint64_t at)
+{
+    fy_v8 v;
+    asm volatile("ld.global.L1::no_allocate.v2.u32 {%0,%1},[%2];"
+                 : "=r"(v.x), "=r"(v.y)
+                 : "l"(at));
+    return v;
+}
+
+FY_DEVICE void fy_store8(uint64_t at, fy_v8 v)
+{
+    asm volatile("st.global.L1::no_allocate.v2.u32 [%0],{%1,%2};" ::"l"(at), "r"(v.x), "r"(v.y)
+                 : "memory");
+}
+
+FY_DEVICE uint32_t fy_load4(uint64_t at)
+{
+    uint32_t v;
+    asm volatile("ld.global.u32 %0,[%1];" : "=r"(v) : "l"(at));
+    return v;
+}
+
+FY_DEVICE void fy_store4(uint64_t at, uint32_t v)
+{
+    asm volatile("st.global.u32 [%0],%1;" ::"l"(at), "r"(v) : "memory");
+}
+
+FY_DEVICE uint32_t fy_load2(uint64_t at)
+{
+    uint32_t v;
+    asm volatile("ld.global.u16 %0,[%1];" : "=r"(v) : "l"(at));
+    return v;
+}
+
+FY_DEVICE void fy_store2(uint64_t at, uint32_t v)
+{
+    asm volatile("st.global.u16 [%0],%1;" ::"l"(at), "r"(v) : "memory");
+}
+
+FY_DEVICE uint32_t fy_load1(uint64_t at)
+{
+    uint32_t v;
+    asm volatile("ld.global.u8 %0,[%1];" : "=r"(v) : "l"(at));
+    return v;
+}
+
+FY_DEVICE void fy_store1(uint64_t at, uint32_t v)
+{
+    asm volatile("st.global.u8 [%0],%1;" ::"l"(at), "r"(v) : "memory");
+}
+
+#else
+
+#include <string.h>
+
+#define FY_DEVICE static inline
+#define FY_KERNEL(name, type)                                                                      \
+    static void name##_body(const type a);                                                         \
+    static void name##_run(const void *argument)                                                   \
+    {                                                                                              \
+        type a;                                                                                    \
+        memcpy(&a, argument, sizeof a);                                                            \
+        name##_body(a);                                                                            \
+    }                                                                                              \
+    static void name##_body(const type a)
+#define FY_THREAD fy_twin_place.thread
+#define FY_THREADS fy_twin_place.threads
+#define FY_BLOCK fy_twin_place.block
+#define FY_BLOCKS fy_twin_place.blocks
+#define FY_UNROLL
+
+/* Which thread of which block the twin is just now. */
+typedef struct fy_twin_at {
+    uint32_t thread, threads, block, blocks;
+} fy_twin_at;
+extern _Thread_local fy_twin_at fy_twin_place;
+
+/*
+ * Where the bytes of an access lie; it does not return where a device would end the launch: at an
+ * address that is nobody's, or not a multiple of the width.
+ */
+void *fy_twin_reach(uint64_t at, uint32_t bytes, int writes);
+
+#define FY_TWIN_ACCESS(bytes, type, alike)                                                         \
+    FY_DEVICE type fy_load##bytes(uint64_t at)                                                     \
+    {                                                                                              \
+        alike v;                                                                                   \
+        memcpy(&v, fy_twin_reach(at, bytes, 0), sizeof v);                                         \
+        return v;                                                                                  \
+    }                                                                                              \
+    FY_DEVICE void fy_store##bytes(uint64_t at, type v)                                            \
+    {                                                                                              \
+        alike stored = (alike)v;                                                                   \
+        memcpy(fy_twin_reach(at, bytes, 1), &stored, sizeof stored);                               \
+    }
+
+#define FY_TWIN_VECTOR(bytes, type)                                                                \
+    FY_DEVICE type fy_load##bytes(uint64_t at)                                                     \
+    {                                                                                              \
+        type v;                                                                                    \
+        memcpy(&v, fy_twin_reach(at, bytes, 0), sizeof v);                                         \
+        return v;                                                                                  \
+    }                                                                                              \
+    FY_DEVICE void fy_store##bytes(uint64_t at, type v)                                            \
+    {                                                                                              \
+        memcpy(fy_twin_reach(at, bytes, 1), &v, sizeof v);                                         \
+    }
+
+FY_TWIN_VECTOR(16, fy_v16)
+FY_TWIN_VECTOR(8, fy_v8)
+FY_TWIN_ACCESS(4, uint32_t, uint32_t)
+FY_TWIN_ACCESS(2, uint32_t, uint16_t)
+FY_TWIN_ACCESS(1, uint32_t, uint8_t)
+
+#endif
+
+#endif

@@ -1,0 +1,511 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "memory/cuda/queue.h"
+
+#include "base/alloc.h"
+#include "memory/cuda/memory.h"
+#include "memory/cuda/watch.h"
+
+#include <string.h>
+
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static fy_exec_queue *_Atomic queues; /* all that were ever made: new ones come first */
+
+/*
+ * Failures
+ */
+
+static void remember(fy_exec_queue *queue, ferry_status status, const ferry_error *error)
+{
+    pthread_mutex_lock(&queue->lock);
+    if (queue->status == FERRY_OK) {
+        queue->status = status;
+        queue->error = *error;
+    }
+    pthread_mutex_unlock(&queue->lock);
+}
+
+static ferry_status status_of(fy_exec_queue *queue, ferry_error *error)
+{
+    pthread_mutex_lock(&queue->lock);
+    ferry_status status = queue->status;
+    if (status != FERRY_OK && error != NULL) {
+        *error = queue->error;
+    }
+    pthread_mutex_unlock(&queue->lock);
+    return status;
+}
+
+/* The first job that nobody has taken; NULL: none. */
+static fy_cuda_job *next_left(fy_exec_queue *queue)
+{
+    pthread_mutex_lock(&queue->lock);
+    fy_cuda_job *one = queue->first;
+    while (one != NULL && atomic_exchange(&one->is_taken, true)) {
+        one = one->next;
+    }
+    pthread_mutex_unlock(&queue->lock);
+    return one;
+}
+
+/* Jobs that were not run yet are, and stay: the driver may come back to them. */
+static void bury(fy_exec_queue *queue, CUresult result)
+{
+    ferry_error error;
+    ferry_status status = fy_cuda_fail(&error, result, "a CUDA device has failed");
+    remember(queue, status, &error);
+    if (!atomic_exchange(&queue->is_dead, true)) {
+        fy_cuda_forget_waits(queue);
+    }
+    for (fy_cuda_job *one; (one = next_left(queue)) != NULL;) {
+        one->run(one, true);
+        fy_cuda_job_ends();
+    }
+}
+
+void fy_cuda_look(fy_exec_queue *queue)
+{
+    if (atomic_load(&queue->is_dead)) {
+        return;
+    }
+    CUresult result = fy_cuda.cuCtxPushCurrent(queue->device->context);
+    if (result == CUDA_SUCCESS) {
+        result = fy_cuda.cuStreamQuery(queue->stream);
+        fy_cuda_leave();
+    }
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
+        bury(queue, result);
+    }
+}
+
+/*
+ * Jobs
+ */
+
+/* Those that are over leave the list, in their order. */
+static void finish(fy_cuda_job *job)
+{
+    fy_exec_queue *queue = job->queue;
+    fy_cuda_job *gone = NULL;
+    pthread_mutex_lock(&queue->lock);
+    job->is_over = true;
+    while (queue->first != NULL && queue->first->is_over) {
+        fy_cuda_job *one = queue->first;
+        queue->first = one->next;
+        queue->last = queue->first == NULL ? &queue->first : queue->last;
+        one->next = gone;
+        gone = one;
+    }
+    pthread_mutex_unlock(&queue->lock);
+    while (gone != NULL) {
+        fy_cuda_job *next = gone->next;
+        fy_free(gone);
+        gone = next;
+    }
+}
+
+/* On a thread of the driver's. */
+static void CUDA_CB run_job(void *context)
+{
+    fy_cuda_job *job = context;
+    if (!atomic_exchange(&job->is_taken, true)) {
+        job->run(job, status_of(job->queue, NULL) != FERRY_OK);
+        fy_cuda_job_ends();
+        finish(job);
+    }
+}
+
+ferry_status fy_cuda_add_job(fy_exec_queue *queue, fy_cuda_job *job,
+                             void (*run)(fy_cuda_job *job, bool failed), ferry_error *error)
+{
+    *job = (fy_cuda_job){.queue = queue, .run = run};
+    pthread_mutex_lock(&queue->lock);
+    *queue->last = job;
+    queue->last = &job->next;
+    pthread_mutex_unlock(&queue->lock);
+    fy_cuda_job_begins();
+    CUresult result = fy_cuda.cuLaunchHostFunc(queue->stream, run_job, job);
+    if (result == CUDA_SUCCESS) {
+        queue->n_issued++;
+        return FERRY_OK;
+    }
+    ferry_status status = fy_cuda_fail(error, result, "putting a host function on a stream");
+    if (!atomic_exchange(&job->is_taken, true)) {
+        job->run(job, true);
+        fy_cuda_job_ends();
+        finish(job);
+    }
+    return status;
+}
+
+/*
+ * Verbs
+ */
+
+/* A capture would keep what the host is to do only once. */
+static ferry_status check_capture(const fy_exec_queue *queue, ferry_error *error)
+{
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (queue->stream == queue->own) {
+        return FERRY_OK;
+    }
+    FY_TRY(fy_cuda_check(fy_cuda.cuStreamIsCapturing(queue->stream, &capture),
+                         "asking whether a stream is captured", error));
+    return capture == CU_STREAM_CAPTURE_STATUS_NONE
+               ? FERRY_OK
+               : fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                         "this version has no work that can be captured in a CUDA graph: end the "
+                         "capture first");
+}
+
+ferry_status fy_cuda_begin(fy_exec_queue *queue, ferry_error *error)
+{
+    const fy_cuda_device *device;
+    pthread_mutex_lock(&queue->calls);
+    ferry_status status = fy_cuda_enter(queue->device->number, &device, error);
+    if (status == FERRY_OK) {
+        status = check_capture(queue, error);
+        if (status != FERRY_OK) {
+            fy_cuda_leave();
+        }
+    }
+    if (status != FERRY_OK) {
+        pthread_mutex_unlock(&queue->calls);
+    }
+    return status;
+}
+
+ferry_status fy_cuda_end(fy_exec_queue *queue, uint64_t n_before, ferry_status status,
+                         ferry_error *error)
+{
+    ferry_error unknown = {.message = "work that was begun on a CUDA queue could not be ended"};
+    if (status != FERRY_OK && queue->n_issued != n_before) {
+        remember(queue, status, error != NULL ? error : &unknown);
+    }
+    fy_cuda_leave();
+    pthread_mutex_unlock(&queue->calls);
+    return status;
+}
+
+typedef struct word_job {
+    fy_cuda_job job;
+    _Atomic uint64_t *word;
+    uint64_t value;
+} word_job;
+
+static void set_word(fy_cuda_job *job, bool failed)
+{
+    const word_job *one = (const word_job *)job;
+    (void)failed; /* somebody may wait for it */
+    atomic_store(one->word, one->value);
+}
+
+typedef struct call_job {
+    fy_cuda_job job;
+    void (*function)(void *context);
+    void *context;
+} call_job;
+
+static void call_function(fy_cuda_job *job, bool failed)
+{
+    const call_job *one = (const call_job *)job;
+    (void)failed;
+    one->function(one->context);
+}
+
+/* Where the stream does nothing any more it is done here. */
+static ferry_status add_or_run(fy_exec_queue *queue, fy_cuda_job *job,
+                               void (*run)(fy_cuda_job *job, bool failed), ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    if (atomic_load(&queue->is_dead)) {
+        run(job, true);
+        fy_free(job);
+        return FERRY_OK;
+    }
+    status = fy_cuda_begin(queue, error);
+    if (status != FERRY_OK) {
+        fy_free(job);
+        return status;
+    }
+    status = fy_cuda_add_job(queue, job, run, error);
+    return fy_cuda_end(queue, queue->n_issued, status, error);
+}
+
+ferry_status fy_cuda_word_set(fy_exec_queue *queue, _Atomic uint64_t *word, uint64_t value,
+                              ferry_error *error)
+{
+    word_job *one = fy_alloc_zeroed(1, sizeof *one);
+    FY_TRY(fy_check_memory(one != NULL, "work on a CUDA queue", error));
+    one->word = word;
+    one->value = value;
+    return add_or_run(queue, &one->job, set_word, error);
+}
+
+ferry_status fy_cuda_call(fy_exec_queue *queue, void (*function)(void *context), void *context,
+                          ferry_error *error)
+{
+    call_job *one = fy_alloc_zeroed(1, sizeof *one);
+    FY_TRY(fy_check_memory(one != NULL, "work on a CUDA queue", error));
+    one->function = function;
+    one->context = context;
+    return add_or_run(queue, &one->job, call_function, error);
+}
+
+static CUdeviceptr address_of(const void *pinned)
+{
+    return (CUdeviceptr)(uintptr_t)pinned;
+}
+
+ferry_status fy_cuda_word_wait(fy_exec_queue *queue, _Atomic uint64_t *word, uint64_t value,
+                               ferry_error *error)
+{
+    if (atomic_load(&queue->is_dead)) {
+        return status_of(queue, error);
+    }
+    FY_TRY(fy_cuda_begin(queue, error));
+    uint64_t before = queue->n_issued;
+    queue->n_gates++;
+    ferry_status status = fy_cuda_watch(queue, word, value, error);
+    if (status == FERRY_OK) {
+        CUresult result =
+            fy_cuda.cuStreamWaitValue64(queue->stream, address_of(&queue->words->gate),
+                                        queue->n_gates, CU_STREAM_WAIT_VALUE_GEQ);
+        status = fy_cuda_check(result, "letting a stream wait for a word", error);
+        if (status != FERRY_OK) {
+            fy_cuda_watch_no_more(queue);
+        } else {
+            queue->n_issued++;
+        }
+    }
+    return fy_cuda_end(queue, before, status, error);
+}
+
+ferry_status fy_cuda_mark(fy_exec_queue *queue, fy_ticket *ticket_out, ferry_error *error)
+{
+    if (atomic_load(&queue->is_dead)) {
+        *ticket_out = UINT64_MAX;
+        return FERRY_OK; /* what became of it is said by reached */
+    }
+    FY_TRY(fy_cuda_begin(queue, error));
+    uint64_t before = queue->n_issued;
+    CUresult result =
+        fy_cuda.cuStreamWriteValue64(queue->stream, address_of(&queue->words->done),
+                                     queue->n_marks + 1, CU_STREAM_WRITE_VALUE_DEFAULT);
+    ferry_status status = fy_cuda_check(result, "letting a stream write a word", error);
+    if (status == FERRY_OK) {
+        *ticket_out = ++queue->n_marks;
+        queue->n_issued++;
+    }
+    return fy_cuda_end(queue, before, status, error);
+}
+
+enum { LOOKS_BETWEEN = 64 };
+
+ferry_status fy_cuda_reached(fy_exec_queue *queue, fy_ticket ticket, ferry_error *error)
+{
+    static _Thread_local uint32_t n_looks;
+    bool is_over = atomic_load(&queue->words->done) >= ticket;
+    if (!is_over && ++n_looks % LOOKS_BETWEEN == 0) {
+        fy_cuda_look(queue);
+    }
+    return is_over || atomic_load(&queue->is_dead) ? status_of(queue, error) : FERRY_ERR_TIMEOUT;
+}
+
+/*
+ * Opening
+ */
+
+void fy_cuda_each_open(void (*visit)(fy_exec_queue *queue))
+{
+    /* Not under the lock: who has it may wait for the driver. */
+    for (fy_exec_queue *one = queues; one != NULL; one = one->next) {
+        if (__atomic_load_n(&one->n_users, __ATOMIC_ACQUIRE) > 0) {
+            visit(one);
+        }
+    }
+}
+
+ferry_status fy_cuda_busy(const fy_cuda_device *device, CUevent **events_out, size_t *n_out,
+                          ferry_error *error)
+{
+    CUevent *events = NULL;
+    size_t n = 0, capacity = 0;
+    ferry_status status = FERRY_OK;
+    pthread_mutex_lock(&list_lock);
+    for (fy_exec_queue *one = queues; status == FERRY_OK && one != NULL; one = one->next) {
+        if (one->device != device || one->n_users == 0 || atomic_load(&one->is_dead) ||
+            fy_cuda.cuStreamQuery(one->stream) != CUDA_ERROR_NOT_READY) {
+            continue;
+        }
+        status = fy_check_memory(FY_RESERVE(events, capacity, n + 1), "events", error);
+        CUresult result = status != FERRY_OK
+                              ? CUDA_SUCCESS
+                              : fy_cuda.cuEventCreate(&events[n], CU_EVENT_DISABLE_TIMING);
+        if (status == FERRY_OK && result == CUDA_SUCCESS) {
+            result = fy_cuda.cuEventRecord(events[n++], one->stream);
+        }
+        FY_THEN(status, fy_cuda_check(result, "putting an event on a stream", error));
+    }
+    pthread_mutex_unlock(&list_lock);
+    *events_out = events;
+    *n_out = n;
+    return status;
+}
+
+/* Under the list's lock. */
+static fy_exec_queue *known(const void *native)
+{
+    fy_exec_queue *one = queues;
+    while (one != NULL && one != native) {
+        one = one->next;
+    }
+    return one;
+}
+
+static ferry_status join(fy_exec_queue *queue, int32_t device, ferry_error *error)
+{
+    if (queue->n_users == 0) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "%p is no CUDA queue that is open",
+                       (const void *)queue);
+    }
+    if (queue->device->number != device) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "the queue at %p is of CUDA device %d, not %d",
+                       (const void *)queue, (int)queue->device->number, (int)device);
+    }
+    queue->n_users++;
+    return FERRY_OK;
+}
+
+enum { LEAST_ADDRESS = 65536 };
+
+/* The driver looks at whatever it is given, so numbers that are no address do not get there. */
+static ferry_status check_stream(const fy_cuda_device *device, void *native, ferry_error *error)
+{
+    CUcontext context = NULL;
+    uintptr_t number = (uintptr_t)native;
+    bool is_named = native == (void *)CU_STREAM_LEGACY || native == (void *)CU_STREAM_PER_THREAD;
+    if (!is_named && (number < LEAST_ADDRESS || number % sizeof(void *) != 0)) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "%p is no stream of CUDA's", native);
+    }
+    CUresult result = fy_cuda.cuStreamGetCtx((CUstream)native, &context);
+    if (result != CUDA_SUCCESS) {
+        ferry_error why;
+        (void)fy_cuda_fail(&why, result, "adopting a stream");
+        return fy_fail(error, FERRY_ERR_MISUSE, "%s", why.message);
+    }
+    return context == device->context
+               ? FERRY_OK
+               : fy_fail(error, FERRY_ERR_MISUSE,
+                         "the stream at %p is of another device or context than the primary one of "
+                         "CUDA device %d",
+                         native, (int)device->number);
+}
+
+static ferry_status make(const fy_cuda_device *device, fy_exec_queue **queue_out,
+                         ferry_error *error)
+{
+    fy_exec_queue *fresh = fy_alloc_zeroed(1, sizeof *fresh);
+    void *pinned = NULL;
+    FY_TRY(fy_check_memory(fresh != NULL, "a CUDA queue", error));
+    ferry_status status =
+        fy_cuda_pinned_alloc(FY_CUDA_WORDS_BYTES + FY_CUDA_STAGING_BYTES, &pinned, error);
+    if (status != FERRY_OK) {
+        fy_free(fresh);
+        return status;
+    }
+    fresh->device = device;
+    fresh->words = pinned;
+    memset(pinned, 0, FY_CUDA_WORDS_BYTES);
+    fresh->staging = (char *)pinned + FY_CUDA_WORDS_BYTES;
+    fresh->last = &fresh->first;
+    fresh->last_wait = &fresh->waits;
+    pthread_mutex_init(&fresh->calls, NULL);
+    pthread_mutex_init(&fresh->lock, NULL);
+    fresh->next = queues;
+    queues = fresh;
+    *queue_out = fresh;
+    return FERRY_OK;
+}
+
+/* One that is closed, or a new one. Under the list's lock. */
+static ferry_status get(const fy_cuda_device *device, fy_exec_queue **queue_out, ferry_error *error)
+{
+    for (fy_exec_queue *one = queues; one != NULL; one = one->next) {
+        if (one->n_users == 0 && one->device == device && one->status == FERRY_OK) {
+            *queue_out = one;
+            return FERRY_OK;
+        }
+    }
+    return make(device, queue_out, error);
+}
+
+static ferry_status make_own(fy_exec_queue *queue, ferry_error *error)
+{
+    if (queue->own != NULL) {
+        return FERRY_OK;
+    }
+    return fy_cuda_check(
+        fy_cuda.cuStreamCreateWithPriority(&queue->own, CU_STREAM_NON_BLOCKING, 0),
+        "making a stream", error);
+}
+
+/* Under the list's lock. Entered. */
+static ferry_status open_one(const fy_cuda_device *device, void *native, fy_exec_queue **queue_out,
+                             ferry_error *error)
+{
+    fy_exec_queue *one = NULL;
+    if (native != NULL) {
+        FY_TRY(check_stream(device, native, error));
+    }
+    FY_TRY(get(device, &one, error));
+    if (native == NULL) {
+        FY_TRY(make_own(one, error));
+    }
+    one->stream = native != NULL ? native : one->own;
+    __atomic_store_n(&one->n_users, 1, __ATOMIC_RELEASE);
+    *queue_out = one;
+    return FERRY_OK;
+}
+
+ferry_status fy_cuda_queue_open(int32_t number, void *native, fy_exec_queue **queue_out,
+                                ferry_error *error)
+{
+    const fy_cuda_device *device;
+    FY_TRY(fy_cuda_enter(number, &device, error));
+    pthread_mutex_lock(&list_lock);
+    fy_exec_queue *same = native != NULL ? known(native) : NULL;
+    ferry_status status;
+    if (same != NULL) {
+        status = join(same, number, error);
+        *queue_out = status == FERRY_OK ? same : *queue_out;
+    } else {
+        status = open_one(device, native, queue_out, error);
+    }
+    pthread_mutex_unlock(&list_lock);
+    fy_cuda_leave();
+    return status;
+}
+
+/* Of a stream that others use, too, no more than what ferry has put there. */
+static void await_all(fy_exec_queue *queue)
+{
+    fy_ticket ticket;
+    if (fy_cuda_mark(queue, &ticket, NULL) != FERRY_OK) {
+        fy_cuda_look(queue);
+        return;
+    }
+    for (uint32_t i = 0; fy_cuda_reached(queue, ticket, NULL) == FERRY_ERR_TIMEOUT; i++) {
+        fy_cuda_nap(i);
+    }
+}
+
+void fy_cuda_queue_close(fy_exec_queue *queue)
+{
+    if (queue == NULL) {
+        return;
+    }
+    await_all(queue);
+    pthread_mutex_lock(&list_lock);
+    __atomic_store_n(&queue->n_users, queue->n_users - 1, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&list_lock);
+}

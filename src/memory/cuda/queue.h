@@ -1,0 +1,108 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_MEMORY_CUDA_QUEUE_H
+#define FY_MEMORY_CUDA_QUEUE_H
+
+#include "exec/exec.h"
+#include "memory/cuda/device.h"
+
+#include <pthread.h>
+
+/*
+ * Queues are streams: ferry's own, or one of the caller's. What a stream cannot do by itself is
+ * done by host functions (jobs) in its order, and by words in pinned memory: marks are numbers that
+ * the stream writes when it has come to them, and a stream that must wait for a word of the host's
+ * waits for a gate, which the watcher (watch.h) opens when the word is there.
+ */
+
+/* What a queue has in pinned memory: a page for words, and behind it the staging. */
+typedef struct fy_cuda_words {
+    _Atomic uint64_t done; /* the last mark that was reached: the stream writes it */
+    _Alignas(64) _Atomic uint64_t gate; /* the last wait that is over: the watcher writes it */
+} fy_cuda_words;
+
+enum { FY_CUDA_WORDS_BYTES = 4096, FY_CUDA_STAGING_BYTES = 1 << 20 };
+
+/*
+ * A host function in a stream's order. run is called once in any case, perhaps by another thread,
+ * with failed where the queue moves nothing any more. It calls nothing of CUDA. The job is the
+ * first member of what it is about, and is freed by the queue.
+ */
+typedef struct fy_cuda_job {
+    struct fy_cuda_job *next;
+    fy_exec_queue *queue;
+    void (*run)(struct fy_cuda_job *job, bool failed);
+    _Atomic bool is_taken;
+    bool is_over;
+} fy_cuda_job;
+
+/* A stream waits for a word of the host's: gate number `number`. Of watch.c. */
+typedef struct fy_cuda_wait {
+    struct fy_cuda_wait *next;
+    _Atomic uint64_t *word;
+    uint64_t value;
+    uint64_t number;
+} fy_cuda_wait;
+
+struct fy_exec_queue {
+    fy_exec_queue *next; /* of all that were ever made, open or not: they stay */
+    const fy_cuda_device *device;
+    uint32_t n_users; /* 0: it is closed, and waits for the next who opens one */
+    CUstream stream, own;
+    fy_cuda_words *words;
+    char *staging;
+
+    pthread_mutex_t calls; /* who calls verbs has it, so that those of two callers do not mix */
+    uint64_t n_marks, n_gates;
+    uint64_t n_issued; /* what was put on the stream */
+
+    pthread_mutex_t lock; /* of what follows */
+    fy_cuda_job *first, **last;
+    ferry_status status; /* the first failure, and then for good */
+    ferry_error error;
+
+    _Atomic bool is_dead; /* the context is lost: the stream does nothing any more */
+    fy_cuda_wait *waits, **last_wait; /* of the watcher's lock */
+};
+
+/* Verbs: from begin to end nobody else has the queue, and its context is current. */
+ferry_status fy_cuda_begin(fy_exec_queue *queue, ferry_error *error);
+/* `status` is returned; a failure after something was put on the stream is the queue's. */
+ferry_status fy_cuda_end(fy_exec_queue *queue, uint64_t n_before, ferry_status status,
+                         ferry_error *error);
+
+/* Puts a job on the stream, which owns it from here on, also where this fails. */
+ferry_status fy_cuda_add_job(fy_exec_queue *queue, fy_cuda_job *job,
+                             void (*run)(fy_cuda_job *job, bool failed), ferry_error *error);
+
+/*
+ * Looks whether the stream has failed, and does what is left then: jobs are run as failed, and
+ * waits are forgotten.
+ */
+void fy_cuda_look(fy_exec_queue *queue);
+
+/*
+ * Puts an event behind what is under way on each busy queue of the device: *n_out of them, to be
+ * destroyed and freed. Entered.
+ */
+ferry_status fy_cuda_busy(const fy_cuda_device *device, CUevent **events_out, size_t *n_out,
+                          ferry_error *error);
+
+/* Calls `visit` with each queue that is open. */
+void fy_cuda_each_open(void (*visit)(fy_exec_queue *queue));
+
+/* queue.c; verbs in verbs.c. */
+ferry_status fy_cuda_queue_open(int32_t device, void *native, fy_exec_queue **queue_out,
+                                ferry_error *error);
+void fy_cuda_queue_close(fy_exec_queue *queue);
+ferry_status fy_cuda_mark(fy_exec_queue *queue, fy_ticket *ticket_out, ferry_error *error);
+ferry_status fy_cuda_reached(fy_exec_queue *queue, fy_ticket ticket, ferry_error *error);
+ferry_status fy_cuda_word_set(fy_exec_queue *queue, _Atomic uint64_t *word, uint64_t value,
+                              ferry_error *error);
+ferry_status fy_cuda_word_wait(fy_exec_queue *queue, _Atomic uint64_t *word, uint64_t value,
+                               ferry_error *error);
+ferry_status fy_cuda_call(fy_exec_queue *queue, void (*function)(void *context), void *context,
+                          ferry_error *error);
+
+extern const fy_exec fy_cuda_exec;
+
+#endif

@@ -1,0 +1,381 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "device/standin/standin.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum { MOST_NESTED = 64, VERSION = 13000, N_PROCESSORS = 2 };
+
+standin_context standin_contexts[MOST_DEVICES];
+_Atomic int standin_lost[MOST_DEVICES];
+_Thread_local bool standin_in_host_function;
+
+static pid_t owner; /* who called cuInit; 0: nobody */
+static int n_devices = 2;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of retaining */
+static _Thread_local standin_context *stack[MOST_NESTED];
+static _Thread_local int depth;
+static _Atomic uint64_t state;
+
+standin_context *standin_current(void)
+{
+    return depth > 0 ? stack[depth - 1] : NULL;
+}
+
+uint64_t standin_random(uint64_t n)
+{
+    uint64_t x = state += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return (x ^ x >> 31) % n;
+}
+
+/* FERRY_STANDIN_FAIL=name:number: whether it is this call. */
+static bool fails_now(const char *name)
+{
+    static _Atomic uint64_t n_calls;
+    const char *text = getenv("FERRY_STANDIN_FAIL");
+    size_t length = strlen(name);
+    if (text == NULL || strncmp(text, name, length) != 0 || text[length] != ':') {
+        return false;
+    }
+    return ++n_calls == strtoull(text + length + 1, NULL, 10);
+}
+
+CUresult standin_enter(const char *name, bool needs_context)
+{
+    if (standin_in_host_function) {
+        fprintf(stderr, "stand-in: %s in a host function, which may call nothing of CUDA\n", name);
+        return CUDA_ERROR_NOT_PERMITTED;
+    }
+    if (owner != getpid()) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (fails_now(name)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    const standin_context *here = standin_current();
+    if (needs_context && here == NULL) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    return needs_context ? (CUresult)standin_lost[here->device] : CUDA_SUCCESS;
+}
+
+static void choose_seed(void)
+{
+    const char *text = getenv("FERRY_STANDIN_SEED");
+    uint16_t any = 1;
+    if (text != NULL) {
+        any = (uint16_t)strtoul(text, NULL, 10);
+    } else if (getrandom(&any, sizeof any, GRND_NONBLOCK) != (ssize_t)sizeof any) {
+        any = (uint16_t)getpid();
+    }
+    state = any;
+    if (getenv("FERRY_STANDIN_QUIET") == NULL) {
+        fprintf(stderr, "stand-in for libcuda.so.1: FERRY_STANDIN_SEED=%u\n", (unsigned)any);
+    }
+}
+
+CUresult CUDAAPI cuInit(unsigned flags)
+{
+    const char *text = getenv("FERRY_STANDIN_DEVICES");
+    if (flags != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (owner != 0) {
+        return owner == getpid() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+    }
+    owner = getpid();
+    n_devices = text != NULL ? atoi(text) : n_devices;
+    n_devices = n_devices < 0 ? 0 : n_devices > MOST_DEVICES ? MOST_DEVICES : n_devices;
+    choose_seed();
+    for (int d = 0; d < MOST_DEVICES; d++) {
+        standin_contexts[d].device = d;
+    }
+    return n_devices > 0 ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+}
+
+CUresult CUDAAPI cuDriverGetVersion(int *version)
+{
+    if (version == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *version = VERSION;
+    return CUDA_SUCCESS;
+}
+
+/* Names as cuda.h has them, of those that are given here. */
+#define ERRORS(X)                                                                                  \
+    X(CUDA_SUCCESS, "no error")                                                                    \
+    X(CUDA_ERROR_INVALID_VALUE, "invalid argument")                                                \
+    X(CUDA_ERROR_OUT_OF_MEMORY, "out of memory")                                                   \
+    X(CUDA_ERROR_NOT_INITIALIZED, "initialization error")                                          \
+    X(CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected")                                  \
+    X(CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal")                                         \
+    X(CUDA_ERROR_INVALID_IMAGE, "device kernel image is invalid")                                  \
+    X(CUDA_ERROR_INVALID_CONTEXT, "invalid device context")                                        \
+    X(CUDA_ERROR_INVALID_HANDLE, "invalid resource handle")                                        \
+    X(CUDA_ERROR_NOT_FOUND, "named symbol not found")                                              \
+    X(CUDA_ERROR_NOT_READY, "device not ready")                                                    \
+    X(CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered")                      \
+    X(CUDA_ERROR_MISALIGNED_ADDRESS, "misaligned address")                                         \
+    X(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,                                                   \
+      "part or all of the requested memory range is already mapped")                               \
+    X(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,                                                       \
+      "pointer does not correspond to a registered memory region")                                 \
+    X(CUDA_ERROR_NOT_PERMITTED, "operation not permitted")                                         \
+    X(CUDA_ERROR_NOT_SUPPORTED, "operation not supported")                                         \
+    X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,                                                       \
+      "operation not permitted when stream is capturing")
+
+CUresult CUDAAPI cuGetErrorName(CUresult result, const char **name)
+{
+#define NAME(code, text)                                                                           \
+    case code:                                                                                     \
+        *name = #code;                                                                             \
+        return CUDA_SUCCESS;
+    switch (result) {
+        ERRORS(NAME)
+    default:
+        *name = NULL;
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+#undef NAME
+}
+
+CUresult CUDAAPI cuGetErrorString(CUresult result, const char **string)
+{
+#define TEXT(code, text)                                                                           \
+    case code:                                                                                     \
+        *string = text;                                                                            \
+        return CUDA_SUCCESS;
+    switch (result) {
+        ERRORS(TEXT)
+    default:
+        *string = NULL;
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+#undef TEXT
+}
+
+CUresult CUDAAPI cuDeviceGetCount(int *count)
+{
+    ENTER(cuDeviceGetCount, false);
+    if (count == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *count = n_devices;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGet(CUdevice *device, int number)
+{
+    ENTER(cuDeviceGet, false);
+    if (device == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (number < 0 || number >= n_devices) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    *device = number;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetName(char *name, int bytes, CUdevice device)
+{
+    ENTER(cuDeviceGetName, false);
+    if (device < 0 || device >= n_devices) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    if (name == NULL || bytes < 1) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    snprintf(name, (size_t)bytes, "stand-in, which is no device");
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdevice device)
+{
+    ENTER(cuDeviceGetAttribute, false);
+    if (value == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (device < 0 || device >= n_devices) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    switch (which) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+        *value = getenv("FERRY_STANDIN_OLD") != NULL ? 7 : 9;
+        return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+        *value = 0;
+        return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+        *value = N_PROCESSORS;
+        return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
+        *value = 1;
+        return CUDA_SUCCESS;
+    default:
+        *value = 0;
+        return CUDA_SUCCESS;
+    }
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *place, CUdevice device)
+{
+    ENTER(cuDevicePrimaryCtxRetain, false);
+    if (place == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (device < 0 || device >= n_devices) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    pthread_mutex_lock(&lock);
+    standin_contexts[device].n_retained++;
+    pthread_mutex_unlock(&lock);
+    *place = &standin_contexts[device];
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device)
+{
+    ENTER(cuDevicePrimaryCtxRelease, false);
+    if (device < 0 || device >= n_devices) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    pthread_mutex_lock(&lock);
+    bool is_retained = standin_contexts[device].n_retained > 0;
+    standin_contexts[device].n_retained -= is_retained;
+    pthread_mutex_unlock(&lock);
+    return is_retained ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult CUDAAPI cuCtxPushCurrent(CUcontext one)
+{
+    ENTER(cuCtxPushCurrent, false);
+    if (one == NULL || depth == MOST_NESTED) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    stack[depth++] = one;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxPopCurrent(CUcontext *place)
+{
+    ENTER(cuCtxPopCurrent, false);
+    if (depth == 0) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    depth--;
+    if (place != NULL) {
+        *place = stack[depth];
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetCurrent(CUcontext *place)
+{
+    ENTER(cuCtxGetCurrent, false);
+    if (place == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *place = standin_current();
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    ENTER(cuCtxGetStreamPriorityRange, true);
+    if (least != NULL) {
+        *least = 0;
+    }
+    if (greatest != NULL) {
+        *greatest = -5;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSynchronize(void)
+{
+    ENTER(cuCtxSynchronize, true);
+    standin_drain(standin_current()->device);
+    return (CUresult)standin_lost[standin_current()->device];
+}
+
+/*
+ * Kernels
+ */
+
+static struct CUlib_st {
+    int unused;
+} library;
+
+CUresult CUDAAPI cuLibraryLoadData(CUlibrary *place, const void *code, CUjit_option *options,
+                                   void **values, unsigned n_options,
+                                   CUlibraryOption *library_options, void **library_values,
+                                   unsigned n_library_options)
+{
+    ENTER(cuLibraryLoadData, false);
+    const unsigned char *bytes = code;
+    (void)options;
+    (void)values;
+    (void)library_options;
+    (void)library_values;
+    if (place == NULL || code == NULL || n_options != 0 || n_library_options != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (bytes[0] != 0x50 || bytes[1] != 0xed || bytes[2] != 0x55 || bytes[3] != 0xba) {
+        return CUDA_ERROR_INVALID_IMAGE;
+    }
+    *place = &library;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLibraryGetKernel(CUkernel *place, CUlibrary from, const char *name)
+{
+    ENTER(cuLibraryGetKernel, false);
+    if (place == NULL || name == NULL || from != &library) {
+        return from == &library ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
+    }
+    const twin_kernel *found = twin_find(name);
+    if (found == NULL) {
+        return CUDA_ERROR_NOT_FOUND;
+    }
+    *place = (CUkernel)(uintptr_t)found;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuKernelGetFunction(CUfunction *place, CUkernel kernel)
+{
+    ENTER(cuKernelGetFunction, true);
+    if (place == NULL || kernel == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *place = (CUfunction)kernel;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuFuncLoad(CUfunction function)
+{
+    ENTER(cuFuncLoad, true);
+    return function != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult CUDAAPI cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, size_t *bytes)
+{
+    ENTER(cuKernelGetParamInfo, false);
+    if (kernel == NULL || index != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *offset = 0;
+    if (bytes != NULL) {
+        *bytes = ((const twin_kernel *)kernel)->argument_bytes;
+    }
+    return CUDA_SUCCESS;
+}
