@@ -537,22 +537,24 @@ ferry_status ferry_queue_synchronize(ferry_queue *handle, ferry_error *error)
     return status;
 }
 
-/* A function of the caller's, on a thread of the exec's. */
+/*
+ * A function of the caller's, on the thread that does the queue's other work of the host's: on the
+ * exec's, which may be that of many queues, all of them would wait for it.
+ */
 typedef struct called {
-    fy_queue *queue;
     void (*function)(void *context);
     void *context;
 } called;
 
-static void call_it(void *context)
+static ferry_status call_it(void *context, ferry_error *error)
 {
     called *it = context;
-    here.queue = it->queue;
+    (void)error;
     here.calls = true;
     it->function(it->context);
     here.calls = false;
-    here.queue = NULL;
     fy_free(it);
+    return FERRY_OK;
 }
 
 static ferry_status call(fy_queue *queue, void (*function)(void *context), void *context,
@@ -560,10 +562,8 @@ static ferry_status call(fy_queue *queue, void (*function)(void *context), void 
 {
     called *it = fy_alloc_zeroed(1, sizeof *it);
     FY_TRY(fy_check_memory(it != NULL, "a call on a queue", error));
-    *it = (called){queue, function, context};
-    pthread_mutex_lock(&queue->verbs);
-    ferry_status status = queue->exec->call(queue->own, call_it, it, error);
-    pthread_mutex_unlock(&queue->verbs);
+    *it = (called){function, context};
+    ferry_status status = fy_queue_defer(queue, call_it, it, error);
     if (status != FERRY_OK) {
         fy_free(it);
     }

@@ -1,6 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "conformance/children.h"
 
+#include "support/devices.h"
+
 #include "support/required.h"
 
 #include <errno.h>
@@ -48,13 +50,13 @@ bool suite_uses_far;
 /* The library keeps a queue for each device from the first copy on; so there was one before. */
 static void copy_far(const rank_context *me)
 {
-    for (int32_t device = 0; device < 2; device++) {
+    for (int32_t device = 0; device < device_kind_count(); device++) {
         ferry_error error;
         ferry_box boxes[2] = {FERRY_BOX_INIT, FERRY_BOX_INIT};
         char byte = 0;
-        if (ferry_memory_alloc(NULL, FERRY_MEMORY_FAR, device, 1, &boxes[0].buffer, &error) !=
+        if (ferry_memory_alloc(NULL, device_kind(), device, 1, &boxes[0].buffer, &error) !=
             FERRY_OK) {
-            fail(me, "far memory: %s", error.message);
+            fail(me, "%s memory: %s", device_kind_name(), error.message);
         }
         boxes[1].buffer = ferry_buffer_of(&byte, 1);
         if (ferry_box_copy(&boxes[0], &boxes[1], NULL, NULL, &error) != FERRY_OK) {

@@ -2,6 +2,8 @@
 /* Wrong calls and contradictions: every rank is told, nobody waits for ever, and all can go on. */
 #include "service/suite.h"
 
+#include "support/devices.h"
+
 enum { BYTES = 256 };
 
 typedef struct ground {
@@ -132,8 +134,8 @@ void case_bad_registrations(rank_context *me)
               ferry_service_register_send(g->service, 1, NULL, 0, 8, 0, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL,
               ferry_service_register_receive(NULL, 1, &g->target, 0, 8, 0, e));
-    must_fail(me, FERRY_ERR_UNSUPPORTED, NULL,
-              ferry_service_register_send(g->service, 1, &device, 0, 8, 0, e));
+    must_fail(me, device_kind() == FERRY_MEMORY_CUDA ? FERRY_ERR_MISUSE : FERRY_ERR_UNSUPPORTED,
+              "cuda", ferry_service_register_send(g->service, 1, &device, 0, 8, 0, e));
     must(me, send_to(me, g, 1, 0, 8, 0));
     must_fail(me, FERRY_ERR_INVALID_INPUT, "1", send_to(me, g, 1, 8, 8, 0));
     if (me->n_ranks > 1) { /* the same id for another pair */

@@ -2,6 +2,8 @@
 #include "service/matrix.h"
 #include "service/scene.h"
 
+#include "support/devices.h"
+
 enum { GUARD = 64, POISON = 0xdb };
 
 static uint64_t source_bytes(const matrix *m)
@@ -22,7 +24,7 @@ uint64_t matrix_bytes_in(const matrix *m)
 /* Far memory that a target, or a source, lies in; the bytes here are an image of it. */
 static bool is_far(const ferry_buffer *buffer)
 {
-    return buffer->base != NULL && buffer->kind == FERRY_MEMORY_FAR;
+    return buffer->base != NULL && buffer->kind != FERRY_MEMORY_HOST;
 }
 
 /* From the image to far memory, where it is far; or back. */
@@ -47,7 +49,7 @@ static void take_source(rank_context *me, matrix *m, uint32_t tensor)
     int32_t device = draw_far(me->seed + m->element, me->rank, 3 * tensor);
     m->source[tensor] = take(me, source_bytes(m));
     if (device >= 0) {
-        must(me, ferry_memory_alloc(NULL, FERRY_MEMORY_FAR, device, source_bytes(m),
+        must(me, ferry_memory_alloc(NULL, device_kind(), device_number(device), source_bytes(m),
                                     &m->far_source[tensor], &me->error));
     }
 }
@@ -59,7 +61,7 @@ static void take_target(rank_context *me, matrix *m, uint32_t tensor, uint32_t w
     int32_t device = draw_far(me->seed + m->element, me->rank, 3 * tensor + 1 + which);
     ferry_buffer *region = &m->region[tensor][which];
     if (device >= 0) {
-        must(me, ferry_memory_alloc(transport, FERRY_MEMORY_FAR, device, all, region, &me->error));
+        must(me, ferry_memory_alloc(transport, device_kind(), device_number(device), all, region, &me->error));
     } else if (transport != NULL) {
         must(me, ferry_memory_alloc(transport, FERRY_MEMORY_HOST, 0, all, region, &me->error));
         m->target[tensor][which] = region->base;

@@ -1,6 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "service/scene.h"
 
+#include "support/devices.h"
+
 enum { GUARD = 96 };
 
 /* Bytes of a place: any byte can be had alone, so that boxes can be filled in any order. */
@@ -290,7 +292,7 @@ void scene_take(rank_context *me, const scene *s, ferry_transport *transport, sc
         memory->buffers[b].base = (char *)whole->base + GUARD + buffer->skew;
         memory->buffers[b].bytes = bytes_of(buffer);
         if (buffer->far >= 0) {
-            must(me, ferry_memory_alloc(NULL, FERRY_MEMORY_FAR, buffer->far, all, &memory->far[b],
+            must(me, ferry_memory_alloc(NULL, device_kind(), device_number(buffer->far), all, &memory->far[b],
                                         &me->error));
             memory->buffers[b] = memory->far[b];
             memory->buffers[b].base = (char *)memory->far[b].base + GUARD + buffer->skew;

@@ -1,0 +1,883 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What cuda.h promises of the driver, as far as ferry relies on it: the stand-in must keep it, and
+ * a real driver shows whether this reading is right. A difference is a fault of the stand-in. Cases
+ * whose names are given as arguments, or all; each says ok or what was different. Lines that begin
+ * with "seen" are no promises: what the driver of this machine does where cuda.h leaves it open.
+ */
+#include <cuda.h>
+
+#include "memory/cuda/arguments.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CALLS(X)                                                                                   \
+    X(cuInit, 2000)                                                                                \
+    X(cuDriverGetVersion, 2020)                                                                    \
+    X(cuGetErrorName, 6000)                                                                        \
+    X(cuDeviceGet, 2000)                                                                           \
+    X(cuDeviceGetCount, 2000)                                                                      \
+    X(cuDeviceGetAttribute, 2000)                                                                  \
+    X(cuDeviceGetName, 2000)                                                                       \
+    X(cuDevicePrimaryCtxRetain, 7000)                                                              \
+    X(cuDevicePrimaryCtxRelease, 11000)                                                            \
+    X(cuCtxPushCurrent, 4000)                                                                      \
+    X(cuCtxPopCurrent, 4000)                                                                       \
+    X(cuCtxGetCurrent, 4000)                                                                       \
+    X(cuCtxGetStreamPriorityRange, 5050)                                                           \
+    X(cuStreamCreate, 2000)                                                                        \
+    X(cuStreamCreateWithPriority, 5050)                                                            \
+    X(cuStreamDestroy, 4000)                                                                       \
+    X(cuStreamGetCtx, 9020)                                                                        \
+    X(cuStreamIsCapturing, 10000)                                                                  \
+    X(cuStreamBeginCapture, 10010)                                                                 \
+    X(cuStreamEndCapture, 10000)                                                                   \
+    X(cuStreamQuery, 2000)                                                                         \
+    X(cuStreamSynchronize, 2000)                                                                   \
+    X(cuStreamWaitEvent, 3020)                                                                     \
+    X(cuStreamWaitValue64, 11070)                                                                  \
+    X(cuStreamWriteValue64, 11070)                                                                 \
+    X(cuEventCreate, 2000)                                                                         \
+    X(cuEventDestroy, 4000)                                                                        \
+    X(cuEventRecord, 2000)                                                                         \
+    X(cuEventQuery, 2000)                                                                          \
+    X(cuEventSynchronize, 2000)                                                                    \
+    X(cuEventElapsedTime, 12080)                                                                   \
+    X(cuLaunchHostFunc, 10000)                                                                     \
+    X(cuMemAlloc, 3020)                                                                            \
+    X(cuMemFree, 3020)                                                                             \
+    X(cuMemHostAlloc, 2020)                                                                        \
+    X(cuMemFreeHost, 2000)                                                                         \
+    X(cuMemHostRegister, 6050)                                                                     \
+    X(cuMemHostUnregister, 4000)                                                                   \
+    X(cuMemGetAddressRange, 3020)                                                                  \
+    X(cuPointerGetAttribute, 4000)                                                                 \
+    X(cuPointerGetAttributes, 7000)                                                                \
+    X(cuMemcpyAsync, 4000)                                                                         \
+    X(cuMemsetD8Async, 3020)                                                                       \
+    X(cuLibraryLoadData, 12000)                                                                    \
+    X(cuLibraryGetKernel, 12000)                                                                   \
+    X(cuKernelGetFunction, 12000)                                                                  \
+    X(cuKernelGetParamInfo, 12040)                                                                 \
+    X(cuLaunchKernel, 4000)
+
+static struct {
+#define FIELD(name, version) __typeof__(&name) name;
+    CALLS(FIELD)
+#undef FIELD
+} cu;
+
+extern const unsigned char fy_cuda_fatbin[];
+
+static CUcontext context;
+static CUstream stream, second;
+static CUdeviceptr device; /* BYTES of it */
+static char *pinned;       /* BYTES of it */
+enum { BYTES = 1 << 20, PATIENCE_MS = 4000 };
+static unsigned n_wrong;
+static bool is_wrong;
+
+static void wrong(int line, const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    printf("  line %d: ", line);
+    vprintf(format, values);
+    printf("\n");
+    va_end(values);
+    is_wrong = true;
+}
+
+static const char *name_of(CUresult result)
+{
+    const char *name = NULL;
+    return cu.cuGetErrorName(result, &name) == CUDA_SUCCESS && name != NULL ? name : "?";
+}
+
+#define WANT(wanted, call)                                                                         \
+    do {                                                                                           \
+        CUresult want_got = (call);                                                                \
+        if (want_got != (wanted)) {                                                                \
+            wrong(__LINE__, "%s is %s, not %s", #call, name_of(want_got), name_of(wanted));        \
+        }                                                                                          \
+    } while (0)
+#define GOOD(call) WANT(CUDA_SUCCESS, call)
+#define SO(condition)                                                                              \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            wrong(__LINE__, "not so: %s", #condition);                                             \
+        }                                                                                          \
+    } while (0)
+
+static CUdeviceptr address(const void *pointer)
+{
+    return (CUdeviceptr)(uintptr_t)pointer;
+}
+
+static void nap_ms(long ms)
+{
+    struct timespec moment = {ms / 1000, ms % 1000 * 1000000};
+    nanosleep(&moment, NULL);
+}
+
+/*
+ * Cases
+ */
+
+static void case_versions(void)
+{
+    int version = 0;
+    GOOD(cu.cuDriverGetVersion(&version));
+    SO(version >= 12000);
+    WANT(CUDA_ERROR_INVALID_VALUE, cu.cuDriverGetVersion(NULL));
+    WANT(CUDA_ERROR_INVALID_VALUE, cu.cuInit(1));
+    GOOD(cu.cuInit(0));
+    printf("seen: driver of CUDA %d.%d\n", version / 1000, version % 1000 / 10);
+}
+
+static void case_devices(void)
+{
+    int n = 0, value = 0;
+    CUdevice one;
+    char name[128];
+    GOOD(cu.cuDeviceGetCount(&n));
+    SO(n >= 1);
+    WANT(CUDA_ERROR_INVALID_DEVICE, cu.cuDeviceGet(&one, n));
+    WANT(CUDA_ERROR_INVALID_DEVICE, cu.cuDeviceGet(&one, -1));
+    GOOD(cu.cuDeviceGet(&one, 0));
+    GOOD(cu.cuDeviceGetName(name, sizeof name, one));
+    GOOD(cu.cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, one));
+    SO(value == 1);
+    GOOD(cu.cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, one));
+    SO(value == 1);
+    GOOD(cu.cuDeviceGetAttribute(
+        &value, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, one));
+    SO(value == 1);
+    WANT(CUDA_ERROR_INVALID_DEVICE,
+         cu.cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, n + 5));
+    printf("seen: device 0 is %s\n", name);
+}
+
+static void case_contexts(void)
+{
+    CUcontext one = NULL, popped = NULL, same = NULL;
+    GOOD(cu.cuCtxGetCurrent(&one));
+    SO(one == context);
+    GOOD(cu.cuCtxPushCurrent(context));
+    GOOD(cu.cuCtxPopCurrent(&popped));
+    SO(popped == context);
+    GOOD(cu.cuDevicePrimaryCtxRetain(&same, 0));
+    SO(same == context);
+    GOOD(cu.cuDevicePrimaryCtxRelease(0));
+    GOOD(cu.cuCtxPopCurrent(&popped));
+    GOOD(cu.cuCtxGetCurrent(&one));
+    SO(one == NULL);
+    CUdeviceptr none;
+    WANT(CUDA_ERROR_INVALID_CONTEXT, cu.cuMemAlloc(&none, 16));
+    CUstream no_stream;
+    WANT(CUDA_ERROR_INVALID_CONTEXT, cu.cuStreamCreate(&no_stream, CU_STREAM_NON_BLOCKING));
+    WANT(CUDA_ERROR_INVALID_CONTEXT, cu.cuCtxPopCurrent(&popped));
+    /* Pointers are known without a context. */
+    CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE};
+    CUmemorytype type = 0;
+    void *places[] = {&type};
+    GOOD(cu.cuPointerGetAttributes(1, which, places, device));
+    SO(type == CU_MEMORYTYPE_DEVICE);
+    GOOD(cu.cuCtxPushCurrent(context));
+}
+
+static void case_alloc(void)
+{
+    CUdeviceptr one = 0, base = 0;
+    size_t bytes = 0;
+    WANT(CUDA_ERROR_INVALID_VALUE, cu.cuMemAlloc(&one, 0));
+    WANT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuMemAlloc(&one, (size_t)1 << 47));
+    WANT(CUDA_ERROR_INVALID_VALUE, cu.cuMemFree(device + 16));
+    WANT(CUDA_ERROR_INVALID_VALUE, cu.cuMemFree(0x12345678));
+    GOOD(cu.cuMemAlloc(&one, 1000));
+    SO(one % 256 == 0);
+    GOOD(cu.cuMemGetAddressRange(&base, &bytes, one + 999));
+    SO(base == one && bytes >= 1000);
+    printf("seen: 1000 bytes are an allocation of %zu at a multiple of %llu\n", bytes,
+           (unsigned long long)(one & -one));
+    GOOD(cu.cuMemFree(one));
+    WANT(CUDA_ERROR_INVALID_VALUE, cu.cuMemFree(one));
+    GOOD(cu.cuMemAlloc(&one, (size_t)3 << 20));
+    printf("seen: 3 MiB are an allocation at a multiple of %llu\n",
+           (unsigned long long)(one & -one));
+    GOOD(cu.cuMemFree(one));
+}
+
+static void case_pinned(void)
+{
+    void *one = NULL;
+    WANT(CUDA_ERROR_INVALID_VALUE, cu.cuMemFreeHost(&one));
+    GOOD(cu.cuMemHostAlloc(&one, 5000, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+    memset(one, 1, 5000);
+    GOOD(cu.cuMemFreeHost(one));
+}
+
+static void case_register(void)
+{
+    char *one = mmap(NULL, 8 << 12, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+    GOOD(cu.cuMemHostRegister(one, 4 << 12, flags));
+    WANT(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, cu.cuMemHostRegister(one, 4 << 12, flags));
+    memcpy(one + 100, "what is pinned is read", 23);
+    GOOD(cu.cuMemcpyAsync(device, address(one + 100), 23, stream));
+    GOOD(cu.cuMemcpyAsync(address(one + 5000), device, 23, stream));
+    GOOD(cu.cuStreamSynchronize(stream));
+    SO(memcmp(one + 5000, "what is pinned is read", 23) == 0);
+    GOOD(cu.cuMemHostUnregister(one));
+    WANT(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, cu.cuMemHostUnregister(one));
+    munmap(one, 8 << 12);
+}
+
+typedef struct told {
+    CUmemorytype type;
+    int ordinal;
+    CUcontext owner;
+    unsigned managed;
+    CUdeviceptr begin;
+    size_t bytes;
+    unsigned long long buffer;
+} told;
+
+static told ask(const void *pointer)
+{
+    CUpointer_attribute which[] = {
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+        CU_POINTER_ATTRIBUTE_CONTEXT,          CU_POINTER_ATTRIBUTE_IS_MANAGED,
+        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+        CU_POINTER_ATTRIBUTE_BUFFER_ID};
+    told t = {.ordinal = -9};
+    void *places[] = {&t.type, &t.ordinal, &t.owner, &t.managed, &t.begin, &t.bytes, &t.buffer};
+    GOOD(cu.cuPointerGetAttributes(7, which, places, address(pointer)));
+    return t;
+}
+
+static void case_pointers(void)
+{
+    char here[64];
+    char *registered =
+        mmap(NULL, 8 << 12, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    told t = ask((void *)(uintptr_t)(device + 4097));
+    SO(t.type == CU_MEMORYTYPE_DEVICE && t.ordinal == 0 && t.owner == context && t.managed == 0);
+    SO(t.begin == device && t.bytes == BYTES && t.buffer != 0);
+    t = ask(pinned + 100);
+    SO(t.type == CU_MEMORYTYPE_HOST && t.managed == 0);
+    told l = ask(pinned + BYTES - 1);
+    SO(l.buffer == t.buffer && l.begin == t.begin);
+    t = ask(here);
+    SO(t.type == 0);
+    GOOD(cu.cuMemHostRegister(registered, 4 << 12,
+                              CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
+    GOOD(cu.cuMemHostRegister(registered + (4 << 12), 4 << 12,
+                              CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
+    t = ask(registered + 5);
+    l = ask(registered + (4 << 12) - 1);
+    SO(t.type == CU_MEMORYTYPE_HOST && l.type == CU_MEMORYTYPE_HOST);
+    SO(l.buffer == t.buffer && l.begin == t.begin);
+    l = ask(registered + (4 << 12)); /* another registration, side by side */
+    SO(l.buffer != t.buffer || l.begin != t.begin);
+    printf("seen: registered memory: begin %s, %zu bytes, buffer %llu\n",
+           t.begin == address(registered) ? "known" : "not known", t.bytes, t.buffer);
+    GOOD(cu.cuMemHostUnregister(registered));
+    GOOD(cu.cuMemHostUnregister(registered + (4 << 12)));
+    t = ask(registered + 5);
+    SO(t.type == 0);
+    munmap(registered, 8 << 12);
+    CUmemorytype type;
+    WANT(CUDA_ERROR_INVALID_VALUE,
+         cu.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address(here)));
+}
+
+static void case_copies(void)
+{
+    char here[3000];
+    for (int i = 0; i < 3000; i++) {
+        pinned[i] = (char)(i * 7);
+    }
+    GOOD(cu.cuMemcpyAsync(device + 1, address(pinned), 3000, stream));
+    GOOD(cu.cuMemcpyAsync(device + 8192, device + 1, 3000, stream));
+    GOOD(cu.cuMemcpyAsync(address(here), device + 8192, 3000, stream));
+    GOOD(cu.cuStreamSynchronize(stream));
+    SO(memcmp(here, pinned, 3000) == 0);
+    GOOD(cu.cuMemcpyAsync(device, address(here), 0, stream));
+    GOOD(cu.cuMemsetD8Async(device, 0x5a, 77, stream));
+    GOOD(cu.cuMemcpyAsync(address(pinned), device, 80, stream));
+    GOOD(cu.cuStreamSynchronize(stream));
+    SO(pinned[0] == 0x5a && pinned[76] == 0x5a && pinned[77] != 0x5a);
+    GOOD(cu.cuMemcpyAsync(address(pinned + 8192), address(pinned), 100, stream)); /* of the host */
+    GOOD(cu.cuStreamSynchronize(stream));
+    SO(memcmp(pinned + 8192, pinned, 100) == 0);
+}
+
+static void case_streams(void)
+{
+    CUstream one;
+    CUcontext owner = NULL;
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    int least = 1, greatest = 1;
+    WANT(CUDA_ERROR_INVALID_VALUE, cu.cuStreamCreate(&one, 7));
+    GOOD(cu.cuCtxGetStreamPriorityRange(&least, &greatest));
+    SO(greatest <= least);
+    GOOD(cu.cuStreamCreateWithPriority(&one, CU_STREAM_NON_BLOCKING, greatest));
+    GOOD(cu.cuStreamGetCtx(one, &owner));
+    SO(owner == context);
+    GOOD(cu.cuStreamGetCtx(CU_STREAM_LEGACY, &owner));
+    SO(owner == context);
+    GOOD(cu.cuStreamGetCtx(CU_STREAM_PER_THREAD, &owner));
+    SO(owner == context);
+    GOOD(cu.cuStreamIsCapturing(one, &capture));
+    SO(capture == CU_STREAM_CAPTURE_STATUS_NONE);
+    GOOD(cu.cuStreamQuery(one));
+    GOOD(cu.cuStreamSynchronize(one));
+    GOOD(cu.cuStreamDestroy(one));
+    printf("seen: priorities from %d to %d\n", least, greatest);
+}
+
+/* A stream waits for a word of pinned memory; what is behind it waits, too. */
+static void case_wait_value(void)
+{
+    _Atomic uint64_t *words = (_Atomic uint64_t *)(void *)pinned;
+    words[0] = 4;
+    words[1] = 0;
+    GOOD(cu.cuStreamWaitValue64(stream, address(&words[0]), 5, CU_STREAM_WAIT_VALUE_GEQ));
+    GOOD(cu.cuStreamWriteValue64(stream, address(&words[1]), 77, CU_STREAM_WRITE_VALUE_DEFAULT));
+    nap_ms(30);
+    SO(words[1] == 0);
+    WANT(CUDA_ERROR_NOT_READY, cu.cuStreamQuery(stream));
+    words[0] = 6;
+    GOOD(cu.cuStreamSynchronize(stream));
+    SO(words[1] == 77);
+    GOOD(cu.cuStreamQuery(stream));
+    WANT(CUDA_ERROR_INVALID_VALUE,
+         cu.cuStreamWaitValue64(stream, address(pinned + 4), 5, CU_STREAM_WAIT_VALUE_GEQ));
+    GOOD(cu.cuStreamSynchronize(stream));
+}
+
+/* What comes before a write of a word is seen by who sees the word. */
+static void case_write_order(void)
+{
+    _Atomic uint64_t *word = (_Atomic uint64_t *)(void *)pinned;
+    char *bytes = pinned + 4096;
+    for (uint64_t i = 1; i <= 200; i++) {
+        GOOD(cu.cuMemsetD8Async(device, (unsigned char)i, 60000, stream));
+        GOOD(cu.cuMemcpyAsync(address(bytes), device, 60000, stream));
+        GOOD(cu.cuStreamWriteValue64(stream, address(word), i, CU_STREAM_WRITE_VALUE_DEFAULT));
+        while (*word != i) {
+        }
+        if (bytes[0] != (char)i || bytes[59999] != (char)i || bytes[30000] != (char)i) {
+            wrong(__LINE__, "round %d: a word was there before the bytes", (int)i);
+            return;
+        }
+    }
+}
+
+static void case_events(void)
+{
+    _Atomic uint64_t *word = (_Atomic uint64_t *)(void *)pinned;
+    CUevent one, timed[2];
+    float ms = -1;
+    *word = 0;
+    GOOD(cu.cuEventCreate(&one, CU_EVENT_DISABLE_TIMING));
+    GOOD(cu.cuEventQuery(one)); /* of one that was never recorded */
+    GOOD(cu.cuStreamWaitValue64(stream, address(word), 1, CU_STREAM_WAIT_VALUE_GEQ));
+    GOOD(cu.cuEventRecord(one, stream));
+    WANT(CUDA_ERROR_NOT_READY, cu.cuEventQuery(one));
+    GOOD(cu.cuStreamWaitEvent(second, one, 0));
+    GOOD(cu.cuMemsetD8Async(device, 1, 100, second));
+    nap_ms(10);
+    WANT(CUDA_ERROR_NOT_READY, cu.cuStreamQuery(second));
+    *word = 1;
+    GOOD(cu.cuStreamSynchronize(second));
+    GOOD(cu.cuEventQuery(one));
+    GOOD(cu.cuEventSynchronize(one));
+    GOOD(cu.cuEventDestroy(one));
+    GOOD(cu.cuEventCreate(&timed[0], CU_EVENT_DEFAULT));
+    GOOD(cu.cuEventCreate(&timed[1], CU_EVENT_DEFAULT));
+    GOOD(cu.cuEventRecord(timed[0], stream));
+    GOOD(cu.cuMemsetD8Async(device, 1, BYTES, stream));
+    GOOD(cu.cuEventRecord(timed[1], stream));
+    GOOD(cu.cuEventSynchronize(timed[1]));
+    GOOD(cu.cuEventElapsedTime(&ms, timed[0], timed[1]));
+    SO(ms >= 0);
+    GOOD(cu.cuEventDestroy(timed[0]));
+    GOOD(cu.cuEventDestroy(timed[1]));
+    /* One that is destroyed while it is to come, does no harm. */
+    *word = 0;
+    GOOD(cu.cuEventCreate(&one, CU_EVENT_DISABLE_TIMING));
+    GOOD(cu.cuStreamWaitValue64(stream, address(word), 1, CU_STREAM_WAIT_VALUE_GEQ));
+    GOOD(cu.cuEventRecord(one, stream));
+    GOOD(cu.cuEventDestroy(one));
+    *word = 1;
+    GOOD(cu.cuStreamSynchronize(stream));
+}
+
+typedef struct seen_calls {
+    _Atomic int n;
+    _Atomic bool is_read;
+    CUresult inside;
+} seen_calls;
+
+static void CUDA_CB count_call(void *what)
+{
+    ((seen_calls *)what)->n++;
+}
+
+static void CUDA_CB call_driver(void *what)
+{
+    seen_calls *one = what;
+    one->inside = cu.cuStreamQuery(stream);
+    one->n++;
+}
+
+static void CUDA_CB read_bytes(void *what)
+{
+    seen_calls *one = what;
+    one->is_read = pinned[4096] == 9 && pinned[4096 + 99999] == 9;
+    memset(pinned + 4096, 3, 100000);
+    one->n++;
+}
+
+/* Host functions come in the order of the stream, and see and leave what they should. */
+static void case_host_functions(void)
+{
+    seen_calls calls = {0};
+    _Atomic uint64_t *word = (_Atomic uint64_t *)(void *)pinned;
+    *word = 0;
+    WANT(CUDA_ERROR_INVALID_VALUE, cu.cuLaunchHostFunc(stream, NULL, &calls));
+    GOOD(cu.cuStreamWaitValue64(stream, address(word), 1, CU_STREAM_WAIT_VALUE_GEQ));
+    GOOD(cu.cuLaunchHostFunc(stream, count_call, &calls));
+    nap_ms(10);
+    SO(calls.n == 0);
+    *word = 1;
+    GOOD(cu.cuStreamSynchronize(stream));
+    SO(calls.n == 1);
+    memset(pinned + 4096, 0, 100000);
+    GOOD(cu.cuMemsetD8Async(device, 9, 100000, stream));
+    GOOD(cu.cuMemcpyAsync(address(pinned + 4096), device, 100000, stream));
+    GOOD(cu.cuLaunchHostFunc(stream, read_bytes, &calls));
+    GOOD(cu.cuMemcpyAsync(device, address(pinned + 4096), 100000, stream));
+    GOOD(cu.cuMemsetD8Async(address(pinned + 4096), 5, 100000, stream));
+    GOOD(cu.cuMemcpyAsync(address(pinned + 300000), device, 100000, stream));
+    GOOD(cu.cuStreamSynchronize(stream));
+    SO(calls.n == 2 && calls.is_read);
+    SO(pinned[300000] == 3 && pinned[399999] == 3 && pinned[4096] == 5);
+    GOOD(cu.cuLaunchHostFunc(stream, call_driver, &calls));
+    GOOD(cu.cuStreamSynchronize(stream));
+    WANT(CUDA_ERROR_NOT_PERMITTED, calls.inside);
+}
+
+static void case_capture(void)
+{
+    CUgraph graph = NULL;
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    GOOD(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    GOOD(cu.cuStreamIsCapturing(stream, &capture));
+    SO(capture == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    GOOD(cu.cuStreamEndCapture(stream, &graph));
+    GOOD(cu.cuStreamIsCapturing(stream, &capture));
+    SO(capture == CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+/*
+ * Kernels
+ */
+
+static CUlibrary library;
+
+static CUfunction kernel_named(const char *name)
+{
+    CUkernel kernel = NULL;
+    CUfunction function = NULL;
+    GOOD(cu.cuLibraryGetKernel(&kernel, library, name));
+    GOOD(cu.cuKernelGetFunction(&function, kernel));
+    return function;
+}
+
+static CUresult launch(CUfunction function, unsigned blocks, unsigned threads, void *argument)
+{
+    void *arguments[] = {argument};
+    return cu.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, arguments, NULL);
+}
+
+static fy_cuda_copy flat_copy(CUdeviceptr to, CUdeviceptr from, uint32_t unit, uint32_t n_units)
+{
+    fy_cuda_copy one = {.n_units = n_units};
+    one.to.base = to;
+    one.from.base = from;
+    one.to.unit_bytes = one.from.unit_bytes = unit;
+    return one;
+}
+
+static void case_kernels(void)
+{
+    static const char none[256] = "no code";
+    CUlibrary bad;
+    CUkernel kernel;
+    size_t offset = 9, bytes = 0;
+    WANT(CUDA_ERROR_INVALID_IMAGE, cu.cuLibraryLoadData(&bad, none, NULL, NULL, 0, NULL, NULL, 0));
+    WANT(CUDA_ERROR_NOT_FOUND, cu.cuLibraryGetKernel(&kernel, library, "no_such_kernel"));
+#define BYTES_OF(name, type)                                                                       \
+    GOOD(cu.cuLibraryGetKernel(&kernel, library, #name));                                          \
+    GOOD(cu.cuKernelGetParamInfo(kernel, 0, &offset, &bytes));                                     \
+    SO(offset == 0 && bytes == sizeof(type));
+    FY_CUDA_KERNELS(BYTES_OF)
+#undef BYTES_OF
+    fy_cuda_copy one = flat_copy(device + 65536, device, 16, 1000);
+    CUfunction copy = kernel_named("fy_cuda_copy_16");
+    WANT(CUDA_ERROR_INVALID_VALUE, launch(copy, 0, 256, &one));
+    WANT(CUDA_ERROR_INVALID_VALUE, launch(copy, 1, 2000, &one));
+    for (int i = 0; i < 16000; i++) {
+        pinned[i] = (char)(i * 11 + i / 256);
+    }
+    GOOD(cu.cuMemcpyAsync(device, address(pinned), 16000, stream));
+    GOOD(launch(copy, 3, 256, &one));
+    GOOD(cu.cuMemcpyAsync(address(pinned + 65536), device + 65536, 16000, stream));
+    GOOD(cu.cuStreamSynchronize(stream));
+    SO(memcmp(pinned, pinned + 65536, 16000) == 0);
+    /* Pinned memory is reached by kernels at the host's address. */
+    memset(pinned + 65536, 0, 16000);
+    one = flat_copy(address(pinned + 65536), address(pinned), 16, 1000);
+    GOOD(launch(copy, 3, 256, &one));
+    memset(&one, 0, sizeof one); /* the argument was copied by the launch */
+    GOOD(cu.cuStreamSynchronize(stream));
+    SO(memcmp(pinned, pinned + 65536, 16000) == 0);
+}
+
+/*
+ * What must not be done while a stream waits
+ */
+
+typedef struct attempt {
+    const char *name;
+    void (*run)(void);
+    _Atomic bool is_done;
+} attempt;
+
+static CUdeviceptr extra;
+static void *extra_pinned;
+static char extra_pages[4 << 12] __attribute__((aligned(4096)));
+static CUstream extra_stream;
+
+static void try_alloc(void)
+{
+    (void)cu.cuMemAlloc(&extra, 8 << 20);
+}
+
+static void try_free(void)
+{
+    (void)cu.cuMemFree(extra);
+}
+
+static void try_host_alloc(void)
+{
+    (void)cu.cuMemHostAlloc(&extra_pinned, 1 << 20, CU_MEMHOSTALLOC_PORTABLE);
+}
+
+static void try_host_free(void)
+{
+    (void)cu.cuMemFreeHost(extra_pinned);
+}
+
+static void try_register(void)
+{
+    (void)cu.cuMemHostRegister(extra_pages, sizeof extra_pages, CU_MEMHOSTREGISTER_PORTABLE);
+}
+
+static void try_unregister(void)
+{
+    (void)cu.cuMemHostUnregister(extra_pages);
+}
+
+static void try_stream(void)
+{
+    (void)cu.cuStreamCreateWithPriority(&extra_stream, CU_STREAM_NON_BLOCKING, 0);
+}
+
+static void try_pageable_up(void)
+{
+    static char bytes[300000];
+    (void)cu.cuMemcpyAsync(device + 500000, address(bytes), sizeof bytes, second);
+}
+
+static void try_pageable_down(void)
+{
+    static char bytes[300000];
+    (void)cu.cuMemcpyAsync(address(bytes), device + 500000, sizeof bytes, second);
+}
+
+static void try_kernel(void)
+{
+    fy_cuda_copy one = flat_copy(device + 65536, device, 16, 100);
+    void *arguments[] = {&one};
+    (void)cu.cuLaunchKernel(kernel_named("fy_cuda_copy_16"), 1, 1, 1, 256, 1, 1, 0, second,
+                            arguments, NULL);
+    (void)cu.cuStreamSynchronize(second);
+}
+
+static void *run_attempt(void *what)
+{
+    attempt *one = what;
+    (void)cu.cuCtxPushCurrent(context);
+    one->run();
+    one->is_done = true;
+    return NULL;
+}
+
+/* Behind a stream that waits for a word, each call has some time; then the word comes. */
+static void case_blocking(void)
+{
+    static attempt all[] = {{"cuMemAlloc", try_alloc, false},
+                            {"cuMemHostAlloc", try_host_alloc, false},
+                            {"cuMemHostRegister", try_register, false},
+                            {"cuStreamCreate", try_stream, false},
+                            {"a kernel on another stream", try_kernel, false},
+                            {"a copy from pageable memory, other stream", try_pageable_up, false},
+                            {"a copy to pageable memory, other stream", try_pageable_down, false},
+                            {"cuMemHostUnregister", try_unregister, false},
+                            {"cuMemFreeHost", try_host_free, false},
+                            {"cuMemFree", try_free, false}};
+    _Atomic uint64_t *word = (_Atomic uint64_t *)(void *)pinned;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        pthread_t thread;
+        *word = 0;
+        GOOD(cu.cuStreamWaitValue64(stream, address(word), 1, CU_STREAM_WAIT_VALUE_GEQ));
+        (void)pthread_create(&thread, NULL, run_attempt, &all[i]);
+        for (int ms = 0; ms < 150 && !all[i].is_done; ms++) {
+            nap_ms(1);
+        }
+        printf("seen: while a stream waits, %s %s\n", all[i].name,
+               all[i].is_done ? "goes on" : "waits, too");
+        *word = 1;
+        pthread_join(thread, NULL);
+        GOOD(cu.cuStreamSynchronize(stream));
+        GOOD(cu.cuStreamSynchronize(second));
+    }
+    SO(all[4].is_done);
+}
+
+/* How many streams may wait before one that does not is held up with them. */
+static void case_many_streams(void)
+{
+    enum { MOST = 64 };
+    static CUstream all[MOST];
+    _Atomic uint64_t *word = (_Atomic uint64_t *)(void *)pinned;
+    int n_free = 0;
+    *word = 0;
+    for (int i = 0; i < MOST; i++) {
+        GOOD(cu.cuStreamCreateWithPriority(&all[i], CU_STREAM_NON_BLOCKING, 0));
+    }
+    for (int i = 0; i < MOST - 1; i++) {
+        GOOD(cu.cuStreamWaitValue64(all[i], address(word), 1, CU_STREAM_WAIT_VALUE_GEQ));
+        GOOD(cu.cuMemsetD8Async(device + 1000, 2, 64, all[MOST - 1]));
+        CUresult result = CUDA_ERROR_NOT_READY;
+        for (int ms = 0; ms < 30 && result == CUDA_ERROR_NOT_READY; ms++) {
+            result = cu.cuStreamQuery(all[MOST - 1]);
+            if (result == CUDA_ERROR_NOT_READY) {
+                nap_ms(1);
+            }
+        }
+        if (result != CUDA_SUCCESS) {
+            break;
+        }
+        n_free = i + 1;
+    }
+    printf("seen: beside %d streams that wait, another one goes on (of %d tried)\n", n_free,
+           MOST - 1);
+    *word = 1;
+    for (int i = 0; i < MOST; i++) {
+        GOOD(cu.cuStreamSynchronize(all[i]));
+        GOOD(cu.cuStreamDestroy(all[i]));
+    }
+}
+
+/*
+ * Cases that end the device, each in a process of its own
+ */
+
+static void case_illegal_address(void)
+{
+    seen_calls calls = {0};
+    fy_cuda_copy one = flat_copy(device, 0x10000, 16, 100);
+    (void)launch(kernel_named("fy_cuda_copy_16"), 1, 256, &one);
+    (void)cu.cuLaunchHostFunc(stream, count_call, &calls);
+    WANT(CUDA_ERROR_ILLEGAL_ADDRESS, cu.cuStreamSynchronize(stream));
+    WANT(CUDA_ERROR_ILLEGAL_ADDRESS, cu.cuStreamQuery(stream)); /* and so for good */
+    WANT(CUDA_ERROR_ILLEGAL_ADDRESS, cu.cuMemAlloc(&extra, 16));
+    nap_ms(50);
+    printf("seen: behind an illegal address a host function %s\n",
+           calls.n == 0 ? "is not called" : "is called all the same");
+    printf("seen: cuCtxPushCurrent then is %s\n", name_of(cu.cuCtxPushCurrent(context)));
+}
+
+static void case_misaligned(void)
+{
+    fy_cuda_copy one = flat_copy(device + 4, device + 65536, 16, 100);
+    (void)launch(kernel_named("fy_cuda_copy_16"), 1, 256, &one);
+    WANT(CUDA_ERROR_MISALIGNED_ADDRESS, cu.cuStreamSynchronize(stream));
+}
+
+/* Device memory is not the host's to touch. */
+static void case_host_touch(void)
+{
+    pid_t child = fork();
+    int end = 0;
+    if (child == 0) {
+        volatile char *place = (volatile char *)(uintptr_t)device;
+        (void)*place;
+        _exit(0);
+    }
+    (void)waitpid(child, &end, 0);
+    SO(WIFSIGNALED(end));
+}
+
+static void case_fork(void)
+{
+    pid_t child = fork();
+    int end = 0;
+    if (child == 0) {
+        int n = 0;
+        CUresult result = cu.cuDeviceGetCount(&n);
+        CUdeviceptr one;
+        CUresult second_result = cu.cuMemAlloc(&one, 16);
+        printf("seen: in a forked process cuDeviceGetCount is %s, cuMemAlloc %s\n",
+               name_of(result), name_of(second_result));
+        fflush(stdout);
+        _exit(second_result == CUDA_SUCCESS ? 1 : 0);
+    }
+    (void)waitpid(child, &end, 0);
+    SO(WIFEXITED(end) && WEXITSTATUS(end) == 0);
+}
+
+typedef struct test_case {
+    const char *name;
+    void (*run)(void);
+    bool alone; /* it leaves the device in no state for others */
+} test_case;
+
+static const test_case cases[] = {{"versions", case_versions, false},
+                                  {"devices", case_devices, false},
+                                  {"contexts", case_contexts, false},
+                                  {"alloc", case_alloc, false},
+                                  {"pinned", case_pinned, false},
+                                  {"register", case_register, false},
+                                  {"pointers", case_pointers, false},
+                                  {"copies", case_copies, false},
+                                  {"streams", case_streams, false},
+                                  {"wait_value", case_wait_value, false},
+                                  {"write_order", case_write_order, false},
+                                  {"events", case_events, false},
+                                  {"host_functions", case_host_functions, false},
+                                  {"capture", case_capture, false},
+                                  {"kernels", case_kernels, false},
+                                  {"blocking", case_blocking, false},
+                                  {"many_streams", case_many_streams, false},
+                                  {"illegal_address", case_illegal_address, true},
+                                  {"misaligned", case_misaligned, true},
+                                  {"host_touch", case_host_touch, true},
+                                  {"fork", case_fork, true}};
+
+static bool open_driver(void)
+{
+    void *handle = dlopen("libcuda.so.1", RTLD_NOW);
+    CUresult (*get)(const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *);
+    void *found = handle != NULL ? dlsym(handle, "cuGetProcAddress_v2") : NULL;
+    if (found == NULL) {
+        printf("there is no driver: %s\n", dlerror());
+        return false;
+    }
+    memcpy(&get, &found, sizeof get);
+    bool all = true;
+#define GET(name, version)                                                                         \
+    found = NULL;                                                                                  \
+    if (get(#name, &found, version, 0, NULL) != CUDA_SUCCESS || found == NULL) {                   \
+        printf("the driver has no %s\n", #name);                                                   \
+        all = false;                                                                               \
+    }                                                                                              \
+    memcpy(&cu.name, &found, sizeof found);
+    CALLS(GET)
+#undef GET
+    return all;
+}
+
+static void set_up(void)
+{
+    void *base = NULL;
+    GOOD(cu.cuInit(0));
+    GOOD(cu.cuDevicePrimaryCtxRetain(&context, 0));
+    GOOD(cu.cuCtxPushCurrent(context));
+    GOOD(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    GOOD(cu.cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
+    GOOD(cu.cuMemAlloc(&device, BYTES));
+    GOOD(cu.cuMemHostAlloc(&base, BYTES, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+    GOOD(cu.cuLibraryLoadData(&library, fy_cuda_fatbin, NULL, NULL, 0, NULL, NULL, 0));
+    pinned = base;
+}
+
+static void run_case(const test_case *one)
+{
+    is_wrong = false;
+    if (!is_wrong) {
+        one->run();
+    }
+    printf("%s %s\n", is_wrong ? "WRONG" : "ok   ", one->name);
+    fflush(stdout);
+    n_wrong += is_wrong;
+}
+
+/* In a process of its own, which opens the driver by itself. */
+static void run_alone(const char *program, const test_case *one)
+{
+    pid_t child = fork();
+    int end = 0;
+    if (child == 0) {
+        execl(program, program, one->name, (char *)NULL);
+        _exit(99);
+    }
+    (void)waitpid(child, &end, 0);
+    n_wrong += !WIFEXITED(end) || WEXITSTATUS(end) != 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (!open_driver()) {
+        return 77;
+    }
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (argc == 1) {
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+            if (cases[i].alone) {
+                run_alone(argv[0], &cases[i]);
+            }
+        }
+    }
+    set_up();
+    if (is_wrong) {
+        return 1;
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        if (argc == 1 ? !cases[i].alone : strcmp(argv[1], cases[i].name) == 0) {
+            run_case(&cases[i]);
+        }
+    }
+    if (argc == 1) {
+        printf("%zu cases, %u wrong\n", sizeof cases / sizeof cases[0], n_wrong);
+    }
+    fflush(stdout);
+    _exit(n_wrong == 0 ? 0 : 1); /* threads of a driver that was lost are not waited for */
+}

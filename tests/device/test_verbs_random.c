@@ -1,0 +1,317 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Verbs of cuda memory against those of the CPU, on random areas of random bits: copies with and
+ * without hashes, casts with and without scales, and sums, between memory of the device, pinned
+ * and pageable memory of the host, many of them on a queue before anybody waits. Bytes that are not
+ * to be written are compared, too. On whatever driver there is, the stand-in or a real one.
+ */
+#include "exec/exec.h"
+#include "memory/kind.h"
+#include "support/check.h"
+
+#include <ferry/dtype.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROOM = 3 << 20, MOST_SOURCES = 70, AT_ONCE = 4 };
+
+static ferry_error error;
+static const fy_memory_kind *kind;
+static const fy_exec *exec;
+static fy_exec_queue *queue;
+static uint64_t state;
+
+static uint64_t draw(uint64_t n)
+{
+    state += 0x9e3779b97f4a7c15u;
+    uint64_t x = (state ^ state >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return (x ^ x >> 31) % n;
+}
+
+/* Bytes somewhere, and beside them what the CPU makes of the same. */
+typedef enum place { ON_DEVICE, PINNED, PAGEABLE, N_PLACES } place;
+static const char *const place_names[] = {"device", "pinned", "pageable"};
+
+typedef struct store {
+    place place;
+    char *base;  /* where the verbs work */
+    char *image; /* the CPU's */
+} store;
+
+static char *raw[2 * AT_ONCE + MOST_SOURCES][N_PLACES]; /* made once each */
+static char *images[2 * AT_ONCE + MOST_SOURCES];
+
+static char *take(size_t number, place where)
+{
+    char **one = &raw[number][where];
+    void *base;
+    if (*one != NULL) {
+        return *one;
+    }
+    if (where == ON_DEVICE) {
+        must(kind->alloc(0, ROOM, &base, &error), &error);
+        *one = base;
+        return *one;
+    }
+    if (posix_memalign(&base, 4096, ROOM) != 0) {
+        fail_msg("no memory");
+    }
+    memset(base, 0, ROOM);
+    *one = base;
+    if (where == PINNED) {
+        must(kind->pin(base, ROOM, &error), &error);
+    }
+    return *one;
+}
+
+static void finish(void)
+{
+    must(fy_exec_finish(exec, queue, &error), &error);
+}
+
+static void move(void *to, const void *from, uint64_t bytes)
+{
+    fy_area flat = fy_area_flat(0, bytes);
+    must(exec->copy(queue, &flat, to, &flat, from, 0, bytes, NULL, &error), &error);
+    finish();
+}
+
+/* Random bits, of floats now and then special ones. */
+static void fill(char *bytes, uint64_t n)
+{
+    static const uint32_t special[] = {0,          0x80000000, 0x7f800000, 0xff800000, 0x7fc00000,
+                                       0x7f800001, 0xffffffff, 0x00000001, 0x7f7fffff, 0x477ff000,
+                                       0x7f807f80, 0x7e007c01, 0xfc007c00, 0x7f7f7e7c, 0xfdfffb80};
+    for (uint64_t i = 0; i + 4 <= n; i += 4) {
+        uint32_t word = draw(16) == 0 ? special[draw(COUNT_OF(special))] : (uint32_t)draw(1u << 31) * 2u + (uint32_t)draw(2);
+        memcpy(bytes + i, &word, 4);
+    }
+}
+
+static store open_store(size_t number, uint64_t bytes, place where)
+{
+    store one = {.place = where, .base = take(number, where)};
+    if (images[number] == NULL) {
+        images[number] = malloc(ROOM);
+        assert_non_null(images[number]);
+    }
+    one.image = images[number];
+    fill(one.image, bytes);
+    if (where == ON_DEVICE) {
+        move(one.base, one.image, bytes);
+    } else {
+        memcpy(one.base, one.image, bytes);
+    }
+    return one;
+}
+
+static void check_store(const store *one, uint64_t bytes, const char *what)
+{
+    static char found[ROOM];
+    if (one->place == ON_DEVICE) {
+        move(found, one->base, bytes);
+    } else {
+        memcpy(found, one->base, bytes);
+    }
+    for (uint64_t i = 0; i < bytes; i++) {
+        if (found[i] != one->image[i]) {
+            fail_msg("%s: %s memory, byte %llu of %llu is %02x, not %02x", what,
+                     place_names[one->place], (unsigned long long)i, (unsigned long long)bytes,
+                     (unsigned char)found[i], (unsigned char)one->image[i]);
+        }
+    }
+}
+
+/* A random shape of n elements; gaps between rows, on any alignment that the element has. */
+static void draw_area(uint64_t element, uint64_t n_wanted, uint64_t alignment, fy_area *area_out)
+{
+    uint64_t length[FERRY_MAX_DIMS], stride[FERRY_MAX_DIMS], left = n_wanted, extent = element;
+    uint32_t n_dims = 1 + (uint32_t)draw(4);
+    uint64_t grain = element > alignment ? element : alignment;
+    for (uint32_t d = n_dims; d-- > 0;) {
+        uint64_t divisor = d == 0 ? left : 1;
+        for (int tries = 0; d > 0 && tries < 40; tries++) {
+            uint64_t one = 1 + draw(left < 600 ? left : 600);
+            divisor = left % one == 0 && one > divisor ? one : divisor;
+        }
+        length[d] = divisor;
+        left /= divisor;
+        bool has_gap = d < n_dims - 1 && draw(3) > 0;
+        stride[d] = has_gap ? (extent + grain - 1) / grain * grain + grain * draw(4) : extent;
+        extent = stride[d] * (divisor - 1) + extent;
+    }
+    must(fy_area_make(draw(5) * grain, element, n_dims, length, stride, area_out, &error), &error);
+}
+
+static uint64_t end_of(const fy_area *area)
+{
+    uint64_t begin, end;
+    fy_area_hull(area, &begin, &end);
+    return (end + 3) / 4 * 4 + 64;
+}
+
+static uint64_t draw_count(void)
+{
+    static const uint64_t most[] = {10, 100, 3000, 60000};
+    uint64_t n = 1 + draw(most[draw(COUNT_OF(most))]);
+    return draw(2) == 0 ? n : (n + 15) / 16 * 16;
+}
+
+/* Two areas of the same number of elements, whatever their shapes; elements of the given sizes. */
+static void draw_pair(uint64_t to_element, uint64_t from_element, fy_area *to, fy_area *from,
+                      uint64_t *n_out)
+{
+    uint64_t alignments[] = {1, 1, 16, 16, 8, 4, 2};
+    do {
+        uint64_t alignment = alignments[draw(COUNT_OF(alignments))];
+        *n_out = draw_count();
+        draw_area(to_element, *n_out, alignment, to);
+        draw_area(from_element, *n_out, alignment, from);
+    } while (end_of(to) > ROOM || end_of(from) > ROOM);
+}
+
+static place draw_place(void)
+{
+    return draw(2) == 0 ? ON_DEVICE : (place)draw(N_PLACES);
+}
+
+static void check_copies(void)
+{
+    store to[AT_ONCE], from[AT_ONCE];
+    fy_area to_area[AT_ONCE], from_area[AT_ONCE];
+    uint64_t hash[AT_ONCE] = {0}, own[AT_ONCE] = {0}, wanted[AT_ONCE] = {0}, bytes, n;
+    bool hashes[AT_ONCE];
+    static const uint64_t elements[] = {1, 2, 4, 8, 16, 3, 48};
+    for (size_t i = 0; i < AT_ONCE; i++) {
+        uint64_t element = elements[draw(COUNT_OF(elements))];
+        draw_pair(element, element, &to_area[i], &from_area[i], &n);
+        to[i] = open_store(2 * i, end_of(&to_area[i]), draw_place());
+        from[i] = open_store(2 * i + 1, end_of(&from_area[i]), draw_place());
+    }
+    for (size_t i = 0; i < AT_ONCE; i++) {
+        bytes = to_area[i].bytes;
+        uint64_t first = draw(3) == 0 ? draw(bytes) : 0;
+        bytes = draw(3) == 0 ? draw(bytes - first + 1) : bytes - first;
+        hashes[i] = draw(3) == 0;
+        must(exec->copy(queue, &to_area[i], to[i].base, &from_area[i], from[i].base, first, bytes,
+                        hashes[i] ? &hash[i] : NULL, &error),
+             &error);
+        must(exec->hash(queue, &from_area[i], from[i].base, first, bytes, &own[i], &error),
+             &error);
+        must(fy_cpu_exec.copy(NULL, &to_area[i], to[i].image, &from_area[i], from[i].image, first,
+                              bytes, &wanted[i], &error),
+             &error);
+    }
+    finish();
+    for (size_t i = 0; i < AT_ONCE; i++) {
+        check_store(&to[i], end_of(&to_area[i]), "target of a copy");
+        check_store(&from[i], end_of(&from_area[i]), "source of a copy");
+        check_at(own[i] == wanted[i], "hash of %s memory", place_names[from[i].place]);
+        check_at(!hashes[i] || hash[i] == wanted[i], "hash of a copy from %s to %s memory",
+                 place_names[from[i].place], place_names[to[i].place]);
+    }
+}
+
+static void check_casts(void)
+{
+    static const uint32_t kinds[] = {FERRY_F32, FERRY_F16, FERRY_BF16, FERRY_F8E4M3, FERRY_F8E5M2};
+    static const float scales[] = {0.5f, 3, 1.25f, 100};
+    uint64_t n, bytes[2];
+    fy_area to_area, from_area;
+    fy_cast cast = {.from_kind = kinds[draw(5)], .to_kind = kinds[draw(5)], .n_rows = 1};
+    bytes[0] = fy_cast_element_bytes(cast.to_kind);
+    bytes[1] = fy_cast_element_bytes(cast.from_kind);
+    do {
+        draw_pair(bytes[0], bytes[1], &to_area, &from_area, &n);
+        to_area.offset = to_area.offset / bytes[0] * bytes[0];
+        from_area.offset = from_area.offset / bytes[1] * bytes[1];
+    } while (end_of(&to_area) > ROOM || end_of(&from_area) > ROOM);
+    for (uint32_t d = 0; d < to_area.n_dims; d++) { /* numbers lie at multiples of their size */
+        to_area.stride[d] = (to_area.stride[d] + bytes[0] - 1) / bytes[0] * bytes[0];
+    }
+    cast.n_columns = n;
+    if (draw(3) == 0 && bytes[0] == 1) {
+        cast.to_scales = (fy_cast_scales){.values = scales};
+    }
+    store to = open_store(0, ROOM, draw_place()), from = open_store(1, ROOM, draw_place());
+    uint64_t first = draw(3) == 0 ? draw(n) : 0;
+    n = draw(3) == 0 ? draw(n - first + 1) : n - first;
+    must(exec->cast(queue, &cast, &to_area, to.base, &from_area, from.base, first, n, &error),
+         &error);
+    finish();
+    must(fy_cpu_exec.cast(NULL, &cast, &to_area, to.image, &from_area, from.image, first, n,
+                          &error),
+         &error);
+    check_store(&to, ROOM, "target of a cast");
+    check_store(&from, ROOM, "source of a cast");
+}
+
+static void check_sums(void)
+{
+    static const fy_sum_type types[][2] = {{FY_SUM_F32, FY_SUM_F32},   {FY_SUM_F32, FY_SUM_F16},
+                                           {FY_SUM_F32, FY_SUM_BF16},  {FY_SUM_F16, FY_SUM_F16},
+                                           {FY_SUM_F16, FY_SUM_F32},   {FY_SUM_BF16, FY_SUM_BF16},
+                                           {FY_SUM_BF16, FY_SUM_F32}};
+    const void *sources[MOST_SOURCES], *here[MOST_SOURCES];
+    store in[MOST_SOURCES], out[2];
+    size_t type = draw(COUNT_OF(types)), n = 1 + draw(draw(4) == 0 ? 50000 : 300);
+    size_t n_sources = draw(12) == 0 ? 60 + draw(10) : 1 + draw(9);
+    bool has_second = draw(2) == 0, all_device = draw(3) > 0;
+    uint64_t shift = draw(2) * fy_sum_type_bytes(types[type][0]) * draw(9);
+    uint64_t bytes = (shift + 4 * n + 7) / 4 * 4;
+    for (size_t i = 0; i < n_sources; i++) {
+        in[i] = open_store(2 + i, bytes, all_device ? ON_DEVICE : draw_place());
+        sources[i] = in[i].base + shift;
+        here[i] = in[i].image + shift;
+    }
+    for (size_t i = 0; i < 2; i++) {
+        out[i] = open_store(i, bytes, all_device ? ON_DEVICE : draw_place());
+    }
+    fy_sum sum = {.sources = sources,
+                  .n_sources = n_sources,
+                  .source_type = types[type][0],
+                  .target_type = types[type][1],
+                  .targets = {out[0].base, has_second ? out[1].base : NULL},
+                  .n = n};
+    must(exec->sum(queue, &sum, &error), &error);
+    finish();
+    sum.sources = here;
+    sum.targets[0] = out[0].image;
+    sum.targets[1] = has_second ? out[1].image : NULL;
+    must(fy_cpu_exec.sum(NULL, &sum, &error), &error);
+    check_store(&out[0], bytes, "a sum");
+    check_store(&out[1], bytes, "a sum's second target");
+}
+
+static uint64_t seed = 1, n_rounds = 60;
+
+static void test_random(void **unused)
+{
+    (void)unused;
+    for (uint64_t round = 0; round < n_rounds; round++) {
+        state = seed + round;
+        if (round % 16 == 0) {
+            print_message("seed %llu\n", (unsigned long long)(seed + round));
+        }
+        check_copies();
+        check_casts();
+        check_sums();
+    }
+}
+
+int main(int argc, char **argv)
+{
+    for (int i = 1; i + 1 < argc; i += 2) {
+        *(strcmp(argv[i], "--seed") == 0 ? &seed : &n_rounds) = strtoull(argv[i + 1], NULL, 10);
+    }
+    must(fy_memory_get(FERRY_MEMORY_CUDA, &kind, &error), &error);
+    exec = kind->exec;
+    must(exec->queue_open(0, NULL, &queue, &error), &error);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random)};
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    exec->queue_close(queue);
+    return failed;
+}

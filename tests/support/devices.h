@@ -1,0 +1,42 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FERRY_TESTS_DEVICES_H
+#define FERRY_TESTS_DEVICES_H
+
+#include <ferry/memory.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * The kind of memory that a test takes for a device's: far, or cuda where FERRY_TEST_MEMORY says
+ * so, on whatever driver there is.
+ */
+static inline ferry_memory_kind device_kind(void)
+{
+    const char *text = getenv("FERRY_TEST_MEMORY");
+    return text != NULL && strcmp(text, "cuda") == 0 ? FERRY_MEMORY_CUDA : FERRY_MEMORY_FAR;
+}
+
+static inline const char *device_kind_name(void)
+{
+    return device_kind() == FERRY_MEMORY_CUDA ? "cuda" : "far";
+}
+
+/* How many devices there are: far has two, a machine perhaps one. At least 1, to be a divisor. */
+static inline int32_t device_kind_count(void)
+{
+    uint32_t n = 0;
+    if (device_kind() == FERRY_MEMORY_FAR) {
+        return 2;
+    }
+    (void)ferry_memory_kind_at(FERRY_MEMORY_CUDA, NULL, NULL, &n, NULL, NULL);
+    return n > 0 ? (int32_t)n : 1;
+}
+
+/* One of them, whatever the number. */
+static inline int32_t device_number(int32_t number)
+{
+    return number % device_kind_count();
+}
+
+#endif
