@@ -39,7 +39,7 @@ else()
         DEPENDS src/memory/cuda/kernels.cu src/memory/cuda/kernels.h src/memory/cuda/primitives.h
             src/memory/cuda/arguments.h src/convert/numbers.h
         COMMENT "Kernels for CUDA devices" VERBATIM)
-    file(GLOB FERRY_CUDA_SOURCES CONFIGURE_DEPENDS src/memory/cuda/*.c)
+    file(GLOB FERRY_CUDA_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/memory/cuda/*.c)
     ferry_plugin(cuda m ${FERRY_CUDA_SOURCES} ${PROJECT_SOURCE_DIR}/src/exec/area.c ${fatbin})
     target_include_directories(ferry_cuda SYSTEM PRIVATE ${FERRY_CUDA_INCLUDE} ${XXHASH_INCLUDE_DIR})
     target_link_libraries(ferry_cuda PRIVATE ${CMAKE_DL_LIBS})

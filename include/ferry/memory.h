@@ -32,7 +32,7 @@ FERRY_BEGIN_DECLS
 /* Where bytes lie. Later versions append kinds. */
 typedef enum ferry_memory_kind {
     FERRY_MEMORY_HOST = 0,
-    FERRY_MEMORY_CUDA = 1, /* a device's own memory: refused by this version */
+    FERRY_MEMORY_CUDA = 1, /* memory of NVIDIA devices, where there is a driver */
     /*
      * For tests: the host's memory, on two devices or more, that the CPU must not touch. Only
      * ferry's verbs reach it, and they work behind the caller's back and at their own pace. What

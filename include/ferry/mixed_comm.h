@@ -101,7 +101,7 @@ FERRY_API ferry_status ferry_mixed_mode_parse(const char *text, uint32_t *mode_o
  * that cannot be had is refused when the handle is made, not at its first call.
  */
 typedef struct ferry_device {
-    uint32_t kind; /* ferry_memory_kind; this version has none of FERRY_MEMORY_CUDA */
+    uint32_t kind; /* ferry_memory_kind */
     int32_t index; /* -1 on hosts; another one is refused by this version */
 } ferry_device;
 

@@ -12,6 +12,7 @@ enum {
     FY_CUDA_THREADS = 256,         /* of every block */
     FY_CUDA_DEEP = 4,              /* accesses of a thread that are under way at once */
     FY_CUDA_LANES = 32,            /* threads that share a piece of a table */
+    FY_CUDA_PAIR = 2,              /* and what each of them has under way */
     FY_CUDA_MOST_DIMS = 8,
     FY_CUDA_MOST_SOURCES = 64,     /* of a sum */
     FY_CUDA_MOST_UNITS = 1 << 30   /* of a launch, of a run and of a dim: see divided() */

@@ -77,17 +77,17 @@ FY_DEVICE uint64_t piece_address(const fy_cuda_piece *p, uint64_t base, uint64_t
 #define FY_COPY_PIECE(bytes, type)                                                                 \
     FY_DEVICE void copy_piece_##bytes(const fy_cuda_piece *p, uint32_t lane)                       \
     {                                                                                              \
-        for (uint32_t first = lane; first < p->n_units; first += FY_CUDA_LANES * FY_CUDA_DEEP) {   \
-            type v[FY_CUDA_DEEP];                                                                  \
+        for (uint32_t first = lane; first < p->n_units; first += FY_CUDA_LANES * FY_CUDA_PAIR) {   \
+            type v[FY_CUDA_PAIR];                                                                  \
             FY_UNROLL                                                                              \
-            for (uint32_t j = 0; j < FY_CUDA_DEEP; j++) {                                          \
+            for (uint32_t j = 0; j < FY_CUDA_PAIR; j++) {                                          \
                 uint32_t i = first + j * FY_CUDA_LANES;                                            \
                 if (i < p->n_units) {                                                              \
                     v[j] = fy_load##bytes(piece_address(p, p->from, p->from_pitch, i));            \
                 }                                                                                  \
             }                                                                                      \
             FY_UNROLL                                                                              \
-            for (uint32_t j = 0; j < FY_CUDA_DEEP; j++) {                                          \
+            for (uint32_t j = 0; j < FY_CUDA_PAIR; j++) {                                          \
                 uint32_t i = first + j * FY_CUDA_LANES;                                            \
                 if (i < p->n_units) {                                                              \
                     fy_store##bytes(piece_address(p, p->to, p->to_pitch, i), v[j]);                \

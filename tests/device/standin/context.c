@@ -33,11 +33,11 @@ uint64_t standin_random(uint64_t n)
     return (x ^ x >> 31) % n;
 }
 
-/* FERRY_STANDIN_FAIL=name:number: whether it is this call. */
+/* STANDIN_FAIL=name:number: whether it is this call. */
 static bool fails_now(const char *name)
 {
     static _Atomic uint64_t n_calls;
-    const char *text = getenv("FERRY_STANDIN_FAIL");
+    const char *text = getenv("STANDIN_FAIL");
     size_t length = strlen(name);
     if (text == NULL || strncmp(text, name, length) != 0 || text[length] != ':') {
         return false;
@@ -66,7 +66,7 @@ CUresult standin_enter(const char *name, bool needs_context)
 
 static void choose_seed(void)
 {
-    const char *text = getenv("FERRY_STANDIN_SEED");
+    const char *text = getenv("STANDIN_SEED");
     uint16_t any = 1;
     if (text != NULL) {
         any = (uint16_t)strtoul(text, NULL, 10);
@@ -74,14 +74,14 @@ static void choose_seed(void)
         any = (uint16_t)getpid();
     }
     state = any;
-    if (getenv("FERRY_STANDIN_QUIET") == NULL) {
-        fprintf(stderr, "stand-in for libcuda.so.1: FERRY_STANDIN_SEED=%u\n", (unsigned)any);
+    if (getenv("STANDIN_QUIET") == NULL) {
+        fprintf(stderr, "stand-in for libcuda.so.1: STANDIN_SEED=%u\n", (unsigned)any);
     }
 }
 
 CUresult CUDAAPI cuInit(unsigned flags)
 {
-    const char *text = getenv("FERRY_STANDIN_DEVICES");
+    const char *text = getenv("STANDIN_DEVICES");
     if (flags != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -208,7 +208,7 @@ CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUde
     }
     switch (which) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-        *value = getenv("FERRY_STANDIN_OLD") != NULL ? 7 : 9;
+        *value = getenv("STANDIN_OLD") != NULL ? 7 : 9;
         return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
         *value = 0;

@@ -16,9 +16,8 @@
  * are their twin's. It is as strict as cuda.h says, and tests/device/contract.c holds it against
  * the real one.
  *
- * Variables: FERRY_STANDIN_SEED; FERRY_STANDIN_DEVICES, how many there are (2); FERRY_STANDIN_FAIL,
- * "cuMemAlloc:3": that call of it fails; FERRY_STANDIN_LOSE, "5": the fifth launch ends the device;
- * FERRY_STANDIN_COUNT: numbers of calls are printed at the end.
+ * Variables: STANDIN_SEED; STANDIN_DEVICES, how many there are (2); STANDIN_FAIL,
+ * "cuMemAlloc:3": that call of it fails; STANDIN_LOSE, "5": the fifth launch ends the device.
  */
 
 enum { MOST_DEVICES = 8 };

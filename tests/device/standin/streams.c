@@ -72,7 +72,7 @@ static void copy(int device, const op *one)
 
 static void run_kernel(int device, const op *one)
 {
-    const char *text = getenv("FERRY_STANDIN_LOSE");
+    const char *text = getenv("STANDIN_LOSE");
     uint64_t number = __atomic_add_fetch(&n_launched, 1, __ATOMIC_RELAXED);
     if (text != NULL && strtoull(text, NULL, 10) == number) {
         lose(device, CUDA_ERROR_ILLEGAL_ADDRESS);

@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+#
+# What must be shown on a real GPU, on a machine that is lent for minutes and has no compiler of ours:
+#
+#     scripts/gpu.sh pack BUILD FOLDER      everything that is needed, from a build, into a folder
+#     FOLDER/gpu.sh run [STEP...]           there: all steps, or some; logs into $OUT (or ./out)
+#
+# Each step prints pass or FAIL with its time, and the next one follows in any case. The steps are below.
+set -u
+
+pack() {
+    local build=$1 folder=$2 file
+    mkdir -p "$folder/bin" "$folder/lib"
+    for file in device/device_contract device/device_verbs_random unit_test_verbs unit_test_queue service_suite \
+                conformance collective_suite; do
+        install -m 755 "$build/tests/$file" "$folder/bin/"
+    done
+    install -m 755 "$build/bench/bench_cuda" "$build/ferry" "$folder/bin/"
+    for file in "$build"/libferry.so.? "$build"/libferry_cuda.so "$build"/libferry_far.so "$build"/libferry_ucx.so; do
+        [ -e "$file" ] && install -m 755 "$file" "$folder/lib/"
+    done
+    cp "$build/ferry_kernels.fatbin" "$folder/lib/"
+    # Libraries that not every system has; never the C library's own.
+    ldd "$folder"/bin/* "$folder"/lib/*.so* 2>/dev/null |
+        sed -n 's/.*=> \(\/[^ ]*\/lib\(jansson\|sodium\|cmocka\)\.so[^ ]*\) .*/\1/p' | sort -u |
+        while read -r file; do install -m 755 "$file" "$folder/lib/"; done
+    strip --strip-debug "$folder"/bin/* "$folder"/lib/*.so*
+    cp "${BASH_SOURCE[0]}" "$folder/gpu.sh"
+    cp "$(dirname "${BASH_SOURCE[0]}")/../tests/device/sass.py" "$folder/"
+    du -sh "$folder"
+}
+
+# step NAME SECONDS COMMAND...: its output goes to the log of the same name.
+step() {
+    local name=$1 limit=$2 begun status log
+    shift 2
+    log="$out/${name%%.*}.log"
+    begun=$(date +%s.%N)
+    echo "== $name: $*" >>"$log"
+    timeout -k 5 "$limit" "$@" >>"$log" 2>&1
+    status=$?
+    printf '%-5s %-24s %6.1f s%s\n' "$([ $status = 0 ] && echo pass || echo FAIL)" "$name" \
+        "$(echo "$(date +%s.%N) - $begun" | bc -l 2>/dev/null || echo 0)" \
+        "$([ $status = 0 ] || echo "  (status $status)")" | tee -a "$out/summary.log"
+}
+
+# The cases of a suite, one by one, so that one that hangs costs only its own time.
+cases() {
+    local name=$1 limit=$2 program=$3 row=$4 one
+    shift 4
+    for one in "$@"; do
+        step "$name.$row.$one" "$limit" "$program" "$row" --case "$one" --patience 3
+    done
+}
+
+run() {
+    local here file
+    here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+    out=${OUT:-$PWD/out}
+    mkdir -p "$out"
+    cd "$here" || exit 1
+    for file in /usr/local/nvidia/lib64 /usr/local/nvidia/lib /usr/lib/x86_64-linux-gnu /usr/lib64; do
+        if [ -e "$file/libcuda.so.1" ] && ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
+            export LD_LIBRARY_PATH=$file:${LD_LIBRARY_PATH:-}
+        fi
+    done
+    export LD_LIBRARY_PATH=$here/lib:${LD_LIBRARY_PATH:-}
+    export FERRY_PLUGINS=$here/lib FERRY_TEST_CUDA=1 FERRY_TEST_MEMORY=cuda FERRY_TEST_FAR=1
+    nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.sm,clocks.mem --format=csv 2>&1 | tee -a "$out/summary.log"
+    for file in "$@"; do
+        "run_$file"
+    done
+    cat "$out/summary.log" | grep -c '^FAIL' | sed 's/$/ steps failed/'
+}
+
+run_contract() { step contract 60 bin/device_contract; }
+run_info() { step info 30 env -u FERRY_TEST_CUDA -u FERRY_TEST_MEMORY -u FERRY_TEST_FAR bin/ferry info; }
+run_verbs() { step verbs 60 bin/unit_test_verbs; }
+run_random() { step random 70 bin/device_verbs_random --seed 1000 --count "${COUNT:-400}"; }
+run_queue() { step queue 40 bin/unit_test_queue; }
+run_bench() { step bench 100 bin/bench_cuda; }
+run_sass() { step sass 60 python3 sass.py --fatbin lib/ferry_kernels.fatbin; }
+run_service() { cases service 15 bin/service_suite inproc random3 random5 boxes transposed caps large queue bad_queues \
+    bind rebind swap relays cycles spans askers flip lose abort; }
+run_service_shm() { cases service 25 bin/service_suite shm random3 boxes caps queue swap relays flip; }
+run_service_all() { step service.inproc 150 bin/service_suite inproc --patience 3
+    step service.shm 150 bin/service_suite shm --patience 3; }
+run_conformance() { cases conformance 20 bin/conformance inproc far far_failed queue; cases conformance 20 bin/conformance shm far far_failed queue; }
+run_collective() { step collective 120 bin/collective_suite inproc --patience 3; }
+run_sanitizer() {
+    local tool
+    tool=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -1)
+    [ -n "$tool" ] || { echo "no compute-sanitizer" | tee -a "$out/summary.log"; return; }
+    step sanitizer.memcheck 80 "$tool" --tool memcheck --error-exitcode 9 bin/device_verbs_random --seed 7 --count 6
+    step sanitizer.racecheck 60 "$tool" --tool racecheck --error-exitcode 9 bin/device_verbs_random --seed 8 --count 2
+    step sanitizer.initcheck 60 "$tool" --tool initcheck --error-exitcode 9 bin/device_verbs_random --seed 9 --count 2
+}
+
+case ${1:-} in
+pack) pack "$2" "$3" ;;
+run)
+    shift
+    [ $# -gt 0 ] || set -- contract info verbs random bench sass service service_shm sanitizer
+    run "$@"
+    ;;
+*) sed -n '4,9p' "$0" ;;
+esac
