@@ -31,6 +31,34 @@ static int32_t device_count(void)
     return fy_cuda_open(&n_devices, why, sizeof why) ? n_devices : 0;
 }
 
+/* What the driver says of a pointer; all zeros where it knows nothing. */
+typedef struct found {
+    CUmemorytype type;
+    int device;
+    CUcontext context;
+    uint32_t is_managed;
+    CUdeviceptr begin;
+    size_t bytes;
+    unsigned long long buffer;
+} found;
+
+static void ask(const void *pointer, found *f)
+{
+    CUpointer_attribute which[] = {
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+        CU_POINTER_ATTRIBUTE_CONTEXT,          CU_POINTER_ATTRIBUTE_IS_MANAGED,
+        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+        CU_POINTER_ATTRIBUTE_BUFFER_ID};
+    *f = (found){.device = 0};
+    void *places[] = {&f->type,  &f->device, &f->context, &f->is_managed,
+                      &f->begin, &f->bytes,  &f->buffer};
+    CUresult result = fy_cuda.cuPointerGetAttributes(sizeof which / sizeof which[0], which, places,
+                                                     (CUdeviceptr)(uintptr_t)pointer);
+    if (result != CUDA_SUCCESS) {
+        *f = (found){.device = 0};
+    }
+}
+
 /*
  * Allocations
  */
@@ -56,7 +84,10 @@ static ferry_status take(uint64_t bytes, fy_cuda_span *span, ferry_error *error)
     }
     FY_TRY(fy_cuda_check(result, "allocating memory of a device", error));
     span->given = given;
+    found f;
+    ask((void *)(uintptr_t)given, &f);
     span->span.base = (void *)(uintptr_t)page_of(given);
+    span->span.number = f.buffer;
     return FERRY_OK;
 }
 
@@ -138,34 +169,6 @@ static void free_cuda(int32_t number, void *base, uint64_t bytes)
  * Pointers
  */
 
-/* What the driver says of a pointer; all zeros where it knows nothing. */
-typedef struct found {
-    CUmemorytype type;
-    int device;
-    CUcontext context;
-    uint32_t is_managed;
-    CUdeviceptr begin;
-    size_t bytes;
-    unsigned long long buffer;
-} found;
-
-static void ask(const void *pointer, found *f)
-{
-    CUpointer_attribute which[] = {
-        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-        CU_POINTER_ATTRIBUTE_CONTEXT,          CU_POINTER_ATTRIBUTE_IS_MANAGED,
-        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
-        CU_POINTER_ATTRIBUTE_BUFFER_ID};
-    *f = (found){.device = 0};
-    void *places[] = {&f->type,  &f->device, &f->context, &f->is_managed,
-                      &f->begin, &f->bytes,  &f->buffer};
-    CUresult result = fy_cuda.cuPointerGetAttributes(sizeof which / sizeof which[0], which, places,
-                                                     (CUdeviceptr)(uintptr_t)pointer);
-    if (result != CUDA_SUCCESS) {
-        *f = (found){.device = 0};
-    }
-}
-
 static bool is_device_memory(const found *f)
 {
     return f->type == CU_MEMORYTYPE_DEVICE && f->is_managed == 0;
@@ -209,7 +212,10 @@ static bool query(const void *pointer, fy_memory_span *span_out)
     }
     if (is_device_memory(&f)) {
         *span_out = (fy_memory_span){
-            .device = f.device, .base = (void *)(uintptr_t)f.begin, .bytes = f.bytes};
+            .device = f.device,
+            .base = (void *)(uintptr_t)f.begin,
+            .bytes = f.bytes,
+            .number = f.buffer};
     }
     return is_device_memory(&f);
 }
