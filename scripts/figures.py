@@ -502,7 +502,7 @@ SECTIONS = [
 HEAD = """# Figures
 
 `scripts/figures.py` makes this page from the files in `bench/results/`, and a test compares the two. All figures were
-measured on hosts, on a virtual machine with 2 cores. Nothing has been measured on GPUs: ferry does not support them yet.
+measured on hosts, on a virtual machine with 2 cores. Those of a GPU stand on [their own page](devices.md).
 
 A figure is the median of all rounds. After the semicolon follows the spread: the interquartile range of the rounds divided
 by their median. A *ratio* says how many times as fast as the other program ferry is; below 1, ferry is slower. Marks:

@@ -41,12 +41,12 @@ step() {
         return
     fi
     log="$out/${name%%.*}.log"
-    begun=$(date +%s.%N)
+    begun=$(date +%s%N)
     echo "== $name: $*" >>"$log"
     timeout -k 5 "$limit" "$@" >>"$log" 2>&1
     status=$?
-    printf '%-5s %-24s %6.1f s%s\n' "$([ $status = 0 ] && echo pass || echo FAIL)" "$name" \
-        "$(echo "$(date +%s.%N) - $begun" | bc -l 2>/dev/null || echo 0)" \
+    printf '%-5s %-24s %6d ms%s\n' "$([ $status = 0 ] && echo pass || echo FAIL)" "$name" \
+        "$((($(date +%s%N) - begun) / 1000000))" \
         "$([ $status = 0 ] || echo "  (status $status)")" | tee -a "$out/summary.log"
 }
 

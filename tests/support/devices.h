@@ -4,8 +4,10 @@
 
 #include <ferry/memory.h>
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /*
  * The kind of memory that a test takes for a device's: far, or cuda where FERRY_TEST_MEMORY says
@@ -20,6 +22,15 @@ static inline ferry_memory_kind device_kind(void)
 static inline const char *device_kind_name(void)
 {
     return device_kind() == FERRY_MEMORY_CUDA ? "cuda" : "far";
+}
+
+/*
+ * Whether cuda is what a test runs on, and of a real device: its driver opens files, maps memory
+ * and has threads when it likes, so nobody can count what a process has.
+ */
+static inline bool device_is_real(void)
+{
+    return device_kind() == FERRY_MEMORY_CUDA && access("/dev/nvidiactl", F_OK) == 0;
 }
 
 /* How many devices there are: far has two, a machine perhaps one. At least 1, to be a divisor. */

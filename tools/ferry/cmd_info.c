@@ -38,8 +38,6 @@ static const option_row rows[] = {
 
 static const double MEASURE_SECONDS = 0.5;
 
-static const char no_devices[] = "none looked for: this version uses no GPU";
-
 typedef struct engine {
     const char *name;
     const char *summary;
@@ -249,6 +247,21 @@ static ferry_status print_variables(ferry_error *error)
     return FERRY_OK;
 }
 
+/* Of what is no memory of the host's. */
+static ferry_status print_devices(ferry_error *error)
+{
+    printf("\nDevices:\n");
+    for (size_t i = 0; i < ferry_memory_kind_count(); i++) {
+        kind k;
+        FY_TRY(kind_at(i, &k, error));
+        if (i == FERRY_MEMORY_CUDA || (i != FERRY_MEMORY_HOST && k.n_devices > 0)) {
+            printf("  %-8s %u%s%s\n", k.name, (unsigned)k.n_devices,
+                   k.n_devices > 0 ? "" : ": ", k.n_devices > 0 ? "" : k.why_not);
+        }
+    }
+    return FERRY_OK;
+}
+
 static ferry_status print_text(const ferry_machine *machine, ferry_error *error)
 {
     printf("ferry %s\n", ferry_version());
@@ -257,7 +270,7 @@ static ferry_status print_text(const ferry_machine *machine, ferry_error *error)
     FY_TRY(print_choices(error));
     printf("\nMachine:\n");
     print_machine(machine);
-    printf("\nDevices:\n  %s\n", no_devices);
+    FY_TRY(print_devices(error));
     return print_variables(error);
 }
 
@@ -305,7 +318,7 @@ static ferry_status print_json(const ferry_machine *machine, ferry_error *error)
     FY_THEN(status, print_choices_json(error));
     printf("],\"machine\":");
     print_machine_json(machine);
-    /* null, not []: nobody looked. */
+    /* null, not []: nobody asked what they are. */
     printf(",\"devices\":null,\"variables\":[");
     FY_THEN(status, print_variables_json(error));
     printf("]}\n");
