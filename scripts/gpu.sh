@@ -55,7 +55,7 @@ cases() {
     local name=$1 limit=$2 program=$3 row=$4 one
     shift 4
     for one in "$@"; do
-        step "$name.$row.$one" "$limit" "$program" "$row" --case "$one" --patience 3
+        step "$name.$row.$one" "$limit" "$program" "$row" --case "$one" --patience 1
     done
 }
 
@@ -86,11 +86,11 @@ run_random() { step verbs.random 70 bin/device_verbs_random --seed 1000 --count 
 run_queue() { step queue 40 bin/unit_test_queue; }
 run_bench() { step bench 100 bin/bench_cuda; }
 run_sass() { step sass 60 python3 sass.py --fatbin lib/ferry_kernels.fatbin; }
-run_service() { cases service 12 bin/service_suite inproc random3 random5 boxes transposed caps large queue bad_queues \
-    bind rebind swap relays cycles spans askers flip lose abort; }
-run_service_shm() { cases service 20 bin/service_suite shm random3 boxes caps queue swap relays flip; }
-run_service_all() { step service.inproc 150 bin/service_suite inproc --patience 3
-    step service.shm 150 bin/service_suite shm --patience 3; }
+run_service() { cases service 8 bin/service_suite inproc queue bad_queues random3 swap caps bind rebind random5 spans askers flip \
+    large cycles boxes transposed relays abort lose; }
+run_service_shm() { cases service 8 bin/service_suite shm queue random3 swap caps flip boxes relays; }
+run_service_all() { step service.inproc 60 bin/service_suite inproc --patience 1
+    step service.shm 60 bin/service_suite shm --patience 1; }
 run_conformance() { cases conformance 20 bin/conformance inproc far far_failed queue; cases conformance 20 bin/conformance shm far far_failed queue; }
 run_collective() { step collective 120 bin/collective_suite inproc --patience 3; }
 run_sanitizer() {
@@ -106,7 +106,7 @@ case ${1:-} in
 pack) pack "$2" "$3" ;;
 run)
     shift
-    [ $# -gt 0 ] || set -- contract info verbs random bench sass service service_shm sanitizer
+    [ $# -gt 0 ] || set -- contract service service_shm verbs random bench service_all info sass sanitizer
     run "$@"
     ;;
 *) sed -n '4,9p' "$0" ;;

@@ -162,8 +162,8 @@ static void case_devices(void)
     SO(value == 1);
     GOOD(cu.cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, one));
     SO(value == 1);
-    GOOD(cu.cuDeviceGetAttribute(
-        &value, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, one));
+    GOOD(cu.cuDeviceGetAttribute(&value,
+                                 CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, one));
     SO(value == 1);
     WANT(CUDA_ERROR_INVALID_DEVICE,
          cu.cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, n + 5));
@@ -378,8 +378,7 @@ static void case_write_order(void)
         GOOD(cu.cuMemsetD8Async(device, (unsigned char)i, 60000, stream));
         GOOD(cu.cuMemcpyAsync(address(bytes), device, 60000, stream));
         GOOD(cu.cuStreamWriteValue64(stream, address(word), i, CU_STREAM_WRITE_VALUE_DEFAULT));
-        while (*word != i) {
-        }
+        while (*word != i) {}
         if (bytes[0] != (char)i || bytes[59999] != (char)i || bytes[30000] != (char)i) {
             wrong(__LINE__, "round %d: a word was there before the bytes", (int)i);
             return;
@@ -634,6 +633,42 @@ static void try_kernel(void)
     (void)cu.cuStreamSynchronize(second);
 }
 
+static void CUDA_CB say_hello(void *what)
+{
+    _Atomic int *n = what;
+    (*n)++;
+}
+
+/* Behind the wait of the first stream there is one, too. */
+static void try_host_function(void)
+{
+    static _Atomic int n;
+    n = 0;
+    (void)cu.cuLaunchHostFunc(stream, say_hello, &n);
+    (void)cu.cuLaunchHostFunc(second, say_hello, &n);
+    (void)cu.cuStreamSynchronize(second);
+}
+
+static void try_query(void)
+{
+    (void)cu.cuStreamQuery(stream);
+    (void)cu.cuStreamQuery(second);
+}
+
+static void try_write(void)
+{
+    (void)cu.cuStreamWriteValue64(second, address(pinned + 64), 1, CU_STREAM_WRITE_VALUE_DEFAULT);
+    (void)cu.cuStreamSynchronize(second);
+}
+
+static void try_attributes(void)
+{
+    CUmemorytype type;
+    void *place = &type;
+    CUpointer_attribute which = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    (void)cu.cuPointerGetAttributes(1, &which, &place, device);
+}
+
 static void *run_attempt(void *what)
 {
     attempt *one = what;
@@ -653,6 +688,9 @@ static void case_blocking(void)
                             {"a kernel on another stream", try_kernel, false},
                             {"a copy from pageable memory, other stream", try_pageable_up, false},
                             {"a copy to pageable memory, other stream", try_pageable_down, false},
+                            {"a host function on another stream", try_host_function, false},
+                            {"a written word on another stream", try_write, false},
+                            {"cuStreamQuery", try_query, false},
                             {"cuMemHostUnregister", try_unregister, false},
                             {"cuMemFreeHost", try_host_free, false},
                             {"cuMemFree", try_free, false}};
@@ -673,6 +711,71 @@ static void case_blocking(void)
         GOOD(cu.cuStreamSynchronize(second));
     }
     SO(all[4].is_done);
+}
+
+/* While a stream waits, and a thread is in cuMemFree: what others may still do. */
+static void case_freeing(void)
+{
+    static attempt all[] = {{"cuPointerGetAttributes", try_attributes, false},
+                            {"cuStreamQuery", try_query, false},
+                            {"a written word on another stream", try_write, false},
+                            {"a kernel on another stream", try_kernel, false},
+                            {"a host function on another stream", try_host_function, false},
+                            {"cuMemHostAlloc", try_host_alloc, false}};
+    static attempt freeing = {"cuMemFree", try_free, false};
+    _Atomic uint64_t *word = (_Atomic uint64_t *)(void *)pinned;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        pthread_t freer, thread;
+        *word = 0;
+        GOOD(cu.cuMemAlloc(&extra, 8 << 20));
+        GOOD(cu.cuStreamWaitValue64(stream, address(word), 1, CU_STREAM_WAIT_VALUE_GEQ));
+        (void)pthread_create(&freer, NULL, run_attempt, &freeing);
+        nap_ms(20);
+        (void)pthread_create(&thread, NULL, run_attempt, &all[i]);
+        for (int ms = 0; ms < 150 && !all[i].is_done; ms++) {
+            nap_ms(1);
+        }
+        printf("seen: while cuMemFree waits for a stream, %s %s\n", all[i].name,
+               all[i].is_done ? "goes on" : "waits, too");
+        *word = 1;
+        pthread_join(thread, NULL);
+        pthread_join(freer, NULL);
+        GOOD(cu.cuStreamSynchronize(stream));
+        GOOD(cu.cuStreamSynchronize(second));
+    }
+    GOOD(cu.cuMemFreeHost(extra_pinned));
+}
+
+/* Streams of another priority are not held up by however many that wait. */
+static void case_priorities(void)
+{
+    enum { MOST = 64 };
+    static CUstream all[MOST];
+    CUstream other;
+    int least = 0, greatest = 0;
+    _Atomic uint64_t *word = (_Atomic uint64_t *)(void *)pinned;
+    *word = 0;
+    GOOD(cu.cuCtxGetStreamPriorityRange(&least, &greatest));
+    GOOD(cu.cuStreamCreateWithPriority(&other, CU_STREAM_NON_BLOCKING, greatest < 0 ? -1 : 0));
+    for (int i = 0; i < MOST; i++) {
+        GOOD(cu.cuStreamCreateWithPriority(&all[i], CU_STREAM_NON_BLOCKING, 0));
+        GOOD(cu.cuStreamWaitValue64(all[i], address(word), 1, CU_STREAM_WAIT_VALUE_GEQ));
+    }
+    GOOD(cu.cuMemsetD8Async(device + 1000, 2, 64, other));
+    CUresult result = CUDA_ERROR_NOT_READY;
+    for (int ms = 0; ms < 200 && result == CUDA_ERROR_NOT_READY; ms++) {
+        result = cu.cuStreamQuery(other);
+        nap_ms(1);
+    }
+    printf("seen: beside %d streams of priority 0 that wait, one of priority -1 %s\n", (int)MOST,
+           result == CUDA_SUCCESS ? "goes on" : "waits, too");
+    *word = 1;
+    for (int i = 0; i < MOST; i++) {
+        GOOD(cu.cuStreamSynchronize(all[i]));
+        GOOD(cu.cuStreamDestroy(all[i]));
+    }
+    GOOD(cu.cuStreamSynchronize(other));
+    GOOD(cu.cuStreamDestroy(other));
 }
 
 /* How many streams may wait before one that does not is held up with them. */
@@ -759,8 +862,8 @@ static void case_fork(void)
         CUresult result = cu.cuDeviceGetCount(&n);
         CUdeviceptr one;
         CUresult second_result = cu.cuMemAlloc(&one, 16);
-        printf("seen: in a forked process cuDeviceGetCount is %s, cuMemAlloc %s\n",
-               name_of(result), name_of(second_result));
+        printf("seen: in a forked process cuDeviceGetCount is %s, cuMemAlloc %s\n", name_of(result),
+               name_of(second_result));
         fflush(stdout);
         _exit(second_result == CUDA_SUCCESS ? 1 : 0);
     }
@@ -790,6 +893,8 @@ static const test_case cases[] = {{"versions", case_versions, false},
                                   {"capture", case_capture, false},
                                   {"kernels", case_kernels, false},
                                   {"blocking", case_blocking, false},
+                                  {"freeing", case_freeing, false},
+                                  {"priorities", case_priorities, false},
                                   {"many_streams", case_many_streams, false},
                                   {"illegal_address", case_illegal_address, true},
                                   {"misaligned", case_misaligned, true},

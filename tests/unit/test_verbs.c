@@ -444,7 +444,8 @@ static void check_long_overlaps(const row *r)
     r->kind->free(r->device, base, LONG);
 }
 
-/* Memory of CUDA devices is there where a driver is, and what is not there says why in a sentence. */
+/* Memory of CUDA devices is there where a driver is, and what is not there says why in a sentence.
+ */
 static void check_absent(uint32_t kind)
 {
     ferry_buffer buffer = ferry_buffer_of(&error, 8);
@@ -533,8 +534,8 @@ static void check_queries(uint32_t kind)
     must(fy_memory_get(kind, &of_kind, &error), &error);
     int n_devices = of_kind->device_count();
     for (int i = 0; i < PIECES; i++) {
-        must(ferry_memory_alloc(NULL, (ferry_memory_kind)kind, i % n_devices, (uint64_t)(i + 1) * 5000, &pieces[i],
-                                &error),
+        must(ferry_memory_alloc(NULL, (ferry_memory_kind)kind, i % n_devices,
+                                (uint64_t)(i + 1) * 5000, &pieces[i], &error),
              &error);
         assert_int_equal(pieces[i].kind, kind);
         assert_int_equal(pieces[i].device, i % n_devices);

@@ -255,8 +255,8 @@ static ferry_status print_devices(ferry_error *error)
         kind k;
         FY_TRY(kind_at(i, &k, error));
         if (i == FERRY_MEMORY_CUDA || (i != FERRY_MEMORY_HOST && k.n_devices > 0)) {
-            printf("  %-8s %u%s%s\n", k.name, (unsigned)k.n_devices,
-                   k.n_devices > 0 ? "" : ": ", k.n_devices > 0 ? "" : k.why_not);
+            printf("  %-8s %u%s%s\n", k.name, (unsigned)k.n_devices, k.n_devices > 0 ? "" : ": ",
+                   k.n_devices > 0 ? "" : k.why_not);
         }
     }
     return FERRY_OK;

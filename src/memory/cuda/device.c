@@ -22,7 +22,7 @@ static const char *const names[FY_CUDA_N_KERNELS] = {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what is prepared */
-static fy_cuda_device **devices;                /* NULL: not prepared yet */
+static fy_cuda_device **devices;                         /* NULL: not prepared yet */
 static CUlibrary kernels;
 
 static ferry_status attribute_of(CUdevice device, CUdevice_attribute which, int *value_out,
@@ -39,8 +39,7 @@ static ferry_status check_abilities(CUdevice device, int32_t number, ferry_error
     FY_TRY(attribute_of(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major, error));
     FY_TRY(attribute_of(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor, error));
     FY_TRY(attribute_of(device, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, &unified, error));
-    FY_TRY(
-        attribute_of(device, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, &words, error));
+    FY_TRY(attribute_of(device, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, &words, error));
     if (major < LEAST_CAPABILITY) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
                        "CUDA device %d has compute capability %d.%d, and ferry needs 8.0 or later",
@@ -59,9 +58,9 @@ static ferry_status check_abilities(CUdevice device, int32_t number, ferry_error
 static ferry_status load_kernels(fy_cuda_device *device, ferry_error *error)
 {
     if (kernels == NULL) {
-        FY_TRY(fy_cuda_check(fy_cuda.cuLibraryLoadData(&kernels, fy_cuda_fatbin, NULL, NULL, 0,
-                                                       NULL, NULL, 0),
-                             "loading ferry's kernels", error));
+        FY_TRY(fy_cuda_check(
+            fy_cuda.cuLibraryLoadData(&kernels, fy_cuda_fatbin, NULL, NULL, 0, NULL, NULL, 0),
+            "loading ferry's kernels", error));
     }
     for (int i = 0; i < FY_CUDA_N_KERNELS; i++) {
         CUkernel kernel;

@@ -34,10 +34,6 @@
     X(cuStreamSynchronize, 2000)                                                                   \
     X(cuStreamWaitValue64, 11070)                                                                  \
     X(cuStreamWriteValue64, 11070)                                                                 \
-    X(cuEventCreate, 2000)                                                                         \
-    X(cuEventDestroy, 4000)                                                                        \
-    X(cuEventRecord, 2000)                                                                         \
-    X(cuEventQuery, 2000)                                                                          \
     X(cuLaunchHostFunc, 10000)                                                                     \
     X(cuMemAlloc, 3020)                                                                            \
     X(cuMemFree, 3020)                                                                             \

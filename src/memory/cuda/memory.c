@@ -5,13 +5,14 @@
 #include "memory/cuda/queue.h"
 #include "memory/cuda/reaper.h"
 #include "memory/cuda/spans.h"
+#include "memory/cuda/watch.h"
 
 #include <ferry/export.h>
 
 #include <pthread.h>
 #include <string.h>
 
-enum { PAGE = 4096 };
+enum { PAGE = 4096, SMALL_BYTES = 1 << 20 };
 
 const fy_library *fy_cuda_library;
 
@@ -69,14 +70,27 @@ static CUdeviceptr page_of(CUdeviceptr at)
     return fy_ceil_div(at, PAGE) * PAGE;
 }
 
-/* Small allocations begin where the last one ended: those are asked for with room for a page. */
+/* What others have freed may still have to be given back. */
+static CUresult allocate(uint64_t bytes, CUdeviceptr *given_out)
+{
+    CUresult result = fy_cuda.cuMemAlloc(given_out, (size_t)bytes);
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && fy_cuda_await_reaper()) {
+        result = fy_cuda.cuMemAlloc(given_out, (size_t)bytes);
+    }
+    return result;
+}
+
+/*
+ * Small allocations begin where the last one ended: those are asked for with room for a page. What
+ * is given back meanwhile goes as all memory does, for streams may wait.
+ */
 static ferry_status take(uint64_t bytes, fy_cuda_span *span, ferry_error *error)
 {
     CUdeviceptr given = 0;
-    CUresult result = fy_cuda.cuMemAlloc(&given, (size_t)bytes);
-    if (result == CUDA_SUCCESS && given % PAGE != 0) {
-        (void)fy_cuda.cuMemFree(given);
-        result = fy_cuda.cuMemAlloc(&given, (size_t)bytes + PAGE - 1);
+    CUresult result = allocate(bytes + (bytes < SMALL_BYTES ? PAGE - 1 : 0), &given);
+    if (result == CUDA_SUCCESS && bytes >= SMALL_BYTES && given % PAGE != 0) {
+        fy_cuda_reap(span->span.device, given, NULL, NULL);
+        result = allocate(bytes + PAGE - 1, &given);
     }
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
         return fy_fail(error, FERRY_ERR_NO_MEMORY, "CUDA device %d has no %llu bytes of memory",
@@ -94,8 +108,7 @@ static ferry_status take(uint64_t bytes, fy_cuda_span *span, ferry_error *error)
 static ferry_status zero(const fy_cuda_device *device, const fy_cuda_span *span, ferry_error *error)
 {
     CUdeviceptr base = (CUdeviceptr)(uintptr_t)span->span.base;
-    CUresult result =
-        fy_cuda.cuMemsetD8Async(base, 0, (size_t)span->span.bytes, device->stream);
+    CUresult result = fy_cuda.cuMemsetD8Async(base, 0, (size_t)span->span.bytes, device->stream);
     if (result == CUDA_SUCCESS) {
         result = fy_cuda.cuStreamSynchronize(device->stream);
     }
@@ -115,16 +128,16 @@ static ferry_status alloc(int32_t number, uint64_t bytes, void **base_out, ferry
     const fy_cuda_device *device;
     fy_cuda_span span = {.span = {.device = number, .bytes = bytes}};
     FY_TRY(fy_cuda_enter(number, &device, error));
-    ferry_status status = bytes > (uint64_t)1 << 60
-                              ? fy_fail(error, FERRY_ERR_NO_MEMORY,
-                                        "CUDA device %d has no %llu bytes of memory", (int)number,
-                                        (unsigned long long)bytes)
-                              : take(bytes, &span, error);
+    ferry_status status =
+        bytes > (uint64_t)1 << 60
+            ? fy_fail(error, FERRY_ERR_NO_MEMORY, "CUDA device %d has no %llu bytes of memory",
+                      (int)number, (unsigned long long)bytes)
+            : take(bytes, &span, error);
     if (status == FERRY_OK) {
         status = zero(device, &span, error);
         FY_THEN(status, enter_span(&span, error));
         if (status != FERRY_OK) {
-            (void)fy_cuda.cuMemFree(span.given);
+            fy_cuda_reap(number, span.given, NULL, NULL);
         }
     }
     fy_cuda_leave();
@@ -211,11 +224,10 @@ static bool query(const void *pointer, fy_memory_span *span_out)
         return false;
     }
     if (is_device_memory(&f)) {
-        *span_out = (fy_memory_span){
-            .device = f.device,
-            .base = (void *)(uintptr_t)f.begin,
-            .bytes = f.bytes,
-            .number = f.buffer};
+        *span_out = (fy_memory_span){.device = f.device,
+                                     .base = (void *)(uintptr_t)f.begin,
+                                     .bytes = f.bytes,
+                                     .number = f.buffer};
     }
     return is_device_memory(&f);
 }
@@ -236,7 +248,8 @@ static ferry_status check_ours(const fy_cuda_device *device, const void *pointer
 }
 
 ferry_status fy_cuda_reach_of(const fy_cuda_device *device, const void *base, uint64_t begin,
-                              uint64_t end, fy_cuda_reach *reach_out, ferry_error *error)
+                              uint64_t end, bool may_be_freed, fy_cuda_reach *reach_out,
+                              ferry_error *error)
 {
     const char *first = (const char *)base + begin, *last = (const char *)base + end - 1;
     fy_cuda_span span;
@@ -247,8 +260,8 @@ ferry_status fy_cuda_reach_of(const fy_cuda_device *device, const void *base, ui
     }
     if (is_known(first, &span)) {
         *reach_out = FY_CUDA_OURS;
-        return span.is_freed ? refuse(first, "was freed", error)
-                             : check_ours(device, first, span.span.device, error);
+        return span.is_freed && !may_be_freed ? refuse(first, "was freed", error)
+                                              : check_ours(device, first, span.span.device, error);
     }
     ask(first, &f);
     if (is_device_memory(&f)) {
@@ -280,12 +293,20 @@ static ferry_status pin(void *base, uint64_t bytes, ferry_error *error)
     return fy_cuda_check(result, "pinning memory of the host", error);
 }
 
+/* The driver waits here for all streams. The memory may be gone afterwards, so the caller waits. */
 static void unpin(void *base, uint64_t bytes)
 {
     const fy_cuda_device *device;
     (void)bytes;
     if (fy_cuda_enter(0, &device, NULL) == FERRY_OK) {
+        fy_cuda_lock_gates();
+        for (uint32_t i = 0; !fy_cuda_gates_are_open(); i++) {
+            fy_cuda_unlock_gates();
+            fy_cuda_nap(i);
+            fy_cuda_lock_gates();
+        }
         (void)fy_cuda.cuMemHostUnregister(base);
+        fy_cuda_unlock_gates();
         fy_cuda_leave();
     }
 }

@@ -2,6 +2,7 @@
 #include "memory/cuda/queue.h"
 
 #include "base/alloc.h"
+#include "memory/cuda/late.h"
 #include "memory/cuda/memory.h"
 #include "memory/cuda/watch.h"
 
@@ -14,7 +15,7 @@ static fy_exec_queue *_Atomic queues; /* all that were ever made: new ones come 
  * Failures
  */
 
-static void remember(fy_exec_queue *queue, ferry_status status, const ferry_error *error)
+void fy_cuda_remember(fy_exec_queue *queue, ferry_status status, const ferry_error *error)
 {
     pthread_mutex_lock(&queue->lock);
     if (queue->status == FERRY_OK) {
@@ -52,7 +53,7 @@ static void bury(fy_exec_queue *queue, CUresult result)
 {
     ferry_error error;
     ferry_status status = fy_cuda_fail(&error, result, "a CUDA device has failed");
-    remember(queue, status, &error);
+    fy_cuda_remember(queue, status, &error);
     if (!atomic_exchange(&queue->is_dead, true)) {
         fy_cuda_forget_waits(queue);
     }
@@ -160,16 +161,10 @@ static ferry_status check_capture(const fy_exec_queue *queue, ferry_error *error
 ferry_status fy_cuda_begin(fy_exec_queue *queue, ferry_error *error)
 {
     const fy_cuda_device *device;
-    pthread_mutex_lock(&queue->calls);
-    ferry_status status = fy_cuda_enter(queue->device->number, &device, error);
-    if (status == FERRY_OK) {
-        status = check_capture(queue, error);
-        if (status != FERRY_OK) {
-            fy_cuda_leave();
-        }
-    }
+    FY_TRY(fy_cuda_enter(queue->device->number, &device, error));
+    ferry_status status = check_capture(queue, error);
     if (status != FERRY_OK) {
-        pthread_mutex_unlock(&queue->calls);
+        fy_cuda_leave();
     }
     return status;
 }
@@ -179,10 +174,47 @@ ferry_status fy_cuda_end(fy_exec_queue *queue, uint64_t n_before, ferry_status s
 {
     ferry_error unknown = {.message = "work that was begun on a CUDA queue could not be ended"};
     if (status != FERRY_OK && queue->n_issued != n_before) {
-        remember(queue, status, error != NULL ? error : &unknown);
+        fy_cuda_remember(queue, status, error != NULL ? error : &unknown);
     }
     fy_cuda_leave();
+    return status;
+}
+
+/* A job that is put on the stream when its turn has come. */
+typedef struct late_job {
+    fy_cuda_late late;
+    fy_cuda_job *job;
+    void (*run)(fy_cuda_job *job, bool failed);
+} late_job;
+
+/* Where the stream does nothing any more it is done here. */
+static ferry_status perform_job(fy_exec_queue *queue, const fy_cuda_late *what, ferry_error *error)
+{
+    const late_job *one = (const late_job *)what;
+    ferry_status status = atomic_load(&queue->is_dead) ? FERRY_ERR_IO : fy_cuda_begin(queue, error);
+    if (status == FERRY_OK) {
+        status = fy_cuda_add_job(queue, one->job, one->run, error);
+        return fy_cuda_end(queue, queue->n_issued, status, error);
+    }
+    bool is_dead = atomic_load(&queue->is_dead);
+    if (is_dead || queue->is_late) { /* whoever gave it has gone on */
+        one->run(one->job, true);
+    }
+    fy_free(one->job);
+    return is_dead ? FERRY_OK : status;
+}
+
+static ferry_status add_late_job(fy_exec_queue *queue, fy_cuda_job *job,
+                                 void (*run)(fy_cuda_job *job, bool failed), ferry_error *error)
+{
+    late_job late = {.late = {.perform = perform_job}, .job = job, .run = run};
+    pthread_mutex_lock(&queue->calls);
+    bool is_held = queue->late != NULL;
+    ferry_status status = fy_cuda_do(queue, &late.late, sizeof late, error);
     pthread_mutex_unlock(&queue->calls);
+    if (is_held && status != FERRY_OK) {
+        fy_free(job);
+    }
     return status;
 }
 
@@ -212,25 +244,6 @@ static void call_function(fy_cuda_job *job, bool failed)
     one->function(one->context);
 }
 
-/* Where the stream does nothing any more it is done here. */
-static ferry_status add_or_run(fy_exec_queue *queue, fy_cuda_job *job,
-                               void (*run)(fy_cuda_job *job, bool failed), ferry_error *error)
-{
-    ferry_status status = FERRY_OK;
-    if (atomic_load(&queue->is_dead)) {
-        run(job, true);
-        fy_free(job);
-        return FERRY_OK;
-    }
-    status = fy_cuda_begin(queue, error);
-    if (status != FERRY_OK) {
-        fy_free(job);
-        return status;
-    }
-    status = fy_cuda_add_job(queue, job, run, error);
-    return fy_cuda_end(queue, queue->n_issued, status, error);
-}
-
 ferry_status fy_cuda_word_set(fy_exec_queue *queue, _Atomic uint64_t *word, uint64_t value,
                               ferry_error *error)
 {
@@ -238,7 +251,7 @@ ferry_status fy_cuda_word_set(fy_exec_queue *queue, _Atomic uint64_t *word, uint
     FY_TRY(fy_check_memory(one != NULL, "work on a CUDA queue", error));
     one->word = word;
     one->value = value;
-    return add_or_run(queue, &one->job, set_word, error);
+    return add_late_job(queue, &one->job, set_word, error);
 }
 
 ferry_status fy_cuda_call(fy_exec_queue *queue, void (*function)(void *context), void *context,
@@ -248,7 +261,7 @@ ferry_status fy_cuda_call(fy_exec_queue *queue, void (*function)(void *context),
     FY_TRY(fy_check_memory(one != NULL, "work on a CUDA queue", error));
     one->function = function;
     one->context = context;
-    return add_or_run(queue, &one->job, call_function, error);
+    return add_late_job(queue, &one->job, call_function, error);
 }
 
 static CUdeviceptr address_of(const void *pinned)
@@ -256,14 +269,11 @@ static CUdeviceptr address_of(const void *pinned)
     return (CUdeviceptr)(uintptr_t)pinned;
 }
 
-ferry_status fy_cuda_word_wait(fy_exec_queue *queue, _Atomic uint64_t *word, uint64_t value,
-                               ferry_error *error)
+/* Memory is not freed meanwhile, which would wait for the gate. Entered. */
+static ferry_status wait_at_gate(fy_exec_queue *queue, _Atomic uint64_t *word, uint64_t value,
+                                 ferry_error *error)
 {
-    if (atomic_load(&queue->is_dead)) {
-        return status_of(queue, error);
-    }
-    FY_TRY(fy_cuda_begin(queue, error));
-    uint64_t before = queue->n_issued;
+    fy_cuda_lock_gates();
     queue->n_gates++;
     ferry_status status = fy_cuda_watch(queue, word, value, error);
     if (status == FERRY_OK) {
@@ -277,6 +287,56 @@ ferry_status fy_cuda_word_wait(fy_exec_queue *queue, _Atomic uint64_t *word, uin
             queue->n_issued++;
         }
     }
+    fy_cuda_unlock_gates();
+    return status;
+}
+
+/* Under the lock of calls. A word that is there already is not waited for. */
+static ferry_status wait_for(fy_exec_queue *queue, _Atomic uint64_t *word, uint64_t value,
+                             ferry_error *error)
+{
+    if (queue->late == NULL && atomic_load(word) >= value) {
+        return FERRY_OK;
+    }
+    if (queue->stream == queue->own) {
+        return fy_cuda_hold(queue, word, value, error);
+    }
+    FY_TRY(fy_cuda_begin(queue, error));
+    uint64_t before = queue->n_issued;
+    return fy_cuda_end(queue, before, wait_at_gate(queue, word, value, error), error);
+}
+
+ferry_status fy_cuda_word_wait(fy_exec_queue *queue, _Atomic uint64_t *word, uint64_t value,
+                               ferry_error *error)
+{
+    if (atomic_load(&queue->is_dead)) {
+        return status_of(queue, error);
+    }
+    pthread_mutex_lock(&queue->calls);
+    ferry_status status = wait_for(queue, word, value, error);
+    pthread_mutex_unlock(&queue->calls);
+    return status;
+}
+
+typedef struct late_mark {
+    fy_cuda_late late;
+    uint64_t number;
+} late_mark;
+
+static ferry_status perform_mark(fy_exec_queue *queue, const fy_cuda_late *what, ferry_error *error)
+{
+    const late_mark *one = (const late_mark *)what;
+    FY_TRY(fy_cuda_begin(queue, error));
+    uint64_t before = queue->n_issued;
+    CUresult result = fy_cuda.cuStreamWriteValue64(queue->stream, address_of(&queue->words->done),
+                                                   one->number, CU_STREAM_WRITE_VALUE_DEFAULT);
+    ferry_status status = fy_cuda_check(result, "letting a stream write a word", error);
+    if (status == FERRY_OK) {
+        queue->n_issued++;
+    } else if (queue->is_late) { /* whoever waits for it was not told */
+        (void)fy_cuda.cuStreamSynchronize(queue->stream);
+        atomic_store(&queue->words->done, one->number);
+    }
     return fy_cuda_end(queue, before, status, error);
 }
 
@@ -286,17 +346,14 @@ ferry_status fy_cuda_mark(fy_exec_queue *queue, fy_ticket *ticket_out, ferry_err
         *ticket_out = UINT64_MAX;
         return FERRY_OK; /* what became of it is said by reached */
     }
-    FY_TRY(fy_cuda_begin(queue, error));
-    uint64_t before = queue->n_issued;
-    CUresult result =
-        fy_cuda.cuStreamWriteValue64(queue->stream, address_of(&queue->words->done),
-                                     queue->n_marks + 1, CU_STREAM_WRITE_VALUE_DEFAULT);
-    ferry_status status = fy_cuda_check(result, "letting a stream write a word", error);
+    pthread_mutex_lock(&queue->calls);
+    const late_mark late = {.late = {.perform = perform_mark}, .number = queue->n_marks + 1};
+    ferry_status status = fy_cuda_do(queue, &late.late, sizeof late, error);
     if (status == FERRY_OK) {
         *ticket_out = ++queue->n_marks;
-        queue->n_issued++;
     }
-    return fy_cuda_end(queue, before, status, error);
+    pthread_mutex_unlock(&queue->calls);
+    return status;
 }
 
 enum { LOOKS_BETWEEN = 64 };
@@ -325,31 +382,73 @@ void fy_cuda_each_open(void (*visit)(fy_exec_queue *queue))
     }
 }
 
-ferry_status fy_cuda_busy(const fy_cuda_device *device, CUevent **events_out, size_t *n_out,
-                          ferry_error *error)
+/* A caller may destroy his stream when the queue is closed: until then it is not. */
+static bool pin(fy_exec_queue *queue)
 {
-    CUevent *events = NULL;
-    size_t n = 0, capacity = 0;
-    ferry_status status = FERRY_OK;
     pthread_mutex_lock(&list_lock);
-    for (fy_exec_queue *one = queues; status == FERRY_OK && one != NULL; one = one->next) {
-        if (one->device != device || one->n_users == 0 || atomic_load(&one->is_dead) ||
-            fy_cuda.cuStreamQuery(one->stream) != CUDA_ERROR_NOT_READY) {
-            continue;
-        }
-        status = fy_check_memory(FY_RESERVE(events, capacity, n + 1), "events", error);
-        CUresult result = status != FERRY_OK
-                              ? CUDA_SUCCESS
-                              : fy_cuda.cuEventCreate(&events[n], CU_EVENT_DISABLE_TIMING);
-        if (status == FERRY_OK && result == CUDA_SUCCESS) {
-            result = fy_cuda.cuEventRecord(events[n++], one->stream);
-        }
-        FY_THEN(status, fy_cuda_check(result, "putting an event on a stream", error));
-    }
+    bool is_open = queue->n_users > 0;
+    queue->n_pins += is_open;
     pthread_mutex_unlock(&list_lock);
-    *events_out = events;
-    *n_out = n;
-    return status;
+    return is_open;
+}
+
+static void unpin(fy_exec_queue *queue)
+{
+    pthread_mutex_lock(&list_lock);
+    queue->n_pins--;
+    pthread_mutex_unlock(&list_lock);
+}
+
+void fy_cuda_look_at_all(void)
+{
+    for (fy_exec_queue *one = queues; one != NULL; one = one->next) {
+        if (pin(one)) {
+            fy_cuda_look(one);
+            unpin(one);
+        }
+    }
+}
+
+static bool is_busy(fy_exec_queue *queue)
+{
+    return !atomic_load(&queue->is_dead) &&
+           (fy_cuda_is_held(queue) || fy_cuda.cuStreamQuery(queue->stream) == CUDA_ERROR_NOT_READY);
+}
+
+bool fy_cuda_is_idle(const fy_cuda_device *device)
+{
+    bool is_idle = true;
+    for (fy_exec_queue *one = queues; one != NULL && is_idle; one = one->next) {
+        if (one->device == device && pin(one)) {
+            is_idle = !is_busy(one);
+            unpin(one);
+        }
+    }
+    return is_idle;
+}
+
+/* Of a stream that others use, too, no more than what ferry has put there. */
+static void await_queue(fy_exec_queue *queue)
+{
+    fy_ticket ticket;
+    if (fy_cuda_mark(queue, &ticket, NULL) != FERRY_OK) {
+        fy_cuda_look(queue);
+        return;
+    }
+    for (uint32_t i = 0;
+         fy_cuda_reached(queue, ticket, NULL) == FERRY_ERR_TIMEOUT || fy_cuda_is_held(queue); i++) {
+        fy_cuda_nap(i);
+    }
+}
+
+void fy_cuda_await_all(const fy_cuda_device *device)
+{
+    for (fy_exec_queue *one = queues; one != NULL; one = one->next) {
+        if (one->device == device && pin(one)) {
+            await_queue(one);
+            unpin(one);
+        }
+    }
 }
 
 /* Under the list's lock. */
@@ -419,6 +518,7 @@ static ferry_status make(const fy_cuda_device *device, fy_exec_queue **queue_out
     fresh->staging = (char *)pinned + FY_CUDA_WORDS_BYTES;
     fresh->last = &fresh->first;
     fresh->last_wait = &fresh->waits;
+    fresh->last_late = &fresh->late;
     pthread_mutex_init(&fresh->calls, NULL);
     pthread_mutex_init(&fresh->lock, NULL);
     fresh->next = queues;
@@ -439,14 +539,18 @@ static ferry_status get(const fy_cuda_device *device, fy_exec_queue **queue_out,
     return make(device, queue_out, error);
 }
 
+/* Of a priority of their own: callers' streams that wait hold up others of theirs. */
 static ferry_status make_own(fy_exec_queue *queue, ferry_error *error)
 {
     if (queue->own != NULL) {
         return FERRY_OK;
     }
-    return fy_cuda_check(
-        fy_cuda.cuStreamCreateWithPriority(&queue->own, CU_STREAM_NON_BLOCKING, 0),
-        "making a stream", error);
+    int least = 0, greatest = 0;
+    FY_TRY(fy_cuda_check(fy_cuda.cuCtxGetStreamPriorityRange(&least, &greatest),
+                         "asking for the priorities of streams", error));
+    return fy_cuda_check(fy_cuda.cuStreamCreateWithPriority(&queue->own, CU_STREAM_NON_BLOCKING,
+                                                            greatest < 0 ? -1 : 0),
+                         "making a stream", error);
 }
 
 /* Under the list's lock. Entered. */
@@ -486,26 +590,18 @@ ferry_status fy_cuda_queue_open(int32_t number, void *native, fy_exec_queue **qu
     return status;
 }
 
-/* Of a stream that others use, too, no more than what ferry has put there. */
-static void await_all(fy_exec_queue *queue)
-{
-    fy_ticket ticket;
-    if (fy_cuda_mark(queue, &ticket, NULL) != FERRY_OK) {
-        fy_cuda_look(queue);
-        return;
-    }
-    for (uint32_t i = 0; fy_cuda_reached(queue, ticket, NULL) == FERRY_ERR_TIMEOUT; i++) {
-        fy_cuda_nap(i);
-    }
-}
-
 void fy_cuda_queue_close(fy_exec_queue *queue)
 {
     if (queue == NULL) {
         return;
     }
-    await_all(queue);
+    await_queue(queue);
     pthread_mutex_lock(&list_lock);
+    for (uint32_t i = 0; queue->n_pins > 0; i++) {
+        pthread_mutex_unlock(&list_lock);
+        fy_cuda_nap(i);
+        pthread_mutex_lock(&list_lock);
+    }
     __atomic_store_n(&queue->n_users, queue->n_users - 1, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&list_lock);
 }

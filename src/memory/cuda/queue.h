@@ -10,13 +10,14 @@
 /*
  * Queues are streams: ferry's own, or one of the caller's. What a stream cannot do by itself is
  * done by host functions (jobs) in its order, and by words in pinned memory: marks are numbers that
- * the stream writes when it has come to them, and a stream that must wait for a word of the host's
- * waits for a gate, which the watcher (watch.h) opens when the word is there.
+ * the stream writes when it has come to them. What comes behind a wait for a word of the host's is
+ * kept until the word is there (late.h); but a stream of the caller's, on which he puts more,
+ * waits for a gate, which the watcher (watch.h) opens.
  */
 
 /* What a queue has in pinned memory: a page for words, and behind it the staging. */
 typedef struct fy_cuda_words {
-    _Atomic uint64_t done; /* the last mark that was reached: the stream writes it */
+    _Atomic uint64_t done;              /* the last mark that was reached: the stream writes it */
     _Alignas(64) _Atomic uint64_t gate; /* the last wait that is over: the watcher writes it */
 } fy_cuda_words;
 
@@ -47,24 +48,28 @@ struct fy_exec_queue {
     fy_exec_queue *next; /* of all that were ever made, open or not: they stay */
     const fy_cuda_device *device;
     uint32_t n_users; /* 0: it is closed, and waits for the next who opens one */
+    uint32_t n_pins;  /* threads of the plugin's that look at the stream: it is not closed yet */
     CUstream stream, own;
     fy_cuda_words *words;
     char *staging;
 
     pthread_mutex_t calls; /* who calls verbs has it, so that those of two callers do not mix */
     uint64_t n_marks, n_gates;
-    uint64_t n_issued; /* what was put on the stream */
+    uint64_t n_issued;                      /* what was put on the stream */
+    struct fy_cuda_late *late, **last_late; /* what comes when a word is there, the wait first */
+    _Atomic bool is_held;                   /* late is not NULL */
+    bool is_late; /* what is performed just now was given before, and nobody hears of it */
 
     pthread_mutex_t lock; /* of what follows */
     fy_cuda_job *first, **last;
     ferry_status status; /* the first failure, and then for good */
     ferry_error error;
 
-    _Atomic bool is_dead; /* the context is lost: the stream does nothing any more */
+    _Atomic bool is_dead;             /* the context is lost: the stream does nothing any more */
     fy_cuda_wait *waits, **last_wait; /* of the watcher's lock */
 };
 
-/* Verbs: from begin to end nobody else has the queue, and its context is current. */
+/* What a verb puts on the stream: the context is current from begin to end. Under calls. */
 ferry_status fy_cuda_begin(fy_exec_queue *queue, ferry_error *error);
 /* `status` is returned; a failure after something was put on the stream is the queue's. */
 ferry_status fy_cuda_end(fy_exec_queue *queue, uint64_t n_before, ferry_status status,
@@ -74,20 +79,24 @@ ferry_status fy_cuda_end(fy_exec_queue *queue, uint64_t n_before, ferry_status s
 ferry_status fy_cuda_add_job(fy_exec_queue *queue, fy_cuda_job *job,
                              void (*run)(fy_cuda_job *job, bool failed), ferry_error *error);
 
+/* The first failure is kept, and said for good. */
+void fy_cuda_remember(fy_exec_queue *queue, ferry_status status, const ferry_error *error);
+
 /*
  * Looks whether the stream has failed, and does what is left then: jobs are run as failed, and
  * waits are forgotten.
  */
 void fy_cuda_look(fy_exec_queue *queue);
 
-/*
- * Puts an event behind what is under way on each busy queue of the device: *n_out of them, to be
- * destroyed and freed. Entered.
- */
-ferry_status fy_cuda_busy(const fy_cuda_device *device, CUevent **events_out, size_t *n_out,
-                          ferry_error *error);
+/* Whether nothing is under way on any open queue of the device. Entered. */
+bool fy_cuda_is_idle(const fy_cuda_device *device);
+/* Waits until what is under way now on queues of the device is done. May take long. */
+void fy_cuda_await_all(const fy_cuda_device *device);
 
-/* Calls `visit` with each queue that is open. */
+/* Looks at all that are open. */
+void fy_cuda_look_at_all(void);
+
+/* Calls `visit`, which does not look at the stream, with each queue that is open. */
 void fy_cuda_each_open(void (*visit)(fy_exec_queue *queue));
 
 /* queue.c; verbs in verbs.c. */

@@ -5,45 +5,43 @@
 #include "memory/cuda/queue.h"
 #include "memory/cuda/watch.h"
 
-/* Memory that queues may still use, until all events have come. */
+/* Memory that queues may still use. */
 typedef struct grave {
     struct grave *next;
     int32_t device;
     CUdeviceptr given;
     void *base;
     void (*forget)(const void *base);
-    CUevent *events;
-    size_t n_events;
 } grave;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static grave *first, **last = &first;
 static bool is_started;
+static _Atomic uint64_t n_buried, n_given_back;
 
-static void give_back(grave *one)
+/*
+ * The driver waits here for all streams, and lets others' calls wait, too: so not while one of them
+ * waits at a gate of ferry's. False: one does.
+ */
+static bool give_back(const grave *one)
 {
-    for (size_t i = 0; i < one->n_events; i++) {
-        (void)fy_cuda.cuEventDestroy(one->events[i]);
+    fy_cuda_lock_gates();
+    bool are_open = fy_cuda_gates_are_open();
+    if (are_open) {
+        if (one->forget != NULL) {
+            one->forget(one->base);
+        }
+        (void)fy_cuda.cuMemFree(one->given);
     }
-    fy_free(one->events);
-    one->forget(one->base);
-    (void)fy_cuda.cuMemFree(one->given);
-}
-
-/* Those that cannot come any more, of a lost context, count as having come. */
-static bool have_come(const grave *one)
-{
-    bool all = true;
-    for (size_t i = 0; i < one->n_events; i++) {
-        all = all && fy_cuda.cuEventQuery(one->events[i]) != CUDA_ERROR_NOT_READY;
-    }
-    return all;
+    fy_cuda_unlock_gates();
+    return are_open;
 }
 
 static void *reap(void *context)
 {
     for (;;) {
+        const fy_cuda_device *device;
         pthread_mutex_lock(&lock);
         while (first == NULL) {
             pthread_cond_wait(&changed, &lock);
@@ -52,15 +50,15 @@ static void *reap(void *context)
         first = one->next;
         last = first == NULL ? &first : last;
         pthread_mutex_unlock(&lock);
-        const fy_cuda_device *device;
         if (fy_cuda_enter(one->device, &device, NULL) == FERRY_OK) {
-            for (uint32_t i = 0; !have_come(one); i++) {
+            fy_cuda_await_all(device);
+            for (uint32_t i = 0; !give_back(one); i++) {
                 fy_cuda_nap(i);
             }
-            give_back(one);
             fy_cuda_leave();
         }
         fy_free(one);
+        atomic_fetch_add(&n_given_back, 1);
     }
     return context;
 }
@@ -77,6 +75,7 @@ static bool hand_over(const grave *one)
     is_started = is_started || fy_cuda_start_thread(reap, NULL);
     is_taken = is_started;
     if (is_taken) {
+        atomic_fetch_add(&n_buried, 1);
         *last = fresh;
         last = &fresh->next;
         pthread_cond_signal(&changed);
@@ -91,17 +90,23 @@ static bool hand_over(const grave *one)
 void fy_cuda_reap(int32_t number, CUdeviceptr given, void *base, void (*forget)(const void *base))
 {
     const fy_cuda_device *device;
-    grave one = {.device = number, .given = given, .base = base, .forget = forget};
+    const grave one = {.device = number, .given = given, .base = base, .forget = forget};
     if (fy_cuda_enter(number, &device, NULL) != FERRY_OK) {
         return;
     }
-    ferry_error why;
-    ferry_status status = fy_cuda_busy(device, &one.events, &one.n_events, &why);
-    if (status != FERRY_OK) {
-        fy_cuda_library->log(FERRY_LOG_WARN, why.message);
-    }
-    if (status != FERRY_OK || one.n_events == 0 || !hand_over(&one)) {
-        give_back(&one);
+    if ((!fy_cuda_is_idle(device) || !give_back(&one)) && !hand_over(&one)) {
+        fy_cuda_library->log(FERRY_LOG_WARN, "no memory is left to give back memory of a device");
     }
     fy_cuda_leave();
+}
+
+enum { MOST_NAPS = 50000 };
+
+bool fy_cuda_await_reaper(void)
+{
+    uint64_t before = atomic_load(&n_given_back), all = atomic_load(&n_buried);
+    for (uint32_t i = 0; i < MOST_NAPS && atomic_load(&n_given_back) < all; i++) {
+        fy_cuda_nap(i);
+    }
+    return atomic_load(&n_given_back) > before;
 }

@@ -47,8 +47,8 @@ static ferry_status begin_hash(uint64_t *hash_out, hashing **hashing_out, ferry_
     }
     char *raw = fy_alloc_zeroed(1, sizeof(hashing) + _Alignof(hashing));
     FY_TRY(fy_check_memory(raw != NULL, "a hash", error));
-    hashing *fresh = (hashing *)(void *)(raw + _Alignof(hashing) -
-                                         (uintptr_t)raw % _Alignof(hashing));
+    hashing *fresh =
+        (hashing *)(void *)(raw + _Alignof(hashing) - (uintptr_t)raw % _Alignof(hashing));
     fresh->raw = raw;
     fresh->out = hash_out;
     fresh->n_users = 1;

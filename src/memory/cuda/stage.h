@@ -14,17 +14,17 @@
 /* A side of a copy or of a cast. */
 typedef struct fy_cuda_side_of {
     const fy_area *area;
-    void *base; /* of a source only read */
+    void *base;      /* of a source only read */
     bool is_reached; /* the device's memory, or pinned */
 } fy_cuda_side_of;
 
 /* Bytes of an element of that kind of numbers. */
 static inline uint64_t fy_cuda_element_bytes(uint32_t kind)
 {
-    return kind == FERRY_F64                          ? 8
-           : kind == FERRY_F32                        ? 4
+    return kind == FERRY_F64                         ? 8
+           : kind == FERRY_F32                       ? 4
            : kind == FERRY_F16 || kind == FERRY_BF16 ? 2
-                                                      : 1;
+                                                     : 1;
 }
 
 /* Bytes [first, first + bytes); hash_out may be NULL. At least one side is not reached. */

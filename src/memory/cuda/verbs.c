@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "memory/cuda/late.h"
 #include "memory/cuda/lower.h"
 #include "memory/cuda/memory.h"
 #include "memory/cuda/queue.h"
@@ -19,17 +20,16 @@ static bool reaches(int32_t device, fy_space space)
     return fy_is_host(space) || (space.kind == FERRY_MEMORY_CUDA && space.device == device);
 }
 
-/* A side, of which bytes [first, first + bytes) are wanted. Entered. */
+/* A side. Entered. */
 static ferry_status side_of(const fy_exec_queue *queue, const fy_area *area, const void *base,
                             fy_cuda_side_of *side_out, bool *is_device_out, ferry_error *error)
 {
     uint64_t begin, end;
     fy_cuda_reach reach;
     fy_area_hull(area, &begin, &end);
-    FY_TRY(fy_cuda_reach_of(queue->device, base, begin, end, &reach, error));
-    *side_out = (fy_cuda_side_of){.area = area,
-                                  .base = (void *)(uintptr_t)base,
-                                  .is_reached = reach != FY_CUDA_PAGEABLE};
+    FY_TRY(fy_cuda_reach_of(queue->device, base, begin, end, queue->is_late, &reach, error));
+    *side_out = (fy_cuda_side_of){
+        .area = area, .base = (void *)(uintptr_t)base, .is_reached = reach != FY_CUDA_PAGEABLE};
     *is_device_out = reach == FY_CUDA_OURS;
     return FERRY_OK;
 }
@@ -72,37 +72,92 @@ static ferry_status copy_sides(fy_exec_queue *queue, const fy_cuda_side_of sides
         FY_TRY(fy_cuda_move(queue, sides[0].area, sides[0].base, sides[1].area, sides[1].base,
                             first, bytes, error));
     }
-    return hash_out == NULL
-               ? FERRY_OK
-               : fy_cuda_stage_hash(queue, &sides[1], first, bytes, hash_out, error);
+    return hash_out == NULL ? FERRY_OK
+                            : fy_cuda_stage_hash(queue, &sides[1], first, bytes, hash_out, error);
+}
+
+/* A copy, a hash (of from) or a cast, as it is kept while the queue waits. */
+typedef struct late_verb {
+    fy_cuda_late late;
+    fy_area to, from;
+    void *to_base;
+    const void *from_base;
+    uint64_t first, n; /* bytes, or elements */
+    uint64_t *hash_out;
+    fy_cast cast;
+} late_verb;
+
+/* Now, or later; what is wrong with the sides is said now. */
+static ferry_status give(fy_exec_queue *queue, const late_verb *one, ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    pthread_mutex_lock(&queue->calls);
+    if (queue->late != NULL) {
+        fy_cuda_side_of sides[2];
+        uint64_t before;
+        status = begin(queue, &before, error);
+        if (status == FERRY_OK) {
+            status =
+                sides_of(queue, &one->to, one->to_base, &one->from, one->from_base, sides, error);
+            status = fy_cuda_end(queue, before, status, error);
+        }
+    }
+    FY_THEN(status, fy_cuda_do(queue, &one->late, sizeof *one, error));
+    pthread_mutex_unlock(&queue->calls);
+    return status;
+}
+
+static ferry_status perform_copy(fy_exec_queue *queue, const fy_cuda_late *what, ferry_error *error)
+{
+    const late_verb *one = (const late_verb *)what;
+    fy_cuda_side_of sides[2];
+    uint64_t before;
+    FY_TRY(begin(queue, &before, error));
+    ferry_status status =
+        sides_of(queue, &one->to, one->to_base, &one->from, one->from_base, sides, error);
+    FY_THEN(status, copy_sides(queue, sides, one->first, one->n, one->hash_out, error));
+    return fy_cuda_end(queue, before, status, error);
 }
 
 static ferry_status copy(fy_exec_queue *queue, const fy_area *to, void *to_base,
                          const fy_area *from, const void *from_base, uint64_t first, uint64_t bytes,
                          uint64_t *hash_out, ferry_error *error)
 {
-    fy_cuda_side_of sides[2];
+    const late_verb one = {.late = {.perform = perform_copy},
+                           .to = *to,
+                           .from = *from,
+                           .to_base = to_base,
+                           .from_base = from_base,
+                           .first = first,
+                           .n = bytes,
+                           .hash_out = hash_out};
+    return bytes == 0 && hash_out == NULL ? FERRY_OK : give(queue, &one, error);
+}
+
+static ferry_status perform_hash(fy_exec_queue *queue, const fy_cuda_late *what, ferry_error *error)
+{
+    const late_verb *one = (const late_verb *)what;
+    fy_cuda_side_of side = {.is_reached = false};
+    bool is_device = false;
     uint64_t before;
-    if (bytes == 0 && hash_out == NULL) {
-        return FERRY_OK;
-    }
     FY_TRY(begin(queue, &before, error));
-    ferry_status status = sides_of(queue, to, to_base, from, from_base, sides, error);
-    FY_THEN(status, copy_sides(queue, sides, first, bytes, hash_out, error));
+    ferry_status status = side_of(queue, &one->from, one->from_base, &side, &is_device, error);
+    side.is_reached = side.is_reached && is_device;
+    FY_THEN(status, fy_cuda_stage_hash(queue, &side, one->first, one->n, one->hash_out, error));
     return fy_cuda_end(queue, before, status, error);
 }
 
 static ferry_status hash(fy_exec_queue *queue, const fy_area *area, const void *base,
                          uint64_t first, uint64_t bytes, uint64_t *hash_out, ferry_error *error)
 {
-    fy_cuda_side_of side = {.is_reached = false};
-    bool is_device = false;
-    uint64_t before;
-    FY_TRY(begin(queue, &before, error));
-    ferry_status status = side_of(queue, area, base, &side, &is_device, error);
-    side.is_reached = side.is_reached && is_device;
-    FY_THEN(status, fy_cuda_stage_hash(queue, &side, first, bytes, hash_out, error));
-    return fy_cuda_end(queue, before, status, error);
+    const late_verb one = {.late = {.perform = perform_hash},
+                           .to = fy_area_flat(0, 0),
+                           .from = *area,
+                           .from_base = base,
+                           .first = first,
+                           .n = bytes,
+                           .hash_out = hash_out};
+    return give(queue, &one, error);
 }
 
 /*
@@ -156,10 +211,10 @@ static ferry_status cast_units(fy_exec_queue *queue, fy_cuda_cast *one, fy_cuda_
                            (int)FY_CUDA_MOST_UNITS);
         }
         one->n_units = (uint32_t)n;
-        FY_TRY(fy_cuda_launch(queue->device, queue->stream,
-                              group == 8 ? FY_NUMBER_OF_fy_cuda_cast_8
-                                         : FY_NUMBER_OF_fy_cuda_cast_1,
-                              one, n, 1, error));
+        FY_TRY(
+            fy_cuda_launch(queue->device, queue->stream,
+                           group == 8 ? FY_NUMBER_OF_fy_cuda_cast_8 : FY_NUMBER_OF_fy_cuda_cast_1,
+                           one, n, 1, error));
         queue->n_issued++;
     }
     return FERRY_OK;
@@ -180,17 +235,14 @@ static ferry_status cast_by_kernel(fy_exec_queue *queue, const fy_cast *how, fy_
                       n - 8 * n_eights, error);
 }
 
-static ferry_status cast(fy_exec_queue *queue, const fy_cast *how, const fy_area *to, void *to_base,
-                         const fy_area *from, const void *from_base, uint64_t first, uint64_t n,
-                         ferry_error *error)
+static ferry_status perform_cast(fy_exec_queue *queue, const fy_cuda_late *what, ferry_error *error)
 {
+    const late_verb *v = (const late_verb *)what;
+    const fy_cast *how = &v->cast;
     fy_cuda_side_of sides[2];
     uint64_t before;
-    if (n == 0) {
-        return FERRY_OK;
-    }
     FY_TRY(begin(queue, &before, error));
-    ferry_status status = sides_of(queue, to, to_base, from, from_base, sides, error);
+    ferry_status status = sides_of(queue, &v->to, v->to_base, &v->from, v->from_base, sides, error);
     if (status == FERRY_OK) {
         fy_cuda_cast one = {.n_units = 0};
         bool is_plain = how->from_scales.values == NULL && how->to_scales.values == NULL &&
@@ -198,12 +250,27 @@ static ferry_status cast(fy_exec_queue *queue, const fy_cast *how, const fy_area
                         number_of(how->from_kind, &one.from_type) &&
                         number_of(how->to_kind, &one.to_type);
         if (is_plain && sides[0].is_reached && sides[1].is_reached) {
-            status = cast_by_kernel(queue, how, &one, sides, first, n, error);
+            status = cast_by_kernel(queue, how, &one, sides, v->first, v->n, error);
         } else {
-            status = fy_cuda_stage_cast(queue, how, &sides[0], &sides[1], first, n, error);
+            status = fy_cuda_stage_cast(queue, how, &sides[0], &sides[1], v->first, v->n, error);
         }
     }
     return fy_cuda_end(queue, before, status, error);
+}
+
+static ferry_status cast(fy_exec_queue *queue, const fy_cast *how, const fy_area *to, void *to_base,
+                         const fy_area *from, const void *from_base, uint64_t first, uint64_t n,
+                         ferry_error *error)
+{
+    const late_verb one = {.late = {.perform = perform_cast},
+                           .to = *to,
+                           .from = *from,
+                           .to_base = to_base,
+                           .from_base = from_base,
+                           .first = first,
+                           .n = n,
+                           .cast = *how};
+    return n == 0 ? FERRY_OK : give(queue, &one, error);
 }
 
 /*
@@ -284,7 +351,7 @@ static ferry_status look_at_all(const fy_exec_queue *queue, const fy_sum *what, 
             what->n * fy_sum_type_bytes(is_source ? what->source_type : what->target_type);
         fy_cuda_reach reach;
         if (base != NULL) {
-            FY_TRY(fy_cuda_reach_of(queue->device, base, 0, bytes, &reach, error));
+            FY_TRY(fy_cuda_reach_of(queue->device, base, 0, bytes, queue->is_late, &reach, error));
             reached[i] = reach != FY_CUDA_PAGEABLE;
             *all_out = *all_out && reached[i];
         }
@@ -292,29 +359,67 @@ static ferry_status look_at_all(const fy_exec_queue *queue, const fy_sum *what, 
     return FERRY_OK;
 }
 
-static ferry_status sum(fy_exec_queue *queue, const fy_sum *what, ferry_error *error)
+typedef struct late_sum {
+    fy_cuda_late late;
+    fy_sum sum;
+    const void *sources[]; /* where it is kept; else they are the caller's */
+} late_sum;
+
+static ferry_status sum_reached(fy_exec_queue *queue, const fy_sum *what, const bool *reached,
+                                bool all, ferry_error *error)
 {
+    if (!all || what->n_sources > FY_CUDA_MOST_SOURCES) {
+        return fy_cuda_stage_sum(queue, what, reached, error);
+    }
+    return what->n_sources == 1 && what->source_type == what->target_type
+               ? copy_source(queue, what, error)
+               : sum_by_kernel(queue, what, error);
+}
+
+static ferry_status perform_sum(fy_exec_queue *queue, const fy_cuda_late *late, ferry_error *error)
+{
+    fy_sum what = ((const late_sum *)late)->sum;
     uint64_t before;
     bool all;
-    if (what->n == 0) {
-        return FERRY_OK;
+    if (what.sources == NULL) {
+        what.sources = ((const late_sum *)late)->sources;
     }
-    bool *reached = fy_alloc_zeroed(what->n_sources + FY_SUM_MOST_TARGETS, sizeof *reached);
+    bool *reached = fy_alloc_zeroed(what.n_sources + FY_SUM_MOST_TARGETS, sizeof *reached);
     FY_TRY(fy_check_memory(reached != NULL, "a sum of a CUDA queue", error));
     ferry_status status = begin(queue, &before, error);
     if (status == FERRY_OK) {
-        status = look_at_all(queue, what, reached, &all, error);
-        if (status == FERRY_OK && (!all || what->n_sources > FY_CUDA_MOST_SOURCES)) {
-            status = fy_cuda_stage_sum(queue, what, reached, error);
-        } else if (status == FERRY_OK && what->n_sources == 1 &&
-                   what->source_type == what->target_type) {
-            status = copy_source(queue, what, error);
-        } else if (status == FERRY_OK) {
-            status = sum_by_kernel(queue, what, error);
-        }
+        status = look_at_all(queue, &what, reached, &all, error);
+        FY_THEN(status, sum_reached(queue, &what, reached, all, error));
         status = fy_cuda_end(queue, before, status, error);
     }
     fy_free(reached);
+    return status;
+}
+
+/* With its sources behind it, as the queue waits. Under the lock of calls. */
+static ferry_status give_sum(fy_exec_queue *queue, const fy_sum *what, ferry_error *error)
+{
+    size_t bytes = sizeof(late_sum) + what->n_sources * sizeof(void *);
+    late_sum *one = fy_alloc(1, bytes);
+    FY_TRY(fy_check_memory(one != NULL, "a sum of a CUDA queue", error));
+    *one = (late_sum){.late = {.perform = perform_sum}, .sum = *what};
+    memcpy(one->sources, what->sources, what->n_sources * sizeof(void *));
+    one->sum.sources = NULL;
+    ferry_status status = fy_cuda_do(queue, &one->late, bytes, error);
+    fy_free(one);
+    return status;
+}
+
+static ferry_status sum(fy_exec_queue *queue, const fy_sum *what, ferry_error *error)
+{
+    const late_sum now = {.late = {.perform = perform_sum}, .sum = *what};
+    if (what->n == 0) {
+        return FERRY_OK;
+    }
+    pthread_mutex_lock(&queue->calls);
+    ferry_status status =
+        queue->late == NULL ? perform_sum(queue, &now.late, error) : give_sum(queue, what, error);
+    pthread_mutex_unlock(&queue->calls);
     return status;
 }
 

@@ -59,54 +59,35 @@ static void open_gates(fy_exec_queue *queue)
     }
 }
 
-static void look(fy_exec_queue *queue)
+static void *watch(void *context)
 {
-    fy_cuda_look(queue);
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-/* Waits until there is something to watch. Under the lock. */
-static void sleep_while_idle(uint32_t n_looks)
-{
-    if (n_waits == 0 && n_jobs == 0) {
-        pthread_cond_wait(&changed, &lock);
-    } else if (n_waits == 0) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += LOOK_NS;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        pthread_cond_timedwait(&changed, &lock, &until);
-    } else {
+    pthread_mutex_lock(&lock);
+    for (uint32_t n_looks = 0;; n_looks++) {
+        while (n_waits == 0) {
+            pthread_cond_wait(&changed, &lock);
+        }
+        has_opened = false;
+        fy_cuda_each_open(open_gates);
+        n_looks = has_opened ? 0 : n_looks;
         pthread_mutex_unlock(&lock);
         fy_cuda_nap(n_looks);
         pthread_mutex_lock(&lock);
     }
+    return context;
 }
 
-static void *watch(void *context)
+/* Another thread: the driver may let it wait until a gate is open. */
+static void *look_after(void *context)
 {
-    uint64_t looked = 0;
-    uint32_t n_looks = 0;
-    pthread_mutex_lock(&lock);
+    const struct timespec moment = {.tv_nsec = LOOK_NS};
     for (;;) {
-        has_opened = false;
-        fy_cuda_each_open(open_gates);
-        n_looks = has_opened ? 0 : n_looks + 1;
-        bool has_jobs = n_jobs > 0 || n_waits > 0;
-        if (has_jobs && now_ns() - looked > LOOK_NS) {
-            pthread_mutex_unlock(&lock); /* which failing takes */
-            fy_cuda_each_open(look);
-            looked = now_ns();
-            pthread_mutex_lock(&lock);
+        pthread_mutex_lock(&lock);
+        while (n_jobs == 0 && n_waits == 0) {
+            pthread_cond_wait(&changed, &lock);
         }
-        sleep_while_idle(n_looks);
+        pthread_mutex_unlock(&lock);
+        nanosleep(&moment, NULL);
+        fy_cuda_look_at_all();
     }
     return context;
 }
@@ -114,7 +95,8 @@ static void *watch(void *context)
 /* Under the lock. */
 static bool is_there(void)
 {
-    is_started = is_started || fy_cuda_start_thread(watch, NULL);
+    is_started =
+        is_started || (fy_cuda_start_thread(watch, NULL) && fy_cuda_start_thread(look_after, NULL));
     return is_started;
 }
 
@@ -130,7 +112,7 @@ ferry_status fy_cuda_watch(fy_exec_queue *queue, _Atomic uint64_t *word, uint64_
         *queue->last_wait = fresh;
         queue->last_wait = &fresh->next;
         n_waits++;
-        pthread_cond_signal(&changed);
+        pthread_cond_broadcast(&changed);
     }
     pthread_mutex_unlock(&lock);
     if (!is_watched) {
@@ -165,11 +147,31 @@ void fy_cuda_forget_waits(fy_exec_queue *queue)
     pthread_mutex_unlock(&lock);
 }
 
+static pthread_mutex_t gates = PTHREAD_MUTEX_INITIALIZER;
+
+void fy_cuda_lock_gates(void)
+{
+    pthread_mutex_lock(&gates);
+}
+
+void fy_cuda_unlock_gates(void)
+{
+    pthread_mutex_unlock(&gates);
+}
+
+bool fy_cuda_gates_are_open(void)
+{
+    pthread_mutex_lock(&lock);
+    bool are_open = n_waits == 0;
+    pthread_mutex_unlock(&lock);
+    return are_open;
+}
+
 void fy_cuda_job_begins(void)
 {
     pthread_mutex_lock(&lock);
     if (n_jobs++ == 0 && is_there()) {
-        pthread_cond_signal(&changed);
+        pthread_cond_broadcast(&changed);
     }
     pthread_mutex_unlock(&lock);
 }

@@ -5,8 +5,9 @@
 #include "memory/cuda/queue.h"
 
 /*
- * A thread that looks at words of the host's for streams that wait for them, and, now and then,
- * whether a stream with jobs has failed. It sleeps while there is neither.
+ * A thread that looks at words of the host's for streams that wait for them, and never calls the
+ * driver; and one that looks, now and then, whether a stream with jobs has failed. They sleep while
+ * there is neither.
  */
 
 /* Opens the gate once the word is at least value; gates of a queue open in order. */
@@ -16,6 +17,12 @@ ferry_status fy_cuda_watch(fy_exec_queue *queue, _Atomic uint64_t *word, uint64_
 void fy_cuda_watch_no_more(fy_exec_queue *queue);
 /* Forgets all that a queue waits for: the words may go. */
 void fy_cuda_forget_waits(fy_exec_queue *queue);
+
+/* Who puts a wait at a gate on a stream has this, and who frees memory if no gate is shut. */
+void fy_cuda_lock_gates(void);
+void fy_cuda_unlock_gates(void);
+/* With that lock: whether no stream waits at a gate, as far as is known. */
+bool fy_cuda_gates_are_open(void);
 
 /* A job more, or less, that somebody counts on. */
 void fy_cuda_job_begins(void);

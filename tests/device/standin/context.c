@@ -54,6 +54,7 @@ CUresult standin_enter(const char *name, bool needs_context)
     if (owner != getpid()) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
+    standin_pass();
     if (fails_now(name)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -128,8 +129,7 @@ CUresult CUDAAPI cuDriverGetVersion(int *version)
       "pointer does not correspond to a registered memory region")                                 \
     X(CUDA_ERROR_NOT_PERMITTED, "operation not permitted")                                         \
     X(CUDA_ERROR_NOT_SUPPORTED, "operation not supported")                                         \
-    X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,                                                       \
-      "operation not permitted when stream is capturing")
+    X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing")
 
 CUresult CUDAAPI cuGetErrorName(CUresult result, const char **name)
 {

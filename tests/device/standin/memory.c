@@ -113,7 +113,8 @@ CUresult CUDAAPI cuMemAlloc(CUdeviceptr *place, size_t bytes)
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     size_t half = (bytes + shift + PAGE - 1) / PAGE * PAGE;
-    char *base = mmap(NULL, 2 * half, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *base =
+        mmap(NULL, 2 * half, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -169,11 +170,14 @@ CUresult CUDAAPI cuMemFreeHost(void *base)
 {
     ENTER(cuMemFreeHost, true);
     block one;
-    if (!take_out(base, BLOCK_PINNED, &one)) {
+    if (!standin_find(base, 1, &one) || one.kind != BLOCK_PINNED) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     for (int d = 0; d < MOST_DEVICES; d++) {
         standin_drain(d);
+    }
+    if (!take_out(base, BLOCK_PINNED, &one)) {
+        return CUDA_ERROR_INVALID_VALUE;
     }
     free(base);
     return CUDA_SUCCESS;
@@ -197,6 +201,12 @@ CUresult CUDAAPI cuMemHostUnregister(void *base)
 {
     ENTER(cuMemHostUnregister, true);
     block one;
+    if (!standin_find(base, 1, &one) || one.kind != BLOCK_REGISTERED) {
+        return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    }
+    for (int d = 0; d < MOST_DEVICES; d++) {
+        standin_drain(d);
+    }
     return take_out(base, BLOCK_REGISTERED, &one) ? CUDA_SUCCESS
                                                   : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
@@ -224,7 +234,7 @@ static void put(void *place, const void *value, size_t bytes)
 
 static CUresult one_attribute(void *place, CUpointer_attribute which, const block *one, bool known)
 {
-    CUmemorytype type = !known                         ? (CUmemorytype)0
+    CUmemorytype type = !known                      ? (CUmemorytype)0
                         : one->kind == BLOCK_DEVICE ? CU_MEMORYTYPE_DEVICE
                                                     : CU_MEMORYTYPE_HOST;
     int device = known ? one->device : -2;

@@ -11,13 +11,15 @@
 #include <stdint.h>
 
 /*
- * A libcuda.so.1 for machines without a device. Streams are threads, and what they do comes late,
- * at random; device memory is the host's, but lies behind addresses that nobody may touch; kernels
- * are their twin's. It is as strict as cuda.h says, and tests/device/contract.c holds it against
- * the real one.
+ * A libcuda.so.1 for machines without a device. What streams do comes late, at random; device
+ * memory is the host's, but lies behind addresses that nobody may touch; kernels are their twin's.
+ * It is as strict as cuda.h says, and as drivers were seen to be: streams share a few channels, in
+ * which one that waits holds up the others, and memory is freed when all streams are done, and not
+ * before. tests/device/contract.c holds it against the real one.
  *
- * Variables: STANDIN_SEED; STANDIN_DEVICES, how many there are (2); STANDIN_FAIL,
- * "cuMemAlloc:3": that call of it fails; STANDIN_LOSE, "5": the fifth launch ends the device.
+ * Variables: STANDIN_SEED; STANDIN_DEVICES, how many there are (2); STANDIN_CHANNELS, of each
+ * priority (2 to 8, by the seed); STANDIN_FAIL, "cuMemAlloc:3": that call of it fails;
+ * STANDIN_LOSE, "5": the fifth launch ends the device.
  */
 
 enum { MOST_DEVICES = 8 };
@@ -31,7 +33,7 @@ typedef struct block {
     int device;
     char *base; /* what the world sees */
     size_t bytes;
-    char *memory; /* where it is */
+    char *memory;  /* where it is */
     size_t mapped; /* of both */
     unsigned long long number;
 } block;
@@ -70,10 +72,20 @@ CUresult standin_enter(const char *name, bool needs_context);
 uint64_t standin_random(uint64_t n);
 
 /* streams.c */
-typedef enum op_kind { OP_COPY, OP_SET, OP_RUN, OP_RECORD, OP_AWAIT, OP_CALL, OP_WRITE, OP_POLL } op_kind;
+typedef enum op_kind {
+    OP_COPY,
+    OP_SET,
+    OP_RUN,
+    OP_RECORD,
+    OP_AWAIT,
+    OP_CALL,
+    OP_WRITE,
+    OP_POLL
+} op_kind;
 
 typedef struct op {
     struct op *next;
+    struct CUstream_st *stream;
     op_kind kind;
     uint64_t to, from;
     bool from_is_staged; /* bytes that were taken at the call */
@@ -93,12 +105,10 @@ struct CUstream_st {
     int device;
     unsigned flags;
     bool is_capturing;
-    pthread_t thread;
+    struct channel *channel;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    op *first, **last;
     uint64_t n_queued, n_done;
-    bool ends;
 };
 
 struct CUevent_st {
@@ -108,7 +118,9 @@ struct CUevent_st {
     uint64_t at_ns;
 };
 
-/* Until everything on all streams of the device is done. */
+/* Until everything on all streams of the device is done; every other call waits meanwhile. */
 void standin_drain(int device);
+/* Waits while somebody drains. */
+void standin_pass(void);
 
 #endif

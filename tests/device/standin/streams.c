@@ -10,11 +10,22 @@
 #include <unistd.h>
 
 /*
- * A thread for each stream. Host functions of all streams share one thread in the driver, so here
- * they exclude each other: one that waits for another never ends.
+ * A thread for each channel, which does what its streams are given in the order in which it came:
+ * a stream that waits holds up the others of its channel. Host functions of all streams share one
+ * thread in the driver, so here they exclude each other: one that waits for another never ends.
  */
 
 enum { LONGEST_DELAY_NS = 100000, POLL_NS = 20000, PATIENCE_S = 10 };
+enum { N_PRIORITIES = 6, MOST_CHANNELS = 8 };
+
+typedef struct channel {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_started;
+    op *first, **last;
+} channel;
+
+static channel channels[MOST_DEVICES][N_PRIORITIES][MOST_CHANNELS];
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct CUstream_st *streams;
@@ -82,8 +93,8 @@ static void run_kernel(int device, const op *one)
     twin_end end =
         twin_launch(one->kernel, one->blocks, one->threads, one->argument, standin_random(1 << 20));
     if (end != TWIN_DONE) {
-        lose(device, end == TWIN_OUTSIDE ? CUDA_ERROR_ILLEGAL_ADDRESS
-                                         : CUDA_ERROR_MISALIGNED_ADDRESS);
+        lose(device,
+             end == TWIN_OUTSIDE ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_ERROR_MISALIGNED_ADDRESS);
     }
 }
 
@@ -171,64 +182,98 @@ static void perform(struct CUstream_st *stream, const op *one)
     }
 }
 
+static void finish(op *one)
+{
+    struct CUstream_st *stream = one->stream;
+    free(one->argument);
+    if (one->from_is_staged) {
+        free((void *)(uintptr_t)one->from);
+    }
+    free(one);
+    pthread_mutex_lock(&stream->lock);
+    stream->n_done++;
+    pthread_cond_broadcast(&stream->changed);
+    pthread_mutex_unlock(&stream->lock);
+}
+
 static void *work(void *context)
 {
-    struct CUstream_st *stream = context;
-    pthread_mutex_lock(&stream->lock);
+    channel *mine = context;
     for (;;) {
-        while (stream->first == NULL && !stream->ends) {
-            pthread_cond_wait(&stream->changed, &stream->lock);
+        pthread_mutex_lock(&mine->lock);
+        while (mine->first == NULL) {
+            pthread_cond_wait(&mine->changed, &mine->lock);
         }
-        op *one = stream->first;
-        if (one == NULL) {
-            break;
+        op *one = mine->first;
+        mine->first = one->next;
+        mine->last = mine->first == NULL ? &mine->first : mine->last;
+        pthread_mutex_unlock(&mine->lock);
+        if (!standin_lost[one->stream->device]) { /* a lost device does nothing, calls included */
+            perform(one->stream, one);
         }
-        stream->first = one->next;
-        stream->last = stream->first == NULL ? &stream->first : stream->last;
-        pthread_mutex_unlock(&stream->lock);
-        if (!standin_lost[stream->device]) { /* a lost device does nothing, calls included */
-            perform(stream, one);
-        }
-        free(one->argument);
-        if (one->from_is_staged) {
-            free((void *)(uintptr_t)one->from);
-        }
-        free(one);
-        pthread_mutex_lock(&stream->lock);
-        stream->n_done++;
-        pthread_cond_broadcast(&stream->changed);
+        finish(one);
     }
-    pthread_mutex_unlock(&stream->lock);
     return NULL;
+}
+
+static int channel_count(void)
+{
+    static _Atomic int n;
+    const char *text = getenv("STANDIN_CHANNELS");
+    int none = 0, wanted = text != NULL ? atoi(text) : 2 + (int)standin_random(MOST_CHANNELS - 1);
+    wanted = wanted < 1 ? 1 : wanted > MOST_CHANNELS ? MOST_CHANNELS : wanted;
+    (void)__atomic_compare_exchange_n(&n, &none, wanted, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    return n;
+}
+
+/* Streams of a priority take channels in turn. Under the list's lock; NULL: it has no thread. */
+static channel *next_channel(int device, int priority)
+{
+    static int n_taken[MOST_DEVICES][N_PRIORITIES];
+    int row = -priority < 0 ? 0 : -priority < N_PRIORITIES ? -priority : N_PRIORITIES - 1;
+    channel *one = &channels[device][row][n_taken[device][row]++ % channel_count()];
+    sigset_t all, old;
+    pthread_t thread;
+    if (one->is_started) {
+        return one;
+    }
+    one->last = &one->first;
+    pthread_mutex_init(&one->lock, NULL);
+    pthread_cond_init(&one->changed, NULL);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    one->is_started = pthread_create(&thread, NULL, work, one) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (one->is_started) {
+        pthread_detach(thread);
+    }
+    return one->is_started ? one : NULL;
 }
 
 /* The streams that have no handle of their own are made when they are first used. */
 static struct CUstream_st *named[MOST_DEVICES][2];
 
-static CUresult make(unsigned flags, struct CUstream_st **stream_out)
+static CUresult make(unsigned flags, int priority, struct CUstream_st **stream_out)
 {
     struct CUstream_st *fresh = calloc(1, sizeof *fresh);
-    sigset_t all, old;
     if (fresh == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     fresh->device = standin_current()->device;
     fresh->flags = flags;
-    fresh->last = &fresh->first;
     pthread_mutex_init(&fresh->lock, NULL);
     pthread_cond_init(&fresh->changed, NULL);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int problem = pthread_create(&fresh->thread, NULL, work, fresh);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (problem != 0) {
+    pthread_mutex_lock(&list_lock);
+    fresh->channel = next_channel(fresh->device, priority);
+    if (fresh->channel != NULL) {
+        fresh->next = streams;
+        streams = fresh;
+    }
+    pthread_mutex_unlock(&list_lock);
+    if (fresh->channel == NULL) {
         free(fresh);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    pthread_mutex_lock(&list_lock);
-    fresh->next = streams;
-    streams = fresh;
-    pthread_mutex_unlock(&list_lock);
     *stream_out = fresh;
     return CUDA_SUCCESS;
 }
@@ -239,7 +284,7 @@ static struct CUstream_st *stream_of(CUstream handle)
     uintptr_t number = (uintptr_t)handle;
     if (number <= 2) {
         struct CUstream_st **place = &named[standin_current()->device][number == 2];
-        if (*place == NULL && make(0, place) != CUDA_SUCCESS) {
+        if (*place == NULL && make(0, 0, place) != CUDA_SUCCESS) {
             return NULL;
         }
         return *place;
@@ -259,17 +304,21 @@ static CUresult push(CUstream handle, const op *what)
     op *fresh = malloc(sizeof *fresh);
     if (stream == NULL || fresh == NULL || stream->is_capturing) {
         free(fresh);
-        return stream == NULL        ? CUDA_ERROR_INVALID_HANDLE
+        return stream == NULL         ? CUDA_ERROR_INVALID_HANDLE
                : stream->is_capturing ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
                                       : CUDA_ERROR_OUT_OF_MEMORY;
     }
     *fresh = *what;
+    fresh->stream = stream;
+    channel *through = stream->channel;
     pthread_mutex_lock(&stream->lock);
-    *stream->last = fresh;
-    stream->last = &fresh->next;
     stream->n_queued++;
-    pthread_cond_broadcast(&stream->changed);
     pthread_mutex_unlock(&stream->lock);
+    pthread_mutex_lock(&through->lock);
+    *through->last = fresh;
+    through->last = &fresh->next;
+    pthread_cond_signal(&through->changed);
+    pthread_mutex_unlock(&through->lock);
     return CUDA_SUCCESS;
 }
 
@@ -283,9 +332,18 @@ static void await(struct CUstream_st *stream)
     pthread_mutex_unlock(&stream->lock);
 }
 
+static pthread_rwlock_t drains = PTHREAD_RWLOCK_INITIALIZER;
+
+void standin_pass(void)
+{
+    pthread_rwlock_rdlock(&drains);
+    pthread_rwlock_unlock(&drains);
+}
+
 /* Streams come and go meanwhile: after each the list is begun anew. */
 void standin_drain(int device)
 {
+    pthread_rwlock_wrlock(&drains);
     for (bool again = true; again;) {
         struct CUstream_st *busy = NULL;
         again = false;
@@ -301,44 +359,41 @@ void standin_drain(int device)
             again = true;
         }
     }
+    pthread_rwlock_unlock(&drains);
 }
 
 CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *place, unsigned flags, int priority)
 {
     ENTER(cuStreamCreateWithPriority, true);
-    (void)priority;
-    return place == NULL || flags > 1 ? CUDA_ERROR_INVALID_VALUE : make(flags, place);
+    return place == NULL || flags > 1 ? CUDA_ERROR_INVALID_VALUE : make(flags, priority, place);
 }
 
 CUresult CUDAAPI cuStreamCreate(CUstream *place, unsigned flags)
 {
     ENTER(cuStreamCreate, true);
-    return place == NULL || flags > 1 ? CUDA_ERROR_INVALID_VALUE : make(flags, place);
+    return place == NULL || flags > 1 ? CUDA_ERROR_INVALID_VALUE : make(flags, 0, place);
 }
 
-/* Work that is under way is done; the call does not wait for it in the driver, but may. */
+/* Work that is under way is done; a stream that is no more stays in memory, for who is about to
+ * leave it. */
 CUresult CUDAAPI cuStreamDestroy(CUstream handle)
 {
+    static struct CUstream_st *gone;
     ENTER(cuStreamDestroy, true);
     struct CUstream_st *stream = (uintptr_t)handle <= 2 ? NULL : stream_of(handle);
     if (stream == NULL) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    pthread_mutex_lock(&stream->lock);
-    stream->ends = true;
-    pthread_cond_broadcast(&stream->changed);
-    pthread_mutex_unlock(&stream->lock);
-    pthread_join(stream->thread, NULL);
+    await(stream);
     pthread_mutex_lock(&list_lock);
     struct CUstream_st **link = &streams;
     while (*link != stream) {
         link = &(*link)->next;
     }
     *link = stream->next;
+    stream->next = gone;
+    gone = stream;
     pthread_mutex_unlock(&list_lock);
-    pthread_cond_destroy(&stream->changed);
-    pthread_mutex_destroy(&stream->lock);
-    free(stream);
     return CUDA_SUCCESS;
 }
 
