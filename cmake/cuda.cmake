@@ -40,7 +40,8 @@ else()
             src/memory/cuda/arguments.h src/convert/numbers.h
         COMMENT "Kernels for CUDA devices" VERBATIM)
     file(GLOB FERRY_CUDA_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/memory/cuda/*.c)
-    ferry_plugin(cuda m ${FERRY_CUDA_SOURCES} ${PROJECT_SOURCE_DIR}/src/exec/area.c ${fatbin})
+    ferry_plugin(cuda m ${FERRY_CUDA_SOURCES} ${PROJECT_SOURCE_DIR}/src/exec/area.c
+        ${PROJECT_SOURCE_DIR}/src/layout/strided.c ${fatbin})
     target_include_directories(ferry_cuda SYSTEM PRIVATE ${FERRY_CUDA_INCLUDE} ${XXHASH_INCLUDE_DIR})
     target_link_libraries(ferry_cuda PRIVATE ${CMAKE_DL_LIBS})
     set_source_files_properties(src/memory/cuda/fatbin.c PROPERTIES

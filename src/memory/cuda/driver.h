@@ -34,6 +34,8 @@
     X(cuStreamSynchronize, 2000)                                                                   \
     X(cuStreamWaitValue64, 11070)                                                                  \
     X(cuStreamWriteValue64, 11070)                                                                 \
+    X(cuEventCreate, 2000)                                                                         \
+    X(cuEventRecord, 2000)                                                                         \
     X(cuLaunchHostFunc, 10000)                                                                     \
     X(cuMemAlloc, 3020)                                                                            \
     X(cuMemFree, 3020)                                                                             \
