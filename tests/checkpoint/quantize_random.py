@@ -388,11 +388,15 @@ def cast_of(tensor, word):
                   b"".join(code.to_bytes(word_bits(word) // 8, "little") for code in codes))
 
 
-def check_wide(ferry, definitions, folder, rng):
-    """Rows of blocks that no buffer holds: tiles are parts of rows."""
-    form = Format(rng.choice(["f8e4m3:16x16", "f8e4m3:64x32:e8m0", "f8e5m2:8x128"]))
-    columns = rng.choice([30000, 40001, 65536])
-    shape = [rng.randint(1, 3) * form.block[0] // 2, columns]
+WIDE = ["f8e4m3:16x16", "f8e4m3:64x32:e8m0", "f8e5m2:8x128", "nvfp4"]
+
+
+def check_wide(ferry, definitions, folder, rng, text):
+    """Rows of blocks that no buffer holds: tiles are parts of rows, and matrices many tiles."""
+    form = Format(text)
+    columns = rng.choice([30000, 40001, 65536]) // 2 * 2
+    columns += text != "nvfp4" and rng.random() < 0.5
+    shape = [max(rng.randint(1, 3) * form.block[0] // 2, 3), columns]
     model = models.Model()
     model.add("layers.0.a_proj.weight", "BF16", shape, rng.randbytes(2 * math.prod(shape)))
     store.write_logical(rng, folder / "source", list(model.tensors.values()), {}, 1, {})
@@ -585,8 +589,9 @@ def main():
     seeds = range(arguments.seed, arguments.seed + arguments.count)
     cases = [("blocks", lambda folder, rng: Case(ferry, definitions, folder, rng).run(), seed)
              for seed in seeds]
-    cases += [("wide", lambda folder, rng: check_wide(ferry, definitions, folder, rng), seed)
-              for seed in seeds[::10]]
+    cases += [("wide " + text,
+               lambda folder, rng, text=text: check_wide(ferry, definitions, folder, rng, text), seed)
+              for seed in seeds[::20] for text in WIDE]
     cases += [("short form", lambda folder, rng: check_short_form(ferry, definitions, folder, rng),
                seed) for seed in seeds[::5]]
     cases += [("refused: " + row[0],
