@@ -424,6 +424,27 @@ def check_wide(ferry, definitions, folder, rng, text):
     same_tensors(store.read_logical(folder / "values").tensors, {expected.name: expected}, "wide")
 
 
+def check_inside(ferry, definitions, folder, rng):
+    """Values that are cut inside blocks, on both dimensions and in strides."""
+    form, name = Format("f8e4m3:4x8"), "layers.0.a_proj.weight"
+    model = models.Model()
+    values = [rng.gauss(0, 2.0 ** (row // 4 * 3 + column // 8)) for row in range(24)
+              for column in range(40)]
+    model.add(name, "F32", [24, 40], struct.pack("<960f", *values))
+    store.write_logical(rng, folder / "source", list(model.tensors.values()), {}, 1, {})
+    made = definitions.quantize(form, model.tensors[name])
+    expected = definitions.dequantize(form, made, name, "BF16")
+    ferry.reshard(folder / "source", "hf", folder / "codes", "--quantize", form.text)
+    for number, shards in enumerate((
+            [{"dim": 0, "axis": "a", "sizes": [6, 18]}, {"dim": 1, "axis": "b", "sizes": [13, 27]}],
+            [{"dim": 0, "axis": "a", "stride": 3}, {"dim": 1, "axis": "b", "cycle": 5}])):
+        layout = {"mesh": [["a", 2], ["b", 2]], "rules": [{"match": "*", "shard": shards}]}
+        file = write_layout(folder, "layout%d" % number, layout, rng)
+        out = folder / ("values%d" % number)
+        ferry.reshard(folder / "codes", file, out, "--dequantize=" + form.text)
+        check_sharded(out, {name: expected}, layout, model)
+
+
 def check_short_form(ferry, definitions, folder, rng):
     """Built-in rules cut weights between blocks, and scales where their weights are."""
     model, form = models.Model(), Format(rng.choice(["f8e4m3:4x8", "f8e4m3:8x4:e8m0", "mxfp8"]))
@@ -594,6 +615,7 @@ def main():
               for seed in seeds[::20] for text in WIDE]
     cases += [("short form", lambda folder, rng: check_short_form(ferry, definitions, folder, rng),
                seed) for seed in seeds[::5]]
+    cases.append(("inside", lambda folder, rng: check_inside(ferry, definitions, folder, rng), 0))
     cases += [("refused: " + row[0],
                lambda folder, rng, row=row: check_refused(ferry, folder, rng, row), 0)
               for row in REFUSED]
