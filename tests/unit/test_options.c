@@ -581,6 +581,50 @@ typedef struct input {
     ferry_status (*call)(const void *given);
 } input;
 
+static ferry_status with_side_box(const void *given)
+{
+    static const ferry_dtype u8 = {.kind = FERRY_U8, .element_bits = 8};
+    ferry_side *side = NULL;
+    size_t parameter;
+    must(ferry_side_create(&side, &error), &error);
+    must(ferry_side_add_parameter(side, NULL, 0, "p", &u8, 1, 0, &parameter, &error), &error);
+    ferry_status status = ferry_side_add_box(side, parameter, given, &error);
+    ferry_side_destroy(side);
+    return status;
+}
+
+static void fill_side_box(void *given)
+{
+    ((ferry_side_box *)given)->tensor = "a.weight"; /* a scalar */
+}
+
+static ferry_status with_side_exchange(const void *given)
+{
+    ferry_spec *spec = NULL;
+    ferry_status status = ferry_spec_exchange(s.spec, NULL, NULL, given, &spec, &error);
+    ferry_spec_destroy(spec);
+    return status;
+}
+
+static ferry_status with_map_box(const void *given)
+{
+    static const ferry_dtype u8 = {.kind = FERRY_U8, .element_bits = 8};
+    ferry_map *map = NULL;
+    must(ferry_map_create(&map, &error), &error);
+    must(ferry_map_add_source(map, "from", u8, 0, NULL, &error), &error);
+    must(ferry_map_add_target(map, "to", u8, 0, NULL, &error), &error);
+    ferry_status status = ferry_map_add_box(map, given, &error);
+    ferry_map_destroy(map);
+    return status;
+}
+
+static void fill_map_box(void *given)
+{
+    ferry_map_box *box = given;
+    box->target = "to";
+    box->source = "from";
+}
+
 #define ROW(text, type, MACRO, first, fill, call)                                                  \
     {                                                                                              \
         text, #MACRO, sizeof(ferry_##type), first, &(const ferry_##type)MACRO, fill, call          \
@@ -598,6 +642,9 @@ static const input inputs[] = {
     ROW("scheduling exchange", exchange, FERRY_EXCHANGE_INIT, 48, fill_exchange, with_exchange),
     ROW("planning exchange", exchange, FERRY_EXCHANGE_INIT, 48, fill_exchange,
         with_planning_exchange),
+    ROW("exchange of sides", exchange, FERRY_EXCHANGE_INIT, 48, fill_exchange, with_side_exchange),
+    ROW("box of a side", side_box, FERRY_SIDE_BOX_INIT, 544, fill_side_box, with_side_box),
+    ROW("box of a map", map_box, FERRY_MAP_BOX_INIT, 216, fill_map_box, with_map_box),
     ROW("exchange of a plan", exchange, FERRY_EXCHANGE_INIT, 48, fill_exchange_of_3,
         with_plan_exchange),
     ROW("cluster", cluster_options, FERRY_CLUSTER_OPTIONS_INIT, 40, fill_cluster, with_cluster),
