@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 
+import honest
 import make_checkpoint
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -87,9 +88,11 @@ def main():
     parser.add_argument("--bytes", default="1G")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json")
+    honest.add_arguments(parser)
     arguments = parser.parse_args()
     make_checkpoint.parse_bytes(arguments.bytes)
     ferry, results = os.path.abspath(pathlib.Path(arguments.build) / "ferry"), []
+    record = honest.begin(arguments.rounds, arguments.patience)
     for place, parent in (("memory", arguments.memory), ("disk", arguments.disk)):
         if not parent:
             continue
@@ -101,11 +104,10 @@ def main():
     for row in results:
         print("%(place)-8s %(case)-16s %(seconds)9.3f %(gbytes_read_per_s)10.2f "
               "%(of_plain_seconds)10.2f" % row)
+    honest.end(record)
     if arguments.json:
-        about = {"format": "ferry.bench/1", "name": "reshard_quantize", "bytes": arguments.bytes,
-                 "rounds": arguments.rounds, "load": os.getloadavg(), "cpus": os.cpu_count(),
-                 "results": results}
-        pathlib.Path(arguments.json).write_text(json.dumps(about, indent=1) + "\n")
+        honest.write(arguments.json, {"format": "ferry.bench/1", "name": "reshard_quantize",
+                                      "bytes": arguments.bytes, "results": results, **record})
 
 
 if __name__ == "__main__":

@@ -206,7 +206,7 @@ static const mutation spec_mutations[] = {
     {"source's shape", "'t','shape':[4,2]", "'t','shape':[4,1]", FERRY_ERR_INVALID_INPUT,
      "t|not the shape of its source a"},
     {"source of a source", "'source':'a'", "'source':'t'", FERRY_ERR_INVALID_INPUT,
-     "a source of its own"},
+     "its sources lead back to it, in a circle"},
     {"count before a source", "'source':'a'", "'count':[0],'source':'a'", FERRY_ERR_INVALID_INPUT,
      "tensors[1].count[0]"},
     {"unknown key", "'destination'", "'extra':1,'destination'", FERRY_ERR_INVALID_INPUT, "extra"},
