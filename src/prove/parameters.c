@@ -248,6 +248,9 @@ static ferry_status find_tensor(const reading *r, const fy_json_place *place, co
         return fy_json_fail(place, error, "holds %s, which has a source: it is made on the way",
                             name);
     }
+    if (r->side == FY_PROOF_DESTINATION && tensor->entry->is_source_only) {
+        return fy_json_fail(place, error, "holds %s, which is only at the source", name);
+    }
     return check_dtype(r, place, box->tensor, error);
 }
 

@@ -227,6 +227,8 @@ static const row spec_rows[] = {
      "leaves the parameter qk"},
     {"a loop that overflows", LOOP,
      "'repeat':[{'count':4,'begin':[4611686018427387904,0],'offset':3}]", BAD, "leaves q"},
+    {"a loop that overflows for long", LOOP,
+     "'repeat':[{'count':5,'begin':[4611686018427387904,0],'offset':3}]", BAD, "leaves q"},
     {"a loop that stays", LOOP, "'repeat':[{'count':4,'begin':[1,0],'offset':0}]", BAD,
      "a stride is 0"},
     {"a loop of no turns", LOOP, "'repeat':[{'count':0,'begin':[1,0],'offset':3}]", BAD,
@@ -247,6 +249,9 @@ static const row spec_rows[] = {
     {"no such tensor", "{'tensor':'k'", "{'tensor':'v'", BAD, "holds v, which is not among"},
     {"a tensor with a source", "{'tensor':'n'", "{'tensor':'m'", BAD,
      "source.boxes[2].holds[0] holds m, which has a source"},
+    {"a tensor of the source", "{'name':'k','shape':[2,3],",
+     "{'name':'k','only':'source','shape':[2,3],", BAD,
+     "destination.boxes[0].holds[0] holds k, which is only at the source"},
     {"another dtype", "'dtype':'f32','elements'", "'dtype':'i32','elements'", BAD,
      "holds n, whose dtype is not that of the parameter n"},
     {"no dtype", "'dtype':'f32','elements'", "'dtype':'f33','elements'", BAD, "unknown dtype"},
@@ -317,7 +322,95 @@ typedef struct case_row {
     "'source':[{'tensor':'a','begin':[0,0],'shape':[2,2],'at':[2,0]},"                             \
     "{'tensor':'a','begin':[2,0],'shape':[2,2],'at':[0,0]}]}]"
 
+/* Every second row of eight in two loops, and then the others. */
+#define W8 "'tensors':[{'name':'w','shape':[8,2],'dtype':'u8'}]"
+#define LOOPS(begin, offset)                                                                       \
+    "{'tensor':'w','begin':" begin ",'shape':[1,2],'offset':" #offset ",'strides':[2,1],'repeat':" \
+    "[{'count':2,'begin':[4,0],'offset':4},{'count':2,'begin':[2,0],'offset':2}]}"
+#define ROUND_ROBIN                                                                                \
+    "{'format':'ferry.spec/1'," W8 "," WHOLE("source", "u8", 16,                                   \
+                                             "{'tensor':'w','begin':[0,0],'shape':[8,2],'offset':" \
+                                             "0,'strides':[2,1]}") "," WHOLE("destination", "u8",  \
+                                                                             16,                   \
+                                                                             LOOPS(                \
+                                                                                 "[0,0]",          \
+                                                                                 0) "," LOOPS("[1" \
+                                                                                              ",0" \
+                                                                                              "]", \
+                                                                                              8)) "}"
+#define HALF(row)                                                                                  \
+    "{'tensor':'w','begin':[" #row ",0],'shape':[2,2],'offset':" #row ",'strides':[1,4]}"
+#define PLAIN "{'tensor':'w','begin':[0,0],'shape':[4,2],'offset':0,'strides':[2,1]}"
+#define TURNED                                                                                     \
+    "'tensors':[{'name':'a','shape':[4,2],'dtype':'u8'},{'name':'w','shape':[4,2],'dtype':'u8',"   \
+    "'source':[{'tensor':'a','begin':[0,0],'shape':[2,2],'at':[0,0]},"                             \
+    "{'tensor':'a','begin':[3,0],'shape':[1,2],'at':[2,0]},"                                       \
+    "{'tensor':'a','begin':[2,0],'shape':[1,2],'at':[3,0]}]}]"
+
 static const case_row case_rows[] = {
+    {"round robin", ROUND_ROBIN,
+     MOVE(0, "w", 0, 0, "[1,2]", AT("p", 0, "[2,1]"), AT("p", 0, "[2,1]"), 2) "," MOVE(
+         1, "w", 0, 0, "[1,2]", AT("p", 4, "[2,1]"), AT("p", 2, "[2,1]"),
+         2) "," MOVE(2, "w", 0, 0, "[1,2]", AT("p", 8, "[2,1]"), AT("p", 4, "[2,1]"),
+                     2) "," MOVE(3, "w", 0, 0, "[1,2]", AT("p", 12, "[2,1]"), AT("p", 6, "[2,1]"),
+                                 2) "," MOVE(4, "w", 0, 0, "[1,2]", AT("p", 2, "[2,1]"),
+                                             AT("p", 8, "[2,1]"),
+                                             2) "," MOVE(5, "w", 0, 0, "[1,2]", AT("p", 6, "[2,1]"),
+                                                         AT("p", 10, "[2,1]"),
+                                                         2) "," MOVE(6, "w", 0, 0, "[1,2]",
+                                                                     AT("p", 10, "[2,1]"),
+                                                                     AT("p", 12, "[2,1]"),
+                                                                     2) "," MOVE(7, "w", 0, 0,
+                                                                                 "[1,2]",
+                                                                                 AT("p", 14,
+                                                                                    "[2,1]"),
+                                                                                 AT("p", 14,
+                                                                                    "[2,1]"),
+                                                                                 2),
+     ONLY_TOTALS},
+    {"round robin, a turn less", ROUND_ROBIN,
+     MOVE(0, "w", 0, 0, "[1,2]", AT("p", 0, "[2,1]"), AT("p", 0, "[2,1]"), 2) "," MOVE(
+         1, "w", 0, 0, "[1,2]", AT("p", 4, "[2,1]"), AT("p", 2, "[2,1]"),
+         2) "," MOVE(2, "w", 0, 0, "[1,2]", AT("p", 12, "[2,1]"), AT("p", 6, "[2,1]"),
+                     2) "," MOVE(3, "w", 0, 0, "[1,2]", AT("p", 2, "[2,1]"), AT("p", 8, "[2,1]"),
+                                 2) "," MOVE(4, "w", 0, 0, "[1,2]", AT("p", 6, "[2,1]"),
+                                             AT("p", 10, "[2,1]"),
+                                             2) "," MOVE(5, "w", 0, 0, "[1,2]",
+                                                         AT("p", 10, "[2,1]"), AT("p", 12, "[2,1]"),
+                                                         2) "," MOVE(6, "w", 0, 0, "[1,2]",
+                                                                     AT("p", 14, "[2,1]"),
+                                                                     AT("p", 14, "[2,1]"), 2),
+     FERRY_ERR_PROOF, "w [4, 0]: no move writes it on rank 0, element 4 of p"},
+    {"round robin, a turn twice", ROUND_ROBIN,
+     MOVE(0, "w", 0, 0, "[1,2]", AT("p", 0, "[2,1]"), AT("p", 0, "[2,1]"),
+          2) "," MOVE(1, "w", 0, 0, "[1,2]", AT("p", 0, "[2,1]"), AT("p", 0, "[2,1]"), 2),
+     FERRY_ERR_PROOF, "task 1: w|element 0 of p is written twice|by task 0 too"},
+    {"over two boxes",
+     "{'format':'ferry.spec/1'," W4
+     "," WHOLE("source", "u8", 8, PLAIN) "," WHOLE("destination", "u8", 8, HALF(0) "," HALF(2)) "}",
+     MOVE(0, "w", 0, 0, "[4,2]", AT("p", 0, "[2,1]"), AT("p", 0, "[1,4]"), 8), ONLY_TOTALS},
+    {"fed in another order",
+     "{'format':'ferry.spec/1'," TURNED "," WHOLE("source", "u8", 8,
+                                                  "{'tensor':'a','begin':[0,0],'shape':[4,2],'"
+                                                  "offset':0,'strides':[2,1]}") "," WHOLE("destinat"
+                                                                                          "ion",
+                                                                                          "u8", 8,
+                                                                                          W_BOX) "}",
+     "{'task_id':0,'tensor':'w','source':'a','from':0,'to':0,'shape':[1,2],'src':" AT(
+         "p", 0,
+         "[2,1]") ",'dst':" AT("p", 0,
+                               "[1,4]") ",'bytes':2},"
+                                        "{'task_id':1,'tensor':'w','source':'a','from':0,'to':0,'"
+                                        "shape':[2,2],'src':" AT("p", 2, "[2,1]") ",'dst':" AT(
+                                            "p", 1, "[1,4]") ",'bytes':4}",
+     FERRY_ERR_PROOF, "global element [2, 0] is element [3, 0] of a"},
+    {"half bytes apart",
+     "{'format':'ferry.spec/1'," F4
+     "," WHOLE("source", "f4", 32,
+               F_BOX("[8,2]")) ",'destination':{'boxes':[{'rank':0,'parameter':'p','elements':32,'"
+                               "partial':true,'holds':[" F_BOX("[8,2]") "]}]}}",
+     MOVE(0, "w", 0, 0, "[4,4]", AT("p", 0, "[8,2]"), AT("p", 0, "[8,2]"), 8), FERRY_ERR_PROOF,
+     "do not start and end on bytes"},
     {"from a mesh",
      "{'format':'ferry.spec/1'," W4 "," MESH("source") "," WHOLE("destination", "u8", 8, W_BOX) "}",
      MOVE(0, "w", 0, 0, "[2,2]", "[[0,2],[0,2]]", AT("p", 0, "[1,4]"),
