@@ -28,6 +28,8 @@ PUBLISHED = {
     "kimi-k2-16384.json": 1.03e12,
     "kimi-k2-16384-disjoint.json": 1.03e12,
     "mamba-hybrid.json": 32.2e9,
+    "server-fused.json": 107_072,  # not published: one layer, hidden 64, worked out by hand
+    "server-experts.json": 24_704,  # not published: four experts, worked out by hand
 }
 ELEMENT_BYTES = {"bf16": 2, "f32": 4}
 KEYS = {
@@ -37,6 +39,10 @@ KEYS = {
     "stage": {"match", "count", "axis"},
     "rule": {"match", "on", "shard"},
     "shard": {"dim", "axis", "stride", "blocks", "parts", "unit"},
+    "boxes": {"rank", "ranks", "parameter", "elements", "holds", "fill"},
+    "hold": {"tensor", "begin", "shape", "offset", "strides", "repeat"},
+    "loop": {"count", "begin", "offset"},
+    "fill": {"offset", "shape", "strides"},
     "cluster": {"ranks_per_node", "rank_gbytes_per_s", "node_gbytes_per_s", "latency_us"},
 }
 
@@ -179,12 +185,46 @@ class Side:
         return elements * math.prod(n for axis, n in self.axes.items() if axis not in used)
 
 
+class BoxesSide:
+    """A destination in boxes: each parameter's elements are given once, by tensors and fills."""
+
+    def __init__(self, label, side):
+        self.label, self.unused, self.elements_of = label, [], {}
+        ranks = set()
+        for entry in side["boxes"]:
+            check_keys("boxes", entry)
+            holders = entry.get("ranks", [entry.get("rank")])
+            ranks.update(holders)
+            given = sum(self.hold(hold, len(holders)) for hold in entry["holds"])
+            for fill in entry.get("fill", []):
+                check_keys("fill", fill)
+                given += math.prod(fill["shape"])
+            demand(given == entry["elements"], f"{entry['parameter']}: {given} elements are given")
+        self.ranks = sorted(ranks)
+
+    def hold(self, hold, n_holders):
+        check_keys("hold", hold)
+        for loop in hold.get("repeat", []):
+            check_keys("loop", loop)
+        count = math.prod(loop["count"] for loop in hold.get("repeat", []))
+        elements = math.prod(hold["shape"]) * count
+        name = hold["tensor"]
+        self.elements_of[name] = self.elements_of.get(name, 0) + elements * n_holders
+        return elements
+
+    def place(self, name, shape):
+        elements = self.elements_of.get(name, 0)
+        demand(elements >= math.prod(shape), f"{self.label}: {name} is not whole")
+        return elements
+
+
 def totals(spec):
     """(tensors, parameters, bytes of the model, bytes the destination holds, ranks)."""
     check_keys("spec", spec)
     check_keys("cluster", spec["cluster"])
     demand(spec["format"] == "ferry.spec/1", "not a ferry.spec/1")
-    source, destination = Side("source", spec["source"]), Side("destination", spec["destination"])
+    source, destination = Side("source", spec["source"]), spec["destination"]
+    destination = (BoxesSide if "boxes" in destination else Side)("destination", destination)
     tensors = dict(expand(spec["tensors"]))
     parameters = model_bytes = held_bytes = 0
     for name, entry in tensors.items():

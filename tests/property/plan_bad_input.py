@@ -22,13 +22,15 @@ import threading
 from collections import namedtuple
 from pathlib import Path
 
+import bad_boxes
 import bad_models
 import bad_specs
 from bad_specs import small
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "oracle"))
 
-from ferry_layout import Model, SpecError  # noqa: E402
+from ferry_boxes import model_of  # noqa: E402
+from ferry_layout import SpecError  # noqa: E402
 
 LIMIT_S = 5
 ADDRESS_SPACE = 2 << 30
@@ -235,9 +237,11 @@ class Table:
 
 
 def run_table(table):
-    for name, content in [*bad_specs.good_specs(), *bad_models.good_models()]:
+    for name, content in [*bad_specs.good_specs(), *bad_models.good_models(),
+                          *bad_boxes.good_specs()]:
         table.accept(name, content)
-    for row in [*path_rows(), *bad_specs.all_rows(), *bad_models.all_rows()]:
+    for row in [*path_rows(), *bad_specs.all_rows(), *bad_models.all_rows(),
+                *bad_boxes.all_rows()]:
         table.refuse(row)
     for name, arguments in USAGE:
         table.misuse(name, arguments)
@@ -251,7 +255,7 @@ def run_table(table):
 
 def refused_by_oracle(spec):
     try:
-        Model(spec).validate()
+        model_of(spec).validate()
     except SpecError:
         return True
     return False
@@ -259,9 +263,10 @@ def refused_by_oracle(spec):
 
 def check_table():
     """Names rows that the reference reading takes the other way, and names used twice."""
-    rows = list(bad_specs.all_rows())
+    rows = [*bad_specs.all_rows(), *bad_boxes.all_rows()]
     wrong = [row.name for row in rows if row.oracle and not refused_by_oracle(row.content)]
-    wrong += ["good: " + name for name, spec in bad_specs.good_specs() if refused_by_oracle(spec)]
+    wrong += ["good: " + name for name, spec in [*bad_specs.good_specs(), *bad_boxes.good_specs()]
+              if refused_by_oracle(spec)]
     names = [row.name for row in [*rows, *bad_models.all_rows(), *path_rows()]]
     wrong += sorted({name for name in names if names.count(name) > 1})
     for name in wrong:
