@@ -167,7 +167,7 @@ typedef struct fy_proof_entry {
     size_t n_counts;
     const uint64_t *counts;
     bool has_source;
-    bool is_tied; /* "source": NAME; its only box is the whole of that tensor */
+    bool is_tied;        /* "source": NAME; its only box is the whole of that tensor */
     bool is_source_only; /* "only": "source" */
     size_t n_boxes;
     const fy_proof_box *boxes; /* at least one; they tile the tensor */
@@ -186,10 +186,10 @@ enum { FY_PROOF_SOURCE = 0, FY_PROOF_DESTINATION = 1, FY_PROOF_SIDES = 2 };
 typedef struct fy_proof_tensor {
     const char *name;
     const fy_proof_entry *entry;
-    uint64_t number;                     /* row-major in the entry's counts */
-    const uint32_t *sources;             /* tensor of each box; NULL: the tensor itself */
-    const uint32_t *fed_by;              /* the same in ascending order */
-    bool is_between;                     /* it has a source and is one: no side needs a rule for it */
+    uint64_t number;         /* row-major in the entry's counts */
+    const uint32_t *sources; /* tensor of each box; NULL: the tensor itself */
+    const uint32_t *fed_by;  /* the same in ascending order */
+    bool is_between;         /* it has a source and is one: no side needs a rule for it */
     fy_proof_spot spots[FY_PROOF_SIDES]; /* on meshes */
     bool is_held[FY_PROOF_SIDES];        /* in boxes, some of it */
 } fy_proof_tensor;

@@ -1,5 +1,5 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
-"""Is a printed plan right for a spec with a side in boxes? The judge behind ferry_oracle.check_plan.
+"""Is a printed plan right for a spec with a side in boxes? What ferry_oracle.check_plan asks.
 
 Every element of every destination parameter must be written exactly once: by a move, from a rank
 that holds the logical element at the very place that the move names, or by a fill with its bits.

@@ -65,7 +65,7 @@ class Holding:
 
 
 class Drawn:
-    """A box that a move makes: where it begins, logically and on both sides, and its steps there."""
+    """A box that a move makes: where it begins, in tensors and in memory, and its steps."""
 
     def __init__(self, sender, source, begin, source_begin, src, dst):
         self.sender, self.source = sender, source

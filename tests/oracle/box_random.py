@@ -1,10 +1,10 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Random specs with sides in boxes, and other ways to write a side that mean the same.
 
-A spec begins as one of spec_random.py, of two meshes. One side or both become boxes: what ranks hold
-of the tensors is drawn anew (a source must have all that is wanted), and packed into parameters:
-dimensions in any order, with pitches, beside each other or one within the gaps of the other, written
-as loops, with replicas; gaps of a destination are filled, or the parameter is partial.
+A spec begins as one of spec_random.py, of two meshes. One side or both become boxes: what ranks
+hold of the tensors is drawn anew (a source must have all that is wanted), and packed into
+parameters: dimensions in any order, with pitches, beside each other or one within the gaps of the
+other, written as loops, with replicas; gaps of a destination are filled, or the parameter is partial.
 """
 
 import copy
@@ -278,7 +278,8 @@ def draw_source(rng, tensors, ranks):
     parts = {rank: [] for rank in ranks}
     for tensor in tensors:
         for begin, lengths in draw_grid(rng, tensor.shape, step_of(tensor), 4):
-            for rank in rng.sample(ranks, rng.choice([1, 1, 2, len(ranks)]) % (len(ranks) + 1) or 1):
+            n_holders = min(len(ranks), rng.choice([1, 1, 2, len(ranks)]))
+            for rank in rng.sample(ranks, n_holders):
                 parts[rank].append((tensor, begin, lengths))
         for _ in range(rng.choice([0, 0, 1, 2])):
             parts[rng.choice(ranks)].append((tensor, *draw_box(rng, tensor.shape, step_of(tensor))))
@@ -431,7 +432,8 @@ def boxes_of_mesh(model, which):
         for tensor in model.tensors:
             if which == "source" and tensor.source is not None:
                 continue
-            placement = (model.at_source if which == "source" else model.at_destination)(tensor.name)
+            at = model.at_source if which == "source" else model.at_destination
+            placement = at(tensor.name)
             if placement is None or rank not in placement.shards:
                 continue
             shard = placement.shards[rank]

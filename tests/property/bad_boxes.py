@@ -1,9 +1,9 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """The table of sides in boxes that `ferry plan` must refuse, for plan_bad_input.py.
 
-Rows are as in bad_specs.py. Each changes one thing in the literal spec of the oracle's self test: its
-parameter qk of rank 2 has q in rows 0 to 3, k in rows 4 and 5 and a fill in row 6, of three elements
-each.
+Rows are as in bad_specs.py. Each changes one thing in the literal spec of the oracle's self test:
+its parameter qk of rank 2 has q in rows 0 to 3, k in rows 4 and 5 and a fill in row 6, of three
+elements each.
 """
 
 import copy

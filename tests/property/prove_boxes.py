@@ -5,8 +5,8 @@
     prove_boxes.py --prove PATH [--seed S] [--count N] [--keep-going]
 
 PATH is the program prove_files.c. Plans of random specs come from the slow planner of the oracle;
-most are broken on purpose. Each is judged by both; the prover, element by element and by cells. Specs
-with a bad side must be refused by it as well.
+most are broken on purpose. Each is judged by both; the prover, element by element and by cells.
+Specs with a bad side must be refused by it as well.
 """
 
 import argparse
