@@ -212,8 +212,8 @@ static void symmetric(rank_context *me, ferry_buffer far)
     int32_t device = device_of(me->rank);
     all_fail(me, FERRY_ERR_MISUSE, "there is no device 2 of kind far, only 2",
              ferry_region_alloc(me->transport, FERRY_MEMORY_FAR, 2, BYTES, &region, &me->error));
-    all_fail(me, FERRY_ERR_UNSUPPORTED, "kind cuda is not supported",
-             ferry_region_alloc(me->transport, FERRY_MEMORY_CUDA, 0, BYTES, &region, &me->error));
+    all_fail(me, FERRY_ERR_UNSUPPORTED, "no memory of kind 77",
+             ferry_region_alloc(me->transport, 77, 0, BYTES, &region, &me->error));
     if (!has_reach(me)) {
         all_fail(me, FERRY_ERR_UNSUPPORTED, "kind far",
                  ferry_region_alloc(me->transport, FERRY_MEMORY_FAR, device, BYTES, &region,
