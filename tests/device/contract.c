@@ -85,7 +85,7 @@ static CUcontext context;
 static CUstream stream, second;
 static CUdeviceptr device; /* BYTES of it */
 static char *pinned;       /* BYTES of it */
-enum { BYTES = 1 << 20, PATIENCE_MS = 4000 };
+enum { BYTES = 1 << 20, PATIENCE_MS = 2000, CASE_MS = 20000 };
 static unsigned n_wrong;
 static bool is_wrong;
 
@@ -746,71 +746,83 @@ static void case_freeing(void)
     GOOD(cu.cuMemFreeHost(extra_pinned));
 }
 
-/* Streams of another priority are not held up by however many that wait. */
-static void case_priorities(void)
+enum { MOST_WAITING = 64 };
+static CUstream waiting[MOST_WAITING], other;
+static _Atomic int n_waiting;
+static int n_beside;
+static const char *_Atomic step; /* the call that an attempt is in */
+
+/* How many streams may wait before another one is held up; and whether one can be made then. */
+static void try_many(void)
 {
-    enum { MOST = 64 };
-    static CUstream all[MOST];
-    CUstream other;
-    int least = 0, greatest = 0;
+    CUresult result = CUDA_SUCCESS;
+    n_beside = 0;
+    for (int i = 0; i < MOST_WAITING && result == CUDA_SUCCESS; i++) {
+        step = "cuStreamWaitValue64";
+        GOOD(cu.cuStreamWaitValue64(waiting[i], address(pinned), 1, CU_STREAM_WAIT_VALUE_GEQ));
+        n_waiting = i + 1;
+        step = "cuMemsetD8Async";
+        GOOD(cu.cuMemsetD8Async(device + 1000, 2, 64, other));
+        step = "cuStreamQuery";
+        result = CUDA_ERROR_NOT_READY;
+        for (int ms = 0; ms < 30 && result == CUDA_ERROR_NOT_READY; ms++) {
+            nap_ms(1);
+            result = cu.cuStreamQuery(other);
+        }
+        n_beside = result == CUDA_SUCCESS ? i + 1 : n_beside;
+    }
+    step = "cuStreamCreateWithPriority";
+    GOOD(cu.cuStreamCreateWithPriority(&extra_stream, CU_STREAM_NON_BLOCKING, 0));
+    step = NULL;
+}
+
+/*
+ * An attempt among streams that wait, which may itself be held up: after some time the word comes,
+ * whatever it is in, and it says in which call that was.
+ */
+static void beside_many(attempt *one, int priority)
+{
+    pthread_t thread;
     _Atomic uint64_t *word = (_Atomic uint64_t *)(void *)pinned;
     *word = 0;
-    GOOD(cu.cuCtxGetStreamPriorityRange(&least, &greatest));
-    GOOD(cu.cuStreamCreateWithPriority(&other, CU_STREAM_NON_BLOCKING, greatest < 0 ? -1 : 0));
-    for (int i = 0; i < MOST; i++) {
-        GOOD(cu.cuStreamCreateWithPriority(&all[i], CU_STREAM_NON_BLOCKING, 0));
-        GOOD(cu.cuStreamWaitValue64(all[i], address(word), 1, CU_STREAM_WAIT_VALUE_GEQ));
+    n_waiting = 0;
+    GOOD(cu.cuStreamCreateWithPriority(&other, CU_STREAM_NON_BLOCKING, priority));
+    for (int i = 0; i < MOST_WAITING; i++) {
+        GOOD(cu.cuStreamCreateWithPriority(&waiting[i], CU_STREAM_NON_BLOCKING, 0));
     }
-    GOOD(cu.cuMemsetD8Async(device + 1000, 2, 64, other));
-    CUresult result = CUDA_ERROR_NOT_READY;
-    for (int ms = 0; ms < 200 && result == CUDA_ERROR_NOT_READY; ms++) {
-        result = cu.cuStreamQuery(other);
+    (void)pthread_create(&thread, NULL, run_attempt, one);
+    for (int ms = 0; ms < PATIENCE_MS && !one->is_done; ms++) {
         nap_ms(1);
     }
-    printf("seen: beside %d streams of priority 0 that wait, one of priority -1 %s\n", (int)MOST,
-           result == CUDA_SUCCESS ? "goes on" : "waits, too");
+    const char *held = one->is_done ? NULL : step;
+    if (held != NULL) {
+        printf("seen: beside %d streams that wait, %s waits, too\n", n_waiting, held);
+    } else {
+        printf("seen: beside %d streams that wait, another one of priority %d goes on (of %d)\n",
+               n_beside, priority, n_waiting);
+    }
     *word = 1;
-    for (int i = 0; i < MOST; i++) {
-        GOOD(cu.cuStreamSynchronize(all[i]));
-        GOOD(cu.cuStreamDestroy(all[i]));
+    pthread_join(thread, NULL);
+    for (int i = 0; i < MOST_WAITING; i++) {
+        GOOD(cu.cuStreamSynchronize(waiting[i]));
+        GOOD(cu.cuStreamDestroy(waiting[i]));
     }
     GOOD(cu.cuStreamSynchronize(other));
     GOOD(cu.cuStreamDestroy(other));
 }
 
-/* How many streams may wait before one that does not is held up with them. */
+static void case_priorities(void)
+{
+    static attempt one = {"another priority", try_many, false};
+    int least = 0, greatest = 0;
+    GOOD(cu.cuCtxGetStreamPriorityRange(&least, &greatest));
+    beside_many(&one, greatest < 0 ? -1 : 0);
+}
+
 static void case_many_streams(void)
 {
-    enum { MOST = 64 };
-    static CUstream all[MOST];
-    _Atomic uint64_t *word = (_Atomic uint64_t *)(void *)pinned;
-    int n_free = 0;
-    *word = 0;
-    for (int i = 0; i < MOST; i++) {
-        GOOD(cu.cuStreamCreateWithPriority(&all[i], CU_STREAM_NON_BLOCKING, 0));
-    }
-    for (int i = 0; i < MOST - 1; i++) {
-        GOOD(cu.cuStreamWaitValue64(all[i], address(word), 1, CU_STREAM_WAIT_VALUE_GEQ));
-        GOOD(cu.cuMemsetD8Async(device + 1000, 2, 64, all[MOST - 1]));
-        CUresult result = CUDA_ERROR_NOT_READY;
-        for (int ms = 0; ms < 30 && result == CUDA_ERROR_NOT_READY; ms++) {
-            result = cu.cuStreamQuery(all[MOST - 1]);
-            if (result == CUDA_ERROR_NOT_READY) {
-                nap_ms(1);
-            }
-        }
-        if (result != CUDA_SUCCESS) {
-            break;
-        }
-        n_free = i + 1;
-    }
-    printf("seen: beside %d streams that wait, another one goes on (of %d tried)\n", n_free,
-           MOST - 1);
-    *word = 1;
-    for (int i = 0; i < MOST; i++) {
-        GOOD(cu.cuStreamSynchronize(all[i]));
-        GOOD(cu.cuStreamDestroy(all[i]));
-    }
+    static attempt one = {"many streams", try_many, false};
+    beside_many(&one, 0);
 }
 
 /*
@@ -850,7 +862,7 @@ static void case_host_touch(void)
         _exit(0);
     }
     (void)waitpid(child, &end, 0);
-    SO(WIFSIGNALED(end));
+    SO(!WIFEXITED(end) || WEXITSTATUS(end) != 0); /* a sanitizer turns signals into a status */
 }
 
 static void case_fork(void)
@@ -938,15 +950,46 @@ static void set_up(void)
     pinned = base;
 }
 
-static void run_case(const test_case *one)
+static _Atomic bool is_over;
+
+static void *run_in_thread(void *what)
 {
-    is_wrong = false;
-    if (!is_wrong) {
-        one->run();
+    const test_case *one = what;
+    GOOD(cu.cuCtxPushCurrent(context));
+    one->run();
+    is_over = true;
+    return NULL;
+}
+
+static bool ends_within(long ms)
+{
+    for (; ms > 0 && !is_over; ms--) {
+        nap_ms(1);
     }
+    return is_over;
+}
+
+/*
+ * Whatever the driver does, this ends: a case that is held up has the word that streams wait for
+ * in the end, and if that does not help, it is the last one: calls of others would not end, either.
+ */
+static bool run_case(const test_case *one)
+{
+    pthread_t thread;
+    is_wrong = is_over = false;
+    (void)pthread_create(&thread, NULL, run_in_thread, (void *)(uintptr_t)one);
+    if (!ends_within(CASE_MS)) {
+        wrong(__LINE__, "it is held up");
+        *(_Atomic uint64_t *)(void *)pinned = UINT64_MAX;
+        if (!ends_within(PATIENCE_MS)) {
+            printf("WRONG %s: a call does not come back, and no case follows\n", one->name);
+            return false;
+        }
+    }
+    pthread_join(thread, NULL);
     printf("%s %s\n", is_wrong ? "WRONG" : "ok   ", one->name);
-    fflush(stdout);
     n_wrong += is_wrong;
+    return true;
 }
 
 /* In a process of its own, which opens the driver by itself. */
@@ -979,9 +1022,11 @@ int main(int argc, char **argv)
     if (is_wrong) {
         return 1;
     }
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    bool goes_on = true;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0] && goes_on; i++) {
         if (argc == 1 ? !cases[i].alone : strcmp(argv[1], cases[i].name) == 0) {
-            run_case(&cases[i]);
+            goes_on = run_case(&cases[i]);
+            n_wrong += !goes_on;
         }
     }
     if (argc == 1) {

@@ -539,7 +539,7 @@ static ferry_status get(const fy_cuda_device *device, fy_exec_queue **queue_out,
     return make(device, queue_out, error);
 }
 
-/* Of a priority of their own: callers' streams that wait hold up others of theirs. */
+/* Before others where the device is busy; callers' streams that wait hold them up all the same. */
 static ferry_status make_own(fy_exec_queue *queue, ferry_error *error)
 {
     if (queue->own != NULL) {

@@ -45,6 +45,15 @@ static bool fails_now(const char *name)
     return ++n_calls == strtoull(text + length + 1, NULL, 10);
 }
 
+/* STANDIN_HOLD=name: that call waits for all streams, as one of a real driver was seen to do. */
+static void hold_up(const char *name)
+{
+    const char *text = getenv("STANDIN_HOLD");
+    for (int d = 0; text != NULL && strcmp(text, name) == 0 && d < n_devices; d++) {
+        standin_drain(d);
+    }
+}
+
 CUresult standin_enter(const char *name, bool needs_context)
 {
     if (standin_in_host_function) {
@@ -55,6 +64,7 @@ CUresult standin_enter(const char *name, bool needs_context)
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     standin_pass();
+    hold_up(name);
     if (fails_now(name)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

@@ -17,9 +17,10 @@
  * which one that waits holds up the others, and memory is freed when all streams are done, and not
  * before. tests/device/contract.c holds it against the real one.
  *
- * Variables: STANDIN_SEED; STANDIN_DEVICES, how many there are (2); STANDIN_CHANNELS, of each
- * priority (2 to 8, by the seed); STANDIN_FAIL, "cuMemAlloc:3": that call of it fails;
- * STANDIN_LOSE, "5": the fifth launch ends the device.
+ * Variables: STANDIN_SEED; STANDIN_DEVICES, how many there are (2); STANDIN_CHANNELS (2
+ * to 8, by the seed); STANDIN_FAIL, "cuMemAlloc:3": that call of it fails;
+ * STANDIN_LOSE, "5": the fifth launch ends the device; STANDIN_HOLD, "cuMemAlloc": that call waits
+ * while a stream does.
  */
 
 enum { MOST_DEVICES = 8 };

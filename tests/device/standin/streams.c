@@ -16,7 +16,7 @@
  */
 
 enum { LONGEST_DELAY_NS = 100000, POLL_NS = 20000, PATIENCE_S = 10 };
-enum { N_PRIORITIES = 6, MOST_CHANNELS = 8 };
+enum { MOST_CHANNELS = 8 };
 
 typedef struct channel {
     pthread_mutex_t lock;
@@ -25,7 +25,7 @@ typedef struct channel {
     op *first, **last;
 } channel;
 
-static channel channels[MOST_DEVICES][N_PRIORITIES][MOST_CHANNELS];
+static channel channels[MOST_DEVICES][MOST_CHANNELS];
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct CUstream_st *streams;
@@ -226,12 +226,14 @@ static int channel_count(void)
     return n;
 }
 
-/* Streams of a priority take channels in turn. Under the list's lock; NULL: it has no thread. */
-static channel *next_channel(int device, int priority)
+/*
+ * Streams take channels in turn, whatever their priority. Under the list's lock; NULL: it has no
+ * thread.
+ */
+static channel *next_channel(int device)
 {
-    static int n_taken[MOST_DEVICES][N_PRIORITIES];
-    int row = -priority < 0 ? 0 : -priority < N_PRIORITIES ? -priority : N_PRIORITIES - 1;
-    channel *one = &channels[device][row][n_taken[device][row]++ % channel_count()];
+    static int n_taken[MOST_DEVICES];
+    channel *one = &channels[device][n_taken[device]++ % channel_count()];
     sigset_t all, old;
     pthread_t thread;
     if (one->is_started) {
@@ -253,7 +255,7 @@ static channel *next_channel(int device, int priority)
 /* The streams that have no handle of their own are made when they are first used. */
 static struct CUstream_st *named[MOST_DEVICES][2];
 
-static CUresult make(unsigned flags, int priority, struct CUstream_st **stream_out)
+static CUresult make(unsigned flags, struct CUstream_st **stream_out)
 {
     struct CUstream_st *fresh = calloc(1, sizeof *fresh);
     if (fresh == NULL) {
@@ -264,7 +266,7 @@ static CUresult make(unsigned flags, int priority, struct CUstream_st **stream_o
     pthread_mutex_init(&fresh->lock, NULL);
     pthread_cond_init(&fresh->changed, NULL);
     pthread_mutex_lock(&list_lock);
-    fresh->channel = next_channel(fresh->device, priority);
+    fresh->channel = next_channel(fresh->device);
     if (fresh->channel != NULL) {
         fresh->next = streams;
         streams = fresh;
@@ -284,7 +286,7 @@ static struct CUstream_st *stream_of(CUstream handle)
     uintptr_t number = (uintptr_t)handle;
     if (number <= 2) {
         struct CUstream_st **place = &named[standin_current()->device][number == 2];
-        if (*place == NULL && make(0, 0, place) != CUDA_SUCCESS) {
+        if (*place == NULL && make(0, place) != CUDA_SUCCESS) {
             return NULL;
         }
         return *place;
@@ -365,13 +367,14 @@ void standin_drain(int device)
 CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *place, unsigned flags, int priority)
 {
     ENTER(cuStreamCreateWithPriority, true);
-    return place == NULL || flags > 1 ? CUDA_ERROR_INVALID_VALUE : make(flags, priority, place);
+    (void)priority;
+    return place == NULL || flags > 1 ? CUDA_ERROR_INVALID_VALUE : make(flags, place);
 }
 
 CUresult CUDAAPI cuStreamCreate(CUstream *place, unsigned flags)
 {
     ENTER(cuStreamCreate, true);
-    return place == NULL || flags > 1 ? CUDA_ERROR_INVALID_VALUE : make(flags, 0, place);
+    return place == NULL || flags > 1 ? CUDA_ERROR_INVALID_VALUE : make(flags, place);
 }
 
 /* Work that is under way is done; a stream that is no more stays in memory, for who is about to
