@@ -392,8 +392,9 @@ def to_cases():
             {"tensor": "b", "begin": [0], "shape": [3]}]}], ["at"]),
         ("box key", [a, b, {**b, "name": "new", "source": [{**box(0, 3, 0), "x": 1}]}], ["x"]),
         ("no boxes", [a, b, {**b, "name": "new", "source": []}], ["new"]),
-        ("fed by a fed one", [a, b, {**b, "name": "new", "source": "b"},
-                              {**b, "name": "newer", "source": "new"}], ["newer"]),
+        ("fed by one that it feeds", [a, b, {**b, "name": "new", "source": "newer"},
+                                      {**b, "name": "newer", "source": "new"}],
+         ["newer", "circle"]),
     ):
         yield "tensors: %s" % name, {**base, "tensors": tensors}, words
     for name, text in {"empty": b"", "half": b'{"mesh":[', "zeros": bytes(99), "list": b"[]",

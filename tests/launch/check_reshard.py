@@ -164,7 +164,7 @@ def case_help():
     wanted = ["plan", "run", "reshard", "inspect", "verify", "launch", "bench", "info"]
     assert [word for word in order if word in wanted] == wanted, order
     patterns = ("--include", "--exclude", "--subset")
-    options = {"reshard": ("--to", "--out", *patterns, "--cast", "--quantize", "--dequantize", "--dry-run", "--memory-cap",
+    options = {"reshard": ("--to", "--out", "--onto", *patterns, "--cast", "--quantize", "--dequantize", "--dry-run", "--memory-cap",
                            "--threads", "--part-bytes", "--bwlimit", "--restart", "--quiet",
                            "--verbose", "--json", "--help"),
                "inspect": ("--json", *patterns, "--tensors", "--checksums", "--stats",
@@ -211,6 +211,7 @@ def case_reshard_json():
     assert about["format"] == "ferry.reshard/1" and about["version"], about
     assert (about["source"]["kind"], about["destination"]["kind"]) == ("logical", "sharded"), about
     assert about["options"] == {"to": str(FOLDER / "layout.json"), "subset": None, "cast": None,
+                                "quantize": None, "dequantize": None, "onto": None,
                                 "memory_cap": 1 << 20, "dry_run": False, "resume": True}, about
     assert about["source"]["tensors"] == about["destination"]["tensors"] == len(TENSORS), about
     assert {f["name"]: f["bytes"] for f in about["files"]} == files_of(new), about["files"]
