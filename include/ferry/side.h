@@ -91,8 +91,9 @@ FERRY_API ferry_status ferry_side_add_box(ferry_side *side, size_t parameter,
                                           const ferry_side_box *box, ferry_error *error);
 
 /*
- * Elements of a destination's parameter that no tensor gives. bits: an element as it lies in memory
- * (of f4, two alike); NULL: zero. An element may have up to 8 bytes.
+ * Elements of a destination's parameter that no tensor gives. bits: 8 bytes, of which the first are
+ * an element as it lies in memory (of f4, two alike) and the rest says nothing; NULL: zero. An
+ * element may have up to 8 bytes.
  */
 FERRY_API ferry_status ferry_side_add_fill(ferry_side *side, size_t parameter, uint32_t n_dims,
                                            uint64_t offset, const uint64_t *shape,

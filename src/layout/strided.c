@@ -362,3 +362,19 @@ uint64_t fy_strided_count_below(const fy_strided *places, uint64_t place)
 {
     return place <= places->offset ? 0 : count_from(places, 0, place - places->offset);
 }
+
+/* Turns of a loop are looked at one by one where the inner loops reach further than one turn. */
+uint64_t fy_strided_count_steps(const fy_strided *places)
+{
+    wide reach = 0;
+    uint64_t steps = 1;
+    for (uint32_t k = places->n_loops; k-- > 0;) {
+        wide turns = reach / places->stride[k] + 1;
+        uint64_t most = turns < places->count[k] ? (uint64_t)turns : places->count[k];
+        if (!fy_mul(steps, most, &steps)) {
+            return UINT64_MAX;
+        }
+        reach += (wide)places->stride[k] * (places->count[k] - 1);
+    }
+    return steps;
+}

@@ -45,6 +45,9 @@ ferry_status fy_strided_meet(const fy_strided *a, const fy_strided *b, bool *mee
 /* How many of simplified places, none of which is met twice, are below a place. */
 uint64_t fy_strided_count_below(const fy_strided *places, uint64_t place);
 
+/* How many steps that takes at most: 1, but for strides that cross; UINT64_MAX: very many. */
+uint64_t fy_strided_count_steps(const fy_strided *places);
+
 /*
  * Two of n simplified places that meet, none of them itself: *a_out < *b_out are their numbers, or
  * *a_out is n where no two do. Fast where they are boxes of one array, however its dimensions are

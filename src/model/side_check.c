@@ -24,7 +24,7 @@ typedef struct checking {
     size_t places_capacity, owners_capacity;
 } checking;
 
-enum { TITLE_BYTES = 512 };
+enum { TITLE_BYTES = 512, MOST_CROSSING_STEPS = 1 << 20 };
 
 /* `destination: parameter "w" of rank 3`. */
 static void put_title(const checking *c, char text[TITLE_BYTES])
@@ -205,7 +205,8 @@ static ferry_status add_places(checking *c, uint32_t number, const fy_strided *p
     return FERRY_OK;
 }
 
-static ferry_status check_fill(const checking *c, uint32_t number, const fy_fill *fill,
+/* What lies behind an element's bits is cleared: equal fills are equal bytes. */
+static ferry_status check_fill(const checking *c, uint32_t number, fy_fill *fill,
                                ferry_error *error)
 {
     char sentence[TITLE_BYTES];
@@ -221,6 +222,11 @@ static ferry_status check_fill(const checking *c, uint32_t number, const fy_fill
                  fill->n_digits, bits / 4);
         return fail(c, number, error, sentence);
     }
+    if (bits == 4 && (fill->bits[0] & 15) != fill->bits[0] >> 4) {
+        return fail(c, number, error, "elements of 4 bits are filled two by two, with bits alike");
+    }
+    size_t bytes = bits < 8 ? 1 : bits / 8;
+    memset(fill->bits + bytes, 0, sizeof fill->bits - bytes);
     return FERRY_OK;
 }
 
@@ -238,7 +244,7 @@ static ferry_status list_places(checking *c, size_t *n_out, ferry_error *error)
         FY_TRY(any ? add_places(c, i, &places, n_out, error) : FERRY_OK);
     }
     for (uint32_t i = 0; i < p->n_fills; i++) {
-        const fy_fill *fill = &c->boxes->fills[p->first_fill + i];
+        fy_fill *fill = &c->boxes->fills[p->first_fill + i];
         fy_strided places;
         bool any = fy_fill_places(fill, &places);
         FY_TRY(check_fill(c, p->n_boxes + i, fill, error));
@@ -268,6 +274,19 @@ static ferry_status check_overlap(const checking *c, size_t n, ferry_error *erro
                    title, first, second, (unsigned long long)place);
 }
 
+/* Strides that cross may take more steps than anybody waits for. */
+static bool can_find_gap(const checking *c, size_t n)
+{
+    uint64_t steps = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t its = fy_strided_count_steps(&c->places[i]);
+        if (its > 1 && (!fy_add(steps, its, &steps) || steps > MOST_CROSSING_STEPS)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* The first element that nothing gives: below it, as many are given as there are. */
 static ferry_status check_gaps(const checking *c, size_t n, ferry_error *error)
 {
@@ -279,6 +298,14 @@ static ferry_status check_gaps(const checking *c, size_t n, ferry_error *error)
     if (!c->is_destination || c->parameter->is_partial || given == c->parameter->elements) {
         return FERRY_OK;
     }
+    put_title(c, title);
+    if (!can_find_gap(c, n)) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s: boxes and fills give %llu of its %llu elements; say \"partial\" where "
+                       "the others are to keep what they have",
+                       title, (unsigned long long)given,
+                       (unsigned long long)c->parameter->elements);
+    }
     uint64_t low = 0, high = c->parameter->elements;
     while (high - low > 1) {
         uint64_t middle = low + (high - low) / 2;
@@ -288,7 +315,6 @@ static ferry_status check_gaps(const checking *c, size_t n, ferry_error *error)
         }
         *(given == middle ? &low : &high) = middle;
     }
-    put_title(c, title);
     return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                    "%s: no box and no fill gives element %llu of it; say \"partial\" where it is "
                    "to keep what it has",

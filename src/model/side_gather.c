@@ -46,6 +46,7 @@ static fy_hash128 hash_base(const ferry_spec *base, fy_digest *d)
         const fy_tensor *tensor = &base->tensors[t];
         fy_digest_text(d, tensor->name);
         fy_digest_u64(d, tensor->dtype.kind);
+        fy_digest_u64(d, tensor->dtype.element_bits);
         fy_digest_u64(d, tensor->n_dims);
         fy_digest_u64s(d, tensor->shape, tensor->n_dims);
     }

@@ -16,6 +16,7 @@ static ferry_error error;
     "{'format':'ferry.spec/1','tensors':[{'name':'w','shape':[4,6],'dtype':'bf16'},"               \
     "{'name':'v','shape':[6],'dtype':'f32'},{'name':'h','shape':[2,4],'dtype':'f4'},"              \
     "{'name':'t','shape':[6],'dtype':'f32','source':'v'},"                                         \
+    "{'name':'far','shape':[65536,65536,65536],'dtype':'u8'},"                                     \
     "{'name':'o','shape':[2],'dtype':'f32','only':'source'}],"                                     \
     "'source':{'mesh':[],'rules':[{'match':'*'}]},'destination':{'boxes':["
 #define W "'elements':24,'holds':[{'tensor':'w','begin':[0,0],'shape':[4,6],'offset':0,'strides':"
@@ -61,6 +62,9 @@ static const bad_row bad_rows[] = {
     {"{'rank':1,'parameter':'p','elements':24,'holds':[{'tensor':'w','begin':[0,0],'shape':[4,3],"
      "'offset':0,'strides':[6,1]}]}",
      "no box and no fill gives element 3 of it; say \"partial\""},
+    {"{'rank':1,'parameter':'p','elements':72057594037927936,'holds':[{'tensor':'far','begin':[0,0,"
+     "0],'shape':[65536,65536,65536],'offset':0,'strides':[68719607808,68719476737,68719476736]}]}",
+     "boxes and fills give 281474976710656 of its 72057594037927936 elements; say \"partial\""},
     {"{'rank':1,'parameter':'p','elements':7,'holds':[{'tensor':'v','begin':[0],'shape':[3],"
      "'offset':0,'strides':[2]},{'tensor':'v','begin':[3],'shape':[3],'offset':3,'strides':[1]}]}",
      "box 0 (\"v\") and box 1 (\"v\") both give element 4"},
@@ -309,7 +313,7 @@ static ferry_side *make_side(uint32_t rank, bool is_source, bool with_ranks)
     ferry_side_box box = FERRY_SIDE_BOX_INIT;
     const uint32_t *ranks = with_ranks ? &rank : NULL;
     const uint64_t pad[1] = {2}, one[1] = {1};
-    const unsigned char bits[8] = {0x80, 0x3f};
+    const unsigned char bits[8] = {0x80, 0x3f, 9, 9}; /* what is behind says nothing */
     box.tensor = "w";
     box.n_dims = 2;
     must(ferry_side_create(&side, &error), &error);
@@ -344,6 +348,7 @@ static ferry_status count_fill(void *context, const ferry_fill *fill)
     assert_int_equal(fill->offset, 0);
     assert_int_equal(fill->shape[0], 2);
     assert_int_equal(fill->bits[1], 0x3f);
+    assert_int_equal(fill->bits[2], 0);
     assert_int_equal(fill->bytes, 4);
     ++*n;
     return FERRY_OK;
@@ -550,6 +555,33 @@ static void test_written(void **state)
     }
 }
 
+/* Half a byte and another cannot be told by one element. */
+static void test_half_bytes(void **state)
+{
+    const ferry_dtype f4 = {FERRY_F4, 4};
+    const uint32_t rank = 3;
+    const uint64_t two = 2, one = 1;
+    (void)state;
+    for (unsigned char bits = 0x11; bits <= 0x12; bits++) {
+        const unsigned char eight[8] = {bits};
+        ferry_side *source = make_side(rank, true, true), *side = NULL;
+        ferry_spec *spec = NULL;
+        size_t parameter;
+        must(ferry_side_create(&side, &error), &error);
+        must(ferry_side_add_parameter(side, &rank, 1, "p", &f4, 2, 0, &parameter, &error), &error);
+        must(ferry_side_add_fill(side, parameter, 1, 0, &two, &one, eight, &error), &error);
+        ferry_status status = ferry_spec_create(NULL, source, side, &spec, &error);
+        assert_int_equal(status, bits == 0x11 ? FERRY_OK : FERRY_ERR_INVALID_INPUT);
+        if (status != FERRY_OK) {
+            check_says("f4", "\"p\" of rank 3, fill 0: elements of 4 bits are filled two by two",
+                       &error);
+        }
+        ferry_spec_destroy(spec);
+        ferry_side_destroy(source);
+        ferry_side_destroy(side);
+    }
+}
+
 static void test_calls(void **state)
 {
     ferry_side *side = make_side(3, true, true), *own = make_side(3, false, false);
@@ -593,7 +625,7 @@ int main(void)
         cmocka_unit_test(test_bad),      cmocka_unit_test(test_missing),
         cmocka_unit_test(test_calls),    cmocka_unit_test(test_mesh_as_boxes),
         cmocka_unit_test(test_exchange), cmocka_unit_test(test_alike),
-        cmocka_unit_test(test_written),
+        cmocka_unit_test(test_written),  cmocka_unit_test(test_half_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
