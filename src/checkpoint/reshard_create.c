@@ -450,9 +450,15 @@ static ferry_status make_key(ferry_reshard *c, ferry_error *error)
     return status == FERRY_OK && failed ? fy_fail_no_memory(error, "the key of a reshard") : status;
 }
 
-/* Weights that were quantized once would be so a second time. */
+/* Weights that were quantized once would be so a second time; and only an object can say it. */
 static ferry_status check_config(const ferry_reshard *c, const json_t *config, ferry_error *error)
 {
+    if (c->quantize != NULL && config != NULL && !json_is_object(config)) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s: its config.json is no JSON object, and cannot say how the result is "
+                       "quantized; mend it, or take it out of the folder",
+                       c->from->path);
+    }
     const json_t *about = c->quantize == NULL ? NULL : fy_config_quantization(config);
     const char *method = json_string_value(json_object_get(about, "quant_method"));
     return about == NULL || json_is_null(about)

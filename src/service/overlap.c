@@ -668,8 +668,7 @@ static bool list_pieces(const fy_registry *registry, uint32_t my_rank, piece_lis
         }
     }
     for (uint32_t i = 0; ok && i < registry->sends.n; i++) {
-        if (registry->sends.items[i].task_id <
-            FY_FILL_TASKS) { /* what those read is the service's */
+        if (!fy_end_fills(registry, &registry->sends.items[i])) { /* what fills read is ours */
             ok = add_pieces(registry, i, true, list);
         }
     }

@@ -410,7 +410,7 @@ void fy_end_describe(const fy_registry *registry, const fy_end *end, bool is_sen
 {
     const char *name = fy_held_name(registry, end->held);
     bool cut = strlen(name) > SHOWN_NAME;
-    if (end->task_id >= FY_FILL_TASKS) {
+    if (fy_end_fills(registry, end)) {
         snprintf(text, text_bytes, "a fill of %.*s%s at rank %u", SHOWN_NAME, name,
                  cut ? "..." : "", my_rank);
         return;

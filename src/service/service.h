@@ -81,7 +81,8 @@ typedef struct fy_pattern {
     uint32_t held;
 } fy_pattern;
 
-/* Fills are tasks from a rank to itself with numbers from here on. */
+/* Fills are tasks from a rank to itself with numbers from here on. Where there are none, numbers
+ * are the caller's, who may use all of them. */
 #define FY_FILL_TASKS (UINT64_C(1) << 63)
 
 typedef struct fy_registry {
@@ -104,6 +105,11 @@ typedef struct fy_registry {
     bool has_far;     /* some memory is, or was, not the host's */
     bool has_regions; /* or registered by the caller */
 } fy_registry;
+
+static inline bool fy_end_fills(const fy_registry *registry, const fy_end *end)
+{
+    return registry->n_fills > 0 && end->task_id >= FY_FILL_TASKS;
+}
 
 /* An end's area. */
 fy_area fy_end_area(const fy_registry *registry, const fy_end *end);

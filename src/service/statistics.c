@@ -140,7 +140,7 @@ static uint64_t filled_of(const ferry_service *service, const fy_item *item)
     uint64_t bytes = 0;
     for (uint32_t p = 0; service->registry.n_fills > 0 && p < item->n_parts; p++) {
         const fy_item_part *part = &lane->parts[item->first_part + p];
-        bool fills = service->registry.sends.items[part->end].task_id >= FY_FILL_TASKS;
+        bool fills = fy_end_fills(&service->registry, &service->registry.sends.items[part->end]);
         bytes += fills ? part->bytes : 0;
     }
     return bytes;

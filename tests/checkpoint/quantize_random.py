@@ -521,6 +521,8 @@ REFUSED = [
     ("quantized by config.json", [weight()], HF, F8, ["config.json", "gptq", "dequantize"],
      {"config.json": b'{"quantization_config": {"quant_method": "gptq"}}'}),
     ("a config.json that is none", [weight()], HF, F8, ["config.json"], {"config.json": b"{"}),
+    ("a config.json that is a list", [weight()], HF, F8, ["config.json", "object", "mend it"],
+     {"config.json": b"[{}]"}),
     ("odd rows of f4", [weight(shape=(4, 7))], HF, ["--quantize", "nvfp4"], [W, "7"]),
     ("rows cut inside a block", [weight(shape=(6, 8))],
      sides({"dim": 0, "axis": "tp"}), F8, [W, "index 3", "dim 0", '"unit": 2']),

@@ -301,6 +301,21 @@ static void test_transposed(void **state)
     }
 }
 
+/* Where a plan has no fills, their numbers are tasks like others: of the caller's, who may hash. */
+static void test_high_numbers(void **state)
+{
+    const uint64_t high = FY_FILL_TASKS + 7;
+    fy_registry registry = {0};
+    ferry_box written = flat_box(far_memory(), 4096, 0, 1024);
+    ferry_box read = flat_box(far_memory(), 4096, 1023, 1024);
+    (void)state;
+    add_end(&registry, false, high, 0, &written);
+    add_end(&registry, true, high + 1, 3, &read);
+    expect_conflict(&registry, "what a task of a high number reads",
+                    (const char *[]){"task 9223372036854775815 from rank 0 to rank 2",
+                                     "task 9223372036854775816 from rank 2 to rank 3", NULL});
+}
+
 /* Small tensors one behind the other, each its own buffer. */
 static void test_many(void **state)
 {
@@ -409,6 +424,7 @@ int main(void)
         cmocka_unit_test(test_columns),
         cmocka_unit_test(test_range_through_rows),
         cmocka_unit_test(test_grid),
+        cmocka_unit_test(test_high_numbers),
         cmocka_unit_test(test_many),
         cmocka_unit_test(test_odd_strides),
         cmocka_unit_test(test_reads),
