@@ -79,6 +79,7 @@ if TYPE_CHECKING:
         RemoteCopyService as RemoteCopyService,
         Span as Span,
     )
+    from ._side import Side as Side
     from ._world import init as init, shutdown as shutdown, world as world
 
 # Where each name is found.
@@ -97,6 +98,7 @@ _PLACES = {
         "Destination", "Peer", "Progress", "Recovery", "RemoteCopyService", "Span",
     ),
     "_refit": ("Refit", "RefitResult", "refit"),
+    "_side": ("Side",),
     "_mixed": ("MixedCommHandler", "MixedCommMode", "MixedCommOp", "run_mixed_comm"),
     "_checkpoint": (
         "Change", "Checkpoint", "ReshardResult", "VerifyResult", "WorkProgress", "inspect",

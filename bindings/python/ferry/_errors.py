@@ -211,7 +211,7 @@ def _reason_of(message: str) -> Tuple[Optional[int], Optional[str], Optional[str
 # The library's sentences name functions and options of C. Most functions end in the word that is
 # Python's too; what is quoted, or a part of a path, is the caller's.
 _C_NAME = re.compile(
-    r"""(?<![\w/."'-])ferry_(?:reference_schedule_build|spec_load|transport_open|region_[a-z]+|tensors_add_pair
+    r"""(?<![\w/."'-])ferry_(?:reference_schedule_build|spec_(?:load|exchange)|transport_open|region_[a-z]+|tensors_add_pair
     |(?:service|map|world|mixed_comm|request|ledger|checkpoint|reshard|plan)_[a-z_]+
     )(?![\w/"'-]|\.\w)(?:\(\))?""",
     re.VERBOSE,
@@ -222,6 +222,7 @@ _NAMES = {
     "ferry_mixed_comm_create": "the making of a MixedCommHandler",
     "ferry_region_alloc": "the sharing of memory",
     "ferry_region_free": "the freeing of shared memory",
+    "ferry_spec_exchange": "World.all_gather()",
     "ferry_spec_load": "ferry.Spec(path=...)",
     "ferry_tensors_add_pair": "given as (front, back)",
     "ferry_transport_open": "the opening of a transport",

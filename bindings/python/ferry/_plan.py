@@ -13,6 +13,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Opt
 from . import _ferry, _publish
 from ._errors import InvalidInput
 from ._repr import fields, never_raises
+from ._side import Side
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -20,8 +21,9 @@ Path = Union[str, "os.PathLike[str]"]
 class Spec:
     """Two layouts of one model in the format ``ferry.spec/1``: a dict, JSON text, or a file.
 
-    In a dict, a dtype of torch or numpy may replace its name, and ``"model"`` is relative to the
-    working directory. A spec is checked when it is made, and is immutable.
+    In a dict, a dtype of torch or numpy may replace its name, a :class:`ferry.Side` may be its
+    ``"source"`` or ``"destination"``, and ``"model"`` is relative to the working directory. A spec
+    is checked when it is made, and is immutable.
 
     >>> import ferry
     >>> rows = {"match": "*", "shard": [{"dim": 0, "axis": "tp"}]}
@@ -102,7 +104,8 @@ class Move(NamedTuple):
 
     Begins and lengths are indices in the local shards of receiver and sender; for flat shards, in
     the shape before flattening (:attr:`Shard.full_shape`). ``length`` and ``src_length`` differ
-    only where tensors are stacked, by leading ones.
+    only where tensors are stacked, by leading ones. On a side in boxes (:class:`ferry.Side`) begins
+    are 0: where a box lies in which parameter, :meth:`Plan.json` says.
     """
 
     task_id: int
@@ -279,7 +282,8 @@ class Plan:
         """The shards that ``rank`` holds on a side (``"source"`` or ``"destination"``), by tensor.
 
         In the order of the spec, including those without elements. Source tensors that no
-        destination needs are left out.
+        destination needs are left out. On a side in boxes (:class:`ferry.Side`) they are its
+        parameters, each of as many elements in a row as it has.
         """
         return {
             name: Shard(dtype, full if flat is None else (flat[1] - flat[0],), full, whole, flat, n)
@@ -398,7 +402,9 @@ def _tensors_of(model: Path) -> List[Dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no word for: numbers of numpy, other mappings and sequences, dtypes."""
+    """What JSON has no word for: sides, numbers of numpy, other mappings and sequences, dtypes."""
+    if isinstance(value, Side):
+        return value.to_dict()
     if isinstance(value, Mapping):
         return dict(value)
     if hasattr(value, "__index__"):

@@ -30,6 +30,7 @@ Watched = Callable[[], Mapping[str, Any]]
 PART_IDS = 1 << 40
 
 _SIDES = ("source", "destination")
+_WORDS = ("tensor", "parameter")  # what a rank has of a mesh, and of a side in boxes
 _OPTIONS = {
     "checksum", "commit", "delta", "engines", "memory_cap", "paths", "relays", "service", "slot_bytes",
     "threads", "trace",
@@ -104,16 +105,27 @@ def dtype_name(dtype: Any) -> str:
         return ""
 
 
-def _check(side: int, rank: int, name: str, tensor: Any, shard: "Shard") -> bool:
+def _check(
+    side: int, rank: int, name: str, tensor: Any, shard: "Shard", in_boxes: bool
+) -> bool:
     """Raises unless the tensor is what the plan expects, or as many bytes in one row. Whether it is
     contiguous."""
     expected = _expected(shard)
-    about = f'{_SIDES[side]} tensor "{name}" on rank {rank}'
+    about = f'{_SIDES[side]} {_WORDS[in_boxes]} "{name}" on rank {rank}'
     if isinstance(tensor, int) and not isinstance(tensor, bool):
         return True  # a pointer: the caller answers for it
     shape, dtype, n_bytes, contiguous = _ferry.view_of(tensor, name, side == 1)
     if dtype == "u8" and shape == (shard.bytes,) and contiguous:
         return True
+    if in_boxes:  # is memory, whatever shape its owner sees in it
+        if not contiguous:
+            raise InvalidInput(
+                f"{about} is not contiguous: give its memory as it lies there, and say in the "
+                "spec's boxes by which strides the elements are found",
+                tensor=name,
+                ranks=(rank,),
+            )
+        shape = shard.shape if math.prod(shape) == math.prod(shard.shape) else shape
     if shard.flat is not None and (math.prod(shape),) == shard.shape and contiguous:
         shape = shard.shape
     if shape != shard.shape:
@@ -135,12 +147,15 @@ def _expected(shard: "Shard") -> str:
     return f"the plan expects {list(shard.shape)} of {shard.dtype} here ({shard.bytes} bytes)"
 
 
-def _missing(side: int, rank: int, name: str, shard: "Shard", given: Mapping[str, Any]) -> Error:
+def _missing(
+    side: int, rank: int, name: str, shard: "Shard", given: Mapping[str, Any], in_boxes: bool
+) -> Error:
     names = ", ".join(f'"{one}"' for one in list(given)[:3])
     more = f", and {len(given) - 3} more" if len(given) > 3 else ""
     there = f"; given are {names}{more}" if names else "; nothing is given"
     return InvalidInput(
-        f'{_SIDES[side]} tensor "{name}" on rank {rank} is missing: {_expected(shard)}{there}',
+        f'{_SIDES[side]} {_WORDS[in_boxes]} "{name}" on rank {rank} is missing: '
+        f"{_expected(shard)}{there}",
         tensor=name,
         ranks=(rank,),
     )
@@ -190,7 +205,8 @@ class Refit:
     ``source`` and ``destination`` map names to this rank's local shards: torch or numpy tensors, or
     anything with the buffer protocol or DLPack; pass None for a side in which this rank has
     nothing. ``spec`` is a :class:`ferry.Spec`, a dict, JSON text or a path. Shards need not be
-    contiguous. If a rank lacks a tensor, or has it with another shape or dtype than the plan
+    contiguous. On a side in boxes (:class:`ferry.Side`) names are those of parameters, which may
+    have any shape and then must be contiguous, as all other shards. If a rank lacks a tensor, or has it with another shape or dtype than the plan
     expects, all ranks raise an error before anything moves. ``options`` are those of
     :class:`ferry.RemoteCopyService`. Alternatively ``service`` is an initialised service, which
     carries the bytes and remains yours; its ``alloc`` may have allocated the shards.
@@ -320,6 +336,11 @@ class Refit:
         is_bound = len(self._plans) == 1 and all(one[-1:] == b"c" for one in looked)
         if is_bound:
             self._planned = (self._specs[0], how)
+        elif any(True in made._handle.in_boxes for made in self._plans):
+            raise Unsupported(
+                "a refit with a side in boxes needs one spec, and tensors that are contiguous on "
+                "all ranks: say the strides of the others in boxes, too"
+            )
         self._serve(self._bind if is_bound else self._register_moves, progress, options)
 
     def _serve(
@@ -387,14 +408,15 @@ class Refit:
             )
         if rank >= made.world_size:
             return True
+        in_boxes = made._handle.in_boxes[side]
         for name, shard in made.shards(_SIDES[side], rank).items():
             if shard.bytes == 0:
                 continue
             found = given.get(name)
             if found is None:
-                raise _missing(side, rank, name, shard, given)
+                raise _missing(side, rank, name, shard, given, in_boxes)
             for one in found if isinstance(found, tuple) else (found,):
-                contiguous = _check(side, rank, name, one, shard) and contiguous
+                contiguous = _check(side, rank, name, one, shard, in_boxes) and contiguous
             kept[name] = found
         return contiguous
 

@@ -223,6 +223,14 @@ static PyObject *get_totals(PyObject *self, void *unused)
                          (unsigned long long)t.local_bytes);
 }
 
+static PyObject *get_in_boxes(PyObject *self, void *unused)
+{
+    (void)unused;
+    const ferry_plan *plan = ((fp_plan *)self)->plan;
+    return Py_BuildValue("OO", ferry_plan_is_in_boxes(plan, FERRY_SIDE_SOURCE) ? Py_True : Py_False,
+                         ferry_plan_is_in_boxes(plan, FERRY_SIDE_DESTINATION) ? Py_True : Py_False);
+}
+
 static PyObject *get_bound(PyObject *self, void *unused)
 {
     (void)unused;
@@ -375,6 +383,7 @@ static bool add_plan(PyObject *module)
         {"bound", get_bound, NULL, "(seconds or None, rank, reason, busiest bytes)", NULL},
         {"statistics", get_statistics, NULL,
          "(tensors, layout classes, replica sets, holder entries, cuts)", NULL},
+        {"in_boxes", get_in_boxes, NULL, "(source, destination)", NULL},
         {NULL, NULL, NULL, NULL, NULL},
     };
     static PyType_Slot slots[] = {
