@@ -452,7 +452,7 @@ static ferry_status check_all(checking *c, ferry_error *error)
         if (parameter->ranks == FY_OWN_RANK) {
             return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                            "%s: the parameter \"%s\" has no ranks; those that know only themselves "
-                           "tell each other with ferry_spec_exchange",
+                           "tell each other what they have first",
                            c->side->name, parameter->name);
         }
     }

@@ -395,7 +395,7 @@ static ferry_status check_writable(const ferry_side *side, ferry_error *error)
         if (parameter->ranks == FY_OWN_RANK) {
             return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                            "the parameter \"%s\" has no ranks; those that know only themselves "
-                           "tell each other with ferry_spec_exchange",
+                           "tell each other what they have first",
                            parameter->name);
         }
         if (parameter->n_fills > 0 && fy_side_dtype(side, parameter).kind == 0) {

@@ -608,7 +608,7 @@ static void test_calls(void **state)
                      FERRY_ERR_MISUSE);
     assert_int_equal(ferry_side_write_json(own, text_write, &text, &error),
                      FERRY_ERR_INVALID_INPUT);
-    check_says("own", "tell each other with ferry_spec_exchange", &error);
+    check_says("own", "tell each other what they have first", &error);
     assert_int_equal(ferry_spec_create(NULL, side, own, &spec, &error), FERRY_ERR_INVALID_INPUT);
     assert_int_equal(ferry_spec_create(NULL, side, NULL, &spec, &error), FERRY_ERR_MISUSE);
     must(ferry_side_write_json(side, text_write, &text, &error), &error);
