@@ -50,6 +50,9 @@ class Page(unittest.TestCase):
         """Who copies one needs no other: but for the import at the top of its page."""
         blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
         self.assertGreaterEqual(len(blocks), 8)
+        here = os.getcwd()
+        self.addCleanup(os.chdir, here)
+        os.chdir(ROOT)  # where readers of the page are, too
         for block in blocks:
             names = {"ferry": ferry, "vllm": ferry.adapters.vllm, "__name__": "page"}
             with self.subTest(block.splitlines()[0]):
@@ -80,6 +83,11 @@ class Examples(unittest.TestCase):
     def test_reshard_checkpoint(self):
         code, said = run(EXAMPLES / "reshard_checkpoint.py")
         self.assertEqual((code, said), (0, "9 tensors to 4 files and back, every bit the same\n"))
+
+    def test_compose_maps(self):
+        code, said = run(EXAMPLES / "compose_maps.py")
+        self.assertEqual(code, 0, said)
+        self.assertRegex(said, r"\n[1-9]\d* moves from the trainer's tensors to the server's\n$")
 
     @unittest.skipUnless(has("torch"), "torch is not installed")
     def test_refit(self):
