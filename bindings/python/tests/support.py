@@ -149,7 +149,7 @@ def is_in_use(handle: Any) -> bool:
         if hasattr(handle, "statistics"):
             handle.statistics()
         else:
-            ferry._ferry.service(handle, None, 0, 0, 0, 0, 0, 0, True, False, 0)
+            ferry._ferry.service(handle, None, 0, 0, 0, 0, 0, 0, True, False, 0, False)
     except ferry.Misuse as error:
         return "in use" in str(error)
     return False

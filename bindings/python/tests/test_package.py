@@ -188,7 +188,7 @@ from ferry import _ferry
 a, b = _ferry.world_of_threads(2)
 def is_in_use():
     try:
-        _ferry.service(a, None, 0, 0, 0, 0, 0, 0, True, False, 0)
+        _ferry.service(a, None, 0, 0, 0, 0, 0, 0, True, False, 0, False)
     except ferry.Misuse as error:
         return "in use" in str(error)
 def strike():
