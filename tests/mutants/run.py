@@ -11,8 +11,8 @@ the presets, of whole sources: a mutant is one file compiled anew and one progra
     run.py --only src/plan/     those whose file or test has this text
     run.py --check              only whether each still has its place in the sources
 
-Status 1 if fewer than 95 of 100 are caught, those counted that no test sees yet, or if a mutant does
-not compile, or has lost its place: then write it anew beside the change that moved it.
+Status 1 if fewer than 95 of 100 are caught (90 of a sample), those counted that no test sees yet, or if
+a mutant does not compile, or has lost its place: then write it anew beside the change that moved it.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from table import EQUIVALENT, OPEN, ROOT, Stale, read_tables
 
 LIMIT_S = 600  # of a test of whole sources
 LEAST_CAUGHT = 0.95
+LEAST_OF_SAMPLE = 0.9  # of thirty, by chance, two or three may be among the few that survive
 
 
 def parse():
@@ -101,7 +102,7 @@ def layer_of(path):
     return words[1] if words[0] == "src" else words[0]
 
 
-def say_counts(mutants, said, told):
+def say_counts(mutants, said, told, least):
     """A line for each layer, then all."""
     layers = collections.defaultdict(collections.Counter)
     for mutant in mutants:
@@ -114,7 +115,7 @@ def say_counts(mutants, said, told):
     caught = sum(counts["caught"] for counts in layers.values())
     most = sum(sum(counts.values()) - counts[EQUIVALENT] for counts in layers.values())
     print("%d of %d mutants caught, %.1f %%" % (caught, most, 100.0 * caught / most))
-    return caught >= LEAST_CAUGHT * most
+    return caught >= least * most
 
 
 def main():
@@ -141,7 +142,8 @@ def main():
         if said[mutant] != "caught":
             print(mutant, flush=True)
     build.clear()
-    enough = say_counts(mutants, said, told)
+    least = LEAST_OF_SAMPLE if options.sample else LEAST_CAUGHT
+    enough = say_counts(mutants, said, told, least)
     return 0 if enough and not set(said.values()) - {"caught", "survived"} else 1
 
 
