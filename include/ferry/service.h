@@ -215,7 +215,7 @@ FERRY_API ferry_status ferry_service_run(ferry_service *service, ferry_queue *qu
  * well, of this schedule and these buffers; with FERRY_COMMIT_SWAP if that was said before two runs
  * in a row, and both runs before them ended well. It holds for one run. Where it is not true,
  * destinations keep what they had; FERRY_CHECKSUM_END finds out. subset: as in ferry_plan_options;
- * NULL: all.
+ * NULL: all, and the fills of this rank with them.
  */
 FERRY_API ferry_status ferry_service_mark_unchanged(ferry_service *service, const char *subset,
                                                     ferry_error *error);
