@@ -77,12 +77,41 @@ typedef const char *(*ferry_subset_name_fn)(const void *context, size_t i);
 FERRY_API ferry_status ferry_subset_check(ferry_subset *subset, size_t n, ferry_subset_name_fn name,
                                           const void *context, ferry_error *error);
 
+/* What becomes of elements on their way. */
+typedef enum ferry_conversion_kind {
+    FERRY_CONVERSION_CAST = 1,       /* each element by itself */
+    FERRY_CONVERSION_CODES = 2,      /* values become codes, whose blocks share a scale */
+    FERRY_CONVERSION_SCALES = 3,     /* values become the scales of their blocks */
+    FERRY_CONVERSION_DEQUANTIZE = 4, /* codes become values again */
+} ferry_conversion_kind;
+
+/*
+ * How the elements of a move are converted. Of a cast: an element x of the sender's type becomes
+ * the f32 v nearest to it; with a scale that is not 1, v becomes the f32 nearest to v x scale, and
+ * with an add that is not 0, that nearest to v + add; and the result is the nearest to v in the
+ * receiver's type. Ties go to the even one, each time. What is too large becomes infinite (in
+ * f8e4m3, NaN), or the largest number where it saturates.
+ */
+typedef struct ferry_conversion {
+    uint32_t kind;    /* a ferry_conversion_kind */
+    bool at_receiver; /* who computes it; what travels is of the type with fewer bits */
+    bool saturates;
+    float scale; /* 1: none */
+    float add;   /* 0: none */
+    /* Of blocks: who shares a scale is so many rows and columns of the last two dimensions. */
+    ferry_dtype code_dtype;
+    ferry_dtype scale_dtype;
+    uint32_t scale_rule; /* 0: the largest over the codes' largest; 1: the least power of two that
+                            covers it; 2: that of the microscaling formats */
+    uint64_t block[2];
+} ferry_conversion;
+
 /* One box of one tensor from one rank to another, or to itself. */
 typedef struct ferry_move {
     uint64_t task_id;
     const char *tensor;
     const char *source; /* the tensor that it is fed from, where the spec names one; else NULL */
-    ferry_dtype dtype;
+    ferry_dtype dtype;  /* of what travels, and what bytes counts */
     uint32_t from;
     uint32_t to;
     uint32_t n_dims;                    /* of the receiver's shard */
@@ -107,6 +136,13 @@ typedef struct ferry_move {
     uint64_t dst_offset;
     uint64_t src_strides[FERRY_MAX_DIMS];
     uint64_t dst_strides[FERRY_MAX_DIMS];
+    /*
+     * As the sender has the elements, and as the receiver wants them; all numbers above count
+     * elements, so they hold at both ends. NULL: elements are copied, and the types are one.
+     */
+    ferry_dtype src_dtype;
+    ferry_dtype dst_dtype;
+    const ferry_conversion *conversion; /* lives as long as the plan */
 } ferry_move;
 
 typedef struct ferry_plan_totals {

@@ -39,6 +39,9 @@ typedef struct ferry_shard {
      * elements, and it has no pieces and origins; the plan's moves say where their boxes lie in it.
      */
     bool is_parameter;
+    /* Of a destination on a mesh: what its elements are made of. NULL: they come as they are. */
+    ferry_dtype source_dtype;
+    const ferry_conversion *conversion;
 } ferry_shard;
 
 /* Whether a side of the plan is in boxes, so that its shards are parameters; false of no plan. */
@@ -120,6 +123,8 @@ typedef struct ferry_held_box {
     uint32_t source_n_dims;
     uint64_t source_begin[FERRY_MAX_DIMS];
     uint64_t source_global[FERRY_MAX_DIMS]; /* its shape */
+    ferry_dtype source_dtype;               /* dtype is the parameter's */
+    const ferry_conversion *conversion;     /* NULL: both are the same, and so are the elements */
 } ferry_held_box;
 
 /* Is handed each box. Anything but FERRY_OK ends the visit, which then returns that. */

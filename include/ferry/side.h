@@ -51,6 +51,14 @@ FERRY_API ferry_status ferry_side_add_parameter(ferry_side *side, const uint32_t
                                                 uint32_t flags, size_t *parameter_out,
                                                 ferry_error *error);
 
+/*
+ * The elements of a destination's parameter are cast on their way, from the type of their tensor to
+ * that of the parameter: see ferry_conversion. scale 1 and add 0 change nothing; a scale is finite
+ * and not 0, an add finite. The last call counts.
+ */
+FERRY_API ferry_status ferry_side_set_cast(ferry_side *side, size_t parameter, bool saturates,
+                                           float scale, float add, ferry_error *error);
+
 /* How often a box comes again, each time so many elements further in the tensor and in memory. */
 typedef struct ferry_side_repeat {
     uint64_t count;

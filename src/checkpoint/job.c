@@ -141,7 +141,12 @@ static ferry_status make_sides(fy_layout_job *job, const fy_job_target *target, 
                       from->is_sharded ? from->layout_path : from->path, &job->spec->source,
                       error));
     const json_t *to = target->side == NULL ? one : target->side;
-    return parse_side(job, to, target->name, &job->spec->destination, error);
+    fy_side *destination = &job->spec->destination;
+    FY_TRY(parse_side(job, to, target->name, destination, error));
+    return fy_side_refuse_casts(destination,
+                                "what becomes of the tensors of a checkpoint is said by --cast and "
+                                "--quantize, or by the options of the call",
+                                error);
 }
 
 typedef struct rank_place {

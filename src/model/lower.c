@@ -21,6 +21,9 @@ typedef struct lowering {
     fy_memo splits;
     fy_memo holders;
     fy_memo placements;
+    fy_memo casts; /* numbers of conversions */
+    const fy_conversion **conversions;
+    size_t n_conversions, conversion_capacity;
     fy_rule_index rules[2]; /* of the source and of the destination */
 } lowering;
 
@@ -382,7 +385,39 @@ static ferry_status make_placement(lowering *l, const fy_tensor *tensor, const p
     return fy_problem_add_placement(l->problem, &layout, holders, NULL, number_out, error);
 }
 
-static ferry_status lower_tensor(lowering *l, const fy_tensor *tensor, const fy_side *side,
+/* What becomes of a tensor at the destination; tensors that are cast alike share it. */
+static ferry_status lower_cast(lowering *l, fy_tensor *tensor, const fy_rule *rule,
+                               ferry_error *error)
+{
+    char why[FY_CAST_WHY_BYTES];
+    ferry_dtype to = rule->dtype.kind == 0 ? tensor->dtype : rule->dtype;
+    fy_conversion_key key = fy_cast_key(&rule->cast, tensor->dtype, to, why);
+    if (why[0] != '\0') {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "destination: \"%s\", rule \"%s\", %s",
+                       tensor->name, rule->match, why);
+    }
+    if (fy_conversion_key_is_zero(key)) {
+        return FERRY_OK;
+    }
+    uint64_t values[4] = {key.type, key.numbers, tensor->dtype.kind, tensor->dtype.element_bits};
+    fy_hash128 hash = fy_hash128_of(values, sizeof values);
+    uint32_t number = fy_memo_find(&l->casts, hash);
+    if (number == UINT32_MAX) {
+        fy_conversion *conversion = fy_arena_alloc(&l->problem->arena, 1, sizeof *conversion);
+        number = (uint32_t)l->n_conversions;
+        if (conversion == NULL ||
+            !FY_RESERVE(l->conversions, l->conversion_capacity, l->n_conversions + 1) ||
+            !fy_memo_add(&l->casts, hash, number)) {
+            return fy_fail_no_memory(error, "the casts of a destination");
+        }
+        *conversion = fy_conversion_of(&rule->cast, tensor->dtype, to);
+        l->conversions[l->n_conversions++] = conversion;
+    }
+    tensor->conversion = l->conversions[number];
+    return FERRY_OK;
+}
+
+static ferry_status lower_tensor(lowering *l, fy_tensor *tensor, const fy_side *side,
                                  uint32_t *placement_out, ferry_error *error)
 {
     size_t length = strlen(tensor->name);
@@ -403,6 +438,7 @@ static ferry_status lower_tensor(lowering *l, const fy_tensor *tensor, const fy_
         return FERRY_OK;
     }
     FY_TRY(check_dims(tensor, &p, error));
+    FY_TRY(is_src ? FERRY_OK : lower_cast(l, tensor, p.rule, error));
     FY_TRY(apply_stages(tensor, length, &p, error));
     uint64_t values[2 + FERRY_MAX_DIMS + FY_MAX_AXES] = {(uintptr_t)p.rule, tensor->n_dims};
     size_t n = 2;
@@ -483,6 +519,8 @@ out:
     fy_memo_cleanup(&l.splits);
     fy_memo_cleanup(&l.holders);
     fy_memo_cleanup(&l.placements);
+    fy_memo_cleanup(&l.casts);
+    fy_free(l.conversions);
     fy_rule_index_cleanup(&l.rules[0]);
     fy_rule_index_cleanup(&l.rules[1]);
     fy_digest_cleanup(&l.key);

@@ -15,7 +15,7 @@ typedef struct assembling {
     fy_problem *problem;
     size_t tensor_capacity;
     fy_extent_table sides[2]; /* of the source and the destination, where they are in boxes */
-    uint32_t *extents[2];     /* [the spec's tensors]; FY_NONE: no rank has anything of it */
+    uint32_t *extents[2];     /* [variants]; FY_NONE: no rank has anything of it */
     uint32_t *first_source;   /* [the spec's tensors] of the tensors that its regions became */
     fy_feed *feeds;           /* scratch */
     size_t n_feeds, feed_capacity;
@@ -28,10 +28,10 @@ static bool in_boxes(const assembling *a, uint32_t side)
     return a->problem->memory[side] != NULL;
 }
 
-/* NULL: no rank has anything of it. */
-static const fy_extents *extents_of(const assembling *a, uint32_t side, uint32_t tensor)
+/* Of a variant of a tensor; a source has one of each. NULL: no rank has anything of it. */
+static const fy_extents *extents_of(const assembling *a, uint32_t side, uint32_t variant)
 {
-    uint32_t number = a->extents[side][tensor];
+    uint32_t number = a->extents[side][variant];
     return number == FY_NONE ? NULL : &a->sides[side].all[number];
 }
 
@@ -65,7 +65,7 @@ static ferry_status add_tensor(assembling *a, uint32_t like, const fy_fragment *
 static ferry_status find_extents(assembling *a, uint32_t side, ferry_error *error)
 {
     fy_extent_table *table = &a->sides[side];
-    uint32_t n = a->spec->n_tensors;
+    uint32_t n = a->problem->memory[side]->n_variants;
     a->extents[side] = fy_alloc(n, sizeof *a->extents[side]);
     FY_TRY(fy_check_memory(a->extents[side] != NULL, "the tensors of a side", error));
     table->problem = a->problem;
@@ -112,7 +112,8 @@ static ferry_status place_sources(assembling *a, ferry_error *error)
         a->problem->tensors[t].src = extents->placement;
         for (uint32_t r = 0; r < extents->n_regions; r++) {
             const fy_extent *region = &extents->regions[r];
-            fy_fragment fragment = {.whole = &a->spec->tensors[t], .number = t, .layer = 1};
+            fy_fragment fragment = {
+                .whole = &a->spec->tensors[t], .number = t, .variant = t, .layer = 1};
             uint32_t number = 0;
             memcpy(fragment.at, region->box.begin, sizeof fragment.at);
             FY_TRY(add_tensor(a, t, &fragment, region->box.length, &number, error));
@@ -319,7 +320,7 @@ static ferry_status feed_whole(assembling *a, uint32_t number, uint32_t tensor, 
     if (a->problem->tensors[number].fragment == NULL) {
         fy_fragment *fragment = fy_arena_alloc(&a->problem->arena, 1, sizeof *fragment);
         FY_TRY(fy_check_memory(fragment != NULL, "the sources of a tensor", error));
-        *fragment = (fy_fragment){.whole = whole, .number = tensor, .layer = 1};
+        *fragment = (fy_fragment){.whole = whole, .number = tensor, .variant = tensor, .layer = 1};
         a->problem->tensors[number].fragment = fragment;
     }
     if (whole->n_dims > 0) {
@@ -352,8 +353,23 @@ static ferry_status index_feeds(const assembling *a, uint32_t tensor, fy_box_tre
 
 enum { TREE_FROM = 8 };
 
-static ferry_status place_regions(assembling *a, uint32_t tensor, const fy_extents *extents,
-                                  ferry_error *error)
+/* A copy of a tensor for a variant of it at the destination. */
+static ferry_status add_variant(assembling *a, uint32_t tensor, fy_fragment *fragment,
+                                uint32_t variant, const uint64_t *shape, uint32_t placement,
+                                uint32_t *number_out, ferry_error *error)
+{
+    fragment->whole = &a->spec->tensors[tensor];
+    fragment->number = tensor;
+    fragment->variant = variant;
+    FY_TRY(add_tensor(a, tensor, fragment, shape, number_out, error));
+    fy_tensor *added = &a->problem->tensors[*number_out];
+    added->dst = placement;
+    added->conversion = fy_memory_conversion(a->problem->memory[1], variant);
+    return FERRY_OK;
+}
+
+static ferry_status place_regions(assembling *a, uint32_t tensor, uint32_t variant,
+                                  const fy_extents *extents, ferry_error *error)
 {
     const fy_tensor *whole = &a->spec->tensors[tensor];
     fy_box_tree *tree = NULL;
@@ -363,31 +379,49 @@ static ferry_status place_regions(assembling *a, uint32_t tensor, const fy_exten
     }
     for (uint32_t r = 0; r < extents->n_regions && status == FERRY_OK; r++) {
         const fy_extent *region = &extents->regions[r];
-        fy_fragment fragment = {.whole = whole, .number = tensor, .layer = region->layer};
+        fy_fragment fragment = {.layer = region->layer};
         uint32_t number = 0;
         memcpy(fragment.at, region->box.begin, sizeof fragment.at);
-        status = add_tensor(a, tensor, &fragment, region->box.length, &number, error);
-        if (status == FERRY_OK) {
-            a->problem->tensors[number].dst = region->placement;
-            status = feed_box(a, number, tensor, &region->box, tree, error);
-        }
+        status = add_variant(a, tensor, &fragment, variant, region->box.length, region->placement,
+                             &number, error);
+        FY_THEN(status, feed_box(a, number, tensor, &region->box, tree, error));
     }
     fy_box_tree_destroy(tree);
     return status;
 }
 
-/* The whole tensor as often as ranks want it. */
-static ferry_status place_layers(assembling *a, uint32_t tensor, const fy_extents *extents,
-                                 ferry_error *error)
+/* The whole tensor as often as ranks want it, the first time as itself if it is no variant. */
+static ferry_status place_layers(assembling *a, uint32_t tensor, uint32_t variant,
+                                 const fy_extents *extents, ferry_error *error)
 {
-    const fy_tensor *whole = &a->spec->tensors[tensor];
-    a->problem->tensors[tensor].dst = extents->placement;
-    for (uint32_t layer = 2; layer <= extents->n_layers; layer++) {
-        fy_fragment fragment = {.whole = whole, .number = tensor, .layer = layer};
+    bool is_itself = variant == tensor;
+    if (is_itself) {
+        a->problem->tensors[tensor].dst = extents->placement;
+        a->problem->tensors[tensor].conversion =
+            fy_memory_conversion(a->problem->memory[1], variant);
+    }
+    for (uint32_t layer = is_itself ? 2 : 1; layer <= extents->n_layers; layer++) {
+        fy_fragment fragment = {.layer = layer};
         uint32_t number = 0;
-        FY_TRY(add_tensor(a, tensor, &fragment, whole->shape, &number, error));
-        a->problem->tensors[number].dst = extents->placement;
+        FY_TRY(add_variant(a, tensor, &fragment, variant, a->spec->tensors[tensor].shape,
+                           extents->placement, &number, error));
         FY_TRY(feed_whole(a, number, tensor, error));
+    }
+    return FERRY_OK;
+}
+
+/* The other ways in which ranks want it. */
+static ferry_status place_variants(assembling *a, uint32_t tensor, ferry_error *error)
+{
+    const fy_memory *memory = a->problem->memory[1];
+    uint32_t variant = fy_memory_next_variant(memory, tensor);
+    for (; variant != FY_NO_VARIANT; variant = fy_memory_next_variant(memory, variant)) {
+        const fy_extents *extents = extents_of(a, 1, variant);
+        if (extents == NULL) {
+            continue; /* its boxes are empty */
+        }
+        FY_TRY(extents->placement == FY_NONE ? place_regions(a, tensor, variant, extents, error)
+                                             : place_layers(a, tensor, variant, extents, error));
     }
     return FERRY_OK;
 }
@@ -395,10 +429,11 @@ static ferry_status place_layers(assembling *a, uint32_t tensor, const fy_extent
 static ferry_status place_destination(assembling *a, uint32_t tensor, ferry_error *error)
 {
     const fy_extents *extents = in_boxes(a, 1) ? extents_of(a, 1, tensor) : NULL;
+    FY_TRY(in_boxes(a, 1) ? place_variants(a, tensor, error) : FERRY_OK);
     if (extents != NULL && extents->placement == FY_NONE) {
-        return place_regions(a, tensor, extents, error);
+        return place_regions(a, tensor, tensor, extents, error);
     }
-    FY_TRY(extents == NULL ? FERRY_OK : place_layers(a, tensor, extents, error));
+    FY_TRY(extents == NULL ? FERRY_OK : place_layers(a, tensor, tensor, extents, error));
     if (a->problem->tensors[tensor].dst == FY_NONE || is_fed_as_said(a, tensor)) {
         return FERRY_OK;
     }

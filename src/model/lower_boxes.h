@@ -42,7 +42,13 @@ typedef struct fy_extent_table {
     size_t begin_capacity, length_capacity;
 } fy_extent_table;
 
-/* One more for each number of a tensor; FY_NONE where no rank has anything of it. */
+/* The tensor of which one is a variant: see fy_memory_variant. */
+static inline const fy_tensor *fy_extents_tensor(const fy_extent_table *table, uint32_t variant)
+{
+    return &table->problem->tensors[fy_memory_tensor_of(table->memory, variant)];
+}
+
+/* One more for each number of a variant; FY_NONE where no rank has anything of it. */
 ferry_status fy_extents_find(fy_extent_table *table, uint32_t tensor, uint32_t *number_out,
                              ferry_error *error);
 void fy_extent_table_cleanup(fy_extent_table *table);

@@ -323,7 +323,7 @@ static bool cut_axis(axis_sets *axis, const placed_run *runs, size_t n, uint64_t
 static ferry_status make_split(producting *p, uint32_t d, uint32_t *split_out, ferry_error *error)
 {
     axis_sets *axis = &p->axes[d];
-    uint64_t extent = p->table->problem->tensors[p->tensor].shape[d];
+    uint64_t extent = fy_extents_tensor(p->table, p->tensor)->shape[d];
     size_t n = axis->n_runs, n_pieces = 0;
     placed_run *runs = fy_alloc(n, sizeof *runs);
     fy_split_piece *pieces = fy_alloc(2 * n + 1, sizeof *pieces);
@@ -375,7 +375,7 @@ static ferry_status make_holders(producting *p, uint64_t n_cells, uint32_t *numb
 
 static ferry_status make_placement(producting *p, uint32_t *placement_out, ferry_error *error)
 {
-    const fy_tensor *tensor = &p->table->problem->tensors[p->tensor];
+    const fy_tensor *tensor = fy_extents_tensor(p->table, p->tensor);
     fy_layout layout = {.n_dims = p->n_dims};
     uint64_t n_cells = 1;
     uint32_t holders = 0;
@@ -403,7 +403,7 @@ ferry_status fy_extents_as_product(fy_extent_table *table, uint32_t tensor, uint
                     .spots = &table->memory->spots[held->spots],
                     .held = held,
                     .tensor = tensor,
-                    .n_dims = table->problem->tensors[tensor].n_dims,
+                    .n_dims = fy_extents_tensor(table, tensor)->n_dims,
                     .is_product = true};
     *placement_out = FY_NONE;
     p.kind_sets = fy_alloc((size_t)p.spots->n_kinds * p.n_dims + 1, sizeof *p.kind_sets);

@@ -75,7 +75,7 @@ static ferry_status find_distinct(fy_extent_table *table, uint32_t tensor, disti
                                   ferry_error *error)
 {
     listed_box *boxes = NULL;
-    size_t n = 0, n_dims = table->problem->tensors[tensor].n_dims;
+    size_t n = 0, n_dims = fy_extents_tensor(table, tensor)->n_dims;
     FY_TRY(list_all(table, tensor, &boxes, &n, error));
     d->first = fy_alloc(n + 1, sizeof *d->first);
     d->lists = fy_alloc(n, sizeof *d->lists);
@@ -250,7 +250,7 @@ static ferry_status make_tree(fy_extents *extents, uint32_t n_dims, ferry_error 
 ferry_status fy_extents_as_regions(fy_extent_table *table, uint32_t tensor, fy_extents *extents,
                                    ferry_error *error)
 {
-    uint32_t n_dims = table->problem->tensors[tensor].n_dims;
+    uint32_t n_dims = fy_extents_tensor(table, tensor)->n_dims;
     distinct_boxes d = {0};
     fy_region_set set = {0};
     ferry_status status = find_distinct(table, tensor, &d, error);
@@ -268,7 +268,7 @@ ferry_status fy_extents_as_regions(fy_extent_table *table, uint32_t tensor, fy_e
 /* What the extents of a tensor follow from. */
 static fy_hash128 key_of(const fy_extent_table *table, uint32_t tensor)
 {
-    const fy_tensor *of = &table->problem->tensors[tensor];
+    const fy_tensor *of = fy_extents_tensor(table, tensor);
     uint64_t values[2 + FERRY_MAX_DIMS] = {table->memory->keys[tensor].low,
                                            table->memory->keys[tensor].high};
     for (uint32_t d = 0; d < of->n_dims; d++) {

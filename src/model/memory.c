@@ -20,7 +20,6 @@ typedef struct loose_box {
 typedef struct gathering_boxes {
     fy_memory *memory;
     const char *role;
-    const uint32_t *tensor_of;
     loose_box *boxes;
     size_t n, capacity;
     fy_patch *patches; /* scratch */
@@ -98,6 +97,12 @@ static void absorb_all(open_box *box)
     }
 }
 
+/* Among variants of tensors. */
+static uint32_t number_of(const gathering_boxes *g, const fy_said_box *held)
+{
+    return fy_memory_find_variant(g->memory, g->memory->tensor_of[held->tensor], held->parameter);
+}
+
 static ferry_status keep_box(gathering_boxes *g, const open_box *box, const uint64_t *begin,
                              uint64_t offset, const fy_said_box *held, ferry_error *error)
 {
@@ -110,7 +115,7 @@ static ferry_status keep_box(gathering_boxes *g, const open_box *box, const uint
     memcpy(numbers, begin, n * sizeof *numbers);
     memcpy(numbers + n, box->shape, n * sizeof *numbers);
     memcpy(numbers + 2 * n, box->strides, n * sizeof *numbers);
-    g->boxes[g->n++] = (loose_box){.tensor = g->tensor_of[held->tensor],
+    g->boxes[g->n++] = (loose_box){.tensor = number_of(g, held),
                                    .ranks = memory->side->parameters[held->parameter].ranks,
                                    .box = {.parameter = held->parameter,
                                            .n_dims = box->n_dims,
@@ -166,7 +171,7 @@ static bool is_empty(const fy_said_box *held)
 static ferry_status keep_plain(gathering_boxes *g, const fy_said_box *held, ferry_error *error)
 {
     FY_TRY(FY_GROW(g->boxes, g->capacity, g->n + 1, "the boxes of a side", error));
-    g->boxes[g->n++] = (loose_box){.tensor = g->tensor_of[held->tensor],
+    g->boxes[g->n++] = (loose_box){.tensor = number_of(g, held),
                                    .ranks = g->memory->side->parameters[held->parameter].ranks,
                                    .box = {.parameter = held->parameter,
                                            .n_dims = held->n_dims,
@@ -526,6 +531,7 @@ void fy_memory_destroy(fy_memory *memory)
         for (size_t i = 0; i < memory->n_stocks; i++) {
             fy_box_tree_destroy(memory->stocks[i].tree);
         }
+        fy_free(memory->variants);
         fy_free(memory->tensors);
         fy_free(memory->keys);
         fy_free(memory->boxes);
@@ -541,15 +547,16 @@ ferry_status fy_memory_create(const fy_memory_of *of, fy_memory **memory_out, fe
 {
     fy_memory *memory = fy_alloc_zeroed(1, sizeof *memory);
     FY_TRY(fy_check_memory(memory != NULL, "the memory of a side", error));
-    gathering_boxes g = {.memory = memory, .role = of->role, .tensor_of = of->tensor_of};
+    gathering_boxes g = {.memory = memory, .role = of->role};
     memory->side = of->side;
     memory->tensor_of = of->tensor_of;
     memory->n_tensors = of->n_tensors;
-    memory->tensors = fy_alloc_zeroed(of->n_tensors, sizeof *memory->tensors);
-    memory->keys = fy_alloc(of->n_tensors, sizeof *memory->keys);
-    ferry_status status = fy_check_memory(memory->tensors != NULL && memory->keys != NULL,
-                                          "the memory of a side", error);
-    for (uint32_t t = 0; status == FERRY_OK && t < of->n_tensors; t++) {
+    ferry_status status = fy_memory_make_variants(memory, of, error);
+    memory->tensors = fy_alloc_zeroed(memory->n_variants, sizeof *memory->tensors);
+    memory->keys = fy_alloc(memory->n_variants, sizeof *memory->keys);
+    FY_THEN(status, fy_check_memory(memory->tensors != NULL && memory->keys != NULL,
+                                    "the memory of a side", error));
+    for (uint32_t t = 0; status == FERRY_OK && t < memory->n_variants; t++) {
         memory->tensors[t].spots = FY_NO_SPOTS;
     }
     FY_THEN(status, list_ranks(memory, error));

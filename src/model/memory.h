@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "layout/box_tree.h"
+#include "model/conversion.h"
 #include "model/side.h"
 
 /*
@@ -48,14 +49,32 @@ typedef struct fy_memory_tensor {
 
 #define FY_NO_SPOTS UINT32_MAX
 
+/*
+ * One way in which parameters want a tensor: as it is, or cast. A tensor that is wanted in several
+ * ways counts as several: the first has the number of the tensor, the others follow behind those of
+ * all tensors.
+ */
+typedef struct fy_memory_variant {
+    uint32_t tensor;   /* of the spec */
+    uint32_t next;     /* another of the same tensor; FY_NO_VARIANT: there is none */
+    ferry_dtype dtype; /* of the tensor */
+    fy_conversion_key key;
+    const fy_conversion *conversion; /* NULL: as it is */
+} fy_memory_variant;
+
+#define FY_NO_VARIANT UINT32_MAX
+
 typedef struct fy_memory {
     const ferry_side *side;    /* the spec's: sorted and checked */
     const uint32_t *tensor_of; /* the spec's numbers of the side's tensors */
     fy_hash128 digest;         /* of what each rank has where, however it was said */
-    fy_hash128 *keys;          /* [n_tensors] of which lists have which boxes, wherever they lie */
+    fy_hash128 *keys;          /* [n_variants] of which lists have which boxes, wherever they lie */
     fy_arena arena;
-    uint32_t n_tensors; /* of the spec */
-    fy_memory_tensor *tensors;
+    uint32_t n_tensors;  /* of the spec */
+    uint32_t n_variants; /* at least as many */
+    fy_memory_variant
+        *variants;             /* [n_variants]; NULL: no parameter casts, and each tensor has one */
+    fy_memory_tensor *tensors; /* [n_variants] */
     fy_memory_box *boxes;
     size_t n_boxes;
     fy_stock *stocks;
@@ -77,6 +96,7 @@ typedef struct fy_memory_of {
     const uint32_t *tensor_of;
     uint32_t n_tensors;
     const char *(*name_of)(const void *context, uint32_t tensor);
+    ferry_dtype (*dtype_of)(const void *context, uint32_t tensor);
     const void *context;
 } fy_memory_of;
 
@@ -95,6 +115,27 @@ bool fy_memory_is_alike(const fy_memory *memory, uint32_t a, uint32_t b);
 
 /* Sets digest and keys: the last step of making one. */
 ferry_status fy_memory_make_digest(fy_memory *memory, const fy_memory_of *of, ferry_error *error);
+
+/* Sets n_variants and variants: an early step. */
+ferry_status fy_memory_make_variants(fy_memory *memory, const fy_memory_of *of, ferry_error *error);
+
+/* The number of what a parameter has of a tensor of the spec. */
+uint32_t fy_memory_find_variant(const fy_memory *memory, uint32_t tensor, uint32_t parameter);
+
+static inline uint32_t fy_memory_tensor_of(const fy_memory *memory, uint32_t variant)
+{
+    return memory->variants == NULL ? variant : memory->variants[variant].tensor;
+}
+
+static inline const fy_conversion *fy_memory_conversion(const fy_memory *memory, uint32_t variant)
+{
+    return memory->variants == NULL ? NULL : memory->variants[variant].conversion;
+}
+
+static inline uint32_t fy_memory_next_variant(const fy_memory *memory, uint32_t variant)
+{
+    return memory->variants == NULL ? FY_NO_VARIANT : memory->variants[variant].next;
+}
 
 static inline const uint64_t *fy_memory_shape(const fy_memory_box *box)
 {

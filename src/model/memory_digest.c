@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* A box of a parameter, with its tensor. */
+/* A box of a parameter, with its tensor, one of the variants. */
 typedef struct owned_box {
     const fy_memory_box *box;
     uint32_t tensor;
@@ -43,7 +43,7 @@ static ferry_status list_boxes(digesting *g, ferry_error *error)
     if (g->boxes == NULL || g->begin == NULL || g->hashes == NULL) {
         return fy_fail_no_memory(error, "the digest of a side");
     }
-    for (uint32_t t = 0; t < memory->n_tensors; t++) {
+    for (uint32_t t = 0; t < memory->n_variants; t++) {
         const fy_memory_tensor *tensor = &memory->tensors[t];
         uint32_t n_lists = tensor->spots == FY_NO_SPOTS ? 0 : memory->spots[tensor->spots].n_lists;
         for (uint32_t i = 0; i < n_lists; i++) {
@@ -65,7 +65,12 @@ static ferry_status list_boxes(digesting *g, ferry_error *error)
 static void put_box(digesting *g, const owned_box *owned)
 {
     const fy_memory_box *box = owned->box;
-    fy_digest_text(&g->d, g->of->name_of(g->of->context, owned->tensor));
+    const fy_conversion *conversion = fy_memory_conversion(g->memory, owned->tensor);
+    uint32_t tensor = fy_memory_tensor_of(g->memory, owned->tensor);
+    fy_digest_text(&g->d, g->of->name_of(g->of->context, tensor));
+    if (conversion != NULL) {
+        fy_conversion_digest(&g->d, conversion);
+    }
     fy_digest_u64(&g->d, box->offset);
     fy_digest_u64s(&g->d, box->numbers, 2 * (size_t)box->n_dims);
     for (uint32_t d = 0; d < box->n_dims; d++) {
@@ -181,7 +186,7 @@ ferry_status fy_memory_make_digest(fy_memory *memory, const fy_memory_of *of, fe
     ferry_status status = list_boxes(&g, error);
     FY_THEN(status, hash_parameters(&g, error));
     FY_THEN(status, hash_ranks(&g, &memory->digest, error));
-    for (uint32_t t = 0; status == FERRY_OK && t < memory->n_tensors; t++) {
+    for (uint32_t t = 0; status == FERRY_OK && t < memory->n_variants; t++) {
         key_tensor(&g, t, &memory->keys[t]);
     }
     FY_THEN(status, fy_check_memory(!g.d.failed, "the digest of a side", error));

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "layout/box.h"
 #include "layout/split.h"
+#include "model/conversion.h"
 #include "model/holders.h"
 
 #include <ferry/dtype.h>
@@ -64,9 +65,10 @@ typedef struct fy_feed {
 typedef struct fy_fragment {
     const struct fy_tensor *whole; /* as the spec has it */
     uint32_t number;               /* of that among the problem's tensors */
-    uint32_t layer;                /* from 1: a rank may want elements in several places */
-    const uint64_t *missing;       /* an element that no source has, or NULL */
-    uint64_t at[FERRY_MAX_DIMS];   /* where the region begins */
+    uint32_t variant;            /* of a destination in boxes: see fy_memory_variant; else number */
+    uint32_t layer;              /* from 1: a rank may want elements in several places */
+    const uint64_t *missing;     /* an element that no source has, or NULL */
+    uint64_t at[FERRY_MAX_DIMS]; /* where the region begins */
 } fy_fragment;
 
 typedef struct fy_tensor {
@@ -81,7 +83,8 @@ typedef struct fy_tensor {
     bool is_source_only; /* the destination has no place for it, whatever its rules */
     bool is_middle;      /* others are made of it, and it of others: no side needs a rule for it */
     bool is_made;        /* whoever fills the destination makes it: no source has it */
-    const fy_fragment *fragment; /* NULL: it is whole, and fed as the spec says */
+    const fy_fragment *fragment;     /* NULL: it is whole, and fed as the spec says */
+    const fy_conversion *conversion; /* at the destination; NULL: it is wanted as it is */
 } fy_tensor;
 
 /* One rank's parameters in its own order; n is 0 where that is the order of tensors. */
@@ -124,6 +127,24 @@ static inline uint32_t fy_problem_whole_number(const fy_problem *problem, uint32
 {
     const fy_fragment *fragment = problem->tensors[tensor].fragment;
     return fragment == NULL ? tensor : fragment->number;
+}
+
+/* The number under which the memory of a side in boxes has it. */
+static inline uint32_t fy_problem_variant(const fy_problem *problem, uint32_t tensor)
+{
+    const fy_fragment *fragment = problem->tensors[tensor].fragment;
+    return fragment == NULL ? tensor : fragment->variant;
+}
+
+/* What travels of it, and what becomes of it at the destination. */
+static inline ferry_dtype fy_tensor_wire(const fy_tensor *tensor)
+{
+    return tensor->conversion == NULL ? tensor->dtype : tensor->conversion->wire;
+}
+
+static inline ferry_dtype fy_tensor_wanted(const fy_tensor *tensor)
+{
+    return tensor->conversion == NULL ? tensor->dtype : tensor->conversion->to;
 }
 
 void fy_problem_cleanup(fy_problem *problem);

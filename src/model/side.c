@@ -234,6 +234,22 @@ ferry_status ferry_side_add_parameter(ferry_side *side, const uint32_t *ranks, s
     return FERRY_OK;
 }
 
+ferry_status ferry_side_set_cast(ferry_side *side, size_t parameter, bool saturates, float scale,
+                                 float add, ferry_error *error)
+{
+    ferry_error inner;
+    fy_said_cast cast = {0};
+    FY_TRY(check_open(side, parameter, true, "ferry_side_set_cast needs a side and a parameter",
+                      error));
+    ferry_status status = fy_cast_make(saturates, scale, add, &cast, &inner);
+    if (status != FERRY_OK) {
+        return fy_fail(error, status, "the parameter \"%s\" has %s",
+                       side->parameters[parameter].name, inner.message);
+    }
+    side->parameters[parameter].cast = cast;
+    return FERRY_OK;
+}
+
 /* The numbers of a box behind each other: see fy_said_box. */
 static const uint64_t *keep_numbers(ferry_side *side, const ferry_side_box *box)
 {
@@ -404,6 +420,7 @@ static ferry_status append_parameters(ferry_side *side, const ferry_side *other,
             side, ranks, n, parameter->name, parameter->dtype.kind == 0 ? NULL : &parameter->dtype,
             parameter->elements, parameter->is_partial ? FERRY_PARAMETER_PARTIAL : 0, &number,
             error));
+        side->parameters[number].cast = parameter->cast;
     }
     return FERRY_OK;
 }

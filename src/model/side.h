@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "base/writer.h"
 #include "layout/strided.h"
+#include "model/conversion.h"
 
 #include <ferry/side.h>
 
@@ -44,6 +45,7 @@ typedef struct fy_parameter {
     uint64_t elements;
     uint32_t ranks; /* the number of a list; FY_OWN_RANK: the rank that says it */
     bool is_partial;
+    fy_said_cast cast;
     uint32_t first_box, n_boxes; /* of a side that is sorted */
     uint32_t first_fill, n_fills;
 } fy_parameter;

@@ -54,11 +54,36 @@ static ferry_status fail(const checking *c, uint32_t number, ferry_error *error,
     return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s, %s: %s", title, owner, sentence);
 }
 
+/* A source has tensors as they are. */
+static ferry_status check_types(const checking *c, uint32_t number, ferry_dtype dtype,
+                                ferry_error *error)
+{
+    char sentence[TITLE_BYTES], why[FY_CAST_WHY_BYTES];
+    char have[FERRY_DTYPE_TEXT_BYTES], want[FERRY_DTYPE_TEXT_BYTES];
+    bool is_same = dtype.kind == c->dtype.kind && dtype.element_bits == c->dtype.element_bits;
+    ferry_dtype_format(dtype, have, sizeof have);
+    ferry_dtype_format(c->dtype, want, sizeof want);
+    if (!c->is_destination && !is_same) {
+        snprintf(sentence, sizeof sentence,
+                 "the tensor is %s and the parameter %s, which takes a cast from %s to %s; only "
+                 "destinations say casts, so give the tensor the type that the source has",
+                 have, want, want, have);
+        return fail(c, number, error, sentence);
+    }
+    fy_cast_key(&c->parameter->cast, dtype, c->dtype, why);
+    if (why[0] == '\0') {
+        return FERRY_OK;
+    }
+    snprintf(sentence, sizeof sentence, "the tensor is %s and the parameter %s, which %s", have,
+             want, why);
+    return fail(c, number, error, sentence);
+}
+
 static ferry_status check_tensor(const checking *c, uint32_t number, const fy_said_box *box,
                                  ferry_error *error)
 {
     uint32_t tensor = c->side->tensor_of[box->tensor];
-    char sentence[TITLE_BYTES], have[FERRY_DTYPE_TEXT_BYTES], want[FERRY_DTYPE_TEXT_BYTES];
+    char sentence[TITLE_BYTES];
     if (tensor == FY_NONE) {
         return fail(c, number, error, "there is no tensor of this name");
     }
@@ -77,15 +102,7 @@ static ferry_status check_tensor(const checking *c, uint32_t number, const fy_sa
                  box->n_dims, of->n_dims);
         return fail(c, number, error, sentence);
     }
-    if (of->dtype.kind != c->dtype.kind || of->dtype.element_bits != c->dtype.element_bits) {
-        ferry_dtype_format(of->dtype, have, sizeof have);
-        ferry_dtype_format(c->dtype, want, sizeof want);
-        snprintf(sentence, sizeof sentence,
-                 "the tensor is %s and the parameter %s, which takes a cast from %s to %s", have,
-                 want, c->is_destination ? have : want, c->is_destination ? want : have);
-        return fail(c, number, error, sentence);
-    }
-    return FERRY_OK;
+    return check_types(c, number, of->dtype, error);
 }
 
 static ferry_status check_extent(const checking *c, uint32_t number, const fy_said_box *box,
@@ -334,6 +351,12 @@ static ferry_status check_parameter(checking *c, ferry_error *error)
         c->dtype = c->spec->tensors[tensor].dtype;
     }
     put_title(c, title);
+    if (p->cast.is_said && !c->is_destination) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s: says a cast, but a source holds tensors as they are; say at the "
+                       "destination what they become",
+                       title);
+    }
     if (c->dtype.kind == 0) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s: has neither a dtype nor a box whose tensor has one", title);
@@ -468,6 +491,11 @@ static const char *name_of(const void *context, uint32_t tensor)
     return ((const ferry_spec *)context)->tensors[tensor].name;
 }
 
+static ferry_dtype dtype_of(const void *context, uint32_t tensor)
+{
+    return ((const ferry_spec *)context)->tensors[tensor].dtype;
+}
+
 static ferry_status make_memory(const ferry_spec *spec, fy_side *side, ferry_error *error)
 {
     fy_memory_of of = {.side = side->boxes,
@@ -475,6 +503,7 @@ static ferry_status make_memory(const ferry_spec *spec, fy_side *side, ferry_err
                        .tensor_of = side->tensor_of,
                        .n_tensors = spec->n_tensors,
                        .name_of = name_of,
+                       .dtype_of = dtype_of,
                        .context = spec};
     return fy_memory_create(&of, &side->memory, error);
 }

@@ -15,6 +15,7 @@ typedef struct said_parameter {
     size_t n_ranks;
     uint64_t elements;
     bool is_partial;
+    fy_said_cast cast;
     const json_t *holds;
     const json_t *fill;
 } said_parameter;
@@ -37,19 +38,6 @@ static ferry_status parse_ranks(const json_t *json, const fy_json_place *place, 
     FY_TRY(fy_json_read_items(json, place, parse_rank, NULL, &side->arena, sizeof *said->ranks,
                               "a list of ranks", &said->ranks, &said->n_ranks, error));
     return said->n_ranks > 0 ? FERRY_OK : fy_json_fail(place, error, "must have a rank");
-}
-
-static ferry_status parse_dtype(const json_t *json, const fy_json_place *place, void *object,
-                                void *context, ferry_error *error)
-{
-    const char *text;
-    ferry_error inner;
-    (void)context;
-    FY_TRY(fy_json_get_string(json, place, &text, error));
-    if (ferry_dtype_parse(text, object, &inner) != FERRY_OK) {
-        return fy_json_fail(place, error, "%s", inner.message);
-    }
-    return FERRY_OK;
 }
 
 static ferry_status parse_numbers(const json_t *json, const fy_json_place *place, uint32_t *n_out,
@@ -224,16 +212,25 @@ static ferry_status parse_parameter(const json_t *json, const fy_json_place *pla
         {"rank", FY_JSON_READ, .offset = offsetof(said_parameter, rank), .read = parse_rank},
         {"ranks", FY_JSON_READ, .read = parse_ranks},
         {"parameter", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(said_parameter, name)},
-        {"dtype", FY_JSON_READ, .offset = offsetof(said_parameter, dtype), .read = parse_dtype},
+        {"dtype", FY_JSON_READ, .offset = offsetof(said_parameter, dtype),
+         .read = fy_dtype_parse_json},
         {"elements", FY_JSON_SIZE, FY_JSON_NEEDED, .offset = offsetof(said_parameter, elements),
          .most = INT64_MAX},
         {"holds", FY_JSON_VALUE, FY_JSON_NEEDED, .offset = offsetof(said_parameter, holds)},
         {"fill", FY_JSON_VALUE, .offset = offsetof(said_parameter, fill)},
         {"partial", FY_JSON_BOOL, .offset = offsetof(said_parameter, is_partial)},
+        {"cast", FY_JSON_READ, .offset = offsetof(said_parameter, cast),
+         .read = fy_cast_parse_word},
+        {"scale", FY_JSON_READ, .offset = offsetof(said_parameter, cast),
+         .read = fy_cast_parse_scale},
+        {"add", FY_JSON_READ, .offset = offsetof(said_parameter, cast), .read = fy_cast_parse_add},
+        {.key = "quantize", .type = FY_JSON_UNREAD},
+        {.key = "dequantize", .type = FY_JSON_UNREAD},
         {.key = NULL}};
     said_parameter said = {.rank = FY_OWN_RANK};
     size_t number = 0;
     FY_TRY(fy_json_read(json, place, fields, &said, side, error));
+    FY_TRY(fy_cast_finish(json, place, &said.cast, error));
     if ((said.rank == FY_OWN_RANK) == (said.ranks == NULL)) {
         return fy_json_fail(place, error, "must have either \"rank\" or \"ranks\"");
     }
@@ -241,6 +238,7 @@ static ferry_status parse_parameter(const json_t *json, const fy_json_place *pla
                                     said.ranks == NULL ? 1 : said.n_ranks, said.name,
                                     said.dtype.kind == 0 ? NULL : &said.dtype, said.elements,
                                     said.is_partial ? FERRY_PARAMETER_PARTIAL : 0, &number, error));
+    side->parameters[number].cast = said.cast;
     return parse_lists(&said, place, side, number, error);
 }
 
@@ -367,6 +365,7 @@ static void write_head(fy_writer *w, const ferry_side *side, const fy_parameter 
     }
     fy_write_text(w, ",\"elements\":");
     fy_write_u64(w, parameter->elements);
+    fy_cast_write(w, &parameter->cast);
 }
 
 /* Of a side that is sorted. */

@@ -17,6 +17,22 @@ static void pack_dtype(fy_pack *out, ferry_dtype dtype)
     fy_pack_number(out, dtype.element_bits);
 }
 
+static uint64_t bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static void pack_cast(fy_pack *out, const fy_said_cast *cast)
+{
+    fy_pack_number(out, !cast->is_said ? 0 : cast->saturates ? 2 : 1);
+    if (cast->is_said) {
+        fy_pack_number(out, bits_of(cast->scale));
+        fy_pack_number(out, bits_of(cast->add));
+    }
+}
+
 /* The numbers of a box are all that it has; so are those of a fill. */
 void fy_side_pack(const ferry_side *side, fy_pack *out)
 {
@@ -38,6 +54,7 @@ void fy_side_pack(const ferry_side *side, fy_pack *out)
         pack_dtype(out, parameter->dtype);
         fy_pack_number(out, parameter->elements);
         fy_pack_number(out, parameter->is_partial);
+        pack_cast(out, &parameter->cast);
     }
     fy_pack_number(out, side->n_boxes);
     for (size_t i = 0; i < side->n_boxes; i++) {
@@ -75,6 +92,14 @@ static ferry_dtype read_dtype(fy_reader *in)
     return dtype;
 }
 
+static float read_float(fy_reader *in)
+{
+    uint32_t bits = (uint32_t)fy_read_number(in, UINT32_MAX);
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
 static ferry_status unpack_tensor(ferry_side *side, fy_reader *in, ferry_error *error)
 {
     char name[FERRY_NAME_BYTES];
@@ -99,11 +124,14 @@ static ferry_status unpack_parameter(ferry_side *side, fy_reader *in, ferry_erro
     ferry_dtype dtype = read_dtype(in);
     uint64_t elements = fy_read_number(in, UINT64_MAX);
     bool is_partial = fy_read_number(in, 1) == 1;
-    return in->failed
-               ? FERRY_OK
-               : ferry_side_add_parameter(side, NULL, 0, name, dtype.kind == 0 ? NULL : &dtype,
-                                          elements, is_partial ? FERRY_PARAMETER_PARTIAL : 0,
-                                          &number, error);
+    uint64_t cast = fy_read_number(in, 2);
+    float scale = cast == 0 ? 1 : read_float(in), add = cast == 0 ? 0 : read_float(in);
+    if (in->failed) {
+        return FERRY_OK;
+    }
+    FY_TRY(ferry_side_add_parameter(side, NULL, 0, name, dtype.kind == 0 ? NULL : &dtype, elements,
+                                    is_partial ? FERRY_PARAMETER_PARTIAL : 0, &number, error));
+    return cast == 0 ? FERRY_OK : ferry_side_set_cast(side, number, cast == 2, scale, add, error);
 }
 
 static ferry_status unpack_box(ferry_side *side, fy_reader *in, ferry_error *error)

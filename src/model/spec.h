@@ -55,6 +55,8 @@ typedef struct fy_rule {
     bool is_flat;
     uint32_t flat_axis;
     uint64_t *flat_begin; /* of each part, and the end; NULL: the chunk rule */
+    ferry_dtype dtype;    /* that a destination wants; kind 0: the tensor's */
+    fy_said_cast cast;
 } fy_rule;
 
 typedef struct fy_stage {
@@ -146,6 +148,9 @@ ferry_status fy_spec_parse_axis_name(const json_t *json, const fy_json_place *pl
                                      void *reading, ferry_error *error);
 ferry_status fy_spec_parse_tensors(ferry_spec *spec, const json_t *json, const fy_json_place *place,
                                    ferry_error *error);
+
+/* FERRY_ERR_UNSUPPORTED where a side says a cast: whoever asks has another way to say it. */
+ferry_status fy_side_refuse_casts(const fy_side *side, const char *remedy, ferry_error *error);
 
 /* Its text, whichever way it was made. */
 ferry_status fy_spec_write(const ferry_spec *spec, fy_writer *w, ferry_error *error);

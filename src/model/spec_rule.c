@@ -384,21 +384,20 @@ static ferry_status parse_match(const json_t *json, const fy_json_place *place, 
     return FERRY_OK;
 }
 
-/* What tensors would become on their way: nobody does that yet, and to leave it out would be a wrong
- * plan. */
-static ferry_status refuse_changes(const json_t *json, const fy_json_place *place,
-                                   ferry_error *error)
+/* What its tensors become on their way: only of a destination. */
+static ferry_status settle_cast(const fy_side_reading *reading, const json_t *json,
+                                const fy_json_place *place, fy_rule *rule, ferry_error *error)
 {
-    static const char *const keys[] = {"cast", "quantize", "dequantize", "scale", "add"};
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+    static const char *const keys[] = {"dtype", "cast", "scale", "add"};
+    for (size_t i = 0; i < 4 && reading->side == &reading->spec->source; i++) {
         if (json_object_get(json, keys[i]) != NULL) {
             return fy_json_fail(place, error,
-                                "asks for \"%s\", but plans move elements as they are; ferry "
-                                "reshard casts and quantizes checkpoints",
+                                "has \"%s\", but a source holds tensors as they are; say at the "
+                                "destination what they become",
                                 keys[i]);
         }
     }
-    return FERRY_OK;
+    return fy_cast_finish(json, place, &rule->cast, error);
 }
 
 ferry_status fy_spec_parse_rule(const json_t *json, const fy_json_place *place, void *rule,
@@ -410,8 +409,14 @@ ferry_status fy_spec_parse_rule(const json_t *json, const fy_json_place *place, 
         {"flat", FY_JSON_READ, .read = parse_flat},
         {"on", FY_JSON_READ, .read = parse_pins},
         {"skip", FY_JSON_BOOL, .offset = offsetof(fy_rule, skip)},
+        {"dtype", FY_JSON_READ, .offset = offsetof(fy_rule, dtype), .read = fy_dtype_parse_json},
+        {"cast", FY_JSON_READ, .offset = offsetof(fy_rule, cast), .read = fy_cast_parse_word},
+        {"scale", FY_JSON_READ, .offset = offsetof(fy_rule, cast), .read = fy_cast_parse_scale},
+        {"add", FY_JSON_READ, .offset = offsetof(fy_rule, cast), .read = fy_cast_parse_add},
+        {.key = "quantize", .type = FY_JSON_UNREAD},
+        {.key = "dequantize", .type = FY_JSON_UNREAD},
         {.key = NULL}};
-    FY_TRY(refuse_changes(json, place, error));
     FY_TRY(fy_json_read(json, place, fields, rule, reading, error));
+    FY_TRY(settle_cast(reading, json, place, rule, error));
     return check_axes(((fy_side_reading *)reading)->side, rule, place, error);
 }

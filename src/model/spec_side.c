@@ -216,6 +216,25 @@ static ferry_status parse_boxes(const json_t *json, const fy_json_place *place, 
     return fy_spec_set_boxes(reading->spec, object, boxes, error);
 }
 
+ferry_status fy_side_refuse_casts(const fy_side *side, const char *remedy, ferry_error *error)
+{
+    for (size_t i = 0; i < side->n_rules; i++) {
+        if (side->rules[i].dtype.kind != 0 || side->rules[i].cast.is_said) {
+            return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                           "%s: the rule \"%.400s\" says a dtype or a cast; %s", side->name,
+                           side->rules[i].match, remedy);
+        }
+    }
+    for (size_t p = 0; side->boxes != NULL && p < side->boxes->n_parameters; p++) {
+        if (side->boxes->parameters[p].cast.is_said) {
+            return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                           "%s: the parameter \"%.400s\" says a cast; %s", side->name,
+                           side->boxes->parameters[p].name, remedy);
+        }
+    }
+    return FERRY_OK;
+}
+
 ferry_status fy_spec_parse_side(ferry_spec *spec, const json_t *json, const fy_json_place *place,
                                 fy_side *side, ferry_error *error)
 {

@@ -19,7 +19,7 @@ void fy_cutter_cleanup(fy_cutter *cutter)
 /* One side of an atom: the tensor there, and where element 0 of the atom lies in it as a whole. */
 typedef struct cut_side {
     const fy_memory *memory;
-    uint32_t tensor; /* as the spec has it */
+    uint32_t tensor; /* as the memory of the side numbers it */
     uint32_t rank;
     uint32_t layer;
     uint32_t n_dims;
@@ -36,7 +36,7 @@ static cut_side side_of(const ferry_plan *plan, uint32_t leg, const fy_atom *ato
     const fy_tensor *tensor = &plan->problem.tensors[number];
     const fy_fragment *fragment = tensor->fragment;
     cut_side side = {.memory = plan->problem.memory[which],
-                     .tensor = fy_problem_whole_number(&plan->problem, number),
+                     .tensor = fy_problem_variant(&plan->problem, number),
                      .rank = rank,
                      .layer = which == 0 || fragment == NULL ? 1 : fragment->layer,
                      .n_dims = tensor->n_dims,

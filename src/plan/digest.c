@@ -65,6 +65,9 @@ static fy_hash128 digest_tensor(fy_digest *d, const fy_problem *problem, const f
     fy_digest_hash(d, digest_side(problem, tensor->src));
     fy_digest_hash(d, digest_side(problem, tensor->dst));
     digest_feeds(d, problem, tensor);
+    if (tensor->conversion != NULL) {
+        fy_conversion_digest(d, tensor->conversion);
+    }
     if (tensor->fragment != NULL) {
         fy_digest_u64(d, tensor->fragment->layer);
         fy_digest_u64s(d, tensor->fragment->at, FERRY_MAX_DIMS);

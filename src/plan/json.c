@@ -117,6 +117,26 @@ static void write_place(fy_writer *w, const char *parameter, uint64_t offset,
     fy_write_text(w, "}");
 }
 
+static void write_dtype(fy_writer *w, const char *key, ferry_dtype dtype)
+{
+    char text[FERRY_DTYPE_TEXT_BYTES];
+    ferry_dtype_format(dtype, text, sizeof text);
+    fy_write_text(w, key);
+    fy_write_string(w, text);
+}
+
+/* What becomes of the elements, and who computes it. */
+static void write_cast(fy_writer *w, const ferry_move *move)
+{
+    const ferry_conversion *cast = move->conversion;
+    fy_said_cast said = {
+        .is_said = true, .saturates = cast->saturates, .scale = cast->scale, .add = cast->add};
+    write_dtype(w, ",\"src_dtype\":", move->src_dtype);
+    write_dtype(w, ",\"dst_dtype\":", move->dst_dtype);
+    fy_cast_write(w, &said);
+    fy_write_text(w, cast->at_receiver ? ",\"at\":\"receiver\"" : ",\"at\":\"sender\"");
+}
+
 typedef struct move_writer {
     fy_writer *w;
     bool any;
@@ -153,6 +173,9 @@ static ferry_status write_move(void *context, const ferry_move *move)
         write_place(w, move->dst_parameter, move->dst_offset, move->dst_strides, move->n_dims);
     } else {
         write_box(w, move->dst_begin, move->length, move->n_dims);
+    }
+    if (move->conversion != NULL) {
+        write_cast(w, move);
     }
     fy_write_text(w, ",");
     write_number(w, "bytes", move->bytes);

@@ -50,6 +50,7 @@ static ferry_status visit_parameter(const fy_parameter *parameter, ferry_shard_v
 {
     ferry_shard shard = {.tensor = parameter->name,
                          .dtype = parameter->dtype,
+                         .source_dtype = parameter->dtype,
                          .n_dims = 1,
                          .flat_end = parameter->elements,
                          .is_parameter = true};
@@ -260,6 +261,14 @@ static ferry_status visit_turns(const held_walk *w, ferry_held_box *box, const f
     return status;
 }
 
+/* What becomes of a tensor on its way to a parameter. */
+static const fy_conversion *conversion_of(const held_walk *w, const fy_parameter *parameter,
+                                          uint32_t tensor)
+{
+    uint32_t number = (uint32_t)(parameter - w->memory->side->parameters);
+    return fy_memory_conversion(w->memory, fy_memory_find_variant(w->memory, tensor, number));
+}
+
 static ferry_status visit_held(const held_walk *w, const fy_parameter *parameter, uint32_t rank)
 {
     ferry_status status = FERRY_OK;
@@ -270,9 +279,12 @@ static ferry_status visit_held(const held_walk *w, const fy_parameter *parameter
             continue;
         }
         const fy_tensor *tensor = fy_problem_whole(&w->plan->problem, number);
+        const fy_conversion *conversion = conversion_of(w, parameter, number);
         ferry_held_box box = {.parameter = parameter->name,
                               .tensor = tensor->name,
-                              .dtype = tensor->dtype,
+                              .dtype = conversion == NULL ? tensor->dtype : conversion->to,
+                              .source_dtype = tensor->dtype,
+                              .conversion = conversion == NULL ? NULL : &conversion->is,
                               .rank = rank,
                               .n_dims = said->n_dims,
                               .offset = said->offset};

@@ -11,6 +11,8 @@
 
 #include "base/options.h"
 
+#include <string.h>
+
 typedef struct making {
     fy_pair_maker maker;
     uint64_t slot_bytes;
@@ -42,6 +44,13 @@ static ferry_status count_task(void *context, const ferry_move *move)
     return fy_pair_maker_count(&m->maker, move->from, move->to, m->error);
 }
 
+static uint64_t bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
 /*
  * Of what a move reads: a box of a tensor in the shard of a rank. A plan has one text for equal
  * names. Two boxes of one hash would take a search of 2^64 of them, so it stands for the box.
@@ -49,7 +58,7 @@ static ferry_status count_task(void *context, const ferry_move *move)
 static fy_hash128 origin_of(const ferry_move *move)
 {
     const char *source = move->source == NULL ? move->tensor : move->source;
-    uint64_t key[6 + 2 * FERRY_MAX_DIMS];
+    uint64_t key[8 + 2 * FERRY_MAX_DIMS];
     size_t n = 0;
     key[n++] = (uint64_t)(uintptr_t)source;
     key[n++] = move->from;
@@ -58,6 +67,11 @@ static fy_hash128 origin_of(const ferry_move *move)
     if (move->src_parameter != NULL) {
         key[n++] = (uint64_t)(uintptr_t)move->src_parameter;
         key[n++] = move->src_offset;
+    }
+    if (move->conversion != NULL && !move->conversion->at_receiver) {
+        /* What travels is made of it: two that make the same are the same conversion. */
+        key[n++] = (uint64_t)move->dst_dtype.kind << 8 | (move->conversion->saturates ? 3 : 1);
+        key[n++] = bits_of(move->conversion->scale) << 32 | bits_of(move->conversion->add);
     }
     for (uint32_t d = 0; d < move->src_n_dims; d++) {
         key[n++] = move->src_parameter != NULL ? move->src_strides[d] : move->src_begin[d];

@@ -179,7 +179,7 @@ static bundled_leg find_bundle(const fy_receiver *receiver, uint32_t leg)
     const ferry_plan *plan = receiver->plan;
     const fy_memory *memory = plan->problem.memory[1];
     const fy_memory_tensor *held =
-        &memory->tensors[fy_problem_whole_number(&plan->problem, plan->routes.legs[leg].tensor)];
+        &memory->tensors[fy_problem_variant(&plan->problem, plan->routes.legs[leg].tensor)];
     const fy_spots *spots = &memory->spots[held->spots];
     uint32_t kind = fy_spots_kind(spots, receiver->rank);
     bundled_leg bundled = {.first = UINT32_MAX, .leg = leg};
@@ -348,7 +348,10 @@ void fy_move_describe(const ferry_plan *plan, uint32_t leg, uint32_t from, uint3
     bool is_fed = fy_problem_whole(&plan->problem, l->tensor)->n_feeds > 0;
     move->tensor = tensor->name;
     move->source = is_fed ? plan->problem.tensors[l->source].name : NULL;
-    move->dtype = tensor->dtype;
+    move->dtype = fy_tensor_wire(tensor);
+    move->src_dtype = tensor->dtype;
+    move->dst_dtype = fy_tensor_wanted(tensor);
+    move->conversion = tensor->conversion == NULL ? NULL : &tensor->conversion->is;
     move->from = from;
     move->to = to;
     move->n_dims = tensor->n_dims;

@@ -141,7 +141,7 @@ static ferry_status add_leg(fy_routes *routes, uint32_t tensor, const fy_feed *f
     }
     fy_route wanted = {.src = source->src,
                        .dst = target->dst,
-                       .element_bits = target->dtype.element_bits,
+                       .element_bits = fy_tensor_wire(target).element_bits,
                        .n_dims = feed == NULL ? target->n_dims : feed->n_dims};
     wanted.src_pad = wanted.n_dims - source->n_dims;
     wanted.dst_pad = wanted.n_dims - target->n_dims;

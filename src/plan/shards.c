@@ -200,13 +200,17 @@ static ferry_status visit_tensor(walk *w, uint32_t number, ferry_shard_visitor v
 {
     const fy_problem *problem = &w->plan->problem;
     const fy_tensor *tensor = &problem->tensors[number];
-    uint32_t placement = w->side == FERRY_SIDE_SOURCE ? tensor->src : tensor->dst;
+    bool is_source = w->side == FERRY_SIDE_SOURCE;
+    bool is_cast = !is_source && tensor->conversion != NULL;
+    uint32_t placement = is_source ? tensor->src : tensor->dst;
     const fy_layout *layout = &problem->placements[placement].layout;
     const fy_holders *holders = fy_problem_holders(problem, placement);
     uint32_t cell = holders->cell[fy_holders_find(holders, w->rank)];
     uint32_t parts[FERRY_MAX_DIMS + 1];
     ferry_shard shard = {.tensor = tensor->name,
-                         .dtype = tensor->dtype,
+                         .dtype = is_source ? tensor->dtype : fy_tensor_wanted(tensor),
+                         .source_dtype = tensor->dtype,
+                         .conversion = is_cast ? &tensor->conversion->is : NULL,
                          .n_dims = tensor->n_dims,
                          .is_flat = layout->n_flat != 0,
                          .visit = ++n_visited};
@@ -219,7 +223,7 @@ static ferry_status visit_tensor(walk *w, uint32_t number, ferry_shard_visitor v
         memcpy(shard.global, layout->shape, tensor->n_dims * sizeof *shard.global);
     }
     /* Only boxes that move must end on bytes: a shard may end inside its last one. */
-    shard.bytes = fy_ceil_div((shard.flat_end - shard.flat_begin) * tensor->dtype.element_bits, 8);
+    shard.bytes = fy_ceil_div((shard.flat_end - shard.flat_begin) * shard.dtype.element_bits, 8);
     w->tensor = tensor;
     w->number = shard.visit;
     return visitor(context, &shard);
@@ -350,4 +354,15 @@ ferry_status ferry_shard_origin_at(const ferry_shard *shard, size_t index, ferry
         origin_of_feed(tensor, &w->plan->problem.tensors[feed->tensor], feed, &origin);
     }
     return fy_copy_out(&origin, sizeof origin, origin_out, "ferry_origin", error);
+}
+
+const char *fy_plan_converted(const ferry_plan *plan)
+{
+    for (size_t i = 0; i < plan->routes.n_legs; i++) {
+        const fy_tensor *tensor = &plan->problem.tensors[plan->routes.legs[i].tensor];
+        if (tensor->conversion != NULL) {
+            return tensor->name;
+        }
+    }
+    return NULL;
 }

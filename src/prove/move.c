@@ -86,6 +86,12 @@ static const fy_json_field fields[] = {
     NUMBER("bytes", move.bytes),
     {"source", FY_JSON_STRING, .offset = offsetof(move_json, source)},
     {"shape", FY_JSON_VALUE, .offset = offsetof(move_json, shape)},
+    {"src_dtype", FY_JSON_STRING, .offset = offsetof(move_json, move.stated.src_dtype)},
+    {"dst_dtype", FY_JSON_STRING, .offset = offsetof(move_json, move.stated.dst_dtype)},
+    {"cast", FY_JSON_STRING, .offset = offsetof(move_json, move.stated.cast)},
+    {"scale", FY_JSON_VALUE, .offset = offsetof(move_json, move.stated.scale)},
+    {"add", FY_JSON_VALUE, .offset = offsetof(move_json, move.stated.add)},
+    {"at", FY_JSON_STRING, .offset = offsetof(move_json, move.stated.at)},
     {.key = NULL},
 };
 
@@ -343,7 +349,7 @@ ferry_status fy_proof_move_check_bytes(const fy_proof_spec *spec, const fy_proof
                                        const fy_proof_shard *from, const fy_proof_shard *to,
                                        ferry_error *error)
 {
-    uint64_t bits = spec->tensors[move->tensor].entry->dtype.element_bits;
+    uint64_t bits = move->bits;
     uint64_t elements = 1;
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
         elements *= move->length[d]; /* inside a shard, whose bits are below 2^62 */

@@ -13,6 +13,12 @@ typedef struct fy_proof_place {
     uint64_t strides[FY_PROOF_DIMS];
 } fy_proof_place;
 
+/* What a plan says of a cast; NULL: nothing. It lives as the names of parameters do. */
+typedef struct fy_proof_stated {
+    const char *src_dtype, *dst_dtype, *cast, *at;
+    const json_t *scale, *add;
+} fy_proof_stated;
+
 /*
  * One move as the plan prints it, its boxes aligned to the right. On a side in boxes it begins at
  * 0, and has a place; the name of the parameter lives as long as the plan's JSON at hand.
@@ -27,6 +33,8 @@ typedef struct fy_proof_move {
     uint64_t dst[FY_PROOF_DIMS];
     uint64_t length[FY_PROOF_DIMS];
     uint64_t bytes;
+    fy_proof_stated stated;
+    uint64_t bits; /* of an element on its way, once the cast was checked */
     fy_proof_place places[FY_PROOF_SIDES];
 } fy_proof_move;
 

@@ -2,6 +2,7 @@
 #include "base/checked.h"
 #include "base/hash.h"
 #include "base/sort.h"
+#include "prove/cast.h"
 #include "prove/lattice.h"
 #include "prove/spec_read.h"
 
@@ -20,7 +21,6 @@ typedef struct reading {
     fy_proof_parameter *parameter;
     fy_proof_held *boxes; /* of the parameter at hand */
     size_t n_boxes;
-    const char *dtype; /* as written; NULL: that of the tensors */
 } reading;
 
 typedef struct loop_json {
@@ -226,7 +226,8 @@ static ferry_status check_dtype(const reading *r, const fy_json_place *place, ui
     if (p->dtype.element_bits == 0) { /* the first that says what it is */
         p->dtype = *dtype;
     }
-    if (dtype->kind != p->dtype.kind || dtype->element_bits != p->dtype.element_bits) {
+    bool is_same = dtype->kind == p->dtype.kind && dtype->element_bits == p->dtype.element_bits;
+    if (r->side == FY_PROOF_SOURCE ? !is_same : !fy_proof_cast_allows(&p->cast, *dtype, p->dtype)) {
         return fy_json_fail(place, error, "holds %s, whose dtype is not that of the parameter %s",
                             r->spec->tensors[t].name, p->name);
     }
@@ -334,7 +335,8 @@ static ferry_status read_fill(const json_t *json, const fy_json_place *place, re
 
 typedef struct parameter_json {
     const json_t *rank, *ranks, *holds, *fill;
-    const char *name, *dtype;
+    const char *name;
+    fy_proof_cast_json said;
     uint64_t elements;
     bool is_partial;
 } parameter_json;
@@ -428,7 +430,7 @@ static ferry_status read_parameter(const json_t *json, const fy_json_place *plac
         {"rank", FY_JSON_VALUE, .offset = offsetof(parameter_json, rank)},
         {"ranks", FY_JSON_VALUE, .offset = offsetof(parameter_json, ranks)},
         {"parameter", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(parameter_json, name)},
-        {"dtype", FY_JSON_STRING, .offset = offsetof(parameter_json, dtype)},
+        FY_PROOF_CAST_FIELDS(parameter_json, said),
         {"elements", FY_JSON_SIZE, FY_JSON_NEEDED, .offset = offsetof(parameter_json, elements),
          .most = FY_PROOF_MOST},
         {"holds", FY_JSON_VALUE, FY_JSON_NEEDED, .offset = offsetof(parameter_json, holds)},
@@ -444,9 +446,8 @@ static ferry_status read_parameter(const json_t *json, const fy_json_place *plac
                                          .elements = p.elements,
                                          .is_partial = p.is_partial,
                                          .rank = (uint32_t)ranks[0]};
-    if (p.dtype != NULL) {
-        FY_TRY(fy_proof_read_dtype(p.dtype, place, &r->parameter->dtype, error));
-    }
+    FY_TRY(fy_proof_cast_read(&p.said, place, r->side, &r->parameter->dtype, &r->parameter->cast,
+                              error));
     FY_TRY(read_boxes(&p, place, r, error));
     FY_TRY(FY_GROW(all->items, all->capacity, all->n + n, "the ranks of a parameter", error));
     for (size_t i = 0; i < n; i++) {

@@ -1,6 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "base/checked.h"
 #include "base/glob.h"
+#include "prove/cast.h"
 #include "prove/spec_read.h"
 
 #include <string.h>
@@ -176,6 +177,19 @@ static ferry_status check_rule(const fy_proof_side *side, const fy_proof_tensor 
     return FERRY_OK;
 }
 
+static ferry_status check_cast(const fy_proof_side *side, const fy_proof_tensor *tensor,
+                               const fy_proof_rule *rule, ferry_error *error)
+{
+    ferry_dtype has = tensor->entry->dtype;
+    ferry_dtype wanted = rule->dtype.element_bits == 0 ? has : rule->dtype;
+    return fy_proof_cast_allows(&rule->cast, has, wanted)
+               ? FERRY_OK
+               : fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                         "%s: the %s wants another type, or other elements, without a cast that "
+                         "there is",
+                         tensor->name, side->name);
+}
+
 static ferry_status place(fy_proof_spec *spec, const fy_proof_side *side,
                           const fy_proof_tensor *tensor, fy_proof_spot *spot, ferry_error *error)
 {
@@ -189,6 +203,7 @@ static ferry_status place(fy_proof_spec *spec, const fy_proof_side *side,
     }
     spot->rule = rule;
     FY_TRY(check_rule(side, tensor, rule, error));
+    FY_TRY(check_cast(side, tensor, rule, error));
     return find_stages(spec, side, tensor->name, spot, error);
 }
 

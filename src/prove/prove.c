@@ -2,6 +2,7 @@
 #include "prove/prove.h"
 
 #include "base/alloc.h"
+#include "prove/cast.h"
 #include "prove/content.h"
 #include "prove/cover.h"
 #include "prove/memory.h"
@@ -369,12 +370,29 @@ static ferry_status check_places(run *r, const fy_proof_move *move, const fy_pro
                        : keep_written(r, move, error);
 }
 
-static ferry_status take_move(void *context, const fy_proof_move *move, ferry_error *error)
+/* What becomes of the elements is what the destination at hand says. */
+static ferry_status check_cast(const run *r, fy_proof_move *move, ferry_error *error)
+{
+    const fy_proof_tensor *tensor = &r->spec.tensors[move->tensor];
+    const fy_proof_rule *rule = tensor->spots[FY_PROOF_DESTINATION].rule;
+    if (is_to_boxes(r)) {
+        const fy_proof_parameter *to = r->moves.target.parameter;
+        return fy_proof_cast_check(&r->spec, &to->cast, to->dtype, move, error);
+    }
+    return fy_proof_cast_check(&r->spec, &rule->cast,
+                               rule->dtype.element_bits == 0 ? tensor->entry->dtype : rule->dtype,
+                               move, error);
+}
+
+static ferry_status take_move(void *context, const fy_proof_move *stated, ferry_error *error)
 {
     run *r = context;
     fy_proof_shard from;
+    fy_proof_move own = *stated;
+    const fy_proof_move *move = &own;
     const fy_proof_parameter *parameter = NULL;
     FY_TRY(follow_order(r, move, error));
+    FY_TRY(check_cast(r, &own, error));
     FY_TRY(find_sender(r, move, &from, &parameter, error));
     FY_TRY(parameter != NULL || is_to_boxes(r) ? check_places(r, move, &from, parameter, error)
                                                : check_shards(r, move, &from, error));

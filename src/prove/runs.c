@@ -279,7 +279,7 @@ static ferry_status check_inside(const fy_proof_ends *ends, int side, ferry_erro
 ferry_status fy_proof_check_places(const fy_proof_ends *ends, ferry_error *error)
 {
     const fy_proof_move *move = ends->move;
-    uint64_t bits = ends->spec->tensors[move->tensor].entry->dtype.element_bits;
+    uint64_t bits = move->bits;
     uint64_t elements = 1, n_bits;
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
         if (move->length[d] == 0) {

@@ -1,6 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "base/checked.h"
 #include "base/glob.h"
+#include "prove/cast.h"
 #include "prove/spec_read.h"
 
 /* floor(i * axis size / count) stays exact below this. */
@@ -159,17 +160,34 @@ static ferry_status read_flat(const json_t *json, const fy_json_place *place, vo
     return fy_proof_read_cut(r->spec, r->mesh, json, place, true, &rule->axes, flat, error);
 }
 
+/* The rule comes first: the other readers fill it in. */
+typedef struct rule_json {
+    fy_proof_rule rule;
+    fy_proof_cast_json said;
+} rule_json;
+
 static ferry_status read_rule(const json_t *json, const fy_json_place *place, void *object,
                               void *context, ferry_error *error)
 {
     static const fy_json_field fields[] = {
-        {"match", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(fy_proof_rule, match)},
+        {"match", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(rule_json, rule.match)},
         {"shard", FY_JSON_READ, .read = read_cuts},
         {"flat", FY_JSON_READ, .read = read_flat},
         {"on", FY_JSON_READ, .read = read_pins},
-        {"skip", FY_JSON_BOOL, .offset = offsetof(fy_proof_rule, skip)},
+        {"skip", FY_JSON_BOOL, .offset = offsetof(rule_json, rule.skip)},
+        FY_PROOF_CAST_FIELDS(rule_json, said),
         {.key = NULL}};
-    return fy_json_read(json, place, fields, object, context, error);
+    const side_reading *r = context;
+    rule_json own = {.said = {.dtype = NULL}};
+    bool is_source = r->mesh == &r->spec->sides[FY_PROOF_SOURCE].mesh;
+    FY_TRY(fy_json_read(json, place, fields, &own, context, error));
+    if (is_source && own.said.dtype != NULL) {
+        return fy_json_fail(place, error, "says a dtype at the source, which has what it has");
+    }
+    FY_TRY(fy_proof_cast_read(&own.said, place, is_source ? FY_PROOF_SOURCE : FY_PROOF_DESTINATION,
+                              &own.rule.dtype, &own.rule.cast, error));
+    *(fy_proof_rule *)object = own.rule;
+    return FERRY_OK;
 }
 
 typedef struct side_json {

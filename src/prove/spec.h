@@ -73,6 +73,14 @@ typedef struct fy_proof_pin {
     const uint64_t *coordinates;
 } fy_proof_pin;
 
+/* What becomes of elements: times scale, plus add, and rounded to another type. */
+typedef struct fy_proof_cast {
+    bool is_said;
+    bool saturates;
+    float scale; /* 1: none */
+    float add;
+} fy_proof_cast;
+
 typedef struct fy_proof_rule {
     const char *match;
     bool skip;
@@ -81,7 +89,9 @@ typedef struct fy_proof_rule {
     const fy_proof_cut *flat; /* NULL: none */
     size_t n_pins;
     const fy_proof_pin *pins;
-    uint32_t axes; /* bit a: the rule uses axis a */
+    uint32_t axes;     /* bit a: the rule uses axis a */
+    ferry_dtype dtype; /* that the destination wants; no bits: that of the tensor */
+    fy_proof_cast cast;
 } fy_proof_rule;
 
 typedef struct fy_proof_stage {
@@ -120,6 +130,7 @@ typedef struct fy_proof_lattice fy_proof_lattice; /* prove/lattice.h */
 typedef struct fy_proof_parameter {
     const char *name;
     ferry_dtype dtype;
+    fy_proof_cast cast;
     uint64_t elements;
     bool is_partial;
     uint32_t rank;  /* the first that has it, for sentences */

@@ -329,6 +329,17 @@ static ferry_status find_area(const binding *b, const ferry_move *move, const lo
     return FERRY_OK;
 }
 
+/* On every rank alike, also where nothing of it is: nobody is to wait for those that fail. */
+static ferry_status check_conversions(const binding *b)
+{
+    const char *tensor = fy_plan_converted(b->plan);
+    return tensor == NULL ? FERRY_OK
+                          : fy_fail(b->error, FERRY_ERR_UNSUPPORTED,
+                                    "%s: the plan casts it on its way, and the service moves "
+                                    "elements as they are",
+                                    tensor);
+}
+
 /* A rank of the plan in the world. */
 static ferry_status find_member(const binding *b, uint32_t member, uint32_t *rank_out)
 {
@@ -442,7 +453,8 @@ ferry_status fy_bind(fy_registry *registry, const ferry_world *world, const ferr
     b.sides[FERRY_SIDE_SOURCE].tensors = sources;
     b.sides[FERRY_SIDE_DESTINATION].tensors = destinations;
     b.sides[FERRY_SIDE_DESTINATION].is_destination = true;
-    ferry_status status = list_members(&b, world);
+    ferry_status status = check_conversions(&b);
+    FY_THEN(status, list_members(&b, world));
     FY_THEN(status, visit(&b));
     if (status == FERRY_OK) {
         registry->plan = fy_plan_retain(plan);

@@ -50,7 +50,8 @@ FIXED = {"ferry_buffer", "ferry_device", "ferry_dtype", "ferry_error", "ferry_mi
          "ferry_reference_segment_id", "ferry_scales", "ferry_side_repeat", "ferry_signal",
          "ferry_slice"}
 # Those that the library makes and lends for the time of a call.
-LENT = {"ferry_fill", "ferry_held_box", "ferry_move", "ferry_schedule_progress", "ferry_shard", "ferry_work_progress"}
+LENT = {"ferry_conversion", "ferry_fill", "ferry_held_box", "ferry_move",
+        "ferry_schedule_progress", "ferry_shard", "ferry_work_progress"}
 
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 FUNCTION = re.compile(r"FERRY_API\s+([\w\s*]*?)\b(ferry_\w+)\(([^;]*?)\);", re.DOTALL)

@@ -7,6 +7,7 @@ that holds the logical element at the very place that the move names, or by a fi
 
 from collections import defaultdict
 
+import ferry_cast
 from ferry_boxes import Box, check_memory
 from ferry_layout import SpecError, offsets, row_major_strides, spans
 from ferry_oracle import MOVE_KEYS, PLAN_KEYS, Holder, Move, PlanChecker, is_box, is_count
@@ -88,8 +89,8 @@ class MeshHolder(Holder):
 class BoxMove(Move):
     """Lengths by the source's dimensions are those of `shape` with leading ones more or less."""
 
-    def __init__(self, record, tensor, source, sender, receiver, number):
-        super().__init__(record, tensor, source, sender, receiver)
+    def __init__(self, record, tensor, source, sender, receiver, change, number):
+        super().__init__(record, tensor, source, sender, receiver, change)
         self.number = number
 
     def order(self):
@@ -163,7 +164,7 @@ class BoxPlanChecker(PlanChecker):
                 return
         numbers = [record.get(key) for key in ("task_id", "from", "to", "bytes")]
         names = [record.get("tensor"), record.get("source", "")]
-        if (set(record) - {"source", "shape"} != MOVE_KEYS or not all(map(is_count, numbers))
+        if (set(record) - {"source", "shape"} - ferry_cast.PRINTED != MOVE_KEYS or not all(map(is_count, numbers))
                 or not all(isinstance(name, str) for name in names)):
             self.complain("move %d is malformed: %s", position, record)
             return
@@ -204,7 +205,12 @@ class BoxPlanChecker(PlanChecker):
             self.complain("%s: does not start and end on bytes", label)
             return
         number = sides[1].number if self.has_fills else None
-        self.moves.append(BoxMove(record, tensor, source, *sides, number))
+        change = sides[1].parameter.change(tensor) if self.has_fills else self.model.change(tensor)
+        problem = ferry_cast.complaint(record, change)
+        if problem:
+            self.complain("%s: %s", label, problem)
+            return
+        self.moves.append(BoxMove(record, tensor, source, *sides, change, number))
 
     def _holder(self, which, tensor, rank, place, lengths, label):
         """A side of a move, or None once something is wrong with it."""
@@ -247,9 +253,9 @@ class BoxPlanChecker(PlanChecker):
         record, origin = move.record, self.origin(move.tensor)
         feeds = self.model.feeds(move.tensor)
         read, write = move.sender.global_offsets(), move.receiver.global_offsets()
-        if record["bytes"] != move.tensor.bytes_of(len(write)):
-            self.complain("%s: bytes %d for %d elements of %s", move.label, record["bytes"],
-                          len(write), move.tensor.dtype)
+        if record["bytes"] != move.bytes_of(len(write)):
+            self.complain("%s: bytes %d for %d elements of %d bits", move.label, record["bytes"],
+                          len(write), move.bits)
         for source, destination, address in zip(read, write, move.receiver.local_offsets()):
             feed, wanted = origin[destination]
             if wanted != source or feeds[feed].source != move.source.name:

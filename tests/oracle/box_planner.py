@@ -183,12 +183,21 @@ class Planner:
                   "src": self.place(move.src, move.src_steps, move.shape, "source", source),
                   "dst": self.place(move.dst, move.dst_steps, move.shape, "destination", tensor),
                   "bytes": tensor.bytes_of(math.prod(move.shape))}
+        change = self.change(tensor, rank, move)
+        if change is not None:
+            record["bytes"] = math.prod(move.shape) * change.bits // 8
+            record.update(change.printed())
         if tensor.source is not None:
             record["source"] = move.source
         if self.model.in_boxes("destination"):
             side = self.model.destination
             return (side.parameter(rank, move.dst.name)[0], move.dst.at), record
         return (tensor.index, move.dst.at), record
+
+    def change(self, tensor, rank, move):
+        if self.model.in_boxes("destination"):
+            return self.model.destination.parameter(rank, move.dst.name)[1].change(tensor)
+        return self.model.change(tensor)
 
     def place(self, first, steps, shape, which, tensor):
         n_dims = len(tensor.shape)

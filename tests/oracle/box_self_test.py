@@ -16,6 +16,7 @@ from collections import Counter
 
 import box_planner
 import box_random
+import cast_random
 from box_oracle import check_box_plan
 from ferry_boxes import model_of
 from ferry_layout import SpecError
@@ -293,6 +294,22 @@ BAD_SIDES = [
     ("a rank twice", on_side("destination", 1, ranks=[1, 1])),
     ("no rank", on_side("destination", 1, ranks=[])),
     ("fill at a source", on_side("source", 0, fill=[])),
+    ("a cast missing", on_side("destination", 0, dtype="f32", fill=[
+        {"offset": 18, "shape": [3], "strides": [1]}])),
+    ("a cast to integers", on_side("destination", 1, dtype="i32", cast="round")),
+    ("a cast to f64", on_side("destination", 1, dtype="f64", cast="round")),
+    ("a cast to f4", on_side("destination", 1, dtype="f4", cast="round")),
+    ("a cast by another word", on_side("destination", 1, dtype="f16", cast="floor")),
+    ("a cast that is a number", on_side("destination", 1, dtype="f16", cast=1)),
+    ("a scale without a cast", on_side("destination", 1, scale=2)),
+    ("an add without a cast", on_side("destination", 1, add=1)),
+    ("scale 0", on_side("destination", 1, cast="round", scale=0)),
+    ("a scale that is 0 in f32", on_side("destination", 1, cast="round", scale=1e-60)),
+    ("a scale beyond f32", on_side("destination", 1, cast="round", scale=1e39)),
+    ("an add beyond f32", on_side("destination", 1, cast="round", add=-1e39)),
+    ("a scale that is a text", on_side("destination", 1, cast="round", scale="2")),
+    ("a cast at the source", on_side("source", 1, cast="round")),
+    ("another dtype at the source", on_side("source", 1, dtype="f32")),
 ]
 
 
@@ -333,11 +350,23 @@ def bend_place(rng, record, key):
         bend_number(rng, rng.choice(side), 0)
 
 
+def bend_cast(rng, record):
+    """Another word, number or type of a cast, one less, or one of none."""
+    key, value = rng.choice([("cast", "round"), ("cast", "saturate"), ("at", "sender"),
+                             ("at", "receiver"), ("scale", 3), ("scale", 1), ("add", 0.5),
+                             ("add", 0), ("dst_dtype", "f16"), ("src_dtype", "bf16")])
+    if rng.random() < 0.3:
+        record.pop(key, None)
+    else:
+        record[key] = value
+
+
 def bend(rng, plan):
     """Makes one thing wrong; says what."""
     moves = plan["moves"]
     at_ = rng.randrange(len(moves))
-    kind = rng.choice(["drop", "twice", "swap", "src", "dst", "from", "to", "shape", "fill"])
+    kind = rng.choice(["drop", "twice", "swap", "src", "dst", "from", "to", "shape", "fill",
+                       "cast"])
     if kind == "drop":
         del moves[at_]
     elif kind == "twice":
@@ -349,6 +378,8 @@ def bend(rng, plan):
         bend_place(rng, moves[at_], kind)
     elif kind in ("from", "to"):
         moves[at_][kind] = rng.randrange(plan["world"])
+    elif kind == "cast":
+        bend_cast(rng, moves[at_])
     elif kind == "shape" and moves[at_]["shape"]:
         bend_number(rng, moves[at_]["shape"], rng.randrange(len(moves[at_]["shape"])))
     elif kind == "fill" and plan.get("fills"):
@@ -362,7 +393,7 @@ def bend(rng, plan):
 
 
 def test_random(seed):
-    spec = box_random.random_box_spec(seed, MOST_PLANNED)
+    spec = cast_random.with_casts(seed, box_random.random_box_spec(seed, MOST_PLANNED))
     rng = random.Random(seed)
     for own, joined in ((True, True), (False, False)):
         plan = box_planner.plan_of(spec, own, joined)

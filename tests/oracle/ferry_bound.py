@@ -12,12 +12,11 @@ from itertools import product
 import ferry_flow
 
 
-def demand_of_tensor(model, tensor):
+def demand_of_tensor(model, tensor, placement):
     """Counter {(mask of source holders, destination rank): elements}, one element at a time."""
     feeds = model.feeds(tensor)
     masks = [model.source_masks(feed.source) for feed in feeds]
     holders = [masks[number][offset] for number, offset in model.origin(tensor)]
-    placement = model.at_destination(tensor.name)
     demand = Counter()
     for rank in placement.shards:
         for mask, elements in Counter(map(holders.__getitem__, placement.held(rank))).items():
@@ -119,10 +118,12 @@ class Bound:
         self.classes = Counter()
         self.demand = {}
         for tensor in model.wanted(subset):
-            self.demand[tensor.name] = remote(demand_of_tensor(model, tensor))
-            for (mask, rank), elements in self.demand[tensor.name].items():
-                self.incoming[rank] += elements * tensor.bits
-                self.classes[mask] += elements * tensor.bits
+            for bits, placement in model.parts(tensor):
+                demand = remote(demand_of_tensor(model, tensor, placement))
+                self.demand[tensor.name, bits] = demand
+                for (mask, rank), elements in demand.items():
+                    self.incoming[rank] += elements * bits
+                    self.classes[mask] += elements * bits
 
     def terms(self, incoming=None):
         """{term: (least, most) seconds}, with the plan's own `incoming` bits where given."""
@@ -139,8 +140,7 @@ class Bound:
 
     def _node_terms(self, cluster):
         entering, leaving, classes = Counter(), Counter(), Counter()
-        for name, demand in self.demand.items():
-            bits = self.model.by_name[name].bits
+        for (_, bits), demand in self.demand.items():
             for (mask, rank), elements in demand.items():
                 nodes = {cluster.node(holder) for holder in ferry_flow.members(mask)}
                 if cluster.node(rank) in nodes:
@@ -178,24 +178,25 @@ class Balance:
         self.moved_bits = 0
         self.allowance_bits = Counter()
         for tensor in model.wanted(subset):
-            of_tensor = Counter()
-            for (mask, _), elements in remote(self._demand(model, tensor)).items():
-                of_tensor[mask] += elements
-            self._add(tensor, of_tensor)
+            for bits, placement in model.parts(tensor):
+                of_tensor = Counter()
+                for (mask, _), elements in remote(self._demand(model, tensor, placement)).items():
+                    of_tensor[mask] += elements
+                self._add(bits, of_tensor)
         self.busiest = ferry_flow.smallest_busiest(self.classes) / 8
 
     @staticmethod
-    def _demand(model, tensor):
-        placements = [model.at_destination(tensor.name)]
+    def _demand(model, tensor, placement):
+        placements = [placement]
         placements += [model.at_source(feed.source) for feed in model.feeds(tensor)]
         if any(placement.is_flat() for placement in placements):
-            return demand_of_tensor(model, tensor)
+            return demand_of_tensor(model, tensor, placement)
         return demand_by_dimension(model, tensor)
 
-    def _add(self, tensor, of_tensor):
-        unit = math.lcm(tensor.bits, 8)
+    def _add(self, element_bits, of_tensor):
+        unit = math.lcm(element_bits, 8)
         for mask, elements in of_tensor.items():
-            bits = elements * tensor.bits
+            bits = elements * element_bits
             self.classes[mask] += bits
             self.moved_bits += bits
             holders = ferry_flow.members(mask)

@@ -8,11 +8,13 @@ memory that it names, and memory is a list with one entry for each element.
 import itertools
 import math
 
+from ferry_cast import KEYS as CAST_KEYS, Cast
 from ferry_layout import (MAX_BYTES, MAX_DIMS, MAX_RANK, Model, Side, dtype_bits, fits, is_count,
                           offsets, require, row_major_strides, spans)
 
 MOST_LOOPS = 4
-PARAMETER_KEYS = {"rank", "ranks", "parameter", "dtype", "elements", "holds", "fill", "partial"}
+PARAMETER_KEYS = {"rank", "ranks", "parameter", "dtype", "elements", "holds", "fill", "partial",
+                  *CAST_KEYS}
 HOLD_KEYS = {"tensor", "begin", "shape", "offset", "strides", "repeat"}
 FILL_KEYS = {"offset", "shape", "strides", "bits"}
 LOOP_KEYS = {"count", "begin", "offset"}
@@ -82,6 +84,8 @@ class Parameter:
         require(which == "destination" or "fill" not in entry, "%s: a source has no fill" % what)
         self.boxes = [box for hold in as_list(entry["holds"], what)
                       for box in self._expand(hold, tensors)]
+        self.cast = Cast(entry, what, require)
+        require(which == "destination" or self.cast.word is None, "%s: a source casts" % what)
         self.dtype = self._dtype(entry, tensors)
         self.bits = dtype_bits(self.dtype)
         require(self.elements * self.bits <= 8 * MAX_BYTES, "%s: too large" % what)
@@ -93,13 +97,17 @@ class Parameter:
             require(None not in self.memory, "%s: nothing gives an element" % what)
 
     def _dtype(self, entry, tensors):
-        dtypes = {tensors[box.tensor].dtype for box in self.boxes}
-        if "dtype" in entry:
-            dtypes.add(entry["dtype"])
-        require(len(dtypes) == 1, "%s: dtypes %s" % (self.what, sorted(map(str, dtypes))))
-        (dtype,) = dtypes
+        """What it says, or the type of its first box; of other types only what is cast to it."""
+        dtype = entry.get("dtype", tensors[self.boxes[0].tensor].dtype if self.boxes else None)
         require(isinstance(dtype, str), "%s: dtype" % self.what)
+        self.cast.dtype = dtype
+        for box in self.boxes:
+            self.change(tensors[box.tensor])
         return dtype
+
+    def change(self, tensor):
+        """What becomes of a tensor on its way here: a ferry_cast.Change, or None."""
+        return self.cast.becomes(tensor.dtype, self.what, require)
 
     def _expand(self, hold, tensors):
         check_keys(hold, HOLD_KEYS, HOLD_KEYS - {"repeat"}, self.what)
@@ -168,14 +176,14 @@ def as_list(value, what):
 
 
 class BoxPlacement:
-    """Who holds what of one tensor: the interface of ferry_layout.Placement."""
+    """Who holds what of one tensor, or of it in some parameters: as ferry_layout.Placement."""
 
-    def __init__(self, tensor, side):
+    def __init__(self, tensor, side, takes=lambda parameter: True):
         self.shape = tensor.shape
         self.strides = row_major_strides(tensor.shape)
         self.shards = {}
         for rank in side.ranks:
-            held = [offset for parameter in side.parameters[rank]
+            held = [offset for parameter in side.parameters[rank] if takes(parameter)
                     for offset in parameter.logical(tensor).values()]
             if held or (tensor.elements == 0 and side.names(rank, tensor)):
                 self.shards[rank] = held
@@ -247,6 +255,18 @@ class BoxModel(Model):
             return BoxSide(spec_side, which, lost, self.by_name)
         return Side(spec_side, which, lost)
 
+    def parts(self, tensor):
+        if not self.in_boxes("destination"):
+            return super().parts(tensor)
+        ways = {}
+        for parameters in self.destination.parameters.values():
+            for parameter in parameters:
+                if any(box.tensor == tensor.name for box in parameter.boxes):
+                    change = parameter.change(tensor)
+                    ways.setdefault(change.bits if change else tensor.bits, set()).add(parameter)
+        return [(bits, BoxPlacement(tensor, self.destination, ways[bits].__contains__))
+                for bits in sorted(ways)]
+
     def has_flat_over_shared(self, name):
         return not self.in_boxes("source") and super().has_flat_over_shared(name)
 
@@ -265,6 +285,7 @@ class BoxModel(Model):
             if placement is None or not placement.shards:
                 continue
             self._validate_origins(tensor)
+            self.parts(tensor)
             origin = self.origin(tensor)
             feeds = self.feeds(tensor)
             masks = [self.source_masks(feed.source) for feed in feeds]

@@ -14,6 +14,8 @@ import math
 import re
 from functools import lru_cache
 
+from ferry_cast import KEYS as CAST_KEYS, Cast
+
 MAX_DIMS = 8
 MAX_RANK = 1 << 24
 MAX_BYTES = (1 << 63) - 1
@@ -271,6 +273,9 @@ class Side:
         count = math.prod(self.sizes)
         require(count <= MAX_RANK, "%s: %d ranks" % (which, count))
         self.rules = spec_side["rules"]
+        require(which == "destination" or not any(
+            key in rule for rule in self.rules for key in ("dtype", *CAST_KEYS)),
+            "%s: a rule casts" % which)
         self.stages = spec_side.get("stages", [])
         if "ranks" in spec_side:
             self.ranks = spec_side["ranks"]
@@ -564,6 +569,17 @@ class Model:
         return any(all(set(x) & set(y) for x, y in zip(a, b))
                    for a, b in itertools.combinations(cuts, 2))
 
+    def change(self, tensor):
+        """What becomes of a tensor on its way to a mesh: a ferry_cast.Change, or None."""
+        rule = self.destination.rule_for(tensor.name)
+        cast = Cast(rule, "destination: rule %s" % rule["match"], require)
+        return cast.becomes(tensor.dtype, tensor.name, require)
+
+    def parts(self, tensor):
+        """[(bits of an element on its way, who wants what)]"""
+        change = self.change(tensor)
+        return [(change.bits if change else tensor.bits, self.at_destination(tensor.name))]
+
     def wanted(self, subset=None):
         """The tensors that some destination rank wants, in spec order."""
         return [tensor for tensor in self.tensors
@@ -670,6 +686,7 @@ class Model:
             if self.at_destination(tensor.name) is None:
                 continue
             self._validate_origins(tensor)
+            self.change(tensor)
             placement = self.at_destination(tensor.name)
             moved += sum(len(placement.held(rank)) for rank in placement.shards)
         require(moved > 0, "the plan moves and copies no bytes")

@@ -10,6 +10,7 @@ import re
 from collections import Counter, defaultdict
 from fractions import Fraction
 
+import ferry_cast
 from ferry_bound import Balance, Bound
 from ferry_boxes import is_in_boxes, model_of
 from ferry_layout import glob_match, offsets, row_major_strides, runs
@@ -88,7 +89,8 @@ class Holder:
 class Move:
     """A printed move with both of its sides resolved against the spec."""
 
-    def __init__(self, record, tensor, source, sender, receiver):
+    def __init__(self, record, tensor, source, sender, receiver, change=None):
+        self.bits = change.bits if change else tensor.bits
         self.record = record
         self.tensor = tensor
         self.source = source
@@ -99,6 +101,10 @@ class Move:
     def label(self):
         return "move %s of %s from %s to %s" % (
             self.record["task_id"], self.tensor.name, self.record["from"], self.record["to"])
+
+    def bytes_of(self, elements):
+        """What travels of so many elements; -1 where they end inside a byte."""
+        return elements * self.bits // 8 if elements * self.bits % 8 == 0 else -1
 
     def order(self):
         return (self.record["to"], self.tensor.index, [begin for begin, _ in self.record["dst"]])
@@ -187,7 +193,8 @@ class PlanChecker:
 
     def check_record(self, position, record):
         """The fields of one move; a record without problems becomes a Move."""
-        if not isinstance(record, dict) or set(record) - {"source"} != MOVE_KEYS:
+        if (not isinstance(record, dict)
+                or set(record) - {"source"} - ferry_cast.PRINTED != MOVE_KEYS):
             self.complain("move %d has the fields %s", position, record)
             return
         numbers = [record["task_id"], record["from"], record["to"], record["bytes"]]
@@ -226,7 +233,12 @@ class PlanChecker:
                 self.complain("%s: %s %s at rank %d %s", label, which, box, rank, problem)
                 return
             sides.append(side)
-        move = Move(record, tensor, source, *sides)
+        change = self.model.change(tensor)
+        problem = ferry_cast.complaint(record, change)
+        if problem:
+            self.complain("%s: %s", label, problem)
+            return
+        move = Move(record, tensor, source, *sides, change)
         src, dst = move.aligned()
         if [length for _, length in src] != [length for _, length in dst]:
             self.complain("%s: src %s and dst %s differ in shape", label, src, dst)
@@ -266,9 +278,9 @@ class PlanChecker:
     def _check_move_elements(self, move, marks):
         origin, feeds = self.origin(move.tensor), self.model.feeds(move.tensor)
         read, write = move.sender.global_offsets(), move.receiver.global_offsets()
-        if move.record["bytes"] != move.tensor.bytes_of(len(write)):
-            self.complain("%s: bytes %d for %d elements of %s", move.label, move.record["bytes"],
-                          len(write), move.tensor.dtype)
+        if move.record["bytes"] != move.bytes_of(len(write)):
+            self.complain("%s: bytes %d for %d elements of %d bits", move.label,
+                          move.record["bytes"], len(write), move.bits)
         for source, destination in zip(read, write):
             feed, wanted = origin[destination]
             if wanted != source or feeds[feed].source != move.source.name:

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from fractions import Fraction
 
+import ferry_cast
 from ferry_boxes import model_of
 from ferry_oracle import MOST_PROBLEMS, is_count, is_number
 from schedule_model import Batch, Network, OneSlot, PortModel, port_orders
@@ -61,7 +62,11 @@ class Task:
         self.id = move["task_id"]
         self.sender, self.receiver, self.bytes = move["from"], move["to"], move["bytes"]
         self.element_bytes = max(1, tensor.bits // 8)
-        self.content = (self.sender, move.get("source", move["tensor"]), read_of(move))
+        if "at" in move:
+            self.element_bytes = min(map(ferry_cast.width, (move["src_dtype"],
+                                                            move["dst_dtype"]))) // 8
+        made = move.get("at") == "sender" and sorted(ferry_cast.printed(move).items())
+        self.content = (self.sender, move.get("source", move["tensor"]), read_of(move), str(made))
 
 
 def read_of(move):

@@ -511,7 +511,7 @@ def compare_demands(case, model):
         if any(side.is_flat() for side in sides):
             continue
         expect("demand of spec %d, %s" % (case, tensor.name),
-               +ferry_bound.demand_of_tensor(model, tensor)
+               +ferry_bound.demand_of_tensor(model, tensor, model.at_destination(tensor.name))
                == +ferry_bound.demand_by_dimension(model, tensor))
 
 

@@ -9,6 +9,7 @@ rank that is left can send. Both know layouts only, and nothing of the planner.
 import math
 
 from ferry_boxes import model_of
+from ferry_cast import width
 from ferry_layout import offsets, row_major_strides, spans
 
 MOST_PROBLEMS = 20
@@ -54,9 +55,11 @@ def check_shard(model, record):
     shard = place(tensor.name).shards[record["rank"]]
     whole = [0, math.prod(shard.shape)]
     elements = whole[1] if shard.flat is None else shard.flat[1] - shard.flat[0]
+    change = None if at_source else model.change(tensor)
+    bits = width(change.wanted) if change else tensor.bits
     expected = {
-        "bits": tensor.bits,
-        "bytes": -(-elements * tensor.bits // 8),
+        "bits": bits,
+        "bytes": -(-elements * bits // 8),
         "is_flat": shard.flat is not None,
         "flat": whole if shard.flat is None else list(shard.flat),
         "global": list(tensor.shape),

@@ -158,13 +158,47 @@ FORMS = [
     ("a fill that is a number", on_side(ON_DESTINATION, 0, fill=[0]), "fill[0]"),
 ]
 
+def of_two_types(spec):
+    """A parameter of f32 with a box of a bf16 tensor."""
+    spec["tensors"].append({"name": "b", "shape": [], "dtype": "bf16"})
+    spec["destination"]["boxes"][1]["holds"][1]["tensor"] = "b"
+
+
+CASTS = [
+    ("a cast missing", on_side(ON_DESTINATION, 0, dtype="f32", fill=[FILL]), "qk", "rank 2", '"k"',
+     "from bf16 to f32", '"cast"'),
+    ("a cast missing for one box", of_two_types, "n", "rank 1", '"b"', "from bf16 to f32"),
+    ("a cast to integers", on_side(ON_DESTINATION, 1, dtype="i32", cast="round"), "rank 1", '"n"',
+     "from f32 to i32"),
+    ("a cast to f64", on_side(ON_DESTINATION, 1, dtype="f64", cast="round"), "from f32 to f64"),
+    ("a cast to f4", on_side(ON_DESTINATION, 1, dtype="f4", cast="round"), "from f32 to f4"),
+    ("a cast by another word", on_side(ON_DESTINATION, 1, dtype="f16", cast="floor"), '"floor"',
+     "boxes[1].cast"),
+    ("a cast that is a number", on_side(ON_DESTINATION, 1, dtype="f16", cast=1), "boxes[1].cast"),
+    ("a scale without a cast", on_side(ON_DESTINATION, 1, scale=2), '"scale"', "boxes[1]"),
+    ("an add without a cast", on_side(ON_DESTINATION, 1, add=1), '"add"', "boxes[1]"),
+    ("scale 0", on_side(ON_DESTINATION, 1, cast="round", scale=0), "boxes[1].scale", "0"),
+    ("a scale that is 0 in f32", on_side(ON_DESTINATION, 1, cast="round", scale=1e-60),
+     "boxes[1].scale", "0"),
+    ("a scale beyond f32", on_side(ON_DESTINATION, 1, cast="round", scale=1e39), "boxes[1].scale"),
+    ("an add beyond f32", on_side(ON_DESTINATION, 1, cast="round", add=-1e39), "boxes[1].add"),
+    ("a scale that is a text", on_side(ON_DESTINATION, 1, cast="round", scale="2"),
+     "boxes[1].scale"),
+    ("a cast at the source", on_side(ON_SOURCE, 1, cast="round"), '"low"', "rank 1", "source"),
+    ("another dtype at the source", on_side(ON_SOURCE, 1, dtype="f32"), '"low"', "rank 1", '"q"',
+     "from f32 to bf16"),
+    ("quantize", on_side(ON_DESTINATION, 1, quantize={}), '"quantize"', "boxes[1]",
+     "ferry reshard"),
+    ("dequantize", on_side(ON_DESTINATION, 1, dequantize={}), '"dequantize"', "boxes[1]"),
+]
+
 # Too large for the oracle, which lays every element out; or only the place in the file is wrong.
 NOT_FOR_THE_ORACLE = {"a parameter near the limit", "four long loops",
                       "an element that no source has"}
 
 
 def all_rows():
-    for name, mutate, *needles in [*ELEMENTS, *BOUNDS, *NUMBERS, *FORMS]:
+    for name, mutate, *needles in [*ELEMENTS, *BOUNDS, *NUMBERS, *FORMS, *CASTS]:
         spec = copy.deepcopy(SPEC)
         mutate(spec)
         needles = [needle for needle in needles if needle != ()]

@@ -308,6 +308,39 @@ def cut_rows():
     yield edge("f4 scalar", small(shape=[], dtype="f4"), NAME)
 
 
+def cast_rows():
+    """What a rule of the destination may not say that tensors become."""
+    at = "destination.rules[0]"
+    for key in ("quantize", "dequantize"):
+        yield row("a rule that asks for %s" % key, small({}, {key: {}}), '"%s"' % key, at,
+                  "ferry reshard")
+    for key, value in (("dtype", "f32"), ("cast", "round"), ("scale", 2), ("add", 1)):
+        yield edge("%s at the source" % key, small({key: value}), '"%s"' % key, "source.rules[0]",
+                   "as they are")
+    for word in ("floor", "", "ROUND", 1, None, ["round"]):
+        yield edge("the cast %r" % (word,), small({}, {"dtype": "bf16", "cast": word}),
+                   at + ".cast")
+    for key in ("scale", "add"):
+        yield edge("%s without a cast" % key, small({}, {key: 2}), '"%s"' % key, at, '"cast"')
+        for value in ("2", None, [2], 1e39, -1e300):
+            yield edge("the %s %r" % (key, value), small({}, {"cast": "round", key: value}),
+                       at + "." + key)
+    for value in (0, 0.0, -0.0, 1e-60):
+        yield edge("the scale %r" % value, small({}, {"cast": "round", "scale": value}),
+                   at + ".scale", "0")
+    yield edge("another dtype without a cast", small({}, {"dtype": "bf16"}), NAME, "f32", "bf16",
+               '"cast"')
+    for dtype, wanted in (("f32", "f64"), ("f64", "bf16"), ("i32", "f32"), ("f32", "i32"),
+                          ("f32", "f4"), ("bf16", "f8e8m0"), ("bytes:4", "f32"), ("bool", "f8e4m3")):
+        yield edge("a cast from %s to %s" % (dtype, wanted),
+                   small({}, {"dtype": wanted, "cast": "saturate"}, dtype=dtype), NAME, dtype,
+                   wanted)
+    for dtype in ("f64", "i32", "c64"):
+        yield edge("%s times two" % dtype, small({}, {"cast": "round", "scale": 2}, dtype=dtype),
+                   NAME, dtype)
+    yield row("an unknown dtype of a rule", small({}, {"dtype": "f33", "cast": "round"}), "f33", at)
+
+
 def rule_rows():
     twice = shard({"dim": 0, "axis": "tp"}, {"dim": 0, "axis": "pp"})
     yield edge("a dim twice", small(twice), ("dim", NAME), "0")
@@ -330,9 +363,7 @@ def rule_rows():
         "tp",
         (NAME, "rules[0]"),
     )
-    for key in ("cast", "quantize", "dequantize", "scale", "add"):
-        yield row("a rule that asks for %s" % key, small({}, {key: "round"}), '"%s"' % key,
-                  "destination.rules[0]", "as they are")
+    yield from cast_rows()
     yield edge("dim out of range", small(shard({"dim": 2, "axis": "tp"})), NAME, "2")
     yield edge("shard on a scalar", small(cut(), shape=[]), NAME)
     yield edge("flat on a scalar", small({"flat": {"axis": "tp"}}, shape=[]), NAME)

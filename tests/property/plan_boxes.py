@@ -24,6 +24,7 @@ from plan_random import Failure, Ferry, check_summary, fail_on, must
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "oracle"))
 
 import box_random  # noqa: E402
+import cast_random  # noqa: E402
 import spec_random  # noqa: E402
 from box_oracle import check_box_plan  # noqa: E402
 from ferry_boxes import BoxSide, is_in_boxes, model_of  # noqa: E402
@@ -216,7 +217,7 @@ def spec_of(seed, arguments):
         spec = json.loads(Path(arguments.spec).read_text(encoding="utf-8"))
         must(is_in_boxes(spec), "%s: no side in boxes" % arguments.spec)
         return spec
-    return box_random.random_box_spec(seed)
+    return cast_random.with_casts(seed, box_random.random_box_spec(seed))
 
 
 def report(seed, failure, arguments):

@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "oracle"))
 from ferry_layout import Model, glob_match, offsets, row_major_strides  # noqa: E402
 from ferry_oracle import check_balance, check_plan  # noqa: E402
 from shard_oracle import check_shards, lost_elements  # noqa: E402
+import cast_random  # noqa: E402
 import spec_random  # noqa: E402
 
 TIMEOUT_S = 600
@@ -311,7 +312,8 @@ def spec_of(seed, arguments):
         return spec_random.random_balance_spec(seed)
     if arguments.flat_shared:
         return spec_random.random_flat_shared_spec(seed)
-    return spec_random.random_spec(seed, arguments.stack_dims, arguments.chains)
+    spec = spec_random.random_spec(seed, arguments.stack_dims, arguments.chains)
+    return cast_random.with_casts(seed, spec)
 
 
 def report(seed, policy, failure, arguments):

@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "oracle"))
 import box_planner  # noqa: E402
 import box_random  # noqa: E402
 import box_self_test  # noqa: E402
+import cast_random  # noqa: E402
 from box_oracle import check_box_plan  # noqa: E402
 
 BENT_PLANS = 8
@@ -63,6 +64,7 @@ def disagree(prover, spec, plan, policy, joined, about):
 
 def check_case(prover, seed):
     spec = box_random.random_box_spec(seed, box_self_test.MOST_PLANNED)
+    spec = cast_random.with_casts(seed, spec)
     rng = random.Random(seed)
     for own, joined in ((True, True), (False, False)):
         policy = "balanced" if own else "seed"

@@ -6,6 +6,7 @@
  */
 #include "run_walk.h"
 
+#include "run_cast.h"
 #include "run_pattern.h"
 #include "steps.h"
 
@@ -26,6 +27,7 @@ typedef struct walk {
     char *memory;
     run_mismatch *mismatch;
     bool is_wrong;
+    const run_cast *cast; /* NULL: elements are those of the source tensor */
 
     uint32_t inner;      /* the dimension whose runs are rows */
     uint64_t first_from; /* what dimensions contribute that the shard does not have */
@@ -83,9 +85,70 @@ static bool work_on_halves(walk *w, uint64_t to, uint64_t from, uint64_t n)
     return true;
 }
 
+enum { ROW_BYTES = 4096 };
+
+static uint64_t load_bits(const char *at, uint64_t n_bytes)
+{
+    uint64_t bits = 0;
+    for (uint64_t i = n_bytes; i-- > 0;) {
+        bits = bits << 8 | (uint8_t)at[i];
+    }
+    return bits;
+}
+
+static void store_bits(char *at, uint64_t n_bytes, uint64_t bits)
+{
+    for (uint64_t i = 0; i < n_bytes; i++) {
+        at[i] = (char)(bits >> 8 * i);
+    }
+}
+
+/* One element at `to` of the memory, made of the bits of element `from`; false: it is another. */
+static bool work_on_cast_element(walk *w, uint64_t to, uint64_t from, uint64_t bits)
+{
+    uint64_t bytes = w->bits / 8;
+    char *at = w->memory + to * bytes;
+    run_cast_result wanted = run_cast_element(w->cast, bits);
+    if (w->work != RUN_CHECK) {
+        store_bits(at, bytes, w->work == RUN_POISON ? ~wanted.bits : wanted.bits);
+        return true;
+    }
+    if (run_cast_is_right(w->cast, wanted, load_bits(at, bytes))) {
+        return true;
+    }
+    w->is_wrong = true;
+    w->mismatch->element = to;
+    w->mismatch->from = from;
+    w->mismatch->n_bytes = bytes;
+    store_bits((char *)w->mismatch->expected, bytes, wanted.bits);
+    memcpy(w->mismatch->found, at, bytes);
+    return false;
+}
+
+/* n elements at a stride that are cast. */
+static bool work_on_cast(walk *w, uint64_t to, uint64_t stride, uint64_t from, uint64_t n)
+{
+    char row[ROW_BYTES];
+    uint64_t bytes = w->cast->from.element_bits / 8, most = ROW_BYTES / bytes;
+    for (uint64_t done = 0, here; done < n; done += here) {
+        here = n - done < most ? n - done : most;
+        run_pattern_fill(row, w->key, (from + done) * bytes, here * bytes, 0);
+        for (uint64_t i = 0; i < here; i++) {
+            if (!work_on_cast_element(w, to + (done + i) * stride, from + done + i,
+                                      load_bits(row + i * bytes, bytes))) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
 /* n elements: from `to` on in memory, from `from` on in the source tensor. */
 static bool work_on_row(walk *w, uint64_t to, uint64_t from, uint64_t n)
 {
+    if (w->cast != NULL) {
+        return work_on_cast(w, to, 1, from, n);
+    }
     if (w->bits < 8 && (to % 2 != 0 || from % 2 != 0 || n % 2 != 0)) {
         return work_on_halves(w, to, from, n);
     }
@@ -247,12 +310,17 @@ ferry_status run_walk(const ferry_shard *shard, ferry_side_role side, run_work w
                       run_mismatch *mismatch_out, ferry_error *error)
 {
     run_mismatch ignored;
+    run_cast cast;
     walk w = {.shard = shard,
               .work = work,
               .bits = shard->dtype.element_bits,
               .memory = memory,
               .mismatch = mismatch_out != NULL ? mismatch_out : &ignored};
     bool is_own = side == FERRY_SIDE_SOURCE;
+    if (shard->conversion != NULL) {
+        cast = run_cast_of(shard->conversion, shard->source_dtype, shard->dtype);
+        w.cast = &cast;
+    }
     size_t n = is_own ? 1 : ferry_shard_origin_count(shard);
     ferry_status status = FERRY_OK;
     for (size_t i = 0; i < n && status == FERRY_OK && shard->bytes > 0; i++) {
@@ -310,8 +378,6 @@ void run_element_text(const ferry_shard *shard, uint64_t element, char *text, si
 
 /* ---- boxes ---- */
 
-enum { ROW_BYTES = 4096 };
-
 /* n elements at a stride, through a buffer in which they lie side by side. */
 static bool work_on_spread(walk *w, uint64_t to, uint64_t stride, uint64_t from, uint64_t n)
 {
@@ -344,6 +410,9 @@ static bool work_on_spread(walk *w, uint64_t to, uint64_t stride, uint64_t from,
 /* Elements that are whole bytes and small enough for the buffer go row by row. */
 static bool work_on_box_row(walk *w, uint64_t to, uint64_t stride, uint64_t from, uint64_t n)
 {
+    if (w->cast != NULL) {
+        return work_on_cast(w, to, stride, from, n);
+    }
     if (stride == 1 || n == 1) {
         return work_on_row(w, to, from, n);
     }
@@ -386,6 +455,7 @@ ferry_status run_walk_box(const ferry_held_box *box, run_work work, void *memory
                           run_mismatch *mismatch_out)
 {
     run_mismatch ignored;
+    run_cast cast;
     walk w = {.work = work,
               .key = run_key_of(box->source),
               .bits = box->dtype.element_bits,
@@ -393,6 +463,10 @@ ferry_status run_walk_box(const ferry_held_box *box, run_work work, void *memory
               .mismatch = mismatch_out != NULL ? mismatch_out : &ignored};
     uint64_t index[FERRY_MAX_DIMS + 1] = {0};
     uint32_t last = box->n_dims > 0 ? box->n_dims - 1 : 0;
+    if (box->conversion != NULL) {
+        cast = run_cast_of(box->conversion, box->source_dtype, box->dtype);
+        w.cast = &cast;
+    }
     do {
         uint64_t to = box->offset;
         for (uint32_t d = 0; d < last; d++) {
