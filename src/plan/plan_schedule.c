@@ -68,7 +68,11 @@ static fy_hash128 origin_of(const ferry_move *move)
         key[n++] = (uint64_t)(uintptr_t)move->src_parameter;
         key[n++] = move->src_offset;
     }
-    if (move->conversion != NULL && !move->conversion->at_receiver) {
+    if (move->conversion != NULL && move->conversion->at_receiver) {
+        /* The receiver has it in another form then: nobody can pass on what it got. */
+        key[n++] = move->task_id;
+        key[n++] = 0;
+    } else if (move->conversion != NULL) {
         /* What travels is made of it: two that make the same are the same conversion. */
         key[n++] = (uint64_t)move->dst_dtype.kind << 8 | (move->conversion->saturates ? 3 : 1);
         key[n++] = bits_of(move->conversion->scale) << 32 | bits_of(move->conversion->add);

@@ -65,8 +65,9 @@ class Task:
         if "at" in move:
             self.element_bytes = min(map(ferry_cast.width, (move["src_dtype"],
                                                             move["dst_dtype"]))) // 8
-        made = move.get("at") == "sender" and sorted(ferry_cast.printed(move).items())
-        self.content = (self.sender, move.get("source", move["tensor"]), read_of(move), str(made))
+        made = {"sender": sorted(ferry_cast.printed(move).items()), "receiver": self.id}
+        self.content = (self.sender, move.get("source", move["tensor"]), read_of(move),
+                        str(made.get(move.get("at"))))  # a receiver cannot pass on what it casts
 
 
 def read_of(move):

@@ -104,7 +104,8 @@ class Move(NamedTuple):
 
     Begins and lengths are indices in the local shards of receiver and sender; for flat shards, in
     the shape before flattening (:attr:`Shard.full_shape`). ``length`` and ``src_length`` differ
-    only where tensors are stacked, by leading ones. On a side in boxes (:class:`ferry.Side`) begins
+    only where tensors are stacked, by leading ones. ``dtype`` and ``bytes`` are of what travels,
+    where elements are cast on their way. On a side in boxes (:class:`ferry.Side`) begins
     are 0: where a box lies in which parameter, :meth:`Plan.json` says.
     """
 

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import math
+import numbers
 import operator
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -15,7 +17,8 @@ Repeat = Union[Mapping[str, Any], Tuple[int, Sequence[int], int]]
 
 # Of what a side consists: the keys that there are, and those that are needed.
 _KEYS = {
-    "parameter": ({"rank", "ranks", "parameter", "dtype", "elements", "holds", "fill", "partial"},
+    "parameter": ({"rank", "ranks", "parameter", "dtype", "cast", "scale", "add", "elements",
+                   "holds", "fill", "partial"},
                   {"parameter", "elements", "holds"}),
     "box": ({"tensor", "begin", "shape", "offset", "strides", "repeat"},
             {"tensor", "begin", "shape", "offset", "strides"}),
@@ -77,6 +80,7 @@ class Side:
             said["elements"],
             dtype=said.get("dtype"),
             partial=said.get("partial", False),
+            **{key: said[key] for key in ("cast", "scale", "add") if key in said},
         )
         for box in _list_of(said["holds"], "holds"):
             self.add_box(**_object_of(box, "box"), parameter=number)
@@ -91,12 +95,19 @@ class Side:
         *,
         dtype: Any = None,
         partial: bool = False,
+        cast: Optional[str] = None,
+        scale: Optional[float] = None,
+        add: Optional[float] = None,
     ) -> int:
         """A parameter that these ranks have, with the content that the next calls say: ``elements``
         of memory, one behind the other. Returns its number.
 
         ``dtype`` is a name or one of torch or numpy; None is that of the tensor of its first box.
         With ``partial`` it has elements that no box and no fill gives, which stay as they are.
+
+        Tensors of other types become ``dtype`` on their way with a ``cast``, at a destination:
+        ``"round"`` makes what is too large infinite, ``"saturate"`` the largest number. ``scale``
+        and ``add`` are numbers, which elements are multiplied by and added to before that.
         """
         if not isinstance(name, str):
             raise InvalidInput(f"the name of a parameter is {name!r}: give a text")
@@ -114,6 +125,7 @@ class Side:
             entry["dtype"] = dtype if isinstance(dtype, str) else _ferry.dtype_name(dtype)
         if partial:
             entry["partial"] = True
+        entry.update(_cast(about, cast, scale, add))
         self._entries.append(entry)
         return len(self._entries) - 1
 
@@ -224,6 +236,28 @@ class Side:
 
 def _unpickle(text: str) -> Side:
     return Side.from_json(text)
+
+
+def _cast(
+    about: str, cast: Optional[str], scale: Optional[float], add: Optional[float]
+) -> Dict[str, Any]:
+    """The keys of a parameter that say what becomes of its elements."""
+    if cast is None:
+        if scale is None and add is None:
+            return {}
+        raise InvalidInput(f'{about}: scale and add need cast="round" or "saturate"')
+    if cast not in ("round", "saturate"):
+        raise InvalidInput(f'{about}: cast is {cast!r}: give "round" or "saturate"')
+    said: Dict[str, Any] = {"cast": cast}
+    for key, value in (("scale", scale), ("add", add)):
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise InvalidInput(f"{about}: {key} is {value!r}: give a number")
+        if not math.isfinite(value) or (key == "scale" and value == 0):
+            raise InvalidInput(f"{about}: {key} is {value!r}: it must be finite, a scale not 0")
+        said[key] = float(value)
+    return said
 
 
 def _number(value: Any, what: str) -> int:

@@ -323,6 +323,41 @@ class Saying(unittest.TestCase):
                 call()
         self.assertEqual(repr(side), "<ferry.Side of 1 parameter, 0 boxes>")
 
+    def test_casts(self):
+        side = ferry.Side()
+        side.add_parameter("p", 1, 4, dtype="f8e4m3", cast="saturate", scale=0.5, add=1)
+        side.add_box("w", [0], [4])
+        side.add_parameter("q", 1, 4)
+        side.add_box("w", [0], [4])
+        spec = {"format": "ferry.spec/1", "tensors": [{"name": "w", "shape": [4], "dtype": "f32"}],
+                "source": {"mesh": [], "rules": [{"match": "*"}]}, "destination": side}
+        self.assertEqual(ferry.Side.from_json(side.to_json()), side)
+        plan = ferry.plan(spec)
+        self.assertEqual([(move.dtype, move.bytes) for move in plan.moves()],
+                         [("f8e4m3", 4), ("f32", 16)])
+        first, second = json.loads(plan.json())["moves"]
+        self.assertEqual((first["src_dtype"], first["dst_dtype"], first["cast"], first["scale"],
+                          first["add"], first["at"]), ("f32", "f8e4m3", "saturate", 0.5, 1,
+                                                       "sender"))
+        self.assertNotIn("cast", second)
+        plain = ferry.Side()
+        rows = [
+            (dict(cast="floor"), 'cast is \'floor\': give "round" or "saturate"'),
+            (dict(cast=1), "cast is 1"),
+            (dict(scale=2), "scale and add need cast"),
+            (dict(add=0), "scale and add need cast"),
+            (dict(cast="round", scale="2"), "scale is '2': give a number"),
+            (dict(cast="round", scale=True), "scale is True: give a number"),
+            (dict(cast="round", scale=0), "scale is 0: it must be finite, a scale not 0"),
+            (dict(cast="round", scale=float("nan")), "scale is nan"),
+            (dict(cast="round", add=float("inf")), "add is inf"),
+        ]
+        for said, sentence in rows:
+            with self.subTest(sentence=sentence), self.assertRaisesRegex(ferry.InvalidInput,
+                                                                         sentence):
+                plain.add_parameter("p", 0, 4, **said)
+        self.assertEqual(plain.n_parameters, 0)
+
     def test_sides_that_do_not_fit_the_tensors(self):
         def one(*boxes, elements=4, **kind):
             side = ferry.Side()
