@@ -123,6 +123,14 @@ FERRY_API ferry_status ferry_memory_kind_at(size_t index, const char **name_out,
                                             const char **summary_out, uint32_t *n_devices_out,
                                             const char **why_not_out, ferry_error *error);
 
+/*
+ * A device of a kind, by its number: one line on what it is and what can be done with it ("" where
+ * there is nothing to say, as of the host). Valid until this thread's next call of the function.
+ * FERRY_ERR_UNSUPPORTED: the kind cannot be had here; FERRY_ERR_MISUSE: it has no such device.
+ */
+FERRY_API ferry_status ferry_memory_device_at(ferry_memory_kind kind, int32_t device,
+                                              const char **summary_out, ferry_error *error);
+
 FERRY_END_DECLS
 
 #endif

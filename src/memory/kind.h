@@ -17,7 +17,7 @@
  * row of the host is part of the library, others are plugins, which see nothing of it but this
  * header, exec/exec.h and what fy_library brings.
  */
-#define FY_MEMORY_ABI 1u
+#define FY_MEMORY_ABI 2u
 
 /* Where a pointer is valid: in all of this process's host code, or on one device of a kind. */
 typedef struct fy_space {
@@ -62,6 +62,11 @@ typedef struct fy_memory_kind {
     bool (*probe)(char *why, size_t why_bytes);
     /* 0 only where probe is false. */
     int32_t (*device_count)(void);
+    /*
+     * A device that is there, in one line for people. (optional: there is nothing to say) Without
+     * traces, as probe.
+     */
+    ferry_status (*describe)(int32_t device, char *text, size_t text_bytes, ferry_error *error);
 
     /* Zeroed, page aligned, every page there. */
     ferry_status (*alloc)(int32_t device, uint64_t bytes, void **base_out, ferry_error *error);

@@ -203,3 +203,20 @@ ferry_status ferry_memory_kind_at(size_t index, const char **name_out, const cha
     }
     return FERRY_OK;
 }
+
+ferry_status ferry_memory_device_at(ferry_memory_kind kind, int32_t device,
+                                    const char **summary_out, ferry_error *error)
+{
+    static _Thread_local char text[512];
+    const fy_memory_kind *row;
+    FY_TRY(fy_check_use(summary_out != NULL, "ferry_memory_device_at needs a place for the line",
+                        error));
+    FY_TRY(fy_space_check((fy_space){(uint32_t)kind, device}, "ferry_memory_device_at", error));
+    FY_TRY(fy_memory_get((uint32_t)kind, &row, error));
+    text[0] = '\0';
+    if (row->describe != NULL) {
+        FY_TRY(row->describe(device, text, sizeof text, error));
+    }
+    *summary_out = text;
+    return FERRY_OK;
+}

@@ -17,6 +17,8 @@ typedef struct bench_request {
     uint32_t n_ranks;      /* 0: not said */
     const char *transport; /* NULL: the best */
     uint32_t n_threads;    /* 0: not said */
+    uint32_t memory;       /* a ferry_memory_kind; 0, the host, unless said */
+    uint64_t bytes;        /* of each copy; 0: not said */
     uint64_t least;        /* sizes in bytes; 0: those of each table */
     uint64_t most;
     double seconds; /* of each line */
@@ -81,6 +83,8 @@ void bench_report_end(const bench_report *report);
 /* As a rank of a world. An exit status, after a sentence on stderr if it is not EXIT_DONE. */
 int bench_transport(const bench_request *request);
 int bench_copy(const bench_request *request);
+/* The same of devices of the request's kind: from and to the host, and within each. */
+int bench_copy_devices(const bench_request *request);
 int bench_pack(const bench_request *request);
 
 #endif

@@ -5,6 +5,7 @@
  */
 #include "bench.h"
 
+#include "bench_device.h"
 #include "commands.h"
 #include "json_text.h"
 #include "machine_text.h"
@@ -18,8 +19,8 @@
 static const double PROBE_SECONDS = 0.1;
 
 enum { PITCH = 64 << 10, LEAST_SAMPLES = 5, MOST_SAMPLES = 1000, BLOCK = 128 };
-#define MEMORY ((uint64_t)128 << 20) /* that is read: more than caches keep of it */
-#define MOST_GROWTH 2                /* casts make that much of it */
+#define HOST_BYTES ((uint64_t)128 << 20) /* that is read: more than caches keep of it */
+#define MOST_GROWTH 2                    /* casts make that much of it */
 
 typedef enum shape {
     CONTIGUOUS,
@@ -43,7 +44,10 @@ typedef struct pack_line {
 typedef struct pack_bench {
     const bench_request *request;
     uint32_t n_threads;
-    char *from, *to;
+    const char *kind;
+    uint64_t bytes; /* that a copy reads */
+    ferry_buffer from, to;
+    ferry_queue *queue; /* NULL: of the host */
     float *scales;
     uint64_t n_scales;
     uint64_t hash;
@@ -62,11 +66,11 @@ static uint64_t element_bytes(uint32_t kind)
 }
 
 /* Rows of a matrix of PITCH read bytes a row, or the same elements one behind the other. */
-static ferry_box box_of(char *memory, uint64_t bytes, uint64_t element, uint64_t n_rows,
+static ferry_box box_of(const ferry_buffer *buffer, uint64_t element, uint64_t n_rows,
                         uint64_t n_columns, uint64_t pitch, uint64_t offset)
 {
     ferry_box box = FERRY_BOX_INIT;
-    box.buffer = ferry_buffer_of(memory, bytes);
+    box.buffer = *buffer;
     box.element_bytes = element;
     box.offset = offset;
     box.n_dims = 2;
@@ -77,15 +81,10 @@ static ferry_box box_of(char *memory, uint64_t bytes, uint64_t element, uint64_t
     return box;
 }
 
-/* All columns, a block of row_bytes after the other. */
-static ferry_status copy_once(pack_bench *b, const pack_line *line, ferry_error *error)
+static ferry_copy_options options_of(pack_bench *b, const pack_line *line)
 {
-    uint64_t f = element_bytes(line->from_kind), t = element_bytes(line->to_kind);
-    uint64_t n_rows = MEMORY / PITCH, n_columns = line->row_bytes / f;
-    bool strided_from = line->shape == GATHER || line->shape == COLUMNS;
-    bool strided_to = line->shape == SCATTER || line->shape == COLUMNS;
+    uint64_t t = element_bytes(line->to_kind);
     ferry_copy_options options = FERRY_COPY_OPTIONS_INIT;
-    ferry_status status = FERRY_OK;
     ferry_scales scales = {.values = b->scales, .n_values = b->n_scales};
     scales.block_rows = scales.block_columns = BLOCK;
     options.from_kind = line->from_kind;
@@ -97,19 +96,47 @@ static ferry_status copy_once(pack_bench *b, const pack_line *line, ferry_error 
     } else if (line->has_scales) {
         options.from_scales = scales;
     }
-    if (line->shape == CONTIGUOUS) {
-        n_rows = 1;
-        n_columns = MEMORY / f;
+    return options;
+}
+
+/* A device gets all blocks at once: a dim outside of the others. */
+static void add_blocks(ferry_box *box, uint64_t n_blocks, uint64_t step)
+{
+    box->n_dims = 3;
+    for (int d = 2; d > 0; d--) {
+        box->length[d] = box->length[d - 1];
+        box->stride[d] = box->stride[d - 1];
     }
-    for (uint64_t at = 0; at < MEMORY / n_rows / f && status == FERRY_OK; at += n_columns) {
+    box->length[0] = n_blocks;
+    box->stride[0] = step;
+}
+
+/* All columns, a block of row_bytes after the other. */
+static ferry_status copy_once(pack_bench *b, const pack_line *line, ferry_error *error)
+{
+    uint64_t f = element_bytes(line->from_kind), t = element_bytes(line->to_kind);
+    bool is_flat = line->shape == CONTIGUOUS;
+    uint64_t n_rows = is_flat ? 1 : b->bytes / PITCH;
+    uint64_t n_columns = is_flat ? b->bytes / f : line->row_bytes / f;
+    bool strided_from = line->shape == GATHER || line->shape == COLUMNS;
+    bool strided_to = line->shape == SCATTER || line->shape == COLUMNS;
+    ferry_copy_options options = options_of(b, line);
+    ferry_status status = FERRY_OK;
+    for (uint64_t at = 0; at < b->bytes / n_rows / f && status == FERRY_OK; at += n_columns) {
         uint64_t before = at * n_rows;
         ferry_box from =
-            box_of(b->from, MEMORY, f, n_rows, n_columns,
-                   (strided_from ? PITCH / f : n_columns) * f, (strided_from ? at : before) * f);
+            box_of(&b->from, f, n_rows, n_columns, (strided_from ? PITCH / f : n_columns) * f,
+                   (strided_from ? at : before) * f);
         ferry_box to =
-            box_of(b->to, MOST_GROWTH * MEMORY, t, n_rows, n_columns,
-                   (strided_to ? PITCH / f : n_columns) * t, (strided_to ? at : before) * t);
-        status = ferry_box_copy(&to, &from, &options, NULL, error);
+            box_of(&b->to, t, n_rows, n_columns, (strided_to ? PITCH / f : n_columns) * t,
+                   (strided_to ? at : before) * t);
+        if (b->queue != NULL && !is_flat) {
+            uint64_t n_blocks = PITCH / f / n_columns, block = n_rows * n_columns;
+            add_blocks(&from, n_blocks, (strided_from ? n_columns : block) * f);
+            add_blocks(&to, n_blocks, (strided_to ? n_columns : block) * t);
+            return ferry_box_copy(&to, &from, &options, b->queue, error);
+        }
+        status = ferry_box_copy(&to, &from, &options, b->queue, error);
     }
     return status;
 }
@@ -117,9 +144,16 @@ static ferry_status copy_once(pack_bench *b, const pack_line *line, ferry_error 
 static ferry_status sample(pack_bench *b, const pack_line *line, double *seconds_out,
                            ferry_error *error)
 {
+    int n = b->queue == NULL ? 1 : BENCH_AT_ONCE;
     double begin = bench_now();
-    ferry_status status = copy_once(b, line, error);
-    *seconds_out = bench_now() - begin;
+    ferry_status status = FERRY_OK;
+    for (int i = 0; i < n; i++) {
+        FY_THEN(status, copy_once(b, line, error));
+    }
+    if (b->queue != NULL) {
+        FY_THEN(status, ferry_queue_synchronize(b->queue, error));
+    }
+    *seconds_out = (bench_now() - begin) / n;
     return status;
 }
 
@@ -130,7 +164,7 @@ static ferry_status run_line(pack_bench *b, pack_line *line, ferry_error *error)
     const pack_line plain = {.shape = CONTIGUOUS, .hash = false, .row_bytes = PITCH};
     pack_line other = plain;
     double end = 0, f = (double)element_bytes(line->from_kind);
-    double bytes = (double)MEMORY * (f + (double)element_bytes(line->to_kind)) / 2 / f;
+    double bytes = (double)b->bytes * (f + (double)element_bytes(line->to_kind)) / 2 / f;
     ferry_status status = sample(b, line, &times[0], error);
     end = bench_now() + b->request->seconds;
     for (line->n = 0; status == FERRY_OK && line->n < MOST_SAMPLES &&
@@ -141,7 +175,7 @@ static ferry_status run_line(pack_bench *b, pack_line *line, ferry_error *error)
     }
     if (status == FERRY_OK) {
         line->rate = bytes / bench_sort_times(times, line->n).median;
-        line->contiguous = (double)MEMORY / bench_sort_times(others, line->n).median;
+        line->contiguous = (double)b->bytes / bench_sort_times(others, line->n).median;
     }
     return status;
 }
@@ -270,15 +304,20 @@ static void begin_report(const pack_bench *b)
     if (b->request->json) {
         printf("{\"format\":\"ferry.bench/1\",\"name\":\"pack\",\"version\":");
         print_json_text(ferry_version());
-        printf(",\"threads\":%u,\"bytes\":%llu,\"machine\":", b->n_threads,
-               (unsigned long long)MEMORY);
+        printf(",\"memory\":\"%s\",\"threads\":%u,\"bytes\":%llu,\"machine\":", b->kind,
+               b->n_threads, (unsigned long long)b->bytes);
         print_machine_json(&b->machine);
         printf(",\"results\":[");
         return;
     }
-    printf("ferry %s, copies of %llu MiB by %u thread%s; rows lie %d KiB apart\n", ferry_version(),
-           (unsigned long long)(MEMORY >> 20), b->n_threads, b->n_threads == 1 ? "" : "s",
-           PITCH >> 10);
+    printf("ferry %s, copies of %llu MiB by ", ferry_version(),
+           (unsigned long long)(b->bytes >> 20));
+    if (b->queue != NULL) {
+        printf("device 0 of kind %s", b->kind);
+    } else {
+        printf("%u thread%s", b->n_threads, b->n_threads == 1 ? "" : "s");
+    }
+    printf("; rows lie %d KiB apart\n", PITCH >> 10);
     print_machine(&b->machine);
 }
 
@@ -299,34 +338,70 @@ static bool is_power_of_two(uint64_t n)
     return n != 0 && (n & (n - 1)) == 0;
 }
 
+/* As a program has it. */
+static ferry_status map_host(uint64_t bytes, ferry_buffer *buffer_out, ferry_error *error)
+{
+    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED) {
+        snprintf(error->message, sizeof error->message, "no memory to copy");
+        return FERRY_ERR_NO_MEMORY;
+    }
+    *buffer_out = ferry_buffer_of(base, bytes);
+    return FERRY_OK;
+}
+
+static void free_memory(ferry_buffer *buffer)
+{
+    if (buffer->kind == FERRY_MEMORY_HOST && buffer->base != NULL) {
+        munmap(buffer->base, buffer->bytes);
+    } else {
+        ferry_memory_free(buffer);
+    }
+}
+
+/* Memory is the host's, or of the first device. */
+static ferry_status open_memory(pack_bench *b, ferry_error *error)
+{
+    ferry_memory_kind kind = (ferry_memory_kind)b->request->memory;
+    FY_TRY(ferry_memory_kind_at((size_t)kind, &b->kind, NULL, NULL, NULL, error));
+    if (kind == FERRY_MEMORY_HOST) {
+        FY_TRY(map_host(b->bytes, &b->from, error));
+        FY_TRY(map_host(MOST_GROWTH * b->bytes, &b->to, error));
+    } else {
+        FY_TRY(ferry_memory_alloc(NULL, kind, 0, b->bytes, &b->from, error));
+        FY_TRY(ferry_memory_alloc(NULL, kind, 0, MOST_GROWTH * b->bytes, &b->to, error));
+        FY_TRY(ferry_queue_create(kind, 0, &b->queue, error));
+    }
+    FY_TRY(bench_fill(&b->from, 0x3c, error)); /* small numbers of every type */
+    return bench_fill(&b->to, 0x3c, error);
+}
+
 int bench_pack(const bench_request *request)
 {
     ferry_error error;
+    bool is_host = request->memory == FERRY_MEMORY_HOST;
     pack_bench b = {.request = request,
                     .n_threads = request->n_threads == 0 ? 1 : request->n_threads,
-                    .machine = FERRY_MACHINE_INIT,
-                    .n_scales = MEMORY / BLOCK / BLOCK};
-    size_t bytes = (1 + MOST_GROWTH) * MEMORY;
+                    .bytes = is_host ? HOST_BYTES : BENCH_DEVICE_BYTES,
+                    .machine = FERRY_MACHINE_INIT};
     if (request->least != 0 && (!is_power_of_two(request->least) || request->most > PITCH)) {
         return fail_usage("bench", "rows of pack are powers of two up to %d KiB, not \"%s\"",
                           PITCH >> 10, request->sizes_text);
     }
+    b.bytes = request->bytes > 0 ? request->bytes : b.bytes;
+    b.n_scales = b.bytes / BLOCK / BLOCK + PITCH / BLOCK; /* with few rows, blocks are not full */
     b.scales = malloc(b.n_scales * sizeof *b.scales);
-    b.from = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (b.scales == NULL || b.from == MAP_FAILED) {
-        if (b.from != MAP_FAILED) {
-            munmap(b.from, bytes);
-        }
-        free(b.scales);
-        return fail("bench", "no memory to copy");
+    if (b.scales == NULL) {
+        return fail("bench", "out of memory");
     }
-    b.to = b.from + MEMORY;
-    memset(b.from, 0x3c, bytes); /* small numbers of every type */
     for (uint64_t i = 0; i < b.n_scales; i++) {
         b.scales[i] = 1;
     }
-    ferry_status status = measure(&b, &error);
-    munmap(b.from, bytes);
+    ferry_status status = open_memory(&b, &error);
+    FY_THEN(status, measure(&b, &error));
+    ferry_queue_destroy(b.queue);
+    free_memory(&b.to);
+    free_memory(&b.from);
     free(b.scales);
     return status == FERRY_OK ? EXIT_DONE : fail("bench", error.message);
 }

@@ -34,6 +34,8 @@ static const char more_help[] =
     "  stay in the caches can be faster. All but one sample in a hundred are faster than the\n"
     "  \"slowest 1%\". Where there are few samples, --seconds is too short for that line.\n"
     "\n"
+    "  Of copy on devices, rates count what is read. Each time is of eight copies on a queue.\n"
+    "\n"
     "  Of pack, rates count what is read, of casts half of what is read and written; \"of a\n"
     "  copy\" compares them with copies of contiguous memory by as many threads, made in turn\n"
     "  with them.\n"
@@ -65,11 +67,12 @@ static const char more_help[] =
     "  ferry launch -n 2 -- ferry bench transport --transport ucx\n"
     "  ferry bench copy --seconds 2\n"
     "  ferry bench pack --threads 2 --sizes 512:64K\n"
+    "  ferry bench pack --memory cuda --json\n"
     "  ferry bench mixed --local-tp 2 --local-dp 2 --check\n"
     "  ferry bench mixed --ranks 4 -b 8K -e 1M -f 4 -w 5 -n 20 -c\n"
     "  ferry bench mixed --nodes 2 --ranks 4 --op all-reduce --sizes 64K:1M --counts --json\n";
 
-enum { OPT_JSON = 256, OPT_SECONDS, OPT_RANKS, OPT_SIZES, OPT_THREADS };
+enum { OPT_JSON = 256, OPT_SECONDS, OPT_RANKS, OPT_SIZES, OPT_THREADS, OPT_MEMORY, OPT_BYTES };
 
 static const option_row rows[] = {
     OPTION("json", NULL, OPT_JSON, "print JSON instead (ferry.bench/1)"),
@@ -158,6 +161,13 @@ static const option_row rows[] = {
     OPTION("autotune", NULL, MIXED_OPT_AUTOTUNE,
            "measure first, and add the mode autotune to the table"),
     OPTION("tune-file", "FILE", MIXED_OPT_TUNE_FILE, "the same with what ferry tune has saved"),
+    OPTION_HEADING("Of copy and pack"),
+    OPTION_WORDS("host cuda far", "memory", "KIND", OPT_MEMORY,
+                 "whose memory: host (default); cuda, NVIDIA devices; or far, the test kind"),
+    OPTION(
+        "bytes", "SIZE", OPT_BYTES,
+        "what a copy of pack, or of copy on devices, reads: a power of two, 1M at least; default "
+        "128M, and 256M on devices"),
     OPTION_HEADING("Of pack"),
     OPTION("threads", "N", OPT_THREADS, "how many threads share each copy; default 1"),
     OPTION("sizes", "RANGE", OPT_SIZES, "A:B: lengths of rows in bytes, powers of two up to 64K"),
@@ -168,6 +178,9 @@ int bench_copy(const bench_request *request)
 {
     ferry_error error;
     ferry_machine machine = FERRY_MACHINE_INIT;
+    if (request->memory != FERRY_MEMORY_HOST) {
+        return bench_copy_devices(request);
+    }
     if (ferry_machine_probe(request->seconds, &machine, &error) != FERRY_OK) {
         return fail("bench", error.message);
     }
@@ -189,14 +202,15 @@ static const struct benchmark {
     bool has_ranks;
     bool has_sizes;
     bool has_threads;
+    bool has_memory;
     bool is_mixed; /* starts its ranks itself, from one on, and has options of its own */
     int (*run)(const bench_request *request);
 } benchmarks[] = {
-    {"transport", "puts, gets, signals and barriers between ranks", true, true, false, false,
+    {"transport", "puts, gets, signals and barriers between ranks", true, true, false, false, false,
      bench_transport},
-    {"copy", "the rate of copying in memory", false, false, false, false, bench_copy},
-    {"pack", "copies between shapes and types", false, true, true, false, bench_pack},
-    {"mixed", "sums and concatenations over ranks and nodes", true, true, false, true, NULL},
+    {"copy", "the rate of copying in memory", false, false, false, true, false, bench_copy},
+    {"pack", "copies between shapes and types", false, true, true, true, false, bench_pack},
+    {"mixed", "sums and concatenations over ranks and nodes", true, true, false, false, true, NULL},
 };
 enum { N_BENCHMARKS = sizeof benchmarks / sizeof benchmarks[0] };
 
@@ -250,6 +264,20 @@ static int parse_threads(const char *text, bench_request *r)
     return EXIT_DONE;
 }
 
+static const option_word memories[] = {
+    {"host", FERRY_MEMORY_HOST}, {"cuda", FERRY_MEMORY_CUDA}, {"far", FERRY_MEMORY_FAR}, {NULL, 0}};
+
+static int parse_copy_bytes(const char *text, bench_request *r)
+{
+    const uint64_t least = 1 << 20;
+    const char *end;
+    if (!read_size(text, &r->bytes, &end) || *end != '\0' || r->bytes < least ||
+        (r->bytes & (r->bytes - 1)) != 0) {
+        return fail_usage("bench", "--bytes takes a power of two from 1M on, not \"%s\"", text);
+    }
+    return EXIT_DONE;
+}
+
 static int parse_seconds(const char *text, bench_request *r)
 {
     char *end;
@@ -280,6 +308,10 @@ static int apply_option(int option, void *request)
         return parse_sizes(optarg, r);
     case OPT_THREADS:
         return parse_threads(optarg, r);
+    case OPT_MEMORY:
+        return parse_word("bench", "--memory", memories, optarg, &r->memory);
+    case OPT_BYTES:
+        return parse_copy_bytes(optarg, r);
     case SHARED_OPT_JOIN:
         r->join = true;
         return EXIT_DONE;
@@ -311,6 +343,17 @@ static int check_together(const bench_request *r, const struct benchmark *benchm
     }
     if (!benchmark->has_threads && r->n_threads != 0) {
         return fail_usage("bench", "--threads cannot be combined with %s", benchmark->name);
+    }
+    if (!benchmark->has_memory && (r->memory != FERRY_MEMORY_HOST || r->bytes != 0)) {
+        return fail_usage("bench", "--memory and --bytes cannot be combined with %s",
+                          benchmark->name);
+    }
+    if (r->memory != FERRY_MEMORY_HOST && r->n_threads != 0) {
+        return fail_usage("bench", "--threads copy in the host's memory: they cannot be combined "
+                                   "with --memory of devices");
+    }
+    if (benchmark->run == bench_copy && r->memory == FERRY_MEMORY_HOST && r->bytes != 0) {
+        return fail_usage("bench", "--bytes of copy goes with --memory of devices");
     }
     if (!benchmark->is_mixed && r->mixed.mixed_option != NULL) {
         return fail_usage("bench", "%s cannot be combined with %s", r->mixed.mixed_option,

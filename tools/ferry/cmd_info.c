@@ -247,6 +247,51 @@ static ferry_status print_variables(ferry_error *error)
     return FERRY_OK;
 }
 
+typedef void (*device_fn)(const kind *k, uint32_t device, const char *text, void *context);
+
+/* Devices that can say something of themselves. */
+static ferry_status visit_devices(ferry_memory_kind number, const kind *k, device_fn visit,
+                                  void *context, ferry_error *error)
+{
+    for (uint32_t device = 0; device < k->n_devices; device++) {
+        const char *text = "";
+        FY_TRY(ferry_memory_device_at(number, (int32_t)device, &text, error));
+        if (text[0] != '\0') {
+            visit(k, device, text, context);
+        }
+    }
+    return FERRY_OK;
+}
+
+static void print_device(const kind *k, uint32_t device, const char *text, void *context)
+{
+    (void)k;
+    (void)context;
+    printf("  %-8s %u: %s\n", "", device, text);
+}
+
+static void print_device_json(const kind *k, uint32_t device, const char *text, void *context)
+{
+    bool *first = context;
+    printf("%s{\"kind\":", *first ? "" : ",");
+    *first = false;
+    print_json_text(k->name);
+    printf(",\"device\":%u,\"summary\":", device);
+    print_json_text(text);
+    putchar('}');
+}
+
+static ferry_status print_devices_json(ferry_error *error)
+{
+    bool first = true;
+    for (size_t i = 0; i < ferry_memory_kind_count(); i++) {
+        kind k;
+        FY_TRY(kind_at(i, &k, error));
+        FY_TRY(visit_devices((ferry_memory_kind)i, &k, print_device_json, &first, error));
+    }
+    return FERRY_OK;
+}
+
 /* Of what is no memory of the host's. */
 static ferry_status print_devices(ferry_error *error)
 {
@@ -257,6 +302,7 @@ static ferry_status print_devices(ferry_error *error)
         if (i == FERRY_MEMORY_CUDA || (i != FERRY_MEMORY_HOST && k.n_devices > 0)) {
             printf("  %-8s %u%s%s\n", k.name, (unsigned)k.n_devices, k.n_devices > 0 ? "" : ": ",
                    k.n_devices > 0 ? "" : k.why_not);
+            FY_TRY(visit_devices((ferry_memory_kind)i, &k, print_device, NULL, error));
         }
     }
     return FERRY_OK;
@@ -318,8 +364,9 @@ static ferry_status print_json(const ferry_machine *machine, ferry_error *error)
     FY_THEN(status, print_choices_json(error));
     printf("],\"machine\":");
     print_machine_json(machine);
-    /* null, not []: nobody asked what they are. */
-    printf(",\"devices\":null,\"variables\":[");
+    printf(",\"devices\":[");
+    FY_THEN(status, print_devices_json(error));
+    printf("],\"variables\":[");
     FY_THEN(status, print_variables_json(error));
     printf("]}\n");
     return status;

@@ -19,6 +19,15 @@ typedef enum run_verify {
     RUN_VERIFY_NONE = 2
 } run_verify;
 
+/* Where shards lie. */
+typedef enum run_memory {
+    RUN_MEMORY_FERRY = 0,  /* the host's, from ferry_memory_alloc */
+    RUN_MEMORY_MALLOC = 1, /* the host's, as a program has it */
+    RUN_MEMORY_CUDA = 2,
+    RUN_MEMORY_FAR = 3,
+    N_RUN_MEMORIES = 4
+} run_memory;
+
 /* What `ferry run` was asked for. */
 typedef struct run_request {
     const char *path;
@@ -26,7 +35,7 @@ typedef struct run_request {
     bool join;    /* be one rank of a world that somebody else has started */
     bool started; /* the same, and that somebody is another `ferry run` */
     bool has_planning_option;
-    bool plain_memory;
+    uint32_t memory;     /* a run_memory */
     uint32_t iterations; /* those that are timed; one more goes before */
     uint32_t verify;     /* a run_verify */
     double deadline;     /* seconds; 0: the default */
@@ -93,10 +102,24 @@ typedef struct run_arena {
     bool is_plain;
 } run_arena;
 
-/* Every page is there when it returns. */
-ferry_status run_arena_open(ferry_transport *transport, bool plain, uint64_t bytes,
-                            run_arena *arena_out, ferry_error *error);
+/* The word of --memory, and what a table says of it. */
+const char *run_memory_name(uint32_t memory);
+const char *run_memory_title(uint32_t memory);
+/* Whether it is a device's: only ferry's copies reach it. */
+bool run_memory_is_device(uint32_t memory);
+
+/*
+ * Every page is there when it returns. Ranks of a node take the devices of a kind in turn, by their
+ * local rank.
+ */
+ferry_status run_arena_open(ferry_transport *transport, uint32_t memory, uint32_t local_rank,
+                            uint64_t bytes, run_arena *arena_out, ferry_error *error);
 void run_arena_close(run_arena *arena);
+
+/* All bytes of an arena, from memory of the host, or back. */
+ferry_status run_arena_write(const run_arena *arena, const void *from, uint64_t bytes,
+                             ferry_error *error);
+ferry_status run_arena_read(const run_arena *arena, void *to, uint64_t bytes, ferry_error *error);
 
 /* ---- run_results.c: what ranks tell rank 0 ---- */
 

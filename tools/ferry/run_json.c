@@ -34,7 +34,7 @@ static void print_options(const run_request *r)
     printf(",\"options\":{\"iterations\":%u,\"verify\":\"%s\",\"checksum\":\"%s\",\"commit\":\"%"
            "s\",\"memory\":\"%s\"",
            r->iterations, verifies[r->verify], checksums[r->service.checksum],
-           commits[r->service.commit], r->plain_memory ? "malloc" : "ferry");
+           commits[r->service.commit], run_memory_name(r->memory));
     print_u64(",\"memory_cap\":",
               r->service.memory_cap > 0 ? r->service.memory_cap : FERRY_MEMORY_CAP);
     printf(",\"transport\":");

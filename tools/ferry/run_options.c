@@ -39,9 +39,11 @@ const option_row run_option_rows[] = {
         "in-place (default): a run writes into the destination; or swap: into a second buffer, "
         "which takes the place of the first when all is there, for as much memory again"),
     OPTION_WORDS(
-        "ferry malloc", "memory", "KIND", OPT_MEMORY,
-        "where shards lie: ferry (default), memory that other ranks reach best, or malloc, plain "
-        "memory as a program has it"),
+        "ferry malloc cuda far", "memory", "KIND", OPT_MEMORY,
+        "where shards lie: ferry (default), memory that other ranks reach best; malloc, plain "
+        "memory as a program has it; cuda, memory of NVIDIA devices, which the ranks of a node "
+        "take "
+        "in turn; or far, the test kind"),
     OPTION("memory-cap", "SIZE", OPT_MEMORY_CAP,
            "the most memory of a rank for slots, through which bytes go that cannot be written to "
            "their places directly; default 64M"),
@@ -76,7 +78,11 @@ static const option_word checksums[] = {{"none", FERRY_CHECKSUM_NONE},
                                         {NULL, 0}};
 static const option_word commits[] = {
     {"in-place", FERRY_COMMIT_IN_PLACE}, {"swap", FERRY_COMMIT_SWAP}, {NULL, 0}};
-static const option_word memories[] = {{"ferry", 0}, {"malloc", 1}, {NULL, 0}};
+static const option_word memories[] = {{"ferry", RUN_MEMORY_FERRY},
+                                       {"malloc", RUN_MEMORY_MALLOC},
+                                       {"cuda", RUN_MEMORY_CUDA},
+                                       {"far", RUN_MEMORY_FAR},
+                                       {NULL, 0}};
 static const option_word paths[] = {{"auto", 0},
                                     {"local", FERRY_PATH_LOCAL},
                                     {"mapped", FERRY_PATH_MAPPED},
@@ -121,17 +127,13 @@ static int parse_paths(run_request *r)
 
 static int apply_service_option(int option, run_request *r)
 {
-    uint32_t plain = 0;
-    int status = EXIT_DONE;
     switch (option) {
     case OPT_CHECKSUM:
         return parse_word("run", "--checksum", checksums, optarg, &r->service.checksum);
     case OPT_COMMIT:
         return parse_word("run", "--commit", commits, optarg, &r->service.commit);
     case OPT_MEMORY:
-        status = parse_word("run", "--memory", memories, optarg, &plain);
-        r->plain_memory = plain != 0;
-        return status;
+        return parse_word("run", "--memory", memories, optarg, &r->memory);
     case OPT_MEMORY_CAP:
         return parse_size("run", "--memory-cap", optarg, &r->service.memory_cap);
     case SHARED_OPT_SLOT_BYTES:

@@ -197,8 +197,9 @@ static ferry_status open_service(rank_run *run, ferry_error *error)
 static ferry_status open_memory(rank_run *run, const run_shards *shards, int arena,
                                 ferry_error *error)
 {
-    ferry_status status = run_arena_open(run->transport, run->request->plain_memory,
-                                         shards->memory_bytes, &run->arenas[arena], error);
+    ferry_status status =
+        run_arena_open(run->transport, run->request->memory, ferry_world_local_rank(run->world),
+                       shards->memory_bytes, &run->arenas[arena], error);
     char **begins = calloc(shards->n > 0 ? shards->n : 1, sizeof *begins);
     run->memories[arena] = begins;
     if (status == FERRY_OK && begins == NULL) {
@@ -215,6 +216,38 @@ static bool swaps(const rank_run *run)
     return run->request->service.commit == FERRY_COMMIT_SWAP;
 }
 
+/* A device's memory is worked on in the host's: what was filled goes there, what is checked comes.
+ */
+static ferry_status work_on_device(rank_run *run, const run_shards *shards, run_work work,
+                                   int arena, ferry_error *error)
+{
+    uint64_t bytes = shards->memory_bytes;
+    char *host = calloc(bytes > 0 ? bytes : 1, 1);
+    char **places = calloc(shards->n > 0 ? shards->n : 1, sizeof *places);
+    ferry_status status = host == NULL || places == NULL ? fail_memory(error) : FERRY_OK;
+    for (size_t i = 0; i < shards->n && status == FERRY_OK; i++) {
+        places[i] = host + shards->offsets[i];
+    }
+    if (status == FERRY_OK && work == RUN_CHECK && bytes > 0) {
+        status = run_arena_read(&run->arenas[arena], host, bytes, error);
+    }
+    FY_THEN(status, run_shards_work(shards, work, places, show, run, error));
+    if (status == FERRY_OK && work != RUN_CHECK && bytes > 0) {
+        status = run_arena_write(&run->arenas[arena], host, bytes, error);
+    }
+    free(places);
+    free(host);
+    return status;
+}
+
+static ferry_status work_on(rank_run *run, const run_shards *shards, run_work work, int arena,
+                            ferry_error *error)
+{
+    return run_memory_is_device(run->request->memory)
+               ? work_on_device(run, shards, work, arena, error)
+               : run_shards_work(shards, work, run->memories[arena], show, run, error);
+}
+
 static ferry_status open_shards(rank_run *run, ferry_error *error)
 {
     begin_showing(run, "filling");
@@ -227,16 +260,15 @@ static ferry_status open_shards(rank_run *run, ferry_error *error)
     if (status == FERRY_OK && swaps(run)) {
         status = open_memory(run, &run->destinations, BACK, error);
     }
-    return status == FERRY_OK
-               ? run_shards_work(&run->sources, RUN_FILL, run->memories[SOURCES], show, run, error)
-               : status;
+    return status == FERRY_OK ? work_on(run, &run->sources, RUN_FILL, SOURCES, error) : status;
 }
 
 static ferry_buffer tensor_buffer(const rank_run *run, const run_shards *shards, int arena,
                                   size_t index)
 {
-    ferry_buffer buffer = ferry_buffer_of(run->memories[arena][index], shards->bytes[index]);
-    buffer.registration = run->arenas[arena].buffer.registration;
+    ferry_buffer buffer = run->arenas[arena].buffer;
+    buffer.base = run->memories[arena][index];
+    buffer.bytes = shards->bytes[index];
     return buffer;
 }
 
@@ -302,8 +334,8 @@ static ferry_status check_bytes(rank_run *run, uint32_t number, ferry_error *err
     const void *said = NULL;
     ferry_error wrong;
     begin_showing(run, "checking");
-    ferry_status status = run_shards_work(
-        &run->destinations, RUN_CHECK, run->memories[arena_behind(run, number)], show, run, &wrong);
+    ferry_status status =
+        work_on(run, &run->destinations, RUN_CHECK, arena_behind(run, number), &wrong);
     if (status == FERRY_ERR_DIGEST) {
         own.is_wrong = 1;
         snprintf(own.sentence, sizeof own.sentence, "after run %u of %u %.900s", number + 1,
@@ -330,8 +362,7 @@ static ferry_status run_once(rank_run *run, uint32_t number, ferry_error *error)
     run->number = number + 1;
     if (is_checked(run->request, number)) {
         begin_showing(run, "poisoning");
-        status = run_shards_work(&run->destinations, RUN_POISON,
-                                 run->memories[arena_behind(run, number)], show, run, error);
+        status = work_on(run, &run->destinations, RUN_POISON, arena_behind(run, number), error);
     }
     begin_showing(run, "moving");
     FY_THEN(status, ferry_world_barrier(run->world, error));
@@ -351,12 +382,14 @@ static ferry_status probe(rank_run *run, ferry_error *error)
 {
     ferry_machine machine = FERRY_MACHINE_INIT;
     ferry_status status = ferry_world_barrier(run->world, error);
+    bool is_device = run_memory_is_device(run->request->memory);
     begin_showing(run, "measuring the machine");
     if (status == FERRY_OK && ferry_world_local_rank(run->world) == 0) {
-        status = ferry_machine_probe(PROBE_SECONDS, &machine, error);
+        /* What CPUs copy is no limit of devices. */
+        status = ferry_machine_probe(is_device ? 0 : PROBE_SECONDS, &machine, error);
     }
     run_rank_result *own = run->results.ranks;
-    if (machine.copy_all_gbytes_per_s > own->copy_gbytes_per_s) {
+    if (is_device || machine.copy_all_gbytes_per_s > own->copy_gbytes_per_s) {
         own->copy_gbytes_per_s = machine.copy_all_gbytes_per_s;
         run->results.machine = machine;
     }

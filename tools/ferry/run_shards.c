@@ -110,8 +110,14 @@ ferry_status run_needed_bytes(const run_request *request, const ferry_plan *plan
     uint64_t cap = request->service.memory_cap > 0 ? request->service.memory_cap : FERRY_MEMORY_CAP;
     uint64_t travels = traffic.in + traffic.out;
     bool swaps = request->service.commit == FERRY_COMMIT_SWAP;
-    *bytes_out = sources.memory_bytes + destinations.memory_bytes * (swaps ? 2 : 1) +
-                 (travels < cap ? travels : cap) + RANK_BYTES;
+    uint64_t shards = sources.memory_bytes + destinations.memory_bytes * (swaps ? 2 : 1);
+    if (run_memory_is_device(request->memory)) { /* one side at a time passes through the host */
+        uint64_t side = sources.memory_bytes > destinations.memory_bytes
+                            ? sources.memory_bytes
+                            : destinations.memory_bytes;
+        shards = request->memory == RUN_MEMORY_FAR ? shards + side : side;
+    }
+    *bytes_out = shards + (travels < cap ? travels : cap) + RANK_BYTES;
     return FERRY_OK;
 }
 

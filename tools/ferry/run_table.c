@@ -112,8 +112,7 @@ static void print_memory(const run_request *r, const run_summary *s)
 {
     char text[2][32];
     uint64_t cap = r->service.memory_cap > 0 ? r->service.memory_cap : FERRY_MEMORY_CAP;
-    printf("Memory     %s; staging of a rank at most %s of %s\n",
-           r->plain_memory ? "malloc" : "ferry_memory_alloc",
+    printf("Memory     %s; staging of a rank at most %s of %s\n", run_memory_title(r->memory),
            format_bytes((double)s->staging_bytes, text[0]), format_bytes((double)cap, text[1]));
     if (s->later_work == 0) {
         printf("           runs after the first planned, allocated and registered nothing\n");

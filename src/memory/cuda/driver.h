@@ -22,6 +22,8 @@
     X(cuDeviceGetCount, 2000)                                                                      \
     X(cuDeviceGetAttribute, 2000)                                                                  \
     X(cuDeviceGetName, 2000)                                                                       \
+    X(cuDeviceTotalMem, 3020)                                                                      \
+    X(cuDeviceCanAccessPeer, 4000)                                                                 \
     X(cuDevicePrimaryCtxRetain, 7000)                                                              \
     X(cuCtxPushCurrent, 4000)                                                                      \
     X(cuCtxPopCurrent, 4000)                                                                       \

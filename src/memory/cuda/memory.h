@@ -24,6 +24,9 @@ ferry_status fy_cuda_reach_of(const fy_cuda_device *device, const void *base, ui
 /* Memory that a host and all devices reach, at one address; on whatever thread. */
 ferry_status fy_cuda_pinned_alloc(uint64_t bytes, void **base_out, ferry_error *error);
 
+/* describe.c */
+ferry_status fy_cuda_describe(int32_t number, char *text, size_t bytes, ferry_error *error);
+
 extern const fy_memory_kind fy_cuda_memory;
 
 #endif

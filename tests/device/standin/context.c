@@ -207,6 +207,32 @@ CUresult CUDAAPI cuDeviceGetName(char *name, int bytes, CUdevice device)
     return CUDA_SUCCESS;
 }
 
+CUresult CUDAAPI cuDeviceTotalMem(size_t *bytes, CUdevice device)
+{
+    ENTER(cuDeviceTotalMem, false);
+    if (bytes == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (device < 0 || device >= n_devices) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    *bytes = (size_t)1 << 30;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
+{
+    ENTER(cuDeviceCanAccessPeer, false);
+    if (can == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (device < 0 || device >= n_devices || peer < 0 || peer >= n_devices) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    *can = 0;
+    return CUDA_SUCCESS;
+}
+
 CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdevice device)
 {
     ENTER(cuDeviceGetAttribute, false);

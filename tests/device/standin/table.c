@@ -5,19 +5,24 @@
 
 /* By name, in the versions of cuda.h: what the driver of that version gives. */
 #define CALLS(X)                                                                                   \
-    X(cuInit) X(cuDriverGetVersion) X(cuGetErrorName) X(cuGetErrorString) X(cuDeviceGet)           \
-    X(cuDeviceGetCount) X(cuDeviceGetAttribute) X(cuDeviceGetName) X(cuDevicePrimaryCtxRetain)     \
-    X(cuDevicePrimaryCtxRelease) X(cuCtxPushCurrent) X(cuCtxPopCurrent) X(cuCtxGetCurrent)         \
-    X(cuCtxGetStreamPriorityRange) X(cuCtxSynchronize) X(cuStreamCreate)                           \
-    X(cuStreamCreateWithPriority) X(cuStreamDestroy) X(cuStreamGetCtx) X(cuStreamIsCapturing)      \
-    X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuStreamQuery) X(cuStreamSynchronize)          \
-    X(cuStreamWaitEvent) X(cuStreamWaitValue64) X(cuStreamWriteValue64) X(cuEventCreate)           \
-    X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize)                       \
-    X(cuEventElapsedTime) X(cuLaunchHostFunc) X(cuMemAlloc) X(cuMemFree) X(cuMemHostAlloc)         \
-    X(cuMemFreeHost) X(cuMemHostRegister) X(cuMemHostUnregister) X(cuMemGetAddressRange)           \
-    X(cuPointerGetAttribute) X(cuPointerGetAttributes) X(cuMemcpyAsync) X(cuMemsetD8Async)         \
-    X(cuLibraryLoadData) X(cuLibraryGetKernel) X(cuKernelGetFunction) X(cuKernelGetParamInfo)      \
-    X(cuFuncLoad) X(cuLaunchKernel)
+    X(cuInit)                                                                                      \
+    X(cuDriverGetVersion) X(cuGetErrorName) X(cuGetErrorString) X(cuDeviceGet) X(                  \
+        cuDeviceGetCount) X(cuDeviceGetAttribute) X(cuDeviceGetName) X(cuDeviceTotalMem)           \
+        X(cuDeviceCanAccessPeer) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease) X(       \
+            cuCtxPushCurrent) X(cuCtxPopCurrent) X(cuCtxGetCurrent) X(cuCtxGetStreamPriorityRange) \
+            X(cuCtxSynchronize) X(cuStreamCreate) X(cuStreamCreateWithPriority) X(                 \
+                cuStreamDestroy) X(cuStreamGetCtx) X(cuStreamIsCapturing) X(cuStreamBeginCapture)  \
+                X(cuStreamEndCapture) X(cuStreamQuery) X(cuStreamSynchronize) X(cuStreamWaitEvent) \
+                    X(cuStreamWaitValue64) X(cuStreamWriteValue64) X(cuEventCreate)                \
+                        X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize)   \
+                            X(cuEventElapsedTime) X(cuLaunchHostFunc) X(cuMemAlloc) X(cuMemFree)   \
+                                X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemHostRegister)            \
+                                    X(cuMemHostUnregister) X(cuMemGetAddressRange)                 \
+                                        X(cuPointerGetAttribute) X(cuPointerGetAttributes)         \
+                                            X(cuMemcpyAsync) X(cuMemsetD8Async)                    \
+                                                X(cuLibraryLoadData) X(cuLibraryGetKernel)         \
+                                                    X(cuKernelGetFunction) X(cuKernelGetParamInfo) \
+                                                        X(cuFuncLoad) X(cuLaunchKernel)
 
 typedef void (*any_fn)(void);
 
@@ -43,7 +48,8 @@ CUresult CUDAAPI cuGetProcAddress(const char *name, void **place, int version, c
         }
     }
     if (found != NULL) {
-        *found = *place != NULL ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+        *found =
+            *place != NULL ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     }
     return *place != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }

@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Tests of the command on devices: of the test kind, and of CUDA on the stand-in for its driver.
+
+    check_devices.py --ferry PATH [--standin FOLDER] [--only TEXT]
+
+FOLDER has the stand-in's libcuda.so.1; without it there is no CUDA. No figure is asserted but that
+it is there and above zero. Prints the name of every failing case with its reason and exits 1.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import cases
+
+LIMIT_S = 600
+FERRY = ""
+STANDIN = ""
+FOLDER = Path()
+
+
+def environment(kind="far", **more):
+    """What a process sees that may use devices of the kind; CUDA's driver only where it is meant."""
+    plain = {name: value for name, value in os.environ.items()
+             if (not name.startswith("FERRY_") or name == "FERRY_PLUGINS")
+             and name not in ("RANK", "WORLD_SIZE")}
+    if kind == "cuda":
+        plain["LD_LIBRARY_PATH"] = STANDIN + ":" + plain.get("LD_LIBRARY_PATH", "")
+        plain["STANDIN_QUIET"] = "1"
+    return {**plain, **more}
+
+
+def kinds():
+    return ("far", "cuda") if STANDIN else ("far",)
+
+
+def ask(*words, env):
+    done = subprocess.run([FERRY, *map(str, words)], env=env, stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def good(*words, env):
+    status, out, err = ask(*words, env=env)
+    assert (status, err) == (0, ""), (words, status, err)
+    return out
+
+
+def bad(status, text, *words, env):
+    found, out, err = ask(*words, env=env)
+    assert found == status and re.search(text, err), (words, found, err)
+    assert status == 2 or err.count("\n") == 1, err
+    assert status == 2 or out == "", out
+
+
+def write(rows=96, columns=640):
+    spec = {"format": "ferry.spec/1",
+            "tensors": [{"name": "w", "shape": [rows, columns], "dtype": "bf16"},
+                        {"name": "codes", "shape": [rows, 10], "dtype": "f4"}],
+            "source": {"mesh": [["tp", 4]],
+                       "rules": [{"match": "*", "shard": [{"dim": 0, "axis": "tp"}]}]},
+            "destination": {"mesh": [["tp", 2], ["dp", 2]],
+                            "rules": [{"match": "w", "shard": [{"dim": 1, "axis": "tp"}]},
+                                      {"match": "*"}]}}
+    path = FOLDER / "spec.json"
+    path.write_text(json.dumps(spec), encoding="utf-8")
+    return path
+
+
+def case_run():
+    """Threads and processes, one buffer and two, with checks of the run's own and without."""
+    path = write()
+    for kind in kinds():
+        for more in ((), ("--checksum", "end", "--commit", "swap"), ("--paths", "staged")):
+            for engine in ("inproc", "shm"):
+                about = json.loads(good("run", path, "--json", "--iterations", "2", "--verify", "each",
+                                        "--memory", kind, "--transport", engine, *more,
+                                        env=environment(kind)))
+                assert about["options"]["memory"] == kind, about["options"]
+                assert about["copy_gbytes_per_s"] is None and about["of_copy"] is None, about
+                assert about["machine"]["cpus"] > 0, about["machine"]
+                assert about["verified"]["times"] == 3, about["verified"]
+                assert about["verified"]["bytes"] == about["bytes"]["destination"] > 0, about["verified"]
+        out = good("run", path, "--memory", kind, env=environment(kind))
+        assert f"Memory     {kind};" in out and "Limit" not in out, out
+
+
+def case_a_wrong_byte_is_found():
+    """In the memory of the device that it was written to."""
+    path = write(1024, 2048)
+    for kind in kinds():
+        bad(1, r"^ferry run: after run \d of 6 w\[\d+, \d+\] on rank \d is 0x\w+, and should be 0x\w+$",
+            "run", path, "--memory", kind, "--paths", "staged", "--slot-bytes", "64K",
+            "--transport", "flip=3:inproc", env=environment(kind))
+
+
+def case_bench_copy():
+    for kind in kinds():
+        about = json.loads(good("bench", "copy", "--memory", kind, "--bytes", "1M", "--seconds",
+                                "0.001", "--json", env=environment(kind)))
+        assert (about["name"], about["memory"], about["bytes"]) == ("copy", kind, 1 << 20), about
+        lines = [(one["device"], one["test"]) for one in about["results"]]
+        assert lines == [(device, test) for device in range(2)
+                         for test in ("device", "to_device", "to_host")], lines
+        assert all(one["gbytes_per_s"] > 0 for one in about["results"]), about["results"]
+        out = good("bench", "copy", "--memory", kind, "--bytes", "1M", "--seconds", "0.001",
+                   env=environment(kind))
+        assert f"\n{kind} 1" in out and "host to device" in out, out
+
+
+def case_bench_pack():
+    for kind in kinds():
+        about = json.loads(good("bench", "pack", "--memory", kind, "--bytes", "1M", "--seconds", "0.001",
+                                "--sizes", "8K:8K", "--json", env=environment(kind)))
+        assert (about["memory"], about["bytes"]) == (kind, 1 << 20), about
+        tests = {one["test"] for one in about["results"]}
+        assert {"gather", "scatter", "columns", "gather_hash", "bf16_to_f8e4m3_blocks"} <= tests, tests
+        assert all(one["gbytes_per_s"] > 0 and one["of_copy"] > 0 for one in about["results"]), about
+    about = json.loads(good("bench", "pack", "--bytes", "1M", "--seconds", "0.001", "--sizes", "4K:4K",
+                            "--json", env=environment()))
+    assert (about["memory"], about["bytes"]) == ("host", 1 << 20), about
+
+
+def case_info():
+    about = json.loads(good("info", "--json", "--no-measure", env=environment(kinds()[-1])))
+    devices = {(one["kind"], one["device"]): one["summary"] for one in about["devices"]}
+    assert set(devices) == ({("cuda", 0), ("cuda", 1)} if STANDIN else set()), devices
+    for text in devices.values():
+        assert re.search(r"compute capability 9\.0, .* GiB; driver of CUDA \d+\.\d; reaches", text), text
+    out = good("info", "--no-measure", env=environment(kinds()[-1]))
+    assert all("%u: %s" % (key[1], text) in out for key, text in devices.items()), out
+
+
+def case_no_driver():
+    """One sentence, whoever asks; where there is no plugin it says so."""
+    for words in (("run", write()), ("run", write(), "--transport", "inproc"), ("bench", "copy"),
+                  ("bench", "pack")):
+        if not os.path.exists("/dev/nvidiactl"):
+            bad(1, r"^ferry (run|bench): .*kind cuda: ", *words, "--memory", "cuda", env=environment())
+    out = good("info", "--no-measure", env=environment())
+    assert os.path.exists("/dev/nvidiactl") or re.search(r"(?m)^  cuda +0: memory of kind cuda: ", out), out
+
+
+def case_wrong_usage():
+    for text, *words in (("takes (one of )?ferry", "run", write(), "--memory", "gpu"),
+                         ("one of|takes", "bench", "pack", "--memory", "gpu"),
+                         ("--bytes takes a power of two from 1M on", "bench", "pack", "--bytes", "3M"),
+                         ("--bytes takes a power of two from 1M on", "bench", "pack", "--bytes", "1K"),
+                         ("--memory of devices", "bench", "copy", "--bytes", "1M"),
+                         ("--threads copy in the host's memory", "bench", "pack", "--memory", "far",
+                          "--threads", "2"),
+                         ("cannot be combined with transport", "bench", "transport", "--memory", "far"),
+                         ("cannot be combined with mixed", "bench", "mixed", "--bytes", "1M")):
+        bad(2, text, *words, env=environment())
+
+
+def main():
+    global FERRY, STANDIN, FOLDER
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ferry", required=True)
+    parser.add_argument("--standin", default="")
+    parser.add_argument("--only", default="")
+    arguments = parser.parse_args()
+    FERRY, STANDIN = os.path.realpath(arguments.ferry), arguments.standin
+    chosen = cases.chosen(globals(), arguments.only)
+    with tempfile.TemporaryDirectory() as folder:
+        FOLDER = Path(folder)
+        return cases.run(chosen)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
