@@ -1,6 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "collective/suite.h"
 
+#include "support/devices.h"
+
 #include <math.h>
 #include <sched.h>
 #include <unistd.h>
@@ -256,7 +258,8 @@ static areas draw_areas(scene *c, const call *what)
     areas a = {{c->in, c->out}, {c->in_bytes, c->out_bytes}, {-1, -1}};
     bool is_far = c->far != 0 && one_in(&shared, c->far);
     for (int i = 0; i < 2 && is_far; i++) {
-        a.device[i] = (int)random_below(&random, 3) - 1;
+        int drawn = (int)random_below(&random, 3) - 1;
+        a.device[i] = drawn < 0 ? -1 : device_number(drawn);
     }
     return a;
 }
@@ -279,7 +282,7 @@ static ferry_mixed_tensor send_away(scene *c, const areas *a, const ferry_mixed_
     if (away->bytes < a->bytes[i]) {
         ferry_memory_free(away);
         must(c->me,
-             ferry_memory_alloc(NULL, FERRY_MEMORY_FAR, device, a->bytes[i], away, &c->me->error));
+             ferry_memory_alloc(NULL, device_kind(), device, a->bytes[i], away, &c->me->error));
     }
     ferry_buffer here = ferry_buffer_of(a->base[i], a->bytes[i]);
     carry(c, away, &here, a->bytes[i]);
@@ -312,8 +315,7 @@ static ferry_queue *draw_queue(scene *c, const call *what, const tensors *t)
         return NULL;
     }
     if (c->queues[device] == NULL) {
-        must(c->me,
-             ferry_queue_create(FERRY_MEMORY_FAR, device, &c->queues[device], &c->me->error));
+        must(c->me, ferry_queue_create(device_kind(), device, &c->queues[device], &c->me->error));
     }
     c->n_queued++;
     return c->queues[device];

@@ -1,6 +1,11 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-/* Far memory, the test kind, as source and as target; and calls in the order of a queue. */
+/*
+ * Far memory, the test kind, as source and as target; and calls in the order of a queue. Or memory
+ * of CUDA devices, with FERRY_TEST_MEMORY=cuda.
+ */
 #include "conformance/suite.h"
+
+#include "support/devices.h"
 
 #include <stdatomic.h>
 #include <unistd.h>
@@ -25,9 +30,17 @@ static bool has_reach(const rank_context *me)
     return me->engine->threads && strchr(me->engine->engines, ':') == NULL;
 }
 
+/* With the name of the kind between them; as long as the thread asks for no others. */
+static const char *kind_words(const char *before, const char *behind)
+{
+    static _Thread_local char text[200];
+    snprintf(text, sizeof text, "%s%s%s", before, device_kind_name(), behind);
+    return text;
+}
+
 static int32_t device_of(uint32_t rank)
 {
-    return (int32_t)(rank % 2);
+    return device_number((int32_t)(rank % 2));
 }
 
 static void copy(rank_context *me, ferry_buffer to, ferry_buffer from)
@@ -70,9 +83,9 @@ static void check_far(rank_context *me, ferry_buffer far, uint64_t seed, const c
 static ferry_buffer take_far(rank_context *me, bool registered)
 {
     ferry_buffer far;
-    must(me, ferry_memory_alloc(registered ? me->transport : NULL, FERRY_MEMORY_FAR,
+    must(me, ferry_memory_alloc(registered ? me->transport : NULL, device_kind(),
                                 device_of(me->rank), BYTES, &far, &me->error));
-    expect(me, far.kind == FERRY_MEMORY_FAR && far.device == device_of(me->rank), "its space");
+    expect(me, far.kind == device_kind() && far.device == device_of(me->rank), "its space");
     return far;
 }
 
@@ -123,7 +136,7 @@ static void put_much(rank_context *me)
     }
     ferry_region *region = alloc_region(me, LONG);
     ferry_buffer far;
-    must(me, ferry_memory_alloc(NULL, FERRY_MEMORY_FAR, 0, LONG, &far, &me->error));
+    must(me, ferry_memory_alloc(NULL, device_kind(), 0, LONG, &far, &me->error));
     must(me, ferry_transport_put(me->transport, next_rank(me), region, 0, &far, NULL, &me->error));
     flush(me, next_rank(me));
     size_t before = mapped_pages(), page = (size_t)sysconf(_SC_PAGESIZE), most = before;
@@ -165,17 +178,17 @@ static void put_into_far(rank_context *me, ferry_buffer far)
     }
     fill(host, BYTES, seed_of(me, 3, me->rank, 3));
     for (int device = 0; device < 2; device++) {
-        must(me, ferry_memory_alloc(NULL, FERRY_MEMORY_FAR, device, PART, &sources[1 + device],
-                                    &me->error));
+        must(me, ferry_memory_alloc(NULL, device_kind(), device_number(device), PART,
+                                    &sources[1 + device], &me->error));
         copy(me, sources[1 + device], ferry_buffer_of(host, PART));
     }
     for (uint64_t i = 0; i < 3; i++) {
         char words[200];
         snprintf(words, sizeof words,
-                 "carries no bytes from memory of kind %s of rank %u to memory of kind far of rank "
+                 "carries no bytes from memory of kind %s of rank %u to memory of kind %s of rank "
                  "%u: put them into host memory of rank %u",
-                 i == 0 ? "host" : "far", (unsigned)me->rank, (unsigned)next_rank(me),
-                 (unsigned)next_rank(me));
+                 i == 0 ? "host" : device_kind_name(), (unsigned)me->rank, device_kind_name(),
+                 (unsigned)next_rank(me), (unsigned)next_rank(me));
         if (has_reach(me)) {
             must(me, ferry_transport_put(me->transport, next_rank(me), next, i * PART, &sources[i],
                                          NULL, &me->error));
@@ -210,21 +223,24 @@ static void symmetric(rank_context *me, ferry_buffer far)
 {
     ferry_region *region = NULL;
     int32_t device = device_of(me->rank);
-    all_fail(me, FERRY_ERR_MISUSE, "there is no device 2 of kind far, only 2",
-             ferry_region_alloc(me->transport, FERRY_MEMORY_FAR, 2, BYTES, &region, &me->error));
+    char words[80];
+    int n = (int)device_kind_count();
+    snprintf(words, sizeof words, "there is no device %d of kind %s, only %d", n,
+             device_kind_name(), n);
+    all_fail(me, FERRY_ERR_MISUSE, words,
+             ferry_region_alloc(me->transport, device_kind(), n, BYTES, &region, &me->error));
     all_fail(me, FERRY_ERR_UNSUPPORTED, "no memory of kind 77",
              ferry_region_alloc(me->transport, 77, 0, BYTES, &region, &me->error));
     if (!has_reach(me)) {
-        all_fail(me, FERRY_ERR_UNSUPPORTED, "kind far",
-                 ferry_region_alloc(me->transport, FERRY_MEMORY_FAR, device, BYTES, &region,
-                                    &me->error));
+        all_fail(
+            me, FERRY_ERR_UNSUPPORTED, kind_words("kind ", ""),
+            ferry_region_alloc(me->transport, device_kind(), device, BYTES, &region, &me->error));
         return;
     }
-    ferry_memory_kind kind = me->rank == 1 ? FERRY_MEMORY_HOST : FERRY_MEMORY_FAR;
+    ferry_memory_kind kind = me->rank == 1 ? FERRY_MEMORY_HOST : device_kind();
     all_fail(me, FERRY_ERR_INVALID_INPUT, "the kind must be the same",
              ferry_region_alloc(me->transport, kind, 0, BYTES, &region, &me->error));
-    must(me,
-         ferry_region_alloc(me->transport, FERRY_MEMORY_FAR, device, BYTES, &region, &me->error));
+    must(me, ferry_region_alloc(me->transport, device_kind(), device, BYTES, &region, &me->error));
     fill_far(me, far, seed_of(me, 4, me->rank, 4));
     must(me, ferry_transport_put(me->transport, next_rank(me), region, 0, &far, NULL, &me->error));
     must_fail(me, FERRY_ERR_MISUSE, "signals lie in host memory",
@@ -401,14 +417,16 @@ void case_queue(rank_context *me)
     ferry_buffer far = take_far(me, false);
     ferry_region *region = alloc_region(me, BYTES);
     int32_t device = device_of(me->rank);
-    must(me, ferry_queue_create(FERRY_MEMORY_FAR, device, &queues[0], &me->error));
-    must(me, ferry_queue_create(FERRY_MEMORY_FAR, 1 - device, &queues[1], &me->error));
+    must(me, ferry_queue_create(device_kind(), device, &queues[0], &me->error));
+    must(me, ferry_queue_create(device_kind(), device_number(1 + device), &queues[1], &me->error));
     must(me, ferry_queue_create(FERRY_MEMORY_HOST, 0, &host, &me->error));
     put_on(me, queues[0], queues[1], far);
     fail_on(me, queues[1]);
-    must_fail(
-        me, FERRY_ERR_MISUSE, "has no access to memory of kind far",
-        ferry_transport_put(me->transport, next_rank(me), region, 0, &far, queues[1], &me->error));
+    if (device_kind_count() > 1) {
+        must_fail(me, FERRY_ERR_MISUSE, kind_words("has no access to memory of kind ", ""),
+                  ferry_transport_put(me->transport, next_rank(me), region, 0, &far, queues[1],
+                                      &me->error));
+    }
     must(me, ferry_transport_put(me->transport, next_rank(me), region, 0, &far, host, &me->error));
     must(me, ferry_transport_flush(me->transport, FERRY_ANY_RANK, host, &me->error));
     meet(me);
@@ -430,7 +448,7 @@ void case_queue(rank_context *me)
 static ferry_queue *take_queue(rank_context *me, int32_t device)
 {
     ferry_queue *queue = NULL;
-    must(me, ferry_queue_create(FERRY_MEMORY_FAR, device, &queue, &me->error));
+    must(me, ferry_queue_create(device_kind(), device, &queue, &me->error));
     return queue;
 }
 
@@ -534,7 +552,7 @@ static void free_before(rank_context *me, ferry_queue *queue, ferry_region *regi
     /* Of threads another rank may have got memory at the same address meanwhile. */
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_queue_synchronize(queue, &me->error));
     expect(me,
-           strstr(me->error.message, "the buffer says kind far") != NULL ||
+           strstr(me->error.message, kind_words("the buffer says kind ", "")) != NULL ||
                strstr(me->error.message, "is another allocation now") != NULL,
            "%s", me->error.message);
     must(me, ferry_queue_synchronize(queue, &me->error));
@@ -599,7 +617,7 @@ static void two_devices(rank_context *me, ferry_region *region)
     fill(host, PART, seed_of(me, 8, me->rank, 8));
     must(me, ferry_event_create(&event, &me->error));
     for (int d = 0; d < 2; d++) {
-        must(me, ferry_memory_alloc(NULL, FERRY_MEMORY_FAR, d, PART, &far[d], &me->error));
+        must(me, ferry_memory_alloc(NULL, device_kind(), d, PART, &far[d], &me->error));
     }
     ferry_box boxes[3] = {FERRY_BOX_INIT, FERRY_BOX_INIT, FERRY_BOX_INIT};
     for (int i = 0; i < 3; i++) {
@@ -621,13 +639,12 @@ static void two_devices(rank_context *me, ferry_region *region)
     /* Memory of the other device: refused at the call, by name, and nothing else is. */
     must_fail(
         me, FERRY_ERR_MISUSE,
-        "a queue of kind far, device 1, has no access to memory of kind "
-        "far, device 0",
+        kind_words("a queue of kind ", ", device 1, has no access to memory of kind "),
         ferry_transport_put(me->transport, me->rank, region, 0, &far[0], queues[1], &me->error));
-    must_fail(me, FERRY_ERR_MISUSE, "has no access to memory of kind far, device 0",
+    must_fail(me, FERRY_ERR_MISUSE, kind_words("has no access to memory of kind ", ", device 0"),
               ferry_box_copy(&boxes[2], &boxes[1], NULL, queues[1], &me->error));
     must_fail(
-        me, FERRY_ERR_MISUSE, "has no access to memory of kind far, device 0",
+        me, FERRY_ERR_MISUSE, kind_words("has no access to memory of kind ", ", device 0"),
         ferry_transport_get(me->transport, me->rank, region, 0, &far[0], queues[1], &me->error));
     must(me, ferry_queue_synchronize(queues[0], &me->error));
     must(me, ferry_queue_synchronize(queues[1], &me->error));
@@ -683,7 +700,9 @@ void case_bad_queues(rank_context *me)
     ferry_queue *queue = take_queue(me, device);
     refuse_meanwhile(me, queue, region);
     free_before(me, queue, region);
-    two_devices(me, region);
+    if (device_kind_count() > 1) {
+        two_devices(me, region);
+    }
     use_gone(me, device, region, far);
     end_with_work(me, device, far);
     ferry_queue_destroy(queue);
