@@ -13,6 +13,7 @@ enum {
     FY_CUDA_DEEP = 4,              /* accesses of a thread that are under way at once */
     FY_CUDA_LANES = 32,            /* threads that share a piece of a table */
     FY_CUDA_PAIR = 2,              /* and what each of them has under way */
+    FY_CUDA_WINDOW = 16,           /* bytes of a window of fy_cuda_copy_rows */
     FY_CUDA_MOST_DIMS = 8,
     FY_CUDA_MOST_SOURCES = 64,     /* of a sum */
     FY_CUDA_MOST_UNITS = 1 << 30   /* of a launch, of a run and of a dim: see divided() */
@@ -48,6 +49,20 @@ typedef struct fy_cuda_copy {
     uint32_t n_units;
     uint32_t spare;
 } fy_cuda_copy;
+
+/*
+ * fy_cuda_copy_rows: rows that begin anywhere, of row_bytes each on both sides: units of the sides
+ * are rows. A row is as many windows as one that begins badly has, and each of these is a unit of
+ * the launch. Loads reach beyond what is copied, but not beyond [from_begin, from_end).
+ */
+typedef struct fy_cuda_rows {
+    fy_cuda_side to, from;
+    uint64_t from_begin, from_end;
+    fy_cuda_divisor windows; /* of a row */
+    uint32_t row_bytes;
+    uint32_t n_units;
+    uint32_t spare;
+} fy_cuda_rows;
 
 /*
  * fy_cuda_copy_table: many small boxes, each a few rows, by 32 threads each. The table is memory
@@ -101,6 +116,7 @@ typedef struct fy_cuda_sum {
     X(fy_cuda_copy_4, fy_cuda_copy)                                                                \
     X(fy_cuda_copy_2, fy_cuda_copy)                                                                \
     X(fy_cuda_copy_1, fy_cuda_copy)                                                                \
+    X(fy_cuda_copy_rows, fy_cuda_rows)                                                             \
     X(fy_cuda_copy_table, fy_cuda_table)                                                           \
     X(fy_cuda_cast_8, fy_cuda_cast)                                                                \
     X(fy_cuda_cast_1, fy_cuda_cast)                                                                \

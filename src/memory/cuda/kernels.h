@@ -9,6 +9,8 @@
 #include "memory/cuda/arguments.h"
 #include "memory/cuda/primitives.h"
 
+#include <stdbool.h>
+
 #define FY_NUMBER FY_DEVICE
 #include "convert/numbers.h"
 
@@ -350,6 +352,108 @@ FY_KERNEL(fy_cuda_sum_1, fy_cuda_sum)
         store_1(a.targets[0] + i * target_step, a.target_type, sum);
         if (a.targets[1] != 0) {
             store_1(a.targets[1] + i * target_step, a.target_type, sum);
+        }
+    }
+}
+
+/*
+ * Rows that begin anywhere
+ */
+
+/* 16 of the 32 bytes of two that lie side by side, from byte `first` (below 16) on. */
+FY_DEVICE fy_v16 bytes_within(fy_v16 low, fy_v16 high, uint32_t first)
+{
+    uint32_t w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    uint32_t bits = 8 * (first & 3), out[4];
+    FY_UNROLL
+    for (uint32_t i = 0; i < 6; i++) {
+        w[i] = (first & 8) != 0 ? w[i + 2] : w[i];
+    }
+    FY_UNROLL
+    for (uint32_t i = 0; i < 5; i++) {
+        w[i] = (first & 4) != 0 ? w[i + 1] : w[i];
+    }
+    FY_UNROLL
+    for (uint32_t i = 0; i < 4; i++) {
+        out[i] = fy_funnel(w[i], w[i + 1], bits);
+    }
+    return v16_of(out);
+}
+
+/* Bytes [first, end) of the 16 at an address that is no multiple, one by one. */
+FY_DEVICE fy_v16 load_part(uint64_t at, uint32_t first, uint32_t end)
+{
+    uint32_t w[4] = {0, 0, 0, 0};
+    for (uint32_t k = first; k < end; k++) {
+        uint32_t byte = fy_load1(at + k) << 8 * (k & 3);
+        FY_UNROLL
+        for (uint32_t i = 0; i < 4; i++) {
+            w[i] |= k / 4 == i ? byte : 0;
+        }
+    }
+    return v16_of(w);
+}
+
+/* Bytes [first, end) of a window, which begins at a multiple of 16. */
+FY_DEVICE void store_part(uint64_t at, fy_v16 v, uint32_t first, uint32_t end)
+{
+    uint32_t w[4];
+    words_of(v, w);
+    FY_UNROLL
+    for (uint32_t i = 0; i < 4; i++) {
+        if (first <= 4 * i && 4 * i + 4 <= end) {
+            fy_store4(at + 4 * i, w[i]);
+            continue;
+        }
+        FY_UNROLL
+        for (uint32_t k = 4 * i; k < 4 * i + 4; k++) {
+            if (first <= k && k < end) {
+                fy_store1(at + k, w[i] >> 8 * (k & 3) & 0xff);
+            }
+        }
+    }
+}
+
+/* Where bytes [first, end) of the 16 at `at` come from: two loads, or what of them is there. */
+FY_DEVICE fy_v16 load_anywhere(uint64_t at, uint32_t first, uint32_t end, uint64_t least,
+                               uint64_t most)
+{
+    uint32_t shift = (uint32_t)(at & 15);
+    uint64_t low = at - shift, high = low + 16;
+    bool needs_low = shift + first<16, needs_high = shift + end> 16;
+    if ((needs_low && (low < least || high > most)) ||
+        (needs_high && (high < least || high + 16 > most))) {
+        return load_part(at, first, end);
+    }
+    fy_v16 a = {0, 0, 0, 0}, b = {0, 0, 0, 0};
+    if (needs_low) {
+        a = fy_load16_again(low);
+    }
+    if (needs_high) {
+        b = fy_load16_again(high);
+    }
+    return bytes_within(a, b, shift);
+}
+
+FY_KERNEL(fy_cuda_copy_rows, fy_cuda_rows)
+{
+    for (uint32_t i = FY_BLOCK * FY_THREADS + FY_THREAD; i < a.n_units;
+         i += FY_BLOCKS * FY_THREADS) {
+        uint32_t row = divided(i, &a.windows);
+        uint64_t at = (uint64_t)(i - row * a.windows.value) * FY_CUDA_WINDOW;
+        uint64_t to = address_of(&a.to, row);
+        uint64_t before = to & (FY_CUDA_WINDOW - 1), behind = before + a.row_bytes;
+        if (at >= behind) { /* one less, as this row begins */
+            continue;
+        }
+        uint32_t first = at == 0 ? (uint32_t)before : 0;
+        uint32_t end = behind - at < FY_CUDA_WINDOW ? (uint32_t)(behind - at) : FY_CUDA_WINDOW;
+        fy_v16 v = load_anywhere(address_of(&a.from, row) - before + at, first, end, a.from_begin,
+                                 a.from_end);
+        if (first == 0 && end == FY_CUDA_WINDOW) {
+            fy_store16(to - before + at, v);
+        } else {
+            store_part(to - before + at, v, first, end);
         }
     }
 }

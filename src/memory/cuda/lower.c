@@ -35,6 +35,19 @@ uint32_t fy_cuda_unit_of(fy_cuda_place place)
     return (uint32_t)(all & -all);
 }
 
+uint64_t fy_cuda_row_of(fy_cuda_place to, fy_cuda_place from)
+{
+    uint64_t a = to.area->n_dims == 0 ? 0 : to.area->run_bytes;
+    uint64_t b = from.area->n_dims == 0 ? 0 : from.area->run_bytes;
+    uint64_t least = a == 0 || b == 0 ? a + b : fy_min(a, b);
+    return least > 0 && a % least == 0 && b % least == 0 ? least : 0;
+}
+
+uint64_t fy_cuda_windows_of(uint64_t row_bytes)
+{
+    return (row_bytes + FY_CUDA_WINDOW - 2) / FY_CUDA_WINDOW + 1; /* with 15 bytes before it */
+}
+
 bool fy_cuda_is_flat(fy_cuda_place place, uint64_t first, uint64_t bytes, uint64_t *address_out)
 {
     fy_area_walk walk = fy_area_walk_of(place.area, first, bytes);

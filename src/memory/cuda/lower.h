@@ -23,6 +23,15 @@ typedef struct fy_cuda_place {
  * are multiples. */
 uint32_t fy_cuda_unit_of(fy_cuda_place place);
 
+/*
+ * The longest rows of which both places consist, that may begin anywhere; 0: there are none, as
+ * neither's runs are whole ones of the other's.
+ */
+uint64_t fy_cuda_row_of(fy_cuda_place to, fy_cuda_place from);
+
+/* Windows of a row of these bytes, wherever it begins. */
+uint64_t fy_cuda_windows_of(uint64_t row_bytes);
+
 /* Whether bytes [first, first + bytes) lie side by side; their address then. */
 bool fy_cuda_is_flat(fy_cuda_place place, uint64_t first, uint64_t bytes, uint64_t *address_out);
 

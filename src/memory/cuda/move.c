@@ -50,6 +50,35 @@ static ferry_status copy_units(fy_exec_queue *queue, fy_cuda_place to, fy_cuda_p
     return FERRY_OK;
 }
 
+/* Bytes of whole rows, from row `first` on. */
+static ferry_status copy_rows(fy_exec_queue *queue, fy_cuda_place to, fy_cuda_place from,
+                              uint32_t row_bytes, uint64_t first, uint64_t n_rows,
+                              ferry_error *error)
+{
+    uint64_t windows = fy_cuda_windows_of(row_bytes), begin = 0, end = 0;
+    fy_cuda_rows one = {.row_bytes = row_bytes, .windows = fy_cuda_divisor_of((uint32_t)windows)};
+    if (from.area->n_dims == 0) { /* what is before and behind these rows may be nobody's */
+        begin = from.area->offset + first * row_bytes;
+        end = begin + n_rows * row_bytes;
+    } else {
+        fy_area_hull(from.area, &begin, &end);
+    }
+    one.from_begin = from.base + begin;
+    one.from_end = from.base + end;
+    for (uint64_t n; n_rows > 0; first += n, n_rows -= n) {
+        n = fy_min(n_rows, FY_CUDA_MOST_UNITS / windows);
+        if (!fy_cuda_side_make(to, row_bytes, first, &n, &one.to) ||
+            !fy_cuda_side_make(from, row_bytes, first, &n, &one.from)) {
+            return refuse(error);
+        }
+        one.n_units = (uint32_t)(n * windows);
+        FY_TRY(fy_cuda_launch(queue->device, queue->stream, FY_NUMBER_OF_fy_cuda_copy_rows, &one,
+                              one.n_units, 1, error));
+        queue->n_issued++;
+    }
+    return FERRY_OK;
+}
+
 static ferry_status copy_bytes(fy_exec_queue *queue, CUdeviceptr to, CUdeviceptr from,
                                uint64_t bytes, ferry_error *error)
 {
@@ -70,19 +99,9 @@ static uint32_t power_in(uint64_t number)
  * What is before the first whole unit, and behind the last, is copied in units of its own. An area
  * without dims has runs that begin anywhere, so its units count from `first` on.
  */
-ferry_status fy_cuda_move(fy_exec_queue *queue, const fy_area *to, void *to_base,
-                          const fy_area *from, const void *from_base, uint64_t first,
-                          uint64_t bytes, ferry_error *error)
+static ferry_status move_units(fy_exec_queue *queue, fy_cuda_place t, fy_cuda_place f,
+                               uint32_t unit, uint64_t first, uint64_t bytes, ferry_error *error)
 {
-    fy_cuda_place t = {to, (uint64_t)(uintptr_t)to_base};
-    fy_cuda_place f = {from, (uint64_t)(uintptr_t)from_base};
-    uint64_t to_address, from_address;
-    bool is_flat = fy_cuda_is_flat(t, first, bytes, &to_address);
-    is_flat = fy_cuda_is_flat(f, first, bytes, &from_address) && is_flat;
-    if (is_flat) {
-        return copy_bytes(queue, to_address, from_address, bytes, error);
-    }
-    uint32_t unit = (uint32_t)fy_min(fy_cuda_unit_of(t), fy_cuda_unit_of(f));
     uint64_t head = fy_min((unit - first % unit) % unit, bytes);
     uint64_t body = (bytes - head) / unit * unit, tail = bytes - head - body;
     ferry_status status = FERRY_OK;
@@ -96,4 +115,57 @@ ferry_status fy_cuda_move(fy_exec_queue *queue, const fy_area *to, void *to_base
         status = copy_units(queue, t, f, small, (first + head + body) / small, tail / small, error);
     }
     return status;
+}
+
+static ferry_status move_any(fy_exec_queue *queue, fy_cuda_place t, fy_cuda_place f, uint64_t first,
+                             uint64_t bytes, ferry_error *error);
+
+/* A window takes as long as some units do, and rows are in more windows than they need. */
+static bool pays(uint64_t row_bytes, uint32_t unit)
+{
+    uint64_t windows = row_bytes == 0 ? 0 : fy_cuda_windows_of(row_bytes);
+    return unit < FY_CUDA_WINDOW && windows > 0 && row_bytes <= FY_CUDA_MOST_UNITS &&
+           2 * (row_bytes / unit) >= 3 * windows;
+}
+
+/* Whole rows by windows, and what is before and behind them, which is within a row, otherwise. */
+static ferry_status move_rows(fy_exec_queue *queue, fy_cuda_place t, fy_cuda_place f,
+                              uint64_t row_bytes, uint64_t first, uint64_t bytes,
+                              ferry_error *error)
+{
+    uint64_t head = fy_min((row_bytes - first % row_bytes) % row_bytes, bytes);
+    uint64_t n_rows = (bytes - head) / row_bytes, tail = (bytes - head) % row_bytes;
+    ferry_status status = FERRY_OK;
+    if (head > 0) {
+        status = move_any(queue, t, f, first, head, error);
+    }
+    FY_THEN(status,
+            copy_rows(queue, t, f, (uint32_t)row_bytes, (first + head) / row_bytes, n_rows, error));
+    if (status == FERRY_OK && tail > 0) {
+        status = move_any(queue, t, f, first + bytes - tail, tail, error);
+    }
+    return status;
+}
+
+static ferry_status move_any(fy_exec_queue *queue, fy_cuda_place t, fy_cuda_place f, uint64_t first,
+                             uint64_t bytes, ferry_error *error)
+{
+    uint64_t to_address, from_address, row_bytes = fy_cuda_row_of(t, f);
+    bool is_flat = fy_cuda_is_flat(t, first, bytes, &to_address);
+    is_flat = fy_cuda_is_flat(f, first, bytes, &from_address) && is_flat;
+    if (is_flat) {
+        return copy_bytes(queue, to_address, from_address, bytes, error);
+    }
+    uint32_t unit = (uint32_t)fy_min(fy_cuda_unit_of(t), fy_cuda_unit_of(f));
+    return pays(row_bytes, unit) ? move_rows(queue, t, f, row_bytes, first, bytes, error)
+                                 : move_units(queue, t, f, unit, first, bytes, error);
+}
+
+ferry_status fy_cuda_move(fy_exec_queue *queue, const fy_area *to, void *to_base,
+                          const fy_area *from, const void *from_base, uint64_t first,
+                          uint64_t bytes, ferry_error *error)
+{
+    fy_cuda_place t = {to, (uint64_t)(uintptr_t)to_base};
+    fy_cuda_place f = {from, (uint64_t)(uintptr_t)from_base};
+    return move_any(queue, t, f, first, bytes, error);
 }

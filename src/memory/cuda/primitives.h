@@ -97,6 +97,22 @@ FY_DEVICE void fy_store1(uint64_t at, uint32_t v)
     asm volatile("st.global.u8 [%0],%1;" ::"l"(at), "r"(v) : "memory");
 }
 
+/* As fy_load16, of what a thread beside this one reads, too: the first cache keeps it. */
+FY_DEVICE fy_v16 fy_load16_again(uint64_t at)
+{
+    fy_v16 v;
+    asm volatile("ld.global.v4.u32 {%0,%1,%2,%3},[%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at));
+    return v;
+}
+
+/* Four bytes of the eight of low and high, from bit `bits` (below 32) on. */
+FY_DEVICE uint32_t fy_funnel(uint32_t low, uint32_t high, uint32_t bits)
+{
+    return __funnelshift_r(low, high, bits);
+}
+
 #else
 
 #include <string.h>
@@ -159,6 +175,16 @@ FY_TWIN_VECTOR(8, fy_v8)
 FY_TWIN_ACCESS(4, uint32_t, uint32_t)
 FY_TWIN_ACCESS(2, uint32_t, uint16_t)
 FY_TWIN_ACCESS(1, uint32_t, uint8_t)
+
+FY_DEVICE fy_v16 fy_load16_again(uint64_t at)
+{
+    return fy_load16(at);
+}
+
+FY_DEVICE uint32_t fy_funnel(uint32_t low, uint32_t high, uint32_t bits)
+{
+    return (uint32_t)(((uint64_t)high << 32 | low) >> bits);
+}
 
 #endif
 
