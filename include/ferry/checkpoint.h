@@ -16,7 +16,8 @@ FERRY_BEGIN_DECLS
 
 /*
  * Checkpoints on disk (docs/formats.md): logical ones, as the Hugging Face ecosystem writes them,
- * and sharded ones, a folder of ferry.layout.json and one safetensors file for each rank.
+ * and sharded ones, a folder of ferry.layout.json and one safetensors file for each rank, of its
+ * shards or, where the layout is in boxes, of its parameters.
  */
 
 /* ---- long work ---- */
@@ -430,17 +431,19 @@ typedef struct ferry_verify_result {
     uint64_t n_replicas; /* local tensors that were compared in addition, on both sides */
     uint64_t n_checked;  /* checksums that were compared */
     double seconds;
+    uint64_t n_left_out; /* tensors of a of which b, in boxes, has nothing */
 } ferry_verify_result;
 
 #define FERRY_VERIFY_RESULT_INIT                                                                   \
     {                                                                                              \
-        sizeof(ferry_verify_result), 0, 0, 0, 0, 0                                                 \
+        sizeof(ferry_verify_result), 0, 0, 0, 0, 0, 0                                              \
     }
 
 /*
  * Whether two checkpoints hold the same tensors, whatever their layouts: names, shapes, dtypes and
  * every bit of every replica. Metadata do not count. FERRY_ERR_DIFFERENT names the first tensor
- * (in the order of a) that differs, the element and both values.
+ * (in the order of a) that differs, the element and both values. b may be in boxes that do not hold
+ * all of a: then what they hold is compared, parameter by parameter, with its fills.
  */
 FERRY_API ferry_status ferry_checkpoint_verify(const ferry_checkpoint *a, const ferry_checkpoint *b,
                                                const ferry_verify_options *options,

@@ -59,6 +59,13 @@ FERRY_API ferry_status ferry_side_add_parameter(ferry_side *side, const uint32_t
 FERRY_API ferry_status ferry_side_set_cast(ferry_side *side, size_t parameter, bool saturates,
                                            float scale, float add, ferry_error *error);
 
+/*
+ * The shape that the parameter has in the files of a checkpoint, of as many elements. Without one
+ * it has one dimension there. Plans take no notice of it.
+ */
+FERRY_API ferry_status ferry_side_set_shape(ferry_side *side, size_t parameter, uint32_t n_dims,
+                                            const uint64_t *shape, ferry_error *error);
+
 /* How often a box comes again, each time so many elements further in the tensor and in memory. */
 typedef struct ferry_side_repeat {
     uint64_t count;

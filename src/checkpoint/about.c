@@ -1,6 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* What a checkpoint says about itself. */
 #include "base/json.h"
+#include "checkpoint/boxed.h"
 #include "checkpoint/checkpoint.h"
 
 #include <string.h>
@@ -144,6 +145,18 @@ ferry_status ferry_checkpoint_shard_at(const ferry_checkpoint *checkpoint, size_
     return fy_copy_out(&out, sizeof out, shard_out, "ferry_checkpoint_shard", error);
 }
 
+static ferry_status write_boxes(const fy_boxed *boxed, ferry_write_fn write, void *context,
+                                ferry_error *error)
+{
+    fy_writer *writer = fy_alloc(1, sizeof *writer);
+    FY_TRY(fy_check_memory(writer != NULL, "a layout", error));
+    fy_writer_init(writer, write, context);
+    fy_side_write(writer, boxed->side);
+    ferry_status status = fy_writer_finish(writer, error);
+    fy_free(writer);
+    return status;
+}
+
 ferry_status ferry_checkpoint_write_layout(const ferry_checkpoint *checkpoint, ferry_write_fn write,
                                            void *context, ferry_error *error)
 {
@@ -151,6 +164,9 @@ ferry_status ferry_checkpoint_write_layout(const ferry_checkpoint *checkpoint, f
     FY_TRY(fy_check_use(checkpoint != NULL && write != NULL,
                         "ferry_checkpoint_write_layout needs a checkpoint and a function", error));
     ferry_status status = FERRY_OK;
+    if (checkpoint->boxed != NULL) {
+        return write_boxes(checkpoint->boxed, write, context, error);
+    }
     if (checkpoint->layout != NULL) {
         status = fy_json_dump(checkpoint->layout, &text, error);
     }

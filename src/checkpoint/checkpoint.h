@@ -63,9 +63,10 @@ struct ferry_checkpoint {
     fy_index names;
     fy_st_entry *metadata; /* of all files, without keys that begin with "ferry."; by key */
     size_t n_metadata, metadata_capacity;
-    json_t *layout;        /* sharded: ferry.layout.json without its tensors; else NULL */
-    char *layout_path;     /* of that file, for sentences */
-    fy_ckpt_other *others; /* sorted by name */
+    json_t *layout;         /* sharded: ferry.layout.json without its tensors; else NULL */
+    struct fy_boxed *boxed; /* instead of it, where files hold parameters made of boxes */
+    char *layout_path;      /* of that file, for sentences */
+    fy_ckpt_other *others;  /* sorted by name */
     size_t n_others, other_capacity;
     /* While it is opened: who is told, and how many files there will be. */
     ferry_work_progress_fn progress;

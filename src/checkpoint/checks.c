@@ -40,12 +40,12 @@ static _Atomic unsigned char *flag_of(fy_checked *checked, uint32_t file, const 
     return &checked->flags[checked->first[file] + number];
 }
 
-static ferry_status compare(fy_gather *gather, uint32_t file, const fy_st_tensor *entry,
-                            uint64_t found, ferry_error *error)
+ferry_status fy_checked_compare(fy_checked *checked, uint32_t file, const fy_st_tensor *entry,
+                                uint64_t found, ferry_error *error)
 {
-    const fy_ckpt_file *f = &gather->job->from->files[file];
-    if (atomic_exchange(flag_of(gather->checked, file, entry), 1) == 0) {
-        atomic_fetch_add(&gather->checked->n_checked, 1);
+    const fy_ckpt_file *f = &checked->from->files[file];
+    if (atomic_exchange(flag_of(checked, file, entry), 1) == 0) {
+        atomic_fetch_add(&checked->n_checked, 1);
     }
     if (entry->checksum == found) {
         return FERRY_OK;
@@ -78,8 +78,9 @@ ferry_status fy_gather_check_whole(fy_gather *gather, uint32_t file, const fy_st
         }
         at += n;
     }
-    return status == FERRY_OK ? compare(gather, file, entry, fy_hasher_end(&hasher), error)
-                              : status;
+    return status == FERRY_OK
+               ? fy_checked_compare(gather->checked, file, entry, fy_hasher_end(&hasher), error)
+               : status;
 }
 
 ferry_status fy_gather_check_stop(const fy_gather *gather, ferry_error *error)
@@ -94,7 +95,8 @@ ferry_status fy_gather_end(fy_gather *gather, ferry_error *error)
     for (size_t i = 0; i < gather->n_checks; i++) {
         const fy_source_check *check = &gather->checks[i];
         FY_TRY(check->next == check->entry->end - check->entry->begin
-                   ? compare(gather, check->file, check->entry, fy_hasher_end(check->hasher), error)
+                   ? fy_checked_compare(gather->checked, check->file, check->entry,
+                                        fy_hasher_end(check->hasher), error)
                    : fy_gather_check_whole(gather, check->file, check->entry, error));
     }
     return FERRY_OK;

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/sort.h"
+#include "checkpoint/gather_boxes.h"
 
 #include <string.h>
 
@@ -33,10 +34,12 @@ void fy_gather_cleanup(fy_gather *gather)
     }
     fy_free(gather->checks);
     fy_free(gather->span);
+    fy_free(gather->found);
     *gather = (fy_gather){0};
 }
 
-ferry_status fy_gather_begin(fy_gather *gather, uint32_t tensor, ferry_error *error)
+/* Room for the atoms of the tensor's legs. */
+static ferry_status turn_to(fy_gather *gather, uint32_t tensor, ferry_error *error)
 {
     const fy_layout_job *job = gather->job;
     size_t n = job->first_leg[tensor + 1] - job->first_leg[tensor];
@@ -47,15 +50,34 @@ ferry_status fy_gather_begin(fy_gather *gather, uint32_t tensor, ferry_error *er
     for (; gather->n_atoms < n; gather->n_atoms++) {
         gather->atoms[gather->n_atoms] = (fy_atoms){0};
     }
-    fy_index_cleanup(&gather->shard_index);
-    fy_index_cleanup(&gather->check_index);
     gather->tensor = tensor;
     gather->atoms_cell = FY_NONE;
+    return FERRY_OK;
+}
+
+ferry_status fy_gather_begin(fy_gather *gather, uint32_t tensor, ferry_error *error)
+{
+    FY_TRY(turn_to(gather, tensor, error));
+    fy_index_cleanup(&gather->shard_index);
+    fy_index_cleanup(&gather->check_index);
     gather->n_shards = 0;
     gather->last_shard = 0;
     gather->n_checks = 0;
     gather->span_begin = gather->span_end = 0;
     return FERRY_OK;
+}
+
+ferry_status fy_gather_turn(fy_gather *gather, uint32_t tensor, ferry_error *error)
+{
+    enum { MOST_SHARDS = 4096, MOST_CHECKS = 256 };
+    if (gather->tensor == tensor) {
+        return FERRY_OK;
+    }
+    if (gather->n_shards < MOST_SHARDS && gather->n_checks < MOST_CHECKS) {
+        return turn_to(gather, tensor, error);
+    }
+    FY_TRY(fy_gather_end(gather, error)); /* work of thousands of tensors needs no more room */
+    return fy_gather_begin(gather, tensor, error);
 }
 
 static const fy_route *route_of(const fy_gather *gather, size_t leg)
@@ -109,6 +131,22 @@ typedef struct box_pair {
     uint32_t cell;
 } box_pair;
 
+/* Of the ranks that have it, the first: any other would have to be read from another file. */
+static ferry_status read_boxed(fy_gather *gather, const fy_window *window, uint32_t leg,
+                               const fy_route *route, const box_pair *box, char *to,
+                               ferry_error *error)
+{
+    fy_boxed_read read = {.source = gather->job->routes.legs[leg].source,
+                          .rank = route->view->rank[route->view->cell_begin[box->cell]],
+                          .n_dims = route->n_dims,
+                          .src_pad = route->src_pad,
+                          .dst_pad = route->dst_pad,
+                          .src_begin = box->src_global,
+                          .dst_begin = box->dst_begin,
+                          .length = box->length};
+    return fy_gather_read_boxes(gather, window, &read, to, error);
+}
+
 static ferry_status read_box(fy_gather *gather, const fy_window *window, uint32_t leg,
                              const fy_route *route, box_pair *box, char *to, ferry_error *error)
 {
@@ -116,6 +154,9 @@ static ferry_status read_box(fy_gather *gather, const fy_window *window, uint32_
     const fy_source_shard *shard = NULL;
     fy_area from, to_area;
     uint64_t shape[FERRY_MAX_DIMS], to_begin[FERRY_MAX_DIMS];
+    if (gather->job->from->boxed != NULL) {
+        return read_boxed(gather, window, leg, route, box, to, error);
+    }
     const uint64_t *around = window->is_tile ? window->boxes[0].length : window->shape;
     FY_TRY(fy_gather_find_shard(gather, leg, box->cell, &shard, error));
     for (uint32_t d = 0; d < route->n_dims; d++) {

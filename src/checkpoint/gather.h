@@ -42,6 +42,10 @@ ferry_status fy_checked_create(const ferry_checkpoint *from, fy_checked *checked
                                ferry_error *error);
 void fy_checked_cleanup(fy_checked *checked);
 
+/* What a whole tensor of a file was found to hash to; FERRY_ERR_DIGEST: it is damaged. */
+ferry_status fy_checked_compare(fy_checked *checked, uint32_t file, const fy_st_tensor *entry,
+                                uint64_t found, ferry_error *error);
+
 /*
  * Reads what windows of destination shards are made of from the files of the source. One for each
  * thread. Whatever its windows' order, each stretch of a file is read once as long as the windows
@@ -75,6 +79,8 @@ typedef struct fy_gather {
     uint64_t span_begin, span_end;
     /* If the last window came from one place: where. */
     bool only_locates;
+    uint32_t *found; /* boxes of a source in boxes; scratch */
+    size_t found_capacity;
     size_t n_boxes; /* of the last window */
     bool is_whole;
     bool is_one_file; /* it came from whole_file alone */
@@ -91,6 +97,9 @@ ferry_status fy_gather_check_stop(const fy_gather *gather, ferry_error *error);
 
 /* Turns to a tensor of the result. */
 ferry_status fy_gather_begin(fy_gather *gather, uint32_t tensor, ferry_error *error);
+/* Turns to another tensor of the same work, which may go back to one that it had: what was read of
+ * all of them is known until it ends. */
+ferry_status fy_gather_turn(fy_gather *gather, uint32_t tensor, ferry_error *error);
 /* Whether windows of several cells may take turns without work being done again for each. */
 bool fy_gather_takes_turns(const fy_gather *gather);
 /* Fills `to` with the window's bytes. */
@@ -110,6 +119,9 @@ ferry_status fy_gather_check_whole(fy_gather *gather, uint32_t file, const fy_st
 /* The shard of a source cell of one of the tensor's legs; it moves when the next is looked for. */
 ferry_status fy_gather_find_shard(fy_gather *gather, uint32_t leg, uint32_t cell,
                                   const fy_source_shard **shard_out, ferry_error *error);
+
+/* The check of a shard whose file and entry are known. */
+ferry_status fy_gather_find_check(fy_gather *gather, fy_source_shard *shard, ferry_error *error);
 
 /* A box of the source, with offsets in the file, to one of the window: byte k is byte k. */
 ferry_status fy_gather_read_area(fy_gather *gather, const fy_source_shard *shard,

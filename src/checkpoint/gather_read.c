@@ -29,7 +29,7 @@ static fy_source_check *next_check(fy_gather *gather)
     return &gather->checks[gather->n_checks];
 }
 
-static ferry_status find_check(fy_gather *gather, fy_source_shard *shard, ferry_error *error)
+ferry_status fy_gather_find_check(fy_gather *gather, fy_source_shard *shard, ferry_error *error)
 {
     shard->check = FY_NONE;
     if (!shard->entry->has_checksum) {
@@ -74,7 +74,7 @@ static ferry_status open_shard(fy_gather *gather, fy_source_shard *shard, ferry_
         fy_route_shard(&job->routes, route, route->src, route->src_pad, shard->parts, shard->shape);
     fy_layout_flat_range(layout, shard->parts[route->n_dims], n_elements, &shard->flat_begin, &end);
     shard->base = job->from->files[shard->file].header.data_begin + shard->entry->begin;
-    return find_check(gather, shard, error);
+    return fy_gather_find_check(gather, shard, error);
 }
 
 ferry_status fy_gather_find_shard(fy_gather *gather, uint32_t leg, uint32_t cell,
@@ -182,11 +182,11 @@ static void widen(const fy_source_shard *shard, const fy_area *area, uint64_t *b
 
 /* One run after the other: they are long, or too much lies between them. */
 static ferry_status read_runs(fy_gather *gather, const fy_source_shard *shard, const fy_area *from,
-                              const fy_area *to_area, char *to, ferry_error *error)
+                              uint64_t first, const fy_area *to_area, char *to, ferry_error *error)
 {
     fy_area_walk walk = fy_area_walk_of(from, 0, from->bytes);
     ferry_status status = FERRY_OK;
-    uint64_t at, run, first = 0;
+    uint64_t at, run;
     while (status == FERRY_OK && fy_area_next(&walk, &at, &run)) {
         status = read_run(gather, shard, at, to_area, first, run, to, error);
         first += run;
@@ -221,29 +221,69 @@ static uint64_t indices_that_fit(const fy_gather *gather, const fy_source_shard 
     return least > gather->span_bytes ? 0 : (gather->span_bytes - least) / from->stride[0] + 1;
 }
 
+/* An area of the source, and the one of the window that takes its bytes one by one. */
+typedef struct read_pair {
+    fy_gather *gather;
+    const fy_source_shard *shard;
+    const fy_area *from;
+    const fy_area *to_area;
+    char *to;
+} read_pair;
+
+/* Some indices of the slowest dimension of a part, with what lies between their runs. */
+static ferry_status read_spans(const read_pair *r, const fy_area *part, uint64_t first,
+                               uint64_t step, ferry_error *error)
+{
+    uint64_t inner = part->bytes / part->length[0];
+    ferry_status status = FERRY_OK;
+    for (uint64_t i = 0; i < part->length[0] && status == FERRY_OK; i += step) {
+        uint64_t n = fy_min(step, part->length[0] - i), begin, end;
+        const char *bytes;
+        span_of(r->shard, part, i, n, &begin, &end);
+        status = load(r->gather, r->shard, begin, end, &bytes, error);
+        if (status == FERRY_OK) {
+            fy_area there = *r->from; /* its offset may wrap below zero: sums of it do not */
+            there.offset -= begin;
+            fy_area_copy_cached(r->to_area, r->to, &there, bytes, first + i * inner, n * inner);
+        }
+    }
+    return status;
+}
+
+/* A part of the area: bytes [first, first + part->bytes) of it. */
+static ferry_status read_part(const read_pair *r, const fy_area *part, uint64_t first,
+                              ferry_error *error)
+{
+    if (part->n_dims == 0) {
+        return read_run(r->gather, r->shard, part->offset, r->to_area, first, part->bytes, r->to,
+                        error);
+    }
+    bool is_long = part->run_bytes >= DIRECT_FROM;
+    uint64_t step = is_long ? 0 : indices_that_fit(r->gather, r->shard, part);
+    if (step > 0) {
+        return read_spans(r, part, first, step, error);
+    }
+    if (is_long || part->n_dims == 1) {
+        return read_runs(r->gather, r->shard, part, first, r->to_area, r->to, error);
+    }
+    /* Not even one index fits: one after the other, by the next dimension. */
+    fy_area slice = *part;
+    ferry_status status = FERRY_OK;
+    slice.n_dims--;
+    slice.bytes = part->bytes / part->length[0];
+    memmove(slice.length, part->length + 1, slice.n_dims * sizeof *slice.length);
+    memmove(slice.stride, part->stride + 1, slice.n_dims * sizeof *slice.stride);
+    for (uint64_t i = 0; i < part->length[0] && status == FERRY_OK; i++) {
+        slice.offset = part->offset + i * part->stride[0];
+        status = read_part(r, &slice, first + i * slice.bytes, error);
+    }
+    return status;
+}
+
 ferry_status fy_gather_read_area(fy_gather *gather, const fy_source_shard *shard,
                                  const fy_area *from, const fy_area *to_area, char *to,
                                  ferry_error *error)
 {
-    if (from->n_dims == 0) {
-        return read_run(gather, shard, from->offset, to_area, 0, from->bytes, to, error);
-    }
-    uint64_t step = from->run_bytes >= DIRECT_FROM ? 0 : indices_that_fit(gather, shard, from);
-    if (step == 0) {
-        return read_runs(gather, shard, from, to_area, to, error);
-    }
-    uint64_t inner = from->bytes / from->length[0];
-    ferry_status status = FERRY_OK;
-    for (uint64_t i = 0; i < from->length[0] && status == FERRY_OK; i += step) {
-        uint64_t n = fy_min(step, from->length[0] - i), begin, end;
-        const char *bytes;
-        span_of(shard, from, i, n, &begin, &end);
-        status = load(gather, shard, begin, end, &bytes, error);
-        if (status == FERRY_OK) {
-            fy_area there = *from; /* its offset may wrap below zero: sums of it do not */
-            there.offset -= begin;
-            fy_area_copy_cached(to_area, to, &there, bytes, i * inner, n * inner);
-        }
-    }
-    return status;
+    read_pair r = {.gather = gather, .shard = shard, .from = from, .to_area = to_area, .to = to};
+    return read_part(&r, from, 0, error);
 }

@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/sort.h"
 #include "base/subset.h"
+#include "checkpoint/boxed.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -133,13 +134,23 @@ static ferry_status parse_side(fy_layout_job *job, const json_t *json, const cha
     return fy_spec_parse_side(job->spec, json, &place, side, error);
 }
 
+/* The side of a source in boxes. */
+static ferry_status set_boxes(fy_layout_job *job, ferry_error *error)
+{
+    ferry_side *copy = NULL;
+    FY_TRY(fy_boxed_copy_source(job->from->boxed, &copy, error));
+    job->spec->source.name = job->from->layout_path;
+    return fy_spec_set_boxes(job->spec, &job->spec->source, copy, error);
+}
+
 static ferry_status make_sides(fy_layout_job *job, const fy_job_target *target, const json_t *one,
                                ferry_error *error)
 {
     const ferry_checkpoint *from = job->from;
-    FY_TRY(parse_side(job, from->is_sharded ? from->layout : one,
-                      from->is_sharded ? from->layout_path : from->path, &job->spec->source,
-                      error));
+    FY_TRY(from->boxed != NULL ? set_boxes(job, error)
+                               : parse_side(job, from->is_sharded ? from->layout : one,
+                                            from->is_sharded ? from->layout_path : from->path,
+                                            &job->spec->source, error));
     const json_t *to = target->side == NULL ? one : target->side;
     fy_side *destination = &job->spec->destination;
     FY_TRY(parse_side(job, to, target->name, destination, error));
@@ -193,7 +204,7 @@ static ferry_status note_wanted(fy_layout_job *job, const fy_job_target *target,
     FY_TRY(fy_check_memory(job->is_wanted != NULL, "the tensors of a checkpoint", error));
     for (uint32_t t = 0; t < problem->n_tensors; t++) {
         const fy_tensor *tensor = &problem->tensors[t];
-        if (t < job->from->n_tensors && tensor->src == FY_NONE) {
+        if (t < job->from->n_tensors && tensor->src == FY_NONE && job->from->boxed == NULL) {
             return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                            "%s: lists \"%s\", which its own rules skip", job->from->layout_path,
                            tensor->name);
@@ -241,14 +252,19 @@ static ferry_status check_opaque(const fy_layout_job *job, ferry_error *error)
     return FERRY_OK;
 }
 
+static const fy_ckpt_tensor *fed_from(const fy_layout_job *job, const fy_feed *feed)
+{
+    return &job->from->tensors[fy_problem_whole_number(&job->problem, feed->tensor)];
+}
+
 /* What a new tensor is made of has one type, also in the words of files. */
 static ferry_status check_words(const fy_layout_job *job, ferry_error *error)
 {
     for (uint32_t t = 0; t < job->problem.n_tensors; t++) {
         const fy_tensor *tensor = &job->problem.tensors[t];
         for (uint32_t f = 1; f < tensor->n_feeds; f++) {
-            const fy_ckpt_tensor *first = &job->from->tensors[tensor->feeds[0].tensor];
-            const fy_ckpt_tensor *other = &job->from->tensors[tensor->feeds[f].tensor];
+            const fy_ckpt_tensor *first = fed_from(job, &tensor->feeds[0]);
+            const fy_ckpt_tensor *other = fed_from(job, &tensor->feeds[f]);
             if (strcmp(first->dtype_text, other->dtype_text) != 0) {
                 return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                                "\"%s\" is made of \"%s\", which is %s, and of \"%s\", which is %s",
@@ -319,6 +335,23 @@ static void show_made(fy_layout_job *job, bool is_shown)
     }
 }
 
+/* Regions of tensors that a source in boxes has are tensors of the problem: nothing becomes of
+ * them. */
+static ferry_status extend_changes(fy_layout_job *job, ferry_error *error)
+{
+    size_t n = job->problem.n_tensors;
+    fy_change *changes = fy_realloc(job->changes, n, sizeof *changes);
+    FY_TRY(fy_check_memory(changes != NULL || n == 0, "the tensors of a checkpoint", error));
+    job->changes = n == 0 ? job->changes : changes;
+    for (size_t t = job->spec->n_tensors; t < n; t++) {
+        job->changes[t] = (fy_change){.dtype = job->problem.tensors[t].dtype,
+                                      .weight = FY_NONE,
+                                      .scales = FY_NONE,
+                                      .matrix_scales = FY_NONE};
+    }
+    return FERRY_OK;
+}
+
 /*
  * Weights by themselves first: where they are cut inside blocks, the cuts of their scales may be
  * none at all, and a sentence about those would tell nothing.
@@ -327,6 +360,7 @@ static ferry_status check_lines(fy_layout_job *job, const fy_job_target *target,
 {
     show_made(job, false);
     ferry_status status = fy_spec_lower(job->spec, &job->problem, error);
+    FY_THEN(status, extend_changes(job, error));
     FY_THEN(status, fy_changes_check_lines(&job->problem, job->changes, target->name, error));
     fy_problem_cleanup(&job->problem);
     show_made(job, true);
@@ -339,6 +373,7 @@ static ferry_status lower(fy_layout_job *job, const fy_job_target *target, ferry
         FY_TRY(check_lines(job, target, error));
     }
     FY_TRY(fy_spec_lower(job->spec, &job->problem, error));
+    FY_TRY(extend_changes(job, error));
     FY_TRY(fy_changes_check_cuts(&job->problem, job->changes, target->name, error));
     FY_TRY(note_wanted(job, target, error));
     FY_TRY(check_opaque(job, error));

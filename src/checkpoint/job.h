@@ -19,8 +19,8 @@ typedef struct fy_places {
  * A checkpoint's tensors on their way to another layout: the spec of both sides, lowered, and its
  * routes. The planner's routes say which box of which source shard belongs where; nothing here or
  * above knows layouts. Tensors of the spec are those of the checkpoint, with the same numbers, then
- * new ones that are fed from boxes of them, then scales of what is quantized. Stays where it is
- * once made: routes point into it.
+ * new ones that are fed from boxes of them, then scales of what is quantized. The problem has
+ * regions of a source in boxes behind them. Stays where it is once made: routes point into it.
  */
 typedef struct fy_layout_job {
     const ferry_checkpoint *from;
@@ -32,7 +32,7 @@ typedef struct fy_layout_job {
     size_t *first_leg;  /* [n_tensors + 1]: the legs of a destination tensor */
     uint64_t *longest;  /* [n_splits] of the problem: the longest part */
     bool *is_wanted;    /* [n_tensors]: it is in the result */
-    fy_change *changes; /* [n_tensors]: what becomes of each */
+    fy_change *changes; /* [n_tensors of the problem]: what becomes of each */
 } fy_layout_job;
 
 /* Where a destination is: a side of a spec, and perhaps its own list of tensors. */

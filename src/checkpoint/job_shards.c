@@ -94,6 +94,9 @@ void fy_placement_global(const fy_problem *problem, uint32_t placement, uint32_t
 
 const fy_ckpt_tensor *fy_job_model_tensor(const fy_layout_job *job, uint32_t tensor)
 {
+    if (tensor >= job->spec->n_tensors) { /* a region that a side in boxes has made of one */
+        tensor = fy_problem_whole_number(&job->problem, tensor);
+    }
     uint32_t source = job->spec->tensors[tensor].is_made ? job->changes[tensor].weight : tensor;
     const fy_tensor *t = &job->spec->tensors[source];
     return &job->from->tensors[t->n_feeds == 0 ? source : t->feeds[0].tensor];
@@ -199,6 +202,9 @@ ferry_status fy_ckpt_check_shards(const ferry_checkpoint *checkpoint, ferry_erro
     fy_job_target one = {.name = checkpoint->path};
     fy_layout_job job;
     ferry_error inner;
+    if (checkpoint->boxed != NULL) { /* that was checked when its files were opened */
+        return FERRY_OK;
+    }
     ferry_status status = fy_job_create(checkpoint, &one, &job, &inner);
     if (status != FERRY_OK &&
         strncmp(inner.message, checkpoint->layout_path, strlen(checkpoint->layout_path)) != 0) {

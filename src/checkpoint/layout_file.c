@@ -11,8 +11,8 @@ static const uint64_t MOST_LAYOUT_BYTES = 1u << 30;
 
 #define LAYOUT_FORMAT "ferry.layout/1"
 
-static const char *const LAYOUT_KEYS[] = {"format", "mesh",  "first_rank", "ranks",
-                                          "stages", "rules", "tensors",    NULL};
+static const char *const LAYOUT_KEYS[] = {"format", "mesh",  "first_rank", "ranks", "stages",
+                                          "rules",  "boxes", "tensors",    NULL};
 
 /* ---- reading ---- */
 

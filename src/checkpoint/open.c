@@ -1,6 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* Which kind of checkpoint a path is, and what all kinds have in common. */
 #include "checkpoint/open.h"
+#include "checkpoint/boxed.h"
 
 #include "base/hash.h"
 #include "checkpoint/crew.h"
@@ -35,6 +36,7 @@ void ferry_checkpoint_destroy(ferry_checkpoint *checkpoint)
     fy_index_cleanup(&checkpoint->names);
     fy_arena_cleanup(&checkpoint->arena);
     json_decref(checkpoint->layout);
+    fy_boxed_destroy(checkpoint->boxed);
     fy_free(checkpoint->layout_path);
     fy_free(checkpoint->path);
     fy_free(checkpoint->folder);

@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 #include "checkpoint/checkpoint.h"
+#include "model/side.h"
 
 /*
  * The steps of opening, one file each. A checkpoint is filled step by step; after a failure the
@@ -39,6 +40,10 @@ ferry_status fy_ckpt_open_index(ferry_checkpoint *checkpoint, const char *path, 
 /* All safetensors files of the folder, or the one of this name. */
 ferry_status fy_ckpt_open_all(ferry_checkpoint *checkpoint, const char *only, ferry_error *error);
 ferry_status fy_ckpt_open_sharded(ferry_checkpoint *checkpoint, ferry_error *error);
+/* Whose layout is in boxes, and lists the tensors that there are; takes the side over. */
+ferry_status fy_ckpt_open_boxed(ferry_checkpoint *checkpoint, ferry_side *side, ferry_error *error);
+/* The file of a rank, without what a layout in boxes says of it. */
+ferry_status fy_ckpt_add_rank(ferry_checkpoint *checkpoint, uint32_t rank, ferry_error *error);
 
 /* The metadata of all files as one. */
 ferry_status fy_ckpt_merge_metadata(ferry_checkpoint *checkpoint, ferry_error *error);

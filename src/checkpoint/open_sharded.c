@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "base/json.h"
 #include "base/sort.h"
+#include "checkpoint/boxed.h"
 #include "checkpoint/form.h"
 #include "checkpoint/layout_file.h"
 #include "checkpoint/open.h"
@@ -294,20 +295,21 @@ static ferry_status take_checksums(fy_ckpt_file *file, ferry_error *error)
 
 /* ---- the files of its ranks, one by one ---- */
 
-static ferry_status add_rank(ferry_checkpoint *checkpoint, uint32_t rank, ferry_error *error)
+ferry_status fy_ckpt_add_rank(ferry_checkpoint *checkpoint, uint32_t rank, ferry_error *error)
 {
     char name[64];
     fy_form_rank_name(rank, name, sizeof name);
     if (!fy_ckpt_lists(checkpoint, name)) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%s: has rank %u in its mesh, but %s is not there", checkpoint->layout_path,
-                       rank, name);
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: has rank %u%s, but %s is not there",
+                       checkpoint->layout_path, rank,
+                       checkpoint->boxed == NULL ? " in its mesh" : "", name);
     }
     FY_TRY(fy_ckpt_add_file(checkpoint, fy_ckpt_join(checkpoint->folder, name), rank, error));
     ferry_status status = FERRY_OK;
     fy_ckpt_file *file = &checkpoint->files[checkpoint->n_files - 1];
     uint32_t number = (uint32_t)checkpoint->n_files - 1;
-    for (size_t i = 0; i < file->header.n_tensors && status == FERRY_OK; i++) {
+    bool holds_shards = checkpoint->boxed == NULL; /* of parameters, the layout tells later */
+    for (size_t i = 0; holds_shards && i < file->header.n_tensors && status == FERRY_OK; i++) {
         status = check_entry(checkpoint, number, &file->header.tensors[i], error);
     }
     return status == FERRY_OK ? take_checksums(file, error) : status;
@@ -351,10 +353,19 @@ static ferry_status open_ranks(ferry_checkpoint *checkpoint, ferry_error *error)
     checkpoint->n_expected = status == FERRY_OK ? side->n_ranks : 0;
     for (uint32_t i = 0; status == FERRY_OK && i < side->n_ranks; i++) {
         uint32_t rank = side->ranks == NULL ? side->first_rank + i : side->ranks[i];
-        status = add_rank(checkpoint, rank, error);
+        status = fy_ckpt_add_rank(checkpoint, rank, error);
     }
     ferry_spec_destroy(spec);
-    return status == FERRY_OK ? check_strays(checkpoint, error) : status;
+    return status;
+}
+
+static ferry_status open_boxes(ferry_checkpoint *checkpoint, ferry_error *error)
+{
+    ferry_side *side = NULL;
+    FY_TRY(fy_boxed_parse(checkpoint->layout, checkpoint->layout_path, &side, error));
+    json_decref(checkpoint->layout); /* it is many times larger, too */
+    checkpoint->layout = NULL;
+    return fy_ckpt_open_boxed(checkpoint, side, error);
 }
 
 ferry_status fy_ckpt_open_sharded(ferry_checkpoint *checkpoint, ferry_error *error)
@@ -367,5 +378,9 @@ ferry_status fy_ckpt_open_sharded(ferry_checkpoint *checkpoint, ferry_error *err
         fy_layout_load(checkpoint->layout_path, &checkpoint->layout, &tensors, error);
     FY_THEN(status, read_tensors(checkpoint, tensors, error));
     json_decref(tensors); /* it is many times larger than what was read from it */
-    return status == FERRY_OK ? open_ranks(checkpoint, error) : status;
+    if (status == FERRY_OK) {
+        bool in_boxes = json_object_get(checkpoint->layout, "boxes") != NULL;
+        status = in_boxes ? open_boxes(checkpoint, error) : open_ranks(checkpoint, error);
+    }
+    return status == FERRY_OK ? check_strays(checkpoint, error) : status;
 }

@@ -7,6 +7,7 @@
 #include "checkpoint/form.h"
 #include "checkpoint/gather.h"
 #include "checkpoint/journal.h"
+#include "checkpoint/maker.h"
 #include "checkpoint/onto.h"
 
 /* The bytes that each thread of a job reads into and works in: shares of the memory cap. */
@@ -25,6 +26,10 @@ fy_buffers fy_share_memory(uint64_t cap_bytes, uint32_t n_threads);
  */
 ferry_status fy_share_memory_for_tiles(uint64_t cap_bytes, uint32_t n_threads, uint64_t least_bytes,
                                        fy_buffers *buffers_out, ferry_error *error);
+
+/* Where parameters are made of boxes: a thread's room is a maker's. */
+fy_buffers fy_share_memory_for_boxes(uint64_t cap_bytes, uint32_t n_threads, bool casts,
+                                     fy_maker_room *room_out);
 
 /* FERRY_ERR_MISUSE of a cap that is too small, or of too many threads; 0 is the default. */
 ferry_status fy_check_buffers(uint64_t cap_bytes, uint32_t n_threads, ferry_error *error);
@@ -48,8 +53,12 @@ struct ferry_reshard {
     uint64_t cap_bytes; /* as asked for; and threads */
     uint32_t asked_threads;
     fy_buffers buffers;
-    json_t *side;       /* of the result, where it is sharded; else NULL */
-    json_t *tensors;    /* that the layout file lists, or NULL */
+    json_t *side;          /* of the result, where it is sharded; else NULL */
+    json_t *tensors;       /* that the layout file lists, or NULL */
+    ferry_side *boxes;     /* the side, where it is in boxes, until it is in what follows */
+    fy_boxed *boxed;       /* NULL: the side is a mesh, or there is none */
+    bool *wants_parameter; /* [its parameters] by the subset */
+    fy_maker_room maker_room;
     json_t *replicated; /* names that no built-in rule knows, or NULL */
     fy_layout_job job;
     fy_layout_job whole; /* to one rank that has everything: where changes read scales */
@@ -82,7 +91,7 @@ fy_out_type fy_out_type_of(const fy_layout_job *job, uint32_t tensor);
 
 fy_out_type fy_reshard_type(const ferry_reshard *reshard, uint32_t tensor);
 
-/* Where a tensor stands in a file's form; it is there. */
+/* Where a tensor, or a parameter, stands in a file's form; it is there. */
 fy_form_tensor *fy_out_find(const fy_out_file *file, uint32_t tensor);
 
 /* The checkpoint's config.json, parsed; NULL: there is none. */
@@ -103,6 +112,7 @@ enum { FY_MOST_CELLS_AT_ONCE = 64 };
 typedef struct fy_reshard_worker {
     fy_gather gather;
     fy_changer changer;
+    fy_maker maker;
     char *room;         /* of both that follow, or of tiles */
     char *window;       /* what is gathered */
     char *cast;         /* what it becomes, if it is cast */
@@ -122,10 +132,11 @@ typedef struct fy_reshard_work {
     fy_checked checked;
     fy_pace pace;
     fy_reshard_worker *workers; /* [buffers.n_threads] */
-    uint32_t *order;            /* tensors that are to be made, in this order */
-    size_t n_order;
-    uint64_t **resumed;      /* [n_tensors] checksums of an earlier run; NULL */
-    _Atomic uint64_t *dirty; /* [n_out] bytes written and not yet on their way */
+    uint32_t *order;            /* tensors, or parameters, that are to be made, in this order */
+    uint32_t *unit_begin;       /* in boxes: [n_order + 1] into order; a unit takes turns */
+    size_t n_order;             /* parts of the work: tensors, or units */
+    uint64_t **resumed;         /* [n_tensors, or parameters] checksums of an earlier run; NULL */
+    _Atomic uint64_t *dirty;    /* [n_out] bytes written and not yet on their way */
     _Atomic uint64_t done_bytes;
     _Atomic uint64_t resumed_bytes;
     _Atomic bool stops;
@@ -146,6 +157,23 @@ void fy_reshard_worker_cleanup(fy_reshard_worker *worker);
 /* Makes one tensor of the result in all files that have it, or finds that an earlier run has. */
 ferry_status fy_reshard_tensor(fy_reshard_work *work, fy_reshard_worker *worker, uint32_t tensor,
                                ferry_error *error);
+
+/* ---- a result in boxes ---- */
+
+/* What the job's tensors become of the boxes of the layout: before the job is placed. */
+ferry_status fy_reshard_make_boxed(ferry_reshard *reshard, ferry_error *error);
+/* The parameters of its files. */
+ferry_status fy_reshard_add_parameters(ferry_reshard *reshard, ferry_error *error);
+/* The units of the work, in order. */
+ferry_status fy_reshard_order_parameters(fy_reshard_work *work, ferry_error *error);
+/* As fy_reshard_tensor of all parameters of a unit. */
+ferry_status fy_reshard_unit(fy_reshard_work *work, fy_reshard_worker *worker, size_t unit,
+                             ferry_error *error);
+/* The layout file up to its list of tensors. */
+void fy_reshard_write_boxes(const ferry_reshard *reshard, fy_writer *writer);
+
+/* How many things may be in the journal: tensors, or parameters. */
+size_t fy_reshard_n_tasks(const ferry_reshard *reshard);
 
 /* What a run does to the partial folder, beside filling tensors in. */
 

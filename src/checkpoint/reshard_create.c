@@ -27,6 +27,8 @@ enum {
     MOST_SPAN_BYTES = 1 << 20,
     /* Rows of blocks of 128 elements of the largest models, as long runs. */
     MOST_ROOM_BYTES = 4 << 20,
+    /* What boxes in another order than the tensor's need of many rows: longer runs of each. */
+    MOST_PART_BYTES = 16 << 20,
     LEAST_SHARE_BYTES = 128 << 10,
     MOST_THREADS = 128
 };
@@ -62,6 +64,20 @@ ferry_status fy_share_memory_for_tiles(uint64_t cap_bytes, uint32_t n_threads, u
     b.room_bytes = fy_max(fy_min(share / 2, MOST_ROOM_BYTES), fy_max(least_bytes, b.room_bytes));
     *buffers_out = b;
     return FERRY_OK;
+}
+
+fy_buffers fy_share_memory_for_boxes(uint64_t cap_bytes, uint32_t n_threads, bool casts,
+                                     fy_maker_room *room_out)
+{
+    fy_buffers b = fy_share_memory(cap_bytes, n_threads);
+    uint64_t share = (cap_bytes == 0 ? DEFAULT_CAP_BYTES : cap_bytes) / b.n_threads;
+    uint64_t part = fy_min(share / 4, MOST_PART_BYTES) / 64 * 64;
+    b.span_bytes = fy_min(share / 4, MOST_SPAN_BYTES);
+    *room_out =
+        (fy_maker_room){.window_bytes = part, .hull_bytes = part, .cast_bytes = casts ? part : 0};
+    b.room_bytes = fy_max(room_out->window_bytes + room_out->hull_bytes + room_out->cast_bytes,
+                          2 * b.window_bytes);
+    return b;
 }
 
 ferry_status fy_check_buffers(uint64_t cap_bytes, uint32_t n_threads, ferry_error *error)
@@ -229,6 +245,21 @@ static ferry_status apply_short_form(ferry_reshard *c, const json_t *source_conf
     return status;
 }
 
+/* The text of a side of many boxes is many times larger than what is read from it. */
+static ferry_status take_boxes(ferry_reshard *c, ferry_error *error)
+{
+    if (c->quantize != NULL || c->dequantize != NULL) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "%s: is a side in boxes, for which nothing is quantized or dequantized on "
+                       "the way; reshard with --to hf and that option first, and then to the boxes",
+                       c->to);
+    }
+    ferry_status status = fy_boxed_parse(c->side, c->to, &c->boxes, error);
+    json_decref(c->side);
+    c->side = NULL;
+    return status;
+}
+
 /* The side of a layout file, and its tensors. */
 static ferry_status load_layout(ferry_reshard *c, ferry_error *error)
 {
@@ -239,7 +270,7 @@ static ferry_status load_layout(ferry_reshard *c, ferry_error *error)
     ferry_error cause = {{0}};
     ferry_status status = fy_layout_load(c->to, &c->side, &c->tensors, &cause);
     if (status == FERRY_OK) {
-        return FERRY_OK;
+        return json_object_get(c->side, "boxes") == NULL ? FERRY_OK : take_boxes(c, error);
     }
     return fy_fail(error, status, "%s%s", cause.message,
                    status != FERRY_ERR_IO ? ""
@@ -444,6 +475,11 @@ static ferry_status make_key(ferry_reshard *c, ferry_error *error)
     fy_digest digest = {0};
     ferry_status status = fy_reshard_digest_json(&digest, c->side, error);
     FY_THEN(status, fy_reshard_digest_json(&digest, c->tensors, error));
+    if (status == FERRY_OK && c->boxed != NULL) {
+        fy_hash128 hash = {0};
+        status = fy_boxed_digest(c->boxed, &hash, error);
+        fy_digest_hash(&digest, hash);
+    }
     bool failed = digest.failed != 0;
     c->target_key = fy_digest_take(&digest);
     fy_digest_cleanup(&digest);
@@ -480,6 +516,12 @@ static ferry_status make_job(ferry_reshard *c, const json_t *config, ferry_error
                             .config = config};
     FY_TRY(fy_job_begin(c->from, &target, &c->job, error));
     FY_TRY(check_config(c, config, error));
+    if (c->boxes != NULL) { /* of whole tensors, of which boxes are taken */
+        FY_TRY(fy_reshard_make_boxed(c, error));
+        target.subset = NULL;
+        c->buffers =
+            fy_share_memory_for_boxes(c->cap_bytes, c->asked_threads, c->cast != 0, &c->maker_room);
+    }
     FY_TRY(make_side(c, config, error));
     target.side = c->side;
     return fy_job_place(&c->job, &target, error);
@@ -553,6 +595,9 @@ void ferry_reshard_destroy(ferry_reshard *c)
     }
     fy_free(c->out);
     fy_free(c->part_of);
+    ferry_side_destroy(c->boxes);
+    fy_boxed_destroy(c->boxed); /* which the job's shapes outlive */
+    fy_free(c->wants_parameter);
     fy_job_cleanup(&c->job);
     if (c->has_whole) {
         fy_job_cleanup(&c->whole);

@@ -52,6 +52,11 @@ static ferry_status digest_source_layout(fy_digest *digest, const ferry_checkpoi
             fy_digest_u64(digest, tensor->shape[d]);
         }
     }
+    if (from->boxed != NULL) {
+        fy_hash128 hash;
+        FY_TRY(fy_boxed_digest(from->boxed, &hash, error));
+        fy_digest_hash(digest, hash);
+    }
     return fy_reshard_digest_json(digest, from->layout, error);
 }
 
@@ -79,14 +84,30 @@ static ferry_status make_key(const fy_reshard_work *w, fy_journal_key *key_out, 
     return status == FERRY_OK && failed ? fy_fail_no_memory(error, "the key of a reshard") : status;
 }
 
+size_t fy_reshard_n_tasks(const ferry_reshard *c)
+{
+    return c->boxed != NULL ? c->boxed->side->n_parameters : c->job.problem.n_tensors;
+}
+
+/* Whether this reshard makes such a record. */
+static bool is_record(const ferry_reshard *c, uint64_t task, size_t n_values)
+{
+    const fy_problem *problem = &c->job.problem;
+    if (task >= fy_reshard_n_tasks(c)) {
+        return false;
+    }
+    return c->boxed != NULL
+               ? c->wants_parameter[task] && n_values == 1
+               : c->job.is_wanted[task] &&
+                     fy_problem_holders(problem, problem->tensors[task].dst)->n_cells == n_values;
+}
+
 static ferry_status note_resumed(void *context, uint64_t task, const uint64_t *values,
                                  size_t n_values, ferry_error *error)
 {
     fy_reshard_work *w = context;
-    const fy_problem *problem = &w->reshard->job.problem;
-    if (task >= problem->n_tensors || !w->reshard->job.is_wanted[task] ||
-        fy_problem_holders(problem, problem->tensors[task].dst)->n_cells != n_values) {
-        return FERRY_OK; /* no record of this reshard: it is done again */
+    if (!is_record(w->reshard, task, n_values)) {
+        return FERRY_OK; /* it is done again */
     }
     uint64_t *kept = fy_alloc(n_values, sizeof *kept);
     FY_TRY(fy_check_memory(kept != NULL, "what an earlier run has done", error));
@@ -145,7 +166,7 @@ static ferry_status keep_tensors(fy_reshard_work *w, ferry_error *error)
 static ferry_status resume(fy_reshard_work *w, const fy_journal_key *key, const char **misfit_out,
                            ferry_error *error)
 {
-    w->resumed = fy_alloc_zeroed(w->reshard->job.problem.n_tensors, sizeof *w->resumed);
+    w->resumed = fy_alloc_zeroed(fy_reshard_n_tasks(w->reshard), sizeof *w->resumed);
     FY_TRY(fy_check_memory(w->resumed != NULL, "what an earlier run has done", error));
     FY_TRY(fy_journal_resume(w->folder.fd, key, note_resumed, w, &w->journal, misfit_out, error));
     ferry_status status = FERRY_OK;
@@ -321,7 +342,11 @@ static void write_tensor(const ferry_reshard *c, uint32_t t, size_t number, fy_w
 static void write_layout(const ferry_reshard *c, fy_writer *writer)
 {
     size_t number = 0;
-    fy_layout_write_begin(writer, c->side);
+    if (c->boxed != NULL) {
+        fy_reshard_write_boxes(c, writer);
+    } else {
+        fy_layout_write_begin(writer, c->side);
+    }
     for (uint32_t t = 0; t < c->job.problem.n_tensors; t++) {
         const fy_change *change = &c->job.changes[t];
         if (!c->job.is_wanted[t] || c->job.problem.tensors[t].is_made) {

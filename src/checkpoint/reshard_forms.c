@@ -4,22 +4,9 @@
 
 #include "base/checked.h"
 #include "base/sort.h"
-#include "model/dtype.h"
+#include "checkpoint/st_dtype.h"
 
 #include <string.h>
-
-static const char *safetensors_word(uint32_t kind)
-{
-    switch (kind) {
-#define WORD(name, number, text, safetensors, bits)                                                \
-    case FERRY_##name:                                                                             \
-        return safetensors;
-        FERRY_DTYPE_MAP(WORD)
-#undef WORD
-    default:
-        return NULL;
-    }
-}
 
 fy_out_type fy_out_type_of(const fy_layout_job *job, uint32_t tensor)
 {
@@ -30,7 +17,7 @@ fy_out_type fy_out_type_of(const fy_layout_job *job, uint32_t tensor)
                         .element_bits = change->dtype.element_bits,
                         .is_cast = change->kind == FY_CAST};
     if (change->kind != FY_KEPT) {
-        type.text = safetensors_word(change->dtype.kind);
+        type.text = fy_st_word_of_kind(change->dtype.kind);
     } else if (model->is_opaque) {
         type.element_bits = 6; /* the only ones that files have; they stand with the smallest */
     }
@@ -137,7 +124,9 @@ static ferry_status make_files(ferry_reshard *c, size_t n, ferry_error *error)
     for (; c->n_out < n; c->n_out++) {
         fy_out_file *file = &c->out[c->n_out];
         if (c->is_sharded) {
-            file->rank = fy_side_rank_at(&c->job.spec->destination, (uint32_t)c->n_out);
+            file->rank = c->boxed != NULL
+                             ? c->boxed->ranks[c->n_out]
+                             : fy_side_rank_at(&c->job.spec->destination, (uint32_t)c->n_out);
             fy_form_rank_name(file->rank, name, sizeof name);
         } else {
             fy_form_part_name((uint32_t)c->n_out, (uint32_t)n, name, sizeof name);
@@ -247,8 +236,9 @@ ferry_status fy_reshard_make_forms(ferry_reshard *c, ferry_error *error)
     if (!c->is_sharded) {
         status = choose_parts(c, &n_files, error);
     }
+    n_files = c->boxed != NULL ? c->boxed->n_ranks : n_files;
     FY_THEN(status, make_files(c, n_files, error));
-    FY_THEN(status, add_all(c, error));
+    FY_THEN(status, c->boxed != NULL ? fy_reshard_add_parameters(c, error) : add_all(c, error));
     for (size_t i = 0; i < c->n_out && status == FERRY_OK; i++) {
         status = arrange(&c->out[i], error);
         c->totals.file_bytes += c->out[i].form.header_bytes + c->out[i].form.data_bytes;

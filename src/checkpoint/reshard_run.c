@@ -116,7 +116,9 @@ static bool tick(void *context)
 static ferry_status make_part(void *context, uint32_t worker, size_t part, ferry_error *error)
 {
     fy_reshard_work *w = context;
-    return fy_reshard_tensor(w, &w->workers[worker], w->order[part], error);
+    return w->reshard->boxed != NULL
+               ? fy_reshard_unit(w, &w->workers[worker], part, error)
+               : fy_reshard_tensor(w, &w->workers[worker], w->order[part], error);
 }
 
 static ferry_status finish_part(void *context, uint32_t worker, size_t part, ferry_error *error)
@@ -146,7 +148,7 @@ static ferry_status prepare(fy_reshard_work *w, ferry_error *error)
     FY_TRY(fy_files_of(c->from, &w->in, error));
     fy_files_set_pace(w->in, &w->pace);
     FY_TRY(fy_checked_create(c->from, &w->checked, error));
-    FY_TRY(choose_order(w, error));
+    FY_TRY(c->boxed != NULL ? fy_reshard_order_parameters(w, error) : choose_order(w, error));
     for (uint32_t i = 0; i < c->buffers.n_threads; i++) {
         FY_TRY(fy_reshard_worker_init(&w->workers[i], w, error));
     }
@@ -159,13 +161,14 @@ static void clean_up(fy_reshard_work *w)
     for (uint32_t i = 0; w->workers != NULL && i < c->buffers.n_threads; i++) {
         fy_reshard_worker_cleanup(&w->workers[i]);
     }
-    for (size_t t = 0; w->resumed != NULL && t < c->job.problem.n_tensors; t++) {
+    for (size_t t = 0; w->resumed != NULL && t < fy_reshard_n_tasks(c); t++) {
         fy_free(w->resumed[t]);
     }
     fy_free(w->resumed);
     fy_free(w->workers);
     fy_free((void *)(uintptr_t)w->dirty);
     fy_free(w->order);
+    fy_free(w->unit_begin);
     fy_checked_cleanup(&w->checked);
     fy_onto_close(w->onto);
     fy_files_destroy(w->in);

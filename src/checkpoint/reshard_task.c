@@ -26,6 +26,10 @@ ferry_status fy_reshard_worker_init(fy_reshard_worker *worker, fy_reshard_work *
         fy_gather_init(&worker->gather, &c->job, work->in, &work->checked, b->span_bytes, error);
     FY_THEN(status, fy_changer_init(&worker->changer, &c->job, c->has_whole ? &c->whole : NULL,
                                     work->in, &work->checked, b->span_bytes, error));
+    if (c->boxed != NULL) {
+        fy_maker_init(&worker->maker, c->boxed, &c->job, &worker->gather, &c->maker_room,
+                      worker->room);
+    }
     worker->gather.stops = &work->stops;
     worker->changer.beside.stops = &work->stops;
     worker->changer.room = worker->room;
@@ -248,33 +252,39 @@ static ferry_status move_all(const fy_out_task *t, ferry_error *error)
 
 /* ---- what an earlier run has made ---- */
 
-static ferry_status read_written(const fy_out_task *t, uint32_t file, uint64_t at, uint64_t n,
-                                 ferry_error *error)
+static ferry_status read_written(fy_reshard_work *w, uint32_t file, uint64_t at, char *to,
+                                 uint64_t n, ferry_error *error)
 {
-    fy_reshard_work *w = t->work;
-    return w->onto == NULL ? fy_files_read(w->out, file, at, t->worker->window, n, error)
-                           : fy_onto_read(w->onto, file, at, t->worker->window, n, error);
+    return w->onto == NULL ? fy_files_read(w->out, file, at, to, n, error)
+                           : fy_onto_read(w->onto, file, at, to, n, error);
 }
 
-static ferry_status hash_written(const fy_out_task *t, uint32_t file, uint64_t *hash_out,
-                                 ferry_error *error)
+ferry_status fy_out_hash_file(fy_reshard_work *w, fy_reshard_worker *worker, uint32_t file,
+                              uint32_t tensor, uint64_t *hash_out, ferry_error *error)
 {
-    const fy_form_tensor *tensor = fy_out_find(&t->work->reshard->out[file], t->tensor);
-    uint64_t at = offset_of(t, file), end = at + tensor->bytes;
+    const fy_out_file *out = &w->reshard->out[file];
+    const fy_form_tensor *form = fy_out_find(out, tensor);
+    uint64_t at = out->form.header_bytes + form->begin, end = at + form->bytes;
     ferry_status status = FERRY_OK;
     fy_hasher hasher;
     fy_hasher_begin(&hasher);
     while (at < end && status == FERRY_OK) {
-        uint64_t n = fy_min(end - at, t->work->reshard->buffers.window_bytes);
-        status = fy_gather_check_stop(&t->worker->gather, error);
-        FY_THEN(status, read_written(t, file, at, n, error));
+        uint64_t n = fy_min(end - at, w->reshard->buffers.window_bytes);
+        status = fy_gather_check_stop(&worker->gather, error);
+        FY_THEN(status, read_written(w, file, at, worker->window, n, error));
         if (status == FERRY_OK) {
-            fy_hasher_update(&hasher, t->worker->window, (size_t)n);
+            fy_hasher_update(&hasher, worker->window, (size_t)n);
         }
         at += n;
     }
     *hash_out = fy_hasher_end(&hasher);
     return status;
+}
+
+static ferry_status hash_written(const fy_out_task *t, uint32_t file, uint64_t *hash_out,
+                                 ferry_error *error)
+{
+    return fy_out_hash_file(t->work, t->worker, file, t->tensor, hash_out, error);
 }
 
 ferry_status fy_out_hash(const fy_out_task *t, uint32_t cell, ferry_error *error)

@@ -41,6 +41,10 @@ ferry_status fy_out_hash(const fy_out_task *task, uint32_t cell, ferry_error *er
 ferry_status fy_out_check_resumed(const fy_out_task *task, bool *is_there_out,
                                   uint64_t *bytes_inout, ferry_error *error);
 
+/* What was written of a tensor, or a parameter, of a file. */
+ferry_status fy_out_hash_file(fy_reshard_work *work, fy_reshard_worker *worker, uint32_t file,
+                              uint32_t tensor, uint64_t *hash_out, ferry_error *error);
+
 /* Counts bytes as done by an earlier run. */
 void fy_out_count_resumed(fy_reshard_work *work, uint64_t bytes);
 

@@ -27,6 +27,19 @@ void fy_st_word_classify(fy_st_word *word)
     }
 }
 
+const char *fy_st_word_of_kind(uint32_t kind)
+{
+    switch (kind) {
+#define WORD(name, number, text, safetensors, bits)                                                \
+    case FERRY_##name:                                                                             \
+        return safetensors;
+        FERRY_DTYPE_MAP(WORD)
+#undef WORD
+    default:
+        return NULL;
+    }
+}
+
 /* With empty dimensions taken as 1, bits must be countable in 63 bits, as everywhere in ferry. */
 static bool count_elements(const fy_st_tensor *tensor, uint64_t bits, uint64_t *volume_out)
 {

@@ -18,6 +18,9 @@ typedef struct fy_st_word {
     uint32_t bits;
 } fy_st_word;
 
+/* The word of files for a type; NULL: they have none of their own. */
+const char *fy_st_word_of_kind(uint32_t kind);
+
 /* Sets what the text says. */
 void fy_st_word_classify(fy_st_word *word);
 

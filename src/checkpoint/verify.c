@@ -59,6 +59,10 @@ static ferry_status verify_models(fy_verify_work *c, ferry_error *error)
             continue; /* scales that are consumed */
         }
         c->twin[i] = fy_ckpt_find(b, name);
+        if (c->twin[i] == FY_INDEX_NONE && b->boxed != NULL) {
+            c->n_left_out++; /* boxes need not have all */
+            continue;
+        }
         if (c->twin[i] == FY_INDEX_NONE) {
             return fail_missing(c, name, 0, error);
         }
@@ -83,8 +87,10 @@ static ferry_status open_side(fy_verify_side *side, const ferry_checkpoint *chec
     fy_job_target one = {.name = checkpoint->path, .options = options, .config = config};
     fy_job_target own = {.name = checkpoint->path, .side = checkpoint->layout};
     side->checkpoint = checkpoint;
-    ferry_status status = fy_job_create(checkpoint, &one, &side->whole, error);
-    if (status == FERRY_OK && checkpoint->is_sharded) {
+    bool is_made_again = side->is_b && checkpoint->boxed != NULL;
+    ferry_status status =
+        is_made_again ? FERRY_OK : fy_job_create(checkpoint, &one, &side->whole, error);
+    if (status == FERRY_OK && checkpoint->is_sharded && checkpoint->boxed == NULL) {
         status = fy_job_create(checkpoint, &own, &side->own, error);
         side->has_own = status == FERRY_OK;
     }
@@ -150,8 +156,10 @@ static ferry_status make_worker(fy_verify_work *c, fy_verify_worker *w, ferry_er
         fy_verify_side *side = &c->sides[s];
         w->window[s] = fy_alloc(c->buffers.window_bytes, 1);
         status = w->window[s] == NULL ? fy_fail_no_memory(error, "a buffer") : FERRY_OK;
-        FY_THEN(status, fy_gather_init(&w->whole[s], &side->whole, side->files, &side->checked,
-                                       c->buffers.span_bytes, error));
+        if (side->whole.from != NULL) {
+            FY_THEN(status, fy_gather_init(&w->whole[s], &side->whole, side->files, &side->checked,
+                                           c->buffers.span_bytes, error));
+        }
         if (status == FERRY_OK && side->has_own) {
             status = fy_gather_init(&w->own[s], &side->own, side->files, &side->checked,
                                     c->buffers.span_bytes, error);
@@ -159,6 +167,7 @@ static ferry_status make_worker(fy_verify_work *c, fy_verify_worker *w, ferry_er
         w->whole[s].stops = &c->stops;
         w->own[s].stops = &c->stops;
     }
+    FY_THEN(status, fy_verify_make_makers(c, w, error));
     return status;
 }
 
@@ -174,6 +183,7 @@ static void clean_up(fy_verify_work *c)
         fy_gather_cleanup(&c->workers[i].beside);
         fy_free(c->workers[i].room);
         fy_free(c->workers[i].cast);
+        fy_free(c->workers[i].boxes);
     }
     if (c->has_plain) {
         fy_job_cleanup(&c->plain);
@@ -187,6 +197,7 @@ static void clean_up(fy_verify_work *c)
     fy_free(c->workers);
     fy_free(c->twin);
     fy_free(c->digests);
+    fy_free(c->number_in_a);
 }
 
 static bool tick(void *context)
@@ -203,15 +214,36 @@ static bool tick(void *context)
     return false;
 }
 
+static size_t n_parameters(const fy_verify_work *c, uint32_t side)
+{
+    const fy_boxed *boxed = c->sides[side].checkpoint->boxed;
+    return boxed == NULL ? 0 : boxed->side->n_parameters;
+}
+
+/* Of b in boxes a tensor is only hashed, if somebody wants that. */
+static ferry_status compare_tensor(fy_verify_work *c, fy_verify_worker *w, uint32_t a,
+                                   ferry_error *error)
+{
+    if (c->sides[1].checkpoint->boxed == NULL) {
+        return fy_verify_tensor(c, w, a, error);
+    }
+    return c->options->visitor == NULL ? FERRY_OK : fy_verify_digest(c, w, a, error);
+}
+
 /* A tensor in all its forms, so that the first that differs is the first in the order of a. Scales
- * that are made are compared with their weights. */
+ * that are made are compared with their weights. Parameters of sides in boxes come last. */
 static ferry_status compare_part(void *context, uint32_t worker, size_t part, ferry_error *error)
 {
     fy_verify_work *c = context;
     fy_verify_worker *w = &c->workers[worker];
+    if (part >= c->n_tensors) {
+        size_t number = part - c->n_tensors, n = n_parameters(c, 0);
+        return number < n ? fy_verify_parameter(c, w, 0, (uint32_t)number, error)
+                          : fy_verify_parameter(c, w, 1, (uint32_t)(number - n), error);
+    }
     uint32_t a = (uint32_t)part, b = c->twin[part];
     bool is_made = c->sides[0].whole.problem.tensors[a].is_made;
-    ferry_status status = b == FY_NONE || is_made ? FERRY_OK : fy_verify_tensor(c, w, a, error);
+    ferry_status status = b == FY_NONE || is_made ? FERRY_OK : compare_tensor(c, w, a, error);
     if (c->sides[0].has_own && !is_made) {
         FY_THEN(status, fy_verify_replicas(c, w, 0, a, error));
     }
@@ -234,18 +266,35 @@ static uint64_t tensor_bytes(const ferry_checkpoint *checkpoint)
 static ferry_status run(fy_verify_work *c, ferry_error *error)
 {
     fy_crew_job job = {.n_workers = c->buffers.n_threads,
-                       .n_parts = c->n_tensors,
+                       .n_parts = c->n_tensors + n_parameters(c, 0) + n_parameters(c, 1),
                        .work = compare_part,
                        .tick = tick,
                        .context = c};
-    c->total_bytes = tensor_bytes(c->sides[0].checkpoint);
+    bool reads_a = c->sides[1].checkpoint->boxed == NULL || c->options->visitor != NULL;
+    c->total_bytes = reads_a ? tensor_bytes(c->sides[0].checkpoint) : 0;
     for (int s = 0; s < 2; s++) {
         const ferry_checkpoint *checkpoint = c->sides[s].checkpoint;
-        for (size_t i = 0; c->sides[s].has_own && i < checkpoint->n_files; i++) {
+        bool has_more = c->sides[s].has_own || checkpoint->boxed != NULL;
+        for (size_t i = 0; has_more && i < checkpoint->n_files; i++) {
             c->total_bytes += checkpoint->files[i].header.data_bytes;
         }
     }
     return fy_crew_run(&job, error);
+}
+
+/* A part of each worker's share for parameters, if there are any. */
+static void share_boxes(fy_verify_work *c)
+{
+    const ferry_verify_options *o = c->options;
+    if (n_parameters(c, 0) + n_parameters(c, 1) > 0) {
+        c->buffers = fy_share_memory_for_boxes(o->memory_cap_bytes, o->n_threads, o->cast != 0,
+                                               &c->maker_room);
+        c->maker_room.window_bytes /= 2;
+        c->maker_room.hull_bytes /= 2;
+        c->maker_room.cast_bytes /= 2;
+        c->buffers.span_bytes /= 2;
+        c->buffers.window_bytes /= 2;
+    }
 }
 
 static ferry_status prepare(fy_verify_work *c, const ferry_checkpoint *a, const ferry_checkpoint *b,
@@ -253,6 +302,8 @@ static ferry_status prepare(fy_verify_work *c, const ferry_checkpoint *a, const 
 {
     c->sides[0].checkpoint = a;
     c->sides[1].checkpoint = b;
+    c->sides[1].is_b = true;
+    share_boxes(c);
     FY_TRY(open_changed(c, a, error));
     c->n_tensors = c->sides[0].whole.problem.n_tensors;
     c->twin = fy_alloc_zeroed(c->n_tensors, sizeof *c->twin);
@@ -262,6 +313,7 @@ static ferry_status prepare(fy_verify_work *c, const ferry_checkpoint *a, const 
         return fy_fail_no_memory(error, "what verifying needs");
     }
     FY_TRY(verify_models(c, error));
+    FY_TRY(fy_verify_map_boxes(c, error));
     FY_TRY(open_side(&c->sides[1], b, NULL, NULL, error));
     for (uint32_t i = 0; i < c->buffers.n_threads; i++) {
         FY_TRY(make_worker(c, &c->workers[i], error));
@@ -316,7 +368,8 @@ ferry_status ferry_checkpoint_verify(const ferry_checkpoint *a, const ferry_chec
                                       .n_replicas = atomic_load(&c.n_replicas),
                                       .n_checked = atomic_load(&c.sides[0].checked.n_checked) +
                                                    atomic_load(&c.sides[1].checked.n_checked),
-                                      .seconds = fy_seconds_now() - c.began};
+                                      .seconds = fy_seconds_now() - c.began,
+                                      .n_left_out = c.n_left_out};
         status = fy_copy_out(&result, sizeof result, result_out, "ferry_verify_result", error);
     }
     clean_up(&c);

@@ -7,11 +7,12 @@
 /* One of two checkpoints that are compared: as a whole, and each local tensor with the others. */
 typedef struct fy_verify_side {
     const ferry_checkpoint *checkpoint;
-    fy_layout_job whole; /* to one rank that has everything */
+    fy_layout_job whole; /* to one rank that has everything; not of b in boxes */
     fy_layout_job own;   /* sharded: to its own layout */
     fy_files *files;
     fy_checked checked;
     bool has_own;
+    bool is_b; /* the second one: whose boxes are compared one by one */
 } fy_verify_side;
 
 typedef struct fy_verify_worker {
@@ -23,13 +24,19 @@ typedef struct fy_verify_worker {
     fy_changer changer;
     fy_gather beside; /* of b: scales of the weight */
     char *room;       /* the changer's, and then as much for what b has */
+    /* Where a side is in boxes; its own gather is then of whole tensors. */
+    fy_maker maker[2];
+    char *boxes; /* the room of both */
 } fy_verify_worker;
 
 typedef struct fy_verify_work {
     fy_verify_side sides[2];
     const ferry_verify_options *options;
     fy_buffers buffers;
-    fy_layout_job plain; /* of a, to one rank, unchanged: where changes read scales */
+    fy_maker_room maker_room;
+    uint32_t *number_in_a; /* of b's tensors, where b is in boxes */
+    uint64_t n_left_out;   /* tensors of a that b, in boxes, has nothing of */
+    fy_layout_job plain;   /* of a, to one rank, unchanged: where changes read scales */
     bool has_plain;
     bool has_tiles;
     fy_verify_worker *workers;
@@ -75,6 +82,22 @@ ferry_status fy_verify_tensor(fy_verify_work *work, fy_verify_worker *worker, ui
 /* Every local tensor of a side, with what the first of those who hold the same has. */
 ferry_status fy_verify_replicas(fy_verify_work *work, fy_verify_worker *worker, uint32_t side,
                                 uint32_t tensor, ferry_error *error);
+
+/* ---- a side in boxes ---- */
+
+/* Which tensors of a the boxes of b are of. */
+ferry_status fy_verify_map_boxes(fy_verify_work *work, ferry_error *error);
+ferry_status fy_verify_make_makers(fy_verify_work *work, fy_verify_worker *worker,
+                                   ferry_error *error);
+/* A parameter of a side, made again of the tensors of a, in all files that have it. */
+ferry_status fy_verify_parameter(fy_verify_work *work, fy_verify_worker *worker, uint32_t side,
+                                 uint32_t number, ferry_error *error);
+/* Only the digest of a tensor of a, as it changes. */
+ferry_status fy_verify_digest(fy_verify_work *work, fy_verify_worker *worker, uint32_t tensor,
+                              ferry_error *error);
+/* Reads a window of a, and hashes what it becomes. */
+ferry_status fy_verify_hash_window(fy_verify_work *work, fy_verify_worker *worker,
+                                   const fy_window *window, fy_hasher *hasher, ferry_error *error);
 
 /* The first byte in which two memories differ; n_bytes where they do not. */
 uint64_t fy_first_difference(const char *a, const char *b, uint64_t n_bytes);

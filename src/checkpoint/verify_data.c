@@ -122,6 +122,31 @@ static ferry_status compare_element(fy_verify_work *c, fy_verify_worker *w, uint
     return status;
 }
 
+ferry_status fy_verify_hash_window(fy_verify_work *c, fy_verify_worker *w, const fy_window *window,
+                                   fy_hasher *hasher, ferry_error *error)
+{
+    ferry_dtype dtype = c->sides[0].whole.changes[window->tensor].dtype;
+    uint64_t most = c->buffers.window_bytes;
+    ferry_status status = fy_gather_check_stop(&w->whole[0], error);
+    atomic_fetch_add(&c->done_bytes, window->bytes);
+    if (window->bytes <= most) {
+        FY_THEN(status, fy_gather_read(&w->whole[0], window, w->window[0], error));
+        if (status == FERRY_OK) {
+            fy_hasher_update(hasher, change_window(c, w, window),
+                             (size_t)fy_ceil_div(window->n_elements * dtype.element_bits, 8));
+        }
+        return status;
+    }
+    FY_THEN(status, fy_gather_locate(&w->whole[0], window, error));
+    for (uint64_t done = 0; done < window->bytes && status == FERRY_OK; done += most) {
+        uint64_t n = fy_min(most, window->bytes - done);
+        status = fy_files_read(c->sides[0].files, w->whole[0].whole_file,
+                               w->whole[0].whole_offset + done, w->window[0], n, error);
+        fy_hasher_update(hasher, w->window[0], (size_t)n);
+    }
+    return status;
+}
+
 static ferry_status compare_window(fy_verify_work *c, fy_verify_worker *w, const fy_window *window,
                                    fy_verify_pair *p, fy_hasher *hasher, ferry_error *error)
 {

@@ -250,6 +250,42 @@ ferry_status ferry_side_set_cast(ferry_side *side, size_t parameter, bool satura
     return FERRY_OK;
 }
 
+ferry_status ferry_side_set_shape(ferry_side *side, size_t parameter, uint32_t n_dims,
+                                  const uint64_t *shape, ferry_error *error)
+{
+    uint64_t elements = 1;
+    FY_TRY(check_open(side, parameter, shape != NULL || n_dims == 0,
+                      "ferry_side_set_shape needs a side, a parameter and a shape", error));
+    fy_parameter *p = &side->parameters[parameter];
+    if (n_dims > FERRY_MAX_DIMS) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "the parameter \"%s\" has a shape of %u dimensions, more than the limit of "
+                       "%d",
+                       p->name, n_dims, FERRY_MAX_DIMS);
+    }
+    /* Lengths behind one of 0 may be any: their product must not decide whether they fit. */
+    bool fits = true, is_empty = false;
+    for (uint32_t d = 0; d < n_dims; d++) {
+        is_empty = is_empty || shape[d] == 0;
+        fits = fits && fy_mul(elements, fy_max(shape[d], 1), &elements);
+    }
+    elements = is_empty ? 0 : elements;
+    if (!fits || elements != p->elements) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "the parameter \"%s\" has %llu elements, but its shape has %s%llu", p->name,
+                       (unsigned long long)p->elements, fits ? "" : "more than ",
+                       fits ? (unsigned long long)elements : ~0ull);
+    }
+    uint64_t *copy = fy_arena_alloc(&side->arena, n_dims + 1, sizeof *copy);
+    FY_TRY(fy_check_memory(copy != NULL, "the parameters of a side", error));
+    if (n_dims > 0) {
+        memcpy(copy, shape, n_dims * sizeof *copy);
+    }
+    p->n_dims = n_dims;
+    p->shape = copy;
+    return FERRY_OK;
+}
+
 /* The numbers of a box behind each other: see fy_said_box. */
 static const uint64_t *keep_numbers(ferry_side *side, const ferry_side_box *box)
 {
@@ -421,6 +457,9 @@ static ferry_status append_parameters(ferry_side *side, const ferry_side *other,
             parameter->elements, parameter->is_partial ? FERRY_PARAMETER_PARTIAL : 0, &number,
             error));
         side->parameters[number].cast = parameter->cast;
+        if (parameter->shape != NULL) {
+            FY_TRY(ferry_side_set_shape(side, number, parameter->n_dims, parameter->shape, error));
+        }
     }
     return FERRY_OK;
 }

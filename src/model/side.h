@@ -46,6 +46,8 @@ typedef struct fy_parameter {
     uint32_t ranks; /* the number of a list; FY_OWN_RANK: the rank that says it */
     bool is_partial;
     fy_said_cast cast;
+    uint32_t n_dims;
+    const uint64_t *shape;       /* for files: of as many elements; NULL: none was said */
     uint32_t first_box, n_boxes; /* of a side that is sorted */
     uint32_t first_fill, n_fills;
 } fy_parameter;
@@ -115,6 +117,8 @@ ferry_status fy_side_unpack(fy_reader *in, ferry_side **side_out, ferry_error *e
 
 /* The value of a side in a spec; the side is sorted, and every parameter has ranks. */
 void fy_side_write(fy_writer *w, const ferry_side *sorted);
+/* That of its key "boxes"; are_wanted: [n_parameters], NULL: all. */
+void fy_side_write_parameters(fy_writer *w, const ferry_side *sorted, const bool *are_wanted);
 
 /* An element's bits as hex digits, the highest first, ended by a zero. */
 void fy_fill_format(const unsigned char bits[8], uint32_t element_bits, char text_out[17]);

@@ -14,8 +14,10 @@ typedef struct said_parameter {
     uint32_t *ranks;
     size_t n_ranks;
     uint64_t elements;
-    bool is_partial;
+    bool is_partial, has_shape;
     fy_said_cast cast;
+    uint32_t n_dims;
+    uint64_t shape[FERRY_MAX_DIMS];
     const json_t *holds;
     const json_t *fill;
 } said_parameter;
@@ -55,6 +57,15 @@ static ferry_status parse_numbers(const json_t *json, const fy_json_place *place
     }
     *n_out = (uint32_t)n;
     return FERRY_OK;
+}
+
+static ferry_status parse_parameter_shape(const json_t *json, const fy_json_place *place,
+                                          void *object, void *context, ferry_error *error)
+{
+    said_parameter *said = object;
+    (void)context;
+    said->has_shape = true;
+    return parse_numbers(json, place, &said->n_dims, said->shape, error);
 }
 
 /* A list that has as many numbers as the box has dimensions. */
@@ -216,6 +227,7 @@ static ferry_status parse_parameter(const json_t *json, const fy_json_place *pla
          .read = fy_dtype_parse_json},
         {"elements", FY_JSON_SIZE, FY_JSON_NEEDED, .offset = offsetof(said_parameter, elements),
          .most = INT64_MAX},
+        {"shape", FY_JSON_READ, .read = parse_parameter_shape},
         {"holds", FY_JSON_VALUE, FY_JSON_NEEDED, .offset = offsetof(said_parameter, holds)},
         {"fill", FY_JSON_VALUE, .offset = offsetof(said_parameter, fill)},
         {"partial", FY_JSON_BOOL, .offset = offsetof(said_parameter, is_partial)},
@@ -239,6 +251,9 @@ static ferry_status parse_parameter(const json_t *json, const fy_json_place *pla
                                     said.dtype.kind == 0 ? NULL : &said.dtype, said.elements,
                                     said.is_partial ? FERRY_PARAMETER_PARTIAL : 0, &number, error));
     side->parameters[number].cast = said.cast;
+    if (said.has_shape) {
+        FY_TRY(ferry_side_set_shape(side, number, said.n_dims, said.shape, error));
+    }
     return parse_lists(&said, place, side, number, error);
 }
 
@@ -366,6 +381,9 @@ static void write_head(fy_writer *w, const ferry_side *side, const fy_parameter 
     fy_write_text(w, ",\"elements\":");
     fy_write_u64(w, parameter->elements);
     fy_cast_write(w, &parameter->cast);
+    if (parameter->shape != NULL) {
+        write_numbers(w, ",\"shape\":[", parameter->shape, parameter->n_dims);
+    }
 }
 
 /* Of a side that is sorted. */
@@ -407,14 +425,25 @@ static ferry_status check_writable(const ferry_side *side, ferry_error *error)
     return FERRY_OK;
 }
 
+void fy_side_write_parameters(fy_writer *w, const ferry_side *sorted, const bool *are_wanted)
+{
+    bool any = false;
+    fy_write_text(w, "[");
+    for (size_t p = 0; p < sorted->n_parameters; p++) {
+        if (are_wanted == NULL || are_wanted[p]) {
+            fy_write_text(w, any ? ",\n" : "\n");
+            write_parameter(w, sorted, &sorted->parameters[p]);
+            any = true;
+        }
+    }
+    fy_write_text(w, "]");
+}
+
 void fy_side_write(fy_writer *w, const ferry_side *sorted)
 {
-    fy_write_text(w, "{\"boxes\":[");
-    for (size_t p = 0; p < sorted->n_parameters; p++) {
-        fy_write_text(w, p == 0 ? "\n" : ",\n");
-        write_parameter(w, sorted, &sorted->parameters[p]);
-    }
-    fy_write_text(w, "]}");
+    fy_write_text(w, "{\"boxes\":");
+    fy_side_write_parameters(w, sorted, NULL);
+    fy_write_text(w, "}");
 }
 
 ferry_status ferry_side_write_json(const ferry_side *side, ferry_write_fn write, void *context,

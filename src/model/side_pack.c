@@ -55,6 +55,8 @@ void fy_side_pack(const ferry_side *side, fy_pack *out)
         fy_pack_number(out, parameter->elements);
         fy_pack_number(out, parameter->is_partial);
         pack_cast(out, &parameter->cast);
+        fy_pack_number(out, parameter->shape == NULL ? 0 : 1 + parameter->n_dims);
+        pack_numbers(out, parameter->shape, parameter->n_dims);
     }
     fy_pack_number(out, side->n_boxes);
     for (size_t i = 0; i < side->n_boxes; i++) {
@@ -126,12 +128,18 @@ static ferry_status unpack_parameter(ferry_side *side, fy_reader *in, ferry_erro
     bool is_partial = fy_read_number(in, 1) == 1;
     uint64_t cast = fy_read_number(in, 2);
     float scale = cast == 0 ? 1 : read_float(in), add = cast == 0 ? 0 : read_float(in);
+    uint64_t shape[FERRY_MAX_DIMS];
+    uint32_t n_dims = (uint32_t)fy_read_number(in, 1 + FERRY_MAX_DIMS);
+    read_numbers(in, shape, n_dims == 0 ? 0 : n_dims - 1);
     if (in->failed) {
         return FERRY_OK;
     }
     FY_TRY(ferry_side_add_parameter(side, NULL, 0, name, dtype.kind == 0 ? NULL : &dtype, elements,
                                     is_partial ? FERRY_PARAMETER_PARTIAL : 0, &number, error));
-    return cast == 0 ? FERRY_OK : ferry_side_set_cast(side, number, cast == 2, scale, add, error);
+    if (cast != 0) {
+        FY_TRY(ferry_side_set_cast(side, number, cast == 2, scale, add, error));
+    }
+    return n_dims == 0 ? FERRY_OK : ferry_side_set_shape(side, number, n_dims - 1, shape, error);
 }
 
 static ferry_status unpack_box(ferry_side *side, fy_reader *in, ferry_error *error)

@@ -13,8 +13,8 @@ from ferry_layout import (MAX_BYTES, MAX_DIMS, MAX_RANK, Model, Side, dtype_bits
                           offsets, require, row_major_strides, spans)
 
 MOST_LOOPS = 4
-PARAMETER_KEYS = {"rank", "ranks", "parameter", "dtype", "elements", "holds", "fill", "partial",
-                  *CAST_KEYS}
+PARAMETER_KEYS = {"rank", "ranks", "parameter", "dtype", "elements", "shape", "holds", "fill",
+                  "partial", *CAST_KEYS}
 HOLD_KEYS = {"tensor", "begin", "shape", "offset", "strides", "repeat"}
 FILL_KEYS = {"offset", "shape", "strides", "bits"}
 LOOP_KEYS = {"count", "begin", "offset"}
@@ -79,6 +79,10 @@ class Parameter:
         require(max(self.ranks) < MAX_RANK, "%s: a rank too large" % what)
         self.elements = entry["elements"]
         require(is_count(self.elements), "%s: elements" % what)
+        self.shape = entry.get("shape", [self.elements])
+        check_counts(self.shape, what)
+        require(len(self.shape) <= MAX_DIMS and math.prod(self.shape) == self.elements,
+                "%s: shape" % what)
         self.partial = entry.get("partial", False)
         require(isinstance(self.partial, bool), "%s: partial" % what)
         require(which == "destination" or "fill" not in entry, "%s: a source has no fill" % what)

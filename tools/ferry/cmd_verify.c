@@ -19,7 +19,8 @@ static const char help[] =
     "Says whether two checkpoints hold the same tensors, whatever their layouts: the same names,\n"
     "shapes and types, and the same bits, in every replica. A and B are safetensors files, index\n"
     "files, or folders of either kind. Metadata and other files do not count; checksums that a\n"
-    "sharded checkpoint has recorded are compared too.\n";
+    "sharded checkpoint has recorded are compared too. Of B in boxes, what its boxes hold is\n"
+    "compared, parameter by parameter, with their fills; it need not hold all of A.\n";
 
 static const char more_help[] =
     "\n"
@@ -150,8 +151,9 @@ static void print_equal(verify_run *v, const ferry_verify_result *r)
         begin_json(v);
         printf("],\n\"equal\":true,\"difference\":null,\"n_tensors\":%" PRIu64
                ",\"tensor_bytes\":%" PRIu64 ",\"n_replicas\":%" PRIu64 ",\"checked\":%" PRIu64
-               ",\"seconds\":%.9g}\n",
-               r->n_tensors, r->tensor_bytes, r->n_replicas, r->n_checked, r->seconds);
+               ",\"n_left_out\":%" PRIu64 ",\"seconds\":%.9g}\n",
+               r->n_tensors, r->tensor_bytes, r->n_replicas, r->n_checked, r->n_left_out,
+               r->seconds);
         return;
     }
     if (terminal_loudness() == LOUDNESS_QUIET) {
@@ -163,6 +165,11 @@ static void print_equal(verify_run *v, const ferry_verify_result *r)
            format_bytes((double)r->tensor_bytes, text[1]), format_count(r->n_replicas, text[2]),
            plural(r->n_replicas), format_seconds(r->seconds, text[3]),
            format_count(r->n_checked, text[4]), plural(r->n_checked));
+    if (r->n_left_out > 0) {
+        printf("left out: %s tensor%s of %s %s in no box of %s\n",
+               format_count(r->n_left_out, text[0]), plural(r->n_left_out), v->path[0],
+               r->n_left_out == 1 ? "is" : "are", v->path[1]);
+    }
 }
 
 static void print_different(verify_run *v, const ferry_error *error)

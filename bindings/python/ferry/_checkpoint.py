@@ -349,6 +349,7 @@ class VerifyResult:
     n_replicas: int  # local tensors that were compared in addition
     n_checked: int  # checksums that were compared
     seconds: float
+    n_left_out: int  # tensors of a of which b, in boxes, has nothing
     # By tensor: XXH3 (64 bits) of its bytes, as 16 hex digits.
     digests: Optional[Dict[str, str]] = field(repr=False)
 
@@ -373,6 +374,8 @@ def verify(
     Names, shapes, dtypes and every bit of every replica are compared; metadata are not. Raises
     :class:`Different`, whose ``tensor`` is the first tensor that differs and whose ``slice`` is the
     element.
+
+    ``b`` may be in boxes that do not hold all of ``a``: then what they hold is compared.
 
     With ``cast``, ``quantize`` or ``dequantize``, ``b`` is to be what :func:`reshard` makes of ``a``
     with them, to the bit.

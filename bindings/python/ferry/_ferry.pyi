@@ -200,7 +200,7 @@ def verify(
     threads: int,
     digests: Optional[Dict[str, int]],
     progress: Optional[Callable[[str, int, int, float], Optional[bool]]],
-) -> Tuple[int, int, int, int, float]: ...
+) -> Tuple[int, int, int, int, float, int]: ...
 
 # ---- reshard.c and param.c ----
 

@@ -18,7 +18,7 @@ Repeat = Union[Mapping[str, Any], Tuple[int, Sequence[int], int]]
 # Of what a side consists: the keys that there are, and those that are needed.
 _KEYS = {
     "parameter": ({"rank", "ranks", "parameter", "dtype", "cast", "scale", "add", "elements",
-                   "holds", "fill", "partial"},
+                   "shape", "holds", "fill", "partial"},
                   {"parameter", "elements", "holds"}),
     "box": ({"tensor", "begin", "shape", "offset", "strides", "repeat"},
             {"tensor", "begin", "shape", "offset", "strides"}),
@@ -80,6 +80,7 @@ class Side:
             said["elements"],
             dtype=said.get("dtype"),
             partial=said.get("partial", False),
+            shape=said.get("shape"),
             **{key: said[key] for key in ("cast", "scale", "add") if key in said},
         )
         for box in _list_of(said["holds"], "holds"):
@@ -98,12 +99,14 @@ class Side:
         cast: Optional[str] = None,
         scale: Optional[float] = None,
         add: Optional[float] = None,
+        shape: Optional[Iterable[int]] = None,
     ) -> int:
         """A parameter that these ranks have, with the content that the next calls say: ``elements``
         of memory, one behind the other. Returns its number.
 
         ``dtype`` is a name or one of torch or numpy; None is that of the tensor of its first box.
         With ``partial`` it has elements that no box and no fill gives, which stay as they are.
+        ``shape`` is for the files of a checkpoint, of as many elements; None is one dimension.
 
         Tensors of other types become ``dtype`` on their way with a ``cast``, at a destination:
         ``"round"`` makes what is too large infinite, ``"saturate"`` the largest number. ``scale``
@@ -123,6 +126,8 @@ class Side:
         }
         if dtype is not None:
             entry["dtype"] = dtype if isinstance(dtype, str) else _ferry.dtype_name(dtype)
+        if shape is not None:
+            entry["shape"] = _numbers(shape, f"{about}: shape")
         if partial:
             entry["partial"] = True
         entry.update(_cast(about, cast, scale, add))

@@ -435,8 +435,9 @@ static PyObject *verify(PyObject *module, PyObject *args, PyObject *kwargs)
     if (!end(&w, status, &error)) {
         return NULL;
     }
-    return Py_BuildValue("KKKKd", (ull)result.n_tensors, (ull)result.tensor_bytes,
-                         (ull)result.n_replicas, (ull)result.n_checked, result.seconds);
+    return Py_BuildValue("KKKKdK", (ull)result.n_tensors, (ull)result.tensor_bytes,
+                         (ull)result.n_replicas, (ull)result.n_checked, result.seconds,
+                         (ull)result.n_left_out);
 }
 
 bool fp_add_checkpoint(PyObject *module)

@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Random checkpoints to random sides in boxes and back, every byte held against the oracle.
+
+    boxes_random.py --ferry PATH [--seed S] [--count N] [--only TEXT] [--keep-going] [--keep]
+
+Case i of a run is made from seed S + i alone. The first failure prints its seed and stops.
+"""
+
+import math
+import sys
+
+import box_files
+import models
+import store
+from results import check_logical, check_sharded, shown_in, source_order
+from reshard_random import with_options, write_layout
+from runner import Ferry, must, parse, parser_of, run_cases
+from store import word_bits
+
+
+def draw_case(rng, whole=False):
+    """A model, and a side of some of its tensors."""
+    while True:
+        model = models.draw_model(rng)
+        side = box_files.draw_side(rng, model.tensors, whole)
+        if side is not None and not box_files.mixes_words(side, model.tensors):
+            return model, side
+
+
+def write_source(ferry, folder, rng, model):
+    """The model as a logical checkpoint, or as a sharded one; and its tensors in order."""
+    store.write_logical(rng, folder / "logical", list(model.tensors.values()), model.metadata,
+                        rng.choice([1, 1, 2, 4]), model.others)
+    tensors = source_order(folder / "logical", model)
+    if rng.random() < 0.5:
+        return folder / "logical", tensors
+    layout = models.draw_layout(rng, tensors, may_skip=False)
+    file = write_layout(folder, "first.json", layout, rng)
+    ferry.reshard(folder / "logical", file, folder / "sharded")
+    return folder / "sharded", tensors
+
+
+def check_forth(ferry, folder, rng):
+    model, side = draw_case(rng)
+    source, tensors = write_source(ferry, folder, rng, model)
+    file = write_layout(folder, "boxes.json", box_files.layout_file(rng, side, tensors), rng)
+    ferry.reshard(source, file, folder / "out", *with_options(rng))
+    box_files.check_boxed(folder / "out", side, tensors, model)
+    check_verify(ferry, folder, rng, source, folder / "out", tensors, side)
+    ferry.reshard(source, file, folder / "again", *with_options(rng))
+    must(store.tree(folder / "again") == store.tree(folder / "out"), "options change the bytes")
+
+
+def check_verify(ferry, folder, rng, source, boxed, tensors, side):
+    """What the boxes hold is the source's; a flipped bit of any parameter is seen."""
+    done = ferry.verify(source, boxed, "--json", *with_options(rng))
+    must(done.code == 0 and done.error == "", str(done))
+    shown, held = parse(done), box_files.held_tensors(side)
+    must(shown["n_left_out"] == len(set(tensors) - held), "verify: left out %s" % shown)
+    must([entry["name"] for entry in shown["tensors"]] == [n for n in tensors if n in held],
+         "verify: tensors %s" % shown["tensors"])
+    for entry in shown["tensors"]:
+        must(entry["digest"] == store.checksum(tensors[entry["name"]].data), "verify: %s" % entry)
+    rank, name, mended = box_files.flip(rng, boxed, folder / "damaged")
+    if name is None:
+        return
+    sentence = ferry.require_different(source, folder / "damaged", str(rank))
+    must(shown_in(name, sentence), "verify must name %r: %s" % (name, sentence))
+    must(mended or "damaged: their checksum" in sentence, "verify: %s" % sentence)
+
+
+def check_back(ferry, folder, rng):
+    """All of each tensor is somewhere: as a whole again, in a mesh, and in other boxes."""
+    model, side = draw_case(rng, whole=True)
+    source, tensors = write_source(ferry, folder, rng, model)
+    file = write_layout(folder, "boxes.json", box_files.layout_file(rng, side, tensors), rng)
+    boxed = folder / "boxed"
+    ferry.reshard(source, file, boxed, *with_options(rng))
+    held = box_files.held_tensors(side)
+    tensors = {name: tensor for name, tensor in tensors.items() if name in held}
+    box_files.check_boxed(boxed, side, tensors, model)
+    ferry.reshard(boxed, "hf", folder / "back", *with_options(rng))
+    check_logical(folder / "back", tensors, model)
+    ferry.require_equal(boxed, folder / "back")
+    ferry.require_equal(folder / "back", boxed)
+    ferry.require_equal(boxed, boxed)
+    check_replicas(ferry, folder, rng, boxed)
+    layout = models.draw_layout(rng, tensors)
+    file = write_layout(folder, "mesh.json", models.layout_file(rng, layout, tensors), rng)
+    ferry.reshard(boxed, file, folder / "mesh", *with_options(rng))
+    check_sharded(folder / "mesh", tensors, layout, model)
+    other = box_files.draw_side(rng, tensors, whole=rng.random() < 0.5)
+    if other is not None and not box_files.mixes_words(other, tensors):
+        file = write_layout(folder, "other.json", box_files.layout_file(rng, other, tensors), rng)
+        ferry.reshard(boxed, file, folder / "other", *with_options(rng))
+        box_files.check_boxed(folder / "other", other, tensors, model)
+    again = folder / "same"
+    ferry.reshard(boxed, boxed / store.LAYOUT, again, *with_options(rng))
+    must(store.tree(again) == store.tree(boxed), "to its own layout it changes")
+
+
+def check_replicas(ferry, folder, rng, boxed):
+    """A flipped bit shows within one checkpoint only where another place has the same element, or a
+    fill, or nothing; with the other it always does."""
+    rank, name, _ = box_files.flip(rng, boxed, folder / "flipped")
+    if name is not None:
+        sentence = ferry.require_different(boxed, folder / "flipped", str(rank))
+        must(shown_in(name, sentence), "verify must name %r: %s" % (name, sentence))
+        done = ferry.verify(folder / "flipped", boxed)
+        must(done.code in (1, 2), "%s: must see a difference or damage" % done)
+
+
+def check_large(ferry, folder, rng):
+    """Parameters of MiB under the smallest cap: windows and hulls end anywhere."""
+    model = models.Model()
+    for number in range(rng.randint(1, 3)):
+        word = rng.choice(["F32", "BF16", "U8", "F4", "I64", "U24"])
+        shape = models.split_volume(rng, rng.randint(100, 700) * 8000 // word_bits(word))
+        model.add("layers.%d.w" % number, word, shape,
+                  rng.randbytes(math.prod(shape) * word_bits(word) // 8))
+    store.write_logical(rng, folder / "source", list(model.tensors.values()), {}, rng.choice([1, 2]))
+    tensors = source_order(folder / "source", model)
+    side = box_files.draw_large(rng, tensors)
+    options = ["--memory-cap", "1M", "--threads", str(rng.choice([1, 2, 5]))]
+    file = write_layout(folder, "boxes.json", side, rng)
+    ferry.reshard(folder / "source", file, folder / "boxed", *options)
+    box_files.check_large(folder / "boxed", side, tensors)
+    ferry.require_equal(folder / "source", folder / "boxed")
+    ferry.reshard(folder / "boxed", "hf", folder / "back", *options)
+    check_logical(folder / "back", tensors, model)
+
+
+def main():
+    arguments = parser_of(__doc__, 100).parse_args()
+    ferry = Ferry(arguments.ferry)
+    kinds = [("forth", check_forth), ("back", check_back)]
+
+    def bound(function):
+        return lambda folder, rng: function(ferry, folder, rng)
+
+    cases = [(name, bound(function), seed)
+             for seed in range(arguments.seed, arguments.seed + arguments.count)
+             for name, function in kinds]
+    cases += [("large", bound(check_large), seed)
+              for seed in range(arguments.seed, arguments.seed + arguments.count // 10)]
+    return run_cases(arguments, cases)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
