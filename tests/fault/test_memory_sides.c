@@ -9,8 +9,8 @@
 #include <stdio.h>
 
 /*
- * Replicas that overlap unevenly, a tensor that is wanted twice, an interleave with a repeat that
- * is written out, fills, a stack, and many boxes of one tensor.
+ * Replicas that overlap unevenly, a tensor that is wanted twice and cast in two ways, an interleave
+ * with a repeat that is written out, fills, a stack, and many boxes of one tensor.
  */
 static const char text[] =
     "{'format':'ferry.spec/1','tensors':[{'name':'w','shape':[12,4],'dtype':'bf16'},"
@@ -34,6 +34,10 @@ static const char text[] =
     "[12,4],'offset':0,'strides':[1,12]}],'fill':[{'offset':48,'shape':[4],'strides':[1]}]},"
     "{'rank':3,'parameter':'q','elements':24,'holds':[{'tensor':'w','begin':[2,1],'shape':[8,3],"
     "'offset':0,'strides':[3,1]}]},"
+    "{'ranks':[1,4],'parameter':'r','dtype':'f32','cast':'round','elements':48,'holds':[{'tensor':"
+    "'w','begin':[0,0],'shape':[12,4],'offset':0,'strides':[4,1]}]},"
+    "{'rank':4,'parameter':'t','dtype':'f8e4m3','cast':'saturate','scale':2,'add':1,'elements':24,"
+    "'holds':[{'tensor':'w','begin':[2,1],'shape':[8,3],'offset':0,'strides':[3,1]}]},"
     "{'rank':4,'parameter':'v','elements':36,'holds':[{'tensor':'v','begin':[0],'shape':[24],"
     "'offset':0,'strides':[1]},{'tensor':'s','begin':[0,0],'shape':[2,6],'offset':24,'strides':"
     "[6,1]}]}]}}";
@@ -64,6 +68,9 @@ static ferry_status fill_side(ferry_side *side, ferry_error *error)
     ferry_status status = ferry_side_add_tensor(side, "x", u8, 2, shape, error);
     if (status == FERRY_OK) {
         status = ferry_side_add_parameter(side, NULL, 0, "p", &u8, 26, 0, &parameter, error);
+    }
+    if (status == FERRY_OK) {
+        status = ferry_side_set_cast(side, parameter, true, 1, 0, error);
     }
     if (status == FERRY_OK) {
         status = ferry_side_add_box(side, parameter, &box, error);

@@ -5,6 +5,7 @@
 
 #include <ferry/ferry.h>
 
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,7 +59,27 @@ static const bad_row bad_rows[] = {
      "'offset':0,'strides':[1]}]}",
      "box 0 (\"o\"): the tensor is \"only\" at the source"},
     {"{'rank':1,'parameter':'p','dtype':'f32'," W "[6,1]}]}",
-     "the tensor is bf16 and the parameter f32, which takes a cast from bf16 to f32"},
+     "box 0 (\"w\"): the tensor is bf16 and the parameter f32, which takes a cast from bf16 to "
+     "f32: "
+     "say \"cast\": \"round\", or \"saturate\""},
+    {"{'rank':1,'parameter':'p','dtype':'i32','cast':'round'," W "[6,1]}]}",
+     "takes a cast from bf16 to i32, which there is not: f32, f16, bf16, f8e4m3 and f8e5m2"},
+    {"{'rank':1,'parameter':'p','dtype':'f64','cast':'saturate'," W "[6,1]}]}",
+     "takes a cast from bf16 to f64, which there is not"},
+    {"{'rank':1,'parameter':'p','dtype':'f32','cast':'up'," W "[6,1]}]}",
+     "boxes[0].cast is \"up\"; there are \"round\", and \"saturate\""},
+    {"{'rank':1,'parameter':'p','scale':2," W "[6,1]}]}",
+     "boxes[0] has \"scale\", which needs \"cast\""},
+    {"{'rank':1,'parameter':'p','add':0," W "[6,1]}]}",
+     "boxes[0] has \"add\", which needs \"cast\""},
+    {"{'rank':1,'parameter':'p','cast':'round','scale':0," W "[6,1]}]}",
+     "boxes[0].scale is 0, or so small that it is 0 in f32"},
+    {"{'rank':1,'parameter':'p','cast':'round','scale':1e39," W "[6,1]}]}",
+     "boxes[0].scale is 9.9999999999999994e+38, which is too large for f32"},
+    {"{'rank':1,'parameter':'p','cast':'round','add':'1'," W "[6,1]}]}",
+     "boxes[0].add must be a number"},
+    {"{'rank':1,'parameter':'p','quantize':{}," W "[6,1]}]}",
+     "boxes[0] asks for \"quantize\", but plans convert each element by itself"},
     {"{'rank':1,'parameter':'p','elements':24,'holds':[{'tensor':'w','begin':[0,0],'shape':[4,3],"
      "'offset':0,'strides':[6,1]}]}",
      "no box and no fill gives element 3 of it; say \"partial\""},
@@ -582,6 +603,190 @@ static void test_half_bytes(void **state)
     }
 }
 
+/* w, or a part of it, as the calls say it. */
+static void add_w(ferry_side *side, const uint32_t *rank, const ferry_dtype *dtype,
+                  const char *name, uint64_t rows)
+{
+    size_t parameter;
+    ferry_side_box box = FERRY_SIDE_BOX_INIT;
+    box.tensor = "w";
+    box.n_dims = 2;
+    box.shape[0] = rows;
+    box.shape[1] = box.strides[0] = 6;
+    box.strides[1] = 1;
+    must(ferry_side_add_parameter(side, rank, rank == NULL ? 0 : 1, name, dtype, 6 * rows, 0,
+                                  &parameter, &error),
+         &error);
+    must(ferry_side_add_box(side, parameter, &box, &error), &error);
+}
+
+typedef struct cast_move {
+    const char *parameter;
+    uint32_t travels, wanted;
+    bool is_cast, at_receiver;
+    uint64_t bytes;
+} cast_move;
+
+/* By the parameters of rank 3, in their order. */
+static const cast_move cast_moves[] = {
+    {"plain", FERRY_BF16, FERRY_BF16, false, false, 48},
+    {"wide", FERRY_BF16, FERRY_F32, true, true, 48},
+    {"narrow", FERRY_F8E4M3, FERRY_F8E4M3, true, false, 24},
+    {"part", FERRY_F8E4M3, FERRY_F8E4M3, true, false, 12},
+    {"twice", FERRY_F8E4M3, FERRY_F8E4M3, true, false, 24},
+    {"scaled", FERRY_BF16, FERRY_BF16, true, false, 48},
+    {"same", FERRY_BF16, FERRY_BF16, false, false, 48},
+};
+
+static ferry_status check_cast_move(void *context, const ferry_move *move)
+{
+    size_t *n = context;
+    assert_true(*n < COUNT_OF(cast_moves));
+    const cast_move *wanted = &cast_moves[(*n)++];
+    check_row(wanted->parameter, strcmp(move->dst_parameter, wanted->parameter) == 0);
+    check_row(wanted->parameter, move->src_dtype.kind == FERRY_BF16);
+    check_row(wanted->parameter, move->dtype.kind == wanted->travels);
+    check_row(wanted->parameter, move->dst_dtype.kind == wanted->wanted);
+    check_row(wanted->parameter, move->bytes == wanted->bytes);
+    check_row(wanted->parameter, (move->conversion != NULL) == wanted->is_cast);
+    if (move->conversion != NULL) {
+        check_row(wanted->parameter, move->conversion->kind == FERRY_CONVERSION_CAST);
+        check_row(wanted->parameter, move->conversion->at_receiver == wanted->at_receiver);
+    }
+    return FERRY_OK;
+}
+
+static ferry_side *make_casts(const uint32_t *rank)
+{
+    const ferry_dtype f32 = {FERRY_F32, 32}, f8 = {FERRY_F8E4M3, 8};
+    const ferry_dtype *const dtypes[] = {NULL, &f32, &f8, &f8, &f8, NULL, NULL};
+    ferry_side *side = NULL;
+    must(ferry_side_create(&side, &error), &error);
+    for (size_t p = 0; p < COUNT_OF(cast_moves); p++) {
+        add_w(side, rank, dtypes[p], cast_moves[p].parameter, p == 3 ? 2 : 4);
+        if (p > 0) {
+            must(ferry_side_set_cast(side, p, p == 4, p == 5 ? 2 : 1, 0, &error), &error);
+        }
+    }
+    return side;
+}
+
+static ferry_side *make_whole(const uint32_t *rank)
+{
+    const uint64_t of_w[2] = {4, 6};
+    ferry_side *side = NULL;
+    must(ferry_side_create(&side, &error), &error);
+    must(ferry_side_add_tensor(side, "w", bf16, 2, of_w, &error), &error);
+    add_w(side, rank, NULL, "in", 4);
+    return side;
+}
+
+static void digest_of(const ferry_spec *spec, char digest[FERRY_DIGEST_BYTES])
+{
+    ferry_plan *plan = NULL;
+    must(ferry_plan_create(spec, NULL, &plan, &error), &error);
+    ferry_plan_digest(plan, digest, FERRY_DIGEST_BYTES);
+    ferry_plan_destroy(plan);
+}
+
+static const uint32_t three = 3;
+
+/* One tensor, wanted by one rank in many ways: each parameter gets it as it says. */
+static void test_casts(void **state)
+{
+    ferry_side *source = make_whole(&three), *side = make_casts(&three);
+    ferry_spec *spec = NULL, *read = NULL;
+    ferry_plan *plan = NULL;
+    text_buffer text = {0};
+    size_t n = 0;
+    char first[FERRY_DIGEST_BYTES], second[FERRY_DIGEST_BYTES];
+    (void)state;
+    must(ferry_spec_create(NULL, source, side, &spec, &error), &error);
+    must(ferry_plan_create(spec, NULL, &plan, &error), &error);
+    must(ferry_plan_visit(plan, 3, check_cast_move, &n, NULL, &error), &error);
+    assert_int_equal(n, COUNT_OF(cast_moves));
+    must(ferry_spec_write_json(spec, text_write, &text, &error), &error);
+    must(ferry_spec_parse(text.bytes, strlen(text.bytes), "written", &read, &error), &error);
+    digest_of(spec, first);
+    digest_of(read, second);
+    assert_string_equal(first, second);
+    ferry_spec_destroy(read);
+    ferry_spec_destroy(spec);
+    /* Another number is another plan; one that changes nothing is not. */
+    must(ferry_side_set_cast(side, 5, false, 2, -0.0F, &error), &error);
+    must(ferry_spec_create(NULL, source, side, &spec, &error), &error);
+    digest_of(spec, second);
+    assert_string_equal(first, second);
+    ferry_spec_destroy(spec);
+    must(ferry_side_set_cast(side, 5, false, 4, 0, &error), &error);
+    must(ferry_spec_create(NULL, source, side, &spec, &error), &error);
+    digest_of(spec, second);
+    assert_string_not_equal(first, second);
+    ferry_spec_destroy(spec);
+    ferry_plan_destroy(plan);
+    free(text.bytes);
+    ferry_side_destroy(source);
+    ferry_side_destroy(side);
+}
+
+/* A world of one rank: what it says is what all say. */
+static int gather_alone(void *context, const void *bytes, size_t n_bytes, const void **all_out,
+                        const size_t **lengths_out)
+{
+    *(size_t *)context = n_bytes;
+    *all_out = bytes;
+    *lengths_out = context;
+    return 0;
+}
+
+/* Casts that a rank tells the others are those that it said. */
+static void test_told_casts(void **state)
+{
+    const uint32_t zero = 0;
+    ferry_side *source = make_whole(&zero), *side = make_casts(&zero);
+    ferry_side *own_source = make_whole(NULL), *own = make_casts(NULL);
+    ferry_exchange alone = FERRY_EXCHANGE_INIT;
+    ferry_spec *spec = NULL, *told = NULL;
+    char first[FERRY_DIGEST_BYTES], second[FERRY_DIGEST_BYTES];
+    size_t length = 0;
+    (void)state;
+    alone.context = &length;
+    alone.n_ranks = 1;
+    alone.all_gather = gather_alone;
+    must(ferry_spec_create(NULL, source, side, &spec, &error), &error);
+    must(ferry_spec_exchange(NULL, own_source, own, &alone, &told, &error), &error);
+    digest_of(spec, first);
+    digest_of(told, second);
+    assert_string_equal(first, second);
+    ferry_spec_destroy(spec);
+    ferry_spec_destroy(told);
+    ferry_side_destroy(source);
+    ferry_side_destroy(side);
+    ferry_side_destroy(own_source);
+    ferry_side_destroy(own);
+}
+
+static void test_bad_casts(void **state)
+{
+    static const float bad[][2] = {{0, 0},         {-0.0F, 1}, {INFINITY, 0},
+                                   {1, -INFINITY}, {NAN, 0},   {1, NAN}};
+    ferry_side *source = make_whole(&three), *side = make_casts(&three);
+    ferry_spec *spec = NULL;
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        assert_int_equal(ferry_side_set_cast(side, 1, false, bad[i][0], bad[i][1], &error),
+                         FERRY_ERR_INVALID_INPUT);
+        check_says("number", "the parameter \"wide\" has a cast with the scale", &error);
+    }
+    assert_int_equal(ferry_side_set_cast(side, 7, false, 1, 0, &error), FERRY_ERR_MISUSE);
+    assert_int_equal(ferry_side_set_cast(NULL, 0, false, 1, 0, &error), FERRY_ERR_MISUSE);
+    must(ferry_side_set_cast(source, 0, false, 1, 0, &error), &error);
+    assert_int_equal(ferry_spec_create(NULL, source, side, &spec, &error), FERRY_ERR_INVALID_INPUT);
+    check_says("source", "source: parameter \"in\" of rank 3: says a cast, but a source", &error);
+    ferry_side_destroy(source);
+    ferry_side_destroy(side);
+}
+
 static void test_calls(void **state)
 {
     ferry_side *side = make_side(3, true, true), *own = make_side(3, false, false);
@@ -622,10 +827,12 @@ static void test_calls(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bad),      cmocka_unit_test(test_missing),
-        cmocka_unit_test(test_calls),    cmocka_unit_test(test_mesh_as_boxes),
-        cmocka_unit_test(test_exchange), cmocka_unit_test(test_alike),
-        cmocka_unit_test(test_written),  cmocka_unit_test(test_half_bytes),
+        cmocka_unit_test(test_bad),        cmocka_unit_test(test_missing),
+        cmocka_unit_test(test_calls),      cmocka_unit_test(test_mesh_as_boxes),
+        cmocka_unit_test(test_exchange),   cmocka_unit_test(test_alike),
+        cmocka_unit_test(test_written),    cmocka_unit_test(test_half_bytes),
+        cmocka_unit_test(test_casts),      cmocka_unit_test(test_bad_casts),
+        cmocka_unit_test(test_told_casts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

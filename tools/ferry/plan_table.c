@@ -180,9 +180,27 @@ static void print_place(const ferry_move *move)
     for (uint32_t d = 0; d < move->n_dims; d++) {
         printf("%s%llu", d == 0 ? "" : " x ", (unsigned long long)move->length[d]);
     }
-    printf("]%s%s in %s at %llu\n", move->source == NULL ? "" : " from ",
+    printf("]%s%s in %s at %llu", move->source == NULL ? "" : " from ",
            move->source == NULL ? "" : move->source, move->dst_parameter,
            (unsigned long long)move->dst_offset);
+}
+
+/* What becomes of its elements, and who makes it. */
+static void print_cast(const ferry_move *move)
+{
+    const ferry_conversion *cast = move->conversion;
+    char from[FERRY_DTYPE_TEXT_BYTES], to[FERRY_DTYPE_TEXT_BYTES];
+    ferry_dtype_format(move->src_dtype, from, sizeof from);
+    ferry_dtype_format(move->dst_dtype, to, sizeof to);
+    printf(", %s", from);
+    if (cast->scale != 1) {
+        printf(" x %.9g", (double)cast->scale);
+    }
+    if (cast->add != 0) {
+        printf(" + %.9g", (double)cast->add);
+    }
+    printf(" to %s%s at the %s", to, cast->saturates ? ", saturating," : "",
+           cast->at_receiver ? "receiver" : "sender");
 }
 
 /* The moves of one rank, for people: one line each. */
@@ -194,14 +212,18 @@ static ferry_status print_move(void *context, const ferry_move *move)
            move->to, format_bytes((double)move->bytes, bytes), move->tensor);
     if (move->dst_parameter != NULL) {
         print_place(move);
-        return FERRY_OK;
+    } else {
+        for (uint32_t d = 0; d < move->n_dims; d++) {
+            printf("%s%llu:%llu", d == 0 ? "" : ", ", (unsigned long long)move->dst_begin[d],
+                   (unsigned long long)(move->dst_begin[d] + move->length[d]));
+        }
+        printf("]%s%s", move->source == NULL ? "" : " from ",
+               move->source == NULL ? "" : move->source);
     }
-    for (uint32_t d = 0; d < move->n_dims; d++) {
-        printf("%s%llu:%llu", d == 0 ? "" : ", ", (unsigned long long)move->dst_begin[d],
-               (unsigned long long)(move->dst_begin[d] + move->length[d]));
+    if (move->conversion != NULL) {
+        print_cast(move);
     }
-    printf("]%s%s\n", move->source == NULL ? "" : " from ",
-           move->source == NULL ? "" : move->source);
+    printf("\n");
     return FERRY_OK;
 }
 
