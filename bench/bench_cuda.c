@@ -5,7 +5,7 @@
  * rounds, of bytes read plus bytes written in a second; a ratio is the median of the rounds'
  * ratios. Sources are random bits, and several times what the caches hold.
  *
- *     bench_cuda [--rounds N] [--mib N]
+ *     bench_cuda [--rounds N] [--mib N] [--waves 1]
  *
  * Host costs are of the clock on the wall, of calls that put work on a queue.
  */
@@ -271,6 +271,26 @@ static void measure_sums(void)
     }
 }
 
+/* With other numbers of blocks than the device runs at once: which is best, a device must say. */
+static void measure_waves(void)
+{
+    static const uint32_t waves[] = {1, 2, 4, 0};
+    static const uint64_t rows[][3] = {
+        {16, 256, 512}, {16, 4096, 8192}, {16, 65536, 131072}, {8, 1000, 2000}, {1, 1001, 2002}};
+    uint32_t usual = fy_cuda_waves;
+    for (size_t w = 0; w < sizeof waves / sizeof waves[0]; w++) {
+        fy_cuda_waves = waves[w];
+        printf("launches of %u times the blocks that run at once (0: any number):\n",
+               (unsigned)waves[w]);
+        for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+            measure_rows(rows[i][0], rows[i][1], rows[i][2]);
+        }
+        measure_boxes(16384, "boxes of 1 to 16 KiB");
+        measure_casts();
+    }
+    fy_cuda_waves = usual;
+}
+
 /* Between the host and the device, on the wall's clock. */
 static void measure_host(const char *name, void *target, const void *source, uint64_t bytes)
 {
@@ -425,15 +445,23 @@ static void set_up(void)
 
 int main(int argc, char **argv)
 {
+    bool tries_waves = false;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--rounds") == 0) {
             n_rounds = atoi(argv[i + 1]);
         } else if (strcmp(argv[i], "--mib") == 0) {
             n_bytes = strtoull(argv[i + 1], NULL, 10) << 20;
+        } else if (strcmp(argv[i], "--waves") == 0) {
+            tries_waves = atoi(argv[i + 1]) != 0;
         }
     }
     n_rounds = n_rounds < 1 ? 1 : n_rounds > MOST_ROUNDS ? MOST_ROUNDS : n_rounds;
     set_up();
+    if (tries_waves) {
+        measure_waves();
+        fy_cuda_exec.queue_close(queue);
+        return 0;
+    }
     measure_calls();
     fy_area half = fy_area_flat(0, n_bytes / 2);
     to_area = from_area = &half;

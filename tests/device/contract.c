@@ -70,6 +70,7 @@
     X(cuLibraryLoadData, 12000)                                                                    \
     X(cuLibraryGetKernel, 12000)                                                                   \
     X(cuKernelGetFunction, 12000)                                                                  \
+    X(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050)                                           \
     X(cuKernelGetParamInfo, 12040)                                                                 \
     X(cuLaunchKernel, 4000)
 
@@ -543,6 +544,9 @@ static void case_kernels(void)
 #undef BYTES_OF
     fy_cuda_copy one = flat_copy(device + 65536, device, 16, 1000);
     CUfunction copy = kernel_named("fy_cuda_copy_16");
+    int n_blocks = 0;
+    GOOD(cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(&n_blocks, copy, 256, 0));
+    SO(n_blocks >= 1 && n_blocks <= 32);
     WANT(CUDA_ERROR_INVALID_VALUE, launch(copy, 0, 256, &one));
     WANT(CUDA_ERROR_INVALID_VALUE, launch(copy, 1, 2000, &one));
     for (int i = 0; i < 16000; i++) {

@@ -43,10 +43,17 @@ def _lines() -> List[str]:
         lines.append(f"{package:8} {_version_of(package) or 'not installed, and not needed'}")
     for name, summary, why_not in _ferry.engines():
         lines.append(f"{name:8} {summary}" + (f" (missing: {why_not})" if why_not else ""))
-    lines.append("GPUs     not supported yet: tensors are in host memory")
+    lines.append(f"GPUs     {_devices()}")
     lines.append(f"ranks    {_ranks()}")
     lines.append(f"refit    {_try()}")
     return lines
+
+
+def _devices() -> str:
+    for name, _, n_devices, why_not in _ferry.memory_kinds():
+        if name == "cuda":
+            return str(n_devices) if why_not is None else f"none can be used: {why_not}"
+    return "none"
 
 
 def _version_of(package: str) -> Optional[str]:

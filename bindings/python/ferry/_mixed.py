@@ -423,11 +423,15 @@ def _number(name: str, value: Optional[int], least: int = 0, bits: int = 32) -> 
 
 
 def _check_device(device: Any) -> None:
-    if device is not None and str(device).split(":")[0] != "cpu":
-        raise Unsupported(
-            f"device {device} is asked for, and GPUs are not supported yet: give "
-            'torch.device("cpu") and tensors in host memory'
-        )
+    kind = "cpu" if device is None else str(device).split(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise Unsupported(f'device {device} is asked for: give torch.device("cpu") or ("cuda")')
+    for name, _, _, why_not in _ferry.memory_kinds() if kind == "cuda" else ():
+        if name == "cuda" and why_not is not None:
+            raise Unsupported(
+                f"device {device} is asked for, and GPUs cannot be used here ({why_not}): give "
+                'torch.device("cpu") and tensors in host memory'
+            )
 
 
 def _world_of_group(group: Any) -> "World":

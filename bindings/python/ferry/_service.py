@@ -454,12 +454,14 @@ class RemoteCopyService:
             handle.refuse()
             raise
 
-    def run(self, *, queue: Optional["Queue"] = None) -> None:
+    def run(self, *, queue: Any = None) -> None:
         """Moves the bytes. Call it as often as needed after one :meth:`schedule`. Collective.
 
         With a queue the run begins when the earlier work of the queue is done, and its later work
         begins when the run has ended; each rank chooses its own. The call returns at the end in any
-        case: :meth:`start` does not wait.
+        case: :meth:`start` does not wait. ``queue`` is a :class:`ferry.Queue`, or a stream such as
+        ``torch.cuda.current_stream()``. Without one a run that uses tensors of GPUs begins when what
+        their current streams have so far is done.
 
         Each run makes a version, numbered from 1. Ctrl-C, or an exception in a progress callback,
         cancels the run on all ranks: the others raise :class:`ferry.Aborted`, this one the original
@@ -470,7 +472,7 @@ class RemoteCopyService:
         """
         self._own().run(self._report, queue)
 
-    def start(self, *, queue: Optional["Queue"] = None) -> "Request":
+    def start(self, *, queue: Any = None) -> "Request":
         """Begins a run and returns a request with ``test()``, ``wait()`` and ``cancel()``.
 
         On a queue the run is put in its order, and bytes move there; a progress callback is then

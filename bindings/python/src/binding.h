@@ -83,8 +83,16 @@ typedef enum fp_source {
     FP_SOURCE_TORCH,
     FP_SOURCE_BUFFER, /* the buffer protocol: the exporter keeps the memory while the view lives */
     FP_SOURCE_DLPACK,
-    FP_SOURCE_POINTER
+    FP_SOURCE_POINTER,
+    FP_SOURCE_CUDA /* __cuda_array_interface__: the object keeps the memory */
 } fp_source;
+
+/* Where memory lies; zeros: the host. */
+typedef struct fp_space {
+    uint32_t kind; /* ferry_memory_kind */
+    int32_t device;
+    void *stream; /* whose work must be done before the memory is used; NULL: none that is known */
+} fp_space;
 
 /*
  * A tensor of the caller, whatever library it is of. It holds what keeps the memory alive. Strides
@@ -102,6 +110,7 @@ typedef struct fp_view {
     uint64_t stride[FERRY_MAX_DIMS];
     bool is_contiguous; /* row-major without gaps */
     bool is_readonly;
+    fp_space space;
     void *held; /* a Py_buffer or a DLPack capsule */
 } fp_view;
 
@@ -111,10 +120,11 @@ typedef struct fp_view {
     }
 
 /*
- * A view of a torch tensor, of anything with the buffer protocol or DLPack (numpy among them), or
- * of an int, a pointer to pointer_bytes bytes. name stands in sentences and may be NULL. False with
- * an exception: a tensor that is not in host memory, has no memory of its own, is read-only where
- * writable is asked for, or has strides that are negative or overlap.
+ * A view of a torch tensor, of anything with the buffer protocol, DLPack or
+ * __cuda_array_interface__ (numpy among them), or of an int, a pointer to pointer_bytes bytes. name
+ * stands in sentences and may be NULL. False with an exception: a tensor whose memory ferry cannot
+ * use, that has none of its own, is read-only where writable is asked for, or has strides that are
+ * negative or overlap.
  */
 bool fp_view_of(PyObject *object, const char *name, bool writable, uint64_t pointer_bytes,
                 fp_view *view_out);
@@ -123,6 +133,12 @@ void fp_view_clear(fp_view *view);
 bool fp_view_check(const fp_view *view, uint64_t layout, const char *name);
 /* Of shape, strides and dtype: another value is another tensor, also at the same place. */
 uint64_t fp_view_layout(const fp_view *view);
+/*
+ * Waits, without the interpreter's lock, until what others have under way on the memory is done: of
+ * a torch tensor, on the current stream of its device, else on the stream that is known. False with
+ * an exception.
+ */
+bool fp_space_await(fp_space space, fp_source source);
 /* All of the view as a box of ferry; it borrows the view's memory. */
 void fp_view_box(const fp_view *view, ferry_box *box_out);
 

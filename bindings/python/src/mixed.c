@@ -351,6 +351,14 @@ static bool prepare(const fp_mixed *own, PyObject *op, PyObject *x_in, PyObject 
            check_dims(c);
 }
 
+/* In host order it begins behind what is under way on tensors; on a device's queue, behind that. */
+static bool await_others(const call *c)
+{
+    return ferry_queue_kind(c->queue) == FERRY_MEMORY_CUDA ||
+           (fp_space_await(c->in.view.space, c->in.view.source) &&
+            fp_space_await(c->out.view.space, c->out.view.source));
+}
+
 /*
  * The other ranks may be in this call already: the library refuses an empty one too, uses up its
  * number and tells them, so that they neither wait nor take this rank's next call for this one. An
@@ -419,13 +427,16 @@ static PyObject *run(PyObject *self, PyObject *args, PyObject *kwargs)
         !fp_enter(&own->use, own->comm != NULL)) {
         return NULL;
     }
-    bool good = fp_queue_of(queue, &c.queue) && prepare(own, op, x_in, x_out, mode, &c);
+    queue = fp_queue_for_call(queue);
+    bool good = queue != NULL && fp_queue_of(queue, &c.queue) &&
+                prepare(own, op, x_in, x_out, mode, &c) && await_others(&c);
     if (good) {
         good = carry_out(own, &c);
     } else {
         refuse(own);
     }
     fp_leave(&own->use);
+    Py_XDECREF(queue);
     fp_operand_clear(&c.in);
     fp_operand_clear(&c.out);
     if (!good) {

@@ -160,6 +160,8 @@ bool fp_operand_of(PyObject *object, const char *name, uint32_t dtype, bool writ
     operand->tensor.columns = columns;
     operand->tensor.buffer = ferry_buffer_of(operand->tensor.buffer.base,
                                              operand->shape[0] * columns * own.element_bits / 8);
+    operand->tensor.buffer.kind = operand->view.space.kind;
+    operand->tensor.buffer.device = operand->view.space.device;
     return true;
 }
 

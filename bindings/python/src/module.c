@@ -83,6 +83,27 @@ static PyObject *engines(PyObject *module, PyObject *unused)
     return list;
 }
 
+/* memory_kinds() -> [(name, summary, devices, why there are none or None), ...] */
+static PyObject *memory_kinds(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; list != NULL && i < ferry_memory_kind_count(); i++) {
+        const char *name, *summary, *why_not;
+        uint32_t n;
+        ferry_error error;
+        ferry_status status = ferry_memory_kind_at(i, &name, &summary, &n, &why_not, &error);
+        PyObject *one = status != FERRY_OK
+                            ? fp_raise(status, error.message)
+                            : Py_BuildValue("(ssIz)", name, summary, n, n > 0 ? NULL : why_not);
+        if (one == NULL || PyList_Append(list, one) != 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(one);
+    }
+    return list;
+}
+
 static int fill(PyObject *module)
 {
     if (!is_first_interpreter()) {
@@ -91,6 +112,9 @@ static int fill(PyObject *module)
     static PyMethodDef functions[] = {
         {"engines", engines, METH_NOARGS,
          FP_DOC("engines($module, /)", "What carries bytes: name, summary, why it is missing.")},
+        {"memory_kinds", memory_kinds, METH_NOARGS,
+         FP_DOC("memory_kinds($module, /)",
+                "Kinds of memory: name, summary, devices, why there are none.")},
         {NULL, NULL, 0, NULL},
     };
     if (PyModule_AddStringConstant(module, "version", ferry_version()) != 0 ||

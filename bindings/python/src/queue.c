@@ -20,6 +20,11 @@ typedef struct fp_event {
 
 static PyTypeObject *queue_type, *event_type;
 
+static PyObject *ended(ferry_status status, const ferry_error *error)
+{
+    return status == FERRY_OK ? (Py_INCREF(Py_None), Py_None) : fp_raise(status, error->message);
+}
+
 bool fp_queue_of(PyObject *object, ferry_queue **queue_out)
 {
     *queue_out = NULL;
@@ -29,13 +34,107 @@ bool fp_queue_of(PyObject *object, ferry_queue **queue_out)
     if (!PyObject_TypeCheck(object, queue_type)) {
         PyObject *name = PyObject_GetAttrString((PyObject *)Py_TYPE(object), "__name__");
         if (name != NULL) {
-            PyErr_Format(PyExc_TypeError, "a queue is a ferry.Queue or None, not %U", name);
+            PyErr_Format(PyExc_TypeError, "a queue is a ferry.Queue, a stream of CUDA or None, not %U", name);
             Py_DECREF(name);
         }
         return false;
     }
     *queue_out = ((fp_queue *)object)->queue;
     return true;
+}
+
+/* The handle that a stream has; *native_out is NULL, without an exception, where it is none. */
+static bool stream_handle(PyObject *object, void **native_out)
+{
+    PyObject *pair = PyObject_CallMethod(object, "__cuda_stream__", NULL);
+    PyObject *number = NULL;
+    *native_out = NULL;
+    if (pair != NULL && PyTuple_Check(pair) && PyTuple_Size(pair) == 2) {
+        number = PyTuple_GetItem(pair, 1); /* behind the protocol's version */
+        Py_XINCREF(number);
+    }
+    PyErr_Clear();
+    if (number == NULL) {
+        number = PyObject_GetAttrString(object, "cuda_stream");
+        PyErr_Clear();
+    }
+    if (number != NULL && PyLong_Check(number)) {
+        *native_out = PyLong_AsVoidPtr(number);
+        if (*native_out == NULL && !PyErr_Occurred()) {
+            *native_out = (void *)(uintptr_t)1; /* the default stream, by its name */
+        }
+    }
+    Py_XDECREF(number);
+    Py_XDECREF(pair);
+    return !PyErr_Occurred();
+}
+
+/* A device of torch has an index, one of cuda.core an id; 0 where there is neither. */
+static int stream_device(PyObject *object)
+{
+    static const char *const names[] = {"index", "device_id"};
+    PyObject *device = PyObject_GetAttrString(object, "device");
+    long number = 0;
+    PyErr_Clear();
+    for (size_t i = 0; device != NULL && i < sizeof names / sizeof names[0]; i++) {
+        PyObject *value = PyObject_GetAttrString(device, names[i]);
+        if (value != NULL && PyLong_Check(value)) {
+            number = PyLong_AsLong(value);
+        }
+        Py_XDECREF(value);
+        PyErr_Clear();
+    }
+    Py_XDECREF(device);
+    return (int)number;
+}
+
+PyObject *fp_queue_from(PyObject *object)
+{
+    void *native;
+    if (object == Py_None || PyObject_TypeCheck(object, queue_type)) {
+        Py_INCREF(object);
+        return object;
+    }
+    if (!stream_handle(object, &native)) {
+        return NULL;
+    }
+    if (native == NULL) { /* refused by its type when it is used */
+        Py_INCREF(object);
+        return object;
+    }
+    PyObject *made = NULL;
+    PyObject *args = Py_BuildValue("(si)", "cuda", stream_device(object));
+    PyObject *handle = args == NULL ? NULL : PyLong_FromVoidPtr(native);
+    PyObject *kwargs = handle == NULL ? NULL : Py_BuildValue("{sO}", "native", handle);
+    if (kwargs != NULL) {
+        made = PyObject_Call((PyObject *)queue_type, args, kwargs);
+    }
+    Py_XDECREF(kwargs);
+    Py_XDECREF(handle);
+    Py_XDECREF(args);
+    return made;
+}
+
+PyObject *fp_queue_for_call(PyObject *object)
+{
+    PyObject *queue = fp_queue_from(object);
+    if (queue == NULL || queue == object) {
+        return queue;
+    }
+    ferry_event *event = NULL;
+    ferry_error error;
+    PyThreadState *thread = PyEval_SaveThread();
+    ferry_status status = ferry_event_create(&event, &error);
+    if (status == FERRY_OK) {
+        status = ferry_event_record(event, ((fp_queue *)queue)->queue, &error);
+    }
+    if (status == FERRY_OK) {
+        status = ferry_event_synchronize(event, &error);
+    }
+    ferry_event_destroy(event);
+    PyEval_RestoreThread(thread);
+    Py_DECREF(queue);
+    return ended(status, &error);
 }
 
 /* A name, "far", to the number of a kind; false with an exception. */
@@ -144,11 +243,6 @@ static PyObject *queue_exit(PyObject *self, PyObject *args)
 {
     (void)args;
     return queue_close(self, NULL);
-}
-
-static PyObject *ended(ferry_status status, const ferry_error *error)
-{
-    return status == FERRY_OK ? (Py_INCREF(Py_None), Py_None) : fp_raise(status, error->message);
 }
 
 static PyObject *queue_synchronize(PyObject *self, PyObject *unused)

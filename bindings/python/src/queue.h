@@ -10,6 +10,19 @@
  */
 bool fp_queue_of(PyObject *object, ferry_queue **queue_out);
 
+/*
+ * A Queue or None, as it is; of a stream of CUDA (torch.cuda.Stream, or what has __cuda_stream__) a
+ * Queue that adopts it, and waits for what ferry has put there when it goes. A new reference; NULL
+ * with an exception.
+ */
+PyObject *fp_queue_from(PyObject *object);
+/*
+ * The same for a call that returns when its work is done: of a stream of CUDA what it has so far is
+ * waited for, and None is returned, as host order is the stream's then. The stream waits for
+ * nothing, so it holds up no other.
+ */
+PyObject *fp_queue_for_call(PyObject *object);
+
 bool fp_add_queue(PyObject *module);
 
 #endif

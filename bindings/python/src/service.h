@@ -22,6 +22,7 @@ typedef struct fp_hold {
     uint64_t task_id;
     ferry_dtype dtype;
     fp_source source;
+    fp_space space;
     bool is_front;   /* of a pair: the back follows */
     bool is_written; /* by runs */
 } fp_hold;
@@ -47,6 +48,8 @@ int fp_holds_visit(const fp_holds *holds, visitproc visit, void *arg);
 bool fp_holds_move(fp_holds *from, fp_holds *to);
 /* False with an exception that names the tensor whose memory is no longer where it was. */
 bool fp_holds_check(const fp_holds *holds);
+/* Waits for what others have under way on tensors of devices. False with an exception. */
+bool fp_holds_await(const fp_holds *holds);
 /* `tensor "NAME"` is how sentences go on: the name, or "task 7". */
 void fp_hold_words(PyObject *name, uint64_t task_id, char text[160]);
 
@@ -141,7 +144,8 @@ bool fp_service_progress(void *context, const ferry_progress *progress);
 /* Forgets the tensors, once the service has. */
 void fp_service_forget(fp_service *own);
 /* Of a tensor's memory, also of an allocation of ferry, which other ranks map. */
-ferry_buffer fp_service_buffer(const fp_service *own, const void *base, uint64_t bytes);
+ferry_buffer fp_service_buffer(const fp_service *own, fp_space space, const void *base,
+                               uint64_t bytes);
 
 extern PyTypeObject *fp_service_type;
 

@@ -80,7 +80,8 @@ fp_hold *fp_holds_put(fp_holds *holds, fp_view *view, PyObject *name, uint64_t t
                       .task_id = task_id,
                       .raw = view->raw,
                       .dtype = view->dtype,
-                      .source = view->source};
+                      .source = view->source,
+                      .space = view->space};
     insert(holds, holds->n - 1);
     view->owner = NULL;
     view->held = NULL;
@@ -167,6 +168,26 @@ bool fp_holds_check(const fp_holds *holds)
             fp_hold_words(hold->name, hold->task_id, text);
             return fp_view_check(&view, hold->layout, text);
         }
+    }
+    return true;
+}
+
+/* Mostly all are of one library and one device: the stream is waited for once. */
+bool fp_holds_await(const fp_holds *holds)
+{
+    const fp_hold *last = NULL;
+    for (size_t i = 0; i < holds->n; i++) {
+        const fp_hold *hold = &holds->items[i];
+        bool is_same = last != NULL && last->space.device == hold->space.device &&
+                       last->space.stream == hold->space.stream &&
+                       (last->source == FP_SOURCE_TORCH) == (hold->source == FP_SOURCE_TORCH);
+        if (hold->space.kind == FERRY_MEMORY_HOST || is_same) {
+            continue;
+        }
+        if (!fp_space_await(hold->space, hold->source)) {
+            return false;
+        }
+        last = hold;
     }
     return true;
 }

@@ -25,10 +25,10 @@ static bool add_held(const fp_service *own, const fp_hold *hold, ferry_tensors *
         return false;
     }
     const char *text = PyBytes_AsString(name);
-    ferry_buffer front = fp_service_buffer(own, hold->base, hold->bytes), back = front;
+    ferry_buffer front = fp_service_buffer(own, hold->space, hold->base, hold->bytes), back = front;
     ferry_error error;
     if (hold->is_front) {
-        back = fp_service_buffer(own, hold[1].base, hold[1].bytes);
+        back = fp_service_buffer(own, hold[1].space, hold[1].base, hold[1].bytes);
     }
     ferry_status status = hold->is_front
                               ? ferry_tensors_add_pair(tensors, text, &front, &back, &error)

@@ -16,9 +16,12 @@ typedef struct end {
     const char *name_text;
 } end;
 
-ferry_buffer fp_service_buffer(const fp_service *own, const void *base, uint64_t bytes)
+ferry_buffer fp_service_buffer(const fp_service *own, fp_space space, const void *base,
+                               uint64_t bytes)
 {
     ferry_buffer buffer = ferry_buffer_of(base, bytes);
+    buffer.kind = space.kind;
+    buffer.device = space.device;
     uintptr_t at = (uintptr_t)base;
     for (const fp_memory *m = own->memories; m != NULL; m = m->next) {
         uintptr_t begin = (uintptr_t)m->buffer.base;
@@ -83,10 +86,10 @@ static bool make_box(const fp_service *own, const fp_view *view, const end *e, f
         box->n_dims = 1;
         box->length[0] = e->size;
         box->stride[0] = 1;
-        box->buffer = fp_service_buffer(own, view->base, view->bytes);
+        box->buffer = fp_service_buffer(own, view->space, view->base, view->bytes);
     } else {
         fp_view_box(view, box);
-        box->buffer = fp_service_buffer(own, view->base, box->buffer.bytes);
+        box->buffer = fp_service_buffer(own, view->space, view->base, box->buffer.bytes);
         if (e->size != view->bytes && !narrow(view, e, box)) {
             return fail_range(view, e);
         }
@@ -349,7 +352,7 @@ static bool box_of_piece(const fp_service *own, const fp_view *view, const end *
     box->name = e->name_text;
     box->element_bytes = p->element_bytes;
     box->n_dims = p->n_dims;
-    box->buffer = fp_service_buffer(own, view->base, box->buffer.bytes);
+    box->buffer = fp_service_buffer(own, view->space, view->base, box->buffer.bytes);
     box->offset = 0 - p->first * p->element_bytes;
     for (uint32_t d = 0; d < p->n_dims; d++) {
         box->offset += p->begin[d] * box->stride[d];
@@ -453,7 +456,7 @@ static bool add_tensor(const fp_service *own, side *s, PyObject *name, const cha
         Py_XDECREF(one);
         good = hold != NULL;
         if (good) {
-            parts[i] = fp_service_buffer(own, hold->base, hold->bytes);
+            parts[i] = fp_service_buffer(own, hold->space, hold->base, hold->bytes);
         }
     }
     if (!good) {

@@ -229,7 +229,10 @@ static ferry_request *begin(fp_service *own, PyObject *callback, PyObject *queue
     }
     fp_watch_clear(&own->watch);
     own->watch.callback = callback == Py_None ? NULL : callback;
-    if (!fp_holds_check(&own->holds)) { /* the others are in the run, and hear of it there */
+    /* In host order the run begins behind what is under way; on a device's queue, behind that. */
+    bool awaits = ferry_queue_kind(b.queue) != FERRY_MEMORY_CUDA;
+    if (!fp_holds_check(&own->holds) ||
+        (awaits && !fp_holds_await(&own->holds))) { /* the others are in the run, and hear of it there */
         fp_watch *watch = &own->watch;
         fp_service_decline(own, &watch->type, &watch->value, &watch->trace);
         watch->callback = NULL;
@@ -286,7 +289,12 @@ PyObject *fp_service_run(PyObject *self, PyObject *args)
 {
     fp_service *own = (fp_service *)self;
     PyObject *callback, *queue = Py_None;
-    if (!PyArg_ParseTuple(args, "O|O", &callback, &queue) || !fp_service_enter(own)) {
+    if (!PyArg_ParseTuple(args, "O|O", &callback, &queue)) {
+        return NULL;
+    }
+    queue = fp_queue_for_call(queue);
+    if (queue == NULL || !fp_service_enter(own)) {
+        Py_XDECREF(queue);
         return NULL;
     }
     ferry_request *request = begin(own, callback, queue);
@@ -300,6 +308,7 @@ PyObject *fp_service_run(PyObject *self, PyObject *args)
         good = watch_end(own, status, error.message);
     }
     fp_service_leave(own);
+    Py_DECREF(queue);
     return good ? (Py_INCREF(Py_None), Py_None) : NULL;
 }
 
@@ -307,7 +316,12 @@ PyObject *fp_service_start(PyObject *self, PyObject *args)
 {
     fp_service *own = (fp_service *)self;
     PyObject *callback, *queue = Py_None;
-    if (!PyArg_ParseTuple(args, "O|O", &callback, &queue) || !fp_service_enter(own)) {
+    if (!PyArg_ParseTuple(args, "O|O", &callback, &queue)) {
+        return NULL;
+    }
+    queue = fp_queue_from(queue);
+    if (queue == NULL || !fp_service_enter(own)) {
+        Py_XDECREF(queue);
         return NULL;
     }
     fp_request *made = PyObject_GC_New(fp_request, request_type);
@@ -326,6 +340,7 @@ PyObject *fp_service_start(PyObject *self, PyObject *args)
         }
     }
     fp_service_leave(own);
+    Py_DECREF(queue);
     return (PyObject *)made;
 }
 

@@ -75,6 +75,10 @@ static bool view_pointer(PyObject *number, uint64_t bytes, fp_view *view)
         }
         return false;
     }
+    ferry_buffer found;
+    if (ferry_memory_query(view->base, &found, NULL) == FERRY_OK) { /* of kinds that were used */
+        view->space = (fp_space){.kind = found.kind, .device = found.device};
+    }
     ferry_dtype_of(FERRY_U8, &view->dtype, NULL);
     view->n_dims = 1;
     view->shape[0] = bytes;
@@ -88,15 +92,11 @@ static bool fail_type(PyObject *object, const char *name)
 {
     PyObject *type = PyObject_GetAttrString((PyObject *)Py_TYPE(object), "__name__");
     PyObject *text = type == NULL ? NULL : PyUnicode_AsUTF8String(type);
-    if (text != NULL && PyObject_HasAttrString(object, "__cuda_array_interface__")) {
-        fp_raise_format(FERRY_ERR_UNSUPPORTED,
-                        "%s is in the memory of a GPU, and GPUs are not supported yet: copy it to "
-                        "the host, and what comes there back",
-                        FP_CALLED(name));
-    } else if (text != NULL) {
+    if (text != NULL) {
         fp_raise_format(FERRY_ERR_INVALID_INPUT,
                         "%s is of type %s, whose memory cannot be found: give a torch tensor, an "
-                        "object with the buffer protocol or DLPack, or a pointer as int",
+                        "object with the buffer protocol, DLPack or __cuda_array_interface__, or a "
+                        "pointer as int",
                         FP_CALLED(name), PyBytes_AsString(text));
     }
     Py_XDECREF(text);
@@ -115,6 +115,7 @@ static bool view_any(PyObject *object, const char *name, bool writable, uint64_t
     }
     int seen = fp_view_buffer(object, name, writable, view);
     seen = seen == 0 ? fp_view_interface(object, name, writable, view) : seen;
+    seen = seen == 0 ? fp_view_cuda(object, name, writable, view) : seen;
     seen = seen == 0 ? fp_view_dlpack(object, name, writable, view) : seen;
     return seen > 0;
 }
@@ -209,8 +210,9 @@ void fp_view_clear(fp_view *view)
 static bool look_again(const fp_view *view, const char *name, fp_view *now_out)
 {
     *now_out = (fp_view)FP_VIEW_INIT;
-    bool good = view->source == FP_SOURCE_TORCH ? fp_view_torch(view->owner, name, now_out)
-                                                : fp_buffer_again(view, name, now_out);
+    bool good = view->source == FP_SOURCE_TORCH  ? fp_view_torch(view->owner, name, now_out)
+                : view->source == FP_SOURCE_CUDA ? fp_view_cuda(view->owner, name, false, now_out) >= 0
+                                                 : fp_buffer_again(view, name, now_out);
     Py_CLEAR(now_out->raw);
     return good;
 }
@@ -218,7 +220,7 @@ static bool look_again(const fp_view *view, const char *name, fp_view *now_out)
 bool fp_view_check(const fp_view *view, uint64_t layout, const char *name)
 {
     fp_view now;
-    if (view->source != FP_SOURCE_TORCH && view->source != FP_SOURCE_BUFFER) {
+    if (view->source == FP_SOURCE_DLPACK || view->source == FP_SOURCE_POINTER) {
         return true; /* the capsule keeps the memory, or the caller has promised to */
     }
     if (!look_again(view, name, &now)) {
@@ -324,4 +326,6 @@ void fp_view_box(const fp_view *view, ferry_box *box_out)
         }
     }
     box_out->buffer = ferry_buffer_of(view->base, extent);
+    box_out->buffer.kind = view->space.kind;
+    box_out->buffer.device = view->space.device;
 }

@@ -42,6 +42,16 @@ void fp_buffer_release(void *held);
 /* __array_interface__ */
 int fp_view_interface(PyObject *object, const char *name, bool writable, fp_view *view);
 
+/* view_cuda.c */
+
+/*
+ * The memory at the view's base is said to be a CUDA device's; device -1: the driver knows which.
+ * False with an exception: there is no driver, or it knows better.
+ */
+bool fp_view_on_cuda(fp_view *view, int device, const char *name);
+/* __cuda_array_interface__. 1, 0 or -1, as those of view_buffer.c. */
+int fp_view_cuda(PyObject *object, const char *name, bool writable, fp_view *view);
+
 /* view_dlpack.c */
 
 /* DLPack, as its specification has it. */

@@ -1,7 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "view.h"
 
-enum { DL_CPU = 1, DL_CUDA_HOST = 3 };
+enum { DL_CPU = 1, DL_CUDA = 2, DL_CUDA_HOST = 3, DL_CUDA_MANAGED = 13 };
 
 /* As the specification numbers what numbers are; raw where ferry has no name, as torch has it. */
 static const struct {
@@ -76,10 +76,12 @@ static bool set_dims(const fp_dl_tensor *tensor, const char *name, fp_view *view
 
 bool fp_view_read_dlpack(const fp_dl_tensor *tensor, const char *name, fp_view *view)
 {
-    if (tensor->device_type != DL_CPU && tensor->device_type != DL_CUDA_HOST) {
+    bool is_host = tensor->device_type == DL_CPU || tensor->device_type == DL_CUDA_HOST ||
+                   tensor->device_type == DL_CUDA_MANAGED; /* which the host reaches as well */
+    if (!is_host && tensor->device_type != DL_CUDA) {
         fp_raise_format(FERRY_ERR_UNSUPPORTED,
-                        "%s is on a device (DLPack type %d, number %d), and GPUs are not "
-                        "supported yet: copy it to the host, and what comes there back",
+                        "%s is on a device (DLPack type %d, number %d) that ferry does not know: "
+                        "copy it to the host, and what comes there back",
                         FP_CALLED(name), (int)tensor->device_type, (int)tensor->device_id);
         return false;
     }
@@ -93,7 +95,8 @@ bool fp_view_read_dlpack(const fp_dl_tensor *tensor, const char *name, fp_view *
     }
     view->base = (char *)tensor->data + tensor->byte_offset;
     view->n_dims = (uint32_t)tensor->n_dims;
-    return set_dtype(tensor, name, view) && set_dims(tensor, name, view);
+    return set_dtype(tensor, name, view) && set_dims(tensor, name, view) &&
+           (is_host || fp_view_on_cuda(view, tensor->device_id, name));
 }
 
 /* What a capsule of version 1 has before its tensor. */
@@ -107,18 +110,45 @@ typedef struct dl_versioned {
 
 enum { DL_READ_ONLY = 1, DL_IS_COPIED = 2 };
 
-/* Of version 1 where the library knows it, as only that tells of memory that is read-only. */
-static PyObject *get_capsule(PyObject *object)
+/* Whether it is in the memory of a GPU: then it is given in the order of a stream. */
+static bool is_on_cuda(PyObject *object)
+{
+    PyObject *device = PyObject_CallMethod(object, "__dlpack_device__", NULL);
+    PyObject *type = device != NULL && PyTuple_Check(device) && PyTuple_Size(device) == 2
+                         ? PyTuple_GetItem(device, 0)
+                         : NULL;
+    PyObject *number = type == NULL ? NULL : PyNumber_Index(type); /* it may be an enum's member */
+    bool is = number != NULL && PyLong_AsLong(number) == DL_CUDA;
+    Py_XDECREF(number);
+    Py_XDECREF(device);
+    PyErr_Clear();
+    return is;
+}
+
+enum { LEGACY_STREAM = 1 };
+
+/*
+ * Of version 1 where the library knows it, as only that tells of memory that is read-only. What the
+ * library has under way with memory of a GPU comes before what the legacy stream does later.
+ */
+static PyObject *get_capsule(PyObject *object, bool on_cuda)
 {
     PyObject *method = PyObject_GetAttrString(object, "__dlpack__");
     PyObject *none = method == NULL ? NULL : PyTuple_New(0);
-    PyObject *newest = none == NULL ? NULL : Py_BuildValue("{s(ii)}", "max_version", 1, 0);
-    PyObject *made = newest == NULL ? NULL : PyObject_Call(method, none, newest);
-    if (made == NULL && newest != NULL && PyErr_ExceptionMatches(PyExc_TypeError)) {
+    PyObject *stream = none == NULL ? NULL
+                       : on_cuda    ? Py_BuildValue("{si}", "stream", LEGACY_STREAM)
+                                    : PyDict_New();
+    PyObject *newest = stream == NULL ? NULL : PyDict_Copy(stream);
+    PyObject *version = newest == NULL ? NULL : Py_BuildValue("(ii)", 1, 0);
+    bool good = version != NULL && PyDict_SetItemString(newest, "max_version", version) == 0;
+    PyObject *made = good ? PyObject_Call(method, none, newest) : NULL;
+    if (made == NULL && good && PyErr_ExceptionMatches(PyExc_TypeError)) {
         PyErr_Clear(); /* a library that is older */
-        made = PyObject_Call(method, none, NULL);
+        made = PyObject_Call(method, none, stream);
     }
+    Py_XDECREF(version);
     Py_XDECREF(newest);
+    Py_XDECREF(stream);
     Py_XDECREF(none);
     Py_XDECREF(method);
     return made;
@@ -153,10 +183,12 @@ int fp_view_dlpack(PyObject *object, const char *name, bool writable, fp_view *v
     if (!PyObject_HasAttrString(object, "__dlpack__")) {
         return 0;
     }
-    PyObject *capsule = get_capsule(object);
+    bool on_cuda = is_on_cuda(object);
+    PyObject *capsule = get_capsule(object, on_cuda);
     if (capsule == NULL) {
         return -1;
     }
+    view->space.stream = on_cuda ? (void *)(uintptr_t)LEGACY_STREAM : NULL;
     view->source = FP_SOURCE_DLPACK;
     view->held = capsule; /* its destructor gives the tensor back: it is never renamed */
     const fp_dl_tensor *tensor = PyCapsule_IsValid(capsule, "dltensor_versioned")

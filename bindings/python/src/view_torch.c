@@ -11,8 +11,8 @@ typedef struct dl_exchange {
     int (*describe)(void *object, fp_dl_tensor *out); /* may be NULL; borrows from the object */
 } dl_exchange;
 
-static PyObject *torch_names[8]; /* what is asked of every tensor, as str objects */
-enum { DATA_PTR, SHAPE, STRIDE, DTYPE, IS_CPU, DEVICE, IS_NEG, IS_CONJ };
+static PyObject *torch_names[10]; /* what is asked of every tensor, as str objects */
+enum { DATA_PTR, SHAPE, STRIDE, DTYPE, IS_CPU, DEVICE, IS_NEG, IS_CONJ, IS_CUDA, GET_DEVICE };
 
 /*
  * torch's own types, whose tensors describe themselves in one call (torch 2.10 and later): ten
@@ -54,8 +54,8 @@ static PyObject *torch_tensor(void)
     if (type != NULL) {
         return type;
     }
-    static const char *const words[] = {"data_ptr", "shape",  "stride", "dtype",
-                                        "is_cpu",   "device", "is_neg", "is_conj"};
+    static const char *const words[] = {"data_ptr", "shape",  "stride",  "dtype",   "is_cpu",
+                                        "device",   "is_neg", "is_conj", "is_cuda", "get_device"};
     PyObject *modules = PyImport_GetModuleDict();
     PyObject *torch = PyDict_GetItemString(modules, "torch");
     if (torch == NULL) {
@@ -112,8 +112,18 @@ static bool is_true(PyObject *tensor, PyObject *attribute)
     return yes;
 }
 
-static bool torch_on_host(PyObject *tensor, const char *name)
+static bool torch_device(PyObject *tensor, int *device_out)
 {
+    PyObject *number = PyObject_CallMethodObjArgs(tensor, torch_names[GET_DEVICE], NULL);
+    *device_out = number == NULL ? -1 : (int)PyLong_AsLong(number);
+    Py_XDECREF(number);
+    return !PyErr_Occurred();
+}
+
+/* On the host or on a GPU of CUDA: *device_out is -1 or its number. */
+static bool torch_place(PyObject *tensor, const char *name, int *device_out)
+{
+    *device_out = -1;
     if (PyObject_HasAttrString(tensor, "placements") &&
         PyObject_HasAttrString(tensor, "to_local")) {
         fp_raise_format(FERRY_ERR_INVALID_INPUT,
@@ -125,6 +135,9 @@ static bool torch_on_host(PyObject *tensor, const char *name)
     if (is_true(tensor, torch_names[IS_CPU])) {
         return true;
     }
+    if (is_true(tensor, torch_names[IS_CUDA])) {
+        return torch_device(tensor, device_out);
+    }
     PyObject *device = PyObject_GetAttr(tensor, torch_names[DEVICE]);
     PyObject *text = device == NULL ? NULL : PyObject_Str(device);
     PyObject *bytes = text == NULL ? NULL : PyUnicode_AsUTF8String(text);
@@ -135,8 +148,8 @@ static bool torch_on_host(PyObject *tensor, const char *name)
                         FP_CALLED(name));
     } else if (bytes != NULL) {
         fp_raise_format(FERRY_ERR_UNSUPPORTED,
-                        "%s is on device %s, and GPUs are not supported yet: copy it to the host "
-                        "with .cpu(), and what comes there back",
+                        "%s is on device %s, which ferry does not know: copy it to the host with "
+                        ".cpu(), and what comes there back",
                         FP_CALLED(name), PyBytes_AsString(bytes));
     }
     Py_XDECREF(bytes);
@@ -215,8 +228,10 @@ static bool torch_has_values(PyObject *tensor, const fp_view *view, const char *
 
 static bool view_attributes(PyObject *tensor, const char *name, fp_view *view)
 {
-    return torch_dtype(tensor, view) && torch_on_host(tensor, name) &&
-           torch_pointer(tensor, name, &view->base) && torch_dims(tensor, view, name);
+    int device;
+    return torch_dtype(tensor, view) && torch_place(tensor, name, &device) &&
+           torch_pointer(tensor, name, &view->base) && torch_dims(tensor, view, name) &&
+           (device < 0 || fp_view_on_cuda(view, device, name));
 }
 
 bool fp_view_torch(PyObject *tensor, const char *name, fp_view *view)

@@ -425,8 +425,15 @@ class FirstSteps(unittest.TestCase):
             __cuda_array_interface__ = {"shape": (4,), "typestr": "<f4", "data": (1, False)}
 
         new = array.array("f", [0] * 4)
-        self.refused(ferry.Unsupported, '"w" is in the memory of a GPU, and GPUs are not supported '
-                     "yet: copy it to the host", lambda: ferry.refit({"w": OfCuda()}, {"w": new}, SPEC))
+        if os.path.exists("/dev/nvidiactl"):
+            self.refused(ferry.InvalidInput, "the CUDA driver knows none there",
+                         lambda: ferry.refit({"w": OfCuda()}, {"w": new}, SPEC))
+        else:
+            self.refused(ferry.Unsupported, '"w" is in the memory of a GPU, which cannot be used here '
+                         r"\(.*kind cuda: .*\): copy it to the host",
+                         lambda: ferry.refit({"w": OfCuda()}, {"w": new}, SPEC))
+            self.refused(ferry.Unsupported, "GPUs cannot be used here",
+                         lambda: ferry.MixedCommHandler(*[None] * 10, "f32", "cuda:0"))
         self.refused(ferry.InvalidInput, '"w" on rank 0 is of f64: the plan expects .* of f32',
                      lambda: ferry.refit({"w": array.array("d", [0] * 4)}, {"w": new}, SPEC))
         self.refused(ferry.InvalidInput, '"w" on rank 0 has the shape .5.: the plan expects .4.',
@@ -439,8 +446,8 @@ class FirstSteps(unittest.TestCase):
                      lambda: ferry.refit(SPEC, {"w": new}, {"w": new}))
         self.refused(ferry.InvalidInput, "give the spec that the plan was made of",
                      lambda: ferry.refit({"w": new}, {"w": new}, ferry.plan(SPEC)))
-        self.refused(ferry.Unsupported, "GPUs are not supported yet",
-                     lambda: ferry.MixedCommHandler(*[None] * 10, "f32", "cuda:0"))
+        self.refused(ferry.Unsupported, "device xpu is asked for",
+                     lambda: ferry.MixedCommHandler(*[None] * 10, "f32", "xpu"))
         self.refused(ferry.InvalidInput, "give a dict of names",
                      lambda: ferry.refit([new], {"w": new}, SPEC))
         self.refused(ferry.InvalidInput, "'chekcsum' is not an option of a refit: there are checksum",
@@ -492,8 +499,8 @@ class FirstSteps(unittest.TestCase):
     def test_show_config(self):
         file = io.StringIO()
         ferry.show_config(file)
-        self.assertRegex(file.getvalue(), r"(?s)^ferry +%s, in .*Python +\d.*shm.*GPUs +not supported "
-                         r"yet.*refit +works\n$" % re.escape(ferry.__version__))
+        self.assertRegex(file.getvalue(), r"(?s)^ferry +%s, in .*Python +\d.*shm.*GPUs +(\d|none "
+                         r"can be used: ).*refit +works\n$" % re.escape(ferry.__version__))
         status, said = self.python("import sys; ferry.show_config(); print('torch' in sys.modules)",
                                    RANK="3", WORLD_SIZE="4")
         self.assertEqual((status, said.splitlines()[-1]), (0, "False"), said)

@@ -88,7 +88,7 @@ class Alone(unittest.TestCase):
             (0, 1 << 32, ferry.InvalidInput), (0, 1, ferry.InvalidInput),
             (1, 2, ferry.InvalidInput), (6, 2, ferry.InvalidInput), (7, 0, ferry.InvalidInput),
             (10, "i32", ferry.Unsupported), (10, "what", ferry.Unsupported),
-            (11, "cuda:0", ferry.Unsupported), (11, 0, ferry.Unsupported),
+            (11, "xpu:0", ferry.Unsupported), (11, 0, ferry.Unsupported),
         ):
             arguments = list(ALONE)
             arguments[place] = value

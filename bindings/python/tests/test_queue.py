@@ -158,7 +158,7 @@ class Queues(unittest.TestCase):
             (lambda: closed.synchronize(), ferry.Misuse, "it was destroyed, or never created"),
             (lambda: event.record(closed), ferry.Misuse, "it was destroyed, or never created"),
             (lambda: event.wait(closed), ferry.Misuse, "it was destroyed, or never created"),
-            (lambda: event.record(7), TypeError, "a queue is a ferry.Queue or None, not int"),
+            (lambda: event.record(7), TypeError, "a queue is a ferry.Queue, a stream of CUDA or None, not int"),
             (lambda: ferry.Queue("far\0"), ferry.InvalidInput, "is no kind of memory"),
             (lambda: ferry.Queue("\ud800"), ferry.InvalidInput, "is no kind of memory"),
             (lambda: ferry.Queue("near"), ferry.InvalidInput, "'near' is no kind of memory"),

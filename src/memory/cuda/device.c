@@ -7,10 +7,9 @@
 #include <pthread.h>
 #include <string.h>
 
-enum {
-    LEAST_CAPABILITY = 8, /* major: the kernels are built for it and later ones */
-    BLOCKS_AT_ONCE = 8    /* of FY_CUDA_THREADS on a multiprocessor */
-};
+enum { LEAST_CAPABILITY = 8 }; /* major: the kernels are built for it and later ones */
+
+uint32_t fy_cuda_waves = 1;
 
 /* Machine code and PTX of all kernels: cmake/fatbin.S.in. */
 extern const unsigned char fy_cuda_fatbin[];
@@ -71,20 +70,15 @@ static ferry_status load_kernels(fy_cuda_device *device, ferry_error *error)
         if (result == CUDA_SUCCESS && fy_cuda.cuFuncLoad != NULL) {
             result = fy_cuda.cuFuncLoad(device->kernels[i]);
         }
+        int n_blocks = 0;
+        if (result == CUDA_SUCCESS) {
+            result = fy_cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &n_blocks, device->kernels[i], FY_CUDA_THREADS, 0);
+        }
         FY_TRY(fy_cuda_check(result, names[i], error));
+        device->n_blocks[i] = n_blocks > 0 ? (uint32_t)n_blocks : 1;
     }
     return FERRY_OK;
-}
-
-/* What is put on this stream should never stand behind what waits on others. */
-static ferry_status make_stream(CUstream *stream_out, ferry_error *error)
-{
-    int least = 0, greatest = 0;
-    CUresult result = fy_cuda.cuCtxGetStreamPriorityRange(&least, &greatest);
-    if (result == CUDA_SUCCESS) {
-        result = fy_cuda.cuStreamCreateWithPriority(stream_out, CU_STREAM_NON_BLOCKING, greatest);
-    }
-    return fy_cuda_check(result, "making a stream", error);
 }
 
 static ferry_status prepare(int32_t number, fy_cuda_device *fresh, ferry_error *error)
@@ -100,7 +94,6 @@ static ferry_status prepare(int32_t number, fy_cuda_device *fresh, ferry_error *
                          "taking a device's primary context", error));
     FY_TRY(fy_cuda_check(fy_cuda.cuCtxPushCurrent(fresh->context), "entering a device", error));
     ferry_status status = load_kernels(fresh, error);
-    FY_THEN(status, make_stream(&fresh->stream, error));
     fy_cuda_leave();
     return status;
 }
@@ -160,7 +153,8 @@ ferry_status fy_cuda_launch(const fy_cuda_device *device, CUstream stream, fy_cu
                             ferry_error *error)
 {
     uint64_t wanted = fy_ceil_div(n_units, (uint64_t)units_of_thread * FY_CUDA_THREADS);
-    uint64_t most = (uint64_t)device->n_processors * BLOCKS_AT_ONCE;
+    uint64_t at_once = (uint64_t)device->n_processors * device->n_blocks[kernel];
+    uint64_t most = fy_cuda_waves > 0 ? at_once * fy_cuda_waves : INT32_MAX;
     void *arguments[] = {(void *)(uintptr_t)argument};
     CUresult result =
         fy_cuda.cuLaunchKernel(device->kernels[kernel], (unsigned)fy_min(wanted, most), 1, 1,

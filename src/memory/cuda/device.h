@@ -20,9 +20,12 @@ typedef struct fy_cuda_device {
     int32_t number;
     CUcontext context;
     CUfunction kernels[FY_CUDA_N_KERNELS];
-    CUstream stream; /* of what ferry does in between: zeros */
     uint32_t n_processors;
+    uint32_t n_blocks[FY_CUDA_N_KERNELS]; /* that a processor runs at once */
 } fy_cuda_device;
+
+/* How many times as many blocks as run at once a launch may have; 0: any number. For benchmarks. */
+extern uint32_t fy_cuda_waves;
 
 extern const fy_library *fy_cuda_library; /* plugin.c */
 

@@ -51,6 +51,7 @@
     X(cuLibraryLoadData, 12000)                                                                    \
     X(cuLibraryGetKernel, 12000)                                                                   \
     X(cuKernelGetFunction, 12000)                                                                  \
+    X(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050)                                           \
     X(cuLaunchKernel, 4000)
 
 #define FY_CUDA_EXTRAS(X) X(cuFuncLoad, 12040)

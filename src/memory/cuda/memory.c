@@ -105,13 +105,17 @@ static ferry_status take(uint64_t bytes, fy_cuda_span *span, ferry_error *error)
     return FERRY_OK;
 }
 
+/* By a queue's stream: those go on while callers' wait. */
 static ferry_status zero(const fy_cuda_device *device, const fy_cuda_span *span, ferry_error *error)
 {
     CUdeviceptr base = (CUdeviceptr)(uintptr_t)span->span.base;
-    CUresult result = fy_cuda.cuMemsetD8Async(base, 0, (size_t)span->span.bytes, device->stream);
+    fy_exec_queue *queue;
+    FY_TRY(fy_cuda_queue_open(device->number, NULL, &queue, error));
+    CUresult result = fy_cuda.cuMemsetD8Async(base, 0, (size_t)span->span.bytes, queue->stream);
     if (result == CUDA_SUCCESS) {
-        result = fy_cuda.cuStreamSynchronize(device->stream);
+        result = fy_cuda.cuStreamSynchronize(queue->stream);
     }
+    fy_cuda_queue_close(queue);
     return fy_cuda_check(result, "clearing memory of a device", error);
 }
 

@@ -2,6 +2,7 @@
 #include "memory/cuda/queue.h"
 
 #include "base/alloc.h"
+#include "memory/cuda/apart.h"
 #include "memory/cuda/late.h"
 #include "memory/cuda/memory.h"
 #include "memory/cuda/watch.h"
@@ -539,18 +540,27 @@ static ferry_status get(const fy_cuda_device *device, fy_exec_queue **queue_out,
     return make(device, queue_out, error);
 }
 
-/* Before others where the device is busy; callers' streams that wait hold them up all the same. */
-static ferry_status make_own(fy_exec_queue *queue, ferry_error *error)
+fy_exec_queue *fy_cuda_first_queue(void)
 {
-    if (queue->own != NULL) {
-        return FERRY_OK;
+    return queues;
+}
+
+/* With a stream of ferry's own, or the caller's. Others do not see it yet. */
+static ferry_status give_stream(fy_exec_queue *queue, void *native, ferry_error *error)
+{
+    if (native != NULL) {
+        queue->stream = native;
+        queue->n_users = 1;
+        ferry_status status = fy_cuda_part_all(queue->device, error);
+        queue->n_users = 0;
+        return status;
     }
-    int least = 0, greatest = 0;
-    FY_TRY(fy_cuda_check(fy_cuda.cuCtxGetStreamPriorityRange(&least, &greatest),
-                         "asking for the priorities of streams", error));
-    return fy_cuda_check(fy_cuda.cuStreamCreateWithPriority(&queue->own, CU_STREAM_NON_BLOCKING,
-                                                            greatest < 0 ? -1 : 0),
-                         "making a stream", error);
+    if (queue->own == NULL) {
+        FY_TRY(fy_cuda_make_stream(&queue->own, error));
+        FY_TRY(fy_cuda_part_one(queue, error));
+    }
+    queue->stream = queue->own;
+    return FERRY_OK;
 }
 
 /* Under the list's lock. Entered. */
@@ -562,10 +572,7 @@ static ferry_status open_one(const fy_cuda_device *device, void *native, fy_exec
         FY_TRY(check_stream(device, native, error));
     }
     FY_TRY(get(device, &one, error));
-    if (native == NULL) {
-        FY_TRY(make_own(one, error));
-    }
-    one->stream = native != NULL ? native : one->own;
+    FY_TRY(give_stream(one, native, error));
     __atomic_store_n(&one->n_users, 1, __ATOMIC_RELEASE);
     *queue_out = one;
     return FERRY_OK;

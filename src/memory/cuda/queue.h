@@ -19,6 +19,7 @@
 typedef struct fy_cuda_words {
     _Atomic uint64_t done;              /* the last mark that was reached: the stream writes it */
     _Alignas(64) _Atomic uint64_t gate; /* the last wait that is over: the watcher writes it */
+    _Alignas(64) _Atomic uint64_t trial, probe; /* of apart.h */
 } fy_cuda_words;
 
 enum { FY_CUDA_WORDS_BYTES = 4096, FY_CUDA_STAGING_BYTES = 1 << 20 };
@@ -65,6 +66,10 @@ struct fy_exec_queue {
     ferry_status status; /* the first failure, and then for good */
     ferry_error error;
 
+    uint64_t n_trials, n_probes; /* of the list's lock, as what follows: apart.c */
+    CUstream other;              /* takes the place of its own */
+    bool is_tried;
+
     _Atomic bool is_dead;             /* the context is lost: the stream does nothing any more */
     fy_cuda_wait *waits, **last_wait; /* of the watcher's lock */
 };
@@ -92,6 +97,9 @@ void fy_cuda_look(fy_exec_queue *queue);
 bool fy_cuda_is_idle(const fy_cuda_device *device);
 /* Waits until what is under way now on queues of the device is done. May take long. */
 void fy_cuda_await_all(const fy_cuda_device *device);
+
+/* All that were ever made, new ones first: they stay. */
+fy_exec_queue *fy_cuda_first_queue(void);
 
 /* Looks at all that are open. */
 void fy_cuda_look_at_all(void);

@@ -18,7 +18,8 @@
  * before. tests/device/contract.c holds it against the real one.
  *
  * Variables: STANDIN_SEED; STANDIN_DEVICES, how many there are (2); STANDIN_CHANNELS (2
- * to 8, by the seed); STANDIN_FAIL, "cuMemAlloc:3": that call of it fails;
+ * to 8, by the seed); STANDIN_VERSION, the driver's, "11080"; STANDIN_LACKS, "cuMemAlloc": it has
+ * no such call; STANDIN_FAIL, "cuMemAlloc:3": that call of it fails;
  * STANDIN_LOSE, "5": the fifth launch ends the device; STANDIN_HOLD, "cuMemAlloc": that call waits
  * while a stream does.
  */
