@@ -202,6 +202,132 @@ FY_DEVICE fy_v16 v16_of(const uint32_t in[4])
     return v;
 }
 
+/*
+ * Pairs by the device's own instructions, where it has them and no number is one with which they do
+ * otherwise: then all eight go the other way, which is rare.
+ */
+
+FY_DEVICE uint32_t largest_of(const float in[8])
+{
+    uint32_t most = 0;
+    FY_UNROLL
+    for (int i = 0; i < 8; i++) {
+        uint32_t magnitude = bits_of(in[i]) & 0x7fffffff;
+        most = magnitude > most ? magnitude : most;
+    }
+    return most;
+}
+
+/* Four halves of two words: whether any is NaN. */
+FY_DEVICE bool has_nan_f16(const uint32_t w[4])
+{
+    uint32_t any = 0;
+    FY_UNROLL
+    for (int i = 0; i < 4; i++) { /* a magnitude above 0x7c00 reaches the sign's place */
+        any |= ((w[i] & 0x7fff7fff) + 0x03ff03ff) & 0x80008000;
+    }
+    return any != 0;
+}
+
+/* `above`: what brings the least NaN's magnitude to the sign's place. */
+FY_DEVICE bool has_nan_f8(fy_v8 v, uint32_t above)
+{
+    return ((((v.x & 0x7f7f7f7f) + above) | ((v.y & 0x7f7f7f7f) + above)) & 0x80808080) != 0;
+}
+
+#if FY_HAS_PAIRS
+FY_DEVICE bool load_pairs_f16(const uint32_t w[4], float out[8])
+{
+    if (has_nan_f16(w)) {
+        return false;
+    }
+    FY_UNROLL
+    for (int i = 0; i < 4; i++) {
+        fy_pair_of_f16(w[i], &out[2 * i], &out[2 * i + 1]);
+    }
+    return true;
+}
+
+FY_DEVICE bool store_pairs_f16(const float in[8], uint32_t w[4])
+{
+    if (largest_of(in) > F32_INFINITY) {
+        return false;
+    }
+    FY_UNROLL
+    for (int i = 0; i < 4; i++) {
+        w[i] = fy_pair_to_f16(in[2 * i], in[2 * i + 1]);
+    }
+    return true;
+}
+#else
+FY_DEVICE bool load_pairs_f16(const uint32_t w[4], float out[8])
+{
+    (void)out;
+    (void)has_nan_f16(w);
+    return false;
+}
+
+FY_DEVICE bool store_pairs_f16(const float in[8], uint32_t w[4])
+{
+    (void)largest_of(in);
+    (void)w;
+    return false;
+}
+#endif
+
+#if FY_HAS_F8_PAIRS
+FY_DEVICE bool load_pairs_f8(fy_v8 v, uint32_t type, float out[8])
+{
+    bool is_e4m3 = type == FY_CUDA_F8E4M3;
+    if (has_nan_f8(v, is_e4m3 ? 0x01010101 : 0x03030303)) {
+        return false;
+    }
+    FY_UNROLL
+    for (int i = 0; i < 4; i++) {
+        uint32_t pair = (i < 2 ? v.x : v.y) >> 16 * (i % 2) & 0xffff;
+        if (is_e4m3) {
+            fy_pair_of_f8e4m3(pair, &out[2 * i], &out[2 * i + 1]);
+        } else { /* the upper halves of f16 */
+            fy_pair_of_f16((pair & 0xff) << 8 | (pair & 0xff00) << 16, &out[2 * i],
+                           &out[2 * i + 1]);
+        }
+    }
+    return true;
+}
+
+FY_DEVICE bool store_pairs_f8(const float in[8], uint32_t type, fy_v8 *v)
+{
+    bool is_e4m3 = type == FY_CUDA_F8E4M3;
+    uint32_t w[4];
+    if (largest_of(in) > (is_e4m3 ? (uint32_t)MOST_F8E4M3 : (uint32_t)MOST_F8E5M2)) {
+        return false;
+    }
+    FY_UNROLL
+    for (int i = 0; i < 4; i++) {
+        w[i] = is_e4m3 ? fy_pair_to_f8e4m3(in[2 * i], in[2 * i + 1])
+                       : fy_pair_to_f8e5m2(in[2 * i], in[2 * i + 1]);
+    }
+    v->x = w[0] | w[1] << 16;
+    v->y = w[2] | w[3] << 16;
+    return true;
+}
+#else
+FY_DEVICE bool load_pairs_f8(fy_v8 v, uint32_t type, float out[8])
+{
+    (void)has_nan_f8(v, type);
+    (void)out;
+    return false;
+}
+
+FY_DEVICE bool store_pairs_f8(const float in[8], uint32_t type, fy_v8 *v)
+{
+    (void)in;
+    (void)type;
+    (void)v;
+    return false;
+}
+#endif
+
 /* Eight numbers side by side, at a multiple of 16 bytes; of f8 types, of 8. */
 FY_DEVICE void load_8(uint64_t at, uint32_t type, float out[8])
 {
@@ -219,6 +345,9 @@ FY_DEVICE void load_8(uint64_t at, uint32_t type, float out[8])
         }
     } else if (type == FY_CUDA_F16 || type == FY_CUDA_BF16) {
         words_of(fy_load16(at), w);
+        if (type == FY_CUDA_F16 && load_pairs_f16(w, out)) {
+            return;
+        }
         FY_UNROLL
         for (int i = 0; i < 4; i++) {
             out[2 * i] = widen_one(type, w[i] & 0xffff);
@@ -226,6 +355,9 @@ FY_DEVICE void load_8(uint64_t at, uint32_t type, float out[8])
         }
     } else {
         fy_v8 v = fy_load8(at);
+        if (load_pairs_f8(v, type, out)) {
+            return;
+        }
         FY_UNROLL
         for (int i = 0; i < 4; i++) {
             out[i] = widen_one(type, v.x >> 8 * i & 0xff);
@@ -249,15 +381,17 @@ FY_DEVICE void store_8(uint64_t at, uint32_t type, const float in[8])
         }
         fy_store16(at + 16, v16_of(w));
     } else if (type == FY_CUDA_F16 || type == FY_CUDA_BF16) {
+        bool is_done = type == FY_CUDA_F16 && store_pairs_f16(in, w);
         FY_UNROLL
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 4 && !is_done; i++) {
             w[i] = narrow_one(type, in[2 * i]) | narrow_one(type, in[2 * i + 1]) << 16;
         }
         fy_store16(at, v16_of(w));
     } else {
         fy_v8 v = {0, 0};
+        bool is_done = store_pairs_f8(in, type, &v);
         FY_UNROLL
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 4 && !is_done; i++) {
             v.x |= narrow_one(type, in[i]) << 8 * i;
             v.y |= narrow_one(type, in[4 + i]) << 8 * i;
         }

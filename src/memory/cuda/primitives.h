@@ -113,6 +113,52 @@ FY_DEVICE uint32_t fy_funnel(uint32_t low, uint32_t high, uint32_t bits)
     return __funnelshift_r(low, high, bits);
 }
 
+/*
+ * Two numbers at once, the first in the lower half, by instructions of the device's own. They round
+ * as numbers.h does; where they differ, with NaNs and what is too large for a type, nobody calls
+ * them.
+ */
+#define FY_HAS_PAIRS 1
+FY_DEVICE uint32_t fy_pair_to_f16(float low, float high)
+{
+    uint32_t pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+FY_DEVICE void fy_pair_of_f16(uint32_t pair, float *low_out, float *high_out)
+{
+    asm("{.reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
+        : "=f"(*low_out), "=f"(*high_out)
+        : "r"(pair));
+}
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#define FY_HAS_F8_PAIRS 1
+FY_DEVICE uint32_t fy_pair_to_f8e4m3(float low, float high)
+{
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+FY_DEVICE uint32_t fy_pair_to_f8e5m2(float low, float high)
+{
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+FY_DEVICE void fy_pair_of_f8e4m3(uint32_t pair, float *low_out, float *high_out)
+{
+    uint32_t halves;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
+    fy_pair_of_f16(halves, low_out, high_out);
+}
+#else
+#define FY_HAS_F8_PAIRS 0
+#endif
+
 #else
 
 #include <string.h>
@@ -185,6 +231,9 @@ FY_DEVICE uint32_t fy_funnel(uint32_t low, uint32_t high, uint32_t bits)
 {
     return (uint32_t)(((uint64_t)high << 32 | low) >> bits);
 }
+
+#define FY_HAS_PAIRS 0
+#define FY_HAS_F8_PAIRS 0
 
 #endif
 
