@@ -19,6 +19,7 @@ from pathlib import Path
 
 import cases
 
+HERE = Path(__file__).resolve().parent
 LIMIT_S = 600
 FERRY = ""
 STANDIN = ""
@@ -145,6 +146,59 @@ def case_no_driver():
             bad(1, r"^ferry (run|bench): .*kind cuda: ", *words, "--memory", "cuda", env=environment())
     out = good("info", "--no-measure", env=environment())
     assert os.path.exists("/dev/nvidiactl") or re.search(r"(?m)^  cuda +0: memory of kind cuda: ", out), out
+
+
+def case_drivers_that_do_not_do():
+    """Too old, lacking what is needed, without a device, or with one that is too old."""
+    if not STANDIN:
+        return
+    for text, variables in ((r"is of CUDA 11\.8: ferry needs 12\.0", {"STANDIN_VERSION": "11080"}),
+                            ("has no cuLibraryLoadData: ferry needs a driver of CUDA 12",
+                             {"STANDIN_LACKS": "cuLibraryLoadData"}),
+                            (r"sees no device \(CUDA_ERROR_NO_DEVICE\)", {"STANDIN_DEVICES": "0"}),
+                            (r"compute capability 7\.0, and ferry needs 8\.0", {"STANDIN_OLD": "1"})):
+        bad(1, "^ferry run: .*" + text, "run", write(), "--memory", "cuda",
+            env=environment("cuda", **variables))
+
+
+def calls():
+    """The driver's calls that ferry makes."""
+    text = (HERE.parents[1] / "src/memory/cuda/driver.h").read_text(encoding="utf-8")
+    return re.findall(r"\bX\((cu\w+), \d+\)", text)
+
+
+def ends(path, engine, **variables):
+    """A run under a fault goes well, or ends all ranks with a sentence: nothing else."""
+    words = ["run", path, "--memory", "cuda", "--transport", engine, "--iterations", "1"]
+    status, out, err = ask(*words, env=environment("cuda", **variables))
+    lines = [line for line in err.splitlines() if not line.startswith("stand-in: ")]
+    assert status in (0, 1), (variables, status, err)
+    assert len(lines) == status and all(line.startswith("ferry run: ") for line in lines), (variables, err)
+    assert status == 0 or out == "", (variables, out)
+    return status == 1
+
+
+def case_failing_calls():
+    """Each call of the driver that a run makes fails once: the first, and a later one."""
+    if not STANDIN:
+        return
+    path, seen = write(16, 64), 0
+    assert len(calls()) > 30, calls()
+    for name in calls():
+        for number in (1, 2, 7):
+            seen += ends(path, "inproc", STANDIN_FAIL=f"{name}:{number}")
+    assert seen > 30, seen
+
+
+def case_lost_device():
+    """A kernel ends the device: behind it nothing moves, and all ranks say so."""
+    if not STANDIN:
+        return
+    path, seen = write(16, 64), 0
+    for engine in ("inproc", "shm"):
+        for number in (1, 2, 5):
+            seen += ends(path, engine, STANDIN_LOSE=str(number))
+    assert seen > 3, seen
 
 
 def case_wrong_usage():

@@ -189,7 +189,8 @@ class Build:
         given = {k: self.laid_over(v, True) for k, v in test["environment"].items()}
         given[MARK] = str(self.over)
         given["LD_LIBRARY_PATH"] = ":".join(
-            [str(self.over)] + [v for v in [os.environ.get("LD_LIBRARY_PATH")] if v])
+            [str(self.over)] + [v for v in [given.get("LD_LIBRARY_PATH"),
+                                            os.environ.get("LD_LIBRARY_PATH")] if v])
         # What a mutant leaves behind goes with its folder; its name is short, for sockets.
         with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as folder, \
                 tempfile.TemporaryFile() as said:
