@@ -21,6 +21,10 @@ pack() {
         [ -e "$file" ] && install -m 755 "$file" "$folder/lib/"
     done
     cp "$build/ferry_kernels.fatbin" "$folder/lib/"
+    mkdir -p "$folder/python"
+    cp -rL "$build/bindings/python/ferry" "$folder/python/"
+    cp "$(dirname "${BASH_SOURCE[0]}")"/../bindings/python/tests/{test_cuda,support}.py "$folder/python/"
+    cp "$(dirname "${BASH_SOURCE[0]}")"/../examples/llama-tiny.json "$folder/"
     # Libraries that not every system has; never the C library's own.
     ldd "$folder"/bin/* "$folder"/lib/*.so* 2>/dev/null |
         sed -n 's/.*=> \(\/[^ ]*\/lib\(jansson\|sodium\|cmocka\)\.so[^ ]*\) .*/\1/p' | sort -u |
@@ -84,15 +88,43 @@ run_info() { step contract.info 30 env -u FERRY_TEST_CUDA -u FERRY_TEST_MEMORY -
 run_verbs() { step verbs 60 bin/unit_test_verbs; }
 run_random() { step verbs.random 70 bin/device_verbs_random --seed 1000 --count "${COUNT:-400}"; }
 run_queue() { step queue 40 bin/unit_test_queue; }
-run_bench() { step bench 100 bin/bench_cuda; }
+run_bench() { step bench 60 bin/bench_cuda --rounds "${ROUNDS:-9}"; }
+# Launches of as many blocks as run at once, of twice and four times as many, and of any number.
+run_waves() { step bench.waves 40 bin/bench_cuda --waves 1 --rounds 5; }
+# The command as a user has it: no variable of the tests.
+run_command() {
+    local plain="env -u FERRY_TEST_CUDA -u FERRY_TEST_MEMORY -u FERRY_TEST_FAR"
+    step command.run.shm 30 $plain bin/ferry run llama-tiny.json --memory cuda --iterations 3
+    step command.run.inproc 30 $plain bin/ferry run llama-tiny.json --memory cuda --iterations 3 --transport inproc \
+        --checksum end --commit swap
+    step command.copy 20 $plain bin/ferry bench copy --memory cuda --seconds 0.05
+    step command.pack 40 $plain bin/ferry bench pack --memory cuda --bytes 64M --sizes 1K:16K --seconds 0.01
+}
+# Without torch, and with it where there is one.
+run_python() {
+    local python
+    python=$(command -v python3) || { echo "no python3" | tee -a "$out/summary.log"; return; }
+    step python.objects 60 env -u FERRY_TEST_CUDA -u FERRY_TEST_MEMORY -u FERRY_TEST_FAR PYTHONPATH="$here/python" \
+        FERRY_TEST_PATIENCE=0.1 "$python" -m unittest -v test_cuda
+}
 run_sass() { step sass 60 python3 sass.py --fatbin lib/ferry_kernels.fatbin; }
 run_service() { cases service 8 bin/service_suite inproc queue bad_queues random3 swap caps bind rebind random5 spans askers flip \
     large cycles boxes transposed relays abort lose; }
 run_service_shm() { cases service 8 bin/service_suite shm queue random3 swap caps flip boxes relays; }
 run_service_all() { step service.inproc 60 bin/service_suite inproc --patience 1
     step service.shm 60 bin/service_suite shm --patience 1; }
-run_conformance() { cases conformance 20 bin/conformance inproc far far_failed queue; cases conformance 20 bin/conformance shm far far_failed queue; }
-run_collective() { step collective 120 bin/collective_suite inproc --patience 3; }
+run_conformance() {
+    local row
+    for row in inproc shm; do
+        cases conformance 10 bin/conformance "$row" far far_failed queue bad_queues
+    done
+}
+run_collective() {
+    local row
+    for row in inproc shm; do
+        cases collective 15 bin/collective_suite "$row" far2 far4
+    done
+}
 run_sanitizer() {
     local tool
     tool=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -1)
@@ -106,7 +138,8 @@ case ${1:-} in
 pack) pack "$2" "$3" ;;
 run)
     shift
-    [ $# -gt 0 ] || set -- contract service service_shm verbs random bench service_all info sass sanitizer
+    [ $# -gt 0 ] || set -- contract random waves command python conformance collective bench service service_shm \
+        verbs queue info sass sanitizer
     run "$@"
     ;;
 *) sed -n '4,9p' "$0" ;;
