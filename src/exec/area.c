@@ -48,14 +48,14 @@ static ferry_status check_apart(uint64_t element_bytes, uint32_t n_dims, const u
                                 const uint64_t *stride, bool *apart_out, ferry_error *error)
 {
     fy_strided places = {.n_loops = n_dims + 1};
-    uint64_t place;
+    uint64_t place, budget = fy_strided_budget(1);
     bool meets = true;
     memcpy(places.count, length, n_dims * sizeof *length);
     memcpy(places.stride, stride, n_dims * sizeof *stride);
     places.count[n_dims] = element_bytes;
     places.stride[n_dims] = 1;
     fy_strided_simplify(&places);
-    FY_TRY(fy_strided_meets_itself(&places, &meets, &place, error));
+    FY_TRY(fy_strided_meets_itself(&places, &budget, &meets, &place, error));
     *apart_out = !meets;
     return FERRY_OK;
 }

@@ -68,7 +68,7 @@ bool fy_strided_measure(const fy_strided *places, uint64_t *n_out, uint64_t *las
  * c[0] x[0] + c[1] x[1] + ... = target, with x[k] of at most most[k], by descending c. Two terms
  * may be joined to one, which is taken apart again in the end.
  */
-enum { MAX_TERMS = 2 * FY_MAX_LOOPS, MOST_STEPS = 1 << 22 };
+enum { MAX_TERMS = 2 * FY_MAX_LOOPS };
 
 typedef struct join {
     uint64_t ratio; /* of the outer term's coefficient to the inner one's */
@@ -87,7 +87,7 @@ typedef struct equation {
     wide x[MAX_TERMS];
     uint32_t n_joins;
     join joins[MAX_TERMS];
-    uint64_t n_steps;
+    uint64_t n_steps, most_steps;
 } equation;
 
 static void add_term(equation *e, uint64_t c, uint64_t most, uint32_t name)
@@ -183,7 +183,7 @@ static bool first_in_step(wide c, wide target, wide unit, wide least, wide *x_ou
 
 static bool solve_from(equation *e, uint32_t k, wide target)
 {
-    if (target > e->rest_most[k] || e->n_steps > MOST_STEPS) {
+    if (target > e->rest_most[k] || e->n_steps > e->most_steps) {
         return false;
     }
     if (k == e->n) {
@@ -207,7 +207,7 @@ static bool solve_from(equation *e, uint32_t k, wide target)
         if (solve_from(e, k + 1, target - e->c[k] * x)) {
             return true;
         }
-        if (e->n_steps > MOST_STEPS) {
+        if (e->n_steps > e->most_steps) {
             return false;
         }
     }
@@ -232,17 +232,21 @@ static void take_apart(const equation *e, uint64_t x_out[MAX_TERMS])
     }
 }
 
-static ferry_status solve(equation *e, wide target, bool *found_out, uint64_t x_out[MAX_TERMS],
-                          ferry_error *error)
+/* An equation costs a step, however soon it is solved. */
+static ferry_status solve(equation *e, wide target, uint64_t *budget_inout, bool *found_out,
+                          uint64_t x_out[MAX_TERMS], ferry_error *error)
 {
+    e->n_steps = 1;
+    e->most_steps = *budget_inout;
     join_terms(e);
     sum_rests(e);
     *found_out = solve_from(e, 0, target);
-    if (!*found_out && e->n_steps > MOST_STEPS) {
+    *budget_inout -= fy_min(e->n_steps, *budget_inout);
+    if (!*found_out && e->n_steps > e->most_steps) {
         return fy_fail(error, FERRY_ERR_LIMIT,
-                       "strides that have no order among them: whether places are met twice takes "
-                       "more than %d steps to find out",
-                       MOST_STEPS);
+                       "strides of which none is a multiple of the other: it takes too many steps "
+                       "to find out whether an element is given twice; fewer boxes of such strides "
+                       "in one parameter, or strides that are multiples, take few");
     }
     if (*found_out) {
         take_apart(e, x_out);
@@ -268,8 +272,8 @@ static bool is_nested(const fy_strided *p)
  * loop k, its first that is not 0: d = count - 1 - y there, with y of at most count - 2; at a later
  * loop it is count - 1 - x, with x of at most 2 (count - 1).
  */
-ferry_status fy_strided_meets_itself(const fy_strided *p, bool *meets_out, uint64_t *place_out,
-                                     ferry_error *error)
+ferry_status fy_strided_meets_itself(const fy_strided *p, uint64_t *budget_inout, bool *meets_out,
+                                     uint64_t *place_out, ferry_error *error)
 {
     *meets_out = false;
     if (is_nested(p)) {
@@ -291,7 +295,7 @@ ferry_status fy_strided_meets_itself(const fy_strided *p, bool *meets_out, uint6
                 target += (wide)p->stride[j] * (p->count[j] - 1);
             }
         }
-        FY_TRY(solve(&e, target, meets_out, x, error));
+        FY_TRY(solve(&e, target, budget_inout, meets_out, x, error));
         if (*meets_out) {
             /* One of the two: where d is positive at d, where it is negative at 0. */
             *place_out = p->offset + (p->count[k] - 1 - x[k]) * p->stride[k];
@@ -304,8 +308,8 @@ ferry_status fy_strided_meets_itself(const fy_strided *p, bool *meets_out, uint6
     return FERRY_OK;
 }
 
-ferry_status fy_strided_meet(const fy_strided *a, const fy_strided *b, bool *meet_out,
-                             uint64_t *place_out, ferry_error *error)
+ferry_status fy_strided_meet(const fy_strided *a, const fy_strided *b, uint64_t *budget_inout,
+                             bool *meet_out, uint64_t *place_out, ferry_error *error)
 {
     equation e = {0};
     uint64_t x[MAX_TERMS];
@@ -321,7 +325,7 @@ ferry_status fy_strided_meet(const fy_strided *a, const fy_strided *b, bool *mee
     if (target < a->offset) {
         return FERRY_OK;
     }
-    FY_TRY(solve(&e, target - a->offset, meet_out, x, error));
+    FY_TRY(solve(&e, target - a->offset, budget_inout, meet_out, x, error));
     if (*meet_out) {
         *place_out = a->offset;
         for (uint32_t k = 0; k < a->n_loops; k++) {

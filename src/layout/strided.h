@@ -34,13 +34,25 @@ void fy_strided_simplify(fy_strided *places);
 bool fy_strided_measure(const fy_strided *places, uint64_t *n_out, uint64_t *last_out);
 
 /*
- * Of simplified places. Whether one of them is met twice, or one is met by both; *place_out is such
- * a one. FERRY_ERR_LIMIT where strides are so entangled that the arithmetic takes too long.
+ * How many steps searches may take, of about a tenth of a microsecond each. Strides that contain
+ * each other need a few; for those that cross nobody can say beforehand. One budget serves all that
+ * is asked of one input.
  */
-ferry_status fy_strided_meets_itself(const fy_strided *places, bool *meets_out, uint64_t *place_out,
-                                     ferry_error *error);
-ferry_status fy_strided_meet(const fy_strided *a, const fy_strided *b, bool *meet_out,
-                             uint64_t *place_out, ferry_error *error);
+enum { FY_STRIDED_STEPS = 1 << 21, FY_STRIDED_STEPS_EACH = 256 };
+
+static inline uint64_t fy_strided_budget(uint64_t n_places)
+{
+    return FY_STRIDED_STEPS + FY_STRIDED_STEPS_EACH * n_places;
+}
+
+/*
+ * Of simplified places. Whether one of them is met twice, or one is met by both; *place_out is such
+ * a one. FERRY_ERR_LIMIT where strides are so entangled that the budget is used up.
+ */
+ferry_status fy_strided_meets_itself(const fy_strided *places, uint64_t *budget_inout,
+                                     bool *meets_out, uint64_t *place_out, ferry_error *error);
+ferry_status fy_strided_meet(const fy_strided *a, const fy_strided *b, uint64_t *budget_inout,
+                             bool *meet_out, uint64_t *place_out, ferry_error *error);
 
 /* How many of simplified places, none of which is met twice, are below a place. */
 uint64_t fy_strided_count_below(const fy_strided *places, uint64_t place);
@@ -50,10 +62,11 @@ uint64_t fy_strided_count_steps(const fy_strided *places);
 
 /*
  * Two of n simplified places that meet, none of them itself: *a_out < *b_out are their numbers, or
- * *a_out is n where no two do. Fast where they are boxes of one array, however its dimensions are
- * ordered.
+ * *a_out is n where no two do. Fast where nearly all are boxes of one array, however its dimensions
+ * are ordered, or where they have few runs. FERRY_ERR_LIMIT as above.
  */
-ferry_status fy_strided_find_meeting(const fy_strided *places, size_t n, size_t *a_out,
-                                     size_t *b_out, uint64_t *place_out, ferry_error *error);
+ferry_status fy_strided_find_meeting(const fy_strided *places, size_t n, uint64_t *budget_inout,
+                                     size_t *a_out, size_t *b_out, uint64_t *place_out,
+                                     ferry_error *error);
 
 #endif

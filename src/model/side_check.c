@@ -22,6 +22,7 @@ typedef struct checking {
     fy_strided *places; /* scratch: of a parameter's boxes, then of its fills; simplified */
     uint32_t *owners;   /* which box, or n_boxes + which fill, each is of */
     size_t places_capacity, owners_capacity;
+    uint64_t budget; /* of the searches in all parameters */
 } checking;
 
 enum { TITLE_BYTES = 512, MOST_CROSSING_STEPS = 1 << 20 };
@@ -172,8 +173,8 @@ static ferry_status check_bytes(const checking *c, uint32_t number, const fy_str
 }
 
 /* Where a box or a fill lies, by itself; *any_out: it has an element. */
-static ferry_status check_places(const checking *c, uint32_t number, fy_strided *places,
-                                 bool *any_out, ferry_error *error)
+static ferry_status check_places(checking *c, uint32_t number, fy_strided *places, bool *any_out,
+                                 ferry_error *error)
 {
     char sentence[TITLE_BYTES], title[TITLE_BYTES], owner[TITLE_BYTES];
     uint64_t n = 0, last = 0, place = 0;
@@ -199,7 +200,7 @@ static ferry_status check_places(const checking *c, uint32_t number, fy_strided 
         return fail(c, number, error, sentence);
     }
     fy_strided_simplify(places);
-    ferry_status status = fy_strided_meets_itself(places, &meets, &place, &inner);
+    ferry_status status = fy_strided_meets_itself(places, &c->budget, &meets, &place, &inner);
     put_title(c, title);
     put_owner(c, number, owner);
     if (status != FERRY_OK) {
@@ -271,13 +272,13 @@ static ferry_status list_places(checking *c, size_t *n_out, ferry_error *error)
     return FERRY_OK;
 }
 
-static ferry_status check_overlap(const checking *c, size_t n, ferry_error *error)
+static ferry_status check_overlap(checking *c, size_t n, ferry_error *error)
 {
     size_t a = n, b = n;
     uint64_t place = 0;
     char title[TITLE_BYTES], first[TITLE_BYTES], second[TITLE_BYTES];
     ferry_error inner;
-    ferry_status status = fy_strided_find_meeting(c->places, n, &a, &b, &place, &inner);
+    ferry_status status = fy_strided_find_meeting(c->places, n, &c->budget, &a, &b, &place, &inner);
     if (status == FERRY_OK && a == n) {
         return FERRY_OK;
     }
@@ -513,6 +514,7 @@ ferry_status fy_spec_set_boxes(ferry_spec *spec, fy_side *side, ferry_side *boxe
 {
     checking c = {
         .spec = spec, .side = side, .boxes = boxes, .is_destination = side == &spec->destination};
+    c.budget = fy_strided_budget(boxes->n_boxes + boxes->n_fills);
     ferry_side_destroy(side->boxes);
     side->boxes = boxes;
     if (boxes->n_parameters == 0) {

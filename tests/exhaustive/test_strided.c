@@ -13,6 +13,7 @@
 enum { MOST_PLACE = 4096, MOST_BOXES = 64 };
 
 static ferry_error error;
+static uint64_t budget; /* of the searches of a turn */
 
 /* Adds one to every place that is met; the highest number that any has. */
 static unsigned mark(const fy_strided *places, uint32_t loop, uint64_t at, unsigned *marks)
@@ -56,12 +57,13 @@ static void test_one(void **state)
         unsigned marks[MOST_PLACE] = {0};
         uint64_t place = 0;
         bool meets;
+        budget = fy_strided_budget(1);
         if (!fits(&places)) {
             continue;
         }
         bool wanted = mark(&given, 0, given.offset, marks) > 1;
         fy_strided_simplify(&places);
-        must(fy_strided_meets_itself(&places, &meets, &place, &error), &error);
+        must(fy_strided_meets_itself(&places, &budget, &meets, &place, &error), &error);
         check_at(meets == wanted, "turn %d", turn);
         check_at(!meets || marks[place] > 1, "turn %d, place %d", turn, (int)place);
         n_meeting += meets;
@@ -88,6 +90,7 @@ static void test_two(void **state)
         unsigned marks[MOST_PLACE] = {0}, others[MOST_PLACE] = {0};
         uint64_t place = 0;
         bool meet, wanted = false;
+        budget = fy_strided_budget(2);
         if (!fits(&a) || !fits(&b)) {
             continue;
         }
@@ -98,7 +101,7 @@ static void test_two(void **state)
         }
         fy_strided_simplify(&a);
         fy_strided_simplify(&b);
-        must(fy_strided_meet(&a, &b, &meet, &place, &error), &error);
+        must(fy_strided_meet(&a, &b, &budget, &meet, &place, &error), &error);
         check_at(meet == wanted, "turn %d", turn);
         check_at(!meet || (marks[place] > 0 && others[place] > 0), "turn %d", turn);
         n_meeting += meet;
@@ -147,19 +150,20 @@ static void test_many(void **state)
         unsigned marks[MOST_PLACE] = {0}, most = 0;
         size_t n = draw_array(&seed, boxes), a, b;
         uint64_t place;
+        budget = fy_strided_budget(n);
         for (size_t extra = random_below(&seed, 3); extra > 0 && n < MOST_BOXES; extra--) {
             boxes[n] = draw(&seed, 2, 4, 9);
             boxes[n].offset += 30;
             bool meets;
             fy_strided_simplify(&boxes[n]);
-            must(fy_strided_meets_itself(&boxes[n], &meets, &place, &error), &error);
+            must(fy_strided_meets_itself(&boxes[n], &budget, &meets, &place, &error), &error);
             n += !meets;
         }
         for (size_t i = 0; i < n; i++) {
             unsigned found = mark(&boxes[i], 0, boxes[i].offset, marks);
             most = found > most ? found : most;
         }
-        must(fy_strided_find_meeting(boxes, n, &a, &b, &place, &error), &error);
+        must(fy_strided_find_meeting(boxes, n, &budget, &a, &b, &place, &error), &error);
         check_at((a < n) == (most > 1), "turn %d", turn);
         check_at(a == n || (a < b && b < n && marks[place] > 1), "turn %d", turn);
         n_meeting += a < n;
@@ -180,13 +184,58 @@ static void test_interwoven(void **state)
         boxes[i] = (fy_strided){
             .offset = (uint64_t)i * 8, .n_loops = 2, .count = {1000, 8}, .stride = {N * 8, 1}};
     }
-    must(fy_strided_find_meeting(boxes, N, &a, &b, &place, &error), &error);
+    budget = fy_strided_budget(N);
+    must(fy_strided_find_meeting(boxes, N, &budget, &a, &b, &place, &error), &error);
     assert_int_equal(a, N);
+    assert_int_equal(budget, fy_strided_budget(N));
     boxes[7].offset += 1;
-    must(fy_strided_find_meeting(boxes, N, &a, &b, &place, &error), &error);
+    must(fy_strided_find_meeting(boxes, N, &budget, &a, &b, &place, &error), &error);
     assert_int_equal(a, 7);
     assert_int_equal(b, 8);
     free(boxes);
+}
+
+/*
+ * Many whose strides cross: few runs are sorted, and one that is no box of the others' array is
+ * held against them. Else the budget is soon used up, which is an error and no long wait.
+ */
+static void test_crossing(void **state)
+{
+    enum { N = 4000, WIDE = 1 << 20 };
+    static fy_strided boxes[N];
+    size_t a, b;
+    uint64_t place;
+    (void)state;
+    for (size_t i = 0; i < N; i++) { /* a prime number of places apart, each in a lane of its own */
+        boxes[i] = (fy_strided){.offset = i,
+                                .n_loops = 1,
+                                .count = {i % 2 == 0 ? 5 : 7},
+                                .stride = {i % 2 == 0 ? 7 * N : 5 * N}};
+    }
+    budget = fy_strided_budget(N);
+    must(fy_strided_find_meeting(boxes, N, &budget, &a, &b, &place, &error), &error);
+    assert_int_equal(a, N);
+    boxes[N - 1].offset = 7 * N + 2; /* on the second place of box 2 */
+    must(fy_strided_find_meeting(boxes, N, &budget, &a, &b, &place, &error), &error);
+    assert_int_equal(a, 2);
+    assert_int_equal(b, N - 1);
+    assert_int_equal(place, 7 * N + 2);
+    for (size_t i = 0; i < N; i++) {
+        boxes[i] = (fy_strided){.offset = i, .n_loops = 1, .count = {WIDE}, .stride = {N}};
+    }
+    boxes[9] = (fy_strided){.offset = 9, .n_loops = 1, .count = {WIDE / 3}, .stride = {3 * N}};
+    budget = fy_strided_budget(N);
+    must(fy_strided_find_meeting(boxes, N, &budget, &a, &b, &place, &error), &error);
+    assert_int_equal(a, N);
+    for (size_t i = 0; i < N; i++) {
+        uint64_t stride = N * (1000 + i);
+        boxes[i] = (fy_strided){.offset = i, .n_loops = 1, .count = {WIDE}, .stride = {stride}};
+    }
+    budget = fy_strided_budget(N);
+    check_status("crossing", FERRY_ERR_LIMIT,
+                 fy_strided_find_meeting(boxes, N, &budget, &a, &b, &place, &error), &error);
+    check_says("crossing", "too many steps", &error);
+    assert_int_equal(budget, 0);
 }
 
 enum { EXTENT = 7, MOST_CELLS = EXTENT * EXTENT * EXTENT };
@@ -326,10 +375,10 @@ static void test_join(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one),     cmocka_unit_test(test_two),
-        cmocka_unit_test(test_many),    cmocka_unit_test(test_interwoven),
-        cmocka_unit_test(test_regions), cmocka_unit_test(test_tree),
-        cmocka_unit_test(test_join),
+        cmocka_unit_test(test_one),      cmocka_unit_test(test_two),
+        cmocka_unit_test(test_many),     cmocka_unit_test(test_interwoven),
+        cmocka_unit_test(test_crossing), cmocka_unit_test(test_regions),
+        cmocka_unit_test(test_tree),     cmocka_unit_test(test_join),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
