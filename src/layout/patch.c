@@ -6,52 +6,66 @@
 
 #include <string.h>
 
-/* Patches in the order in which those that may follow each other along a dimension are near. */
+/*
+ * Patches in the order in which those that follow each other along a dimension are found: by line,
+ * by begin, and then by where their predecessor ends, as far as they tell. The last memory, in
+ * which nothing lies twice, comes first.
+ */
 typedef struct ordered_patch {
     fy_patch *patch;
     uint32_t n_dims;
+    uint32_t n_memories;
     uint32_t along;
-    bool is_gone;
+    bool is_long;      /* of more than one element, so that it has a stride along the dimension */
+    uint64_t place[2]; /* of a long one: the place before its first; else its own */
 } ordered_patch;
 
-/* All but the begin along the dimension. */
-static int compare_lines(const fy_patch *x, const fy_patch *y, uint32_t n_dims, uint32_t along)
+static int compare_u64(uint64_t x, uint64_t y)
 {
-    if (x->group != y->group) {
-        return x->group < y->group ? -1 : 1;
+    return (x > y) - (x < y);
+}
+
+static bool matters(const fy_patch *patch, uint32_t m, uint32_t dim)
+{
+    return patch->box.length[dim] > 1 || (patch->fixed[m] >> dim & 1) != 0;
+}
+
+/* All but where they are along the dimension. */
+static int compare_lines(const ordered_patch *a, const ordered_patch *b)
+{
+    const fy_patch *x = a->patch, *y = b->patch;
+    int order = compare_u64(x->group, y->group);
+    for (uint32_t d = 0; d < a->n_dims && order == 0; d++) {
+        if (d != a->along) {
+            order = compare_u64(x->box.begin[d], y->box.begin[d]);
+            order = order != 0 ? order : compare_u64(x->box.length[d], y->box.length[d]);
+        }
     }
-    for (uint32_t d = 0; d < n_dims; d++) {
-        if (d == along) {
-            continue;
-        }
-        if (x->box.begin[d] != y->box.begin[d]) {
-            return x->box.begin[d] < y->box.begin[d] ? -1 : 1;
-        }
-        if (x->box.length[d] != y->box.length[d]) {
-            return x->box.length[d] < y->box.length[d] ? -1 : 1;
+    for (uint32_t m = 0; m < a->n_memories && order == 0; m++) {
+        order = compare_u64(x->fixed[m], y->fixed[m]);
+        for (uint32_t d = 0; d < a->n_dims && order == 0; d++) {
+            if (d != a->along && matters(x, m, d)) {
+                order = compare_u64(x->stride[m][d], y->stride[m][d]);
+            }
         }
     }
-    return 0;
+    return order;
 }
 
 static int compare_ordered(const void *a, const void *b)
 {
     const ordered_patch *x = a, *y = b;
-    const fy_patch *p = x->patch, *q = y->patch;
     uint32_t d = x->along;
-    int lines = compare_lines(p, q, x->n_dims, d);
-    if (lines != 0) {
-        return lines;
+    int order = compare_lines(x, y);
+    order = order != 0 ? order : compare_u64(x->patch->box.begin[d], y->patch->box.begin[d]);
+    order = order != 0 ? order : compare_u64(x->is_long, y->is_long);
+    for (uint32_t m = x->n_memories; m-- > 0 && order == 0;) {
+        order = compare_u64(x->place[m], y->place[m]);
     }
-    if (p->box.begin[d] != q->box.begin[d]) {
-        return p->box.begin[d] < q->box.begin[d] ? -1 : 1;
+    for (uint32_t m = x->n_memories; m-- > 0 && order == 0 && x->is_long;) {
+        order = compare_u64(x->patch->stride[m][d], y->patch->stride[m][d]);
     }
-    for (uint32_t m = 0; m < 2; m++) {
-        if (p->offset[m] != q->offset[m]) {
-            return p->offset[m] < q->offset[m] ? -1 : 1;
-        }
-    }
-    return 0;
+    return order;
 }
 
 /* The stride along the dimension of both together; false: they do not go on in this memory. */
@@ -61,8 +75,7 @@ static bool find_stride(const fy_patch *x, const fy_patch *y, uint32_t m, uint32
     uint64_t x_length = x->box.length[along], stride;
     bool is_fixed = (x->fixed[m] >> along & 1) != 0;
     for (uint32_t d = 0; d < n_dims; d++) {
-        bool matters = d != along && (x->box.length[d] > 1 || (x->fixed[m] >> d & 1) != 0);
-        if (matters && x->stride[m][d] != y->stride[m][d]) {
+        if (d != along && matters(x, m, d) && x->stride[m][d] != y->stride[m][d]) {
             return false;
         }
     }
@@ -96,86 +109,158 @@ static bool join_pair(fy_patch *x, const fy_patch *y, uint32_t along, uint32_t n
     return true;
 }
 
-/* A patch behind this one that goes on where it ends, or n. Few have the same box of a tensor. */
-static size_t find_next(const ordered_patch *items, size_t at, size_t n, uint32_t n_memories)
+typedef struct ordering {
+    ordered_patch *items;
+    size_t n;
+    size_t *alive; /* [n + 1] the first from here on that no other has become part of, or nearer */
+} ordering;
+
+static size_t first_alive(const ordering *o, size_t at)
 {
-    const fy_patch *x = items[at].patch;
-    uint32_t along = items[at].along, n_dims = items[at].n_dims;
-    uint64_t end = x->box.begin[along] + x->box.length[along];
-    FY_BISECT(size_t, low, at + 1, n, middle,
-              compare_lines(items[middle].patch, x, n_dims, along) == 0 &&
-                  items[middle].patch->box.begin[along] < end);
-    for (; low < n; low++) {
-        const fy_patch *y = items[low].patch;
-        if (compare_lines(x, y, n_dims, along) != 0 || y->box.begin[along] != end) {
+    while (o->alive[at] != at) {
+        o->alive[at] = o->alive[o->alive[at]];
+        at = o->alive[at];
+    }
+    return at;
+}
+
+/* The first behind `from` that is not before the probe and still there; n: there is none. */
+static size_t find_from(const ordering *o, size_t from, const ordered_patch *probe)
+{
+    FY_BISECT(size_t, low, from, o->n, middle, compare_ordered(&o->items[middle], probe) < 0);
+    return first_alive(o, low);
+}
+
+/* Whether an item begins as the probe does, and is long as it is. */
+static bool is_near(const ordering *o, size_t at, const ordered_patch *probe)
+{
+    const ordered_patch *item = &o->items[at];
+    return at < o->n && item->is_long == probe->is_long && compare_lines(item, probe) == 0 &&
+           item->patch->box.begin[probe->along] == probe->patch->box.begin[probe->along];
+}
+
+enum { MOST_LOOKS = 64 }; /* at places that are alike in one memory and not in the other */
+
+/* One that goes on where the item ends, of those that are long, or of those that are not. */
+static size_t find_alike(const ordering *o, size_t from, const ordered_patch *item, bool is_long)
+{
+    const fy_patch *x = item->patch;
+    uint32_t along = item->along, last = item->n_memories - 1;
+    uint64_t length = x->box.length[along];
+    fy_patch begin = *x;
+    ordered_patch probe = *item;
+    probe.patch = &begin;
+    probe.is_long = is_long;
+    begin.box.begin[along] += length;
+    for (uint32_t m = 0; m < item->n_memories; m++) {
+        bool has_stride = matters(x, m, along);
+        uint64_t stride = has_stride ? x->stride[m][along] : 0;
+        begin.stride[m][along] = stride;
+        probe.place[m] = x->offset[m] + (length - 1) * stride;
+        if (!is_long) {
+            probe.place[m] += has_stride ? stride : 1; /* or anywhere further on */
+        }
+    }
+    bool is_exact = last == 0 || is_long || matters(x, last, along);
+    uint64_t least = probe.place[0];
+    for (uint32_t look = 0; look < (is_exact ? 1 : MOST_LOOKS); look++) {
+        size_t found = find_from(o, from, &probe);
+        if (!is_near(o, found, &probe)) {
             break;
         }
         fy_patch both = *x;
-        if (!items[low].is_gone && join_pair(&both, y, along, n_dims, n_memories)) {
-            return low;
+        const ordered_patch *its = &o->items[found];
+        if (join_pair(&both, its->patch, along, item->n_dims, item->n_memories)) {
+            return found;
         }
+        probe.place[last] = its->place[last] + (its->place[0] < least ? 0 : 1);
+        probe.place[0] = least;
     }
-    return n;
+    return o->n;
 }
 
-static bool join_along(ordered_patch *items, size_t n, uint32_t n_dims, uint32_t along,
-                       uint32_t n_memories)
+/* A patch behind this one that goes on where it ends, or n: of two, the nearer one. */
+static size_t find_next(const ordering *o, size_t at)
 {
-    bool joined = false;
-    for (size_t i = 0; i < n; i++) {
-        items[i].n_dims = n_dims;
-        items[i].along = along;
+    const ordered_patch *item = &o->items[at];
+    uint32_t last = item->n_memories - 1;
+    size_t one = find_alike(o, at + 1, item, false), more = find_alike(o, at + 1, item, true);
+    if (one == o->n || more == o->n) {
+        return one == o->n ? more : one;
     }
-    fy_sort(items, n, sizeof *items, compare_ordered);
-    for (size_t i = 0; i < n; i++) {
-        if (items[i].is_gone) {
+    return o->items[one].patch->offset[last] < o->items[more].patch->offset[last] ? one : more;
+}
+
+static void order_items(ordering *o, uint32_t along)
+{
+    for (size_t i = 0; i < o->n; i++) {
+        ordered_patch *item = &o->items[i];
+        const fy_patch *patch = item->patch;
+        item->along = along;
+        item->is_long = patch->box.length[along] > 1;
+        for (uint32_t m = 0; m < item->n_memories; m++) {
+            item->place[m] = patch->offset[m] - (item->is_long ? patch->stride[m][along] : 0);
+        }
+        o->alive[i] = i;
+    }
+    o->alive[o->n] = o->n;
+    fy_sort(o->items, o->n, sizeof *o->items, compare_ordered);
+}
+
+/* False: nothing joins along the dimension. */
+static bool join_along(ordering *o, uint32_t along)
+{
+    size_t kept = 0;
+    order_items(o, along);
+    for (size_t i = 0; i < o->n; i++) {
+        const ordered_patch *item = &o->items[i];
+        if (o->alive[i] != i) {
             continue;
         }
-        for (size_t k = find_next(items, i, n, n_memories); k < n;
-             k = find_next(items, i, n, n_memories)) {
-            (void)join_pair(items[i].patch, items[k].patch, along, n_dims, n_memories);
-            items[k].is_gone = true;
-            joined = true;
+        for (size_t k = find_next(o, i); k < o->n; k = find_next(o, i)) {
+            (void)join_pair(item->patch, o->items[k].patch, along, item->n_dims, item->n_memories);
+            o->alive[k] = k + 1;
         }
     }
+    for (size_t i = 0; i < o->n; i++) {
+        if (o->alive[i] == i) {
+            o->items[kept++] = o->items[i];
+        }
+    }
+    bool joined = kept < o->n;
+    o->n = kept;
     return joined;
 }
 
 ferry_status fy_patches_join(fy_patch *patches, size_t *n_inout, uint32_t n_dims,
                              uint32_t n_memories, ferry_error *error)
 {
-    size_t n = *n_inout;
-    if (n < 2 || n_dims == 0) {
+    ordering o = {.n = *n_inout};
+    if (o.n < 2 || n_dims == 0) {
         return FERRY_OK;
     }
-    ordered_patch *items = fy_alloc_zeroed(n, sizeof *items);
-    fy_patch *left = fy_alloc(n, sizeof *left);
-    if (items == NULL || left == NULL) {
-        fy_free(items);
-        fy_free(left);
-        return fy_fail_no_memory(error, "boxes that may be one");
-    }
-    for (size_t i = 0; i < n; i++) {
-        items[i].patch = &patches[i];
+    o.items = fy_alloc(o.n, sizeof *o.items);
+    o.alive = fy_alloc(o.n + 1, sizeof *o.alive);
+    fy_patch *left = fy_alloc(o.n, sizeof *left);
+    ferry_status status = fy_check_memory(o.items != NULL && o.alive != NULL && left != NULL,
+                                          "boxes that may be one", error);
+    for (size_t i = 0; status == FERRY_OK && i < o.n; i++) {
+        o.items[i] =
+            (ordered_patch){.patch = &patches[i], .n_dims = n_dims, .n_memories = n_memories};
     }
     uint32_t idle = 0; /* dimensions in a row along which nothing joins any more */
-    for (uint32_t turn = 0; idle < n_dims && n > 1; turn++) {
-        bool joined = join_along(items, n, n_dims, n_dims - 1 - turn % n_dims, n_memories);
-        idle = joined ? 1 : idle + 1;
-        size_t kept = 0;
-        for (size_t i = 0; joined && i < n; i++) {
-            if (!items[i].is_gone) {
-                items[kept++] = items[i];
-            }
+    for (uint32_t turn = 0; status == FERRY_OK && idle < n_dims && o.n > 1; turn++) {
+        idle = join_along(&o, n_dims - 1 - turn % n_dims) ? 1 : idle + 1;
+    }
+    if (status == FERRY_OK) {
+        for (size_t i = 0; i < o.n; i++) {
+            left[i] = *o.items[i].patch;
         }
-        n = joined ? kept : n;
+        memcpy(patches, left, o.n * sizeof *left);
+        *n_inout = o.n;
     }
-    for (size_t i = 0; i < n; i++) {
-        left[i] = *items[i].patch;
-    }
-    memcpy(patches, left, n * sizeof *left);
-    *n_inout = n;
-    fy_free(items);
+    fy_free(o.items);
+    fy_free(o.alive);
     fy_free(left);
-    return FERRY_OK;
+    return status;
 }

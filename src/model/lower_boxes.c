@@ -7,6 +7,7 @@
 #include "model/lower_boxes.h"
 
 #include "base/checked.h"
+#include "base/sort.h"
 
 #include <string.h>
 
@@ -219,52 +220,69 @@ static ferry_status list_feeds(assembling *a, uint32_t tensor, const fy_box *box
     return status;
 }
 
-/* Whether a feed has a place, in the box's own dimensions; *end_out: where it ends on the last. */
-static bool feeds_place(const fy_feed *feed, uint32_t n_dims, const uint64_t *place)
+/* Where a feed begins or ends on a dimension: the volume across that is fed from there on, or no
+ * longer, which is taken off. */
+typedef struct feed_edge {
+    uint64_t at;
+    uint64_t more;
+} feed_edge;
+
+static int compare_edges(const void *a, const void *b)
 {
-    uint32_t pad = feed->n_dims - n_dims;
-    for (uint32_t d = 0; d < n_dims; d++) {
-        if (place[d] < feed->at[pad + d] || place[d] >= feed->at[pad + d] + feed->shape[pad + d]) {
-            return false;
-        }
+    const feed_edge *x = a, *y = b;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+/* The first index of dimension d at which n feeds do not fill what lies across. */
+static uint64_t find_short(const fy_feed *feeds, size_t n, const fy_box *box, uint32_t n_dims,
+                           uint32_t d, feed_edge *edges)
+{
+    uint64_t full = fy_box_volume(box->length + d + 1, n_dims - d - 1), fed = 0, at = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t k = feeds[i].n_dims - n_dims + d;
+        uint64_t across = fy_box_volume(feeds[i].shape + k + 1, n_dims - d - 1);
+        edges[2 * i] = (feed_edge){.at = feeds[i].at[k], .more = across};
+        edges[2 * i + 1] =
+            (feed_edge){.at = feeds[i].at[k] + feeds[i].shape[k], .more = 0 - across};
     }
-    return true;
+    fy_sort(edges, 2 * n, sizeof *edges, compare_edges);
+    for (size_t i = 0;;) {
+        for (; i < 2 * n && edges[i].at <= at; i++) {
+            fed += edges[i].more;
+        }
+        if (fed != full || i == 2 * n) {
+            return at;
+        }
+        at = edges[i].at;
+    }
 }
 
 /*
- * The first place of a box, in row-major order, that the feeds leave out. Between the begins and
- * ends of feeds nothing changes, so only those are looked at.
+ * The first place of a box, in row-major order, that the feeds leave out. No place is fed twice, so
+ * volumes say on which index of a dimension something is missing; only feeds that have that index
+ * are looked at on the next.
  */
-static void find_missing(const assembling *a, const fy_box *box, uint32_t n_dims, uint64_t *place)
+static ferry_status find_missing(assembling *a, const fy_box *box, uint32_t n_dims,
+                                 uint64_t place[FERRY_MAX_DIMS], ferry_error *error)
 {
+    size_t n = a->n_feeds;
+    feed_edge *edges = fy_alloc(n, 2 * sizeof *edges);
+    FY_TRY(fy_check_memory(edges != NULL, "the sources of a tensor", error));
     memset(place, 0, FERRY_MAX_DIMS * sizeof *place);
-    uint64_t next[FERRY_MAX_DIMS];
-    memcpy(next, box->length, sizeof next);
-    for (;;) {
-        const fy_feed *has = NULL;
-        for (size_t i = 0; i < a->n_feeds && has == NULL; i++) {
-            has = feeds_place(&a->feeds[i], n_dims, place) ? &a->feeds[i] : NULL;
-        }
-        if (has == NULL) {
-            return;
-        }
-        uint32_t d = n_dims;
-        for (uint32_t k = 0; k < n_dims; k++) {
-            uint32_t at = has->n_dims - n_dims + k;
-            next[k] = fy_min(next[k], has->at[at] + has->shape[at]);
-        }
-        for (; d > 0; d--) {
-            place[d - 1] = next[d - 1];
-            next[d - 1] = box->length[d - 1];
-            if (place[d - 1] < box->length[d - 1]) {
-                break;
+    for (uint32_t d = 0; d < n_dims; d++) {
+        size_t kept = 0;
+        place[d] = find_short(a->feeds, n, box, n_dims, d, edges);
+        for (size_t i = 0; i < n; i++) {
+            uint32_t k = a->feeds[i].n_dims - n_dims + d;
+            if (place[d] >= a->feeds[i].at[k] &&
+                place[d] - a->feeds[i].at[k] < a->feeds[i].shape[k]) {
+                a->feeds[kept++] = a->feeds[i];
             }
-            place[d - 1] = 0;
         }
-        if (d == 0) {
-            return; /* it is all there */
-        }
+        n = kept;
     }
+    fy_free(edges);
+    return FERRY_OK;
 }
 
 /* Gives a tensor of the problem, a box of one of the spec, its feeds. */
@@ -287,7 +305,7 @@ static ferry_status feed_box(assembling *a, uint32_t number, uint32_t tensor, co
     }
     uint64_t *missing = fy_arena_alloc(&a->problem->arena, FERRY_MAX_DIMS, sizeof *missing);
     FY_TRY(fy_check_memory(missing != NULL, "the sources of a tensor", error));
-    find_missing(a, box, target->n_dims, missing);
+    FY_TRY(find_missing(a, box, target->n_dims, missing, error));
     for (uint32_t d = 0; d < target->n_dims; d++) {
         missing[d] += box->begin[d];
     }

@@ -100,34 +100,63 @@ static ferry_status find_distinct(fy_extent_table *table, uint32_t tensor, disti
     return FERRY_OK;
 }
 
+/* A rank that has a region, for the so manieth time. */
+typedef struct having {
+    uint32_t rank;
+    uint32_t time;
+} having;
+
+static int compare_havings(const void *a, const void *b)
+{
+    const having *x = a, *y = b;
+    if (x->time != y->time) {
+        return x->time < y->time ? -1 : 1;
+    }
+    return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+/* Of a sorted list of ranks; at a source the first time is all that counts. */
+static size_t list_havings(const uint32_t *ranks, size_t n, bool all_times, having *havings)
+{
+    size_t kept = 0;
+    uint32_t time = 0;
+    for (size_t i = 0; i < n; i++) {
+        time = i > 0 && ranks[i] == ranks[i - 1] ? time + 1 : 1;
+        if (time == 1 || all_times) {
+            havings[kept++] = (having){.rank = ranks[i], .time = time};
+        }
+    }
+    fy_sort(havings, kept, sizeof *havings, compare_havings);
+    return kept;
+}
+
 /* Adds tables of the ranks that stand in a sorted list n times, for each n. */
 static ferry_status make_layers(fy_extent_table *table, const uint32_t *ranks, size_t n,
                                 fy_layered_ranks *layered, ferry_error *error)
 {
+    having *havings = fy_alloc(n, sizeof *havings);
     fy_holder *entries = fy_alloc(n, sizeof *entries);
-    uint32_t most = 1, times = 0;
-    for (size_t i = 0; i < n; i++) {
-        times = i > 0 && ranks[i] == ranks[i - 1] ? times + 1 : 1;
-        most = times > most && table->is_destination ? times : most;
+    ferry_status status =
+        fy_check_memory(havings != NULL && entries != NULL, "the holders of a region", error);
+    if (status == FERRY_OK) {
+        n = list_havings(ranks, n, table->is_destination, havings);
+        layered->n_layers = havings[n - 1].time;
+        layered->holders =
+            fy_arena_alloc(&table->problem->arena, layered->n_layers, sizeof *layered->holders);
+        status = fy_check_memory(layered->holders != NULL, "the holders of a region", error);
     }
-    layered->n_layers = most;
-    layered->holders = fy_arena_alloc(&table->problem->arena, most, sizeof *layered->holders);
-    ferry_status status = fy_check_memory(entries != NULL && layered->holders != NULL,
-                                          "the holders of a region", error);
-    for (uint32_t layer = 1; layer <= most && status == FERRY_OK; layer++) {
+    for (size_t i = 0; i < n && status == FERRY_OK;) {
         fy_holders *holders = NULL;
+        uint32_t time = havings[i].time;
         size_t n_entries = 0;
-        times = 0;
-        for (size_t i = 0; i < n; i++) {
-            times = i > 0 && ranks[i] == ranks[i - 1] ? times + 1 : 1;
-            if (times == layer) {
-                entries[n_entries++] = (fy_holder){.rank = ranks[i], .cell = 0};
-            }
+        for (; i < n && havings[i].time == time; i++) {
+            entries[n_entries++] = (fy_holder){.rank = havings[i].rank, .cell = 0};
         }
         status = fy_holders_create(1, entries, n_entries, &holders, error);
-        FY_THEN(status, fy_problem_add_holders(table->problem, holders,
-                                               &layered->holders[layer - 1], error));
+        FY_THEN(status, fy_problem_add_holders(table->problem, holders, &layered->holders[time - 1],
+                                               error));
     }
+    fy_free(havings);
     fy_free(entries);
     return status;
 }

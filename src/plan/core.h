@@ -83,6 +83,8 @@ struct ferry_plan {
     uint32_t *table_sources;
     bool has_odd_bytes; /* see plan/cut.h */
     bool *cut_legs; /* [the legs] where boxes of memory cut moves: see plan/cut.h; NULL: nowhere */
+    unsigned char
+        *used[2];      /* of sides in boxes, a bit for each tensor: a leg reads, or writes it */
     double *rank_rate; /* [n_ranks] bytes per second, or 1 without a cluster */
     ferry_plan_totals totals;
     ferry_plan_bound bound;

@@ -41,6 +41,8 @@ void ferry_plan_destroy(ferry_plan *plan)
     fy_free(plan->table_source_begin);
     fy_free(plan->table_sources);
     fy_free(plan->cut_legs);
+    fy_free(plan->used[0]);
+    fy_free(plan->used[1]);
     fy_free(plan->rank_rate);
     fy_free(plan->subset);
     fy_free(plan->lost);

@@ -11,15 +11,23 @@ void fy_cutter_cleanup(fy_cutter *cutter)
     fy_free(cutter->pieces);
     fy_free(cutter->open);
     fy_free(cutter->next);
-    fy_free(cutter->boxes);
+    fy_free(cutter->lists[0].boxes);
+    fy_free(cutter->lists[1].boxes);
     fy_free(cutter->found);
     *cutter = (fy_cutter){0};
+}
+
+void fy_cutter_forget(fy_cutter *cutter)
+{
+    cutter->lists[0].memory = NULL;
+    cutter->lists[1].memory = NULL;
 }
 
 /* One side of an atom: the tensor there, and where element 0 of the atom lies in it as a whole. */
 typedef struct cut_side {
     const fy_memory *memory;
-    uint32_t tensor; /* as the memory of the side numbers it */
+    const char *name; /* of the tensor */
+    uint32_t tensor;  /* as the memory of the side numbers it */
     uint32_t rank;
     uint32_t layer;
     uint32_t n_dims;
@@ -36,6 +44,7 @@ static cut_side side_of(const ferry_plan *plan, uint32_t leg, const fy_atom *ato
     const fy_tensor *tensor = &plan->problem.tensors[number];
     const fy_fragment *fragment = tensor->fragment;
     cut_side side = {.memory = plan->problem.memory[which],
+                     .name = tensor->name,
                      .tensor = fy_problem_variant(&plan->problem, number),
                      .rank = rank,
                      .layer = which == 0 || fragment == NULL ? 1 : fragment->layer,
@@ -61,41 +70,64 @@ static int compare_boxes(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-static ferry_status add_stock(fy_cutter *cutter, const fy_memory *memory, const fy_stock *stock,
-                              const uint64_t *begin, const uint64_t *length, ferry_error *error)
+static ferry_status add_stock(fy_cutter *cutter, fy_cut_list *list, const fy_memory *memory,
+                              const fy_stock *stock, ferry_error *error)
 {
     size_t n = stock->n_boxes;
     if (stock->tree != NULL) {
-        FY_TRY(fy_box_tree_find(stock->tree, begin, length, &cutter->found, &cutter->found_capacity,
-                                &n, error));
+        FY_TRY(fy_box_tree_find(stock->tree, list->inside.begin, list->inside.length,
+                                &cutter->found, &cutter->found_capacity, &n, error));
     }
-    FY_TRY(FY_GROW(cutter->boxes, cutter->box_capacity, cutter->n_boxes + n, "the boxes of a rank",
-                   error));
+    FY_TRY(FY_GROW(list->boxes, list->capacity, list->n + n, "the boxes of a rank", error));
     for (size_t i = 0; i < n; i++) {
         size_t at = stock->tree == NULL ? i : cutter->found[i];
-        cutter->boxes[cutter->n_boxes++] = &memory->boxes[stock->first_box + at];
+        list->boxes[list->n++] = &memory->boxes[stock->first_box + at];
     }
     return FERRY_OK;
 }
 
-/* The boxes of the rank that may have a part of a box of the tensor: by parameter and offset. */
-static ferry_status list_boxes(fy_cutter *cutter, const cut_side *side, const fy_box *inside,
-                               ferry_error *error)
+/* Whether a box has all elements of another one. */
+static bool has_all(const fy_memory_box *box, const fy_box *of, uint32_t n_dims)
+{
+    for (uint32_t d = 0; d < n_dims; d++) {
+        if (box->numbers[d] > of->begin[d] ||
+            box->numbers[d] + fy_memory_shape(box)[d] < of->begin[d] + of->length[d]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The boxes of the rank that may have a part of a box of the tensor. */
+static ferry_status list_boxes(fy_cutter *cutter, const cut_side *side, uint32_t which,
+                               const fy_box *inside, ferry_error *error)
 {
     const fy_memory_tensor *held = &side->memory->tensors[side->tensor];
     const fy_spots *spots = &side->memory->spots[held->spots];
+    fy_cut_list *list = &cutter->lists[which];
     uint32_t kind = fy_spots_kind(spots, side->rank);
-    uint64_t begin[FERRY_MAX_DIMS], length[FERRY_MAX_DIMS];
+    fy_box wanted = {{0}, {0}};
     for (uint32_t d = 0; d < side->n_dims; d++) {
-        begin[d] = side->begin[d] + inside->begin[d + side->pad];
-        length[d] = inside->length[d + side->pad];
+        wanted.begin[d] = side->begin[d] + inside->begin[d + side->pad];
+        wanted.length[d] = inside->length[d + side->pad];
     }
-    cutter->n_boxes = 0;
+    if (list->memory == side->memory && list->tensor == side->tensor && list->kind == kind &&
+        memcmp(&list->inside, &wanted, sizeof wanted) == 0) {
+        return FERRY_OK;
+    }
+    *list = (fy_cut_list){.boxes = list->boxes, .capacity = list->capacity, .inside = wanted};
     for (uint32_t i = spots->kind_begin[kind]; i < spots->kind_begin[kind + 1]; i++) {
         const fy_stock *stock = &side->memory->stocks[held->first_stock + spots->kind_lists[i]];
-        FY_TRY(add_stock(cutter, side->memory, stock, begin, length, error));
+        FY_TRY(add_stock(cutter, list, side->memory, stock, error));
     }
-    fy_sort(cutter->boxes, cutter->n_boxes, sizeof(fy_memory_box *), compare_boxes);
+    fy_sort(list->boxes, list->n, sizeof(fy_memory_box *), compare_boxes);
+    list->all_whole = true;
+    for (size_t i = 0; i < list->n && list->all_whole; i++) {
+        list->all_whole = has_all(list->boxes[i], &wanted, side->n_dims);
+    }
+    list->memory = side->memory;
+    list->tensor = side->tensor;
+    list->kind = kind;
     return FERRY_OK;
 }
 
@@ -188,15 +220,19 @@ static ferry_status take_box(fy_cutter *cutter, const cut_side *side, uint32_t w
     return FERRY_OK;
 }
 
-/* A source box that has all of a piece is taken before several that have parts of it. */
-static const fy_memory_box *find_whole(const fy_cutter *cutter, const cut_side *side,
-                                       const fy_box *piece, uint32_t n_dims)
+/*
+ * The box that has all of a piece, if one is to be taken at once: of boxes that all have it, that
+ * of the layer. A source box that has it is taken before several that have parts of it.
+ */
+static const fy_memory_box *find_whole(const fy_cut_list *list, const cut_side *side,
+                                       uint32_t which)
 {
-    for (size_t i = 0; side->layer == 1 && i < cutter->n_boxes; i++) {
-        fy_box common;
-        if (meet(side, cutter->boxes[i], piece, &common) &&
-            memcmp(common.length, piece->length, n_dims * sizeof *common.length) == 0) {
-            return cutter->boxes[i];
+    if (list->all_whole && side->layer <= list->n) {
+        return list->boxes[side->layer - 1];
+    }
+    for (size_t i = 0; which == 0 && i < list->n; i++) {
+        if (has_all(list->boxes[i], &list->inside, side->n_dims)) {
+            return list->boxes[i];
         }
     }
     return NULL;
@@ -206,9 +242,9 @@ static const fy_memory_box *find_whole(const fy_cutter *cutter, const cut_side *
 static ferry_status cut_piece(fy_cutter *cutter, const cut_side *side, uint32_t which,
                               const fy_cut_piece *piece, uint32_t n_dims, ferry_error *error)
 {
-    FY_TRY(list_boxes(cutter, side, &piece->box, error));
-    bool few = which == 0 || cutter->n_boxes == 1;
-    const fy_memory_box *whole = few ? find_whole(cutter, side, &piece->box, n_dims) : NULL;
+    const fy_cut_list *list = &cutter->lists[which];
+    FY_TRY(list_boxes(cutter, side, which, &piece->box, error));
+    const fy_memory_box *whole = find_whole(list, side, which);
     if (whole != NULL) {
         fy_cut_piece part = *piece;
         part.memory[which] = whole;
@@ -217,14 +253,14 @@ static ferry_status cut_piece(fy_cutter *cutter, const cut_side *side, uint32_t 
     }
     cutter->n_open = 0;
     FY_TRY(push_piece(&cutter->open, &cutter->n_open, &cutter->open_capacity, piece, error));
-    for (size_t i = 0; i < cutter->n_boxes && cutter->n_open > 0; i++) {
-        FY_TRY(take_box(cutter, side, which, cutter->boxes[i], n_dims, error));
+    for (size_t i = 0; i < list->n && cutter->n_open > 0; i++) {
+        FY_TRY(take_box(cutter, side, which, list->boxes[i], n_dims, error));
     }
     return cutter->n_open == 0
                ? FERRY_OK
                : fy_fail(error, FERRY_ERR_INVALID_PLAN,
-                         "rank %u has no memory for a part of tensor number %u that its boxes have",
-                         side->rank, side->tensor);
+                         "\"%s\": rank %u has no memory for a part of it that its boxes have",
+                         side->name, side->rank);
 }
 
 /* Cuts all pieces that there are by one side. */
@@ -381,12 +417,29 @@ void fy_cut_patch(const ferry_plan *plan, uint32_t leg, const fy_atom *atom,
     patch_out->group = group;
 }
 
+/* The tensors of the spec that a plan reads, or writes. */
+static ferry_status mark_used(ferry_plan *plan, uint32_t which, ferry_error *error)
+{
+    unsigned char *marks = fy_alloc_zeroed(plan->problem.n_tensors / 8 + 1u, 1);
+    plan->used[which] = marks;
+    FY_TRY(fy_check_memory(marks != NULL, "the tensors of a plan", error));
+    for (size_t i = 0; i < plan->routes.n_legs; i++) {
+        const fy_leg *leg = &plan->routes.legs[i];
+        uint32_t number =
+            fy_problem_whole_number(&plan->problem, which == 0 ? leg->source : leg->tensor);
+        marks[number / 8] = (unsigned char)(marks[number / 8] | 1u << (number % 8));
+    }
+    return FERRY_OK;
+}
+
 ferry_status fy_plan_note_cuts(ferry_plan *plan, ferry_error *error)
 {
     const fy_problem *problem = &plan->problem;
     if (!fy_plan_has_boxes(plan)) {
         return FERRY_OK;
     }
+    FY_TRY(mark_used(plan, 0, error));
+    FY_TRY(mark_used(plan, 1, error));
     plan->cut_legs = fy_alloc(plan->routes.n_legs, sizeof *plan->cut_legs);
     FY_TRY(fy_check_memory(plan->cut_legs != NULL, "the tensors of a plan", error));
     for (size_t i = 0; i < plan->routes.n_legs; i++) {

@@ -16,6 +16,18 @@ typedef struct fy_cut_piece {
     const fy_memory_box *memory[2]; /* of the source and the destination; NULL: a mesh */
 } fy_cut_piece;
 
+/* The boxes of a rank that may have a part of a box of a tensor, by parameter and offset. */
+typedef struct fy_cut_list {
+    const fy_memory_box **boxes;
+    size_t n, capacity;
+    bool all_whole; /* each has all of it */
+    /* What was asked: the same again, of another layer or of a rank that is alike, costs nothing.
+     */
+    const fy_memory *memory; /* NULL: nothing was */
+    uint32_t tensor, kind;
+    fy_box inside;
+} fy_cut_list;
+
 typedef struct fy_cutter {
     fy_cut_piece *pieces; /* the result */
     size_t n_pieces, piece_capacity;
@@ -23,13 +35,15 @@ typedef struct fy_cutter {
     size_t n_open, open_capacity;
     fy_cut_piece *next;
     size_t n_next, next_capacity;
-    const fy_memory_box **boxes; /* of one rank that may have a part */
-    size_t n_boxes, box_capacity;
+    fy_cut_list lists[2]; /* of the source and the destination */
     uint32_t *found;
     size_t found_capacity;
 } fy_cutter;
 
 void fy_cutter_cleanup(fy_cutter *cutter);
+
+/* Before it cuts for another plan. */
+void fy_cutter_forget(fy_cutter *cutter);
 
 /* Whether a side of the plan is in boxes. */
 static inline bool fy_plan_has_boxes(const ferry_plan *plan)

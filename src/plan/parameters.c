@@ -10,18 +10,6 @@
 
 #include <string.h>
 
-/* The tensors of the spec that a plan reads, or writes. */
-static bool mark_tensors(const ferry_plan *plan, uint32_t which, unsigned char *marks)
-{
-    for (size_t i = 0; i < plan->routes.n_legs; i++) {
-        const fy_leg *leg = &plan->routes.legs[i];
-        uint32_t number =
-            fy_problem_whole_number(&plan->problem, which == 0 ? leg->source : leg->tensor);
-        marks[number / 8] = (unsigned char)(marks[number / 8] | 1u << (number % 8));
-    }
-    return true;
-}
-
 static bool is_lost(const ferry_plan *plan, uint32_t rank)
 {
     FY_BISECT(size_t, low, 0, plan->n_lost, middle, plan->lost[middle] < rank);
@@ -29,16 +17,16 @@ static bool is_lost(const ferry_plan *plan, uint32_t rank)
 }
 
 /* Whether a plan has to do with a parameter: some tensor of it, a fill, or all of a destination. */
-static bool is_used(const ferry_plan *plan, uint32_t which, const fy_parameter *parameter,
-                    const uint32_t *tensor_of, const unsigned char *marks)
+static bool is_used(const ferry_plan *plan, uint32_t which, const fy_parameter *parameter)
 {
-    const ferry_side *side = plan->problem.memory[which]->side;
+    const fy_memory *memory = plan->problem.memory[which];
+    const ferry_side *side = memory->side;
     if (which == 1 && (plan->subset == NULL || parameter->n_fills > 0)) {
         return true;
     }
     for (uint32_t i = 0; i < parameter->n_boxes; i++) {
-        uint32_t tensor = tensor_of[side->boxes[parameter->first_box + i].tensor];
-        if ((marks[tensor / 8] >> (tensor % 8) & 1) != 0) {
+        uint32_t tensor = memory->tensor_of[side->boxes[parameter->first_box + i].tensor];
+        if ((plan->used[which][tensor / 8] >> (tensor % 8) & 1) != 0) {
             return true;
         }
     }
@@ -69,20 +57,17 @@ ferry_status fy_plan_visit_parameters(const ferry_plan *plan, ferry_side_role ro
     const fy_memory *memory = plan->problem.memory[which];
     uint32_t *numbers = NULL;
     size_t capacity = 0, n = 0;
-    unsigned char *marks = fy_alloc_zeroed(plan->problem.n_tensors / 8 + 1u, 1);
-    ferry_status status = fy_check_memory(marks != NULL && mark_tensors(plan, which, marks),
-                                          "the parameters of a rank", error);
-    if (status == FERRY_OK && !is_lost(plan, rank)) {
+    ferry_status status = FERRY_OK;
+    if (!is_lost(plan, rank)) {
         status = fy_memory_parameters(memory, rank, &numbers, &capacity, &n, error);
     }
     for (size_t i = 0; i < n && status == FERRY_OK; i++) {
         const fy_parameter *parameter = &memory->side->parameters[numbers[i]];
-        if (is_used(plan, which, parameter, memory->tensor_of, marks)) {
+        if (is_used(plan, which, parameter)) {
             status = visit_parameter(parameter, visitor, context);
         }
     }
     fy_free(numbers);
-    fy_free(marks);
     return status;
 }
 
@@ -187,7 +172,6 @@ ferry_status ferry_plan_visit_fills(const ferry_plan *plan, uint32_t rank,
 typedef struct held_walk {
     const ferry_plan *plan;
     const fy_memory *memory;
-    const unsigned char *marks;
     uint32_t which;
     ferry_held_box_visitor visitor;
     void *context;
@@ -275,7 +259,7 @@ static ferry_status visit_held(const held_walk *w, const fy_parameter *parameter
     for (uint32_t i = 0; i < parameter->n_boxes && status == FERRY_OK; i++) {
         const fy_said_box *said = &w->memory->side->boxes[parameter->first_box + i];
         uint32_t number = w->memory->tensor_of[said->tensor];
-        if ((w->marks[number / 8] >> (number % 8) & 1) == 0) {
+        if ((w->plan->used[w->which][number / 8] >> (number % 8) & 1) == 0) {
             continue;
         }
         const fy_tensor *tensor = fy_problem_whole(&w->plan->problem, number);
@@ -314,16 +298,10 @@ ferry_status ferry_plan_visit_held_boxes(const ferry_plan *plan, ferry_side_role
     }
     uint32_t *numbers = NULL;
     size_t capacity = 0, n = 0;
-    unsigned char *marks = fy_alloc_zeroed(plan->problem.n_tensors / 8 + 1u, 1);
-    held_walk w = {.plan = plan,
-                   .memory = memory,
-                   .marks = marks,
-                   .which = which,
-                   .visitor = visitor,
-                   .context = context};
-    ferry_status status = fy_check_memory(marks != NULL && mark_tensors(plan, which, marks),
-                                          "the boxes of a rank", error);
-    if (status == FERRY_OK && !is_lost(plan, rank)) {
+    held_walk w = {
+        .plan = plan, .memory = memory, .which = which, .visitor = visitor, .context = context};
+    ferry_status status = FERRY_OK;
+    if (!is_lost(plan, rank)) {
         status = fy_memory_parameters(memory, rank, &numbers, &capacity, &n, error);
     }
     fy_before_callback(error);
@@ -331,6 +309,5 @@ ferry_status ferry_plan_visit_held_boxes(const ferry_plan *plan, ferry_side_role
         status = visit_held(&w, &memory->side->parameters[numbers[i]], rank);
     }
     fy_free(numbers);
-    fy_free(marks);
     return fy_after_callback(status, "visitor", error);
 }

@@ -115,6 +115,9 @@ ferry_status fy_receiver_turn(fy_receiver *receiver, const ferry_plan *plan, uin
     receiver->legs_known = receiver->legs_known && receiver->plan == plan &&
                            same_routes(receiver, receiver->routes, n) &&
                            lists_alike(plan, receiver->rank, rank);
+    if (receiver->plan != plan) {
+        fy_cutter_forget(&receiver->cutter);
+    }
     receiver->plan = plan;
     receiver->rank = rank;
     receiver->n_inlets = n;
