@@ -80,16 +80,45 @@ static uint64_t part_of_run(uint64_t run_bytes, uint64_t element_bytes)
     return part * element_bytes;
 }
 
+/* An area of which every run is so often a part of the pattern. */
+static ferry_status add_parts(fy_registry *registry, uint32_t my_rank, uint32_t held,
+                              uint32_t pattern, uint64_t part, uint64_t element_bytes,
+                              const fy_area *area, ferry_error *error)
+{
+    uint64_t n = area->bytes / part, none = 0;
+    fy_area from = fy_area_of(0, part, 1, &n, &none);
+    uint64_t task = FY_FILL_TASKS + registry->n_fills++;
+    FY_TRY(
+        fy_registry_add_area(registry, true, task, my_rank, pattern, element_bytes, &from, error));
+    return fy_registry_add_area(registry, false, task, my_rank, held, element_bytes, area, error);
+}
+
+/* Bytes [first, first + bytes) of every run. */
+static fy_area part_of_runs(const fy_area *area, uint64_t first, uint64_t bytes)
+{
+    fy_area part = *area;
+    part.offset += first;
+    part.run_bytes = bytes;
+    part.bytes = area->bytes / area->run_bytes * bytes;
+    return part;
+}
+
+/* Where only small parts make a run, as of one with a prime number of elements, the whole pattern
+ * makes most of it, and one part what is left. */
 ferry_status fy_registry_add_fill(fy_registry *registry, uint32_t my_rank, uint32_t held,
                                   const unsigned char *bits, uint64_t element_bytes,
                                   const fy_area *area, ferry_error *error)
 {
     uint32_t pattern = FY_NONE;
     FY_TRY(find_pattern(registry, bits, element_bytes, &pattern, error));
-    uint64_t part = part_of_run(area->run_bytes, element_bytes), n = area->bytes / part, none = 0;
-    fy_area from = fy_area_of(0, part, 1, &n, &none);
-    uint64_t task = FY_FILL_TASKS + registry->n_fills++;
-    FY_TRY(
-        fy_registry_add_area(registry, true, task, my_rank, pattern, element_bytes, &from, error));
-    return fy_registry_add_area(registry, false, task, my_rank, held, element_bytes, area, error);
+    uint64_t part = part_of_run(area->run_bytes, element_bytes);
+    if (part == area->run_bytes || part >= PATTERN_BYTES / 4) {
+        return add_parts(registry, my_rank, held, pattern, part, element_bytes, area, error);
+    }
+    uint64_t whole = PATTERN_BYTES / element_bytes * element_bytes;
+    uint64_t most = area->run_bytes / whole * whole;
+    fy_area begin = part_of_runs(area, 0, most);
+    fy_area rest = part_of_runs(area, most, area->run_bytes - most);
+    FY_TRY(add_parts(registry, my_rank, held, pattern, whole, element_bytes, &begin, error));
+    return add_parts(registry, my_rank, held, pattern, rest.run_bytes, element_bytes, &rest, error);
 }
