@@ -338,6 +338,13 @@ FERRY_API ferry_status ferry_reshard_estimate(const ferry_reshard *reshard, cons
                                               double *seconds_out, ferry_error *error);
 
 /*
+ * Whether a run could be made onto the earlier result at path: it has the files, the tensors, the
+ * types and the shapes of this one. Nothing is compared or written.
+ */
+FERRY_API ferry_status ferry_reshard_check_onto(const ferry_reshard *reshard, const char *path,
+                                                ferry_error *error);
+
+/*
  * Whether a run could begin to write to path as far as the path alone says: nothing is there, and
  * the folder around it is. For asking before long work; ferry_reshard_run asks again. Removes
  * what a run that was killed at its very end has left of its own in a result that is whole.
@@ -354,9 +361,10 @@ typedef struct ferry_reshard_run_options {
     /*
      * The folder of an earlier result of the same target: what it holds already is not written
      * again. Files share its blocks where the file system can do that; else those in which nothing
-     * differs become hard links to its files, which must then not be changed in place. A result is
-     * the same, byte for byte, without it. A run with it begins anew, and leaves nothing to go on
-     * with. NULL: there is none.
+     * differs become hard links to its files, which must then not be changed in place; that counts
+     * in the old file's number of links, and its status change time. A result is the same, byte for
+     * byte, without it. A run with it begins anew, and leaves nothing to go on with. NULL: there is
+     * none.
      */
     const char *onto;
 } ferry_reshard_run_options;

@@ -60,54 +60,62 @@ static bool is_part(const char *text, size_t begin, size_t end)
     return end - begin > n && memcmp(text + end - n, tail, n) == 0;
 }
 
-/*
- * The first quantization_config of the object that begins at `at`, or of a part of it; false: there
- * is none.
- */
-static bool find_member(const char *text, size_t length, size_t at, size_t depth, size_t *begin_out,
-                        size_t *end_out)
+/* What stays of a text: it is written as it is read. */
+typedef struct trimming {
+    const char *text;
+    size_t length;
+    size_t copied; /* of the text, so far: what is behind it is still to be looked at */
+    char *to;
+    size_t used;
+} trimming;
+
+static void keep_until(trimming *t, size_t end)
 {
+    memcpy(t->to + t->used, t->text + t->copied, end - t->copied);
+    t->used += end - t->copied;
+    t->copied = end;
+}
+
+/* Leaves a member out, with the comma behind it, or before it where it is the last. */
+static void leave_out(trimming *t, size_t begin, size_t end)
+{
+    keep_until(t, begin);
+    t->copied = end;
+    size_t next = skip_space(t->text, t->length, end);
+    if (next < t->length && t->text[next] == ',') {
+        t->copied = skip_space(t->text, t->length, next + 1);
+        return;
+    }
+    while (t->used > 0 && is_space(t->to[t->used - 1])) {
+        t->used--;
+    }
+    t->used -= t->used > 0 && t->to[t->used - 1] == ',';
+}
+
+/* Leaves every quantization_config out of the object that begins at `at`, and of parts of it. */
+static void trim_object(trimming *t, size_t length, size_t at, size_t depth)
+{
+    const char *text = t->text;
     at = skip_space(text, length, at);
     if (at >= length || text[at] != '{' || depth == MOST_DEPTH) {
-        return false;
+        return;
     }
     for (at = skip_space(text, length, at + 1); at < length && text[at] == '"';) {
         size_t key = at, key_end = skip_string(text, length, at);
         size_t value = skip_space(text, length, key_end);
         value = skip_space(text, length, value + 1); /* the colon */
         if (value >= length) {
-            return false;
+            return;
         }
         size_t end = skip_value(text, length, value);
         if (has_key(text, key, key_end, QUANTIZATION)) {
-            *begin_out = key;
-            *end_out = end;
-            return true;
-        }
-        if (is_part(text, key, key_end) &&
-            find_member(text, end, value, depth + 1, begin_out, end_out)) {
-            return true;
+            leave_out(t, key, end);
+        } else if (is_part(text, key, key_end)) {
+            trim_object(t, end, value, depth + 1);
         }
         at = skip_space(text, length, end);
         at = at < length && text[at] == ',' ? skip_space(text, length, at + 1) : length;
     }
-    return false;
-}
-
-/* Takes a member out, with the comma behind it, or before it where it is the last. */
-static size_t remove_span(char *text, size_t length, size_t begin, size_t end)
-{
-    size_t next = skip_space(text, length, end);
-    if (next < length && text[next] == ',') {
-        end = skip_space(text, length, next + 1);
-    } else {
-        while (begin > 0 && is_space(text[begin - 1])) {
-            begin--;
-        }
-        begin -= begin > 0 && text[begin - 1] == ',';
-    }
-    memmove(text + begin, text + end, length - end);
-    return length - (end - begin);
 }
 
 static char *put(char *to, const char *text)
@@ -142,13 +150,13 @@ static size_t append_member(char *text, size_t length, const char *value)
 ferry_status fy_config_set_quantization(const char *text, size_t length, const char *value,
                                         char **text_out, size_t *length_out, ferry_error *error)
 {
-    size_t begin, end, more = value == NULL ? 0 : strlen(value) + sizeof QUANTIZATION + 16;
+    size_t more = value == NULL ? 0 : strlen(value) + sizeof QUANTIZATION + 16;
     char *changed = fy_alloc(length + more + 1, 1);
     FY_TRY(fy_check_memory(changed != NULL, "a config.json", error));
-    memcpy(changed, text, length);
-    while (find_member(changed, length, 0, 0, &begin, &end)) {
-        length = remove_span(changed, length, begin, end);
-    }
+    trimming t = {.text = text, .length = length, .to = changed};
+    trim_object(&t, length, 0, 0);
+    keep_until(&t, length);
+    length = t.used;
     if (value != NULL) {
         length = append_member(changed, length, value);
     }

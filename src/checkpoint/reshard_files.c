@@ -280,6 +280,20 @@ ferry_status fy_reshard_open_onto(fy_reshard_work *w, ferry_error *error)
                                                    target_of, c, &w->pace, &w->onto, error);
 }
 
+ferry_status ferry_reshard_check_onto(const ferry_reshard *reshard, const char *path,
+                                      ferry_error *error)
+{
+    fy_onto *onto = NULL;
+    FY_TRY(fy_check_use(reshard != NULL && path != NULL,
+                        "ferry_reshard_check_onto needs a reshard and a path", error));
+    ferry_status status = fy_onto_open(path, reshard->is_sharded, reshard->n_out, target_of,
+                                       reshard, NULL, &onto, error);
+    if (status == FERRY_OK) {
+        fy_onto_close(onto);
+    }
+    return status;
+}
+
 /* A place in a file that a writer fills on. */
 typedef struct header_place {
     fy_reshard_work *work;

@@ -156,8 +156,10 @@ def bad_case(scene, spoil):
         place = Onto(scene, folder, "layout", 1, rng)
         word = spoil(place, rng)
         before = digest_tree(place.old) if place.old.exists() else None
-        done = place.ferry.call(*place.arguments("--onto", place.old, layout=place.layout))
-        require_sentence(done, "old", word)
+        for options in (["--dry-run"], []):
+            done = place.ferry.call(*place.arguments("--onto", place.old, *options,
+                                                     layout=place.layout))
+            require_sentence(done, "old", word)
         place.require_nothing()
         must(before is None or digest_tree(place.old) == before, "OLD is another")
         place.finish(expected=place.expected, layout=place.layout)

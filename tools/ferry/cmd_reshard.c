@@ -44,8 +44,11 @@ static const char more_help[] =
     "  written: of a version in which little has changed, little is. Its files share blocks with\n"
     "  those of OLD where the file system can do that. Elsewhere a file in which nothing differs\n"
     "  becomes a hard link to that of OLD, so neither must be changed in place, only removed or\n"
-    "  replaced; a file in which something differs is written whole. OLD is not changed. It is\n"
-    "  refused if it has other files, tensors, dtypes or shapes. A run with it begins anew.\n"
+    "  replaced; a file in which something differs is written whole. Nothing is written to OLD;\n"
+    "  a link counts in the number of links of its file, and in the time that its status changed.\n"
+    "  OLD is refused, also with --dry-run, if it has other files, tensors, dtypes or shapes. A "
+    "run\n"
+    "  with it begins anew.\n"
     "\n"
     "Quantization:\n"
     "  A value is its code times the scale of its block. Scales are a tensor beside their weight,\n"
@@ -95,6 +98,8 @@ uint64_t reshard_memory_cap(const reshard_request *request)
 static ferry_status estimate(reshard_report *report, ferry_error *error)
 {
     work_watch watch;
+    const char *onto = report->request->onto;
+    FY_TRY(onto == NULL ? FERRY_OK : ferry_reshard_check_onto(report->reshard, onto, error));
     work_watch_begin(&watch, "reshard"); /* a signal shall not leave the file that is tried with */
     ferry_status status =
         ferry_reshard_estimate(report->reshard, report->request->out, &report->estimate, error);

@@ -98,6 +98,10 @@ static ferry_status print_dry_run(const reshard_report *report, ferry_error *err
     printf("\nReads      %s\n", format_bytes((double)t->read_bytes, text[0]));
     printf("Writes     %s\n", format_bytes((double)t->file_bytes, text[1]));
     FY_TRY(print_others(report, error));
+    if (report->request->onto != NULL) {
+        printf("Onto       %s: what is equal there is compared and not written\n",
+               report->request->onto);
+    }
     printf("Memory     at most %s for buffers\n",
            format_bytes((double)reshard_memory_cap(report->request), text[2]));
     if (report->has_estimate && report->estimate < 0.1) {

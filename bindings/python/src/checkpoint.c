@@ -255,6 +255,11 @@ static ferry_status work(reshard_call *c, const char *path, watch *w, ferry_erro
         status = ferry_reshard_get_totals(c->made, &c->totals, error);
     }
     if (status == FERRY_OK) {
+        status = c->dry_run && c->onto_path != NULL
+                     ? ferry_reshard_check_onto(c->made, c->onto_path, error)
+                     : FERRY_OK;
+    }
+    if (status == FERRY_OK) {
         status = c->dry_run ? estimate(c, path, error) : run(c, path, w, error);
     }
     return status;
