@@ -123,6 +123,13 @@ FERRY_API ferry_status ferry_side_write_json(const ferry_side *side, ferry_write
                                              void *context, ferry_error *error);
 
 /*
+ * Reads what ferry_side_write_json writes. Parameters without ranks are those of the rank that
+ * ferry_spec_exchange is called by. name begins the sentences about what is wrong.
+ */
+FERRY_API ferry_status ferry_side_parse(const char *text, size_t text_bytes, const char *name,
+                                        ferry_side **side_out, ferry_error *error);
+
+/*
  * A spec of the tensors of a base, or of the two sides where base is NULL, with these sides in
  * place of its own; a side of NULL is the base's, which must then be there. Sides are copied.
  */

@@ -16,7 +16,7 @@ ferry_status fy_boxed_parse(const json_t *side, const char *name, ferry_side **s
         return fy_json_fail(&place, error,
                             "has the key \"boxes\" beside those of a mesh: a side has either");
     }
-    return fy_side_from_json(json_object_get(side, "boxes"), &at, side_out, error);
+    return fy_side_from_json(json_object_get(side, "boxes"), &at, false, side_out, error);
 }
 
 /* ---- ranks ---- */

@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/hash.h"
 #include "base/options.h"
+#include "model/dtype.h"
 #include "model/map_name.h"
 #include "model/spec.h"
 
@@ -78,11 +79,11 @@ static ferry_status check_tensor(const ferry_map *map, const fy_map_side *side, 
                        "a %s of the map has a name of %zu bytes; 1 to %d of UTF-8 are possible",
                        what, length, FERRY_NAME_BYTES - 1);
     }
-    if (n_dims > FERRY_MAX_DIMS || bits == 0) {
+    if (n_dims > FERRY_MAX_DIMS || !fy_dtype_is_valid(dtype)) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "the %s \"%s\" has %u dimensions, of which %d are possible, and elements of "
-                       "%u bits",
-                       what, name, n_dims, FERRY_MAX_DIMS, dtype.element_bits);
+                       "the %s \"%s\" has %u dimensions, of which %d are possible, and the type of "
+                       "kind %u with %u bits",
+                       what, name, n_dims, FERRY_MAX_DIMS, dtype.kind, dtype.element_bits);
     }
     for (uint32_t d = 0; d < n_dims; d++) {
         if (!fy_mul(bits, fy_max(shape[d], 1), &bits) || bits > INT64_MAX) {

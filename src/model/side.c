@@ -354,6 +354,9 @@ ferry_status ferry_side_add_fill(ferry_side *side, size_t parameter, uint32_t n_
                        "a fill of \"%s\" has %u dimensions; at most %d are possible",
                        side->parameters[parameter].name, n_dims, FERRY_MAX_DIMS);
     }
+    if (side->n_fills == FY_MAX_FILLS) {
+        return fy_fail(error, FERRY_ERR_LIMIT, "more than %d fills", FY_MAX_FILLS);
+    }
     uint64_t *numbers = fy_arena_alloc(&side->arena, 2 * (size_t)n_dims + 1, sizeof *numbers);
     if (numbers == NULL || !FY_RESERVE(side->fills, side->fill_capacity, side->n_fills + 1)) {
         return fy_fail_no_memory(error, "the fills of a side");
@@ -489,6 +492,7 @@ ferry_status fy_side_append(ferry_side *side, const ferry_side *other, const uin
         const fy_fill *fill = &other->fills[i];
         FY_TRY(ferry_side_add_fill(side, first + fill->parameter, fill->n_dims, fill->offset,
                                    fill->numbers, fill->numbers + fill->n_dims, fill->bits, error));
+        side->fills[side->n_fills - 1].n_digits = fill->n_digits;
     }
     return FERRY_OK;
 }

@@ -87,6 +87,7 @@ enum {
     FY_MAX_PARAMETERS = 1 << 22,
     /* Of a side, and of what repeats make of them. */
     FY_MAX_BOXES = 1 << 24,
+    FY_MAX_FILLS = 1 << 24,
 };
 
 /* The number of the tensor of this name, which is added if need be. */
@@ -103,8 +104,8 @@ uint32_t fy_side_rank_bound(const ferry_side *side);
 ferry_status fy_side_append(ferry_side *side, const ferry_side *other, const uint32_t *own,
                             size_t n_own, ferry_error *error);
 
-/* Reads the array of parameters, "boxes" of a side in a spec. */
-ferry_status fy_side_from_json(const json_t *json, const fy_json_place *place,
+/* Reads the array of parameters, "boxes" of a side in a spec; may_be_own: ranks may be left out. */
+ferry_status fy_side_from_json(const json_t *json, const fy_json_place *place, bool may_be_own,
                                ferry_side **side_out, ferry_error *error);
 
 /* The type of a parameter, with that of its first box's tensor where it says none; kind 0: neither

@@ -14,6 +14,8 @@
 
 typedef struct side_exchange {
     const ferry_exchange *x;
+    ferry_status misuse; /* how this rank calls, and the sentence about it: all ranks are told */
+    ferry_error why;
     fy_pack own; /* both sides of this rank */
     fy_hash128 own_hash;
     fy_hash128 *hashes; /* [n_ranks] */
@@ -38,22 +40,25 @@ static ferry_status check_own(const ferry_side *side, ferry_error *error)
     return FERRY_OK;
 }
 
-/* Whether ranks begin with the same tensors and sides. */
-static fy_hash128 hash_base(const ferry_spec *base, fy_digest *d)
+static int put_text(void *context, const char *bytes, size_t n_bytes)
 {
-    fy_digest_u64(d, base == NULL ? 0 : 1 + base->n_tensors);
-    for (uint32_t t = 0; base != NULL && t < base->n_tensors; t++) {
-        const fy_tensor *tensor = &base->tensors[t];
-        fy_digest_text(d, tensor->name);
-        fy_digest_u64(d, tensor->dtype.kind);
-        fy_digest_u64(d, tensor->dtype.element_bits);
-        fy_digest_u64(d, tensor->n_dims);
-        fy_digest_u64s(d, tensor->shape, tensor->n_dims);
-    }
-    if (base != NULL && base->text != NULL) {
-        fy_digest_text(d, base->text);
-    }
-    return fy_digest_take(d);
+    fy_digest *texts = context;
+    fy_hash128 hash = fy_hash128_of(bytes, n_bytes);
+    fy_digest_hash(texts, hash);
+    return 0; /* without memory the digest has failed, which is looked at in the end */
+}
+
+/* Whether ranks begin with the same: its text has tensors, what they are made of, and sides. */
+static ferry_status hash_base(const ferry_spec *base, fy_hash128 *hash_out, ferry_error *error)
+{
+    fy_digest texts = {0};
+    ferry_status status =
+        base == NULL ? FERRY_OK : ferry_spec_write_json(base, put_text, &texts, error);
+    fy_digest_u64(&texts, base != NULL);
+    *hash_out = fy_digest_take(&texts);
+    FY_THEN(status, fy_check_memory(!texts.failed, "what a rank begins with", error));
+    fy_digest_cleanup(&texts);
+    return status;
 }
 
 static void pack_side(const ferry_side *side, fy_pack *out)
@@ -68,22 +73,20 @@ static void pack_side(const ferry_side *side, fy_pack *out)
 static void pack_digests(side_exchange *e, const ferry_spec *base, const ferry_side *const sides[2],
                          fy_pack *out)
 {
-    ferry_error error;
-    fy_digest d = {0};
-    ferry_status status =
-        fy_check_memory(e->hashes != NULL && e->first != NULL && e->next != NULL && e->last != NULL,
-                        "what ranks have", &error);
+    ferry_error error = e->why;
+    fy_hash128 hash = {0};
+    ferry_status status = e->misuse;
+    FY_THEN(status, fy_check_memory(e->hashes != NULL && e->first != NULL && e->next != NULL &&
+                                        e->last != NULL,
+                                    "what ranks have", &error));
     FY_THEN(status, check_own(sides[0], &error));
     FY_THEN(status, check_own(sides[1], &error));
     if (status == FERRY_OK) {
         pack_side(sides[0], &e->own);
         pack_side(sides[1], &e->own);
     }
-    fy_hash128 hash = hash_base(base, &d);
-    if (status == FERRY_OK && (e->own.failed || d.failed)) {
-        status = fy_fail_no_memory(&error, "what a rank has");
-    }
-    fy_digest_cleanup(&d);
+    FY_THEN(status, fy_check_memory(!e->own.failed, "what a rank has", &error));
+    FY_THEN(status, hash_base(base, &hash, &error));
     fy_message_begin(out, status, error.message);
     if (status == FERRY_OK) {
         e->own_hash = fy_hash128_of(e->own.bytes, e->own.used);
@@ -145,25 +148,34 @@ static ferry_status find_alike(side_exchange *e, ferry_error *error)
     return fy_check_memory(fits, "what ranks have", error);
 }
 
+static ferry_status take_side(ferry_side **all_inout, fy_reader *in, const uint32_t *ranks,
+                              size_t n, ferry_error *error)
+{
+    ferry_side *side = NULL;
+    FY_TRY(fy_side_unpack(in, &side, error));
+    if (side == NULL) {
+        return FERRY_OK; /* it is damaged, which the reader knows */
+    }
+    ferry_status status = *all_inout == NULL ? ferry_side_create(all_inout, error) : FERRY_OK;
+    FY_THEN(status, fy_side_append(*all_inout, side, ranks, n, error));
+    ferry_side_destroy(side);
+    return status;
+}
+
 static ferry_status take_sides(side_exchange *e, fy_reader *in, const uint32_t *ranks, size_t n,
                                ferry_error *error)
 {
     for (uint32_t which = 0; which < 2; which++) {
-        ferry_side *side = NULL;
         bool there = fy_read_number(in, 1) == 1;
         if (!there || in->failed) {
             continue;
         }
-        FY_TRY(fy_side_unpack(in, &side, error));
-        ferry_status status = FERRY_OK;
-        if (side != NULL && e->sides[which] == NULL) {
-            status = ferry_side_create(&e->sides[which], error);
+        ferry_error inner;
+        ferry_status status = take_side(&e->sides[which], in, ranks, n, &inner);
+        if (status != FERRY_OK) {
+            return fy_fail(error, status, "%s of rank %u: %s",
+                           which == 0 ? "the source" : "the destination", ranks[0], inner.message);
         }
-        if (side != NULL && status == FERRY_OK) {
-            status = fy_side_append(e->sides[which], side, ranks, n, error);
-        }
-        ferry_side_destroy(side);
-        FY_TRY(status);
     }
     return fy_read_all(in) ? FERRY_OK : fy_message_fail(ranks[0], error);
 }
@@ -226,12 +238,16 @@ ferry_status ferry_spec_exchange(const ferry_spec *base, const ferry_side *sourc
     ferry_exchange own;
     const ferry_side *const sides[2] = {source, destination};
     FY_TRY(fy_take_exchange(exchange, &own, error));
-    FY_TRY(fy_check_use(spec_out != NULL && own.all_gather != NULL && own.n_ranks > 0 &&
-                            own.rank < own.n_ranks,
-                        "ferry_spec_exchange needs a place and an exchange made with "
-                        "FERRY_EXCHANGE_INIT: an all_gather, and a rank of its world",
+    FY_TRY(fy_check_use(own.all_gather != NULL && own.n_ranks > 0 && own.rank < own.n_ranks,
+                        "ferry_spec_exchange needs an exchange made with FERRY_EXCHANGE_INIT: an "
+                        "all_gather, and a rank of its world",
                         error));
     side_exchange e = {.x = &own};
+    if (spec_out == NULL) { /* the others must not wait for this rank */
+        e.misuse = fy_fail(&e.why, FERRY_ERR_MISUSE,
+                           "ferry_spec_exchange needs a place for the spec, which rank %u has not",
+                           own.rank);
+    }
     e.hashes = fy_alloc(own.n_ranks, sizeof *e.hashes);
     e.first = fy_alloc(own.n_ranks, sizeof *e.first);
     e.next = fy_alloc(own.n_ranks, sizeof *e.next);

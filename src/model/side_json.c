@@ -22,6 +22,12 @@ typedef struct said_parameter {
     const json_t *fill;
 } said_parameter;
 
+/* What readers of an entry share. */
+typedef struct side_reading {
+    ferry_side *side;
+    bool may_be_own; /* ranks may be left out: those of the rank that says it */
+} side_reading;
+
 static ferry_status parse_rank(const json_t *json, const fy_json_place *place, void *object,
                                void *context, ferry_error *error)
 {
@@ -36,9 +42,10 @@ static ferry_status parse_ranks(const json_t *json, const fy_json_place *place, 
                                 void *context, ferry_error *error)
 {
     said_parameter *said = object;
-    ferry_side *side = context;
-    FY_TRY(fy_json_read_items(json, place, parse_rank, NULL, &side->arena, sizeof *said->ranks,
-                              "a list of ranks", &said->ranks, &said->n_ranks, error));
+    const side_reading *reading = context;
+    FY_TRY(fy_json_read_items(json, place, parse_rank, NULL, &reading->side->arena,
+                              sizeof *said->ranks, "a list of ranks", &said->ranks, &said->n_ranks,
+                              error));
     return said->n_ranks > 0 ? FERRY_OK : fy_json_fail(place, error, "must have a rank");
 }
 
@@ -216,8 +223,20 @@ static ferry_status parse_lists(const said_parameter *said, const fy_json_place 
     return FERRY_OK;
 }
 
+static ferry_status check_ranks(const said_parameter *said, const fy_json_place *place,
+                                bool may_be_own, ferry_error *error)
+{
+    bool has_rank = said->rank != FY_OWN_RANK, has_ranks = said->ranks != NULL;
+    if (has_rank && has_ranks) {
+        return fy_json_fail(place, error, "must have either \"rank\" or \"ranks\"");
+    }
+    return has_rank || has_ranks || may_be_own
+               ? FERRY_OK
+               : fy_json_fail(place, error, "must have either \"rank\" or \"ranks\"");
+}
+
 static ferry_status parse_parameter(const json_t *json, const fy_json_place *place,
-                                    ferry_side *side, ferry_error *error)
+                                    side_reading *reading, ferry_error *error)
 {
     static const fy_json_field fields[] = {
         {"rank", FY_JSON_READ, .offset = offsetof(said_parameter, rank), .read = parse_rank},
@@ -241,36 +260,37 @@ static ferry_status parse_parameter(const json_t *json, const fy_json_place *pla
         {.key = NULL}};
     said_parameter said = {.rank = FY_OWN_RANK};
     size_t number = 0;
-    FY_TRY(fy_json_read(json, place, fields, &said, side, error));
+    FY_TRY(fy_json_read(json, place, fields, &said, reading, error));
     FY_TRY(fy_cast_finish(json, place, &said.cast, error));
-    if ((said.rank == FY_OWN_RANK) == (said.ranks == NULL)) {
-        return fy_json_fail(place, error, "must have either \"rank\" or \"ranks\"");
+    FY_TRY(check_ranks(&said, place, reading->may_be_own, error));
+    if (said.rank != FY_OWN_RANK) {
+        said.ranks = &said.rank;
+        said.n_ranks = 1;
     }
-    FY_TRY(ferry_side_add_parameter(side, said.ranks == NULL ? &said.rank : said.ranks,
-                                    said.ranks == NULL ? 1 : said.n_ranks, said.name,
+    FY_TRY(ferry_side_add_parameter(reading->side, said.ranks, said.n_ranks, said.name,
                                     said.dtype.kind == 0 ? NULL : &said.dtype, said.elements,
                                     said.is_partial ? FERRY_PARAMETER_PARTIAL : 0, &number, error));
-    side->parameters[number].cast = said.cast;
+    reading->side->parameters[number].cast = said.cast;
     if (said.has_shape) {
-        FY_TRY(ferry_side_set_shape(side, number, said.n_dims, said.shape, error));
+        FY_TRY(ferry_side_set_shape(reading->side, number, said.n_dims, said.shape, error));
     }
-    return parse_lists(&said, place, side, number, error);
+    return parse_lists(&said, place, reading->side, number, error);
 }
 
-ferry_status fy_side_from_json(const json_t *json, const fy_json_place *place,
+ferry_status fy_side_from_json(const json_t *json, const fy_json_place *place, bool may_be_own,
                                ferry_side **side_out, ferry_error *error)
 {
-    ferry_side *side = NULL;
+    side_reading reading = {.may_be_own = may_be_own};
     FY_TRY(fy_json_expect_array(json, place, error));
-    if (json_array_size(json) == 0) {
+    if (json_array_size(json) == 0 && !may_be_own) {
         return fy_json_fail(place, error, "must have a parameter");
     }
-    FY_TRY(ferry_side_create(&side, error));
+    FY_TRY(ferry_side_create(&reading.side, error));
     ferry_status status = FERRY_OK;
     for (size_t i = 0; i < json_array_size(json) && status == FERRY_OK; i++) {
         fy_json_place at = {.parent = place, .index = i};
         ferry_error inner;
-        status = parse_parameter(json_array_get(json, i), &at, side, &inner);
+        status = parse_parameter(json_array_get(json, i), &at, &reading, &inner);
         if (status != FERRY_OK) {
             char text[256];
             fy_json_place_format(&at, text, sizeof text);
@@ -281,10 +301,27 @@ ferry_status fy_side_from_json(const json_t *json, const fy_json_place *place,
         }
     }
     if (status == FERRY_OK) {
-        *side_out = side;
-        side = NULL;
+        *side_out = reading.side;
+        reading.side = NULL;
     }
-    ferry_side_destroy(side);
+    ferry_side_destroy(reading.side);
+    return status;
+}
+
+ferry_status ferry_side_parse(const char *text, size_t text_bytes, const char *name,
+                              ferry_side **side_out, ferry_error *error)
+{
+    FY_TRY(fy_check_use(text != NULL && name != NULL && side_out != NULL,
+                        "ferry_side_parse needs a text, a name and a place for the side", error));
+    json_t *root = NULL;
+    const json_t *boxes;
+    static const char *const keys[] = {"boxes", NULL};
+    FY_TRY(fy_json_parse(text, text_bytes, name, &root, error));
+    fy_json_place top = {.key = name}, place = {.parent = &top, .key = "boxes"};
+    ferry_status status = fy_json_expect_object(root, &top, keys, error);
+    FY_THEN(status, fy_json_member(root, &top, "boxes", &boxes, error));
+    FY_THEN(status, fy_side_from_json(boxes, &place, true, side_out, error));
+    json_decref(root);
     return status;
 }
 

@@ -76,6 +76,7 @@ void fy_side_pack(const ferry_side *side, fy_pack *out)
         fy_pack_number(out, fill->n_dims);
         fy_pack_number(out, fill->offset);
         pack_numbers(out, fill->numbers, 2 * (size_t)fill->n_dims);
+        fy_pack_number(out, fill->n_digits);
         fy_pack_bytes(out, fill->bits, sizeof fill->bits);
     }
 }
@@ -174,10 +175,15 @@ static ferry_status unpack_fill(ferry_side *side, fy_reader *in, ferry_error *er
     uint32_t n_dims = (uint32_t)fy_read_number(in, FERRY_MAX_DIMS);
     offset = fy_read_number(in, UINT64_MAX);
     read_numbers(in, numbers, 2 * (size_t)n_dims);
+    uint32_t n_digits = (uint32_t)fy_read_number(in, 16);
     const unsigned char *bits = fy_read_bytes(in, 8);
-    return in->failed ? FERRY_OK
-                      : ferry_side_add_fill(side, parameter, n_dims, offset, numbers,
-                                            numbers + n_dims, bits, error);
+    if (in->failed) {
+        return FERRY_OK;
+    }
+    FY_TRY(ferry_side_add_fill(side, parameter, n_dims, offset, numbers, numbers + n_dims, bits,
+                               error));
+    side->fills[side->n_fills - 1].n_digits = n_digits;
+    return FERRY_OK;
 }
 
 /* Numbers of what follows are no room that is taken: each one must be there. */

@@ -212,7 +212,7 @@ static ferry_status parse_boxes(const json_t *json, const fy_json_place *place, 
 {
     const fy_side_reading *reading = context;
     ferry_side *boxes = NULL;
-    FY_TRY(fy_side_from_json(json, place, &boxes, error));
+    FY_TRY(fy_side_from_json(json, place, false, &boxes, error));
     return fy_spec_set_boxes(reading->spec, object, boxes, error);
 }
 

@@ -13,15 +13,15 @@
 
 #include <string.h>
 
-static ferry_status take_exchange(const ferry_exchange *given, const void *plan_out,
-                                  ferry_exchange *x, ferry_error *error)
+static ferry_status take_exchange(const ferry_exchange *given, ferry_exchange *x,
+                                  ferry_error *error)
 {
     FY_TRY(fy_take_exchange(given, x, error));
-    if (plan_out == NULL || x->all_gather == NULL || x->n_ranks == 0 || x->rank >= x->n_ranks ||
+    if (x->all_gather == NULL || x->n_ranks == 0 || x->rank >= x->n_ranks ||
         (x->gather == NULL) != (x->scatter == NULL)) {
         return fy_fail(error, FERRY_ERR_MISUSE,
-                       "planning needs a place and an exchange made with FERRY_EXCHANGE_INIT: an "
-                       "all_gather, both of gather and scatter or none, and a rank of its world");
+                       "planning needs an exchange made with FERRY_EXCHANGE_INIT: an all_gather, "
+                       "both of gather and scatter or none, and a rank of its world");
     }
     return FERRY_OK;
 }
@@ -60,13 +60,16 @@ static fy_hash128 hash_options(const ferry_plan_options *options)
     return hash;
 }
 
+/* has_place: the caller has one for the plan; else no rank gets one, and none waits. */
 static void pack_own(const ferry_model *src_model, const ferry_model *dst_model,
-                     const uint64_t *num_experts, const ferry_plan_options *options, fy_pack *out)
+                     const uint64_t *num_experts, const ferry_plan_options *options, bool has_place,
+                     fy_pack *out)
 {
     ferry_model *src = NULL, *dst = NULL;
     ferry_error error;
     ferry_plan_options own;
-    ferry_status status = fy_take_plan_options(options, &own, &error);
+    ferry_status status = fy_check_use(has_place, "planning needs a place for the plan", &error);
+    FY_THEN(status, fy_take_plan_options(options, &own, &error));
     FY_THEN(status, complete(src_model, num_experts, &src, &error));
     FY_THEN(status, complete(dst_model, num_experts, &dst, &error));
     fy_message_begin(out, status, error.message);
@@ -127,7 +130,7 @@ ferry_status ferry_reshard_plan_build_local(const ferry_model *src_model,
                                             ferry_reshard_plan **plan_out, ferry_error *error)
 {
     ferry_exchange own_exchange;
-    ferry_status status = take_exchange(exchange, plan_out, &own_exchange, error);
+    ferry_status status = take_exchange(exchange, &own_exchange, error);
     exchange = &own_exchange;
     if (status != FERRY_OK) {
         return status;
@@ -135,7 +138,7 @@ ferry_status ferry_reshard_plan_build_local(const ferry_model *src_model,
     fy_pack own = {0};
     fy_gathered all;
     ferry_plan *plan = NULL;
-    pack_own(src_model, dst_model, num_experts, options, &own);
+    pack_own(src_model, dst_model, num_experts, options, plan_out != NULL, &own);
     status = fy_exchange_gather(exchange, true, &own, &all, error);
     FY_THEN(status, plan_gathered(&all, exchange->n_ranks, true, options, &plan, error));
     FY_THEN(status, ferry_reshard_plan_create(plan, exchange->rank, plan_out, error));
@@ -308,7 +311,7 @@ ferry_status ferry_reshard_plan_build_centralized(const ferry_model *src_model,
                                                   ferry_reshard_plan **plan_out, ferry_error *error)
 {
     ferry_exchange own_exchange;
-    ferry_status status = take_exchange(exchange, plan_out, &own_exchange, error);
+    ferry_status status = take_exchange(exchange, &own_exchange, error);
     exchange = &own_exchange;
     if (status != FERRY_OK) {
         return status;
@@ -317,7 +320,7 @@ ferry_status ferry_reshard_plan_build_centralized(const ferry_model *src_model,
     fy_gathered all;
     fy_reader mine = {0};
     fy_outbox box = {0};
-    pack_own(src_model, dst_model, num_experts, options, &own);
+    pack_own(src_model, dst_model, num_experts, options, plan_out != NULL, &own);
     status = fy_exchange_gather(exchange, false, &own, &all, error);
     if (status == FERRY_OK && exchange->rank == 0) {
         box.lengths = fy_alloc_zeroed(exchange->n_ranks, sizeof *box.lengths);

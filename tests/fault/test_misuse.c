@@ -407,6 +407,33 @@ static int scatter_nothing(void *context, const void *all, const size_t *lengths
     return 1;
 }
 
+/* Of one rank. */
+static int gather_own(void *context, const void *bytes, size_t n_bytes, const void **all_out,
+                      const size_t **lengths_out)
+{
+    static size_t length;
+    static char own[1024];
+    (void)context;
+    length = n_bytes;
+    assert_true(n_bytes <= sizeof own);
+    memcpy(own, bytes, n_bytes);
+    *all_out = own;
+    *lengths_out = &length;
+    return 0;
+}
+
+/* A rank without a place tells the others, so that they do not wait for it. */
+static void test_exchanges_without_a_place(void **state)
+{
+    ferry_exchange alone = FERRY_EXCHANGE_INIT;
+    (void)state;
+    alone.n_ranks = 1;
+    alone.all_gather = gather_own;
+    refuse(ferry_reshard_plan_build_local(s.model, s.model, NULL, &alone, NULL, NULL, e));
+    refuse(ferry_reshard_plan_build_centralized(s.model, s.model, NULL, &alone, NULL, NULL, e));
+    refuse(ferry_spec_exchange(NULL, NULL, NULL, &alone, NULL, e));
+}
+
 /* Exchanges that are no exchange, and one that fails. */
 static void test_exchanges(void **state)
 {
@@ -427,7 +454,6 @@ static void test_exchanges(void **state)
             ferry_reshard_plan_build_centralized(s.model, s.model, NULL, &bad[i], NULL, &ops, e));
     }
     refuse(ferry_reshard_plan_build_local(s.model, s.model, NULL, NULL, NULL, &ops, e));
-    refuse(ferry_reshard_plan_build_local(s.model, s.model, NULL, &good, NULL, NULL, e));
     refuse(ferry_reshard_plan_build_centralized(s.model, s.model, NULL, NULL, NULL, &ops, e));
     assert_int_equal(ferry_reshard_plan_build_local(s.model, NULL, NULL, &good, NULL, &ops, &error),
                      FERRY_ERR_EXCHANGE);
@@ -451,12 +477,19 @@ static void test_digests_of_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_specs),         cmocka_unit_test(test_plans),
-        cmocka_unit_test(test_visitor_stops), cmocka_unit_test(test_output),
-        cmocka_unit_test(test_sizes),         cmocka_unit_test(test_metadata),
-        cmocka_unit_test(test_models),        cmocka_unit_test(test_rosters),
-        cmocka_unit_test(test_parameters),    cmocka_unit_test(test_ops),
-        cmocka_unit_test(test_exchanges),     cmocka_unit_test(test_digests_of_nothing),
+        cmocka_unit_test(test_specs),
+        cmocka_unit_test(test_plans),
+        cmocka_unit_test(test_visitor_stops),
+        cmocka_unit_test(test_output),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_metadata),
+        cmocka_unit_test(test_models),
+        cmocka_unit_test(test_rosters),
+        cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_ops),
+        cmocka_unit_test(test_exchanges_without_a_place),
+        cmocka_unit_test(test_exchanges),
+        cmocka_unit_test(test_digests_of_nothing),
     };
     return cmocka_run_group_tests(tests, make_scene, remove_scene);
 }

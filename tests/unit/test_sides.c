@@ -420,10 +420,12 @@ typedef struct meeting {
 typedef struct seat {
     meeting *at;
     uint32_t rank;
+    const ferry_spec *base;
     ferry_spec *spec;
     ferry_status status;
     ferry_error error;
     bool is_wrong;      /* it tells a parameter with ranks */
+    bool has_no_place;  /* for the spec */
     bool is_alike;      /* it has what rank 0 has */
     unsigned char *all; /* its own: others are ahead with the next call */
     size_t lengths[N_RANKS];
@@ -468,22 +470,22 @@ static void *sit(void *argument)
     exchange.rank = own->rank;
     exchange.n_ranks = N_RANKS;
     exchange.all_gather = all_gather;
-    own->status =
-        ferry_spec_exchange(NULL, source, destination, &exchange, &own->spec, &own->error);
+    own->status = ferry_spec_exchange(own->base, source, destination, &exchange,
+                                      own->has_no_place ? NULL : &own->spec, &own->error);
     ferry_side_destroy(source);
     ferry_side_destroy(destination);
     return NULL;
 }
 
-static void meet(seat seats[N_RANKS], bool is_wrong, bool is_alike, size_t *n_told_out)
+static void meet_as(seat seats[N_RANKS], size_t *n_told_out)
 {
     meeting m;
     memset(&m, 0, sizeof m);
     pthread_t threads[N_RANKS];
     assert_int_equal(pthread_barrier_init(&m.barrier, NULL, N_RANKS), 0);
     for (uint32_t r = 0; r < N_RANKS; r++) {
-        seats[r] =
-            (seat){.at = &m, .rank = r, .is_wrong = is_wrong && r == 2, .is_alike = is_alike};
+        seats[r].at = &m;
+        seats[r].rank = r;
         assert_int_equal(pthread_create(&threads[r], NULL, sit, &seats[r]), 0);
     }
     for (uint32_t r = 0; r < N_RANKS; r++) {
@@ -495,6 +497,14 @@ static void meet(seat seats[N_RANKS], bool is_wrong, bool is_alike, size_t *n_to
         free(seats[r].all);
         *n_told_out += seats[r].n_told;
     }
+}
+
+static void meet(seat seats[N_RANKS], bool is_wrong, bool is_alike, size_t *n_told_out)
+{
+    for (uint32_t r = 0; r < N_RANKS; r++) {
+        seats[r] = (seat){.is_wrong = is_wrong && r == 2, .is_alike = is_alike};
+    }
+    meet_as(seats, n_told_out);
 }
 
 static void test_exchange(void **state)
@@ -519,6 +529,77 @@ static void test_exchange(void **state)
     for (uint32_t r = 0; r < N_RANKS; r++) {
         check_status("ranks", FERRY_ERR_INVALID_INPUT, seats[r].status, &seats[r].error);
         check_says("ranks", "the parameter \"in\" has ranks", &seats[r].error);
+    }
+}
+
+/* One rank's misuse is everybody's failure, and nobody waits. */
+static void test_no_place(void **state)
+{
+    seat seats[N_RANKS] = {0};
+    size_t n_told;
+    (void)state;
+    seats[1].has_no_place = true;
+    meet_as(seats, &n_told);
+    for (uint32_t r = 0; r < N_RANKS; r++) {
+        check_status("place", FERRY_ERR_MISUSE, seats[r].status, &seats[r].error);
+        check_says("place", "a place for the spec, which rank 1 has not", &seats[r].error);
+    }
+}
+
+static ferry_spec *make_base(const char *feed, uint64_t offset)
+{
+    char text[512];
+    ferry_spec *parsed = NULL, *made = NULL;
+    ferry_side *side = NULL;
+    ferry_side_box box = FERRY_SIDE_BOX_INIT;
+    size_t parameter;
+    snprintf(text, sizeof text,
+             "{'format':'ferry.spec/1','tensors':[{'name':'a','shape':[4],'dtype':'bf16'},"
+             "{'name':'b','shape':[4],'dtype':'bf16'},"
+             "{'name':'c','shape':[4],'dtype':'bf16','source':'%s'}],'source':{'mesh':[],'rules':"
+             "[{'match':'*'}]},'destination':{'mesh':[],'rules':[{'match':'*'}]}}",
+             feed);
+    must(try_spec(text, &parsed, &error), &error);
+    must(ferry_side_create(&side, &error), &error);
+    must(ferry_side_add_parameter(side, &(uint32_t){0}, 1, "p", &bf16, 8, FERRY_PARAMETER_PARTIAL,
+                                  &parameter, &error),
+         &error);
+    box.tensor = "c";
+    box.n_dims = 1;
+    box.shape[0] = 4;
+    box.strides[0] = 1;
+    box.offset = offset;
+    must(ferry_side_add_box(side, parameter, &box, &error), &error);
+    must(ferry_spec_create(parsed, NULL, side, &made, &error), &error);
+    ferry_side_destroy(side);
+    ferry_spec_destroy(parsed);
+    return made;
+}
+
+/* Bases that differ in what a tensor is made of, or in boxes that calls have said. */
+static void test_other_base(void **state)
+{
+    static const struct {
+        const char *feed;
+        uint64_t offset;
+    } others[] = {{"a", 0}, {"b", 0}, {"a", 4}};
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(others); i++) {
+        ferry_spec *base = make_base("a", 0), *other = make_base(others[i].feed, others[i].offset);
+        seat seats[N_RANKS] = {0};
+        size_t n_told;
+        for (uint32_t r = 0; r < N_RANKS; r++) {
+            seats[r].base = r == 3 ? other : base;
+        }
+        meet_as(seats, &n_told);
+        for (uint32_t r = 0; r < N_RANKS; r++) {
+            check_says("base",
+                       i == 0 ? "there is no tensor of this name"
+                              : "rank 3 makes the spec from another base than rank 0",
+                       &seats[r].error);
+        }
+        ferry_spec_destroy(base);
+        ferry_spec_destroy(other);
     }
 }
 
@@ -829,7 +910,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bad),        cmocka_unit_test(test_missing),
         cmocka_unit_test(test_calls),      cmocka_unit_test(test_mesh_as_boxes),
-        cmocka_unit_test(test_exchange),   cmocka_unit_test(test_alike),
+        cmocka_unit_test(test_exchange),   cmocka_unit_test(test_no_place),
+        cmocka_unit_test(test_other_base), cmocka_unit_test(test_alike),
         cmocka_unit_test(test_written),    cmocka_unit_test(test_half_bytes),
         cmocka_unit_test(test_casts),      cmocka_unit_test(test_bad_casts),
         cmocka_unit_test(test_told_casts),

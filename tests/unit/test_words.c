@@ -117,7 +117,7 @@ static void test_configs(void **state)
     check_config(
         "{\"a\":1, \"b_config\": {\"quantization_config\":1, \"quantization_config\":2}\n, "
         "\"quantization_config\":3 }",
-        NULL, "{\"a\":1, \"b_config\": {} }");
+        NULL, "{\"a\":1, \"b_config\": {}\n }");
     check_config("{}", "{\"q\":1}", "{\n  \"quantization_config\": {\"q\":1}\n}");
     check_config("{\n  \"eps\": 1e-06\n}\n", "{\"q\":1}",
                  "{\n  \"eps\": 1e-06,\n  \"quantization_config\": {\"q\":1}\n}\n");

@@ -222,7 +222,7 @@ _NAMES = {
     "ferry_mixed_comm_create": "the making of a MixedCommHandler",
     "ferry_region_alloc": "the sharing of memory",
     "ferry_region_free": "the freeing of shared memory",
-    "ferry_spec_exchange": "World.all_gather()",
+    "ferry_spec_exchange": "Spec.exchange()",
     "ferry_spec_load": "ferry.Spec(path=...)",
     "ferry_tensors_add_pair": "given as (front, back)",
     "ferry_transport_open": "the opening of a transport",

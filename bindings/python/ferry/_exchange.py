@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Any, List, Optional
 
-from ._errors import InvalidInput
+from . import _errors
+from ._errors import Error, InvalidInput
 
 
 class TorchExchange:
@@ -52,3 +53,33 @@ class WorldExchange:
     def all_gather(self, data: bytes) -> List[bytes]:
         parts: List[bytes] = self._world.all_gather(data)
         return parts
+
+
+def exchange_of(world: Any, group: Any) -> Any:
+    """Of a world of ferry, or of a group of torch.distributed; of neither, ferry's default world."""
+    if world is not None and group is not None:
+        raise InvalidInput("ranks talk over one of both: give world= or group=")
+    if group is not None:
+        return TorchExchange(group)
+    if world is None:
+        from ._world import world as default_world
+
+        world = default_world()
+    return WorldExchange(world)
+
+
+def agree(exchange: Any, failure: Optional[Exception]) -> None:
+    """A rank that cannot say what it has must not leave the others waiting: all raise what it says.
+
+    Costs one exchange of a few bytes.
+    """
+    status = failure.status if isinstance(failure, Error) else "ERR_INVALID_INPUT"
+    tensor = failure.tensor if isinstance(failure, Error) and failure.tensor else ""
+    text = str(failure) if isinstance(failure, Error) else f"{type(failure).__name__}: {failure}"
+    own = "" if failure is None else "\0".join((status, tensor, text))
+    for rank, said in enumerate(exchange.all_gather(own.encode())):
+        if said:
+            status, tensor, text = bytes(said).decode().split("\0", 2)
+            kind = _errors._BY_STATUS.get(status, InvalidInput)
+            error = kind(f"rank {rank}: {text}", tensor=tensor or None, ranks=(rank,))
+            raise error from (failure if rank == exchange.rank else None)

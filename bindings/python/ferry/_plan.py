@@ -76,6 +76,41 @@ class Spec:
         """Reads a spec from a file and, if it names a model, the headers of the model's files."""
         return cls(path=path)
 
+    @classmethod
+    def exchange(
+        cls,
+        base: Union["Spec", Mapping[str, Any], Path],
+        *,
+        source: Optional[Side] = None,
+        destination: Optional[Side] = None,
+        world: Any = None,
+        group: Any = None,
+    ) -> "Spec":
+        """The spec of ranks that each know only what they have themselves.
+
+        Every rank calls it, with the same ``base``, and says its own parameters of the source, of
+        the destination, or of both: sides whose parameters have ``ranks=None``. All get the same
+        spec. In ``base`` a side that ranks say may be left out; one of which no rank says anything
+        is that of ``base``. What is wrong on one rank is raised on all.
+
+        ``world`` is a :class:`ferry.World`, ``group`` one of torch.distributed; without both it is
+        the world of ``ferry.init()``.
+
+        >>> import ferry
+        >>> own = ferry.Side()
+        >>> _ = own.add_parameter("w", ranks=None, elements=4)
+        >>> own.add_box("w", [0], [4])
+        >>> tensors = [{"name": "w", "shape": [4], "dtype": "u8"}]
+        >>> base = {"format": "ferry.spec/1", "tensors": tensors}
+        >>> ferry.Spec.exchange(base, source=own, destination=own)
+        <ferry.Spec of 1 tensor>
+        """
+        from ._exchange import exchange_of
+
+        own = cls.__new__(cls)
+        own._handle = _exchanged(base, [source, destination], exchange_of(world, group))
+        return own
+
     @property
     def n_tensors(self) -> int:
         """The number of tensors in the model, repeated entries expanded."""
@@ -98,6 +133,12 @@ class Spec:
     length="The lengths of the box at the receiver.",
     src_length="The lengths of the box at the sender.",
     bytes="Bytes of the box.",
+    dst_parameter="On a side in boxes, the receiver's parameter; else None.",
+    dst_offset="Where the box begins there, in elements.",
+    dst_strides="How far its dimensions go on there, in elements: as many as ``length`` has.",
+    src_parameter="The same at the sender.",
+    src_offset="Where the box begins there.",
+    src_strides="How far its dimensions go on there: as many as ``src_length`` has.",
 )
 class Move(NamedTuple):
     """One box of one tensor, from a rank to another or to itself.
@@ -105,8 +146,25 @@ class Move(NamedTuple):
     Begins and lengths are indices in the local shards of receiver and sender; for flat shards, in
     the shape before flattening (:attr:`Shard.full_shape`). ``length`` and ``src_length`` differ
     only where tensors are stacked, by leading ones. ``dtype`` and ``bytes`` are of what travels,
-    where elements are cast on their way. On a side in boxes (:class:`ferry.Side`) begins
-    are 0: where a box lies in which parameter, :meth:`Plan.json` says.
+    where elements are cast on their way.
+
+    On a side in boxes (:class:`ferry.Side`) begins are 0, and element ``i`` of the box is element
+    ``offset + i[0] * strides[0] + i[1] * strides[1] + ...`` of a parameter.
+
+    >>> import ferry
+    >>> side = ferry.Side()
+    >>> _ = side.add_parameter("w.T", ranks=[0], elements=8)
+    >>> side.add_box("w", [0, 0], [4, 2], strides=[1, 4])
+    >>> plan = ferry.plan({
+    ...     "format": "ferry.spec/1", "destination": side,
+    ...     "tensors": [{"name": "w", "shape": [4, 2], "dtype": "u8"}],
+    ...     "source": {"mesh": [["tp", 2]],
+    ...                "rules": [{"match": "*", "shard": [{"dim": 0, "axis": "tp"}]}]},
+    ... })
+    >>> for move in plan.moves():
+    ...     print(move.from_rank, move.length, move.dst_parameter, move.dst_offset, move.dst_strides)
+    0 (2, 2) w.T 0 (1, 4)
+    1 (2, 2) w.T 2 (1, 4)
     """
 
     task_id: int
@@ -120,6 +178,12 @@ class Move(NamedTuple):
     length: Tuple[int, ...]
     src_length: Tuple[int, ...]
     bytes: int
+    dst_parameter: Optional[str] = None
+    dst_offset: int = 0
+    dst_strides: Tuple[int, ...] = ()
+    src_parameter: Optional[str] = None
+    src_offset: int = 0
+    src_strides: Tuple[int, ...] = ()
 
     @property
     def dst_slice(self) -> Tuple[slice, ...]:
@@ -353,6 +417,51 @@ def plan(
     """
     lost = [_rank(rank, "an entry of lost_ranks") for rank in lost_ranks]
     return Plan(_ferry.plan_create(_spec_of(spec)._handle, replica, subset, lost))
+
+
+_ROLES = ("source", "destination")
+
+
+def _side_text(side: Optional[Side], role: str) -> Optional[str]:
+    if side is not None and not isinstance(side, Side):
+        raise InvalidInput(
+            f"the {role} that a rank says is of type {type(side).__name__}: give a ferry.Side"
+        )
+    if side is None:
+        return None
+    text = side.to_json()
+    _ferry.side_check(text, f"the {role}")
+    return text
+
+
+def _with_sides(base: Any) -> Tuple[Any, List[bool]]:
+    """The base with something for the sides that it lacks, and which those are."""
+    if not isinstance(base, Mapping):
+        return base, [False, False]
+    anything = {"mesh": [], "rules": [{"match": "*"}]}  # a side that no rank says is refused
+    return {**{role: anything for role in _ROLES}, **base}, [role not in base for role in _ROLES]
+
+
+def _exchanged(base: Any, sides: List[Optional[Side]], exchange: Any) -> "_ferry.Spec":
+    """What is wrong with what a rank gives is told to all before they make anything of it."""
+    from ._exchange import agree
+
+    failure: Optional[Exception] = None
+    texts: List[Optional[str]] = []
+    open_sides: List[bool] = []
+    try:
+        texts = [_side_text(side, role) for side, role in zip(sides, _ROLES)]
+        base, lacks = _with_sides(base)
+        handle = _spec_of(base)._handle
+        open_sides = [lack and text is None for lack, text in zip(lacks, texts)]
+    except Exception as error:
+        failure = error
+    agree(exchange, failure)
+    told = [json.loads(part) for part in exchange.all_gather(json.dumps(open_sides).encode())]
+    for at, role in enumerate(_ROLES):
+        if all(its[at] for its in told):
+            raise InvalidInput(f"no rank says anything of the {role}, and the base does not either")
+    return _ferry.spec_exchange(handle, texts[0], texts[1], exchange)
 
 
 def _spec_of(spec: Union[Spec, Mapping[str, Any], Path]) -> Spec:

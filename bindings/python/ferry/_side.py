@@ -72,11 +72,11 @@ class Side:
 
     def _add_entry(self, entry: Any) -> None:
         said = _object_of(entry, "parameter")
-        if ("rank" in said) == ("ranks" in said):
+        if "rank" in said and "ranks" in said:
             raise InvalidInput('a parameter of a side must have either "rank" or "ranks"')
         number = self.add_parameter(
             said["parameter"],
-            [said["rank"]] if "rank" in said else said["ranks"],
+            [said["rank"]] if "rank" in said else said.get("ranks"),
             said["elements"],
             dtype=said.get("dtype"),
             partial=said.get("partial", False),
@@ -91,7 +91,7 @@ class Side:
     def add_parameter(
         self,
         name: str,
-        ranks: Union[int, Iterable[int]],
+        ranks: Union[int, Iterable[int], None],
         elements: int,
         *,
         dtype: Any = None,
@@ -104,7 +104,7 @@ class Side:
         """A parameter that these ranks have, with the content that the next calls say: ``elements``
         of memory, one behind the other. Returns its number.
 
-        ``dtype`` is a name or one of torch or numpy; None is that of the tensor of its first box.
+        With ``ranks=None`` it is the rank that says it, in :meth:`ferry.Spec.exchange`. ``dtype`` is a name or one of torch or numpy; None is that of the tensor of its first box.
         With ``partial`` it has elements that no box and no fill gives, which stay as they are.
         ``shape`` is for the files of a checkpoint, of as many elements; None is one dimension.
 
@@ -118,12 +118,12 @@ class Side:
             raise InvalidInput(f'parameter "{name}": partial is {partial!r}: give True or False')
         about = f'parameter "{name}"'
         given = [ranks] if hasattr(ranks, "__index__") else ranks
-        entry: Dict[str, Any] = {
-            "ranks": _numbers(given, f"{about}: ranks"),
-            "parameter": name,
-            "elements": _number(elements, f"{about}: elements"),
-            "holds": [],
-        }
+        entry: Dict[str, Any] = {}
+        if given is not None:
+            entry["ranks"] = _numbers(given, f"{about}: ranks")
+        entry["parameter"] = name
+        entry["elements"] = _number(elements, f"{about}: elements")
+        entry["holds"] = []
         if dtype is not None:
             entry["dtype"] = dtype if isinstance(dtype, str) else _ferry.dtype_name(dtype)
         if shape is not None:

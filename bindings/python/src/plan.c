@@ -48,6 +48,64 @@ static PyObject *spec_parse(PyObject *module, PyObject *args, PyObject *kwargs)
     return status == FERRY_OK ? fp_spec_wrap(spec) : fp_raise(status, error.message);
 }
 
+/* A side of the rank itself; false with an exception. NULL of a text that is NULL. */
+static bool side_of(const char *text, const char *role, ferry_side **side_out)
+{
+    ferry_error error;
+    *side_out = NULL;
+    ferry_status status =
+        text == NULL ? FERRY_OK : ferry_side_parse(text, strlen(text), role, side_out, &error);
+    if (status != FERRY_OK) {
+        fp_raise(status, error.message);
+    }
+    return status == FERRY_OK;
+}
+
+/* side_check(text, role): what is wrong with a side by itself, before others are told of it. */
+static PyObject *side_check(PyObject *module, PyObject *args)
+{
+    (void)module;
+    const char *text, *role;
+    ferry_side *side;
+    if (!PyArg_ParseTuple(args, "ss", &text, &role) || !side_of(text, role, &side)) {
+        return NULL;
+    }
+    ferry_side_destroy(side);
+    Py_RETURN_NONE;
+}
+
+/* spec_exchange(base, source, destination, exchange). Texts that side_check has not let pass fail
+ * on this rank alone. */
+static PyObject *spec_exchange(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *base, *object, *own = NULL;
+    const char *texts[2];
+    ferry_side *sides[2] = {NULL, NULL};
+    ferry_spec *made = NULL;
+    fp_exchange exchange;
+    ferry_error error;
+    if (!PyArg_ParseTuple(args, "OzzO", &base, &texts[0], &texts[1], &object)) {
+        return NULL;
+    }
+    const ferry_spec *spec = fp_spec_get(base);
+    if (spec == NULL || !fp_exchange_of(object, &exchange)) {
+        return NULL;
+    }
+    if (side_of(texts[0], "source", &sides[0]) && side_of(texts[1], "destination", &sides[1])) {
+        PyThreadState *thread = PyEval_SaveThread();
+        ferry_status status =
+            ferry_spec_exchange(spec, sides[0], sides[1], &exchange.exchange, &made, &error);
+        PyEval_RestoreThread(thread);
+        own = status == FERRY_OK ? fp_spec_wrap(made)
+                                 : fp_raise_exchanged(&exchange, status, error.message);
+    }
+    ferry_side_destroy(sides[0]);
+    ferry_side_destroy(sides[1]);
+    fp_exchange_clear(&exchange);
+    return own;
+}
+
 static ferry_status load_spec(void *spec_out, const char *path, ferry_error *error)
 {
     return ferry_spec_load(path, spec_out, error);
@@ -421,6 +479,11 @@ bool fp_add_plan(PyObject *module)
         {"spec_load", spec_load, METH_O,
          FP_DOC("spec_load($module, path, /)",
                 "A spec of a file, with the headers that it names.")},
+        {"side_check", side_check, METH_VARARGS,
+         FP_DOC("side_check($module, text, role, /)", "Raises what is wrong with a side.")},
+        {"spec_exchange", spec_exchange, METH_VARARGS,
+         FP_DOC("spec_exchange($module, base, source, destination, exchange, /)",
+                "A spec of ranks that each say their own sides.")},
         {"plan_create", FP_KEYWORDS(plan_create),
          FP_DOC("plan_create($module, /, spec, replica='balanced', subset=None, lost_ranks=())",
                 "Plans a spec.")},

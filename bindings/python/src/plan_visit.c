@@ -159,6 +159,29 @@ static PyObject *source_lengths(const ferry_move *m, PyObject *lengths)
     return lengths == NULL ? NULL : fp_u64_tuple(m->src_length, m->src_n_dims);
 }
 
+/* Where a box begins in a parameter of a side in boxes, and the strides of its dimensions. */
+static bool put_place(PyObject *tuple, Py_ssize_t first, const char *parameter, uint64_t offset,
+                      const uint64_t *strides, uint32_t n_dims)
+{
+    bool is_there = parameter != NULL;
+    PyObject *fields[3] = {PyUnicode_FromString(is_there ? parameter : ""),
+                           PyLong_FromUnsignedLongLong(is_there ? offset : 0),
+                           fp_u64_tuple(strides, is_there ? n_dims : 0)};
+    bool good = true;
+    if (!is_there && fields[0] != NULL) {
+        Py_DECREF(fields[0]);
+        fields[0] = Py_None;
+        Py_INCREF(Py_None);
+    }
+    for (Py_ssize_t i = 0; i < 3; i++) {
+        good = good && fields[i] != NULL;
+        PyTuple_SetItem(tuple, first + i, fields[i]);
+    }
+    return good;
+}
+
+enum { FIELDS_OF_ALL = 11, FIELDS_OF_MOVE = FIELDS_OF_ALL + 6 };
+
 /* In the order of ferry.Move's fields. */
 static PyObject *tuple_of(moves *own, const ferry_move *m)
 {
@@ -169,8 +192,8 @@ static PyObject *tuple_of(moves *own, const ferry_move *m)
     PyObject *others = source_lengths(m, lengths);
     PyObject *at = others == NULL ? NULL : fp_u64_tuple(m->dst_begin, m->n_dims);
     PyObject *begin = at == NULL ? NULL : fp_u64_tuple(m->src_begin, m->src_n_dims);
-    PyObject *tuple = begin == NULL ? NULL : PyTuple_New(11);
-    PyObject *fields[11];
+    PyObject *tuple = begin == NULL ? NULL : PyTuple_New(FIELDS_OF_MOVE);
+    PyObject *fields[FIELDS_OF_ALL];
     bool good = tuple != NULL;
     if (good) {
         Py_INCREF(tensor), Py_INCREF(source), Py_INCREF(dtype);
@@ -182,7 +205,7 @@ static PyObject *tuple_of(moves *own, const ferry_move *m)
         fields[6] = at, fields[7] = begin, fields[8] = lengths, fields[9] = others;
         fields[10] = PyLong_FromUnsignedLongLong(m->bytes);
     }
-    for (Py_ssize_t i = 0; tuple != NULL && i < 11; i++) {
+    for (Py_ssize_t i = 0; tuple != NULL && i < FIELDS_OF_ALL; i++) {
         good = good && fields[i] != NULL;
         PyTuple_SetItem(tuple, i, fields[i]); /* a new tuple takes what it is given, NULL too */
     }
@@ -190,6 +213,10 @@ static PyObject *tuple_of(moves *own, const ferry_move *m)
     Py_XDECREF(others);
     Py_XDECREF(at);
     Py_XDECREF(begin);
+    good = good && put_place(tuple, FIELDS_OF_ALL, m->dst_parameter, m->dst_offset, m->dst_strides,
+                             m->n_dims);
+    good = good && put_place(tuple, FIELDS_OF_ALL + 3, m->src_parameter, m->src_offset,
+                             m->src_strides, m->src_n_dims);
     if (!good) {
         Py_CLEAR(tuple);
     }

@@ -9,6 +9,7 @@ import threading
 import unittest
 
 import ferry
+from ferry import _ferry
 from support import run_ranks
 
 # A model of attention with fewer heads of keys than of queries, cut over 2 ranks, and a matrix that
@@ -124,7 +125,7 @@ def of_processes(rank, size):
 def on_threads(function, n):
     """What function(world) returned, or raised, on each of n threads, which are ranks."""
     found = [None] * n
-    worlds = ferry._ferry.world_of_threads(n)
+    worlds = _ferry.world_of_threads(n)
 
     def work(rank):
         try:
@@ -223,6 +224,100 @@ class Refits(unittest.TestCase):
             ferry.refit({"w": wide}, {"t": turned}, flat)
 
 
+def own_qkv(rank):
+    """What a server of two has, as it says it itself."""
+    side = ferry.Side()
+    for entry in served([2, 3]).to_dict()["boxes"]:
+        if rank in entry.pop("ranks"):
+            number = side.add_parameter(entry["parameter"], None, entry["elements"])
+            for box in entry["holds"]:
+                side.add_box(**box, parameter=number)
+            for fill in entry.get("fill", []):
+                side.add_fill(**fill, parameter=number)
+    return side
+
+
+class Exchanges(unittest.TestCase):
+    """Ranks that each know only what they have."""
+
+    def test_all_get_the_spec_that_one_could_have_written(self):
+        base = {key: value for key, value in a_spec(None).items() if key != "destination"}
+
+        def work(world):
+            rank = world.rank
+            spec = ferry.Spec.exchange(base, world=world,
+                                       destination=own_qkv(rank) if rank > 1 else None)
+            old, new = (trained(rank), None) if rank < 2 else (None, empty(2))
+            ferry.refit(as_rows(old) if old else None, new, spec, world=world)
+            right = new is None or {name: list(v) for name, v in new.items()} == wanted(rank - 2, 2)
+            return right, ferry.plan(spec).digest
+
+        plan = ferry.plan(a_spec(served([2, 3])))
+        self.assertEqual(on_threads(work, 4), [(True, plan.digest)] * 4)
+
+    def test_both_sides_and_a_base_that_has_them(self):
+        """What ranks say stands in place of the base's."""
+        def work(world):
+            source, destination = ferry.Side(), ferry.Side()
+            source.add_parameter("s", None, 2)
+            source.add_box("w", [2 * world.rank], [2])
+            destination.add_parameter("d", None, 4)
+            destination.add_box("w", [0], [4])
+            spec = {"format": "ferry.spec/1", "destination": {"mesh": [], "rules": []},
+                    "source": {"mesh": [], "rules": [{"match": "*"}]},
+                    "tensors": [{"name": "w", "shape": [4], "dtype": "u8"}]}
+            made = ferry.Spec.exchange(spec, source=source, destination=destination, world=world)
+            new = bytearray(4)
+            ferry.refit({"s": b"ab" if world.rank == 0 else b"cd"}, {"d": new}, made, world=world)
+            return bytes(new)
+
+        self.assertEqual(on_threads(work, 2), [b"abcd"] * 2)
+
+    def test_what_is_wrong_on_one_rank_is_raised_on_all(self):
+        short, ranked = ferry.Side(), ferry.Side()
+        short.add_parameter("p", None, 4)
+        short.add_box("w", [0, 0], [4], strides=[1])
+        ranked.add_parameter("p", [1], 4)
+        twice = ferry.Side()
+        twice.add_parameter("p", None, 4)
+        twice.add_box("w", [0], [4])
+        twice.add_fill(1, [1])
+        base = {"format": "ferry.spec/1", "tensors": [{"name": "w", "shape": [4], "dtype": "u8"}],
+                "source": {"mesh": [], "rules": [{"match": "*"}]}}
+        good = ferry.Side()
+        good.add_parameter("p", None, 4)
+        good.add_box("w", [0], [4])
+        rows = [
+            (base, short, "rank 1: the destination: boxes.*begin has 2 numbers, but shape has 1"),
+            (base, ranked, 'parameter "p" has ranks; each rank tells the others only its own'),
+            (base, twice, 'parameter "p" of rank 1: box 0 \\("w"\\) and fill 0 both give element 1'),
+            (base, 3, "rank 1: the destination that a rank says is of type int"),
+            ({**base, "tensors": []}, good, "rank 1: |another base than rank 0"),
+            ("/no/such/spec.json", good, "rank 1: .*/no/such/spec.json"),
+        ]
+        for given, side, sentence in rows:
+            def work(world):
+                mine = world.rank == 1
+                ferry.Spec.exchange(given if mine else base, world=world,
+                                    destination=side if mine else good)
+
+            with self.subTest(sentence=sentence):
+                for error in on_threads(work, 3):
+                    self.assertIsInstance(error, ferry.Error)
+                    self.assertRegex(str(error), sentence)
+
+    def test_a_side_that_nobody_says(self):
+        base = {"format": "ferry.spec/1", "tensors": [{"name": "w", "shape": [4], "dtype": "u8"}],
+                "source": {"mesh": [], "rules": [{"match": "*"}]}}
+        for error in on_threads(lambda world: ferry.Spec.exchange(base, world=world), 2):
+            self.assertIsInstance(error, ferry.InvalidInput)
+            self.assertIn("no rank says anything of the destination", str(error))
+
+    def test_one_of_world_and_group(self):
+        with self.assertRaisesRegex(ferry.InvalidInput, "give world= or group="):
+            ferry.Spec.exchange({}, world=object(), group=object())
+
+
 class Saying(unittest.TestCase):
     def test_the_words_of_a_spec(self):
         side = ferry.Side()
@@ -268,6 +363,26 @@ class Saying(unittest.TestCase):
         with self.assertRaises(TypeError):
             hash(side)
 
+    def test_moves_say_where_in_parameters(self):
+        plan = ferry.plan(a_spec(served([2, 3])))
+        found = {}
+        for move in plan.moves():
+            self.assertEqual((move.src_parameter, move.src_offset, move.src_strides), (None, 0, ()))
+            own = found.setdefault((move.to_rank, move.dst_parameter), {})
+            for row in range(move.length[0]):
+                for column in range(move.length[1]):
+                    at = (move.dst_offset + row * move.dst_strides[0]
+                          + column * move.dst_strides[1])
+                    self.assertNotIn(at, own)
+                    first = move.from_rank * SHAPES[move.tensor][0] // 2 + move.src_begin[0]
+                    own[at] = element(move.tensor, first + row, move.src_begin[1] + column)
+        for rank in (2, 3):
+            for name, values in wanted(rank - 2, 2).items():
+                own = found[rank, name]
+                self.assertEqual([own.get(at, PAD) for at in range(len(values))], values)
+        for move in ferry.plan({**a_spec(None), "destination": a_spec(None)["source"]}).moves():
+            self.assertEqual(move[11:], (None, 0, (), None, 0, ()))
+
     def test_a_side_and_its_dict_have_one_plan(self):
         side = served([2, 3])
         plan = ferry.plan(a_spec(side))
@@ -308,8 +423,9 @@ class Saying(unittest.TestCase):
             (lambda: ferry.Side.from_json({"boxes": [], "mesh": []}), 'key "boxes" and no other'),
             (lambda: ferry.Side.from_json({"boxes": {}}), "boxes is of type dict"),
             (lambda: ferry.Side.from_json({"boxes": [3]}), "a parameter of a side is of type int"),
-            (lambda: ferry.Side.from_json({"boxes": [{"parameter": "p", "elements": 1,
-                                                      "holds": []}]}), 'either "rank" or "ranks"'),
+            (lambda: ferry.Side.from_json({"boxes": [{"parameter": "p", "elements": 1, "rank": 0,
+                                                      "ranks": [0], "holds": []}]}),
+             'either "rank" or "ranks"'),
             (lambda: ferry.Side.from_json({"boxes": [{"rank": 0, "parameter": "p", "elements": 1,
                                                       "holds": [{"tensor": "w"}]}]}),
              'a box of a side lacks the key "begin"'),
@@ -335,7 +451,7 @@ class Saying(unittest.TestCase):
         plan = ferry.plan(spec)
         self.assertEqual([(move.dtype, move.bytes) for move in plan.moves()],
                          [("f8e4m3", 4), ("f32", 16)])
-        first, second = json.loads(plan.json())["moves"]
+        first, second = plan.json()["moves"]
         self.assertEqual((first["src_dtype"], first["dst_dtype"], first["cast"], first["scale"],
                           first["add"], first["at"]), ("f32", "f8e4m3", "saturate", 0.5, 1,
                                                        "sender"))

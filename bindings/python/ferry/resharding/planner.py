@@ -34,6 +34,7 @@ from typing import (
 
 from .. import _errors, _ferry
 from .._errors import Error, InvalidInput
+from .._exchange import agree
 from .._repr import never_raises
 from .utils import (
     ParameterMetadata,
@@ -199,7 +200,7 @@ def _build(
                 models[i] = _ferry.make_model(listed, talk.rank, num_experts)
     except Exception as error:
         failure = error
-    _agree(talk, failure)
+    agree(talk, failure)
     try:
         core = _ferry.build_rank_plan(models[0], models[1], talk, centralized, replica, subset)
     except Error as error:
@@ -216,23 +217,6 @@ def _default_exchange() -> Any:
     from .._world import world
 
     return WorldExchange(world())
-
-
-def _agree(exchange: Any, failure: Optional[Exception]) -> None:
-    """A rank that cannot say what it has must not leave the others waiting: all raise what it says.
-
-    Costs one exchange of a few bytes.
-    """
-    status = failure.status if isinstance(failure, Error) else "ERR_INVALID_INPUT"
-    tensor = failure.tensor if isinstance(failure, Error) and failure.tensor else ""
-    text = str(failure) if isinstance(failure, Error) else f"{type(failure).__name__}: {failure}"
-    own = "" if failure is None else "\0".join((status, tensor, text))
-    for rank, said in enumerate(exchange.all_gather(own.encode())):
-        if said:
-            status, tensor, text = bytes(said).decode().split("\0", 2)
-            kind = _errors._BY_STATUS.get(status, InvalidInput)
-            error = kind(f"rank {rank}: {text}", tensor=tensor or None, ranks=(rank,))
-            raise error from (failure if rank == exchange.rank else None)
 
 
 def _named(error: Error, names: Iterable[str]) -> Error:
