@@ -110,7 +110,8 @@ typedef struct ferry_conversion {
 typedef struct ferry_move {
     uint64_t task_id;
     const char *tensor;
-    const char *source; /* the tensor that it is fed from, where the spec names one; else NULL */
+    const char *source; /* the tensor that it is fed from, where the spec names one; that of which
+                           scales are made; else NULL */
     ferry_dtype dtype;  /* of what travels, and what bytes counts */
     uint32_t from;
     uint32_t to;
@@ -118,8 +119,8 @@ typedef struct ferry_move {
     uint64_t dst_begin[FERRY_MAX_DIMS]; /* in the receiver's local shard */
     uint64_t length[FERRY_MAX_DIMS];
     /*
-     * The same for the sender's shard. It differs only where tensors are stacked: the lengths are
-     * those of the receiver with leading ones added or taken away.
+     * The same for the sender's shard. It differs where tensors are stacked: the lengths are those
+     * of the receiver with leading ones added or taken away. Of scales it is the box of the values.
      */
     uint32_t src_n_dims;
     uint64_t src_begin[FERRY_MAX_DIMS];

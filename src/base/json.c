@@ -258,7 +258,7 @@ static ferry_status read_field(const json_t *json, const fy_json_place *place,
     return FERRY_OK;
 }
 
-enum { MOST_FIELDS = 15 };
+enum { MOST_FIELDS = 31 };
 
 ferry_status fy_json_read(const json_t *json, const fy_json_place *place,
                           const fy_json_field *fields, void *object, void *context,

@@ -78,15 +78,14 @@ ferry_status fy_cast_parse_add(const json_t *json, const fy_json_place *place, v
 ferry_status fy_cast_finish(const json_t *json, const fy_json_place *place, fy_said_cast *said,
                             ferry_error *error)
 {
-    static const char *const blocks[] = {"quantize", "dequantize"};
     static const char *const numbers[] = {"scale", "add"};
-    for (size_t i = 0; i < 2; i++) {
-        if (json_object_get(json, blocks[i]) != NULL) {
-            return fy_json_fail(place, error,
-                                "asks for \"%s\", but plans convert each element by itself; ferry "
-                                "reshard quantizes checkpoints, and dequantizes them",
-                                blocks[i]);
-        }
+    if (json_object_get(json, "dequantize") != NULL) {
+        return fy_json_fail(place, error,
+                            "asks for \"dequantize\", but plans cast and quantize only; ferry "
+                            "reshard dequantizes checkpoints");
+    }
+    if (said->is_said && json_object_get(json, "quantize") != NULL) {
+        return fy_json_fail(place, error, "has both \"cast\" and \"quantize\"; use one");
     }
     for (size_t i = 0; i < 2; i++) {
         if (!said->is_said && json_object_get(json, numbers[i]) != NULL) {
@@ -193,6 +192,15 @@ fy_conversion fy_conversion_of(const fy_said_cast *said, ferry_dtype from, ferry
 
 void fy_conversion_digest(fy_digest *d, const fy_conversion *conversion)
 {
+    if (conversion->is.kind != FERRY_CONVERSION_CAST) {
+        fy_digest_text(d, "quantize");
+        fy_digest_u64(d, conversion->is.kind);
+        fy_digest_u64(d, conversion->is.code_dtype.kind);
+        fy_digest_u64(d, conversion->is.scale_dtype.kind);
+        fy_digest_u64(d, conversion->is.scale_rule);
+        fy_digest_u64s(d, conversion->is.block, 2);
+        return;
+    }
     fy_digest_text(d, "cast");
     fy_digest_u64(d, conversion->to.kind);
     fy_digest_u64(d, conversion->is.saturates);

@@ -12,6 +12,7 @@
 #include "model/memo.h"
 #include "model/rule_index.h"
 
+#include <stdio.h>
 #include <string.h>
 
 typedef struct lowering {
@@ -21,7 +22,8 @@ typedef struct lowering {
     fy_memo splits;
     fy_memo holders;
     fy_memo placements;
-    fy_memo casts; /* numbers of conversions */
+    fy_memo divided; /* placements of scales, by those of the values */
+    fy_memo casts;   /* numbers of conversions */
     const fy_conversion **conversions;
     size_t n_conversions, conversion_capacity;
     fy_rule_index rules[2]; /* of the source and of the destination */
@@ -389,9 +391,10 @@ static ferry_status make_placement(lowering *l, const fy_tensor *tensor, const p
 static ferry_status lower_cast(lowering *l, fy_tensor *tensor, const fy_rule *rule,
                                ferry_error *error)
 {
-    char why[FY_CAST_WHY_BYTES];
+    char why[FY_CAST_WHY_BYTES] = "";
     ferry_dtype to = rule->dtype.kind == 0 ? tensor->dtype : rule->dtype;
-    fy_conversion_key key = fy_cast_key(&rule->cast, tensor->dtype, to, why);
+    fy_conversion_key key = rule->blocks != NULL ? fy_blocks_key(rule->blocks)
+                                                 : fy_cast_key(&rule->cast, tensor->dtype, to, why);
     if (why[0] != '\0') {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT, "destination: \"%s\", rule \"%s\", %s",
                        tensor->name, rule->match, why);
@@ -410,7 +413,9 @@ static ferry_status lower_cast(lowering *l, fy_tensor *tensor, const fy_rule *ru
             !fy_memo_add(&l->casts, hash, number)) {
             return fy_fail_no_memory(error, "the casts of a destination");
         }
-        *conversion = fy_conversion_of(&rule->cast, tensor->dtype, to);
+        *conversion = rule->blocks != NULL ? fy_blocks_conversion(rule->blocks, tensor->dtype,
+                                                                  FERRY_CONVERSION_CODES)
+                                           : fy_conversion_of(&rule->cast, tensor->dtype, to);
         l->conversions[l->n_conversions++] = conversion;
     }
     tensor->conversion = l->conversions[number];
@@ -458,6 +463,88 @@ static ferry_status lower_tensor(lowering *l, fy_tensor *tensor, const fy_side *
                            error);
 }
 
+/* What one dimension of a tensor is in blocks. */
+static ferry_status divide_split(lowering *l, const fy_split *split, uint64_t block,
+                                 const char *title, uint32_t *number_out, ferry_error *error)
+{
+    fy_split_piece *pieces = fy_alloc(split->n_pieces, sizeof *pieces);
+    fy_split *divided = NULL;
+    FY_TRY(fy_check_memory(pieces != NULL, "the scales of a tensor", error));
+    ferry_status status = FERRY_OK;
+    for (size_t i = 0; i < split->n_pieces && status == FERRY_OK; i++) {
+        const fy_piece *piece = &split->pieces[i];
+        uint64_t end = piece->global + piece->length;
+        if (piece->n_owners != 1) {
+            status = fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                             "%s: neighbours share a part of it, which cannot be quantized", title);
+        } else if (end % block != 0 && end != split->extent) {
+            status = fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                             "%s: is cut at %llu, inside a block of %llu; a \"unit\" keeps cuts "
+                             "between blocks",
+                             title, (unsigned long long)end, (unsigned long long)block);
+        }
+        pieces[i] =
+            (fy_split_piece){.length = fy_ceil_div(piece->length, block), .part = piece->part};
+    }
+    FY_THEN(status, fy_split_pieces(split->n_parts, pieces, split->n_pieces, &divided, error));
+    FY_THEN(status, fy_problem_add_split(l->problem, divided, number_out, error));
+    fy_free(pieces);
+    return status;
+}
+
+/* The placement of scales: where the blocks of the values are. */
+static ferry_status divide_placement(lowering *l, const fy_tensor *values, const fy_scales *scales,
+                                     const char *side, uint32_t from, uint32_t *number_out,
+                                     ferry_error *error)
+{
+    uint64_t key_values[3] = {from, scales->blocks.block[0], scales->blocks.block[1]};
+    fy_hash128 key = fy_hash128_of(key_values, sizeof key_values);
+    *number_out = fy_memo_find(&l->divided, key);
+    if (*number_out != UINT32_MAX) {
+        return FERRY_OK;
+    }
+    fy_layout layout = l->problem->placements[from].layout;
+    uint32_t holders = l->problem->placements[from].holders;
+    if (layout.n_flat != 0) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s: \"%s\" is cut flat, which cuts its blocks; it is quantized from and to "
+                       "shards of whole blocks",
+                       side, values->name);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        char title[2 * FERRY_NAME_BYTES];
+        uint32_t d = layout.n_dims - 2 + i;
+        uint64_t block = scales->blocks.block[i];
+        const fy_split *split = fy_problem_split(l->problem, &layout, d);
+        snprintf(title, sizeof title, "%s: \"%s\" dim %u", side, values->name, d);
+        layout.shape[d] = fy_ceil_div(layout.shape[d], block);
+        FY_TRY(divide_split(l, split, block, title, &layout.split[d], error));
+    }
+    FY_TRY(fy_problem_add_placement(l->problem, &layout, holders, NULL, number_out, error));
+    return fy_check_memory(fy_memo_add(&l->divided, key, *number_out), "the placements", error);
+}
+
+static ferry_status lower_scales(lowering *l, fy_tensor *tensor, ferry_error *error)
+{
+    const fy_tensor *values = &l->problem->tensors[tensor->scales->tensor];
+    if (l->spec->source.boxes != NULL) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "\"%s\" is quantized on its way, which a source in boxes does not do; ferry "
+                       "reshard --quantize makes such checkpoints",
+                       values->name);
+    }
+    tensor->conversion = &tensor->scales->conversion;
+    if (values->src != FY_NONE) {
+        FY_TRY(divide_placement(l, values, tensor->scales, "source", values->src, &tensor->src,
+                                error));
+    }
+    if (values->dst != FY_NONE) {
+        FY_TRY(divide_placement(l, values, tensor->scales, "destination", values->dst, &tensor->dst,
+                                error));
+    }
+    return FERRY_OK;
+}
+
 static uint32_t world_of(const fy_side *side)
 {
     if (side->boxes != NULL) {
@@ -480,6 +567,10 @@ static ferry_status lower_all(lowering *l, ferry_error *error)
     for (uint32_t t = 0; t < spec->n_tensors; t++) {
         fy_tensor *tensor = &problem->tensors[t];
         ferry_status status = FERRY_OK;
+        if (tensor->scales != NULL) { /* behind the tensor that they are of */
+            FY_TRY(lower_scales(l, tensor, error));
+            continue;
+        }
         /* A tensor with sources is not placed at the source. */
         if (tensor->n_feeds == 0 && !tensor->is_made && spec->source.boxes == NULL) {
             status = lower_tensor(l, tensor, &spec->source, &tensor->src, error);
@@ -519,6 +610,7 @@ out:
     fy_memo_cleanup(&l.splits);
     fy_memo_cleanup(&l.holders);
     fy_memo_cleanup(&l.placements);
+    fy_memo_cleanup(&l.divided);
     fy_memo_cleanup(&l.casts);
     fy_free(l.conversions);
     fy_rule_index_cleanup(&l.rules[0]);

@@ -371,6 +371,14 @@ static ferry_status index_feeds(const assembling *a, uint32_t tensor, fy_box_tre
 
 enum { TREE_FROM = 8 };
 
+/* What becomes of a variant of a tensor at the destination; scales are made there, not cast. */
+static const fy_conversion *conversion_of(const assembling *a, uint32_t tensor, uint32_t variant)
+{
+    const fy_scales *scales = a->spec->tensors[tensor].scales;
+    return scales != NULL ? &scales->conversion
+                          : fy_memory_conversion(a->problem->memory[1], variant);
+}
+
 /* A copy of a tensor for a variant of it at the destination. */
 static ferry_status add_variant(assembling *a, uint32_t tensor, fy_fragment *fragment,
                                 uint32_t variant, const uint64_t *shape, uint32_t placement,
@@ -382,7 +390,8 @@ static ferry_status add_variant(assembling *a, uint32_t tensor, fy_fragment *fra
     FY_TRY(add_tensor(a, tensor, fragment, shape, number_out, error));
     fy_tensor *added = &a->problem->tensors[*number_out];
     added->dst = placement;
-    added->conversion = fy_memory_conversion(a->problem->memory[1], variant);
+    added->conversion = conversion_of(a, tensor, variant);
+    added->scales = a->spec->tensors[tensor].scales;
     return FERRY_OK;
 }
 
@@ -415,8 +424,7 @@ static ferry_status place_layers(assembling *a, uint32_t tensor, uint32_t varian
     bool is_itself = variant == tensor;
     if (is_itself) {
         a->problem->tensors[tensor].dst = extents->placement;
-        a->problem->tensors[tensor].conversion =
-            fy_memory_conversion(a->problem->memory[1], variant);
+        a->problem->tensors[tensor].conversion = conversion_of(a, tensor, variant);
     }
     for (uint32_t layer = is_itself ? 2 : 1; layer <= extents->n_layers; layer++) {
         fy_fragment fragment = {.layer = layer};

@@ -26,6 +26,9 @@ static fy_conversion_key key_of(const ferry_side *side, uint32_t parameter, ferr
 {
     char why[FY_CAST_WHY_BYTES]; /* there is none: it was checked */
     const fy_parameter *of = &side->parameters[parameter];
+    if (of->blocks != NULL) {
+        return fy_blocks_key(of->blocks);
+    }
     return fy_cast_key(&of->cast, dtype, of->dtype, why);
 }
 
@@ -70,7 +73,10 @@ static ferry_status put_variant(fy_memory *memory, uint32_t number, const wanted
     }
     fy_conversion *conversion = fy_arena_alloc(&memory->arena, 1, sizeof *conversion);
     FY_TRY(fy_check_memory(conversion != NULL, "the tensors of a side", error));
-    *conversion = fy_conversion_of(&parameter->cast, variant->dtype, parameter->dtype);
+    *conversion =
+        parameter->blocks != NULL
+            ? fy_blocks_conversion(parameter->blocks, variant->dtype, FERRY_CONVERSION_CODES)
+            : fy_conversion_of(&parameter->cast, variant->dtype, parameter->dtype);
     variant->conversion = conversion;
     return FERRY_OK;
 }
@@ -94,7 +100,7 @@ static ferry_status put_variants(fy_memory *memory, const wanted_tensor *wanted,
 static bool has_casts(const ferry_side *side)
 {
     for (size_t p = 0; p < side->n_parameters; p++) {
-        if (side->parameters[p].cast.is_said) {
+        if (side->parameters[p].cast.is_said || side->parameters[p].blocks != NULL) {
             return true;
         }
     }

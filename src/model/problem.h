@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "layout/box.h"
 #include "layout/split.h"
+#include "model/blocks.h"
 #include "model/conversion.h"
 #include "model/holders.h"
 
@@ -71,6 +72,13 @@ typedef struct fy_fragment {
     uint64_t at[FERRY_MAX_DIMS]; /* where the region begins */
 } fy_fragment;
 
+/* A tensor that has the scales of another one's blocks. */
+typedef struct fy_scales {
+    uint32_t tensor; /* of the values: the same number in a spec and its problem */
+    fy_said_blocks blocks;
+    fy_conversion conversion;
+} fy_scales;
+
 typedef struct fy_tensor {
     const char *name;
     const uint64_t *shape;
@@ -85,6 +93,7 @@ typedef struct fy_tensor {
     bool is_made;        /* whoever fills the destination makes it: no source has it */
     const fy_fragment *fragment;     /* NULL: it is whole, and fed as the spec says */
     const fy_conversion *conversion; /* at the destination; NULL: it is wanted as it is */
+    const fy_scales *scales;         /* it is made on the way; NULL: a source has it */
 } fy_tensor;
 
 /* One rank's parameters in its own order; n is 0 where that is the order of tensors. */
@@ -140,6 +149,14 @@ static inline uint32_t fy_problem_variant(const fy_problem *problem, uint32_t te
 static inline ferry_dtype fy_tensor_wire(const fy_tensor *tensor)
 {
     return tensor->conversion == NULL ? tensor->dtype : tensor->conversion->wire;
+}
+
+/* Of codes, which rows are made together; 0: these are none. */
+static inline uint64_t fy_tensor_block_rows(const fy_tensor *tensor)
+{
+    bool is_codes =
+        tensor->conversion != NULL && tensor->conversion->is.kind == FERRY_CONVERSION_CODES;
+    return is_codes ? tensor->conversion->is.block[0] : 0;
 }
 
 static inline ferry_dtype fy_tensor_wanted(const fy_tensor *tensor)

@@ -463,6 +463,11 @@ static ferry_status append_parameters(ferry_side *side, const ferry_side *other,
         if (parameter->shape != NULL) {
             FY_TRY(ferry_side_set_shape(side, number, parameter->n_dims, parameter->shape, error));
         }
+        if (parameter->blocks != NULL) {
+            const fy_said_blocks *blocks = fy_blocks_copy(parameter->blocks, &side->arena);
+            FY_TRY(fy_check_memory(blocks != NULL, "the parameters of a side", error));
+            side->parameters[number].blocks = blocks;
+        }
     }
     return FERRY_OK;
 }

@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "base/writer.h"
 #include "layout/strided.h"
-#include "model/conversion.h"
+#include "model/blocks.h"
 
 #include <ferry/side.h>
 
@@ -47,8 +47,9 @@ typedef struct fy_parameter {
     bool is_partial;
     fy_said_cast cast;
     uint32_t n_dims;
-    const uint64_t *shape;       /* for files: of as many elements; NULL: none was said */
-    uint32_t first_box, n_boxes; /* of a side that is sorted */
+    const uint64_t *shape;        /* for files: of as many elements; NULL: none was said */
+    const fy_said_blocks *blocks; /* NULL: it is not quantized */
+    uint32_t first_box, n_boxes;  /* of a side that is sorted */
     uint32_t first_fill, n_fills;
 } fy_parameter;
 

@@ -71,6 +71,9 @@ static ferry_status check_types(const checking *c, uint32_t number, ferry_dtype 
                  have, want, want, have);
         return fail(c, number, error, sentence);
     }
+    if (c->parameter->blocks != NULL) {
+        return FERRY_OK; /* its values have a type that has blocks, or there are no scales */
+    }
     fy_cast_key(&c->parameter->cast, dtype, c->dtype, why);
     if (why[0] == '\0') {
         return FERRY_OK;
@@ -78,6 +81,36 @@ static ferry_status check_types(const checking *c, uint32_t number, ferry_dtype 
     snprintf(sentence, sizeof sentence, "the tensor is %s and the parameter %s, which %s", have,
              want, why);
     return fail(c, number, error, sentence);
+}
+
+static bool is_plain(const checking *c, ferry_dtype dtype)
+{
+    char why[FY_CAST_WHY_BYTES];
+    return fy_conversion_key_is_zero(fy_cast_key(&c->parameter->cast, dtype, c->dtype, why));
+}
+
+/* Boxes that are quantized, and all that repeats make of them, are of whole blocks. */
+static ferry_status check_blocks(const checking *c, uint32_t number, const fy_tensor *of,
+                                 const fy_said_box *box, ferry_error *error)
+{
+    char sentence[TITLE_BYTES];
+    for (uint32_t i = 0; i < 2; i++) {
+        uint32_t d = of->n_dims - 2 + i;
+        uint64_t block = c->parameter->blocks->block[i];
+        uint64_t begin = box->numbers[d], end = begin + fy_said_box_shape(box)[d];
+        uint64_t wrong = begin % block != 0 ? begin : end;
+        for (uint32_t r = 0; r < box->n_repeats && wrong % block == 0; r++) {
+            const uint64_t *repeat = fy_said_box_repeat(box, r);
+            wrong = repeat[0] > 1 && repeat[2 + d] % block != 0 ? begin + repeat[2 + d] : wrong;
+        }
+        if (wrong % block != 0 && !(wrong == end && end == of->shape[d])) {
+            snprintf(sentence, sizeof sentence,
+                     "begins or ends at %llu on dim %u of the tensor, inside a block of %llu",
+                     (unsigned long long)wrong, d, (unsigned long long)block);
+            return fail(c, number, error, sentence);
+        }
+    }
+    return FERRY_OK;
 }
 
 static ferry_status check_tensor(const checking *c, uint32_t number, const fy_said_box *box,
@@ -103,7 +136,11 @@ static ferry_status check_tensor(const checking *c, uint32_t number, const fy_sa
                  box->n_dims, of->n_dims);
         return fail(c, number, error, sentence);
     }
-    return check_types(c, number, of->dtype, error);
+    if (of->scales != NULL && !is_plain(c, of->dtype)) {
+        return fail(c, number, error, "the tensor has scales of blocks, which are not cast");
+    }
+    FY_TRY(check_types(c, number, of->dtype, error));
+    return c->parameter->blocks == NULL ? FERRY_OK : check_blocks(c, number, of, box, error);
 }
 
 static ferry_status check_extent(const checking *c, uint32_t number, const fy_said_box *box,
@@ -345,18 +382,22 @@ static ferry_status check_parameter(checking *c, ferry_error *error)
     size_t n = 0;
     uint64_t bits;
     char title[TITLE_BYTES];
-    c->dtype = p->dtype;
-    if (p->dtype.kind == 0 && p->n_boxes > 0) {
+    c->dtype = p->dtype.kind == 0 && p->blocks != NULL ? p->blocks->codes : p->dtype;
+    if (c->dtype.kind == 0 && p->n_boxes > 0) {
         uint32_t tensor = c->side->tensor_of[c->boxes->boxes[p->first_box].tensor];
         FY_TRY(tensor == FY_NONE ? fail(c, 0, error, "there is no tensor of this name") : FERRY_OK);
         c->dtype = c->spec->tensors[tensor].dtype;
     }
     put_title(c, title);
-    if (p->cast.is_said && !c->is_destination) {
+    if ((p->cast.is_said || p->blocks != NULL) && !c->is_destination) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%s: says a cast, but a source holds tensors as they are; say at the "
+                       "%s: says %s, but a source holds tensors as they are; say at the "
                        "destination what they become",
-                       title);
+                       title, p->blocks != NULL ? "\"quantize\"" : "a cast");
+    }
+    if (p->blocks != NULL && c->dtype.kind != p->blocks->codes.kind) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s: has another dtype than that of its codes", title);
     }
     if (c->dtype.kind == 0) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -522,6 +563,9 @@ ferry_status fy_spec_set_boxes(ferry_spec *spec, fy_side *side, ferry_side *boxe
                        side->name);
     }
     ferry_status status = boxes->is_sorted ? FERRY_OK : fy_side_sort(boxes, error);
+    if (c.is_destination) {
+        FY_THEN(status, fy_spec_add_box_scales(spec, boxes, error));
+    }
     FY_THEN(status, resolve_tensors(spec, side, error));
     FY_THEN(status, check_all(&c, error));
     FY_THEN(status, make_memory(spec, side, error));

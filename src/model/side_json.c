@@ -18,6 +18,7 @@ typedef struct said_parameter {
     fy_said_cast cast;
     uint32_t n_dims;
     uint64_t shape[FERRY_MAX_DIMS];
+    const json_t *quantize;
     const json_t *holds;
     const json_t *fill;
 } said_parameter;
@@ -255,13 +256,18 @@ static ferry_status parse_parameter(const json_t *json, const fy_json_place *pla
         {"scale", FY_JSON_READ, .offset = offsetof(said_parameter, cast),
          .read = fy_cast_parse_scale},
         {"add", FY_JSON_READ, .offset = offsetof(said_parameter, cast), .read = fy_cast_parse_add},
-        {.key = "quantize", .type = FY_JSON_UNREAD},
+        {"quantize", FY_JSON_VALUE, .offset = offsetof(said_parameter, quantize)},
         {.key = "dequantize", .type = FY_JSON_UNREAD},
         {.key = NULL}};
     said_parameter said = {.rank = FY_OWN_RANK};
     size_t number = 0;
+    const fy_said_blocks *blocks = NULL;
+    fy_json_place quantize = {.parent = place, .key = "quantize"};
     FY_TRY(fy_json_read(json, place, fields, &said, reading, error));
     FY_TRY(fy_cast_finish(json, place, &said.cast, error));
+    if (said.quantize != NULL) {
+        FY_TRY(fy_blocks_read(said.quantize, &quantize, &reading->side->arena, &blocks, error));
+    }
     FY_TRY(check_ranks(&said, place, reading->may_be_own, error));
     if (said.rank != FY_OWN_RANK) {
         said.ranks = &said.rank;
@@ -274,6 +280,7 @@ static ferry_status parse_parameter(const json_t *json, const fy_json_place *pla
     if (said.has_shape) {
         FY_TRY(ferry_side_set_shape(reading->side, number, said.n_dims, said.shape, error));
     }
+    reading->side->parameters[number].blocks = blocks;
     return parse_lists(&said, place, reading->side, number, error);
 }
 
@@ -420,6 +427,9 @@ static void write_head(fy_writer *w, const ferry_side *side, const fy_parameter 
     fy_cast_write(w, &parameter->cast);
     if (parameter->shape != NULL) {
         write_numbers(w, ",\"shape\":[", parameter->shape, parameter->n_dims);
+    }
+    if (parameter->blocks != NULL) {
+        fy_blocks_write(w, parameter->blocks);
     }
 }
 

@@ -33,6 +33,18 @@ static void pack_cast(fy_pack *out, const fy_said_cast *cast)
     }
 }
 
+static void pack_blocks(fy_pack *out, const fy_said_blocks *blocks)
+{
+    fy_pack_number(out, blocks != NULL);
+    if (blocks != NULL) {
+        pack_dtype(out, blocks->codes);
+        pack_dtype(out, blocks->scales);
+        fy_pack_number(out, blocks->rule);
+        pack_numbers(out, blocks->block, 2);
+        fy_pack_text(out, blocks->scale);
+    }
+}
+
 /* The numbers of a box are all that it has; so are those of a fill. */
 void fy_side_pack(const ferry_side *side, fy_pack *out)
 {
@@ -55,6 +67,7 @@ void fy_side_pack(const ferry_side *side, fy_pack *out)
         fy_pack_number(out, parameter->elements);
         fy_pack_number(out, parameter->is_partial);
         pack_cast(out, &parameter->cast);
+        pack_blocks(out, parameter->blocks);
         fy_pack_number(out, parameter->shape == NULL ? 0 : 1 + parameter->n_dims);
         pack_numbers(out, parameter->shape, parameter->n_dims);
     }
@@ -103,6 +116,22 @@ static float read_float(fy_reader *in)
     return value;
 }
 
+/* scale: room for the name that the blocks have; false: there are none, or damaged ones. */
+static bool read_blocks(fy_reader *in, fy_said_blocks *blocks, char scale[FERRY_NAME_BYTES])
+{
+    if (fy_read_number(in, 1) == 0) {
+        return false;
+    }
+    blocks->codes = read_dtype(in);
+    blocks->scales = read_dtype(in);
+    blocks->rule = (uint32_t)fy_read_number(in, UINT32_MAX);
+    read_numbers(in, blocks->block, 2);
+    fy_read_string(in, scale, FERRY_NAME_BYTES);
+    blocks->scale = scale;
+    in->failed = in->failed || !fy_blocks_are_valid(blocks);
+    return !in->failed;
+}
+
 static ferry_status unpack_tensor(ferry_side *side, fy_reader *in, ferry_error *error)
 {
     char name[FERRY_NAME_BYTES];
@@ -129,6 +158,9 @@ static ferry_status unpack_parameter(ferry_side *side, fy_reader *in, ferry_erro
     bool is_partial = fy_read_number(in, 1) == 1;
     uint64_t cast = fy_read_number(in, 2);
     float scale = cast == 0 ? 1 : read_float(in), add = cast == 0 ? 0 : read_float(in);
+    fy_said_blocks blocks;
+    char blocks_scale[FERRY_NAME_BYTES];
+    bool has_blocks = read_blocks(in, &blocks, blocks_scale);
     uint64_t shape[FERRY_MAX_DIMS];
     uint32_t n_dims = (uint32_t)fy_read_number(in, 1 + FERRY_MAX_DIMS);
     read_numbers(in, shape, n_dims == 0 ? 0 : n_dims - 1);
@@ -139,6 +171,10 @@ static ferry_status unpack_parameter(ferry_side *side, fy_reader *in, ferry_erro
                                     is_partial ? FERRY_PARAMETER_PARTIAL : 0, &number, error));
     if (cast != 0) {
         FY_TRY(ferry_side_set_cast(side, number, cast == 2, scale, add, error));
+    }
+    if (has_blocks) {
+        side->parameters[number].blocks = fy_blocks_copy(&blocks, &side->arena);
+        FY_TRY(fy_check_memory(side->parameters[number].blocks != NULL, "a side", error));
     }
     return n_dims == 0 ? FERRY_OK : ferry_side_set_shape(side, number, n_dims - 1, shape, error);
 }

@@ -57,6 +57,7 @@ typedef struct fy_rule {
     uint64_t *flat_begin; /* of each part, and the end; NULL: the chunk rule */
     ferry_dtype dtype;    /* that a destination wants; kind 0: the tensor's */
     fy_said_cast cast;
+    const fy_said_blocks *blocks; /* NULL: it is not quantized */
 } fy_rule;
 
 typedef struct fy_stage {
@@ -121,6 +122,16 @@ ferry_spec *fy_spec_new(void);
 /* One more tensor, which lives on both sides. The shape is borrowed: it outlives the spec. */
 ferry_status fy_spec_add_tensor(ferry_spec *spec, const char *name, ferry_dtype dtype,
                                 const uint64_t *shape, uint32_t n_dims, ferry_error *error);
+
+/*
+ * Adds the tensor of the scales of another one behind all others, or finds it. title: who asks, for
+ * sentences.
+ */
+ferry_status fy_spec_add_scales(ferry_spec *spec, uint32_t tensor, const fy_said_blocks *blocks,
+                                const char *title, ferry_error *error);
+/* Those that the rules of a destination on a mesh, or the parameters of one in boxes, ask for. */
+ferry_status fy_spec_add_rule_scales(ferry_spec *spec, ferry_error *error);
+ferry_status fy_spec_add_box_scales(ferry_spec *spec, const ferry_side *boxes, ferry_error *error);
 
 /* The parts of it, one file each. Tensors are added to those that are there. */
 ferry_status fy_spec_parse_side(ferry_spec *spec, const json_t *json, const fy_json_place *place,

@@ -8,11 +8,18 @@
 
 #include <string.h>
 
-/* The same tensors under the same numbers; their shapes and feeds are the base's. */
-static ferry_status copy_tensors(ferry_spec *spec, const ferry_spec *base, ferry_error *error)
+/*
+ * The same tensors under the same numbers; their shapes and feeds are the base's. Scales, which
+ * come behind all others, are those of its destination.
+ */
+static ferry_status copy_tensors(ferry_spec *spec, const ferry_spec *base, bool with_scales,
+                                 ferry_error *error)
 {
     for (uint32_t t = 0; t < base->n_tensors; t++) {
         const fy_tensor *tensor = &base->tensors[t];
+        if (tensor->scales != NULL && !with_scales) {
+            break;
+        }
         FY_TRY(fy_spec_add_tensor(spec, tensor->name, tensor->dtype, tensor->shape, tensor->n_dims,
                                   error));
         const char *own = spec->tensors[t].name;
@@ -63,7 +70,7 @@ static ferry_status fill_spec(ferry_spec *spec, const ferry_spec *base, const fe
     if (base != NULL) {
         spec->base = fy_spec_retain(base);
         spec->cluster = base->cluster;
-        FY_TRY(copy_tensors(spec, base, error));
+        FY_TRY(copy_tensors(spec, base, destination == NULL, error));
     } else {
         FY_TRY(add_tensors(spec, source, error));
         FY_TRY(add_tensors(spec, destination, error));
@@ -93,7 +100,7 @@ ferry_status ferry_spec_create(const ferry_spec *base, const ferry_side *source,
 
 static void write_tensors(fy_writer *w, const ferry_spec *spec)
 {
-    for (uint32_t t = 0; t < spec->n_tensors; t++) {
+    for (uint32_t t = 0; t < spec->n_tensors && spec->tensors[t].scales == NULL; t++) {
         const fy_tensor *tensor = &spec->tensors[t];
         char text[FERRY_DTYPE_TEXT_BYTES];
         ferry_dtype_format(tensor->dtype, text, sizeof text);

@@ -388,8 +388,10 @@ static ferry_status parse_match(const json_t *json, const fy_json_place *place, 
 static ferry_status settle_cast(const fy_side_reading *reading, const json_t *json,
                                 const fy_json_place *place, fy_rule *rule, ferry_error *error)
 {
-    static const char *const keys[] = {"dtype", "cast", "scale", "add"};
-    for (size_t i = 0; i < 4 && reading->side == &reading->spec->source; i++) {
+    static const char *const keys[] = {"dtype", "cast", "scale", "add", "quantize"};
+    const json_t *quantize = json_object_get(json, "quantize");
+    fy_json_place at = {.parent = place, .key = "quantize"};
+    for (size_t i = 0; i < 5 && reading->side == &reading->spec->source; i++) {
         if (json_object_get(json, keys[i]) != NULL) {
             return fy_json_fail(place, error,
                                 "has \"%s\", but a source holds tensors as they are; say at the "
@@ -397,7 +399,15 @@ static ferry_status settle_cast(const fy_side_reading *reading, const json_t *js
                                 keys[i]);
         }
     }
-    return fy_cast_finish(json, place, &rule->cast, error);
+    FY_TRY(fy_cast_finish(json, place, &rule->cast, error));
+    if (quantize == NULL) {
+        return FERRY_OK;
+    }
+    FY_TRY(fy_blocks_read(quantize, &at, &reading->spec->arena, &rule->blocks, error));
+    if (rule->dtype.kind != 0 && rule->dtype.kind != rule->blocks->codes.kind) {
+        return fy_json_fail(place, error, "has another dtype than that of its codes");
+    }
+    return FERRY_OK;
 }
 
 ferry_status fy_spec_parse_rule(const json_t *json, const fy_json_place *place, void *rule,

@@ -219,14 +219,15 @@ static ferry_status parse_boxes(const json_t *json, const fy_json_place *place, 
 ferry_status fy_side_refuse_casts(const fy_side *side, const char *remedy, ferry_error *error)
 {
     for (size_t i = 0; i < side->n_rules; i++) {
-        if (side->rules[i].dtype.kind != 0 || side->rules[i].cast.is_said) {
+        if (side->rules[i].dtype.kind != 0 || side->rules[i].cast.is_said ||
+            side->rules[i].blocks != NULL) {
             return fy_fail(error, FERRY_ERR_UNSUPPORTED,
                            "%s: the rule \"%.400s\" says a dtype or a cast; %s", side->name,
                            side->rules[i].match, remedy);
         }
     }
     for (size_t p = 0; side->boxes != NULL && p < side->boxes->n_parameters; p++) {
-        if (side->boxes->parameters[p].cast.is_said) {
+        if (side->boxes->parameters[p].cast.is_said || side->boxes->parameters[p].blocks != NULL) {
             return fy_fail(error, FERRY_ERR_UNSUPPORTED,
                            "%s: the parameter \"%.400s\" says a cast; %s", side->name,
                            side->boxes->parameters[p].name, remedy);
@@ -249,5 +250,7 @@ ferry_status fy_spec_parse_side(ferry_spec *spec, const json_t *json, const fy_j
         {"boxes", FY_JSON_READ, FY_JSON_NEEDED, .read = parse_boxes}, {.key = NULL}};
     fy_side_reading reading = {.spec = spec, .side = side, .json = json};
     bool in_boxes = json_object_get(json, "boxes") != NULL;
-    return fy_json_read(json, place, in_boxes ? box_fields : fields, side, &reading, error);
+    FY_TRY(fy_json_read(json, place, in_boxes ? box_fields : fields, side, &reading, error));
+    return !in_boxes && side == &spec->destination ? fy_spec_add_rule_scales(spec, error)
+                                                   : FERRY_OK;
 }

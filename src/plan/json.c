@@ -125,10 +125,30 @@ static void write_dtype(fy_writer *w, const char *key, ferry_dtype dtype)
     fy_write_string(w, text);
 }
 
+/* Codes, or scales, of what a sender has. */
+static void write_blocks(fy_writer *w, const ferry_move *move)
+{
+    const ferry_conversion *c = move->conversion;
+    fy_said_blocks blocks = {.codes = c->code_dtype,
+                             .scales = c->scale_dtype,
+                             .rule = c->scale_rule,
+                             .block = {c->block[0], c->block[1]}};
+    write_dtype(w, ",\"src_dtype\":", move->src_dtype);
+    write_dtype(w, ",\"dst_dtype\":", move->dst_dtype);
+    fy_blocks_write(w, &blocks);
+    fy_write_text(w, c->kind == FERRY_CONVERSION_CODES ? ",\"part\":\"codes\""
+                                                       : ",\"part\":\"scales\"");
+    fy_write_text(w, c->at_receiver ? ",\"at\":\"receiver\"" : ",\"at\":\"sender\"");
+}
+
 /* What becomes of the elements, and who computes it. */
 static void write_cast(fy_writer *w, const ferry_move *move)
 {
     const ferry_conversion *cast = move->conversion;
+    if (cast->kind != FERRY_CONVERSION_CAST) {
+        write_blocks(w, move);
+        return;
+    }
     fy_said_cast said = {
         .is_said = true, .saturates = cast->saturates, .scale = cast->scale, .add = cast->add};
     write_dtype(w, ",\"src_dtype\":", move->src_dtype);

@@ -195,11 +195,32 @@ static double distance(double a, double b)
     return a < b ? b - a : a - b;
 }
 
+/* The same of what is quantized: whole matrices, or if they have many, whole rows of blocks. */
+static uint64_t block_granule_of(const drawing *d, const fy_atom *atom)
+{
+    uint32_t n = d->route->n_dims;
+    uint64_t inner = atom->volume, rows = atom->length[n - 2];
+    for (uint32_t k = 0; k + 2 < n; k++) {
+        inner /= atom->length[k];
+        if ((double)inner <= d->budget) {
+            return inner;
+        }
+    }
+    /* Rows of blocks are at the same places of every matrix only if these have whole ones. */
+    if (n == 2 || rows % d->route->block_rows == 0) {
+        inner = fy_min(inner, atom->length[n - 1] * d->route->block_rows);
+    }
+    return inner;
+}
+
 /* The elements that a cut inside a box must be a multiple of: whole rows if that is fine enough. */
 static uint64_t granule_of(const drawing *d, const fy_atom *atom)
 {
     uint32_t bits = d->route->element_bits;
     uint64_t inner = atom->volume, best = atom->volume;
+    if (d->route->block_rows != 0) {
+        return block_granule_of(d, atom);
+    }
     if (bits % 8 != 0 && d->plan->has_odd_bytes) {
         return best; /* bytes lie in memory as they like */
     }

@@ -263,7 +263,9 @@ static ferry_status visit_held(const held_walk *w, const fy_parameter *parameter
             continue;
         }
         const fy_tensor *tensor = fy_problem_whole(&w->plan->problem, number);
-        const fy_conversion *conversion = conversion_of(w, parameter, number);
+        const fy_conversion *conversion = tensor->scales != NULL
+                                              ? &tensor->scales->conversion
+                                              : conversion_of(w, parameter, number);
         ferry_held_box box = {.parameter = parameter->name,
                               .tensor = tensor->name,
                               .dtype = conversion == NULL ? tensor->dtype : conversion->to,

@@ -58,7 +58,7 @@ static uint64_t bits_of(float value)
 static fy_hash128 origin_of(const ferry_move *move)
 {
     const char *source = move->source == NULL ? move->tensor : move->source;
-    uint64_t key[8 + 2 * FERRY_MAX_DIMS];
+    uint64_t key[11 + 2 * FERRY_MAX_DIMS];
     size_t n = 0;
     key[n++] = (uint64_t)(uintptr_t)source;
     key[n++] = move->from;
@@ -76,6 +76,9 @@ static fy_hash128 origin_of(const ferry_move *move)
         /* What travels is made of it: two that make the same are the same conversion. */
         key[n++] = (uint64_t)move->dst_dtype.kind << 8 | (move->conversion->saturates ? 3 : 1);
         key[n++] = bits_of(move->conversion->scale) << 32 | bits_of(move->conversion->add);
+        key[n++] = (uint64_t)move->conversion->kind << 32 | move->conversion->scale_rule;
+        key[n++] = move->conversion->block[0];
+        key[n++] = move->conversion->block[1];
     }
     for (uint32_t d = 0; d < move->src_n_dims; d++) {
         key[n++] = move->src_parameter != NULL ? move->src_strides[d] : move->src_begin[d];

@@ -351,8 +351,11 @@ void fy_move_describe(const ferry_plan *plan, uint32_t leg, uint32_t from, uint3
     bool is_fed = fy_problem_whole(&plan->problem, l->tensor)->n_feeds > 0;
     move->tensor = tensor->name;
     move->source = is_fed ? plan->problem.tensors[l->source].name : NULL;
+    if (tensor->scales != NULL) {
+        move->source = plan->problem.tensors[tensor->scales->tensor].name;
+    }
     move->dtype = fy_tensor_wire(tensor);
-    move->src_dtype = tensor->dtype;
+    move->src_dtype = tensor->conversion == NULL ? tensor->dtype : tensor->conversion->from;
     move->dst_dtype = fy_tensor_wanted(tensor);
     move->conversion = tensor->conversion == NULL ? NULL : &tensor->conversion->is;
     move->from = from;
@@ -397,6 +400,30 @@ void fy_move_place(const ferry_plan *plan, const fy_route *route, const fy_atom 
     }
     move->src_n_dims = route->n_dims - route->src_pad;
     move->bytes = fy_bytes(volume, route->element_bits);
+}
+
+/* Up to here the sender's box of scales counts blocks; what it reads of them are values. */
+void fy_move_finish(const ferry_plan *plan, uint32_t leg, ferry_move *move)
+{
+    const fy_problem *problem = &plan->problem;
+    const fy_tensor *tensor = &problem->tensors[plan->routes.legs[leg].tensor];
+    const fy_scales *scales = fy_problem_whole(problem, plan->routes.legs[leg].tensor)->scales;
+    if (scales == NULL || tensor->conversion == NULL) {
+        return;
+    }
+    uint32_t placement = problem->tensors[scales->tensor].src;
+    const fy_layout *layout = &problem->placements[placement].layout;
+    const fy_holders *holders = fy_problem_holders(problem, placement);
+    uint32_t parts[FERRY_MAX_DIMS + 1], n = move->src_n_dims;
+    uint64_t shape[FERRY_MAX_DIMS];
+    fy_layout_parts(problem, layout, holders->cell[fy_holders_find(holders, move->from)], parts);
+    (void)fy_layout_shard(problem, layout, parts, shape);
+    for (uint32_t i = 0; i < 2; i++) {
+        uint32_t d = n - 2 + i;
+        uint64_t block = scales->blocks.block[i];
+        move->src_begin[d] *= block;
+        move->src_length[d] = fy_min(move->src_length[d] * block, shape[d] - move->src_begin[d]);
+    }
 }
 
 /* A part of an atom that is one box of memory on both ends. */
@@ -454,6 +481,7 @@ static ferry_status add_move(fy_receiver *receiver, uint32_t leg, const fy_route
     ferry_move *move = &receiver->moves[receiver->n_moves++];
     fy_move_describe(receiver->plan, leg, sender, receiver->rank, move);
     fy_move_place(receiver->plan, route, atom, inside, move);
+    fy_move_finish(receiver->plan, leg, move);
     receiver->n_visited++;
     return FERRY_OK;
 }
@@ -714,6 +742,9 @@ ferry_status fy_receiver_make_moves(fy_receiver *receiver, size_t first, uint64_
     }
     FY_TRY(join_moves(receiver, error));
     FY_TRY(receiver->checks_bytes ? check_bytes(receiver, error) : FERRY_OK);
+    for (size_t i = 0; fy_plan_has_boxes(receiver->plan) && i < receiver->n_moves; i++) {
+        fy_move_finish(receiver->plan, receiver->notes[i].leg, &receiver->moves[i]);
+    }
     FY_TRY(sort_moves(receiver, error));
     for (size_t i = 0; i < receiver->n_moves; i++) {
         receiver->moves[i].task_id = first_task + i;

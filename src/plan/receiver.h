@@ -81,4 +81,7 @@ void fy_move_describe(const ferry_plan *plan, uint32_t leg, uint32_t from, uint3
 void fy_move_place(const ferry_plan *plan, const fy_route *route, const fy_atom *atom,
                    const fy_box *inside, ferry_move *move);
 
+/* The last step of a move: in units that whoever gets it counts in. */
+void fy_move_finish(const ferry_plan *plan, uint32_t leg, ferry_move *move);
+
 #endif

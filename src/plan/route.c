@@ -90,6 +90,7 @@ static ferry_status find_overlap(fy_routes *routes, const fy_route *route, uint3
 static bool same_route(const fy_route *a, const fy_route *b)
 {
     return a->src == b->src && a->dst == b->dst && a->element_bits == b->element_bits &&
+           a->block_rows == b->block_rows &&
            memcmp(a->src_begin, b->src_begin, sizeof a->src_begin) == 0 &&
            memcmp(a->dst_begin, b->dst_begin, sizeof a->dst_begin) == 0 &&
            memcmp(a->length, b->length, sizeof a->length) == 0;
@@ -98,6 +99,7 @@ static bool same_route(const fy_route *a, const fy_route *b)
 static uint64_t route_hash(const fy_route *route)
 {
     uint64_t hash = fy_hash_mix(route->src, ((uint64_t)route->dst << 32) | route->element_bits);
+    hash = route->block_rows == 0 ? hash : fy_hash_mix(hash, route->block_rows);
     for (uint32_t d = 0; d < route->n_dims; d++) {
         hash = fy_hash_mix(hash, route->src_begin[d]);
         hash = fy_hash_mix(hash, route->dst_begin[d]);
@@ -142,6 +144,7 @@ static ferry_status add_leg(fy_routes *routes, uint32_t tensor, const fy_feed *f
     fy_route wanted = {.src = source->src,
                        .dst = target->dst,
                        .element_bits = fy_tensor_wire(target).element_bits,
+                       .block_rows = fy_tensor_block_rows(target),
                        .n_dims = feed == NULL ? target->n_dims : feed->n_dims};
     wanted.src_pad = wanted.n_dims - source->n_dims;
     wanted.dst_pad = wanted.n_dims - target->n_dims;

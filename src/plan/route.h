@@ -28,8 +28,9 @@ typedef struct fy_route {
     uint32_t src; /* placements */
     uint32_t dst;
     uint32_t element_bits;
-    uint32_t n_dims;  /* the larger number of the two sides */
-    uint32_t src_pad; /* leading ones that a side has in addition to its own dimensions */
+    uint64_t block_rows; /* of what is quantized; else 0: rows may be cut anywhere */
+    uint32_t n_dims;     /* the larger number of the two sides */
+    uint32_t src_pad;    /* leading ones that a side has in addition to its own dimensions */
     uint32_t dst_pad;
     uint32_t n_units;
     uint32_t first_unit; /* into the plan's unit_legs */

@@ -69,6 +69,13 @@ static void walk_end(walk *w)
     }
 }
 
+/* Scales are made of values, which are what a rank holds. */
+static uint32_t held_source(const ferry_plan *plan, const fy_leg *leg)
+{
+    const fy_scales *scales = plan->problem.tensors[leg->source].scales;
+    return scales == NULL ? leg->source : scales->tensor;
+}
+
 static bool add_tensors(walk *w, uint32_t table)
 {
     const ferry_plan *plan = w->plan;
@@ -83,7 +90,7 @@ static bool add_tensors(walk *w, uint32_t table)
         }
         for (uint32_t u = 0; u < route->n_units; u++) {
             const fy_leg *leg = &routes->legs[fy_route_leg(routes, route, u)];
-            w->tensors[w->n_tensors++] = by_source ? leg->source : leg->tensor;
+            w->tensors[w->n_tensors++] = by_source ? held_source(plan, leg) : leg->tensor;
         }
     }
     return true;
@@ -209,7 +216,7 @@ static ferry_status visit_tensor(walk *w, uint32_t number, ferry_shard_visitor v
     uint32_t parts[FERRY_MAX_DIMS + 1];
     ferry_shard shard = {.tensor = tensor->name,
                          .dtype = is_source ? tensor->dtype : fy_tensor_wanted(tensor),
-                         .source_dtype = tensor->dtype,
+                         .source_dtype = is_cast ? tensor->conversion->from : tensor->dtype,
                          .conversion = is_cast ? &tensor->conversion->is : NULL,
                          .n_dims = tensor->n_dims,
                          .is_flat = layout->n_flat != 0,

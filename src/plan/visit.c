@@ -238,6 +238,7 @@ static ferry_status send_counted(visit *v, const pending_send *e, uint64_t first
         ferry_move move;
         fy_move_describe(v->plan, e->leg, v->rank, e->to, &move);
         fy_move_place(v->plan, route, &v->atoms.items[i], NULL, &move);
+        fy_move_finish(v->plan, e->leg, &move);
         move.task_id = first_task + v->atom_index[i];
         FY_TRY(hand_over(v, &move));
     }

@@ -92,6 +92,8 @@ static const fy_json_field fields[] = {
     {"scale", FY_JSON_VALUE, .offset = offsetof(move_json, move.stated.scale)},
     {"add", FY_JSON_VALUE, .offset = offsetof(move_json, move.stated.add)},
     {"at", FY_JSON_STRING, .offset = offsetof(move_json, move.stated.at)},
+    {"part", FY_JSON_STRING, .offset = offsetof(move_json, move.stated.part)},
+    {"quantize", FY_JSON_VALUE, .offset = offsetof(move_json, move.stated.quantize)},
     {.key = NULL},
 };
 
@@ -137,6 +139,15 @@ static ferry_status check_source(const fy_proof_spec *spec, const char *source, 
 {
     const fy_proof_entry *entry = spec->tensors[move->tensor].entry;
     bool has_source = source != NULL;
+    if (entry->scaling !=
+        NULL) { /* they are made of the values, and counted as if they were there */
+        const char *values = spec->tensors[entry->scaling->tensor].name;
+        move->source = move->tensor;
+        return has_source && strcmp(source, values) == 0
+                   ? FERRY_OK
+                   : fy_proof_move_fail(spec, move, error, "has scales of %.*s, and should name it",
+                                        NAME_BYTES, values);
+    }
     if (has_source != entry->has_source) {
         return fy_proof_move_fail(spec, move, error,
                                   "%s a source, but the spec gives the tensor %s",
@@ -213,6 +224,10 @@ static ferry_status read_boxes(const fy_proof_spec *spec, move_json *m, const fy
             "has %zu dimensions at the source and %zu at the destination, but "
             "the tensors have %zu and %zu",
             n_src, n_dst, src_dims, dst_dims);
+    }
+    memcpy(move->src_length, src_length, sizeof src_length);
+    if (spec->tensors[move->tensor].entry->scaling != NULL) {
+        memcpy(src_length, move->length, sizeof src_length); /* checked with the shard of values */
     }
     if (memcmp(src_length, move->length, sizeof src_length) != 0 ||
         (m->shape != NULL && memcmp(shape, move->length, sizeof shape) != 0)) {

@@ -15,8 +15,8 @@ typedef struct fy_proof_place {
 
 /* What a plan says of a cast; NULL: nothing. It lives as the names of parameters do. */
 typedef struct fy_proof_stated {
-    const char *src_dtype, *dst_dtype, *cast, *at;
-    const json_t *scale, *add;
+    const char *src_dtype, *dst_dtype, *cast, *at, *part;
+    const json_t *scale, *add, *quantize;
 } fy_proof_stated;
 
 /*
@@ -32,6 +32,7 @@ typedef struct fy_proof_move {
     uint64_t src[FY_PROOF_DIMS];
     uint64_t dst[FY_PROOF_DIMS];
     uint64_t length[FY_PROOF_DIMS];
+    uint64_t src_length[FY_PROOF_DIMS]; /* another one only where scales are made of values */
     uint64_t bytes;
     fy_proof_stated stated;
     uint64_t bits; /* of an element on its way, once the cast was checked */

@@ -4,6 +4,7 @@
 #include "base/sort.h"
 #include "prove/cast.h"
 #include "prove/lattice.h"
+#include "prove/quantize.h"
 #include "prove/spec_read.h"
 
 #include <ferry/group.h>
@@ -183,6 +184,27 @@ static ferry_status check_tensor(const fy_proof_tensor *tensor, const fy_json_pl
     return FERRY_OK;
 }
 
+/* Wherever its loops set it down, a box that is quantized is of whole blocks. */
+static ferry_status check_blocks(const reading *r, const fy_json_place *place,
+                                 const fy_proof_held *box, ferry_error *error)
+{
+    const fy_proof_quantize *q = r->parameter->quantize;
+    for (size_t d = FY_PROOF_DIMS - 2; d < FY_PROOF_DIMS && q != NULL; d++) {
+        uint64_t block = q->block[d + 2 - FY_PROOF_DIMS];
+        uint64_t end = box->begin[d] + box->steps[FY_PROOF_LOOPS + d].count;
+        bool is_whole = box->begin[d] % block == 0 &&
+                        (end % block == 0 || end == r->spec->tensors[box->tensor].entry->shape[d]);
+        for (size_t i = 0; i < FY_PROOF_LOOPS && box->loops != NULL; i++) {
+            is_whole = is_whole && (box->steps[i].count == 1 || box->loops[i][d] % block == 0);
+        }
+        if (!is_whole) {
+            return fy_json_fail(place, error, "begins or ends inside a block of %llu",
+                                (unsigned long long)block);
+        }
+    }
+    return FERRY_OK;
+}
+
 /*
  * A loop that goes on where the box ends, in the tensor and in memory, makes it longer: so a move
  * over all its turns is within one box. The inner loops are tried first.
@@ -225,6 +247,13 @@ static ferry_status check_dtype(const reading *r, const fy_json_place *place, ui
     fy_proof_parameter *p = r->parameter;
     if (p->dtype.element_bits == 0) { /* the first that says what it is */
         p->dtype = *dtype;
+    }
+    if (p->quantize != NULL) {
+        return FERRY_OK; /* it has scales, so its type has blocks */
+    }
+    if (r->spec->tensors[t].entry->scaling != NULL && p->cast.is_said) {
+        return fy_json_fail(place, error, "holds %s, scales of blocks, and casts",
+                            r->spec->tensors[t].name);
     }
     bool is_same = dtype->kind == p->dtype.kind && dtype->element_bits == p->dtype.element_bits;
     if (r->side == FY_PROOF_SOURCE ? !is_same : !fy_proof_cast_allows(&p->cast, *dtype, p->dtype)) {
@@ -286,6 +315,7 @@ static ferry_status read_hold(const json_t *json, const fy_json_place *place, re
         FY_TRY(read_loops(r, h.repeat, &repeat, n_dims, box, error));
     }
     FY_TRY(check_tensor(&r->spec->tensors[box->tensor], place, box, error));
+    FY_TRY(check_blocks(r, place, box, error));
     if (is_empty(box)) {
         return FERRY_OK;
     }
@@ -334,7 +364,7 @@ static ferry_status read_fill(const json_t *json, const fy_json_place *place, re
 }
 
 typedef struct parameter_json {
-    const json_t *rank, *ranks, *holds, *fill;
+    const json_t *rank, *ranks, *holds, *fill, *quantize;
     const char *name;
     fy_proof_cast_json said;
     uint64_t elements;
@@ -423,6 +453,23 @@ typedef struct pairs {
     size_t capacity;
 } pairs;
 
+static ferry_status read_quantize(const reading *r, const parameter_json *p,
+                                  const fy_json_place *place, ferry_error *error)
+{
+    fy_json_place inner = {.parent = place, .key = "quantize"};
+    fy_proof_parameter *parameter = r->parameter;
+    if (r->side == FY_PROOF_SOURCE || parameter->cast.is_said) {
+        return fy_json_fail(&inner, error, "stands at the source, or beside a cast");
+    }
+    FY_TRY(fy_proof_quantize_read(r->spec, p->quantize, &inner, &parameter->quantize, error));
+    ferry_dtype codes = parameter->quantize->codes;
+    if (parameter->dtype.element_bits != 0 && parameter->dtype.kind != codes.kind) {
+        return fy_json_fail(place, error, "has another dtype than that of its codes");
+    }
+    parameter->dtype = codes;
+    return FERRY_OK;
+}
+
 static ferry_status read_parameter(const json_t *json, const fy_json_place *place, reading *r,
                                    pairs *all, uint32_t number, ferry_error *error)
 {
@@ -431,6 +478,7 @@ static ferry_status read_parameter(const json_t *json, const fy_json_place *plac
         {"ranks", FY_JSON_VALUE, .offset = offsetof(parameter_json, ranks)},
         {"parameter", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(parameter_json, name)},
         FY_PROOF_CAST_FIELDS(parameter_json, said),
+        {"quantize", FY_JSON_VALUE, .offset = offsetof(parameter_json, quantize)},
         {"elements", FY_JSON_SIZE, FY_JSON_NEEDED, .offset = offsetof(parameter_json, elements),
          .most = FY_PROOF_MOST},
         {"holds", FY_JSON_VALUE, FY_JSON_NEEDED, .offset = offsetof(parameter_json, holds)},
@@ -448,6 +496,9 @@ static ferry_status read_parameter(const json_t *json, const fy_json_place *plac
                                          .rank = (uint32_t)ranks[0]};
     FY_TRY(fy_proof_cast_read(&p.said, place, r->side, &r->parameter->dtype, &r->parameter->cast,
                               error));
+    if (p.quantize != NULL) {
+        FY_TRY(read_quantize(r, &p, place, error));
+    }
     FY_TRY(read_boxes(&p, place, r, error));
     FY_TRY(FY_GROW(all->items, all->capacity, all->n + n, "the ranks of a parameter", error));
     for (size_t i = 0; i < n; i++) {

@@ -2,6 +2,7 @@
 #include "base/checked.h"
 #include "base/glob.h"
 #include "prove/cast.h"
+#include "prove/quantize.h"
 #include "prove/spec_read.h"
 
 #include <string.h>
@@ -182,6 +183,13 @@ static ferry_status check_cast(const fy_proof_side *side, const fy_proof_tensor 
 {
     ferry_dtype has = tensor->entry->dtype;
     ferry_dtype wanted = rule->dtype.element_bits == 0 ? has : rule->dtype;
+    if (rule->quantize != NULL) {
+        return rule->dtype.element_bits == 0 || rule->dtype.kind == rule->quantize->codes.kind
+                   ? FERRY_OK
+                   : fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                             "%s: the %s wants another dtype than that of its codes", tensor->name,
+                             side->name);
+    }
     return fy_proof_cast_allows(&rule->cast, has, wanted)
                ? FERRY_OK
                : fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -226,10 +234,31 @@ static ferry_status check_fed(const fy_proof_spec *spec, uint32_t t, ferry_error
     return FERRY_OK;
 }
 
+/* Scales that the rules of a destination on a mesh ask for. */
+static ferry_status add_scales(fy_proof_spec *spec, ferry_error *error)
+{
+    const fy_proof_side *side = &spec->sides[FY_PROOF_DESTINATION];
+    size_t n = spec->n_tensors;
+    for (size_t i = 0; i < n && side->memory == NULL; i++) {
+        const fy_proof_rule *rule = find_rule(side, spec->tensors[i].name);
+        if (rule != NULL && !rule->skip && rule->quantize != NULL &&
+            !spec->tensors[i].entry->is_source_only) {
+            FY_TRY(fy_proof_scales_add(spec, (uint32_t)i, rule->quantize, error));
+        }
+    }
+    return FERRY_OK;
+}
+
 ferry_status fy_proof_place_tensors(fy_proof_spec *spec, ferry_error *error)
 {
+    FY_TRY(add_scales(spec, error));
     for (size_t i = 0; i < spec->n_tensors; i++) {
         fy_proof_tensor *tensor = &spec->tensors[i];
+        if (tensor->entry->scaling != NULL) { /* where their values are, which came before */
+            memcpy(tensor->spots, spec->tensors[tensor->entry->scaling->tensor].spots,
+                   sizeof tensor->spots);
+            continue;
+        }
         for (int s = 0; s < FY_PROOF_SIDES; s++) {
             if (s == FY_PROOF_SOURCE ? tensor->entry->has_source : tensor->entry->is_source_only) {
                 continue; /* it is made of others and not placed, or others are made of it only */

@@ -7,6 +7,7 @@
 #include "prove/cover.h"
 #include "prove/memory.h"
 #include "prove/plan_file.h"
+#include "prove/quantize.h"
 #include "prove/runs.h"
 
 #include <string.h>
@@ -370,11 +371,48 @@ static ferry_status check_places(run *r, const fy_proof_move *move, const fy_pro
                        : keep_written(r, move, error);
 }
 
+/* By which a move makes codes of its tensor, or the scales that it has; NULL: neither. */
+static const fy_proof_quantize *quantize_of(const run *r, const fy_proof_move *move)
+{
+    const fy_proof_tensor *tensor = &r->spec.tensors[move->tensor];
+    if (tensor->entry->scaling != NULL) {
+        return tensor->entry->scaling->quantize;
+    }
+    return is_to_boxes(r) ? r->moves.target.parameter->quantize
+                          : tensor->spots[FY_PROOF_DESTINATION].rule->quantize;
+}
+
+/* The shard of the values that scales are made of, to count what a move reads of it in blocks. */
+static ferry_status count_blocks(run *r, fy_proof_move *move, ferry_error *error)
+{
+    const fy_proof_scaling *scaling = r->spec.tensors[move->tensor].entry->scaling;
+    const fy_proof_side *side = &r->spec.sides[FY_PROOF_SOURCE];
+    uint64_t position, coordinates[FY_PROOF_AXES];
+    fy_proof_shard values;
+    if (scaling == NULL || side->memory != NULL ||
+        !fy_proof_mesh_find(&side->mesh, move->from, &position)) {
+        return FERRY_OK; /* the sender is none, which is said when it is looked for */
+    }
+    const fy_proof_tensor *tensor = &r->spec.tensors[scaling->tensor];
+    const fy_proof_spot *spot = &tensor->spots[FY_PROOF_SOURCE];
+    fy_proof_mesh_coordinates(&side->mesh, position, coordinates);
+    if (spot->rule == NULL || !fy_proof_spot_holds(spot, coordinates)) {
+        return FERRY_OK;
+    }
+    FY_TRY(fy_proof_shard_find(&r->cache, side, tensor, spot, coordinates, &values, error));
+    return fy_proof_quantize_count(&r->spec, &values, move, error);
+}
+
 /* What becomes of the elements is what the destination at hand says. */
 static ferry_status check_cast(const run *r, fy_proof_move *move, ferry_error *error)
 {
     const fy_proof_tensor *tensor = &r->spec.tensors[move->tensor];
     const fy_proof_rule *rule = tensor->spots[FY_PROOF_DESTINATION].rule;
+    const fy_proof_quantize *quantize = quantize_of(r, move);
+    if (quantize != NULL) {
+        return fy_proof_quantize_check(&r->spec, quantize, tensor->entry->scaling != NULL, move,
+                                       error);
+    }
     if (is_to_boxes(r)) {
         const fy_proof_parameter *to = r->moves.target.parameter;
         return fy_proof_cast_check(&r->spec, &to->cast, to->dtype, move, error);
@@ -393,9 +431,15 @@ static ferry_status take_move(void *context, const fy_proof_move *stated, ferry_
     const fy_proof_parameter *parameter = NULL;
     FY_TRY(follow_order(r, move, error));
     FY_TRY(check_cast(r, &own, error));
+    FY_TRY(count_blocks(r, &own, error));
     FY_TRY(find_sender(r, move, &from, &parameter, error));
     FY_TRY(parameter != NULL || is_to_boxes(r) ? check_places(r, move, &from, parameter, error)
                                                : check_shards(r, move, &from, error));
+    const fy_proof_quantize *quantize = quantize_of(r, move);
+    if (quantize != NULL && parameter == NULL &&
+        r->spec.tensors[move->tensor].entry->scaling == NULL) {
+        FY_TRY(fy_proof_quantize_align(&r->spec, quantize, &from, move, error));
+    }
     memcpy(r->last_dst, move->dst, sizeof r->last_dst);
     r->next_task++;
     r->moves.next_task = r->next_task;

@@ -12,6 +12,7 @@ struct fy_proof_cached {
     const fy_proof_cut *cut; /* NULL: the whole extent */
     uint64_t extent;
     uint64_t part;
+    uint64_t block; /* that is counted; 1: elements */
     fy_proof_piece *items;
     fy_proof_pieces pieces;
 };
@@ -158,14 +159,36 @@ static bool derive(piece_list *list, const fy_proof_cut *cut, const fy_proof_mes
     return cut_stride(list, cut, extent, part);
 }
 
+/* Elements to blocks, of which the last may be smaller; false: one is cut. */
+static bool count_blocks(piece_list *list, uint64_t extent, uint64_t block, fy_proof_pieces *pieces)
+{
+    for (size_t i = 0; i < list->n; i++) {
+        fy_proof_piece *piece = &list->items[i];
+        uint64_t end = piece->global + piece->length;
+        if (piece->global % block != 0 || piece->local % block != 0 ||
+            (end % block != 0 && end != extent)) {
+            return false;
+        }
+    }
+    for (size_t i = 0; i < list->n; i++) {
+        fy_proof_piece *piece = &list->items[i];
+        piece->global /= block;
+        piece->local /= block;
+        piece->length = piece->length / block + (piece->length % block != 0);
+    }
+    pieces->length = pieces->length / block + (pieces->length % block != 0);
+    return true;
+}
+
 static const struct fy_proof_cached *find_cached(const fy_proof_cache *cache, uint64_t hash,
                                                  const fy_proof_cut *cut, uint64_t extent,
-                                                 uint64_t part)
+                                                 uint64_t part, uint64_t block)
 {
     fy_index_cursor c = fy_index_first(&cache->index, hash);
     for (; c.value != FY_INDEX_NONE; fy_index_next(&cache->index, &c)) {
         const struct fy_proof_cached *item = &cache->items[c.value];
-        if (item->cut == cut && item->extent == extent && item->part == part) {
+        if (item->cut == cut && item->extent == extent && item->part == part &&
+            item->block == block) {
             return item;
         }
     }
@@ -174,10 +197,11 @@ static const struct fy_proof_cached *find_cached(const fy_proof_cache *cache, ui
 
 static ferry_status find_pieces(fy_proof_cache *cache, const fy_proof_cut *cut,
                                 const fy_proof_mesh *mesh, uint64_t extent, uint64_t part,
-                                fy_proof_pieces *pieces_out, ferry_error *error)
+                                uint64_t block, fy_proof_pieces *pieces_out, ferry_error *error)
 {
     uint64_t hash = fy_hash_mix(fy_hash_mix((uint64_t)(uintptr_t)cut, extent), part);
-    const struct fy_proof_cached *known = find_cached(cache, hash, cut, extent, part);
+    hash = block == 1 ? hash : fy_hash_mix(hash, block);
+    const struct fy_proof_cached *known = find_cached(cache, hash, cut, extent, part, block);
     if (known != NULL) {
         *pieces_out = known->pieces;
         return FERRY_OK;
@@ -190,10 +214,18 @@ static ferry_status find_pieces(fy_proof_cache *cache, const fy_proof_cut *cut,
         return fy_fail_no_memory(error, "the pieces of a shard");
     }
     *pieces_out = (fy_proof_pieces){.items = list.items, .n = list.n, .length = list.length};
-    cache->items[cache->n++] = (struct fy_proof_cached){
-        .cut = cut, .extent = extent, .part = part, .items = list.items, .pieces = *pieces_out};
+    bool is_whole = block == 1 || count_blocks(&list, extent, block, pieces_out);
+    cache->items[cache->n++] = (struct fy_proof_cached){.cut = cut,
+                                                        .extent = extent,
+                                                        .part = part,
+                                                        .block = is_whole ? block : 0,
+                                                        .items = list.items,
+                                                        .pieces = *pieces_out};
     cache->n_pieces += list.n;
-    return FERRY_OK;
+    return is_whole ? FERRY_OK
+                    : fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                              "a shard of what is quantized begins or ends inside a block of %llu",
+                              (unsigned long long)block);
 }
 
 void fy_proof_cache_cleanup(fy_proof_cache *cache)
@@ -284,8 +316,11 @@ ferry_status fy_proof_shard_find(fy_proof_cache *cache, const fy_proof_side *sid
     }
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
         uint64_t part = cuts[d] == NULL ? 0 : part_at(cuts[d], &side->mesh, coordinates);
+        const fy_proof_scaling *scaling = entry->scaling;
+        uint64_t extent = scaling == NULL ? entry->shape[d] : scaling->values[d];
+        uint64_t block = scaling == NULL ? 1 : scaling->block[d];
         FY_TRY(
-            find_pieces(cache, cuts[d], &side->mesh, entry->shape[d], part, &shard.dims[d], error));
+            find_pieces(cache, cuts[d], &side->mesh, extent, part, block, &shard.dims[d], error));
         shard.shape[d] = shard.dims[d].length;
         shard.flat_end *= shard.shape[d]; /* no more than the tensor, which has elements */
     }

@@ -2,6 +2,7 @@
 #include "base/checked.h"
 #include "base/glob.h"
 #include "prove/cast.h"
+#include "prove/quantize.h"
 #include "prove/spec_read.h"
 
 /* floor(i * axis size / count) stays exact below this. */
@@ -164,6 +165,7 @@ static ferry_status read_flat(const json_t *json, const fy_json_place *place, vo
 typedef struct rule_json {
     fy_proof_rule rule;
     fy_proof_cast_json said;
+    const json_t *quantize;
 } rule_json;
 
 static ferry_status read_rule(const json_t *json, const fy_json_place *place, void *object,
@@ -176,6 +178,7 @@ static ferry_status read_rule(const json_t *json, const fy_json_place *place, vo
         {"on", FY_JSON_READ, .read = read_pins},
         {"skip", FY_JSON_BOOL, .offset = offsetof(rule_json, rule.skip)},
         FY_PROOF_CAST_FIELDS(rule_json, said),
+        {"quantize", FY_JSON_VALUE, .offset = offsetof(rule_json, quantize)},
         {.key = NULL}};
     const side_reading *r = context;
     rule_json own = {.said = {.dtype = NULL}};
@@ -186,6 +189,13 @@ static ferry_status read_rule(const json_t *json, const fy_json_place *place, vo
     }
     FY_TRY(fy_proof_cast_read(&own.said, place, is_source ? FY_PROOF_SOURCE : FY_PROOF_DESTINATION,
                               &own.rule.dtype, &own.rule.cast, error));
+    if (own.quantize != NULL) {
+        fy_json_place inner = {.parent = place, .key = "quantize"};
+        if (is_source || own.rule.cast.is_said) {
+            return fy_json_fail(&inner, error, "stands at the source, or beside a cast");
+        }
+        FY_TRY(fy_proof_quantize_read(r->spec, own.quantize, &inner, &own.rule.quantize, error));
+    }
     *(fy_proof_rule *)object = own.rule;
     return FERRY_OK;
 }

@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "host/file.h"
 #include "prove/boxes.h"
+#include "prove/quantize.h"
 #include "prove/spec_read.h"
 
 #include <string.h>
@@ -76,6 +77,8 @@ static ferry_status read_document(fy_proof_spec *spec, const char *path, ferry_e
         }
     }
     FY_TRY(read_all_tensors(spec, path, &place, error));
+    fy_json_place to = {.parent = &place, .key = names[FY_PROOF_DESTINATION]};
+    FY_TRY(fy_proof_scales_of_boxes(spec, sides[FY_PROOF_DESTINATION], &to, error));
     for (int i = 0; i < FY_PROOF_SIDES; i++) {
         fy_json_place inner = {.parent = &place, .key = names[i]};
         if (json_object_get(sides[i], "boxes") != NULL) {

@@ -81,6 +81,14 @@ typedef struct fy_proof_cast {
     float add;
 } fy_proof_cast;
 
+/* What values become by blocks: codes, and one scale for each block. */
+typedef struct fy_proof_quantize {
+    ferry_dtype codes, scales;
+    const char *kind; /* of scales, in the words of a spec */
+    uint64_t block[2];
+    const char *scale; /* the name of their tensor, before its star is replaced */
+} fy_proof_quantize;
+
 typedef struct fy_proof_rule {
     const char *match;
     bool skip;
@@ -92,6 +100,7 @@ typedef struct fy_proof_rule {
     uint32_t axes;     /* bit a: the rule uses axis a */
     ferry_dtype dtype; /* that the destination wants; no bits: that of the tensor */
     fy_proof_cast cast;
+    const fy_proof_quantize *quantize; /* NULL: none */
 } fy_proof_rule;
 
 typedef struct fy_proof_stage {
@@ -131,6 +140,7 @@ typedef struct fy_proof_parameter {
     const char *name;
     ferry_dtype dtype;
     fy_proof_cast cast;
+    const fy_proof_quantize *quantize; /* NULL: none */
     uint64_t elements;
     bool is_partial;
     uint32_t rank;  /* the first that has it, for sentences */
@@ -169,6 +179,14 @@ typedef struct fy_proof_box {
 
 typedef struct fy_proof_tree fy_proof_tree; /* prove/boxes.h */
 
+/* Of a tensor of scales: whose they are. */
+typedef struct fy_proof_scaling {
+    uint32_t tensor; /* of the values, which comes before */
+    const fy_proof_quantize *quantize;
+    uint64_t values[FY_PROOF_DIMS]; /* the shape of that */
+    uint64_t block[FY_PROOF_DIMS];
+} fy_proof_scaling;
+
 /* What all tensors of one entry of "tensors" share. */
 typedef struct fy_proof_entry {
     ferry_dtype dtype;
@@ -181,8 +199,9 @@ typedef struct fy_proof_entry {
     bool is_tied;        /* "source": NAME; its only box is the whole of that tensor */
     bool is_source_only; /* "only": "source" */
     size_t n_boxes;
-    const fy_proof_box *boxes; /* at least one; they tile the tensor */
-    const fy_proof_tree *tree; /* of them; NULL: there is one */
+    const fy_proof_box *boxes;       /* at least one; they tile the tensor */
+    const fy_proof_tree *tree;       /* of them; NULL: there is one */
+    const fy_proof_scaling *scaling; /* NULL: these are no scales */
 } fy_proof_entry;
 
 /* Where one side keeps a tensor. */

@@ -335,7 +335,7 @@ static ferry_status check_conversions(const binding *b)
     const char *tensor = fy_plan_converted(b->plan);
     return tensor == NULL ? FERRY_OK
                           : fy_fail(b->error, FERRY_ERR_UNSUPPORTED,
-                                    "%s: the plan casts it on its way, and the service moves "
+                                    "%s: the plan converts it on its way, and the service moves "
                                     "elements as they are",
                                     tensor);
 }

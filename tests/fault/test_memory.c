@@ -49,6 +49,8 @@ static const char rich[] =
     "{'match':'packed','shard':[{'dim':0,'axis':'tp','blocks':[8,[16,1]]}]},"
     "{'match':'scalar'},{'match':'l.*.norm','on':{'dp':1}},"
     "{'match':'twice','shard':[{'dim':0,'axis':'tp'}],'dtype':'f8e4m3','cast':'round','add':1},"
+    "{'match':'l.*.up','shard':[{'dim':0,'axis':'tp'}],"
+    "'quantize':{'format':'f8e4m3','block':[2,3],'scale':'*.scale'}},"
     "{'match':'*','shard':[{'dim':0,'axis':'tp'}]}]},"
     "'cluster':{'ranks_per_node':4,'rank_gbytes_per_s':40,'node_gbytes_per_s':100.5,'latency_us':5,"
     "'nodes':{'1':{'rank_gbytes_per_s':20},'2':{'node_gbytes_per_s':30}}}}";

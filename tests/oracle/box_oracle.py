@@ -10,7 +10,8 @@ from collections import defaultdict
 import ferry_cast
 from ferry_boxes import Box, check_memory
 from ferry_layout import SpecError, offsets, row_major_strides, spans
-from ferry_oracle import MOVE_KEYS, PLAN_KEYS, Holder, Move, PlanChecker, is_box, is_count
+from ferry_oracle import (MOVE_KEYS, PLAN_KEYS, Holder, Move, PlanChecker, is_box, is_count,
+                          misaligned)
 
 FILL_KEYS = {"rank", "parameter", "offset", "shape", "strides", "bits"}
 PLACE_KEYS = {"parameter", "offset", "strides"}
@@ -175,10 +176,13 @@ class BoxPlanChecker(PlanChecker):
         if tensor is None or tensor.name not in self.wanted:
             self.complain("move %d: no tensor %s is wanted", position, record["tensor"])
             return
-        if ("source" in record) != (tensor.source is not None):
+        if ("source" in record) != (tensor.source is not None or tensor.values is not None):
             self.complain("move %d of %s: source given or missing", position, tensor.name)
             return
-        self._resolve(record, tensor)
+        if tensor.values is not None:
+            record = self.in_blocks(position, record, tensor)
+        if record is not None:
+            self._resolve(record, tensor)
 
     def _resolve(self, record, tensor):
         label = "move %s of %s" % (record["task_id"], tensor.name)
@@ -206,7 +210,7 @@ class BoxPlanChecker(PlanChecker):
             return
         number = sides[1].number if self.has_fills else None
         change = sides[1].parameter.change(tensor) if self.has_fills else self.model.change(tensor)
-        problem = ferry_cast.complaint(record, change)
+        problem = ferry_cast.complaint(record, change) or misaligned(change, sides[0], tensor)
         if problem:
             self.complain("%s: %s", label, problem)
             return

@@ -11,10 +11,11 @@ import math
 from ferry_cast import KEYS as CAST_KEYS, Cast
 from ferry_layout import (MAX_BYTES, MAX_DIMS, MAX_RANK, Model, Side, dtype_bits, fits, is_count,
                           offsets, require, row_major_strides, spans)
+from ferry_quantize import Quantize, codes_of, scales_of
 
 MOST_LOOPS = 4
 PARAMETER_KEYS = {"rank", "ranks", "parameter", "dtype", "elements", "shape", "holds", "fill",
-                  "partial", *CAST_KEYS}
+                  "partial", "quantize", *CAST_KEYS}
 HOLD_KEYS = {"tensor", "begin", "shape", "offset", "strides", "repeat"}
 FILL_KEYS = {"offset", "shape", "strides", "bits"}
 LOOP_KEYS = {"count", "begin", "offset"}
@@ -89,7 +90,8 @@ class Parameter:
         self.boxes = [box for hold in as_list(entry["holds"], what)
                       for box in self._expand(hold, tensors)]
         self.cast = Cast(entry, what, require)
-        require(which == "destination" or self.cast.word is None, "%s: a source casts" % what)
+        require(which == "destination" or (self.cast.word is None and "quantize" not in entry),
+                "%s: a source casts" % what)
         self.dtype = self._dtype(entry, tensors)
         self.bits = dtype_bits(self.dtype)
         require(self.elements * self.bits <= 8 * MAX_BYTES, "%s: too large" % what)
@@ -102,15 +104,30 @@ class Parameter:
 
     def _dtype(self, entry, tensors):
         """What it says, or the type of its first box; of other types only what is cast to it."""
+        self.quantize = None
         dtype = entry.get("dtype", tensors[self.boxes[0].tensor].dtype if self.boxes else None)
+        if "quantize" in entry:
+            self.quantize = Quantize(entry["quantize"], self.what, require)
+            dtype = entry.get("dtype", self.quantize.codes)
+            require(dtype == self.quantize.codes and self.cast.word is None, self.what)
         require(isinstance(dtype, str), "%s: dtype" % self.what)
         self.cast.dtype = dtype
         for box in self.boxes:
-            self.change(tensors[box.tensor])
+            tensor = tensors[box.tensor]
+            self.change(tensor)
+            require(self.quantize is None or self.quantize.is_aligned(box.begin, box.shape,
+                                                                      tensor.shape),
+                    "%s: a part of a block" % self.what)
         return dtype
 
     def change(self, tensor):
         """What becomes of a tensor on its way here: a ferry_cast.Change, or None."""
+        if tensor.values is not None:
+            require(self.quantize is None and self.cast.becomes(tensor.dtype, self.what, require)
+                    is None, "%s: scales are not cast" % self.what)
+            return scales_of(tensor)
+        if self.quantize is not None:
+            return codes_of(self.quantize, tensor)
         return self.cast.becomes(tensor.dtype, self.what, require)
 
     def _expand(self, hold, tensors):
@@ -253,6 +270,15 @@ class BoxSide:
 
 class BoxModel(Model):
     """A spec whose sides are meshes or boxes."""
+
+    def _add_scales(self, destination):
+        super()._add_scales(destination)
+        for entry in destination.get("boxes", []):
+            if isinstance(entry, dict) and "quantize" in entry:
+                quantize = Quantize(entry["quantize"], "boxes", require)
+                for hold in entry.get("holds", []):
+                    if hold["tensor"] in self.by_name:
+                        self.add_scales(self.by_name[hold["tensor"]], quantize)
 
     def make_side(self, spec_side, which, lost):
         if "boxes" in spec_side:

@@ -9,7 +9,7 @@ import struct
 from fractions import Fraction
 
 KEYS = ("cast", "scale", "add")
-PRINTED = {"src_dtype", "dst_dtype", "cast", "scale", "add", "at"}
+PRINTED = {"src_dtype", "dst_dtype", "cast", "scale", "add", "at", "quantize", "part"}
 
 # Bits of the exponent and of the mantissa, and whether all ones in the exponent are not numbers.
 TYPES = {"f32": (8, 23, True), "f16": (5, 10, True), "bf16": (8, 7, True), "f8e5m2": (5, 2, True),
@@ -85,6 +85,8 @@ class Change:
 
 
 def width(dtype):
+    if dtype == "f8e8m0":  # of scales
+        return 8
     exponent, mantissa, _ = TYPES[dtype]
     return 1 + exponent + mantissa
 

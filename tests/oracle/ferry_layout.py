@@ -15,6 +15,7 @@ import re
 from functools import lru_cache
 
 from ferry_cast import KEYS as CAST_KEYS, Cast
+from ferry_quantize import Quantize, codes_of, scales_of
 
 MAX_DIMS = 8
 MAX_RANK = 1 << 24
@@ -274,7 +275,7 @@ class Side:
         require(count <= MAX_RANK, "%s: %d ranks" % (which, count))
         self.rules = spec_side["rules"]
         require(which == "destination" or not any(
-            key in rule for rule in self.rules for key in ("dtype", *CAST_KEYS)),
+            key in rule for rule in self.rules for key in ("dtype", "quantize", *CAST_KEYS)),
             "%s: a rule casts" % which)
         self.stages = spec_side.get("stages", [])
         if "ranks" in spec_side:
@@ -415,6 +416,7 @@ class Tensor:
         self.name = name
         self.shape = shape
         self.dtype = dtype
+        self.values = self.quantize = None  # of scales: whose they are
         self.bits = dtype_bits(dtype)
         self.source = source
         self.only = only  # "source": the destination has no place for it
@@ -522,6 +524,7 @@ class Model:
     def __init__(self, spec, lost=()):
         self.tensors = expand_tensors(spec["tensors"])
         self.by_name = {tensor.name: tensor for tensor in self.tensors}
+        self._add_scales(spec["destination"])
         self.source = self.make_side(spec["source"], "source", lost)
         self.destination = self.make_side(spec["destination"], "destination", lost)
         self.cluster = spec.get("cluster")
@@ -532,6 +535,28 @@ class Model:
         self._composed = {}
         self.between = {name for tensor in self.tensors for name in source_names(tensor)
                         if name in self.by_name and self.by_name[name].source is not None}
+
+    def _add_scales(self, destination):
+        """Tensors of scales, behind all others, that the destination asks for."""
+        for tensor in list(self.tensors):
+            rule = next((rule for rule in destination.get("rules", [])
+                         if glob_match(rule["match"], tensor.name)), {})
+            if "quantize" in rule and not rule.get("skip") and tensor.only != "source":
+                self.add_scales(tensor, Quantize(rule["quantize"], rule["match"], require))
+
+    def add_scales(self, tensor, quantize):
+        quantize.check(tensor, "destination", require)
+        name = quantize.name(tensor)
+        if name in self.by_name:
+            found = self.by_name[name]
+            require(found.values is tensor and found.quantize.printed() == quantize.printed(),
+                    "%s: is the name of scales" % name)
+            return
+        scales = Tensor(len(self.tensors), name, quantize.shape(tensor.shape), quantize.scales,
+                        None)
+        scales.values, scales.quantize = tensor, quantize
+        self.tensors.append(scales)
+        self.by_name[name] = scales
 
     def make_side(self, spec_side, which, lost):
         """A side of a mesh; ferry_boxes.py has the model that knows others."""
@@ -552,9 +577,25 @@ class Model:
 
     def _place(self, side, tensor):
         key = side.which, tensor.name
+        if key not in self._placed and tensor.values is not None and isinstance(side, Side):
+            self._placed[key] = self._divide(self._place(side, tensor.values), tensor)
         if key not in self._placed:
+            require(tensor.values is None or side.which == "destination",
+                    "%s: quantized from boxes" % tensor.name)
             self._placed[key] = side.place(tensor.name, tensor.shape)
         return self._placed[key]
+
+    @staticmethod
+    def _divide(placement, scales):
+        """Where the scales are: where the blocks of the values are."""
+        if placement is None:
+            return None
+        shards = {}
+        for rank, shard in placement.shards.items():
+            require(shard.flat is None, "%s: is cut flat" % scales.values.name)
+            shards[rank] = Shard(scales.quantize.blocks_of(shard.axes, scales.values.shape,
+                                                           require))
+        return Placement(scales.shape, shards)
 
     def source_masks(self, name):
         """Holder masks at the source, by global element."""
@@ -571,7 +612,14 @@ class Model:
 
     def change(self, tensor):
         """What becomes of a tensor on its way to a mesh: a ferry_cast.Change, or None."""
+        if tensor.values is not None:
+            return scales_of(tensor)
         rule = self.destination.rule_for(tensor.name)
+        if "quantize" in rule:
+            require("cast" not in rule, "%s: cast and quantize" % tensor.name)
+            quantize = Quantize(rule["quantize"], tensor.name, require)
+            require(rule.get("dtype", quantize.codes) == quantize.codes, "%s: dtype" % tensor.name)
+            return codes_of(quantize, tensor)
         cast = Cast(rule, "destination: rule %s" % rule["match"], require)
         return cast.becomes(tensor.dtype, tensor.name, require)
 

@@ -207,10 +207,34 @@ class PlanChecker:
         if tensor is None or (self.subset is not None and not glob_match(self.subset, tensor.name)):
             self.complain("move %d: no tensor %s is wanted", position, record["tensor"])
             return
-        if ("source" in record) != (tensor.source is not None):
+        if ("source" in record) != (tensor.source is not None or tensor.values is not None):
             self.complain("move %d of %s: source given or missing", position, tensor.name)
             return
-        self._resolve(record, tensor)
+        if tensor.values is not None:
+            record = self.in_blocks(position, record, tensor)
+        if record is not None:
+            self._resolve(record, tensor)
+
+    def in_blocks(self, position, record, tensor):
+        """A move of scales as if the sender had them: what it reads of the values, in blocks."""
+        placement = self.model.at_source(tensor.values.name)
+        wrong = "move %d of %s: its source is not the blocks that it has the scales of"
+        if (record["source"] != tensor.values.name or placement is None
+                or record["from"] not in placement.shards):
+            self.complain(wrong, position, tensor.name)
+            return None
+        shape = placement.shards[record["from"]].shape
+        lengths = (record["shape"] if "shape" in record
+                   else [length for _, length in record["dst"]])
+        block = [1] * (len(shape) - 2) + tensor.quantize.block
+        wanted = [[begin, min(n * b, extent - begin)] for (begin, _), n, b, extent
+                  in zip(record["src"], lengths, block, shape)]
+        if record["src"] != wanted or any(begin % b for (begin, _), b in zip(wanted, block)):
+            self.complain(wrong, position, tensor.name)
+            return None
+        record = {key: value for key, value in record.items() if key != "source"}
+        record["src"] = [[begin // b, n] for (begin, _), b, n in zip(wanted, block, lengths)]
+        return record
 
     def _resolve(self, record, tensor):
         name = record.get("source", tensor.name)
@@ -234,7 +258,7 @@ class PlanChecker:
                 return
             sides.append(side)
         change = self.model.change(tensor)
-        problem = ferry_cast.complaint(record, change)
+        problem = ferry_cast.complaint(record, change) or misaligned(change, sides[0], tensor)
         if problem:
             self.complain("%s: %s", label, problem)
             return
@@ -461,6 +485,16 @@ class PlanChecker:
             if move.record["from"] != move.record["to"]:
                 incoming[move.record["to"]] += 8 * move.record["bytes"]
         return incoming
+
+
+def misaligned(change, sender, tensor):
+    """Whether codes are made of a part of a block."""
+    if getattr(change, "part", None) != "codes":
+        return None
+    begin = [sender._indices(d)[0] for d in range(len(sender.box))]
+    lengths = [length for _, length in sender.box]
+    return (None if change.quantize.is_aligned(begin, lengths, tensor.shape)
+            else "is no box of whole blocks")
 
 
 def is_box(box):

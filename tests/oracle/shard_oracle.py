@@ -36,7 +36,8 @@ def check_shards(spec, records, subset=None, lost=()):
 def expected_order(model, subset):
     """(side, rank, tensor) of every shard, as plan_shards.c visits them."""
     wanted = model.wanted(subset)
-    sources = {feed.source for tensor in wanted for feed in model.feeds(tensor)}
+    sources = {tensor.values.name if tensor.values else feed.source
+               for tensor in wanted for feed in model.feeds(tensor)}
     held = {
         "source": [(tensor.name, model.at_source(tensor.name).shards)
                    for tensor in model.tensors if tensor.name in sources],

@@ -187,8 +187,15 @@ CASTS = [
     ("a cast at the source", on_side(ON_SOURCE, 1, cast="round"), '"low"', "rank 1", "source"),
     ("another dtype at the source", on_side(ON_SOURCE, 1, dtype="f32"), '"low"', "rank 1", '"q"',
      "from f32 to bf16"),
-    ("quantize", on_side(ON_DESTINATION, 1, quantize={}), '"quantize"', "boxes[1]",
-     "ferry reshard"),
+    ("quantize", on_side(ON_DESTINATION, 1, quantize={}), "boxes[1].quantize"),
+    ("quantize at the source", on_side(ON_SOURCE, 1, quantize={
+        "format": "mxfp8", "scale": "*_s"}), '"quantize"', "rank 1", "source"),
+    ("quantize and cast", on_side(ON_DESTINATION, 1, cast="round", quantize={
+        "format": "mxfp8", "scale": "*_s"}), '"cast"', '"quantize"'),
+    ("a vector is quantized", on_side(ON_DESTINATION, 1, quantize={
+        "format": "mxfp8", "scale": "*_s"}), '"n"', "dimensions"),
+    ("boxes that are quantized", on_side(ON_DESTINATION, 0, fill=[FILL], quantize={
+        "format": "f8e4m3", "block": [2, 3], "scale": "*_s"}), '"q"', "rank 2", "block of 2"),
     ("dequantize", on_side(ON_DESTINATION, 1, dequantize={}), '"dequantize"', "boxes[1]"),
 ]
 

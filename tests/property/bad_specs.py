@@ -311,9 +311,8 @@ def cut_rows():
 def cast_rows():
     """What a rule of the destination may not say that tensors become."""
     at = "destination.rules[0]"
-    for key in ("quantize", "dequantize"):
-        yield row("a rule that asks for %s" % key, small({}, {key: {}}), '"%s"' % key, at,
-                  "ferry reshard")
+    yield row("a rule that asks for dequantize", small({}, {"dequantize": {}}), '"dequantize"', at,
+              "ferry reshard")
     for key, value in (("dtype", "f32"), ("cast", "round"), ("scale", 2), ("add", 1)):
         yield edge("%s at the source" % key, small({key: value}), '"%s"' % key, "source.rules[0]",
                    "as they are")
@@ -341,6 +340,45 @@ def cast_rows():
     yield row("an unknown dtype of a rule", small({}, {"dtype": "f33", "cast": "round"}), "f33", at)
 
 
+def quantized(**values):
+    """What a rule says, with the values in place of what is right; None: without the key."""
+    said = {"format": "f8e4m3", "block": [3, 4], "scale": "*_scale", **values}
+    return {"quantize": {key: value for key, value in said.items() if value is not None}}
+
+
+def quantize_rows():
+    at = "destination.rules[0].quantize"
+    for value in ({}, [], "f8e4m3", None):
+        yield edge("quantize that is %r" % (value,), small({}, {"quantize": value}), at)
+    for key, values in (("format", ("nvfp4", "f4", "", 1, None)),
+                        ("block", ([3], [3, 4, 5], [0, 4], [3, -4], [3, 1 << 31], [3, 1.5], 3, None)),
+                        ("scale", ("", "*", "*_*", 1, None)),
+                        ("scale_dtype", ("bf16", 1)), ("scale_kind", ("max", 1)), ("more", (1,))):
+        for value in values:
+            yield edge("quantize, %s %r" % (key, value), small({}, quantized(**{key: value})), at)
+    yield edge("amax of powers", small({}, quantized(scale_dtype="f8e8m0", scale_kind="amax")), at)
+    yield edge("mxfp8 and a block", small({}, quantized(format="mxfp8")), at, "mxfp8")
+    yield edge("quantize and cast", small({}, {**quantized(), "cast": "round"}), '"cast"')
+    yield edge("quantize at the source", small(quantized()), '"quantize"', "source.rules[0]")
+    yield edge("codes of another dtype", small({}, {**quantized(), "dtype": "f8e5m2"}), "dtype")
+    for dtype in ("f64", "i32", "f8e4m3", "u8"):
+        yield edge("%s is quantized" % dtype, small({}, quantized(), dtype=dtype), NAME, dtype)
+    yield edge("a vector is quantized", small({}, quantized(), shape=[12]), NAME, "1 dimensions")
+    for which, rules in (("source", (cut(sizes=[3, 3, 4, 2]), quantized())),
+                         ("destination", ({}, {**cut(sizes=[3, 4, 3, 2]), **quantized()}))):
+        yield edge("a cut inside a block at the %s" % which, small(*rules), NAME, which, "dim 0",
+                   "block of 3", "10" if which == "source" else "7")
+    flat = {"flat": {"axis": "tp"}}
+    yield edge("a flat source is quantized", small(flat, quantized()), NAME, "source", "flat")
+    yield edge("a flat destination is quantized", small({}, {**flat, **quantized()}), NAME, "flat")
+    yield edge("scales that are a tensor", small({}, quantized(scale=NAME)), NAME)
+    two = small({}, quantized(scale="scales"))
+    two["tensors"].append({**two["tensors"][0], "name": "other"})
+    yield edge("two scales of one name", two, "scales", "other")
+    shared = small(cut(blocks=[6, [6, 2]]), quantized(block=[1, 4]))
+    yield row("shared blocks are quantized", shared, NAME, "source", "neighbours")
+
+
 def rule_rows():
     twice = shard({"dim": 0, "axis": "tp"}, {"dim": 0, "axis": "pp"})
     yield edge("a dim twice", small(twice), ("dim", NAME), "0")
@@ -364,6 +402,7 @@ def rule_rows():
         (NAME, "rules[0]"),
     )
     yield from cast_rows()
+    yield from quantize_rows()
     yield edge("dim out of range", small(shard({"dim": 2, "axis": "tp"})), NAME, "2")
     yield edge("shard on a scalar", small(cut(), shape=[]), NAME)
     yield edge("flat on a scalar", small({"flat": {"axis": "tp"}}, shape=[]), NAME)

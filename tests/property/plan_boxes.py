@@ -104,13 +104,15 @@ def other_words(spec, rng):
         if not isinstance(getattr(model, which), BoxSide):
             continue
         side = spec[which]
+        cuts_blocks = '"quantize"' in json.dumps(spec)  # which boxes in halves would do
         for name, is_same, other in (
             ("boxes mixed", True, box_random.shuffled_boxes(rng, side)),
             ("an entry for each rank", True, box_random.shuffled_ranks(rng, side)),
             ("loops written out", False, box_random.expanded(side)),
             ("boxes halved", False, box_random.halved(rng, side, model)),
         ):
-            yield "%s: %s" % (which, name), is_same, {**spec, which: other}
+            if is_same or not cuts_blocks:
+                yield "%s: %s" % (which, name), is_same, {**spec, which: other}
 
 
 def check_other_words(ferry, plan, spec, rng):
@@ -194,7 +196,8 @@ def check_case(ferry, seed, spec):
     path = ferry.write(spec)
     plan = ferry.plan(path)
     fail_on(check_plan(spec, plan, "balanced"))
-    fail_on(check_balance(spec, plan, tolerance=1.05))
+    if '"quantize"' not in json.dumps(spec):  # rows of blocks are not shared out so finely
+        fail_on(check_balance(spec, plan, tolerance=1.05))
     check_ranks(ferry, path, plan)
     check_summary_of(ferry, path, plan)
     ferry.run(path, *ferry.options, "--prove")
@@ -217,6 +220,8 @@ def spec_of(seed, arguments):
         spec = json.loads(Path(arguments.spec).read_text(encoding="utf-8"))
         must(is_in_boxes(spec), "%s: no side in boxes" % arguments.spec)
         return spec
+    if seed % 6 == 5:
+        return cast_random.quantized_boxes(seed)
     return cast_random.with_casts(seed, box_random.random_box_spec(seed))
 
 

@@ -129,11 +129,92 @@ static void test_specs(void **state)
     }
 }
 
+/* Of a tensor of 5 x 6 in blocks of 2 x 3, rank 0 has the upper four rows and rank 1 the last. */
+static const char blocks_spec[] =
+    "{'format':'ferry.spec/1','tensors':[{'name':'w','shape':[5,6],'dtype':'bf16'}],"
+    "'source':{'mesh':[['tp',2]],'rules':[{'match':'*','shard':[{'dim':0,'axis':'tp',"
+    "'sizes':[4,1]}]}]},'destination':{'mesh':[],'first_rank':2,'rules':[{'match':'w',"
+    "'quantize':{'format':'f8e4m3','block':[2,3],'scale':'*.s'}}]}}";
+
+#define FORMAT                                                                                     \
+    "'quantize':{'format':'f8e4m3','block':[2,3],'scale_dtype':'f32','scale_kind':'amax'},"        \
+    "'at':'sender'"
+#define CODES(id, from, src, dst, bytes)                                                           \
+    "{'task_id':" #id ",'tensor':'w','from':" #from ",'to':2,'src':" src ",'dst':" dst             \
+    ",'src_dtype':'bf16','dst_dtype':'f8e4m3','part':'codes'," FORMAT ",'bytes':" #bytes "}"
+#define SCALES(id, from, src, dst, bytes)                                                          \
+    "{'task_id':" #id ",'tensor':'w.s','source':'w','from':" #from ",'to':2,'src':" src            \
+    ",'dst':" dst ",'src_dtype':'bf16','dst_dtype':'f32','part':'scales'," FORMAT                  \
+    ",'bytes':" #bytes "}"
+#define UPPER CODES(0, 0, "[[0,4],[0,6]]", "[[0,4],[0,6]]", 24)
+#define UPPER_SCALES SCALES(2, 0, "[[0,4],[0,6]]", "[[0,2],[0,2]]", 16)
+#define LAST_SCALES SCALES(3, 1, "[[0,1],[0,6]]", "[[2,1],[0,2]]", 8)
+
+static const char blocks_plan[] =
+    "{'format':'ferry.plan/1','digest':'00112233445566778899aabbccddeeff','world':3,'tensors':2,"
+    "'bytes':{'moved':54,'local':0,'total':54},'bound':{'seconds':null,'rank':2,'why':'ingress'},"
+    "'ranks':[{'rank':0,'in':0,'out':40,'local':0},{'rank':1,'in':0,'out':14,'local':0},"
+    "{'rank':2,'in':54,'out':0,'local':0}],'moves':[" UPPER
+    "," CODES(1, 1, "[[0,1],[0,6]]", "[[4,1],[0,6]]", 6) "," UPPER_SCALES "," LAST_SCALES "]}";
+
+static const row blocks_rows[] = {
+    {"moves", "moves", FERRY_OK, ""},
+    {"'part':'codes'", "'part':'scales'", FERRY_ERR_PROOF, "task 0: w|and that these are codes"},
+    {"'at':'sender'", "'at':'receiver'", FERRY_ERR_PROOF, "task 0: w|that the sender quantizes"},
+    {"'block':[2,3]", "'block':[2,2]", FERRY_ERR_PROOF, "task 0: w|in another format"},
+    {"'amax'", "'cover'", FERRY_ERR_PROOF, "task 0: w|in another format"},
+    {"'dst_dtype':'f8e4m3'", "'dst_dtype':'f8e5m2'", FERRY_ERR_PROOF, "f8e5m2 where it is f8e4m3"},
+    {FORMAT ",'bytes':24", FORMAT ",'bytes':48", FERRY_ERR_PROOF, "24 elements of 8 bits|48 bytes"},
+    {UPPER, CODES(0, 0, "[[0,3],[0,6]]", "[[0,3],[0,6]]", 18), FERRY_ERR_PROOF,
+     "task 0: w|the elements 0 to 3 of the tensor|blocks are of 2"},
+    {"'tensor':'w.s','source':'w'", "'tensor':'w.s','source':'w.s'", FERRY_ERR_PROOF,
+     "task 2: w.s|has scales of w, and should name it"},
+    {"'tensor':'w.s','source':'w'", "'tensor':'w.s'", FERRY_ERR_PROOF, "should name it"},
+    {UPPER_SCALES, SCALES(2, 0, "[[0,3],[0,6]]", "[[0,2],[0,2]]", 16), FERRY_ERR_PROOF,
+     "task 2: w.s|reads 3 elements from 0 on where its blocks are 4"},
+    {UPPER_SCALES, SCALES(2, 0, "[[1,3],[0,6]]", "[[0,2],[0,2]]", 16), FERRY_ERR_PROOF,
+     "task 2: w.s|reads from 1 on, which is no block of 2"},
+    {UPPER_SCALES, SCALES(2, 0, "[[2,2],[0,6]]", "[[0,2],[0,2]]", 16), FERRY_ERR_PROOF,
+     "task 2: w.s"},
+    {LAST_SCALES, SCALES(3, 0, "[[0,2],[0,6]]", "[[2,1],[0,2]]", 8), FERRY_ERR_PROOF,
+     "task 3: w.s|global element [2, 0] is element [2, 0] of w.s, but the sender has element [0, "
+     "0]"},
+    {LAST_SCALES, SCALES(3, 2, "[[0,1],[0,6]]", "[[2,1],[0,2]]", 8), FERRY_ERR_PROOF,
+     "task 3: w.s|rank 2 is not in the source"},
+    {"," LAST_SCALES, "", FERRY_ERR_PROOF, "w.s [2:3, 0:2]|no move"},
+};
+
+static const row blocks_spec_rows[] = {
+    {"'block':[2,3]", "'block':[3,3]", FERRY_ERR_PROOF, "task 0: w|in another format"},
+    {"'block':[2,3]", "'block':[0,3]", FERRY_ERR_INVALID_INPUT, "block"},
+    {"'scale':'*.s'", "'scale_kind':'amax'", FERRY_ERR_INVALID_INPUT, "names no tensor"},
+    {"'scale':'*.s'", "'scale':'w'", FERRY_ERR_INVALID_INPUT, "w: is the name of scales"},
+    {"'format':'f8e4m3'", "'format':'nvfp4'", FERRY_ERR_INVALID_INPUT, "format \"nvfp4\""},
+    {"'dtype':'bf16'", "'dtype':'i32'", FERRY_ERR_INVALID_INPUT, "w: is quantized, but"},
+    {"'scale':'*.s'", "'scale':'*.t'", FERRY_ERR_PROOF, "w.s is not in the spec"},
+};
+
+static void test_blocks(void **state)
+{
+    (void)state;
+    write_json("spec.json", blocks_spec);
+    for (size_t i = 0; i < sizeof blocks_rows / sizeof *blocks_rows; i++) {
+        write_replaced("plan.json", blocks_plan, &blocks_rows[i]);
+        expect(blocks_rows[i].replace, blocks_rows[i].status, blocks_rows[i].words);
+    }
+    write_json("plan.json", blocks_plan);
+    for (size_t i = 0; i < sizeof blocks_spec_rows / sizeof *blocks_spec_rows; i++) {
+        write_replaced("spec.json", blocks_spec, &blocks_spec_rows[i]);
+        expect(blocks_spec_rows[i].replace, blocks_spec_rows[i].status, blocks_spec_rows[i].words);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plans),
         cmocka_unit_test(test_specs),
+        cmocka_unit_test(test_blocks),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

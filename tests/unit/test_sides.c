@@ -78,8 +78,9 @@ static const bad_row bad_rows[] = {
      "boxes[0].scale is 9.9999999999999994e+38, which is too large for f32"},
     {"{'rank':1,'parameter':'p','cast':'round','add':'1'," W "[6,1]}]}",
      "boxes[0].add must be a number"},
-    {"{'rank':1,'parameter':'p','quantize':{}," W "[6,1]}]}",
-     "boxes[0] asks for \"quantize\", but plans convert each element by itself"},
+    {"{'rank':1,'parameter':'p','quantize':{}," W "[6,1]}]}", "boxes[0].quantize lacks"},
+    {"{'rank':1,'parameter':'p','dequantize':{}," W "[6,1]}]}",
+     "boxes[0] asks for \"dequantize\", but plans cast and quantize only"},
     {"{'rank':1,'parameter':'p','elements':24,'holds':[{'tensor':'w','begin':[0,0],'shape':[4,3],"
      "'offset':0,'strides':[6,1]}]}",
      "no box and no fill gives element 3 of it; say \"partial\""},
@@ -847,6 +848,59 @@ static void test_told_casts(void **state)
     ferry_side_destroy(own);
 }
 
+#define QUANTIZED(ranks)                                                                           \
+    "{'boxes':[{" ranks "'parameter':'w','elements':24,'quantize':{'format':'f8e5m2','block':"     \
+    "[2,3],'scale_kind':'cover','scale':'*.s'},'holds':[{'tensor':'w','begin':[0,0],'shape':"      \
+    "[4,6],'offset':0,'strides':[6,1]}]},{" ranks "'parameter':'s','elements':4,'holds':["         \
+    "{'tensor':'w.s','begin':[0,0],'shape':[2,2],'offset':0,'strides':[1,2]}]}]}"
+#define ON_MESH                                                                                    \
+    "{'format':'ferry.spec/1','tensors':[{'name':'w','shape':[4,6],'dtype':'bf16'}],"              \
+    "'source':{'mesh':[],'rules':[{'match':'*'}]},'destination':"
+
+/* So is a quantization; its scales are no tensors of the text that is written. */
+static void test_told_blocks(void **state)
+{
+    char base_text[] = ON_MESH "{'mesh':[],'rules':[{'match':'*'}]}}";
+    char full_text[] = ON_MESH QUANTIZED("'rank':0,") "}";
+    char side_text[] = QUANTIZED("");
+    ferry_exchange alone = FERRY_EXCHANGE_INIT;
+    ferry_spec *base = NULL, *full = NULL, *told = NULL, *again = NULL;
+    ferry_side *side = NULL;
+    text_buffer text = {0};
+    char first[FERRY_DIGEST_BYTES], second[FERRY_DIGEST_BYTES];
+    size_t length = 0;
+    (void)state;
+    unquote(side_text);
+    must(try_spec(base_text, &base, &error), &error);
+    must(try_spec(full_text, &full, &error), &error);
+    must(ferry_side_parse(side_text, strlen(side_text), "side", &side, &error), &error);
+    alone.context = &length;
+    alone.n_ranks = 1;
+    alone.all_gather = gather_alone;
+    must(ferry_spec_exchange(base, NULL, side, &alone, &told, &error), &error);
+    digest_of(full, first);
+    digest_of(told, second);
+    assert_string_equal(first, second);
+    must(ferry_spec_write_json(told, text_write, &text, &error), &error);
+    must(ferry_spec_parse(text.bytes, strlen(text.bytes), "told", &again, &error), &error);
+    digest_of(again, second);
+    assert_string_equal(first, second);
+    /* Another destination than the one that asked for them has no scales. */
+    ferry_spec_destroy(told);
+    ferry_side_destroy(side);
+    side = make_casts(&three);
+    must(ferry_spec_create(full, NULL, side, &told, &error), &error);
+    assert_int_equal(ferry_spec_tensor_count(full), 2);
+    assert_int_equal(ferry_spec_tensor_count(told), 1);
+    digest_of(told, second);
+    free(text.bytes);
+    ferry_spec_destroy(again);
+    ferry_spec_destroy(told);
+    ferry_spec_destroy(full);
+    ferry_spec_destroy(base);
+    ferry_side_destroy(side);
+}
+
 static void test_bad_casts(void **state)
 {
     static const float bad[][2] = {{0, 0},         {-0.0F, 1}, {INFINITY, 0},
@@ -914,7 +968,7 @@ int main(void)
         cmocka_unit_test(test_other_base), cmocka_unit_test(test_alike),
         cmocka_unit_test(test_written),    cmocka_unit_test(test_half_bytes),
         cmocka_unit_test(test_casts),      cmocka_unit_test(test_bad_casts),
-        cmocka_unit_test(test_told_casts),
+        cmocka_unit_test(test_told_casts), cmocka_unit_test(test_told_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

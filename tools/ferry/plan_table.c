@@ -193,6 +193,13 @@ static void print_cast(const ferry_move *move)
     ferry_dtype_format(move->src_dtype, from, sizeof from);
     ferry_dtype_format(move->dst_dtype, to, sizeof to);
     printf(", %s", from);
+    if (cast->kind != FERRY_CONVERSION_CAST) {
+        printf(" to %s of %s, blocks of %llu x %llu, at the %s",
+               cast->kind == FERRY_CONVERSION_CODES ? "codes" : "scales", to,
+               (unsigned long long)cast->block[0], (unsigned long long)cast->block[1],
+               cast->at_receiver ? "receiver" : "sender");
+        return;
+    }
     if (cast->scale != 1) {
         printf(" x %.9g", (double)cast->scale);
     }

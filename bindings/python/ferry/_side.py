@@ -17,8 +17,8 @@ Repeat = Union[Mapping[str, Any], Tuple[int, Sequence[int], int]]
 
 # Of what a side consists: the keys that there are, and those that are needed.
 _KEYS = {
-    "parameter": ({"rank", "ranks", "parameter", "dtype", "cast", "scale", "add", "elements",
-                   "shape", "holds", "fill", "partial"},
+    "parameter": ({"rank", "ranks", "parameter", "dtype", "cast", "scale", "add", "quantize",
+                   "elements", "shape", "holds", "fill", "partial"},
                   {"parameter", "elements", "holds"}),
     "box": ({"tensor", "begin", "shape", "offset", "strides", "repeat"},
             {"tensor", "begin", "shape", "offset", "strides"}),
@@ -81,7 +81,7 @@ class Side:
             dtype=said.get("dtype"),
             partial=said.get("partial", False),
             shape=said.get("shape"),
-            **{key: said[key] for key in ("cast", "scale", "add") if key in said},
+            **{key: said[key] for key in ("cast", "scale", "add", "quantize") if key in said},
         )
         for box in _list_of(said["holds"], "holds"):
             self.add_box(**_object_of(box, "box"), parameter=number)
@@ -100,6 +100,7 @@ class Side:
         scale: Optional[float] = None,
         add: Optional[float] = None,
         shape: Optional[Iterable[int]] = None,
+        quantize: Optional[Mapping[str, Any]] = None,
     ) -> int:
         """A parameter that these ranks have, with the content that the next calls say: ``elements``
         of memory, one behind the other. Returns its number.
@@ -110,7 +111,9 @@ class Side:
 
         Tensors of other types become ``dtype`` on their way with a ``cast``, at a destination:
         ``"round"`` makes what is too large infinite, ``"saturate"`` the largest number. ``scale``
-        and ``add`` are numbers, which elements are multiplied by and added to before that.
+        and ``add`` are numbers, which elements are multiplied by and added to before that. With
+        ``quantize`` they become codes: a dict such as ``{"format": "f8e4m3", "block": [128, 128],
+        "scale": "*_scale_inv"}``, which names the tensor of their scales.
         """
         if not isinstance(name, str):
             raise InvalidInput(f"the name of a parameter is {name!r}: give a text")
@@ -131,6 +134,10 @@ class Side:
         if partial:
             entry["partial"] = True
         entry.update(_cast(about, cast, scale, add))
+        if quantize is not None:
+            if cast is not None or not isinstance(quantize, Mapping):
+                raise InvalidInput(f"{about}: quantize is a dict, and goes without a cast")
+            entry["quantize"] = dict(quantize)
         self._entries.append(entry)
         return len(self._entries) - 1
 

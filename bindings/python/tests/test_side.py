@@ -456,8 +456,21 @@ class Saying(unittest.TestCase):
                           first["add"], first["at"]), ("f32", "f8e4m3", "saturate", 0.5, 1,
                                                        "sender"))
         self.assertNotIn("cast", second)
+        side = ferry.Side()
+        side.add_parameter("codes", 1, 24, quantize={"format": "f8e5m2", "block": [2, 4],
+                                                     "scale": "*_scale"})
+        side.add_box("w", [0, 0], [4, 6])
+        side.add_parameter("scales", 1, 4)
+        side.add_box("w_scale", [0, 0], [2, 2])
+        self.assertEqual(ferry.Side.from_json(side.to_json()), side)
+        spec["tensors"][0]["shape"] = [4, 6]
+        self.assertEqual([(move.tensor, move.source, move.dtype, move.bytes)
+                          for move in ferry.plan(dict(spec, destination=side)).moves()],
+                         [("w", None, "f8e5m2", 24), ("w_scale", "w", "f32", 16)])
         plain = ferry.Side()
         rows = [
+            (dict(quantize=1), "quantize is a dict"),
+            (dict(quantize={}, cast="round"), "quantize is a dict, and goes without a cast"),
             (dict(cast="floor"), 'cast is \'floor\': give "round" or "saturate"'),
             (dict(cast=1), "cast is 1"),
             (dict(scale=2), "scale and add need cast"),

@@ -1,0 +1,247 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "model/blocks.h"
+
+#include <string.h>
+
+static const char *const rule_words[] = {"amax", "cover", "floor"};
+
+enum { MOST_BLOCK = INT32_MAX, N_RULES = 3 };
+
+/* What stands in the value, before it is known whether that fits together. */
+typedef struct said_quantize {
+    const char *format;
+    const char *scale;
+    const char *scale_dtype;
+    const char *scale_kind;
+    const json_t *block;
+} said_quantize;
+
+static ferry_status read_block(const json_t *json, const fy_json_place *place, uint64_t block[2],
+                               ferry_error *error)
+{
+    fy_json_place at = {.parent = place, .key = "block"};
+    if (!json_is_array(json) || json_array_size(json) != 2) {
+        return fy_json_fail(&at, error, "must be a pair of rows and columns");
+    }
+    for (size_t i = 0; i < 2; i++) {
+        fy_json_place inner = {.parent = &at, .index = i};
+        FY_TRY(fy_json_get_size(json_array_get(json, i), &inner, 1, MOST_BLOCK, &block[i], error));
+    }
+    return FERRY_OK;
+}
+
+static ferry_status fail_format(const said_quantize *said, const fy_json_place *place,
+                                ferry_error *error)
+{
+    fy_json_place at = {.parent = place, .key = "format"};
+    if (strcmp(said->format, "nvfp4") == 0) {
+        return fy_json_fail(&at, error,
+                            "is nvfp4, which needs the largest element of the whole tensor: no "
+                            "rank knows it on the way; ferry reshard --quantize makes such files");
+    }
+    return fy_json_fail(&at, error, "is \"%.40s\"; there are f8e4m3, f8e5m2 and mxfp8",
+                        said->format);
+}
+
+static ferry_status settle_format(const said_quantize *said, const fy_json_place *place,
+                                  fy_said_blocks *blocks, ferry_error *error)
+{
+    bool is_mx = strcmp(said->format, "mxfp8") == 0;
+    bool is_wide = strcmp(said->format, "f8e5m2") == 0;
+    if (!is_mx && !is_wide && strcmp(said->format, "f8e4m3") != 0) {
+        return fail_format(said, place, error);
+    }
+    blocks->codes = (ferry_dtype){is_wide ? FERRY_F8E5M2 : FERRY_F8E4M3, 8};
+    if (!is_mx) {
+        return said->block != NULL
+                   ? read_block(said->block, place, blocks->block, error)
+                   : fy_json_fail(place, error, "lacks \"block\", a pair of rows and columns");
+    }
+    if (said->block != NULL || said->scale_dtype != NULL || said->scale_kind != NULL) {
+        return fy_json_fail(place, error,
+                            "is mxfp8, whose blocks are of 1 x 32 and whose scales are f8e8m0: it "
+                            "takes no \"block\", \"scale_dtype\" or \"scale_kind\"");
+    }
+    blocks->block[0] = 1;
+    blocks->block[1] = 32;
+    blocks->scales = (ferry_dtype){FERRY_F8E8M0, 8};
+    blocks->rule = 2;
+    return FERRY_OK;
+}
+
+static ferry_status settle_scales(const said_quantize *said, const fy_json_place *place,
+                                  fy_said_blocks *blocks, ferry_error *error)
+{
+    fy_json_place dtype = {.parent = place, .key = "scale_dtype"};
+    fy_json_place kind = {.parent = place, .key = "scale_kind"};
+    const char *type = said->scale_dtype == NULL ? "f32" : said->scale_dtype;
+    bool is_power = strcmp(type, "f8e8m0") == 0;
+    if (!is_power && strcmp(type, "f32") != 0) {
+        return fy_json_fail(&dtype, error, "is \"%.40s\"; there are f32 and f8e8m0", type);
+    }
+    blocks->scales = is_power ? (ferry_dtype){FERRY_F8E8M0, 8} : (ferry_dtype){FERRY_F32, 32};
+    blocks->rule = is_power ? 1 : 0;
+    if (said->scale_kind == NULL) {
+        return FERRY_OK;
+    }
+    blocks->rule = 0;
+    while (blocks->rule < N_RULES && strcmp(said->scale_kind, rule_words[blocks->rule]) != 0) {
+        blocks->rule++;
+    }
+    if (blocks->rule == N_RULES) {
+        return fy_json_fail(&kind, error,
+                            "is \"%.40s\"; there are amax, cover and floor, the last two of powers "
+                            "of two",
+                            said->scale_kind);
+    }
+    if (is_power && blocks->rule == 0) {
+        return fy_json_fail(&kind, error,
+                            "is amax, but f8e8m0 has powers of two only: cover, or "
+                            "floor");
+    }
+    return FERRY_OK;
+}
+
+static bool is_name(const char *scale)
+{
+    const char *star = strchr(scale, '*');
+    return *scale != '\0' && strcmp(scale, "*") != 0 && strlen(scale) < FERRY_NAME_BYTES &&
+           (star == NULL || strchr(star + 1, '*') == NULL);
+}
+
+static ferry_status settle_name(const said_quantize *said, const fy_json_place *place,
+                                fy_arena *arena, fy_said_blocks *blocks, ferry_error *error)
+{
+    fy_json_place at = {.parent = place, .key = "scale"};
+    if (!is_name(said->scale)) {
+        return fy_json_fail(&at, error,
+                            "must be the name of the tensor of scales; one * in it stands for that "
+                            "of the tensor");
+    }
+    blocks->scale = fy_arena_copy(arena, said->scale, strlen(said->scale));
+    return fy_check_memory(blocks->scale != NULL, "a quantization", error);
+}
+
+ferry_status fy_blocks_read(const json_t *json, const fy_json_place *place, fy_arena *arena,
+                            const fy_said_blocks **blocks_out, ferry_error *error)
+{
+    static const fy_json_field fields[] = {
+        {"format", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(said_quantize, format)},
+        {"scale", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(said_quantize, scale)},
+        {"block", FY_JSON_VALUE, .offset = offsetof(said_quantize, block)},
+        {"scale_dtype", FY_JSON_STRING, .offset = offsetof(said_quantize, scale_dtype)},
+        {"scale_kind", FY_JSON_STRING, .offset = offsetof(said_quantize, scale_kind)},
+        {.key = NULL}};
+    said_quantize said = {.format = NULL};
+    FY_TRY(fy_json_read(json, place, fields, &said, NULL, error));
+    fy_said_blocks *blocks = fy_arena_alloc(arena, 1, sizeof *blocks);
+    FY_TRY(fy_check_memory(blocks != NULL, "a quantization", error));
+    *blocks = (fy_said_blocks){.rule = 0};
+    FY_TRY(settle_format(&said, place, blocks, error));
+    FY_TRY(blocks->scales.kind == 0 ? settle_scales(&said, place, blocks, error) : FERRY_OK);
+    FY_TRY(settle_name(&said, place, arena, blocks, error));
+    *blocks_out = blocks;
+    return FERRY_OK;
+}
+
+const fy_said_blocks *fy_blocks_copy(const fy_said_blocks *blocks, fy_arena *arena)
+{
+    fy_said_blocks *copy = fy_arena_alloc(arena, 1, sizeof *copy);
+    const char *scale = fy_arena_copy(arena, blocks->scale, strlen(blocks->scale));
+    if (copy == NULL || scale == NULL) {
+        return NULL;
+    }
+    *copy = *blocks;
+    copy->scale = scale;
+    return copy;
+}
+
+bool fy_blocks_are_valid(const fy_said_blocks *blocks)
+{
+    bool is_power = blocks->scales.kind == FERRY_F8E8M0 && blocks->scales.element_bits == 8;
+    bool is_f32 = blocks->scales.kind == FERRY_F32 && blocks->scales.element_bits == 32;
+    bool has_codes = blocks->codes.kind == FERRY_F8E4M3 || blocks->codes.kind == FERRY_F8E5M2;
+    return has_codes && blocks->codes.element_bits == 8 && (is_f32 || is_power) &&
+           blocks->rule < N_RULES && !(is_power && blocks->rule == 0) && blocks->block[0] >= 1 &&
+           blocks->block[1] >= 1 && blocks->block[0] <= MOST_BLOCK &&
+           blocks->block[1] <= MOST_BLOCK && is_name(blocks->scale);
+}
+
+static bool is_mx(const fy_said_blocks *blocks)
+{
+    return blocks->codes.kind == FERRY_F8E4M3 && blocks->scales.kind == FERRY_F8E8M0 &&
+           blocks->rule == 2 && blocks->block[0] == 1 && blocks->block[1] == 32;
+}
+
+void fy_blocks_write(fy_writer *w, const fy_said_blocks *blocks)
+{
+    char text[FERRY_DTYPE_TEXT_BYTES];
+    ferry_dtype_format(blocks->codes, text, sizeof text);
+    fy_write_text(w, ",\"quantize\":{\"format\":");
+    fy_write_string(w, is_mx(blocks) ? "mxfp8" : text);
+    if (!is_mx(blocks)) {
+        fy_write_text(w, ",\"block\":[");
+        fy_write_u64(w, blocks->block[0]);
+        fy_write_text(w, ",");
+        fy_write_u64(w, blocks->block[1]);
+        ferry_dtype_format(blocks->scales, text, sizeof text);
+        fy_write_text(w, "],\"scale_dtype\":");
+        fy_write_string(w, text);
+        fy_write_text(w, ",\"scale_kind\":");
+        fy_write_string(w, rule_words[blocks->rule]);
+    }
+    if (blocks->scale != NULL) {
+        fy_write_text(w, ",\"scale\":");
+        fy_write_string(w, blocks->scale);
+    }
+    fy_write_text(w, "}");
+}
+
+bool fy_blocks_name(const fy_said_blocks *blocks, const char *tensor, char *name_out,
+                    size_t name_bytes)
+{
+    const char *star = strchr(blocks->scale, '*');
+    size_t n = strlen(blocks->scale), more = star == NULL ? 0 : strlen(tensor);
+    size_t before = star == NULL ? n : (size_t)(star - blocks->scale);
+    size_t after = star == NULL ? 0 : n - before - 1;
+    if (before + more + after >= name_bytes) {
+        return false;
+    }
+    memcpy(name_out, blocks->scale, before);
+    memcpy(name_out + before, tensor, more);
+    memcpy(name_out + before + more, blocks->scale + n - after, after);
+    name_out[before + more + after] = '\0';
+    return true;
+}
+
+bool fy_blocks_are_alike(const fy_said_blocks *a, const fy_said_blocks *b)
+{
+    return fy_conversion_key_compare(fy_blocks_key(a), fy_blocks_key(b)) == 0;
+}
+
+bool fy_blocks_take(ferry_dtype values)
+{
+    return values.kind == FERRY_F32 || values.kind == FERRY_F16 || values.kind == FERRY_BF16;
+}
+
+fy_conversion_key fy_blocks_key(const fy_said_blocks *blocks)
+{
+    return (fy_conversion_key){.type = (uint64_t)blocks->codes.kind << 32 |
+                                       (uint64_t)blocks->scales.kind << 16 |
+                                       (uint64_t)blocks->rule << 3 | 4, /* a cast has no such bit */
+                               .numbers = blocks->block[0] << 32 | blocks->block[1]};
+}
+
+fy_conversion fy_blocks_conversion(const fy_said_blocks *blocks, ferry_dtype values, uint32_t kind)
+{
+    ferry_dtype to = kind == FERRY_CONVERSION_CODES ? blocks->codes : blocks->scales;
+    return (fy_conversion){.is = {.kind = kind,
+                                  .scale = 1,
+                                  .code_dtype = blocks->codes,
+                                  .scale_dtype = blocks->scales,
+                                  .scale_rule = blocks->rule,
+                                  .block = {blocks->block[0], blocks->block[1]}},
+                           .from = values,
+                           .to = to,
+                           .wire = to};
+}

@@ -1,0 +1,93 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Tensors that a destination quantizes, as docs/formats.md says it: "quantize".
+
+A second reading. The scales of a tensor are a tensor of the model too, in blocks of the first; where
+they are is where these blocks are, so nobody may have a part of one.
+"""
+
+FORMATS = {"f8e4m3", "f8e5m2", "mxfp8"}
+KINDS = {"f32": ("amax", "cover", "floor"), "f8e8m0": ("cover", "floor")}
+VALUES = {"f32", "f16", "bf16"}
+KEYS = {"format", "block", "scale", "scale_dtype", "scale_kind"}
+
+
+class Quantize:
+    """The value of "quantize"."""
+
+    def __init__(self, entry, what, require):
+        require(isinstance(entry, dict) and set(entry) <= KEYS, "%s: quantize" % what)
+        require(entry.get("format") in FORMATS, "%s: format" % what)
+        self.scale = entry.get("scale")
+        require(isinstance(self.scale, str) and self.scale not in ("", "*")
+                and self.scale.count("*") <= 1, "%s: scale" % what)
+        self.is_mx = entry["format"] == "mxfp8"
+        if self.is_mx:
+            require(set(entry) == {"format", "scale"}, "%s: mxfp8 and more" % what)
+            self.codes, self.scales, self.kind, self.block = "f8e4m3", "f8e8m0", "floor", [1, 32]
+            return
+        self.codes = entry["format"]
+        self.scales = entry.get("scale_dtype", "f32")
+        require(self.scales in KINDS, "%s: scale_dtype" % what)
+        self.kind = entry.get("scale_kind", KINDS[self.scales][0])
+        require(self.kind in KINDS[self.scales], "%s: scale_kind" % what)
+        self.block = entry.get("block")
+        require(isinstance(self.block, list) and len(self.block) == 2
+                and all(type(n) is int and 1 <= n < 1 << 31 for n in self.block),
+                "%s: block" % what)
+
+    def printed(self):
+        if self.is_mx or (self.codes, self.scales, self.kind, self.block) == (
+                "f8e4m3", "f8e8m0", "floor", [1, 32]):
+            return {"format": "mxfp8"}
+        return {"format": self.codes, "block": self.block, "scale_dtype": self.scales,
+                "scale_kind": self.kind}
+
+    def name(self, tensor):
+        return self.scale.replace("*", tensor.name)
+
+    def shape(self, shape):
+        return [*shape[:-2], *(-(-n // b) for n, b in zip(shape[-2:], self.block))]
+
+    def check(self, tensor, what, require):
+        require(tensor.dtype in VALUES and len(tensor.shape) >= 2 and tensor.source is None
+                and tensor.values is None, "%s: %s is not quantized" % (what, tensor.name))
+
+    def blocks_of(self, axes, shape, require):
+        """The indices that a shard has of each dimension, in blocks."""
+        result = [list(axis) for axis in axes]
+        for d, block in ((len(axes) - 2, self.block[0]), (len(axes) - 1, self.block[1])):
+            result[d], at = [], 0
+            while at < len(axes[d]):
+                first = axes[d][at]
+                last = min(first + block, shape[d])
+                require(first % block == 0 and axes[d][at:at + last - first] ==
+                        list(range(first, last)), "a shard has a part of a block")
+                result[d].append(first // block)
+                at += last - first
+        return result
+
+    def is_aligned(self, begin, lengths, shape):
+        """Whether a box of the values is of whole blocks."""
+        return all(b % block == 0 and ((b + n) % block == 0 or b + n == whole) for b, n, whole, block
+                   in zip(begin[-2:], lengths[-2:], shape[-2:], self.block))
+
+
+class Made:
+    """What a move makes of values: the interface of ferry_cast.Change."""
+
+    def __init__(self, quantize, part, values, bits):
+        self.quantize, self.part, self.dtype, self.bits = quantize, part, values, bits
+        self.wanted = quantize.codes if part == "codes" else quantize.scales
+        self.at = "sender"
+
+    def printed(self):
+        return {"src_dtype": self.dtype, "dst_dtype": self.wanted, "part": self.part,
+                "quantize": self.quantize.printed(), "at": self.at}
+
+
+def codes_of(quantize, tensor):
+    return Made(quantize, "codes", tensor.dtype, 8)
+
+
+def scales_of(tensor):
+    return Made(tensor.quantize, "scales", tensor.values.dtype, tensor.bits)
