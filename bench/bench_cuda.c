@@ -93,7 +93,8 @@ static void run_copy(void)
 
 static void run_cast(void)
 {
-    must(fy_cuda_exec.cast(queue, cast, to_area, to, from_area, from, 0, cast->n_columns, &error));
+    must(fy_cuda_exec.cast(queue, cast, to_area, to, from_area, from, 0, cast->n_columns, NULL,
+                          &error));
 }
 
 static void run_sum(void)

@@ -101,6 +101,7 @@ static const char *cast_window(const fy_out_task *t, const char *from, uint64_t 
 {
     fy_cast cast = {.from_kind = t->from_kind,
                     .to_kind = t->type.dtype.kind,
+                    .overflow = fy_cast_usual_overflow(t->type.dtype.kind),
                     .n_rows = 1,
                     .n_columns = n_elements};
     fy_area in = fy_area_flat(0, n_elements * fy_cast_element_bytes(cast.from_kind));

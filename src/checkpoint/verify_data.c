@@ -63,6 +63,7 @@ static const char *change_window(const fy_verify_work *c, const fy_verify_worker
     }
     fy_cast cast = {.from_kind = job->problem.tensors[window->tensor].dtype.kind,
                     .to_kind = change->dtype.kind,
+                    .overflow = fy_cast_usual_overflow(change->dtype.kind),
                     .n_rows = 1,
                     .n_columns = window->n_elements};
     fy_area in = fy_area_flat(0, window->n_elements * fy_cast_element_bytes(cast.from_kind));

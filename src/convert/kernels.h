@@ -67,6 +67,7 @@ typedef struct fy_convert_kernels {
     fy_narrow_kernel *saturate_f16, *saturate_bf16, *saturate_f8e4m3, *saturate_f8e5m2;
     void (*multiply)(float *values, size_t n, float scale);
     void (*divide)(float *values, size_t n, float scale);
+    void (*add)(float *values, size_t n, float number);
     fy_largest_kernel *largest[FY_N_VALUE_TYPES];
     fy_largest_kernel *largest_finite[FY_N_VALUE_TYPES]; /* leaves out infinity and NaN */
     fy_quantize_kernel *quantize[FY_N_VALUE_TYPES][FY_N_CODE_TYPES];

@@ -137,6 +137,13 @@ static void divide(float *values, size_t n, float scale)
     }
 }
 
+static void add(float *values, size_t n, float number)
+{
+    for (size_t i = 0; i < n; i++) {
+        values[i] += number;
+    }
+}
+
 #include "convert/blocks_body.h"
 #if defined(__AVX512F__)
 #include "convert/tables_body.h"
@@ -158,6 +165,7 @@ const fy_convert_kernels FY_CONVERT = {
     .saturate_f8e5m2 = saturate_f8e5m2,
     .multiply = multiply,
     .divide = divide,
+    .add = add,
     .largest = {[FY_VALUE_F32] = largest_f32,
                 [FY_VALUE_F16] = largest_f16,
                 [FY_VALUE_BF16] = largest_bf16},

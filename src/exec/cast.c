@@ -2,12 +2,33 @@
 #include "exec/cast.h"
 
 #include "base/checked.h"
+#include "base/hash.h"
 #include "convert/cast.h"
+#include "convert/matrix.h"
 #include "exec/walk.h"
 #include "host/copy.h"
 
-/* Elements that are cast at once: all that a piece needs stays in the fastest cache. */
-enum { PIECE = 1024, LINE = 64 };
+#include <string.h>
+
+enum {
+    PIECE =
+        1024, /* elements that are cast at once: all that they need stays in the fastest cache */
+    LINE = 64,
+    SHORT = 256,         /* runs of fewer elements are gathered first, and scattered at the end, */
+    BATCH_BYTES = 32768, /* so many bytes at once */
+};
+
+/* What becomes of the elements that were cast. */
+typedef enum use { STREAMS, CACHED, UPDATES, HASHES_ONLY } use;
+
+typedef struct job {
+    const fy_cast *cast;
+    const fy_convert_kernels *kernels;
+    size_t to_bytes, from_bytes; /* of an element */
+    use use;
+    fy_hasher *hasher; /* of what they have become; NULL: nobody wants to know */
+    uint64_t written;  /* bytes */
+} job;
 
 /* Where the next element is in its matrix, and which matrix. */
 typedef struct place {
@@ -50,40 +71,55 @@ static float scale_at(const fy_cast *cast, const fy_cast_scales *s, place p, uin
     return s->values[p.plane * s->plane + row * s->pitch + column / s->block[1]];
 }
 
-static void scale_all(const fy_cast *cast, const fy_convert_kernels *k, float *values, size_t n,
-                      place p)
+static void scale_all(const job *j, float *values, size_t n, place p)
 {
+    const fy_cast *cast = j->cast;
     const fy_cast_scales *from = &cast->from_scales, *to = &cast->to_scales;
     for (uint64_t i = 0, same; i < n; i += same) {
         same = n - i;
         float from_scale = scale_at(cast, from, p, &same);
         float to_scale = scale_at(cast, to, p, &same);
         if (from->values != NULL) {
-            k->multiply(values + i, (size_t)same, from_scale);
+            j->kernels->multiply(values + i, (size_t)same, from_scale);
         }
         if (to->values != NULL) {
-            k->divide(values + i, (size_t)same, to_scale);
+            j->kernels->divide(values + i, (size_t)same, to_scale);
         }
         step(cast, &p, same);
     }
 }
 
-/* Elements side by side: at most a piece. */
-static void cast_piece(const fy_cast *cast, const fy_convert_kernels *k, char *to, const char *from,
-                       size_t n, uint64_t element)
+/* Elements side by side, at most a piece, from and to any addresses. */
+static void cast_piece(const job *j, char *to, const char *from, size_t n, uint64_t element)
 {
     float values[PIECE];
-    _Alignas(64) char out[PIECE * sizeof(float)];
-    size_t to_bytes = fy_cast_element_bytes(cast->to_kind);
-    bool is_f8 = to_bytes == 1;
-    const fy_cast_scales *fs = &cast->from_scales, *ts = &cast->to_scales;
+    const fy_cast *cast = j->cast;
+    const fy_convert_kernels *k = j->kernels;
+    bool has_scales = cast->from_scales.values != NULL || cast->to_scales.values != NULL;
     fy_widen(k, cast->from_kind, values, from, n);
-    if (fs->values != NULL || ts->values != NULL) {
-        scale_all(cast, k, values, n, place_of(cast, element));
+    if (has_scales) {
+        scale_all(j, values, n, place_of(cast, element));
     }
-    fy_narrow(k, cast->to_kind, is_f8 ? FY_OVERFLOW_SATURATE : FY_OVERFLOW_PLAIN, out, values, n);
-    fy_copy_unfenced(to, out, n * to_bytes);
+    if (fy_cast_multiplies(cast)) {
+        k->multiply(values, n, cast->scale);
+    }
+    if (cast->add != 0) {
+        k->add(values, n, cast->add);
+    }
+    fy_narrow(k, cast->to_kind, cast->overflow, to, values, n);
 }
+
+static void cast_run(const job *j, char *to, const char *from, uint64_t n, uint64_t element)
+{
+    for (uint64_t at = 0; at < n; at += PIECE) {
+        cast_piece(j, to + at * j->to_bytes, from + at * j->from_bytes,
+                   (size_t)fy_min(n - at, PIECE), element + at);
+    }
+}
+
+/*
+ * Long runs
+ */
 
 /* A piece is read, worked on and written in turn: memory has the next one ready meanwhile. */
 static void ask_for(const char *next, uint64_t n_bytes)
@@ -93,23 +129,129 @@ static void ask_for(const char *next, uint64_t n_bytes)
     }
 }
 
+static void leave_piece(job *j, char *to, const char *out, size_t n_bytes)
+{
+    if (j->hasher != NULL) {
+        fy_hasher_update(j->hasher, out, n_bytes);
+    }
+    if (j->use == HASHES_ONLY || (j->use == UPDATES && memcmp(to, out, n_bytes) == 0)) {
+        return;
+    }
+    if (j->use == STREAMS) {
+        fy_copy_unfenced(to, out, n_bytes);
+    } else {
+        memcpy(to, out, n_bytes);
+    }
+    j->written += n_bytes;
+}
+
+static void cast_long(job *j, const fy_area *to, char *to_base, const fy_area *from,
+                      const char *from_base, uint64_t first, uint64_t n)
+{
+    _Alignas(64) char out[PIECE * sizeof(float)];
+    bool goes_straight = j->use == CACHED && j->hasher == NULL;
+    fy_area_walk t = fy_area_walk_of(to, first * j->to_bytes, n * j->to_bytes);
+    fy_area_walk f = fy_area_walk_of(from, first * j->from_bytes, n * j->from_bytes);
+    for (uint64_t element = first, end = first + n; element < end;) {
+        uint64_t here = fy_min(t.n_here / j->to_bytes, f.n_here / j->from_bytes);
+        here = fy_min(fy_min(here, end - element), PIECE);
+        uint64_t f_bytes = here * j->from_bytes, t_bytes = here * j->to_bytes;
+        ask_for(from_base + f.at + f_bytes, fy_min(f.n_here - f_bytes, f_bytes));
+        cast_piece(j, goes_straight ? to_base + t.at : out, from_base + f.at, (size_t)here,
+                   element);
+        if (!goes_straight) {
+            leave_piece(j, to_base + t.at, out, (size_t)t_bytes);
+        }
+        fy_walk_take(&t, t_bytes);
+        fy_walk_take(&f, f_bytes);
+        element += here;
+    }
+}
+
+/*
+ * Short ones: copies know how to gather them, and to scatter them again
+ */
+
+static void leave_batch(job *j, const fy_area *to, char *to_base, const char *out, uint64_t first,
+                        uint64_t n_bytes)
+{
+    fy_area flat = fy_area_flat(0, first + n_bytes);
+    const void *base = (const void *)((uintptr_t)out - first);
+    if (j->hasher != NULL) {
+        fy_hasher_update(j->hasher, out, (size_t)n_bytes);
+    }
+    switch (j->use) {
+    case STREAMS:
+        fy_area_copy(to, to_base, &flat, base, first, n_bytes);
+        break;
+    case CACHED:
+        fy_area_copy_cached(to, to_base, &flat, base, first, n_bytes);
+        break;
+    case UPDATES:
+        j->written += fy_area_update(to, to_base, &flat, base, first, n_bytes);
+        break;
+    default:
+        break;
+    }
+}
+
+static void cast_short(job *j, const fy_area *to, char *to_base, const fy_area *from,
+                       const char *from_base, uint64_t first, uint64_t n)
+{
+    _Alignas(64) char in[BATCH_BYTES], out[BATCH_BYTES];
+    uint64_t most = BATCH_BYTES / fy_max(j->from_bytes, j->to_bytes);
+    for (uint64_t element = first, here; element < first + n; element += here) {
+        here = fy_min(first + n - element, most);
+        fy_area_pack_cached(in, from, from_base, element * j->from_bytes, here * j->from_bytes);
+        cast_run(j, out, in, here, element);
+        leave_batch(j, to, to_base, out, element * j->to_bytes, here * j->to_bytes);
+    }
+}
+
+/* All of the numbers are the same, whatever the thread does to its rounding. */
+static void run(job *j, const fy_area *to, void *to_base, const fy_area *from,
+                const void *from_base, uint64_t first, uint64_t n)
+{
+    fenv_t before = fy_plain_arithmetic();
+    j->kernels = fy_convert_kernels_here();
+    j->to_bytes = fy_cast_element_bytes(j->cast->to_kind);
+    j->from_bytes = fy_cast_element_bytes(j->cast->from_kind);
+    fy_area flat = fy_area_flat(0, (first + n) * j->to_bytes); /* of which nothing is touched */
+    const fy_area *target = to != NULL ? to : &flat;
+    uint64_t shortest = fy_min(target->run_bytes / j->to_bytes, from->run_bytes / j->from_bytes);
+    bool is_long = shortest >= SHORT || (target->n_dims == 0 && from->n_dims == 0);
+    (is_long ? cast_long : cast_short)(j, target, to_base, from, from_base, first, n);
+    (void)fesetenv(&before);
+}
+
 void fy_area_cast(const fy_cast *cast, const fy_area *to, void *to_base, const fy_area *from,
                   const void *from_base, uint64_t first, uint64_t n)
 {
-    uint64_t to_bytes = fy_cast_element_bytes(cast->to_kind);
-    uint64_t from_bytes = fy_cast_element_bytes(cast->from_kind);
-    fy_area_walk t = fy_area_walk_of(to, first * to_bytes, n * to_bytes);
-    fy_area_walk f = fy_area_walk_of(from, first * from_bytes, n * from_bytes);
-    const fy_convert_kernels *k = fy_convert_kernels_here();
-    for (uint64_t element = first, end = first + n; element < end;) {
-        uint64_t here = fy_min(t.n_here / to_bytes, f.n_here / from_bytes);
-        here = fy_min(fy_min(here, end - element), PIECE);
-        ask_for((const char *)from_base + f.at + here * from_bytes,
-                fy_min(f.n_here - here * from_bytes, here * from_bytes));
-        cast_piece(cast, k, (char *)to_base + t.at, (const char *)from_base + f.at, (size_t)here,
-                   element);
-        fy_walk_take(&t, here * to_bytes);
-        fy_walk_take(&f, here * from_bytes);
-        element += here;
-    }
+    job j = {.cast = cast, .use = STREAMS};
+    run(&j, to, to_base, from, from_base, first, n);
+}
+
+void fy_area_cast_cached(const fy_cast *cast, const fy_area *to, void *to_base, const fy_area *from,
+                         const void *from_base, uint64_t first, uint64_t n)
+{
+    job j = {.cast = cast, .use = CACHED};
+    run(&j, to, to_base, from, from_base, first, n);
+}
+
+uint64_t fy_area_cast_hash(const fy_cast *cast, const fy_area *to, void *to_base,
+                           const fy_area *from, const void *from_base, uint64_t first, uint64_t n)
+{
+    fy_hasher hasher;
+    job j = {.cast = cast, .use = to != NULL ? STREAMS : HASHES_ONLY, .hasher = &hasher};
+    fy_hasher_begin(&hasher);
+    run(&j, to, to_base, from, from_base, first, n);
+    return fy_hasher_end(&hasher);
+}
+
+uint64_t fy_area_cast_update(const fy_cast *cast, const fy_area *to, void *to_base,
+                             const fy_area *from, const void *from_base, uint64_t first, uint64_t n)
+{
+    job j = {.cast = cast, .use = UPDATES};
+    run(&j, to, to_base, from, from_base, first, n);
+    return j.written;
 }

@@ -6,9 +6,11 @@
 #include "exec/area.h"
 
 /*
- * Casts between element types within a copy: those of convert/convert.h, where f16 and bf16
- * overflow and the f8 types saturate. A side may have scales: its real values are what is stored
- * times the scale. So casts to it divide, and casts from it multiply, in f32.
+ * Casts between element types within a copy: those of convert/convert.h, with the overflow that is
+ * said. A side may have scales: its real values are what is stored times the scale. So casts to it
+ * divide, and casts from it multiply, in f32. Between the two, all are multiplied by `scale` and
+ * then `add` is added, each rounded to f32, where these are not 1 and not 0; a NaN becomes a quiet
+ * one by that, and keeps the rest.
  */
 
 /* The scales of one side, row-major by block; NULL: there are none. */
@@ -22,15 +24,40 @@ typedef struct fy_cast_scales {
 
 typedef struct fy_cast {
     uint32_t from_kind, to_kind; /* ferry_dtype_kind */
+    fy_overflow overflow;
+    float scale; /* 0, as 1, changes nothing */
+    float add;
     fy_cast_scales from_scales, to_scales;
-    uint64_t n_rows, n_columns; /* of the matrices that the elements are, row-major */
+    uint64_t n_rows, n_columns; /* of the matrices that the elements are, row-major: for scales */
 } fy_cast;
+
+static inline bool fy_cast_multiplies(const fy_cast *cast)
+{
+    return cast->scale != 0 && cast->scale != 1;
+}
+
+/* What users who do not say it get: f16 and bf16 overflow, the f8 types saturate. */
+static inline fy_overflow fy_cast_usual_overflow(uint32_t to_kind)
+{
+    return fy_cast_element_bytes(to_kind) == 1 ? FY_OVERFLOW_SATURATE : FY_OVERFLOW_PLAIN;
+}
 
 /*
  * Casts elements [first, first + n) in row-major order. Areas have equally many elements and do not
- * overlap; runs hold whole elements. Not fenced, as fy_area_copy.
+ * overlap, but that both may be the same area where the types are of one size; runs hold whole
+ * elements. Not fenced, as fy_area_copy.
  */
 void fy_area_cast(const fy_cast *cast, const fy_area *to, void *to_base, const fy_area *from,
                   const void *from_base, uint64_t first, uint64_t n);
+/* What this one writes is left in the cache. */
+void fy_area_cast_cached(const fy_cast *cast, const fy_area *to, void *to_base, const fy_area *from,
+                         const void *from_base, uint64_t first, uint64_t n);
+/* With the XXH3 (64 bits) of what the elements have become; to NULL: nothing is written. */
+uint64_t fy_area_cast_hash(const fy_cast *cast, const fy_area *to, void *to_base,
+                           const fy_area *from, const void *from_base, uint64_t first, uint64_t n);
+/* As fy_area_update: what they become is written where it is not there yet. */
+uint64_t fy_area_cast_update(const fy_cast *cast, const fy_area *to, void *to_base,
+                             const fy_area *from, const void *from_base, uint64_t first,
+                             uint64_t n);
 
 #endif

@@ -158,6 +158,7 @@ static ferry_status check_cast(job *j, const ferry_box *to, const ferry_box *fro
     j->n_units = j->from.bytes / from->element_bytes;
     j->cast.from_kind = o->from_kind;
     j->cast.to_kind = o->to_kind;
+    j->cast.overflow = fy_cast_usual_overflow(o->to_kind);
     j->cast.n_rows = n < 2 || j->n_units == 0 ? 1 : from->length[n - 2];
     j->cast.n_columns = n < 1 || j->n_units == 0 ? 1 : from->length[n - 1];
     FY_TRY(check_scales("from", j, &o->from_scales, &j->cast.from_scales, error));
@@ -218,7 +219,7 @@ static ferry_status enqueue(const job *j, const fy_now_side *to, const fy_now_si
     FY_TRY(fy_queue_check_space(queue, from->space, "copy", error));
     fy_exec_queue *own = fy_queue_begin(queue, &exec);
     ferry_status status = j->casts ? exec->cast(own, &j->cast, to->area, to->base, from->area,
-                                                from->base, 0, j->n_units, error)
+                                                from->base, 0, j->n_units, NULL, error)
                                    : exec->copy(own, to->area, to->base, from->area, from->base, 0,
                                                 j->n_units, o->hash_out, error);
     fy_queue_end(queue);

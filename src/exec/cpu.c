@@ -54,11 +54,15 @@ static ferry_status hash(fy_exec_queue *queue, const fy_area *area, const void *
 
 static ferry_status cast(fy_exec_queue *queue, const fy_cast *how, const fy_area *to, void *to_base,
                          const fy_area *from, const void *from_base, uint64_t first, uint64_t n,
-                         ferry_error *error)
+                         uint64_t *hash_out, ferry_error *error)
 {
     (void)queue;
     (void)error;
-    fy_area_cast(how, to, to_base, from, from_base, first, n);
+    if (hash_out != NULL) {
+        *hash_out = fy_area_cast_hash(how, to, to_base, from, from_base, first, n);
+    } else {
+        fy_area_cast(how, to, to_base, from, from_base, first, n);
+    }
     fy_copy_fence();
     return FERRY_OK;
 }

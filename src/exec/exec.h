@@ -54,10 +54,10 @@ typedef struct fy_exec {
                          uint64_t *hash_out, ferry_error *error);
     ferry_status (*hash)(fy_exec_queue *queue, const fy_area *area, const void *base,
                          uint64_t first, uint64_t bytes, uint64_t *hash_out, ferry_error *error);
-    /* Elements [first, first + n), as fy_area_cast. */
+    /* Elements [first, first + n), as fy_area_cast. The hash is that of what they have become. */
     ferry_status (*cast)(fy_exec_queue *queue, const fy_cast *cast, const fy_area *to,
                          void *to_base, const fy_area *from, const void *from_base, uint64_t first,
-                         uint64_t n, ferry_error *error);
+                         uint64_t n, uint64_t *hash_out, ferry_error *error);
     ferry_status (*sum)(fy_exec_queue *queue, const fy_sum *sum, ferry_error *error);
 
     /*

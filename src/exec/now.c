@@ -17,7 +17,7 @@ static ferry_status perform(const verb *what, fy_exec_choice choice, fy_exec_que
                             const fy_now_side *to, const fy_now_side *from, ferry_error *error)
 {
     return what->cast != NULL ? choice.exec->cast(queue, what->cast, to->area, to->base, from->area,
-                                                  from->base, 0, what->n, error)
+                                                  from->base, 0, what->n, NULL, error)
                               : choice.exec->copy(queue, to->area, to->base, from->area, from->base,
                                                   0, what->n, what->hash_out, error);
 }

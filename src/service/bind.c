@@ -275,7 +275,7 @@ static element_box box_of(uint64_t offset, uint32_t n_dims, const uint64_t *leng
     return box;
 }
 
-/* The same as an area of bytes, within what the parameter has. */
+/* The same as an area of bytes, so many of them, within what the parameter has. */
 static ferry_status find_parameter_area(const binding *b, const char *name, element_box *box,
                                         uint32_t bits, uint64_t bytes, const local_tensor *tensor,
                                         fy_area *area_out)
@@ -301,28 +301,48 @@ static ferry_status find_parameter_area(const binding *b, const char *name, elem
     return FERRY_OK;
 }
 
+/* Of a move's elements, as one of its ends has them. */
+static uint32_t bits_of(const ferry_move *move, bool is_send)
+{
+    return move->conversion == NULL ? move->dtype.element_bits
+           : is_send                ? move->src_dtype.element_bits
+                                    : move->dst_dtype.element_bits;
+}
+
+/* How many bytes a move's elements are at one of its ends; false: more than a number can say. */
+static bool bytes_at_end(const ferry_move *move, bool is_send, uint64_t *bytes_out)
+{
+    *bytes_out = move->bytes;
+    return move->conversion == NULL || fy_mul(move->bytes / (move->dtype.element_bits / 8),
+                                              bits_of(move, is_send) / 8, bytes_out);
+}
+
 /* The area of a move's box in a tensor of this rank. */
 static ferry_status find_area(const binding *b, const ferry_move *move, const local_tensor *tensor,
                               bool is_send, fy_area *area_out)
 {
     uint32_t n_dims = is_send ? move->src_n_dims : move->n_dims;
+    uint32_t bits = bits_of(move, is_send);
+    uint64_t bytes;
     element_box box;
+    if (!bytes_at_end(move, is_send, &bytes)) {
+        return fail_move(b, move, "has too many bytes");
+    }
     if ((is_send ? move->src_parameter : move->dst_parameter) != NULL) {
         box = is_send ? box_of(move->src_offset, n_dims, move->src_length, move->src_strides)
                       : box_of(move->dst_offset, n_dims, move->length, move->dst_strides);
-        return find_parameter_area(b, move->tensor, &box, move->dtype.element_bits, move->bytes,
-                                   tensor, area_out);
+        return find_parameter_area(b, move->tensor, &box, bits, bytes, tensor, area_out);
     }
     if (n_dims != tensor->n_dims || !lay_out(tensor, is_send ? move->src_begin : move->dst_begin,
                                              is_send ? move->src_length : move->length, &box)) {
         return fail_move(b, move, "has a box outside the shard");
     }
-    if (!box_to_bytes(&box, move->dtype.element_bits)) {
+    if (!box_to_bytes(&box, bits)) {
         return fail_move(b, move, "has rows that do not begin and end on bytes");
     }
     fy_area area;
     FY_TRY(fy_area_make(box.first, box.run, box.n_dims, box.length, box.stride, &area, b->error));
-    if (area.bytes != move->bytes) {
+    if (area.bytes != bytes) {
         return fail_move(b, move, "has a box of another size than the move");
     }
     *area_out = area;
@@ -332,11 +352,11 @@ static ferry_status find_area(const binding *b, const ferry_move *move, const lo
 /* On every rank alike, also where nothing of it is: nobody is to wait for those that fail. */
 static ferry_status check_conversions(const binding *b)
 {
-    const char *tensor = fy_plan_converted(b->plan);
+    const char *tensor = fy_plan_quantized(b->plan);
     return tensor == NULL ? FERRY_OK
                           : fy_fail(b->error, FERRY_ERR_UNSUPPORTED,
-                                    "%s: the plan converts it on its way, and the service moves "
-                                    "elements as they are",
+                                    "%s: the plan quantizes it on its way, and the service casts, "
+                                    "but makes no blocks that share a scale",
                                     tensor);
 }
 
@@ -352,6 +372,37 @@ static ferry_status find_member(const binding *b, uint32_t member, uint32_t *ran
     return FERRY_OK;
 }
 
+/*
+ * What becomes of a move's elements. Of plans that ferry made all of this is so; a caller's own
+ * could be anything.
+ */
+static ferry_status find_conversion(const binding *b, const ferry_move *move, uint32_t *number_out)
+{
+    const ferry_conversion *its = move->conversion;
+    *number_out = 0;
+    if (its == NULL) {
+        return FERRY_OK;
+    }
+    uint32_t from = move->src_dtype.kind, to = move->dst_dtype.kind;
+    uint32_t wire = its->at_receiver ? from : to;
+    if (!fy_cast_exists(from, to) || move->dtype.kind != wire || its->scale == 0) {
+        return fail_move(b, move, "has a cast that there is not");
+    }
+    fy_task_cast conversion = {
+        .cast = {.from_kind = from,
+                 .to_kind = to,
+                 .overflow = its->saturates ? FY_OVERFLOW_SATURATE : FY_OVERFLOW_PLAIN,
+                 .scale = its->scale,
+                 .add = its->add,
+                 .n_rows = 1,
+                 .n_columns = 1},
+        .at_receiver = its->at_receiver,
+        .from_bytes = (uint32_t)fy_cast_element_bytes(from),
+        .to_bytes = (uint32_t)fy_cast_element_bytes(to),
+        .wire_bytes = (uint32_t)fy_cast_element_bytes(wire)};
+    return fy_registry_convert(b->registry, &conversion, number_out, b->error);
+}
+
 static ferry_status add_end(binding *b, const ferry_move *move, bool is_send)
 {
     local_side *side = &b->sides[is_send ? FERRY_SIDE_SOURCE : FERRY_SIDE_DESTINATION];
@@ -364,9 +415,10 @@ static ferry_status add_end(binding *b, const ferry_move *move, bool is_send)
     if (tensor == NULL) {
         return fail_move(b, move, "has a box in a tensor that this rank does not have");
     }
-    uint32_t peer = 0;
+    uint32_t peer = 0, conversion = 0;
     fy_area area = {0};
     ferry_status status = find_member(b, is_send ? move->to : move->from, &peer);
+    FY_THEN(status, find_conversion(b, move, &conversion));
     FY_THEN(status, find_area(b, move, tensor, is_send, &area));
     if (status == FERRY_OK && tensor->held == FY_NONE) {
         status = hold(b, side, tensor);
@@ -374,7 +426,7 @@ static ferry_status add_end(binding *b, const ferry_move *move, bool is_send)
     uint32_t bits = move->dtype.element_bits;
     return status == FERRY_OK
                ? fy_registry_add_area(b->registry, is_send, move->task_id, peer, tensor->held,
-                                      bits % 8 == 0 ? bits / 8 : 1, &area, b->error)
+                                      bits % 8 == 0 ? bits / 8 : 1, conversion, &area, b->error)
                : status;
 }
 

@@ -22,8 +22,8 @@ typedef struct job {
 static bool is_in_place(const fy_part_end *to, const fy_part_end *from)
 {
     const fy_area *a = &to->area, *b = &from->area;
-    if (to->base + a->offset != from->base + b->offset || a->run_bytes != b->run_bytes ||
-        a->n_dims != b->n_dims) {
+    if (from->conversion != NULL || to->base + a->offset != from->base + b->offset ||
+        a->run_bytes != b->run_bytes || a->n_dims != b->n_dims) {
         return false;
     }
     for (uint32_t d = 0; d < a->n_dims; d++) {
@@ -34,12 +34,45 @@ static bool is_in_place(const fy_part_end *to, const fy_part_end *from)
     return true;
 }
 
+/* Elements of a part that are cast on their way; see copy_part. */
+static uint64_t cast_part(const job *j, const fy_part_end *to, const fy_part_end *from,
+                          uint64_t first, uint64_t bytes)
+{
+    const fy_task_cast *how = from->conversion;
+    const fy_cast *cast = &how->cast;
+    uint64_t element = first / how->wire_bytes, n = bytes / how->wire_bytes;
+    if (j->hashes != NULL) {
+        return fy_area_cast_hash(cast, &to->area, to->base, &from->area, from->base, element, n);
+    }
+    fy_area_cast(cast, &to->area, to->base, &from->area, from->base, element, n);
+    return 0;
+}
+
+static uint64_t update_cast(const job *j, const fy_part_end *to, const fy_part_end *from,
+                            bool is_there, uint64_t first, uint64_t bytes)
+{
+    const fy_task_cast *how = from->conversion;
+    const fy_cast *cast = &how->cast;
+    uint64_t element = first / how->wire_bytes, n = bytes / how->wire_bytes;
+    uint64_t written = is_there ? 0
+                                : fy_area_cast_update(cast, &to->area, to->base, &from->area,
+                                                      from->base, element, n);
+    atomic_fetch_add_explicit(j->skipped, bytes - written / how->to_bytes * how->wire_bytes,
+                              memory_order_relaxed);
+    return j->hashes == NULL
+               ? 0
+               : fy_area_cast_hash(cast, NULL, NULL, &from->area, from->base, element, n);
+}
+
 /* What is there already stays; the source's hash where one is wanted. */
 static uint64_t update_part(const job *j, const fy_item_part *part, uint64_t first, uint64_t bytes)
 {
     fy_part_end from = fy_source_of(j->service, part);
     fy_part_end to = fy_goal_of(j->service, j->channel, part);
     bool is_there = fy_delta_keeps(j->service, part) || is_in_place(&to, &from);
+    if (from.conversion != NULL) {
+        return update_cast(j, &to, &from, is_there, first, bytes);
+    }
     uint64_t hash = j->hashes == NULL ? 0 : fy_area_hash(&from.area, from.base, first, bytes);
     uint64_t written =
         is_there ? 0 : fy_area_update(&to.area, to.base, &from.area, from.base, first, bytes);
@@ -55,6 +88,9 @@ static uint64_t copy_part(const job *j, const fy_item_part *part, uint64_t skip,
     }
     fy_part_end from = fy_source_of(j->service, part);
     fy_part_end to = fy_goal_of(j->service, j->channel, part);
+    if (from.conversion != NULL) {
+        return cast_part(j, &to, &from, first, bytes);
+    }
     bool in_place = is_in_place(&to, &from);
     if (j->hashes != NULL) {
         return in_place ? fy_area_hash(&from.area, from.base, first, bytes)
@@ -86,10 +122,12 @@ static void copy_chunk(void *context, uint64_t index)
     uint64_t at = 0;
     for (uint64_t p = 0; p < j->n_parts && at < end; p++) {
         const fy_item_part *part = &j->parts[p];
-        uint64_t from = at > begin ? at : begin;
-        uint64_t to = at + part->bytes < end ? at + part->bytes : end;
+        const fy_task_cast *how = fy_sent_conversion(j->service, part);
+        uint64_t unit = how == NULL ? 1 : how->wire_bytes; /* an element is in one chunk */
+        uint64_t from = at > begin ? 0 : (begin - at) / unit * unit;
+        uint64_t to = at + part->bytes <= end ? part->bytes : (end - at) / unit * unit;
         if (from < to) {
-            copy_part(j, part, from - at, to - from);
+            copy_part(j, part, from, to - from);
         }
         at += part->bytes;
     }

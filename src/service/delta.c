@@ -61,18 +61,57 @@ uint64_t fy_delta_item_bytes(const fy_lane *lane)
  * Memory
  */
 
-static uint64_t most_item_bytes(const fy_service_program *program)
+/* What becomes of a part's elements where they have come; NULL: nothing. */
+typedef const fy_task_cast *part_change(const ferry_service *service, const fy_item_part *part);
+
+static const fy_task_cast *change_sent(const ferry_service *service, const fy_item_part *part)
+{
+    const fy_task_cast *its = fy_sent_conversion(service, part);
+    return fy_casts_on_arrival(its) ? its : NULL;
+}
+
+static const fy_task_cast *change_received(const ferry_service *service, const fy_item_part *part)
+{
+    const fy_registry *registry = &service->registry;
+    const fy_task_cast *its = fy_end_conversion(registry, &registry->receives.items[part->end]);
+    return fy_casts_on_arrival(its) ? its : NULL;
+}
+
+/* Of an item, as it is at its receiver; more than travels where it becomes more. */
+static uint64_t bytes_there(const ferry_service *service, const fy_lane *lane, const fy_item *item,
+                            part_change *change)
+{
+    uint64_t bytes = 0;
+    for (uint32_t p = 0; p < item->n_parts; p++) {
+        const fy_item_part *part = &lane->parts[item->first_part + p];
+        bytes += fy_bytes_there(change(service, part), part->bytes);
+    }
+    return bytes;
+}
+
+static uint64_t most_bytes_there(const ferry_service *service, const fy_lane *lane,
+                                 part_change *change)
 {
     uint64_t most = 0;
-    for (uint32_t c = 0; c < program->n_channels; c++) {
-        const fy_lane *lanes[] = {&program->channels[c].out, &program->channels[c].in};
-        for (int l = 0; l < 2; l++) {
-            for (size_t i = 0; i < lanes[l]->n_items; i++) {
-                const fy_item *item = &lanes[l]->items[i];
-                uint64_t bytes = item->path == FERRY_PATH_MAPPED ? 0 : item->bytes;
-                most = bytes > most ? bytes : most;
-            }
+    for (size_t i = 0; i < lane->n_items; i++) {
+        const fy_item *item = &lane->items[i];
+        if (item->path != FERRY_PATH_MAPPED) {
+            uint64_t bytes = bytes_there(service, lane, item, change);
+            most = bytes > most ? bytes : most;
         }
+    }
+    return most;
+}
+
+static uint64_t most_item_bytes(const ferry_service *service)
+{
+    const fy_service_program *program = service->program;
+    uint64_t most = 0;
+    for (uint32_t c = 0; c < program->n_channels; c++) {
+        uint64_t out = most_bytes_there(service, &program->channels[c].out, change_sent);
+        uint64_t in = most_bytes_there(service, &program->channels[c].in, change_received);
+        most = out > most ? out : most;
+        most = in > most ? in : most;
     }
     return most;
 }
@@ -84,7 +123,7 @@ ferry_status fy_delta_open(const ferry_service *service, fy_run_state *run, ferr
         return FERRY_OK;
     }
     /* The CPU needs one place; devices take their time, and fill one of each channel's own. */
-    run->delta.gathered_bytes = most_item_bytes(program);
+    run->delta.gathered_bytes = most_item_bytes(service);
     size_t n = run->moves == NULL ? 1 : 1 + (size_t)program->n_channels;
     run->delta.gathered = fy_alloc(n, run->delta.gathered_bytes + 1);
     run->delta.told_digests = fy_alloc(program->told_digests + 1, 1);
@@ -119,6 +158,7 @@ static fy_part_end target_side(const ferry_service *service, const fy_item_part 
     return fy_target_of(service, part->end);
 }
 
+/* What is at the receiver, there; what is sent as it is, at the sender. */
 static ferry_status gather(ferry_service *service, const fy_lane *lane, const fy_item *item,
                            part_side *side, char *to, ferry_error *error)
 {
@@ -126,8 +166,10 @@ static ferry_status gather(ferry_service *service, const fy_lane *lane, const fy
     for (uint32_t p = 0; status == FERRY_OK && p < item->n_parts; p++) {
         const fy_item_part *part = &lane->parts[item->first_part + p];
         fy_part_end from = side(service, part);
-        status = fy_move_pack(service, &from, part->first, part->bytes, to, NULL, error);
-        to += part->bytes;
+        uint64_t bytes = fy_bytes_there(from.conversion, part->bytes);
+        status = fy_move_gather(service, &from, fy_bytes_there(from.conversion, part->first), bytes,
+                                to, error);
+        to += bytes;
     }
     return status;
 }
@@ -139,17 +181,50 @@ static const char *find_flat(const ferry_service *service, const fy_lane *lane, 
     const fy_item_part *part = &lane->parts[item->first_part];
     fy_part_end its = side(service, part);
     return item->n_parts == 1 && its.area.n_dims == 0 && fy_is_host(its.space)
-               ? its.base + its.area.offset + part->first
+               ? its.base + its.area.offset + fy_bytes_there(its.conversion, part->first)
                : NULL;
 }
 
-static void digest(const char *bytes, uint64_t n_bytes, char *digests_out)
+/* An item, block by block: where in which part the next one begins. */
+typedef struct block_walk {
+    const ferry_service *service;
+    const fy_lane *lane;
+    const fy_item *item;
+    part_change *change;
+    uint32_t part;
+    uint64_t at;   /* in the part */
+    uint64_t done; /* of the item */
+} block_walk;
+
+/* How many bytes the next block is at the receiver. */
+static uint64_t next_block(block_walk *b)
 {
-    for (uint64_t at = 0; at < n_bytes; at += FY_DELTA_BYTES, digests_out += DIGEST_BYTES) {
-        uint64_t n = n_bytes - at < FY_DELTA_BYTES ? n_bytes - at : FY_DELTA_BYTES;
-        fy_hash128 hash = fy_hash128_of(bytes + at, (size_t)n);
+    uint64_t left = b->item->bytes - b->done, there = 0;
+    left = left < FY_DELTA_BYTES ? left : FY_DELTA_BYTES;
+    b->done += left;
+    while (left > 0) {
+        const fy_item_part *part = &b->lane->parts[b->item->first_part + b->part];
+        uint64_t n = part->bytes - b->at < left ? part->bytes - b->at : left;
+        there += fy_bytes_there(b->change(b->service, part), n);
+        left -= n;
+        b->at += n;
+        if (b->at == part->bytes) {
+            b->part++;
+            b->at = 0;
+        }
+    }
+    return there;
+}
+
+/* Of bytes as they are at the receiver, a digest for each block of what travels. */
+static void digest(block_walk b, const char *bytes, char *digests_out)
+{
+    for (; b.done < b.item->bytes; digests_out += DIGEST_BYTES) {
+        uint64_t n = next_block(&b);
+        fy_hash128 hash = fy_hash128_of(bytes, (size_t)n);
         memcpy(digests_out, &hash.low, sizeof hash.low);
         memcpy(digests_out + sizeof hash.low, &hash.high, sizeof hash.high);
+        bytes += n;
     }
 }
 
@@ -189,7 +264,9 @@ static const char *digest_item(ferry_service *service, const fy_channel *channel
             gather(service, &channel->in, item, target_side, gathered_of(service, channel), NULL);
         }
     }
-    digest(bytes, item->bytes, digests);
+    block_walk all = {
+        .service = service, .lane = &channel->in, .item = item, .change = change_received};
+    digest(all, bytes, digests);
     *bytes_out = fy_delta_n_blocks(item->bytes) * (uint64_t)DIGEST_BYTES;
     return digests;
 }
@@ -274,6 +351,57 @@ static bool keeps_all(const ferry_service *service, const fy_channel *channel, c
     return p == item->n_parts;
 }
 
+static bool changes_there(const ferry_service *service, const fy_channel *channel,
+                          const fy_item *item)
+{
+    uint32_t p = 0;
+    while (p < item->n_parts && change_sent(service, fy_part_at(channel, item, p)) == NULL) {
+        p++;
+    }
+    return p < item->n_parts;
+}
+
+/* Packed bytes as they will be at the receiver. */
+static void convert(const ferry_service *service, const fy_channel *channel, const fy_item *item,
+                    const char *packed, char *to)
+{
+    for (uint32_t p = 0; p < item->n_parts; p++) {
+        const fy_item_part *part = fy_part_at(channel, item, p);
+        const fy_task_cast *how = change_sent(service, part);
+        uint64_t bytes = fy_bytes_there(how, part->bytes);
+        if (how != NULL) {
+            fy_area in = fy_area_flat(0, part->bytes), out = fy_area_flat(0, bytes);
+            fy_area_cast_cached(&how->cast, &out, to, &in, packed, 0,
+                                part->bytes / how->wire_bytes);
+        } else {
+            memcpy(to, packed, (size_t)bytes);
+        }
+        packed += part->bytes;
+        to += bytes;
+    }
+}
+
+/*
+ * The item's bytes as they will be at the receiver. Those that are not packed, which are put from
+ * where they lie, change at neither end.
+ */
+static const char *bytes_to_be(ferry_service *service, const fy_channel *channel,
+                               const fy_item *item, const char *packed)
+{
+    char *gathered = service->run->delta.gathered;
+    if (packed != NULL && changes_there(service, channel, item)) {
+        convert(service, channel, item, packed, gathered);
+        return gathered;
+    }
+    const char *bytes =
+        packed != NULL ? packed : find_flat(service, &channel->out, item, fy_source_of);
+    if (bytes == NULL) {
+        gather(service, &channel->out, item, fy_source_of, gathered, NULL);
+        bytes = gathered;
+    }
+    return bytes;
+}
+
 uint64_t fy_delta_blocks(ferry_service *service, const fy_channel *channel, const fy_item *item,
                          const char *packed)
 {
@@ -283,19 +411,15 @@ uint64_t fy_delta_blocks(ferry_service *service, const fy_channel *channel, cons
     uint32_t number = (uint32_t)(item - channel->out.items);
     const char *theirs = (char *)ferry_region_base(service->digests) + channel->out_digests +
                          fy_delta_slot(channel->out_digest_bytes, number);
-    const char *bytes =
-        packed != NULL ? packed : find_flat(service, &channel->out, item, fy_source_of);
-    if (bytes == NULL) {
-        gather(service, &channel->out, item, fy_source_of, service->run->delta.gathered, NULL);
-        bytes = service->run->delta.gathered;
-    }
     char ours[64 * DIGEST_BYTES];
-    uint64_t blocks = 0;
-    digest(bytes, item->bytes, ours);
+    uint64_t differing = 0;
+    block_walk all = {
+        .service = service, .lane = &channel->out, .item = item, .change = change_sent};
+    digest(all, bytes_to_be(service, channel, item, packed), ours);
     for (uint32_t b = 0; b < fy_delta_n_blocks(item->bytes); b++) {
         bool differs =
             memcmp(ours + b * DIGEST_BYTES, theirs + b * DIGEST_BYTES, DIGEST_BYTES) != 0;
-        blocks |= (uint64_t)differs << b;
+        differing |= (uint64_t)differs << b;
     }
-    return blocks;
+    return differing;
 }

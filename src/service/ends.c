@@ -4,8 +4,10 @@
 static fy_part_end side_of(const fy_registry *registry, const fy_end *end,
                            const ferry_buffer *buffer)
 {
-    return (fy_part_end){
-        .area = fy_end_area(registry, end), .base = buffer->base, .space = fy_space_of(buffer)};
+    return (fy_part_end){.area = fy_end_area(registry, end),
+                         .base = buffer->base,
+                         .space = fy_space_of(buffer),
+                         .conversion = fy_end_conversion(registry, end)};
 }
 
 fy_part_end fy_target_of(const ferry_service *service, uint32_t receive)
@@ -18,8 +20,10 @@ fy_part_end fy_target_of(const ferry_service *service, uint32_t receive)
 fy_part_end fy_source_of(const ferry_service *service, const fy_item_part *part)
 {
     const fy_registry *registry = &service->registry;
-    if ((part->end & FY_RELAYED) != 0) {
-        return fy_target_of(service, part->end & ~FY_RELAYED);
+    if ((part->end & FY_RELAYED) != 0) { /* what has come is what goes on */
+        fy_part_end from = fy_target_of(service, part->end & ~FY_RELAYED);
+        from.conversion = NULL;
+        return from;
     }
     const fy_end *end = &registry->sends.items[part->end];
     return side_of(registry, end, &registry->held[end->held].front);
@@ -33,8 +37,10 @@ fy_part_end fy_goal_of(const ferry_service *service, const fy_channel *channel,
     }
     const fy_place *place = &channel->places[part->place];
     const fy_spot *spot = &channel->bases[place->base].spots[service->run->side];
-    return (fy_part_end){
-        .area = fy_place_area(channel, place), .base = spot->mapped, .space = spot->space};
+    return (fy_part_end){.area = fy_place_area(channel, place),
+                         .base = spot->mapped,
+                         .space = spot->space,
+                         .conversion = fy_sent_conversion(service, part)};
 }
 
 fy_both fy_both_of(const fy_area *from, const fy_area *to, uint64_t first, uint64_t bytes)

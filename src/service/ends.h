@@ -12,6 +12,7 @@ typedef struct fy_part_end {
     fy_area area;
     char *base;
     fy_space space;
+    const fy_task_cast *conversion; /* of the task's elements, as this end knows it; or NULL */
 } fy_part_end;
 
 /* Of what this rank sends: a source, or what it has received and passes on. */
@@ -24,6 +25,22 @@ fy_part_end fy_target_of(const ferry_service *service, uint32_t receive);
  * own. */
 fy_part_end fy_goal_of(const ferry_service *service, const fy_channel *channel,
                        const fy_item_part *part);
+
+/* Whether a part's elements travel as they are, and this rank casts them when they have come. */
+static inline bool fy_casts_on_arrival(const fy_task_cast *conversion)
+{
+    return conversion != NULL && conversion->at_receiver;
+}
+
+/* Of a part of what is sent, or passed on: NULL, what travels is what lies here. */
+static inline const fy_task_cast *fy_sent_conversion(const ferry_service *service,
+                                                     const fy_item_part *part)
+{
+    const fy_registry *registry = &service->registry;
+    return (part->end & FY_RELAYED) != 0
+               ? NULL
+               : fy_end_conversion(registry, &registry->sends.items[part->end]);
+}
 
 /* The runs of bytes of a part, cut where either end's area goes on elsewhere. */
 typedef struct fy_both {

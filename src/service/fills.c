@@ -88,9 +88,10 @@ static ferry_status add_parts(fy_registry *registry, uint32_t my_rank, uint32_t 
     uint64_t n = area->bytes / part, none = 0;
     fy_area from = fy_area_of(0, part, 1, &n, &none);
     uint64_t task = FY_FILL_TASKS + registry->n_fills++;
-    FY_TRY(
-        fy_registry_add_area(registry, true, task, my_rank, pattern, element_bytes, &from, error));
-    return fy_registry_add_area(registry, false, task, my_rank, held, element_bytes, area, error);
+    FY_TRY(fy_registry_add_area(registry, true, task, my_rank, pattern, element_bytes, 0, &from,
+                                error));
+    return fy_registry_add_area(registry, false, task, my_rank, held, element_bytes, 0, area,
+                                error);
 }
 
 /* Bytes [first, first + bytes) of every run. */

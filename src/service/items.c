@@ -16,19 +16,33 @@ static uint64_t most_bytes(const ferry_service *service, const fy_channel *chann
     return slot < most ? slot : most;
 }
 
-/* To the lane's last item where that goes the same way and has room, else to new ones. */
+/* What must not be cut in two, of a part of what is sent. */
+static uint64_t unit_of(const ferry_service *service, const fy_item_part *part)
+{
+    const fy_registry *registry = &service->registry;
+    return (part->end & FY_RELAYED) != 0 ? 1
+                                         : fy_end_unit(registry, &registry->sends.items[part->end]);
+}
+
+/*
+ * To the lane's last item where that goes the same way and has room, else to new ones. Elements
+ * that are cast are not cut in two, and begin at multiples of them.
+ */
 static ferry_status cut(const ferry_service *service, fy_lane *lane, const fy_item_part *part,
-                        uint32_t path, uint64_t limit, uint64_t order, ferry_error *error)
+                        uint32_t path, uint64_t most, uint64_t order, ferry_error *error)
 {
     uint64_t first = part->first;
     uint64_t left = part->bytes;
+    uint64_t unit = unit_of(service, part);
+    uint64_t limit = most < unit ? unit : most;
     while (left > 0) {
         fy_item *item = lane->n_items == 0 ? NULL : &lane->items[lane->n_items - 1];
-        if (item == NULL || item->path != path || item->order != order || item->bytes >= limit ||
-            item->n_parts >= service->options.max_tasks) {
+        if (item == NULL || item->path != path || item->order != order ||
+            item->n_parts >= service->options.max_tasks || item->bytes % unit != 0 ||
+            item->bytes + unit > limit) {
             FY_TRY(fy_lane_item(lane, path, order, &item, error));
         }
-        uint64_t room = limit - item->bytes;
+        uint64_t room = (limit - item->bytes) / unit * unit;
         uint64_t bytes = left < room ? left : room;
         FY_TRY(fy_lane_part(lane, part->end, part->place, first, bytes, error));
         first += bytes;

@@ -112,9 +112,11 @@ static ferry_status add_part(const ferry_service *service, ferry_ledger *ledger,
     const fy_registry *registry = &service->registry;
     const fy_end *end = &registry->receives.items[receive];
     entry *its = &ledger->entries[registry->held[end->held].destination];
+    const fy_task_cast *how = fy_end_conversion(registry, end);
     fy_area area = fy_end_area(registry, end);
-    its->missing += bytes;
-    return fy_area_visit_spans(&area, first, bytes, add_gap, its, error);
+    uint64_t there = fy_bytes_there(how, bytes);
+    its->missing += there;
+    return fy_area_visit_spans(&area, fy_bytes_there(how, first), there, add_gap, its, error);
 }
 
 static ferry_status add_lane(const ferry_service *service, ferry_ledger *ledger,
@@ -395,12 +397,24 @@ void fy_ledger_inherit(ferry_service *service, const ferry_ledger *ledger)
     }
 }
 
-static ferry_status add_want(fy_wire *wire, size_t *n_wants, size_t *capacity, size_t first_of_end,
-                             fy_range range, ferry_error *error)
+/*
+ * A range of what is there, as what travels. Where elements are cast, whole ones: what is missing
+ * of them may be less, if another plan has begun to bring it.
+ */
+static fy_range range_to_send(const fy_task_cast *how, fy_range there)
 {
+    uint64_t first = there.first / how->to_bytes;
+    uint64_t end = fy_ceil_div(there.first + there.bytes, how->to_bytes);
+    return (fy_range){.first = first * how->wire_bytes, .bytes = (end - first) * how->wire_bytes};
+}
+
+static ferry_status add_want(fy_wire *wire, size_t *n_wants, size_t *capacity, size_t first_of_end,
+                             const fy_task_cast *how, fy_range there, ferry_error *error)
+{
+    fy_range range = how == NULL ? there : range_to_send(how, there);
     fy_range *last = *n_wants == first_of_end ? NULL : &wire->wants[*n_wants - 1];
-    if (last != NULL && last->first + last->bytes == range.first) {
-        last->bytes += range.bytes;
+    if (last != NULL && range.first <= last->first + last->bytes) { /* they come in order */
+        last->bytes = fy_max(last->bytes, range.first + range.bytes - last->first);
         return FERRY_OK;
     }
     FY_TRY(fy_check_memory(FY_RESERVE(wire->wants, *capacity, *n_wants + 1), "a ledger", error));
@@ -420,6 +434,7 @@ typedef struct wanting {
     fy_wire *wire;
     const entry *its;
     const fy_area *area;
+    const fy_task_cast *how;
     size_t *n_wants, *capacity;
     size_t first_of_end;
     uint64_t missing; /* of what is looked at */
@@ -435,7 +450,8 @@ static ferry_status want_runs(const wanting *w, uint64_t first, uint64_t bytes, 
             uint64_t begin = its->gaps[g].begin > at ? its->gaps[g].begin : at;
             uint64_t end = its->gaps[g].end < at + n ? its->gaps[g].end : at + n;
             fy_range range = {.first = position + (begin - at), .bytes = end - begin};
-            FY_TRY(add_want(w->wire, w->n_wants, w->capacity, w->first_of_end, range, error));
+            FY_TRY(
+                add_want(w->wire, w->n_wants, w->capacity, w->first_of_end, w->how, range, error));
         }
         position += n;
     }
@@ -465,7 +481,7 @@ static ferry_status want_range(wanting *w, uint64_t first, uint64_t bytes, ferry
         return FERRY_OK;
     }
     if (w->missing == bytes) {
-        return add_want(w->wire, w->n_wants, w->capacity, w->first_of_end,
+        return add_want(w->wire, w->n_wants, w->capacity, w->first_of_end, w->how,
                         (fy_range){.first = first, .bytes = bytes}, error);
     }
     if (bytes <= w->area->run_bytes) {
@@ -478,11 +494,13 @@ static ferry_status want_range(wanting *w, uint64_t first, uint64_t bytes, ferry
 }
 
 static ferry_status want_missing(fy_wire *wire, const entry *its, const fy_area *area,
-                                 size_t *n_wants, size_t *capacity, ferry_error *error)
+                                 const fy_task_cast *how, size_t *n_wants, size_t *capacity,
+                                 ferry_error *error)
 {
     wanting w = {.wire = wire,
                  .its = its,
                  .area = area,
+                 .how = how,
                  .n_wants = n_wants,
                  .capacity = capacity,
                  .first_of_end = *n_wants};
@@ -510,8 +528,9 @@ ferry_status fy_ledger_apply(ferry_service *service, ferry_error *error)
         const entry *its = entries[registry->held[end->held].destination];
         fy_area area = fy_end_area(registry, end);
         wire->wants_of[i] = (uint32_t)n_wants;
-        status = its != NULL ? want_missing(wire, its, &area, &n_wants, &capacity, error)
-                             : add_want(wire, &n_wants, &capacity, n_wants,
+        const fy_task_cast *how = fy_end_conversion(registry, end);
+        status = its != NULL ? want_missing(wire, its, &area, how, &n_wants, &capacity, error)
+                             : add_want(wire, &n_wants, &capacity, n_wants, NULL,
                                         (fy_range){.first = 0, .bytes = end->bytes}, error);
     }
     wire->wants_of[registry->receives.n] = (uint32_t)n_wants;

@@ -46,8 +46,9 @@ ferry_status fy_bounce_begin(ferry_service *service, const fy_item *item, uint32
                              const fy_part_end *from, uint64_t *hash_out, ferry_error *error)
 {
     const fy_item_part *its = part_of(service, item, part);
+    bool is_hashed_later = fy_casts_on_arrival(from->conversion);
     return fy_move_pack(service, from, its->first, its->bytes, bounce_of(service, item, part),
-                        hash_out, error);
+                        is_hashed_later ? NULL : hash_out, error);
 }
 
 static ferry_status land(ferry_service *service, const fy_item *item, ferry_error *error)
@@ -59,8 +60,12 @@ static ferry_status land(ferry_service *service, const fy_item *item, ferry_erro
         fy_part_end from = fy_source_of(service, part);
         fy_part_end to = fy_goal_of(service, NULL, part);
         if (fy_exec_for(from.space, to.space).exec == NULL) {
-            status = fy_move_unpack(service, &to, part->first, part->bytes,
-                                    bounce_of(service, item, p), NULL, error);
+            const char *bytes = bounce_of(service, item, p);
+            uint64_t *hashes = hashes_of(service, item);
+            if (hashes != NULL && fy_casts_on_arrival(to.conversion)) {
+                hashes[p] = fy_packed_hash(to.conversion, bytes, part->bytes);
+            }
+            status = fy_move_unpack(service, &to, part->first, part->bytes, bytes, NULL, error);
         }
     }
     return status;
@@ -77,8 +82,9 @@ static ferry_status read_again(ferry_service *service, const fy_item *item, ferr
          p++) {
         const fy_item_part *part = part_of(service, item, p);
         fy_part_end to = fy_target_of(service, part->place);
-        status = fy_move_hash(service, &to, part->first, part->bytes, &found_of(service, item)[p],
-                              error);
+        status = fy_move_hash(service, &to, fy_bytes_there(to.conversion, part->first),
+                              fy_bytes_there(to.conversion, part->bytes),
+                              &found_of(service, item)[p], error);
     }
     return status;
 }

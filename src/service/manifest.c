@@ -88,6 +88,22 @@ static const fy_end *receive_of(const reading *r, uint32_t place, uint32_t *rece
     return &r->service->registry.receives.items[*receive_out];
 }
 
+/*
+ * Takes note of a part. One that is cast here has whole elements, which begin at multiples of one
+ * in the item, as its blocks do.
+ */
+static ferry_status take_part(reading *r, uint32_t receive, uint32_t place, uint64_t first,
+                              uint64_t bytes, ferry_error *error)
+{
+    const fy_registry *registry = &r->service->registry;
+    fy_lane *in = &r->channel->in;
+    uint64_t unit = fy_end_unit(registry, &registry->receives.items[receive]);
+    if (first % unit != 0 || bytes % unit != 0 || in->items[in->n_items - 1].bytes % unit != 0) {
+        return garbled(r->channel, "an element is cut in two", error);
+    }
+    return fy_lane_part(in, receive, place, first, bytes, error);
+}
+
 static ferry_status read_followers(reading *r, uint32_t place, uint32_t n, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
@@ -98,7 +114,7 @@ static ferry_status read_followers(reading *r, uint32_t place, uint32_t n, ferry
     for (uint32_t i = 1; status == FERRY_OK && i <= n; i++) {
         uint32_t receive;
         uint64_t bytes = receive_of(r, place + i, &receive)->bytes;
-        status = fy_lane_part(&r->channel->in, receive, place + i, 0, bytes, error);
+        status = take_part(r, receive, place + i, 0, bytes, error);
     }
     return status;
 }
@@ -119,7 +135,7 @@ static ferry_status read_parts(reading *r, uint64_t n, uint64_t *n_read_out, fer
         return garbled(r->channel, "a part is not part of its task", error);
     }
     *n_read_out = 1 + n_followers;
-    FY_TRY(fy_lane_part(&r->channel->in, receive, place, first, bytes, error));
+    FY_TRY(take_part(r, receive, place, first, bytes, error));
     return read_followers(r, place, (uint32_t)n_followers, error);
 }
 

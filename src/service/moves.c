@@ -97,10 +97,70 @@ static char *base_of_packed(const char *packed, uint64_t first)
     return (char *)((uintptr_t)packed - first);
 }
 
+/*
+ * Casts: of bytes that travel, the same elements in the packed bytes and in an area.
+ */
+typedef struct casting {
+    const fy_task_cast *how;
+    fy_device_queue *by; /* NULL: the CPU */
+    uint64_t first, n;   /* elements */
+    fy_area flat;        /* all of the task's, packed */
+    char *packed;        /* its base */
+} casting;
+
+static casting casting_of(const fy_task_cast *how, fy_device_queue *by, const fy_area *area,
+                          uint64_t element_bytes, uint64_t first, uint64_t bytes,
+                          const char *packed)
+{
+    uint64_t wire = how->wire_bytes;
+    return (casting){.how = how,
+                     .by = by,
+                     .first = first / wire,
+                     .n = bytes / wire,
+                     .flat = fy_area_flat(0, area->bytes / element_bytes * wire),
+                     .packed = base_of_packed(packed, first)};
+}
+
+static ferry_status pack_cast(ferry_service *service, const fy_part_end *from, const casting *c,
+                              uint64_t *hash_out, ferry_error *error)
+{
+    const fy_cast *cast = &c->how->cast;
+    if (c->by != NULL) {
+        service->statistics.bytes_device += c->n * c->how->wire_bytes;
+        return c->by->exec->cast(c->by->queue, cast, &c->flat, c->packed, &from->area, from->base,
+                                 c->first, c->n, hash_out, error);
+    }
+    if (hash_out != NULL) {
+        *hash_out =
+            fy_area_cast_hash(cast, &c->flat, c->packed, &from->area, from->base, c->first, c->n);
+    } else {
+        fy_area_cast_cached(cast, &c->flat, c->packed, &from->area, from->base, c->first, c->n);
+    }
+    return FERRY_OK;
+}
+
+static ferry_status unpack_cast(ferry_service *service, const fy_part_end *to, const casting *c,
+                                ferry_error *error)
+{
+    const fy_cast *cast = &c->how->cast;
+    if (c->by != NULL) {
+        service->statistics.bytes_device += c->n * c->how->wire_bytes;
+        return c->by->exec->cast(c->by->queue, cast, &to->area, to->base, &c->flat, c->packed,
+                                 c->first, c->n, NULL, error);
+    }
+    fy_area_cast(cast, &to->area, to->base, &c->flat, c->packed, c->first, c->n);
+    return FERRY_OK;
+}
+
 ferry_status fy_move_pack(ferry_service *service, const fy_part_end *from, uint64_t first,
                           uint64_t bytes, char *packed, uint64_t *hash_out, ferry_error *error)
 {
     fy_device_queue *by = mover_of(service, from->space, host);
+    if (from->conversion != NULL && !from->conversion->at_receiver) {
+        casting c = casting_of(from->conversion, by, &from->area, from->conversion->from_bytes,
+                               first, bytes, packed);
+        return pack_cast(service, from, &c, hash_out, error);
+    }
     if (by != NULL) {
         service->statistics.bytes_device += bytes;
         fy_area flat = fy_area_flat(0, from->area.bytes);
@@ -120,6 +180,11 @@ ferry_status fy_move_unpack(ferry_service *service, const fy_part_end *to, uint6
                             ferry_error *error)
 {
     fy_device_queue *by = mover_of(service, host, to->space);
+    if (fy_casts_on_arrival(to->conversion)) {
+        casting c = casting_of(to->conversion, by, &to->area, to->conversion->to_bytes, first,
+                               bytes, packed);
+        return unpack_cast(service, to, &c, error);
+    }
     if (by != NULL) {
         service->statistics.bytes_device += bytes;
         fy_area flat = fy_area_flat(0, to->area.bytes);
@@ -138,9 +203,21 @@ ferry_status fy_move_copy(ferry_service *service, const fy_part_end *to, const f
                           uint64_t first, uint64_t bytes, uint64_t *hash_out, ferry_error *error)
 {
     fy_device_queue *by = mover_of(service, from->space, to->space);
+    const fy_task_cast *how = from->conversion;
     service->statistics.bytes_device += bytes;
+    if (how != NULL) {
+        return by->exec->cast(by->queue, &how->cast, &to->area, to->base, &from->area, from->base,
+                              first / how->wire_bytes, bytes / how->wire_bytes, hash_out, error);
+    }
     return by->exec->copy(by->queue, &to->area, to->base, &from->area, from->base, first, bytes,
                           hash_out, error);
+}
+
+uint64_t fy_packed_hash(const fy_task_cast *conversion, const char *packed, uint64_t bytes)
+{
+    fy_area flat = fy_area_flat(0, bytes);
+    return fy_area_cast_hash(&conversion->cast, NULL, NULL, &flat, packed, 0,
+                             bytes / conversion->wire_bytes);
 }
 
 ferry_status fy_move_hash(ferry_service *service, const fy_part_end *side, uint64_t first,
@@ -152,4 +229,12 @@ ferry_status fy_move_hash(ferry_service *service, const fy_part_end *side, uint6
     }
     *hash_out = fy_area_hash(&side->area, side->base, first, bytes);
     return FERRY_OK;
+}
+
+ferry_status fy_move_gather(ferry_service *service, const fy_part_end *side, uint64_t first,
+                            uint64_t bytes, char *packed, ferry_error *error)
+{
+    fy_part_end plain = *side;
+    plain.conversion = NULL;
+    return fy_move_pack(service, &plain, first, bytes, packed, NULL, error);
 }

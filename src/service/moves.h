@@ -20,7 +20,9 @@ void fy_moves_close(fy_moves *moves); /* waits for them; NULL is allowed */
 
 /*
  * Verbs. A hash, where one is wanted, is there when the move is done. bytes are packed: [first,
- * first + bytes) of the area one behind the other.
+ * first + bytes) of the task one behind the other, as they travel: a pack casts at the sender, an
+ * unpack (which hashes nothing then) at the receiver, and a copy from end to end. Of what is cast
+ * the hash is that of what the receiver has.
  */
 ferry_status fy_move_pack(ferry_service *service, const fy_part_end *from, uint64_t first,
                           uint64_t bytes, char *packed, uint64_t *hash_out, ferry_error *error);
@@ -29,8 +31,13 @@ ferry_status fy_move_unpack(ferry_service *service, const fy_part_end *to, uint6
                             ferry_error *error);
 ferry_status fy_move_copy(ferry_service *service, const fy_part_end *to, const fy_part_end *from,
                           uint64_t first, uint64_t bytes, uint64_t *hash_out, ferry_error *error);
+/* The hash of what elements become that have travelled as the sender has them. */
+uint64_t fy_packed_hash(const fy_task_cast *conversion, const char *packed, uint64_t bytes);
+/* Bytes of the memory that the end is, as they are; and the same, packed, whatever travels. */
 ferry_status fy_move_hash(ferry_service *service, const fy_part_end *side, uint64_t first,
                           uint64_t bytes, uint64_t *hash_out, ferry_error *error);
+ferry_status fy_move_gather(ferry_service *service, const fy_part_end *side, uint64_t first,
+                            uint64_t bytes, char *packed, ferry_error *error);
 
 /*
  * local.c: a part of an item of this rank's own, from one device to another that it does not reach:

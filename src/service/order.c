@@ -127,10 +127,22 @@ static uint64_t wanted_bytes(const fy_channel_wire *wire, uint32_t place)
     return bytes;
 }
 
+/* What a slot holds at least: an element that is cast is not cut in two. */
+static uint64_t slot_bytes_of(const ferry_service *service)
+{
+    const fy_registry *registry = &service->registry;
+    uint64_t bytes = service->options.slot_bytes;
+    for (size_t i = 0; i < registry->n_conversions; i++) {
+        bytes = fy_max(bytes, registry->conversions[i].wire_bytes);
+    }
+    return bytes;
+}
+
 static ferry_status add_workloads(const ferry_service *service,
                                   ferry_reference_workloads *workloads, ferry_error *error)
 {
     const fy_service_program *program = service->program;
+    uint64_t slot_bytes = slot_bytes_of(service);
     for (uint32_t c = 0; c < program->n_channels; c++) {
         const fy_channel *channel = &program->channels[c];
         const fy_channel_wire *wire = fy_wire_of(service, channel);
@@ -141,15 +153,14 @@ static ferry_status add_workloads(const ferry_service *service,
             if (bytes == 0) {
                 continue;
             }
-            if (element > fy_min(service->options.slot_bytes, UINT32_MAX) || bytes % element != 0) {
+            if (element > fy_min(slot_bytes, UINT32_MAX) || bytes % element != 0) {
                 element = 1;
             }
             FY_TRY(ferry_reference_workloads_add_task(workloads, end->task_id, channel->peer, bytes,
                                                       element, error));
         }
     }
-    return ferry_reference_workloads_pack(workloads, service->options.slot_bytes,
-                                          service->options.max_tasks, error);
+    return ferry_reference_workloads_pack(workloads, slot_bytes, service->options.max_tasks, error);
 }
 
 /* Bytes of what is wanted of a task, one range behind the other. */

@@ -392,7 +392,11 @@ static uint64_t count_runs(const checker *c, const piece *pieces, size_t n)
     uint64_t n_runs = 0;
     for (size_t i = 0; i < n; i++) {
         const fy_end *end = end_of(c, &pieces[i]);
-        n_runs += end->bytes / end->run_bytes;
+        uint64_t its = 1;
+        for (uint32_t d = 0; d < end->n_dims; d++) {
+            its *= c->dims[end->dims + d];
+        }
+        n_runs += its;
     }
     return n_runs;
 }
@@ -494,7 +498,8 @@ static uint64_t address_of(const fy_registry *registry, const fy_end *end, bool 
 
 static bool is_same_area(const fy_registry *registry, const fy_end *send, const fy_end *receive)
 {
-    return address_of(registry, send, true) == address_of(registry, receive, false) &&
+    return send->conversion == 0 &&
+           address_of(registry, send, true) == address_of(registry, receive, false) &&
            send->run_bytes == receive->run_bytes && send->n_dims == receive->n_dims &&
            (send->n_dims == 0 || memcmp(registry->dims + send->dims, registry->dims + receive->dims,
                                         2 * send->n_dims * sizeof *registry->dims) == 0);

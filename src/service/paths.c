@@ -31,7 +31,7 @@ static bool can_copy(fy_space source, const fy_spot *spot)
 }
 
 uint32_t fy_path_choose(ferry_service *service, const fy_channel *channel, const fy_place *place,
-                        uint64_t source_run, fy_space source)
+                        uint64_t source_run, fy_space source, bool casts)
 {
     uint64_t run = place->run_bytes < source_run ? place->run_bytes : source_run;
     const fy_spot *spots = channel->bases[place->base].spots;
@@ -44,9 +44,10 @@ uint32_t fy_path_choose(ferry_service *service, const fy_channel *channel, const
     if (is_mapped && fy_path_allowed(service, FERRY_PATH_MAPPED)) {
         return FERRY_PATH_MAPPED;
     }
-    /* What is to be checked on its way must stop somewhere before it is in place. */
-    if (fy_path_allowed(service, FERRY_PATH_REMOTE) && is_keyed && run >= REMOTE_RUN_BYTES &&
-        service->options.checksum != FERRY_CHECKSUM_PATH) {
+    /* What is to be checked on its way must stop somewhere before it is in place, and so must what
+     * is cast. */
+    if (fy_path_allowed(service, FERRY_PATH_REMOTE) && is_keyed && !casts &&
+        run >= REMOTE_RUN_BYTES && service->options.checksum != FERRY_CHECKSUM_PATH) {
         return FERRY_PATH_REMOTE;
     }
     return FERRY_PATH_STAGED;

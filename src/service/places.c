@@ -237,7 +237,8 @@ static ferry_status list_bases(const ferry_service *service, const fy_channel *c
     for (uint32_t i = 0; status == FERRY_OK && i < all->n; i++) {
         const fy_end *end = &service->registry.receives.items[receive_at(wire, i)];
         status = number_of(&all->held, end->held, &all->base_of[i], error);
-        if (status == FERRY_OK && end->run_bytes > all->longest_runs[all->base_of[i]]) {
+        if (status == FERRY_OK && end->conversion == 0 &&
+            end->run_bytes > all->longest_runs[all->base_of[i]]) {
             all->longest_runs[all->base_of[i]] = end->run_bytes;
         }
     }
@@ -313,7 +314,7 @@ static void write_place(const ferry_service *service, uint32_t receive, uint32_t
     fy_pack_number(out, base);
     fy_pack_number(out, end->offset);
     fy_pack_number(out, end->run_bytes);
-    fy_pack_number(out, end->bytes);
+    fy_pack_number(out, fy_end_area(&service->registry, end).bytes);
     fy_pack_number(out, end->n_dims);
     for (uint32_t d = 0; d < 2 * end->n_dims; d++) {
         fy_pack_number(out, service->registry.dims[end->dims + d]);
@@ -349,7 +350,7 @@ static bool may_reach(const ferry_service *service, const fy_channel *channel)
     bool reaches = service->registry.has_regions;
     bool may = !reaches && may_register(service, channel);
     for (uint32_t i = 0; may && !reaches && i < wire->n_receives; i++) {
-        reaches = receives[i].run_bytes >= REGISTER_BYTES;
+        reaches = receives[i].conversion == 0 && receives[i].run_bytes >= REGISTER_BYTES;
     }
     return reaches || fy_transport_shares_pointers(service->transport, channel->peer);
 }

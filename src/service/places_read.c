@@ -96,7 +96,7 @@ static ferry_status read_area(const fy_channel *channel, fy_reader *reader, fy_a
 }
 
 static ferry_status keep_area(fy_channel *channel, fy_place *place, const fy_area *area,
-                              ferry_error *error)
+                              uint64_t bytes, ferry_error *error)
 {
     if (!FY_RESERVE(channel->dims, channel->dims_capacity,
                     channel->n_dims + 2 * (size_t)area->n_dims + 1)) {
@@ -104,7 +104,7 @@ static ferry_status keep_area(fy_channel *channel, fy_place *place, const fy_are
     }
     place->offset = area->offset;
     place->run_bytes = area->run_bytes;
-    place->bytes = area->bytes;
+    place->bytes = bytes;
     place->n_dims = area->n_dims;
     place->dims = (uint32_t)channel->n_dims;
     for (uint32_t d = 0; d < area->n_dims; d++) {
@@ -115,12 +115,22 @@ static ferry_status keep_area(fy_channel *channel, fy_place *place, const fy_are
     return FERRY_OK;
 }
 
-/* Ascending, so that no byte is sent twice. */
+/* What is sent, or NULL: what is passed on. */
+static const fy_end *send_of(const ferry_service *service, const fy_channel *channel,
+                             uint32_t index)
+{
+    const fy_channel_wire *wire = fy_wire_of(service, channel);
+    return index < wire->n_sends ? &service->registry.sends.items[wire->first_send + index] : NULL;
+}
+
+/* Ascending, so that no byte is sent twice, and of whole elements where one end casts them. */
 static ferry_status read_ranges(const ferry_service *service, const fy_channel *channel,
                                 uint32_t index, uint64_t task_bytes, fy_reader *reader,
                                 ferry_error *error)
 {
     fy_channel_wire *wire = fy_wire_of(service, channel);
+    const fy_end *send = send_of(service, channel, index);
+    uint64_t unit = send == NULL ? 1 : fy_end_unit(&service->registry, send);
     uint64_t n = fy_read_number(reader, fy_read_left(reader));
     uint64_t at = 0;
     if (reader->failed) {
@@ -134,7 +144,7 @@ static ferry_status read_ranges(const ferry_service *service, const fy_channel *
     for (uint64_t i = 0; i < n; i++) {
         uint64_t first = fy_read_number(reader, task_bytes);
         uint64_t bytes = fy_read_number(reader, task_bytes - first);
-        if (reader->failed || first < at) {
+        if (reader->failed || first < at || first % unit != 0 || bytes % unit != 0) {
             return garbled(channel, "the bytes that are wanted of a task are not its own", error);
         }
         at = first + bytes;
@@ -211,24 +221,21 @@ static ferry_status check_reach(const fy_channel *channel, const fy_area *area,
     return FERRY_OK;
 }
 
-/* As many bytes as the send has, or what is passed on of a receive. */
-static bool has_bytes(const ferry_service *service, const fy_channel *channel, uint32_t index,
-                      uint64_t bytes)
+/* As many bytes as the send has there, in whole elements if they are cast; or what is passed on. */
+static bool has_bytes(const ferry_service *service, const fy_end *send, const fy_area *area)
 {
-    const fy_channel_wire *wire = fy_wire_of(service, channel);
-    return index >= wire->n_sends ||
-           service->registry.sends.items[wire->first_send + index].bytes == bytes;
+    const fy_task_cast *how = send == NULL ? NULL : fy_end_conversion(&service->registry, send);
+    return send == NULL || (area->bytes == fy_bytes_there(how, send->bytes) &&
+                            (how == NULL || area->run_bytes % how->to_bytes == 0));
 }
 
 /* Where the bytes of a place come from; of what is passed on it may be any of this rank's memory.
  */
-static fy_space source_space(const ferry_service *service, const fy_channel_wire *wire,
-                             uint32_t index)
+static fy_space source_space(const ferry_service *service, const fy_end *send)
 {
     const fy_registry *registry = &service->registry;
-    if (index < wire->n_sends) {
-        const fy_end *end = &registry->sends.items[wire->first_send + index];
-        return fy_space_of(&registry->held[end->held].front);
+    if (send != NULL) {
+        return fy_space_of(&registry->held[send->held].front);
     }
     return (fy_space){service->registry.has_far ? FY_N_MEMORY_KINDS : FERRY_MEMORY_HOST, 0};
 }
@@ -244,18 +251,17 @@ static ferry_status read_place(ferry_service *service, fy_channel *channel, uint
     }
     place->base = (uint32_t)base;
     FY_TRY(read_area(channel, reader, &area, error));
-    if (!has_bytes(service, channel, index, area.bytes)) {
+    const fy_end *send = send_of(service, channel, index);
+    if (!has_bytes(service, send, &area)) {
         return garbled(channel, "a task has other bytes there", error);
     }
+    uint64_t bytes = send == NULL ? area.bytes : send->bytes;
     FY_TRY(check_reach(channel, &area, place, error));
-    FY_TRY(keep_area(channel, place, &area, error));
-    FY_TRY(read_ranges(service, channel, index, area.bytes, reader, error));
-    fy_channel_wire *wire = fy_wire_of(service, channel);
-    uint64_t source_run = index < wire->n_sends
-                              ? service->registry.sends.items[wire->first_send + index].run_bytes
-                              : place->bytes;
-    wire->wanted[index].path =
-        fy_path_choose(service, channel, place, source_run, source_space(service, wire, index));
+    FY_TRY(keep_area(channel, place, &area, bytes, error));
+    FY_TRY(read_ranges(service, channel, index, bytes, reader, error));
+    fy_wire_of(service, channel)->wanted[index].path =
+        fy_path_choose(service, channel, place, send == NULL ? bytes : send->run_bytes,
+                       source_space(service, send), send != NULL && send->conversion != 0);
     return FERRY_OK;
 }
 

@@ -132,7 +132,7 @@ void fy_rings_lay_out(ferry_service *service);
 bool fy_path_allowed(const ferry_service *service, uint32_t path); /* by the options */
 bool fy_peer_is_direct(ferry_service *service, uint32_t peer);
 uint32_t fy_path_choose(ferry_service *service, const fy_channel *channel, const fy_place *place,
-                        uint64_t source_run, fy_space source);
+                        uint64_t source_run, fy_space source, bool casts);
 
 /* items.c: cuts what is sent into items. */
 ferry_status fy_items_cut(ferry_service *service, fy_channel *channel, uint32_t end, uint32_t place,

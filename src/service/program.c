@@ -81,11 +81,12 @@ fy_area fy_place_area(const fy_channel *channel, const fy_place *place)
     const uint64_t *dims = channel->dims + place->dims;
     fy_area area = {.offset = place->offset,
                     .run_bytes = place->run_bytes,
-                    .bytes = place->bytes,
+                    .bytes = place->run_bytes,
                     .n_dims = place->n_dims};
     for (uint32_t d = 0; d < place->n_dims; d++) {
         area.length[d] = dims[d];
         area.stride[d] = dims[place->n_dims + d];
+        area.bytes *= area.length[d];
     }
     return area;
 }

@@ -53,7 +53,9 @@ enum { FY_SLOT_HEAD_BYTES = 64 };
 _Static_assert(sizeof(fy_slot_head) == FY_SLOT_HEAD_BYTES, "payloads begin with a line");
 
 /*
- * Bytes [first, first + bytes) of a task, in row-major order. Of what is sent, `end` is a send, or
+ * Bytes [first, first + bytes) of a task, in row-major order: those that travel, also where nothing
+ * does. Where an end casts they are whole elements, and begin at a multiple of one in the item, so
+ * that its blocks and chunks are whole elements too. Of what is sent, `end` is a send, or
  * with FY_RELAYED a receive whose bytes are passed on; of what is received, a receive.
  */
 typedef struct fy_item_part {
@@ -113,8 +115,8 @@ typedef struct fy_place {
     uint32_t n_dims; /* the area, as in fy_end */
     uint64_t offset;
     uint64_t run_bytes;
-    uint64_t bytes;
-    uint32_t dims; /* into the channel's dims */
+    uint64_t bytes; /* that travel */
+    uint32_t dims;  /* into the channel's dims */
 } fy_place;
 
 typedef struct fy_channel {

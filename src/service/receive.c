@@ -42,11 +42,13 @@ static void corrupt(ferry_service *service, const fy_channel *channel, const fy_
     fy_run_fail(service, FERRY_ERR_DIGEST, channel->peer, "%s %s", what, how);
 }
 
-/* The hash of a payload that is one part is found when that is unpacked. */
-static bool is_fused(const ferry_service *service, const fy_item *item)
+/* The hash of a payload that is one part is found when that is unpacked, and not cast. */
+static bool is_fused(const ferry_service *service, const fy_channel *channel, const fy_item *item)
 {
+    const fy_registry *registry = &service->registry;
+    const fy_end *end = &registry->receives.items[channel->in.parts[item->first_part].end];
     return service->options.checksum == FERRY_CHECKSUM_PATH && item->n_parts == 1 &&
-           !service->program->is_delta;
+           !service->program->is_delta && !fy_casts_on_arrival(fy_end_conversion(registry, end));
 }
 
 static const char *slot_of(const ferry_service *service, const fy_channel *channel,
@@ -62,7 +64,7 @@ static bool is_as_sent(ferry_service *service, const fy_channel_state *state, co
     uint64_t found = state->path_hashes[(item - state->channel->in.items) % FY_MOST_BURST];
     fy_slot_head head;
     memcpy(&head, slot_of(service, state->channel, item), sizeof head);
-    if (is_fused(service, item) && head.hash != found) {
+    if (is_fused(service, state->channel, item) && head.hash != found) {
         corrupt(service, state->channel, item, 0, "did not arrive as they were sent");
         return false;
     }
@@ -135,7 +137,7 @@ static bool unpack(ferry_service *service, fy_channel_state *state, const fy_ite
         return false;
     }
     bool checks = service->options.checksum == FERRY_CHECKSUM_PATH;
-    bool fuses = is_fused(service, item);
+    bool fuses = is_fused(service, channel, item);
     if (checks && !fuses && head.hash != fy_slot_hash(&head, payload)) {
         corrupt(service, channel, item, 0, "did not arrive as they were sent");
         return false;
@@ -156,7 +158,9 @@ static bool read_again(ferry_service *service, const fy_channel *channel, const 
         const fy_item_part *part = &channel->in.parts[item->first_part + p];
         fy_part_end to = fy_target_of(service, part->end);
         ferry_error why;
-        ferry_status status = fy_move_hash(service, &to, part->first, part->bytes, &found[p], &why);
+        ferry_status status =
+            fy_move_hash(service, &to, fy_bytes_there(to.conversion, part->first),
+                         fy_bytes_there(to.conversion, part->bytes), &found[p], &why);
         if (status != FERRY_OK) {
             fy_run_fail(service, status, service->world->rank, "%s", why.message);
             return false;

@@ -32,6 +32,8 @@ void fy_registry_cleanup(fy_registry *registry)
     fy_free(registry->sends.items);
     fy_free(registry->receives.items);
     fy_patterns_free(registry);
+    fy_free(registry->conversions);
+    fy_index_cleanup(&registry->conversions_by_hash);
     fy_index_cleanup(&registry->held_by_base);
     fy_index_cleanup(&registry->sends.index);
     fy_index_cleanup(&registry->receives.index);
@@ -292,6 +294,15 @@ static ferry_status reserve_end(fy_registry *registry, fy_ends *ends, uint32_t n
     return FERRY_OK;
 }
 
+static uint64_t bytes_that_travel(const fy_registry *registry, bool is_send, const fy_end *end,
+                                  const fy_area *area)
+{
+    const fy_task_cast *its = fy_end_conversion(registry, end);
+    return its == NULL
+               ? area->bytes
+               : area->bytes / (is_send ? its->from_bytes : its->to_bytes) * its->wire_bytes;
+}
+
 /* There is room. */
 static void put_end(fy_registry *registry, bool is_send, const fy_end *end, const fy_area *area)
 {
@@ -302,7 +313,7 @@ static void put_end(fy_registry *registry, bool is_send, const fy_end *end, cons
     *item = *end;
     item->offset = area->offset;
     item->run_bytes = area->run_bytes;
-    item->bytes = area->bytes;
+    item->bytes = bytes_that_travel(registry, is_send, end, area);
     item->n_dims = area->n_dims;
     item->dims = (uint32_t)registry->n_dims;
     for (uint32_t d = 0; d < area->n_dims; d++) {
@@ -318,7 +329,7 @@ static void put_end(fy_registry *registry, bool is_send, const fy_end *end, cons
 
 ferry_status fy_registry_add_area(fy_registry *registry, bool is_send, uint64_t task_id,
                                   uint32_t peer, uint32_t held, uint64_t element_bytes,
-                                  const fy_area *area, ferry_error *error)
+                                  uint32_t conversion, const fy_area *area, ferry_error *error)
 {
     fy_ends *ends = is_send ? &registry->sends : &registry->receives;
     FY_TRY(check_area(area, registry->held[held].front.bytes, task_id, error));
@@ -327,8 +338,53 @@ ferry_status fy_registry_add_area(fy_registry *registry, bool is_send, uint64_t 
         FY_TRY(reserve_held(registry, error));
     }
     FY_TRY(reserve_end(registry, ends, area->n_dims, error));
-    fy_end end = {.task_id = task_id, .peer = peer, .held = held, .element_bytes = element_bytes};
+    fy_end end = {.task_id = task_id,
+                  .peer = peer,
+                  .held = held,
+                  .element_bytes = element_bytes,
+                  .conversion = conversion};
     put_end(registry, is_send, &end, area);
+    return FERRY_OK;
+}
+
+/*
+ * Conversions
+ */
+
+static bool is_same_conversion(const fy_task_cast *a, const fy_task_cast *b)
+{
+    return a->cast.from_kind == b->cast.from_kind && a->cast.to_kind == b->cast.to_kind &&
+           a->cast.overflow == b->cast.overflow && a->cast.scale == b->cast.scale &&
+           a->cast.add == b->cast.add && a->at_receiver == b->at_receiver;
+}
+
+static uint64_t hash_conversion(const fy_task_cast *c)
+{
+    float numbers[] = {c->cast.scale, c->cast.add};
+    uint32_t kinds[] = {c->cast.from_kind, c->cast.to_kind, c->cast.overflow, c->at_receiver};
+    return fy_hash_mix(fy_hash64(numbers, sizeof numbers), fy_hash64(kinds, sizeof kinds));
+}
+
+ferry_status fy_registry_convert(fy_registry *registry, const fy_task_cast *conversion,
+                                 uint32_t *number_out, ferry_error *error)
+{
+    uint64_t hash = hash_conversion(conversion);
+    fy_index_cursor c = fy_index_first(&registry->conversions_by_hash, hash);
+    for (; c.value != FY_INDEX_NONE; fy_index_next(&registry->conversions_by_hash, &c)) {
+        if (is_same_conversion(&registry->conversions[c.value], conversion)) {
+            *number_out = c.value + 1;
+            return FERRY_OK;
+        }
+    }
+    size_t n = registry->n_conversions;
+    if (n >= FY_NONE - 1 ||
+        !FY_RESERVE(registry->conversions, registry->conversion_capacity, n + 1) ||
+        !fy_index_insert(&registry->conversions_by_hash, hash, (uint32_t)n)) {
+        return fail_no_memory(error);
+    }
+    registry->conversions[n] = *conversion;
+    registry->n_conversions = n + 1;
+    *number_out = (uint32_t)n + 1;
     return FERRY_OK;
 }
 
@@ -366,8 +422,11 @@ ferry_status fy_registry_add(fy_registry *registry, bool is_send, uint64_t task_
         registry->names_used = names_used;
         return status;
     }
-    fy_end end = {
-        .task_id = task_id, .peer = peer, .held = held, .element_bytes = box->element_bytes};
+    fy_end end = {.task_id = task_id,
+                  .peer = peer,
+                  .held = held,
+                  .element_bytes = box->element_bytes,
+                  .conversion = 0};
     put_end(registry, is_send, &end, &area);
     return FERRY_OK;
 }
@@ -395,12 +454,13 @@ fy_area fy_end_area(const fy_registry *registry, const fy_end *end)
 {
     fy_area area = {.offset = end->offset,
                     .run_bytes = end->run_bytes,
-                    .bytes = end->bytes,
+                    .bytes = end->run_bytes,
                     .n_dims = end->n_dims};
-    if (end->n_dims != 0) {
-        const uint64_t *dims = registry->dims + end->dims;
-        memcpy(area.length, dims, end->n_dims * sizeof *dims);
-        memcpy(area.stride, dims + end->n_dims, end->n_dims * sizeof *dims);
+    for (uint32_t d = 0; d < end->n_dims; d++) {
+        const uint64_t *dims = registry->dims + end->dims + d;
+        area.length[d] = dims[0];
+        area.stride[d] = dims[end->n_dims];
+        area.bytes *= area.length[d];
     }
     return area;
 }

@@ -20,10 +20,15 @@ ferry_status fy_registry_hold_tensor(fy_registry *registry, const ferry_buffer *
                                      const ferry_buffer *back, size_t name, bool is_destination,
                                      uint32_t *held_out, ferry_error *error);
 
-/* fy_registry_add for an area of a buffer that is held. */
+/* fy_registry_add for an area of a buffer that is held. What becomes of its elements: 0, or a
+ * number of fy_registry_convert. */
 ferry_status fy_registry_add_area(fy_registry *registry, bool is_send, uint64_t task_id,
                                   uint32_t peer, uint32_t held, uint64_t element_bytes,
-                                  const fy_area *area, ferry_error *error);
+                                  uint32_t conversion, const fy_area *area, ferry_error *error);
+
+/* The number of a conversion, which tasks share. */
+ferry_status fy_registry_convert(fy_registry *registry, const fy_task_cast *conversion,
+                                 uint32_t *number_out, ferry_error *error);
 
 /* fills.c: adds both ends of a task that writes elements of these bits to an area of `held`. */
 ferry_status fy_registry_add_fill(fy_registry *registry, uint32_t my_rank, uint32_t held,

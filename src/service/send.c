@@ -39,8 +39,9 @@ static ferry_status pack_item(ferry_service *service, const fy_channel *channel,
     for (uint32_t p = 0; status == FERRY_OK && p < item->n_parts; p++) {
         const fy_item_part *part = fy_part_at(channel, item, p);
         fy_part_end from = fy_source_of(service, part);
+        bool is_hashed_later = hashes == NULL || fy_casts_on_arrival(from.conversion);
         status = fy_move_pack(service, &from, part->first, part->bytes, payload,
-                              hashes == NULL ? NULL : &hashes[p], error);
+                              is_hashed_later ? NULL : &hashes[p], error);
         payload += part->bytes;
     }
     fy_copy_fence();
@@ -53,6 +54,24 @@ uint64_t fy_slot_hash(const fy_slot_head *head, const char *payload)
     return head->blocks == 0 ? hash : fy_hash_mix(hash, head->blocks);
 }
 
+/*
+ * Destinations are hashed where they have come to: so what is cast there is hashed here as what it
+ * becomes.
+ */
+static void hash_arrivals(ferry_service *service, const fy_channel *channel, const fy_item *item,
+                          const char *payload)
+{
+    uint64_t *hashes = fy_hashes_of(service, channel, item);
+    for (uint32_t p = 0; hashes != NULL && p < item->n_parts; p++) {
+        const fy_item_part *part = fy_part_at(channel, item, p);
+        const fy_task_cast *how = fy_sent_conversion(service, part);
+        if (fy_casts_on_arrival(how)) {
+            hashes[p] = fy_packed_hash(how, payload, part->bytes);
+        }
+        payload += part->bytes;
+    }
+}
+
 void fy_slot_head_write(ferry_service *service, const fy_channel *channel, const fy_item *item,
                         char *slot)
 {
@@ -60,6 +79,7 @@ void fy_slot_head_write(ferry_service *service, const fy_channel *channel, const
     char *payload = slot + FY_SLOT_HEAD_BYTES;
     fy_slot_head head = {.stamp = (uint64_t)service->run->number << 32 | number,
                          .bytes = item->bytes};
+    hash_arrivals(service, channel, item, payload);
     if (service->program->is_delta) {
         head.blocks = fy_delta_blocks(service, channel, item, payload);
         head.bytes = fy_delta_compact(payload, item->bytes, head.blocks);

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "exec/area.h"
 #include "exec/box.h"
+#include "exec/cast.h"
 #include "exec/request.h"
 #include "exec/team.h"
 #include "transport/transport.h"
@@ -50,8 +51,20 @@ typedef struct fy_target {
 } fy_target;
 
 /*
+ * What becomes of a task's elements on their way. They travel in one of the two types: as the
+ * sender has them where the receiver casts, else as the receiver wants them.
+ */
+typedef struct fy_task_cast {
+    fy_cast cast; /* from the sender's type to the receiver's */
+    bool at_receiver;
+    uint32_t from_bytes, to_bytes; /* of an element at the sender, at the receiver, */
+    uint32_t wire_bytes;           /* and between them */
+} fy_task_cast;
+
+/*
  * One half of a task: what this rank sends or receives under its id. The area lies in the buffer
- * `held`; its dimensions lie in a pool, for most have none or one.
+ * `held`; its dimensions lie in a pool, for most have none or one. All else that is said of bytes
+ * of a task, here and in items, ranges and messages, counts those that travel.
  */
 typedef struct fy_end {
     uint64_t task_id;
@@ -59,10 +72,11 @@ typedef struct fy_end {
     uint32_t held;
     uint64_t offset;
     uint64_t run_bytes;
-    uint64_t bytes;
-    uint64_t element_bytes;
+    uint64_t bytes;         /* that travel */
+    uint64_t element_bytes; /* likewise */
     uint32_t n_dims;
-    uint32_t dims; /* into the pool: n_dims lengths, then as many strides */
+    uint32_t dims;       /* into the pool: n_dims lengths, then as many strides */
+    uint32_t conversion; /* 0, or one of the registry's: 1 is the first */
 } fy_end;
 
 typedef struct fy_ends {
@@ -100,6 +114,9 @@ typedef struct fy_registry {
     size_t n_patterns, pattern_capacity;
     fy_index patterns_by_bits;
     uint64_t n_fills;
+    fy_task_cast *conversions;
+    size_t n_conversions, conversion_capacity;
+    fy_index conversions_by_hash;
     ferry_plan *plan; /* of bind: a reference (fy_plan_retain); else NULL */
     bool scheduled;
     bool has_far;     /* some memory is, or was, not the host's */
@@ -111,8 +128,28 @@ static inline bool fy_end_fills(const fy_registry *registry, const fy_end *end)
     return registry->n_fills > 0 && end->task_id >= FY_FILL_TASKS;
 }
 
-/* An end's area. */
+/* An end's area, and what becomes of its elements; NULL: nothing. */
 fy_area fy_end_area(const fy_registry *registry, const fy_end *end);
+static inline const fy_task_cast *fy_end_conversion(const fy_registry *registry, const fy_end *end)
+{
+    return end->conversion == 0 ? NULL : &registry->conversions[end->conversion - 1];
+}
+
+/*
+ * A task's bytes must not be cut but between multiples of this: 1, where neither end looks at
+ * elements.
+ */
+static inline uint32_t fy_end_unit(const fy_registry *registry, const fy_end *end)
+{
+    const fy_task_cast *its = fy_end_conversion(registry, end);
+    return its == NULL ? 1 : its->wire_bytes;
+}
+
+/* So many bytes of a task, in the memory of its receiver. */
+static inline uint64_t fy_bytes_there(const fy_task_cast *conversion, uint64_t bytes)
+{
+    return conversion == NULL ? bytes : bytes / conversion->wire_bytes * conversion->to_bytes;
+}
 
 /* Where the bytes of a buffer are now: a run of FERRY_COMMIT_SWAP writes to the back. */
 static inline const ferry_buffer *fy_held_target(const fy_held *held)

@@ -41,7 +41,8 @@ static void miss(fy_registry *registry, const fy_lane *lane, size_t from_item, b
             const fy_item_part *part = &lane->parts[item->first_part + p];
             uint32_t receive = is_local ? part->place : part->end;
             const fy_end *end = &registry->receives.items[receive];
-            registry->targets[registry->held[end->held].destination].missing += part->bytes;
+            registry->targets[registry->held[end->held].destination].missing +=
+                fy_bytes_there(fy_end_conversion(registry, end), part->bytes);
         }
     }
 }

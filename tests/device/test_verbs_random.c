@@ -86,7 +86,8 @@ static void fill(char *bytes, uint64_t n)
                                        0x7f800001, 0xffffffff, 0x00000001, 0x7f7fffff, 0x477ff000,
                                        0x7f807f80, 0x7e007c01, 0xfc007c00, 0x7f7f7e7c, 0xfdfffb80};
     for (uint64_t i = 0; i + 4 <= n; i += 4) {
-        uint32_t word = draw(16) == 0 ? special[draw(COUNT_OF(special))] : (uint32_t)draw(1u << 31) * 2u + (uint32_t)draw(2);
+        uint32_t word = draw(16) == 0 ? special[draw(COUNT_OF(special))]
+                                      : (uint32_t)draw(1u << 31) * 2u + (uint32_t)draw(2);
         memcpy(bytes + i, &word, 4);
     }
 }
@@ -199,8 +200,7 @@ static void check_copies(void)
         must(exec->copy(queue, &to_area[i], to[i].base, &from_area[i], from[i].base, first, bytes,
                         hashes[i] ? &hash[i] : NULL, &error),
              &error);
-        must(exec->hash(queue, &from_area[i], from[i].base, first, bytes, &own[i], &error),
-             &error);
+        must(exec->hash(queue, &from_area[i], from[i].base, first, bytes, &own[i], &error), &error);
         must(fy_cpu_exec.copy(NULL, &to_area[i], to[i].image, &from_area[i], from[i].image, first,
                               bytes, &wanted[i], &error),
              &error);
@@ -219,6 +219,7 @@ static void check_casts(void)
 {
     static const uint32_t kinds[] = {FERRY_F32, FERRY_F16, FERRY_BF16, FERRY_F8E4M3, FERRY_F8E5M2};
     static const float scales[] = {0.5f, 3, 1.25f, 100};
+    static const float numbers[] = {0, 1, -1, 0.1f, 3.3e38f, 1e-40f, -7.25f};
     uint64_t n, bytes[2];
     fy_area to_area, from_area;
     fy_cast cast = {.from_kind = kinds[draw(5)], .to_kind = kinds[draw(5)], .n_rows = 1};
@@ -237,16 +238,24 @@ static void check_casts(void)
         cast.to_scales = (fy_cast_scales){.values = scales};
     }
     store to = open_store(0, ROOM, draw_place()), from = open_store(1, ROOM, draw_place());
-    uint64_t first = draw(3) == 0 ? draw(n) : 0;
+    uint64_t first = draw(3) == 0 ? draw(n) : 0, hash = 0, wanted = 0;
+    bool hashes = draw(3) == 0;
     n = draw(3) == 0 ? draw(n - first + 1) : n - first;
-    must(exec->cast(queue, &cast, &to_area, to.base, &from_area, from.base, first, n, &error),
+    cast.overflow = draw(2) == 0 ? FY_OVERFLOW_SATURATE : FY_OVERFLOW_PLAIN;
+    if (draw(2) == 0) {
+        cast.scale = numbers[draw(COUNT_OF(numbers))];
+        cast.add = draw(2) == 0 ? numbers[draw(COUNT_OF(numbers))] : 0;
+    }
+    must(exec->cast(queue, &cast, &to_area, to.base, &from_area, from.base, first, n,
+                    hashes ? &hash : NULL, &error),
          &error);
     finish();
     must(fy_cpu_exec.cast(NULL, &cast, &to_area, to.image, &from_area, from.image, first, n,
-                          &error),
+                          &wanted, &error),
          &error);
     check_store(&to, ROOM, "target of a cast");
     check_store(&from, ROOM, "source of a cast");
+    check_at(!hashes || hash == wanted, "hash of a cast");
 }
 
 /*
@@ -266,6 +275,7 @@ static void check_patterns(uint32_t from_kind, uint32_t to_kind)
     uint64_t from_bytes = fy_cast_element_bytes(from_kind);
     uint64_t to_bytes = fy_cast_element_bytes(to_kind), n = from_bytes == 4 ? 1 << 19 : 1 << 16;
     fy_cast cast = {.from_kind = from_kind, .to_kind = to_kind, .n_rows = 1, .n_columns = n};
+    cast.overflow = draw(2) == 0 ? FY_OVERFLOW_SATURATE : FY_OVERFLOW_PLAIN;
     fy_area to_area = fy_area_flat(0, n * to_bytes), from_area = fy_area_flat(0, n * from_bytes);
     store to = open_store(0, ROOM, ON_DEVICE), from = open_store(1, ROOM, ON_DEVICE);
     for (uint32_t i = 0; i < n; i++) {
@@ -273,9 +283,11 @@ static void check_patterns(uint32_t from_kind, uint32_t to_kind)
         memcpy(from.image + i * from_bytes, &bits, from_bytes);
     }
     move(from.base, from.image, n * from_bytes);
-    must(exec->cast(queue, &cast, &to_area, to.base, &from_area, from.base, 0, n, &error), &error);
+    must(exec->cast(queue, &cast, &to_area, to.base, &from_area, from.base, 0, n, NULL, &error),
+         &error);
     finish();
-    must(fy_cpu_exec.cast(NULL, &cast, &to_area, to.image, &from_area, from.image, 0, n, &error),
+    must(fy_cpu_exec.cast(NULL, &cast, &to_area, to.image, &from_area, from.image, 0, n, NULL,
+                          &error),
          &error);
     check_store(&to, ROOM, "target of a cast of all patterns");
 }
@@ -294,9 +306,9 @@ static void test_patterns(void **unused)
 
 static void check_sums(void)
 {
-    static const fy_sum_type types[][2] = {{FY_SUM_F32, FY_SUM_F32},   {FY_SUM_F32, FY_SUM_F16},
-                                           {FY_SUM_F32, FY_SUM_BF16},  {FY_SUM_F16, FY_SUM_F16},
-                                           {FY_SUM_F16, FY_SUM_F32},   {FY_SUM_BF16, FY_SUM_BF16},
+    static const fy_sum_type types[][2] = {{FY_SUM_F32, FY_SUM_F32},  {FY_SUM_F32, FY_SUM_F16},
+                                           {FY_SUM_F32, FY_SUM_BF16}, {FY_SUM_F16, FY_SUM_F16},
+                                           {FY_SUM_F16, FY_SUM_F32},  {FY_SUM_BF16, FY_SUM_BF16},
                                            {FY_SUM_BF16, FY_SUM_F32}};
     const void *sources[MOST_SOURCES], *here[MOST_SOURCES];
     store in[MOST_SOURCES], out[2];

@@ -2,9 +2,82 @@
 #include "service/matrix.h"
 #include "service/scene.h"
 
+#include "oracle/convert.h"
 #include "support/devices.h"
 
 enum { GUARD = 64, POISON = 0xdb };
+
+static const struct {
+    const char *name;
+    oracle_type type; /* not of f64 */
+    uint64_t bytes;
+} numbers[] = {{"f32", ORACLE_F32, 4},       {"f16", ORACLE_F16, 2},       {"bf16", ORACLE_BF16, 2},
+               {"f8e4m3", ORACLE_F8E4M3, 1}, {"f8e5m2", ORACLE_F8E5M2, 1}, {"f64", ORACLE_F32, 8}};
+enum { F32 = 0, F64 = 5 };
+
+/* Half of all matrices, and such that it is not a copy. */
+static void draw_cast(matrix *m, uint64_t *random)
+{
+    static const float scales[] = {1, 1, 0.5f, -3, 0.1f, 1e30f}, adds[] = {0, 0, 0.75f, -100};
+    matrix_cast *c = &m->cast;
+    c->from = c->to = -1;
+    m->target_element = m->element;
+    if (getenv("FERRY_TEST_CAST") == NULL && random_below(random, 2) == 0) {
+        return;
+    }
+    c->from = (int)random_below(random, COUNT_OF(numbers));
+    c->to = c->from == F64 ? F32 : (int)random_below(random, F64);
+    c->saturates = random_below(random, 2) == 0;
+    c->scale = scales[random_below(random, COUNT_OF(scales))];
+    c->add = adds[random_below(random, COUNT_OF(adds))];
+    c->scale = c->from == c->to && c->scale == 1 ? 2 : c->scale;
+    m->element = numbers[c->from].bytes;
+    m->target_element = numbers[c->to].bytes;
+}
+
+static uint32_t bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static float float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* A step of reckoning, rounded by itself; NaN becomes a quiet one. */
+static uint32_t reckon(uint32_t bits, float scale, float add)
+{
+    volatile float value = float_of(bits);
+    if ((bits & 0x7fffffff) > 0x7f800000) {
+        return bits | 0x400000;
+    }
+    value = scale != 1 ? value * scale : value + add;
+    return bits_of(value);
+}
+
+/* What an element becomes. */
+static uint64_t converted(const matrix_cast *c, uint64_t code)
+{
+    uint32_t bits;
+    if (c->from < 0) {
+        return code;
+    }
+    if (c->from == F64) {
+        double value;
+        memcpy(&value, &code, sizeof value);
+        bits = bits_of((float)value);
+    } else {
+        bits = oracle_cast(numbers[c->from].type, (uint32_t)code, ORACLE_F32, false);
+    }
+    bits = c->scale != 1 ? reckon(bits, c->scale, 0) : bits;
+    bits = c->add != 0 ? reckon(bits, 1, c->add) : bits;
+    return oracle_cast(ORACLE_F32, bits, numbers[c->to].type, c->saturates);
+}
 
 static uint64_t source_bytes(const matrix *m)
 {
@@ -13,7 +86,7 @@ static uint64_t source_bytes(const matrix *m)
 
 static uint64_t target_bytes(const matrix *m)
 {
-    return m->rows * (m->n_ranks / m->replicas) * m->columns * m->element;
+    return m->rows * (m->n_ranks / m->replicas) * m->columns * m->target_element;
 }
 
 uint64_t matrix_bytes_in(const matrix *m)
@@ -61,7 +134,8 @@ static void take_target(rank_context *me, matrix *m, uint32_t tensor, uint32_t w
     int32_t device = draw_far(me->seed + m->element, me->rank, 3 * tensor + 1 + which);
     ferry_buffer *region = &m->region[tensor][which];
     if (device >= 0) {
-        must(me, ferry_memory_alloc(transport, device_kind(), device_number(device), all, region, &me->error));
+        must(me, ferry_memory_alloc(transport, device_kind(), device_number(device), all, region,
+                                    &me->error));
     } else if (transport != NULL) {
         must(me, ferry_memory_alloc(transport, FERRY_MEMORY_HOST, 0, all, region, &me->error));
         m->target[tensor][which] = region->base;
@@ -84,6 +158,7 @@ matrix *matrix_make(rank_context *me, uint32_t n_tensors, uint32_t replicas, uin
                   .element = element};
     m->target_boxes = random_below(&random, 2) == 0;
     m->source_boxes = m->target_boxes && random_below(&random, 2) == 0;
+    draw_cast(m, &random);
     for (uint32_t t = 0; t < n_tensors; t++) {
         take_source(me, m, t);
         take_target(me, m, t, 0, transport);
@@ -109,12 +184,27 @@ void matrix_free(matrix *m)
     free(m);
 }
 
+/* What a destination says of its elements; "" where they stay what they are. */
+static const char *cast_text(const matrix *m, char text[160])
+{
+    const matrix_cast *c = &m->cast;
+    text[0] = '\0';
+    if (c->from >= 0) {
+        snprintf(text, 160, ", \"dtype\": \"%s\", \"cast\": \"%s\", \"scale\": %.9g, \"add\": %.9g",
+                 numbers[c->to].name, c->saturates ? "saturate" : "round", (double)c->scale,
+                 (double)c->add);
+    }
+    return text;
+}
+
 /* A side in boxes: what each rank has, by columns. */
 static size_t write_boxes(const matrix *m, bool is_source, char *text, size_t n_bytes)
 {
     uint32_t holders = m->n_ranks / m->replicas;
     unsigned long long rows = is_source ? m->rows : m->rows * holders;
     unsigned long long columns = is_source ? m->columns * m->n_ranks : m->columns;
+    char cast[160];
+    const char *changes = is_source ? "" : cast_text(m, cast);
     size_t used = (size_t)snprintf(text, n_bytes, "{\"boxes\": [");
     for (uint32_t i = 0; i < m->n_ranks * m->n_tensors; i++) {
         uint32_t rank = i / m->n_tensors, tensor = i % m->n_tensors;
@@ -122,17 +212,18 @@ static size_t write_boxes(const matrix *m, bool is_source, char *text, size_t n_
         unsigned long long column = is_source ? 0 : rank * columns;
         used += (size_t)snprintf(
             text + used, n_bytes - used,
-            "%s{\"rank\": %u, \"parameter\": \"m%u\", \"elements\": %llu, \"holds\": [{"
+            "%s{\"rank\": %u, \"parameter\": \"m%u\", \"elements\": %llu%s, \"holds\": [{"
             "\"tensor\": \"m%u\", \"begin\": [%llu, %llu], \"shape\": [%llu, %llu],"
             " \"offset\": 0, \"strides\": [1, %llu]}]}",
-            i == 0 ? "" : ", ", (unsigned)rank, (unsigned)tensor, rows * columns, (unsigned)tensor,
-            row, column, rows, columns, rows);
+            i == 0 ? "" : ", ", (unsigned)rank, (unsigned)tensor, rows * columns, changes,
+            (unsigned)tensor, row, column, rows, columns, rows);
     }
     return used + (size_t)snprintf(text + used, n_bytes - used, "]}");
 }
 
 static size_t write_mesh(const matrix *m, bool is_source, char *text, size_t n_bytes)
 {
+    char cast[160];
     return (size_t)(is_source
                         ? snprintf(text, n_bytes,
                                    "{\"mesh\": [[\"dp\", %u], [\"tp\", %u]], \"rules\": [{"
@@ -141,13 +232,14 @@ static size_t write_mesh(const matrix *m, bool is_source, char *text, size_t n_b
                                    (unsigned)m->replicas, (unsigned)(m->n_ranks / m->replicas))
                         : snprintf(text, n_bytes,
                                    "{\"mesh\": [[\"tp\", %u]], \"rules\": [{\"match\": \"*\","
-                                   " \"shard\": [{\"dim\": 1, \"axis\": \"tp\"}]}]}",
-                                   (unsigned)m->n_ranks));
+                                   " \"shard\": [{\"dim\": 1, \"axis\": \"tp\"}]%s}]}",
+                                   (unsigned)m->n_ranks, cast_text(m, cast)));
 }
 
 ferry_plan *matrix_plan(rank_context *me, const matrix *m, const uint32_t *lost, size_t n_lost)
 {
-    const size_t room = 1024 + (size_t)m->n_ranks * m->n_tensors * 640;
+    const size_t room = 1024 + (size_t)m->n_ranks * m->n_tensors * 800;
+    char dtype[24];
     char *text = take(me, room);
     ferry_spec *spec = NULL;
     ferry_plan *plan = NULL;
@@ -155,12 +247,14 @@ ferry_plan *matrix_plan(rank_context *me, const matrix *m, const uint32_t *lost,
     unsigned holders = m->n_ranks / m->replicas;
     options.lost_ranks = lost;
     options.n_lost_ranks = n_lost;
+    snprintf(dtype, sizeof dtype, "bytes:%llu", (unsigned long long)m->element);
     size_t used = (size_t)snprintf(
         text, room,
         "{\"format\": \"ferry.spec/1\", \"tensors\": [{\"name\": \"m{0}\", \"count\": [%u],"
-        " \"shape\": [%llu, %llu], \"dtype\": \"bytes:%llu\"}], \"source\": ",
+        " \"shape\": [%llu, %llu], \"dtype\": \"%s\"}], \"source\": ",
         (unsigned)m->n_tensors, (unsigned long long)(m->rows * holders),
-        (unsigned long long)(m->columns * m->n_ranks), (unsigned long long)m->element);
+        (unsigned long long)(m->columns * m->n_ranks),
+        m->cast.from < 0 ? dtype : numbers[m->cast.from].name);
     used += m->source_boxes ? write_boxes(m, true, text + used, room - used)
                             : write_mesh(m, true, text + used, room - used);
     used += (size_t)snprintf(text + used, room - used, ", \"destination\": ");
@@ -235,7 +329,7 @@ void matrix_schedule(rank_context *me, const matrix *m, ferry_service *service, 
     must(me, ferry_service_schedule(service, &me->error));
 }
 
-/* Byte b of element (row, column) of the whole tensor. */
+/* Byte b of element (row, column) of the whole tensor, at the source. */
 static unsigned char byte_of(uint64_t all, uint32_t tensor, uint64_t row, uint64_t column,
                              uint64_t b)
 {
@@ -246,6 +340,25 @@ static unsigned char byte_of(uint64_t all, uint32_t tensor, uint64_t row, uint64
     state = state * 0x100000001b3u + row;
     state = (state * 0x100000001b3u + column) * 0x9e3779b97f4a7c15u + b * 0xbf58476d1ce4e5b9u;
     return (unsigned char)(state >> 40);
+}
+
+/* Of the same element at the destination, all bytes. */
+static uint64_t element_of(const matrix *m, uint64_t all, uint32_t tensor, uint64_t row,
+                           uint64_t column)
+{
+    uint64_t code = 0;
+    for (uint64_t b = 0; b < m->element; b++) {
+        code |= (uint64_t)byte_of(all, tensor, row, column, b) << 8 * b;
+    }
+    return converted(&m->cast, code);
+}
+
+static bool is_wrong(const matrix *m, uint64_t all, uint32_t tensor, uint64_t row, uint64_t column,
+                     uint64_t b, unsigned char found)
+{
+    return found != (m->cast.from < 0
+                         ? byte_of(all, tensor, row, column, b)
+                         : (unsigned char)(element_of(m, all, tensor, row, column) >> 8 * b));
 }
 
 void matrix_fill(rank_context *me, matrix *m, uint64_t version)
@@ -292,10 +405,10 @@ uint64_t matrix_wrong(rank_context *me, const matrix *m, uint32_t tensor, uint32
     expect(me, mismatch_byte(at + bytes, GUARD, POISON) == GUARD, "bytes behind tensor %u",
            (unsigned)tensor);
     for (uint64_t i = 0; i < bytes; i++) {
-        uint64_t element = i / m->element, rows = bytes / m->element / m->columns;
+        uint64_t element = i / m->target_element, rows = bytes / m->target_element / m->columns;
         uint64_t row = m->target_boxes ? element % rows : element / m->columns;
         uint64_t column = m->target_boxes ? element / rows : element % m->columns;
-        wrong += at[i] != byte_of(version, tensor, row, first + column, i % m->element);
+        wrong += is_wrong(m, version, tensor, row, first + column, i % m->target_element, at[i]);
     }
     return wrong;
 }

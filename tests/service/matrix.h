@@ -8,14 +8,22 @@
  * A plan that is simple enough to know by heart: tensors m0, m1, ... of rows x columns elements,
  * cut by rows at the source, where each part has so many holders, and by columns at the
  * destination. The plan's sides are meshes, or the same said in boxes, and transposed in memory.
+ * Of some the elements are numbers, which the destination wants of another type.
  */
 enum { MOST_TENSORS = 8 };
+
+typedef struct matrix_cast {
+    int from, to; /* of the types that matrix.c lists; -1: elements stay what they are */
+    bool saturates;
+    float scale, add;
+} matrix_cast;
 
 typedef struct matrix {
     uint32_t n_ranks, member; /* of the first world */
     uint32_t n_tensors, replicas;
-    uint64_t rows, columns; /* of a rank, at the source and at the destination */
-    uint64_t element;
+    uint64_t rows, columns;           /* of a rank, at the source and at the destination */
+    uint64_t element, target_element; /* bytes */
+    matrix_cast cast;
     bool source_boxes, target_boxes;
     unsigned char *source[MOST_TENSORS];    /* of a far one an image of it */
     unsigned char *target[MOST_TENSORS][2]; /* with a guard on either side */
@@ -24,7 +32,8 @@ typedef struct matrix {
 } matrix;
 
 /* With FERRY_TEST_FAR some lie in far memory, on either device: see scene.c.
- * Sizes are those of the whole; ranks divide rows and columns. transport: NULL for plain memory. */
+ * Sizes are those of the whole; ranks divide rows and columns. transport: NULL for plain memory.
+ * element: its bytes, where they are not those of numbers that are cast. */
 matrix *matrix_make(rank_context *me, uint32_t n_tensors, uint32_t replicas, uint64_t element,
                     ferry_transport *transport);
 void matrix_free(matrix *m);
@@ -43,7 +52,7 @@ void matrix_schedule(rank_context *me, const matrix *m, ferry_service *service, 
 void matrix_fill(rank_context *me, matrix *m, uint64_t version);
 void matrix_poison(rank_context *me, matrix *m, uint32_t which);
 
-uint64_t matrix_bytes_in(const matrix *m); /* that a rank receives, its own too */
+uint64_t matrix_bytes_in(const matrix *m); /* of destinations that a rank has */
 char *matrix_target(const matrix *m, uint32_t tensor, uint32_t which);
 /* Number of bytes of a target that are not those of the version; guards must be whole. */
 uint64_t matrix_wrong(rank_context *me, const matrix *m, uint32_t tensor, uint32_t which,

@@ -32,6 +32,11 @@ static layout layouts[] = {
     {"bf16", FERRY_BF16, 8, 7, true, false, 0, NULL},
     {"f8e4m3", FERRY_F8E4M3, 4, 3, false, true, 0, NULL},
     {"f8e5m2", FERRY_F8E5M2, 5, 2, true, true, 0, NULL},
+    /* And the other way each. */
+    {"f16, saturating", FERRY_F16, 5, 10, true, true, 0, NULL},
+    {"bf16, saturating", FERRY_BF16, 8, 7, true, true, 0, NULL},
+    {"f8e4m3, overflowing", FERRY_F8E4M3, 4, 3, false, false, 0, NULL},
+    {"f8e5m2, overflowing", FERRY_F8E5M2, 5, 2, true, false, 0, NULL},
 };
 
 static int bits_of_kind(const layout *l)
@@ -78,7 +83,7 @@ static uint32_t nearest(const layout *l, double magnitude)
 {
     uint32_t low = 0, high = l->n_finite;
     if (isinf(magnitude)) {
-        return l->has_infinity ? l->n_finite : l->n_finite - 1;
+        return l->has_infinity || !l->saturates ? l->n_finite : l->n_finite - 1;
     }
     if (magnitude >= l->values[high]) {
         return l->saturates ? l->n_finite - 1 : l->n_finite;
@@ -117,7 +122,7 @@ static uint32_t narrow_reference(const layout *l, float value)
     if (isnan(value)) {
         uint32_t payload = (bits & 0x7fffff) >> (23 - l->mantissa_bits);
         uint32_t quiet = 1u << (l->mantissa_bits - 1);
-        bool keeps = !l->saturates;
+        bool keeps = bits_of_kind(l) == 16;
         return sign | (keeps ? l->n_finite | quiet | payload : (1u << (bits_of_kind(l) - 1)) - 1);
     }
     return sign | nearest(l, fabs((double)value));
@@ -152,6 +157,13 @@ static fy_cast plain(uint32_t from_kind, uint32_t to_kind)
     return (fy_cast){.from_kind = from_kind, .to_kind = to_kind, .n_rows = 1, .n_columns = 1};
 }
 
+static fy_cast to_layout(uint32_t from_kind, const layout *l)
+{
+    fy_cast cast = plain(from_kind, l->kind);
+    cast.overflow = l->saturates ? FY_OVERFLOW_SATURATE : FY_OVERFLOW_PLAIN;
+    return cast;
+}
+
 static uint32_t code_at(const layout *l, const void *codes, size_t i)
 {
     uint16_t two;
@@ -165,7 +177,7 @@ static uint32_t code_at(const layout *l, const void *codes, size_t i)
 static void check_narrow(const layout *l, const float *values, size_t n)
 {
     void *codes = malloc(2 * n);
-    fy_cast cast = plain(FERRY_F32, l->kind);
+    fy_cast cast = to_layout(FERRY_F32, l);
     cast_all(&cast, values, codes, n);
     for (size_t i = 0; i < n; i++) {
         uint32_t wanted = narrow_reference(l, values[i]), got = code_at(l, codes, i);
@@ -221,7 +233,7 @@ static void test_all_codes_to_all_types(void **state)
         }
         for (size_t j = 0; j < COUNT_OF(layouts); j++) {
             const layout *t = &layouts[j];
-            fy_cast cast = plain(f->kind, t->kind);
+            fy_cast cast = to_layout(f->kind, t);
             cast_all(&cast, codes, out, n);
             for (size_t code = 0; code < n; code++) {
                 uint32_t wanted = narrow_reference(t, f32_of(widen_reference(f, (uint32_t)code)));
@@ -372,7 +384,7 @@ static void check_grid(const grid *g, uint64_t seed)
     float *values = malloc(4096 * sizeof *values);
     uint64_t first = seed % 7 < n ? seed % 7 : 0, count = n - first - (seed % 2 && first + 1 < n);
     char *f = malloc(f_end), *to = malloc(t_end + 64), *back = malloc(b_end + 64);
-    fy_cast cast = plain(FERRY_F32, t->kind);
+    fy_cast cast = to_layout(FERRY_F32, t);
     cast.n_rows = g->n_rows;
     cast.n_columns = g->n_columns;
     cast.to_scales = random_scales(g, values, &seed);
@@ -431,6 +443,124 @@ static void test_areas_and_scales(void **state)
     }
 }
 
+/* ---- scale and add, and what else is made of the result ---- */
+
+/* An element by itself: each step rounded to f32, and a NaN made quiet by it. */
+static float changed_reference(const fy_cast *cast, float value)
+{
+    volatile float v = value; /* no step is made one with the next */
+    if (cast->scale != 0 && cast->scale != 1) {
+        v = isnan(v) ? f32_of(f32_bits(v) | 0x400000) : v * cast->scale;
+    }
+    if (cast->add != 0) {
+        v = isnan(v) ? f32_of(f32_bits(v) | 0x400000) : v + cast->add;
+    }
+    return v;
+}
+
+static fy_area random_area(uint64_t element_bytes, uint64_t rows, uint64_t columns, bool turned,
+                           uint64_t *end_out, uint64_t *seed)
+{
+    uint64_t begin, gap = random_below(seed, 3), length[] = {rows, columns};
+    uint64_t pitch = ((turned ? rows : columns) + gap) * element_bytes;
+    uint64_t stride[] = {turned ? element_bytes : pitch, turned ? pitch : element_bytes};
+    fy_area area;
+    ferry_error error;
+    must(fy_area_make(random_below(seed, 70), element_bytes, 2, length, stride, &area, &error),
+         &error);
+    fy_area_hull(&area, &begin, end_out);
+    return area;
+}
+
+static void read_element(const fy_area *area, const char *base, uint64_t k, uint64_t bytes,
+                         void *to)
+{
+    uint64_t at = 0, n = 0;
+    fy_area_walk walk = fy_area_walk_of(area, k * bytes, bytes);
+    fy_area_next(&walk, &at, &n);
+    memcpy(to, base + at, bytes);
+}
+
+/* Every way of casting, of areas of any shape, against elements that are looked at one by one. */
+static void check_ways(uint64_t seed)
+{
+    static const float numbers[] = {1, 0.5f, -1, 0.1f, 3.3e38f, 1e-40f, -7.25f, 240};
+    const layout *t = &layouts[random_below(&seed, COUNT_OF(layouts))];
+    const layout *f = &layouts[random_below(&seed, COUNT_OF(layouts))];
+    bool from_f32 = random_below(&seed, 2) == 0;
+    uint64_t fb = from_f32 ? 4 : (uint64_t)bits_of_kind(f) / 8, tb = (uint64_t)bits_of_kind(t) / 8;
+    uint64_t rows = 1 + random_below(&seed, 40), columns = 1 + random_below(&seed, 900), f_end,
+             t_end, n = rows * columns, first = random_below(&seed, (uint32_t)n),
+             count = 1 + random_below(&seed, (uint32_t)(n - first));
+    fy_area fa = random_area(fb, rows, columns, random_below(&seed, 3) == 0, &f_end, &seed);
+    fy_area ta = random_area(tb, rows, columns, random_below(&seed, 3) == 0, &t_end, &seed);
+    char *from = malloc(f_end), *to[4], *packed = malloc(count * tb);
+    fy_cast cast = to_layout(from_f32 ? FERRY_F32 : f->kind, t);
+    cast.scale = random_below(&seed, 2) == 0 ? 0 : numbers[random_below(&seed, 8)];
+    cast.add = random_below(&seed, 2) == 0 ? 0 : numbers[random_below(&seed, 8)];
+    for (uint64_t i = 0; i < f_end; i++) {
+        from[i] = (char)random_u64(&seed);
+    }
+    for (int i = 0; i < 4; i++) {
+        to[i] = malloc(t_end);
+        memset(to[i], 0x5a, t_end);
+    }
+    fy_area_cast(&cast, &ta, to[0], &fa, from, first, count);
+    fy_area_cast_cached(&cast, &ta, to[1], &fa, from, first, count);
+    uint64_t hash = fy_area_cast_hash(&cast, &ta, to[2], &fa, from, first, count);
+    uint64_t written = fy_area_cast_update(&cast, &ta, to[3], &fa, from, first, count);
+    fy_copy_fence();
+    assert_true(written <= count * tb);
+    assert_int_equal(fy_area_cast_update(&cast, &ta, to[3], &fa, from, first, count), 0);
+    assert_int_equal(fy_area_cast_hash(&cast, NULL, NULL, &fa, from, first, count), hash);
+    assert_int_equal(fy_area_hash(&ta, to[0], first * tb, count * tb), hash);
+    for (uint64_t k = first; k < first + count; k++) {
+        uint32_t code = 0, bits = 0;
+        read_element(&fa, from, k, fb, &code);
+        read_element(&ta, to[0], k, tb, &bits);
+        float value = from_f32 ? f32_of(code) : f32_of(widen_reference(f, code));
+        uint32_t wanted = narrow_reference(t, changed_reference(&cast, value));
+        check_at(bits == wanted, "%s %08x x %g + %g to %s: %04x, not %04x",
+                 from_f32 ? "f32" : f->name, code, (double)cast.scale, (double)cast.add, t->name,
+                 bits, wanted);
+    }
+    /* Nothing else is written, whichever way it is. */
+    fy_area_pack_cached(packed, &ta, to[0], first * tb, count * tb);
+    memset(to[0], 0x5a, t_end);
+    fy_area_unpack(&ta, to[0], packed, first * tb, count * tb);
+    for (int i = 1; i < 4; i++) {
+        assert_memory_equal(to[i], to[0], t_end);
+        free(to[i]);
+    }
+    free(to[0]);
+    free(from);
+    free(packed);
+}
+
+static void test_ways(void **state)
+{
+    (void)state;
+    for (uint64_t i = 1; i <= 300; i++) {
+        check_ways(i);
+    }
+}
+
+/* In place, where the types are of one size. */
+static void test_in_place(void **state)
+{
+    (void)state;
+    uint16_t here[5000], there[5000];
+    fy_cast cast = {.from_kind = FERRY_BF16, .to_kind = FERRY_BF16, .scale = 3, .n_rows = 1};
+    fy_area area = fy_area_flat(0, sizeof here);
+    for (size_t i = 0; i < COUNT_OF(here); i++) {
+        here[i] = (uint16_t)(i * 13);
+    }
+    fy_area_cast(&cast, &area, there, &area, here, 0, COUNT_OF(here));
+    fy_area_cast(&cast, &area, here, &area, here, 0, COUNT_OF(here));
+    fy_copy_fence();
+    assert_memory_equal(here, there, sizeof here);
+}
+
 static void test_which_exist(void **state)
 {
     (void)state;
@@ -457,6 +587,8 @@ static int run_all(void)
         cmocka_unit_test(test_random_and_special_f32),
         cmocka_unit_test(test_f64_to_f32),
         cmocka_unit_test(test_areas_and_scales),
+        cmocka_unit_test(test_ways),
+        cmocka_unit_test(test_in_place),
     };
     return cmocka_run_group_tests(tests, list_values, free_values);
 }

@@ -198,20 +198,21 @@ static void test_sums_and_casts(void **state)
     const void *near_sources[] = {a, b}, *far_sources[] = {far_a.base, b};
     fy_sum sum = {.sources = near_sources, .n_sources = 2, .targets = {here}, .n = 100};
     fy_sum_run(&sum);
-    fy_area_cast(&cast, &narrow, narrow_here, &wide, here, 0, 100);
+    uint64_t hash = 0, wanted = fy_area_cast_hash(&cast, &narrow, narrow_here, &wide, here, 0, 100);
 
     copy(queue, far_a.base, a, sizeof a);
     sum.sources = far_sources;
     sum.targets[0] = far_sum.base;
     assert_int_equal(far_exec()->sum(queue, &sum, &error), FERRY_OK);
     far_sources[0] = NULL; /* what describes work is read at the call */
-    assert_int_equal(
-        far_exec()->cast(queue, &cast, &narrow, narrow_there, &wide, far_sum.base, 0, 100, &error),
-        FERRY_OK);
+    assert_int_equal(far_exec()->cast(queue, &cast, &narrow, narrow_there, &wide, far_sum.base, 0,
+                                      100, &hash, &error),
+                     FERRY_OK);
     copy(queue, there, far_sum.base, sizeof there);
     finish(queue);
     assert_memory_equal(there, here, sizeof here);
     assert_memory_equal(narrow_there, narrow_here, sizeof narrow_here);
+    assert_int_equal(hash, wanted);
     far_exec()->queue_close(queue);
     ferry_memory_free(&far_a);
     ferry_memory_free(&far_sum);

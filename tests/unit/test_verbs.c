@@ -268,7 +268,7 @@ static void check_cast(const row *r)
     move(r, a.base, a.here, BYTES);
     fy_area from = fy_area_flat(0, N * sizeof(float)), to = fy_area_flat(0, N * sizeof(uint16_t));
     fy_cast cast = {.from_kind = FERRY_F32, .to_kind = FERRY_BF16, .n_rows = 1, .n_columns = N};
-    must(r->exec->cast(r->queue, &cast, &to, b.base, &from, a.base, 17, 200, &error), &error);
+    must(r->exec->cast(r->queue, &cast, &to, b.base, &from, a.base, 17, 200, NULL, &error), &error);
     for (int i = 17; i < 217; i++) {
         uint32_t bits;
         memcpy(&bits, &numbers[i], sizeof bits);

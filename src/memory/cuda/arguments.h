@@ -9,14 +9,14 @@
  * and for who launches them.
  */
 enum {
-    FY_CUDA_THREADS = 256,         /* of every block */
-    FY_CUDA_DEEP = 4,              /* accesses of a thread that are under way at once */
-    FY_CUDA_LANES = 32,            /* threads that share a piece of a table */
-    FY_CUDA_PAIR = 2,              /* and what each of them has under way */
-    FY_CUDA_WINDOW = 16,           /* bytes of a window of fy_cuda_copy_rows */
+    FY_CUDA_THREADS = 256, /* of every block */
+    FY_CUDA_DEEP = 4,      /* accesses of a thread that are under way at once */
+    FY_CUDA_LANES = 32,    /* threads that share a piece of a table */
+    FY_CUDA_PAIR = 2,      /* and what each of them has under way */
+    FY_CUDA_WINDOW = 16,   /* bytes of a window of fy_cuda_copy_rows */
     FY_CUDA_MOST_DIMS = 8,
-    FY_CUDA_MOST_SOURCES = 64,     /* of a sum */
-    FY_CUDA_MOST_UNITS = 1 << 30   /* of a launch, of a run and of a dim: see divided() */
+    FY_CUDA_MOST_SOURCES = 64,   /* of a sum */
+    FY_CUDA_MOST_UNITS = 1 << 30 /* of a launch, of a run and of a dim: see divided() */
 };
 
 /* An unsigned division by a constant: of numbers below 2^31. */
@@ -35,7 +35,7 @@ typedef struct fy_cuda_dim {
  * the launch begins. Where it is flat, n_dims is 0 and the run has no end.
  */
 typedef struct fy_cuda_side {
-    uint64_t base; /* address of the run's begin; of what is flat, of the first unit */
+    uint64_t base;       /* address of the run's begin; of what is flat, of the first unit */
     fy_cuda_divisor run; /* in units */
     uint32_t start;      /* the launch's first unit in its run */
     uint32_t unit_bytes;
@@ -91,12 +91,16 @@ typedef enum fy_cuda_number {
     FY_CUDA_F8E5M2 = 4
 } fy_cuda_number;
 
+/* What a cast does beside the change of type. */
+enum { FY_CUDA_SATURATES = 1, FY_CUDA_MULTIPLIES = 2, FY_CUDA_ADDS = 4 };
+
 /* fy_cuda_cast_8 and _1: a unit is so many numbers; sides of units of different sizes. */
 typedef struct fy_cuda_cast {
     fy_cuda_side to, from;
     uint32_t n_units;
     uint32_t to_type, from_type; /* fy_cuda_number */
-    uint32_t spare;
+    uint32_t changes;            /* FY_CUDA_SATURATES, ... */
+    float scale, add;
 } fy_cuda_cast;
 
 /* fy_cuda_sum_8 and _1: n_units of so many numbers, as exec/sum.h. */

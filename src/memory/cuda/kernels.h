@@ -176,12 +176,42 @@ FY_DEVICE uint32_t narrow_one(uint32_t type, float value)
     case FY_CUDA_BF16:
         return narrow_one_bf16(value);
     case FY_CUDA_F8E4M3:
-        return saturate_one_f8e4m3(value);
+        return narrow_one_f8e4m3(value);
     case FY_CUDA_F8E5M2:
-        return saturate_one_f8e5m2(value);
+        return narrow_one_f8e5m2(value);
     default:
         return bits_of(value);
     }
+}
+
+/* What is finite and too large for the type becomes its largest number. */
+FY_DEVICE float saturated(uint32_t type, float value)
+{
+    switch (type) {
+    case FY_CUDA_F16:
+        return capped(value, MOST_F16, F32_INFINITY);
+    case FY_CUDA_BF16:
+        return capped(value, MOST_BF16, F32_INFINITY);
+    case FY_CUDA_F8E4M3: /* it has no infinity */
+        return capped(value, MOST_F8E4M3, F32_INFINITY + 1u);
+    case FY_CUDA_F8E5M2:
+        return capped(value, MOST_F8E5M2, F32_INFINITY);
+    default:
+        return value;
+    }
+}
+
+/* A NaN that is reckoned with becomes quiet; devices would forget the rest of it. */
+FY_DEVICE float changed(const fy_cuda_cast *a, float value)
+{
+    uint32_t reckons = a->changes & (FY_CUDA_MULTIPLIES | FY_CUDA_ADDS);
+    if (reckons != 0 && (bits_of(value) & 0x7fffffff) > F32_INFINITY) {
+        value = float_of(bits_of(value) | 0x400000);
+    } else {
+        value = (a->changes & FY_CUDA_MULTIPLIES) != 0 ? fy_times(value, a->scale) : value;
+        value = (a->changes & FY_CUDA_ADDS) != 0 ? fy_plus(value, a->add) : value;
+    }
+    return (a->changes & FY_CUDA_SATURATES) != 0 ? saturated(a->to_type, value) : value;
 }
 
 FY_DEVICE void words_of(fy_v16 v, uint32_t out[4])
@@ -425,6 +455,10 @@ FY_KERNEL(fy_cuda_cast_8, fy_cuda_cast)
          i += FY_BLOCKS * FY_THREADS) {
         float v[8];
         load_8(address_of(&a.from, i), a.from_type, v);
+        FY_UNROLL
+        for (int k = 0; k < 8; k++) {
+            v[k] = a.changes == 0 ? v[k] : changed(&a, v[k]);
+        }
         store_8(address_of(&a.to, i), a.to_type, v);
     }
 }
@@ -433,7 +467,8 @@ FY_KERNEL(fy_cuda_cast_1, fy_cuda_cast)
 {
     for (uint32_t i = FY_BLOCK * FY_THREADS + FY_THREAD; i < a.n_units;
          i += FY_BLOCKS * FY_THREADS) {
-        store_1(address_of(&a.to, i), a.to_type, load_1(address_of(&a.from, i), a.from_type));
+        float v = load_1(address_of(&a.from, i), a.from_type);
+        store_1(address_of(&a.to, i), a.to_type, a.changes == 0 ? v : changed(&a, v));
     }
 }
 

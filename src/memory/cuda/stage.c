@@ -102,7 +102,7 @@ static void run_piece(fy_cuda_job *job, bool failed)
     }
     if (!failed && one->casts) {
         (void)cpu->cast(NULL, &one->cast, &one->to, one->to_base, &one->from, one->from_base,
-                        one->first, one->n, NULL);
+                        one->first, one->n, NULL, NULL);
     }
     if (!failed && !one->copies && one->hash_out != NULL) {
         (void)cpu->hash(NULL, &one->from, one->from_base, one->first, one->n, one->hash_out, NULL);

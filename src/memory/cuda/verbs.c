@@ -235,6 +235,27 @@ static ferry_status cast_by_kernel(fy_exec_queue *queue, const fy_cast *how, fy_
                       n - 8 * n_eights, error);
 }
 
+static uint32_t changes_of(const fy_cast *how)
+{
+    return (how->overflow == FY_OVERFLOW_SATURATE ? FY_CUDA_SATURATES : 0) |
+           (fy_cast_multiplies(how) ? FY_CUDA_MULTIPLIES : 0) | (how->add != 0 ? FY_CUDA_ADDS : 0);
+}
+
+static ferry_status cast_sides(fy_exec_queue *queue, const fy_cast *how,
+                               const fy_cuda_side_of sides[2], uint64_t first, uint64_t n,
+                               ferry_error *error)
+{
+    fy_cuda_cast one = {.changes = changes_of(how), .scale = how->scale, .add = how->add};
+    bool reckons = (one.changes & (FY_CUDA_MULTIPLIES | FY_CUDA_ADDS)) != 0;
+    bool is_plain = how->from_scales.values == NULL && how->to_scales.values == NULL &&
+                    (how->from_kind != how->to_kind || reckons) &&
+                    number_of(how->from_kind, &one.from_type) &&
+                    number_of(how->to_kind, &one.to_type);
+    return is_plain && sides[0].is_reached && sides[1].is_reached
+               ? cast_by_kernel(queue, how, &one, sides, first, n, error)
+               : fy_cuda_stage_cast(queue, how, &sides[0], &sides[1], first, n, error);
+}
+
 static ferry_status perform_cast(fy_exec_queue *queue, const fy_cuda_late *what, ferry_error *error)
 {
     const late_verb *v = (const late_verb *)what;
@@ -243,24 +264,18 @@ static ferry_status perform_cast(fy_exec_queue *queue, const fy_cuda_late *what,
     uint64_t before;
     FY_TRY(begin(queue, &before, error));
     ferry_status status = sides_of(queue, &v->to, v->to_base, &v->from, v->from_base, sides, error);
-    if (status == FERRY_OK) {
-        fy_cuda_cast one = {.n_units = 0};
-        bool is_plain = how->from_scales.values == NULL && how->to_scales.values == NULL &&
-                        how->from_kind != how->to_kind &&
-                        number_of(how->from_kind, &one.from_type) &&
-                        number_of(how->to_kind, &one.to_type);
-        if (is_plain && sides[0].is_reached && sides[1].is_reached) {
-            status = cast_by_kernel(queue, how, &one, sides, v->first, v->n, error);
-        } else {
-            status = fy_cuda_stage_cast(queue, how, &sides[0], &sides[1], v->first, v->n, error);
-        }
+    FY_THEN(status, cast_sides(queue, how, sides, v->first, v->n, error));
+    if (status == FERRY_OK && v->hash_out != NULL) {
+        uint64_t bytes = fy_cuda_element_bytes(how->to_kind);
+        status = fy_cuda_stage_hash(queue, &sides[0], v->first * bytes, v->n * bytes, v->hash_out,
+                                    error);
     }
     return fy_cuda_end(queue, before, status, error);
 }
 
 static ferry_status cast(fy_exec_queue *queue, const fy_cast *how, const fy_area *to, void *to_base,
                          const fy_area *from, const void *from_base, uint64_t first, uint64_t n,
-                         ferry_error *error)
+                         uint64_t *hash_out, ferry_error *error)
 {
     const late_verb one = {.late = {.perform = perform_cast},
                            .to = *to,
@@ -269,8 +284,9 @@ static ferry_status cast(fy_exec_queue *queue, const fy_cast *how, const fy_area
                            .from_base = from_base,
                            .first = first,
                            .n = n,
+                           .hash_out = hash_out,
                            .cast = *how};
-    return n == 0 ? FERRY_OK : give(queue, &one, error);
+    return n == 0 && hash_out == NULL ? FERRY_OK : give(queue, &one, error);
 }
 
 /*

@@ -100,7 +100,7 @@ static ferry_status move(const work *one, ferry_error *error)
                          error);
     case CAST:
         return cpu->cast(NULL, &one->cast, &one->to, one->to_base, &one->from, one->from_base,
-                         one->first, one->n, error);
+                         one->first, one->n, one->hash_out, error);
     default:
         return cpu->sum(NULL, &one->sum, error);
     }
@@ -369,7 +369,7 @@ static ferry_status hash(fy_exec_queue *queue, const fy_area *area, const void *
 
 static ferry_status cast(fy_exec_queue *queue, const fy_cast *how, const fy_area *to, void *to_base,
                          const fy_area *from, const void *from_base, uint64_t first, uint64_t n,
-                         ferry_error *error)
+                         uint64_t *hash_out, ferry_error *error)
 {
     work *one = begin(CAST);
     if (one == NULL) {
@@ -380,6 +380,7 @@ static ferry_status cast(fy_exec_queue *queue, const fy_cast *how, const fy_area
     one->from = *from;
     one->first = first;
     one->n = n;
+    one->hash_out = hash_out;
     ferry_status status = take(queue, one, to_base, &one->to_base, error);
     FY_THEN(status, take(queue, one, from_base, &one->from_base, error));
     return end(queue, one, status);
