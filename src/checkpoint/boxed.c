@@ -170,6 +170,22 @@ void fy_boxed_destroy(fy_boxed *boxed)
 
 /* ---- what it says ---- */
 
+bool fy_boxed_is_permuted(const fy_boxed *boxed)
+{
+    for (size_t i = 0; i < boxed->side->n_boxes; i++) {
+        const fy_said_box *box = &boxed->side->boxes[i];
+        const fy_tensor *tensor = &boxed->spec->tensors[fy_boxed_tensor_of(boxed, box)];
+        fy_nest nest;
+        /* Of less than a byte the last dimension is the innermost one anyhow. */
+        if (tensor->dtype.element_bits >= 8 &&
+            fy_nest_of_box(box, tensor->dtype.element_bits, &nest) &&
+            !fy_nest_is_in_order(&nest, tensor->shape)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool fy_boxed_holds(const fy_boxed *boxed, size_t parameter, uint32_t rank)
 {
     const fy_rank_list *list = fy_boxed_holders(boxed, parameter);

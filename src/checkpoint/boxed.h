@@ -3,6 +3,7 @@
 #define FY_CHECKPOINT_BOXED_H
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/nest.h"
 #include "model/spec.h"
 
 /*
@@ -54,6 +55,9 @@ static inline const fy_rank_list *fy_boxed_holders(const fy_boxed *boxed, size_t
 bool fy_boxed_holds(const fy_boxed *boxed, size_t parameter, uint32_t rank);
 
 uint64_t fy_boxed_bytes(const fy_boxed *boxed, size_t parameter);
+
+/* Whether a box lies in memory in another order than in its tensor. */
+bool fy_boxed_is_permuted(const fy_boxed *boxed);
 
 /* Marks the tensors that boxes are of: [n] of fy_boxed_create, all false before. */
 void fy_boxed_mark_tensors(const fy_boxed *boxed, bool *marked);

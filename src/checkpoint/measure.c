@@ -160,6 +160,7 @@ ferry_status ferry_checkpoint_measure(const ferry_checkpoint *checkpoint,
     FY_TRY(fy_check_buffers(own.memory_cap_bytes, own.n_threads, error));
     measurement m = {.checkpoint = checkpoint, .options = &own, .began = fy_seconds_now()};
     m.buffers = fy_share_memory(own.memory_cap_bytes, own.n_threads);
+    fy_widen_windows(&m.buffers, own.memory_cap_bytes, checkpoint);
     /* A window is widened to eight times its bytes at most. */
     m.buffers.window_bytes /= 4;
     ferry_status status = prepare(&m, error);

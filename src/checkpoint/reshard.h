@@ -31,6 +31,10 @@ ferry_status fy_share_memory_for_tiles(uint64_t cap_bytes, uint32_t n_threads, u
 fy_buffers fy_share_memory_for_boxes(uint64_t cap_bytes, uint32_t n_threads, bool casts,
                                      fy_maker_room *room_out);
 
+/* Windows of a source in boxes that has tensors in another order: the longer one is, the longer
+ * are the runs that it takes of many places. */
+void fy_widen_windows(fy_buffers *buffers, uint64_t cap_bytes, const ferry_checkpoint *from);
+
 /* FERRY_ERR_MISUSE of a cap that is too small, or of too many threads; 0 is the default. */
 ferry_status fy_check_buffers(uint64_t cap_bytes, uint32_t n_threads, ferry_error *error);
 

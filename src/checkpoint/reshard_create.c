@@ -80,6 +80,15 @@ fy_buffers fy_share_memory_for_boxes(uint64_t cap_bytes, uint32_t n_threads, boo
     return b;
 }
 
+void fy_widen_windows(fy_buffers *b, uint64_t cap_bytes, const ferry_checkpoint *from)
+{
+    uint64_t share = (cap_bytes == 0 ? DEFAULT_CAP_BYTES : cap_bytes) / b->n_threads;
+    if (from->boxed != NULL && fy_boxed_is_permuted(from->boxed)) {
+        b->window_bytes = fy_max(b->window_bytes, fy_min(share / 4, MOST_PART_BYTES));
+        b->room_bytes = fy_max(b->room_bytes, 2 * b->window_bytes);
+    }
+}
+
 ferry_status fy_check_buffers(uint64_t cap_bytes, uint32_t n_threads, ferry_error *error)
 {
     if (n_threads > MOST_THREADS) {
@@ -313,6 +322,7 @@ static ferry_status keep_options(ferry_reshard *c, const char *to, const ferry_r
     c->asked_threads = o->n_threads;
     c->part_bytes = o->part_bytes == 0 ? DEFAULT_PART_BYTES : o->part_bytes;
     c->buffers = fy_share_memory(o->memory_cap_bytes, o->n_threads);
+    fy_widen_windows(&c->buffers, o->memory_cap_bytes, c->from);
     bool is_short = (o->subset != NULL && c->subset == NULL) ||
                     (o->quantize != NULL && c->quantize == NULL) ||
                     (o->dequantize != NULL && c->dequantize == NULL);

@@ -292,8 +292,9 @@ static void share_boxes(fy_verify_work *c)
         c->maker_room.window_bytes /= 2;
         c->maker_room.hull_bytes /= 2;
         c->maker_room.cast_bytes /= 2;
+        fy_widen_windows(&c->buffers, o->memory_cap_bytes, c->sides[0].checkpoint);
         c->buffers.span_bytes /= 2;
-        c->buffers.window_bytes /= 2;
+        c->buffers.window_bytes /= 4;
     }
 }
 
@@ -312,8 +313,8 @@ static ferry_status prepare(fy_verify_work *c, const ferry_checkpoint *a, const 
     if (c->twin == NULL || c->digests == NULL || c->workers == NULL) {
         return fy_fail_no_memory(error, "what verifying needs");
     }
-    FY_TRY(verify_models(c, error));
     FY_TRY(fy_verify_map_boxes(c, error));
+    FY_TRY(verify_models(c, error));
     FY_TRY(open_side(&c->sides[1], b, NULL, NULL, error));
     for (uint32_t i = 0; i < c->buffers.n_threads; i++) {
         FY_TRY(make_worker(c, &c->workers[i], error));
@@ -351,6 +352,8 @@ ferry_status ferry_checkpoint_verify(const ferry_checkpoint *a, const ferry_chec
     fy_verify_work c = {.options = &own, .began = fy_seconds_now()};
     /* A worker has a span and a window for each side, and more spans for replicas. */
     c.buffers = fy_share_memory(c.options->memory_cap_bytes, c.options->n_threads);
+    fy_widen_windows(&c.buffers, c.options->memory_cap_bytes, a);
+    fy_widen_windows(&c.buffers, c.options->memory_cap_bytes, b);
     c.buffers.span_bytes /= 2;
     c.buffers.window_bytes /= 2;
     ferry_status status = prepare(&c, a, b, error);

@@ -70,8 +70,10 @@ fy_grain fy_grain_of(const fy_layout_job *job, uint32_t tensor, uint64_t most_by
         grain.dim++;
     }
     uint64_t row_bytes = fy_max(bytes_of(row_of(job, t->dst, grain.dim), bits), 1);
-    grain.rows =
-        fy_min(most_bytes / row_bytes, most_span / source_row_bytes(job, tensor, grain.dim));
+    grain.rows = most_bytes / row_bytes;
+    if (job->from->boxed == NULL) { /* whose parameters have rows of their own */
+        grain.rows = fy_min(grain.rows, most_span / source_row_bytes(job, tensor, grain.dim));
+    }
     grain.rows = fy_max(grain.rows, 1);
     if (bits % 8 != 0) {
         grain.rows *= 8;

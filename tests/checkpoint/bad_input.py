@@ -14,6 +14,7 @@ import resource
 import shutil
 import sys
 
+import bad_boxed
 import store
 from bad_tables import (
     A, B, DATA, entry, file_cases, head, index_cases, indexed, raw, sharded, sharded_cases, simple,
@@ -40,6 +41,50 @@ def uncuttable(ferry, folder, rng):
         (folder / "to.json").write_text(json.dumps(layout))
         require_failure(ferry, folder, ["reshard", source, "--to", folder / "to.json", "--out",
                                         folder / "dst"], [tensor.name])
+
+
+def boxes_good(ferry, folder, rng):
+    """What the cases of boxes change is fine by itself; and F6 cannot be in boxes."""
+    source = folder / "source"
+    source.mkdir()
+    bad_boxed.good(source)
+    ferry.require_equal(source, source)
+    ferry.reshard(source, "hf", folder / "whole")
+    (folder / "to.json").write_text(json.dumps(bad_boxed.side()))
+    ferry.reshard(folder / "whole", folder / "to.json", folder / "again")
+    must(store.tree(folder / "again").keys() == store.tree(source).keys(), "other files")
+    ferry.require_equal(source, folder / "again")
+    (folder / "six").mkdir()
+    (folder / "six" / SINGLE).write_bytes(form_file([Tensor("six", "F6_E2M3", [8], bytes(6))], {}))
+    layout = {"boxes": [{"rank": 0, "parameter": "p", "elements": 6, "holds": [
+        {"tensor": "six", "begin": [0], "shape": [6], "offset": 0, "strides": [1]}]}]}
+    (folder / "six.json").write_text(json.dumps(layout))
+    require_failure(ferry, folder, ["reshard", folder / "six", "--to", folder / "six.json", "--out",
+                                    folder / "dst"], ["six", "F6_E2M3"])
+
+
+def boxes_options(ferry, folder, rng):
+    """Options that do not go with boxes, each a sentence before anything is written."""
+    source = folder / "source"
+    source.mkdir()
+    bad_boxed.good(source)
+    to = folder / "to.json"
+    to.write_text(json.dumps({"boxes": [
+        {"rank": 0, "parameter": "both", "elements": 4, "holds": [
+            {"tensor": "a", "begin": [0, 0], "shape": [2, 1], "offset": 0, "strides": [1, 1]},
+            {"tensor": "a", "begin": [2, 0], "shape": [2, 1], "offset": 2, "strides": [1, 1]}]},
+        {"rank": 0, "parameter": "b", "elements": 3, "holds": [
+            {"tensor": "b", "begin": [0], "shape": [3], "offset": 0, "strides": [1]}]}]}))
+    begin = ["reshard", source, "--to", to, "--out", folder / "dst"]
+    for options, words in ((["--quantize", "f8e4m3:2x2=*"], ["boxes", "--to hf"]),
+                           (["--dequantize"], ["boxes", "--to hf"]),
+                           (["--include", "c"], ["c"]), (["--subset", "a,c"], ["c"])):
+        require_failure(ferry, folder, [*begin, *options], words)
+    ferry.reshard(source, to, folder / "dst", "--include", "a")
+    must(json.loads((folder / "dst" / LAYOUT).read_text())["tensors"]
+         == [{"name": "a", "shape": [4, 2], "dtype": "f32"}], "other tensors")
+    done = ferry.verify(source, folder / "dst", "--quantize", "f8e4m3:2x2=*")
+    must(done.code == 2 and "boxes" in done.error, str(done))
 
 
 def short_forms(ferry, folder, rng):
@@ -118,7 +163,11 @@ def table(ferry):
     result += [(name, folder_case(make, words)) for name, make, words in index_cases()]
     result += [(name, folder_case(make, words)) for name, make, words in sharded_cases()]
     result += [("--to: " + name, to_case(text, words)) for name, text, words in to_cases()]
-    for function in (uncuttable, short_forms, missing_paths, valid_oddities, index_wins,
+    result += [("boxed: " + name, folder_case(make, words))
+               for name, make, words in bad_boxed.boxed_cases()]
+    result += [("--to boxes: " + name, to_case(text, words))
+               for name, text, words in bad_boxed.box_cases()]
+    for function in (boxes_good, boxes_options, uncuttable, short_forms, missing_paths, valid_oddities, index_wins,
                      beyond_4_gib):
         result.append((function.__name__,
                        lambda folder, rng, f=function: f(ferry, folder, rng)))
@@ -268,6 +317,31 @@ def layout_flips(ferry, folder, rng):
             must(not out.exists(), "%s\nleft something" % done)
 
 
+def box_flips(ferry, folder, rng):
+    """The same for a layout in boxes, as a source and as a target."""
+    source = folder / "source"
+    source.mkdir()
+    bad_boxed.good(source)
+    good = (source / LAYOUT).read_bytes()
+    ferry.reshard(source, "hf", folder / "whole")
+    for number in range(20):
+        data = bytearray(good)
+        for _ in range(rng.choice([1, 1, 2])):
+            at = rng.randrange(len(data))
+            data[at] = rng.choice([data[at] ^ 1 << rng.randrange(8),
+                                   ord(rng.choice('"[]{},:0123456789-.eE\\ *?'))])
+        (source / LAYOUT).write_bytes(data)
+        (folder / "to.json").write_bytes(data)
+        for a, to in ((source, "hf"), (folder / "whole", folder / "to.json")):
+            out = folder / ("out%d-%s" % (number, "to" if a != source else "from"))
+            done = ferry.call("reshard", a, "--to", to, "--out", out, timeout=TIMEOUT_S)
+            if done.code != 0:
+                require_sentence(done)
+                must(not out.exists(), "%s\nleft something" % done)
+            elif a != source: # what it says has been written
+                must(ferry.verify(folder / "whole", out).code == 0, "%s\nthen verify" % done)
+
+
 def limit_memory():
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
@@ -279,7 +353,8 @@ def main():
         ferry.prepare = limit_memory
     cases = [(name, function, arguments.seed) for name, function in table(ferry)]
     for seed in range(arguments.seed, arguments.seed + arguments.count):
-        for name, function in (("flips", flips), ("layout flips", layout_flips)):
+        for name, function in (("flips", flips), ("layout flips", layout_flips),
+                               ("box flips", box_flips)):
             cases.append((name, lambda folder, rng, f=function: f(ferry, folder, rng), seed))
     return run_cases(arguments, cases)
 

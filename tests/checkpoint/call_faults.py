@@ -4,7 +4,7 @@
 
     call_faults.py --ferry PATH --stopper PATH [--seed S] [--count N] [--only TEXT] [--keep]
 
-For a logical and a sharded source, without and with --restart: the run is killed at call 1, 2, 3
+For logical and sharded sources, and to boxes and from there, without and with --restart: the run is killed at call 1, 2, 3
 ... until there are no more, and then the same call fails with each of some errors. Whatever
 happens, DST is whole or not there, and the next run, with --restart or without, makes the same bytes
 and leaves nothing else. --count says how many calls of each are drawn; 0: all.
@@ -102,7 +102,9 @@ def count_calls(scene, folder, kind, options):
 def list_cases(scene, folder, rng, count):
     kinds = [Kind(scene, "logical", scene.source, scene.layout),
              Kind(scene, "sharded", scene.sharded, scene.other_layout),
-             Kind(scene, "joined", scene.sharded, "hf")]
+             Kind(scene, "joined", scene.sharded, "hf"),
+             Kind(scene, "boxed", scene.sharded, scene.boxes),
+             Kind(scene, "unboxed", scene.boxed, "hf")]
     for kind in kinds:
         for options in ([], ["--restart"]):
             name = "%s%s" % (kind.name, "-restart" if options else "")

@@ -48,7 +48,8 @@ class Scene:
     def __init__(self, ferry, folder, n_bytes, rng):
         self.ferry, self.folder = ferry, folder
         self.source = folder / "source"
-        store.write_logical(rng, self.source, self.draw_tensors(rng, n_bytes), {"format": "pt"}, 1,
+        self.tensors = self.draw_tensors(rng, n_bytes)
+        store.write_logical(rng, self.source, self.tensors, {"format": "pt"}, 1,
                             {"config.json": b"{}", "big.bin": rng.randbytes(n_bytes // 80)})
         self.layout = folder / "layout.json"
         self.layout.write_text(json.dumps(LAYOUT))
@@ -56,6 +57,10 @@ class Scene:
         self.other_layout.write_text(json.dumps(OTHER_LAYOUT))
         self.sharded = folder / "sharded"
         ferry.reshard(self.source, self.layout, self.sharded)
+        self.boxes = folder / "boxes.json"
+        self.boxes.write_text(json.dumps(self.draw_boxes()))
+        self.boxed = folder / "boxed"
+        ferry.reshard(self.source, self.boxes, self.boxed)
         self.expected = self.reshard(self.source, "expected")
         self.source_digest = digest_tree(self.source)
 
@@ -77,6 +82,32 @@ class Scene:
                 tensors.append(Tensor("layers.%d.%s" % (layer, name), word, shape,
                                       rng.randbytes(size)))
         return tensors
+
+    def draw_boxes(self):
+        """All of it on three ranks: halves transposed, rows between each other, a fill, a gap."""
+        boxes = []
+        for tensor in self.tensors:
+            name, shape = tensor.name, tensor.shape
+            kind = name.rsplit(".", 1)[1]
+            hold = {"tensor": name, "begin": [0] * len(shape), "shape": shape, "offset": 0}
+            if kind == "cols":
+                half = shape[1] // 2
+                boxes += [{"rank": rank, "parameter": name, "elements": shape[0] * half,
+                           "shape": [half, shape[0]], "holds": [
+                               {**hold, "begin": [0, rank * half], "shape": [shape[0], half],
+                                "strides": [1, shape[0]]}]} for rank in range(2)]
+            elif kind == "rows":
+                step = shape[1]
+                boxes.append({"ranks": [1, 2], "parameter": name, "elements": 2 * shape[0] * step,
+                              "holds": [{**hold, "strides": [2 * step, 1]}],
+                              "fill": [{"offset": step, "shape": [shape[0], step],
+                                        "strides": [2 * step, 1], "bits": "3f80"}]})
+            else:
+                strides = [1] if len(shape) == 1 else [3, 1]
+                last = (shape[0] - 1) * strides[0]
+                boxes.append({"ranks": [0, 2], "parameter": name, "elements": last + 4,
+                              "partial": True, "holds": [{**hold, "strides": strides}]})
+        return {"boxes": boxes}
 
     def reshard(self, source, name, layout=None):
         """What comes out, by a run that nobody disturbs."""

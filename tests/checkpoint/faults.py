@@ -55,7 +55,10 @@ def resume_goes_on(place, folder, rng):
     """What a killed run had written is not written again: of each kind of source."""
     of, layout = rng.choice([(place.scene.source, place.scene.layout),
                              (place.scene.sharded, place.scene.other_layout),
-                             (place.scene.sharded, "hf")])
+                             (place.scene.sharded, "hf"),
+                             (place.scene.source, place.scene.boxes),
+                             (place.scene.boxed, place.scene.boxes),
+                             (place.scene.boxed, place.scene.layout)])
     place.source = of
     expected = place.scene.reshard(of, "clean-%d" % rng.getrandbits(32), layout)
     at = rng.randint(6, 30)
@@ -212,6 +215,31 @@ def resume_blocks(place, folder, rng):
     place.finish("--resume", *options, expected=digest_tree(clean), layout="hf")
 
 
+def resume_boxes(place, folder, rng):
+    """Parameters in boxes, of whatever was left: damaged, gone, or of another side."""
+    scene = place.scene
+    expected = scene.reshard(place.source, "clean-%d" % rng.getrandbits(32), scene.boxes)
+    stopped = stop(place, "--resume", at=rng.randint(10, 60), only=["write"], layout=scene.boxes)
+    if not stopped.was_killed:
+        return
+    side = json.loads(scene.boxes.read_text())
+    other = folder / "other-boxes.json"
+    chosen = rng.choice(["damaged", "gone", "other"])
+    files = list(place.partial().glob("*.safetensors"))
+    if chosen == "damaged":
+        for path in files:
+            spoil(path, rng, 1)
+    elif chosen == "gone":
+        rng.choice(files).unlink()
+    else:
+        next(entry for entry in side["boxes"] if "fill" in entry)["fill"][0]["bits"] = "4000"
+        other.write_text(json.dumps(side))
+        expected = scene.reshard(place.source, "other-%d" % rng.getrandbits(32), other)
+    told = place.finish("--resume", expected=expected,
+                        layout=other if chosen == "other" else scene.boxes)
+    must(chosen != "other" or told["resumed_bytes"] == 0, "resumed of another side: %s" % told)
+
+
 def resume_other_options(place, folder, rng):
     """Another layout or other options: anew, and with the right result."""
     kill_late(place, rng, "--resume")
@@ -295,7 +323,7 @@ def interrupted(place, folder, rng):
 
 CASES = [kill_restart, kill_resume, resume_goes_on, resume_of_restart, resume_other_source,
          resume_other_files, resume_other_layout_of_source, resume_typed_otherwise,
-         resume_blocks, resume_other_options, resume_damaged, resume_damaged_data, resume_journal_torn,
+         resume_blocks, resume_boxes, resume_other_options, resume_damaged, resume_damaged_data, resume_journal_torn,
          interrupted]
 ONCE = [resume_nothing, resume_at_the_end, resume_touched_source, resume_set_back, resume_says_why]
 

@@ -21,7 +21,7 @@ from runner import Ferry, must, parser_of, require_sentence, run_cases, scratch
 
 N_BYTES = 300000
 ERRORS = ["EIO", "ENOSPC", "EINTR", "EXDEV", "EPERM"]
-TARGETS = ["layout", "other_layout", "hf"]
+TARGETS = ["layout", "other_layout", "boxes", "hf"]
 
 
 def target_of(scene, target):
@@ -194,14 +194,14 @@ def call_case(scene, target, n_changes, at):
 
 def list_cases(scene, folder, rng, count):
     for i in range(count):
-        target, n_changes = TARGETS[i % 3], [0, 1, 3, 20, None][i % 5]
+        target, n_changes = TARGETS[i % 4], [0, 1, 3, 20, None][i % 5]
         yield ("random-%d" % i, random_case(scene, target, n_changes, 1 + i % 4),
                rng.getrandbits(32))
     yield "twice", twice_case(scene), rng.getrandbits(32)
     for spoil in (spoil_nothing, spoil_layout, spoil_kind, spoil_cut, spoil_missing, spoil_link,
                   spoil_dtype, spoil_subset):
         yield spoil.__name__[6:], bad_case(scene, spoil), rng.getrandbits(32)
-    for target, n_changes in (("layout", 1), ("other_layout", 3), ("hf", 0)):
+    for target, n_changes in (("layout", 1), ("other_layout", 3), ("boxes", 2), ("hf", 0)):
         here = folder / ("count-" + target)
         here.mkdir()
         place = Onto(scene, here, target, n_changes, rng)
