@@ -21,17 +21,35 @@ ferry_status fy_boxed_parse(const json_t *side, const char *name, ferry_side **s
 
 /* ---- ranks ---- */
 
-static ferry_status list_ranks(fy_boxed *boxed, ferry_error *error)
+/* Lists are shared by many parameters: each is looked at once. */
+static ferry_status mark_ranks(const fy_boxed *boxed, const bool *are_wanted, unsigned char *seen,
+                               ferry_error *error)
 {
     const ferry_side *side = boxed->side;
-    uint32_t bound = fy_side_rank_bound(side);
-    unsigned char *seen = fy_alloc_zeroed(bound + 1u, 1);
-    FY_TRY(fy_check_memory(seen != NULL, "the ranks of a layout", error));
-    for (size_t i = 0; i < side->n_lists; i++) {
-        for (uint32_t k = 0; k < side->lists[i].n; k++) {
-            seen[side->lists[i].ranks[k]] = 1;
+    unsigned char *lists = fy_alloc_zeroed(side->n_lists, 1);
+    FY_TRY(fy_check_memory(lists != NULL, "the ranks of a layout", error));
+    for (size_t p = 0; p < side->n_parameters; p++) {
+        const fy_rank_list *list = fy_boxed_holders(boxed, p);
+        if ((are_wanted != NULL && !are_wanted[p]) || lists[side->parameters[p].ranks] != 0) {
+            continue;
+        }
+        lists[side->parameters[p].ranks] = 1;
+        for (uint32_t k = 0; k < list->n; k++) {
+            seen[list->ranks[k]] = 1;
         }
     }
+    fy_free(lists);
+    return FERRY_OK;
+}
+
+ferry_status fy_boxed_list_ranks(fy_boxed *boxed, const bool *are_wanted, ferry_error *error)
+{
+    uint32_t bound = fy_side_rank_bound(boxed->side);
+    unsigned char *seen = fy_alloc_zeroed(bound + 1u, 1);
+    FY_TRY(fy_check_memory(seen != NULL, "the ranks of a layout", error));
+    ferry_status status = mark_ranks(boxed, are_wanted, seen, error);
+    fy_free(boxed->ranks);
+    boxed->n_ranks = 0;
     for (uint32_t rank = 0; rank < bound; rank++) {
         boxed->n_ranks += seen[rank];
     }
@@ -43,7 +61,9 @@ static ferry_status list_ranks(fy_boxed *boxed, ferry_error *error)
         }
     }
     fy_free(seen);
-    return fy_check_memory(boxed->ranks != NULL, "the ranks of a layout", error);
+    return status == FERRY_OK
+               ? fy_check_memory(boxed->ranks != NULL, "the ranks of a layout", error)
+               : status;
 }
 
 uint32_t fy_boxed_place(const fy_boxed *boxed, uint32_t rank)
@@ -135,7 +155,7 @@ static ferry_status fill(fy_boxed *boxed, ferry_side *side, const fy_boxed_tenso
         FY_TRY(check_cast(boxed, &side->parameters[p], error));
         FY_TRY(check_bytes(boxed, &side->parameters[p], error));
     }
-    return list_ranks(boxed, error);
+    return fy_boxed_list_ranks(boxed, NULL, error);
 }
 
 ferry_status fy_boxed_create(ferry_side *side, const char *name, const fy_boxed_tensor *tensors,

@@ -37,6 +37,9 @@ ferry_status fy_boxed_create(ferry_side *side, const char *name, const fy_boxed_
                              size_t n, fy_boxed **boxed_out, ferry_error *error);
 void fy_boxed_destroy(fy_boxed *boxed); /* NULL is allowed */
 
+/* Makes ranks those of some parameters; are_wanted: [n_parameters], NULL: of all, as at first. */
+ferry_status fy_boxed_list_ranks(fy_boxed *boxed, const bool *are_wanted, ferry_error *error);
+
 /* The place of a rank among the files. */
 uint32_t fy_boxed_place(const fy_boxed *boxed, uint32_t rank);
 

@@ -146,6 +146,7 @@ ferry_status fy_reshard_make_boxed(ferry_reshard *c, ferry_error *error)
     status = fy_boxed_create(side, c->to, tensors, c->job.spec->n_tensors, &c->boxed, error);
     fy_free(tensors);
     FY_THEN(status, choose_parameters(c, error));
+    FY_THEN(status, fy_boxed_list_ranks(c->boxed, c->wants_parameter, error));
     FY_THEN(status, check_boxes(c, error));
     bool *wanted = fy_alloc_zeroed(c->job.spec->n_tensors, sizeof *wanted);
     FY_THEN(status, fy_check_memory(wanted != NULL, "the tensors of a layout", error));

@@ -155,9 +155,8 @@ def read_boxed(folder):
     return layout, files, others
 
 
-def check_boxed(folder, side, tensors, model, says=None):
-    """The folder holds what the side says of the tensors, and nothing else. says: what its layout
-    file has of the tensors, where it is another thing."""
+def check_boxed(folder, side, tensors, model):
+    """The folder holds what the side says of the tensors, and nothing else."""
     layout, files, others = read_boxed(folder)
     expected = box_model(side, tensors)
     require(set(expected) == set(files), "ranks %s, not %s" % (sorted(files), sorted(expected)))
@@ -173,8 +172,7 @@ def check_boxed(folder, side, tensors, model, says=None):
         require(files[rank].own_metadata() == model.metadata, "rank %d: metadata" % rank)
     require(others == model.others, "other files %s" % sorted(others))
     listed = {entry["name"]: entry for entry in layout["tensors"]}
-    require(set(listed) == (held_tensors(side) if says is None else says),
-            "tensors %s" % sorted(listed))
+    require(set(listed) == held_tensors(side), "tensors %s" % sorted(listed))
     for name, entry in listed.items():
         require(entry == {"name": name, "shape": tensors[name].shape,
                           "dtype": ferry_dtype(tensors[name].word)}, "layout: %s" % entry)

@@ -15,7 +15,8 @@ import models
 import store
 from results import check_logical, check_sharded, shown_in, source_order
 from reshard_random import with_options, write_layout
-from runner import Ferry, must, parse, parser_of, run_cases
+from reshard_oracle import glob_match
+from runner import Ferry, must, parse, parser_of, require_sentence, run_cases
 from store import word_bits
 
 
@@ -48,8 +49,32 @@ def check_forth(ferry, folder, rng):
     ferry.reshard(source, file, folder / "out", *with_options(rng))
     box_files.check_boxed(folder / "out", side, tensors, model)
     check_verify(ferry, folder, rng, source, folder / "out", tensors, side)
+    check_subset(ferry, folder, rng, source, side, tensors, model)
     ferry.reshard(source, file, folder / "again", *with_options(rng))
     must(store.tree(folder / "again") == store.tree(folder / "out"), "options change the bytes")
+
+
+def check_subset(ferry, folder, rng, source, side, tensors, model):
+    """A parameter is written if all its tensors are taken; some of them is an error."""
+    name = rng.choice(sorted(box_files.held_tensors(side)))
+    pattern = name[:rng.choice([1, 3, len(name) - 1])] + "*"
+    if any(letter in pattern[:-1] for letter in "*?!,"):
+        return
+    taken, mixes = [], None
+    for entry in side["boxes"]:
+        fits = {glob_match(pattern, hold["tensor"]) for hold in entry["holds"]}
+        mixes = entry["parameter"] if len(fits) > 1 else mixes
+        taken += [entry] if True in fits else []
+    file = write_layout(folder, "subset.json", side, rng)
+    done = ferry.call("reshard", source, "--to", file, "--out", folder / "subset", "--subset",
+                      pattern)
+    if mixes is not None:
+        require_sentence(done, "subset")
+        must(not (folder / "subset").exists(), "a failed run leaves DST")
+        return
+    must(done.code == 0, str(done))
+    box_files.check_boxed(folder / "subset", {"boxes": taken}, tensors, model)
+    must(ferry.verify(source, folder / "subset").code == 0, "a subset must be a checkpoint")
 
 
 def check_verify(ferry, folder, rng, source, boxed, tensors, side):

@@ -47,6 +47,16 @@ static const char fused[] =
     "'begin':[0,0],'shape':[4,4],'at':[12,0]}]}"
     LAYER("0") "," LAYER("1") "]}";
 
+/* A server's ranks: fused, transposed, with loops, a fill and a gap. */
+static const char boxes[] =
+    "{'boxes':[{'ranks':[0,1],'parameter':'qk','elements':56,'shape':[14,4],'holds':["
+    "{'tensor':'model.layers.0.self_attn.q_proj.weight','begin':[0,0],'shape':[8,4],'offset':0,"
+    "'strides':[1,8]},{'tensor':'model.layers.0.self_attn.k_proj.weight','begin':[0,0],"
+    "'shape':[1,4],'offset':32,'strides':[4,1],'repeat':[{'count':4,'begin':[1,0],'offset':4}]}],"
+    "'fill':[{'offset':48,'shape':[8],'strides':[1]}]},"
+    "{'rank':1,'parameter':'norm','elements':9,'partial':true,'holds':[{'tensor':"
+    "'model.norm.weight','begin':[0],'shape':[4],'offset':0,'strides':[2]}]}]}";
+
 typedef struct scene {
     /* What a step works on. */
     const char *from, *to;
@@ -62,7 +72,7 @@ typedef struct scene {
     ferry_verify_result compared;
 } scene;
 
-static char logical[64], sharded[64], result[64], layout[64];
+static char logical[64], sharded[64], boxed[64], result[64], layout[64], box_layout[64];
 
 static void add(small_file *file, const char *name, uint64_t rows, uint64_t columns)
 {
@@ -105,6 +115,7 @@ static void put_model(void)
     snprintf(path, sizeof path, "%s/config.json", logical);
     small_put_text(path, config);
     small_put_text(layout, fused);
+    small_put_text(box_layout, boxes);
     text_cleanup(&index);
 }
 
@@ -128,8 +139,11 @@ static int make_scene(void **state)
     snprintf(sharded, sizeof sharded, "%s/sharded", small_folder);
     snprintf(result, sizeof result, "%s/result", small_folder);
     snprintf(layout, sizeof layout, "%s/layout.json", small_folder);
+    snprintf(boxed, sizeof boxed, "%s/boxed", small_folder);
+    snprintf(box_layout, sizeof box_layout, "%s/boxes.json", small_folder);
     put_model();
     write_result(logical, "tp=2,pp=2", sharded);
+    write_result(logical, box_layout, boxed);
     return 0;
 }
 
@@ -191,7 +205,8 @@ static void describe_folder(text_buffer *out)
     DIR *folder = opendir(small_folder);
     assert_non_null(folder);
     while ((entry = readdir(folder)) != NULL) {
-        if (strstr("..logical sharded result layout.json", entry->d_name) == NULL) {
+        if (strstr("..logical sharded result boxed layout.json boxes.json", entry->d_name) ==
+            NULL) {
             text_printf(out, "left: %s\n", entry->d_name);
         }
     }
@@ -337,6 +352,27 @@ static void test_boxes(void **state)
     try_reshard(&s);
 }
 
+/* To boxes and from there; and each parameter made again to compare it. */
+static void test_in_boxes(void **state)
+{
+    (void)state;
+    scene s = scene_of(sharded, box_layout);
+    s.options.cast = FERRY_BF16;
+    s.options.subset = "*.self_attn.*";
+    try_reshard(&s);
+    s = scene_of(boxed, "hf");
+    try_reshard(&s);
+    s = scene_of(logical, NULL);
+    s.source = small_open(logical);
+    s.other = small_open(boxed);
+    try_step("compare boxes", compare_step, &s);
+    ferry_checkpoint_destroy(s.source);
+    s.source = small_open(boxed);
+    try_step("compare boxes with themselves", compare_step, &s);
+    ferry_checkpoint_destroy(s.source);
+    ferry_checkpoint_destroy(s.other);
+}
+
 /* What --resume needs stays after a failure: it is cleared away by the next run. */
 static void forget_partial(void *context)
 {
@@ -391,8 +427,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_short_form), cmocka_unit_test(test_cast),
         cmocka_unit_test(test_quantize),   cmocka_unit_test(test_dequantize),
-        cmocka_unit_test(test_boxes),      cmocka_unit_test(test_journal),
-        cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_boxes),      cmocka_unit_test(test_in_boxes),
+        cmocka_unit_test(test_journal),    cmocka_unit_test(test_compare),
     };
     failing_init();
     return cmocka_run_group_tests(tests, make_scene, small_end);

@@ -60,15 +60,22 @@ static const char *find_end(const char *at)
     return at;
 }
 
+/* In one line, of at most so many bytes: one parameter of a side may have thousands of boxes. */
 static void print_span(const char *begin, const char *end)
 {
+    enum { MOST_BYTES = 1000 };
+    bool is_cut = end - begin > MOST_BYTES;
+    end = is_cut ? begin + MOST_BYTES : end;
+    while (is_cut && end > begin && ((unsigned char)*end & 0xc0) == 0x80) {
+        end--; /* not within a character */
+    }
     while (end > begin && strchr(" \t\r\n", end[-1]) != NULL) {
         end--;
     }
     for (; begin < end; begin++) {
         putchar(*begin == '\n' || *begin == '\r' || *begin == '\t' ? ' ' : *begin);
     }
-    putchar('\n');
+    fputs(is_cut ? " ...\n" : "\n", stdout);
 }
 
 enum { MOST_ENTRIES = 32, KEY_WIDTH = 12 };

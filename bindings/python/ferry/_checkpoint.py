@@ -30,6 +30,7 @@ from . import _ferry, _publish
 from ._errors import Different, Error, FileError
 from ._plan import json_text
 from ._repr import fields, never_raises
+from ._side import Side
 
 Path = Union[str, "os.PathLike[str]"]
 T = TypeVar("T")
@@ -238,7 +239,7 @@ class ReshardResult:
 
 def reshard(
     src: Union[Path, Checkpoint],
-    to: Union[Path, Mapping[str, Any], Checkpoint],
+    to: Union[Path, Mapping[str, Any], Side, Checkpoint],
     dst: Optional[Path] = None,
     *,
     subset: Optional[str] = None,
@@ -256,8 +257,8 @@ def reshard(
     """Writes a checkpoint in another layout, in bounded memory and without starting ranks.
 
     ``to`` is ``"hf"`` (one logical checkpoint, with whole tensors), a short form such as
-    ``"tp=4,pp=2"``, the path of a ``ferry.layout/1`` file, the same as a dict, or a sharded
-    checkpoint, whose layout is used. ``dst`` must not exist; it appears when everything is written
+    ``"tp=4,pp=2"``, the path of a ``ferry.layout/1`` file, the same as a dict, a :class:`Side` in
+    boxes, or a sharded checkpoint, whose layout is used. ``dst`` must not exist; it appears when everything is written
     and synced, and after a failure it does not exist.
 
     ``subset`` takes only tensors whose names match a pattern; ``cast`` is the new dtype of
@@ -315,17 +316,18 @@ def _format(dequantize: Union[bool, str, None]) -> Optional[str]:
 
 
 @contextlib.contextmanager
-def _target(to: Union[Path, Mapping[str, Any], Checkpoint]) -> Iterator[Path]:
+def _target(to: Union[Path, Mapping[str, Any], Side, Checkpoint]) -> Iterator[Path]:
     """What the library takes, which reads layouts from files."""
     if isinstance(to, Checkpoint):
         to = os.path.join(to.path, "ferry.layout.json") if to.is_sharded else "hf"
-    if not isinstance(to, Mapping):
+    if not isinstance(to, (Mapping, Side)):
         yield to
         return
+    text = to.to_json() if isinstance(to, Side) else json_text(to, "the layout")
     with tempfile.TemporaryDirectory(prefix="ferry-") as folder:
         path = os.path.join(folder, "layout.json")
         with open(path, "w", encoding="utf-8") as file:
-            file.write(json_text(to, "the layout"))
+            file.write(text)
         try:
             yield path
         except Error as error:  # of a file that the caller never saw
