@@ -201,8 +201,8 @@ def _note_writes(tensors: Sequence[Any]) -> None:
 class RemoteCopyService:
     """Moves bytes between the memories of ranks.
 
-    Tensors may be of torch or numpy, anything with the buffer protocol or DLPack in host memory, or
-    an ``int``, which is a pointer. Positions and sizes are in **bytes**, counted over a tensor's
+    Tensors may be of torch or numpy, anything with the buffer protocol, DLPack or
+    ``__cuda_array_interface__``, or an ``int``, which is a pointer. Positions and sizes are in **bytes**, counted over a tensor's
     elements in row-major order. Tensors with gaps between their rows are accepted, without a copy.
 
     ``world`` holds the ranks (default: :func:`ferry.world`, made by :meth:`init`), or ``group`` is

@@ -427,9 +427,10 @@ static PyObject *run(PyObject *self, PyObject *args, PyObject *kwargs)
         !fp_enter(&own->use, own->comm != NULL)) {
         return NULL;
     }
-    queue = fp_queue_for_call(queue);
+    PyObject *given = queue;
+    queue = fp_queue_for_call(queue); /* which has waited for a stream */
     bool good = queue != NULL && fp_queue_of(queue, &c.queue) &&
-                prepare(own, op, x_in, x_out, mode, &c) && await_others(&c);
+                prepare(own, op, x_in, x_out, mode, &c) && (queue != given || await_others(&c));
     if (good) {
         good = carry_out(own, &c);
     } else {

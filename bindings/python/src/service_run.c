@@ -211,8 +211,8 @@ static void prefer_watched(fp_service *own)
     }
 }
 
-/* The service is entered. NULL with an exception. */
-static ferry_request *begin(fp_service *own, PyObject *callback, PyObject *queue)
+/* The service is entered. awaits: others may have work on tensors. NULL with an exception. */
+static ferry_request *begin(fp_service *own, PyObject *callback, PyObject *queue, bool awaits)
 {
     beginning b = {.service = own->service, .request = NULL};
     if (!fp_queue_of(queue, &b.queue)) {
@@ -230,7 +230,7 @@ static ferry_request *begin(fp_service *own, PyObject *callback, PyObject *queue
     fp_watch_clear(&own->watch);
     own->watch.callback = callback == Py_None ? NULL : callback;
     /* In host order the run begins behind what is under way; on a device's queue, behind that. */
-    bool awaits = ferry_queue_kind(b.queue) != FERRY_MEMORY_CUDA;
+    awaits = awaits && ferry_queue_kind(b.queue) != FERRY_MEMORY_CUDA;
     if (!fp_holds_check(&own->holds) ||
         (awaits && !fp_holds_await(&own->holds))) { /* the others are in the run, and hear of it there */
         fp_watch *watch = &own->watch;
@@ -292,12 +292,13 @@ PyObject *fp_service_run(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "O|O", &callback, &queue)) {
         return NULL;
     }
-    queue = fp_queue_for_call(queue);
+    PyObject *given = queue;
+    queue = fp_queue_for_call(queue); /* which has waited for a stream */
     if (queue == NULL || !fp_service_enter(own)) {
         Py_XDECREF(queue);
         return NULL;
     }
-    ferry_request *request = begin(own, callback, queue);
+    ferry_request *request = begin(own, callback, queue, queue == given);
     bool good = false;
     if (request != NULL) {
         ferry_error error;
@@ -333,7 +334,7 @@ PyObject *fp_service_start(PyObject *self, PyObject *args)
         Py_INCREF(queue);
         made->queue = queue;
         made->is_done = false;
-        made->request = begin(own, callback, queue);
+        made->request = begin(own, callback, queue, true);
         PyObject_GC_Track((PyObject *)made);
         if (made->request == NULL) {
             Py_CLEAR(made);

@@ -9,7 +9,9 @@ memory the CPU cannot touch.
 import array
 import ctypes
 import gc
+import sys
 import threading
+import types
 import unittest
 import weakref
 
@@ -197,6 +199,59 @@ def behind_streams(rank, size):
     return True
 
 
+def of_torch(rank, size):
+    """As far as ferry asks torch, by a module that is none: which memory, and the current stream."""
+    current, asked, written = Stream(), [], []
+
+    class Dtype:
+        itemsize = 1
+
+        def __str__(self):
+            return "torch.uint8"
+
+    class Tensor(Weights):
+        __cuda_array_interface__ = property(lambda self: self.nothing)
+        device, dtype, is_cpu, is_cuda = "cuda:0", Dtype(), False, True
+
+        def data_ptr(self):
+            return self.place.value
+
+        def stride(self):
+            return (1,)
+
+        def get_device(self):
+            return self.number
+
+        def is_inference(self):
+            return False
+
+    def current_stream(device):
+        asked.append(device)
+        return current
+
+    torch = types.ModuleType("torch")
+    torch.Tensor, torch.cuda = Tensor, types.SimpleNamespace(current_stream=current_stream)
+    graph = types.ModuleType("torch.autograd.graph")
+    graph.increment_version = written.append
+    torch.__path__ = []
+    sys.modules.update({"torch": torch, "torch.autograd": torch, "torch.autograd.graph": graph})
+    source, target = Tensor(N), Tensor(N)
+    with ferry.RemoteCopyService() as service:
+        service.init()
+        ring(service, rank, size, source, target)
+        for turn, queue in enumerate([None, current, None]):
+            opens = current.gate()
+            source.write(content(rank, turn), current)
+            opener = threading.Timer(0.2, opens)
+            opener.start()
+            service.run(queue=queue)
+            opener.join()
+            assert target.read() == content((rank - 1) % size, turn), turn
+            driver().call(0, "cuMemHostUnregister", source.kept)
+    assert asked == [0, 0] and written == [target] * 3, (asked, written)
+    return True
+
+
 def collectives(rank, size):
     device = rank % driver().n_devices()
     with ferry.MixedCommHandler(rank, size, rank, size, 0, 1, None, None, None, None, "f32", "cuda",
@@ -254,6 +309,9 @@ class Cuda(unittest.TestCase):
 
     def test_behind_streams(self):
         self.assertEqual(run_ranks(behind_streams, 2), [True] * 2)
+
+    def test_of_torch(self):
+        self.assertEqual(run_ranks(of_torch, 2), [True] * 2)
 
     def test_collectives(self):
         self.assertEqual(run_ranks(collectives, 3), [True] * 3)
