@@ -94,7 +94,7 @@ typedef enum fy_cuda_number {
 /* What a cast does beside the change of type. */
 enum { FY_CUDA_SATURATES = 1, FY_CUDA_MULTIPLIES = 2, FY_CUDA_ADDS = 4 };
 
-/* fy_cuda_cast_8 and _1: a unit is so many numbers; sides of units of different sizes. */
+/* fy_cuda_cast_8, _4 (to f32) and _1: a unit is so many numbers; sides of units of different sizes. */
 typedef struct fy_cuda_cast {
     fy_cuda_side to, from;
     uint32_t n_units;
@@ -123,6 +123,7 @@ typedef struct fy_cuda_sum {
     X(fy_cuda_copy_rows, fy_cuda_rows)                                                             \
     X(fy_cuda_copy_table, fy_cuda_table)                                                           \
     X(fy_cuda_cast_8, fy_cuda_cast)                                                                \
+    X(fy_cuda_cast_4, fy_cuda_cast)                                                                \
     X(fy_cuda_cast_1, fy_cuda_cast)                                                                \
     X(fy_cuda_sum_8, fy_cuda_sum)                                                                  \
     X(fy_cuda_sum_1, fy_cuda_sum)

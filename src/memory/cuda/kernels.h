@@ -248,6 +248,23 @@ FY_DEVICE uint32_t largest_of(const float in[8])
     return most;
 }
 
+/* The largest magnitude of a type, as f32. */
+FY_DEVICE uint32_t most_of(uint32_t type)
+{
+    switch (type) {
+    case FY_CUDA_F16:
+        return MOST_F16;
+    case FY_CUDA_BF16:
+        return MOST_BF16;
+    case FY_CUDA_F8E4M3:
+        return MOST_F8E4M3;
+    case FY_CUDA_F8E5M2:
+        return MOST_F8E5M2;
+    default:
+        return F32_INFINITY - 1;
+    }
+}
+
 /* Four halves of two words: whether any is NaN. */
 FY_DEVICE bool has_nan_f16(const uint32_t w[4])
 {
@@ -396,6 +413,24 @@ FY_DEVICE void load_8(uint64_t at, uint32_t type, float out[8])
     }
 }
 
+/* Four of them, at a multiple of 8 bytes; of f8 types, of 4. Not of f32. */
+FY_DEVICE void load_4(uint64_t at, uint32_t type, float out[4])
+{
+    if (type == FY_CUDA_F16 || type == FY_CUDA_BF16) {
+        fy_v8 v = fy_load8(at);
+        out[0] = widen_one(type, v.x & 0xffff);
+        out[1] = widen_one(type, v.x >> 16);
+        out[2] = widen_one(type, v.y & 0xffff);
+        out[3] = widen_one(type, v.y >> 16);
+    } else {
+        uint32_t v = fy_load4(at);
+        FY_UNROLL
+        for (int i = 0; i < 4; i++) {
+            out[i] = widen_one(type, v >> 8 * i & 0xff);
+        }
+    }
+}
+
 FY_DEVICE void store_8(uint64_t at, uint32_t type, const float in[8])
 {
     uint32_t w[4];
@@ -455,11 +490,29 @@ FY_KERNEL(fy_cuda_cast_8, fy_cuda_cast)
          i += FY_BLOCKS * FY_THREADS) {
         float v[8];
         load_8(address_of(&a.from, i), a.from_type, v);
+        bool is_kept = a.changes == 0 ||
+                       (a.changes == FY_CUDA_SATURATES && largest_of(v) <= most_of(a.to_type));
         FY_UNROLL
         for (int k = 0; k < 8; k++) {
-            v[k] = a.changes == 0 ? v[k] : changed(&a, v[k]);
+            v[k] = is_kept ? v[k] : changed(&a, v[k]);
         }
         store_8(address_of(&a.to, i), a.to_type, v);
+    }
+}
+
+/* To f32 from what is narrower: so that threads beside each other store side by side. */
+FY_KERNEL(fy_cuda_cast_4, fy_cuda_cast)
+{
+    for (uint32_t i = FY_BLOCK * FY_THREADS + FY_THREAD; i < a.n_units;
+         i += FY_BLOCKS * FY_THREADS) {
+        float v[4];
+        uint32_t w[4];
+        load_4(address_of(&a.from, i), a.from_type, v);
+        FY_UNROLL
+        for (int k = 0; k < 4; k++) {
+            w[k] = bits_of(a.changes == 0 ? v[k] : changed(&a, v[k]));
+        }
+        fy_store16(address_of(&a.to, i), v16_of(w));
     }
 }
 

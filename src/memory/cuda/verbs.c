@@ -181,14 +181,14 @@ static bool number_of(uint32_t kind, uint32_t *number_out)
     return false;
 }
 
-/* Whether elements from `first` on can go eight by eight: then all accesses are wide. */
-static bool fits_eight(fy_cuda_place place, uint64_t element_bytes, uint64_t first)
+/* Whether elements from `first` on can go in groups of 8 or 4: then all accesses are wide. */
+static bool fits(fy_cuda_place place, uint64_t element_bytes, uint32_t group, uint64_t first)
 {
-    uint64_t eight = 8 * element_bytes, width = fy_min(16, eight);
+    uint64_t bytes = group * element_bytes, width = fy_min(16, bytes);
     const fy_area *area = place.area;
-    bool fits = first % 8 == 0 && (place.base + area->offset) % width == 0;
+    bool fits = first % group == 0 && (place.base + area->offset) % width == 0;
     if (area->n_dims > 0) {
-        fits = fits && area->run_bytes % eight == 0;
+        fits = fits && area->run_bytes % bytes == 0;
     }
     for (uint32_t d = 0; d < area->n_dims; d++) {
         fits = fits && area->stride[d] % width == 0;
@@ -211,10 +211,11 @@ static ferry_status cast_units(fy_exec_queue *queue, fy_cuda_cast *one, fy_cuda_
                            (int)FY_CUDA_MOST_UNITS);
         }
         one->n_units = (uint32_t)n;
-        FY_TRY(
-            fy_cuda_launch(queue->device, queue->stream,
-                           group == 8 ? FY_NUMBER_OF_fy_cuda_cast_8 : FY_NUMBER_OF_fy_cuda_cast_1,
-                           one, n, 1, error));
+        FY_TRY(fy_cuda_launch(queue->device, queue->stream,
+                              group == 8   ? FY_NUMBER_OF_fy_cuda_cast_8
+                              : group == 4 ? FY_NUMBER_OF_fy_cuda_cast_4
+                                           : FY_NUMBER_OF_fy_cuda_cast_1,
+                              one, n, 1, error));
         queue->n_issued++;
     }
     return FERRY_OK;
@@ -228,11 +229,13 @@ static ferry_status cast_by_kernel(fy_exec_queue *queue, const fy_cast *how, fy_
     uint64_t from_bytes = fy_cuda_element_bytes(how->from_kind);
     fy_cuda_place to = {sides[0].area, (uint64_t)(uintptr_t)sides[0].base};
     fy_cuda_place from = {sides[1].area, (uint64_t)(uintptr_t)sides[1].base};
-    uint64_t n_eights =
-        fits_eight(to, to_bytes, first) && fits_eight(from, from_bytes, first) ? n / 8 : 0;
-    FY_TRY(cast_units(queue, one, to, to_bytes, from, from_bytes, 8, first / 8, n_eights, error));
-    return cast_units(queue, one, to, to_bytes, from, from_bytes, 1, first + 8 * n_eights,
-                      n - 8 * n_eights, error);
+    uint32_t group = to_bytes == 4 && from_bytes < 4 ? 4 : 8;
+    bool fit = fits(to, to_bytes, group, first) && fits(from, from_bytes, group, first);
+    uint64_t n_groups = fit ? n / group : 0;
+    FY_TRY(cast_units(queue, one, to, to_bytes, from, from_bytes, group, first / group, n_groups,
+                      error));
+    return cast_units(queue, one, to, to_bytes, from, from_bytes, 1, first + group * n_groups,
+                      n - group * n_groups, error);
 }
 
 static uint32_t changes_of(const fy_cast *how)
