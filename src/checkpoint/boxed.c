@@ -120,17 +120,6 @@ static ferry_status check_bytes(const fy_boxed *boxed, const fy_parameter *p, fe
     return FERRY_OK;
 }
 
-/* A file has what its boxes' tensors are: casts of a run are of whole tensors. */
-static ferry_status check_cast(const fy_boxed *boxed, const fy_parameter *p, ferry_error *error)
-{
-    return p->cast.is_said
-               ? fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                         "%s: parameter \"%s\" has a \"cast\", which only plans know; --cast casts "
-                         "the tensors of a checkpoint",
-                         boxed->name, p->name)
-               : FERRY_OK;
-}
-
 /* ---- making ---- */
 
 static ferry_status fill(fy_boxed *boxed, ferry_side *side, const fy_boxed_tensor *tensors,
@@ -151,8 +140,11 @@ static ferry_status fill(fy_boxed *boxed, ferry_side *side, const fy_boxed_tenso
     boxed->spec->destination.name = boxed->name;
     boxed->side = side;
     FY_TRY(fy_spec_set_boxes(boxed->spec, &boxed->spec->destination, side, error));
+    FY_TRY(fy_side_refuse_casts(&boxed->spec->destination,
+                                "what becomes of the tensors of a checkpoint is said by --cast, or "
+                                "by the options of the call",
+                                error));
     for (size_t p = 0; p < side->n_parameters; p++) {
-        FY_TRY(check_cast(boxed, &side->parameters[p], error));
         FY_TRY(check_bytes(boxed, &side->parameters[p], error));
     }
     return fy_boxed_list_ranks(boxed, NULL, error);

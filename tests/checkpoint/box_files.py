@@ -29,6 +29,7 @@ class Logical:
         self.name, self.shape = tensor.name, tensor.shape
         self.dtype = ferry_dtype(tensor.word)
         self.elements = math.prod(tensor.shape)
+        self.values = self.quantize = None
 
 
 def can_be_boxed(tensor):
