@@ -132,6 +132,16 @@ typedef struct asked_scales {
     const fy_parameter *parameter;
 } asked_scales;
 
+static bool asks(const ferry_side *boxes)
+{
+    for (size_t p = 0; p < boxes->n_parameters; p++) {
+        if (boxes->parameters[p].blocks != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static int compare_asked(const void *a, const void *b)
 {
     const asked_scales *x = a, *y = b;
@@ -144,8 +154,11 @@ static int compare_asked(const void *a, const void *b)
 /* In the order of tensors, so that it does not matter in which order boxes are said. */
 ferry_status fy_spec_add_box_scales(ferry_spec *spec, const ferry_side *boxes, ferry_error *error)
 {
-    asked_scales *asked = fy_alloc(boxes->n_boxes, sizeof *asked);
     size_t n = 0;
+    if (!asks(boxes)) {
+        return FERRY_OK;
+    }
+    asked_scales *asked = fy_alloc(boxes->n_boxes, sizeof *asked);
     FY_TRY(fy_check_memory(asked != NULL, "the scales of a side", error));
     for (size_t i = 0; i < boxes->n_boxes; i++) {
         const fy_parameter *parameter = &boxes->parameters[boxes->boxes[i].parameter];
