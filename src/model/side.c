@@ -58,9 +58,12 @@ static ferry_status check_name(const char *name, const char *what, ferry_error *
 ferry_status fy_side_name_tensor(ferry_side *side, const char *name, uint32_t *number_out,
                                  ferry_error *error)
 {
-    if (side->n_tensors > 0 && strcmp(side->tensors[side->last_tensor].name, name) == 0) {
-        *number_out = side->last_tensor;
-        return FERRY_OK;
+    /* The last one, or the next: ranks say their boxes in the same order, mostly. */
+    for (uint32_t t = side->last_tensor; t < side->n_tensors && t < side->last_tensor + 2; t++) {
+        if (strcmp(side->tensors[t].name, name) == 0) {
+            *number_out = side->last_tensor = t;
+            return FERRY_OK;
+        }
     }
     uint64_t hash = fy_hash64(name, strlen(name));
     uint32_t number = find_tensor(side, name, hash);
@@ -425,25 +428,6 @@ ferry_status fy_side_sort(ferry_side *side, ferry_error *error)
     return FERRY_OK;
 }
 
-static void unpack_box(const fy_said_box *held, const char *tensor, ferry_side_box *box)
-{
-    size_t n = held->n_dims;
-    *box = (ferry_side_box)FERRY_SIDE_BOX_INIT;
-    box->tensor = tensor;
-    box->n_dims = held->n_dims;
-    box->n_repeats = held->n_repeats;
-    box->offset = held->offset;
-    memcpy(box->begin, held->numbers, n * sizeof *box->begin);
-    memcpy(box->shape, fy_said_box_shape(held), n * sizeof *box->shape);
-    memcpy(box->strides, fy_said_box_strides(held), n * sizeof *box->strides);
-    for (uint32_t i = 0; i < held->n_repeats; i++) {
-        const uint64_t *repeat = fy_said_box_repeat(held, i);
-        box->repeats[i].count = repeat[0];
-        box->repeats[i].offset = repeat[1];
-        memcpy(box->repeats[i].begin, repeat + 2, n * sizeof *box->begin);
-    }
-}
-
 static ferry_status append_parameters(ferry_side *side, const ferry_side *other,
                                       const uint32_t *own, size_t n_own, ferry_error *error)
 {
@@ -472,27 +456,47 @@ static ferry_status append_parameters(ferry_side *side, const ferry_side *other,
     return FERRY_OK;
 }
 
-ferry_status fy_side_append(ferry_side *side, const ferry_side *other, const uint32_t *own,
-                            size_t n_own, ferry_error *error)
+/* numbers_out: of the other side's tensors, in this one. */
+static ferry_status append_tensors(ferry_side *side, const ferry_side *other, uint32_t *numbers_out,
+                                   ferry_error *error)
 {
-    size_t first = side->n_parameters;
     for (size_t t = 0; t < other->n_tensors; t++) {
         const fy_side_tensor *tensor = &other->tensors[t];
-        uint32_t number;
         if (tensor->shape != NULL) {
             FY_TRY(ferry_side_add_tensor(side, tensor->name, tensor->dtype, tensor->n_dims,
                                          tensor->shape, error));
-        } else {
-            FY_TRY(fy_side_name_tensor(side, tensor->name, &number, error));
         }
+        FY_TRY(fy_side_name_tensor(side, tensor->name, &numbers_out[t], error));
     }
-    FY_TRY(append_parameters(side, other, own, n_own, error));
+    return FERRY_OK;
+}
+
+/* They were checked when they were added there. */
+static ferry_status append_boxes(ferry_side *side, const ferry_side *other, size_t first,
+                                 const uint32_t *tensors, ferry_error *error)
+{
+    if (other->n_boxes > FY_MAX_BOXES - side->n_boxes) {
+        return fy_fail(error, FERRY_ERR_LIMIT, "more than %d boxes", FY_MAX_BOXES);
+    }
+    FY_TRY(FY_GROW(side->boxes, side->box_capacity, side->n_boxes + other->n_boxes,
+                   "the boxes of a side", error));
     for (size_t i = 0; i < other->n_boxes; i++) {
-        const fy_said_box *held = &other->boxes[i];
-        ferry_side_box box;
-        unpack_box(held, other->tensors[held->tensor].name, &box);
-        FY_TRY(ferry_side_add_box(side, first + held->parameter, &box, error));
+        fy_said_box box = other->boxes[i];
+        size_t n = box.n_dims, n_numbers = 3 * n + box.n_repeats * (2 + n);
+        uint64_t *numbers = fy_arena_alloc(&side->arena, n_numbers + 1, sizeof *numbers);
+        FY_TRY(fy_check_memory(numbers != NULL, "the boxes of a side", error));
+        memcpy(numbers, box.numbers, n_numbers * sizeof *numbers);
+        box.numbers = numbers;
+        box.parameter += (uint32_t)first;
+        box.tensor = tensors[box.tensor];
+        side->boxes[side->n_boxes++] = box;
     }
+    return FERRY_OK;
+}
+
+static ferry_status append_fills(ferry_side *side, const ferry_side *other, size_t first,
+                                 ferry_error *error)
+{
     for (size_t i = 0; i < other->n_fills; i++) {
         const fy_fill *fill = &other->fills[i];
         FY_TRY(ferry_side_add_fill(side, first + fill->parameter, fill->n_dims, fill->offset,
@@ -500,6 +504,20 @@ ferry_status fy_side_append(ferry_side *side, const ferry_side *other, const uin
         side->fills[side->n_fills - 1].n_digits = fill->n_digits;
     }
     return FERRY_OK;
+}
+
+ferry_status fy_side_append(ferry_side *side, const ferry_side *other, const uint32_t *own,
+                            size_t n_own, ferry_error *error)
+{
+    size_t first = side->n_parameters;
+    uint32_t *tensors = fy_alloc(other->n_tensors, sizeof *tensors);
+    FY_TRY(fy_check_memory(tensors != NULL, "the tensors of a side", error));
+    ferry_status status = append_tensors(side, other, tensors, error);
+    FY_THEN(status, append_parameters(side, other, own, n_own, error));
+    FY_THEN(status, append_boxes(side, other, first, tensors, error));
+    FY_THEN(status, append_fills(side, other, first, error));
+    fy_free(tensors);
+    return status;
 }
 
 static bool add_loop(fy_strided *places, uint64_t count, uint64_t stride)

@@ -5,6 +5,7 @@ Every element of every destination parameter must be written exactly once: by a 
 that holds the logical element at the very place that the move names, or by a fill with its bits.
 """
 
+import json
 from collections import defaultdict
 
 import ferry_cast
@@ -125,6 +126,7 @@ class BoxPlanChecker(PlanChecker):
     def __init__(self, spec, plan, policy, subset=None, lost=(), maximal=True):
         super().__init__(spec, plan, policy, subset, lost)
         self.must_be_maximal = maximal
+        self.shares_blocks = '"blocks"' in json.dumps(spec["source"].get("rules", []))
         self.has_fills = self.model.in_boxes("destination")
         self.wanted = {tensor.name for tensor in self.model.wanted(subset)}
         self._logical = {}
@@ -371,6 +373,20 @@ class BoxPlanChecker(PlanChecker):
     def check_product(self):
         """Of meshes alone."""
 
+    def check_seed_senders(self):
+        """Who sends under the rule of seeds: whoever wants what he has himself, else the lowest
+        holder, or in turn. Among neighbours that share a block of a mesh it is the first of them."""
+        for move in [] if self.shares_blocks else self.moves:
+            sender, receiver = move.record["from"], move.record["to"]
+            masks = self.model.source_masks(move.source.name)
+            for mask in {masks[offset] for offset in move.sender.global_offsets()}:
+                holders = [rank for rank in range(mask.bit_length()) if mask >> rank & 1]
+                named = {holders[0], holders[receiver % len(holders)]}
+                if sender not in named | ({receiver} & set(holders)):
+                    self.complain("%s: the rule of seeds names one of %s", move.label,
+                                  sorted(named))
+                    return
+
 
 def is_fill(record):
     return (isinstance(record, dict) and set(record) == FILL_KEYS and is_count(record["rank"])
@@ -404,3 +420,11 @@ def bytes_stay_whole(read, write, per_byte):
 
 def check_box_plan(spec, plan, policy, subset=None, lost=(), maximal=True):
     return BoxPlanChecker(spec, plan, policy, subset, lost, maximal).check()
+
+
+def check_seed_plan(spec, plan):
+    """The same of a plan by the rule of seeds, and who sends."""
+    checker = BoxPlanChecker(spec, plan, "seed")
+    if not checker.check():
+        checker.check_seed_senders()
+    return checker.problems

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "oracle"))
 import box_random  # noqa: E402
 import cast_random  # noqa: E402
 import spec_random  # noqa: E402
-from box_oracle import check_box_plan  # noqa: E402
+from box_oracle import check_box_plan, check_seed_plan  # noqa: E402
 from ferry_boxes import BoxSide, is_in_boxes, model_of  # noqa: E402
 from ferry_layout import glob_match, row_major_strides  # noqa: E402
 from ferry_oracle import check_balance, check_plan  # noqa: E402
@@ -82,6 +82,14 @@ def check_lost(ferry, path, plan, spec, rng):
         must("moves and copies nothing" in ferry.error(path, *option), about + "has moves")
     else:
         fail_on(check_plan(spec, ferry.plan(path, *option), "balanced", None, lost), about)
+
+
+def check_seed(ferry, path, spec):
+    """By the reference's rule: proved, and judged like any other plan."""
+    plan = ferry.plan(path, "--replica", "seed")
+    fail_on(check_seed_plan(spec, plan), "--replica seed: ")
+    ferry.run(path, "--replica", "seed", "--prove")
+    return plan
 
 
 def check_scheduled(ferry, path, spec, plan):
@@ -142,12 +150,16 @@ def in_mesh(record, model, which, rank):
 def check_as_boxes(ferry, seed):
     """Two meshes, and the same with one or both sides as boxes: the same moves.
 
-    Where a source has replicas, shares of a few elements may be cut elsewhere; then what each rank
-    receives is the same.
+    Where a source has replicas, shares of a few elements may be cut elsewhere: what neighbours share
+    is a part of its own among splits, and a region of its own among boxes, so it is shared out with
+    other parts. Then what each rank receives is the same, and senders are as even. The rule of
+    seeds shares nothing out, so senders send the same, but where neighbours share: a tensor counts
+    as cut there, though all have all of it.
     """
     spec = spec_random.random_spec(seed, seed % 3 == 0)
     model = model_of(spec)
     plan = ferry.plan(ferry.write(spec, "mesh.json"))
+    seeds = ferry.plan(ferry.folder / "mesh.json", "--replica", "seed")
     for chosen in ((SIDES[0],), (SIDES[1],), SIDES):
         sides = {which: box_random.boxes_of_mesh(model, which) for which in chosen}
         if None in sides.values():
@@ -155,6 +167,11 @@ def check_as_boxes(ferry, seed):
         found = ferry.plan(ferry.write({**spec, **sides}, "boxes.json"))
         about = "%s as boxes (mesh spec: %s): " % (" and ".join(chosen), json.dumps(spec))
         fail_on(check_plan({**spec, **sides}, found, "balanced"), about)
+        fail_on(check_balance({**spec, **sides}, found, tolerance=1.05), about)
+        by_seed = check_seed(ferry, ferry.folder / "boxes.json", {**spec, **sides})
+        shares = any(word in json.dumps(spec) for word in ('"blocks"', '"parts"'))
+        must(shares or senders_of(by_seed) == senders_of(seeds),
+             about + "by seeds %s, not %s" % (senders_of(by_seed), senders_of(seeds)))
         must(found["bytes"] == plan["bytes"], about + "%s, not %s" % (found["bytes"],
                                                                       plan["bytes"]))
         received = [[(line["rank"], line["in"], line["local"]) for line in printed["ranks"]
@@ -167,6 +184,10 @@ def check_as_boxes(ferry, seed):
             must(mine == its, about + "the move\n%s\nnot\n%s" % (json.dumps(mine), json.dumps(its)))
         must(len(moves) == len(plan["moves"]), about + "%d moves, not %d" % (len(moves),
                                                                           len(plan["moves"])))
+
+
+def senders_of(plan):
+    return [(line["rank"], line["out"]) for line in plan["ranks"] if line["out"]]
 
 
 def has_replicas(model):
@@ -202,6 +223,7 @@ def check_case(ferry, seed, spec):
     check_summary_of(ferry, path, plan)
     ferry.run(path, *ferry.options, "--prove")
     check_scheduled(ferry, path, spec, plan)
+    check_seed(ferry, path, spec)
     check_saved(ferry, path, plan)
     check_subset(ferry, path, plan, spec, rng)
     check_lost(ferry, path, plan, spec, rng)

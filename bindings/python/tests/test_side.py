@@ -177,6 +177,24 @@ class Refits(unittest.TestCase):
         self.assertEqual(new, b".b..c.")
         self.assertEqual(ferry.plan(spec).shards("destination", 0)["p"].shape, (6,))
 
+    def test_fills_of_any_length(self):
+        """Longer than the pattern that fills are copied from, and a prime number of elements."""
+        for dtype, size in (("u8", 1), ("f32", 4)):
+            for n in (5003, 4096, 10007, 1021):
+                rows, pitch = 3, n + 2
+                side = ferry.Side()
+                side.add_parameter("p", 0, rows * pitch, dtype=dtype)
+                side.add_box("w", [0, 0], [rows, 2], offset=n, strides=[pitch, 1])
+                side.add_fill(0, [rows, n], [pitch, 1], bits=bytes(range(1, size + 1)))
+                spec = {"format": "ferry.spec/1", "destination": side,
+                        "source": {"mesh": [], "rules": [{"match": "*"}]},
+                        "tensors": [{"name": "w", "shape": [rows, 2], "dtype": dtype}]}
+                new = bytearray(rows * pitch * size)
+                row = bytes(range(1, size + 1)) * n + b"\xff" * (2 * size)
+                with self.subTest(dtype=dtype, n=n):
+                    ferry.refit({"w": b"\xff" * (2 * rows * size)}, {"p": new}, spec)
+                    self.assertEqual(new, row * rows)
+
     def test_what_a_rank_gives(self):
         """A parameter of another length or dtype, none, or with strides of its own: on all ranks."""
         good = empty(2)
