@@ -1,7 +1,7 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """What becomes of a tensor's elements on their way, as docs/formats.md says it: "cast" and friends.
 
-A second reading, like ferry_layout.py. `becomes` says what a plan must print of a move; `element`
+A second reading, like ferry_layout.py. `becomes` says what a plan must print of a move; `Change.element`
 is what one element becomes, reckoned in fractions.
 """
 
@@ -65,6 +65,81 @@ class Cast:
         return Change(self, dtype, wanted)
 
 
+class Number:
+    """What an element's bits say: a sign, and a fraction, or that it is infinite or no number."""
+
+    def __init__(self, negative, value=None, payload=None):
+        self.negative, self.value, self.payload = negative, value, payload
+        self.is_nan = payload is not None
+        self.is_infinite = value is None and payload is None
+
+    def timed(self, factor):
+        negative = self.negative != (factor < 0)
+        return Number(negative, self.value if self.value is None
+                      else self.value * abs(Fraction(factor)))
+
+    def plus(self, number):
+        if self.is_infinite:
+            return self
+        value = (-self.value if self.negative else self.value) + Fraction(number)
+        return Number(value < 0, abs(value))
+
+
+def read(dtype, bits):
+    """A Number; of the magnitude, which is positive, the sign is apart."""
+    exponent_bits, mantissa_bits, has_infinity = TYPES[dtype]
+    magnitude_bits = exponent_bits + mantissa_bits
+    negative, magnitude = bool(bits >> magnitude_bits), bits & ((1 << magnitude_bits) - 1)
+    exponent, mantissa = magnitude >> mantissa_bits, magnitude & ((1 << mantissa_bits) - 1)
+    if has_infinity and exponent == (1 << exponent_bits) - 1:
+        if mantissa:  # the payload as that of an f32
+            return Number(negative, payload=Fraction(mantissa, 1 << mantissa_bits))
+        return Number(negative)
+    if not has_infinity and magnitude == (1 << magnitude_bits) - 1:
+        return Number(negative, payload=Fraction(1, 2))
+    bias = (1 << (exponent_bits - 1)) - 1
+    whole = mantissa if exponent == 0 else mantissa + (1 << mantissa_bits)
+    power = max(exponent, 1) - bias - mantissa_bits
+    return Number(negative, Fraction(whole) * Fraction(2) ** power)
+
+
+def write_nan(dtype, number):
+    """The bits of a NaN: quiet, with as much of the payload as there is room for; all ones in f8."""
+    exponent_bits, mantissa_bits, _ = TYPES[dtype]
+    if width(dtype) == 8:
+        return (1 << (exponent_bits + mantissa_bits)) - 1
+    mantissa = int(number.payload * (1 << mantissa_bits))
+    if dtype != "f32":
+        mantissa |= 1 << (mantissa_bits - 1)
+    return ((1 << exponent_bits) - 1) << mantissa_bits | mantissa
+
+
+def write_magnitude(dtype, value, saturates):
+    """The bits of the nearest number, ties to the even one."""
+    exponent_bits, mantissa_bits, has_infinity = TYPES[dtype]
+    infinite = ((1 << exponent_bits) - 1) << mantissa_bits
+    too_large = infinite if has_infinity else (1 << (exponent_bits + mantissa_bits)) - 1
+    bias = (1 << (exponent_bits - 1)) - 1
+    if value is None:
+        return too_large - 1 if saturates and not has_infinity else too_large
+    if value == 0:
+        return 0
+    exponent = value.numerator.bit_length() - value.denominator.bit_length()
+    exponent -= Fraction(2) ** exponent > value
+    exponent = max(exponent, 1 - bias)
+    bits = round(value / Fraction(2) ** (exponent - mantissa_bits))  # a Fraction's ties go to even
+    bits += (exponent + bias - 1) << mantissa_bits
+    if bits < too_large:
+        return bits
+    return too_large - 1 if saturates else too_large
+
+
+def write(dtype, number, saturates):
+    magnitude = (write_nan(dtype, number) if number.is_nan
+                 else write_magnitude(dtype, number.value, saturates))
+    return number.negative << (width(dtype) - 1) | magnitude
+
+
 class Change:
     """A cast from one type to another."""
 
@@ -72,6 +147,23 @@ class Change:
         self.cast, self.dtype, self.wanted = cast, dtype, wanted
         self.at = "receiver" if width(dtype) < width(wanted) else "sender"
         self.bits = min(width(dtype), width(wanted))
+
+    def element(self, bits):
+        """The bits that an element becomes; None: any that are no number."""
+        number = read(self.dtype, bits)
+        if number.is_nan:
+            if self.cast.changes() or self.dtype == "f64":
+                return None
+            return bits if self.dtype == self.wanted else write(self.wanted, number, False)
+        if self.dtype == self.wanted and not self.cast.changes():
+            return bits
+        if self.dtype == "f64":  # an f32 first, which may be infinite
+            number = read("f32", write("f32", number, False))
+        if self.cast.scale != 1:
+            number = read("f32", write("f32", number.timed(self.cast.scale), False))
+        if self.cast.add != 0:
+            number = read("f32", write("f32", number.plus(self.cast.add), False))
+        return write(self.wanted, number, self.cast.word == "saturate")
 
     def printed(self):
         """The keys of a move."""

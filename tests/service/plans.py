@@ -3,10 +3,11 @@
 """Random specs through the copy service: every byte that it brings against the oracle's.
 
     plans.py --program PROGRAM [--seed S] [--count C] [--row inproc|shm|mixed|...] [--patience X]
-             [--boxes]
+             [--boxes] [--casts]
 
-With --boxes one side, or both, say which box lies where in which parameter. The oracle writes what each rank holds and works out, element by element, what each must have
-afterwards; the program only moves it. A case can be had alone by its seed and --count 1.
+With --boxes one side, or both, say which box lies where in which parameter; with --casts the destination wants
+some of it in other types. The oracle writes what each rank holds and works out, element by element, what each must
+have afterwards; the program only moves it. A case can be had alone by its seed and --count 1.
 """
 
 import argparse
@@ -20,6 +21,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "oracle"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+import cast_random  # noqa: E402
+import ferry_cast  # noqa: E402
 import skips  # noqa: E402
 from box_random import random_box_spec  # noqa: E402
 from ferry_boxes import model_of  # noqa: E402
@@ -48,6 +51,11 @@ def blob_of(tensor, rng):
     return rng.randbytes(tensor.bytes_of(tensor.elements))
 
 
+def in_run(blob, run):
+    """What the program makes of a source before a run."""
+    return bytes(byte ^ run * 59 & 0xff for byte in blob)
+
+
 def gather(bits, places):
     """The elements at (blob, row-major index), packed as in memory."""
     if bits % 8 == 0:
@@ -58,22 +66,32 @@ def gather(bits, places):
 
 
 def expected_of(model, tensor, rank, blobs):
-    origin, feeds = model.origin(tensor), model.feeds(tensor)
+    """The bytes of a shard on a mesh."""
+    origin, feeds, change = model.origin(tensor), model.feeds(tensor), model.change(tensor)
     places = [origin[index] for index in model.at_destination(tensor.name).held(rank)]
-    return gather(tensor.bits, [(blobs[feeds[number].source], offset) for number, offset in places])
+    places = [(blobs[feeds[number].source], offset) for number, offset in places]
+    if change is None:
+        return gather(tensor.bits, places)
+    bits = ferry_cast.width(change.wanted)
+    memory = Memory(bits, len(places), POISON)
+    for address, (blob, index) in enumerate(places):
+        memory.put(address, change.element(element(blob, tensor.bits, index)))
+    return memory
 
 
 class Memory:
-    """A parameter's bytes, and which bits of them are moved."""
+    """A parameter's bytes, and which of its elements may be any NaN."""
 
-    def __init__(self, parameter, byte):
-        self.bits = parameter.bits
-        n_bytes = (parameter.elements * self.bits + 7) // 8
-        self.bytes = bytearray([byte]) * n_bytes
-        self.moved = bytearray(n_bytes)
+    def __init__(self, bits, elements, byte):
+        self.bits = bits
+        self.bytes = bytearray([byte]) * ((elements * bits + 7) // 8)
+        self.nans = []
 
-    def put(self, address, value, moved):
-        """value: an element as a number."""
+    def put(self, address, value):
+        """value: an element as a number; None: a NaN."""
+        if value is None:
+            self.nans.append(address)
+            return
         mask = (1 << self.bits) - 1
         if self.bits < 8:
             shift = address % 2 * 4
@@ -81,10 +99,16 @@ class Memory:
         else:
             n = self.bits // 8
             at = address * n
-        def mixed(old, new):
-            return ((int.from_bytes(old, "little") & ~mask) | new).to_bytes(n, "little")
-        self.bytes[at:at + n] = mixed(self.bytes[at:at + n], value)
-        self.moved[at:at + n] = mixed(self.moved[at:at + n], mask if moved else 0)
+        old = int.from_bytes(self.bytes[at:at + n], "little")
+        self.bytes[at:at + n] = ((old & ~mask) | value).to_bytes(n, "little")
+
+    def forget_nans(self, have, dtype):
+        """Takes over the elements that may be any NaN, and are one."""
+        n = self.bits // 8
+        for address in self.nans:
+            found = element(have, self.bits, address)
+            if ferry_cast.read(dtype, found).is_nan:
+                self.bytes[address * n:(address + 1) * n] = found.to_bytes(n, "little")
 
 
 def element(blob, bits, index):
@@ -105,22 +129,23 @@ def index_of(tensor, box, place):
 
 def laid_out(model, parameter, blobs, is_source):
     """What a parameter holds, or shall hold, element by element."""
-    memory = Memory(parameter, 0x5e if is_source else POISON)
+    memory = Memory(parameter.bits, parameter.elements, 0x5e if is_source else POISON)
     for address, what in enumerate(parameter.memory):
         if what is None:
             continue
         box, place = what
         if box.bits is not None:
-            memory.put(address, int(box.bits, 16), False)
+            memory.put(address, int(box.bits, 16))
             continue
         tensor = model.by_name[box.tensor]
         index = index_of(tensor, box, place)
         if is_source:
-            blob = blobs[tensor.name]
-        else:
-            number, index = model.origin(tensor)[index]
-            blob = blobs[model.feeds(tensor)[number].source]
-        memory.put(address, element(blob, parameter.bits, index), True)
+            memory.put(address, element(blobs[tensor.name], tensor.bits, index))
+            continue
+        number, index = model.origin(tensor)[index]
+        bits = element(blobs[model.feeds(tensor)[number].source], tensor.bits, index)
+        change = parameter.change(tensor)
+        memory.put(address, change.element(bits) if change else bits)
     return memory
 
 
@@ -130,15 +155,18 @@ class Case:
     def __init__(self, folder, model):
         self.folder = folder
         self.lines = [[] for _ in range(model.world)]
-        self.expected = {}  # file: bytes, which bits of them are moved, tensor, rank
+        self.expected = {}  # file: tensor, rank, type; and for each run bytes or Memory
 
     def source(self, name, rank, tensor, data):
         (self.folder / name).write_bytes(data)
         self.lines[rank].append("S %d %s %s" % (len(data), name, tensor))
 
-    def destination(self, name, rank, tensor, data, moved=None):
-        self.expected[name] = data, moved or b"\xff" * len(data), tensor, rank
-        self.lines[rank].append("D %d %s %s" % (len(data), name, tensor))
+    def destination(self, name, rank, tensor, dtype, made):
+        """made: of blobs, what is wanted then; called for each run."""
+        runs = [made(run) for run in range(RUNS)]
+        self.expected[name] = tensor, rank, dtype, runs
+        n_bytes = len(getattr(runs[0], "bytes", runs[0]))
+        self.lines[rank].append("D %d %s %s" % (n_bytes, name, tensor))
 
 
 def write_mesh(case, model, blobs, is_source):
@@ -150,27 +178,30 @@ def write_mesh(case, model, blobs, is_source):
         placement = place(tensor.name)
         for rank in placement.shards if placement else ():
             if is_source:
-                blob = blobs[tensor.name]
+                blob = blobs[0][tensor.name]
                 data = gather(tensor.bits, [(blob, index) for index in placement.held(rank)])
                 case.source("s%d.%d" % (number, rank), rank, tensor.name, data)
             else:
+                change = model.change(tensor)
                 case.destination("d%d.%d" % (number, rank), rank, tensor.name,
-                                 expected_of(model, tensor, rank, blobs))
+                                 change.wanted if change else tensor.dtype,
+                                 lambda run: expected_of(model, tensor, rank, blobs[run]))
 
 
 def write_boxes(case, model, side, blobs, is_source):
     for rank, parameters in side.parameters.items():
         for number, parameter in enumerate(parameters):
-            memory = laid_out(model, parameter, blobs, is_source)
             if is_source:
-                case.source("sp%d.%d" % (number, rank), rank, parameter.name, memory.bytes)
+                case.source("sp%d.%d" % (number, rank), rank, parameter.name,
+                            laid_out(model, parameter, blobs[0], True).bytes)
             else:
-                case.destination("dp%d.%d" % (number, rank), rank, parameter.name,
-                                 bytes(memory.bytes), bytes(memory.moved))
+                case.destination("dp%d.%d" % (number, rank), rank, parameter.name, parameter.dtype,
+                                 lambda run: laid_out(model, parameter, blobs[run], False))
 
 
 def write_case(folder, model, rng):
-    blobs = {t.name: blob_of(t, rng) for t in model.tensors if t.source is None}
+    first = {t.name: blob_of(t, rng) for t in model.tensors if t.source is None}
+    blobs = [{name: in_run(blob, run) for name, blob in first.items()} for run in range(RUNS)]
     case = Case(folder, model)
     for side, is_source in ((model.source, True), (model.destination, False)):
         if hasattr(side, "parameters"):
@@ -199,31 +230,42 @@ def settings_of(rng):
 
 
 def compare(folder, expected):
-    for run in range(RUNS):
-        for name, (wanted, moved, tensor, rank) in expected.items():
+    for name, (tensor, rank, dtype, runs) in expected.items():
+        for run, wanted in enumerate(runs):
             have = (folder / ("%s.%d" % (name, run))).read_bytes()
-            wanted = bytes(byte ^ run * 59 & mask for byte, mask in zip(wanted, moved))
+            if isinstance(wanted, Memory):
+                wanted.forget_nans(have, dtype)
+                wanted = wanted.bytes
             if have != wanted:
                 wrong = [i for i, (a, b) in enumerate(zip(have, wanted)) if a != b]
                 raise Failure("run %d, rank %d, \"%s\": %d of %d bytes are wrong, first at %s" % (
                     run, rank, tensor, len(wrong), len(wanted), wrong[:1]))
 
 
-def draw(seed, most_ranks, boxes):
+def with_casts(number, spec):
+    """The same spec with some casts, or None."""
+    spec = cast_random.add_casts(random.Random("casts of runs %d" % number), spec)
+    entries = spec["destination"].get("boxes", spec["destination"].get("rules"))
+    return spec if any("cast" in entry for entry in entries) else None
+
+
+def draw(seed, most_ranks, boxes, casts):
     """A spec that so many ranks can do."""
     for attempt in range(1000):
         number = seed * 1000 + attempt
         spec = random_box_spec(number) if boxes else random_spec(number)
-        model = model_of(spec)
-        if model.world <= most_ranks:
-            return spec, model
+        if model_of(spec).world > most_ranks:
+            continue
+        spec = with_casts(number, spec) if casts else spec
+        if spec is not None:
+            return spec, model_of(spec)
     raise Failure("no spec for %d ranks" % most_ranks)
 
 
-def one(seed, row, program, patience, boxes):
+def one(seed, row, program, patience, boxes, casts):
     engines, threads, most_ranks, nodes = ROWS[row]
     rng = random.Random(seed)
-    spec, model = draw(seed, most_ranks, boxes)
+    spec, model = draw(seed, most_ranks, boxes, casts)
     chosen = settings_of(rng)
     with tempfile.TemporaryDirectory(prefix="ferry-plans-") as text:
         folder = Path(text)
@@ -258,6 +300,7 @@ def main():
     parser.add_argument("--row", default="inproc", choices=sorted(ROWS))
     parser.add_argument("--patience", type=float, default=1.0)
     parser.add_argument("--boxes", action="store_true")
+    parser.add_argument("--casts", action="store_true")
     options = parser.parse_args()
     needs_ucx = options.row in ("mixed", "ucx")
     plugins = os.environ.get("FERRY_PLUGINS") or str(Path(options.program).parent)
@@ -266,11 +309,12 @@ def main():
     failed = 0
     for seed in range(options.seed, options.seed + options.count):
         try:
-            one(seed, options.row, options.program, options.patience, options.boxes)
+            one(seed, options.row, options.program, options.patience, options.boxes, options.casts)
         except Failure as failure:
             failed += 1
-            print("--row %s%s --seed %d --count 1: FAILED: %s"
-                  % (options.row, " --boxes" if options.boxes else "", seed, failure), flush=True)
+            print("--row %s%s%s --seed %d --count 1: FAILED: %s"
+                  % (options.row, " --boxes" if options.boxes else "",
+                     " --casts" if options.casts else "", seed, failure), flush=True)
     print("%d of %d specs failed on %s" % (failed, options.count, options.row))
     return 1 if failed else 0
 
