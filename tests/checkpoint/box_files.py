@@ -5,7 +5,9 @@ Built on the oracle of plans (tests/oracle/ferry_boxes.py), not on the library: 
 expanded to the elements of memory that it names.
 """
 
+import json
 import math
+import shutil
 import sys
 from pathlib import Path
 
@@ -213,6 +215,22 @@ def flip(rng, boxed, damaged):
     return rank, chosen.name, mends
 
 
+def spoil_checksum(rng, boxed, spoiled):
+    """A copy in which the data of a parameter are right, but not the checksum that is recorded."""
+    shutil.copytree(boxed, spoiled)
+    _, files, _ = read_boxed(boxed)
+    rank = rng.choice(list(files))
+    if not files[rank].tensors:
+        return None, None
+    chosen = rng.choice(files[rank].tensors)
+    path, was = Path(spoiled) / store.rank_name(rank), store.checksum(chosen.data)
+    data = path.read_bytes()
+    key = json.dumps(store.CHECKSUM_KEY + chosen.name, ensure_ascii=False).encode() + b':"'
+    at = data.index(key + was.encode()) + len(key)
+    path.write_bytes(data[:at] + (b"0" if data[at:at + 1] != b"0" else b"1") + data[at + 1:])
+    return rank, chosen.name
+
+
 # ---- large ones ----------------------------------------------------------------------------------
 #
 # Each tensor alone in a parameter, whole on one rank and in slices of its last dimension on others:
@@ -226,19 +244,22 @@ def draw_large(rng, tensors):
         order = list(range(len(tensor.shape)))
         if unit == 1:
             rng.shuffle(order)
-        entries.append(slice_entry(rng, "whole.%d" % number, tensor, order, 0, tensor.shape[-1],
+        entries.append(slice_entry("whole.%d" % number, tensor, order, 0, tensor.shape[-1],
                                    [0]))
         n = rng.choice([1, 2, 3])
         cuts = sorted({0, tensor.shape[-1], *(unit * rng.randint(0, tensor.shape[-1] // unit)
                                               for _ in range(n - 1))})
         same = list(range(len(tensor.shape)))
+        step = unit * rng.choice([2, 3, 5])
+        if tensor.shape[-1] >= step:
+            entries.append(comb_entry("comb.%d" % number, tensor, unit, step))
         for rank, (begin, end) in enumerate(zip(cuts, cuts[1:])):
-            entries.append(slice_entry(rng, "cut.%d" % number, tensor, same, begin, end,
+            entries.append(slice_entry("cut.%d" % number, tensor, same, begin, end,
                                        [rank + 1]))
     return {"boxes": entries}
 
 
-def slice_entry(rng, name, tensor, order, begin, end, ranks):
+def slice_entry(name, tensor, order, begin, end, ranks):
     shape = tensor.shape[:-1] + [end - begin]
     strides, span = [0] * len(shape), 1
     for d in reversed(order):
@@ -247,6 +268,16 @@ def slice_entry(rng, name, tensor, order, begin, end, ranks):
     return {"ranks": ranks, "parameter": name, "elements": span,
             "holds": [{"tensor": tensor.name, "begin": [0] * (len(shape) - 1) + [begin],
                        "shape": shape, "offset": 0, "strides": strides}]}
+
+
+def comb_entry(name, tensor, unit, step):
+    """Every so many columns one, side by side: a loop that leaves most of each row out."""
+    count, rows = tensor.shape[-1] // step, tensor.shape[:-1]
+    entry = slice_entry(name, tensor, list(range(len(rows) + 1)), 0, count * unit, [0])
+    entry["holds"][0].update(
+        shape=rows + [unit], repeat=[{"count": count, "begin": [0] * len(rows) + [step],
+                                      "offset": unit}])
+    return entry
 
 
 def check_large(folder, side, tensors):
@@ -258,7 +289,10 @@ def check_large(folder, side, tensors):
         items, made = elements(tensor), [None] * entry["elements"]
         at = list(offsets(map(range, hold["shape"]), hold["strides"]))
         of = list(offsets(spans(hold["begin"], hold["shape"]), row_major_strides(tensor.shape)))
-        for address, number in zip(at, of):
-            made[address] = items[number]
+        (loop,) = hold.get("repeat", [{"count": 1, "begin": [0], "offset": 0}])
+        for turn in range(loop["count"]):
+            more, further = turn * loop["offset"], turn * loop["begin"][-1]
+            for address, number in zip(at, of):
+                made[address + more] = items[number + further]
         require(join(tensor.word, made) == found.data, "%s: %r differs" % (
             entry["ranks"], entry["parameter"]))

@@ -9,6 +9,8 @@ Case i of a run is made from seed S + i alone. The first failure prints its seed
 
 import math
 import sys
+import tempfile
+from pathlib import Path
 
 import box_files
 import models
@@ -93,6 +95,11 @@ def check_verify(ferry, folder, rng, source, boxed, tensors, side):
     sentence = ferry.require_different(source, folder / "damaged", str(rank))
     must(shown_in(name, sentence), "verify must name %r: %s" % (name, sentence))
     must(mended or "damaged: their checksum" in sentence, "verify: %s" % sentence)
+    rank, name = box_files.spoil_checksum(rng, boxed, folder / "spoiled")
+    if name is not None:
+        done = ferry.verify(source, folder / "spoiled")
+        must(done.code == 2 and "damaged: their checksum" in done.error
+             and shown_in(name, done.error), str(done))
 
 
 def check_back(ferry, folder, rng):
@@ -137,7 +144,16 @@ def check_replicas(ferry, folder, rng, boxed):
 
 
 def check_large(ferry, folder, rng):
-    """Parameters of MiB under the smallest cap: windows and hulls end anywhere."""
+    """Parameters of MiB under the smallest cap: windows and hulls end anywhere. In memory, and on a
+    disk, where the kernel may copy."""
+    if rng.random() < 0.5:
+        check_large_in(ferry, folder, rng)
+        return
+    with tempfile.TemporaryDirectory(prefix="ferry-test-") as disk:
+        check_large_in(ferry, Path(disk), rng)
+
+
+def check_large_in(ferry, folder, rng):
     model = models.Model()
     for number in range(rng.randint(1, 3)):
         word = rng.choice(["F32", "BF16", "U8", "F4", "I64", "U24"])
@@ -156,6 +172,21 @@ def check_large(ferry, folder, rng):
     check_logical(folder / "back", tensors, model)
 
 
+def check_kernel(ferry, folder, rng):
+    """A window that lies in one piece, but in another order: on a disk, the kernel must not copy it."""
+    model = models.Model()
+    model.add("w", "BF16", [200, 300], rng.randbytes(120000))
+    with tempfile.TemporaryDirectory(prefix="ferry-test-") as disk:
+        disk = Path(disk)
+        store.write_logical(rng, disk / "source", list(model.tensors.values()), {}, 1)
+        side = {"boxes": [{"rank": 0, "parameter": "t", "elements": 60000, "holds": [
+            {"tensor": "w", "begin": [0, 0], "shape": [200, 300], "offset": 0,
+             "strides": [1, 200]}]}]}
+        ferry.reshard(disk / "source", write_layout(disk, "boxes.json", side, rng), disk / "boxed")
+        ferry.reshard(disk / "boxed", "hf", disk / "back")
+        check_logical(disk / "back", model.tensors, model)
+
+
 def main():
     arguments = parser_of(__doc__, 100).parse_args()
     ferry = Ferry(arguments.ferry)
@@ -168,7 +199,8 @@ def main():
              for seed in range(arguments.seed, arguments.seed + arguments.count)
              for name, function in kinds]
     cases += [("large", bound(check_large), seed)
-              for seed in range(arguments.seed, arguments.seed + arguments.count // 10)]
+              for seed in range(arguments.seed, arguments.seed + arguments.count // 4)]
+    cases.append(("kernel", bound(check_kernel), arguments.seed))
     return run_cases(arguments, cases)
 
 
