@@ -484,6 +484,7 @@ static ferry_status read_parameter(const json_t *json, const fy_json_place *plac
         {"holds", FY_JSON_VALUE, FY_JSON_NEEDED, .offset = offsetof(parameter_json, holds)},
         {"fill", FY_JSON_VALUE, .offset = offsetof(parameter_json, fill)},
         {"partial", FY_JSON_BOOL, .offset = offsetof(parameter_json, is_partial)},
+        {.key = "shape", .type = FY_JSON_UNREAD}, /* of files: no plan depends on it */
         {.key = NULL}};
     parameter_json p = {.rank = NULL};
     const uint64_t *ranks;

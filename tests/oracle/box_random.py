@@ -125,6 +125,8 @@ def draw_parameter(rng, tensors, parts, which, name):
     entry = {"parameter": name, "elements": packer.finish(), "holds": packer.holds}
     if chance(rng, 0.4):
         entry["dtype"] = dtype
+    if chance(rng, 0.1):
+        entry["shape"] = [1, entry["elements"]]
     if which == "destination":
         fill_gaps(rng, entry, dtype)
     return entry

@@ -922,6 +922,44 @@ static void test_bad_casts(void **state)
     ferry_side_destroy(side);
 }
 
+/* A shape has as many elements, is written and read, and no plan depends on it. */
+static void test_shapes(void **state)
+{
+    static const uint64_t huge[] = {1ull << 32, 1ull << 32, 10}, zero[] = {0, UINT64_MAX};
+    static const uint64_t good[] = {2, 3}, bad[] = {3, 3}, ones[9] = {1, 1, 1, 1, 1, 1, 1, 1, 6};
+    const uint32_t rank = 1;
+    const ferry_dtype u8 = {.kind = FERRY_U8, .element_bits = 8};
+    ferry_side *side = NULL;
+    size_t six, none, one;
+    text_buffer text = {0};
+    (void)state;
+    must(ferry_side_create(&side, &error), &error);
+    must(ferry_side_add_parameter(side, &rank, 1, "six", &u8, 6, FERRY_PARAMETER_PARTIAL, &six,
+                                  &error),
+         &error);
+    must(ferry_side_add_parameter(side, &rank, 1, "none", &u8, 0, 0, &none, &error), &error);
+    must(ferry_side_add_parameter(side, &rank, 1, "one", &u8, 1, FERRY_PARAMETER_PARTIAL, &one,
+                                  &error),
+         &error);
+    assert_int_equal(ferry_side_set_shape(side, six, 2, bad, &error), FERRY_ERR_INVALID_INPUT);
+    check_says("more", "the parameter \"six\" has 6 elements, but its shape has 9", &error);
+    assert_int_equal(ferry_side_set_shape(side, six, 3, huge, &error), FERRY_ERR_INVALID_INPUT);
+    assert_int_equal(ferry_side_set_shape(side, six, 9, ones, &error), FERRY_ERR_INVALID_INPUT);
+    assert_int_equal(ferry_side_set_shape(side, six, 0, NULL, &error), FERRY_ERR_INVALID_INPUT);
+    assert_int_equal(ferry_side_set_shape(side, 3, 2, good, &error), FERRY_ERR_MISUSE);
+    assert_int_equal(ferry_side_set_shape(NULL, six, 2, good, &error), FERRY_ERR_MISUSE);
+    assert_int_equal(ferry_side_set_shape(side, six, 2, NULL, &error), FERRY_ERR_MISUSE);
+    must(ferry_side_set_shape(side, six, 2, good, &error), &error);
+    must(ferry_side_set_shape(side, none, 1, zero, &error), &error);
+    must(ferry_side_set_shape(side, one, 0, NULL, &error), &error);
+    must(ferry_side_write_json(side, text_write, &text, &error), &error);
+    assert_non_null(strstr(text.bytes, "\"elements\":6,\"shape\":[2,3]"));
+    assert_non_null(strstr(text.bytes, "\"elements\":0,\"shape\":[0]"));
+    assert_non_null(strstr(text.bytes, "\"elements\":1,\"shape\":[]"));
+    text_cleanup(&text);
+    ferry_side_destroy(side);
+}
+
 static void test_calls(void **state)
 {
     ferry_side *side = make_side(3, true, true), *own = make_side(3, false, false);
@@ -962,13 +1000,14 @@ static void test_calls(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bad),        cmocka_unit_test(test_missing),
-        cmocka_unit_test(test_calls),      cmocka_unit_test(test_mesh_as_boxes),
-        cmocka_unit_test(test_exchange),   cmocka_unit_test(test_no_place),
-        cmocka_unit_test(test_other_base), cmocka_unit_test(test_alike),
-        cmocka_unit_test(test_written),    cmocka_unit_test(test_half_bytes),
-        cmocka_unit_test(test_casts),      cmocka_unit_test(test_bad_casts),
-        cmocka_unit_test(test_told_casts), cmocka_unit_test(test_told_blocks),
+        cmocka_unit_test(test_bad),           cmocka_unit_test(test_missing),
+        cmocka_unit_test(test_shapes),        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_mesh_as_boxes), cmocka_unit_test(test_exchange),
+        cmocka_unit_test(test_no_place),      cmocka_unit_test(test_other_base),
+        cmocka_unit_test(test_alike),         cmocka_unit_test(test_written),
+        cmocka_unit_test(test_half_bytes),    cmocka_unit_test(test_casts),
+        cmocka_unit_test(test_bad_casts),     cmocka_unit_test(test_told_casts),
+        cmocka_unit_test(test_told_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -195,6 +195,22 @@ class Refits(unittest.TestCase):
                     ferry.refit({"w": b"\xff" * (2 * rows * size)}, {"p": new}, spec)
                     self.assertEqual(new, row * rows)
 
+    def test_shapes_are_for_files(self):
+        side = ferry.Side()
+        side.add_parameter("p", 0, 6, shape=(2, 3), dtype="u8")
+        side.add_box("w", [0], [6])
+        self.assertEqual(side.to_dict()["boxes"][0]["shape"], [2, 3])
+        self.assertEqual(ferry.Side.from_json(side.to_json()), side)
+        spec = {"format": "ferry.spec/1", "tensors": [{"name": "w", "shape": [6], "dtype": "u8"}],
+                "source": {"mesh": [], "rules": [{"match": "*"}]}, "destination": side}
+        flat = ferry.Side()
+        flat.add_parameter("p", 0, 6, dtype="u8")
+        flat.add_box("w", [0], [6])
+        self.assertEqual(ferry.plan(spec).digest, ferry.plan({**spec, "destination": flat}).digest)
+        side.add_parameter("q", 0, 6, shape=[4], dtype="u8")
+        with self.assertRaisesRegex(ferry.InvalidInput, "shape"):
+            ferry.plan(spec)
+
     def test_what_a_rank_gives(self):
         """A parameter of another length or dtype, none, or with strides of its own: on all ranks."""
         good = empty(2)
