@@ -787,6 +787,13 @@ static void test_casts(void **state)
     must(ferry_plan_create(spec, NULL, &plan, &error), &error);
     must(ferry_plan_visit(plan, 3, check_cast_move, &n, NULL, &error), &error);
     assert_int_equal(n, COUNT_OF(cast_moves));
+    ferry_plan_totals totals = FERRY_PLAN_TOTALS_INIT;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < COUNT_OF(cast_moves); i++) {
+        bytes += cast_moves[i].bytes;
+    }
+    must(ferry_plan_get_totals(plan, &totals, &error), &error);
+    assert_int_equal(totals.local_bytes, bytes); /* all on one rank */
     must(ferry_spec_write_json(spec, text_write, &text, &error), &error);
     must(ferry_spec_parse(text.bytes, strlen(text.bytes), "written", &read, &error), &error);
     digest_of(spec, first);
@@ -925,7 +932,8 @@ static void test_bad_casts(void **state)
 /* A shape has as many elements, is written and read, and no plan depends on it. */
 static void test_shapes(void **state)
 {
-    static const uint64_t huge[] = {1ull << 32, 1ull << 32, 10}, zero[] = {0, UINT64_MAX};
+    static const uint64_t huge[] = {1ull << 32, 1ull << 32, 10};
+    static const uint64_t wraps[] = {3, (1ull << 63) + 1, 2}, zero[] = {0, UINT64_MAX};
     static const uint64_t good[] = {2, 3}, bad[] = {3, 3}, ones[9] = {1, 1, 1, 1, 1, 1, 1, 1, 6};
     const uint32_t rank = 1;
     const ferry_dtype u8 = {.kind = FERRY_U8, .element_bits = 8};
@@ -944,6 +952,7 @@ static void test_shapes(void **state)
     assert_int_equal(ferry_side_set_shape(side, six, 2, bad, &error), FERRY_ERR_INVALID_INPUT);
     check_says("more", "the parameter \"six\" has 6 elements, but its shape has 9", &error);
     assert_int_equal(ferry_side_set_shape(side, six, 3, huge, &error), FERRY_ERR_INVALID_INPUT);
+    assert_int_equal(ferry_side_set_shape(side, six, 3, wraps, &error), FERRY_ERR_INVALID_INPUT);
     assert_int_equal(ferry_side_set_shape(side, six, 9, ones, &error), FERRY_ERR_INVALID_INPUT);
     assert_int_equal(ferry_side_set_shape(side, six, 0, NULL, &error), FERRY_ERR_INVALID_INPUT);
     assert_int_equal(ferry_side_set_shape(side, 3, 2, good, &error), FERRY_ERR_MISUSE);
