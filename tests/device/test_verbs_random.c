@@ -259,6 +259,44 @@ static void check_casts(void)
 }
 
 /*
+ * Rows that begin anywhere, out of and into pinned memory that ends where they do: wide loads must
+ * not reach for what is beside it.
+ */
+static void test_edges(void **unused)
+{
+    static const uint64_t rows[] = {1001, 1000, 77, 16, 17, 4};
+    (void)unused;
+    state = seed;
+    for (size_t i = 0; i < COUNT_OF(rows) * 16; i++) {
+        uint64_t row = rows[i / 16], n = 5 + draw(20), bytes = n * row;
+        const uint64_t length[2] = {n, row}, stride[2] = {row + 1 + draw(40), 1};
+        fy_area flat = fy_area_flat(0, bytes), strided;
+        void *raw_memory;
+        must(fy_area_make(draw(16), 1, 2, length, stride, &strided, &error), &error);
+        if (posix_memalign(&raw_memory, 4096, bytes + 16) != 0) {
+            fail_msg("no memory");
+        }
+        char *edge = (char *)raw_memory + i % 16, *wanted = malloc(bytes);
+        assert_non_null(wanted);
+        for (uint64_t k = 0; k < bytes; k++) {
+            edge[k] = wanted[k] = (char)draw(256);
+        }
+        must(kind->pin(edge, bytes, &error), &error);
+        char *device = take(0, ON_DEVICE);
+        must(exec->copy(queue, &strided, device, &flat, edge, 0, bytes, NULL, &error), &error);
+        finish();
+        memset(edge, 0, bytes);
+        must(exec->copy(queue, &flat, edge, &strided, device, 0, bytes, NULL, &error), &error);
+        finish();
+        check_at(memcmp(edge, wanted, bytes) == 0, "%llu rows of %llu bytes", (unsigned long long)n,
+                 (unsigned long long)row);
+        kind->unpin(edge, bytes);
+        free(wanted);
+        free(raw_memory);
+    }
+}
+
+/*
  * Number i of a type: of those of 16 bits and of 8 each in turn, of f32 each of the upper 19 bits,
  * with the others at random or such as lie beside what is rounded to even.
  */
@@ -363,7 +401,8 @@ int main(int argc, char **argv)
     must(fy_memory_get(FERRY_MEMORY_CUDA, &kind, &error), &error);
     exec = kind->exec;
     must(exec->queue_open(0, NULL, &queue, &error), &error);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_patterns),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_edges),
+                                       cmocka_unit_test(test_patterns),
                                        cmocka_unit_test(test_random)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     exec->queue_close(queue);
