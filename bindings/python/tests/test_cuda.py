@@ -17,7 +17,7 @@ import weakref
 
 import ferry
 from ferry import _ferry
-from support import run_ranks
+from support import await_mark, mark, run_ranks
 
 N = 30000
 LEGACY = 1
@@ -199,6 +199,28 @@ def behind_streams(rank, size):
     return True
 
 
+def behind_runs(rank, size):
+    """What a stream is given behind a run that is put in its order sees what the run has brought."""
+    stream, source, target, copy = Stream(), Weights(N), Weights(N), Weights(N)
+    source.write(content(rank, 6))
+    target.write(content(rank, 7))
+    with ferry.RemoteCopyService() as service:
+        service.init()
+        ring(service, rank, size, source, target)
+        if rank != 0:
+            await_mark("given")
+        request = service.start(queue=stream if rank == 0 else None)
+        driver().call(0, "cuMemcpyAsync", copy.place, target.place, ctypes.c_size_t(N), stream.handle)
+        if rank == 0:
+            mark("given")
+        request.wait()
+        stream.synchronize()
+        if rank == 0:
+            assert copy.read() == content(size - 1, 6)
+        assert target.read() == content((rank - 1) % size, 6)
+    return True
+
+
 def of_torch(rank, size):
     """As far as ferry asks torch, by a module that is none: which memory, and the current stream."""
     current, asked, written = Stream(), [], []
@@ -309,6 +331,9 @@ class Cuda(unittest.TestCase):
 
     def test_behind_streams(self):
         self.assertEqual(run_ranks(behind_streams, 2), [True] * 2)
+
+    def test_behind_runs(self):
+        self.assertEqual(run_ranks(behind_runs, 2), [True] * 2)
 
     def test_of_torch(self):
         self.assertEqual(run_ranks(of_torch, 2), [True] * 2)
