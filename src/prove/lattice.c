@@ -282,8 +282,12 @@ bool fy_proof_lattice_find(const fy_proof_lattice *lattice, uint64_t element, si
     return false;
 }
 
+/* So many pairs are held against each other; then nobody knows. */
+enum { MOST_PAIRS = 1 << 25 };
+
 typedef struct rival {
     const fy_proof_lattice *lattice;
+    uint64_t n_pairs;
     const group *group;
     size_t box;
     bool is_same_group;
@@ -297,6 +301,10 @@ static bool try_rival(void *context, size_t number)
     size_t other = r->group->boxes[number];
     if (r->is_same_group && other <= r->box) {
         return true; /* each pair once */
+    }
+    if (++r->n_pairs > MOST_PAIRS) {
+        r->clash = (fy_proof_clash){.is_unknown = true, .boxes = {r->box, other}};
+        return false;
     }
     fy_proof_clash clash =
         fy_proof_held_meet(&r->lattice->boxes[r->box], &r->lattice->boxes[other]);
@@ -312,7 +320,7 @@ static bool try_rival(void *context, size_t number)
 static void look_for_rivals(rival *r, const cluster *c, uint32_t own, uint64_t *looks)
 {
     const fy_proof_held *box = &r->lattice->boxes[r->box];
-    for (uint32_t i = own; i < c->n_groups && !r->clash.is_found; i++) {
+    for (uint32_t i = own; i < c->n_groups && !r->clash.is_found && r->n_pairs <= MOST_PAIRS; i++) {
         uint64_t begin[FY_PROOF_DIMS], end[FY_PROOF_DIMS];
         r->group = &c->groups[i];
         r->is_same_group = i == own;
@@ -331,7 +339,8 @@ fy_proof_clash fy_proof_lattice_clash(const fy_proof_lattice *lattice, uint64_t 
     for (size_t k = 0; k < lattice->n_clusters; k++) {
         const cluster *c = &lattice->clusters[k];
         for (uint32_t g = 0; g < c->n_groups; g++) {
-            for (uint32_t i = 0; i < c->groups[g].n && !r.clash.is_found; i++) {
+            for (uint32_t i = 0; i < c->groups[g].n && !r.clash.is_found && r.n_pairs <= MOST_PAIRS;
+                 i++) {
                 r.box = c->groups[g].boxes[i];
                 fy_proof_clash itself = fy_proof_held_meet(&lattice->boxes[r.box], NULL);
                 if (itself.is_found || itself.is_unknown) {
