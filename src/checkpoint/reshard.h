@@ -168,6 +168,8 @@ ferry_status fy_reshard_tensor(fy_reshard_work *work, fy_reshard_worker *worker,
 ferry_status fy_reshard_make_boxed(ferry_reshard *reshard, ferry_error *error);
 /* The parameters of its files. */
 ferry_status fy_reshard_add_parameters(ferry_reshard *reshard, ferry_error *error);
+/* The bytes that they are made of. */
+ferry_status fy_reshard_count_boxes(ferry_reshard *reshard, ferry_error *error);
 /* The units of the work, in order. */
 ferry_status fy_reshard_order_parameters(fy_reshard_work *work, ferry_error *error);
 /* As fy_reshard_tensor of all parameters of a unit. */

@@ -157,6 +157,31 @@ ferry_status fy_reshard_make_boxed(ferry_reshard *c, ferry_error *error)
     return status;
 }
 
+/* At most all of a tensor: which elements several boxes have in common is not worked out. */
+ferry_status fy_reshard_count_boxes(ferry_reshard *c, ferry_error *error)
+{
+    const ferry_side *side = c->boxed->side;
+    uint64_t *elements = fy_alloc_zeroed(c->job.spec->n_tensors, sizeof *elements);
+    FY_TRY(fy_check_memory(elements != NULL, "what a reshard reads", error));
+    for (size_t i = 0; i < side->n_boxes; i++) {
+        const fy_said_box *box = &side->boxes[i];
+        uint64_t *its = &elements[fy_boxed_tensor_of(c->boxed, box)];
+        fy_strided places;
+        uint64_t n = 0, last = 0;
+        if (c->wants_parameter[box->parameter] && fy_said_box_places(box, &places) &&
+            fy_strided_measure(&places, &n, &last) && !fy_add(*its, n, its)) {
+            *its = UINT64_MAX;
+        }
+    }
+    for (uint32_t t = 0; t < c->job.spec->n_tensors; t++) {
+        const fy_tensor *tensor = &c->job.spec->tensors[t];
+        uint64_t n = fy_min(elements[t], fy_box_volume(tensor->shape, tensor->n_dims));
+        c->totals.read_bytes += fy_ceil_div(n * tensor->dtype.element_bits, 8);
+    }
+    fy_free(elements);
+    return FERRY_OK;
+}
+
 /* ---- its files ---- */
 
 /* A parameter's shape is what the side says, or one dimension. */

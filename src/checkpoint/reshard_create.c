@@ -552,8 +552,13 @@ static ferry_status make_from(ferry_reshard *c, const config_text *text, ferry_e
     FY_THEN(status, fy_reshard_make_forms(c, error));
     FY_THEN(status, check_subset(c, error));
     FY_THEN(status, count_others(c, text, error));
+    if (status == FERRY_OK && c->boxed != NULL) {
+        status = fy_reshard_count_boxes(c, error);
+    }
     if (status == FERRY_OK) {
-        count_read(c);
+        if (c->boxed == NULL) {
+            count_read(c);
+        }
         c->totals.is_sharded = c->is_sharded;
         c->totals.n_replicated = json_array_size(c->replicated);
     }

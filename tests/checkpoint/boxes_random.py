@@ -48,7 +48,10 @@ def check_forth(ferry, folder, rng):
     model, side = draw_case(rng)
     source, tensors = write_source(ferry, folder, rng, model)
     file = write_layout(folder, "boxes.json", box_files.layout_file(rng, side, tensors), rng)
-    ferry.reshard(source, file, folder / "out", *with_options(rng))
+    told = ferry.reshard_json(source, file, folder / "out", *with_options(rng))
+    held = {hold["tensor"] for entry in side["boxes"] for hold in entry["holds"]}
+    must(0 <= told["read_bytes"] <= sum(len(tensors[name].data) for name in held)
+         and told["destination"]["tensors"] == len(held), "told: %s" % told)
     box_files.check_boxed(folder / "out", side, tensors, model)
     check_verify(ferry, folder, rng, source, folder / "out", tensors, side)
     check_subset(ferry, folder, rng, source, side, tensors, model)
