@@ -134,6 +134,9 @@ static void put_much(rank_context *me)
     if (strcmp(me->engine->engines, "shm") != 0) { /* others have memory of their own for it */
         return;
     }
+    if (device_is_real()) { /* its driver maps memory when it likes */
+        return;
+    }
     ferry_region *region = alloc_region(me, LONG);
     ferry_buffer far;
     must(me, ferry_memory_alloc(NULL, device_kind(), 0, LONG, &far, &me->error));

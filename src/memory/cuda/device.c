@@ -9,7 +9,7 @@
 
 enum { LEAST_CAPABILITY = 8 }; /* major: the kernels are built for it and later ones */
 
-uint32_t fy_cuda_waves = 1;
+uint32_t fy_cuda_waves = 0;
 
 /* Machine code and PTX of all kernels: cmake/fatbin.S.in. */
 extern const unsigned char fy_cuda_fatbin[];

@@ -24,7 +24,10 @@ typedef struct fy_cuda_device {
     uint32_t n_blocks[FY_CUDA_N_KERNELS]; /* that a processor runs at once */
 } fy_cuda_device;
 
-/* How many times as many blocks as run at once a launch may have; 0: any number. For benchmarks. */
+/*
+ * How many times as many blocks as run at once a launch may have; 0: any number, which is what was
+ * fastest on an H200: blocks that follow each other spread over its memory. For benchmarks.
+ */
 extern uint32_t fy_cuda_waves;
 
 extern const fy_library *fy_cuda_library; /* plugin.c */

@@ -375,8 +375,11 @@ FY_DEVICE bool store_pairs_f8(const float in[8], uint32_t type, fy_v8 *v)
 }
 #endif
 
-/* Eight numbers side by side, at a multiple of 16 bytes; of f8 types, of 8. */
-FY_DEVICE void load_8(uint64_t at, uint32_t type, float out[8])
+/*
+ * Eight numbers side by side, at a multiple of 16 bytes; of f8 types, of 8. Pairs make what waits
+ * for several loads slower, so sums pass false: a constant.
+ */
+FY_DEVICE void load_8(uint64_t at, uint32_t type, bool by_pairs, float out[8])
 {
     uint32_t w[4];
     if (type == FY_CUDA_F32) {
@@ -392,7 +395,7 @@ FY_DEVICE void load_8(uint64_t at, uint32_t type, float out[8])
         }
     } else if (type == FY_CUDA_F16 || type == FY_CUDA_BF16) {
         words_of(fy_load16(at), w);
-        if (type == FY_CUDA_F16 && load_pairs_f16(w, out)) {
+        if (by_pairs && type == FY_CUDA_F16 && load_pairs_f16(w, out)) {
             return;
         }
         FY_UNROLL
@@ -402,7 +405,7 @@ FY_DEVICE void load_8(uint64_t at, uint32_t type, float out[8])
         }
     } else {
         fy_v8 v = fy_load8(at);
-        if (load_pairs_f8(v, type, out)) {
+        if (by_pairs && load_pairs_f8(v, type, out)) {
             return;
         }
         FY_UNROLL
@@ -431,7 +434,7 @@ FY_DEVICE void load_4(uint64_t at, uint32_t type, float out[4])
     }
 }
 
-FY_DEVICE void store_8(uint64_t at, uint32_t type, const float in[8])
+FY_DEVICE void store_8(uint64_t at, uint32_t type, bool by_pairs, const float in[8])
 {
     uint32_t w[4];
     if (type == FY_CUDA_F32) {
@@ -446,7 +449,7 @@ FY_DEVICE void store_8(uint64_t at, uint32_t type, const float in[8])
         }
         fy_store16(at + 16, v16_of(w));
     } else if (type == FY_CUDA_F16 || type == FY_CUDA_BF16) {
-        bool is_done = type == FY_CUDA_F16 && store_pairs_f16(in, w);
+        bool is_done = by_pairs && type == FY_CUDA_F16 && store_pairs_f16(in, w);
         FY_UNROLL
         for (int i = 0; i < 4 && !is_done; i++) {
             w[i] = narrow_one(type, in[2 * i]) | narrow_one(type, in[2 * i + 1]) << 16;
@@ -454,7 +457,7 @@ FY_DEVICE void store_8(uint64_t at, uint32_t type, const float in[8])
         fy_store16(at, v16_of(w));
     } else {
         fy_v8 v = {0, 0};
-        bool is_done = store_pairs_f8(in, type, &v);
+        bool is_done = by_pairs && store_pairs_f8(in, type, &v);
         FY_UNROLL
         for (int i = 0; i < 4 && !is_done; i++) {
             v.x |= narrow_one(type, in[i]) << 8 * i;
@@ -489,14 +492,14 @@ FY_KERNEL(fy_cuda_cast_8, fy_cuda_cast)
     for (uint32_t i = FY_BLOCK * FY_THREADS + FY_THREAD; i < a.n_units;
          i += FY_BLOCKS * FY_THREADS) {
         float v[8];
-        load_8(address_of(&a.from, i), a.from_type, v);
+        load_8(address_of(&a.from, i), a.from_type, true, v);
         bool is_kept = a.changes == 0 ||
                        (a.changes == FY_CUDA_SATURATES && largest_of(v) <= most_of(a.to_type));
         FY_UNROLL
         for (int k = 0; k < 8; k++) {
             v[k] = is_kept ? v[k] : changed(&a, v[k]);
         }
-        store_8(address_of(&a.to, i), a.to_type, v);
+        store_8(address_of(&a.to, i), a.to_type, true, v);
     }
 }
 
@@ -542,9 +545,9 @@ FY_KERNEL(fy_cuda_sum_8, fy_cuda_sum)
     for (uint64_t i = (uint64_t)FY_BLOCK * FY_THREADS + FY_THREAD; i < a.n_units;
          i += (uint64_t)FY_BLOCKS * FY_THREADS) {
         float sum[8], v[8];
-        load_8(a.sources[0] + i * source_step, a.source_type, sum);
+        load_8(a.sources[0] + i * source_step, a.source_type, false, sum);
         for (uint32_t r = 1; r < a.n_sources; r++) {
-            load_8(a.sources[r] + i * source_step, a.source_type, v);
+            load_8(a.sources[r] + i * source_step, a.source_type, false, v);
             FY_UNROLL
             for (int k = 0; k < 8; k++) {
                 sum[k] += v[k];
@@ -554,9 +557,9 @@ FY_KERNEL(fy_cuda_sum_8, fy_cuda_sum)
         for (int k = 0; k < 8; k++) {
             sum[k] = with_one_nan(sum[k]);
         }
-        store_8(a.targets[0] + i * target_step, a.target_type, sum);
+        store_8(a.targets[0] + i * target_step, a.target_type, false, sum);
         if (a.targets[1] != 0) {
-            store_8(a.targets[1] + i * target_step, a.target_type, sum);
+            store_8(a.targets[1] + i * target_step, a.target_type, false, sum);
         }
     }
 }
