@@ -27,7 +27,7 @@ LAYERS = {
     "convert": [],
     "exec": ["host", "layout", "memory", "convert"],
     "program": ["memory", "exec"],
-    "service": ["host", "layout", "model", "plan", "schedule", "memory", "exec", "program", "world",
+    "service": ["host", "layout", "convert", "model", "plan", "schedule", "memory", "exec", "program", "world",
                 "transport"],
     "world": ["host"],
     "transport": ["host", "memory", "exec", "world"],

@@ -63,7 +63,7 @@ void fy_widen(const fy_convert_kernels *k, uint32_t kind, float *to, const void 
 void fy_narrow(const fy_convert_kernels *k, uint32_t kind, fy_overflow overflow, void *to,
                const float *from, size_t n)
 {
-    bool saturates = overflow == FY_OVERFLOW_SATURATE;
+    bool saturates = overflow != FY_OVERFLOW_PLAIN;
     switch (kind) {
     case FERRY_F16:
         (saturates ? k->saturate_f16 : k->narrow_f16)(to, from, n);
@@ -72,7 +72,9 @@ void fy_narrow(const fy_convert_kernels *k, uint32_t kind, fy_overflow overflow,
         (saturates ? k->saturate_bf16 : k->narrow_bf16)(to, from, n);
         return;
     case FERRY_F8E4M3:
-        (saturates ? k->saturate_f8e4m3 : k->narrow_f8e4m3)(to, from, n);
+        (overflow == FY_OVERFLOW_CODES ? k->codes_f8e4m3
+         : saturates                   ? k->saturate_f8e4m3
+                                       : k->narrow_f8e4m3)(to, from, n);
         return;
     case FERRY_F8E5M2:
         (saturates ? k->saturate_f8e5m2 : k->narrow_f8e5m2)(to, from, n);

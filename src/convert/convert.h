@@ -60,12 +60,19 @@ typedef struct fy_output {
  * next one, if there were one, with a tie to even. (The standard of the f8 types saturates infinity
  * in f8e5m2 too; here an infinity stays one where it can.)
  *
+ * Codes of blocks, below, have a way of their own, FY_OVERFLOW_CODES: as FY_OVERFLOW_SATURATE, but
+ * an infinity becomes NaN in f8e4m3. It is for the f8 types.
+ *
  * NaN stays NaN. In f32 it keeps its payload and is not made quiet; that of f8e4m3 becomes the
  * quiet one without a payload. In f16 and bf16 it is quiet and keeps the upper bits of its payload,
  * in f8 it is all ones. A cast to the type itself is a copy, bit for bit. Of an f64 only that it is
  * NaN is kept for sure.
  */
-typedef enum fy_overflow { FY_OVERFLOW_PLAIN = 0, FY_OVERFLOW_SATURATE = 1 } fy_overflow;
+typedef enum fy_overflow {
+    FY_OVERFLOW_PLAIN = 0,
+    FY_OVERFLOW_SATURATE = 1,
+    FY_OVERFLOW_CODES = 2
+} fy_overflow;
 
 typedef struct fy_cast_matrix {
     uint32_t from_kind, to_kind; /* ferry_dtype_kind */
@@ -159,6 +166,13 @@ uint64_t fy_codes_row_bytes(const fy_quantized *q);
  */
 ferry_status fy_quantize(const fy_quantized *q, const fy_input *values, const fy_output *codes,
                          const fy_output *scales, ferry_error *error);
+
+/*
+ * The scales alone: as fy_quantize stores them, and as f32 what elements are divided by. So a code
+ * is a cast of the quotient, with FY_OVERFLOW_CODES. For codes of f8e4m3 and f8e5m2.
+ */
+ferry_status fy_block_scales(const fy_quantized *q, const fy_input *values, const fy_output *scales,
+                             const fy_output *divisors, ferry_error *error);
 
 /*
  * And back. The format's rule does not matter, and scales may be any, negative and 0 and infinite

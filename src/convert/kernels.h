@@ -65,6 +65,7 @@ typedef struct fy_convert_kernels {
     fy_widen_kernel *narrow_f64; /* to f32 */
     fy_narrow_kernel *narrow_f16, *narrow_bf16, *narrow_f8e4m3, *narrow_f8e5m2;
     fy_narrow_kernel *saturate_f16, *saturate_bf16, *saturate_f8e4m3, *saturate_f8e5m2;
+    fy_narrow_kernel *codes_f8e4m3; /* saturates what was finite, and no infinity */
     void (*multiply)(float *values, size_t n, float scale);
     void (*divide)(float *values, size_t n, float scale);
     void (*add)(float *values, size_t n, float number);

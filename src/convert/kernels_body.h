@@ -107,6 +107,14 @@ static void saturate_f8e4m3(void *to, const float *from, size_t n)
     }
 }
 
+static void codes_f8e4m3(void *to, const float *from, size_t n)
+{
+    unsigned char *codes = to;
+    for (size_t i = 0; i < n; i++) {
+        codes[i] = (unsigned char)narrow_one_f8e4m3(capped(from[i], MOST_F8E4M3, F32_INFINITY));
+    }
+}
+
 static void narrow_f8e5m2(void *to, const float *from, size_t n)
 {
     unsigned char *codes = to;
@@ -163,6 +171,7 @@ const fy_convert_kernels FY_CONVERT = {
     .saturate_bf16 = saturate_bf16,
     .saturate_f8e4m3 = saturate_f8e4m3,
     .saturate_f8e5m2 = saturate_f8e5m2,
+    .codes_f8e4m3 = codes_f8e4m3,
     .multiply = multiply,
     .divide = divide,
     .add = add,

@@ -15,7 +15,7 @@ typedef struct job {
     const fy_convert_kernels *k;
     fy_block_facts facts;
     fy_rows_in values;
-    fy_rows_out codes, scales;
+    fy_rows_out codes, scales; /* of scales alone, divisors in place of the codes */
 } job;
 
 /* Some whole blocks beside each other: rows [row, row + n_rows), columns [column, ...). */
@@ -137,7 +137,7 @@ static void quantize_group(const job *j, const group *g)
     }
 }
 
-static void quantize_all(const job *j)
+static void visit_groups(const job *j, void (*visit)(const job *j, const group *g))
 {
     const fy_quantized *q = j->q;
     uint64_t most = fy_group_columns(q);
@@ -148,7 +148,7 @@ static void quantize_all(const job *j)
             g.n_columns = fy_min(most, q->n_columns - g.column);
             g.width = (size_t)fy_min(q->format.block[1], g.n_columns);
             g.n_blocks = (size_t)fy_ceil_div(g.n_columns, g.width);
-            quantize_group(j, &g);
+            visit(j, &g);
         }
     }
 }
@@ -165,7 +165,37 @@ ferry_status fy_quantize(const fy_quantized *q, const fy_input *values, const fy
     FY_TRY(fy_check_output("the scales", j.facts.scales[0], j.facts.scale_row_bytes,
                            j.facts.scale_bytes, scales, &j.scales, error));
     fenv_t before = fy_plain_arithmetic();
-    quantize_all(&j);
+    visit_groups(&j, quantize_group);
+    (void)fesetenv(&before);
+    return FERRY_OK;
+}
+
+/* Of a group: its scales, and what its elements are divided by. */
+static void scale_group(const job *j, const group *g)
+{
+    float scales[FY_MOST_BLOCKS];
+    uint64_t block_row = g->row / j->q->format.block[0];
+    uint64_t first_block = g->column / j->q->format.block[1];
+    char *stored = j->scales.data + block_row * j->scales.pitch;
+    char *divisors = j->codes.data + block_row * j->codes.pitch;
+    find_largest(j, g, scales);
+    fy_scales_make(j->q, j->k, scales, stored + first_block * j->facts.scale_bytes, g->n_blocks);
+    memcpy(divisors + first_block * sizeof *scales, scales, g->n_blocks * sizeof *scales);
+}
+
+ferry_status fy_block_scales(const fy_quantized *q, const fy_input *values, const fy_output *scales,
+                             const fy_output *divisors, ferry_error *error)
+{
+    job j = {.q = q, .k = fy_convert_kernels_here()};
+    FY_TRY(fy_check_quantized(q, &j.facts, error));
+    FY_TRY(fy_check_input("the values to quantize", q->n_rows, j.facts.value_row_bytes,
+                          j.facts.value_bytes, values, &j.values, error));
+    FY_TRY(fy_check_output("the scales", j.facts.scales[0], j.facts.scale_row_bytes,
+                           j.facts.scale_bytes, scales, &j.scales, error));
+    FY_TRY(fy_check_output("the divisors", j.facts.scales[0], j.facts.scales[1] * sizeof(float),
+                           sizeof(float), divisors, &j.codes, error));
+    fenv_t before = fy_plain_arithmetic();
+    visit_groups(&j, scale_group);
     (void)fesetenv(&before);
     return FERRY_OK;
 }

@@ -55,6 +55,16 @@ static void step(const fy_cast *cast, place *p, uint64_t n)
     }
 }
 
+/* Where the blocks of a matrix begin. */
+static uint64_t plane_at(const fy_cast_scales *s, uint64_t plane)
+{
+    uint64_t at = s->n_plane_dims == 0 ? plane * s->plane : 0;
+    for (uint32_t d = s->n_plane_dims; d-- > 0; plane /= s->plane_length[d]) {
+        at += plane % s->plane_length[d] * s->plane_stride[d];
+    }
+    return at;
+}
+
 /* The scale of an element, and how many from there on share it: no more than *n_inout. */
 static float scale_at(const fy_cast *cast, const fy_cast_scales *s, place p, uint64_t *n_inout)
 {
@@ -68,7 +78,7 @@ static float scale_at(const fy_cast *cast, const fy_cast_scales *s, place p, uin
     uint64_t inside = column % s->block[1];
     uint64_t row = (p.row + s->origin[0]) / s->block[0];
     *n_inout = fy_min(fy_min(*n_inout, s->block[1] - inside), cast->n_columns - p.column);
-    return s->values[p.plane * s->plane + row * s->pitch + column / s->block[1]];
+    return s->values[plane_at(s, p.plane) + row * s->pitch + column / s->block[1]];
 }
 
 static void scale_all(const job *j, float *values, size_t n, place p)

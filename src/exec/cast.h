@@ -20,6 +20,10 @@ typedef struct fy_cast_scales {
     uint64_t origin[2]; /* the row and the column of the first element in the grid of blocks */
     uint64_t pitch;     /* from a row of blocks to the next */
     uint64_t plane;     /* from the blocks of a matrix to those of the next */
+    /* Of matrices that are a box of some: the lengths of its dims, slowest first, with distances
+     * in place of `plane`. */
+    uint32_t n_plane_dims; /* 0: none of this */
+    uint64_t plane_length[FERRY_MAX_DIMS], plane_stride[FERRY_MAX_DIMS];
 } fy_cast_scales;
 
 typedef struct fy_cast {

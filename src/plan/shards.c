@@ -362,14 +362,3 @@ ferry_status ferry_shard_origin_at(const ferry_shard *shard, size_t index, ferry
     }
     return fy_copy_out(&origin, sizeof origin, origin_out, "ferry_origin", error);
 }
-
-const char *fy_plan_quantized(const ferry_plan *plan)
-{
-    for (size_t i = 0; i < plan->routes.n_legs; i++) {
-        const fy_tensor *tensor = &plan->problem.tensors[plan->routes.legs[i].tensor];
-        if (tensor->conversion != NULL && tensor->conversion->is.kind != FERRY_CONVERSION_CAST) {
-            return tensor->name;
-        }
-    }
-    return NULL;
-}

@@ -13,7 +13,4 @@ ferry_status fy_plan_visit_parameters(const ferry_plan *plan, ferry_side_role ro
 /* One more owner of the plan, who calls ferry_plan_destroy as the others do. Any thread may. */
 ferry_plan *fy_plan_retain(const ferry_plan *plan);
 
-/* A tensor of which the plan makes, or reads, blocks that share a scale; NULL: there is none. */
-const char *fy_plan_quantized(const ferry_plan *plan);
-
 #endif

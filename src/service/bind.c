@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "base/hash.h"
 #include "base/sort.h"
+#include "convert/format.h"
 #include "plan/shards.h"
 #include "service/registry.h"
 
@@ -23,6 +24,7 @@ typedef struct local_tensor {
     uint64_t shape[FERRY_MAX_DIMS];
     uint64_t flat_begin;
     uint64_t bytes;
+    bool is_whole; /* a box of a tensor on a mesh, and no part of its elements in a row */
 } local_tensor;
 
 typedef struct local_side {
@@ -165,7 +167,8 @@ static ferry_status take_shard(binding *b, local_side *side, const ferry_shard *
                            .held = FY_NONE,
                            .n_dims = shard->n_dims,
                            .flat_begin = shard->is_flat ? shard->flat_begin : 0,
-                           .bytes = shard->bytes};
+                           .bytes = shard->bytes,
+                           .is_whole = !shard->is_flat && !shard->is_parameter};
     memcpy(tensor.shape, shard->local, shard->n_dims * sizeof *tensor.shape);
     if (!FY_RESERVE(side->items, side->capacity, side->n + 1)) {
         return fy_fail_no_memory(b->error, "the tensors of a plan");
@@ -349,15 +352,108 @@ static ferry_status find_area(const binding *b, const ferry_move *move, const lo
     return FERRY_OK;
 }
 
-/* On every rank alike, also where nothing of it is: nobody is to wait for those that fail. */
-static ferry_status check_conversions(const binding *b)
+/*
+ * Blocks that share a scale. The sender makes them: to its receiver codes and scales are tensors
+ * like others. In the shard blocks begin at its first element.
+ */
+
+static ferry_status take_scaling(const binding *b, const ferry_move *move,
+                                 const local_tensor *tensor, uint32_t *number_out)
 {
-    const char *tensor = fy_plan_quantized(b->plan);
-    return tensor == NULL ? FERRY_OK
-                          : fy_fail(b->error, FERRY_ERR_UNSUPPORTED,
-                                    "%s: the plan quantizes it on its way, and the service casts, "
-                                    "but makes no blocks that share a scale",
-                                    tensor);
+    const ferry_conversion *its = move->conversion;
+    uint32_t n = tensor->n_dims;
+    fy_quantized q = {.format = {.kind = its->code_dtype.kind,
+                                 .scale_kind = its->scale_dtype.kind,
+                                 .rule = (fy_scale_rule)its->scale_rule,
+                                 .block = {its->block[0], its->block[1]}},
+                      .kind = move->src_dtype.kind};
+    fy_block_facts facts;
+    uint64_t n_planes = 1;
+    if (!tensor->is_whole || n < 2 || move->src_n_dims != n || its->at_receiver ||
+        move->src_parameter != NULL) {
+        return fail_move(b, move, "quantizes what is no box of whole blocks of the sender's");
+    }
+    q.n_rows = tensor->shape[n - 2];
+    q.n_columns = tensor->shape[n - 1];
+    for (uint32_t d = 0; d + 2 < n; d++) {
+        n_planes *= tensor->shape[d];
+    }
+    FY_TRY(fy_check_quantized(&q, &facts, b->error));
+    return fy_registry_scale(b->registry, tensor->held, &q, n_planes, number_out, b->error);
+}
+
+/* The shard's scales, as a tensor of its own. */
+static local_tensor scales_of(const fy_scaling *s, const local_tensor *values)
+{
+    local_tensor scales = *values;
+    fy_scales_shape(&s->q, &scales.shape[values->n_dims - 2]);
+    scales.held = s->held;
+    scales.bytes = s->n * s->n_planes * (s->q.format.scale_kind == FERRY_F32 ? sizeof(float) : 1);
+    return scales;
+}
+
+/* A send of scales that are made when a run begins. */
+static ferry_status add_scales(binding *b, const ferry_move *move, const local_tensor *values,
+                               uint32_t peer)
+{
+    uint64_t begin[FERRY_MAX_DIMS], length[FERRY_MAX_DIMS];
+    uint32_t number = 0, n = values->n_dims, bits = move->dtype.element_bits;
+    element_box box;
+    fy_area area;
+    FY_TRY(take_scaling(b, move, values, &number));
+    local_tensor scales = scales_of(&b->registry->scalings[number], values);
+    for (uint32_t d = 0; d < n; d++) {
+        uint64_t block = d + 2 < n ? 1 : move->conversion->block[d + 2 - n];
+        begin[d] = move->src_begin[d] / block;
+        length[d] = fy_ceil_div(move->src_length[d], block);
+        if (move->src_begin[d] % block != 0) {
+            return fail_move(b, move, "has scales of blocks that begin before it");
+        }
+    }
+    if (!lay_out(&scales, begin, length, &box) || !box_to_bytes(&box, bits)) {
+        return fail_move(b, move, "has a box outside the shard");
+    }
+    FY_TRY(fy_area_make(box.first, box.run, box.n_dims, box.length, box.stride, &area, b->error));
+    if (area.bytes != move->bytes) {
+        return fail_move(b, move, "has other scales than its box has blocks");
+    }
+    return fy_registry_add_area(b->registry, true, move->task_id, peer, scales.held, bits / 8, 0,
+                                &area, b->error);
+}
+
+/* A move's codes, of the divisors of its box. */
+static ferry_status find_codes(const binding *b, const ferry_move *move, const local_tensor *values,
+                               uint32_t *number_out)
+{
+    uint32_t number = 0, n = values->n_dims;
+    uint64_t shape[2], step;
+    FY_TRY(take_scaling(b, move, values, &number));
+    const fy_scaling *s = &b->registry->scalings[number];
+    const uint64_t *block = s->q.format.block;
+    const uint64_t *begin = move->src_begin, *length = move->src_length;
+    fy_scales_shape(&s->q, shape);
+    fy_task_cast codes = {.cast = {.from_kind = s->q.kind,
+                                   .to_kind = s->q.format.kind,
+                                   .overflow = FY_OVERFLOW_CODES,
+                                   .n_rows = length[n - 2],
+                                   .n_columns = length[n - 1]},
+                          .from_bytes = (uint32_t)fy_cast_element_bytes(s->q.kind),
+                          .to_bytes = 1,
+                          .wire_bytes = 1};
+    fy_cast_scales *scales = &codes.cast.to_scales;
+    uint64_t first = begin[n - 2] / block[0] * shape[1] + begin[n - 1] / block[1];
+    *scales = (fy_cast_scales){.block = {block[0], block[1]},
+                               .origin = {begin[n - 2] % block[0], begin[n - 1] % block[1]},
+                               .pitch = shape[1],
+                               .n_plane_dims = n - 2};
+    step = s->n;
+    for (uint32_t d = n - 2; d-- > 0; step *= values->shape[d]) {
+        scales->plane_length[d] = length[d];
+        scales->plane_stride[d] = step;
+        first += begin[d] * step;
+    }
+    scales->values = s->divisors + first;
+    return fy_registry_convert(b->registry, &codes, number_out, b->error);
 }
 
 /* A rank of the plan in the world. */
@@ -376,12 +472,19 @@ static ferry_status find_member(const binding *b, uint32_t member, uint32_t *ran
  * What becomes of a move's elements. Of plans that ferry made all of this is so; a caller's own
  * could be anything.
  */
-static ferry_status find_conversion(const binding *b, const ferry_move *move, uint32_t *number_out)
+static ferry_status find_conversion(const binding *b, const ferry_move *move,
+                                    const local_tensor *tensor, bool is_send, uint32_t *number_out)
 {
     const ferry_conversion *its = move->conversion;
     *number_out = 0;
     if (its == NULL) {
         return FERRY_OK;
+    }
+    if (its->kind == FERRY_CONVERSION_CODES || its->kind == FERRY_CONVERSION_SCALES) {
+        return is_send ? find_codes(b, move, tensor, number_out) : FERRY_OK;
+    }
+    if (its->kind != FERRY_CONVERSION_CAST) {
+        return fail_move(b, move, "has a conversion that the copy service does not do");
     }
     uint32_t from = move->src_dtype.kind, to = move->dst_dtype.kind;
     uint32_t wire = its->at_receiver ? from : to;
@@ -403,6 +506,11 @@ static ferry_status find_conversion(const binding *b, const ferry_move *move, ui
     return fy_registry_convert(b->registry, &conversion, number_out, b->error);
 }
 
+static bool makes_scales(const ferry_move *move)
+{
+    return move->conversion != NULL && move->conversion->kind == FERRY_CONVERSION_SCALES;
+}
+
 static ferry_status add_end(binding *b, const ferry_move *move, bool is_send)
 {
     local_side *side = &b->sides[is_send ? FERRY_SIDE_SOURCE : FERRY_SIDE_DESTINATION];
@@ -418,11 +526,14 @@ static ferry_status add_end(binding *b, const ferry_move *move, bool is_send)
     uint32_t peer = 0, conversion = 0;
     fy_area area = {0};
     ferry_status status = find_member(b, is_send ? move->to : move->from, &peer);
-    FY_THEN(status, find_conversion(b, move, &conversion));
-    FY_THEN(status, find_area(b, move, tensor, is_send, &area));
     if (status == FERRY_OK && tensor->held == FY_NONE) {
         status = hold(b, side, tensor);
     }
+    if (status == FERRY_OK && is_send && makes_scales(move)) {
+        return add_scales(b, move, tensor, peer);
+    }
+    FY_THEN(status, find_conversion(b, move, tensor, is_send, &conversion));
+    FY_THEN(status, find_area(b, move, tensor, is_send, &area));
     uint32_t bits = move->dtype.element_bits;
     return status == FERRY_OK
                ? fy_registry_add_area(b->registry, is_send, move->task_id, peer, tensor->held,
@@ -505,8 +616,7 @@ ferry_status fy_bind(fy_registry *registry, const ferry_world *world, const ferr
     b.sides[FERRY_SIDE_SOURCE].tensors = sources;
     b.sides[FERRY_SIDE_DESTINATION].tensors = destinations;
     b.sides[FERRY_SIDE_DESTINATION].is_destination = true;
-    ferry_status status = check_conversions(&b);
-    FY_THEN(status, list_members(&b, world));
+    ferry_status status = list_members(&b, world);
     FY_THEN(status, visit(&b));
     if (status == FERRY_OK) {
         registry->plan = fy_plan_retain(plan);

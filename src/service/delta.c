@@ -321,6 +321,10 @@ ferry_status ferry_service_mark_unchanged(ferry_service *service, const char *su
         held->is_marked = held->is_marked || (held->destination == FY_NONE &&
                                               fy_subset_has(&names, registry->names + held->name));
     }
+    for (size_t i = 0; status == FERRY_OK && i < registry->n_scalings; i++) { /* as their values */
+        const fy_scaling *s = &registry->scalings[i];
+        registry->held[s->held].is_marked = registry->held[s->source].is_marked;
+    }
     fy_subset_cleanup(&names);
     return status;
 }

@@ -32,6 +32,7 @@ void fy_registry_cleanup(fy_registry *registry)
     fy_free(registry->sends.items);
     fy_free(registry->receives.items);
     fy_patterns_free(registry);
+    fy_scalings_free(registry);
     fy_free(registry->conversions);
     fy_index_cleanup(&registry->conversions_by_hash);
     fy_index_cleanup(&registry->held_by_base);
@@ -369,8 +370,10 @@ ferry_status fy_registry_convert(fy_registry *registry, const fy_task_cast *conv
                                  uint32_t *number_out, ferry_error *error)
 {
     uint64_t hash = hash_conversion(conversion);
+    bool is_shared = conversion->cast.to_scales.values == NULL; /* each box has its own scales */
     fy_index_cursor c = fy_index_first(&registry->conversions_by_hash, hash);
-    for (; c.value != FY_INDEX_NONE; fy_index_next(&registry->conversions_by_hash, &c)) {
+    for (; is_shared && c.value != FY_INDEX_NONE;
+         fy_index_next(&registry->conversions_by_hash, &c)) {
         if (is_same_conversion(&registry->conversions[c.value], conversion)) {
             *number_out = c.value + 1;
             return FERRY_OK;
@@ -379,7 +382,7 @@ ferry_status fy_registry_convert(fy_registry *registry, const fy_task_cast *conv
     size_t n = registry->n_conversions;
     if (n >= FY_NONE - 1 ||
         !FY_RESERVE(registry->conversions, registry->conversion_capacity, n + 1) ||
-        !fy_index_insert(&registry->conversions_by_hash, hash, (uint32_t)n)) {
+        (is_shared && !fy_index_insert(&registry->conversions_by_hash, hash, (uint32_t)n))) {
         return fail_no_memory(error);
     }
     registry->conversions[n] = *conversion;

@@ -230,6 +230,8 @@ ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
     int64_t now_ns = fy_now_ns();
     run->number = ++service->n_runs_begun;
     run->n_local = 0;
+    run->n_scaled = 0;
+    run->n_bands = 0;
     run->local_phase = 0;
     run->delta.local_skipping = run->delta.local_skipped = 0;
     run->n_away = 0;
@@ -278,6 +280,9 @@ static bool move(ferry_service *service)
 {
     bool worked = fy_drive_reap(&service->run->drive);
     worked = fy_receive_step(service) || worked;
+    if (fy_scales_step(service)) { /* nothing is sent before they are there */
+        return true;
+    }
     worked = fy_send_step(service) || worked;
     return worked || fy_local_step(service);
 }

@@ -133,6 +133,8 @@ typedef struct fy_run_state {
     fy_turn_window window; /* is learnt from run to run */
     /* Of the run. */
     uint32_t number;      /* on the words */
+    size_t n_scaled;      /* sources whose scales are made, */
+    uint64_t n_bands;     /* and parts of the next one's */
     uint32_t n_local;     /* items done */
     uint32_t local_phase; /* of the next one */
     int64_t local_ns, copied_ns;

@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "base/index.h"
 #include "base/status.h"
+#include "convert/convert.h"
 #include "exec/area.h"
 #include "exec/box.h"
 #include "exec/cast.h"
@@ -95,6 +96,21 @@ typedef struct fy_pattern {
     uint32_t held;
 } fy_pattern;
 
+/*
+ * Blocks of a source that share a scale: the scales of all of it, made anew when a run begins
+ * (scales.c), from which its codes follow element by element. Those that are sent are the bytes of
+ * `stored`.
+ */
+typedef struct fy_scaling {
+    fy_quantized q;    /* of one matrix of the shard */
+    uint64_t n_planes; /* matrices */
+    uint32_t source;   /* held: the values */
+    uint32_t held;     /* and the stored scales */
+    char *stored;
+    float *divisors; /* of elements, one for each scale */
+    uint64_t n;      /* scales of a matrix */
+} fy_scaling;
+
 /* Fills are tasks from a rank to itself with numbers from here on. Where there are none, numbers
  * are the caller's, who may use all of them. */
 #define FY_FILL_TASKS (UINT64_C(1) << 63)
@@ -117,6 +133,9 @@ typedef struct fy_registry {
     fy_task_cast *conversions;
     size_t n_conversions, conversion_capacity;
     fy_index conversions_by_hash;
+    fy_scaling *scalings;
+    size_t n_scalings, scaling_capacity;
+    fy_index scalings_by_source;
     ferry_plan *plan; /* of bind: a reference (fy_plan_retain); else NULL */
     bool scheduled;
     bool has_far;     /* some memory is, or was, not the host's */
@@ -302,6 +321,16 @@ ferry_status fy_bind(fy_registry *registry, const ferry_world *world, const ferr
 /* overlap.c: FERRY_ERR_INVALID_INPUT where two receives write one byte; names both tasks. Near
  * linear in runs for disjoint areas; receives of one box shape are compared without their runs. */
 ferry_status fy_check_writers(const fy_registry *registry, uint32_t my_rank, ferry_error *error);
+
+/* scales.c: the scaling of a source's shard, made where there is none; its number. */
+ferry_status fy_registry_scale(fy_registry *registry, uint32_t source, const fy_quantized *q,
+                               uint64_t n_planes, uint32_t *number_out, ferry_error *error);
+void fy_scalings_free(fy_registry *registry);
+/*
+ * Of a run that has begun: makes some of the scales, in the order of the sources; false: all are
+ * made.
+ */
+bool fy_scales_step(ferry_service *service);
 
 /*
  * match.c: all sends less all receives. Summed up over the ranks, each half modulo 2^64, it is zero

@@ -46,6 +46,7 @@ static const case_row cases[] = {
     {.name = "rebind", .n_ranks = 3, .run = case_rebind},
     {.name = "swap", .n_ranks = 3, .run = case_swap},
     {.name = "relays", .n_ranks = 6, .run = case_relays},
+    {.name = "quantize", .n_ranks = 3, .run = case_quantize},
     {.name = "flip", .n_ranks = 3, .run = case_flip},
     {.name = "lose", .n_ranks = 3, .run = case_lose, .deadline_seconds = 1},
     {.name = "abort", .n_ranks = 3, .run = case_abort, .deadline_seconds = PATIENT},

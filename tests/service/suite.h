@@ -80,6 +80,9 @@ void case_rebind(rank_context *me);
 void case_swap(rank_context *me);
 void case_relays(rank_context *me);
 
+/* cases_quantize.c */
+void case_quantize(rank_context *me);
+
 /* cases_fault.c */
 void case_killed(rank_context *me);
 void case_stopped(rank_context *me);

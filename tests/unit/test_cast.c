@@ -561,6 +561,125 @@ static void test_in_place(void **state)
     assert_memory_equal(here, there, sizeof here);
 }
 
+/* ---- codes of blocks ---- */
+
+/*
+ * Codes that are cast by the scales of their blocks, of a box of some matrices, are those of
+ * fy_quantize of the whole.
+ */
+typedef struct code_case {
+    fy_quantized q;
+    uint64_t planes[2], n, shape[2], n_scales; /* n: of a matrix; shape: of its scales */
+    char *values;
+    unsigned char *codes, *cast_codes;
+    float *divisors;
+} code_case;
+
+static code_case draw_codes(uint64_t *seed)
+{
+    static const uint32_t kinds[] = {FERRY_F32, FERRY_F16, FERRY_BF16};
+    uint64_t block[] = {1 + random_below(seed, 9), 1 + random_below(seed, 40)};
+    code_case c = {.planes = {1 + random_below(seed, 3), 1 + random_below(seed, 3)}};
+    c.q.format = random_below(seed, 3) == 0 ? fy_format_mxfp8() : fy_format_f8(block[0], block[1]);
+    c.q.kind = kinds[random_below(seed, 3)];
+    c.q.n_rows = 1 + random_below(seed, 40);
+    c.q.n_columns = 1 + random_below(seed, 100);
+    c.n = c.q.n_rows * c.q.n_columns;
+    fy_scales_shape(&c.q, c.shape);
+    c.n_scales = c.shape[0] * c.shape[1];
+    uint64_t n_planes = c.planes[0] * c.planes[1];
+    uint64_t bytes = n_planes * c.n * fy_cast_element_bytes(c.q.kind);
+    c.values = malloc(bytes);
+    c.codes = malloc(n_planes * c.n);
+    c.cast_codes = malloc(n_planes * c.n);
+    c.divisors = malloc(n_planes * c.n_scales * sizeof *c.divisors);
+    for (uint64_t i = 0; i < bytes; i++) {
+        c.values[i] = (char)random_u64(seed);
+    }
+    return c;
+}
+
+static void quantize_whole(const code_case *c)
+{
+    char *stored = malloc(c->n_scales * 4), *again = malloc(c->n_scales * 4);
+    uint64_t bytes = c->n_scales * (c->q.format.scale_kind == FERRY_F32 ? 4 : 1);
+    uint64_t value_bytes = c->n * fy_cast_element_bytes(c->q.kind);
+    ferry_error error;
+    for (uint64_t p = 0; p < c->planes[0] * c->planes[1]; p++) {
+        fy_input in = {.data = c->values + p * value_bytes, .n_bytes = value_bytes};
+        fy_output out = {.data = c->codes + p * c->n, .n_bytes = c->n};
+        fy_output scales = {.data = stored, .n_bytes = bytes}, alone = scales;
+        fy_output by = {.data = c->divisors + p * c->n_scales,
+                        .n_bytes = c->n_scales * sizeof *c->divisors};
+        alone.data = again;
+        must(fy_quantize(&c->q, &in, &out, &scales, &error), &error);
+        must(fy_block_scales(&c->q, &in, &alone, &by, &error), &error);
+        assert_memory_equal(stored, again, bytes);
+    }
+    free(stored);
+    free(again);
+}
+
+/* Whatever is in a box is made anew, and nothing else is. */
+static void cast_box(const code_case *c, const uint64_t at[4], const uint64_t length[4])
+{
+    uint64_t fb = fy_cast_element_bytes(c->q.kind), all = c->planes[0] * c->planes[1] * c->n;
+    uint64_t strides[4] = {c->planes[1] * c->n, c->n, c->q.n_columns, 1}, f_strides[4], first = 0;
+    const uint64_t *block = c->q.format.block;
+    for (int d = 0; d < 4; d++) {
+        f_strides[d] = strides[d] * fb;
+        first += at[d] * strides[d];
+    }
+    fy_area from = fy_area_of(first * fb, fb, 4, length, f_strides);
+    fy_area to = fy_area_of(first, 1, 4, length, strides);
+    fy_cast cast = {.from_kind = c->q.kind,
+                    .to_kind = c->q.format.kind,
+                    .overflow = FY_OVERFLOW_CODES,
+                    .n_rows = length[2],
+                    .n_columns = length[3]};
+    cast.to_scales =
+        (fy_cast_scales){.values = c->divisors + (at[0] * c->planes[1] + at[1]) * c->n_scales +
+                                   at[2] / block[0] * c->shape[1] + at[3] / block[1],
+                         .block = {block[0], block[1]},
+                         .origin = {at[2] % block[0], at[3] % block[1]},
+                         .pitch = c->shape[1],
+                         .n_plane_dims = 2,
+                         .plane_length = {length[0], length[1]},
+                         .plane_stride = {c->planes[1] * c->n_scales, c->n_scales}};
+    memcpy(c->cast_codes, c->codes, all);
+    for (uint64_t i = 0; i < to.bytes; i++) {
+        c->cast_codes[fy_area_walk_of(&to, i, 1).at] ^= 0xff;
+    }
+    fy_area_cast(&cast, &to, c->cast_codes, &from, c->values, 0, to.bytes);
+    fy_copy_fence();
+    assert_memory_equal(c->cast_codes, c->codes, all);
+}
+
+static void check_codes(uint64_t seed)
+{
+    code_case c = draw_codes(&seed);
+    const uint64_t whole[] = {c.planes[0], c.planes[1], c.q.n_rows, c.q.n_columns};
+    uint64_t at[4], length[4];
+    quantize_whole(&c);
+    for (int d = 0; d < 4; d++) {
+        at[d] = random_below(&seed, (uint32_t)whole[d]);
+        length[d] = 1 + random_below(&seed, (uint32_t)(whole[d] - at[d]));
+    }
+    cast_box(&c, at, length);
+    free(c.values);
+    free(c.codes);
+    free(c.cast_codes);
+    free(c.divisors);
+}
+
+static void test_codes(void **state)
+{
+    (void)state;
+    for (uint64_t i = 1; i <= 400; i++) {
+        check_codes(i);
+    }
+}
+
 static void test_which_exist(void **state)
 {
     (void)state;
@@ -589,6 +708,7 @@ static int run_all(void)
         cmocka_unit_test(test_areas_and_scales),
         cmocka_unit_test(test_ways),
         cmocka_unit_test(test_in_place),
+        cmocka_unit_test(test_codes),
     };
     return cmocka_run_group_tests(tests, list_values, free_values);
 }

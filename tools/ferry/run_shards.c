@@ -165,12 +165,25 @@ static ferry_status fail_wrong(const pass *p, const char *element, const run_mis
     return FERRY_ERR_DIGEST;
 }
 
+/* What the command can reckon, element by element, so as to compare it. */
+static ferry_status check_known(const pass *p, const char *name, const ferry_conversion *conversion)
+{
+    if (conversion == NULL || conversion->kind == FERRY_CONVERSION_CAST) {
+        return FERRY_OK;
+    }
+    snprintf(p->error->message, sizeof p->error->message,
+             "%.500s is quantized on its way, which is moved here, but not verified: use --verify "
+             "none",
+             name);
+    return FERRY_ERR_UNSUPPORTED;
+}
+
 static ferry_status work_on_shard(void *context, const ferry_shard *shard)
 {
     pass *p = context;
     run_mismatch wrong = {0};
-    ferry_status status = FERRY_OK;
-    if (!shard->is_parameter) { /* else boxes and fills are worked on */
+    ferry_status status = check_known(p, shard->tensor, shard->conversion);
+    if (status == FERRY_OK && !shard->is_parameter) { /* else boxes and fills are worked on */
         status = run_walk(shard, p->shards->side, p->work, p->memories[p->index], &wrong, p->error);
     }
     if (status == FERRY_ERR_DIGEST) {
@@ -206,6 +219,10 @@ static ferry_status work_on_box(void *context, const ferry_held_box *box)
     run_mismatch wrong = {0};
     char tensor[800], element[1400];
     void *memory = memory_of(p, box->parameter);
+    ferry_status known = check_known(p, box->parameter, box->conversion);
+    if (known != FERRY_OK) {
+        return known;
+    }
     if (memory == NULL || run_walk_box(box, p->work, memory, &wrong) == FERRY_OK) {
         return FERRY_OK;
     }

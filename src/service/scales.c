@@ -1,0 +1,189 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Scales of what a rank sends as codes. They are made when a run begins, before anything is sent:
+ * then each code is a quotient that is rounded, and codes are cast within the copies like all that
+ * is cast. Some rows of blocks are made in one step, for others wait for signs of life.
+ */
+#include "service/run.h"
+
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "base/hash.h"
+#include "exec/now.h"
+#include "service/registry.h"
+
+/* Of values that are read at once by one thread. */
+enum { BAND_BYTES = 1 << 20 };
+
+void fy_scalings_free(fy_registry *registry)
+{
+    for (size_t i = 0; i < registry->n_scalings; i++) {
+        fy_free(registry->scalings[i].stored);
+        fy_free(registry->scalings[i].divisors);
+    }
+    fy_free(registry->scalings);
+    fy_index_cleanup(&registry->scalings_by_source);
+}
+
+static bool is_same(const fy_scaling *s, uint32_t source, const fy_quantized *q)
+{
+    const fy_block_format *a = &s->q.format, *b = &q->format;
+    return s->source == source && a->kind == b->kind && a->scale_kind == b->scale_kind &&
+           a->rule == b->rule && a->block[0] == b->block[0] && a->block[1] == b->block[1];
+}
+
+static uint64_t scale_bytes(const fy_scaling *s)
+{
+    return s->q.format.scale_kind == FERRY_F32 ? sizeof(float) : 1;
+}
+
+static ferry_status fill_in(fy_registry *registry, fy_scaling *s, ferry_error *error)
+{
+    uint64_t shape[2], all;
+    fy_scales_shape(&s->q, shape);
+    if (!fy_mul(shape[0], shape[1], &s->n) || !fy_mul(s->n, s->n_planes, &all)) {
+        return fy_fail(error, FERRY_ERR_INVALID_PLAN, "a tensor has too many scales");
+    }
+    s->stored = fy_alloc_zeroed(all + 1, scale_bytes(s));
+    s->divisors = fy_alloc_zeroed(all + 1, sizeof *s->divisors);
+    FY_TRY(
+        fy_check_memory(s->stored != NULL && s->divisors != NULL, "the scales of a plan", error));
+    ferry_buffer buffer = ferry_buffer_of(s->stored, all * scale_bytes(s));
+    return fy_registry_hold_tensor(registry, &buffer, NULL, 0, false, &s->held, error);
+}
+
+ferry_status fy_registry_scale(fy_registry *registry, uint32_t source, const fy_quantized *q,
+                               uint64_t n_planes, uint32_t *number_out, ferry_error *error)
+{
+    uint64_t hash = fy_hash_mix(source, 2);
+    fy_index_cursor c = fy_index_first(&registry->scalings_by_source, hash);
+    for (; c.value != FY_INDEX_NONE; fy_index_next(&registry->scalings_by_source, &c)) {
+        if (is_same(&registry->scalings[c.value], source, q)) {
+            *number_out = c.value;
+            return FERRY_OK;
+        }
+    }
+    size_t n = registry->n_scalings;
+    if (!FY_RESERVE(registry->scalings, registry->scaling_capacity, n + 1) ||
+        !fy_index_insert(&registry->scalings_by_source, hash, (uint32_t)n)) {
+        return fy_fail_no_memory(error, "the scales of a plan");
+    }
+    registry->scalings[n] = (fy_scaling){.q = *q, .n_planes = n_planes, .source = source};
+    registry->n_scalings = n + 1;
+    *number_out = (uint32_t)n;
+    return fill_in(registry, &registry->scalings[n], error);
+}
+
+/*
+ * Runs
+ */
+
+/* What a step works on: bands of a source from `first` on, each some rows of blocks. */
+typedef struct work {
+    const fy_scaling *scaling;
+    const char *values;          /* of the first element; or of the first of the first band, */
+    bool is_brought;             /* which then is the only one */
+    uint64_t band_rows, n_bands; /* of a matrix */
+    uint64_t first;
+} work;
+
+static uint64_t row_bytes(const fy_scaling *s)
+{
+    return s->q.n_columns * fy_cast_element_bytes(s->q.kind);
+}
+
+static work work_of(const fy_scaling *s)
+{
+    uint64_t block = s->q.format.block[0];
+    uint64_t rows = BAND_BYTES / (row_bytes(s) + 1) / block * block;
+    work w = {.scaling = s, .band_rows = rows < block ? block : rows};
+    w.n_bands = fy_ceil_div(s->q.n_rows, w.band_rows);
+    return w;
+}
+
+/* Where a band lies, from the first element on; and its rows. */
+static uint64_t band_at(const work *w, uint64_t band, uint64_t *n_rows_out)
+{
+    const fy_scaling *s = w->scaling;
+    uint64_t row = band % w->n_bands * w->band_rows;
+    *n_rows_out = fy_min(w->band_rows, s->q.n_rows - row);
+    return (band / w->n_bands * s->q.n_rows + row) * row_bytes(s);
+}
+
+/* Cannot fail: what is wrong with a format or a shape was said when it was bound. */
+static void make_band(void *context, uint64_t index)
+{
+    const work *w = context;
+    const fy_scaling *s = w->scaling;
+    uint64_t band = w->first + index, shape[2];
+    fy_quantized q = s->q;
+    uint64_t at = band_at(w, band, &q.n_rows);
+    fy_scales_shape(&q, shape);
+    uint64_t block_row = band % w->n_bands * (w->band_rows / q.format.block[0]);
+    uint64_t first = band / w->n_bands * s->n + block_row * shape[1], n = shape[0] * shape[1];
+    fy_input values = {.data = w->values + (w->is_brought ? 0 : at),
+                       .n_bytes = q.n_rows * row_bytes(s)};
+    fy_output stored = {.data = s->stored + first * scale_bytes(s), .n_bytes = n * scale_bytes(s)};
+    fy_output divisors = {.data = s->divisors + first, .n_bytes = n * sizeof(float)};
+    (void)fy_block_scales(&q, &values, &stored, &divisors, NULL);
+}
+
+/* One band of memory that the CPU does not touch, or that begins within an element. */
+static ferry_status bring_band(const ferry_buffer *source, work *w, ferry_error *error)
+{
+    const fy_space host = {FERRY_MEMORY_HOST, 0};
+    uint64_t n_rows, at = band_at(w, w->first, &n_rows);
+    uint64_t bytes = n_rows * row_bytes(w->scaling);
+    char *memory = fy_alloc(bytes + 1, 1);
+    FY_TRY(fy_check_memory(memory != NULL, "the scales of a plan", error));
+    ferry_status status = fy_move_now(host, memory, fy_space_of(source),
+                                      (const char *)source->base + at, bytes, error);
+    w->values = memory;
+    w->is_brought = true;
+    if (status == FERRY_OK) {
+        make_band(w, 0);
+    }
+    fy_free(memory);
+    return status;
+}
+
+/* How many bands were made. */
+static uint64_t make_some(ferry_service *service, work *w, uint64_t most, ferry_status *status_out,
+                          ferry_error *error)
+{
+    const ferry_buffer *source = &service->registry.held[w->scaling->source].front;
+    bool is_aligned = (uintptr_t)source->base % fy_cast_element_bytes(w->scaling->q.kind) == 0;
+    if (source->kind != FERRY_MEMORY_HOST || !is_aligned) {
+        *status_out = bring_band(source, w, error);
+        return 1;
+    }
+    uint64_t n = fy_min(most, fy_team_size(service->team));
+    w->values = source->base;
+    fy_team_run(service->team, n, make_band, w);
+    return n;
+}
+
+bool fy_scales_step(ferry_service *service)
+{
+    fy_run_state *run = service->run;
+    const fy_registry *registry = &service->registry;
+    if (run->n_scaled == registry->n_scalings) {
+        return false;
+    }
+    work w = work_of(&registry->scalings[run->n_scaled]);
+    uint64_t all = w.n_bands * w.scaling->n_planes;
+    ferry_status status = FERRY_OK;
+    ferry_error why;
+    w.first = run->n_bands;
+    if (run->n_bands < all) {
+        run->n_bands += make_some(service, &w, all - run->n_bands, &status, &why);
+    }
+    if (status != FERRY_OK) {
+        fy_run_fail(service, status, service->world->rank, "%s", why.message);
+    }
+    if (run->n_bands >= all) {
+        run->n_scaled++;
+        run->n_bands = 0;
+    }
+    return true;
+}
