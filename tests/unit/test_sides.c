@@ -533,6 +533,47 @@ static void test_exchange(void **state)
     }
 }
 
+/* Sides as texts: what is written is read, and ranks may be left out. */
+static void test_parsed(void **state)
+{
+    static const struct {
+        const char *text, *sentence;
+    } bad[] = {
+        {"[]", "a side: must be an object"},
+        {"{\"boxes\":[],\"mesh\":[]}", "a side: "},
+        {"{}", "boxes"},
+        {"{\"boxes\":[{\"rank\":1,\"ranks\":[2],\"parameter\":\"p\",\"elements\":1,\"holds\":[]}]}",
+         "must have either \"rank\" or \"ranks\""},
+        {"{\"boxes\":[{\"parameter\":\"p\",\"elements\":1}]}", "holds"},
+        {"{\"boxes\":", "a side: line 1"},
+    };
+    const char *own = "{\"boxes\":[{\"parameter\":\"p\",\"elements\":1,\"holds\":[]}]}";
+    ferry_side *side = NULL, *made = make_side(0, true, true), *again = NULL;
+    text_buffer first = {0}, second = {0};
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        check_status(bad[i].text, FERRY_ERR_INVALID_INPUT,
+                     ferry_side_parse(bad[i].text, strlen(bad[i].text), "a side", &side, &error),
+                     &error);
+        check_says(bad[i].text, bad[i].sentence, &error);
+        assert_null(side);
+    }
+    assert_int_equal(ferry_side_parse(NULL, 0, "a side", &side, &error), FERRY_ERR_MISUSE);
+    must(ferry_side_parse(own, strlen(own), "a side", &side, &error), &error);
+    assert_int_equal(ferry_side_parameter_count(side), 1);
+    assert_int_equal(ferry_side_write_json(side, text_write, &first, &error),
+                     FERRY_ERR_INVALID_INPUT);
+    must(ferry_side_write_json(made, text_write, &first, &error), &error);
+    must(ferry_side_parse(first.bytes, strlen(first.bytes), "a side", &again, &error), &error);
+    must(ferry_side_write_json(again, text_write, &second, &error), &error);
+    assert_string_equal(first.bytes, second.bytes);
+    free(first.bytes);
+    free(second.bytes);
+    ferry_side_destroy(side);
+    ferry_side_destroy(made);
+    ferry_side_destroy(again);
+}
+
 /* One rank's misuse is everybody's failure, and nobody waits. */
 static void test_no_place(void **state)
 {
@@ -1012,11 +1053,11 @@ int main(void)
         cmocka_unit_test(test_bad),           cmocka_unit_test(test_missing),
         cmocka_unit_test(test_shapes),        cmocka_unit_test(test_calls),
         cmocka_unit_test(test_mesh_as_boxes), cmocka_unit_test(test_exchange),
-        cmocka_unit_test(test_no_place),      cmocka_unit_test(test_other_base),
-        cmocka_unit_test(test_alike),         cmocka_unit_test(test_written),
-        cmocka_unit_test(test_half_bytes),    cmocka_unit_test(test_casts),
-        cmocka_unit_test(test_bad_casts),     cmocka_unit_test(test_told_casts),
-        cmocka_unit_test(test_told_blocks),
+        cmocka_unit_test(test_no_place),      cmocka_unit_test(test_parsed),
+        cmocka_unit_test(test_other_base),    cmocka_unit_test(test_alike),
+        cmocka_unit_test(test_written),       cmocka_unit_test(test_half_bytes),
+        cmocka_unit_test(test_casts),         cmocka_unit_test(test_bad_casts),
+        cmocka_unit_test(test_told_casts),    cmocka_unit_test(test_told_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
