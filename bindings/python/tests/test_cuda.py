@@ -438,6 +438,10 @@ class Cuda(unittest.TestCase):
             def __cuda_stream__(self):
                 return 0, 4096
 
+        if driver().n_devices() > 1:
+            other = Stream(1)
+            with self.assertRaisesRegex(ferry.Misuse, "is of another device or context than the primary"):
+                ferry.Queue("cuda", 0, native=other.handle.value)
         with ferry.RemoteCopyService() as service:
             service.init()
             ring(service, 0, 1, Weights(N), Weights(N))
