@@ -104,14 +104,17 @@ static void give_back_scene(void *context)
     s->compared = false;
 }
 
-/* The last tensor's bytes come from one in the middle: sources are not visited in order. */
+/* The last tensor's bytes come from one in the middle: sources are not visited in order. One is
+ * cast on its way, one becomes codes and scales. */
 static void make_plan(scene *s)
 {
     static const char text[] =
         "{\"format\": \"ferry.spec/1\", \"tensors\": [{\"name\": \"w{0}\", \"count\": [20], "
         "\"shape\": [12, 10], \"dtype\": \"f32\"}, {\"name\": \"tied\", \"shape\": [12, 10], "
         "\"dtype\": \"f32\", \"source\": \"w3\"}], \"source\": {\"mesh\": [], \"rules\": "
-        "[{\"match\": \"*\"}]}, \"destination\": {\"mesh\": [], \"rules\": [{\"match\": \"*\"}]}}";
+        "[{\"match\": \"*\"}]}, \"destination\": {\"mesh\": [], \"rules\": [{\"match\": \"w1\", "
+        "\"dtype\": \"f16\", \"cast\": \"round\"}, {\"match\": \"w2\", \"quantize\": {\"format\": "
+        "\"f8e4m3\", \"block\": [4, 5], \"scale\": \"w2.s\"}}, {\"match\": \"*\"}]}}";
     ferry_spec *spec = NULL;
     ferry_error error;
     ferry_buffer buffer;
@@ -125,11 +128,13 @@ static void make_plan(scene *s)
         snprintf(name, sizeof name, "w%d", i);
         buffer = ferry_buffer_of(memory + i * 480, 480);
         must(ferry_tensors_add(s->sources, name, &buffer, &error), &error);
-        buffer = ferry_buffer_of(memory + 10000 + i * 480, 480);
+        buffer = ferry_buffer_of(memory + 10000 + i * 480, i == 1 ? 240 : i == 2 ? 120 : 480);
         must(ferry_tensors_add(s->destinations, name, &buffer, &error), &error);
     }
     buffer = ferry_buffer_of(memory + 20000, 480);
     must(ferry_tensors_add(s->destinations, "tied", &buffer, &error), &error);
+    buffer = ferry_buffer_of(memory + 21000, 24);
+    must(ferry_tensors_add(s->destinations, "w2.s", &buffer, &error), &error);
 }
 
 /* Three kinds of groups: one box, boxes of one tensor, and boxes that have no rows in common. */

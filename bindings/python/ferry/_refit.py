@@ -341,6 +341,12 @@ class Refit:
                 "a refit with a side in boxes needs one spec, and tensors that are contiguous on "
                 "all ranks: say the strides of the others in boxes, too"
             )
+        elif any(made._handle.converted for made in self._plans):
+            names = [made._handle.converted for made in self._plans if made._handle.converted]
+            raise Unsupported(
+                f'tensor "{names[0]}" is converted on its way: such a refit needs one spec, and '
+                "tensors that are contiguous on all ranks"
+            )
         self._serve(self._bind if is_bound else self._register_moves, progress, options)
 
     def _serve(

@@ -289,6 +289,34 @@ static PyObject *get_in_boxes(PyObject *self, void *unused)
                          ferry_plan_is_in_boxes(plan, FERRY_SIDE_DESTINATION) ? Py_True : Py_False);
 }
 
+/* The first that is converted; its name lives as long as the plan. */
+static ferry_status find_converted(void *context, const ferry_shard *shard)
+{
+    const char **name_out = context;
+    if (shard->conversion == NULL) {
+        return FERRY_OK;
+    }
+    *name_out = shard->tensor;
+    return FERRY_ERR_STOPPED;
+}
+
+static PyObject *get_converted(PyObject *self, void *unused)
+{
+    (void)unused;
+    const ferry_plan *plan = ((fp_plan *)self)->plan;
+    const char *name = NULL;
+    ferry_error error;
+    ferry_status status = FERRY_OK;
+    for (uint32_t r = 0; status == FERRY_OK && r < ferry_plan_rank_count(plan); r++) {
+        status =
+            ferry_plan_visit_shards(plan, FERRY_SIDE_DESTINATION, r, find_converted, &name, &error);
+    }
+    if (status != FERRY_OK && name == NULL) {
+        return fp_raise(status, error.message);
+    }
+    return name == NULL ? (Py_INCREF(Py_None), Py_None) : PyUnicode_FromString(name);
+}
+
 static PyObject *get_bound(PyObject *self, void *unused)
 {
     (void)unused;
@@ -442,6 +470,7 @@ static bool add_plan(PyObject *module)
         {"statistics", get_statistics, NULL,
          "(tensors, layout classes, replica sets, holder entries, cuts)", NULL},
         {"in_boxes", get_in_boxes, NULL, "(source, destination)", NULL},
+        {"converted", get_converted, NULL, "a tensor that is converted on its way, or None", NULL},
         {NULL, NULL, NULL, NULL, NULL},
     };
     static PyType_Slot slots[] = {

@@ -189,6 +189,22 @@ class Dtypes(unittest.TestCase):
             ferry.refit({"w": old}, {"w": new}, whole(dtype="f32", flat=True))
             self.assertFalse(new.any())
 
+    def test_casts_on_the_way(self):
+        """Each end has its own dtype; strides that would need boxes are refused."""
+        spec = whole(dtype="f32")
+        spec["destination"] = {"mesh": [["a", 1]], "rules": [
+            {"match": "*", "dtype": "f16", "cast": "round", "scale": 2, "add": 1}]}
+        old, new = np.arange(24, dtype=np.float32).reshape(4, 6), np.zeros((4, 6), np.float16)
+        with ferry.Refit({"w": old}, {"w": new}, spec) as planned:
+            for _ in range(2):
+                planned.run()
+                self.assertTrue(np.array_equal(new, old * 2 + 1))
+                old += 3
+        with self.assertRaisesRegex(ferry.InvalidInput, "is of f32.*expects.* of f16"):
+            ferry.refit({"w": old}, {"w": old}, spec)
+        with self.assertRaisesRegex(ferry.Unsupported, '"w" is converted.*contiguous'):
+            ferry.refit({"w": old.T.copy().T}, {"w": new}, spec)
+
     def test_a_scalar(self):
         new = np.zeros((), np.float64)
         ferry.refit({"w": np.array(2.5)}, {"w": new}, whole(shape=(), dtype="f64"))
