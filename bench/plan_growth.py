@@ -12,6 +12,7 @@ the factor of the last doubling: about 2 where cost is linear, 4 where it is qua
 import argparse
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -40,8 +41,11 @@ def one(tensors, elements, holds, **more):
     return spec_of(tensors, WHOLE, {"boxes": [entry([1], "p", elements, holds, **more)]})
 
 
-def mixed(n, i):
-    return i * 7919 % n
+def mixed(n):
+    """In no order, so that as many moves are left for any n."""
+    order = list(range(n))
+    random.Random(n).shuffle(order)
+    return order
 
 
 def ranks_alike(n):
@@ -67,7 +71,7 @@ def tensors(n):
 
 def boxes(n):
     return one([("w", [n, 4], {})], 4 * n,
-               [box("w", [mixed(n, i), 0], [1, 4], 4 * i, [4, 1]) for i in range(n)])
+               [box("w", [row, 0], [1, 4], 4 * i, [4, 1]) for i, row in enumerate(mixed(n))])
 
 
 def boxes_of_a_source(n):
@@ -107,7 +111,7 @@ def feeds(n):
     parts = [("s%d" % i, [4], {"only": "source"}) for i in range(n)]
     source = [{"tensor": "s%d" % i, "at": [4 * i], "shape": [4], "begin": [0]} for i in range(n)]
     return one([*parts, ("w", [4 * n], {"source": source})], 4 * n,
-               [box("w", [4 * mixed(n, i)], [4], 4 * i, [1]) for i in range(n)])
+               [box("w", [4 * part], [4], 4 * i, [1]) for i, part in enumerate(mixed(n))])
 
 
 def crossing(n):
