@@ -238,6 +238,31 @@ static const fy_memory_box *find_whole(const fy_cut_list *list, const cut_side *
     return NULL;
 }
 
+/*
+ * Where the boxes have nothing in common, their parts of a piece are all of it: none is looked at
+ * again for the next one. *done_out is false, and nothing is left behind, where they overlap.
+ */
+static ferry_status cut_apart(fy_cutter *cutter, const cut_side *side, uint32_t which,
+                              const fy_cut_piece *piece, uint32_t n_dims, bool *done_out,
+                              ferry_error *error)
+{
+    const fy_cut_list *list = &cutter->lists[which];
+    size_t before = cutter->n_pieces;
+    uint64_t whole = fy_box_volume(piece->box.length, n_dims), volume = 0;
+    for (size_t i = 0; side->layer == 1 && i < list->n && volume <= whole; i++) {
+        fy_cut_piece part = *piece;
+        if (meet(side, list->boxes[i], &piece->box, &part.box)) {
+            part.memory[which] = list->boxes[i];
+            volume += fy_box_volume(part.box.length, n_dims);
+            FY_TRY(push_piece(&cutter->pieces, &cutter->n_pieces, &cutter->piece_capacity, &part,
+                              error));
+        }
+    }
+    *done_out = volume == whole;
+    cutter->n_pieces = *done_out ? cutter->n_pieces : before;
+    return FERRY_OK;
+}
+
 /* Cuts one piece by the boxes of a rank; the parts go behind the others that there are. */
 static ferry_status cut_piece(fy_cutter *cutter, const cut_side *side, uint32_t which,
                               const fy_cut_piece *piece, uint32_t n_dims, ferry_error *error)
@@ -250,6 +275,11 @@ static ferry_status cut_piece(fy_cutter *cutter, const cut_side *side, uint32_t 
         part.memory[which] = whole;
         return push_piece(&cutter->pieces, &cutter->n_pieces, &cutter->piece_capacity, &part,
                           error);
+    }
+    bool done = false;
+    FY_TRY(cut_apart(cutter, side, which, piece, n_dims, &done, error));
+    if (done) {
+        return FERRY_OK;
     }
     cutter->n_open = 0;
     FY_TRY(push_piece(&cutter->open, &cutter->n_open, &cutter->open_capacity, piece, error));
