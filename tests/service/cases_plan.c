@@ -16,7 +16,8 @@ static void bind_once(rank_context *me, uint64_t number, bool from_ferry, bool s
     service_setup setup;
     uint64_t random = me->seed * 100 + number;
     setup_init(me, &setup, "");
-    setup.options.slot_bytes = one_in(&random, 2) ? 0 : 1u << dice(&random, 8, 16);
+    setup.options.slot_bytes =
+        one_in(&random, 2) ? 0 : (1u << dice(&random, 8, 16)) + random_below(&random, 4);
     setup.options.checksum = random_below(&random, 3);
     setup.options.no_relays = one_in(&random, 2);
     setup.options.commit = swap ? FERRY_COMMIT_SWAP : FERRY_COMMIT_IN_PLACE;
