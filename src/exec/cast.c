@@ -185,7 +185,7 @@ static void cast_long(job *j, const fy_area *to, char *to_base, const fy_area *f
 static void leave_batch(job *j, const fy_area *to, char *to_base, const char *out, uint64_t first,
                         uint64_t n_bytes)
 {
-    fy_area flat = fy_area_flat(0, first + n_bytes);
+    fy_area flat = fy_area_flat(0, to->bytes); /* copies find the transposes of areas of one size */
     const void *base = (const void *)((uintptr_t)out - first);
     if (j->hasher != NULL) {
         fy_hasher_update(j->hasher, out, (size_t)n_bytes);
