@@ -136,8 +136,9 @@ static ferry_status check_tensor(const checking *c, uint32_t number, const fy_sa
                  box->n_dims, of->n_dims);
         return fail(c, number, error, sentence);
     }
-    if (of->scales != NULL && !is_plain(c, of->dtype)) {
-        return fail(c, number, error, "the tensor has scales of blocks, which are not cast");
+    if (of->scales != NULL && (c->parameter->blocks != NULL || !is_plain(c, of->dtype))) {
+        return fail(c, number, error,
+                    "the tensor has scales of blocks, which are neither cast nor quantized");
     }
     FY_TRY(check_types(c, number, of->dtype, error));
     return c->parameter->blocks == NULL ? FERRY_OK : check_blocks(c, number, of, box, error);

@@ -248,14 +248,15 @@ static ferry_status check_dtype(const reading *r, const fy_json_place *place, ui
     if (p->dtype.element_bits == 0) { /* the first that says what it is */
         p->dtype = *dtype;
     }
+    bool is_same = dtype->kind == p->dtype.kind && dtype->element_bits == p->dtype.element_bits;
+    bool changes = p->quantize != NULL || p->cast.scale != 1 || p->cast.add != 0 || !is_same;
+    if (r->spec->tensors[t].entry->scaling != NULL && changes) {
+        return fy_json_fail(place, error, "holds %s, scales of blocks, and changes them",
+                            r->spec->tensors[t].name);
+    }
     if (p->quantize != NULL) {
         return FERRY_OK; /* it has scales, so its type has blocks */
     }
-    if (r->spec->tensors[t].entry->scaling != NULL && p->cast.is_said) {
-        return fy_json_fail(place, error, "holds %s, scales of blocks, and casts",
-                            r->spec->tensors[t].name);
-    }
-    bool is_same = dtype->kind == p->dtype.kind && dtype->element_bits == p->dtype.element_bits;
     if (r->side == FY_PROOF_SOURCE ? !is_same : !fy_proof_cast_allows(&p->cast, *dtype, p->dtype)) {
         return fy_json_fail(place, error, "holds %s, whose dtype is not that of the parameter %s",
                             r->spec->tensors[t].name, p->name);

@@ -86,8 +86,9 @@ def scale_parameter(rng, spec, entry, name):
         holds.append({"tensor": scales.name, "begin": [0] * len(strides),
                       "shape": list(scales.shape), "offset": at, "strides": list(strides)})
         at += scales.elements
+    as_they_are = {"cast": "round"} if rng.random() < 0.2 else {}  # which is a copy
     return {**ranks, "parameter": "%s of %s" % (name, entry["parameter"]), "elements": at,
-            "holds": holds}
+            "holds": holds, **as_they_are}
 
 
 def add_quantized(rng, spec):

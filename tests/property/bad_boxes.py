@@ -42,6 +42,16 @@ def replace_side(which, side):
     return mutate
 
 
+def quantize_scales(spec):
+    """Parameters for codes, and for codes of their scales."""
+    said = {"format": "f8e4m3", "block": [4, 3], "scale": "*_s"}
+    spec[ON_DESTINATION]["boxes"] += [
+        {"rank": 3, "parameter": "codes", "elements": 12, "quantize": said,
+         "holds": [hold("q", [0, 0], [4, 3], 0, [3, 1])]},
+        {"rank": 3, "parameter": "scales", "elements": 1, "quantize": said,
+         "holds": [hold("q_s", [0, 0], [1, 1], 0, [1, 1])]}]
+
+
 def only_source(spec):
     """A destination tensor that is made on the way, held by the source."""
     spec["tensors"][1]["source"] = [{"tensor": "q", "begin": [0, 0], "shape": [2, 3],
@@ -196,6 +206,7 @@ CASTS = [
         "format": "mxfp8", "scale": "*_s"}), '"n"', "dimensions"),
     ("boxes that are quantized", on_side(ON_DESTINATION, 0, fill=[FILL], quantize={
         "format": "f8e4m3", "block": [2, 3], "scale": "*_s"}), '"q"', "rank 2", "block of 2"),
+    ("scales that are quantized", quantize_scales, '"q_s"', '"scales"', "scales of blocks"),
     ("dequantize", on_side(ON_DESTINATION, 1, dequantize={}), '"dequantize"', "boxes[1]"),
 ]
 
