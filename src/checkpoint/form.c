@@ -252,9 +252,24 @@ static ferry_status check_sizes(const fy_form *form, const char *file_name, ferr
     return FERRY_OK;
 }
 
+/* Files have one name of their own. */
+static ferry_status check_names(const fy_form *form, const char *file_name, ferry_error *error)
+{
+    for (size_t i = 0; i < form->n_tensors; i++) {
+        if (strcmp(form->tensors[i].name, "__metadata__") == 0) {
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "%s: a tensor is called __metadata__, which in safetensors files is "
+                           "the name of something else; give it another name",
+                           file_name);
+        }
+    }
+    return FERRY_OK;
+}
+
 ferry_status fy_form_arrange(fy_form *form, const char *file_name, ferry_error *error)
 {
     fy_sort(form->tensors, form->n_tensors, sizeof *form->tensors, compare_tensors);
+    FY_TRY(check_names(form, file_name, error));
     FY_TRY(check_sizes(form, file_name, error));
     FY_TRY(place_tensors(form, file_name, error));
     sink counted = {0};

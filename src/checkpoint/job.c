@@ -341,8 +341,8 @@ static ferry_status extend_changes(fy_layout_job *job, ferry_error *error)
 {
     size_t n = job->problem.n_tensors;
     fy_change *changes = fy_realloc(job->changes, n, sizeof *changes);
-    FY_TRY(fy_check_memory(changes != NULL || n == 0, "the tensors of a checkpoint", error));
-    job->changes = n == 0 ? job->changes : changes;
+    FY_TRY(fy_check_memory(changes != NULL, "the tensors of a checkpoint", error));
+    job->changes = changes;
     for (size_t t = job->spec->n_tensors; t < n; t++) {
         job->changes[t] = (fy_change){.dtype = job->problem.tensors[t].dtype,
                                       .weight = FY_NONE,

@@ -59,6 +59,8 @@ def box_cases():
     yield "as large as can be", side(elements=MOST, shape=None, partial=True), ["p"]
     yield "a rank beyond the limit", side(ranks=[1 << 24]), ["rank"]
     yield "a name twice", {"boxes": [SIDE[0], {**SIDE[1], "parameter": "p"}]}, ["p", "2"]
+    yield "a name that files have for something else", side(parameter="__metadata__"), [
+        "__metadata__"]
     yield "bytes that have no word", {"boxes": SIDE + [
         {"rank": 0, "parameter": "r", "elements": 2, "dtype": "bytes:3", "holds": [],
          "fill": [{"offset": 0, "shape": [2], "strides": [1]}]}]}, ["r", "dtype"]

@@ -54,6 +54,11 @@ def boxes_good(ferry, folder, rng):
     ferry.reshard(folder / "whole", folder / "to.json", folder / "again")
     must(store.tree(folder / "again").keys() == store.tree(source).keys(), "other files")
     ferry.require_equal(source, folder / "again")
+    (folder / "fills.json").write_text(json.dumps({"boxes": [
+        {"rank": 0, "parameter": "p", "elements": 2, "dtype": "u8", "holds": [],
+         "fill": [{"offset": 0, "shape": [2], "strides": [1], "bits": "ab"}]}]}))
+    ferry.reshard(source, folder / "fills.json", folder / "fills")
+    ferry.require_equal(folder / "fills", folder / "fills")  # of no tensors
     (folder / "six").mkdir()
     (folder / "six" / SINGLE).write_bytes(form_file([Tensor("six", "F6_E2M3", [8], bytes(6))], {}))
     layout = {"boxes": [{"rank": 0, "parameter": "p", "elements": 6, "holds": [
