@@ -3,7 +3,7 @@
 """How the cost of a plan grows: each row doubles one thing, and what takes more than in proportion
 shows.
 
-    plan_growth.py --ferry PATH [--only ROW] [--from N] [--doublings K] [--prove] [--json]
+    plan_growth.py --ferry PATH [--only ROW] [--from N] [--doublings K] [--prove] [--json FILE]
 
 Prints for each row the processor seconds and the memory of `ferry plan` at N, 2 N, 4 N, ..., and
 the factor of the last doubling: about 2 where cost is linear, 4 where it is quadratic.
@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import honest
 
 WHOLE = {"mesh": [], "rules": [{"match": "*"}]}
 
@@ -143,9 +145,10 @@ def main():
     parser.add_argument("--from", dest="first", type=int, default=4000, help="the smallest number")
     parser.add_argument("--doublings", type=int, default=3)
     parser.add_argument("--prove", action="store_true", help="the proof, too")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", metavar="FILE")
+    honest.add_arguments(parser)
     arguments = parser.parse_args()
-    found = {}
+    record, found = honest.begin(1, arguments.patience), {}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "spec.json"
         for row in ROWS:
@@ -157,12 +160,12 @@ def main():
                 command = [arguments.ferry, "plan", str(path)] + ["--prove"] * arguments.prove
                 points.append((arguments.first << k, *measure(command)))
             found[row.__name__] = points
-            if not arguments.json:
-                print("%-18s %s  x%.1f" % (
-                    row.__name__, "  ".join("%6d: %6.3f s %5.0f MiB" % point for point in points),
-                    points[-1][1] / max(points[-2][1], 1e-3)), flush=True)
+            print("%-18s %s  x%.1f" % (
+                row.__name__, "  ".join("%6d: %6.3f s %5.0f MiB" % point for point in points),
+                points[-1][1] / max(points[-2][1], 1e-3)), flush=True)
+    honest.end(record)
     if arguments.json:
-        print(json.dumps(found))
+        honest.write(arguments.json, {**record, "rows": found})
 
 
 if __name__ == "__main__":
