@@ -24,7 +24,7 @@ enum {
 typedef struct piece {
     uint64_t at;
     uint64_t extent; /* of its hull; of a piece without dimensions its only run */
-    uint32_t end;    /* into the receives, or the sends for what is read */
+    uint32_t end;    /* into the receives, or the checker's sends for what is read */
     uint16_t dim;
     bool is_read;
 } piece;
@@ -38,7 +38,8 @@ typedef struct row_piece {
 
 typedef struct checker {
     const fy_registry *registry;
-    /* The registry's, of each area from the largest stride to the least, and coalesced: */
+    /* The registry's, of each area from the largest stride to the least, and coalesced; behind the
+     * sends the shards that scales are made of, which are read whole. */
     fy_end *sends, *receives;
     uint64_t *dims;
     bool found;
@@ -530,6 +531,13 @@ static piece piece_of(const fy_registry *registry, uint32_t index, bool is_read)
                    .is_read = is_read};
 }
 
+/* All that a scaling reads, as an end that is sent. */
+static fy_end shard_of(const fy_scaling *s)
+{
+    uint64_t n = s->n_planes * s->q.n_rows * s->q.n_columns; /* it fits: it lies in memory */
+    return (fy_end){.held = s->source, .run_bytes = n * fy_cast_element_bytes(s->q.kind)};
+}
+
 static ferry_status fail_pair(const checker *c, uint32_t my_rank, ferry_error *error)
 {
     const piece *writer = c->first.is_read ? &c->second : &c->first;
@@ -537,6 +545,12 @@ static ferry_status fail_pair(const checker *c, uint32_t my_rank, ferry_error *e
     const fy_end *written = end_of(c, writer), *second = end_of(c, other);
     char text[2][320];
     fy_end_describe(c->registry, written, false, my_rank, text[0], sizeof text[0]);
+    if (other->is_read && other->end >= c->registry->sends.n) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s writes bytes of \"%s\", of all of which scales are made: one of them "
+                       "needs other memory",
+                       text[0], c->registry->names + c->registry->held[second->held].name);
+    }
     fy_end_describe(c->registry, second, !other->is_read ? false : true, my_rank, text[1],
                     sizeof text[1]);
     return fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -587,7 +601,7 @@ static void coalesce(fy_end *end, uint64_t *dims)
 /* Areas of which all runs are pieces stay as they are. */
 static fy_end *copy_ends(checker *c, const fy_ends *ends, size_t *n_dims_inout)
 {
-    fy_end *copy = fy_alloc(ends->n + 1, sizeof *copy);
+    fy_end *copy = fy_alloc(ends->n + c->registry->n_scalings + 1, sizeof *copy);
     for (size_t i = 0; copy != NULL && i < ends->n; i++) {
         const fy_end *end = &ends->items[i];
         fy_area area = fy_end_area(c->registry, end);
@@ -626,6 +640,9 @@ static ferry_status copy_areas(checker *c, ferry_error *error)
     n_dims = 0;
     c->sends = copy_ends(c, &registry->sends, &n_dims);
     c->receives = copy_ends(c, &registry->receives, &n_dims);
+    for (size_t i = 0; c->sends != NULL && i < registry->n_scalings; i++) {
+        c->sends[registry->sends.n + i] = shard_of(&registry->scalings[i]);
+    }
     return fy_check_memory(c->sends != NULL && c->receives != NULL, "the comparison of areas",
                            error);
 }
@@ -676,6 +693,17 @@ static bool list_pieces(const fy_registry *registry, uint32_t my_rank, piece_lis
         if (!fy_end_fills(registry, &registry->sends.items[i])) { /* what fills read is ours */
             ok = add_pieces(registry, i, true, list);
         }
+    }
+    ok = ok && FY_RESERVE(list->items, list->capacity, list->n + registry->n_scalings);
+    for (uint32_t i = 0; ok && i < registry->n_scalings; i++) {
+        fy_end shard = shard_of(&registry->scalings[i]);
+        if (shard.run_bytes == 0) {
+            continue;
+        }
+        list->items[list->n++] = (piece){.at = address_of(registry, &shard, true),
+                                         .extent = shard.run_bytes,
+                                         .end = (uint32_t)(registry->sends.n + i),
+                                         .is_read = true};
     }
     return ok;
 }

@@ -294,3 +294,62 @@ void case_quantize(rank_context *me)
         quantize_once(me, me->seed * 1000 + me->n_ranks * 100 + i);
     }
 }
+
+/*
+ * Scales are made of a whole shard: what arrives may not lie on rows of it that nobody wants. Rank
+ * 0 has the values and wants v at their end; the last rank has v, and wants the upper half's codes.
+ */
+void case_bad_quantize(rank_context *me)
+{
+    static const char spec_text[] =
+        "{\"format\": \"ferry.spec/1\", \"tensors\": [{\"name\": \"w\", \"shape\": [16, 8], "
+        "\"dtype\": \"f32\"}, {\"name\": \"v\", \"shape\": [32], \"dtype\": \"f32\"}],"
+        " \"source\": {\"mesh\": [[\"r\", 2]], \"rules\": [{\"match\": \"w\", \"on\": {\"r\": 0}}, "
+        "{\"match\": \"v\", \"on\": {\"r\": 1}}]},"
+        " \"destination\": {\"boxes\": [{\"rank\": 1, \"parameter\": \"c\", \"elements\": 64, "
+        "\"holds\": [{\"tensor\": \"w\", \"begin\": [0, 0], \"shape\": [8, 8], \"offset\": 0, "
+        "\"strides\": [8, 1]}], \"quantize\": {\"format\": \"f8e4m3\", \"block\": [8, 8], "
+        "\"scale\": \"*_s\"}}, {\"rank\": 0, \"parameter\": \"v\", \"elements\": 32, \"holds\": "
+        "[{\"tensor\": \"v\", \"begin\": [0], \"shape\": [32], \"offset\": 0, \"strides\": "
+        "[1]}]}]}}";
+    static const struct {
+        uint64_t at; /* of v, in elements of the memory that w has the first 128 of */
+        bool fails;
+    } rows[] = {{96, true}, {64, true}, {0, true}, {127, true}, {128, false}};
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        service_setup setup;
+        ferry_tensors *sources = NULL, *targets = NULL;
+        ferry_spec *spec = NULL;
+        ferry_plan *plan = NULL;
+        float *memory = take(me, 160 * sizeof *memory);
+        for (size_t k = 0; k < 160; k++) {
+            memory[k] = (float)k;
+        }
+        ferry_buffer w = ferry_buffer_of(memory, 128 * sizeof *memory);
+        ferry_buffer v = ferry_buffer_of(memory + rows[i].at, 32 * sizeof *memory);
+        ferry_buffer codes = ferry_buffer_of(memory + 64, 64);
+        setup_init(me, &setup, "");
+        ferry_service *service = open_service(me, &setup.options);
+        must(me, ferry_spec_parse(spec_text, strlen(spec_text), "rows", &spec, &me->error));
+        must(me, ferry_plan_create(spec, NULL, &plan, &me->error));
+        must(me, ferry_tensors_create(&sources, &me->error));
+        must(me, ferry_tensors_create(&targets, &me->error));
+        must(me, ferry_tensors_add(sources, me->rank == 0 ? "w" : "v", me->rank == 0 ? &w : &v,
+                                   &me->error));
+        must(me, ferry_tensors_add(targets, me->rank == 0 ? "v" : "c", me->rank == 0 ? &v : &codes,
+                                   &me->error));
+        must(me, ferry_service_bind(service, plan, sources, targets, &me->error));
+        if (rows[i].fails) {
+            all_fail(me, FERRY_ERR_INVALID_INPUT, "of all of which scales are made",
+                     ferry_service_schedule(service, &me->error));
+        } else {
+            must(me, ferry_service_schedule(service, &me->error));
+        }
+        ferry_tensors_destroy(sources);
+        ferry_tensors_destroy(targets);
+        ferry_plan_destroy(plan);
+        ferry_spec_destroy(spec);
+        ferry_service_destroy(service);
+        free(memory);
+    }
+}

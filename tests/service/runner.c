@@ -47,6 +47,7 @@ static const case_row cases[] = {
     {.name = "swap", .n_ranks = 3, .run = case_swap},
     {.name = "relays", .n_ranks = 6, .run = case_relays},
     {.name = "quantize", .n_ranks = 3, .run = case_quantize},
+    {.name = "bad_quantize", .n_ranks = 2, .run = case_bad_quantize},
     {.name = "flip", .n_ranks = 3, .run = case_flip},
     {.name = "lose", .n_ranks = 3, .run = case_lose, .deadline_seconds = 1},
     {.name = "abort", .n_ranks = 3, .run = case_abort, .deadline_seconds = PATIENT},

@@ -82,6 +82,7 @@ void case_relays(rank_context *me);
 
 /* cases_quantize.c */
 void case_quantize(rank_context *me);
+void case_bad_quantize(rank_context *me);
 
 /* cases_fault.c */
 void case_killed(rank_context *me);
