@@ -568,7 +568,8 @@ static void hurt(uint32_t v, int64_t until)
         break;
     case TRAP:
         atomic_store(&all->traps[r], 1);
-        while (!stops_itself(r) && !is_settled(r) && now_ms() < until) {
+        limit = now_ms() + 5000; /* after a recovery others may send what this rank would have */
+        while (!stops_itself(r) && !is_settled(r) && now_ms() < limit) {
             pause_us(200);
         }
         break;
