@@ -20,6 +20,8 @@ bool fp_view_check_dims(Py_ssize_t n_dims, const char *name);
 bool fp_view_set_dim(fp_view *view, uint32_t at, int64_t length, int64_t stride, const char *name);
 /* Counts bytes; strides of dims of one element become those of a row-major tensor. */
 bool fp_view_finish(fp_view *view, const char *name);
+/* All of that from two tuples, of a view whose dtype is set; strides NULL: row-major. */
+bool fp_view_set_dims(PyObject *shape, PyObject *strides, const char *name, fp_view *view);
 
 /* view_torch.c */
 

@@ -173,13 +173,10 @@ void fp_buffer_release(void *held)
     free(held);
 }
 
-/*
- * numpy's own description, for dtypes that its buffers and DLPack have no word for: bfloat16 of
- * ml_dtypes, dates. The array itself keeps the memory.
- */
-static bool interface_dims(PyObject *shape, PyObject *strides, fp_view *view, const char *name)
+bool fp_view_set_dims(PyObject *shape, PyObject *strides, const char *name, fp_view *view)
 {
     int64_t step = (int64_t)(view->dtype.element_bits / 8);
+    view->n_dims = (uint32_t)PyTuple_Size(shape);
     for (uint32_t d = view->n_dims; d-- > 0;) {
         long long length = PyLong_AsLongLong(PyTuple_GetItem(shape, (Py_ssize_t)d));
         long long own =
@@ -192,6 +189,10 @@ static bool interface_dims(PyObject *shape, PyObject *strides, fp_view *view, co
     return fp_view_finish(view, name);
 }
 
+/*
+ * numpy's own description, for dtypes that its buffers and DLPack have no word for: bfloat16 of
+ * ml_dtypes, dates. The array itself keeps the memory.
+ */
 static bool interface_dtype(PyObject *object, fp_view *view)
 {
     PyObject *dtype = PyObject_GetAttrString(object, "dtype");
@@ -227,7 +228,6 @@ static bool read_interface(PyObject *object, PyObject *interface, const char *na
     view->source = FP_SOURCE_BUFFER;
     view->base = PyLong_AsVoidPtr(PyTuple_GetItem(data, 0));
     view->is_readonly = PyObject_IsTrue(PyTuple_GetItem(data, 1)) != 0;
-    view->n_dims = (uint32_t)PyTuple_Size(shape);
     if (PyErr_Occurred() || (has_strides && PyTuple_Size(strides) != PyTuple_Size(shape))) {
         return false;
     }
@@ -237,7 +237,7 @@ static bool read_interface(PyObject *object, PyObject *interface, const char *na
                         FP_CALLED(name));
         return false;
     }
-    return interface_dims(shape, has_strides ? strides : NULL, view, name) &&
+    return fp_view_set_dims(shape, has_strides ? strides : NULL, name, view) &&
            (view->base != NULL || view->bytes == 0);
 }
 

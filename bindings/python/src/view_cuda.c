@@ -64,9 +64,10 @@ static uint32_t kind_of(const char *type, long bytes)
         char letter;
         uint8_t bytes;
         uint32_t kind;
-    } kinds[] = {{'f', 2, FERRY_F16}, {'f', 4, FERRY_F32}, {'f', 8, FERRY_F64}, {'i', 1, FERRY_I8},
-                 {'i', 2, FERRY_I16}, {'i', 4, FERRY_I32}, {'i', 8, FERRY_I64}, {'u', 1, FERRY_U8},
-                 {'u', 2, FERRY_U16}, {'u', 4, FERRY_U32}, {'u', 8, FERRY_U64}, {'b', 1, FERRY_BOOL},
+    } kinds[] = {{'f', 2, FERRY_F16}, {'f', 4, FERRY_F32}, {'f', 8, FERRY_F64},
+                 {'i', 1, FERRY_I8},  {'i', 2, FERRY_I16}, {'i', 4, FERRY_I32},
+                 {'i', 8, FERRY_I64}, {'u', 1, FERRY_U8},  {'u', 2, FERRY_U16},
+                 {'u', 4, FERRY_U32}, {'u', 8, FERRY_U64}, {'b', 1, FERRY_BOOL},
                  {'c', 8, FERRY_C64}};
     for (size_t i = 0; type[0] != '>' && i < sizeof kinds / sizeof kinds[0]; i++) {
         if (kinds[i].letter == type[1] && kinds[i].bytes == bytes) {
@@ -103,22 +104,6 @@ static bool set_dtype(PyObject *object, PyObject *type, fp_view *view)
     return good;
 }
 
-static bool set_dims(PyObject *shape, PyObject *strides, const char *name, fp_view *view)
-{
-    int64_t step = (int64_t)(view->dtype.element_bits / 8);
-    view->n_dims = (uint32_t)PyTuple_Size(shape);
-    for (uint32_t d = view->n_dims; d-- > 0;) {
-        long long length = PyLong_AsLongLong(PyTuple_GetItem(shape, (Py_ssize_t)d));
-        long long own =
-            strides == NULL ? step : PyLong_AsLongLong(PyTuple_GetItem(strides, (Py_ssize_t)d));
-        if (PyErr_Occurred() || !fp_view_set_dim(view, d, length, own, name)) {
-            return false;
-        }
-        step = (int64_t)((uint64_t)step * (uint64_t)length); /* too long: found at the end */
-    }
-    return fp_view_finish(view, name);
-}
-
 /* None: there is nothing to wait for. 0 means several streams, and is not allowed. */
 static bool set_stream(PyObject *stream, const char *name, fp_view *view)
 {
@@ -147,14 +132,15 @@ static bool read_described(PyObject *object, PyObject *described, const char *na
     if (data == NULL || shape == NULL || type == NULL || !PyTuple_Check(data) ||
         PyTuple_Size(data) != 2 || !PyLong_Check(PyTuple_GetItem(data, 0)) ||
         !PyTuple_Check(shape) || !PyUnicode_Check(type) || (mask != NULL && mask != Py_None) ||
-        (has_strides && (!PyTuple_Check(strides) || PyTuple_Size(strides) != PyTuple_Size(shape))) ||
+        (has_strides &&
+         (!PyTuple_Check(strides) || PyTuple_Size(strides) != PyTuple_Size(shape))) ||
         !set_dtype(object, type, view) || !fp_view_check_dims(PyTuple_Size(shape), name)) {
         return false;
     }
     view->source = FP_SOURCE_CUDA;
     view->base = PyLong_AsVoidPtr(PyTuple_GetItem(data, 0));
     view->is_readonly = PyObject_IsTrue(PyTuple_GetItem(data, 1)) != 0;
-    if (PyErr_Occurred() || !set_dims(shape, has_strides ? strides : NULL, name, view) ||
+    if (PyErr_Occurred() || !fp_view_set_dims(shape, has_strides ? strides : NULL, name, view) ||
         !set_stream(PyDict_GetItemString(described, "stream"), name, view)) {
         return false;
     }
