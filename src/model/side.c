@@ -91,6 +91,19 @@ static bool is_declared_so(const fy_side_tensor *tensor, ferry_dtype dtype, uint
            (n_dims == 0 || memcmp(tensor->shape, shape, n_dims * sizeof *shape) == 0);
 }
 
+/* Of no dimensions, too, it is not NULL. */
+static ferry_status keep_shape(ferry_side *side, uint32_t n_dims, const uint64_t *shape,
+                               const uint64_t **shape_out, ferry_error *error)
+{
+    uint64_t *copy = fy_arena_alloc(&side->arena, n_dims + 1, sizeof *copy);
+    FY_TRY(fy_check_memory(copy != NULL, "the shapes of a side", error));
+    if (n_dims > 0) {
+        memcpy(copy, shape, n_dims * sizeof *copy);
+    }
+    *shape_out = copy;
+    return FERRY_OK;
+}
+
 ferry_status ferry_side_add_tensor(ferry_side *side, const char *name, ferry_dtype dtype,
                                    uint32_t n_dims, const uint64_t *shape, ferry_error *error)
 {
@@ -114,14 +127,9 @@ ferry_status ferry_side_add_tensor(ferry_side *side, const char *name, ferry_dty
                    : fy_fail(error, FERRY_ERR_INVALID_INPUT,
                              "the tensor \"%s\" was added with another shape or type", name);
     }
-    uint64_t *copy = fy_arena_alloc(&side->arena, n_dims + 1, sizeof *copy);
-    FY_TRY(fy_check_memory(copy != NULL, "the tensors of a side", error));
-    if (n_dims > 0) {
-        memcpy(copy, shape, n_dims * sizeof *copy);
-    }
+    FY_TRY(keep_shape(side, n_dims, shape, &tensor->shape, error));
     tensor->dtype = dtype;
     tensor->n_dims = n_dims;
-    tensor->shape = copy;
     return FERRY_OK;
 }
 
@@ -279,13 +287,8 @@ ferry_status ferry_side_set_shape(ferry_side *side, size_t parameter, uint32_t n
                        (unsigned long long)p->elements, fits ? "" : "more than ",
                        fits ? (unsigned long long)elements : ~0ull);
     }
-    uint64_t *copy = fy_arena_alloc(&side->arena, n_dims + 1, sizeof *copy);
-    FY_TRY(fy_check_memory(copy != NULL, "the parameters of a side", error));
-    if (n_dims > 0) {
-        memcpy(copy, shape, n_dims * sizeof *copy);
-    }
+    FY_TRY(keep_shape(side, n_dims, shape, &p->shape, error));
     p->n_dims = n_dims;
-    p->shape = copy;
     return FERRY_OK;
 }
 
