@@ -338,14 +338,24 @@ static void check_own(rank_context *me, const own_moves *own, bool is_done)
     }
 }
 
+/* While the world is a queue's, nobody else may use it. */
+static void refuse_others(rank_context *me, ferry_region *region, ferry_queue *other)
+{
+    unsigned char byte = 1;
+    ferry_buffer small = ferry_buffer_of(&byte, 1);
+    must_fail(
+        me, FERRY_ERR_MISUSE, "on a queue",
+        ferry_transport_put(me->transport, next_rank(me), region, 0, &small, NULL, &me->error));
+    must_fail(me, FERRY_ERR_MISUSE, "another queue",
+              ferry_transport_flush(me->transport, FERRY_ANY_RANK, other, &me->error));
+}
+
 /* Behind the gate nothing has begun; the world is the queue's until all of it has ended. */
 static void put_on(rank_context *me, ferry_queue *queue, ferry_queue *other, ferry_buffer far)
 {
     _Atomic bool *is_open = take(me, sizeof *is_open);
     ferry_region *region = alloc_region(me, BYTES), *words = alloc_region(me, 64);
     ferry_signal signal = {.region = words, .offset = 16, .value = 1};
-    unsigned char byte = 1;
-    ferry_buffer small = ferry_buffer_of(&byte, 1);
     uint64_t seen = 77;
     bool is_done = true;
     ferry_event *event = NULL;
@@ -376,11 +386,7 @@ static void put_on(rank_context *me, ferry_queue *queue, ferry_queue *other, fer
     must(me, ferry_event_test(event, &is_done, &me->error));
     expect(me, !is_done && seen == 77, "work behind a gate has begun");
     check_own(me, &own, false);
-    must_fail(
-        me, FERRY_ERR_MISUSE, "on a queue",
-        ferry_transport_put(me->transport, next_rank(me), region, 0, &small, NULL, &me->error));
-    must_fail(me, FERRY_ERR_MISUSE, "another queue",
-              ferry_transport_flush(me->transport, FERRY_ANY_RANK, other, &me->error));
+    refuse_others(me, region, other);
     atomic_store(is_open, true);
     must(me, ferry_queue_synchronize(queue, &me->error));
     expect(me, seen == 1, "the signal was %llu", (unsigned long long)seen);
