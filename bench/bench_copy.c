@@ -62,28 +62,30 @@ static void copy_plain_streaming(void *to_bytes, const void *from_bytes, size_t 
 #endif
 }
 
+typedef void copy_fn(void *to, const void *from, size_t n_bytes);
+
 static void copy_baseline(void *to, const void *from, size_t n_bytes)
 {
-    fy_copy_stream_baseline(to, from, n_bytes);
+    fy_copy_stream_baseline(to, from, n_bytes, fy_cpu_streams());
     fy_copy_fence();
 }
 
 static void copy_avx2(void *to, const void *from, size_t n_bytes)
 {
-    fy_copy_stream_avx2(to, from, n_bytes);
+    fy_copy_stream_avx2(to, from, n_bytes, fy_cpu_streams());
     fy_copy_fence();
 }
 
 static void copy_avx512(void *to, const void *from, size_t n_bytes)
 {
-    fy_copy_stream_avx512(to, from, n_bytes);
+    fy_copy_stream_avx512(to, from, n_bytes, fy_cpu_streams());
     fy_copy_fence();
 }
 
 static const struct kernel {
     const char *name;
     fy_isa needs;
-    fy_copy_kernel *copy;
+    copy_fn *copy;
 } kernels[] = {
     {"libc", FY_ISA_BASELINE, copy_libc}, /* the first: ratios are to it */
     {"plain-streaming", FY_ISA_BASELINE, copy_plain_streaming},
@@ -147,7 +149,7 @@ static double spread(const double *values, int n)
 }
 
 /* Of one pass over enough pieces to take some milliseconds. Each pass begins elsewhere. */
-static double gbytes_per_s(const bench *b, const place *p, fy_copy_kernel *copy, size_t n,
+static double gbytes_per_s(const bench *b, const place *p, copy_fn *copy, size_t n,
                            size_t *at_inout)
 {
     size_t wanted = n < 256 ? (size_t)2 << 20 : n < 4096 ? (size_t)16 << 20 : (size_t)64 << 20;

@@ -53,13 +53,14 @@ def cases(mib):
         yield f"transpose of {side.itemsize} bytes, odd pitches", odd.T, None
     yield "experts, each transposed, 2 bytes", made("u2", 1, 1024, 512).transpose(0, 2, 1), None
     yield "OIHW to OHWI, 2 bytes", made("u2", 1, 256, 3, 3).transpose(0, 2, 3, 1), None
+    yield "OHWI to OIHW, 2 bytes", made("u2", 1, 3, 3, 256).transpose(0, 3, 1, 2), None
     yield "dims in reverse, 4 dims, 2 bytes", made("u2", 8, 32, 64, 128).transpose(3, 2, 1, 0), None
     yield "heads outside, runs of 256 bytes", made("u2", 1, 32, 128).transpose(1, 0, 2), 0.7
     yield "rotary halves, runs of 8 KiB", made("u2", 1, 2, 64, 4096).transpose(0, 2, 1, 3), 0.7
-    for run in (64, 96, 128, 512):
+    for run in (64, 96, 128, 512, 1024):
         yield (f"outer dims exchanged, runs of {run} bytes",
                made("u1", 1, 512, run).transpose(1, 0, 2), 0.7)
-    for run in (64, 128, 1024, 8192):
+    for run in (64, 128, 256, 512, 1024, 8192):
         yield f"interleaved by one row of {run} bytes", made("u1", 1, 2, run)[:, 0], 0.7
     yield "every third element of 2 bytes", made("u2", 1, 4096, 3)[:, :, 0], None
 

@@ -49,3 +49,14 @@ if(NOT FERRY_DEPENDENCIES_FOUND)
     message(FATAL_ERROR "ferry is built with jansson >= 2.14, libsodium >= 1.0.16 and xxhash, and not "
                         "all of them are here: run scripts/packages.sh, or install them by hand")
 endif()
+
+# The archive instead of the library, for what is to run with older C libraries than libsodium.so wants.
+option(FERRY_STATIC_SODIUM "Put libsodium into libferry" OFF)
+if(FERRY_STATIC_SODIUM)
+    string(REGEX REPLACE "\\.so$" ".a" archive ${SODIUM_LINK_LIBRARIES})
+    if(NOT EXISTS ${archive})
+        message(FATAL_ERROR "FERRY_STATIC_SODIUM wants ${archive}, which is not there")
+    endif()
+    set(SODIUM_LINK_LIBRARIES ${archive})
+    set_target_properties(PkgConfig::SODIUM PROPERTIES INTERFACE_LINK_LIBRARIES ${archive})
+endif()

@@ -25,7 +25,7 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ferry-config.cmake
 
 # The man pages are the --help texts, so the two cannot disagree.
 set(FERRY_MAN_PAGES)
-foreach(command "" plan draw run reshard inspect verify launch bench tune info completion)
+foreach(command "" plan simulate draw run reshard inspect verify launch bench tune info completion)
     set(page ferry)
     if(command)
         set(page ferry-${command})
@@ -33,7 +33,7 @@ foreach(command "" plan draw run reshard inspect verify launch bench tune info c
     set(output ${CMAKE_CURRENT_BINARY_DIR}/man/${page}.1)
     add_custom_command(OUTPUT ${output}
         COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_CURRENT_BINARY_DIR}/man
-        COMMAND $<TARGET_FILE:ferry> ${command} --man > ${output}
+        COMMAND ferry ${command} --man > ${output}
         DEPENDS ferry VERBATIM)
     list(APPEND FERRY_MAN_PAGES ${output})
 endforeach()
@@ -45,9 +45,9 @@ add_custom_command(OUTPUT ${FERRY_COMPLETIONS}/ferry
                           ${FERRY_COMPLETIONS}/_ferry
                           ${FERRY_COMPLETIONS}/ferry.fish
     COMMAND ${CMAKE_COMMAND} -E make_directory ${FERRY_COMPLETIONS}
-    COMMAND $<TARGET_FILE:ferry> completion bash > ${FERRY_COMPLETIONS}/ferry
-    COMMAND $<TARGET_FILE:ferry> completion zsh > ${FERRY_COMPLETIONS}/_ferry
-    COMMAND $<TARGET_FILE:ferry> completion fish > ${FERRY_COMPLETIONS}/ferry.fish
+    COMMAND ferry completion bash > ${FERRY_COMPLETIONS}/ferry
+    COMMAND ferry completion zsh > ${FERRY_COMPLETIONS}/_ferry
+    COMMAND ferry completion fish > ${FERRY_COMPLETIONS}/ferry.fish
     DEPENDS ferry VERBATIM)
 add_custom_target(completions ALL DEPENDS ${FERRY_COMPLETIONS}/ferry)
 install(FILES ${FERRY_COMPLETIONS}/ferry DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)

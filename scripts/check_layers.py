@@ -20,6 +20,7 @@ LAYERS = {
     "plan": ["layout", "model", "schedule"],
     "checkpoint": ["host", "layout", "model", "plan", "convert", "exec"],
     "prove": ["host"],
+    "report": ["layout", "model", "plan", "schedule"],
     "schedule": [],
     "memory": ["host"],
     "memory/far": ["layout", "memory", "exec"],
@@ -33,7 +34,7 @@ LAYERS = {
     "transport": ["host", "memory", "exec", "world"],
     "collective": ["host", "memory", "exec", "program", "world", "transport"],
 }
-PURE = ["layout", "model", "plan", "schedule", "convert"]
+PURE = ["layout", "model", "plan", "schedule", "convert", "report"]
 IMPURE_HEADERS = {
     "stdio.h": {"snprintf"},  # formatting is no input or output
     "pthread.h": set(), "time.h": set(), "unistd.h": set(), "fcntl.h": set(),

@@ -6,6 +6,7 @@ set -eu
 cd "$(dirname "$0")/.."
 scripts/packages.sh tests
 scripts/packages.sh fuzz
+scripts/packages.sh browser
 scripts/python_packages.sh
 cmake --preset release
 cmake --build --preset release

@@ -35,6 +35,25 @@ if [ "${1:-}" = tests ]; then
     need "command -v ip" iproute2
     need "command -v nft" nftables
 fi
+if [ "${1:-}" = browser ]; then # launch/browser draws reports in it
+    need "command -v chromium || command -v google-chrome" chromium
+    need "fc-list | grep DejaVu" fonts-dejavu-core
+fi
+if [ "${1:-}" = packages ]; then # scripts/wheel.sh, deb.sh and arm64.sh, and what tests them
+    need "command -v dpkg-buildpackage" dpkg-dev
+    need "command -v dh" debhelper
+    need "command -v dh_python3" dh-python
+    need "command -v chrpath" chrpath
+    need "command -v lintian" lintian
+    need "command -v mmdebstrap" mmdebstrap
+    need "test -e /usr/include/python3.*/Python.h" python3-dev
+    need "python3 -c 'import ensurepip, venv'" python3-venv
+    need "pkg-config --exists ucx" libucx-dev
+    need "pkg-config --exists pmix" libpmix-dev
+    need "command -v aarch64-linux-gnu-gcc" gcc-aarch64-linux-gnu
+    need "test -e /usr/aarch64-linux-gnu/include/stdio.h" libc6-dev-arm64-cross
+    need "command -v qemu-aarch64" qemu-user
+fi
 if [ "${1:-}" = fuzz ]; then
     need "command -v clang" clang
     need "ls /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer*" libclang-rt-dev

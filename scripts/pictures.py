@@ -42,6 +42,7 @@ def output_of(*command):
 # from what the files include.
 FOLDERS = {
     "prove": "proves a printed plan",
+    "report": "a plan as a page",
     "checkpoint": "files to files",
     "plan": "who sends what",
     "schedule": "in which round",

@@ -7,28 +7,11 @@ cd "$(dirname "$0")/.."
 lists="tests/checkpoint/requirements.txt bindings/python/tests/requirements.txt"
 alone=bindings/python/tests/requirements-alone.txt
 imports="einops, megatron.core, ml_dtypes, mypy, numpy, packaging, safetensors, torch, transformers"
-python=build/packages/bin/python
-made=build/packages/made # the lists that were installed, written last
-log=build/packages/log
-
-fail() {
-    rm -f $made
-    echo "build/packages is not complete: $1" >&2
-    exit 1
-}
-
-pip_says() {
-    if grep -q "(from versions: none)" $log; then
-        echo "the package index is out of reach"
-    else
-        sed -n 's/^ERROR: //p' $log | tail -n 1
-    fi
-}
-
-install() { # install LIST OPTION...: a network that swallows everything must not hold it up for long
-    $python -m pip install -q --disable-pip-version-check --retries 1 --timeout 30 -r "$@" >$log 2>&1 ||
-        fail "pip cannot install what $1 lists: $(pip_says)"
-}
+folder=build/packages
+python=$folder/bin/python
+made=$folder/made # the lists that were installed, written last
+log=$folder/log
+. scripts/environment.sh
 
 if [ -x $python ] && cat $lists $alone | cmp -s - $made; then
     exit 0

@@ -125,6 +125,7 @@ def public(module):
 def docstring(value, indent):
     text = inspect.getdoc(value) or ""
     text = text.replace("\\", "\\\\").replace('"""', "'''")
+    text += "\n" if text.endswith('"') else ""
     return "\n".join((indent + line).rstrip() for line in ('"""' + text + '"""').splitlines())
 
 

@@ -12,6 +12,6 @@ cmake --build --preset clang
 MUST_NOT_SKIP=${MUST_NOT_SKIP-ucx,pmix,mpirun,mpicc,doxygen}
 export MUST_NOT_SKIP
 status=0
-ctest --preset release -LE long -j "$(nproc)" || status=$?
+ctest --preset release -LE "long|wide" -j "$(nproc)" || status=$?
 python3 scripts/list_skips.py build/release/Testing/Temporary/LastTest.log
 exit $status

@@ -236,11 +236,17 @@ typedef struct ferry_reshard_options {
     /* And back: the same, or "auto" for the format that the checkpoint says. They become what cast
      * says, or bf16. */
     const char *dequantize;
+    /*
+     * The tensors of the result are those of another naming: "hf", "megatron", or "megatron:hf"
+     * with that of the source (ferry/names.h); NULL: their names stay.
+     */
+    const char *names;
+    const char *config_path; /* the config.json that names need; NULL: the source's */
 } ferry_reshard_options;
 
 #define FERRY_RESHARD_OPTIONS_INIT                                                                 \
     {                                                                                              \
-        sizeof(ferry_reshard_options), NULL, 0, 0, 0, 0, NULL, NULL                                \
+        sizeof(ferry_reshard_options), NULL, 0, 0, 0, 0, NULL, NULL, NULL, NULL                    \
     }
 
 /*

@@ -39,10 +39,12 @@
 #include <ferry/memory.h>
 #include <ferry/metadata.h>
 #include <ferry/mixed_comm.h>
+#include <ferry/names.h>
 #include <ferry/pack.h>
 #include <ferry/plan.h>
 #include <ferry/prove.h>
 #include <ferry/queue.h>
+#include <ferry/report.h>
 #include <ferry/request.h>
 #include <ferry/reshard.h>
 #include <ferry/schedule.h>

@@ -82,7 +82,7 @@ typedef enum ferry_conversion_kind {
     FERRY_CONVERSION_CAST = 1,       /* each element by itself */
     FERRY_CONVERSION_CODES = 2,      /* values become codes, whose blocks share a scale */
     FERRY_CONVERSION_SCALES = 3,     /* values become the scales of their blocks */
-    FERRY_CONVERSION_DEQUANTIZE = 4, /* codes become values again */
+    FERRY_CONVERSION_DEQUANTIZE = 4, /* codes become values again, by scales beside them */
 } ferry_conversion_kind;
 
 /*
@@ -94,7 +94,8 @@ typedef enum ferry_conversion_kind {
  */
 typedef struct ferry_conversion {
     uint32_t kind;    /* a ferry_conversion_kind */
-    bool at_receiver; /* who computes it; what travels is of the type with fewer bits */
+    bool at_receiver; /* who computes it; of casts what travels is of the type with fewer bits, of
+                         codes the values if the receiver makes them, and of its scales nothing */
     bool saturates;
     float scale; /* 1: none */
     float add;   /* 0: none */
@@ -111,7 +112,7 @@ typedef struct ferry_move {
     uint64_t task_id;
     const char *tensor;
     const char *source; /* the tensor that it is fed from, where the spec names one; that of which
-                           scales are made; else NULL */
+                           scales are made, or that has them; else NULL */
     ferry_dtype dtype;  /* of what travels, and what bytes counts */
     uint32_t from;
     uint32_t to;
@@ -298,6 +299,31 @@ typedef ferry_status (*ferry_fill_visitor)(void *context, const ferry_fill *fill
 FERRY_API ferry_status ferry_plan_visit_fills(const ferry_plan *plan, uint32_t rank,
                                               ferry_fill_visitor visitor, void *context,
                                               ferry_error *error);
+
+/*
+ * What a rank computes of a tensor whose blocks share scales, and the memory that the copy service
+ * takes for that beside the caller's: of a sender of codes the scales, as they are stored and as
+ * divisors; of a receiver that multiplies codes their scales; of a receiver that makes codes all of
+ * the values, of which it has a few bands of rows at once where they come in order.
+ */
+typedef struct ferry_block_work {
+    const char *tensor; /* that is codes, or values of codes, at the destination */
+    bool dequantizes;
+    bool at_receiver;
+    uint32_t rank;
+    uint64_t staging_bytes;
+} ferry_block_work;
+
+/* Anything but FERRY_OK ends the visit, which then returns that. */
+typedef ferry_status (*ferry_block_work_visitor)(void *context, const ferry_block_work *work);
+
+/*
+ * Visits the tensors of the plan that are quantized or dequantized, in the order of the spec, and
+ * of each the ranks that compute it, ascending: of senders all that have some of it.
+ */
+FERRY_API ferry_status ferry_plan_visit_block_work(const ferry_plan *plan,
+                                                   ferry_block_work_visitor visitor, void *context,
+                                                   ferry_error *error);
 
 /* What to print of a plan. */
 typedef struct ferry_plan_json_options {

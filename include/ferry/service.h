@@ -81,7 +81,8 @@ typedef struct ferry_service_options {
     size_t struct_size;
     ferry_transport *transport; /* default: one that the service opens in init */
     const char *engines;        /* for that one: see ferry_transport_open */
-    uint64_t memory_cap;        /* the most staging memory of a rank; FERRY_MEMORY_CAP */
+    uint64_t memory_cap;        /* the most staging memory of a rank, and the most bytes of values
+                                   that it quantizes itself; FERRY_MEMORY_CAP */
     uint64_t slot_bytes;        /* the most bytes of a batch; default FERRY_SLOT_BYTES, or less
                                    where the cap asks for it */
     uint32_t max_tasks;         /* the most segments of a batch; FERRY_MAX_TASKS */
@@ -167,10 +168,11 @@ FERRY_API void ferry_tensors_destroy(ferry_tensors *tensors);
 
 /*
  * Registers what this rank sends and receives of a plan, in place of anything registered before.
- * Ranks of the plan are ranks of the first world: a shrunk world binds the same plan, or one made
- * without the lost ranks. A tensor of the plan that is missing, or has another length than the
- * plan's shard, is FERRY_ERR_INVALID_INPUT; tensors that the plan does not know are ignored. Either
- * list may be NULL. The service keeps what it needs of the lists.
+ * Ranks of the plan are members (ferry_world_member_of): a world that shrank binds the same plan,
+ * or one made without the lost ranks, and one that grew a plan that knows the newcomers. A tensor
+ * of the plan that is missing, or has another length than the plan's shard, is
+ * FERRY_ERR_INVALID_INPUT; tensors that the plan does not know are ignored. Either list may be
+ * NULL. The service keeps what it needs of the lists.
  */
 FERRY_API ferry_status ferry_service_bind(ferry_service *service, const ferry_plan *plan,
                                           const ferry_tensors *sources,
@@ -323,6 +325,11 @@ FERRY_API ferry_status ferry_service_recover(ferry_service *service, ferry_world
  * which memory it speaks of: a pair that is bound the other way round is turned, and of other
  * memory than the failed run wrote to nothing counts. Can be taken whenever no run is under way, of
  * a service that has run or was to resume.
+ *
+ * After a run that ended well it says that all is there. In a world that has grown that run can be
+ * made again for the newcomers, which resume nothing: whoever resumes is sent nothing, and its
+ * destinations stay valid, and where they are. (Codes and products that this rank makes itself are
+ * made anew.)
  */
 typedef struct ferry_ledger ferry_ledger;
 
@@ -403,7 +410,8 @@ typedef struct ferry_service_statistics {
     uint64_t n_schedules;     /* plannings: these three no longer grow after the first run */
     uint64_t n_allocations;   /* of memory, by the service itself */
     uint64_t n_registrations; /* of memory with the transport */
-    uint64_t staging_bytes;   /* slots and what belongs to them: never above the cap */
+    uint64_t staging_bytes;   /* slots and what belongs to them, never above the cap, and values
+                                 that this rank quantizes itself, never above it either */
     /* Of the last run. Bytes that this rank sent, by path; received are those of its peers. */
     uint64_t bytes_local;
     uint64_t bytes_mapped;

@@ -42,6 +42,12 @@ typedef struct ferry_shard {
     /* Of a destination on a mesh: what its elements are made of. NULL: they come as they are. */
     ferry_dtype source_dtype;
     const ferry_conversion *conversion;
+    /* Of scales that are made on the way, or come beside codes: the tensor of whose blocks they
+     * are, and its shape, with as many dimensions as this one's. Of the first source_dtype is the
+     * type of that. Of a parameter that comes beside another one: the name of that, and no shape.
+     * NULL: they are of none. */
+    const char *values;
+    uint64_t values_global[FERRY_MAX_DIMS];
 } ferry_shard;
 
 /* Whether a side of the plan is in boxes, so that its shards are parameters; false of no plan. */
@@ -62,6 +68,16 @@ typedef ferry_status (*ferry_shard_visitor)(void *context, const ferry_shard *sh
 FERRY_API ferry_status ferry_plan_visit_shards(const ferry_plan *plan, ferry_side_role side,
                                                uint32_t rank, ferry_shard_visitor visitor,
                                                void *context, ferry_error *error);
+
+/*
+ * Visits the scales that a rank gets beside codes which it dequantizes, as ferry_plan_visit_shards
+ * visits destinations, among which they are not: the copy service has memory of its own for them.
+ * The name is that of their moves, and `values` is the tensor of codes; of a destination in boxes
+ * that of a parameter, and `values` is the one that has the codes.
+ */
+FERRY_API ferry_status ferry_plan_visit_staged(const ferry_plan *plan, uint32_t rank,
+                                               ferry_shard_visitor visitor, void *context,
+                                               ferry_error *error);
 
 /*
  * Within the visit: dimension dim of the shard as runs. Local indices [local, local + length) are
@@ -125,6 +141,17 @@ typedef struct ferry_held_box {
     uint64_t source_global[FERRY_MAX_DIMS]; /* its shape */
     ferry_dtype source_dtype;               /* dtype is the parameter's */
     const ferry_conversion *conversion;     /* NULL: both are the same, and so are the elements */
+    /* Of scales that are made on the way: of whose blocks; source_dtype is that one's type. */
+    const char *values;
+    uint64_t values_global[FERRY_MAX_DIMS];
+    /*
+     * Of codes that are dequantized: the parameter that has their scales (ferry_plan_visit_staged).
+     * The scale of element i lies at scales_offset + n[0] scales_strides[0] + ... of it, where n
+     * says how many blocks element begin + i is behind element begin. NULL: they are not.
+     */
+    const char *scales;
+    uint64_t scales_offset;
+    uint64_t scales_strides[FERRY_MAX_DIMS];
 } ferry_held_box;
 
 /* Is handed each box. Anything but FERRY_OK ends the visit, which then returns that. */
@@ -132,7 +159,8 @@ typedef ferry_status (*ferry_held_box_visitor)(void *context, const ferry_held_b
 
 /*
  * Visits the boxes of a rank's parameters, of tensors that the plan moves, parameter by parameter
- * in the order of the spec; repeats are written out. A side that is a mesh has none.
+ * in the order of the spec, and then those of ferry_plan_visit_staged; repeats are written out. A
+ * side that is a mesh has none.
  */
 FERRY_API ferry_status ferry_plan_visit_held_boxes(const ferry_plan *plan, ferry_side_role side,
                                                    uint32_t rank, ferry_held_box_visitor visitor,

@@ -54,10 +54,50 @@ FERRY_API ferry_status ferry_side_add_parameter(ferry_side *side, const uint32_t
 /*
  * The elements of a destination's parameter are cast on their way, from the type of their tensor to
  * that of the parameter: see ferry_conversion. scale 1 and add 0 change nothing; a scale is finite
- * and not 0, an add finite. The last call counts.
+ * and not 0, an add finite. The last call counts, and it takes the place of a quantization.
  */
 FERRY_API ferry_status ferry_side_set_cast(ferry_side *side, size_t parameter, bool saturates,
                                            float scale, float add, ferry_error *error);
+
+/*
+ * What tensors become where a destination wants codes of 8 bits, and how a tensor of scales that
+ * the plan adds for each of them is made: see ferry_conversion.
+ */
+typedef struct ferry_quantization {
+    size_t struct_size;
+    ferry_dtype code_dtype;  /* f8e4m3 or f8e5m2 */
+    ferry_dtype scale_dtype; /* f32, or f8e8m0 for powers of two */
+    uint64_t block[2];       /* rows and columns of the last two dimensions, from 1 on */
+    const char *scale;       /* the name of the tensor of scales; a * stands for the tensor's */
+    uint32_t scale_rule;     /* as in ferry_conversion; 0 is for f32 only */
+} ferry_quantization;
+
+#define FERRY_QUANTIZATION_INIT                                                                    \
+    {                                                                                              \
+        sizeof(ferry_quantization), {0, 0}, {0, 0}, {0, 0}, NULL, 0                                \
+    }
+
+/*
+ * The tensors of a destination's parameter are quantized on their way: it has codes, and is of
+ * their type. Another parameter, of this rank or of another one, may have a box of the tensor of
+ * scales. In place of a cast; the last call counts. MXFP8 is f8e4m3 in blocks of 1 x 32 with f8e8m0
+ * by rule 2.
+ */
+FERRY_API ferry_status ferry_side_set_quantize(ferry_side *side, size_t parameter,
+                                               const ferry_quantization *quantization,
+                                               ferry_error *error);
+
+/*
+ * The tensors of a destination's parameter are codes at the source, f8e4m3 or f8e5m2, and become
+ * values of its type, which was f32, f16 or bf16 when it was added: each code times the scale of
+ * its block of rows and columns of the last two dimensions. A * in scale, the name of the tensor of
+ * scales, stands for that of the codes. Who has the parameter gets the scales too, in memory of the
+ * copy service. A tensor has one of them, whatever parameters it becomes values in. In place of a
+ * cast; the last call counts.
+ */
+FERRY_API ferry_status ferry_side_set_dequantize(ferry_side *side, size_t parameter,
+                                                 const char *scale, const uint64_t block[2],
+                                                 ferry_error *error);
 
 /*
  * The shape that the parameter has in the files of a checkpoint, of as many elements. Without one

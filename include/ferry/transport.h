@@ -166,7 +166,9 @@ FERRY_API ferry_status ferry_region_export(const ferry_region *region, void *key
  * Makes a handle to another rank's memory of its key; local, on the transport that the region is
  * registered with. Its base is NULL, and it is to be freed like any region. A key that is damaged,
  * or of another transport, is FERRY_ERR_INVALID_INPUT. What the engine to that rank cannot reach,
- * because of its kind, is told by puts, with both kinds.
+ * because of its kind, is told by puts, with both kinds. Memory of a device of another process is
+ * opened here until the handle is freed, and its owner must not free it before;
+ * FERRY_ERR_UNSUPPORTED, and why, where that cannot be.
  */
 FERRY_API ferry_status ferry_region_import(ferry_transport *transport, const void *key,
                                            size_t n_bytes, ferry_region **region_out,

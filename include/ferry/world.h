@@ -43,10 +43,10 @@ typedef struct ferry_world ferry_world;
 
 /*
  * Asked again and again, each tenth of a second at least, on the thread that calls, while
- * ferry_world_create* or ferry_world_shrink waits for other ranks. Once it returns true that call
- * asks no more, leaves nothing behind and returns FERRY_ERR_STOPPED; for the other ranks, this one
- * did not come. It may not call anything on the world. (A wait inside the caller's own bootstrap is
- * the caller's.)
+ * ferry_world_create*, ferry_world_join, _grow or _shrink waits for other ranks. Once it returns
+ * true that call asks no more, leaves nothing behind and returns FERRY_ERR_STOPPED; for the other
+ * ranks, this one did not come. It may not call anything on the world. (A wait inside the caller's
+ * own bootstrap is the caller's.)
  */
 typedef bool (*ferry_is_interrupted_fn)(void *context);
 
@@ -168,10 +168,13 @@ FERRY_API uint32_t ferry_world_rank_count(const ferry_world *world);
 /* How long a rank may show no sign of life, in seconds; 0 for NULL. A shrunk world has the same. */
 FERRY_API double ferry_world_deadline(const ferry_world *world);
 
-/* 0 for a new world; a shrunk one has one more than the world it was made from. */
+/* 0 for a new world; one that shrank or grew has one more than the world it was made from. */
 FERRY_API uint32_t ferry_world_epoch(const ferry_world *world);
 
-/* Who rank was in the first world: a shrunk world numbers its ranks anew, in the same order. */
+/*
+ * Who rank is, in worlds that shrink and grow: its number in the first world, or that which it got
+ * when it joined. Plans name ranks by it, while ranks are numbered anew in each world.
+ */
 FERRY_API uint32_t ferry_world_member_of(const ferry_world *world, uint32_t rank);
 
 /*
@@ -251,6 +254,53 @@ FERRY_API ferry_status ferry_world_state(ferry_world *world, uint32_t *rank_out,
  */
 FERRY_API ferry_status ferry_world_shrink(ferry_world *world, uint32_t min_ranks,
                                           ferry_world **world_out, ferry_error *error);
+
+/* What the members of a world that grows say, all the same. Zero and NULL mean the default. */
+typedef struct ferry_grow_options {
+    size_t struct_size;
+    uint32_t n_newcomers; /* how many ranks join; 0: one */
+    /*
+     * By newcomer: its number among all members, which plans name. One that a lost rank had, whose
+     * place it takes, or a new one. NULL: the numbers after all that there ever were.
+     */
+    const uint32_t *members;
+    /* A file to meet in, as for ferry_world_create_from_file. NULL: where the environment says. */
+    const char *path;
+    /* How long to wait for the next newcomer; 0: the join limit of the world. */
+    double join_seconds;
+    /* Of a world of threads, and only there: places for the newcomers' worlds, which are filled by
+     * rank 0's call. */
+    ferry_world **newcomers_out;
+} ferry_grow_options;
+
+#define FERRY_GROW_OPTIONS_INIT                                                                    \
+    {                                                                                              \
+        sizeof(ferry_grow_options), 0, NULL, NULL, 0, NULL                                         \
+    }
+
+/*
+ * Makes a new world of all ranks of this one and of newcomers, which call ferry_world_join
+ * meanwhile. Collective. Members keep their ranks, newcomers come behind them, in the order in
+ * which they come. Rank 0 waits for them in the file `path`, or at MASTER_ADDR and FERRY_PORT (or
+ * MASTER_PORT) of its environment; whoever does not prove the world's secret is not let in.
+ *
+ * The old world stays to be used and destroyed, with all that stands on it. If a newcomer does not
+ * come, or dies while it joins, the call fails on all members with a sentence that names it, and
+ * there is no new world; only one that dies when all have the new world already is lost from that
+ * one, which can shrink. If a member is lost the old world has failed: shrink it, which then gives
+ * the grown world where others have it.
+ */
+FERRY_API ferry_status ferry_world_grow(ferry_world *world, const ferry_grow_options *options,
+                                        ferry_world **world_out, ferry_error *error);
+
+/*
+ * Joins a world that grows: waits for that as long as the join limit says. path is the file that
+ * the members name; NULL means FERRY_RENDEZVOUS, or else MASTER_ADDR and FERRY_PORT (or
+ * MASTER_PORT). RANK and WORLD_SIZE do not count: who joins is told its rank. If the members' call
+ * fails so does this one, and may be made again.
+ */
+FERRY_API ferry_status ferry_world_join(const char *path, const ferry_world_options *options,
+                                        ferry_world **world_out, ferry_error *error);
 
 FERRY_END_DECLS
 

@@ -26,6 +26,22 @@ static fy_isa probe(void)
     return FY_ISA_BASELINE;
 }
 
+unsigned fy_cpu_streams(void)
+{
+#if defined(__x86_64__)
+    static _Atomic unsigned known;
+    unsigned n = atomic_load_explicit(&known, memory_order_relaxed);
+    if (n == 0) {
+        __builtin_cpu_init();
+        n = __builtin_cpu_is("intel") ? FY_CPU_MOST_STREAMS : 1;
+        atomic_store_explicit(&known, n, memory_order_relaxed);
+    }
+    return n;
+#else
+    return 1;
+#endif
+}
+
 fy_isa fy_cpu_isa(void)
 {
     static _Atomic int known = -1;

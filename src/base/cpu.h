@@ -15,4 +15,12 @@ fy_isa fy_cpu_isa(void);
 
 const char *fy_isa_name(fy_isa isa);
 
+/*
+ * How many streams of memory a thread best copies side by side: 4 on Intel's processors, which wait
+ * at the begin of each page, or 1. AMD's do not wait there, and streams that lie at one place of
+ * their pages are in each other's way: four of them take three times as long as one.
+ */
+enum { FY_CPU_MOST_STREAMS = 4 };
+unsigned fy_cpu_streams(void);
+
 #endif

@@ -23,14 +23,18 @@
     X(cluster_options, FERRY_CLUSTER_OPTIONS_INIT, latency_s)                                      \
     X(copy_options, FERRY_COPY_OPTIONS_INIT, hash_out)                                             \
     X(exchange, FERRY_EXCHANGE_INIT, scatter)                                                      \
+    X(grow_options, FERRY_GROW_OPTIONS_INIT, newcomers_out)                                        \
     X(map_box, FERRY_MAP_BOX_INIT, at)                                                             \
     X(mixed_comm_options, FERRY_MIXED_COMM_OPTIONS_INIT, staging_bytes)                            \
+    X(names_options, FERRY_NAMES_OPTIONS_INIT, dtype)                                              \
     X(param_description, FERRY_PARAM_DESCRIPTION_INIT, n_partition_sizes)                          \
     X(param_metadata, FERRY_PARAM_METADATA_INIT, n_partition_sizes)                                \
     X(plan_json_options, FERRY_PLAN_JSON_OPTIONS_INIT, summary)                                    \
     X(plan_options, FERRY_PLAN_OPTIONS_INIT, n_lost_ranks)                                         \
     X(process_groups, FERRY_PROCESS_GROUPS_INIT, world)                                            \
+    X(quantization, FERRY_QUANTIZATION_INIT, scale_rule)                                           \
     X(recovery_options, FERRY_RECOVERY_OPTIONS_INIT, min_ranks)                                    \
+    X(report_options, FERRY_REPORT_OPTIONS_INIT, sections)                                         \
     X(reshard_options, FERRY_RESHARD_OPTIONS_INIT, n_threads)                                      \
     X(reshard_run_options, FERRY_RESHARD_RUN_OPTIONS_INIT, context)                                \
     X(schedule_options, FERRY_SCHEDULE_OPTIONS_INIT, no_relays)                                    \

@@ -21,6 +21,7 @@ static const fy_family_row latent_rows[] = {
     {"self_attn.q_proj", FY_WAY_MLA_Q, FY_ZONE_LAYERS, false},
     {"self_attn.q_a_proj", FY_WAY_WHOLE, FY_ZONE_LAYERS, false},
     {"self_attn.q_b_proj", FY_WAY_MLA_Q, FY_ZONE_LAYERS, false},
+    {"self_attn.fused_qkv_a_proj", FY_WAY_WHOLE, FY_ZONE_LAYERS, false},
     {"self_attn.kv_a_proj_with_mqa", FY_WAY_MLA_KV_A, FY_ZONE_LAYERS, false},
     {"self_attn.kv_a_layernorm", FY_WAY_MLA_NORM, FY_ZONE_LAYERS, false},
     {"self_attn.kv_b_proj", FY_WAY_MLA_KV, FY_ZONE_LAYERS, false},
@@ -57,8 +58,14 @@ static const fy_family_row expert_rows[] = {
     {"experts.*.w2", FY_WAY_ROW, FY_ZONE_LAYERS, false},
     {"experts.gate_up_proj", FY_WAY_STACKED_PAIR, FY_ZONE_LAYERS, true},
     {"experts.down_proj", FY_WAY_STACKED_DOWN, FY_ZONE_LAYERS, true},
+    {"experts.w13_weight", FY_WAY_STACKED_PAIR, FY_ZONE_LAYERS, true},
+    {"experts.w2_weight", FY_WAY_STACKED_DOWN, FY_ZONE_LAYERS, true},
+    {"experts.routed_experts.w13_weight", FY_WAY_STACKED_PAIR, FY_ZONE_LAYERS, true},
+    {"experts.routed_experts.w2_weight", FY_WAY_STACKED_DOWN, FY_ZONE_LAYERS, true},
     {"block_sparse_moe.input_linear", FY_WAY_STACKED_PAIR, FY_ZONE_LAYERS, false},
     {"block_sparse_moe.output_linear", FY_WAY_STACKED_DOWN, FY_ZONE_LAYERS, false},
+    {"shared_expert.gate_up_proj", FY_WAY_PAIR, FY_ZONE_LAYERS, false},
+    {"shared_experts.gate_up_proj", FY_WAY_PAIR, FY_ZONE_LAYERS, false},
     {"shared_expert.gate_proj", FY_WAY_COLUMN, FY_ZONE_LAYERS, false},
     {"shared_expert.up_proj", FY_WAY_COLUMN, FY_ZONE_LAYERS, false},
     {"shared_expert.down_proj", FY_WAY_ROW, FY_ZONE_LAYERS, false},
@@ -114,6 +121,46 @@ static const fy_family_row ssm_rows[] = {
     {NULL, FY_WAY_UNKNOWN, FY_ZONE_LAYERS, false},
 };
 
+/* Megatron-Core's names, with and without Transformer Engine; a vocabulary is padded to 128. */
+static const fy_family_row megatron_rows[] = {
+    {"self_attention.linear_qkv.layer_norm_weight", FY_WAY_WHOLE, FY_ZONE_LAYERS, true},
+    {"self_attention.linear_qkv", FY_WAY_GROUP_QKV, FY_ZONE_LAYERS, false},
+    {"self_attention.linear_proj", FY_WAY_O, FY_ZONE_LAYERS, false},
+    {"self_attention.q_layernorm", FY_WAY_HEAD_NORM, FY_ZONE_LAYERS, false},
+    {NULL, FY_WAY_UNKNOWN, FY_ZONE_LAYERS, false},
+};
+
+static const fy_family_row megatron_latent_rows[] = {
+    {"self_attention.linear_q_up_proj.layer_norm_weight", FY_WAY_WHOLE, FY_ZONE_LAYERS, true},
+    {"self_attention.linear_kv_up_proj.layer_norm_weight", FY_WAY_MLA_NORM, FY_ZONE_LAYERS, true},
+    {"self_attention.kv_layernorm", FY_WAY_MLA_NORM, FY_ZONE_LAYERS, false},
+    {"self_attention.linear_q_proj", FY_WAY_MLA_Q, FY_ZONE_LAYERS, false},
+    {"self_attention.linear_q_up_proj", FY_WAY_MLA_Q, FY_ZONE_LAYERS, false},
+    {"self_attention.linear_q_down_proj", FY_WAY_WHOLE, FY_ZONE_LAYERS, false},
+    {"self_attention.linear_kv_down_proj", FY_WAY_MLA_KV_A, FY_ZONE_LAYERS, false},
+    {"self_attention.linear_kv_up_proj", FY_WAY_MLA_KV, FY_ZONE_LAYERS, false},
+    {"self_attention.linear_proj", FY_WAY_MLA_O, FY_ZONE_LAYERS, false},
+    {NULL, FY_WAY_UNKNOWN, FY_ZONE_LAYERS, false},
+};
+
+static const fy_family_row megatron_mlp_rows[] = {
+    {"mlp.linear_fc1.layer_norm_weight", FY_WAY_WHOLE, FY_ZONE_LAYERS, true},
+    {"mlp.linear_fc1", FY_WAY_PAIR, FY_ZONE_LAYERS, false},
+    {"mlp.linear_fc2", FY_WAY_ROW, FY_ZONE_LAYERS, false},
+    {"mlp.shared_experts.linear_fc1", FY_WAY_PAIR, FY_ZONE_LAYERS, false},
+    {"mlp.shared_experts.linear_fc2", FY_WAY_ROW, FY_ZONE_LAYERS, false},
+    {"mlp.experts.linear_fc1.weight*", FY_WAY_PAIR, FY_ZONE_LAYERS, true},
+    {"mlp.experts.linear_fc2.weight*", FY_WAY_ROW, FY_ZONE_LAYERS, true},
+    {"mlp.experts.local_experts.*.linear_fc1", FY_WAY_PAIR, FY_ZONE_LAYERS, false},
+    {"mlp.experts.local_experts.*.linear_fc2", FY_WAY_ROW, FY_ZONE_LAYERS, false},
+    {"mlp.router", FY_WAY_WHOLE, FY_ZONE_LAYERS, false},
+    {"mlp.router.expert_bias", FY_WAY_WHOLE, FY_ZONE_LAYERS, true},
+
+    {"*embedding.word_embeddings", FY_WAY_VOCABULARY, FY_ZONE_FIRST, false},
+    {"*output_layer", FY_WAY_VOCABULARY, FY_ZONE_LAST, false},
+    {NULL, FY_WAY_UNKNOWN, FY_ZONE_LAYERS, false},
+};
+
 /* What all have. */
 static const fy_family_row common_rows[] = {
     {"*norm", FY_WAY_WHOLE, FY_ZONE_LAYERS, false},
@@ -145,7 +192,8 @@ const fy_family fy_families[] = {
     {"gptneox", "attention.query_key_value mlp.dense_h_to_4h", {neox_rows, common_rows}},
     {"deepseekv2 deepseekv3 deepseekv32 kimik2",
      "self_attn.kv_a_proj_with_mqa self_attn.kv_b_proj",
-     {latent_rows, expert_rows, mlp_rows, predictor_rows, common_rows}},
+     {latent_rows, expert_rows, mlp_rows, predictor_rows, megatron_latent_rows, megatron_mlp_rows,
+      common_rows}},
     {"mamba mamba2 falconmamba nemotronh",
      "mixer.in_proj mixer.out_proj",
      {ssm_rows, expert_rows, common_rows}},
@@ -158,7 +206,8 @@ const fy_family fy_families[] = {
      "internlm3 glm glm4 glm4moe seedoss ernie45 ernie45moe hunyuanv1dense helium arcee dots1 "
      "minicpm exaone4 mimo",
      "self_attn.o_proj",
-     {attention_rows, expert_rows, mlp_rows, predictor_rows, common_rows}},
+     {attention_rows, expert_rows, mlp_rows, predictor_rows, megatron_rows, megatron_mlp_rows,
+      common_rows}},
     {0},
 };
 
@@ -170,6 +219,7 @@ const fy_decoder fy_decoders[] = {
     {"language_model.", "language_model.layers."},
     {"gpt_neox.", "gpt_neox.layers."},
     {"backbone.", "backbone.layers."},
+    {"decoder.", "decoder.layers."},
     {"", "layers."}, /* a decoder saved without its head */
     {0},
 };

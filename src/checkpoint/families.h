@@ -20,6 +20,8 @@ typedef enum fy_way {
     FY_WAY_KV,           /* dim 0 by KV heads, which neighbours share if there are too few */
     FY_WAY_O,            /* dim 1 by heads */
     FY_WAY_QKV,          /* dim 0 of q, k and v in one */
+    FY_WAY_GROUP_QKV,    /* dim 0 of the same, group by group: the q of a KV head, its k, its v */
+    FY_WAY_VOCABULARY,   /* dim 0 by the chunk rule, in units of 128 rows */
     FY_WAY_HEAD_NORM,    /* whole; its length is that of a head */
     FY_WAY_MLA_Q,        /* dim 0 by heads of nope + rope */
     FY_WAY_MLA_KV,       /* dim 0 by heads of nope + v */

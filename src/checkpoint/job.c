@@ -89,6 +89,9 @@ static ferry_status read_listing(listing *l, ferry_error *error)
 static void note_consumed(const listing *l)
 {
     ferry_spec *spec = l->job->spec;
+    for (size_t t = 0; t < l->job->from->n_tensors && l->target->lists_all; t++) {
+        spec->tensors[t].is_source_only = !l->is_listed[t];
+    }
     for (size_t t = l->job->from->n_tensors; t < spec->n_tensors; t++) {
         for (uint32_t f = 0; f < spec->tensors[t].n_feeds; f++) {
             uint32_t source = spec->tensors[t].feeds[f].tensor;

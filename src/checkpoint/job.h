@@ -40,6 +40,7 @@ typedef struct fy_job_target {
     const char *name;                 /* for sentences */
     const json_t *side;               /* NULL: one rank that has everything */
     const json_t *tensors;            /* NULL: those of the source */
+    bool lists_all;                   /* what tensors does not list is not in the result */
     const char *subset;               /* NULL: all */
     const fy_change_options *options; /* NULL: tensors stay what they are */
     const json_t *config;             /* the source's config.json, or NULL */

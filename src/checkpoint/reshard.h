@@ -53,6 +53,7 @@ struct ferry_reshard {
     char *subset;
     uint32_t cast;
     char *quantize, *dequantize; /* as they were asked for; NULL: not */
+    char *names;                 /* likewise */
     uint64_t part_bytes;
     uint64_t cap_bytes; /* as asked for; and threads */
     uint32_t asked_threads;
@@ -103,6 +104,10 @@ ferry_status fy_config_load(const ferry_checkpoint *from, json_t **config_out, f
 
 /* What a config.json calls the type that tensors are cast to; NULL: they are not. */
 const char *fy_reshard_torch_dtype(const ferry_reshard *reshard);
+
+/* The tensors of the result in the naming that is asked for, of a config.json. */
+ferry_status fy_reshard_name_tensors(ferry_reshard *reshard, const char *config,
+                                     size_t config_length, ferry_error *error);
 
 /* Puts the JSON's text on record, "" for NULL. */
 ferry_status fy_reshard_digest_json(fy_digest *digest, const json_t *json, ferry_error *error);

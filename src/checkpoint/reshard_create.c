@@ -141,7 +141,8 @@ static ferry_status read_config_text(const ferry_checkpoint *from, config_text *
 static ferry_status read_config(const ferry_reshard *c, config_text *config_out, ferry_error *error)
 {
     bool changes = c->cast != 0 && copies_config(c->from);
-    if (!fy_short_form_is(c->to) && !changes && c->quantize == NULL && c->dequantize == NULL) {
+    if (!fy_short_form_is(c->to) && !changes && c->quantize == NULL && c->dequantize == NULL &&
+        c->names == NULL) {
         return FERRY_OK;
     }
     return read_config_text(c->from, config_out, error);
@@ -190,9 +191,9 @@ const char *fy_reshard_torch_dtype(const ferry_reshard *c)
 static size_t list_model(const ferry_reshard *c, fy_model_tensor *tensors)
 {
     size_t n = 0;
-    for (uint32_t i = 0; i < c->from->n_tensors; i++) {
-        const fy_ckpt_tensor *t = &c->from->tensors[i];
-        if (!c->job.spec->tensors[i].is_source_only) {
+    for (uint32_t i = 0; i < c->job.spec->n_tensors; i++) {
+        const fy_tensor *t = &c->job.spec->tensors[i];
+        if (!t->is_source_only && !t->is_made) {
             tensors[n++] = (fy_model_tensor){.name = t->name,
                                              .n_dims = t->n_dims,
                                              .shape = t->shape,
@@ -236,7 +237,7 @@ static ferry_status apply_short_form(ferry_reshard *c, const json_t *source_conf
     const ferry_checkpoint *from = c->from;
     json_t *config = source_config == NULL && c->quantize != NULL ? json_object()
                                                                   : json_deep_copy(source_config);
-    fy_model_tensor *tensors = fy_alloc(from->n_tensors, sizeof *tensors);
+    fy_model_tensor *tensors = fy_alloc(c->job.spec->n_tensors, sizeof *tensors);
     ferry_status status = fy_check_memory(
         tensors != NULL && (config != NULL || source_config == NULL), "a short form", error);
     FY_THEN(status, apply_changes(c, config, error));
@@ -318,14 +319,15 @@ static ferry_status keep_options(ferry_reshard *c, const char *to, const ferry_r
     c->cast = o->cast;
     c->quantize = o->quantize == NULL ? NULL : fy_strdup(o->quantize);
     c->dequantize = o->dequantize == NULL ? NULL : fy_strdup(o->dequantize);
+    c->names = o->names == NULL ? NULL : fy_strdup(o->names);
     c->cap_bytes = o->memory_cap_bytes;
     c->asked_threads = o->n_threads;
     c->part_bytes = o->part_bytes == 0 ? DEFAULT_PART_BYTES : o->part_bytes;
     c->buffers = fy_share_memory(o->memory_cap_bytes, o->n_threads);
     fy_widen_windows(&c->buffers, o->memory_cap_bytes, c->from);
-    bool is_short = (o->subset != NULL && c->subset == NULL) ||
-                    (o->quantize != NULL && c->quantize == NULL) ||
-                    (o->dequantize != NULL && c->dequantize == NULL);
+    bool is_short =
+        (o->subset != NULL && c->subset == NULL) || (o->quantize != NULL && c->quantize == NULL) ||
+        (o->dequantize != NULL && c->dequantize == NULL) || (o->names != NULL && c->names == NULL);
     return fy_check_memory(c->to != NULL && !is_short, "a reshard", error);
 }
 
@@ -432,7 +434,7 @@ static ferry_status make_whole(ferry_reshard *c, ferry_error *error)
     for (size_t i = 0; i < c->n_changed; i++) {
         is_needed = is_needed || c->job.changes[c->changed[i]].matrix_scales != FY_NONE;
     }
-    fy_job_target one = {.name = c->to, .tensors = c->tensors};
+    fy_job_target one = {.name = c->to, .tensors = c->tensors, .lists_all = c->names != NULL};
     ferry_status status = is_needed ? fy_job_create(c->from, &one, &c->whole, error) : FERRY_OK;
     c->has_whole = is_needed && status == FERRY_OK;
     return status;
@@ -521,6 +523,7 @@ static ferry_status make_job(ferry_reshard *c, const json_t *config, ferry_error
         .cast = c->cast, .quantize = c->quantize, .dequantize = c->dequantize, .subset = c->subset};
     fy_job_target target = {.name = c->to,
                             .tensors = c->tensors,
+                            .lists_all = c->names != NULL,
                             .subset = c->subset,
                             .options = &changes,
                             .config = config};
@@ -537,10 +540,29 @@ static ferry_status make_job(ferry_reshard *c, const json_t *config, ferry_error
     return fy_job_place(&c->job, &target, error);
 }
 
-static ferry_status make_from(ferry_reshard *c, const config_text *text, ferry_error *error)
+static ferry_status name_tensors(ferry_reshard *c, const config_text *text, const char *config_path,
+                                 ferry_error *error)
+{
+    char *own = NULL;
+    size_t length = text->length;
+    if (c->names == NULL) {
+        return FERRY_OK;
+    }
+    if (config_path != NULL) {
+        FY_TRY(fy_file_read(config_path, MOST_CONFIG_BYTES, &own, &length, error));
+    }
+    const char *config = own == NULL ? text->text : own;
+    ferry_status status = fy_reshard_name_tensors(c, config, length, error);
+    fy_free(own);
+    return status;
+}
+
+static ferry_status make_from(ferry_reshard *c, const config_text *text, const char *config_path,
+                              ferry_error *error)
 {
     json_t *config = NULL;
     ferry_status status = load_layout(c, error);
+    FY_THEN(status, name_tensors(c, text, config_path, error));
     FY_THEN(status, parse_config(c->from, text, &config, error));
     FY_THEN(status, make_job(c, config, error));
     json_decref(config);
@@ -565,11 +587,11 @@ static ferry_status make_from(ferry_reshard *c, const config_text *text, ferry_e
     return status;
 }
 
-static ferry_status make(ferry_reshard *c, ferry_error *error)
+static ferry_status make(ferry_reshard *c, const char *config_path, ferry_error *error)
 {
     config_text config = {0};
     ferry_status status = read_config(c, &config, error);
-    FY_THEN(status, make_from(c, &config, error));
+    FY_THEN(status, make_from(c, &config, config_path, error));
     fy_free(config.text);
     return status;
 }
@@ -589,7 +611,7 @@ ferry_status ferry_reshard_create(const ferry_checkpoint *from, const char *to,
     c->from = from;
     c->totals.struct_size = sizeof c->totals;
     ferry_status status = keep_options(c, to, &own, error);
-    FY_THEN(status, make(c, error));
+    FY_THEN(status, make(c, own.config_path, error));
     if (status == FERRY_OK) {
         *reshard_out = c;
         c = NULL;
@@ -626,6 +648,7 @@ void ferry_reshard_destroy(ferry_reshard *c)
     fy_free(c->quantization);
     fy_free(c->quantize);
     fy_free(c->dequantize);
+    fy_free(c->names);
     fy_free(c->subset);
     fy_free(c->to);
     fy_free(c);

@@ -157,12 +157,13 @@ static json_t *layer_stage(const fy_short_model *m, uint64_t counted)
     return stage;
 }
 
-static json_t *expert_stage(const fy_short_model *m)
+static json_t *expert_stage(const fy_short_model *m, size_t number)
 {
     char pattern[MAX_PATTERN];
-    fy_short_expert_pattern(m->decoder, pattern, sizeof pattern);
+    fy_short_expert_pattern(m->decoder, number, pattern, sizeof pattern);
     json_t *stage = stage_of(pattern, "ep");
-    if (json_object_set_new(stage, "count", json_integer((json_int_t)m->n_experts)) != 0) {
+    json_t *count = json_integer((json_int_t)m->n_experts[number]);
+    if (json_object_set_new(stage, "count", count) != 0) {
         json_decref(stage);
         stage = NULL;
     }
@@ -176,8 +177,10 @@ static json_t *join_stages(const fy_short_model *m, uint64_t counted_layers)
     if (done && has_axis(m, FY_AXIS_PP)) {
         done = append(list, layer_stage(m, counted_layers));
     }
-    if (done && has_axis(m, FY_AXIS_EP) && m->n_experts > 0) {
-        done = append(list, expert_stage(m));
+    for (size_t i = 0; i < FY_N_EXPERT_PATTERNS; i++) {
+        if (done && has_axis(m, FY_AXIS_EP) && m->n_experts[i] > 0) {
+            done = append(list, expert_stage(m, i));
+        }
     }
     if (!done) {
         json_decref(list);

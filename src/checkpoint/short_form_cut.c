@@ -70,6 +70,8 @@ static const struct {
                    .parts = AT(kv_parts)},
     [FY_WAY_O] = {.is_cut = true, .unit = AT(q_unit), .extent = AT(q_rows), .dim = 1},
     [FY_WAY_QKV] = {.is_cut = true, .unit = AT(kv_unit)},
+    [FY_WAY_GROUP_QKV] = {.is_cut = true, .unit = AT(group_unit), .extent = AT(group_rows)},
+    [FY_WAY_VOCABULARY] = {.is_cut = true, .unit = AT(vocabulary_unit)},
     [FY_WAY_MLA_Q] = {.is_cut = true, .unit = AT(mla_q_unit), .extent = AT(mla_q_rows)},
     [FY_WAY_MLA_KV] = {.is_cut = true, .unit = AT(mla_kv_unit), .extent = AT(mla_kv_rows)},
     [FY_WAY_MLA_O] = {.is_cut = true,

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { WIDEST_HEAD = 256, TOY_ROWS = 1024, MAX_SCALE_BLOCK = 65536 };
+enum { WIDEST_HEAD = 256, TOY_ROWS = 1024, MAX_SCALE_BLOCK = 65536, VOCABULARY_UNIT = 128 };
 
 static const uint64_t number_limit = UINT64_C(1) << 31;
 
@@ -231,10 +231,22 @@ static ferry_status cut_heads(fy_facts *facts, const heads *h, ferry_error *erro
     return FERRY_OK;
 }
 
+static ferry_status cut_groups(fy_facts *facts, const fy_model_tensor *groups, ferry_error *error)
+{
+    facts->group_rows = facts->q_rows + 2 * facts->kv_rows;
+    facts->group_unit = facts->kv_unit * (facts->group_rows / facts->kv_rows);
+    return facts->kv_parts == 0
+               ? FERRY_OK
+               : fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                         "%s: tp=%u exceeds the %llu groups of \"%s\"; write a layout file",
+                         facts->source_name, facts->tp, (ull)facts->kv_parts, groups->name);
+}
+
 static ferry_status gather_attention(fy_facts *facts, const fy_model_tensor *const *samples,
                                      ferry_error *error)
 {
-    const fy_model_tensor *qkv = samples[FY_WAY_QKV];
+    const fy_model_tensor *groups = samples[FY_WAY_GROUP_QKV];
+    const fy_model_tensor *qkv = groups == NULL ? samples[FY_WAY_QKV] : groups;
     const fy_model_tensor *kv = samples[FY_WAY_KV];
     facts->q_rows = extent_of(samples[FY_WAY_Q], 0);
     facts->kv_rows = extent_of(kv, 0);
@@ -272,7 +284,7 @@ static ferry_status gather_attention(fy_facts *facts, const fy_model_tensor *con
                          "of them",
                          facts->source_name, facts->tp, (ull)(facts->kv_rows / h.size), qkv->name);
     }
-    return status;
+    return status == FERRY_OK && groups != NULL ? cut_groups(facts, groups, error) : status;
 }
 
 /* ---- latent attention ---- */
@@ -410,6 +422,7 @@ ferry_status fy_facts_gather(fy_facts *facts, const fy_model_tensor *const *samp
                              ferry_error *error)
 {
     facts->block[0] = facts->block[1] = facts->tile = 1;
+    facts->vocabulary_unit = VOCABULARY_UNIT;
     if (facts->tp <= 1) {
         return FERRY_OK; /* uncut dimensions need no numbers */
     }

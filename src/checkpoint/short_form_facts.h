@@ -37,6 +37,9 @@ typedef struct fy_facts {
     uint64_t q_unit; /* rows of q that stay together: columns of o, too */
     uint64_t kv_unit;
     uint64_t kv_parts;
+    uint64_t group_unit; /* rows of q, k and v of whole groups */
+    uint64_t group_rows; /* of all */
+    uint64_t vocabulary_unit;
 
     /* Latent attention: rows or columns that stay together, and the extents. */
     uint64_t mla_q_unit, mla_kv_unit, mla_o_unit;

@@ -108,35 +108,47 @@ static bool is_in_layers(const maker *m, const char *name)
     return strncmp(name, m->model->decoder->layers, strlen(m->model->decoder->layers)) == 0;
 }
 
-static void note_numbers(maker *m, const char *name, const char *expert_pattern)
+typedef struct expert_patterns {
+    char text[FY_N_EXPERT_PATTERNS][MAX_PATTERN];
+} expert_patterns;
+
+static void note_numbers(maker *m, const char *name, const expert_patterns *patterns)
 {
     uint64_t number;
     if (fy_decoder_layer(m->model->decoder, name, &number)) {
         m->model->n_layers = fy_max(m->model->n_layers, number + 1);
     }
-    if (strstr(name, ".experts.") != NULL &&
-        fy_glob_match_number(expert_pattern, name, strlen(name), &number) && number < INT64_MAX) {
-        m->model->n_experts = fy_max(m->model->n_experts, number + 1);
+    for (size_t i = 0; i < FY_N_EXPERT_PATTERNS && strstr(name, ".experts.") != NULL; i++) {
+        if (fy_glob_match_number(patterns->text[i], name, strlen(name), &number) &&
+            number < INT64_MAX) {
+            m->model->n_experts[i] = fy_max(m->model->n_experts[i], number + 1);
+        }
     }
 }
 
-void fy_short_expert_pattern(const fy_decoder *decoder, char *pattern, size_t pattern_bytes)
+void fy_short_expert_pattern(const fy_decoder *decoder, size_t number, char *pattern,
+                             size_t pattern_bytes)
 {
-    snprintf(pattern, pattern_bytes, "%s*.experts.{}.*", decoder->layers);
+    static const char *const tails[FY_N_EXPERT_PATTERNS] = {
+        "experts.{}.*", "experts.local_experts.{}.*", "experts.linear_fc1.weight{}",
+        "experts.linear_fc2.weight{}"};
+    snprintf(pattern, pattern_bytes, "%s*.%s", decoder->layers, tails[number]);
 }
 
 /* Gives tensors their rows, and notes layers, experts and a sample of every way. */
 static void sort_tensors(maker *m)
 {
-    char expert_pattern[MAX_PATTERN];
-    fy_short_expert_pattern(m->model->decoder, expert_pattern, sizeof expert_pattern);
+    expert_patterns patterns;
+    for (size_t i = 0; i < FY_N_EXPERT_PATTERNS; i++) {
+        fy_short_expert_pattern(m->model->decoder, i, patterns.text[i], sizeof patterns.text[i]);
+    }
     for (size_t i = 0; i < m->model->n_tensors; i++) {
         const fy_model_tensor *t = &m->model->tensors[i];
         bool in_layers = is_in_layers(m, t->name);
         size_t module;
         m->rows[i] = find_row(m, t->name, in_layers);
         if (in_layers) {
-            note_numbers(m, t->name, expert_pattern);
+            note_numbers(m, t->name, &patterns);
         }
         if (m->rows[i] == NO_ROW) {
             continue;

@@ -30,7 +30,7 @@ static ferry_status check_options(const ferry_mixed_comm_options *options, ferry
                        name);
     }
     if (options->device.kind != FERRY_MEMORY_HOST) {
-        fy_space space = {options->device.kind, options->device.index};
+        fy_space space = {.kind = options->device.kind, .device = options->device.index};
         FY_TRY(fy_space_check(space, "device of the options", error));
     } else if (options->device.index != -1) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,

@@ -262,7 +262,7 @@ const fy_mix_verbs fy_mix_far_verbs = {.steps.run = {[FY_STEP_WAIT] = run_wait,
 
 static fy_exec_choice choice_of(fy_space space)
 {
-    return fy_exec_for(space, (fy_space){FERRY_MEMORY_HOST, 0});
+    return fy_exec_for(space, (fy_space){.kind = FERRY_MEMORY_HOST});
 }
 
 static int index_of(const fy_mix_far *far, fy_space space)

@@ -137,3 +137,13 @@ ferry_status fy_cast_run(const fy_cast_matrix *cast, ferry_error *error)
     (void)fesetenv(&before);
     return FERRY_OK;
 }
+
+void fy_plain_nans(float *values, size_t n)
+{
+    static const uint32_t quiet = 0x7fc00000;
+    for (size_t i = 0; i < n; i++) {
+        if (values[i] != values[i]) {
+            memcpy(&values[i], &quiet, sizeof quiet);
+        }
+    }
+}

@@ -182,6 +182,13 @@ ferry_status fy_dequantize(const fy_quantized *q, const fy_input *codes, const f
                            const fy_output *values, ferry_error *error);
 
 /*
+ * The same in place: of codes that were cast to the values' type, which changes no number of f8e4m3
+ * and f8e5m2. values are what codes times scales are afterwards; they need not be aligned.
+ */
+ferry_status fy_scale_values(const fy_quantized *q, const fy_input *scales, const fy_output *values,
+                             ferry_error *error);
+
+/*
  * The scale of a tensor whose largest finite magnitude is `largest`: largest / (q x 448), but at
  * least 2^-117; 1 where largest is 0. Ranks that hold parts of the tensor take the largest of all
  * of them: fy_largest of each.

@@ -2,6 +2,7 @@
 #include "convert/format.h"
 
 #include "base/checked.h"
+#include "convert/cast.h"
 #include "convert/scale.h"
 #include "convert/tables.h"
 
@@ -95,6 +96,59 @@ ferry_status fy_dequantize(const fy_quantized *q, const fy_input *codes, const f
     for (uint64_t row = 0, n; row < q->n_rows; row += n) {
         n = fy_min(q->format.block[0], q->n_rows - row);
         dequantize_rows(&j, row, n);
+    }
+    (void)fesetenv(&before);
+    return FERRY_OK;
+}
+
+/* n columns of a row, of whole blocks but for the last one. */
+static void scale_row(const job *j, char *row, uint64_t n, uint64_t width, const float *factors)
+{
+    _Alignas(64) float values[FY_PIECE];
+    for (uint64_t at = 0, here; at < n; at += here) {
+        char *place = row + at * j->facts.value_bytes;
+        here = fy_piece(at, n, width);
+        fy_widen(j->k, j->q->kind, values, place, (size_t)here);
+        for (uint64_t done = 0, same; done < here; done += same) {
+            same = fy_min(width, here - done); /* a piece is of whole blocks, or of one */
+            j->k->multiply(values + done, (size_t)same, factors[(at + done) / width]);
+        }
+        fy_plain_nans(values, (size_t)here);
+        fy_narrow(j->k, j->q->kind, FY_OVERFLOW_PLAIN, place, values, (size_t)here);
+    }
+}
+
+/* A row of blocks. */
+static void scale_rows(const job *j, uint64_t first_row, uint64_t n_rows)
+{
+    float factors[FY_MOST_BLOCKS];
+    const fy_quantized *q = j->q;
+    uint64_t width = q->format.block[1], most = fy_group_columns(q), n;
+    const char *scales = j->scales.data + first_row / q->format.block[0] * j->scales.pitch;
+    for (uint64_t column = 0; column < q->n_columns; column += n) {
+        n = fy_min(most, q->n_columns - column);
+        fy_scales_read(q, j->k, factors, scales + column / width * j->facts.scale_bytes,
+                       (size_t)fy_ceil_div(n, width));
+        for (uint64_t row = first_row; row < first_row + n_rows; row++) {
+            char *to = j->values.data + row * j->values.pitch + column * j->facts.value_bytes;
+            scale_row(j, to, n, width, factors);
+        }
+    }
+}
+
+ferry_status fy_scale_values(const fy_quantized *q, const fy_input *scales, const fy_output *values,
+                             ferry_error *error)
+{
+    job j = {.q = q, .k = fy_convert_kernels_here()};
+    FY_TRY(fy_check_quantized(q, &j.facts, error));
+    FY_TRY(fy_check_input("the scales", j.facts.scales[0], j.facts.scale_row_bytes,
+                          j.facts.scale_bytes, scales, &j.scales, error));
+    FY_TRY(fy_check_output("the values", q->n_rows, j.facts.value_row_bytes, 1, values, &j.values,
+                           error));
+    fenv_t before = fy_plain_arithmetic();
+    for (uint64_t row = 0, n; row < q->n_rows; row += n) {
+        n = fy_min(q->format.block[0], q->n_rows - row);
+        scale_rows(&j, row, n);
     }
     (void)fesetenv(&before);
     return FERRY_OK;

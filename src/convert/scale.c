@@ -119,6 +119,13 @@ void fy_scales_make(const fy_quantized *q, const fy_convert_kernels *k, float *l
     }
 }
 
+float fy_scale_of_power(unsigned char stored)
+{
+    return float_of(stored == 0      ? HALF_THE_LEAST_NORMAL
+                    : stored == 0xff ? NOT_A_NUMBER
+                                     : (uint32_t)stored << MANTISSA);
+}
+
 void fy_scales_read(const fy_quantized *q, const fy_convert_kernels *k, float *factors,
                     const void *stored, size_t n)
 {
@@ -129,10 +136,7 @@ void fy_scales_read(const fy_quantized *q, const fy_convert_kernels *k, float *f
         return;
     case FERRY_F8E8M0:
         for (size_t i = 0; i < n; i++) {
-            uint32_t bits = codes[i] == 0      ? HALF_THE_LEAST_NORMAL
-                            : codes[i] == 0xff ? NOT_A_NUMBER
-                                               : (uint32_t)codes[i] << MANTISSA;
-            factors[i] = float_of(bits);
+            factors[i] = fy_scale_of_power(codes[i]);
         }
         return;
     default:

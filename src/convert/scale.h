@@ -23,4 +23,7 @@ void fy_scales_make(const fy_quantized *q, const fy_convert_kernels *k, float *l
 void fy_scales_read(const fy_quantized *q, const fy_convert_kernels *k, float *factors,
                     const void *stored, size_t n);
 
+/* The same of one that is stored as f8e8m0. */
+float fy_scale_of_power(unsigned char stored);
+
 #endif

@@ -20,6 +20,9 @@ enum {
     LINE = 64,
     /* Whole lines are streamed; of others, rows from here on: they lose less at their ends. */
     STREAM_FROM = 1024,
+    JOIN_FROM = 2048,       /* bytes of rows side by side: two of their lines are not whole */
+    AHEAD = 2048,           /* that is asked for, of such rows */
+    AHEAD_FROM = 256,       /* where they are so long */
     MOST_ROWS = 32,         /* that are gathered before they are streamed */
     ASK_BELOW = 1024,       /* rows so short end before the machine knows where they go on */
     PAGES_FROM = 16384,     /* rows so long are several pages, page beside page */
@@ -67,11 +70,11 @@ static void flush(queue *q)
         return;
     }
     if (q->hash == NULL) {
-        q->kernels->copy(q->rows, q->n, q->row_bytes);
+        q->kernels->copy(q->rows, q->n, q->row_bytes, fy_cpu_streams());
     } else if (q->only_hash) {
         q->kernels->hash(q->rows, q->n, q->row_bytes, q->hash);
     } else {
-        q->kernels->copy_hash(q->rows, q->n, q->row_bytes, q->hash);
+        q->kernels->copy_hash(q->rows, q->n, q->row_bytes, fy_cpu_streams(), q->hash);
     }
     q->n = 0;
 }
@@ -94,8 +97,30 @@ static void push_pieces(queue *q, char *to, const char *from, size_t n_bytes)
     push(q, to, from, n_bytes);
 }
 
+/*
+ * Whether rows are streamed one after the other and wait in no queue: where streams are in each
+ * other's way, what ends up as whole lines.
+ */
+static bool goes_alone(const fy_block *b)
+{
+    bool joins = b->to_distance == b->row_bytes && b->n_rows * b->row_bytes >= JOIN_FROM &&
+                 ((uintptr_t)b->to | b->row_bytes) % FY_STREAM_UNIT == 0;
+    return fy_cpu_streams() == 1 && b->n_rows > 1 && b->row_bytes < PAGES_FROM &&
+           (joins || fy_is_lines(b));
+}
+
+static void stream_alone(const fy_rows_kernels *kernels, const fy_block *b)
+{
+    bool asks = b->from_distance != b->row_bytes && b->row_bytes >= AHEAD_FROM;
+    kernels->stream(b, asks ? fy_ceil_div(AHEAD, b->row_bytes) : 0);
+}
+
 static void stream_block(queue *q, const fy_block *b)
 {
+    if (q->hash == NULL && goes_alone(b)) {
+        stream_alone(q->kernels, b);
+        return;
+    }
     char *to = b->to;
     const char *from = b->from;
     bool asks = b->row_bytes < ASK_BELOW && b->from_distance != b->row_bytes;
@@ -111,11 +136,6 @@ static void stream_block(queue *q, const fy_block *b)
             fy_copy_streaming_unfenced(to, from, (size_t)b->row_bytes);
         }
     }
-}
-
-static bool is_whole_lines(const fy_block *b)
-{
-    return (((uintptr_t)b->to | b->row_bytes | (b->n_rows > 1 ? b->to_distance : 0)) % LINE) == 0;
 }
 
 /* ---- rows that are not ---- */
@@ -163,7 +183,7 @@ static void copy_sides(fy_walk_side *to, fy_walk_side *from)
     queue q = {.kernels = fy_rows_kernels_of(fy_cpu_isa())};
     while (to->walk.left > 0) {
         fy_block b = fy_block_here(to, from);
-        if (b.row_bytes >= STREAM_FROM || is_whole_lines(&b)) {
+        if (b.row_bytes >= STREAM_FROM || fy_is_lines(&b) || goes_alone(&b)) {
             stream_block(&q, &b);
             fy_block_take(to, from, &b);
         } else if (to->walk.n_here >= BUFFER && to->walk.left >= BUFFER) {
@@ -251,7 +271,7 @@ static void hash_rows(fy_walk_side *to, fy_walk_side *from, bool only_hash, fy_h
     while (from->walk.left > 0) {
         fy_block b = fy_block_here(to, from);
         if (b.row_bytes % LINE != 0 ||
-            (!only_hash && b.row_bytes < STREAM_FROM && !is_whole_lines(&b))) {
+            (!only_hash && b.row_bytes < STREAM_FROM && !fy_is_lines(&b))) {
             break;
         }
         stream_block(&q, &b);

@@ -5,6 +5,7 @@
  */
 #include "exec/area.h"
 
+#include "base/cpu.h"
 #include "exec/block.h"
 #include "host/copy.h"
 
@@ -19,12 +20,14 @@ enum {
 };
 
 /*
- * Whether n bytes differ. What comes AHEAD of them is asked for meanwhile, for the machine's own
- * guesses end with each page; n_ahead says how far that is memory of the caller's.
+ * Whether n bytes differ. What comes AHEAD of them is asked for meanwhile where the machine's own
+ * guesses end with each page, which is where streams side by side help, too (base/cpu.h); elsewhere
+ * that only costs. n_ahead says how far it is memory of the caller's.
  */
 static bool differs(const char *a, const char *b, size_t n, size_t n_ahead)
 {
-    for (size_t at = AHEAD; at < AHEAD + n && at < n_ahead; at += LINE) {
+    bool asks = fy_cpu_streams() > 1;
+    for (size_t at = AHEAD; asks && at < AHEAD + n && at < n_ahead; at += LINE) {
         __builtin_prefetch(a + at);
         __builtin_prefetch(b + at);
     }

@@ -46,6 +46,13 @@ static inline void fy_block_take(fy_walk_side *to, fy_walk_side *from, const fy_
     fy_walk_take_pieces(&from->walk, b->row_bytes, b->n_rows);
 }
 
+/* Whether all rows are written as whole lines of the cache. */
+static inline bool fy_is_lines(const fy_block *b)
+{
+    enum { LINE = 64 };
+    return (((uintptr_t)b->to | b->row_bytes | (b->n_rows > 1 ? b->to_distance : 0)) % LINE) == 0;
+}
+
 /* Copies a block through the cache. */
 void fy_block_copy_cached(const fy_block *block);
 

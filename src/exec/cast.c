@@ -5,6 +5,8 @@
 #include "base/hash.h"
 #include "convert/cast.h"
 #include "convert/matrix.h"
+#include "convert/scale.h"
+#include "exec/loops.h"
 #include "exec/walk.h"
 #include "host/copy.h"
 
@@ -16,6 +18,8 @@ enum {
     LINE = 64,
     SHORT = 256,         /* runs of fewer elements are gathered first, and scattered at the end, */
     BATCH_BYTES = 32768, /* so many bytes at once */
+    TILE_BYTES = 256,    /* of a tile's rows: several lines that it fills, whatever their begin */
+    HASHED_AT_ONCE = 65536, /* elements that are still in the cache when they are hashed */
 };
 
 /* What becomes of the elements that were cast. */
@@ -65,20 +69,31 @@ static uint64_t plane_at(const fy_cast_scales *s, uint64_t plane)
     return at;
 }
 
+static bool has_scales(const fy_cast_scales *s)
+{
+    return s->values != NULL || s->powers != NULL;
+}
+
+static float scale_number(const fy_cast_scales *s, uint64_t number)
+{
+    return s->values != NULL ? s->values[number] : fy_scale_of_power(s->powers[number]);
+}
+
 /* The scale of an element, and how many from there on share it: no more than *n_inout. */
 static float scale_at(const fy_cast *cast, const fy_cast_scales *s, place p, uint64_t *n_inout)
 {
-    if (s->values == NULL) {
+    if (!has_scales(s)) {
         return 1;
     }
     if (s->block[0] == 0) {
-        return s->values[0];
+        return scale_number(s, 0);
     }
     uint64_t column = p.column + s->origin[1];
     uint64_t inside = column % s->block[1];
     uint64_t row = (p.row + s->origin[0]) / s->block[0];
     *n_inout = fy_min(fy_min(*n_inout, s->block[1] - inside), cast->n_columns - p.column);
-    return s->values[plane_at(s, p.plane) + row * s->pitch + column / s->block[1]];
+    uint64_t step = s->step == 0 ? 1 : s->step;
+    return scale_number(s, plane_at(s, p.plane) + row * s->pitch + column / s->block[1] * step);
 }
 
 static void scale_all(const job *j, float *values, size_t n, place p)
@@ -89,10 +104,10 @@ static void scale_all(const job *j, float *values, size_t n, place p)
         same = n - i;
         float from_scale = scale_at(cast, from, p, &same);
         float to_scale = scale_at(cast, to, p, &same);
-        if (from->values != NULL) {
+        if (has_scales(from)) {
             j->kernels->multiply(values + i, (size_t)same, from_scale);
         }
-        if (to->values != NULL) {
+        if (has_scales(to)) {
             j->kernels->divide(values + i, (size_t)same, to_scale);
         }
         step(cast, &p, same);
@@ -105,9 +120,8 @@ static void cast_piece(const job *j, char *to, const char *from, size_t n, uint6
     float values[PIECE];
     const fy_cast *cast = j->cast;
     const fy_convert_kernels *k = j->kernels;
-    bool has_scales = cast->from_scales.values != NULL || cast->to_scales.values != NULL;
     fy_widen(k, cast->from_kind, values, from, n);
-    if (has_scales) {
+    if (has_scales(&cast->from_scales) || has_scales(&cast->to_scales)) {
         scale_all(j, values, n, place_of(cast, element));
     }
     if (fy_cast_multiplies(cast)) {
@@ -115,6 +129,9 @@ static void cast_piece(const job *j, char *to, const char *from, size_t n, uint6
     }
     if (cast->add != 0) {
         k->add(values, n, cast->add);
+    }
+    if (cast->has_plain_nans) {
+        fy_plain_nans(values, n);
     }
     fy_narrow(k, cast->to_kind, cast->overflow, to, values, n);
 }
@@ -218,6 +235,148 @@ static void cast_short(job *j, const fy_area *to, char *to_base, const fy_area *
     }
 }
 
+/*
+ * Short ones of which memory has the dimensions in different orders: cast in tiles, so that a line
+ * that is touched is used as a whole. They come in no order that places or hashes could follow.
+ */
+
+typedef struct tiles {
+    job *job;
+    char *to;
+    const char *from;
+    const fy_loops *box;
+    uint32_t n_dims;
+    uint32_t order[FERRY_MAX_DIMS]; /* dims of a tile's elements: the fastest has them side by side
+                                       in `to`, the one before it in `from` */
+    uint64_t tile[FERRY_MAX_DIMS];  /* lengths, as all below by dims of the box */
+    uint64_t index[FERRY_MAX_DIMS];
+} tiles;
+
+static bool has_places(const fy_cast_scales *s)
+{
+    return has_scales(s) && s->block[0] != 0;
+}
+
+/* Puts the dimension that has a stride on one side behind those before `last`, which move up. */
+static void put_last(tiles *t, uint32_t last, uint64_t stride, bool of_to)
+{
+    for (uint32_t k = 0; k < last; k++) {
+        const fy_loop *its = &t->box->dims[t->order[k]];
+        if (its->length > 1 && (of_to ? its->to : its->from) == stride) {
+            uint32_t d = t->order[k];
+            memmove(t->order + k, t->order + k + 1, (last - k) * sizeof *t->order);
+            t->order[last] = d;
+            return;
+        }
+    }
+}
+
+static void plan_tiles(tiles *t)
+{
+    const job *j = t->job;
+    uint64_t room = BATCH_BYTES / fy_max(j->from_bytes, j->to_bytes);
+    for (uint32_t d = 0; d < t->n_dims; d++) {
+        t->order[d] = d;
+    }
+    put_last(t, t->n_dims - 1, j->from_bytes, false);
+    put_last(t, t->n_dims - 1, j->to_bytes, true);
+    for (uint32_t k = t->n_dims; k-- > 0;) {
+        uint32_t d = t->order[k];
+        uint64_t most = k == t->n_dims - 1 ? TILE_BYTES / j->to_bytes : room;
+        t->tile[d] = fy_min(fy_min(room, most), t->box->dims[d].length);
+        room /= t->tile[d];
+    }
+}
+
+static void cast_tile(tiles *t)
+{
+    _Alignas(64) char in[BATCH_BYTES], out[BATCH_BYTES];
+    job *j = t->job;
+    uint64_t length[FERRY_MAX_DIMS] = {0}, to_stride[FERRY_MAX_DIMS] = {0},
+             from_stride[FERRY_MAX_DIMS] = {0};
+    uint64_t to = 0, from = 0, n = 1;
+    for (uint32_t k = 0; k < t->n_dims; k++) {
+        uint32_t d = t->order[k];
+        const fy_loop *its = &t->box->dims[d];
+        length[k] = fy_min(t->tile[d], its->length - t->index[d]);
+        to_stride[k] = its->to;
+        from_stride[k] = its->from;
+        to += t->index[d] * its->to;
+        from += t->index[d] * its->from;
+        n *= length[k];
+    }
+    fy_area t_area = fy_area_of(to, j->to_bytes, t->n_dims, length, to_stride);
+    fy_area f_area = fy_area_of(from, j->from_bytes, t->n_dims, length, from_stride);
+    fy_area_pack_cached(in, &f_area, t->from, 0, n * j->from_bytes);
+    cast_run(j, out, in, n, 0);
+    leave_batch(j, &t_area, t->to, out, 0, n * j->to_bytes);
+}
+
+static bool next_tile(tiles *t)
+{
+    for (uint32_t k = t->n_dims; k-- > 0;) {
+        uint32_t d = t->order[k];
+        t->index[d] += t->tile[d];
+        if (t->index[d] < t->box->dims[d].length) {
+            return true;
+        }
+        t->index[d] = 0;
+    }
+    return false;
+}
+
+static void cast_box(void *context, const fy_loops *box, uint64_t to, uint64_t from)
+{
+    const tiles *range = context;
+    tiles t = {.job = range->job,
+               .to = range->to + to,
+               .from = range->from + from,
+               .box = box,
+               .n_dims = box->n};
+    plan_tiles(&t);
+    do {
+        cast_tile(&t);
+    } while (next_tile(&t));
+}
+
+/* What is hashed lies side by side then: each piece is cast first, and hashed from the cache. */
+static void cast_and_hash_in_tiles(const tiles *range, const fy_loops *loops, const char *to,
+                                   uint64_t first, uint64_t n)
+{
+    const job *j = range->job;
+    job own = *j;
+    own.use = CACHED;
+    own.hasher = NULL;
+    tiles unhashed = *range;
+    unhashed.job = &own;
+    for (uint64_t at = 0, here; at < n; at += here) {
+        here = fy_min(n - at, HASHED_AT_ONCE);
+        fy_loops_visit(loops, first + at, here, cast_box, &unhashed);
+        fy_hasher_update(j->hasher, to + (first + at) * j->to_bytes, (size_t)(here * j->to_bytes));
+    }
+}
+
+/* False where elements must come in order, or have it in memory. */
+static bool cast_in_tiles(job *j, const fy_area *to, char *to_base, const fy_area *from,
+                          const char *from_base, uint64_t first, uint64_t n)
+{
+    fy_loops loops;
+    tiles range = {.job = j, .to = to_base + to->offset, .from = from_base + from->offset};
+    bool in_order = j->use == HASHES_ONLY || (j->hasher != NULL && to->n_dims != 0) ||
+                    has_places(&j->cast->from_scales) || has_places(&j->cast->to_scales) ||
+                    !(fy_area_is_permuted(to) || fy_area_is_permuted(from));
+    if (in_order || n == 0 || !fy_loops_of(to, j->to_bytes, from, j->from_bytes, &loops) ||
+        loops.n > FERRY_MAX_DIMS || loops.n == 0) {
+        return false;
+    }
+    if (j->hasher != NULL) {
+        cast_and_hash_in_tiles(&range, &loops, range.to, first, n);
+    } else {
+        fy_loops_visit(&loops, first, n, cast_box, &range);
+    }
+    return true;
+}
+
 /* All of the numbers are the same, whatever the thread does to its rounding. */
 static void run(job *j, const fy_area *to, void *to_base, const fy_area *from,
                 const void *from_base, uint64_t first, uint64_t n)
@@ -230,7 +389,11 @@ static void run(job *j, const fy_area *to, void *to_base, const fy_area *from,
     const fy_area *target = to != NULL ? to : &flat;
     uint64_t shortest = fy_min(target->run_bytes / j->to_bytes, from->run_bytes / j->from_bytes);
     bool is_long = shortest >= SHORT || (target->n_dims == 0 && from->n_dims == 0);
-    (is_long ? cast_long : cast_short)(j, target, to_base, from, from_base, first, n);
+    if (is_long) {
+        cast_long(j, target, to_base, from, from_base, first, n);
+    } else if (!cast_in_tiles(j, target, to_base, from, from_base, first, n)) {
+        cast_short(j, target, to_base, from, from_base, first, n);
+    }
     (void)fesetenv(&before);
 }
 

@@ -13,12 +13,14 @@
  * one by that, and keeps the rest.
  */
 
-/* The scales of one side, row-major by block; NULL: there are none. */
+/* The scales of one side, row-major by block; both NULL: there are none. */
 typedef struct fy_cast_scales {
     const float *values;
-    uint64_t block[2];  /* rows and columns of one; 0, 0: values has one for all */
+    const unsigned char *powers; /* in place of values, f8e8m0 */
+    uint64_t block[2];           /* rows and columns of one; 0, 0: values has one for all */
     uint64_t origin[2]; /* the row and the column of the first element in the grid of blocks */
     uint64_t pitch;     /* from a row of blocks to the next */
+    uint64_t step;      /* and from a column to the next; 0: 1 */
     uint64_t plane;     /* from the blocks of a matrix to those of the next */
     /* Of matrices that are a box of some: the lengths of its dims, slowest first, with distances
      * in place of `plane`. */
@@ -31,6 +33,7 @@ typedef struct fy_cast {
     fy_overflow overflow;
     float scale; /* 0, as 1, changes nothing */
     float add;
+    bool has_plain_nans; /* what is no number becomes the quiet one without a sign and a payload */
     fy_cast_scales from_scales, to_scales;
     uint64_t n_rows, n_columns; /* of the matrices that the elements are, row-major: for scales */
 } fy_cast;

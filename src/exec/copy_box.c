@@ -44,8 +44,9 @@ static void copy_part(void *context, uint64_t part)
 static ferry_status run(job *j, uint32_t n_threads, ferry_error *error)
 {
     uint64_t bytes = fy_max(j->to.bytes, j->from.bytes);
-    uint64_t n_parts =
-        fy_min(fy_ceil_div(bytes, LEAST_PART), (uint64_t)n_threads * PARTS_OF_THREAD);
+    /* A thread alone takes all at once: a part of what is permuted is short runs of the source. */
+    uint64_t n_parts = fy_min(fy_ceil_div(bytes, LEAST_PART),
+                              n_threads == 1 ? 1 : (uint64_t)n_threads * PARTS_OF_THREAD);
     fy_team *team = NULL;
     if (n_parts == 0) {
         return FERRY_OK;

@@ -37,7 +37,7 @@ static ferry_status do_by(const verb *what, fy_exec_choice choice, const fy_now_
 static ferry_status stage(const verb *what, const fy_now_side *to, const fy_now_side *from,
                           ferry_error *error)
 {
-    const fy_space host = {FERRY_MEMORY_HOST, 0};
+    const fy_space host = {.kind = FERRY_MEMORY_HOST};
     fy_area flat = fy_area_flat(0, to->area->bytes);
     fy_now_side middle = {.space = host, .area = &flat};
     ferry_status status = fy_pages_alloc_checked(flat.bytes, &middle.base, error);

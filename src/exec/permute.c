@@ -9,6 +9,7 @@
  */
 #include "exec/permute.h"
 
+#include "exec/loops.h"
 #include "exec/rows.h"
 #include "exec/tiles.h"
 #include "host/copy.h"
@@ -16,9 +17,10 @@
 #include <string.h>
 
 enum {
-    MOST_DIMS = 2 * FERRY_MAX_DIMS + 2,
+    MOST_DIMS = FY_MOST_LOOPS,
     LINE = 64,
-    LEAST_SIDE = 64,     /* bytes of a plane's rows and columns: shorter ones are few in a vector */
+    LANE = 16,           /* bytes of a plane's rows and columns that are transposed at once; */
+    LONG_SIDE = 64,      /* what is left of shorter sides costs more than it saves */
     SHORT_BYTES = 256,   /* of either side that a tile of short rows has */
     ROW_TILE = 1024,     /* and of longer ones */
     STREAM_FROM = 1024,  /* rows that are streamed even where they are no whole lines */
@@ -26,18 +28,11 @@ enum {
     ASSEMBLE_FROM = 256, /* bytes side by side in the destination that are put together first */
     ASSEMBLED = 2048,
     MOST_ROWS = 32,
-    FEW_ROWS = 8 /* along a dimension: another one makes longer loops */
+    JOINED_ROWS = 8, /* of a run: so many places the machine reads by itself, and no cache's set is
+                        full of lines at a power of two apart */
+    JOINED_BYTES = 65536, /* that are read in each place */
+    FEW_ROWS = 32         /* along a dimension: another one makes longer loops */
 };
-
-typedef struct dim {
-    uint64_t length;
-    uint64_t to, from; /* strides */
-} dim;
-
-typedef struct nest {
-    uint32_t n;
-    dim dims[MOST_DIMS]; /* slowest first */
-} nest;
 
 /* A box of a copy, and how it is walked. */
 typedef struct box {
@@ -45,56 +40,11 @@ typedef struct box {
     const char *from;
     uint64_t element; /* bytes that lie side by side on both sides */
     bool streams;
-    nest nest;                 /* without the element, by strides of `to` */
+    fy_loops nest;             /* without the element, by strides of `to` */
     uint32_t order[MOST_DIMS]; /* by strides of `from` */
     uint64_t tile[MOST_DIMS];
     uint32_t i, j; /* the dimensions with the least strides of `to`, and of `from` */
 } box;
-
-/* ---- what two areas have in common ---- */
-
-/* A side, taken apart from its fastest dimension on. */
-typedef struct rest {
-    const fy_area *area;
-    uint32_t dim; /* those before it are to come */
-    uint64_t left, stride;
-} rest;
-
-static bool settle(rest *r)
-{
-    while (r->left == 1 && r->dim > 0) {
-        r->dim--;
-        r->left = r->area->length[r->dim];
-        r->stride = r->area->stride[r->dim];
-    }
-    return r->left > 1;
-}
-
-static void take(rest *r, uint64_t length)
-{
-    r->left /= length;
-    r->stride *= length;
-}
-
-/* False where a dimension of one side begins within one of the other's. */
-static bool join(const fy_area *to, const fy_area *from, nest *nest_out)
-{
-    rest t = {.area = to, .dim = to->n_dims, .left = to->run_bytes, .stride = 1};
-    rest f = {.area = from, .dim = from->n_dims, .left = from->run_bytes, .stride = 1};
-    uint32_t at = MOST_DIMS;
-    while (settle(&t) && settle(&f)) {
-        uint64_t length = fy_min(t.left, f.left);
-        if (t.left % length != 0 || f.left % length != 0 || at == 0) {
-            return false;
-        }
-        nest_out->dims[--at] = (dim){.length = length, .to = t.stride, .from = f.stride};
-        take(&t, length);
-        take(&f, length);
-    }
-    nest_out->n = MOST_DIMS - at;
-    memmove(nest_out->dims, nest_out->dims + at, nest_out->n * sizeof *nest_out->dims);
-    return true;
-}
 
 /* ---- rows ---- */
 
@@ -112,12 +62,12 @@ static void stream_rows(const fy_block *b)
         }
         rows[n++] = (fy_row){.to = to, .from = from};
         if (n == MOST_ROWS) {
-            kernels->copy(rows, n, (size_t)b->row_bytes);
+            kernels->copy(rows, n, (size_t)b->row_bytes, fy_cpu_streams());
             n = 0;
         }
     }
     if (n > 0) {
-        kernels->copy(rows, n, (size_t)b->row_bytes);
+        kernels->copy(rows, n, (size_t)b->row_bytes, fy_cpu_streams());
     }
 }
 
@@ -130,7 +80,12 @@ static void assemble(const fy_block *b)
     fy_block_copy_cached(&gathered);
     fy_block whole = {
         .to = b->to, .from = buffer, .n_rows = 1, .row_bytes = b->n_rows * b->row_bytes};
-    stream_rows(&whole);
+    if (fy_cpu_streams() == 1 && ((uintptr_t)whole.to | whole.row_bytes) % FY_STREAM_UNIT == 0) {
+        /* What comes next goes on where this ends, and in the same line. */
+        fy_rows_kernels_of(fy_cpu_isa())->stream(&whole, 0);
+    } else {
+        stream_rows(&whole);
+    }
 }
 
 /* Asks for what lies so far behind the rows of a block: the machine cannot guess it. */
@@ -179,7 +134,7 @@ static bool step_within(const box *x, const tile *t, uint32_t p, uint32_t q, uin
                         char **to, const char **from)
 {
     for (uint32_t d = x->nest.n; d-- > 0;) {
-        const dim *its = &x->nest.dims[d];
+        const fy_loop *its = &x->nest.dims[d];
         if (d == p || d == q) {
             continue;
         }
@@ -252,7 +207,7 @@ static bool step_tile(const box *x, uint64_t head, tile *t)
 {
     for (uint32_t k = x->nest.n; k-- > 0;) {
         uint32_t d = x->order[k];
-        const dim *its = &x->nest.dims[d];
+        const fy_loop *its = &x->nest.dims[d];
         uint64_t done = t->length[d];
         if (t->index[d] + done < its->length) {
             t->index[d] += done;
@@ -292,20 +247,25 @@ static bool find_lines(const box *x, uint64_t *head_out)
     return before % x->element == 0;
 }
 
+static bool is_side(const box *x, const fy_loop *its)
+{
+    uint64_t bytes = its->length * x->element;
+    return bytes >= LONG_SIDE || (bytes >= LANE && bytes % LANE == 0);
+}
+
 static bool is_planes(const box *x)
 {
-    const dim *i = &x->nest.dims[x->i], *j = &x->nest.dims[x->j];
+    const fy_loop *i = &x->nest.dims[x->i], *j = &x->nest.dims[x->j];
     uint64_t head, most = x->streams && find_lines(x, &head) ? 16 : 8; /* see fy_plane */
     return x->i != x->j && i->to == x->element && j->from == x->element && x->element <= most &&
-           (x->element & (x->element - 1)) == 0 && i->length * x->element >= LEAST_SIDE &&
-           j->length * x->element >= LEAST_SIDE;
+           (x->element & (x->element - 1)) == 0 && is_side(x, i) && is_side(x, j);
 }
 
 /* So much of each dimension that a tile has so many bytes side by side on either side. */
 static void set_tiles(box *x, uint64_t to_bytes, uint64_t from_bytes)
 {
     for (uint32_t d = 0; d < x->nest.n; d++) {
-        const dim *its = &x->nest.dims[d];
+        const fy_loop *its = &x->nest.dims[d];
         uint64_t most =
             fy_max(fy_max(to_bytes / its->to, its->from == 0 ? 1 : from_bytes / its->from), 1);
         x->tile[d] = fy_min(most, its->length);
@@ -327,6 +287,43 @@ static void copy_planes(box *x)
     }
 }
 
+/*
+ * Whether rows go side by side and make whole lines together, where that is faster than to put them
+ * together first: see fy_cpu_streams.
+ */
+static bool joins(const box *x)
+{
+    uint64_t all = (uintptr_t)x->to | x->element;
+    for (uint32_t d = 0; d < x->nest.n; d++) {
+        all |= x->nest.dims[d].to;
+    }
+    return x->streams && fy_cpu_streams() == 1 && all % FY_STREAM_UNIT == 0 && x->element >= LINE &&
+           x->element <= STREAM_FROM && x->nest.dims[x->i].to == x->element;
+}
+
+static void copy_joined(box *x)
+{
+    const fy_rows_kernels *kernels = fy_rows_kernels_of(fy_cpu_isa());
+    const fy_loop *its = &x->nest.dims[x->i];
+    set_tiles(x, JOINED_ROWS * x->element, JOINED_BYTES);
+    x->tile[x->i] = fy_min(x->i == x->j ? its->length : JOINED_ROWS, its->length);
+    tile t = first_tile(x, 0);
+    for (bool more = true; more;) {
+        uint64_t index[MOST_DIMS] = {0};
+        fy_block run = {.to = t.to,
+                        .from = t.from,
+                        .to_distance = its->to,
+                        .from_distance = its->from,
+                        .n_rows = t.length[x->i],
+                        .row_bytes = x->element};
+        bool is_last = t.index[x->i] + run.n_rows == its->length;
+        do {
+            kernels->stream_run(&run, t.index[x->i] == 0, is_last);
+        } while (step_within(x, &t, x->i, x->i, index, &run.to, &run.from));
+        more = step_tile(x, 0, &t);
+    }
+}
+
 static void copy_row_tiles(box *x)
 {
     uint64_t from_bytes = x->element < LINE ? SHORT_BYTES : ROW_TILE;
@@ -342,7 +339,7 @@ static void copy_row_tiles(box *x)
 
 /* ---- boxes ---- */
 
-static void drop(nest *n, uint32_t d)
+static void drop(fy_loops *n, uint32_t d)
 {
     n->n--;
     memmove(n->dims + d, n->dims + d + 1, (n->n - d) * sizeof *n->dims);
@@ -352,7 +349,7 @@ static void drop(nest *n, uint32_t d)
 static void widen(box *x)
 {
     for (uint32_t d = 0; d < x->nest.n;) {
-        const dim *its = &x->nest.dims[d];
+        const fy_loop *its = &x->nest.dims[d];
         if (its->length == 1) {
             drop(&x->nest, d);
         } else if (its->to == x->element && its->from == x->element) {
@@ -367,9 +364,9 @@ static void widen(box *x)
 
 static void sort(box *x)
 {
-    nest *n = &x->nest;
+    fy_loops *n = &x->nest;
     for (uint32_t d = 1; d < n->n; d++) {
-        dim its = n->dims[d];
+        fy_loop its = n->dims[d];
         uint32_t at = d;
         for (; at > 0 && n->dims[at - 1].to < its.to; at--) {
             n->dims[at] = n->dims[at - 1];
@@ -377,7 +374,7 @@ static void sort(box *x)
         n->dims[at] = its;
     }
     for (uint32_t d = 1; d < n->n;) {
-        dim *outer = &n->dims[d - 1], *inner = &n->dims[d];
+        fy_loop *outer = &n->dims[d - 1], *inner = &n->dims[d];
         if (outer->to == inner->to * inner->length && outer->from == inner->from * inner->length) {
             inner->length *= outer->length;
             drop(n, d - 1);
@@ -434,6 +431,8 @@ static void copy_box(box *x)
         copy_in_order(x);
     } else if (is_planes(x)) {
         copy_planes(x);
+    } else if (joins(x)) {
+        copy_joined(x);
     } else {
         copy_row_tiles(x);
     }
@@ -442,55 +441,30 @@ static void copy_box(box *x)
 /* ---- a range ---- */
 
 typedef struct range {
-    nest nest;
-    uint64_t size[MOST_DIMS]; /* bytes of an index of each dimension */
+    char *to;
+    const char *from;
     bool streams;
 } range;
 
-/* The dimensions from d on, of which the first has so many indices. */
-static void copy_part(const range *r, uint32_t d, uint64_t length, char *to, const char *from)
+static void copy_part(void *context, const fy_loops *part, uint64_t to, uint64_t from)
 {
-    box x = {.to = to, .from = from, .element = 1, .streams = r->streams};
-    x.nest.n = r->nest.n - d;
-    memcpy(x.nest.dims, r->nest.dims + d, x.nest.n * sizeof *x.nest.dims);
-    x.nest.dims[0].length = length;
+    const range *r = context;
+    box x = {.to = r->to + to, .from = r->from + from, .element = 1, .streams = r->streams};
+    x.nest = *part;
     copy_box(&x);
-}
-
-/* Bytes of the dimensions from d on: what begins or ends within an index is cut once more. */
-static void cut(const range *r, uint32_t d, char *to, const char *from, uint64_t first,
-                uint64_t bytes)
-{
-    const dim *its = &r->nest.dims[d];
-    uint64_t size = r->size[d], at = first / size, skipped = first % size;
-    if (skipped != 0) {
-        uint64_t n = fy_min(size - skipped, bytes);
-        cut(r, d + 1, to + at * its->to, from + at * its->from, skipped, n);
-        bytes -= n;
-        at++;
-    }
-    uint64_t n_whole = bytes / size;
-    if (n_whole != 0) {
-        copy_part(r, d, n_whole, to + at * its->to, from + at * its->from);
-        at += n_whole;
-    }
-    if (bytes % size != 0) {
-        cut(r, d + 1, to + at * its->to, from + at * its->from, 0, bytes % size);
-    }
 }
 
 bool fy_area_permute(const fy_area *to, void *to_base, const fy_area *from, const void *from_base,
                      uint64_t first, uint64_t bytes, bool streams)
 {
-    range r = {.streams = streams};
+    fy_loops loops;
+    range r = {.to = (char *)to_base + to->offset,
+               .from = (const char *)from_base + from->offset,
+               .streams = streams};
     if (bytes == 0 || !(fy_area_is_permuted(to) || fy_area_is_permuted(from)) ||
-        !join(to, from, &r.nest)) {
+        !fy_loops_of(to, 1, from, 1, &loops)) {
         return false;
     }
-    uint64_t size = 1;
-    for (uint32_t d = r.nest.n; d-- > 0; size *= r.nest.dims[d].length) {
-        r.size[d] = size;
-    }
-    cut(&r, 0, (char *)to_base + to->offset, (const char *)from_base + from->offset, first, bytes);
+    fy_loops_visit(&loops, first, bytes, copy_part, &r);
     return true;
 }

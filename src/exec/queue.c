@@ -364,7 +364,7 @@ ferry_status ferry_queue_create(ferry_memory_kind kind, int32_t device, ferry_qu
 {
     FY_TRY(
         fy_check_use(queue_out != NULL, "ferry_queue_create needs a place for the queue", error));
-    return make((fy_space){(uint32_t)kind, device}, NULL, queue_out, error);
+    return make((fy_space){.kind = (uint32_t)kind, .device = device}, NULL, queue_out, error);
 }
 
 ferry_status ferry_queue_adopt(ferry_memory_kind kind, int32_t device, void *native,
@@ -372,7 +372,7 @@ ferry_status ferry_queue_adopt(ferry_memory_kind kind, int32_t device, void *nat
 {
     FY_TRY(fy_check_use(queue_out != NULL && native != NULL,
                         "ferry_queue_adopt needs a handle and a place for the queue", error));
-    return make((fy_space){(uint32_t)kind, device}, native, queue_out, error);
+    return make((fy_space){.kind = (uint32_t)kind, .device = device}, native, queue_out, error);
 }
 
 /* Out of the list, once no call uses it; NULL: it was not in it. */
@@ -478,7 +478,7 @@ void ferry_queue_destroy(ferry_queue *handle)
 /* Asked of what may be no queue. */
 static fy_space look(const ferry_queue *handle, void **native_out)
 {
-    fy_space space = {FERRY_MEMORY_HOST, 0};
+    fy_space space = {.kind = FERRY_MEMORY_HOST};
     *native_out = NULL;
     pthread_mutex_lock(&list_lock);
     const fy_queue *found = find(handle);

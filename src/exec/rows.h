@@ -3,7 +3,9 @@
 #define FY_EXEC_ROWS_H
 
 #include "base/cpu.h"
+#include "exec/block.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,6 +24,7 @@ enum {
     FY_HASH_STRIPE = 64,
     FY_HASH_BLOCK_STRIPES = 16,
     FY_HASH_BLOCK = FY_HASH_STRIPE * FY_HASH_BLOCK_STRIPES,
+    FY_STREAM_UNIT = 16,
     /* The most bytes of a call to a kernel that hashes. */
     FY_HASH_MOST_BYTES = 65536
 };
@@ -35,14 +38,26 @@ typedef struct fy_row_hash {
 
 /*
  * What an instruction set has: rows_<isa>.c. Rows of a call are of the same length. Copies go past
- * the cache, several rows side by side, without a fence; any alignment, any length and any number
- * are fine; lines that a row does not fill go through the cache. Rows that are hashed are a
- * multiple of FY_HASH_STRIPE long, come in the order of the hash, and are at most
- * FY_HASH_MOST_BYTES; a machine without vectors leaves those two out (NULL).
+ * the cache, n_streams (as fy_cpu_streams says) rows side by side, without a fence; any alignment,
+ * any length and any number are fine; lines that a row does not fill go through the cache. Rows
+ * that are hashed are a multiple of FY_HASH_STRIPE long, come in the order of the hash, and are at
+ * most FY_HASH_MOST_BYTES; a machine without vectors leaves those two out (NULL).
+ *
+ * stream copies the rows of a block one after the other, past the cache and without a fence. Where
+ * they go, how far apart and how long they are is a multiple of FY_STREAM_UNIT; parts of a line
+ * that nothing completes at once are right, but slow. What lies `ahead` rows further on is asked
+ * for; 0: nothing.
+ *
+ * stream_run is for some of many rows of a line or more that go side by side. What is before the
+ * first line that begins in them is left out, unless they are the first; and the line that they end
+ * in is made whole with what the row behind them has, unless they are the last.
  */
 typedef struct fy_rows_kernels {
-    void (*copy)(const fy_row *rows, size_t n_rows, size_t row_bytes);
-    void (*copy_hash)(const fy_row *rows, size_t n_rows, size_t row_bytes, fy_row_hash *hash);
+    void (*copy)(const fy_row *rows, size_t n_rows, size_t row_bytes, unsigned n_streams);
+    void (*copy_hash)(const fy_row *rows, size_t n_rows, size_t row_bytes, unsigned n_streams,
+                      fy_row_hash *hash);
+    void (*stream)(const fy_block *block, uint64_t ahead);
+    void (*stream_run)(const fy_block *block, bool is_first, bool is_last);
     void (*hash)(const fy_row *rows, size_t n_rows, size_t row_bytes, fy_row_hash *hash);
 } fy_rows_kernels;
 

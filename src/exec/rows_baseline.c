@@ -22,13 +22,26 @@
 #include <string.h>
 
 /* No streaming stores that C can reach: libc knows this machine best. Hashes go another way. */
-static void copy(const fy_row *rows, size_t n_rows, size_t row_bytes)
+static void copy(const fy_row *rows, size_t n_rows, size_t row_bytes, unsigned n_streams)
 {
+    (void)n_streams;
     for (size_t i = 0; i < n_rows; i++) {
         memcpy(rows[i].to, rows[i].from, row_bytes);
     }
 }
 
-const fy_rows_kernels fy_rows_baseline = {.copy = copy};
+static void stream(const fy_block *block, uint64_t ahead)
+{
+    (void)ahead;
+    fy_block_copy_cached(block);
+}
+
+static void stream_run(const fy_block *block, bool is_first, bool is_last)
+{
+    (void)is_first, (void)is_last; /* lines that rows share are not written by halves */
+    fy_block_copy_cached(block);
+}
+
+const fy_rows_kernels fy_rows_baseline = {.copy = copy, .stream = stream, .stream_run = stream_run};
 
 #endif

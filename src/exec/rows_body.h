@@ -7,8 +7,9 @@
  * XOR, ADD, MULTIPLY (of the low halves), RIGHT and LEFT (shifts by a constant), SWAP (the two
  * neighbours), SPREAD (a 32-bit number to all).
  *
- * Four rows side by side, two lines of each in turn, for the same reason as in base/copy_body.h:
- * one row after the other waits for memory at each row's begin.
+ * Four rows side by side, two lines of each in turn, for the same reason as in host/copy_body.h:
+ * one row after the other waits for memory at each row's begin. Where streams that are copied are
+ * in each other's way (base/cpu.h) rows are copied one by one, but read side by side.
  */
 #include "exec/rows.h"
 
@@ -107,8 +108,11 @@ static ALWAYS_INLINE void copy_rows(const fy_row *rows, size_t n_rows, size_t ro
     end_lanes(lanes, n_rows, common);
 }
 
-static void copy(const fy_row *rows, size_t n_rows, size_t row_bytes)
+static void copy(const fy_row *rows, size_t n_rows, size_t row_bytes, unsigned n_streams)
 {
+    for (; n_streams == 1 && n_rows > 0; n_rows--, rows++) {
+        copy_rows(rows, 1, row_bytes);
+    }
     for (; n_rows >= SIDE_BY_SIDE; n_rows -= SIDE_BY_SIDE, rows += SIDE_BY_SIDE) {
         copy_rows(rows, SIDE_BY_SIDE, row_bytes);
     }
@@ -119,6 +123,74 @@ static void copy(const fy_row *rows, size_t n_rows, size_t row_bytes)
     } else if (n_rows == 1) {
         copy_rows(rows, 1, row_bytes);
     }
+}
+
+/* ---- rows in their order ---- */
+
+static ALWAYS_INLINE void stream_units(char *to, const char *from, size_t n_bytes)
+{
+    for (size_t at = 0; at < n_bytes; at += FY_STREAM_UNIT) {
+        __m128i unit = _mm_loadu_si128((const __m128i *)(const void *)(from + at));
+        _mm_stream_si128((__m128i *)(void *)(to + at), unit);
+    }
+}
+
+/* What is before and behind its whole lines makes some with other rows. */
+static ALWAYS_INLINE void stream_row(char *to, const char *from, size_t row_bytes, size_t head)
+{
+    head = head < row_bytes ? head : row_bytes;
+    stream_units(to, from, head);
+    size_t at = head;
+    for (; at + LINE <= row_bytes; at += LINE) {
+        stream_line(to + at, from + at);
+    }
+    stream_units(to + at, from + at, row_bytes - at);
+}
+
+/* row_bytes is a constant for the shortest rows, where this is inlined, and so is is_lines. */
+static ALWAYS_INLINE void stream_rows(fy_block *b, uint64_t n_rows, size_t row_bytes, bool is_lines,
+                                      size_t ahead)
+{
+    for (; n_rows > 0; n_rows--, b->to += b->to_distance, b->from += b->from_distance) {
+        for (size_t at = 0; ahead != 0 && at < row_bytes; at += LINE) {
+            _mm_prefetch(b->from + ahead + at, _MM_HINT_T0);
+        }
+        stream_row(b->to, b->from, row_bytes, is_lines ? 0 : -(uintptr_t)b->to % LINE);
+    }
+}
+
+static ALWAYS_INLINE void stream_block(fy_block *b, size_t row_bytes, bool is_lines, uint64_t ahead)
+{
+    uint64_t n = b->n_rows, n_asking = ahead != 0 && ahead < n ? n - ahead : 0;
+    stream_rows(b, n_asking, row_bytes, is_lines, (size_t)(ahead * b->from_distance));
+    stream_rows(b, n - n_asking, row_bytes, is_lines, 0);
+}
+
+static void stream(const fy_block *block, uint64_t ahead)
+{
+    fy_block b = *block;
+    bool is_lines = fy_is_lines(block);
+    if (is_lines && b.row_bytes == LINE) {
+        stream_block(&b, LINE, true, ahead);
+    } else if (is_lines) {
+        stream_block(&b, (size_t)b.row_bytes, true, ahead);
+    } else {
+        stream_block(&b, (size_t)b.row_bytes, false, ahead);
+    }
+}
+
+static void stream_run(const fy_block *block, bool is_first, bool is_last)
+{
+    fy_block b = *block;
+    size_t skip = is_first ? 0 : -(uintptr_t)b.to % LINE;
+    if (skip != 0) {
+        stream_row(b.to + skip, b.from + skip, (size_t)b.row_bytes - skip, 0);
+        b.to += b.row_bytes;
+        b.from += b.from_distance;
+        b.n_rows--;
+    }
+    stream_rows(&b, b.n_rows, (size_t)b.row_bytes, fy_is_lines(&b), 0);
+    stream_units(b.to, b.from, is_last ? 0 : -(uintptr_t)b.to % LINE);
 }
 
 /* ---- hashing ---- */
@@ -281,7 +353,7 @@ static ALWAYS_INLINE void hash_some(const fy_row *rows, size_t n_rows, size_t ro
 }
 
 static ALWAYS_INLINE void hash_all(const fy_row *rows, size_t n_rows, size_t row_bytes, bool copies,
-                                   fy_row_hash *hash)
+                                   unsigned n_streams, fy_row_hash *hash)
 {
     _Alignas(64) uint64_t blocks[MOST_BLOCKS + 1][8];
     size_t stripe = (size_t)(hash->n_stripes % FY_HASH_BLOCK_STRIPES);
@@ -289,7 +361,7 @@ static ALWAYS_INLINE void hash_all(const fy_row *rows, size_t n_rows, size_t row
     size_t end = stripe + n_rows * step;
     memset(blocks[1], 0, end / FY_HASH_BLOCK_STRIPES * sizeof blocks[0]);
     memcpy(blocks[0], hash->open, sizeof blocks[0]);
-    for (; n_rows >= SIDE_BY_SIDE; n_rows -= SIDE_BY_SIDE, rows += SIDE_BY_SIDE) {
+    for (; n_streams > 1 && n_rows >= SIDE_BY_SIDE; n_rows -= SIDE_BY_SIDE, rows += SIDE_BY_SIDE) {
         hash_some(rows, SIDE_BY_SIDE, row_bytes, copies, stripe, hash->secret, blocks);
         stripe += SIDE_BY_SIDE * step;
     }
@@ -301,14 +373,19 @@ static ALWAYS_INLINE void hash_all(const fy_row *rows, size_t n_rows, size_t row
     hash->n_stripes += end - (size_t)(hash->n_stripes % FY_HASH_BLOCK_STRIPES);
 }
 
-static void copy_and_hash(const fy_row *rows, size_t n_rows, size_t row_bytes, fy_row_hash *hash)
+static void copy_and_hash(const fy_row *rows, size_t n_rows, size_t row_bytes, unsigned n_streams,
+                          fy_row_hash *hash)
 {
-    hash_all(rows, n_rows, row_bytes, true, hash);
+    hash_all(rows, n_rows, row_bytes, true, n_streams, hash);
 }
 
 static void hash_only(const fy_row *rows, size_t n_rows, size_t row_bytes, fy_row_hash *hash)
 {
-    hash_all(rows, n_rows, row_bytes, false, hash);
+    hash_all(rows, n_rows, row_bytes, false, SIDE_BY_SIDE, hash);
 }
 
-const fy_rows_kernels FY_ROWS = {.copy = copy, .copy_hash = copy_and_hash, .hash = hash_only};
+const fy_rows_kernels FY_ROWS = {.copy = copy,
+                                 .stream = stream,
+                                 .stream_run = stream_run,
+                                 .copy_hash = copy_and_hash,
+                                 .hash = hash_only};

@@ -16,7 +16,7 @@ fy_copy_kernel *fy_copy_kernel_of(fy_isa isa)
 void fy_copy_streaming_unfenced(void *to, const void *from, size_t n_bytes)
 {
     if (n_bytes != 0) {
-        fy_copy_kernel_of(fy_cpu_isa())(to, from, n_bytes);
+        fy_copy_kernel_of(fy_cpu_isa())(to, from, n_bytes, fy_cpu_streams());
     }
 }
 

@@ -5,9 +5,10 @@
  * bytes; LOAD(from), from any address; STREAM(to, vector), past the cache, to an address that is a
  * multiple of the vector's size.
  *
- * A thread that walks through one page after the other waits for the hardware's prefetcher at the
- * start of each, because that never looks beyond a page. Four pages side by side, two lines of each
- * in turn, hide those waits: a third faster, and faster than libc's best.
+ * On some processors a thread that walks through one page after the other waits for the hardware's
+ * prefetcher at the start of each, because that never looks beyond a page. Four pages side by side,
+ * two lines of each in turn, hide those waits: a third faster, and faster than libc's best. On
+ * others it is the other way round (base/cpu.h).
  */
 #include "host/copy_isa.h"
 
@@ -39,7 +40,24 @@ static ALWAYS_INLINE void stream_pages(char *to, const char *from, size_t n_page
     }
 }
 
-void FY_COPY_STREAM(void *to_bytes, const void *from_bytes, size_t n_bytes)
+/* Most of so many bytes; returns how many. */
+static ALWAYS_INLINE size_t stream_side_by_side(char *to, const char *from, size_t n_bytes)
+{
+    size_t at = 0;
+    for (; n_bytes - at >= MOST_PAGES * PAGE; at += MOST_PAGES * PAGE) {
+        stream_pages(to + at, from + at, MOST_PAGES);
+    }
+    if (n_bytes - at >= 3 * PAGE) {
+        stream_pages(to + at, from + at, 3);
+        at += 3 * PAGE;
+    } else if (n_bytes - at >= 2 * PAGE) {
+        stream_pages(to + at, from + at, 2);
+        at += 2 * PAGE;
+    }
+    return at;
+}
+
+void FY_COPY_STREAM(void *to_bytes, const void *from_bytes, size_t n_bytes, unsigned n_streams)
 {
     char *to = to_bytes;
     const char *from = from_bytes;
@@ -50,15 +68,8 @@ void FY_COPY_STREAM(void *to_bytes, const void *from_bytes, size_t n_bytes)
     }
     memcpy(to, from, head);
     size_t at = head;
-    for (; n_bytes - at >= MOST_PAGES * PAGE; at += MOST_PAGES * PAGE) {
-        stream_pages(to + at, from + at, MOST_PAGES);
-    }
-    if (n_bytes - at >= 3 * PAGE) {
-        stream_pages(to + at, from + at, 3);
-        at += 3 * PAGE;
-    } else if (n_bytes - at >= 2 * PAGE) {
-        stream_pages(to + at, from + at, 2);
-        at += 2 * PAGE;
+    if (n_streams > 1) {
+        at += stream_side_by_side(to + at, from + at, n_bytes - at);
     }
     size_t lines = (n_bytes - at) / LINE * LINE;
     stream(to + at, from + at, lines);

@@ -6,8 +6,8 @@
 
 #include <stddef.h>
 
-/* Copies past the cache, without a fence. */
-typedef void fy_copy_kernel(void *to, const void *from, size_t n_bytes);
+/* Copies past the cache, without a fence; n_streams: as fy_cpu_streams says. */
+typedef void fy_copy_kernel(void *to, const void *from, size_t n_bytes, unsigned n_streams);
 
 /* One for each instruction set: copy_<isa>.c. */
 fy_copy_kernel fy_copy_stream_baseline;

@@ -17,17 +17,18 @@
  * row of the host is part of the library, others are plugins, which see nothing of it but this
  * header, exec/exec.h and what fy_library brings.
  */
-#define FY_MEMORY_ABI 2u
+#define FY_MEMORY_ABI 3u
 
 /* Where a pointer is valid: in all of this process's host code, or on one device of a kind. */
 typedef struct fy_space {
     uint32_t kind; /* ferry_memory_kind */
     int32_t device;
+    bool is_import; /* another process's, which no other device reaches by this pointer */
 } fy_space;
 
 static inline fy_space fy_space_of(const ferry_buffer *buffer)
 {
-    return (fy_space){buffer->kind, buffer->device};
+    return (fy_space){.kind = buffer->kind, .device = buffer->device};
 }
 
 static inline bool fy_is_host(fy_space space)
@@ -46,6 +47,8 @@ typedef struct fy_memory_span {
     void *base;
     uint64_t bytes;
     uint64_t number; /* no other allocation has it, also not a later one at this address; or 0 */
+    bool is_import;  /* another process's: see import_handle */
+    bool is_piece;   /* of virtual memory: what follows it may be used with it, as one buffer */
 } fy_memory_span;
 
 /* What names an allocation to other processes of the node. */
@@ -87,16 +90,21 @@ typedef struct fy_memory_kind {
     void (*unpin)(void *base, uint64_t bytes);
 
     /*
-     * Names a whole allocation for other processes of the node, in at most FY_MEMORY_HANDLE_BYTES;
-     * import makes it a pointer in the space of a device of this process, until release. The
-     * owner may free it meanwhile: then what is written there reaches nobody. (all three optional:
-     * other processes cannot reach it)
+     * Memory of this process that others of the node open. export_handle names the allocation that
+     * the bytes lie in, in at most FY_MEMORY_HANDLE_BYTES, and says what it is, until as many
+     * withdraws. import_handle makes it a span of this process, on whichever of its devices reaches
+     * it, until as many releases; a handle that is imported again gives the same span. The owner
+     * frees the memory when nobody has it imported any more: what is written there later reaches
+     * nobody. FERRY_ERR_UNSUPPORTED where it cannot be had, with a sentence of why. (all four
+     * optional: other processes cannot reach it)
      */
-    ferry_status (*export_handle)(const void *base, void *handle, size_t *n_bytes_out,
+    ferry_status (*export_handle)(const void *pointer, uint64_t bytes, void *handle,
+                                  size_t *n_bytes_out, fy_memory_span *span_out,
                                   ferry_error *error);
-    ferry_status (*import_handle)(int32_t device, const void *handle, size_t n_bytes,
-                                  void **base_out, ferry_error *error);
-    void (*release)(int32_t device, void *base);
+    void (*withdraw)(const void *handle, size_t n_bytes);
+    ferry_status (*import_handle)(const void *handle, size_t n_bytes, fy_memory_span *span_out,
+                                  ferry_error *error);
+    void (*release)(void *base);
 
     const struct fy_exec *exec; /* its verbs: exec/exec.h */
 } fy_memory_kind;

@@ -115,11 +115,11 @@ ferry_status fy_space_check(fy_space space, const char *what, ferry_error *error
 fy_space fy_memory_query(const void *pointer, fy_memory_span *span_out)
 {
     fy_memory_span span = {.device = 0};
-    fy_space space = {FERRY_MEMORY_HOST, 0};
+    fy_space space = {.kind = FERRY_MEMORY_HOST};
     for (uint32_t kind = 0; kind < FY_N_MEMORY_KINDS; kind++) {
         const fy_memory_kind *row = fy_memory_row(kind);
         if (row != NULL && row->query != NULL && row->query(pointer, &span)) {
-            space = (fy_space){kind, span.device};
+            space = (fy_space){kind, span.device, span.is_import};
             break;
         }
     }
@@ -127,6 +127,21 @@ fy_space fy_memory_query(const void *pointer, fy_memory_span *span_out)
         *span_out = span;
     }
     return space;
+}
+
+/* How many bytes there are from the buffer's base on, as far as it needs them. */
+static uint64_t reach_of(const ferry_buffer *buffer, fy_memory_span *span)
+{
+    uint64_t there = span->bytes - (uint64_t)((const char *)buffer->base - (char *)span->base);
+    while (there < buffer->bytes && span->is_piece) {
+        const char *next = (const char *)buffer->base + there;
+        fy_space space = fy_memory_query(next, span);
+        if (!fy_same_space(space, fy_space_of(buffer)) || span->base != next || span->bytes == 0) {
+            break;
+        }
+        there += span->bytes;
+    }
+    return there;
 }
 
 ferry_status fy_buffer_check_slow(const ferry_buffer *buffer, const char *what, ferry_error *error)
@@ -153,11 +168,11 @@ ferry_status fy_buffer_check_slow(const ferry_buffer *buffer, const char *what, 
                        what, bytes, buffer->base, fy_memory_name(found.kind), (int)found.device,
                        fy_memory_name(said.kind), (int)said.device);
     }
-    uint64_t before = (uint64_t)((const char *)buffer->base - (const char *)span.base);
-    if (!fy_is_host(said) && bytes > span.bytes - before) {
+    uint64_t there = fy_is_host(said) ? bytes : reach_of(buffer, &span);
+    if (bytes > there) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "%s: %llu bytes at %p reach beyond their allocation, which ends after %llu",
-                       what, bytes, buffer->base, (unsigned long long)(span.bytes - before));
+                       what, bytes, buffer->base, (unsigned long long)there);
     }
     return FERRY_OK;
 }
@@ -211,7 +226,8 @@ ferry_status ferry_memory_device_at(ferry_memory_kind kind, int32_t device,
     const fy_memory_kind *row;
     FY_TRY(fy_check_use(summary_out != NULL, "ferry_memory_device_at needs a place for the line",
                         error));
-    FY_TRY(fy_space_check((fy_space){(uint32_t)kind, device}, "ferry_memory_device_at", error));
+    FY_TRY(fy_space_check((fy_space){.kind = (uint32_t)kind, .device = device},
+                          "ferry_memory_device_at", error));
     FY_TRY(fy_memory_get((uint32_t)kind, &row, error));
     text[0] = '\0';
     if (row->describe != NULL) {

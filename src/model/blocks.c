@@ -144,6 +144,85 @@ ferry_status fy_blocks_read(const json_t *json, const fy_json_place *place, fy_a
     return FERRY_OK;
 }
 
+static bool is_type(ferry_dtype dtype, uint32_t kind, uint32_t bits)
+{
+    return dtype.kind == kind && dtype.element_bits == bits;
+}
+
+/* The block, and the name of the scales of what it says. */
+static ferry_status check_made(const fy_said_blocks *blocks, const char *whose, ferry_error *error)
+{
+    if (blocks->block[0] - 1 >= MOST_BLOCK || blocks->block[1] - 1 >= MOST_BLOCK) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "blocks of %llu rows and %llu columns; both are from 1 to %d",
+                       (unsigned long long)blocks->block[0], (unsigned long long)blocks->block[1],
+                       MOST_BLOCK);
+    }
+    return is_name(blocks->scale)
+               ? FERRY_OK
+               : fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                         "scales that are called \"%.80s\": it must be the name of a tensor, in "
+                         "which one * stands for that of the %s",
+                         blocks->scale, whose);
+}
+
+ferry_status fy_blocks_make(const ferry_quantization *given, fy_said_blocks *blocks_out,
+                            ferry_error *error)
+{
+    fy_said_blocks blocks = {.codes = given->code_dtype,
+                             .scales = given->scale_dtype,
+                             .rule = given->scale_rule,
+                             .block = {given->block[0], given->block[1]},
+                             .scale = given->scale};
+    bool is_power = is_type(blocks.scales, FERRY_F8E8M0, 8);
+    char text[FERRY_DTYPE_TEXT_BYTES];
+    if (!fy_codes_are(blocks.codes)) {
+        ferry_dtype_format(blocks.codes, text, sizeof text);
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "codes of the type %s; there are f8e4m3 and f8e5m2", text);
+    }
+    if (!fy_codes_have_scales(blocks.scales)) {
+        ferry_dtype_format(blocks.scales, text, sizeof text);
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "scales of the type %s; there are f32 and f8e8m0", text);
+    }
+    if (blocks.rule >= N_RULES || (is_power && blocks.rule == 0)) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "scales by rule %u; there are 0, of f32 only, and 1 and 2, of powers of two",
+                       blocks.rule);
+    }
+    FY_TRY(check_made(&blocks, "values", error));
+    *blocks_out = blocks;
+    return FERRY_OK;
+}
+
+ferry_status fy_codes_make(const char *scale, const uint64_t block[2], fy_said_blocks *codes_out,
+                           ferry_error *error)
+{
+    fy_said_blocks codes = {.block = {block[0], block[1]}, .scale = scale};
+    FY_TRY(check_made(&codes, "codes", error));
+    *codes_out = codes;
+    return FERRY_OK;
+}
+
+ferry_status fy_codes_read(const json_t *json, const fy_json_place *place, fy_arena *arena,
+                           const fy_said_blocks **codes_out, ferry_error *error)
+{
+    static const fy_json_field fields[] = {
+        {"scale", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(said_quantize, scale)},
+        {"block", FY_JSON_VALUE, FY_JSON_NEEDED, .offset = offsetof(said_quantize, block)},
+        {.key = NULL}};
+    said_quantize said = {.format = NULL};
+    FY_TRY(fy_json_read(json, place, fields, &said, NULL, error));
+    fy_said_blocks *codes = fy_arena_alloc(arena, 1, sizeof *codes);
+    FY_TRY(fy_check_memory(codes != NULL, "a dequantization", error));
+    *codes = (fy_said_blocks){.rule = 0};
+    FY_TRY(read_block(said.block, place, codes->block, error));
+    FY_TRY(settle_name(&said, place, arena, codes, error));
+    *codes_out = codes;
+    return FERRY_OK;
+}
+
 const fy_said_blocks *fy_blocks_copy(const fy_said_blocks *blocks, fy_arena *arena)
 {
     fy_said_blocks *copy = fy_arena_alloc(arena, 1, sizeof *copy);
@@ -197,6 +276,17 @@ void fy_blocks_write(fy_writer *w, const fy_said_blocks *blocks)
     fy_write_text(w, "}");
 }
 
+void fy_codes_write(fy_writer *w, const fy_said_blocks *codes)
+{
+    fy_write_text(w, ",\"dequantize\":{\"block\":[");
+    fy_write_u64(w, codes->block[0]);
+    fy_write_text(w, ",");
+    fy_write_u64(w, codes->block[1]);
+    fy_write_text(w, "],\"scale\":");
+    fy_write_string(w, codes->scale);
+    fy_write_text(w, "}");
+}
+
 bool fy_blocks_name(const fy_said_blocks *blocks, const char *tensor, char *name_out,
                     size_t name_bytes)
 {
@@ -217,6 +307,16 @@ bool fy_blocks_name(const fy_said_blocks *blocks, const char *tensor, char *name
 bool fy_blocks_are_alike(const fy_said_blocks *a, const fy_said_blocks *b)
 {
     return fy_conversion_key_compare(fy_blocks_key(a), fy_blocks_key(b)) == 0;
+}
+
+bool fy_codes_are(ferry_dtype codes)
+{
+    return is_type(codes, FERRY_F8E4M3, 8) || is_type(codes, FERRY_F8E5M2, 8);
+}
+
+bool fy_codes_have_scales(ferry_dtype scales)
+{
+    return is_type(scales, FERRY_F32, 32) || is_type(scales, FERRY_F8E8M0, 8);
 }
 
 bool fy_blocks_take(ferry_dtype values)
@@ -244,4 +344,37 @@ fy_conversion fy_blocks_conversion(const fy_said_blocks *blocks, ferry_dtype val
                            .from = values,
                            .to = to,
                            .wire = to};
+}
+
+/* Bits of the last number that no cast and no quantization has. */
+fy_conversion_key fy_codes_key(const fy_said_blocks *codes, ferry_dtype scales, ferry_dtype to)
+{
+    if (!fy_blocks_take(to)) {
+        return (fy_conversion_key){0, 0};
+    }
+    return (fy_conversion_key){.type = (uint64_t)to.kind << 32 | (uint64_t)scales.kind << 16 | 8,
+                               .numbers = codes->block[0] << 32 | codes->block[1]};
+}
+
+/* Codes travel, and are widened on the way, which changes no number; scales come afterwards. */
+fy_conversion fy_codes_conversion(const fy_said_blocks *codes, ferry_dtype from, ferry_dtype scales,
+                                  ferry_dtype to)
+{
+    return (fy_conversion){.is = {.kind = FERRY_CONVERSION_DEQUANTIZE,
+                                  .at_receiver = true,
+                                  .scale = 1,
+                                  .code_dtype = from,
+                                  .scale_dtype = scales,
+                                  .block = {codes->block[0], codes->block[1]}},
+                           .from = from,
+                           .to = to,
+                           .wire = from};
+}
+
+fy_conversion fy_blocks_at_receiver(const fy_conversion *at_sender)
+{
+    fy_conversion conversion = *at_sender;
+    conversion.is.at_receiver = true;
+    conversion.wire = conversion.from;
+    return conversion;
 }

@@ -79,13 +79,14 @@ ferry_status fy_cast_finish(const json_t *json, const fy_json_place *place, fy_s
                             ferry_error *error)
 {
     static const char *const numbers[] = {"scale", "add"};
-    if (json_object_get(json, "dequantize") != NULL) {
-        return fy_json_fail(place, error,
-                            "asks for \"dequantize\", but plans cast and quantize only; ferry "
-                            "reshard dequantizes checkpoints");
+    static const char *const others[] = {"quantize", "dequantize"};
+    for (size_t i = 0; i < 2; i++) {
+        if (said->is_said && json_object_get(json, others[i]) != NULL) {
+            return fy_json_fail(place, error, "has both \"cast\" and \"%s\"; use one", others[i]);
+        }
     }
-    if (said->is_said && json_object_get(json, "quantize") != NULL) {
-        return fy_json_fail(place, error, "has both \"cast\" and \"quantize\"; use one");
+    if (json_object_get(json, others[0]) != NULL && json_object_get(json, others[1]) != NULL) {
+        return fy_json_fail(place, error, "has both \"quantize\" and \"dequantize\"; use one");
     }
     for (size_t i = 0; i < 2; i++) {
         if (!said->is_said && json_object_get(json, numbers[i]) != NULL) {
@@ -195,10 +196,16 @@ void fy_conversion_digest(fy_digest *d, const fy_conversion *conversion)
     if (conversion->is.kind != FERRY_CONVERSION_CAST) {
         fy_digest_text(d, "quantize");
         fy_digest_u64(d, conversion->is.kind);
+        if (conversion->is.kind == FERRY_CONVERSION_DEQUANTIZE) {
+            fy_digest_u64(d, conversion->to.kind);
+        }
         fy_digest_u64(d, conversion->is.code_dtype.kind);
         fy_digest_u64(d, conversion->is.scale_dtype.kind);
         fy_digest_u64(d, conversion->is.scale_rule);
         fy_digest_u64s(d, conversion->is.block, 2);
+        if (conversion->is.at_receiver) {
+            fy_digest_text(d, "at the receiver");
+        }
         return;
     }
     fy_digest_text(d, "cast");

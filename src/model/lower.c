@@ -387,14 +387,56 @@ static ferry_status make_placement(lowering *l, const fy_tensor *tensor, const p
     return fy_problem_add_placement(l->problem, &layout, holders, NULL, number_out, error);
 }
 
+/* The type of the scales by which it is dequantized: its name was looked for when it was read. */
+static ferry_dtype scales_of(const ferry_spec *spec, const fy_tensor *tensor, const fy_rule *rule)
+{
+    char name[FERRY_NAME_BYTES] = "";
+    (void)fy_blocks_name(rule->codes, tensor->name, name, sizeof name);
+    return spec->tensors[fy_spec_find_tensor(spec, name)].dtype;
+}
+
+static fy_conversion_key key_of(const ferry_spec *spec, const fy_tensor *tensor,
+                                const fy_rule *rule, ferry_dtype to, char why[FY_CAST_WHY_BYTES])
+{
+    if (rule->codes != NULL) {
+        return fy_codes_key(rule->codes, scales_of(spec, tensor, rule), to);
+    }
+    return rule->blocks != NULL ? fy_blocks_key(rule->blocks)
+                                : fy_cast_key(&rule->cast, tensor->dtype, to, why);
+}
+
+static fy_conversion make_conversion(const ferry_spec *spec, const fy_tensor *tensor,
+                                     const fy_rule *rule, ferry_dtype to)
+{
+    if (rule->codes != NULL) {
+        return fy_codes_conversion(rule->codes, tensor->dtype, scales_of(spec, tensor, rule), to);
+    }
+    return rule->blocks != NULL
+               ? fy_blocks_conversion(rule->blocks, tensor->dtype, FERRY_CONVERSION_CODES)
+               : fy_conversion_of(&rule->cast, tensor->dtype, to);
+}
+
+static ferry_status keep_conversion(lowering *l, fy_hash128 hash, fy_conversion conversion,
+                                    uint32_t *number_out, ferry_error *error)
+{
+    fy_conversion *kept = fy_arena_alloc(&l->problem->arena, 1, sizeof *kept);
+    *number_out = (uint32_t)l->n_conversions;
+    if (kept == NULL || !FY_RESERVE(l->conversions, l->conversion_capacity, l->n_conversions + 1) ||
+        !fy_memo_add(&l->casts, hash, *number_out)) {
+        return fy_fail_no_memory(error, "the casts of a destination");
+    }
+    *kept = conversion;
+    l->conversions[l->n_conversions++] = kept;
+    return FERRY_OK;
+}
+
 /* What becomes of a tensor at the destination; tensors that are cast alike share it. */
 static ferry_status lower_cast(lowering *l, fy_tensor *tensor, const fy_rule *rule,
                                ferry_error *error)
 {
     char why[FY_CAST_WHY_BYTES] = "";
     ferry_dtype to = rule->dtype.kind == 0 ? tensor->dtype : rule->dtype;
-    fy_conversion_key key = rule->blocks != NULL ? fy_blocks_key(rule->blocks)
-                                                 : fy_cast_key(&rule->cast, tensor->dtype, to, why);
+    fy_conversion_key key = key_of(l->spec, tensor, rule, to, why);
     if (why[0] != '\0') {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT, "destination: \"%s\", rule \"%s\", %s",
                        tensor->name, rule->match, why);
@@ -406,17 +448,8 @@ static ferry_status lower_cast(lowering *l, fy_tensor *tensor, const fy_rule *ru
     fy_hash128 hash = fy_hash128_of(values, sizeof values);
     uint32_t number = fy_memo_find(&l->casts, hash);
     if (number == UINT32_MAX) {
-        fy_conversion *conversion = fy_arena_alloc(&l->problem->arena, 1, sizeof *conversion);
-        number = (uint32_t)l->n_conversions;
-        if (conversion == NULL ||
-            !FY_RESERVE(l->conversions, l->conversion_capacity, l->n_conversions + 1) ||
-            !fy_memo_add(&l->casts, hash, number)) {
-            return fy_fail_no_memory(error, "the casts of a destination");
-        }
-        *conversion = rule->blocks != NULL ? fy_blocks_conversion(rule->blocks, tensor->dtype,
-                                                                  FERRY_CONVERSION_CODES)
-                                           : fy_conversion_of(&rule->cast, tensor->dtype, to);
-        l->conversions[l->n_conversions++] = conversion;
+        FY_TRY(
+            keep_conversion(l, hash, make_conversion(l->spec, tensor, rule, to), &number, error));
     }
     tensor->conversion = l->conversions[number];
     return FERRY_OK;
@@ -463,9 +496,10 @@ static ferry_status lower_tensor(lowering *l, fy_tensor *tensor, const fy_side *
                            error);
 }
 
-/* What one dimension of a tensor is in blocks. */
+/* What one dimension of a tensor is in blocks; what: becomes of it, for sentences. */
 static ferry_status divide_split(lowering *l, const fy_split *split, uint64_t block,
-                                 const char *title, uint32_t *number_out, ferry_error *error)
+                                 const char *title, const char *what, uint32_t *number_out,
+                                 ferry_error *error)
 {
     fy_split_piece *pieces = fy_alloc(split->n_pieces, sizeof *pieces);
     fy_split *divided = NULL;
@@ -476,7 +510,7 @@ static ferry_status divide_split(lowering *l, const fy_split *split, uint64_t bl
         uint64_t end = piece->global + piece->length;
         if (piece->n_owners != 1) {
             status = fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                             "%s: neighbours share a part of it, which cannot be quantized", title);
+                             "%s: neighbours share a part of it, which cannot be %s", title, what);
         } else if (end % block != 0 && end != split->extent) {
             status = fy_fail(error, FERRY_ERR_INVALID_INPUT,
                              "%s: is cut at %llu, inside a block of %llu; a \"unit\" keeps cuts "
@@ -503,13 +537,14 @@ static ferry_status divide_placement(lowering *l, const fy_tensor *values, const
     if (*number_out != UINT32_MAX) {
         return FERRY_OK;
     }
+    const char *what = scales->conversion.is.kind == 0 ? "dequantized" : "quantized";
     fy_layout layout = l->problem->placements[from].layout;
     uint32_t holders = l->problem->placements[from].holders;
     if (layout.n_flat != 0) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%s: \"%s\" is cut flat, which cuts its blocks; it is quantized from and to "
-                       "shards of whole blocks",
-                       side, values->name);
+                       "%s: \"%s\" is cut flat, which cuts its blocks; what is %s has shards of "
+                       "whole blocks",
+                       side, values->name, what);
     }
     for (uint32_t i = 0; i < 2; i++) {
         char title[2 * FERRY_NAME_BYTES];
@@ -518,23 +553,87 @@ static ferry_status divide_placement(lowering *l, const fy_tensor *values, const
         const fy_split *split = fy_problem_split(l->problem, &layout, d);
         snprintf(title, sizeof title, "%s: \"%s\" dim %u", side, values->name, d);
         layout.shape[d] = fy_ceil_div(layout.shape[d], block);
-        FY_TRY(divide_split(l, split, block, title, &layout.split[d], error));
+        FY_TRY(divide_split(l, split, block, title, what, &layout.split[d], error));
     }
     FY_TRY(fy_problem_add_placement(l->problem, &layout, holders, NULL, number_out, error));
     return fy_check_memory(fy_memo_add(&l->divided, key, *number_out), "the placements", error);
 }
 
+/* Whether each part of a dimension at the source is of whole blocks, which nobody shares. */
+static bool has_whole_blocks(const fy_split *split, uint64_t block)
+{
+    for (size_t i = 0; i < split->n_pieces; i++) {
+        const fy_piece *piece = &split->pieces[i];
+        uint64_t end = piece->global + piece->length;
+        if (piece->n_owners != 1 || (end % block != 0 && end != split->extent)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Whether every rank that sends of a tensor has all of a block, or nothing. */
+static bool senders_have_blocks(const lowering *l, const fy_tensor *values, const fy_scales *scales)
+{
+    if (l->spec->source.boxes != NULL || values->n_feeds > 0) {
+        return false;
+    }
+    if (values->src == FY_NONE) {
+        return true; /* nobody sends: that is said to who wants it */
+    }
+    const fy_layout *layout = &l->problem->placements[values->src].layout;
+    uint32_t d = layout->n_dims - 2;
+    return layout->n_flat == 0 &&
+           has_whole_blocks(fy_problem_split(l->problem, layout, d), scales->blocks.block[0]) &&
+           has_whole_blocks(fy_problem_split(l->problem, layout, d + 1), scales->blocks.block[1]);
+}
+
+/* The same conversion, but that the receiver does it; of alike tensors it is one. */
+static ferry_status lower_receiver(lowering *l, const fy_conversion **conversion_inout,
+                                   ferry_error *error)
+{
+    uint64_t values[2] = {(uintptr_t)*conversion_inout, 1};
+    fy_hash128 hash = fy_hash128_of(values, sizeof values);
+    uint32_t number = fy_memo_find(&l->casts, hash);
+    if (number == UINT32_MAX) {
+        FY_TRY(keep_conversion(l, hash, fy_blocks_at_receiver(*conversion_inout), &number, error));
+    }
+    *conversion_inout = l->conversions[number];
+    return FERRY_OK;
+}
+
+/*
+ * Who makes codes and scales: senders where each has whole blocks, else receivers, of a tensor that
+ * is wanted in several formats those of all.
+ */
+static void choose_makers(lowering *l)
+{
+    fy_tensor *tensors = l->problem->tensors;
+    for (uint32_t t = 0; t < l->spec->n_tensors; t++) {
+        const fy_scales *scales = tensors[t].scales;
+        if (scales != NULL && !senders_have_blocks(l, &tensors[scales->tensor], scales)) {
+            tensors[scales->tensor].made_scales = FY_NONE; /* which ones follows */
+        }
+    }
+    for (uint32_t t = 0; t < l->spec->n_tensors; t++) {
+        fy_tensor *values = tensors[t].scales == NULL ? NULL : &tensors[tensors[t].scales->tensor];
+        if (values != NULL && values->made_scales != 0) {
+            tensors[t].made_scales = values->made_scales == FY_NONE ? 0 : values->made_scales;
+            values->made_scales = t;
+        }
+    }
+}
+
 static ferry_status lower_scales(lowering *l, fy_tensor *tensor, ferry_error *error)
 {
-    const fy_tensor *values = &l->problem->tensors[tensor->scales->tensor];
-    if (l->spec->source.boxes != NULL) {
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "\"%s\" is quantized on its way, which a source in boxes does not do; ferry "
-                       "reshard --quantize makes such checkpoints",
-                       values->name);
-    }
+    fy_tensor *values = &l->problem->tensors[tensor->scales->tensor];
     tensor->conversion = &tensor->scales->conversion;
-    if (values->src != FY_NONE) {
+    tensor->is_made = values->made_scales != 0;
+    if (tensor->is_made) {
+        FY_TRY(lower_receiver(l, &tensor->conversion, error));
+        FY_TRY(values->conversion == NULL ? FERRY_OK
+                                          : lower_receiver(l, &values->conversion, error));
+    } else if (values->src != FY_NONE) {
         FY_TRY(divide_placement(l, values, tensor->scales, "source", values->src, &tensor->src,
                                 error));
     }
@@ -543,6 +642,15 @@ static ferry_status lower_scales(lowering *l, fy_tensor *tensor, ferry_error *er
                                 error));
     }
     return FERRY_OK;
+}
+
+/* Scales that come with codes, to whoever gets these. */
+static ferry_status lower_staged(lowering *l, fy_tensor *tensor, ferry_error *error)
+{
+    const fy_tensor *codes = &l->problem->tensors[tensor->staged->tensor];
+    return codes->dst == FY_NONE ? FERRY_OK
+                                 : divide_placement(l, codes, tensor->staged, "destination",
+                                                    codes->dst, &tensor->dst, error);
 }
 
 static uint32_t world_of(const fy_side *side)
@@ -567,8 +675,7 @@ static ferry_status lower_all(lowering *l, ferry_error *error)
     for (uint32_t t = 0; t < spec->n_tensors; t++) {
         fy_tensor *tensor = &problem->tensors[t];
         ferry_status status = FERRY_OK;
-        if (tensor->scales != NULL) { /* behind the tensor that they are of */
-            FY_TRY(lower_scales(l, tensor, error));
+        if (tensor->scales != NULL || tensor->staged != NULL) { /* behind what they are of */
             continue;
         }
         /* A tensor with sources is not placed at the source. */
@@ -581,6 +688,12 @@ static ferry_status lower_all(lowering *l, ferry_error *error)
         if (status != FERRY_OK) {
             return status;
         }
+    }
+    choose_makers(l);
+    for (uint32_t t = 0; t < spec->n_tensors; t++) {
+        fy_tensor *tensor = &problem->tensors[t];
+        FY_TRY(tensor->scales == NULL ? FERRY_OK : lower_scales(l, tensor, error));
+        FY_TRY(tensor->staged == NULL ? FERRY_OK : lower_staged(l, tensor, error));
     }
     return FERRY_OK;
 }

@@ -32,7 +32,9 @@ static bool in_boxes(const assembling *a, uint32_t side)
 /* Of a variant of a tensor; a source has one of each. NULL: no rank has anything of it. */
 static const fy_extents *extents_of(const assembling *a, uint32_t side, uint32_t variant)
 {
-    uint32_t number = a->extents[side][variant];
+    /* A source may have been made before scales were known. */
+    uint32_t number =
+        variant < a->problem->memory[side]->n_variants ? a->extents[side][variant] : FY_NONE;
     return number == FY_NONE ? NULL : &a->sides[side].all[number];
 }
 
@@ -66,14 +68,20 @@ static ferry_status add_tensor(assembling *a, uint32_t like, const fy_fragment *
 static ferry_status find_extents(assembling *a, uint32_t side, ferry_error *error)
 {
     fy_extent_table *table = &a->sides[side];
-    uint32_t n = a->problem->memory[side]->n_variants;
-    a->extents[side] = fy_alloc(n, sizeof *a->extents[side]);
+    uint32_t n = a->problem->memory[side]->n_variants, all = n;
+    if (side == 0) { /* scales that a destination asks for came later, and are in nobody's memory */
+        all = a->spec->n_tensors;
+    }
+    a->extents[side] = fy_alloc(all, sizeof *a->extents[side]);
     FY_TRY(fy_check_memory(a->extents[side] != NULL, "the tensors of a side", error));
     table->problem = a->problem;
     table->memory = a->problem->memory[side];
     table->is_destination = side == 1;
     for (uint32_t t = 0; t < n; t++) {
         FY_TRY(fy_extents_find(table, t, &a->extents[side][t], error));
+    }
+    for (uint32_t t = n; t < all; t++) {
+        a->extents[side][t] = FY_NONE;
     }
     return FERRY_OK;
 }
@@ -104,6 +112,9 @@ static ferry_status place_sources(assembling *a, ferry_error *error)
     for (uint32_t t = 0; t < a->spec->n_tensors; t++) {
         const fy_extents *extents = extents_of(a, 0, t);
         a->first_source[t] = a->problem->n_tensors;
+        if (a->spec->tensors[t].scales != NULL) {
+            continue; /* no source has them */
+        }
         if (extents == NULL) {
             const fy_tensor *whole = &a->spec->tensors[t];
             bool empty = fy_box_volume(whole->shape, whole->n_dims) == 0;
@@ -371,12 +382,40 @@ static ferry_status index_feeds(const assembling *a, uint32_t tensor, fy_box_tre
 
 enum { TREE_FROM = 8 };
 
-/* What becomes of a variant of a tensor at the destination; scales are made there, not cast. */
-static const fy_conversion *conversion_of(const assembling *a, uint32_t tensor, uint32_t variant)
+/* Scales are made at the destination, not cast. */
+const fy_conversion *fy_problem_conversion(const fy_problem *problem, uint32_t tensor,
+                                           uint32_t variant)
 {
-    const fy_scales *scales = a->spec->tensors[tensor].scales;
-    return scales != NULL ? &scales->conversion
-                          : fy_memory_conversion(a->problem->memory[1], variant);
+    const fy_conversion *at_receiver =
+        problem->at_receivers == NULL ? NULL : problem->at_receivers[variant];
+    return problem->tensors[tensor].scales != NULL ? problem->tensors[tensor].conversion
+           : at_receiver != NULL                   ? at_receiver
+                                 : fy_memory_conversion(problem->memory[1], variant);
+}
+
+/* Of codes that receivers make the conversion says so. */
+static ferry_status note_receivers(assembling *a, ferry_error *error)
+{
+    fy_problem *problem = a->problem;
+    const fy_memory *memory = problem->memory[1];
+    for (uint32_t v = 0; v < memory->n_variants; v++) {
+        const fy_conversion *its = fy_memory_conversion(memory, v);
+        if (its == NULL || its->is.kind != FERRY_CONVERSION_CODES ||
+            problem->tensors[fy_memory_tensor_of(memory, v)].made_scales == 0) {
+            continue;
+        }
+        if (problem->at_receivers == NULL) {
+            size_t bytes = memory->n_variants * sizeof(fy_conversion *);
+            problem->at_receivers = fy_arena_alloc(&problem->arena, 1, bytes);
+            FY_TRY(fy_check_memory(problem->at_receivers != NULL, "the tensors of a side", error));
+            memset(problem->at_receivers, 0, bytes);
+        }
+        fy_conversion *conversion = fy_arena_alloc(&problem->arena, 1, sizeof *conversion);
+        FY_TRY(fy_check_memory(conversion != NULL, "the tensors of a side", error));
+        *conversion = fy_blocks_at_receiver(its);
+        problem->at_receivers[v] = conversion;
+    }
+    return FERRY_OK;
 }
 
 /* A copy of a tensor for a variant of it at the destination. */
@@ -390,8 +429,10 @@ static ferry_status add_variant(assembling *a, uint32_t tensor, fy_fragment *fra
     FY_TRY(add_tensor(a, tensor, fragment, shape, number_out, error));
     fy_tensor *added = &a->problem->tensors[*number_out];
     added->dst = placement;
-    added->conversion = conversion_of(a, tensor, variant);
+    added->conversion = fy_problem_conversion(a->problem, tensor, variant);
     added->scales = a->spec->tensors[tensor].scales;
+    added->staged = a->spec->tensors[tensor].staged;
+    added->made_scales = a->problem->tensors[tensor].made_scales;
     return FERRY_OK;
 }
 
@@ -424,7 +465,7 @@ static ferry_status place_layers(assembling *a, uint32_t tensor, uint32_t varian
     bool is_itself = variant == tensor;
     if (is_itself) {
         a->problem->tensors[tensor].dst = extents->placement;
-        a->problem->tensors[tensor].conversion = conversion_of(a, tensor, variant);
+        a->problem->tensors[tensor].conversion = fy_problem_conversion(a->problem, tensor, variant);
     }
     for (uint32_t layer = is_itself ? 2 : 1; layer <= extents->n_layers; layer++) {
         fy_fragment fragment = {.layer = layer};
@@ -455,6 +496,9 @@ static ferry_status place_variants(assembling *a, uint32_t tensor, ferry_error *
 static ferry_status place_destination(assembling *a, uint32_t tensor, ferry_error *error)
 {
     const fy_extents *extents = in_boxes(a, 1) ? extents_of(a, 1, tensor) : NULL;
+    if (a->problem->tensors[tensor].is_made) {
+        return FERRY_OK; /* nothing of it is sent */
+    }
     FY_TRY(in_boxes(a, 1) ? place_variants(a, tensor, error) : FERRY_OK);
     if (extents != NULL && extents->placement == FY_NONE) {
         return place_regions(a, tensor, tensor, extents, error);
@@ -472,6 +516,7 @@ static ferry_status assemble(assembling *a, ferry_error *error)
     a->problem->memory[1] = a->spec->destination.memory;
     FY_TRY(in_boxes(a, 0) ? place_sources(a, error) : FERRY_OK);
     FY_TRY(in_boxes(a, 1) ? find_extents(a, 1, error) : FERRY_OK);
+    FY_TRY(in_boxes(a, 1) ? note_receivers(a, error) : FERRY_OK);
     for (uint32_t t = 0; t < a->spec->n_tensors; t++) {
         FY_TRY(place_destination(a, t, error));
     }

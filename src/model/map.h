@@ -59,6 +59,12 @@ bool fy_map_is_whole(const ferry_map *map, const fy_tensor *target);
 /* Of types and shapes. */
 bool fy_map_is_alike(const fy_tensor *a, const fy_tensor *b);
 
+/*
+ * A target as an entry of a spec's "tensors", the caller's: with its "source", but where it is all
+ * of a source with its own name. NULL: no memory.
+ */
+json_t *fy_map_target_entry(const ferry_map *map, uint32_t target);
+
 /* "[0:4, 8:16]", cut to fit. */
 void fy_map_print_box(char *text, size_t text_bytes, const uint64_t *begin, const uint64_t *length,
                       uint32_t n_dims);

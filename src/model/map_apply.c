@@ -50,9 +50,9 @@ static json_t *tensor_of(const fy_tensor *tensor)
     return json;
 }
 
-static json_t *box_of(const applying *a, const fy_tensor *target, const fy_feed *feed)
+static json_t *box_of(const ferry_map *map, const fy_tensor *target, const fy_feed *feed)
 {
-    const fy_tensor *source = &a->map->sources.tensors[feed->tensor];
+    const fy_tensor *source = &map->sources.tensors[feed->tensor];
     uint32_t src_pad = feed->n_dims - source->n_dims, dst_pad = feed->n_dims - target->n_dims;
     json_t *json = json_object();
     if (json == NULL || !set(json, "tensor", json_string(source->name)) ||
@@ -65,14 +65,14 @@ static json_t *box_of(const applying *a, const fy_tensor *target, const fy_feed 
     return json;
 }
 
-static json_t *source_of(const applying *a, const fy_tensor *target)
+static json_t *source_of(const ferry_map *map, const fy_tensor *target)
 {
-    if (fy_map_is_whole(a->map, target)) {
-        return json_string(a->map->sources.tensors[target->feeds[0].tensor].name);
+    if (fy_map_is_whole(map, target)) {
+        return json_string(map->sources.tensors[target->feeds[0].tensor].name);
     }
     json_t *boxes = json_array();
     for (uint32_t i = 0; i < target->n_feeds && boxes != NULL; i++) {
-        if (json_array_append_new(boxes, box_of(a, target, &target->feeds[i])) != 0) {
+        if (json_array_append_new(boxes, box_of(map, target, &target->feeds[i])) != 0) {
             json_decref(boxes);
             boxes = NULL;
         }
@@ -85,6 +85,17 @@ static bool is_itself(const ferry_map *map, const fy_tensor *target)
 {
     return fy_map_is_whole(map, target) &&
            strcmp(map->sources.tensors[target->feeds[0].tensor].name, target->name) == 0;
+}
+
+json_t *fy_map_target_entry(const ferry_map *map, uint32_t number)
+{
+    const fy_tensor *target = &map->targets.tensors[number];
+    json_t *json = tensor_of(target);
+    if (json != NULL && !is_itself(map, target) && !set(json, "source", source_of(map, target))) {
+        json_decref(json);
+        return NULL;
+    }
+    return json;
 }
 
 /* The target that gives a tensor of the spec its source; NULL: none does. */
@@ -116,7 +127,7 @@ static ferry_status add_tensor(applying *a, const fy_tensor *tensor, const json_
     json_t *json = tensor_of(tensor);
     json_t *only = json_object_get(entry, "only");
     if (json == NULL || (only != NULL && json_object_set(json, "only", only) != 0) ||
-        (target != NULL && !set(json, "source", source_of(a, target)))) {
+        (target != NULL && !set(json, "source", source_of(a->map, target)))) {
         json_decref(json);
         return no_memory(error);
     }

@@ -29,7 +29,22 @@ static fy_conversion_key key_of(const ferry_side *side, uint32_t parameter, ferr
     if (of->blocks != NULL) {
         return fy_blocks_key(of->blocks);
     }
+    if (of->codes != NULL) {
+        return fy_codes_key(of->codes, of->codes->scales, of->dtype);
+    }
     return fy_cast_key(&of->cast, dtype, of->dtype, why);
+}
+
+/* Where the key is not zero. */
+static fy_conversion conversion_of(const fy_parameter *parameter, ferry_dtype from)
+{
+    if (parameter->blocks != NULL) {
+        return fy_blocks_conversion(parameter->blocks, from, FERRY_CONVERSION_CODES);
+    }
+    return parameter->codes != NULL
+               ? fy_codes_conversion(parameter->codes, from, parameter->codes->scales,
+                                     parameter->dtype)
+               : fy_conversion_of(&parameter->cast, from, parameter->dtype);
 }
 
 /* Each once, in order. */
@@ -73,10 +88,7 @@ static ferry_status put_variant(fy_memory *memory, uint32_t number, const wanted
     }
     fy_conversion *conversion = fy_arena_alloc(&memory->arena, 1, sizeof *conversion);
     FY_TRY(fy_check_memory(conversion != NULL, "the tensors of a side", error));
-    *conversion =
-        parameter->blocks != NULL
-            ? fy_blocks_conversion(parameter->blocks, variant->dtype, FERRY_CONVERSION_CODES)
-            : fy_conversion_of(&parameter->cast, variant->dtype, parameter->dtype);
+    *conversion = conversion_of(parameter, variant->dtype);
     variant->conversion = conversion;
     return FERRY_OK;
 }
@@ -100,7 +112,8 @@ static ferry_status put_variants(fy_memory *memory, const wanted_tensor *wanted,
 static bool has_casts(const ferry_side *side)
 {
     for (size_t p = 0; p < side->n_parameters; p++) {
-        if (side->parameters[p].cast.is_said || side->parameters[p].blocks != NULL) {
+        const fy_parameter *parameter = &side->parameters[p];
+        if (parameter->cast.is_said || parameter->blocks != NULL || parameter->codes != NULL) {
             return true;
         }
     }

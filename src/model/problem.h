@@ -88,12 +88,17 @@ typedef struct fy_tensor {
     uint32_t dst;     /* placement, or FY_NONE */
     uint32_t n_feeds; /* 0: it is fed from itself */
     const fy_feed *feeds;
-    bool is_source_only; /* the destination has no place for it, whatever its rules */
-    bool is_middle;      /* others are made of it, and it of others: no side needs a rule for it */
-    bool is_made;        /* whoever fills the destination makes it: no source has it */
+    bool is_source_only;  /* the destination has no place for it, whatever its rules */
+    bool is_middle;       /* others are made of it, and it of others: no side needs a rule for it */
+    bool is_made;         /* whoever fills the destination makes it: no source has it */
+    uint32_t made_scales; /* receivers make its codes, and with them this tensor; 0: senders do.
+                             Of scales: others that are made with the same codes; 0: none */
     const fy_fragment *fragment;     /* NULL: it is whole, and fed as the spec says */
     const fy_conversion *conversion; /* at the destination; NULL: it is wanted as it is */
     const fy_scales *scales;         /* it is made on the way; NULL: a source has it */
+    /* Scales that a receiver needs beside codes, in memory of its own: of the tensor of codes.
+     * NULL: it is none of these. */
+    const fy_scales *staged;
 } fy_tensor;
 
 /* One rank's parameters in its own order; n is 0 where that is the order of tensors. */
@@ -123,6 +128,8 @@ typedef struct fy_problem {
     fy_order *rank_order;
     /* Of the source and the destination, the spec's; NULL: the side is not in boxes. */
     const struct fy_memory *memory[2];
+    /* By variants of a destination in boxes, those that receivers make; NULL: there are none. */
+    const fy_conversion **at_receivers;
 } fy_problem;
 
 /* A tensor as it is said, and its number. */
@@ -138,6 +145,10 @@ static inline uint32_t fy_problem_whole_number(const fy_problem *problem, uint32
     return fragment == NULL ? tensor : fragment->number;
 }
 
+/* What becomes of a tensor of a spec that a parameter of a destination in boxes wants so. */
+const fy_conversion *fy_problem_conversion(const fy_problem *problem, uint32_t tensor,
+                                           uint32_t variant);
+
 /* The number under which the memory of a side in boxes has it. */
 static inline uint32_t fy_problem_variant(const fy_problem *problem, uint32_t tensor)
 {
@@ -151,12 +162,12 @@ static inline ferry_dtype fy_tensor_wire(const fy_tensor *tensor)
     return tensor->conversion == NULL ? tensor->dtype : tensor->conversion->wire;
 }
 
-/* Of codes, which rows are made together; 0: these are none. */
+/* Of codes that a sender makes, which rows are made together; 0: these are none. */
 static inline uint64_t fy_tensor_block_rows(const fy_tensor *tensor)
 {
     bool is_codes =
         tensor->conversion != NULL && tensor->conversion->is.kind == FERRY_CONVERSION_CODES;
-    return is_codes ? tensor->conversion->is.block[0] : 0;
+    return is_codes && !tensor->conversion->is.at_receiver ? tensor->conversion->is.block[0] : 0;
 }
 
 static inline ferry_dtype fy_tensor_wanted(const fy_tensor *tensor)

@@ -258,6 +258,61 @@ ferry_status ferry_side_set_cast(ferry_side *side, size_t parameter, bool satura
                        side->parameters[parameter].name, inner.message);
     }
     side->parameters[parameter].cast = cast;
+    side->parameters[parameter].blocks = NULL;
+    side->parameters[parameter].codes = NULL;
+    return FERRY_OK;
+}
+
+ferry_status ferry_side_set_quantize(ferry_side *side, size_t parameter,
+                                     const ferry_quantization *quantization, ferry_error *error)
+{
+    ferry_quantization own;
+    ferry_error inner;
+    fy_said_blocks blocks;
+    FY_TRY(check_open(side, parameter, quantization != NULL,
+                      "ferry_side_set_quantize needs a side, a parameter and a quantization",
+                      error));
+    FY_TRY(fy_take_quantization(quantization, &own, error));
+    FY_TRY(fy_check_use(own.scale != NULL,
+                        "ferry_side_set_quantize needs a name for the tensor of scales", error));
+    fy_parameter *p = &side->parameters[parameter];
+    ferry_status status = fy_blocks_make(&own, &blocks, &inner);
+    if (status != FERRY_OK) {
+        return fy_fail(error, status, "the parameter \"%s\" has %s", p->name, inner.message);
+    }
+    const fy_said_blocks *kept = fy_blocks_copy(&blocks, &side->arena);
+    FY_TRY(fy_check_memory(kept != NULL, "the parameters of a side", error));
+    p->blocks = kept;
+    p->codes = NULL;
+    p->cast = (fy_said_cast){0};
+    return FERRY_OK;
+}
+
+ferry_status ferry_side_set_dequantize(ferry_side *side, size_t parameter, const char *scale,
+                                       const uint64_t block[2], ferry_error *error)
+{
+    ferry_error inner;
+    fy_said_blocks codes;
+    FY_TRY(check_open(side, parameter, scale != NULL && block != NULL,
+                      "ferry_side_set_dequantize needs a side, a parameter, the name of its scales "
+                      "and a block",
+                      error));
+    fy_parameter *p = &side->parameters[parameter];
+    ferry_status status = fy_codes_make(scale, block, &codes, &inner);
+    if (status != FERRY_OK) {
+        return fy_fail(error, status, "the parameter \"%s\" has %s", p->name, inner.message);
+    }
+    if (!fy_blocks_take(p->dtype)) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "the parameter \"%s\" is dequantized, and must be added with the type of "
+                       "its values: f32, f16 or bf16",
+                       p->name);
+    }
+    const fy_said_blocks *kept = fy_blocks_copy(&codes, &side->arena);
+    FY_TRY(fy_check_memory(kept != NULL, "the parameters of a side", error));
+    p->codes = kept;
+    p->blocks = NULL;
+    p->cast = (fy_said_cast){0};
     return FERRY_OK;
 }
 
@@ -427,100 +482,47 @@ ferry_status fy_side_sort(ferry_side *side, ferry_error *error)
     fy_free(side->fills);
     side->boxes = boxes;
     side->fills = fills;
+    side->box_capacity = side->n_boxes;
+    side->fill_capacity = side->n_fills;
     side->is_sorted = true;
     return FERRY_OK;
 }
 
-static ferry_status append_parameters(ferry_side *side, const ferry_side *other,
-                                      const uint32_t *own, size_t n_own, ferry_error *error)
+ferry_status fy_side_add_staged(ferry_side *sorted, uint32_t parameter, const char *name,
+                                ferry_dtype dtype, uint64_t elements, fy_said_box *boxes,
+                                size_t n_boxes, ferry_error *error)
 {
-    for (size_t p = 0; p < other->n_parameters; p++) {
-        const fy_parameter *parameter = &other->parameters[p];
-        const uint32_t *ranks = own;
-        size_t n = n_own, number;
-        if (parameter->ranks != FY_OWN_RANK) {
-            ranks = other->lists[parameter->ranks].ranks;
-            n = other->lists[parameter->ranks].n;
-        }
-        FY_TRY(ferry_side_add_parameter(
-            side, ranks, n, parameter->name, parameter->dtype.kind == 0 ? NULL : &parameter->dtype,
-            parameter->elements, parameter->is_partial ? FERRY_PARAMETER_PARTIAL : 0, &number,
-            error));
-        side->parameters[number].cast = parameter->cast;
-        if (parameter->shape != NULL) {
-            FY_TRY(ferry_side_set_shape(side, number, parameter->n_dims, parameter->shape, error));
-        }
-        if (parameter->blocks != NULL) {
-            const fy_said_blocks *blocks = fy_blocks_copy(parameter->blocks, &side->arena);
-            FY_TRY(fy_check_memory(blocks != NULL, "the parameters of a side", error));
-            side->parameters[number].blocks = blocks;
-        }
-    }
-    return FERRY_OK;
-}
-
-/* numbers_out: of the other side's tensors, in this one. */
-static ferry_status append_tensors(ferry_side *side, const ferry_side *other, uint32_t *numbers_out,
-                                   ferry_error *error)
-{
-    for (size_t t = 0; t < other->n_tensors; t++) {
-        const fy_side_tensor *tensor = &other->tensors[t];
-        if (tensor->shape != NULL) {
-            FY_TRY(ferry_side_add_tensor(side, tensor->name, tensor->dtype, tensor->n_dims,
-                                         tensor->shape, error));
-        }
-        FY_TRY(fy_side_name_tensor(side, tensor->name, &numbers_out[t], error));
-    }
-    return FERRY_OK;
-}
-
-/* They were checked when they were added there. */
-static ferry_status append_boxes(ferry_side *side, const ferry_side *other, size_t first,
-                                 const uint32_t *tensors, ferry_error *error)
-{
-    if (other->n_boxes > FY_MAX_BOXES - side->n_boxes) {
+    fy_parameter added = {.name = fy_arena_copy(&sorted->arena, name, strlen(name)),
+                          .dtype = dtype,
+                          .elements = elements,
+                          .ranks = sorted->parameters[parameter].ranks,
+                          .first_box = (uint32_t)sorted->n_boxes,
+                          .n_boxes = (uint32_t)n_boxes,
+                          .first_fill = (uint32_t)sorted->n_fills,
+                          .staged = parameter + 1};
+    if (n_boxes > FY_MAX_BOXES - sorted->n_boxes) {
         return fy_fail(error, FERRY_ERR_LIMIT, "more than %d boxes", FY_MAX_BOXES);
     }
-    FY_TRY(FY_GROW(side->boxes, side->box_capacity, side->n_boxes + other->n_boxes,
-                   "the boxes of a side", error));
-    for (size_t i = 0; i < other->n_boxes; i++) {
-        fy_said_box box = other->boxes[i];
-        size_t n = box.n_dims, n_numbers = 3 * n + box.n_repeats * (2 + n);
-        uint64_t *numbers = fy_arena_alloc(&side->arena, n_numbers + 1, sizeof *numbers);
-        FY_TRY(fy_check_memory(numbers != NULL, "the boxes of a side", error));
-        memcpy(numbers, box.numbers, n_numbers * sizeof *numbers);
-        box.numbers = numbers;
-        box.parameter += (uint32_t)first;
-        box.tensor = tensors[box.tensor];
-        side->boxes[side->n_boxes++] = box;
+    if (added.name == NULL ||
+        !FY_RESERVE(sorted->parameters, sorted->parameter_capacity, sorted->n_parameters + 1) ||
+        !FY_RESERVE(sorted->boxes, sorted->box_capacity, sorted->n_boxes + n_boxes)) {
+        return fy_fail_no_memory(error, "the scales of a side");
     }
+    for (size_t i = 0; i < n_boxes; i++) {
+        boxes[i].parameter = (uint32_t)sorted->n_parameters;
+        sorted->boxes[sorted->n_boxes++] = boxes[i];
+    }
+    sorted->parameters[sorted->n_parameters++] = added;
     return FERRY_OK;
 }
 
-static ferry_status append_fills(ferry_side *side, const ferry_side *other, size_t first,
-                                 ferry_error *error)
+/* They are in the order of what they are beside, behind all others. */
+uint32_t fy_side_find_staged(const ferry_side *sorted, uint32_t parameter)
 {
-    for (size_t i = 0; i < other->n_fills; i++) {
-        const fy_fill *fill = &other->fills[i];
-        FY_TRY(ferry_side_add_fill(side, first + fill->parameter, fill->n_dims, fill->offset,
-                                   fill->numbers, fill->numbers + fill->n_dims, fill->bits, error));
-        side->fills[side->n_fills - 1].n_digits = fill->n_digits;
-    }
-    return FERRY_OK;
-}
-
-ferry_status fy_side_append(ferry_side *side, const ferry_side *other, const uint32_t *own,
-                            size_t n_own, ferry_error *error)
-{
-    size_t first = side->n_parameters;
-    uint32_t *tensors = fy_alloc(other->n_tensors, sizeof *tensors);
-    FY_TRY(fy_check_memory(tensors != NULL, "the tensors of a side", error));
-    ferry_status status = append_tensors(side, other, tensors, error);
-    FY_THEN(status, append_parameters(side, other, own, n_own, error));
-    FY_THEN(status, append_boxes(side, other, first, tensors, error));
-    FY_THEN(status, append_fills(side, other, first, error));
-    fy_free(tensors);
-    return status;
+    FY_BISECT(size_t, low, 0, sorted->n_parameters, middle,
+              sorted->parameters[middle].staged < parameter + 1);
+    bool is_found = low < sorted->n_parameters && sorted->parameters[low].staged == parameter + 1;
+    return is_found ? (uint32_t)low : FY_NO_PARAMETER;
 }
 
 static bool add_loop(fy_strided *places, uint64_t count, uint64_t stride)

@@ -49,8 +49,12 @@ typedef struct fy_parameter {
     uint32_t n_dims;
     const uint64_t *shape;        /* for files: of as many elements; NULL: none was said */
     const fy_said_blocks *blocks; /* NULL: it is not quantized */
+    const fy_said_blocks *codes;  /* NULL: nor dequantized */
     uint32_t first_box, n_boxes;  /* of a side that is sorted */
     uint32_t first_fill, n_fills;
+    /* 1 + the number of the parameter whose scales it has, in memory that is not the caller's: see
+     * fy_spec_add_box_staged. 0: it was said. */
+    uint32_t staged;
 } fy_parameter;
 
 #define FY_OWN_RANK UINT32_MAX
@@ -98,10 +102,22 @@ ferry_status fy_side_name_tensor(ferry_side *side, const char *name, uint32_t *n
 /* Puts boxes and fills in the order of their parameters; nothing may be added then. */
 ferry_status fy_side_sort(ferry_side *side, ferry_error *error);
 
+/*
+ * Adds a parameter behind all others of a side that is sorted, which has the scales of what another
+ * one dequantizes. Its boxes get their number; their numbers live in the side's arena.
+ */
+ferry_status fy_side_add_staged(ferry_side *sorted, uint32_t parameter, const char *name,
+                                ferry_dtype dtype, uint64_t elements, fy_said_box *boxes,
+                                size_t n_boxes, ferry_error *error);
+
+/* The number of what stands beside a parameter: FY_NO_PARAMETER. */
+uint32_t fy_side_find_staged(const ferry_side *sorted, uint32_t parameter);
+#define FY_NO_PARAMETER UINT32_MAX
+
 /* One above the highest rank. */
 uint32_t fy_side_rank_bound(const ferry_side *side);
 
-/* Adds all that another one has; own: the rank that stands for FY_OWN_RANK, or that itself. */
+/* Adds all that another one was told; own: the rank that stands for FY_OWN_RANK, or that itself. */
 ferry_status fy_side_append(ferry_side *side, const ferry_side *other, const uint32_t *own,
                             size_t n_own, ferry_error *error);
 

@@ -71,8 +71,8 @@ static ferry_status check_types(const checking *c, uint32_t number, ferry_dtype 
                  have, want, want, have);
         return fail(c, number, error, sentence);
     }
-    if (c->parameter->blocks != NULL) {
-        return FERRY_OK; /* its values have a type that has blocks, or there are no scales */
+    if (c->parameter->blocks != NULL || c->parameter->codes != NULL) {
+        return FERRY_OK; /* the type of its tensors was looked at when scales were added */
     }
     fy_cast_key(&c->parameter->cast, dtype, c->dtype, why);
     if (why[0] == '\0') {
@@ -390,11 +390,14 @@ static ferry_status check_parameter(checking *c, ferry_error *error)
         c->dtype = c->spec->tensors[tensor].dtype;
     }
     put_title(c, title);
-    if ((p->cast.is_said || p->blocks != NULL) && !c->is_destination) {
+    if ((p->cast.is_said || p->blocks != NULL || p->codes != NULL) && !c->is_destination) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s: says %s, but a source holds tensors as they are; say at the "
                        "destination what they become",
-                       title, p->blocks != NULL ? "\"quantize\"" : "a cast");
+                       title,
+                       p->blocks != NULL  ? "\"quantize\""
+                       : p->codes != NULL ? "\"dequantize\""
+                                          : "a cast");
     }
     if (p->blocks != NULL && c->dtype.kind != p->blocks->codes.kind) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -441,9 +444,12 @@ static ferry_status check_one_name(const checking *c, const named_rank *of, size
 {
     named_rank *all = NULL;
     size_t n_all = 0, capacity = 0;
+    bool is_staged = false;
     ferry_status status = FERRY_OK;
     for (size_t i = 0; i < n && status == FERRY_OK; i++) {
-        const fy_rank_list *list = &c->boxes->lists[c->boxes->parameters[of[i].parameter].ranks];
+        const fy_parameter *parameter = &c->boxes->parameters[of[i].parameter];
+        const fy_rank_list *list = &c->boxes->lists[parameter->ranks];
+        is_staged = is_staged || parameter->staged != 0;
         status = FY_GROW(all, capacity, n_all + list->n, "the names of parameters", error);
         for (uint32_t k = 0; k < list->n && status == FERRY_OK; k++) {
             all[n_all++] = (named_rank){.name = of[i].name, .rank = list->ranks[k]};
@@ -455,8 +461,11 @@ static ferry_status check_one_name(const checking *c, const named_rank *of, size
     for (size_t i = 1; i < n_all && status == FERRY_OK; i++) {
         if (all[i].rank == all[i - 1].rank) {
             status = fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                             "%s: rank %u has the parameter \"%s\" twice", c->side->name,
-                             all[i].rank, all[i].name);
+                             "%s: rank %u has the parameter \"%s\" twice%s", c->side->name,
+                             all[i].rank, all[i].name,
+                             is_staged ? "; one has the scales that come with what is dequantized, "
+                                         "and are called so"
+                                       : "");
         }
     }
     fy_free(all);
@@ -526,7 +535,7 @@ static ferry_status check_all(checking *c, ferry_error *error)
         c->parameter = &c->boxes->parameters[p];
         FY_TRY(check_parameter(c, error));
     }
-    return check_names(c, error);
+    return FERRY_OK;
 }
 
 static const char *name_of(const void *context, uint32_t tensor)
@@ -556,6 +565,7 @@ ferry_status fy_spec_set_boxes(ferry_spec *spec, fy_side *side, ferry_side *boxe
 {
     checking c = {
         .spec = spec, .side = side, .boxes = boxes, .is_destination = side == &spec->destination};
+    bool has_staged = false;
     c.budget = fy_strided_budget(boxes->n_boxes + boxes->n_fills);
     ferry_side_destroy(side->boxes);
     side->boxes = boxes;
@@ -569,6 +579,11 @@ ferry_status fy_spec_set_boxes(ferry_spec *spec, fy_side *side, ferry_side *boxe
     }
     FY_THEN(status, resolve_tensors(spec, side, error));
     FY_THEN(status, check_all(&c, error));
+    if (c.is_destination) {
+        FY_THEN(status, fy_spec_add_box_staged(spec, boxes, side->tensor_of, &has_staged, error));
+    }
+    FY_THEN(status, has_staged ? resolve_tensors(spec, side, error) : FERRY_OK);
+    FY_THEN(status, check_names(&c, error));
     FY_THEN(status, make_memory(spec, side, error));
     fy_free(c.places);
     fy_free(c.owners);

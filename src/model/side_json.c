@@ -18,7 +18,7 @@ typedef struct said_parameter {
     fy_said_cast cast;
     uint32_t n_dims;
     uint64_t shape[FERRY_MAX_DIMS];
-    const json_t *quantize;
+    const json_t *quantize, *dequantize;
     const json_t *holds;
     const json_t *fill;
 } said_parameter;
@@ -236,6 +236,25 @@ static ferry_status check_ranks(const said_parameter *said, const fy_json_place 
                : fy_json_fail(place, error, "must have either \"rank\" or \"ranks\"");
 }
 
+/* What becomes of its tensors by blocks. */
+static ferry_status parse_changes(const said_parameter *said, const fy_json_place *place,
+                                  fy_arena *arena, const fy_said_blocks **blocks_out,
+                                  const fy_said_blocks **codes_out, ferry_error *error)
+{
+    fy_json_place quantize = {.parent = place, .key = "quantize"};
+    fy_json_place dequantize = {.parent = place, .key = "dequantize"};
+    if (said->quantize != NULL) {
+        return fy_blocks_read(said->quantize, &quantize, arena, blocks_out, error);
+    }
+    if (said->dequantize != NULL && !fy_blocks_take(said->dtype)) {
+        return fy_json_fail(place, error,
+                            "dequantizes, and must say what to: \"dtype\" f32, f16 or bf16");
+    }
+    return said->dequantize == NULL
+               ? FERRY_OK
+               : fy_codes_read(said->dequantize, &dequantize, arena, codes_out, error);
+}
+
 static ferry_status parse_parameter(const json_t *json, const fy_json_place *place,
                                     side_reading *reading, ferry_error *error)
 {
@@ -257,17 +276,14 @@ static ferry_status parse_parameter(const json_t *json, const fy_json_place *pla
          .read = fy_cast_parse_scale},
         {"add", FY_JSON_READ, .offset = offsetof(said_parameter, cast), .read = fy_cast_parse_add},
         {"quantize", FY_JSON_VALUE, .offset = offsetof(said_parameter, quantize)},
-        {.key = "dequantize", .type = FY_JSON_UNREAD},
+        {"dequantize", FY_JSON_VALUE, .offset = offsetof(said_parameter, dequantize)},
         {.key = NULL}};
     said_parameter said = {.rank = FY_OWN_RANK};
     size_t number = 0;
-    const fy_said_blocks *blocks = NULL;
-    fy_json_place quantize = {.parent = place, .key = "quantize"};
+    const fy_said_blocks *blocks = NULL, *codes = NULL;
     FY_TRY(fy_json_read(json, place, fields, &said, reading, error));
     FY_TRY(fy_cast_finish(json, place, &said.cast, error));
-    if (said.quantize != NULL) {
-        FY_TRY(fy_blocks_read(said.quantize, &quantize, &reading->side->arena, &blocks, error));
-    }
+    FY_TRY(parse_changes(&said, place, &reading->side->arena, &blocks, &codes, error));
     FY_TRY(check_ranks(&said, place, reading->may_be_own, error));
     if (said.rank != FY_OWN_RANK) {
         said.ranks = &said.rank;
@@ -281,6 +297,7 @@ static ferry_status parse_parameter(const json_t *json, const fy_json_place *pla
         FY_TRY(ferry_side_set_shape(reading->side, number, said.n_dims, said.shape, error));
     }
     reading->side->parameters[number].blocks = blocks;
+    reading->side->parameters[number].codes = codes;
     return parse_lists(&said, place, reading->side, number, error);
 }
 
@@ -431,6 +448,9 @@ static void write_head(fy_writer *w, const ferry_side *side, const fy_parameter 
     if (parameter->blocks != NULL) {
         fy_blocks_write(w, parameter->blocks);
     }
+    if (parameter->codes != NULL) {
+        fy_codes_write(w, parameter->codes);
+    }
 }
 
 /* Of a side that is sorted. */
@@ -477,7 +497,7 @@ void fy_side_write_parameters(fy_writer *w, const ferry_side *sorted, const bool
     bool any = false;
     fy_write_text(w, "[");
     for (size_t p = 0; p < sorted->n_parameters; p++) {
-        if (are_wanted == NULL || are_wanted[p]) {
+        if (sorted->parameters[p].staged == 0 && (are_wanted == NULL || are_wanted[p])) {
             fy_write_text(w, any ? ",\n" : "\n");
             write_parameter(w, sorted, &sorted->parameters[p]);
             any = true;

@@ -45,6 +45,15 @@ static void pack_blocks(fy_pack *out, const fy_said_blocks *blocks)
     }
 }
 
+static void pack_codes(fy_pack *out, const fy_said_blocks *codes)
+{
+    fy_pack_number(out, codes != NULL);
+    if (codes != NULL) {
+        pack_numbers(out, codes->block, 2);
+        fy_pack_text(out, codes->scale);
+    }
+}
+
 /* The numbers of a box are all that it has; so are those of a fill. */
 void fy_side_pack(const ferry_side *side, fy_pack *out)
 {
@@ -68,6 +77,7 @@ void fy_side_pack(const ferry_side *side, fy_pack *out)
         fy_pack_number(out, parameter->is_partial);
         pack_cast(out, &parameter->cast);
         pack_blocks(out, parameter->blocks);
+        pack_codes(out, parameter->codes);
         fy_pack_number(out, parameter->shape == NULL ? 0 : 1 + parameter->n_dims);
         pack_numbers(out, parameter->shape, parameter->n_dims);
     }
@@ -132,6 +142,22 @@ static bool read_blocks(fy_reader *in, fy_said_blocks *blocks, char scale[FERRY_
     return !in->failed;
 }
 
+/* Of values of this type; as read_blocks. */
+static bool read_codes(fy_reader *in, ferry_dtype dtype, fy_said_blocks *codes,
+                       char scale[FERRY_NAME_BYTES])
+{
+    ferry_error ignored;
+    if (fy_read_number(in, 1) == 0) {
+        return false;
+    }
+    uint64_t block[2];
+    read_numbers(in, block, 2);
+    fy_read_string(in, scale, FERRY_NAME_BYTES);
+    in->failed = in->failed || !fy_blocks_take(dtype) ||
+                 fy_codes_make(scale, block, codes, &ignored) != FERRY_OK;
+    return !in->failed;
+}
+
 static ferry_status unpack_tensor(ferry_side *side, fy_reader *in, ferry_error *error)
 {
     char name[FERRY_NAME_BYTES];
@@ -158,9 +184,10 @@ static ferry_status unpack_parameter(ferry_side *side, fy_reader *in, ferry_erro
     bool is_partial = fy_read_number(in, 1) == 1;
     uint64_t cast = fy_read_number(in, 2);
     float scale = cast == 0 ? 1 : read_float(in), add = cast == 0 ? 0 : read_float(in);
-    fy_said_blocks blocks;
-    char blocks_scale[FERRY_NAME_BYTES];
+    fy_said_blocks blocks, codes;
+    char blocks_scale[FERRY_NAME_BYTES], codes_scale[FERRY_NAME_BYTES];
     bool has_blocks = read_blocks(in, &blocks, blocks_scale);
+    bool has_codes = read_codes(in, dtype, &codes, codes_scale);
     uint64_t shape[FERRY_MAX_DIMS];
     uint32_t n_dims = (uint32_t)fy_read_number(in, 1 + FERRY_MAX_DIMS);
     read_numbers(in, shape, n_dims == 0 ? 0 : n_dims - 1);
@@ -175,6 +202,9 @@ static ferry_status unpack_parameter(ferry_side *side, fy_reader *in, ferry_erro
     if (has_blocks) {
         side->parameters[number].blocks = fy_blocks_copy(&blocks, &side->arena);
         FY_TRY(fy_check_memory(side->parameters[number].blocks != NULL, "a side", error));
+    }
+    if (has_codes) {
+        FY_TRY(ferry_side_set_dequantize(side, number, codes.scale, codes.block, error));
     }
     return n_dims == 0 ? FERRY_OK : ferry_side_set_shape(side, number, n_dims - 1, shape, error);
 }

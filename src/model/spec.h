@@ -58,6 +58,7 @@ typedef struct fy_rule {
     ferry_dtype dtype;    /* that a destination wants; kind 0: the tensor's */
     fy_said_cast cast;
     const fy_said_blocks *blocks; /* NULL: it is not quantized */
+    const fy_said_blocks *codes;  /* NULL: nor dequantized */
 } fy_rule;
 
 typedef struct fy_stage {
@@ -131,7 +132,19 @@ ferry_status fy_spec_add_scales(ferry_spec *spec, uint32_t tensor, const fy_said
                                 const char *title, ferry_error *error);
 /* Those that the rules of a destination on a mesh, or the parameters of one in boxes, ask for. */
 ferry_status fy_spec_add_rule_scales(ferry_spec *spec, ferry_error *error);
+/* Tensors of the scales that rules of a destination which dequantize need beside their codes. */
+ferry_status fy_spec_add_staged(ferry_spec *spec, ferry_error *error);
 ferry_status fy_spec_add_box_scales(ferry_spec *spec, const ferry_side *boxes, ferry_error *error);
+
+/*
+ * Those of a destination in boxes, and parameters that have of each of them what the boxes of a
+ * parameter need. tensor_of: the numbers of the boxes' tensors; *any_out: there are more now.
+ */
+ferry_status fy_spec_add_box_staged(ferry_spec *spec, ferry_side *boxes, const uint32_t *tensor_of,
+                                    bool *any_out, ferry_error *error);
+/* What a side asks for of one tensor: its scales, as a tensor behind all others, or found. */
+ferry_status fy_spec_stage_scales(ferry_spec *spec, uint32_t codes, const fy_said_blocks *said,
+                                  const char *title, uint32_t *staged_out, ferry_error *error);
 
 /* The parts of it, one file each. Tensors are added to those that are there. */
 ferry_status fy_spec_parse_side(ferry_spec *spec, const json_t *json, const fy_json_place *place,

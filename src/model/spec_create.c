@@ -17,7 +17,7 @@ static ferry_status copy_tensors(ferry_spec *spec, const ferry_spec *base, bool 
 {
     for (uint32_t t = 0; t < base->n_tensors; t++) {
         const fy_tensor *tensor = &base->tensors[t];
-        if (tensor->scales != NULL && !with_scales) {
+        if ((tensor->scales != NULL || tensor->staged != NULL) && !with_scales) {
             break;
         }
         FY_TRY(fy_spec_add_tensor(spec, tensor->name, tensor->dtype, tensor->shape, tensor->n_dims,
@@ -100,7 +100,9 @@ ferry_status ferry_spec_create(const ferry_spec *base, const ferry_side *source,
 
 static void write_tensors(fy_writer *w, const ferry_spec *spec)
 {
-    for (uint32_t t = 0; t < spec->n_tensors && spec->tensors[t].scales == NULL; t++) {
+    for (uint32_t t = 0;
+         t < spec->n_tensors && spec->tensors[t].scales == NULL && spec->tensors[t].staged == NULL;
+         t++) {
         const fy_tensor *tensor = &spec->tensors[t];
         char text[FERRY_DTYPE_TEXT_BYTES];
         ferry_dtype_format(tensor->dtype, text, sizeof text);

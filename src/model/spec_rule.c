@@ -388,10 +388,12 @@ static ferry_status parse_match(const json_t *json, const fy_json_place *place, 
 static ferry_status settle_cast(const fy_side_reading *reading, const json_t *json,
                                 const fy_json_place *place, fy_rule *rule, ferry_error *error)
 {
-    static const char *const keys[] = {"dtype", "cast", "scale", "add", "quantize"};
+    static const char *const keys[] = {"dtype", "cast", "scale", "add", "quantize", "dequantize"};
     const json_t *quantize = json_object_get(json, "quantize");
+    const json_t *dequantize = json_object_get(json, "dequantize");
     fy_json_place at = {.parent = place, .key = "quantize"};
-    for (size_t i = 0; i < 5 && reading->side == &reading->spec->source; i++) {
+    fy_json_place back = {.parent = place, .key = "dequantize"};
+    for (size_t i = 0; i < 6 && reading->side == &reading->spec->source; i++) {
         if (json_object_get(json, keys[i]) != NULL) {
             return fy_json_fail(place, error,
                                 "has \"%s\", but a source holds tensors as they are; say at the "
@@ -400,6 +402,13 @@ static ferry_status settle_cast(const fy_side_reading *reading, const json_t *js
         }
     }
     FY_TRY(fy_cast_finish(json, place, &rule->cast, error));
+    if (dequantize != NULL && !fy_blocks_take(rule->dtype)) {
+        return fy_json_fail(place, error,
+                            "dequantizes, and must say what to: \"dtype\" f32, f16 or bf16");
+    }
+    if (dequantize != NULL) {
+        return fy_codes_read(dequantize, &back, &reading->spec->arena, &rule->codes, error);
+    }
     if (quantize == NULL) {
         return FERRY_OK;
     }

@@ -16,11 +16,6 @@ static ferry_status check_values(const fy_tensor *values, const char *title, fer
 {
     char text[FERRY_DTYPE_TEXT_BYTES];
     ferry_dtype_format(values->dtype, text, sizeof text);
-    if (values->n_feeds > 0) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%s: \"%s\" is made of others on its way, and is not quantized there too",
-                       title, values->name);
-    }
     if (values->scales != NULL) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s: \"%s\" has the scales of another tensor, and is not quantized too",
@@ -104,6 +99,22 @@ static bool has_blocks(const fy_side *side)
     return false;
 }
 
+/* Scales are where their values are: a rule that has the name of some would say nothing. */
+static ferry_status check_rules(const ferry_spec *spec, const fy_side *side, ferry_error *error)
+{
+    for (size_t i = 0; i < side->n_rules; i++) {
+        uint32_t found = fy_spec_find_tensor(spec, side->rules[i].match);
+        if (found != FY_NONE && spec->tensors[found].scales != NULL) {
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "%s: rule \"%s\" names the scales of \"%s\", which are where the blocks "
+                           "of that are: no rule places, casts or quantizes them",
+                           side->name, side->rules[i].match,
+                           spec->tensors[spec->tensors[found].scales->tensor].name);
+        }
+    }
+    return FERRY_OK;
+}
+
 ferry_status fy_spec_add_rule_scales(ferry_spec *spec, ferry_error *error)
 {
     fy_rule_index rules = {0};
@@ -123,6 +134,8 @@ ferry_status fy_spec_add_rule_scales(ferry_spec *spec, ferry_error *error)
         status = fy_spec_add_scales(spec, t, rule->blocks, title, error);
     }
     fy_rule_index_cleanup(&rules);
+    FY_THEN(status, check_rules(spec, &spec->source, error));
+    FY_THEN(status, check_rules(spec, &spec->destination, error));
     return status;
 }
 

@@ -220,17 +220,18 @@ ferry_status fy_side_refuse_casts(const fy_side *side, const char *remedy, ferry
 {
     for (size_t i = 0; i < side->n_rules; i++) {
         if (side->rules[i].dtype.kind != 0 || side->rules[i].cast.is_said ||
-            side->rules[i].blocks != NULL) {
+            side->rules[i].blocks != NULL || side->rules[i].codes != NULL) {
             return fy_fail(error, FERRY_ERR_UNSUPPORTED,
                            "%s: the rule \"%.400s\" says a dtype or a cast; %s", side->name,
                            side->rules[i].match, remedy);
         }
     }
     for (size_t p = 0; side->boxes != NULL && p < side->boxes->n_parameters; p++) {
-        if (side->boxes->parameters[p].cast.is_said || side->boxes->parameters[p].blocks != NULL) {
+        const fy_parameter *parameter = &side->boxes->parameters[p];
+        if (parameter->cast.is_said || parameter->blocks != NULL || parameter->codes != NULL) {
             return fy_fail(error, FERRY_ERR_UNSUPPORTED,
                            "%s: the parameter \"%.400s\" says a cast; %s", side->name,
-                           side->boxes->parameters[p].name, remedy);
+                           parameter->name, remedy);
         }
     }
     return FERRY_OK;
@@ -251,6 +252,9 @@ ferry_status fy_spec_parse_side(ferry_spec *spec, const json_t *json, const fy_j
     fy_side_reading reading = {.spec = spec, .side = side, .json = json};
     bool in_boxes = json_object_get(json, "boxes") != NULL;
     FY_TRY(fy_json_read(json, place, in_boxes ? box_fields : fields, side, &reading, error));
-    return !in_boxes && side == &spec->destination ? fy_spec_add_rule_scales(spec, error)
-                                                   : FERRY_OK;
+    if (in_boxes || side != &spec->destination) {
+        return FERRY_OK;
+    }
+    FY_TRY(fy_spec_add_rule_scales(spec, error));
+    return fy_spec_add_staged(spec, error);
 }

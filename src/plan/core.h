@@ -107,6 +107,11 @@ ferry_status fy_plan_make_digest(ferry_plan *plan, ferry_error *error);
 ferry_status fy_plan_from_problem(fy_problem *problem, const ferry_plan_options *options,
                                   ferry_plan **plan_out, ferry_error *error);
 
+bool fy_plan_has_lost(const ferry_plan *plan, uint32_t rank);
+
+/* That a rank of a destination in boxes has the codes of which it is to make scales. */
+ferry_status fy_plan_check_made(const ferry_plan *plan, ferry_error *error);
+
 /* Destination tensors in the plan, as the spec has them. */
 ferry_status fy_plan_count_tensors(const ferry_plan *plan, uint64_t *n_out, ferry_error *error);
 

@@ -245,6 +245,7 @@ static ferry_status solve(ferry_plan *plan, ferry_error *error)
     FY_THEN(status, fy_routes_build(&plan->problem, plan->subset, &plan->routes, error));
     FY_THEN(status, check_not_empty(plan, error));
     FY_THEN(status, fy_plan_note_cuts(plan, error));
+    FY_THEN(status, fy_plan_check_made(plan, error));
     if (fy_plan_has_boxes(plan)) {
         fy_plan_note_bytes(plan);
     } else {
@@ -374,6 +375,9 @@ ferry_status fy_plan_count_tensors(const ferry_plan *plan, uint64_t *n_out, ferr
         unsigned char bit = (unsigned char)(1u << (tensor % 8));
         n += (seen[tensor / 8] & bit) == 0;
         seen[tensor / 8] = (unsigned char)(seen[tensor / 8] | bit);
+    }
+    for (uint32_t t = 0; t < plan->problem.n_tensors; t++) {
+        n += fy_routes_make(routes, t);
     }
     fy_free(seen);
     *n_out = n;

@@ -459,6 +459,9 @@ static ferry_status mark_used(ferry_plan *plan, uint32_t which, ferry_error *err
             fy_problem_whole_number(&plan->problem, which == 0 ? leg->source : leg->tensor);
         marks[number / 8] = (unsigned char)(marks[number / 8] | 1u << (number % 8));
     }
+    for (uint32_t i = 0; which == 1 && i < plan->problem.n_tensors / 8 + 1u; i++) {
+        marks[i] = marks[i] | plan->routes.made[i];
+    }
     return FERRY_OK;
 }
 

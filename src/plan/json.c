@@ -5,6 +5,7 @@
 #include "model/side.h"
 #include "plan/core.h"
 
+#include "base/checked.h"
 #include "base/options.h"
 #include "base/writer.h"
 
@@ -82,6 +83,56 @@ static void write_ranks(fy_writer *w, const ferry_plan *plan)
     fy_write_text(w, "]");
 }
 
+/* Ranks that compute with blocks of one tensor, while they are counted. */
+typedef struct block_writer {
+    fy_writer *w;
+    ferry_block_work work; /* of the tensor; staging_bytes: of the rank that needs most */
+    uint32_t n_ranks;      /* 0: none yet */
+    bool any;
+} block_writer;
+
+static void write_block_work(block_writer *b)
+{
+    fy_writer *w = b->w;
+    if (b->n_ranks == 0) {
+        return;
+    }
+    fy_write_text(w, b->any ? ",\n{" : ",\n\"blocks\":[\n{");
+    b->any = true;
+    fy_write_text(w, "\"tensor\":");
+    fy_write_string(w, b->work.tensor);
+    fy_write_text(w, b->work.dequantizes ? ",\"part\":\"values\"" : ",\"part\":\"codes\"");
+    fy_write_text(w, b->work.at_receiver ? ",\"at\":\"receiver\"," : ",\"at\":\"sender\",");
+    write_number(w, "ranks", b->n_ranks);
+    fy_write_text(w, ",");
+    write_number(w, "staging_bytes", b->work.staging_bytes);
+    fy_write_text(w, "}");
+}
+
+static ferry_status count_block_work(void *context, const ferry_block_work *work)
+{
+    block_writer *b = context;
+    if (b->n_ranks > 0 && b->work.tensor == work->tensor) {
+        b->work.staging_bytes = fy_max(b->work.staging_bytes, work->staging_bytes);
+        b->n_ranks++;
+        return FERRY_OK;
+    }
+    write_block_work(b);
+    b->work = *work;
+    b->n_ranks = 1;
+    return b->w->failed ? FERRY_ERR_IO : FERRY_OK;
+}
+
+/* Where some tensor is quantized or dequantized. */
+static ferry_status write_blocks_of_plan(const ferry_plan *plan, fy_writer *w, ferry_error *error)
+{
+    block_writer b = {.w = w};
+    FY_TRY(ferry_plan_visit_block_work(plan, count_block_work, &b, error));
+    write_block_work(&b);
+    fy_write_text(w, b.any ? "]" : "");
+    return FERRY_OK;
+}
+
 static void write_box(fy_writer *w, const uint64_t *begin, const uint64_t *length, uint32_t n_dims)
 {
     fy_write_text(w, "[");
@@ -125,6 +176,17 @@ static void write_dtype(fy_writer *w, const char *key, ferry_dtype dtype)
     fy_write_string(w, text);
 }
 
+/* Codes that become values; scales come by moves of their own. */
+static void write_codes(fy_writer *w, const ferry_move *move)
+{
+    const ferry_conversion *c = move->conversion;
+    write_dtype(w, ",\"src_dtype\":", move->src_dtype);
+    write_dtype(w, ",\"dst_dtype\":", move->dst_dtype);
+    write_numbers(w, ",\"dequantize\":{\"block\":[", c->block, 2);
+    write_dtype(w, ",\"scale_dtype\":", c->scale_dtype);
+    fy_write_text(w, "},\"part\":\"codes\",\"at\":\"receiver\"");
+}
+
 /* Codes, or scales, of what a sender has. */
 static void write_blocks(fy_writer *w, const ferry_move *move)
 {
@@ -145,6 +207,10 @@ static void write_blocks(fy_writer *w, const ferry_move *move)
 static void write_cast(fy_writer *w, const ferry_move *move)
 {
     const ferry_conversion *cast = move->conversion;
+    if (cast->kind == FERRY_CONVERSION_DEQUANTIZE) {
+        write_codes(w, move);
+        return;
+    }
     if (cast->kind != FERRY_CONVERSION_CAST) {
         write_blocks(w, move);
         return;
@@ -247,6 +313,7 @@ ferry_status fy_plan_write_members(const ferry_plan *plan, const ferry_plan_json
     FY_TRY(fy_plan_count_tensors(plan, &n_tensors, error));
     write_head(writer, plan, n_tensors);
     write_ranks(writer, plan);
+    FY_TRY(write_blocks_of_plan(plan, writer, error));
     if (!options->summary) {
         move_writer m = {.w = writer};
         fy_write_text(writer, ",\n\"moves\":[");

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-static bool is_lost(const ferry_plan *plan, uint32_t rank)
+bool fy_plan_has_lost(const ferry_plan *plan, uint32_t rank)
 {
     FY_BISECT(size_t, low, 0, plan->n_lost, middle, plan->lost[middle] < rank);
     return low < plan->n_lost && plan->lost[low] == rank;
@@ -33,8 +33,8 @@ static bool is_used(const ferry_plan *plan, uint32_t which, const fy_parameter *
     return false;
 }
 
-static ferry_status visit_parameter(const fy_parameter *parameter, ferry_shard_visitor visitor,
-                                    void *context)
+static ferry_status visit_parameter(const ferry_side *side, const fy_parameter *parameter,
+                                    ferry_shard_visitor visitor, void *context)
 {
     ferry_shard shard = {.tensor = parameter->name,
                          .dtype = parameter->dtype,
@@ -46,11 +46,14 @@ static ferry_status visit_parameter(const fy_parameter *parameter, ferry_shard_v
     shard.global[0] = parameter->elements;
     shard.local[0] = parameter->elements;
     shard.bytes = bits / 8 + (bits % 8 != 0);
+    if (parameter->staged != 0) {
+        shard.values = side->parameters[parameter->staged - 1].name;
+    }
     return visitor(context, &shard);
 }
 
 ferry_status fy_plan_visit_parameters(const ferry_plan *plan, ferry_side_role role, uint32_t rank,
-                                      ferry_shard_visitor visitor, void *context,
+                                      bool of_staged, ferry_shard_visitor visitor, void *context,
                                       ferry_error *error)
 {
     uint32_t which = role == FERRY_SIDE_SOURCE ? 0 : 1;
@@ -58,13 +61,13 @@ ferry_status fy_plan_visit_parameters(const ferry_plan *plan, ferry_side_role ro
     uint32_t *numbers = NULL;
     size_t capacity = 0, n = 0;
     ferry_status status = FERRY_OK;
-    if (!is_lost(plan, rank)) {
+    if (!fy_plan_has_lost(plan, rank)) {
         status = fy_memory_parameters(memory, rank, &numbers, &capacity, &n, error);
     }
     for (size_t i = 0; i < n && status == FERRY_OK; i++) {
         const fy_parameter *parameter = &memory->side->parameters[numbers[i]];
-        if (is_used(plan, which, parameter)) {
-            status = visit_parameter(parameter, visitor, context);
+        if ((parameter->staged != 0) == of_staged && is_used(plan, which, parameter)) {
+            status = visit_parameter(memory->side, parameter, visitor, context);
         }
     }
     fy_free(numbers);
@@ -130,7 +133,7 @@ static ferry_status visit_rank_fills(const ferry_plan *plan, uint32_t rank, uint
 {
     const fy_memory *memory = plan->problem.memory[1];
     size_t n = 0;
-    if (!is_lost(plan, rank)) {
+    if (!fy_plan_has_lost(plan, rank)) {
         FY_TRY(fy_memory_parameters(memory, rank, numbers, capacity, &n, error));
     }
     for (size_t i = 0; i < n; i++) {
@@ -173,9 +176,26 @@ typedef struct held_walk {
     const ferry_plan *plan;
     const fy_memory *memory;
     uint32_t which;
+    const fy_said_box *scales; /* of the boxes at hand, which are dequantized; NULL: they are not */
     ferry_held_box_visitor visitor;
     void *context;
 } held_walk;
+
+/* A box with what is known of all of it; where its scales are follows from where it begins. */
+static ferry_status hand_over(const held_walk *w, const ferry_held_box *made)
+{
+    ferry_held_box box = *made;
+    if (w->scales == NULL) {
+        return w->visitor(w->context, &box);
+    }
+    box.scales_offset = w->scales->offset;
+    for (uint32_t d = 0; d < box.n_dims; d++) {
+        uint64_t block = d + 2 < box.n_dims ? 1 : box.conversion->block[d + 2 - box.n_dims];
+        box.scales_strides[d] = fy_said_box_strides(w->scales)[d];
+        box.scales_offset += (box.begin[d] / block - w->scales->numbers[d]) * box.scales_strides[d];
+    }
+    return w->visitor(w->context, &box);
+}
 
 /* What one source of the tensor gives of a box: some of its elements, or none. */
 static ferry_status visit_fed(const held_walk *w, const ferry_held_box *whole,
@@ -202,7 +222,7 @@ static ferry_status visit_fed(const held_walk *w, const ferry_held_box *whole,
         box.source_begin[d] = feed->begin[d + source_pad] + skipped[d + source_pad];
         box.source_global[d] = source->shape[d];
     }
-    return w->visitor(w->context, &box);
+    return hand_over(w, &box);
 }
 
 static ferry_status visit_turn(const held_walk *w, ferry_held_box *box, const fy_tensor *tensor)
@@ -220,7 +240,7 @@ static ferry_status visit_turn(const held_walk *w, ferry_held_box *box, const fy
         box->source_begin[d] = box->begin[d];
         box->source_global[d] = tensor->shape[d];
     }
-    return w->visitor(w->context, box);
+    return hand_over(w, box);
 }
 
 /* All turns of a box that repeats: for each repeat numbers has a count, an offset and a begin. */
@@ -245,15 +265,41 @@ static ferry_status visit_turns(const held_walk *w, ferry_held_box *box, const f
     return status;
 }
 
-/* What becomes of a tensor on its way to a parameter. */
-static const fy_conversion *conversion_of(const held_walk *w, const fy_parameter *parameter,
-                                          uint32_t tensor)
+/* Of whose blocks a box of scales has them. */
+static void name_values(const ferry_plan *plan, const fy_scales *scales, ferry_held_box *box)
 {
-    uint32_t number = (uint32_t)(parameter - w->memory->side->parameters);
-    return fy_memory_conversion(w->memory, fy_memory_find_variant(w->memory, tensor, number));
+    const fy_tensor *values = fy_problem_whole(&plan->problem, scales->tensor);
+    box->values = values->name;
+    memcpy(box->values_global, values->shape, values->n_dims * sizeof *values->shape);
 }
 
-static ferry_status visit_held(const held_walk *w, const fy_parameter *parameter, uint32_t rank)
+static const char *name_of_codes(const fy_tensor *tensors, uint32_t staged)
+{
+    return tensors[tensors[staged].staged->tensor].name;
+}
+
+/* Of what is dequantized; boxes of scales are in the order of the names of codes. */
+static void name_scales(held_walk *w, uint32_t parameter, ferry_held_box *box)
+{
+    const ferry_side *side = w->memory->side;
+    uint32_t number = fy_side_find_staged(side, parameter);
+    w->scales = NULL;
+    if (number == FY_NO_PARAMETER) {
+        return;
+    }
+    const fy_parameter *staged = &side->parameters[number];
+    const fy_said_box *boxes = &side->boxes[staged->first_box];
+    const fy_tensor *tensors = w->plan->problem.tensors;
+    FY_BISECT(uint32_t, low, 0, staged->n_boxes, middle,
+              strcmp(name_of_codes(tensors, w->memory->tensor_of[boxes[middle].tensor]),
+                     box->tensor) < 0);
+    if (low < staged->n_boxes) { /* else its boxes are empty */
+        w->scales = &boxes[low];
+        box->scales = staged->name;
+    }
+}
+
+static ferry_status visit_held(held_walk *w, const fy_parameter *parameter, uint32_t rank)
 {
     ferry_status status = FERRY_OK;
     for (uint32_t i = 0; i < parameter->n_boxes && status == FERRY_OK; i++) {
@@ -263,18 +309,24 @@ static ferry_status visit_held(const held_walk *w, const fy_parameter *parameter
             continue;
         }
         const fy_tensor *tensor = fy_problem_whole(&w->plan->problem, number);
-        const fy_conversion *conversion = tensor->scales != NULL
-                                              ? &tensor->scales->conversion
-                                              : conversion_of(w, parameter, number);
+        uint32_t p = (uint32_t)(parameter - w->memory->side->parameters);
+        const fy_conversion *conversion =
+            w->which == 0 ? NULL
+                          : fy_problem_conversion(&w->plan->problem, number,
+                                                  fy_memory_find_variant(w->memory, number, p));
         ferry_held_box box = {.parameter = parameter->name,
                               .tensor = tensor->name,
                               .dtype = conversion == NULL ? tensor->dtype : conversion->to,
-                              .source_dtype = tensor->dtype,
+                              .source_dtype = conversion == NULL ? tensor->dtype : conversion->from,
                               .conversion = conversion == NULL ? NULL : &conversion->is,
                               .rank = rank,
                               .n_dims = said->n_dims,
                               .offset = said->offset};
         bool is_empty = false;
+        if (tensor->scales != NULL) {
+            name_values(w->plan, tensor->scales, &box);
+        }
+        name_scales(w, p, &box);
         for (uint32_t d = 0; d < said->n_dims; d++) {
             box.begin[d] = said->numbers[d];
             box.shape[d] = said->numbers[said->n_dims + d];
@@ -303,7 +355,7 @@ ferry_status ferry_plan_visit_held_boxes(const ferry_plan *plan, ferry_side_role
     held_walk w = {
         .plan = plan, .memory = memory, .which = which, .visitor = visitor, .context = context};
     ferry_status status = FERRY_OK;
-    if (!is_lost(plan, rank)) {
+    if (!fy_plan_has_lost(plan, rank)) {
         status = fy_memory_parameters(memory, rank, &numbers, &capacity, &n, error);
     }
     fy_before_callback(error);

@@ -38,6 +38,7 @@ void fy_routes_cleanup(fy_routes *routes)
     fy_free(routes->views);
     fy_free(routes->overlaps);
     fy_free(routes->overlap_keys);
+    fy_free(routes->made);
     fy_index_cleanup(&routes->view_index);
     fy_index_cleanup(&routes->route_index);
     fy_index_cleanup(&routes->overlap_index);
@@ -169,7 +170,14 @@ static const char *name_at(const void *context, size_t i)
 {
     const fy_problem *problem = context;
     const fy_tensor *tensor = &problem->tensors[i];
-    return tensor->dst == FY_NONE ? NULL : tensor->name;
+    bool is_none = tensor->dst == FY_NONE && !tensor->is_made;
+    return is_none || tensor->staged != NULL ? NULL : tensor->name;
+}
+
+/* Scales that come with codes are wanted where these are. */
+static const char *subset_name(const fy_problem *problem, const fy_tensor *tensor)
+{
+    return tensor->staged == NULL ? tensor->name : problem->tensors[tensor->staged->tensor].name;
 }
 
 static ferry_status check_subset(const fy_problem *problem, const char *list, fy_subset *subset,
@@ -211,7 +219,7 @@ static ferry_status add_legs_in(fy_routes *routes, const fy_subset *subset, ferr
         const fy_tensor *tensor = &problem->tensors[t];
         if (tensor->dst == FY_NONE || tensor->is_made ||
             fy_problem_holders(problem, tensor->dst)->n_slots == 0 ||
-            !fy_subset_has(subset, tensor->name)) {
+            !fy_subset_has(subset, subset_name(problem, tensor))) {
             continue;
         }
         ferry_status status = check_missing(problem, tensor, error);
@@ -228,12 +236,36 @@ static ferry_status add_legs_in(fy_routes *routes, const fy_subset *subset, ferr
     return FERRY_OK;
 }
 
+/* Receivers make scales of what they get for the codes. */
+static ferry_status note_made(fy_routes *routes, const fy_subset *subset, ferry_error *error)
+{
+    const fy_problem *problem = routes->problem;
+    routes->made = fy_alloc_zeroed(problem->n_tensors / 8 + 1u, 1);
+    FY_TRY(fy_check_memory(routes->made != NULL, "the tensors of a plan", error));
+    for (uint32_t t = 0; t < problem->n_tensors; t++) {
+        const fy_tensor *tensor = &problem->tensors[t];
+        if (!tensor->is_made || tensor->scales == NULL || !fy_subset_has(subset, tensor->name)) {
+            continue;
+        }
+        const char *values = problem->tensors[tensor->scales->tensor].name;
+        if (!fy_subset_has(subset, values)) {
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "\"%s\" has the scales of \"%s\", which receivers make with its codes: "
+                           "a subset has both, or leaves the scales out",
+                           tensor->name, values);
+        }
+        routes->made[t / 8] = (unsigned char)(routes->made[t / 8] | 1u << (t % 8));
+    }
+    return FERRY_OK;
+}
+
 static ferry_status add_legs(fy_routes *routes, const char *list, ferry_error *error)
 {
     fy_subset subset;
     ferry_status status = fy_subset_create(list, &subset, error);
     FY_THEN(status, check_subset(routes->problem, list, &subset, error));
     FY_THEN(status, add_legs_in(routes, &subset, error));
+    FY_THEN(status, note_made(routes, &subset, error));
     fy_subset_cleanup(&subset);
     return status;
 }

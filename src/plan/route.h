@@ -101,9 +101,15 @@ typedef struct fy_routes {
     fy_index overlap_index;
     fy_hash128 *overlap_keys;
     size_t key_capacity;
+    unsigned char *made; /* a bit for each tensor of scales that receivers make: no leg has it */
     uint64_t total_bytes;
     uint64_t flat_steps; /* n_steps of all irregular routes */
 } fy_routes;
+
+static inline bool fy_routes_make(const fy_routes *routes, uint32_t scales)
+{
+    return (routes->made[scales / 8] >> (scales % 8) & 1) != 0;
+}
 
 /* Routes and legs of every destination tensor that fits the subset pattern (NULL: all). */
 ferry_status fy_routes_build(const fy_problem *problem, const char *subset, fy_routes *routes,

@@ -85,12 +85,8 @@ ferry_status ferry_schedule_write_json(const ferry_schedule *schedule, const fer
     FY_TRY(fy_check_use(schedule != NULL && plan != NULL && write != NULL,
                         "ferry_schedule_write_json needs a schedule, its plan and a writer",
                         error));
-    if (schedule->network.n_ranks != ferry_plan_rank_count(plan)) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "a schedule of %u ranks cannot be that of a plan of %u ranks",
-                       schedule->network.n_ranks, ferry_plan_rank_count(plan));
-    }
     ferry_plan_json_options own;
+    FY_TRY(fy_schedule_check_plan(schedule, ferry_plan_rank_count(plan), error));
     FY_TRY(fy_schedule_check_whole(schedule, "ferry_schedule_write_json", error));
     FY_TRY(fy_take_plan_json_options(options, &own, error));
     fy_writer *w = fy_alloc(1, sizeof *w);

@@ -34,6 +34,7 @@ typedef struct walk {
     const ferry_plan *plan;
     ferry_side_role side;
     uint32_t rank;
+    bool of_staged; /* the scales that come with codes, which others leave out */
     const fy_tensor *tensor;
     uint32_t *tensors;
     size_t n_tensors, capacity;
@@ -96,6 +97,24 @@ static bool add_tensors(walk *w, uint32_t table)
     return true;
 }
 
+/* With the codes of what the rank makes itself it has scales, which no leg brings. */
+static bool add_made(walk *w)
+{
+    const fy_routes *routes = &w->plan->routes;
+    size_t n = w->n_tensors;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t scales = w->plan->problem.tensors[w->tensors[i]].made_scales;
+        if (scales == 0 || !fy_routes_make(routes, scales)) {
+            continue;
+        }
+        if (!FY_RESERVE(w->tensors, w->capacity, w->n_tensors + 1)) {
+            return false;
+        }
+        w->tensors[w->n_tensors++] = scales;
+    }
+    return true;
+}
+
 /* A tensor of several legs came several times. */
 static void sort_tensors(walk *w)
 {
@@ -118,6 +137,7 @@ static ferry_status list_tensors(walk *w, ferry_error *error)
         for (size_t i = begin[w->rank]; fits && i < begin[w->rank + 1]; i++) {
             fits = add_tensors(w, plan->rank_tables[i]);
         }
+        fits = fits && add_made(w);
     } else {
         for (uint32_t t = 0; fits && t < plan->problem.n_holders; t++) {
             bool used = plan->table_source_begin[t] < plan->table_source_begin[t + 1];
@@ -229,6 +249,12 @@ static ferry_status visit_tensor(walk *w, uint32_t number, ferry_shard_visitor v
     if (tensor->n_dims > 0) {
         memcpy(shard.global, layout->shape, tensor->n_dims * sizeof *shard.global);
     }
+    const fy_scales *scales = is_cast ? tensor->scales : is_source ? NULL : tensor->staged;
+    if (scales != NULL) {
+        const fy_tensor *values = &problem->tensors[scales->tensor];
+        shard.values = values->name;
+        memcpy(shard.values_global, values->shape, values->n_dims * sizeof *values->shape);
+    }
     /* Only boxes that move must end on bytes: a shard may end inside its last one. */
     shard.bytes = fy_ceil_div((shard.flat_end - shard.flat_begin) * shard.dtype.element_bits, 8);
     w->tensor = tensor;
@@ -236,31 +262,57 @@ static ferry_status visit_tensor(walk *w, uint32_t number, ferry_shard_visitor v
     return visitor(context, &shard);
 }
 
+static ferry_status visit_tensors(walk *w, ferry_shard_visitor visitor, void *context,
+                                  ferry_error *error)
+{
+    const fy_tensor *tensors = w->plan->problem.tensors;
+    walk_begin(w);
+    ferry_status status = list_tensors(w, error);
+    for (size_t i = 0; i < w->n_tensors && status == FERRY_OK; i++) {
+        bool is_staged = w->side == FERRY_SIDE_DESTINATION && tensors[w->tensors[i]].staged != NULL;
+        if (is_staged == w->of_staged) {
+            status = visit_tensor(w, w->tensors[i], visitor, context, error);
+        }
+    }
+    walk_end(w);
+    return status;
+}
+
+static ferry_status visit(walk *w, const char *misuse, ferry_shard_visitor visitor, void *context,
+                          ferry_error *error)
+{
+    const ferry_plan *plan = w->plan;
+    FY_TRY(fy_check_use(plan != NULL && visitor != NULL, misuse, error));
+    if (w->side != FERRY_SIDE_SOURCE && w->side != FERRY_SIDE_DESTINATION) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "%d is not a side of a plan", (int)w->side);
+    }
+    if (w->rank >= plan->problem.n_ranks) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "rank %u is not in the world of %u ranks", w->rank,
+                       plan->problem.n_ranks);
+    }
+    fy_before_callback(error);
+    ferry_status status = FERRY_OK;
+    if (plan->problem.memory[w->side == FERRY_SIDE_SOURCE ? 0 : 1] == NULL) {
+        status = visit_tensors(w, visitor, context, error);
+    } else {
+        status =
+            fy_plan_visit_parameters(plan, w->side, w->rank, w->of_staged, visitor, context, error);
+    }
+    return fy_after_callback(status, "visitor", error);
+}
+
 ferry_status ferry_plan_visit_shards(const ferry_plan *plan, ferry_side_role side, uint32_t rank,
                                      ferry_shard_visitor visitor, void *context, ferry_error *error)
 {
-    FY_TRY(fy_check_use(plan != NULL && visitor != NULL,
-                        "ferry_plan_visit_shards needs a plan and a visitor", error));
-    if (side != FERRY_SIDE_SOURCE && side != FERRY_SIDE_DESTINATION) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "%d is not a side of a plan", (int)side);
-    }
-    if (rank >= plan->problem.n_ranks) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "rank %u is not in the world of %u ranks", rank,
-                       plan->problem.n_ranks);
-    }
     walk w = {.plan = plan, .side = side, .rank = rank};
-    fy_before_callback(error);
-    if (plan->problem.memory[side == FERRY_SIDE_SOURCE ? 0 : 1] != NULL) {
-        ferry_status visited = fy_plan_visit_parameters(plan, side, rank, visitor, context, error);
-        return fy_after_callback(visited, "visitor", error);
-    }
-    walk_begin(&w);
-    ferry_status status = list_tensors(&w, error);
-    for (size_t i = 0; i < w.n_tensors && status == FERRY_OK; i++) {
-        status = visit_tensor(&w, w.tensors[i], visitor, context, error);
-    }
-    walk_end(&w);
-    return fy_after_callback(status, "visitor", error);
+    return visit(&w, "ferry_plan_visit_shards needs a plan and a visitor", visitor, context, error);
+}
+
+ferry_status ferry_plan_visit_staged(const ferry_plan *plan, uint32_t rank,
+                                     ferry_shard_visitor visitor, void *context, ferry_error *error)
+{
+    walk w = {.plan = plan, .side = FERRY_SIDE_DESTINATION, .rank = rank, .of_staged = true};
+    return visit(&w, "ferry_plan_visit_staged needs a plan and a visitor", visitor, context, error);
 }
 
 /* Of a shard inside its visit. */
@@ -361,4 +413,54 @@ ferry_status ferry_shard_origin_at(const ferry_shard *shard, size_t index, ferry
         origin_of_feed(tensor, &w->plan->problem.tensors[feed->tensor], feed, &origin);
     }
     return fy_copy_out(&origin, sizeof origin, origin_out, "ferry_origin", error);
+}
+
+/* The shard of a tensor, row-major, of whose values a rank makes codes, and scales of the same. */
+static ferry_status visit_made(walk *w, const fy_tensor *tensor, fy_made_codes_visitor *visitor,
+                               void *context)
+{
+    const fy_problem *problem = &w->plan->problem;
+    const fy_layout *layout = &problem->placements[tensor->dst].layout;
+    const fy_holders *holders = fy_problem_holders(problem, tensor->dst);
+    uint32_t parts[FERRY_MAX_DIMS + 1], n = tensor->n_dims, scales = tensor->made_scales;
+    fy_made_codes made = {.tensor = tensor->name,
+                          .conversion = &tensor->conversion->is,
+                          .values = tensor->conversion->from,
+                          .stores_codes = true,
+                          .n_dims = n,
+                          .codes.name = tensor->name};
+    fy_layout_parts(problem, layout, holders->cell[fy_holders_find(holders, w->rank)], parts);
+    if (fy_layout_shard(problem, layout, parts, made.shape) == 0) {
+        return FERRY_OK;
+    }
+    made.scales.name =
+        fy_routes_make(&w->plan->routes, scales) ? problem->tensors[scales].name : NULL;
+    fy_made_shape(&made, made.scales.strides);
+    for (uint64_t d = n, step[2] = {1, 1}; d-- > 0;) {
+        uint64_t n_scales = made.scales.strides[d];
+        made.codes.strides[d] = step[0];
+        made.scales.strides[d] = step[1];
+        step[0] *= made.shape[d];
+        step[1] *= n_scales;
+    }
+    return visitor(context, &made);
+}
+
+ferry_status fy_plan_visit_made(const ferry_plan *plan, uint32_t rank,
+                                fy_made_codes_visitor *visitor, void *context, ferry_error *error)
+{
+    walk w = {.plan = plan, .side = FERRY_SIDE_DESTINATION, .rank = rank};
+    if (plan->problem.memory[1] != NULL) {
+        return fy_plan_visit_made_boxes(plan, rank, visitor, context, error);
+    }
+    walk_begin(&w);
+    ferry_status status = list_tensors(&w, error);
+    for (size_t i = 0; i < w.n_tensors && status == FERRY_OK; i++) {
+        const fy_tensor *tensor = &plan->problem.tensors[w.tensors[i]];
+        status = tensor->made_scales == 0 || tensor->conversion == NULL
+                     ? FERRY_OK
+                     : visit_made(&w, tensor, visitor, context);
+    }
+    walk_end(&w);
+    return status;
 }

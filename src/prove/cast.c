@@ -126,7 +126,8 @@ ferry_status fy_proof_cast_check(const fy_proof_spec *spec, const fy_proof_cast 
     move->bits = grows || is_plain ? has.element_bits : wanted.element_bits;
     if (is_plain) {
         bool says = s->src_dtype != NULL || s->dst_dtype != NULL || s->cast != NULL ||
-                    s->at != NULL || s->scale != NULL || s->add != NULL;
+                    s->at != NULL || s->scale != NULL || s->add != NULL || s->quantize != NULL ||
+                    s->dequantize != NULL || s->part != NULL;
         return says ? fy_proof_move_fail(spec, move, error,
                                          "says a cast, but the destination wants it as it is")
                     : FERRY_OK;

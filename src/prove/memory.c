@@ -41,6 +41,7 @@ static ferry_status go_on(fy_proof_progress *progress, const fy_proof_spec *spec
         const fy_proof_parameter *p = owned_at(spec, progress->owned);
         if (fy_proof_parameter_wants(p, fills)) {
             uint64_t rank = rank_at(spec, progress->position);
+            progress->target.owned = progress->owned;
             FY_TRY(fy_proof_target_open(&progress->target, spec, p, rank, error));
             FY_TRY(fy_proof_target_close(&progress->target, spec, progress->next_task, error));
         }
@@ -57,6 +58,7 @@ static ferry_status come_to(fy_proof_progress *progress, const fy_proof_spec *sp
         progress->position++;
     }
     progress->owned = owned + 1;
+    progress->target.owned = owned;
     progress->n_parameters++;
     return fy_proof_target_open(&progress->target, spec, owned_at(spec, owned),
                                 rank_at(spec, progress->position), error);

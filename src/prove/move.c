@@ -94,6 +94,7 @@ static const fy_json_field fields[] = {
     {"at", FY_JSON_STRING, .offset = offsetof(move_json, move.stated.at)},
     {"part", FY_JSON_STRING, .offset = offsetof(move_json, move.stated.part)},
     {"quantize", FY_JSON_VALUE, .offset = offsetof(move_json, move.stated.quantize)},
+    {"dequantize", FY_JSON_VALUE, .offset = offsetof(move_json, move.stated.dequantize)},
     {.key = NULL},
 };
 

@@ -16,7 +16,7 @@ typedef struct fy_proof_place {
 /* What a plan says of a cast; NULL: nothing. It lives as the names of parameters do. */
 typedef struct fy_proof_stated {
     const char *src_dtype, *dst_dtype, *cast, *at, *part;
-    const json_t *scale, *add, *quantize;
+    const json_t *scale, *add, *quantize, *dequantize;
 } fy_proof_stated;
 
 /*

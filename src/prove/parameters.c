@@ -3,6 +3,7 @@
 #include "base/hash.h"
 #include "base/sort.h"
 #include "prove/cast.h"
+#include "prove/codes.h"
 #include "prove/lattice.h"
 #include "prove/quantize.h"
 #include "prove/spec_read.h"
@@ -249,13 +250,17 @@ static ferry_status check_dtype(const reading *r, const fy_json_place *place, ui
         p->dtype = *dtype;
     }
     bool is_same = dtype->kind == p->dtype.kind && dtype->element_bits == p->dtype.element_bits;
-    bool changes = p->quantize != NULL || p->cast.scale != 1 || p->cast.add != 0 || !is_same;
+    bool changes = p->quantize != NULL || p->codes != NULL || p->cast.scale != 1 ||
+                   p->cast.add != 0 || !is_same;
     if (r->spec->tensors[t].entry->scaling != NULL && changes) {
         return fy_json_fail(place, error, "holds %s, scales of blocks, and changes them",
                             r->spec->tensors[t].name);
     }
     if (p->quantize != NULL) {
         return FERRY_OK; /* it has scales, so its type has blocks */
+    }
+    if (p->codes != NULL) {
+        return fy_proof_codes_allow(&r->spec->tensors[t], p->dtype, error);
     }
     if (r->side == FY_PROOF_SOURCE ? !is_same : !fy_proof_cast_allows(&p->cast, *dtype, p->dtype)) {
         return fy_json_fail(place, error, "holds %s, whose dtype is not that of the parameter %s",
@@ -365,7 +370,7 @@ static ferry_status read_fill(const json_t *json, const fy_json_place *place, re
 }
 
 typedef struct parameter_json {
-    const json_t *rank, *ranks, *holds, *fill, *quantize;
+    const json_t *rank, *ranks, *holds, *fill, *quantize, *dequantize;
     const char *name;
     fy_proof_cast_json said;
     uint64_t elements;
@@ -454,6 +459,16 @@ typedef struct pairs {
     size_t capacity;
 } pairs;
 
+static ferry_status add_pairs(pairs *all, const uint64_t *ranks, size_t n, uint32_t parameter,
+                              ferry_error *error)
+{
+    FY_TRY(FY_GROW(all->items, all->capacity, all->n + n, "the ranks of a parameter", error));
+    for (size_t i = 0; i < n; i++) {
+        all->items[all->n++] = (pair){.rank = (uint32_t)ranks[i], .parameter = parameter};
+    }
+    return FERRY_OK;
+}
+
 static ferry_status read_quantize(const reading *r, const parameter_json *p,
                                   const fy_json_place *place, ferry_error *error)
 {
@@ -471,6 +486,17 @@ static ferry_status read_quantize(const reading *r, const parameter_json *p,
     return FERRY_OK;
 }
 
+static ferry_status read_dequantize(const reading *r, const parameter_json *p,
+                                    const fy_json_place *place, ferry_error *error)
+{
+    fy_json_place inner = {.parent = place, .key = "dequantize"};
+    fy_proof_parameter *parameter = r->parameter;
+    if (r->side == FY_PROOF_SOURCE || parameter->cast.is_said || parameter->quantize != NULL) {
+        return fy_json_fail(&inner, error, "stands at the source, or beside a cast");
+    }
+    return fy_proof_codes_read(r->spec, p->dequantize, &inner, &parameter->codes, error);
+}
+
 static ferry_status read_parameter(const json_t *json, const fy_json_place *place, reading *r,
                                    pairs *all, uint32_t number, ferry_error *error)
 {
@@ -480,6 +506,7 @@ static ferry_status read_parameter(const json_t *json, const fy_json_place *plac
         {"parameter", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(parameter_json, name)},
         FY_PROOF_CAST_FIELDS(parameter_json, said),
         {"quantize", FY_JSON_VALUE, .offset = offsetof(parameter_json, quantize)},
+        {"dequantize", FY_JSON_VALUE, .offset = offsetof(parameter_json, dequantize)},
         {"elements", FY_JSON_SIZE, FY_JSON_NEEDED, .offset = offsetof(parameter_json, elements),
          .most = FY_PROOF_MOST},
         {"holds", FY_JSON_VALUE, FY_JSON_NEEDED, .offset = offsetof(parameter_json, holds)},
@@ -501,10 +528,37 @@ static ferry_status read_parameter(const json_t *json, const fy_json_place *plac
     if (p.quantize != NULL) {
         FY_TRY(read_quantize(r, &p, place, error));
     }
+    if (p.dequantize != NULL) {
+        FY_TRY(read_dequantize(r, &p, place, error));
+    }
     FY_TRY(read_boxes(&p, place, r, error));
-    FY_TRY(FY_GROW(all->items, all->capacity, all->n + n, "the ranks of a parameter", error));
-    for (size_t i = 0; i < n; i++) {
-        all->items[all->n++] = (pair){.rank = (uint32_t)ranks[i], .parameter = number};
+    return add_pairs(all, ranks, n, number, error);
+}
+
+/* Behind all that the side says, what comes beside those that dequantize, to the same ranks. */
+static ferry_status stage_parameters(fy_proof_spec *spec, fy_proof_memory *memory,
+                                     fy_proof_parameter *parameters, pairs *all, ferry_error *error)
+{
+    const size_t n = memory->n_parameters, n_pairs = all->n;
+    for (size_t i = 0, pair_at = 0; i < n; i++) {
+        fy_proof_parameter *staged = &parameters[memory->n_parameters];
+        size_t end = pair_at;
+        while (end < n_pairs && all->items[end].parameter == i) {
+            end++;
+        }
+        FY_TRY(parameters[i].codes == NULL
+                   ? FERRY_OK
+                   : fy_proof_staged_parameter(spec, &parameters[i], staged, error));
+        if (parameters[i].codes != NULL && staged->n_boxes > 0) {
+            FY_TRY(FY_GROW(all->items, all->capacity, all->n + (end - pair_at),
+                           "the ranks of a parameter", error));
+            for (size_t k = pair_at; k < end; k++) {
+                all->items[all->n++] =
+                    (pair){.rank = all->items[k].rank, .parameter = (uint32_t)memory->n_parameters};
+            }
+            memory->n_parameters++;
+        }
+        pair_at = end;
     }
     return FERRY_OK;
 }
@@ -592,7 +646,8 @@ static ferry_status read_parameters(reading *r, const json_t *json, const fy_jso
         return fy_json_fail(place, error, "must name at least one parameter");
     }
     side->memory = fy_arena_alloc(&r->spec->arena, 1, sizeof *side->memory);
-    fy_proof_parameter *parameters = fy_arena_alloc(&r->spec->arena, n, sizeof *parameters);
+    /* With room for as many that come beside them. */
+    fy_proof_parameter *parameters = fy_arena_alloc(&r->spec->arena, 2 * n, sizeof *parameters);
     FY_TRY(fy_check_memory(side->memory != NULL && parameters != NULL, "the parameters", error));
     *side->memory = (fy_proof_memory){.n_parameters = n, .parameters = parameters};
     for (size_t i = 0; i < n; i++) {
@@ -601,6 +656,7 @@ static ferry_status read_parameters(reading *r, const json_t *json, const fy_jso
         FY_TRY(read_parameter(json_array_get(json, i), &inner, r, all, (uint32_t)i, error));
         FY_TRY(fy_proof_check_parameter(r->spec, r->side, r->parameter, error));
     }
+    FY_TRY(stage_parameters(r->spec, side->memory, parameters, all, error));
     fy_sort(all->items, all->n, sizeof *all->items, by_rank);
     return deal(r->spec, side, all, error);
 }

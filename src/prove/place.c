@@ -2,6 +2,7 @@
 #include "base/checked.h"
 #include "base/glob.h"
 #include "prove/cast.h"
+#include "prove/codes.h"
 #include "prove/quantize.h"
 #include "prove/spec_read.h"
 
@@ -183,6 +184,9 @@ static ferry_status check_cast(const fy_proof_side *side, const fy_proof_tensor 
 {
     ferry_dtype has = tensor->entry->dtype;
     ferry_dtype wanted = rule->dtype.element_bits == 0 ? has : rule->dtype;
+    if (rule->codes != NULL) {
+        return fy_proof_codes_allow(tensor, rule->dtype, error);
+    }
     if (rule->quantize != NULL) {
         return rule->dtype.element_bits == 0 || rule->dtype.kind == rule->quantize->codes.kind
                    ? FERRY_OK
@@ -220,8 +224,9 @@ static ferry_status check_fed(const fy_proof_spec *spec, uint32_t t, ferry_error
 {
     const fy_proof_tensor *tensor = &spec->tensors[t];
     if (tensor->spots[FY_PROOF_DESTINATION].rule == NULL || tensor->entry->volume == 0 ||
-        spec->sides[FY_PROOF_SOURCE].memory != NULL) {
-        return FERRY_OK; /* what no box has, no move can bring */
+        tensor->entry->scaling != NULL || spec->sides[FY_PROOF_SOURCE].memory != NULL) {
+        return FERRY_OK; /* what no box has, no move can bring; scales are there with their values
+                          */
     }
     for (size_t i = 0; i < tensor->entry->n_boxes; i++) {
         const fy_proof_tensor *source = &spec->tensors[fy_proof_spec_source(spec, t, i)];
@@ -249,14 +254,36 @@ static ferry_status add_scales(fy_proof_spec *spec, ferry_error *error)
     return FERRY_OK;
 }
 
+/* And scales that come beside codes. */
+static ferry_status add_staged(fy_proof_spec *spec, ferry_error *error)
+{
+    const fy_proof_side *side = &spec->sides[FY_PROOF_DESTINATION];
+    size_t n = spec->n_tensors;
+    uint32_t staged;
+    for (size_t i = 0; i < n && side->memory == NULL; i++) {
+        const fy_proof_rule *rule = find_rule(side, spec->tensors[i].name);
+        if (rule != NULL && !rule->skip && rule->codes != NULL &&
+            !spec->tensors[i].entry->is_source_only && spec->tensors[i].entry->scaling == NULL) {
+            FY_TRY(fy_proof_staged_add(spec, (uint32_t)i, rule->codes, &staged, error));
+        }
+    }
+    return FERRY_OK;
+}
+
 ferry_status fy_proof_place_tensors(fy_proof_spec *spec, ferry_error *error)
 {
     FY_TRY(add_scales(spec, error));
+    FY_TRY(add_staged(spec, error));
     for (size_t i = 0; i < spec->n_tensors; i++) {
         fy_proof_tensor *tensor = &spec->tensors[i];
         if (tensor->entry->scaling != NULL) { /* where their values are, which came before */
             memcpy(tensor->spots, spec->tensors[tensor->entry->scaling->tensor].spots,
                    sizeof tensor->spots);
+            continue;
+        }
+        if (tensor->entry->staged != NULL) { /* where their codes go */
+            tensor->spots[FY_PROOF_DESTINATION] =
+                spec->tensors[tensor->entry->staged->tensor].spots[FY_PROOF_DESTINATION];
             continue;
         }
         for (int s = 0; s < FY_PROOF_SIDES; s++) {

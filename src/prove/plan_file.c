@@ -175,8 +175,8 @@ static ferry_status read_array(plan_file *file, value_fn read, const fy_json_pla
 }
 
 /*
- * A schedule is only carried along: its read is NULL, and it may be absent. Fills stand where the
- * destination is in boxes.
+ * A schedule is only carried along, as is what blocks take of memory: their read is NULL, and they
+ * may be absent. Fills stand where the destination is in boxes.
  */
 static const struct {
     const char *key;
@@ -186,7 +186,7 @@ static const struct {
     {"format", false, read_format},   {"digest", false, read_digest}, {"world", false, read_world},
     {"tensors", false, read_tensors}, {"bytes", false, read_bytes},   {"bound", false, read_bound},
     {"ranks", true, read_rank},       {"moves", true, read_move},     {"fills", true, read_fill},
-    {"schedule", false, NULL},
+    {"blocks", true, NULL},           {"schedule", false, NULL},
 };
 
 enum { N_MEMBERS = sizeof members / sizeof *members };

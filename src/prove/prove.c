@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "prove/cast.h"
+#include "prove/codes.h"
 #include "prove/content.h"
 #include "prove/cover.h"
 #include "prove/memory.h"
@@ -29,9 +30,12 @@ typedef struct run {
     uint64_t position; /* of the destination rank at hand, in its mesh */
     uint64_t coordinates[FY_PROOF_AXES];
     uint64_t *seen; /* per tensor: 1 + the position that wrote it last */
+    uint64_t *made; /* and 1 + that of the rank that made its codes itself last */
     /* The shard at hand. */
     bool is_open;
     bool is_small;
+    bool has_moves;
+    bool is_made; /* its first move says that the receiver makes its codes */
     uint32_t tensor;
     fy_proof_shard shard;
     uint64_t *writers; /* per element, when it is small */
@@ -43,6 +47,7 @@ typedef struct run {
     /* Where the destination is in boxes: its parameters by moves, and by fills. */
     fy_proof_progress moves;
     fy_proof_progress fills;
+    fy_proof_makers makers;
 } run;
 
 /* Sentences name at most so many bytes of a tensor's name. */
@@ -167,6 +172,31 @@ static ferry_status close_shard(run *r, ferry_error *error)
     return r->is_small ? close_small_shard(r, error) : close_large_shard(r, error);
 }
 
+static ferry_status fail_brought(const run *r, uint32_t scales, ferry_error *error)
+{
+    return fy_fail(error, FERRY_ERR_PROOF,
+                   "%.*s: is brought to rank %llu, which makes the codes and so the scales itself",
+                   NAME_BYTES, r->spec.tensors[scales].name, (unsigned long long)rank_at_hand(r));
+}
+
+/*
+ * The scales of what the rank at hand makes itself: it has all of the values, of whole blocks, and
+ * no move brings any.
+ */
+static ferry_status check_made(run *r, uint32_t tensor, ferry_error *error)
+{
+    const fy_proof_side *side = &r->spec.sides[FY_PROOF_DESTINATION];
+    const fy_proof_tensor *scales = &r->spec.tensors[tensor];
+    fy_proof_shard shard;
+    if (r->seen[tensor] == r->position + 1) {
+        return fail_brought(r, tensor, error);
+    }
+    FY_TRY(fy_proof_shard_find(&r->cache, side, scales, &scales->spots[FY_PROOF_DESTINATION],
+                               r->coordinates, &shard, error));
+    r->n_shards++;
+    return FERRY_OK;
+}
+
 /* Every shard of the rank at hand that has elements must have had moves. */
 static ferry_status close_rank(run *r, ferry_error *error)
 {
@@ -175,6 +205,11 @@ static ferry_status close_rank(run *r, ferry_error *error)
     for (uint32_t t = 0; status == FERRY_OK && t < r->spec.n_tensors; t++) {
         const fy_proof_tensor *tensor = &r->spec.tensors[t];
         const fy_proof_spot *spot = &tensor->spots[FY_PROOF_DESTINATION];
+        const fy_proof_scaling *scaling = tensor->entry->scaling;
+        if (scaling != NULL && r->made[scaling->tensor] == r->position + 1) {
+            status = check_made(r, t, error);
+            continue;
+        }
         if (r->seen[t] == r->position + 1 || tensor->entry->volume == 0 ||
             !fy_proof_spot_holds(spot, r->coordinates)) {
             continue;
@@ -240,6 +275,7 @@ static ferry_status open_shard(run *r, const fy_proof_move *move, ferry_error *e
     r->seen[move->tensor] = r->position + 1;
     r->tensor = move->tensor;
     r->is_open = true;
+    r->has_moves = false;
     return FERRY_OK;
 }
 
@@ -403,18 +439,56 @@ static ferry_status count_blocks(run *r, fy_proof_move *move, ferry_error *error
     return fy_proof_quantize_count(&r->spec, &values, move, error);
 }
 
+/* Whoever makes the codes of a shard makes all of them: a block is not made of codes. */
+static ferry_status note_maker(run *r, const fy_proof_move *move, bool at_receiver,
+                               ferry_error *error)
+{
+    bool is_same = !r->has_moves || r->is_made == at_receiver;
+    if (is_to_boxes(r)) {
+        FY_TRY(fy_proof_makers_note(&r->makers, r->moves.target.owned, move->tensor, at_receiver,
+                                    &is_same, error));
+    }
+    if (!is_same) {
+        return fy_proof_move_fail(&r->spec, move, error,
+                                  "says that the %s quantizes it, but moves before it do not",
+                                  at_receiver ? "receiver" : "sender");
+    }
+    if (is_to_boxes(r)) {
+        return FERRY_OK;
+    }
+    r->has_moves = true;
+    r->is_made = at_receiver;
+    r->made[move->tensor] = at_receiver ? r->position + 1 : 0;
+    return FERRY_OK;
+}
+
 /* What becomes of the elements is what the destination at hand says. */
-static ferry_status check_cast(const run *r, fy_proof_move *move, ferry_error *error)
+static ferry_status check_cast(run *r, fy_proof_move *move, ferry_error *error)
 {
     const fy_proof_tensor *tensor = &r->spec.tensors[move->tensor];
     const fy_proof_rule *rule = tensor->spots[FY_PROOF_DESTINATION].rule;
     const fy_proof_quantize *quantize = quantize_of(r, move);
-    if (quantize != NULL) {
-        return fy_proof_quantize_check(&r->spec, quantize, tensor->entry->scaling != NULL, move,
-                                       error);
+    if (tensor->entry->staged != NULL) {
+        const fy_proof_cast none = {.scale = 1};
+        return fy_proof_cast_check(&r->spec, &none, tensor->entry->dtype, move, error);
     }
-    if (is_to_boxes(r)) {
-        const fy_proof_parameter *to = r->moves.target.parameter;
+    const fy_proof_parameter *to = is_to_boxes(r) ? r->moves.target.parameter : NULL;
+    const fy_proof_codes *codes = to != NULL ? to->codes : rule->codes;
+    if (codes != NULL && tensor->entry->scaling == NULL) {
+        return fy_proof_codes_check(&r->spec, codes, to != NULL ? to->dtype : rule->dtype, move,
+                                    error);
+    }
+    const fy_proof_scaling *scaling = tensor->entry->scaling;
+    if (scaling != NULL && !is_to_boxes(r) && r->made[scaling->tensor] == r->position + 1) {
+        return fail_brought(r, move->tensor, error);
+    }
+    if (quantize != NULL) {
+        bool at_receiver = false;
+        FY_TRY(fy_proof_quantize_check(&r->spec, quantize, scaling != NULL, move, &at_receiver,
+                                       error));
+        return note_maker(r, move, at_receiver, error);
+    }
+    if (to != NULL) {
         return fy_proof_cast_check(&r->spec, &to->cast, to->dtype, move, error);
     }
     return fy_proof_cast_check(&r->spec, &rule->cast,
@@ -436,7 +510,7 @@ static ferry_status take_move(void *context, const fy_proof_move *stated, ferry_
     FY_TRY(parameter != NULL || is_to_boxes(r) ? check_places(r, move, &from, parameter, error)
                                                : check_shards(r, move, &from, error));
     const fy_proof_quantize *quantize = quantize_of(r, move);
-    if (quantize != NULL && parameter == NULL &&
+    if (quantize != NULL && parameter == NULL && strcmp(move->stated.at, "sender") == 0 &&
         r->spec.tensors[move->tensor].entry->scaling == NULL) {
         FY_TRY(fy_proof_quantize_align(&r->spec, quantize, &from, move, error));
     }
@@ -458,7 +532,8 @@ static ferry_status prepare(run *r, const char *spec_path, ferry_error *error)
     FY_TRY(fy_proof_tally_init(&r->tally, &r->spec, error));
     fy_proof_mesh_coordinates(mesh_of(r, FY_PROOF_DESTINATION), 0, r->coordinates);
     r->seen = fy_alloc_zeroed(r->spec.n_tensors, sizeof *r->seen);
-    return r->seen == NULL ? fy_fail_no_memory(error, "the tensors") : FERRY_OK;
+    r->made = fy_alloc_zeroed(r->spec.n_tensors, sizeof *r->made);
+    return r->seen == NULL || r->made == NULL ? fy_fail_no_memory(error, "the tensors") : FERRY_OK;
 }
 
 static uint64_t count_wanted(const fy_proof_spec *spec)
@@ -479,6 +554,7 @@ static ferry_status prove(run *r, const char *spec_path, const char *plan_path, 
     if (is_to_boxes(r)) {
         FY_TRY(fy_proof_progress_end(&r->moves, &r->spec, error));
         FY_TRY(fy_proof_progress_end(&r->fills, &r->spec, error));
+        FY_TRY(fy_proof_makers_check(&r->makers, &r->spec, error));
         r->n_shards = r->moves.n_parameters;
     } else {
         FY_TRY(go_to_rank(r, mesh_of(r, FY_PROOF_DESTINATION)->n_ranks, error));
@@ -489,10 +565,12 @@ static ferry_status prove(run *r, const char *spec_path, const char *plan_path, 
 static void cleanup(run *r)
 {
     fy_free(r->seen);
+    fy_free(r->made);
     fy_free(r->writers);
     fy_free(r->written);
     fy_proof_target_cleanup(&r->moves.target);
     fy_proof_target_cleanup(&r->fills.target);
+    fy_proof_makers_cleanup(&r->makers);
     fy_proof_scratch_cleanup(&r->scratch);
     fy_proof_cache_cleanup(&r->cache);
     fy_proof_tally_cleanup(&r->tally);
@@ -505,6 +583,7 @@ ferry_status fy_proof_run(const char *spec_path, const char *plan_path, uint64_t
     FY_TRY(fy_check_use(spec_path != NULL && plan_path != NULL, "ferry_plan_prove needs two paths",
                         error));
     run r = {.most_elements = most_elements, .fills.target.is_of_fills = true};
+    r.moves.target.makers = &r.makers;
     FY_TRY(proof_out == NULL ? FERRY_OK : fy_check_out(proof_out, "ferry_proof", error));
     r.spec.looks = &r.looks;
     r.spec.most_elements = most_elements;

@@ -33,8 +33,8 @@ static ferry_status fail_word(const fy_json_place *place, const char *what, cons
     return fy_json_fail(place, error, "has the %s \"%.40s\"", what, word);
 }
 
-static ferry_status read_block(const json_t *json, const fy_json_place *place, uint64_t *block,
-                               ferry_error *error)
+ferry_status fy_proof_block_read(const json_t *json, const fy_json_place *place, uint64_t *block,
+                                 ferry_error *error)
 {
     fy_json_place inner = {.parent = place, .key = "block"};
     if (json == NULL || !json_is_array(json) || json_array_size(json) != 2) {
@@ -76,7 +76,7 @@ static ferry_status settle(const quantize_json *q, const fy_json_place *place,
     } else if (q->scale_kind != NULL) {
         return fail_word(place, "scale_kind", q->scale_kind, error);
     }
-    return read_block(q->block, place, out->block, error);
+    return fy_proof_block_read(q->block, place, out->block, error);
 }
 
 ferry_status fy_proof_quantize_read(fy_proof_spec *spec, const json_t *json,
@@ -97,8 +97,7 @@ ferry_status fy_proof_quantize_read(fy_proof_spec *spec, const json_t *json,
     return FERRY_OK;
 }
 
-/* The name of the scales: the first star is the tensor's. NULL: no memory. */
-static const char *name_scales(fy_proof_spec *spec, const char *scale, const char *tensor)
+const char *fy_proof_scales_name(fy_proof_spec *spec, const char *scale, const char *tensor)
 {
     size_t before = strcspn(scale, "*");
     size_t n = strlen(scale) + strlen(tensor);
@@ -115,7 +114,7 @@ static const char *name_scales(fy_proof_spec *spec, const char *scale, const cha
     return name;
 }
 
-static bool is_alike(const fy_proof_quantize *a, const fy_proof_quantize *b)
+bool fy_proof_quantize_is_alike(const fy_proof_quantize *a, const fy_proof_quantize *b)
 {
     return a->codes.kind == b->codes.kind && a->scales.kind == b->scales.kind &&
            a->block[0] == b->block[0] && a->block[1] == b->block[1] &&
@@ -126,15 +125,12 @@ static ferry_status check_values(const fy_proof_tensor *values, ferry_error *err
 {
     uint32_t kind = values->entry->dtype.kind;
     bool has_blocks = kind == FERRY_F32 || kind == FERRY_F16 || kind == FERRY_BF16;
-    if (has_blocks && values->entry->n_dims >= 2 && !values->entry->has_source &&
-        values->entry->scaling == NULL) {
+    if (has_blocks && values->entry->n_dims >= 2 && values->entry->scaling == NULL) {
         return FERRY_OK;
     }
-    return fy_fail(
-        error, FERRY_ERR_INVALID_INPUT,
-        "%.*s: is quantized, but has no rows and columns of f32, f16 or bf16, or is made "
-        "of others",
-        NAME_BYTES, values->name);
+    return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                   "%.*s: is quantized, but has no rows and columns of f32, f16 or bf16",
+                   NAME_BYTES, values->name);
 }
 
 ferry_status fy_proof_scales_add(fy_proof_spec *spec, uint32_t tensor,
@@ -143,12 +139,13 @@ ferry_status fy_proof_scales_add(fy_proof_spec *spec, uint32_t tensor,
     const fy_proof_entry *values = spec->tensors[tensor].entry;
     uint32_t found;
     FY_TRY(check_values(&spec->tensors[tensor], error));
-    const char *name = name_scales(spec, quantize->scale, spec->tensors[tensor].name);
+    const char *name = fy_proof_scales_name(spec, quantize->scale, spec->tensors[tensor].name);
     fy_proof_scaling *scaling = fy_arena_alloc(&spec->arena, 1, sizeof *scaling);
     FY_TRY(fy_check_memory(name != NULL && scaling != NULL, "the scales of a tensor", error));
     if (fy_proof_spec_find(spec, name, &found)) {
         const fy_proof_scaling *its = spec->tensors[found].entry->scaling;
-        return its != NULL && its->tensor == tensor && is_alike(its->quantize, quantize)
+        return its != NULL && its->tensor == tensor &&
+                       fy_proof_quantize_is_alike(its->quantize, quantize)
                    ? FERRY_OK
                    : fy_fail(error, FERRY_ERR_INVALID_INPUT,
                              "%.*s: is the name of scales, and of something else", NAME_BYTES,
@@ -209,8 +206,32 @@ static ferry_status check_type(const fy_proof_spec *spec, const fy_proof_move *m
                                     stated == NULL ? "of nothing" : stated, text);
 }
 
+/*
+ * Whether the move says that the receiver computes it: codes, of which it then gets the values.
+ * Senders compute what they can be seen to have whole blocks of.
+ */
+static ferry_status check_maker(const fy_proof_spec *spec, bool is_scales,
+                                const fy_proof_move *move, bool *at_receiver_out,
+                                ferry_error *error)
+{
+    const char *at = move->stated.at;
+    bool has_shards = spec->sides[FY_PROOF_SOURCE].memory == NULL &&
+                      !spec->tensors[move->tensor].entry->has_source;
+    *at_receiver_out = !is_scales && is_word(at, "receiver");
+    if (*at_receiver_out || (is_word(at, "sender") && has_shards)) {
+        return FERRY_OK;
+    }
+    return fy_proof_move_fail(spec, move, error,
+                              is_scales    ? "should say that the sender makes these scales: a "
+                                             "receiver makes its own without a move"
+                              : has_shards ? "should say who quantizes it"
+                                           : "should say that the receiver quantizes it, for what "
+                                             "senders have are no shards of whole blocks");
+}
+
 ferry_status fy_proof_quantize_check(const fy_proof_spec *spec, const fy_proof_quantize *quantize,
-                                     bool is_scales, fy_proof_move *move, ferry_error *error)
+                                     bool is_scales, fy_proof_move *move, bool *at_receiver_out,
+                                     ferry_error *error)
 {
     const fy_proof_stated *s = &move->stated;
     const fy_proof_entry *entry = spec->tensors[move->tensor].entry;
@@ -220,18 +241,19 @@ ferry_status fy_proof_quantize_check(const fy_proof_spec *spec, const fy_proof_q
     fy_json_place place = {.key = "quantize"};
     quantize_json q = {.format = NULL};
     fy_proof_quantize stated = {.kind = NULL};
-    move->bits = made.element_bits;
+    FY_TRY(check_maker(spec, is_scales, move, at_receiver_out, error));
+    move->bits = *at_receiver_out ? values.element_bits : made.element_bits;
     FY_TRY(check_type(spec, move, s->src_dtype, values, error));
     FY_TRY(check_type(spec, move, s->dst_dtype, made, error));
     if (s->quantize == NULL || s->cast != NULL || s->scale != NULL || s->add != NULL ||
-        !is_word(s->part, is_scales ? "scales" : "codes") || !is_word(s->at, "sender")) {
+        s->dequantize != NULL || !is_word(s->part, is_scales ? "scales" : "codes")) {
         return fy_proof_move_fail(spec, move, error,
-                                  "should say that the sender quantizes it, and that these are %s",
+                                  "should say that it is quantized, and that these are %s",
                                   is_scales ? "scales" : "codes");
     }
     FY_TRY(fy_json_read(s->quantize, &place, fields, &q, NULL, error));
     FY_TRY(settle(&q, &place, &stated, error));
-    return q.scale == NULL && is_alike(&stated, quantize)
+    return q.scale == NULL && fy_proof_quantize_is_alike(&stated, quantize)
                ? FERRY_OK
                : fy_proof_move_fail(spec, move, error,
                                     "is quantized in another format than the spec has");

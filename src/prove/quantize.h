@@ -12,6 +12,16 @@ ferry_status fy_proof_quantize_read(fy_proof_spec *spec, const json_t *json,
                                     const fy_json_place *place,
                                     const fy_proof_quantize **quantize_out, ferry_error *error);
 
+/* The name of the scales of a tensor: the first star is the tensor's. NULL: no memory. */
+const char *fy_proof_scales_name(fy_proof_spec *spec, const char *scale, const char *tensor);
+
+/* "block": rows and columns. */
+ferry_status fy_proof_block_read(const json_t *json, const fy_json_place *place, uint64_t *block,
+                                 ferry_error *error);
+
+/* Whether two make the same of a tensor, whatever the scales are called. */
+bool fy_proof_quantize_is_alike(const fy_proof_quantize *a, const fy_proof_quantize *b);
+
 /* Adds the tensor of the scales of another one, if it is not there. */
 ferry_status fy_proof_scales_add(fy_proof_spec *spec, uint32_t tensor,
                                  const fy_proof_quantize *quantize, ferry_error *error);
@@ -21,11 +31,13 @@ ferry_status fy_proof_scales_of_boxes(fy_proof_spec *spec, const json_t *side,
                                       const fy_json_place *place, ferry_error *error);
 
 /*
- * A move of codes, or of scales, says what the destination asks for. Sets the bits of an element on
- * its way. quantize: of whose blocks the scales are, or what the values become.
+ * A move of codes, or of scales, says what the destination asks for, and who makes it. Sets the
+ * bits of an element on its way. quantize: of whose blocks the scales are, or what the values
+ * become.
  */
 ferry_status fy_proof_quantize_check(const fy_proof_spec *spec, const fy_proof_quantize *quantize,
-                                     bool is_scales, fy_proof_move *move, ferry_error *error);
+                                     bool is_scales, fy_proof_move *move, bool *at_receiver_out,
+                                     ferry_error *error);
 
 /*
  * Of a move of scales: what it reads are values, of the sender's shard of those. Afterwards its box

@@ -316,7 +316,7 @@ ferry_status fy_proof_shard_find(fy_proof_cache *cache, const fy_proof_side *sid
     }
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
         uint64_t part = cuts[d] == NULL ? 0 : part_at(cuts[d], &side->mesh, coordinates);
-        const fy_proof_scaling *scaling = entry->scaling;
+        const fy_proof_scaling *scaling = entry->scaling != NULL ? entry->scaling : entry->staged;
         uint64_t extent = scaling == NULL ? entry->shape[d] : scaling->values[d];
         uint64_t block = scaling == NULL ? 1 : scaling->block[d];
         FY_TRY(

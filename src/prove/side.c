@@ -2,6 +2,7 @@
 #include "base/checked.h"
 #include "base/glob.h"
 #include "prove/cast.h"
+#include "prove/codes.h"
 #include "prove/quantize.h"
 #include "prove/spec_read.h"
 
@@ -165,7 +166,7 @@ static ferry_status read_flat(const json_t *json, const fy_json_place *place, vo
 typedef struct rule_json {
     fy_proof_rule rule;
     fy_proof_cast_json said;
-    const json_t *quantize;
+    const json_t *quantize, *dequantize;
 } rule_json;
 
 static ferry_status read_rule(const json_t *json, const fy_json_place *place, void *object,
@@ -179,6 +180,7 @@ static ferry_status read_rule(const json_t *json, const fy_json_place *place, vo
         {"skip", FY_JSON_BOOL, .offset = offsetof(rule_json, rule.skip)},
         FY_PROOF_CAST_FIELDS(rule_json, said),
         {"quantize", FY_JSON_VALUE, .offset = offsetof(rule_json, quantize)},
+        {"dequantize", FY_JSON_VALUE, .offset = offsetof(rule_json, dequantize)},
         {.key = NULL}};
     const side_reading *r = context;
     rule_json own = {.said = {.dtype = NULL}};
@@ -195,6 +197,13 @@ static ferry_status read_rule(const json_t *json, const fy_json_place *place, vo
             return fy_json_fail(&inner, error, "stands at the source, or beside a cast");
         }
         FY_TRY(fy_proof_quantize_read(r->spec, own.quantize, &inner, &own.rule.quantize, error));
+    }
+    if (own.dequantize != NULL) {
+        fy_json_place inner = {.parent = place, .key = "dequantize"};
+        if (is_source || own.rule.cast.is_said || own.quantize != NULL) {
+            return fy_json_fail(&inner, error, "stands at the source, or beside a cast");
+        }
+        FY_TRY(fy_proof_codes_read(r->spec, own.dequantize, &inner, &own.rule.codes, error));
     }
     *(fy_proof_rule *)object = own.rule;
     return FERRY_OK;

@@ -89,6 +89,12 @@ typedef struct fy_proof_quantize {
     const char *scale; /* the name of their tensor, before its star is replaced */
 } fy_proof_quantize;
 
+/* Codes that become values by scales, which the source has, too. */
+typedef struct fy_proof_codes {
+    const char *scale; /* the name of these, before its star is replaced */
+    uint64_t block[2];
+} fy_proof_codes;
+
 typedef struct fy_proof_rule {
     const char *match;
     bool skip;
@@ -101,6 +107,7 @@ typedef struct fy_proof_rule {
     ferry_dtype dtype; /* that the destination wants; no bits: that of the tensor */
     fy_proof_cast cast;
     const fy_proof_quantize *quantize; /* NULL: none */
+    const fy_proof_codes *codes;       /* NULL: none */
 } fy_proof_rule;
 
 typedef struct fy_proof_stage {
@@ -141,6 +148,7 @@ typedef struct fy_proof_parameter {
     ferry_dtype dtype;
     fy_proof_cast cast;
     const fy_proof_quantize *quantize; /* NULL: none */
+    const fy_proof_codes *codes;       /* NULL: none */
     uint64_t elements;
     bool is_partial;
     uint32_t rank;  /* the first that has it, for sentences */
@@ -185,6 +193,7 @@ typedef struct fy_proof_scaling {
     const fy_proof_quantize *quantize;
     uint64_t values[FY_PROOF_DIMS]; /* the shape of that */
     uint64_t block[FY_PROOF_DIMS];
+    uint32_t from; /* of scales that come beside codes: the tensor that the spec has of them */
 } fy_proof_scaling;
 
 /* What all tensors of one entry of "tensors" share. */
@@ -202,6 +211,7 @@ typedef struct fy_proof_entry {
     const fy_proof_box *boxes;       /* at least one; they tile the tensor */
     const fy_proof_tree *tree;       /* of them; NULL: there is one */
     const fy_proof_scaling *scaling; /* NULL: these are no scales */
+    const fy_proof_scaling *staged;  /* NULL: nor those that come beside codes; has no quantize */
 } fy_proof_entry;
 
 /* Where one side keeps a tensor. */
@@ -219,6 +229,7 @@ typedef struct fy_proof_tensor {
     uint64_t number;         /* row-major in the entry's counts */
     const uint32_t *sources; /* tensor of each box; NULL: the tensor itself */
     const uint32_t *fed_by;  /* the same in ascending order */
+    ferry_dtype scale_dtype; /* of the scales that come beside it; no bits: none do */
     bool is_between;         /* it has a source and is one: no side needs a rule for it */
     fy_proof_spot spots[FY_PROOF_SIDES]; /* on meshes */
     bool is_held[FY_PROOF_SIDES];        /* in boxes, some of it */

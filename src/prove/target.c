@@ -15,6 +15,7 @@ void fy_proof_target_cleanup(fy_proof_target *target)
 {
     fy_free(target->owners);
     fy_free(target->writers);
+    fy_free(target->touched);
     fy_free(target->cells);
     fy_free(target->written);
     *target = (fy_proof_target){0};
@@ -141,16 +142,48 @@ static ferry_status fail_unwritten(const fy_proof_target *target, const fy_proof
         (unsigned long long)address, NAME_BYTES, p->name, (unsigned long long)next_task);
 }
 
-static ferry_status close_small(const fy_proof_target *target, const fy_proof_spec *spec,
+/* Whether it is a box of scales, which the rank may make itself where no move writes any. */
+static bool is_scales(const fy_proof_spec *spec, const fy_proof_held *box)
+{
+    return box->tensor != FY_PROOF_FILL && spec->tensors[box->tensor].entry->scaling != NULL;
+}
+
+/* Which boxes of a small parameter are written, and that of those of scales. */
+static ferry_status note_touched(fy_proof_target *target, const fy_proof_spec *spec,
+                                 ferry_error *error)
+{
+    const fy_proof_parameter *p = target->parameter;
+    FY_TRY(FY_GROW(target->touched, target->touched_capacity, p->n_boxes + 1,
+                   "the boxes of a parameter", error));
+    memset(target->touched, 0, (p->n_boxes + 1) * sizeof *target->touched);
+    for (uint64_t i = 0; i < p->elements; i++) {
+        if (target->owners[i] != 0 && target->writers[i] != 0) {
+            target->touched[target->owners[i] - 1] = true;
+        }
+    }
+    for (size_t b = 0; b < p->n_boxes && !target->is_of_fills; b++) {
+        FY_TRY(is_scales(spec, &p->boxes[b])
+                   ? fy_proof_makers_add_box(target->makers, target->owned, b, target->touched[b],
+                                             error)
+                   : FERRY_OK);
+    }
+    return FERRY_OK;
+}
+
+static ferry_status close_small(fy_proof_target *target, const fy_proof_spec *spec,
                                 uint64_t next_task, ferry_error *error)
 {
     const fy_proof_parameter *p = target->parameter;
+    FY_TRY(note_touched(target, spec, error));
     for (uint64_t i = 0; i < p->elements; i++) {
         if (target->owners[i] == 0 || target->writers[i] != 0) {
             continue;
         }
         size_t box = target->owners[i] - 1;
         uint64_t turns[FY_PROOF_STEPS];
+        if (is_scales(spec, &p->boxes[box]) && !target->touched[box]) {
+            continue;
+        }
         if ((p->boxes[box].tensor == FY_PROOF_FILL) == target->is_of_fills) {
             fy_proof_held_find(&p->boxes[box], i, turns);
             return fail_unwritten(target, spec, box, turns, next_task, error);
@@ -265,7 +298,13 @@ static ferry_status close_large(fy_proof_target *target, const fy_proof_spec *sp
         while (end < target->n_cells && target->cells[end].box == box) {
             end++;
         }
-        FY_TRY(check_box(target, spec, box, target->cells + first, end - first, next_task, error));
+        if (is_scales(spec, &p->boxes[box])) {
+            FY_TRY(fy_proof_makers_add_box(target->makers, target->owned, box, end > first, error));
+        }
+        if (end > first || !is_scales(spec, &p->boxes[box])) {
+            FY_TRY(
+                check_box(target, spec, box, target->cells + first, end - first, next_task, error));
+        }
         first = end;
     }
     return FERRY_OK;

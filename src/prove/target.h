@@ -3,6 +3,7 @@
 #define FY_PROVE_TARGET_H
 
 #include "prove/cover.h"
+#include "prove/made.h"
 #include "prove/spec.h"
 
 /* Elements of one turn of a box that a task writes, by its dimensions. */
@@ -19,6 +20,8 @@ typedef struct fy_proof_cell {
  */
 typedef struct fy_proof_target {
     bool is_of_fills;
+    fy_proof_makers *makers; /* of a target that takes moves: who makes codes and scales */
+    size_t owned;            /* the number of the parameter among all that ranks have */
     const fy_proof_parameter *parameter; /* NULL: none is at hand */
     uint64_t rank;
     bool is_small;
@@ -26,6 +29,8 @@ typedef struct fy_proof_target {
     size_t owners_capacity;
     uint64_t *writers; /* 1 + the task, or 0 */
     size_t writers_capacity;
+    bool *touched; /* of each box: some element is written */
+    size_t touched_capacity;
     fy_proof_cell *cells;
     size_t n_cells;
     size_t cells_capacity;
@@ -52,7 +57,10 @@ ferry_status fy_proof_target_write(fy_proof_target *target, size_t box, const ui
                                    const uint64_t *counts, uint64_t task_id, uint64_t *twice_out,
                                    uint64_t *by_out, ferry_error *error);
 
-/* Every element that is to be written was, and only once. next_task: that of the next move. */
+/*
+ * Every element that is to be written was, and only once; of scales that no move writes at all
+ * `makers` takes note. next_task: that of the next move.
+ */
 ferry_status fy_proof_target_close(fy_proof_target *target, const fy_proof_spec *spec,
                                    uint64_t next_task, ferry_error *error);
 

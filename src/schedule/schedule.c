@@ -157,6 +157,17 @@ ferry_status ferry_schedule_get_idle(const ferry_schedule *schedule, uint32_t ra
     return FERRY_OK;
 }
 
+ferry_status fy_schedule_check_plan(const ferry_schedule *schedule, uint32_t n_ranks,
+                                    ferry_error *error)
+{
+    if (schedule->network.n_ranks != n_ranks) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "a schedule of %u ranks cannot be that of a plan of %u ranks",
+                       schedule->network.n_ranks, n_ranks);
+    }
+    return FERRY_OK;
+}
+
 ferry_status fy_schedule_check_whole(const ferry_schedule *schedule, const char *called,
                                      ferry_error *error)
 {

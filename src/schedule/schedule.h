@@ -144,6 +144,9 @@ static inline fy_segment fy_schedule_segment(const ferry_schedule *schedule, con
 /* Another holder, who gives it back with ferry_schedule_destroy. */
 ferry_schedule *fy_schedule_retain(const ferry_schedule *schedule);
 
+/* FERRY_ERR_MISUSE where it cannot be that of a plan of so many ranks. */
+ferry_status fy_schedule_check_plan(const ferry_schedule *schedule, uint32_t n_ranks,
+                                    ferry_error *error);
 /* FERRY_ERR_MISUSE for a part, with a sentence that begins with what was called. */
 ferry_status fy_schedule_check_whole(const ferry_schedule *schedule, const char *called,
                                      ferry_error *error);

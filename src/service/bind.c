@@ -4,53 +4,16 @@
  * boxes of them. Element x of a box lies at rowmajor(x) - flat_begin of the shard, in elements, so
  * areas are worked out in elements and become bytes last: a row of half bytes may end inside one.
  */
+#include "service/bind.h"
+
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "base/hash.h"
 #include "base/sort.h"
-#include "convert/format.h"
-#include "plan/shards.h"
-#include "service/registry.h"
-
-#include <ferry/shard.h>
 
 #include <string.h>
 
-/* One tensor of one side, as this rank holds it. */
-typedef struct local_tensor {
-    size_t index;  /* into the caller's list */
-    uint32_t held; /* FY_NONE: not yet, or without bytes */
-    uint32_t n_dims;
-    uint64_t shape[FERRY_MAX_DIMS];
-    uint64_t flat_begin;
-    uint64_t bytes;
-    bool is_whole; /* a box of a tensor on a mesh, and no part of its elements in a row */
-} local_tensor;
-
-typedef struct local_side {
-    const ferry_tensors *tensors;
-    bool is_destination;
-    local_tensor *items;
-    size_t n, capacity;
-    fy_index index; /* by name, of the first n_indexed */
-    size_t n_indexed;
-    const char *last_name; /* of the last look-up, and what it found */
-    size_t last;
-} local_side;
-
-typedef struct binding {
-    fy_registry *registry;
-    const ferry_plan *plan;
-    bool wants_pairs;
-    uint32_t me;       /* in the plan */
-    uint32_t my_rank;  /* in the world */
-    uint32_t *members; /* ascending: number r is rank r of the world */
-    uint32_t n_members;
-    local_side sides[2]; /* by ferry_side_role */
-    ferry_error *error;
-} binding;
-
-static void binding_cleanup(binding *b)
+static void binding_cleanup(fy_binding *b)
 {
     for (int side = 0; side < 2; side++) {
         fy_free(b->sides[side].items);
@@ -59,12 +22,13 @@ static void binding_cleanup(binding *b)
     fy_free(b->members);
 }
 
-static const char *name_of(const local_side *side, size_t tensor)
+static const char *name_of(const fy_local_side *side, size_t tensor)
 {
-    return fy_tensors_name(side->tensors, side->items[tensor].index);
+    const char *staged = side->items[tensor].staged;
+    return staged != NULL ? staged : fy_tensors_name(side->tensors, side->items[tensor].index);
 }
 
-static bool index_names(local_side *side)
+static bool index_names(fy_local_side *side)
 {
     for (; side->n_indexed < side->n; side->n_indexed++) {
         const char *name = name_of(side, side->n_indexed);
@@ -77,7 +41,7 @@ static bool index_names(local_side *side)
 }
 
 /* side->n if there is none. The index is made once moves come in another order. */
-static ferry_status search(local_side *side, const char *name, size_t *found_out,
+static ferry_status search(fy_local_side *side, const char *name, size_t *found_out,
                            ferry_error *error)
 {
     FY_TRY(fy_check_memory(index_names(side), "the tensors of a plan", error));
@@ -89,9 +53,9 @@ static ferry_status search(local_side *side, const char *name, size_t *found_out
     return FERRY_OK;
 }
 
-/* NULL if there is none. Moves come in the order of the shards, mostly: that saves a search. */
-static ferry_status find_tensor(local_side *side, const char *name, local_tensor **tensor_out,
-                                ferry_error *error)
+/* Moves come in the order of the shards, mostly: that saves a search. */
+ferry_status fy_bind_find(fy_local_side *side, const char *name, fy_local_tensor **tensor_out,
+                          ferry_error *error)
 {
     size_t at = side->last_name == NULL ? 0 : side->last + (name != side->last_name);
     bool is_next =
@@ -107,14 +71,14 @@ static ferry_status find_tensor(local_side *side, const char *name, local_tensor
     return FERRY_OK;
 }
 
-static const char *side_word(const local_side *side)
+static const char *side_word(const fy_local_side *side)
 {
     return side->is_destination ? "destination" : "source";
 }
 
 /* Whether the caller gave what the plan's shard needs. */
-static ferry_status check_given(const binding *b, const local_side *side, const ferry_shard *shard,
-                                size_t index)
+static ferry_status check_given(const fy_binding *b, const fy_local_side *side,
+                                const ferry_shard *shard, size_t index)
 {
     const char *word = side_word(side);
     unsigned long long bytes = shard->bytes;
@@ -143,7 +107,7 @@ static ferry_status check_given(const binding *b, const local_side *side, const 
 }
 
 /* Sources are held when something is sent of them: a replica may have no part in the plan. */
-static ferry_status hold(binding *b, const local_side *side, local_tensor *tensor)
+static ferry_status hold(fy_binding *b, const fy_local_side *side, fy_local_tensor *tensor)
 {
     size_t name;
     FY_TRY(fy_registry_name(b->registry, fy_tensors_name(side->tensors, tensor->index), &name,
@@ -155,7 +119,7 @@ static ferry_status hold(binding *b, const local_side *side, local_tensor *tenso
                                    back, name, side->is_destination, &tensor->held, b->error);
 }
 
-static ferry_status take_shard(binding *b, local_side *side, const ferry_shard *shard)
+static ferry_status take_shard(fy_binding *b, fy_local_side *side, const ferry_shard *shard)
 {
     if (shard->bytes == 0) {
         return FERRY_OK; /* no move has a box in it, and there need not be a buffer */
@@ -163,12 +127,14 @@ static ferry_status take_shard(binding *b, local_side *side, const ferry_shard *
     size_t guess = side->n == 0 ? 0 : side->items[side->n - 1].index + 1;
     size_t index = fy_tensors_find(side->tensors, shard->tensor, guess);
     FY_TRY(check_given(b, side, shard, index));
-    local_tensor tensor = {.index = index,
-                           .held = FY_NONE,
-                           .n_dims = shard->n_dims,
-                           .flat_begin = shard->is_flat ? shard->flat_begin : 0,
-                           .bytes = shard->bytes,
-                           .is_whole = !shard->is_flat && !shard->is_parameter};
+    fy_local_tensor tensor = {.index = index,
+                              .held = FY_NONE,
+                              .n_dims = shard->n_dims,
+                              .flat_begin = shard->is_flat ? shard->flat_begin : 0,
+                              .bytes = shard->bytes,
+                              .is_whole = !shard->is_flat && !shard->is_parameter,
+                              .dtype = shard->dtype,
+                              .conversion = shard->conversion};
     memcpy(tensor.shape, shard->local, shard->n_dims * sizeof *tensor.shape);
     if (!FY_RESERVE(side->items, side->capacity, side->n + 1)) {
         return fy_fail_no_memory(b->error, "the tensors of a plan");
@@ -179,32 +145,22 @@ static ferry_status take_shard(binding *b, local_side *side, const ferry_shard *
 
 static ferry_status visit_source(void *context, const ferry_shard *shard)
 {
-    binding *b = context;
+    fy_binding *b = context;
     return take_shard(b, &b->sides[FERRY_SIDE_SOURCE], shard);
 }
 
 static ferry_status visit_destination(void *context, const ferry_shard *shard)
 {
-    binding *b = context;
+    fy_binding *b = context;
     return take_shard(b, &b->sides[FERRY_SIDE_DESTINATION], shard);
 }
 
-/* A box in elements of the memory: rows of run elements, as long as they can be. */
-typedef struct element_box {
-    uint64_t first;
-    uint64_t run;
-    uint32_t n_dims; /* beside the run; of lengths above 1 */
-    uint64_t length[FERRY_MAX_DIMS];
-    uint64_t stride[FERRY_MAX_DIMS];
-} element_box;
-
-/* False where the box is not within the shard. */
-static bool lay_out(const local_tensor *tensor, const uint64_t *begin, const uint64_t *length,
-                    element_box *box)
+bool fy_element_box_within(const fy_local_tensor *tensor, const uint64_t *begin,
+                           const uint64_t *length, fy_element_box *box)
 {
     uint64_t stride = 1, first = 0, skipped, end;
     uint32_t at = FERRY_MAX_DIMS; /* dimensions fill the arrays from the end */
-    *box = (element_box){.run = 1};
+    *box = (fy_element_box){.run = 1};
     for (uint32_t d = tensor->n_dims; d-- > 0;) {
         if (!fy_add(begin[d], length[d], &end) || end > tensor->shape[d] ||
             !fy_mul(begin[d], stride, &skipped) || !fy_add(first, skipped, &first)) {
@@ -244,7 +200,7 @@ static bool to_bytes(uint64_t elements, uint32_t bits, uint64_t *bytes_out)
     return true;
 }
 
-static bool box_to_bytes(element_box *box, uint32_t bits)
+bool fy_element_box_to_bytes(fy_element_box *box, uint32_t bits)
 {
     bool whole = to_bytes(box->first, bits, &box->first) && to_bytes(box->run, bits, &box->run);
     for (uint32_t d = 0; d < box->n_dims && whole; d++) {
@@ -253,17 +209,16 @@ static bool box_to_bytes(element_box *box, uint32_t bits)
     return whole;
 }
 
-static ferry_status fail_move(const binding *b, const ferry_move *move, const char *why)
+ferry_status fy_bind_fail_move(const fy_binding *b, const ferry_move *move, const char *why)
 {
     return fy_fail(b->error, FERRY_ERR_INVALID_PLAN, "%s: task %llu from rank %u to rank %u %s",
                    move->tensor, (unsigned long long)move->task_id, move->from, move->to, why);
 }
 
-/* A box that says itself where its elements lie in a parameter. */
-static element_box box_of(uint64_t offset, uint32_t n_dims, const uint64_t *length,
-                          const uint64_t *stride)
+fy_element_box fy_element_box_of(uint64_t offset, uint32_t n_dims, const uint64_t *length,
+                                 const uint64_t *stride)
 {
-    element_box box = {.first = offset, .run = 1};
+    fy_element_box box = {.first = offset, .run = 1};
     uint32_t n = 0;
     while (n_dims > 0 && (length[n_dims - 1] == 1 || stride[n_dims - 1] == box.run)) {
         box.run *= length[--n_dims];
@@ -278,14 +233,13 @@ static element_box box_of(uint64_t offset, uint32_t n_dims, const uint64_t *leng
     return box;
 }
 
-/* The same as an area of bytes, so many of them, within what the parameter has. */
-static ferry_status find_parameter_area(const binding *b, const char *name, element_box *box,
-                                        uint32_t bits, uint64_t bytes, const local_tensor *tensor,
-                                        fy_area *area_out)
+ferry_status fy_bind_parameter_area(const fy_binding *b, const char *name, fy_element_box *box,
+                                    uint32_t bits, uint64_t bytes, const fy_local_tensor *tensor,
+                                    fy_area *area_out)
 {
     ferry_error why = {.message = "elements do not begin and end on bytes"};
     uint64_t begin, end = 0;
-    ferry_status status = box_to_bytes(box, bits)
+    ferry_status status = fy_element_box_to_bytes(box, bits)
                               ? fy_area_make(box->first, box->run, box->n_dims, box->length,
                                              box->stride, area_out, &why)
                               : FERRY_ERR_INVALID_PLAN;
@@ -307,9 +261,9 @@ static ferry_status find_parameter_area(const binding *b, const char *name, elem
 /* Of a move's elements, as one of its ends has them. */
 static uint32_t bits_of(const ferry_move *move, bool is_send)
 {
-    return move->conversion == NULL ? move->dtype.element_bits
-           : is_send                ? move->src_dtype.element_bits
-                                    : move->dst_dtype.element_bits;
+    return move->conversion == NULL || fy_is_gathered(move) ? move->dtype.element_bits
+           : is_send                                        ? move->src_dtype.element_bits
+                                                            : move->dst_dtype.element_bits;
 }
 
 /* How many bytes a move's elements are at one of its ends; false: more than a number can say. */
@@ -321,150 +275,48 @@ static bool bytes_at_end(const ferry_move *move, bool is_send, uint64_t *bytes_o
 }
 
 /* The area of a move's box in a tensor of this rank. */
-static ferry_status find_area(const binding *b, const ferry_move *move, const local_tensor *tensor,
-                              bool is_send, fy_area *area_out)
+static ferry_status find_area(const fy_binding *b, const ferry_move *move,
+                              const fy_local_tensor *tensor, bool is_send, fy_area *area_out)
 {
     uint32_t n_dims = is_send ? move->src_n_dims : move->n_dims;
     uint32_t bits = bits_of(move, is_send);
     uint64_t bytes;
-    element_box box;
+    fy_element_box box;
     if (!bytes_at_end(move, is_send, &bytes)) {
-        return fail_move(b, move, "has too many bytes");
+        return fy_bind_fail_move(b, move, "has too many bytes");
     }
     if ((is_send ? move->src_parameter : move->dst_parameter) != NULL) {
-        box = is_send ? box_of(move->src_offset, n_dims, move->src_length, move->src_strides)
-                      : box_of(move->dst_offset, n_dims, move->length, move->dst_strides);
-        return find_parameter_area(b, move->tensor, &box, bits, bytes, tensor, area_out);
+        box = is_send
+                  ? fy_element_box_of(move->src_offset, n_dims, move->src_length, move->src_strides)
+                  : fy_element_box_of(move->dst_offset, n_dims, move->length, move->dst_strides);
+        return fy_bind_parameter_area(b, move->tensor, &box, bits, bytes, tensor, area_out);
     }
-    if (n_dims != tensor->n_dims || !lay_out(tensor, is_send ? move->src_begin : move->dst_begin,
-                                             is_send ? move->src_length : move->length, &box)) {
-        return fail_move(b, move, "has a box outside the shard");
+    if (n_dims != tensor->n_dims ||
+        !fy_element_box_within(tensor, is_send ? move->src_begin : move->dst_begin,
+                               is_send ? move->src_length : move->length, &box)) {
+        return fy_bind_fail_move(b, move, "has a box outside the shard");
     }
-    if (!box_to_bytes(&box, bits)) {
-        return fail_move(b, move, "has rows that do not begin and end on bytes");
+    if (!fy_element_box_to_bytes(&box, bits)) {
+        return fy_bind_fail_move(b, move, "has rows that do not begin and end on bytes");
     }
     fy_area area;
     FY_TRY(fy_area_make(box.first, box.run, box.n_dims, box.length, box.stride, &area, b->error));
     if (area.bytes != bytes) {
-        return fail_move(b, move, "has a box of another size than the move");
+        return fy_bind_fail_move(b, move, "has a box of another size than the move");
     }
     *area_out = area;
     return FERRY_OK;
 }
 
-/*
- * Blocks that share a scale. The sender makes them: to its receiver codes and scales are tensors
- * like others. In the shard blocks begin at its first element.
- */
-
-static ferry_status take_scaling(const binding *b, const ferry_move *move,
-                                 const local_tensor *tensor, uint32_t *number_out)
-{
-    const ferry_conversion *its = move->conversion;
-    uint32_t n = tensor->n_dims;
-    fy_quantized q = {.format = {.kind = its->code_dtype.kind,
-                                 .scale_kind = its->scale_dtype.kind,
-                                 .rule = (fy_scale_rule)its->scale_rule,
-                                 .block = {its->block[0], its->block[1]}},
-                      .kind = move->src_dtype.kind};
-    fy_block_facts facts;
-    uint64_t n_planes = 1;
-    if (!tensor->is_whole || n < 2 || move->src_n_dims != n || its->at_receiver ||
-        move->src_parameter != NULL) {
-        return fail_move(b, move, "quantizes what is no box of whole blocks of the sender's");
-    }
-    q.n_rows = tensor->shape[n - 2];
-    q.n_columns = tensor->shape[n - 1];
-    for (uint32_t d = 0; d + 2 < n; d++) {
-        n_planes *= tensor->shape[d];
-    }
-    FY_TRY(fy_check_quantized(&q, &facts, b->error));
-    return fy_registry_scale(b->registry, tensor->held, &q, n_planes, number_out, b->error);
-}
-
-/* The shard's scales, as a tensor of its own. */
-static local_tensor scales_of(const fy_scaling *s, const local_tensor *values)
-{
-    local_tensor scales = *values;
-    fy_scales_shape(&s->q, &scales.shape[values->n_dims - 2]);
-    scales.held = s->held;
-    scales.bytes = s->n * s->n_planes * (s->q.format.scale_kind == FERRY_F32 ? sizeof(float) : 1);
-    return scales;
-}
-
-/* A send of scales that are made when a run begins. */
-static ferry_status add_scales(binding *b, const ferry_move *move, const local_tensor *values,
-                               uint32_t peer)
-{
-    uint64_t begin[FERRY_MAX_DIMS], length[FERRY_MAX_DIMS];
-    uint32_t number = 0, n = values->n_dims, bits = move->dtype.element_bits;
-    element_box box;
-    fy_area area;
-    FY_TRY(take_scaling(b, move, values, &number));
-    local_tensor scales = scales_of(&b->registry->scalings[number], values);
-    for (uint32_t d = 0; d < n; d++) {
-        uint64_t block = d + 2 < n ? 1 : move->conversion->block[d + 2 - n];
-        begin[d] = move->src_begin[d] / block;
-        length[d] = fy_ceil_div(move->src_length[d], block);
-        if (move->src_begin[d] % block != 0) {
-            return fail_move(b, move, "has scales of blocks that begin before it");
-        }
-    }
-    if (!lay_out(&scales, begin, length, &box) || !box_to_bytes(&box, bits)) {
-        return fail_move(b, move, "has a box outside the shard");
-    }
-    FY_TRY(fy_area_make(box.first, box.run, box.n_dims, box.length, box.stride, &area, b->error));
-    if (area.bytes != move->bytes) {
-        return fail_move(b, move, "has other scales than its box has blocks");
-    }
-    return fy_registry_add_area(b->registry, true, move->task_id, peer, scales.held, bits / 8, 0,
-                                &area, b->error);
-}
-
-/* A move's codes, of the divisors of its box. */
-static ferry_status find_codes(const binding *b, const ferry_move *move, const local_tensor *values,
-                               uint32_t *number_out)
-{
-    uint32_t number = 0, n = values->n_dims;
-    uint64_t shape[2], step;
-    FY_TRY(take_scaling(b, move, values, &number));
-    const fy_scaling *s = &b->registry->scalings[number];
-    const uint64_t *block = s->q.format.block;
-    const uint64_t *begin = move->src_begin, *length = move->src_length;
-    fy_scales_shape(&s->q, shape);
-    fy_task_cast codes = {.cast = {.from_kind = s->q.kind,
-                                   .to_kind = s->q.format.kind,
-                                   .overflow = FY_OVERFLOW_CODES,
-                                   .n_rows = length[n - 2],
-                                   .n_columns = length[n - 1]},
-                          .from_bytes = (uint32_t)fy_cast_element_bytes(s->q.kind),
-                          .to_bytes = 1,
-                          .wire_bytes = 1};
-    fy_cast_scales *scales = &codes.cast.to_scales;
-    uint64_t first = begin[n - 2] / block[0] * shape[1] + begin[n - 1] / block[1];
-    *scales = (fy_cast_scales){.block = {block[0], block[1]},
-                               .origin = {begin[n - 2] % block[0], begin[n - 1] % block[1]},
-                               .pitch = shape[1],
-                               .n_plane_dims = n - 2};
-    step = s->n;
-    for (uint32_t d = n - 2; d-- > 0; step *= values->shape[d]) {
-        scales->plane_length[d] = length[d];
-        scales->plane_stride[d] = step;
-        first += begin[d] * step;
-    }
-    scales->values = s->divisors + first;
-    return fy_registry_convert(b->registry, &codes, number_out, b->error);
-}
-
 /* A rank of the plan in the world. */
-static ferry_status find_member(const binding *b, uint32_t member, uint32_t *rank_out)
+static ferry_status find_member(const fy_binding *b, uint32_t member, uint32_t *rank_out)
 {
-    FY_BISECT(uint32_t, low, 0, b->n_members, middle, b->members[middle] < member);
-    if (low == b->n_members || b->members[low] != member) {
+    FY_BISECT(uint32_t, low, 0, b->n_members, middle, b->members[middle].member < member);
+    if (low == b->n_members || b->members[low].member != member) {
         return fy_fail(b->error, FERRY_ERR_INVALID_INPUT,
                        "rank %u is gone: plan again without it (lost_ranks)", member);
     }
-    *rank_out = low;
+    *rank_out = b->members[low].rank;
     return FERRY_OK;
 }
 
@@ -472,24 +324,26 @@ static ferry_status find_member(const binding *b, uint32_t member, uint32_t *ran
  * What becomes of a move's elements. Of plans that ferry made all of this is so; a caller's own
  * could be anything.
  */
-static ferry_status find_conversion(const binding *b, const ferry_move *move,
-                                    const local_tensor *tensor, bool is_send, uint32_t *number_out)
+static ferry_status find_conversion(const fy_binding *b, const ferry_move *move,
+                                    const fy_local_tensor *tensor, bool is_send,
+                                    uint32_t *number_out)
 {
     const ferry_conversion *its = move->conversion;
     *number_out = 0;
-    if (its == NULL) {
+    if (its == NULL || fy_is_gathered(move)) {
         return FERRY_OK;
     }
     if (its->kind == FERRY_CONVERSION_CODES || its->kind == FERRY_CONVERSION_SCALES) {
-        return is_send ? find_codes(b, move, tensor, number_out) : FERRY_OK;
+        return is_send ? fy_bind_codes(b, move, tensor, number_out) : FERRY_OK;
     }
-    if (its->kind != FERRY_CONVERSION_CAST) {
-        return fail_move(b, move, "has a conversion that the copy service does not do");
+    bool is_raw = its->kind == FERRY_CONVERSION_DEQUANTIZE;
+    if (its->kind != FERRY_CONVERSION_CAST && !is_raw) {
+        return fy_bind_fail_move(b, move, "has a conversion that the copy service does not do");
     }
     uint32_t from = move->src_dtype.kind, to = move->dst_dtype.kind;
     uint32_t wire = its->at_receiver ? from : to;
     if (!fy_cast_exists(from, to) || move->dtype.kind != wire || its->scale == 0) {
-        return fail_move(b, move, "has a cast that there is not");
+        return fy_bind_fail_move(b, move, "has a cast that there is not");
     }
     fy_task_cast conversion = {
         .cast = {.from_kind = from,
@@ -500,6 +354,7 @@ static ferry_status find_conversion(const binding *b, const ferry_move *move,
                  .n_rows = 1,
                  .n_columns = 1},
         .at_receiver = its->at_receiver,
+        .is_raw = is_raw,
         .from_bytes = (uint32_t)fy_cast_element_bytes(from),
         .to_bytes = (uint32_t)fy_cast_element_bytes(to),
         .wire_bytes = (uint32_t)fy_cast_element_bytes(wire)};
@@ -511,17 +366,17 @@ static bool makes_scales(const ferry_move *move)
     return move->conversion != NULL && move->conversion->kind == FERRY_CONVERSION_SCALES;
 }
 
-static ferry_status add_end(binding *b, const ferry_move *move, bool is_send)
+static ferry_status add_end(fy_binding *b, const ferry_move *move, bool is_send)
 {
-    local_side *side = &b->sides[is_send ? FERRY_SIDE_SOURCE : FERRY_SIDE_DESTINATION];
+    fy_local_side *side = &b->sides[is_send ? FERRY_SIDE_SOURCE : FERRY_SIDE_DESTINATION];
     const char *parameter = is_send ? move->src_parameter : move->dst_parameter;
     const char *name = parameter != NULL                 ? parameter
                        : is_send && move->source != NULL ? move->source
                                                          : move->tensor;
-    local_tensor *tensor;
-    FY_TRY(find_tensor(side, name, &tensor, b->error));
+    fy_local_tensor *tensor;
+    FY_TRY(fy_bind_find(side, name, &tensor, b->error));
     if (tensor == NULL) {
-        return fail_move(b, move, "has a box in a tensor that this rank does not have");
+        return fy_bind_fail_move(b, move, "has a box in a tensor that this rank does not have");
     }
     uint32_t peer = 0, conversion = 0;
     fy_area area = {0};
@@ -530,20 +385,32 @@ static ferry_status add_end(binding *b, const ferry_move *move, bool is_send)
         status = hold(b, side, tensor);
     }
     if (status == FERRY_OK && is_send && makes_scales(move)) {
-        return add_scales(b, move, tensor, peer);
+        return fy_bind_scales(b, move, tensor, peer);
+    }
+    fy_local_tensor gathered;
+    if (status == FERRY_OK && !is_send && fy_is_gathered(move)) {
+        status = fy_bind_gather(b, tensor, move->src_dtype, move->tensor, &gathered);
+        tensor = &gathered;
     }
     FY_THEN(status, find_conversion(b, move, tensor, is_send, &conversion));
     FY_THEN(status, find_area(b, move, tensor, is_send, &area));
-    uint32_t bits = move->dtype.element_bits;
-    return status == FERRY_OK
-               ? fy_registry_add_area(b->registry, is_send, move->task_id, peer, tensor->held,
-                                      bits % 8 == 0 ? bits / 8 : 1, conversion, &area, b->error)
-               : status;
+    uint32_t bits = move->dtype.element_bits, rows = 0;
+    if (status == FERRY_OK && fy_is_gathered(move) && move->dst_parameter == NULL) {
+        status = fy_bind_rows(b, move, &rows);
+    }
+    FY_THEN(status,
+            fy_registry_add_area(b->registry, is_send, move->task_id, peer, tensor->held,
+                                 bits % 8 == 0 ? bits / 8 : 1, conversion, &area, b->error));
+    if (status == FERRY_OK && rows != 0) {
+        fy_ends *ends = is_send ? &b->registry->sends : &b->registry->receives;
+        ends->items[ends->n - 1].rows = rows;
+    }
+    return status;
 }
 
 static ferry_status visit_move(void *context, const ferry_move *move)
 {
-    binding *b = context;
+    fy_binding *b = context;
     ferry_status status = FERRY_OK;
     if (move->bytes == 0) {
         return FERRY_OK;
@@ -560,32 +427,39 @@ static ferry_status visit_move(void *context, const ferry_move *move)
 /* What this rank writes by itself. */
 static ferry_status visit_fill(void *context, const ferry_fill *fill)
 {
-    binding *b = context;
+    fy_binding *b = context;
     uint32_t bits = fill->dtype.element_bits;
-    local_tensor *tensor;
+    fy_local_tensor *tensor;
     fy_area area = {0};
     if (fill->bytes == 0) {
         return FERRY_OK;
     }
-    FY_TRY(find_tensor(&b->sides[FERRY_SIDE_DESTINATION], fill->parameter, &tensor, b->error));
+    FY_TRY(fy_bind_find(&b->sides[FERRY_SIDE_DESTINATION], fill->parameter, &tensor, b->error));
     if (tensor == NULL) {
         return fy_fail(b->error, FERRY_ERR_INVALID_PLAN,
                        "%s: has a fill on rank %u, which does not have it", fill->parameter, b->me);
     }
-    element_box box = box_of(fill->offset, fill->n_dims, fill->shape, fill->strides);
-    FY_TRY(find_parameter_area(b, fill->parameter, &box, bits, fill->bytes, tensor, &area));
+    fy_element_box box = fy_element_box_of(fill->offset, fill->n_dims, fill->shape, fill->strides);
+    FY_TRY(fy_bind_parameter_area(b, fill->parameter, &box, bits, fill->bytes, tensor, &area));
     return fy_registry_add_fill(b->registry, b->my_rank, tensor->held, fill->bits,
                                 bits % 8 == 0 ? bits / 8 : 1, &area, b->error);
 }
 
-static ferry_status list_members(binding *b, const ferry_world *world)
+static int compare_members(const void *a, const void *b)
+{
+    const fy_bind_member *x = a, *y = b;
+    return (x->member > y->member) - (x->member < y->member);
+}
+
+static ferry_status list_members(fy_binding *b, const ferry_world *world)
 {
     b->n_members = ferry_world_rank_count(world);
     b->members = fy_alloc(b->n_members, sizeof *b->members);
     FY_TRY(fy_check_memory(b->members != NULL, "the members of a world", b->error));
     for (uint32_t r = 0; r < b->n_members; r++) {
-        b->members[r] = ferry_world_member_of(world, r);
+        b->members[r] = (fy_bind_member){.member = ferry_world_member_of(world, r), .rank = r};
     }
+    fy_sort(b->members, b->n_members, sizeof *b->members, compare_members);
     uint32_t n_plan = ferry_plan_rank_count(b->plan);
     if (ferry_world_epoch(world) == 0 && n_plan > b->n_members) {
         return fy_fail(b->error, FERRY_ERR_INVALID_INPUT,
@@ -594,7 +468,7 @@ static ferry_status list_members(binding *b, const ferry_world *world)
     return FERRY_OK;
 }
 
-static ferry_status visit(binding *b)
+static ferry_status visit(fy_binding *b)
 {
     if (b->me >= ferry_plan_rank_count(b->plan)) {
         return FERRY_OK; /* a rank that the plan does not know */
@@ -602,7 +476,10 @@ static ferry_status visit(binding *b)
     FY_TRY(ferry_plan_visit_shards(b->plan, FERRY_SIDE_SOURCE, b->me, visit_source, b, b->error));
     FY_TRY(ferry_plan_visit_shards(b->plan, FERRY_SIDE_DESTINATION, b->me, visit_destination, b,
                                    b->error));
+    FY_TRY(ferry_plan_visit_staged(b->plan, b->me, fy_bind_staged, b, b->error));
+    FY_TRY(fy_plan_visit_products(b->plan, b->me, fy_bind_product, b, b->error));
     FY_TRY(ferry_plan_visit(b->plan, b->me, visit_move, b, NULL, b->error));
+    FY_TRY(fy_plan_visit_made(b->plan, b->me, fy_bind_made, b, b->error));
     return ferry_plan_visit_fills(b->plan, b->me, visit_fill, b, b->error);
 }
 
@@ -610,7 +487,7 @@ ferry_status fy_bind(fy_registry *registry, const ferry_world *world, const ferr
                      const ferry_tensors *sources, const ferry_tensors *destinations,
                      bool wants_pairs, ferry_error *error)
 {
-    binding b = {.registry = registry, .plan = plan, .wants_pairs = wants_pairs, .error = error};
+    fy_binding b = {.registry = registry, .plan = plan, .wants_pairs = wants_pairs, .error = error};
     b.my_rank = ferry_world_rank(world);
     b.me = ferry_world_member_of(world, b.my_rank);
     b.sides[FERRY_SIDE_SOURCE].tensors = sources;

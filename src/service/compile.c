@@ -80,6 +80,15 @@ static ferry_status digest_in(fy_service_program *program, const fy_channel *cha
     return FERRY_OK;
 }
 
+/* Before values are taken out of their slot: so many bands of those before are made. */
+static ferry_status wait_made(fy_service_program *program, const fy_item *item, ferry_error *error)
+{
+    uint32_t counter = fy_counter_of(program->n_channels, 0);
+    return item->n_made == 0
+               ? FERRY_OK
+               : fy_program_wait_add(&program->steps, counter, item->n_made, 0, error);
+}
+
 static ferry_status compile_in(fy_service_program *program, const fy_channel *channel,
                                uint32_t number, ferry_error *error)
 {
@@ -92,6 +101,7 @@ static ferry_status compile_in(fy_service_program *program, const fy_channel *ch
         FY_TRY(fy_program_block_add(steps, item->order, error));
         FY_TRY(
             fy_program_wait_add(steps, fy_counter_of(number, FY_COUNTER_ARRIVED), i + 1, 0, error));
+        FY_TRY(wait_made(program, item, error));
         if (item->path == FERRY_PATH_STAGED || program->checks_ends) {
             FY_TRY(fy_program_step_add(steps, FY_STEP_MOVE, i, 1, error));
         }
@@ -100,11 +110,14 @@ static ferry_status compile_in(fy_service_program *program, const fy_channel *ch
     return FERRY_OK;
 }
 
-static ferry_status compile_local(fy_program *steps, const fy_lane *local, ferry_error *error)
+static ferry_status compile_local(fy_service_program *program, ferry_error *error)
 {
+    fy_program *steps = &program->steps;
+    const fy_lane *local = &program->local;
     FY_TRY(fy_program_lane_add(steps, FY_GRADE_LOCAL, false, false, error));
     for (uint32_t i = 0; i < local->n_items; i++) {
         FY_TRY(fy_program_block_add(steps, i, error));
+        FY_TRY(wait_made(program, &local->items[i], error));
         for (int phase = 0; phase < FY_LOCAL_PHASES; phase++) {
             FY_TRY(fy_program_step_add(steps, FY_STEP_MOVE, i, 1, error));
         }
@@ -121,9 +134,10 @@ ferry_status fy_service_compile(fy_service_program *program, ferry_error *error)
         FY_TRY(compile_out(program, channel, c, error));
         FY_TRY(compile_in(program, channel, c, error));
     }
-    FY_TRY(compile_local(steps, &program->local, error));
-    if (steps->n_counters < FY_N_COUNTERS * program->n_channels) {
-        steps->n_counters = FY_N_COUNTERS * program->n_channels;
+    FY_TRY(compile_local(program, error));
+    uint32_t n_counters = fy_counter_of(program->n_channels, 1); /* and that of bands */
+    if (steps->n_counters < n_counters) {
+        steps->n_counters = n_counters;
     }
     return FERRY_OK;
 }

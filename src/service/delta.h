@@ -51,8 +51,13 @@ void fy_delta_begin(ferry_service *service);
 static inline bool fy_delta_keeps(const ferry_service *service, const fy_item_part *part)
 {
     const fy_registry *registry = &service->registry;
-    return (part->end & FY_RELAYED) == 0 &&
-           registry->held[registry->sends.items[part->end].held].is_kept;
+    if ((part->end & FY_RELAYED) != 0) {
+        return false;
+    }
+    const fy_end *end = &registry->sends.items[part->end];
+    const fy_task_cast *how = fy_end_conversion(registry, end);
+    /* What the last run brought is not there any more where the receiver has multiplied it. */
+    return registry->held[end->held].is_kept && (how == NULL || !how->is_raw);
 }
 
 /* The receiver: steps of what comes in, for items [first, first + n). */

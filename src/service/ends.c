@@ -33,7 +33,7 @@ fy_part_end fy_goal_of(const ferry_service *service, const fy_channel *channel,
                        const fy_item_part *part)
 {
     if (channel == NULL) {
-        return fy_target_of(service, part->place);
+        return fy_target_at(service, part->place, part->first);
     }
     const fy_place *place = &channel->places[part->place];
     const fy_spot *spot = &channel->bases[place->base].spots[service->run->side];

@@ -20,6 +20,8 @@ fy_part_end fy_source_of(const ferry_service *service, const fy_item_part *part)
 
 /* A receive's memory, which is here. */
 fy_part_end fy_target_of(const ferry_service *service, uint32_t receive);
+/* The same for a part that begins at this byte: values have it band by band. */
+fy_part_end fy_target_at(const ferry_service *service, uint32_t receive, uint64_t first);
 
 /* Where a part goes at the channel's peer, as it is mapped here; NULL: at a receive of this rank's
  * own. */

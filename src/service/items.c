@@ -77,6 +77,9 @@ ferry_status fy_items_make(ferry_service *service, ferry_error *error)
         for (uint32_t p = 0; p < N_PATHS; p++) {
             for (uint32_t i = 0; i < wire->n_sends; i++) {
                 const fy_wanted *its = &wire->wanted[i];
+                if (fy_is_banded(service, &service->registry.sends.items[wire->first_send + i])) {
+                    continue;
+                }
                 for (uint32_t r = 0; its->path == paths_in_turn[p] && r < its->n_ranges; r++) {
                     const fy_range *range = &wire->ranges[its->first_range + r];
                     FY_TRY(fy_items_cut(service, channel, wire->first_send + i, i, range->first,
@@ -84,6 +87,7 @@ ferry_status fy_items_make(ferry_service *service, ferry_error *error)
                 }
             }
         }
+        FY_TRY(fy_bands_cut(service, channel, error));
         /* In turn with those of other channels, each rank beginning behind itself. */
         uint32_t n = program->n_channels;
         uint32_t turn = 0;
@@ -97,31 +101,37 @@ ferry_status fy_items_make(ferry_service *service, ferry_error *error)
     return FERRY_OK;
 }
 
-ferry_status fy_items_local(ferry_service *service, ferry_error *error)
+ferry_status fy_items_cut_local(ferry_service *service, uint32_t send, uint32_t receive,
+                                uint64_t first, uint64_t bytes, uint64_t order, ferry_error *error)
 {
-    fy_service_program *program = service->program;
-    const fy_wire *wire = service->wire;
-    const fy_registry *registry = &service->registry;
     uint64_t slot = service->options.slot_bytes;
     uint64_t limit = slot < FY_DIRECT_BYTES ? slot : (uint64_t)FY_DIRECT_BYTES;
+    fy_item_part part = {.end = send, .place = receive, .first = first, .bytes = bytes};
+    return cut(service, &service->program->local, &part, FERRY_PATH_LOCAL, limit, order, error);
+}
+
+ferry_status fy_items_local(ferry_service *service, ferry_error *error)
+{
+    const fy_wire *wire = service->wire;
+    const fy_registry *registry = &service->registry;
     for (size_t i = wire->local_receives; i < registry->receives.n; i++) {
         const fy_end *end = &registry->receives.items[i];
         if (end->peer != service->world->rank) {
             break;
         }
         uint32_t send = wire->local_sends + (uint32_t)(i - wire->local_receives);
+        if (fy_is_banded(service, end)) {
+            continue;
+        }
         fy_range all = {.first = 0, .bytes = end->bytes};
         fy_range *wants = wire->wants_of == NULL ? &all : wire->wants + wire->wants_of[i];
         uint32_t n = wire->wants_of == NULL ? 1 : wire->wants_of[i + 1] - wire->wants_of[i];
         for (uint32_t w = 0; w < n; w++) {
-            fy_item_part part = {.end = send,
-                                 .place = (uint32_t)i,
-                                 .first = wants[w].first,
-                                 .bytes = wants[w].bytes};
-            FY_TRY(cut(service, &program->local, &part, FERRY_PATH_LOCAL, limit, 0, error));
+            FY_TRY(fy_items_cut_local(service, send, (uint32_t)i, wants[w].first, wants[w].bytes, 0,
+                                      error));
         }
     }
-    return FERRY_OK;
+    return fy_bands_cut_local(service, error);
 }
 
 /*

@@ -32,7 +32,8 @@ typedef struct entry {
     uint64_t version; /* of the state */
     uint64_t bytes;   /* that runs write */
     uint64_t missing;
-    gap *gaps; /* sorted, apart */
+    bool is_raw; /* it has codes, or parts of them, in place of their products */
+    gap *gaps;   /* sorted, apart */
     size_t n_gaps, capacity;
 } entry;
 
@@ -111,12 +112,37 @@ static ferry_status add_part(const ferry_service *service, ferry_ledger *ledger,
 {
     const fy_registry *registry = &service->registry;
     const fy_end *end = &registry->receives.items[receive];
-    entry *its = &ledger->entries[registry->held[end->held].destination];
+    uint32_t destination = registry->held[end->held].destination;
+    if (destination == FY_NONE) { /* what is made of it is missing */
+        return FERRY_OK;
+    }
+    entry *its = &ledger->entries[destination];
     const fy_task_cast *how = fy_end_conversion(registry, end);
     fy_area area = fy_end_area(registry, end);
     uint64_t there = fy_bytes_there(how, bytes);
     its->missing += there;
     return fy_area_visit_spans(&area, fy_bytes_there(how, first), there, add_gap, its, error);
+}
+
+/* What is made here is made anew, of values that come anew: the next service has other memory. */
+static ferry_status add_makings(const ferry_service *service, ferry_ledger *ledger, size_t from,
+                                ferry_error *error)
+{
+    const fy_registry *registry = &service->registry;
+    ferry_status status = FERRY_OK;
+    for (size_t i = from; i < registry->n_makings; i++) {
+        const fy_end *made[] = {&registry->makings[i].codes, &registry->makings[i].scales};
+        for (size_t k = 0; status == FERRY_OK && k < 2; k++) {
+            if (made[k]->held == FY_NONE) {
+                continue;
+            }
+            entry *its = &ledger->entries[registry->held[made[k]->held].destination];
+            fy_area area = fy_end_area(registry, made[k]);
+            its->missing += area.bytes;
+            status = fy_area_visit_spans(&area, 0, area.bytes, add_gap, its, error);
+        }
+    }
+    return status;
 }
 
 static ferry_status add_lane(const ferry_service *service, ferry_ledger *ledger,
@@ -135,6 +161,30 @@ static ferry_status add_lane(const ferry_service *service, ferry_ledger *ledger,
     return status;
 }
 
+/* All of a destination whose codes were not multiplied, whatever came of them. */
+static ferry_status add_raw(const ferry_service *service, ferry_ledger *ledger, ferry_error *error)
+{
+    const fy_registry *registry = &service->registry;
+    const size_t n_made = service->run->products.n_done;
+    for (size_t i = n_made; i < registry->n_products; i++) {
+        entry *its = &ledger->entries[registry->held[registry->products[i].target].destination];
+        if (fy_product_is_missing(registry, n_made, i)) {
+            its->is_raw = true;
+            its->missing = its->n_gaps = 0;
+        }
+    }
+    ferry_status status = FERRY_OK;
+    const fy_ends *receives = &registry->receives;
+    for (size_t i = 0; n_made < registry->n_products && i < receives->n && status == FERRY_OK;
+         i++) {
+        uint32_t destination = registry->held[receives->items[i].held].destination;
+        if (destination != FY_NONE && ledger->entries[destination].is_raw) {
+            status = add_part(service, ledger, (uint32_t)i, 0, receives->items[i].bytes, error);
+        }
+    }
+    return status;
+}
+
 /* What the last run of this schedule has not dealt with; all of it where there was none. */
 static ferry_status add_undone(const ferry_service *service, ferry_ledger *ledger,
                                ferry_error *error)
@@ -146,18 +196,29 @@ static ferry_status add_undone(const ferry_service *service, ferry_ledger *ledge
         const fy_channel *channel = &program->channels[c];
         FY_TRY(add_lane(service, ledger, &channel->in, run->channels[c].n_dealt, false, error));
     }
-    return FERRY_OK;
+    FY_TRY(add_makings(service, ledger, run->made.n, error));
+    return add_raw(service, ledger, error);
 }
 
-/* After a swap the version is in the fronts, and the backs, which are written next, have nothing
- * of it. */
+/*
+ * After a swap the version is in the fronts. A rank that joined and needs it gets it in a run of
+ * the same version, which leaves them alone: see fy_targets_begin.
+ */
+static void keep_fronts(ferry_ledger *ledger)
+{
+    for (size_t i = 0; i < ledger->n_entries; i++) {
+        ledger->entries[i].written = ledger->entries[i].front;
+    }
+}
+
+/* Nothing of it is where the next run writes. */
 static ferry_status add_all(const ferry_service *service, ferry_ledger *ledger, ferry_error *error)
 {
     const fy_ends *receives = &service->registry.receives;
     for (size_t i = 0; i < receives->n; i++) {
         FY_TRY(add_part(service, ledger, (uint32_t)i, 0, receives->items[i].bytes, error));
     }
-    return FERRY_OK;
+    return add_makings(service, ledger, 0, error);
 }
 
 static int compare_gaps(const void *a, const void *b)
@@ -247,16 +308,24 @@ static ferry_status make_ledger(const ferry_service *service, ferry_ledger **led
     return FERRY_OK;
 }
 
+/* Values come to make of them what is here: they come again. */
+static bool is_made_here(const ferry_service *service)
+{
+    return service->registry.n_products > 0 || service->registry.n_makings > 0;
+}
+
 static ferry_status write_ledger(const ferry_service *service, ferry_ledger **ledger_out,
                                  ferry_error *error)
 {
     ferry_ledger *ledger = NULL;
+    bool swaps = service->options.commit == FERRY_COMMIT_SWAP;
     ferry_status status = make_ledger(service, &ledger, error);
     if (status == FERRY_OK && ledger->begun && !service->run->is_whole) {
         status = add_undone(service, ledger, error);
-    } else if (status == FERRY_OK &&
-               (!ledger->begun || service->options.commit == FERRY_COMMIT_SWAP)) {
+    } else if (status == FERRY_OK && (!ledger->begun || (swaps && is_made_here(service)))) {
         status = add_all(service, ledger, error);
+    } else if (status == FERRY_OK && swaps) {
+        keep_fronts(ledger);
     }
     if (status != FERRY_OK) {
         ferry_ledger_destroy(ledger);
@@ -359,12 +428,18 @@ static const entry *find_entry(const ferry_ledger *ledger, const fy_registry *re
     return NULL;
 }
 
-/* Other bytes, or another buffer than that which is written next: nothing of it counts. */
+/*
+ * Other bytes, or another buffer than that which is written next: nothing of it counts. But the
+ * front does where the version is whole in it: a failed run has not written to that.
+ */
 static bool counts(const entry *its, const fy_registry *registry, const fy_target *target)
 {
     const fy_held *held = &registry->held[target->held];
-    return its != NULL && its->bytes == target->bytes &&
-           its->written == (uintptr_t)fy_held_target(held)->base;
+    if (its == NULL || its->bytes != target->bytes) {
+        return false;
+    }
+    bool is_front = its->written == its->front && its->written == (uintptr_t)held->front.base;
+    return its->written == (uintptr_t)fy_held_target(held)->base || (is_front && its->n_gaps == 0);
 }
 
 static void turn(fy_held *held)
@@ -510,7 +585,7 @@ static ferry_status want_missing(fy_wire *wire, const entry *its, const fy_area 
 
 ferry_status fy_ledger_apply(ferry_service *service, ferry_error *error)
 {
-    const fy_registry *registry = &service->registry;
+    fy_registry *registry = &service->registry;
     fy_wire *wire = service->wire;
     size_t n_wants = 0, capacity = 0;
     wire->wants_of = fy_alloc(registry->receives.n + 1, sizeof *wire->wants_of);
@@ -518,14 +593,21 @@ ferry_status fy_ledger_apply(ferry_service *service, ferry_error *error)
     const entry **entries = fy_alloc(registry->n_targets + 1, sizeof(const entry *));
     FY_TRY(fy_check_memory(entries != NULL, "a ledger", error));
     for (size_t t = 0; t < registry->n_targets; t++) {
-        const fy_target *target = &registry->targets[t];
+        fy_target *target = &registry->targets[t];
         const entry *its = find_entry(service->ledger, registry, target);
-        entries[t] = counts(its, registry, target) ? its : NULL;
+        /* Scales are in memory that is new. */
+        entries[t] = counts(its, registry, target) && !target->is_staged ? its : NULL;
+        target->lacks_nothing = entries[t] != NULL && entries[t]->n_gaps == 0;
+    }
+    for (size_t i = 0; i < registry->n_products; i++) { /* all of their codes, or none */
+        uint32_t t = registry->held[registry->products[i].target].destination;
+        entries[t] = entries[t] != NULL && entries[t]->n_gaps == 0 ? entries[t] : NULL;
     }
     ferry_status status = FERRY_OK;
     for (size_t i = 0; status == FERRY_OK && i < registry->receives.n; i++) {
         const fy_end *end = &registry->receives.items[i];
-        const entry *its = entries[registry->held[end->held].destination];
+        uint32_t destination = registry->held[end->held].destination;
+        const entry *its = destination == FY_NONE ? NULL : entries[destination];
         fy_area area = fy_end_area(registry, end);
         wire->wants_of[i] = (uint32_t)n_wants;
         const fy_task_cast *how = fy_end_conversion(registry, end);

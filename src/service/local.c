@@ -81,7 +81,7 @@ static ferry_status read_again(ferry_service *service, const fy_item *item, ferr
     for (uint32_t p = 0; service->program->checks_ends && status == FERRY_OK && p < item->n_parts;
          p++) {
         const fy_item_part *part = part_of(service, item, p);
-        fy_part_end to = fy_target_of(service, part->place);
+        fy_part_end to = fy_target_at(service, part->place, part->first);
         status = fy_move_hash(service, &to, fy_bytes_there(to.conversion, part->first),
                               fy_bytes_there(to.conversion, part->bytes),
                               &found_of(service, item)[p], error);
@@ -142,6 +142,7 @@ fy_progress fy_local_end(ferry_service *service)
     if (!check(service, item)) {
         return FY_PROGRESS_FAILED;
     }
+    fy_bands_take(service, &service->program->local, item, true);
     run->n_local++;
     run->done_bytes += item->bytes;
     fy_statistics_local(service, item, run->local_ns, run->copied_ns);

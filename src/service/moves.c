@@ -8,7 +8,7 @@
  * Queues
  */
 
-static const fy_space host = {FERRY_MEMORY_HOST, 0};
+static const fy_space host = {.kind = FERRY_MEMORY_HOST};
 
 static ferry_status add_queue(fy_moves *moves, fy_space from, fy_space to, ferry_error *error)
 {

@@ -12,6 +12,7 @@
 #include "base/sort.h"
 #include "service/registry.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum {
@@ -24,7 +25,7 @@ enum {
 typedef struct piece {
     uint64_t at;
     uint64_t extent; /* of its hull; of a piece without dimensions its only run */
-    uint32_t end;    /* into the receives, or the checker's sends for what is read */
+    uint32_t end;    /* as of end_at */
     uint16_t dim;
     bool is_read;
 } piece;
@@ -38,8 +39,7 @@ typedef struct row_piece {
 
 typedef struct checker {
     const fy_registry *registry;
-    /* The registry's, of each area from the largest stride to the least, and coalesced; behind the
-     * sends the shards that scales are made of, which are read whole. */
+    /* As end_at has them, of each area from the largest stride to the least, and coalesced. */
     fy_end *sends, *receives;
     uint64_t *dims;
     bool found;
@@ -48,6 +48,37 @@ typedef struct checker {
     uint64_t budget;
     bool exhausted;
 } checker;
+
+/* All that a scaling reads, as an end that is sent. */
+static fy_end shard_of(const fy_scaling *s)
+{
+    uint64_t n = s->n_planes * s->q.n_rows * s->q.n_columns; /* it fits: it lies in memory */
+    return (fy_end){.held = s->source, .run_bytes = n * fy_cast_element_bytes(s->q.kind)};
+}
+
+/*
+ * What is read: sends, and behind them the shards that scales are made of, whole. What is written:
+ * receives, and behind them codes and scales that are made here.
+ */
+static size_t n_ends(const fy_registry *registry, bool is_read)
+{
+    return is_read ? registry->sends.n + registry->n_scalings
+                   : registry->receives.n + 2 * registry->n_makings;
+}
+
+static fy_end end_at(const fy_registry *registry, size_t index, bool is_read)
+{
+    const fy_ends *ends = is_read ? &registry->sends : &registry->receives;
+    if (index < ends->n) {
+        return ends->items[index];
+    }
+    index -= ends->n;
+    if (is_read) {
+        return shard_of(&registry->scalings[index]);
+    }
+    const fy_code_maker *making = &registry->makings[index / 2];
+    return index % 2 == 0 ? making->codes : making->scales;
+}
 
 static const fy_end *end_of(const checker *c, const piece *p)
 {
@@ -519,40 +550,44 @@ static bool changes_nothing(const fy_registry *registry, uint32_t my_rank, const
 
 static piece piece_of(const fy_registry *registry, uint32_t index, bool is_read)
 {
-    const fy_end *end = &(is_read ? &registry->sends : &registry->receives)->items[index];
-    uint64_t extent = end->run_bytes;
-    for (uint32_t d = 0; d < end->n_dims; d++) {
-        const uint64_t *length = registry->dims + end->dims + d;
-        extent += (length[0] - 1) * length[end->n_dims];
+    fy_end end = end_at(registry, index, is_read);
+    uint64_t extent = end.run_bytes;
+    for (uint32_t d = 0; d < end.n_dims; d++) {
+        const uint64_t *length = registry->dims + end.dims + d;
+        extent += (length[0] - 1) * length[end.n_dims];
     }
-    return (piece){.at = address_of(registry, end, is_read),
+    return (piece){.at = address_of(registry, &end, is_read),
                    .extent = extent,
                    .end = index,
                    .is_read = is_read};
 }
 
-/* All that a scaling reads, as an end that is sent. */
-static fy_end shard_of(const fy_scaling *s)
+static void describe(const checker *c, const piece *p, uint32_t my_rank, char *text,
+                     size_t text_bytes)
 {
-    uint64_t n = s->n_planes * s->q.n_rows * s->q.n_columns; /* it fits: it lies in memory */
-    return (fy_end){.held = s->source, .run_bytes = n * fy_cast_element_bytes(s->q.kind)};
+    const fy_end *end = end_of(c, p);
+    if (!p->is_read && p->end >= c->registry->receives.n) {
+        snprintf(text, text_bytes, "\"%.200s\", which rank %u makes itself,",
+                 fy_held_name(c->registry, end->held), my_rank);
+        return;
+    }
+    fy_end_describe(c->registry, end, p->is_read, my_rank, text, text_bytes);
 }
 
 static ferry_status fail_pair(const checker *c, uint32_t my_rank, ferry_error *error)
 {
     const piece *writer = c->first.is_read ? &c->second : &c->first;
     const piece *other = c->first.is_read ? &c->first : &c->second;
-    const fy_end *written = end_of(c, writer), *second = end_of(c, other);
+    const fy_end *second = end_of(c, other);
     char text[2][320];
-    fy_end_describe(c->registry, written, false, my_rank, text[0], sizeof text[0]);
+    describe(c, writer, my_rank, text[0], sizeof text[0]);
     if (other->is_read && other->end >= c->registry->sends.n) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s writes bytes of \"%s\", of all of which scales are made: one of them "
                        "needs other memory",
                        text[0], c->registry->names + c->registry->held[second->held].name);
     }
-    fy_end_describe(c->registry, second, !other->is_read ? false : true, my_rank, text[1],
-                    sizeof text[1]);
+    describe(c, other, my_rank, text[1], sizeof text[1]);
     return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                    other->is_read ? "%s writes bytes that %s reads: one of them needs other memory"
                                   : "%s and %s write the same bytes: a byte can have one writer",
@@ -599,20 +634,21 @@ static void coalesce(fy_end *end, uint64_t *dims)
 }
 
 /* Areas of which all runs are pieces stay as they are. */
-static fy_end *copy_ends(checker *c, const fy_ends *ends, size_t *n_dims_inout)
+static fy_end *copy_ends(checker *c, bool is_read, size_t *n_dims_inout)
 {
-    fy_end *copy = fy_alloc(ends->n + c->registry->n_scalings + 1, sizeof *copy);
-    for (size_t i = 0; copy != NULL && i < ends->n; i++) {
-        const fy_end *end = &ends->items[i];
-        fy_area area = fy_end_area(c->registry, end);
-        copy[i] = *end;
+    size_t n = n_ends(c->registry, is_read);
+    fy_end *copy = fy_alloc(n + 1, sizeof *copy);
+    for (size_t i = 0; copy != NULL && i < n; i++) {
+        fy_end end = end_at(c->registry, i, is_read);
+        fy_area area = fy_end_area(c->registry, &end);
+        copy[i] = end;
         copy[i].dims = (uint32_t)*n_dims_inout;
-        if (end->n_dims > 0) {
-            memcpy(c->dims + copy[i].dims, c->registry->dims + end->dims,
-                   2 * end->n_dims * sizeof *c->dims);
+        if (end.n_dims > 0) {
+            memcpy(c->dims + copy[i].dims, c->registry->dims + end.dims,
+                   2 * end.n_dims * sizeof *c->dims);
         }
-        *n_dims_inout += 2 * (size_t)end->n_dims;
-        if (end->n_dims > 0 && fy_area_is_nested(&area)) {
+        *n_dims_inout += 2 * (size_t)end.n_dims;
+        if (end.n_dims > 0 && fy_area_is_nested(&area)) {
             sort_dims(&copy[i], c->dims);
             coalesce(&copy[i], c->dims);
         }
@@ -620,11 +656,11 @@ static fy_end *copy_ends(checker *c, const fy_ends *ends, size_t *n_dims_inout)
     return copy;
 }
 
-static size_t count_dims(const fy_ends *ends)
+static size_t count_dims(const fy_registry *registry, bool is_read)
 {
     size_t n = 0;
-    for (size_t i = 0; i < ends->n; i++) {
-        n += 2 * (size_t)ends->items[i].n_dims;
+    for (size_t i = 0; i < n_ends(registry, is_read); i++) {
+        n += 2 * (size_t)end_at(registry, i, is_read).n_dims;
     }
     return n;
 }
@@ -633,16 +669,12 @@ static size_t count_dims(const fy_ends *ends)
  * this one its runs are in order of addresses. */
 static ferry_status copy_areas(checker *c, ferry_error *error)
 {
-    const fy_registry *registry = c->registry;
-    size_t n_dims = count_dims(&registry->sends) + count_dims(&registry->receives);
+    size_t n_dims = count_dims(c->registry, true) + count_dims(c->registry, false);
     c->dims = fy_alloc(n_dims + 1, sizeof *c->dims);
     FY_TRY(fy_check_memory(c->dims != NULL, "the comparison of areas", error));
     n_dims = 0;
-    c->sends = copy_ends(c, &registry->sends, &n_dims);
-    c->receives = copy_ends(c, &registry->receives, &n_dims);
-    for (size_t i = 0; c->sends != NULL && i < registry->n_scalings; i++) {
-        c->sends[registry->sends.n + i] = shard_of(&registry->scalings[i]);
-    }
+    c->sends = copy_ends(c, true, &n_dims);
+    c->receives = copy_ends(c, false, &n_dims);
     return fy_check_memory(c->sends != NULL && c->receives != NULL, "the comparison of areas",
                            error);
 }
@@ -656,8 +688,8 @@ typedef struct piece_list {
  * runs. */
 static bool add_pieces(const fy_registry *registry, uint32_t index, bool is_read, piece_list *list)
 {
-    const fy_end *end = &(is_read ? &registry->sends : &registry->receives)->items[index];
-    fy_area area = fy_end_area(registry, end);
+    fy_end end = end_at(registry, index, is_read);
+    fy_area area = fy_end_area(registry, &end);
     piece whole = piece_of(registry, index, is_read);
     if (fy_area_is_nested(&area)) {
         bool has_room = FY_RESERVE(list->items, list->capacity, list->n + 1);
@@ -675,35 +707,36 @@ static bool add_pieces(const fy_registry *registry, uint32_t index, bool is_read
         list->items[list->n++] = (piece){.at = whole.at - area.offset + at,
                                          .extent = n,
                                          .end = index,
-                                         .dim = (uint16_t)end->n_dims,
+                                         .dim = (uint16_t)end.n_dims,
                                          .is_read = is_read};
     }
     return true;
 }
 
+/* Whether an end has bytes that count: not what fills read, which is ours, nor what changes
+ * nothing. */
+static bool counts(const fy_registry *registry, uint32_t my_rank, size_t index, bool is_read)
+{
+    fy_end end = end_at(registry, index, is_read);
+    if (end.held == FY_NONE || end.run_bytes == 0) {
+        return false;
+    }
+    if (index >= (is_read ? registry->sends.n : registry->receives.n)) {
+        return true;
+    }
+    return is_read ? !fy_end_fills(registry, &end)
+                   : !changes_nothing(registry, my_rank, &registry->receives.items[index]);
+}
+
 static bool list_pieces(const fy_registry *registry, uint32_t my_rank, piece_list *list)
 {
     bool ok = true;
-    for (uint32_t i = 0; ok && i < registry->receives.n; i++) {
-        if (!changes_nothing(registry, my_rank, &registry->receives.items[i])) {
-            ok = add_pieces(registry, i, false, list);
+    for (int is_read = 0; is_read < 2; is_read++) {
+        size_t n = n_ends(registry, is_read != 0);
+        for (uint32_t i = 0; ok && i < n; i++) {
+            ok = !counts(registry, my_rank, i, is_read != 0) ||
+                 add_pieces(registry, i, is_read != 0, list);
         }
-    }
-    for (uint32_t i = 0; ok && i < registry->sends.n; i++) {
-        if (!fy_end_fills(registry, &registry->sends.items[i])) { /* what fills read is ours */
-            ok = add_pieces(registry, i, true, list);
-        }
-    }
-    ok = ok && FY_RESERVE(list->items, list->capacity, list->n + registry->n_scalings);
-    for (uint32_t i = 0; ok && i < registry->n_scalings; i++) {
-        fy_end shard = shard_of(&registry->scalings[i]);
-        if (shard.run_bytes == 0) {
-            continue;
-        }
-        list->items[list->n++] = (piece){.at = address_of(registry, &shard, true),
-                                         .extent = shard.run_bytes,
-                                         .end = (uint32_t)(registry->sends.n + i),
-                                         .is_read = true};
     }
     return ok;
 }

@@ -26,12 +26,23 @@ enum {
  * Rings
  */
 
+static bool has_bands(const ferry_service *service, const fy_channel_wire *wire)
+{
+    const fy_end *receives = service->registry.receives.items + wire->first_receive;
+    uint32_t i = 0;
+    while (i < wire->n_receives && !fy_is_banded(service, &receives[i])) {
+        i++;
+    }
+    return i < wire->n_receives;
+}
+
 static bool may_be_staged(const ferry_service *service, const fy_channel *channel)
 {
     const fy_channel_wire *wire = fy_wire_of(service, channel);
     bool receives = wire->n_receives + wire->n_relayed_receives > 0;
-    return receives && !(fy_transport_shares_pointers(service->transport, channel->peer) &&
-                         channel->direct && !service->registry.has_far);
+    return has_bands(service, wire) ||
+           (receives && !(fy_transport_shares_pointers(service->transport, channel->peer) &&
+                          channel->direct && !service->registry.has_far));
 }
 
 static uint32_t receive_at(const fy_channel_wire *wire, uint32_t place)
@@ -126,10 +137,39 @@ static bool may_register(const ferry_service *service, const fy_channel *channel
             FERRY_CAN_REMOTE_USER_MEMORY) != 0;
 }
 
-/*
- * The region of a buffer: its own, or one that the service makes where that helps. Only one buffer
- * of a pair gets one: pairs that the caller did not register are staged.
- */
+/* A process of this node opens devices' memory, and copies to it without a slot. */
+static bool may_open(const ferry_service *service, const fy_channel *channel, uint32_t kind)
+{
+    return kind != FERRY_MEMORY_HOST && fy_path_allowed(service, FERRY_PATH_MAPPED) &&
+           !fy_transport_shares_pointers(service->transport, channel->peer) &&
+           fy_transport_opens(service->transport, channel->peer, kind);
+}
+
+/* Of the host's memory only one buffer of a pair gets one: others are staged. */
+static bool helps(const ferry_service *service, const fy_channel *channel, const fy_held *held,
+                  uint64_t longest_run, const ferry_buffer *buffer)
+{
+    return buffer->kind == FERRY_MEMORY_HOST
+               ? longest_run >= REGISTER_BYTES && held->back.base == NULL &&
+                     may_register(service, channel)
+               : may_open(service, channel, buffer->kind);
+}
+
+/* Where a buffer's region is kept: pairs are swapped, and the other's may be in either place. */
+static ferry_region **slot_of(fy_held *held, const ferry_buffer *buffer)
+{
+    const ferry_buffer *other = buffer == &held->back ? &held->front : &held->back;
+    for (int i = 0; i < 2; i++) {
+        if (held->regions[i] != NULL && held->regions[i]->view.base == buffer->base) {
+            return &held->regions[i];
+        }
+    }
+    bool is_others = held->regions[0] != NULL && other->base != NULL &&
+                     held->regions[0]->view.base == other->base;
+    return &held->regions[is_others ? 1 : 0];
+}
+
+/* The region of a buffer: its own, or one that the service makes where that helps. */
 static ferry_status region_of(ferry_service *service, const fy_channel *channel, fy_held *held,
                               uint64_t longest_run, const ferry_buffer *buffer,
                               ferry_region **region_out, ferry_error *error)
@@ -140,19 +180,17 @@ static ferry_status region_of(ferry_service *service, const fy_channel *channel,
         return FERRY_OK;
     }
     *region_out = NULL;
-    bool helps = longest_run >= REGISTER_BYTES && buffer->kind == FERRY_MEMORY_HOST &&
-                 held->back.base == NULL && may_register(service, channel);
-    if (!helps) {
+    if (!helps(service, channel, held, longest_run, buffer)) {
         return FERRY_OK;
     }
-    if (held->region == NULL || held->region->view.base != buffer->base ||
-        !lies_in(buffer, held->region)) {
-        ferry_region_free(held->region);
-        held->region = NULL;
-        FY_TRY(ferry_region_register(service->transport, buffer, &held->region, error));
+    ferry_region **made = slot_of(held, buffer);
+    if (*made == NULL || (*made)->view.base != buffer->base || !lies_in(buffer, *made)) {
+        ferry_region_free(*made);
+        *made = NULL;
+        FY_TRY(ferry_region_register(service->transport, buffer, made, error));
         service->statistics.n_registrations++;
     }
-    *region_out = held->region;
+    *region_out = *made;
     return FERRY_OK;
 }
 
@@ -348,6 +386,9 @@ static bool may_reach(const ferry_service *service, const fy_channel *channel)
         return wire->n_relayed_receives > 0;
     }
     bool reaches = service->registry.has_regions;
+    for (uint32_t i = 0; service->registry.has_far && !reaches && i < wire->n_receives; i++) {
+        reaches = may_open(service, channel, service->registry.held[receives[i].held].front.kind);
+    }
     bool may = !reaches && may_register(service, channel);
     for (uint32_t i = 0; may && !reaches && i < wire->n_receives; i++) {
         reaches = receives[i].conversion == 0 && receives[i].run_bytes >= REGISTER_BYTES;

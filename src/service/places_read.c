@@ -9,6 +9,8 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "base/log.h"
+#include "transport/region.h"
 
 static ferry_status garbled(const fy_channel *channel, const char *what, ferry_error *error)
 {
@@ -17,14 +19,21 @@ static ferry_status garbled(const fy_channel *channel, const char *what, ferry_e
                    channel->peer, what);
 }
 
-/* A region of the peer's, or NULL: a key that cannot be imported does not help, and is no error. */
+/*
+ * A region of the peer's, or NULL: a key that cannot be imported does not help, and is no error.
+ * Nor does memory of a device to who has none of any: to open it would cost memory there.
+ */
 static ferry_status import_key(ferry_service *service, const fy_channel *channel, const void *key,
                                size_t n_bytes, ferry_region **region_out, ferry_error *error)
 {
     ferry_region *region = NULL;
     ferry_error why;
-    if (n_bytes == 0 ||
-        ferry_region_import(service->transport, key, n_bytes, &region, &why) != FERRY_OK) {
+    bool is_host = fy_key_kind(key, n_bytes) == FERRY_MEMORY_HOST;
+    if (n_bytes == 0 || (!is_host && !service->registry.has_far)) {
+        return FERRY_OK;
+    }
+    if (ferry_region_import(service->transport, key, n_bytes, &region, &why) != FERRY_OK) {
+        fy_log(FERRY_LOG_INFO, "bytes to rank %u go through slots: %s", channel->peer, why.message);
         return FERRY_OK;
     }
     if (region->view.owner != channel->peer) {
@@ -64,6 +73,8 @@ static ferry_status read_keys(ferry_service *service, fy_channel *channel, fy_re
         channel->n_keys++;
         FY_TRY(import_key(service, channel, key, (size_t)n_bytes, &channel->keys[i], error));
         wire->key_bases[i] = ferry_region_pointer(channel->keys[i], channel->peer);
+        channel->opens = channel->opens ||
+                         (wire->key_bases[i] != NULL && !fy_is_host(channel->keys[i]->view.space));
     }
     return FERRY_OK;
 }
@@ -153,6 +164,17 @@ static ferry_status read_ranges(const ferry_service *service, const fy_channel *
     return FERRY_OK;
 }
 
+/* Where memory of the peer's is mapped here; what is not where it should be is not used. */
+static void map_spot(fy_spot *spot, const ferry_region *region, char *base)
+{
+    fy_space space = region->view.space;
+    spot->mapped = base + spot->key_offset;
+    spot->space = fy_is_host(space) ? space : fy_memory_query(spot->mapped, NULL);
+    if (spot->space.kind != space.kind) {
+        spot->mapped = NULL;
+    }
+}
+
 /* A buffer of the peer's: within its region, and as long as what is put there reaches. */
 static ferry_status read_spot(ferry_service *service, const fy_channel *channel, fy_reader *reader,
                               fy_spot *spot, ferry_error *error)
@@ -182,7 +204,7 @@ static ferry_status read_spot(ferry_service *service, const fy_channel *channel,
     if (fy_transport_shares_pointers(service->transport, channel->peer)) {
         spot->mapped = (char *)(uintptr_t)spot->address; /* a thread of this process */
     } else if (region != NULL && key_bases[spot->key] != NULL) {
-        spot->mapped = key_bases[spot->key] + spot->key_offset;
+        map_spot(spot, region, key_bases[spot->key]);
     }
     return FERRY_OK;
 }
@@ -237,7 +259,8 @@ static fy_space source_space(const ferry_service *service, const fy_end *send)
     if (send != NULL) {
         return fy_space_of(&registry->held[send->held].front);
     }
-    return (fy_space){service->registry.has_far ? FY_N_MEMORY_KINDS : FERRY_MEMORY_HOST, 0};
+    return (fy_space){.kind = service->registry.has_far ? FY_N_MEMORY_KINDS : FERRY_MEMORY_HOST,
+                      .device = 0};
 }
 
 static ferry_status read_place(ferry_service *service, fy_channel *channel, uint32_t index,
@@ -262,6 +285,9 @@ static ferry_status read_place(ferry_service *service, fy_channel *channel, uint
     fy_wire_of(service, channel)->wanted[index].path =
         fy_path_choose(service, channel, place, send == NULL ? bytes : send->run_bytes,
                        source_space(service, send), send != NULL && send->conversion != 0);
+    if (send != NULL && fy_is_banded(service, send)) { /* it waits there until there is room */
+        fy_wire_of(service, channel)->wanted[index].path = FERRY_PATH_STAGED;
+    }
     return FERRY_OK;
 }
 

@@ -190,7 +190,8 @@ static ferry_status secure(const fy_registry *registry, ferry_error *error)
     for (size_t i = 0; status == FERRY_OK && i < registry->n_held; i++) {
         const fy_held *held = &registry->held[i];
         const ferry_buffer *sides[] = {&held->front, &held->back};
-        for (int s = 0; s < 2 && status == FERRY_OK && held->destination != FY_NONE; s++) {
+        bool is_written = held->destination != FY_NONE || held->codes != FY_NONE;
+        for (int s = 0; s < 2 && status == FERRY_OK && is_written; s++) {
             if (sides[s]->kind == FERRY_MEMORY_HOST) {
                 status = fy_memory_secure(sides[s]->base, sides[s]->bytes, error);
             }
@@ -279,11 +280,14 @@ static ferry_status prepare(ferry_service *service, const fy_field facts[N_FACTS
         fy_channel *channel = &program->channels[c];
         channel->in_turns = needs_rounds && !channel->direct;
     }
+    bool in_order = !needs_rounds && service->options.delta == 0;
+    FY_THEN(status, fy_bands_plan(service, in_order, error));
     fy_rings_lay_out(service);
     status = fy_converse(service, status, fy_places_write, fy_places_read, error);
     status = make_items(service, needs_rounds, status, error);
     status = fy_converse(service, status, fy_manifest_write, fy_manifest_read, error);
     FY_THEN(status, fy_arrivals_check(service, error));
+    FY_THEN(status, fy_bands_check(service, error));
     FY_THEN(status, make_team(service, facts[N_COPYING].value, error));
     return fy_staging_make(service, needs_rounds, status, error);
 }
@@ -369,14 +373,16 @@ ferry_status fy_prepare_again(ferry_service *service, ferry_status before, ferry
 static bool heed_ledgers(ferry_service *service, const fy_field facts[N_FACTS])
 {
     uint64_t resumes = facts[MOST_LEDGER].value;
+    uint64_t whole = facts[WHOLE].value;
     uint64_t own = service->ledger == NULL ? 0 : fy_ledger_version(service->ledger);
     if (own < resumes) {
         ferry_ledger_destroy(service->ledger);
         service->ledger = NULL;
         service->n_begun = service->n_begun < resumes ? resumes - 1 : service->n_begun;
     }
-    if (resumes > 0) {
-        service->version = facts[WHOLE].value;
+    if (resumes > 0) { /* a rank that joins has not yet what the others have whole */
+        bool joins = service->ledger == NULL || !fy_ledger_is_begun(service->ledger);
+        service->version = joins && whole >= resumes ? resumes - 1 : whole;
     }
     return facts[LEAST_LEDGER].value == resumes;
 }

@@ -142,6 +142,17 @@ ferry_status fy_items_local(ferry_service *service, ferry_error *error);
 /* Windows, and slots of staged items. Once all items are there. */
 void fy_items_finish(ferry_service *service);
 
+ferry_status fy_items_cut_local(ferry_service *service, uint32_t send, uint32_t receive,
+                                uint64_t first, uint64_t bytes, uint64_t order, ferry_error *error);
+
+/* bands.c: in_order: nothing but the order of tasks says in which one items go. */
+ferry_status fy_bands_plan(ferry_service *service, bool in_order, ferry_error *error);
+bool fy_is_banded(const ferry_service *service, const fy_end *end);
+ferry_status fy_bands_cut(ferry_service *service, fy_channel *channel, ferry_error *error);
+ferry_status fy_bands_cut_local(ferry_service *service, ferry_error *error);
+/* Once all items are known: what each waits for. */
+ferry_status fy_bands_check(ferry_service *service, ferry_error *error);
+
 /* manifest.c: what a sender says of its items. */
 ferry_status fy_manifest_write(ferry_service *service, fy_channel *channel, fy_pack *out,
                                ferry_error *error);

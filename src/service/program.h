@@ -75,6 +75,7 @@ typedef struct fy_item {
     uint32_t path;     /* one FERRY_PATH_ flag */
     uint32_t slot;     /* of a staged item */
     uint32_t consumed; /* at the sender: items that the peer must have dealt with before */
+    uint64_t n_made;   /* at the receiver: bands that must be made before: see bands.c */
 } fy_item;
 
 /* Before item number `item` of a channel goes, so many of another one must have been dealt with. */
@@ -124,6 +125,7 @@ typedef struct fy_channel {
     uint32_t theirs;  /* this channel's number at the peer */
     bool direct;      /* no network lies between the two */
     bool in_turns;    /* items of both lanes wait for their rounds: see turns.c */
+    bool opens;       /* memory of the peer's devices is open here */
     bool relays;      /* some of what goes out is of others */
     bool in_staged;   /* items of `in` pass through the ring */
     bool in_answered; /* the sender counts what was dealt with */
@@ -204,6 +206,8 @@ typedef struct fy_service_program {
     uint64_t n_hashes, n_found;
     bool is_delta;         /* only what differs is moved: see delta.h */
     uint64_t told_digests; /* bytes of the digests that this rank tells at once */
+    bool by_bands;         /* values of which codes are made come in the order of their rows */
+    uint64_t n_places, place_bytes; /* for bands of them, at this rank; 0: it has room for all */
     uint64_t in_bytes, out_bytes, local_bytes;
 } fy_service_program;
 

@@ -22,6 +22,13 @@ static ferry_status check_length(const char *name, const ferry_buffer *old_buffe
     return fy_buffer_check(new_buffer, name, error);
 }
 
+/* What has no name is the service's own, and so are scales that come with codes. */
+static bool is_own(const fy_registry *registry, const fy_held *held)
+{
+    return registry->names[held->name] == '\0' ||
+           (held->destination != FY_NONE && registry->targets[held->destination].is_staged);
+}
+
 /* Puts the new buffers of one side into place where `apply`, else only checks them. */
 static ferry_status replace(fy_registry *registry, const ferry_tensors *tensors,
                             bool is_destination, bool apply, ferry_error *error)
@@ -30,8 +37,8 @@ static ferry_status replace(fy_registry *registry, const ferry_tensors *tensors,
     for (size_t i = 0; tensors != NULL && i < registry->n_held; i++) {
         fy_held *held = &registry->held[i];
         const char *name = registry->names + held->name;
-        if ((held->destination != FY_NONE) != is_destination || *name == '\0') {
-            continue; /* what has no name is the service's own */
+        if ((held->destination != FY_NONE) != is_destination || is_own(registry, held)) {
+            continue;
         }
         index = fy_tensors_find(tensors, name, index + 1);
         if (index == SIZE_MAX) {

@@ -95,7 +95,7 @@ static bool unpack_some(ferry_service *service, const fy_channel *channel, const
         uint64_t begin = at < first ? first : at;
         uint64_t end = at + part->bytes < first + bytes ? at + part->bytes : first + bytes;
         if (begin < end) {
-            fy_part_end to = fy_target_of(service, part->end);
+            fy_part_end to = fy_target_at(service, part->end, part->first);
             ferry_error why;
             ferry_status status =
                 fy_move_unpack(service, &to, part->first + (begin - at), end - begin,
@@ -156,7 +156,7 @@ static bool read_again(ferry_service *service, const fy_channel *channel, const 
     uint64_t *found = service->run->found + channel->own_found + item->first_part;
     for (uint32_t p = 0; p < item->n_parts; p++) {
         const fy_item_part *part = &channel->in.parts[item->first_part + p];
-        fy_part_end to = fy_target_of(service, part->end);
+        fy_part_end to = fy_target_at(service, part->end, part->first);
         ferry_error why;
         ferry_status status =
             fy_move_hash(service, &to, fy_bytes_there(to.conversion, part->first),
@@ -210,6 +210,7 @@ static bool end_deal(ferry_service *service, fy_channel_state *state)
     if (service->program->checks_ends && !check(service, channel, item)) {
         return false;
     }
+    fy_bands_take(service, &channel->in, item, false);
     state->n_dealt++;
     run->done_bytes += item->bytes;
     if (channel->in_turns) {

@@ -38,18 +38,18 @@ static ferry_status find_numbers(ferry_service *service, ferry_world *world, rec
  * The plan
  */
 
-/* Ranks of the first world that are not in this one; *n_out of them. NULL: no memory. */
+/* Members that are not in this world, of all that there were; *n_out of them. NULL: no memory. */
 static uint32_t *list_lost(const ferry_world *world, size_t *n_out)
 {
-    uint32_t *lost = fy_alloc((size_t)world->n_first + 1, sizeof *lost);
-    uint32_t next = 0;
     size_t n = 0;
+    uint32_t *lost = fy_alloc_zeroed((size_t)world->n_first + 1, sizeof *lost);
+    for (uint32_t r = 0; lost != NULL && r < world->n_ranks; r++) {
+        lost[world->members[r]] = 1;
+    }
     for (uint32_t member = 0; lost != NULL && member < world->n_first; member++) {
-        if (next < world->n_ranks && world->members[next] == member) {
-            next++;
-        } else {
-            lost[n++] = member;
-        }
+        bool is_here = lost[member] != 0;
+        lost[n] = member; /* behind which nobody is written before it is read */
+        n += !is_here;
     }
     *n_out = n;
     return lost;

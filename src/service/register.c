@@ -23,8 +23,10 @@ static ferry_status fail_no_memory(ferry_error *error)
 void fy_registry_cleanup(fy_registry *registry)
 {
     for (size_t i = 0; i < registry->n_held; i++) {
-        ferry_region_free(registry->held[i].region);
+        ferry_region_free(registry->held[i].regions[0]);
+        ferry_region_free(registry->held[i].regions[1]);
     }
+    fy_makings_free(registry);
     fy_free(registry->held);
     fy_free(registry->targets);
     fy_free(registry->names);
@@ -33,6 +35,7 @@ void fy_registry_cleanup(fy_registry *registry)
     fy_free(registry->receives.items);
     fy_patterns_free(registry);
     fy_scalings_free(registry);
+    fy_products_free(registry);
     fy_free(registry->conversions);
     fy_index_cleanup(&registry->conversions_by_hash);
     fy_index_cleanup(&registry->held_by_base);
@@ -79,7 +82,8 @@ ferry_status fy_registry_name(fy_registry *registry, const char *name, size_t *n
 
 const char *fy_held_name(const fy_registry *registry, uint32_t held)
 {
-    return registry->names + registry->held[held].name;
+    uint32_t codes = registry->held[held].codes;
+    return registry->names + registry->held[codes == FY_NONE ? held : codes].name;
 }
 
 /*
@@ -128,6 +132,7 @@ static uint32_t put_held(fy_registry *registry, const ferry_buffer *front, const
     registry->held[held] = (fy_held){.front = *front,
                                      .back = back == NULL ? (ferry_buffer){0} : *back,
                                      .destination = FY_NONE,
+                                     .codes = FY_NONE,
                                      .name = name};
     fy_registry_note(registry, front);
     fy_registry_note(registry, &registry->held[held].back);
@@ -304,6 +309,20 @@ static uint64_t bytes_that_travel(const fy_registry *registry, bool is_send, con
                : area->bytes / (is_send ? its->from_bytes : its->to_bytes) * its->wire_bytes;
 }
 
+/* There is room for its dimensions. */
+static void lay(fy_registry *registry, fy_end *end, const fy_area *area)
+{
+    end->offset = area->offset;
+    end->run_bytes = area->run_bytes;
+    end->n_dims = area->n_dims;
+    end->dims = (uint32_t)registry->n_dims;
+    for (uint32_t d = 0; d < area->n_dims; d++) {
+        registry->dims[registry->n_dims + d] = area->length[d];
+        registry->dims[registry->n_dims + area->n_dims + d] = area->stride[d];
+    }
+    registry->n_dims += (size_t)area->n_dims * 2;
+}
+
 /* There is room. */
 static void put_end(fy_registry *registry, bool is_send, const fy_end *end, const fy_area *area)
 {
@@ -312,20 +331,24 @@ static void put_end(fy_registry *registry, bool is_send, const fy_end *end, cons
         ends->n == 0 || end->task_id > ends->greatest_id ? end->task_id : ends->greatest_id;
     fy_end *item = &ends->items[ends->n++];
     *item = *end;
-    item->offset = area->offset;
-    item->run_bytes = area->run_bytes;
     item->bytes = bytes_that_travel(registry, is_send, end, area);
-    item->n_dims = area->n_dims;
-    item->dims = (uint32_t)registry->n_dims;
-    for (uint32_t d = 0; d < area->n_dims; d++) {
-        registry->dims[registry->n_dims + d] = area->length[d];
-        registry->dims[registry->n_dims + area->n_dims + d] = area->stride[d];
-    }
-    registry->n_dims += (size_t)area->n_dims * 2;
-    if (!is_send) {
+    lay(registry, item, area);
+    if (!is_send && registry->held[end->held].codes == FY_NONE) {
         make_destination(registry, end->held);
         registry->targets[registry->held[end->held].destination].bytes += area->bytes;
     }
+}
+
+ferry_status fy_registry_lay(fy_registry *registry, uint32_t held, const fy_area *area,
+                             fy_end *end_out, ferry_error *error)
+{
+    if (!FY_RESERVE(registry->dims, registry->dims_capacity,
+                    registry->n_dims + 2 * (size_t)area->n_dims)) {
+        return fail_no_memory(error);
+    }
+    *end_out = (fy_end){.held = held, .bytes = area->bytes};
+    lay(registry, end_out, area);
+    return FERRY_OK;
 }
 
 ferry_status fy_registry_add_area(fy_registry *registry, bool is_send, uint64_t task_id,
@@ -356,7 +379,7 @@ static bool is_same_conversion(const fy_task_cast *a, const fy_task_cast *b)
 {
     return a->cast.from_kind == b->cast.from_kind && a->cast.to_kind == b->cast.to_kind &&
            a->cast.overflow == b->cast.overflow && a->cast.scale == b->cast.scale &&
-           a->cast.add == b->cast.add && a->at_receiver == b->at_receiver;
+           a->cast.add == b->cast.add && a->at_receiver == b->at_receiver && a->is_raw == b->is_raw;
 }
 
 static uint64_t hash_conversion(const fy_task_cast *c)

@@ -2,6 +2,7 @@
 #ifndef FY_SERVICE_REGISTRY_H
 #define FY_SERVICE_REGISTRY_H
 
+#include "plan/shards.h"
 #include "service/service.h"
 
 /* What the files that fill and compare registries share. */
@@ -25,6 +26,18 @@ ferry_status fy_registry_hold_tensor(fy_registry *registry, const ferry_buffer *
 ferry_status fy_registry_add_area(fy_registry *registry, bool is_send, uint64_t task_id,
                                   uint32_t peer, uint32_t held, uint64_t element_bytes,
                                   uint32_t conversion, const fy_area *area, ferry_error *error);
+
+/* An area of a buffer that is held, as an end that is no task. */
+ferry_status fy_registry_lay(fy_registry *registry, uint32_t held, const fy_area *area,
+                             fy_end *end_out, ferry_error *error);
+
+/*
+ * value_boxes.c: a box of products; no others were given boxes since they had their first. turned:
+ * its columns come before its rows in the area.
+ */
+ferry_status fy_registry_multiply_box(fy_registry *registry, fy_products *products,
+                                      const fy_area *area, const fy_product_box *box, bool turned,
+                                      ferry_error *error);
 
 /* The number of a conversion, which tasks share. */
 ferry_status fy_registry_convert(fy_registry *registry, const fy_task_cast *conversion,

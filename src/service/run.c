@@ -55,6 +55,7 @@ ferry_status fy_run_state_create(const ferry_service *service, fy_run_state **ru
     ferry_status status = fy_heap_open(&run->turns, n, error);
     FY_THEN(status, fy_moves_open(service, &run->moves, error));
     FY_THEN(status, fy_delta_open(service, run, error));
+    FY_THEN(status, fy_makings_open(service, run, error));
     if (status != FERRY_OK) {
         fy_run_state_destroy(run);
         return status;
@@ -83,6 +84,9 @@ void fy_run_state_destroy(fy_run_state *run)
         fy_free(run->hashes);
         fy_free(run->found);
         fy_free(run->spans);
+        fy_free(run->made.scratch);
+        fy_free(run->made.places);
+        fy_free(run->made.left);
         fy_free(run);
     }
 }
@@ -174,6 +178,8 @@ static void miss_everything(ferry_service *service)
 {
     fy_run_state *run = service->run;
     run->n_local = 0;
+    run->products.n_done = 0;
+    run->made.n = 0;
     for (uint32_t c = 0; c < service->program->n_channels; c++) {
         reset_channel(&run->channels[c], 0);
     }
@@ -230,8 +236,13 @@ ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
     int64_t now_ns = fy_now_ns();
     run->number = ++service->n_runs_begun;
     run->n_local = 0;
-    run->n_scaled = 0;
-    run->n_bands = 0;
+    run->scaled.n_done = 0;
+    run->scaled.n_bands = 0;
+    run->products.n_done = 0;
+    run->products.n_bands = 0;
+    run->made.n = 0;
+    run->made.n_bands = 0;
+    fy_bands_begin(service);
     run->local_phase = 0;
     run->delta.local_skipping = run->delta.local_skipped = 0;
     run->n_away = 0;
@@ -280,6 +291,7 @@ static bool move(ferry_service *service)
 {
     bool worked = fy_drive_reap(&service->run->drive);
     worked = fy_receive_step(service) || worked;
+    worked = fy_makings_step(service) || worked;
     if (fy_scales_step(service)) { /* nothing is sent before they are there */
         return true;
     }
@@ -349,8 +361,14 @@ static bool step(ferry_service *service)
     if (!gives_up(run) && run->drive.n_left > 0) {
         return move(service);
     }
+    if (!gives_up(run) && fy_makings_step(service)) {
+        return true;
+    }
     if (gives_up(run)) {
         fy_outcome_give_up(service);
+    }
+    if (has_stopped(service) && fy_products_step(service)) {
+        return true;
     }
     if (!has_stopped(service) || !is_flushed(service)) {
         return false;

@@ -25,7 +25,7 @@ typedef struct fy_channel_state {
     int64_t heard_ns;
     /* Of what is being sent, and dealt with, from the first of its steps to the last. */
     uint32_t parcel;                     /* the first that items were packed into */
-    bool visits;                         /* an item is written to a thread's own memory */
+    bool visits;                         /* an item is written to the peer's own memory */
     uint64_t untold_bytes;               /* are in place there, and no word says so yet */
     uint64_t path_hashes[FY_MOST_BURST]; /* of what is unpacked */
     uint64_t skipping;                   /* bytes of it that are there already */
@@ -113,12 +113,29 @@ typedef struct fy_delta_run {
     uint64_t local_skipping, local_skipped;
 } fy_delta_run;
 
+/* How far work is that goes over tensors in bands of rows. */
+typedef struct fy_bands {
+    size_t n_done;    /* tensors, */
+    uint64_t n_bands; /* and bands of the next one */
+} fy_bands;
+
+/* Of codes that this rank makes itself: see made.c. */
+typedef struct fy_making_run {
+    size_t n;         /* makers that are done, */
+    uint64_t n_bands; /* and bands of all */
+    char *scratch;    /* where threads make codes and scales: so many bytes for all */
+    uint64_t scratch_bytes;
+    char *places;   /* for bands of values that have come; NULL: there is room for all */
+    uint64_t *left; /* bytes of each band that have not come; NULL likewise */
+} fy_making_run;
+
 typedef struct fy_run_state {
     fy_channel_state *channels; /* one for each of the program's */
     fy_parcel *parcels;
     uint64_t *hashes; /* of the parts of all out lanes, as they are sent, and of the local ones */
     uint64_t *found; /* of the parts of all in lanes, and of the local ones, where they have come */
     fy_delta_run delta;
+    fy_making_run made;
     struct fy_moves *moves; /* NULL: all memory is the host's */
     fy_drive drive;         /* of the program's steps */
     fy_heap turns;          /* channels that wait for their turn to send here, by their rounds */
@@ -133,8 +150,8 @@ typedef struct fy_run_state {
     fy_turn_window window; /* is learnt from run to run */
     /* Of the run. */
     uint32_t number;      /* on the words */
-    size_t n_scaled;      /* sources whose scales are made, */
-    uint64_t n_bands;     /* and parts of the next one's */
+    fy_bands scaled;      /* sources whose scales are made */
+    fy_bands products;    /* destinations of codes that are multiplied */
     uint32_t n_local;     /* items done */
     uint32_t local_phase; /* of the next one */
     int64_t local_ns, copied_ns;
@@ -186,6 +203,20 @@ uint64_t fy_run_tag(const ferry_service *service, fy_letter_use use);
 /* One that others wait for: if it cannot be sent the world fails. Never waits. */
 void fy_run_letter(ferry_service *service, uint32_t to, fy_letter_use use, const void *bytes,
                    size_t n_bytes);
+
+/* made.c: memory for it. */
+ferry_status fy_makings_open(const ferry_service *service, fy_run_state *run, ferry_error *error);
+
+/* bands.c */
+ferry_status fy_bands_open(const ferry_service *service, fy_run_state *run, ferry_error *error);
+uint64_t fy_bands_bytes(const ferry_service *service);
+void fy_bands_begin(ferry_service *service);
+/* An item of values was dealt with. */
+void fy_bands_take(ferry_service *service, const fy_lane *lane, const fy_item *item, bool is_local);
+/* Whether all values of a band have come. */
+bool fy_band_is_there(const ferry_service *service, uint64_t band);
+/* Where the memory of held values would begin, seen from one of their bands. */
+char *fy_band_base(const ferry_service *service, uint32_t held, uint64_t band);
 
 /* request.c: waits for its end, a deadline at most, then cancels it and waits as long again. */
 ferry_status fy_request_drop(fy_run_request *request);

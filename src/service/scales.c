@@ -12,9 +12,6 @@
 #include "exec/now.h"
 #include "service/registry.h"
 
-/* Of values that are read at once by one thread. */
-enum { BAND_BYTES = 1 << 20 };
-
 void fy_scalings_free(fy_registry *registry)
 {
     for (size_t i = 0; i < registry->n_scalings; i++) {
@@ -81,34 +78,11 @@ ferry_status fy_registry_scale(fy_registry *registry, uint32_t source, const fy_
 /* What a step works on: bands of a source from `first` on, each some rows of blocks. */
 typedef struct work {
     const fy_scaling *scaling;
-    const char *values;          /* of the first element; or of the first of the first band, */
-    bool is_brought;             /* which then is the only one */
-    uint64_t band_rows, n_bands; /* of a matrix */
+    const char *values; /* of the first element; or of the first of the first band, */
+    bool is_brought;    /* which then is the only one */
+    fy_matrix_bands bands;
     uint64_t first;
 } work;
-
-static uint64_t row_bytes(const fy_scaling *s)
-{
-    return s->q.n_columns * fy_cast_element_bytes(s->q.kind);
-}
-
-static work work_of(const fy_scaling *s)
-{
-    uint64_t block = s->q.format.block[0];
-    uint64_t rows = BAND_BYTES / (row_bytes(s) + 1) / block * block;
-    work w = {.scaling = s, .band_rows = rows < block ? block : rows};
-    w.n_bands = fy_ceil_div(s->q.n_rows, w.band_rows);
-    return w;
-}
-
-/* Where a band lies, from the first element on; and its rows. */
-static uint64_t band_at(const work *w, uint64_t band, uint64_t *n_rows_out)
-{
-    const fy_scaling *s = w->scaling;
-    uint64_t row = band % w->n_bands * w->band_rows;
-    *n_rows_out = fy_min(w->band_rows, s->q.n_rows - row);
-    return (band / w->n_bands * s->q.n_rows + row) * row_bytes(s);
-}
 
 /* Cannot fail: what is wrong with a format or a shape was said when it was bound. */
 static void make_band(void *context, uint64_t index)
@@ -117,12 +91,12 @@ static void make_band(void *context, uint64_t index)
     const fy_scaling *s = w->scaling;
     uint64_t band = w->first + index, shape[2];
     fy_quantized q = s->q;
-    uint64_t at = band_at(w, band, &q.n_rows);
+    uint64_t at = fy_band_at(&s->q, &w->bands, band, &q.n_rows);
     fy_scales_shape(&q, shape);
-    uint64_t block_row = band % w->n_bands * (w->band_rows / q.format.block[0]);
-    uint64_t first = band / w->n_bands * s->n + block_row * shape[1], n = shape[0] * shape[1];
+    uint64_t block_row = band % w->bands.n * (w->bands.rows / q.format.block[0]);
+    uint64_t first = band / w->bands.n * s->n + block_row * shape[1], n = shape[0] * shape[1];
     fy_input values = {.data = w->values + (w->is_brought ? 0 : at),
-                       .n_bytes = q.n_rows * row_bytes(s)};
+                       .n_bytes = q.n_rows * w->bands.row_bytes};
     fy_output stored = {.data = s->stored + first * scale_bytes(s), .n_bytes = n * scale_bytes(s)};
     fy_output divisors = {.data = s->divisors + first, .n_bytes = n * sizeof(float)};
     (void)fy_block_scales(&q, &values, &stored, &divisors, NULL);
@@ -131,9 +105,9 @@ static void make_band(void *context, uint64_t index)
 /* One band of memory that the CPU does not touch, or that begins within an element. */
 static ferry_status bring_band(const ferry_buffer *source, work *w, ferry_error *error)
 {
-    const fy_space host = {FERRY_MEMORY_HOST, 0};
-    uint64_t n_rows, at = band_at(w, w->first, &n_rows);
-    uint64_t bytes = n_rows * row_bytes(w->scaling);
+    const fy_space host = {.kind = FERRY_MEMORY_HOST};
+    uint64_t n_rows, at = fy_band_at(&w->scaling->q, &w->bands, w->first, &n_rows);
+    uint64_t bytes = n_rows * w->bands.row_bytes;
     char *memory = fy_alloc(bytes + 1, 1);
     FY_TRY(fy_check_memory(memory != NULL, "the scales of a plan", error));
     ferry_status status = fy_move_now(host, memory, fy_space_of(source),
@@ -167,23 +141,23 @@ bool fy_scales_step(ferry_service *service)
 {
     fy_run_state *run = service->run;
     const fy_registry *registry = &service->registry;
-    if (run->n_scaled == registry->n_scalings) {
+    if (run->scaled.n_done == registry->n_scalings) {
         return false;
     }
-    work w = work_of(&registry->scalings[run->n_scaled]);
-    uint64_t all = w.n_bands * w.scaling->n_planes;
+    work w = {.scaling = &registry->scalings[run->scaled.n_done], .first = run->scaled.n_bands};
+    w.bands = fy_matrix_bands_of(&w.scaling->q);
+    uint64_t all = w.bands.n * w.scaling->n_planes;
     ferry_status status = FERRY_OK;
     ferry_error why;
-    w.first = run->n_bands;
-    if (run->n_bands < all) {
-        run->n_bands += make_some(service, &w, all - run->n_bands, &status, &why);
+    if (run->scaled.n_bands < all) {
+        run->scaled.n_bands += make_some(service, &w, all - run->scaled.n_bands, &status, &why);
     }
     if (status != FERRY_OK) {
         fy_run_fail(service, status, service->world->rank, "%s", why.message);
     }
-    if (run->n_bands >= all) {
-        run->n_scaled++;
-        run->n_bands = 0;
+    if (run->scaled.n_bands >= all) {
+        run->scaled.n_done++;
+        run->scaled.n_bands = 0;
     }
     return true;
 }

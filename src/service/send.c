@@ -156,14 +156,12 @@ static char *slot_of(const fy_channel *channel, const fy_item *item)
     return channel->out_mapped + item->slot * (channel->out_payload + FY_SLOT_HEAD_BYTES);
 }
 
-/* Into the memory of a thread, which must not go away meanwhile. */
+/* Into memory of a thread, or of a device of another process, which must not go away meanwhile. */
 static ferry_status visit(ferry_service *service, fy_channel_state *state, ferry_error *error)
 {
     uint32_t peer = state->channel->peer;
-    if (fy_transport_shares_pointers(service->transport, peer)) {
-        if (!fy_transport_visit(service->transport, peer)) {
-            return fy_transport_state(service->transport, error);
-        }
+    if (state->channel->opens || fy_transport_shares_pointers(service->transport, peer)) {
+        FY_TRY(fy_transport_visit(service->transport, peer, error));
         state->visits = true;
     }
     return FERRY_OK;

@@ -31,14 +31,17 @@
 
 /* Memory that ends lie in: one for each base that was registered. */
 typedef struct fy_held {
-    ferry_buffer front;   /* as given; of a pair the one that holds the current version */
-    ferry_buffer back;    /* base NULL: there is none */
-    uint32_t destination; /* its destination, or FY_NONE: nothing is received there */
-    size_t name;          /* of a bound plan's tensor: into names; else 0 */
-    ferry_region *region; /* that the service made for the target, or NULL */
-    bool is_marked;       /* a source that its rank calls unchanged, for the next run */
-    bool is_kept;         /* taken for equal in this run */
-    uint32_t n_marked;    /* runs in a row for which it was */
+    ferry_buffer front;       /* as given; of a pair the one that holds the current version */
+    ferry_buffer back;        /* base NULL: there is none */
+    uint32_t destination;     /* its destination, or FY_NONE: nothing is received there */
+    size_t name;              /* of a bound plan's tensor: into names; else 0 */
+    ferry_region *regions[2]; /* that the service made for the target, or NULL: of a pair both */
+    bool is_marked;           /* a source that its rank calls unchanged, for the next run */
+    bool is_kept;             /* taken for equal in this run */
+    uint32_t n_marked;        /* runs in a row for which it was */
+    uint32_t codes;           /* values come here that this rank makes the codes of another buffer
+                                 of: the service's own memory, and no destination; else FY_NONE */
+    uint32_t making;          /* of such values on a mesh: the only one that is made of them */
 } fy_held;
 
 /* One destination: see ferry_destination. */
@@ -49,6 +52,10 @@ typedef struct fy_target {
     uint64_t version;
     uint64_t bytes;
     uint64_t missing;
+    bool is_staged;     /* scales that come with codes, in memory of the service's own */
+    bool is_moved;      /* of what becomes products: the schedule brings some of it, and so all */
+    bool lacks_nothing; /* by the ledger that is resumed */
+    bool is_kept;       /* it has the version of this run already, which others still need */
 } fy_target;
 
 /*
@@ -58,6 +65,7 @@ typedef struct fy_target {
 typedef struct fy_task_cast {
     fy_cast cast; /* from the sender's type to the receiver's */
     bool at_receiver;
+    bool is_raw;                   /* the receiver makes something else of it afterwards */
     uint32_t from_bytes, to_bytes; /* of an element at the sender, at the receiver, */
     uint32_t wire_bytes;           /* and between them */
 } fy_task_cast;
@@ -78,6 +86,7 @@ typedef struct fy_end {
     uint32_t n_dims;
     uint32_t dims;       /* into the pool: n_dims lengths, then as many strides */
     uint32_t conversion; /* 0, or one of the registry's: 1 is the first */
+    uint32_t rows;       /* likewise of its rows: of values that come band by band; see bands.c */
 } fy_end;
 
 typedef struct fy_ends {
@@ -111,6 +120,59 @@ typedef struct fy_scaling {
     uint64_t n;      /* scales of a matrix */
 } fy_scaling;
 
+/*
+ * A destination that gets codes, widened, and the scales of their blocks beside them: once all are
+ * there it becomes their products, in place (values.c). What of it is there counts only then.
+ */
+typedef struct fy_products {
+    fy_quantized q;    /* of one matrix of the shard; of boxes only the format and the kind */
+    uint64_t n_planes; /* matrices */
+    uint32_t target;   /* held: the values */
+    uint32_t held;     /* and the scales, */
+    char *scales;      /* in memory of the service's own */
+    uint64_t scale_bytes;
+    bool is_in_boxes;          /* a parameter: what is multiplied are */
+    size_t first_box, n_boxes; /* of the registry's, */
+    uint64_t n_bands;          /* so many bands of them */
+} fy_products;
+
+/* A box of a parameter that is multiplied; of one that is turned rows are columns. */
+typedef struct fy_factor_box {
+    fy_end values;              /* an area, and no task */
+    uint64_t first_band;        /* among those of the parameter */
+    uint64_t n_rows, n_columns; /* of its matrices */
+    bool is_turned;
+    uint64_t origin[2];   /* the row and the column of its first element in its block, */
+    uint64_t scale;       /* the number of that block's scale, */
+    uint64_t pitch, step; /* and from there to the one below, and to the one beside it */
+    uint32_t n_planes;    /* dimensions before those of the matrices, */
+    uint32_t planes;      /* into the pool: their lengths, and as many distances of scales */
+} fy_factor_box;
+
+/*
+ * Codes and scales that this rank makes itself at the end of a run (made.c): those of a box of
+ * whole blocks, of values that have come.
+ */
+typedef struct fy_code_maker {
+    fy_quantized q;               /* of one matrix of the box */
+    uint64_t n_planes;            /* matrices */
+    uint64_t band_rows, n_bands;  /* of a matrix: what is worked on at once */
+    uint64_t first_band;          /* among those of all makings */
+    fy_end values, codes, scales; /* areas, and no tasks; held FY_NONE: it is not stored */
+} fy_code_maker;
+
+/*
+ * Where a task's box is among the rows of its receiver's shard: of values that come band by band,
+ * both ends know it. `group` is the first task of those to the same shard.
+ */
+typedef struct fy_rows {
+    uint64_t group;
+    uint32_t n_lead; /* dimensions before rows and columns */
+    uint64_t lead[FERRY_MAX_DIMS], lead_length[FERRY_MAX_DIMS];
+    uint64_t first, n, row_bytes; /* rows of each matrix of it */
+    uint64_t unit;                /* no part goes on beyond a multiple of so many of the shard's */
+} fy_rows;
+
 /* Fills are tasks from a rank to itself with numbers from here on. Where there are none, numbers
  * are the caller's, who may use all of them. */
 #define FY_FILL_TASKS (UINT64_C(1) << 63)
@@ -136,7 +198,18 @@ typedef struct fy_registry {
     fy_scaling *scalings;
     size_t n_scalings, scaling_capacity;
     fy_index scalings_by_source;
-    ferry_plan *plan; /* of bind: a reference (fy_plan_retain); else NULL */
+    fy_products *products;
+    size_t n_products, products_capacity;
+    fy_factor_box *factor_boxes;
+    size_t n_factor_boxes, factor_box_capacity;
+    size_t first_staged, n_staged; /* of the targets, those that callers do not see */
+    fy_code_maker *makings;
+    size_t n_makings, making_capacity;
+    uint64_t n_bands; /* of all of them */
+    fy_rows *rows;
+    size_t n_rows, rows_capacity;
+    uint64_t gathered_bytes; /* of the values that they are made of */
+    ferry_plan *plan;        /* of bind: a reference (fy_plan_retain); else NULL */
     bool scheduled;
     bool has_far;     /* some memory is, or was, not the host's */
     bool has_regions; /* or registered by the caller */
@@ -331,6 +404,61 @@ void fy_scalings_free(fy_registry *registry);
  * made.
  */
 bool fy_scales_step(ferry_service *service);
+
+/* values.c: what becomes of a destination's codes, with new memory for its scales, zeroed. */
+ferry_status fy_registry_multiply(fy_registry *registry, const fy_products *products,
+                                  fy_products **added_out, ferry_error *error);
+void fy_products_free(fy_registry *registry);
+/* Of a program that was made: notes which of them it brings. Bytes of the scales of all. */
+uint64_t fy_products_scheduled(ferry_service *service);
+/*
+ * Of a run that has brought everything: some of the products; false: all are made, or the run was
+ * given up.
+ */
+bool fy_products_step(ferry_service *service);
+/* value_boxes.c: a band of values of a parameter at base, or in memory that the CPU does not touch.
+ */
+void fy_factor_band(const fy_registry *registry, const fy_products *products, void *base,
+                    uint64_t number);
+ferry_status fy_factor_band_far(const fy_registry *registry, const fy_products *products,
+                                const ferry_buffer *target, uint64_t number, ferry_error *error);
+/* Whether a destination has codes of the last run, or parts of them, in place of products. */
+static inline bool fy_product_is_missing(const fy_registry *registry, size_t n_made, size_t index)
+{
+    return index >= n_made &&
+           registry->targets[registry->held[registry->products[index].target].destination].is_moved;
+}
+
+/* made.c: memory for values of which the codes in another buffer will be made. */
+ferry_status fy_registry_gather(fy_registry *registry, uint32_t codes, uint64_t bytes,
+                                uint32_t *held_out, ferry_error *error);
+/* areas: of the values, the codes and the scales; of the making's ends only `held` is said. */
+ferry_status fy_registry_make(fy_registry *registry, const fy_code_maker *making,
+                              const fy_area areas[3], ferry_error *error);
+void fy_makings_free(fy_registry *registry);
+/*
+ * What is worked on at once by a thread: about a MiB of values, as rows of a matrix that are whole
+ * rows of blocks, and units of bands.c.
+ */
+typedef struct fy_matrix_bands {
+    uint64_t row_bytes; /* of values */
+    uint64_t rows, n;   /* of a band, and how many a matrix has */
+} fy_matrix_bands;
+fy_matrix_bands fy_matrix_bands_of(const fy_quantized *q);
+/* How far behind the first value a band begins, matrix after matrix, and its rows. */
+uint64_t fy_band_at(const fy_quantized *q, const fy_matrix_bands *bands, uint64_t band,
+                    uint64_t *n_rows_out);
+static inline uint64_t fy_row_unit(uint64_t block_rows)
+{
+    enum { FEW_ROWS = 64 };
+    return (FEW_ROWS + block_rows - 1) / block_rows * block_rows;
+}
+/* What is held for it, while there is a program. */
+uint64_t fy_makings_bytes(const ferry_service *service);
+/* Of a run of which all has come: makes some; false: all are made. */
+bool fy_makings_step(ferry_service *service);
+/* Adds what was not made to what targets miss. */
+void fy_makings_miss(ferry_service *service);
 
 /*
  * match.c: all sends less all receives. Summed up over the ranks, each half modulo 2^64, it is zero

@@ -330,7 +330,8 @@ ferry_status fy_staging_make(ferry_service *service, bool connects, ferry_status
     if (status != FERRY_OK) {
         return status;
     }
-    service->statistics.staging_bytes = ferry_region_bytes(service->slots);
+    service->statistics.staging_bytes = ferry_region_bytes(service->slots) +
+                                        fy_products_scheduled(service) + fy_makings_bytes(service);
     return connects ? fy_agree(service->world, connect_peers(service, error), error) : FERRY_OK;
 }
 

@@ -16,6 +16,17 @@ static bool is_in_place(const fy_registry *registry, const fy_target *target)
     return registry->held[target->held].back.base == NULL;
 }
 
+/*
+ * A run that completes a version may be for others: ranks that joined after it was whole here. What
+ * has it is left alone. (Not what is made here or multiplied: of that all comes again.)
+ */
+static bool is_kept(const ferry_service *service, const fy_target *target)
+{
+    return service->program->completes && target->lacks_nothing &&
+           service->registry.n_products == 0 && service->registry.n_makings == 0 &&
+           target->state == FERRY_TENSOR_VALID && target->version == service->n_begun;
+}
+
 /* Before any peer is told that it may write. */
 void fy_targets_begin(ferry_service *service)
 {
@@ -26,7 +37,8 @@ void fy_targets_begin(ferry_service *service)
     for (size_t i = 0; i < registry->n_targets; i++) {
         fy_target *target = &registry->targets[i];
         target->missing = 0;
-        if (target->bytes > 0 && is_in_place(registry, target)) {
+        target->is_kept = is_kept(service, target);
+        if (target->bytes > 0 && is_in_place(registry, target) && !target->is_kept) {
             target->state = FERRY_TENSOR_TORN;
             target->version = service->n_begun;
         }
@@ -41,8 +53,23 @@ static void miss(fy_registry *registry, const fy_lane *lane, size_t from_item, b
             const fy_item_part *part = &lane->parts[item->first_part + p];
             uint32_t receive = is_local ? part->place : part->end;
             const fy_end *end = &registry->receives.items[receive];
-            registry->targets[registry->held[end->held].destination].missing +=
-                fy_bytes_there(fy_end_conversion(registry, end), part->bytes);
+            uint32_t destination = registry->held[end->held].destination;
+            if (destination != FY_NONE) { /* else what is made of it is missed */
+                registry->targets[destination].missing +=
+                    fy_bytes_there(fy_end_conversion(registry, end), part->bytes);
+            }
+        }
+    }
+}
+
+/* Codes that were not multiplied are no values: all of them. */
+static void miss_products(fy_registry *registry, size_t n_made)
+{
+    for (size_t i = n_made; i < registry->n_products; i++) {
+        if (fy_product_is_missing(registry, n_made, i)) {
+            fy_target *target =
+                &registry->targets[registry->held[registry->products[i].target].destination];
+            target->missing = target->bytes;
         }
     }
 }
@@ -55,6 +82,8 @@ static void count_missing(ferry_service *service)
         const fy_channel_state *state = &run->channels[c];
         miss(&service->registry, &state->channel->in, state->n_dealt, false);
     }
+    miss_products(&service->registry, run->products.n_done);
+    fy_makings_miss(service);
 }
 
 void fy_targets_miss(ferry_service *service)
@@ -72,7 +101,8 @@ static void swap_buffers(fy_registry *registry)
 {
     for (size_t i = 0; i < registry->n_held; i++) {
         fy_held *held = &registry->held[i];
-        if (held->back.base != NULL) {
+        bool is_kept = held->destination != FY_NONE && registry->targets[held->destination].is_kept;
+        if (held->back.base != NULL && !is_kept) {
             ferry_buffer front = held->front;
             held->front = held->back;
             held->back = front;
@@ -123,20 +153,21 @@ void fy_targets_end(ferry_service *service, bool ok)
 
 uint64_t ferry_service_destination_count(const ferry_service *service)
 {
-    return service == NULL ? 0 : service->registry.n_targets;
+    return service == NULL ? 0 : service->registry.n_targets - service->registry.n_staged;
 }
 
 ferry_status ferry_service_destination_at(const ferry_service *service, uint64_t index,
                                           ferry_destination *destination_out, ferry_error *error)
 {
-    if (service == NULL || index >= service->registry.n_targets) {
+    if (service == NULL || index >= ferry_service_destination_count(service)) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_service_destination_at needs a service and an index below "
                        "ferry_service_destination_count");
     }
     FY_TRY(fy_service_check_idle(service, "ferry_service_destination_at", error));
     const fy_registry *registry = &service->registry;
-    const fy_target *target = &registry->targets[index];
+    const fy_target *target =
+        &registry->targets[index < registry->first_staged ? index : index + registry->n_staged];
     ferry_destination found = {
         .name = registry->names == NULL ? "" : registry->names + target->name,
         .state = target->state,
@@ -187,14 +218,18 @@ static void commit_late(ferry_service *service)
     commit(service);
 }
 
-/* In place nothing older is left to go back to, once a later run has begun to write. */
+/*
+ * In place nothing older is left to go back to, once a later run has begun to write. And who joined
+ * has nothing older at all, however runs end.
+ */
 static bool still_has(const ferry_service *service, uint64_t version)
 {
     const fy_registry *registry = &service->registry;
     for (size_t i = 0; i < registry->n_targets; i++) {
         const fy_target *target = &registry->targets[i];
-        if (target->bytes > 0 && is_in_place(registry, target) &&
-            (target->state != FERRY_TENSOR_VALID || target->version != version)) {
+        bool is_its = target->state == FERRY_TENSOR_VALID && target->version == version;
+        bool may_lack = is_in_place(registry, target) || target->state == FERRY_TENSOR_UNTOUCHED;
+        if (target->bytes > 0 && !target->is_staged && may_lack && !is_its) {
             return false;
         }
     }

@@ -18,7 +18,7 @@ struct fy_kept {
     uint64_t bytes;
 };
 
-static const fy_space host_space = {FERRY_MEMORY_HOST, 0};
+static const fy_space host_space = {.kind = FERRY_MEMORY_HOST};
 
 ferry_way fy_way_of(const fy_engine *engine, void *state, uint32_t peer, uint32_t source_kind,
                     uint32_t target_kind)
@@ -39,7 +39,7 @@ ferry_way fy_way_of(const fy_engine *engine, void *state, uint32_t peer, uint32_
 
 static ferry_way way_here(uint32_t source_kind, uint32_t target_kind)
 {
-    const fy_space from = {source_kind, 0}, to = {target_kind, 0};
+    const fy_space from = {.kind = source_kind}, to = {.kind = target_kind};
     return fy_is_host(from) && fy_is_host(to)   ? FERRY_WAY_DIRECT
            : fy_exec_for(from, to).exec != NULL ? FERRY_WAY_DEVICE
                                                 : FERRY_WAY_STAGED;
@@ -97,8 +97,8 @@ static ferry_status by_exec(ferry_transport *transport, const fy_carriage *what,
     uint32_t index = transport->engine_of[what->peer];
     const fy_open_engine *engine = &transport->engines[index];
     bool visits = what->region->view.kind != FY_REGION_SYMMETRIC && engine->table->visit != NULL;
-    if (visits && !engine->table->visit(engine->state, what->peer)) {
-        return fy_transport_state(transport, error);
+    if (visits) {
+        FY_TRY(fy_transport_visit(transport, what->peer, error));
     }
     char *there = engine->table->pointer(engine->state, what->peer, &what->region->view,
                                          what->region->attachments[index]);

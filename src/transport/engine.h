@@ -17,7 +17,7 @@
  * nothing of the library but these two and memory/kind.h, so that one plugin serves libferry.so and
  * programs that link the library statically.
  */
-#define FY_ENGINE_ABI 8u
+#define FY_ENGINE_ABI 9u
 
 /* The library, as an engine sees it: one per open engine; lives until close has returned. */
 typedef struct fy_host fy_host;
@@ -179,10 +179,12 @@ typedef struct fy_engine {
     ferry_status (*alloc_local)(void *state, fy_region_view *region, void **attachment_out,
                                 ferry_error *error);
     /*
-     * Pointers of peer's are good here: between visit and leave this rank may use memory at any of
-     * them. visit is false where the world has failed: then peer's memory may be gone, or goes
-     * when those that visit have left. (both optional: pointers of peers mean nothing here)
+     * Between visit and leave this rank may use memory of the peer's by pointers: at any that the
+     * peer knows where it shares_pointers, else where pointer says imported memory of its devices
+     * is. visit is false where the world has failed: then peer's memory may be gone, or goes when
+     * those that visit have left. (both optional: there are no such pointers)
      */
+    bool shares_pointers;
     bool (*visit)(void *state, uint32_t peer);
     void (*leave)(void *state, uint32_t peer);
     /*

@@ -128,6 +128,12 @@ static ferry_status read_head(const unsigned char *key, size_t n_bytes, key_head
     return FERRY_OK;
 }
 
+uint32_t fy_key_kind(const void *key, size_t n_bytes)
+{
+    key_head head;
+    return read_head(key, n_bytes, &head, NULL) == FERRY_OK ? head.kind : FERRY_MEMORY_HOST;
+}
+
 static ferry_status check_head(const ferry_transport *transport, const key_head *head,
                                ferry_error *error)
 {
@@ -219,7 +225,7 @@ ferry_status ferry_region_import(ferry_transport *transport, const void *key, si
     region->view.id = head.id;
     region->view.base = (void *)(uintptr_t)head.base;
     region->view.bytes = head.bytes;
-    region->view.space = (fy_space){head.kind, head.device};
+    region->view.space = (fy_space){.kind = head.kind, .device = head.device};
     ferry_status status = take_piece(key, &head, index, region, error);
     /* What the engine does not reach says so when something is put there, with both kinds. */
     bool is_known = fy_engine_takes(&transport->engines[index], head.kind);

@@ -57,7 +57,7 @@ ferry_status ferry_memory_alloc(ferry_transport *transport, ferry_memory_kind ki
     FY_TRY(fy_check_use(buffer_out != NULL && bytes != 0,
                         "ferry_memory_alloc needs at least one byte and a place for the buffer",
                         error));
-    fy_space space = {(uint32_t)kind, device};
+    fy_space space = {.kind = (uint32_t)kind, .device = device};
     ferry_region *region = NULL;
     void *base = NULL;
     ferry_status status = fy_space_check(space, "ferry_memory_alloc", error);

@@ -174,7 +174,7 @@ ferry_status ferry_region_alloc(ferry_transport *transport, ferry_memory_kind ki
                         "ferry_region_alloc needs a transport and a place for the region", error));
     FY_TRY(fy_world_check_order(transport->world, "ferry_region_alloc", error));
     fy_joint_enter(transport->world, FY_JOINT_REGION_ALLOC, fy_joint_object(transport->number, 0));
-    fy_space space = {(uint32_t)kind, device};
+    fy_space space = {.kind = (uint32_t)kind, .device = device};
     ferry_status status = alloc_symmetric(transport, space, bytes, region_out, error);
     fy_joint_leave(transport->world);
     return status;

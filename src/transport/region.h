@@ -25,6 +25,9 @@ ferry_status fy_region_furnish(ferry_region *region, uint64_t bytes, uint64_t no
  */
 ferry_status fy_symmetric_room(const ferry_world *world, uint64_t bytes, ferry_error *error);
 
+/* The kind of memory that a key says it is of; the host's where the bytes are no key. */
+uint32_t fy_key_kind(const void *key, size_t n_bytes);
+
 /* Makes the region known to engine number index. */
 ferry_status fy_region_attach(ferry_region *region, uint32_t index, ferry_error *error);
 

@@ -109,12 +109,19 @@ void fy_transport_retain(ferry_transport *transport);
 uint32_t fy_transport_capabilities(ferry_transport *transport, uint32_t peer);
 
 /*
+ * Whether the peer opens this rank's memory of that kind, once it has its key, and this rank the
+ * peer's: then devices copy.
+ */
+bool fy_transport_opens(ferry_transport *transport, uint32_t peer, uint32_t kind);
+
+/*
  * Whether any pointer of the peer's can be used here: the peer is a thread of this process. Use
- * them between visit and leave: visit is false once the world has failed, and registered memory of
- * a rank is not freed while somebody visits that rank.
+ * them, and memory of a peer's devices that is open here, between visit and leave: visit fails once
+ * the world has failed, and registered memory of a rank is not freed while somebody visits that
+ * rank.
  */
 bool fy_transport_shares_pointers(const ferry_transport *transport, uint32_t peer);
-bool fy_transport_visit(ferry_transport *transport, uint32_t peer);
+ferry_status fy_transport_visit(ferry_transport *transport, uint32_t peer, ferry_error *error);
 void fy_transport_leave(ferry_transport *transport, uint32_t peer);
 
 /*

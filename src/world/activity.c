@@ -17,6 +17,7 @@ static const struct {
     [FY_JOINT_ALL_GATHER_V] = {"ferry_world_all_gather_v", FY_OBJECT_NONE},
     [FY_JOINT_BROADCAST] = {"ferry_world_broadcast", FY_OBJECT_NONE},
     [FY_JOINT_SHRINK] = {"ferry_world_shrink", FY_OBJECT_NONE},
+    [FY_JOINT_GROW] = {"ferry_world_grow", FY_OBJECT_NONE},
     [FY_JOINT_TRANSPORT_OPEN] = {"ferry_transport_open", FY_OBJECT_NONE},
     [FY_JOINT_REGION_ALLOC] = {"ferry_region_alloc", FY_OBJECT_TRANSPORT},
     [FY_JOINT_REGION_FREE] = {"ferry_region_free", FY_OBJECT_TRANSPORT},

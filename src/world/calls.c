@@ -3,7 +3,10 @@
 /* The public calls that join a world and talk in it: checks of arguments, then the table. */
 #include "base/alloc.h"
 #include "base/config.h"
+#include "base/hash.h"
 #include "base/options.h"
+#include "world/agree.h"
+#include "world/grow.h"
 #include "world/meeting.h"
 #include "world/order.h"
 #include "world/world.h"
@@ -11,6 +14,7 @@
 #include <ferry/group.h>
 
 #include <math.h>
+#include <string.h>
 
 /*
  * Joining
@@ -309,4 +313,128 @@ ferry_status ferry_world_shrink(ferry_world *world, uint32_t min_ranks, ferry_wo
     fy_world_run_shrink_hooks(world, smaller);
     *world_out = smaller;
     return FERRY_OK;
+}
+
+/*
+ * Growing
+ */
+
+/* That a newcomer can be this member. */
+static ferry_status check_member(const fy_growth *growth, uint32_t rank, ferry_error *error)
+{
+    uint32_t member = growth->members[rank];
+    if (member >= FERRY_MAX_RANKS) {
+        return fy_fail(error, FERRY_ERR_LIMIT, "ferry_world_grow: member %u; there are at most %u",
+                       member, FERRY_MAX_RANKS);
+    }
+    for (uint32_t r = 0; r < rank; r++) {
+        if (growth->members[r] == member) {
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "ferry_world_grow: a newcomer cannot be member %u, which is rank %u",
+                           member, r);
+        }
+    }
+    return FERRY_OK;
+}
+
+/* Who will be in the larger world; members of growth are to be freed. */
+static ferry_status list_ranks(const ferry_world *world, const ferry_grow_options *options,
+                               fy_growth *growth, ferry_error *error)
+{
+    growth->members = fy_alloc(growth->n_ranks, sizeof *growth->members);
+    FY_TRY(fy_check_memory(growth->members != NULL, "the ranks of a world", error));
+    growth->n_first = world->n_first;
+    for (uint32_t r = 0; r < growth->n_ranks; r++) {
+        bool is_new = r >= world->n_ranks;
+        uint32_t number = r - world->n_ranks;
+        growth->members[r] = !is_new                    ? world->members[r]
+                             : options->members != NULL ? options->members[number]
+                                                        : world->n_first + number;
+        FY_TRY(is_new ? check_member(growth, r, error) : FERRY_OK);
+        if (growth->members[r] >= growth->n_first) {
+            growth->n_first = growth->members[r] + 1;
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status read_growth(const ferry_world *world, const ferry_grow_options *options,
+                                fy_growth *growth, ferry_error *error)
+{
+    const double most_seconds = 366.0 * 86400;
+    uint32_t n_newcomers = options->n_newcomers == 0 ? 1 : options->n_newcomers;
+    FY_TRY(fy_check_use(world->threads || options->newcomers_out == NULL,
+                        "ferry_world_grow: newcomers_out is for worlds of threads; newcomers of a "
+                        "world of processes call ferry_world_join",
+                        error));
+    if (!(options->join_seconds >= 0 && options->join_seconds <= most_seconds)) {
+        return fy_fail(
+            error, FERRY_ERR_MISUSE,
+            "ferry_world_grow: join_seconds is %g; it must be a number of seconds up to a "
+            "year, or zero for the default",
+            options->join_seconds);
+    }
+    if (n_newcomers > FERRY_MAX_RANKS - world->n_ranks) {
+        return fy_fail(error, FERRY_ERR_LIMIT,
+                       "ferry_world_grow: %u ranks and %u newcomers; a world has at most %u",
+                       world->n_ranks, n_newcomers, FERRY_MAX_RANKS);
+    }
+    *growth =
+        (fy_growth){.n_ranks = world->n_ranks + n_newcomers,
+                    .path = options->path,
+                    .join_ns = options->join_seconds > 0 ? limit_to_ns(options->join_seconds, 0)
+                                                         : world->settings.join_ns,
+                    .newcomers_out = options->newcomers_out};
+    return list_ranks(world, options, growth, error);
+}
+
+/* All members want the same, or nothing happens. */
+static ferry_status agree_on_growth(ferry_world *world, const fy_growth *growth,
+                                    ferry_status status, ferry_error *error)
+{
+    uint64_t who = status != FERRY_OK
+                       ? 0
+                       : fy_hash64(growth->members, growth->n_ranks * sizeof *growth->members);
+    uint64_t where = growth->path == NULL ? 0 : fy_hash64(growth->path, strlen(growth->path));
+    fy_field fields[] = {
+        {.name = "ranks of the larger world", .value = growth->n_ranks, .how = FY_SAME},
+        {.name = "the hash of ferry_grow_options.members", .value = who, .how = FY_SAME},
+        {.name = "the hash of ferry_grow_options.path", .value = where, .how = FY_SAME},
+    };
+    return fy_agree_on(world, FY_JOINT_GROW, 0, fields, sizeof fields / sizeof fields[0], status,
+                       error);
+}
+
+ferry_status ferry_world_grow(ferry_world *world, const ferry_grow_options *options,
+                              ferry_world **world_out, ferry_error *error)
+{
+    ferry_grow_options own;
+    fy_growth growth = {0};
+    ferry_error why = {.message = ""};
+    FY_TRY(
+        begin(world, world_out != NULL, "ferry_world_grow", " and a place for the new one", error));
+    FY_TRY(fy_world_check_process(world, error));
+    FY_TRY(fy_take_grow_options(options, &own, error));
+    fy_joint_enter(world, FY_JOINT_GROW, 0);
+    ferry_status status = read_growth(world, &own, &growth, &why);
+    status = agree_on_growth(world, &growth, status, &why);
+    FY_THEN(status, world->ops->grow(world, &growth, world_out, &why));
+    fy_joint_leave(world);
+    fy_free(growth.members);
+    world->has_grown = world->has_grown || status == FERRY_OK;
+    return fy_forward(error, status, &why);
+}
+
+ferry_status ferry_world_join(const char *path, const ferry_world_options *options,
+                              ferry_world **world_out, ferry_error *error)
+{
+    FY_TRY(fy_check_use(world_out != NULL && (path == NULL || path[0] != '\0'),
+                        "ferry_world_join needs a place for the world, and the path of a file or "
+                        "NULL",
+                        error));
+    fy_settings settings;
+    FY_TRY(fy_settings_init(&settings, options, error));
+    ferry_status status = fy_join_world(path, &settings, world_out, error);
+    fy_settings_cleanup(&settings);
+    return status;
 }

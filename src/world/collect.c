@@ -505,8 +505,8 @@ static ferry_status wait_entered(fy_process *process, fy_bell *bell, fy_ready_fn
                                  ferry_error *error)
 {
     ferry_world *world = process->world;
-    ferry_status status =
-        fy_world_wait_on(world, bell, ready, NULL, process, process->limits.entry_ns, error);
+    int64_t limit_ns = process->caller.is_patient ? -1 : process->limits.entry_ns;
+    ferry_status status = fy_world_wait_on(world, bell, ready, NULL, process, limit_ns, error);
     if (status != FERRY_ERR_TIMEOUT || fy_failed(&process->failure)) {
         return status;
     }

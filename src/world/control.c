@@ -208,6 +208,7 @@ static void flood(fy_process *process, const fy_conn *except)
         return;
     }
     process->news.flooded = true;
+    fy_grow_pass_on(process);
     for (fy_conn *conn = process->control.conns; conn != NULL; conn = conn->next) {
         if (conn != except && conn->kind == FY_CONN_LINK && !conn->dead &&
             conn->role != FY_ROLE_NEW && conn->role != FY_ROLE_PARKED) {
@@ -304,6 +305,7 @@ static const struct handler {
     [FY_WIRE_ASK] = {fy_doubt_answer, FROM(NEW)},
     [FY_WIRE_NEWS] = {fy_news_arrive, FROM(NEW)},
     [FY_WIRE_WHERE] = {fy_letter_asked, TREE},
+    [FY_WIRE_ENTER] = {fy_join_enter, FROM(NEW)},
 #undef TREE
 #undef FROM
 };

@@ -1,6 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "world/meeting.h"
 
+#include "base/config.h"
 #include "base/log.h"
 
 #include <ferry/group.h>
@@ -321,10 +322,24 @@ static void make_key(fy_meeting *meeting, const fy_settings *settings)
     fy_meeting_key(meeting, settings->secret, job);
 }
 
+/* The port, of which the ranks' numbers are known, or of a newcomer. */
+static ferry_status meet_there(fy_meeting *meeting, const fy_settings *settings,
+                               const variables *set, uint32_t n_local, ferry_error *error)
+{
+    root_place place = {0};
+    FY_TRY(parse_port(set, &place, error));
+    FY_TRY(parse_host(set, &place, error));
+    if (meeting->n_ranks > 0 && meeting->rank == 0) {
+        FY_TRY(listen_as_root(meeting, settings, &place, n_local, error));
+    }
+    write_addresses(meeting, &place);
+    make_key(meeting, settings);
+    return FERRY_OK;
+}
+
 static ferry_status meet_at_port(fy_meeting *meeting, const fy_settings *settings,
                                  const variables *set, ferry_error *error)
 {
-    root_place place = {0};
     uint32_t n_local = 0;
     FY_TRY(parse_ranks(meeting, set, error));
     FY_TRY(check_local(meeting, &n_local, error));
@@ -332,14 +347,7 @@ static ferry_status meet_at_port(fy_meeting *meeting, const fy_settings *setting
         drop_inherited();
         return FERRY_OK;
     }
-    FY_TRY(parse_port(set, &place, error));
-    FY_TRY(parse_host(set, &place, error));
-    if (meeting->rank == 0) {
-        FY_TRY(listen_as_root(meeting, settings, &place, n_local, error));
-    }
-    write_addresses(meeting, &place);
-    make_key(meeting, settings);
-    return FERRY_OK;
+    return meet_there(meeting, settings, set, n_local, error);
 }
 
 /* A world of one rank has nobody to find. */
@@ -458,4 +466,20 @@ ferry_status fy_meet_environment(fy_meeting *meeting, const fy_settings *setting
         "nothing says where the other ranks are: RANK and WORLD_SIZE are not set, nor is "
         "FERRY_RENDEZVOUS, and no PMIx is offered; start with `ferry launch -n N -- "
         "PROG`, torchrun or mpirun");
+}
+
+ferry_status fy_meet_growing(fy_meeting *meeting, const char *path, const fy_settings *settings,
+                             ferry_error *error)
+{
+    variables set = get_variables();
+    path = path != NULL ? path : fy_config_text("FERRY_RENDEZVOUS");
+    if (path != NULL) {
+        return fy_meet_growing_file(meeting, path, settings, error);
+    }
+    if (set.host == NULL || (set.port == NULL && set.own_port == NULL)) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "nothing says where members and newcomers of a world meet: name a file that "
+                       "all of them see (FERRY_RENDEZVOUS), or set MASTER_ADDR and FERRY_PORT");
+    }
+    return meet_there(meeting, settings, &set, 0, error);
 }

@@ -85,6 +85,19 @@ static fy_interrupt *interrupt_of(const fy_process *process)
     return process->world->settings.interrupt;
 }
 
+/* A stop function: the caller thought better of it, or the world has failed already. */
+static bool is_unwanted(void *context)
+{
+    const fy_process *process = context;
+    return fy_interrupted(interrupt_of(process)) || fy_failed(&process->failure);
+}
+
+static ferry_status fail_unwanted(const fy_process *process, ferry_error *error)
+{
+    return fy_failed(&process->failure) ? fy_failure_get(&process->failure, NULL, error)
+                                        : fy_interrupt_fail(error);
+}
+
 /* The next message of a type from the root; signs of life are passed over. */
 static ferry_status expect(fy_process *process, fy_link *root, uint32_t type, int64_t until_ns,
                            fy_message *message_out, ferry_error *error)
@@ -97,8 +110,8 @@ static ferry_status expect(fy_process *process, fy_link *root, uint32_t type, in
                            process->claim, process->root_claim,
                            (double)process->limits.join_ns / 1e9);
         }
-        if (fy_interrupted(interrupt_of(process))) {
-            return fy_interrupt_fail(error);
+        if (is_unwanted(process)) {
+            return fail_unwanted(process, error);
         }
         int64_t look =
             fy_interrupt_slice_ns(interrupt_of(process), process->limits.deadline_ns / 10);
@@ -124,14 +137,11 @@ static ferry_status expect(fy_process *process, fy_link *root, uint32_t type, in
     }
 }
 
-static ferry_status knock(fy_process *process, fy_link *root, int64_t until_ns, ferry_error *error)
+/* The world's name, from a root that knows who this rank is. */
+static ferry_status hear_name(fy_process *process, fy_link *root, int64_t until_ns,
+                              ferry_error *error)
 {
-    unsigned char head[8];
-    fy_pack packer = fy_pack_into(head, sizeof head);
     fy_message message;
-    fy_pack_u32(&packer, process->epoch);
-    fy_pack_u32(&packer, process->claim);
-    FY_TRY(fy_link_post(root, FY_WIRE_KNOCK, head, packer.used, NULL, 0, error));
     FY_TRY(expect(process, root, FY_WIRE_WORLD, until_ns, &message, error));
     if (message.n_bytes != sizeof process->world_id) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT, "rank %u gave its world no name",
@@ -139,6 +149,16 @@ static ferry_status knock(fy_process *process, fy_link *root, int64_t until_ns, 
     }
     memcpy(process->world_id, message.payload, sizeof process->world_id);
     return FERRY_OK;
+}
+
+static ferry_status knock(fy_process *process, fy_link *root, int64_t until_ns, ferry_error *error)
+{
+    unsigned char head[8];
+    fy_pack packer = fy_pack_into(head, sizeof head);
+    fy_pack_u32(&packer, process->epoch);
+    fy_pack_u32(&packer, process->claim);
+    FY_TRY(fy_link_post(root, FY_WIRE_KNOCK, head, packer.used, NULL, 0, error));
+    return hear_name(process, root, until_ns, error);
 }
 
 /* Where others reach this rank: as the option says, or as it reached the root. */
@@ -247,15 +267,13 @@ static ferry_status attach(fy_process *process, fy_link *root, uint32_t parent,
     return fy_link_drain(root, until_ns - fy_now_ns(), error);
 }
 
-/* One attempt; *retry_out: the root closed the door before it took this rank in. */
-static ferry_status join_once(fy_process *process, fy_link *root, int64_t until_ns, bool *retry_out,
-                              ferry_error *error)
+/* After the root has said its world's name, or (status and text say why) not. Takes the link over.
+ */
+static ferry_status take_place(fy_process *process, fy_link *root, int64_t until_ns,
+                               ferry_status status, ferry_error text, ferry_error *error)
 {
     char addresses[FY_ADDRESSES_BYTES];
     uint32_t parent;
-    ferry_error text = {""};
-    ferry_status status = knock(process, root, until_ns, &text);
-    *retry_out = status == FERRY_ERR_PEER_LOST && !fy_failed(&process->failure);
     if (status == FERRY_OK) {
         status = fy_node_enter(process, &text);
         FY_THEN(status, say_join(process, root, until_ns, &parent, addresses, &text));
@@ -278,11 +296,28 @@ static ferry_status join_once(fy_process *process, fy_link *root, int64_t until_
                    process->root_claim, text.message);
 }
 
+/* One attempt; *retry_out: the root closed the door before it took this rank in. */
+static ferry_status join_once(fy_process *process, fy_link *root, int64_t until_ns, bool *retry_out,
+                              ferry_error *error)
+{
+    ferry_error text = {""};
+    ferry_status status = knock(process, root, until_ns, &text);
+    *retry_out = status == FERRY_ERR_PEER_LOST && !fy_failed(&process->failure);
+    return take_place(process, root, until_ns, status, text, error);
+}
+
+ferry_status fy_join_newcomer(fy_process *process, fy_link *root, ferry_error *error)
+{
+    ferry_error text = {""};
+    int64_t until_ns = fy_now_ns() + process->limits.join_ns;
+    ferry_status status = hear_name(process, root, until_ns, &text);
+    return take_place(process, root, until_ns, status, text, error);
+}
+
 ferry_status fy_join_member(fy_process *process, const char *addresses,
                             const unsigned char key[FY_KEY_BYTES], int64_t connect_ns,
                             ferry_error *error)
 {
-    fy_interrupt *interrupt = interrupt_of(process);
     int64_t until = fy_now_ns() + process->limits.join_ns;
     for (;;) {
         fy_link *root;
@@ -290,11 +325,10 @@ ferry_status fy_join_member(fy_process *process, const char *addresses,
         ferry_error text;
         ferry_status status =
             process->epoch == 0
-                ? fy_link_open(addresses, key, connect_ns, fy_interrupted, interrupt, &root, &text)
-                : fy_link_reopen(addresses, key, connect_ns, fy_interrupted, interrupt, &root,
-                                 &text);
+                ? fy_link_open(addresses, key, connect_ns, is_unwanted, process, &root, &text)
+                : fy_link_reopen(addresses, key, connect_ns, is_unwanted, process, &root, &text);
         if (status == FERRY_ERR_STOPPED) {
-            return fy_interrupt_fail(error);
+            return fail_unwanted(process, error);
         }
         if (status != FERRY_OK) {
             return fy_fail(error, status, "rank %u does not reach rank %u: %s", process->claim,

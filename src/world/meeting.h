@@ -57,6 +57,15 @@ ferry_status fy_meet_file(fy_meeting *meeting, const char *path, uint32_t rank, 
 void fy_meet_file_done(const char *path);
 ferry_status fy_meet_bootstrap(fy_meeting *meeting, const ferry_bootstrap *bootstrap,
                                const fy_settings *settings, ferry_error *error);
+/*
+ * For a world that grows: in a file, or (NULL) as the environment says where that names one, or a
+ * port. The meeting has rank and n_ranks of a member; n_ranks 0 is a newcomer, which knows neither.
+ */
+ferry_status fy_meet_growing(fy_meeting *meeting, const char *path, const fy_settings *settings,
+                             ferry_error *error);
+/* The same in a file. */
+ferry_status fy_meet_growing_file(fy_meeting *meeting, const char *path,
+                                  const fy_settings *settings, ferry_error *error);
 /* Through the PMIx plugin. Offered: the variables that mpirun and srun set are there. */
 bool fy_pmix_offered(void);
 /* What rank 0 published there, into the meeting: its key and addresses, or its own failure. */

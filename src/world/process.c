@@ -65,6 +65,14 @@ static fy_bell *bell_of(ferry_world *world, uint32_t rank)
                : NULL;
 }
 
+static fy_gate *gate_of(ferry_world *world, uint32_t rank)
+{
+    fy_process *process = world->impl;
+    return fy_world_same_node(world, rank)
+               ? &process->node.page->slots[process->tree.table[rank].claim].gate
+               : NULL;
+}
+
 static int32_t pid_of(ferry_world *world, uint32_t rank)
 {
     fy_process *process = world->impl;
@@ -145,6 +153,7 @@ ferry_status fy_process_new(const fy_meeting *meeting, fy_settings *settings, ui
     world->failure = &process->failure;
     world->bell = &process->early_bell;
     world->bell_of = bell_of;
+    world->gate_of = gate_of;
     world->pid_of = pid_of;
     world->is_being_made = true;
     *process_out = process;
@@ -234,15 +243,25 @@ static void log_complete(const fy_process *process)
            world->local_rank, world->n_local_ranks, world->epoch);
 }
 
-ferry_status fy_process_complete(fy_process *process, const uint32_t *claim_members,
-                                 ferry_error *error)
+ferry_status fy_process_meet(fy_process *process, const uint32_t *claim_members, ferry_error *error)
 {
     /* The root, and whoever notices that it is gone, ends this wait: it needs no limit. */
     FY_TRY(fy_world_wait(process->world, fy_process_is_tabled, NULL, process, -1, error));
     FY_TRY(adopt_table(process, claim_members, error));
-    FY_TRY(fy_collect_joined(process->world, error));
+    return fy_collect_joined(process->world, error);
+}
+
+void fy_process_mark_complete(fy_process *process)
+{
     atomic_store(&process->shrinking.complete, true);
     log_complete(process);
+}
+
+ferry_status fy_process_complete(fy_process *process, const uint32_t *claim_members,
+                                 ferry_error *error)
+{
+    FY_TRY(fy_process_meet(process, claim_members, error));
+    fy_process_mark_complete(process);
     return FERRY_OK;
 }
 
@@ -276,8 +295,8 @@ static bool listens_on_loopback(int fd)
  * This rank's own door, for as long as the world lives. The one that the meeting opened on the root
  * is for joining only, so that its port is free for the next world.
  */
-static ferry_status open_door(fy_process *process, fy_meeting *meeting, bool root,
-                              ferry_error *error)
+ferry_status fy_process_open_door(fy_process *process, fy_meeting *meeting, bool root,
+                                  ferry_error *error)
 {
     const char *host = process->world->settings.host;
     bool loopback =
@@ -299,7 +318,7 @@ static ferry_status open_door(fy_process *process, fy_meeting *meeting, bool roo
 static ferry_status join(fy_process *process, fy_meeting *meeting, ferry_error *error)
 {
     bool root = meeting->rank == 0;
-    FY_TRY(open_door(process, meeting, root, error));
+    FY_TRY(fy_process_open_door(process, meeting, root, error));
     if (root) {
         randombytes_buf(process->world_id, sizeof process->world_id);
         FY_TRY(fy_register_open(process, error));
@@ -364,6 +383,7 @@ static void leave_world(ferry_world *world)
 static void close_world(ferry_world *world)
 {
     fy_process *process = world->impl;
+    fy_doubt_drop(process);
     fy_leave_world(process);
     fy_process_free(process);
 }
@@ -380,6 +400,7 @@ const fy_world_ops fy_process_ops = {
     .seems_to_run = fy_control_seems_to_run,
     .spread_failure = spread_failure,
     .shrink = fy_shrink_world,
+    .grow = fy_grow_world,
     .share_fd = fy_node_share,
     .watch = watch,
     .unwatch = unwatch,

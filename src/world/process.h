@@ -201,6 +201,7 @@ typedef struct fy_caller {
     fy_letter *taken;  /* the last that was received */
     uint64_t barriers; /* how many it has entered */
     bool looked;       /* it has asked what the others do in this barrier */
+    bool is_patient;   /* it waits for others who all are on their way: no entry limit */
 } fy_caller;
 
 /* The orderly end. */
@@ -223,6 +224,14 @@ typedef struct fy_shrinking {
     fy_process *doubt; /* a successor that others may have complete: see doubt.c. Changes only while
                           no other successor is being made */
 } fy_shrinking;
+
+/* A world that is made of another one and of newcomers, and that other one: see grow.c. */
+typedef struct fy_growing {
+    fy_process *successor; /* of the old world, and fails as it does; under the old lock */
+    /* The rest is of the new world's root, until the table is written. */
+    uint32_t n_members;      /* claims from here on are newcomers'; 0: this is no such world */
+    const uint32_t *members; /* by claim: its number among all members */
+} fy_growing;
 
 struct fy_process {
     ferry_world *world;
@@ -253,6 +262,7 @@ struct fy_process {
     fy_caller caller;
     fy_leaving leaving;
     fy_shrinking shrinking;
+    fy_growing growing;
 };
 
 /* process.c */
@@ -306,6 +316,7 @@ uint32_t fy_process_rank_at(const fy_process *process,
 
 /* Handlers of messages, under the lock. False: the message makes no sense. */
 bool fy_join_knock(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_join_enter(fy_process *process, fy_conn *conn, fy_reader *reader);
 bool fy_join_join(fy_process *process, fy_conn *conn, fy_reader *reader);
 bool fy_join_attach(fy_process *process, fy_conn *conn, fy_reader *reader);
 bool fy_join_attached(fy_process *process, fy_conn *conn, fy_reader *reader);
@@ -351,6 +362,8 @@ ferry_status fy_join_root(fy_process *process, ferry_error *error);
 ferry_status fy_join_member(fy_process *process, const char *addresses,
                             const unsigned char key[FY_KEY_BYTES], int64_t connect_ns,
                             ferry_error *error);
+/* The same for one that has its number from the root, by this link, which is taken over. */
+ferry_status fy_join_newcomer(fy_process *process, fy_link *root, ferry_error *error);
 
 /* node.c */
 /*
@@ -459,10 +472,24 @@ void fy_shrink_hand_over(
 ferry_status fy_shrink_world(ferry_world *world, uint32_t min_ranks, ferry_world **world_out,
                              ferry_error *error);
 
-/* process.c: what process.c and shrink.c share. */
+/* grow.c */
+/* Under the lock: the world that is being made of this one fails as this one has. */
+void fy_grow_pass_on(fy_process *old);
+ferry_status fy_grow_world(ferry_world *world, const fy_growth *growth, ferry_world **world_out,
+                           ferry_error *error);
+
+/* process.c: what process.c, shrink.c and grow.c share. */
 ferry_status fy_process_new(const fy_meeting *meeting, fy_settings *settings, uint32_t epoch,
                             fy_process **process_out, ferry_error *error);
-/* The table has come: gives the world its numbers, waits for all, and hands it out. */
+/* Opens this rank's door; the listener of the meeting becomes the door for joining. */
+ferry_status fy_process_open_door(fy_process *process, fy_meeting *meeting, bool root,
+                                  ferry_error *error);
+/* Waits for the table, gives the world its numbers, and waits for all. */
+ferry_status fy_process_meet(fy_process *process, const uint32_t *claim_members,
+                             ferry_error *error);
+/* From here on this rank has the world: others that are in doubt are told so. */
+void fy_process_mark_complete(fy_process *process);
+/* Both. */
 ferry_status fy_process_complete(fy_process *process, const uint32_t *claim_members,
                                  ferry_error *error);
 void fy_process_free(fy_process *process);

@@ -272,6 +272,61 @@ bool fy_join_knock(fy_process *process, fy_conn *conn, fy_reader *reader)
     return true;
 }
 
+/* The first newcomer's number that nobody has who is here; FERRY_ANY_RANK: all have come. */
+static uint32_t free_number(const fy_process *process)
+{
+    for (uint32_t claim = process->growing.n_members; claim < process->n_claims; claim++) {
+        bool taken = process->registry->entries[claim].joined;
+        for (const fy_conn *conn = process->control.conns; conn != NULL && !taken;
+             conn = conn->next) {
+            taken = !conn->dead && conn->role == FY_ROLE_JOINER && conn->claim == claim;
+        }
+        if (!taken) {
+            return claim;
+        }
+    }
+    return FERRY_ANY_RANK;
+}
+
+/* Who all are, for one who knows nobody. */
+static bool post_number(fy_process *process, fy_conn *conn, uint32_t claim)
+{
+    size_t n_bytes = 12 + 4 * (size_t)process->n_claims;
+    unsigned char *bytes = fy_alloc(n_bytes, 1);
+    if (bytes == NULL) {
+        return false;
+    }
+    fy_pack packer = fy_pack_into(bytes, n_bytes);
+    fy_pack_u32(&packer, process->epoch);
+    fy_pack_u32(&packer, claim);
+    fy_pack_u32(&packer, process->world->n_first);
+    for (uint32_t c = 0; c < process->n_claims; c++) {
+        fy_pack_u32(&packer, process->growing.members[c]);
+    }
+    fy_control_post(process, conn, FY_WIRE_NUMBER, bytes, packer.used, NULL, 0);
+    fy_free(bytes);
+    return true;
+}
+
+/* Who comes to a world that does not grow, or for whom there is no place, tries again. */
+bool fy_join_enter(fy_process *process, fy_conn *conn, fy_reader *reader)
+{
+    (void)reader;
+    bool grows = process->growing.n_members > 0 && process->registry != NULL;
+    uint32_t claim = grows ? free_number(process) : FERRY_ANY_RANK;
+    if (claim == FERRY_ANY_RANK || !post_number(process, conn, claim)) {
+        return false;
+    }
+    process->control.n_new--;
+    conn->role = FY_ROLE_JOINER;
+    conn->claim = claim;
+    if (process->registry->open) {
+        answer_knock(process, conn);
+    }
+    fy_control_tell_failure(process, conn);
+    return true;
+}
+
 ferry_status fy_register_enter(fy_process *process, ferry_error *error)
 {
     ferry_status status = FERRY_OK;

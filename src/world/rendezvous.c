@@ -371,7 +371,7 @@ static ferry_status fail_late(const search *at, const fy_settings *settings, fer
 /* Somebody proved the key: this is no file of an earlier run, and what it says counts. */
 static ferry_status check_live(const search *at, const fy_meeting *meeting, ferry_error *error)
 {
-    if (at->notice.n_ranks != meeting->n_ranks) {
+    if (meeting->n_ranks != 0 && at->notice.n_ranks != meeting->n_ranks) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "rendezvous \"%s\" is for %u ranks, by rank 0, but rank %u expects %u",
                        at->path, at->notice.n_ranks, meeting->rank, meeting->n_ranks);
@@ -461,32 +461,56 @@ static ferry_status find_root(fy_meeting *meeting, const char *path, const fy_se
     }
 }
 
-ferry_status fy_meet_file(fy_meeting *meeting, const char *path, uint32_t rank, uint32_t n_ranks,
-                          const fy_settings *settings, ferry_error *error)
+static ferry_status check_path(const char *path, ferry_error *error)
 {
     FY_TRY(fy_check_use(path != NULL && path[0] != '\0', "a rendezvous needs the path of a file",
                         error));
+    if (strlen(path) > PATH_MAX - 16) {
+        return fy_fail(error, FERRY_ERR_LIMIT,
+                       "rendezvous: a path has at most %d bytes, and not %zu", PATH_MAX - 16,
+                       strlen(path));
+    }
+    return FERRY_OK;
+}
+
+/* Where rank and n_ranks of the meeting are known, or those of a newcomer. */
+static ferry_status meet(fy_meeting *meeting, const char *path, const fy_settings *settings,
+                         ferry_error *error)
+{
+    ferry_status status = meeting->n_ranks > 0 && meeting->rank == 0
+                              ? host_meeting(meeting, path, settings, error)
+                              : find_root(meeting, path, settings, error);
+    if (status != FERRY_OK) {
+        fy_meeting_cleanup(meeting);
+    }
+    return status;
+}
+
+ferry_status fy_meet_growing_file(fy_meeting *meeting, const char *path,
+                                  const fy_settings *settings, ferry_error *error)
+{
+    FY_TRY(check_path(path, error));
+    return meet(meeting, path, settings, error);
+}
+
+ferry_status fy_meet_file(fy_meeting *meeting, const char *path, uint32_t rank, uint32_t n_ranks,
+                          const fy_settings *settings, ferry_error *error)
+{
+    FY_TRY(check_path(path, error));
     if (n_ranks == 0 || rank >= n_ranks) {
         return fy_fail(error, FERRY_ERR_MISUSE, "rendezvous \"%s\": there is no rank %u of %u",
                        path, rank, n_ranks);
     }
-    if (n_ranks > FERRY_MAX_RANKS || strlen(path) > PATH_MAX - 16) {
-        return fy_fail(error, FERRY_ERR_LIMIT,
-                       "rendezvous: a world has at most %u ranks and not %u, a path %d bytes and "
-                       "not %zu",
-                       FERRY_MAX_RANKS, n_ranks, PATH_MAX - 16, strlen(path));
+    if (n_ranks > FERRY_MAX_RANKS) {
+        return fy_fail(error, FERRY_ERR_LIMIT, "rendezvous: a world has at most %u ranks, not %u",
+                       FERRY_MAX_RANKS, n_ranks);
     }
     meeting->rank = rank;
     meeting->n_ranks = n_ranks;
     if (n_ranks == 1) {
         return FERRY_OK; /* nobody to meet */
     }
-    ferry_status status = rank == 0 ? host_meeting(meeting, path, settings, error)
-                                    : find_root(meeting, path, settings, error);
-    if (status != FERRY_OK) {
-        fy_meeting_cleanup(meeting);
-    }
-    return status;
+    return meet(meeting, path, settings, error);
 }
 
 /* Only the own file: another job may be waiting at the same path by now. */

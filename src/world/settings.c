@@ -226,3 +226,11 @@ ferry_status fy_settings_fake_node(const char *nodes, uint32_t rank, uint32_t n_
     *node_out = node;
     return FERRY_OK;
 }
+
+ferry_status fy_settings_last_node(const char *nodes, uint32_t *node_out, ferry_error *error)
+{
+    nodes_text text;
+    FY_TRY(read_nodes(nodes, &text, error));
+    *node_out = (uint32_t)(text.n_numbers == 1 ? text.first : text.n_numbers) - 1;
+    return FERRY_OK;
+}

@@ -32,5 +32,7 @@ void fy_settings_cleanup(fy_settings *settings); /* wipes the secret */
  */
 ferry_status fy_settings_fake_node(const char *nodes, uint32_t rank, uint32_t n_ranks,
                                    uint32_t *node_out, ferry_error *error);
+/* The last of the faked nodes, on which newcomers are. */
+ferry_status fy_settings_last_node(const char *nodes, uint32_t *node_out, ferry_error *error);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 #include "world/bell.h"
+#include "world/gate.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -25,7 +26,8 @@ typedef struct fy_shared_page_slot {
     _Atomic uint64_t pid_space; /* the namespace in which pid is its number */
     _Atomic uint64_t call;      /* which call has entered it, and on what: see fy_joint */
     _Atomic uint64_t object;
-    unsigned char unused[80];
+    fy_gate gate;
+    unsigned char unused[72];
 } fy_shared_page_slot;
 _Static_assert(sizeof(fy_shared_page_slot) == 128, "a slot has cache lines of its own");
 

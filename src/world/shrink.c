@@ -10,6 +10,7 @@
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 /* Those who come when the smaller world is complete. */
 static void send_away(fy_process *old)
@@ -335,6 +336,27 @@ static ferry_status find_world(fy_process *old, fy_process **process_out, ferry_
     return fy_fail(error, status, "no smaller world could be made: %s", text.message);
 }
 
+/*
+ * A world that has grown is shrunk when the larger one is of no use any more. Each rank finds that
+ * out at its own time, and says until then that it has gone on: it is waited for. A rank in doubt
+ * about the larger world does not come here, for to it that is an answer.
+ */
+static void return_from_larger(fy_process *old)
+{
+    enum { PAUSE_NS = 10 * 1000 * 1000 };
+    int64_t until_ns = fy_now_ns() + old->limits.join_ns;
+    pthread_mutex_lock(&old->lock);
+    old->shrinking.is_over = false;
+    pthread_mutex_unlock(&old->lock);
+    for (uint32_t r = 0; r < old->n_ranks; r++) {
+        bool asks = r != old->rank && atomic_load(&old->lost[r]) == 0;
+        while (asks && fy_doubt_consult(old, r) == FY_GONE_ON && fy_now_ns() < until_ns &&
+               !fy_doubt_is_interrupted(old)) {
+            nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+        }
+    }
+}
+
 ferry_status fy_shrink_world(ferry_world *world, uint32_t min_ranks, ferry_world **world_out,
                              ferry_error *error)
 {
@@ -346,10 +368,14 @@ ferry_status fy_shrink_world(ferry_world *world, uint32_t min_ranks, ferry_world
                        old->rank);
     }
     fy_interrupt_begin(world->settings.interrupt);
+    if (world->has_grown) {
+        return_from_larger(old);
+    }
     ferry_status status = find_world(old, &process, error);
     fy_doubt_drop(old);
     FY_THEN(status, check_size(process, min_ranks, error));
     if (status == FERRY_OK) {
+        world->has_grown = false;
         process->world->is_being_made = false;
         *world_out = process->world;
     }

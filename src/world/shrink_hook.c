@@ -38,7 +38,7 @@ void fy_world_remove_shrink_hook(ferry_world *world, fy_shrink_hook *hook)
  * Whether no thread of the process will run again. A process that has got the id meanwhile is taken
  * for the rank: then memory is renewed for nothing.
  */
-static bool has_ended(int32_t pid, int64_t until_ns)
+bool fy_process_has_ended(int32_t pid, int64_t until_ns)
 {
     if (pid <= 0) {
         return false; /* on another node, or it cannot be told */
@@ -57,16 +57,18 @@ static bool has_ended(int32_t pid, int64_t until_ns)
 
 void fy_world_run_shrink_hooks(ferry_world *old_world, ferry_world *new_world)
 {
-    new_world->n_first = old_world->n_first;
+    /* A grown world that a rank in doubt takes has members that the old one had not. */
+    new_world->n_first =
+        new_world->n_first > old_world->n_first ? new_world->n_first : old_world->n_first;
     bool *may_live = old_world->may_live;
-    uint32_t next = 0; /* both lists of members ascend */
+    uint32_t next = 0; /* ranks keep their order */
     int64_t until_ns = fy_now_ns() + MOMENT_NS;
     for (uint32_t rank = 0; rank < old_world->n_ranks; rank++) {
         if (next < new_world->n_ranks && new_world->members[next] == old_world->members[rank]) {
             next++;
             may_live[rank] = false;
         } else {
-            may_live[rank] = !has_ended(old_world->pid_of(old_world, rank), until_ns);
+            may_live[rank] = !fy_process_has_ended(old_world->pid_of(old_world, rank), until_ns);
         }
     }
     pthread_mutex_lock(&old_world->shrink_hook_lock);

@@ -341,6 +341,7 @@ static const fy_world_ops threads_ops = {
     .ask = fy_threads_ask,
     .spread_failure = threads_spread_failure,
     .shrink = fy_threads_shrink,
+    .grow = fy_threads_grow,
     .close = threads_close,
 };
 
@@ -412,6 +413,17 @@ static ferry_status make_handle(const fy_threads_plan *plan, uint32_t rank, fy_t
     return FERRY_OK;
 }
 
+void fy_threads_dispose(ferry_world **worlds, uint32_t n)
+{
+    for (uint32_t r = 0; r < n; r++) {
+        fy_threads *all = fy_threads_of(worlds[r]);
+        fy_free(worlds[r]->impl);
+        fy_world_free(worlds[r]);
+        worlds[r] = NULL;
+        release(all);
+    }
+}
+
 ferry_status fy_threads_make(const fy_threads_plan *plan, ferry_world **worlds_out,
                              ferry_error *error)
 {
@@ -424,13 +436,7 @@ ferry_status fy_threads_make(const fy_threads_plan *plan, ferry_world **worlds_o
         n_made += status == FERRY_OK;
     }
     if (status != FERRY_OK) {
-        /* Nobody has seen them: there is nothing to leave. */
-        for (uint32_t r = 0; r < n_made; r++) {
-            fy_free(worlds_out[r]->impl);
-            fy_world_free(worlds_out[r]);
-            worlds_out[r] = NULL;
-            release(all);
-        }
+        fy_threads_dispose(worlds_out, n_made);
     }
     release(all);
     return status;

@@ -10,7 +10,7 @@
 /*
  * A world whose ranks are threads of one process: its handles share one object on the heap, which
  * goes with the last of them. Collectives are in threads.c, messages in threads_mail.c, shrinking
- * in threads_shrink.c.
+ * in threads_shrink.c, growing in threads_grow.c.
  */
 enum { FY_MOST_THREADS = 1024, FY_CACHE_LINE_BYTES = 64 };
 
@@ -93,6 +93,9 @@ typedef struct fy_threads_plan {
 ferry_status fy_threads_make(const fy_threads_plan *plan, ferry_world **worlds_out,
                              ferry_error *error);
 
+/* Handles that nobody has used. */
+void fy_threads_dispose(ferry_world **worlds, uint32_t n);
+
 ferry_status fy_threads_send(ferry_world *world, uint32_t to, uint64_t tag, const void *bytes,
                              size_t n_bytes, bool waits, ferry_error *error);
 ferry_status fy_threads_receive(ferry_world *world, uint32_t from, uint64_t tag, int64_t limit_ns,
@@ -107,5 +110,7 @@ void fy_mailbox_cleanup(fy_mailbox *box);
 
 ferry_status fy_threads_shrink(ferry_world *world, uint32_t min_ranks, ferry_world **world_out,
                                ferry_error *error);
+ferry_status fy_threads_grow(ferry_world *world, const fy_growth *growth, ferry_world **world_out,
+                             ferry_error *error);
 
 #endif

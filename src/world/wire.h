@@ -26,6 +26,8 @@ typedef enum fy_wire_type {
     FY_WIRE_STANDING = 18, /* the answer; from a world that has failed also why */
     FY_WIRE_NEWS = 19,     /* to anybody's door: this world has failed, and the tree may be cut */
     FY_WIRE_WHERE = 20,    /* in the tree: where are you? A small message answers */
+    FY_WIRE_ENTER = 21,    /* to the root of a world that grows: I am new, which rank am I? */
+    FY_WIRE_NUMBER = 22,   /* the answer: that, and who all ranks are */
 } fy_wire_type;
 
 #endif

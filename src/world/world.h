@@ -7,6 +7,7 @@
 #include "world/bell.h"
 #include "world/failure.h"
 #include "world/fork.h"
+#include "world/gate.h"
 #include "world/settings.h"
 
 #include <ferry/world.h>
@@ -50,6 +51,16 @@ bool fy_step_equal(const fy_step *a, const fy_step *b);
 void fy_steps_say(const fy_step *odd, uint32_t odd_rank, const fy_step *step, uint32_t rank,
                   char sentence[FERRY_ERROR_BYTES]);
 
+/* How a world grows: its ranks, and behind them the newcomers. */
+typedef struct fy_growth {
+    uint32_t n_ranks;  /* of the new world */
+    uint32_t *members; /* by rank of the new world: its number among all members */
+    uint32_t n_first;  /* one more than any member's number */
+    const char *path;  /* where they meet; NULL: as the environment says */
+    int64_t join_ns;
+    ferry_world **newcomers_out; /* of a world of threads, on rank 0 */
+} fy_growth;
+
 typedef struct fy_world_ops {
     ferry_status (*barrier)(ferry_world *world, ferry_error *error);
     /*
@@ -87,6 +98,9 @@ typedef struct fy_world_ops {
     void (*spread_failure)(ferry_world *world);
     ferry_status (*shrink)(ferry_world *world, uint32_t min_ranks, ferry_world **world_out,
                            ferry_error *error);
+    /* All members ask for the same. */
+    ferry_status (*grow)(ferry_world *world, const fy_growth *growth, ferry_world **world_out,
+                         ferry_error *error);
     /*
      * Collective among the ranks of a node: the fd that its lowest rank gives, as a descriptor of
      * each one's own. (optional: threads have one table of descriptors)
@@ -122,8 +136,9 @@ struct ferry_world {
     uint32_t rank;
     uint32_t n_ranks;
     uint32_t epoch;
-    uint32_t *members; /* by rank: its rank in the first world */
-    uint32_t n_first;  /* ranks of the first world */
+    uint32_t *members; /* by rank: its rank in the first world, or its number as a newcomer */
+    uint32_t n_first;  /* one more than the number of any member that there was */
+    bool has_grown;    /* another world has taken its place, and may still have it for others */
     /* Nodes: node_of by rank; local ranks of this node in order. */
     uint32_t *node_of;
     uint32_t n_nodes;
@@ -139,6 +154,8 @@ struct ferry_world {
     fy_bell *bell;
     /* By rank: the bell of a rank on this node or in this process; NULL for others. */
     fy_bell *(*bell_of)(ferry_world *world, uint32_t rank);
+    /* By rank: the gate of a rank on this node. Among threads NULL, and there is none. */
+    fy_gate *(*gate_of)(ferry_world *world, uint32_t rank);
     uint32_t ranks_per_core; /* of this machine, at least 1 */
     int64_t spin_ns;         /* how long to spin before sleeping: less with more ranks than cores */
     _Atomic int64_t yields_from_ns; /* when yielding may help again; see wait.c */
@@ -160,6 +177,9 @@ struct ferry_world {
 };
 
 void fy_world_retain(ferry_world *world);
+
+/* Whether no thread of the process will run again, which is waited for until then. */
+bool fy_process_has_ended(int32_t pid, int64_t until_ns);
 
 /* shrink_hook.c. The hook is the caller's, and stays until it is removed. */
 void fy_world_add_shrink_hook(ferry_world *world, fy_shrink_hook *hook);

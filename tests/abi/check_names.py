@@ -19,10 +19,10 @@ import sys
 
 # What functions are about. Longer names first: ferry_reshard_plan_digest is of a reshard_plan.
 OBJECTS = """
-box checkpoint cluster config dtype engine event group ledger log machine map memory_kind memory
+box checkpoint cluster config dtype engine event group ledger log machine map memory_kind memory names
 mixed_comm mixed_mode mixed_op model param_metadata param plan prefix_map queue reference_batches
 reference_schedule reference_segment reference_summaries reference_workloads region request
-reshard_plan reshard roster schedule service shard sharding_descriptor side simulation spec status subset
+report reshard_plan reshard roster schedule service shard sharding_descriptor side simulation spec status subset
 task_list tensors transfers transport world
 """.split()
 ALONE = {"ferry_version"}
@@ -50,7 +50,7 @@ FIXED = {"ferry_buffer", "ferry_device", "ferry_dtype", "ferry_error", "ferry_mi
          "ferry_reference_segment_id", "ferry_scales", "ferry_side_repeat", "ferry_signal",
          "ferry_slice"}
 # Those that the library makes and lends for the time of a call.
-LENT = {"ferry_conversion", "ferry_fill", "ferry_held_box", "ferry_move",
+LENT = {"ferry_block_work", "ferry_conversion", "ferry_fill", "ferry_held_box", "ferry_move",
         "ferry_schedule_progress", "ferry_shard", "ferry_work_progress"}
 
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)

@@ -65,6 +65,12 @@
     X(cuMemGetAddressRange, 3020)                                                                  \
     X(cuPointerGetAttribute, 4000)                                                                 \
     X(cuPointerGetAttributes, 7000)                                                                \
+    X(cuIpcGetMemHandle, 4010)                                                                     \
+    X(cuIpcOpenMemHandle, 11000)                                                                   \
+    X(cuIpcCloseMemHandle, 4010)                                                                   \
+    X(cuDeviceCanAccessPeer, 4000)                                                                 \
+    X(cuCtxEnablePeerAccess, 4000)                                                                 \
+    X(cuDeviceGetUuid, 11040)                                                                      \
     X(cuMemcpyAsync, 4000)                                                                         \
     X(cuMemsetD8Async, 3020)                                                                       \
     X(cuLibraryLoadData, 12000)                                                                    \
@@ -887,6 +893,126 @@ static void case_fork(void)
     SO(WIFEXITED(end) && WEXITSTATUS(end) == 0);
 }
 
+/*
+ * Memory of another process
+ */
+
+static void fill_device(CUdeviceptr at, unsigned char value, size_t bytes)
+{
+    GOOD(cu.cuMemsetD8Async(at, value, bytes, stream));
+    GOOD(cu.cuStreamSynchronize(stream));
+}
+
+static void check_device(CUdeviceptr at, unsigned char value)
+{
+    memset(pinned, 0, 4096);
+    GOOD(cu.cuMemcpyAsync(address(pinned), at, 4096, stream));
+    GOOD(cu.cuStreamSynchronize(stream));
+    SO((unsigned char)pinned[0] == value && (unsigned char)pinned[4095] == value);
+}
+
+enum { SHARED_BYTES = 3 << 20, SHARED_AT = 2 << 20 };
+
+/* What the other process does, with a handle in the environment. */
+static void case_ipc_other(void)
+{
+    CUipcMemHandle handle, none;
+    CUdeviceptr one = 0, again = 0;
+    const char *text = getenv("CONTRACT_HANDLE");
+    if (text == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < sizeof handle; i++) {
+        handle.reserved[i] = (char)((text[2 * i] - 'a') << 4 | (text[2 * i + 1] - 'a'));
+    }
+    memset(&none, 0, sizeof none);
+    WANT(CUDA_ERROR_INVALID_VALUE, cu.cuIpcOpenMemHandle(&one, handle, 0));
+    SO(cu.cuIpcOpenMemHandle(&one, none, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS);
+    GOOD(cu.cuIpcOpenMemHandle(&one, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    GOOD(cu.cuIpcOpenMemHandle(&again, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    SO(one == again);
+    CUmemorytype type = 0;
+    CUdeviceptr begin = 0;
+    size_t bytes = 0;
+    GOOD(cu.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, one));
+    SO(type == CU_MEMORYTYPE_DEVICE);
+    CUresult result = cu.cuMemGetAddressRange(&begin, &bytes, one);
+    printf(
+        "seen: of memory of another process cuMemGetAddressRange is %s, %zu bytes, %llu before\n",
+        name_of(result), bytes, (unsigned long long)(one - begin));
+    check_device(one + SHARED_AT, 7);
+    GOOD(cu.cuIpcCloseMemHandle(one));
+    fill_device(one + SHARED_AT, 9, 4096); /* it is open once more */
+    GOOD(cu.cuIpcCloseMemHandle(one));
+    SO(cu.cuIpcCloseMemHandle(one) != CUDA_SUCCESS);
+}
+
+static void run_other(const CUipcMemHandle *handle)
+{
+    char text[2 * sizeof *handle + 1];
+    int end = 0;
+    for (size_t i = 0; i < sizeof *handle; i++) {
+        unsigned char byte = (unsigned char)handle->reserved[i];
+        text[2 * i] = (char)('a' + (byte >> 4));
+        text[2 * i + 1] = (char)('a' + (byte & 15));
+    }
+    text[2 * sizeof *handle] = '\0';
+    (void)setenv("CONTRACT_HANDLE", text, 1);
+    pid_t child = fork();
+    if (child == 0) {
+        execl("/proc/self/exe", "contract", "ipc_other", (char *)NULL);
+        _exit(99);
+    }
+    (void)unsetenv("CONTRACT_HANDLE");
+    (void)waitpid(child, &end, 0);
+    SO(WIFEXITED(end) && WEXITSTATUS(end) == 0);
+}
+
+static void case_ipc(void)
+{
+    CUdeviceptr one = 0, again = 0;
+    CUipcMemHandle handle;
+    unsigned is_capable = 0;
+    CUuuid first, same;
+    GOOD(cu.cuDeviceGetUuid(&first, 0));
+    GOOD(cu.cuDeviceGetUuid(&same, 0));
+    SO(memcmp(&first, &same, sizeof first) == 0);
+    GOOD(cu.cuMemAlloc(&one, SHARED_BYTES));
+    GOOD(cu.cuPointerGetAttribute(&is_capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                  one));
+    SO(is_capable == 1);
+    fill_device(one + SHARED_AT, 7, 4096);
+    GOOD(cu.cuIpcGetMemHandle(&handle, one));
+    CUresult own = cu.cuIpcOpenMemHandle(&again, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    printf("seen: to open one's own memory is %s\n", name_of(own));
+    SO(own != CUDA_SUCCESS);
+    SO(cu.cuIpcGetMemHandle(&handle, address(pinned)) != CUDA_SUCCESS);
+    GOOD(cu.cuIpcGetMemHandle(&handle, one));
+    run_other(&handle);
+    check_device(one + SHARED_AT, 9);
+    GOOD(cu.cuMemFree(one));
+}
+
+static void case_peers(void)
+{
+    int n = 0, can = 0;
+    CUcontext peer = NULL;
+    GOOD(cu.cuDeviceGetCount(&n));
+    WANT(CUDA_ERROR_INVALID_DEVICE, cu.cuCtxEnablePeerAccess(context, 0));
+    if (n < 2) {
+        printf("seen: there is one device, so no other is reached\n");
+        return;
+    }
+    GOOD(cu.cuDeviceCanAccessPeer(&can, 0, 1));
+    GOOD(cu.cuDevicePrimaryCtxRetain(&peer, 1));
+    WANT(can != 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
+         cu.cuCtxEnablePeerAccess(peer, 0));
+    if (can != 0) {
+        WANT(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, cu.cuCtxEnablePeerAccess(peer, 0));
+    }
+    GOOD(cu.cuDevicePrimaryCtxRelease(1));
+}
+
 typedef struct test_case {
     const char *name;
     void (*run)(void);
@@ -912,6 +1038,9 @@ static const test_case cases[] = {{"versions", case_versions, false},
                                   {"freeing", case_freeing, false},
                                   {"priorities", case_priorities, false},
                                   {"many_streams", case_many_streams, false},
+                                  {"ipc", case_ipc, false},
+                                  {"peers", case_peers, false},
+                                  {"ipc_other", case_ipc_other, true},
                                   {"illegal_address", case_illegal_address, true},
                                   {"misaligned", case_misaligned, true},
                                   {"host_touch", case_host_touch, true},

@@ -282,6 +282,9 @@ def run_json(place, block):
     file.write_text(text, encoding="utf-8")
     readers = {"ferry.spec/1": ["ferry", "plan", "block.json"],
                "ferry.map/1": ["python3", "-c", "import ferry; ferry.Map.load('block.json')"],
+               "ferry.names/1": ["python3", "-c", "import ferry; n = ferry.Names({'num_hidden_layers': 3, "
+                                 "'hidden_size': 8}, family='block.json'); n.map('files', 'server')"],
+               "ferry.trace/1": ["python3", "-c", "import ferry; ferry.Trace.load('block.json').side()"],
                "ferry.tuning/1": ["ferry", "tune", "--show", "block.json"],
                "ferry.layout/1": ["ferry", "reshard", "MODEL", "--to", "block.json", "--out", "OUT",
                                   "--dry-run"]}

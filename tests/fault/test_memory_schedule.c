@@ -234,6 +234,17 @@ static ferry_status print_schedule(void *context, ferry_error *error)
     return status;
 }
 
+static ferry_status print_report(void *context, ferry_error *error)
+{
+    scene *s = context;
+    ferry_report_options options = FERRY_REPORT_OPTIONS_INIT;
+    options.schedule = s->schedule;
+    options.sections = "[{\"title\":\"a\"}]";
+    ferry_status status = ferry_plan_write_html(s->plan, &options, collect, &s->printed, error);
+    s->is_printed = status == FERRY_OK;
+    return status;
+}
+
 static ferry_status make_simulation(void *context, ferry_error *error)
 {
     scene *s = context;
@@ -464,6 +475,7 @@ static void test_plans(void **state)
     assert_true(s->schedule->report.relayed_bytes > 0);
     run_named(s, "schedule of a plan", make_for_plan);
     run_named(s, "JSON", print_schedule);
+    run_named(s, "report", print_report);
     run_named(s, "part", read_part);
 }
 

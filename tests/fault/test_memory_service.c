@@ -105,7 +105,7 @@ static void give_back_scene(void *context)
 }
 
 /* The last tensor's bytes come from one in the middle: sources are not visited in order. One is
- * cast on its way, one becomes codes and scales. */
+ * cast on its way, one becomes codes and scales, and so does the last, at its receiver. */
 static void make_plan(scene *s)
 {
     static const char text[] =
@@ -114,7 +114,9 @@ static void make_plan(scene *s)
         "\"dtype\": \"f32\", \"source\": \"w3\"}], \"source\": {\"mesh\": [], \"rules\": "
         "[{\"match\": \"*\"}]}, \"destination\": {\"mesh\": [], \"rules\": [{\"match\": \"w1\", "
         "\"dtype\": \"f16\", \"cast\": \"round\"}, {\"match\": \"w2\", \"quantize\": {\"format\": "
-        "\"f8e4m3\", \"block\": [4, 5], \"scale\": \"w2.s\"}}, {\"match\": \"*\"}]}}";
+        "\"f8e4m3\", \"block\": [4, 5], \"scale\": \"w2.s\"}}, {\"match\": \"tied\", \"quantize\": "
+        "{\"format\": \"f8e4m3\", \"block\": [4, 5], \"scale\": \"tied.s\"}}, {\"match\": "
+        "\"*\"}]}}";
     ferry_spec *spec = NULL;
     ferry_error error;
     ferry_buffer buffer;
@@ -131,8 +133,10 @@ static void make_plan(scene *s)
         buffer = ferry_buffer_of(memory + 10000 + i * 480, i == 1 ? 240 : i == 2 ? 120 : 480);
         must(ferry_tensors_add(s->destinations, name, &buffer, &error), &error);
     }
-    buffer = ferry_buffer_of(memory + 20000, 480);
+    buffer = ferry_buffer_of(memory + 20000, 120);
     must(ferry_tensors_add(s->destinations, "tied", &buffer, &error), &error);
+    buffer = ferry_buffer_of(memory + 20200, 24);
+    must(ferry_tensors_add(s->destinations, "tied.s", &buffer, &error), &error);
     buffer = ferry_buffer_of(memory + 21000, 24);
     must(ferry_tensors_add(s->destinations, "w2.s", &buffer, &error), &error);
 }

@@ -10,13 +10,15 @@
 
 /*
  * Replicas that overlap unevenly, a tensor that is wanted twice and cast in two ways, an interleave
- * with a repeat that is written out, fills, a stack, and many boxes of one tensor.
+ * with a repeat that is written out, fills, a stack, many boxes of one tensor, and codes that
+ * become values.
  */
 static const char text[] =
     "{'format':'ferry.spec/1','tensors':[{'name':'w','shape':[12,4],'dtype':'bf16'},"
     "{'name':'v','shape':[24],'dtype':'u8'},{'name':'e.{0}','count':[2],'shape':[6],'dtype':'u8'},"
     "{'name':'s','shape':[2,6],'dtype':'u8','source':[{'tensor':'e.0','begin':[0],'shape':[6],"
-    "'at':[0,0]},{'tensor':'e.1','begin':[0],'shape':[6],'at':[1,0]}]}],"
+    "'at':[0,0]},{'tensor':'e.1','begin':[0],'shape':[6],'at':[1,0]}]},"
+    "{'name':'c','shape':[4,6],'dtype':'f8e4m3'},{'name':'c.s','shape':[2,2],'dtype':'f32'}],"
     "'source':{'boxes':["
     "{'ranks':[0,1],'parameter':'a','elements':32,'holds':[{'tensor':'w','begin':[0,0],'shape':"
     "[8,4],'offset':0,'strides':[4,1]}]},"
@@ -28,7 +30,11 @@ static const char text[] =
     "'begin':[2],'offset':4}]}]},"
     "{'ranks':[0,2],'parameter':'e','elements':12,'holds':[{'tensor':'e.0','begin':[0],'shape':"
     "[6],'offset':0,'strides':[2]},{'tensor':'e.1','begin':[0],'shape':[6],'offset':1,'strides':"
-    "[2]}]}]},"
+    "[2]}]},"
+    "{'rank':2,'parameter':'f','elements':24,'holds':[{'tensor':'c','begin':[0,0],'shape':[4,6],"
+    "'offset':0,'strides':[6,1]}]},"
+    "{'rank':0,'parameter':'g','elements':4,'holds':[{'tensor':'c.s','begin':[0,0],'shape':[2,2],"
+    "'offset':0,'strides':[2,1]}]}]},"
     "'destination':{'boxes':["
     "{'ranks':[3,1],'parameter':'p','elements':52,'holds':[{'tensor':'w','begin':[0,0],'shape':"
     "[12,4],'offset':0,'strides':[1,12]}],'fill':[{'offset':48,'shape':[4],'strides':[1]}]},"
@@ -40,7 +46,10 @@ static const char text[] =
     "'holds':[{'tensor':'w','begin':[2,1],'shape':[8,3],'offset':0,'strides':[3,1]}]},"
     "{'rank':4,'parameter':'v','elements':36,'holds':[{'tensor':'v','begin':[0],'shape':[24],"
     "'offset':0,'strides':[1]},{'tensor':'s','begin':[0,0],'shape':[2,6],'offset':24,'strides':"
-    "[6,1]}]}]}}";
+    "[6,1]}]},"
+    "{'ranks':[3,4],'parameter':'x','dtype':'bf16','dequantize':{'block':[2,3],'scale':'*.s'},"
+    "'elements':18,'holds':[{'tensor':'c','begin':[1,0],'shape':[1,6],'offset':0,'strides':[18,1],"
+    "'repeat':[{'count':3,'begin':[1,0],'offset':6}]}]}]}}";
 
 typedef struct scene {
     char unquoted[sizeof text];
@@ -57,8 +66,13 @@ static const ferry_dtype u8 = {FERRY_U8, 8};
 static ferry_status fill_side(ferry_side *side, ferry_error *error)
 {
     const uint64_t shape[2] = {4, 6}, pad[1] = {2}, one[1] = {1};
+    ferry_quantization codes = FERRY_QUANTIZATION_INIT;
     ferry_side_box box = FERRY_SIDE_BOX_INIT;
-    size_t parameter = 0;
+    size_t parameter = 0, second = 0;
+    codes.code_dtype = (ferry_dtype){FERRY_F8E4M3, 8};
+    codes.scale_dtype = (ferry_dtype){FERRY_F32, 32};
+    codes.block[0] = codes.block[1] = 2;
+    codes.scale = "*.s";
     box.tensor = "x";
     box.n_dims = 2;
     box.shape[0] = 4;
@@ -70,6 +84,16 @@ static ferry_status fill_side(ferry_side *side, ferry_error *error)
         status = ferry_side_add_parameter(side, NULL, 0, "p", &u8, 26, 0, &parameter, error);
     }
     if (status == FERRY_OK) {
+        status = ferry_side_set_quantize(side, parameter, &codes, error);
+    }
+    if (status == FERRY_OK) {
+        const ferry_dtype bf16 = {FERRY_BF16, 16};
+        status = ferry_side_add_parameter(side, NULL, 0, "z", &bf16, 0, 0, &second, error);
+    }
+    if (status == FERRY_OK) {
+        status = ferry_side_set_dequantize(side, second, "*.s", codes.block, error);
+    }
+    if (status == FERRY_OK) { /* in its place */
         status = ferry_side_set_cast(side, parameter, true, 1, 0, error);
     }
     if (status == FERRY_OK) {

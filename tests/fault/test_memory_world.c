@@ -116,15 +116,37 @@ static ferry_status shrink(rank_run *self)
     return status;
 }
 
+/* Whoever finds no memory is alone with it: there is a larger world on all ranks, or on none. */
+static ferry_status grow(rank_run *self)
+{
+    ferry_world *larger = UNTOUCHED, *newcomer = UNTOUCHED;
+    ferry_grow_options options = FERRY_GROW_OPTIONS_INIT;
+    options.newcomers_out = &newcomer;
+    ferry_status status = ferry_world_grow(self->world, &options, &larger, &self->error);
+    if (status != FERRY_OK) {
+        bool set = larger != UNTOUCHED || newcomer != UNTOUCHED;
+        self->wrong = set ? "an output was set by a call that failed" : NULL;
+        return status;
+    }
+    ferry_world_abort(larger, "nobody is the newcomer");
+    if (self->rank == 0) {
+        ferry_world_destroy(newcomer);
+    }
+    ferry_world_destroy(larger);
+    return ferry_world_barrier(self->world, &self->error);
+}
+
 static void test_threads(void **state)
 {
     static const rank_script collecting = {.name = "collective calls", .run = collect};
     static const rank_script talking = {.name = "messages", .run = talk};
     static const rank_script shrinking = {.name = "shrink", .run = shrink, .alone = true};
+    static const rank_script growing = {.name = "grow", .run = grow};
     (void)state;
     run_script(&collecting, 2);
     run_script(&talking, 30);
     run_script(&shrinking, 3);
+    run_script(&growing, 3);
 }
 
 /*

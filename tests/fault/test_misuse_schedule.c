@@ -196,6 +196,10 @@ static void test_output(void **state)
     refuse(ferry_schedule_write_json(schedule, plan, &none, write_nowhere, NULL, e));
     refuse(ferry_schedule_write_json(schedule, other, NULL, write_nowhere, NULL, e));
     check_says("worlds", "3 ranks cannot be that of a plan of 4 ranks", &error);
+    ferry_report_options of_other = FERRY_REPORT_OPTIONS_INIT;
+    of_other.schedule = schedule;
+    refuse(ferry_plan_write_html(other, &of_other, write_nowhere, NULL, e));
+    check_says("worlds", "3 ranks cannot be that of a plan of 4 ranks", &error);
     assert_int_equal(ferry_schedule_write_json(schedule, plan, NULL, write_nowhere, NULL, &error),
                      FERRY_ERR_IO);
     refuse(ferry_simulation_write_trace(NULL, write_nowhere, NULL, e));

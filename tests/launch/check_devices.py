@@ -178,6 +178,33 @@ def ends(path, engine, **variables):
     return status == 1
 
 
+def case_ways():
+    """Between processes devices copy into memory that they open; where they cannot, it is staged."""
+    if not STANDIN:
+        return
+    path = write()
+    strict = {"STANDIN_STRICT": "1"}
+    for opens, variables in ((True, {"STANDIN_PEERS": "1"}), (True, {"STANDIN_DEVICES": "1"}),
+                             (True, {"STANDIN_DEVICES": "1", "STANDIN_VIRTUAL": "1"}),
+                             (True, {"STANDIN_PEERS": "1", "STANDIN_VIRTUAL": "1"}),
+                             (True, {"STANDIN_TURNS": "1"}),
+                             (False, {"STANDIN_PEERS": "1", "STANDIN_NO_IPC": "1"})):
+        for more in ((), ("--commit", "swap", "--checksum", "end")):
+            about = json.loads(good("run", path, "--json", "--iterations", "3", "--verify", "each",
+                                    "--memory", "cuda", "--transport", "shm", *more,
+                                    env=environment("cuda", **strict, **variables)))
+            used = (about["paths"]["mapped"] > 0, about["paths"]["staged"] > 0)
+            assert used == (opens, not opens), (variables, about["paths"])
+    about = json.loads(good("run", path, "--json", "--iterations", "1", "--memory", "cuda", "--transport",
+                            "shm", env=environment("cuda", **strict)))
+    assert about["paths"]["mapped"] > 0 and about["paths"]["staged"] > 0, about["paths"]
+    status, _, err = ask("run", path, "--iterations", "1", "--memory", "cuda", "--transport", "shm",
+                         env=environment("cuda", STANDIN_NO_IPC="1", FERRY_LOG="info"))
+    assert status == 0 and "go through the host: other processes cannot open the CUDA memory at" in err, err
+    out = good("info", "--no-measure", env=environment("cuda"))
+    assert re.search(r"(?m)^ +cuda +.*device", out), out
+
+
 def case_failing_calls():
     """Each call of the driver that a run makes fails once: the first, and a later one."""
     if not STANDIN:
@@ -188,6 +215,35 @@ def case_failing_calls():
         for number in (1, 2, 7):
             seen += ends(path, "inproc", STANDIN_FAIL=f"{name}:{number}")
     assert seen > 30, seen
+
+
+def case_failing_shares():
+    """The same of what one process opens of another's: it goes on by way of the host, or says why not."""
+    if not STANDIN:
+        return
+    path = write(16, 64)
+    shares = [name for name in calls() if re.search("Ipc|Uuid|Peer|MemMap|MemUnmap|Address|Shareable|"
+                                                    "Access|Retain|MemRelease|PointerGet", name)]
+    assert len(shares) > 12, shares
+    for name in shares:
+        for variables in ({"STANDIN_PEERS": "1"}, {"STANDIN_PEERS": "1", "STANDIN_VIRTUAL": "1"}):
+            for number in (1, 3):
+                ends(path, "shm", STANDIN_FAIL=f"{name}:{number}", **variables)
+
+
+def case_killed():
+    """A rank is killed in a call of the driver's: the others say so, and whatever they had open goes."""
+    if not STANDIN:
+        return
+    path, seen = write(16, 64), 0
+    for name in calls():
+        for number, more in ((1, {}), (4, {"STANDIN_VIRTUAL": "1"})):
+            status, _, err = ask("run", path, "--memory", "cuda", "--transport", "shm", "--iterations", "2",
+                                   env=environment("cuda", STANDIN_PEERS="1", STANDIN_KILL=f"{name}:{number}",
+                                                   **more))
+            assert status == 0 or (status == 1 and "rank 1 " in err), (name, number, status, err)
+            seen += status
+    assert seen > 20, seen
 
 
 def case_lost_device():

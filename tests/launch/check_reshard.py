@@ -164,7 +164,8 @@ def case_help():
     wanted = ["plan", "run", "reshard", "inspect", "verify", "launch", "bench", "info"]
     assert [word for word in order if word in wanted] == wanted, order
     patterns = ("--include", "--exclude", "--subset")
-    options = {"reshard": ("--to", "--out", "--onto", *patterns, "--cast", "--quantize", "--dequantize", "--dry-run", "--memory-cap",
+    options = {"reshard": ("--to", "--out", "--onto", *patterns, "--cast", "--quantize", "--dequantize", "--names",
+                           "--config", "--html", "--dry-run", "--memory-cap",
                            "--threads", "--part-bytes", "--bwlimit", "--restart", "--quiet",
                            "--verbose", "--json", "--help"),
                "inspect": ("--json", *patterns, "--tensors", "--checksums", "--stats",

@@ -113,13 +113,25 @@ class Build:
         mutated = self.over / "source" / path
         mutated.parent.mkdir(parents=True)
         mutated.write_text(text, encoding="utf-8")
-        pending = [o for o in self.users.get(str(self.source), []) if o.endswith(".o")]
+        pending = self.objects_with(path) if path.endswith(".h") else [
+            o for o in self.users.get(str(self.source), []) if o.endswith(".o")]
         while pending:
             output = pending.pop()
             if output not in self.changed:
                 self.changed[output] = self.over / output
                 if not re.match("C_(SHARED|MODULE)", self.rules[output]):
                     pending += self.users.get(output, [])  # what loads a library stays as it is
+
+    def objects_with(self, path):
+        """Those that include a header, as the compiler has told."""
+        found, output = [], ""
+        wanted = {str(ROOT / path), os.path.relpath(ROOT / path, self.folder)}
+        for line in self.output_of("ninja", "-t", "deps").decode().split("\n"):
+            if line.endswith("(VALID)"):
+                output = line.partition(":")[0]
+            elif line.strip() in wanted and output.endswith(".o"):
+                found.append(output)
+        return found
 
     def objects(self):
         """Those that are made of the file."""
@@ -145,8 +157,11 @@ class Build:
         words = [str(self.changed.get(word, word)) for word in self.commands[output].split(" ")]
         if output.endswith(".o"):
             cut = words.index("-MD")
-            words[cut:words.index("-MF") + 2] = [*self.flags, "-iquote", str(self.source.parent)]
-            words[-1] = str(self.over / "source" / self.source.relative_to(ROOT))
+            place = self.over / "source" / self.source.relative_to(ROOT)
+            is_header = place.suffix == ".h"  # which comes before the one of the sources
+            first = self.over / "source" / "src" if is_header else self.source.parent
+            words[cut:words.index("-MF") + 2] = [*self.flags, "-iquote", str(first)]
+            words[-1] = words[-1] if is_header else str(place)
         elif "STATIC" not in self.rules[output]:
             words.insert(words.index("-o"), "-Wl,--strip-debug")
         done = subprocess.run(" ".join(words), shell=True, cwd=self.folder, check=False,

@@ -10,6 +10,7 @@ import math
 from collections import Counter, defaultdict
 from itertools import product
 
+from block_work import block_work
 from ferry_boxes import BoxSide, model_of
 from ferry_flow import members
 from ferry_layout import offsets, row_major_strides
@@ -312,7 +313,7 @@ def plan_of(spec, prefer_self=True, joined=True):
     moved, kept = sum(sent.values()), sum(local.values())
     plan = {
         "format": "ferry.plan/1", "digest": "0" * 32, "world": model.world,
-        "tensors": len(model.wanted()),
+        "tensors": len(model.wanted(made=True)),
         "bytes": {"moved": moved, "local": kept, "total": moved + kept},
         "bound": bound_of(model),
         "ranks": [{"rank": r, "in": received[r], "out": sent[r], "local": local[r]}
@@ -321,4 +322,7 @@ def plan_of(spec, prefer_self=True, joined=True):
     }
     if model.in_boxes("destination"):
         plan["fills"] = fills_of(model)
+    blocks = block_work(model)
+    if blocks:
+        plan["blocks"] = blocks
     return plan

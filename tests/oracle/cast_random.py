@@ -4,6 +4,7 @@
 `add_casts` changes a valid spec to another valid one; which tensors it can cast it finds by trying.
 """
 
+import copy
 import random
 
 import box_random
@@ -92,7 +93,7 @@ def scale_parameter(rng, spec, entry, name):
 
 
 def add_quantized(rng, spec):
-    """Some entries of the destination quantize, where they can: from a mesh."""
+    """Some entries of the destination quantize, where they can."""
     side = spec["destination"]
     entries = side.get("boxes", side.get("rules"))
     for number in rng.sample(range(len(entries)), min(len(entries), 6)):
@@ -115,6 +116,167 @@ def add_quantized(rng, spec):
             entries[number] = before
             del entries[n:]
     return spec
+
+
+def codes_for(rng, spec, scale_name=None):
+    """A matrix of codes and its scales, for both sides, put in front of all rules."""
+    number = len(spec["tensors"])
+    name = "codes%d" % number
+    scale = (scale_name or rng.choice(["%s.s", "s.%s"])) % name
+    block = [rng.choice([1, 2, 3, 4]), rng.choice([1, 2, 3, 4, 32])]
+    lead = [rng.randint(1, 3)] if rng.random() < 0.3 else []
+    shape = [*lead, rng.randint(1, 9), rng.randint(1, 9)]
+    of_scales = [*lead, *(-(-n // b) for n, b in zip(shape[-2:], block))]
+    spec["tensors"] += [
+        {"name": name, "shape": shape, "dtype": rng.choice(["f8e4m3", "f8e5m2"])},
+        {"name": scale, "shape": of_scales, "dtype": rng.choice(["f32", "f8e8m0"])}]
+    return name, scale, block, shape, of_scales
+
+
+def draw_shards(rng, side, shape, block):
+    """Cuts of some dimension over some axis, between blocks."""
+    axes = [axis for axis, size in side["mesh"] if size > 1]
+    if not axes or not shape or rng.random() < 0.3:
+        return {}
+    d, axis = rng.randrange(len(shape)), rng.choice(axes)
+    sizes = aligned_sizes(rng, shape[d], dict(side["mesh"])[axis],
+                          ([1] * len(shape) + block)[-len(shape):][d])
+    return {"shard": [{"dim": d, "axis": axis, "sizes": sizes}]}
+
+
+def source_parameter(rng, tensor, shape):
+    strides, order, step = [0] * len(shape), list(range(len(shape))), 1
+    rng.shuffle(order)
+    for d in order:
+        strides[d], step = step if shape[d] > 1 else 0, step * shape[d]
+    strides = [max(1, s) for s in strides]
+    return {"parameter": "of " + tensor, "elements": step, "holds": [
+        {"tensor": tensor, "begin": [0] * len(shape), "shape": shape, "offset": 0,
+         "strides": strides}]}
+
+
+def in_parts(rng, spec, tensor, shape, unit, is_codes):
+    """What the source has of a tensor: itself, or what it is made of, one tensor or two."""
+    d = len(shape) - rng.randint(1, 2)
+    if rng.random() < 0.5 or shape[d] < 2:
+        return [(tensor, shape)]
+    cut = rng.randint(1, shape[d] - 1)
+    if rng.random() < 0.5:
+        cut = min(max(1, cut // unit) * unit, shape[d] - 1)
+    is_one = is_codes and rng.random() < 0.3  # scales are copied once more, which joins boxes
+    entry = next(entry for entry in spec["tensors"] if entry["name"] == tensor)
+    entry["source"], parts = [], {}
+    for number, (begin, end) in enumerate(((0, cut), (cut, shape[d]))):
+        name = tensor + ".part" + ("" if is_one else str(number))
+        its = [*shape[:d], end - begin, *shape[d + 1:]]
+        at = [begin if k == d else 0 for k in range(len(shape))]
+        entry["source"].append({"tensor": name, "begin": at if is_one else [0] * len(shape),
+                                "shape": its, "at": at})
+        parts[name] = shape if is_one else its
+    spec["tensors"] += [{"name": name, "shape": its, "dtype": entry["dtype"], "only": "source"}
+                        for name, its in parts.items()]
+    return list(parts.items())
+
+
+def add_codes(rng, spec, with_parts):
+    source, destination = spec["source"], spec["destination"]
+    name, scale, block, shape, of_scales = codes_for(rng, spec)
+    for whole, its, unit in ((name, shape, rng.choice(block)), (scale, of_scales, 1)):
+        for tensor, part in (in_parts(rng, spec, whole, its, unit, whole == name)
+                             if with_parts else [(whole, its)]):
+            if "boxes" in source:
+                rank = rng.choice(source["boxes"][0].get("ranks") or [source["boxes"][0]["rank"]])
+                source["boxes"].append({"rank": rank, **source_parameter(rng, tensor, part)})
+            else:
+                source["rules"].insert(0, {"match": tensor,
+                                           **draw_shards(rng, source, part, [1, 1])})
+    wanted = {"match": name, "dtype": rng.choice(["f32", "f16", "bf16"]),
+              **draw_shards(rng, destination, shape, block),
+              "dequantize": {"scale": scale.replace(name, "*"), "block": block}}
+    here = {"skip": True} if rng.random() < 0.7 else {}
+    destination["rules"][:0] = [wanted, {"match": scale, **here}]
+    return spec
+
+
+def add_dequantized(rng, spec):
+    """The same spec with codes that its destination dequantizes."""
+    if "boxes" in spec["destination"]:
+        return add_dequantized_boxes(rng, spec)
+    for _ in range(rng.randint(1, 3)):
+        made = add_codes(rng, copy.deepcopy(spec), True)
+        spec = made if is_valid(made) else add_codes(rng, spec, False)
+    return spec
+
+
+def source_of_codes(rng, spec, name, shape, block):
+    """What the source has of codes, or of scales."""
+    source = spec["source"]
+    for tensor, part in (in_parts(rng, spec, name, shape, rng.choice(block), "codes" in name[:5])
+                         if rng.random() < 0.5 else [(name, shape)]):
+        if "boxes" in source:
+            rank = rng.choice(source["boxes"][0].get("ranks") or [source["boxes"][0]["rank"]])
+            source["boxes"].append({"rank": rank, **source_parameter(rng, tensor, part)})
+        else:
+            source["rules"].insert(0, {"match": tensor, **draw_shards(rng, source, part, [1, 1])})
+
+
+def dequantized_parameter(rng, tensors, parts, number, block, scale):
+    entry = box_random.draw_parameter(rng, tensors, parts, "destination", "v%d" % number)
+    entry["dtype"] = rng.choice(["f32", "f16", "bf16"])
+    refill(rng, entry, entry["dtype"])
+    entry["dequantize"] = {"scale": scale, "block": block}
+    return entry
+
+
+def draw_dequantized_boxes(rng, spec):
+    """The same spec, of a destination in boxes, with codes that parameters dequantize, cut anywhere
+    and said in loops."""
+    block, types = None, rng.choice(["f32", "f8e8m0"])
+    shapes = {}
+    for _ in range(rng.randint(1, 2)):
+        name, scale, its, shape, of_scales = codes_for(rng, spec, "s.%s")
+        block = block or its
+        of_scales[-2:] = [-(-n // b) for n, b in zip(shape[-2:], block)]
+        spec["tensors"][-1]["dtype"] = types
+        source_of_codes(rng, spec, name, shape, block)
+        source_of_codes(rng, spec, scale, of_scales, [1])
+        shapes[name] = spec["tensors"][-2]["dtype"], shape
+    tensors = {tensor.name: tensor for tensor in model_of(
+        {**spec, "destination": {"mesh": [], "rules": [{"match": "*"}]}}).tensors}
+    entries = spec["destination"]["boxes"]
+    ranks = sorted({rank for entry in entries for rank in box_random.listed_ranks(entry)})
+    for number in range(rng.randint(1, 3)):
+        dtype = rng.choice([tensors[name].dtype for name in shapes])
+        parts = []
+        for name, (_, shape) in shapes.items():
+            if tensors[name].dtype == dtype:
+                for begin, lengths in ([box_random.draw_box(rng, shape, 1)] if rng.random() < 0.5
+                                       else box_random.draw_grid(rng, shape, 1, 4)):
+                    parts.append(box_random.Part(name, begin, lengths))
+        entries.append({"ranks": rng.sample(ranks, rng.randint(1, len(ranks))),
+                        **dequantized_parameter(rng, tensors, parts, number, block, "s.*")})
+    return spec
+
+
+def add_dequantized_boxes(rng, spec):
+    """The same, or the spec as it is where what was drawn does not fit into it."""
+    for _ in range(4):
+        try:
+            made = draw_dequantized_boxes(rng, copy.deepcopy(spec))
+        except SpecError:
+            continue
+        if is_valid(made):
+            return made
+    return spec
+
+
+def dequantized_boxes(seed):
+    rng = random.Random("dequantized boxes %d" % seed)
+    while True:
+        spec = box_random.random_box_spec(rng.randrange(1 << 30))
+        made = add_dequantized_boxes(rng, spec) if "boxes" in spec["destination"] else spec
+        if made is not spec:
+            return made
 
 
 def aligned_sizes(rng, extent, parts, block):
@@ -196,6 +358,8 @@ def quantized_boxes(seed):
 def with_casts(seed, spec):
     """Of three seeds one has casts: those of the others stay what they were."""
     rng = random.Random("casts %d" % seed)
-    if seed % 6 == 3 and "boxes" not in spec["source"]:
+    if seed % 6 == 3:
         spec = add_quantized(rng, spec)
+    if seed % 12 == 6:
+        spec = add_dequantized(rng, spec)
     return spec if seed % 3 else add_casts(rng, spec)

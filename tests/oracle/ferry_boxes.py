@@ -9,13 +9,14 @@ import itertools
 import math
 
 from ferry_cast import KEYS as CAST_KEYS, Cast
+from ferry_dequantize import Dequantize, Product
 from ferry_layout import (MAX_BYTES, MAX_DIMS, MAX_RANK, Model, Side, dtype_bits, fits, is_count,
                           offsets, require, row_major_strides, spans)
 from ferry_quantize import Quantize, codes_of, scales_of
 
 MOST_LOOPS = 4
 PARAMETER_KEYS = {"rank", "ranks", "parameter", "dtype", "elements", "shape", "holds", "fill",
-                  "partial", "quantize", *CAST_KEYS}
+                  "partial", "quantize", "dequantize", *CAST_KEYS}
 HOLD_KEYS = {"tensor", "begin", "shape", "offset", "strides", "repeat"}
 FILL_KEYS = {"offset", "shape", "strides", "bits"}
 LOOP_KEYS = {"count", "begin", "offset"}
@@ -90,7 +91,8 @@ class Parameter:
         self.boxes = [box for hold in as_list(entry["holds"], what)
                       for box in self._expand(hold, tensors)]
         self.cast = Cast(entry, what, require)
-        require(which == "destination" or (self.cast.word is None and "quantize" not in entry),
+        require(which == "destination" or (self.cast.word is None and "quantize" not in entry
+                                           and "dequantize" not in entry),
                 "%s: a source casts" % what)
         self.dtype = self._dtype(entry, tensors)
         self.bits = dtype_bits(self.dtype)
@@ -104,12 +106,14 @@ class Parameter:
 
     def _dtype(self, entry, tensors):
         """What it says, or the type of its first box; of other types only what is cast to it."""
-        self.quantize = None
+        self.quantize = self.dequantize = None
         dtype = entry.get("dtype", tensors[self.boxes[0].tensor].dtype if self.boxes else None)
         if "quantize" in entry:
             self.quantize = Quantize(entry["quantize"], self.what, require)
             dtype = entry.get("dtype", self.quantize.codes)
             require(dtype == self.quantize.codes and self.cast.word is None, self.what)
+        if "dequantize" in entry:
+            self.dequantize = Dequantize(entry, self.what, require)
         require(isinstance(dtype, str), "%s: dtype" % self.what)
         self.cast.dtype = dtype
         for box in self.boxes:
@@ -128,6 +132,8 @@ class Parameter:
             return scales_of(tensor)
         if self.quantize is not None:
             return codes_of(self.quantize, tensor)
+        if self.dequantize is not None:
+            return Product(self.dequantize, tensor.dtype, tensor.staged.dtype)
         return self.cast.becomes(tensor.dtype, self.what, require)
 
     def _expand(self, hold, tensors):
@@ -191,6 +197,27 @@ class Parameter:
         return result
 
 
+    def scales_entry(self, tensors):
+        """The parameter that comes beside one that dequantizes: of the scales of each tensor the
+        least box that has those of all elements here, by the names of the codes. None: of nothing."""
+        holds, at, types = [], 0, set()
+        for tensor in sorted({box.tensor for box in self.boxes}, key=lambda name: name.encode()):
+            types.add(tensors[tensor].staged.dtype)
+            steps = [1] * (len(tensors[tensor].shape) - 2) + self.dequantize.block
+            needed = {tuple(i // step for i, step in zip(index, steps))
+                      for box in self.boxes if box.tensor == tensor
+                      for index in itertools.product(*spans(box.begin, box.shape))}
+            if needed:
+                begin = [min(axis) for axis in zip(*needed)]
+                shape = [max(axis) + 1 - first for axis, first in zip(zip(*needed), begin)]
+                holds.append({"tensor": tensors[tensor].staged.name, "begin": begin,
+                              "shape": shape, "offset": at, "strides": row_major_strides(shape)})
+                at += math.prod(shape)
+        require(len(types) <= 1, "%s: scales of two types" % self.what)
+        return {"ranks": self.ranks, "parameter": self.name + ":scales", "elements": at,
+                "dtype": min(types), "holds": holds} if holds else None
+
+
 def as_list(value, what):
     require(isinstance(value, list), "%s: no list" % what)
     return value
@@ -234,8 +261,12 @@ class BoxSide:
         self.parameters = {}
         entries = as_list(spec_side["boxes"], which)
         require(entries, "%s: no boxes" % which)
-        for entry in entries:
-            parameter = Parameter(entry, which, tensors)
+        said = [Parameter(entry, which, tensors) for entry in entries]
+        beside = [parameter.scales_entry(tensors) for parameter in said
+                  if parameter.dequantize is not None]
+        beside = [Parameter(entry, which, tensors) for entry in beside if entry]
+        for parameter in said + beside:
+            parameter.is_beside = parameter in beside
             for rank in parameter.ranks:
                 listed = self.parameters.setdefault(rank, [])
                 require(parameter.name not in [other.name for other in listed],
@@ -280,6 +311,16 @@ class BoxModel(Model):
                     if hold["tensor"] in self.by_name:
                         self.add_scales(self.by_name[hold["tensor"]], quantize)
 
+    def _add_staged(self, destination):
+        super()._add_staged(destination)
+        asked = [(Dequantize(entry, "boxes", require), entry.get("holds", []))
+                 for entry in destination.get("boxes", [])
+                 if isinstance(entry, dict) and "dequantize" in entry]
+        for tensor in list(self.tensors):
+            for how, holds in asked:
+                if any(hold["tensor"] == tensor.name for hold in holds):
+                    self.add_staged(tensor, how)
+
     def make_side(self, spec_side, which, lost):
         if "boxes" in spec_side:
             return BoxSide(spec_side, which, lost, self.by_name)
@@ -297,6 +338,25 @@ class BoxModel(Model):
         return [(bits, BoxPlacement(tensor, self.destination, ways[bits].__contains__))
                 for bits in sorted(ways)]
 
+    def _validate_made(self, scales):
+        """Whoever wants scales that receivers make has the codes of these blocks."""
+        if not self.in_boxes("destination"):
+            self.at_destination(scales.name)
+            return
+        for rank, parameters in self.destination.parameters.items():
+            blocks, wanted = set(), set()
+            for parameter in parameters:
+                for box in parameter.boxes:
+                    ranges = [range(b, b + n) for b, n in zip(box.begin, box.shape)]
+                    if box.tensor == scales.name:
+                        wanted.update(itertools.product(*ranges))
+                    elif (box.tensor == scales.values.name and parameter.quantize is not None
+                          and parameter.quantize.printed() == scales.quantize.printed()):
+                        steps = [1] * (len(ranges) - 2) + scales.quantize.block
+                        blocks.update(itertools.product(*({i // step for i in axis}
+                                                          for axis, step in zip(ranges, steps))))
+            require(wanted <= blocks, "rank %d: scales of %s without codes" % (rank, scales.name))
+
     def has_flat_over_shared(self, name):
         return not self.in_boxes("source") and super().has_flat_over_shared(name)
 
@@ -310,6 +370,9 @@ class BoxModel(Model):
             if tensor.source is not None:
                 self._validate_boxes(tensor)
         for tensor in self.tensors:
+            if self.is_made(tensor):
+                self._validate_made(tensor)
+                continue
             self.elements(tensor)
             placement = self.at_destination(tensor.name)
             if placement is None or not placement.shards:

@@ -9,7 +9,8 @@ import struct
 from fractions import Fraction
 
 KEYS = ("cast", "scale", "add")
-PRINTED = {"src_dtype", "dst_dtype", "cast", "scale", "add", "at", "quantize", "part"}
+PRINTED = {"src_dtype", "dst_dtype", "cast", "scale", "add", "at", "quantize", "part",
+           "dequantize"}
 
 # Bits of the exponent and of the mantissa, and whether all ones in the exponent are not numbers.
 TYPES = {"f32": (8, 23, True), "f16": (5, 10, True), "bf16": (8, 7, True), "f8e5m2": (5, 2, True),

@@ -15,6 +15,7 @@ import re
 from functools import lru_cache
 
 from ferry_cast import KEYS as CAST_KEYS, Cast
+from ferry_dequantize import Dequantize, Product
 from ferry_quantize import Quantize, codes_of, scales_of
 
 MAX_DIMS = 8
@@ -35,6 +36,15 @@ class SpecError(Exception):
 def require(condition, sentence):
     if not condition:
         raise SpecError(sentence)
+
+
+class BrokenBlock(SpecError):
+    """A shard has a part of a block."""
+
+
+def require_whole(condition, sentence):
+    if not condition:
+        raise BrokenBlock(sentence)
 
 
 def is_count(value):
@@ -275,7 +285,8 @@ class Side:
         require(count <= MAX_RANK, "%s: %d ranks" % (which, count))
         self.rules = spec_side["rules"]
         require(which == "destination" or not any(
-            key in rule for rule in self.rules for key in ("dtype", "quantize", *CAST_KEYS)),
+            key in rule for rule in self.rules for key in ("dtype", "quantize", "dequantize",
+                                                   *CAST_KEYS)),
             "%s: a rule casts" % which)
         self.stages = spec_side.get("stages", [])
         if "ranks" in spec_side:
@@ -309,6 +320,17 @@ class Side:
             if glob_match(rule["match"], name):
                 return rule
         raise SpecError("%s: no rule of the %s matches" % (name, self.which))
+
+    def shares(self, name, first):
+        """Whether neighbours have a packed block together, on a dimension from the first on."""
+        for entry in self.rule_for(name).get("shard", []):
+            axes = [entry["axis"]] if isinstance(entry["axis"], str) else entry["axis"]
+            parts = entry.get("parts", math.prod(map(self.size_of, axes)))
+            if entry["dim"] >= first and any(isinstance(block, list) and block[0] > 0
+                                             and block[1] != parts
+                                             for block in entry.get("blocks", [])):
+                return True
+        return False
 
     def stage_pins(self, name):
         """{axis: coordinate} from every stage that fits the name."""
@@ -417,6 +439,8 @@ class Tensor:
         self.shape = shape
         self.dtype = dtype
         self.values = self.quantize = None  # of scales: whose they are
+        self.codes = self.staged = None  # of scales that come beside codes, and of these
+        self.quantized_at = "sender"  # who makes its codes and scales
         self.bits = dtype_bits(dtype)
         self.source = source
         self.only = only  # "source": the destination has no place for it
@@ -425,6 +449,10 @@ class Tensor:
         require(only in (None, "source"), "%s: only %r" % (name, only))
         require(only is None or source is None, "%s: a source, and only at the source" % name)
         require(self.elements * self.bits <= 8 * MAX_BYTES, "%s: too large" % name)
+
+    def is_in(self, subset):
+        """Whether a pattern wants it; scales are wanted where the codes are that they are beside."""
+        return subset is None or glob_match(subset, (self.codes or [self])[0].name)
 
     def bytes_of(self, elements):
         require(elements * self.bits % 8 == 0, "%s: %d elements end inside a byte"
@@ -525,6 +553,7 @@ class Model:
         self.tensors = expand_tensors(spec["tensors"])
         self.by_name = {tensor.name: tensor for tensor in self.tensors}
         self._add_scales(spec["destination"])
+        self._add_staged(spec["destination"])
         self.source = self.make_side(spec["source"], "source", lost)
         self.destination = self.make_side(spec["destination"], "destination", lost)
         self.cluster = spec.get("cluster")
@@ -533,6 +562,10 @@ class Model:
         self._masks = {}
         self._elements = {}
         self._composed = {}
+        whole = self.make_side(spec["source"], "source", ()) if lost else self.source
+        for scales in self.tensors:
+            if scales.values is not None and not self._have_blocks(whole, scales):
+                scales.values.quantized_at = "receiver"
         self.between = {name for tensor in self.tensors for name in source_names(tensor)
                         if name in self.by_name and self.by_name[name].source is not None}
 
@@ -543,6 +576,45 @@ class Model:
                          if glob_match(rule["match"], tensor.name)), {})
             if "quantize" in rule and not rule.get("skip") and tensor.only != "source":
                 self.add_scales(tensor, Quantize(rule["quantize"], rule["match"], require))
+
+    def _add_staged(self, destination):
+        """And those of scales that come beside codes."""
+        for tensor in list(self.tensors):
+            rule = next((rule for rule in destination.get("rules", [])
+                         if glob_match(rule["match"], tensor.name)), {})
+            if ("dequantize" not in rule or rule.get("skip") or tensor.only == "source"
+                    or tensor.values is not None):
+                continue
+            self.add_staged(tensor, Dequantize(rule, rule["match"], require))
+
+    def add_staged(self, tensor, how):
+        scales = how.find(tensor, self.by_name, require)
+        if tensor.staged is not None:
+            require(tensor.staged.source == scales.name
+                    and tensor.staged.codes[1].block == how.block,
+                    "%s: dequantized in two ways" % tensor.name)
+            return
+        if len(self._parts_of(scales)) > 1:
+            for begin in self._parts_of(tensor).values():
+                require(all(at % block == 0 for at, block in zip(begin, how.block)),
+                        "%s: a part begins inside a block" % tensor.name)
+        name = tensor.name + ":scales"
+        require(name not in self.by_name, "%s: is a tensor" % name)
+        staged = Tensor(len(self.tensors), name, scales.shape, scales.dtype, scales.name)
+        staged.codes, tensor.staged = (tensor, how), staged
+        self.tensors.append(staged)
+        self.by_name[name] = staged
+
+    def _parts_of(self, tensor):
+        """Where each part of a tensor begins, in rows and columns; boxes of one are moved alike."""
+        parts = {}
+        for feed in [] if tensor.source is None else self.written_feeds(tensor):
+            n = max(len(feed.begin), len(feed.at))
+            moved = tuple(a - b for a, b in zip([0] * (n - len(feed.begin)) + list(feed.begin),
+                                                [0] * (n - len(feed.at)) + list(feed.at)))
+            here = parts.setdefault((feed.source, moved), list(feed.at[-2:]))
+            here[:] = map(min, here, feed.at[-2:])
+        return parts
 
     def add_scales(self, tensor, quantize):
         quantize.check(tensor, "destination", require)
@@ -557,6 +629,24 @@ class Model:
         scales.values, scales.quantize = tensor, quantize
         self.tensors.append(scales)
         self.by_name[name] = scales
+
+    def _have_blocks(self, source, scales):
+        """Whether every rank that has some of a block at the source has all of it, and alone."""
+        values = scales.values
+        if not isinstance(source, Side) or values.source is not None:
+            return False
+        try:
+            self._divide(source.place(values.name, values.shape), values, scales.quantize,
+                         scales.shape)
+            return not source.shares(values.name, len(values.shape) - 2)
+        except BrokenBlock:
+            return False
+        except SpecError:  # which is said to whoever looks there
+            return True
+
+    def is_made(self, tensor):
+        """Whether it has scales that no move brings: receivers make them."""
+        return tensor.values is not None and tensor.values.quantized_at == "receiver"
 
     def make_side(self, spec_side, which, lost):
         """A side of a mesh; ferry_boxes.py has the model that knows others."""
@@ -578,7 +668,11 @@ class Model:
     def _place(self, side, tensor):
         key = side.which, tensor.name
         if key not in self._placed and tensor.values is not None and isinstance(side, Side):
-            self._placed[key] = self._divide(self._place(side, tensor.values), tensor)
+            self._placed[key] = self._divide(self._place(side, tensor.values), tensor.values,
+                                             tensor.quantize, tensor.shape)
+        if key not in self._placed and tensor.codes is not None and isinstance(side, Side):
+            codes, how = tensor.codes
+            self._placed[key] = self._divide(self._place(side, codes), codes, how, tensor.shape)
         if key not in self._placed:
             require(tensor.values is None or side.which == "destination",
                     "%s: quantized from boxes" % tensor.name)
@@ -586,16 +680,15 @@ class Model:
         return self._placed[key]
 
     @staticmethod
-    def _divide(placement, scales):
+    def _divide(placement, values, how, shape):
         """Where the scales are: where the blocks of the values are."""
         if placement is None:
             return None
         shards = {}
         for rank, shard in placement.shards.items():
-            require(shard.flat is None, "%s: is cut flat" % scales.values.name)
-            shards[rank] = Shard(scales.quantize.blocks_of(shard.axes, scales.values.shape,
-                                                           require))
-        return Placement(scales.shape, shards)
+            require_whole(shard.flat is None, "%s: is cut flat" % values.name)
+            shards[rank] = Shard(how.blocks_of(shard.axes, values.shape, require_whole))
+        return Placement(shape, shards)
 
     def source_masks(self, name):
         """Holder masks at the source, by global element."""
@@ -614,6 +707,10 @@ class Model:
         """What becomes of a tensor on its way to a mesh: a ferry_cast.Change, or None."""
         if tensor.values is not None:
             return scales_of(tensor)
+        if tensor.codes is not None:
+            return None
+        if tensor.staged is not None:
+            return Product(tensor.staged.codes[1], tensor.dtype, tensor.staged.dtype)
         rule = self.destination.rule_for(tensor.name)
         if "quantize" in rule:
             require("cast" not in rule, "%s: cast and quantize" % tensor.name)
@@ -628,10 +725,12 @@ class Model:
         change = self.change(tensor)
         return [(change.bits if change else tensor.bits, self.at_destination(tensor.name))]
 
-    def wanted(self, subset=None):
-        """The tensors that some destination rank wants, in spec order."""
+    def wanted(self, subset=None, made=False):
+        """The tensors that some destination rank wants, in spec order; made: also scales that no
+        move brings."""
         return [tensor for tensor in self.tensors
-                if (subset is None or glob_match(subset, tensor.name))
+                if tensor.is_in(subset)
+                and (made or not self.is_made(tensor))
                 and self.at_destination(tensor.name) is not None
                 and self.at_destination(tensor.name).shards]
 
@@ -727,6 +826,9 @@ class Model:
             if tensor.source is not None:
                 self._validate_boxes(tensor)
         for tensor in self.tensors:
+            if self.is_made(tensor):
+                self.at_destination(tensor.name)  # of whole blocks
+                continue
             if tensor.source is None:
                 self.at_source(tensor.name)
             else:

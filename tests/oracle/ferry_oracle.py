@@ -11,9 +11,10 @@ from collections import Counter, defaultdict
 from fractions import Fraction
 
 import ferry_cast
+from block_work import block_work
 from ferry_bound import Balance, Bound
 from ferry_boxes import is_in_boxes, model_of
-from ferry_layout import glob_match, offsets, row_major_strides, runs
+from ferry_layout import offsets, row_major_strides, runs
 
 PLAN_KEYS = {"format", "digest", "world", "tensors", "bytes", "bound", "ranks", "moves"}
 MOVE_KEYS = {"task_id", "tensor", "from", "to", "src", "dst", "bytes"}
@@ -153,7 +154,7 @@ class PlanChecker:
 
     def check_header(self):
         plan = self.plan
-        if not isinstance(plan, dict) or set(plan) != PLAN_KEYS:
+        if not isinstance(plan, dict) or set(plan) - {"blocks"} != PLAN_KEYS:
             self.complain(
                 "the plan's keys are %s", sorted(plan) if isinstance(plan, dict) else plan
             )
@@ -175,6 +176,9 @@ class PlanChecker:
             return
         for entry in plan["ranks"]:
             self._check_counts("ranks", entry, {"rank", "in", "out", "local"})
+        expected = block_work(self.model, self.subset)
+        if plan.get("blocks", []) != expected or plan.get("blocks") == []:
+            self.complain("blocks is %s, not %s", plan.get("blocks"), expected)
 
     def _check_tensors(self, tensors):
         """A number of tensors, or a list of them: the page does not say which tensors count."""
@@ -204,7 +208,7 @@ class PlanChecker:
             self.complain("move %d is malformed: %s", position, record)
             return
         tensor = self.model.by_name.get(record["tensor"])
-        if tensor is None or (self.subset is not None and not glob_match(self.subset, tensor.name)):
+        if tensor is None or not tensor.is_in(self.subset):
             self.complain("move %d: no tensor %s is wanted", position, record["tensor"])
             return
         if ("source" in record) != (tensor.source is not None or tensor.values is not None):
@@ -489,7 +493,7 @@ class PlanChecker:
 
 def misaligned(change, sender, tensor):
     """Whether codes are made of a part of a block."""
-    if getattr(change, "part", None) != "codes":
+    if getattr(change, "part", None) != "codes" or change.at == "receiver":
         return None
     begin = [sender._indices(d)[0] for d in range(len(sender.box))]
     lengths = [length for _, length in sender.box]

@@ -2,8 +2,13 @@
 """Tensors that a destination quantizes, as docs/formats.md says it: "quantize".
 
 A second reading. The scales of a tensor are a tensor of the model too, in blocks of the first; where
-they are is where these blocks are, so nobody may have a part of one.
+they are is where these blocks are, so no destination may have a part of one. Where a source may have,
+receivers make both, and no move brings scales. `quantized` is what a block becomes, in fractions.
 """
+
+from fractions import Fraction
+
+import ferry_cast
 
 FORMATS = {"f8e4m3", "f8e5m2", "mxfp8"}
 KINDS = {"f32": ("amax", "cover", "floor"), "f8e8m0": ("cover", "floor")}
@@ -49,8 +54,8 @@ class Quantize:
         return [*shape[:-2], *(-(-n // b) for n, b in zip(shape[-2:], self.block))]
 
     def check(self, tensor, what, require):
-        require(tensor.dtype in VALUES and len(tensor.shape) >= 2 and tensor.source is None
-                and tensor.values is None, "%s: %s is not quantized" % (what, tensor.name))
+        require(tensor.dtype in VALUES and len(tensor.shape) >= 2 and tensor.values is None,
+                "%s: %s is not quantized" % (what, tensor.name))
 
     def blocks_of(self, axes, shape, require):
         """The indices that a shard has of each dimension, in blocks."""
@@ -75,10 +80,10 @@ class Quantize:
 class Made:
     """What a move makes of values: the interface of ferry_cast.Change."""
 
-    def __init__(self, quantize, part, values, bits):
-        self.quantize, self.part, self.dtype, self.bits = quantize, part, values, bits
+    def __init__(self, quantize, part, tensor, at="sender"):
+        self.quantize, self.part, self.dtype, self.at = quantize, part, tensor.dtype, at
         self.wanted = quantize.codes if part == "codes" else quantize.scales
-        self.at = "sender"
+        self.bits = tensor.bits if at == "receiver" else ferry_cast.width(self.wanted)
 
     def printed(self):
         return {"src_dtype": self.dtype, "dst_dtype": self.wanted, "part": self.part,
@@ -86,8 +91,53 @@ class Made:
 
 
 def codes_of(quantize, tensor):
-    return Made(quantize, "codes", tensor.dtype, 8)
+    return Made(quantize, "codes", tensor, tensor.quantized_at)
 
 
 def scales_of(tensor):
-    return Made(tensor.quantize, "scales", tensor.values.dtype, tensor.bits)
+    return Made(tensor.quantize, "scales", tensor.values, tensor.values.quantized_at)
+
+
+def f32(value):
+    """The f32 nearest to a magnitude that has one."""
+    return ferry_cast.read("f32", ferry_cast.write_magnitude("f32", value, False)).value
+
+
+def power_under(value):
+    """The exponent of the greatest power of two that is not above it."""
+    exponent = value.numerator.bit_length() - value.denominator.bit_length()
+    return exponent - (Fraction(2) ** exponent > value)
+
+
+def scale_for(quantize, largest):
+    """Of a block whose largest finite magnitude this is."""
+    most = Fraction(448 if quantize.codes == "f8e4m3" else 57344)
+    if largest == 0:
+        return Fraction(1)
+    if quantize.kind == "amax":
+        return max(f32(largest / most), Fraction(2) ** -126)
+    exponent = power_under(largest) - power_under(most)
+    if quantize.kind == "cover":
+        exponent = power_under(largest / most)
+        exponent += most * Fraction(2) ** exponent < largest
+    return Fraction(2) ** max(exponent, -127 if quantize.scales == "f8e8m0" else -126)
+
+
+def code_of(quantize, number, scale):
+    """The bits of an element over the scale."""
+    if number.is_nan or (number.is_infinite and quantize.codes == "f8e4m3"):
+        number = ferry_cast.Number(number.negative, payload=Fraction(1, 2))
+    elif not number.is_infinite:
+        number = ferry_cast.Number(number.negative, f32(number.value / scale))
+    return ferry_cast.write(quantize.codes, number, not number.is_infinite)
+
+
+def quantized(quantize, dtype, elements):
+    """The bits of the scale and of the codes of a block of elements, bits themselves."""
+    numbers = [ferry_cast.read(dtype, bits) for bits in elements]
+    scale = scale_for(quantize, max((number.value for number in numbers
+                                     if not number.is_nan and not number.is_infinite),
+                                    default=Fraction(0)))
+    bits = (power_under(scale) + 127 if quantize.scales == "f8e8m0"
+            else ferry_cast.write_magnitude("f32", scale, False))
+    return bits, [code_of(quantize, number, scale) for number in numbers]

@@ -35,14 +35,15 @@ def check_shards(spec, records, subset=None, lost=()):
 
 def expected_order(model, subset):
     """(side, rank, tensor) of every shard, as plan_shards.c visits them."""
-    wanted = model.wanted(subset)
+    wanted = model.wanted(subset, made=True)
     sources = {tensor.values.name if tensor.values else feed.source
-               for tensor in wanted for feed in model.feeds(tensor)}
+               for tensor in wanted if not model.is_made(tensor)
+               for feed in model.feeds(tensor)}
     held = {
         "source": [(tensor.name, model.at_source(tensor.name).shards)
                    for tensor in model.tensors if tensor.name in sources],
         "destination": [(tensor.name, model.at_destination(tensor.name).shards)
-                        for tensor in wanted],
+                        for tensor in wanted if tensor.codes is None],
     }
     return [(side, rank, name) for rank in range(model.world) for side in ("source", "destination")
             for name, shards in held[side] if rank in shards]

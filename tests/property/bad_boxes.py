@@ -52,6 +52,54 @@ def quantize_scales(spec):
          "holds": [hold("q_s", [0, 0], [1, 1], 0, [1, 1])]}]
 
 
+def dequantized(parameter=None, codes=None, scales=None, how=None, **said):
+    """A parameter p of rank 3, of 6 x 8 codes in blocks of 2 x 4; with None a key is left out."""
+    def mutate(spec):
+        spec["tensors"] += [
+            {"name": "c", "shape": [6, 8], "dtype": "f8e4m3", **(codes or {})},
+            {"name": "c.s", "shape": [3, 2], "dtype": "f32", **(scales or {})}]
+        spec[ON_SOURCE]["boxes"] += [
+            {"rank": 0, "parameter": "own", "elements": 48,
+             "holds": [hold("c", [0, 0], [6, 8], 0, [8, 1])]},
+            {"rank": 0, "parameter": "own scales", "elements": 6,
+             "holds": [hold(spec["tensors"][-1]["name"], [0, 0], [3, 2], 0, [2, 1])]}]
+        entry = {"rank": 3, "parameter": "p", "elements": 48, "dtype": "bf16",
+                 "dequantize": {"block": [2, 4], "scale": "*.s", **said} if how is None else how,
+                 "holds": [hold("c", [0, 0], [6, 8], 0, [8, 1])], **(parameter or {})}
+        spec[ON_DESTINATION]["boxes"].append(
+            {key: value for key, value in entry.items() if value is not None})
+    return mutate
+
+
+def at_source(spec):
+    dequantized()(spec)
+    spec[ON_SOURCE]["boxes"][-2].update(dtype="bf16", dequantize={"block": [2, 4], "scale": "*.s"})
+
+
+def two_ways(spec):
+    dequantized()(spec)
+    spec["tensors"].append({"name": "c.t", "shape": [3, 2], "dtype": "f32"})
+    other = copy.deepcopy(spec[ON_DESTINATION]["boxes"][-1])
+    other.update(parameter="q", dequantize={"block": [2, 4], "scale": "*.t"})
+    spec[ON_DESTINATION]["boxes"].append(other)
+
+
+def two_types(spec):
+    dequantized()(spec)
+    spec["tensors"] += [{"name": "d", "shape": [6, 8], "dtype": "f8e4m3"},
+                        {"name": "d.s", "shape": [3, 2], "dtype": "f8e8m0"}]
+    entry = spec[ON_DESTINATION]["boxes"][-1]
+    entry["elements"] = 96
+    entry["holds"].append(hold("d", [0, 0], [6, 8], 48, [8, 1]))
+
+
+def dequantized_beside(spec):
+    dequantized()(spec)
+    spec[ON_DESTINATION]["boxes"].append(
+        {"rank": 3, "parameter": "p:scales", "elements": 6,
+         "holds": [hold("k", [0, 0], [2, 3], 0, [3, 1])]})
+
+
 def only_source(spec):
     """A destination tensor that is made on the way, held by the source."""
     spec["tensors"][1]["source"] = [{"tensor": "q", "begin": [0, 0], "shape": [2, 3],
@@ -207,7 +255,29 @@ CASTS = [
     ("boxes that are quantized", on_side(ON_DESTINATION, 0, fill=[FILL], quantize={
         "format": "f8e4m3", "block": [2, 3], "scale": "*_s"}), '"q"', "rank 2", "block of 2"),
     ("scales that are quantized", quantize_scales, '"q_s"', '"scales"', "scales of blocks"),
-    ("dequantize", on_side(ON_DESTINATION, 1, dequantize={}), '"dequantize"', "boxes[1]"),
+    ("dequantize that says nothing", dequantized(how={}), "boxes[2].dequantize", '"scale"'),
+    ("dequantize that is a number", dequantized(how=1), "boxes[2].dequantize"),
+    ("dequantize by blocks of nothing", dequantized(block=[0, 1]), "boxes[2].dequantize.block"),
+    ("dequantize by scales without a name", dequantized(scale="*"), "boxes[2].dequantize.scale"),
+    ("dequantize to nothing", dequantized({"dtype": None}), "boxes[2]", '"dtype"', "bf16"),
+    ("dequantize to integers", dequantized({"dtype": "i32"}), "boxes[2]", '"dtype"'),
+    ("dequantize and cast", dequantized({"cast": "round"}), "boxes[2]", '"cast"', '"dequantize"'),
+    ("dequantize and quantize", dequantized({"quantize": {}}), "boxes[2]", '"quantize"'),
+    ("dequantize at the source", at_source, '"own"', "rank 0", '"dequantize"', "source"),
+    ("scales that are missing", dequantized(scale="*.t"), '"p"', '"c"', '"c.t"', "no tensor"),
+    ("scales of another shape", dequantized(scales={"shape": [3, 3]}), '"p"', '"c.s"', "[3, 3]",
+     "[3, 2]", "2 x 4"),
+    ("scales of another type", dequantized(scales={"dtype": "bf16"}), '"p"', '"c.s"', "bf16"),
+    ("no codes are dequantized", dequantized(codes={"dtype": "bf16"}), '"p"', '"c"', "bf16"),
+    ("values are dequantized", dequantized({"holds": [hold("k", [0, 0], [2, 3], 0, [3, 1])],
+                                            "elements": 6}), '"p"', '"k"', "bf16"),
+    ("two ways to dequantize", two_ways, '"c"', '"c.t"', '"c.s"'),
+    ("scales of two types", two_types, '"p"', '"c:scales"', '"d:scales"', "f32", "f8e8m0"),
+    ("a parameter with the name of scales", dequantized_beside, "rank 3", '"p:scales"', "twice"),
+    ("a tensor with the name of scales", dequantized(scales={"name": "c:scales"}, scale="*:scales"),
+     '"c:scales"'),
+    ("dequantize a part outside", dequantized({"holds": [hold("c", [0, 0], [7, 8], 0, [8, 1])]}),
+     '"p"', "7"),
 ]
 
 # Too large for the oracle, which lays every element out; or only the place in the file is wrong.

@@ -311,8 +311,6 @@ def cut_rows():
 def cast_rows():
     """What a rule of the destination may not say that tensors become."""
     at = "destination.rules[0]"
-    yield row("a rule that asks for dequantize", small({}, {"dequantize": {}}), '"dequantize"', at,
-              "ferry reshard")
     for key, value in (("dtype", "f32"), ("cast", "round"), ("scale", 2), ("add", 1)):
         yield edge("%s at the source" % key, small({key: value}), '"%s"' % key, "source.rules[0]",
                    "as they are")
@@ -364,19 +362,87 @@ def quantize_rows():
     for dtype in ("f64", "i32", "f8e4m3", "u8"):
         yield edge("%s is quantized" % dtype, small({}, quantized(), dtype=dtype), NAME, dtype)
     yield edge("a vector is quantized", small({}, quantized(), shape=[12]), NAME, "1 dimensions")
-    for which, rules in (("source", (cut(sizes=[3, 3, 4, 2]), quantized())),
-                         ("destination", ({}, {**cut(sizes=[3, 4, 3, 2]), **quantized()}))):
-        yield edge("a cut inside a block at the %s" % which, small(*rules), NAME, which, "dim 0",
-                   "block of 3", "10" if which == "source" else "7")
-    flat = {"flat": {"axis": "tp"}}
-    yield edge("a flat source is quantized", small(flat, quantized()), NAME, "source", "flat")
-    yield edge("a flat destination is quantized", small({}, {**flat, **quantized()}), NAME, "flat")
+    yield edge("a cut inside a block at the destination",
+               small({}, {**cut(sizes=[3, 4, 3, 2]), **quantized()}), NAME, "destination", "dim 0",
+               "block of 3", "7")
+    yield edge("a flat destination is quantized",
+               small({}, {"flat": {"axis": "tp"}, **quantized()}), NAME, "destination", "flat")
     yield edge("scales that are a tensor", small({}, quantized(scale=NAME)), NAME)
     two = small({}, quantized(scale="scales"))
     two["tensors"].append({**two["tensors"][0], "name": "other"})
     yield edge("two scales of one name", two, "scales", "other")
-    shared = small(cut(blocks=[6, [6, 2]]), quantized(block=[1, 4]))
-    yield row("shared blocks are quantized", shared, NAME, "source", "neighbours")
+    shared = small({}, {**cut(blocks=[6, [6, 2]]), **quantized(block=[1, 4])})
+    yield row("shared blocks are quantized", shared, NAME, "destination", "neighbours")
+    for which in ("source", "destination"):
+        named = small({}, quantized(scale="scales"))
+        named[which]["rules"].insert(0, {"match": "scales", "skip": True})
+        yield row("a rule of the %s for scales" % which, named, which, '"scales"', NAME)
+
+
+def dequantized(changes=None, scales=None, **values):
+    """A spec of codes and scales, with some of what a rule, the scales and "dequantize" say."""
+    said = {"block": [3, 4], "scale": "*_s", **values}
+    said = {key: value for key, value in said.items() if value is not None}
+    rule = {"dtype": "bf16", "dequantize": said, **(changes or {})}
+    spec = small({}, {key: value for key, value in rule.items() if value is not None},
+                 dtype="f8e4m3")
+    spec["tensors"].append({"name": NAME + "_s", "shape": [4, 2], "dtype": "f32", **(scales or {})})
+    spec["destination"]["rules"][0]["match"] = NAME
+    spec["destination"]["rules"].append({"match": "*"})
+    return spec
+
+
+def of_parts(cut):
+    """Codes and scales of two parts each; those of the codes meet at a row."""
+    spec = dequantized({"skip": False})
+    for tensor, rows, columns, at in ((NAME, 12, 8, cut), (NAME + "_s", 4, 2, 2)):
+        parts = [(tensor + ".0", 0, at), (tensor + ".1", at, rows)]
+        entry = next(entry for entry in spec["tensors"] if entry["name"] == tensor)
+        entry["source"] = [{"tensor": part, "begin": [0, 0], "shape": [end - begin, columns],
+                            "at": [begin, 0]} for part, begin, end in parts]
+        spec["tensors"] += [{"name": part, "shape": [end - begin, columns], "only": "source",
+                             "dtype": entry["dtype"]} for part, begin, end in parts]
+    return spec
+
+
+def dequantize_rows():
+    at = "destination.rules[0].dequantize"
+    for value in ([], "f8e4m3"):
+        yield edge("dequantize that is %r" % (value,), dequantized({"dequantize": value}), at)
+    for key, values in (("block", ([3], [0, 4], [3, 1 << 31], 3, None)),
+                        ("scale", ("", "*", "*_*", 1, None)), ("format", ("f8e4m3",))):
+        for value in values:
+            yield edge("dequantize, %s %r" % (key, value), dequantized(**{key: value}), at)
+    for dtype in (None, "f8e4m3", "f64", "i16"):
+        yield edge("dequantized to %s" % dtype, dequantized({"dtype": dtype}), '"dtype"',
+                   "destination.rules[0]")
+    for key, value in (("cast", "round"), ("quantize", {})):
+        yield edge("dequantize and %s" % key, dequantized({key: value}), '"%s"' % key,
+                   '"dequantize"')
+    yield edge("dequantize at the source", changed(
+        dequantized(), "source", "rules", 0, "dequantize", {"block": [3, 4], "scale": "*_s"}),
+        '"dequantize"', "source.rules[0]")
+    for dtype in ("f4", "u8", "bf16"):
+        yield edge("%s is dequantized" % dtype, changed(dequantized(), "tensors", 0, "dtype", dtype),
+                   NAME, dtype)
+    yield edge("scales that are missing", dequantized(scale="*_t"), NAME, NAME + "_t",
+               "no tensor")
+    for dtype in ("bf16", "f8e4m3"):
+        yield edge("scales of %s" % dtype, dequantized(scales={"dtype": dtype}), NAME + "_s", dtype)
+    for shape in ([4, 3], [3, 2], [1, 4, 2], [8]):
+        yield edge("scales of the shape %s" % shape, dequantized(scales={"shape": shape}),
+                   NAME + "_s", "[4, 2]", ", ".join(map(str, shape)))
+    yield edge("a cut inside a block that is dequantized", dequantized(cut(sizes=[3, 4, 3, 2])),
+               NAME, "destination", "dim 0", "block of 3", "7")
+    yield edge("a flat destination is dequantized", dequantized({"flat": {"axis": "tp"}}), NAME,
+               "flat", "is dequantized")
+    shared = dequantized(cut(blocks=[6, [6, 2]]), {"shape": [12, 2]}, block=[1, 4])
+    yield row("shared blocks are dequantized", shared, NAME, "destination", "neighbours",
+              "cannot be dequantized")
+    yield edge("parts that meet inside a block", of_parts(7), NAME, "7 of dim 0", "block of 3")
+    taken = dequantized()
+    taken["tensors"].append({"name": NAME + ":scales", "shape": [1], "dtype": "u8"})
+    yield edge("the name of scales is taken", taken, NAME + ":scales", NAME)
 
 
 def rule_rows():
@@ -403,6 +469,7 @@ def rule_rows():
     )
     yield from cast_rows()
     yield from quantize_rows()
+    yield from dequantize_rows()
     yield edge("dim out of range", small(shard({"dim": 2, "axis": "tp"})), NAME, "2")
     yield edge("shard on a scalar", small(cut(), shape=[]), NAME)
     yield edge("flat on a scalar", small({"flat": {"axis": "tp"}}, shape=[]), NAME)

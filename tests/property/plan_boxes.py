@@ -52,7 +52,7 @@ def check_ranks(ferry, path, plan):
 
 
 def check_subset(ferry, path, plan, spec, rng):
-    name = rng.choice(plan["moves"])["tensor"]
+    name = rng.choice(plan["moves"])["tensor"].removesuffix(":scales")
     pattern = rng.choice([name, name[:rng.randint(1, len(name))] + "*"])
     if glob_match(pattern, name):
         fail_on(check_plan(spec, ferry.plan(path, "--subset", pattern), "balanced", pattern),
@@ -236,6 +236,8 @@ def spec_of(seed, arguments):
         return spec
     if seed % 6 == 5:
         return cast_random.quantized_boxes(seed)
+    if seed % 6 == 1:
+        return cast_random.dequantized_boxes(seed)
     return cast_random.with_casts(seed, box_random.random_box_spec(seed))
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
-"""Random specs whose destinations cast, through `ferry run`, which reckons every element anew.
+"""Random specs whose destinations cast or quantize, through `ferry run`, which reckons every element anew.
 
     run_casts.py --ferry PATH [--seed S] [--count N]
 
@@ -29,14 +29,29 @@ OPTIONS = [[], ["--replica", "seed"], ["--commit", "swap"], ["--checksum", "path
 LIMIT_S = 120
 
 
+def quantized(rng, number):
+    if number % 2:
+        return cast_random.quantized_boxes(number)
+    return cast_random.add_quantized(rng, spec_random.random_spec(number))
+
+
 def spec_of(seed):
     rng = random.Random("run casts %d" % seed)
     while True:
         number = rng.randrange(1 << 30)
+        if seed % 4 == 2:
+            return cast_random.dequantized_boxes(number)
+        if seed % 3 == 0:
+            spec = quantized(rng, number)
+            if '"quantize"' in json.dumps(spec):
+                return spec
+            continue
         spec = (box_random.random_box_spec(number) if seed % 2 else
                 spec_random.random_spec(number))
+        if seed % 5 == 1:
+            spec = cast_random.add_dequantized(rng, spec)
         spec = cast_random.add_casts(rng, spec)
-        if '"cast"' in json.dumps(spec):
+        if '"dequantize"' in json.dumps(spec) or '"cast"' in json.dumps(spec):
             return spec
 
 

@@ -214,7 +214,7 @@ void case_unmatched(rank_context *me)
         }
         all_fail(me, FERRY_ERR_INVALID_INPUT, words,
                  ferry_service_schedule(g->service, &me->error));
-        expect(me, round == 3 || strstr(me->error.message, "rank 0") != NULL, "%s",
+        expect(me, round == 3 || strstr(me->error.message, "rank 0") != NULL, "%.400s",
                me->error.message);
         ferry_status status = ferry_service_run(g->service, NULL, &me->error);
         expect(me, status == FERRY_ERR_MISUSE, "a run after that: %s", ferry_status_name(status));
@@ -260,7 +260,7 @@ void case_two_writers(rank_context *me)
         if (rows[i].fails) {
             all_fail(me, FERRY_ERR_INVALID_INPUT, "21",
                      ferry_service_schedule(g->service, &me->error));
-            expect(me, strstr(me->error.message, "22") != NULL, "row %zu: %s", i,
+            expect(me, strstr(me->error.message, "22") != NULL, "row %zu: %.400s", i,
                    me->error.message);
         } else {
             must(me, ferry_service_schedule(g->service, &me->error));

@@ -1,14 +1,19 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
  * Plans that quantize: a tensor of values, cut by rows, becomes one of codes and one of scales, cut
- * by columns. All of both is worked out from the definition, block by block.
+ * by columns. All of both is worked out from the definition, block by block. Beside it another
+ * tensor has codes, all of them 1, and becomes values.
  */
 #include "service/scene.h"
 
 #include "oracle/convert.h"
 #include "support/devices.h"
 
-enum { MOST_PLANES = 6, POISON_CODE = 0xdb };
+/* What is looked at of what blocks became. */
+enum { CODES = 1, SCALES = 2 };
+
+/* Of the other tensor: rows of each rank at the source, columns of each, and a block. */
+enum { ONE_ROWS = 3, ONE_COLUMNS = 4, ONE_HIGH = 2, ONE_CODE = 0x38 };
 
 static const struct {
     const char *name;
@@ -24,6 +29,7 @@ typedef struct blocks {
     uint64_t block[2], planes[2], rows, columns; /* of the whole; planes 0: it has no such dim */
     uint64_t rank_rows, rank_columns;            /* of each; 0: each has all of them */
     ferry_buffer source, codes, scales, far[3];  /* far: base NULL: it is the host's */
+    ferry_buffer ones, one_scales, one_values;   /* of the other tensor */
 } blocks;
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -86,7 +92,10 @@ static void draw(rank_context *me, uint64_t seed, blocks *b)
     b->rank_columns = b->block[1] * dice(&random, 1, 3);
     b->rows = b->rank_rows * b->n_ranks;
     b->columns = b->rank_columns * b->n_ranks;
-    if (random_below(&random, 3) == 0) { /* what is not cut may end within a block */
+    if (random_below(&random, 3) == 0) { /* cuts inside blocks: receivers make them */
+        b->rank_rows = dice(&random, 1, (uint32_t)(2 * b->block[0] + 1));
+        b->rows = b->rank_rows * b->n_ranks;
+    } else if (random_below(&random, 3) == 0) { /* what is not cut may end within a block */
         b->rows -= random_below(&random, (uint32_t)b->block[0]);
         b->rank_rows = 0;
     } else if (random_below(&random, 2) == 0) {
@@ -126,6 +135,11 @@ static void take_all(rank_context *me, blocks *b)
     b->source = take_buffer(me, b, 0, n * rows * b->columns * values[b->value].bytes);
     b->codes = take_buffer(me, b, 1, n * b->rows * columns);
     b->scales = take_buffer(me, b, 2, n * scales * scale_bytes(b));
+    uint64_t ones = (uint64_t)ONE_ROWS * ONE_COLUMNS * b->n_ranks;
+    uint64_t ones_scaled = n_blocks(ONE_ROWS * b->n_ranks, ONE_HIGH) * b->n_ranks * sizeof(float);
+    b->ones = ferry_buffer_of(take(me, ones), ones);
+    b->one_scales = ferry_buffer_of(take(me, ones_scaled), ones_scaled);
+    b->one_values = ferry_buffer_of(take(me, ones * sizeof(float)), ones * sizeof(float));
 }
 
 static void give_all(blocks *b)
@@ -133,6 +147,9 @@ static void give_all(blocks *b)
     free(b->source.base);
     free(b->codes.base);
     free(b->scales.base);
+    free(b->ones.base);
+    free(b->one_scales.base);
+    free(b->one_values.base);
     for (int i = 0; i < 3; i++) {
         ferry_memory_free(&b->far[i]);
     }
@@ -151,11 +168,26 @@ static void fill_source(rank_context *me, const blocks *b, uint64_t version)
     if (b->far[0].base != NULL) {
         copy_far(me, b->far[0], b->source);
     }
+    memset(b->ones.base, ONE_CODE, b->ones.bytes);
+    for (uint64_t i = 0; i < b->one_scales.bytes / sizeof(float); i++) {
+        ((float *)b->one_scales.base)[i] = (float)(version * 1000 + i + 1);
+    }
 }
 
-/* A block of the whole, against what this rank has of it. */
-static void check_block(rank_context *me, const blocks *b, uint64_t version, uint64_t plane,
-                        uint64_t row, uint64_t column)
+static void check_ones(rank_context *me, const blocks *b, uint64_t version)
+{
+    for (uint64_t i = 0; i < b->one_values.bytes / sizeof(float); i++) {
+        uint64_t block = i / ONE_COLUMNS / ONE_HIGH * b->n_ranks + b->rank;
+        float value = ((float *)b->one_values.base)[i],
+              wanted = (float)(version * 1000 + block + 1);
+        expect(me, value == wanted, "value %llu is %g, not %g", (unsigned long long)i, value,
+               wanted);
+    }
+}
+
+/* A block of the whole, against what this rank has of it: CODES, SCALES or both. */
+static void check_block(rank_context *me, const blocks *b, uint64_t version, uint32_t which,
+                        uint64_t plane, uint64_t row, uint64_t column)
 {
     uint64_t first, columns = own(b->columns, b->rank_columns, b->rank, &first);
     uint64_t height = least(b->block[0], b->rows - row);
@@ -170,10 +202,10 @@ static void check_block(rank_context *me, const blocks *b, uint64_t version, uin
     uint64_t index = (plane * n_blocks(b->rows, b->block[0]) + row / b->block[0]) * pitch +
                      (column - first) / b->block[1];
     memcpy(&found, (char *)b->scales.base + index * scale_bytes(b), scale_bytes(b));
-    expect(me, found == scale, "scale of block %llu, %llu of plane %llu: %x, not %x",
-           (unsigned long long)row, (unsigned long long)column, (unsigned long long)plane, found,
-           scale);
-    for (uint64_t i = 0; i < n; i++) {
+    expect(me, (which & SCALES) == 0 || found == scale,
+           "scale of block %llu, %llu of plane %llu: %x, not %x", (unsigned long long)row,
+           (unsigned long long)column, (unsigned long long)plane, found, scale);
+    for (uint64_t i = 0; (which & CODES) != 0 && i < n; i++) {
         uint64_t at = (plane * b->rows + row + i / width) * columns + column - first + i % width;
         uint32_t code = ((unsigned char *)b->codes.base)[at];
         expect(me, code == codes[i], "code %llu, %llu of plane %llu: %x of %x, not %x",
@@ -184,7 +216,7 @@ static void check_block(rank_context *me, const blocks *b, uint64_t version, uin
     free(codes);
 }
 
-static void check_all(rank_context *me, const blocks *b, uint64_t version)
+static void check_blocks(rank_context *me, const blocks *b, uint64_t version, uint32_t which)
 {
     uint64_t first, columns = own(b->columns, b->rank_columns, b->rank, &first);
     if (b->far[1].base != NULL) {
@@ -196,25 +228,31 @@ static void check_all(rank_context *me, const blocks *b, uint64_t version)
     for (uint64_t p = 0; p < n_planes(b); p++) {
         for (uint64_t row = 0; row < b->rows; row += b->block[0]) {
             for (uint64_t column = first; column < first + columns; column += b->block[1]) {
-                check_block(me, b, version, p, row, column);
+                check_block(me, b, version, which, p, row, column);
             }
         }
     }
 }
 
-static void write_shard(char text[100], unsigned dim, uint64_t each, uint64_t unit)
+static void check_all(rank_context *me, const blocks *b, uint64_t version)
+{
+    check_ones(me, b, version);
+    check_blocks(me, b, version, CODES | SCALES);
+}
+
+static void write_shard(char text[100], unsigned dim, uint64_t each)
 {
     text[0] = '\0';
     if (each != 0) {
         snprintf(text, 100, ", \"shard\": [{\"dim\": %u, \"axis\": \"tp\", \"unit\": %llu}]", dim,
-                 (unsigned long long)unit);
+                 (unsigned long long)each);
     }
 }
 
 static ferry_plan *plan_of(rank_context *me, const blocks *b)
 {
-    char text[1400], planes[80] = "", block[60] = "", cuts[2][100];
-    unsigned dim = b->planes[0] == 0 ? 0 : b->planes[1] == 0 ? 1 : 2;
+    char text[2000], planes[80] = "", block[60] = "", cuts[2][100];
+    unsigned dim = b->planes[0] == 0 ? 0 : b->planes[1] == 0 ? 1 : 2, n = b->n_ranks;
     ferry_spec *spec = NULL;
     ferry_plan *plan = NULL;
     for (unsigned i = 0; i < dim; i++) {
@@ -225,24 +263,31 @@ static ferry_plan *plan_of(rank_context *me, const blocks *b)
         snprintf(block, sizeof block, ", \"block\": [%llu, %llu]", (unsigned long long)b->block[0],
                  (unsigned long long)b->block[1]);
     }
-    write_shard(cuts[0], dim, b->rank_rows, b->block[0]);
-    write_shard(cuts[1], dim + 1, b->rank_columns, b->block[1]);
+    write_shard(cuts[0], dim, b->rank_rows);
+    write_shard(cuts[1], dim + 1, b->rank_columns);
     int used = snprintf(
         text, sizeof text,
         "{\"format\": \"ferry.spec/1\", \"tensors\": [{\"name\": \"w\", \"shape\": [%s%llu, %llu],"
-        " \"dtype\": \"%s\"}], \"source\": {\"mesh\": [[\"tp\", %u]], \"rules\": [{\"match\": "
-        "\"*\"%s}]},"
+        " \"dtype\": \"%s\"}, {\"name\": \"v\", \"shape\": [%u, %u], \"dtype\": \"f8e4m3\"},"
+        " {\"name\": \"v.s\", \"shape\": [%u, %u], \"dtype\": \"f32\"}],"
+        " \"source\": {\"mesh\": [[\"tp\", %u]], \"rules\": [{\"match\": \"w\"%s},"
+        " {\"match\": \"v\", \"shard\": [{\"dim\": 0, \"axis\": \"tp\"}]}, {\"match\": \"v.s\"}]},"
         " \"destination\": {\"mesh\": [[\"tp\", %u]], \"rules\": [{\"match\": \"w\"%s,"
-        " \"quantize\": {%s%s, \"scale\": \"w.scale\"}}]}}",
+        " \"quantize\": {%s%s, \"scale\": \"w.scale\"}}, {\"match\": \"v\","
+        " \"shard\": [{\"dim\": 1, \"axis\": \"tp\"}], \"dtype\": \"f32\","
+        " \"dequantize\": {\"scale\": \"*.s\", \"block\": [%u, %u]}},"
+        " {\"match\": \"v.s\", \"skip\": true}]}}",
         planes, (unsigned long long)b->rows, (unsigned long long)b->columns, values[b->value].name,
-        (unsigned)b->n_ranks, cuts[0], (unsigned)b->n_ranks, cuts[1], b->format, block);
+        ONE_ROWS * n, ONE_COLUMNS * n, (unsigned)n_blocks(ONE_ROWS * n, ONE_HIGH), n, n, cuts[0], n,
+        cuts[1], b->format, block, ONE_HIGH, ONE_COLUMNS);
     must(me, ferry_spec_parse(text, (size_t)used, "blocks", &spec, &me->error));
     must(me, ferry_plan_create(spec, NULL, &plan, &me->error));
     ferry_spec_destroy(spec);
     return plan;
 }
 
-static void bind(rank_context *me, const blocks *b, ferry_service *service)
+/* ledger: what is resumed, and given back; or NULL. */
+static void bind(rank_context *me, const blocks *b, ferry_service *service, ferry_ledger *ledger)
 {
     ferry_tensors *sources = NULL, *targets = NULL;
     ferry_plan *plan = plan_of(me, b);
@@ -254,7 +299,14 @@ static void bind(rank_context *me, const blocks *b, ferry_service *service)
         const ferry_buffer *buffer = b->far[i].base != NULL ? &b->far[i] : front[i];
         must(me, ferry_tensors_add(i == 0 ? sources : targets, names[i], buffer, &me->error));
     }
+    must(me, ferry_tensors_add(sources, "v", &b->ones, &me->error));
+    must(me, ferry_tensors_add(sources, "v.s", &b->one_scales, &me->error));
+    must(me, ferry_tensors_add(targets, "v", &b->one_values, &me->error));
     must(me, ferry_service_bind(service, plan, sources, targets, &me->error));
+    if (ledger != NULL) {
+        must(me, ferry_service_resume(service, ledger, &me->error));
+        ferry_ledger_destroy(ledger);
+    }
     must(me, ferry_service_schedule(service, &me->error));
     ferry_tensors_destroy(sources);
     ferry_tensors_destroy(targets);
@@ -263,20 +315,14 @@ static void bind(rank_context *me, const blocks *b, ferry_service *service)
 
 static void quantize_once(rank_context *me, uint64_t seed)
 {
-    static const uint64_t slots[] = {0, 16, 100, 4096};
     service_setup setup;
     blocks b;
     uint64_t random = seed;
-    setup_init(me, &setup, "");
-    setup.options.slot_bytes = slots[random_below(&random, COUNT_OF(slots))];
-    setup.options.checksum = random_below(&random, 3);
-    setup.options.n_threads = random_below(&random, 4);
-    setup.options.paths = one_in(&random, 2) ? 0 : FERRY_PATH_STAGED;
-    setup.options.delta = setup.options.delta != 0 || one_in(&random, 3);
+    setup_draw(me, &setup, &random);
     draw(me, seed, &b);
     take_all(me, &b);
     ferry_service *service = open_service(me, &setup.options);
-    bind(me, &b, service);
+    bind(me, &b, service, NULL);
     for (uint64_t run = 0; run < 3; run++) {
         uint64_t version = run == 2 ? 1 : run; /* the last is the one before */
         fill_source(me, &b, version);
@@ -293,6 +339,237 @@ void case_quantize(rank_context *me)
     for (uint32_t i = 0; i < times_of(me, 8, 100); i++) {
         quantize_once(me, me->seed * 1000 + me->n_ranks * 100 + i);
     }
+}
+
+/* What is called valid is whole, whatever the others are; whether all is. */
+static bool look_at_valid(rank_context *me, const blocks *b, const ferry_service *service,
+                          uint64_t version)
+{
+    uint64_t n = ferry_service_destination_count(service), n_valid = 0;
+    for (uint64_t d = 0; d < n; d++) {
+        ferry_destination found = destination_of(me, service, d);
+        if (found.state != FERRY_TENSOR_VALID) {
+            continue;
+        }
+        n_valid++;
+        expect(me, found.missing == 0, "\"%s\" is valid, and misses", found.name);
+        if (strcmp(found.name, "v") == 0) {
+            check_ones(me, b, version);
+        } else {
+            check_blocks(me, b, version, strcmp(found.name, "w") == 0 ? CODES : SCALES);
+        }
+    }
+    return n_valid == n;
+}
+
+/* A ledger has no more of what destinations need than these do, and scales of the service's own. */
+static void look_at_ledger(rank_context *me, const blocks *b, const ferry_service *service,
+                           const ferry_ledger *ledger)
+{
+    uint64_t n = ferry_service_destination_count(service), bytes = 0;
+    for (uint64_t d = 0; d < n; d++) {
+        ferry_destination found = FERRY_DESTINATION_INIT;
+        must(me, ferry_service_destination_at(service, d, &found, &me->error));
+        bytes += found.bytes - found.missing;
+    }
+    bytes += n_blocks(ONE_ROWS * b->n_ranks, ONE_HIGH) * sizeof(float);
+    expect(me, ferry_ledger_bytes(ledger) <= bytes, "a ledger of %llu bytes, of which %llu came",
+           (unsigned long long)ferry_ledger_bytes(ledger), (unsigned long long)bytes);
+}
+
+/* Runs that a rank gives up, each resumed by another service from the ledger of the one before. */
+static void resume_once(rank_context *me, uint64_t seed)
+{
+    enum { MOST_ATTEMPTS = 4 };
+    service_setup setup;
+    blocks b;
+    uint64_t random = seed;
+    ferry_ledger *ledger = NULL;
+    ferry_status status = FERRY_ERR_ABORTED;
+    setup_init(me, &setup, "");
+    setup.options.slot_bytes = one_in(&random, 2) ? 64 : 1024;
+    setup.options.checksum = random_below(&random, 3);
+    setup.options.paths = one_in(&random, 2) ? 0 : FERRY_PATH_STAGED;
+    draw(me, seed, &b);
+    take_all(me, &b);
+    for (uint32_t attempt = 0; status != FERRY_OK; attempt++) {
+        uint32_t n_steps = random_below(&random, 1u << random_below(&random, 9));
+        bool gives_up = random_below(&random, me->n_ranks) == me->rank;
+        ferry_service *service = open_service(me, &setup.options);
+        bind(me, &b, service, ledger);
+        ledger = NULL;
+        fill_source(me, &b, 1);
+        status = run_some(me, service, gives_up && attempt < MOST_ATTEMPTS ? n_steps : NEVER);
+        bool is_whole = look_at_valid(me, &b, service, 1);
+        expect(me, status != FERRY_OK || is_whole, "a run ended well, and something is not valid");
+        if (status != FERRY_OK) {
+            must(me, ferry_service_take_ledger(service, &ledger, &me->error));
+            look_at_ledger(me, &b, service, ledger);
+        }
+        meet(me);
+        ferry_service_destroy(service);
+    }
+    give_all(&b);
+}
+
+void case_quantize_resume(rank_context *me)
+{
+    for (uint32_t i = 0; i < times_of(me, 6, 60); i++) {
+        resume_once(me, me->seed * 1000 + me->n_ranks * 100 + i + 50000);
+    }
+}
+
+/*
+ * Bands: more than there are places for, of two tensors with matrices in them, from ranks that have
+ * some rows or columns of each block, and from this one. Rank 0 wants all of it.
+ */
+enum { BAND_ROWS = 700, BAND_COLUMNS = 640, BAND_PLANES = 2, N_BANDED = 2 };
+
+static float banded_value(uint64_t run, uint64_t tensor, uint64_t i)
+{
+    return (float)((i * 2654435761u + tensor * 97 + run * 31) % 65521) - 32000.0f;
+}
+
+/* What the scale of a block and its codes are, of f32 and f8e4m3 in blocks of 48 x 80. */
+static void check_banded(rank_context *me, uint64_t run, uint64_t tensor,
+                         const unsigned char *codes, const float *scales)
+{
+    enum { HIGH = 48, WIDE = 80, N = HIGH * WIDE };
+    static const oracle_block how = {
+        .from = ORACLE_F32, .to = ORACLE_F8E4M3, .scale_type = ORACLE_F32, .rule = ORACLE_LARGEST};
+    uint32_t *elements = take(me, N * sizeof *elements), *wanted = take(me, N * sizeof *wanted);
+    uint64_t number = 0;
+    for (uint64_t row = 0; row < BAND_PLANES * BAND_ROWS;
+         row += least(HIGH, BAND_ROWS - row % BAND_ROWS)) {
+        uint64_t height = least(HIGH, BAND_ROWS - row % BAND_ROWS);
+        for (uint64_t column = 0; column < BAND_COLUMNS; column += WIDE, number++) {
+            if (number % 7 != run) { /* the oracle is slow */
+                continue;
+            }
+            for (uint64_t i = 0; i < height * WIDE; i++) {
+                uint64_t at = (row + i / WIDE) * BAND_COLUMNS + column + i % WIDE;
+                float value = banded_value(run, tensor, at);
+                memcpy(&elements[i], &value, sizeof value);
+            }
+            uint32_t scale = oracle_quantize(&how, elements, height * WIDE, wanted);
+            expect(me, memcmp(&scale, &scales[number], sizeof scale) == 0, "scale %llu of w%llu",
+                   (unsigned long long)number, (unsigned long long)tensor);
+            for (uint64_t i = 0; i < height * WIDE; i++) {
+                uint64_t at = (row + i / WIDE) * BAND_COLUMNS + column + i % WIDE;
+                expect(me, codes[at] == wanted[i], "code %llu of w%llu", (unsigned long long)at,
+                       (unsigned long long)tensor);
+            }
+        }
+    }
+    free(elements);
+    free(wanted);
+}
+
+/* A rank has the rows of w0, or the columns of w1, from `first` to `end`. */
+static void fill_banded(uint64_t run, uint64_t tensor, uint64_t first, uint64_t end, float *to)
+{
+    for (uint64_t i = 0; i < BAND_PLANES * BAND_ROWS * BAND_COLUMNS; i++) {
+        uint64_t at = tensor == 0 ? i / BAND_COLUMNS % BAND_ROWS : i % BAND_COLUMNS;
+        if (at >= first && at < end) {
+            *to++ = banded_value(run, tensor, i);
+        }
+    }
+}
+
+typedef struct banded {
+    ferry_tensors *sources, *targets;
+    float *own[N_BANDED], *scales[N_BANDED];
+    unsigned char *codes[N_BANDED];
+} banded;
+
+static const uint64_t banded_ends[N_BANDED][4] = {{0, 100, 433, 700}, {0, 11, 611, 640}};
+
+static void take_banded(rank_context *me, banded *b)
+{
+    enum { ALL = BAND_PLANES * BAND_ROWS * BAND_COLUMNS, N_SCALES = BAND_PLANES * 15 * 8 };
+    must(me, ferry_tensors_create(&b->sources, &me->error));
+    must(me, ferry_tensors_create(&b->targets, &me->error));
+    for (uint64_t t = 0; t < N_BANDED; t++) {
+        uint64_t extent = t == 0 ? BAND_ROWS : BAND_COLUMNS;
+        uint64_t has = banded_ends[t][me->rank + 1] - banded_ends[t][me->rank];
+        uint64_t bytes = ALL / extent * has * sizeof(float);
+        const char *names[] = {t == 0 ? "w0" : "w1", t == 0 ? "w0.s" : "w1.s"};
+        b->own[t] = take(me, bytes);
+        b->codes[t] = take(me, ALL);
+        b->scales[t] = take(me, N_SCALES * sizeof(float));
+        ferry_buffer buffers[] = {ferry_buffer_of(b->own[t], bytes),
+                                  ferry_buffer_of(b->codes[t], ALL),
+                                  ferry_buffer_of(b->scales[t], N_SCALES * sizeof(float))};
+        must(me, ferry_tensors_add(b->sources, names[0], &buffers[0], &me->error));
+        must(me, ferry_tensors_add(b->targets, names[0], &buffers[1], &me->error));
+        must(me, ferry_tensors_add(b->targets, names[1], &buffers[2], &me->error));
+    }
+}
+
+/* With a cap: whether the schedule is refused, over a network or for too small a cap. */
+static bool run_banded(rank_context *me, const banded *b, const ferry_plan *plan, uint64_t cap,
+                       uint32_t n_threads, uint64_t *staging_bytes_out)
+{
+    service_setup setup;
+    setup_init(me, &setup, "");
+    setup.options.delta = 0;
+    setup.options.memory_cap = cap;
+    setup.options.n_threads = n_threads;
+    ferry_service *service = open_service(me, &setup.options);
+    must(me, ferry_service_bind(service, plan, b->sources, b->targets, &me->error));
+    ferry_status status = ferry_service_schedule(service, &me->error);
+    if (status != FERRY_OK) {
+        all_same(me, "a schedule", status, FERRY_ERR_LIMIT, "quantizes values itself");
+    }
+    for (uint64_t run = 0; run < 2 && status == FERRY_OK; run++) {
+        for (uint64_t t = 0; t < N_BANDED; t++) {
+            fill_banded(run, t, banded_ends[t][me->rank], banded_ends[t][me->rank + 1], b->own[t]);
+        }
+        must(me, ferry_service_run(service, NULL, &me->error));
+        for (uint64_t t = 0; t < N_BANDED && me->rank == 0; t++) {
+            check_banded(me, run, t, b->codes[t], b->scales[t]);
+        }
+    }
+    ferry_service_statistics found = FERRY_SERVICE_STATISTICS_INIT;
+    must(me, ferry_service_get_statistics(service, &found, &me->error));
+    *staging_bytes_out = found.staging_bytes;
+    ferry_service_destroy(service);
+    return status != FERRY_OK;
+}
+
+void case_quantize_bands(rank_context *me)
+{
+    static const char spec_text[] =
+        "{\"format\": \"ferry.spec/1\", \"tensors\": [{\"name\": \"w{0}\", \"count\": [2], "
+        "\"shape\": [2, 700, 640], \"dtype\": \"f32\"}], \"source\": {\"mesh\": [[\"r\", 3]], "
+        "\"rules\": [{\"match\": \"w0\", \"shard\": [{\"dim\": 1, \"axis\": \"r\", \"sizes\": "
+        "[100, 333, 267]}]}, {\"match\": \"w1\", \"shard\": [{\"dim\": 2, \"axis\": \"r\", "
+        "\"sizes\": [11, 600, 29]}]}]}, \"destination\": {\"mesh\": [], \"rules\": [{\"match\": "
+        "\"*\", \"quantize\": {\"format\": \"f8e4m3\", \"block\": [48, 80], \"scale\": "
+        "\"*.s\"}}]}}";
+    ferry_spec *spec = NULL;
+    ferry_plan *plan = NULL;
+    uint64_t few = 0, many = 0;
+    banded b;
+    must(me, ferry_spec_parse(spec_text, strlen(spec_text), "bands", &spec, &me->error));
+    must(me, ferry_plan_create(spec, NULL, &plan, &me->error));
+    take_banded(me, &b);
+    run_banded(me, &b, plan, 3 << 20, 1 + me->seed % 2, &few);
+    run_banded(me, &b, plan, FERRY_MEMORY_CAP, 1, &few);
+    run_banded(me, &b, plan, FERRY_MEMORY_CAP, 8, &many);
+    expect(me, many <= few + (64 << 10), "eight threads take %llu bytes, of which one takes %llu",
+           (unsigned long long)many, (unsigned long long)few);
+    expect(me, run_banded(me, &b, plan, 128 << 10, 1, &few),
+           "128 KiB have room for bands of a MiB");
+    for (uint64_t t = 0; t < N_BANDED; t++) {
+        free(b.own[t]);
+        free(b.codes[t]);
+        free(b.scales[t]);
+    }
+    ferry_tensors_destroy(b.sources);
+    ferry_tensors_destroy(b.targets);
+    ferry_plan_destroy(plan);
+    ferry_spec_destroy(spec);
 }
 
 /*

@@ -2,6 +2,8 @@
 /* How a service is used: its life, runs in steps, progress, and what it reports. */
 #include "service/scene.h"
 
+#include "support/sanitized.h"
+
 #include <pthread.h>
 #include <unistd.h>
 
@@ -517,11 +519,7 @@ static uint64_t resident_kib(const rank_context *me)
 }
 
 /* Sanitizers keep what was freed. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { MOST_GROWTH_KIB = 1 << 30 };
-#else
-enum { MOST_GROWTH_KIB = 1500 };
-#endif
+enum { MOST_GROWTH_KIB = IS_SANITIZED ? 1 << 30 : 1500 };
 
 void case_cycles(rank_context *me)
 {

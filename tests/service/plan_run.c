@@ -274,6 +274,8 @@ static bool set(settings *s, const char *name, const char *value)
         o->slot_bytes = number;
     } else if (strcmp(name, "cap") == 0) {
         o->memory_cap = number;
+    } else if (strcmp(name, "delta") == 0) {
+        o->delta = number;
     } else {
         uint32_t *places[] = {&s->runs,     &s->threads,   &s->memory, &o->max_tasks,
                               &o->checksum, &o->n_threads, &o->commit, &o->paths};

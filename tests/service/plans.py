@@ -6,12 +6,13 @@
              [--boxes] [--casts]
 
 With --boxes one side, or both, say which box lies where in which parameter; with --casts the destination wants
-some of it in other types. The oracle writes what each rank holds and works out, element by element, what each must
+some of it in other types, or values of codes. The oracle writes what each rank holds and works out, element by element, what each must
 have afterwards; the program only moves it. A case can be had alone by its seed and --count 1.
 """
 
 import argparse
 import json
+import math
 import os
 import random
 import subprocess
@@ -27,6 +28,7 @@ import skips  # noqa: E402
 from box_random import random_box_spec  # noqa: E402
 from ferry_boxes import model_of  # noqa: E402
 from ferry_layout import row_major_strides  # noqa: E402
+from ferry_quantize import quantized  # noqa: E402
 from spec_random import random_spec  # noqa: E402
 
 ROWS = {
@@ -67,16 +69,32 @@ def gather(bits, places):
 
 def expected_of(model, tensor, rank, blobs):
     """The bytes of a shard on a mesh."""
-    origin, feeds, change = model.origin(tensor), model.feeds(tensor), model.change(tensor)
-    places = [origin[index] for index in model.at_destination(tensor.name).held(rank)]
+    change, held = model.change(tensor), model.at_destination(tensor.name).held(rank)
+    if hasattr(change, "quantize"):
+        made = blobs.quantized(model, change.quantize, tensor)
+        memory = Memory(ferry_cast.width(change.wanted), len(held), POISON)
+        for address, index in enumerate(held):
+            memory.put(address, made[index])
+        return memory
+    origin, feeds = model.origin(tensor), model.feeds(tensor)
+    places = [origin[index] for index in held]
     places = [(blobs[feeds[number].source], offset) for number, offset in places]
     if change is None:
         return gather(tensor.bits, places)
     bits = ferry_cast.width(change.wanted)
     memory = Memory(bits, len(places), POISON)
     for address, (blob, index) in enumerate(places):
-        memory.put(address, change.element(element(blob, tensor.bits, index)))
+        bits = element(blob, tensor.bits, index)
+        memory.put(address, change.element(bits) if tensor.staged is None else
+                   change.product(bits, scale_of(model, tensor, change, held[address], blobs)))
     return memory
+
+
+def scale_of(model, tensor, change, index, blobs):
+    """The scale of an element of codes, as bits."""
+    staged = tensor.staged
+    number, at = model.origin(staged)[change.block_index(index, tensor.shape)]
+    return element(blobs[model.feeds(staged)[number].source], staged.bits, at)
 
 
 class Memory:
@@ -142,11 +160,51 @@ def laid_out(model, parameter, blobs, is_source):
         if is_source:
             memory.put(address, element(blobs[tensor.name], tensor.bits, index))
             continue
-        number, index = model.origin(tensor)[index]
-        bits = element(blobs[model.feeds(tensor)[number].source], tensor.bits, index)
         change = parameter.change(tensor)
-        memory.put(address, change.element(bits) if change else bits)
+        if hasattr(change, "quantize"):
+            memory.put(address, blobs.quantized(model, change.quantize, tensor)[index])
+            continue
+        number, at = model.origin(tensor)[index]
+        bits = element(blobs[model.feeds(tensor)[number].source], tensor.bits, at)
+        if hasattr(change, "product"):
+            bits = change.product(bits, scale_of(model, tensor, change, index, blobs))
+        elif change:
+            bits = change.element(bits)
+        memory.put(address, bits)
     return memory
+
+
+class Blobs(dict):
+    """The bytes of whole source tensors, and what blocks of tensors become."""
+
+    def __init__(self, blobs):
+        super().__init__(blobs)
+        self.made = {}
+
+    def quantized(self, model, quantize, tensor):
+        """The bits of the codes of a whole tensor, or of scales, by index."""
+        values = tensor.values or tensor
+        key = values.name, str(quantize.printed())
+        if key not in self.made:
+            self.made[key] = self._quantize(model, quantize, values)
+        return self.made[key][tensor.values is not None]
+
+    def _quantize(self, model, quantize, values):
+        origin, feeds = model.origin(values), model.feeds(values)
+        strides, shape = row_major_strides(values.shape), quantize.shape(values.shape)
+        blocks, codes, scales = {}, [None] * values.elements, [None] * math.prod(shape)
+        for index in range(values.elements):
+            at = [index // stride % n for stride, n in zip(strides, values.shape)]
+            at[-2:] = [i // block for i, block in zip(at[-2:], quantize.block)]
+            number = sum(i * stride for i, stride in zip(at, row_major_strides(shape)))
+            blocks.setdefault(number, []).append(index)
+        for number, indices in blocks.items():
+            elements = [element(self[feeds[origin[i][0]].source], values.bits, origin[i][1])
+                        for i in indices]
+            scales[number], made = quantized(quantize, values.dtype, elements)
+            for index, code in zip(indices, made):
+                codes[index] = code
+        return codes, scales
 
 
 class Case:
@@ -170,9 +228,10 @@ class Case:
 
 
 def write_mesh(case, model, blobs, is_source):
-    used = {feed.source for tensor in model.wanted() for feed in model.feeds(tensor)}
+    used = {feed.source for tensor in model.wanted() for feed in model.feeds(tensor.values or tensor)}
     for number, tensor in enumerate(model.tensors):
-        if is_source and tensor.name not in used:
+        if tensor.codes is not None or (is_source and (tensor.name not in used
+                                                       or tensor.values is not None)):
             continue
         place = model.at_source if is_source else model.at_destination
         placement = place(tensor.name)
@@ -191,6 +250,8 @@ def write_mesh(case, model, blobs, is_source):
 def write_boxes(case, model, side, blobs, is_source):
     for rank, parameters in side.parameters.items():
         for number, parameter in enumerate(parameters):
+            if parameter.is_beside:
+                continue  # its memory is the service's
             if is_source:
                 case.source("sp%d.%d" % (number, rank), rank, parameter.name,
                             laid_out(model, parameter, blobs[0], True).bytes)
@@ -200,8 +261,8 @@ def write_boxes(case, model, side, blobs, is_source):
 
 
 def write_case(folder, model, rng):
-    first = {t.name: blob_of(t, rng) for t in model.tensors if t.source is None}
-    blobs = [{name: in_run(blob, run) for name, blob in first.items()} for run in range(RUNS)]
+    first = {t.name: blob_of(t, rng) for t in model.tensors if t.source is None and not t.values}
+    blobs = [Blobs({name: in_run(blob, run) for name, blob in first.items()}) for run in range(RUNS)]
     case = Case(folder, model)
     for side, is_source in ((model.source, True), (model.destination, False)):
         if hasattr(side, "parameters"):
@@ -226,6 +287,8 @@ def settings_of(rng):
         chosen["cap"] = rng.choice([1 << 20, 8 << 20])
     if rng.random() < 0.5:
         chosen["paths"] = rng.randint(0, 15)
+    if rng.random() < 0.25:
+        chosen["delta"] = 1
     return chosen
 
 
@@ -242,11 +305,20 @@ def compare(folder, expected):
                     run, rank, tensor, len(wrong), len(wanted), wrong[:1]))
 
 
-def with_casts(number, spec):
-    """The same spec with some casts, or None."""
-    spec = cast_random.add_casts(random.Random("casts of runs %d" % number), spec)
+def with_casts(number, spec, key):
+    """The same spec with some casts, or with codes and scales, or None."""
+    rng = random.Random("casts of runs %d" % number)
+    if key == "cast" and number % 4 == 1:
+        spec = cast_random.add_dequantized(rng, spec)
+    add = {"cast": cast_random.add_casts, "quantize": cast_random.add_quantized}
+    spec = add[key](rng, spec)
+    if key == "quantize" and number % 4 == 1:
+        spec = cast_random.add_dequantized(rng, spec)
     entries = spec["destination"].get("boxes", spec["destination"].get("rules"))
-    return spec if any("cast" in entry for entry in entries) else None
+    if key == "quantize":
+        has_scales = any(tensor.values for tensor in model_of(spec).tensors)
+        return spec if has_scales and any(key in entry for entry in entries) else None
+    return spec if any("cast" in entry or "dequantize" in entry for entry in entries) else None
 
 
 def draw(seed, most_ranks, boxes, casts):
@@ -256,7 +328,7 @@ def draw(seed, most_ranks, boxes, casts):
         spec = random_box_spec(number) if boxes else random_spec(number)
         if model_of(spec).world > most_ranks:
             continue
-        spec = with_casts(number, spec) if casts else spec
+        spec = with_casts(number, spec, ["cast", "quantize"][seed % 2]) if casts else spec
         if spec is not None:
             return spec, model_of(spec)
     raise Failure("no spec for %d ranks" % most_ranks)

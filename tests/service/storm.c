@@ -6,7 +6,9 @@
  * ferry_service_recover_onto. A seed is a case: how many ranks, how they commit, check and reach
  * each other, who is hurt, how, from which phase on. When all that are left have made the last
  * version, those that were stopped wake up and come to their end; then every byte of the others is
- * looked at again. Byte for byte a version is what byte_of says, and no sum of the library's.
+ * looked at again. Byte for byte a version is what byte_of says, and no sum of the library's. In
+ * half of the cases destinations also have codes of values whose blocks several ranks have rows of,
+ * more than what waits for being quantized holds at once, and values of codes.
  *
  * What moment a rank is hurt at depends on the machine, everything else on the seed. A case counts
  * only if its harm was felt: where nobody was hurt in time, or nobody who was stopped woke, it does
@@ -33,6 +35,10 @@
 
 enum { MOST_RANKS = 8, N_TENSORS = 2, N_VERSIONS = 6, PATIENCE_S = 100 };
 
+/* Of what is converted, at each target: rows, in blocks that sources have 2 and 6 rows of. */
+enum { ROWS = 4104, COLUMNS = 640, HIGH = 8, WIDE = 64, N_HALVES = 2 };
+enum { N_SCALES = ROWS / HIGH * (COLUMNS / WIDE), N_ELEMENTS = ROWS * COLUMNS };
+
 /* How a rank of the storm ends: what it did not survive is no failure. */
 enum { WELL = 0, WRONG = 1, LEFT_OUT = 7, NOTHING_LEFT = 8, NO_WORLD = 9, UNAVAILABLE = 77 };
 
@@ -46,6 +52,7 @@ typedef struct storm_case {
     uint32_t n_ranks, n_sources, first_target, n_targets; /* the rest is spare */
     uint32_t commit, checksum, paths, n_threads;
     bool plain; /* destinations in memory of malloc */
+    bool converts;
     uint64_t row_bytes;
     uint32_t n_victims;
     struct {
@@ -71,6 +78,7 @@ typedef struct shared {
 static storm_case the_case;
 static const char *row_engines;
 static bool reads_by_kernel; /* the engines of the row */
+static bool row_is_shared;   /* without a network: values come band by band */
 static shared *all;
 static uint32_t me;
 
@@ -103,6 +111,12 @@ static void draw(uint64_t seed)
     c->n_threads = 1 + below(&r, 2);
     c->plain = below(&r, 4) == 0;
     c->row_bytes = ((uint64_t)1 << (14 + below(&r, 7))) + 8 * below(&r, 100);
+    c->converts = seed % 2 == 0;
+    if (c->converts) { /* two halves of the rows, of each two replicas */
+        c->n_sources = 2 * N_HALVES;
+        c->first_target = c->first_target < c->n_sources ? c->first_target : c->n_sources;
+        c->n_ranks = MOST_RANKS - 1;
+    }
     c->n_victims = 1u + (below(&r, 3) == 0) + (below(&r, 6) == 0);
     for (uint32_t v = 0; v < c->n_victims; v++) {
         c->victims[v].rank = below(&r, c->n_ranks);
@@ -134,6 +148,8 @@ typedef struct own_rank {
     ferry_tensors *sources, *targets;
     unsigned char *source[N_TENSORS];
     ferry_buffer target[N_TENSORS][2];
+    float *values, *scales_of_codes; /* that codes are made of, and that codes are values by */
+    unsigned char *codes;
     uint64_t source_bytes, target_bytes;
     uint64_t next, version;
     bool is_source, is_target;
@@ -225,8 +241,75 @@ static void lay_trap(void)
     }
 }
 
+/* All elements of a block, but for their signs; and the scale of a block of codes. */
+static float value_of(uint64_t version, uint64_t block)
+{
+    return (float)((version + 1) * 448 * (1 + block % 97));
+}
+
+static bool is_negative(uint64_t version, uint64_t i)
+{
+    return (i * 2654435761u >> 7 ^ version) % 2 != 0;
+}
+
+static uint64_t block_of(uint64_t i)
+{
+    return i / COLUMNS / HIGH * (COLUMNS / WIDE) + i % COLUMNS / WIDE;
+}
+
+/* The first rows of a half: the cut lies within blocks. */
+static uint64_t rows_before(uint32_t half)
+{
+    return half == 0 ? 0 : half == N_HALVES ? ROWS : ROWS / 2 - 2;
+}
+
+static void fill_converted(uint64_t version)
+{
+    uint32_t half = me % N_HALVES;
+    uint64_t first = rows_before(half) * COLUMNS, end = rows_before(half + 1) * COLUMNS;
+    for (uint64_t i = first; i < end; i++) {
+        float value = value_of(version, block_of(i));
+        own.values[i - first] = is_negative(version, i) ? -value : value;
+        own.codes[i - first] = is_negative(version, i) ? 0xfe : 0x7e;
+    }
+    for (uint64_t i = 0; i < N_SCALES; i++) {
+        own.scales_of_codes[i] = (float)(version + 1 + i % 97);
+    }
+}
+
+/* Element i of a destination: codes of the largest magnitude, their scales, or values. */
+static bool is_converted(const ferry_destination *found, uint64_t i)
+{
+    uint64_t version = found->version;
+    bool is_minus = is_negative(version, i);
+    if (strcmp(found->name, "q") == 0) {
+        return ((const unsigned char *)found->buffer.base)[i] == (is_minus ? 0xfe : 0x7e);
+    }
+    float has = ((const float *)found->buffer.base)[i];
+    if (strcmp(found->name, "q.s") == 0) {
+        return has == value_of(version, i) / 448;
+    }
+    return has == (is_minus ? -448.0f : 448.0f) * (float)(version + 1 + block_of(i) % 97);
+}
+
+static void look_at_converted(const ferry_destination *found, const char *when)
+{
+    uint64_t n = strcmp(found->name, "q.s") == 0 ? N_SCALES : N_ELEMENTS;
+    for (uint64_t i = 0; i < n; i++) {
+        if (!is_converted(found, i)) {
+            char text[160];
+            snprintf(text, sizeof text, "element %llu of %.8s is not that of version %llu",
+                     (unsigned long long)i, found->name, (unsigned long long)found->version);
+            end_wrong(when, text);
+        }
+    }
+}
+
 static void fill(uint64_t version)
 {
+    if (own.is_source && the_case.converts) {
+        fill_converted(version);
+    }
     is_filling = true;
     for (uint32_t t = 0; own.is_source && t < N_TENSORS; t++) {
         uint64_t *at = (uint64_t *)(void *)own.source[t];
@@ -252,6 +335,11 @@ static uint32_t look(const char *when)
         if (found.state != FERRY_TENSOR_VALID) {
             continue;
         }
+        n_valid++;
+        if (found.name[0] != 't') {
+            look_at_converted(&found, when);
+            continue;
+        }
         for (uint64_t i = 0; i < own.target_bytes / 8; i++) {
             if (at[i] != word_of(found.version, t, first + i)) {
                 char text[160];
@@ -260,9 +348,13 @@ static uint32_t look(const char *when)
                 end_wrong(when, text);
             }
         }
-        n_valid++;
     }
     return n_valid;
+}
+
+static uint32_t n_destinations(void)
+{
+    return N_TENSORS + (the_case.converts ? 3 : 0);
 }
 
 static void expect_version(uint64_t version, const char *when)
@@ -272,8 +364,40 @@ static void expect_version(uint64_t version, const char *when)
         end_wrong(when, "the version is another one, or went back");
     }
     own.version = ferry_service_version(own.service);
-    if (look(when) < (version > 0 && own.is_target ? N_TENSORS : 0)) {
+    if (look(when) < (version > 0 && own.is_target ? n_destinations() : 0)) {
         end_wrong(when, "a destination is not valid");
+    }
+}
+
+static ferry_buffer take(uint64_t bytes)
+{
+    return ferry_buffer_of(calloc(bytes, 1), bytes);
+}
+
+static void list_converted(void)
+{
+    static const char *const names[] = {"q", "q.s", "d"};
+    const uint64_t bytes[] = {N_ELEMENTS, N_SCALES * sizeof(float), N_ELEMENTS * sizeof(float)};
+    uint32_t half = me % N_HALVES;
+    uint64_t n = (rows_before(half + 1) - rows_before(half)) * COLUMNS;
+    ferry_buffer has[] = {take(n * sizeof(float)), take(n), take(N_SCALES * sizeof(float))};
+    static const char *const sources[] = {"q", "d", "d.s"};
+    ferry_error error;
+    own.values = has[0].base;
+    own.codes = has[1].base;
+    own.scales_of_codes = has[2].base;
+    for (int i = 0; i < 3; i++) {
+        ferry_buffer front = take(bytes[i]), back = take(bytes[i]);
+        ferry_status status = FERRY_OK;
+        if (own.is_source) {
+            status = ferry_tensors_add(own.sources, sources[i], &has[i], &error);
+        }
+        if (status == FERRY_OK && own.is_target) {
+            status = the_case.commit == FERRY_COMMIT_SWAP
+                         ? ferry_tensors_add_pair(own.targets, names[i], &front, &back, &error)
+                         : ferry_tensors_add(own.targets, names[i], &front, &error);
+        }
+        must(status, &error, "a tensor that is converted");
     }
 }
 
@@ -283,6 +407,9 @@ static void list_tensors(ferry_transport *transport)
     char name[16];
     must(ferry_tensors_create(&own.sources, &error), &error, "tensors");
     must(ferry_tensors_create(&own.targets, &error), &error, "tensors");
+    if (the_case.converts) {
+        list_converted();
+    }
     for (uint32_t t = 0; t < N_TENSORS; t++) {
         snprintf(name, sizeof name, "t%u", (unsigned)t);
         if (own.is_source) {
@@ -312,18 +439,35 @@ static void list_tensors(ferry_transport *transport)
 
 static void make_spec(void)
 {
-    char text[512];
+    static const char tensors[] =
+        ", {\"name\": \"q\", \"shape\": [4104, 640], \"dtype\": \"f32\"}, {\"name\": \"d\", "
+        "\"shape\": [4104, 640], \"dtype\": \"f8e4m3\"}, {\"name\": \"d.s\", \"shape\": [513, 10],"
+        " \"dtype\": \"f32\"}";
+    static const char sources[] = "{\"match\": \"q\", \"shard\": [{\"dim\": 0, \"axis\": \"half\", "
+                                  "\"sizes\": [2050, 2054]}]}, "
+                                  "{\"match\": \"d\", \"shard\": [{\"dim\": 0, \"axis\": \"half\", "
+                                  "\"sizes\": [2050, 2054]}]}, ";
+    static const char targets[] =
+        "{\"match\": \"q\", \"quantize\": {\"format\": \"f8e4m3\", \"block\": [8, 64], \"scale\": "
+        "\"*.s\"}}, {\"match\": \"d\", \"dtype\": \"f32\", \"dequantize\": {\"scale\": \"*.s\", "
+        "\"block\": [8, 64]}}, {\"match\": \"d.s\", \"skip\": true}, ";
+    const storm_case *c = &the_case;
+    char text[1400], halves[40] = "";
     ferry_error error;
+    if (c->converts) {
+        snprintf(halves, sizeof halves, ", [\"half\", %d]", (int)N_HALVES);
+    }
     int n = snprintf(
         text, sizeof text,
         "{\"format\": \"ferry.spec/1\", \"tensors\": [{\"name\": \"t{0}\", \"count\": [%d],"
-        " \"shape\": [%u, %llu], \"dtype\": \"bytes:8\"}],"
-        "\"source\": {\"mesh\": [[\"dp\", %u]], \"rules\": [{\"match\": \"*\"}]},"
+        " \"shape\": [%u, %llu], \"dtype\": \"bytes:8\"}%s],"
+        "\"source\": {\"mesh\": [[\"dp\", %u]%s], \"rules\": [%s{\"match\": \"*\"}]},"
         "\"destination\": {\"mesh\": [[\"tp\", %u]], \"first_rank\": %u, \"rules\": "
-        "[{\"match\": \"*\", \"shard\": [{\"dim\": 0, \"axis\": \"tp\"}]}]}}",
-        (int)N_TENSORS, (unsigned)the_case.n_targets, (unsigned long long)the_case.row_bytes / 8,
-        (unsigned)the_case.n_sources, (unsigned)the_case.n_targets,
-        (unsigned)the_case.first_target);
+        "[%s{\"match\": \"t*\", \"shard\": [{\"dim\": 0, \"axis\": \"tp\"}]}]}}",
+        (int)N_TENSORS, (unsigned)c->n_targets, (unsigned long long)c->row_bytes / 8,
+        c->converts ? tensors : "", c->converts ? c->n_sources / N_HALVES : c->n_sources, halves,
+        c->converts ? sources : "", (unsigned)c->n_targets, (unsigned)c->first_target,
+        c->converts ? targets : "");
     must(ferry_spec_parse(text, (size_t)n, "storm", &own.spec, &error), &error, "the spec");
 }
 
@@ -346,17 +490,21 @@ static void *abort_on_demand(void *context)
     return NULL;
 }
 
-/* Who has lost all that had its bytes, or all that wanted them, has nothing to do any more. */
+/* Who has lost all that had its bytes, or some of them, or all that wanted them, has nothing to do
+ * any more. */
 static bool is_pointless(void)
 {
-    bool has_source = false, has_target = false;
+    bool has_source[N_HALVES] = {false}, has_target = false;
     for (uint32_t r = 0; r < ferry_world_rank_count(own.world); r++) {
         uint32_t member = ferry_world_member_of(own.world, r);
-        has_source = has_source || member < the_case.n_sources;
+        if (member < the_case.n_sources) {
+            has_source[member % N_HALVES] = true;
+        }
         has_target = has_target || (member >= the_case.first_target &&
                                     member < the_case.first_target + the_case.n_targets);
     }
-    return !has_source || !has_target;
+    bool has_any = has_source[0] || has_source[1], has_all = has_source[0] && has_source[1];
+    return !(the_case.converts ? has_all : has_any) || !has_target;
 }
 
 /* The world is replaced under its lock, for another thread may be about to end it. */
@@ -385,7 +533,7 @@ static void recover(void)
         _exit(status == FERRY_ERR_INVALID_PLAN ? NOTHING_LEFT : LEFT_OUT);
     }
     expect_version(0, "after a recovery");
-    if (recovery.whole > 0 && own.is_target && look("what is whole") < N_TENSORS) {
+    if (recovery.whole > 0 && own.is_target && look("what is whole") < n_destinations()) {
         end_wrong("what is whole", "a destination is not valid");
     }
     own.next = recovery.next;
@@ -400,6 +548,7 @@ static ferry_status open_all(ferry_error *error)
     options.checksum = the_case.checksum;
     options.paths = the_case.paths;
     options.n_threads = the_case.n_threads;
+    options.memory_cap = the_case.converts && row_is_shared ? 6 << 20 : 0;
     must(ferry_plan_create(own.spec, NULL, &plan, error), error, "the plan");
     must(ferry_service_create(own.world, &options, &own.service, error), error, "the service");
     ferry_status status = ferry_service_init(own.service, FERRY_LOG_OFF, error);
@@ -713,6 +862,7 @@ int main(int argc, char **argv)
         seed = strcmp(argv[i], "--seed") == 0 ? strtoull(argv[i + 1], NULL, 10) : seed;
         count = strcmp(argv[i], "--count") == 0 ? strtoull(argv[i + 1], NULL, 10) : count;
     }
+    row_is_shared = strcmp(row, "shm") == 0;
     if (strcmp(row, "ucx") == 0) {
         row_engines = "ucx";
         reads_by_kernel = true;

@@ -18,12 +18,21 @@ typedef struct service_setup {
 } service_setup;
 
 void setup_init(const rank_context *me, service_setup *setup, const char *wrappers);
+/* Slots, checksums, threads, paths and delta by chance, the same ones on all ranks. */
+void setup_draw(const rank_context *me, service_setup *setup, uint64_t *random);
 
 /* Created and initialized. */
 ferry_service *open_service(rank_context *me, const ferry_service_options *options);
 
 ferry_service_statistics statistics_of(rank_context *me, const ferry_service *service);
 ferry_destination destination_of(rank_context *me, const ferry_service *service, uint64_t index);
+
+/*
+ * A run that this rank cancels behind so many steps; NEVER: it does not. The outcome, which is the
+ * same on all ranks. (A callback of progress is asked too seldom to end a short run within it.)
+ */
+enum { NEVER = INT32_MAX };
+ferry_status run_some(rank_context *me, ferry_service *service, uint32_t n_steps);
 
 /* What was there already is as if it had been sent. */
 static inline uint64_t bytes_sent(const ferry_service_statistics *s)
@@ -82,7 +91,12 @@ void case_relays(rank_context *me);
 
 /* cases_quantize.c */
 void case_quantize(rank_context *me);
+void case_quantize_bands(rank_context *me);
+void case_quantize_resume(rank_context *me);
 void case_bad_quantize(rank_context *me);
+
+/* cases_dequantize.c */
+void case_dequantize(rank_context *me);
 
 /* cases_fault.c */
 void case_killed(rank_context *me);

@@ -44,6 +44,15 @@ static inline int32_t device_kind_count(void)
     return n > 0 ? (int32_t)n : 1;
 }
 
+/* Whether device 1 reaches memory of others, so that its queues may be used with it. */
+static inline bool device_reaches_others(void)
+{
+    const char *about = "";
+    return device_kind() == FERRY_MEMORY_CUDA && device_kind_count() > 1 &&
+           ferry_memory_device_at(FERRY_MEMORY_CUDA, 1, &about, NULL) == FERRY_OK &&
+           strstr(about, "reaches device") != NULL;
+}
+
 /* One of them, whatever the number. */
 static inline int32_t device_number(int32_t number)
 {

@@ -458,15 +458,27 @@ static float changed_reference(const fy_cast *cast, float value)
     return v;
 }
 
-static fy_area random_area(uint64_t element_bytes, uint64_t rows, uint64_t columns, bool turned,
+enum { SHAPE_DIMS = 4 };
+
+/* Of a shape, its dimensions in memory in order or in any other, with gaps between rows. */
+static fy_area random_area(uint64_t element_bytes, const uint64_t *length, bool turned,
                            uint64_t *end_out, uint64_t *seed)
 {
-    uint64_t begin, gap = random_below(seed, 3), length[] = {rows, columns};
-    uint64_t pitch = ((turned ? rows : columns) + gap) * element_bytes;
-    uint64_t stride[] = {turned ? element_bytes : pitch, turned ? pitch : element_bytes};
+    uint64_t begin, stride[SHAPE_DIMS], size = element_bytes;
+    uint32_t order[SHAPE_DIMS] = {0, 1, 2, 3};
+    for (uint32_t k = SHAPE_DIMS; turned && k-- > 1;) {
+        uint32_t with = random_below(seed, k + 1), last = order[k];
+        order[k] = order[with];
+        order[with] = last;
+    }
+    for (uint32_t k = SHAPE_DIMS; k-- > 0;) {
+        stride[order[k]] = size;
+        size = size * length[order[k]] + random_below(seed, 3) * element_bytes;
+    }
     fy_area area;
     ferry_error error;
-    must(fy_area_make(random_below(seed, 70), element_bytes, 2, length, stride, &area, &error),
+    must(fy_area_make(random_below(seed, 70), element_bytes, SHAPE_DIMS, length, stride, &area,
+                      &error),
          &error);
     fy_area_hull(&area, &begin, end_out);
     return area;
@@ -481,6 +493,78 @@ static void read_element(const fy_area *area, const char *base, uint64_t k, uint
     memcpy(to, base + at, bytes);
 }
 
+/* Elements [first, first + count) of two areas of one shape. */
+typedef struct range_case {
+    fy_area from, to;
+    uint64_t from_bytes, to_bytes; /* of an element */
+    uint64_t from_end, to_end;
+    uint64_t first, count;
+} range_case;
+
+static range_case random_range(uint64_t from_bytes, uint64_t to_bytes, uint64_t *seed)
+{
+    range_case c = {.from_bytes = from_bytes, .to_bytes = to_bytes};
+    bool is_deep = random_below(seed, 2) == 0;
+    uint64_t shape[SHAPE_DIMS] = {
+        is_deep ? 1 + random_below(seed, 4) : 1, is_deep ? 1 + random_below(seed, 40) : 1,
+        1 + random_below(seed, 40), 1 + random_below(seed, is_deep ? 50 : 900)};
+    uint64_t n = shape[0] * shape[1] * shape[2] * shape[3];
+    uint64_t most = random_below(seed, 3) == 0 && n > 3 ? 3 : n; /* often the first few only */
+    c.first = random_below(seed, (uint32_t)most);
+    c.count = 1 + random_below(seed, (uint32_t)(most - c.first));
+    c.from = random_area(from_bytes, shape, random_below(seed, 2) == 0, &c.from_end, seed);
+    c.to = random_area(to_bytes, shape, random_below(seed, 2) == 0, &c.to_end, seed);
+    return c;
+}
+
+/* Of more elements than are hashed at once, transposed into memory where they lie side by side. */
+static range_case large_range(uint64_t from_bytes, uint64_t to_bytes, uint64_t *seed)
+{
+    uint64_t shape[] = {300, 300 + random_below(seed, 50)}, n = shape[0] * shape[1];
+    uint64_t turned[] = {from_bytes, 301 * from_bytes};
+    range_case c = {.from_bytes = from_bytes, .to_bytes = to_bytes};
+    c.from = fy_area_of(0, from_bytes, 2, shape, turned);
+    c.to = fy_area_flat(3, n * to_bytes);
+    c.from_end = turned[1] * shape[1];
+    c.to_end = 3 + n * to_bytes;
+    c.first = random_below(seed, 200);
+    c.count = n - c.first - random_below(seed, 200);
+    return c;
+}
+
+static void cast_each_way(const fy_cast *cast, const range_case *c, const char *from, char **to)
+{
+    for (int i = 0; i < 4; i++) {
+        to[i] = malloc(c->to_end);
+        memset(to[i], 0x5a, c->to_end);
+    }
+    fy_area_cast(cast, &c->to, to[0], &c->from, from, c->first, c->count);
+    fy_area_cast_cached(cast, &c->to, to[1], &c->from, from, c->first, c->count);
+    uint64_t hash = fy_area_cast_hash(cast, &c->to, to[2], &c->from, from, c->first, c->count);
+    uint64_t written = fy_area_cast_update(cast, &c->to, to[3], &c->from, from, c->first, c->count);
+    fy_copy_fence();
+    assert_true(written <= c->count * c->to_bytes);
+    assert_int_equal(fy_area_cast_update(cast, &c->to, to[3], &c->from, from, c->first, c->count),
+                     0);
+    assert_int_equal(fy_area_cast_hash(cast, NULL, NULL, &c->from, from, c->first, c->count), hash);
+    assert_int_equal(fy_area_hash(&c->to, to[0], c->first * c->to_bytes, c->count * c->to_bytes),
+                     hash);
+}
+
+/* Nothing but the range is written, whichever way it is. */
+static void check_rest(const range_case *c, char **to)
+{
+    uint64_t first = c->first * c->to_bytes, bytes = c->count * c->to_bytes;
+    char *packed = malloc(bytes);
+    fy_area_pack_cached(packed, &c->to, to[0], first, bytes);
+    memset(to[0], 0x5a, c->to_end);
+    fy_area_unpack(&c->to, to[0], packed, first, bytes);
+    for (int i = 1; i < 4; i++) {
+        assert_memory_equal(to[i], to[0], c->to_end);
+    }
+    free(packed);
+}
+
 /* Every way of casting, of areas of any shape, against elements that are looked at one by one. */
 static void check_ways(uint64_t seed)
 {
@@ -489,60 +573,37 @@ static void check_ways(uint64_t seed)
     const layout *f = &layouts[random_below(&seed, COUNT_OF(layouts))];
     bool from_f32 = random_below(&seed, 2) == 0;
     uint64_t fb = from_f32 ? 4 : (uint64_t)bits_of_kind(f) / 8, tb = (uint64_t)bits_of_kind(t) / 8;
-    uint64_t rows = 1 + random_below(&seed, 40), columns = 1 + random_below(&seed, 900), f_end,
-             t_end, n = rows * columns;
-    uint64_t most = random_below(&seed, 3) == 0 && n > 3 ? 3 : n; /* often the first few only */
-    uint64_t first = random_below(&seed, (uint32_t)most),
-             count = 1 + random_below(&seed, (uint32_t)(most - first));
-    fy_area fa = random_area(fb, rows, columns, random_below(&seed, 3) == 0, &f_end, &seed);
-    fy_area ta = random_area(tb, rows, columns, random_below(&seed, 3) == 0, &t_end, &seed);
-    char *from = malloc(f_end), *to[4], *packed = malloc(count * tb);
+    bool is_large = random_below(&seed, 40) == 0;
+    range_case c = (is_large ? large_range : random_range)(fb, tb, &seed);
+    char *from = malloc(c.from_end), *to[4];
     fy_cast cast = to_layout(from_f32 ? FERRY_F32 : f->kind, t);
     cast.scale = random_below(&seed, 2) == 0 ? 0 : numbers[random_below(&seed, 8)];
     cast.add = random_below(&seed, 2) == 0 ? 0 : numbers[random_below(&seed, 8)];
-    for (uint64_t i = 0; i < f_end; i++) {
+    for (uint64_t i = 0; i < c.from_end; i++) {
         from[i] = (char)random_u64(&seed);
     }
-    for (int i = 0; i < 4; i++) {
-        to[i] = malloc(t_end);
-        memset(to[i], 0x5a, t_end);
-    }
-    fy_area_cast(&cast, &ta, to[0], &fa, from, first, count);
-    fy_area_cast_cached(&cast, &ta, to[1], &fa, from, first, count);
-    uint64_t hash = fy_area_cast_hash(&cast, &ta, to[2], &fa, from, first, count);
-    uint64_t written = fy_area_cast_update(&cast, &ta, to[3], &fa, from, first, count);
-    fy_copy_fence();
-    assert_true(written <= count * tb);
-    assert_int_equal(fy_area_cast_update(&cast, &ta, to[3], &fa, from, first, count), 0);
-    assert_int_equal(fy_area_cast_hash(&cast, NULL, NULL, &fa, from, first, count), hash);
-    assert_int_equal(fy_area_hash(&ta, to[0], first * tb, count * tb), hash);
-    for (uint64_t k = first; k < first + count; k++) {
+    cast_each_way(&cast, &c, from, to);
+    for (uint64_t k = c.first; k < c.first + c.count; k++) {
         uint32_t code = 0, bits = 0;
-        read_element(&fa, from, k, fb, &code);
-        read_element(&ta, to[0], k, tb, &bits);
+        read_element(&c.from, from, k, fb, &code);
+        read_element(&c.to, to[0], k, tb, &bits);
         float value = from_f32 ? f32_of(code) : f32_of(widen_reference(f, code));
         uint32_t wanted = narrow_reference(t, changed_reference(&cast, value));
         check_at(bits == wanted, "%s %08x x %g + %g to %s: %04x, not %04x",
                  from_f32 ? "f32" : f->name, code, (double)cast.scale, (double)cast.add, t->name,
                  bits, wanted);
     }
-    /* Nothing else is written, whichever way it is. */
-    fy_area_pack_cached(packed, &ta, to[0], first * tb, count * tb);
-    memset(to[0], 0x5a, t_end);
-    fy_area_unpack(&ta, to[0], packed, first * tb, count * tb);
-    for (int i = 1; i < 4; i++) {
-        assert_memory_equal(to[i], to[0], t_end);
+    check_rest(&c, to);
+    for (int i = 0; i < 4; i++) {
         free(to[i]);
     }
-    free(to[0]);
     free(from);
-    free(packed);
 }
 
 static void test_ways(void **state)
 {
     (void)state;
-    for (uint64_t i = 1; i <= 300; i++) {
+    for (uint64_t i = 1; i <= 400; i++) {
         check_ways(i);
     }
 }

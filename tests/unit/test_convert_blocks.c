@@ -248,6 +248,28 @@ static void check_back(const fy_quantized *q, const matrix *codes, const matrix 
     }
 }
 
+/* The same of codes that are cast first, and then multiplied where they lie. */
+static void check_in_place(const fy_quantized *q, const matrix *codes, const matrix *scales,
+                           matrix *values)
+{
+    ferry_error error;
+    fy_input codes_in = input_of(codes), scales_in = input_of(scales);
+    fy_output values_out = output_of(values);
+    if (q->format.kind == FERRY_F4) {
+        return; /* which is no cast */
+    }
+    must(fy_cast_run(&(fy_cast_matrix){.from_kind = q->format.kind,
+                                       .to_kind = q->kind,
+                                       .n_rows = q->n_rows,
+                                       .n_columns = q->n_columns,
+                                       .from = codes_in,
+                                       .to = values_out},
+                     &error),
+         &error);
+    must(fy_scale_values(q, &scales_in, &values_out, &error), &error);
+    check_back(q, codes, scales, values);
+}
+
 static unsigned bits_of(uint32_t kind)
 {
     return (unsigned)oracle_bits(oracle_of(kind));
@@ -294,6 +316,7 @@ static void check_matrix(fy_quantized q, uint64_t seed)
     }
     must(fy_dequantize(&q, &codes_in, &scales_in, &back_out, &error), &error);
     check_back(&q, &codes, &scales, &back);
+    check_in_place(&q, &codes, &scales, &back);
     matrix *all[] = {&values, &back, &codes, &scales};
     for (size_t i = 0; i < COUNT_OF(all); i++) {
         check_outside(all[i]);
@@ -619,6 +642,10 @@ static void test_refusals(void **state)
         check_says(r->says, r->says, &error);
         check_status(r->says, r->status,
                      fy_dequantize(&r->q, &codes_in, &scales_in, &values_out, &error), &error);
+        if (strstr(r->says, "codes: ") == NULL) { /* which it has none of */
+            check_status(r->says, r->status,
+                         fy_scale_values(&r->q, &scales_in, &values_out, &error), &error);
+        }
     }
 }
 

@@ -17,14 +17,47 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+static void baseline_alone(void *to, const void *from, size_t n_bytes)
+{
+    fy_copy_stream_baseline(to, from, n_bytes, 1);
+}
+
+static void baseline_side_by_side(void *to, const void *from, size_t n_bytes)
+{
+    fy_copy_stream_baseline(to, from, n_bytes, FY_CPU_MOST_STREAMS);
+}
+
+static void avx2_alone(void *to, const void *from, size_t n_bytes)
+{
+    fy_copy_stream_avx2(to, from, n_bytes, 1);
+}
+
+static void avx2_side_by_side(void *to, const void *from, size_t n_bytes)
+{
+    fy_copy_stream_avx2(to, from, n_bytes, FY_CPU_MOST_STREAMS);
+}
+
+static void avx512_alone(void *to, const void *from, size_t n_bytes)
+{
+    fy_copy_stream_avx512(to, from, n_bytes, 1);
+}
+
+static void avx512_side_by_side(void *to, const void *from, size_t n_bytes)
+{
+    fy_copy_stream_avx512(to, from, n_bytes, FY_CPU_MOST_STREAMS);
+}
+
 static const struct variant {
     const char *name;
     fy_isa needs;
-    fy_copy_kernel *copy;
+    void (*copy)(void *to, const void *from, size_t n_bytes);
 } variants[] = {
-    {"baseline", FY_ISA_BASELINE, fy_copy_stream_baseline},
-    {"avx2", FY_ISA_AVX2, fy_copy_stream_avx2},
-    {"avx512", FY_ISA_AVX512, fy_copy_stream_avx512},
+    {"baseline", FY_ISA_BASELINE, baseline_alone},
+    {"baseline, side by side", FY_ISA_BASELINE, baseline_side_by_side},
+    {"avx2", FY_ISA_AVX2, avx2_alone},
+    {"avx2, side by side", FY_ISA_AVX2, avx2_side_by_side},
+    {"avx512", FY_ISA_AVX512, avx512_alone},
+    {"avx512, side by side", FY_ISA_AVX512, avx512_side_by_side},
     {"copy", FY_ISA_BASELINE, fy_copy},
     {"cached", FY_ISA_BASELINE, fy_copy_cached},
     {"streaming", FY_ISA_BASELINE, fy_copy_streaming},

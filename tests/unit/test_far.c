@@ -226,10 +226,15 @@ static void test_devices(void **state)
     fy_area area = fy_area_flat(0, 8);
     const fy_exec *exec = far_exec();
     (void)state;
-    assert_ptr_equal(fy_exec_for(fy_space_of(&one), (fy_space){0, 0}).exec, exec);
-    assert_int_equal(fy_exec_for((fy_space){0, 0}, fy_space_of(&other)).device, 1);
+    assert_ptr_equal(fy_exec_for(fy_space_of(&one), (fy_space){.kind = FERRY_MEMORY_HOST}).exec,
+                     exec);
+    assert_int_equal(fy_exec_for((fy_space){.kind = FERRY_MEMORY_HOST}, fy_space_of(&other)).device,
+                     1);
     assert_null(fy_exec_for(fy_space_of(&one), fy_space_of(&other)).exec);
-    assert_ptr_equal(fy_exec_for((fy_space){0, 0}, (fy_space){0, 0}).exec, &fy_cpu_exec);
+    assert_ptr_equal(
+        fy_exec_for((fy_space){.kind = FERRY_MEMORY_HOST}, (fy_space){.kind = FERRY_MEMORY_HOST})
+            .exec,
+        &fy_cpu_exec);
     check_status("two devices", FERRY_ERR_MISUSE,
                  exec->copy(queue, &area, one.base, &area, other.base, 0, 8, NULL, &error), &error);
     check_says("two devices", "device 1", &error);

@@ -185,6 +185,25 @@ static ferry_status with_world(const void *given)
     return status;
 }
 
+static void fill_grow(void *given)
+{
+    static ferry_world *newcomer;
+    ((ferry_grow_options *)given)->newcomers_out = &newcomer;
+}
+
+/* Of a world that can grow again, for the larger one is at once gone. */
+static ferry_status with_grow(const void *given)
+{
+    ferry_world *larger = NULL;
+    ferry_status status = ferry_world_grow(s.world, given, &larger, &error);
+    ferry_world_abort(larger, "nobody is to wait for the newcomer");
+    if (status == FERRY_OK) {
+        ferry_world_destroy(((const ferry_grow_options *)given)->newcomers_out[0]);
+    }
+    ferry_world_destroy(larger);
+    return status;
+}
+
 static ferry_status with_box_to(const void *given)
 {
     ferry_box from = box_of_bytes();
@@ -444,6 +463,32 @@ static ferry_status with_schedule_json(const void *given)
     return status;
 }
 
+static ferry_status with_report(const void *given)
+{
+    text_buffer printed = {0};
+    ferry_status status = ferry_plan_write_html(s.plan, given, text_write, &printed, &error);
+    text_cleanup(&printed);
+    return status;
+}
+
+static void fill_names(void *given)
+{
+    static const char config[] = "{\"model_type\": \"llama\", \"hidden_size\": 8, "
+                                 "\"intermediate_size\": 16, \"num_hidden_layers\": 1, "
+                                 "\"num_attention_heads\": 2, \"vocab_size\": 32}";
+    ferry_names_options *options = given;
+    options->config = config;
+    options->config_length = sizeof config - 1;
+}
+
+static ferry_status with_names(const void *given)
+{
+    ferry_names *names = NULL;
+    ferry_status status = ferry_names_create(given, &names, &error);
+    ferry_names_destroy(names);
+    return status;
+}
+
 static ferry_status with_plan(const void *given)
 {
     ferry_plan *plan = NULL;
@@ -598,6 +643,26 @@ static void fill_side_box(void *given)
     ((ferry_side_box *)given)->tensor = "a.weight"; /* a scalar */
 }
 
+static ferry_status with_quantization(const void *given)
+{
+    ferry_side *side = NULL;
+    size_t parameter;
+    must(ferry_side_create(&side, &error), &error);
+    must(ferry_side_add_parameter(side, NULL, 0, "p", NULL, 1, 0, &parameter, &error), &error);
+    ferry_status status = ferry_side_set_quantize(side, parameter, given, &error);
+    ferry_side_destroy(side);
+    return status;
+}
+
+static void fill_quantization(void *given)
+{
+    ferry_quantization *quantization = given;
+    quantization->code_dtype = (ferry_dtype){FERRY_F8E4M3, 8};
+    quantization->scale_dtype = (ferry_dtype){FERRY_F32, 32};
+    quantization->block[0] = quantization->block[1] = 128;
+    quantization->scale = "*_scale_inv";
+}
+
 static ferry_status with_side_exchange(const void *given)
 {
     ferry_spec *spec = NULL;
@@ -633,6 +698,7 @@ static void fill_map_box(void *given)
 static const input inputs[] = {
     ROW("bootstrap", bootstrap, FERRY_BOOTSTRAP_INIT, 32, fill_bootstrap, with_bootstrap),
     ROW("world", world_options, FERRY_WORLD_OPTIONS_INIT, 56, NULL, with_world),
+    ROW("grow", grow_options, FERRY_GROW_OPTIONS_INIT, 48, fill_grow, with_grow),
     ROW("box to", box, FERRY_BOX_INIT, 216, fill_box, with_box_to),
     ROW("box from", box, FERRY_BOX_INIT, 216, fill_box, with_box_from),
     ROW("box to send", box, FERRY_BOX_INIT, 216, fill_box, with_box_sent),
@@ -644,6 +710,8 @@ static const input inputs[] = {
         with_planning_exchange),
     ROW("exchange of sides", exchange, FERRY_EXCHANGE_INIT, 48, fill_exchange, with_side_exchange),
     ROW("box of a side", side_box, FERRY_SIDE_BOX_INIT, 544, fill_side_box, with_side_box),
+    ROW("quantization", quantization, FERRY_QUANTIZATION_INIT, 52, fill_quantization,
+        with_quantization),
     ROW("box of a map", map_box, FERRY_MAP_BOX_INIT, 216, fill_map_box, with_map_box),
     ROW("exchange of a plan", exchange, FERRY_EXCHANGE_INIT, 48, fill_exchange_of_3,
         with_plan_exchange),
@@ -672,6 +740,8 @@ static const input inputs[] = {
     ROW("plan JSON", plan_json_options, FERRY_PLAN_JSON_OPTIONS_INIT, 13, NULL, with_json),
     ROW("schedule JSON", plan_json_options, FERRY_PLAN_JSON_OPTIONS_INIT, 13, NULL,
         with_schedule_json),
+    ROW("report", report_options, FERRY_REPORT_OPTIONS_INIT, 32, NULL, with_report),
+    ROW("names", names_options, FERRY_NAMES_OPTIONS_INIT, 56, fill_names, with_names),
     ROW("plan", plan_options, FERRY_PLAN_OPTIONS_INIT, 40, NULL, with_plan),
     ROW("plan of a roster", plan_options, FERRY_PLAN_OPTIONS_INIT, 40, NULL, with_roster_plan),
     ROW("recovery", recovery_options, FERRY_RECOVERY_OPTIONS_INIT, 44, fill_recovery,

@@ -654,10 +654,39 @@ static const fy_exec counted = {.name = "counted",
 
 static const fy_memory_kind counted_kind = {.kind = FERRY_MEMORY_FAR, .exec = &counted};
 
+/* A mark is reached when each queue that was used since the one before has reached its own. */
+static void check_marks(fy_device_queues *queues)
+{
+    const fy_space host = {.kind = FERRY_MEMORY_HOST};
+    const fy_space device[DEVICES] = {{.kind = FERRY_MEMORY_FAR},
+                                      {.kind = FERRY_MEMORY_FAR, .device = 1}};
+    fy_ticket tickets[DEVICES] = {9, 9};
+    bool waits = true;
+    ferry_error error;
+    must(fy_queues_mark(queues, tickets, &waits, &error), &error);
+    assert_true(!waits && tickets[0] == 0 && tickets[1] == 0);
+    assert_null(fy_queues_use(queues, host, host));
+    assert_int_equal(fy_queues_use(queues, host, device[0])->device, 0);
+    assert_int_equal(fy_queues_use(queues, device[1], host)->device, 1);
+    must(fy_queues_mark(queues, tickets, &waits, &error), &error);
+    assert_true(waits && tickets[0] == 1 && tickets[1] == 1);
+    assert_int_equal(fy_queues_reached(queues, tickets, &error), FERRY_ERR_TIMEOUT);
+    seen.reached[0] = 1;
+    assert_int_equal(fy_queues_reached(queues, tickets, &error), FERRY_ERR_TIMEOUT);
+    seen.reached[0] = 0;
+    seen.reached[1] = 1;
+    assert_int_equal(fy_queues_reached(queues, tickets, &error), FERRY_ERR_TIMEOUT);
+    seen.reached[0] = 1;
+    must(fy_queues_reached(queues, tickets, &error), &error);
+    must(fy_queues_mark(queues, tickets, &waits, &error), &error);
+    assert_true(!waits && tickets[0] == 0 && tickets[1] == 0); /* used, but not since */
+}
+
 static void test_queues(void **state)
 {
-    const fy_space host = {FERRY_MEMORY_HOST, 0};
-    const fy_space device[DEVICES] = {{FERRY_MEMORY_FAR, 0}, {FERRY_MEMORY_FAR, 1}};
+    const fy_space host = {.kind = FERRY_MEMORY_HOST};
+    const fy_space device[DEVICES] = {{.kind = FERRY_MEMORY_FAR},
+                                      {.kind = FERRY_MEMORY_FAR, .device = 1}};
     fy_device_queues queues = {.n = 0};
     fy_ticket tickets[DEVICES] = {9, 9};
     bool waits = true;
@@ -681,23 +710,7 @@ static void test_queues(void **state)
     assert_int_equal(fy_queues_find(&queues, fy_exec_for(host, device[0]))->device, 0);
     assert_int_equal(fy_queues_find(&queues, fy_exec_for(host, device[1]))->device, 1);
 
-    must(fy_queues_mark(&queues, tickets, &waits, &error), &error);
-    assert_true(!waits && tickets[0] == 0 && tickets[1] == 0);
-    assert_null(fy_queues_use(&queues, host, host));
-    assert_int_equal(fy_queues_use(&queues, host, device[0])->device, 0);
-    assert_int_equal(fy_queues_use(&queues, device[1], host)->device, 1);
-    must(fy_queues_mark(&queues, tickets, &waits, &error), &error);
-    assert_true(waits && tickets[0] == 1 && tickets[1] == 1);
-    assert_int_equal(fy_queues_reached(&queues, tickets, &error), FERRY_ERR_TIMEOUT);
-    seen.reached[0] = 1;
-    assert_int_equal(fy_queues_reached(&queues, tickets, &error), FERRY_ERR_TIMEOUT);
-    seen.reached[0] = 0;
-    seen.reached[1] = 1;
-    assert_int_equal(fy_queues_reached(&queues, tickets, &error), FERRY_ERR_TIMEOUT);
-    seen.reached[0] = 1;
-    must(fy_queues_reached(&queues, tickets, &error), &error);
-    must(fy_queues_mark(&queues, tickets, &waits, &error), &error);
-    assert_true(!waits && tickets[0] == 0 && tickets[1] == 0); /* used, but not since */
+    check_marks(&queues);
 
     fy_queues_use(&queues, host, device[0]);
     fy_queues_use(&queues, host, device[1]);

@@ -160,7 +160,10 @@ static const char blocks_plan[] =
 static const row blocks_rows[] = {
     {"moves", "moves", FERRY_OK, ""},
     {"'part':'codes'", "'part':'scales'", FERRY_ERR_PROOF, "task 0: w|and that these are codes"},
-    {"'at':'sender'", "'at':'receiver'", FERRY_ERR_PROOF, "task 0: w|that the sender quantizes"},
+    {"'at':'sender'", "'at':'receiver'", FERRY_ERR_PROOF, "task 0: w|24 elements of 16 bits"},
+    {"'part':'scales'," FORMAT, "'part':'scales','at':'receiver'", FERRY_ERR_PROOF,
+     "task 2: w.s|a receiver makes its own without a move"},
+    {"'at':'sender'", "'at':'rank 0'", FERRY_ERR_PROOF, "task 0: w|should say who quantizes it"},
     {"'block':[2,3]", "'block':[2,2]", FERRY_ERR_PROOF, "task 0: w|in another format"},
     {"'amax'", "'cover'", FERRY_ERR_PROOF, "task 0: w|in another format"},
     {"'dst_dtype':'f8e4m3'", "'dst_dtype':'f8e5m2'", FERRY_ERR_PROOF, "f8e5m2 where it is f8e4m3"},
@@ -209,12 +212,151 @@ static void test_blocks(void **state)
     }
 }
 
+/* The same where the source is cut at row 3, inside a block: rank 2 makes codes and scales. */
+#define MADE(id, from, src, dst, bytes, more)                                                      \
+    "{'task_id':" #id ",'tensor':'w','from':" #from ",'to':2," more "'src':" src ",'dst':" dst     \
+    ",'src_dtype':'bf16','dst_dtype':'f8e4m3','part':'codes','quantize':{'format':'f8e4m3',"       \
+    "'block':[2,3],'scale_dtype':'f32','scale_kind':'amax'},'at':'receiver','bytes':" #bytes "}"
+#define MADE_HEAD                                                                                  \
+    "{'format':'ferry.plan/1','digest':'00112233445566778899aabbccddeeff','world':3,'tensors':2,"  \
+    "'bytes':{'moved':60,'local':0,'total':60},'bound':{'seconds':null,'rank':2,'why':'ingress'}," \
+    "'ranks':[{'rank':0,'in':0,'out':36,'local':0},{'rank':1,'in':0,'out':24,'local':0},"          \
+    "{'rank':2,'in':60,'out':0,'local':0}],'moves':["
+#define MADE_UPPER MADE(0, 0, "[[0,3],[0,6]]", "[[0,3],[0,6]]", 36, "")
+#define MADE_LAST MADE(1, 1, "[[0,2],[0,6]]", "[[3,2],[0,6]]", 24, "")
+
+static const char made_plan[] = MADE_HEAD MADE_UPPER "," MADE_LAST "]}";
+
+static const row made_rows[] = {
+    {"moves", "moves", FERRY_OK, ""},
+    {"'at':'receiver','bytes':24", "'at':'sender','bytes':12", FERRY_ERR_PROOF,
+     "task 1: w|says that the sender quantizes it, but moves before it do not"},
+    {MADE_LAST "]", MADE_LAST "," SCALES(2, 0, "[[0,2],[0,6]]", "[[0,1],[0,2]]", 8) "]",
+     FERRY_ERR_PROOF, "w.s: is brought to rank 2, which makes the codes"},
+};
+
+/* And in boxes: c has the codes, and s the scales, column by column. */
+#define HELD(tensor, shape, strides)                                                               \
+    "'holds':[{'tensor':'" tensor "','begin':[0,0],'shape':" shape                                 \
+    ",'offset':0,'strides':" strides "}]"
+static const char made_boxes_spec[] =
+    "{'format':'ferry.spec/1','tensors':[{'name':'w','shape':[5,6],'dtype':'bf16'}],"
+    "'source':{'mesh':[['tp',2]],'rules':[{'match':'*','shard':[{'dim':0,'axis':'tp',"
+    "'sizes':[3,2]}]}]},'destination':{'boxes':[{'rank':2,'parameter':'c','elements':30," HELD(
+        "w", "[5,6]", "[6,1]") ",'quantize':{'format':'f8e4m3','block':[2,3],'scale':'*.s'}},"
+                               "{'rank':2,'parameter':'s','elements':6," HELD("w.s", "[3,2]",
+                                                                              "[1,3]") "}]}}";
+
+#define BOX(offset) "{'parameter':'c','offset':" #offset ",'strides':[6,1]}"
+#define BOX_UPPER MADE(0, 0, "[[0,3],[0,6]]", BOX(0), 36, "'shape':[3,6],")
+#define BOX_LAST MADE(1, 1, "[[0,2],[0,6]]", BOX(18), 24, "'shape':[2,6],")
+static const char made_boxes_plan[] = MADE_HEAD BOX_UPPER "," BOX_LAST "],'fills':[]}";
+
+static const row made_boxes_rows[] = {
+    {"moves", "moves", FERRY_OK, ""},
+    {"'at':'receiver','bytes':24", "'at':'sender','bytes':12", FERRY_ERR_PROOF,
+     "task 1: w|says that the sender quantizes it, but moves before it do not"},
+    {BOX_LAST "]",
+     BOX_LAST ",{'task_id':2,'tensor':'w.s','source':'w','from':0,'to':2,'shape':[1,2],"
+              "'src':[[0,2],[0,6]],'dst':{'parameter':'s','offset':0,'strides':[1,3]},"
+              "'src_dtype':'bf16','dst_dtype':'f32','part':'scales'," FORMAT ",'bytes':8}]",
+     FERRY_ERR_INVALID_INPUT, "ends inside a block of 2"},
+};
+
+/* Where senders have whole blocks, who gets codes gets their scales by a move. */
+static const char sent_boxes_plan[] =
+    "{'format':'ferry.plan/1','digest':'00112233445566778899aabbccddeeff','world':3,'tensors':2,"
+    "'bytes':{'moved':30,'local':0,'total':30},'bound':{'seconds':null,'rank':2,'why':'ingress'},"
+    "'ranks':[{'rank':0,'in':0,'out':24,'local':0},{'rank':1,'in':0,'out':6,'local':0},"
+    "{'rank':2,'in':30,'out':0,'local':0}],'moves':[{'task_id':0,'tensor':'w','from':0,'to':2,"
+    "'shape':[4,6],'src':[[0,4],[0,6]],'dst':" BOX(
+        0) ",'src_dtype':'bf16','dst_dtype':'f8e4m3',"
+           "'part':'codes'," FORMAT
+           ",'bytes':24},{'task_id':1,'tensor':'w','from':1,'to':2,'shape':[1,6],"
+           "'src':[[0,1],[0,6]],'dst':" BOX(24) ",'src_dtype':'bf16','dst_dtype':'f8e4m3',"
+                                                "'part':'codes'," FORMAT ",'bytes':6}],'fills':[]}";
+
+/* Rank 2 has those scales, but makes codes of another format; rank 3 makes codes of theirs. */
+static const char other_boxes_spec[] =
+    "{'format':'ferry.spec/1','tensors':[{'name':'w','shape':[5,6],'dtype':'bf16'}],"
+    "'source':{'mesh':[['tp',2]],'rules':[{'match':'*','shard':[{'dim':0,'axis':'tp',"
+    "'sizes':[3,2]}]}]},'destination':{'boxes':[{'rank':2,'parameter':'c','elements':30," HELD(
+        "w", "[5,6]", "[6,1]") ",'quantize':{'format':'f8e5m2','block':[2,3],'scale':'*.t'}},"
+                               "{'rank':2,'parameter':'s','elements':6," HELD(
+                                   "w.s", "[3,2]",
+                                   "[1,3]") "},"
+                                            "{'rank':3,'parameter':'c','elements':30," HELD(
+                                                "w", "[5,6]",
+                                                "[6,1]") ",'quantize':{'format':'f8e4m3','block':["
+                                                         "2,3],'scale':'*.s'}}]}}";
+
+#define MADE_BY(id, from, to, src, offset, shape, type, bytes)                                     \
+    "{'task_id':" #id ",'tensor':'w','from':" #from ",'to':" #to ",'shape':" shape ",'src':" src   \
+    ",'dst':" BOX(offset) ",'src_dtype':'bf16','dst_dtype':'" type "','part':'codes','quantize':"  \
+                          "{'format':'" type                                                       \
+                          "','block':[2,3],'scale_dtype':'f32','scale_kind':'amax'},"              \
+                          "'at':'receiver','bytes':" #bytes "}"
+static const char other_boxes_plan[] =
+    "{'format':'ferry.plan/1','digest':'00112233445566778899aabbccddeeff','world':4,'tensors':2,"
+    "'bytes':{'moved':120,'local':0,'total':120},"
+    "'bound':{'seconds':null,'rank':0,'why':'egress'},"
+    "'ranks':[{'rank':0,'in':0,'out':72,'local':0},{'rank':1,'in':0,'out':48,'local':0},"
+    "{'rank':2,'in':60,'out':0,'local':0},{'rank':3,'in':60,'out':0,'local':0}],'moves':[" MADE_BY(
+        0, 0, 2, "[[0,3],[0,6]]", 0, "[3,6]", "f8e5m2",
+        36) "," MADE_BY(1, 1, 2, "[[0,2],[0,6]]", 18, "[2,6]", "f8e5m2",
+                        24) "," MADE_BY(2, 0, 3, "[[0,3],[0,6]]", 0, "[3,6]", "f8e4m3",
+                                        36) "," MADE_BY(3, 1, 3, "[[0,2],[0,6]]", 18, "[2,6]",
+                                                        "f8e4m3", 24) "],'fills':[]}";
+
+#define COUNT(rows) (sizeof(rows) / sizeof *(rows))
+
+static void test_made(void **state)
+{
+    (void)state;
+    row cut = {"'sizes':[4,1]", "'sizes':[3,2]", FERRY_OK, ""};
+    write_replaced("spec.json", blocks_spec, &cut);
+    for (size_t i = 0; i < COUNT(made_rows); i++) {
+        write_replaced("plan.json", made_plan, &made_rows[i]);
+        expect(made_rows[i].replace, made_rows[i].status, made_rows[i].words);
+    }
+    write_json("spec.json", made_boxes_spec);
+    for (size_t i = 0; i < COUNT(made_boxes_rows); i++) {
+        write_replaced("plan.json", made_boxes_plan, &made_boxes_rows[i]);
+        expect(made_boxes_rows[i].replace, made_boxes_rows[i].status, made_boxes_rows[i].words);
+    }
+    write_json("plan.json", made_boxes_plan);
+    row moved = {"'rank':2,'parameter':'s'", "'rank':1,'parameter':'s'", FERRY_OK, ""};
+    write_replaced("spec.json", made_boxes_spec, &moved);
+    expect("scales elsewhere", FERRY_ERR_PROOF,
+           "w.s [0, 0]: no move writes it on rank 1, in s, nor does the rank make the codes");
+}
+
+/* Scales in boxes that nobody brings, nor makes with the codes that the rank has. */
+static void test_scales_without_codes(void **state)
+{
+    static const char words[] =
+        "w.s [0, 0]: no move writes it on rank 2, in s, nor does the rank make the codes";
+    (void)state;
+    row whole = {"'sizes':[3,2]", "'sizes':[4,1]", FERRY_OK, ""};
+    write_replaced("spec.json", made_boxes_spec, &whole);
+    write_json("plan.json", sent_boxes_plan);
+    expect("codes of senders", FERRY_ERR_PROOF, words);
+    write_json("spec.json", other_boxes_spec);
+    write_json("plan.json", other_boxes_plan);
+    expect("codes of another format", FERRY_ERR_PROOF, words);
+    row here = {"'rank':2,'parameter':'s'", "'rank':3,'parameter':'s'", FERRY_OK, ""};
+    write_replaced("spec.json", other_boxes_spec, &here);
+    expect("codes of that format", FERRY_OK, "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plans),
         cmocka_unit_test(test_specs),
         cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_made),
+        cmocka_unit_test(test_scales_without_codes),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

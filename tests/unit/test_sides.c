@@ -1,5 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* Sides in boxes: what is refused, what calls make of them, and meshes written as boxes. */
+#include "plan/shards.h"
 #include "support/check.h"
 #include "support/spec.h"
 
@@ -80,7 +81,12 @@ static const bad_row bad_rows[] = {
      "boxes[0].add must be a number"},
     {"{'rank':1,'parameter':'p','quantize':{}," W "[6,1]}]}", "boxes[0].quantize lacks"},
     {"{'rank':1,'parameter':'p','dequantize':{}," W "[6,1]}]}",
-     "boxes[0] asks for \"dequantize\", but plans cast and quantize only"},
+     "boxes[0] dequantizes, and must say what to: \"dtype\" f32, f16 or bf16"},
+    {"{'rank':1,'parameter':'p','dtype':'f32','dequantize':{}," W "[6,1]}]}",
+     "boxes[0].dequantize lacks"},
+    {"{'rank':1,'parameter':'p','dtype':'f32','dequantize':{'scale':'*.s','block':[2,2]}," W
+     "[6,1]}]}",
+     "parameter \"p\": \"w\" is bf16; codes that plans dequantize are f8e4m3 or f8e5m2"},
     {"{'rank':1,'parameter':'p','elements':24,'holds':[{'tensor':'w','begin':[0,0],'shape':[4,3],"
      "'offset':0,'strides':[6,1]}]}",
      "no box and no fill gives element 3 of it; say \"partial\""},
@@ -949,6 +955,220 @@ static void test_told_blocks(void **state)
     ferry_side_destroy(side);
 }
 
+/* Parameters p of codes, and q of whole boxes of their scales, said by calls. */
+static ferry_side *make_quantized(const ferry_quantization *quantization)
+{
+    const uint64_t of_scales[2] = {2, 2};
+    const uint32_t zero = 0;
+    ferry_side_box box = FERRY_SIDE_BOX_INIT;
+    ferry_side *side = NULL;
+    size_t p = 0;
+    must(ferry_side_create(&side, &error), &error);
+    add_w(side, &zero, NULL, "w", 4);
+    must(ferry_side_set_cast(side, 0, true, 2, 0, &error), &error);
+    must(ferry_side_set_quantize(side, 0, quantization, &error), &error);
+    must(ferry_side_add_parameter(side, &zero, 1, "s", NULL, 4, 0, &p, &error), &error);
+    box.tensor = "w.s";
+    box.n_dims = 2;
+    memcpy(box.shape, of_scales, sizeof of_scales);
+    box.strides[0] = 1;
+    box.strides[1] = 2;
+    must(ferry_side_add_box(side, p, &box, &error), &error);
+    return side;
+}
+
+static const ferry_quantization wide_codes = {.struct_size = sizeof(ferry_quantization),
+                                              .code_dtype = {FERRY_F8E5M2, 8},
+                                              .scale_dtype = {FERRY_F32, 32},
+                                              .block = {2, 3},
+                                              .scale = "*.s",
+                                              .scale_rule = 1};
+
+/* By calls, and by a text. A cast that comes later takes its place, as it took that of one. */
+static void test_quantize(void **state)
+{
+    char base_text[] = ON_MESH "{'mesh':[],'rules':[{'match':'*'}]}}";
+    char full_text[] = ON_MESH QUANTIZED("'rank':0,") "}";
+    ferry_spec *base = NULL, *full = NULL, *made = NULL;
+    ferry_side *side = make_quantized(&wide_codes);
+    char first[FERRY_DIGEST_BYTES], second[FERRY_DIGEST_BYTES];
+    (void)state;
+    must(try_spec(base_text, &base, &error), &error);
+    must(try_spec(full_text, &full, &error), &error);
+    must(ferry_spec_create(base, NULL, side, &made, &error), &error);
+    digest_of(full, first);
+    digest_of(made, second);
+    assert_string_equal(first, second);
+    ferry_spec_destroy(made);
+    must(ferry_side_set_cast(side, 0, true, 2, 0, &error), &error);
+    assert_int_equal(ferry_spec_create(base, NULL, side, &made, &error), FERRY_ERR_INVALID_INPUT);
+    check_says("a cast", "\"w.s\"", &error); /* nobody makes it now */
+    ferry_side_destroy(side);
+    ferry_spec_destroy(full);
+    ferry_spec_destroy(base);
+}
+
+/*
+ * Codes that ranks make, in boxes of one row of blocks and of two in turn; of the last block there
+ * is but one row. The first n_scales rows of blocks have boxes of scales, one for each. Gaps
+ * between boxes, and scales that go backwards, keep them apart.
+ */
+enum { BLOCK_ROWS = 15, VALUE_ROWS = 29 };
+
+static size_t write_rows(char *text, size_t size, uint32_t rank, unsigned n_codes,
+                         unsigned n_scales)
+{
+    size_t n = (size_t)snprintf(text, size,
+                                "{'rank':%u,'parameter':'c','elements':200,'partial':true,"
+                                "'quantize':{'format':'f8e4m3','block':[2,6],'scale':'*.s'},"
+                                "'holds':[",
+                                rank);
+    for (unsigned at = 0, high = 1; at < n_codes; at += high, high = 3 - high) {
+        unsigned rows = 2 * (at + high) <= VALUE_ROWS ? 2 * high : VALUE_ROWS - 2 * at;
+        n += (size_t)snprintf(text + n, size - n,
+                              "%s{'tensor':'w','begin':[%u,0],'shape':[%u,6],'offset':%u,"
+                              "'strides':[6,1]}",
+                              at == 0 ? "" : ",", 2 * at, rows, 12 * at + (2 * at + 1) / 3);
+    }
+    n += (size_t)snprintf(text + n, size - n,
+                          "]},{'rank':%u,'parameter':'s','elements':30,'partial':true,'holds':[",
+                          rank);
+    for (unsigned at = 0; at < n_scales; at++) {
+        n += (size_t)snprintf(text + n, size - n,
+                              "%s{'tensor':'w.s','begin':[%u,0],'shape':[1,1],'offset':%u,"
+                              "'strides':[1,1]}",
+                              at == 0 ? "" : ",", at, VALUE_ROWS - 1 - 2 * at);
+    }
+    return n + (size_t)snprintf(text + n, size - n, "]}");
+}
+
+static ferry_status plan_rows(uint32_t n_ranks, uint32_t n_lost, unsigned n_codes,
+                              unsigned n_scales, ferry_plan **plan_out)
+{
+    char text[8000];
+    const uint32_t lost[] = {0};
+    ferry_spec *spec = NULL;
+    ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
+    size_t n = (size_t)snprintf(
+        text, sizeof text,
+        "{'format':'ferry.spec/1','tensors':[{'name':'w','shape':[29,6],'dtype':'f32'}],'source':"
+        "{'mesh':[['r',2]],'first_rank':4,'rules':[{'match':'*','shard':[{'dim':0,'axis':'r',"
+        "'sizes':[13,16]}]}]},'destination':{'boxes':[");
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        n += (size_t)snprintf(text + n, sizeof text - n, r == 0 ? "" : ",");
+        n += write_rows(text + n, sizeof text - n, r, n_codes, n_scales);
+    }
+    snprintf(text + n, sizeof text - n, "]}}");
+    must(try_spec(text, &spec, &error), &error);
+    options.lost_ranks = lost;
+    options.n_lost_ranks = n_lost;
+    ferry_status status = ferry_plan_create(spec, &options, plan_out, &error);
+    ferry_spec_destroy(spec);
+    return status;
+}
+
+typedef struct made_rows {
+    uint64_t n_codes, n_scales; /* rows that are stored, and blocks that have a scale */
+} made_rows;
+
+static ferry_status count_made(void *context, const fy_made_codes *made)
+{
+    made_rows *rows = context;
+    assert_int_equal(made->shape[1], 6);
+    rows->n_codes += made->stores_codes ? made->shape[0] : 0;
+    if (made->scales.name != NULL) {
+        uint64_t begin = VALUE_ROWS - 1 - made->scales.offset, left = VALUE_ROWS - begin;
+        assert_int_equal(made->shape[0], left < 2 ? left : 2);
+        assert_int_equal(made->codes.offset, 6 * begin + (begin + 1) / 3);
+        rows->n_scales++;
+    }
+    return FERRY_OK;
+}
+
+static ferry_status count_work(void *context, const ferry_block_work *work)
+{
+    uint64_t *bytes = context;
+    assert_string_equal(work->tensor, "w");
+    assert_true(work->at_receiver && !work->dequantizes);
+    bytes[work->rank] += work->staging_bytes;
+    return FERRY_OK;
+}
+
+static void check_work(const ferry_plan *plan)
+{
+    uint64_t bytes[6] = {0};
+    must(ferry_plan_visit_block_work(plan, count_work, bytes, &error), &error);
+    for (size_t r = 0; r < COUNT_OF(bytes); r++) {
+        assert_int_equal(bytes[r], r == 0 ? VALUE_ROWS * 6 * sizeof(float) : 0);
+    }
+    assert_int_equal(ferry_plan_visit_block_work(NULL, count_work, bytes, &error),
+                     FERRY_ERR_MISUSE);
+    assert_int_equal(ferry_plan_visit_block_work(plan, NULL, bytes, &error), FERRY_ERR_MISUSE);
+}
+
+static void test_made_codes(void **state)
+{
+    static const char words[] = "\"s\" of rank %u has the scale [3, 0]";
+    ferry_plan *plan = NULL;
+    made_rows rows = {0};
+    char says[80];
+    (void)state;
+    must(plan_rows(1, 0, BLOCK_ROWS, BLOCK_ROWS, &plan), &error);
+    must(fy_plan_visit_made(plan, 0, count_made, &rows, &error), &error);
+    assert_int_equal(rows.n_codes, VALUE_ROWS);
+    assert_int_equal(rows.n_scales, BLOCK_ROWS);
+    check_work(plan);
+    ferry_plan_destroy(plan);
+    plan = NULL;
+    for (uint32_t n_lost = 0; n_lost < 2; n_lost++) { /* both ranks want the same */
+        snprintf(says, sizeof says, words, n_lost);
+        check_status(says, FERRY_ERR_INVALID_PLAN, plan_rows(2, n_lost, 2, 4, &plan), &error);
+        check_says(says, says, &error);
+    }
+}
+
+static void test_bad_quantize(void **state)
+{
+    static const struct {
+        ferry_quantization given;
+        const char *says;
+    } rows[] = {
+        {{.code_dtype = {FERRY_BF16, 16}}, "codes of the type bf16"},
+        {{.code_dtype = {FERRY_F8E4M3, 4}}, "codes of the type"},
+        {{.scale_dtype = {FERRY_F16, 16}}, "scales of the type f16"},
+        {{.scale_dtype = {FERRY_F8E8M0, 8}}, "scales by rule 0"},
+        {{.scale_rule = 3}, "scales by rule 3"},
+        {{.block = {0, 1}}, "blocks of 0 rows and 1 columns"},
+        {{.block = {1, UINT64_C(1) << 31}}, "blocks of 1 rows and 2147483648 columns"},
+        {{.scale = ""}, "scales that are called \"\""},
+        {{.scale = "*"}, "scales that are called \"*\""},
+        {{.scale = "a*b*"}, "scales that are called \"a*b*\""},
+    };
+    ferry_side *side = make_whole(&three);
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        ferry_quantization given = rows[i].given;
+        given.struct_size = sizeof given;
+        given.code_dtype = given.code_dtype.kind == 0 ? wide_codes.code_dtype : given.code_dtype;
+        given.scale_dtype =
+            given.scale_dtype.kind == 0 ? wide_codes.scale_dtype : given.scale_dtype;
+        given.scale = given.scale == NULL ? "*.s" : given.scale;
+        if (given.block[1] == 0) {
+            given.block[0] = given.block[1] = 2;
+        }
+        assert_int_equal(ferry_side_set_quantize(side, 0, &given, &error), FERRY_ERR_INVALID_INPUT);
+        check_says(rows[i].says, rows[i].says, &error);
+        check_says(rows[i].says, "the parameter \"in\" has", &error);
+    }
+    ferry_quantization nameless = wide_codes;
+    nameless.scale = NULL;
+    assert_int_equal(ferry_side_set_quantize(side, 0, &nameless, &error), FERRY_ERR_MISUSE);
+    assert_int_equal(ferry_side_set_quantize(side, 0, NULL, &error), FERRY_ERR_MISUSE);
+    assert_int_equal(ferry_side_set_quantize(side, 1, &wide_codes, &error), FERRY_ERR_MISUSE);
+    assert_int_equal(ferry_side_set_quantize(NULL, 0, &wide_codes, &error), FERRY_ERR_MISUSE);
+    ferry_side_destroy(side);
+}
+
 static void test_bad_casts(void **state)
 {
     static const float bad[][2] = {{0, 0},         {-0.0F, 1}, {INFINITY, 0},
@@ -1057,7 +1277,9 @@ int main(void)
         cmocka_unit_test(test_other_base),    cmocka_unit_test(test_alike),
         cmocka_unit_test(test_written),       cmocka_unit_test(test_half_bytes),
         cmocka_unit_test(test_casts),         cmocka_unit_test(test_bad_casts),
-        cmocka_unit_test(test_told_casts),    cmocka_unit_test(test_told_blocks),
+        cmocka_unit_test(test_quantize),      cmocka_unit_test(test_made_codes),
+        cmocka_unit_test(test_bad_quantize),  cmocka_unit_test(test_told_casts),
+        cmocka_unit_test(test_told_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 #include "host/copy.h"
 
 #include "support/check.h"
+#include "support/sanitized.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -186,15 +187,7 @@ static void test_failures(void **state)
 }
 
 /* A sanitizer's shadow memory and a limit of the address space exclude each other. */
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define HAS_SHADOW 1
-#endif
-#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define HAS_SHADOW 1
-#endif
-
-#if !defined(HAS_SHADOW)
+#if !IS_SANITIZED
 /* Fewer threads than were asked for is an error, and those that run end. */
 static void test_too_many_threads(void **state)
 {
@@ -227,7 +220,7 @@ int main(void)
         cmocka_unit_test(test_streaming_parts_are_fenced),
         cmocka_unit_test(test_threads_block_signals),
         cmocka_unit_test(test_failures),
-#if !defined(HAS_SHADOW)
+#if !IS_SANITIZED
         cmocka_unit_test(test_too_many_threads),
 #endif
     };

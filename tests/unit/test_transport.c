@@ -858,7 +858,7 @@ static void run_shared_pointers(rank_thread *self)
     unsigned char *theirs;
     memcpy(&theirs, (const char *)all + next * sizeof theirs, sizeof theirs);
     if (shares) {
-        expect(self, fy_transport_visit(transport, next));
+        expect_ok(self, fy_transport_visit(transport, next, error));
         memset(theirs, (int)self->rank + 1, 1000);
         fy_transport_leave(transport, next);
     }
@@ -871,7 +871,7 @@ static void run_shared_pointers(rank_thread *self)
         ferry_world_abort(self->world, "enough");
     }
     while (ferry_transport_progress(transport, error) == FERRY_OK) {}
-    expect(self, !shares || !fy_transport_visit(transport, next));
+    expect(self, !shares || fy_transport_visit(transport, next, error) != FERRY_OK);
     ferry_memory_free(&memory);
     ferry_transport_close(transport);
 }

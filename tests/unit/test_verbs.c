@@ -49,11 +49,11 @@ static void finish(const row *r)
     must(fy_exec_finish(r->exec, r->queue, &error), &error);
 }
 
-static const fy_space host_space = {FERRY_MEMORY_HOST, 0};
+static const fy_space host_space = {.kind = FERRY_MEMORY_HOST};
 
 static fy_space space_of(const row *r)
 {
-    return (fy_space){r->kind->kind, r->device};
+    return (fy_space){.kind = r->kind->kind, .device = r->device};
 }
 
 /* Memory of the row, with a copy of what it holds in the host's. */
@@ -104,7 +104,8 @@ static void check_kind(const row *r)
     uint32_t n_devices;
     bool is_host = r->kind->kind == FERRY_MEMORY_HOST;
     assert_int_equal(r->kind->abi, FY_MEMORY_ABI);
-    const fy_space others[] = {{FERRY_MEMORY_FAR, r->device}, {FERRY_MEMORY_CUDA, r->device}};
+    const fy_space others[] = {{.kind = FERRY_MEMORY_FAR, .device = r->device},
+                               {.kind = FERRY_MEMORY_CUDA, .device = r->device}};
     assert_string_equal(r->kind->name, fy_memory_name(r->kind->kind));
     assert_true(r->kind->summary[0] != '\0');
     assert_int_equal(r->kind->cpu_access, is_host);
@@ -125,7 +126,7 @@ static void check_kind(const row *r)
     }
     if (!is_host && r->device > 0) {
         assert_false(r->exec->reaches(0, space_of(r)));
-        assert_false(r->exec->reaches(r->device, (fy_space){r->kind->kind, 0}));
+        assert_false(r->exec->reaches(r->device, (fy_space){.kind = r->kind->kind, .device = 0}));
     }
 }
 
@@ -141,7 +142,8 @@ static void check_missing(void)
     assert_string_equal(fy_memory_name(FY_N_MEMORY_KINDS), "unknown");
     assert_string_equal(fy_memory_name(UINT32_MAX), "unknown");
     check_status("a device too many", FERRY_ERR_MISUSE,
-                 fy_space_check((fy_space){FERRY_MEMORY_HOST, 1}, "it", &error), &error);
+                 fy_space_check((fy_space){.kind = FERRY_MEMORY_HOST, .device = 1}, "it", &error),
+                 &error);
     check_says("a device too many", "it: there is no device 1 of kind host, only 1", &error);
 }
 
@@ -512,7 +514,7 @@ static void test_rows(void **state)
 /* Who is asked to move bytes: of what reaches both sides the target's, then the source's. */
 static void test_choices(void **state)
 {
-    const fy_space far[2] = {{FERRY_MEMORY_FAR, 0}, {FERRY_MEMORY_FAR, 1}};
+    const fy_space far[2] = {{.kind = FERRY_MEMORY_FAR}, {.kind = FERRY_MEMORY_FAR, .device = 1}};
     (void)state;
     for (int d = 0; d < 2; d++) {
         assert_int_equal(fy_exec_for(host_space, far[d]).device, d);

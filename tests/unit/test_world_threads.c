@@ -125,6 +125,73 @@ static void test_create_refused(void **state)
     assert_int_equal(ferry_world_rank_count(NULL), 0);
 }
 
+/* Newcomers */
+
+enum { MEMBERS = 3, NEWCOMERS = 2 };
+
+/* All ranks of a larger world, old and new, know each other. */
+static void look_at_grown(rank_thread *self, ferry_world *world)
+{
+    const void *all;
+    static const uint32_t members[] = {0, 1, 2, 9, 4};
+    uint32_t rank = ferry_world_rank(world);
+    expect(ferry_world_rank_count(world) == MEMBERS + NEWCOMERS);
+    expect(ferry_world_epoch(world) == 1);
+    expect(ferry_world_node_count(world) == 2);
+    expect(ferry_world_node_of(world, MEMBERS) == 1);
+    expect(world->n_first == 10);
+    expect(ferry_world_all_gather(world, &rank, sizeof rank, &all, &self->error) == FERRY_OK);
+    for (uint32_t r = 0; r < MEMBERS + NEWCOMERS && self->problem == NULL; r++) {
+        expect(ferry_world_member_of(world, r) == members[r]);
+        expect(((const uint32_t *)all)[r] == r);
+    }
+}
+
+static void run_newcomer(rank_thread *self)
+{
+    expect(self->rank == ferry_world_rank(self->world));
+    look_at_grown(self, self->world);
+}
+
+static void grow(rank_thread *self)
+{
+    static const uint32_t numbers[] = {9, 4};
+    ferry_grow_options options = FERRY_GROW_OPTIONS_INIT;
+    ferry_world *larger = NULL, *newcomers[NEWCOMERS];
+    rank_thread threads[NEWCOMERS];
+    options.n_newcomers = NEWCOMERS;
+    options.members = numbers;
+    /* Refused on all, as rank 0 has no places for them; nothing is left of it. */
+    expect(is(self, FERRY_ERR_MISUSE,
+              ferry_world_grow(self->world, &options, &larger, &self->error), "newcomers_out"));
+    expect(larger == NULL);
+    options.newcomers_out = newcomers;
+    expect(ferry_world_grow(self->world, &options, &larger, &self->error) == FERRY_OK);
+    if (self->problem != NULL) {
+        return;
+    }
+    for (uint32_t i = 0; i < NEWCOMERS && self->rank == 0; i++) {
+        threads[i] = (rank_thread){.world = newcomers[i], .rank = MEMBERS + i, .run = run_newcomer};
+        expect(pthread_create(&threads[i].thread, NULL, run_rank, &threads[i]) == 0);
+    }
+    look_at_grown(self, larger);
+    expect(ferry_world_barrier(self->world, &self->error) == FERRY_OK);
+    expect(ferry_world_rank_count(self->world) == MEMBERS);
+    ferry_world_destroy(larger);
+    for (uint32_t i = 0; i < NEWCOMERS && self->rank == 0; i++) {
+        pthread_join(threads[i].thread, NULL);
+        expect(threads[i].problem == NULL);
+    }
+}
+
+static void test_grow(void **state)
+{
+    (void)state;
+    ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
+    options.nodes = "2,1";
+    run_ranks("grow", MEMBERS, &options, grow, NULL);
+}
+
 /* Every call with an argument that breaks its contract; the world is as well as before. */
 static void test_misuse(void **state)
 {
@@ -1084,6 +1151,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_grow),
         cmocka_unit_test(test_create_refused),
         cmocka_unit_test(test_misuse),
         cmocka_unit_test(test_stress),

@@ -1,5 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "commands.h"
+#include "html.h"
 #include "plan.h"
 #include "steps.h"
 #include "terminal.h"
@@ -13,6 +14,7 @@
 
 static const char help[] =
     "Usage: ferry plan [OPTION]... SPEC\n"
+    "       ferry plan --names NAMES [OPTION]... CONFIG\n"
     "\n"
     "Plans how the weights of a sharded model get from one layout to another: which box of which\n"
     "tensor goes from which rank to which, and with --schedule also when. SPEC is a JSON file "
@@ -36,7 +38,10 @@ static const char more_help[] =
     "  ferry plan examples/kimi-k2-16384.json --rank 5 --json\n"
     "  ferry plan examples/llama-3-70b-disjoint.json --schedule\n"
     "  ferry plan examples/llama-tiny.json --schedule=first-fit --slot-bytes 64K --json\n"
-    "  ferry plan examples/llama-tiny.json --trace llama-tiny.trace.json\n";
+    "  ferry plan examples/llama-tiny.json --trace llama-tiny.trace.json\n"
+    "  ferry plan examples/llama-tiny.json --schedule --html llama-tiny.html\n"
+    "  ferry plan --names megatron:vllm --from tp=8,pp=4 --to tp=4 --first-rank 32 "
+    "config.json\n";
 
 /* A saved plan names its format in its first bytes: ferry writes it so. */
 bool plan_is_saved(const char *path)
@@ -70,27 +75,59 @@ int write_stream(void *context, const char *bytes, size_t n_bytes)
     return fwrite(bytes, 1, n_bytes, context) == n_bytes ? 0 : -1;
 }
 
-/* The proof reads what a user of --json would read: the plan goes through a file. */
-static ferry_status prove(const plan_request *r, const ferry_plan *plan, ferry_proof *proof,
-                          ferry_error *error)
+enum { TEMPORARY_BYTES = 512 };
+
+typedef ferry_status (*write_json_fn)(const void *what, FILE *file, ferry_error *error);
+
+static ferry_status write_plan(const void *plan, FILE *file, ferry_error *error)
+{
+    return ferry_plan_write_json(plan, NULL, write_stream, file, error);
+}
+
+static ferry_status write_spec(const void *spec, FILE *file, ferry_error *error)
+{
+    return ferry_spec_write_json(spec, write_stream, file, error);
+}
+
+/* A file that the caller unlinks, also after a failure; path "" if there is none. */
+static ferry_status write_temporary(const void *what, write_json_fn write_json,
+                                    char path[TEMPORARY_BYTES], ferry_error *error)
 {
     const char *folder = getenv("TMPDIR");
-    char path[512];
-    snprintf(path, sizeof path, "%s/ferry-plan-XXXXXX", folder == NULL ? "/tmp" : folder);
+    snprintf(path, TEMPORARY_BYTES, "%s/ferry-plan-XXXXXX", folder == NULL ? "/tmp" : folder);
     int descriptor = mkstemp(path);
     FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "wb");
     if (file == NULL) {
         snprintf(error->message, sizeof error->message, "%.400s: cannot be created: %s", path,
                  strerror(errno));
+        path[0] = '\0';
         return FERRY_ERR_IO;
     }
-    ferry_status status = ferry_plan_write_json(plan, NULL, write_stream, file, error);
+    ferry_status status = write_json(what, file, error);
     if (fclose(file) != 0 && status == FERRY_OK) {
         snprintf(error->message, sizeof error->message, "%.400s: cannot be written", path);
         status = FERRY_ERR_IO;
     }
-    FY_THEN(status, ferry_plan_prove(r->path, path, proof, error));
+    return status;
+}
+
+/* The proof reads what a user of --json would read: the plan goes through a file, and so does a
+ * spec that was made of names. */
+static ferry_status prove(const plan_request *r, const ferry_plan *plan, ferry_proof *proof,
+                          ferry_error *error)
+{
+    char path[TEMPORARY_BYTES], spec_path[TEMPORARY_BYTES] = "";
+    ferry_spec *spec = NULL;
+    ferry_status status = write_temporary(plan, write_plan, path, error);
+    if (r->names != NULL) {
+        FY_THEN(status, plan_name_spec(r, &spec, error));
+        FY_THEN(status, write_temporary(spec, write_spec, spec_path, error));
+        ferry_spec_destroy(spec);
+    }
+    const char *from = r->names != NULL ? spec_path : r->path;
+    FY_THEN(status, ferry_plan_prove(from, path, proof, error));
     unlink(path);
+    unlink(spec_path);
     return status;
 }
 
@@ -185,12 +222,33 @@ static ferry_status prove_slowly(const plan_request *r, const ferry_plan *plan, 
     return status;
 }
 
+static ferry_status plan_of_names(const plan_request *r, ferry_plan **plan_out, ferry_error *error)
+{
+    ferry_spec *spec = NULL;
+    ferry_status status = plan_name_spec(r, &spec, error);
+    FY_THEN(status, ferry_plan_create(spec, &r->planning, plan_out, error));
+    ferry_spec_destroy(spec);
+    return status;
+}
+
 static ferry_status make_plan(const plan_request *r, ferry_plan **plan_out, ferry_error *error)
 {
     terminal_clock *clock = terminal_clock_begin("planning");
-    ferry_status status = plan_open(r->path, &r->planning, plan_out, error);
+    ferry_status status = r->names != NULL ? plan_of_names(r, plan_out, error)
+                                           : plan_open(r->path, &r->planning, plan_out, error);
     terminal_clock_end(clock);
     return status;
+}
+
+static int write_report(const plan_request *r, const ferry_plan *plan,
+                        const ferry_schedule *schedule)
+{
+    ferry_error error;
+    terminal_clock *clock = terminal_clock_begin("writing the report");
+    ferry_status status =
+        html_write_plan(r->html, "ferry plan", r->path, plan, schedule, NULL, &error);
+    terminal_clock_end(clock);
+    return status == FERRY_OK ? EXIT_DONE : fail("plan", error.message);
 }
 
 /* What may fail comes before what prints and what leaves files. */
@@ -212,6 +270,9 @@ static int run_request(const plan_request *r, const ferry_plan *plan)
     if (r->trace != NULL) {
         status = plan_write_trace(schedule, r->trace);
     }
+    if (status == EXIT_DONE && r->html != NULL) {
+        status = write_report(r, plan, schedule);
+    }
     if (status == EXIT_DONE) {
         status = print_all(r, plan, schedule, &proof);
     }
@@ -222,7 +283,7 @@ out:
 
 static int open_and_run(const plan_request *r)
 {
-    if ((r->has_planning_option || r->prove) && plan_is_saved(r->path)) {
+    if (r->names == NULL && (r->has_planning_option || r->prove) && plan_is_saved(r->path)) {
         return fail_usage("plan",
                           "a saved plan has its own --replica, tensors and --without, and --prove "
                           "needs the spec");

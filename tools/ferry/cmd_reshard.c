@@ -82,6 +82,7 @@ static const char more_help[] =
     "Examples:\n"
     "  ferry reshard llama --to tp=4 --out llama-tp4\n"
     "  ferry reshard llama-tp4 --to tp=8,pp=2 --out llama-tp8-pp2 --dry-run\n"
+    "  ferry reshard llama --to tp=4 --out llama-tp4 --html llama-tp4.html\n"
     "  ferry reshard llama-tp4 --to other/ferry.layout.json --out llama-other --restart\n"
     "  ferry reshard llama-tp4 --to server-boxes.json --out llama-server\n"
     "  ferry reshard llama-new --to tp=4 --onto llama-tp4 --out llama-new-tp4\n"
@@ -174,12 +175,14 @@ static ferry_status print_report(const reshard_report *report, ferry_error *erro
     return terminal_loudness() == LOUDNESS_QUIET ? FERRY_OK : reshard_print_table(report, error);
 }
 
-static ferry_status work(const reshard_request *r, ferry_reshard *reshard, reshard_report *report,
-                         ferry_error *error)
+static ferry_status work(const reshard_request *r, const ferry_checkpoint *source,
+                         ferry_reshard *reshard, reshard_report *report, ferry_error *error)
 {
+    report->checkpoint = source;
     FY_TRY(ferry_reshard_get_totals(reshard, &report->totals, error));
     report->reshard = reshard;
     FY_TRY(r->dry_run ? estimate(report, error) : write_result(r, reshard, report, error));
+    FY_TRY(r->html == NULL ? FERRY_OK : reshard_write_html(report, error));
     FY_TRY(print_report(report, error));
     if (!r->json) {
         reshard_print_note(report); /* a failure has its one sentence for itself */
@@ -203,7 +206,7 @@ static int run_request(const reshard_request *r)
         ferry_checkpoint_get_totals(source, &report.source, &error) != FERRY_OK ||
         ferry_reshard_create(source, r->to, &r->options, &reshard, &error) != FERRY_OK) {
         status = fail("reshard", error.message);
-    } else if (work(r, reshard, &report, &error) != FERRY_OK) {
+    } else if (work(r, source, reshard, &report, &error) != FERRY_OK) {
         status = fail_run(r, error.message, report.has_begun);
     }
     ferry_reshard_destroy(reshard);

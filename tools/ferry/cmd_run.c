@@ -42,6 +42,7 @@ static const char more_help[] =
     "  ferry run examples/run/tp4-to-tp2dp2.json\n"
     "  ferry run examples/run/tp4-to-tp2dp2.json --memory malloc --checksum end\n"
     "  ferry run examples/llama-tiny.json --transport inproc --trace llama-tiny.trace.json\n"
+    "  ferry run examples/run/tp4-to-tp2dp2.json --html run.html\n"
     "  ferry launch -n 8 --nodes 2 -- ferry run examples/llama-tiny.json --json\n";
 
 /* ---- before any rank is there ---- */

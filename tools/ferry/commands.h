@@ -28,6 +28,7 @@ extern const command *const commands[];
 extern const size_t n_commands;
 
 extern const command command_plan;
+extern const command command_simulate;
 extern const command command_draw;
 extern const command command_run;
 extern const command command_reshard;

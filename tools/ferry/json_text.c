@@ -26,26 +26,31 @@ static size_t character_bytes(const unsigned char *text)
     return n > 1 && (code < least[n] || code > 0x10ffff || surrogate) ? 0 : n;
 }
 
-void print_json_text(const char *text)
+void write_json_text(FILE *file, const char *text)
 {
     if (text == NULL) {
-        fputs("null", stdout);
+        fputs("null", file);
         return;
     }
-    putchar('"');
+    putc('"', file);
     while (*text != '\0') {
         size_t n = character_bytes((const unsigned char *)text);
         if (n == 0) {
-            fputs("\\ufffd", stdout);
+            fputs("\\ufffd", file);
             n = 1;
         } else if (n == 1 && (*text == '"' || *text == '\\')) {
-            printf("\\%c", *text);
+            fprintf(file, "\\%c", *text);
         } else if (n == 1 && (unsigned char)*text < 0x20) {
-            printf("\\u%04x", (unsigned)*text);
+            fprintf(file, "\\u%04x", (unsigned)*text);
         } else {
-            fwrite(text, 1, n, stdout);
+            fwrite(text, 1, n, file);
         }
         text += n;
     }
-    putchar('"');
+    putc('"', file);
+}
+
+void print_json_text(const char *text)
+{
+    write_json_text(stdout, text);
 }

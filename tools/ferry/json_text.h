@@ -2,8 +2,11 @@
 #ifndef FERRY_TOOL_JSON_TEXT_H
 #define FERRY_TOOL_JSON_TEXT_H
 
-/* The text as a JSON string on stdout, quotes included; NULL is null. What is no UTF-8 becomes
- * U+FFFD. */
+#include <stdio.h>
+
+/* The text as a JSON string, quotes included; NULL is null. What is no UTF-8 becomes U+FFFD. */
+void write_json_text(FILE *file, const char *text);
+/* The same on stdout. */
 void print_json_text(const char *text);
 
 #endif

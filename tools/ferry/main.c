@@ -12,10 +12,10 @@
 #include <string.h>
 #include <unistd.h>
 
-const command *const commands[] = {&command_plan,    &command_draw,      &command_run,
-                                   &command_reshard, &command_inspect,   &command_verify,
-                                   &command_launch,  &command_bench,     &command_tune,
-                                   &command_info,    &command_completion};
+const command *const commands[] = {&command_plan,   &command_simulate, &command_draw,
+                                   &command_run,    &command_reshard,  &command_inspect,
+                                   &command_verify, &command_launch,   &command_bench,
+                                   &command_tune,   &command_info,     &command_completion};
 const size_t n_commands = sizeof commands / sizeof commands[0];
 
 static const char overview[] =

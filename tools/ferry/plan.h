@@ -25,7 +25,12 @@ typedef struct plan_request {
     uint32_t rank;
     const char *save;
     const char *trace;
-    uint32_t *lost; /* what planning.lost_ranks points to */
+    const char *html;
+    const char *names;         /* a naming, or two; NULL: path is a spec */
+    const char *forms[2];      /* with names: --from and --to; NULL: one rank */
+    uint32_t first_rank;       /* of the destination */
+    const char *naming_option; /* the last that goes with names only; or NULL */
+    uint32_t *lost;            /* what planning.lost_ranks points to */
     ferry_plan_options planning;
     ferry_schedule_options scheduling;
 } plan_request;
@@ -41,6 +46,9 @@ void plan_request_cleanup(plan_request *request);
 bool plan_is_saved(const char *path);
 ferry_status plan_open(const char *path, const ferry_plan_options *planning, ferry_plan **plan_out,
                        ferry_error *error);
+
+/* With --names: the spec of the model whose config.json is at the request's path. */
+ferry_status plan_name_spec(const plan_request *request, ferry_spec **spec_out, ferry_error *error);
 
 /* For people, on stdout. EXIT_DONE, or EXIT_FAILED after a sentence on stderr. */
 int plan_print_table(const plan_request *request, const ferry_plan *plan);

@@ -19,7 +19,12 @@ enum {
     OPT_SCHEDULE,
     OPT_DUPLEX,
     OPT_MAX_TASKS,
-    OPT_TRACE
+    OPT_TRACE,
+    OPT_HTML,
+    OPT_NAMES,
+    OPT_FROM,
+    OPT_TO,
+    OPT_FIRST_RANK
 };
 
 const option_row plan_option_rows[] = {
@@ -43,6 +48,11 @@ const option_row plan_option_rows[] = {
         "save", "FILE", OPT_SAVE,
         "save the plan to FILE, for ferry plan, run and inspect; small, for it keeps what the plan "
         "follows from, and not its moves"),
+    OPTION("html", "FILE", OPT_HTML,
+           "write a report to FILE: one HTML page, which fetches nothing, with the traffic, what "
+           "each "
+           "rank sends and receives, and who holds what of every tensor before and after; with "
+           "--schedule also what travels when. FILE is replaced when the page is complete"),
     OPTION_WORDS(
         "optimal first-fit first-fit-half", "schedule", "[RULE]", OPT_SCHEDULE,
         "say in which round everything travels, and predict how long it takes on the spec's "
@@ -50,6 +60,21 @@ const option_row plan_option_rows[] = {
     OPTION("trace", "FILE", OPT_TRACE,
            "make a schedule, as --schedule does, and write its timeline to FILE: a Chrome trace, "
            "which opens in Perfetto. FILE is replaced when the trace is complete"),
+    OPTION_HEADING("A model by its config.json"),
+    OPTION_NOTE(
+        "  With --names there is no SPEC but the config.json of a model, or its folder. The names, "
+        "shapes\n"
+        "  and cuts of its tensors follow from that, in namings such as hf, transformers, megatron "
+        "and\n"
+        "  vllm (docs/formats.md, ferry.names/1):\n"),
+    OPTION("names", "NAMES", OPT_NAMES,
+           "what the source calls its tensors, and the destination: megatron:vllm; one stands for "
+           "both"),
+    OPTION("from", "FORM", OPT_FROM,
+           "how the source is cut: a short form such as tp=4,pp=2; default one rank"),
+    OPTION("to", "FORM", OPT_TO, "the same of the destination"),
+    OPTION("first-rank", "R", OPT_FIRST_RANK,
+           "where the ranks of the destination begin; default 0"),
     OPTION_HEADING("A schedule"),
     OPTION_NOTE(
         "  Moves are cut into segments, segments for one receiver fill batches, and batches get\n"
@@ -185,6 +210,27 @@ static int apply_schedule_option(int option, plan_request *r)
     }
 }
 
+static int apply_naming_option(int option, plan_request *r)
+{
+    switch (option) {
+    case OPT_NAMES:
+        r->names = optarg;
+        return EXIT_DONE;
+    case OPT_FROM:
+    case OPT_TO:
+        r->forms[option == OPT_TO] = optarg;
+        r->naming_option = option == OPT_TO ? "--to" : "--from";
+        return EXIT_DONE;
+    case OPT_FIRST_RANK:
+        r->naming_option = "--first-rank";
+        return parse_rank(optarg, &r->first_rank)
+                   ? EXIT_DONE
+                   : fail_usage("plan", "--first-rank takes a rank, not \"%s\"", optarg);
+    default:
+        return apply_schedule_option(option, r);
+    }
+}
+
 static int apply_option(int option, void *request)
 {
     plan_request *r = request;
@@ -215,8 +261,11 @@ static int apply_option(int option, void *request)
     case OPT_SAVE:
         r->save = optarg;
         return *optarg != '\0' ? EXIT_DONE : fail_usage("plan", "--save takes the name of a file");
+    case OPT_HTML:
+        r->html = optarg;
+        return *optarg != '\0' ? EXIT_DONE : fail_usage("plan", "--html takes the name of a file");
     default:
-        return apply_schedule_option(option, r);
+        return apply_naming_option(option, r);
     }
 }
 
@@ -234,6 +283,9 @@ static int check_together(plan_request *r)
     if (r->prove && r->planning.n_lost_ranks > 0) {
         return fail_usage("plan",
                           "--prove takes whole plans, so it cannot be combined with --without");
+    }
+    if (r->naming_option != NULL && r->names == NULL) {
+        return fail_usage("plan", "%s needs --names", r->naming_option);
     }
     if (r->scheduling_option != NULL && !r->has_schedule) {
         return fail_usage("plan", "%s needs --schedule or --trace", r->scheduling_option);

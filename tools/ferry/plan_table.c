@@ -164,6 +164,55 @@ static ferry_status print_boxes(const ferry_plan *plan, ferry_error *error)
     return FERRY_OK;
 }
 
+/* Ways to compute with blocks that share scales: who does it, and what takes memory there. */
+enum { SENT_CODES, MADE_CODES, VALUES, N_WAYS };
+
+typedef struct block_totals {
+    const char *last[N_WAYS];
+    uint64_t n_tensors[N_WAYS];
+    uint64_t *bytes; /* [ranks][N_WAYS] */
+} block_totals;
+
+static ferry_status add_block_work(void *context, const ferry_block_work *work)
+{
+    block_totals *totals = context;
+    int way = work->dequantizes ? VALUES : work->at_receiver ? MADE_CODES : SENT_CODES;
+    totals->n_tensors[way] += totals->last[way] != work->tensor;
+    totals->last[way] = work->tensor;
+    totals->bytes[(size_t)work->rank * N_WAYS + (size_t)way] += work->staging_bytes;
+    return FERRY_OK;
+}
+
+/* Nothing where no tensor is quantized or dequantized. */
+static ferry_status print_block_work(const ferry_plan *plan, ferry_error *error)
+{
+    static const char *const words[N_WAYS][2] = {{"Quantized by senders", "scales take"},
+                                                 {"Quantized by receivers", "values take"},
+                                                 {"Dequantized by receivers", "scales take"}};
+    uint32_t n_ranks = ferry_plan_rank_count(plan);
+    block_totals totals = {.bytes = calloc((size_t)n_ranks + 1, N_WAYS * sizeof(uint64_t))};
+    if (totals.bytes == NULL) {
+        snprintf(error->message, sizeof error->message, "out of memory");
+        return FERRY_ERR_NO_MEMORY;
+    }
+    ferry_status status = ferry_plan_visit_block_work(plan, add_block_work, &totals, error);
+    for (size_t way = 0; way < N_WAYS && status == FERRY_OK; way++) {
+        char count[32], bytes[32];
+        uint64_t most = 0;
+        for (size_t r = 0; r < n_ranks; r++) {
+            uint64_t its = totals.bytes[r * N_WAYS + way];
+            most = its > most ? its : most;
+        }
+        if (totals.n_tensors[way] > 0) {
+            printf("%s: %s tensor%s, %s up to %s of a rank's memory\n", words[way][0],
+                   format_count(totals.n_tensors[way], count), plural(totals.n_tensors[way]),
+                   words[way][1], format_bytes((double)most, bytes));
+        }
+    }
+    free(totals.bytes);
+    return status;
+}
+
 static ferry_status list_rows(const ferry_plan *plan, row *rows, ferry_error *error)
 {
     uint32_t n = ferry_plan_rank_count(plan);
@@ -193,6 +242,11 @@ static void print_cast(const ferry_move *move)
     ferry_dtype_format(move->src_dtype, from, sizeof from);
     ferry_dtype_format(move->dst_dtype, to, sizeof to);
     printf(", %s", from);
+    if (cast->kind == FERRY_CONVERSION_DEQUANTIZE) {
+        printf(" codes to %s, blocks of %llu x %llu, at the receiver", to,
+               (unsigned long long)cast->block[0], (unsigned long long)cast->block[1]);
+        return;
+    }
     if (cast->kind != FERRY_CONVERSION_CAST) {
         printf(" to %s of %s, blocks of %llu x %llu, at the %s",
                cast->kind == FERRY_CONVERSION_CODES ? "codes" : "scales", to,
@@ -254,7 +308,7 @@ int plan_print_table(const plan_request *r, const ferry_plan *plan)
         goto out;
     }
     print_totals(plan, &totals, &statistics);
-    if (print_boxes(plan, &error) != FERRY_OK) {
+    if (print_boxes(plan, &error) != FERRY_OK || print_block_work(plan, &error) != FERRY_OK) {
         status = fail("plan", error.message);
         goto out;
     }

@@ -15,6 +15,7 @@ typedef struct reshard_request {
     const char *out;
     const char *cast; /* as typed; NULL: none */
     const char *onto; /* an earlier result; NULL: none */
+    const char *html; /* the file of a report; NULL: none */
     bool dry_run;
     bool resume; /* said, and what is done anyway */
     bool restart;
@@ -31,6 +32,7 @@ int reshard_parse_arguments(int argc, char **argv, reshard_request *request_out)
 /* What there is to say of one that was done, or would be. */
 typedef struct reshard_report {
     const reshard_request *request;
+    const ferry_checkpoint *checkpoint; /* the source */
     const ferry_reshard *reshard;
     ferry_checkpoint_totals source;
     ferry_reshard_totals totals;
@@ -43,6 +45,9 @@ typedef struct reshard_report {
 /* On stdout. */
 ferry_status reshard_print_table(const reshard_report *report, ferry_error *error);
 ferry_status reshard_print_json(const reshard_report *report, ferry_error *error);
+
+/* Replaces the file of --html. */
+ferry_status reshard_write_html(const reshard_report *report, ferry_error *error);
 
 /* On stderr, for people: which tensors no built-in rule knows; nothing where there are none. */
 void reshard_print_note(const reshard_report *report);

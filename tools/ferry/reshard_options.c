@@ -14,6 +14,8 @@ enum {
     OPT_CAST,
     OPT_QUANTIZE,
     OPT_DEQUANTIZE,
+    OPT_NAMES,
+    OPT_CONFIG,
     OPT_DRY_RUN,
     OPT_MEMORY_CAP,
     OPT_THREADS,
@@ -21,6 +23,7 @@ enum {
     OPT_RESUME,
     OPT_RESTART,
     OPT_BWLIMIT,
+    OPT_HTML,
     OPT_JSON
 };
 
@@ -44,6 +47,11 @@ const option_row reshard_option_rows[] = {
     OPTION("dequantize", "[FORMAT]", OPT_DEQUANTIZE,
            "make codes with a scale for each block bf16, or what --cast says; the format is that "
            "of the checkpoint, or as for --quantize"),
+    OPTION("names", "NAMES", OPT_NAMES,
+           "write the tensors of another naming, as config.json tells them: hf, transformers, "
+           "megatron, vllm and others of docs/formats.md; before a colon, that of SRC, which is "
+           "otherwise found"),
+    OPTION("config", "FILE", OPT_CONFIG, "the config.json for --names; default that of SRC"),
     OPTION(
         "dry-run", NULL, OPT_DRY_RUN,
         "write nothing: print the files that would be written or copied, their bytes, and how long "
@@ -60,6 +68,9 @@ const option_row reshard_option_rows[] = {
     OPTION("restart", NULL, OPT_RESTART,
            "begin anew: do not go on with what an earlier run to DST has left"),
     OPTION_HIDDEN("resume", OPT_RESUME), /* what every run does; scripts say it */
+    OPTION("html", "FILE", OPT_HTML,
+           "write a report to FILE: one HTML page, which fetches nothing, with the files, families "
+           "of tensors and types before and after; also of a --dry-run"),
     OPTION_LOUDNESS,
     OPTION("json", NULL, OPT_JSON, "print JSON instead (ferry.reshard/1)"),
     OPTION_END};
@@ -107,6 +118,12 @@ static int apply_option(int option, void *request)
     case OPT_DEQUANTIZE:
         r->options.dequantize = optarg == NULL ? "auto" : optarg;
         return EXIT_DONE;
+    case OPT_NAMES:
+        r->options.names = optarg;
+        return EXIT_DONE;
+    case OPT_CONFIG:
+        r->options.config_path = optarg;
+        return EXIT_DONE;
     case OPT_DRY_RUN:
         r->dry_run = true;
         return EXIT_DONE;
@@ -116,6 +133,10 @@ static int apply_option(int option, void *request)
     case OPT_RESTART:
         r->restart = true;
         return EXIT_DONE;
+    case OPT_HTML:
+        r->html = optarg;
+        return *optarg != '\0' ? EXIT_DONE
+                               : fail_usage("reshard", "--html takes the name of a file");
     case OPT_JSON:
         r->json = true;
         return EXIT_DONE;
@@ -145,6 +166,9 @@ static int check_together(const reshard_request *r)
     if (r->options.quantize != NULL && r->options.dequantize != NULL) {
         return fail_usage("reshard", "--quantize cannot be combined with --dequantize: to change "
                                      "the format, do one after the other");
+    }
+    if (r->options.config_path != NULL && r->options.names == NULL) {
+        return fail_usage("reshard", "--config needs --names");
     }
     if (r->options.part_bytes != 0 && strcmp(r->to, "hf") != 0) {
         return fail_usage("reshard", "--part-bytes needs --to hf");

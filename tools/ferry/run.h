@@ -40,6 +40,7 @@ typedef struct run_request {
     uint32_t verify;     /* a run_verify */
     double deadline;     /* seconds; 0: the default */
     const char *trace;
+    const char *html;
     const char *paths; /* as typed; NULL: not said */
     ferry_plan_options planning;
     ferry_service_options service;
@@ -215,5 +216,10 @@ void run_print_json(const run_request *request, const ferry_plan *plan, const ru
 ferry_status run_write_trace(const run_request *request, const ferry_plan *plan,
                              const run_results *results, const run_summary *summary,
                              ferry_error *error);
+
+/* Replaces the file of --html: what was measured, beside what was predicted. */
+ferry_status run_write_html(const run_request *request, const ferry_plan *plan,
+                            const run_results *results, const run_summary *summary,
+                            ferry_error *error);
 
 #endif

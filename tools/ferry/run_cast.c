@@ -145,10 +145,36 @@ run_cast run_cast_of(const ferry_conversion *conversion, ferry_dtype from, ferry
                       .add = conversion->add};
 }
 
-/* The f32 nearest to it; infinite where that is. */
-static double as_f32(double value)
+double run_float_value(ferry_dtype dtype, uint64_t bits)
+{
+    float_type t = type_of(dtype);
+    return is_nan(t, bits) ? (double)NAN : value_of(t, bits);
+}
+
+uint64_t run_float_round(ferry_dtype dtype, double value, bool saturates)
+{
+    return round_to(type_of(dtype), value, saturates);
+}
+
+double run_float_f32(double value)
 {
     return value_of(f32, round_to(f32, value, false));
+}
+
+uint64_t run_load_bits(const char *at, uint64_t n_bytes)
+{
+    uint64_t bits = 0;
+    for (uint64_t i = n_bytes; i-- > 0;) {
+        bits = bits << 8 | (uint8_t)at[i];
+    }
+    return bits;
+}
+
+void run_store_bits(char *at, uint64_t n_bytes, uint64_t bits)
+{
+    for (uint64_t i = 0; i < n_bytes; i++) {
+        at[i] = (char)(bits >> 8 * i);
+    }
 }
 
 run_cast_result run_cast_element(const run_cast *cast, uint64_t bits)
@@ -159,12 +185,12 @@ run_cast_result run_cast_element(const run_cast *cast, uint64_t bits)
     if (is_nan(from, bits)) {
         return reckons ? any : (run_cast_result){.bits = cast_nan(from, to, bits)};
     }
-    double value = as_f32(value_of(from, bits));
+    double value = run_float_f32(value_of(from, bits));
     if (cast->scale != 1) {
-        value = as_f32(value * (double)cast->scale);
+        value = run_float_f32(value * (double)cast->scale);
     }
     if (cast->add != 0) {
-        value = as_f32(value + (double)cast->add);
+        value = run_float_f32(value + (double)cast->add);
     }
     return isnan(value) ? any : (run_cast_result){.bits = round_to(to, value, cast->saturates)};
 }

@@ -19,6 +19,7 @@ enum {
     OPT_DEADLINE,
     OPT_PATHS,
     OPT_TRACE,
+    OPT_HTML,
     OPT_JSON,
     OPT_STARTED
 };
@@ -64,6 +65,9 @@ const option_row run_option_rows[] = {
         "trace", "FILE", OPT_TRACE,
         "write the timelines of the plan's schedule and of the last run, side by side, to FILE: a "
         "Chrome trace, which opens in Perfetto"),
+    OPTION("html", "FILE", OPT_HTML,
+           "write a report to FILE: one HTML page, which fetches nothing, with what was measured "
+           "beside what is predicted, and what the report of ferry plan --schedule has"),
     OPTION_LOUDNESS,
     OPTION("json", NULL, OPT_JSON, "print JSON instead (ferry.run/1)"),
     JOIN_ROW,
@@ -172,6 +176,9 @@ static int apply_option(int option, void *request)
     case OPT_TRACE:
         r->trace = optarg;
         return *optarg != '\0' ? EXIT_DONE : fail_usage("run", "--trace takes the name of a file");
+    case OPT_HTML:
+        r->html = optarg;
+        return *optarg != '\0' ? EXIT_DONE : fail_usage("run", "--html takes the name of a file");
     case OPT_JSON:
         r->json = true;
         return EXIT_DONE;

@@ -484,6 +484,9 @@ static ferry_status tell_results(rank_run *run, ferry_error *error)
     if (status == FERRY_OK && run->rank == 0 && run->request->trace != NULL) {
         status = run_write_trace(run->request, run->plan, &all, &summary, error);
     }
+    if (status == FERRY_OK && run->rank == 0 && run->request->html != NULL) {
+        status = run_write_html(run->request, run->plan, &all, &summary, error);
+    }
     if (status == FERRY_OK && run->rank == 0) {
         if (run->request->json) {
             run_print_json(run->request, run->plan, &all, &summary);

@@ -145,6 +145,9 @@ typedef struct pass {
     size_t index;
     size_t parameter; /* that was worked on last */
     uint64_t done;
+    run_aid aid;
+    struct staged *staged; /* scales that come beside codes */
+    size_t n_staged, staged_capacity, last_staged;
     run_progress_fn progress;
     void *context;
     ferry_error *error;
@@ -165,26 +168,74 @@ static ferry_status fail_wrong(const pass *p, const char *element, const run_mis
     return FERRY_ERR_DIGEST;
 }
 
-/* What the command can reckon, element by element, so as to compare it. */
-static ferry_status check_known(const pass *p, const char *name, const ferry_conversion *conversion)
+/* Scales as they come beside codes, which the copy service has where nobody sees them. */
+struct staged {
+    const char *codes; /* a tensor, or a parameter */
+    const char *name;
+    void *scales;
+};
+
+/* Both come in the order of the codes, mostly. by_codes: of what has that name; NULL: none. */
+static struct staged *find_staged(pass *p, const char *name, bool by_codes)
 {
-    if (conversion == NULL || conversion->kind == FERRY_CONVERSION_CAST) {
-        return FERRY_OK;
+    for (size_t i = 0; i < p->n_staged; i++) {
+        struct staged *its = &p->staged[(p->last_staged + i) % p->n_staged];
+        if (strcmp(by_codes ? its->codes : its->name, name) == 0) {
+            p->last_staged = (p->last_staged + i) % p->n_staged;
+            return its;
+        }
     }
-    snprintf(p->error->message, sizeof p->error->message,
-             "%.500s is quantized on its way, which is moved here, but not verified: use --verify "
-             "none",
-             name);
-    return FERRY_ERR_UNSUPPORTED;
+    return NULL;
+}
+
+static ferry_status reckon_staged(void *context, const ferry_shard *shard)
+{
+    pass *p = context;
+    run_mismatch ignored;
+    size_t capacity = p->n_staged == p->staged_capacity ? 2 * p->n_staged + 16 : p->staged_capacity;
+    struct staged *grown = p->staged;
+    if (capacity > p->staged_capacity) {
+        grown = realloc(p->staged, capacity * sizeof *grown);
+    }
+    p->staged = grown != NULL ? grown : p->staged;
+    void *scales = calloc(shard->bytes + 1, 1);
+    if (grown == NULL || scales == NULL) {
+        free(scales);
+        snprintf(p->error->message, sizeof p->error->message, "out of memory");
+        return FERRY_ERR_NO_MEMORY;
+    }
+    p->staged_capacity = capacity;
+    p->staged[p->n_staged++] =
+        (struct staged){.codes = shard->values, .name = shard->tensor, .scales = scales};
+    return shard->is_parameter ? FERRY_OK /* its boxes follow */
+                               : run_walk(shard, FERRY_SIDE_DESTINATION, RUN_FILL, scales, &p->aid,
+                                          &ignored, p->error);
+}
+
+static ferry_status reckon_staged_box(void *context, const ferry_held_box *box)
+{
+    pass *p = context;
+    struct staged *its = find_staged(p, box->parameter, false);
+    return its == NULL ? FERRY_OK : run_walk_box(box, RUN_FILL, its->scales, &p->aid, NULL);
+}
+
+static const void *scales_of(pass *p, const ferry_shard *shard)
+{
+    bool has_codes =
+        shard->conversion != NULL && shard->conversion->kind == FERRY_CONVERSION_DEQUANTIZE;
+    const struct staged *its = has_codes ? find_staged(p, shard->tensor, true) : NULL;
+    return its == NULL ? NULL : its->scales;
 }
 
 static ferry_status work_on_shard(void *context, const ferry_shard *shard)
 {
     pass *p = context;
     run_mismatch wrong = {0};
-    ferry_status status = check_known(p, shard->tensor, shard->conversion);
-    if (status == FERRY_OK && !shard->is_parameter) { /* else boxes and fills are worked on */
-        status = run_walk(shard, p->shards->side, p->work, p->memories[p->index], &wrong, p->error);
+    ferry_status status = FERRY_OK;
+    if (!shard->is_parameter) { /* else boxes and fills are worked on */
+        p->aid.scales = scales_of(p, shard);
+        status = run_walk(shard, p->shards->side, p->work, p->memories[p->index], &p->aid, &wrong,
+                          p->error);
     }
     if (status == FERRY_ERR_DIGEST) {
         char element[800];
@@ -219,11 +270,9 @@ static ferry_status work_on_box(void *context, const ferry_held_box *box)
     run_mismatch wrong = {0};
     char tensor[800], element[1400];
     void *memory = memory_of(p, box->parameter);
-    ferry_status known = check_known(p, box->parameter, box->conversion);
-    if (known != FERRY_OK) {
-        return known;
-    }
-    if (memory == NULL || run_walk_box(box, p->work, memory, &wrong) == FERRY_OK) {
+    const struct staged *its = box->scales == NULL ? NULL : find_staged(p, box->scales, false);
+    p->aid.scales = its == NULL ? NULL : its->scales;
+    if (memory == NULL || run_walk_box(box, p->work, memory, &p->aid, &wrong) == FERRY_OK) {
         return FERRY_OK;
     }
     run_box_text(box, wrong.from, tensor, sizeof tensor);
@@ -250,19 +299,32 @@ ferry_status run_shards_work(const run_shards *shards, uint32_t work, char *cons
                              run_progress_fn progress, void *context, ferry_error *error)
 {
     ferry_error said = {{0}};
+    run_blocks blocks = {.kept = NULL};
     pass p = {.shards = shards,
               .work = (run_work)work,
+              .aid = {.blocks = &blocks},
               .memories = memories,
               .progress = progress,
               .context = context,
               .error = &said};
-    ferry_status status =
-        ferry_plan_visit_shards(shards->plan, shards->side, shards->rank, work_on_shard, &p, error);
+    ferry_status status = FERRY_OK;
+    if (shards->side == FERRY_SIDE_DESTINATION) {
+        status = ferry_plan_visit_staged(shards->plan, shards->rank, reckon_staged, &p, error);
+        FY_THEN(status, ferry_plan_visit_held_boxes(shards->plan, shards->side, shards->rank,
+                                                    reckon_staged_box, &p, error));
+    }
+    FY_THEN(status, ferry_plan_visit_shards(shards->plan, shards->side, shards->rank, work_on_shard,
+                                            &p, error));
     FY_THEN(status, ferry_plan_visit_held_boxes(shards->plan, shards->side, shards->rank,
                                                 work_on_box, &p, error));
     if (status == FERRY_OK && shards->side == FERRY_SIDE_DESTINATION) {
         status = ferry_plan_visit_fills(shards->plan, shards->rank, work_on_fill, &p, error);
     }
+    for (size_t i = 0; i < p.n_staged; i++) {
+        free(p.staged[i].scales);
+    }
+    free(p.staged);
+    run_blocks_free(&blocks);
     if (status != FERRY_OK && said.message[0] != '\0') {
         *error = said; /* what the visitor knew; the visit itself has nothing to add */
     }

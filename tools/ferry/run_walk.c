@@ -28,6 +28,12 @@ typedef struct walk {
     run_mismatch *mismatch;
     bool is_wrong;
     const run_cast *cast; /* NULL: elements are those of the source tensor */
+    run_blocks *blocks;
+    bool has_codes, has_scales; /* of blocks, instead of what is cast */
+    run_quantized q;
+    run_scaled scaled;            /* codes become that by scales; format NULL: they are none */
+    const ferry_held_box *box;    /* whose codes they are; NULL: the shard's */
+    uint64_t row_from, row_scale; /* of the first element of a row of the box */
 
     uint32_t inner;      /* the dimension whose runs are rows */
     uint64_t first_from; /* what dimensions contribute that the shard does not have */
@@ -87,20 +93,32 @@ static bool work_on_halves(walk *w, uint64_t to, uint64_t from, uint64_t n)
 
 enum { ROW_BYTES = 4096 };
 
-static uint64_t load_bits(const char *at, uint64_t n_bytes)
+/* The number of the scale of an element: in a row of a box it moves along the last dimension. */
+static uint64_t scale_of(const walk *w, uint64_t to, uint64_t from)
 {
-    uint64_t bits = 0;
-    for (uint64_t i = n_bytes; i-- > 0;) {
-        bits = bits << 8 | (uint8_t)at[i];
+    const ferry_held_box *box = w->box;
+    if (box == NULL) {
+        const uint64_t *local = w->shard->local + w->shard->n_dims - 2;
+        return run_scaled_number(w->scaled.format, local[0], local[1], to);
     }
-    return bits;
+    uint64_t block = box->conversion->block[1], first = box->begin[box->n_dims - 1];
+    uint64_t n_blocks = (first + (from - w->row_from)) / block - first / block;
+    return w->row_scale + n_blocks * box->scales_strides[box->n_dims - 1];
 }
 
-static void store_bits(char *at, uint64_t n_bytes, uint64_t bits)
+/* What the bits of element `from` become at `to`; of scales, which is number `from`. */
+static run_cast_result wanted_of(const walk *w, uint64_t to, uint64_t from, uint64_t bits)
 {
-    for (uint64_t i = 0; i < n_bytes; i++) {
-        at[i] = (char)(bits >> 8 * i);
+    if (w->scaled.format != NULL) {
+        return (run_cast_result){.bits = run_scaled_value(&w->scaled, scale_of(w, to, from), bits)};
     }
+    if (w->has_scales) {
+        return (run_cast_result){.bits = run_blocks_scale(w->blocks, &w->q, from)};
+    }
+    if (w->has_codes) {
+        return (run_cast_result){.bits = run_blocks_code(w->blocks, &w->q, from, bits)};
+    }
+    return run_cast_element(w->cast, bits);
 }
 
 /* One element at `to` of the memory, made of the bits of element `from`; false: it is another. */
@@ -108,19 +126,19 @@ static bool work_on_cast_element(walk *w, uint64_t to, uint64_t from, uint64_t b
 {
     uint64_t bytes = w->bits / 8;
     char *at = w->memory + to * bytes;
-    run_cast_result wanted = run_cast_element(w->cast, bits);
+    run_cast_result wanted = wanted_of(w, to, from, bits);
     if (w->work != RUN_CHECK) {
-        store_bits(at, bytes, w->work == RUN_POISON ? ~wanted.bits : wanted.bits);
+        run_store_bits(at, bytes, w->work == RUN_POISON ? ~wanted.bits : wanted.bits);
         return true;
     }
-    if (run_cast_is_right(w->cast, wanted, load_bits(at, bytes))) {
+    if (run_cast_is_right(w->cast, wanted, run_load_bits(at, bytes))) {
         return true;
     }
     w->is_wrong = true;
     w->mismatch->element = to;
     w->mismatch->from = from;
     w->mismatch->n_bytes = bytes;
-    store_bits((char *)w->mismatch->expected, bytes, wanted.bits);
+    run_store_bits((char *)w->mismatch->expected, bytes, wanted.bits);
     memcpy(w->mismatch->found, at, bytes);
     return false;
 }
@@ -135,7 +153,7 @@ static bool work_on_cast(walk *w, uint64_t to, uint64_t stride, uint64_t from, u
         run_pattern_fill(row, w->key, (from + done) * bytes, here * bytes, 0);
         for (uint64_t i = 0; i < here; i++) {
             if (!work_on_cast_element(w, to + (done + i) * stride, from + done + i,
-                                      load_bits(row + i * bytes, bytes))) {
+                                      run_load_bits(row + i * bytes, bytes))) {
                 return false;
             }
         }
@@ -296,6 +314,20 @@ static ferry_status walk_origin(walk *w, const ferry_origin *origin, ferry_error
     return status == FERRY_OK && w->is_wrong ? FERRY_ERR_DIGEST : status;
 }
 
+/* How elements are made that do not come as they are. shape: of the tensor of values. */
+static void set_making(walk *w, run_cast *cast, const ferry_conversion *conversion,
+                       ferry_dtype from, ferry_dtype to, const char *values, const uint64_t *shape,
+                       uint32_t n_dims)
+{
+    *cast = run_cast_of(conversion, from, to);
+    w->cast = cast;
+    w->has_codes = conversion->kind == FERRY_CONVERSION_CODES;
+    w->has_scales = conversion->kind == FERRY_CONVERSION_SCALES;
+    if (w->has_codes || w->has_scales) {
+        w->q = run_quantized_of(values, from, conversion, shape, n_dims);
+    }
+}
+
 /* A source is its own origin. */
 static void make_own_origin(const ferry_shard *shard, ferry_origin *origin)
 {
@@ -307,19 +339,26 @@ static void make_own_origin(const ferry_shard *shard, ferry_origin *origin)
 }
 
 ferry_status run_walk(const ferry_shard *shard, ferry_side_role side, run_work work, void *memory,
-                      run_mismatch *mismatch_out, ferry_error *error)
+                      const run_aid *aid, run_mismatch *mismatch_out, ferry_error *error)
 {
     run_mismatch ignored;
     run_cast cast;
     walk w = {.shard = shard,
               .work = work,
+              .blocks = aid->blocks,
               .bits = shard->dtype.element_bits,
               .memory = memory,
               .mismatch = mismatch_out != NULL ? mismatch_out : &ignored};
     bool is_own = side == FERRY_SIDE_SOURCE;
     if (shard->conversion != NULL) {
-        cast = run_cast_of(shard->conversion, shard->source_dtype, shard->dtype);
-        w.cast = &cast;
+        bool is_other = shard->values != NULL;
+        set_making(&w, &cast, shard->conversion, shard->source_dtype, shard->dtype,
+                   is_other ? shard->values : shard->tensor,
+                   is_other ? shard->values_global : shard->global, shard->n_dims);
+        if (shard->conversion->kind == FERRY_CONVERSION_DEQUANTIZE) {
+            w.scaled = (run_scaled){
+                .format = shard->conversion, .scales = aid->scales, .to = shard->dtype};
+        }
     }
     size_t n = is_own ? 1 : ferry_shard_origin_count(shard);
     ferry_status status = FERRY_OK;
@@ -451,12 +490,25 @@ static uint64_t source_element(const ferry_held_box *box, const uint64_t *index)
     return at;
 }
 
+/* The rows of blocks that lie before a row of a box have their scales before its own. */
+static uint64_t row_scale(const ferry_held_box *box, const uint64_t *index)
+{
+    uint64_t at = box->scales_offset;
+    for (uint32_t d = 0; d + 1 < box->n_dims; d++) {
+        uint64_t block = d + 2 < box->n_dims ? 1 : box->conversion->block[0];
+        uint64_t n_blocks = (box->begin[d] + index[d]) / block - box->begin[d] / block;
+        at += n_blocks * box->scales_strides[d];
+    }
+    return at;
+}
+
 ferry_status run_walk_box(const ferry_held_box *box, run_work work, void *memory,
-                          run_mismatch *mismatch_out)
+                          const run_aid *aid, run_mismatch *mismatch_out)
 {
     run_mismatch ignored;
     run_cast cast;
     walk w = {.work = work,
+              .blocks = aid->blocks,
               .key = run_key_of(box->source),
               .bits = box->dtype.element_bits,
               .memory = memory,
@@ -464,16 +516,25 @@ ferry_status run_walk_box(const ferry_held_box *box, run_work work, void *memory
     uint64_t index[FERRY_MAX_DIMS + 1] = {0};
     uint32_t last = box->n_dims > 0 ? box->n_dims - 1 : 0;
     if (box->conversion != NULL) {
-        cast = run_cast_of(box->conversion, box->source_dtype, box->dtype);
-        w.cast = &cast;
+        bool is_other = box->values != NULL;
+        set_making(&w, &cast, box->conversion, box->source_dtype, box->dtype,
+                   is_other ? box->values : box->tensor,
+                   is_other ? box->values_global : box->source_global,
+                   is_other ? box->n_dims : box->source_n_dims);
+    }
+    if (box->scales != NULL) {
+        w.box = box;
+        w.scaled = (run_scaled){.format = box->conversion, .scales = aid->scales, .to = box->dtype};
     }
     do {
         uint64_t to = box->offset;
+        w.row_from = source_element(box, index);
+        w.row_scale = box->scales == NULL ? 0 : row_scale(box, index);
         for (uint32_t d = 0; d < last; d++) {
             to += index[d] * box->strides[d];
         }
-        if (!work_on_box_row(&w, to, box->n_dims > 0 ? box->strides[last] : 1,
-                             source_element(box, index), box->n_dims > 0 ? box->shape[last] : 1)) {
+        if (!work_on_box_row(&w, to, box->n_dims > 0 ? box->strides[last] : 1, w.row_from,
+                             box->n_dims > 0 ? box->shape[last] : 1)) {
             return FERRY_ERR_DIGEST;
         }
     } while (next_row(box->shape, box->n_dims, index));

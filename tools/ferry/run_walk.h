@@ -2,6 +2,8 @@
 #ifndef FERRY_TOOL_RUN_WALK_H
 #define FERRY_TOOL_RUN_WALK_H
 
+#include "run_blocks.h"
+
 #include <ferry/ferry.h>
 #include <ferry/plan.h>
 #include <ferry/shard.h>
@@ -16,6 +18,13 @@ typedef enum run_work {
     RUN_CHECK = 2
 } run_work;
 
+/* What helps to reckon what elements become. */
+typedef struct run_aid {
+    run_blocks *blocks; /* zeros at first, and the same for all of one plan */
+    const void *scales; /* of a shard, or a box, that is dequantized: those beside it
+                           (ferry_plan_visit_staged) */
+} run_aid;
+
 /* The first element of a shard that is not as it should be. */
 typedef struct run_mismatch {
     uint64_t element; /* counted from the begin of the shard's memory */
@@ -27,18 +36,18 @@ typedef struct run_mismatch {
 
 /*
  * Goes through all elements of a shard, within its visit. A source holds its tensor's stream of
- * bytes (run_pattern.h); a destination what its origins have. FERRY_ERR_DIGEST: a check found
- * *mismatch_out; the error is left as it was.
+ * bytes (run_pattern.h); a destination what its origins have, or what is made of it.
+ * FERRY_ERR_DIGEST: a check found *mismatch_out; the error is left as it was.
  */
 ferry_status run_walk(const ferry_shard *shard, ferry_side_role side, run_work work, void *memory,
-                      run_mismatch *mismatch_out, ferry_error *error);
+                      const run_aid *aid, run_mismatch *mismatch_out, ferry_error *error);
 
 /* The tensor's name and the element's global indices, "layers.0.weight[3, 17]". */
 void run_element_text(const ferry_shard *shard, uint64_t element, char *text, size_t n_bytes);
 
 /* The same for a box of a parameter, and for a fill of one; memory is the parameter's. */
 ferry_status run_walk_box(const ferry_held_box *box, run_work work, void *memory,
-                          run_mismatch *mismatch_out);
+                          const run_aid *aid, run_mismatch *mismatch_out);
 ferry_status run_walk_fill(const ferry_fill *fill, run_work work, void *memory,
                            run_mismatch *mismatch_out);
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Dict, List
 if TYPE_CHECKING:
     from . import adapters as adapters
     from . import comm as comm
+    from . import names as names
     from . import resharding as resharding
     from ._checkpoint import (
         Change as Change,
@@ -55,13 +56,23 @@ if TYPE_CHECKING:
         Timeout as Timeout,
         Unsupported as Unsupported,
     )
+    from ._files import (
+        LoadResult as LoadResult,
+        load as load,
+        load_into as load_into,
+        save as save,
+        save_from as save_from,
+    )
     from ._ferry import (
         Event as Event,
         Ledger as Ledger,
+        MixedRequest as MixedRequest,
         Queue as Queue,
         Request as Request,
         World as World,
     )
+    from ._log import log_to as log_to
+    from .names import NamedTensor as NamedTensor, Names as Names
     from ._map import Map as Map, MapBox as MapBox, MapTensor as MapTensor
     from ._mixed import (
         MixedCommHandler as MixedCommHandler,
@@ -69,8 +80,21 @@ if TYPE_CHECKING:
         MixedCommOp as MixedCommOp,
         run_mixed_comm as run_mixed_comm,
     )
-    from ._plan import Move as Move, Plan as Plan, Shard as Shard, Spec as Spec, plan as plan
-    from ._refit import Refit as Refit, RefitResult as RefitResult, refit as refit
+    from ._plan import (
+        Move as Move,
+        Plan as Plan,
+        Proof as Proof,
+        Schedule as Schedule,
+        Shard as Shard,
+        Spec as Spec,
+        plan as plan,
+    )
+    from ._refit import (
+        Refit as Refit,
+        RefitResult as RefitResult,
+        RefitRun as RefitRun,
+        refit as refit,
+    )
     from ._service import (
         Destination as Destination,
         Peer as Peer,
@@ -80,6 +104,7 @@ if TYPE_CHECKING:
         Span as Span,
     )
     from ._side import Side as Side
+    from ._trace import Trace as Trace, trace as trace
     from ._world import init as init, shutdown as shutdown, world as world
 
 # Where each name is found.
@@ -90,15 +115,19 @@ _PLACES = {
         "ProofFailed", "Stopped", "Timeout", "Unsupported",
     ),
     "_config": ("show_config",),
-    "_ferry": ("Event", "Ledger", "Queue", "Request", "World"),
+    "_files": ("LoadResult", "load", "load_into", "save", "save_from"),
+    "_ferry": ("Event", "Ledger", "MixedRequest", "Queue", "Request", "World"),
+    "_log": ("log_to",),
     "_world": ("init", "shutdown", "world"),
     "_map": ("Map", "MapBox", "MapTensor"),
-    "_plan": ("Move", "Plan", "Shard", "Spec", "plan"),
+    "names": ("NamedTensor", "Names"),
+    "_plan": ("Move", "Plan", "Proof", "Schedule", "Shard", "Spec", "plan"),
     "_service": (
         "Destination", "Peer", "Progress", "Recovery", "RemoteCopyService", "Span",
     ),
-    "_refit": ("Refit", "RefitResult", "refit"),
+    "_refit": ("Refit", "RefitResult", "RefitRun", "refit"),
     "_side": ("Side",),
+    "_trace": ("Trace", "trace"),
     "_mixed": ("MixedCommHandler", "MixedCommMode", "MixedCommOp", "run_mixed_comm"),
     "_checkpoint": (
         "Change", "Checkpoint", "ReshardResult", "VerifyResult", "WorkProgress", "inspect",
@@ -106,7 +135,7 @@ _PLACES = {
     ),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}
-_SUBMODULES = ("adapters", "comm", "resharding")
+_SUBMODULES = ("adapters", "comm", "names", "resharding")
 # Still found by programs that say them, and listed nowhere.
 _OLDER = {
     "Comparison": "VerifyResult", "ConversionResult": "ReshardResult", "compare": "verify",

@@ -246,6 +246,8 @@ def reshard(
     cast: Any = None,
     quantize: Optional[str] = None,
     dequantize: Union[bool, str, None] = None,
+    names: Optional[str] = None,
+    config: Optional[Path] = None,
     part_bytes: int = 0,
     memory_cap: int = 0,
     threads: int = 0,
@@ -266,7 +268,10 @@ def reshard(
     ``"f8e4m3:128x128"``, ``"mxfp8"`` or ``"nvfp4"``: the matrices of linear modules, or those that
     fit the patterns behind ``=``, become codes with a scale for each block, in a tensor beside
     them. ``dequantize=True`` makes such codes bf16 again, or what ``cast`` says; a text is their
-    format. In bytes, ``part_bytes`` limits the
+    format. ``names`` writes the tensors of another naming, such as ``"hf"``, ``"megatron"`` or
+    ``"vllm"`` (:class:`ferry.Names`; ``"megatron:hf"`` with that of the source, which is found
+    otherwise), as ``config`` says, the path of a ``config.json``; None is that of the source. In
+    bytes, ``part_bytes`` limits the
     files of a logical result and ``memory_cap`` the buffers; ``threads`` is the number of threads
     (0: the default). ``resume`` continues an interrupted run with the same arguments. With
     ``dry_run`` nothing is written, and ``dst`` is only needed for an estimate of the time.
@@ -301,7 +306,7 @@ def reshard(
         report = _ferry.reshard(
             checkpoint._handle, target, dst, subset, cast, quantize, _format(dequantize),
             part_bytes, memory_cap, threads, resume, dry_run, _told(progress),
-            onto,
+            onto, names, config,
         )  # fmt: skip
     report["files"] = tuple(File(*file) for file in report["files"])
     report["replicated"] = tuple(report["replicated"])

@@ -70,7 +70,7 @@ class NoMemory(Error, MemoryError):
     status = "ERR_NO_MEMORY"
 
 
-class LimitExceeded(Error):
+class LimitExceeded(Error, OverflowError):
     """A number exceeds a limit of this version."""
 
     status = "ERR_LIMIT"
@@ -111,7 +111,7 @@ class DigestMismatch(Error):
     status = "ERR_DIGEST"
 
 
-class Unsupported(Error):
+class Unsupported(Error, NotImplementedError):
     """This build or machine cannot do that."""
 
     status = "ERR_UNSUPPORTED"
@@ -135,7 +135,7 @@ class Stopped(Error):
     status = "ERR_STOPPED"
 
 
-class PeerLost(Error):
+class PeerLost(Error, ConnectionError):
     """A rank of the world was lost; the survivors may call ``World.shrink`` and continue."""
 
     status = "ERR_PEER_LOST"
@@ -153,7 +153,7 @@ class Aborted(Error):
     status = "ERR_ABORTED"
 
 
-class Denied(Error):
+class Denied(Error, PermissionError):
     """The other process did not prove that it knows the secret (``FERRY_SECRET``)."""
 
     status = "ERR_DENIED"
@@ -246,6 +246,12 @@ def _in_python(sentence: str) -> str:
     for of_c, word in _C_WORDS:
         sentence = sentence.replace(of_c, word)
     return _C_NAME.sub(_python_name, sentence)
+
+
+def of_file(path: Any, error: OSError, what: str = "read") -> FileError:
+    """What the system says of a file, as the library says it."""
+    sentence = f"{os.fspath(path)}: cannot be {what}: {error.strerror}"
+    return (_FileMissing if error.errno == errno.ENOENT else FileError)(sentence)
 
 
 def of_status(number: int, sentence: str, on_all: bool = False) -> Error:

@@ -184,8 +184,9 @@ class MixedCommHandler(_ferry.MixedComm):
     sizes takes the world's own. ``dtype`` is f16, bf16 or f32, as torch, numpy or ferry call it;
     ``device`` is the CPU.
 
-    The constructor, the ``init_`` methods, ``run_autotune``, ``run`` and ``shutdown`` are
-    collective: every rank calls them, in the same order. A rank that calls something else is found
+    The constructor, the ``init_`` methods, ``run_autotune``, ``run``, ``start`` and ``shutdown`` are
+    collective: every rank calls them, in the same order. ``start`` returns a
+    :class:`ferry.MixedRequest`, and whether others call ``run`` makes no difference. A rank that calls something else is found
     out, and all ranks get :class:`ferry.Misuse`. Ctrl-C in ``run`` ends the world that the handler
     stands on; other handlers of signals run when the call has returned.
 

@@ -7,6 +7,7 @@ import json
 import math
 import operator
 import os
+import tempfile
 from itertools import repeat
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple, Union
 
@@ -23,7 +24,14 @@ class Spec:
 
     In a dict, a dtype of torch or numpy may replace its name, a :class:`ferry.Side` may be its
     ``"source"`` or ``"destination"``, and ``"model"`` is relative to the working directory. A spec
-    is checked when it is made, and is immutable.
+    is checked when it is made, and is immutable. Specs that say the same are equal, and they can be
+    pickled.
+
+    With ``model=`` a spec follows from a model's config: that is a dict, a config of transformers,
+    the path of a ``config.json`` or its folder, or with ``config=`` the name of a family of names,
+    such as ``"llama"``. ``source=`` and ``destination=`` are then short forms (None: one rank has
+    all), ``names=`` is what the two call the tensors, and the destination's ranks begin at
+    ``first_rank``: see :meth:`of`.
 
     >>> import ferry
     >>> rows = {"match": "*", "shard": [{"dim": 0, "axis": "tp"}]}
@@ -42,14 +50,29 @@ class Spec:
         source: Union[Mapping[str, Any], str, "os.PathLike[str]", None] = None,
         *,
         path: Optional[Path] = None,
+        model: Any = None,
+        config: Any = None,
+        names: str = "hf",
+        destination: Optional[str] = None,
+        first_rank: int = 0,
     ) -> None:
+        self._handle: _ferry.Spec
+        if model is not None:
+            if path is not None or isinstance(source, (Mapping, os.PathLike)):
+                raise InvalidInput(
+                    'a spec of a model is made of short forms: source="tp=4,pp=2", and '
+                    'destination="tp=2"'
+                )
+            self._handle = _of_model(model, config, names, source, destination, first_rank)
+            return
+        if destination is not None or config is not None or names != "hf" or first_rank != 0:
+            raise InvalidInput("destination, config, names and first_rank need model=")
         if (source is None) == (path is None):
             raise InvalidInput(
                 "a spec is made of one thing: a dict or a JSON text, or path= with the file's name"
             )
         if path is None and isinstance(source, os.PathLike):
             path, source = source, None
-        self._handle: _ferry.Spec
         if isinstance(source, Plan):
             raise InvalidInput(
                 "a plan is given where a spec is wanted: give the spec that the plan was made of"
@@ -111,10 +134,56 @@ class Spec:
         own._handle = _exchanged(base, [source, destination], exchange_of(world, group))
         return own
 
+    @classmethod
+    def of(
+        cls,
+        config: Any,
+        source: Optional[str] = None,
+        destination: Optional[str] = None,
+        *,
+        names: str = "hf",
+        first_rank: int = 0,
+    ) -> "Spec":
+        """The spec of a model by its config: a dict, a config of transformers, or a path.
+
+        ``source`` and ``destination`` are short forms; None: one rank has all. ``names`` is what
+        both call the tensors, or two namings such as ``"megatron:vllm"`` (:class:`ferry.Names`).
+        Ranks of the destination begin at ``first_rank``.
+
+        >>> import ferry
+        >>> spec = ferry.Spec.of({
+        ...     "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 8, "vocab_size": 32,
+        ...     "num_attention_heads": 4, "intermediate_size": 16,
+        ... }, "tp=2,pp=2", "tp=4", names="megatron:hf", first_rank=4)
+        >>> ferry.plan(spec).world_size
+        8
+        """
+        return cls(
+            source, model=config, names=names, destination=destination, first_rank=first_rank
+        )
+
     @property
     def n_tensors(self) -> int:
         """The number of tensors in the model, repeated entries expanded."""
         return self._handle.tensor_count
+
+    def to_json(self) -> str:
+        """The spec in the format ``ferry.spec/1``, with a model's tensors in place of its path."""
+        return self._handle.write_json()
+
+    def to_dict(self) -> Dict[str, Any]:
+        """The same as dicts and lists."""
+        parsed: Dict[str, Any] = json.loads(self.to_json())
+        return parsed
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Spec) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash(self.to_json())
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return Spec, (self.to_json(),)
 
     @never_raises
     def __repr__(self) -> str:
@@ -367,6 +436,64 @@ class Plan:
         parsed: Dict[str, Any] = json.loads(self.to_json(rank, summary))
         return parsed
 
+    def to_html(self, title: Optional[str] = None, *, schedule: bool = False) -> str:
+        """A report: one HTML page, which fetches nothing when it is looked at.
+
+        It has the traffic, what each rank sends and receives, and who holds what of every tensor
+        before and after; with ``schedule`` also what travels when, which takes time to compute for
+        thousands of ranks. ``title`` is what the page is called.
+        """
+        return self._handle.write_html(title, schedule)
+
+    def schedule(
+        self,
+        rule: str = "optimal",
+        *,
+        duplex: str = "full",
+        slot_bytes: int = 0,
+        max_tasks: int = 0,
+        relays: bool = True,
+    ) -> "Schedule":
+        """In which round everything travels, and how long that takes on the spec's cluster.
+
+        ``rule`` is ``"optimal"``, ``"first-fit"`` (the reference scheduler's) or
+        ``"first-fit-half"``; ``duplex`` ``"full"`` or ``"half"``; ``slot_bytes`` is the most bytes
+        of a batch and ``max_tasks`` the most segments (0: the defaults). With ``relays=False``
+        receivers pass nothing on.
+
+        >>> import ferry
+        >>> whole = {"mesh": [], "rules": [{"match": "*"}]}
+        >>> spec = {"format": "ferry.spec/1", "source": whole, "destination": dict(whole, first_rank=1),
+        ...         "tensors": [{"name": "w", "shape": [8, 4], "dtype": "bf16"}]}
+        >>> schedule = ferry.plan(spec).schedule()
+        >>> schedule.n_rounds, schedule.bytes, schedule.ratio
+        (1, 64, 1.0)
+        """
+        if rule == "first-fit-half":
+            duplex = "half"
+        handle = _ferry.plan_schedule(self._handle, rule, duplex, slot_bytes, max_tasks, relays)
+        return Schedule(handle, self)
+
+    def prove(self, spec: Union[Spec, Mapping[str, Any], Path]) -> "Proof":
+        """Checks every element of every destination shard against the spec that the whole plan was
+        made of, with a second planner that shares no code with the first.
+
+        :class:`ferry.ProofFailed` names the first one that is wrong.
+        """
+        with tempfile.TemporaryDirectory(prefix="ferry-") as folder:
+            paths = [os.path.join(folder, name) for name in ("spec.json", "plan.json")]
+            for path, text in zip(paths, (_spec_of(spec).to_json(), self.to_json())):
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text)
+            return Proof(*_ferry.plan_prove(*paths))
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        with tempfile.TemporaryDirectory(prefix="ferry-") as folder:
+            path = os.path.join(folder, "plan")
+            self.save(path)
+            with open(path, "rb") as file:
+                return _unpickle, (file.read(),)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self.digest == other.digest
 
@@ -385,6 +512,75 @@ class Plan:
         from ._plan_html import plan_html
 
         return plan_html(self)
+
+
+def _unpickle(saved: bytes) -> Plan:
+    with tempfile.TemporaryDirectory(prefix="ferry-") as folder:
+        path = os.path.join(folder, "plan")
+        with open(path, "wb") as file:
+            file.write(saved)
+        return Plan.load(path)
+
+
+@fields(
+    n_tensors="Tensors that the destination wants.",
+    n_moves="Moves that were read, local ones included.",
+    n_destination_shards="Pairs of a rank and a tensor with at least one element.",
+    moved_bytes="By moves between two ranks.",
+    local_bytes="By moves from a rank to itself.",
+)
+class Proof(NamedTuple):
+    """How much :meth:`Plan.prove` has proven."""
+
+    n_tensors: int
+    n_moves: int
+    n_destination_shards: int
+    moved_bytes: int
+    local_bytes: int
+
+
+class Schedule:
+    """When the moves of a plan travel: rounds of batches. Made by :meth:`Plan.schedule`.
+
+    ``seconds`` and ``bound`` are those of the port model, of the spec's cluster; without one they
+    are None, and ``ratio`` counts bytes. No schedule of the same moves is faster than ``bound``.
+    """
+
+    def __init__(self, handle: "_ferry.Schedule", plan: Plan) -> None:
+        if not isinstance(handle, _ferry.Schedule):
+            raise InvalidInput("a schedule is made by Plan.schedule()")
+        self._handle = handle
+        self._plan = plan
+        (
+            self.n_rounds, self.degree, self.n_batches, self.n_segments, self.bytes,
+            self.relayed_bytes, has_seconds, makespan, bound, self.ratio,
+        ) = handle.report  # fmt: skip
+        self.seconds: Optional[float] = makespan if has_seconds else None
+        self.bound: Optional[float] = bound if has_seconds else None
+
+    @property
+    def digest(self) -> str:
+        """A hash of every batch and segment."""
+        return self._handle.digest
+
+    def to_json(self, rank: Optional[int] = None, summary: bool = False) -> str:
+        """The plan as ``ferry.plan/1`` with its schedule: see :meth:`Plan.to_json`."""
+        given = None if rank is None else _rank(rank)
+        return self._handle.write_json(self._plan._handle, given, summary)
+
+    def save_trace(self, path: Path) -> None:
+        """Writes the predicted timeline to a file: a Chrome trace, which opens in Perfetto."""
+        text = self._handle.write_trace()
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    @never_raises
+    def __repr__(self) -> str:
+        time = "" if self.seconds is None else f", {self.seconds:.6g} s"
+        return (
+            f"<ferry.Schedule {self.digest[:8]}: {_counted(self.n_rounds, 'round')}, {self.bytes:,} "
+            f"bytes{time}, {self.ratio:.3f} times the bound>"
+        )
 
 
 def plan(
@@ -417,6 +613,24 @@ def plan(
     """
     lost = [_rank(rank, "an entry of lost_ranks") for rank in lost_ranks]
     return Plan(_ferry.plan_create(_spec_of(spec)._handle, replica, subset, lost))
+
+
+def _of_model(
+    model: Any,
+    config: Any,
+    names: str,
+    source: Optional[str],
+    destination: Optional[str],
+    first_rank: int,
+) -> "_ferry.Spec":
+    from .names import Names
+
+    if config is None and isinstance(model, str) and model in dict(_ferry.names_families()):
+        raise InvalidInput(
+            f'model="{model}" is a family of names: give config= too, the config.json of a model'
+        )
+    found = Names(model) if config is None else Names(config, family=model)
+    return found.spec(names, source, destination, first_rank=_rank(first_rank, "first_rank"))._handle
 
 
 _ROLES = ("source", "destination")

@@ -4,22 +4,29 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import (
+    TYPE_CHECKING, Any, Callable, Dict, Generator, Iterable, List, Mapping, Optional, Sequence, Tuple,
+    TypedDict, TypeVar, Union,
+)  # fmt: skip
 
 from . import _errors, _ferry, _publish
 from ._errors import DigestMismatch, Error, InvalidInput, Misuse, Unsupported
 from ._repr import never_raises
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from ._ferry import World
     from ._plan import Plan, Shard, Spec
+    from ._ferry import Ledger
     from ._service import Recovery, RemoteCopyService
 
-__all__ = ["Refit", "RefitResult", "agree", "refit"]
+__all__ = ["Refit", "RefitResult", "RefitRun", "agree", "refit"]
 
 Shards = Optional[Mapping[str, Any]]
 Part = Tuple[Any, Shards, Shards]  # what plan() takes, sources, destinations
@@ -31,10 +38,38 @@ PART_IDS = 1 << 40
 
 _SIDES = ("source", "destination")
 _WORDS = ("tensor", "parameter")  # what a rank has of a mesh, and of a side in boxes
-_OPTIONS = {
-    "checksum", "commit", "delta", "engines", "memory_cap", "paths", "relays", "service", "slot_bytes",
-    "threads", "trace",
-}  # fmt: skip
+
+
+class RefitOptions(TypedDict, total=False):
+    """What refits take beside their own arguments: see :class:`ferry.RemoteCopyService`."""
+
+    checksum: str
+    commit: str
+    delta: bool
+    engines: Optional[str]
+    memory_cap: Optional[int]
+    paths: Union[None, str, Iterable[str]]
+    relays: bool
+    service: Optional["RemoteCopyService"]
+    slot_bytes: Optional[int]
+    threads: Optional[int]
+    trace: bool
+
+
+_OPTIONS = frozenset(RefitOptions.__annotations__)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def named_options(function: F) -> F:
+    """Whoever asks for the signature, such as a notebook that completes, sees each option by name."""
+    signature = inspect.signature(function)
+    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+        for name in RefitOptions.__annotations__
+    ]
+    function.__signature__ = signature.replace(parameters=own + more)  # type: ignore[attr-defined]
+    return function
 
 
 @dataclass(frozen=True)
@@ -221,6 +256,7 @@ class Refit:
     (1, [1, 2, 3, 4])
     """
 
+    @named_options
     def __init__(
         self,
         source: Shards,
@@ -232,11 +268,11 @@ class Refit:
         replica: str = "balanced",
         progress: Optional[Callable[[Any], Any]] = None,
         watched: Sequence[Watched] = (),
-        **options: Any,
+        **options: "Unpack[RefitOptions]",
     ) -> None:
         parts = [(spec, source, destination)]
         how = {"subset": subset, "replica": replica}
-        self._open(parts, world, how, progress, watched, options)
+        self._open(parts, world, how, progress, watched, dict(options))
 
     @classmethod
     def of_parts(
@@ -247,7 +283,7 @@ class Refit:
         replica: str = "balanced",
         progress: Optional[Callable[[Any], Any]] = None,
         watched: Sequence[Watched] = (),
-        **options: Any,
+        **options: "Unpack[RefitOptions]",
     ) -> "Refit":
         """Several specs, each with its own sources and destinations, that run as one refit.
 
@@ -255,7 +291,7 @@ class Refit:
         Where parts of others are given, ``watched`` are functions that return those, by name.
         """
         self = cls.__new__(cls)
-        self._open(parts, world, {"replica": replica}, progress, watched, options)
+        self._open(parts, world, {"replica": replica}, progress, watched, dict(options))
         return self
 
     @classmethod
@@ -266,13 +302,14 @@ class Refit:
         world: Optional["World"] = None,
         progress: Optional[Callable[[Any], Any]] = None,
         watched: Sequence[Watched] = (),
-        **options: Any,
+        **options: "Unpack[RefitOptions]",
     ) -> "Refit":
         """What another planner made: this rank's sends and receives, each an id that is unique for
         its pair of ranks, a tensor (of any strides), the other rank, and a name for sentences.
         ``watched`` is that of :meth:`of_parts`."""
         self = cls.__new__(cls)
-        self._begin(world, options)
+        given: Dict[str, Any] = dict(options)
+        self._begin(world, given)
         sent: List[int] = []
 
         def register() -> bytes:
@@ -285,7 +322,7 @@ class Refit:
             ids = sorted((task, to, _bytes_of(tensor)) for task, tensor, to, _ in sends)
             return json.dumps([*sent, hashlib.blake2b(repr(ids).encode()).hexdigest()]).encode()
 
-        said = self._serve(register, progress, options)
+        said = self._serve(register, progress, given)
         told = [json.loads(one) for one in said]
         self._moved, self._local = (sum(one[at] for one in told) for at in (0, 1))
         self._digest = hashlib.blake2b(b"".join(said), digest_size=16).hexdigest()
@@ -318,6 +355,8 @@ class Refit:
         self._moved = self._local = 0
         self._digest = ""
         self._planned: Optional[Tuple[Any, Dict[str, Any]]] = None  # of what is bound
+        self._how: Any = None  # what _open was given, but for the world
+        self._ledger: Optional["Ledger"] = None  # what a refit before this one has brought
 
     def _open(
         self,
@@ -327,8 +366,10 @@ class Refit:
         progress: Optional[Callable[[Any], Any]],
         watched: Sequence[Watched],
         options: Dict[str, Any],
+        ledger: Optional["Ledger"] = None,
     ) -> None:
         self._begin(world, options)
+        self._ledger = ledger
         looked = agree(self._world, lambda: self._look(parts, how, watched))
         self._compare(looked)
         self._moved = sum(made.moved_bytes for made in self._plans)
@@ -347,6 +388,7 @@ class Refit:
                 f'tensor "{names[0]}" is converted on its way: such a refit needs one spec, and '
                 "tensors that are contiguous on all ranks"
             )
+        self._how = (parts, how, progress, watched, dict(options))
         self._serve(self._bind if is_bound else self._register_moves, progress, options)
 
     def _serve(
@@ -386,9 +428,9 @@ class Refit:
         contiguous = True
         for given_spec, *sides in parts:
             spec = _spec_of(given_spec)
-            made = plan(spec, **how)
+            made = self._without_lost(spec, plan(spec, **how), how)
             self._specs.append(spec)
-            if made.world_size > self._world.size:
+            if made.world_size > self._world.size and self._world.epoch == 0:
                 raise InvalidInput(
                     f"the spec is for {made.world_size} ranks, and the world has "
                     f"{self._world.size}: start as many, as `ferry launch -n {made.world_size}` "
@@ -404,9 +446,21 @@ class Refit:
         self._digest = _joined([str(made.digest) for made in self._plans])
         return self._digest.encode() + (b"c" if contiguous else b"s")
 
+    def _without_lost(self, spec: "Spec", made: "Plan", how: Dict[str, Any]) -> "Plan":
+        """The plan, of the members that are in a world which has shrunk or grown."""
+        from ._plan import plan
+
+        lost = sorted(set(range(made.world_size)).difference(self._world.members))
+        return plan(spec, lost_ranks=lost, **how) if lost and self._world.epoch > 0 else made
+
+    @property
+    def _member(self) -> int:
+        """Who this rank is in plans."""
+        return self._world.members[self._world.rank]
+
     def _take(self, made: "Plan", side: int, given: Any, kept: Any) -> bool:
         """Keeps what the plan wants of a side; whether all of it is contiguous."""
-        rank, contiguous = self._world.rank, True
+        rank, contiguous = self._member, True
         if not isinstance(given, Mapping):
             raise InvalidInput(
                 f"the {_SIDES[side]} is of type {type(given).__name__}: give a dict of names to "
@@ -459,6 +513,8 @@ class Refit:
     def _bind(self) -> bytes:
         assert self._service is not None
         self._service.bind(self._plans[0], *self._shards[0])
+        if self._ledger is not None:
+            self._service.resume(self._ledger)
         return b""
 
     def _register(self, sends: Sequence[Task], receives: Sequence[Task]) -> None:
@@ -474,7 +530,8 @@ class Refit:
         assert self._service is not None
         sends: List[Tuple[Any, ...]] = []
         receives: List[Tuple[Any, ...]] = []
-        rank = self._world.rank
+        rank = self._member
+        place = {member: r for r, member in enumerate(self._world.members)}
         for part, (made, shards) in enumerate(zip(self._plans, self._shards)):
             if rank >= made.world_size:
                 continue
@@ -483,16 +540,18 @@ class Refit:
                 task = part * PART_IDS + move.task_id
                 if move.from_rank == rank:
                     name = move.source or move.tensor
-                    sends.append(_piece(task, move.to_rank, name, boxes[0], move.src_slice))
+                    sends.append(_piece(task, place[move.to_rank], name, boxes[0], move.src_slice))
                 if move.to_rank == rank:
                     name = move.tensor
-                    receives.append(_piece(task, move.from_rank, name, boxes[1], move.dst_slice))
+                    receives.append(
+                        _piece(task, place[move.from_rank], name, boxes[1], move.dst_slice)
+                    )
         self._service._own().register_boxes(True, sends)
         self._service._own().register_boxes(False, receives)
         return b""
 
     def _boxes(self, made: "Plan", side: int, shards: Mapping[str, Any]) -> Dict[str, Any]:
-        expected = made.shards(_SIDES[side], self._world.rank)
+        expected = made.shards(_SIDES[side], self._member)
         for name, tensor in shards.items():
             if isinstance(tensor, tuple):
                 raise Unsupported(
@@ -538,8 +597,22 @@ class Refit:
         agree(self._world, self._look_again)
         begin = time.perf_counter()
         service.run()
-        seconds = time.perf_counter() - begin
-        return RefitResult(self._moved, self._local, seconds, service.version, self._digest)
+        return self._result(time.perf_counter() - begin)
+
+    def _result(self, seconds: float) -> RefitResult:
+        version = self.service.version
+        return RefitResult(self._moved, self._local, seconds, version, self._digest)
+
+    def start(self) -> "RefitRun":
+        """Begins what :meth:`run` does, and returns. Collective, and so is the end of the run: all
+        ranks ask for its result, or await it, in the same order as other collective calls.
+
+        The sources must stay as they are until then. Keep the object: see
+        :meth:`ferry.RemoteCopyService.start`.
+        """
+        service = self.service
+        agree(self._world, self._look_again)
+        return RefitRun(self, service.start())
 
     def recover(self, *, min_size: int = 0) -> "Recovery":
         """After a failed run, also one that lost ranks: makes the refit work again. Collective over
@@ -564,6 +637,47 @@ class Refit:
         self._digest = str(service._plan.digest)
         self._moved, self._local = service._plan.moved_bytes, service._plan.local_bytes
         return found
+
+    def grow(
+        self,
+        newcomers: int = 1,
+        *,
+        members: Optional[Sequence[int]] = None,
+        path: Union[None, str, "os.PathLike[str]"] = None,
+        join_limit: float = 0.0,
+        spec: Any = None,
+    ) -> "World":
+        """Lets ranks join, and goes on in the larger world, which it returns. Collective.
+
+        The arguments are those of :meth:`World.grow`; ``spec`` is one that knows the newcomers,
+        where the refit's own does not. Each newcomer makes an ordinary refit of the same spec in
+        the world of ``ferry.init(join=path)``. The next run brings them the version that the others
+        have, and these are sent nothing: the sources must still be that version's. The refit needs
+        one spec, and shards that are contiguous on all ranks; the service that it made is replaced.
+
+        If no newcomer comes in time this raises :class:`ferry.Timeout`, and the refit stays as it
+        was. The old world stays open.
+        """
+        service = self.service
+        if self._planned is None or not self._owns_service:
+            raise Misuse(
+                "grow() needs a refit of one spec whose shards are contiguous on all ranks, and "
+                "which made its service: make another refit in the world of world.grow()"
+            )
+        ledger = service.take_ledger() if service.version > 0 else None  # not while a run is on
+        larger = self._world.grow(newcomers, members=members, path=path, join_limit=join_limit)
+        parts, how, progress, watched, options = self._how
+        if spec is not None:
+            parts = [(spec, *parts[0][1:])]
+        fresh = Refit.__new__(Refit)
+        try:
+            fresh._open(parts, larger, how, progress, watched, dict(options), ledger)
+        except BaseException:
+            larger.close()
+            raise
+        vars(self).update(vars(fresh))
+        service.finalize()
+        return larger
 
     def close(self) -> None:
         """Frees everything that runs need. It may be called more than once."""
@@ -594,6 +708,64 @@ class Refit:
         )
 
 
+class RefitRun:
+    """A run that :meth:`Refit.start` began. Bytes move while it is asked: :attr:`done` and an
+    ``await`` work for about a millisecond at a time, :meth:`result` until the end.
+
+    >>> import ferry
+    >>> side = {"mesh": [], "rules": [{"match": "*"}]}
+    >>> spec = {"format": "ferry.spec/1", "source": side, "destination": side,
+    ...         "tensors": [{"name": "w", "shape": [4], "dtype": "u8"}]}
+    >>> new = bytearray(4)
+    >>> with ferry.Refit({"w": b"abcd"}, {"w": new}, spec) as refit:
+    ...     run = refit.start()
+    ...     run.result(timeout=60).version, new
+    (1, bytearray(b'abcd'))
+    """
+
+    def __init__(self, refit: Refit, request: Any) -> None:
+        self._refit = refit
+        self._request = request
+        self._begin = time.perf_counter()
+        self._found: Optional[RefitResult] = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has ended, after a little more of it. Its errors are raised here, too."""
+        if self._found is None and self._request.test():
+            self._found = self._refit._result(time.perf_counter() - self._begin)
+        return self._found is not None
+
+    def result(self, timeout: Optional[float] = None) -> RefitResult:
+        """Moves bytes until the run has ended. ``TimeoutError`` if that takes longer than
+        ``timeout`` seconds: the run goes on, and can be asked again."""
+        limit = None if timeout is None else time.perf_counter() + timeout
+        if limit is None and self._found is None:
+            self._request.wait()
+        while not self.done:
+            if limit is not None and time.perf_counter() >= limit:
+                raise TimeoutError(
+                    f"the run has not ended within {timeout:g} s: it goes on; ask again, or cancel it"
+                )
+        assert self._found is not None
+        return self._found
+
+    def cancel(self) -> None:
+        """Ends the run on all ranks, unless it has ended: they get :class:`ferry.Aborted`."""
+        self._request.cancel()
+
+    def __await__(self) -> Generator[Any, None, RefitResult]:
+        while not self.done:
+            yield
+        assert self._found is not None
+        return self._found
+
+    @never_raises
+    def __repr__(self) -> str:
+        return f"<ferry.RefitRun, {'under way' if self._found is None else repr(self._found)}>"
+
+
+@named_options
 def refit(
     source: Shards,
     destination: Shards,
@@ -603,7 +775,7 @@ def refit(
     subset: Optional[str] = None,
     replica: str = "balanced",
     progress: Optional[Callable[[Any], Any]] = None,
-    **options: Any,
+    **options: "Unpack[RefitOptions]",
 ) -> RefitResult:
     """Collective: makes a plan, moves the source's shards into the destination's, and discards the
     plan.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 import weakref
 from typing import (
     TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence,
@@ -287,7 +288,7 @@ class RemoteCopyService:
 
         Makes the world if none was given: from the variables of torchrun, mpirun, srun or ``ferry
         launch``, or from torch.distributed's group. ``log_level`` is TRACE, DEBUG, INFO, WARN or
-        ERROR.
+        ERROR, unless :func:`ferry.log_to` has set a level.
         """
         if self._handle is not None and self._handle.initialized:
             return
@@ -296,7 +297,8 @@ class RemoteCopyService:
         self._make_world()
         assert self._world is not None
         handle = _ferry.service(self._world, **self._options)
-        handle.init(log_level)
+        log = sys.modules.get(f"{__package__}._log")
+        handle.init(log_level if log is None else log.level_of(log_level))
         self._handle = handle
         _live.add(self)
 

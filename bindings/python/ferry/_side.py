@@ -18,13 +18,16 @@ Repeat = Union[Mapping[str, Any], Tuple[int, Sequence[int], int]]
 # Of what a side consists: the keys that there are, and those that are needed.
 _KEYS = {
     "parameter": ({"rank", "ranks", "parameter", "dtype", "cast", "scale", "add", "quantize",
-                   "elements", "shape", "holds", "fill", "partial"},
+                   "dequantize", "elements", "shape", "holds", "fill", "partial"},
                   {"parameter", "elements", "holds"}),
     "box": ({"tensor", "begin", "shape", "offset", "strides", "repeat"},
             {"tensor", "begin", "shape", "offset", "strides"}),
     "fill": ({"offset", "shape", "strides", "bits"}, {"offset", "shape", "strides"}),
     "repeat": ({"count", "begin", "offset"}, {"count", "begin", "offset"}),
 }  # fmt: skip
+
+# What becomes of tensors on their way.
+_CHANGES = ("cast", "scale", "add", "quantize", "dequantize")
 
 
 class Side:
@@ -70,6 +73,13 @@ class Side:
             side._add_entry(entry)
         return side
 
+    @classmethod
+    def _trusted(cls, entries: List[Dict[str, Any]]) -> "Side":
+        """Of entries that are as from_json makes them, and stay as they are."""
+        side = cls()
+        side._entries = entries
+        return side
+
     def _add_entry(self, entry: Any) -> None:
         said = _object_of(entry, "parameter")
         if "rank" in said and "ranks" in said:
@@ -81,7 +91,7 @@ class Side:
             dtype=said.get("dtype"),
             partial=said.get("partial", False),
             shape=said.get("shape"),
-            **{key: said[key] for key in ("cast", "scale", "add", "quantize") if key in said},
+            **{key: said[key] for key in _CHANGES if key in said},
         )
         for box in _list_of(said["holds"], "holds"):
             self.add_box(**_object_of(box, "box"), parameter=number)
@@ -101,6 +111,7 @@ class Side:
         add: Optional[float] = None,
         shape: Optional[Iterable[int]] = None,
         quantize: Optional[Mapping[str, Any]] = None,
+        dequantize: Optional[Mapping[str, Any]] = None,
     ) -> int:
         """A parameter that these ranks have, with the content that the next calls say: ``elements``
         of memory, one behind the other. Returns its number.
@@ -113,7 +124,9 @@ class Side:
         ``"round"`` makes what is too large infinite, ``"saturate"`` the largest number. ``scale``
         and ``add`` are numbers, which elements are multiplied by and added to before that. With
         ``quantize`` they become codes: a dict such as ``{"format": "f8e4m3", "block": [128, 128],
-        "scale": "*_scale_inv"}``, which names the tensor of their scales.
+        "scale": "*_scale_inv"}``, which names the tensor of their scales. With ``dequantize``, a
+        dict such as ``{"block": [128, 128], "scale": "*_scale_inv"}``, codes become values of
+        ``dtype``: the scales are the source's, and nothing here has a place for them.
         """
         if not isinstance(name, str):
             raise InvalidInput(f"the name of a parameter is {name!r}: give a text")
@@ -134,10 +147,11 @@ class Side:
         if partial:
             entry["partial"] = True
         entry.update(_cast(about, cast, scale, add))
-        if quantize is not None:
-            if cast is not None or not isinstance(quantize, Mapping):
-                raise InvalidInput(f"{about}: quantize is a dict, and goes without a cast")
-            entry["quantize"] = dict(quantize)
+        for key, said in (("quantize", quantize), ("dequantize", dequantize)):
+            if said is not None:
+                if cast is not None or not isinstance(said, Mapping):
+                    raise InvalidInput(f"{about}: {key} is a dict, and goes without a cast")
+                entry[key] = dict(said)
         self._entries.append(entry)
         return len(self._entries) - 1
 

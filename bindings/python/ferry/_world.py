@@ -6,7 +6,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Dict, Optional
+from typing import TYPE_CHECKING, Any, Dict, Optional, Union
 
 from . import _ferry, _publish
 from ._errors import Error, InvalidInput, is_on_all
@@ -39,6 +39,7 @@ def init(
     join_limit: float = 0.0,
     nodes: Optional[str] = None,
     host: Optional[str] = None,
+    join: Union[bool, str, "os.PathLike[str]"] = False,
 ) -> "World":
     """Makes the world of this process, and makes it the one that :func:`world` returns.
 
@@ -51,6 +52,9 @@ def init(
     ``join_limit`` how many seconds this rank waits for the next one at the start; ``nodes`` gives
     the number of ranks on each node (``"4,4"``), ``host`` the address at which others reach this
     process. Defaults come from ``FERRY_SECRET``, ``FERRY_DEADLINE`` and so on.
+
+    With ``join`` this process joins a world that lives, whose members call :meth:`World.grow`
+    meanwhile: it is the path that they name, or True for where the environment says.
     """
     global _default, _owner
     given: Dict[str, Any] = {
@@ -59,10 +63,10 @@ def init(
     }  # fmt: skip
     options = {name: value for name, value in given.items() if value not in (None, 0.0)}
     if _default is not None and not _default.closed and _owner == os.getpid():
-        if group is None and not options:
+        if group is None and not options and not join:
             return _default
         raise InvalidInput("the world of this process exists already: call ferry.shutdown() first")
-    _default = _make(group, options)
+    _default = _make(group, options) if join is False else _join(group, join, options)
     _owner = os.getpid()
     return _default
 
@@ -79,6 +83,12 @@ def _make(group: Any, options: Any) -> "World":
     from ._exchange import TorchExchange
 
     return _ferry.world_from_exchange(TorchExchange(group), **options)
+
+
+def _join(group: Any, join: Any, options: Any) -> "World":
+    if group is not None:
+        raise InvalidInput("ferry.init: a rank that joins is in no group yet; give join alone")
+    return _ferry.world_join(None if join is True else join, **options)
 
 
 def described_by_environment() -> bool:

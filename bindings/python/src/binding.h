@@ -69,6 +69,8 @@ bool fp_ended(ferry_status status, const ferry_error *error);
 
 /* Converts as PyUnicode_FSConverter does, and refuses zero bytes in a sentence of ferry's. */
 int fp_path_bytes(PyObject *path, void *bytes_out);
+/* The same; None is NULL. */
+int fp_optional_path_bytes(PyObject *path, void *bytes_out);
 
 /*
  * Calls with a path (a str, bytes or a PathLike) and without the interpreter's lock. False with an
@@ -210,9 +212,11 @@ bool fp_add_service(PyObject *module);
 bool fp_add_plan(PyObject *module);
 bool fp_add_reshard(PyObject *module);
 bool fp_add_map(PyObject *module);
+bool fp_add_names(PyObject *module);
 bool fp_add_schedule(PyObject *module);
 bool fp_add_mixed(PyObject *module);
 bool fp_add_checkpoint(PyObject *module);
+bool fp_add_log(PyObject *module);
 /* What a PyMethodDef has of a function that takes keywords. */
 #define FP_KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
 /* A docstring that begins with the name and the parameters: what inspect.signature and help show.

@@ -380,16 +380,18 @@ static PyObject *reshard(PyObject *module, PyObject *args, PyObject *kwargs)
     (void)module;
     static char *names[] = {"checkpoint", "to",         "path",       "subset",     "cast",
                             "quantize",   "dequantize", "part_bytes", "memory_cap", "threads",
-                            "resume",     "dry_run",    "progress",   "onto",       NULL};
+                            "resume",     "dry_run",    "progress",   "onto",       "names",
+                            "config",     NULL};
     reshard_call c = {.options = FERRY_RESHARD_OPTIONS_INIT,
                       .totals = FERRY_RESHARD_TOTALS_INIT,
                       .result = FERRY_RESHARD_RESULT_INIT};
-    PyObject *from, *to = NULL, *path, *cast, *part, *cap, *threads, *progress, *onto;
+    PyObject *from, *to = NULL, *path, *cast, *part, *cap, *threads, *progress, *onto, *config;
+    PyObject *config_path = NULL;
     int resume, dry_run;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O&OzOzzOOOppOO", names, checkpoint_type,
-                                     &from, fp_path_bytes, &to, &path, &c.options.subset, &cast,
-                                     &c.options.quantize, &c.options.dequantize, &part, &cap,
-                                     &threads, &resume, &dry_run, &progress, &onto)) {
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "O!O&OzOzzOOOppOOzO", names, checkpoint_type, &from, fp_path_bytes, &to,
+            &path, &c.options.subset, &cast, &c.options.quantize, &c.options.dequantize, &part,
+            &cap, &threads, &resume, &dry_run, &progress, &onto, &c.options.names, &config)) {
         return NULL;
     }
     PyObject *made = NULL;
@@ -401,11 +403,14 @@ static PyObject *reshard(PyObject *module, PyObject *args, PyObject *kwargs)
         fp_raise(FERRY_ERR_INVALID_INPUT, "dst is missing: only a dry run does without it");
     } else if ((path == Py_None || fp_path_bytes(path, &c.path)) &&
                (onto == Py_None || fp_path_bytes(onto, &c.onto)) &&
+               (config == Py_None || fp_path_bytes(config, &config_path)) &&
                take_options(&c, cast, part, cap, threads)) {
+        c.options.config_path = config_path == NULL ? NULL : PyBytes_AsString(config_path);
         made = reshard_all(&c, progress);
     }
     Py_XDECREF(c.path);
     Py_XDECREF(c.onto);
+    Py_XDECREF(config_path);
     Py_DECREF(to);
     return made;
 }
@@ -480,7 +485,7 @@ bool fp_add_checkpoint(PyObject *module)
         {"reshard", FP_KEYWORDS(reshard),
          FP_DOC("reshard($module, /, checkpoint, to, path, subset, cast, quantize, dequantize, "
                 "part_bytes, memory_cap, "
-                "threads, resume, dry_run, progress, onto)",
+                "threads, resume, dry_run, progress, onto, names, config)",
                 "Writes a checkpoint in another layout, or says what that would write.")},
         {"verify", FP_KEYWORDS(verify),
          FP_DOC("verify($module, /, a, b, cast, quantize, dequantize, memory_cap, threads, "

@@ -5,20 +5,7 @@
 #include "queue.h"
 #include "service.h"
 
-/*
- * What ferry.MixedCommHandler is made of; the class itself, with what it says of its arguments, is
- * in ferry/_mixed.py.
- */
-typedef struct fp_mixed {
-    PyObject_HEAD
-    fp_use use;
-    ferry_mixed_comm *comm; /* NULL: not made yet, or shut down */
-    PyObject *world_object;
-    PyObject *lender;   /* the service whose transport it uses, or NULL */
-    ferry_world *world; /* of that; the handle keeps it, also when the object is closed */
-    uint32_t dtype;
-    uint32_t dp_size;
-} fp_mixed;
+/* The class itself, with what it says of its arguments, is in ferry/_mixed.py. */
 
 /* Making and ending. */
 
@@ -189,6 +176,10 @@ static PyObject *shut_down(PyObject *self, PyObject *unused)
     if (own->comm == NULL || !fp_is_own(&own->use)) {
         Py_RETURN_NONE;
     }
+    if (own->n_requests > 0) {
+        return fp_raise(FERRY_ERR_MISUSE,
+                        "shutdown while a call is under way: wait for its request first");
+    }
     if (!fp_enter(&own->use, true)) {
         return NULL;
     }
@@ -209,6 +200,7 @@ static PyObject *abandon(PyObject *self, PyObject *unused)
 {
     (void)unused;
     ((fp_mixed *)self)->comm = NULL;
+    ((fp_mixed *)self)->is_abandoned = true;
     Py_RETURN_NONE;
 }
 
@@ -284,13 +276,6 @@ static PyObject *run_autotune(PyObject *self, PyObject *unused)
 
 /* Calls. */
 
-typedef struct call {
-    uint32_t op, mode;
-    fp_operand in, out;
-    PyObject *x_out; /* owned */
-    ferry_queue *queue;
-} call;
-
 static uint64_t rows_out(const fp_mixed *own, uint32_t op, uint64_t rows)
 {
     switch (op) {
@@ -305,7 +290,7 @@ static uint64_t rows_out(const fp_mixed *own, uint32_t op, uint64_t rows)
     }
 }
 
-static PyObject *make_out(const fp_mixed *own, const call *c, PyObject *x_in)
+static PyObject *make_out(const fp_mixed *own, const fp_mixed_call *c, PyObject *x_in)
 {
     unsigned long long rows = rows_out(own, c->op, c->in.tensor.rows);
     PyObject *module = PyImport_ImportModule("ferry._mixed");
@@ -318,7 +303,7 @@ static PyObject *make_out(const fp_mixed *own, const call *c, PyObject *x_in)
 }
 
 /* Dims behind the first are the input's; the library, which sees columns only, checks the rows. */
-static bool check_dims(const call *c)
+static bool check_dims(const fp_mixed_call *c)
 {
     const fp_operand *in = &c->in, *out = &c->out;
     if (in->n_dims != out->n_dims) {
@@ -340,19 +325,21 @@ static bool check_dims(const call *c)
 }
 
 static bool prepare(const fp_mixed *own, PyObject *op, PyObject *x_in, PyObject *x_out,
-                    PyObject *mode, call *c)
+                    PyObject *mode, fp_mixed_call *c)
 {
     if (!fp_mixed_op_of(op, &c->op) || !fp_mixed_mode_of(mode, &c->mode) ||
         !fp_operand_of(x_in, "x_in", own->dtype, false, &c->in)) {
         return false;
     }
+    Py_INCREF(x_in);
+    c->x_in = x_in;
     c->x_out = x_out == Py_None ? make_out(own, c, x_in) : (Py_INCREF(x_out), x_out);
     return c->x_out != NULL && fp_operand_of(c->x_out, "x_out", own->dtype, true, &c->out) &&
            check_dims(c);
 }
 
 /* In host order it begins behind what is under way on tensors; on a device's queue, behind that. */
-static bool await_others(const call *c)
+static bool await_others(const fp_mixed_call *c)
 {
     return ferry_queue_kind(c->queue) == FERRY_MEMORY_CUDA ||
            (fp_space_await(c->in.view.space, c->in.view.source) &&
@@ -379,7 +366,7 @@ static void refuse(fp_mixed *own)
 }
 
 /* Its own end is waited for, not that of what else is on the queue. */
-static ferry_status call_on_queue(fp_mixed *own, const call *c, ferry_error *error)
+static ferry_status call_on_queue(fp_mixed *own, const fp_mixed_call *c, ferry_error *error)
 {
     ferry_request *request = NULL;
     ferry_status status = ferry_mixed_comm_start(own->comm, c->op, &c->in.tensor, &c->out.tensor,
@@ -391,7 +378,7 @@ static ferry_status call_on_queue(fp_mixed *own, const call *c, ferry_error *err
     return status;
 }
 
-static bool carry_out(fp_mixed *own, const call *c)
+static bool carry_out(fp_mixed *own, const fp_mixed_call *c)
 {
     ferry_error error;
     bool guarded;
@@ -416,35 +403,46 @@ PyDoc_STRVAR(
            "fastest. It begins when the earlier work of the queue is done, and returns at its "
            "end."));
 
+bool fp_mixed_call_begin(fp_mixed *own, PyObject *const arguments[5], fp_mixed_call *c)
+{
+    PyObject *given = arguments[4];
+    c->queue_object = fp_queue_for_call(given); /* which has waited for a stream */
+    bool good = c->queue_object != NULL && fp_queue_of(c->queue_object, &c->queue) &&
+                prepare(own, arguments[0], arguments[1], arguments[2], arguments[3], c) &&
+                (c->queue_object != given || await_others(c));
+    if (!good) {
+        refuse(own);
+    }
+    return good;
+}
+
+void fp_mixed_call_clear(fp_mixed_call *c)
+{
+    Py_CLEAR(c->queue_object);
+    Py_CLEAR(c->x_in);
+    Py_CLEAR(c->x_out);
+    fp_operand_clear(&c->in);
+    fp_operand_clear(&c->out);
+}
+
 static PyObject *run(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"op", "x_in", "x_out", "mode", "queue", NULL};
     fp_mixed *own = (fp_mixed *)self;
-    call c = {.in = FP_OPERAND_INIT, .out = FP_OPERAND_INIT};
-    PyObject *op, *x_in, *x_out = Py_None, *mode = Py_None, *queue = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|OOO", names, &op, &x_in, &x_out, &mode,
-                                     &queue) ||
+    fp_mixed_call c = FP_MIXED_CALL_INIT;
+    PyObject *a[5] = {NULL, NULL, Py_None, Py_None, Py_None}, *made = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|OOO", names, &a[0], &a[1], &a[2], &a[3],
+                                     &a[4]) ||
         !fp_enter(&own->use, own->comm != NULL)) {
         return NULL;
     }
-    PyObject *given = queue;
-    queue = fp_queue_for_call(queue); /* which has waited for a stream */
-    bool good = queue != NULL && fp_queue_of(queue, &c.queue) &&
-                prepare(own, op, x_in, x_out, mode, &c) && (queue != given || await_others(&c));
-    if (good) {
-        good = carry_out(own, &c);
-    } else {
-        refuse(own);
+    if (fp_mixed_call_begin(own, a, &c) && carry_out(own, &c)) {
+        made = c.x_out;
+        Py_INCREF(made);
     }
     fp_leave(&own->use);
-    Py_XDECREF(queue);
-    fp_operand_clear(&c.in);
-    fp_operand_clear(&c.out);
-    if (!good) {
-        Py_XDECREF(c.x_out);
-        return NULL;
-    }
-    return c.x_out;
+    fp_mixed_call_clear(&c);
+    return made;
 }
 
 static PyObject *select_mode(PyObject *self, PyObject *args)
@@ -676,6 +674,12 @@ static PyMethodDef methods[] = {
      FP_DOC("run_autotune($self, /)",
             "Collective: measures every operation in every mode and remembers the fastest.")},
     {"run", FP_KEYWORDS(run), run_doc},
+    {"start", FP_KEYWORDS(fp_mixed_start),
+     FP_DOC("start($self, /, op, x_in, x_out=None, mode=None, queue=None)",
+            "Collective: begins what run() carries out, and returns a ferry.MixedRequest. Bytes "
+            "move within its test() and wait(), and while this rank waits in another call of the "
+            "world; on a device's queue, in its order. Until the end both tensors are the "
+            "library's, and in host order the handler begins nothing else.")},
     {"_select_mode", select_mode, METH_VARARGS,
      FP_DOC("_select_mode($self, op, x_in, /)", "The number of the mode that was chosen.")},
     {"_valid_ops", valid_ops, METH_NOARGS,
@@ -716,5 +720,5 @@ bool fp_add_mixed(PyObject *module)
                                .flags =
                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
                                .slots = slots};
-    return fp_add_type(module, &spec) != NULL;
+    return fp_add_type(module, &spec) != NULL && fp_add_mixed_request(module);
 }

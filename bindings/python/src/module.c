@@ -122,9 +122,10 @@ static int fill(PyObject *module)
         return -1;
     }
     bool all = fp_add_errors(module) && fp_add_view(module) && fp_add_world(module) &&
-               fp_add_service(module) && fp_add_plan(module) && fp_add_map(module) && fp_add_reshard(module) &&
-               fp_add_schedule(module) && fp_add_mixed(module) && fp_add_checkpoint(module) &&
-               fp_add_queue(module);
+               fp_add_service(module) && fp_add_plan(module) && fp_add_map(module) &&
+               fp_add_names(module) && fp_add_reshard(module) && fp_add_schedule(module) &&
+               fp_add_mixed(module) && fp_add_checkpoint(module) && fp_add_queue(module) &&
+               fp_add_log(module);
     return all ? 0 : -1;
 }
 

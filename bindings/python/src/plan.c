@@ -133,6 +133,22 @@ static PyObject *get_tensor_count(PyObject *self, void *unused)
     return PyLong_FromSize_t(ferry_spec_tensor_count(((fp_spec *)self)->spec));
 }
 
+static PyObject *write_spec(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    const ferry_spec *spec = ((fp_spec *)self)->spec;
+    fp_text text = {NULL, 0, 0};
+    ferry_error error;
+    PyThreadState *thread = PyEval_SaveThread();
+    ferry_status status = ferry_spec_write_json(spec, fp_text_write, &text, &error);
+    PyEval_RestoreThread(thread);
+    if (status != FERRY_OK) {
+        fp_text_clear(&text);
+        return fp_raise(status, error.message);
+    }
+    return fp_text_take(&text);
+}
+
 static void dealloc_spec(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
@@ -412,6 +428,44 @@ static PyObject *write_json(PyObject *self, PyObject *args, PyObject *kwargs)
     return fp_text_take(&text);
 }
 
+static ferry_status make_html(const ferry_plan *plan, const char *title, bool has_schedule,
+                              fp_text *text, ferry_error *error)
+{
+    ferry_report_options options = FERRY_REPORT_OPTIONS_INIT;
+    ferry_schedule *schedule = NULL;
+    ferry_status status = FERRY_OK;
+    if (has_schedule) {
+        status = ferry_schedule_create_for_plan(plan, NULL, &schedule, error);
+    }
+    options.title = title;
+    options.schedule = schedule;
+    if (status == FERRY_OK) {
+        status = ferry_plan_write_html(plan, &options, fp_text_write, text, error);
+    }
+    ferry_schedule_destroy(schedule);
+    return status;
+}
+
+static PyObject *write_html(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"title", "schedule", NULL};
+    fp_text text = {NULL, 0, 0};
+    const char *title = NULL;
+    int schedule = 0;
+    ferry_error error;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|zp", names, &title, &schedule)) {
+        return NULL;
+    }
+    PyThreadState *thread = PyEval_SaveThread();
+    ferry_status status = make_html(((fp_plan *)self)->plan, title, schedule != 0, &text, &error);
+    PyEval_RestoreThread(thread);
+    if (status != FERRY_OK) {
+        fp_text_clear(&text);
+        return fp_raise(status, error.message);
+    }
+    return fp_text_take(&text);
+}
+
 static void dealloc_plan(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
@@ -425,6 +479,11 @@ static void dealloc_plan(PyObject *self)
 
 static bool add_spec(PyObject *module)
 {
+    static PyMethodDef methods[] = {
+        {"write_json", write_spec, METH_NOARGS,
+         FP_DOC("write_json($self, /)", "ferry.spec/1 as a text.")},
+        {NULL, NULL, 0, NULL},
+    };
     static PyGetSetDef properties[] = {
         {"tensor_count", get_tensor_count, NULL, "How many tensors the model has.", NULL},
         {NULL, NULL, NULL, NULL, NULL},
@@ -432,6 +491,7 @@ static bool add_spec(PyObject *module)
     static PyType_Slot slots[] = {
         {Py_tp_doc, (void *)FP_DOC("Spec()", "Two layouts of one model; ferry.Spec makes one.")},
         {Py_tp_new, (void *)fp_refuse_new},
+        {Py_tp_methods, methods},
         {Py_tp_getset, properties},
         {Py_tp_dealloc, (void *)dealloc_spec},
         {0, NULL},
@@ -454,6 +514,8 @@ static bool add_plan(PyObject *module)
                 "(in, out, local, number of moves to it) of a rank.")},
         {"write_json", FP_KEYWORDS(write_json),
          FP_DOC("write_json($self, /, rank=None, summary=False)", "ferry.plan/1 as a text.")},
+        {"write_html", FP_KEYWORDS(write_html),
+         FP_DOC("write_html($self, /, title=None, schedule=False)", "The report, a page of HTML.")},
         {"moves", fp_plan_moves, METH_O,
          FP_DOC("moves($self, rank, /)", "An iterator of moves: of a rank, or with None of all.")},
         {"traffic", fp_plan_traffic, METH_O,
@@ -524,5 +586,5 @@ bool fp_add_plan(PyObject *module)
         {NULL, NULL, 0, NULL},
     };
     return add_spec(module) && add_plan(module) && fp_add_plan_visit(module) &&
-           fp_add_functions(module, functions);
+           fp_add_plan_schedule(module) && fp_add_functions(module, functions);
 }

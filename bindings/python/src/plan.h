@@ -34,4 +34,7 @@ PyObject *fp_plan_traffic(PyObject *self, PyObject *rank);
 PyObject *fp_plan_shards(PyObject *self, PyObject *args);
 bool fp_add_plan_visit(PyObject *module);
 
+/* plan_schedule.c */
+bool fp_add_plan_schedule(PyObject *module);
+
 #endif

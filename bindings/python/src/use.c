@@ -85,6 +85,15 @@ int fp_path_bytes(PyObject *path, void *bytes_out)
     return done;
 }
 
+int fp_optional_path_bytes(PyObject *path, void *bytes_out)
+{
+    if (path != Py_None) {
+        return fp_path_bytes(path, bytes_out);
+    }
+    *(PyObject **)bytes_out = NULL;
+    return 1;
+}
+
 bool fp_with_path(PyObject *path, fp_path_fn call, void *context)
 {
     PyObject *bytes;

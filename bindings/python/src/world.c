@@ -48,6 +48,7 @@ typedef struct making {
     const ferry_bootstrap *bootstrap;
     const char *path;
     uint32_t rank, n_ranks;
+    bool joins; /* a world that grows */
     ferry_world *world;
     ferry_world **worlds;
 } making;
@@ -55,6 +56,9 @@ typedef struct making {
 static ferry_status make(void *context, ferry_error *error)
 {
     making *m = context;
+    if (m->joins) {
+        return ferry_world_join(m->path, &m->options, &m->world, error);
+    }
     if (m->bootstrap != NULL) {
         return ferry_world_create_from_bootstrap(m->bootstrap, &m->options, &m->world, error);
     }
@@ -120,6 +124,22 @@ static PyObject *from_file(PyObject *module, PyObject *args, PyObject *kwargs)
     m.path = PyBytes_AsString(path);
     PyObject *made = fp_block(NULL, make, &m) ? wrap(m.world) : NULL;
     Py_DECREF(path);
+    return made;
+}
+
+static PyObject *join(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    static char *names[] = {"path", OPTION_NAMES, NULL};
+    making m = {.options = default_options(), .joins = true};
+    PyObject *path = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O&" OPTION_FORMAT, names,
+                                     fp_optional_path_bytes, &path, OPTION_PLACES(m.options))) {
+        return NULL;
+    }
+    m.path = path == NULL ? NULL : PyBytes_AsString(path);
+    PyObject *made = fp_block(NULL, make, &m) ? wrap(m.world) : NULL;
+    Py_XDECREF(path);
     return made;
 }
 
@@ -269,6 +289,8 @@ typedef struct collective {
     size_t n_all;
     uint32_t min_ranks;
     ferry_world *smaller;
+    ferry_grow_options growth;
+    ferry_world *larger;
 } collective;
 
 static ferry_status call_barrier(void *context, ferry_error *error)
@@ -294,6 +316,12 @@ static ferry_status call_shrink(void *context, ferry_error *error)
 {
     collective *c = context;
     return ferry_world_shrink(c->world, c->min_ranks, &c->smaller, error);
+}
+
+static ferry_status call_grow(void *context, ferry_error *error)
+{
+    collective *c = context;
+    return ferry_world_grow(c->world, &c->growth, &c->larger, error);
 }
 
 /* Runs one on an open world; false with an exception. The world stays entered: fp_leave follows. */
@@ -370,6 +398,65 @@ static PyObject *shrink(PyObject *self, PyObject *args, PyObject *kwargs)
     if (made != NULL) {
         ((fp_world *)made)->is_thread = ((fp_world *)self)->is_thread;
     }
+    return made;
+}
+
+/* A sequence of numbers, to be freed with PyMem_Free; None is NULL. */
+static bool take_members(PyObject *given, uint32_t **members_out, uint32_t n_wanted)
+{
+    if (given == Py_None) {
+        return true;
+    }
+    Py_ssize_t n = PySequence_Size(given);
+    if (n < 0) {
+        return false;
+    }
+    if ((size_t)n != n_wanted) {
+        fp_raise_format(FERRY_ERR_INVALID_INPUT, "members has %zd numbers for %u newcomers", n,
+                        n_wanted);
+        return false;
+    }
+    uint32_t *members = PyMem_Calloc((size_t)n + 1, sizeof *members);
+    if (members == NULL) {
+        PyErr_NoMemory();
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *one = PySequence_GetItem(given, i);
+        unsigned long number = one == NULL ? 0 : PyLong_AsUnsignedLong(one);
+        Py_XDECREF(one);
+        if (PyErr_Occurred() != NULL) {
+            PyMem_Free(members);
+            return false;
+        }
+        members[i] = number > UINT32_MAX ? UINT32_MAX : (uint32_t)number;
+    }
+    *members_out = members;
+    return true;
+}
+
+static PyObject *grow(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"newcomers", "members", "path", "join_limit", NULL};
+    collective c = {.growth = FERRY_GROW_OPTIONS_INIT};
+    PyObject *members = Py_None, *path = NULL, *made = NULL;
+    uint32_t *numbers = NULL;
+    c.growth.n_newcomers = 1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|I$OO&d", names, &c.growth.n_newcomers,
+                                     &members, fp_optional_path_bytes, &path,
+                                     &c.growth.join_seconds)) {
+        return NULL;
+    }
+    if (take_members(members, &numbers, c.growth.n_newcomers)) {
+        c.growth.members = numbers;
+        c.growth.path = path == NULL ? NULL : PyBytes_AsString(path);
+        if (collect(self, call_grow, &c)) {
+            fp_leave(&((fp_world *)self)->use);
+            made = wrap(c.larger);
+        }
+    }
+    PyMem_Free(numbers);
+    Py_XDECREF(path);
     return made;
 }
 
@@ -503,6 +590,9 @@ static PyMethodDef methods[] = {
      FP_DOC("broadcast($self, /, data, root=0)", "What rank `root` gives, on every rank.")},
     {"shrink", FP_KEYWORDS(shrink),
      FP_DOC("shrink($self, /, min_size=0)", "After a loss: a world of the ranks that live.")},
+    {"grow", FP_KEYWORDS(grow),
+     FP_DOC("grow($self, /, newcomers=1, *, members=None, path=None, join_limit=0.0)",
+            "A world of these ranks and of newcomers, which call ferry.init(join=) meanwhile.")},
     {"abort", FP_KEYWORDS(abort_world),
      FP_DOC("abort($self, /, reason='the program ended the world')",
             "Ends the world on every rank, with a reason.")},
@@ -518,8 +608,9 @@ static PyMethodDef methods[] = {
 static PyGetSetDef properties[] = {
     {"rank", get_rank, NULL, "This rank.", NULL},
     {"size", get_size, NULL, "How many ranks there are.", NULL},
-    {"epoch", get_epoch, NULL, "How often the world has shrunk.", NULL},
-    {"members", get_members, NULL, "Who each rank was in the first world.", NULL},
+    {"epoch", get_epoch, NULL, "How often the world has shrunk or grown.", NULL},
+    {"members", get_members, NULL, "Who each rank is among all members, by which plans name ranks.",
+     NULL},
     {"n_nodes", get_n_nodes, NULL, "How many nodes there are.", NULL},
     {"node", get_node, NULL, "The node of this rank.", NULL},
     {"local_rank", get_local_rank, NULL, "This rank's number on its node.", NULL},
@@ -534,6 +625,10 @@ static PyMethodDef functions[] = {
      FP_DOC("world_from_file($module, /, path, rank, size, *, secret=None, deadline=0.0, "
             "entry_limit=0.0, join_limit=0.0, nodes=None, host=None)",
             "Joins a world whose ranks meet in a file.")},
+    {"world_join", FP_KEYWORDS(join),
+     FP_DOC("world_join($module, /, path=None, *, secret=None, deadline=0.0, entry_limit=0.0, "
+            "join_limit=0.0, nodes=None, host=None)",
+            "Joins a world whose members call World.grow.")},
     {"world_from_exchange", FP_KEYWORDS(from_exchange), from_exchange_doc},
     {"world_of_threads", FP_KEYWORDS(threads),
      FP_DOC("world_of_threads($module, /, size, *, secret=None, deadline=0.0, entry_limit=0.0, "

@@ -228,7 +228,6 @@ class Reprs(unittest.TestCase):
         ops = plan.for_rank(0).send_ops
         self.assertEqual(len(ops), 1000)
         self.assertRegex(repr(ops), r"^\[TransferOp\(.*, \.\.\. 968 more\]$")
-        self.assertLess(len(ops._seen), 100)  # and the others are not made for it
 
 
 class Table(unittest.TestCase):

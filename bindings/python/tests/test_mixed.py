@@ -206,12 +206,15 @@ class Alone(unittest.TestCase):
         with MixedCommHandler(*ALONE, use_autotune=False) as handler:
             for _ in range(100):
                 handler.run(0, x, y)
+                handler.start(0, x, y).wait()
+                handler.start(0, x, y)
                 for arguments in ((0, x, z), (0, z, y), (0, y, x, "fast"), (9, x, y)):
-                    try:
-                        handler.run(*arguments)
-                    except ferry.InvalidInput:
-                        pass
-        del handler, arguments
+                    for call in (handler.run, handler.start):
+                        try:
+                            call(*arguments)
+                        except ferry.InvalidInput:
+                            pass
+        del handler, arguments, call
         self.assertEqual([sys.getrefcount(one) for one in (x, y, z)], before)
         x.append(2)  # no buffer of it is held any more
 
@@ -267,8 +270,100 @@ class Threads(unittest.TestCase):
         self.assertEqual(outputs, [floats([11, 22])] * 2)
         self.together(self.end)
 
+    def test_started_calls(self):
+        """One rank polls, the other runs; and both look at the end again."""
+        x = [floats([rank + 1.0] * 3001) for rank in range(2)]
+        y = [floats([0] * 3001) for _ in range(2)]
+
+        def call(rank):
+            for turn in range(20):
+                if (turn + rank) % 3 == 0:
+                    self.assertIs(self.handlers[rank].run(0, x[rank], y[rank]), y[rank])
+                    continue
+                request = self.handlers[rank].start("all-reduce", x[rank], x_out=y[rank])
+                while (turn + rank) % 3 == 1 and not request.test():
+                    self.assertFalse(request.done)
+                for _ in range(2):
+                    self.assertIs(request.wait(), y[rank])
+                self.assertTrue(request.done and request.test())
+                self.assertEqual(repr(request), "<ferry.MixedRequest, ended>")
+
+        self.together(call)
+        self.assertEqual(y, [floats([3.0] * 3001)] * 2)
+        self.assertEqual(self.handlers[0].counts().calls, 20)
+        self.together(self.end)
+
+    def test_while_a_call_is_under_way(self):
+        y = [floats([0, 0]), floats([0, 0])]
+        request = self.handlers[0].start(0, floats([1, 2]), y[0])
+        self.assertEqual(repr(request), "<ferry.MixedRequest, under way>")
+        for refused in (self.handlers[0].start, self.handlers[0].run):
+            with self.assertRaisesRegex(ferry.Misuse, "a request, uses this handle"):
+                refused(0, floats([1, 2]), y[0])
+            with self.assertRaises(ferry.InvalidInput):  # and says so to nobody
+                refused(0, object(), y[0])
+        self.assertFalse(request.test())
+        second = threading.Thread(target=self.handlers[1].run, args=(0, floats([10, 20]), y[1]))
+        second.start()
+        self.assertIs(request.wait(), y[0])
+        second.join()
+        self.assertEqual(y, [floats([11, 22])] * 2)
+        self.together(self.end)
+
+    def test_a_request_that_is_let_go_ends_well(self):
+        y = [floats([0, 0]), floats([0, 0])]
+        second = threading.Thread(target=self.handlers[1].run, args=(0, floats([10, 20]), y[1]))
+        second.start()
+        self.handlers[0].start(0, floats([1, 2]), y[0])
+        second.join()
+        self.assertEqual(y, [floats([11, 22])] * 2)
+        self.together(self.end)
+
+    def test_a_cancelled_call_ends_on_all_ranks(self):
+        found = [[], []]
+        request = self.handlers[0].start(0, floats([1, 2]), floats([0, 0]))
+        request.cancel()
+
+        def call(rank):
+            for _ in range(2):
+                try:
+                    if rank == 0:
+                        request.wait()
+                    else:
+                        self.handlers[1].start(0, floats([1, 2]), floats([0, 0])).wait()
+                except ferry.Error as error:
+                    found[rank].append((type(error), str(error)))
+
+        self.together(call)
+        for rank in range(2):
+            self.assertEqual(len(found[rank]), 2)
+            self.assertEqual(*found[rank])
+            self.assertIs(found[rank][0][0], ferry.Aborted)
+            self.assertIn("rank 0 cancelled call 1", found[rank][0][1])
+        self.together(self.end_badly)
+
+    def test_shut_down_under_way(self):
+        """It is refused, and the call goes on."""
+        y = [floats([0, 0]), floats([0, 0])]
+        request = self.handlers[0].start(0, floats([1, 2]), y[0])
+        with self.assertRaisesRegex(ferry.Misuse, "wait for its request first"):
+            self.handlers[0].shutdown()
+        self.assertFalse(self.handlers[0].closed)
+        second = threading.Thread(target=self.handlers[1].run, args=(0, floats([10, 20]), y[1]))
+        second.start()
+        self.assertIs(request.wait(), y[0])
+        second.join()
+        self.together(self.end)
+
     def end(self, rank):
         self.handlers[rank].shutdown()
+        self.worlds[rank].close()
+
+    def end_badly(self, rank):
+        try:
+            self.handlers[rank].shutdown()
+        except ferry.Error:
+            pass
         self.worlds[rank].close()
 
 

@@ -112,6 +112,18 @@ def in_place(rank, size):
     return float(x[2, 3])
 
 
+def dropped_inputs(rank, size):
+    """What a call that was begun reads stays, whoever lets go of it."""
+    n, sums = 1 << 16, []
+    with handler_of(Topology(size, 1, 1, 1), rank, torch.float32) as handler:
+        for turn in range(5):
+            request = handler.start(0, torch.full((n,), rank + 1.0 + turn), torch.zeros(n))
+            others = [torch.full((n,), 99.0) for _ in range(8)]  # in its memory, if that is free
+            sums += request.wait().unique().tolist()
+            del others
+    return sums
+
+
 def bad_calls(rank, size):
     """Each is refused on all ranks alike, and the next call works."""
     begin_torch()
@@ -228,7 +240,7 @@ def deterministic(rank, size):
 
 # What the ranks of one start of processes do: torch takes seconds to load.
 TURNS = {
-    2: (("numbers", [(2, 1, 1, 1), (1, 2, 1, 1)]), ("in_place",), ("bad_calls",),
+    2: (("numbers", [(2, 1, 1, 1), (1, 2, 1, 1)]), ("in_place",), ("dropped_inputs",), ("bad_calls",),
         ("changed_tensors",), ("tuned",)),
     3: (("on_a_group",), ("deterministic",)),
     4: (("numbers", [(4, 1, 1, 1), (1, 4, 1, 1), (2, 2, 1, 1)]), ("in_place",)),
@@ -236,7 +248,8 @@ TURNS = {
 
 
 def take_turns(rank, size):
-    functions = {"numbers": numbers_of, "in_place": in_place, "bad_calls": bad_calls,
+    functions = {"numbers": numbers_of, "in_place": in_place,
+                 "dropped_inputs": dropped_inputs, "bad_calls": bad_calls,
                  "changed_tensors": changed_tensors, "tuned": tuned, "on_a_group": on_a_group,
                  "deterministic": deterministic}
     return {name: functions[name](rank, size, *others) for name, *others in TURNS[size]}
@@ -262,6 +275,9 @@ class OnTorch(unittest.TestCase):
     def test_in_place(self):
         self.check(2, "in_place", [3.0] * 2)
         self.check(4, "in_place", [10.0] * 4)
+
+    def test_dropped_inputs(self):
+        self.check(2, "dropped_inputs", [[3.0 + 2 * turn for turn in range(5)]] * 2)
 
     def test_bad_calls(self):
         self.check(2, "bad_calls", [[]] * 2)

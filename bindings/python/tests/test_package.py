@@ -4,6 +4,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 
@@ -44,6 +45,7 @@ if standard is not None:
         """Importing costs what is loaded: of ferry the package alone, of others next to nothing."""
         code = """
 import sys
+import tempfile
 before = set(sys.modules)
 import ferry
 loaded = set(sys.modules) - before
@@ -311,6 +313,27 @@ def die(rank, size):
         return error.ranks, smaller.rank, smaller.size, smaller.members, smaller.epoch
 
 
+def grow(rank, size, path):
+    """Two ranks, and a third that joins them; then a fourth that does not come."""
+    if rank == 2:
+        world = ferry.init(join=path, deadline=100.0)
+        world.barrier()
+        return world.rank, world.size, world.members, world.epoch
+    os.environ.update(WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    world = ferry.init(deadline=100.0)
+    try:
+        world.grow(path=path + ".other", join_limit=0.2)
+        return "nobody came, and it grew"
+    except ferry.Timeout as error:
+        if "rank 2 of 3 never came" not in str(error):
+            return str(error)
+    world.barrier()
+    larger = world.grow(members=[7], path=path)
+    larger.barrier()
+    world.close()
+    return larger.rank, larger.size, larger.members, larger.epoch
+
+
 class Ranks(unittest.TestCase):
     def test_talking(self):
         for rank, value in enumerate(run_ranks(talk, 3)):
@@ -320,6 +343,24 @@ class Ranks(unittest.TestCase):
         values = run_ranks(die, 3, may_fail=(2,))
         for rank, value in enumerate(values[:2]):
             self.assertEqual(value, ((2,), rank, 2, (0, 1), 1))
+
+    def test_growing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            values = run_ranks(grow, 3, os.path.join(folder, "meet"))
+        for rank, value in enumerate(values):
+            self.assertEqual(value, (rank, 3, (0, 1, 7), 1))
+
+    def test_growing_refused(self):
+        (world,) = ferry._ferry.world_of_threads(1)
+        with self.assertRaisesRegex(ferry.InvalidInput, "members has 1 numbers for 2 newcomers"):
+            world.grow(2, members=[1])
+        with self.assertRaisesRegex(ferry.Misuse, "newcomers_out"):
+            world.grow()
+        with self.assertRaises(TypeError):
+            world.grow(1, members=["one"])
+        with self.assertRaisesRegex(ferry.InvalidInput, "give join alone"):
+            ferry.init(object(), join=True)
+        world.close()
 
     def test_a_rank_that_never_comes(self):
         code = "import ferry\ntry:\n    ferry.init(join_limit=0.5)\nexcept ferry.Timeout as e:\n" \

@@ -13,7 +13,6 @@ import tempfile
 import threading
 import unittest
 from html.parser import HTMLParser
-from unittest import mock
 
 import ferry
 
@@ -568,66 +567,77 @@ class PlanTest(unittest.TestCase):
         self.assertEqual(os.waitpid(child, 0)[1], 0)
 
 
-class Tables(HTMLParser):
-    """The cells of tables, and whether all tags are closed."""
+class Tags(HTMLParser):
+    """The attributes of tags, the texts inside them, and whether all are closed."""
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.tables, self.captions = [], [], []
+        self.open, self.tags, self.texts = [], [], []
         self.feed(text)
         self.close()
 
     def handle_starttag(self, tag, attributes):
-        self.open.append(tag)
-        if tag == "table":
-            self.tables.append([])
-        elif tag == "tr":
-            self.tables[-1].append([])
-        elif tag in ("td", "th"):
-            self.tables[-1][-1].append("")
+        if tag not in ("meta", "!doctype"):
+            self.open.append(tag)
+        self.tags.append((tag, dict(attributes)))
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag, tag
 
     def handle_data(self, data):
-        if self.open and self.open[-1] in ("td", "th"):
-            self.tables[-1][-1][-1] += data
-        elif self.open and self.open[-1] == "caption":
-            self.captions.append(data)
+        self.texts.append((self.open[-1] if self.open else "", data))
+
+
+def report_of(page):
+    """The data of a report, and the tags around it."""
+    tags = Tags(page)
+    assert tags.open == [], tags.open
+    index = page.index('<script id="report" type="application/json">')
+    begin = page.index(">", index) + 1
+    return json.loads(page[begin:page.index("</script>", begin)]), tags
 
 
 class HtmlTest(unittest.TestCase):
     def test_small(self):
-        page = Tables(ferry.plan(two(dim=1))._repr_html_())
-        self.assertEqual(page.open, [])
-        ranks, matrix = page.tables
-        self.assertEqual(ranks, [["rank", "receives", "sends", "keeps"],
-                                 ["0", "8 B", "24 B", "8 B"], ["1", "8 B", "24 B", "8 B"],
-                                 ["2", "16 B", "", ""], ["3", "16 B", "", ""]])
-        self.assertEqual(matrix, [["from \\ to", "0", "1", "2", "3"],
-                                  ["0", "8 B", "8 B", "8 B", "8 B"],
-                                  ["1", "8 B", "8 B", "8 B", "8 B"]])
+        plan = ferry.plan(two(dim=1))
+        report, tags = report_of(plan.to_html("a <b> & 'title'"))
+        self.assertEqual(report["title"], "a <b> & 'title'")
+        self.assertEqual((report["plan"]["digest"], report["plan"]["moved"]),
+                         (plan.digest, plan.moved_bytes))
+        self.assertNotIn("schedule", report["plan"])
+        for tag, attributes in tags.tags:
+            self.assertFalse({"src", "href"} & set(attributes), tag)
+        scheduled, _ = report_of(plan.to_html(schedule=True))
+        self.assertEqual(scheduled["plan"]["schedule"]["bytes"], plan.moved_bytes)
+        self.assertEqual(scheduled["title"], "ferry plan")
 
-    def test_many_ranks_are_cut(self):
-        spec = many(3, 200, first_rank=100)
-        spec["tensors"].append({"name": "big", "shape": [200, 100], "dtype": "u8"})
-        spec["destination"]["rules"] = [
-            {"match": "big", "shard": [{"dim": 0, "axis": "tp", "sizes": [0] * 199 + [200]}]},
-            *spec["destination"]["rules"]]
-        with mock.patch("ferry._plan.Plan.moves", side_effect=AssertionError("makes moves")):
-            page = Tables(ferry.plan(spec)._repr_html_())
-        ranks, matrix = page.tables
-        self.assertEqual([len(ranks), len(matrix), len(matrix[0])], [17, 17, 17])
-        self.assertEqual(ranks[-1][:2], ["299", "20 kB"])
-        self.assertEqual(page.captions[0], "Bytes of the 16 busiest of 300 ranks")
-        self.assertEqual(page.captions[1], "Traffic from the 16 busiest of 200 senders to the 16 "
-                                           "busiest of 200 receivers; grey stays on its rank")
+    def test_notebook(self):
+        plan = ferry.plan(two(dim=1))
+        tags = Tags(plan._repr_html_())
+        self.assertEqual((tags.open, [tag for tag, _ in tags.tags]), ([], ["div", "p", "iframe"]))
+        self.assertIn(plan.digest, dict(tags.texts)["p"])
+        frame = tags.tags[2][1]
+        self.assertEqual(frame["srcdoc"], plan.to_html())
+        self.assertEqual(frame["sandbox"], "allow-scripts")
 
-    def test_sizes(self):
-        from ferry._plan_html import _size
+    def test_names_are_no_markup(self):
+        names = ["</script><b>", "a'b\"c&amp;", "\u00e4\u4e2d\U0001f600", "<!--", "]]>"]
+        spec = two(dim=1)
+        spec["tensors"] = [{"name": name, "shape": [8, 8], "dtype": "u8"} for name in names]
+        plan = ferry.plan(spec)
+        report, _ = report_of(plan.to_html())
+        found, last = [], b""
+        for head, middle, tail, *_ in report["plan"]["names"]:
+            last = last[:head] + middle.encode() + (last[len(last) - tail:] if tail else b"")
+            found.append(last.decode())
+        self.assertEqual(found, names)
+        self.assertEqual(Tags(plan._repr_html_()).tags[2][1]["srcdoc"], plan.to_html())
 
-        self.assertEqual([_size(n) for n in (1, 999, 1000, 999400, 999600, 123456789012)],
-                         ["1 B", "999 B", "1 kB", "999 kB", "1 MB", "123 GB"])
+    def test_wrong_arguments(self):
+        plan = ferry.plan(two())
+        for wrong in ({"title": 3}, {"title": "a\0b"}, {"nothing": 1}):
+            with self.assertRaises((TypeError, ValueError)):
+                plan.to_html(**wrong)
 
     def test_repr(self):
         plan = ferry.plan(two())

@@ -64,6 +64,15 @@ def collectives_on_queues(rank, size):
         for turn in range(3):
             x = array.array("f", [rank + 1 + turn + i % 5 for i in range(500)])
             y = array.array("f", bytes(4 * 500))
+            outputs = [array.array("f", bytes(4 * 500)) for _ in range(3)]
+            requests = []
+            for output in outputs:
+                requests.append(handler.start(ferry.MixedCommOp.ALLREDUCE, x, output, queue=queue))
+                assert queue is not None or requests[-1].wait() is output  # one at a time
+            for request, output in zip(reversed(requests), reversed(outputs)):
+                assert request.wait() is output
+                assert list(output) == [sum(r + 1 + turn + i % 5 for r in range(size))
+                                        for i in range(500)]
             same = handler.run(ferry.MixedCommOp.ALLREDUCE, x, y, queue=queue)
             assert same is y
             assert list(y) == [sum(r + 1 + turn + i % 5 for r in range(size)) for i in range(500)]

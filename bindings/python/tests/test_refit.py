@@ -4,6 +4,7 @@
 import json
 import os
 import tempfile
+import struct
 import unittest
 
 import ferry
@@ -167,7 +168,58 @@ def refused(rank, n):
     return found, bytes(new["w"]) == wanted(rank, n)
 
 
+def values_of_codes(rank, n):
+    """Codes are cut by rows, values by columns; scales come with them, and are nobody's buffer."""
+    there = {"format": "ferry.spec/1",
+             "tensors": [{"name": "w", "shape": [2, 2 * n], "dtype": "f8e4m3"},
+                         {"name": "w.s", "shape": [1, n], "dtype": "f32"}],
+             "source": {"mesh": [["tp", n]], "rules": [
+                 {"match": "w", "shard": [{"dim": 1, "axis": "tp"}]},
+                 {"match": "w.s", "on": {"tp": n - 1}}]},
+             "destination": {"mesh": [["tp", n]], "rules": [
+                 {"match": "w", "dtype": "f32", "dequantize": {"scale": "*.s", "block": [2, 2]}},
+                 {"match": "*", "skip": True}]}}
+    old = {"w": bytes([0x38 + 8 * rank] * 4)}  # 2 to the rank
+    if rank == n - 1:
+        old["w.s"] = struct.pack("%df" % n, *range(3, 3 + n))
+    new = bytearray(2 * 2 * n * 4)
+    ferry.refit(old, {"w": new}, there)
+    return struct.unpack("%df" % (4 * n), new)
+
+
+def values_in_boxes(rank, n):
+    """The same into columns of a parameter, on one rank; the cut is inside a block."""
+    side = ferry.Side()
+    side.add_parameter("p", [0], 9, dtype="f32", dequantize={"scale": "*.s", "block": [2, 2]})
+    side.add_box("w", [0, 1], [2, 2 * n - 1], strides=[1, 2])
+    side.add_fill(2 * (2 * n - 1), [9 - 2 * (2 * n - 1)])
+    there = {"format": "ferry.spec/1", "destination": side,
+             "tensors": [{"name": "w", "shape": [2, 2 * n], "dtype": "f8e4m3"},
+                         {"name": "w.s", "shape": [1, n], "dtype": "f32"}],
+             "source": {"mesh": [["tp", n]], "rules": [
+                 {"match": "w", "shard": [{"dim": 1, "axis": "tp"}]}, {"match": "w.s"}]}}
+    old = {"w": bytes([0x38 + 8 * rank] * 4), "w.s": struct.pack("%df" % n, *range(3, 3 + n))}
+    new = {"p": bytearray(9 * 4)} if rank == 0 else {}
+    with ferry.Refit(old, new, ferry.Spec(there)) as refit:
+        refit.run()
+        refit.run()
+    return struct.unpack("9f", new["p"]) if rank == 0 else ()
+
+
 class Refits(unittest.TestCase):
+    def test_values_in_boxes(self):
+        for n in (1, 2):
+            columns = [float(2 ** r * (3 + r)) for r in range(n) for _ in range(2)][1:]
+            wanted_values = [value for value in columns for _ in range(2)]
+            found = run_ranks(values_in_boxes, n)[0]
+            self.assertEqual(list(found), wanted_values + [0.0] * (9 - len(wanted_values)))
+
+    def test_values_of_codes(self):
+        for n in (1, 2):
+            row = [float(2 ** r * (3 + r)) for r in range(n) for _ in range(2)]
+            for found in run_ranks(values_of_codes, n):
+                self.assertEqual(list(found), row + row)
+
     def test_one_call(self):
         for n in (1, 2):
             for rank, found in enumerate(run_ranks(one_call, n)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import doctest
+import json
 import os
 import pickle
 import random
@@ -424,7 +425,7 @@ class Rosters(unittest.TestCase):
         self.assertIn("balanced", str(caught.exception))
 
 
-class LazyLists(unittest.TestCase):
+class Lists(unittest.TestCase):
     def setUp(self) -> None:
         layers = [tensors_of_layer(random.Random(1), 0) for _ in range(60)]
         src, dst = Layout(0, 4, 1, 1, 1, layers, 0), Layout(0, 1, 1, 1, 1, layers, 0)
@@ -435,7 +436,7 @@ class LazyLists(unittest.TestCase):
 
     def test_reads_like_a_list(self) -> None:
         ops, real = self.ops, self.real
-        self.assertGreater(len(real), 600)  # several chunks of iteration
+        self.assertGreater(len(real), 600)
         self.assertEqual(len(ops), len(real))
         self.assertEqual([ops[i] for i in range(-len(real), len(real))], real * 2)
         for index in (slice(None), slice(3, 9), slice(-5, None), slice(None, None, -1),
@@ -445,6 +446,8 @@ class LazyLists(unittest.TestCase):
         self.assertEqual(list(reversed(ops)), real[::-1])
         self.assertTrue(ops == real and real == ops and ops == self.roster.for_rank(0).recv_ops)
         self.assertFalse(ops == real[:-1] or ops != real or ops == tuple(real))
+        self.assertIsInstance(ops, list)
+        self.assertEqual(json.dumps([op.task_id for op in ops]), json.dumps([op.task_id for op in real]))
         self.assertIn(real[7], ops)
         self.assertNotIn(3, ops)
         self.assertEqual((ops.index(real[7]), ops.count(real[7])), (7, 1))
@@ -463,7 +466,14 @@ class LazyLists(unittest.TestCase):
         with self.assertRaises(TypeError):
             hash(ops)
 
-    def test_looks_only_where_asked(self) -> None:
+    def test_is_made_when_looked_at(self) -> None:
+        plan = self.roster.for_rank(0)
+        str(plan), plan.digest
+        self.assertEqual(set(vars(plan)), {"_built"})
+        self.assertIs(plan.recv_ops, plan.recv_ops)
+        self.assertEqual(set(vars(plan)), {"_built", "recv_ops"})
+        with self.assertRaisesRegex(AttributeError, "'ReshardPlan' object has no attribute 'ops'"):
+            plan.ops
         self.assertIs(self.ops[0], self.ops[0])
         self.assertIs(next(iter(self.ops)), self.ops[0])
         self.assertIsInstance(self.ops[0], TransferOp)
@@ -505,7 +515,7 @@ class LazyLists(unittest.TestCase):
 
     def test_copies(self) -> None:
         for made in (copy.copy(self.ops), copy.deepcopy(self.ops), self.ops.copy()):
-            self.assertIs(type(made), list)
+            self.assertIsInstance(made, list)
             self.assertEqual(made, self.real)
         again = pickle.loads(pickle.dumps(self.plan))
         self.assertEqual(again, self.plan)

@@ -503,6 +503,8 @@ class Saying(unittest.TestCase):
                          [("w", None, "f8e5m2", 24), ("w_scale", "w", "f32", 16)])
         plain = ferry.Side()
         rows = [
+            (dict(dequantize=1), "dequantize is a dict"),
+            (dict(dequantize={}, cast="round"), "dequantize is a dict, and goes without a cast"),
             (dict(quantize=1), "quantize is a dict"),
             (dict(quantize={}, cast="round"), "quantize is a dict, and goes without a cast"),
             (dict(cast="floor"), 'cast is \'floor\': give "round" or "saturate"'),

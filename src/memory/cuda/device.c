@@ -5,6 +5,7 @@
 #include "base/checked.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { LEAST_CAPABILITY = 8 }; /* major: the kernels are built for it and later ones */
@@ -109,12 +110,15 @@ static ferry_status make_ready(int32_t number, int32_t n_devices, ferry_error *e
         return FERRY_OK;
     }
     fy_cuda_device *fresh = fy_alloc_zeroed(1, sizeof *fresh);
-    FY_TRY(fy_check_memory(fresh != NULL, "a CUDA device", error));
-    ferry_status status = prepare(number, fresh, error);
+    void *sees = fy_alloc_zeroed((size_t)n_devices, sizeof *fresh->sees);
+    ferry_status status = fy_check_memory(fresh != NULL && sees != NULL, "a CUDA device", error);
+    FY_THEN(status, prepare(number, fresh, error));
     if (status != FERRY_OK) {
+        fy_free(sees);
         fy_free(fresh);
         return status;
     }
+    fresh->sees = sees;
     devices[number] = fresh;
     return FERRY_OK;
 }
@@ -140,6 +144,80 @@ ferry_status fy_cuda_enter(int32_t number, const fy_cuda_device **device_out, fe
     FY_TRY(fy_cuda_check(fy_cuda.cuCtxPushCurrent(found->context), "entering a device", error));
     *device_out = found;
     return FERRY_OK;
+}
+
+/* NULL: it is not used. */
+static const fy_cuda_device *used(int32_t number)
+{
+    pthread_mutex_lock(&lock);
+    const fy_cuda_device *device = devices != NULL ? devices[number] : NULL;
+    pthread_mutex_unlock(&lock);
+    return device;
+}
+
+bool fy_cuda_is_used(int32_t number)
+{
+    return used(number) != NULL;
+}
+
+CUcontext fy_cuda_context_of(int32_t number)
+{
+    const fy_cuda_device *device = used(number);
+    return device != NULL ? device->context : NULL;
+}
+
+/* In the context of number's. */
+static bool let_see(int32_t number, int32_t other, CUcontext context)
+{
+    CUdevice device, peer;
+    int can = 0;
+    if (fy_cuda.cuDeviceGet(&device, number) != CUDA_SUCCESS ||
+        fy_cuda.cuDeviceGet(&peer, other) != CUDA_SUCCESS ||
+        fy_cuda.cuDeviceCanAccessPeer(&can, device, peer) != CUDA_SUCCESS || can == 0) {
+        return false;
+    }
+    CUresult result = fy_cuda.cuCtxEnablePeerAccess(context, 0);
+    if (result == CUDA_SUCCESS || result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) {
+        return true;
+    }
+    ferry_error why;
+    char line[sizeof why.message + 128];
+    (void)fy_cuda_fail(&why, result, "enabling peer access");
+    snprintf(line, sizeof line, "CUDA devices %d and %d copy through the host: %s", (int)number,
+             (int)other, why.message);
+    fy_cuda_library->log(FERRY_LOG_WARN, line);
+    return false;
+}
+
+enum { UNKNOWN, SEES, SEES_NOT };
+
+bool fy_cuda_sees(int32_t number, int32_t other)
+{
+    const fy_cuda_device *device = used(number), *its = used(other);
+    if (number == other) {
+        return true;
+    }
+    if (device != NULL && its != NULL && device->sees[other] != UNKNOWN) {
+        return device->sees[other] == SEES;
+    }
+    if (fy_cuda_enter(other, &its, NULL) != FERRY_OK) {
+        return false;
+    }
+    fy_cuda_leave();
+    if (fy_cuda_enter(number, &device, NULL) != FERRY_OK) {
+        return false;
+    }
+    device->sees[other] = let_see(number, other, its->context) ? SEES : SEES_NOT;
+    fy_cuda_leave();
+    return device->sees[other] == SEES;
+}
+
+ferry_status fy_cuda_uuid_of(int32_t number, CUuuid *uuid_out, ferry_error *error)
+{
+    CUdevice device;
+    FY_TRY(fy_cuda_check(fy_cuda.cuDeviceGet(&device, number), "finding a device", error));
+    return fy_cuda_check(fy_cuda.cuDeviceGetUuid(uuid_out, device), "asking who a device is",
+                         error);
 }
 
 void fy_cuda_leave(void)

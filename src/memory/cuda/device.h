@@ -22,6 +22,7 @@ typedef struct fy_cuda_device {
     CUfunction kernels[FY_CUDA_N_KERNELS];
     uint32_t n_processors;
     uint32_t n_blocks[FY_CUDA_N_KERNELS]; /* that a processor runs at once */
+    _Atomic uint8_t *sees;                /* by device: see fy_cuda_sees */
 } fy_cuda_device;
 
 /*
@@ -39,6 +40,17 @@ extern const fy_library *fy_cuda_library; /* plugin.c */
  */
 ferry_status fy_cuda_enter(int32_t number, const fy_cuda_device **device_out, ferry_error *error);
 void fy_cuda_leave(void);
+
+/* Whether the process has used the device: what it has of it stays. */
+bool fy_cuda_is_used(int32_t number);
+CUcontext fy_cuda_context_of(int32_t number); /* NULL: it is not used */
+/*
+ * Whether the device reads and writes memory of the other. Asked for once, and then it stays so:
+ * both are devices of which there is memory.
+ */
+bool fy_cuda_sees(int32_t number, int32_t other);
+/* What names the device in all processes. */
+ferry_status fy_cuda_uuid_of(int32_t number, CUuuid *uuid_out, ferry_error *error);
 
 /*
  * Puts a kernel on the stream, with as many threads as it has units, or as many as the device runs

@@ -24,7 +24,9 @@
     X(cuDeviceGetName, 2000)                                                                       \
     X(cuDeviceTotalMem, 3020)                                                                      \
     X(cuDeviceCanAccessPeer, 4000)                                                                 \
+    X(cuDeviceGetUuid, 11040)                                                                      \
     X(cuDevicePrimaryCtxRetain, 7000)                                                              \
+    X(cuCtxEnablePeerAccess, 4000)                                                                 \
     X(cuCtxPushCurrent, 4000)                                                                      \
     X(cuCtxPopCurrent, 4000)                                                                       \
     X(cuCtxGetStreamPriorityRange, 5050)                                                           \
@@ -46,6 +48,18 @@
     X(cuMemHostRegister, 6050)                                                                     \
     X(cuMemHostUnregister, 4000)                                                                   \
     X(cuPointerGetAttributes, 7000)                                                                \
+    X(cuIpcGetMemHandle, 4010)                                                                     \
+    X(cuIpcOpenMemHandle, 11000)                                                                   \
+    X(cuIpcCloseMemHandle, 4010)                                                                   \
+    X(cuMemRetainAllocationHandle, 11000)                                                          \
+    X(cuMemExportToShareableHandle, 10020)                                                         \
+    X(cuMemImportFromShareableHandle, 10020)                                                       \
+    X(cuMemAddressReserve, 10020)                                                                  \
+    X(cuMemAddressFree, 10020)                                                                     \
+    X(cuMemMap, 10020)                                                                             \
+    X(cuMemUnmap, 10020)                                                                           \
+    X(cuMemSetAccess, 10020)                                                                       \
+    X(cuMemRelease, 10020)                                                                         \
     X(cuMemcpyAsync, 4000)                                                                         \
     X(cuMemsetD8Async, 3020)                                                                       \
     X(cuLibraryLoadData, 12000)                                                                    \

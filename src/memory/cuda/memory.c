@@ -4,7 +4,6 @@
 #include "base/checked.h"
 #include "memory/cuda/queue.h"
 #include "memory/cuda/reaper.h"
-#include "memory/cuda/spans.h"
 #include "memory/cuda/watch.h"
 
 #include <ferry/export.h>
@@ -32,31 +31,20 @@ static int32_t device_count(void)
     return fy_cuda_open(&n_devices, why, sizeof why) ? n_devices : 0;
 }
 
-/* What the driver says of a pointer; all zeros where it knows nothing. */
-typedef struct found {
-    CUmemorytype type;
-    int device;
-    CUcontext context;
-    uint32_t is_managed;
-    CUdeviceptr begin;
-    size_t bytes;
-    unsigned long long buffer;
-} found;
-
-static void ask(const void *pointer, found *f)
+void fy_cuda_ask(const void *pointer, fy_cuda_found *f)
 {
     CUpointer_attribute which[] = {
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE,      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
         CU_POINTER_ATTRIBUTE_CONTEXT,          CU_POINTER_ATTRIBUTE_IS_MANAGED,
         CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
-        CU_POINTER_ATTRIBUTE_BUFFER_ID};
-    *f = (found){.device = 0};
+        CU_POINTER_ATTRIBUTE_BUFFER_ID,        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE};
+    *f = (fy_cuda_found){.device = 0};
     void *places[] = {&f->type,  &f->device, &f->context, &f->is_managed,
-                      &f->begin, &f->bytes,  &f->buffer};
+                      &f->begin, &f->bytes,  &f->buffer,  &f->has_ipc};
     CUresult result = fy_cuda.cuPointerGetAttributes(sizeof which / sizeof which[0], which, places,
                                                      (CUdeviceptr)(uintptr_t)pointer);
     if (result != CUDA_SUCCESS) {
-        *f = (found){.device = 0};
+        *f = (fy_cuda_found){.device = 0};
     }
 }
 
@@ -89,7 +77,8 @@ static ferry_status take(uint64_t bytes, fy_cuda_span *span, ferry_error *error)
     CUdeviceptr given = 0;
     CUresult result = allocate(bytes + (bytes < SMALL_BYTES ? PAGE - 1 : 0), &given);
     if (result == CUDA_SUCCESS && bytes >= SMALL_BYTES && given % PAGE != 0) {
-        fy_cuda_reap(span->span.device, given, NULL, NULL);
+        fy_cuda_reap(&(fy_cuda_grave){
+            .device = span->span.device, .given = given, .end = fy_cuda.cuMemFree});
         result = allocate(bytes + PAGE - 1, &given);
     }
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
@@ -98,8 +87,8 @@ static ferry_status take(uint64_t bytes, fy_cuda_span *span, ferry_error *error)
     }
     FY_TRY(fy_cuda_check(result, "allocating memory of a device", error));
     span->given = given;
-    found f;
-    ask((void *)(uintptr_t)given, &f);
+    fy_cuda_found f;
+    fy_cuda_ask((void *)(uintptr_t)given, &f);
     span->span.base = (void *)(uintptr_t)page_of(given);
     span->span.number = f.buffer;
     return FERRY_OK;
@@ -119,7 +108,7 @@ static ferry_status zero(const fy_cuda_device *device, const fy_cuda_span *span,
     return fy_cuda_check(result, "clearing memory of a device", error);
 }
 
-static ferry_status enter_span(const fy_cuda_span *span, ferry_error *error)
+ferry_status fy_cuda_span_enter(const fy_cuda_span *span, ferry_error *error)
 {
     pthread_mutex_lock(&lock);
     bool fits = fy_cuda_spans_add(&spans, span);
@@ -139,9 +128,10 @@ static ferry_status alloc(int32_t number, uint64_t bytes, void **base_out, ferry
             : take(bytes, &span, error);
     if (status == FERRY_OK) {
         status = zero(device, &span, error);
-        FY_THEN(status, enter_span(&span, error));
+        FY_THEN(status, fy_cuda_span_enter(&span, error));
         if (status != FERRY_OK) {
-            fy_cuda_reap(number, span.given, NULL, NULL);
+            fy_cuda_reap(
+                &(fy_cuda_grave){.device = number, .given = span.given, .end = fy_cuda.cuMemFree});
         }
     }
     fy_cuda_leave();
@@ -151,8 +141,7 @@ static ferry_status alloc(int32_t number, uint64_t bytes, void **base_out, ferry
     return status;
 }
 
-/* It is about to be freed: then the address may be given anew. */
-static void forget(const void *base)
+void fy_cuda_span_forget(const void *base)
 {
     pthread_mutex_lock(&lock);
     fy_cuda_span *one = fy_cuda_spans_find(&spans, base);
@@ -160,6 +149,13 @@ static void forget(const void *base)
         fy_cuda_spans_remove(&spans, one);
     }
     pthread_mutex_unlock(&lock);
+}
+
+/* It is about to be freed: then the address may be given anew. */
+static bool forget(const void *base)
+{
+    fy_cuda_span_forget(base);
+    return true;
 }
 
 /*
@@ -171,14 +167,18 @@ static void free_cuda(int32_t number, void *base, uint64_t bytes)
     (void)bytes;
     pthread_mutex_lock(&lock);
     fy_cuda_span *one = fy_cuda_spans_find(&spans, base);
-    bool is_ours = one != NULL && one->span.base == base && !one->is_freed;
+    bool is_ours = one != NULL && one->span.base == base && !one->is_freed && one->import == NULL;
     CUdeviceptr given = is_ours ? one->given : 0;
     if (is_ours) {
         one->is_freed = true;
     }
     pthread_mutex_unlock(&lock);
     if (is_ours) {
-        fy_cuda_reap(number, given, base, forget);
+        fy_cuda_reap(&(fy_cuda_grave){.device = number,
+                                      .given = given,
+                                      .end = fy_cuda.cuMemFree,
+                                      .base = base,
+                                      .may_go = forget});
     }
 }
 
@@ -186,13 +186,7 @@ static void free_cuda(int32_t number, void *base, uint64_t bytes)
  * Pointers
  */
 
-static bool is_device_memory(const found *f)
-{
-    return f->type == CU_MEMORYTYPE_DEVICE && f->is_managed == 0;
-}
-
-/* Of the table. */
-static bool is_known(const void *pointer, fy_cuda_span *span_out)
+bool fy_cuda_span_find(const void *pointer, fy_cuda_span *span_out)
 {
     pthread_mutex_lock(&lock);
     const fy_cuda_span *one = fy_cuda_spans_find(&spans, pointer);
@@ -203,37 +197,49 @@ static bool is_known(const void *pointer, fy_cuda_span *span_out)
     return one != NULL;
 }
 
+void fy_cuda_span_free(const void *base, bool is_freed)
+{
+    pthread_mutex_lock(&lock);
+    fy_cuda_span *one = fy_cuda_spans_find(&spans, base);
+    if (one != NULL) {
+        one->is_freed = is_freed;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
 /* Whether it is of an allocation of ferry's, but not within what ferry has given to anybody. */
-static bool is_round(const found *f)
+static bool is_round(const fy_cuda_found *f)
 {
     fy_cuda_span span;
-    return is_known((const void *)(uintptr_t)page_of(f->begin), &span) && span.given == f->begin;
+    return fy_cuda_span_find((const void *)(uintptr_t)page_of(f->begin), &span) &&
+           span.given == f->begin;
 }
 
 static bool query(const void *pointer, fy_memory_span *span_out)
 {
     fy_cuda_span span;
-    found f;
+    fy_cuda_found f;
     int32_t n_devices;
     char why[256];
     if (!fy_cuda_open(&n_devices, why, sizeof why)) {
         return false;
     }
-    if (is_known(pointer, &span)) {
+    if (fy_cuda_span_find(pointer, &span)) {
         *span_out = span.span;
         return !span.is_freed;
     }
-    ask(pointer, &f);
-    if (is_device_memory(&f) && is_round(&f)) {
+    fy_cuda_ask(pointer, &f);
+    if (fy_cuda_is_device_memory(&f) && is_round(&f)) {
         return false;
     }
-    if (is_device_memory(&f)) {
+    if (fy_cuda_is_device_memory(&f)) {
         *span_out = (fy_memory_span){.device = f.device,
                                      .base = (void *)(uintptr_t)f.begin,
                                      .bytes = f.bytes,
-                                     .number = f.buffer};
+                                     .number = f.buffer,
+                                     .is_piece = f.has_ipc == 0};
     }
-    return is_device_memory(&f);
+    return fy_cuda_is_device_memory(&f);
 }
 
 static ferry_status refuse(const void *pointer, const char *what, ferry_error *error)
@@ -241,14 +247,39 @@ static ferry_status refuse(const void *pointer, const char *what, ferry_error *e
     return fy_fail(error, FERRY_ERR_MISUSE, "CUDA memory at %p %s", pointer, what);
 }
 
-static ferry_status check_ours(const fy_cuda_device *device, const void *pointer, int32_t number,
-                               ferry_error *error)
+/*
+ * Virtual memory of another device that this one sees: who has mapped it says for whom, and that is
+ * asked for piece by piece. Its own allocations the driver opens by itself.
+ */
+static ferry_status let_in(const fy_cuda_device *device, const char *first, const char *last,
+                           ferry_error *error)
 {
-    return number == device->number
-               ? FERRY_OK
+    const CUmemAccessDesc access = {
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->number},
+        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    fy_cuda_found f;
+    for (const char *at = first; at <= last; at = (const char *)(uintptr_t)f.begin + f.bytes) {
+        fy_cuda_ask(at, &f);
+        if (f.has_ipc != 0 || f.bytes == 0) {
+            return FERRY_OK;
+        }
+        FY_TRY(fy_cuda_check(fy_cuda.cuMemSetAccess(f.begin, f.bytes, &access, 1),
+                             "giving a device access to another one's virtual memory", error));
+    }
+    return FERRY_OK;
+}
+
+static ferry_status check_ours(const fy_cuda_device *device, const char *first, const char *last,
+                               int32_t number, bool is_import, ferry_error *error)
+{
+    if (number == device->number) {
+        return FERRY_OK;
+    }
+    return !is_import && fy_cuda_sees(device->number, number)
+               ? let_in(device, first, last, error)
                : fy_fail(error, FERRY_ERR_MISUSE,
-                         "CUDA memory at %p is of device %d, out of reach of device %d", pointer,
-                         (int)number, (int)device->number);
+                         "CUDA memory at %p is of device %d, out of reach of device %d",
+                         (const void *)first, (int)number, (int)device->number);
 }
 
 ferry_status fy_cuda_reach_of(const fy_cuda_device *device, const void *base, uint64_t begin,
@@ -257,26 +288,27 @@ ferry_status fy_cuda_reach_of(const fy_cuda_device *device, const void *base, ui
 {
     const char *first = (const char *)base + begin, *last = (const char *)base + end - 1;
     fy_cuda_span span;
-    found f, l;
+    fy_cuda_found f, l;
     *reach_out = FY_CUDA_PAGEABLE;
     if (begin == end) {
         return FERRY_OK;
     }
-    if (is_known(first, &span)) {
+    if (fy_cuda_span_find(first, &span)) {
         *reach_out = FY_CUDA_OURS;
-        return span.is_freed && !may_be_freed ? refuse(first, "was freed", error)
-                                              : check_ours(device, first, span.span.device, error);
+        return span.is_freed && !may_be_freed
+                   ? refuse(first, "was freed", error)
+                   : check_ours(device, first, last, span.span.device, span.import != NULL, error);
     }
-    ask(first, &f);
-    if (is_device_memory(&f)) {
+    fy_cuda_ask(first, &f);
+    if (fy_cuda_is_device_memory(&f)) {
         *reach_out = FY_CUDA_OURS;
-        FY_TRY(check_ours(device, first, f.device, error));
-        return f.context == NULL || f.context == device->context
+        FY_TRY(check_ours(device, first, last, f.device, false, error));
+        return f.context == NULL || f.context == fy_cuda_context_of(f.device)
                    ? FERRY_OK
                    : refuse(first, "is of another context than its device's primary one", error);
     }
     if (f.type == CU_MEMORYTYPE_HOST && f.is_managed == 0) {
-        ask(last, &l);
+        fy_cuda_ask(last, &l);
         bool is_one = l.type == f.type && l.buffer == f.buffer && l.begin == f.begin;
         *reach_out = is_one ? FY_CUDA_PINNED : FY_CUDA_PAGEABLE;
     }
@@ -335,6 +367,10 @@ const fy_memory_kind fy_cuda_memory = {.abi = FY_MEMORY_ABI,
                                        .query = query,
                                        .pin = pin,
                                        .unpin = unpin,
+                                       .export_handle = fy_cuda_export,
+                                       .withdraw = fy_cuda_withdraw,
+                                       .import_handle = fy_cuda_import,
+                                       .release = fy_cuda_release,
                                        .exec = &fy_cuda_exec};
 
 FERRY_API const fy_memory_kind *ferry_memory_plugin(const fy_library *library);

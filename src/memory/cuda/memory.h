@@ -3,6 +3,41 @@
 #define FY_MEMORY_CUDA_MEMORY_H
 
 #include "memory/cuda/device.h"
+#include "memory/cuda/spans.h"
+
+/* What the driver says of a pointer; all zeros where it knows nothing. */
+typedef struct fy_cuda_found {
+    CUmemorytype type;
+    int device;
+    CUcontext context;
+    uint32_t is_managed;
+    CUdeviceptr begin;
+    size_t bytes;
+    uint32_t has_ipc;          /* it is an allocation, and no virtual memory */
+    unsigned long long buffer; /* no other allocation of this process has it */
+} fy_cuda_found;
+
+void fy_cuda_ask(const void *pointer, fy_cuda_found *found);
+
+static inline bool fy_cuda_is_device_memory(const fy_cuda_found *found)
+{
+    return found->type == CU_MEMORYTYPE_DEVICE && found->is_managed == 0;
+}
+
+/* The table of what ferry has allocated and imported. */
+ferry_status fy_cuda_span_enter(const fy_cuda_span *span, ferry_error *error);
+bool fy_cuda_span_find(const void *pointer, fy_cuda_span *span_out);
+void fy_cuda_span_free(const void *base, bool is_freed);
+void fy_cuda_span_forget(const void *base);
+
+/* share.c: see memory/kind.h. */
+ferry_status fy_cuda_export(const void *pointer, uint64_t bytes, void *handle, size_t *n_bytes_out,
+                            fy_memory_span *span_out, ferry_error *error);
+void fy_cuda_withdraw(const void *handle, size_t n_bytes);
+/* import.c */
+ferry_status fy_cuda_import(const void *handle, size_t n_bytes, fy_memory_span *span_out,
+                            ferry_error *error);
+void fy_cuda_release(void *base);
 
 /* What a pointer is to a device. */
 typedef enum fy_cuda_reach {

@@ -8,10 +8,7 @@
 /* Memory that queues may still use. */
 typedef struct grave {
     struct grave *next;
-    int32_t device;
-    CUdeviceptr given;
-    void *base;
-    void (*forget)(const void *base);
+    fy_cuda_grave is;
 } grave;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -24,15 +21,12 @@ static _Atomic uint64_t n_buried, n_given_back;
  * The driver waits here for all streams, and lets others' calls wait, too: so not while one of them
  * waits at a gate of ferry's. False: one does.
  */
-static bool give_back(const grave *one)
+static bool give_back(const fy_cuda_grave *one)
 {
     fy_cuda_lock_gates();
     bool are_open = fy_cuda_gates_are_open();
-    if (are_open) {
-        if (one->forget != NULL) {
-            one->forget(one->base);
-        }
-        (void)fy_cuda.cuMemFree(one->given);
+    if (are_open && (one->may_go == NULL || one->may_go(one->base))) {
+        (void)one->end(one->given);
     }
     fy_cuda_unlock_gates();
     return are_open;
@@ -50,9 +44,9 @@ static void *reap(void *context)
         first = one->next;
         last = first == NULL ? &first : last;
         pthread_mutex_unlock(&lock);
-        if (fy_cuda_enter(one->device, &device, NULL) == FERRY_OK) {
+        if (fy_cuda_enter(one->is.device, &device, NULL) == FERRY_OK) {
             fy_cuda_await_all(device);
-            for (uint32_t i = 0; !give_back(one); i++) {
+            for (uint32_t i = 0; !give_back(&one->is); i++) {
                 fy_cuda_nap(i);
             }
             fy_cuda_leave();
@@ -63,14 +57,14 @@ static void *reap(void *context)
     return context;
 }
 
-static bool hand_over(const grave *one)
+static bool hand_over(const fy_cuda_grave *one)
 {
     grave *fresh = fy_alloc_zeroed(1, sizeof *fresh);
     bool is_taken = false;
     if (fresh == NULL) {
         return false;
     }
-    *fresh = *one;
+    fresh->is = *one;
     pthread_mutex_lock(&lock);
     is_started = is_started || fy_cuda_start_thread(reap, NULL);
     is_taken = is_started;
@@ -87,14 +81,13 @@ static bool hand_over(const grave *one)
     return is_taken;
 }
 
-void fy_cuda_reap(int32_t number, CUdeviceptr given, void *base, void (*forget)(const void *base))
+void fy_cuda_reap(const fy_cuda_grave *one)
 {
     const fy_cuda_device *device;
-    const grave one = {.device = number, .given = given, .base = base, .forget = forget};
-    if (fy_cuda_enter(number, &device, NULL) != FERRY_OK) {
+    if (fy_cuda_enter(one->device, &device, NULL) != FERRY_OK) {
         return;
     }
-    if ((!fy_cuda_is_idle(device) || !give_back(&one)) && !hand_over(&one)) {
+    if ((!fy_cuda_is_idle(device) || !give_back(one)) && !hand_over(one)) {
         fy_cuda_library->log(FERRY_LOG_WARN, "no memory is left to give back memory of a device");
     }
     fy_cuda_leave();

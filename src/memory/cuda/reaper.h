@@ -5,11 +5,19 @@
 #include "memory/cuda/device.h"
 
 /*
- * Frees device memory: at once where no queue of the device is busy, else on a thread of its own,
- * when what was on the queues at this call is done. `forget`, if there is one, is called with base
- * just before.
+ * Ends device memory with `end`, a call of the driver's: at once where no queue of the device is
+ * busy, else on a thread of its own, when what was on the queues at this call is done. may_go, if
+ * there is one, is asked with base just before: false, and the memory stays.
  */
-void fy_cuda_reap(int32_t device, CUdeviceptr given, void *base, void (*forget)(const void *base));
+typedef struct fy_cuda_grave {
+    int32_t device;
+    CUdeviceptr given;
+    CUresult (*end)(CUdeviceptr given);
+    void *base;
+    bool (*may_go)(const void *base);
+} fy_cuda_grave;
+
+void fy_cuda_reap(const fy_cuda_grave *one);
 
 /* Waits a moment for memory that is about to be given back: whether some was. */
 bool fy_cuda_await_reaper(void);

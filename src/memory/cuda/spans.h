@@ -4,11 +4,12 @@
 
 #include "memory/kind.h"
 
-/* Allocations that ferry has made, in the order of their addresses. */
+/* Allocations that ferry has made or imported, in the order of their addresses. */
 typedef struct fy_cuda_span {
     fy_memory_span span;
     uint64_t given; /* what the driver has given, where the span may begin later */
     bool is_freed;  /* and stays until what uses it is done */
+    void *import;   /* another process's: of import.c; else NULL */
 } fy_cuda_span;
 
 typedef struct fy_cuda_spans {

@@ -17,7 +17,9 @@
 
 static bool reaches(int32_t device, fy_space space)
 {
-    return fy_is_host(space) || (space.kind == FERRY_MEMORY_CUDA && space.device == device);
+    return fy_is_host(space) ||
+           (space.kind == FERRY_MEMORY_CUDA &&
+            (space.device == device || (!space.is_import && fy_cuda_sees(device, space.device))));
 }
 
 /* A side. Entered. */
@@ -250,7 +252,8 @@ static ferry_status cast_sides(fy_exec_queue *queue, const fy_cast *how,
 {
     fy_cuda_cast one = {.changes = changes_of(how), .scale = how->scale, .add = how->add};
     bool reckons = (one.changes & (FY_CUDA_MULTIPLIES | FY_CUDA_ADDS)) != 0;
-    bool is_plain = how->from_scales.values == NULL && how->to_scales.values == NULL &&
+    bool is_plain = how->from_scales.values == NULL && how->from_scales.powers == NULL &&
+                    how->to_scales.values == NULL && !how->has_plain_nans &&
                     (how->from_kind != how->to_kind || reckons) &&
                     number_of(how->from_kind, &one.from_type) &&
                     number_of(how->to_kind, &one.to_type);

@@ -460,6 +460,7 @@ const fy_engine fy_inproc_engine = {
     .pointer = pointer,
     .export_key = export_key,
     .alloc_local = alloc_local,
+    .shares_pointers = true,
     .visit = visit_peer,
     .leave = leave_peer,
 };

@@ -2,9 +2,12 @@
 #include "transport/mapped/mapped.h"
 
 #include "base/alloc.h"
+#include "base/log.h"
 #include "transport/mapped/attach.h"
+#include "transport/mapped/device.h"
 #include "transport/mapped/local.h"
 #include "transport/mapped/memory.h"
+#include "world/gate.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -77,10 +80,32 @@ static uint32_t capabilities(void *context, uint32_t peer)
     return can;
 }
 
+/*
+ * Devices' memory of a peer is opened here, and copied to by who has the device. Memory of the
+ * peer's host goes the engine's own way, wherever the source is.
+ */
+static uint32_t reach(void *context, uint32_t peer, uint32_t source_kind, uint32_t target_kind)
+{
+    const shm *state = context;
+    (void)source_kind;
+    bool is_there =
+        state == NULL || peer == FERRY_ANY_RANK || fy_world_same_node(state->world, peer);
+    if (!is_there || target_kind == FERRY_MEMORY_HOST || !fy_device_memory_is_shared(target_kind)) {
+        return UINT32_MAX;
+    }
+    return FERRY_CAN_REMOTE_USER_MEMORY | FERRY_CAN_PEER_POINTER | FERRY_CAN_TARGET_PROGRESS |
+           FERRY_CAN_GET | FY_REACH_BY_EXEC;
+}
+
 static ferry_status alloc(void *context, fy_region_view *region, void **attachment_out,
                           ferry_error *error)
 {
     shm *state = context;
+    if (!fy_is_host(region->space)) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "engine shm has no symmetric memory of kind %s: register each rank's own",
+                       fy_memory_name(region->space.kind));
+    }
     fy_node_memory *memory = fy_alloc_zeroed(1, sizeof *memory);
     fy_node_memory made = {.map = NULL};
     ferry_status status = fy_node_memory_create(state->world, region->bytes, &made, error);
@@ -100,6 +125,12 @@ static ferry_status alloc_local(void *context, fy_region_view *region, void **at
                                 ferry_error *error)
 {
     (void)context;
+    if (!fy_is_host(region->space)) {
+        fy_device_memory *made = NULL;
+        FY_TRY(fy_device_memory_create(region, &made, &region->base, error));
+        *attachment_out = made;
+        return FERRY_OK;
+    }
     fy_local_memory *memory = fy_alloc_zeroed(1, sizeof *memory);
     FY_TRY(fy_check_memory(memory != NULL, "memory that others can map", error));
     ferry_status status = fy_local_memory_create(region->bytes, memory, error);
@@ -116,9 +147,10 @@ static ferry_status export_key(void *context, const fy_region_view *region, void
                                void *key, size_t *n_bytes_out, ferry_error *error)
 {
     (void)context;
-    (void)region;
     (void)error;
-    *n_bytes_out = attachment == NULL ? 0 : fy_local_memory_key(attachment, key);
+    *n_bytes_out = !fy_is_host(region->space) ? fy_device_memory_key(attachment, region, key)
+                   : attachment == NULL       ? 0
+                                              : fy_local_memory_key(attachment, key);
     return FERRY_OK;
 }
 
@@ -148,6 +180,12 @@ static ferry_status attach(void *context, const fy_region_view *region, void **a
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
                        "engine shm shares only symmetric memory of its own");
     }
+    if (!fy_is_host(region->space)) {
+        fy_device_memory *memory = NULL;
+        FY_TRY(fy_device_memory_attach(region, &memory, error));
+        *attachment_out = memory;
+        return FERRY_OK;
+    }
     fy_node_memory *memory = NULL;
     if (region->kind == FY_REGION_IMPORTED) {
         FY_TRY(map_theirs(state, region, &memory, error));
@@ -164,6 +202,9 @@ static ferry_status revoke_region(void *context, const fy_region_view *region, v
 {
     const shm *state = context;
     fy_attach_revoke(state->attach);
+    if (!fy_is_host(region->space)) {
+        return fy_device_memory_is_known(attachment) ? fy_gate_shut(state->world, error) : FERRY_OK;
+    }
     if (region->kind == FY_REGION_SYMMETRIC) {
         return fy_node_memory_renew(attachment, state->world->local_rank, error);
     }
@@ -178,9 +219,25 @@ static void adopt(void *context, const fy_region_view *region, void *attachment)
     (void)attachment;
 }
 
+/* What was registered goes while peers do not know yet that the world has failed. */
+static void release_device(const shm *state, const fy_region_view *region, fy_device_memory *memory)
+{
+    ferry_error why;
+    if (region->kind == FY_REGION_REGISTERED && fy_device_memory_is_known(memory) &&
+        fy_failed(state->world->failure) && fy_gate_shut(state->world, &why) != FERRY_OK) {
+        fy_log(FERRY_LOG_WARN, "memory of kind %s at %p goes, and %s",
+               fy_memory_name(region->space.kind), region->base, why.message);
+    }
+    fy_device_memory_release(memory);
+}
+
 static void release(void *context, const fy_region_view *region, void *attachment)
 {
     const shm *state = context;
+    if (!fy_is_host(region->space)) {
+        release_device(state, region, attachment);
+        return;
+    }
     if (region->kind == FY_REGION_REGISTERED) {
         if (fy_failed(state->world->failure)) {
             fy_attach_revoke(state->attach);
@@ -254,6 +311,19 @@ static ferry_status get(void *context, uint32_t peer, const fy_region_view *regi
     return FERRY_OK;
 }
 
+static bool visit(void *context, uint32_t peer)
+{
+    const shm *state = context;
+    return fy_gate_enter(state->world, peer);
+}
+
+static void leave(void *context, uint32_t peer)
+{
+    const shm *state = context;
+    (void)peer;
+    fy_gate_leave(state->world);
+}
+
 /* Who asks for a pointer is about to use it, so all of the part is populated now. */
 static void *pointer(void *context, uint32_t peer, const fy_region_view *region, void *attachment)
 {
@@ -261,6 +331,9 @@ static void *pointer(void *context, uint32_t peer, const fy_region_view *region,
     if (attachment == NULL || region->kind == FY_REGION_REGISTERED ||
         !fy_world_same_node(state->world, peer)) {
         return NULL;
+    }
+    if (!fy_is_host(region->space)) {
+        return fy_device_memory_base(attachment);
     }
     char *at;
     find(state, peer, region, attachment, 0, region->bytes, &at, NULL); /* else page by page */
@@ -275,6 +348,7 @@ const fy_engine fy_shm_engine = {
     .open = open_shm,
     .close = close_shm,
     .capabilities = capabilities,
+    .reach = reach,
     .alloc = alloc,
     .attach = attach,
     .release = release,
@@ -284,6 +358,8 @@ const fy_engine fy_shm_engine = {
     .pointer = pointer,
     .export_key = export_key,
     .alloc_local = alloc_local,
+    .visit = visit,
+    .leave = leave,
     .revoke = revoke_region,
     .adopt = adopt,
 };

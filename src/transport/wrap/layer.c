@@ -260,6 +260,7 @@ static void fill_table(fy_layer *layer)
     FY_DROP(sleep_ns, inner->sleep_ns != NULL);
     FY_DROP(pointer, inner->pointer != NULL);
     FY_DROP(alloc_local, inner->alloc_local != NULL);
+    table->shares_pointers = around && inner->shares_pointers;
     FY_DROP(visit, around && inner->visit != NULL);
     FY_DROP(leave, around && inner->leave != NULL);
     FY_DROP(revoke, inner->revoke != NULL);

@@ -1,6 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "device/standin/standin.h"
 
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,16 +35,30 @@ uint64_t standin_random(uint64_t n)
     return (x ^ x >> 31) % n;
 }
 
-/* STANDIN_FAIL=name:number: whether it is this call. */
-static bool fails_now(const char *name)
+/* Of a text "name:number": whether it is this call. */
+static bool is_now(const char *text, const char *name, _Atomic uint64_t *n_calls)
 {
-    static _Atomic uint64_t n_calls;
-    const char *text = getenv("STANDIN_FAIL");
     size_t length = strlen(name);
     if (text == NULL || strncmp(text, name, length) != 0 || text[length] != ':') {
         return false;
     }
-    return ++n_calls == strtoull(text + length + 1, NULL, 10);
+    return ++*n_calls == strtoull(text + length + 1, NULL, 10);
+}
+
+static bool fails_now(const char *name)
+{
+    static _Atomic uint64_t n_calls;
+    return is_now(getenv("STANDIN_FAIL"), name, &n_calls);
+}
+
+/* STANDIN_KILL=name:number: rank 1 ends there, as a process that is killed. */
+static void end_now(const char *name)
+{
+    static _Atomic uint64_t n_calls;
+    const char *rank = getenv("RANK");
+    if (rank != NULL && strcmp(rank, "1") == 0 && is_now(getenv("STANDIN_KILL"), name, &n_calls)) {
+        (void)raise(SIGKILL);
+    }
 }
 
 /* STANDIN_HOLD=name: that call waits for all streams, as one of a real driver was seen to do. */
@@ -63,6 +79,7 @@ CUresult standin_enter(const char *name, bool needs_context)
     if (owner != getpid()) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
+    end_now(name);
     standin_pass();
     hold_up(name);
     if (fails_now(name)) {
@@ -138,6 +155,10 @@ CUresult CUDAAPI cuDriverGetVersion(int *version)
       "part or all of the requested memory range is already mapped")                               \
     X(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,                                                       \
       "pointer does not correspond to a registered memory region")                                 \
+    X(CUDA_ERROR_MAP_FAILED, "mapping of buffer object failed")                                    \
+    X(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,                                                          \
+      "peer access is not supported between these two devices")                                    \
+    X(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "peer access is already enabled")                    \
     X(CUDA_ERROR_NOT_PERMITTED, "operation not permitted")                                         \
     X(CUDA_ERROR_NOT_SUPPORTED, "operation not supported")                                         \
     X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing")
@@ -230,7 +251,52 @@ CUresult CUDAAPI cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
     if (device < 0 || device >= n_devices || peer < 0 || peer >= n_devices) {
         return CUDA_ERROR_INVALID_DEVICE;
     }
-    *can = 0;
+    *can = device != peer && getenv("STANDIN_PEERS") != NULL;
+    return CUDA_SUCCESS;
+}
+
+static _Atomic bool sees[MOST_DEVICES][MOST_DEVICES];
+
+bool standin_sees(int device, int other)
+{
+    return device == other || sees[device][other];
+}
+
+CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
+{
+    ENTER(cuCtxEnablePeerAccess, true);
+    int here = standin_current()->device;
+    if (flags != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (peer == NULL || peer == standin_current() || peer->n_retained == 0) {
+        return peer == standin_current() ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (getenv("STANDIN_PEERS") == NULL) {
+        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    }
+    return atomic_exchange(&sees[here][peer->device], true) ? CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
+                                                            : CUDA_SUCCESS;
+}
+
+int standin_physical(int device)
+{
+    const char *rank = getenv("STANDIN_TURNS") != NULL ? getenv("RANK") : NULL;
+    return rank != NULL ? (device + atoi(rank)) % n_devices : device;
+}
+
+/* The same in all processes. */
+CUresult CUDAAPI cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
+{
+    ENTER(cuDeviceGetUuid, false);
+    if (uuid == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (device < 0 || device >= n_devices) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    memset(uuid, 0x5a, sizeof *uuid);
+    uuid->bytes[15] = (char)standin_physical(device);
     return CUDA_SUCCESS;
 }
 

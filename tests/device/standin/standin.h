@@ -19,15 +19,36 @@
  *
  * Variables: STANDIN_SEED; STANDIN_DEVICES, how many there are (2); STANDIN_CHANNELS (2
  * to 8, by the seed); STANDIN_VERSION, the driver's, "11080"; STANDIN_LACKS, "cuMemAlloc": it has
- * no such call; STANDIN_FAIL, "cuMemAlloc:3": that call of it fails;
- * STANDIN_LOSE, "5": the fifth launch ends the device; STANDIN_HOLD, "cuMemAlloc": that call waits
- * while a stream does.
+ * no such call; STANDIN_FAIL, "cuMemAlloc:3": that call of it fails; STANDIN_KILL, "cuMemAlloc:3":
+ * rank 1 is killed in that call; STANDIN_LOSE, "5": the fifth launch ends the device; STANDIN_HOLD,
+ * "cuMemAlloc": that call waits while a stream does; STANDIN_TURNS: device 0 of rank 1 is what rank
+ * 0 calls device 1, and so on; STANDIN_PEERS: devices reach each other's memory; STANDIN_NO_IPC:
+ * allocations have no handles for other processes, as those of a pool; STANDIN_VIRTUAL: they are
+ * pieces of virtual memory; STANDIN_STRICT: memory that is freed while another process has it open
+ * ends the process.
  */
 
 enum { MOST_DEVICES = 8 };
 
 /* memory.c */
-typedef enum block_kind { BLOCK_DEVICE, BLOCK_PINNED, BLOCK_REGISTERED } block_kind;
+typedef enum block_kind {
+    BLOCK_DEVICE,
+    BLOCK_OPENED, /* another process's, by an IPC handle */
+    BLOCK_MAPPED, /* a mapping of the virtual memory calls */
+    BLOCK_PINNED,
+    BLOCK_REGISTERED
+} block_kind;
+
+/* What processes share of an allocation: a page behind its bytes, in the same file. */
+enum { MOST_OPENERS = 32 };
+typedef struct shared {
+    uint64_t magic;
+    int physical; /* device */
+    int is_freed;
+    size_t bytes, shift; /* as the owner has them */
+    unsigned long long number;
+    int openers[MOST_OPENERS]; /* processes */
+} shared;
 
 typedef struct block {
     struct block *next;
@@ -38,10 +59,37 @@ typedef struct block {
     char *memory;  /* where it is */
     size_t mapped; /* of both */
     unsigned long long number;
+    shared *shared;   /* of a device's and of an opened one */
+    uint64_t file_at; /* of a device's: where it begins in the file */
+    unsigned n_opened;
+    unsigned access;           /* of a mapping: bits of devices */
+    struct physical *physical; /* of a mapping */
 } block;
+
+enum { PAGE = 4096 };
+#define STANDIN_MAGIC 0x6e692d646e617473u
+extern int standin_file; /* what device memory of this process lies in; -1: there is none */
 
 /* The block that holds all of these bytes, as it was; NULL: none. */
 bool standin_find(const void *pointer, size_t bytes, block *block_out);
+/* Into the list, with a number; out of it: the one that begins there, if it is of that kind. */
+CUresult standin_add(const block *one);
+bool standin_take_out(const void *base, block_kind kind, block *block_out);
+/* Calls `change` with the block that begins there; false: there is none. */
+bool standin_change(const void *base, block_kind kind, void (*change)(block *one, void *context),
+                    void *context);
+/* Of all blocks, the first that `is` says yes to, as it was. */
+bool standin_search(bool (*is)(const block *one, const void *context), const void *context,
+                    block *block_out);
+/* Bytes of a file behind a barred part of the same size; NULL: there is no room. */
+char *standin_map(int file, uint64_t at, size_t half);
+/* virtual.c: allocations that are pieces of virtual memory, as of an allocator above the driver. */
+CUresult standin_alloc_pieces(CUdeviceptr *place, size_t bytes);
+CUresult standin_free_pieces(CUdeviceptr at);
+/* The number that a device has in all processes. */
+int standin_physical(int device);
+/* Whether work on the device reaches memory of the other. */
+bool standin_sees(int device, int other);
 /* Where a device finds bytes that it may reach; NULL: an illegal address. */
 void *standin_reach(int device, uint64_t at, size_t bytes);
 extern _Thread_local int standin_device; /* of the thread's launch */

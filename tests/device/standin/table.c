@@ -19,7 +19,11 @@
     X(cuMemGetAddressRange) X(cuPointerGetAttribute) X(cuPointerGetAttributes) X(cuMemcpyAsync)    \
     X(cuMemsetD8Async) X(cuLibraryLoadData) X(cuLibraryGetKernel) X(cuKernelGetFunction)           \
     X(cuOccupancyMaxActiveBlocksPerMultiprocessor) X(cuKernelGetParamInfo) X(cuFuncLoad)           \
-    X(cuLaunchKernel)
+    X(cuLaunchKernel) X(cuCtxEnablePeerAccess) X(cuDeviceGetUuid) X(cuIpcGetMemHandle)             \
+    X(cuIpcOpenMemHandle) X(cuIpcCloseMemHandle) X(cuMemGetAllocationGranularity) X(cuMemCreate)   \
+    X(cuMemRelease) X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle)              \
+    X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess)         \
+    X(cuMemRetainAllocationHandle)
 
 typedef void (*any_fn)(void);
 

@@ -112,6 +112,33 @@ def held(extent: int, steps: Sequence[Step], coordinates: Dict[int, int]) -> Lis
     return intervals
 
 
+def boxes_of(
+    holding: Holding, rank: int
+) -> List[Tuple[List[int], List[int], List[int]]]:
+    """What a rank holds of a tensor: boxes, each by its begin, its shape, and where it begins in the
+    local shard.
+
+    >>> boxes_of(Holding((8, 2), "u8", (2,), (4, 5), (("strided", 0, 2),)), 5)
+    [([2, 0], [2, 2], [0, 0]), ([6, 0], [2, 2], [2, 0])]
+    """
+    place = holding.ranks.index(rank)
+    coordinates = {
+        axis: place // math.prod(holding.mesh[axis + 1 :]) % size
+        for axis, size in enumerate(holding.mesh)
+    }
+    per_dim = []
+    for dim, extent in enumerate(holding.shape):
+        at, found = 0, []
+        for begin, end in held(extent, holding.steps(dim), coordinates):
+            found.append((begin, end - begin, at))
+            at += end - begin
+        per_dim.append(found)
+    return [
+        ([one[0] for one in runs], [one[1] for one in runs], [one[2] for one in runs])
+        for runs in itertools.product(*per_dim)
+    ]
+
+
 def joined(intervals: Iterable[Interval]) -> List[Interval]:
     found: List[Interval] = []
     for begin, end in intervals:

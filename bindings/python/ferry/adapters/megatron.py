@@ -1,5 +1,6 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
-"""Megatron-Core: a copy service for its resharding, and a refit of its modules without copies.
+"""Megatron-Core: a copy service for its resharding, a refit of its modules without copies, and its
+models as what a trainer sends from (:class:`MegatronSource`).
 
     from ferry.adapters.megatron import FerryCopyService
     swap_model_weights(training_model, inference_model, FerryCopyService())
@@ -17,13 +18,14 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence,
 
 from .. import _ferry
 from .._errors import InvalidInput, Misuse
+from ._megatron_source import MegatronSource
 
 if TYPE_CHECKING:
     from .._ferry import World
     from .._refit import Refit, RefitResult
     from .._service import RemoteCopyService
 
-__all__ = ["FerryCopyService", "prepare", "refit"]
+__all__ = ["FerryCopyService", "MegatronSource", "prepare", "refit"]
 
 # Pairs without an id of their own get one from here on: their number among those of two ranks.
 FIRST_OWN_ID = 1 << 62

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from .._ferry import World
     from .._plan import Spec
     from .._refit import Refit, RefitResult
+    from .._side import Side
 
-__all__ = ["layout_of", "prepare", "refit", "spec_of"]
+__all__ = ["layout_of", "memory_of", "prepare", "refit", "side_of", "spec_of"]
 
 Local = Mapping[str, Any]
 Sides = Tuple[Dict[str, List[Holding]], Dict[str, List[Holding]]]
@@ -89,10 +90,94 @@ def layout_of(dtensor: Any, name: str = "tensor") -> Dict[str, Any]:
                 f"{tuple(dtensor.placements)!r}; refit() moves it in pieces",
                 tensor=name,
             )
-    whole = Piece(name, (0,) * len(holding.shape), holding.shape, True)
     side = _placements.side_of(holding)
-    side["rules"] = [{"match": "*", **_placements.rule_of(whole, holding)}]
+    side["rules"] = [{"match": "*", **_placements.rule_of(_whole(name, holding), holding)}]
     return side
+
+
+def side_of(state_dict: Local, rank: int) -> "Side":
+    """What one rank has of a state dict, as a side in boxes for :meth:`ferry.Spec.exchange`: of a
+    DTensor its local shard, of a plain tensor the whole. ``rank`` is that of torch.distributed.
+
+    Not collective. :func:`memory_of` returns the parameters of this side.
+    """
+    from .._side import Side
+
+    side = Side()
+    for name, holding in _tensors_of(state_dict, rank).items():
+        local = _local(state_dict[name])
+        if local.numel() == 0 or rank not in holding.ranks:
+            continue
+        shape = local.shape or (1,)
+        side.add_parameter(name, None, local.numel(), dtype=holding.dtype)
+        strides = [math.prod(shape[dim + 1 :]) for dim in range(len(holding.shape))]
+        for begin, lengths, at in _placements.boxes_of(holding, rank):
+            offset = sum(i * stride for i, stride in zip(at, strides))
+            side.add_box(name, begin, lengths, offset, strides)
+    return side
+
+
+def memory_of(state_dict: Local) -> Dict[str, Any]:
+    """This rank's local tensors by name, which must be contiguous: the parameters of
+    :func:`side_of`."""
+    found = {}
+    for name, tensor in state_dict.items():
+        if not hasattr(tensor, "element_size"):
+            continue
+        local = _local(tensor)
+        if not local.is_contiguous():
+            raise Unsupported(
+                f'tensor "{name}" is not contiguous on this rank: make it so before it is sent',
+                tensor=name,
+            )
+        if local.numel():
+            found[name] = local
+    return found
+
+
+def runs_of(dtensor: Any, name: str) -> List[List[_placements.Interval]]:
+    """For each dimension the intervals of the whole tensor that this rank has, in order; none where
+    it is not of the mesh."""
+    holding = _holding(dtensor, name, 0)
+    place = dtensor.device_mesh.get_coordinate()
+    if place is None:
+        return [[] for _ in holding.shape]
+    coordinates = dict(enumerate(place))
+    return [
+        _placements.held(extent, holding.steps(dim), coordinates)
+        for dim, extent in enumerate(holding.shape)
+    ]
+
+
+def layout_of_all(
+    state_dict: Local, world: "World"
+) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """The layout of tensors that lie on one mesh, as a ``ferry.layout/1`` without its format, and what
+    this rank has of them. Plain tensors are replicas on all ranks of the mesh."""
+    holdings = _tensors_of(state_dict, world.rank)
+    meshes = {(one.mesh, one.ranks) for one in holdings.values() if one.mesh != ()}
+    if len(meshes) != 1:
+        raise Unsupported(
+            f"the DTensors lie on {len(meshes)} meshes: a checkpoint has one; save the tensors of "
+            "each by themselves"
+        )
+    (mesh, ranks), = meshes
+    rules, tensors = {}, []
+    for name, one in holdings.items():
+        rules[name] = _placements.rule_of(_whole(name, one), one)
+        if None in _placements.cuts_of(one).values():
+            raise Unsupported(
+                f'tensor "{name}": no rule says how its placements cut it: shard it evenly',
+                tensor=name,
+            )
+        tensors.append({"name": name, "shape": list(one.shape), "dtype": one.dtype})
+    side = _placements.side_of(Holding((), "", mesh, ranks, ()))
+    layout = {**side, "rules": _placements.rules_of(rules), "tensors": tensors}
+    return layout, {name: _local(tensor) for name, tensor in state_dict.items() if name in holdings}
+
+
+def _whole(name: str, holding: Holding) -> Piece:
+    return Piece(name, (0,) * len(holding.shape), holding.shape, True)
 
 
 # What all ranks say of theirs.

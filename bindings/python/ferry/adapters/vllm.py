@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .._plan import Spec
     from .._refit import Refit, RefitResult
 
-__all__ = ["Config", "prepare", "refit", "spec", "spec_dict"]
+__all__ = ["Config", "prepare", "refit", "register", "spec", "spec_dict"]
 
 
 @dataclass
@@ -578,3 +578,18 @@ def refit(
     """Collective: one run of what :func:`prepare` plans."""
     with prepare(source, destination, config, **options) as planned:
         return planned.run()
+
+
+def register() -> None:
+    """Registers the engine "ferry" with vLLM, for workers and for the trainer. vLLM calls it by its
+    entry point ``vllm.general_plugins``, in every process, and more than once."""
+    import importlib
+
+    factory = importlib.import_module("vllm.distributed.weight_transfer.factory")
+    module = "ferry.adapters.vllm_engine"
+    for registry, name in (
+        (factory.WeightTransferEngineFactory, "FerryWeightTransferEngine"),
+        (getattr(factory, "WeightTransferTrainerFactory", None), "FerryTrainer"),
+    ):
+        if registry is not None and "ferry" not in registry._registry:
+            registry.register_engine("ferry", module, name)

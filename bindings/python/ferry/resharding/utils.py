@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Iterable, List, Mapping, Optional, Sequen
 
 from .. import _ferry
 from .._errors import InvalidInput
-from ._ops import LazyOps
 
 if TYPE_CHECKING:
     import torch
@@ -87,11 +86,32 @@ class ShardingDescriptor:
     dst_dim_ranks: list[int]
 
 
+_SHOWN = 32
+
+
+class _Ops(List[TransferOp]):
+    """A list that is shown as far as anybody reads it."""
+
+    def __repr__(self) -> str:
+        if len(self) <= _SHOWN:
+            return super().__repr__()
+        shown = ", ".join(map(repr, self[:_SHOWN]))
+        return f"[{shown}, ... {len(self) - _SHOWN} more]"
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return list, (list(self),)
+
+
+def _made(core: "RankPlan", is_send: bool) -> "_Ops":
+    n = core.n_sends if is_send else core.n_recvs
+    return _Ops(TransferOp(*one) for one in core.ops(is_send, 0, n))
+
+
 @dataclass
 class ReshardPlan:
     """What one rank sends and receives, both in order of task ids.
 
-    The lists of a plan that ferry has built make each op when it is looked at.
+    The lists of a plan that ferry has built are made when they are first looked at.
 
     >>> from ferry.resharding.utils import ReshardPlan, TransferOp
     >>> rows = (slice(0, 2), slice(0, 4))
@@ -104,17 +124,29 @@ class ReshardPlan:
 
     @classmethod
     def _of(cls, core: "RankPlan") -> "ReshardPlan":
-        sends, recvs = (LazyOps(core, is_send, TransferOp) for is_send in (True, False))
-        return cls(cast("List[TransferOp]", sends), cast("List[TransferOp]", recvs))
+        plan = cls.__new__(cls)
+        plan.__dict__["_built"] = core
+        return plan
+
+    def __getattr__(self, name: str) -> "_Ops":
+        """Of a list that nobody has looked at."""
+        core = self.__dict__.get("_built")
+        if core is None or name not in ("send_ops", "recv_ops"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        made: _Ops = self.__dict__.setdefault(name, _made(core, name == "send_ops"))
+        return made
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return type(self), (self.send_ops, self.recv_ops)
 
     def _core(self) -> Optional["RankPlan"]:
-        """What ferry built, unless somebody has changed a list since."""
-        sends, recvs = cast(Any, self.send_ops), cast(Any, self.recv_ops)
-        if not isinstance(sends, LazyOps) or not isinstance(recvs, LazyOps):
-            return None
-        if sends.is_changed or recvs.is_changed or sends._core is not recvs._core:
-            return None
-        return sends._core
+        """What ferry built, unless somebody has changed a list since, or an op of one."""
+        core: Optional["RankPlan"] = self.__dict__.get("_built")
+        for name in ("send_ops", "recv_ops"):
+            ops = self.__dict__.get(name)
+            if core is not None and ops is not None and ops != _made(core, name == "send_ops"):
+                return None
+        return core
 
     @property
     def digest(self) -> Optional[str]:

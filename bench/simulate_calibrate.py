@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""What ferry simulate predicts, beside what runs take.
+
+    python3 bench/simulate_calibrate.py --build build/release [--rounds 5] [--only shm,hosts]
+            [--mib 256] [--rate 1gbit] [--json FILE]
+
+shm: ranks of this machine, sources apart from destinations. What binds is what all CPUs copy
+together, so sources are one node of the model and destinations another: the border between them has
+the rate, and a rank alone at most that, too. Rate and latency are fitted to two runs of one layout, of
+a 16th of --mib and of --mib; the other layouts are predicted, and run in turns with these.
+
+hosts: namespaces with links shaped to --rate (tests/multirank/hosts.py, which needs root). The rate is
+the goodput of a plain TCP stream of the same round, and nothing is fitted.
+
+Of each case the predicted seconds, the measured ones (the median of each round's), and their ratio.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import tempfile
+
+import honest
+import refit_hosts
+
+MIB = 1 << 20
+WIDTH = 4096  # columns, of bf16
+SHM = {"4 -> 4": (4, 4, 1), "4 -> 2": (4, 2, 1), "2 -> 4": (2, 4, 1), "4 -> 2 x 2": (4, 2, 2),
+       "1 -> 4": (1, 4, 1)}
+FITTED = "4 -> 4"
+HOSTS = ((4, 4), (4, 2), (2, 4))
+
+
+def side(axis, n, copies=1, first=0, dim=0):
+    return {"mesh": [["dp", copies], [axis, n]], "first_rank": first,
+            "rules": [{"match": "*", "shard": [{"dim": dim, "axis": axis}]}]}
+
+
+def spec_of(case, n_bytes):
+    n_from, n_to, copies = case
+    return {"format": "ferry.spec/1", "source": side("tp", n_from),
+            "destination": side("tp", n_to, copies, first=4, dim=1),
+            "tensors": [{"name": "w", "shape": [n_bytes // 2 // WIDTH, WIDTH], "dtype": "bf16"}]}
+
+
+def cluster_of(ranks_per_node, rank, node, latency_s):
+    return {"format": "ferry.cluster/1", "name": "here", "ranks_per_node": ranks_per_node,
+            "rank_gbytes_per_s": rank / 1e9, "node_gbytes_per_s": node / 1e9,
+            "latency_us": latency_s * 1e6}
+
+
+def ask(command, *words):
+    done = subprocess.run([str(word) for word in (command, *words)], capture_output=True, text=True,
+                          check=True)
+    return json.loads(done.stdout)
+
+
+class Ferry:
+    def __init__(self, build, folder):
+        self.command, self.folder = build / "ferry", pathlib.Path(folder)
+
+    def file(self, name, value):
+        path = self.folder / name
+        path.write_text(json.dumps(value))
+        return path
+
+    def run(self, spec):
+        """Seconds of the median run."""
+        return ask(self.command, "run", self.file("spec.json", spec), "--json", "--verify", "none",
+                   "--iterations", "7")["seconds"]["median"]
+
+    def predict(self, spec, cluster):
+        cases = ask(self.command, "simulate", self.file("spec.json", spec), "--cluster",
+                    self.file("cluster.json", cluster), "--json")["cases"]
+        return cases[0]["seconds"]
+
+
+def row(name, predicted, measured):
+    ratios = [p / m for p, m in zip(predicted, measured)]
+    found = {"case": name, "predicted": predicted, "measured": measured, "ratios": ratios,
+             "ratio": statistics.median(ratios)}
+    found["met"] = abs(found["ratio"] - 1) <= 0.1
+    print(f"{name:22} predicted {statistics.median(predicted) * 1e3:9.2f} ms, measured "
+          f"{statistics.median(measured) * 1e3:9.2f} ms, ratio {found['ratio']:.3f} "
+          f"({min(ratios):.3f} .. {max(ratios):.3f})", flush=True)
+    return found
+
+
+def batches(n_bytes, case):
+    """Of the busiest port, in slots of 16 MiB."""
+    n_from, n_to, copies = case
+    pair = n_bytes // (n_from * n_to)
+    return max(n_to * copies, n_from) * -(-pair // (16 * MIB))
+
+
+def fit(small, large, n_bytes):
+    """Rate of all together and seconds of a batch, of two runs of FITTED."""
+    case = SHM[FITTED]
+    few, many = batches(n_bytes // 16, case), batches(n_bytes, case)
+    # small = (n / 16) / rate + few latency; large = n / rate + many latency
+    share = (16 * small - large) / max(16 * few - many, 1)
+    latency = max(0.0, min(share, small / few))
+    return n_bytes / (large - many * latency), latency
+
+
+def shm(arguments, ferry):
+    n_bytes = arguments.mib * MIB
+    predicted, measured, fits = {}, {}, []
+    for turn in range(arguments.rounds):
+        small, large = (ferry.run(spec_of(SHM[FITTED], n)) for n in (n_bytes // 16, n_bytes))
+        rate, latency = fit(small, large, n_bytes)
+        fits.append({"bytes_per_s": rate, "latency_s": latency})
+        cluster = cluster_of(4, rate, rate, latency)
+        names = list(SHM)
+        for name in names[turn % len(names):] + names[:turn % len(names)]:
+            spec = spec_of(SHM[name], n_bytes // 2)
+            predicted.setdefault(name, []).append(ferry.predict(spec, cluster))
+            measured.setdefault(name, []).append(ferry.run(spec))
+    return {"fits": fits, "cases": [row(f"shm {name}", predicted[name], measured[name])
+                                    for name in SHM]}
+
+
+def hosts(arguments, ferry):
+    predicted, measured = {}, {}
+    rows, columns = refit_hosts.ROWS, refit_hosts.COLUMNS
+    with refit_hosts.namespaces.Hosts(4) as all_hosts:
+        all_hosts.limit(arguments.rate)
+        network = refit_hosts.Network(all_hosts, arguments.build)
+        for turn in range(arguments.rounds):
+            for n_from, n_to in HOSTS[turn % 3:] + HOSTS[:turn % 3]:
+                goodput = network.streams([(0, 1)])[0]
+                spec = {"format": "ferry.spec/1", "source": side("tp", n_from),
+                        "destination": side("tp", n_to, dim=1),
+                        "tensors": [{"name": "w", "shape": [rows, columns], "dtype": "bf16"}]}
+                cluster = cluster_of(1, goodput, goodput, 100e-6)
+                done = network.refit(f"matrix:{n_from}:{n_to}:{rows}:{columns}", max(n_from, n_to), 3)
+                name = f"hosts {n_from} -> {n_to}"
+                predicted.setdefault(name, []).append(ferry.predict(spec, cluster))
+                measured.setdefault(name, []).append(
+                    statistics.median(done["series"]["run"]["seconds"]))
+    return {"rate": arguments.rate, "cases": [row(name, predicted[name], measured[name])
+                                              for name in predicted]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--build", required=True, type=pathlib.Path)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="shm,hosts")
+    parser.add_argument("--mib", type=int, default=256)
+    parser.add_argument("--rate", default="1gbit", help="of every link, each way, for tc")
+    parser.add_argument("--json")
+    honest.add_arguments(parser)
+    arguments = parser.parse_args()
+    arguments.build = arguments.build.resolve()
+    result = {**honest.begin(arguments.rounds, arguments.patience), "mib": arguments.mib}
+    with tempfile.TemporaryDirectory() as folder:
+        ferry = Ferry(arguments.build, folder)
+        for name, work in (("shm", shm), ("hosts", hosts)):
+            if name in arguments.only.split(","):
+                result[name] = work(arguments, ferry)
+                honest.end(result)
+                if arguments.json:
+                    honest.write(arguments.json, result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,232 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Two ranks of a trainer and two workers, each a process with a checkpoint engine in it, driven as a
+framework does: cards of all are brought to all, all meet, updates follow. Without the frameworks;
+test_adapters_engines_torch and test_adapters_verl run it.
+
+Each function is one of a run_ranks() and returns what its rank has seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import pickle
+import signal
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+import support
+import torch
+
+N_TRAINERS, SIZE = 2, 4
+BUCKET = 1000  # bytes: no multiple of anything, and less than the largest tensors have
+SECONDS = 100.0
+DTYPES = (torch.float32, torch.bfloat16, torch.int8, torch.bool, torch.float64, torch.float8_e4m3fn)
+SHAPES = ((17, 31), (), (0, 5), (3,), (600,), (2, 3, 4, 5), (1,), (999,), (1000,))
+
+Digests = List[Tuple[str, str, Tuple[int, ...], str]]
+
+
+def model(step: int) -> Iterator[Tuple[str, Any]]:
+    """Tensors of all sizes around that of a bucket, of random bits; what gives them takes their memory
+    back, as engines do that gather tensors into the same buffer."""
+    for number, shape in enumerate(SHAPES):
+        dtype = DTYPES[(number + step) % len(DTYPES)]
+        generator = torch.Generator().manual_seed(1000 * step + number)
+        shown = torch.Size(shape)
+        n_bytes = shown.numel() * dtype.itemsize
+        bits = torch.randint(0, 2 if dtype is torch.bool else 256, (n_bytes,), generator=generator)
+        row = bits.to(torch.uint8)
+        tensor = row.view(dtype).reshape(shown)
+        if len(shape) == 2:  # as a transposed view
+            tensor = tensor.t().contiguous().t()
+        yield "layer.%d" % number, tensor
+        row.zero_()
+        tensor.zero_()
+
+
+def digest(name: str, tensor: Any) -> Tuple[str, str, Tuple[int, ...], str]:
+    row = tensor.contiguous().reshape(-1).view(torch.uint8)
+    bits = hashlib.sha256(bytes(row.tolist())).hexdigest()
+    return name, str(tensor.dtype), tuple(tensor.shape), bits
+
+
+def wanted(step: int) -> Digests:
+    return [digest(name, tensor) for name, tensor in model(step)]
+
+
+def bring(what: str, rank: int, value: Any, ranks: Any = range(SIZE)) -> List[Any]:
+    """What a framework's driver does: everybody's value to everybody."""
+    folder = os.path.dirname(os.environ["FERRY_TEST_RESULT"])
+    path = os.path.join(folder, "brought.%s.%d")
+    with open(path % (what, rank) + ".part", "wb") as file:
+        pickle.dump(value, file)
+    os.rename(path % (what, rank) + ".part", path % (what, rank))
+    found = []
+    for other in ranks:
+        support.until(lambda: os.path.exists(path % (what, other)))
+        with open(path % (what, other), "rb") as file:
+            found.append(pickle.load(file))
+    return found
+
+
+class Driven:
+    """An engine of either framework, with the same methods."""
+
+    def __init__(self, kind: str, rank: int, bucket: int = BUCKET, **options: Any) -> None:
+        options.setdefault("seconds", SECONDS)
+        self.kind, self.rank, self.is_trainer = kind, rank, rank < N_TRAINERS
+        if kind == "verl":
+            from ferry.adapters.verl import FerryCheckpointEngine as verl_engine
+
+            self.engine: Any = (
+                verl_engine(bucket_size=bucket, is_master=rank == 0, **options)
+                if self.is_trainer
+                else verl_engine(bucket_size=bucket, **options)
+            )
+        else:
+            from ferry.adapters.nemo_rl import FerryCheckpointEngine as nemo_engine
+
+            self.engine = nemo_engine(bucket_size=bucket, **options)
+
+    def meet(self, name: str, n_workers: int = SIZE - N_TRAINERS) -> None:
+        size = N_TRAINERS + n_workers
+        cards = bring(name, self.rank, self.engine.prepare(), range(size))
+        if self.kind == "verl":
+            trainers, workers = type(self.engine).build_topology(N_TRAINERS, n_workers, cards)
+            own, at = (trainers, 0) if self.is_trainer else (workers, N_TRAINERS)
+            self.engine.init_process_group(
+                **{key: of_all[self.rank - at] for key, of_all in own.items()}
+            )
+        elif self.is_trainer:
+            self.engine.init_policy_process_group(
+                worker_rank=self.rank, train_world_size=N_TRAINERS, rollout_world_size=n_workers,
+                metadata=cards,
+            )  # fmt: skip
+        else:
+            self.engine.init_rollout_process_group(
+                rollout_rank=self.rank - N_TRAINERS, train_world_size=N_TRAINERS,
+                rollout_world_size=n_workers, metadata=cards,
+            )  # fmt: skip
+
+    def update(self, weights: Any, step: Optional[int], take: Optional[Callable] = None) -> Digests:
+        """One update. A worker gives each tensor to ``take``, and returns all that it got; kept until
+        the end, for they are its own."""
+        version = {"global_steps": step} if self.kind == "verl" else {}
+        if self.is_trainer:
+            asyncio.run(self.engine.send_weights(weights, **version))
+            return []
+        return asyncio.run(self._receive(version, take or (lambda name: None)))
+
+    async def _receive(self, version: Dict[str, Any], take: Callable) -> Digests:
+        kept = []
+        if self.kind == "verl":
+            async for name, tensor in self.engine.receive_weights(**version):
+                take(name)
+                kept.append((name, tensor))
+        else:
+            async for batch in self.engine.receive_weight_batches():
+                assert isinstance(batch, list) and batch
+                for name, tensor in batch:
+                    take(name)
+                    kept.append((name, tensor))
+        return [digest(name, tensor) for name, tensor in kept]
+
+
+def attempt(function: Callable[[], Any]) -> Tuple[str, str, Optional[str]]:
+    """What it raises, by name, and of which tensor."""
+    try:
+        function()
+    except Exception as error:
+        return type(error).__name__, str(error), getattr(error, "tensor", None)
+    return "", "", None
+
+
+def updates(rank: int, size: int, kind: str, keep: bool) -> Any:
+    """Three updates: of two models, and once more the last one's version."""
+    driven, got, worlds = Driven(kind, rank, keep=keep), [], []
+    for step in (0, 1, 1):
+        driven.meet("step %d" % len(got))
+        worlds.append(id(driven.engine._stream))
+        got.append(driven.update(model(step), step) == ([] if rank < N_TRAINERS else wanted(step)))
+        if kind == "verl":
+            driven.engine.finalize()
+        support.meet(rank, size, "updated %d" % len(got))
+    driven.engine._leave()
+    return got, len(set(worlds)) == 1, driven.engine._version
+
+
+def refused(rank: int, size: int) -> Any:
+    """The second rank of the trainer has another tensor; then its tensors raise; then all is well, with
+    version 7; then version 6 is refused, two that differ are, and 7 comes again. All the time they go
+    on with the world that they have."""
+
+    def other() -> Iterator[Tuple[str, Any]]:
+        for name, tensor in model(1):
+            yield name, tensor.reshape(-1)[:5] if name == "layer.4" and rank == 1 else tensor
+
+    def broken() -> Iterator[Tuple[str, Any]]:
+        for name, tensor in model(1):
+            if name == "layer.5" and rank == 1:
+                raise KeyError("layer.5 is lost")
+            yield name, tensor
+
+    driven, found = Driven("verl", rank), []
+    driven.meet("first")
+    stream = driven.engine._stream
+    for weights in (other, broken):
+        found.append(attempt(lambda: driven.update(weights(), 1)))
+    driven.meet("second")
+    right = driven.update(model(1), 7) == ([] if rank < N_TRAINERS else wanted(1))
+    for step in (6, 8 + rank // 3, 7):
+        found.append(attempt(lambda: driven.update(model(1), step)))
+    support.meet(rank, size)
+    assert driven.engine._stream is stream and driven.engine._version == 7
+    driven.engine._leave()
+    return found, right
+
+
+def other_server(rank: int, size: int, kind: str) -> Any:
+    """The second worker's model has no such tensor. All meet again, and go on."""
+
+    def take(name: str) -> None:
+        if rank == 3 and name == "layer.4":
+            raise KeyError("no parameter of the server is called layer.4")
+
+    driven = Driven(kind, rank)
+    driven.meet("first")
+    found = attempt(lambda: driven.update(model(1), 1, take))
+    driven.meet("second")
+    right = driven.update(model(2), 2) == ([] if rank < N_TRAINERS else wanted(2))
+    support.meet(rank, size)
+    driven.engine._leave()
+    return found, right
+
+
+def nobody_comes(rank: int, size: int) -> Any:
+    """The second worker has made its card, and is never heard of again."""
+    driven = Driven("verl", rank, seconds=15.0)
+    if rank == 3:
+        bring("first", rank, driven.engine.prepare(), ())
+        return None
+    found = attempt(lambda: driven.meet("first"))
+    support.meet(rank, 3)
+    return found[:2]
+
+
+def killed(rank: int, size: int) -> Any:
+    """The second worker dies in an update; another update goes to the first alone."""
+
+    def take(name: str) -> None:
+        if rank == 3 and name == "layer.4":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    driven = Driven("verl", rank)
+    driven.meet("first")
+    driven.update(model(1), 1)
+    found = attempt(lambda: driven.update(model(2), 2, take))
+    driven.meet("second", 1)
+    right = driven.update(model(3), 3) == ([] if rank < N_TRAINERS else wanted(3))
+    support.meet(rank, 3)
+    driven.engine._leave()
+    return found[:2], right, driven.engine._version

@@ -1,0 +1,176 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""A trainer of two ranks and a server of one worker, as FerryTrainer and Link know them, without vLLM."""
+
+import os
+import signal
+import unittest
+
+import support
+import torch
+
+import ferry
+from ferry.adapters._updates import Half, Link, StoreExchange, open_store
+from ferry.adapters.torch import memory_of, side_of
+from ferry.adapters.vllm_engine import FerryTrainer, FerryTrainerInitInfo
+
+SECONDS = 100.0
+
+
+class Client:
+    """A server that does its part by itself, and says no where it is told to."""
+
+    def __init__(self, refuses=""):
+        self.refuses = refuses
+
+    def init_weight_transfer_engine(self, info):
+        pass
+
+    def start_weight_update(self):
+        self.answer("start")
+
+    def update_weights(self, info):
+        support.await_mark("has version %d" % info["version"])
+
+    def finish_weight_update(self):
+        self.answer("finish")
+
+    def answer(self, what):
+        if what == self.refuses:
+            raise RuntimeError("no room for " + what)
+
+
+def trainer_of(rank, port, refuses=""):
+    info = FerryTrainerInitInfo(rank=rank, n_trainers=2, n_workers=1, port=port, seconds=SECONDS)
+    return FerryTrainer(info, Client(refuses) if rank == 0 else None, {"w": torch.arange(6.0)})
+
+
+def worker_of(port, version=0):
+    """The worker's link, and the memory that it has."""
+    exchange = StoreExchange(open_store("127.0.0.1", port, False, SECONDS), 2, 3, SECONDS)
+    link, memory = Link(exchange, SECONDS, None, "worker 0 of the server", version), torch.zeros(6)
+    named = {"w": memory}
+    link.prepare(None, destination=lambda tensors: Half(side_of(named, 0), memory_of(named)))
+    return link, memory
+
+
+def run(link, version):
+    """The worker's part of an update, as a server answers when its workers have done theirs."""
+    link.run(version)
+    support.mark("has version %d" % version)
+
+
+def attempt(function):
+    """What it raises, by name."""
+    try:
+        function()
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return None, ""
+
+
+def lost(rank, size, port):
+    if rank == 2:
+        link, memory = worker_of(port)
+        run(link, 1)
+        assert memory.tolist() == list(range(6))
+        support.await_mark("settled")
+        os.kill(os.getpid(), signal.SIGKILL)
+    trainer = trainer_of(rank, port)
+    assert trainer.send_weights().version == 1
+    if rank == 0:
+        support.mark("settled")
+    worker = trainer.workers[0]
+    found = attempt(trainer.send_weights)
+    trainer.shutdown()
+    return (*found, worker.rank, worker.who, worker.host, worker.pid)
+
+
+def refused(rank, size, port, what):
+    if rank == 2:
+        link, _ = worker_of(port)
+        found = attempt(lambda: run(link, 1))
+        for one in (0, 1):
+            support.await_mark("tried %d" % one)
+        link.close()
+        return found
+    trainer = trainer_of(rank, port, what)
+    found = attempt(trainer.send_weights)
+    support.mark("tried %d" % rank)
+    assert trainer.version == 0
+    trainer.shutdown()
+    return found
+
+
+def again(rank, size, port, second):
+    """The worker knows of version 7, which the trainer does not; and all meet a second time."""
+    if rank == 2:
+        versions = []
+        for where in (port, second):
+            link, memory = worker_of(where, 7)
+            versions.append(link.version)
+            run(link, link.version + 1)
+            support.await_mark("ended %d" % where)
+            link.close()
+        return versions, memory.tolist()
+    trainer = trainer_of(rank, port)
+    versions = [trainer.send_weights().version]
+    if rank == 0:
+        support.mark("ended %d" % port)
+    trainer.info.port = second
+    trainer.join()
+    versions.append(trainer.send_weights().version)
+    if rank == 0:
+        support.mark("ended %d" % second)
+    trainer.shutdown()
+    return versions
+
+
+class Updates(unittest.TestCase):
+    def test_who_was_lost_is_said(self):
+        ranks = support.run_ranks(lost, 3, support.free_port(), may_fail=(2,))
+        for name, said, rank, who, host, pid in ranks[:2]:
+            self.assertEqual((name, rank, who), ("PeerLost", 2, "worker 0 of the server"))
+            self.assertIn("rank 2 is worker 0 of the server, process %d on %s; " % (pid, host), said)
+            self.assertTrue(said.endswith("call join on all ranks of the trainer"), said)
+
+    def test_a_refusal_is_heard_by_all(self):
+        for name, said in support.run_ranks(refused, 3, support.free_port(), "start"):
+            self.assertEqual(name, "Aborted", said)
+            self.assertIn("the server refused version 1: no room for start", said)
+
+    def test_an_update_that_is_not_finished_is_none(self):
+        first, second, worker = support.run_ranks(refused, 3, support.free_port(), "finish")
+        self.assertEqual(first, ("RuntimeError", "no room for finish"))
+        self.assertEqual(second, ("Error", "rank 0 says: RuntimeError: no room for finish"))
+        self.assertEqual(worker, (None, ""))
+
+    def test_versions_go_on(self):
+        ports = support.free_port(), support.free_port()
+        first, second, worker = support.run_ranks(again, 3, *ports)
+        self.assertEqual((first, second), ([8, 9], [8, 9]))
+        self.assertEqual(worker, ([7, 8], [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]))
+
+
+class Settling(unittest.TestCase):
+    def test_the_first_leaves_last(self):
+        import threading
+
+        store = torch.distributed.HashStore()
+        first, second = (StoreExchange(store, rank, 2, SECONDS) for rank in (0, 1))
+        heard = []
+        thread = threading.Thread(target=lambda: heard.append(first.settle("x", 2, "done")))
+        thread.start()
+        self.assertEqual(second._hear("x", 0, "x"), b"done")
+        self.assertEqual(heard, [])  # nobody has said that it has heard
+        self.assertEqual(second.settle("x", 2), "done")
+        thread.join()
+        self.assertEqual(heard, ["done"])
+
+    def test_who_does_not_come_is_named(self):
+        exchange = StoreExchange(torch.distributed.HashStore(), 1, 2, 0.01)
+        with self.assertRaisesRegex(ferry.ExchangeFailed, "rank 0 of 2 has not come .*the end of it"):
+            exchange.settle("the end of it", 2)
+
+
+if __name__ == "__main__":
+    unittest.main()

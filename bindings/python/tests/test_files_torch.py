@@ -1,0 +1,265 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Checkpoints into tensors that are there, and back: plain tensors, modules, DTensors."""
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import unittest
+from typing import Any, Dict
+
+import ferry
+
+try:
+    import torch
+    from safetensors.torch import load_file, save_file
+except ImportError:
+    torch = None  # type: ignore[assignment]
+try:
+    import transformers
+except ImportError:
+    transformers = None  # type: ignore[assignment]
+
+NEED = unittest.skipIf(torch is None, "torch or safetensors is not installed")
+N_RANKS = 4
+
+
+def some_tensors() -> Dict[str, Any]:
+    torch.manual_seed(7)
+    return {
+        "embed.weight": torch.randn(10, 6).bfloat16(),
+        "layers.0.w": torch.randn(7, 6),
+        "layers.0.flags": torch.tensor([True, False, True]),
+        "scalar": torch.tensor(3.5),
+        "empty": torch.zeros(0, 4),
+        "bytes": torch.arange(5, dtype=torch.uint8),
+    }
+
+
+def zeros_like(tensors: Dict[str, Any]) -> Dict[str, Any]:
+    return {name: torch.zeros_like(one) for name, one in tensors.items()}
+
+
+@NEED
+class Tensors(unittest.TestCase):
+    def setUp(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.folder.name, name)
+
+    def check(self, got: Dict[str, Any], wanted: Dict[str, Any]) -> None:
+        for name, one in got.items():
+            self.assertTrue(torch.equal(one, wanted[name]), name)
+
+    def test_what_is_saved_is_read(self) -> None:
+        tensors = some_tensors()
+        n_bytes = ferry.save(tensors, self.path("a"), metadata={"format": "pt"})
+        self.assertEqual(n_bytes, sum(one.nbytes for one in tensors.values()))
+        self.check(load_file(self.path("a/model.safetensors")), tensors)
+        got = zeros_like(tensors)
+        result = ferry.load(got, self.path("a"))
+        self.check(got, tensors)
+        self.assertEqual((result.n_tensors, result.bytes, result.unused), (6, n_bytes, ()))
+
+    def test_parts_and_strides(self) -> None:
+        tensors = {"w%d" % i: torch.randn(4, 8).t() for i in range(5)}
+        ferry.save(tensors, self.path("a"), part_bytes=300)
+        self.assertEqual(ferry.inspect(self.path("a")).n_files, 3)
+        got = {name: torch.zeros(4, 8).t() for name in tensors}
+        ferry.load(got, self.path("a"))
+        self.check(got, tensors)
+        some = {"w3": torch.zeros(8, 4)}
+        self.assertEqual(ferry.load(some, self.path("a")).unused, ("w0", "w1", "w2", "w4"))
+        self.check(some, tensors)
+
+    def test_sharded_checkpoints(self) -> None:
+        tensors = {"w": torch.randn(12, 10), "norm": torch.randn(10)}
+        save_file(tensors, self.path("a.safetensors"))
+        layout = {"format": "ferry.layout/1", "mesh": [["a", 2], ["b", 3]], "rules": [
+            {"match": "w", "shard": [{"dim": 0, "axis": "b", "stride": 2}, {"dim": 1, "axis": "a"}]},
+            {"match": "*"}]}
+        ferry.reshard(self.path("a.safetensors"), layout, self.path("b"))
+        got = zeros_like(tensors)
+        ferry.load(got, self.path("b"))
+        self.check(got, tensors)
+
+    def test_memory_that_cannot_be_written(self) -> None:
+        """Refused before any tensor is written, in whatever order they are given."""
+        import numpy
+
+        ferry.save({"a": torch.ones(3), "w": torch.ones(3, 4), "s": torch.ones(())}, self.path("x"))
+        read_only = numpy.zeros((3, 4), "f4")
+        read_only.flags.writeable = False
+        for wrong, says in (
+            ({"w": torch.zeros(3, 4, device="meta")}, "on the device meta"),
+            ({"w": torch.zeros(3, 1).expand(3, 4)}, "share their memory"),
+            ({"w": read_only}, "is read-only"),
+            ({"s": numpy.float32(0)}, "is read-only"),
+        ):
+            first = torch.zeros(3)
+            with self.assertRaisesRegex(ferry.InvalidInput, says):
+                ferry.load({"a": first, **wrong}, self.path("x"))
+            self.assertEqual(first.tolist(), [0, 0, 0], says)
+
+    def test_numpy_without_dimensions(self) -> None:
+        import numpy
+
+        ferry.save({"s": torch.tensor(2.5)}, self.path("s"))
+        into = numpy.zeros((), "f4")
+        ferry.load({"s": into}, self.path("s"))
+        self.assertEqual(into, 2.5)
+
+    def test_numpy(self) -> None:
+        import numpy
+
+        ferry.save({"w": numpy.arange(12, dtype="f4").reshape(3, 4)}, self.path("a"))
+        got = {"w": numpy.zeros((3, 4), "f4")}
+        ferry.load(got, self.path("a"))
+        self.assertEqual(got["w"].tolist(), numpy.arange(12).reshape(3, 4).tolist())
+
+    def test_what_is_wrong(self) -> None:
+        ferry.save({"w": torch.randn(3, 4)}, self.path("a"))
+        for given, says in (
+            ({"v": torch.zeros(3, 4)}, 'tensor "v" is not in'),
+            ({"w": torch.zeros(4, 3)}, r'"w" has the shape \[4, 3\], but \[3, 4\] in'),
+            ({"w": torch.zeros(3, 4).bfloat16()}, '"w" is bf16, but f32 in .*cast=True'),
+            ({"w": bytearray(48)}, 'is of type bytearray: give one of torch or numpy'),
+        ):
+            with self.assertRaisesRegex(ferry.InvalidInput, says):
+                ferry.load(given, self.path("a"))
+        half = {"w": torch.zeros(3, 4).bfloat16()}
+        ferry.load(half, self.path("a"), cast=True)
+        self.assertGreater(half["w"].abs().sum().item(), 0)
+        with self.assertRaisesRegex(ferry.FileError, "exists already"):
+            ferry.save({}, self.path("a"))
+        with self.assertRaises(FileNotFoundError):
+            ferry.load({}, self.path("nothing"))
+        with self.assertRaisesRegex(ferry.InvalidInput, "give a torch.nn.Module"):
+            ferry.load_into({}, self.path("a"))  # type: ignore[arg-type]
+
+    def test_what_cannot_be_saved(self) -> None:
+        one = {"w": torch.zeros(2)}
+        for tensors, options in (({"w": b"12"}, {}), ({3: torch.zeros(2)}, {}), (None, {}),
+                                 ([("w", torch.zeros(2))], {}), (one, {"metadata": {"a": 3}}),
+                                 (one, {"metadata": 3}), (one, {"part_bytes": 0}),
+                                 (one, {"part_bytes": "1G"}), (one, {"part_bytes": 1.5})):
+            with self.assertRaises(ferry.InvalidInput), tempfile.TemporaryDirectory() as folder:
+                self.addCleanup(self.assertEqual, os.path.exists(os.path.join(folder, "x")), False)
+                ferry.save(tensors, os.path.join(folder, "x"), **options)
+
+    def test_modules(self) -> None:
+        model, other = torch.nn.Linear(4, 3), torch.nn.Linear(4, 3)
+        ferry.save_from(model, self.path("a"))
+        ferry.load_into(other, self.path("a"))
+        self.check(dict(other.state_dict()), dict(model.state_dict()))
+
+
+@NEED
+@unittest.skipIf(transformers is None, "transformers is not installed")
+class Models(unittest.TestCase):
+    def test_files_with_other_names(self) -> None:
+        """Experts are one by one in the files, and stacked in memory."""
+        from test_names_torch import MODELS, config_of, model_of
+
+        for model_type, changes in (MODELS[0], MODELS[1], MODELS[7], MODELS[9], MODELS[10], MODELS[13]):
+            with self.subTest(model_type), tempfile.TemporaryDirectory() as folder:
+                config = config_of(model_type, changes)
+                torch.manual_seed(1)
+                model, other = model_of(config), model_of(config)
+                for parameter in model.parameters():
+                    parameter.data.normal_()
+                model.save_pretrained(os.path.join(folder, "hf"))
+                ferry.load_into(other, os.path.join(folder, "hf"))
+                for name, one in model.state_dict().items():
+                    self.assertTrue(torch.equal(one, other.state_dict()[name]), name)
+                ferry.save_from(model, os.path.join(folder, "own"))
+                third = transformers.AutoModelForCausalLM.from_config(config)
+                ferry.load_into(third, os.path.join(folder, "own"))
+                for name, one in model.state_dict().items():
+                    self.assertTrue(torch.equal(one, third.state_dict()[name]), name)
+                ferry.reshard(os.path.join(folder, "own"), "hf", os.path.join(folder, "again"),
+                              names="hf")
+                ferry.verify(os.path.join(folder, "hf"), os.path.join(folder, "again"))
+
+    def test_what_is_wrong(self) -> None:
+        from test_names_torch import MODELS, config_of, model_of
+
+        with tempfile.TemporaryDirectory() as folder:
+            model = model_of(config_of(*MODELS[7]))
+            model.save_pretrained(os.path.join(folder, "hf"))
+            weights = os.path.join(folder, "hf", "model.safetensors")
+            tensors = load_file(weights)
+            del tensors["model.layers.0.mlp.experts.2.up_proj.weight"]
+            save_file(tensors, weights)
+            with self.assertRaisesRegex(ferry.InvalidInput, "lacks the tensor .*experts.2.up_proj"):
+                ferry.load_into(model, os.path.join(folder, "hf"))
+
+
+def rank_main(rank: int, folder: str, queue: Any) -> None:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    dist.init_process_group("gloo", init_method="file://" + os.path.join(folder, "meet"), rank=rank,
+                            world_size=N_RANKS)
+    try:
+        mesh = init_device_mesh("cpu", (2, 2))
+        model = torch.nn.Sequential(torch.nn.Linear(10, 9), torch.nn.LayerNorm(9))
+        full = {name: one.clone() for name, one in load_file(os.path.join(folder, "full")).items()}
+        cuts = {"0.weight": [Shard(0), Shard(1)], "0.bias": [Replicate(), Shard(0)]}
+        for name, where in cuts.items():
+            module = model.get_submodule(name.split(".")[0])
+            made = distribute_tensor(torch.zeros_like(full[name]), mesh, where)
+            setattr(module, name.split(".")[1], torch.nn.Parameter(made))
+        ferry.load_into(model, os.path.join(folder, "full"))
+        for name, one in model.state_dict().items():
+            whole = one.full_tensor() if hasattr(one, "full_tensor") else one
+            assert torch.equal(whole, full[name]), name
+        ferry.save_from(model, os.path.join(folder, "saved"))
+        dist.barrier()
+        for one in model.parameters():
+            (one.to_local() if hasattr(one, "to_local") else one).data.zero_()
+        ferry.load_into(model, os.path.join(folder, "saved"))
+        for name, one in model.state_dict().items():
+            whole = one.full_tensor() if hasattr(one, "full_tensor") else one
+            assert torch.equal(whole, full[name]), name
+        try:
+            ferry.save_from(model, os.path.join(folder, "saved"))
+            raise AssertionError("saved twice")
+        except ferry.FileError as error:
+            assert "exists already" in str(error), error
+        queue.put((rank, ""))
+    except BaseException as error:  # whoever waits for it must hear
+        queue.put((rank, f"{type(error).__name__}: {error}"))
+        raise
+    finally:
+        ferry.shutdown()
+        dist.destroy_process_group()
+
+
+@NEED
+class Distributed(unittest.TestCase):
+    def test_dtensors(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            torch.manual_seed(3)
+            full = {"0.weight": torch.randn(9, 10), "0.bias": torch.randn(9),
+                    "1.weight": torch.randn(9), "1.bias": torch.randn(9)}
+            save_file(full, os.path.join(folder, "full"))
+            context = multiprocessing.get_context("spawn")
+            queue = context.Queue()
+            ranks = [context.Process(target=rank_main, args=(rank, folder, queue))
+                     for rank in range(N_RANKS)]
+            for one in ranks:
+                one.start()
+            said = dict(queue.get(timeout=240) for _ in ranks)
+            for one in ranks:
+                one.join()
+            self.assertEqual(said, dict.fromkeys(range(N_RANKS), ""))
+            ferry.reshard(os.path.join(folder, "saved"), "hf", os.path.join(folder, "hf"))
+            ferry.verify(os.path.join(folder, "full"), os.path.join(folder, "hf"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,207 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Names of models, specs of their configs, plans as objects, and runs that are awaited: without any
+library beside the standard one."""
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import json
+import os
+import pickle
+import tempfile
+import unittest
+from typing import Any, Dict
+
+import ferry
+
+CONFIG: Dict[str, Any] = {
+    "model_type": "qwen3", "num_hidden_layers": 3, "hidden_size": 24, "vocab_size": 300,
+    "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 4, "intermediate_size": 20,
+}
+WHOLE = {"mesh": [], "rules": [{"match": "*"}]}
+BYTES = {"format": "ferry.spec/1", "source": WHOLE, "destination": WHOLE,
+         "tensors": [{"name": "w", "shape": [4], "dtype": "u8"}]}
+
+
+class Config:
+    """What a config of transformers has."""
+
+    def to_dict(self) -> Dict[str, Any]:
+        return CONFIG
+
+
+class Names(unittest.TestCase):
+    def test_configs(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "config.json")
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump({"text_config": CONFIG}, file)
+            wanted = ferry.Names(CONFIG).tensors("hf")
+            for config in (Config(), folder, path):
+                self.assertEqual(ferry.Names(config).tensors("hf"), wanted)
+            with self.assertRaisesRegex(FileNotFoundError, "config.json: cannot be read"):
+                ferry.Names(os.path.join(folder, "no", "config.json"))
+        for config in (None, 5, [1]):
+            with self.assertRaisesRegex(ferry.InvalidInput, "a config is of type"):
+                ferry.Names(config)
+
+    def test_families(self) -> None:
+        found = ferry.names.families()
+        self.assertTrue({"llama", "qwen2", "qwen3", "qwen3-moe", "mixtral", "deepseek-v3", "gpt-oss",
+                         "gemma2", "gemma3"} <= set(found))
+        self.assertEqual(found["llama"]["format"], "ferry.names/1")
+        other = {**CONFIG, "model_type": "my_own"}
+        with self.assertRaisesRegex(ferry.InvalidInput, 'no family of names has the model_type "my_own"'):
+            ferry.Names(other)
+        for family in ("qwen3", found["qwen3"]):
+            self.assertEqual(ferry.Names(other, family=family).map("hf", "vllm"),
+                             ferry.Names(CONFIG).map("hf", "vllm"))
+
+    def test_check(self) -> None:
+        names = ferry.Names(CONFIG, dtype="f32")
+        tensors = {one.name: (one.shape, "bf16") for one in names.tensors("hf")}
+        names.check("hf", tensors)
+        self.assertEqual(names.map("hf", "megatron").sources[0].dtype, "bf16")
+        self.assertEqual(names.find(tensors), "hf")
+        name = "model.layers.2.self_attn.q_norm.weight"
+        del tensors[name]
+        with self.assertRaisesRegex(ferry.InvalidInput, f'lacks the tensor "{name}"') as caught:
+            ferry.Names(CONFIG).check("hf", tensors)
+        self.assertEqual(caught.exception.tensor, name)
+
+    def test_side(self) -> None:
+        """The map and the side say the same: the plans of both move the same bytes."""
+        names = ferry.Names(CONFIG)
+        mapped = names.map("megatron", "vllm")
+        tensors = [{"name": one.name, "shape": one.shape, "dtype": one.dtype} for one in mapped.sources]
+        made = ferry.plan({"format": "ferry.spec/1", "source": WHOLE, "tensors": tensors,
+                           "destination": names.side("megatron", "vllm", [1, 2])})
+        targets = [{"name": one.name, "shape": one.shape, "dtype": one.dtype} for one in mapped]
+        same = ferry.plan(mapped.apply({"format": "ferry.spec/1", "source": WHOLE, "tensors": targets,
+                                        "destination": {**WHOLE, "mesh": [["r", 2]], "first_rank": 1}}))
+        self.assertEqual(made.moved_bytes, same.moved_bytes)
+
+
+class Specs(unittest.TestCase):
+    def test_of_a_config(self) -> None:
+        spec = ferry.Spec.of(CONFIG, "tp=2,pp=2", "tp=2", names="megatron:vllm", first_rank=4)
+        plan = ferry.plan(spec)
+        self.assertEqual(plan.world_size, 6)
+        qkv = plan.shards("source", 0)["decoder.layers.0.self_attention.linear_qkv.weight"]
+        self.assertEqual(qkv.shape, ((6 + 4) * 4 // 2, 24))
+        # Megatron-Core pads the vocabulary to 128 rows a rank.
+        self.assertEqual(plan.shards("source", 1)["embedding.word_embeddings.weight"].shape, (44, 24))
+        same = ferry.Spec(model=Config(), source="tp=2,pp=2", destination="tp=2",
+                          names="megatron:vllm", first_rank=4)
+        self.assertEqual(spec, same)
+        self.assertEqual(ferry.Spec(model="qwen3", config=CONFIG).n_tensors,
+                         ferry.Spec.of(CONFIG).n_tensors)
+        self.assertEqual(plan.prove(spec).n_moves, plan.n_moves)
+
+    def test_what_is_wrong(self) -> None:
+        for make, says in (
+            (lambda: ferry.Spec(model="llama"), 'model="llama" is a family of names: give config='),
+            (lambda: ferry.Spec(model=CONFIG, path="a"), "is made of short forms"),
+            (lambda: ferry.Spec(BYTES, destination="tp=2"), "need model="),
+            (lambda: ferry.Spec.of(CONFIG, "tp=4", names="megatron"), "exceeds the 2"),
+            (lambda: ferry.Spec.of(CONFIG, "cp=4"), "none of pp=, dp=, ep= and tp="),
+            (lambda: ferry.Spec.of(CONFIG, names="nemo"), 'no naming "nemo"'),
+        ):
+            with self.assertRaisesRegex(ferry.InvalidInput, says):
+                make()
+
+    def test_what_is_no_name(self) -> None:
+        names = ferry.Names(CONFIG)
+        for call in (lambda: ferry.Spec.of(CONFIG, "tp=2", "tp=2", names=3),
+                     lambda: ferry.Spec.of(CONFIG, "tp=2", "tp=2", names=[1]),
+                     lambda: names.find([1]), lambda: names.check("hf", {"w": 3}),
+                     lambda: names.check("hf", {"w": (3,)}), lambda: names.check("hf", None),
+                     lambda: names.check("hf", {3: ((1,), "bf16")})):
+            with self.assertRaises(ferry.InvalidInput):
+                call()
+
+    def test_pickles(self) -> None:
+        spec = ferry.Spec(BYTES)
+        plan = ferry.plan(spec)
+        side = ferry.Side()
+        side.add_parameter("w", [0], 4)
+        side.add_box("w", [0], [4])
+        for one in (spec, plan, side, ferry.Names(CONFIG).map("hf", "vllm")):
+            self.assertEqual(pickle.loads(pickle.dumps(one)), one)
+            self.assertEqual(copy.deepcopy(one), one)
+        self.assertEqual(spec.to_dict()["tensors"][0]["name"], "w")
+        self.assertNotEqual(spec, ferry.Spec.of(CONFIG))
+
+    def test_schedules_and_proofs(self) -> None:
+        spec = ferry.Spec({**BYTES, "destination": {**WHOLE, "mesh": [["r", 3]], "first_rank": 1},
+                           "cluster": {"ranks_per_node": 1, "rank_gbytes_per_s": 1,
+                                       "node_gbytes_per_s": 1}})
+        plan = ferry.plan(spec)
+        schedule = plan.schedule(relays=False)
+        self.assertEqual((schedule.n_rounds, schedule.n_batches, schedule.bytes), (3, 3, 12))
+        self.assertIsNotNone(schedule.seconds)
+        self.assertEqual(plan.schedule("first-fit-half", relays=False).n_batches, 3)
+        self.assertIn("schedule", json.loads(schedule.to_json()))
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "trace.json")
+            schedule.save_trace(path)
+            with open(path, encoding="utf-8") as file:
+                json.load(file)
+        with self.assertRaisesRegex(ferry.InvalidInput, 'rule is "best": give "optimal"'):
+            plan.schedule("best")
+        with self.assertRaises(ferry.ProofFailed):
+            plan.prove({**BYTES, "destination": {**WHOLE, "mesh": [["r", 2]], "first_rank": 1}})
+
+
+class Runs(unittest.TestCase):
+    def test_results(self) -> None:
+        new = bytearray(4)
+        with ferry.Refit({"w": b"abcd"}, {"w": new}, BYTES) as refit:
+            run = refit.start()
+            result = run.result(timeout=60)
+            self.assertEqual((result.version, new), (1, b"abcd"))
+            self.assertTrue(run.done)
+            self.assertIs(run.result(), result)
+
+    def test_await(self) -> None:
+        new = bytearray(4)
+
+        async def main() -> int:
+            with ferry.Refit({"w": b"efgh"}, {"w": new}, BYTES) as refit:
+                first = await refit.start()
+                second = await refit.start()
+                return first.version + second.version
+
+        self.assertEqual(asyncio.run(main()), 3)
+        self.assertEqual(new, b"efgh")
+
+    def test_a_run_that_takes_longer(self) -> None:
+        class Slow:
+            def test(self) -> bool:
+                return False
+
+        with ferry.Refit({"w": b"abcd"}, {"w": bytearray(4)}, BYTES) as refit:
+            run = ferry.RefitRun(refit, Slow())
+            with self.assertRaisesRegex(TimeoutError, "has not ended within 0.01 s: it goes on"):
+                run.result(timeout=0.01)
+
+    def test_options_have_names(self) -> None:
+        for function in (ferry.Refit, ferry.refit):
+            found = inspect.signature(function).parameters
+            self.assertTrue({"checksum", "delta", "threads", "service"} <= set(found))
+            self.assertNotIn("options", found)
+        with self.assertRaisesRegex(ferry.InvalidInput, "'chekcsum' is not an option of a refit"):
+            ferry.refit({}, {}, BYTES, chekcsum="end")  # type: ignore[call-arg]
+
+    def test_exceptions(self) -> None:
+        for own, known in ((ferry.PeerLost, ConnectionError), (ferry.Unsupported, NotImplementedError),
+                           (ferry.LimitExceeded, OverflowError), (ferry.Denied, PermissionError)):
+            error = own("rank 3 was lost")
+            self.assertIsInstance(error, known)
+            again = pickle.loads(pickle.dumps(error))
+            self.assertEqual((str(again), type(again), again.ranks), (str(error), own, (3,)))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,155 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""A whole vLLM on this CPU, and a trainer: it generates, is updated by the engine "ferry", and generates
+again. Run by test_adapters_vllm_engine.
+
+    python3 vllm_round.py llama|tied|two
+
+The trainer is in vLLM's process. With "two" it has another rank, each has half of every tensor, and
+vLLM has two workers in processes of their own.
+"""
+
+import os
+import sys
+import tempfile
+
+import torch
+import torch.distributed as dist
+import transformers
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+from vllm import LLM, SamplingParams  # noqa: E402
+from vllm.config import WeightTransferConfig  # noqa: E402
+from vllm.distributed.weight_transfer import base  # noqa: E402
+
+from ferry import Error  # noqa: E402
+from ferry.adapters.vllm_engine import FerryTrainer, FerryTrainerInitInfo  # noqa: E402
+
+PROMPT, N_TOKENS = [1, 5, 9], 24
+
+
+def model_of(seed, tied):
+    config = transformers.AutoConfig.for_model(
+        "llama", hidden_size=128, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=256, num_hidden_layers=2, vocab_size=200, max_position_embeddings=128,
+        tie_word_embeddings=tied)
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    for tensor in model.parameters():
+        torch.nn.init.normal_(tensor, float(tensor.dim() == 1), 0.09)
+    return model
+
+
+def tokens_of(model):
+    out = model.generate(torch.tensor([PROMPT]), max_new_tokens=N_TOKENS, do_sample=False,
+                         eos_token_id=None, pad_token_id=0)
+    return out[0, len(PROMPT):].tolist()
+
+
+class Client:
+    """What the trainer says to a server, said to an LLM of this process."""
+
+    def __init__(self, llm):
+        self.llm = llm
+
+    def init_weight_transfer_engine(self, info):
+        self.llm.init_weight_transfer_engine(base.WeightTransferInitRequest(init_info=info))
+
+    def start_weight_update(self):
+        self.llm.start_weight_update()
+
+    def update_weights(self, info):
+        self.llm.update_weights(base.WeightTransferUpdateRequest(update_info=info))
+
+    def finish_weight_update(self):
+        self.llm.finish_weight_update()
+
+    def tokens(self):
+        how = SamplingParams(max_tokens=N_TOKENS, temperature=0, ignore_eos=True, detokenize=False)
+        out = self.llm.generate([{"prompt_token_ids": PROMPT}], how, use_tqdm=False)
+        return list(out[0].outputs[0].token_ids)
+
+
+class Rank:
+    """A rank of the trainer; the first has a client."""
+
+    def __init__(self, rank, n, tied, client=None, meeting=None):
+        self.rank, self.tied, self.client = rank, tied, client
+        self.model = model_of(1, tied)
+        self.source, self.mesh = self.model, None
+        if n > 1:
+            dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=n)
+            self.mesh = init_device_mesh("cpu", (n,))
+            self.source = self.halves()
+        self.trainer = FerryTrainer.trainer_init(
+            FerryTrainerInitInfo(rank=rank, n_trainers=n, n_workers=n), client=client,
+            source=self.source)
+
+    def halves(self):
+        return {name: distribute_tensor(tensor.detach().clone(), self.mesh, [Shard(0)])
+                for name, tensor in self.model.named_parameters()}
+
+    def train(self, seed):
+        self.model.load_state_dict(model_of(seed, self.tied).state_dict())
+        if self.mesh is not None:
+            for name, half in self.halves().items():
+                self.source[name].to_local().copy_(half.to_local())
+
+    def compare(self):
+        """Whether the server generates what the trainer's weights do."""
+        if self.client is None:
+            return None
+        return "equal" if self.client.tokens() == tokens_of(self.model) else "different"
+
+    def say(self, text):
+        if self.client is not None:
+            print(text, flush=True)
+
+    def refused(self, function):
+        try:
+            function()
+        except Error as error:
+            self.say("refused: %s" % error)
+
+    def run(self):
+        trainer = self.trainer
+        for seed in (2, 3):
+            before = self.compare()
+            self.train(seed)
+            version = trainer.send_weights().version
+            self.say("version %d: tokens before, after: %s, %s" % (version, before, self.compare()))
+        self.refused(lambda: trainer._link.run(2))
+        if self.client is not None:
+            self.client.start_weight_update()  # and the trainer begins another one
+        self.refused(trainer.send_weights)
+        trainer.join()
+        self.train(4)
+        version = trainer.send_weights().version
+        self.say("version %d after another meeting: %s" % (version, self.compare()))
+        trainer.shutdown()
+
+
+def main(kind, rank=0, meeting=None):
+    tied, n = kind == "tied", 2 if kind == "two" else 1
+    if rank > 0:
+        Rank(rank, n, tied, meeting=meeting).run()
+        return
+    folder = tempfile.mkdtemp(dir=".")
+    meeting = "file://" + os.path.abspath(os.path.join(folder, "meeting"))
+    model_of(1, tied).save_pretrained(folder)
+    second = torch.multiprocessing.get_context("spawn").Process(target=main, args=(kind, 1, meeting))
+    if n > 1:
+        second.start()
+    client = Client(LLM(
+        folder, skip_tokenizer_init=True, dtype="float32", enforce_eager=True, max_model_len=64,
+        tensor_parallel_size=n, weight_transfer_config=WeightTransferConfig(backend="ferry")))
+    Rank(0, n, tied, client, meeting).run()
+    if n > 1:
+        second.join()
+        del client.llm  # its workers end with it
+    os._exit(second.exitcode or 0)  # vLLM's own end takes long
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,179 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "memory/cuda/share.h"
+
+#include "base/alloc.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef SYS_pidfd_getfd
+#define SYS_pidfd_getfd 438
+#endif
+
+/* Virtual memory of another process, mapped here: each piece as it is there, from its beginning. */
+typedef struct opened {
+    struct opened *next;
+    CUdeviceptr base;
+    uint64_t bytes;
+    uint32_t n_mapped;
+    uint64_t pieces[]; /* their bytes */
+} opened;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static opened *all;
+
+/* A descriptor of the other process's; -1 and errno. */
+static int take_fd(int process, int32_t fd)
+{
+    return (int)syscall(SYS_pidfd_getfd, process, fd, 0);
+}
+
+/* Another process may have the number of the owner: its list has another name. */
+static bool is_list(int fd, const uint64_t token[2])
+{
+    char name[FY_CUDA_LIST_NAME_BYTES], path[64], target[128], wanted[128];
+    fy_cuda_list_name(token, name);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int n = snprintf(wanted, sizeof wanted, "/memfd:%s (deleted)", name);
+    ssize_t length = readlink(path, target, sizeof target);
+    return length == n && memcmp(target, wanted, (size_t)n) == 0;
+}
+
+/* The pieces that are listed, which are all of the memory. */
+static bool read_list(int process, const fy_cuda_handle *its, fy_cuda_listed *entries)
+{
+    const fy_cuda_files *files = &its->by.files;
+    size_t wanted = files->n * sizeof *entries;
+    uint64_t bytes = 0;
+    int list = take_fd(process, files->list);
+    bool is_good =
+        list >= 0 && is_list(list, files->token) && files->first < (uint64_t)1 << 40 &&
+        pread(list, entries, wanted, (off_t)(files->first * sizeof *entries)) == (ssize_t)wanted;
+    if (list >= 0) {
+        close(list);
+    }
+    for (uint32_t i = 0; is_good && i < files->n; i++) {
+        is_good = entries[i].bytes > 0 && entries[i].bytes <= its->bytes - bytes;
+        bytes += entries[i].bytes;
+    }
+    return is_good && bytes == its->bytes;
+}
+
+static CUresult map_piece(int process, const fy_cuda_listed *entry, CUdeviceptr at)
+{
+    CUmemGenericAllocationHandle memory;
+    int fd = take_fd(process, entry->fd);
+    if (fd < 0) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    CUresult result = fy_cuda.cuMemImportFromShareableHandle(
+        &memory, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    close(fd);
+    if (result == CUDA_SUCCESS) {
+        result = fy_cuda.cuMemMap(at, (size_t)entry->bytes, 0, memory, 0);
+        (void)fy_cuda.cuMemRelease(memory); /* the mapping holds it */
+    }
+    return result;
+}
+
+static CUresult unmap(opened *one)
+{
+    CUresult result = CUDA_SUCCESS;
+    CUdeviceptr at = one->base;
+    for (uint32_t i = 0; i < one->n_mapped; i++) {
+        CUresult its = fy_cuda.cuMemUnmap(at, (size_t)one->pieces[i]);
+        result = result == CUDA_SUCCESS ? its : result;
+        at += one->pieces[i];
+    }
+    if (one->base != 0) {
+        CUresult its = fy_cuda.cuMemAddressFree(one->base, (size_t)one->bytes);
+        result = result == CUDA_SUCCESS ? its : result;
+    }
+    fy_free(one);
+    return result;
+}
+
+static CUresult map_all(int32_t number, int process, const fy_cuda_listed *entries, uint32_t n,
+                        opened *fresh)
+{
+    const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = number},
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUresult result = fy_cuda.cuMemAddressReserve(&fresh->base, (size_t)fresh->bytes, 0, 0, 0);
+    fresh->base = result == CUDA_SUCCESS ? fresh->base : 0;
+    CUdeviceptr at = fresh->base;
+    for (uint32_t i = 0; result == CUDA_SUCCESS && i < n; i++) {
+        result = map_piece(process, &entries[i], at);
+        fresh->pieces[i] = entries[i].bytes;
+        fresh->n_mapped += result == CUDA_SUCCESS;
+        at += entries[i].bytes;
+    }
+    return result == CUDA_SUCCESS
+               ? fy_cuda.cuMemSetAccess(fresh->base, (size_t)fresh->bytes, &access, 1)
+               : result;
+}
+
+static ferry_status open_listed(int32_t number, int process, const fy_cuda_handle *its,
+                                fy_cuda_listed *entries, opened *fresh, ferry_error *error)
+{
+    if (!read_list(process, its, entries)) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "this process may not take descriptors of process %d, or they are gone (%s)",
+                       (int)its->pid, errno != 0 ? strerror(errno) : "the list is another's");
+    }
+    return fy_cuda_check(map_all(number, process, entries, its->by.files.n, fresh),
+                         "mapping memory of another process", error);
+}
+
+ferry_status fy_cuda_files_open(int32_t number, const fy_cuda_handle *its, CUdeviceptr *given_out,
+                                ferry_error *error)
+{
+    uint32_t n = its->by.files.n;
+    if (n == 0 || n > FY_CUDA_MOST_PIECES || its->bytes > (uint64_t)1 << 50) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "a handle of CUDA memory has %u pieces", n);
+    }
+    opened *fresh = fy_alloc_zeroed(1, sizeof *fresh + n * sizeof fresh->pieces[0]);
+    fy_cuda_listed *entries = fy_alloc_zeroed(n, sizeof *entries);
+    ferry_status status =
+        fy_check_memory(fresh != NULL && entries != NULL, "CUDA memory of another process", error);
+    errno = 0;
+    int process = status == FERRY_OK ? (int)syscall(SYS_pidfd_open, its->pid, 0) : -1;
+    if (status == FERRY_OK) {
+        fresh->bytes = its->bytes;
+        status = open_listed(number, process, its, entries, fresh, error);
+    }
+    if (process >= 0) {
+        close(process);
+    }
+    fy_free(entries);
+    if (status != FERRY_OK) {
+        if (fresh != NULL) {
+            (void)unmap(fresh);
+        }
+        return status;
+    }
+    pthread_mutex_lock(&lock);
+    fresh->next = all;
+    all = fresh;
+    pthread_mutex_unlock(&lock);
+    *given_out = fresh->base;
+    return FERRY_OK;
+}
+
+CUresult fy_cuda_files_close(CUdeviceptr given)
+{
+    pthread_mutex_lock(&lock);
+    opened **link = &all;
+    while (*link != NULL && (*link)->base != given) {
+        link = &(*link)->next;
+    }
+    opened *one = *link;
+    if (one != NULL) {
+        *link = one->next;
+    }
+    pthread_mutex_unlock(&lock);
+    return one != NULL ? unmap(one) : CUDA_ERROR_INVALID_VALUE;
+}

@@ -1,0 +1,401 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* From two namings of the same parts to a map, or to a side in boxes. */
+#include "model/naming.h"
+
+#include "base/checked.h"
+
+#include <string.h>
+
+/* Two namings, and one of the results. */
+typedef struct joining {
+    ferry_names *names;
+    const fy_naming *from, *to;
+    ferry_map *map;   /* NULL: a side is made */
+    ferry_side *side; /* NULL: a map is made */
+    size_t parameter;
+    bool *is_named; /* [tensors of from]: the side has them already */
+} joining;
+
+/* Blocks of rows of a part, which lie in a tensor of each naming; the rows are those of each. */
+typedef struct stretch {
+    const fy_naming_part *part;
+    const fy_naming_tensor *source, *target;
+    const fy_naming_run *from, *to;
+    uint64_t count, rows;
+    uint64_t from_row, from_step, to_row, to_step;
+} stretch;
+
+/* ---- what is made of what ---- */
+
+static const fy_naming_run *run_of(const fy_naming *naming, uint32_t part)
+{
+    bool has = part < naming->n_runs && naming->runs[part].count != 0 &&
+               fy_naming_is_there(naming, &naming->tensors[naming->runs[part].tensor]);
+    return has ? &naming->runs[part] : NULL;
+}
+
+static ferry_status fail_part(const joining *j, const fy_naming_tensor *target, uint32_t part,
+                              ferry_error *error)
+{
+    return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                   "%s: \"%s\" of %s is made of \"%s\", which no tensor of %s has",
+                   j->names->source_name, target->name, j->to->name, j->names->parts[part].name,
+                   j->from->name);
+}
+
+/* Whether the source has its parts: all, or none of those that a model may lack. */
+static ferry_status is_made(const joining *j, const fy_naming_tensor *target, bool *made_out,
+                            ferry_error *error)
+{
+    const uint32_t *parts = j->to->part_numbers + target->first_part;
+    size_t n_there = 0;
+    uint32_t lacking = 0;
+    for (size_t i = 0; i < target->n_parts; i++) {
+        bool there = run_of(j->from, parts[i]) != NULL;
+        n_there += there;
+        lacking = there ? lacking : parts[i];
+    }
+    *made_out = n_there > 0;
+    bool is_fine = n_there == target->n_parts || (n_there == 0 && target->is_optional);
+    return is_fine ? FERRY_OK : fail_part(j, target, lacking, error);
+}
+
+/* What the target is of; its parts are there. */
+static const fy_naming_tensor *source_of(const joining *j, const fy_naming_tensor *target, size_t i)
+{
+    uint32_t part = j->to->part_numbers[target->first_part + i];
+    return &j->from->tensors[run_of(j->from, part)->tensor];
+}
+
+static ferry_status find_dtype(const joining *j, const fy_naming_tensor *target,
+                               ferry_dtype *dtype_out, ferry_error *error)
+{
+    const fy_naming_tensor *first = source_of(j, target, 0);
+    for (size_t i = 1; i < target->n_parts; i++) {
+        const fy_naming_tensor *other = source_of(j, target, i);
+        if (other->dtype.kind != first->dtype.kind ||
+            other->dtype.element_bits != first->dtype.element_bits) {
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "%s: \"%s\" is made of \"%s\" and of \"%s\", which are of different "
+                           "types; cast one of them first",
+                           j->names->source_name, target->name, first->name, other->name);
+        }
+    }
+    *dtype_out = first->dtype;
+    return FERRY_OK;
+}
+
+/* Both are made in the same way of the same parts. */
+static bool is_copy(const joining *j, const fy_naming_tensor *target)
+{
+    const fy_naming_tensor *source = source_of(j, target, 0);
+    bool same = source->rule == target->rule && source->n_parts == target->n_parts &&
+                json_equal(source->how, target->how) != 0;
+    for (size_t i = 0; i < target->n_parts && same; i++) {
+        same = j->from->part_numbers[source->first_part + i] ==
+               j->to->part_numbers[target->first_part + i];
+    }
+    return same;
+}
+
+/* ---- boxes ---- */
+
+static bool is_turned(const fy_naming_tensor *tensor, const fy_naming_part *part)
+{
+    return tensor->is_transposed && part->n_dims >= 2;
+}
+
+static void swap_last(uint64_t *numbers, uint32_t n)
+{
+    uint64_t last = numbers[n - 1];
+    numbers[n - 1] = numbers[n - 2];
+    numbers[n - 2] = last;
+}
+
+/* Where a block begins in a tensor, and how long it is there; shape_out may be NULL. */
+static void place_block(const fy_naming_tensor *tensor, const fy_naming_part *part, uint64_t place,
+                        uint64_t row, uint64_t rows, uint64_t *begin_out, uint64_t *shape_out)
+{
+    uint64_t begin[FERRY_MAX_DIMS] = {0}, shape[FERRY_MAX_DIMS] = {0};
+    uint32_t lead = tensor->is_stacked;
+    begin[0] = place;
+    shape[0] = 1;
+    memcpy(shape + lead, part->shape, part->n_dims * sizeof *shape);
+    begin[lead] = row;
+    shape[lead] = rows;
+    if (is_turned(tensor, part)) {
+        swap_last(begin, tensor->n_dims);
+        swap_last(shape, tensor->n_dims);
+    }
+    memcpy(begin_out, begin, sizeof begin);
+    if (shape_out != NULL) {
+        memcpy(shape_out, shape, sizeof shape);
+    }
+}
+
+static ferry_status add_to_map(const joining *j, const stretch *s, ferry_error *error)
+{
+    if (is_turned(s->source, s->part) != is_turned(s->target, s->part)) {
+        return fy_fail(
+            error, FERRY_ERR_UNSUPPORTED,
+            "%s: \"%s\" of %s is a transposed \"%s\" of %s, which a map cannot say; take "
+            "a side in boxes, as ferry_names_get_side makes it",
+            j->names->source_name, s->target->name, j->to->name, s->source->name, j->from->name);
+    }
+    for (uint64_t i = 0; i < s->count; i++) {
+        ferry_map_box box = FERRY_MAP_BOX_INIT;
+        box.target = s->target->name;
+        box.source = s->source->name;
+        place_block(s->source, s->part, s->from->place, s->from_row + i * s->from_step, s->rows,
+                    box.begin, box.shape);
+        place_block(s->target, s->part, s->to->place, s->to_row + i * s->to_step, s->rows, box.at,
+                    NULL);
+        FY_TRY(ferry_map_add_box(j->map, &box, error));
+    }
+    return FERRY_OK;
+}
+
+/* How far the dimensions of a tensor go on in its memory. */
+static void find_strides(const fy_naming_tensor *t, uint64_t *strides)
+{
+    uint64_t step = 1;
+    for (uint32_t d = t->n_dims; d-- > 0;) {
+        strides[d] = step;
+        step *= fy_max(t->shape[d], 1);
+    }
+}
+
+static uint64_t offset_of(const uint64_t *begin, const uint64_t *strides, uint32_t n_dims)
+{
+    uint64_t offset = 0;
+    for (uint32_t d = 0; d < n_dims; d++) {
+        offset += begin[d] * strides[d];
+    }
+    return offset;
+}
+
+/* Strides of the source's dimensions in the target's memory. */
+static void strides_of_source(const stretch *s, const uint64_t *of_target, uint64_t *strides)
+{
+    uint64_t plain[FERRY_MAX_DIMS] = {0};
+    uint32_t n = s->part->n_dims, lead = s->source->is_stacked;
+    memcpy(plain, of_target + s->target->is_stacked, n * sizeof *plain);
+    if (is_turned(s->target, s->part) != is_turned(s->source, s->part)) {
+        swap_last(plain, n);
+    }
+    strides[0] = 1; /* of a stack, of which a box has one place */
+    memcpy(strides + lead, plain, n * sizeof *plain);
+}
+
+static ferry_status add_to_side(const joining *j, const stretch *s, ferry_error *error)
+{
+    uint64_t strides[FERRY_MAX_DIMS], at[FERRY_MAX_DIMS], next[FERRY_MAX_DIMS];
+    ferry_side_box box = FERRY_SIDE_BOX_INIT;
+    box.tensor = s->source->name;
+    box.n_dims = s->source->n_dims;
+    place_block(s->source, s->part, s->from->place, s->from_row, s->rows, box.begin, box.shape);
+    place_block(s->target, s->part, s->to->place, s->to_row, s->rows, at, NULL);
+    find_strides(s->target, strides);
+    box.offset = offset_of(at, strides, s->target->n_dims);
+    strides_of_source(s, strides, box.strides);
+    if (s->count > 1) {
+        box.n_repeats = 1;
+        box.repeats[0].count = s->count;
+        place_block(s->source, s->part, 0, s->from_step, s->rows, box.repeats[0].begin, NULL);
+        place_block(s->target, s->part, 0, s->to_step, s->rows, next, NULL);
+        box.repeats[0].offset = offset_of(next, strides, s->target->n_dims);
+    }
+    return ferry_side_add_box(j->side, j->parameter, &box, error);
+}
+
+static ferry_status add_stretch(const joining *j, const stretch *s, ferry_error *error)
+{
+    return j->map != NULL ? add_to_map(j, s, error) : add_to_side(j, s, error);
+}
+
+/* ---- parts ---- */
+
+/* Blocks that fit neither into the other: as far as the next end of one. */
+static ferry_status add_cut(const joining *j, stretch s, ferry_error *error)
+{
+    uint64_t end = s.part->shape[0];
+    for (uint64_t row = 0; row < end; row += s.rows) {
+        uint64_t in_from = row % s.from->rows, in_to = row % s.to->rows;
+        s.count = 1;
+        s.rows = fy_min(s.from->rows - in_from, s.to->rows - in_to);
+        s.from_row = s.from->row + row / s.from->rows * s.from->step + in_from;
+        s.to_row = s.to->row + row / s.to->rows * s.to->step + in_to;
+        FY_TRY(add_stretch(j, &s, error));
+    }
+    return FERRY_OK;
+}
+
+static ferry_status add_part(const joining *j, const fy_naming_tensor *target, uint32_t number,
+                             ferry_error *error)
+{
+    const fy_naming_run *from = run_of(j->from, number), *to = run_of(j->to, number);
+    stretch s = {.part = &j->names->parts[number],
+                 .source = &j->from->tensors[from->tensor],
+                 .target = target,
+                 .from = from,
+                 .to = to,
+                 .from_row = from->row,
+                 .to_row = to->row,
+                 .count = fy_max(from->count, to->count),
+                 .rows = fy_min(from->rows, to->rows)};
+    if (from->count != to->count && from->count != 1 && to->count != 1) {
+        return add_cut(j, s, error);
+    }
+    s.from_step = from->count == s.count ? from->step : s.rows;
+    s.to_step = to->count == s.count ? to->step : s.rows;
+    return add_stretch(j, &s, error);
+}
+
+static ferry_status add_copy(const joining *j, const fy_naming_tensor *target, ferry_error *error)
+{
+    const fy_naming_tensor *source = source_of(j, target, 0);
+    if (j->map != NULL) {
+        return ferry_map_add_copy(j->map, target->name, source->name, error);
+    }
+    ferry_side_box box = FERRY_SIDE_BOX_INIT;
+    box.tensor = source->name;
+    box.n_dims = source->n_dims;
+    memcpy(box.shape, source->shape, sizeof box.shape);
+    find_strides(source, box.strides);
+    return ferry_side_add_box(j->side, j->parameter, &box, error);
+}
+
+static ferry_status fill_target(const joining *j, const fy_naming_tensor *target,
+                                ferry_error *error)
+{
+    if (is_copy(j, target)) {
+        return add_copy(j, target, error);
+    }
+    for (size_t i = 0; i < target->n_parts; i++) {
+        FY_TRY(add_part(j, target, j->to->part_numbers[target->first_part + i], error));
+    }
+    return FERRY_OK;
+}
+
+/* ---- maps ---- */
+
+static ferry_status find_both(ferry_names *names, const char *from, const char *to, joining *j,
+                              ferry_error *error)
+{
+    fy_naming *a, *b;
+    FY_TRY(fy_naming_find(names, from, &a, error));
+    FY_TRY(fy_naming_find(names, to, &b, error));
+    *j = (joining){.names = names, .from = a, .to = b};
+    return FERRY_OK;
+}
+
+static ferry_status add_sources(const joining *j, ferry_error *error)
+{
+    for (size_t i = 0; i < j->from->n_tensors; i++) {
+        const fy_naming_tensor *t = &j->from->tensors[i];
+        if (fy_naming_is_there(j->from, t)) {
+            FY_TRY(ferry_map_add_source(j->map, t->name, t->dtype, t->n_dims, t->shape, error));
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status add_targets(const joining *j, ferry_error *error)
+{
+    for (size_t i = 0; i < j->to->n_tensors; i++) {
+        const fy_naming_tensor *t = &j->to->tensors[i];
+        ferry_dtype dtype;
+        bool made;
+        FY_TRY(is_made(j, t, &made, error));
+        if (made) {
+            FY_TRY(find_dtype(j, t, &dtype, error));
+            FY_TRY(ferry_map_add_target(j->map, t->name, dtype, t->n_dims, t->shape, error));
+            FY_TRY(fill_target(j, t, error));
+        }
+    }
+    return ferry_map_finish(j->map, error);
+}
+
+ferry_status ferry_names_get_map(ferry_names *names, const char *from, const char *to,
+                                 ferry_map **map_out, ferry_error *error)
+{
+    joining j;
+    FY_TRY(fy_check_use(names != NULL && from != NULL && to != NULL && map_out != NULL,
+                        "ferry_names_get_map needs names, two namings and a place for the result",
+                        error));
+    FY_TRY(find_both(names, from, to, &j, error));
+    FY_TRY(ferry_map_create(&j.map, error));
+    ferry_status status = add_sources(&j, error);
+    FY_THEN(status, add_targets(&j, error));
+    if (status == FERRY_OK) {
+        *map_out = j.map;
+        j.map = NULL;
+    }
+    ferry_map_destroy(j.map);
+    return status;
+}
+
+/* ---- sides ---- */
+
+static ferry_status name_sources(const joining *j, const fy_naming_tensor *target,
+                                 ferry_error *error)
+{
+    for (size_t i = 0; i < target->n_parts; i++) {
+        const fy_naming_tensor *t = source_of(j, target, i);
+        size_t number = (size_t)(t - j->from->tensors);
+        if (!j->is_named[number]) {
+            j->is_named[number] = true;
+            FY_TRY(ferry_side_add_tensor(j->side, t->name, t->dtype, t->n_dims, t->shape, error));
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status add_parameters(joining *j, const uint32_t *ranks, size_t n_ranks,
+                                   ferry_error *error)
+{
+    for (size_t i = 0; i < j->to->n_tensors; i++) {
+        const fy_naming_tensor *t = &j->to->tensors[i];
+        uint64_t elements = 1;
+        bool made;
+        ferry_dtype dtype;
+        FY_TRY(is_made(j, t, &made, error));
+        if (!made) {
+            continue;
+        }
+        for (uint32_t d = 0; d < t->n_dims; d++) {
+            elements *= t->shape[d];
+        }
+        FY_TRY(find_dtype(j, t, &dtype, error));
+        FY_TRY(name_sources(j, t, error));
+        FY_TRY(ferry_side_add_parameter(j->side, ranks, n_ranks, t->name, &dtype, elements, 0,
+                                        &j->parameter, error));
+        FY_TRY(ferry_side_set_shape(j->side, j->parameter, t->n_dims, t->shape, error));
+        FY_TRY(fill_target(j, t, error));
+    }
+    return FERRY_OK;
+}
+
+ferry_status ferry_names_get_side(ferry_names *names, const char *from, const char *to,
+                                  const uint32_t *ranks, size_t n_ranks, ferry_side **side_out,
+                                  ferry_error *error)
+{
+    joining j;
+    FY_TRY(fy_check_use(names != NULL && from != NULL && to != NULL && side_out != NULL &&
+                            ranks != NULL && n_ranks > 0,
+                        "ferry_names_get_side needs names, two namings, ranks and a place for the "
+                        "result",
+                        error));
+    FY_TRY(find_both(names, from, to, &j, error));
+    j.is_named = fy_alloc_zeroed(j.from->n_tensors, sizeof *j.is_named);
+    ferry_status status = fy_check_memory(j.is_named != NULL, "the names of a model", error);
+    FY_THEN(status, ferry_side_create(&j.side, error));
+    FY_THEN(status, add_parameters(&j, ranks, n_ranks, error));
+    if (status == FERRY_OK) {
+        *side_out = j.side;
+        j.side = NULL;
+    }
+    ferry_side_destroy(j.side);
+    fy_free(j.is_named);
+    return status;
+}

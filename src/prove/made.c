@@ -1,0 +1,233 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "prove/made.h"
+
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "base/hash.h"
+#include "prove/held.h"
+#include "prove/quantize.h"
+
+#include <string.h>
+
+/* Sentences name at most so many bytes of a name. */
+enum { NAME_BYTES = 256 };
+
+void fy_proof_makers_cleanup(fy_proof_makers *makers)
+{
+    fy_index_cleanup(&makers->index);
+    fy_free(makers->items);
+    fy_free(makers->boxes);
+    *makers = (fy_proof_makers){.items = NULL};
+}
+
+static const fy_proof_maker *find(const fy_proof_makers *makers, size_t owned, uint32_t tensor)
+{
+    fy_index_cursor c = fy_index_first(&makers->index, fy_hash_mix(owned, tensor));
+    for (; c.value != FY_INDEX_NONE; fy_index_next(&makers->index, &c)) {
+        const fy_proof_maker *maker = &makers->items[c.value];
+        if (maker->owned == owned && maker->tensor == tensor) {
+            return maker;
+        }
+    }
+    return NULL;
+}
+
+ferry_status fy_proof_makers_note(fy_proof_makers *makers, size_t owned, uint32_t tensor,
+                                  bool at_receiver, bool *is_same_out, ferry_error *error)
+{
+    const fy_proof_maker *known = find(makers, owned, tensor);
+    *is_same_out = known == NULL || known->at_receiver == at_receiver;
+    if (known != NULL) {
+        return FERRY_OK;
+    }
+    FY_TRY(FY_GROW(makers->items, makers->capacity, makers->n + 1, "the codes of a plan", error));
+    makers->items[makers->n] =
+        (fy_proof_maker){.owned = owned, .tensor = tensor, .at_receiver = at_receiver};
+    return fy_check_memory(
+        fy_index_insert(&makers->index, fy_hash_mix(owned, tensor), (uint32_t)makers->n++),
+        "the codes of a plan", error);
+}
+
+ferry_status fy_proof_makers_add_box(fy_proof_makers *makers, size_t owned, size_t box,
+                                     bool is_written, ferry_error *error)
+{
+    FY_TRY(FY_GROW(makers->boxes, makers->boxes_capacity, makers->n_boxes + 1,
+                   "the scales of a plan", error));
+    makers->boxes[makers->n_boxes++] =
+        (fy_proof_scale_box){.owned = owned, .box = box, .is_written = is_written};
+    return FERRY_OK;
+}
+
+/* Blocks. */
+typedef struct region {
+    uint64_t begin[FY_PROOF_DIMS], length[FY_PROOF_DIMS];
+} region;
+
+/* What is left of a box of scales without what the rank was seen to make. */
+typedef struct remainder {
+    region *items, *next;
+    size_t n, capacity, n_next, next_capacity;
+    bool meets; /* something of it was */
+} remainder;
+
+/* What one turn of a box has, in blocks of so many elements; false: there is no such turn. */
+static bool region_of(const fy_proof_held *box, uint64_t turn, const uint64_t *block, region *out)
+{
+    uint64_t turns[FY_PROOF_STEPS] = {0};
+    for (size_t i = FY_PROOF_LOOPS; i-- > 0;) {
+        turns[i] = turn % box->steps[i].count;
+        turn /= box->steps[i].count;
+    }
+    fy_proof_held_element(box, turns, out->begin);
+    for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
+        uint64_t end = out->begin[d] + box->steps[FY_PROOF_LOOPS + d].count;
+        out->begin[d] /= block[d];
+        out->length[d] = fy_ceil_div(end, block[d]) - out->begin[d];
+    }
+    return turn == 0;
+}
+
+static bool meet(const region *a, const region *b, region *common)
+{
+    for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
+        uint64_t begin = a->begin[d] > b->begin[d] ? a->begin[d] : b->begin[d];
+        uint64_t end = fy_min(a->begin[d] + a->length[d], b->begin[d] + b->length[d]);
+        if (begin >= end) {
+            return false;
+        }
+        common->begin[d] = begin;
+        common->length[d] = end - begin;
+    }
+    return true;
+}
+
+static ferry_status keep(remainder *r, const region *left, ferry_error *error)
+{
+    FY_TRY(FY_GROW(r->next, r->next_capacity, r->n_next + 1, "the scales of a plan", error));
+    r->next[r->n_next++] = *left;
+    return FERRY_OK;
+}
+
+/* All of a region but what lies before or behind the hole on each dimension in turn. */
+static ferry_status keep_around(remainder *r, region all, const region *hole, ferry_error *error)
+{
+    for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
+        region before = all, behind = all;
+        uint64_t hole_end = hole->begin[d] + hole->length[d];
+        before.length[d] = hole->begin[d] - all.begin[d];
+        behind.begin[d] = hole_end;
+        behind.length[d] = all.begin[d] + all.length[d] - hole_end;
+        FY_TRY(before.length[d] == 0 ? FERRY_OK : keep(r, &before, error));
+        FY_TRY(behind.length[d] == 0 ? FERRY_OK : keep(r, &behind, error));
+        all.begin[d] = hole->begin[d];
+        all.length[d] = hole->length[d];
+    }
+    return FERRY_OK;
+}
+
+static ferry_status take_out(remainder *r, const region *made, ferry_error *error)
+{
+    r->n_next = 0;
+    for (size_t i = 0; i < r->n; i++) {
+        region hole;
+        bool meets = meet(&r->items[i], made, &hole);
+        r->meets = r->meets || meets;
+        FY_TRY(meets ? keep_around(r, r->items[i], &hole, error) : keep(r, &r->items[i], error));
+    }
+    remainder before = *r;
+    r->items = before.next;
+    r->capacity = before.next_capacity;
+    r->n = before.n_next;
+    r->next = before.items;
+    r->next_capacity = before.capacity;
+    return FERRY_OK;
+}
+
+/* Takes out what a parameter has of the codes, if it makes them. */
+static ferry_status take_parameter(const fy_proof_makers *makers, const fy_proof_spec *spec,
+                                   size_t owned, const fy_proof_scaling *scaling, remainder *r,
+                                   ferry_error *error)
+{
+    const fy_proof_memory *memory = spec->sides[FY_PROOF_DESTINATION].memory;
+    const fy_proof_parameter *p = &memory->parameters[memory->owned[owned]];
+    const fy_proof_maker *maker = find(makers, owned, scaling->tensor);
+    if (maker == NULL || !maker->at_receiver || p->quantize == NULL ||
+        !fy_proof_quantize_is_alike(p->quantize, scaling->quantize)) {
+        return FERRY_OK;
+    }
+    for (size_t b = 0; b < p->n_boxes && r->n > 0; b++) {
+        region made;
+        for (uint64_t turn = 0; p->boxes[b].tensor == scaling->tensor && r->n > 0 &&
+                                region_of(&p->boxes[b], turn, scaling->block, &made);
+             turn++) {
+            FY_TRY(take_out(r, &made, error));
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status fail_box(const fy_proof_spec *spec, const fy_proof_scale_box *its,
+                             size_t position, const uint64_t *scale, ferry_error *error)
+{
+    const fy_proof_side *side = &spec->sides[FY_PROOF_DESTINATION];
+    const fy_proof_parameter *p = &side->memory->parameters[side->memory->owned[its->owned]];
+    const fy_proof_tensor *tensor = &spec->tensors[p->boxes[its->box].tensor];
+    unsigned long long rank = fy_proof_mesh_rank(&side->mesh, position);
+    char element[100];
+    fy_proof_element_format(element, sizeof element, tensor->entry->n_dims, scale);
+    return its->is_written
+               ? fy_fail(error, FERRY_ERR_PROOF,
+                         "%.*s %s: is brought to rank %llu, %.*s, which makes the codes and so the "
+                         "scales itself",
+                         NAME_BYTES, tensor->name, element, rank, NAME_BYTES, p->name)
+               : fy_fail(error, FERRY_ERR_PROOF,
+                         "%.*s %s: no move writes it on rank %llu, in %.*s, nor does the rank make "
+                         "the codes of its block",
+                         NAME_BYTES, tensor->name, element, rank, NAME_BYTES, p->name);
+}
+
+/* One turn of a box of scales: moves bring all of it, or the rank makes all of it. */
+static ferry_status check_turn(const fy_proof_makers *makers, const fy_proof_spec *spec,
+                               const fy_proof_scale_box *its, size_t position, const region *all,
+                               remainder *r, ferry_error *error)
+{
+    const fy_proof_memory *memory = spec->sides[FY_PROOF_DESTINATION].memory;
+    const fy_proof_parameter *p = &memory->parameters[memory->owned[its->owned]];
+    const fy_proof_scaling *scaling = spec->tensors[p->boxes[its->box].tensor].entry->scaling;
+    FY_TRY(FY_GROW(r->items, r->capacity, (size_t)1, "the scales of a plan", error));
+    r->items[0] = *all;
+    r->n = 1;
+    r->meets = false;
+    for (size_t o = memory->first[position]; o < memory->first[position + 1]; o++) {
+        FY_TRY(take_parameter(makers, spec, o, scaling, r, error));
+    }
+    if (its->is_written ? !r->meets : r->n == 0) {
+        return FERRY_OK;
+    }
+    return fail_box(spec, its, position, r->n > 0 ? r->items[0].begin : all->begin, error);
+}
+
+ferry_status fy_proof_makers_check(const fy_proof_makers *makers, const fy_proof_spec *spec,
+                                   ferry_error *error)
+{
+    const fy_proof_memory *memory = spec->sides[FY_PROOF_DESTINATION].memory;
+    const uint64_t ones[FY_PROOF_DIMS] = {1, 1, 1, 1, 1, 1, 1, 1};
+    ferry_status status = FERRY_OK;
+    remainder r = {.items = NULL};
+    size_t position = 0;
+    for (size_t i = 0; i < makers->n_boxes && status == FERRY_OK; i++) {
+        const fy_proof_scale_box *its = &makers->boxes[i];
+        const fy_proof_parameter *p = &memory->parameters[memory->owned[its->owned]];
+        region all;
+        while (its->owned >= memory->first[position + 1]) {
+            position++;
+        }
+        for (uint64_t turn = 0;
+             status == FERRY_OK && region_of(&p->boxes[its->box], turn, ones, &all); turn++) {
+            status = check_turn(makers, spec, its, position, &all, &r, error);
+        }
+    }
+    fy_free(r.items);
+    fy_free(r.next);
+    return status;
+}

@@ -1,0 +1,198 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Values in boxes of what a rank gets as codes: as values.c has them of shards, but elements lie
+ * anywhere in a parameter, and blocks begin and end within boxes. What is worked on at once, a
+ * band, is a box again, so that memory of a device can be brought in one copy.
+ */
+#include "service/run.h"
+
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "base/sort.h"
+#include "exec/cast.h"
+#include "exec/now.h"
+#include "service/registry.h"
+
+#include <string.h>
+
+/* Of values that are read at once by one thread. */
+enum { BAND_BYTES = 1 << 20 };
+
+/*
+ * How an area is cut into bands: each is at one index of its first n_outer dimensions, and has up
+ * to `most` of the `length` parts of inner bytes that there are.
+ */
+typedef struct cut {
+    uint32_t n_outer;
+    bool is_all;  /* there is one band */
+    bool of_runs; /* the parts are elements of a run; else indices of the next dimension */
+    uint64_t inner, most, length;
+    uint64_t n; /* bands of one index */
+} cut;
+
+static cut cut_of(const fy_area *area, uint64_t element_bytes)
+{
+    cut c = {.n_outer = area->n_dims, .inner = area->run_bytes, .most = 1, .length = 1, .n = 1};
+    if (c.inner > BAND_BYTES) {
+        c.of_runs = true;
+        c.length = c.inner / element_bytes;
+        c.inner = element_bytes;
+    } else {
+        while (c.n_outer > 0 && area->length[c.n_outer - 1] <= BAND_BYTES / c.inner) {
+            c.inner *= area->length[--c.n_outer];
+        }
+        if (c.n_outer == 0) {
+            c.is_all = true;
+            return c;
+        }
+        c.length = area->length[--c.n_outer];
+    }
+    c.most = BAND_BYTES / c.inner;
+    c.n = fy_ceil_div(c.length, c.most);
+    return c;
+}
+
+static uint64_t count_bands(const fy_area *area, uint64_t element_bytes)
+{
+    cut c = cut_of(area, element_bytes);
+    uint64_t n = c.n;
+    for (uint32_t d = 0; d < c.n_outer; d++) {
+        n *= area->length[d];
+    }
+    return n;
+}
+
+ferry_status fy_registry_multiply_box(fy_registry *registry, fy_products *products,
+                                      const fy_area *area, const fy_product_box *box, bool turned,
+                                      ferry_error *error)
+{
+    uint32_t n = box->n_dims, row = turned ? n - 1 : n - 2, column = turned ? n - 2 : n - 1;
+    fy_factor_box added = {.first_band = products->n_bands,
+                           .n_rows = box->shape[row],
+                           .n_columns = box->shape[column],
+                           .is_turned = turned,
+                           .origin = {box->origin[turned ? 1 : 0], box->origin[turned ? 0 : 1]},
+                           .scale = box->scales_offset,
+                           .pitch = box->scales_strides[row],
+                           .step = box->scales_strides[column],
+                           .n_planes = n - 2};
+    FY_TRY(fy_registry_lay(registry, products->target, area, &added.values, error));
+    added.planes = (uint32_t)registry->n_dims;
+    if (!FY_RESERVE(registry->dims, registry->dims_capacity,
+                    registry->n_dims + 2 * (size_t)added.n_planes) ||
+        !FY_RESERVE(registry->factor_boxes, registry->factor_box_capacity,
+                    registry->n_factor_boxes + 1)) {
+        return fy_fail_no_memory(error, "the scales of a plan");
+    }
+    for (uint32_t d = 0; d < added.n_planes; d++) {
+        registry->dims[added.planes + d] = box->shape[d];
+        registry->dims[added.planes + added.n_planes + d] = box->scales_strides[d];
+    }
+    registry->n_dims += 2 * (size_t)added.n_planes;
+    products->first_box = products->n_boxes == 0 ? registry->n_factor_boxes : products->first_box;
+    registry->factor_boxes[registry->n_factor_boxes++] = added;
+    products->n_boxes++;
+    products->n_bands += count_bands(area, fy_cast_element_bytes(products->q.kind));
+    return FERRY_OK;
+}
+
+/* A band: which bytes of its box, in row-major order, and where these lie. */
+typedef struct band {
+    const fy_factor_box *box;
+    fy_area all; /* of the box */
+    fy_area area;
+    uint64_t first;
+} band;
+
+/* Parts [part, part + n) at one index of the outer dimensions. */
+static fy_area slice_of(const fy_area *all, const cut *c, uint64_t outer, uint64_t part, uint64_t n)
+{
+    uint64_t offset = all->offset, length[FERRY_MAX_DIMS];
+    uint32_t n_dims = all->n_dims - c->n_outer;
+    if (c->is_all) {
+        return *all;
+    }
+    for (uint32_t d = c->n_outer; d-- > 0; outer /= all->length[d]) {
+        offset += outer % all->length[d] * all->stride[d];
+    }
+    if (c->of_runs) {
+        return fy_area_flat(offset + part * c->inner, n * c->inner);
+    }
+    memcpy(length, all->length + c->n_outer, n_dims * sizeof *length);
+    length[0] = n;
+    return fy_area_of(offset + part * all->stride[c->n_outer], all->run_bytes, n_dims, length,
+                      all->stride + c->n_outer);
+}
+
+static band band_of(const fy_registry *registry, const fy_products *p, uint64_t number)
+{
+    const fy_factor_box *boxes = registry->factor_boxes + p->first_box;
+    FY_BISECT_LAST(size_t, at, 0, p->n_boxes, middle, boxes[middle].first_band <= number);
+    band b = {.box = &boxes[at], .all = fy_end_area(registry, &boxes[at].values)};
+    cut c = cut_of(&b.all, fy_cast_element_bytes(p->q.kind));
+    uint64_t outer = (number - b.box->first_band) / c.n;
+    uint64_t part = (number - b.box->first_band) % c.n * c.most;
+    b.area = slice_of(&b.all, &c, outer, part, fy_min(c.most, c.length - part));
+    b.first = (outer * c.length + part) * c.inner;
+    return b;
+}
+
+/* Values times scales, of the type that they have. */
+static fy_cast cast_of(const fy_registry *registry, const fy_products *p, const fy_factor_box *box)
+{
+    const uint64_t *planes = registry->dims + box->planes;
+    const uint64_t *block = p->q.format.block;
+    bool is_float = p->q.format.scale_kind == FERRY_F32;
+    fy_cast cast = {
+        .from_kind = p->q.kind,
+        .to_kind = p->q.kind,
+        .overflow = FY_OVERFLOW_PLAIN,
+        .has_plain_nans = true,
+        .n_rows = box->n_rows,
+        .n_columns = box->n_columns,
+        .from_scales = {.values = is_float ? (const float *)(void *)p->scales + box->scale : NULL,
+                        .powers = is_float ? NULL : (const unsigned char *)p->scales + box->scale,
+                        .block = {block[box->is_turned ? 1 : 0], block[box->is_turned ? 0 : 1]},
+                        .origin = {box->origin[0], box->origin[1]},
+                        .pitch = box->pitch,
+                        .step = box->step,
+                        .n_plane_dims = box->n_planes}};
+    for (uint32_t d = 0; d < box->n_planes; d++) {
+        cast.from_scales.plane_length[d] = planes[d];
+        cast.from_scales.plane_stride[d] = planes[box->n_planes + d];
+    }
+    return cast;
+}
+
+/* In place, where base has all bytes of the box in the area. */
+static void multiply(const fy_registry *registry, const fy_products *p, const band *b,
+                     const fy_area *area, void *base)
+{
+    fy_cast cast = cast_of(registry, p, b->box);
+    uint64_t bytes = fy_cast_element_bytes(cast.to_kind);
+    fy_area_cast_cached(&cast, area, base, area, base, b->first / bytes, b->area.bytes / bytes);
+}
+
+void fy_factor_band(const fy_registry *registry, const fy_products *p, void *base, uint64_t number)
+{
+    band b = band_of(registry, p, number);
+    multiply(registry, p, &b, &b.all, base);
+}
+
+ferry_status fy_factor_band_far(const fy_registry *registry, const fy_products *p,
+                                const ferry_buffer *target, uint64_t number, ferry_error *error)
+{
+    band b = band_of(registry, p, number);
+    fy_area flat = fy_area_flat(0, b.area.bytes), all = fy_area_flat(0, b.all.bytes);
+    char *memory = fy_alloc(b.area.bytes + 1, 1);
+    FY_TRY(fy_check_memory(memory != NULL, "the values of a plan", error));
+    const fy_now_side there = {.space = fy_space_of(target), .area = &b.area, .base = target->base};
+    const fy_now_side here = {.space = {.kind = FERRY_MEMORY_HOST}, .area = &flat, .base = memory};
+    ferry_status status = fy_copy_now(&here, &there, NULL, error);
+    if (status == FERRY_OK) {
+        multiply(registry, p, &b, &all, (void *)((uintptr_t)memory - b.first));
+        status = fy_copy_now(&there, &here, NULL, error);
+    }
+    fy_free(memory);
+    return status;
+}

@@ -1,0 +1,176 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Values of what a rank gets as codes. Codes are widened within the copies like all that is cast,
+ * so they lie where their values belong; the scales of their blocks come beside them. When both are
+ * there, and nothing of the run is under way any more, each is multiplied by its scale. Until then
+ * nothing of such a tensor counts as there: a run that completes a failed one brings all of it.
+ */
+#include "service/run.h"
+
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "exec/now.h"
+#include "service/registry.h"
+
+void fy_products_free(fy_registry *registry)
+{
+    for (size_t i = 0; i < registry->n_products; i++) {
+        fy_free(registry->products[i].scales);
+    }
+    fy_free(registry->products);
+    fy_free(registry->factor_boxes);
+}
+
+ferry_status fy_registry_multiply(fy_registry *registry, const fy_products *products,
+                                  fy_products **added_out, ferry_error *error)
+{
+    size_t n = registry->n_products;
+    if (!FY_RESERVE(registry->products, registry->products_capacity, n + 1)) {
+        return fy_fail_no_memory(error, "the scales of a plan");
+    }
+    fy_products *added = &registry->products[n];
+    *added = *products;
+    added->scales = fy_alloc_zeroed(added->scale_bytes + 1, 1);
+    registry->n_products = n + 1;
+    *added_out = added;
+    return fy_check_memory(added->scales != NULL, "the scales of a plan", error);
+}
+
+static void note_lane(fy_registry *registry, const fy_lane *lane, bool is_local)
+{
+    for (size_t i = 0; i < lane->n_parts; i++) {
+        uint32_t receive = is_local ? lane->parts[i].place : lane->parts[i].end;
+        uint32_t destination = registry->held[registry->receives.items[receive].held].destination;
+        if (destination != FY_NONE) { /* else values of which codes are made */
+            registry->targets[destination].is_moved = true;
+        }
+    }
+}
+
+static fy_target *target_of(const fy_registry *registry, const fy_products *p)
+{
+    return &registry->targets[registry->held[p->target].destination];
+}
+
+uint64_t fy_products_scheduled(ferry_service *service)
+{
+    fy_registry *registry = &service->registry;
+    const fy_service_program *program = service->program;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < registry->n_products; i++) {
+        target_of(registry, &registry->products[i])->is_moved = false;
+        bytes += registry->products[i].scale_bytes;
+    }
+    if (registry->n_products == 0) {
+        return 0;
+    }
+    note_lane(registry, &program->local, true);
+    for (uint32_t c = 0; c < program->n_channels; c++) {
+        note_lane(registry, &program->channels[c].in, false);
+    }
+    return bytes;
+}
+
+/*
+ * Runs
+ */
+
+/* What a step works on: bands of a destination from `first` on, each some rows of blocks, or a box
+ * (value_boxes.c). */
+typedef struct work {
+    const fy_registry *registry;
+    const fy_products *products;
+    char *values;    /* of the first element; or of the first of the first band, */
+    bool is_brought; /* which then is the only one */
+    fy_matrix_bands bands;
+    uint64_t first;
+} work;
+
+/* Cannot fail: what is wrong with a format or a shape was said when it was bound. */
+static void make_band(void *context, uint64_t index)
+{
+    const work *w = context;
+    const fy_products *p = w->products;
+    uint64_t band = w->first + index, all[2], shape[2];
+    fy_quantized q = p->q;
+    uint64_t at = fy_band_at(&p->q, &w->bands, band, &q.n_rows);
+    fy_scales_shape(&p->q, all);
+    fy_scales_shape(&q, shape);
+    uint64_t bytes = p->q.format.scale_kind == FERRY_F32 ? sizeof(float) : 1;
+    uint64_t block_row = band % w->bands.n * (w->bands.rows / q.format.block[0]);
+    uint64_t first = (band / w->bands.n * all[0] + block_row) * all[1];
+    fy_input scales = {.data = p->scales + first * bytes, .n_bytes = shape[0] * shape[1] * bytes};
+    fy_output values = {.data = w->values + (w->is_brought ? 0 : at),
+                        .n_bytes = q.n_rows * w->bands.row_bytes};
+    (void)fy_scale_values(&q, &scales, &values, NULL);
+}
+
+/* One band of memory that the CPU does not touch. */
+static ferry_status bring_band(const ferry_buffer *target, work *w, ferry_error *error)
+{
+    const fy_space host = {.kind = FERRY_MEMORY_HOST};
+    uint64_t n_rows, at = fy_band_at(&w->products->q, &w->bands, w->first, &n_rows);
+    uint64_t bytes = n_rows * w->bands.row_bytes;
+    char *there = (char *)target->base + at, *memory = fy_alloc(bytes + 1, 1);
+    FY_TRY(fy_check_memory(memory != NULL, "the values of a plan", error));
+    ferry_status status = fy_move_now(host, memory, fy_space_of(target), there, bytes, error);
+    w->values = memory;
+    w->is_brought = true;
+    if (status == FERRY_OK) {
+        make_band(w, 0);
+        status = fy_move_now(fy_space_of(target), there, host, memory, bytes, error);
+    }
+    fy_free(memory);
+    return status;
+}
+
+/* The same of a parameter. */
+static void make_box_band(void *context, uint64_t index)
+{
+    const work *w = context;
+    fy_factor_band(w->registry, w->products, w->values, w->first + index);
+}
+
+/* How many bands were made. */
+static uint64_t make_some(ferry_service *service, work *w, uint64_t most, ferry_status *status_out,
+                          ferry_error *error)
+{
+    const ferry_buffer *target = fy_held_target(&service->registry.held[w->products->target]);
+    bool is_in_boxes = w->products->is_in_boxes;
+    if (target->kind != FERRY_MEMORY_HOST) {
+        *status_out = is_in_boxes
+                          ? fy_factor_band_far(w->registry, w->products, target, w->first, error)
+                          : bring_band(target, w, error);
+        return 1;
+    }
+    uint64_t n = fy_min(most, fy_team_size(service->team));
+    w->values = target->base;
+    fy_team_run(service->team, n, is_in_boxes ? make_box_band : make_band, w);
+    return n;
+}
+
+bool fy_products_step(ferry_service *service)
+{
+    fy_run_state *run = service->run;
+    const fy_registry *registry = &service->registry;
+    if (run->products.n_done == registry->n_products || run->status != FERRY_OK || run->halted) {
+        return false;
+    }
+    const fy_products *p = &registry->products[run->products.n_done];
+    work w = {.registry = registry, .products = p, .first = run->products.n_bands};
+    w.bands = p->is_in_boxes ? (fy_matrix_bands){.n = 0} : fy_matrix_bands_of(&p->q);
+    uint64_t bands = p->is_in_boxes ? p->n_bands : w.bands.n * p->n_planes;
+    uint64_t all = target_of(registry, p)->is_moved ? bands : 0;
+    ferry_status status = FERRY_OK;
+    ferry_error why;
+    if (run->products.n_bands < all) {
+        run->products.n_bands += make_some(service, &w, all - run->products.n_bands, &status, &why);
+    }
+    if (status != FERRY_OK) {
+        fy_run_fail(service, status, service->world->rank, "%s", why.message);
+    } else if (run->products.n_bands >= all) {
+        run->products.n_done++;
+        run->products.n_bands = 0;
+    }
+    return true;
+}

@@ -1,0 +1,262 @@
+#!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Tests of `ferry simulate`: what it predicts is what ferry plan --schedule says of the same spec.
+
+    check_simulate.py --ferry PATH
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import cases
+from check_html import report_of
+
+EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
+SPEC = EXAMPLES / "llama-3-70b-disjoint.json"
+FERRY = None
+FOLDER = None
+
+
+def ask(*words):
+    done = subprocess.run([FERRY, *map(str, words)], stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=600, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def good(*words):
+    status, out, err = ask(*words)
+    assert (status, err) == (0, ""), (words, status, err)
+    return out
+
+
+def simulate(*words):
+    found = json.loads(good("simulate", *words, "--json"))
+    assert found["format"] == "ferry.simulate/1"
+    return found["cases"]
+
+
+def scheduled(spec, *words):
+    """The schedule of a spec that is written here."""
+    path = FOLDER / "own.json"
+    path.write_text(json.dumps(spec))
+    return json.loads(good("plan", path, "--schedule", "--json", "--summary", *words))
+
+
+def check_same(case, spec, *words):
+    said = scheduled(spec, *words)
+    assert "error" not in case, case
+    assert case["method"] == "schedule" and case["moved"] == said["bytes"]["moved"]
+    assert abs(case["bound_s"] / said["bound"]["seconds"] - 1) < 1e-8
+    assert abs(case["seconds"] / said["schedule"]["makespan_s"] - 1) < 1e-8, (case, said["schedule"])
+
+
+def spec_of(**axes):
+    spec = json.loads(SPEC.read_text())
+    for axis in spec["destination"]["mesh"]:
+        axis[1] = axes.get(axis[0], axis[1])
+    return spec
+
+
+def case_as_given():
+    one, = simulate(SPEC)
+    check_same(one, spec_of())
+    assert one["layout"] == "as given" and one["cluster"] == "the spec's" and one["fault"] is None
+    with_options, = simulate(SPEC, "--slot-bytes", "64M", "--no-relays")
+    check_same(with_options, spec_of(), "--slot-bytes", "64M", "--no-relays")
+    assert with_options["seconds"] != one["seconds"]
+
+
+def case_sweep():
+    found = simulate(SPEC, "--sweep", "tp=2,4,8")
+    assert [case["layout"] for case in found] == ["tp=2", "tp=4", "tp=8"]
+    for case, tp in zip(found, (2, 4, 8)):
+        check_same(case, spec_of(tp=tp))
+    found = simulate(SPEC, "--sweep", "destination.tp=2,8", "--sweep", "dp=1,2")
+    assert [case["layout"] for case in found] == ["tp=2,dp=1", "tp=2,dp=2", "tp=8,dp=1", "tp=8,dp=2"]
+    check_same(found[2], spec_of(tp=8, dp=1))
+    source, = simulate(SPEC, "--sweep", "source.tp=4")
+    spec = spec_of()
+    next(axis for axis in spec["source"]["mesh"] if axis[0] == "tp")[1] = 4
+    check_same(source, spec)
+
+
+def case_fit():
+    found = simulate(SPEC, "--sweep", "tp=1,2,8,16", "--fit", "dp")
+    for case, (tp, dp) in zip(found, ((1, 8), (2, 4), (8, 1))):
+        check_same(case, spec_of(tp=tp, dp=dp))
+    assert "no size of dp" in found[3]["error"], found[3]
+
+
+def case_clusters():
+    names = [EXAMPLES / "clusters" / name for name in ("8xh100-400g.json", "two-hosts-1g.json")]
+    found = simulate(SPEC, "--cluster", names[0], "--cluster", names[1])
+    for case, name in zip(found, names):
+        cluster = json.loads(name.read_text())
+        assert case["cluster"] == cluster["name"]
+        spec = spec_of()
+        spec["cluster"] = {key: cluster[key] for key in cluster if "_" in key}
+        check_same(case, spec)
+    assert found[1]["seconds"] > 100 * found[0]["seconds"]
+    for path in (EXAMPLES / "clusters").glob("*.json"):
+        cluster = json.loads(path.read_text())
+        assert set(cluster) == {"format", "name", "comment", "ranks_per_node", "rank_gbytes_per_s",
+                                "node_gbytes_per_s", "latency_us"}, path
+        assert len(cluster["comment"]) > 40, path
+
+
+def case_faults_of_nodes_that_are_not_there():
+    """They do no harm, which is not what was asked."""
+    for fault in ("lost:5", "lost:16777215", "slow:5=0.5", "nic:99=0.5"):
+        whole, faulty = simulate(SPEC, "--fault", fault)
+        node = fault.split(":")[1].split("=")[0]
+        assert "error" not in whole
+        assert faulty["error"] == (f"there is no node {node}: the 40 ranks are on 5 nodes, "
+                                   "numbered from 0"), faulty
+    spec = spec_of()
+    spec["cluster"]["ranks_per_node"] = 5000
+    path = FOLDER / "one-node.json"
+    path.write_text(json.dumps(spec))
+    lost = simulate(path, "--fault", "lost:0")[1]
+    assert "more than the 4096" in lost["error"], lost
+
+
+def case_slow_nodes_of_the_cluster_itself():
+    """By classes too: time and limit are then the bound's."""
+    spec = spec_of()
+    spec["cluster"]["nodes"] = {"0": {"rank_gbytes_per_s": 1}}
+    path = FOLDER / "slow.json"
+    path.write_text(json.dumps(spec))
+    slow, = simulate(path, "--method", "classes")
+    assert slow["seconds"] == slow["bound_s"] and slow["limit_rank"] < 8, slow
+
+
+def case_nothing_travels():
+    path = FOLDER / "still.json"
+    side = {"mesh": [], "rules": [{"match": "*"}]}
+    path.write_text(json.dumps({
+        "format": "ferry.spec/1", "source": side, "destination": side,
+        "tensors": [{"name": "w", "shape": [4], "dtype": "f32"}]}))
+    out = good("simulate", path, "--cluster", EXAMPLES / "clusters" / "8xh100-400g.json")
+    assert "nothing has to travel" in out and "of rank" not in out, out
+
+
+def case_faults():
+    spec = spec_of()
+    per, rates = spec["cluster"]["ranks_per_node"], spec["cluster"]
+    whole, slow, nic, lost = simulate(SPEC, "--fault", "slow:4=0.5", "--fault", "nic:4=0.25",
+                                      "--fault", "lost:1")
+    check_same(whole, spec)
+    spec["cluster"]["nodes"] = {"4": {"rank_gbytes_per_s": rates["rank_gbytes_per_s"] / 2,
+                                      "node_gbytes_per_s": rates["node_gbytes_per_s"] / 2}}
+    check_same(slow, spec)
+    spec["cluster"]["nodes"] = {"4": {"node_gbytes_per_s": rates["node_gbytes_per_s"] / 4}}
+    check_same(nic, spec)
+    assert slow["seconds"] > 1.9 * whole["seconds"] and slow["fault"] == "slow:4=0.5"
+    assert "rank 8" in lost["error"] or "ranks" in lost["error"], lost
+    gone, = [case for case in simulate(SPEC, "--fault", "lost:4") if case["fault"]]
+    ranks = ",".join(str(4 * per + i) for i in range(per))
+    path = FOLDER / "own.json"
+    path.write_text(json.dumps(spec_of()))
+    wanted = ask("plan", path, "--without", ranks, "--summary", "--json")
+    if wanted[0] == 0:
+        assert gone["moved"] == json.loads(wanted[1])["bytes"]["moved"]
+    else:
+        assert gone["error"] in wanted[2]
+
+
+def turned():
+    """Two sides that number the same ranks by other axes: nothing would have to travel."""
+    rows = [{"match": "*", "shard": [{"dim": 0, "axis": "tp"}]}]
+    return {"format": "ferry.spec/1",
+            "tensors": [{"name": "w", "shape": [64, 64], "dtype": "bf16"},
+                        {"name": "v", "shape": [64, 64], "dtype": "bf16"}],
+            "source": {"mesh": [["dp", 4], ["tp", 2]], "rules": rows},
+            "destination": {"mesh": [["tp", 2], ["dp", 4]], "rules": rows},
+            "cluster": {"ranks_per_node": 2, "rank_gbytes_per_s": 1, "node_gbytes_per_s": 1}}
+
+
+def case_relabel():
+    path = FOLDER / "turned.json"
+    path.write_text(json.dumps(turned()))
+    given, best = simulate(path, "--relabel")
+    assert given["order"] is None and given["moved"] > 0
+    assert best["order"] == "dp,tp" and best["moved"] == 0 and best["seconds"] == 0
+    spec = turned()
+    spec["destination"]["ranks"] = [0, 2, 4, 6, 1, 3, 5, 7]
+    path.write_text(json.dumps(spec))
+    one, = simulate(path)
+    assert one["moved"] == best["moved"]
+    assert len(simulate(SPEC, "--relabel")) <= 2
+
+
+def case_classes():
+    """By classes it is near the schedule, and never below the bound."""
+    for name in ("llama-3-70b.json", "llama-3-70b-disjoint.json", "mixtral-8x22b-ep.json"):
+        near, = simulate(EXAMPLES / name, "--method", "classes")
+        exact, = simulate(EXAMPLES / name, "--method", "schedule", "--no-relays")
+        assert near["method"] == "classes" and near["classes"] > 0
+        assert near["moved"] == exact["moved"] and near["bound_s"] == exact["bound_s"]
+        assert near["seconds"] >= near["bound_s"] * 0.999
+        assert 0.9 < near["seconds"] / exact["seconds"] < 1.02, (name, near, exact)
+
+
+def case_many_ranks():
+    big, = simulate(EXAMPLES / "kimi-k2-16384.json")
+    assert big["method"] == "classes" and big["ranks"] == 16384 and big["seconds"] >= big["bound_s"]
+
+
+def case_table_and_page():
+    page = FOLDER / "page.html"
+    out = good("simulate", SPEC, "--sweep", "tp=4,3", "--fit", "dp", "--fault", "nic:4=0.5", "--html", page)
+    lines = out.splitlines()
+    assert len(lines) == 5 and lines[0].split()[:3] == ["layout", "cluster", "fault"], out
+    assert re.search(r"^tp=4 +the spec's +40 .* GiB +\d+ ms +\d+ ms +ingress of rank 32$", lines[1])
+    assert "not possible: " in lines[3]
+    report = report_of(page)
+    lines_of, table = report["sections"]
+    assert lines_of["chart"]["x"]["values"] == ["tp=4", "tp=3"]
+    assert [s["label"] for s in lines_of["chart"]["series"]] == ["the spec's", "the spec's, nic:4=0.5"]
+    assert [s["values"][1] for s in lines_of["chart"]["series"]] == [None, None]
+    assert all(s["values"][0] > 0 for s in lines_of["chart"]["series"])
+    assert len(table["table"]["rows"]) == 4
+
+
+def case_refused():
+    cluster = FOLDER / "cluster.json"
+    for text, says in (("{", "cluster.json"), ('{"format":"ferry.spec/1"}', "ferry.cluster/1"),
+                       ("[]", "ferry.cluster/1")):
+        cluster.write_text(text)
+        status, out, err = ask("simulate", SPEC, "--cluster", cluster)
+        assert status == 1 and out == "" and says in err and err.count("\n") == 1, err
+    rates = '{"format":"ferry.cluster/1","rank_gbytes_per_s":50,"node_gbytes_per_s":400,"ranks_per_node":'
+    for text, says in ((rates + "0}", "ranks_per_node"), (rates + '8,"rate":1}', 'unknown key "rate"'),
+                       (rates + '8,"nodes":[1]}', "nodes must be"), (rates + '"8"}', "not a string"),
+                       (rates + '8,"nodes":{"0":3}}', "nodes.0 must be"), (rates, "line 1 column")):
+        cluster.write_text(text)
+        for fault in ((), ("--fault", "slow:0=0.5")):
+            status, out, err = ask("simulate", SPEC, "--cluster", cluster, *fault)
+            assert status == 1 and out == "" and err.count("\n") == 1, err
+            assert f"{cluster}: " in err and says in err and err.count(str(cluster)) == 1, err
+    for words, status, says in (
+            ((), 2, "a spec is missing"), ((SPEC, SPEC), 2, "more than one spec"),
+            ((SPEC, "--sweep", "tp"), 2, "--sweep takes"), ((SPEC, "--sweep", "tp=0"), 2, "--sweep"),
+            ((SPEC, "--sweep", "tp=1,"), 2, "--sweep"), ((SPEC, "--sweep", "=1"), 2, "--sweep"),
+            ((SPEC, "--fault", "nic:1"), 2, "--fault"), ((SPEC, "--fault", "nic:1=2"), 2, "--fault"),
+            ((SPEC, "--fault", "fire:1=1"), 2, "--fault"), ((SPEC, "--fault", "lost:x"), 2, "--fault"),
+            ((SPEC, "--method", "guess"), 2, "--method"), ((SPEC, "--html="), 2, "--html"),
+            ((SPEC, "--sweep", "tp=1", "--sweep", "destination.tp=2"), 2, "twice"),
+            ((SPEC, "--sweep", "tp=2", "--fit", "zz"), 1, '--fit: no mesh of the spec has an axis "zz"'),
+            ((SPEC, "--sweep", "zz=1"), 1, "no axis"), (("/nowhere.json",), 1, "/nowhere.json"),
+            ((SPEC, "--cluster", "/nowhere.json"), 1, "/nowhere.json"),
+            ((EXAMPLES / "run" / "rows-to-columns.json",), 1, "no \"cluster\""),
+            ((SPEC, *[f"--sweep={axis}=" + ",".join(map(str, range(1, 65)))
+                      for axis in ("tp", "dp", "source.tp")]), 1, "4096")):
+        found, out, err = ask("simulate", *words)
+        assert found == status and out == "" and says in err and err.count("\n") == 1, (words, err)
+
+
+if __name__ == "__main__":
+    sys.exit(cases.main(globals()))

@@ -1,0 +1,108 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FERRY_TOOL_SIMULATE_H
+#define FERRY_TOOL_SIMULATE_H
+
+#include "options.h"
+
+#include <ferry/ferry.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* How the time of a case is found. */
+typedef enum simulate_method {
+    SIMULATE_AUTO = 0,     /* the schedule where it is made soon, else classes */
+    SIMULATE_SCHEDULE = 1, /* the schedule's makespan */
+    SIMULATE_CLASSES = 2   /* ports, of one rank for all that are alike */
+} simulate_method;
+
+enum { SIMULATE_MOST_LISTS = 8, SIMULATE_MOST_VALUES = 64, SIMULATE_MOST_CASES = 4096 };
+
+/* An axis of a side's mesh, and the sizes that it is given. */
+typedef struct simulate_sweep {
+    bool is_source;
+    char axis[64];
+    uint32_t sizes[SIMULATE_MOST_VALUES];
+    size_t n_sizes;
+} simulate_sweep;
+
+/* A node that is slower, or one that is gone. */
+typedef struct simulate_fault {
+    const char *text; /* as typed; NULL: nothing is wrong */
+    uint32_t node;
+    double factor;   /* of the node's rate; 0: it is gone */
+    bool is_network; /* only what crosses its border is slower */
+} simulate_fault;
+
+typedef struct simulate_request {
+    const char *path;
+    bool json;
+    const char *html;
+    const char *clusters[SIMULATE_MOST_LISTS];
+    size_t n_clusters;
+    simulate_sweep sweeps[SIMULATE_MOST_LISTS];
+    size_t n_sweeps;
+    simulate_fault faults[SIMULATE_MOST_LISTS];
+    size_t n_faults;
+    const char *fit; /* the axis that keeps the number of ranks; NULL: none */
+    bool relabel;
+    uint32_t method; /* a simulate_method */
+    uint64_t slot_bytes;
+    bool no_relays;
+} simulate_request;
+
+extern const option_row simulate_option_rows[];
+
+/* EXIT_DONE, or EXIT_USAGE after a sentence on stderr. */
+int simulate_parse_arguments(int argc, char **argv, simulate_request *request_out);
+
+/* One layout on one cluster, and what is predicted for it. */
+typedef struct simulate_case {
+    char layout[160];  /* "tp=4", or "as given" */
+    char cluster[64];  /* its name */
+    const char *fault; /* NULL: none */
+    char order[96];    /* of the destination's axes, slowest first; "": as given */
+    bool is_failed;    /* there is no prediction, and error says why */
+    char error[FERRY_ERROR_BYTES];
+    uint32_t n_ranks;
+    uint64_t moved_bytes, local_bytes;
+    double bound, seconds;
+    bool is_scheduled; /* else by classes */
+    uint32_t n_classes;
+    uint32_t limit_rank; /* whose port takes longest */
+    const char *limit;   /* a bound reason's word */
+} simulate_case;
+
+typedef struct simulate_cases {
+    simulate_case *at;
+    size_t n, capacity;
+} simulate_cases;
+
+/* Rates and latency as a cluster file has them: what the plan cannot be asked for. */
+typedef struct simulate_rates {
+    uint32_t ranks_per_node;
+    double rank_rate, node_rate, latency;
+    simulate_fault fault;
+} simulate_rates;
+
+/* ---- simulate_spec.c: from the spec to one of each case ---- */
+
+/* Predicts all cases of the request, in order: layouts, then clusters, then faults. */
+ferry_status simulate_run(const simulate_request *request, simulate_cases *cases_out,
+                          ferry_error *error);
+
+/* ---- simulate_predict.c ---- */
+
+/* Fills in what is predicted; what goes wrong with the case is the case's. */
+void simulate_predict(const simulate_request *request, const ferry_spec *spec,
+                      const simulate_rates *rates, simulate_case *found);
+
+/* ---- simulate_print.c ---- */
+
+void simulate_print_table(const simulate_request *request, const simulate_cases *cases);
+void simulate_print_json(const simulate_request *request, const simulate_cases *cases);
+ferry_status simulate_write_html(const simulate_request *request, const simulate_cases *cases,
+                                 ferry_error *error);
+
+#endif

@@ -1,0 +1,500 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From the spec to one of each case: its JSON with other sizes of axes, another cluster, and the
+ * destination's ranks in another order. The planner reads each as it reads any spec, so a layout
+ * that does not go gets the planner's own sentence.
+ */
+#include "simulate.h"
+
+#include "steps.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_AXES = 16, MOST_ORDER_AXES = 4, MOST_CLUSTER_BYTES = 1 << 20 };
+
+typedef struct cluster_file {
+    json_t *json; /* as a spec has it */
+    char name[64];
+} cluster_file;
+
+typedef struct simulating {
+    const simulate_request *request;
+    json_t *root; /* of the spec */
+    cluster_file clusters[SIMULATE_MOST_LISTS];
+    size_t n_clusters;
+    simulate_cases *cases;
+    ferry_error *error;
+} simulating;
+
+static ferry_status fail_with(simulating *s, const char *format, const char *text)
+{
+    snprintf(s->error->message, sizeof s->error->message, format, text);
+    return FERRY_ERR_INVALID_INPUT;
+}
+
+static ferry_status fail_memory(simulating *s)
+{
+    snprintf(s->error->message, sizeof s->error->message, "no memory for a spec");
+    return FERRY_ERR_NO_MEMORY;
+}
+
+/* ---- clusters ---- */
+
+/* What a cluster file says beside what a spec's "cluster" does. */
+static void take_name(cluster_file *cluster, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    const char *name = json_string_value(json_object_get(cluster->json, "name"));
+    snprintf(cluster->name, sizeof cluster->name, "%.60s",
+             name != NULL    ? name
+             : slash == NULL ? path
+                             : slash + 1);
+    json_object_del(cluster->json, "format");
+    json_object_del(cluster->json, "name");
+    json_object_del(cluster->json, "comment");
+}
+
+/* A cluster is wrong for all layouts or for none: a spec of one rank shows which. */
+static ferry_status check_cluster(simulating *s, json_t *cluster, const char *path)
+{
+    ferry_spec *spec = NULL;
+    json_t *root = json_pack("{s:s,s:[{s:s,s:[i],s:s}],s:{s:[],s:[{s:s}]},s:{s:[],s:[{s:s}]},s:O}",
+                             "format", "ferry.spec/1", "tensors", "name", "w", "shape", 1, "dtype",
+                             "u8", "source", "mesh", "rules", "match", "*", "destination", "mesh",
+                             "rules", "match", "*", "cluster", cluster);
+    char *text = root == NULL ? NULL : json_dumps(root, JSON_COMPACT);
+    ferry_status status =
+        text == NULL ? fail_memory(s) : ferry_spec_parse(text, strlen(text), path, &spec, s->error);
+    ferry_spec_destroy(spec);
+    json_decref(root);
+    free(text);
+    return status;
+}
+
+static ferry_status read_cluster(simulating *s, const char *path)
+{
+    json_error_t reason;
+    json_t *json = json_load_file(path, JSON_REJECT_DUPLICATES, &reason);
+    const char *format = json_string_value(json_object_get(json, "format"));
+    if (json == NULL && reason.line < 0) { /* it says which file this is */
+        snprintf(s->error->message, sizeof s->error->message, "%.300s", reason.text);
+        return FERRY_ERR_IO;
+    }
+    if (json == NULL) {
+        snprintf(s->error->message, sizeof s->error->message, "%.400s: line %d column %d: %.300s",
+                 path, reason.line, reason.column, reason.text);
+        return FERRY_ERR_INVALID_INPUT;
+    }
+    cluster_file *cluster = &s->clusters[s->n_clusters++];
+    cluster->json = json;
+    if (format == NULL || strcmp(format, "ferry.cluster/1") != 0) {
+        return fail_with(s, "%.400s: \"format\" must be \"ferry.cluster/1\"", path);
+    }
+    take_name(cluster, path);
+    return check_cluster(s, json, path);
+}
+
+static ferry_status read_clusters(simulating *s)
+{
+    for (size_t i = 0; i < s->request->n_clusters; i++) {
+        FY_TRY(read_cluster(s, s->request->clusters[i]));
+    }
+    if (s->n_clusters == 0) {
+        json_t *own = json_object_get(s->root, "cluster");
+        if (own == NULL) {
+            return fail_with(s,
+                             "%.400s has no \"cluster\": give one with --cluster FILE, such as "
+                             "those of examples/clusters",
+                             s->request->path);
+        }
+        s->clusters[0].json = json_incref(own);
+        snprintf(s->clusters[0].name, sizeof s->clusters[0].name, "the spec's");
+        s->n_clusters = 1;
+    }
+    return FERRY_OK;
+}
+
+static double number_of(const json_t *object, const char *key, double otherwise)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_number(value) ? json_number_value(value) : otherwise;
+}
+
+/* A node's rates become less; whether it is in the cluster at all, the prediction says. */
+static bool slow_node(json_t *cluster, const simulate_fault *fault)
+{
+    static const char *const keys[] = {"node_gbytes_per_s", "rank_gbytes_per_s"};
+    char number[16];
+    snprintf(number, sizeof number, "%u", fault->node);
+    json_t *nodes = json_object_get(cluster, "nodes");
+    if (nodes == NULL) {
+        nodes = json_object();
+        if (json_object_set_new(cluster, "nodes", nodes) != 0) {
+            return false;
+        }
+    }
+    json_t *node = json_object_get(nodes, number);
+    if (node == NULL) {
+        node = json_object();
+        if (json_object_set_new(nodes, number, node) != 0) {
+            return false;
+        }
+    }
+    for (size_t i = 0; i < (fault->is_network ? 1 : 2); i++) {
+        double rate = number_of(node, keys[i], number_of(cluster, keys[i], 0));
+        if (json_object_set_new(node, keys[i], json_real(rate * fault->factor)) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- layouts ---- */
+
+static json_t *mesh_of(json_t *root, bool is_source)
+{
+    json_t *side = json_object_get(root, is_source ? "source" : "destination");
+    return json_object_get(side, "mesh");
+}
+
+/* The axis [name, size] of a mesh, or NULL. */
+static json_t *axis_of(json_t *mesh, const char *name)
+{
+    for (size_t i = 0; i < json_array_size(mesh); i++) {
+        json_t *axis = json_array_get(mesh, i);
+        const char *own = json_string_value(json_array_get(axis, 0));
+        if (own != NULL && strcmp(own, name) == 0) {
+            return axis;
+        }
+    }
+    return NULL;
+}
+
+static uint64_t ranks_of(json_t *mesh)
+{
+    uint64_t n = 1;
+    for (size_t i = 0; i < json_array_size(mesh); i++) {
+        n *= (uint64_t)json_integer_value(json_array_get(json_array_get(mesh, i), 1));
+    }
+    return n;
+}
+
+/* The axis of --fit takes what the number of ranks leaves it; false: that is no whole number. */
+static bool fit_ranks(json_t *mesh, const char *fit, uint64_t wanted)
+{
+    json_t *axis = axis_of(mesh, fit);
+    uint64_t own = axis == NULL ? 0 : (uint64_t)json_integer_value(json_array_get(axis, 1));
+    if (own == 0 || wanted == ranks_of(mesh)) {
+        return wanted == ranks_of(mesh);
+    }
+    uint64_t others = ranks_of(mesh) / own;
+    if (others == 0 || wanted % others != 0) {
+        return false;
+    }
+    return json_array_set_new(axis, 1, json_integer((json_int_t)(wanted / others))) == 0;
+}
+
+/* Sizes of the sweeps, counted like an odometer: the last turns fastest. */
+static ferry_status apply_sizes(simulating *s, json_t *root, const size_t *turn,
+                                simulate_case *found)
+{
+    const simulate_request *r = s->request;
+    uint64_t before[2] = {ranks_of(mesh_of(root, false)), ranks_of(mesh_of(root, true))};
+    size_t used = 0;
+    snprintf(found->layout, sizeof found->layout, "%s", r->n_sweeps == 0 ? "as given" : "");
+    for (size_t i = 0; i < r->n_sweeps; i++) {
+        const simulate_sweep *sweep = &r->sweeps[i];
+        json_t *axis = axis_of(mesh_of(root, sweep->is_source), sweep->axis);
+        if (axis == NULL) {
+            snprintf(s->error->message, sizeof s->error->message,
+                     "--sweep: the mesh of the %s has no axis \"%s\"",
+                     sweep->is_source ? "source" : "destination", sweep->axis);
+            return FERRY_ERR_INVALID_INPUT;
+        }
+        if (json_array_set_new(axis, 1, json_integer(sweep->sizes[turn[i]])) != 0) {
+            return fail_memory(s);
+        }
+        used += (size_t)snprintf(found->layout + used, sizeof found->layout - used, "%s%s%s=%u",
+                                 i == 0 ? "" : ",", sweep->is_source ? "source." : "", sweep->axis,
+                                 sweep->sizes[turn[i]]);
+        used = used < sizeof found->layout ? used : sizeof found->layout - 1;
+    }
+    for (int is_source = 0; r->fit != NULL && is_source <= 1; is_source++) {
+        json_t *mesh = mesh_of(root, is_source == 1);
+        if (!fit_ranks(mesh, r->fit, before[is_source])) {
+            snprintf(found->error, sizeof found->error,
+                     "no size of %s gives the %s its %llu ranks again", r->fit,
+                     is_source == 1 ? "source" : "destination",
+                     (unsigned long long)before[is_source]);
+            found->is_failed = true;
+        }
+    }
+    return FERRY_OK;
+}
+
+/* ---- one case ---- */
+
+static simulate_case *add_case(simulating *s, const simulate_case *found)
+{
+    simulate_cases *cases = s->cases;
+    if (cases->n == cases->capacity) {
+        size_t more = cases->capacity == 0 ? 64 : cases->capacity * 2;
+        simulate_case *grown = realloc(cases->at, more * sizeof *grown);
+        if (grown == NULL) {
+            return NULL;
+        }
+        cases->at = grown;
+        cases->capacity = more;
+    }
+    cases->at[cases->n] = *found;
+    return &cases->at[cases->n++];
+}
+
+static void predict_json(simulating *s, json_t *root, const simulate_fault *fault,
+                         simulate_case *found)
+{
+    const json_t *cluster = json_object_get(root, "cluster");
+    double per = number_of(cluster, "ranks_per_node", 1);
+    simulate_rates rates = {.ranks_per_node = per >= 1 && per < 1e9 ? (uint32_t)per : 1,
+                            .rank_rate = 1e9 * number_of(cluster, "rank_gbytes_per_s", 1),
+                            .node_rate = 1e9 * number_of(cluster, "node_gbytes_per_s", 1),
+                            .latency = 1e-6 * number_of(cluster, "latency_us", 0)};
+    ferry_spec *spec = NULL;
+    ferry_error error = {.message = ""};
+    if (fault != NULL) {
+        rates.fault = *fault;
+    }
+    char *text = json_dumps(root, JSON_COMPACT);
+    ferry_status status = text == NULL ? FERRY_ERR_NO_MEMORY : FERRY_OK;
+    FY_THEN(status, ferry_spec_parse(text, strlen(text), s->request->path, &spec, &error));
+    if (status == FERRY_OK) {
+        simulate_predict(s->request, spec, &rates, found);
+    } else {
+        found->is_failed = true;
+        memcpy(found->error, text == NULL ? "no memory for a spec" : error.message,
+               text == NULL ? sizeof "no memory for a spec" : sizeof found->error);
+    }
+    ferry_spec_destroy(spec);
+    free(text);
+}
+
+/* ---- another order of the destination's ranks ---- */
+
+/* The rank of each place of the mesh, where its axes are walked in this order, slowest first. */
+static json_t *list_ranks(json_t *mesh, const size_t *order, size_t n, uint64_t first)
+{
+    uint64_t size[MOST_AXES], stride[MOST_AXES], step = 1, n_ranks = ranks_of(mesh);
+    json_t *ranks = json_array();
+    for (size_t i = 0; i < n; i++) {
+        size[i] = (uint64_t)json_integer_value(json_array_get(json_array_get(mesh, i), 1));
+    }
+    for (size_t i = n; i-- > 0;) {
+        stride[order[i]] = step;
+        step *= size[order[i]];
+    }
+    for (uint64_t place = 0; place < n_ranks && ranks != NULL; place++) {
+        uint64_t rest = place, rank = first;
+        for (size_t i = n; i-- > 0;) {
+            rank += rest % size[i] * stride[i];
+            rest /= size[i];
+        }
+        if (json_array_append_new(ranks, json_integer((json_int_t)rank)) != 0) {
+            json_decref(ranks);
+            ranks = NULL;
+        }
+    }
+    return ranks;
+}
+
+static bool next_order(size_t *order, size_t n)
+{
+    size_t i = n - 1, k = n - 1;
+    while (i > 0 && order[i - 1] >= order[i]) {
+        i--;
+    }
+    if (i == 0) {
+        return false;
+    }
+    while (order[k] <= order[i - 1]) {
+        k--;
+    }
+    size_t kept = order[i - 1];
+    order[i - 1] = order[k];
+    order[k] = kept;
+    for (size_t low = i, high = n - 1; low < high; low++, high--) {
+        kept = order[low];
+        order[low] = order[high];
+        order[high] = kept;
+    }
+    return true;
+}
+
+/* The best order of all, if it is worth a hundredth of the time: behind the case as it is. */
+static ferry_status relabel(simulating *s, json_t *root, const simulate_fault *fault,
+                            const simulate_case *given)
+{
+    json_t *side = json_object_get(root, "destination"), *mesh = mesh_of(root, false);
+    size_t n = json_array_size(mesh), order[MOST_AXES];
+    simulate_case best = *given;
+    if (n < 2 || n > MOST_ORDER_AXES || json_object_get(side, "ranks") != NULL) {
+        return FERRY_OK;
+    }
+    uint64_t first = (uint64_t)number_of(side, "first_rank", 0);
+    for (size_t i = 0; i < n; i++) {
+        order[i] = i;
+    }
+    while (next_order(order, n)) {
+        simulate_case found = *given;
+        size_t used = 0;
+        found.seconds = 0;
+        found.order[0] = '\0';
+        for (size_t i = 0; i < n && used < sizeof found.order; i++) {
+            used += (size_t)snprintf(
+                found.order + used, sizeof found.order - used, "%s%s", i == 0 ? "" : ",",
+                json_string_value(json_array_get(json_array_get(mesh, order[i]), 0)));
+        }
+        json_t *ranks = list_ranks(mesh, order, n, first);
+        if (ranks == NULL || json_object_set_new(side, "ranks", ranks) != 0) {
+            return fail_memory(s);
+        }
+        json_object_del(side, "first_rank");
+        predict_json(s, root, fault, &found);
+        if (!found.is_failed && found.seconds < best.seconds) {
+            best = found;
+        }
+    }
+    bool pays = best.seconds < 0.99 * given->seconds;
+    return pays && add_case(s, &best) == NULL ? fail_memory(s) : FERRY_OK;
+}
+
+/* ---- all cases ---- */
+
+static ferry_status run_case(simulating *s, const json_t *layout, const cluster_file *cluster,
+                             const simulate_fault *fault, const simulate_case *about)
+{
+    simulate_case found = *about;
+    json_t *root = json_deep_copy(layout), *own = json_deep_copy(cluster->json);
+    ferry_status status = FERRY_OK;
+    snprintf(found.cluster, sizeof found.cluster, "%s", cluster->name);
+    found.fault = fault == NULL ? NULL : fault->text;
+    bool fits = root != NULL && own != NULL;
+    if (fits && fault != NULL && fault->factor > 0) {
+        fits = slow_node(own, fault);
+    }
+    if (!fits || json_object_set(root, "cluster", own) != 0) {
+        status = fail_memory(s);
+    }
+    if (status == FERRY_OK && !found.is_failed) {
+        predict_json(s, root, fault, &found);
+    }
+    if (status == FERRY_OK && add_case(s, &found) == NULL) {
+        status = fail_memory(s);
+    }
+    if (status == FERRY_OK && s->request->relabel && !found.is_failed) {
+        status = relabel(s, root, fault, &found);
+    }
+    json_decref(own);
+    json_decref(root);
+    return status;
+}
+
+static ferry_status run_layout(simulating *s, const size_t *turn)
+{
+    simulate_case about = {.limit = "none"};
+    json_t *layout = json_deep_copy(s->root);
+    ferry_status status = layout == NULL ? fail_memory(s) : apply_sizes(s, layout, turn, &about);
+    for (size_t c = 0; c < s->n_clusters && status == FERRY_OK; c++) {
+        status = run_case(s, layout, &s->clusters[c], NULL, &about);
+        for (size_t f = 0; f < s->request->n_faults && status == FERRY_OK; f++) {
+            status = run_case(s, layout, &s->clusters[c], &s->request->faults[f], &about);
+        }
+    }
+    json_decref(layout);
+    return status;
+}
+
+static ferry_status run_all(simulating *s)
+{
+    const simulate_request *r = s->request;
+    if (r->fit != NULL && axis_of(mesh_of(s->root, false), r->fit) == NULL &&
+        axis_of(mesh_of(s->root, true), r->fit) == NULL) {
+        return fail_with(s, "--fit: no mesh of the spec has an axis \"%.100s\"", r->fit);
+    }
+    size_t turn[SIMULATE_MOST_LISTS] = {0}, n = s->n_clusters * (1 + r->n_faults);
+    for (size_t i = 0; i < r->n_sweeps; i++) {
+        n *= r->sweeps[i].n_sizes;
+    }
+    if (n > SIMULATE_MOST_CASES) {
+        snprintf(s->error->message, sizeof s->error->message,
+                 "these are %zu cases, more than %d: give shorter lists to --sweep", n,
+                 SIMULATE_MOST_CASES);
+        return FERRY_ERR_LIMIT;
+    }
+    for (;;) {
+        FY_TRY(run_layout(s, turn));
+        size_t i = r->n_sweeps;
+        while (i > 0 && ++turn[i - 1] == r->sweeps[i - 1].n_sizes) {
+            turn[--i] = 0;
+        }
+        if (i == 0) {
+            return FERRY_OK;
+        }
+    }
+}
+
+/* ---- the spec ---- */
+
+typedef struct spec_text {
+    char *bytes;
+    size_t n, capacity;
+} spec_text;
+
+static int append(void *context, const char *bytes, size_t n)
+{
+    spec_text *t = context;
+    if (t->n + n > t->capacity) {
+        size_t more = 2 * (t->n + n);
+        char *grown = realloc(t->bytes, more);
+        if (grown == NULL) {
+            return -1;
+        }
+        t->bytes = grown;
+        t->capacity = more;
+    }
+    memcpy(t->bytes + t->n, bytes, n);
+    t->n += n;
+    return 0;
+}
+
+/* As the library has it, whose "model" is written out: a case does not lie where the file does. */
+static ferry_status read_spec(simulating *s)
+{
+    spec_text text = {.n = 0};
+    ferry_spec *spec = NULL;
+    ferry_status status = ferry_spec_load(s->request->path, &spec, s->error);
+    FY_THEN(status, ferry_spec_write_json(spec, append, &text, s->error));
+    if (status == FERRY_OK) {
+        s->root = json_loadb(text.bytes, text.n, 0, NULL);
+        status = s->root == NULL ? fail_memory(s) : FERRY_OK;
+    }
+    ferry_spec_destroy(spec);
+    free(text.bytes);
+    return status;
+}
+
+ferry_status simulate_run(const simulate_request *request, simulate_cases *cases_out,
+                          ferry_error *error)
+{
+    simulating s = {.request = request, .cases = cases_out, .error = error};
+    ferry_status status = read_spec(&s);
+    FY_THEN(status, read_clusters(&s));
+    FY_THEN(status, run_all(&s));
+    for (size_t i = 0; i < s.n_clusters; i++) {
+        json_decref(s.clusters[i].json);
+    }
+    json_decref(s.root);
+    return status;
+}
