@@ -19,6 +19,8 @@ from ._errors import DigestMismatch, Error, InvalidInput, Misuse, Unsupported
 from ._repr import never_raises
 
 if TYPE_CHECKING:
+    import os
+
     from typing_extensions import Unpack
 
     from ._ferry import World

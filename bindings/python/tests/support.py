@@ -41,6 +41,10 @@ module = importlib.import_module({module!r})
 value = getattr(module, {name!r})(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), *{args!r})
 with open(os.environ["FERRY_TEST_RESULT"], "w") as file:
     file.write(repr(value))
+# A process that ends with groups of torch whose threads still run is aborted now and then.
+distributed = sys.modules.get("torch.distributed")
+if distributed and distributed.is_available() and distributed.is_initialized():
+    distributed.destroy_process_group()
 """
 
 
