@@ -171,6 +171,17 @@ static void give_up(attempt *own, bool in_doubt, ferry_status status, const ferr
 }
 
 /*
+ * This member has no new world, and says so to nobody yet. What it needed is given back before the
+ * file is removed, which takes a descriptor, too.
+ */
+static void withdraw(attempt *own, ferry_status status, const ferry_error *reason)
+{
+    give_up(own, false, status, reason);
+    fy_meeting_cleanup(&own->meeting);
+    fy_meet_file_done(own->file);
+}
+
+/*
  * Whoever asks at the old door hears that this member has gone on. Its caller is not asked any more
  * whether the world is to be: it is.
  */
@@ -189,20 +200,23 @@ static ferry_status grow(attempt *own, ferry_error *error)
 {
     ferry_world *world = own->old->world;
     ferry_status status = world->rank == 0 ? begin(own, error) : FERRY_OK;
+    if (status != FERRY_OK) {
+        withdraw(own, status, error);
+    }
     /* The others look for the root when it is there. */
     ferry_status heard = fy_agree_on(world, FY_JOINT_GROW, 0, NULL, 0, status, error);
     if (heard != FERRY_OK) {
-        fy_meet_file_done(own->file);
-        give_up(own, false, heard, error);
+        withdraw(own, heard, error);
         return heard;
     }
     if (world->rank != 0) {
         status = begin(own, error);
     }
     FY_THEN(status, meet_all(own, error));
-    fy_meet_file_done(own->file);
-    if (status != FERRY_OK) {
-        give_up(own, false, status, error); /* before the vote: the others wait in the new world */
+    if (status == FERRY_OK) {
+        fy_meet_file_done(own->file);
+    } else {
+        withdraw(own, status, error); /* before the vote: the others wait in the new world */
     }
     bool came = status == FERRY_OK;
     status = vote(own, status, error);

@@ -13,6 +13,8 @@
 #include "support/check.h"
 #include "support/random.h"
 
+#include "lanes.h"
+
 #include <ferry/world.h>
 
 #include <signal.h>
@@ -371,22 +373,34 @@ static bool run_case(const plan *p, const char *folder, int *n_fired_out)
     return right;
 }
 
-/* Many cases, in processes beside each other */
+/* Many cases, in processes beside each other: by messages, and at random. */
 
 typedef struct lane {
     plan p;
-    int step;      /* from one message to the next that is looked at */
-    uint64_t seed; /* of random plans */
-    int n_more;    /* how many; 0: by messages */
+    int step; /* from one message to the next that is looked at */
 } lane;
 
-static int run_messages(lane *l, const char *folder)
+static int run_messages(const void *lanes, size_t i, const char *folder)
 {
+    plan p = ((const lane *)lanes)[i].p;
     int n_wrong = 0, n_fired = 1;
-    for (harm *h = &l->p.harmed[0]; n_fired > 0 && h->at <= MOST_MESSAGES; h->at += l->step) {
-        n_wrong += !run_case(&l->p, folder, &n_fired);
+    for (harm *h = &p.harmed[0]; n_fired > 0 && h->at <= MOST_MESSAGES;) {
+        n_wrong += !run_case(&p, folder, &n_fired);
+        h->at += ((const lane *)lanes)[i].step;
     }
-    return n_wrong + (l->p.harmed[0].at > MOST_MESSAGES);
+    return n_wrong + (p.harmed[0].at > MOST_MESSAGES);
+}
+
+/* Each of all, at each message. */
+static void run_each(plan p, int signal, int step)
+{
+    lane lanes[ALL];
+    for (uint32_t i = 0; i < ALL; i++) {
+        lanes[i] = (lane){.p = p, .step = step};
+        lanes[i].p.n_harmed = 1;
+        lanes[i].p.harmed[0] = (harm){i, 1 + (int)i % step, signal};
+    }
+    run_lanes(run_messages, lanes, ALL, LANES);
 }
 
 static const char *const node_texts[] = {"1", "3", "2,1"};
@@ -406,62 +420,11 @@ static plan random_plan(uint64_t seed)
     return p;
 }
 
-static int run_random(const lane *l, const char *folder)
+static bool run_seed(uint64_t seed, const char *folder)
 {
-    int n_wrong = 0, n_fired;
-    for (int i = 0; i < l->n_more; i++) {
-        plan p = random_plan(l->seed + (uint64_t)i);
-        if (!run_case(&p, folder, &n_fired)) {
-            print_error("  this was seed %llu\n", (unsigned long long)(l->seed + (uint64_t)i));
-            n_wrong++;
-        }
-    }
-    return n_wrong;
-}
-
-static pid_t start_lane(lane *l, const char *folder)
-{
-    pid_t pid = fork();
-    if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        int n_wrong = l->n_more > 0 ? run_random(l, folder) : run_messages(l, folder);
-        _exit(n_wrong > 100 ? 100 : n_wrong);
-    }
-    return pid;
-}
-
-static void run_lanes(lane *lanes, size_t n_lanes)
-{
-    char folder[64] = "/tmp/ferry-grow-XXXXXX";
-    int n_wrong = 0;
-    size_t n_begun = 0, n_running = 0;
-    assert_non_null(mkdtemp(folder));
-    while (n_begun < n_lanes || n_running > 0) {
-        if (n_begun < n_lanes && n_running < LANES) {
-            assert_true(start_lane(&lanes[n_begun++], folder) > 0);
-            n_running++;
-            continue;
-        }
-        int status;
-        if (wait(&status) > 0) {
-            n_wrong += WIFEXITED(status) ? WEXITSTATUS(status) : 1;
-            n_running--;
-        }
-    }
-    assert_int_equal(rmdir(folder), 0);
-    assert_int_equal(n_wrong, 0);
-}
-
-/* Each of all, at each message. */
-static void run_each(plan p, int signal, int step)
-{
-    lane lanes[ALL];
-    for (uint32_t i = 0; i < ALL; i++) {
-        lanes[i] = (lane){.p = p, .step = step};
-        lanes[i].p.n_harmed = 1;
-        lanes[i].p.harmed[0] = (harm){i, 1 + (int)i % step, signal};
-    }
-    run_lanes(lanes, ALL);
+    int n_fired;
+    plan p = random_plan(seed);
+    return run_case(&p, folder, &n_fired);
 }
 
 static bool is_long;
@@ -494,16 +457,7 @@ static int random_count = 4;
 static void test_two_at_random(void **state)
 {
     (void)state;
-    lane lanes[LANES];
-    size_t n = 0;
-    for (int i = 0; i < LANES; i++) {
-        int first = random_count * i / LANES;
-        int n_more = random_count * (i + 1) / LANES - first;
-        if (n_more > 0) {
-            lanes[n++] = (lane){.seed = random_seed + (uint64_t)first, .n_more = n_more};
-        }
-    }
-    run_lanes(lanes, n);
+    run_seeds(run_seed, random_seed, random_count, LANES);
 }
 
 int main(int n_arguments, char **arguments)

@@ -49,6 +49,18 @@ static void write_json(const char *name, const char *text)
     free(copy);
 }
 
+/* The base, with another text in the place of one of its own. */
+static inline void write_replaced(const char *file, const char *base, const char *find,
+                                  const char *replace)
+{
+    char text[8192];
+    const char *place = strstr(base, find);
+    assert_non_null(place);
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(place - base), base, replace,
+             place + strlen(find));
+    write_json(file, text);
+}
+
 static int set_up(void **state)
 {
     (void)state;

@@ -69,17 +69,6 @@ static const char base_plan[] =
                                                                        "," K_MOVE "," N_MOVE
                                                                        "],'fills':[" FILL "]}";
 
-static void write_replaced(const char *file, const char *base, const char *find,
-                           const char *replace)
-{
-    char text[8192];
-    const char *place = strstr(base, find);
-    assert_non_null(place);
-    snprintf(text, sizeof text, "%.*s%s%s", (int)(place - base), base, replace,
-             place + strlen(find));
-    write_json(file, text);
-}
-
 typedef struct row {
     const char *name;
     const char *find;

@@ -46,16 +46,6 @@ typedef struct row {
     const char *words;
 } row;
 
-static void write_replaced(const char *file, const char *base, const row *r)
-{
-    char text[4096];
-    const char *place = strstr(base, r->find);
-    assert_non_null(place);
-    snprintf(text, sizeof text, "%.*s%s%s", (int)(place - base), base, r->replace,
-             place + strlen(r->find));
-    write_json(file, text);
-}
-
 static const row plan_rows[] = {
     {"moves", "moves", FERRY_OK, ""},
     {NARROW, "", FERRY_ERR_PROOF, "task 0: a|says \"src_dtype\" nothing, but it is bf16"},
@@ -91,7 +81,7 @@ static void test_plans(void **state)
     (void)state;
     write_json("spec.json", base_spec);
     for (size_t i = 0; i < sizeof plan_rows / sizeof *plan_rows; i++) {
-        write_replaced("plan.json", base_plan, &plan_rows[i]);
+        write_replaced("plan.json", base_plan, plan_rows[i].find, plan_rows[i].replace);
         expect(plan_rows[i].replace, plan_rows[i].status, plan_rows[i].words);
     }
 }
@@ -124,7 +114,7 @@ static void test_specs(void **state)
     (void)state;
     write_json("plan.json", base_plan);
     for (size_t i = 0; i < sizeof spec_rows / sizeof *spec_rows; i++) {
-        write_replaced("spec.json", base_spec, &spec_rows[i]);
+        write_replaced("spec.json", base_spec, spec_rows[i].find, spec_rows[i].replace);
         expect(spec_rows[i].replace, spec_rows[i].status, spec_rows[i].words);
     }
 }
@@ -202,12 +192,12 @@ static void test_blocks(void **state)
     (void)state;
     write_json("spec.json", blocks_spec);
     for (size_t i = 0; i < sizeof blocks_rows / sizeof *blocks_rows; i++) {
-        write_replaced("plan.json", blocks_plan, &blocks_rows[i]);
+        write_replaced("plan.json", blocks_plan, blocks_rows[i].find, blocks_rows[i].replace);
         expect(blocks_rows[i].replace, blocks_rows[i].status, blocks_rows[i].words);
     }
     write_json("plan.json", blocks_plan);
     for (size_t i = 0; i < sizeof blocks_spec_rows / sizeof *blocks_spec_rows; i++) {
-        write_replaced("spec.json", blocks_spec, &blocks_spec_rows[i]);
+        write_replaced("spec.json", blocks_spec, blocks_spec_rows[i].find, blocks_spec_rows[i].replace);
         expect(blocks_spec_rows[i].replace, blocks_spec_rows[i].status, blocks_spec_rows[i].words);
     }
 }
@@ -314,19 +304,19 @@ static void test_made(void **state)
 {
     (void)state;
     row cut = {"'sizes':[4,1]", "'sizes':[3,2]", FERRY_OK, ""};
-    write_replaced("spec.json", blocks_spec, &cut);
+    write_replaced("spec.json", blocks_spec, cut.find, cut.replace);
     for (size_t i = 0; i < COUNT(made_rows); i++) {
-        write_replaced("plan.json", made_plan, &made_rows[i]);
+        write_replaced("plan.json", made_plan, made_rows[i].find, made_rows[i].replace);
         expect(made_rows[i].replace, made_rows[i].status, made_rows[i].words);
     }
     write_json("spec.json", made_boxes_spec);
     for (size_t i = 0; i < COUNT(made_boxes_rows); i++) {
-        write_replaced("plan.json", made_boxes_plan, &made_boxes_rows[i]);
+        write_replaced("plan.json", made_boxes_plan, made_boxes_rows[i].find, made_boxes_rows[i].replace);
         expect(made_boxes_rows[i].replace, made_boxes_rows[i].status, made_boxes_rows[i].words);
     }
     write_json("plan.json", made_boxes_plan);
     row moved = {"'rank':2,'parameter':'s'", "'rank':1,'parameter':'s'", FERRY_OK, ""};
-    write_replaced("spec.json", made_boxes_spec, &moved);
+    write_replaced("spec.json", made_boxes_spec, moved.find, moved.replace);
     expect("scales elsewhere", FERRY_ERR_PROOF,
            "w.s [0, 0]: no move writes it on rank 1, in s, nor does the rank make the codes");
 }
@@ -338,14 +328,14 @@ static void test_scales_without_codes(void **state)
         "w.s [0, 0]: no move writes it on rank 2, in s, nor does the rank make the codes";
     (void)state;
     row whole = {"'sizes':[3,2]", "'sizes':[4,1]", FERRY_OK, ""};
-    write_replaced("spec.json", made_boxes_spec, &whole);
+    write_replaced("spec.json", made_boxes_spec, whole.find, whole.replace);
     write_json("plan.json", sent_boxes_plan);
     expect("codes of senders", FERRY_ERR_PROOF, words);
     write_json("spec.json", other_boxes_spec);
     write_json("plan.json", other_boxes_plan);
     expect("codes of another format", FERRY_ERR_PROOF, words);
     row here = {"'rank':2,'parameter':'s'", "'rank':3,'parameter':'s'", FERRY_OK, ""};
-    write_replaced("spec.json", other_boxes_spec, &here);
+    write_replaced("spec.json", other_boxes_spec, here.find, here.replace);
     expect("codes of that format", FERRY_OK, "");
 }
 

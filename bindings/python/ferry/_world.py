@@ -57,6 +57,8 @@ def init(
     meanwhile: it is the path that they name, or True for where the environment says.
     """
     global _default, _owner
+    if join is None or join == "":
+        raise InvalidInput("ferry.init: join is a path, or True for where the environment says")
     given: Dict[str, Any] = {
         "secret": secret, "deadline": deadline, "entry_limit": entry_limit,
         "join_limit": join_limit, "nodes": nodes, "host": host,

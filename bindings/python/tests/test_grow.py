@@ -258,6 +258,9 @@ class Joining(unittest.TestCase):
             with ferry.Refit({"w": bytes(BYTES)}, {"w": new}, one, service=service) as refit:
                 with self.assertRaisesRegex(ferry.Misuse, "which made its service"):
                     refit.grow()
+        for nothing in (None, ""):
+            with self.assertRaisesRegex(ferry.InvalidInput, "join is a path, or True"):
+                ferry.init(join=nothing)
 
 
 if __name__ == "__main__":

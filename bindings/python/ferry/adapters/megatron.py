@@ -13,11 +13,11 @@ or, straight from parameter to parameter:
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from .. import _ferry
 from .._errors import InvalidInput, Misuse
+from ._base import class_of
 from ._megatron_source import MegatronSource
 
 if TYPE_CHECKING:
@@ -34,15 +34,7 @@ FIRST_OWN_ID = 1 << 62
 Request = Tuple[int, Any, int, Optional[int], int, Optional[str]]
 
 
-def _base() -> Any:
-    """The package's abstract class, so that isinstance holds; without the package, object."""
-    try:
-        return importlib.import_module("megatron.core.resharding.copy_services.base").CopyService
-    except Exception:  # the package fails in many ways where parts of it are missing
-        return object
-
-
-_Base: Any = _base()
+_Base: Any = class_of("megatron.core.resharding.copy_services.base", "CopyService")
 
 
 class FerryCopyService(_Base):  # type: ignore[misc]

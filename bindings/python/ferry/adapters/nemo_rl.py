@@ -8,24 +8,16 @@ NeMo-RL finds it by its path in the config:
 
 from __future__ import annotations
 
-import importlib
 import sys
 from typing import Any, AsyncGenerator, Iterable, List, Optional
 
+from ._base import class_of
 from ._stream import Card, Engine, Named
 
 __all__ = ["FerryCheckpointEngine"]
 
 
-def _base() -> Any:
-    """The package's abstract class, so that isinstance holds; without the package, object."""
-    try:
-        return importlib.import_module("nemo_rl.utils.checkpoint_engines.base").CheckpointEngine
-    except Exception:  # the package fails in many ways where parts of it are missing
-        return object
-
-
-_Base: Any = _base()
+_Base: Any = class_of("nemo_rl.utils.checkpoint_engines.base", "CheckpointEngine")
 
 
 class FerryCheckpointEngine(Engine, _Base):  # type: ignore[misc]

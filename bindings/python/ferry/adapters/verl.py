@@ -9,23 +9,16 @@ verl imports this module where its config says so, which registers the engine:
 
 from __future__ import annotations
 
-import importlib
 from typing import Any, AsyncGenerator, Dict, Iterable, List, Optional, Tuple
 
+from ._base import class_of
 from ._stream import Card, Engine, Named
 
 __all__ = ["FerryCheckpointEngine"]
 
 
-def _given(name: str) -> Any:
-    """A class of verl's; None without the package."""
-    try:
-        return getattr(importlib.import_module("verl.checkpoint_engine.base"), name)
-    except Exception:  # the package fails in many ways where parts of it are missing
-        return None
-
-
-_Base: Any = _given("CheckpointEngine") or object
+_BASE = "verl.checkpoint_engine.base"
+_Base: Any = class_of(_BASE, "CheckpointEngine")
 
 
 class FerryCheckpointEngine(Engine, _Base):  # type: ignore[misc]
@@ -92,6 +85,6 @@ class FerryCheckpointEngine(Engine, _Base):  # type: ignore[misc]
             await rounds.aclose()
 
 
-_registry = _given("CheckpointEngineRegistry")
+_registry = class_of(_BASE, "CheckpointEngineRegistry", None)
 if _registry is not None:
     _registry.register("ferry")(FerryCheckpointEngine)

@@ -16,6 +16,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from .._errors import Error, InvalidInput, Misuse, Unsupported
 from .._refit import _heard, _told
+from ._base import class_of
 from ._updates import Half, Link, Member, StoreExchange, Tensors, open_store
 
 __all__ = [
@@ -28,18 +29,11 @@ _META = "vllm.model_executor.model_loader.reload.meta"
 SECONDS = 120.0  # that ranks wait for each other
 
 
-def _base(name: str) -> Any:
-    """A class of vLLM's, so that isinstance holds; without the package, object."""
-    try:
-        return getattr(importlib.import_module("vllm.distributed.weight_transfer.base"), name)
-    except Exception:  # the package fails in many ways where parts of it are missing
-        return object
-
-
-_InitInfo: Any = _base("WeightTransferInitInfo")
-_UpdateInfo: Any = _base("WeightTransferUpdateInfo")
-_Engine: Any = _base("WeightTransferEngine")
-_Trainer: Any = _base("TrainerWeightTransferEngine")
+_BASE = "vllm.distributed.weight_transfer.base"
+_InitInfo: Any = class_of(_BASE, "WeightTransferInitInfo")
+_UpdateInfo: Any = class_of(_BASE, "WeightTransferUpdateInfo")
+_Engine: Any = class_of(_BASE, "WeightTransferEngine")
+_Trainer: Any = class_of(_BASE, "TrainerWeightTransferEngine")
 
 
 @dataclass
