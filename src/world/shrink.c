@@ -274,14 +274,16 @@ static bool is_left(hope *own, const fy_process *old, bool tabled)
  * A root that does not come is ruled out. Where it still answers somebody else was lost meanwhile,
  * and all meet there again: another root would make a second world. In doubt a root may have said
  * that others have gone on, and died before it said where. One that answers, and for a whole limit
- * has made no smaller world, does not come.
+ * has made no smaller world, does not come. Where a stranger answers, with another secret or in
+ * another language, the root's port was free: it is dead.
  */
 static bool rule_out(fy_process *old, uint32_t root, ferry_status status, fy_standing standing,
                      int64_t began_ns)
 {
     bool is_there = standing == FY_UNFINISHED || standing == FY_COMPLETE;
+    bool is_stranger = status == FERRY_ERR_DENIED || status == FERRY_ERR_INVALID_INPUT;
     bool is_gone = standing == FY_GONE && (fy_status_is_loss(status) || status == FERRY_ERR_IO ||
-                                           old->shrinking.doubt != NULL);
+                                           is_stranger || old->shrinking.doubt != NULL);
     old->shrinking.passed_over[root] = is_there && status == FERRY_ERR_TIMEOUT &&
                                        old->shrinking.doubt == NULL &&
                                        fy_now_ns() - began_ns >= old->limits.join_ns;

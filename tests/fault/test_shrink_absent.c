@@ -1,13 +1,21 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rank lives and does not come to the shrinking, whichever it is: the others go on without it,
- * after a join limit, and then it is told so. How long that takes is not looked at, only that it
- * ends.
+ * Ranks that do not come to the shrinking: one that lives, and one whose port is a stranger's by
+ * then. How long it takes the others to go on is not looked at, only that they do.
  */
+#include "world/link.h"
+
 #include "processes.h"
+
+#include <netinet/in.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
 
 enum { OUT, SHRUNK, TOLD };
 enum { RANKS = 4 };
+
+/* One that lives, whichever it is. After a join limit they go on without it, and it is told so. */
 
 static void run(rank_process *self)
 {
@@ -57,8 +65,164 @@ static void test_absent(void **state)
     }
 }
 
+/*
+ * The first rank dies, and its port is taken by another: by a rank of a world with another key, by
+ * a server of something else, by one that hangs up and by one that says nothing. A process that it
+ * has made holds its connections open, so nobody knows of its death before he looks for it.
+ */
+
+enum { PORT, TAKEN, FAILED, SHRUNK_BY_ALL }; /* marks */
+enum { OTHER_KEY, OTHER_PROTOCOL, HANGS_UP, SAYS_NOTHING, N_STRANGERS };
+
+/* Where others find this process: its only listener that has a port. */
+static int door(int *port_out)
+{
+    for (int fd = 3; fd < 256; fd++) {
+        struct sockaddr_in6 address = {0}; /* the other family has its port at the same place */
+        socklen_t length = sizeof address;
+        int listens = 0;
+        getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &(socklen_t){sizeof listens});
+        if (listens && getsockname(fd, (struct sockaddr *)&address, &length) == 0 &&
+            (address.sin6_family == AF_INET || address.sin6_family == AF_INET6)) {
+            *port_out = ntohs(address.sin6_port);
+            return fd;
+        }
+    }
+    return -1;
+}
+
+static void die_with_connections_open(rank_process *self)
+{
+    int port = 0, listener = door(&port);
+    so(self, listener >= 0);
+    pid_t holder = fork();
+    so(self, holder >= 0);
+    if (holder == 0) {
+        alarm(120);
+        close(listener);
+        add_mark(self->shared, PORT);
+        await_mark(self->shared, SHRUNK_BY_ALL, RANKS - 1);
+        _exit(0);
+    }
+    await_mark(self->shared, PORT, 1);
+    atomic_store(&self->shared->mark[PORT], port);
+    raise(SIGKILL);
+}
+
+static void run_survivor(rank_process *self)
+{
+    ferry_world *smaller = NULL;
+    so(self, ferry_world_barrier(self->world, &self->error) == FERRY_OK);
+    if (self->rank == RANKS - 1) {
+        ferry_world_abort(self->world, "a smaller one is wanted");
+    }
+    so(self, await_failure(self, NULL) == FERRY_ERR_ABORTED);
+    add_mark(self->shared, FAILED);
+    await_mark(self->shared, FAILED, RANKS);
+    if (self->rank == 0) {
+        die_with_connections_open(self);
+    }
+    await_mark(self->shared, TAKEN, 1);
+    so(self, ferry_world_shrink(self->world, 0, &smaller, &self->error) == FERRY_OK);
+    so(self, ferry_world_rank_count(smaller) == RANKS - 1);
+    so(self, ferry_world_member_of(smaller, 0) == 1);
+    so(self, ferry_world_barrier(smaller, &self->error) == FERRY_OK);
+    add_mark(self->shared, SHRUNK_BY_ALL);
+    ferry_world_destroy(smaller);
+}
+
+/* Returns the listener: nobody else may have taken the port in between. */
+static int take_port(int port)
+{
+    struct sockaddr_in6 address = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
+    int yes = 1, fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes), 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(listen(fd, 64), 0);
+    return fd;
+}
+
+static void answer_as_other_world(int fd)
+{
+    static const unsigned char key[FY_KEY_BYTES] = {42};
+    fy_link *link = NULL;
+    if (fy_link_create(fd, true, key, &link, NULL) != FERRY_OK) {
+        return;
+    }
+    while (fy_link_work(link, NULL) == FERRY_OK) {
+        poll(&(struct pollfd){fy_link_fd(link), fy_link_events(link), 0}, 1, 1000);
+    }
+    fy_link_destroy(link);
+}
+
+static void answer(int fd, int stranger)
+{
+    static const char words[] = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n";
+    switch (stranger) {
+    case OTHER_KEY:
+        answer_as_other_world(fd);
+        break;
+    case OTHER_PROTOCOL:
+        (void)!write(fd, words, sizeof words - 1);
+        shutdown(fd, SHUT_WR);
+        poll(&(struct pollfd){fd, POLLRDHUP, 0}, 1, 1000);
+        close(fd);
+        break;
+    case HANGS_UP:
+        close(fd);
+        break;
+    case SAYS_NOTHING:
+        break;
+    }
+}
+
+/* Answers until it is killed, one after the other, and never the same process as a rank. */
+static pid_t start_stranger(const processes *all, int stranger)
+{
+    siginfo_t info;
+    assert_int_equal(waitid(P_PID, (id_t)all->pids[0], &info, WEXITED | WNOWAIT), 0);
+    int listener = take_port(atomic_load(&all->shared->mark[PORT]));
+    pid_t pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        add_mark(all->shared, TAKEN);
+        for (;;) {
+            int fd = accept(listener, NULL, NULL);
+            if (fd >= 0) {
+                answer(fd, stranger);
+            }
+        }
+    }
+    close(listener);
+    assert_true(pid > 0);
+    return pid;
+}
+
+static void test_strangers(void **state)
+{
+    (void)state;
+    static const char *const rows[] = {"another world", "another protocol", "hangs up",
+                                       "says nothing"};
+    processes all[N_STRANGERS];
+    pid_t pids[N_STRANGERS];
+    for (int i = 0; i < N_STRANGERS; i++) {
+        rank_process like = patient_ranks(rows[i], RANKS);
+        like.options.deadline_seconds =
+            8.0 * FERRY_TEST_PATIENCE; /* a tenth of it, for an answer */
+        start_processes(&all[i], &like, run_survivor);
+        pids[i] = start_stranger(&all[i], i);
+    }
+    for (int i = 0; i < N_STRANGERS; i++) {
+        end_processes(rows[i], &all[i], RANKS, 0);
+        assert_int_equal(kill(pids[i], SIGKILL), 0);
+        assert_int_equal(waitpid(pids[i], NULL, 0), pids[i]);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_absent)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_absent),
+                                       cmocka_unit_test(test_strangers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
