@@ -308,6 +308,11 @@ FERRY_API ferry_status ferry_service_destination_at(const ferry_service *service
 
 /* The newest version that this rank knows to be whole on all ranks; 0: none. */
 FERRY_API uint64_t ferry_service_version(const ferry_service *service);
+/*
+ * The version that the next run makes, which the sources must hold by then. Behind a schedule it is
+ * the same on all ranks: where any of them resumes, the version that this completes.
+ */
+FERRY_API uint64_t ferry_service_next_version(const ferry_service *service);
 
 /*
  * After a loss: collective over survivors, a world shrunk from the service's. Which is the newest

@@ -184,6 +184,11 @@ uint64_t ferry_service_version(const ferry_service *service)
     return service == NULL ? 0 : service->version;
 }
 
+uint64_t ferry_service_next_version(const ferry_service *service)
+{
+    return service == NULL ? 0 : service->n_begun + 1;
+}
+
 /*
  * After a loss
  */

@@ -146,6 +146,17 @@ static inline void skip_engine(const char *name)
     skip();
 }
 
+/* Between nodes there is ucx only. */
+static inline void need_ucx(void)
+{
+    char path[512];
+    const char *folder = getenv("FERRY_PLUGINS");
+    snprintf(path, sizeof path, "%s/libferry_ucx.so", folder == NULL ? "." : folder);
+    if (access(path, R_OK) != 0) {
+        skip_engine("ucx");
+    }
+}
+
 static inline rank_process patient_ranks(const char *row, uint32_t n_ranks)
 {
     rank_process like = {.row = row, .n_ranks = n_ranks, .options = FERRY_WORLD_OPTIONS_INIT};

@@ -243,15 +243,6 @@ static void run_row(const row *its)
     end_processes(its->name, &all, ALL, its->dies ? NEWCOMER : FERRY_ANY_RANK);
 }
 
-/* Between nodes there is ucx only. */
-static bool has_ucx(void)
-{
-    char path[512];
-    const char *folder = getenv("FERRY_PLUGINS");
-    snprintf(path, sizeof path, "%s/libferry_ucx.so", folder == NULL ? "." : folder);
-    return access(path, R_OK) == 0;
-}
-
 static void test_service(void **state)
 {
     static const row rows[] = {
@@ -273,9 +264,7 @@ static void test_nodes(void **state)
         {"swap, nodes", "3", true, false},
     };
     (void)state;
-    if (!has_ucx()) {
-        skip_engine("ucx");
-    }
+    need_ucx();
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         run_row(&rows[i]);
     }

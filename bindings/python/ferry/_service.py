@@ -507,6 +507,12 @@ class RemoteCopyService:
         """The newest version that this rank knows to be complete on all ranks; 0: none."""
         return self._own().version
 
+    @property
+    def next_version(self) -> int:
+        """The version that the next run makes, which the sources must hold by then. Behind a
+        schedule it is the same on all ranks: where any resumes, the one that this completes."""
+        return self._own().next_version
+
     def destinations(self) -> List[Destination]:
         """The tensors that runs write on this rank, and which version each holds."""
         return [

@@ -649,6 +649,7 @@ static int clear(PyObject *self)
 NUMBER(my_pe, PyLong_FromUnsignedLong, ferry_service_my_pe(service))
 NUMBER(n_pes, PyLong_FromUnsignedLong, ferry_service_pe_count(service))
 NUMBER(version, PyLong_FromUnsignedLongLong, ferry_service_version(service))
+NUMBER(next_version, PyLong_FromUnsignedLongLong, ferry_service_next_version(service))
 #undef NUMBER
 
 static PyObject *get_initialized(PyObject *self, void *unused)
@@ -743,6 +744,7 @@ static PyGetSetDef properties[] = {
     {"my_pe", get_my_pe, NULL, "This rank.", NULL},
     {"n_pes", get_n_pes, NULL, "How many ranks there are.", NULL},
     {"version", get_version, NULL, "The newest version that is whole on all ranks.", NULL},
+    {"next_version", get_next_version, NULL, "The version that the next run makes.", NULL},
     {"initialized", get_initialized, NULL, "Between init and finalize.", NULL},
     {"patience", get_patience, set_patience, "Seconds that a cancelled run has to end.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
