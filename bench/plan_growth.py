@@ -123,8 +123,62 @@ def crossing(n):
     return one([("w", [5 * n + 7], {})], 40 * n, holds, partial=True)
 
 
+SCALED = {"block": [2, 2], "scale": "*.s"}
+
+
+def codes(spec):
+    """Tensors of codes, each with its scales."""
+    spec["tensors"] = [t for one in spec["tensors"] for t in (
+        {**one, "dtype": "f8e4m3"},
+        {"name": one["name"] + ".s", "shape": [(n + 1) // 2 for n in one["shape"]], "dtype": "f32"})]
+    return spec
+
+
+def values(parameter):
+    return {**parameter, "dtype": "bf16", "dequantize": SCALED}
+
+
+def tensors_of_codes(n):
+    n //= 4
+    return codes(spec_of([("w%d" % i, [4, 4], {}) for i in range(n)], WHOLE, {
+        "mesh": [["tp", 2]], "rules": [
+            {"match": "*.s", "skip": True},
+            values({"match": "w*", "shard": [{"dim": 0, "axis": "tp"}]})]}))
+
+
+def parameters_of_codes(n):
+    n //= 4
+    return codes(spec_of([("w%d" % i, [4, 4], {}) for i in range(n)], WHOLE, {"boxes": [
+        values(entry([1], "p%d" % i, 16, [box("w%d" % i, [0, 0], [4, 4], 0, [4, 1])]))
+        for i in range(n)]}))
+
+
+def boxes_of_codes(n):
+    n //= 4
+    return codes(spec_of([("w", [n, 4], {})], WHOLE, {"boxes": [values(entry(
+        [1], "p", 4 * n, [box("w", [row, 0], [1, 4], 4 * i, [4, 1])
+                          for i, row in enumerate(mixed(n))]))]}))
+
+
+def ranks_of_codes(n):
+    n //= 16
+    return codes(spec_of([("w", [n, 4], {})], WHOLE, {"boxes": [
+        values(entry([rank], "p", 4, [box("w", [rank, 0], [1, 4], 0, [4, 1])]))
+        for rank in range(n)]}))
+
+
+def tensors_made(n):
+    """Codes that receivers make, for each has but a part of each block."""
+    n //= 4
+    return spec_of([("w%d" % i, [4, 4], {"dtype": "f32"}) for i in range(n)], {
+        "mesh": [["tp", 4]], "rules": [{"match": "*", "shard": [{"dim": 0, "axis": "tp"}]}]}, {
+        "mesh": [["dp", 2]], "rules": [
+            {"match": "*", "quantize": {"format": "f8e4m3", "block": [4, 4], "scale": "*.s"}}]})
+
+
 ROWS = [ranks_alike, ranks_apart, ranks_overlapping, tensors, boxes, boxes_of_a_source, regions,
-        repeats, fills, layers, feeds, crossing]
+        repeats, fills, layers, feeds, crossing, tensors_of_codes, parameters_of_codes,
+        boxes_of_codes, ranks_of_codes, tensors_made]
 
 
 def measure(command):

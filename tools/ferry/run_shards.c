@@ -138,16 +138,28 @@ ferry_status run_check_room(uint64_t needed, uint64_t room, uint32_t n_ranks, fe
 
 /* ---- passes over all ---- */
 
+/* Things by name, of which there may be a great many. */
+typedef struct named {
+    const char *name;
+    void *memory;
+} named;
+
+typedef struct named_list {
+    named *items;
+    size_t n, capacity;
+} named_list;
+
 typedef struct pass {
     const run_shards *shards;
     run_work work;
     char *const *memories;
     size_t index;
-    size_t parameter; /* that was worked on last */
     uint64_t done;
     run_aid aid;
-    struct staged *staged; /* scales that come beside codes */
-    size_t n_staged, staged_capacity, last_staged;
+    named_list parameters;
+    /* Scales as they come beside codes, which the copy service has where nobody sees them: by their
+     * own name, and by that of the codes, which is a tensor's or a parameter's. */
+    named_list staged, staged_by_codes;
     run_progress_fn progress;
     void *context;
     ferry_error *error;
@@ -168,63 +180,83 @@ static ferry_status fail_wrong(const pass *p, const char *element, const run_mis
     return FERRY_ERR_DIGEST;
 }
 
-/* Scales as they come beside codes, which the copy service has where nobody sees them. */
-struct staged {
-    const char *codes; /* a tensor, or a parameter */
-    const char *name;
-    void *scales;
-};
-
-/* Both come in the order of the codes, mostly. by_codes: of what has that name; NULL: none. */
-static struct staged *find_staged(pass *p, const char *name, bool by_codes)
+static ferry_status out_of_memory(ferry_error *error)
 {
-    for (size_t i = 0; i < p->n_staged; i++) {
-        struct staged *its = &p->staged[(p->last_staged + i) % p->n_staged];
-        if (strcmp(by_codes ? its->codes : its->name, name) == 0) {
-            p->last_staged = (p->last_staged + i) % p->n_staged;
-            return its;
+    snprintf(error->message, sizeof error->message, "out of memory");
+    return FERRY_ERR_NO_MEMORY;
+}
+
+static ferry_status add_named(named_list *list, const char *name, void *memory, ferry_error *error)
+{
+    if (list->n == list->capacity) {
+        size_t capacity = 2 * list->n + 16;
+        named *grown = realloc(list->items, capacity * sizeof *grown);
+        if (grown == NULL) {
+            return out_of_memory(error);
         }
+        list->items = grown;
+        list->capacity = capacity;
     }
-    return NULL;
+    list->items[list->n++] = (named){name, memory};
+    return FERRY_OK;
+}
+
+static int compare_named(const void *a, const void *b)
+{
+    return strcmp(((const named *)a)->name, ((const named *)b)->name);
+}
+
+static void sort_named(named_list *list)
+{
+    if (list->n > 1) {
+        qsort(list->items, list->n, sizeof *list->items, compare_named);
+    }
+}
+
+/* NULL: nothing is called that. */
+static void *find_named(const named_list *list, const char *name)
+{
+    named wanted = {.name = name};
+    const named *found =
+        list->n == 0 ? NULL
+                     : bsearch(&wanted, list->items, list->n, sizeof *list->items, compare_named);
+    return found == NULL ? NULL : found->memory;
 }
 
 static ferry_status reckon_staged(void *context, const ferry_shard *shard)
 {
     pass *p = context;
     run_mismatch ignored;
-    size_t capacity = p->n_staged == p->staged_capacity ? 2 * p->n_staged + 16 : p->staged_capacity;
-    struct staged *grown = p->staged;
-    if (capacity > p->staged_capacity) {
-        grown = realloc(p->staged, capacity * sizeof *grown);
-    }
-    p->staged = grown != NULL ? grown : p->staged;
     void *scales = calloc(shard->bytes + 1, 1);
-    if (grown == NULL || scales == NULL) {
-        free(scales);
-        snprintf(p->error->message, sizeof p->error->message, "out of memory");
-        return FERRY_ERR_NO_MEMORY;
+    if (scales == NULL) {
+        return out_of_memory(p->error);
     }
-    p->staged_capacity = capacity;
-    p->staged[p->n_staged++] =
-        (struct staged){.codes = shard->values, .name = shard->tensor, .scales = scales};
-    return shard->is_parameter ? FERRY_OK /* its boxes follow */
-                               : run_walk(shard, FERRY_SIDE_DESTINATION, RUN_FILL, scales, &p->aid,
-                                          &ignored, p->error);
+    ferry_status status = add_named(&p->staged, shard->tensor, scales, p->error);
+    if (status != FERRY_OK) {
+        free(scales);
+        return status;
+    }
+    FY_THEN(status, add_named(&p->staged_by_codes, shard->values, scales, p->error));
+    if (shard->is_parameter) { /* its boxes follow */
+        return status;
+    }
+    FY_THEN(status,
+            run_walk(shard, FERRY_SIDE_DESTINATION, RUN_FILL, scales, &p->aid, &ignored, p->error));
+    return status;
 }
 
 static ferry_status reckon_staged_box(void *context, const ferry_held_box *box)
 {
     pass *p = context;
-    struct staged *its = find_staged(p, box->parameter, false);
-    return its == NULL ? FERRY_OK : run_walk_box(box, RUN_FILL, its->scales, &p->aid, NULL);
+    void *scales = find_named(&p->staged, box->parameter);
+    return scales == NULL ? FERRY_OK : run_walk_box(box, RUN_FILL, scales, &p->aid, NULL);
 }
 
 static const void *scales_of(pass *p, const ferry_shard *shard)
 {
     bool has_codes =
         shard->conversion != NULL && shard->conversion->kind == FERRY_CONVERSION_DEQUANTIZE;
-    const struct staged *its = has_codes ? find_staged(p, shard->tensor, true) : NULL;
-    return its == NULL ? NULL : its->scales;
+    return has_codes ? find_named(&p->staged_by_codes, shard->tensor) : NULL;
 }
 
 static ferry_status work_on_shard(void *context, const ferry_shard *shard)
@@ -250,28 +282,13 @@ static ferry_status work_on_shard(void *context, const ferry_shard *shard)
     return status;
 }
 
-/* Boxes and fills come in the order of the parameters. */
-static void *memory_of(pass *p, const char *parameter)
-{
-    const run_shards *s = p->shards;
-    for (size_t i = 0; i < s->n; i++) {
-        size_t at = (p->parameter + i) % s->n;
-        if (strcmp(s->names[at], parameter) == 0) {
-            p->parameter = at;
-            return p->memories[at];
-        }
-    }
-    return NULL;
-}
-
 static ferry_status work_on_box(void *context, const ferry_held_box *box)
 {
     pass *p = context;
     run_mismatch wrong = {0};
     char tensor[800], element[1400];
-    void *memory = memory_of(p, box->parameter);
-    const struct staged *its = box->scales == NULL ? NULL : find_staged(p, box->scales, false);
-    p->aid.scales = its == NULL ? NULL : its->scales;
+    void *memory = find_named(&p->parameters, box->parameter);
+    p->aid.scales = box->scales == NULL ? NULL : find_named(&p->staged, box->scales);
     if (memory == NULL || run_walk_box(box, p->work, memory, &p->aid, &wrong) == FERRY_OK) {
         return FERRY_OK;
     }
@@ -286,13 +303,24 @@ static ferry_status work_on_fill(void *context, const ferry_fill *fill)
     pass *p = context;
     run_mismatch wrong = {0};
     char element[700];
-    void *memory = memory_of(p, fill->parameter);
+    void *memory = find_named(&p->parameters, fill->parameter);
     if (memory == NULL || run_walk_fill(fill, p->work, memory, &wrong) == FERRY_OK) {
         return FERRY_OK;
     }
     snprintf(element, sizeof element, "element %llu of %.500s, which is filled,",
              (unsigned long long)wrong.element, fill->parameter);
     return fail_wrong(p, element, &wrong);
+}
+
+static ferry_status list_parameters(pass *p)
+{
+    const run_shards *s = p->shards;
+    ferry_status status = FERRY_OK;
+    for (size_t i = 0; i < s->n && status == FERRY_OK; i++) {
+        status = add_named(&p->parameters, s->names[i], p->memories[i], p->error);
+    }
+    sort_named(&p->parameters);
+    return status;
 }
 
 ferry_status run_shards_work(const run_shards *shards, uint32_t work, char *const *memories,
@@ -307,9 +335,11 @@ ferry_status run_shards_work(const run_shards *shards, uint32_t work, char *cons
               .progress = progress,
               .context = context,
               .error = &said};
-    ferry_status status = FERRY_OK;
-    if (shards->side == FERRY_SIDE_DESTINATION) {
+    ferry_status status = list_parameters(&p);
+    if (status == FERRY_OK && shards->side == FERRY_SIDE_DESTINATION) {
         status = ferry_plan_visit_staged(shards->plan, shards->rank, reckon_staged, &p, error);
+        sort_named(&p.staged);
+        sort_named(&p.staged_by_codes);
         FY_THEN(status, ferry_plan_visit_held_boxes(shards->plan, shards->side, shards->rank,
                                                     reckon_staged_box, &p, error));
     }
@@ -320,10 +350,12 @@ ferry_status run_shards_work(const run_shards *shards, uint32_t work, char *cons
     if (status == FERRY_OK && shards->side == FERRY_SIDE_DESTINATION) {
         status = ferry_plan_visit_fills(shards->plan, shards->rank, work_on_fill, &p, error);
     }
-    for (size_t i = 0; i < p.n_staged; i++) {
-        free(p.staged[i].scales);
+    for (size_t i = 0; i < p.staged.n; i++) {
+        free(p.staged.items[i].memory);
     }
-    free(p.staged);
+    free(p.staged.items);
+    free(p.staged_by_codes.items);
+    free(p.parameters.items);
     run_blocks_free(&blocks);
     if (status != FERRY_OK && said.message[0] != '\0') {
         *error = said; /* what the visitor knew; the visit itself has nothing to add */
