@@ -314,6 +314,23 @@ class Bound(NamedTuple):
     busiest_bytes: float
 
 
+@fields(
+    tensor="What is codes, or values of codes, at the destination.",
+    makes='``"codes"`` or ``"values"``.',
+    at='Who computes it: ``"sender"`` or ``"receiver"``.',
+    rank="Which one.",
+    staging_bytes="Memory that a run takes for it on this rank, beside the tensors.",
+)
+class BlockWork(NamedTuple):
+    """What a rank computes of a tensor whose blocks share scales."""
+
+    tensor: str
+    makes: str
+    at: str
+    rank: int
+    staging_bytes: int
+
+
 class Statistics(NamedTuple):
     """What planning touched."""
 
@@ -423,6 +440,11 @@ class Plan:
             name: Shard(dtype, full if flat is None else (flat[1] - flat[0],), full, whole, flat, n)
             for name, dtype, full, whole, flat, n in self._handle.shards(side, _rank(rank))
         }
+
+    def block_work(self) -> List[BlockWork]:
+        """Who computes what of tensors that are quantized or dequantized on their way, by tensor and
+        rank; of senders, all that have some of it."""
+        return [BlockWork(*work) for work in self._handle.block_work()]
 
     def to_json(self, rank: Optional[int] = None, summary: bool = False) -> str:
         """The plan as a text of the format ``ferry.plan/1``.

@@ -522,6 +522,8 @@ static bool add_plan(PyObject *module)
          FP_DOC("traffic($self, rank, /)", "{(from, to): bytes} of a rank, or with None of all.")},
         {"shards", fp_plan_shards, METH_VARARGS,
          FP_DOC("shards($self, side, rank, /)", "What a rank holds: shards(side, rank).")},
+        {"block_work", fp_plan_block_work, METH_NOARGS,
+         FP_DOC("block_work($self, /)", "(tensor, makes, at, rank, staging bytes), in a list.")},
         {NULL, NULL, 0, NULL},
     };
     static PyGetSetDef properties[] = {

@@ -32,6 +32,7 @@ bool fp_plan_rank(const ferry_plan *plan, PyObject *rank, uint32_t *rank_out);
 PyObject *fp_plan_moves(PyObject *self, PyObject *rank);
 PyObject *fp_plan_traffic(PyObject *self, PyObject *rank);
 PyObject *fp_plan_shards(PyObject *self, PyObject *args);
+PyObject *fp_plan_block_work(PyObject *self, PyObject *unused);
 bool fp_add_plan_visit(PyObject *module);
 
 /* plan_schedule.c */

@@ -1,5 +1,5 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-/* What is visited of plans: moves, traffic, shards. */
+/* What is visited of plans: moves, traffic, shards, and what is computed of blocks. */
 #include "plan.h"
 
 #include <stdlib.h>
@@ -448,6 +448,35 @@ PyObject *fp_plan_shards(PyObject *self, PyObject *args)
     ferry_status status =
         ferry_plan_visit_shards(plan, at_source ? FERRY_SIDE_SOURCE : FERRY_SIDE_DESTINATION, rank,
                                 add_shard, list, &error);
+    if (status != FERRY_OK) {
+        Py_DECREF(list);
+        return PyErr_Occurred() ? NULL : fp_raise(status, error.message);
+    }
+    return list;
+}
+
+/* Block work. */
+
+static ferry_status add_block_work(void *context, const ferry_block_work *w)
+{
+    PyObject *work = Py_BuildValue("(sssIK)", w->tensor, w->dequantizes ? "values" : "codes",
+                                   w->at_receiver ? "receiver" : "sender", (unsigned)w->rank,
+                                   (unsigned long long)w->staging_bytes);
+    int failed = work == NULL ? -1 : PyList_Append(context, work);
+    Py_XDECREF(work);
+    return failed == 0 ? FERRY_OK : FERRY_ERR_STOPPED;
+}
+
+PyObject *fp_plan_block_work(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    const ferry_plan *plan = fp_plan_get(self);
+    ferry_error error;
+    PyObject *list = plan == NULL ? NULL : PyList_New(0);
+    if (list == NULL) {
+        return NULL;
+    }
+    ferry_status status = ferry_plan_visit_block_work(plan, add_block_work, list, &error);
     if (status != FERRY_OK) {
         Py_DECREF(list);
         return PyErr_Occurred() ? NULL : fp_raise(status, error.message);

@@ -331,6 +331,26 @@ class MovesTest(unittest.TestCase):
         self.assertNotIn("moves", plan.json(summary=True))
         self.assertEqual(json.loads(plan.to_json()), document)
 
+    def test_block_work(self):
+        """Of two tensors that are cut between four ranks by rows of four, blocks have two and six."""
+        scaled = {"format": "f8e4m3", "scale": "*.s"}
+        rows = [{"match": "*", "shard": [{"dim": 0, "axis": "tp"}]}]
+        plan = ferry.plan({
+            "format": "ferry.spec/1",
+            "tensors": [{"name": name, "shape": [16, 4], "dtype": "f32"} for name in "ab"],
+            "source": {"mesh": [["tp", 4]], "rules": rows},
+            "destination": {"mesh": [], "rules": [
+                {"match": "a", "quantize": {**scaled, "block": [2, 4]}},
+                {"match": "b", "quantize": {**scaled, "block": [6, 4]}}]}})
+        work = plan.block_work()
+        self.assertEqual([w[:4] for w in work], [("a", "codes", "sender", r) for r in range(4)] +
+                         [("b", "codes", "receiver", 0)])
+        self.assertTrue(all(w.staging_bytes > 0 for w in work))
+        blocks = plan.json(summary=True)["blocks"]
+        self.assertEqual([(b["tensor"], b["part"], b["at"], b["ranks"]) for b in blocks],
+                         [("a", "codes", "sender", 4), ("b", "codes", "receiver", 1)])
+        self.assertEqual(ferry.plan(two()).block_work(), [])
+
     def test_many_blocks(self):
         """More than one block of moves, of all and of one rank."""
         plan = ferry.plan(many(1000, 80))
