@@ -23,6 +23,7 @@
 #include <ferry/spec.h>
 #include <ferry/world.h>
 
+#include <glob.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -560,6 +561,20 @@ static bool is_right(void)
     return right;
 }
 
+/* Also what a root was about to rename when it was killed. */
+static void remove_files(const char *path)
+{
+    glob_t found;
+    char pattern[208];
+    snprintf(pattern, sizeof pattern, "%s*", path);
+    if (glob(pattern, 0, NULL, &found) == 0) {
+        for (size_t i = 0; i < found.gl_pathc; i++) {
+            unlink(found.gl_pathv[i]);
+        }
+        globfree(&found);
+    }
+}
+
 typedef struct tally {
     _Atomic uint32_t n_cases, n_hurt, n_recovered, n_joined;
 } tally;
@@ -588,8 +603,7 @@ static bool run_case(uint64_t seed, const char *folder)
         counts->n_joined += tells[i].n_joined;
     }
     counts->n_cases++;
-    unlink(path);
-    unlink(meeting);
+    remove_files(path); /* the other one has it as its beginning */
     bool right = is_right();
     if (!right) {
         print_case(&p);
