@@ -34,7 +34,8 @@ FERRY_BEGIN_DECLS
  *     ferry_transport_close(transport);
  *
  * The engines that carry the bytes are chosen per pair of ranks: `inproc` between threads of a
- * process, `shm` between processes of a node, `ucx` between nodes.
+ * process, `shm` between processes of a node, `ucx` between nodes. `nvshmem`, an experiment, only
+ * where it is named.
  *
  * Collective calls (open, region_alloc, region_free of symmetric memory) are made by all ranks, in
  * the same order; the others are local. A transport, like its world, is used by one thread at a

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The names of all engines, "inproc, shm, ucx". */
+/* The names of all engines, "inproc, shm, ucx, nvshmem". */
 static void list_engines(char *text, size_t text_bytes)
 {
     text[0] = '\0';
@@ -98,6 +98,11 @@ static ferry_status check_reach(const fy_choice *choice, const ferry_world *worl
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
                        "engine inproc reaches threads of one process only, and the ranks of this "
                        "world are processes: use shm, or name no engine");
+    }
+    if (engine == FY_ENGINE_NVSHMEM && world->threads) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "engine nvshmem: a process is one PE of NVSHMEM, and the ranks of this "
+                       "world are threads: use inproc, or name no engine");
     }
     for (uint32_t peer = 0; engine == FY_ENGINE_SHM && peer < world->n_ranks; peer++) {
         if (!fy_world_same_node(world, peer) && choice->n_engines == 1) {

@@ -9,7 +9,13 @@
 #include <stddef.h>
 
 /* The engines of this build, in order of preference: what is nearer comes first. */
-enum { FY_ENGINE_INPROC = 0, FY_ENGINE_SHM = 1, FY_ENGINE_UCX = 2, FY_N_ENGINES = 3 };
+enum {
+    FY_ENGINE_INPROC = 0,
+    FY_ENGINE_SHM = 1,
+    FY_ENGINE_UCX = 2,
+    FY_ENGINE_NVSHMEM = 3, /* only where it is named */
+    FY_N_ENGINES = 4
+};
 
 const char *fy_engine_name(size_t index);
 

@@ -45,7 +45,7 @@ void case_worlds(rank_context *me)
     other.seed = me->seed + 1;
     me->transport = open_transport(me, me->world, "");
     other.transport = NULL;
-    if (has_wrapper(me, "strict")) {
+    if (has_wrapper(me, "strict") || row_has_one_job(me->engine)) {
         must_fail(
             me, FERRY_ERR_UNSUPPORTED, "one world per process",
             ferry_transport_open(other.world, me->engine->engines, &other.transport, &me->error));
@@ -184,6 +184,13 @@ void case_connecting(rank_context *me)
         uint64_t random = seed_of(me, 11, i, 0);
         uint32_t victim = random_below(&random, me->n_ranks);
         other.world = another_world(me, i);
+        if (i > 0 && row_has_one_job(me->engine)) { /* it has ended with the first world */
+            all_fail(me, FERRY_ERR_UNSUPPORTED, "start its process anew",
+                     ferry_transport_open(other.world, me->engine->engines, &other.transport,
+                                          &me->error));
+            ferry_world_destroy(other.world);
+            continue;
+        }
         other.transport = open_transport(&other, other.world, "");
         end_while_connecting(&other, i, victim, random_below(&random, 2500), false);
         ferry_transport_close(other.transport);

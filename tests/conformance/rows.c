@@ -32,6 +32,8 @@ static const engine_row rows[] = {
     {"ucx_rma", "ucx", "ucx", false, {"FERRY_UCX_MODE=rma", "UCX_TLS=self,sm,tcp"}},
     {"ucx_late", "ucx", "ucx", false, {"FERRY_UCX_MODE=rma", "UCX_TLS=self,sm,tcp"}},
     {"mixed", "", "ucx", false, {"UCX_TLS=tcp"}},
+    {"nvshmem", "nvshmem", "nvshmem", false, {NULL}},
+    {"nvshmem_nodes", "nvshmem", "nvshmem", false, {"STANDIN_NODE=1"}}, /* a node for each PE */
 };
 
 /* What all cases of a run share. */
@@ -72,7 +74,9 @@ static case_plan plan_of(const suite_run *run, const case_row *row)
                        .world = world_of(run, row),
                        .run = row->run,
                        .is_quiet = true,
-                       .is_checked = row->deadline_seconds <= 0 || !row_has_ucx_memory(o->engine)};
+                       .is_checked =
+                           !row_has_one_job(o->engine) &&
+                           (row->deadline_seconds <= 0 || !row_has_ucx_memory(o->engine))};
 }
 
 /* Folders of other tests, which may run beside this one. */

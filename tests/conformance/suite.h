@@ -45,6 +45,12 @@ static inline bool row_has_ucx_memory(const engine_row *engine)
     return has;
 }
 
+/* One job of NVSHMEM in a process, which ends with it: after the worlds it is still there. */
+static inline bool row_has_one_job(const engine_row *engine)
+{
+    return strcmp(engine->engine, "nvshmem") == 0;
+}
+
 /* What all ranks of a run see. */
 typedef struct run_shared {
     _Atomic uint32_t failed; /* 1: somebody writes; 2: the report is there */

@@ -88,7 +88,7 @@ static void test_other_memory(void **state)
 static void test_engines_are_listed(void **state)
 {
     (void)state;
-    static const char *const names[] = {"inproc", "shm", "ucx"};
+    static const char *const names[] = {"inproc", "shm", "ucx", "nvshmem"};
     ferry_error error;
     assert_int_equal(ferry_engine_count(), COUNT_OF(names));
     for (size_t i = 0; i < COUNT_OF(names); i++) {
@@ -154,6 +154,7 @@ static void test_choices(void **state)
         {"shm", "", FY_ENGINE_SHM},
         {"inproc", "", FY_ENGINE_INPROC},
         {"ucx", "", FY_ENGINE_UCX},
+        {"strict:nvshmem", "strict", FY_ENGINE_NVSHMEM},
         {"strict:shm", "strict", FY_ENGINE_SHM},
         {"trace:delay=200us:ucx", "trace:delay=200us", FY_ENGINE_UCX},
         {"delay=1ms", "delay=1ms", -1},
@@ -178,7 +179,7 @@ static void test_choices(void **state)
         {":shm", "empty"},
         {"strict::shm", "empty"},
         {"shm:ucx", "\"shm\" must come last"},
-        {"shn", "\"shn\" is neither an engine (inproc, shm, ucx)"},
+        {"shn", "\"shn\" is neither an engine (inproc, shm, ucx, nvshmem)"},
         {"SHM", "neither an engine"},
         {"shm ", "neither an engine"},
         {"turbo:shm", "\"turbo\" is neither"},
@@ -197,6 +198,21 @@ static void test_choices(void **state)
     check_status("long", FERRY_ERR_INVALID_INPUT, fy_choice_parse(long_text, &choice, &error),
                  &error);
     check_says("long", "256 characters", &error);
+}
+
+/* A process is one PE of NVSHMEM, so threads are none. */
+static void test_no_pes_of_threads(void **state)
+{
+    (void)state;
+    uint32_t one_node[] = {0, 0};
+    ferry_world world = {.n_ranks = 2, .threads = true, .n_nodes = 1, .node_of = one_node};
+    fy_choice choice;
+    const fy_engine *tables[FY_MOST_ENGINES];
+    ferry_error error;
+    must(fy_choice_parse("nvshmem", &choice, &error), &error);
+    check_status("threads", FERRY_ERR_UNSUPPORTED,
+                 fy_choice_tables(&choice, &world, tables, &error), &error);
+    check_says("threads", "a process is one PE of NVSHMEM", &error);
 }
 
 /* Which engines a world gets, from its numbers alone. */
@@ -287,6 +303,7 @@ int main(void)
         cmocka_unit_test(test_engines_are_listed),
         cmocka_unit_test(test_inner_engines_are_there),
         cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_no_pes_of_threads),
         cmocka_unit_test(test_best_engines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""The engine over NVSHMEM as a user sees it, on the stand-in: runs of whole models, and the sentences
+where something is missing, wrong or lost.
+
+    check_nvshmem.py --ferry PATH --driver FOLDER
+    check_nvshmem.py --ferry PATH --real FOLDER --cuda FOLDER
+
+The first, where both stand-ins are found, needs the folder of the driver's alone. The second looks at
+NVIDIA's own library and headers, in a folder that pip made, as far as that goes without a device:
+CUDA's headers are in the last folder. It is skipped where nothing is there. Prints the name of every failing case with its reason and exits 1.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+import skips  # noqa: E402
+
+LIMIT_S = 120
+SPEC = str(ROOT / "examples" / "llama-tiny.json")
+
+
+def ferry(*words, folders=None, **more):
+    """Status and all that was printed."""
+    env = {**os.environ, **more}
+    if folders is not None:
+        env["LD_LIBRARY_PATH"] = ":".join(map(str, folders))
+    done = subprocess.run([OPTIONS.ferry, *words], env=env, stdin=subprocess.DEVNULL, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT_S, check=False)
+    return done.returncode, done.stdout
+
+
+def about(**more):
+    status, out = ferry("info", "--json", "--no-measure", **more)
+    assert status == 0, out
+    return next(engine for engine in json.loads(out)["engines"] if engine["name"] == "nvshmem")
+
+
+def refused(*says, **more):
+    status, out = ferry("run", SPEC, "--transport", "nvshmem", **more)
+    assert status != 0, out
+    for words in says:
+        assert words in out, (words, out)
+
+
+def case_runs():
+    for node in ("8", "3", "1"):
+        status, out = ferry("run", SPEC, "--transport", "nvshmem", STANDIN_NODE=node)
+        assert status == 0 and "engine nvshmem" in out and "Verified" in out, out
+
+
+def case_small_heap():
+    status, out = ferry("run", SPEC, "--transport", "nvshmem", NVSHMEM_SYMMETRIC_SIZE="1048576")
+    assert status != 0 and "NVSHMEM_SYMMETRIC_SIZE" in out, out
+    refused("has no room for", "NVSHMEM_SYMMETRIC_SIZE", NVSHMEM_SYMMETRIC_SIZE="6291456")
+
+
+def case_info():
+    assert about()["available"] is True
+    why = about(folders=[OPTIONS.driver])["why_not"]
+    assert "there is no NVSHMEM" in why and "nvidia-nvshmem-cu13" in why, why
+    why = about(STANDIN_DEVICES="0")["why_not"]
+    assert "needs a device" in why, why
+    why = about(NVSHMEM_HEAP_KIND="VIDMEM")["why_not"]
+    assert "NVSHMEM_HEAP_KIND" in why and "SYSMEM" in why, why
+
+
+def case_start_fails():
+    refused("NVSHMEM", "rank", STANDIN_START="fails", FERRY_DEADLINE="0.5")
+
+
+def case_start_hangs():
+    refused("NVSHMEM has not started within 3 s", STANDIN_START="hangs", FERRY_DEADLINE="0.5")
+
+
+def case_lost_puts():
+    refused("NVSHMEM has put nothing in place at rank", "ended the world", STANDIN_NODE="1",
+            STANDIN_LOSES="20", FERRY_DEADLINE="1")
+
+
+def real_folder():
+    found = sorted(pathlib.Path(OPTIONS.real).glob("**/nvidia/nvshmem"))
+    return found[0] if found else None
+
+
+def case_real():
+    """Found, and then there is no driver; or there is one, and then a device is needed."""
+    folders = [real_folder() / "lib"]
+    one = about(folders=folders)
+    assert one["available"] or "CUDA driver" in one["why_not"], one
+    if not one["available"]:
+        refused("CUDA driver", folders=folders)
+
+
+def compile_beside(source):
+    return subprocess.run(["c++", "-std=c++17", "-fsyntax-only", "-isystem", real_folder() / "include",
+                           "-isystem", OPTIONS.cuda, "-I", ROOT / "src", "-x", "c++", "-"],
+                          input=source, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          timeout=LIMIT_S, check=False)
+
+
+def case_real_headers():
+    """What the plugin declares is what NVSHMEM declares; and one that differs is found."""
+    source = (ROOT / "tests" / "device" / "nvshmem" / "header.cc").read_text()
+    done = compile_beside(source)
+    assert done.returncode == 0, done.stdout
+    include = '#include "transport/nvshmem/library.h"'
+    assert include in source
+    for right, wrong in (("size_t bytes, int pe", "size_t bytes, long pe"), ("SET = 9", "SET = 8"),
+                         ("int rank;", "long rank;")):
+        own = (ROOT / "src" / "transport" / "nvshmem" / "library.h").read_text()
+        assert right in own, right
+        done = compile_beside(source.replace(include, own.replace(right, wrong)))
+        assert done.returncode != 0, (wrong, "is not found")
+
+
+def main():
+    global OPTIONS
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ferry", required=True)
+    parser.add_argument("--driver")
+    parser.add_argument("--real")
+    parser.add_argument("--cuda")
+    OPTIONS = parser.parse_args()
+    n_failed = 0
+    real = OPTIONS.real is not None
+    if real and real_folder() is None:
+        print(skips.line("nvshmem", f"no NVSHMEM in {OPTIONS.real}: pip install --target "
+                                    f"{OPTIONS.real} nvidia-nvshmem-cu13"))
+        return 77
+    cases = [f for name, f in globals().items()
+             if name.startswith("case_") and name.startswith("case_real") == real]
+    for case in cases:
+        try:
+            case()
+            print("ok     ", case.__name__)
+        except (AssertionError, subprocess.TimeoutExpired) as failure:
+            n_failed += 1
+            print("FAILED ", case.__name__, failure)
+    return 1 if n_failed else 0
+
+
+OPTIONS = None
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,458 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A libnvshmem_host.so.3 for machines without a device, beside the stand-in for the CUDA driver.
+ * PEs are processes of one machine, whose parts of the heap lie in one file in memory. It is as
+ * strict as NVSHMEM is where that ends the process: PEs that ask for different lengths, places that
+ * are not in the heap, sources that a network does not know, PEs that do not exist, two threads at
+ * a time, calls before the start and after the end. What is put at a PE of another node comes late
+ * and in any order until a quiet; a heap that is not the host's cannot be touched.
+ *
+ * Variables: STANDIN_NODE, how many PEs a node has (all); STANDIN_START=fails or =hangs: what
+ * becomes of the start on the last PE; STANDIN_LOSES, "3": from that call on what is put at other
+ * nodes never gets there, and a quiet waits for it for ever; NVSHMEM_SYMMETRIC_SIZE in bytes,
+ * NVSHMEM_HEAP_KIND.
+ */
+#include "device/nvshmem/standin.h"
+
+#include <cuda.h>
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MOST_PES = 64, HEAD_BYTES = 1 << 16, NAP_NS = 50000, BY_ID = 8, SET = 9, ADD = 10 };
+
+/* The beginning of the file. */
+typedef struct head {
+    _Atomic int n_there;  /* PEs that have come */
+    _Atomic int n_ready;  /* of a barrier */
+    _Atomic int n_passed; /* barriers */
+    _Atomic size_t asked[MOST_PES];
+} head;
+
+/* What is put at another node, until it is there. */
+typedef struct late {
+    struct late *next;
+    char *to;
+    size_t bytes;
+    char copy[];
+} late;
+
+static struct {
+    bool is_there, has_ended;
+    pid_t pid;
+    int pe, n_pes, per_node;
+    head *head;
+    char *all;               /* of the file, as nobody else sees it */
+    char *windows[MOST_PES]; /* as this process sees the parts of its node */
+    size_t bytes, used;      /* of each part */
+} job;
+
+static _Atomic int n_inside;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what is late */
+static late *waiting;
+static uint64_t n_calls;
+
+static void nap(void)
+{
+    const struct timespec moment = {.tv_nsec = NAP_NS};
+    nanosleep(&moment, NULL);
+}
+
+__attribute__((noreturn, format(printf, 1, 2))) static void die(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fprintf(stderr, "stand-in for libnvshmem_host.so.3: PE %d: ", job.pe);
+    vfprintf(stderr, format, arguments);
+    fprintf(stderr, ", exiting...\n");
+    va_end(arguments);
+    exit(-1);
+}
+
+static void enter(const char *name)
+{
+    if (!job.is_there || job.has_ended || job.pid != getpid()) {
+        die("%s %s", name, job.has_ended ? "after the end" : "before the start");
+    }
+    if (atomic_fetch_add(&n_inside, 1) != 0) {
+        die("%s while another thread is in a call", name);
+    }
+}
+
+static void leave(void)
+{
+    atomic_fetch_sub(&n_inside, 1);
+}
+
+/*
+ * The heap
+ */
+
+static char *part_of(int pe)
+{
+    return job.all + HEAD_BYTES + (size_t)pe * job.bytes;
+}
+
+static bool is_mapped(int pe)
+{
+    return pe / job.per_node == job.pe / job.per_node;
+}
+
+static bool is_own(const void *at, size_t bytes)
+{
+    const char *first = at, *base = job.windows[job.pe];
+    return first >= base && first < base + job.used && bytes <= (size_t)(base + job.used - first);
+}
+
+/* Where that is at pe; else the process ends. */
+static char *find(const char *name, const void *symmetric, size_t bytes, int pe)
+{
+    if (pe < 0 || pe >= job.n_pes) {
+        die("%s: there is no PE %d", name, pe);
+    }
+    if (!is_own(symmetric, bytes)) {
+        die("%s: %zu bytes at %p do not lie in memory of the symmetric heap", name, bytes,
+            symmetric);
+    }
+    return part_of(pe) + ((const char *)symmetric - job.windows[job.pe]);
+}
+
+/* What the network reads and writes here. */
+static char *find_local(const char *name, const void *local, size_t bytes)
+{
+    if (!is_own(local, bytes)) {
+        die("%s: the network does not know %zu bytes at %p of this PE", name, bytes, local);
+    }
+    return part_of(job.pe) + ((const char *)local - job.windows[job.pe]);
+}
+
+static void wait_for_all(void)
+{
+    int round = atomic_load(&job.head->n_passed);
+    if (atomic_fetch_add(&job.head->n_ready, 1) == job.n_pes - 1) {
+        atomic_store(&job.head->n_ready, 0);
+        atomic_fetch_add(&job.head->n_passed, 1);
+    }
+    while (atomic_load(&job.head->n_passed) == round) {
+        nap();
+    }
+}
+
+/*
+ * What is late
+ */
+
+static uint64_t draw(uint64_t n)
+{
+    static uint64_t state;
+    state += 0x9e3779b97f4a7c15u + (uint64_t)job.pe;
+    uint64_t x = (state ^ state >> 30) * 0xbf58476d1ce4e5b9u;
+    return (x ^ x >> 27) % n;
+}
+
+/* A word arrives as a whole. */
+static void arrive(late *one)
+{
+    if (one->bytes == sizeof(uint64_t) && (uintptr_t)one->to % sizeof(uint64_t) == 0) {
+        uint64_t value;
+        memcpy(&value, one->copy, sizeof value);
+        atomic_store((_Atomic uint64_t *)(void *)one->to, value);
+    } else {
+        memcpy(one->to, one->copy, one->bytes);
+    }
+    free(one);
+}
+
+/* One of them, any; false: there is none. */
+static bool deliver_one(void)
+{
+    uint64_t n = 0;
+    pthread_mutex_lock(&lock);
+    for (late *one = waiting; one != NULL; one = one->next) {
+        n++;
+    }
+    late **link = &waiting;
+    for (uint64_t left = n == 0 ? 0 : draw(n); left > 0; left--) {
+        link = &(*link)->next;
+    }
+    late *one = *link;
+    if (one != NULL) {
+        *link = one->next;
+        arrive(one); /* under the lock: who finds nothing late finds all in place */
+    }
+    pthread_mutex_unlock(&lock);
+    return one != NULL;
+}
+
+static bool is_lost(void)
+{
+    const char *text = getenv("STANDIN_LOSES");
+    return text != NULL && n_calls >= strtoull(text, NULL, 10);
+}
+
+static void *carry(void *context)
+{
+    for (;;) {
+        nap();
+        if (!is_lost()) {
+            (void)deliver_one();
+        }
+    }
+    return context;
+}
+
+static void send_late(char *to, const void *from, size_t bytes)
+{
+    late *one = malloc(sizeof *one + bytes);
+    if (one == NULL) {
+        die("no memory");
+    }
+    one->to = to;
+    one->bytes = bytes;
+    memcpy(one->copy, from, bytes);
+    pthread_mutex_lock(&lock);
+    n_calls++;
+    one->next = waiting;
+    waiting = one;
+    pthread_mutex_unlock(&lock);
+}
+
+/*
+ * Starting and ending
+ */
+
+void nvshmemx_vendor_get_version_info(int *major, int *minor, int *patch)
+{
+    *major = 3;
+    *minor = 0;
+    *patch = 0;
+}
+
+int nvshmemx_init_status(void)
+{
+    return job.is_there && !job.has_ended ? 2 : 0;
+}
+
+int nvshmemx_get_uniqueid(standin_id *id)
+{
+    int file = memfd_create("standin-nvshmem", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, HEAD_BYTES) != 0 ||
+        id->version != (1 << 16) + (int)sizeof *id) {
+        return 7;
+    }
+    snprintf(id->internal, sizeof id->internal, "/proc/%d/fd/%d", (int)getpid(), file);
+    return 0;
+}
+
+static size_t heap_bytes(void)
+{
+    const char *text = getenv("NVSHMEM_SYMMETRIC_SIZE");
+    size_t bytes = text == NULL ? (size_t)1 << 30 : strtoull(text, NULL, 10);
+    return (bytes + 4095) & ~(size_t)4095;
+}
+
+static bool open_windows(int file)
+{
+    const char *kind = getenv("NVSHMEM_HEAP_KIND");
+    bool is_host = kind != NULL && strcasecmp(kind, "SYSMEM") == 0;
+    for (int pe = 0; pe < job.n_pes; pe++) {
+        if (is_mapped(pe)) {
+            off_t at = (off_t)(HEAD_BYTES + (size_t)pe * job.bytes);
+            job.windows[pe] = mmap(NULL, job.bytes, is_host ? PROT_READ | PROT_WRITE : PROT_NONE,
+                                   MAP_SHARED, file, at);
+            if (job.windows[pe] == MAP_FAILED) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static bool open_job(const standin_attributes *attributes)
+{
+    const char *node = getenv("STANDIN_NODE");
+    int file = open(attributes->id->internal, O_RDWR | O_CLOEXEC);
+    job.pid = getpid();
+    job.pe = attributes->rank;
+    job.n_pes = attributes->n_ranks;
+    job.per_node = node == NULL ? job.n_pes : atoi(node);
+    job.bytes = heap_bytes();
+    size_t whole = HEAD_BYTES + (size_t)job.n_pes * job.bytes;
+    if (file < 0 || ftruncate(file, (off_t)whole) != 0) {
+        return false;
+    }
+    job.all = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    bool good = job.all != MAP_FAILED && open_windows(file);
+    close(file);
+    job.head = (head *)(void *)job.all;
+    return good;
+}
+
+static bool is_right(unsigned flags, const standin_attributes *attributes)
+{
+    return flags == BY_ID && attributes->version == (2 << 16) + (int)sizeof *attributes &&
+           attributes->arguments_version == (2 << 16) + 128 &&
+           attributes->id_version == (1 << 16) + 24 && attributes->id != NULL &&
+           attributes->rank >= 0 && attributes->rank < attributes->n_ranks &&
+           attributes->n_ranks <= MOST_PES;
+}
+
+int nvshmemx_hostlib_init_attr(unsigned flags, standin_attributes *attributes)
+{
+    const char *start = getenv("STANDIN_START");
+    CUcontext context = NULL;
+    pthread_t thread;
+    bool is_last = attributes->rank == attributes->n_ranks - 1;
+    if (job.is_there || !is_right(flags, attributes) || cuCtxGetCurrent(&context) != CUDA_SUCCESS ||
+        context == NULL || (start != NULL && is_last && strcmp(start, "fails") == 0) ||
+        !open_job(attributes)) {
+        return 7;
+    }
+    while (start != NULL && is_last && strcmp(start, "hangs") == 0) {
+        nap();
+    }
+    atomic_fetch_add(&job.head->n_there, 1);
+    while (atomic_load(&job.head->n_there) < job.n_pes) {
+        nap();
+    }
+    if (pthread_create(&thread, NULL, carry, NULL) != 0) {
+        return 7;
+    }
+    pthread_detach(thread);
+    job.is_there = true;
+    return 0;
+}
+
+void nvshmemx_hostlib_finalize(void)
+{
+    enter("nvshmemx_hostlib_finalize");
+    wait_for_all();
+    job.has_ended = true;
+    leave();
+}
+
+int nvshmem_my_pe(void)
+{
+    return job.pe;
+}
+
+int nvshmem_n_pes(void)
+{
+    return job.n_pes;
+}
+
+/*
+ * Memory
+ */
+
+void *nvshmem_malloc(size_t bytes)
+{
+    enter("nvshmem_malloc");
+    atomic_store(&job.head->asked[job.pe], bytes);
+    wait_for_all();
+    for (int pe = 0; pe < job.n_pes; pe++) {
+        size_t its = atomic_load(&job.head->asked[pe]);
+        if (its != bytes) {
+            die("nvshmem_malloc of %zu bytes, and PE %d wants %zu", bytes, pe, its);
+        }
+    }
+    wait_for_all();
+    size_t whole = (bytes + 511) & ~(size_t)511;
+    char *place = NULL;
+    if (bytes > 0 && whole >= bytes && whole <= job.bytes - job.used) {
+        place = job.windows[job.pe] + job.used;
+        job.used += whole;
+    }
+    leave();
+    return place;
+}
+
+void *nvshmem_ptr(const void *symmetric, int pe)
+{
+    enter("nvshmem_ptr");
+    char *there = find("nvshmem_ptr", symmetric, 1, pe);
+    leave();
+    return is_mapped(pe) ? job.windows[pe] + (there - part_of(pe)) : NULL;
+}
+
+void nvshmem_putmem(void *to, const void *from, size_t bytes, int pe)
+{
+    enter("nvshmem_putmem");
+    char *there = find("nvshmem_putmem", to, bytes, pe);
+    if (is_mapped(pe)) {
+        memcpy(there, from, bytes);
+    } else {
+        send_late(there, find_local("nvshmem_putmem", from, bytes), bytes);
+    }
+    leave();
+}
+
+void nvshmem_getmem(void *to, const void *from, size_t bytes, int pe)
+{
+    enter("nvshmem_getmem");
+    char *there = find("nvshmem_getmem", from, bytes, pe);
+    char *here = is_mapped(pe) ? to : find_local("nvshmem_getmem", to, bytes);
+    memcpy(here, there, bytes);
+    leave();
+}
+
+void nvshmem_uint64_p(uint64_t *to, const uint64_t value, int pe)
+{
+    enter("nvshmem_uint64_p");
+    send_late(find("nvshmem_uint64_p", to, sizeof value, pe), &value, sizeof value);
+    leave();
+}
+
+void nvshmem_quiet(void)
+{
+    enter("nvshmem_quiet");
+    for (bool more = true; more;) {
+        more = is_lost() ? waiting != NULL : deliver_one();
+        if (more && is_lost()) {
+            nap();
+        }
+    }
+    leave();
+}
+
+/* What a signal on a stream does, when the stream comes to it. */
+typedef struct on_stream {
+    _Atomic uint64_t *word;
+    uint64_t value;
+    int op;
+} on_stream;
+
+static void CUDA_CB raise_word(void *context)
+{
+    on_stream *one = context;
+    if (one->op == ADD) {
+        atomic_fetch_add(one->word, one->value);
+    } else {
+        atomic_store(one->word, one->value);
+    }
+    free(one);
+}
+
+void nvshmemx_signal_op_on_stream(uint64_t *to, uint64_t value, int op, int pe, void *stream)
+{
+    enter("nvshmemx_signal_op_on_stream");
+    on_stream *one = malloc(sizeof *one);
+    if (one == NULL || (op != SET && op != ADD)) {
+        die("nvshmemx_signal_op_on_stream: %d is no operation", op);
+    }
+    char *word = find("nvshmemx_signal_op_on_stream", to, sizeof value, pe);
+    *one = (on_stream){(_Atomic uint64_t *)(void *)word, value, op};
+    if (cuLaunchHostFunc(stream, raise_word, one) != CUDA_SUCCESS) {
+        die("nvshmemx_signal_op_on_stream: a stream of no device");
+    }
+    leave();
+}
